@@ -1,0 +1,26 @@
+//! What the NIC tells its driver without being asked: completion events and asynchronous events.
+
+use crate::ids::{CqId, QpId, SrqId};
+
+/// An event (IBTA 11.6.3).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// A completion was added to an armed completion queue; the queue is disarmed now.
+    Completion(CqId),
+    /// A completion queue overran; its completions are lost.
+    CqError(CqId),
+    /// A queue pair went to the error state because of a local or remote fault.
+    QpFatal(QpId),
+    /// A request broke the transport's rules.
+    QpRequestError(QpId),
+    /// A request failed its access check.
+    QpAccessError(QpId),
+    /// First packet on a queue pair that is still in RTR.
+    CommunicationEstablished(QpId),
+    /// The send queue has drained after a transition to SQD.
+    SqDrained(QpId),
+    /// A queue pair in error has taken its last receive from its shared receive queue.
+    LastWqeReached(QpId),
+    /// A shared receive queue fell below its limit.
+    SrqLimitReached(SrqId),
+}

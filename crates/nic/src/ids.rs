@@ -1,0 +1,71 @@
+//! Typed names of the NIC's objects: an index into a slab and the generation of its slot, so that a
+//! name kept beyond its object's life is refused instead of naming a stranger.
+
+use core::fmt;
+
+macro_rules! id {
+    ($($(#[$doc:meta])* $name:ident;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name {
+            pub(crate) index: u32,
+            pub(crate) generation: u32,
+        }
+
+        impl $name {
+            /// The slot's index alone, for tables kept beside the NIC's own.
+            #[inline]
+            pub const fn index(self) -> usize {
+                self.index as usize
+            }
+        }
+
+        impl crate::slab::Id for $name {
+            #[inline]
+            fn new(index: u32, generation: u32) -> Self {
+                $name { index, generation }
+            }
+            #[inline]
+            fn index(self) -> u32 {
+                self.index
+            }
+            #[inline]
+            fn generation(self) -> u32 {
+                self.generation
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($name), "({}.{})"), self.index, self.generation)
+            }
+        }
+    )*};
+}
+
+id! {
+    /// A protection domain.
+    PdId;
+    /// A memory region.
+    MrId;
+    /// A memory window.
+    MwId;
+    /// A completion queue.
+    CqId;
+    /// A queue pair.
+    QpId;
+    /// A shared receive queue.
+    SrqId;
+    /// An XRC domain.
+    XrcdId;
+}
+
+/// A route to a destination, named by the driver: on a host, a UDP socket or the shared-memory ring
+/// of one peer process; in a simulator, the port's only link. The NIC only compares and stores it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct PathId(pub u16);
+
+impl PathId {
+    /// The path every frame takes unless the driver said otherwise.
+    pub const DEFAULT: PathId = PathId(0);
+}

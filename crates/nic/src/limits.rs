@@ -1,0 +1,54 @@
+//! Every bound of the NIC in one place.
+
+/// Queue pairs of one NIC; the index takes the low 16 bits of a queue pair number.
+pub const MAX_QP: u32 = 1 << 16;
+/// Completion queues.
+pub const MAX_CQ: u32 = 1 << 16;
+/// Entries of one completion queue.
+pub const MAX_CQE: u32 = 1 << 20;
+/// Shared receive queues.
+pub const MAX_SRQ: u32 = 1 << 14;
+/// Work requests of one shared receive queue.
+pub const MAX_SRQ_WR: u32 = 1 << 15;
+/// Protection domains.
+pub const MAX_PD: u32 = 1 << 16;
+/// Memory regions.
+pub const MAX_MR: u32 = 1 << 20;
+/// Memory windows.
+pub const MAX_MW: u32 = 1 << 20;
+/// XRC domains.
+pub const MAX_XRCD: u32 = 1 << 10;
+/// Bytes of one region.
+pub const MAX_MR_SIZE: u64 = 1 << 46;
+/// Send or receive work requests of one queue pair.
+pub const MAX_QP_WR: u32 = 1 << 15;
+/// Scatter/gather entries of one work request.
+pub const MAX_SGE: u32 = 30;
+/// Scatter/gather entries of a shared receive queue's work request.
+pub const MAX_SRQ_SGE: u32 = 30;
+/// Inline bytes of one send work request.
+pub const MAX_INLINE: u32 = 928;
+/// READs and atomics a queue pair may have outstanding, as requester or as responder.
+pub const MAX_RD_ATOMIC: u8 = 16;
+/// Multicast groups of one NIC.
+pub const MAX_MCAST_GROUPS: usize = 1024;
+/// Queue pairs attached to one multicast group.
+pub const MAX_QP_PER_GROUP: usize = 256;
+/// Bytes of one message (IBTA 9.7.7: 2^31).
+pub const MAX_MESSAGE: u64 = 1 << 31;
+/// Largest path MTU in bytes.
+pub const MAX_MTU: usize = 4096;
+/// Undelivered asynchronous events kept before the oldest repeats are dropped and counted.
+pub const MAX_PENDING_EVENTS: usize = 1 << 16;
+/// Undelivered explanations kept.
+pub const MAX_PENDING_EXPLANATIONS: usize = 256;
+/// Paths a driver may name.
+pub const MAX_PATHS: usize = 4096;
+
+/// 64-byte blocks that the largest send work request takes.
+pub const MAX_WQE_BLOCKS: u32 = 16;
+
+const _: () = assert!(MAX_QP <= 1 << 16, "a queue pair's index fits 16 bits of its number");
+const _: () = assert!(16 + 48 + MAX_SGE * 16 <= MAX_WQE_BLOCKS * 64);
+const _: () = assert!(16 + 48 + 4 + MAX_INLINE <= MAX_WQE_BLOCKS * 64);
+const _: () = assert!(MAX_QP_WR * MAX_WQE_BLOCKS <= 1 << 20);
