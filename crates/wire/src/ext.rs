@@ -117,3 +117,131 @@ impl Syndrome {
         }
     }
 }
+
+/// The `N` bytes at `at` of a larger header; lengths are known at compile time.
+#[inline]
+fn at<const N: usize, const M: usize>(bytes: &[u8; M], at: usize) -> [u8; N] {
+    let mut out = [0; N];
+    out.copy_from_slice(&bytes[at..at + N]);
+    out
+}
+
+impl Reth {
+    /// Bytes on the wire.
+    pub const LEN: usize = 16;
+
+    /// Reads the header.
+    #[inline]
+    pub fn read(b: &[u8; Self::LEN]) -> Self {
+        Reth {
+            va: u64::from_be_bytes(at(b, 0)),
+            rkey: Key(u32::from_be_bytes(at(b, 8))),
+            len: u32::from_be_bytes(at(b, 12)),
+        }
+    }
+
+    /// Writes the header.
+    #[inline]
+    pub fn write(&self, out: &mut [u8; Self::LEN]) {
+        out[..8].copy_from_slice(&self.va.to_be_bytes());
+        out[8..12].copy_from_slice(&self.rkey.0.to_be_bytes());
+        out[12..].copy_from_slice(&self.len.to_be_bytes());
+    }
+}
+
+impl AtomicEth {
+    /// Bytes on the wire.
+    pub const LEN: usize = 28;
+
+    /// Reads the header.
+    #[inline]
+    pub fn read(b: &[u8; Self::LEN]) -> Self {
+        AtomicEth {
+            va: u64::from_be_bytes(at(b, 0)),
+            rkey: Key(u32::from_be_bytes(at(b, 8))),
+            swap_add: u64::from_be_bytes(at(b, 12)),
+            compare: u64::from_be_bytes(at(b, 20)),
+        }
+    }
+
+    /// Writes the header.
+    #[inline]
+    pub fn write(&self, out: &mut [u8; Self::LEN]) {
+        out[..8].copy_from_slice(&self.va.to_be_bytes());
+        out[8..12].copy_from_slice(&self.rkey.0.to_be_bytes());
+        out[12..20].copy_from_slice(&self.swap_add.to_be_bytes());
+        out[20..].copy_from_slice(&self.compare.to_be_bytes());
+    }
+}
+
+impl Deth {
+    /// Bytes on the wire.
+    pub const LEN: usize = 8;
+
+    /// Reads the header and its reserved byte.
+    #[inline]
+    pub(crate) fn read(b: &[u8; Self::LEN]) -> (Self, u8) {
+        let src_qp = QpNumber::new(u32::from_be_bytes(at(b, 4)));
+        (Deth { qkey: u32::from_be_bytes(at(b, 0)), src_qp }, b[4])
+    }
+
+    /// Writes the header.
+    #[inline]
+    pub(crate) fn write(&self, reserved: u8, out: &mut [u8; Self::LEN]) {
+        out[..4].copy_from_slice(&self.qkey.to_be_bytes());
+        out[4..].copy_from_slice(&u24_after(reserved, self.src_qp.get()));
+    }
+}
+
+impl Aeth {
+    /// Bytes on the wire.
+    pub const LEN: usize = 4;
+
+    /// Reads the header.
+    #[inline]
+    pub fn read(b: &[u8; Self::LEN]) -> Self {
+        Aeth { syndrome: Syndrome::from_wire(b[0]), msn: u32::from_be_bytes([0, b[1], b[2], b[3]]) }
+    }
+
+    /// Writes the header; the low 24 bits of the MSN travel.
+    #[inline]
+    pub fn write(&self, out: &mut [u8; Self::LEN]) {
+        *out = u24_after(self.syndrome.wire(), self.msn);
+    }
+}
+
+/// A byte followed by the low 24 bits of `value`, a shape that AETH, DETH and XRCETH share.
+#[inline]
+pub(crate) fn u24_after(byte: u8, value: u32) -> [u8; 4] {
+    let [_, a, b, c] = value.to_be_bytes();
+    [byte, a, b, c]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn syndromes_survive() {
+        for byte in 0..=255u8 {
+            assert_eq!(Syndrome::from_wire(byte).wire(), byte);
+        }
+        assert_eq!(Syndrome::from_wire(0x1f), Syndrome::default());
+        assert_eq!(Syndrome::from_wire(0x60), Syndrome::Nak(NakCode::PsnSequenceError));
+    }
+
+    #[test]
+    fn fields_lie_where_the_specification_puts_them() {
+        let mut out = [0; 28];
+        let atomic = AtomicEth { va: 0x0102_0304_0506_0708, rkey: Key(9), swap_add: 10, compare: 11 };
+        atomic.write(&mut out);
+        assert_eq!(out[..12], [1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 9]);
+        assert_eq!((out[19], out[27]), (10, 11));
+        assert_eq!(AtomicEth::read(&out), atomic);
+
+        let mut out = [0; 8];
+        Deth { qkey: 0x8001_0000, src_qp: QpNumber::new(0x11) }.write(0xa5, &mut out);
+        assert_eq!(out, [0x80, 1, 0, 0, 0xa5, 0, 0, 0x11]);
+        assert_eq!(Deth::read(&out).1, 0xa5);
+    }
+}

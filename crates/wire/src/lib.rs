@@ -5,15 +5,25 @@
 #![forbid(unsafe_code)]
 
 pub mod bth;
+pub mod error;
+pub mod eth;
 pub mod ext;
+pub mod icrc;
+pub mod ip;
 pub mod opcode;
 pub mod packet;
+pub mod udp;
 pub mod units;
 
 pub use bth::Bth;
+pub use error::ParseError;
 pub use ext::{Aeth, AtomicEth, Deth, NakCode, Reth, Syndrome};
-pub use opcode::{Opcode, Operation, Service};
-pub use packet::{Flow, Packet};
+pub use icrc::{ICRC_LEN, Icrc, infer_ipv4_id, verify_ip, verify_udp};
+pub use opcode::{Headers, Opcode, Operation, Service};
+pub use packet::{
+    CNP_PAYLOAD, Flow, MAX_BTH_HEADER_LEN, MAX_IP_HEADER_LEN, MAX_IP_PREFIX_LEN, Packet, Parsed,
+    ParsedHeaders, WireExtra,
+};
 pub use units::{Duration, Gid, Instant, Key, Psn, QpNumber};
 
 /// UDP destination port of RoCEv2 (IANA).

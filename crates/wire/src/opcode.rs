@@ -191,6 +191,130 @@ impl Operation {
     }
 }
 
+/// The extension headers of a packet, as a set. On the wire they stand in the order of the
+/// constants below (IBTA 9.2, table 38).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Headers(u8);
+
+impl Headers {
+    /// No extension header.
+    pub const NONE: Headers = Headers(0);
+    /// Datagram header, 8 bytes.
+    pub const DETH: Headers = Headers(1);
+    /// Extended reliable connection header, 4 bytes.
+    pub const XRCETH: Headers = Headers(1 << 1);
+    /// RDMA address header, 16 bytes.
+    pub const RETH: Headers = Headers(1 << 2);
+    /// Atomic request header, 28 bytes.
+    pub const ATOMIC_ETH: Headers = Headers(1 << 3);
+    /// Acknowledge header, 4 bytes.
+    pub const AETH: Headers = Headers(1 << 4);
+    /// Original value of an atomic, 8 bytes.
+    pub const ATOMIC_ACK_ETH: Headers = Headers(1 << 5);
+    /// Immediate data, 4 bytes.
+    pub const IMM_DT: Headers = Headers(1 << 6);
+    /// Key to invalidate, 4 bytes.
+    pub const IETH: Headers = Headers(1 << 7);
+
+    /// Lengths in bytes, by bit.
+    const LENGTHS: [usize; 8] = [8, 4, 16, 28, 4, 8, 4, 4];
+
+    /// Whether every header of `other` is in this set.
+    #[inline]
+    pub const fn contains(self, other: Headers) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Both sets together.
+    #[inline]
+    pub const fn union(self, other: Headers) -> Headers {
+        Headers(self.0 | other.0)
+    }
+
+    /// Whether the set has no header.
+    #[inline]
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Bytes that these headers take on the wire.
+    pub const fn len(self) -> usize {
+        let mut len = 0;
+        let mut bit = 0;
+        while bit < 8 {
+            if self.0 >> bit & 1 == 1 {
+                len += Self::LENGTHS[bit];
+            }
+            bit += 1;
+        }
+        len
+    }
+
+    /// What the operation adds to the headers of its service.
+    const fn of_operation(operation: Operation) -> Headers {
+        use Operation::*;
+        match operation {
+            SendFirst | SendMiddle | SendLast | SendOnly | WriteMiddle | WriteLast => Self::NONE,
+            SendLastImm | SendOnlyImm | WriteLastImm => Self::IMM_DT,
+            SendLastInv | SendOnlyInv => Self::IETH,
+            WriteFirst | WriteOnly | ReadRequest => Self::RETH,
+            WriteOnlyImm => Self::RETH.union(Self::IMM_DT),
+            ReadResponseMiddle => Self::NONE,
+            ReadResponseFirst | ReadResponseLast | ReadResponseOnly | Acknowledge => Self::AETH,
+            AtomicAcknowledge => Self::AETH.union(Self::ATOMIC_ACK_ETH),
+            CompareSwap | FetchAdd => Self::ATOMIC_ETH,
+        }
+    }
+
+    const fn of_opcode(opcode: Opcode) -> Headers {
+        let operation = opcode.operation();
+        let own = Self::of_operation(operation);
+        match opcode.service() {
+            Service::Rc | Service::Uc => own,
+            Service::Ud => Self::DETH.union(own),
+            Service::Xrc if operation.is_response() => own,
+            Service::Xrc => Self::XRCETH.union(own),
+            Service::Cnp => Self::NONE,
+        }
+    }
+}
+
+/// What the parser and the emitter look up by opcode byte.
+#[derive(Clone, Copy)]
+struct Layout {
+    known: bool,
+    headers: Headers,
+    ext_len: u8,
+}
+
+static LAYOUTS: [Layout; 256] = LAYOUTS_CONST;
+
+const LAYOUTS_CONST: [Layout; 256] = {
+    let mut table = [Layout { known: false, headers: Headers::NONE, ext_len: 0 }; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        if let Some(opcode) = Opcode::checked(byte as u8) {
+            let headers = Headers::of_opcode(opcode);
+            table[byte] = Layout { known: true, headers, ext_len: headers.len() as u8 };
+        }
+        byte += 1;
+    }
+    table
+};
+
+/// Longest run of extension headers of any opcode, in bytes.
+pub const MAX_EXT_LEN: usize = {
+    let mut longest = 0;
+    let mut byte = 0;
+    while byte < 256 {
+        if LAYOUTS_CONST[byte].ext_len as usize > longest {
+            longest = LAYOUTS_CONST[byte].ext_len as usize;
+        }
+        byte += 1;
+    }
+    longest
+};
+
 /// A valid opcode byte: a service with an operation that the service defines.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Opcode(u8);
@@ -206,7 +330,25 @@ impl Opcode {
     }
 
     /// Checks a byte from the wire. `None` for reserved, RD and vendor opcodes.
-    pub const fn from_wire(byte: u8) -> Option<Self> {
+    #[inline]
+    pub fn from_wire(byte: u8) -> Option<Self> {
+        if LAYOUTS[byte as usize].known { Some(Opcode(byte)) } else { None }
+    }
+
+    /// The extension headers that follow the BTH.
+    #[inline]
+    pub fn headers(self) -> Headers {
+        LAYOUTS[self.0 as usize].headers
+    }
+
+    /// Bytes of extension headers.
+    #[inline]
+    pub fn ext_len(self) -> usize {
+        LAYOUTS[self.0 as usize].ext_len as usize
+    }
+
+    /// IBTA table 38, from which [`LAYOUTS`] is built.
+    const fn checked(byte: u8) -> Option<Self> {
         let op = match Operation::ALL[(byte & 0x1f) as usize] {
             Some(op) => op,
             None => return None,
@@ -222,6 +364,11 @@ impl Opcode {
             _ => false,
         };
         if valid { Some(Opcode(byte)) } else { None }
+    }
+
+    /// Every valid opcode, in the order of their bytes.
+    pub fn all() -> impl Iterator<Item = Opcode> {
+        (0..=255u8).filter_map(Opcode::from_wire)
     }
 
     /// The byte on the wire.
@@ -284,5 +431,19 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn header_lengths_by_opcode() {
+        let len = |service, operation| Opcode::new(service, operation).ext_len();
+        assert_eq!(len(Service::Rc, Operation::WriteOnlyImm), 20);
+        assert_eq!(len(Service::Xrc, Operation::WriteOnlyImm), 24);
+        assert_eq!(len(Service::Xrc, Operation::CompareSwap), 32);
+        assert_eq!(len(Service::Xrc, Operation::AtomicAcknowledge), 12);
+        assert_eq!(len(Service::Ud, Operation::SendOnlyImm), 12);
+        assert_eq!(len(Service::Rc, Operation::ReadResponseMiddle), 0);
+        assert_eq!(Opcode::CNP.ext_len(), 0);
+        assert_eq!(MAX_EXT_LEN, 32);
+        assert!(Opcode::all().all(|o| o.headers().is_empty() == (o.ext_len() == 0)));
     }
 }

@@ -4,9 +4,30 @@
 //! descriptor travels. The extension headers that are present follow from the opcode
 //! ([`Opcode::headers`]); fields of absent headers are meaningless and left at their defaults.
 
-use crate::bth::Bth;
-use crate::ext::{Aeth, AtomicEth, Deth, Reth};
-use crate::units::Gid;
+use core::net::Ipv4Addr;
+use core::ops::Range;
+
+use crate::ROCE_UDP_PORT;
+use crate::bth::{BTH_LEN, Bth, BthReserved};
+use crate::error::ParseError;
+use crate::ext::{Aeth, AtomicEth, Deth, Reth, u24_after};
+use crate::icrc::{ICRC_LEN, Icrc};
+use crate::ip::{IPV4_DF, IPV4_LEN, IPV4_LEN_MAX, IPV6_LEN, Ipv4, Ipv6, PROTOCOL_UDP};
+use crate::opcode::{Headers, MAX_EXT_LEN, Opcode};
+use crate::udp::{UDP_LEN, Udp};
+use crate::units::{Gid, QpNumber};
+
+/// Longest headers inside a UDP payload: BTH and extension headers.
+pub const MAX_BTH_HEADER_LEN: usize = BTH_LEN + MAX_EXT_LEN;
+
+/// Longest headers that [`Packet::emit_ip`] writes: IPv6, UDP, BTH and extension headers.
+pub const MAX_IP_HEADER_LEN: usize = IPV6_LEN + UDP_LEN + MAX_BTH_HEADER_LEN;
+
+/// Prefix of a frame that always holds every header, even with IPv4 options.
+pub const MAX_IP_PREFIX_LEN: usize = IPV4_LEN_MAX + UDP_LEN + MAX_BTH_HEADER_LEN;
+
+/// The payload of a congestion notification packet: reserved (IBTA A17.9.3).
+pub const CNP_PAYLOAD: [u8; 16] = [0; 16];
 
 /// Addresses and network-layer marks of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -48,4 +69,481 @@ pub struct Packet {
     pub invalidate: u32,
     /// Payload bytes, pad excluded.
     pub payload_len: u32,
+}
+
+/// What a frame says beyond its [`Packet`]: fields that the NIC has no use for, but that are covered
+/// by the ICRC or are needed to emit a captured frame again as it was. The default is what
+/// [`Packet::emit_ip`] sends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WireExtra {
+    /// IPv4 identification; the ICRC covers it.
+    pub ipv4_id: u16,
+    /// IPv4 flags, three bits: reserved, DF, MF.
+    pub ipv4_flags: u8,
+    /// IPv6 flow label, 20 bits.
+    pub flow_label: u32,
+    /// UDP checksum as received, not verified; zero for "none".
+    pub udp_checksum: u16,
+    /// Reserved bits of the BTH.
+    pub bth_reserved: BthReserved,
+    /// Reserved byte of a DETH.
+    pub deth_reserved: u8,
+    /// Reserved byte of an XRCETH.
+    pub xrceth_reserved: u8,
+}
+
+impl Default for WireExtra {
+    fn default() -> Self {
+        WireExtra {
+            ipv4_id: 0,
+            ipv4_flags: IPV4_DF,
+            flow_label: 0,
+            udp_checksum: 0,
+            bth_reserved: BthReserved { byte4: 0, byte8: 0 },
+            deth_reserved: 0,
+            xrceth_reserved: 0,
+        }
+    }
+}
+
+impl WireExtra {
+    /// The default with an IPv4 identification, such as the kernel's for segment `k` of one UDP GSO send.
+    pub fn with_ipv4_id(ipv4_id: u16) -> Self {
+        WireExtra { ipv4_id, ..Self::default() }
+    }
+}
+
+/// A whole packet that was parsed. All offsets count from the first byte given to the parser.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Parsed {
+    /// The descriptor.
+    pub packet: Packet,
+    /// Where the payload lies, pad excluded.
+    pub payload: Range<usize>,
+    /// The ICRC as received, not yet verified.
+    pub icrc: u32,
+    /// Bytes of the packet from its first header through its ICRC; Ethernet padding excluded.
+    pub frame_len: usize,
+    /// Bytes of the IP header, zero when the bytes started at the BTH.
+    pub ip_header_len: usize,
+    /// The rest of what the headers said.
+    pub extra: WireExtra,
+}
+
+/// Headers that were parsed from a prefix of a packet. All offsets count from the prefix's first byte.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ParsedHeaders {
+    /// The descriptor.
+    pub packet: Packet,
+    /// Where the payload starts; it has `packet.payload_len` bytes.
+    pub payload_offset: usize,
+    /// Bytes of the packet from its first header through its ICRC; Ethernet padding excluded.
+    pub frame_len: usize,
+    /// Bytes of the IP header, zero when the bytes started at the BTH.
+    pub ip_header_len: usize,
+    /// The rest of what the headers said.
+    pub extra: WireExtra,
+}
+
+impl ParsedHeaders {
+    /// Where the four bytes of the ICRC start, after the pad.
+    #[inline]
+    pub fn icrc_offset(&self) -> usize {
+        self.frame_len - ICRC_LEN
+    }
+
+    /// Where the payload lies, pad excluded.
+    #[inline]
+    pub fn payload(&self) -> Range<usize> {
+        self.payload_offset..self.payload_offset + self.packet.payload_len as usize
+    }
+
+    /// Adds the ICRC, for a packet whose bytes are all at hand.
+    #[inline]
+    fn complete(self, bytes: &[u8]) -> Result<Parsed, ParseError> {
+        let tail = bytes.get(self.icrc_offset()..).and_then(|tail| tail.first_chunk::<ICRC_LEN>());
+        Ok(Parsed {
+            packet: self.packet,
+            payload: self.payload(),
+            icrc: u32::from_le_bytes(*tail.ok_or(ParseError::Truncated)?),
+            frame_len: self.frame_len,
+            ip_header_len: self.ip_header_len,
+            extra: self.extra,
+        })
+    }
+}
+
+impl Flow {
+    /// Whether the flow's packets are IPv4: both addresses are.
+    #[inline]
+    pub fn is_ipv4(&self) -> bool {
+        self.src.is_ipv4() && self.dst.is_ipv4()
+    }
+
+    /// Source and destination as IPv4 addresses, when the flow is IPv4.
+    #[inline]
+    pub(crate) fn ipv4_octets(&self) -> Option<([u8; 4], [u8; 4])> {
+        if !self.is_ipv4() {
+            return None;
+        }
+        let last = |gid: &Gid| [gid.0[12], gid.0[13], gid.0[14], gid.0[15]];
+        Some((last(&self.src), last(&self.dst)))
+    }
+
+    /// Bytes of the IP header that [`Packet::emit_ip`] writes.
+    #[inline]
+    pub fn ip_header_len(&self) -> usize {
+        if self.is_ipv4() { IPV4_LEN } else { IPV6_LEN }
+    }
+}
+
+/// Reading: allocation-free, linear in the headers, for bytes that a peer controls.
+impl Packet {
+    /// Parses a packet that starts at its IP header, version 4 or 6. Bytes after the IP packet
+    /// (Ethernet padding) are ignored. The ICRC is returned, not verified.
+    #[inline]
+    pub fn parse_ip(bytes: &[u8]) -> Result<Parsed, ParseError> {
+        Self::parse_ip_headers(bytes, bytes.len())?.complete(bytes)
+    }
+
+    /// Parses a UDP payload, as a plain socket on port 4791 receives it; the IP and UDP headers'
+    /// content arrives as `flow`.
+    #[inline]
+    pub fn parse_bth(flow: Flow, udp_payload: &[u8]) -> Result<Parsed, ParseError> {
+        Self::parse_headers(flow, udp_payload, udp_payload.len())?.complete(udp_payload)
+    }
+
+    /// Like [`parse_ip`](Self::parse_ip) when only a prefix of the packet is contiguous: `prefix` holds
+    /// at least the headers ([`MAX_IP_PREFIX_LEN`] bytes suffice), `total_len` is the number of bytes
+    /// in all.
+    #[inline]
+    pub fn parse_ip_headers(prefix: &[u8], total_len: usize) -> Result<ParsedHeaders, ParseError> {
+        let (flow, mut extra, ip_header_len, ip_payload_len, protocol) = parse_network(prefix, total_len)?;
+        if protocol != PROTOCOL_UDP {
+            return Err(ParseError::Protocol);
+        }
+        let after_ip = prefix.get(ip_header_len..).unwrap_or_default();
+        let Some((udp, udp_payload)) = after_ip.split_first_chunk::<UDP_LEN>() else {
+            return Err(if ip_payload_len < UDP_LEN { ParseError::UdpLength } else { ParseError::Truncated });
+        };
+        let udp = Udp::read(udp);
+        if udp.dst_port != ROCE_UDP_PORT {
+            return Err(ParseError::DstPort);
+        }
+        if udp.len as usize != ip_payload_len || ip_payload_len < UDP_LEN {
+            return Err(ParseError::UdpLength);
+        }
+        extra.udp_checksum = udp.checksum;
+        let flow = Flow { src_port: udp.src_port, ..flow };
+        let outer_len = ip_header_len + UDP_LEN;
+        let mut headers = parse_transport(flow, extra, udp_payload, ip_payload_len - UDP_LEN)?;
+        headers.payload_offset += outer_len;
+        headers.frame_len += outer_len;
+        headers.ip_header_len = ip_header_len;
+        Ok(headers)
+    }
+
+    /// Like [`parse_bth`](Self::parse_bth) when only a prefix of the UDP payload is contiguous: `prefix`
+    /// holds at least the headers ([`MAX_BTH_HEADER_LEN`] bytes suffice), `udp_payload_len` is the
+    /// number of bytes in all. So a receiver copies the headers out of a shared ring, and later
+    /// the payload straight to where it belongs.
+    #[inline]
+    pub fn parse_headers(
+        flow: Flow,
+        prefix: &[u8],
+        udp_payload_len: usize,
+    ) -> Result<ParsedHeaders, ParseError> {
+        parse_transport(flow, WireExtra::default(), prefix, udp_payload_len)
+    }
+}
+
+/// Reads the IP header: the flow without its port, the extra fields, the header's length, the
+/// payload's length, and the payload's protocol.
+#[inline]
+fn parse_network(prefix: &[u8], total_len: usize) -> Result<(Flow, WireExtra, usize, usize, u8), ParseError> {
+    let mut extra = WireExtra::default();
+    match prefix.first().ok_or(ParseError::Truncated)? >> 4 {
+        4 => {
+            let ip = Ipv4::parse(prefix, total_len)?;
+            extra.ipv4_id = ip.id;
+            extra.ipv4_flags = ip.flags;
+            let flow = Flow {
+                src: Ipv4Addr::from(ip.src).into(),
+                dst: Ipv4Addr::from(ip.dst).into(),
+                src_port: 0,
+                traffic_class: ip.tos,
+                hop_limit: ip.ttl,
+            };
+            let header_len = ip.header_len as usize;
+            Ok((flow, extra, header_len, ip.total_len as usize - header_len, ip.protocol))
+        }
+        6 => {
+            let ip = Ipv6::parse(prefix, total_len)?;
+            extra.flow_label = ip.flow_label;
+            let flow = Flow {
+                src: Gid(ip.src),
+                dst: Gid(ip.dst),
+                src_port: 0,
+                traffic_class: ip.traffic_class,
+                hop_limit: ip.hop_limit,
+            };
+            if flow.src.is_ipv4() || flow.dst.is_ipv4() {
+                return Err(ParseError::MappedAddress);
+            }
+            Ok((flow, extra, IPV6_LEN, ip.payload_len as usize, ip.next_header))
+        }
+        _ => Err(ParseError::IpVersion),
+    }
+}
+
+/// Reads BTH and extension headers from a prefix of a UDP payload of `len` bytes.
+#[inline]
+fn parse_transport(
+    flow: Flow,
+    mut extra: WireExtra,
+    prefix: &[u8],
+    len: usize,
+) -> Result<ParsedHeaders, ParseError> {
+    if !len.is_multiple_of(4) {
+        return Err(ParseError::Alignment);
+    }
+    let (bth, rest) = prefix.split_first_chunk::<BTH_LEN>().ok_or(ParseError::HeaderSpace)?;
+    let (bth, pad, reserved) = Bth::read(bth)?;
+    extra.bth_reserved = reserved;
+    let payload_offset = BTH_LEN + bth.opcode.ext_len();
+    let body_len = len.checked_sub(payload_offset + ICRC_LEN).ok_or(ParseError::HeaderSpace)?;
+    let payload_len = body_len.checked_sub(pad as usize).ok_or(ParseError::PadCount)?;
+    let payload_len = u32::try_from(payload_len).map_err(|_| ParseError::UdpLength)?;
+    let mut packet = Packet { flow, bth, payload_len, ..Packet::default() };
+    packet.read_ext(&mut extra, rest).ok_or(ParseError::HeaderSpace)?;
+    Ok(ParsedHeaders { packet, payload_offset, frame_len: len, ip_header_len: 0, extra })
+}
+
+/// Takes the next `N` bytes off the front of `rest`.
+#[inline]
+fn take<'a, const N: usize>(rest: &mut &'a [u8]) -> Option<&'a [u8; N]> {
+    let (head, tail) = rest.split_first_chunk::<N>()?;
+    *rest = tail;
+    Some(head)
+}
+
+/// Takes the next `N` bytes off the front of `rest`, for writing.
+#[inline]
+fn take_mut<'a, const N: usize>(rest: &mut &'a mut [u8]) -> Option<&'a mut [u8; N]> {
+    let (head, tail) = core::mem::take(rest).split_first_chunk_mut::<N>()?;
+    *rest = tail;
+    Some(head)
+}
+
+impl Packet {
+    /// Reads the extension headers that the opcode calls for. `None` when the bytes end too early.
+    #[inline]
+    fn read_ext(&mut self, extra: &mut WireExtra, bytes: &[u8]) -> Option<()> {
+        let headers = self.bth.opcode.headers();
+        if headers.is_empty() {
+            return Some(());
+        }
+        let mut rest = bytes;
+        if headers.contains(Headers::DETH) {
+            (self.deth, extra.deth_reserved) = Deth::read(take(&mut rest)?);
+        }
+        if headers.contains(Headers::XRCETH) {
+            let word = u32::from_be_bytes(*take(&mut rest)?);
+            self.xrc_srq = word & 0xff_ffff;
+            extra.xrceth_reserved = (word >> 24) as u8;
+        }
+        if headers.contains(Headers::RETH) {
+            self.reth = Reth::read(take(&mut rest)?);
+        }
+        if headers.contains(Headers::ATOMIC_ETH) {
+            self.atomic = AtomicEth::read(take(&mut rest)?);
+        }
+        if headers.contains(Headers::AETH) {
+            self.aeth = Aeth::read(take(&mut rest)?);
+        }
+        if headers.contains(Headers::ATOMIC_ACK_ETH) {
+            self.atomic_original = u64::from_be_bytes(*take(&mut rest)?);
+        }
+        if headers.contains(Headers::IMM_DT) {
+            self.immediate = u32::from_be_bytes(*take(&mut rest)?);
+        }
+        if headers.contains(Headers::IETH) {
+            self.invalidate = u32::from_be_bytes(*take(&mut rest)?);
+        }
+        Some(())
+    }
+
+    /// Writes BTH and the extension headers that the opcode calls for. `None` when there is no room.
+    #[inline]
+    fn write_transport(&self, extra: &WireExtra, out: &mut [u8]) -> Option<()> {
+        let mut rest = out;
+        self.bth.write(self.pad() as u8, extra.bth_reserved, take_mut(&mut rest)?);
+        let headers = self.bth.opcode.headers();
+        if headers.is_empty() {
+            return Some(());
+        }
+        if headers.contains(Headers::DETH) {
+            self.deth.write(extra.deth_reserved, take_mut(&mut rest)?);
+        }
+        if headers.contains(Headers::XRCETH) {
+            *take_mut(&mut rest)? = u24_after(extra.xrceth_reserved, self.xrc_srq);
+        }
+        if headers.contains(Headers::RETH) {
+            self.reth.write(take_mut(&mut rest)?);
+        }
+        if headers.contains(Headers::ATOMIC_ETH) {
+            self.atomic.write(take_mut(&mut rest)?);
+        }
+        if headers.contains(Headers::AETH) {
+            self.aeth.write(take_mut(&mut rest)?);
+        }
+        if headers.contains(Headers::ATOMIC_ACK_ETH) {
+            *take_mut(&mut rest)? = self.atomic_original.to_be_bytes();
+        }
+        if headers.contains(Headers::IMM_DT) {
+            *take_mut(&mut rest)? = self.immediate.to_be_bytes();
+        }
+        if headers.contains(Headers::IETH) {
+            *take_mut(&mut rest)? = self.invalidate.to_be_bytes();
+        }
+        Some(())
+    }
+}
+
+/// Writing. Nothing is written, and zero is returned, when `out` is too short for the headers or the
+/// packet too long for IP; a caller that sizes `out` by the constants and keeps to a path MTU
+/// never sees that.
+impl Packet {
+    /// A congestion notification to a peer's queue pair (IBTA A17.9.3). Its payload is [`CNP_PAYLOAD`].
+    pub fn cnp(flow: Flow, dest_qp: QpNumber) -> Packet {
+        let bth = Bth { opcode: Opcode::CNP, becn: true, dest_qp, ..Bth::default() };
+        Packet { flow, bth, payload_len: CNP_PAYLOAD.len() as u32, ..Packet::default() }
+    }
+
+    /// Zero bytes between the payload and the ICRC, 0..=3.
+    #[inline]
+    pub fn pad(&self) -> usize {
+        self.payload_len.wrapping_neg() as usize & 3
+    }
+
+    /// Bytes of BTH and extension headers.
+    #[inline]
+    pub fn header_len(&self) -> usize {
+        BTH_LEN + self.bth.opcode.ext_len()
+    }
+
+    /// Bytes of all headers from IP on.
+    #[inline]
+    pub fn ip_header_len(&self) -> usize {
+        self.flow.ip_header_len() + UDP_LEN + self.header_len()
+    }
+
+    /// Bytes of the UDP payload: headers from BTH on, payload, pad and ICRC.
+    #[inline]
+    pub fn wire_len(&self) -> usize {
+        self.header_len() + self.payload_len as usize + self.pad() + ICRC_LEN
+    }
+
+    /// Bytes of the packet from the IP header on, ICRC included.
+    #[inline]
+    pub fn frame_len(&self) -> usize {
+        self.flow.ip_header_len() + UDP_LEN + self.wire_len()
+    }
+
+    /// Writes BTH and extension headers; returns their length.
+    #[inline]
+    pub fn emit_bth(&self, out: &mut [u8]) -> usize {
+        self.emit_bth_with(&WireExtra::default(), out)
+    }
+
+    /// Like [`emit_bth`](Self::emit_bth), with the reserved bits of a captured packet.
+    #[inline]
+    pub fn emit_bth_with(&self, extra: &WireExtra, out: &mut [u8]) -> usize {
+        let len = self.header_len();
+        match out.get_mut(..len).and_then(|out| self.write_transport(extra, out)) {
+            Some(()) => len,
+            None => 0,
+        }
+    }
+
+    /// Writes IP, UDP, BTH and extension headers for a packet of `payload_len` bytes; returns their
+    /// length. IPv4 has DF set, identification 0 and its checksum; the UDP checksum is 0.
+    #[inline]
+    pub fn emit_ip(&self, out: &mut [u8]) -> usize {
+        self.emit_ip_with(&WireExtra::default(), out)
+    }
+
+    /// Like [`emit_ip`](Self::emit_ip), with the identification, flow label, UDP checksum and reserved
+    /// bits that `extra` names.
+    #[inline]
+    pub fn emit_ip_with(&self, extra: &WireExtra, out: &mut [u8]) -> usize {
+        let len = self.ip_header_len();
+        match out.get_mut(..len).and_then(|out| self.write_headers(extra, out)) {
+            Some(()) => len,
+            None => 0,
+        }
+    }
+
+    /// Writes the whole packet: headers, payload, pad and ICRC; returns its length. `payload` must have
+    /// `payload_len` bytes, or nothing is written.
+    pub fn emit_frame(&self, extra: &WireExtra, payload: &[u8], out: &mut [u8]) -> usize {
+        let len = self.frame_len();
+        let Some(out) = out.get_mut(..len) else { return 0 };
+        if payload.len() != self.payload_len as usize {
+            return 0;
+        }
+        let header_len = self.emit_ip_with(extra, out);
+        if header_len == 0 {
+            return 0;
+        }
+        let (headers, body) = out.split_at_mut(header_len);
+        let (data, tail) = body.split_at_mut(payload.len());
+        data.copy_from_slice(payload);
+        let (pad, icrc) = tail.split_at_mut(self.pad());
+        pad.fill(0);
+        let mut sum = Icrc::over_headers(headers, self.flow.ip_header_len());
+        sum.update(payload);
+        sum.update(pad);
+        icrc.copy_from_slice(&sum.finish().to_le_bytes());
+        len
+    }
+
+    #[inline]
+    fn write_headers(&self, extra: &WireExtra, out: &mut [u8]) -> Option<()> {
+        let udp_len = u16::try_from(UDP_LEN + self.wire_len()).ok()?;
+        let udp = Udp {
+            src_port: self.flow.src_port,
+            dst_port: ROCE_UDP_PORT,
+            len: udp_len,
+            checksum: extra.udp_checksum,
+        };
+        let mut rest = out;
+        if let Some((src, dst)) = self.flow.ipv4_octets() {
+            let ip = Ipv4 {
+                header_len: IPV4_LEN as u8,
+                tos: self.flow.traffic_class,
+                total_len: udp_len.checked_add(IPV4_LEN as u16)?,
+                id: extra.ipv4_id,
+                flags: extra.ipv4_flags,
+                ttl: self.flow.hop_limit,
+                protocol: PROTOCOL_UDP,
+                src,
+                dst,
+            };
+            ip.emit(take_mut(&mut rest)?);
+        } else {
+            let ip = Ipv6 {
+                traffic_class: self.flow.traffic_class,
+                flow_label: extra.flow_label,
+                payload_len: udp_len,
+                next_header: PROTOCOL_UDP,
+                hop_limit: self.flow.hop_limit,
+                src: self.flow.src.0,
+                dst: self.flow.dst.0,
+            };
+            ip.emit(take_mut(&mut rest)?);
+        }
+        udp.write(take_mut(&mut rest)?);
+        self.write_transport(extra, rest)
+    }
 }
