@@ -12,6 +12,8 @@ pub mod icrc;
 pub mod ip;
 pub mod opcode;
 pub mod packet;
+pub mod pcap;
+pub mod rewrite;
 pub mod udp;
 pub mod units;
 
@@ -24,6 +26,7 @@ pub use packet::{
     CNP_PAYLOAD, Flow, MAX_BTH_HEADER_LEN, MAX_IP_HEADER_LEN, MAX_IP_PREFIX_LEN, Packet, Parsed,
     ParsedHeaders, WireExtra,
 };
+pub use rewrite::FrameMut;
 pub use units::{Duration, Gid, Instant, Key, Psn, QpNumber};
 
 /// UDP destination port of RoCEv2 (IANA).

@@ -250,6 +250,14 @@ impl Headers {
         len
     }
 
+    /// Bytes from the end of the BTH to `header`, one header of this set; `None` when it is absent.
+    pub const fn offset_of(self, header: Headers) -> Option<usize> {
+        if header.0.count_ones() != 1 || !self.contains(header) {
+            return None;
+        }
+        Some(Headers(self.0 & (header.0 - 1)).len())
+    }
+
     /// What the operation adds to the headers of its service.
     const fn of_operation(operation: Operation) -> Headers {
         use Operation::*;
