@@ -1,0 +1,89 @@
+//! Moving bytes in and out of registered memory.
+//!
+//! Everything written here becomes visible such that the last bytes (the last aligned-size word: 8,
+//! 4, 2 or 1) come after all others: applications spin on the last byte of an RDMA WRITE, and
+//! although IBTA 9.5 promises order only at completion, they rely on it.
+
+use super::copy;
+use super::span::{Payload, Span};
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// Writes `len` bytes of a payload, from `offset` on, to the start of `dst`. Elided bytes change
+/// nothing.
+///
+/// # Panics
+/// If `dst` or the payload is shorter than said.
+#[inline]
+pub fn write(dst: Span, payload: &Payload<'_>, offset: usize, len: usize) {
+    assert!(len <= dst.len(), "room for the payload");
+    let part = payload.slice(offset, len);
+    if part.is_elided() || len == 0 {
+        return;
+    }
+    // SAFETY: both are checked pieces of at least `len` bytes.
+    unsafe { copy::copy_last_word_last(dst.ptr(), part.ptr(), len) }
+}
+
+/// Copies all of `src` to the start of `dst`. If they overlap, the result is some mix of the two.
+///
+/// # Panics
+/// If `dst` is shorter than `src`.
+#[inline]
+pub fn copy(dst: Span, src: Span) {
+    assert!(src.len() <= dst.len(), "room for the source");
+    // SAFETY: both are checked pieces of at least `src.len()` bytes.
+    unsafe { copy::copy_last_word_last(dst.ptr(), src.ptr(), src.len()) }
+}
+
+/// Writes private bytes to the start of `dst`.
+///
+/// # Panics
+/// If `dst` is shorter than `bytes`.
+#[inline]
+pub fn write_bytes(dst: Span, bytes: &[u8]) {
+    assert!(bytes.len() <= dst.len(), "room for the bytes");
+    // SAFETY: `dst` is a checked piece of at least that length.
+    unsafe { copy::copy_last_word_last(dst.ptr(), bytes.as_ptr(), bytes.len()) }
+}
+
+/// Reads bytes from the start of `src` into private memory.
+///
+/// # Panics
+/// If `src` is shorter than `out`.
+#[inline]
+pub fn read_bytes(src: Span, out: &mut [u8]) {
+    assert!(out.len() <= src.len(), "as many bytes as asked for");
+    // SAFETY: `src` is a checked piece of at least that length.
+    unsafe { copy::copy(out.as_mut_ptr(), src.ptr(), out.len()) }
+}
+
+/// The word under a span that an atomic check let pass.
+#[inline]
+fn word<'a>(target: Span) -> &'a AtomicU64 {
+    assert!(target.len() >= 8 && target.addr() % 8 == 0, "an aligned word, as check_remote demands");
+    // SAFETY: the span is mapped and writable, aligned, and long enough. `AtomicU64` is made for
+    // memory that others change; the reference lives only inside this module's functions.
+    unsafe { AtomicU64::from_ptr(target.ptr().cast()) }
+}
+
+/// Adds to a word in host byte order, wrapping, and returns what it was. Atomic against the CPU's
+/// own atomics and all other verbs.
+///
+/// # Panics
+/// If the span is not one that `check_remote` returned for an atomic.
+#[inline]
+pub fn fetch_add(target: Span, add: u64) -> u64 {
+    word(target).fetch_add(add, Ordering::SeqCst)
+}
+
+/// Stores `swap` in a word in host byte order if it equals `compare`, and returns what it was.
+/// Atomic like [`fetch_add`].
+///
+/// # Panics
+/// As [`fetch_add`].
+#[inline]
+pub fn compare_swap(target: Span, compare: u64, swap: u64) -> u64 {
+    match word(target).compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst) {
+        Ok(was) | Err(was) => was,
+    }
+}

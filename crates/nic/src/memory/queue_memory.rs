@@ -1,0 +1,145 @@
+//! Memory of send and receive queues (DESIGN contract 4: WQEs are memory).
+//!
+//! An application may register a queue and let peers, or other queues, rewrite its WQEs. Then spans
+//! and regions over a queue's bytes outlive the queue, and nothing could say when its pages may be
+//! unmapped. So they never are: a dropped block goes back to a store of blocks and serves later
+//! queues. The store never holds more than was once in use at the same time, per power-of-two size.
+//! It is shared by the NICs of a process, which no NIC can notice, as only addresses depend on it.
+
+use super::copy;
+use super::span::Span;
+use crate::error::Error;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::alloc::{Layout, alloc_zeroed};
+use std::sync::{Mutex, PoisonError};
+
+const PAGE: usize = 4096;
+
+/// Size classes: 2^0 pages and up.
+const CLASSES: usize = 32;
+
+/// Blocks between two uses, by size class.
+static STORE: Mutex<[Vec<Block>; CLASSES]> = Mutex::new([const { Vec::new() }; CLASSES]);
+
+/// Start of `PAGE << class` bytes that are never given back to the allocator.
+#[derive(Clone, Copy)]
+struct Block(*mut u8);
+
+// SAFETY: the address of memory that lives as long as the process; whoever has the block uses it
+// with atomic accesses only.
+unsafe impl Send for Block {}
+// SAFETY: as above.
+unsafe impl Sync for Block {}
+
+/// Page-aligned memory, zeroed at first, that others may read and write at any moment.
+pub struct QueueMemory {
+    block: Block,
+    len: usize,
+    class: usize,
+}
+
+impl QueueMemory {
+    /// Memory of `len` bytes. `TableFull` when the host has no more.
+    pub fn new(len: usize) -> Result<Self, Error> {
+        let pages = len.div_ceil(PAGE).max(1);
+        let class = pages.checked_next_power_of_two().ok_or(Error::TableFull)?.trailing_zeros() as usize;
+        let size = PAGE.checked_shl(class as u32).filter(|&size| size >= len && size >> class == PAGE);
+        let size = size.filter(|_| class < CLASSES).ok_or(Error::TableFull)?;
+        let used = STORE.lock().unwrap_or_else(PoisonError::into_inner)[class].pop();
+        if let Some(block) = used {
+            // SAFETY: a stored block has `size` bytes, and lives for ever.
+            unsafe { copy::zero(block.0, size) };
+            return Ok(QueueMemory { block, len, class });
+        }
+        let layout = Layout::from_size_align(size, PAGE).map_err(|_| Error::TableFull)?;
+        // SAFETY: `size` is at least a page, so not 0.
+        let ptr = unsafe { alloc_zeroed(layout) };
+        if ptr.is_null() {
+            return Err(Error::TableFull);
+        }
+        // An application may register the block, and then names it by its number.
+        ptr.expose_provenance();
+        Ok(QueueMemory { block: Block(ptr), len, class })
+    }
+
+    /// Host virtual address of the first byte; a multiple of 4096.
+    #[inline]
+    pub fn addr(&self) -> u64 {
+        self.block.0.addr() as u64
+    }
+
+    /// Bytes.
+    #[inline]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no bytes.
+    #[inline]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    #[inline]
+    fn at(&self, offset: usize, len: usize) -> *mut u8 {
+        assert!(offset <= self.len && len <= self.len - offset, "inside the queue's memory");
+        self.block.0.wrapping_add(offset)
+    }
+
+    /// A big-endian word at a multiple of 4.
+    ///
+    /// # Panics
+    /// If the word is not inside, or not aligned.
+    #[inline]
+    pub fn read_u32_be(&self, offset: usize) -> u32 {
+        assert!(offset % 4 == 0, "an aligned word");
+        let word = self.at(offset, 4).cast();
+        // SAFETY: inside a page-aligned block that lives for ever, aligned, always accessed raw.
+        u32::from_be(unsafe { AtomicU32::from_ptr(word) }.load(Ordering::Relaxed))
+    }
+
+    /// A 64-byte block at a multiple of 8. Each of its eight words is read once, whole, in order.
+    ///
+    /// # Panics
+    /// If the block is not inside, or not aligned.
+    #[inline]
+    pub fn read_block(&self, offset: usize) -> [u8; 64] {
+        assert!(offset % 8 == 0, "an aligned block");
+        let words = self.at(offset, 64).cast::<u64>();
+        let mut block = [0; 64];
+        for (i, out) in block.chunks_exact_mut(8).enumerate() {
+            // SAFETY: inside a page-aligned block that lives for ever, aligned, always accessed raw.
+            let word = unsafe { AtomicU64::from_ptr(words.wrapping_add(i)) }.load(Ordering::Relaxed);
+            out.copy_from_slice(&word.to_ne_bytes());
+        }
+        block
+    }
+
+    /// Copies bytes in.
+    ///
+    /// # Panics
+    /// If they do not fit behind `offset`.
+    #[inline]
+    pub fn write(&self, offset: usize, bytes: &[u8]) {
+        let dst = self.at(offset, bytes.len());
+        // SAFETY: `at` has checked the range.
+        unsafe { copy::copy(dst, bytes.as_ptr(), bytes.len()) }
+    }
+
+    /// A part as a span. It may outlive the queue; see the top of this file.
+    ///
+    /// # Panics
+    /// If the part is not inside.
+    #[inline]
+    pub fn span(&self, offset: usize, len: usize) -> Span {
+        let start = self.at(offset, len).addr() as u64;
+        // SAFETY: `at` has checked the range, the block is never unmapped, and was exposed.
+        unsafe { Span::new(start, len) }
+    }
+}
+
+impl Drop for QueueMemory {
+    fn drop(&mut self) {
+        STORE.lock().unwrap_or_else(PoisonError::into_inner)[self.class].push(self.block);
+    }
+}

@@ -1,0 +1,1 @@
+//! Rules of the memory room, one by one.

@@ -1,0 +1,252 @@
+//! Memory windows: binding, invalidation (IBTA 10.6.7, 11.2.8.9, 11.2.8.10).
+//!
+//! ```text
+//!   type 1:  unbound --bind--> bound --bind (any number), bind of length 0--> ...
+//!   type 2:  unbound --bind--> bound --LOCAL_INV, SEND with invalidate, end of the QP--> unbound
+//! ```
+//! Type 2 windows are of kind 2B: a bound one serves one queue pair, of the window's domain.
+
+use super::access::Access;
+use super::fault::AccessFault;
+use super::tables::{Line, LineKind, Memory};
+use crate::error::Error;
+use crate::ids::{MwId, PdId};
+use adverb_wire::{Key, QpNumber};
+
+/// Type of a window (IBTA 10.6.7.2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MwType {
+    /// The NIC chooses each key; any queue pair of the domain may use it.
+    One,
+    /// The consumer chooses the key's low byte; only the binding queue pair may use it.
+    Two,
+}
+
+/// A window's names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MwInfo {
+    /// For the owner's control calls and binds.
+    pub id: MwId,
+    /// Its first key; grants nothing before a bind.
+    pub rkey: Key,
+}
+
+/// A bind, as a work request states it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MwBind {
+    /// The window.
+    pub mw: MwId,
+    /// New key. Its upper 24 bits must be the window's. For type 1, `Key(0)` lets the NIC choose:
+    /// the low byte is then the previous one plus 1, as `ibv_inc_rkey` does, so that a library which
+    /// must name the key before the bind executes can foretell it.
+    pub rkey: Key,
+    /// The region, by its lkey. Not looked at when `len` is 0.
+    pub lkey: Key,
+    /// First address, as the region's users name it (also for a zero-based window).
+    pub addr: u64,
+    /// Bytes. 0 unbinds a type 1 window.
+    pub len: u64,
+    /// Remote rights; for type 2 also ZERO_BASED.
+    pub access: Access,
+}
+
+/// The cold part of a window.
+pub(super) struct Window {
+    line: u32,
+    kind: MwType,
+    pd: PdId,
+}
+
+impl Memory {
+    /// Creates an unbound window.
+    pub fn alloc_mw(&mut self, pd: PdId, kind: MwType) -> Result<MwInfo, Error> {
+        self.hold_pd(pd)?;
+        let (rkey, line) = match self.new_line() {
+            Ok(new) => new,
+            Err(error) => {
+                self.release_pd(pd);
+                return Err(error);
+            }
+        };
+        match self.windows.insert(Window { line, kind, pd }) {
+            Ok(id) => {
+                self.lines[line as usize].pd = pd;
+                Ok(MwInfo { id, rkey })
+            }
+            Err(error) => {
+                self.free_line(line);
+                self.release_pd(pd);
+                Err(error)
+            }
+        }
+    }
+
+    /// Destroys a window, bound or not.
+    pub fn dealloc_mw(&mut self, mw: MwId) -> Result<(), Error> {
+        let window = self.windows.get(mw).ok_or(Error::NoSuchObject)?;
+        let (line, pd) = (window.line, window.pd);
+        self.unbind(mw, line);
+        self.windows.remove(mw);
+        self.free_line(line);
+        self.release_pd(pd);
+        Ok(())
+    }
+
+    /// Executes a bind posted to queue pair `qp` of domain `pd`, and returns the window's new key.
+    /// A refused bind changes nothing.
+    pub fn bind_mw(&mut self, pd: PdId, qp: QpNumber, bind: &MwBind) -> Result<Key, AccessFault> {
+        let window = self.windows.get(bind.mw).ok_or(AccessFault::UnknownKey)?;
+        let (at, kind) = (window.line, window.kind);
+        let old = self.lines[at as usize];
+        //= IBTA C10-72
+        if window.pd != pd {
+            return Err(AccessFault::OtherDomain);
+        }
+        let key = match (kind, bind.rkey) {
+            (MwType::One, Key(0)) => Key(old.key.0 & !0xff | (old.key.0.wrapping_add(1) & 0xff)),
+            (_, key) if key.0 >> 8 == old.key.0 >> 8 => key,
+            _ => return Err(AccessFault::ForeignKey),
+        };
+        //= IBTA o10-37.2.30
+        if old.kind == LineKind::WindowTwo {
+            return Err(AccessFault::AlreadyBound);
+        }
+        if bind.len == 0 {
+            return match kind {
+                MwType::One => {
+                    self.unbind(bind.mw, at);
+                    self.lines[at as usize].key = key;
+                    Ok(key)
+                }
+                //= IBTA o10-37.2.40
+                MwType::Two => Err(AccessFault::EmptyBind),
+            };
+        }
+        let (region_line, region) = self.bindable(pd, kind, bind)?;
+        self.unbind(bind.mw, at);
+        let (line_kind, owner) = match kind {
+            MwType::One => (LineKind::WindowOne, QpNumber::default()),
+            MwType::Two => (LineKind::WindowTwo, qp),
+        };
+        self.lines[at as usize] = Line {
+            key,
+            access: bind.access,
+            pd,
+            base: if bind.access.contains(Access::ZERO_BASED) { 0 } else { bind.addr },
+            len: bind.len,
+            host: region_line.host + (bind.addr - region_line.base),
+            kind: line_kind,
+            qp: owner,
+            region,
+        };
+        if let Some(region) = self.regions.get_mut(region) {
+            region.windows += 1;
+        }
+        if kind == MwType::Two {
+            self.owned.insert((qp, bind.mw));
+        }
+        Ok(key)
+    }
+
+    /// The region that a bind names, if the bind may have it.
+    fn bindable(
+        &self,
+        pd: PdId,
+        kind: MwType,
+        bind: &MwBind,
+    ) -> Result<(Line, crate::ids::MrId), AccessFault> {
+        let line = *self.line(bind.lkey).ok_or(AccessFault::UnknownKey)?;
+        if line.kind != LineKind::Region {
+            return Err(AccessFault::UnknownKey);
+        }
+        //= IBTA C10-72
+        if line.pd != pd {
+            return Err(AccessFault::OtherDomain);
+        }
+        //= IBTA C10-73
+        if !line.access.contains(Access::MW_BIND) {
+            return Err(AccessFault::NotBindable);
+        }
+        //= IBTA o10-36.2.2
+        let known = Access::OF_WINDOW.contains(bind.access);
+        if !known || kind == MwType::One && bind.access.contains(Access::ZERO_BASED) {
+            return Err(AccessFault::BadWindowRights);
+        }
+        //= IBTA C10-74
+        let writes = Access::REMOTE_WRITE.union(Access::REMOTE_ATOMIC);
+        if bind.access.intersects(writes) && !line.access.contains(Access::LOCAL_WRITE) {
+            return Err(AccessFault::BadWindowRights);
+        }
+        //= IBTA C10-75
+        line.offset(bind.addr, bind.len)?;
+        Ok((line, line.region))
+    }
+
+    /// Executes LOCAL_INV on a queue pair: unbinds a type 2 window. One that is not bound already
+    /// has the state asked for, so that is no fault (IBTA 10.6.5).
+    pub fn invalidate_local(&mut self, pd: PdId, qp: QpNumber, key: Key) -> Result<(), AccessFault> {
+        match self.invalidate_remote(pd, qp, key) {
+            Err(AccessFault::Unbound) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Executes the invalidation that a SEND asked for: unbinds a type 2 window of the queue pair
+    /// that received it (IBTA 9.4.1.1). Regions and type 1 windows are refused.
+    pub fn invalidate_remote(&mut self, pd: PdId, qp: QpNumber, key: Key) -> Result<(), AccessFault> {
+        let at = self.keys.find(key).ok_or(AccessFault::UnknownKey)?;
+        let line = self.lines[at as usize];
+        if line.key != key {
+            return Err(AccessFault::UnknownKey);
+        }
+        if line.pd != pd {
+            return Err(AccessFault::OtherDomain);
+        }
+        match line.kind {
+            //= IBTA o10-37.2.26
+            LineKind::Region | LineKind::WindowOne => Err(AccessFault::NotInvalidatable),
+            LineKind::Unbound => Err(AccessFault::Unbound),
+            LineKind::WindowTwo if line.qp != qp => Err(AccessFault::OtherQp),
+            LineKind::WindowTwo => {
+                let found = self.owned.range((qp, FIRST)..=(qp, LAST)).map(|&(_, mw)| mw);
+                let owner = found.into_iter().find(|&mw| self.windows.get(mw).is_some_and(|w| w.line == at));
+                if let Some(mw) = owner {
+                    self.unbind(mw, at);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Unbinds the type 2 windows of a queue pair that ends. One look at a set if it has none.
+    pub fn release_qp(&mut self, qp: QpNumber) {
+        while let Some(&(_, mw)) = self.owned.range((qp, FIRST)..=(qp, LAST)).next() {
+            match self.windows.get(mw) {
+                Some(window) => self.unbind(mw, window.line),
+                None => {
+                    self.owned.remove(&(qp, mw));
+                }
+            }
+        }
+    }
+
+    /// Takes a window off its region. Its key stays, and grants nothing.
+    fn unbind(&mut self, mw: MwId, line: u32) {
+        let line = &mut self.lines[line as usize];
+        let old = *line;
+        *line = Line { key: old.key, pd: old.pd, ..Line::NOTHING };
+        match old.kind {
+            LineKind::WindowTwo => {
+                self.owned.remove(&(old.qp, mw));
+            }
+            LineKind::WindowOne => {}
+            LineKind::Region | LineKind::Unbound => return,
+        }
+        if let Some(region) = self.regions.get_mut(old.region) {
+            region.windows -= 1;
+        }
+    }
+}
+
+const FIRST: MwId = MwId { index: 0, generation: 0 };
+const LAST: MwId = MwId { index: u32::MAX, generation: u32::MAX };
