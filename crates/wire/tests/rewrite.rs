@@ -1,0 +1,91 @@
+//! Rewriting in place gives the bytes that emitting the changed packet gives.
+
+mod common;
+
+use adverb_wire::{
+    Aeth, AtomicEth, Deth, FrameMut, Opcode, Operation, Packet, Psn, QpNumber, Reth, Service, Syndrome,
+    WireExtra,
+};
+
+fn frame(packet: &Packet) -> Vec<u8> {
+    let mut out = vec![0; packet.frame_len()];
+    let payload: Vec<u8> = (0..packet.payload_len).map(|i| i as u8).collect();
+    assert_eq!(packet.emit_frame(&WireExtra::with_ipv4_id(9), &payload, &mut out), out.len());
+    out
+}
+
+#[test]
+fn every_setter_on_every_opcode() {
+    for ipv4 in [true, false] {
+        for opcode in Opcode::all() {
+            let before = common::packet(opcode, common::flow(ipv4), 21, 5);
+            let source = common::packet(opcode, common::flow(ipv4), 21, 6);
+            let mut bytes = frame(&before);
+            // Ethernet padding must survive.
+            bytes.extend([0x77; 5]);
+            let mut after = before;
+            let mut view = FrameMut::new(&mut bytes).unwrap();
+
+            after.bth.dest_qp = QpNumber::new(0xabcdef);
+            view.set_dest_qp(after.bth.dest_qp);
+            after.bth.psn = Psn::new(0xfedcba);
+            view.set_psn(after.bth.psn);
+            after.bth.ack_req = !after.bth.ack_req;
+            view.set_ack_req(after.bth.ack_req);
+            (after.bth.fecn, after.bth.becn) = (!after.bth.fecn, !after.bth.becn);
+            view.set_congestion(after.bth.fecn, after.bth.becn);
+
+            after.flow.src = before.flow.dst;
+            after.flow.dst = before.flow.src;
+            (after.flow.src_port, after.flow.traffic_class, after.flow.hop_limit) = (1, 0xb7, 9);
+            assert!(view.set_flow(after.flow).is_ok());
+            assert!(view.set_flow(common::flow(!ipv4)).is_err());
+
+            // Each of these holds exactly when the header is there: `source` has it then.
+            let Packet { reth, atomic, aeth, atomic_original, immediate, deth, .. } = source;
+            let expect = |done: bool, there: bool| assert_eq!(done, there, "{opcode:?}");
+            expect(view.set_reth_target(reth.va, reth.rkey).is_ok(), reth != Reth::default());
+            expect(view.set_atomic(atomic).is_ok(), atomic != AtomicEth::default());
+            expect(view.set_aeth(aeth).is_ok(), aeth != Aeth::default());
+            expect(view.set_atomic_original(atomic_original).is_ok(), atomic_original != 0);
+            expect(view.set_immediate(immediate).is_ok(), immediate != 0);
+            expect(view.set_deth(deth).is_ok(), deth != Deth::default());
+            after.reth = Reth { len: before.reth.len, ..reth };
+            after = Packet { atomic, aeth, atomic_original, immediate, deth, ..after };
+
+            view.refresh_icrc();
+            assert_eq!(view.packet(), &after);
+            assert_eq!(view.payload().len(), 21);
+            assert_eq!(&bytes[..after.frame_len()], &frame(&after)[..], "{opcode:?}");
+            assert!(bytes.ends_with(&[0x77; 5]));
+        }
+    }
+}
+
+#[test]
+fn opcode_changes_keep_the_layout() {
+    let only = Opcode::new(Service::Rc, Operation::WriteOnly);
+    let first = Opcode::new(Service::Rc, Operation::WriteFirst);
+    let before = common::packet(only, common::flow(true), 64, 7);
+    let mut bytes = frame(&before);
+    let mut view = FrameMut::new(&mut bytes).unwrap();
+    assert!(view.set_opcode(Opcode::default()).is_err());
+    assert!(view.set_opcode(first).is_ok());
+    view.payload_mut()[0] = 0xff;
+    view.refresh_icrc();
+    let parsed = Packet::parse_ip(&bytes).unwrap();
+    assert_eq!(parsed.packet.bth.opcode, first);
+    assert_eq!(bytes[parsed.payload.start], 0xff);
+    assert!(adverb_wire::verify_ip(&bytes, parsed.ip_header_len));
+}
+
+#[test]
+fn values_wider_than_their_field_are_cut() {
+    let ack = Opcode::new(Service::Rc, Operation::Acknowledge);
+    let mut bytes = frame(&common::packet(ack, common::flow(true), 0, 8));
+    let mut view = FrameMut::new(&mut bytes).unwrap();
+    view.set_aeth(Aeth { syndrome: Syndrome::default(), msn: u32::MAX }).unwrap();
+    assert_eq!(view.packet().aeth.msn, 0xff_ffff);
+    let shown = *view.packet();
+    assert_eq!(Packet::parse_ip(&bytes).unwrap().packet, shown);
+}
