@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn every_identification_is_found() {
-        for (len, stride) in [(16usize, 1), (20, 7), (300, 7), (4116, 31), (65_504, 499)] {
+        for (len, stride) in [(16usize, 1), (20, 1), (300, 1), (4116, 31), (65_504, 499)] {
             let payload: Vec<u8> = (0..len - ICRC_LEN).map(|i| (i * 7) as u8).collect();
             let zero = Icrc::over_flow(&flow(), 0, len, &payload).finish();
             for id in (0..=u16::MAX).step_by(stride) {

@@ -97,7 +97,7 @@ proptest! {
         let mut short = vec![0xaa; len - 1];
         prop_assert_eq!(packet.emit_frame(&extra, &payload, &mut short), 0);
         prop_assert!(short.iter().all(|&b| b == 0xaa));
-        let mut short = vec![0xaa; packet.ip_header_len() - 1];
+        let mut short = vec![0xaa; packet.frame_header_len() - 1];
         prop_assert_eq!(packet.emit_ip_with(&extra, &mut short), 0);
         prop_assert!(short.iter().all(|&b| b == 0xaa));
     }

@@ -122,7 +122,8 @@ fn packets() -> Vec<Packet> {
 #[test]
 fn dissects_every_opcode() {
     if let Err(e) = Command::new("tshark").arg("--version").output() {
-        println!("SKIPPED: tshark cannot be run: {e}");
+        // Past the test harness, which hides what a passing test prints.
+        writeln!(std::io::stdout(), "SKIPPED: tshark cannot be run: {e}").unwrap();
         return;
     }
     let packets = packets();
