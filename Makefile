@@ -1,0 +1,35 @@
+# make demo    install what is missing, build, run Debian's RDMA programs on the NIC
+# make test    everything that is checked: format, lints, unit and integration tests, unmodified clients
+# make build   the command and the library, in target/release
+# make bench   figures (bench/run)
+# make lint    format and lints only
+# make install PREFIX=/usr/local
+
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+PREFIX ?= /usr/local
+LIBRARY := $(TARGET)/release/lib/libibverbs.so.1
+
+.PHONY: demo build test bench lint install
+
+build:
+	cargo build --release --locked -p adverb-cli -p adverb-verbs
+	crates/verbs/link.sh $(TARGET)/release/libadverb_verbs.a $(TARGET)/release/lib
+
+demo:
+	@scripts/setup.sh
+	@$(MAKE) --no-print-directory build
+	@scripts/demo.sh
+
+test:
+	@scripts/test.sh
+
+bench: build
+	bench/run
+
+lint:
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+
+install: build
+	install -D $(TARGET)/release/adverb $(DESTDIR)$(PREFIX)/bin/adverb
+	install -D -m 644 $(LIBRARY) $(DESTDIR)$(PREFIX)/lib/adverb/libibverbs.so.1

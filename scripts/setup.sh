@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# Installs what adverb's demo and tests run and build with, where it is missing. Asks no questions: as root, or with
+# a sudo that needs no password, it calls apt-get; otherwise it says in one line what is missing and how to get it.
+#
+#   scripts/setup.sh         what `make demo` needs
+#   scripts/setup.sh test    what `make test` needs besides
+set -euo pipefail
+
+# A program, header or directory that shows the package is there -> its Debian package.
+demo=(
+    cc=gcc
+    /usr/include/stdio.h=libc6-dev
+    ibv_rc_pingpong=ibverbs-utils
+    ib_write_bw=perftest
+)
+test=(
+    /usr/bin/python3=python3
+    /usr/include/infiniband/verbs.h=libibverbs-dev
+    /usr/share/doc/rdma-core/tests=python3-pyverbs
+    ip=iproute2
+    tshark=tshark
+)
+
+wanted=("${demo[@]}")
+[ "${1:-demo}" = test ] && wanted+=("${test[@]}")
+
+is_there() {
+    case $1 in
+        /*) [ -e "$1" ] ;;
+        *) PATH="$PATH:/usr/sbin:/sbin" command -v "$1" >/dev/null ;;
+    esac
+}
+
+missing=()
+for pair in "${wanted[@]}"; do
+    is_there "${pair%%=*}" || missing+=("${pair#*=}")
+done
+
+if ! command -v cargo >/dev/null; then
+    echo "setup: cargo is not in PATH: install Rust (https://rustup.rs), then run this again" >&2
+    exit 1
+fi
+[ ${#missing[@]} -eq 0 ] && exit 0
+
+if ! command -v apt-get >/dev/null; then
+    echo "setup: missing ${missing[*]} (Debian's names): install them with this system's package tool" >&2
+    exit 1
+fi
+if [ "$(id -u)" -eq 0 ]; then
+    run=()
+elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
+    run=(sudo -n)
+else
+    echo "setup: missing ${missing[*]}: run 'sudo apt-get install ${missing[*]}', then run this again" >&2
+    exit 1
+fi
+
+echo "setup: installing ${missing[*]}"
+export DEBIAN_FRONTEND=noninteractive
+"${run[@]}" apt-get update -qq
+"${run[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null

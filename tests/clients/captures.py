@@ -1,0 +1,31 @@
+"""Reading a capture twice: our own ICRC check, and tshark's InfiniBand dissector."""
+
+import subprocess
+
+import icrc
+from harness import Fail, require
+
+
+def tshark(path, *arguments):
+    require("tshark")
+    done = subprocess.run(["tshark", "-n", "-r", path, *arguments], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise Fail(f"tshark failed on {path}: {done.stderr}")
+    return done.stdout.split("\n")[:-1]
+
+
+def expect_sound(path, least, wrong_allowed=0):
+    """At least so many RoCEv2 frames, each with a right ICRC, all decoded by tshark and none malformed.
+    Returns how many."""
+    right, wrong = icrc.count(path)
+    if right < least:
+        raise Fail(f"{path} has {right} frames with a right ICRC, not {least}")
+    if wrong > wrong_allowed:
+        raise Fail(f"{path} has {wrong} frames with a wrong ICRC")
+    decoded = len(tshark(path, "-Y", "infiniband", "-T", "fields", "-e", "frame.number"))
+    if decoded != right + wrong:
+        raise Fail(f"tshark sees {decoded} InfiniBand frames in {path}, of {right + wrong}")
+    malformed = tshark(path, "-Y", "_ws.malformed || _ws.unreassembled", "-T", "fields", "-e", "frame.number")
+    if malformed:
+        raise Fail(f"tshark finds frames {' '.join(malformed[:10])} of {path} malformed")
+    return right

@@ -1,0 +1,52 @@
+#!/usr/bin/python3
+"""Runs unmodified RDMA programs on adverb, each case in real processes.
+
+    tests/clients/run.py                 everything
+    tests/clients/run.py -k perftest     cases whose name contains the text (or matches it as a glob); repeatable
+    tests/clients/run.py --list          names only
+
+Each case prints one line. The last line is `N passed, N failed, N skipped`; the exit status is 1 on any failure.
+"""
+
+import argparse
+import os
+import sys
+
+import harness
+import suite_faults
+import suite_netns
+import suite_perftest
+import suite_pyverbs
+import suite_run
+import suite_utils
+
+SUITES = (suite_run, suite_utils, suite_perftest, suite_faults, suite_netns, suite_pyverbs)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-k", dest="patterns", action="append", default=[], metavar="PATTERN")
+    parser.add_argument("--list", action="store_true", help="print the names and the notes, run nothing")
+    options = parser.parse_args()
+
+    cases = harness.chosen([case for suite in SUITES for case in suite.cases()], options.patterns)
+    if options.list:
+        for suite in SUITES:
+            for note in getattr(suite, "NOTES", ()):
+                print(f"# {suite.__name__.removeprefix('suite_')}: {note}")
+        for case in cases:
+            print(case.name)
+        return 0
+    if not os.access(harness.ADVERB, os.X_OK):
+        print(f"{harness.ADVERB} is not there: run `make build` first, or set ADVERB_BIN", file=sys.stderr)
+        return 2
+    if not cases:
+        print(f"no case matches {options.patterns}", file=sys.stderr)
+        return 2
+    passed, failed, skipped = harness.run_cases(cases)
+    print(f"{passed} passed, {failed} failed, {skipped} skipped")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,179 @@
+"""What goes wrong on purpose: faults on the wire, dead and busy peers, forks, threads, churn, and what the NIC says."""
+
+import os
+
+from captures import expect_sound
+from harness import Case, Fail, compile_c, listens, read_counters, require, require_text
+from suite_utils import pingpong
+
+WIRE_FAULTS = {
+    "corrupt": ("--corrupt", "0.02"),
+    "duplicate": ("--duplicate", "0.05"),
+    "reorder": ("--reorder", "0.05"),
+    "loss": ("--loss", "0.05"),
+    "delay": ("--delay", "200us"),
+    "everything": ("--loss", "0.01", "--corrupt", "0.01", "--duplicate", "0.01", "--reorder", "0.01"),
+}
+CHURN_CYCLES = int(os.environ.get("ADVERB_CHURN", "200000"))
+# Kinds whose cycle costs system calls, packets or a whole NIC get fewer.
+CHURN_KINDS = {"pd": 1, "mr": 1, "mw": 1, "cq": 1, "srq": 1, "ah": 1, "xrcd": 1, "qp": 1, "channel": 1,
+               "connection": 20, "context": 400}
+DEAD_PEER = ["ib_write_bw", "-F", "-s", "65536", "-u", "10", "--run_infinitely", "-D", "1"]
+RESULT_ROW = r"^ 65536\s+\d+\s+[\d.]+"
+
+
+def wire_fault_case(options, route):
+    def run(room):
+        require("ibv_rc_pingpong")
+        sums = {}
+        server_counters, client_counters = room.path("server.counters"), room.path("client.counters")
+        room.both_succeed(
+            pingpong("rc", "-c", "-s", 8192, iterations=300),
+            server_options=(*options, "--seed", "3", *route, "--counters", server_counters),
+            client_options=(*options, "--seed", "4", *route, "--counters", client_counters),
+        )
+        for path in (server_counters, client_counters):
+            for name, value in read_counters(path).items():
+                sums[name] = sums.get(name, 0) + value
+        injected = sum(value for name, value in sums.items() if name.startswith("fault"))
+        if injected == 0:
+            raise Fail(f"no fault was counted: {sums}")
+
+    return run
+
+
+def same_seed(room):
+    """A seed decides which packets are lost: two runs of one process lose the same ones."""
+    binary = compile_c("errors")
+    texts = []
+    for attempt in ("first", "second"):
+        counters = room.path(attempt)
+        proc = room.adverb(attempt, [binary, "access"],
+                           options=("--loss", "0.2", "--seed", "11", "--counters", counters))
+        room.expect_success(proc)
+        texts.append({k: v for k, v in read_counters(counters).items() if k.startswith("fault")})
+    if texts[0] != texts[1]:
+        raise Fail(f"one seed, two runs: {texts[0]} and {texts[1]}")
+
+
+def dead_peer(room):
+    """SIGKILL of one side in the middle of ib_write_bw: the other gets completion error 12 and says so; a pair
+    beside it is not disturbed; the next pair on the same host is clean."""
+    require("ib_write_bw", "ib_send_bw")
+    port = room.port()
+    server, client = room.pair(DEAD_PEER, DEAD_PEER, port=port, label="doomed-")
+    room.wait_output(client, RESULT_ROW)
+    bystander_argv = ["ib_send_bw", "-F", "-s", "4096", "-D", "3"]
+    bystanders = room.pair(bystander_argv, bystander_argv, label="bystander-")
+    server.kill()
+    status = room.wait_exit(client)
+    if status == 0:
+        raise Fail("the client of a killed server exited with 0")
+    require_text(client.output(), r"[Ff]ailed status 12", "the client of a killed server")
+    for proc in bystanders:
+        if proc.popen.poll() is not None:
+            raise Fail(f"{proc.label} ended before the peer's death was noticed: nothing was shown")
+    room.all_succeed(*bystanders)
+    room.wait_until("free port", lambda: not listens(os.getpid(), port))
+    room.both_succeed(pingpong("rc", "-c"), label="next-")
+
+
+def killed_client(room):
+    """SIGKILL of the initiator: the target, which makes no verbs call, ends by its TCP connection; the next is clean."""
+    require("ib_write_bw")
+    server, client = room.pair(DEAD_PEER, DEAD_PEER, label="doomed-")
+    room.wait_output(client, RESULT_ROW)
+    client.kill()
+    room.wait_exit(server)
+    room.both_succeed(pingpong("rc", "-c"), label="next-")
+
+
+def one_sided_case(mode, route):
+    def run(room):
+        binary = compile_c("one_sided")
+        room.both_succeed([binary, "target", mode], [binary, "initiator"], **route)
+
+    return run
+
+
+def explanation_case(mode, status, *patterns):
+    def run(room):
+        binary = compile_c("errors")
+        text = room.alone([binary, mode], options=("--trace",))
+        require_text(text, rf"^status {status} ", "the client")
+        for pattern in patterns:
+            require_text(text, pattern, "the trace")
+
+    return run
+
+
+def pcap_case(argv, options, least, wrong_allowed=0):
+    def run(room):
+        require(argv[0], "tshark")
+        paths = room.path("server.pcap"), room.path("client.pcap")
+        room.both_succeed(argv, server_options=(*options, "--pcap", paths[0]),
+                          client_options=(*options, "--pcap", paths[1]))
+        for path in paths:
+            expect_sound(path, least, wrong_allowed)
+
+    return run
+
+
+def fork_case(mode):
+    def run(room):
+        text = room.alone([compile_c("forker"), mode])
+        require_text(text, "^parent moved data", "forker")
+        if mode == "child":
+            require_text(text, "^child moved data", "forker")
+
+    return run
+
+
+def threads_case(count, options):
+    def run(room):
+        require_text(room.alone([compile_c("threads"), str(count), "3000"], options=options),
+                     "each exactly once", "threads")
+
+    return run
+
+
+def churn_case(kind, divisor):
+    def run(room):
+        room.alone([compile_c("churn"), kind, str(max(CHURN_CYCLES // divisor, 100))])
+
+    return run
+
+
+def many_processes(room):
+    """Eight pairs at one address at once, each validated."""
+    require("ibv_rc_pingpong")
+    pairs = [room.pair(pingpong("rc", "-c", iterations=500), pingpong("rc", "-c", iterations=500), label=f"pair{i}-")
+             for i in range(8)]
+    room.all_succeed(*[proc for pair in pairs for proc in pair])
+
+
+def cases():
+    for name, options in WIRE_FAULTS.items():
+        yield Case(f"faults/{name}", wire_fault_case(options, ()), 60)
+        yield Case(f"faults/{name}-udp", wire_fault_case(options, ("--path", "udp")), 60)
+    yield Case("faults/same-seed", same_seed)
+    yield Case("faults/dead-peer", dead_peer, 60)
+    yield Case("faults/killed-client", killed_client, 60)
+    yield Case("faults/many-processes", many_processes, 60)
+    for mode in ("sleep", "spin"):
+        yield Case(f"faults/one-sided-{mode}", one_sided_case(mode, {}))
+        yield Case(f"faults/one-sided-{mode}-udp", one_sided_case(mode, {"options": ("--path", "udp")}))
+        yield Case(f"faults/one-sided-{mode}-two-addresses", one_sided_case(mode, {"client_address": "127.0.0.2"}))
+    yield Case("faults/explain-retry", explanation_case("retry", 12, r"wr_id 0xadbe", r"PSN \d+", r"timeout.*times"))
+    yield Case("faults/explain-access", explanation_case("access", 10, r"wr_id 0xadbe", r"syndrome 0x62"))
+    yield Case("faults/explain-length", explanation_case("length", 10, r"wr_id 0xadbe", r"syndrome 0x62"))
+    yield Case("faults/pcap-rc", pcap_case(pingpong("rc", "-c"), (), 200))
+    yield Case("faults/pcap-udp", pcap_case(pingpong("rc", "-c"), ("--path", "udp"), 200))
+    yield Case("faults/pcap-ud", pcap_case(pingpong("ud"), (), 200))
+    yield Case("faults/pcap-loss", pcap_case(pingpong("rc", "-c"), ("--loss", "0.02"), 200))
+    for mode in ("parent", "child"):
+        yield Case(f"faults/fork-{mode}", fork_case(mode))
+    yield Case("faults/threads-4", threads_case(4, ()), 60)
+    yield Case("faults/threads-4-loss", threads_case(4, ("--loss", "0.001", "--seed", "5")), 120)
+    for kind, divisor in CHURN_KINDS.items():
+        yield Case(f"faults/churn-{kind}", churn_case(kind, divisor), 120)

@@ -1,0 +1,177 @@
+"""rdma-core's own generic Python tests, as Debian ships them with python3-pyverbs, each a case of its own.
+
+A test that is skipped must stand in pyverbs-skips.txt with its reason, word for word; a line there whose test runs, or
+skips for another reason, fails. `tests/clients/suite_pyverbs.py` prints what the list should say now.
+"""
+
+import glob
+import gzip
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+from harness import ADVERB, HERE, WORK, Case, Fail, Room, Skip, run_case
+
+NOTES = ("the tests of vendors' devices (mlx5, efa, cuda) are left out: 103 of v44's 273",)
+SOURCE = "/usr/share/doc/rdma-core/tests"
+PYTHON = "/usr/bin/python3"
+DRIVER = os.path.join(HERE, "pyverbs_driver.py")
+SKIPS = os.path.join(HERE, "pyverbs-skips.txt")
+VENDORS = ("mlx5", "efa", "cuda")
+LEAST_OK = 130
+CLASS_SECONDS = 90
+TEST_SECONDS = 30
+DEVICE = "adverb0"
+
+
+def unpack():
+    """The tests, unpacked into a package of their own; the directory to import from."""
+    if not os.path.isdir(SOURCE):
+        raise Skip("python3-pyverbs is not installed (scripts/setup.sh installs it)")
+    top = os.path.join(WORK, "pyverbs")
+    package = os.path.join(top, "tests")
+    shutil.rmtree(top, ignore_errors=True)
+    os.makedirs(package)
+    for path in glob.glob(os.path.join(SOURCE, "*.py*")):
+        name = os.path.basename(path).removesuffix(".gz")
+        if name.startswith("test_") and any(vendor in name for vendor in VENDORS):
+            continue
+        opener = gzip.open if path.endswith(".gz") else open
+        with opener(path, "rb") as source, open(os.path.join(package, name), "wb") as out:
+            out.write(source.read())
+    # The package's modules import each other both by the package's name and from the top, as its own runner allows.
+    shutil.copy(os.path.join(package, "args_parser.py"), top)
+    return top
+
+
+def names(top):
+    argv = [ADVERB, "run", "--address", "127.0.0.1", "--", PYTHON, DRIVER, top, "--list"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=TEST_SECONDS, check=False)
+    found = [row.split()[1] for row in done.stdout.split("\n") if row.startswith("TEST ")]
+    if done.returncode != 0 or not found:
+        raise Fail(f"the tests could not be listed (exit {done.returncode}):\n{done.stdout}{done.stderr}")
+    return found
+
+
+def known_skips():
+    """Test -> reason, from the list."""
+    with open(SKIPS) as f:
+        rows = [row.rstrip("\n") for row in f if row.strip() and not row.startswith("#")]
+    return dict(row.split("  ", 1) for row in rows)
+
+
+class Results:
+    """Outcomes by test. A class runs in one process; what it leaves unfinished runs again test by test."""
+
+    def __init__(self, top, tests):
+        self.top = top
+        self.tests = tests
+        self.outcomes = {}
+
+    def of(self, test):
+        if test not in self.outcomes:
+            group = test.rsplit(".", 1)[0]
+            self.run(group, [group], CLASS_SECONDS)
+            for member in self.tests:
+                if member.rsplit(".", 1)[0] == group and member not in self.outcomes:
+                    self.run(member, [member], TEST_SECONDS)
+                    self.outcomes.setdefault(member, ("fail", f"hung for {TEST_SECONDS} s, or its process died"))
+        return self.outcomes[test]
+
+    def run(self, label, targets, limit):
+        room = Room(Case("pyverbs-runs/" + label, None, limit))
+        try:
+            proc = room.adverb("tests", [PYTHON, DRIVER, self.top, DEVICE, *targets])
+            try:
+                status = room.wait_exit(proc)
+                died = f"the process died with {status}" if status != 0 else None
+            except Fail:
+                died = f"hung: killed after {limit} s"
+            self.read(proc.output(), died if len(self.tests) and targets[0] in self.tests else None)
+        finally:
+            room.close()
+
+    def read(self, text, died):
+        started = None
+        for row in text.split("\n"):
+            fields = row.split(" ", 3)
+            if fields[0] != "RESULT" or len(fields) < 4:
+                continue
+            _, test, outcome, words = fields
+            if outcome == "start":
+                started = test
+                continue
+            started = None
+            # A test's sub-results: the worst stays.
+            if self.outcomes.get(test, ("ok", ""))[0] != "fail":
+                self.outcomes[test] = (outcome, " ".join(json.loads(words).split("\n")) if outcome == "skip"
+                                       else json.loads(words))
+        if died and started:
+            self.outcomes[started] = ("fail", f"{died}\n{text[-3000:]}")
+
+
+def test_case(results, test, skips):
+    def run(_room):
+        outcome, text = results.of(test)
+        if outcome == "fail":
+            raise Fail(text)
+        if outcome == "skip":
+            if skips.get(test) != text:
+                raise Fail(f"skipped, but pyverbs-skips.txt does not say so: {text}")
+            raise Skip(text)
+        if test in skips:
+            raise Fail(f"ran, but pyverbs-skips.txt says that it skips: {skips[test]}")
+
+    return Case("pyverbs/" + test, run, 600)
+
+
+def total_case(results, tests, skips):
+    def run(_room):
+        ok = sum(results.of(test)[0] == "ok" for test in tests)
+        if ok < LEAST_OK:
+            raise Fail(f"{ok} of {len(tests)} tests are ok, not {LEAST_OK}")
+        vanished = sorted(set(skips) - set(tests))
+        if vanished:
+            raise Fail(f"pyverbs-skips.txt names tests that are not there: {vanished}")
+
+    return Case(f"pyverbs/at-least-{LEAST_OK}-ok", run, 1800)
+
+
+def failing(error):
+    def run(_room):
+        raise error
+
+    return run
+
+
+def cases():
+    try:
+        top = unpack()
+        tests = names(top)
+        skips = known_skips()
+    except (Skip, Fail, OSError, subprocess.TimeoutExpired) as error:
+        yield Case("pyverbs/list", failing(error if isinstance(error, (Skip, Fail)) else Fail(str(error))))
+        return
+    results = Results(top, tests)
+    for test in tests:
+        yield test_case(results, test, skips)
+    yield total_case(results, tests, skips)
+
+
+def main():
+    """Prints the list of skips as it is now."""
+    top = unpack()
+    tests = names(top)
+    results = Results(top, tests)
+    for test in tests:
+        outcome, text = results.of(test)
+        if outcome == "skip":
+            print(f"{test}  {text}")
+        elif outcome == "fail":
+            print(f"{test}: {text}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""`adverb` itself: what it prints, what it refuses, and how a program gets its settings with and without it."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+
+from harness import ADVERB, TARGET, Case, Fail, require, require_text
+from suite_utils import pingpong
+
+LIBRARY_DIRECTORY = os.path.join(TARGET, "release", "lib")
+
+
+def refused(room, status, pattern, *argv, env=None):
+    """adverb ends with this status and one line that matches."""
+    proc = room.spawn("refused", [ADVERB, *argv], env=env)
+    found = room.wait_exit(proc)
+    if found != status:
+        raise Fail(f"exit status {found}, not {status}")
+    text = proc.output().strip()
+    require_text(text, pattern, "the refusal")
+    if len(text.split("\n")) != 1:
+        raise Fail("the refusal is more than one line")
+
+
+def device_line(room):
+    text = room.alone(["true"], options=("--loss", "0.01", "--seed", "7"))
+    require_text(text, r"^adverb: adverb0 at 127\.0\.0\.1 \(lo, MTU 4096\), RoCEv2, GID 0 ::ffff:127\.0\.0\.1; "
+                       r"loss 0\.01, seed 7$", "adverb run")
+
+
+def exit_status(room):
+    for status in (0, 3, 255):
+        proc = room.adverb(f"exit{status}", ["sh", "-c", f"exit {status}"])
+        if room.wait_exit(proc) != status:
+            raise Fail(f"sh's status {status} came out as {proc.popen.returncode}")
+
+
+def signals(room):
+    proc = room.adverb("sleeper", ["sh", "-c", "echo started; exec sleep 100"])
+    room.wait_output(proc, "^started")
+    os.kill(proc.pid, signal.SIGTERM)
+    if room.wait_exit(proc) not in (-signal.SIGTERM, 128 + signal.SIGTERM):
+        raise Fail(f"SIGTERM came out as {proc.popen.returncode}")
+
+
+def static_program(room):
+    require("cc")
+    source, binary = room.path("static.c"), room.path("static")
+    with open(source, "w") as f:
+        f.write("int main(void) { return 0; }\n")
+    subprocess.run(["cc", "-static", "-o", binary, source], check=True)
+    refused(room, 126, "statically linked", "run", "--address", "127.0.0.1", "--", binary)
+
+
+def missing_program(room):
+    refused(room, 127, "no-such-program: no such command", "run", "--address", "127.0.0.1", "--", "no-such-program")
+
+
+def missing_library(room):
+    refused(room, 1, "ADVERB_LIB=/nowhere", "run", "--", "true", env={"ADVERB_LIB": "/nowhere"})
+
+
+def foreign_address(room):
+    # TEST-NET-1 (RFC 5737): nobody's.
+    refused(room, 1, r"192\.0\.2\.1", "run", "--address", "192.0.2.1", "--", "true")
+
+
+def environment_alone(room):
+    """The library reads ADVERB by itself: a program started without `adverb run` gets the same NIC."""
+    require("ibv_devinfo")
+    proc = room.spawn("alone", ["ibv_devinfo", "-v"],
+                      env={"LD_LIBRARY_PATH": LIBRARY_DIRECTORY, "ADVERB": "address=127.0.0.1"})
+    room.expect_success(proc)
+    require_text(proc.output(), r"GID\[\s*0\]:\s+::ffff:127\.0\.0\.1, RoCE v2", "ibv_devinfo")
+
+
+def bad_environment(room):
+    """A setting that cannot be read is never passed over in silence."""
+    require("ibv_devinfo")
+    proc = room.spawn("alone", ["ibv_devinfo"],
+                      env={"LD_LIBRARY_PATH": LIBRARY_DIRECTORY, "ADVERB": "address=127.0.0.1,loss=lots"})
+    room.wait_exit(proc)
+    require_text(proc.output(), r"loss.*lots", "the library's complaint")
+
+
+def devices(room):
+    proc = room.spawn("devices", [ADVERB, "devices", "--address", "127.0.0.1"])
+    room.expect_success(proc)
+    for pattern in ("adverb0", "active", "4096", r"::ffff:127\.0\.0\.1"):
+        require_text(proc.output(), pattern, "adverb devices")
+
+
+def devices_json(room):
+    proc = room.spawn("devices", [ADVERB, "devices", "--address", "127.0.0.1", "--json"])
+    room.expect_success(proc)
+    device = json.loads(proc.output())[0]
+    if device["name"] != "adverb0" or device["gids"][0] != "::ffff:127.0.0.1" or device["active_mtu"] != 4096:
+        raise Fail(f"not the device: {device}")
+
+
+def nested(room):
+    """Programs that the program starts have the NIC as well."""
+    require("ibv_devices")
+    require_text(room.alone(["sh", "-c", "ibv_devices"]), "adverb0", "ibv_devices under sh")
+
+
+def counters(room):
+    require("ibv_rc_pingpong")
+    path = room.path("client.counters")
+    room.both_succeed(pingpong("rc"), server_options=(), client_options=("--counters", path))
+    with open(path) as f:
+        text = f.read()
+    for name in ("tx_packets", "rx_packets", "completions"):
+        value = int(require_text(text, rf"^{name}\W+(\d+)", "the counters").group(1))
+        if value < 100:
+            raise Fail(f"{name} is {value} after 100 exchanges")
+    if re.search(r"^timeouts\W+[1-9]", text, re.M):
+        raise Fail("a run without loss had a timeout")
+
+
+def cases():
+    for run in (device_line, exit_status, signals, static_program, missing_program, missing_library, foreign_address,
+                environment_alone, bad_environment, devices, devices_json, nested, counters):
+        yield Case("run/" + run.__name__.replace("_", "-"), run)
