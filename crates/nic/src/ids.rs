@@ -62,7 +62,7 @@ id! {
 
 /// A route to a destination, named by the driver: on a host, a UDP socket or the shared-memory ring
 /// of one peer process; in a simulator, the port's only link. The NIC only compares and stores it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct PathId(pub u16);
 
 impl PathId {

@@ -1,8 +1,39 @@
+//! The NIC, sans-IO: no sockets, no clocks, no threads.
+//!
+//! [`nic`] is its whole face. A frame's way in: [`Nic::on_frame`] → `demux` → `transport` → `memory`
+//! and `queue`. A work request's way out: [`Nic::post_send`] → `queue` (a WQE in memory) → `engine`
+//! (whose turn) → `transport::requester` (fetch, execute, packets) → [`Nic::next_frame`].
+#![deny(unsafe_code)]
+
 pub mod attr;
+mod congestion;
+pub mod counters;
+mod demux;
+mod engine;
 pub mod error;
 pub mod event;
+pub mod explain;
 pub mod ids;
 pub mod limits;
+#[allow(unsafe_code, reason = "the room of raw memory access")]
 pub mod memory;
+mod multicast;
+pub mod nic;
+mod qp;
+pub mod queue;
+mod shared;
 mod slab;
+mod transport;
 pub mod work;
+
+pub use attr::{AddressVector, Mtu, QpAttr, QpAttrMask, QpCaps, QpInit, QpState, QpType, SrqAttr, SrqInit};
+pub use counters::Counters;
+pub use error::Error;
+pub use event::Event;
+pub use explain::Explanation;
+pub use ids::{CqId, MrId, MwId, PathId, PdId, QpId, SrqId, XrcdId};
+pub use memory::{Access, MrInfo, MrInit, MwInfo, MwType, Payload};
+pub use nic::{Nic, NicConfig, Step, TxFrame};
+pub use work::{
+    Completion, CompletionOp, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, Status, UdAddress,
+};

@@ -114,14 +114,6 @@ impl<I: Id, T> Slab<I, T> {
             .enumerate()
             .filter_map(|(i, s)| s.value.as_ref().map(|v| (I::new(i as u32, s.generation), v)))
     }
-
-    /// All live objects in index order.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = (I, &mut T)> {
-        self.slots.iter_mut().enumerate().filter_map(|(i, s)| {
-            let generation = s.generation;
-            s.value.as_mut().map(move |v| (I::new(i as u32, generation), v))
-        })
-    }
 }
 
 #[cfg(test)]

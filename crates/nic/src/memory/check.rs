@@ -123,7 +123,7 @@ impl Memory {
         let offset = line.offset(va, u64::from(len))?;
         // The address that the peer names must be aligned (IBTA 9.4.5), and, for a real atomic, the
         // host's too: an iova may be shifted against its host address by any number of bytes.
-        if atomic && (len != 8 || va % 8 != 0 || (line.host + offset) % 8 != 0) {
+        if atomic && (len != 8 || !va.is_multiple_of(8) || !(line.host + offset).is_multiple_of(8)) {
             return Err(AccessFault::Misaligned);
         }
         Ok(line.span(offset, len))

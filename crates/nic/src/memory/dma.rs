@@ -4,7 +4,7 @@
 //! 4, 2 or 1) come after all others: applications spin on the last byte of an RDMA WRITE, and
 //! although IBTA 9.5 promises order only at completion, they rely on it.
 
-use super::copy;
+use super::copy::{self, Source};
 use super::span::{Payload, Span};
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,7 +21,7 @@ pub fn write(dst: Span, payload: &Payload<'_>, offset: usize, len: usize) {
         return;
     }
     // SAFETY: both are checked pieces of at least `len` bytes.
-    unsafe { copy::copy_last_word_last(dst.ptr(), part.ptr(), len) }
+    unsafe { copy::copy_last_word_last(dst.ptr(), part.ptr(), len, Source::Arrived) }
 }
 
 /// Copies all of `src` to the start of `dst`. If they overlap, the result is some mix of the two.
@@ -32,7 +32,7 @@ pub fn write(dst: Span, payload: &Payload<'_>, offset: usize, len: usize) {
 pub fn copy(dst: Span, src: Span) {
     assert!(src.len() <= dst.len(), "room for the source");
     // SAFETY: both are checked pieces of at least `src.len()` bytes.
-    unsafe { copy::copy_last_word_last(dst.ptr(), src.ptr(), src.len()) }
+    unsafe { copy::copy_last_word_last(dst.ptr(), src.ptr(), src.len(), Source::Shared) }
 }
 
 /// Writes private bytes to the start of `dst`.
@@ -43,7 +43,7 @@ pub fn copy(dst: Span, src: Span) {
 pub fn write_bytes(dst: Span, bytes: &[u8]) {
     assert!(bytes.len() <= dst.len(), "room for the bytes");
     // SAFETY: `dst` is a checked piece of at least that length.
-    unsafe { copy::copy_last_word_last(dst.ptr(), bytes.as_ptr(), bytes.len()) }
+    unsafe { copy::copy_last_word_last(dst.ptr(), bytes.as_ptr(), bytes.len(), Source::Arrived) }
 }
 
 /// Reads bytes from the start of `src` into private memory.
@@ -54,13 +54,13 @@ pub fn write_bytes(dst: Span, bytes: &[u8]) {
 pub fn read_bytes(src: Span, out: &mut [u8]) {
     assert!(out.len() <= src.len(), "as many bytes as asked for");
     // SAFETY: `src` is a checked piece of at least that length.
-    unsafe { copy::copy(out.as_mut_ptr(), src.ptr(), out.len()) }
+    unsafe { copy::copy(out.as_mut_ptr(), src.ptr(), out.len(), Source::Shared) }
 }
 
 /// The word under a span that an atomic check let pass.
 #[inline]
 fn word<'a>(target: Span) -> &'a AtomicU64 {
-    assert!(target.len() >= 8 && target.addr() % 8 == 0, "an aligned word, as check_remote demands");
+    assert!(target.len() >= 8 && target.addr().is_multiple_of(8), "an aligned word, as check_remote demands");
     // SAFETY: the span is mapped and writable, aligned, and long enough. `AtomicU64` is made for
     // memory that others change; the reference lives only inside this module's functions.
     unsafe { AtomicU64::from_ptr(target.ptr().cast()) }

@@ -6,7 +6,7 @@
 //! queues. The store never holds more than was once in use at the same time, per power-of-two size.
 //! It is shared by the NICs of a process, which no NIC can notice, as only addresses depend on it.
 
-use super::copy;
+use super::copy::{self, Source};
 use super::span::Span;
 use crate::error::Error;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -92,7 +92,7 @@ impl QueueMemory {
     /// If the word is not inside, or not aligned.
     #[inline]
     pub fn read_u32_be(&self, offset: usize) -> u32 {
-        assert!(offset % 4 == 0, "an aligned word");
+        assert!(offset.is_multiple_of(4), "an aligned word");
         let word = self.at(offset, 4).cast();
         // SAFETY: inside a page-aligned block that lives for ever, aligned, always accessed raw.
         u32::from_be(unsafe { AtomicU32::from_ptr(word) }.load(Ordering::Relaxed))
@@ -104,7 +104,7 @@ impl QueueMemory {
     /// If the block is not inside, or not aligned.
     #[inline]
     pub fn read_block(&self, offset: usize) -> [u8; 64] {
-        assert!(offset % 8 == 0, "an aligned block");
+        assert!(offset.is_multiple_of(8), "an aligned block");
         let words = self.at(offset, 64).cast::<u64>();
         let mut block = [0; 64];
         for (i, out) in block.chunks_exact_mut(8).enumerate() {
@@ -115,6 +115,24 @@ impl QueueMemory {
         block
     }
 
+    /// A 16-byte segment at a multiple of 8; each of its two words is read once, whole, in order.
+    ///
+    /// # Panics
+    /// If the segment is not inside, or not aligned.
+    #[inline]
+    pub fn read_segment(&self, offset: usize) -> [u8; 16] {
+        assert!(offset.is_multiple_of(8), "an aligned segment");
+        let words = self.at(offset, 16).cast::<u64>();
+        // SAFETY: inside a page-aligned block that lives for ever, aligned, always accessed raw.
+        let first = unsafe { AtomicU64::from_ptr(words) }.load(Ordering::Relaxed);
+        // SAFETY: as above; the second word of the 16 bytes that `at` has checked.
+        let second = unsafe { AtomicU64::from_ptr(words.wrapping_add(1)) }.load(Ordering::Relaxed);
+        let mut segment = [0; 16];
+        segment[..8].copy_from_slice(&first.to_ne_bytes());
+        segment[8..].copy_from_slice(&second.to_ne_bytes());
+        segment
+    }
+
     /// Copies bytes in.
     ///
     /// # Panics
@@ -123,7 +141,7 @@ impl QueueMemory {
     pub fn write(&self, offset: usize, bytes: &[u8]) {
         let dst = self.at(offset, bytes.len());
         // SAFETY: `at` has checked the range.
-        unsafe { copy::copy(dst, bytes.as_ptr(), bytes.len()) }
+        unsafe { copy::copy(dst, bytes.as_ptr(), bytes.len(), Source::Arrived) }
     }
 
     /// A part as a span. It may outlive the queue; see the top of this file.
@@ -135,6 +153,12 @@ impl QueueMemory {
         let start = self.at(offset, len).addr() as u64;
         // SAFETY: `at` has checked the range, the block is never unmapped, and was exposed.
         unsafe { Span::new(start, len) }
+    }
+}
+
+impl core::fmt::Debug for QueueMemory {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "QueueMemory({:#x}, {} bytes)", self.addr(), self.len)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Checked pieces of memory, lists of them, and what arrived to be written into them.
 
-use super::copy;
+use super::copy::{self, Source};
 use crate::limits;
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
@@ -147,7 +147,7 @@ impl Gather {
         let mut at = dst;
         for span in self.spans() {
             // SAFETY: a span is readable; the caller's promise covers the sum of all lengths.
-            unsafe { copy::copy(at, span.ptr(), span.len()) };
+            unsafe { copy::copy(at, span.ptr(), span.len(), Source::Shared) };
             at = at.wrapping_add(span.len());
         }
     }
@@ -186,7 +186,8 @@ impl<'a> Payload<'a> {
     /// Bytes that another process may write meanwhile, such as a slot of a shared ring.
     ///
     /// # Safety
-    /// `ptr` must not be null, and `len` bytes from it must stay readable for the lifetime `'a`.
+    /// `ptr` must not be null, `len` bytes from it must stay readable for the lifetime `'a`, and no
+    /// thread of this process may write them meanwhile.
     #[inline]
     pub const unsafe fn from_raw(ptr: *const u8, len: usize) -> Self {
         Payload { ptr, len, _bytes: PhantomData }
@@ -240,7 +241,7 @@ impl<'a> Payload<'a> {
             return;
         }
         // SAFETY: `part` is readable for its length, which is that of `out`.
-        unsafe { copy::copy(out.as_mut_ptr(), part.ptr, out.len()) }
+        unsafe { copy::copy(out.as_mut_ptr(), part.ptr, out.len(), Source::Arrived) }
     }
 
     #[inline]

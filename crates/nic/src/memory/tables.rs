@@ -43,6 +43,8 @@ pub(super) struct Line {
     pub qp: QpNumber,
     /// The region itself, or the region of a bound window.
     pub region: MrId,
+    /// The window, bound or not.
+    pub window: MwId,
 }
 
 const _: () = assert!(core::mem::size_of::<Line>() == 64);
@@ -80,7 +82,7 @@ pub struct MrInit {
     pub pd: PdId,
     /// Host virtual address of the first byte.
     pub addr: u64,
-    /// Bytes, 1..=[`limits::MAX_MR_SIZE`].
+    /// Bytes, up to [`limits::MAX_MR_SIZE`].
     pub len: u64,
     /// Address by which work requests name the first byte; taken as 0 for a zero-based region.
     pub iova: u64,
@@ -158,8 +160,8 @@ impl Memory {
 
     /// Registers memory (IBTA 11.2.8.2).
     ///
-    /// `Invalid` for no bytes (as the kernel's drivers refuse them: such a region could serve no
-    /// access), for more than [`limits::MAX_MR_SIZE`], for address 0, and for ranges that run over
+    /// A region of no bytes is accepted, as by the hardware drivers; it serves accesses of length 0.
+    /// `Invalid` for more than [`limits::MAX_MR_SIZE`], for address 0, and for ranges that run over
     /// the end of an address space; `BadAccess` and `Unsupported` as [`Access::check_mr`] says.
     ///
     /// # Safety
@@ -196,12 +198,13 @@ impl Memory {
             kind: LineKind::Region,
             qp: QpNumber::default(),
             region: id,
+            ..Line::NOTHING
         };
         Ok(MrInfo { id, lkey: key, rkey: key })
     }
 
     /// Changes a region in place (IBTA 11.2.8.6). Its keys stay the same. `Busy` while a window is
-    /// bound to it; `Invalid` when nothing is to change; otherwise as [`Memory::reg_mr`]. On an error
+    /// bound to it; `Invalid` when nothing is to change, or the length would be 0; otherwise as [`Memory::reg_mr`]. On an error
     /// the region is as before.
     ///
     /// # Safety
@@ -218,6 +221,9 @@ impl Memory {
         let old = self.lines[at];
         let access = change.access.map_or(Ok(old.access), region_access)?;
         let unchanged_iova = if old.access.contains(Access::ZERO_BASED) { old.host } else { old.base };
+        if change.translation.is_some_and(|(_, len, _)| len == 0) {
+            return Err(Error::Invalid("re-registration of no bytes"));
+        }
         let (host, len, iova) = change.translation.unwrap_or((old.host, old.len, unchanged_iova));
         let base = check_translation(host, len, iova, access)?;
         if let Some(pd) = change.pd {
@@ -281,6 +287,7 @@ impl Line {
         kind: LineKind::Unbound,
         qp: QpNumber::SMI,
         region: MrId { index: u32::MAX, generation: 0 },
+        window: MwId { index: u32::MAX, generation: 0 },
     };
 }
 
@@ -292,19 +299,16 @@ fn region_access(access: Access) -> Result<Access, Error> {
 
 /// The base address of a region, if its ranges are possible.
 fn check_translation(host: u64, len: u64, iova: u64, access: Access) -> Result<u64, Error> {
-    if len == 0 {
-        return Err(Error::Invalid("length of a region: 0"));
-    }
     if len > limits::MAX_MR_SIZE {
         return Err(Error::Invalid("length of a region: above the limit"));
     }
     // Page 0 may be mapped, but a pointer to it is Rust's null.
-    if host == 0 || host.checked_add(len).is_none_or(|end| usize::try_from(end).is_err()) {
+    if (host == 0 && len > 0) || host.checked_add(len).is_none_or(|end| usize::try_from(end).is_err()) {
         return Err(Error::Invalid("address of a region"));
     }
     let base = if access.contains(Access::ZERO_BASED) { 0 } else { iova };
     // The last byte must have an address; the byte after it need not.
-    if base.checked_add(len - 1).is_none() {
+    if base.checked_add(len.saturating_sub(1)).is_none() {
         return Err(Error::Invalid("iova of a region"));
     }
     Ok(base)

@@ -10,7 +10,7 @@ use super::access::Access;
 use super::fault::AccessFault;
 use super::tables::{Line, LineKind, Memory};
 use crate::error::Error;
-use crate::ids::{MwId, PdId};
+use crate::ids::{MrId, MwId, PdId};
 use adverb_wire::{Key, QpNumber};
 
 /// Type of a window (IBTA 10.6.7.2).
@@ -70,7 +70,7 @@ impl Memory {
         };
         match self.windows.insert(Window { line, kind, pd }) {
             Ok(id) => {
-                self.lines[line as usize].pd = pd;
+                self.lines[line as usize] = Line { key: rkey, pd, window: id, ..Line::NOTHING };
                 Ok(MwInfo { id, rkey })
             }
             Err(error) => {
@@ -85,7 +85,7 @@ impl Memory {
     pub fn dealloc_mw(&mut self, mw: MwId) -> Result<(), Error> {
         let window = self.windows.get(mw).ok_or(Error::NoSuchObject)?;
         let (line, pd) = (window.line, window.pd);
-        self.unbind(mw, line);
+        self.unbind(line);
         self.windows.remove(mw);
         self.free_line(line);
         self.release_pd(pd);
@@ -114,7 +114,7 @@ impl Memory {
         if bind.len == 0 {
             return match kind {
                 MwType::One => {
-                    self.unbind(bind.mw, at);
+                    self.unbind(at);
                     self.lines[at as usize].key = key;
                     Ok(key)
                 }
@@ -123,7 +123,7 @@ impl Memory {
             };
         }
         let (region_line, region) = self.bindable(pd, kind, bind)?;
-        self.unbind(bind.mw, at);
+        self.unbind(at);
         let (line_kind, owner) = match kind {
             MwType::One => (LineKind::WindowOne, QpNumber::default()),
             MwType::Two => (LineKind::WindowTwo, qp),
@@ -138,6 +138,7 @@ impl Memory {
             kind: line_kind,
             qp: owner,
             region,
+            window: bind.mw,
         };
         if let Some(region) = self.regions.get_mut(region) {
             region.windows += 1;
@@ -149,12 +150,7 @@ impl Memory {
     }
 
     /// The region that a bind names, if the bind may have it.
-    fn bindable(
-        &self,
-        pd: PdId,
-        kind: MwType,
-        bind: &MwBind,
-    ) -> Result<(Line, crate::ids::MrId), AccessFault> {
+    fn bindable(&self, pd: PdId, kind: MwType, bind: &MwBind) -> Result<(Line, MrId), AccessFault> {
         let line = *self.line(bind.lkey).ok_or(AccessFault::UnknownKey)?;
         if line.kind != LineKind::Region {
             return Err(AccessFault::UnknownKey);
@@ -182,18 +178,19 @@ impl Memory {
         Ok((line, line.region))
     }
 
-    /// Executes LOCAL_INV on a queue pair: unbinds a type 2 window. One that is not bound already
-    /// has the state asked for, so that is no fault (IBTA 10.6.5).
+    /// Executes LOCAL_INV on a queue pair: unbinds a type 2 window that was bound through it
+    /// (IBTA 10.6.5). Anything else is refused, a window that is not bound too.
     pub fn invalidate_local(&mut self, pd: PdId, qp: QpNumber, key: Key) -> Result<(), AccessFault> {
-        match self.invalidate_remote(pd, qp, key) {
-            Err(AccessFault::Unbound) => Ok(()),
-            other => other,
-        }
+        self.invalidate(pd, qp, key)
     }
 
     /// Executes the invalidation that a SEND asked for: unbinds a type 2 window of the queue pair
     /// that received it (IBTA 9.4.1.1). Regions and type 1 windows are refused.
     pub fn invalidate_remote(&mut self, pd: PdId, qp: QpNumber, key: Key) -> Result<(), AccessFault> {
+        self.invalidate(pd, qp, key)
+    }
+
+    fn invalidate(&mut self, pd: PdId, qp: QpNumber, key: Key) -> Result<(), AccessFault> {
         let at = self.keys.find(key).ok_or(AccessFault::UnknownKey)?;
         let line = self.lines[at as usize];
         if line.key != key {
@@ -208,36 +205,36 @@ impl Memory {
             LineKind::Unbound => Err(AccessFault::Unbound),
             LineKind::WindowTwo if line.qp != qp => Err(AccessFault::OtherQp),
             LineKind::WindowTwo => {
-                let found = self.owned.range((qp, FIRST)..=(qp, LAST)).map(|&(_, mw)| mw);
-                let owner = found.into_iter().find(|&mw| self.windows.get(mw).is_some_and(|w| w.line == at));
-                if let Some(mw) = owner {
-                    self.unbind(mw, at);
-                }
+                self.unbind(at);
                 Ok(())
             }
         }
     }
 
+    /// Whether a type 2 window is bound through the queue pair, for a NIC that refuses to destroy
+    /// such a queue pair.
+    pub fn has_windows(&self, qp: QpNumber) -> bool {
+        self.owned.range((qp, FIRST)..=(qp, LAST)).next().is_some()
+    }
+
     /// Unbinds the type 2 windows of a queue pair that ends. One look at a set if it has none.
     pub fn release_qp(&mut self, qp: QpNumber) {
-        while let Some(&(_, mw)) = self.owned.range((qp, FIRST)..=(qp, LAST)).next() {
-            match self.windows.get(mw) {
-                Some(window) => self.unbind(mw, window.line),
-                None => {
-                    self.owned.remove(&(qp, mw));
-                }
+        while let Some(&owned) = self.owned.range((qp, FIRST)..=(qp, LAST)).next() {
+            match self.windows.get(owned.1) {
+                Some(window) => self.unbind(window.line),
+                None => unreachable!("a window that is gone still owned: dealloc_mw unbinds first"),
             }
         }
     }
 
     /// Takes a window off its region. Its key stays, and grants nothing.
-    fn unbind(&mut self, mw: MwId, line: u32) {
-        let line = &mut self.lines[line as usize];
+    fn unbind(&mut self, at: u32) {
+        let line = &mut self.lines[at as usize];
         let old = *line;
-        *line = Line { key: old.key, pd: old.pd, ..Line::NOTHING };
+        *line = Line { key: old.key, pd: old.pd, window: old.window, ..Line::NOTHING };
         match old.kind {
             LineKind::WindowTwo => {
-                self.owned.remove(&(old.qp, mw));
+                self.owned.remove(&(old.qp, old.window));
             }
             LineKind::WindowOne => {}
             LineKind::Region | LineKind::Unbound => return,

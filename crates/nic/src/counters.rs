@@ -1,0 +1,97 @@
+//! Everything that the NIC counts, by name.
+
+macro_rules! counters {
+    ($($(#[doc = $doc:literal])* $name:ident,)*) => {
+        /// Counters of one NIC since it was made. None ever decreases.
+        #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+        pub struct Counters { $($(#[doc = $doc])* pub $name: u64,)* }
+
+        impl Counters {
+            /// Names and values, in the order of their declaration.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($name), self.$name),)*].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    /// Packets given to the NIC.
+    rx_packets,
+    /// Their payload bytes.
+    rx_bytes,
+    /// Packets that the NIC produced.
+    tx_packets,
+    /// Their payload bytes.
+    tx_bytes,
+    /// Completions written with success.
+    completions,
+    /// Completions written with an error, flushed ones included.
+    error_completions,
+    /// Completions lost to an overrun queue.
+    cq_overruns,
+    /// Positive acknowledgements sent.
+    acks_sent,
+    /// Positive acknowledgements received.
+    acks_received,
+    /// Acknowledgements that covered more than one request.
+    acks_coalesced,
+    /// PSN sequence error NAKs sent.
+    sequence_naks_sent,
+    /// PSN sequence error NAKs received.
+    sequence_naks_received,
+    /// RNR NAKs sent.
+    rnr_naks_sent,
+    /// RNR NAKs received.
+    rnr_naks_received,
+    /// NAKs of other kinds sent.
+    error_naks_sent,
+    /// NAKs of other kinds received.
+    error_naks_received,
+    /// Local ACK timeouts.
+    timeouts,
+    /// Packets sent again.
+    retransmitted_packets,
+    /// READ responses that came before a lost one, or atomics acknowledged over: implied NAKs.
+    implied_naks,
+    /// Duplicate requests answered again.
+    duplicate_requests,
+    /// Congestion notification packets received.
+    cnps_received,
+    /// Dropped: no queue pair of that number.
+    drop_unknown_qp,
+    /// Dropped: queue pair in a state that does not receive.
+    drop_qp_state,
+    /// Dropped: opcode's service is not the queue pair's.
+    drop_wrong_service,
+    /// Dropped: partition key.
+    drop_pkey,
+    /// Dropped: source address is not the connected peer's.
+    drop_source,
+    /// Dropped: queue key.
+    drop_qkey,
+    /// Dropped: out of order and already NAKed, or a gap on an unreliable queue.
+    drop_out_of_order,
+    /// Dropped: duplicate that needs no answer, or whose answer is no longer kept.
+    drop_duplicate,
+    /// Dropped: acknowledgement of a PSN that is not outstanding.
+    drop_ghost_ack,
+    /// Dropped: response that fits no outstanding request.
+    drop_stray_response,
+    /// Dropped: reserved AETH syndrome.
+    drop_syndrome,
+    /// Dropped: payload longer than the path MTU, or not as long as its place in the message demands.
+    drop_length,
+    /// Dropped: no receive posted on an unreliable queue pair.
+    drop_no_receive,
+    /// Dropped: datagram larger than the receive posted for it, or failing local protection.
+    drop_receive_error,
+    /// Dropped: multicast to a group that nobody joined.
+    drop_no_member,
+    /// Dropped: requests beyond the agreed READ/atomic depth that repeat older ones.
+    drop_read_depth,
+    /// Datagrams not sent because their path was blocked.
+    drop_tx_blocked,
+    /// Asynchronous events lost because nobody took them.
+    events_lost,
+}

@@ -1,0 +1,45 @@
+//! Which queue pair a packet is for, and whether it may enter (IBTA 9.6).
+
+use crate::counters::Counters;
+use crate::memory::Payload;
+use crate::qp::Qp;
+use adverb_wire::{Packet, Service};
+
+/// Partition key bits that must match; the top bit is membership (IBTA 10.9.3).
+const PKEY_BASE: u16 = 0x7fff;
+
+/// Checks that hold for every packet of a queue pair. A packet that fails one is counted and dropped.
+#[inline]
+pub(crate) fn admit(qp: &Qp, counters: &mut Counters, packet: &Packet, payload: &Payload<'_>) -> bool {
+    let bth = &packet.bth;
+    if bth.opcode.service() == Service::Cnp {
+        counters.cnps_received += 1;
+        return false;
+    }
+    if bth.opcode.service() != qp.service() {
+        counters.drop_wrong_service += 1;
+        return false;
+    }
+    if !qp.receives() {
+        counters.drop_qp_state += 1;
+        return false;
+    }
+    if bth.pkey & PKEY_BASE != PKEY_BASE {
+        counters.drop_pkey += 1;
+        return false;
+    }
+    if !qp.is_datagram() && packet.flow.src != qp.flow.dst {
+        counters.drop_source += 1;
+        return false;
+    }
+    let operation = bth.opcode.operation();
+    let carries = operation.is_send() || operation.is_write() || operation.is_read_response();
+    if payload.len() > qp.mtu as usize || (!carries && !payload.is_empty()) {
+        // An over-long request would earn a NAK (IBTA 9.7.4.1.6); the rest is noise.
+        if !(qp.is_reliable() && (operation.is_send() || operation.is_write())) {
+            counters.drop_length += 1;
+            return false;
+        }
+    }
+    true
+}

@@ -1,0 +1,9 @@
+//! What drives the queue pairs: who has work, who waits for a path, whose timer runs.
+
+mod paths;
+mod ready;
+mod timers;
+
+pub(crate) use paths::Paths;
+pub(crate) use ready::Ready;
+pub(crate) use timers::Timers;

@@ -1,0 +1,49 @@
+//! Queue pairs with something to send, served round robin.
+
+use std::collections::VecDeque;
+
+/// Frames that a queue pair may send before the next one's turn.
+const QUANTUM: u32 = 16;
+
+/// A row of queue pair indices; each stands in it at most once (`Qp::ready`).
+#[derive(Default)]
+pub(crate) struct Ready {
+    row: VecDeque<u32>,
+    served: u32,
+}
+
+impl Ready {
+    /// Whose turn it is.
+    #[inline]
+    pub fn front(&self) -> Option<u32> {
+        self.row.front().copied()
+    }
+
+    /// Adds a queue pair at the end.
+    #[inline]
+    pub fn push(&mut self, index: u32) {
+        self.row.push_back(index);
+    }
+
+    /// Takes the first one out.
+    #[inline]
+    pub fn pop(&mut self) {
+        self.row.pop_front();
+        self.served = 0;
+    }
+
+    /// The first one has sent a frame; after a quantum the turn goes on.
+    #[inline]
+    pub fn served(&mut self, index: u32) {
+        self.served += 1;
+        if self.served >= QUANTUM && self.row.len() > 1 && self.front() == Some(index) {
+            self.row.rotate_left(1);
+            self.served = 0;
+        }
+    }
+
+    /// Takes a queue pair out wherever it stands.
+    pub fn remove(&mut self, index: u32) {
+        self.row.retain(|&i| i != index);
+    }
+}

@@ -1,0 +1,41 @@
+//! The queue pairs' timers. A deadline that moves back, as it does with each acknowledgement, costs
+//! nothing: the heap holds one early entry for the queue pair, looks at it when its time comes, and
+//! puts it back at the deadline that holds by then.
+
+use crate::qp::Qp;
+use adverb_wire::Instant;
+use core::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Heap of (time, queue pair index).
+#[derive(Default)]
+pub(crate) struct Timers {
+    heap: BinaryHeap<Reverse<(Instant, u32)>>,
+}
+
+impl Timers {
+    /// Makes sure that an entry no later than the queue pair's deadline is in the heap.
+    #[inline]
+    pub fn track(&mut self, qp: &mut Qp) {
+        if qp.deadline < qp.heap_at {
+            qp.heap_at = qp.deadline;
+            self.heap.push(Reverse((qp.deadline, qp.id.index)));
+        }
+    }
+
+    /// The next entry whose time has come: index, and the time that it was entered with.
+    #[inline]
+    pub fn expired(&mut self, now: Instant) -> Option<(u32, Instant)> {
+        match self.heap.peek() {
+            Some(Reverse((at, _))) if *at <= now => {}
+            _ => return None,
+        }
+        self.heap.pop().map(|Reverse((at, index))| (index, at))
+    }
+
+    /// The earliest entry.
+    #[inline]
+    pub fn next(&self) -> Option<Instant> {
+        self.heap.peek().map(|Reverse((at, _))| *at)
+    }
+}

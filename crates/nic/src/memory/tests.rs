@@ -1,1 +1,0 @@
-//! Rules of the memory room, one by one.

@@ -1,0 +1,122 @@
+//! Completion queues (IBTA 10.8, 11.4.2): a bounded ring of completions, armed for events.
+
+use crate::error::Error;
+use crate::work::Completion;
+use adverb_wire::QpNumber;
+use std::collections::VecDeque;
+
+/// Which completions raise the next event.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Armed {
+    No,
+    Solicited,
+    Any,
+}
+
+/// A completion with what polling it frees.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    pub completion: Completion,
+    /// Send queue blocks before this index are free once the entry is polled.
+    pub release_to: Option<u32>,
+}
+
+/// A completion queue.
+#[derive(Debug)]
+pub(crate) struct Cq {
+    entries: VecDeque<Entry>,
+    capacity: u32,
+    armed: Armed,
+    overrun: bool,
+    /// Queue pairs and XRC shared receive queues that complete here.
+    pub users: u32,
+    /// Completions ever added, the count that a WAIT compares with.
+    pub produced: u64,
+}
+
+/// What adding a completion led to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Added {
+    Quiet,
+    Event,
+    Overrun,
+}
+
+impl Cq {
+    /// A queue of at least `capacity` entries.
+    pub fn new(capacity: u32) -> Self {
+        Cq {
+            entries: VecDeque::with_capacity(capacity as usize),
+            capacity,
+            armed: Armed::No,
+            overrun: false,
+            users: 0,
+            produced: 0,
+        }
+    }
+
+    pub fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    /// Whether completions have been lost.
+    pub fn is_overrun(&self) -> bool {
+        self.overrun
+    }
+
+    /// Adds a completion; a full queue is overrun for good (IBTA 11.6.3.1).
+    #[inline]
+    pub fn add(&mut self, entry: Entry) -> Added {
+        if self.entries.len() == self.capacity as usize {
+            let first = !self.overrun;
+            self.overrun = true;
+            return if first { Added::Overrun } else { Added::Quiet };
+        }
+        let wakes = match self.armed {
+            Armed::No => false,
+            Armed::Any => true,
+            Armed::Solicited => {
+                entry.completion.solicited || entry.completion.status != crate::work::Status::Success
+            }
+        };
+        self.entries.push_back(entry);
+        self.produced += 1;
+        if wakes {
+            self.armed = Armed::No;
+            return Added::Event;
+        }
+        Added::Quiet
+    }
+
+    /// Takes the oldest completion.
+    #[inline]
+    pub fn pop(&mut self) -> Option<Entry> {
+        self.entries.pop_front()
+    }
+
+    /// Asks for an event at the next (solicited) completion (IBTA 11.4.2.2). Arming for any completion
+    /// is never weakened by arming for solicited ones.
+    pub fn arm(&mut self, solicited_only: bool) {
+        self.armed = match (self.armed, solicited_only) {
+            (Armed::Any, _) | (_, false) => Armed::Any,
+            _ => Armed::Solicited,
+        };
+    }
+
+    /// Changes the size. `Invalid` when the pending completions would not fit.
+    pub fn resize(&mut self, capacity: u32) -> Result<(), Error> {
+        if self.entries.len() > capacity as usize {
+            return Err(Error::Invalid("size below the number of pending completions"));
+        }
+        let mut entries = VecDeque::with_capacity(capacity as usize);
+        entries.extend(self.entries.drain(..));
+        self.entries = entries;
+        self.capacity = capacity;
+        Ok(())
+    }
+
+    /// Drops the completions of a queue pair that is being destroyed or reset.
+    pub fn forget(&mut self, qp: QpNumber) {
+        self.entries.retain(|e| e.completion.qp != qp);
+    }
+}

@@ -1,0 +1,187 @@
+//! Receive queues, own and shared: rings of scatter lists in memory.
+//!
+//! An entry is a row of 16-byte data segments in the mlx5 layout (byte count, lkey, address), ended
+//! early by [`END_OF_LIST`]. The NIC copies an entry out when a message takes it; from then on its slot may
+//! be posted to again. A shared queue is the same ring: entries leave it in order, so the linked list
+//! that mlx5 keeps for out-of-order release is not needed.
+
+use crate::error::Error;
+use crate::ids::{CqId, PdId, XrcdId};
+use crate::memory::QueueMemory;
+use crate::queue::wqe::SEGMENT;
+use crate::work::{RecvWr, Sge};
+use adverb_wire::Key;
+
+/// The lkey that ends a scatter list shorter than its entry.
+const END_OF_LIST: u32 = 0x100;
+
+/// A ring of receive work requests.
+#[derive(Debug)]
+pub(crate) struct RecvQueue {
+    memory: QueueMemory,
+    wr_ids: Box<[u64]>,
+    posted: u32,
+    taken: u32,
+    mask: u32,
+    max_wr: u32,
+    max_sge: u32,
+}
+
+impl RecvQueue {
+    /// A queue for `max_wr` requests of `max_sge` entries each; both may be 0.
+    pub fn new(max_wr: u32, max_sge: u32) -> Result<Self, Error> {
+        let slots = max_wr.max(1).next_power_of_two();
+        let stride = max_sge.max(1) as usize * SEGMENT;
+        Ok(RecvQueue {
+            memory: QueueMemory::new(slots as usize * stride)?,
+            wr_ids: vec![0; slots as usize].into_boxed_slice(),
+            posted: 0,
+            taken: 0,
+            mask: slots - 1,
+            max_wr,
+            max_sge,
+        })
+    }
+
+    /// Requests posted and not yet taken.
+    #[inline]
+    pub fn len(&self) -> u32 {
+        self.posted.wrapping_sub(self.taken)
+    }
+
+    pub fn max_wr(&self) -> u32 {
+        self.max_wr
+    }
+
+    pub fn max_sge(&self) -> u32 {
+        self.max_sge
+    }
+
+    /// Empties the queue (transition to RESET).
+    pub fn reset(&mut self) {
+        self.posted = 0;
+        self.taken = 0;
+    }
+
+    /// Adds a request. `QueueFull` at the queue's size, `Invalid` for too long a list.
+    pub fn post(&mut self, wr: &RecvWr<'_>) -> Result<(), Error> {
+        if wr.sges.len() > self.max_sge as usize {
+            return Err(Error::Invalid("number of scatter/gather entries"));
+        }
+        if self.len() >= self.max_wr {
+            return Err(Error::QueueFull);
+        }
+        let slot = (self.posted & self.mask) as usize;
+        let base = slot * self.stride();
+        for (i, sge) in wr.sges.iter().enumerate() {
+            self.write(base, i, sge);
+        }
+        if wr.sges.len() < self.max_sge as usize {
+            self.write(base, wr.sges.len(), &Sge { addr: 0, len: 0, lkey: Key(END_OF_LIST) });
+        }
+        self.wr_ids[slot] = wr.wr_id;
+        self.posted = self.posted.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Takes the oldest request into `into`.
+    #[inline]
+    pub fn take(&mut self, into: &mut ScatterList) -> bool {
+        if self.posted == self.taken {
+            return false;
+        }
+        let slot = (self.taken & self.mask) as usize;
+        let base = slot * self.stride();
+        into.wr_id = self.wr_ids[slot];
+        into.count = 0;
+        into.capacity = 0;
+        for i in 0..(self.max_sge as usize).min(into.sges.len()) {
+            let seg = self.memory.read_segment(base + i * SEGMENT);
+            let word = |at: usize| u32::from_be_bytes([seg[at], seg[at + 1], seg[at + 2], seg[at + 3]]);
+            let (len, lkey) = (word(0), word(4));
+            if len == 0 && lkey == END_OF_LIST {
+                break;
+            }
+            let addr = (word(8) as u64) << 32 | word(12) as u64;
+            into.sges[i] = Sge { addr, len, lkey: Key(lkey) };
+            into.count += 1;
+            into.capacity += len as u64;
+        }
+        self.taken = self.taken.wrapping_add(1);
+        true
+    }
+
+    fn stride(&self) -> usize {
+        self.max_sge.max(1) as usize * SEGMENT
+    }
+
+    fn write(&mut self, base: usize, index: usize, sge: &Sge) {
+        let mut seg = [0u8; SEGMENT];
+        seg[..4].copy_from_slice(&sge.len.to_be_bytes());
+        seg[4..8].copy_from_slice(&sge.lkey.0.to_be_bytes());
+        seg[8..].copy_from_slice(&sge.addr.to_be_bytes());
+        self.memory.write(base + index * SEGMENT, &seg);
+    }
+}
+
+/// A receive request taken from its queue: the message in progress lands here.
+#[derive(Debug, Default)]
+pub(crate) struct ScatterList {
+    pub wr_id: u64,
+    /// Bytes that the list holds.
+    pub capacity: u64,
+    pub count: usize,
+    sges: Box<[Sge]>,
+}
+
+impl ScatterList {
+    /// Room for lists of up to `max_sge` entries.
+    pub fn with_room(max_sge: u32) -> Self {
+        ScatterList { sges: vec![Sge::default(); max_sge as usize].into_boxed_slice(), ..Default::default() }
+    }
+
+    /// The entries.
+    #[inline]
+    pub fn sges(&self) -> &[Sge] {
+        &self.sges[..self.count]
+    }
+}
+
+/// A shared receive queue.
+#[derive(Debug)]
+pub(crate) struct Srq {
+    pub queue: RecvQueue,
+    pub pd: PdId,
+    pub xrc: Option<(XrcdId, CqId)>,
+    /// Raise an event below this many; 0 disarmed.
+    pub limit: u32,
+    /// Queue pairs that use it.
+    pub users: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_come_out_as_they_went_in() {
+        let mut q = RecvQueue::new(3, 2).unwrap();
+        let sge = |n| Sge { addr: n, len: n as u32, lkey: Key(n as u32) };
+        let mut list = ScatterList::with_room(2);
+        for round in 0..10u64 {
+            q.post(&RecvWr { wr_id: round, sges: &[sge(round + 1)] }).unwrap();
+            q.post(&RecvWr { wr_id: 100 + round, sges: &[sge(1), sge(2)] }).unwrap();
+            q.post(&RecvWr { wr_id: 200, sges: &[] }).unwrap();
+            assert_eq!(q.post(&RecvWr { wr_id: 0, sges: &[] }), Err(Error::QueueFull));
+            assert!(q.take(&mut list));
+            assert_eq!((list.wr_id, list.sges()), (round, &[sge(round + 1)][..]));
+            assert!(q.take(&mut list));
+            assert_eq!((list.wr_id, list.count, list.capacity), (100 + round, 2, 3));
+            assert!(q.take(&mut list));
+            assert_eq!((list.count, list.capacity), (0, 0));
+            assert!(!q.take(&mut list));
+        }
+        let three = [sge(1); 3];
+        assert!(matches!(q.post(&RecvWr { wr_id: 0, sges: &three }), Err(Error::Invalid(_))));
+    }
+}

@@ -1,0 +1,597 @@
+//! Send work queue elements: 64-byte blocks in the mlx5 layout, built when posted, read when executed.
+//!
+//! A WQE is a row of 16-byte segments: control, then by operation remote address, atomic, datagram or
+//! XRC, then data segments or one inline segment. It takes as many 64-byte blocks as its segments need
+//! and may wrap at the ring's end. Fields are big-endian. Layout and opcodes are the public ones of
+//! the mlx5 hardware, so that programs that write WQEs by hand (RedN) look here as they do there.
+//!
+//! Own additions, all in fields that mlx5 reserves: the datagram segment carries the driver's path;
+//! a window bind is opcode UMR with one bind segment of ours instead of mlx5's key contexts.
+
+use crate::error::Error;
+use crate::ids::{MwId, PathId};
+use crate::limits;
+use crate::memory::{Access, Gather, MwBind, QueueMemory};
+use crate::slab::Id as _;
+use crate::work::{SendData, SendFlags, SendOp, SendWr, Sge, UdAddress};
+use adverb_wire::{Gid, Key, QpNumber};
+
+/// Bytes of one block.
+pub const BLOCK: usize = 64;
+/// Bytes of one segment.
+pub const SEGMENT: usize = 16;
+/// Segments that the largest WQE may have (the 6-bit `ds` field).
+const MAX_SEGMENTS: usize = 63;
+/// Top bit of a data segment's byte count: inline bytes follow.
+const INLINE: u32 = 1 << 31;
+/// Low byte of the control segment's flags: generate a solicited event.
+const SOLICITED: u8 = 1 << 1;
+/// Write a completion.
+const CQ_UPDATE: u8 = 2 << 2;
+/// Wait for earlier READs and atomics.
+const FENCE: u8 = 4 << 5;
+
+/// Operation codes of the control segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+#[allow(missing_docs, reason = "names are the operations'")]
+pub enum WqeOp {
+    Nop = 0x00,
+    SendInv = 0x01,
+    Write = 0x08,
+    WriteImm = 0x09,
+    Send = 0x0a,
+    SendImm = 0x0b,
+    Read = 0x10,
+    CompareSwap = 0x11,
+    FetchAdd = 0x12,
+    LocalInv = 0x1b,
+    BindMw = 0x25,
+}
+
+impl WqeOp {
+    const fn from_byte(byte: u8) -> Option<Self> {
+        Some(match byte {
+            0x00 => WqeOp::Nop,
+            0x01 => WqeOp::SendInv,
+            0x08 => WqeOp::Write,
+            0x09 => WqeOp::WriteImm,
+            0x0a => WqeOp::Send,
+            0x0b => WqeOp::SendImm,
+            0x10 => WqeOp::Read,
+            0x11 => WqeOp::CompareSwap,
+            0x12 => WqeOp::FetchAdd,
+            0x1b => WqeOp::LocalInv,
+            0x25 => WqeOp::BindMw,
+            _ => return None,
+        })
+    }
+
+    /// READ or atomic: completes with its response, and counts against `max_rd_atomic`.
+    #[inline]
+    pub const fn awaits_response(self) -> bool {
+        matches!(self, WqeOp::Read | WqeOp::CompareSwap | WqeOp::FetchAdd)
+    }
+
+    /// Done by the NIC itself, without a packet.
+    #[inline]
+    pub const fn is_local(self) -> bool {
+        matches!(self, WqeOp::Nop | WqeOp::LocalInv | WqeOp::BindMw)
+    }
+
+    #[inline]
+    const fn has_remote_address(self) -> bool {
+        matches!(self, WqeOp::Write | WqeOp::WriteImm | WqeOp::Read | WqeOp::CompareSwap | WqeOp::FetchAdd)
+    }
+
+    #[inline]
+    const fn is_atomic(self) -> bool {
+        matches!(self, WqeOp::CompareSwap | WqeOp::FetchAdd)
+    }
+}
+
+/// Which transport segment follows the control segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Layout {
+    Connected,
+    Datagram,
+    Xrc,
+}
+
+/// What is wrong with a WQE in memory; ends in a completion with `LocalQpOperation`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum WqeFault {
+    UnknownOpcode,
+    SegmentCount,
+    TooLong,
+}
+
+impl WqeFault {
+    pub const fn rule(self) -> &'static str {
+        match self {
+            WqeFault::UnknownOpcode => "the WQE's opcode is not one that this NIC executes",
+            WqeFault::SegmentCount => "the WQE's segment count does not fit its operation or its queue",
+            WqeFault::TooLong => "the message is longer than 2^31 bytes (IBTA 9.7.7)",
+        }
+    }
+}
+
+/// A decoded WQE: the fixed part. Its data segments stay in memory and are read as they are needed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wqe {
+    pub raddr: u64,
+    pub swap_add: u64,
+    pub compare: u64,
+    pub rkey: Key,
+    /// Immediate data, key to invalidate, or remote XRC SRQ number's companion.
+    pub imm: u32,
+    /// Payload bytes.
+    pub len: u32,
+    pub xrc_srqn: u32,
+    /// Block index (free-running) where the WQE starts.
+    pub block: u32,
+    pub op: WqeOp,
+    /// Index of the first data segment.
+    pub data_segment: u8,
+    /// Segments in all.
+    pub segments: u8,
+    pub inline: bool,
+    pub signaled: bool,
+    pub solicited: bool,
+    pub fence: bool,
+}
+
+impl Wqe {
+    /// Blocks that the WQE takes.
+    #[inline]
+    pub fn blocks(&self) -> u32 {
+        (self.segments as u32).div_ceil(4)
+    }
+}
+
+/// Where a gather stands: which data segment, and how far in it.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub(crate) struct GatherCursor {
+    /// Message offset that the fields below stand for.
+    pub message_offset: u32,
+    pub segment: u8,
+    pub offset: u32,
+}
+
+/// The ring that holds the WQEs.
+#[derive(Debug)]
+pub(crate) struct Ring {
+    memory: QueueMemory,
+    mask: u32,
+}
+
+impl Ring {
+    /// A ring of `blocks` (a power of two) 64-byte blocks.
+    pub fn new(blocks: u32) -> Result<Self, Error> {
+        debug_assert!(blocks.is_power_of_two());
+        Ok(Ring { memory: QueueMemory::new(blocks as usize * BLOCK)?, mask: blocks - 1 })
+    }
+
+    pub fn blocks(&self) -> u32 {
+        self.mask + 1
+    }
+
+    pub fn memory(&self) -> &QueueMemory {
+        &self.memory
+    }
+
+    #[inline]
+    fn offset(&self, block: u32) -> usize {
+        (block & self.mask) as usize * BLOCK
+    }
+
+    #[inline]
+    fn segment(&self, wqe_block: u32, segment: u8) -> [u8; SEGMENT] {
+        let base = self.offset(wqe_block.wrapping_add(segment as u32 / 4));
+        self.memory.read_segment(base + (segment as usize % 4) * SEGMENT)
+    }
+
+    /// Reads the fixed part of the WQE at `block`. `available` is how many blocks the doorbell covers.
+    pub fn decode(&self, block: u32, available: u32, layout: Layout) -> Result<Wqe, WqeFault> {
+        let ctrl = self.segment(block, 0);
+        let op = WqeOp::from_byte(ctrl[3]).ok_or(WqeFault::UnknownOpcode)?;
+        let segments = ctrl[7] & 0x3f;
+        let flags = ctrl[11];
+        let mut wqe = Wqe {
+            raddr: 0,
+            swap_add: 0,
+            compare: 0,
+            rkey: Key(0),
+            imm: be32(&ctrl[12..]),
+            len: 0,
+            xrc_srqn: 0,
+            block,
+            op,
+            data_segment: 1,
+            segments,
+            inline: false,
+            signaled: flags & CQ_UPDATE != 0,
+            solicited: flags & SOLICITED != 0,
+            fence: flags & FENCE != 0,
+        };
+        if segments == 0 || wqe.blocks() > available {
+            return Err(WqeFault::SegmentCount);
+        }
+        if op.is_local() {
+            return Ok(wqe);
+        }
+        match layout {
+            Layout::Connected => {}
+            Layout::Datagram => wqe.data_segment += 3,
+            Layout::Xrc => {
+                wqe.xrc_srqn = be32(&self.segment(block, 1)) & 0xff_ffff;
+                wqe.data_segment += 1;
+            }
+        }
+        if op.has_remote_address() {
+            let seg = self.segment(block, wqe.data_segment);
+            wqe.raddr = be64(&seg);
+            wqe.rkey = Key(be32(&seg[8..]));
+            wqe.data_segment += 1;
+        }
+        if op.is_atomic() {
+            let seg = self.segment(block, wqe.data_segment);
+            wqe.swap_add = be64(&seg);
+            wqe.compare = be64(&seg[8..]);
+            wqe.data_segment += 1;
+        }
+        if wqe.data_segment > segments {
+            return Err(WqeFault::SegmentCount);
+        }
+        self.sum_data(&mut wqe)?;
+        Ok(wqe)
+    }
+
+    fn sum_data(&self, wqe: &mut Wqe) -> Result<(), WqeFault> {
+        let mut total = 0u64;
+        for segment in wqe.data_segment..wqe.segments {
+            let count = be32(&self.segment(wqe.block, segment));
+            if count & INLINE != 0 {
+                let len = count & !INLINE;
+                let room = (wqe.segments - segment) as u32 * SEGMENT as u32 - 4;
+                if segment != wqe.data_segment || len > room {
+                    return Err(WqeFault::SegmentCount);
+                }
+                wqe.inline = true;
+                wqe.len = len;
+                return Ok(());
+            }
+            total += count as u64;
+        }
+        if total > limits::MAX_MESSAGE {
+            return Err(WqeFault::TooLong);
+        }
+        wqe.len = total as u32;
+        Ok(())
+    }
+
+    /// Data segment number `index` of a WQE that has no inline data.
+    #[inline]
+    pub fn sge(&self, wqe: &Wqe, segment: u8) -> Sge {
+        let seg = self.segment(wqe.block, segment);
+        Sge { len: be32(&seg), lkey: Key(be32(&seg[4..])), addr: be64(&seg[8..]) }
+    }
+
+    /// Adds `len` inline bytes from `offset` on to the gather.
+    pub fn gather_inline(&self, wqe: &Wqe, offset: u32, len: u32, out: &mut Gather) {
+        let start = self.offset(wqe.block) + wqe.data_segment as usize * SEGMENT + 4 + offset as usize;
+        let size = self.memory.len();
+        let start = start % size;
+        let first = (len as usize).min(size - start);
+        out.push(self.memory.span(start, first));
+        if first < len as usize {
+            out.push(self.memory.span(0, len as usize - first));
+        }
+    }
+
+    /// The destination in a datagram WQE.
+    pub fn datagram(&self, wqe: &Wqe) -> UdAddress {
+        let a = self.segment(wqe.block, 1);
+        let b = self.segment(wqe.block, 2);
+        let c = self.segment(wqe.block, 3);
+        UdAddress {
+            qkey: be32(&a),
+            qpn: QpNumber::new(be32(&a[8..])),
+            path: PathId(u16::from_be_bytes([b[0], b[1]])),
+            traffic_class: b[10],
+            hop_limit: b[11],
+            dgid: Gid(c),
+        }
+    }
+
+    /// The bind segments of a [`WqeOp::BindMw`].
+    pub fn bind(&self, wqe: &Wqe) -> MwBind {
+        let a = self.segment(wqe.block, 1);
+        let b = self.segment(wqe.block, 2);
+        let c = self.segment(wqe.block, 3);
+        MwBind {
+            mw: MwId::new(be32(&a), be32(&a[4..])),
+            rkey: Key(be32(&a[8..])),
+            lkey: Key(be32(&a[12..])),
+            addr: be64(&b),
+            len: be64(&b[8..]),
+            access: Access::from_bits_retain(be32(&c)),
+        }
+    }
+
+    /// Writes a work request at `block`. The caller has checked its size with [`segments_needed`].
+    pub fn encode(&mut self, block: u32, qpn: QpNumber, wr: &SendWr<'_>, signaled: bool, layout: Layout) {
+        let mut build = Builder::new();
+        build.control(block, qpn, wr, signaled);
+        if !is_local(&wr.op) {
+            match (layout, &wr.ud) {
+                (Layout::Datagram, Some(ud)) => build.datagram(ud),
+                (Layout::Xrc, _) => build.segment(|s| s[..4].copy_from_slice(&wr.xrc_srqn.to_be_bytes())),
+                _ => {}
+            }
+        }
+        build.operation(&wr.op);
+        if !is_local(&wr.op) {
+            build.data(&wr.data);
+        }
+        let (bytes, blocks) = build.finish();
+        for i in 0..blocks {
+            self.memory.write(self.offset(block.wrapping_add(i as u32)), &bytes[i * BLOCK..(i + 1) * BLOCK]);
+        }
+    }
+}
+
+fn is_local(op: &SendOp) -> bool {
+    matches!(op, SendOp::BindMw { .. } | SendOp::LocalInv(_) | SendOp::Nop)
+}
+
+/// Segments that a work request of this shape takes.
+pub(crate) fn segments_needed(wr: &SendWr<'_>, layout: Layout) -> usize {
+    let op = match wr.op {
+        SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_) | SendOp::Nop | SendOp::LocalInv(_) => 0,
+        SendOp::Write(..) | SendOp::WriteImm(..) | SendOp::Read(..) => 1,
+        SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => 2,
+        SendOp::BindMw { .. } => 3,
+    };
+    if is_local(&wr.op) {
+        return 1 + op;
+    }
+    let destination = match layout {
+        Layout::Connected => 0,
+        Layout::Datagram => 3,
+        Layout::Xrc => 1,
+    };
+    let data = match wr.data {
+        SendData::Sges(list) => list.len(),
+        SendData::Inline([]) => 0,
+        SendData::Inline(bytes) => (4 + bytes.len()).div_ceil(SEGMENT),
+    };
+    1 + destination + op + data
+}
+
+/// Blocks that the largest work request of a queue with these sizes takes.
+pub(crate) fn blocks_per_wr(max_sge: u32, max_inline: u32, layout: Layout) -> u32 {
+    let fixed = match layout {
+        Layout::Connected => 3,
+        Layout::Datagram => 4,
+        Layout::Xrc => 4,
+    };
+    // A connected queue's fixed part is control + remote address (2), or with an atomic 3 and one SGE.
+    let plain = fixed - (layout != Layout::Datagram) as u32;
+    let data = max_sge.max(if max_inline > 0 { (4 + max_inline).div_ceil(SEGMENT as u32) } else { 0 });
+    (plain + data).max(4).div_ceil(4)
+}
+
+struct Builder {
+    bytes: [u8; limits::MAX_WQE_BLOCKS as usize * BLOCK],
+    len: usize,
+}
+
+impl Builder {
+    #[inline]
+    fn new() -> Self {
+        Builder { bytes: [0; limits::MAX_WQE_BLOCKS as usize * BLOCK], len: 0 }
+    }
+
+    #[inline]
+    fn segment(&mut self, fill: impl FnOnce(&mut [u8])) {
+        fill(&mut self.bytes[self.len..self.len + SEGMENT]);
+        self.len += SEGMENT;
+    }
+
+    fn control(&mut self, block: u32, qpn: QpNumber, wr: &SendWr<'_>, signaled: bool) {
+        let (op, imm) = match wr.op {
+            SendOp::Send => (WqeOp::Send, 0),
+            SendOp::SendImm(imm) => (WqeOp::SendImm, imm),
+            SendOp::SendInv(key) => (WqeOp::SendInv, key.0),
+            SendOp::Write(..) => (WqeOp::Write, 0),
+            SendOp::WriteImm(_, _, imm) => (WqeOp::WriteImm, imm),
+            SendOp::Read(..) => (WqeOp::Read, 0),
+            SendOp::CompareSwap { .. } => (WqeOp::CompareSwap, 0),
+            SendOp::FetchAdd { .. } => (WqeOp::FetchAdd, 0),
+            SendOp::BindMw { .. } => (WqeOp::BindMw, 0),
+            SendOp::LocalInv(key) => (WqeOp::LocalInv, key.0),
+            SendOp::Nop => (WqeOp::Nop, 0),
+        };
+        let SendFlags { solicited, fence, .. } = wr.flags;
+        let flags = (signaled as u8 * CQ_UPDATE) | (solicited as u8 * SOLICITED) | (fence as u8 * FENCE);
+        self.segment(|s| {
+            s[..4].copy_from_slice(&((block & 0xffff) << 8 | op as u32).to_be_bytes());
+            s[4..8].copy_from_slice(&(qpn.get() << 8).to_be_bytes());
+            s[11] = flags;
+            s[12..16].copy_from_slice(&imm.to_be_bytes());
+        });
+    }
+
+    fn datagram(&mut self, ud: &UdAddress) {
+        self.segment(|s| {
+            s[..4].copy_from_slice(&ud.qkey.to_be_bytes());
+            s[8..12].copy_from_slice(&ud.qpn.get().to_be_bytes());
+        });
+        self.segment(|s| {
+            s[..2].copy_from_slice(&ud.path.0.to_be_bytes());
+            s[10] = ud.traffic_class;
+            s[11] = ud.hop_limit;
+        });
+        self.segment(|s| s.copy_from_slice(&ud.dgid.0));
+    }
+
+    fn remote(&mut self, addr: u64, rkey: Key) {
+        self.segment(|s| {
+            s[..8].copy_from_slice(&addr.to_be_bytes());
+            s[8..12].copy_from_slice(&rkey.0.to_be_bytes());
+        });
+    }
+
+    fn operation(&mut self, op: &SendOp) {
+        match *op {
+            SendOp::Write(addr, rkey) | SendOp::WriteImm(addr, rkey, _) | SendOp::Read(addr, rkey) => {
+                self.remote(addr, rkey)
+            }
+            SendOp::CompareSwap { addr, rkey, compare, swap } => {
+                self.remote(addr, rkey);
+                self.segment(|s| {
+                    s[..8].copy_from_slice(&swap.to_be_bytes());
+                    s[8..].copy_from_slice(&compare.to_be_bytes());
+                });
+            }
+            SendOp::FetchAdd { addr, rkey, add } => {
+                self.remote(addr, rkey);
+                self.segment(|s| s[..8].copy_from_slice(&add.to_be_bytes()));
+            }
+            SendOp::BindMw { mw, rkey, lkey, addr, len, access } => {
+                self.segment(|s| {
+                    s[..4].copy_from_slice(&mw.index.to_be_bytes());
+                    s[4..8].copy_from_slice(&mw.generation.to_be_bytes());
+                    s[8..12].copy_from_slice(&rkey.0.to_be_bytes());
+                    s[12..].copy_from_slice(&lkey.0.to_be_bytes());
+                });
+                self.segment(|s| {
+                    s[..8].copy_from_slice(&addr.to_be_bytes());
+                    s[8..].copy_from_slice(&len.to_be_bytes());
+                });
+                self.segment(|s| s[..4].copy_from_slice(&access.bits().to_be_bytes()));
+            }
+            SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_) | SendOp::LocalInv(_) | SendOp::Nop => {}
+        }
+    }
+
+    fn data(&mut self, data: &SendData<'_>) {
+        match *data {
+            SendData::Sges(list) => {
+                for sge in list {
+                    self.segment(|s| {
+                        s[..4].copy_from_slice(&(sge.len & !INLINE).to_be_bytes());
+                        s[4..8].copy_from_slice(&sge.lkey.0.to_be_bytes());
+                        s[8..].copy_from_slice(&sge.addr.to_be_bytes());
+                    });
+                }
+            }
+            SendData::Inline([]) => {}
+            SendData::Inline(bytes) => {
+                let at = self.len;
+                self.bytes[at..at + 4].copy_from_slice(&(INLINE | bytes.len() as u32).to_be_bytes());
+                self.bytes[at + 4..at + 4 + bytes.len()].copy_from_slice(bytes);
+                self.len = at + (4 + bytes.len()).next_multiple_of(SEGMENT);
+            }
+        }
+    }
+
+    fn finish(&mut self) -> (&[u8], usize) {
+        let segments = self.len / SEGMENT;
+        debug_assert!(segments <= MAX_SEGMENTS);
+        self.bytes[7] |= segments as u8 & 0x3f;
+        (&self.bytes, segments.div_ceil(4))
+    }
+}
+
+#[inline]
+fn be32(bytes: &[u8]) -> u32 {
+    u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+}
+
+#[inline]
+fn be64(bytes: &[u8]) -> u64 {
+    (be32(bytes) as u64) << 32 | be32(&bytes[4..]) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wr<'a>(op: SendOp, data: SendData<'a>) -> SendWr<'a> {
+        SendWr { wr_id: 0, op, flags: SendFlags::default(), data, ud: None, xrc_srqn: 0 }
+    }
+
+    #[test]
+    fn what_is_posted_is_what_is_read() {
+        let mut ring = Ring::new(4).unwrap();
+        let sges = [Sge { addr: 0x1000, len: 5, lkey: Key(7) }, Sge { addr: 0x2000, len: 9, lkey: Key(8) }];
+        // Starts in the last block, so that the third SGE's segment wraps.
+        let three = [sges[0], sges[1], Sge { addr: 0x3000, len: 1, lkey: Key(9) }];
+        let write = wr(SendOp::WriteImm(0xabcd, Key(0x99), 0x1234), SendData::Sges(&three));
+        ring.encode(3, QpNumber::new(0x11), &write, true, Layout::Connected);
+        let wqe = ring.decode(3, 2, Layout::Connected).unwrap();
+        assert_eq!((wqe.op, wqe.raddr, wqe.rkey, wqe.imm), (WqeOp::WriteImm, 0xabcd, Key(0x99), 0x1234));
+        assert_eq!((wqe.len, wqe.blocks(), wqe.signaled, wqe.inline), (15, 2, true, false));
+        assert_eq!(ring.sge(&wqe, wqe.data_segment + 2), three[2]);
+        assert_eq!(ring.decode(3, 1, Layout::Connected).unwrap_err(), WqeFault::SegmentCount);
+    }
+
+    #[test]
+    fn inline_bytes_wrap_with_the_ring() {
+        let mut ring = Ring::new(4).unwrap();
+        let bytes: Vec<u8> = (0..100).collect();
+        ring.encode(
+            3,
+            QpNumber::new(1),
+            &wr(SendOp::Send, SendData::Inline(&bytes)),
+            false,
+            Layout::Connected,
+        );
+        let wqe = ring.decode(3, 3, Layout::Connected).unwrap();
+        assert!(wqe.inline && wqe.len == 100);
+        let mut gather = Gather::default();
+        ring.gather_inline(&wqe, 10, 80, &mut gather);
+        let out: Vec<u8> = gather.spans().iter().flat_map(read).collect();
+        assert_eq!(out, bytes[10..90]);
+    }
+
+    fn read(span: &crate::memory::Span) -> Vec<u8> {
+        let mut bytes = vec![0; span.len()];
+        crate::memory::dma::read_bytes(*span, &mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn a_garbage_ring_never_panics() {
+        let mut rng = fastrand::Rng::with_seed(7);
+        let ring = Ring::new(16).unwrap();
+        for _ in 0..200_000 {
+            let block = rng.u32(..);
+            let mut bytes = [0u8; BLOCK];
+            rng.fill(&mut bytes);
+            ring.memory.write(ring.offset(block), &bytes);
+            for layout in [Layout::Connected, Layout::Datagram, Layout::Xrc] {
+                if let Ok(wqe) = ring.decode(block, rng.u32(0..=16), layout)
+                    && wqe.inline
+                {
+                    let mut gather = Gather::default();
+                    ring.gather_inline(&wqe, 0, wqe.len, &mut gather);
+                    assert_eq!(gather.len(), wqe.len as usize);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn queue_sizes() {
+        assert_eq!(blocks_per_wr(1, 0, Layout::Connected), 1);
+        assert_eq!(blocks_per_wr(2, 28, Layout::Connected), 1);
+        assert_eq!(blocks_per_wr(1, 220, Layout::Connected), 4);
+        assert_eq!(blocks_per_wr(1, 0, Layout::Datagram), 2);
+        assert!(
+            blocks_per_wr(limits::MAX_SGE, limits::MAX_INLINE, Layout::Datagram) <= limits::MAX_WQE_BLOCKS
+        );
+    }
+}

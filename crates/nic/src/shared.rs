@@ -1,0 +1,135 @@
+//! What every queue pair of a NIC shares: memory, completion and shared receive queues, events,
+//! counters, explanations. Transports get one `&mut Shared` beside their one `&mut Qp`.
+
+use crate::counters::Counters;
+use crate::event::Event;
+use crate::explain::Explanation;
+use crate::ids::{CqId, SrqId, XrcdId};
+use crate::limits;
+use crate::memory::{AccessFault, Memory, Payload, dma};
+use crate::queue::cq::{Added, Cq, Entry};
+use crate::queue::recv::Srq;
+use crate::slab::Slab;
+use crate::work::{Completion, Sge, Status};
+use std::collections::VecDeque;
+
+pub(crate) struct Shared {
+    pub memory: Memory,
+    pub cqs: Slab<CqId, Cq>,
+    pub srqs: Slab<SrqId, Srq>,
+    pub xrcds: Slab<XrcdId, u32>,
+    pub events: VecDeque<Event>,
+    pub explanations: VecDeque<Explanation>,
+    pub counters: Counters,
+    /// Completions held back for a driver that steps the NIC; written at once otherwise.
+    pub pending: VecDeque<(CqId, Entry)>,
+    pub stepped: bool,
+}
+
+impl Shared {
+    pub fn new(seed: u64, stepped: bool) -> Self {
+        Shared {
+            memory: Memory::new(seed),
+            cqs: Slab::new(limits::MAX_CQ),
+            srqs: Slab::new(limits::MAX_SRQ),
+            xrcds: Slab::new(limits::MAX_XRCD),
+            events: VecDeque::new(),
+            explanations: VecDeque::new(),
+            counters: Counters::default(),
+            pending: VecDeque::new(),
+            stepped,
+        }
+    }
+
+    /// Writes a completion, or queues it as a step of its own.
+    #[inline]
+    pub fn complete(&mut self, cq: CqId, completion: Completion, release_to: Option<u32>) {
+        let entry = Entry { completion, release_to };
+        if self.stepped {
+            self.pending.push_back((cq, entry));
+        } else {
+            self.write_completion(cq, entry);
+        }
+    }
+
+    /// The completion step.
+    #[inline]
+    pub fn write_completion(&mut self, cq: CqId, entry: Entry) {
+        if entry.completion.status == Status::Success {
+            self.counters.completions += 1;
+        } else {
+            self.counters.error_completions += 1;
+        }
+        let Some(queue) = self.cqs.get_mut(cq) else { return };
+        match queue.add(entry) {
+            Added::Quiet => {}
+            Added::Event => self.event(Event::Completion(cq)),
+            Added::Overrun => {
+                self.counters.cq_overruns += 1;
+                self.event(Event::CqError(cq));
+            }
+        }
+    }
+
+    /// Queues an event for the driver.
+    pub fn event(&mut self, event: Event) {
+        if self.events.len() == limits::MAX_PENDING_EVENTS {
+            self.counters.events_lost += 1;
+            return;
+        }
+        self.events.push_back(event);
+    }
+
+    /// Keeps the cause of an error completion; the oldest gives way.
+    pub fn explain(&mut self, explanation: Explanation) {
+        if self.explanations.len() == limits::MAX_PENDING_EXPLANATIONS {
+            self.explanations.pop_front();
+        }
+        self.explanations.push_back(explanation);
+    }
+
+    /// Raises the limit event of a shared receive queue that fell below its limit (IBTA 10.2.9.3).
+    #[inline]
+    pub fn check_srq_limit(&mut self, id: SrqId) {
+        if let Some(srq) = self.srqs.get_mut(id)
+            && srq.limit > 0
+            && srq.queue.len() < srq.limit
+        {
+            srq.limit = 0;
+            self.event(Event::SrqLimitReached(id));
+        }
+    }
+
+    /// Scatters `payload` over a list of local entries, starting `offset` bytes into the list.
+    /// The list must have room; the caller has compared lengths.
+    #[inline]
+    pub fn scatter(
+        &self,
+        pd: crate::ids::PdId,
+        sges: &[Sge],
+        offset: u64,
+        payload: &Payload<'_>,
+    ) -> Result<(), AccessFault> {
+        let mut skip = offset;
+        let mut done = 0usize;
+        for sge in sges {
+            if done == payload.len() {
+                break;
+            }
+            if skip >= sge.len as u64 {
+                skip -= sge.len as u64;
+                continue;
+            }
+            let room = sge.len - skip as u32;
+            let len = (room as usize).min(payload.len() - done) as u32;
+            let addr = sge.addr.wrapping_add(skip);
+            let span = self.memory.check_local(pd, sge.lkey, addr, len, true)?;
+            if !payload.is_elided() {
+                dma::write(span, payload, done, len as usize);
+            }
+            done += len as usize;
+            skip = 0;
+        }
+        if done == payload.len() { Ok(()) } else { Err(AccessFault::OutOfBounds) }
+    }
+}

@@ -1,0 +1,413 @@
+//! The responder of RC and XRC (IBTA 9.7.4, 9.7.5): takes requests in PSN order, acknowledges, NAKs the
+//! first gap, answers READs and atomics, and answers duplicates again.
+//!
+//! What it owes the peer is of two kinds: a row of answers (READ responses, atomics), and at most one
+//! acknowledgement, the latest, which stands for all before it. They leave in PSN order.
+
+use crate::event::Event;
+use crate::ids::SrqId;
+use crate::memory::{Access, AccessFault, Payload, RemoteRight, dma};
+use crate::nic::TxFrame;
+use crate::qp::Qp;
+use crate::shared::Shared;
+use crate::transport::receive::{self, Message, Refusal};
+use crate::transport::{Cause, enter_error, explain, received};
+use crate::work::Status;
+use adverb_wire::{Aeth, Bth, Instant, Key, NakCode, Opcode, Operation, Packet, Psn, Syndrome};
+use std::collections::VecDeque;
+
+/// Low 24 bits: the width of an MSN.
+const MSN_MASK: u32 = 0xff_ffff;
+
+/// An answer that has not left in full.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Answer {
+    Read { psn: Psn, va: u64, rkey: Key, len: u32, packets: u32, next: u32, msn: u32 },
+    Atomic { psn: Psn, original: u64, msn: u32 },
+}
+
+impl Answer {
+    fn psn(&self) -> Psn {
+        match *self {
+            Answer::Read { psn, next, .. } => psn.add(next),
+            Answer::Atomic { psn, .. } => psn,
+        }
+    }
+}
+
+/// The receiving half of a queue pair. UC uses `expected`, `message` and the receive fields only.
+#[derive(Debug, Default)]
+pub(crate) struct Responder {
+    expected: Psn,
+    msn: u32,
+    pub message: Message,
+    /// A posted receive is held for the message in progress.
+    pub receive_taken: bool,
+    /// XRC: the shared receive queue that it came from.
+    pub srq: Option<SrqId>,
+    /// A NAK for the gap at `expected` has been sent.
+    nak_sent: bool,
+    depth: u8,
+    acknowledge: Option<(Psn, Syndrome)>,
+    answers: VecDeque<Answer>,
+    /// Results of the latest atomics, for duplicates.
+    atomics: VecDeque<(Psn, u64)>,
+}
+
+impl Responder {
+    /// Sets the first PSN expected (transition to RTR).
+    pub fn set_expected(&mut self, psn: Psn) {
+        self.expected = psn;
+    }
+
+    /// Next PSN expected.
+    pub fn expected(&self) -> Psn {
+        self.expected
+    }
+
+    /// Sets how many READs and atomics may be unanswered.
+    pub fn set_depth(&mut self, depth: u8) {
+        self.depth = depth;
+    }
+
+    /// Something is waiting to be sent.
+    #[inline]
+    pub fn has_output(&self) -> bool {
+        self.acknowledge.is_some() || !self.answers.is_empty()
+    }
+
+    /// One packet further (UC).
+    #[inline]
+    pub fn expect_after(&mut self, psn: Psn) {
+        self.expected = psn.next();
+    }
+
+    fn end_message(&mut self) {
+        self.msn = (self.msn + 1) & MSN_MASK;
+    }
+
+    /// Bounds that hold after every packet.
+    pub fn check_invariants(&self) {
+        let bound = self.depth as usize;
+        assert!(self.answers.len() <= bound, "more answers than responder resources");
+        assert!(self.atomics.len() <= bound, "more atomics kept than responder resources");
+    }
+}
+
+/// Takes in a request.
+#[inline]
+pub(crate) fn on_request(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet, payload: &Payload<'_>) {
+    let ahead = packet.bth.psn.since(qp.responder.expected);
+    if ahead > 0 {
+        return gap(qp, sh);
+    }
+    if ahead < 0 {
+        return duplicate(qp, sh, packet);
+    }
+    let operation = packet.bth.opcode.operation();
+    let taken = match operation {
+        Operation::ReadRequest => read(qp, sh, packet),
+        Operation::CompareSwap | Operation::FetchAdd => atomic(qp, sh, packet),
+        _ => message(qp, sh, now, packet, payload),
+    };
+    match taken {
+        Ok(()) => qp.responder.nak_sent = false,
+        Err(refusal) => refuse(qp, sh, now, packet, refusal),
+    }
+}
+
+#[inline]
+fn message(
+    qp: &mut Qp,
+    sh: &mut Shared,
+    now: Instant,
+    packet: &Packet,
+    payload: &Payload<'_>,
+) -> Result<(), Refusal> {
+    let ended = receive::accept(qp, sh, now, packet, payload)?;
+    let r = &mut qp.responder;
+    r.expected = packet.bth.psn.next();
+    if ended {
+        r.end_message();
+    }
+    if packet.bth.ack_req {
+        r.acknowledge = Some((packet.bth.psn, Syndrome::default()));
+    }
+    Ok(())
+}
+
+/// A gap: one NAK for it, silence until it is filled (IBTA 9.7.5.2.2).
+fn gap(qp: &mut Qp, sh: &mut Shared) {
+    if qp.responder.nak_sent {
+        sh.counters.drop_out_of_order += 1;
+        return;
+    }
+    qp.responder.nak_sent = true;
+    let code = Syndrome::Nak(NakCode::PsnSequenceError);
+    qp.responder.acknowledge = Some((qp.responder.expected, code));
+}
+
+fn read(qp: &mut Qp, sh: &mut Shared, packet: &Packet) -> Result<(), Refusal> {
+    let reth = packet.reth;
+    between_messages(qp)?;
+    if !qp.access.contains(Access::REMOTE_READ) {
+        return Err(Refusal::Rights);
+    }
+    if reth.len as u64 > crate::limits::MAX_MESSAGE {
+        return Err(Refusal::Invalid("READ longer than 2^31 bytes (IBTA 9.7.7)"));
+    }
+    if reth.len > 0 {
+        sh.memory
+            .check_remote(qp.pd, qp.num, reth.rkey, reth.va, reth.len, RemoteRight::Read)
+            .map_err(Refusal::Access)?;
+    }
+    room_for_answer(qp)?;
+    let packets = reth.len.div_ceil(qp.mtu).max(1);
+    let psn = packet.bth.psn;
+    qp.responder.end_message();
+    let msn = qp.responder.msn;
+    let (va, rkey, len) = (reth.va, reth.rkey, reth.len);
+    qp.responder.answers.push_back(Answer::Read { psn, va, rkey, len, packets, next: 0, msn });
+    qp.responder.expected = psn.add(packets);
+    Ok(())
+}
+
+fn atomic(qp: &mut Qp, sh: &mut Shared, packet: &Packet) -> Result<(), Refusal> {
+    let eth = packet.atomic;
+    between_messages(qp)?;
+    if !qp.access.contains(Access::REMOTE_ATOMIC) {
+        return Err(Refusal::Rights);
+    }
+    let span = match sh.memory.check_remote(qp.pd, qp.num, eth.rkey, eth.va, 8, RemoteRight::Atomic) {
+        Ok(span) => span,
+        Err(AccessFault::Misaligned) => {
+            return Err(Refusal::Invalid("an atomic's address is a multiple of 8 (IBTA 9.4.5)"));
+        }
+        Err(fault) => return Err(Refusal::Access(fault)),
+    };
+    room_for_answer(qp)?;
+    let original = if packet.bth.opcode.operation() == Operation::FetchAdd {
+        dma::fetch_add(span, eth.swap_add)
+    } else {
+        dma::compare_swap(span, eth.compare, eth.swap_add)
+    };
+    let psn = packet.bth.psn;
+    let r = &mut qp.responder;
+    r.end_message();
+    if r.atomics.len() == r.depth as usize {
+        r.atomics.pop_front();
+    }
+    r.atomics.push_back((psn, original));
+    r.answers.push_back(Answer::Atomic { psn, original, msn: r.msn });
+    r.expected = psn.next();
+    Ok(())
+}
+
+fn between_messages(qp: &Qp) -> Result<(), Refusal> {
+    match qp.responder.message {
+        Message::None => Ok(()),
+        _ => Err(Refusal::Invalid("a READ or atomic inside a message (IBTA 9.7.4.1.2)")),
+    }
+}
+
+/// The peer keeps to the depth agreed at connection (IBTA 9.7.4.1.8).
+fn room_for_answer(qp: &Qp) -> Result<(), Refusal> {
+    if qp.responder.answers.len() < qp.responder.depth as usize {
+        return Ok(());
+    }
+    Err(Refusal::Invalid("more READs and atomics outstanding than responder resources (IBTA 9.7.4.1.8)"))
+}
+
+/// A request that came before (IBTA 9.7.5.1.1): SENDs and WRITEs are acknowledged again, READs are
+/// executed again, atomics answered from memory of their result.
+fn duplicate(qp: &mut Qp, sh: &mut Shared, packet: &Packet) {
+    let psn = packet.bth.psn;
+    match packet.bth.opcode.operation() {
+        Operation::ReadRequest => duplicate_read(qp, sh, packet),
+        Operation::CompareSwap | Operation::FetchAdd => {
+            let saved = qp.responder.atomics.iter().find(|(at, _)| *at == psn).copied();
+            let queued = qp.responder.answers.iter().any(|a| a.psn() == psn);
+            match saved {
+                Some((_, original)) if !queued && room_for_answer(qp).is_ok() => {
+                    sh.counters.duplicate_requests += 1;
+                    let msn = qp.responder.msn;
+                    qp.responder.answers.push_back(Answer::Atomic { psn, original, msn });
+                }
+                _ => sh.counters.drop_duplicate += 1,
+            }
+        }
+        _ => {
+            sh.counters.duplicate_requests += 1;
+            if qp.responder.acknowledge.is_none() {
+                let last = qp.responder.expected.previous();
+                qp.responder.acknowledge = Some((last, Syndrome::default()));
+            }
+        }
+    }
+}
+
+fn duplicate_read(qp: &mut Qp, sh: &mut Shared, packet: &Packet) {
+    let (psn, reth) = (packet.bth.psn, packet.reth);
+    let packets = reth.len.div_ceil(qp.mtu).max(1);
+    let in_the_past = qp.responder.expected.since(psn.add(packets)) >= 0;
+    let allowed = qp.access.contains(Access::REMOTE_READ)
+        && (reth.len == 0
+            || sh
+                .memory
+                .check_remote(qp.pd, qp.num, reth.rkey, reth.va, reth.len, RemoteRight::Read)
+                .is_ok());
+    if !in_the_past || !allowed {
+        sh.counters.drop_duplicate += 1;
+        return;
+    }
+    // The requester has gone back to here: what was to follow it will be asked for again.
+    qp.responder.answers.retain(|a| a.psn().is_before(psn));
+    if room_for_answer(qp).is_err() {
+        sh.counters.drop_read_depth += 1;
+        return;
+    }
+    sh.counters.duplicate_requests += 1;
+    let msn = qp.responder.msn;
+    let (va, rkey, len) = (reth.va, reth.rkey, reth.len);
+    qp.responder.answers.push_back(Answer::Read { psn, va, rkey, len, packets, next: 0, msn });
+}
+
+/// Answers a request that cannot be carried out (IBTA 9.7.5.2, table 58).
+fn refuse(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet, refusal: Refusal) {
+    let psn = qp.responder.expected;
+    let (code, receive_status, rule, event) = match refusal {
+        Refusal::NotReady => {
+            sh.counters.rnr_naks_sent += 1;
+            qp.responder.nak_sent = true;
+            let timer = qp.attr.min_rnr_timer;
+            qp.responder.acknowledge = Some((psn, Syndrome::RnrNak { timer }));
+            return;
+        }
+        Refusal::Invalid(rule) => {
+            (NakCode::InvalidRequest, Status::RemoteInvalidRequest, rule, Event::QpRequestError(qp.id))
+        }
+        Refusal::TooLong => {
+            let rule = "the receive is smaller than the message (IBTA 9.7.4.1.6)";
+            (NakCode::InvalidRequest, Status::LocalLength, rule, Event::QpRequestError(qp.id))
+        }
+        Refusal::Access(fault) => {
+            (NakCode::RemoteAccessError, Status::LocalAccess, fault.rule(), Event::QpAccessError(qp.id))
+        }
+        Refusal::Rights => {
+            let rule = "the queue pair does not grant this kind of remote access (IBTA 10.2.5)";
+            (NakCode::RemoteAccessError, Status::LocalAccess, rule, Event::QpAccessError(qp.id))
+        }
+        Refusal::Local(fault) => {
+            (NakCode::RemoteOperationalError, Status::LocalProtection, fault.rule(), Event::QpFatal(qp.id))
+        }
+    };
+    qp.responder.acknowledge = Some((psn, Syndrome::Nak(code)));
+    let wr_id = if qp.responder.receive_taken { qp.scatter.wr_id } else { 0 };
+    let cause = Cause { status: receive_status, rule, packet: Some(received(packet)), timer: None };
+    explain(qp, sh, now, wr_id, &cause);
+    receive::fail_receive(qp, sh, now, receive_status);
+    sh.event(event);
+    enter_error(qp, sh, now);
+}
+
+/// Puts the next packet that the peer is owed into `out`.
+#[inline]
+pub(crate) fn next_packet(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame) -> bool {
+    if !qp.responder.has_output() {
+        return false;
+    }
+    out.payload.clear();
+    out.packet = Packet { flow: qp.flow, ..Packet::default() };
+    out.path = qp.path;
+    out.packet.bth.dest_qp = qp.peer;
+    let r = &mut qp.responder;
+    let acknowledge_first = match (r.acknowledge, r.answers.front()) {
+        (Some((psn, _)), Some(answer)) => psn.is_before(answer.psn()),
+        (Some(_), None) => true,
+        (None, _) => false,
+    };
+    if acknowledge_first && let Some((psn, syndrome)) = r.acknowledge.take() {
+        let msn = r.msn;
+        acknowledge(qp, sh, out, psn, syndrome, msn);
+        return true;
+    }
+    match qp.responder.answers.front().copied() {
+        Some(Answer::Atomic { psn, original, msn }) => {
+            qp.responder.answers.pop_front();
+            let opcode = Opcode::new(qp.service(), Operation::AtomicAcknowledge);
+            out.packet.bth = Bth { opcode, psn, dest_qp: qp.peer, ..Bth::default() };
+            out.packet.aeth = Aeth { syndrome: Syndrome::default(), msn };
+            out.packet.atomic_original = original;
+            true
+        }
+        Some(Answer::Read { .. }) => read_response(qp, sh, now, out),
+        None => false,
+    }
+}
+
+fn acknowledge(qp: &Qp, sh: &mut Shared, out: &mut TxFrame, psn: Psn, syndrome: Syndrome, msn: u32) {
+    match syndrome {
+        Syndrome::Ack { .. } => sh.counters.acks_sent += 1,
+        Syndrome::Nak(NakCode::PsnSequenceError) => sh.counters.sequence_naks_sent += 1,
+        Syndrome::Nak(_) => sh.counters.error_naks_sent += 1,
+        Syndrome::RnrNak { .. } | Syndrome::Reserved(_) => {}
+    }
+    let opcode = Opcode::new(qp.service(), Operation::Acknowledge);
+    out.packet.bth = Bth { opcode, psn, dest_qp: qp.peer, ..Bth::default() };
+    out.packet.aeth = Aeth { syndrome, msn };
+}
+
+/// The next packet of the READ at the front. Its memory is checked again: the region may have gone.
+fn read_response(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame) -> bool {
+    let mtu = qp.mtu;
+    let Some(Answer::Read { psn, va, rkey, len, packets, next, msn }) = qp.responder.answers.front_mut()
+    else {
+        return false;
+    };
+    let (first, last) = (*next == 0, *next + 1 == *packets);
+    let offset = *next * mtu;
+    let part = (*len - offset).min(mtu);
+    let at = psn.add(*next);
+    let msn = *msn;
+    if part > 0 {
+        let from = va.wrapping_add(offset as u64);
+        match sh.memory.check_remote(qp.pd, qp.num, *rkey, from, part, RemoteRight::Read) {
+            Ok(span) => out.payload.push(span),
+            Err(fault) => return read_failed(qp, sh, now, out, at, fault),
+        }
+    }
+    *next += 1;
+    if last {
+        qp.responder.answers.pop_front();
+    }
+    let operation = match (first, last) {
+        (true, true) => Operation::ReadResponseOnly,
+        (true, false) => Operation::ReadResponseFirst,
+        (false, false) => Operation::ReadResponseMiddle,
+        (false, true) => Operation::ReadResponseLast,
+    };
+    let opcode = Opcode::new(qp.service(), operation);
+    out.packet.bth = Bth { opcode, psn: at, dest_qp: qp.peer, ..Bth::default() };
+    out.packet.aeth = Aeth { syndrome: Syndrome::default(), msn };
+    out.packet.payload_len = part;
+    true
+}
+
+fn read_failed(
+    qp: &mut Qp,
+    sh: &mut Shared,
+    now: Instant,
+    out: &mut TxFrame,
+    psn: Psn,
+    fault: AccessFault,
+) -> bool {
+    qp.responder.answers.clear();
+    qp.responder.acknowledge = None;
+    let msn = qp.responder.msn;
+    acknowledge(qp, sh, out, psn, Syndrome::Nak(NakCode::RemoteAccessError), msn);
+    let cause = Cause::local(Status::LocalAccess, fault.rule());
+    explain(qp, sh, now, 0, &cause);
+    sh.event(Event::QpAccessError(qp.id));
+    enter_error(qp, sh, now);
+    true
+}

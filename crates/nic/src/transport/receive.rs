@@ -1,0 +1,239 @@
+//! Placing the messages of RC, UC and XRC: packets of one SEND or WRITE, taken in PSN order, land in
+//! a posted receive or in a region, and the last one completes (IBTA 9.7.4, 9.8.3).
+
+use crate::attr::QpType;
+use crate::ids::{CqId, PdId, SrqId};
+use crate::memory::{Access, AccessFault, Payload, RemoteRight, dma};
+use crate::qp::Qp;
+use crate::shared::Shared;
+use crate::transport::completion;
+use crate::work::{CompletionOp, Status};
+use adverb_wire::{Instant, Key, Operation, Packet};
+
+/// The message in progress.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Message {
+    /// Between messages.
+    #[default]
+    None,
+    /// A SEND, this many bytes in.
+    Send { offset: u64 },
+    /// A WRITE.
+    Write { va: u64, rkey: Key, len: u32, offset: u32 },
+}
+
+/// Why a request was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Refusal {
+    /// No receive is posted.
+    NotReady,
+    /// Broken framing, wrong length, unsupported operation.
+    Invalid(&'static str),
+    /// The receive is too small for the message.
+    TooLong,
+    /// The peer may not do this.
+    Access(AccessFault),
+    /// The queue pair itself does not grant the right.
+    Rights,
+    /// The receive's own scatter list is at fault.
+    Local(AccessFault),
+}
+
+/// Takes the next packet of a SEND or WRITE. `Ok(true)` when it ended a message.
+///
+/// On a refusal the message in progress is left as it was, except that bytes of it may have landed.
+#[inline]
+pub(crate) fn accept(
+    qp: &mut Qp,
+    sh: &mut Shared,
+    now: Instant,
+    packet: &Packet,
+    payload: &Payload<'_>,
+) -> Result<bool, Refusal> {
+    let operation = packet.bth.opcode.operation();
+    check_framing(qp, packet, payload)?;
+    if operation.is_send() {
+        send(qp, sh, packet, payload)?;
+    } else {
+        write(qp, sh, packet, payload)?;
+    }
+    if !operation.ends_message() {
+        return Ok(false);
+    }
+    finish(qp, sh, now, packet)?;
+    Ok(true)
+}
+
+/// Opcode sequence and payload length (IBTA 9.7.4.1.2, 9.7.4.1.6).
+#[inline]
+fn check_framing(qp: &Qp, packet: &Packet, payload: &Payload<'_>) -> Result<(), Refusal> {
+    let operation = packet.bth.opcode.operation();
+    let in_order = match qp.responder.message {
+        Message::None => operation.starts_message(),
+        Message::Send { .. } => operation.is_send() && !operation.starts_message(),
+        Message::Write { .. } => operation.is_write() && !operation.starts_message(),
+    };
+    if !in_order {
+        return Err(Refusal::Invalid(
+            "the opcode does not follow the one before it in its message (IBTA 9.7.4.1.2)",
+        ));
+    }
+    let len = payload.len() as u32;
+    let fits = if operation.ends_message() {
+        len <= qp.mtu && (operation.starts_message() || len > 0)
+    } else {
+        len == qp.mtu
+    };
+    if fits { Ok(()) } else { Err(Refusal::Invalid("payload length against the path MTU (IBTA 9.7.4.1.6)")) }
+}
+
+fn send(qp: &mut Qp, sh: &mut Shared, packet: &Packet, payload: &Payload<'_>) -> Result<(), Refusal> {
+    let offset = match qp.responder.message {
+        Message::Send { offset } => offset,
+        _ => {
+            take_receive(qp, sh, packet)?;
+            0
+        }
+    };
+    if offset + payload.len() as u64 > qp.scatter.capacity {
+        return Err(Refusal::TooLong);
+    }
+    let pd = receive_pd(qp, sh);
+    sh.scatter(pd, qp.scatter.sges(), offset, payload).map_err(Refusal::Local)?;
+    qp.responder.message = Message::Send { offset: offset + payload.len() as u64 };
+    Ok(())
+}
+
+fn write(qp: &mut Qp, sh: &mut Shared, packet: &Packet, payload: &Payload<'_>) -> Result<(), Refusal> {
+    let operation = packet.bth.opcode.operation();
+    let (va, rkey, len, offset) = match qp.responder.message {
+        Message::Write { va, rkey, len, offset } => (va, rkey, len, offset),
+        _ => (packet.reth.va, packet.reth.rkey, packet.reth.len, 0),
+    };
+    if !qp.access.contains(Access::REMOTE_WRITE) {
+        return Err(Refusal::Rights);
+    }
+    let left = len - offset;
+    let part = payload.len() as u32;
+    if part > left
+        || (operation.ends_message() && part != left)
+        || (!operation.ends_message() && part == left)
+    {
+        return Err(Refusal::Invalid("RETH length against the payload (IBTA 9.7.4.1.6)"));
+    }
+    // The first packet answers for the whole message; each packet for the bytes it still has to
+    // write, because the region may have gone in between.
+    if left > 0 {
+        let at = va.wrapping_add(offset as u64);
+        let span = sh
+            .memory
+            .check_remote(qp.pd, qp.num, rkey, at, left, RemoteRight::Write)
+            .map_err(Refusal::Access)?;
+        if operation.has_immediate() && !qp.responder.receive_taken {
+            take_receive(qp, sh, packet)?;
+        }
+        if !payload.is_elided() {
+            dma::write(span.slice(0, part as usize), payload, 0, part as usize);
+        }
+    } else if operation.has_immediate() && !qp.responder.receive_taken {
+        take_receive(qp, sh, packet)?;
+    }
+    qp.responder.message = Message::Write { va, rkey, len, offset: offset + part };
+    Ok(())
+}
+
+/// Takes a posted receive for the message that begins (or, WRITE with immediate, ends) here.
+#[inline]
+fn take_receive(qp: &mut Qp, sh: &mut Shared, packet: &Packet) -> Result<(), Refusal> {
+    if qp.responder.receive_taken {
+        return Ok(());
+    }
+    let taken = if qp.qp_type == QpType::XrcRecv {
+        let srq = xrc_srq(qp, sh, packet.xrc_srq)?;
+        qp.responder.srq = Some(srq);
+        take_shared(qp, sh, srq)
+    } else if let Some(srq) = qp.srq {
+        take_shared(qp, sh, srq)
+    } else {
+        qp.rq.take(&mut qp.scatter)
+    };
+    if !taken {
+        return Err(Refusal::NotReady);
+    }
+    qp.responder.receive_taken = true;
+    Ok(())
+}
+
+fn take_shared(qp: &mut Qp, sh: &mut Shared, srq: SrqId) -> bool {
+    let Some(queue) = sh.srqs.get_mut(srq) else { return false };
+    let taken = queue.queue.take(&mut qp.scatter);
+    if taken {
+        sh.check_srq_limit(srq);
+    }
+    taken
+}
+
+/// The shared receive queue that an XRC packet names; it must be of the target's domain.
+fn xrc_srq(qp: &Qp, sh: &mut Shared, number: u32) -> Result<SrqId, Refusal> {
+    match sh.srqs.at(number) {
+        Some((id, srq)) if srq.xrc.is_some_and(|(domain, _)| Some(domain) == qp.xrcd) => Ok(id),
+        _ => Err(Refusal::Invalid("the XRC shared receive queue does not exist in this domain (IBTA A14)")),
+    }
+}
+
+/// Protection domain that receives are checked against.
+fn receive_pd(qp: &Qp, sh: &Shared) -> PdId {
+    qp.responder.srq.or(qp.srq).and_then(|id| sh.srqs.get(id)).map_or(qp.pd, |srq| srq.pd)
+}
+
+/// Completion queue that receives go to: an XRC shared receive queue has its own.
+fn receive_cq(qp: &Qp, sh: &Shared) -> CqId {
+    qp.responder.srq.and_then(|id| sh.srqs.get(id)).and_then(|srq| srq.xrc).map_or(qp.recv_cq, |(_, cq)| cq)
+}
+
+/// The message is whole: completion for a SEND, or a WRITE with immediate.
+#[inline]
+fn finish(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet) -> Result<(), Refusal> {
+    let operation = packet.bth.opcode.operation();
+    let invalidates = matches!(operation, Operation::SendLastInv | Operation::SendOnlyInv);
+    if invalidates {
+        sh.memory.invalidate_remote(qp.pd, qp.num, Key(packet.invalidate)).map_err(Refusal::Access)?;
+    }
+    let message = core::mem::take(&mut qp.responder.message);
+    let (op, byte_len) = match message {
+        Message::Send { offset } => (CompletionOp::Recv, offset as u32),
+        Message::Write { len, .. } if operation.has_immediate() => (CompletionOp::RecvWriteImm, len),
+        _ => return Ok(()),
+    };
+    let mut done = completion(qp, now, qp.scatter.wr_id, op, Status::Success);
+    done.byte_len = byte_len;
+    done.solicited = packet.bth.solicited;
+    done.has_immediate = operation.has_immediate();
+    done.has_invalidate = invalidates;
+    done.immediate = if invalidates { packet.invalidate } else { packet.immediate };
+    done.src_qp = qp.peer;
+    let cq = receive_cq(qp, sh);
+    qp.responder.receive_taken = false;
+    sh.complete(cq, done, None);
+    Ok(())
+}
+
+/// The receive that a failing message holds completes with an error.
+pub(crate) fn fail_receive(qp: &mut Qp, sh: &mut Shared, now: Instant, status: Status) {
+    if !core::mem::take(&mut qp.responder.receive_taken) {
+        return;
+    }
+    qp.responder.message = Message::None;
+    let done = completion(qp, now, qp.scatter.wr_id, CompletionOp::Recv, status);
+    let cq = receive_cq(qp, sh);
+    sh.complete(cq, done, None);
+}
+
+/// Flushes the receive in progress and the queue pair's own receive queue (IBTA 10.3.1.5).
+pub(crate) fn flush(qp: &mut Qp, sh: &mut Shared, now: Instant) {
+    fail_receive(qp, sh, now, Status::WorkRequestFlushed);
+    while qp.rq.take(&mut qp.scatter) {
+        let done = completion(qp, now, qp.scatter.wr_id, CompletionOp::Recv, Status::WorkRequestFlushed);
+        sh.complete(qp.recv_cq, done, None);
+    }
+}

@@ -1,0 +1,685 @@
+//! The requester: fetches WQEs, executes them, and cuts their messages into packets (IBTA 9.7.2, 9.8).
+//!
+//! Every service shares it. A WQE that has been executed stands in the in-flight ring until its work
+//! is done: for an unreliable queue when its last packet has left, for a reliable one when it is
+//! acknowledged or answered ([`super::rc::recovery`]). The cursor is where the next packet comes
+//! from; going back N packets is moving the cursor.
+//!
+//! ```text
+//!   send queue:   released .... fetched ........ posted
+//!   in flight:        head ... cursor ... tail
+//!                       una             sent    next_psn
+//! ```
+
+use crate::attr::QpType;
+use crate::congestion::Window;
+use crate::event::Event;
+use crate::memory::AccessFault;
+use crate::nic::TxFrame;
+use crate::qp::Qp;
+use crate::queue::wqe::{GatherCursor, Wqe, WqeOp};
+use crate::shared::Shared;
+use crate::transport::{Cause, completion, enter_error, explain};
+use crate::work::{CompletionOp, Status};
+use adverb_wire::{AtomicEth, Bth, Instant, Opcode, Operation, Packet, Psn, Reth};
+
+/// A WQE that has been executed and is not done.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Inflight {
+    /// First PSN; a READ takes one for each response packet.
+    pub psn: Psn,
+    /// PSNs taken; 0 for local operations.
+    pub packets: u32,
+    /// Where the WQE starts in the send queue, and where the next one does.
+    pub block: u32,
+    pub end_block: u32,
+    pub op: WqeOp,
+    pub signaled: bool,
+}
+
+/// What one step of a requester did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum SendStep {
+    /// Nothing to do until something else happens.
+    Idle,
+    /// Read a WQE from memory.
+    Fetched,
+    /// Executed a WQE: it is in flight now, or, a local operation, done.
+    Executed,
+    /// A packet is in the frame.
+    Packet,
+}
+
+/// The sending half of a queue pair.
+#[derive(Debug)]
+pub(crate) struct Requester {
+    /// Oldest PSN that is not acknowledged. Inside a READ: the next response expected.
+    pub una: Psn,
+    /// One past the highest PSN ever sent.
+    pub sent: Psn,
+    /// First PSN of the next WQE.
+    next_psn: Psn,
+    /// In-flight ring, free-running indices: oldest, sending, next free.
+    pub head: u32,
+    cursor: u32,
+    tail: u32,
+    /// Next packet of the WQE at the cursor.
+    cursor_packet: u32,
+    /// READs and atomics without an answer.
+    pub outstanding_reads: u8,
+    pub max_rd_atomic: u8,
+    /// Retries left.
+    pub retries: u8,
+    pub rnr_retries: u8,
+    /// Timeouts in a row, for the explanation.
+    pub expiries: u8,
+    /// Waiting for the RNR timer; nothing is sent.
+    pub rnr_wait: bool,
+    /// The PSN that a lost response made us go back to; not twice without progress.
+    pub implied_nak_at: Option<Psn>,
+    pub window: Window,
+    /// The WQE at the cursor, and how far its scatter/gather list has been walked.
+    loaded: Option<Wqe>,
+    gather: GatherCursor,
+    /// The READ or atomic at the head, once its first response came.
+    pub answering: Option<Wqe>,
+    /// A WQE read from memory and not executed.
+    fetched: Option<Wqe>,
+    /// The last WQE of the ring failed; reported when it becomes the head.
+    failure: Option<Cause>,
+    ring: Box<[Inflight]>,
+}
+
+const BLANK: Inflight =
+    Inflight { psn: Psn::new(0), packets: 0, block: 0, end_block: 0, op: WqeOp::Nop, signaled: false };
+
+impl Requester {
+    /// A requester for a send queue of `blocks` (a power of two) blocks.
+    pub fn new(blocks: u32) -> Self {
+        Requester {
+            una: Psn::new(0),
+            sent: Psn::new(0),
+            next_psn: Psn::new(0),
+            head: 0,
+            cursor: 0,
+            tail: 0,
+            cursor_packet: 0,
+            outstanding_reads: 0,
+            max_rd_atomic: 0,
+            retries: 0,
+            rnr_retries: 0,
+            expiries: 0,
+            rnr_wait: false,
+            implied_nak_at: None,
+            window: Window::new(0),
+            loaded: None,
+            gather: GatherCursor::default(),
+            answering: None,
+            fetched: None,
+            failure: None,
+            ring: vec![BLANK; blocks as usize].into_boxed_slice(),
+        }
+    }
+
+    /// Forgets everything (transition to RESET).
+    pub fn reset(&mut self) {
+        let ring = core::mem::take(&mut self.ring);
+        let window = self.window;
+        *self = Requester { window, ring, ..Requester::new(0) };
+    }
+
+    /// Sets the first PSN (transition to RTS).
+    pub fn set_first_psn(&mut self, psn: Psn) {
+        self.una = psn;
+        self.sent = psn;
+        self.next_psn = psn;
+    }
+
+    /// PSN of the next WQE.
+    pub fn next_psn(&self) -> Psn {
+        self.next_psn
+    }
+
+    /// Whether anything is in flight.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.head == self.tail
+    }
+
+    /// Whether packets are out that have not been acknowledged.
+    #[inline]
+    pub fn awaits_acknowledgement(&self) -> bool {
+        self.una != self.sent
+    }
+
+    /// The oldest WQE in flight.
+    #[inline]
+    pub fn oldest(&self) -> Option<Inflight> {
+        (!self.is_empty()).then(|| *self.entry(self.head))
+    }
+
+    #[inline]
+    fn entry(&self, index: u32) -> &Inflight {
+        &self.ring[index as usize & (self.ring.len() - 1)]
+    }
+
+    fn push(&mut self, entry: Inflight) {
+        let mask = self.ring.len() - 1;
+        self.ring[self.tail as usize & mask] = entry;
+        self.tail = self.tail.wrapping_add(1);
+        self.next_psn = self.next_psn.add(entry.packets);
+    }
+
+    /// Moves the cursor back to the oldest unacknowledged PSN.
+    pub fn go_back(&mut self) {
+        self.cursor = self.head;
+        self.loaded = None;
+        self.cursor_packet = match self.oldest() {
+            Some(e) if e.packets > 0 => self.una.since(e.psn).max(0) as u32,
+            _ => 0,
+        };
+    }
+
+    /// Brings a cursor that acknowledgements have overtaken up to the oldest unacknowledged PSN.
+    #[inline]
+    pub fn catch_up(&mut self) {
+        let behind = self.cursor.wrapping_sub(self.head) as i32;
+        if behind < 0 {
+            self.go_back();
+        } else if behind == 0
+            && let Some(e) = self.oldest()
+            && self.una.since(e.psn) > self.cursor_packet as i32
+        {
+            self.go_back();
+        }
+    }
+
+    /// Whether the head is a WQE that failed before it was sent.
+    pub fn head_failed(&self) -> bool {
+        self.failure.is_some() && self.head.wrapping_add(1) == self.tail
+    }
+
+    fn fail(&mut self, cause: Cause) {
+        self.failure = Some(cause);
+    }
+
+    /// `head <= cursor <= tail`, `una <= sent <= next_psn`.
+    pub fn check_invariants(&self) {
+        let inflight = self.tail.wrapping_sub(self.head);
+        assert!(inflight as usize <= self.ring.len(), "more in flight than the ring holds");
+        assert!(self.cursor.wrapping_sub(self.head) <= inflight, "cursor outside of the ring");
+        assert!(self.sent.since(self.una) >= 0, "acknowledged what was not sent");
+        assert!(self.next_psn.since(self.sent) >= 0, "sent what was not executed");
+    }
+}
+
+const _: () = assert!(core::mem::size_of::<Requester>() <= 448);
+
+/// One step of the sending half: fetch, execute, or one packet into `out`.
+#[inline]
+pub(crate) fn step(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame) -> SendStep {
+    if qp.requester.rnr_wait || !(qp.sends() || qp.state == crate::attr::QpState::Sqd) {
+        return SendStep::Idle;
+    }
+    while qp.requester.cursor != qp.requester.tail {
+        let entry = *qp.requester.entry(qp.requester.cursor);
+        let last_failed =
+            qp.requester.failure.is_some() && qp.requester.cursor.wrapping_add(1) == qp.requester.tail;
+        if last_failed {
+            return SendStep::Idle;
+        }
+        if entry.packets > 0 {
+            return packet(qp, sh, now, out, &entry);
+        }
+        qp.requester.cursor = qp.requester.cursor.wrapping_add(1);
+    }
+    if qp.draining || !qp.sends() || qp.requester.failure.is_some() {
+        return SendStep::Idle;
+    }
+    if qp.requester.fetched.is_none() {
+        return fetch(qp);
+    }
+    execute(qp, sh, now)
+}
+
+/// Reads the next WQE.
+fn fetch(qp: &mut Qp) -> SendStep {
+    if !qp.sq.has_unfetched() {
+        return SendStep::Idle;
+    }
+    let available = qp.sq.posted.wrapping_sub(qp.sq.fetched);
+    match qp.sq.ring.decode(qp.sq.fetched, available, qp.sq.layout()) {
+        Ok(wqe) => {
+            qp.requester.fetched = Some(wqe);
+            SendStep::Fetched
+        }
+        Err(fault) => {
+            let block = qp.sq.fetched;
+            qp.sq.fetched = block.wrapping_add(1);
+            let bad = Inflight { block, end_block: qp.sq.fetched, psn: qp.requester.next_psn, ..BLANK };
+            qp.requester.push(Inflight { signaled: true, ..bad });
+            qp.requester.fail(Cause::local(Status::LocalQpOperation, fault.rule()));
+            SendStep::Executed
+        }
+    }
+}
+
+/// Takes a fetched WQE into flight, unless it has to wait. A WQE that waits is fetched again, so that
+/// a change made to it in memory meanwhile takes effect.
+fn execute(qp: &mut Qp, sh: &mut Shared, now: Instant) -> SendStep {
+    let Some(wqe) = qp.requester.fetched.take() else { return SendStep::Idle };
+    let refused = check(qp, &wqe);
+    if refused.is_none() {
+        let waits_for_fence = wqe.fence && qp.requester.outstanding_reads > 0;
+        let waits_for_depth =
+            wqe.op.awaits_response() && qp.requester.outstanding_reads >= qp.requester.max_rd_atomic;
+        if waits_for_fence || waits_for_depth {
+            return SendStep::Idle;
+        }
+    }
+    let end_block = wqe.block.wrapping_add(wqe.blocks());
+    qp.sq.fetched = end_block;
+    let packets = if wqe.op.is_local() { 0 } else { wqe.len.div_ceil(qp.mtu).max(1) };
+    let psn = qp.requester.next_psn;
+    let entry = Inflight {
+        psn,
+        packets: if refused.is_some() { 0 } else { packets },
+        block: wqe.block,
+        end_block,
+        op: wqe.op,
+        signaled: wqe.signaled,
+    };
+    qp.requester.push(entry);
+    if let Some(cause) = refused {
+        qp.requester.fail(cause);
+    } else if wqe.op.is_local() {
+        if let Err(cause) = local(qp, sh, &wqe) {
+            qp.requester.fail(cause);
+        }
+    } else {
+        qp.requester.outstanding_reads += wqe.op.awaits_response() as u8;
+        if qp.requester.cursor.wrapping_add(1) == qp.requester.tail {
+            qp.requester.loaded = Some(wqe);
+            qp.requester.cursor_packet = 0;
+            qp.requester.gather = GatherCursor { segment: wqe.data_segment, ..Default::default() };
+        }
+    }
+    settle(qp, sh, now);
+    SendStep::Executed
+}
+
+/// Rules that a WQE must meet before it is sent (IBTA table 36 for operations by service).
+fn check(qp: &Qp, wqe: &Wqe) -> Option<Cause> {
+    let operation = |rule| Some(Cause::local(Status::LocalQpOperation, rule));
+    let allowed = match qp.qp_type {
+        QpType::Rc | QpType::XrcSend => true,
+        QpType::Uc => {
+            wqe.op.is_local()
+                || matches!(wqe.op, WqeOp::Send | WqeOp::SendImm | WqeOp::Write | WqeOp::WriteImm)
+        }
+        QpType::Ud | QpType::Gsi => matches!(wqe.op, WqeOp::Nop | WqeOp::Send | WqeOp::SendImm),
+        QpType::XrcRecv => false,
+    };
+    if !allowed {
+        return operation("the operation is not one of this transport service's (IBTA 9.6, table 36)");
+    }
+    if wqe.op.awaits_response() && qp.requester.max_rd_atomic == 0 {
+        return operation("READs and atomics need an initiator depth above 0 (IBTA 11.2.4.2)");
+    }
+    if matches!(wqe.op, WqeOp::CompareSwap | WqeOp::FetchAdd) && wqe.len != 8 {
+        return Some(Cause::local(
+            Status::LocalLength,
+            "an atomic's answer takes exactly 8 bytes (IBTA 9.4.5)",
+        ));
+    }
+    if qp.is_datagram() && wqe.len > qp.mtu {
+        return Some(Cause::local(Status::LocalLength, "a datagram is at most one path MTU (IBTA 9.8.4)"));
+    }
+    if wqe.inline && wqe.op.awaits_response() {
+        return operation("an answer cannot go inline");
+    }
+    None
+}
+
+/// Executes an operation that needs no packet.
+fn local(qp: &mut Qp, sh: &mut Shared, wqe: &Wqe) -> Result<(), Cause> {
+    let fault = |f: AccessFault| Cause::local(Status::MemoryWindowBind, f.rule());
+    match wqe.op {
+        WqeOp::BindMw => {
+            let bind = qp.sq.ring.bind(wqe);
+            sh.memory.bind_mw(qp.pd, qp.num, &bind).map_err(fault)?;
+        }
+        WqeOp::LocalInv => {
+            let key = adverb_wire::Key(wqe.imm);
+            sh.memory
+                .invalidate_local(qp.pd, qp.num, key)
+                .map_err(|f| Cause::local(Status::LocalProtection, f.rule()))?;
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Builds the next packet of the WQE at the cursor.
+#[inline]
+fn packet(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame, entry: &Inflight) -> SendStep {
+    let index = qp.requester.cursor_packet;
+    let psn = entry.psn.add(index);
+    if qp.is_reliable() && psn.since(qp.requester.una) >= qp.requester.window.packets() as i32 {
+        return SendStep::Idle;
+    }
+    let Some(wqe) = load(qp, sh, now, entry) else { return SendStep::Idle };
+    out.payload.clear();
+    out.packet = Packet { flow: qp.flow, ..Packet::default() };
+    out.path = qp.path;
+    let end = match wqe.op {
+        WqeOp::Read | WqeOp::CompareSwap | WqeOp::FetchAdd => {
+            request(qp, &wqe, index, &mut out.packet);
+            entry.packets
+        }
+        _ => match message(qp, sh, &wqe, index, out) {
+            Ok(()) => index + 1,
+            Err(fault) => {
+                return abandon(qp, sh, now, Cause::local(Status::LocalProtection, fault.rule()));
+            }
+        },
+    };
+    out.packet.bth.psn = psn;
+    if !qp.is_datagram() {
+        out.packet.bth.dest_qp = qp.peer;
+    }
+    let after = entry.psn.add(end);
+    if psn.is_before(qp.requester.sent) {
+        sh.counters.retransmitted_packets += 1;
+    }
+    if qp.requester.sent.is_before(after) {
+        qp.requester.sent = after;
+    }
+    advance(qp, entry, end);
+    if qp.is_reliable() {
+        if qp.deadline == Instant::NEVER && qp.rto > adverb_wire::Duration::ZERO {
+            qp.deadline = now + qp.rto;
+        }
+    } else if end == entry.packets {
+        // Nobody acknowledges: the message is done when its last packet has left (IBTA 9.8.3.2).
+        qp.requester.una = qp.requester.sent;
+        settle_unreliable(qp, sh, now);
+    }
+    SendStep::Packet
+}
+
+fn advance(qp: &mut Qp, entry: &Inflight, end: u32) {
+    if end == entry.packets {
+        qp.requester.cursor = qp.requester.cursor.wrapping_add(1);
+        qp.requester.cursor_packet = 0;
+        qp.requester.loaded = None;
+    } else {
+        qp.requester.cursor_packet = end;
+    }
+}
+
+/// The decoded WQE at the cursor; read again after going back.
+#[inline]
+fn load(qp: &mut Qp, sh: &mut Shared, now: Instant, entry: &Inflight) -> Option<Wqe> {
+    if let Some(wqe) = qp.requester.loaded {
+        return Some(wqe);
+    }
+    let blocks = entry.end_block.wrapping_sub(entry.block);
+    match qp.sq.ring.decode(entry.block, blocks, qp.sq.layout()) {
+        Ok(wqe) if wqe.len.div_ceil(qp.mtu).max(1) == entry.packets && wqe.op == entry.op => {
+            qp.requester.loaded = Some(wqe);
+            qp.requester.gather = GatherCursor { segment: wqe.data_segment, ..Default::default() };
+            Some(wqe)
+        }
+        _ => {
+            let rule = "the WQE was changed in memory after it was sent, and has to be sent again";
+            abandon(qp, sh, now, Cause::local(Status::LocalQpOperation, rule));
+            None
+        }
+    }
+}
+
+/// The WQE at the cursor cannot be sent any further: it fails once all before it are done. What was
+/// executed after it has not been sent (the cursor never passes a failing WQE) and is flushed.
+fn abandon(qp: &mut Qp, sh: &mut Shared, now: Instant, cause: Cause) -> SendStep {
+    if qp.requester.cursor == qp.requester.head {
+        fail_oldest(qp, sh, now, &cause);
+        return SendStep::Idle;
+    }
+    // Give up the WQEs behind it: they go back to the send queue to be flushed with the rest.
+    let keep = qp.requester.cursor.wrapping_add(1);
+    if keep != qp.requester.tail {
+        qp.sq.fetched = qp.requester.entry(keep).block;
+        qp.requester.tail = keep;
+    }
+    qp.requester.fail(cause);
+    SendStep::Idle
+}
+
+/// READ and atomic requests: one packet, whatever the length of the answer.
+fn request(qp: &Qp, wqe: &Wqe, index: u32, packet: &mut Packet) {
+    let operation = match wqe.op {
+        WqeOp::Read => Operation::ReadRequest,
+        WqeOp::CompareSwap => Operation::CompareSwap,
+        _ => Operation::FetchAdd,
+    };
+    packet.bth = Bth { opcode: Opcode::new(qp.service(), operation), ack_req: true, ..Bth::default() };
+    packet.xrc_srq = wqe.xrc_srqn;
+    if wqe.op == WqeOp::Read {
+        // After a lost response the rest is asked for: advanced address, remaining length.
+        let offset = index * qp.mtu;
+        packet.reth =
+            Reth { va: wqe.raddr.wrapping_add(offset as u64), rkey: wqe.rkey, len: wqe.len - offset };
+    } else {
+        packet.atomic =
+            AtomicEth { va: wqe.raddr, rkey: wqe.rkey, swap_add: wqe.swap_add, compare: wqe.compare };
+    }
+}
+
+/// A SEND or WRITE packet with its payload.
+#[inline]
+fn message(qp: &mut Qp, sh: &Shared, wqe: &Wqe, index: u32, out: &mut TxFrame) -> Result<(), AccessFault> {
+    let offset = index * qp.mtu;
+    let len = (wqe.len - offset).min(qp.mtu);
+    let first = index == 0;
+    let last = offset + len == wqe.len;
+    let packet = &mut out.packet;
+    packet.payload_len = len;
+    packet.xrc_srq = wqe.xrc_srqn;
+    packet.bth = Bth {
+        opcode: Opcode::new(qp.service(), operation(wqe.op, first, last)),
+        solicited: last && wqe.solicited,
+        ack_req: qp.is_reliable() && (last || (index + 1) % qp.requester.window.ack_interval() == 0),
+        ..Bth::default()
+    };
+    match wqe.op {
+        WqeOp::SendImm | WqeOp::WriteImm => packet.immediate = wqe.imm,
+        WqeOp::SendInv => packet.invalidate = wqe.imm,
+        _ => {}
+    }
+    if matches!(wqe.op, WqeOp::Write | WqeOp::WriteImm) {
+        packet.reth = Reth { va: wqe.raddr, rkey: wqe.rkey, len: wqe.len };
+    }
+    if qp.is_datagram() {
+        super::ud::address(qp, wqe, out);
+    }
+    if wqe.inline {
+        qp.sq.ring.gather_inline(wqe, offset, len, &mut out.payload);
+        return Ok(());
+    }
+    gather(qp, sh, wqe, offset, len, out)
+}
+
+/// Operation of a packet by its place in the message.
+const fn operation(op: WqeOp, first: bool, last: bool) -> Operation {
+    use Operation::*;
+    match (op, first, last) {
+        (WqeOp::Write | WqeOp::WriteImm, true, false) => WriteFirst,
+        (WqeOp::Write | WqeOp::WriteImm, false, false) => WriteMiddle,
+        (WqeOp::Write, false, true) => WriteLast,
+        (WqeOp::Write, true, true) => WriteOnly,
+        (WqeOp::WriteImm, false, true) => WriteLastImm,
+        (WqeOp::WriteImm, true, true) => WriteOnlyImm,
+        (_, true, false) => SendFirst,
+        (_, false, false) => SendMiddle,
+        (WqeOp::SendImm, false, true) => SendLastImm,
+        (WqeOp::SendImm, true, true) => SendOnlyImm,
+        (WqeOp::SendInv, false, true) => SendLastInv,
+        (WqeOp::SendInv, true, true) => SendOnlyInv,
+        (_, false, true) => SendLast,
+        (_, true, true) => SendOnly,
+    }
+}
+
+/// Collects `len` bytes from `offset` of the message, walking the list on from where it stands.
+#[inline]
+fn gather(
+    qp: &mut Qp,
+    sh: &Shared,
+    wqe: &Wqe,
+    offset: u32,
+    len: u32,
+    out: &mut TxFrame,
+) -> Result<(), AccessFault> {
+    let mut at = qp.requester.gather;
+    if at.message_offset > offset || at.segment < wqe.data_segment {
+        at = GatherCursor { segment: wqe.data_segment, ..Default::default() };
+    }
+    let mut skip = offset - at.message_offset;
+    let mut left = len;
+    while (skip > 0 || left > 0) && at.segment < wqe.segments {
+        let sge = qp.sq.ring.sge(wqe, at.segment);
+        let room = sge.len.saturating_sub(at.offset);
+        if room == 0 {
+            at.segment += 1;
+            at.offset = 0;
+            continue;
+        }
+        if skip > 0 {
+            let step = skip.min(room);
+            skip -= step;
+            at.offset += step;
+            at.message_offset += step;
+            continue;
+        }
+        let step = left.min(room);
+        let addr = sge.addr.wrapping_add(at.offset as u64);
+        let span = sh.memory.check_local(qp.pd, sge.lkey, addr, step, false)?;
+        out.payload.push(span);
+        left -= step;
+        at.offset += step;
+        at.message_offset += step;
+    }
+    qp.requester.gather = at;
+    if left == 0 { Ok(()) } else { Err(AccessFault::OutOfBounds) }
+}
+
+/// Completes everything at the head that is done: local operations, and a failure whose turn came.
+pub(crate) fn settle(qp: &mut Qp, sh: &mut Shared, now: Instant) {
+    while let Some(entry) = qp.requester.oldest() {
+        if qp.requester.head_failed() {
+            if let Some(cause) = qp.requester.failure.take() {
+                fail_oldest(qp, sh, now, &cause);
+            }
+            return;
+        }
+        if entry.packets > 0 {
+            break;
+        }
+        complete_oldest(qp, sh, now, &entry, 0);
+    }
+    if qp.requester.is_empty() && qp.draining {
+        qp.draining = false;
+        if qp.attr.sqd_notify {
+            sh.event(Event::SqDrained(qp.id));
+        }
+    }
+}
+
+fn settle_unreliable(qp: &mut Qp, sh: &mut Shared, now: Instant) {
+    while let Some(entry) = qp.requester.oldest() {
+        if qp.requester.head == qp.requester.cursor || qp.requester.head_failed() {
+            break;
+        }
+        complete_oldest(qp, sh, now, &entry, 0);
+    }
+    settle(qp, sh, now);
+}
+
+/// The oldest WQE is done: completion if it asked for one.
+#[inline]
+pub(crate) fn complete_oldest(qp: &mut Qp, sh: &mut Shared, now: Instant, entry: &Inflight, byte_len: u32) {
+    qp.requester.head = qp.requester.head.wrapping_add(1);
+    qp.requester.answering = None;
+    if entry.signaled {
+        let wr_id = qp.sq.wr_id(entry.block);
+        let mut done = completion(qp, now, wr_id, completion_op(entry.op), Status::Success);
+        done.byte_len = byte_len;
+        sh.complete(qp.send_cq, done, Some(entry.end_block));
+    }
+}
+
+/// The oldest WQE fails: error completion, then everything behind it is flushed.
+pub(crate) fn fail_oldest(qp: &mut Qp, sh: &mut Shared, now: Instant, cause: &Cause) {
+    if let Some(entry) = qp.requester.oldest() {
+        let wr_id = qp.sq.wr_id(entry.block);
+        explain(qp, sh, now, wr_id, cause);
+        qp.requester.head = qp.requester.head.wrapping_add(1);
+        let mut done = completion(qp, now, wr_id, completion_op(entry.op), cause.status);
+        done.vendor = cause.packet.and_then(|p| p.syndrome).unwrap_or(0) as u32;
+        sh.complete(qp.send_cq, done, Some(entry.end_block));
+    }
+    if qp.is_datagram() || qp.qp_type == QpType::Uc {
+        // Unreliable services stop sending only (IBTA 10.3.1.6).
+        flush(qp, sh, now);
+        qp.state = crate::attr::QpState::Sqe;
+        return;
+    }
+    enter_error(qp, sh, now);
+}
+
+/// Flushes every posted send (IBTA 10.3.1.5): in flight first, then what was never fetched.
+pub(crate) fn flush(qp: &mut Qp, sh: &mut Shared, now: Instant) {
+    while let Some(entry) = qp.requester.oldest() {
+        qp.requester.head = qp.requester.head.wrapping_add(1);
+        flush_one(qp, sh, now, entry.block, entry.end_block, entry.op);
+    }
+    while qp.sq.has_unfetched() {
+        let block = qp.sq.fetched;
+        let available = qp.sq.posted.wrapping_sub(block);
+        let (op, blocks) = match qp.sq.ring.decode(block, available, qp.sq.layout()) {
+            Ok(wqe) => (wqe.op, wqe.blocks()),
+            Err(_) => (WqeOp::Nop, 1),
+        };
+        qp.sq.fetched = block.wrapping_add(blocks);
+        flush_one(qp, sh, now, block, qp.sq.fetched, op);
+    }
+    let r = &mut qp.requester;
+    r.cursor = r.head;
+    r.tail = r.head;
+    r.una = r.next_psn;
+    r.sent = r.next_psn;
+    r.outstanding_reads = 0;
+    r.rnr_wait = false;
+    r.loaded = None;
+    r.fetched = None;
+    r.failure = None;
+    r.answering = None;
+}
+
+fn flush_one(qp: &mut Qp, sh: &mut Shared, now: Instant, block: u32, end_block: u32, op: WqeOp) {
+    let done = completion(qp, now, qp.sq.wr_id(block), completion_op(op), Status::WorkRequestFlushed);
+    sh.complete(qp.send_cq, done, Some(end_block));
+}
+
+const fn completion_op(op: WqeOp) -> CompletionOp {
+    match op {
+        WqeOp::Write | WqeOp::WriteImm => CompletionOp::Write,
+        WqeOp::Read => CompletionOp::Read,
+        WqeOp::CompareSwap => CompletionOp::CompareSwap,
+        WqeOp::FetchAdd => CompletionOp::FetchAdd,
+        WqeOp::BindMw => CompletionOp::BindMw,
+        WqeOp::LocalInv => CompletionOp::LocalInv,
+        WqeOp::Send | WqeOp::SendImm | WqeOp::SendInv | WqeOp::Nop => CompletionOp::Send,
+    }
+}
