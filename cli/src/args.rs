@@ -1,0 +1,275 @@
+//! The command line: what `adverb --help` says.
+
+use adverb_io::{PathPolicy, Settings};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+const EXAMPLES: &str = "\
+Examples:
+  adverb devices
+      Show the NIC that programs will see.
+  adverb run -- ibv_rc_pingpong -g 0 &
+  adverb run -- ibv_rc_pingpong -g 0 localhost
+      Two processes, one host, no hardware.
+  adverb run --address 127.0.0.1 --loss 0.01 --seed 7 -- ib_write_bw -u 10
+      Lose one packet in a hundred, the same ones each time.
+  adverb run --pcap out.pcap --trace -- ./my_program
+      Write every frame for Wireshark, and explain every failed completion.";
+
+const RUN_EXAMPLES: &str = "\
+The command inherits standard input and output, takes the place of this process, and so gets its signals and gives
+its exit status. Settings reach it, and every program that it starts, in the environment variable ADVERB; a program
+that is started with LD_LIBRARY_PATH and ADVERB set by other means behaves alike.
+
+Examples:
+  adverb run -- ib_write_bw
+  adverb run --address 127.0.0.2 -- ib_write_bw 127.0.0.1
+  adverb run --loss 0.05 --direction tx --seed 3 -- ibv_rc_pingpong -g 0 -c localhost";
+
+/// Runs unmodified RDMA programs on a NIC made of software: RoCEv2 over UDP, with no RDMA hardware, no kernel module
+/// and no root.
+#[derive(Parser, Debug)]
+#[command(name = "adverb", version, after_help = EXAMPLES, max_term_width = 110)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub action: Action,
+}
+
+/// The subcommands.
+#[derive(Subcommand, Debug)]
+pub enum Action {
+    /// Run a program on the NIC
+    #[command(after_help = RUN_EXAMPLES)]
+    Run(Box<Run>),
+    /// List the NIC, its port and its GIDs
+    Devices(Devices),
+}
+
+/// `adverb run`.
+#[derive(Args, Debug)]
+pub struct Run {
+    /// The NIC and its faults.
+    #[command(flatten)]
+    pub nic: Nic,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+/// `adverb devices`.
+#[derive(Args, Debug)]
+pub struct Devices {
+    /// IP address of the NIC [default: the one that the default route leaves from]
+    #[arg(long, value_name = "IP", value_parser = address)]
+    pub address: Option<IpAddr>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Settings of the NIC.
+#[derive(Args, Debug, Default)]
+pub struct Nic {
+    /// IP address of the NIC [default: the one that the default route leaves from]
+    #[arg(long, value_name = "IP", value_parser = address)]
+    pub address: Option<IpAddr>,
+    /// Way to processes of the same address
+    #[arg(long, value_name = "WAY", value_enum)]
+    pub path: Option<Path>,
+
+    /// Lose each packet with this probability
+    #[arg(long, value_name = "P", value_parser = probability, help_heading = "Faults")]
+    pub loss: Option<f64>,
+    /// Deliver each packet twice with this probability
+    #[arg(long, value_name = "P", value_parser = probability, help_heading = "Faults")]
+    pub duplicate: Option<f64>,
+    /// Hold each packet back behind later ones with this probability
+    #[arg(long, value_name = "P", value_parser = probability, help_heading = "Faults")]
+    pub reorder: Option<f64>,
+    /// Damage each packet with this probability, so that its ICRC is wrong
+    #[arg(long, value_name = "P", value_parser = probability, help_heading = "Faults")]
+    pub corrupt: Option<f64>,
+    /// Delay every packet by this long, such as 20us or 1.5ms
+    #[arg(long, value_name = "TIME", value_parser = duration, help_heading = "Faults")]
+    pub delay: Option<Duration>,
+    /// Packets that the faults strike [default: both]
+    #[arg(long, value_name = "WHICH", value_enum, help_heading = "Faults")]
+    pub direction: Option<Direction>,
+    /// Seed of every random choice; the same seed makes the same choices [default: another one each time]
+    #[arg(long, value_name = "N", help_heading = "Faults")]
+    pub seed: Option<u64>,
+
+    /// Write every frame to this file, for Wireshark; a second process adds its id to the name
+    #[arg(long, value_name = "FILE", help_heading = "Looking in")]
+    pub pcap: Option<PathBuf>,
+    /// Write the NIC's counters to this file when the program ends; JSON if its name ends in .json
+    #[arg(long, value_name = "FILE", help_heading = "Looking in")]
+    pub counters: Option<PathBuf>,
+    /// Say on standard error why each failed completion failed: packet, rule, timer
+    #[arg(long, help_heading = "Looking in")]
+    pub trace: bool,
+}
+
+/// `--path`.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Path {
+    /// Shared memory within the address, UDP beyond it
+    Auto,
+    /// UDP always
+    Udp,
+}
+
+/// `--direction`.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Received packets
+    Rx,
+    /// Sent packets
+    Tx,
+    /// Both
+    Both,
+}
+
+impl From<Path> for PathPolicy {
+    fn from(path: Path) -> PathPolicy {
+        match path {
+            Path::Auto => PathPolicy::Auto,
+            Path::Udp => PathPolicy::Udp,
+        }
+    }
+}
+
+impl From<Direction> for adverb_io::Direction {
+    fn from(direction: Direction) -> adverb_io::Direction {
+        match direction {
+            Direction::Rx => adverb_io::Direction::Rx,
+            Direction::Tx => adverb_io::Direction::Tx,
+            Direction::Both => adverb_io::Direction::Both,
+        }
+    }
+}
+
+fn address(text: &str) -> Result<IpAddr, String> {
+    text.parse()
+        .map_err(|_| "not an IP address; give one of this host's, such as 127.0.0.1 or ::1".to_owned())
+}
+
+fn probability(text: &str) -> Result<f64, String> {
+    Ok(setting("loss", text)?.loss)
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    Ok(setting("delay", text)?.delay)
+}
+
+/// One value read as the environment variable's would be; the refusal is its remedy.
+fn setting(option: &str, text: &str) -> Result<Settings, String> {
+    if text.contains(',') {
+        return Err("one value is needed".to_owned());
+    }
+    Settings::parse(&format!("{option}={text}")).map_err(|e| e.remedy.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn run(words: &[&str]) -> Result<Run, String> {
+        let words = ["adverb", "run"].iter().chain(words);
+        match Cli::try_parse_from(words) {
+            Ok(Cli { action: Action::Run(run) }) => Ok(*run),
+            Ok(_) => unreachable!("the words start with run"),
+            Err(e) => Err(e.to_string()),
+        }
+    }
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_option_arrives() {
+        let parsed = run(&[
+            "--address",
+            "127.0.0.2",
+            "--loss",
+            "0.5",
+            "--duplicate",
+            "0.1",
+            "--reorder",
+            "0.2",
+            "--corrupt",
+            "1",
+            "--delay",
+            "20us",
+            "--direction",
+            "tx",
+            "--seed",
+            "7",
+            "--pcap",
+            "a.pcap",
+            "--counters",
+            "c",
+            "--trace",
+            "--path",
+            "udp",
+            "--",
+            "ib_write_bw",
+            "-d",
+            "adverb0",
+        ])
+        .unwrap();
+        assert_eq!(parsed.command, ["ib_write_bw", "-d", "adverb0"]);
+        let nic = parsed.nic;
+        assert_eq!(nic.address, Some("127.0.0.2".parse().unwrap()));
+        assert_eq!((nic.loss, nic.duplicate), (Some(0.5), Some(0.1)));
+        assert_eq!((nic.reorder, nic.corrupt), (Some(0.2), Some(1.0)));
+        assert_eq!(nic.delay, Some(Duration::from_micros(20)));
+        assert_eq!((nic.direction, nic.seed), (Some(Direction::Tx), Some(7)));
+        assert_eq!((nic.pcap, nic.counters), (Some("a.pcap".into()), Some("c".into())));
+        assert!(nic.trace);
+        assert_eq!(nic.path, Some(Path::Udp));
+    }
+
+    #[test]
+    fn the_command_keeps_its_own_options() {
+        let parsed = run(&["ibv_rc_pingpong", "--loss", "9"]).unwrap();
+        assert_eq!(parsed.command, ["ibv_rc_pingpong", "--loss", "9"]);
+        assert_eq!(parsed.nic.loss, None);
+    }
+
+    #[test]
+    fn a_refusal_names_the_option_the_value_and_the_remedy() {
+        for (option, value, remedy) in [
+            ("--loss", "1.5", "from 0 to 1"),
+            ("--loss", "NaN", "from 0 to 1"),
+            ("--corrupt", "-1", "from 0 to 1"),
+            ("--address", "localhost", "127.0.0.1"),
+            ("--delay", "20", "units"),
+            ("--delay", "us", "units"),
+            ("--delay", "61s", "at most 60s"),
+            ("--direction", "up", "rx, tx, both"),
+        ] {
+            let joined = format!("{option}={value}");
+            let said = run(&[&joined, "--", "true"]).unwrap_err();
+            assert!(
+                said.contains(option) && said.contains(value) && said.contains(remedy),
+                "{joined}: {said}"
+            );
+        }
+        assert!(run(&[]).unwrap_err().contains("COMMAND"));
+    }
+
+    #[test]
+    fn one_option_sets_one_thing() {
+        assert!(probability("0.1,trace").is_err());
+        assert_eq!(probability("1%"), Ok(0.01));
+        assert_eq!(duration("15ms"), Ok(Duration::from_millis(15)));
+    }
+}

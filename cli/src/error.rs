@@ -1,0 +1,115 @@
+//! What the command line tool can refuse, each with its remedy.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+/// Why `adverb` did not do what it was asked. The text names what was given and what to do instead.
+#[derive(Debug)]
+pub enum Error {
+    /// No directory holds the verbs library.
+    NoLibrary {
+        /// Where it was looked for.
+        tried: Vec<PathBuf>,
+    },
+    /// The directory that `ADVERB_LIB` names does not hold the verbs library.
+    BadLibraryDirectory(PathBuf),
+    /// No such program.
+    NoCommand(OsString),
+    /// The file is there, but may not be executed.
+    NotExecutable(PathBuf),
+    /// A statically linked program loads no library.
+    StaticCommand(PathBuf),
+    /// The dynamic linker ignores the library path of a program that changes its user or group.
+    SetidCommand(PathBuf),
+    /// A program of another word size or machine cannot load the library.
+    ForeignCommand(PathBuf),
+    /// The kernel refused to run the command.
+    Exec(PathBuf, io::Error),
+    /// The NIC cannot be had with these settings; the text is the port's.
+    Device(String),
+    /// A file that an option names cannot be written.
+    File {
+        /// The option.
+        option: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Writing the answer failed.
+    Output(io::Error),
+}
+
+impl Error {
+    /// The exit status: 127 and 126 as shells use them for a command that is not there or cannot run, else 1.
+    pub fn status(&self) -> u8 {
+        match self {
+            Error::NoCommand(_) => 127,
+            Error::NotExecutable(_)
+            | Error::StaticCommand(_)
+            | Error::SetidCommand(_)
+            | Error::ForeignCommand(_)
+            | Error::Exec(..) => 126,
+            Error::NoLibrary { .. }
+            | Error::BadLibraryDirectory(_)
+            | Error::Device(_)
+            | Error::File { .. }
+            | Error::Output(_) => 1,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::NoLibrary { tried } => {
+                write!(f, "libibverbs.so.1 of adverb is in none of")?;
+                for directory in tried {
+                    write!(f, " {}", directory.display())?;
+                }
+                write!(f, "; run `make build`, or set ADVERB_LIB to the directory that holds it")
+            }
+            Error::BadLibraryDirectory(directory) => write!(
+                f,
+                "ADVERB_LIB={}: no libibverbs.so.1 there; name the directory that `make build` filled, \
+                 or unset ADVERB_LIB",
+                directory.display()
+            ),
+            Error::NoCommand(command) => write!(
+                f,
+                "{}: no such command in PATH; check the name, or install the package that has it \
+                 (ibverbs-utils, perftest)",
+                command.display()
+            ),
+            Error::NotExecutable(path) => {
+                write!(f, "{}: not an executable file; give a program, or chmod +x it", path.display())
+            }
+            Error::StaticCommand(path) => write!(
+                f,
+                "{}: statically linked, so it loads no libibverbs.so.1 and cannot be captured; \
+                 link it dynamically",
+                path.display()
+            ),
+            Error::SetidCommand(path) => write!(
+                f,
+                "{}: setuid or setgid, so the dynamic linker ignores LD_LIBRARY_PATH; run a copy without that bit",
+                path.display()
+            ),
+            Error::ForeignCommand(path) => write!(
+                f,
+                "{}: built for another machine or word size than adverb's library; run a native 64-bit program",
+                path.display()
+            ),
+            Error::Exec(path, e) => write!(f, "{}: cannot be run: {e}", path.display()),
+            Error::Device(text) => write!(f, "{text}"),
+            Error::File { option, path, source } => {
+                write!(f, "{option} {}: {source}; name a file in a directory that exists", path.display())
+            }
+            Error::Output(e) => write!(f, "cannot write the answer: {e}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}

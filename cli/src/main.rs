@@ -1,0 +1,31 @@
+//! `adverb`: runs unmodified RDMA programs on a NIC made of software.
+//!
+//! The command only prepares: it finds the library, writes the settings into the environment and becomes the
+//! program. The NIC lives in the library, in the program's own process.
+#![forbid(unsafe_code)]
+
+mod args;
+mod command;
+mod devices;
+mod error;
+mod library;
+mod run;
+mod settings;
+
+use args::{Action, Cli};
+use clap::Parser;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().action {
+        Action::Run(arguments) => run::run(&arguments).map(|never| match never {}),
+        Action::Devices(arguments) => devices::list(&arguments),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("adverb: {e}");
+            ExitCode::from(e.status())
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! `adverb run`: becomes the program, with the library in its path and the settings in its environment.
+
+use crate::args::Run;
+use crate::error::Error;
+use crate::{command, library, settings};
+use std::convert::Infallible;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
+/// Where `Settings::from_env` looks, in the program.
+const VARIABLE: &str = "ADVERB";
+
+/// Replaces this process by the command. Returns only when that failed.
+pub fn run(arguments: &Run) -> Result<Infallible, Error> {
+    let program = program(&arguments.command)?;
+    let executable = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("adverb"));
+    let directory = library::directory(std::env::var_os("ADVERB_LIB").as_deref(), &executable)?;
+    let settings = settings::from_options(&arguments.nic)?;
+    let device = settings::describe(&settings)?;
+    eprintln!("adverb: {device}");
+    let mut command = Command::new(&program);
+    command
+        .arg0(&arguments.command[0])
+        .args(&arguments.command[1..])
+        .env(LIBRARY_PATH, prepended(&directory, std::env::var_os(LIBRARY_PATH).as_deref()))
+        .env(VARIABLE, settings.to_env());
+    Err(Error::Exec(program, command.exec()))
+}
+
+fn program(command: &[OsString]) -> Result<PathBuf, Error> {
+    // The command line's definition requires a word; an empty list is as good as an empty name.
+    let name = command.first().map_or(OsStr::new(""), OsString::as_os_str);
+    command::resolve(name, std::env::var_os("PATH").as_deref())
+}
+
+/// The directory before what the path held. An empty path means the working directory to the linker: not kept.
+fn prepended(directory: &Path, path: Option<&OsStr>) -> OsString {
+    let mut value = directory.as_os_str().to_os_string();
+    if let Some(path) = path.filter(|p| !p.is_empty()) {
+        value.push(":");
+        value.push(path);
+    }
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_library_comes_first_and_the_rest_stays() {
+        let own = Path::new("/adverb/lib");
+        assert_eq!(prepended(own, None), "/adverb/lib");
+        assert_eq!(prepended(own, Some(OsStr::new(""))), "/adverb/lib");
+        assert_eq!(prepended(own, Some(OsStr::new("/a:/b"))), "/adverb/lib:/a:/b");
+    }
+}

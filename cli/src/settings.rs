@@ -1,0 +1,132 @@
+//! From the command line to the settings that the library reads, and to the line that says what it will run on.
+
+use crate::args::Nic;
+use crate::error::Error;
+use adverb_io::{Direction, PathPolicy, Settings};
+use std::fmt::Write;
+use std::net::Ipv6Addr;
+use std::path::PathBuf;
+
+/// The settings of the environment, overridden by those options that are given.
+pub fn from_options(options: &Nic) -> Result<Settings, Error> {
+    let mut settings = Settings::from_env().map_err(|e| Error::Device(e.to_string()))?;
+    set(&mut settings.loss, options.loss);
+    set(&mut settings.duplicate, options.duplicate);
+    set(&mut settings.reorder, options.reorder);
+    set(&mut settings.corrupt, options.corrupt);
+    set(&mut settings.delay, options.delay);
+    set(&mut settings.direction, options.direction.map(Direction::from));
+    set(&mut settings.path, options.path.map(PathPolicy::from));
+    settings.address = options.address.or(settings.address);
+    settings.seed = options.seed.or(settings.seed);
+    settings.trace |= options.trace;
+    // The program may change its working directory before it opens the device.
+    if let Some(path) = &options.pcap {
+        settings.pcap = Some(absolute("--pcap", path)?);
+    }
+    if let Some(path) = &options.counters {
+        settings.counters = Some(absolute("--counters", path)?);
+    }
+    Ok(settings)
+}
+
+fn set<T>(field: &mut T, option: Option<T>) {
+    if let Some(value) = option {
+        *field = value;
+    }
+}
+
+fn absolute(option: &'static str, path: &PathBuf) -> Result<PathBuf, Error> {
+    let path =
+        std::path::absolute(path).map_err(|source| Error::File { option, path: path.clone(), source })?;
+    match path.parent().map(std::fs::metadata) {
+        Some(Err(source)) => Err(Error::File { option, path, source }),
+        _ => Ok(path),
+    }
+}
+
+/// The device and everything about it that is not as usual, in one line.
+pub fn describe(settings: &Settings) -> Result<String, Error> {
+    let device = adverb_io::devices(settings).map_err(|e| Error::Device(e.to_string()))?;
+    let mut line = format!(
+        "{} at {} ({}, MTU {}), RoCEv2, GID 0 {}",
+        device.name,
+        device.address,
+        device.interface,
+        device.active_mtu.bytes(),
+        device.gids.first().map(|gid| Ipv6Addr::from(gid.0).to_string()).unwrap_or_default()
+    );
+    let choices = choices(settings);
+    if !choices.is_empty() {
+        // Writing to a String cannot fail.
+        let _ = write!(line, "; {}", choices.join(", "));
+    }
+    Ok(line)
+}
+
+fn choices(settings: &Settings) -> Vec<String> {
+    let mut list = Vec::new();
+    for (name, value) in [
+        ("loss", settings.loss),
+        ("duplicate", settings.duplicate),
+        ("reorder", settings.reorder),
+        ("corrupt", settings.corrupt),
+    ] {
+        if value != 0.0 {
+            list.push(format!("{name} {value}"));
+        }
+    }
+    if !settings.delay.is_zero() {
+        list.push(format!("delay {:?}", settings.delay));
+    }
+    if settings.has_faults() {
+        match settings.direction {
+            Direction::Rx => list.push("received packets only".to_owned()),
+            Direction::Tx => list.push("sent packets only".to_owned()),
+            Direction::Both => {}
+        }
+    }
+    list.extend(settings.seed.map(|seed| format!("seed {seed}")));
+    if settings.path == PathPolicy::Udp {
+        list.push("UDP only".to_owned());
+    }
+    list.extend(settings.pcap.iter().map(|path| format!("frames to {}", path.display())));
+    list
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn what_is_usual_is_not_said() {
+        assert!(choices(&Settings::default()).is_empty());
+        let tx = Settings { direction: Direction::Tx, ..Settings::default() };
+        assert!(choices(&tx).is_empty(), "a direction without faults means nothing");
+    }
+
+    #[test]
+    fn what_is_unusual_is_said_in_one_order() {
+        let settings = Settings {
+            loss: 0.01,
+            corrupt: 0.5,
+            delay: Duration::from_micros(20),
+            direction: Direction::Rx,
+            seed: Some(7),
+            path: PathPolicy::Udp,
+            ..Settings::default()
+        };
+        let said = choices(&settings).join(", ");
+        assert_eq!(said, "loss 0.01, corrupt 0.5, delay 20µs, received packets only, seed 7, UDP only");
+    }
+
+    #[test]
+    fn a_file_is_found_from_anywhere_and_its_directory_exists() {
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(absolute("--pcap", &PathBuf::from("a.pcap")).unwrap(), here.join("a.pcap"));
+        let refused =
+            absolute("--pcap", &PathBuf::from("/no/such/directory/a.pcap")).unwrap_err().to_string();
+        assert!(refused.contains("--pcap") && refused.contains("/no/such/directory"), "{refused}");
+    }
+}
