@@ -1,0 +1,153 @@
+//! What the NIC looks like to programs: its address, GIDs, interface, MTU and identifiers.
+
+use crate::capture::mac_of;
+use crate::error::OpenError;
+use crate::settings::Settings;
+use crate::sys::{self, InterfaceAddress};
+use adverb_nic::Mtu;
+use adverb_wire::eth::Mac;
+use adverb_wire::{Gid, ROCE_UDP_PORT};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::os::fd::AsFd;
+
+/// Name of the device.
+pub const DEVICE_NAME: &str = "adverb0";
+
+/// The device that this host offers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// `adverb0`.
+    pub name: String,
+    /// The address whose UDP port 4791 the NIC uses.
+    pub address: IpAddr,
+    /// Source addresses by GID index. Two equal ones, as on adapters that list each address once per
+    /// RoCE version: programs that are told to use index 0 work, and so do those told to use 1.
+    pub gids: Vec<Gid>,
+    /// Network interface that has the address.
+    pub interface: String,
+    /// Its index.
+    pub interface_index: u32,
+    /// Its MTU in bytes.
+    pub link_mtu: u32,
+    /// Largest path MTU that fits.
+    pub active_mtu: Mtu,
+    /// Link-layer address; one made of the IP address where the interface has none.
+    pub mac: Mac,
+    /// Node GUID in host order, made of the address.
+    pub node_guid: u64,
+    /// Process slot, the upper eight bits of queue pair numbers; zero before the NIC is open.
+    pub slot: u8,
+}
+
+/// The device that [`Host::open`](crate::Host::open) would open, without opening it.
+pub fn devices(settings: &Settings) -> Result<DeviceInfo, OpenError> {
+    let system = |what| move |source| OpenError::System { what, source };
+    let all = sys::interface_addresses().map_err(system("listing the network interfaces"))?;
+    let address = settings.address.unwrap_or_else(|| default_address(&all));
+    let probe = UdpSocket::bind((address, 0)).map_err(|source| OpenError::Address { address, source })?;
+    if address.is_unspecified() || address.is_multicast() {
+        let source = io::Error::from(io::ErrorKind::AddrNotAvailable);
+        return Err(OpenError::Address { address, source });
+    }
+    let interface = interface_of(&all, address);
+    let (name, index) = interface.map_or(("lo", 1), |i| (&*i.name, i.index));
+    let (link_mtu, mac) = sys::interface_link(probe.as_fd(), name).unwrap_or((1500, [0; 6]));
+    let gid = Gid::from(address);
+    Ok(DeviceInfo {
+        name: DEVICE_NAME.to_owned(),
+        address,
+        gids: vec![gid; 2],
+        interface: name.to_owned(),
+        interface_index: index,
+        link_mtu,
+        active_mtu: Mtu::fitting(link_mtu),
+        mac: if mac == [0; 6] { mac_of(gid) } else { Mac(mac) },
+        node_guid: node_guid(gid),
+        slot: 0,
+    })
+}
+
+/// Where packets to the world leave from; else the first address that is up and no loopback.
+fn default_address(all: &[InterfaceAddress]) -> IpAddr {
+    // Connecting a datagram socket asks for the route and sends nothing. The addresses are of the ranges
+    // for documentation (RFC 5737, RFC 3849).
+    let route = |from: &str, to: &str| {
+        let socket = UdpSocket::bind((from, 0)).ok()?;
+        socket.connect((to, ROCE_UDP_PORT)).ok()?;
+        socket.local_addr().ok().map(|a| a.ip()).filter(|ip| !ip.is_unspecified() && !ip.is_loopback())
+    };
+    let first_up = || all.iter().find(|a| a.up && !a.loopback && a.address.is_ipv4()).map(|a| a.address);
+    route("0.0.0.0", "198.51.100.1")
+        .or_else(first_up)
+        .or_else(|| route("::", "2001:db8::1"))
+        .unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+}
+
+/// The interface that has the address, or whose subnet holds it (as for 127.0.0.2).
+fn interface_of(all: &[InterfaceAddress], address: IpAddr) -> Option<&InterfaceAddress> {
+    let same_subnet = |a: &&InterfaceAddress| match (a.address, a.netmask, address) {
+        (IpAddr::V4(own), IpAddr::V4(mask), IpAddr::V4(ip)) => {
+            a.loopback && own.to_bits() & mask.to_bits() == ip.to_bits() & mask.to_bits()
+        }
+        _ => false,
+    };
+    all.iter().find(|a| a.address == address).or_else(|| all.iter().find(same_subnet))
+}
+
+/// A locally administered EUI-64 that differs where addresses differ (for IPv4 certainly).
+fn node_guid(gid: Gid) -> u64 {
+    const LOCAL: u64 = 0x02ad << 48;
+    let [high, low] = [0, 8].map(|at| u64::from_be_bytes(gid.0[at..at + 8].try_into().unwrap_or_default()));
+    match gid.is_ipv4() {
+        true => LOCAL | 0xfffe << 32 | low & 0xffff_ffff,
+        false => {
+            let mixed = (high ^ low.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            LOCAL | mixed >> 16
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_devices() {
+        for (address, mtu) in [("127.0.0.1", Mtu::M4096), ("127.0.0.2", Mtu::M4096)] {
+            let address: IpAddr = address.parse().unwrap();
+            let settings = Settings { address: Some(address), ..Settings::default() };
+            let device = devices(&settings).unwrap();
+            assert_eq!((&*device.name, device.address, device.slot), ("adverb0", address, 0));
+            assert_eq!((&*device.interface, device.active_mtu), ("lo", mtu));
+            assert_eq!(device.gids[0].ip(), address);
+            assert_ne!(device.mac, Mac([0; 6]));
+            assert_eq!(device.node_guid >> 48, 0x02ad);
+        }
+    }
+
+    #[test]
+    fn foreign_addresses_are_refused() {
+        for address in ["192.0.2.77", "0.0.0.0", "224.0.0.1"] {
+            let settings = Settings { address: address.parse().ok(), ..Settings::default() };
+            let error = devices(&settings).unwrap_err();
+            assert!(matches!(error, OpenError::Address { .. }), "{error:?}");
+            assert!(error.to_string().contains("address="));
+        }
+    }
+
+    #[test]
+    fn the_default_address_can_be_bound() {
+        let device = devices(&Settings::default()).unwrap();
+        assert!(UdpSocket::bind((device.address, 0)).is_ok());
+        assert!(device.interface_index > 0);
+    }
+
+    #[test]
+    fn identifiers_differ_with_the_address() {
+        let guid = |text: &str| node_guid(Gid::from(text.parse::<IpAddr>().unwrap()));
+        assert_ne!(guid("10.0.0.1"), guid("10.0.0.2"));
+        assert_ne!(guid("fd00::1"), guid("fd00::2"));
+        assert_ne!(guid("fd00::1"), guid("fd01::1"));
+    }
+}

@@ -1,0 +1,325 @@
+//! How processes of one user find each other: a table in shared memory per network namespace and address.
+//!
+//! Each live process owns one of 254 slots. What proves that it lives is a record lock on one byte of the
+//! table's file, which the kernel drops when the process ends, even by SIGKILL, and which a child does not
+//! inherit; it is right across PID namespaces too. Whoever claims a slot next cleans up behind the dead.
+//!
+//! ```text
+//! <directory>/<netns>-<address>-v1/table                     this table
+//!                                 /bell.<slot>.<generation>  FIFO that wakes the slot's process
+//!                                 /ring.<slot>.<generation>.<slot>.<generation>  frames from, to
+//! ```
+//! A ring's file is removed by its receiver as soon as it has mapped it.
+
+use crate::error::OpenError;
+use crate::shm::{Mirror, PAGE, Region};
+use crate::sys;
+use crate::wake::Bell;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// Number of a process within its host, the upper eight bits of its queue pair numbers. Zero is that of
+/// the well-known queue pairs 0 and 1, and 255 that of multicast: no process has these.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Slot(u8);
+
+impl Slot {
+    /// Slots that processes take: `1..=LAST`.
+    pub const LAST: u8 = 254;
+
+    /// `None` for numbers that no process has.
+    pub const fn new(number: u8) -> Option<Slot> {
+        if number >= 1 && number <= Self::LAST { Some(Slot(number)) } else { None }
+    }
+
+    /// The number.
+    pub const fn get(self) -> u8 {
+        self.0
+    }
+
+    /// For tables by slot; below 256.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// Every slot.
+    pub fn all() -> impl Iterator<Item = Slot> {
+        (1..=Self::LAST).map(Slot)
+    }
+}
+
+const MAGIC: u64 = u64::from_le_bytes(*b"adverb\x00\x01");
+const MAGIC_AT: usize = 0;
+const NEXT_SLOT_AT: usize = 8;
+const NEXT_GENERATION_AT: usize = 16;
+const ENTRY_LEN: usize = 256;
+const PID_AT: usize = 0;
+const GENERATION_AT: usize = 8;
+const ARMED_AT: usize = 64;
+const ANNOUNCED_AT: usize = 128;
+const TABLE_LEN: usize = PAGE + 256 * ENTRY_LEN;
+/// Byte of the file that is locked while slots are given out.
+const CLAIM_LOCK: u64 = 0;
+/// Byte whose lock says that slot 0 lives; the others follow.
+const LIFE_LOCKS: u64 = 1 << 20;
+
+/// This process's place in the table, and its view of everyone else's.
+#[derive(Debug)]
+pub struct Member {
+    folder: PathBuf,
+    file: File,
+    table: Region,
+    slot: Slot,
+    generation: u64,
+    bell: Bell,
+}
+
+/// The directory that processes of this user share unless the settings name another.
+pub fn default_directory() -> PathBuf {
+    let shm = PathBuf::from(format!("/dev/shm/adverb-{}", sys::effective_uid()));
+    // Not the runtime directory first: its variable may be set for one process and not for the other, and
+    // the two would not meet.
+    let usable = match private_folder(&shm) {
+        Ok(()) => true,
+        Err(OpenError::ForeignDirectory { .. }) => false,
+        Err(_) => false,
+    };
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(runtime) if !usable && !runtime.is_empty() => Path::new(&runtime).join("adverb"),
+        _ => shm,
+    }
+}
+
+/// Makes a folder that only this user may enter, or checks that it is one.
+fn private_folder(path: &Path) -> Result<(), OpenError> {
+    let failed = |source| OpenError::Directory { path: path.to_owned(), source };
+    match DirBuilder::new().mode(0o700).create(path) {
+        Ok(()) => return Ok(()),
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(e) => return Err(failed(e)),
+    }
+    let found = fs::symlink_metadata(path).map_err(failed)?;
+    if !found.is_dir() || found.uid() != sys::effective_uid() || found.mode() & 0o022 != 0 {
+        return Err(OpenError::ForeignDirectory { path: path.to_owned() });
+    }
+    Ok(())
+}
+
+/// The folder of one address in this network namespace.
+fn folder_of(directory: &Path, address: IpAddr) -> PathBuf {
+    let namespace = fs::metadata("/proc/thread-self/ns/net").map_or(0, |m| m.ino());
+    directory.join(format!("{namespace}-{address}-v1"))
+}
+
+fn private_file() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    // O_CLOEXEC is std's default.
+    options.read(true).write(true).mode(0o600);
+    options
+}
+
+impl Member {
+    /// Takes a slot. `bind` is called while nobody else can take one, and is told whether this process is
+    /// the address's only one.
+    pub fn claim<R>(
+        directory: &Path,
+        address: IpAddr,
+        bind: impl FnOnce(bool, &Path) -> Result<R, OpenError>,
+    ) -> Result<(Member, R), OpenError> {
+        private_folder(directory)?;
+        let folder = folder_of(directory, address);
+        private_folder(&folder)?;
+        let failed = |source| OpenError::Directory { path: folder.clone(), source };
+        let file = private_file().create(true).truncate(false).open(folder.join("table")).map_err(failed)?;
+        sys::lock_byte(file.as_fd(), CLAIM_LOCK).map_err(failed)?;
+        // Closing the file drops the lock, so an early return does not keep it.
+        sys::allocate(file.as_fd(), TABLE_LEN as u64).map_err(failed)?;
+        let table = Region::map(file.as_fd(), TABLE_LEN).map_err(failed)?;
+        if table.u64_at(MAGIC_AT).swap(MAGIC, Ordering::Relaxed) != MAGIC {
+            table.u64_at(NEXT_GENERATION_AT).store(1, Ordering::Relaxed);
+        }
+
+        let alive = |slot: Slot| sys::is_locked_elsewhere(file.as_fd(), life_lock(slot));
+        let after = table.u32_at(NEXT_SLOT_AT).load(Ordering::Relaxed) % u32::from(Slot::LAST);
+        let (mut sole, mut free) = (true, None);
+        for i in 0..u32::from(Slot::LAST) {
+            let slot = Slot(((after + i) % u32::from(Slot::LAST) + 1) as u8);
+            match alive(slot).map_err(failed)? {
+                true => sole = false,
+                false if free.is_none() => free = Some(slot),
+                false => {}
+            }
+        }
+        let slot = free.ok_or_else(|| OpenError::Full { path: folder.clone() })?;
+        let bound = bind(sole, &folder)?;
+
+        remove_files_of(&folder, |owner| owner == slot.get() || (sole && owner != 0));
+        let generation = table.u64_at(NEXT_GENERATION_AT).fetch_add(1, Ordering::Relaxed);
+        table.u32_at(NEXT_SLOT_AT).store(u32::from(slot.get()), Ordering::Relaxed);
+        let bell = Bell::create(&bell_path(&folder, slot, generation)).map_err(failed)?;
+        for word in 0..ENTRY_LEN / 8 {
+            table.u64_at(entry_at(slot) + word * 8).store(0, Ordering::Relaxed);
+        }
+        table.u32_at(entry_at(slot) + PID_AT).store(std::process::id(), Ordering::Relaxed);
+        table.u64_at(entry_at(slot) + GENERATION_AT).store(generation, Ordering::Release);
+        sys::lock_byte(file.as_fd(), life_lock(slot)).map_err(failed)?;
+        sys::unlock_byte(file.as_fd(), CLAIM_LOCK);
+        Ok((Member { folder, file, table, slot, generation, bell }, bound))
+    }
+
+    /// This process's slot.
+    pub fn slot(&self) -> Slot {
+        self.slot
+    }
+
+    /// The folder of this address.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// What wakes this process's progress thread.
+    pub fn bell(&self) -> &Bell {
+        &self.bell
+    }
+
+    /// Which process a slot holds now; zero if none ever did.
+    #[inline]
+    pub fn generation_of(&self, slot: Slot) -> u64 {
+        self.table.u64_at(entry_at(slot) + GENERATION_AT).load(Ordering::Acquire)
+    }
+
+    /// Whether a slot's process lives.
+    pub fn is_alive(&self, slot: Slot) -> bool {
+        slot == self.slot || sys::is_locked_elsewhere(self.file.as_fd(), life_lock(slot)).unwrap_or(false)
+    }
+
+    /// Slots of other processes that live.
+    pub fn others(&self) -> impl Iterator<Item = Slot> {
+        Slot::all().filter(|&slot| {
+            slot != self.slot && self.generation_of(slot) != 0 && self.is_alive(slot)
+        })
+    }
+
+    /// The word that is set while a slot's process wants its bell rung.
+    #[inline]
+    pub fn armed(&self, slot: Slot) -> &AtomicU32 {
+        self.table.u32_at(entry_at(slot) + ARMED_AT)
+    }
+
+    /// The word that is set while this process wants its bell rung.
+    #[inline]
+    pub fn own_armed(&self) -> &AtomicU32 {
+        self.armed(self.slot)
+    }
+
+    fn announced(&self, slot: Slot, word: usize) -> &AtomicU64 {
+        self.table.u64_at(entry_at(slot) + ANNOUNCED_AT + word * 8)
+    }
+
+    /// Opens a slot's bell.
+    pub fn open_bell(&self, slot: Slot, generation: u64) -> io::Result<Bell> {
+        Bell::open(&bell_path(&self.folder, slot, generation))
+    }
+
+    /// Makes the ring to a live process and announces it.
+    pub fn create_ring(&self, to: Slot, generation: u64, len: usize) -> io::Result<Mirror> {
+        let path = self.ring_path(self.slot, self.generation, to, generation);
+        let made = private_file().create_new(true).open(&path).and_then(|file| {
+            sys::allocate(file.as_fd(), Mirror::file_len(len))?;
+            Mirror::map(file.as_fd(), len)
+        });
+        if made.is_err() {
+            let _ = fs::remove_file(&path);
+        }
+        let mirror = made?;
+        self.announced(to, self.slot.index() / 64).fetch_or(1 << (self.slot.index() % 64), Ordering::Release);
+        Ok(mirror)
+    }
+
+    /// Whether rings to this process have been announced.
+    #[inline]
+    pub fn has_announced_rings(&self) -> bool {
+        (0..4).any(|word| self.announced(self.slot, word).load(Ordering::Relaxed) != 0)
+    }
+
+    /// Opens the rings that were announced since the last call: sender, its generation, the memory.
+    pub fn take_announced_rings(&self, len: usize) -> Vec<(Slot, u64, Mirror)> {
+        let mut found = Vec::new();
+        for word in 0..4 {
+            let mut bits = self.announced(self.slot, word).swap(0, Ordering::Acquire);
+            while bits != 0 {
+                let number = word * 64 + bits.trailing_zeros() as usize;
+                bits &= bits - 1;
+                let Some(from) = Slot::new(number as u8) else { continue };
+                let generation = self.generation_of(from);
+                // A sender that died meanwhile leaves nothing, or a file of the wrong size.
+                if let Ok(mirror) = self.open_ring(from, generation, len) {
+                    found.push((from, generation, mirror));
+                }
+            }
+        }
+        found
+    }
+
+    fn open_ring(&self, from: Slot, generation: u64, len: usize) -> io::Result<Mirror> {
+        let path = self.ring_path(from, generation, self.slot, self.generation);
+        let file = private_file().open(&path)?;
+        fs::remove_file(&path)?;
+        if file.metadata()?.len() != Mirror::file_len(len) {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        Mirror::map(file.as_fd(), len)
+    }
+
+    fn ring_path(&self, from: Slot, from_generation: u64, to: Slot, to_generation: u64) -> PathBuf {
+        self.folder.join(format!("ring.{}.{from_generation}.{}.{to_generation}", from.get(), to.get()))
+    }
+
+    /// Gives the slot back and removes its files. To be called once, by the process that claimed it.
+    pub fn leave(&self) {
+        self.table.u64_at(entry_at(self.slot) + GENERATION_AT).store(0, Ordering::Release);
+        fence(Ordering::SeqCst);
+        if sys::lock_byte(self.file.as_fd(), CLAIM_LOCK).is_ok() {
+            remove_files_of(&self.folder, |owner| owner == self.slot.get());
+            sys::unlock_byte(self.file.as_fd(), life_lock(self.slot));
+            sys::unlock_byte(self.file.as_fd(), CLAIM_LOCK);
+        }
+    }
+}
+
+const fn entry_at(slot: Slot) -> usize {
+    PAGE + slot.index() * ENTRY_LEN
+}
+
+const fn life_lock(slot: Slot) -> u64 {
+    LIFE_LOCKS + slot.0 as u64
+}
+
+fn bell_path(folder: &Path, slot: Slot, generation: u64) -> PathBuf {
+    folder.join(format!("bell.{}.{generation}", slot.get()))
+}
+
+/// Removes bells and rings of which a dead slot is an end. Failures leave files that the next one removes.
+fn remove_files_of(folder: &Path, is_dead: impl Fn(u8) -> bool) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let Some(name) = name.to_str() else { continue };
+        let mut parts = name.split('.');
+        let owners: &[usize] = match parts.next() {
+            Some("bell") => &[0],
+            Some("ring") => &[0, 2],
+            _ => continue,
+        };
+        let numbers: Vec<&str> = parts.collect();
+        let dead = |&at: &usize| numbers.get(at).and_then(|n| n.parse().ok()).is_some_and(&is_dead);
+        if owners.iter().any(dead) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Why a NIC could not be opened: each error names what was tried, and what helps.
+
+use std::fmt;
+use std::io;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+/// Why [`Host::open`](crate::Host::open) or [`devices`](crate::devices) failed.
+#[derive(Debug)]
+pub enum OpenError {
+    /// The address is not one of this host's.
+    Address {
+        /// The address asked for.
+        address: IpAddr,
+        /// What binding to it said.
+        source: io::Error,
+    },
+    /// Another program holds UDP port 4791 of the address.
+    PortTaken {
+        /// The address.
+        address: IpAddr,
+        /// The directory in which the holder is not.
+        directory: PathBuf,
+    },
+    /// The directory of processes cannot be used.
+    Directory {
+        /// Its path.
+        path: PathBuf,
+        /// What failed.
+        source: io::Error,
+    },
+    /// The directory belongs to another user or is open to others.
+    ForeignDirectory {
+        /// Its path.
+        path: PathBuf,
+    },
+    /// All slots are taken by live processes.
+    Full {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// This process has this NIC open already.
+    AlreadyOpen {
+        /// The address.
+        address: IpAddr,
+    },
+    /// A socket, thread or file could not be made.
+    System {
+        /// What was to be done.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The capture or counters file cannot be written.
+    File {
+        /// The setting that names it.
+        option: &'static str,
+        /// Its path.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OpenError::Address { address, source } => write!(
+                f,
+                "{address} cannot be bound ({source}); set address= in ADVERB to an address of this host"
+            ),
+            OpenError::PortTaken { address, directory } => write!(
+                f,
+                "UDP port 4791 of {address} is taken by a program that is not in {} (another user's, another \
+                 container's, or the kernel's rdma_rxe); end it, or set address= in ADVERB to another address \
+                 of this host, such as 127.0.0.2",
+                directory.display()
+            ),
+            OpenError::Directory { path, source } => write!(
+                f,
+                "the directory of processes {} cannot be used: {source}; set directory= in ADVERB to a \
+                 directory on a memory file system that all processes of this user can write",
+                path.display()
+            ),
+            OpenError::ForeignDirectory { path } => write!(
+                f,
+                "the directory of processes {} belongs to another user or is open to others; remove it, or \
+                 set directory= in ADVERB to another one",
+                path.display()
+            ),
+            OpenError::Full { path } => write!(
+                f,
+                "all 254 process slots in {} are taken by running processes; end some, or give others \
+                 another address= in ADVERB",
+                path.display()
+            ),
+            OpenError::AlreadyOpen { address } => {
+                write!(f, "this process has already opened the NIC of {address}; a process opens it once")
+            }
+            OpenError::System { what, source } => write!(f, "{what} failed: {source}"),
+            OpenError::File { option, path, source } => write!(
+                f,
+                "{option}={} in ADVERB cannot be written: {source}; name a file in a writable directory",
+                path.display()
+            ),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            OpenError::Address { source, .. }
+            | OpenError::Directory { source, .. }
+            | OpenError::System { source, .. }
+            | OpenError::File { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! Faults on demand: loss, duplication, reordering, corruption and delay of frames, decided by a seed.
+//!
+//! The decisions about the n-th frame of a direction depend on the seed, the direction and n alone, so two
+//! runs with one seed and the same sequence of frames harm the same frames in the same way.
+
+use crate::settings::{Direction, Settings};
+use adverb_wire::{Duration, Instant};
+use fastrand::Rng;
+use std::collections::VecDeque;
+
+/// Later frames that overtake a reordered one, at most.
+const OVERTAKERS_MAX: u64 = 8;
+/// A reordered frame leaves after this long even if nothing overtakes it.
+const HELD_MAX: Duration = Duration::from_us(300);
+/// Frames kept back per direction; those beyond pass unharmed.
+const KEPT_MAX: usize = 1 << 16;
+
+/// A frame on its way through the faults.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Parcel<T> {
+    /// The packet from its IP header on.
+    pub bytes: Vec<u8>,
+    /// Offset of the BTH: bits before it are not flipped, so that corrupt frames still arrive.
+    pub bth_at: usize,
+    /// What the port wants to know when the frame goes on.
+    pub tag: T,
+}
+
+/// What was done to the frames of one direction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FaultCounts {
+    /// Frames dropped.
+    pub lost: u64,
+    /// Frames sent on twice.
+    pub duplicated: u64,
+    /// Frames held back to be overtaken.
+    pub reordered: u64,
+    /// Frames with flipped bits.
+    pub corrupted: u64,
+}
+
+/// The faults of one direction.
+#[derive(Debug)]
+pub struct Lane<T> {
+    loss: f64,
+    duplicate: f64,
+    reorder: f64,
+    corrupt: f64,
+    delay: Duration,
+    seed: u64,
+    /// Frames seen.
+    index: u64,
+    /// Frames to be overtaken: until which frame, until when.
+    held: Vec<(u64, Instant, Parcel<T>)>,
+    /// Frames in order, with the time at which they go on.
+    queue: VecDeque<(Instant, Parcel<T>)>,
+    counts: FaultCounts,
+}
+
+impl<T: Clone> Lane<T> {
+    /// The lane of arriving (`Rx`) or leaving (`Tx`) frames. Without faults if the settings apply them to
+    /// the other direction only.
+    pub fn new(settings: &Settings, direction: Direction, seed: u64) -> Lane<T> {
+        let on = match direction {
+            Direction::Rx => settings.direction.rx(),
+            _ => settings.direction.tx(),
+        };
+        let p = |probability: f64| if on { probability } else { 0.0 };
+        Lane {
+            loss: p(settings.loss),
+            duplicate: p(settings.duplicate),
+            reorder: p(settings.reorder),
+            corrupt: p(settings.corrupt),
+            delay: if on { Duration::from_ns(settings.delay.as_nanos() as u64) } else { Duration::ZERO },
+            seed: seed ^ if direction == Direction::Rx { 0x5851_f42d_4c95_7f2d } else { 0 },
+            index: 0,
+            held: Vec::new(),
+            queue: VecDeque::new(),
+            counts: FaultCounts::default(),
+        }
+    }
+
+    /// Takes a frame in; what becomes of it comes out of [`next`](Self::next).
+    pub fn admit(&mut self, now: Instant, mut parcel: Parcel<T>) {
+        // Multiplying by an odd constant keeps neighbouring frames' generators apart.
+        let mut rng = Rng::with_seed(self.seed ^ self.index.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let [lost, twice, late, corrupt] =
+            [self.loss, self.duplicate, self.reorder, self.corrupt].map(|p| rng.f64() < p);
+        let overtakers = rng.u64(1..=OVERTAKERS_MAX);
+        let index = self.index;
+        self.index += 1;
+        if lost {
+            self.counts.lost += 1;
+        } else {
+            if twice {
+                self.counts.duplicated += 1;
+                self.queue.push_back((now + self.delay, parcel.clone()));
+            }
+            if corrupt {
+                self.counts.corrupted += 1;
+                flip_bits(&mut rng, &mut parcel);
+            }
+            if late && self.held.len() < KEPT_MAX {
+                self.counts.reordered += 1;
+                self.held.push((index + overtakers, now + HELD_MAX, parcel));
+            } else {
+                self.queue.push_back((now + self.delay, parcel));
+            }
+        }
+        self.release(now);
+    }
+
+    /// Lets go of the held frames that enough others have overtaken, or that waited long enough.
+    fn release(&mut self, now: Instant) {
+        let last = self.index.saturating_sub(1);
+        let mut i = 0;
+        while i < self.held.len() {
+            let (until, deadline, _) = &self.held[i];
+            if *until <= last || *deadline <= now {
+                let (_, _, parcel) = self.held.remove(i);
+                self.queue.push_back((now + self.delay, parcel));
+            } else {
+                i += 1;
+            }
+        }
+    }
+
+    /// The next frame that goes on now.
+    pub fn next(&mut self, now: Instant) -> Option<Parcel<T>> {
+        if !self.held.is_empty() {
+            self.release(now);
+        }
+        match self.queue.front() {
+            Some((due, _)) if *due <= now => self.queue.pop_front().map(|(_, parcel)| parcel),
+            _ => None,
+        }
+    }
+
+    /// When [`next`](Self::next) will have a frame even if none is admitted before.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let held = self.held.iter().map(|(_, deadline, _)| *deadline).min();
+        let queued = self.queue.front().map(|(due, _)| *due);
+        [held, queued].into_iter().flatten().min()
+    }
+
+    /// What was done so far.
+    pub fn counts(&self) -> FaultCounts {
+        self.counts
+    }
+}
+
+/// Flips one to three different bits from the BTH on.
+fn flip_bits<T>(rng: &mut Rng, parcel: &mut Parcel<T>) {
+    let Some(bytes) = parcel.bytes.get_mut(parcel.bth_at..).filter(|bytes| !bytes.is_empty()) else { return };
+    let bits = bytes.len() * 8;
+    let mut flipped = [usize::MAX; 3];
+    for i in 0..rng.usize(1..=3) {
+        let bit = rng.usize(0..bits);
+        if !flipped.contains(&bit) {
+            flipped[i] = bit;
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(text: &str) -> Settings {
+        Settings::parse(text).unwrap()
+    }
+
+    fn at(us: u64) -> Instant {
+        Instant::from_ns(us * 1000)
+    }
+
+    fn parcel(tag: u32) -> Parcel<u32> {
+        Parcel { bytes: vec![0; 40], bth_at: 28, tag }
+    }
+
+    /// What comes out, with how many bits are set, when `count` frames enter 1 us apart.
+    fn run(text: &str, direction: Direction, seed: u64, count: u32) -> (Vec<(u32, u32)>, FaultCounts) {
+        let mut lane = Lane::new(&settings(text), direction, seed);
+        let mut out = Vec::new();
+        for i in 0..count {
+            lane.admit(at(u64::from(i)), parcel(i));
+            while let Some(p) = lane.next(at(u64::from(i))) {
+                assert_eq!(p.bytes[..28], [0; 28]);
+                out.push((p.tag, p.bytes.iter().map(|b| b.count_ones()).sum()));
+            }
+        }
+        let end = at(u64::from(count)) + HELD_MAX;
+        while let Some(p) = lane.next(end) {
+            out.push((p.tag, p.bytes.iter().map(|b| b.count_ones()).sum()));
+        }
+        assert_eq!(lane.next_deadline(), None);
+        (out, lane.counts())
+    }
+
+    #[test]
+    fn one_seed_makes_one_run() {
+        let text = "loss=0.1,duplicate=0.1,reorder=0.1,corrupt=0.1";
+        let first = run(text, Direction::Tx, 7, 500);
+        assert_eq!(first, run(text, Direction::Tx, 7, 500));
+        assert_ne!(first, run(text, Direction::Tx, 8, 500));
+        assert_ne!(first, run(text, Direction::Rx, 7, 500));
+        for count in [first.1.lost, first.1.duplicated, first.1.reordered, first.1.corrupted] {
+            assert!((25..100).contains(&count), "{:?}", first.1);
+        }
+    }
+
+    #[test]
+    fn each_fault_does_what_it_says() {
+        let all: Vec<_> = (0..100).map(|i| (i, 0)).collect();
+        assert_eq!(run("", Direction::Tx, 1, 100).0, all);
+        assert_eq!(run("loss=1,direction=rx", Direction::Tx, 1, 100).0, all);
+        assert_eq!(run("loss=1", Direction::Tx, 1, 100).0, []);
+        let (twice, _) = run("duplicate=1", Direction::Tx, 1, 100);
+        assert_eq!(twice, all.iter().flat_map(|&f| [f, f]).collect::<Vec<_>>());
+        let (corrupt, _) = run("corrupt=1", Direction::Tx, 1, 100);
+        assert!(corrupt.iter().all(|&(_, bits)| (1..=3).contains(&bits)) && corrupt.len() == 100);
+        let (late, _) = run("reorder=0.2", Direction::Tx, 1, 100);
+        assert_ne!(late, all);
+        let mut sorted = late.clone();
+        sorted.sort();
+        assert_eq!(sorted, all);
+        for (place, &(tag, _)) in late.iter().enumerate() {
+            assert!((place as i64 - i64::from(tag)).unsigned_abs() <= 2 * OVERTAKERS_MAX);
+        }
+    }
+
+    #[test]
+    fn delays_and_holds_end_by_the_clock() {
+        let mut lane = Lane::new(&settings("delay=50us"), Direction::Tx, 1);
+        lane.admit(at(0), parcel(0));
+        lane.admit(at(10), parcel(1));
+        assert_eq!((lane.next(at(49)), lane.next_deadline()), (None, Some(at(50))));
+        assert_eq!(lane.next(at(50)).map(|p| p.tag), Some(0));
+        assert_eq!((lane.next(at(50)), lane.next_deadline()), (None, Some(at(60))));
+        let mut lane = Lane::new(&settings("reorder=1"), Direction::Tx, 1);
+        lane.admit(at(0), parcel(0));
+        assert_eq!((lane.next(at(299)), lane.next_deadline()), (None, Some(at(300))));
+        assert_eq!(lane.next(at(300)).map(|p| p.tag), Some(0));
+    }
+}

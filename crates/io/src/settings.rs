@@ -1,0 +1,411 @@
+//! What a user may choose, in the one environment variable `ADVERB`: options separated by commas, such as
+//! `address=127.0.0.1,loss=0.01,seed=7,pcap=/tmp/run.pcap,trace`.
+//!
+//! Paths escape bytes as `%2C` (a comma) or `%25` (a percent sign).
+
+use std::ffi::OsString;
+use std::fmt::{self, Write as _};
+use std::net::IpAddr;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The environment variable.
+pub const VARIABLE: &str = "ADVERB";
+
+/// Which way of frames the faults apply to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Direction {
+    /// Frames that arrive.
+    Rx,
+    /// Frames that leave.
+    Tx,
+    /// Both.
+    #[default]
+    Both,
+}
+
+impl Direction {
+    /// Whether faults apply to arriving frames.
+    pub fn rx(self) -> bool {
+        self != Direction::Tx
+    }
+
+    /// Whether faults apply to leaving frames.
+    pub fn tx(self) -> bool {
+        self != Direction::Rx
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Direction::Rx => "rx",
+            Direction::Tx => "tx",
+            Direction::Both => "both",
+        }
+    }
+}
+
+/// How frames travel between processes of one address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum PathPolicy {
+    /// Shared memory within the address, UDP beyond it.
+    #[default]
+    Auto,
+    /// UDP always.
+    Udp,
+}
+
+/// Everything a user may choose. The default is a NIC without faults at the host's own address.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Settings {
+    /// Address of the NIC; by default the one that the default route leaves from.
+    pub address: Option<IpAddr>,
+    /// Probability that a frame is lost, `0.0..=1.0`.
+    pub loss: f64,
+    /// Probability that a frame comes twice.
+    pub duplicate: f64,
+    /// Probability that a frame is overtaken by up to eight later ones.
+    pub reorder: f64,
+    /// Probability that one to three bits of a frame flip.
+    pub corrupt: f64,
+    /// Added to the way of every frame.
+    pub delay: Duration,
+    /// Which frames these faults apply to.
+    pub direction: Direction,
+    /// Seed of the fault decisions; by default another one each time.
+    pub seed: Option<u64>,
+    /// Capture file.
+    pub pcap: Option<PathBuf>,
+    /// File that receives the counters at the end; JSON if its name ends in `.json`.
+    pub counters: Option<PathBuf>,
+    /// Write an explanation of every error completion to standard error.
+    pub trace: bool,
+    /// How frames travel within the address.
+    pub path: PathPolicy,
+    /// Bound on the packets that a queue pair may have unacknowledged; by default what the receive
+    /// buffers of this host hold.
+    pub max_unacked: Option<u32>,
+    /// Directory in which processes find each other; by default `/dev/shm/adverb-UID`.
+    pub directory: Option<PathBuf>,
+}
+
+/// An option that cannot be understood.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SettingsError {
+    /// The option's name as written.
+    pub option: String,
+    /// Its value as written; `None` where there was none.
+    pub value: Option<String>,
+    /// What is allowed instead.
+    pub remedy: &'static str,
+}
+
+impl fmt::Display for SettingsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.value {
+            Some(value) => write!(f, "{VARIABLE}: {}={value}: {}", self.option, self.remedy),
+            None => write!(f, "{VARIABLE}: {}: {}", self.option, self.remedy),
+        }
+    }
+}
+
+impl std::error::Error for SettingsError {}
+
+const OPTIONS: &str = "no such option; there are address, loss, duplicate, reorder, corrupt, delay, direction, \
+                       seed, pcap, counters, trace, path, max_unacked and directory";
+const ADDRESS: &str = "an IPv4 or IPv6 address is needed, such as address=127.0.0.1";
+const PROBABILITY: &str = "a probability from 0 to 1 or a percentage is needed, such as 0.01 or 1%";
+const DELAY: &str = "a time is needed, such as delay=50us (units ns, us, ms, s; at most 60s)";
+const DIRECTION: &str = "direction is rx, tx or both";
+const SEED: &str = "a whole number is needed, such as seed=7";
+const PATH: &str = "a file name is needed; write a comma as %2C and a percent sign as %25";
+const SWITCH: &str = "a switch is on or off";
+const POLICY: &str = "path is auto or udp";
+const UNACKED: &str = "a number of packets from 1 to 65536 is needed";
+
+/// Longest delay that a fault may add.
+const DELAY_MAX: Duration = Duration::from_secs(60);
+
+impl Settings {
+    /// Reads the environment variable; unset means all defaults.
+    pub fn from_env() -> Result<Settings, SettingsError> {
+        match std::env::var_os(VARIABLE) {
+            None => Ok(Settings::default()),
+            Some(text) => match text.to_str() {
+                Some(text) => Settings::parse(text),
+                None => Err(SettingsError {
+                    option: text.to_string_lossy().into_owned(),
+                    value: None,
+                    remedy: "only UTF-8 is understood; escape other bytes of paths as %XX",
+                }),
+            },
+        }
+    }
+
+    /// Reads options separated by commas. Later ones override earlier ones.
+    pub fn parse(text: &str) -> Result<Settings, SettingsError> {
+        let mut settings = Settings::default();
+        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+            let (option, value) = match part.split_once('=') {
+                Some((option, value)) => (option.trim(), Some(value.trim())),
+                None => (part, None),
+            };
+            settings.set(option, value).map_err(|remedy| SettingsError {
+                option: option.to_owned(),
+                value: value.map(str::to_owned),
+                remedy,
+            })?;
+        }
+        Ok(settings)
+    }
+
+    fn set(&mut self, option: &str, value: Option<&str>) -> Result<(), &'static str> {
+        let text = value.unwrap_or("");
+        match option {
+            "address" => self.address = Some(text.parse().map_err(|_| ADDRESS)?),
+            "loss" => self.loss = probability(text)?,
+            "duplicate" => self.duplicate = probability(text)?,
+            "reorder" => self.reorder = probability(text)?,
+            "corrupt" => self.corrupt = probability(text)?,
+            "delay" => self.delay = duration(text)?,
+            "direction" => {
+                self.direction = match text {
+                    "rx" => Direction::Rx,
+                    "tx" => Direction::Tx,
+                    "both" => Direction::Both,
+                    _ => return Err(DIRECTION),
+                }
+            }
+            "seed" => self.seed = Some(text.parse().map_err(|_| SEED)?),
+            "pcap" => self.pcap = Some(unescape(text)?),
+            "counters" => self.counters = Some(unescape(text)?),
+            "trace" => self.trace = switch(value)?,
+            "path" => {
+                self.path = match text {
+                    "auto" => PathPolicy::Auto,
+                    "udp" => PathPolicy::Udp,
+                    _ => return Err(POLICY),
+                }
+            }
+            "max_unacked" => {
+                let packets = text.parse().map_err(|_| UNACKED)?;
+                if !(1..=65_536).contains(&packets) {
+                    return Err(UNACKED);
+                }
+                self.max_unacked = Some(packets);
+            }
+            "directory" => self.directory = Some(unescape(text)?),
+            _ => return Err(OPTIONS),
+        }
+        Ok(())
+    }
+
+    /// The value of the environment variable that stands for these settings: the inverse of
+    /// [`parse`](Self::parse).
+    pub fn to_env(&self) -> String {
+        let mut parts: Vec<String> = Vec::new();
+        let default = Settings::default();
+        if let Some(address) = self.address {
+            parts.push(format!("address={address}"));
+        }
+        for (name, value) in [
+            ("loss", self.loss),
+            ("duplicate", self.duplicate),
+            ("reorder", self.reorder),
+            ("corrupt", self.corrupt),
+        ] {
+            if value != 0.0 {
+                parts.push(format!("{name}={value}"));
+            }
+        }
+        if self.delay != default.delay {
+            parts.push(format!("delay={}ns", self.delay.as_nanos()));
+        }
+        if self.direction != default.direction {
+            parts.push(format!("direction={}", self.direction.name()));
+        }
+        if let Some(seed) = self.seed {
+            parts.push(format!("seed={seed}"));
+        }
+        for (name, path) in
+            [("pcap", &self.pcap), ("counters", &self.counters), ("directory", &self.directory)]
+        {
+            if let Some(path) = path {
+                parts.push(format!("{name}={}", escape(path)));
+            }
+        }
+        if self.trace {
+            parts.push("trace".to_owned());
+        }
+        if self.path == PathPolicy::Udp {
+            parts.push("path=udp".to_owned());
+        }
+        if let Some(packets) = self.max_unacked {
+            parts.push(format!("max_unacked={packets}"));
+        }
+        parts.join(",")
+    }
+
+    /// Whether any frame may be harmed.
+    pub fn has_faults(&self) -> bool {
+        self.loss > 0.0
+            || self.duplicate > 0.0
+            || self.reorder > 0.0
+            || self.corrupt > 0.0
+            || !self.delay.is_zero()
+    }
+}
+
+fn probability(text: &str) -> Result<f64, &'static str> {
+    let (number, scale) = match text.strip_suffix('%') {
+        Some(number) => (number.trim(), 100.0),
+        None => (text, 1.0),
+    };
+    let value = number.parse::<f64>().map_err(|_| PROBABILITY)? / scale;
+    if (0.0..=1.0).contains(&value) { Ok(value) } else { Err(PROBABILITY) }
+}
+
+fn duration(text: &str) -> Result<Duration, &'static str> {
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let ns_per_unit = match unit.trim() {
+        "ns" => 1.0,
+        "us" => 1e3,
+        "ms" => 1e6,
+        "s" => 1e9,
+        _ => return Err(DELAY),
+    };
+    let ns = number.parse::<f64>().map_err(|_| DELAY)? * ns_per_unit;
+    let time = Duration::try_from_secs_f64(ns / 1e9).map_err(|_| DELAY)?;
+    if time <= DELAY_MAX { Ok(Duration::from_nanos(ns.round() as u64)) } else { Err(DELAY) }
+}
+
+fn switch(value: Option<&str>) -> Result<bool, &'static str> {
+    match value {
+        None | Some("on" | "1" | "true") => Ok(true),
+        Some("off" | "0" | "false") => Ok(false),
+        Some(_) => Err(SWITCH),
+    }
+}
+
+fn escape(path: &Path) -> String {
+    let mut text = String::new();
+    for &byte in path.as_os_str().as_bytes() {
+        if byte.is_ascii_graphic() && byte != b',' && byte != b'%' {
+            text.push(char::from(byte));
+        } else {
+            // Writing to a String cannot fail.
+            let _ = write!(text, "%{byte:02X}");
+        }
+    }
+    text
+}
+
+fn unescape(text: &str) -> Result<PathBuf, &'static str> {
+    let mut bytes = Vec::new();
+    let mut rest = text.as_bytes();
+    while let Some((&byte, tail)) = rest.split_first() {
+        rest = tail;
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let (digits, tail) = rest.split_at_checked(2).ok_or(PATH)?;
+        let digits = std::str::from_utf8(digits).map_err(|_| PATH)?;
+        bytes.push(u8::from_str_radix(digits, 16).map_err(|_| PATH)?);
+        rest = tail;
+    }
+    if bytes.is_empty() || bytes.contains(&0) {
+        return Err(PATH);
+    }
+    Ok(PathBuf::from(OsString::from_vec(bytes)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn options_are_read() {
+        let s = Settings::parse(
+            " address=::1, loss=0.01,duplicate=50%,delay=1.5ms,direction=rx,seed=7,pcap=/tmp/a%2Cb.pcap,\
+             trace,path=udp,max_unacked=64,,",
+        )
+        .unwrap();
+        assert_eq!(s.address, Some("::1".parse().unwrap()));
+        assert_eq!((s.loss, s.duplicate, s.delay), (0.01, 0.5, Duration::from_micros(1500)));
+        assert_eq!((s.direction, s.seed, s.trace), (Direction::Rx, Some(7), true));
+        assert_eq!(s.pcap.as_deref(), Some(Path::new("/tmp/a,b.pcap")));
+        assert_eq!((s.path, s.max_unacked), (PathPolicy::Udp, Some(64)));
+        assert!(s.has_faults());
+        assert_eq!(Settings::parse("").unwrap(), Settings::default());
+        assert!(!Settings::parse("trace=off").unwrap().trace);
+    }
+
+    #[test]
+    fn errors_name_option_value_and_remedy() {
+        for (text, option, value, remedy) in [
+            ("loss=2", "loss", Some("2"), PROBABILITY),
+            ("loss=nan", "loss", Some("nan"), PROBABILITY),
+            ("loss=-0.1", "loss", Some("-0.1"), PROBABILITY),
+            ("corrupt", "corrupt", None, PROBABILITY),
+            ("address=localhost", "address", Some("localhost"), ADDRESS),
+            ("delay=5", "delay", Some("5"), DELAY),
+            ("delay=61s", "delay", Some("61s"), DELAY),
+            ("delay=.us", "delay", Some(".us"), DELAY),
+            ("direction=up", "direction", Some("up"), DIRECTION),
+            ("seed=-1", "seed", Some("-1"), SEED),
+            ("pcap=", "pcap", Some(""), PATH),
+            ("pcap=%2", "pcap", Some("%2"), PATH),
+            ("pcap=a%00", "pcap", Some("a%00"), PATH),
+            ("trace=maybe", "trace", Some("maybe"), SWITCH),
+            ("path=shm", "path", Some("shm"), POLICY),
+            ("max_unacked=0", "max_unacked", Some("0"), UNACKED),
+            ("lose=0.1", "lose", Some("0.1"), OPTIONS),
+        ] {
+            let error = Settings::parse(text).unwrap_err();
+            assert_eq!((&*error.option, error.value.as_deref(), error.remedy), (option, value, remedy), "{text}");
+            assert!(error.to_string().contains(remedy));
+        }
+    }
+
+    fn any_path() -> impl Strategy<Value = Option<PathBuf>> {
+        let bytes = proptest::collection::vec(1u8.., 1..20);
+        proptest::option::of(bytes.prop_map(|b| PathBuf::from(OsString::from_vec(b))))
+    }
+
+    proptest! {
+        #[test]
+        fn to_env_is_the_inverse_of_parse(
+            address in proptest::option::of(any::<[u8; 16]>()),
+            probabilities in proptest::array::uniform4(0.0f64..=1.0),
+            delay in 0u64..60_000_000_000,
+            direction in 0usize..3,
+            seed: Option<u64>,
+            pcap in any_path(),
+            counters in any_path(),
+            directory in any_path(),
+            trace: bool,
+            udp: bool,
+            max_unacked in proptest::option::of(1u32..=65_536),
+        ) {
+            let [loss, duplicate, reorder, corrupt] = probabilities;
+            let settings = Settings {
+                address: address.map(|a| IpAddr::from(a).to_canonical()),
+                loss, duplicate, reorder, corrupt,
+                delay: Duration::from_nanos(delay),
+                direction: [Direction::Rx, Direction::Tx, Direction::Both][direction],
+                seed, pcap, counters, trace,
+                path: if udp { PathPolicy::Udp } else { PathPolicy::Auto },
+                max_unacked, directory,
+            };
+            prop_assert_eq!(Settings::parse(&settings.to_env()).unwrap(), settings);
+        }
+
+        #[test]
+        fn no_text_panics(text in ".{0,60}") {
+            let _ = Settings::parse(&text);
+        }
+    }
+}

@@ -1,0 +1,548 @@
+//! UDP sockets as RoCEv2 needs them: batches in both directions, segmentation by the kernel (UDP_SEGMENT,
+//! UDP_GRO), DF set, and traffic class and hop limit per message.
+#![allow(unsafe_code)]
+
+use adverb_wire::ROCE_UDP_PORT;
+use std::io;
+use std::mem::{size_of, zeroed};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+/// Hop limit of messages that do not ask for another.
+pub const HOP_LIMIT: u8 = 64;
+/// Messages given to or taken from the kernel in one call.
+const BATCH: usize = 16;
+/// Bytes of one received message, at most: what UDP can carry, coalesced segments included.
+const MESSAGE_MAX: usize = 1 << 16;
+/// Send and receive buffer asked for; the system's limits may give less.
+const SOCKET_BUFFER: libc::c_int = 8 << 20;
+/// Room for three control messages of one word each, in words.
+const CONTROL_WORDS: usize = 12;
+
+/// One message to send: one frame, or several of equal length (the last may be shorter) that the
+/// kernel or the adapter cuts apart.
+#[derive(Clone, Copy, Debug)]
+pub struct Run {
+    /// Destination.
+    pub to: SocketAddr,
+    /// First byte in the batch's buffer.
+    pub start: usize,
+    /// Bytes of all frames.
+    pub len: usize,
+    /// Bytes of one frame.
+    pub segment: usize,
+    /// Frames.
+    pub frames: usize,
+    /// DSCP and ECN.
+    pub traffic_class: u8,
+    /// TTL or hop limit.
+    pub hop_limit: u8,
+}
+
+/// One received message: frames of `segment` bytes each, the last one possibly shorter.
+#[derive(Clone, Copy, Debug)]
+pub struct Message<'a> {
+    /// Where it came from.
+    pub from: SocketAddr,
+    /// DSCP and ECN.
+    pub traffic_class: u8,
+    /// Bytes of one frame.
+    pub segment: usize,
+    /// Bytes of all frames.
+    pub bytes: &'a [u8],
+}
+
+/// A socket on port 4791.
+#[derive(Debug)]
+pub struct Socket {
+    fd: OwnedFd,
+    ipv4: bool,
+    /// Bytes that the kernel keeps for a slow reader.
+    receive_buffer: usize,
+}
+
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// A socket address as the kernel takes it.
+fn encode(address: SocketAddr) -> (libc::sockaddr_storage, libc::socklen_t) {
+    // SAFETY: all zeroes is a valid `sockaddr_storage`.
+    let mut storage: libc::sockaddr_storage = unsafe { zeroed() };
+    let len = match address {
+        SocketAddr::V4(v4) => {
+            let out = (&raw mut storage).cast::<libc::sockaddr_in>();
+            // SAFETY: the storage is large enough and aligned for every family.
+            unsafe {
+                (*out).sin_family = libc::AF_INET as libc::sa_family_t;
+                (*out).sin_port = v4.port().to_be();
+                (*out).sin_addr.s_addr = u32::from_ne_bytes(v4.ip().octets());
+            }
+            size_of::<libc::sockaddr_in>()
+        }
+        SocketAddr::V6(v6) => {
+            let out = (&raw mut storage).cast::<libc::sockaddr_in6>();
+            // SAFETY: as above.
+            unsafe {
+                (*out).sin6_family = libc::AF_INET6 as libc::sa_family_t;
+                (*out).sin6_port = v6.port().to_be();
+                (*out).sin6_addr.s6_addr = v6.ip().octets();
+                (*out).sin6_scope_id = v6.scope_id();
+            }
+            size_of::<libc::sockaddr_in6>()
+        }
+    };
+    (storage, len as libc::socklen_t)
+}
+
+/// A socket address as the kernel gives it.
+fn decode(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
+    match libc::c_int::from(storage.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: the family says what the storage, which is large enough for it, holds.
+            let v4 = unsafe { &*std::ptr::from_ref(storage).cast::<libc::sockaddr_in>() };
+            let ip = Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes());
+            Some(SocketAddr::from((ip, u16::from_be(v4.sin_port))))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as above.
+            let v6 = unsafe { &*std::ptr::from_ref(storage).cast::<libc::sockaddr_in6>() };
+            let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
+            Some(SocketAddr::from((ip, u16::from_be(v6.sin6_port))))
+        }
+        _ => None,
+    }
+}
+
+impl Socket {
+    /// An unbound socket of the address's family.
+    fn new(ipv4: bool) -> io::Result<Socket> {
+        let family = if ipv4 { libc::AF_INET } else { libc::AF_INET6 };
+        let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        // SAFETY: plain values; the descriptor returned is ours.
+        let fd = unsafe { OwnedFd::from_raw_fd(check(libc::socket(family, kind, 0))?) };
+        Ok(Socket { fd, ipv4, receive_buffer: 0 })
+    }
+
+    fn set(&self, level: libc::c_int, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
+        // SAFETY: the value is an int, valid for the length given.
+        check(unsafe {
+            libc::setsockopt(
+                self.fd.as_raw_fd(),
+                level,
+                option,
+                (&raw const value).cast(),
+                size_of::<libc::c_int>() as libc::socklen_t,
+            )
+        })
+        .map(drop)
+    }
+
+    fn get(&self, level: libc::c_int, option: libc::c_int) -> io::Result<libc::c_int> {
+        let mut value: libc::c_int = 0;
+        let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+        // SAFETY: the value is an int, valid for the length given.
+        check(unsafe {
+            libc::getsockopt(self.fd.as_raw_fd(), level, option, (&raw mut value).cast(), &mut len)
+        })?;
+        Ok(value)
+    }
+
+    fn bind_to(&self, address: SocketAddr) -> io::Result<()> {
+        let (storage, len) = encode(address);
+        // SAFETY: the storage holds an address of `len` bytes.
+        check(unsafe { libc::bind(self.fd.as_raw_fd(), (&raw const storage).cast(), len) }).map(drop)
+    }
+
+    /// Whether nobody holds port 4791 of the address.
+    pub fn port_is_free(address: IpAddr) -> io::Result<bool> {
+        match Socket::new(address.is_ipv4())?.bind_to((address, ROCE_UDP_PORT).into()) {
+            Ok(()) => Ok(true),
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// The socket of one address, shared with this user's other processes.
+    pub fn bind(address: IpAddr) -> io::Result<Socket> {
+        let mut socket = Socket::new(address.is_ipv4())?;
+        socket.set(libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
+        socket.configure()?;
+        socket.bind_to((address, ROCE_UDP_PORT).into())?;
+        Ok(socket)
+    }
+
+    /// A socket that receives one multicast group on the interface of `address`. Everyone who joined gets
+    /// every datagram.
+    pub fn bind_group(group: IpAddr, address: IpAddr, interface_index: u32) -> io::Result<Socket> {
+        let mut socket = Socket::new(group.is_ipv4())?;
+        socket.set(libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
+        socket.configure()?;
+        socket.bind_to((group, ROCE_UDP_PORT).into())?;
+        match (group, address) {
+            (IpAddr::V4(group), IpAddr::V4(address)) => {
+                let join = libc::ip_mreqn {
+                    imr_multiaddr: libc::in_addr { s_addr: u32::from_ne_bytes(group.octets()) },
+                    imr_address: libc::in_addr { s_addr: u32::from_ne_bytes(address.octets()) },
+                    imr_ifindex: interface_index as libc::c_int,
+                };
+                socket.join(libc::IPPROTO_IP, libc::IP_ADD_MEMBERSHIP, &join)?;
+            }
+            (IpAddr::V6(group), _) => {
+                let join = libc::ipv6_mreq {
+                    ipv6mr_multiaddr: libc::in6_addr { s6_addr: group.octets() },
+                    ipv6mr_interface: interface_index,
+                };
+                socket.join(libc::IPPROTO_IPV6, libc::IPV6_ADD_MEMBERSHIP, &join)?;
+            }
+            _ => return Err(io::ErrorKind::AddrNotAvailable.into()),
+        }
+        Ok(socket)
+    }
+
+    fn join<T>(&self, level: libc::c_int, option: libc::c_int, request: &T) -> io::Result<()> {
+        let len = size_of::<T>() as libc::socklen_t;
+        // SAFETY: callers pass the structure that the option takes, valid for its length.
+        check(unsafe {
+            libc::setsockopt(self.fd.as_raw_fd(), level, option, std::ptr::from_ref(request).cast(), len)
+        })
+        .map(drop)
+    }
+
+    /// Sends multicast out of this interface, and back to this host's members.
+    pub fn multicast_from(&self, interface_index: u32) -> io::Result<()> {
+        let index = interface_index as libc::c_int;
+        if self.ipv4 {
+            // SAFETY: all zeroes is a valid `ip_mreqn`.
+            let mut request: libc::ip_mreqn = unsafe { zeroed() };
+            request.imr_ifindex = index;
+            self.join(libc::IPPROTO_IP, libc::IP_MULTICAST_IF, &request)?;
+            self.set(libc::IPPROTO_IP, libc::IP_MULTICAST_TTL, libc::c_int::from(HOP_LIMIT))?;
+            self.set(libc::IPPROTO_IP, libc::IP_MULTICAST_LOOP, 1)
+        } else {
+            self.set(libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_IF, index)?;
+            self.set(libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_HOPS, libc::c_int::from(HOP_LIMIT))?;
+            self.set(libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_LOOP, 1)
+        }
+    }
+
+    fn configure(&mut self) -> io::Result<()> {
+        if self.ipv4 {
+            // DF on an unconnected socket makes the identification zero, which the ICRC covers.
+            self.set(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
+            self.set(libc::IPPROTO_IP, libc::IP_RECVTOS, 1)?;
+            self.set(libc::IPPROTO_IP, libc::IP_TTL, libc::c_int::from(HOP_LIMIT))?;
+        } else {
+            self.set(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1)?;
+            self.set(libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
+            self.set(libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?;
+            self.set(libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, libc::c_int::from(HOP_LIMIT))?;
+        }
+        for (force, plain) in
+            [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]
+        {
+            if self.set(libc::SOL_SOCKET, force, SOCKET_BUFFER).is_err() {
+                self.set(libc::SOL_SOCKET, plain, SOCKET_BUFFER)?;
+            }
+        }
+        // Kernels before 5.0 lack it; then frames come one by one.
+        let _ = self.set(libc::SOL_UDP, libc::UDP_GRO, 1);
+        self.receive_buffer = self.get(libc::SOL_SOCKET, libc::SO_RCVBUF)?.max(0) as usize;
+        Ok(())
+    }
+
+    /// Bytes that the kernel keeps for a slow reader, its own overhead included.
+    pub fn receive_buffer(&self) -> usize {
+        self.receive_buffer
+    }
+
+    /// The descriptor, to wait on.
+    pub fn fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+
+    /// Sends messages in order, and returns how many the kernel took. An error is about the first message
+    /// that it did not take.
+    pub fn send(&self, runs: &[Run], buffer: &[u8]) -> (usize, Option<io::Error>) {
+        let mut sent = 0;
+        while sent < runs.len() {
+            match self.send_batch(&runs[sent..], buffer) {
+                Ok(0) => break,
+                Ok(count) => sent += count,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return (sent, Some(e)),
+            }
+        }
+        (sent, None)
+    }
+
+    fn send_batch(&self, runs: &[Run], buffer: &[u8]) -> io::Result<usize> {
+        // SAFETY: all zeroes is valid for each of these.
+        let (mut headers, mut names, mut pieces): (
+            [libc::mmsghdr; BATCH],
+            [libc::sockaddr_storage; BATCH],
+            [libc::iovec; BATCH],
+        ) = unsafe { (zeroed(), zeroed(), zeroed()) };
+        let mut controls = [[0u64; CONTROL_WORDS]; BATCH];
+        let count = runs.len().min(BATCH);
+        for (i, run) in runs.iter().take(count).enumerate() {
+            let bytes = &buffer[run.start..run.start + run.len];
+            pieces[i] = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+            let (name, name_len) = encode(run.to);
+            names[i] = name;
+            let header = &mut headers[i].msg_hdr;
+            header.msg_name = (&raw mut names[i]).cast();
+            header.msg_namelen = name_len;
+            header.msg_iov = &raw mut pieces[i];
+            header.msg_iovlen = 1;
+            self.add_controls(run, header, &mut controls[i]);
+        }
+        // SAFETY: the first `count` headers point to names, pieces, controls and bytes that outlive the call.
+        let sent = check(unsafe {
+            libc::sendmmsg(self.fd.as_raw_fd(), headers.as_mut_ptr(), count as libc::c_uint, libc::MSG_NOSIGNAL)
+        })?;
+        Ok(sent as usize)
+    }
+
+    /// Adds the control messages that a run needs.
+    fn add_controls(&self, run: &Run, header: &mut libc::msghdr, control: &mut [u64; CONTROL_WORDS]) {
+        let mut words: [(libc::c_int, libc::c_int, libc::c_int); 3] = [(0, 0, 0); 3];
+        let mut count = 0;
+        let mut add = |level, kind, value| {
+            words[count] = (level, kind, value);
+            count += 1;
+        };
+        if run.frames > 1 {
+            add(libc::SOL_UDP, libc::UDP_SEGMENT, run.segment as libc::c_int);
+        }
+        if run.traffic_class != 0 {
+            let class = libc::c_int::from(run.traffic_class);
+            match self.ipv4 {
+                true => add(libc::IPPROTO_IP, libc::IP_TOS, class),
+                false => add(libc::IPPROTO_IPV6, libc::IPV6_TCLASS, class),
+            }
+        }
+        if run.hop_limit != HOP_LIMIT && run.hop_limit != 0 {
+            let hops = libc::c_int::from(run.hop_limit);
+            match self.ipv4 {
+                true => add(libc::IPPROTO_IP, libc::IP_TTL, hops),
+                false => add(libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT, hops),
+            }
+        }
+        if count == 0 {
+            return;
+        }
+        header.msg_control = control.as_mut_ptr().cast();
+        header.msg_controllen = size_of::<[u64; CONTROL_WORDS]>() as _;
+        let mut used = 0;
+        // SAFETY: the control buffer is aligned and has room for three messages of one word; CMSG_FIRSTHDR
+        // and CMSG_NXTHDR stay inside it.
+        unsafe {
+            let mut at = libc::CMSG_FIRSTHDR(header);
+            for &(level, kind, value) in &words[..count] {
+                let len = if kind == libc::UDP_SEGMENT && level == libc::SOL_UDP { 2 } else { 4 };
+                (*at).cmsg_level = level;
+                (*at).cmsg_type = kind;
+                (*at).cmsg_len = libc::CMSG_LEN(len) as _;
+                match len {
+                    2 => libc::CMSG_DATA(at).cast::<u16>().write_unaligned(value as u16),
+                    _ => libc::CMSG_DATA(at).cast::<libc::c_int>().write_unaligned(value),
+                }
+                used += libc::CMSG_SPACE(len) as usize;
+                at = libc::CMSG_NXTHDR(header, at);
+            }
+        }
+        header.msg_controllen = used as _;
+    }
+
+    /// Takes messages that have arrived; returns how many, at most [`Inbox::CAPACITY`].
+    pub fn receive(&self, inbox: &mut Inbox) -> io::Result<usize> {
+        inbox.count = 0;
+        // SAFETY: all zeroes is valid for each of these.
+        let (mut headers, mut pieces): ([libc::mmsghdr; BATCH], [libc::iovec; BATCH]) =
+            unsafe { (zeroed(), zeroed()) };
+        let mut controls = [[0u64; CONTROL_WORDS]; BATCH];
+        for i in 0..BATCH {
+            let piece = inbox.buffer[i * MESSAGE_MAX..(i + 1) * MESSAGE_MAX].as_mut_ptr();
+            pieces[i] = libc::iovec { iov_base: piece.cast(), iov_len: MESSAGE_MAX };
+            let header = &mut headers[i].msg_hdr;
+            header.msg_name = (&raw mut inbox.names[i]).cast();
+            header.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+            header.msg_iov = &raw mut pieces[i];
+            header.msg_iovlen = 1;
+            header.msg_control = controls[i].as_mut_ptr().cast();
+            header.msg_controllen = size_of::<[u64; CONTROL_WORDS]>() as _;
+        }
+        // SAFETY: every header points to buffers that outlive the call and are as long as it says.
+        let count = check(unsafe {
+            libc::recvmmsg(
+                self.fd.as_raw_fd(),
+                headers.as_mut_ptr(),
+                BATCH as libc::c_uint,
+                libc::MSG_DONTWAIT,
+                std::ptr::null_mut(),
+            )
+        })? as usize;
+        for (i, header) in headers.iter().take(count).enumerate() {
+            let len = header.msg_len as usize;
+            let (segment, traffic_class) = read_controls(&header.msg_hdr);
+            inbox.sizes[i] = Size { len, segment: segment.unwrap_or(len), traffic_class };
+        }
+        inbox.count = count;
+        Ok(count)
+    }
+}
+
+/// Reads the segment size and the traffic class of a received message.
+fn read_controls(header: &libc::msghdr) -> (Option<usize>, u8) {
+    let (mut segment, mut class) = (None, 0);
+    // SAFETY: the kernel filled the control buffer, which lives as long as the header's borrow; the
+    // CMSG functions stay inside it, and each value has the size its type has.
+    unsafe {
+        let mut at = libc::CMSG_FIRSTHDR(header);
+        while !at.is_null() {
+            let data = libc::CMSG_DATA(at);
+            match ((*at).cmsg_level, (*at).cmsg_type) {
+                (libc::SOL_UDP, libc::UDP_GRO) => {
+                    let size = data.cast::<libc::c_int>().read_unaligned();
+                    segment = usize::try_from(size).ok().filter(|&s| s > 0);
+                }
+                (libc::IPPROTO_IP, libc::IP_TOS) => class = data.read(),
+                (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
+                    class = data.cast::<libc::c_int>().read_unaligned() as u8;
+                }
+                _ => {}
+            }
+            at = libc::CMSG_NXTHDR(header, at);
+        }
+    }
+    (segment, class)
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Size {
+    len: usize,
+    segment: usize,
+    traffic_class: u8,
+}
+
+/// Where received messages lie.
+pub struct Inbox {
+    buffer: Box<[u8]>,
+    names: [libc::sockaddr_storage; BATCH],
+    sizes: [Size; BATCH],
+    count: usize,
+}
+
+impl Inbox {
+    /// Messages that one call takes.
+    pub const CAPACITY: usize = BATCH;
+
+    /// An empty one.
+    pub fn new() -> Inbox {
+        Inbox {
+            buffer: vec![0; BATCH * MESSAGE_MAX].into_boxed_slice(),
+            // SAFETY: all zeroes is a valid `sockaddr_storage`.
+            names: unsafe { zeroed() },
+            sizes: [Size::default(); BATCH],
+            count: 0,
+        }
+    }
+
+    /// What the last call took.
+    pub fn messages(&self) -> impl Iterator<Item = Message<'_>> {
+        (0..self.count).filter_map(|i| {
+            let size = self.sizes[i];
+            let start = i * MESSAGE_MAX;
+            Some(Message {
+                from: decode(&self.names[i])?,
+                traffic_class: size.traffic_class,
+                segment: size.segment,
+                bytes: self.buffer.get(start..start + size.len)?,
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(last: u8) -> IpAddr {
+        IpAddr::from([127, 0, 41, last])
+    }
+
+    fn receive_all(socket: &Socket, inbox: &mut Inbox, mut each: impl FnMut(&Message<'_>)) {
+        crate::sys::wait([Some((socket.fd(), false))], Some(std::time::Duration::from_secs(5)));
+        while let Ok(1..) = socket.receive(inbox) {
+            inbox.messages().for_each(|m| each(&m));
+        }
+    }
+
+    #[test]
+    fn runs_arrive_cut_apart_with_their_class() {
+        for (from, to) in [(address(1), address(2)), ("::1".parse().unwrap(), "::1".parse().unwrap())] {
+            let (a, b) = (Socket::bind(from).unwrap(), Socket::bind(to).unwrap());
+            // On ::1 both share the port, and either may get the messages.
+            let mut buffer = vec![0; 1000];
+            buffer.iter_mut().enumerate().for_each(|(i, byte)| *byte = (i / 100) as u8);
+            let to = SocketAddr::from((to, ROCE_UDP_PORT));
+            let run = |start, len, frames, traffic_class| Run {
+                to, start, len, segment: 100, frames, traffic_class, hop_limit: HOP_LIMIT,
+            };
+            let runs = [run(0, 950, 10, 0), run(100, 100, 1, 0x2e << 2 | 1)];
+            let (sent, error) = a.send(&runs, &buffer);
+            assert!(sent == 2 && error.is_none(), "{error:?}");
+            let mut frames = Vec::new();
+            let mut inbox = Inbox::new();
+            let mut note = |m: &Message<'_>| {
+                for frame in m.bytes.chunks(m.segment) {
+                    frames.push((frame[0], frame.len(), m.traffic_class));
+                }
+            };
+            let reader = if crate::sys::wait([Some((a.fd(), false))], Some(Default::default()))[0] { &a } else { &b };
+            receive_all(reader, &mut inbox, &mut note);
+            let expected: Vec<_> = (0..9).map(|i| (i, 100, 0)).chain([(9, 50, 0), (1, 100, 0xb9)]).collect();
+            assert_eq!(frames, expected);
+        }
+    }
+
+    #[test]
+    fn a_taken_port_is_seen() {
+        let address = address(3);
+        assert!(Socket::port_is_free(address).unwrap());
+        let _holder = Socket::bind(address).unwrap();
+        assert!(!Socket::port_is_free(address).unwrap());
+        assert!(Socket::bind(address).is_ok());
+        assert!(Socket::port_is_free(IpAddr::from([192, 0, 2, 77])).is_err());
+    }
+
+    #[test]
+    fn addresses_survive_the_kernel_form() {
+        for text in ["10.1.2.3:4791", "[fd00::1:2]:65535"] {
+            let address: SocketAddr = text.parse().unwrap();
+            assert_eq!(decode(&encode(address).0), Some(address));
+        }
+    }
+
+    #[test]
+    fn every_member_of_a_group_hears_it() {
+        let group: IpAddr = "239.41.0.1".parse().unwrap();
+        let sender = Socket::bind(address(4)).unwrap();
+        sender.multicast_from(1).unwrap();
+        let members = [1, 2].map(|_| Socket::bind_group(group, address(4), 1).unwrap());
+        let run = Run {
+            to: (group, ROCE_UDP_PORT).into(),
+            start: 0, len: 4, segment: 4, frames: 1, traffic_class: 0, hop_limit: HOP_LIMIT,
+        };
+        assert_eq!(sender.send(&[run], b"abcd").0, 1);
+        for member in &members {
+            let (mut inbox, mut heard) = (Inbox::new(), 0);
+            receive_all(member, &mut inbox, |m| {
+                assert_eq!((m.bytes, m.from.ip()), (&b"abcd"[..], address(4)));
+                heard += 1;
+            });
+            assert_eq!(heard, 1);
+        }
+    }
+}
