@@ -9,7 +9,7 @@ import subprocess
 from harness import ADVERB, TARGET, Case, Fail, require, require_text
 from suite_utils import pingpong
 
-LIBRARY_DIRECTORY = os.path.join(TARGET, "release", "lib")
+LIBRARY_DIRECTORY = os.environ.get("ADVERB_LIB", os.path.join(TARGET, "release", "lib"))
 
 
 def refused(room, status, pattern, *argv, env=None):
