@@ -2,15 +2,25 @@
 
 use super::*;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::Barrier;
 
 #[test]
 fn atomics_of_verbs_and_cpu_are_one() {
     let host = Host::new(64);
-    let rounds: u64 = if cfg!(miri) { 50 } else { 100_000 };
+    // Many short races, each started together: a long one may find its threads run in turn.
+    let (races, each): (u64, u64) = if cfg!(miri) { (3, 10) } else { (200, 1000) };
+    let rounds = races * each;
+    let line = Barrier::new(3);
+    let race = |step: &dyn Fn()| {
+        for _ in 0..races {
+            line.wait();
+            (0..each).for_each(|_| step());
+        }
+    };
     std::thread::scope(|scope| {
-        scope.spawn(|| (0..rounds).for_each(|_| ignore(dma::fetch_add(host.span(8, 8), 3))));
+        scope.spawn(|| race(&|| ignore(dma::fetch_add(host.span(8, 8), 3))));
         scope.spawn(|| {
-            for _ in 0..rounds {
+            race(&|| {
                 let mut seen = 0;
                 loop {
                     let was = dma::compare_swap(host.span(8, 8), seen, seen.wrapping_add(5));
@@ -18,14 +28,13 @@ fn atomics_of_verbs_and_cpu_are_one() {
                         break;
                     }
                     seen = was;
-                    std::thread::yield_now();
                 }
-            }
+            });
         });
         // The application's own CPU.
         // SAFETY: an aligned word inside, accessed only atomically while threads run.
         let word = unsafe { AtomicU64::from_ptr(host.at(8).cast()) };
-        (0..rounds).for_each(|_| ignore(word.fetch_add(7, Ordering::SeqCst)));
+        race(&|| ignore(word.fetch_add(7, Ordering::SeqCst)));
     });
     assert_eq!(host.bytes(8, 8), (rounds * 15).to_ne_bytes());
     assert_eq!(dma::fetch_add(host.span(8, 8), u64::MAX), rounds * 15);
