@@ -19,6 +19,7 @@ pub mod limits;
 pub mod memory;
 mod multicast;
 pub mod nic;
+mod objects;
 mod qp;
 pub mod queue;
 mod shared;

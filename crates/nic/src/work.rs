@@ -51,7 +51,7 @@ pub enum SendOp {
         /// Value added.
         add: u64,
     },
-    /// Binds a memory window (type 2) of this queue pair's domain, or, with length 0, unbinds it.
+    /// Binds a memory window. Length 0 unbinds a type 1 window and is refused for type 2.
     BindMw {
         /// The window.
         mw: MwId,

@@ -1,11 +1,12 @@
 //! Transports: how work requests become packets and packets become completions.
 //!
-//! [`requester`] turns WQEs into packets for every service; [`receive`] places the messages of RC, UC
+//! [`requester`] runs the WQEs of every service and `segmentation` cuts their messages into packets; [`receive`] places the messages of RC, UC
 //! and XRC; [`rc`] adds reliability on both sides; [`uc`] and [`ud`] are what is left without it.
 
 pub(crate) mod rc;
 pub(crate) mod receive;
 pub(crate) mod requester;
+mod segmentation;
 pub(crate) mod uc;
 pub(crate) mod ud;
 

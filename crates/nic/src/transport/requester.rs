@@ -1,4 +1,4 @@
-//! The requester: fetches WQEs, executes them, and cuts their messages into packets (IBTA 9.7.2, 9.8).
+//! The requester: fetches WQEs, executes them, and sends their packets (IBTA 9.7.2, 9.8).
 //!
 //! Every service shares it. A WQE that has been executed stands in the in-flight ring until its work
 //! is done: for an unreliable queue when its last packet has left, for a reliable one when it is
@@ -19,9 +19,9 @@ use crate::nic::TxFrame;
 use crate::qp::Qp;
 use crate::queue::wqe::{GatherCursor, Wqe, WqeOp};
 use crate::shared::Shared;
-use crate::transport::{Cause, completion, enter_error, explain};
+use crate::transport::{Cause, completion, enter_error, explain, segmentation};
 use crate::work::{CompletionOp, Status};
-use adverb_wire::{AtomicEth, Bth, Instant, Opcode, Operation, Packet, Psn, Reth};
+use adverb_wire::{Instant, Packet, Psn};
 
 /// A WQE that has been executed and is not done.
 #[derive(Clone, Copy, Debug)]
@@ -80,7 +80,7 @@ pub(crate) struct Requester {
     pub window: Window,
     /// The WQE at the cursor, and how far its scatter/gather list has been walked.
     loaded: Option<Wqe>,
-    gather: GatherCursor,
+    pub gather: GatherCursor,
     /// The READ or atomic at the head, once its first response came.
     pub answering: Option<Wqe>,
     /// A WQE read from memory and not executed.
@@ -237,13 +237,13 @@ pub(crate) fn step(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame
         return SendStep::Idle;
     }
     if qp.requester.fetched.is_none() {
-        return fetch(qp);
+        return fetch(qp, sh, now);
     }
     execute(qp, sh, now)
 }
 
 /// Reads the next WQE.
-fn fetch(qp: &mut Qp) -> SendStep {
+fn fetch(qp: &mut Qp, sh: &mut Shared, now: Instant) -> SendStep {
     if !qp.sq.has_unfetched() {
         return SendStep::Idle;
     }
@@ -259,6 +259,7 @@ fn fetch(qp: &mut Qp) -> SendStep {
             let bad = Inflight { block, end_block: qp.sq.fetched, psn: qp.requester.next_psn, ..BLANK };
             qp.requester.push(Inflight { signaled: true, ..bad });
             qp.requester.fail(Cause::local(Status::LocalQpOperation, fault.rule()));
+            settle(qp, sh, now);
             SendStep::Executed
         }
     }
@@ -374,10 +375,10 @@ fn packet(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame, entry: 
     out.path = qp.path;
     let end = match wqe.op {
         WqeOp::Read | WqeOp::CompareSwap | WqeOp::FetchAdd => {
-            request(qp, &wqe, index, &mut out.packet);
+            segmentation::request(qp, &wqe, index, &mut out.packet);
             entry.packets
         }
-        _ => match message(qp, sh, &wqe, index, out) {
+        _ => match segmentation::message(qp, sh, &wqe, index, out) {
             Ok(()) => index + 1,
             Err(fault) => {
                 return abandon(qp, sh, now, Cause::local(Status::LocalProtection, fault.rule()));
@@ -454,124 +455,6 @@ fn abandon(qp: &mut Qp, sh: &mut Shared, now: Instant, cause: Cause) -> SendStep
     }
     qp.requester.fail(cause);
     SendStep::Idle
-}
-
-/// READ and atomic requests: one packet, whatever the length of the answer.
-fn request(qp: &Qp, wqe: &Wqe, index: u32, packet: &mut Packet) {
-    let operation = match wqe.op {
-        WqeOp::Read => Operation::ReadRequest,
-        WqeOp::CompareSwap => Operation::CompareSwap,
-        _ => Operation::FetchAdd,
-    };
-    packet.bth = Bth { opcode: Opcode::new(qp.service(), operation), ack_req: true, ..Bth::default() };
-    packet.xrc_srq = wqe.xrc_srqn;
-    if wqe.op == WqeOp::Read {
-        // After a lost response the rest is asked for: advanced address, remaining length.
-        let offset = index * qp.mtu;
-        packet.reth =
-            Reth { va: wqe.raddr.wrapping_add(offset as u64), rkey: wqe.rkey, len: wqe.len - offset };
-    } else {
-        packet.atomic =
-            AtomicEth { va: wqe.raddr, rkey: wqe.rkey, swap_add: wqe.swap_add, compare: wqe.compare };
-    }
-}
-
-/// A SEND or WRITE packet with its payload.
-#[inline]
-fn message(qp: &mut Qp, sh: &Shared, wqe: &Wqe, index: u32, out: &mut TxFrame) -> Result<(), AccessFault> {
-    let offset = index * qp.mtu;
-    let len = (wqe.len - offset).min(qp.mtu);
-    let first = index == 0;
-    let last = offset + len == wqe.len;
-    let packet = &mut out.packet;
-    packet.payload_len = len;
-    packet.xrc_srq = wqe.xrc_srqn;
-    packet.bth = Bth {
-        opcode: Opcode::new(qp.service(), operation(wqe.op, first, last)),
-        solicited: last && wqe.solicited,
-        ack_req: qp.is_reliable() && (last || (index + 1) % qp.requester.window.ack_interval() == 0),
-        ..Bth::default()
-    };
-    match wqe.op {
-        WqeOp::SendImm | WqeOp::WriteImm => packet.immediate = wqe.imm,
-        WqeOp::SendInv => packet.invalidate = wqe.imm,
-        _ => {}
-    }
-    if matches!(wqe.op, WqeOp::Write | WqeOp::WriteImm) {
-        packet.reth = Reth { va: wqe.raddr, rkey: wqe.rkey, len: wqe.len };
-    }
-    if qp.is_datagram() {
-        super::ud::address(qp, wqe, out);
-    }
-    if wqe.inline {
-        qp.sq.ring.gather_inline(wqe, offset, len, &mut out.payload);
-        return Ok(());
-    }
-    gather(qp, sh, wqe, offset, len, out)
-}
-
-/// Operation of a packet by its place in the message.
-const fn operation(op: WqeOp, first: bool, last: bool) -> Operation {
-    use Operation::*;
-    match (op, first, last) {
-        (WqeOp::Write | WqeOp::WriteImm, true, false) => WriteFirst,
-        (WqeOp::Write | WqeOp::WriteImm, false, false) => WriteMiddle,
-        (WqeOp::Write, false, true) => WriteLast,
-        (WqeOp::Write, true, true) => WriteOnly,
-        (WqeOp::WriteImm, false, true) => WriteLastImm,
-        (WqeOp::WriteImm, true, true) => WriteOnlyImm,
-        (_, true, false) => SendFirst,
-        (_, false, false) => SendMiddle,
-        (WqeOp::SendImm, false, true) => SendLastImm,
-        (WqeOp::SendImm, true, true) => SendOnlyImm,
-        (WqeOp::SendInv, false, true) => SendLastInv,
-        (WqeOp::SendInv, true, true) => SendOnlyInv,
-        (_, false, true) => SendLast,
-        (_, true, true) => SendOnly,
-    }
-}
-
-/// Collects `len` bytes from `offset` of the message, walking the list on from where it stands.
-#[inline]
-fn gather(
-    qp: &mut Qp,
-    sh: &Shared,
-    wqe: &Wqe,
-    offset: u32,
-    len: u32,
-    out: &mut TxFrame,
-) -> Result<(), AccessFault> {
-    let mut at = qp.requester.gather;
-    if at.message_offset > offset || at.segment < wqe.data_segment {
-        at = GatherCursor { segment: wqe.data_segment, ..Default::default() };
-    }
-    let mut skip = offset - at.message_offset;
-    let mut left = len;
-    while (skip > 0 || left > 0) && at.segment < wqe.segments {
-        let sge = qp.sq.ring.sge(wqe, at.segment);
-        let room = sge.len.saturating_sub(at.offset);
-        if room == 0 {
-            at.segment += 1;
-            at.offset = 0;
-            continue;
-        }
-        if skip > 0 {
-            let step = skip.min(room);
-            skip -= step;
-            at.offset += step;
-            at.message_offset += step;
-            continue;
-        }
-        let step = left.min(room);
-        let addr = sge.addr.wrapping_add(at.offset as u64);
-        let span = sh.memory.check_local(qp.pd, sge.lkey, addr, step, false)?;
-        out.payload.push(span);
-        left -= step;
-        at.offset += step;
-        at.message_offset += step;
-    }
-    qp.requester.gather = at;
-    if left == 0 { Ok(()) } else { Err(AccessFault::OutOfBounds) }
 }
 
 /// Completes everything at the head that is done: local operations, and a failure whose turn came.

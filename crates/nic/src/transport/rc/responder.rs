@@ -388,7 +388,9 @@ fn read_response(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame) 
     };
     let opcode = Opcode::new(qp.service(), operation);
     out.packet.bth = Bth { opcode, psn: at, dest_qp: qp.peer, ..Bth::default() };
-    out.packet.aeth = Aeth { syndrome: Syndrome::default(), msn };
+    if operation != Operation::ReadResponseMiddle {
+        out.packet.aeth = Aeth { syndrome: Syndrome::default(), msn };
+    }
     out.packet.payload_len = part;
     true
 }

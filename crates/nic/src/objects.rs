@@ -1,0 +1,372 @@
+//! The NIC's objects: completion queues, shared receive queues, XRC domains, queue pairs. They are
+//! created, changed and destroyed here, with the errors of IBTA chapter 11; an object that others use
+//! is `Busy`. Protection domains, regions and windows are in [`crate::memory`].
+
+use crate::attr::{QpAttr, QpAttrMask, QpCaps, QpInit, QpState, QpType, SrqAttr, SrqInit};
+use crate::error::Error;
+use crate::ids::{CqId, PdId, QpId, SrqId, XrcdId};
+use crate::limits;
+use crate::nic::{Nic, wake};
+use crate::qp::Qp;
+use crate::queue::cq::Cq;
+use crate::queue::recv::{RecvQueue, Srq};
+use crate::transport::{self, requester};
+use crate::work::RecvWr;
+use adverb_wire::{Gid, Instant, QpNumber};
+
+/// Completion queues.
+impl Nic {
+    /// A completion queue of at least `entries` entries. `Invalid` for 0 or above
+    /// [`limits::MAX_CQE`].
+    pub fn create_cq(&mut self, entries: u32) -> Result<CqId, Error> {
+        if entries == 0 || entries > limits::MAX_CQE {
+            return Err(Error::Invalid("number of completion queue entries"));
+        }
+        self.shared.cqs.insert(Cq::new(entries))
+    }
+
+    /// Changes a completion queue's size; the new size is returned.
+    pub fn resize_cq(&mut self, cq: CqId, entries: u32) -> Result<u32, Error> {
+        if entries == 0 || entries > limits::MAX_CQE {
+            return Err(Error::Invalid("number of completion queue entries"));
+        }
+        let queue = self.shared.cqs.get_mut(cq).ok_or(Error::NoSuchObject)?;
+        queue.resize(entries)?;
+        Ok(queue.capacity())
+    }
+
+    /// Entries that a completion queue holds.
+    pub fn cq_capacity(&self, cq: CqId) -> Result<u32, Error> {
+        Ok(self.shared.cqs.get(cq).ok_or(Error::NoSuchObject)?.capacity())
+    }
+
+    /// Whether completions of this queue have been lost (IBTA 11.6.3.1).
+    pub fn cq_overrun(&self, cq: CqId) -> Result<bool, Error> {
+        Ok(self.shared.cqs.get(cq).ok_or(Error::NoSuchObject)?.is_overrun())
+    }
+
+    /// Asks for an event at the next completion, or the next solicited one (IBTA 11.4.2.2).
+    pub fn arm_cq(&mut self, cq: CqId, solicited_only: bool) -> Result<(), Error> {
+        self.shared.cqs.get_mut(cq).ok_or(Error::NoSuchObject)?.arm(solicited_only);
+        Ok(())
+    }
+
+    /// `Busy` while a queue pair completes there.
+    pub fn destroy_cq(&mut self, cq: CqId) -> Result<(), Error> {
+        let queue = self.shared.cqs.get(cq).ok_or(Error::NoSuchObject)?;
+        if queue.users > 0 {
+            return Err(Error::Busy);
+        }
+        self.shared.cqs.remove(cq);
+        self.shared.pending.retain(|(id, _)| *id != cq);
+        Ok(())
+    }
+
+    fn hold_cq(&mut self, cq: Option<CqId>) {
+        if let Some(queue) = cq.and_then(|id| self.shared.cqs.get_mut(id)) {
+            queue.users += 1;
+        }
+    }
+
+    fn release_cq(&mut self, cq: Option<CqId>) {
+        if let Some(queue) = cq.and_then(|id| self.shared.cqs.get_mut(id)) {
+            queue.users -= 1;
+        }
+    }
+}
+
+/// Shared receive queues and XRC domains.
+impl Nic {
+    /// Creates a shared receive queue, basic or XRC.
+    pub fn create_srq(&mut self, init: &SrqInit) -> Result<SrqId, Error> {
+        if init.max_wr == 0 || init.max_wr > limits::MAX_SRQ_WR {
+            return Err(Error::Invalid("number of work requests"));
+        }
+        if init.max_sge > limits::MAX_SRQ_SGE {
+            return Err(Error::Invalid("number of scatter/gather entries"));
+        }
+        if let Some((domain, cq)) = init.xrc {
+            self.shared.cqs.get(cq).ok_or(Error::NoSuchObject)?;
+            *self.shared.xrcds.get_mut(domain).ok_or(Error::NoSuchObject)? += 1;
+            self.hold_cq(Some(cq));
+        }
+        let made = self.insert_srq(init);
+        if made.is_err()
+            && let Some(xrc) = init.xrc
+        {
+            self.release_xrc(xrc);
+        }
+        made
+    }
+
+    fn insert_srq(&mut self, init: &SrqInit) -> Result<SrqId, Error> {
+        let queue = RecvQueue::new(init.max_wr, init.max_sge.max(1))?;
+        self.shared.memory.hold_pd(init.pd)?;
+        let srq = Srq { queue, pd: init.pd, xrc: init.xrc, limit: 0, users: 0 };
+        self.shared.srqs.insert(srq).inspect_err(|_| self.shared.memory.release_pd(init.pd))
+    }
+
+    fn release_xrc(&mut self, (domain, cq): (XrcdId, CqId)) {
+        if let Some(users) = self.shared.xrcds.get_mut(domain) {
+            *users -= 1;
+        }
+        self.release_cq(Some(cq));
+    }
+
+    /// Sets the limit, or the size (which may not fall below what is posted).
+    pub fn modify_srq(&mut self, srq: SrqId, max_wr: Option<u32>, limit: Option<u32>) -> Result<(), Error> {
+        let srq = self.shared.srqs.get_mut(srq).ok_or(Error::NoSuchObject)?;
+        if max_wr.is_some() {
+            return Err(Error::Unsupported("resizing a shared receive queue"));
+        }
+        if let Some(limit) = limit {
+            if limit > srq.queue.max_wr() {
+                return Err(Error::Invalid("shared receive queue limit"));
+            }
+            srq.limit = limit;
+        }
+        Ok(())
+    }
+
+    /// Sizes and limit.
+    pub fn query_srq(&self, srq: SrqId) -> Result<SrqAttr, Error> {
+        let srq = self.shared.srqs.get(srq).ok_or(Error::NoSuchObject)?;
+        Ok(SrqAttr { max_wr: srq.queue.max_wr(), max_sge: srq.queue.max_sge(), limit: srq.limit })
+    }
+
+    /// The number by which XRC peers name the queue.
+    pub fn srq_number(&self, srq: SrqId) -> Result<u32, Error> {
+        self.shared.srqs.get(srq).ok_or(Error::NoSuchObject)?;
+        Ok(srq.index)
+    }
+
+    /// Posts a receive.
+    #[inline]
+    pub fn post_srq_recv(&mut self, srq: SrqId, wr: &RecvWr<'_>) -> Result<(), Error> {
+        self.shared.srqs.get_mut(srq).ok_or(Error::NoSuchObject)?.queue.post(wr)
+    }
+
+    /// `Busy` while a queue pair uses it.
+    pub fn destroy_srq(&mut self, id: SrqId) -> Result<(), Error> {
+        let srq = self.shared.srqs.get(id).ok_or(Error::NoSuchObject)?;
+        if srq.users > 0 {
+            return Err(Error::Busy);
+        }
+        let (pd, xrc) = (srq.pd, srq.xrc);
+        self.shared.srqs.remove(id);
+        self.shared.memory.release_pd(pd);
+        if let Some(xrc) = xrc {
+            self.release_xrc(xrc);
+        }
+        Ok(())
+    }
+
+    /// An XRC domain.
+    pub fn alloc_xrcd(&mut self) -> Result<XrcdId, Error> {
+        self.shared.xrcds.insert(0)
+    }
+
+    /// `Busy` while shared receive queues or targets belong to it.
+    pub fn dealloc_xrcd(&mut self, xrcd: XrcdId) -> Result<(), Error> {
+        match self.shared.xrcds.get(xrcd) {
+            None => Err(Error::NoSuchObject),
+            Some(0) => {
+                self.shared.xrcds.remove(xrcd);
+                Ok(())
+            }
+            Some(_) => Err(Error::Busy),
+        }
+    }
+}
+
+/// Queue pairs.
+impl Nic {
+    /// Creates a queue pair in RESET.
+    pub fn create_qp(&mut self, init: &QpInit) -> Result<QpId, Error> {
+        let (pd, cqs, srq_sge) = self.check_init(init)?;
+        if init.qp_type == QpType::Gsi && self.gsi.is_some() {
+            return Err(Error::Busy);
+        }
+        let mut qp = Qp::new(init, pd, cqs, srq_sge)?;
+        qp.requester.window = crate::congestion::Window::new(self.config.max_unacked_packets);
+        let id = self.qps.insert(qp)?;
+        let number = match init.qp_type {
+            QpType::Gsi => QpNumber::GSI,
+            _ => QpNumber::new(self.config.qpn_base | id.index),
+        };
+        if let Some(qp) = self.qps.get_mut(id) {
+            qp.id = id;
+            qp.num = number;
+        }
+        if init.qp_type == QpType::Gsi {
+            self.gsi = Some(id);
+        }
+        if let Some(pd) = init.pd {
+            self.shared.memory.hold_pd(pd)?;
+        }
+        self.hold_cq(init.send_cq);
+        self.hold_cq(init.recv_cq);
+        if let Some(srq) = init.srq.and_then(|id| self.shared.srqs.get_mut(id)) {
+            srq.users += 1;
+        }
+        if let Some(users) = init.xrcd.and_then(|id| self.shared.xrcds.get_mut(id)) {
+            *users += 1;
+        }
+        Ok(id)
+    }
+
+    /// Everything a queue pair refers to must exist. A role that a type does not have (the receive
+    /// queue of an XRC initiator) gets a name that no object has.
+    fn check_init(&mut self, init: &QpInit) -> Result<(PdId, (CqId, CqId), u32), Error> {
+        let nobody_pd: PdId = crate::slab::Id::new(u32::MAX, 0);
+        let nobody_cq: CqId = crate::slab::Id::new(u32::MAX, 0);
+        let target = init.qp_type == QpType::XrcRecv;
+        if target && init.xrcd.is_none() {
+            return Err(Error::Invalid("XRC target without a domain"));
+        }
+        if let Some(xrcd) = init.xrcd {
+            self.shared.xrcds.get(xrcd).ok_or(Error::NoSuchObject)?;
+        }
+        let need = |missing: bool, what| if missing { Err(Error::Invalid(what)) } else { Ok(()) };
+        need(!target && init.pd.is_none(), "protection domain")?;
+        need(!target && init.send_cq.is_none(), "send completion queue")?;
+        let receives = !matches!(init.qp_type, QpType::XrcSend | QpType::XrcRecv);
+        need(receives && init.recv_cq.is_none(), "receive completion queue")?;
+        if let Some(pd) = init.pd {
+            self.shared.memory.hold_pd(pd)?;
+            self.shared.memory.release_pd(pd);
+        }
+        for cq in [init.send_cq, init.recv_cq].into_iter().flatten() {
+            self.shared.cqs.get(cq).ok_or(Error::NoSuchObject)?;
+        }
+        let srq_sge = match init.srq {
+            Some(id) => {
+                let srq = self.shared.srqs.get(id).ok_or(Error::NoSuchObject)?;
+                need(
+                    srq.xrc.is_some(),
+                    "an XRC shared receive queue belongs to its domain, not to a queue pair",
+                )?;
+                srq.queue.max_sge()
+            }
+            None => 0,
+        };
+        let cqs = (init.send_cq.unwrap_or(nobody_cq), init.recv_cq.unwrap_or(nobody_cq));
+        Ok((init.pd.unwrap_or(nobody_pd), cqs, srq_sge))
+    }
+
+    /// The queue pair's number.
+    pub fn qp_number(&self, qp: QpId) -> Result<QpNumber, Error> {
+        Ok(self.qps.get(qp).ok_or(Error::NoSuchObject)?.num)
+    }
+
+    /// The sizes that it was given.
+    pub fn qp_caps(&self, qp: QpId) -> Result<QpCaps, Error> {
+        Ok(self.qps.get(qp).ok_or(Error::NoSuchObject)?.attr.caps)
+    }
+
+    /// Current attributes, and what it was created with.
+    pub fn query_qp(&self, qp: QpId) -> Result<(QpAttr, QpInit), Error> {
+        let qp = self.qps.get(qp).ok_or(Error::NoSuchObject)?;
+        Ok((qp.query(), *qp.init))
+    }
+
+    /// Changes attributes and state (IBTA 11.2.5.2, table 91).
+    pub fn modify_qp(
+        &mut self,
+        now: Instant,
+        id: QpId,
+        attr: &QpAttr,
+        mask: QpAttrMask,
+    ) -> Result<(), Error> {
+        let qp = self.qps.get_mut(id).ok_or(Error::NoSuchObject)?;
+        let next = qp.apply(attr, mask, &self.config.gids)?;
+        match (qp.state, next) {
+            (_, QpState::Reset) => {
+                qp.reset();
+                let (num, send_cq, recv_cq) = (qp.num, qp.send_cq, qp.recv_cq);
+                self.forget_completions(num, send_cq, recv_cq);
+                return Ok(());
+            }
+            (_, QpState::Err) => transport::enter_error(qp, &mut self.shared, now),
+            (QpState::Rts, QpState::Sqd) => {
+                qp.state = QpState::Sqd;
+                qp.draining = true;
+                requester::settle(qp, &mut self.shared, now);
+            }
+            (_, next) => {
+                if next == QpState::Rtr && qp.is_datagram() {
+                    qp.flow.src = self.config.gids.first().copied().unwrap_or_default();
+                    qp.flow.src_port = 0xc000;
+                    qp.mtu = limits::MAX_MTU as u32;
+                    if qp.qp_type == QpType::Gsi {
+                        qp.qkey = transport::ud::GSI_QKEY;
+                    }
+                }
+                if next == QpState::Rts && qp.state == QpState::Sqe {
+                    qp.requester.go_back();
+                }
+                qp.draining = false;
+                qp.state = next;
+            }
+        }
+        wake(qp, &mut self.ready);
+        self.timers.track(qp);
+        Ok(())
+    }
+
+    fn forget_completions(&mut self, num: QpNumber, send_cq: CqId, recv_cq: CqId) {
+        for cq in [send_cq, recv_cq] {
+            if let Some(queue) = self.shared.cqs.get_mut(cq) {
+                queue.forget(num);
+            }
+        }
+        self.shared.pending.retain(|(_, entry)| entry.completion.qp != num);
+    }
+
+    /// Destroys a queue pair; its completions that have not been polled are dropped. `Busy` while it is
+    /// attached to a multicast group.
+    pub fn destroy_qp(&mut self, id: QpId) -> Result<(), Error> {
+        let qp = self.qps.get(id).ok_or(Error::NoSuchObject)?;
+        if self.groups.has(id) {
+            return Err(Error::Busy);
+        }
+        let (num, cqs, init, path, parked) = (qp.num, (qp.send_cq, qp.recv_cq), *qp.init, qp.path, qp.parked);
+        if parked {
+            self.paths.unpark(path, id.index);
+        }
+        self.ready.remove(id.index);
+        self.forget_completions(num, cqs.0, cqs.1);
+        self.shared.memory.release_qp(num);
+        self.qps.remove(id);
+        if let Some(pd) = init.pd {
+            self.shared.memory.release_pd(pd);
+        }
+        self.release_cq(init.send_cq);
+        self.release_cq(init.recv_cq);
+        if let Some(srq) = init.srq.and_then(|id| self.shared.srqs.get_mut(id)) {
+            srq.users -= 1;
+        }
+        if let Some(users) = init.xrcd.and_then(|id| self.shared.xrcds.get_mut(id)) {
+            *users -= 1;
+        }
+        if self.gsi == Some(id) {
+            self.gsi = None;
+        }
+        Ok(())
+    }
+
+    /// Lets a datagram queue pair receive what is sent to a multicast group (IBTA 10.5).
+    pub fn attach_multicast(&mut self, qp: QpId, group: Gid) -> Result<(), Error> {
+        let pair = self.qps.get(qp).ok_or(Error::NoSuchObject)?;
+        if !pair.is_datagram() {
+            return Err(Error::Invalid("multicast needs a datagram queue pair"));
+        }
+        self.groups.attach(qp, group)
+    }
+
+    /// Ends it.
+    pub fn detach_multicast(&mut self, qp: QpId, group: Gid) -> Result<(), Error> {
+        self.qps.get(qp).ok_or(Error::NoSuchObject)?;
+        self.groups.detach(qp, group)
+    }
+}

@@ -1,0 +1,340 @@
+//! What goes wrong, and how it is said: NAKs, retries, flushes, explanations.
+
+mod world;
+use adverb_nic::*;
+use adverb_wire::{Duration, Key, NakCode, Operation, Psn, Syndrome};
+use world::*;
+
+fn one(w: &mut World) -> (QpId, QpId, Memory, Memory) {
+    let (a, b) = w.pair(QpType::Rc, CAPS, &Link::default());
+    let (ma, mb) = (w.memory(0, 16384), w.memory(1, 16384));
+    (a, b, ma, mb)
+}
+
+fn state(w: &World, node: usize, qp: QpId) -> QpState {
+    w.nodes[node].nic.query_qp(qp).unwrap().0.state
+}
+
+#[test]
+fn refused_access_is_a_nak_and_ends_both_sides() {
+    for what in ["key", "bounds", "rights", "queue pair"] {
+        let mut w = World::new(2, 1);
+        let (a, b, ma, mb) = one(&mut w);
+        let local_only = w.memory_with(1, 64, Access::LOCAL_WRITE);
+        let (mut va, mut rkey) = mb.at(0);
+        match what {
+            "key" => rkey = Key(rkey.0 ^ 0x100),
+            "bounds" => va += 16384 - 4,
+            "rights" => (va, rkey) = local_only.at(0),
+            _ => {
+                let (mut attr, _) = w.nodes[1].nic.query_qp(b).unwrap();
+                attr.access = Access::REMOTE_READ;
+                let mask = QpAttrMask::STATE | QpAttrMask::ACCESS_FLAGS;
+                w.nodes[1].nic.modify_qp(w.now, b, &attr, mask).unwrap();
+            }
+        }
+        w.send(0, a, wr(1, SendOp::Write(va, rkey), &[ma.sge(0, 8)]));
+        w.send(0, a, wr(2, SendOp::Write(va, rkey), &[ma.sge(0, 8)]));
+        let done = w.completion(0);
+        assert_eq!((done.wr_id, done.status, done.vendor), (1, Status::RemoteAccess, 0x62), "{what}");
+        assert_eq!(w.completion(0).status, Status::WorkRequestFlushed);
+        assert_eq!((state(&w, 0, a), state(&w, 1, b)), (QpState::Err, QpState::Err));
+        assert_eq!(w.nodes[1].nic.next_event(), Some(Event::QpAccessError(b)));
+        let why = w.nodes[0].nic.next_explanation().unwrap();
+        let packet = why.packet.unwrap();
+        assert_eq!((why.wr_id, packet.syndrome, packet.psn), (1, Some(0x62), Psn::new(100)));
+        assert!(why.to_string().contains("RemoteAccess"), "{why}");
+        let theirs = w.nodes[1].nic.next_explanation().unwrap();
+        assert!(!theirs.rule.is_empty());
+    }
+}
+
+#[test]
+fn silence_exhausts_the_retries() {
+    let mut w = World::new(2, 2);
+    let (a, _, ma, mb) = one(&mut w);
+    w.drop_if = Some(Box::new(|from, _| from == 1));
+    let (va, rkey) = mb.at(0);
+    let start = w.now;
+    w.send(0, a, wr(1, SendOp::Write(va, rkey), &[ma.sge(0, 8)]));
+    let done = w.completion(0);
+    assert_eq!(done.status, Status::TransportRetryExceeded);
+    // Eight timeouts of 4.096 us * 2^8.
+    let took = w.now.since(start).as_ns();
+    assert!((8 * 1_048_576..9 * 1_048_576).contains(&took), "{took} ns");
+    let why = w.nodes[0].nic.next_explanation().unwrap();
+    let timer = why.timer.unwrap();
+    assert_eq!((timer.name, timer.expiries), ("local ACK timeout", 8));
+    assert_eq!(w.counter(0, "timeouts"), 8);
+    assert_eq!(w.counter(0, "retransmitted_packets"), 7);
+}
+
+#[test]
+fn a_receiver_that_is_not_ready_is_waited_for() {
+    let mut w = World::new(2, 3);
+    let (a, b, ma, mb) = one(&mut w);
+    ma.write(0, b"late");
+    w.send(0, a, wr(1, SendOp::Send, &[ma.sge(0, 4)]));
+    w.send(0, a, wr(2, SendOp::Send, &[ma.sge(0, 4)]));
+    w.run(Duration::from_us(100));
+    assert!(w.poll(0).is_none());
+    assert!(w.counter(1, "rnr_naks_sent") >= 5, "one each 10 us");
+    w.recv(1, b, 1, &[mb.sge(0, 4)]);
+    w.recv(1, b, 2, &[mb.sge(4, 4)]);
+    assert_eq!((w.completion(0).wr_id, w.completion(0).wr_id), (1, 2));
+    assert_eq!(mb.read(0, 8), b"latelate");
+}
+
+#[test]
+fn a_receiver_that_is_never_ready_ends_it() {
+    let mut w = World::new(2, 4);
+    let link = Link { rnr_retries: 3, ..Link::default() };
+    let (a, _) = w.pair(QpType::Rc, CAPS, &link);
+    let ma = w.memory(0, 64);
+    w.send(0, a, wr(1, SendOp::Send, &[ma.sge(0, 4)]));
+    assert_eq!(w.completion(0).status, Status::RnrRetryExceeded);
+    assert_eq!(w.counter(1, "rnr_naks_sent"), 4);
+    assert_eq!(w.nodes[0].nic.next_explanation().unwrap().timer.unwrap().name, "RNR timer");
+}
+
+#[test]
+fn too_long_a_send_is_an_error_on_both_sides() {
+    let mut w = World::new(2, 5);
+    let (a, b, ma, mb) = one(&mut w);
+    w.recv(1, b, 7, &[mb.sge(0, 2000)]);
+    w.recv(1, b, 8, &[mb.sge(0, 2000)]);
+    w.send(0, a, wr(1, SendOp::Send, &[ma.sge(0, 3000)]));
+    assert_eq!(w.completion(0).status, Status::RemoteInvalidRequest);
+    let (first, second) = (w.completion(1), w.completion(1));
+    assert_eq!((first.wr_id, first.status), (7, Status::LocalLength));
+    assert_eq!((second.wr_id, second.status), (8, Status::WorkRequestFlushed));
+}
+
+#[test]
+fn bad_local_memory_fails_in_its_turn() {
+    let mut w = World::new(2, 6);
+    let (a, _, ma, mb) = one(&mut w);
+    let (va, rkey) = mb.at(0);
+    w.send(0, a, wr(1, SendOp::Write(va, rkey), &[ma.sge(0, 5000)]));
+    let mut bad = ma.sge(0, 8);
+    bad.lkey = Key(bad.lkey.0 ^ 0x5500);
+    w.send(0, a, wr(2, SendOp::Write(va, rkey), &[bad]));
+    w.send(0, a, wr(3, SendOp::Write(va, rkey), &[ma.sge(0, 8)]));
+    let statuses: Vec<_> = (0..3).map(|_| w.completion(0)).map(|c| (c.wr_id, c.status)).collect();
+    assert_eq!(
+        statuses,
+        [(1, Status::Success), (2, Status::LocalProtection), (3, Status::WorkRequestFlushed)]
+    );
+}
+
+#[test]
+fn atomics_must_be_aligned_and_eight_bytes() {
+    let mut w = World::new(2, 7);
+    let (a, _, ma, mb) = one(&mut w);
+    let (va, rkey) = mb.at(4);
+    w.send(0, a, wr(1, SendOp::FetchAdd { addr: va, rkey, add: 1 }, &[ma.sge(0, 8)]));
+    assert_eq!(w.completion(0).status, Status::RemoteInvalidRequest);
+    let mut w = World::new(2, 7);
+    let (a, _, ma, mb) = one(&mut w);
+    let (va, rkey) = mb.at(0);
+    w.send(0, a, wr(1, SendOp::FetchAdd { addr: va, rkey, add: 1 }, &[ma.sge(0, 4)]));
+    assert_eq!(w.completion(0).status, Status::LocalLength);
+}
+
+#[test]
+fn a_gap_draws_exactly_one_nak() {
+    let mut w = World::new(2, 8);
+    let (a, _, ma, mb) = one(&mut w);
+    w.keep_log = true;
+    let mut first = true;
+    w.drop_if =
+        Some(Box::new(move |from, p| from == 0 && p.bth.psn == Psn::new(103) && std::mem::take(&mut first)));
+    let data = pattern(1, 10_000);
+    ma.write(0, &data);
+    let (va, rkey) = mb.at(0);
+    w.send(0, a, wr(1, SendOp::Write(va, rkey), &[ma.sge(0, 10_000)]));
+    assert_eq!(w.completion(0).status, Status::Success);
+    assert_eq!(mb.read(0, 10_000), data);
+    let naks: Vec<_> = w
+        .log
+        .iter()
+        .filter(|(from, p)| *from == 1 && p.aeth.syndrome == Syndrome::Nak(NakCode::PsnSequenceError))
+        .map(|(_, p)| p.bth.psn)
+        .collect();
+    assert_eq!(naks, [Psn::new(103)]);
+    assert_eq!(w.counter(0, "timeouts"), 0);
+}
+
+#[test]
+fn a_lost_read_response_is_asked_for_from_where_it_is_missing() {
+    let mut w = World::new(2, 9);
+    let (a, _, ma, mb) = one(&mut w);
+    w.keep_log = true;
+    let data = pattern(4, 8192);
+    mb.write(0, &data);
+    let mut seen = 0;
+    w.drop_if = Some(Box::new(move |from, p| {
+        seen += (from == 1 && p.bth.opcode.operation() == Operation::ReadResponseMiddle) as u32;
+        from == 1 && seen == 3
+    }));
+    let (va, rkey) = mb.at(0);
+    w.send(0, a, wr(1, SendOp::Read(va, rkey), &[ma.sge(0, 8192)]));
+    assert_eq!(w.completion(0).status, Status::Success);
+    assert_eq!(ma.read(0, 8192), data);
+    let requests: Vec<_> = w
+        .log
+        .iter()
+        .filter(|(from, p)| *from == 0 && p.bth.opcode.operation() == Operation::ReadRequest)
+        .map(|(_, p)| (p.bth.psn, p.reth.va - va, p.reth.len))
+        .collect();
+    assert_eq!(requests[0], (Psn::new(100), 0, 8192));
+    assert_eq!(requests[1], (Psn::new(103), 3 * 1024, 8192 - 3 * 1024));
+}
+
+#[test]
+fn a_lost_atomic_answer_is_replayed_not_repeated() {
+    let mut w = World::new(2, 10);
+    let (a, _, ma, mb) = one(&mut w);
+    let mut first = true;
+    w.drop_if = Some(Box::new(move |from, p| {
+        from == 1 && p.bth.opcode.operation() == Operation::AtomicAcknowledge && std::mem::take(&mut first)
+    }));
+    let (va, rkey) = mb.at(0);
+    w.send(0, a, wr(1, SendOp::FetchAdd { addr: va, rkey, add: 7 }, &[ma.sge(0, 8)]));
+    w.send(0, a, wr(2, SendOp::Write(va + 8, rkey), &[ma.sge(8, 8)]));
+    assert_eq!((w.completion(0).wr_id, w.completion(0).wr_id), (1, 2));
+    assert_eq!((mb.word(0), ma.word(0)), (7, 0));
+    assert!(w.counter(1, "duplicate_requests") >= 1);
+}
+
+#[test]
+fn unknown_and_foreign_packets_are_counted() {
+    let mut w = World::new(2, 11);
+    w.keep_log = true;
+    let (a, _, ma, mb) = one(&mut w);
+    let (va, rkey) = mb.at(0);
+    w.send(0, a, wr(1, SendOp::Write(va, rkey), &[ma.sge(0, 8)]));
+    w.completion(0);
+    let good = w.log[0].1;
+    let mut tries = Vec::new();
+    let mut stranger = good;
+    stranger.bth.dest_qp = qpn(0x2fff0);
+    tries.push((stranger, "drop_unknown_qp"));
+    let mut spoofed = good;
+    spoofed.flow.src = w.nodes[1].gid;
+    tries.push((spoofed, "drop_source"));
+    let mut partition = good;
+    partition.bth.pkey = 0x8001;
+    tries.push((partition, "drop_pkey"));
+    let mut service = good;
+    service.bth.opcode = adverb_wire::Opcode::new(adverb_wire::Service::Uc, Operation::WriteOnly);
+    tries.push((service, "drop_wrong_service"));
+    for (packet, counter) in tries {
+        w.inject(packet, &[0xee; 8]);
+        w.run(Duration::from_us(10));
+        assert_eq!(w.counter(1, counter), 1, "{counter}");
+    }
+    assert_eq!(mb.read(0, 8), ma.read(0, 8));
+}
+
+#[test]
+fn error_state_flushes_what_is_posted_later() {
+    let mut w = World::new(2, 12);
+    let (a, _, ma, _) = one(&mut w);
+    let (mut attr, _) = w.nodes[0].nic.query_qp(a).unwrap();
+    w.recv(0, a, 1, &[ma.sge(0, 8)]);
+    attr.state = QpState::Err;
+    w.nodes[0].nic.modify_qp(w.now, a, &attr, QpAttrMask::STATE).unwrap();
+    w.send(0, a, wr(2, SendOp::Send, &[ma.sge(0, 8)]));
+    w.recv(0, a, 3, &[ma.sge(0, 8)]);
+    for id in [1, 2, 3] {
+        let done = w.completion(0);
+        assert_eq!((done.wr_id, done.status), (id, Status::WorkRequestFlushed));
+    }
+    // And back to life through RESET.
+    attr.state = QpState::Reset;
+    w.nodes[0].nic.modify_qp(w.now, a, &attr, QpAttrMask::STATE).unwrap();
+    let refused = w.nodes[0].nic.post_send(w.now, a, &wr(4, SendOp::Send, &[]));
+    assert_eq!(refused, Err(Error::WrongState));
+}
+
+#[test]
+fn draining_finishes_what_is_out_and_holds_the_rest() {
+    let mut w = World::new(2, 13);
+    let (a, _, ma, mb) = one(&mut w);
+    let (va, rkey) = mb.at(0);
+    w.send(0, a, wr(1, SendOp::Write(va, rkey), &[ma.sge(0, 3000)]));
+    w.transmit();
+    let (mut attr, _) = w.nodes[0].nic.query_qp(a).unwrap();
+    attr.state = QpState::Sqd;
+    attr.sqd_notify = true;
+    let mask = QpAttrMask::STATE | QpAttrMask::EN_SQD_ASYNC_NOTIFY;
+    w.nodes[0].nic.modify_qp(w.now, a, &attr, mask).unwrap();
+    assert!(w.nodes[0].nic.query_qp(a).unwrap().0.sq_draining);
+    w.send(0, a, wr(2, SendOp::Write(va, rkey), &[ma.sge(0, 8)]));
+    assert_eq!(w.completion(0).wr_id, 1);
+    w.run(Duration::from_ms(5));
+    assert!(w.poll(0).is_none());
+    assert_eq!(w.nodes[0].nic.next_event(), Some(Event::SqDrained(a)));
+    attr.state = QpState::Rts;
+    w.nodes[0].nic.modify_qp(w.now, a, &attr, QpAttrMask::STATE).unwrap();
+    assert_eq!(w.completion(0).wr_id, 2);
+}
+
+#[test]
+fn full_queues_say_so() {
+    let mut w = World::new(2, 14);
+    let caps = QpCaps { max_send_wr: 4, max_recv_wr: 2, max_send_sge: 1, max_recv_sge: 1, max_inline: 0 };
+    let (a, _) = w.pair(QpType::Rc, caps, &Link::default());
+    let ma = w.memory(0, 64);
+    for i in 0..4 {
+        w.send(0, a, wr(i, SendOp::Send, &[ma.sge(0, 1)]));
+    }
+    let sges = [ma.sge(0, 1)];
+    let full = w.nodes[0].nic.post_send(w.now, a, &wr(9, SendOp::Send, &sges));
+    assert_eq!(full, Err(Error::QueueFull));
+    let two = [ma.sge(0, 1); 2];
+    let long = w.nodes[0].nic.post_send(w.now, a, &wr(9, SendOp::Send, &two));
+    assert!(matches!(long, Err(Error::Invalid(_))));
+    let inline = SendWr { data: SendData::Inline(&[1]), ..wr(9, SendOp::Send, &[]) };
+    assert!(matches!(w.nodes[0].nic.post_send(w.now, a, &inline), Err(Error::Invalid(_))));
+}
+
+#[test]
+fn an_overrun_completion_queue_is_an_event() {
+    let mut w = World::new(2, 15);
+    let small = w.nodes[0].nic.create_cq(2).unwrap();
+    w.nodes[0].cq = small;
+    let (a, _) = w.pair(QpType::Rc, CAPS, &Link::default());
+    let (ma, mb) = (w.memory(0, 64), w.memory(1, 64));
+    let (va, rkey) = mb.at(0);
+    for i in 0..3 {
+        w.send(0, a, wr(i, SendOp::Write(va, rkey), &[ma.sge(0, 8)]));
+    }
+    w.run(Duration::from_ms(1));
+    assert_eq!(w.nodes[0].nic.next_event(), Some(Event::CqError(small)));
+    assert!(w.nodes[0].nic.cq_overrun(small).unwrap());
+    assert_eq!(
+        w.nodes[0].nic.resize_cq(small, 1),
+        Err(Error::Invalid("size below the number of pending completions"))
+    );
+    assert_eq!(w.nodes[0].nic.destroy_cq(small), Err(Error::Busy));
+}
+
+#[test]
+fn a_blocked_path_holds_frames_but_not_timers() {
+    let mut w = World::new(2, 16);
+    let (a, _, ma, mb) = one(&mut w);
+    let (va, rkey) = mb.at(0);
+    w.nodes[0].nic.block_path(PathId::DEFAULT);
+    w.send(0, a, wr(1, SendOp::Write(va, rkey), &[ma.sge(0, 8)]));
+    w.run(Duration::from_ms(1));
+    assert_eq!(w.counter(0, "tx_packets"), 0);
+    w.nodes[0].nic.unblock_path(PathId::DEFAULT);
+    assert_eq!(w.completion(0).status, Status::Success);
+    w.drop_if = Some(Box::new(|_, _| true));
+    w.send(0, a, wr(2, SendOp::Write(va, rkey), &[ma.sge(0, 8)]));
+    w.transmit();
+    w.nodes[0].nic.block_path(PathId::DEFAULT);
+    assert_eq!(w.completion(0).status, Status::TransportRetryExceeded);
+}

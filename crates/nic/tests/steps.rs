@@ -1,0 +1,132 @@
+//! WQEs are memory, read when they are executed; and the engine's steps can be taken one at a time.
+
+mod world;
+use adverb_nic::*;
+use adverb_wire::Duration;
+use world::*;
+
+#[test]
+fn a_posted_wqe_can_be_changed_through_memory_until_it_is_executed() {
+    let mut w = World::new(2, 1);
+    let link = Link { depth: 1, ..Link::default() };
+    let (a, _) = w.pair(QpType::Rc, CAPS, &link);
+    let (ma, mb) = (w.memory(0, 4096), w.memory(1, 4096));
+    ma.write(0, b"first---second--");
+    // Register the send queue itself, as a program of self-modifying work requests does.
+    let queue = w.nodes[0].nic.send_queue_memory(a).unwrap();
+    let (addr, len) = (queue.addr(), queue.len() as u64);
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    let init = MrInit { pd: w.nodes[0].pd, addr, len, iova: addr, access };
+    // SAFETY: the queue's memory lives as long as the queue pair, which outlives this test's calls.
+    let sq = unsafe { w.nodes[0].nic.memory().reg_mr(&init) }.unwrap();
+
+    let (va, rkey) = mb.at(0);
+    // Two READs with depth 1: the second one, and the WRITE behind it, wait in memory.
+    w.send(0, a, wr(1, SendOp::Read(va + 64, rkey), &[ma.sge(64, 8)]));
+    w.send(0, a, wr(2, SendOp::Read(va + 64, rkey), &[ma.sge(72, 8)]));
+    w.send(0, a, wr(3, SendOp::Write(va, rkey), &[ma.sge(0, 8)]));
+    w.transmit();
+    // A queue pair of the peer writes into the third WQE: its local address, 8 bytes on. The WQE is in
+    // block 2; control and remote address take 32 bytes, and the address is the data segment's second half.
+    let (c, d) = w.pair(QpType::Rc, CAPS, &Link::default());
+    let _ = c;
+    mb.write(1024, &(ma.addr() + 8).to_be_bytes());
+    w.send(1, d, wr(9, SendOp::Write(addr + 2 * 64 + 32 + 8, sq.rkey), &[mb.sge(1024, 8)]));
+    // Deliver the change first: the answers to the first READ are late.
+    let mut held = true;
+    w.drop_if = Some(Box::new(move |from, p| {
+        let read = p.bth.opcode.operation().is_read_response();
+        from == 1 && read && std::mem::take(&mut held)
+    }));
+    assert_eq!(w.completion(1).wr_id, 9);
+    for id in [1, 2, 3] {
+        let done = w.completion(0);
+        assert_eq!((done.wr_id, done.status), (id, Status::Success));
+    }
+    assert_eq!(mb.read(0, 8), b"second--");
+}
+
+#[test]
+fn fetch_execute_payload_and_completion_are_separate_steps() {
+    let mut w = World::with_config(2, 2, |c| c.stepped = true);
+    let (a, _) = w.pair(QpType::Rc, CAPS, &Link::default());
+    let (ma, mb) = (w.memory(0, 4096), w.memory(1, 4096));
+    let (va, rkey) = mb.at(0);
+    ma.write(0, b"before");
+    w.send(0, a, wr(1, SendOp::Write(va, rkey), &[ma.sge(0, 6)]));
+    let mut out = TxFrame::default();
+    let now = w.now;
+    let nic = &mut w.nodes[0].nic;
+    assert_eq!(nic.step(now, &mut out), Step::Fetched(a));
+    assert_eq!(nic.step(now, &mut out), Step::Executed(a));
+    assert_eq!(nic.step(now, &mut out), Step::Frame(a));
+    assert_eq!(out.payload.len(), 6);
+    // The payload is read from memory only now, when the driver says so.
+    ma.write(0, b"after!");
+    let mut bytes = [0u8; 6];
+    adverb_nic::memory::dma::read_bytes(out.payload.spans()[0], &mut bytes);
+    assert_eq!(&bytes, b"after!");
+    assert_eq!(nic.step(now, &mut out), Step::Idle);
+    let packet = out.packet;
+    w.inject(packet, &bytes);
+    w.run(Duration::from_us(3));
+    assert!(w.poll(0).is_none());
+    w.run(Duration::from_us(3));
+    // The world takes every step when it transmits; the completion was one of them.
+    assert_eq!(w.completion(0).wr_id, 1);
+}
+
+#[test]
+fn a_doorbell_covers_wqes_written_by_hand() {
+    let mut w = World::new(2, 3);
+    let (a, _) = w.pair(QpType::Rc, CAPS, &Link::default());
+    let (ma, mb) = (w.memory(0, 64), w.memory(1, 64));
+    ma.write(0, b"by hand!");
+    let (va, rkey) = mb.at(0);
+    // mlx5 layout: control (opcode RDMA_WRITE, 3 segments, completion), remote address, data.
+    let mut wqe = [0u8; 48];
+    wqe[3] = 0x08;
+    wqe[7] = 3;
+    wqe[11] = 8;
+    wqe[16..24].copy_from_slice(&va.to_be_bytes());
+    wqe[24..28].copy_from_slice(&rkey.0.to_be_bytes());
+    wqe[32..36].copy_from_slice(&8u32.to_be_bytes());
+    wqe[36..40].copy_from_slice(&ma.mr.lkey.0.to_be_bytes());
+    wqe[40..48].copy_from_slice(&ma.addr().to_be_bytes());
+    w.nodes[0].nic.send_queue_memory(a).unwrap().write(0, &wqe);
+    w.nodes[0].nic.on_doorbell(w.now, a, 1).unwrap();
+    assert_eq!(w.completion(0).status, Status::Success);
+    assert_eq!(mb.read(0, 8), b"by hand!");
+    let beyond = w.nodes[0].nic.on_doorbell(w.now, a, 1 << 20);
+    assert_eq!(beyond, Err(Error::QueueFull));
+}
+
+#[test]
+fn rubbish_in_the_queue_is_an_error_completion() {
+    let mut w = World::new(2, 4);
+    let (a, _) = w.pair(QpType::Rc, CAPS, &Link::default());
+    w.nodes[0].nic.send_queue_memory(a).unwrap().write(0, &[0xff; 64]);
+    w.nodes[0].nic.on_doorbell(w.now, a, 1).unwrap();
+    assert_eq!(w.completion(0).status, Status::LocalQpOperation);
+    assert!(w.nodes[0].nic.next_explanation().unwrap().rule.contains("opcode"));
+}
+
+#[test]
+fn a_seed_replays_a_run() {
+    let trace = |seed| {
+        let mut w = World::new(2, seed);
+        w.keep_log = true;
+        w.faults = Faults { loss: 0.05, duplicate: 0.05, reorder: 0.1, corrupt: 0.0 };
+        let (a, _) = w.pair(QpType::Rc, CAPS, &Link::default());
+        let (ma, mb) = (w.memory(0, 65536), w.memory(1, 65536));
+        for i in 0..20 {
+            let (va, rkey) = mb.at(0);
+            w.send(0, a, wr(i, SendOp::Write(va, rkey), &[ma.sge(0, 20_000)]));
+        }
+        w.run(Duration::from_ms(1000));
+        // Addresses and keys of this process's memory are not part of the run.
+        w.log.iter().map(|(from, p)| (*from, p.bth, p.aeth)).collect::<Vec<_>>()
+    };
+    assert_eq!(trace(5), trace(5));
+    assert_ne!(trace(5), trace(6));
+}
