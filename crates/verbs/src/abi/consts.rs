@@ -1,0 +1,165 @@
+//! Values of the enums and flags of `<infiniband/verbs.h>` that this library names.
+
+macro_rules! consts {
+    ($ty:ty: $($name:ident = $value:expr,)*) => {
+        $(pub const $name: $ty = $value;)*
+    };
+}
+
+consts! { i32:
+    IBV_NODE_CA = 1,
+    IBV_TRANSPORT_IB = 0,
+}
+
+consts! { u32:
+    IBV_GID_TYPE_ROCE_V2 = 2,
+    // enum ibv_gid_type_sysfs, which only the private ibv_query_gid_type uses
+    IBV_GID_TYPE_SYSFS_ROCE_V2 = 1,
+
+    IBV_DEVICE_CURR_QP_STATE_MOD = 1 << 7,
+    IBV_DEVICE_PORT_ACTIVE_EVENT = 1 << 10,
+    IBV_DEVICE_SYS_IMAGE_GUID = 1 << 11,
+    IBV_DEVICE_RC_RNR_NAK_GEN = 1 << 12,
+    IBV_DEVICE_SRQ_RESIZE = 1 << 13,
+    IBV_DEVICE_MEM_WINDOW = 1 << 17,
+    IBV_DEVICE_XRC = 1 << 20,
+    IBV_DEVICE_MEM_MGT_EXTENSIONS = 1 << 21,
+    IBV_DEVICE_MEM_WINDOW_TYPE_2B = 1 << 24,
+
+    IBV_ATOMIC_HCA = 1,
+    IBV_ATOMIC_GLOB = 2,
+
+    IBV_ODP_SUPPORT_SEND = 1 << 0,
+    IBV_ODP_SUPPORT_RECV = 1 << 1,
+    IBV_ODP_SUPPORT_WRITE = 1 << 2,
+    IBV_ODP_SUPPORT_READ = 1 << 3,
+    IBV_ODP_SUPPORT_ATOMIC = 1 << 4,
+    IBV_ODP_SUPPORT_SRQ_RECV = 1 << 5,
+
+    IBV_MTU_4096 = 5,
+    IBV_PORT_ACTIVE = 4,
+    IBV_PORT_CM_SUP = 1 << 16,
+    IBV_PORT_IP_BASED_GIDS = 1 << 26,
+    IBV_WIDTH_4X = 2,
+    IBV_SPEED_25_GBPS = 32,
+    IBV_PHYS_LINK_UP = 5,
+    IBV_LINK_LAYER_ETHERNET = 2,
+    IBV_QPF_GRH_REQUIRED = 1,
+
+    IBV_EVENT_CQ_ERR = 0,
+    IBV_EVENT_QP_FATAL = 1,
+    IBV_EVENT_QP_REQ_ERR = 2,
+    IBV_EVENT_QP_ACCESS_ERR = 3,
+    IBV_EVENT_COMM_EST = 4,
+    IBV_EVENT_SQ_DRAINED = 5,
+    IBV_EVENT_PATH_MIG = 6,
+    IBV_EVENT_PATH_MIG_ERR = 7,
+    IBV_EVENT_SRQ_ERR = 14,
+    IBV_EVENT_SRQ_LIMIT_REACHED = 15,
+    IBV_EVENT_QP_LAST_WQE_REACHED = 16,
+
+    IBV_WC_EX_WITH_BYTE_LEN = 1 << 0,
+    IBV_WC_EX_WITH_IMM = 1 << 1,
+    IBV_WC_EX_WITH_QP_NUM = 1 << 2,
+    IBV_WC_EX_WITH_SRC_QP = 1 << 3,
+    IBV_WC_EX_WITH_SLID = 1 << 4,
+    IBV_WC_EX_WITH_SL = 1 << 5,
+    IBV_WC_EX_WITH_DLID_PATH_BITS = 1 << 6,
+    IBV_WC_EX_WITH_COMPLETION_TIMESTAMP = 1 << 7,
+    IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK = 1 << 11,
+
+    IBV_CQ_INIT_ATTR_MASK_FLAGS = 1 << 0,
+    IBV_CQ_INIT_ATTR_MASK_PD = 1 << 1,
+    IBV_CREATE_CQ_ATTR_SINGLE_THREADED = 1 << 0,
+    IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN = 1 << 1,
+    IBV_CQ_ATTR_MODERATE = 1 << 0,
+
+    IBV_WC_GRH = 1 << 0,
+    IBV_WC_WITH_IMM = 1 << 1,
+    IBV_WC_WITH_INV = 1 << 3,
+
+    IBV_ACCESS_LOCAL_WRITE = 1 << 0,
+    IBV_ACCESS_REMOTE_WRITE = 1 << 1,
+    IBV_ACCESS_REMOTE_READ = 1 << 2,
+    IBV_ACCESS_REMOTE_ATOMIC = 1 << 3,
+    IBV_ACCESS_MW_BIND = 1 << 4,
+    IBV_ACCESS_ZERO_BASED = 1 << 5,
+    IBV_ACCESS_ON_DEMAND = 1 << 6,
+    IBV_ACCESS_HUGETLB = 1 << 7,
+    IBV_ACCESS_OPTIONAL_RANGE = 0x3ff0_0000,
+
+    IBV_XRCD_INIT_ATTR_FD = 1 << 0,
+    IBV_XRCD_INIT_ATTR_OFLAGS = 1 << 1,
+
+    IBV_REREG_MR_CHANGE_TRANSLATION = 1 << 0,
+    IBV_REREG_MR_CHANGE_PD = 1 << 1,
+    IBV_REREG_MR_CHANGE_ACCESS = 1 << 2,
+    IBV_REREG_MR_FLAGS_SUPPORTED = 7,
+
+    IBV_MW_TYPE_1 = 1,
+    IBV_MW_TYPE_2 = 2,
+
+    IBV_SRQ_MAX_WR = 1 << 0,
+    IBV_SRQ_LIMIT = 1 << 1,
+    IBV_SRQT_BASIC = 0,
+    IBV_SRQT_XRC = 1,
+    IBV_SRQ_INIT_ATTR_TYPE = 1 << 0,
+    IBV_SRQ_INIT_ATTR_PD = 1 << 1,
+    IBV_SRQ_INIT_ATTR_XRCD = 1 << 2,
+    IBV_SRQ_INIT_ATTR_CQ = 1 << 3,
+
+    IBV_QPT_RC = 2,
+    IBV_QPT_UC = 3,
+    IBV_QPT_UD = 4,
+    IBV_QPT_XRC_SEND = 9,
+    IBV_QPT_XRC_RECV = 10,
+
+    IBV_QP_INIT_ATTR_PD = 1 << 0,
+    IBV_QP_INIT_ATTR_XRCD = 1 << 1,
+    IBV_QP_INIT_ATTR_CREATE_FLAGS = 1 << 2,
+    IBV_QP_INIT_ATTR_SEND_OPS_FLAGS = 1 << 6,
+
+    IBV_QP_OPEN_ATTR_NUM = 1 << 0,
+    IBV_QP_OPEN_ATTR_XRCD = 1 << 1,
+    IBV_QP_OPEN_ATTR_CONTEXT = 1 << 2,
+    IBV_QP_OPEN_ATTR_TYPE = 1 << 3,
+
+    IBV_QP_STATE = 1 << 0,
+    IBV_QP_CUR_STATE = 1 << 1,
+    IBV_QP_ACCESS_FLAGS = 1 << 3,
+    IBV_QP_AV = 1 << 7,
+    IBV_QP_DEST_QPN = 1 << 20,
+    IBV_MIG_MIGRATED = 0,
+
+    IBV_WR_RDMA_WRITE = 0,
+    IBV_WR_RDMA_WRITE_WITH_IMM = 1,
+    IBV_WR_SEND = 2,
+    IBV_WR_SEND_WITH_IMM = 3,
+    IBV_WR_RDMA_READ = 4,
+    IBV_WR_ATOMIC_CMP_AND_SWP = 5,
+    IBV_WR_ATOMIC_FETCH_AND_ADD = 6,
+    IBV_WR_LOCAL_INV = 7,
+    IBV_WR_BIND_MW = 8,
+    IBV_WR_SEND_WITH_INV = 9,
+
+    IBV_SEND_FENCE = 1 << 0,
+    IBV_SEND_SIGNALED = 1 << 1,
+    IBV_SEND_SOLICITED = 1 << 2,
+    IBV_SEND_INLINE = 1 << 3,
+
+    IBV_VALUES_MASK_RAW_CLOCK = 1 << 0,
+    IBV_FORK_UNNEEDED = 2,
+}
+
+consts! { u64:
+    IBV_QP_EX_WITH_RDMA_WRITE = 1 << 0,
+    IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM = 1 << 1,
+    IBV_QP_EX_WITH_SEND = 1 << 2,
+    IBV_QP_EX_WITH_SEND_WITH_IMM = 1 << 3,
+    IBV_QP_EX_WITH_RDMA_READ = 1 << 4,
+    IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP = 1 << 5,
+    IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD = 1 << 6,
+    IBV_QP_EX_WITH_LOCAL_INV = 1 << 7,
+    IBV_QP_EX_WITH_BIND_MW = 1 << 8,
+    IBV_QP_EX_WITH_SEND_WITH_INV = 1 << 9,
+}

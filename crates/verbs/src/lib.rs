@@ -1,0 +1,40 @@
+//! A drop-in `libibverbs.so.1`: the verbs C ABI of rdma-core v44 over adverb's NIC.
+//!
+//! A program's pointers name objects of this crate ([`handle`]); calls translate C structs ([`abi`])
+//! to the NIC's own types and go to the process's one [`host`]. Events come back through [`tables`]
+//! into the queues of [`event`]. `link.sh` makes the shared library, with the symbol versions of
+//! `libibverbs.map`.
+//!
+//! What is not offered answers EOPNOTSUPP: flow steering, counters, raw packet queues, work queues and
+//! their indirection tables, tag matching, DMA buffers, imports, enhanced connection options.
+
+pub mod abi;
+mod ah;
+mod channel;
+mod compat;
+mod context;
+mod cq;
+mod cq_ex;
+mod device;
+mod dm;
+mod event;
+mod handle;
+mod host;
+mod import;
+mod mapping;
+mod mr;
+mod mw;
+mod names;
+mod pd;
+mod post;
+mod private;
+mod qp;
+mod qp_attr;
+mod qp_ex;
+mod query;
+mod srq;
+mod sysfs;
+mod tables;
+mod xrcd;
+
+pub(crate) use handle::set_errno;

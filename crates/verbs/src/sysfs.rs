@@ -1,0 +1,121 @@
+//! The calls that read sysfs. The device has no directory there, so its few files are answered here;
+//! all other paths are read as asked.
+
+use crate::abi::ibv_device;
+use crate::device::{Device, devices};
+use core::ffi::{CStr, c_char, c_int};
+use std::io::Read;
+
+/// Where sysfs is.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_get_sysfs_path() -> *const c_char {
+    c"/sys".as_ptr()
+}
+
+/// The content of a device's file, if it has that file.
+fn device_file(device: &Device, file: &str) -> Option<String> {
+    let guid = device.guid.to_be_bytes();
+    let word = |i: usize| u16::from_be_bytes([guid[i], guid[i + 1]]);
+    let dotted = format!("{:04x}:{:04x}:{:04x}:{:04x}", word(0), word(2), word(4), word(6));
+    Some(match file {
+        "fw_ver" => env!("CARGO_PKG_VERSION").to_owned(),
+        "hw_rev" => "0".to_owned(),
+        "hca_type" | "board_id" => "adverb".to_owned(),
+        "node_type" => "1: CA".to_owned(),
+        "node_desc" => "adverb software RDMA NIC".to_owned(),
+        "node_guid" | "sys_image_guid" => dotted,
+        "ports/1/link_layer" => "Ethernet".to_owned(),
+        "ports/1/state" => "4: ACTIVE".to_owned(),
+        "ports/1/phys_state" => "5: LinkUp".to_owned(),
+        "ports/1/pkeys/0" => "0xffff".to_owned(),
+        _ => {
+            let index = |rest: Option<&str>| rest.and_then(|i| i.parse::<usize>().ok());
+            if let Some(i) = index(file.strip_prefix("ports/1/gids/")) {
+                let gid = device.gid(i)?.0;
+                let words: Vec<String> =
+                    gid.chunks_exact(2).map(|w| format!("{:02x}{:02x}", w[0], w[1])).collect();
+                words.join(":")
+            } else if let Some(i) = index(file.strip_prefix("ports/1/gid_attrs/types/")) {
+                device.gid(i)?;
+                "RoCE v2".to_owned()
+            } else {
+                return None;
+            }
+        }
+    })
+}
+
+/// Bytes of a file, of which at most `room` are wanted.
+fn content(directory: &str, file: &str, room: usize) -> Option<Vec<u8>> {
+    for device in devices().ok()? {
+        // SAFETY: the path is a zero-terminated array that never changes.
+        let own = unsafe { CStr::from_ptr(device.ibdev_path().as_ptr()) }.to_bytes();
+        if directory.as_bytes() == own {
+            return device_file(device, file).map(String::into_bytes);
+        }
+    }
+    let mut bytes = Vec::new();
+    let opened = std::fs::File::open(format!("{directory}/{file}")).ok()?;
+    opened.take(room as u64).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
+}
+
+/// Copies a file into a C buffer without its last newline; the length, or -1.
+///
+/// # Safety
+/// `buffer` has room for `size` bytes.
+unsafe fn read_into(directory: &str, file: &str, buffer: *mut c_char, size: usize) -> c_int {
+    let Some(mut bytes) = content(directory, file, size) else { return -1 };
+    if bytes.last() == Some(&b'\n') {
+        bytes.pop();
+    }
+    if size == 0 {
+        return -1;
+    }
+    bytes.truncate(size - 1);
+    // SAFETY: the bytes and the terminating zero fit `size`.
+    unsafe {
+        core::ptr::copy_nonoverlapping(bytes.as_ptr().cast::<c_char>(), buffer, bytes.len());
+        *buffer.add(bytes.len()) = 0;
+    }
+    bytes.len() as c_int
+}
+
+/// Reads a file of a sysfs directory into a buffer as text; returns its length, or -1.
+///
+/// # Safety
+/// C ABI: two C strings, and a buffer of `size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_read_sysfs_file(
+    directory: *const c_char,
+    file: *const c_char,
+    buffer: *mut c_char,
+    size: usize,
+) -> c_int {
+    // SAFETY: the caller passes C strings.
+    let names = unsafe { (CStr::from_ptr(directory).to_str(), CStr::from_ptr(file).to_str()) };
+    let (Ok(directory), Ok(file)) = names else { return -1 };
+    // SAFETY: the caller passes a buffer of `size` bytes.
+    unsafe { read_into(directory, file, buffer, size) }
+}
+
+/// Reads a file of a device's sysfs directory. Its name is a `printf` format; here it is taken as it
+/// stands, which serves every caller that formats nothing.
+///
+/// # Safety
+/// C ABI: a buffer of `size` bytes, a device of the list, a C string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_read_ibdev_sysfs_file(
+    buffer: *mut c_char,
+    size: usize,
+    device: *mut ibv_device,
+    file: *const c_char,
+) -> c_int {
+    // SAFETY: the caller passes a device and a C string.
+    let names = unsafe {
+        (CStr::from_ptr(Device::of(device).ibdev_path().as_ptr()).to_str(), CStr::from_ptr(file).to_str())
+    };
+    let (Ok(directory), Ok(file)) = names else { return -1 };
+    // SAFETY: the caller passes a buffer of `size` bytes.
+    unsafe { read_into(directory, file, buffer, size) }
+}
