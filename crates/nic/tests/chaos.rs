@@ -242,15 +242,15 @@ impl Chaos {
         let mut left = [requests; 2];
         let end = self.w.now + Duration::from_ms(100_000);
         loop {
-            for node in 0..2 {
+            for (node, left) in left.iter_mut().enumerate() {
                 self.post_receives(node);
-                while left[node] > 0
+                while *left > 0
                     && self.sides[node].open < 50
                     && self.sides[node].expected.len() < 7
                     && self.rng.u8(..3) > 0
                 {
                     self.post(node);
-                    left[node] -= 1;
+                    *left -= 1;
                 }
             }
             for _ in 0..self.rng.u8(1..20) {

@@ -189,6 +189,7 @@ fn a_lost_read_response_is_asked_for_from_where_it_is_missing() {
         .collect();
     assert_eq!(requests[0], (Psn::new(100), 0, 8192));
     assert_eq!(requests[1], (Psn::new(103), 3 * 1024, 8192 - 3 * 1024));
+    assert_eq!((w.counter(0, "implied_naks"), w.counter(0, "timeouts")), (1, 0));
 }
 
 #[test]
@@ -205,6 +206,7 @@ fn a_lost_atomic_answer_is_replayed_not_repeated() {
     assert_eq!((w.completion(0).wr_id, w.completion(0).wr_id), (1, 2));
     assert_eq!((mb.word(0), ma.word(0)), (7, 0));
     assert!(w.counter(1, "duplicate_requests") >= 1);
+    assert_eq!((w.counter(0, "implied_naks"), w.counter(0, "timeouts")), (1, 0));
 }
 
 #[test]

@@ -69,6 +69,9 @@ pub struct Node {
     pub gid: Gid,
 }
 
+/// Decides by sender and packet whether a frame is lost.
+pub type DropRule = Box<dyn FnMut(usize, &Packet) -> bool>;
+
 struct Flight {
     packet: Packet,
     payload: Vec<u8>,
@@ -82,7 +85,7 @@ pub struct World {
     pub faults: Faults,
     pub rng: fastrand::Rng,
     /// Drops the frames for which it answers true; looks at (sender, packet).
-    pub drop_if: Option<Box<dyn FnMut(usize, &Packet) -> bool>>,
+    pub drop_if: Option<DropRule>,
     /// Everything sent, in order, dropped frames included.
     pub log: Vec<(usize, Packet)>,
     pub keep_log: bool,
