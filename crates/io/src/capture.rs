@@ -63,7 +63,8 @@ impl Capture {
         if self.failed {
             return;
         }
-        let ethertype = if frame.first().is_some_and(|b| b >> 4 == 6) { ETHERTYPE_IPV6 } else { ETHERTYPE_IPV4 };
+        let ethertype =
+            if frame.first().is_some_and(|b| b >> 4 == 6) { ETHERTYPE_IPV6 } else { ETHERTYPE_IPV4 };
         let mut eth = [0; ETH_LEN];
         eth[..6].copy_from_slice(&mac_of(dst).0);
         eth[6..12].copy_from_slice(&mac_of(src).0);

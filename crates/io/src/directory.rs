@@ -111,7 +111,7 @@ fn private_folder(path: &Path) -> Result<(), OpenError> {
 }
 
 /// The folder of one address in this network namespace.
-fn folder_of(directory: &Path, address: IpAddr) -> PathBuf {
+pub fn folder_of(directory: &Path, address: IpAddr) -> PathBuf {
     let namespace = fs::metadata("/proc/thread-self/ns/net").map_or(0, |m| m.ino());
     directory.join(format!("{namespace}-{address}-v1"))
 }
@@ -200,9 +200,7 @@ impl Member {
 
     /// Slots of other processes that live.
     pub fn others(&self) -> impl Iterator<Item = Slot> {
-        Slot::all().filter(|&slot| {
-            slot != self.slot && self.generation_of(slot) != 0 && self.is_alive(slot)
-        })
+        Slot::all().filter(|&slot| slot != self.slot && self.generation_of(slot) != 0 && self.is_alive(slot))
     }
 
     /// The word that is set while a slot's process wants its bell rung.

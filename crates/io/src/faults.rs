@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 const OVERTAKERS_MAX: u64 = 8;
 /// A reordered frame leaves after this long even if nothing overtakes it.
 const HELD_MAX: Duration = Duration::from_us(300);
-/// Frames kept back per direction; those beyond pass unharmed.
+/// Frames kept back per direction. Delayed frames beyond are lost, as in a full queue.
 const KEPT_MAX: usize = 1 << 16;
 
 /// A frame on its way through the faults.
@@ -89,7 +89,7 @@ impl<T: Clone> Lane<T> {
         let overtakers = rng.u64(1..=OVERTAKERS_MAX);
         let index = self.index;
         self.index += 1;
-        if lost {
+        if lost || self.queue.len() >= KEPT_MAX {
             self.counts.lost += 1;
         } else {
             if twice {

@@ -2,20 +2,28 @@
 #![deny(unsafe_code)]
 
 mod capture;
+mod core;
 mod counters;
 mod device;
 mod directory;
 mod error;
 mod faults;
+mod fork;
+mod host;
+mod port;
+mod progress;
 mod ring;
+mod rings;
 mod settings;
 mod shm;
 mod socket;
 mod sys;
+mod udp;
 mod wake;
 
 pub use device::{DEVICE_NAME, DeviceInfo, devices};
 pub use error::OpenError;
+pub use host::Host;
 pub use settings::{Direction, PathPolicy, Settings, SettingsError};
 
 #[cfg(test)]

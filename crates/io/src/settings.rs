@@ -365,7 +365,11 @@ mod tests {
             ("lose=0.1", "lose", Some("0.1"), OPTIONS),
         ] {
             let error = Settings::parse(text).unwrap_err();
-            assert_eq!((&*error.option, error.value.as_deref(), error.remedy), (option, value, remedy), "{text}");
+            assert_eq!(
+                (&*error.option, error.value.as_deref(), error.remedy),
+                (option, value, remedy),
+                "{text}"
+            );
             assert!(error.to_string().contains(remedy));
         }
     }

@@ -24,7 +24,12 @@ unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
 
-fn map(at: *mut u8, len: usize, fixed: bool, file: Option<(BorrowedFd<'_>, usize)>) -> io::Result<NonNull<u8>> {
+fn map(
+    at: *mut u8,
+    len: usize,
+    fixed: bool,
+    file: Option<(BorrowedFd<'_>, usize)>,
+) -> io::Result<NonNull<u8>> {
     let (protection, flags) = match file {
         Some(_) => (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED),
         None => (libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE),

@@ -299,7 +299,12 @@ impl Socket {
         }
         // SAFETY: the first `count` headers point to names, pieces, controls and bytes that outlive the call.
         let sent = check(unsafe {
-            libc::sendmmsg(self.fd.as_raw_fd(), headers.as_mut_ptr(), count as libc::c_uint, libc::MSG_NOSIGNAL)
+            libc::sendmmsg(
+                self.fd.as_raw_fd(),
+                headers.as_mut_ptr(),
+                count as libc::c_uint,
+                libc::MSG_NOSIGNAL,
+            )
         })?;
         Ok(sent as usize)
     }
@@ -488,7 +493,13 @@ mod tests {
             buffer.iter_mut().enumerate().for_each(|(i, byte)| *byte = (i / 100) as u8);
             let to = SocketAddr::from((to, ROCE_UDP_PORT));
             let run = |start, len, frames, traffic_class| Run {
-                to, start, len, segment: 100, frames, traffic_class, hop_limit: HOP_LIMIT,
+                to,
+                start,
+                len,
+                segment: 100,
+                frames,
+                traffic_class,
+                hop_limit: HOP_LIMIT,
             };
             let runs = [run(0, 950, 10, 0), run(100, 100, 1, 0x2e << 2 | 1)];
             let (sent, error) = a.send(&runs, &buffer);
@@ -500,7 +511,8 @@ mod tests {
                     frames.push((frame[0], frame.len(), m.traffic_class));
                 }
             };
-            let reader = if crate::sys::wait([Some((a.fd(), false))], Some(Default::default()))[0] { &a } else { &b };
+            let reader =
+                if crate::sys::wait([Some((a.fd(), false))], Some(Default::default()))[0] { &a } else { &b };
             receive_all(reader, &mut inbox, &mut note);
             let expected: Vec<_> = (0..9).map(|i| (i, 100, 0)).chain([(9, 50, 0), (1, 100, 0xb9)]).collect();
             assert_eq!(frames, expected);
@@ -533,7 +545,12 @@ mod tests {
         let members = [1, 2].map(|_| Socket::bind_group(group, address(4), 1).unwrap());
         let run = Run {
             to: (group, ROCE_UDP_PORT).into(),
-            start: 0, len: 4, segment: 4, frames: 1, traffic_class: 0, hop_limit: HOP_LIMIT,
+            start: 0,
+            len: 4,
+            segment: 4,
+            frames: 1,
+            traffic_class: 0,
+            hop_limit: HOP_LIMIT,
         };
         assert_eq!(sender.send(&[run], b"abcd").0, 1);
         for member in &members {

@@ -190,7 +190,9 @@ pub fn interface_addresses() -> io::Result<Vec<InterfaceAddress>> {
         unsafe {
             let node = &*at;
             at = node.ifa_next;
-            if let (Some(address), Some(netmask)) = (sockaddr_ip(node.ifa_addr), sockaddr_ip(node.ifa_netmask)) {
+            if let (Some(address), Some(netmask)) =
+                (sockaddr_ip(node.ifa_addr), sockaddr_ip(node.ifa_netmask))
+            {
                 found.push(InterfaceAddress {
                     name: CStr::from_ptr(node.ifa_name).to_string_lossy().into_owned(),
                     index: libc::if_nametoindex(node.ifa_name),

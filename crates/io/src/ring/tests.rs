@@ -180,7 +180,8 @@ fn two_threads_pass_a_million_bytes_in_order() {
         let mut next = 0u32;
         while next < FRAMES {
             let bytes = next.to_le_bytes();
-            let frame: Vec<u8> = bytes.iter().copied().cycle().take(4 + (next as usize * 37) % 3000).collect();
+            let frame: Vec<u8> =
+                bytes.iter().copied().cycle().take(4 + (next as usize * 37) % 3000).collect();
             if producer.push_bytes(&frame).unwrap() {
                 next += 1;
                 if next % 3 == 0 || next == FRAMES {

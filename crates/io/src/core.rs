@@ -1,0 +1,159 @@
+//! The NIC with its port and clock: what one lock protects. A round takes in what has arrived, runs timers
+//! that are due, sends what became ready, and delivers events.
+
+use crate::port::Port;
+use crate::sys;
+use adverb_nic::{Completion, CqId, Error, Event, Nic, PathId, TxFrame};
+use adverb_wire::Instant;
+
+/// Frames sent in one call before the caller gets its thread back; the progress thread goes on.
+const SEND_BUDGET: usize = 512;
+/// Bursts taken in one round.
+const BURSTS: usize = 8;
+/// After a burst of fewer frames, nothing more is expected yet.
+const BURST_FULL: usize = 16;
+
+/// Receives events while the NIC is locked: it may only queue them and signal.
+pub type OnEvent = Box<dyn Fn(Event) + Send + Sync>;
+
+/// Nanoseconds since the process opened its NIC, as the NIC's time.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    epoch_ns: u64,
+}
+
+impl Clock {
+    /// Starts at zero.
+    pub fn start() -> Clock {
+        Clock { epoch_ns: sys::monotonic_ns() }
+    }
+
+    /// Time since the start.
+    #[inline]
+    pub fn now(self) -> Instant {
+        Instant::from_ns(sys::monotonic_ns() - self.epoch_ns)
+    }
+}
+
+/// What a round did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Done {
+    /// Frames taken in.
+    pub frames: usize,
+    /// Events delivered: the application will be awake soon.
+    pub events: usize,
+}
+
+/// See the module.
+pub struct Core {
+    pub nic: Nic,
+    /// `None` once the NIC is closed, and in a forked child.
+    pub port: Option<Port>,
+    pub clock: Clock,
+    tx: TxFrame,
+    on_event: OnEvent,
+    trace: bool,
+    /// The NIC has more to send than one call's budget.
+    more: bool,
+}
+
+impl Core {
+    pub fn new(nic: Nic, port: Port, clock: Clock, on_event: OnEvent, trace: bool) -> Core {
+        Core { nic, port: Some(port), clock, tx: TxFrame::default(), on_event, trace, more: false }
+    }
+
+    /// Sends what is ready and delivers events.
+    #[inline]
+    pub fn transmit(&mut self, now: Instant) -> usize {
+        let Core { nic, port, tx, .. } = self;
+        if let Some(port) = port {
+            port.unblock(now, nic);
+            let mut sent = 0;
+            while sent < SEND_BUDGET && nic.next_frame(now, tx) {
+                sent += 1;
+                if let Some(path) = port.send(now, tx) {
+                    block(nic, path, tx.path);
+                }
+            }
+            self.more = sent == SEND_BUDGET;
+            port.flush(now, nic);
+        }
+        self.deliver_events()
+    }
+
+    #[inline]
+    fn deliver_events(&mut self) -> usize {
+        let mut count = 0;
+        while let Some(event) = self.nic.next_event() {
+            (self.on_event)(event);
+            count += 1;
+        }
+        if self.trace {
+            while let Some(explanation) = self.nic.next_explanation() {
+                eprintln!("adverb: {explanation}");
+            }
+        }
+        count
+    }
+
+    /// One round of progress. `ask_socket` asks the kernel for datagrams even if none came lately.
+    #[inline]
+    pub fn round(&mut self, ask_socket: bool) -> Done {
+        let mut done = Done::default();
+        for _ in 0..BURSTS {
+            let now = self.clock.now();
+            let Some(port) = &mut self.port else { break };
+            let frames = port.receive(now, &mut self.nic, ask_socket);
+            if self.nic.next_deadline().is_some_and(|deadline| deadline <= now) {
+                self.nic.on_timer(now);
+            }
+            done.events += self.transmit(now);
+            done.frames += frames;
+            if frames < BURST_FULL {
+                break;
+            }
+        }
+        done
+    }
+
+    /// Takes completions that are there.
+    #[inline]
+    pub fn take(&mut self, cq: CqId, max: usize, out: &mut impl FnMut(Completion)) -> Result<usize, Error> {
+        let mut count = 0;
+        while count < max {
+            let Some(completion) = self.nic.poll_cq(cq)? else { break };
+            out(completion);
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    /// When this NIC wants a round even if nothing arrives; at once if a call ended with work left.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        if self.more {
+            return Some(Instant::ZERO);
+        }
+        let port = self.port.as_ref().and_then(Port::next_deadline);
+        [self.nic.next_deadline(), port].into_iter().flatten().min()
+    }
+
+    /// The last call ended with work left.
+    #[inline]
+    pub fn has_more(&self) -> bool {
+        self.more
+    }
+
+    /// Whether frames wait in shared memory.
+    #[inline]
+    pub fn has_frames(&self) -> bool {
+        self.port.as_ref().is_some_and(Port::has_frames)
+    }
+}
+
+/// Blocks a path that is full. Frames on the default path are chosen one by one, and are dropped when
+/// theirs is full.
+fn block(nic: &mut Nic, full: PathId, used: PathId) {
+    if used != PathId::DEFAULT || full == crate::port::UDP_PATH {
+        nic.block_path(full);
+    }
+}

@@ -1,0 +1,252 @@
+//! The process's NIC with its loop: what `verbs` and programs use.
+
+use crate::capture::Capture;
+use crate::core::{Clock, Core, OnEvent};
+use crate::counters::{is_json, render};
+use crate::device::{DeviceInfo, devices};
+use crate::directory::{Member, default_directory, folder_of};
+use crate::error::OpenError;
+use crate::port::Port;
+use crate::progress::{self, Call, State};
+use crate::rings::Rings;
+use crate::settings::Settings;
+use crate::udp::Udp;
+use crate::{fork, sys};
+use adverb_nic::{Completion, CqId, Error, Nic, NicConfig, PathId};
+use adverb_wire::{Gid, Instant, QpNumber};
+use std::borrow::Cow;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+/// Packets in flight that a queue pair may have by default, at most: what a ring holds twice over.
+const MAX_UNACKED: u32 = 128;
+/// Kernel memory that one received packet takes beside its payload.
+const SOCKET_OVERHEAD: usize = 1024;
+
+/// What all threads of the process share. Lives as long as the process: forks and its end come back to it.
+pub struct Shared {
+    pub core: Mutex<Core>,
+    pub member: Arc<Member>,
+    pub state: State,
+    counters_file: Option<PathBuf>,
+    forks: u32,
+}
+
+impl Shared {
+    /// Locks the NIC. A thread that panicked while it held the lock was in a caller's closure, or hit one
+    /// of our assertions; the NIC itself is whole between calls.
+    #[inline]
+    pub fn lock(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the NIC's life on the network: sends what is ready, writes the counters, removes its files.
+    /// Later calls still reach the NIC's objects, but move no frames.
+    pub fn close(&self) {
+        if self.forks != fork::epoch() {
+            return;
+        }
+        let mut core = self.lock();
+        let now = core.clock.now();
+        core.transmit(now);
+        let Some(mut port) = core.port.take() else { return };
+        fork::forget_socket(port.udp().fd());
+        let text = self.counters_file.as_deref().map(|path| (path, counters(&core, &port, is_json(path))));
+        drop(port);
+        drop(core);
+        progress::stop(self);
+        self.member.leave();
+        fork::release(self.member.folder());
+        if let Some((path, text)) = text
+            && let Err(e) = std::fs::write(path, text)
+        {
+            eprintln!("adverb: the counters file {} cannot be written: {e}", path.display());
+        }
+    }
+}
+
+fn counters(core: &Core, port: &Port, json: bool) -> String {
+    let nic = core.nic.counters().iter().map(|(name, n)| (Cow::Borrowed(name), n));
+    let io = port.counters.iter().map(|(name, n)| (Cow::Owned(name), n));
+    render(nic.chain(io), json)
+}
+
+/// The process's NIC: opened once, used by all its threads.
+pub struct Host {
+    shared: &'static Shared,
+    device: DeviceInfo,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Host {
+    /// Opens the NIC and starts its progress thread. `on_event` is called while the NIC is locked: it may
+    /// only queue the event and signal.
+    pub fn open(settings: &Settings, on_event: OnEvent) -> Result<Arc<Host>, OpenError> {
+        let mut device = devices(settings)?;
+        let directory = settings.directory.clone().unwrap_or_else(default_directory);
+        let folder = folder_of(&directory, device.address);
+        if !fork::reserve(&folder) {
+            return Err(OpenError::AlreadyOpen { address: device.address });
+        }
+        let opened = open_parts(settings, &mut device, &directory, on_event);
+        let shared: &'static Shared = match opened {
+            // Never freed: a fork or the end of the process may come at any time.
+            Ok(shared) => Box::leak(Box::new(shared)),
+            Err(e) => {
+                fork::release(&folder);
+                return Err(e);
+            }
+        };
+        fork::register(&folder, shared);
+        let thread = std::thread::Builder::new()
+            .name("adverb".to_owned())
+            .spawn(|| progress::run(shared))
+            .map_err(|source| {
+                shared.close();
+                OpenError::System { what: "starting the progress thread", source }
+            })?;
+        Ok(Arc::new(Host { shared, device, thread: Mutex::new(Some(thread)) }))
+    }
+
+    /// Calls the NIC, then sends what became ready and delivers events. For creating, changing and
+    /// destroying objects.
+    pub fn control<R>(&self, f: impl FnOnce(&mut Nic, Instant) -> R) -> R {
+        self.post(f)
+    }
+
+    /// The same, for posting work requests.
+    #[inline]
+    pub fn post<R>(&self, f: impl FnOnce(&mut Nic, Instant) -> R) -> R {
+        let core = &mut *self.shared.lock();
+        let now = core.clock.now();
+        let result = f(&mut core.nic, now);
+        core.transmit(now);
+        self.after(core, Call::Other);
+        result
+    }
+
+    /// Takes up to `max` completions: those already there, or, if there are none, those that one round of
+    /// progress brings.
+    #[inline]
+    pub fn poll(&self, cq: CqId, max: usize, mut out: impl FnMut(Completion)) -> Result<usize, Error> {
+        let core = &mut *self.shared.lock();
+        let mut count = core.take(cq, max, &mut out)?;
+        if count == 0 {
+            let done = core.round(false);
+            if let Some(port) = &mut core.port {
+                port.counters.frames_by_calls += done.frames as u64;
+            }
+            count = core.take(cq, max, &mut out)?;
+        }
+        self.after(core, if count == 0 { Call::EmptyPoll } else { Call::Other });
+        Ok(count)
+    }
+
+    /// Asks for an event at the next completion (or the next solicited one). The caller will probably
+    /// sleep, so the progress thread takes over at once.
+    pub fn arm(&self, cq: CqId, solicited_only: bool) -> Result<(), Error> {
+        let core = &mut *self.shared.lock();
+        core.nic.arm_cq(cq, solicited_only)?;
+        core.round(false);
+        self.after(core, Call::Arm);
+        Ok(())
+    }
+
+    #[inline]
+    fn after(&self, core: &mut Core, call: Call) {
+        if core.port.is_some() {
+            progress::after_call(self.shared, core, call);
+        }
+    }
+
+    /// The path to a queue pair: for `QpAttr::path` and `UdAddress::path`.
+    pub fn resolve(&self, dst: Gid, qpn: QpNumber) -> PathId {
+        self.shared.lock().port.as_ref().map_or(PathId::DEFAULT, |port| port.resolve(dst, qpn))
+    }
+
+    /// What the NIC looks like.
+    pub fn device(&self) -> &DeviceInfo {
+        &self.device
+    }
+
+    /// Receives a multicast group's datagrams from now on. Joining twice is joining once.
+    pub fn join(&self, group: Gid) -> io::Result<()> {
+        let closed = || io::Error::from(io::ErrorKind::NotConnected);
+        let joined = self.shared.lock().port.as_mut().ok_or_else(closed)?.udp().join(group);
+        self.shared.member.bell().ring();
+        joined
+    }
+
+    /// Receives them no longer.
+    pub fn leave(&self, group: Gid) {
+        if let Some(port) = self.shared.lock().port.as_mut() {
+            port.udp().leave(group);
+        }
+    }
+
+    /// All counters, the NIC's own first, one `name value` per line. Empty once closed.
+    pub fn counters_text(&self) -> String {
+        let core = self.shared.lock();
+        core.port.as_ref().map_or_else(String::new, |port| counters(&core, port, false))
+    }
+
+    /// Closes the NIC before the process ends; dropping the last handle does so too.
+    pub fn close(&self) {
+        self.shared.close();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread
+            && self.shared.forks == fork::epoch()
+            && thread.thread().id() != std::thread::current().id()
+        {
+            // A progress thread that panicked has said so on standard error.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// Everything of a NIC but its thread.
+fn open_parts(
+    settings: &Settings,
+    device: &mut DeviceInfo,
+    directory: &std::path::Path,
+    on_event: OnEvent,
+) -> Result<Shared, OpenError> {
+    let clock = Clock::start();
+    let capture = settings.pcap.as_deref().map(|path| Capture::open(path, sys::realtime_ns())).transpose()?;
+    let (address, index) = (device.address, device.interface_index);
+    let (member, udp) =
+        Member::claim(directory, address, |sole, folder| Udp::bind(address, index, sole, folder))?;
+    let member = Arc::new(member);
+    device.slot = member.slot().get();
+    fork::note_socket(udp.fd());
+    let seed = sys::random_seed();
+    let config = NicConfig {
+        gids: device.gids.clone(),
+        qpn_base: u32::from(device.slot) << 16,
+        max_unacked_packets: max_unacked(settings, device, udp.receive_buffer()),
+        ..NicConfig::default()
+    };
+    let nic = Nic::new(config, seed);
+    let rings = Rings::new(member.clone());
+    let fault_seed = settings.seed.unwrap_or(seed);
+    let port = Port::new(settings, Gid::from(address), rings, udp, capture, fault_seed);
+    let core = Core::new(nic, port, clock, on_event, settings.trace);
+    let forks = fork::epoch();
+    let counters_file = settings.counters.clone();
+    Ok(Shared { core: Mutex::new(core), member, state: State::default(), counters_file, forks })
+}
+
+/// How many packets a peer's socket can hold for us, taking its buffer to be like ours.
+fn max_unacked(settings: &Settings, device: &DeviceInfo, receive_buffer: usize) -> u32 {
+    let packet = device.active_mtu.bytes() as usize + SOCKET_OVERHEAD;
+    let held = (receive_buffer / packet) as u32;
+    settings.max_unacked.unwrap_or_else(|| held.clamp(16, MAX_UNACKED))
+}

@@ -1,0 +1,491 @@
+//! The port: where frames leave the NIC and enter it. Chooses the path of each, and applies faults and
+//! capture. The short way copies payloads once, from registered memory to the ring or the stage; with
+//! faults or a capture, every frame is built whole first.
+
+use crate::capture::Capture;
+use crate::counters::IoCounters;
+use crate::directory::Slot;
+use crate::faults::{Lane, Parcel};
+use crate::ring::{Frame, ICRC_ELIDED};
+use crate::rings::{Rings, Sent};
+use crate::settings::{Direction, PathPolicy, Settings};
+use crate::udp::{Datagram, Udp, copy_payload};
+use adverb_nic::memory::Payload;
+use adverb_nic::{Nic, PathId, TxFrame};
+use adverb_wire::{
+    Duration, Flow, Gid, ICRC_LEN, Icrc, Instant, MAX_IP_PREFIX_LEN, Packet, ParseError, QpNumber,
+    ROCE_UDP_PORT, WireExtra, verify_ip, verify_udp,
+};
+
+/// The path that leaves this host. Paths 1 to 254 are those of the slots.
+pub const UDP_PATH: PathId = PathId(256);
+/// Captured frames reach the file after this long.
+const CAPTURE_FLUSH: Duration = Duration::from_ms(1000);
+/// Bytes of a UDP header.
+const UDP_LEN: usize = 8;
+
+/// Where a frame goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Route {
+    /// To one process of this address.
+    Slot(Slot),
+    /// To every process of this address: frames for the well-known queue pairs, which all of them have.
+    Everyone,
+    /// To the network.
+    Udp,
+}
+
+/// What faults and capture need.
+struct Slow {
+    rx: Lane<()>,
+    tx: Lane<Route>,
+    capture: Option<Capture>,
+    flushed: Instant,
+}
+
+/// All paths of one process.
+pub struct Port {
+    own: Gid,
+    slot: Slot,
+    policy: PathPolicy,
+    rings: Rings,
+    udp: Udp,
+    udp_blocked: bool,
+    /// Calls since the idle socket was last asked.
+    udp_skipped: u32,
+    slow: Option<Box<Slow>>,
+    scratch: Vec<u8>,
+    /// What this port counts.
+    pub counters: IoCounters,
+}
+
+/// An idle socket is asked at every so many-th call.
+const UDP_SKIP: u32 = 64;
+
+impl Port {
+    /// A port over what the process has opened.
+    pub fn new(
+        settings: &Settings,
+        own: Gid,
+        rings: Rings,
+        udp: Udp,
+        capture: Option<Capture>,
+        seed: u64,
+    ) -> Port {
+        let slow = (settings.has_faults() || capture.is_some()).then(|| {
+            Box::new(Slow {
+                rx: Lane::new(settings, Direction::Rx, seed),
+                tx: Lane::new(settings, Direction::Tx, seed),
+                capture,
+                flushed: Instant::ZERO,
+            })
+        });
+        let slot = rings.member().slot();
+        Port {
+            own,
+            slot,
+            policy: settings.path,
+            rings,
+            udp,
+            udp_blocked: false,
+            udp_skipped: 0,
+            slow,
+            scratch: Vec::new(),
+            counters: IoCounters::default(),
+        }
+    }
+
+    /// The sockets.
+    pub fn udp(&mut self) -> &mut Udp {
+        &mut self.udp
+    }
+
+    /// The path to a queue pair, for connected queue pairs and address handles. The default path where it
+    /// is chosen frame by frame.
+    pub fn resolve(&self, dst: Gid, qpn: QpNumber) -> PathId {
+        match self.route(dst, qpn) {
+            Route::Slot(slot) => PathId(u16::from(slot.get())),
+            Route::Udp => UDP_PATH,
+            Route::Everyone => PathId::DEFAULT,
+        }
+    }
+
+    fn route(&self, dst: Gid, qpn: QpNumber) -> Route {
+        if dst != self.own || self.policy == PathPolicy::Udp {
+            return Route::Udp;
+        }
+        Slot::new((qpn.get() >> 16) as u8).map_or(Route::Everyone, Route::Slot)
+    }
+
+    #[inline]
+    fn route_of(&self, path: PathId, packet: &Packet) -> Route {
+        match path {
+            UDP_PATH => Route::Udp,
+            PathId(slot @ 1..=254) => Slot::new(slot as u8).map_or(Route::Udp, Route::Slot),
+            _ => self.route(packet.flow.dst, packet.bth.dest_qp),
+        }
+    }
+
+    /// Sends a frame, or stages it until [`flush`](Self::flush). Returns the path to block, if that
+    /// has no room for another.
+    #[inline]
+    pub fn send(&mut self, now: Instant, frame: &TxFrame) -> Option<PathId> {
+        let route = self.route_of(frame.path, &frame.packet);
+        if self.slow.is_some() {
+            return self.send_slow(now, frame, route);
+        }
+        match route {
+            Route::Slot(slot) => {
+                let sent = self.rings.send_packet(slot, &frame.packet, &frame.payload, &mut self.counters);
+                (sent == Sent::QueuedLast).then_some(PathId(u16::from(slot.get())))
+            }
+            Route::Udp => {
+                if !self.udp_has_room() {
+                    self.counters.drop_send_failed += 1;
+                } else if !self.udp.stage_packet(now, &frame.packet, &frame.payload) {
+                    self.counters.drop_too_long += 1;
+                }
+                self.udp_path_to_block()
+            }
+            Route::Everyone => {
+                let mut bytes = std::mem::take(&mut self.scratch);
+                build(frame, &mut bytes);
+                self.send_everyone(&bytes);
+                self.scratch = bytes;
+                None
+            }
+        }
+    }
+
+    /// Builds the whole frame, captures it, and lets the faults decide.
+    fn send_slow(&mut self, now: Instant, frame: &TxFrame, route: Route) -> Option<PathId> {
+        let mut bytes = Vec::new();
+        let flow = build(frame, &mut bytes);
+        let slow = self.slow.as_mut()?;
+        if let Some(capture) = &mut slow.capture {
+            capture.record(now, flow.src, flow.dst, &bytes);
+        }
+        let bth_at = flow.ip_header_len() + UDP_LEN;
+        slow.tx.admit(now, Parcel { bytes, bth_at, tag: route });
+        self.send_released(now)
+    }
+
+    /// Sends what the faults have let go. Of the paths to block the last one is returned: a burst of
+    /// released frames goes to few, and a full ring drops.
+    fn send_released(&mut self, now: Instant) -> Option<PathId> {
+        let mut block = None;
+        while let Some(parcel) = self.slow.as_mut().and_then(|slow| slow.tx.next(now)) {
+            let blocked = match parcel.tag {
+                Route::Slot(slot) => {
+                    let sent = self.rings.send_bytes(slot, &parcel.bytes, &mut self.counters);
+                    (sent == Sent::QueuedLast).then_some(PathId(u16::from(slot.get())))
+                }
+                Route::Everyone => {
+                    self.send_everyone(&parcel.bytes);
+                    None
+                }
+                Route::Udp => {
+                    let flow = outer_flow(&parcel.bytes);
+                    let room = self.udp_has_room();
+                    let body = parcel.bytes.get(parcel.bth_at..).unwrap_or_default();
+                    match flow {
+                        Some(flow) if room && self.udp.stage_bytes(now, &flow, body) => {}
+                        _ => self.counters.drop_send_failed += 1,
+                    }
+                    self.udp_path_to_block()
+                }
+            };
+            block = blocked.or(block);
+        }
+        block
+    }
+
+    fn send_everyone(&mut self, bytes: &[u8]) {
+        let others: Vec<Slot> = self.rings.member().others().collect();
+        for slot in others.into_iter().chain([self.slot]) {
+            self.rings.send_bytes(slot, bytes, &mut self.counters);
+        }
+    }
+
+    fn udp_has_room(&mut self) -> bool {
+        self.udp.has_room() || (self.udp.flush(&mut self.counters) && self.udp.has_room())
+    }
+
+    /// The stage's path, if it takes nothing more for now.
+    #[inline]
+    fn udp_path_to_block(&mut self) -> Option<PathId> {
+        if self.udp_has_room() {
+            return None;
+        }
+        self.udp_blocked = true;
+        Some(UDP_PATH)
+    }
+
+    /// Shows receivers what was sent, and gives the kernel what was staged.
+    #[inline]
+    pub fn flush(&mut self, now: Instant, nic: &mut Nic) {
+        if self.slow.is_some() {
+            self.flush_slow(now, nic);
+        }
+        self.rings.publish(&mut self.counters);
+        if self.udp.has_staged() && !self.udp.flush(&mut self.counters) && !self.udp_blocked {
+            self.udp_blocked = true;
+            nic.block_path(UDP_PATH);
+        }
+    }
+
+    fn flush_slow(&mut self, now: Instant, nic: &mut Nic) {
+        if let Some(path) = self.send_released(now) {
+            nic.block_path(path);
+        }
+        if let Some(slow) = &mut self.slow {
+            self.counters.rx_faults = slow.rx.counts();
+            self.counters.tx_faults = slow.tx.counts();
+            if let Some(capture) = &mut slow.capture
+                && now.since(slow.flushed) >= CAPTURE_FLUSH
+            {
+                slow.flushed = now;
+                capture.flush();
+            }
+        }
+    }
+
+    /// Unblocks the paths that have room again.
+    #[inline]
+    pub fn unblock(&mut self, now: Instant, nic: &mut Nic) {
+        if self.rings.has_blocked() {
+            while let Some(slot) = self.rings.unblocked(now, &mut self.counters) {
+                nic.unblock_path(PathId(u16::from(slot.get())));
+            }
+        }
+        if self.udp_blocked && self.udp.flush(&mut self.counters) {
+            self.udp_blocked = false;
+            nic.unblock_path(UDP_PATH);
+        }
+    }
+
+    /// The kernel's send buffer is full: the socket should be watched for room.
+    pub fn udp_waits_for_room(&self) -> bool {
+        self.udp_blocked
+    }
+
+    /// Whether frames wait in rings.
+    #[inline]
+    pub fn has_frames(&self) -> bool {
+        self.rings.has_frames()
+    }
+
+    /// When something here is due even if nothing arrives.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let slow = self.slow.as_ref().and_then(|slow| {
+            let dirty = slow.capture.as_ref().is_some_and(Capture::is_dirty);
+            let flush = dirty.then(|| slow.flushed + CAPTURE_FLUSH);
+            [slow.rx.next_deadline(), slow.tx.next_deadline(), flush].into_iter().flatten().min()
+        });
+        [slow, self.rings.next_deadline()].into_iter().flatten().min()
+    }
+
+    /// To be called when nothing happens: puts the capture on disk, lets go of dead processes' rings.
+    pub fn rest(&mut self) {
+        if let Some(capture) = self.slow.as_mut().and_then(|slow| slow.capture.as_mut()) {
+            capture.flush();
+        }
+        self.rings.forget_the_gone();
+    }
+
+    /// Takes a burst of frames from every path into the NIC; returns how many. `ask_socket` asks the
+    /// kernel even if nothing came from it lately.
+    #[inline]
+    pub fn receive(&mut self, now: Instant, nic: &mut Nic, ask_socket: bool) -> usize {
+        let Port { rings, slow, scratch, counters, .. } = self;
+        let mut total = match slow {
+            None => rings.receive(counters, |frame, n| take_ring_frame(now, nic, frame, scratch, n)),
+            Some(slow) => rings.receive(counters, |frame, _| {
+                let mut bytes = Vec::new();
+                frame.copy_to(&mut bytes);
+                complete_icrc(frame.flags, &mut bytes);
+                let bth_at = bth_offset(&bytes);
+                slow.rx.admit(now, Parcel { bytes, bth_at, tag: () });
+            }),
+        };
+        self.udp_skipped += 1;
+        if ask_socket || self.udp_skipped >= UDP_SKIP || self.udp.in_use(now) {
+            self.udp_skipped = 0;
+            total += self.receive_udp(now, nic);
+        }
+        if self.slow.is_some() {
+            self.deliver_released(now, nic);
+        }
+        total
+    }
+
+    fn receive_udp(&mut self, now: Instant, nic: &mut Nic) -> usize {
+        let Port { udp, rings, slow, scratch, counters, slot, .. } = self;
+        let mut handed_on = false;
+        let total = udp.receive(now, counters, |datagram, n| {
+            let parsed = match Packet::parse_bth(datagram.flow, datagram.bytes) {
+                Ok(parsed) => parsed,
+                Err(e) => return n.drop_parse[e as usize] += 1,
+            };
+            let Some(id) = verify_udp(&datagram.flow, datagram.bytes) else { return n.drop_icrc += 1 };
+            let qpn = parsed.packet.bth.dest_qp;
+            let everyone = qpn.get() >> 16 == 0;
+            let owner = Slot::new((qpn.get() >> 16) as u8).filter(|owner| owner != slot);
+            if owner.is_some() || everyone {
+                rebuild(&parsed.packet, id, &datagram, scratch);
+                handed_on = true;
+                let others = rings.member().others().filter(|_| everyone).collect::<Vec<_>>();
+                for to in owner.into_iter().chain(others) {
+                    n.forwarded_frames += 1;
+                    rings.send_bytes(to, scratch, n);
+                }
+            }
+            if owner.is_some() {
+                return;
+            }
+            match slow {
+                None => {
+                    let payload = &datagram.bytes[parsed.payload];
+                    nic.on_frame(now, &parsed.packet, &Payload::from_slice(payload));
+                }
+                Some(slow) => {
+                    let mut bytes = Vec::new();
+                    rebuild(&parsed.packet, id, &datagram, &mut bytes);
+                    let bth_at = bth_offset(&bytes);
+                    slow.rx.admit(now, Parcel { bytes, bth_at, tag: () });
+                }
+            }
+        });
+        if handed_on {
+            self.rings.publish(&mut self.counters);
+        }
+        total
+    }
+
+    /// Gives the NIC what the faults have let go.
+    fn deliver_released(&mut self, now: Instant, nic: &mut Nic) {
+        let Some(slow) = &mut self.slow else { return };
+        while let Some(parcel) = slow.rx.next(now) {
+            let found = deliver(now, nic, &parcel.bytes, &mut self.counters);
+            if let Some(capture) = &mut slow.capture {
+                let flow = found.or_else(|| outer_flow(&parcel.bytes)).unwrap_or_default();
+                capture.record(now, flow.src, flow.dst, &parcel.bytes);
+            }
+        }
+    }
+}
+
+/// Takes one frame out of a ring on the short way.
+#[inline]
+fn take_ring_frame(
+    now: Instant,
+    nic: &mut Nic,
+    frame: &Frame<'_>,
+    scratch: &mut Vec<u8>,
+    n: &mut IoCounters,
+) {
+    if frame.flags & ICRC_ELIDED == 0 {
+        // Checked bytes must be the ones that are used: the sender could change them in the ring.
+        frame.copy_to(scratch);
+        deliver(now, nic, scratch, n);
+        return;
+    }
+    n.shm_rx_icrc_elided += 1;
+    let mut prefix = [0; MAX_IP_PREFIX_LEN];
+    let len = frame.read_prefix(&mut prefix);
+    let headers = match Packet::parse_ip_headers(&prefix[..len], frame.len()) {
+        Ok(headers) => headers,
+        Err(e) => return n.drop_parse[e as usize] += 1,
+    };
+    match frame.payload(headers.payload_offset, headers.packet.payload_len as usize) {
+        Some(payload) => nic.on_frame(now, &headers.packet, &payload),
+        None => n.drop_parse[ParseError::Truncated as usize] += 1,
+    }
+}
+
+/// Verifies, parses and delivers a whole frame. Returns its flow if it is a packet.
+fn deliver(now: Instant, nic: &mut Nic, bytes: &[u8], n: &mut IoCounters) -> Option<Flow> {
+    let parsed = match Packet::parse_ip(bytes) {
+        Ok(parsed) => parsed,
+        Err(e) => {
+            n.drop_parse[e as usize] += 1;
+            return None;
+        }
+    };
+    let sound = bytes.get(..parsed.frame_len).is_some_and(|frame| verify_ip(frame, parsed.ip_header_len));
+    match bytes.get(parsed.payload) {
+        Some(payload) if sound => nic.on_frame(now, &parsed.packet, &Payload::from_slice(payload)),
+        _ => n.drop_icrc += 1,
+    }
+    Some(parsed.packet.flow)
+}
+
+/// Writes the whole frame with its ICRC, as it is on the wire; returns its flow.
+fn build(frame: &TxFrame, out: &mut Vec<u8>) -> Flow {
+    // What a socket would send: its own port, whatever the NIC chose.
+    let flow = Flow { src_port: ROCE_UDP_PORT, ..frame.packet.flow };
+    let packet = Packet { flow, ..frame.packet };
+    let len = packet.frame_len();
+    out.clear();
+    out.resize(len, 0);
+    let header_len = packet.emit_ip(out);
+    assert!(header_len > 0 && frame.payload.len() == packet.payload_len as usize, "a frame that IP carries");
+    copy_payload(&frame.payload, &mut out[header_len..header_len + frame.payload.len()]);
+    write_icrc(out, flow.ip_header_len());
+    flow
+}
+
+/// Computes the ICRC of a whole frame into its last four bytes.
+fn write_icrc(frame: &mut [u8], ip_header_len: usize) {
+    if let Some((covered, icrc)) = frame.split_last_chunk_mut::<ICRC_LEN>() {
+        *icrc = Icrc::over_headers(covered, ip_header_len).finish().to_le_bytes();
+    }
+}
+
+/// Computes the ICRC that a sender left out, if what it sent is a packet.
+fn complete_icrc(flags: u16, bytes: &mut [u8]) {
+    if flags & ICRC_ELIDED == 0 {
+        return;
+    }
+    if let Ok(headers) = Packet::parse_ip_headers(bytes, bytes.len())
+        && let Some(frame) = bytes.get_mut(..headers.frame_len)
+    {
+        write_icrc(frame, headers.ip_header_len);
+    }
+}
+
+/// Puts IP and UDP headers, which a socket does not show, before a received datagram.
+fn rebuild(packet: &Packet, ipv4_id: u16, datagram: &Datagram<'_>, out: &mut Vec<u8>) {
+    let outer_len = packet.flow.ip_header_len() + UDP_LEN;
+    out.clear();
+    out.resize(packet.frame_header_len(), 0);
+    packet.emit_ip_with(&WireExtra::with_ipv4_id(ipv4_id), out);
+    out.truncate(outer_len);
+    out.extend_from_slice(datagram.bytes);
+}
+
+/// Where the BTH of a frame starts.
+fn bth_offset(bytes: &[u8]) -> usize {
+    match bytes.first().map_or(0, |b| b >> 4) {
+        4 => usize::from(bytes[0] & 0x0f) * 4 + UDP_LEN,
+        _ => 40 + UDP_LEN,
+    }
+}
+
+/// The addresses, class and hop limit of a frame of our own making, even if bits of its BTH have flipped.
+fn outer_flow(bytes: &[u8]) -> Option<Flow> {
+    let gid = |at: usize, len: usize| -> Option<Gid> {
+        let part = bytes.get(at..at + len)?;
+        match <[u8; 4]>::try_from(part) {
+            Ok(v4) => Some(Gid::from(std::net::Ipv4Addr::from(v4))),
+            Err(_) => Some(Gid(part.try_into().ok()?)),
+        }
+    };
+    let [b0, b1] = *bytes.first_chunk::<2>()?;
+    let (src, dst, traffic_class, hop_limit) = match b0 >> 4 {
+        4 => (gid(12, 4)?, gid(16, 4)?, b1, *bytes.get(8)?),
+        6 => (gid(8, 16)?, gid(24, 16)?, b0 << 4 | b1 >> 4, *bytes.get(7)?),
+        _ => return None,
+    };
+    Some(Flow { src, dst, src_port: ROCE_UDP_PORT, traffic_class, hop_limit })
+}

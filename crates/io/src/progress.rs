@@ -1,0 +1,357 @@
+//! Who makes progress, and when.
+//!
+//! An application that polls makes progress in its own calls and pays no thread switch. One that does
+//! something else (sleeps, computes, or spins on memory that a peer writes) relies on the progress
+//! thread. Nobody tells which of the two an application will do next; so, by what it did last:
+//!
+//! ```text
+//! after an empty poll     it will come back: peers ring no bell
+//! after anything else     EAGER: the bell is armed at once; a peer's frame wakes the thread
+//!                         LAZY: the thread looks twice in a row every tick
+//! no call for IDLE        the bell is armed, and the thread sleeps until a frame or a deadline
+//! ```
+//! EAGER turns LAZY after [`USELESS_MAX`] wakes in a row for frames that the application had polled
+//! away, and LAZY turns EAGER when frames waited that nobody polled. A thread that carries the load alone
+//! spins for a moment after each frame, unless the application's threads need the processor.
+
+use crate::core::{Core, Done};
+use crate::host::Shared;
+use crate::sys;
+use adverb_wire::{Duration, Instant};
+use std::hint::spin_loop;
+use std::sync::TryLockError;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use std::time::Duration as StdDuration;
+
+/// How often the thread looks while the application is busy.
+const TICK: Duration = Duration::from_us(500);
+/// Between the two looks of a tick.
+const SECOND_LOOK: Duration = Duration::from_us(30);
+/// An application without calls for this long is elsewhere.
+const IDLE: Duration = Duration::from_ms(10);
+/// Useless wakes in a row after which the bell stays silent.
+const USELESS_MAX: u32 = 64;
+/// How long the thread spins after the last frame.
+const SPIN: Duration = Duration::from_us(40);
+/// Scheduling slice of the thread.
+const SLICE: StdDuration = StdDuration::from_micros(100);
+/// Groups' sockets that are watched while the thread sleeps; more are asked at every round.
+const GROUPS_WATCHED: usize = 6;
+
+/// What application threads and the progress thread tell each other. Written under the NIC's lock, except
+/// by the thread's sleep itself.
+#[derive(Debug, Default)]
+pub struct State {
+    /// Calls that made a round or may have left work.
+    calls: AtomicU32,
+    /// The last call was a poll that found nothing.
+    polling: AtomicBool,
+    /// The bell stays silent while the application is active.
+    lazy: AtomicBool,
+    /// The thread sleeps without a tick.
+    asleep: AtomicBool,
+    /// The thread ends.
+    stop: AtomicBool,
+}
+
+/// What an application's call was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Call {
+    /// A poll that found nothing.
+    EmptyPoll,
+    /// A poll that found something, a post, or a control call.
+    Other,
+    /// A request for an event: the caller will probably sleep.
+    Arm,
+}
+
+/// To be called at the end of every application call, with the lock held.
+#[inline]
+pub fn after_call(shared: &Shared, core: &mut Core, call: Call) {
+    let state = &shared.state;
+    state.calls.store(state.calls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    let armed = shared.member.own_armed();
+    if call == Call::EmptyPoll {
+        if !state.polling.load(Ordering::Relaxed) {
+            state.polling.store(true, Ordering::Relaxed);
+        }
+        if armed.load(Ordering::Relaxed) != 0 && !state.asleep.load(Ordering::Relaxed) {
+            armed.store(0, Ordering::Relaxed);
+        }
+    } else {
+        state.polling.store(false, Ordering::Relaxed);
+        if call == Call::Arm && state.lazy.swap(false, Ordering::Relaxed) {
+            shared.member.bell().ring();
+        }
+        if !state.lazy.load(Ordering::Relaxed) && armed.load(Ordering::Relaxed) == 0 {
+            arm(shared, core);
+        }
+    }
+    if core.has_more() || state.asleep.load(Ordering::Relaxed) {
+        state.asleep.store(false, Ordering::Relaxed);
+        shared.member.bell().ring();
+    }
+}
+
+/// Asks peers to ring the bell, and deals with the frames that came just before. False if more keep
+/// coming: then the bell is not armed.
+fn arm(shared: &Shared, core: &mut Core) -> bool {
+    let armed = shared.member.own_armed();
+    for _ in 0..2 {
+        armed.store(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        if !core.has_frames() {
+            return true;
+        }
+        armed.store(0, Ordering::Relaxed);
+        core.round(false);
+    }
+    if core.has_frames() {
+        shared.member.bell().ring();
+        return false;
+    }
+    armed.store(1, Ordering::SeqCst);
+    fence(Ordering::SeqCst);
+    if core.has_frames() {
+        shared.member.bell().ring();
+    }
+    true
+}
+
+/// Tells the thread to end.
+pub fn stop(shared: &Shared) {
+    shared.state.stop.store(true, Ordering::SeqCst);
+    shared.member.bell().ring();
+}
+
+/// What ended a wait.
+#[derive(Clone, Copy, Debug, Default)]
+struct Woken {
+    bell: bool,
+    socket: bool,
+}
+
+/// What the thread does next.
+enum Next {
+    Wait { until: Option<Instant>, socket: bool },
+    Again,
+    Spin,
+}
+
+/// The thread's own view.
+struct Watch {
+    seen_calls: u32,
+    changed: Instant,
+    useless: u32,
+    /// Calls counted at the first of two looks, if it found frames.
+    first_look: Option<u32>,
+    load: AppLoad,
+}
+
+/// The progress thread.
+pub fn run(shared: &Shared) {
+    sys::prefer_short_waits(SLICE);
+    let mut watch =
+        Watch { seen_calls: 0, changed: Instant::ZERO, useless: 0, first_look: None, load: AppLoad::new() };
+    let mut woken = Woken::default();
+    while !shared.state.stop.load(Ordering::Relaxed) {
+        let (next, fds, now) = {
+            let mut core = shared.lock();
+            let now = core.clock.now();
+            let next = watch.step(shared, &mut core, now, woken);
+            let Some(port) = core.port.as_mut() else { return };
+            let writes = port.udp_waits_for_room();
+            let mut fds = [None; 2 + GROUPS_WATCHED];
+            fds[0] = Some((shared.member.bell().fd(), false));
+            if let Next::Wait { socket: true, .. } = next {
+                fds[1] = Some((port.udp().fd(), writes));
+                for (slot, fd) in fds[2..].iter_mut().zip(port.udp().group_fds()) {
+                    *slot = Some((fd, false));
+                }
+            }
+            (next, fds, now)
+        };
+        woken = Woken::default();
+        match next {
+            Next::Again => {}
+            Next::Spin => watch.spin(shared),
+            Next::Wait { until, .. } => {
+                let timeout = until.map(|until| StdDuration::from_nanos(until.since(now).as_ns()));
+                let ready = sys::wait(fds, timeout);
+                if ready[0] {
+                    shared.member.bell().quieten();
+                }
+                woken = Woken { bell: ready[0], socket: ready[1..].contains(&true) };
+            }
+        }
+    }
+}
+
+impl Watch {
+    /// One look, with the lock held.
+    fn step(&mut self, shared: &Shared, core: &mut Core, now: Instant, woken: Woken) -> Next {
+        let state = &shared.state;
+        let calls = state.calls.load(Ordering::Relaxed);
+        // An application that ended the thread's sleep rang the bell for that alone.
+        let called = calls != self.seen_calls;
+        if called {
+            self.seen_calls = calls;
+            self.changed = now;
+        }
+        let was_asleep = state.asleep.swap(false, Ordering::Relaxed);
+        let active = now.since(self.changed) < IDLE;
+        if active && state.lazy.load(Ordering::Relaxed) {
+            return self.tick(shared, core, now, calls);
+        }
+        self.first_look = None;
+        if !(woken.bell || woken.socket) && active {
+            self.note_tick(core);
+        }
+        let done = core.round(woken.socket || !active);
+        self.note_wake(core, done, woken, called && !was_asleep);
+        if self.useless >= USELESS_MAX && active {
+            self.useless = 0;
+            state.lazy.store(true, Ordering::Relaxed);
+            shared.member.own_armed().store(0, Ordering::Relaxed);
+            return Next::Wait { until: Some(now + TICK), socket: false };
+        }
+        if core.has_more() {
+            return Next::Again;
+        }
+        if done.frames > 0 && done.events == 0 && !self.load.is_busy() {
+            return Next::Spin;
+        }
+        let polling = active && state.polling.load(Ordering::Relaxed);
+        if !polling && !arm(shared, core) {
+            return Next::Again;
+        }
+        let deadline = core.next_deadline();
+        if active {
+            let until = deadline.map_or(now + TICK, |deadline| deadline.min(now + TICK));
+            return Next::Wait { until: Some(until), socket: true };
+        }
+        if let Some(port) = &mut core.port {
+            port.rest();
+        }
+        state.asleep.store(true, Ordering::Relaxed);
+        Next::Wait { until: deadline, socket: true }
+    }
+
+    /// A look while the application is active and the bell silent.
+    fn tick(&mut self, shared: &Shared, core: &mut Core, now: Instant, calls: u32) -> Next {
+        self.note_tick(core);
+        let deadline = core.next_deadline();
+        if deadline.is_some_and(|deadline| deadline <= now) {
+            core.round(false);
+        }
+        if core.has_frames() || self.socket_is_readable(core) {
+            match self.first_look {
+                Some(first) if first == calls => {
+                    // Nobody polled between the two looks: the application is elsewhere.
+                    shared.state.lazy.store(false, Ordering::Relaxed);
+                    shared.state.polling.store(false, Ordering::Relaxed);
+                    self.first_look = None;
+                    self.useless = 0;
+                    return self.step(shared, core, now, Woken { bell: false, socket: true });
+                }
+                _ => {
+                    self.first_look = Some(calls);
+                    return Next::Wait { until: Some(now + SECOND_LOOK), socket: false };
+                }
+            }
+        }
+        self.first_look = None;
+        let until = core.next_deadline().map_or(now + TICK, |deadline| deadline.min(now + TICK));
+        Next::Wait { until: Some(until), socket: false }
+    }
+
+    fn socket_is_readable(&self, core: &mut Core) -> bool {
+        let Some(port) = &mut core.port else { return false };
+        sys::wait([Some((port.udp().fd(), false))], Some(StdDuration::ZERO))[0]
+    }
+
+    fn note_tick(&self, core: &mut Core) {
+        if let Some(port) = &mut core.port {
+            port.counters.ticks += 1;
+        }
+    }
+
+    fn note_wake(&mut self, core: &mut Core, done: Done, woken: Woken, app_was_here: bool) {
+        let Some(port) = &mut core.port else { return };
+        port.counters.frames_by_thread += done.frames as u64;
+        if !(woken.bell || woken.socket) {
+            return;
+        }
+        port.counters.wakes += 1;
+        if done.frames > 0 {
+            self.useless = 0;
+        } else if app_was_here {
+            port.counters.wakes_useless += 1;
+            self.useless += 1;
+        }
+    }
+
+    /// Takes frames as they come, until none has come for a while or the application is back.
+    fn spin(&mut self, shared: &Shared) {
+        let state = &shared.state;
+        shared.member.own_armed().store(0, Ordering::Relaxed);
+        let mut last_frame = None;
+        let mut looks = 0u32;
+        while !state.stop.load(Ordering::Relaxed) {
+            for _ in 0..8 {
+                spin_loop();
+            }
+            let mut core = match shared.core.try_lock() {
+                Ok(core) => core,
+                Err(TryLockError::WouldBlock) => continue,
+                Err(TryLockError::Poisoned(_)) => return,
+            };
+            looks = looks.wrapping_add(1);
+            let now = core.clock.now();
+            let last = *last_frame.get_or_insert(now);
+            let done = core.round(false);
+            if let Some(port) = &mut core.port {
+                port.counters.frames_by_thread += done.frames as u64;
+            }
+            if done.frames > 0 {
+                last_frame = Some(now);
+            }
+            let called = state.calls.load(Ordering::Relaxed) != self.seen_calls;
+            let over = now.since(last) >= SPIN || done.events > 0 || called;
+            if over || (looks.is_multiple_of(1024) && self.load.is_busy()) {
+                return;
+            }
+        }
+    }
+}
+
+/// Whether the application's threads use the processor, by the process's own clocks.
+#[derive(Debug)]
+struct AppLoad {
+    wall_ns: u64,
+    cpu_ns: u64,
+    busy: bool,
+    /// With one processor, spinning takes it from everyone else.
+    alone: bool,
+}
+
+impl AppLoad {
+    /// Shortest time over which the load is taken.
+    const WINDOW_NS: u64 = 500_000;
+
+    fn new() -> AppLoad {
+        let alone = std::thread::available_parallelism().is_ok_and(|n| n.get() == 1);
+        let cpu_ns = sys::other_threads_cpu_ns();
+        AppLoad { wall_ns: sys::monotonic_ns(), cpu_ns, busy: true, alone }
+    }
+
+    fn is_busy(&mut self) -> bool {
+        let wall_ns = sys::monotonic_ns();
+        if wall_ns - self.wall_ns >= Self::WINDOW_NS {
+            let cpu_ns = sys::other_threads_cpu_ns();
+            self.busy = (cpu_ns.saturating_sub(self.cpu_ns)) * 4 > wall_ns - self.wall_ns;
+            (self.wall_ns, self.cpu_ns) = (wall_ns, cpu_ns);
+        }
+        self.busy || self.alone
+    }
+}

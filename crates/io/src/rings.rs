@@ -1,0 +1,413 @@
+//! The rings between this process and the others of its address, itself included.
+//!
+//! A ring is made by its sender at the first frame. When it is nearly full, its path is blocked until the
+//! receiver has drained half of it, or has died. Frames to the dead vanish, as on a network.
+
+use crate::counters::IoCounters;
+use crate::directory::{Member, Slot};
+use crate::ring::{Broken, Consumer, Frame, Producer, RING_LEN};
+use crate::shm::{Mirror, anonymous_file};
+use crate::wake::Bell;
+use adverb_nic::memory::Gather;
+use adverb_wire::{Duration, Instant, Packet};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+/// A burst is shown to the receiver after this many bytes, so that both work at the same time.
+const PUBLISH_BYTES: usize = 16 << 10;
+/// A receiver gives room back after this many bytes, at the latest at the end of its burst.
+const RELEASE_BYTES: usize = RING_LEN / 16;
+/// Frames taken from one ring before the next one has its turn.
+const BURST: usize = 32;
+/// How often the receiver of a full ring is checked for life.
+const LIFE_CHECK: Duration = Duration::from_ms(10);
+
+/// What became of a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sent {
+    /// It is in the ring.
+    Queued,
+    /// It is in the ring, and another may not fit: the path is blocked until [`Rings::unblocked`] says so.
+    QueuedLast,
+    /// It was dropped and counted.
+    Dropped,
+}
+
+/// The way to one other process.
+#[derive(Debug)]
+enum Outbound {
+    Open(Box<OpenRing>),
+    /// That process broke its ring's rules; it gets no frames any more.
+    Refused {
+        generation: u64,
+    },
+}
+
+#[derive(Debug)]
+struct OpenRing {
+    producer: Producer,
+    generation: u64,
+    /// Opened when it is rung first.
+    bell: Option<Bell>,
+    dirty: bool,
+    blocked: bool,
+}
+
+#[derive(Debug)]
+struct Inbound {
+    from: Slot,
+    generation: u64,
+    consumer: Consumer,
+    /// The way to wake a sender that waits for room.
+    bell: Option<Bell>,
+}
+
+/// All rings of this process.
+#[derive(Debug)]
+pub struct Rings {
+    member: Arc<Member>,
+    outbound: Vec<Option<Outbound>>,
+    inbound: Vec<Inbound>,
+    /// Slots with frames that are not published.
+    dirty: Vec<Slot>,
+    /// Slots whose rings are full.
+    blocked: Vec<Slot>,
+    life_checked: Instant,
+}
+
+impl Rings {
+    /// No rings yet.
+    pub fn new(member: Arc<Member>) -> Rings {
+        let outbound = (0..256).map(|_| None).collect();
+        Rings {
+            member,
+            outbound,
+            inbound: Vec::new(),
+            dirty: Vec::new(),
+            blocked: Vec::new(),
+            life_checked: Instant::ZERO,
+        }
+    }
+
+    /// The directory.
+    pub fn member(&self) -> &Arc<Member> {
+        &self.member
+    }
+
+    /// Puts a packet into a process's ring.
+    #[inline]
+    pub fn send_packet(&mut self, to: Slot, packet: &Packet, payload: &Gather, n: &mut IoCounters) -> Sent {
+        let len = packet.frame_len();
+        self.send(to, len, n, |producer| producer.push_packet(packet, payload))
+    }
+
+    /// Puts a complete frame into a process's ring.
+    pub fn send_bytes(&mut self, to: Slot, frame: &[u8], n: &mut IoCounters) -> Sent {
+        self.send(to, frame.len(), n, |producer| producer.push_bytes(frame))
+    }
+
+    #[inline]
+    fn send(
+        &mut self,
+        to: Slot,
+        len: usize,
+        n: &mut IoCounters,
+        push: impl FnOnce(&mut Producer) -> Result<bool, Broken>,
+    ) -> Sent {
+        if self.outbound[to.index()].is_none() && !self.open(to, n) {
+            return Sent::Dropped;
+        }
+        let Some(Outbound::Open(ring)) = &mut self.outbound[to.index()] else {
+            n.drop_no_process += 1;
+            return Sent::Dropped;
+        };
+        match push(&mut ring.producer) {
+            Ok(true) => {}
+            Ok(false) => {
+                n.drop_ring_full += 1;
+                return Sent::Dropped;
+            }
+            Err(Broken) => {
+                self.refuse(to, n);
+                return Sent::Dropped;
+            }
+        }
+        n.shm_tx_frames += 1;
+        n.shm_tx_bytes += len as u64;
+        if !ring.dirty {
+            ring.dirty = true;
+            self.dirty.push(to);
+        }
+        if ring.producer.unpublished() >= PUBLISH_BYTES {
+            let open = self.publish_one(to, n);
+            if !open {
+                return Sent::Dropped;
+            }
+        }
+        self.after_push(to, n)
+    }
+
+    /// Blocks the path if another frame may not fit.
+    #[inline]
+    fn after_push(&mut self, to: Slot, n: &mut IoCounters) -> Sent {
+        let Some(Outbound::Open(ring)) = &mut self.outbound[to.index()] else { return Sent::Dropped };
+        match ring.producer.has_room_for_frame() {
+            Ok(true) => return Sent::Queued,
+            Ok(false) => {}
+            Err(Broken) => {
+                self.refuse(to, n);
+                return Sent::Dropped;
+            }
+        }
+        if !self.publish_one(to, n) {
+            return Sent::Dropped;
+        }
+        let Some(Outbound::Open(ring)) = &mut self.outbound[to.index()] else { return Sent::Dropped };
+        match ring.producer.wait_for_room() {
+            Ok(false) => Sent::Queued,
+            Ok(true) => {
+                n.ring_full += 1;
+                if !ring.blocked {
+                    ring.blocked = true;
+                    self.blocked.push(to);
+                }
+                Sent::QueuedLast
+            }
+            Err(Broken) => {
+                self.refuse(to, n);
+                Sent::Dropped
+            }
+        }
+    }
+
+    /// Makes the ring to a slot. False if nobody lives there, or it cannot be made.
+    #[cold]
+    fn open(&mut self, to: Slot, n: &mut IoCounters) -> bool {
+        let generation = self.member.generation_of(to);
+        if generation == 0 || !self.member.is_alive(to) {
+            n.drop_no_process += 1;
+            return false;
+        }
+        let made = if to == self.member.slot() {
+            self.open_own(generation)
+        } else {
+            self.member.create_ring(to, generation, RING_LEN)
+        };
+        match made {
+            Ok(mirror) => {
+                n.rings_opened_tx += 1;
+                self.outbound[to.index()] = Some(Outbound::Open(Box::new(OpenRing {
+                    producer: Producer::new(mirror),
+                    generation,
+                    bell: None,
+                    dirty: false,
+                    blocked: false,
+                })));
+                true
+            }
+            Err(_) => {
+                n.drop_ring_failed += 1;
+                false
+            }
+        }
+    }
+
+    /// The ring from this process to itself needs no name.
+    fn open_own(&mut self, generation: u64) -> std::io::Result<Mirror> {
+        let file = anonymous_file(Mirror::file_len(RING_LEN))?;
+        let consumer = Consumer::new(Mirror::map(file.as_fd(), RING_LEN)?);
+        self.inbound.push(Inbound { from: self.member.slot(), generation, consumer, bell: None });
+        Mirror::map(file.as_fd(), RING_LEN)
+    }
+
+    /// Forgets a process that broke its ring.
+    #[cold]
+    fn refuse(&mut self, to: Slot, n: &mut IoCounters) {
+        n.rings_broken += 1;
+        if let Some(Outbound::Open(ring)) = &self.outbound[to.index()] {
+            self.outbound[to.index()] = Some(Outbound::Refused { generation: ring.generation });
+        }
+    }
+
+    /// Shows one receiver its frames and wakes it if it sleeps. False if another process has the slot now.
+    fn publish_one(&mut self, to: Slot, n: &mut IoCounters) -> bool {
+        let Some(Outbound::Open(ring)) = &mut self.outbound[to.index()] else { return false };
+        if self.member.generation_of(to) != ring.generation {
+            self.outbound[to.index()] = None;
+            n.drop_no_process += 1;
+            return false;
+        }
+        ring.producer.publish();
+        fence(Ordering::SeqCst);
+        ring_if_armed(&self.member, to, ring.generation, &mut ring.bell, n);
+        true
+    }
+
+    /// Shows all receivers their frames.
+    #[inline]
+    pub fn publish(&mut self, n: &mut IoCounters) {
+        while let Some(to) = self.dirty.pop() {
+            if let Some(Outbound::Open(ring)) = &mut self.outbound[to.index()] {
+                ring.dirty = false;
+                if ring.producer.unpublished() > 0 {
+                    self.publish_one(to, n);
+                }
+            }
+        }
+    }
+
+    /// Whether some ring is full.
+    #[inline]
+    pub fn has_blocked(&self) -> bool {
+        !self.blocked.is_empty()
+    }
+
+    /// A slot whose path may go on, if there is one: its ring has drained, or its process is gone.
+    pub fn unblocked(&mut self, now: Instant, n: &mut IoCounters) -> Option<Slot> {
+        let check_life = now.since(self.life_checked) >= LIFE_CHECK;
+        for i in 0..self.blocked.len() {
+            let slot = self.blocked[i];
+            let free = match &mut self.outbound[slot.index()] {
+                Some(Outbound::Open(ring)) => {
+                    let gone = self.member.generation_of(slot) != ring.generation
+                        || (check_life && !self.member.is_alive(slot));
+                    match ring.producer.has_drained() {
+                        _ if gone => {
+                            self.outbound[slot.index()] = None;
+                            true
+                        }
+                        Ok(drained) => {
+                            ring.blocked = !drained;
+                            drained
+                        }
+                        Err(Broken) => {
+                            self.refuse(slot, n);
+                            true
+                        }
+                    }
+                }
+                _ => true,
+            };
+            if free {
+                self.blocked.swap_remove(i);
+                return Some(slot);
+            }
+        }
+        if check_life {
+            self.life_checked = now;
+        }
+        None
+    }
+
+    /// When blocked paths want to be looked at again even if no bell rings.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.has_blocked().then(|| self.life_checked + LIFE_CHECK)
+    }
+
+    /// Whether frames wait in some ring, or rings wait to be opened.
+    #[inline]
+    pub fn has_frames(&self) -> bool {
+        self.inbound.iter().any(|ring| ring.consumer.has_frames()) || self.member.has_announced_rings()
+    }
+
+    /// Takes up to [`BURST`] frames from each ring, and returns how many in all.
+    #[inline]
+    pub fn receive(
+        &mut self,
+        n: &mut IoCounters,
+        mut each: impl FnMut(&Frame<'_>, &mut IoCounters),
+    ) -> usize {
+        if self.member.has_announced_rings() {
+            self.open_announced(n);
+        }
+        let mut total = 0;
+        let mut i = 0;
+        while i < self.inbound.len() {
+            let ring = &mut self.inbound[i];
+            match drain(ring, &self.member, n, &mut each) {
+                Ok(count) => {
+                    total += count;
+                    i += 1;
+                }
+                Err(Broken) => {
+                    n.rings_broken += 1;
+                    self.inbound.swap_remove(i);
+                }
+            }
+        }
+        total
+    }
+
+    #[cold]
+    fn open_announced(&mut self, n: &mut IoCounters) {
+        for (from, generation, mirror) in self.member.take_announced_rings(RING_LEN) {
+            n.rings_opened_rx += 1;
+            self.inbound.push(Inbound { from, generation, consumer: Consumer::new(mirror), bell: None });
+        }
+        self.forget_the_gone();
+    }
+
+    /// Lets go of empty rings whose other end has died.
+    pub fn forget_the_gone(&mut self) {
+        let member = &self.member;
+        let gone =
+            |slot: Slot, generation: u64| member.generation_of(slot) != generation || !member.is_alive(slot);
+        self.inbound.retain(|ring| ring.consumer.has_frames() || !gone(ring.from, ring.generation));
+        for slot in Slot::all() {
+            let generation = match &self.outbound[slot.index()] {
+                None => continue,
+                Some(Outbound::Open(ring)) => ring.generation,
+                Some(Outbound::Refused { generation }) => *generation,
+            };
+            // A blocked path is let go by `unblocked`, which tells the NIC.
+            if gone(slot, generation) && !self.blocked.contains(&slot) {
+                self.outbound[slot.index()] = None;
+            }
+        }
+    }
+}
+
+/// Rings a process's bell if it asked for that.
+#[inline]
+fn ring_if_armed(member: &Member, slot: Slot, generation: u64, bell: &mut Option<Bell>, n: &mut IoCounters) {
+    let armed = member.armed(slot);
+    if armed.load(Ordering::Relaxed) == 0 || armed.swap(0, Ordering::Relaxed) == 0 {
+        return;
+    }
+    n.bells_rung += 1;
+    if slot == member.slot() {
+        return member.bell().ring();
+    }
+    if bell.is_none() {
+        *bell = member.open_bell(slot, generation).ok();
+    }
+    if let Some(bell) = bell {
+        bell.ring();
+    }
+}
+
+#[inline]
+fn drain(
+    ring: &mut Inbound,
+    member: &Member,
+    n: &mut IoCounters,
+    each: &mut impl FnMut(&Frame<'_>, &mut IoCounters),
+) -> Result<usize, Broken> {
+    let mut count = 0;
+    while count < BURST {
+        let Some((frame, taken)) = ring.consumer.next()? else { break };
+        n.shm_rx_frames += 1;
+        n.shm_rx_bytes += frame.len() as u64;
+        each(&frame, n);
+        ring.consumer.skip(taken);
+        count += 1;
+        if ring.consumer.unreleased() >= RELEASE_BYTES && ring.consumer.release() {
+            ring_if_armed(member, ring.from, ring.generation, &mut ring.bell, n);
+        }
+    }
+    if count > 0 && ring.consumer.release() {
+        ring_if_armed(member, ring.from, ring.generation, &mut ring.bell, n);
+    }
+    Ok(count)
+}
