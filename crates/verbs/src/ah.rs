@@ -228,7 +228,7 @@ pub unsafe extern "C" fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, 
 pub unsafe extern "C" fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> c_int {
     // SAFETY: the caller passes a live queue pair and a GID.
     let (queue, group) = unsafe { (Qp::of(qp), Gid(*gid)) };
-    code(host::control(|nic| nic.detach_multicast(queue.id, group)).and_then(|()| host::leave(group)))
+    code(host::control(|nic| nic.detach_multicast(queue.id, group)).map(|()| host::leave(group)))
 }
 
 #[cfg(test)]

@@ -100,10 +100,7 @@ pub(crate) fn devices() -> Result<&'static [Device], c_int> {
         return Ok(devices);
     }
     let settings = host::settings()?;
-    let found = adverb_io::devices(&settings).map_err(|error| {
-        eprintln!("adverb: cannot list devices: {error}");
-        host::open_errno(&error)
-    })?;
+    let found = adverb_io::devices(&settings).map_err(|error| host::open_errno(&error))?;
     Ok(DEVICES.get_or_init(|| vec![Device::new(0, &found)]))
 }
 

@@ -72,7 +72,10 @@ fn next_key(rkey: u32) -> u32 {
 /// # Safety
 /// The window is alive, and the region is alive or NULL.
 pub(crate) unsafe fn bind_op(mw: *mut ibv_mw, rkey: u32, info: &ibv_mw_bind_info) -> Result<SendOp, c_int> {
+    // A window only grants remote rights; that the program itself may write is the region's matter, and
+    // callers who repeat it here are served.
     let access = Access::from_verbs(info.mw_access_flags).map_err(|error| error.errno())?;
+    let access = access.difference(Access::LOCAL_WRITE);
     // SAFETY: by the caller's promise.
     let (window, lkey) =
         unsafe { (Mw::of(mw).id, if info.mr.is_null() { 0 } else { Mr::of(info.mr).lkey() }) };

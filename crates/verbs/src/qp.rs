@@ -271,7 +271,12 @@ pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, 
         if mask.contains(QpAttrMask::AV) {
             // SAFETY: as above.
             unsafe { check_route(context, &attr.ah_attr) }?;
-            nic_attr.path = host::resolve(nic_attr.av.dgid, nic_attr.dest_qpn)?;
+            let peer = if mask.contains(QpAttrMask::DEST_QPN) {
+                nic_attr.dest_qpn
+            } else {
+                host::control(|nic| nic.query_qp(queue.id))?.0.dest_qpn
+            };
+            nic_attr.path = host::resolve(nic_attr.av.dgid, peer);
         }
         host::modify_qp(queue.id, &nic_attr, mask)?;
         if mask.contains(QpAttrMask::STATE) {

@@ -1,0 +1,138 @@
+//! The process's one [`Host`]: the NIC, its ports and its progress, opened with the first device.
+//!
+//! The host raises events while it holds the NIC's lock; so nothing that an event handler locks (the
+//! tables, the event queues) may be held while one of these calls is made.
+
+use crate::event::lock;
+use adverb_io::{Host, OpenError, Settings};
+use adverb_nic::memory::Memory;
+use adverb_nic::{Completion, CqId, Error, Nic, PathId, QpAttr, QpAttrMask, QpId};
+use adverb_wire::{Gid, Instant, QpNumber};
+use core::ffi::c_int;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock};
+
+static HOST: OnceLock<Arc<Host>> = OnceLock::new();
+/// Serialises the first opening, which may fail and be tried again.
+static OPENING: Mutex<()> = Mutex::new(());
+/// Multicast groups joined, and how many attachments each has: the host joins a group once.
+static GROUPS: Mutex<BTreeMap<[u8; 16], u32>> = Mutex::new(BTreeMap::new());
+
+/// Opens the host unless it is open. `Err` is errno, after a word on standard error.
+pub(crate) fn open() -> Result<(), c_int> {
+    let _opening = lock(&OPENING);
+    if HOST.get().is_some() {
+        return Ok(());
+    }
+    let opened = Host::open(&settings()?, Box::new(crate::tables::on_event));
+    let host = opened.map_err(|error| open_errno(&error))?;
+    // Cannot be set already: only this function sets it, one call at a time.
+    let _ = HOST.set(host);
+    Ok(())
+}
+
+/// Says why there is no device, and gives the errno for it.
+pub(crate) fn open_errno(error: &OpenError) -> c_int {
+    eprintln!("adverb: {error}");
+    match error {
+        OpenError::Address { .. } => libc::EADDRNOTAVAIL,
+        OpenError::PortTaken { .. } => libc::EADDRINUSE,
+        OpenError::Full { .. } => libc::ENOSPC,
+        OpenError::ForeignDirectory { .. } => libc::EACCES,
+        OpenError::Directory { source, .. }
+        | OpenError::System { source, .. }
+        | OpenError::File { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+        _ => libc::ENODEV,
+    }
+}
+
+/// What the environment asks for. `Err` is errno, after a word on standard error: a misspelt setting
+/// must never look like a machine without devices.
+pub(crate) fn settings() -> Result<Settings, c_int> {
+    Settings::from_env().map_err(|error| {
+        eprintln!("adverb: {error}");
+        libc::EINVAL
+    })
+}
+
+/// The open host. Objects exist only after `open` has succeeded.
+#[inline]
+fn host() -> &'static Host {
+    HOST.get().expect("a verbs object without an open device")
+}
+
+/// A control call into the NIC; its error as errno.
+pub(crate) fn control<R>(call: impl FnOnce(&mut Nic) -> Result<R, Error>) -> Result<R, c_int> {
+    host().control(|nic, _| call(nic)).map_err(Error::errno)
+}
+
+/// A control call into the NIC's memory; its error as errno.
+pub(crate) fn memory<R>(call: impl FnOnce(&mut Memory) -> Result<R, Error>) -> Result<R, c_int> {
+    control(|nic| call(nic.memory()))
+}
+
+/// Changes a queue pair's attributes; the error as errno.
+pub(crate) fn modify_qp(qp: QpId, attr: &QpAttr, mask: QpAttrMask) -> Result<(), c_int> {
+    host().control(|nic, now| nic.modify_qp(now, qp, attr, mask)).map_err(Error::errno)
+}
+
+/// Posts work requests.
+#[inline]
+pub(crate) fn post<R>(call: impl FnOnce(&mut Nic, Instant) -> R) -> R {
+    host().post(call)
+}
+
+/// Takes up to `max` completions; `out` gets each with its index.
+#[inline]
+pub(crate) fn poll(cq: CqId, max: usize, mut out: impl FnMut(usize, &Completion)) -> Result<usize, Error> {
+    let mut index = 0;
+    host().poll(cq, max, |completion| {
+        out(index, &completion);
+        index += 1;
+    })
+}
+
+/// Arms a completion queue.
+pub(crate) fn arm(cq: CqId, solicited_only: bool) -> Result<(), Error> {
+    host().arm(cq, solicited_only)
+}
+
+/// The route to a queue pair.
+pub(crate) fn resolve(dst: Gid, qpn: QpNumber) -> PathId {
+    host().resolve(dst, qpn)
+}
+
+/// Joins a multicast group for one more attachment.
+pub(crate) fn join(group: Gid) -> Result<(), c_int> {
+    let mut groups = lock(&GROUPS);
+    if !groups.contains_key(&group.0) {
+        host().join(group).map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
+    }
+    *groups.entry(group.0).or_insert(0) += 1;
+    Ok(())
+}
+
+/// Takes back one `join`.
+pub(crate) fn leave(group: Gid) {
+    let mut groups = lock(&GROUPS);
+    let Some(count) = groups.get_mut(&group.0) else { return };
+    *count -= 1;
+    if *count == 0 {
+        groups.remove(&group.0);
+        host().leave(group);
+    }
+}
+
+/// The clock of completion timestamps, in nanoseconds.
+pub(crate) fn now_ns() -> u64 {
+    host().control(|_, now| now.as_ps() / 1000)
+}
+
+/// The time of day, in nanoseconds since 1970, at which the clock showed `timestamp_ns`.
+pub(crate) fn wallclock_ns(timestamp_ns: u64) -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes into the local.
+    unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &mut time) };
+    let realtime = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
+    realtime.wrapping_sub(now_ns().wrapping_sub(timestamp_ns))
+}
