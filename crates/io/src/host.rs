@@ -51,8 +51,7 @@ impl Shared {
         let mut core = self.lock();
         let now = core.clock.now();
         core.transmit(now);
-        let Some(mut port) = core.port.take() else { return };
-        fork::forget_socket(port.udp().fd());
+        let Some(port) = core.port.take() else { return };
         let text = self.counters_file.as_deref().map(|path| (path, counters(&core, &port, is_json(path))));
         drop(port);
         drop(core);
@@ -166,12 +165,23 @@ impl Host {
         self.shared.lock().port.as_ref().map_or(PathId::DEFAULT, |port| port.resolve(dst, qpn))
     }
 
+    /// The NIC's time: what completions are stamped with.
+    pub fn now(&self) -> Instant {
+        self.shared.lock().clock.now()
+    }
+
+    /// Nanoseconds since 1970 at a time of the NIC.
+    pub fn wallclock_ns(&self, at: Instant) -> u64 {
+        let age_ns = self.now().since(at).as_ns();
+        sys::realtime_ns().saturating_sub(age_ns)
+    }
+
     /// What the NIC looks like.
     pub fn device(&self) -> &DeviceInfo {
         &self.device
     }
 
-    /// Receives a multicast group's datagrams from now on. Joining twice is joining once.
+    /// Receives a multicast group's datagrams from now on. Each call wants a [`leave`](Self::leave).
     pub fn join(&self, group: Gid) -> io::Result<()> {
         let closed = || io::Error::from(io::ErrorKind::NotConnected);
         let joined = self.shared.lock().port.as_mut().ok_or_else(closed)?.udp().join(group);
@@ -179,7 +189,7 @@ impl Host {
         joined
     }
 
-    /// Receives them no longer.
+    /// Takes one [`join`](Self::join) back.
     pub fn leave(&self, group: Gid) {
         if let Some(port) = self.shared.lock().port.as_mut() {
             port.udp().leave(group);
@@ -226,7 +236,6 @@ fn open_parts(
         Member::claim(directory, address, |sole, folder| Udp::bind(address, index, sole, folder))?;
     let member = Arc::new(member);
     device.slot = member.slot().get();
-    fork::note_socket(udp.fd());
     let seed = sys::random_seed();
     let config = NicConfig {
         gids: device.gids.clone(),

@@ -360,7 +360,7 @@ impl Socket {
         header.msg_controllen = used as _;
     }
 
-    /// Takes messages that have arrived; returns how many, at most [`Inbox::CAPACITY`].
+    /// Takes messages that have arrived; returns how many.
     pub fn receive(&self, inbox: &mut Inbox) -> io::Result<usize> {
         inbox.count = 0;
         // SAFETY: all zeroes is valid for each of these.
@@ -440,9 +440,6 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// Messages that one call takes.
-    pub const CAPACITY: usize = BATCH;
-
     /// An empty one.
     pub fn new() -> Inbox {
         Inbox {

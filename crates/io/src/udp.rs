@@ -8,6 +8,7 @@
 
 use crate::counters::IoCounters;
 use crate::error::OpenError;
+use crate::fork;
 use crate::socket::{HOP_LIMIT, Inbox, Run, Socket};
 use adverb_nic::memory::Gather;
 use adverb_wire::{Duration, Flow, Gid, ICRC_LEN, Icrc, Instant, Packet, ROCE_UDP_PORT};
@@ -33,7 +34,7 @@ const IN_USE: Duration = Duration::from_ms(100);
 /// Sockets and staged frames.
 pub struct Udp {
     socket: Socket,
-    groups: Vec<(Gid, Socket)>,
+    groups: Vec<Group>,
     own: Gid,
     interface_index: u32,
     stage: Box<[u8]>,
@@ -46,6 +47,14 @@ pub struct Udp {
     inbox: Inbox,
     segmentation: bool,
     last_used: Option<Instant>,
+}
+
+/// A multicast group's socket.
+struct Group {
+    gid: Gid,
+    socket: Socket,
+    /// Joins that were not taken back.
+    joins: usize,
 }
 
 /// A frame that arrived.
@@ -71,6 +80,7 @@ impl Udp {
             return Err(taken());
         }
         let socket = Socket::bind(address).map_err(failed)?;
+        fork::note_socket(socket.fd());
         // Without multicast, unicast still works: joining a group will say what is wrong.
         let _ = socket.multicast_from(interface_index);
         Ok(Udp {
@@ -96,7 +106,7 @@ impl Udp {
 
     /// Descriptors of the groups' sockets.
     pub fn group_fds(&self) -> impl Iterator<Item = RawFd> {
-        self.groups.iter().map(|(_, socket)| socket.fd())
+        self.groups.iter().map(|group| group.socket.fd())
     }
 
     /// Bytes that the kernel keeps for a slow reader.
@@ -104,18 +114,29 @@ impl Udp {
         self.socket.receive_buffer()
     }
 
-    /// Receives a multicast group from now on.
-    pub fn join(&mut self, group: Gid) -> io::Result<()> {
-        if self.groups.iter().all(|(joined, _)| *joined != group) {
-            let socket = Socket::bind_group(group.ip(), self.own.ip(), self.interface_index)?;
-            self.groups.push((group, socket));
+    /// Receives a multicast group from now on. Each call wants a [`leave`](Self::leave).
+    pub fn join(&mut self, gid: Gid) -> io::Result<()> {
+        if let Some(group) = self.groups.iter_mut().find(|group| group.gid == gid) {
+            group.joins += 1;
+            return Ok(());
         }
+        let socket = Socket::bind_group(gid.ip(), self.own.ip(), self.interface_index)?;
+        fork::note_socket(socket.fd());
+        self.groups.push(Group { gid, socket, joins: 1 });
         Ok(())
     }
 
-    /// Receives it no longer.
-    pub fn leave(&mut self, group: Gid) {
-        self.groups.retain(|(joined, _)| *joined != group);
+    /// Takes one join back; after the last, the group is not received any longer.
+    pub fn leave(&mut self, gid: Gid) {
+        self.groups.retain_mut(|group| {
+            if group.gid == gid {
+                group.joins -= 1;
+                if group.joins == 0 {
+                    fork::forget_socket(group.socket.fd());
+                }
+            }
+            group.joins > 0
+        });
     }
 
     /// Whether frames came or went lately.
@@ -270,7 +291,8 @@ impl Udp {
         let Udp { socket, groups, own, inbox, last_used, .. } = self;
         let own = (*own, &*socket);
         let mut total = 0;
-        for (dst, socket) in std::iter::once(own).chain(groups.iter().map(|(gid, socket)| (*gid, socket))) {
+        let groups = groups.iter().map(|group| (group.gid, &group.socket));
+        for (dst, socket) in std::iter::once(own).chain(groups) {
             match socket.receive(inbox) {
                 Ok(0) => continue,
                 Ok(count) => n.udp_rx_messages += count as u64,
@@ -298,6 +320,12 @@ impl Udp {
             }
         }
         total
+    }
+}
+
+impl Drop for Udp {
+    fn drop(&mut self) {
+        self.group_fds().chain([self.fd()]).for_each(fork::forget_socket);
     }
 }
 

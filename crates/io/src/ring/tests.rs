@@ -184,7 +184,7 @@ fn two_threads_pass_a_million_bytes_in_order() {
                 bytes.iter().copied().cycle().take(4 + (next as usize * 37) % 3000).collect();
             if producer.push_bytes(&frame).unwrap() {
                 next += 1;
-                if next % 3 == 0 || next == FRAMES {
+                if next.is_multiple_of(3) || next == FRAMES {
                     producer.publish();
                 }
             } else {

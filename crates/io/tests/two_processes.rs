@@ -1,0 +1,297 @@
+//! Two processes, each with its NIC: the same transfers over shared memory and over UDP, with and without
+//! faults, towards a target whose application sleeps, and with a peer that is killed.
+
+mod common;
+
+use adverb_io::Settings;
+use adverb_nic::{QpType, SendOp, Status, UdAddress};
+use adverb_wire::Key;
+use common::{Endpoint, Helper, Remote, folder, listen, role, say};
+use std::sync::atomic::Ordering;
+
+/// The helper process: see the roles below. Does nothing when run as a test of its own.
+#[test]
+fn helper() {
+    let Some(role) = role() else { return };
+    match role[0].as_str() {
+        "sleep" => sleeping_target(&role[1]),
+        "echo" => echo(&role[1]),
+        "write-for-ever" => write_for_ever(&role[1]),
+        "ud" => ud_echo(&role[1]),
+        other => panic!("no role {other}"),
+    }
+}
+
+/// Connects, then only sleeps on its standard input, answering `sum SEED LEN` by checking its memory.
+fn sleeping_target(settings: &str) {
+    let endpoint = Endpoint::open(settings);
+    say(&endpoint.remote().line());
+    endpoint.connect(&Remote::parse(&listen().unwrap()));
+    say("connected");
+    while let Some(line) = listen() {
+        let words: Vec<usize> = line.split(' ').map(|w| w.parse().unwrap()).collect();
+        match words[..] {
+            [offset, len, seed] => endpoint.check(offset, len, seed as u64),
+            _ => panic!("{line}"),
+        }
+        say("right");
+    }
+    say(&endpoint.host.counters_text().replace('\n', ";"));
+}
+
+/// Receives messages and sends each back.
+fn echo(settings: &str) {
+    let endpoint = Endpoint::open(settings);
+    for i in 0..64 {
+        endpoint.recv(i, i as usize * 8192, 8192);
+    }
+    say(&endpoint.remote().line());
+    endpoint.connect(&Remote::parse(&listen().unwrap()));
+    say("connected");
+    let count: usize = listen().unwrap().parse().unwrap();
+    let (mut received, mut sent) = (0, 0);
+    while received < count || sent < count {
+        for c in endpoint.wait_ok(1) {
+            if c.op == adverb_nic::CompletionOp::Recv {
+                received += 1;
+                endpoint.post(c.wr_id + 1000, SendOp::Send, c.wr_id as usize * 8192, c.byte_len as usize);
+            } else {
+                sent += 1;
+                endpoint.recv(c.wr_id - 1000, (c.wr_id - 1000) as usize * 8192, 8192);
+            }
+        }
+    }
+    say("done");
+    listen();
+}
+
+fn write_for_ever(settings: &str) {
+    let endpoint = Endpoint::open(settings);
+    say(&endpoint.remote().line());
+    let peer = Remote::parse(&listen().unwrap());
+    endpoint.connect(&peer);
+    for _ in 0..16 {
+        endpoint.post(1, SendOp::Write(peer.addr, Key(peer.rkey)), 0, 1 << 20);
+    }
+    say("writing");
+    loop {
+        endpoint.wait(1);
+        endpoint.post(1, SendOp::Write(peer.addr, Key(peer.rkey)), 0, 1 << 20);
+    }
+}
+
+fn ud_echo(settings: &str) {
+    let endpoint = Endpoint::with(Settings::parse(settings).unwrap(), QpType::Ud);
+    endpoint.start_ud();
+    for i in 0..16 {
+        endpoint.recv(i, i as usize * 8192, 8192);
+    }
+    say(&endpoint.remote().line());
+    let completion = endpoint.wait_ok(1)[0];
+    say(&format!("{} {}", completion.byte_len, completion.src_qp.get()));
+    listen();
+}
+
+fn start(role: &str, settings: &str) -> (Helper, Remote) {
+    let mut helper = Helper::start(&[role, settings]);
+    let remote = Remote::parse(&helper.hear());
+    (helper, remote)
+}
+
+fn connect(endpoint: &Endpoint, helper: &mut Helper, peer: &Remote) {
+    helper.tell(&endpoint.remote().line());
+    endpoint.connect(peer);
+    assert_eq!(helper.hear(), "connected");
+}
+
+/// Writes, reads and atomics of all sizes towards a target that sleeps.
+fn one_sided(ours: &str, theirs: &str) -> Endpoint {
+    let endpoint = Endpoint::open(ours);
+    let (mut helper, peer) = start("sleep", theirs);
+    connect(&endpoint, &mut helper, &peer);
+    let key = Key(peer.rkey);
+    for (seed, len) in [1, 8, 255, 256, 4096, 4097, 65_536, 1_000_003].into_iter().enumerate() {
+        let half = 2 << 20;
+        endpoint.fill(0, len, seed as u64);
+        endpoint.run(SendOp::Write(peer.addr, key), 0, len);
+        helper.tell(&format!("0 {len} {seed}"));
+        assert_eq!(helper.hear(), "right");
+        endpoint.run(SendOp::Read(peer.addr, key), half, len);
+        endpoint.check(half, len, seed as u64);
+    }
+    let word = peer.addr + (3 << 20);
+    for i in 0..50 {
+        endpoint.run(SendOp::FetchAdd { addr: word, rkey: key, add: 3 }, 0, 8);
+        assert_eq!(endpoint.memory[0].load(Ordering::Relaxed), i * 3);
+    }
+    endpoint.run(SendOp::CompareSwap { addr: word, rkey: key, compare: 150, swap: 7 }, 0, 8);
+    assert_eq!(endpoint.memory[0].load(Ordering::Relaxed), 150);
+    for i in 0..200 {
+        endpoint.post(i, SendOp::Write(peer.addr + i * 4096, key), (i * 4096) as usize, 4096);
+        if i >= 64 {
+            endpoint.wait_ok(1);
+        }
+    }
+    endpoint.wait_ok(64);
+    helper.end();
+    endpoint
+}
+
+/// Messages there and back.
+fn two_sided(ours: &str, theirs: &str, count: u64) {
+    let endpoint = Endpoint::open(ours);
+    let (mut helper, peer) = start("echo", theirs);
+    for i in 0..32 {
+        endpoint.recv(i, i as usize * 8192, 8192);
+    }
+    connect(&endpoint, &mut helper, &peer);
+    helper.tell(&count.to_string());
+    let out = 1 << 20;
+    for i in 0..count {
+        let len = 1 + (i as usize * 577) % 8192;
+        endpoint.fill(out, len, i);
+        endpoint.post(i, SendOp::Send, out, len);
+        let mut done = endpoint.wait_ok(2);
+        done.sort_by_key(|c| c.op as u8);
+        assert_eq!((done[0].wr_id, done[1].byte_len as usize), (i, len));
+        endpoint.check(done[1].wr_id as usize * 8192, len, i);
+        endpoint.recv(done[1].wr_id, done[1].wr_id as usize * 8192, 8192);
+    }
+    assert_eq!(helper.hear(), "done");
+    helper.end();
+}
+
+fn at(address: &str, folder: &std::path::Path, more: &str) -> String {
+    format!("address={address},directory={}{more}", folder.display())
+}
+
+#[test]
+fn one_sided_over_shared_memory() {
+    let folder = folder("shm1");
+    let settings = at("127.0.51.1", &folder, "");
+    let endpoint = one_sided(&settings, &settings);
+    assert!(endpoint.counter("shm_tx_frames") > 500);
+    assert_eq!(endpoint.counter("udp_tx_frames"), 0);
+    assert_eq!(endpoint.counter("retransmitted_packets"), 0);
+    drop(endpoint);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn one_sided_over_udp() {
+    let folder = folder("udp1");
+    for (a, b) in [("127.0.52.1", "127.0.52.2")] {
+        let endpoint = one_sided(&at(a, &folder, ""), &at(b, &folder, ""));
+        assert!(endpoint.counter("udp_tx_frames") > 500);
+        assert_eq!(endpoint.counter("shm_tx_frames"), 0);
+        assert_eq!(endpoint.counter("drop_icrc"), 0);
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn one_sided_over_udp_within_one_address() {
+    // The kernel gives a flow to either socket: frames for the other process are handed on.
+    for address in ["127.0.53.1", "::1"] {
+        let folder = folder("udp2");
+        let settings = at(address, &folder, ",path=udp");
+        let endpoint = one_sided(&settings, &settings);
+        assert!(endpoint.counter("udp_tx_frames") > 500);
+        drop(endpoint);
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+}
+
+#[test]
+fn two_sided_both_ways() {
+    let folder = folder("send");
+    let settings = at("127.0.54.1", &folder, "");
+    two_sided(&settings, &settings, 500);
+    two_sided(&at("127.0.54.1", &folder, ""), &at("127.0.54.2", &folder, ""), 500);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn faults_are_survived() {
+    let folder = folder("faults");
+    let faults = ",loss=0.02,duplicate=0.02,reorder=0.02,corrupt=0.02,delay=10us,seed=3";
+    let settings = at("127.0.55.1", &folder, faults);
+    let endpoint = one_sided(&settings, &settings);
+    for name in
+        ["fault_tx_lost", "fault_rx_duplicated", "fault_rx_reordered", "fault_tx_corrupted", "drop_icrc"]
+    {
+        assert!(endpoint.counter(name) > 0, "{name}");
+    }
+    drop(endpoint);
+    one_sided(&at("127.0.55.2", &folder, faults), &at("127.0.55.3", &folder, faults));
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_killed_peer_ends_in_retry_exceeded_and_leaves_no_trace() {
+    let folder = folder("kill");
+    let settings = at("127.0.56.1", &folder, "");
+    for round in 0..3 {
+        let endpoint = Endpoint::open(&settings);
+        let (mut helper, peer) = start("write-for-ever", &settings);
+        endpoint.connect_with(&peer, 10, 2);
+        helper.tell(&endpoint.remote().line());
+        assert_eq!(helper.hear(), "writing");
+        let key = Key(peer.rkey);
+        endpoint.run(SendOp::Write(peer.addr, key), 0, 100_000);
+        for i in 0..64 {
+            endpoint.post(i, SendOp::Read(peer.addr, key), 0, 1 << 20);
+        }
+        helper.kill();
+        let statuses: Vec<_> = endpoint.wait(64).into_iter().map(|c| c.status).collect();
+        let first_error = statuses.iter().find(|&&s| s != Status::Success);
+        assert_eq!(first_error, Some(&Status::TransportRetryExceeded), "round {round}");
+        endpoint.host.close();
+        let left: Vec<String> =
+            std::fs::read_dir(std::fs::read_dir(&folder).unwrap().next().unwrap().unwrap().path())
+                .unwrap()
+                .map(|e| e.unwrap().file_name().into_string().unwrap())
+                .collect();
+        // What the dead left is removed by the next one to open.
+        assert!(left.len() <= 3, "{left:?}");
+    }
+    drop(Endpoint::open(&settings));
+    let left =
+        std::fs::read_dir(std::fs::read_dir(&folder).unwrap().next().unwrap().unwrap().path()).unwrap();
+    assert_eq!(left.count(), 1, "only the table");
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn datagrams_arrive() {
+    let folder = folder("ud");
+    for address in ["127.0.57.1", "127.0.57.2"] {
+        let settings = Settings::parse(&at("127.0.57.1", &folder, "")).unwrap();
+        let endpoint = Endpoint::with(settings, QpType::Ud);
+        endpoint.start_ud();
+        let (mut helper, peer) = start("ud", &at(address, &folder, ""));
+        let path = endpoint.host.resolve(peer.gid, peer.qpn);
+        let ud = UdAddress {
+            dgid: peer.gid,
+            qpn: peer.qpn,
+            qkey: 0x1234,
+            traffic_class: 0x68,
+            hop_limit: 3,
+            path,
+        };
+        let sges = [endpoint.sge(0, 500)];
+        let wr = adverb_nic::SendWr {
+            wr_id: 5,
+            op: SendOp::Send,
+            flags: adverb_nic::SendFlags { signaled: true, ..Default::default() },
+            data: adverb_nic::SendData::Sges(&sges),
+            ud: Some(ud),
+            xrc_srqn: 0,
+        };
+        endpoint.host.post(|nic, now| nic.post_send(now, endpoint.qp, &wr)).unwrap();
+        endpoint.wait_ok(1);
+        assert_eq!(helper.hear(), format!("540 {}", endpoint.remote().qpn.get()));
+        helper.end();
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}
