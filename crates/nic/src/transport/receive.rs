@@ -125,9 +125,10 @@ fn write(qp: &mut Qp, sh: &mut Shared, packet: &Packet, payload: &Payload<'_>) -
     // write, because the region may have gone in between.
     if left > 0 {
         let at = va.wrapping_add(offset as u64);
+        let pd = remote_pd(qp, sh, packet)?;
         let span = sh
             .memory
-            .check_remote(qp.pd, qp.num, rkey, at, left, RemoteRight::Write)
+            .check_remote(pd, qp.num, rkey, at, left, RemoteRight::Write)
             .map_err(Refusal::Access)?;
         if operation.has_immediate() && !qp.responder.receive_taken {
             take_receive(qp, sh, packet)?;
@@ -174,11 +175,23 @@ fn take_shared(qp: &mut Qp, sh: &mut Shared, srq: SrqId) -> bool {
 }
 
 /// The shared receive queue that an XRC packet names; it must be of the target's domain.
-fn xrc_srq(qp: &Qp, sh: &mut Shared, number: u32) -> Result<SrqId, Refusal> {
-    match sh.srqs.at(number) {
+fn xrc_srq(qp: &Qp, sh: &Shared, number: u32) -> Result<SrqId, Refusal> {
+    let found = sh.srqs.id_at(number).and_then(|id| sh.srqs.get(id).map(|srq| (id, srq)));
+    match found {
         Some((id, srq)) if srq.xrc.is_some_and(|(domain, _)| Some(domain) == qp.xrcd) => Ok(id),
         _ => Err(Refusal::Invalid("the XRC shared receive queue does not exist in this domain (IBTA A14)")),
     }
+}
+
+/// Protection domain that a remote access is checked against: the queue pair's, or for an XRC target,
+/// which has none, that of the shared receive queue that the packet names (IBTA A14).
+#[inline]
+pub(crate) fn remote_pd(qp: &Qp, sh: &Shared, packet: &Packet) -> Result<PdId, Refusal> {
+    if qp.qp_type != QpType::XrcRecv {
+        return Ok(qp.pd);
+    }
+    let srq = xrc_srq(qp, sh, packet.xrc_srq)?;
+    Ok(sh.srqs.get(srq).map_or(qp.pd, |srq| srq.pd))
 }
 
 /// Protection domain that receives are checked against.

@@ -5,7 +5,7 @@
 //! acknowledgement, the latest, which stands for all before it. They leave in PSN order.
 
 use crate::event::Event;
-use crate::ids::SrqId;
+use crate::ids::{PdId, SrqId};
 use crate::memory::{Access, AccessFault, Payload, RemoteRight, dma};
 use crate::nic::TxFrame;
 use crate::qp::Qp;
@@ -22,7 +22,7 @@ const MSN_MASK: u32 = 0xff_ffff;
 /// An answer that has not left in full.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Answer {
-    Read { psn: Psn, va: u64, rkey: Key, len: u32, packets: u32, next: u32, msn: u32 },
+    Read { psn: Psn, pd: PdId, va: u64, rkey: Key, len: u32, packets: u32, next: u32, msn: u32 },
     Atomic { psn: Psn, original: u64, msn: u32 },
 }
 
@@ -156,9 +156,10 @@ fn read(qp: &mut Qp, sh: &mut Shared, packet: &Packet) -> Result<(), Refusal> {
     if reth.len as u64 > crate::limits::MAX_MESSAGE {
         return Err(Refusal::Invalid("READ longer than 2^31 bytes (IBTA 9.7.7)"));
     }
+    let pd = receive::remote_pd(qp, sh, packet)?;
     if reth.len > 0 {
         sh.memory
-            .check_remote(qp.pd, qp.num, reth.rkey, reth.va, reth.len, RemoteRight::Read)
+            .check_remote(pd, qp.num, reth.rkey, reth.va, reth.len, RemoteRight::Read)
             .map_err(Refusal::Access)?;
     }
     room_for_answer(qp)?;
@@ -167,7 +168,7 @@ fn read(qp: &mut Qp, sh: &mut Shared, packet: &Packet) -> Result<(), Refusal> {
     qp.responder.end_message();
     let msn = qp.responder.msn;
     let (va, rkey, len) = (reth.va, reth.rkey, reth.len);
-    qp.responder.answers.push_back(Answer::Read { psn, va, rkey, len, packets, next: 0, msn });
+    qp.responder.answers.push_back(Answer::Read { psn, pd, va, rkey, len, packets, next: 0, msn });
     qp.responder.expected = psn.add(packets);
     Ok(())
 }
@@ -178,7 +179,8 @@ fn atomic(qp: &mut Qp, sh: &mut Shared, packet: &Packet) -> Result<(), Refusal> 
     if !qp.access.contains(Access::REMOTE_ATOMIC) {
         return Err(Refusal::Rights);
     }
-    let span = match sh.memory.check_remote(qp.pd, qp.num, eth.rkey, eth.va, 8, RemoteRight::Atomic) {
+    let pd = receive::remote_pd(qp, sh, packet)?;
+    let span = match sh.memory.check_remote(pd, qp.num, eth.rkey, eth.va, 8, RemoteRight::Atomic) {
         Ok(span) => span,
         Err(AccessFault::Misaligned) => {
             return Err(Refusal::Invalid("an atomic's address is a multiple of 8 (IBTA 9.4.5)"));
@@ -250,16 +252,15 @@ fn duplicate_read(qp: &mut Qp, sh: &mut Shared, packet: &Packet) {
     let (psn, reth) = (packet.bth.psn, packet.reth);
     let packets = reth.len.div_ceil(qp.mtu).max(1);
     let in_the_past = qp.responder.expected.since(psn.add(packets)) >= 0;
-    let allowed = qp.access.contains(Access::REMOTE_READ)
-        && (reth.len == 0
-            || sh
-                .memory
-                .check_remote(qp.pd, qp.num, reth.rkey, reth.va, reth.len, RemoteRight::Read)
-                .is_ok());
-    if !in_the_past || !allowed {
+    let domain = receive::remote_pd(qp, sh, packet).ok().filter(|pd| {
+        let readable =
+            || sh.memory.check_remote(*pd, qp.num, reth.rkey, reth.va, reth.len, RemoteRight::Read).is_ok();
+        qp.access.contains(Access::REMOTE_READ) && (reth.len == 0 || readable())
+    });
+    let Some(pd) = domain.filter(|_| in_the_past) else {
         sh.counters.drop_duplicate += 1;
         return;
-    }
+    };
     // The requester has gone back to here: what was to follow it will be asked for again.
     qp.responder.answers.retain(|a| a.psn().is_before(psn));
     if room_for_answer(qp).is_err() {
@@ -269,7 +270,7 @@ fn duplicate_read(qp: &mut Qp, sh: &mut Shared, packet: &Packet) {
     sh.counters.duplicate_requests += 1;
     let msn = qp.responder.msn;
     let (va, rkey, len) = (reth.va, reth.rkey, reth.len);
-    qp.responder.answers.push_back(Answer::Read { psn, va, rkey, len, packets, next: 0, msn });
+    qp.responder.answers.push_back(Answer::Read { psn, pd, va, rkey, len, packets, next: 0, msn });
 }
 
 /// Answers a request that cannot be carried out (IBTA 9.7.5.2, table 58).
@@ -360,7 +361,7 @@ fn acknowledge(qp: &Qp, sh: &mut Shared, out: &mut TxFrame, psn: Psn, syndrome: 
 /// The next packet of the READ at the front. Its memory is checked again: the region may have gone.
 fn read_response(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame) -> bool {
     let mtu = qp.mtu;
-    let Some(Answer::Read { psn, va, rkey, len, packets, next, msn }) = qp.responder.answers.front_mut()
+    let Some(Answer::Read { psn, pd, va, rkey, len, packets, next, msn }) = qp.responder.answers.front_mut()
     else {
         return false;
     };
@@ -371,7 +372,7 @@ fn read_response(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame) 
     let msn = *msn;
     if part > 0 {
         let from = va.wrapping_add(offset as u64);
-        match sh.memory.check_remote(qp.pd, qp.num, *rkey, from, part, RemoteRight::Read) {
+        match sh.memory.check_remote(*pd, qp.num, *rkey, from, part, RemoteRight::Read) {
             Ok(span) => out.payload.push(span),
             Err(fault) => return read_failed(qp, sh, now, out, at, fault),
         }
