@@ -320,13 +320,12 @@ impl Ring {
     }
 
     /// Writes a work request at `block`. The caller has checked its size with [`segments_needed`].
-    pub fn encode(&mut self, block: u32, qpn: QpNumber, wr: &SendWr<'_>, signaled: bool, layout: Layout) {
-        let mut build = Builder::new();
-        build.control(block, qpn, wr, signaled);
+    pub fn encode(&self, block: u32, qpn: QpNumber, wr: &SendWr<'_>, signaled: bool, layout: Layout) {
+        let mut build = Builder { ring: self, block, segment: 1 };
         if !is_local(&wr.op) {
             match (layout, &wr.ud) {
                 (Layout::Datagram, Some(ud)) => build.datagram(ud),
-                (Layout::Xrc, _) => build.segment(|s| s[..4].copy_from_slice(&wr.xrc_srqn.to_be_bytes())),
+                (Layout::Xrc, _) => build.words([wr.xrc_srqn, 0, 0, 0]),
                 _ => {}
             }
         }
@@ -334,10 +333,7 @@ impl Ring {
         if !is_local(&wr.op) {
             build.data(&wr.data);
         }
-        let (bytes, blocks) = build.finish();
-        for i in 0..blocks {
-            self.memory.write(self.offset(block.wrapping_add(i as u32)), &bytes[i * BLOCK..(i + 1) * BLOCK]);
-        }
+        build.control(qpn, wr, signaled);
     }
 }
 
@@ -371,35 +367,43 @@ pub(crate) fn segments_needed(wr: &SendWr<'_>, layout: Layout) -> usize {
 
 /// Blocks that the largest work request of a queue with these sizes takes.
 pub(crate) fn blocks_per_wr(max_sge: u32, max_inline: u32, layout: Layout) -> u32 {
-    let fixed = match layout {
-        Layout::Connected => 3,
-        Layout::Datagram => 4,
-        Layout::Xrc => 4,
+    // Control, destination, and what an operation adds: a remote address before the data, or for an
+    // atomic (one piece of data) a remote address and its operands; a bind takes 4 in all.
+    let (plain, atomic) = match layout {
+        Layout::Connected => (2, 4),
+        Layout::Datagram => (4, 0),
+        Layout::Xrc => (3, 5),
     };
-    // A connected queue's fixed part is control + remote address (2), or with an atomic 3 and one SGE.
-    let plain = fixed - (layout != Layout::Datagram) as u32;
     let data = max_sge.max(if max_inline > 0 { (4 + max_inline).div_ceil(SEGMENT as u32) } else { 0 });
-    (plain + data).max(4).div_ceil(4)
+    (plain + data).max(atomic).max(4).div_ceil(4)
 }
 
-struct Builder {
-    bytes: [u8; limits::MAX_WQE_BLOCKS as usize * BLOCK],
-    len: usize,
+/// Writes a WQE segment by segment; the control segment, which says how many there are, comes last.
+struct Builder<'a> {
+    ring: &'a Ring,
+    block: u32,
+    segment: u32,
 }
 
-impl Builder {
+impl Builder<'_> {
     #[inline]
-    fn new() -> Self {
-        Builder { bytes: [0; limits::MAX_WQE_BLOCKS as usize * BLOCK], len: 0 }
+    fn put(&mut self, segment: [u8; SEGMENT]) {
+        let base = self.ring.offset(self.block.wrapping_add(self.segment / 4));
+        self.ring.memory.write_segment(base + (self.segment % 4) as usize * SEGMENT, segment);
+        self.segment += 1;
     }
 
     #[inline]
-    fn segment(&mut self, fill: impl FnOnce(&mut [u8])) {
-        fill(&mut self.bytes[self.len..self.len + SEGMENT]);
-        self.len += SEGMENT;
+    fn words(&mut self, words: [u32; 4]) {
+        self.put(segment_of(words));
     }
 
-    fn control(&mut self, block: u32, qpn: QpNumber, wr: &SendWr<'_>, signaled: bool) {
+    #[inline]
+    fn longs(&mut self, first: u64, second: u64) {
+        self.words([(first >> 32) as u32, first as u32, (second >> 32) as u32, second as u32]);
+    }
+
+    fn control(self, qpn: QpNumber, wr: &SendWr<'_>, signaled: bool) {
         let (op, imm) = match wr.op {
             SendOp::Send => (WqeOp::Send, 0),
             SendOp::SendImm(imm) => (WqeOp::SendImm, imm),
@@ -413,96 +417,83 @@ impl Builder {
             SendOp::LocalInv(key) => (WqeOp::LocalInv, key.0),
             SendOp::Nop => (WqeOp::Nop, 0),
         };
+        debug_assert!(self.segment as usize <= MAX_SEGMENTS);
         let SendFlags { solicited, fence, .. } = wr.flags;
         let flags = (signaled as u8 * CQ_UPDATE) | (solicited as u8 * SOLICITED) | (fence as u8 * FENCE);
-        self.segment(|s| {
-            s[..4].copy_from_slice(&((block & 0xffff) << 8 | op as u32).to_be_bytes());
-            s[4..8].copy_from_slice(&(qpn.get() << 8).to_be_bytes());
-            s[11] = flags;
-            s[12..16].copy_from_slice(&imm.to_be_bytes());
-        });
+        let first = (self.block & 0xffff) << 8 | op as u32;
+        let segment = segment_of([first, qpn.get() << 8 | self.segment, flags as u32, imm]);
+        self.ring.memory.write_segment(self.ring.offset(self.block), segment);
     }
 
     fn datagram(&mut self, ud: &UdAddress) {
-        self.segment(|s| {
-            s[..4].copy_from_slice(&ud.qkey.to_be_bytes());
-            s[8..12].copy_from_slice(&ud.qpn.get().to_be_bytes());
-        });
-        self.segment(|s| {
-            s[..2].copy_from_slice(&ud.path.0.to_be_bytes());
-            s[10] = ud.traffic_class;
-            s[11] = ud.hop_limit;
-        });
-        self.segment(|s| s.copy_from_slice(&ud.dgid.0));
+        self.words([ud.qkey, 0, ud.qpn.get(), 0]);
+        let marks = (ud.traffic_class as u32) << 8 | ud.hop_limit as u32;
+        self.words([(ud.path.0 as u32) << 16, 0, marks, 0]);
+        self.put(ud.dgid.0);
     }
 
-    fn remote(&mut self, addr: u64, rkey: Key) {
-        self.segment(|s| {
-            s[..8].copy_from_slice(&addr.to_be_bytes());
-            s[8..12].copy_from_slice(&rkey.0.to_be_bytes());
-        });
-    }
-
+    #[inline]
     fn operation(&mut self, op: &SendOp) {
         match *op {
             SendOp::Write(addr, rkey) | SendOp::WriteImm(addr, rkey, _) | SendOp::Read(addr, rkey) => {
-                self.remote(addr, rkey)
+                self.longs(addr, (rkey.0 as u64) << 32);
             }
             SendOp::CompareSwap { addr, rkey, compare, swap } => {
-                self.remote(addr, rkey);
-                self.segment(|s| {
-                    s[..8].copy_from_slice(&swap.to_be_bytes());
-                    s[8..].copy_from_slice(&compare.to_be_bytes());
-                });
+                self.longs(addr, (rkey.0 as u64) << 32);
+                self.longs(swap, compare);
             }
             SendOp::FetchAdd { addr, rkey, add } => {
-                self.remote(addr, rkey);
-                self.segment(|s| s[..8].copy_from_slice(&add.to_be_bytes()));
+                self.longs(addr, (rkey.0 as u64) << 32);
+                self.longs(add, 0);
             }
             SendOp::BindMw { mw, rkey, lkey, addr, len, access } => {
-                self.segment(|s| {
-                    s[..4].copy_from_slice(&mw.index.to_be_bytes());
-                    s[4..8].copy_from_slice(&mw.generation.to_be_bytes());
-                    s[8..12].copy_from_slice(&rkey.0.to_be_bytes());
-                    s[12..].copy_from_slice(&lkey.0.to_be_bytes());
-                });
-                self.segment(|s| {
-                    s[..8].copy_from_slice(&addr.to_be_bytes());
-                    s[8..].copy_from_slice(&len.to_be_bytes());
-                });
-                self.segment(|s| s[..4].copy_from_slice(&access.bits().to_be_bytes()));
+                self.words([mw.index, mw.generation, rkey.0, lkey.0]);
+                self.longs(addr, len);
+                self.words([access.bits(), 0, 0, 0]);
             }
             SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_) | SendOp::LocalInv(_) | SendOp::Nop => {}
         }
     }
 
+    #[inline]
     fn data(&mut self, data: &SendData<'_>) {
         match *data {
             SendData::Sges(list) => {
                 for sge in list {
-                    self.segment(|s| {
-                        s[..4].copy_from_slice(&(sge.len & !INLINE).to_be_bytes());
-                        s[4..8].copy_from_slice(&sge.lkey.0.to_be_bytes());
-                        s[8..].copy_from_slice(&sge.addr.to_be_bytes());
-                    });
+                    let head = [sge.len & !INLINE, sge.lkey.0];
+                    self.words([head[0], head[1], (sge.addr >> 32) as u32, sge.addr as u32]);
                 }
             }
-            SendData::Inline([]) => {}
-            SendData::Inline(bytes) => {
-                let at = self.len;
-                self.bytes[at..at + 4].copy_from_slice(&(INLINE | bytes.len() as u32).to_be_bytes());
-                self.bytes[at + 4..at + 4 + bytes.len()].copy_from_slice(bytes);
-                self.len = at + (4 + bytes.len()).next_multiple_of(SEGMENT);
-            }
+            SendData::Inline(bytes) => self.inline(bytes),
         }
     }
 
-    fn finish(&mut self) -> (&[u8], usize) {
-        let segments = self.len / SEGMENT;
-        debug_assert!(segments <= MAX_SEGMENTS);
-        self.bytes[7] |= segments as u8 & 0x3f;
-        (&self.bytes, segments.div_ceil(4))
+    /// The first segment holds the length and 12 bytes, the others 16 each.
+    fn inline(&mut self, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        let (head, rest) = bytes.split_at(bytes.len().min(SEGMENT - 4));
+        let mut segment = [0u8; SEGMENT];
+        segment[..4].copy_from_slice(&(INLINE | bytes.len() as u32).to_be_bytes());
+        segment[4..4 + head.len()].copy_from_slice(head);
+        self.put(segment);
+        for piece in rest.chunks(SEGMENT) {
+            let mut segment = [0u8; SEGMENT];
+            segment[..piece.len()].copy_from_slice(piece);
+            self.put(segment);
+        }
     }
+}
+
+/// Four big-endian words.
+#[inline]
+fn segment_of(words: [u32; 4]) -> [u8; SEGMENT] {
+    let mut segment = [0u8; SEGMENT];
+    for (bytes, word) in segment.as_chunks_mut::<4>().0.iter_mut().zip(words) {
+        *bytes = word.to_be_bytes();
+    }
+    segment
 }
 
 #[inline]
@@ -525,7 +516,7 @@ mod tests {
 
     #[test]
     fn what_is_posted_is_what_is_read() {
-        let mut ring = Ring::new(4).unwrap();
+        let ring = Ring::new(4).unwrap();
         let sges = [Sge { addr: 0x1000, len: 5, lkey: Key(7) }, Sge { addr: 0x2000, len: 9, lkey: Key(8) }];
         // Starts in the last block, so that the third SGE's segment wraps.
         let three = [sges[0], sges[1], Sge { addr: 0x3000, len: 1, lkey: Key(9) }];
@@ -540,7 +531,7 @@ mod tests {
 
     #[test]
     fn inline_bytes_wrap_with_the_ring() {
-        let mut ring = Ring::new(4).unwrap();
+        let ring = Ring::new(4).unwrap();
         let bytes: Vec<u8> = (0..100).collect();
         ring.encode(
             3,
