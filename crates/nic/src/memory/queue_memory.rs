@@ -133,6 +133,21 @@ impl QueueMemory {
         segment
     }
 
+    /// Writes a 16-byte segment at a multiple of 8, as two whole words in order.
+    ///
+    /// # Panics
+    /// If the segment is not inside, or not aligned.
+    #[inline]
+    pub fn write_segment(&self, offset: usize, segment: [u8; 16]) {
+        assert!(offset.is_multiple_of(8), "an aligned segment");
+        let words = self.at(offset, 16).cast::<u64>();
+        for (i, word) in segment.as_chunks::<8>().0.iter().enumerate() {
+            // SAFETY: inside a page-aligned block that lives for ever, aligned, always accessed raw.
+            let at = unsafe { AtomicU64::from_ptr(words.wrapping_add(i)) };
+            at.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+        }
+    }
+
     /// Copies bytes in.
     ///
     /// # Panics
