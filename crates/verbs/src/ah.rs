@@ -40,7 +40,7 @@ pub(crate) unsafe fn check_route(context: *mut ibv_context, attr: &ibv_ah_attr) 
     // SAFETY: by the caller's promise.
     let device = unsafe { device_of(context) };
     let known_source = device.gid(attr.grh.sgid_index.into()).is_some();
-    if attr.port_num != PORT || attr.is_global == 0 || !known_source || Gid(attr.grh.dgid).is_zero() {
+    if attr.port_num != PORT || attr.is_global == 0 || !known_source || Gid(attr.grh.dgid.0).is_zero() {
         return Err(libc::EINVAL);
     }
     Ok(())
@@ -60,7 +60,7 @@ pub unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) 
         unsafe { check_route(context, attr) }?;
         domain.hold();
         let to = UdAddress {
-            dgid: Gid(attr.grh.dgid),
+            dgid: Gid(attr.grh.dgid.0),
             qpn: QpNumber::default(),
             qkey: 0,
             traffic_class: attr.grh.traffic_class,
@@ -155,7 +155,7 @@ pub unsafe extern "C" fn ibv_init_ah_from_wc(
     };
     out.is_global = 1;
     out.grh = ibv_global_route {
-        dgid: back.from.0,
+        dgid: ibv_gid(back.from.0),
         flow_label: back.flow_label,
         sgid_index: index as u8,
         hop_limit: back.hop_limit,
@@ -207,7 +207,7 @@ pub extern "C" fn ibv_resolve_eth_l2_from_gid(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> c_int {
     // SAFETY: the caller passes a live queue pair and a GID.
-    let (queue, group) = unsafe { (Qp::of(qp), Gid(*gid)) };
+    let (queue, group) = unsafe { (Qp::of(qp), Gid((*gid).0)) };
     code((|| {
         if !group.is_multicast() {
             return Err(libc::EINVAL);
@@ -227,7 +227,7 @@ pub unsafe extern "C" fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> c_int {
     // SAFETY: the caller passes a live queue pair and a GID.
-    let (queue, group) = unsafe { (Qp::of(qp), Gid(*gid)) };
+    let (queue, group) = unsafe { (Qp::of(qp), Gid((*gid).0)) };
     code(host::control(|nic| nic.detach_multicast(queue.id, group)).map(|()| host::leave(group)))
 }
 

@@ -139,7 +139,8 @@ impl AckCount {
         // SAFETY: by the caller's promise; the counter is guarded by the mutex.
         unsafe {
             libc::pthread_mutex_lock(self.mutex);
-            while *self.completed != delivered {
+            // Volatile only says that others write it; the mutex orders the accesses.
+            while self.completed.read_volatile() != delivered {
                 libc::pthread_cond_wait(self.cond, self.mutex);
             }
             libc::pthread_mutex_unlock(self.mutex);

@@ -252,9 +252,9 @@ pub(crate) unsafe extern "C" fn open_qp(
 fn without_other_half(kind: QpType, mask: QpAttrMask) -> QpAttrMask {
     match kind {
         QpType::XrcSend => mask.difference(QpAttrMask::MIN_RNR_TIMER | QpAttrMask::MAX_DEST_RD_ATOMIC),
-        QpType::XrcRecv => mask.difference(
-            QpAttrMask::RETRY_CNT | QpAttrMask::RNR_RETRY | QpAttrMask::MAX_QP_RD_ATOMIC,
-        ),
+        QpType::XrcRecv => {
+            mask.difference(QpAttrMask::RETRY_CNT | QpAttrMask::RNR_RETRY | QpAttrMask::MAX_QP_RD_ATOMIC)
+        }
         _ => mask,
     }
 }

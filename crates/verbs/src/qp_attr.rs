@@ -69,7 +69,7 @@ pub(crate) fn attr_from_c(attr: &ibv_qp_attr, mask: QpAttrMask) -> Result<QpAttr
         port: attr.port_num,
         qkey: attr.qkey,
         av: AddressVector {
-            dgid: Gid(grh.dgid),
+            dgid: Gid(grh.dgid.0),
             sgid_index: grh.sgid_index,
             traffic_class: grh.traffic_class,
             hop_limit: grh.hop_limit,
@@ -112,7 +112,7 @@ pub(crate) fn attr_to_c(attr: &QpAttr) -> ibv_qp_attr {
     out.qp_access_flags = attr.access.bits();
     out.cap = caps_to_c(&attr.caps);
     out.ah_attr.grh = ibv_global_route {
-        dgid: attr.av.dgid.0,
+        dgid: ibv_gid(attr.av.dgid.0),
         flow_label: attr.av.flow_label,
         sgid_index: attr.av.sgid_index,
         hop_limit: attr.av.hop_limit,
@@ -148,7 +148,7 @@ mod tests {
         attr.rq_psn = 0xab_cdef;
         attr.dest_qp_num = 17;
         attr.qp_access_flags = 0xf;
-        attr.ah_attr.grh.dgid = [7; 16];
+        attr.ah_attr.grh.dgid = ibv_gid([7; 16]);
         attr.ah_attr.grh.hop_limit = 3;
         attr.ah_attr.is_global = 1;
         attr.port_num = 1;
@@ -161,7 +161,7 @@ mod tests {
             (a.qp_state, a.path_mtu, a.rq_psn, a.dest_qp_num, a.qp_access_flags, a.timeout, a.min_rnr_timer)
         };
         assert_eq!(bytes(&attr), bytes(&back));
-        assert_eq!(attr.ah_attr.grh.dgid, back.ah_attr.grh.dgid);
+        assert_eq!(attr.ah_attr.grh.dgid.0, back.ah_attr.grh.dgid.0);
     }
 
     #[test]

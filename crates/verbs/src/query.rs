@@ -202,7 +202,7 @@ fn gid_entry(device: &Device, port: u32, index: u32) -> Result<ibv_gid_entry, c_
     let within = (index as usize) < GID_TABLE_LEN;
     let gid = device.gid(index as usize).ok_or(if within { libc::ENODATA } else { libc::EINVAL })?;
     Ok(ibv_gid_entry {
-        gid: gid.0,
+        gid: ibv_gid(gid.0),
         gid_index: index,
         port_num: port,
         gid_type: IBV_GID_TYPE_ROCE_V2,
@@ -228,7 +228,7 @@ pub unsafe extern "C" fn ibv_query_gid(
         .and_then(|index| gid_entry(device, port.into(), index));
     let value = match entry {
         Ok(entry) => entry.gid,
-        Err(libc::ENODATA) => [0; 16],
+        Err(libc::ENODATA) => ibv_gid([0; 16]),
         Err(errno) => {
             set_errno(errno);
             return -1;

@@ -82,8 +82,10 @@ pub(crate) fn find_qp<R>(wanted: impl Fn(&Qp) -> Option<R>) -> Option<R> {
 /// drives the NIC.
 pub(crate) fn on_event(event: Event) {
     let tables = lock(&TABLES);
-    // SAFETY (all three): an object leaves the table before it is destroyed, and the table is locked.
-    let cq = |id: CqId| tables.cqs.get(&id).map(|cq| unsafe { Cq::of(cq.0) });
+    let cq = |id: CqId| {
+        // SAFETY: an object leaves the table before it is destroyed, and the table is locked.
+        tables.cqs.get(&id).map(|cq| unsafe { Cq::of(cq.0) })
+    };
     let qp = |id: QpId, kind: u32| {
         for handle in tables.qps.get(&id).into_iter().flatten() {
             // SAFETY: see above.

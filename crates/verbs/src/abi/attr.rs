@@ -2,8 +2,10 @@
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
-/// A global identifier, in network order.
-pub type ibv_gid = [u8; 16];
+/// A global identifier, in network order. A union with 64-bit members in C, hence the alignment.
+#[repr(C, align(8))]
+#[derive(Clone, Copy)]
+pub struct ibv_gid(pub [u8; 16]);
 
 c_structs! {
     struct ibv_gid_entry {
