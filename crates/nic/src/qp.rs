@@ -377,6 +377,11 @@ fn rules(qp_type: QpType, from: QpState, to: QpState) -> Option<(QpAttrMask, QpA
     let requests = matches!(qp_type, QpType::Rc | QpType::XrcSend);
     let responds = matches!(qp_type, QpType::Rc | QpType::XrcRecv);
     let pick = |yes: bool, mask: M| if yes { mask } else { none };
+    // Programs set both sides' attributes on either half of an XRC pair (perftest does); what a half lacks
+    // has no effect there.
+    let xrc = matches!(qp_type, QpType::XrcSend | QpType::XrcRecv);
+    let requester = M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC;
+    let responder = M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
 
     let identity = M::PKEY_INDEX | M::PORT | if connected { M::ACCESS_FLAGS } else { M::QKEY };
     let rts_optional = pick(connected, M::ACCESS_FLAGS | M::ALT_PATH | M::PATH_MIG_STATE)
@@ -389,23 +394,21 @@ fn rules(qp_type: QpType, from: QpState, to: QpState) -> Option<(QpAttrMask, QpA
         (Init, Init) => (none, identity),
         (Init, Rtr) if connected => {
             let core = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
-            let depth = pick(responds, M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER);
-            (core | depth, M::ALT_PATH | M::ACCESS_FLAGS | M::PKEY_INDEX)
+            let optional = M::ALT_PATH | M::ACCESS_FLAGS | M::PKEY_INDEX | pick(xrc, responder);
+            (core | pick(responds, responder), optional)
         }
         (Init, Rtr) => (none, M::PKEY_INDEX | M::QKEY),
         (Rtr, Rts) if connected => {
-            let reliable = pick(requests, M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC);
             let target = pick(qp_type == QpType::XrcRecv, M::TIMEOUT);
-            (M::SQ_PSN | reliable | target, rts_optional)
+            (M::SQ_PSN | pick(requests, requester) | target, rts_optional | pick(xrc, requester))
         }
         (Rtr, Rts) => (M::SQ_PSN, rts_optional),
         (Rts, Rts) | (Sqe, Rts) | (Sqd, Rts) => (none, rts_optional),
         (Rts, Sqd) => (none, M::EN_SQD_ASYNC_NOTIFY),
         (Sqd, Sqd) => {
             let path = pick(connected, M::AV | M::ACCESS_FLAGS | M::ALT_PATH | M::PATH_MIG_STATE);
-            let reliable = pick(requests, M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC);
-            let target = pick(responds, M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER);
-            (none, path | reliable | target | M::PKEY_INDEX | M::PORT | pick(!connected, M::QKEY))
+            let sides = pick(requests, requester) | pick(responds, responder);
+            (none, path | sides | M::PKEY_INDEX | M::PORT | pick(!connected, M::QKEY))
         }
         (Sqe, Sqe) => (none, none),
         _ => return None,
@@ -440,5 +443,9 @@ mod tests {
         assert!(must.contains(QpAttrMask::MIN_RNR_TIMER | QpAttrMask::RQ_PSN));
         let (must, _) = rules(QpType::Uc, Init, Rtr).unwrap();
         assert!(!must.contains(QpAttrMask::MIN_RNR_TIMER));
+        let (must, may) = rules(QpType::XrcSend, Init, Rtr).unwrap();
+        assert!(!must.contains(QpAttrMask::MIN_RNR_TIMER) && may.contains(QpAttrMask::MIN_RNR_TIMER));
+        let (must, may) = rules(QpType::XrcRecv, Rtr, Rts).unwrap();
+        assert!(!must.contains(QpAttrMask::RETRY_CNT) && may.contains(QpAttrMask::RETRY_CNT));
     }
 }
