@@ -2,7 +2,7 @@
 
 mod world;
 use adverb_nic::*;
-use adverb_wire::{Duration, Key, NakCode, Operation, Psn, Syndrome};
+use adverb_wire::{Duration, Key, NakCode, Opcode, Operation, Packet, Psn, Service, Syndrome};
 use world::*;
 
 fn one(w: &mut World) -> (QpId, QpId, Memory, Memory) {
@@ -83,6 +83,36 @@ fn a_receiver_that_is_not_ready_is_waited_for() {
     w.recv(1, b, 2, &[mb.sge(4, 4)]);
     assert_eq!((w.completion(0).wr_id, w.completion(0).wr_id), (1, 2));
     assert_eq!(mb.read(0, 8), b"latelate");
+}
+
+#[test]
+fn a_sequence_nak_behind_an_rnr_nak_neither_ends_the_wait_nor_costs_a_retry() {
+    let mut w = World::new(2, 6);
+    let link = Link { rnr_timer: 20, ..Link::default() };
+    let (a, b) = w.pair(QpType::Rc, CAPS, &link);
+    let (ma, mb) = (w.memory(0, 16384), w.memory(1, 16384));
+    ma.write(0, &pattern(3, 3000));
+    w.send(0, a, wr(1, SendOp::Send, &[ma.sge(0, 3000)]));
+    // Until after the RNR NAK, within the 10.24 ms that it asks for.
+    w.run(Duration::from_us(100));
+    assert_eq!(w.counter(1, "rnr_naks_sent"), 1);
+    let mut nak = Packet::default();
+    (nak.flow.src, nak.flow.dst) = (w.nodes[1].gid, w.nodes[0].gid);
+    nak.bth.opcode = Opcode::new(Service::Rc, Operation::Acknowledge);
+    nak.bth.dest_qp = w.nodes[0].nic.qp_number(a).unwrap();
+    nak.bth.psn = Psn::new(100);
+    nak.aeth.syndrome = Syndrome::Nak(NakCode::PsnSequenceError);
+    let sent = w.counter(0, "tx_packets");
+    for _ in 0..20 {
+        let now = w.now;
+        w.nodes[0].nic.on_frame(now, &nak, &Payload::from_slice(&[]));
+        w.run(Duration::from_us(10));
+    }
+    assert_eq!(w.counter(0, "sequence_naks_received"), 20);
+    assert_eq!(w.counter(0, "tx_packets"), sent, "nothing is sent during the wait");
+    w.recv(1, b, 1, &[mb.sge(0, 3000)]);
+    assert_eq!(w.completion(0).status, Status::Success);
+    assert_eq!(mb.read(0, 3000), pattern(3, 3000));
 }
 
 #[test]

@@ -59,7 +59,9 @@ fn on_acknowledge(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet) {
         }
         Syndrome::Nak(NakCode::PsnSequenceError) => {
             sh.counters.sequence_naks_received += 1;
-            if acknowledge_before(qp, sh, now, psn) {
+            // While the receiver is being waited for, its NAK of what was sent behind the refused message says
+            // nothing new, and must neither end the wait nor cost a retry: Linux's rxe sends one (9.7.5.2.8).
+            if acknowledge_before(qp, sh, now, psn) && !qp.requester.rnr_wait {
                 let rule = "the responder saw a gap in the PSNs more often than the retry count allows (IBTA 9.7.5.2.2)";
                 retry(qp, sh, now, Some(received(packet)), None, rule);
             }
