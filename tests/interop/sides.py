@@ -1,0 +1,142 @@
+"""The two sides of a case, either of them client or server: adverb in the lab's namespace, rxe in the guest.
+
+Every case runs under `watched`: the guest's tap is captured from before its first packet until after its last, and
+each frame of the capture, adverb's and rxe's, must have a right ICRC.
+"""
+
+import os
+import shlex
+
+import icrc
+import lab
+from captures import expect_sound
+from harness import Case, Fail, read_counters
+
+TIMEOUT_S = 30
+LISTEN_S = 15
+# The lab that the cases run in, booted by the runner.
+LAB = lab.Lab()
+
+
+class Ends:
+    """A running server and client, and which of them is adverb's."""
+
+    def __init__(self, server, client):
+        self.server = server
+        self.client = client
+
+
+def adverb(room, label, argv, options=()):
+    counters = room.path(label + ".counters")
+    return room.adverb(f"{label}-adverb", argv, address=lab.HOST, netns=LAB.netns,
+                       options=("--trace", "--counters", counters, *options))
+
+
+def rxe(room, label, argv):
+    return room.spawn(f"{label}-rxe", LAB.guest_argv("exec " + shlex.join(argv)))
+
+
+def wait_listening_in_guest(room, server, port):
+    """Waits until something in the guest listens on the port. It does not connect: programs accept once only."""
+    row = f":{port:04X} [0-9A-F]*:0000 0A"
+    command = (f"i=0; until cat /proc/net/tcp /proc/net/tcp6 | grep -q '{row}'; "
+               f"do i=$((i+1)); [ $i -gt {LISTEN_S * 50} ] && exit 1; usleep 20000; done")
+    waiter = room.spawn(server.label + "-listens", LAB.guest_argv(command))
+
+    def listening():
+        if server.popen.poll() is not None:
+            raise Fail(f"{server.label} exited with {server.popen.returncode} before it listened on port {port}")
+        return waiter.popen.poll() is not None
+
+    room.wait_until(f"listener on the guest's port {port}", listening)
+    if waiter.popen.returncode != 0:
+        raise Fail(f"{server.label} did not listen on port {port} within {LISTEN_S} s")
+    # What only waits says nothing of the case.
+    room.procs.remove(waiter)
+
+
+def start(room, client_is_adverb, server, client, label="", options=()):
+    """Starts a server, waits until it listens, starts the client towards it. `server` and `client` make an argv of
+    (is_adverb, port, host), with no host for the server. Returns the running ends."""
+    port = room.port()
+    if client_is_adverb:
+        s = rxe(room, label + "server", server(False, port, None))
+        wait_listening_in_guest(room, s, port)
+        c = adverb(room, label + "client", client(True, port, lab.GUEST), options)
+    else:
+        s = adverb(room, label + "server", server(True, port, None), options)
+        room.wait_listening(s, port)
+        c = rxe(room, label + "client", client(False, port, lab.HOST))
+    return Ends(s, c)
+
+
+def counters_text(room):
+    """The NIC's counters that are not zero, for a failure."""
+    rows = []
+    for name in sorted(os.listdir(room.dir)):
+        if name.endswith(".counters"):
+            values = read_counters(room.path(name))
+            rows.append(name + ": " + " ".join(f"{k}={v}" for k, v in values.items() if v))
+    return "\n".join(rows)
+
+
+def frames_from(path, source):
+    """How many frames of a capture come from an IPv4 source, and how many of them have an IP identification."""
+    address = bytes(map(int, source.split(".")))
+    total = identified = 0
+    for frame in icrc.frames(path):
+        found = icrc.roce_datagram(frame)
+        if found and found[0][12:16] == address:
+            total += 1
+            identified += found[0][4:6] != b"\0\0"
+    return total, identified
+
+
+def watched(run, least=1, one_way=False, mtu=lab.MTU, lose=0, segmented=0, dissect=False):
+    """A case's function: runs `run` on a way of the MTU, loses every `lose`-th packet in each direction, captures.
+    At least `least` frames must have passed each way (`one_way`: one of the ways); at least `segmented` of adverb's
+    must have been cut out of a larger datagram by the kernel. `dissect` has tshark read all of them too."""
+
+    def case(room):
+        LAB.set_mtu(mtu)
+        path = room.path("tap.pcap")
+        capture = room.spawn("capture", LAB.capture_argv(path))
+        room.wait_output(capture, "^capturing")
+        if lose:
+            room.cleanups.append(LAB.lose_none)
+            LAB.lose_every(lose)
+        try:
+            run(room)
+            capture.kill(15)
+            room.expect_success(capture)
+            check(room, path)
+        except Fail as e:
+            raise Fail(f"{e}\ncapture: {path}\n{counters_text(room)}") from None
+        os.remove(path)
+
+    def check(room, path):
+        right, wrong = icrc.count(path)
+        if wrong:
+            raise Fail(f"{wrong} frames with a wrong ICRC, {right} with a right one")
+        sent, cut = frames_from(path, lab.HOST)
+        received = right - sent
+        if (max if one_way else min)(sent, received) < least:
+            raise Fail(f"{sent} frames from adverb, {received} from rxe, not {least}")
+        if cut < segmented:
+            raise Fail(f"the kernel cut {cut} frames out of larger datagrams, not {segmented}: nothing was shown")
+        if dissect:
+            expect_sound(path, least)
+        if lose and not any(LAB.lost()):
+            raise Fail("no packet was lost: nothing was shown")
+
+    return case
+
+
+def both_ways(name, run, timeout=TIMEOUT_S, **how):
+    """Two cases: adverb as the client of an rxe server, and as the server of an rxe client."""
+    for word, client_is_adverb in (("to-rxe", True), ("from-rxe", False)):
+
+        def one(room, client_is_adverb=client_is_adverb):
+            run(room, client_is_adverb)
+
+        yield Case(f"interop/{name}/{word}", watched(one, **how), timeout)

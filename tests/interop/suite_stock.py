@@ -1,0 +1,97 @@
+"""The pingpongs and perftest between adverb and rxe, the frames of large writes, and two processes at once."""
+
+import lab
+from harness import Case, require
+from sides import LAB, both_ways, start, watched
+from suite_perftest import expect_results
+from suite_vt import LONG, expect_good, vt
+
+# Few messages: the guest is emulated, and its clock is not what is measured.
+ITERATIONS = 50
+SIZE = {"bw": 8192, "lat": 64}
+# rxe's timers restart on no progress (see LONG): 1.07 s.
+RELIABLE_TIMEOUT = ["-u", "18"]
+SERVICES = {"send": ("RC", "UC", "UD"), "write": ("RC", "UC"), "read": ("RC",), "atomic": ("RC",)}
+
+
+def stock(program, *arguments, device_option=None, gid_option="-g"):
+    """The argv of a Debian program for one side, as `start` wants it."""
+
+    def argv(is_adverb, port, host):
+        gid = lab.ADVERB_GID if is_adverb else lab.GUEST_GID
+        device = [] if is_adverb or device_option is None else [device_option, "rxe0"]
+        return [program, gid_option, gid, *device, "-p", str(port), *map(str, arguments), *([host] if host else [])]
+
+    return argv
+
+
+def pingpong(kind, *extra, count=100):
+    argv = stock(f"ibv_{kind}_pingpong", "-n", count, *extra)
+
+    def run(room, client_is_adverb):
+        require(f"ibv_{kind}_pingpong")
+        ends = start(room, client_is_adverb, argv, argv)
+        room.all_succeed(ends.server, ends.client)
+
+    return run
+
+
+def perftest(operation, kind, service="RC", *extra):
+    program = f"ib_{operation}_{kind}"
+    arguments = ["-F", "-c", service, "-n", ITERATIONS]
+    if operation != "atomic":
+        arguments += ["-s", 1024 if service == "UD" else SIZE[kind]]
+    if service == "RC":
+        arguments += RELIABLE_TIMEOUT
+    argv = stock(program, *arguments, *extra, device_option="-d", gid_option="-x")
+
+    def run(room, client_is_adverb):
+        require(program)
+        ends = start(room, client_is_adverb, argv, argv)
+        room.all_succeed(ends.server, ends.client)
+        expect_results(ends.client, 1)
+
+    return run
+
+
+def segmented_write(room):
+    """A large write leaves adverb as datagrams that the kernel cuts: each frame on the wire has an identification of
+    its own, and an ICRC that covers it."""
+    argv = vt("-o", "write", "-s", 1 << 20, "-n", 4, "-q", *LONG)
+    ends = start(room, True, argv, argv)
+    room.expect_success(ends.client, ends.server)
+    expect_good(ends, ["write"], 1 << 20, 4, queued=True)
+
+
+def two_processes(room):
+    """Two processes at adverb's one address and port, one client and one server, each with a peer in the guest."""
+    argv = stock("ibv_rc_pingpong", "-n", 300, "-c", "-s", 3000)
+    out = start(room, True, argv, argv, label="out-")
+    back = start(room, False, argv, argv, label="back-")
+    third = start(room, True, argv, argv, label="third-")
+    room.all_succeed(*[p for ends in (out, back, third) for p in (ends.server, ends.client)])
+
+
+def cases():
+    for kind, extra in (("rc", ("-c",)), ("uc", ()), ("ud", ("-s", 1000)), ("srq", ())):
+        yield from both_ways(f"{kind}-pingpong", pingpong(kind, *extra), dissect=True)
+    yield from both_ways("rc-pingpong-events", pingpong("rc", "-e", "-c"))
+    yield from both_ways("rc-pingpong-65000B", pingpong("rc", "-c", "-s", 65000, count=20))
+    for operation, services in SERVICES.items():
+        for kind in ("bw", "lat"):
+            for service in services:
+                name = f"{operation}-{kind}-{service.lower()}"
+                yield from both_ways(name, perftest(operation, kind, service))
+    yield from both_ways("write-bw-rc-4-qps", perftest("write", "bw", "RC", "-q", 4))
+    yield from both_ways("send-bw-rc-bidirectional", perftest("send", "bw", "RC", "-b"))
+    yield Case("interop/segmented-write", watched(segmented_write, least=4 * 1024 // 66, segmented=2048, dissect=True), 60)
+    yield Case("interop/two-processes", watched(two_processes), 60)
+    yield from both_ways("loss-rc-pingpong", pingpong("rc", "-c", "-s", 4000), timeout=60, lose=50)
+    for operation in SERVICES:
+        yield from both_ways(f"loss-{operation}-bw", perftest(operation, "bw"), timeout=60, lose=50)
+        yield from both_ways(f"loss-{operation}-lat", perftest(operation, "lat"), timeout=60, lose=50)
+
+
+def large_cases():
+    yield from both_ways("rc-pingpong-mtu4096", pingpong("rc", "-c", "-m", 4096, "-s", 100000, count=20), mtu=4200)
+    yield from both_ways("uc-pingpong-mtu4096", pingpong("uc", "-m", 4096, "-s", 10000, count=20), mtu=4200)

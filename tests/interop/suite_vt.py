@@ -1,0 +1,217 @@
+"""Every operation, one at a time and queued, through the lab's verbs exerciser on both sides: what each side's
+completions say, and what the memory of both holds afterwards."""
+
+import re
+
+import lab
+from harness import Fail, require_text
+from sides import LAB, both_ways, start
+
+# What vt's server puts into its 64-bit target, what its client swaps in, and what it adds.
+TARGET = 0x1122334455667788
+SWAPPED = 0xA5A5A5A55A5A5A5A
+ADDEND = 0x10
+# Completion statuses (ibv_wc_status).
+LOCAL_LENGTH, LOCAL_ACCESS, REMOTE_INVALID, REMOTE_ACCESS, REMOTE_OPERATION = 1, 8, 9, 10, 11
+LOCAL_OPERATION, RETRY_EXCEEDED, RNR_EXCEEDED = 2, 12, 13
+RECEIVED_BY = {"send": 0x80, "sendimm": 0x80, "writeimm": 0x81}
+ALL = ("send", "sendimm", "write", "writeimm", "read", "cas", "faa")
+# 4.096 us * 2^18 is 1.07 s: rxe's timer does not start anew on progress, so a shorter one fires in a slow guest.
+LONG = ("-T", "18")
+
+
+def vt(*arguments):
+    """vt's argv for one side, as `start` wants it."""
+
+    def argv(is_adverb, port, host):
+        program = LAB.vt if is_adverb else "vt"
+        gid = lab.ADVERB_GID if is_adverb else lab.GUEST_GID
+        role = ["-c", host] if host else ["-l"]
+        return [program, *role, "-g", gid, "-p", str(port), *map(str, arguments)]
+
+    return argv
+
+
+def run_vt(room, client_is_adverb, *arguments):
+    """A pair of vt to its end. Returns both, ended."""
+    argv = vt(*arguments)
+    ends = start(room, client_is_adverb, argv, argv)
+    room.wait_exit(ends.client)
+    room.wait_exit(ends.server)
+    return ends
+
+
+def statuses(text, operation):
+    """Statuses that the client printed for an operation."""
+    return [int(s) for s in re.findall(rf"^{operation}: status (\d+)", text, re.M)]
+
+
+def expect_good(ends, operations, size, count=1, queued=False):
+    """Both sides ended well, and printed what these operations, done exactly once each, leave behind."""
+    client, server = ends.client.output(), ends.server.output()
+    for proc in (ends.client, ends.server):
+        if proc.popen.returncode != 0:
+            raise Fail(f"{proc.label} exited with {proc.popen.returncode}")
+        require_text(proc.output(), "^OK$", proc.label)
+    if not queued:
+        for operation in operations:
+            if statuses(client, operation) != [0] * count:
+                raise Fail(f"{operation}: statuses {statuses(client, operation)}, not {count} times 0")
+    expect_received(server, operations, size, count)
+    expect_target(client, server, operations, count, queued)
+    if size >= 4 and any(o.startswith("write") for o in operations):
+        require_text(server, r"write\[0\.\.3\] 00010203", "the server")
+
+
+def expect_received(server, operations, size, count):
+    """The server's receives, in order: operation, length, immediate, and no byte that is wrong."""
+    wanted = []
+    for operation in operations:
+        if operation not in RECEIVED_BY:
+            continue
+        for i in range(count):
+            immediate = {"sendimm": 0xCAFE0000 + i, "writeimm": 0xBEEF0000 + i}.get(operation, 0)
+            wanted.append((0, RECEIVED_BY[operation], size, immediate, 0))
+    rows = re.findall(r"^recv \d+: status (\d+) .*opcode (\d+) len (\d+) .*imm ([0-9a-f]+) .*databad (\d+)$", server, re.M)
+    got = [(int(s), int(o), int(n), int(i, 16), int(bad)) for s, o, n, i, bad in rows]
+    if got != wanted:
+        raise Fail(f"the server received {got}, not {wanted}")
+
+
+def expect_target(client, server, operations, count, queued):
+    """The atomics' target at the end, and what the client was told it held before each."""
+    value, before = TARGET, []
+    for operation in operations:
+        for _ in range(count):
+            if operation == "cas":
+                before.append(value)
+                value = SWAPPED if value == TARGET else value
+            elif operation == "faa":
+                before.append(value)
+                value += ADDEND
+    require_text(server, rf"^target64 {value:016x} ", "the server")
+    told = [int(v, 16) for v in re.findall(r"^(?:cas|faa): .* result ([0-9a-f]+) ", client, re.M)]
+    if not queued and told != before:
+        raise Fail(f"the atomics returned {told}, not {before}")
+
+
+def good(operations, size, *extra, count=1, queued=False, service="rc"):
+    """A case's function: the operations, `count` times each, all successful."""
+    arguments = ["-t", service, "-o", ",".join(operations), "-s", size, "-n", count, *LONG, *extra]
+    if queued:
+        arguments.append("-q")
+
+    def run(room, client_is_adverb):
+        ends = run_vt(room, client_is_adverb, *arguments)
+        expect_good(ends, operations, size, count, queued)
+
+    return run
+
+
+def failing(operation, client_status, server_status, *extra):
+    """A case's function: one operation with these statuses at the client and in the server's receive. A status is a
+    number, or a pair: of rxe, and of adverb, which follows IBTA's table of responder errors."""
+
+    def run(room, client_is_adverb):
+        ends = run_vt(room, client_is_adverb, "-o", operation, "-w", 4, *extra)
+        if isinstance(client_status, tuple):
+            wanted = client_status[0 if client_is_adverb else 1]
+        else:
+            wanted = client_status
+        if statuses(ends.client.output(), operation) != [wanted]:
+            raise Fail(f"{operation}: the client's status is {statuses(ends.client.output(), operation)}, not [{wanted}]")
+        require_text(ends.server.output(), "^target64 ", "the server")
+        if server_status is not None:
+            wanted = server_status[0 if client_is_adverb else 1]
+            require_text(ends.server.output(), rf"^recv 0: status {wanted} ", "the server")
+        if operation.startswith("wbad"):
+            # The refused write left the target as it was.
+            require_text(ends.server.output(), r"write\[0\.\.3\] 01080f16", "the server")
+
+    return run
+
+
+def retry_exceeded(room, client_is_adverb):
+    """Nothing arrives any more: the client gives up after its retries. (The case loses every packet.)"""
+    ends = run_vt(room, client_is_adverb, "-o", "write", "-T", 14, "-R", 2)
+    if statuses(ends.client.output(), "write") != [RETRY_EXCEEDED]:
+        raise Fail(f"the client's status is {statuses(ends.client.output(), 'write')}, not [{RETRY_EXCEEDED}]")
+
+
+def lossless():
+    for operation in ALL:
+        yield from both_ways(f"{operation}-64B", good([operation], 64), dissect=True)
+    # READs and atomics replace what the receive buffers do not hold, so one run may carry them all.
+    for size in (0, 1, 3, 1023, 1024, 1025, 4096):
+        yield from both_ways(f"all-{size}B", good(ALL, size))
+    for operation in ("send", "write", "writeimm", "read"):
+        yield from both_ways(f"{operation}-1MB", good([operation], 1 << 20))
+    for mtu in (256, 512):
+        yield from both_ways(f"all-mtu{mtu}", good(ALL, 3000, "-m", mtu))
+    # Each queue of 64 is posted before the first completion is awaited.
+    for operation in ("send", "write", "read", "faa"):
+        yield from both_ways(f"queue-{operation}", good([operation], 1500, count=64, queued=True))
+    yield from both_ways("queue-mixed", good(("write", "read", "faa", "writeimm"), 2500, count=24, queued=True))
+    yield from both_ways("psn-wrap", good(("send", "write", "read", "faa"), 4096, "-P", "0xfffff0", count=8))
+    yield from both_ways("psn-wrap-queue", good(["write"], 8192, "-P", "0xfffff0", count=32, queued=True))
+    yield from both_ways("psn-wrap-queue-read", good(["read"], 8192, "-P", "0xfffff0", count=32, queued=True))
+    # The server posts its receives 200 ms late: RNR NAKs until then.
+    yield from both_ways("rnr", good(["send"], 2000, "-d", 200))
+    for size in (0, 1, 1024, 4096):
+        yield from both_ways(f"uc-{size}B", good(("send", "sendimm", "write", "writeimm"), size, service="uc"), one_way=True)
+    for size in (0, 1, 1024):
+        yield from both_ways(f"ud-{size}B", ud(size), one_way=True)
+
+
+def ud(size):
+    def run(room, client_is_adverb):
+        ends = run_vt(room, client_is_adverb, "-t", "ud", "-o", "send,sendimm", "-s", size)
+        # The receive's length counts the 40 bytes before the payload.
+        expect_received(ends.server.output(), ("send", "sendimm"), size + 40, 1)
+        room.expect_success(ends.client, ends.server)
+
+    return run
+
+
+def errors():
+    yield from both_ways("write-bad-key", failing("wbadkey", REMOTE_ACCESS, None))
+    yield from both_ways("read-bad-key", failing("rbadkey", REMOTE_ACCESS, None))
+    # rxe acknowledges the SEND before it refuses to invalidate an ordinary region; adverb refuses it first.
+    yield from both_ways("send-invalidate-region",
+                         failing("sendinv", (0, REMOTE_ACCESS), (REMOTE_INVALID, LOCAL_ACCESS)))
+    # rxe answers a message that is longer than its receive as an operation that failed; IBTA, as an invalid request.
+    yield from both_ways("send-too-long",
+                         failing("sendlong", (REMOTE_OPERATION, REMOTE_INVALID), (LOCAL_OPERATION, LOCAL_LENGTH)))
+    yield from both_ways("rnr-exceeded", failing("send", RNR_EXCEEDED, None, "-d", 1500, "-N", 2, "-w", 1))
+    yield from both_ways("retry-exceeded", retry_exceeded, lose=1, least=0)
+
+
+def lossy():
+    """Every 50th packet lost, each way. What is exact must stay so: data, order, and atomics exactly once."""
+    for operation in ("send", "sendimm", "write", "writeimm", "read", "faa"):
+        yield from both_ways(f"loss-{operation}", good([operation], 3000, count=40), timeout=60, lose=50)
+    for operation in ("send", "write", "read", "faa"):
+        run = good([operation], 4096, count=100, queued=True)
+        yield from both_ways(f"loss-queue-{operation}", run, timeout=60, lose=50)
+    for operation in ("send", "write", "read"):
+        yield from both_ways(f"loss-{operation}-1MB", good([operation], 1 << 20), timeout=60, lose=50)
+    run = good(["write"], 8192, "-P", "0xfffff0", count=32, queued=True)
+    yield from both_ways("loss-psn-wrap", run, timeout=60, lose=7)
+
+
+def large():
+    """A link of MTU 4200, on which the path MTU may be 4096."""
+    for mtu in (2048, 4096):
+        yield from both_ways(f"all-mtu{mtu}", good(ALL, 9000, "-m", mtu), mtu=4200)
+    for operation in ("write", "read"):
+        yield from both_ways(f"{operation}-1MB-mtu4096", good([operation], 1 << 20, "-m", 4096), mtu=4200)
+
+
+def cases():
+    yield from lossless()
+    yield from errors()
+    yield from lossy()
+
+
+def large_cases():
+    yield from large()
