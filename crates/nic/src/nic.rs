@@ -263,6 +263,15 @@ impl Nic {
         Ok(())
     }
 
+    /// Whether the send queue has room for all of these at once, for a caller that posts all or none.
+    pub fn has_send_room<'a>(&self, qp: QpId, wrs: impl Iterator<Item = SendWr<'a>>) -> Result<bool, Error> {
+        let sq = &self.qps.get(qp).ok_or(Error::NoSuchObject)?.sq;
+        let needed: usize =
+            wrs.map(|wr| crate::queue::wqe::segments_needed(&wr, sq.layout()).div_ceil(4)).sum();
+        let free = sq.ring.blocks() - sq.posted.wrapping_sub(sq.released);
+        Ok(needed <= free as usize)
+    }
+
     /// Rings the doorbell of a send queue whose WQEs were written through memory: `posted` is the
     /// free-running count of blocks posted so far.
     pub fn on_doorbell(&mut self, now: Instant, qp: QpId, posted: u32) -> Result<(), Error> {

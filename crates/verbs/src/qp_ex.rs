@@ -232,10 +232,20 @@ unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     // SAFETY: the caller ends what its `wr_start` began.
     let ((queue, builder), batch) = unsafe { (builder(qp), &*batch(qp)) };
+    let unaddressed = || queue.kind == QpType::Ud && batch.requests.iter().any(|r| r.ud.is_none());
     let result = if batch.error != 0 {
         batch.error
+    } else if unaddressed() {
+        libc::EINVAL
     } else {
         host::post(|nic, now| {
+            // All or none: what makes one of several fail is only the room, once `set_` has checked
+            // the rest and the first was taken.
+            let several = batch.requests.len() > 1;
+            let all = || batch.requests.iter().map(|request| batch.send_wr(request));
+            if several && !nic.has_send_room(queue.id, all()).unwrap_or(true) {
+                return libc::ENOMEM;
+            }
             for request in &batch.requests {
                 if let Err(error) = nic.post_send(now, queue.id, &batch.send_wr(request)) {
                     return error.errno();
