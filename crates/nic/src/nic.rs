@@ -38,13 +38,16 @@ pub struct NicConfig {
     pub qpn_base: u32,
     /// Packets that a reliable queue pair may have unacknowledged.
     pub max_unacked_packets: u32,
+    /// A reliable requester asks for an acknowledgement with every so many packets of a message, and
+    /// with its last one; 0 for a quarter of what may be unacknowledged.
+    pub ack_every: u32,
     /// Completions are written by [`Nic::step`] only, so that the driver can put time before them.
     pub stepped: bool,
 }
 
 impl Default for NicConfig {
     fn default() -> Self {
-        NicConfig { gids: Vec::new(), qpn_base: 0, max_unacked_packets: 256, stepped: false }
+        NicConfig { gids: Vec::new(), qpn_base: 0, max_unacked_packets: 256, ack_every: 0, stepped: false }
     }
 }
 

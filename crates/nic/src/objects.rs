@@ -188,7 +188,8 @@ impl Nic {
             return Err(Error::Busy);
         }
         let mut qp = Qp::new(init, pd, cqs, srq_sge)?;
-        qp.requester.window = crate::congestion::Window::new(self.config.max_unacked_packets);
+        qp.requester.window = crate::congestion::Window::new(self.config.max_unacked_packets)
+            .asking_every(self.config.ack_every);
         let id = self.qps.insert(qp)?;
         let number = match init.qp_type {
             QpType::Gsi => QpNumber::GSI,

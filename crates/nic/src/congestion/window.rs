@@ -9,6 +9,8 @@ pub(crate) struct Window {
     ceiling: u32,
     /// Packets acknowledged since the window last grew.
     acked: u32,
+    /// Packets for each acknowledgement asked for; 0 for a quarter of the window.
+    ack_every: u32,
 }
 
 /// Below this a window would leave nothing to trigger a NAK with.
@@ -18,7 +20,12 @@ impl Window {
     /// Starts at the ceiling.
     pub const fn new(ceiling: u32) -> Self {
         let ceiling = if ceiling < FLOOR { FLOOR } else { ceiling };
-        Window { now: ceiling, ceiling, acked: 0 }
+        Window { now: ceiling, ceiling, acked: 0, ack_every: 0 }
+    }
+
+    /// With acknowledgements asked for in a fixed rhythm, unless `packets` is 0.
+    pub const fn asking_every(self, packets: u32) -> Self {
+        Window { ack_every: packets, ..self }
     }
 
     /// Packets that may be unacknowledged now.
@@ -51,7 +58,7 @@ impl Window {
     /// window moving.
     #[inline]
     pub const fn ack_interval(&self) -> u32 {
-        self.now.div_ceil(4)
+        if self.ack_every > 0 { self.ack_every } else { self.now.div_ceil(4) }
     }
 }
 
@@ -72,5 +79,13 @@ mod tests {
             w.on_ack(1);
         }
         assert_eq!(w.packets(), 64);
+    }
+
+    #[test]
+    fn acknowledgements_are_asked_for_in_the_rhythm_given() {
+        assert_eq!(Window::new(64).ack_interval(), 16);
+        let mut w = Window::new(64).asking_every(1);
+        w.on_loss();
+        assert_eq!(w.ack_interval(), 1);
     }
 }
