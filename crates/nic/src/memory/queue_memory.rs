@@ -1,4 +1,4 @@
-//! Memory of send and receive queues (DESIGN contract 4: WQEs are memory).
+//! Memory of send and receive queues: WQEs are memory.
 //!
 //! An application may register a queue and let peers, or other queues, rewrite its WQEs. Then spans
 //! and regions over a queue's bytes outlive the queue, and nothing could say when its pages may be
@@ -13,15 +13,19 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::alloc::{Layout, alloc_zeroed};
 use std::sync::{Mutex, PoisonError};
 
+/// Smallest block: a cache line, one send WQE.
+const SMALLEST: usize = 64;
+
+/// Alignment of blocks that are at least as large; smaller ones are aligned to their size.
 const PAGE: usize = 4096;
 
-/// Size classes: 2^0 pages and up.
+/// Size classes: `SMALLEST << class` bytes.
 const CLASSES: usize = 32;
 
 /// Blocks between two uses, by size class.
 static STORE: Mutex<[Vec<Block>; CLASSES]> = Mutex::new([const { Vec::new() }; CLASSES]);
 
-/// Start of `PAGE << class` bytes that are never given back to the allocator.
+/// Start of `SMALLEST << class` bytes that are never given back to the allocator.
 #[derive(Clone, Copy)]
 struct Block(*mut u8);
 
@@ -31,7 +35,8 @@ unsafe impl Send for Block {}
 // SAFETY: as above.
 unsafe impl Sync for Block {}
 
-/// Page-aligned memory, zeroed at first, that others may read and write at any moment.
+/// Memory, zeroed at first, that others may read and write at any moment. It starts at a cache line; a
+/// page and more, at a page.
 pub struct QueueMemory {
     block: Block,
     len: usize,
@@ -41,9 +46,10 @@ pub struct QueueMemory {
 impl QueueMemory {
     /// Memory of `len` bytes. `TableFull` when the host has no more.
     pub fn new(len: usize) -> Result<Self, Error> {
-        let pages = len.div_ceil(PAGE).max(1);
-        let class = pages.checked_next_power_of_two().ok_or(Error::TableFull)?.trailing_zeros() as usize;
-        let size = PAGE.checked_shl(class as u32).filter(|&size| size >= len && size >> class == PAGE);
+        let lines = len.div_ceil(SMALLEST).max(1);
+        let class = lines.checked_next_power_of_two().ok_or(Error::TableFull)?.trailing_zeros() as usize;
+        let size =
+            SMALLEST.checked_shl(class as u32).filter(|&size| size >= len && size >> class == SMALLEST);
         let size = size.filter(|_| class < CLASSES).ok_or(Error::TableFull)?;
         let used = STORE.lock().unwrap_or_else(PoisonError::into_inner)[class].pop();
         if let Some(block) = used {
@@ -51,8 +57,8 @@ impl QueueMemory {
             unsafe { copy::zero(block.0, size) };
             return Ok(QueueMemory { block, len, class });
         }
-        let layout = Layout::from_size_align(size, PAGE).map_err(|_| Error::TableFull)?;
-        // SAFETY: `size` is at least a page, so not 0.
+        let layout = Layout::from_size_align(size, size.min(PAGE)).map_err(|_| Error::TableFull)?;
+        // SAFETY: `size` is at least a cache line, so not 0.
         let ptr = unsafe { alloc_zeroed(layout) };
         if ptr.is_null() {
             return Err(Error::TableFull);
@@ -62,7 +68,7 @@ impl QueueMemory {
         Ok(QueueMemory { block: Block(ptr), len, class })
     }
 
-    /// Host virtual address of the first byte; a multiple of 4096.
+    /// Host virtual address of the first byte; a multiple of 64.
     #[inline]
     pub fn addr(&self) -> u64 {
         self.block.0.addr() as u64
@@ -94,7 +100,7 @@ impl QueueMemory {
     pub fn read_u32_be(&self, offset: usize) -> u32 {
         assert!(offset.is_multiple_of(4), "an aligned word");
         let word = self.at(offset, 4).cast();
-        // SAFETY: inside a page-aligned block that lives for ever, aligned, always accessed raw.
+        // SAFETY: inside a block aligned to 64 that lives for ever, aligned, always accessed raw.
         u32::from_be(unsafe { AtomicU32::from_ptr(word) }.load(Ordering::Relaxed))
     }
 
@@ -108,7 +114,7 @@ impl QueueMemory {
         let words = self.at(offset, 64).cast::<u64>();
         let mut block = [0; 64];
         for (i, out) in block.chunks_exact_mut(8).enumerate() {
-            // SAFETY: inside a page-aligned block that lives for ever, aligned, always accessed raw.
+            // SAFETY: inside a block aligned to 64 that lives for ever, aligned, always accessed raw.
             let word = unsafe { AtomicU64::from_ptr(words.wrapping_add(i)) }.load(Ordering::Relaxed);
             out.copy_from_slice(&word.to_ne_bytes());
         }
@@ -123,7 +129,7 @@ impl QueueMemory {
     pub fn read_segment(&self, offset: usize) -> [u8; 16] {
         assert!(offset.is_multiple_of(8), "an aligned segment");
         let words = self.at(offset, 16).cast::<u64>();
-        // SAFETY: inside a page-aligned block that lives for ever, aligned, always accessed raw.
+        // SAFETY: inside a block aligned to 64 that lives for ever, aligned, always accessed raw.
         let first = unsafe { AtomicU64::from_ptr(words) }.load(Ordering::Relaxed);
         // SAFETY: as above; the second word of the 16 bytes that `at` has checked.
         let second = unsafe { AtomicU64::from_ptr(words.wrapping_add(1)) }.load(Ordering::Relaxed);
@@ -142,7 +148,7 @@ impl QueueMemory {
         assert!(offset.is_multiple_of(8), "an aligned segment");
         let words = self.at(offset, 16).cast::<u64>();
         for (i, word) in segment.as_chunks::<8>().0.iter().enumerate() {
-            // SAFETY: inside a page-aligned block that lives for ever, aligned, always accessed raw.
+            // SAFETY: inside a block aligned to 64 that lives for ever, aligned, always accessed raw.
             let at = unsafe { AtomicU64::from_ptr(words.wrapping_add(i)) };
             at.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
         }
