@@ -76,7 +76,7 @@ impl Qp {
         let has_sq = init.qp_type != QpType::XrcRecv;
         let has_rq = init.srq.is_none() && !matches!(init.qp_type, QpType::XrcSend | QpType::XrcRecv);
         let given = QpCaps {
-            max_send_wr: if has_sq { caps.max_send_wr.max(1) } else { 0 },
+            max_send_wr: if has_sq { caps.max_send_wr.max(limits::MIN_SEND_WR) } else { 0 },
             max_send_sge: if has_sq { caps.max_send_sge.max(1) } else { 0 },
             max_recv_wr: if has_rq { caps.max_recv_wr } else { 0 },
             max_recv_sge: if has_rq { caps.max_recv_sge } else { 0 },
