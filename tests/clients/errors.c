@@ -19,6 +19,7 @@ int main(int argc, char **argv)
 	struct ibv_send_wr wr = {.wr_id = 0xadbe, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE}, *bad;
 	enum ibv_wc_status wanted = IBV_WC_REM_ACCESS_ERR;
 	struct ibv_wc wc;
+	int timeout = 14, retries = 7;
 	uint32_t nobody;
 
 	CHECK(pd && cq, "alloc_pd or create_cq");
@@ -32,10 +33,12 @@ int main(int argc, char **argv)
 		CHECK(!ibv_destroy_qp(b), "ibv_destroy_qp");
 		b = NULL;
 		wanted = IBV_WC_RETRY_EXC_ERR;
+		timeout = 10;
+		retries = 3;
 	}
-	connect_rc(a, nobody, 7, 5, gid, 10, 3);
+	connect_rc(a, nobody, 7, 5, gid, timeout, retries);
 	if (b)
-		connect_rc(b, a->qp_num, 5, 7, gid, 10, 3);
+		connect_rc(b, a->qp_num, 5, 7, gid, timeout, retries);
 	sge.addr = (uintptr_t)memory;
 	sge.lkey = mr->lkey;
 	wr.wr.rdma.remote_addr = (uintptr_t)memory + 4096;

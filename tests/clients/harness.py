@@ -67,7 +67,7 @@ class Proc:
             pass
 
 
-def tail(text, lines=25):
+def tail(text, lines=60):
     rows = text.rstrip().split("\n")
     return "\n".join(rows[-lines:])
 
