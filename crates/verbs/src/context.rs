@@ -4,7 +4,7 @@ use crate::abi::*;
 use crate::device::Device;
 use crate::event::{EventQueue, lock};
 use crate::handle::{MUTEX, null};
-use crate::{cq, cq_ex, dm, host, mr, mw, pd, post, qp, query, srq, tables, xrcd};
+use crate::{cq, cq_ex, dm, host, import, mr, mw, pd, post, qp, query, srq, tables, xrcd};
 use adverb_nic::{CqId, MrId, MwId, PdId, QpId, SrqId, XrcdId};
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
@@ -130,18 +130,23 @@ fn verbs_ops(context: ibv_context) -> verbs_context {
 /// C ABI: see `ibv_open_device(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
-    if let Err(errno) = host::open() {
-        return null(errno);
-    }
-    let events = match EventQueue::new() {
-        Ok(events) => events,
-        Err(errno) => return null(errno),
-    };
-    // SAFETY: plain system call without pointers.
-    let cmd_fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+    // SAFETY: a C string; plain system call.
+    let cmd_fd = unsafe { libc::memfd_create(c"adverb".as_ptr(), libc::MFD_CLOEXEC) };
     if cmd_fd < 0 {
         return null(crate::handle::errno());
     }
+    open(device, cmd_fd).unwrap_or_else(|errno| {
+        // SAFETY: created just now.
+        unsafe { libc::close(cmd_fd) };
+        null(errno)
+    })
+}
+
+/// A new context of a device. Its command descriptor is a file of its own whose identity stands for the
+/// context (`ibv_import_device`); the context takes it over unless opening fails.
+pub(crate) fn open(device: *mut ibv_device, cmd_fd: c_int) -> Result<*mut ibv_context, c_int> {
+    host::open()?;
+    let events = EventQueue::new()?;
     let verbs = verbs_ops(ibv_context {
         device,
         ops: context_ops(),
@@ -152,7 +157,8 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_co
         abi_compat: usize::MAX as *mut c_void,
     });
     let context = Context { verbs: verbs.into(), events, resources: Mutex::new(BTreeSet::new()), cmd_fd };
-    Box::leak(Box::new(context)).as_c()
+    import::offer_context(cmd_fd, device);
+    Ok(Box::leak(Box::new(context)).as_c())
 }
 
 /// Closes a context. What the program left alive in it is destroyed, as a kernel would.
@@ -176,15 +182,22 @@ pub unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
                 host::control(|nic| nic.destroy_srq(id))
             }
             Resource::Mw(id) => host::memory(|memory| memory.dealloc_mw(id)),
-            Resource::Mr(id) => host::memory(|memory| memory.dereg_mr(id)),
+            Resource::Mr(id) => {
+                import::withdraw_mr(id);
+                host::memory(|memory| memory.dereg_mr(id))
+            }
             Resource::Cq(id) => {
                 tables::remove_cq(id);
                 host::control(|nic| nic.destroy_cq(id))
             }
             Resource::Xrcd(id, _) => xrcd::release(id),
-            Resource::Pd(id) => host::memory(|memory| memory.dealloc_pd(id)),
+            Resource::Pd(id) => {
+                import::withdraw_pd(id);
+                host::memory(|memory| memory.dealloc_pd(id))
+            }
         };
     }
+    import::withdraw_context(context.cmd_fd);
     // SAFETY: the descriptor is this context's own.
     unsafe { libc::close(context.cmd_fd) };
     0

@@ -6,10 +6,11 @@
 //! `libibverbs.map`.
 //!
 //! What is not offered answers EOPNOTSUPP: flow steering, counters, raw packet queues, work queues and
-//! their indirection tables, tag matching, DMA buffers, imports, enhanced connection options.
+//! their indirection tables, tag matching, DMA buffers, imports from other processes, enhanced connection options.
 
 pub mod abi;
 mod ah;
+mod alone;
 mod channel;
 mod compat;
 mod context;

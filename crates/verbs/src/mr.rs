@@ -2,16 +2,18 @@
 
 use crate::abi::*;
 use crate::context::{Context, Resource};
-use crate::dm::Dm;
+use crate::dm::Block;
 use crate::handle::{handle, null, pointer_or_null, set_errno};
-use crate::host;
+use crate::import::Region;
 use crate::mapping;
 use crate::pd::Pd;
+use crate::{host, import};
 use adverb_nic::memory::Rereg;
 use adverb_nic::{Access, MrId, MrInit};
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::Arc;
 
 /// A memory region.
 #[repr(C)]
@@ -21,12 +23,33 @@ pub(crate) struct Mr {
     /// The domain that counts it; re-registration may change it.
     domain: AtomicPtr<ibv_pd>,
     /// Of device memory: what it is part of.
-    dm: *mut ibv_dm,
+    dm: Option<Arc<Block>>,
 }
 
 handle!(Mr, ibv_mr);
 
 impl Mr {
+    /// Another name of a region.
+    pub(crate) fn imported(domain: &Pd, pd: *mut ibv_pd, region: &Region) -> Mr {
+        domain.hold();
+        let ibv = ibv_mr {
+            context: domain.context(),
+            pd,
+            addr: core::ptr::null_mut(),
+            length: region.length,
+            handle: region.info.id.index() as u32,
+            lkey: region.info.lkey.0,
+            rkey: region.info.rkey.0,
+        };
+        Mr { ibv: ibv.into(), id: region.info.id, domain: AtomicPtr::new(pd), dm: None }
+    }
+
+    /// Takes back the hold on the region's domain.
+    pub(crate) fn release_domain(&self) {
+        // SAFETY: it counts this region until now, so it is alive.
+        unsafe { Pd::of(self.domain.load(Ordering::Acquire)) }.release();
+    }
+
     /// The key for scatter/gather entries.
     pub(crate) fn lkey(&self) -> u32 {
         // SAFETY: a field of the live object that nothing writes.
@@ -40,14 +63,14 @@ pub(crate) struct Piece {
     pub(crate) length: usize,
     pub(crate) iova: u64,
     pub(crate) access: c_uint,
-    pub(crate) dm: *mut ibv_dm,
+    pub(crate) dm: Option<Arc<Block>>,
 }
 
 /// Registers memory and makes the object.
 ///
 /// # Safety
 /// `pd` is alive, and the memory is the caller's to share until it deregisters it.
-pub(crate) unsafe fn register(pd: *mut ibv_pd, piece: &Piece) -> Result<*mut ibv_mr, c_int> {
+pub(crate) unsafe fn register(pd: *mut ibv_pd, piece: Piece) -> Result<*mut ibv_mr, c_int> {
     // SAFETY: by the caller's promise.
     let domain = unsafe { Pd::of(pd) };
     let access = Access::from_verbs(piece.access).map_err(|error| error.errno())?;
@@ -62,6 +85,7 @@ pub(crate) unsafe fn register(pd: *mut ibv_pd, piece: &Piece) -> Result<*mut ibv
     let context = domain.context();
     // SAFETY: the context outlives its objects.
     unsafe { Context::of(context) }.add(Resource::Mr(info.id));
+    import::offer_mr(&info, domain.id, piece.length);
     let ibv = ibv_mr {
         context,
         pd,
@@ -118,7 +142,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
     access: c_uint,
 ) -> *mut ibv_mr {
     // SAFETY: as the caller promises.
-    pointer_or_null(unsafe { register(pd, &Piece { addr, length, iova, access, dm: core::ptr::null_mut() }) })
+    pointer_or_null(unsafe { register(pd, Piece { addr, length, iova, access, dm: None }) })
 }
 
 /// Registers memory of another device: not offered.
@@ -183,7 +207,7 @@ unsafe fn reregister(
     let has = |bit: u32| flags & bit != 0;
     // SAFETY: by the caller's promise.
     let (region, old) = unsafe { (Mr::of(mr), *mr) };
-    if !region.dm.is_null() {
+    if region.dm.is_some() {
         return Err(libc::EOPNOTSUPP);
     }
     let new_access = if has(IBV_REREG_MR_CHANGE_ACCESS) {
@@ -238,9 +262,10 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     // SAFETY: context, domain and device memory outlive the region; the caller gives the region up.
     unsafe {
         Context::of((*mr).context).remove(&Resource::Mr(region.id));
-        Pd::of(region.domain.load(Ordering::Acquire)).release();
-        if !region.dm.is_null() {
-            Dm::of(region.dm).release();
+        import::withdraw_mr(region.id);
+        region.release_domain();
+        if let Some(block) = &region.dm {
+            block.release();
         }
         drop(Mr::take(mr));
     }

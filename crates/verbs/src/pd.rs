@@ -7,7 +7,7 @@
 use crate::abi::*;
 use crate::context::{Context, Resource};
 use crate::handle::{handle, null, pointer_or_null};
-use crate::host;
+use crate::{host, import};
 use adverb_nic::PdId;
 use adverb_nic::memory::Memory;
 use core::ffi::c_int;
@@ -34,6 +34,11 @@ struct Parent {
 handle!(Pd, ibv_pd);
 
 impl Pd {
+    /// A second name of a domain, which counts the objects made with it by itself.
+    pub(crate) fn imported(context: *mut ibv_context, id: PdId) -> Self {
+        Pd::new(context, id, None)
+    }
+
     fn new(context: *mut ibv_context, id: PdId, parent: Option<Parent>) -> Self {
         let ibv = ibv_pd { context, handle: id.index() as u32 };
         Pd { ibv: ibv.into(), id, users: AtomicU32::new(0), parent }
@@ -43,6 +48,11 @@ impl Pd {
     pub(crate) fn context(&self) -> *mut ibv_context {
         // SAFETY: the field is written once, before the object is given to C.
         unsafe { (*self.ibv.get()).context }
+    }
+
+    /// Whether objects made with this domain are alive.
+    pub(crate) fn is_used(&self) -> bool {
+        self.users.load(Ordering::Acquire) > 0
     }
 
     /// Counts an object made with this domain.
@@ -76,6 +86,7 @@ pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd 
     match host::memory(Memory::alloc_pd) {
         Ok(id) => {
             owner.add(Resource::Pd(id));
+            import::offer_pd(id);
             Pd::new(context, id, None).give()
         }
         Err(errno) => null(errno),
@@ -90,7 +101,7 @@ pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd 
 pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     // SAFETY: the caller passes a live domain.
     let domain = unsafe { Pd::of(pd) };
-    if domain.users.load(Ordering::Acquire) > 0 {
+    if domain.is_used() {
         return libc::EBUSY;
     }
     if let Some(parent) = &domain.parent {
@@ -108,6 +119,7 @@ pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
         }
         // SAFETY: the domain's context outlives it.
         unsafe { Context::of(domain.context()) }.remove(&Resource::Pd(id));
+        import::withdraw_pd(id);
     }
     // SAFETY: the caller gives the domain up.
     drop(unsafe { Pd::take(pd) });

@@ -23,7 +23,7 @@ pub(crate) struct Xrcd {
 handle!(Xrcd, ibv_xrcd);
 
 /// Device and inode of a file.
-type FileId = (u64, u64);
+pub(crate) type FileId = (u64, u64);
 
 /// An open domain of the NIC.
 struct Open {
@@ -33,7 +33,8 @@ struct Open {
 
 static OPEN: Mutex<BTreeMap<XrcdId, Open>> = Mutex::new(BTreeMap::new());
 
-fn file_id(fd: c_int) -> Result<FileId, c_int> {
+/// Which file a descriptor is open on. `Err` is errno.
+pub(crate) fn file_id(fd: c_int) -> Result<FileId, c_int> {
     // SAFETY: integers.
     let mut stat: libc::stat = unsafe { core::mem::zeroed() };
     // SAFETY: writes into the local.

@@ -61,6 +61,13 @@ unsafe extern "C" {
         port: u8,
     ) -> *mut ibv_ah;
     pub fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int;
+    pub fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context;
+    pub fn ibv_import_pd(context: *mut ibv_context, handle: u32) -> *mut ibv_pd;
+    pub fn ibv_unimport_pd(pd: *mut ibv_pd);
+    pub fn ibv_import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr;
+    pub fn ibv_unimport_mr(mr: *mut ibv_mr);
+    pub fn ibv_import_dm(context: *mut ibv_context, handle: u32) -> *mut ibv_dm;
+    pub fn ibv_unimport_dm(dm: *mut ibv_dm);
     pub fn ibv_get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int;
     pub fn ibv_ack_async_event(event: *mut ibv_async_event);
 }

@@ -399,6 +399,39 @@ fn device_memory_is_bounded_and_reached_by_offset() {
 }
 
 #[test]
+fn objects_have_second_names_within_the_process() {
+    let f = Fixture::new();
+    let verbs = extended(f.context);
+    // SAFETY: live objects throughout.
+    unsafe {
+        let stranger = std::fs::File::open("/dev/null").expect("a file");
+        assert!(ibv_import_device(stranger.as_raw_fd()).is_null());
+        assert_eq!(errno(), libc::EOPNOTSUPP);
+        let context = ibv_import_device(libc::dup((*f.context).cmd_fd));
+        assert!(!context.is_null());
+        assert!(ibv_import_pd(context, u32::MAX).is_null());
+        let pd = ibv_import_pd(context, (*f.pd).handle);
+        let mr = ibv_import_mr(pd, (*f.mr).handle);
+        assert_eq!(((*mr).lkey, (*mr).rkey, (*mr).length), ((*f.mr).lkey, (*f.mr).rkey, 8192));
+        let mut attr = ibv_alloc_dm_attr { length: 64, log_align_req: 0, comp_mask: 0 };
+        let dm = verbs.alloc_dm.expect("set")(f.context, &mut attr);
+        let again = ibv_import_dm(context, (*dm).handle);
+        let mut out = [0u8; 4];
+        assert_eq!((*dm).memcpy_to_dm.expect("set")(dm, 8, b"same".as_ptr().cast(), 4), 0);
+        assert_eq!((*again).memcpy_from_dm.expect("set")(out.as_mut_ptr().cast(), again, 8, 4), 0);
+        assert_eq!(&out, b"same");
+        // The memory stays for the name that is left.
+        assert_eq!(verbs.free_dm.expect("set")(dm), 0);
+        assert_eq!((*again).memcpy_from_dm.expect("set")(out.as_mut_ptr().cast(), again, 8, 4), 0);
+        ibv_unimport_dm(again);
+        ibv_unimport_mr(mr);
+        ibv_unimport_pd(pd);
+        assert_eq!(ibv_close_device(context), 0);
+    }
+    f.close();
+}
+
+#[test]
 fn closing_takes_along_what_was_left() {
     let path = concat!(env!("CARGO_TARGET_TMPDIR"), "/left-open");
     let file = std::fs::File::create(path).expect("a file");
