@@ -316,10 +316,10 @@ impl Nic {
     pub fn poll_cq(&mut self, cq: CqId) -> Result<Option<Completion>, Error> {
         let queue = self.shared.cqs.get_mut(cq).ok_or(Error::NoSuchObject)?;
         let Some(entry) = queue.pop() else { return Ok(None) };
-        if let Some(end) = entry.release_to
-            && let Some((_, qp)) = self.qps.at(entry.completion.qp.get() & 0xffff)
+        if let Some(release) = entry.release
+            && let Some(qp) = self.qps.get_mut(release.qp)
         {
-            qp.sq.release_to(end);
+            qp.sq.release_to(release.end);
         }
         Ok(Some(entry.completion))
     }

@@ -7,7 +7,7 @@ use crate::explain::Explanation;
 use crate::ids::{CqId, SrqId, XrcdId};
 use crate::limits;
 use crate::memory::{AccessFault, Memory, Payload, dma};
-use crate::queue::cq::{Added, Cq, Entry};
+use crate::queue::cq::{Added, Cq, Entry, Release};
 use crate::queue::recv::Srq;
 use crate::slab::Slab;
 use crate::work::{Completion, Sge, Status};
@@ -43,8 +43,8 @@ impl Shared {
 
     /// Writes a completion, or queues it as a step of its own.
     #[inline]
-    pub fn complete(&mut self, cq: CqId, completion: Completion, release_to: Option<u32>) {
-        let entry = Entry { completion, release_to };
+    pub fn complete(&mut self, cq: CqId, completion: Completion, release: Option<Release>) {
+        let entry = Entry { completion, release };
         if self.stepped {
             self.pending.push_back((cq, entry));
         } else {

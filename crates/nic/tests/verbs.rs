@@ -333,3 +333,35 @@ fn memory_windows_narrow_and_end_access() {
     w.send(0, a, wr(4, SendOp::Write(mb.addr() + 100, key), &[ma.sge(0, 1)]));
     assert_eq!(w.completion(0).status, Status::RemoteAccess);
 }
+
+#[test]
+fn the_general_services_queue_frees_its_own_slots_only() {
+    let mut w = World::new(2, 11);
+    let caps = QpCaps { max_send_wr: 16, max_send_sge: 1, max_inline: 0, ..CAPS };
+    // Index 1 is another queue pair's; queue pair number 1 is the general services'.
+    let (first, _) = w.pair(QpType::Rc, CAPS, &Link::default());
+    let (second, _) = w.pair(QpType::Rc, caps, &Link::default());
+    let gsi = w.qp(0, QpType::Gsi, CAPS);
+    w.connect((0, gsi), (1, first), &Link::default());
+    assert_eq!(w.nodes[0].nic.qp_number(gsi).unwrap(), qpn(1));
+    let ma = w.memory(0, 64);
+    let to = UdAddress {
+        dgid: w.nodes[1].gid,
+        qpn: qpn(1),
+        qkey: 0x8001_0000,
+        traffic_class: 0,
+        hop_limit: 0,
+        path: PathId::DEFAULT,
+    };
+    let sges = [ma.sge(0, 8)];
+    for i in 0..40 {
+        w.send(0, gsi, SendWr { ud: Some(to), ..wr(i, SendOp::Send, &sges) });
+        assert_eq!(w.completion(0).wr_id, i);
+    }
+    w.drop_if = Some(Box::new(|_, _| true));
+    for i in 0..16 {
+        w.send(0, second, wr(i, SendOp::Send, &sges));
+    }
+    let full = w.nodes[0].nic.post_send(w.now, second, &wr(16, SendOp::Send, &sges));
+    assert_eq!(full, Err(Error::QueueFull));
+}

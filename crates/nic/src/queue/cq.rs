@@ -1,6 +1,7 @@
 //! Completion queues (IBTA 10.8, 11.4.2): a bounded ring of completions, armed for events.
 
 use crate::error::Error;
+use crate::ids::QpId;
 use crate::work::Completion;
 use adverb_wire::QpNumber;
 use std::collections::VecDeque;
@@ -17,8 +18,15 @@ pub(crate) enum Armed {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
     pub completion: Completion,
-    /// Send queue blocks before this index are free once the entry is polled.
-    pub release_to: Option<u32>,
+    /// What polling the entry frees.
+    pub release: Option<Release>,
+}
+
+/// Send queue blocks before `end` of a queue pair.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Release {
+    pub qp: QpId,
+    pub end: u32,
 }
 
 /// A completion queue.

@@ -17,6 +17,7 @@ use crate::event::Event;
 use crate::memory::AccessFault;
 use crate::nic::TxFrame;
 use crate::qp::Qp;
+use crate::queue::cq::Release;
 use crate::queue::wqe::{GatherCursor, Wqe, WqeOp};
 use crate::shared::Shared;
 use crate::transport::{Cause, completion, enter_error, explain, segmentation};
@@ -498,7 +499,7 @@ pub(crate) fn complete_oldest(qp: &mut Qp, sh: &mut Shared, now: Instant, entry:
         let wr_id = qp.sq.wr_id(entry.block);
         let mut done = completion(qp, now, wr_id, completion_op(entry.op), Status::Success);
         done.byte_len = byte_len;
-        sh.complete(qp.send_cq, done, Some(entry.end_block));
+        sh.complete(qp.send_cq, done, Some(Release { qp: qp.id, end: entry.end_block }));
     }
 }
 
@@ -510,7 +511,7 @@ pub(crate) fn fail_oldest(qp: &mut Qp, sh: &mut Shared, now: Instant, cause: &Ca
         qp.requester.head = qp.requester.head.wrapping_add(1);
         let mut done = completion(qp, now, wr_id, completion_op(entry.op), cause.status);
         done.vendor = cause.packet.and_then(|p| p.syndrome).unwrap_or(0) as u32;
-        sh.complete(qp.send_cq, done, Some(entry.end_block));
+        sh.complete(qp.send_cq, done, Some(Release { qp: qp.id, end: entry.end_block }));
     }
     if qp.is_datagram() || qp.qp_type == QpType::Uc {
         // Unreliable services stop sending only (IBTA 10.3.1.6).
@@ -552,7 +553,7 @@ pub(crate) fn flush(qp: &mut Qp, sh: &mut Shared, now: Instant) {
 
 fn flush_one(qp: &mut Qp, sh: &mut Shared, now: Instant, block: u32, end_block: u32, op: WqeOp) {
     let done = completion(qp, now, qp.sq.wr_id(block), completion_op(op), Status::WorkRequestFlushed);
-    sh.complete(qp.send_cq, done, Some(end_block));
+    sh.complete(qp.send_cq, done, Some(Release { qp: qp.id, end: end_block }));
 }
 
 const fn completion_op(op: WqeOp) -> CompletionOp {
