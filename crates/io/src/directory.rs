@@ -61,6 +61,7 @@ const ENTRY_LEN: usize = 256;
 const PID_AT: usize = 0;
 const GENERATION_AT: usize = 8;
 const ARMED_AT: usize = 64;
+const WAKER_AT: usize = 68;
 const ANNOUNCED_AT: usize = 128;
 const TABLE_LEN: usize = PAGE + 256 * ENTRY_LEN;
 /// Byte of the file that is locked while slots are given out.
@@ -213,6 +214,12 @@ impl Member {
     #[inline]
     pub fn own_armed(&self) -> &AtomicU32 {
         self.armed(self.slot)
+    }
+
+    /// The processor from which a slot's bell was rung last.
+    #[inline]
+    pub fn waker_cpu(&self, slot: Slot) -> &AtomicU32 {
+        self.table.u32_at(entry_at(slot) + WAKER_AT)
     }
 
     fn announced(&self, slot: Slot, word: usize) -> &AtomicU64 {

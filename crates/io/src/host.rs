@@ -17,11 +17,13 @@ use adverb_wire::{Gid, Instant, QpNumber};
 use std::borrow::Cow;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 
 /// Packets in flight that a queue pair may have by default, at most: what a ring holds twice over.
 const MAX_UNACKED: u32 = 128;
+/// Looks at a held lock before sleeping for it: some tens of microseconds.
+const LOCK_SPINS: u32 = 1000;
 /// Kernel memory that one received packet takes beside its payload.
 const SOCKET_OVERHEAD: usize = 1024;
 
@@ -35,10 +37,27 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Locks the NIC. A thread that panicked while it held the lock was in a caller's closure, or hit one
-    /// of our assertions; the NIC itself is whole between calls.
+    /// Locks the NIC, spinning for as long as a round usually takes: on a machine whose processors all
+    /// spin, a thread that went to sleep for the lock would wait for the next scheduling tick.
     #[inline]
     pub fn lock(&self) -> MutexGuard<'_, Core> {
+        match self.core.try_lock() {
+            Ok(core) => core,
+            Err(_) => self.lock_contended(),
+        }
+    }
+
+    /// A thread that panicked while it held the lock was in a caller's closure, or hit one of our
+    /// assertions; the NIC itself is whole between calls, so a poisoned lock is taken as it is.
+    #[cold]
+    fn lock_contended(&self) -> MutexGuard<'_, Core> {
+        for _ in 0..LOCK_SPINS {
+            match self.core.try_lock() {
+                Ok(core) => return core,
+                Err(TryLockError::Poisoned(core)) => return core.into_inner(),
+                Err(TryLockError::WouldBlock) => std::hint::spin_loop(),
+            }
+        }
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -120,9 +139,10 @@ impl Host {
     pub fn post<R>(&self, f: impl FnOnce(&mut Nic, Instant) -> R) -> R {
         let core = &mut *self.shared.lock();
         let now = core.clock.now();
+        progress::before_post(self.shared);
         let result = f(&mut core.nic, now);
         core.transmit(now);
-        self.after(core, Call::Other);
+        self.after(core, Call::Post);
         result
     }
 
@@ -139,7 +159,7 @@ impl Host {
             }
             count = core.take(cq, max, &mut out)?;
         }
-        self.after(core, if count == 0 { Call::EmptyPoll } else { Call::Other });
+        self.after(core, if count == 0 { Call::EmptyPoll } else { Call::FullPoll });
         Ok(count)
     }
 

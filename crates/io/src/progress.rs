@@ -5,8 +5,9 @@
 //! thread. Nobody tells which of the two an application will do next; so, by what it did last:
 //!
 //! ```text
-//! after an empty poll     it will come back: peers ring no bell
-//! after anything else     EAGER: the bell is armed at once; a peer's frame wakes the thread
+//! after an empty poll     it will come back: peers ring no bell, the thread looks every tick
+//! after a post            the same, unless posts were not followed by polls lately
+//! after completions       EAGER: the bell is armed at once; a peer's frame wakes the thread
 //!                         LAZY: the thread looks twice in a row every tick
 //! no call for IDLE        the bell is armed, and the thread sleeps until a frame or a deadline
 //! ```
@@ -31,6 +32,10 @@ const SECOND_LOOK: Duration = Duration::from_us(30);
 const IDLE: Duration = Duration::from_ms(10);
 /// Useless wakes in a row after which the bell stays silent.
 const USELESS_MAX: u32 = 64;
+/// A thread that finds so many frames at once, on the processor of their sender, lets more of them come
+/// before it has its bell rung again: else each few frames would cost two thread switches.
+const STREAM_FRAMES: usize = 4;
+const MODERATION: Duration = Duration::from_us(30);
 /// How long the thread spins after the last frame.
 const SPIN: Duration = Duration::from_us(40);
 /// Scheduling slice of the thread.
@@ -44,10 +49,18 @@ const GROUPS_WATCHED: usize = 6;
 pub struct State {
     /// Calls that made a round or may have left work.
     calls: AtomicU32,
-    /// The last call was a poll that found nothing.
+    /// The last call was one after which the application will poll.
     polling: AtomicBool,
+    /// The last call was a post.
+    posted: AtomicBool,
+    /// The application does not poll after it posts.
+    posts_alone: AtomicBool,
     /// The bell stays silent while the application is active.
     lazy: AtomicBool,
+    /// The bell was armed here, and not silenced here since: if it is silent now, it was rung.
+    armed: AtomicBool,
+    /// Rings in a row for frames that the application took by itself.
+    useless: AtomicU32,
     /// The thread sleeps without a tick.
     asleep: AtomicBool,
     /// The thread ends.
@@ -59,10 +72,42 @@ pub struct State {
 pub enum Call {
     /// A poll that found nothing.
     EmptyPoll,
-    /// A poll that found something, a post, or a control call.
-    Other,
+    /// A poll that found something.
+    FullPoll,
+    /// A post or a control call.
+    Post,
     /// A request for an event: the caller will probably sleep.
     Arm,
+}
+
+/// To be called at the start of a post, with the lock held: an answer that comes before the application
+/// polls rings no bell. A woken peer may run, and answer, before the post returns.
+#[inline]
+pub fn before_post(shared: &Shared) {
+    let armed = shared.member.own_armed();
+    let state = &shared.state;
+    let returns = !state.posts_alone.load(Ordering::Relaxed) && !state.asleep.load(Ordering::Relaxed);
+    if returns && armed.load(Ordering::Relaxed) != 0 {
+        disarm(shared);
+    }
+}
+
+/// Asks peers not to ring.
+#[inline]
+fn disarm(shared: &Shared) {
+    shared.member.own_armed().store(0, Ordering::Relaxed);
+    shared.state.armed.store(false, Ordering::Relaxed);
+}
+
+/// Counts a bell that nobody needed, and silences it after too many of them.
+fn note_useless(shared: &Shared) {
+    let useless = shared.state.useless.load(Ordering::Relaxed) + 1;
+    let lazy = useless >= USELESS_MAX;
+    shared.state.useless.store(if lazy { 0 } else { useless }, Ordering::Relaxed);
+    if lazy {
+        shared.state.lazy.store(true, Ordering::Relaxed);
+        disarm(shared);
+    }
 }
 
 /// To be called at the end of every application call, with the lock held.
@@ -70,20 +115,37 @@ pub enum Call {
 pub fn after_call(shared: &Shared, core: &mut Core, call: Call) {
     let state = &shared.state;
     state.calls.store(state.calls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    let posted = state.posted.load(Ordering::Relaxed);
+    if posted != (call == Call::Post) {
+        state.posted.store(call == Call::Post, Ordering::Relaxed);
+    }
+    let returns = match call {
+        Call::EmptyPoll => true,
+        Call::Post => !state.posts_alone.load(Ordering::Relaxed),
+        Call::FullPoll | Call::Arm => false,
+    };
+    if posted && matches!(call, Call::EmptyPoll | Call::FullPoll) {
+        state.posts_alone.store(false, Ordering::Relaxed);
+    }
+    if state.polling.load(Ordering::Relaxed) != returns {
+        state.polling.store(returns, Ordering::Relaxed);
+    }
     let armed = shared.member.own_armed();
-    if call == Call::EmptyPoll {
-        if !state.polling.load(Ordering::Relaxed) {
-            state.polling.store(true, Ordering::Relaxed);
-        }
-        if armed.load(Ordering::Relaxed) != 0 && !state.asleep.load(Ordering::Relaxed) {
-            armed.store(0, Ordering::Relaxed);
+    let is_armed = armed.load(Ordering::Relaxed) != 0;
+    if !is_armed && state.armed.load(Ordering::Relaxed) {
+        // It was rung, but the application is here before the thread.
+        state.armed.store(false, Ordering::Relaxed);
+        note_useless(shared);
+    }
+    if returns {
+        if is_armed && !state.asleep.load(Ordering::Relaxed) {
+            disarm(shared);
         }
     } else {
-        state.polling.store(false, Ordering::Relaxed);
         if call == Call::Arm && state.lazy.swap(false, Ordering::Relaxed) {
             shared.member.bell().ring();
         }
-        if !state.lazy.load(Ordering::Relaxed) && armed.load(Ordering::Relaxed) == 0 {
+        if !is_armed && !state.lazy.load(Ordering::Relaxed) {
             arm(shared, core);
         }
     }
@@ -94,28 +156,21 @@ pub fn after_call(shared: &Shared, core: &mut Core, call: Call) {
 }
 
 /// Asks peers to ring the bell, and deals with the frames that came just before. False if more keep
-/// coming: then the bell is not armed.
+/// coming: then the bell is not armed, and the thread was told to look.
 fn arm(shared: &Shared, core: &mut Core) -> bool {
     let armed = shared.member.own_armed();
-    for _ in 0..2 {
+    for _ in 0..3 {
+        shared.state.armed.store(true, Ordering::Relaxed);
         armed.store(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         if !core.has_frames() {
             return true;
         }
-        armed.store(0, Ordering::Relaxed);
+        disarm(shared);
         core.round(false);
     }
-    if core.has_frames() {
-        shared.member.bell().ring();
-        return false;
-    }
-    armed.store(1, Ordering::SeqCst);
-    fence(Ordering::SeqCst);
-    if core.has_frames() {
-        shared.member.bell().ring();
-    }
-    true
+    shared.member.bell().ring();
+    false
 }
 
 /// Tells the thread to end.
@@ -142,7 +197,6 @@ enum Next {
 struct Watch {
     seen_calls: u32,
     changed: Instant,
-    useless: u32,
     /// Calls counted at the first of two looks, if it found frames.
     first_look: Option<u32>,
     load: AppLoad,
@@ -151,8 +205,7 @@ struct Watch {
 /// The progress thread.
 pub fn run(shared: &Shared) {
     sys::prefer_short_waits(SLICE);
-    let mut watch =
-        Watch { seen_calls: 0, changed: Instant::ZERO, useless: 0, first_look: None, load: AppLoad::new() };
+    let mut watch = Watch { seen_calls: 0, changed: Instant::ZERO, first_look: None, load: AppLoad::new() };
     let mut woken = Woken::default();
     while !shared.state.stop.load(Ordering::Relaxed) {
         let (next, fds, now) = {
@@ -204,22 +257,31 @@ impl Watch {
             return self.tick(shared, core, now, calls);
         }
         self.first_look = None;
-        if !(woken.bell || woken.socket) && active {
+        let ticked = !(woken.bell || woken.socket) && active;
+        if ticked {
             self.note_tick(core);
         }
         let done = core.round(woken.socket || !active);
-        self.note_wake(core, done, woken, called && !was_asleep);
-        if self.useless >= USELESS_MAX && active {
-            self.useless = 0;
-            state.lazy.store(true, Ordering::Relaxed);
-            shared.member.own_armed().store(0, Ordering::Relaxed);
+        if ticked && done.frames > 0 {
+            // It did not come back as expected.
+            state.polling.store(false, Ordering::Relaxed);
+            state.posts_alone.store(state.posted.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        self.note_wake(shared, core, done, woken, called && !was_asleep);
+        if active && state.lazy.load(Ordering::Relaxed) {
             return Next::Wait { until: Some(now + TICK), socket: false };
         }
         if core.has_more() {
             return Next::Again;
         }
-        if done.frames > 0 && done.events == 0 && !self.load.is_busy() {
+        // On the processor of who woke it, spinning would only keep that one from going on.
+        let shares_cpu = woken.bell
+            && shared.member.waker_cpu(shared.member.slot()).load(Ordering::Relaxed) == sys::current_cpu();
+        if done.frames > 0 && done.events == 0 && !shares_cpu && !self.load.is_busy() {
             return Next::Spin;
+        }
+        if shares_cpu && done.frames >= STREAM_FRAMES {
+            return Next::Wait { until: Some(now + MODERATION), socket: true };
         }
         let polling = active && state.polling.load(Ordering::Relaxed);
         if !polling && !arm(shared, core) {
@@ -251,7 +313,7 @@ impl Watch {
                     shared.state.lazy.store(false, Ordering::Relaxed);
                     shared.state.polling.store(false, Ordering::Relaxed);
                     self.first_look = None;
-                    self.useless = 0;
+                    shared.state.useless.store(0, Ordering::Relaxed);
                     return self.step(shared, core, now, Woken { bell: false, socket: true });
                 }
                 _ => {
@@ -276,7 +338,7 @@ impl Watch {
         }
     }
 
-    fn note_wake(&mut self, core: &mut Core, done: Done, woken: Woken, app_was_here: bool) {
+    fn note_wake(&self, shared: &Shared, core: &mut Core, done: Done, woken: Woken, app_was_here: bool) {
         let Some(port) = &mut core.port else { return };
         port.counters.frames_by_thread += done.frames as u64;
         if !(woken.bell || woken.socket) {
@@ -284,27 +346,30 @@ impl Watch {
         }
         port.counters.wakes += 1;
         if done.frames > 0 {
-            self.useless = 0;
+            shared.state.useless.store(0, Ordering::Relaxed);
         } else if app_was_here {
             port.counters.wakes_useless += 1;
-            self.useless += 1;
+            if woken.socket && !woken.bell {
+                note_useless(shared);
+            }
         }
     }
 
     /// Takes frames as they come, until none has come for a while or the application is back.
     fn spin(&mut self, shared: &Shared) {
         let state = &shared.state;
-        shared.member.own_armed().store(0, Ordering::Relaxed);
+        disarm(shared);
         let mut last_frame = None;
         let mut looks = 0u32;
+        let mut pauses = 0;
         while !state.stop.load(Ordering::Relaxed) {
-            for _ in 0..8 {
+            for _ in 0..pauses {
                 spin_loop();
             }
             let mut core = match shared.core.try_lock() {
                 Ok(core) => core,
                 Err(TryLockError::WouldBlock) => continue,
-                Err(TryLockError::Poisoned(_)) => return,
+                Err(TryLockError::Poisoned(core)) => core.into_inner(),
             };
             looks = looks.wrapping_add(1);
             let now = core.clock.now();
@@ -316,6 +381,8 @@ impl Watch {
             if done.frames > 0 {
                 last_frame = Some(now);
             }
+            // Another thread gets the lock between two looks that found nothing.
+            pauses = if done.frames > 0 { 1 } else { 4 };
             let called = state.calls.load(Ordering::Relaxed) != self.seen_calls;
             let over = now.since(last) >= SPIN || done.events > 0 || called;
             if over || (looks.is_multiple_of(1024) && self.load.is_busy()) {

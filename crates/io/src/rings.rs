@@ -7,6 +7,7 @@ use crate::counters::IoCounters;
 use crate::directory::{Member, Slot};
 use crate::ring::{Broken, Consumer, Frame, Producer, RING_LEN};
 use crate::shm::{Mirror, anonymous_file};
+use crate::sys;
 use crate::wake::Bell;
 use adverb_nic::memory::Gather;
 use adverb_wire::{Duration, Instant, Packet};
@@ -376,6 +377,7 @@ fn ring_if_armed(member: &Member, slot: Slot, generation: u64, bell: &mut Option
         return;
     }
     n.bells_rung += 1;
+    member.waker_cpu(slot).store(sys::current_cpu(), Ordering::Relaxed);
     if slot == member.slot() {
         return member.bell().ring();
     }

@@ -37,6 +37,12 @@ pub fn other_threads_cpu_ns() -> u64 {
     clock_ns(libc::CLOCK_PROCESS_CPUTIME_ID).saturating_sub(clock_ns(libc::CLOCK_THREAD_CPUTIME_ID))
 }
 
+/// The processor that this thread runs on, or was running on a moment ago.
+pub fn current_cpu() -> u32 {
+    // SAFETY: takes and returns plain values.
+    unsafe { libc::sched_getcpu() as u32 }
+}
+
 /// Effective user of this process.
 pub fn effective_uid() -> u32 {
     // SAFETY: takes and returns plain values.
@@ -150,13 +156,17 @@ pub fn prefer_short_waits(slice: Duration) {
         deadline: 0,
         period: 0,
     };
-    // SAFETY: `attr` is a valid record of the size it states; thread 0 is the caller. The second call
-    // takes plain values.
+    // SAFETY: `attr` is a valid record of the size it states; thread 0 is the caller. The other calls
+    // take plain values.
     unsafe {
+        libc::prctl(libc::PR_SET_TIMERSLACK, 1);
+        if libc::sched_getscheduler(0) != libc::SCHED_OTHER {
+            // The user chose how this process is scheduled.
+            return;
+        }
         let nice = libc::getpriority(libc::PRIO_PROCESS, 0);
         let attr = SchedAttr { nice, ..attr };
         libc::syscall(libc::SYS_sched_setattr, 0, &attr, 0);
-        libc::prctl(libc::PR_SET_TIMERSLACK, 1);
     }
 }
 

@@ -1,0 +1,207 @@
+//! A NIC's life in its process: opening, refusing to open, forking, ending, and what it leaves on disk.
+
+mod common;
+
+use adverb_io::{Host, OpenError, Settings};
+use adverb_nic::SendOp;
+use adverb_wire::pcap::Reader;
+use adverb_wire::{Key, Packet, verify_ip};
+use common::{Endpoint, Helper, Remote, folder, listen, role, say};
+use std::fs::File;
+use std::net::UdpSocket;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+#[test]
+fn helper() {
+    let Some(role) = role() else { return };
+    match role[0].as_str() {
+        "hold" => {
+            let endpoint = Endpoint::open(&role[1]);
+            say(&endpoint.host.device().slot.to_string());
+            listen();
+        }
+        "target" => {
+            let endpoint = Endpoint::open(&role[1]);
+            say(&endpoint.remote().line());
+            endpoint.connect(&Remote::parse(&listen().unwrap()));
+            say("connected");
+            listen();
+            // The process ends without closing the NIC itself.
+            std::mem::forget(endpoint);
+        }
+        "fill" => {
+            let table = File::options().read(true).write(true).open(&role[1]).unwrap();
+            for slot in 1..=254 {
+                lock_byte(&table, (1 << 20) + slot);
+            }
+            say("full");
+            listen();
+        }
+        other => panic!("no role {other}"),
+    }
+}
+
+fn lock_byte(file: &File, at: i64) {
+    // SAFETY: all zeroes is a valid `flock`, and the record outlives the call.
+    let locked = unsafe {
+        let mut lock: libc::flock = std::mem::zeroed();
+        lock.l_type = libc::F_WRLCK as libc::c_short;
+        lock.l_start = at;
+        lock.l_len = 1;
+        libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &lock)
+    };
+    assert_eq!(locked, 0);
+}
+
+fn at(address: &str, folder: &Path, more: &str) -> String {
+    format!("address={address},directory={}{more}", folder.display())
+}
+
+fn open(settings: &str) -> Result<Arc<Host>, OpenError> {
+    Host::open(&Settings::parse(settings).unwrap(), Box::new(|_| {}))
+}
+
+/// The only folder in the directory: that of the one address in use.
+fn inside(directory: &Path) -> PathBuf {
+    let mut entries = std::fs::read_dir(directory).unwrap();
+    let entry = entries.next().unwrap().unwrap();
+    assert!(entries.next().is_none());
+    entry.path()
+}
+
+#[test]
+fn slots_go_round_and_a_process_opens_once() {
+    let folder = folder("slots");
+    let settings = at("127.0.61.1", &folder, "");
+    let first = open(&settings).unwrap();
+    assert!(matches!(open(&settings), Err(OpenError::AlreadyOpen { .. })));
+    let mut helper = Helper::start(&["hold", &settings]);
+    assert_eq!(helper.hear(), "2");
+    helper.kill();
+    let mut helper = Helper::start(&["hold", &settings]);
+    assert_eq!(helper.hear(), "3", "a killed process's slot is not given out at once");
+    helper.end();
+    first.close();
+    drop(first);
+    let again = open(&settings).unwrap();
+    assert_eq!(again.device().slot, 4);
+    drop(again);
+    let left: Vec<_> = std::fs::read_dir(inside(&folder)).unwrap().collect();
+    assert_eq!(left.len(), 1, "only the table: {left:?}");
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_full_table_says_so() {
+    let folder = folder("full");
+    let settings = at("127.0.62.1", &folder, "");
+    drop(open(&settings).unwrap());
+    let mut helper = Helper::start(&["fill", inside(&folder).join("table").to_str().unwrap()]);
+    assert_eq!(helper.hear(), "full");
+    let error = open(&settings).err().unwrap();
+    assert!(matches!(error, OpenError::Full { .. }), "{error:?}");
+    assert!(error.to_string().contains("254"));
+    helper.end();
+    drop(open(&settings).unwrap());
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_taken_port_and_a_foreign_directory_are_refused() {
+    let folder = folder("taken");
+    let holder = UdpSocket::bind("127.0.63.1:4791").unwrap();
+    let error = open(&at("127.0.63.1", &folder, "")).err().unwrap();
+    assert!(matches!(error, OpenError::PortTaken { .. }), "{error:?}");
+    assert!(error.to_string().contains("4791") && error.to_string().contains("127.0.63.1"));
+    drop(holder);
+    drop(open(&at("127.0.63.1", &folder, "")).unwrap());
+    std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let error = open(&at("127.0.63.1", &folder, "")).err().unwrap();
+    assert!(matches!(error, OpenError::ForeignDirectory { .. }), "{error:?}");
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_forked_child_leaves_its_parents_nic_alone() {
+    let folder = folder("fork");
+    let settings = at("127.0.64.1", &folder, "");
+    let endpoint = Endpoint::open(&settings);
+    let mut helper = Helper::start(&["target", &settings]);
+    let peer = Remote::parse(&helper.hear());
+    helper.tell(&endpoint.remote().line());
+    endpoint.connect(&peer);
+    assert_eq!(helper.hear(), "connected");
+    let key = Key(peer.rkey);
+    endpoint.run(SendOp::Write(peer.addr, key), 0, 4096);
+    // SAFETY: the child calls only what a forked child of a threaded process may reach here, and ends
+    // by _exit.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // The inherited NIC answers and moves nothing; one of the child's own works.
+        let named = endpoint.host.control(|nic, _| nic.qp_number(endpoint.qp)).is_ok();
+        let silent = endpoint.host.poll(endpoint.cq, 1, |_| {}) == Ok(0);
+        let own = open(&settings).is_ok_and(|host| {
+            let slot = host.device().slot;
+            host.close();
+            slot == 3
+        });
+        endpoint.host.close();
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(if named && silent && own { 7 } else { 1 }) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child into a valid place.
+    unsafe { libc::waitpid(child, &mut status, 0) };
+    assert_eq!((libc::WIFEXITED(status), libc::WEXITSTATUS(status)), (true, 7));
+    for _ in 0..100 {
+        endpoint.run(SendOp::Write(peer.addr, key), 0, 4096);
+    }
+    helper.end();
+    drop(endpoint);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn captures_and_counters_are_on_disk_at_the_end() {
+    let folder = folder("files");
+    let files = std::env::temp_dir().join(format!("adverb-io-files-{}", std::process::id()));
+    std::fs::create_dir_all(&files).unwrap();
+    for (ours, theirs) in [("127.0.65.1", "127.0.65.1"), ("127.0.65.1", "127.0.65.2")] {
+        let [pcap_a, pcap_b, counters_a, counters_b] =
+            ["a.pcap", "b.pcap", "a.json", "b.txt"].map(|name| files.join(name));
+        let set = |address, pcap: &Path, counters: &Path| {
+            at(address, &folder, &format!(",pcap={},counters={}", pcap.display(), counters.display()))
+        };
+        let endpoint = Endpoint::open(&set(ours, &pcap_a, &counters_a));
+        let mut helper = Helper::start(&["target", &set(theirs, &pcap_b, &counters_b)]);
+        let peer = Remote::parse(&helper.hear());
+        helper.tell(&endpoint.remote().line());
+        endpoint.connect(&peer);
+        assert_eq!(helper.hear(), "connected");
+        endpoint.run(SendOp::Write(peer.addr, Key(peer.rkey)), 0, 100_000);
+        endpoint.run(SendOp::Read(peer.addr, Key(peer.rkey)), 0, 100_000);
+        helper.end();
+        drop(endpoint);
+        let captured = [&pcap_a, &pcap_b].map(|path| {
+            let bytes = std::fs::read(path).unwrap();
+            let mut count = 0;
+            for record in Reader::new(&bytes).unwrap() {
+                let frame = &record.bytes[14..];
+                let parsed = Packet::parse_ip(frame).unwrap();
+                assert!(verify_ip(&frame[..parsed.frame_len], parsed.ip_header_len));
+                count += 1;
+            }
+            count
+        });
+        assert!(captured[0] >= 52 && captured[0] == captured[1], "{captured:?}");
+        let json = std::fs::read_to_string(&counters_a).unwrap();
+        assert!(json.starts_with("{\n  \"rx_packets\": ") && json.ends_with("}\n"));
+        let text = std::fs::read_to_string(&counters_b).unwrap();
+        assert!(text.lines().all(|line| line.split(' ').count() == 2) && text.contains("\nacks_sent "));
+    }
+    std::fs::remove_dir_all(files).unwrap();
+    std::fs::remove_dir_all(folder).unwrap();
+}
