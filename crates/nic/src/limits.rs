@@ -32,8 +32,11 @@ pub const MAX_SGE: u32 = 30;
 pub const MAX_SRQ_SGE: u32 = 30;
 /// Inline bytes of one send work request.
 pub const MAX_INLINE: u32 = 928;
-/// READs and atomics a queue pair may have outstanding, as requester or as responder.
+/// READs and atomics of a peer that a queue pair may have to answer, as responder.
 pub const MAX_RD_ATOMIC: u8 = 16;
+/// READs and atomics a queue pair may have outstanding, as requester: a count and no table. Programs set it to
+/// what the peer can answer (perftest does), which is 128 for Linux's rxe.
+pub const MAX_INIT_RD_ATOMIC: u8 = 128;
 /// Multicast groups of one NIC.
 pub const MAX_MCAST_GROUPS: usize = 1024;
 /// Queue pairs attached to one multicast group.

@@ -324,9 +324,10 @@ fn check_ranges(attr: &QpAttr, mask: QpAttrMask, gids: &[adverb_wire::Gid]) -> R
     check(has(QpAttrMask::RETRY_CNT) && attr.retry_cnt > 7, "retry count")?;
     check(has(QpAttrMask::RNR_RETRY) && attr.rnr_retry > 7, "RNR retry count")?;
     check(has(QpAttrMask::MIN_RNR_TIMER) && attr.min_rnr_timer > 31, "RNR timer")?;
-    let deep = limits::MAX_RD_ATOMIC;
-    check(has(QpAttrMask::MAX_QP_RD_ATOMIC) && attr.max_rd_atomic > deep, "READ/atomic depth")?;
-    check(has(QpAttrMask::MAX_DEST_RD_ATOMIC) && attr.max_dest_rd_atomic > deep, "READ/atomic depth")?;
+    let too_many = attr.max_rd_atomic > limits::MAX_INIT_RD_ATOMIC;
+    check(has(QpAttrMask::MAX_QP_RD_ATOMIC) && too_many, "READ/atomic depth as requester")?;
+    let too_many = attr.max_dest_rd_atomic > limits::MAX_RD_ATOMIC;
+    check(has(QpAttrMask::MAX_DEST_RD_ATOMIC) && too_many, "READ/atomic depth as responder")?;
     if has(QpAttrMask::AV) {
         let source = gids.get(attr.av.sgid_index as usize);
         check(source.is_none(), "source GID index")?;

@@ -116,6 +116,24 @@ fn a_sequence_nak_behind_an_rnr_nak_neither_ends_the_wait_nor_costs_a_retry() {
 }
 
 #[test]
+fn read_and_atomic_depths_are_bounded_as_requester_and_as_responder() {
+    let mut w = World::new(2, 7);
+    let (a, ..) = one(&mut w);
+    let (mut attr, _) = w.nodes[0].nic.query_qp(a).unwrap();
+    let mask = QpAttrMask::MAX_QP_RD_ATOMIC | QpAttrMask::STATE;
+    attr.state = QpState::Sqd;
+    w.nodes[0].nic.modify_qp(w.now, a, &attr, QpAttrMask::STATE).unwrap();
+    attr.max_rd_atomic = limits::MAX_INIT_RD_ATOMIC;
+    assert_eq!(attr.max_rd_atomic, 128, "what Linux's rxe answers, and perftest asks for");
+    w.nodes[0].nic.modify_qp(w.now, a, &attr, mask).unwrap();
+    attr.max_rd_atomic += 1;
+    w.nodes[0].nic.modify_qp(w.now, a, &attr, mask).unwrap_err();
+    attr.max_dest_rd_atomic = limits::MAX_RD_ATOMIC + 1;
+    let mask = QpAttrMask::MAX_DEST_RD_ATOMIC | QpAttrMask::STATE;
+    w.nodes[0].nic.modify_qp(w.now, a, &attr, mask).unwrap_err();
+}
+
+#[test]
 fn a_receiver_that_is_never_ready_ends_it() {
     let mut w = World::new(2, 4);
     let link = Link { rnr_retries: 3, ..Link::default() };

@@ -60,7 +60,7 @@ fn device_attr(device: &Device) -> ibv_device_attr {
     attr.max_pd = as_int(limits::MAX_PD.into());
     attr.max_qp_rd_atom = c_int::from(limits::MAX_RD_ATOMIC);
     attr.max_res_rd_atom = as_int(u64::from(limits::MAX_QP) * u64::from(limits::MAX_RD_ATOMIC));
-    attr.max_qp_init_rd_atom = c_int::from(limits::MAX_RD_ATOMIC);
+    attr.max_qp_init_rd_atom = c_int::from(limits::MAX_INIT_RD_ATOMIC);
     // The NIC's atomics are the CPU's own instructions on the same memory.
     attr.atomic_cap = IBV_ATOMIC_GLOB;
     attr.max_mw = as_int(limits::MAX_MW.into());
