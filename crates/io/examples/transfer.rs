@@ -75,6 +75,7 @@ fn write(e: &Endpoint, peer: &Remote, len: usize, i: u64) {
     e.post(1, SendOp::Write(peer.addr + (1 << 20), Key(peer.rkey)), 0, len);
 }
 
+#[expect(clippy::disallowed_methods, reason = "it measures time")]
 fn measure(args: &[String]) {
     let arg = |i: usize, or: &str| args.get(i).cloned().unwrap_or_else(|| or.to_owned());
     let (kind, len) = (arg(0, "write-lat"), arg(1, "8").parse::<usize>().unwrap());

@@ -143,10 +143,10 @@ impl Core {
         self.more
     }
 
-    /// Whether frames wait in shared memory.
+    /// Whether frames wait in shared memory, or room for blocked paths.
     #[inline]
-    pub fn has_frames(&self) -> bool {
-        self.port.as_ref().is_some_and(Port::has_frames)
+    pub fn has_ring_work(&self) -> bool {
+        self.port.as_ref().is_some_and(Port::has_ring_work)
     }
 }
 

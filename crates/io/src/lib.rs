@@ -1,4 +1,18 @@
-//! The real loop around one NIC.
+//! The real loop around one NIC per process: [`Host`].
+//!
+//! A frame's way out: `core` asks the NIC for it and gives it to `port`, which chooses the path: `rings`
+//! (processes of this address, through shared memory) or `udp` (everyone else). Its way in is the same
+//! backwards. `progress` decides who makes rounds: the application in its own calls, or a thread.
+//!
+//! ```text
+//! settings device error          what a user chooses, sees, and is told
+//! host core progress fork        the NIC, its lock, its rounds, its thread, its process's end
+//! port faults capture counters   where frames leave and enter
+//! directory rings ring wake      processes of one address
+//! udp                            the network
+//! sys shm socket                 system calls
+//! ```
+//! Unsafe code is in `sys`, `shm`, `ring`, `socket`, `fork`, and one cast in `udp`.
 #![deny(unsafe_code)]
 
 mod capture;

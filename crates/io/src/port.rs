@@ -269,10 +269,10 @@ impl Port {
         self.udp_blocked
     }
 
-    /// Whether frames wait in rings.
+    /// Whether frames wait in rings, or room for blocked paths.
     #[inline]
-    pub fn has_frames(&self) -> bool {
-        self.rings.has_frames()
+    pub fn has_ring_work(&self) -> bool {
+        self.rings.has_work()
     }
 
     /// When something here is due even if nothing arrives.

@@ -40,8 +40,6 @@ const MODERATION: Duration = Duration::from_us(30);
 const SPIN: Duration = Duration::from_us(40);
 /// Scheduling slice of the thread.
 const SLICE: StdDuration = StdDuration::from_micros(100);
-/// Groups' sockets that are watched while the thread sleeps; more are asked at every round.
-const GROUPS_WATCHED: usize = 6;
 
 /// What application threads and the progress thread tell each other. Written under the NIC's lock, except
 /// by the thread's sleep itself.
@@ -163,7 +161,7 @@ fn arm(shared: &Shared, core: &mut Core) -> bool {
         shared.state.armed.store(true, Ordering::Relaxed);
         armed.store(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        if !core.has_frames() {
+        if !core.has_ring_work() {
             return true;
         }
         disarm(shared);
@@ -207,34 +205,32 @@ pub fn run(shared: &Shared) {
     sys::prefer_short_waits(SLICE);
     let mut watch = Watch { seen_calls: 0, changed: Instant::ZERO, first_look: None, load: AppLoad::new() };
     let mut woken = Woken::default();
+    let mut set = sys::WaitSet::default();
     while !shared.state.stop.load(Ordering::Relaxed) {
-        let (next, fds, now) = {
+        let (next, now) = {
             let mut core = shared.lock();
             let now = core.clock.now();
             let next = watch.step(shared, &mut core, now, woken);
             let Some(port) = core.port.as_mut() else { return };
-            let writes = port.udp_waits_for_room();
-            let mut fds = [None; 2 + GROUPS_WATCHED];
-            fds[0] = Some((shared.member.bell().fd(), false));
+            set.clear();
+            set.add(shared.member.bell().fd(), false);
             if let Next::Wait { socket: true, .. } = next {
-                fds[1] = Some((port.udp().fd(), writes));
-                for (slot, fd) in fds[2..].iter_mut().zip(port.udp().group_fds()) {
-                    *slot = Some((fd, false));
-                }
+                let waits_for_room = port.udp_waits_for_room();
+                set.add(port.udp().fd(), waits_for_room);
+                port.udp().group_fds().for_each(|fd| set.add(fd, false));
             }
-            (next, fds, now)
+            (next, now)
         };
         woken = Woken::default();
         match next {
             Next::Again => {}
             Next::Spin => watch.spin(shared),
             Next::Wait { until, .. } => {
-                let timeout = until.map(|until| StdDuration::from_nanos(until.since(now).as_ns()));
-                let ready = sys::wait(fds, timeout);
-                if ready[0] {
+                set.wait(until.map(|until| StdDuration::from_nanos(until.since(now).as_ns())));
+                woken = Woken { bell: set.is_ready(0), socket: set.is_any_ready(1) };
+                if woken.bell {
                     shared.member.bell().quieten();
                 }
-                woken = Woken { bell: ready[0], socket: ready[1..].contains(&true) };
             }
         }
     }
@@ -306,7 +302,7 @@ impl Watch {
         if deadline.is_some_and(|deadline| deadline <= now) {
             core.round(false);
         }
-        if core.has_frames() || self.socket_is_readable(core) {
+        if core.has_ring_work() || self.socket_is_readable(core) {
             match self.first_look {
                 Some(first) if first == calls => {
                     // Nobody polled between the two looks: the application is elsewhere.
@@ -329,7 +325,7 @@ impl Watch {
 
     fn socket_is_readable(&self, core: &mut Core) -> bool {
         let Some(port) = &mut core.port else { return false };
-        sys::wait([Some((port.udp().fd(), false))], Some(StdDuration::ZERO))[0]
+        sys::wait_readable(port.udp().fd(), StdDuration::ZERO)
     }
 
     fn note_tick(&self, core: &mut Core) {

@@ -206,6 +206,12 @@ impl Producer {
         self.room() >= self.map.len() / 2
     }
 
+    /// Whether at least half of the ring seems free; to be confirmed by [`has_drained`](Self::has_drained).
+    pub fn seems_drained(&self) -> bool {
+        let head = self.map.control().u64_at(HEAD_AT).load(Ordering::Acquire);
+        self.tail.wrapping_sub(head) <= self.map.len() as u64 / 2
+    }
+
     /// Whether at least half of the ring is free, by the consumer's present head.
     pub fn has_drained(&mut self) -> Result<bool, Broken> {
         self.refresh_head()?;

@@ -306,10 +306,16 @@ impl Rings {
         self.has_blocked().then(|| self.life_checked + LIFE_CHECK)
     }
 
-    /// Whether frames wait in some ring, or rings wait to be opened.
+    /// Whether something wants a round: frames in some ring, rings to be opened, room in a full one.
     #[inline]
-    pub fn has_frames(&self) -> bool {
-        self.inbound.iter().any(|ring| ring.consumer.has_frames()) || self.member.has_announced_rings()
+    pub fn has_work(&self) -> bool {
+        let drained = |slot: &Slot| match &self.outbound[slot.index()] {
+            Some(Outbound::Open(ring)) => ring.producer.seems_drained(),
+            _ => true,
+        };
+        self.inbound.iter().any(|ring| ring.consumer.has_frames())
+            || self.member.has_announced_rings()
+            || self.blocked.iter().any(drained)
     }
 
     /// Takes up to [`BURST`] frames from each ring, and returns how many in all.

@@ -475,7 +475,7 @@ mod tests {
     }
 
     fn receive_all(socket: &Socket, inbox: &mut Inbox, mut each: impl FnMut(&Message<'_>)) {
-        crate::sys::wait([Some((socket.fd(), false))], Some(std::time::Duration::from_secs(5)));
+        crate::sys::wait_readable(socket.fd(), std::time::Duration::from_secs(5));
         while let Ok(1..) = socket.receive(inbox) {
             inbox.messages().for_each(|m| each(&m));
         }
@@ -508,8 +508,7 @@ mod tests {
                     frames.push((frame[0], frame.len(), m.traffic_class));
                 }
             };
-            let reader =
-                if crate::sys::wait([Some((a.fd(), false))], Some(Default::default()))[0] { &a } else { &b };
+            let reader = if crate::sys::wait_readable(a.fd(), Default::default()) { &a } else { &b };
             receive_all(reader, &mut inbox, &mut note);
             let expected: Vec<_> = (0..9).map(|i| (i, 100, 0)).chain([(9, 50, 0), (1, 100, 0xb9)]).collect();
             assert_eq!(frames, expected);

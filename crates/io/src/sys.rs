@@ -112,22 +112,56 @@ pub fn create_fifo(path: &Path) -> io::Result<()> {
     check(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }).map(drop)
 }
 
-/// Waits until one of the descriptors is readable (or writable, where asked) or `timeout` has passed.
-/// Returns per descriptor whether it is ready. An interrupted wait reports nothing ready.
-pub fn wait<const N: usize>(fds: [Option<(RawFd, bool)>; N], timeout: Option<Duration>) -> [bool; N] {
-    let mut polled = fds.map(|fd| libc::pollfd {
-        fd: fd.map_or(-1, |(fd, _)| fd),
-        events: libc::POLLIN | if fd.is_some_and(|(_, write)| write) { libc::POLLOUT } else { 0 },
-        revents: 0,
-    });
-    let time = timeout.map(|t| libc::timespec {
-        tv_sec: t.as_secs().min(1 << 30) as libc::time_t,
-        tv_nsec: t.subsec_nanos() as libc::c_long,
-    });
-    let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: the array is valid for its length; `time` is null or points to a timespec that lives here.
-    let ready = unsafe { libc::ppoll(polled.as_mut_ptr(), N as libc::nfds_t, time, std::ptr::null()) };
-    polled.map(|p| ready > 0 && p.revents != 0)
+/// Descriptors to wait on.
+#[derive(Default)]
+pub struct WaitSet {
+    fds: Vec<libc::pollfd>,
+}
+
+impl WaitSet {
+    /// Forgets all descriptors.
+    pub fn clear(&mut self) {
+        self.fds.clear();
+    }
+
+    /// Adds one that should become readable or, where asked, writable.
+    pub fn add(&mut self, fd: RawFd, or_writable: bool) {
+        let events = libc::POLLIN | if or_writable { libc::POLLOUT } else { 0 };
+        self.fds.push(libc::pollfd { fd, events, revents: 0 });
+    }
+
+    /// Waits until one of them is ready or `timeout` has passed. An interrupted wait finds nothing ready.
+    pub fn wait(&mut self, timeout: Option<Duration>) {
+        let time = timeout.map(|t| libc::timespec {
+            tv_sec: t.as_secs().min(1 << 30) as libc::time_t,
+            tv_nsec: t.subsec_nanos() as libc::c_long,
+        });
+        let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        let count = self.fds.len() as libc::nfds_t;
+        // SAFETY: the array is valid for its length; `time` is null or points to a timespec that lives here.
+        let ready = unsafe { libc::ppoll(self.fds.as_mut_ptr(), count, time, std::ptr::null()) };
+        if ready < 0 {
+            self.fds.iter_mut().for_each(|fd| fd.revents = 0);
+        }
+    }
+
+    /// Whether the descriptor added as the `index`-th is ready.
+    pub fn is_ready(&self, index: usize) -> bool {
+        self.fds.get(index).is_some_and(|fd| fd.revents != 0)
+    }
+
+    /// Whether one of those added from the `first`-th on is ready.
+    pub fn is_any_ready(&self, first: usize) -> bool {
+        self.fds.iter().skip(first).any(|fd| fd.revents != 0)
+    }
+}
+
+/// Whether a descriptor becomes readable before `timeout` has passed.
+pub fn wait_readable(fd: RawFd, timeout: Duration) -> bool {
+    let mut set = WaitSet::default();
+    set.add(fd, false);
+    set.wait(Some(timeout));
+    set.is_ready(0)
 }
 
 /// `struct sched_attr` of sched_setattr(2), first version.
@@ -281,13 +315,19 @@ mod tests {
 
     #[test]
     fn waits_end_by_time_and_by_data() {
-        assert_eq!(wait([None], Some(Duration::from_millis(1))), [false]);
+        let mut set = WaitSet::default();
+        set.wait(Some(Duration::from_millis(1)));
+        assert!(!set.is_any_ready(0));
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let fd = socket.as_raw_fd();
-        assert_eq!(wait([Some((fd, false))], Some(Duration::ZERO)), [false]);
-        assert_eq!(wait([Some((fd, true))], Some(Duration::ZERO)), [true]);
+        assert!(!wait_readable(fd, Duration::ZERO));
+        set.add(fd, true);
+        set.wait(None);
+        assert!(set.is_ready(0) && !set.is_any_ready(1));
         socket.send_to(b"x", socket.local_addr().unwrap()).unwrap();
-        assert_eq!(wait([None, Some((fd, false))], None), [false, true]);
+        assert!(wait_readable(fd, Duration::from_secs(5)));
+        set.clear();
+        assert!(!set.is_ready(0));
     }
 
     #[test]

@@ -4,8 +4,8 @@
 mod common;
 
 use adverb_io::Settings;
-use adverb_nic::{QpType, SendOp, Status, UdAddress};
-use adverb_wire::Key;
+use adverb_nic::{QpType, SendData, SendFlags, SendOp, SendWr, Status, UdAddress};
+use adverb_wire::{Key, QpNumber};
 use common::{Endpoint, Helper, Remote, folder, listen, role, say};
 use std::sync::atomic::Ordering;
 
@@ -17,7 +17,8 @@ fn helper() {
         "sleep" => sleeping_target(&role[1]),
         "echo" => echo(&role[1]),
         "write-for-ever" => write_for_ever(&role[1]),
-        "ud" => ud_echo(&role[1]),
+        "ud" => ud_echo(&role[1], QpType::Ud),
+        "gsi" => ud_echo(&role[1], QpType::Gsi),
         other => panic!("no role {other}"),
     }
 }
@@ -80,8 +81,8 @@ fn write_for_ever(settings: &str) {
     }
 }
 
-fn ud_echo(settings: &str) {
-    let endpoint = Endpoint::with(Settings::parse(settings).unwrap(), QpType::Ud);
+fn ud_echo(settings: &str, qp_type: QpType) {
+    let endpoint = Endpoint::with(Settings::parse(settings).unwrap(), qp_type);
     endpoint.start_ud();
     for i in 0..16 {
         endpoint.recv(i, i as usize * 8192, 8192);
@@ -262,6 +263,22 @@ fn a_killed_peer_ends_in_retry_exceeded_and_leaves_no_trace() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
+fn send_datagram(endpoint: &Endpoint, peer: &Remote, qkey: u32) {
+    let path = endpoint.host.resolve(peer.gid, peer.qpn);
+    let ud = UdAddress { dgid: peer.gid, qpn: peer.qpn, qkey, traffic_class: 0x68, hop_limit: 3, path };
+    let sges = [endpoint.sge(0, 500)];
+    let wr = SendWr {
+        wr_id: 5,
+        op: SendOp::Send,
+        flags: SendFlags { signaled: true, ..SendFlags::default() },
+        data: SendData::Sges(&sges),
+        ud: Some(ud),
+        xrc_srqn: 0,
+    };
+    endpoint.host.post(|nic, now| nic.post_send(now, endpoint.qp, &wr)).unwrap();
+    endpoint.wait_ok(1);
+}
+
 #[test]
 fn datagrams_arrive() {
     let folder = folder("ud");
@@ -270,28 +287,28 @@ fn datagrams_arrive() {
         let endpoint = Endpoint::with(settings, QpType::Ud);
         endpoint.start_ud();
         let (mut helper, peer) = start("ud", &at(address, &folder, ""));
-        let path = endpoint.host.resolve(peer.gid, peer.qpn);
-        let ud = UdAddress {
-            dgid: peer.gid,
-            qpn: peer.qpn,
-            qkey: 0x1234,
-            traffic_class: 0x68,
-            hop_limit: 3,
-            path,
-        };
-        let sges = [endpoint.sge(0, 500)];
-        let wr = adverb_nic::SendWr {
-            wr_id: 5,
-            op: SendOp::Send,
-            flags: adverb_nic::SendFlags { signaled: true, ..Default::default() },
-            data: adverb_nic::SendData::Sges(&sges),
-            ud: Some(ud),
-            xrc_srqn: 0,
-        };
-        endpoint.host.post(|nic, now| nic.post_send(now, endpoint.qp, &wr)).unwrap();
-        endpoint.wait_ok(1);
+        send_datagram(&endpoint, &peer, 0x1234);
         assert_eq!(helper.hear(), format!("540 {}", endpoint.remote().qpn.get()));
         helper.end();
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// Every process has a queue pair 1: a datagram for it reaches all of the address, over either path.
+#[test]
+fn datagrams_for_the_well_known_queue_pair_reach_everyone() {
+    let folder = folder("gsi");
+    for address in ["127.0.58.1", "127.0.58.2"] {
+        let settings = Settings::parse(&at("127.0.58.1", &folder, "")).unwrap();
+        let endpoint = Endpoint::with(settings, QpType::Gsi);
+        endpoint.start_ud();
+        let mut helpers: Vec<_> = (0..3).map(|_| start("gsi", &at(address, &folder, ""))).collect();
+        assert!(helpers.iter().all(|(_, remote)| remote.qpn == QpNumber::GSI));
+        send_datagram(&endpoint, &helpers[0].1, 0x8001_0000);
+        for (helper, _) in &mut helpers {
+            assert_eq!(helper.hear(), "540 1");
+        }
+        helpers.into_iter().for_each(|(helper, _)| helper.end());
     }
     std::fs::remove_dir_all(folder).unwrap();
 }

@@ -166,6 +166,7 @@ fn a_waiting_producer_is_told_once_half_is_free() {
         if consumer.release() {
             told.push(i);
         }
+        assert_eq!(producer.seems_drained(), i >= 32);
     }
     assert_eq!(told, [32]);
     assert_eq!(producer.has_drained(), Ok(true));

@@ -92,7 +92,7 @@ impl Endpoint {
         });
         let endpoint = Endpoint { host, cq, qp, mr, memory, events };
         let mask = M::STATE | M::PKEY_INDEX | M::PORT;
-        let mask = mask | if qp_type == QpType::Ud { M::QKEY } else { M::ACCESS_FLAGS };
+        let mask = mask | if matches!(qp_type, QpType::Ud | QpType::Gsi) { M::QKEY } else { M::ACCESS_FLAGS };
         endpoint.modify(&endpoint.attr(QpState::Init), mask);
         endpoint
     }
@@ -178,6 +178,7 @@ impl Endpoint {
     }
 
     /// Polls until `count` completions have come.
+    #[expect(clippy::disallowed_methods, reason = "a test that hangs must end")]
     pub fn wait(&self, count: usize) -> Vec<Completion> {
         let start = Instant::now();
         let mut found = Vec::new();
@@ -249,7 +250,12 @@ pub fn role() -> Option<Vec<String>> {
 
 impl Helper {
     pub fn start(role: &[&str]) -> Helper {
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        // Another network namespace, for instance: `ip netns exec NAME`.
+        let via = std::env::var("ADVERB_IO_TEST_VIA").unwrap_or_default();
+        let own = std::env::current_exe().unwrap();
+        let mut words = via.split_whitespace().map(std::ffi::OsStr::new).chain([own.as_os_str()]);
+        let mut child = Command::new(words.next().expect("at least our own name"))
+            .args(words)
             .args(["--exact", "helper", "--nocapture", "--test-threads=1"])
             .env("ADVERB_IO_TEST_ROLE", role.join("|"))
             .stdin(Stdio::piped())
