@@ -33,7 +33,7 @@ pub enum ParseError {
     HeaderSpace,
     /// Transport header version other than zero (IBTA 9.6.1).
     TransportVersion,
-    /// Reserved, unsupported or vendor opcode.
+    /// Reserved or unsupported opcode, or a manufacturer's that is not IRN's.
     Opcode,
     /// The pad count exceeds the payload.
     PadCount,

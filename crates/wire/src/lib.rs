@@ -10,6 +10,7 @@ pub mod eth;
 pub mod ext;
 pub mod icrc;
 pub mod ip;
+pub mod irn;
 pub mod opcode;
 pub mod packet;
 pub mod pcap;
@@ -21,6 +22,7 @@ pub use bth::Bth;
 pub use error::ParseError;
 pub use ext::{Aeth, AtomicEth, Deth, NakCode, Reth, Syndrome};
 pub use icrc::{ICRC_LEN, Icrc, infer_ipv4_id, verify_ip, verify_udp};
+pub use irn::{IrnEth, SackEth, WriteLength};
 pub use opcode::{Headers, Opcode, Operation, Service};
 pub use packet::{
     CNP_PAYLOAD, Flow, MAX_BTH_HEADER_LEN, MAX_IP_HEADER_LEN, MAX_IP_PREFIX_LEN, Packet, Parsed,

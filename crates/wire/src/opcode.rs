@@ -16,6 +16,8 @@ pub enum Service {
     Cnp = 4,
     /// Extended reliable connection.
     Xrc = 5,
+    /// Reliable connection with selective recovery, in the manufacturers' range ([`crate::irn`]).
+    Irn = 6,
 }
 
 /// Operation, the lower five bits of the opcode.
@@ -46,6 +48,10 @@ pub enum Operation {
     FetchAdd = 0x14,
     SendLastInv = 0x16,
     SendOnlyInv = 0x17,
+    /// IRN only: acknowledges READ responses and atomic answers.
+    ReadAcknowledge = 0x18,
+    /// IRN only: the sender knows IRN.
+    Hello = 0x19,
 }
 
 impl Operation {
@@ -76,6 +82,8 @@ impl Operation {
             FetchAdd,
             SendLastInv,
             SendOnlyInv,
+            ReadAcknowledge,
+            Hello,
         ];
         let mut i = 0;
         while i < known.len() {
@@ -194,7 +202,7 @@ impl Operation {
 /// The extension headers of a packet, as a set. On the wire they stand in the order of the
 /// constants below (IBTA 9.2, table 38).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Headers(u8);
+pub struct Headers(u16);
 
 impl Headers {
     /// No extension header.
@@ -215,9 +223,13 @@ impl Headers {
     pub const IMM_DT: Headers = Headers(1 << 6);
     /// Key to invalidate, 4 bytes.
     pub const IETH: Headers = Headers(1 << 7);
+    /// IRN's sequence number and offset, 8 bytes.
+    pub const IRN_ETH: Headers = Headers(1 << 8);
+    /// IRN's selective acknowledgement, 4 bytes.
+    pub const SACK_ETH: Headers = Headers(1 << 9);
 
     /// Lengths in bytes, by bit.
-    const LENGTHS: [usize; 8] = [8, 4, 16, 28, 4, 8, 4, 4];
+    const LENGTHS: [usize; 10] = [8, 4, 16, 28, 4, 8, 4, 4, 8, 4];
 
     /// Whether every header of `other` is in this set.
     #[inline]
@@ -241,7 +253,7 @@ impl Headers {
     pub const fn len(self) -> usize {
         let mut len = 0;
         let mut bit = 0;
-        while bit < 8 {
+        while bit < Self::LENGTHS.len() {
             if self.0 >> bit & 1 == 1 {
                 len += Self::LENGTHS[bit];
             }
@@ -271,6 +283,21 @@ impl Headers {
             ReadResponseFirst | ReadResponseLast | ReadResponseOnly | Acknowledge => Self::AETH,
             AtomicAcknowledge => Self::AETH.union(Self::ATOMIC_ACK_ETH),
             CompareSwap | FetchAdd => Self::ATOMIC_ETH,
+            ReadAcknowledge => Self::AETH,
+            Hello => Self::NONE,
+        }
+    }
+
+    /// What IRN adds to the headers of RC.
+    const fn of_irn(operation: Operation) -> Headers {
+        use Operation::*;
+        match operation {
+            WriteMiddle | WriteLast => Self::RETH,
+            WriteLastImm => Self::RETH.union(Self::IRN_ETH),
+            WriteOnlyImm | ReadRequest | CompareSwap | FetchAdd | Hello => Self::IRN_ETH,
+            Acknowledge | ReadAcknowledge => Self::SACK_ETH,
+            _ if operation.is_send() => Self::IRN_ETH,
+            _ => Self::NONE,
         }
     }
 
@@ -282,6 +309,7 @@ impl Headers {
             Service::Ud => Self::DETH.union(own),
             Service::Xrc if operation.is_response() => own,
             Service::Xrc => Self::XRCETH.union(own),
+            Service::Irn => own.union(Self::of_irn(operation)),
             Service::Cnp => Self::NONE,
         }
     }
@@ -337,7 +365,7 @@ impl Opcode {
         Opcode((service as u8) << 5 | operation as u8)
     }
 
-    /// Checks a byte from the wire. `None` for reserved, RD and vendor opcodes.
+    /// Checks a byte from the wire. `None` for reserved and RD opcodes, and manufacturers' own but IRN's.
     #[inline]
     pub fn from_wire(byte: u8) -> Option<Self> {
         if LAYOUTS[byte as usize].known { Some(Opcode(byte)) } else { None }
@@ -355,13 +383,24 @@ impl Opcode {
         LAYOUTS[self.0 as usize].ext_len as usize
     }
 
+    /// Bytes of extension headers that IRN adds to what RC's packet of the same operation carries.
+    pub fn irn_overhead(self) -> usize {
+        match self.service() {
+            Service::Irn => self.ext_len() - Headers::of_operation(self.operation()).len(),
+            _ => 0,
+        }
+    }
+
     /// IBTA table 38, from which [`LAYOUTS`] is built.
     const fn checked(byte: u8) -> Option<Self> {
         let op = match Operation::ALL[(byte & 0x1f) as usize] {
             Some(op) => op,
             None => return None,
         };
+        let irn_only = matches!(op, Operation::ReadAcknowledge | Operation::Hello);
         let valid = match byte >> 5 {
+            6 => true,
+            _ if irn_only => false,
             0 | 5 => true,
             1 => {
                 op.is_send() && !matches!(op, Operation::SendLastInv | Operation::SendOnlyInv)
@@ -393,6 +432,7 @@ impl Opcode {
             1 => Service::Uc,
             3 => Service::Ud,
             4 => Service::Cnp,
+            6 => Service::Irn,
             _ => Service::Xrc,
         }
     }
@@ -429,8 +469,8 @@ mod tests {
     #[test]
     fn only_defined_opcodes_pass() {
         let count = (0..=255u8).filter(|&b| Opcode::from_wire(b).is_some()).count();
-        // RC and XRC 23 each, UC 12, UD 2, CNP 1.
-        assert_eq!(count, 23 + 23 + 12 + 2 + 1);
+        // RC and XRC 23 each, IRN 25, UC 12, UD 2, CNP 1.
+        assert_eq!(count, 23 + 23 + 25 + 12 + 2 + 1);
         for b in 0..=255u8 {
             if let Some(op) = Opcode::from_wire(b) {
                 assert_eq!(op.wire(), b);
@@ -451,7 +491,17 @@ mod tests {
         assert_eq!(len(Service::Ud, Operation::SendOnlyImm), 12);
         assert_eq!(len(Service::Rc, Operation::ReadResponseMiddle), 0);
         assert_eq!(Opcode::CNP.ext_len(), 0);
-        assert_eq!(MAX_EXT_LEN, 32);
+        assert_eq!(len(Service::Irn, Operation::WriteMiddle), 16);
+        assert_eq!(len(Service::Irn, Operation::WriteLastImm), 28);
+        assert_eq!(len(Service::Irn, Operation::SendOnlyInv), 12);
+        assert_eq!(len(Service::Irn, Operation::CompareSwap), 36);
+        assert_eq!(len(Service::Irn, Operation::ReadResponseLast), 4);
+        assert_eq!(len(Service::Irn, Operation::ReadAcknowledge), 8);
+        assert_eq!(len(Service::Irn, Operation::Hello), 8);
+        assert_eq!(Opcode::new(Service::Irn, Operation::WriteMiddle).irn_overhead(), 16);
+        assert_eq!(Opcode::new(Service::Irn, Operation::SendFirst).irn_overhead(), 8);
+        assert_eq!(Opcode::new(Service::Irn, Operation::ReadResponseFirst).irn_overhead(), 0);
+        assert_eq!(MAX_EXT_LEN, 36);
         assert!(Opcode::all().all(|o| o.headers().is_empty() == (o.ext_len() == 0)));
     }
 }

@@ -13,6 +13,7 @@ use crate::error::ParseError;
 use crate::ext::{Aeth, AtomicEth, Deth, Reth, u24_after};
 use crate::icrc::{ICRC_LEN, Icrc};
 use crate::ip::{IPV4_DF, IPV4_LEN, IPV4_LEN_MAX, IPV6_LEN, Ipv4, Ipv6, PROTOCOL_UDP};
+use crate::irn::{IrnEth, SackEth};
 use crate::opcode::{Headers, MAX_EXT_LEN, Opcode};
 use crate::udp::{UDP_LEN, Udp};
 use crate::units::{Gid, QpNumber};
@@ -67,6 +68,10 @@ pub struct Packet {
     pub immediate: u32,
     /// Key to invalidate (SEND with invalidate).
     pub invalidate: u32,
+    /// Sequence number and offset (IRN SEND, WRITE with immediate, READ, atomic, hello).
+    pub irn: IrnEth,
+    /// Selective acknowledgement (IRN acknowledge, READ acknowledge).
+    pub sack: SackEth,
     /// Payload bytes, pad excluded.
     pub payload_len: u32,
 }
@@ -374,6 +379,12 @@ impl Packet {
         if headers.contains(Headers::IETH) {
             self.invalidate = u32::from_be_bytes(*take(&mut rest)?);
         }
+        if headers.contains(Headers::IRN_ETH) {
+            self.irn = IrnEth::read(take(&mut rest)?);
+        }
+        if headers.contains(Headers::SACK_ETH) {
+            self.sack = SackEth::read(take(&mut rest)?);
+        }
         Some(())
     }
 
@@ -409,6 +420,12 @@ impl Packet {
         }
         if headers.contains(Headers::IETH) {
             *take_mut(&mut rest)? = self.invalidate.to_be_bytes();
+        }
+        if headers.contains(Headers::IRN_ETH) {
+            self.irn.write(take_mut(&mut rest)?);
+        }
+        if headers.contains(Headers::SACK_ETH) {
+            self.sack.write(take_mut(&mut rest)?);
         }
         Some(())
     }

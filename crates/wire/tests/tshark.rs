@@ -173,8 +173,8 @@ fn dissects_every_opcode() {
     assert!(complaints.is_empty(), "{complaints}");
 }
 
-/// Wireshark 4.0 stops after the BTH of XRC packets and of CNPs.
+/// Wireshark 4.0 stops after the BTH of XRC packets, of CNPs, and of manufacturers' opcodes.
 fn beyond_dissector(opcode: Opcode, field: &str, shown: &str) -> bool {
-    let service = matches!(opcode.service(), Service::Xrc | Service::Cnp);
+    let service = matches!(opcode.service(), Service::Xrc | Service::Cnp | Service::Irn);
     service && shown.is_empty() && field.starts_with("infiniband.") && !field.starts_with("infiniband.bth.")
 }

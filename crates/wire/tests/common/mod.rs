@@ -5,7 +5,8 @@ use std::io::Cursor;
 
 use adverb_wire::eth::ip_packet;
 use adverb_wire::{
-    Aeth, AtomicEth, Bth, Deth, Flow, Gid, Headers, Key, Opcode, Packet, Psn, QpNumber, Reth, Syndrome, pcap,
+    Aeth, AtomicEth, Bth, Deth, Flow, Gid, Headers, IrnEth, Key, Opcode, Packet, Psn, QpNumber, Reth,
+    SackEth, Syndrome, pcap,
 };
 
 /// Number of RoCEv2 packets in the captures.
@@ -122,6 +123,12 @@ pub fn packet(opcode: Opcode, flow: Flow, payload_len: u32, seed: u64) -> Packet
     }
     if has(Headers::IETH) {
         p.invalidate = next() as u32;
+    }
+    if has(Headers::IRN_ETH) {
+        p.irn = IrnEth::new(next() as u8, next() as u32, next() as u32);
+    }
+    if has(Headers::SACK_ETH) {
+        p.sack = SackEth::new(next() as u8, Psn::new(next() as u32));
     }
     p
 }
