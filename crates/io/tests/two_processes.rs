@@ -181,12 +181,11 @@ fn one_sided_over_shared_memory() {
 #[test]
 fn one_sided_over_udp() {
     let folder = folder("udp1");
-    for (a, b) in [("127.0.52.1", "127.0.52.2")] {
-        let endpoint = one_sided(&at(a, &folder, ""), &at(b, &folder, ""));
-        assert!(endpoint.counter("udp_tx_frames") > 500);
-        assert_eq!(endpoint.counter("shm_tx_frames"), 0);
-        assert_eq!(endpoint.counter("drop_icrc"), 0);
-    }
+    let endpoint = one_sided(&at("127.0.52.1", &folder, ""), &at("127.0.52.2", &folder, ""));
+    assert!(endpoint.counter("udp_tx_frames") > 500);
+    assert_eq!(endpoint.counter("shm_tx_frames"), 0);
+    assert_eq!(endpoint.counter("drop_icrc"), 0);
+    drop(endpoint);
     std::fs::remove_dir_all(folder).unwrap();
 }
 
