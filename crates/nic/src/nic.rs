@@ -39,7 +39,8 @@ pub struct NicConfig {
     /// Packets that a reliable queue pair may have unacknowledged.
     pub max_unacked_packets: u32,
     /// A reliable requester asks for an acknowledgement with every so many packets of a message, and
-    /// with its last one; 0 for a quarter of what may be unacknowledged.
+    /// with its last one; 0 for a quarter of what may be unacknowledged. A responder that owes an answer
+    /// then goes before queue pairs that send, as in hardware, so that answers are not merged.
     pub ack_every: u32,
     /// Completions are written by [`Nic::step`] only, so that the driver can put time before them.
     pub stepped: bool,
@@ -375,6 +376,10 @@ impl Nic {
                     transport::rc::responder::on_request(qp, sh, now, packet, payload);
                 }
                 self.timers.track(qp);
+                if self.config.ack_every > 0 && qp.responder.has_output() && !qp.ready && !qp.parked {
+                    qp.ready = true;
+                    self.ready.push_first(id.index);
+                }
                 wake(qp, &mut self.ready);
             }
             QpType::Uc => transport::uc::on_request(qp, sh, now, packet, payload),

@@ -25,6 +25,12 @@ impl Ready {
         self.row.push_back(index);
     }
 
+    /// Adds a queue pair before all others.
+    #[inline]
+    pub fn push_first(&mut self, index: u32) {
+        self.row.push_front(index);
+    }
+
     /// Takes the first one out.
     #[inline]
     pub fn pop(&mut self) {

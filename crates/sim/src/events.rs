@@ -1,0 +1,353 @@
+//! The event queue: lanes of events that are in order already, and a heap for the rest.
+//!
+//! Nearly every event of a network lies a fixed time ahead: a packet's arrival by its serialization and
+//! propagation, a port's becoming free by the serialization. So the events of one kind come in
+//! the order in which they are entered, and a FIFO (a *lane*) sorts them for nothing: one each for full
+//! packets and for acknowledgements, on each kind of link. The next event is the first of the earliest
+//! lane. Lanes are rings of 16-byte entries that are read and written in sequence. What belongs to no
+//! lane (odd sizes, late packets, timers) waits in a heap.
+//!
+//! The order is (time, source), then the order of entering: a total order that does not depend on which
+//! lane an event went through.
+
+use core::cmp::Ordering;
+use std::collections::BinaryHeap;
+
+/// Lanes at most.
+pub const LANES: usize = 16;
+/// An event that belongs to no lane.
+pub const NO_LANE: u8 = u8::MAX;
+/// Time of a timer that is not set.
+const NEVER: u64 = u64::MAX;
+/// First key of an empty lane.
+const NO_KEY: u128 = u128::MAX;
+
+/// An event.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Event {
+    /// Picoseconds.
+    pub at: u64,
+    /// Who it is about: a link's end, a port, a timer.
+    pub source: u32,
+    /// A word for it: the packet that arrives.
+    pub word: u32,
+}
+
+/// A ring of events in order.
+#[derive(Clone, Debug)]
+struct Lane {
+    ring: Box<[Event]>,
+    head: u32,
+    len: u32,
+    /// Key of the last event ever entered.
+    last: u128,
+}
+
+const BLANK: Event = Event { at: 0, source: 0, word: 0 };
+
+/// What events are ordered by.
+#[inline]
+const fn key(at: u64, source: u32) -> u128 {
+    (at as u128) << 32 | source as u128
+}
+
+impl Lane {
+    fn new() -> Lane {
+        Lane { ring: vec![BLANK; 1024].into_boxed_slice(), head: 0, len: 0, last: 0 }
+    }
+
+    #[inline]
+    fn slot(&self, index: u32) -> usize {
+        (self.head.wrapping_add(index)) as usize & (self.ring.len() - 1)
+    }
+
+    /// Adds an event at the end, where it may belong before others of the same time.
+    #[cold]
+    fn sort_in(&mut self, event: Event) {
+        let mut index = self.len;
+        self.len += 1;
+        while index > 0 {
+            let (here, before) = (self.slot(index), self.slot(index - 1));
+            let other = self.ring[before];
+            if key(other.at, other.source) <= key(event.at, event.source) {
+                break;
+            }
+            self.ring[here] = other;
+            index -= 1;
+        }
+        let slot = self.slot(index);
+        self.ring[slot] = event;
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        let mut ring = vec![BLANK; self.ring.len() * 2].into_boxed_slice();
+        for index in 0..self.len {
+            ring[index as usize] = self.ring[self.slot(index)];
+        }
+        self.ring = ring;
+        self.head = 0;
+    }
+}
+
+/// An event of the heap; the earliest is the greatest.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Odd {
+    event: Event,
+    sequence: u64,
+}
+
+impl Ord for Odd {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let key = |odd: &Odd| (odd.event.at, odd.event.source, odd.sequence);
+        key(other).cmp(&key(self))
+    }
+}
+
+impl PartialOrd for Odd {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// See the top of the file.
+pub struct Events {
+    /// Key of each lane's first event.
+    heads: [u128; LANES],
+    lanes: [Lane; LANES],
+    /// Lanes in use: a multiple of four.
+    used: usize,
+    /// Key of the heap's first event, or an earlier one.
+    heap_min: u128,
+    heap: BinaryHeap<Odd>,
+    sequence: u64,
+    /// First source that is a timer, and when each timer is set to.
+    timer_base: u32,
+    timers: Vec<u64>,
+    popped: u64,
+}
+
+impl Events {
+    /// A queue of `lanes` lanes, in which the sources from `timer_base` on are timers, `timers` of them.
+    pub fn new(lanes: usize, timer_base: u32, timers: u32) -> Events {
+        assert!(lanes <= LANES, "no more lanes than there may be");
+        Events {
+            heads: [NO_KEY; LANES],
+            lanes: core::array::from_fn(|_| Lane::new()),
+            used: lanes.max(1).next_multiple_of(4),
+            heap_min: NO_KEY,
+            heap: BinaryHeap::new(),
+            sequence: 0,
+            timer_base,
+            timers: vec![NEVER; timers as usize],
+            popped: 0,
+        }
+    }
+
+    /// Events taken out so far.
+    pub fn popped(&self) -> u64 {
+        self.popped
+    }
+
+    /// Enters an event that nobody takes back, into a lane whose events are not later, or into none.
+    #[inline]
+    pub fn push(&mut self, lane: u8, at: u64, source: u32, word: u32) {
+        let event = Event { at, source, word };
+        let lane = usize::from(lane);
+        if lane >= self.used {
+            return self.push_heap(event);
+        }
+        let this = key(at, source);
+        let row = &mut self.lanes[lane];
+        if this < row.last || row.len as usize == row.ring.len() {
+            return self.push_odd(lane, event);
+        }
+        row.last = this;
+        let slot = row.slot(row.len);
+        row.ring[slot] = event;
+        row.len += 1;
+        if row.len == 1 {
+            self.heads[lane] = this;
+        }
+    }
+
+    #[cold]
+    fn push_odd(&mut self, lane: usize, event: Event) {
+        let row = &mut self.lanes[lane];
+        if row.len as usize == row.ring.len() {
+            row.grow();
+        }
+        if row.last >> 32 > u128::from(event.at) {
+            return self.push_heap(event);
+        }
+        row.last = row.last.max(key(event.at, event.source));
+        row.sort_in(event);
+        let first = row.ring[row.slot(0)];
+        self.heads[lane] = key(first.at, first.source);
+    }
+
+    #[cold]
+    fn push_heap(&mut self, event: Event) {
+        self.heap_min = self.heap_min.min(key(event.at, event.source));
+        self.heap.push(Odd { event, sequence: self.sequence });
+        self.sequence += 1;
+    }
+
+    /// When a timer is set to; `u64::MAX` when it is not.
+    #[inline]
+    pub fn timer(&self, source: u32) -> u64 {
+        self.timers[(source - self.timer_base) as usize]
+    }
+
+    /// Sets a timer, or moves it.
+    pub fn set_timer(&mut self, source: u32, at: u64) {
+        let timer = &mut self.timers[(source - self.timer_base) as usize];
+        if *timer != at {
+            *timer = at;
+            self.push_heap(Event { at, source, word: 0 });
+        }
+    }
+
+    /// Unsets a timer. Its entry is found stale when its time comes.
+    pub fn cancel_timer(&mut self, source: u32) {
+        self.timers[(source - self.timer_base) as usize] = NEVER;
+    }
+
+    /// The lane whose first event is the earliest, and that event's key.
+    #[inline]
+    fn earliest(&self) -> (usize, u128) {
+        let four = |base: usize| {
+            let h = &self.heads[base..base + 4];
+            let a = if h[1] < h[0] { (base + 1, h[1]) } else { (base, h[0]) };
+            let b = if h[3] < h[2] { (base + 3, h[3]) } else { (base + 2, h[2]) };
+            if b.1 < a.1 { b } else { a }
+        };
+        let mut first = four(0);
+        let mut base = 4;
+        while base < self.used {
+            let other = four(base);
+            if other.1 < first.1 {
+                first = other;
+            }
+            base += 4;
+        }
+        first
+    }
+
+    /// Takes out the next event, if it is due by `end`.
+    #[inline]
+    pub fn pop(&mut self, end: u64) -> Option<Event> {
+        let (lane, first) = self.earliest();
+        if self.heap_min <= first {
+            return self.pop_with_heap(lane, first, end);
+        }
+        if first > key(end, u32::MAX) {
+            return None;
+        }
+        Some(self.take(lane))
+    }
+
+    #[inline]
+    fn take(&mut self, lane: usize) -> Event {
+        let row = &mut self.lanes[lane];
+        let event = row.ring[row.slot(0)];
+        row.head = row.head.wrapping_add(1);
+        row.len -= 1;
+        let next = row.ring[row.slot(0)];
+        self.heads[lane] = if row.len == 0 { NO_KEY } else { key(next.at, next.source) };
+        self.popped += 1;
+        event
+    }
+
+    #[cold]
+    fn pop_with_heap(&mut self, lane: usize, first: u128, end: u64) -> Option<Event> {
+        while let Some(&Odd { event, .. }) = self.heap.peek() {
+            if event.source >= self.timer_base && self.timer(event.source) != event.at {
+                self.heap.pop();
+                continue;
+            }
+            let this = key(event.at, event.source);
+            self.heap_min = this;
+            if first < this {
+                break;
+            }
+            if event.at > end {
+                return None;
+            }
+            self.heap.pop();
+            self.heap_min = self.heap.peek().map_or(NO_KEY, |odd| key(odd.event.at, odd.event.source));
+            if event.source >= self.timer_base {
+                self.cancel_timer(event.source);
+            }
+            self.popped += 1;
+            return Some(event);
+        }
+        if self.heap.is_empty() {
+            self.heap_min = NO_KEY;
+        }
+        if first == NO_KEY || first > key(end, u32::MAX) { None } else { Some(self.take(lane)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    /// Against an ordered map: times near and far, equal and moved, events that do not fit their lane.
+    #[test]
+    fn comes_out_in_order_of_time_and_source() {
+        for seed in 0..60 {
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let (base, timers) = (1000, 20);
+            let mut queue = Events::new(4, base, timers);
+            let mut model: BTreeMap<(u64, u32, u64), u32> = BTreeMap::new();
+            let (mut now, mut n) = (0, 0u64);
+            for _ in 0..20_000 {
+                n += 1;
+                match rng.u32(0..8) {
+                    0..=3 => {
+                        let lane = rng.u8(0..6);
+                        let ahead = match lane {
+                            0 => 1_334_000,
+                            1 => 334_000,
+                            2 => 0,
+                            _ if seed % 2 == 0 => rng.u64(0..2_000_000),
+                            _ => 7_000,
+                        };
+                        let source = rng.u32(0..base);
+                        queue.push(lane, now + ahead, source, n as u32);
+                        model.insert((now + ahead, source, n), n as u32);
+                    }
+                    4 => {
+                        let source = base + rng.u32(0..timers);
+                        let at = now + rng.u64(0..9_000_000);
+                        model.retain(|k, _| k.1 != source);
+                        if rng.u32(0..3) == 0 {
+                            queue.cancel_timer(source);
+                        } else {
+                            queue.set_timer(source, at);
+                            model.insert((at, source, 0), 0);
+                        }
+                    }
+                    _ => {
+                        let end = now + rng.u64(0..3_000_000);
+                        let want = model.first_key_value().map(|(k, v)| (*k, *v)).filter(|(k, _)| k.0 <= end);
+                        let got = queue.pop(end);
+                        // Two events of one source at one time may come in either order here: a real
+                        // source has one.
+                        assert_eq!(got.map(|e| (e.at, e.source)), want.map(|(k, _)| (k.0, k.1)));
+                        if let Some(event) = got {
+                            let key = model
+                                .iter()
+                                .find(|(k, w)| (k.0, k.1, **w) == (event.at, event.source, event.word))
+                                .map(|(k, _)| *k);
+                            model.remove(&key.expect("an event that was entered"));
+                            now = event.at;
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Flows: each is one RDMA WRITE on a queue pair of its own, from its start until the receiver has all
+//! bytes and until the sender knows.
+
+use crate::host::{NO_FLOW, Peer, RECEIVER};
+use crate::sim::{SOURCE_FLOWS, Sim};
+use crate::workload::Workload;
+use adverb_nic::{Completion, Error, SendData, SendFlags, SendOp, SendWr, Sge, Status};
+use adverb_wire::{Instant, Psn, QpNumber};
+use core::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// What a flow is to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FlowSpec {
+    /// When it starts, in ps.
+    pub start: u64,
+    /// From this host.
+    pub src: u32,
+    /// To this host.
+    pub dst: u32,
+    /// Bytes.
+    pub bytes: u32,
+    /// A word for the workload: which group or client it belongs to.
+    pub tag: u32,
+}
+
+/// A flow and how it went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Flow {
+    /// What it was to do.
+    pub spec: FlowSpec,
+    /// When the receiver had all bytes, in ps; `u64::MAX` before.
+    pub received: u64,
+    /// When the sender had its completion, in ps; `u64::MAX` before.
+    pub completed: u64,
+    /// It ended in an error instead.
+    pub failed: bool,
+}
+
+const _: () = assert!(core::mem::size_of::<Flow>() <= 48);
+
+/// The queue pairs of a flow under way.
+#[derive(Clone, Copy, Debug)]
+struct Active {
+    flow: u32,
+    src_qp: adverb_nic::QpId,
+    dst_qp: adverb_nic::QpId,
+}
+
+/// All flows of a run.
+#[derive(Default)]
+pub struct Flows {
+    /// In order of their creation.
+    pub list: Vec<Flow>,
+    /// Those that have not started: (start, number).
+    waiting: BinaryHeap<Reverse<(u64, u32)>>,
+    /// Flows under way; their places are reused.
+    active: Vec<Active>,
+    free: Vec<u32>,
+    /// Where the flow of a host's queue pair stands in `active`, kept in [`crate::host::Host`].
+    running: u32,
+    /// The most flows under way at once.
+    pub running_max: u32,
+    /// Flows that ended, with or without success.
+    pub ended: u32,
+    /// Creates flows as others end.
+    pub workload: Workload,
+}
+
+impl Sim {
+    /// Adds flows. Those whose start has passed start at once.
+    pub fn add_flows(&mut self, flows: impl IntoIterator<Item = FlowSpec>) {
+        for spec in flows {
+            let number = self.flows.list.len() as u32;
+            self.flows.list.push(Flow { spec, received: u64::MAX, completed: u64::MAX, failed: false });
+            self.flows.waiting.push(Reverse((spec.start, number)));
+        }
+        self.schedule_flows();
+    }
+
+    /// Sets what creates flows while the simulation runs, and takes its first ones.
+    pub fn set_workload(&mut self, mut workload: Workload) {
+        let first = workload.first();
+        self.flows.workload = workload;
+        self.add_flows(first);
+    }
+
+    /// All flows, in order of their creation.
+    pub fn flows(&self) -> &[Flow] {
+        &self.flows.list
+    }
+
+    /// How many flows have ended.
+    pub fn flows_ended(&self) -> u32 {
+        self.flows.ended
+    }
+
+    /// Whether every flow has ended.
+    pub fn flows_done(&self) -> bool {
+        self.flows.ended as usize == self.flows.list.len()
+    }
+
+    fn schedule_flows(&mut self) {
+        if let Some(Reverse((at, _))) = self.flows.waiting.peek() {
+            let at = (*at).max(self.now);
+            let source = self.base_other + SOURCE_FLOWS;
+            if at < self.events.timer(source) {
+                self.events.set_timer(source, at);
+            }
+        }
+    }
+
+    pub(crate) fn start_due_flows(&mut self) {
+        while let Some(&Reverse((at, number))) = self.flows.waiting.peek() {
+            if at > self.now {
+                break;
+            }
+            self.flows.waiting.pop();
+            if self.start_flow(number).is_err() {
+                self.flows.list[number as usize].failed = true;
+                self.flows.ended += 1;
+            }
+        }
+        self.schedule_flows();
+    }
+
+    fn start_flow(&mut self, number: u32) -> Result<(), Error> {
+        let spec = self.flows.list[number as usize].spec;
+        let (now, t) = (Instant::from_ps(self.now), self.config.transport);
+        let src_qp = self.hosts[spec.src as usize].take_qp(self.now)?;
+        let dst_qp = self.hosts[spec.dst as usize].take_qp(self.now)?;
+        let qpn_src = self.hosts[spec.src as usize].nic.qp_number(src_qp)?;
+        let qpn_dst = self.hosts[spec.dst as usize].nic.qp_number(dst_qp)?;
+        let psn_src = self.hosts[spec.src as usize].first_psn();
+        let psn_dst = self.hosts[spec.dst as usize].first_psn();
+        let peer = |host, qpn: QpNumber, rq_psn: Psn, sq_psn: Psn| Peer { host, qpn, rq_psn, sq_psn, depth: 0 };
+        self.hosts[spec.src as usize].connect(now, src_qp, &peer(spec.dst, qpn_dst, psn_dst, psn_src), &t)?;
+        self.hosts[spec.dst as usize].connect(now, dst_qp, &peer(spec.src, qpn_src, psn_src, psn_dst), &t)?;
+        let active = Active { flow: number, src_qp, dst_qp };
+        let place = match self.flows.free.pop() {
+            Some(place) => {
+                self.flows.active[place as usize] = active;
+                place
+            }
+            None => {
+                self.flows.active.push(active);
+                self.flows.active.len() as u32 - 1
+            }
+        };
+        self.flows.running += 1;
+        self.flows.running_max = self.flows.running_max.max(self.flows.running);
+        self.hosts[spec.src as usize].flow_of_qp[(qpn_src.get() & 0xffff) as usize] = place;
+        self.hosts[spec.dst as usize].flow_of_qp[(qpn_dst.get() & 0xffff) as usize] = place | RECEIVER;
+        let addr = self.region_addr();
+        let rkey = self.hosts[spec.dst as usize].region.map(|r| r.rkey).unwrap_or_default();
+        let host = &mut self.hosts[spec.src as usize];
+        let lkey = host.region.map(|r| r.lkey).unwrap_or_default();
+        let wr = SendWr {
+            wr_id: u64::from(number),
+            op: SendOp::Write(addr, rkey),
+            flags: SendFlags { signaled: true, ..SendFlags::default() },
+            data: SendData::Sges(&[Sge { addr, len: spec.bytes, lkey }]),
+            ud: None,
+            xrc_srqn: 0,
+        };
+        host.nic.post_send(now, src_qp, &wr)?;
+        self.after_nic(spec.src, false);
+        Ok(())
+    }
+
+    /// The last packet of a message was given to a NIC: whether the NIC took it decides whether the
+    /// receiver has all bytes.
+    pub(crate) fn on_message_end(&mut self, h: u32, qp: u32, psn: Psn) {
+        let host = &self.hosts[h as usize];
+        let place = host.flow_of_qp.get(qp as usize).copied().unwrap_or(NO_FLOW);
+        if place == NO_FLOW || place & RECEIVER == 0 {
+            return;
+        }
+        let active = self.flows.active[(place & !RECEIVER) as usize];
+        let flow = &mut self.flows.list[active.flow as usize];
+        if flow.received != u64::MAX {
+            return;
+        }
+        let taken = host.nic.query_qp(active.dst_qp).is_ok_and(|(attr, _)| attr.rq_psn == psn.next());
+        if taken {
+            flow.received = self.now;
+        }
+    }
+
+    pub(crate) fn on_flow_completion(&mut self, h: u32, completion: &Completion) {
+        let qp = (completion.qp.get() & 0xffff) as usize;
+        let place = self.hosts[h as usize].flow_of_qp.get(qp).copied().unwrap_or(NO_FLOW);
+        if place == NO_FLOW || place & RECEIVER != 0 {
+            return;
+        }
+        let active = self.flows.active[place as usize];
+        let flow = &mut self.flows.list[active.flow as usize];
+        flow.completed = self.now;
+        flow.failed = completion.status != Status::Success;
+        let done = *flow;
+        self.flows.ended += 1;
+        self.flows.running -= 1;
+        self.flows.free.push(place);
+        let (now, spec) = (self.now, done.spec);
+        // A queue pair that cannot be given back is not used again; nothing else depends on it.
+        let _ = self.hosts[spec.src as usize].give_qp(now, active.src_qp);
+        let _ = self.hosts[spec.dst as usize].give_qp(now, active.dst_qp);
+        if let Some(next) = self.flows.workload.next(&done) {
+            self.add_flows([next]);
+        }
+    }
+}

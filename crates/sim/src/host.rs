@@ -1,0 +1,207 @@
+//! Hosts: the real NIC on one link, its queue pairs, and what they are used for.
+
+use crate::hardware::Unit;
+use crate::memory::Buffer;
+use adverb_nic::*;
+use adverb_wire::{Duration, Gid, Instant, Psn};
+use std::collections::VecDeque;
+use std::net::Ipv4Addr;
+
+/// How queue pairs of a fabric are set up.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Transport {
+    /// Path MTU.
+    pub mtu: Mtu,
+    /// Packets that a queue pair may have unacknowledged.
+    pub window: u32,
+    /// Packets for each acknowledgement asked for; 0 leaves it to the NIC.
+    pub ack_every: u32,
+    /// Local ACK timeout: 4.096 us * 2^n, 0 for none.
+    pub timeout: u8,
+    /// Transport retries, up to 7.
+    pub retries: u8,
+    /// Packets may be marked by ECN.
+    pub ecn: bool,
+    /// Traffic class of flows.
+    pub class: u8,
+}
+
+impl Default for Transport {
+    fn default() -> Self {
+        Transport { mtu: Mtu::M1024, window: 1 << 20, ack_every: 1, timeout: 7, retries: 7, ecn: false, class: 0 }
+    }
+}
+
+/// Queue pairs rest for this long before they are used for another flow, so that late packets of the
+/// one before are not taken for its own.
+pub const QP_REST: Duration = Duration::from_us(500);
+
+/// Completion queue entries of a host: it polls whenever something has happened.
+const CQ_ENTRIES: u32 = 64;
+
+/// Marks an entry of [`Host::flow_of_qp`] as the receiving end.
+pub const RECEIVER: u32 = 1 << 31;
+/// No flow.
+pub const NO_FLOW: u32 = u32::MAX;
+
+/// A host.
+pub struct Host {
+    /// Its NIC.
+    pub nic: Nic,
+    /// Link that it sends on.
+    pub up: u32,
+    /// Its number.
+    pub number: u32,
+    /// Its protection domain.
+    pub pd: PdId,
+    /// Its completion queue.
+    pub cq: CqId,
+    /// Its address.
+    pub gid: Gid,
+    /// Region for flows.
+    pub region: Option<MrInfo>,
+    /// By queue pair index: the flow that uses it, with [`RECEIVER`] set at the receiving end.
+    pub flow_of_qp: Vec<u32>,
+    /// Queue pairs without a flow, and since when; longest first.
+    idle: VecDeque<(u64, QpId)>,
+    /// Its cost model, when it is not neutral.
+    pub unit: Option<Box<Unit>>,
+    rng: fastrand::Rng,
+}
+
+/// The address of a host: 10.0.0.0/8 plus its number plus one.
+pub fn address(host: u32) -> Gid {
+    let [_, b, c, d] = (host + 1).to_be_bytes();
+    Gid::from(Ipv4Addr::new(10, b, c, d))
+}
+
+/// The host that has an address.
+#[inline]
+pub fn host_of(gid: &Gid) -> u32 {
+    u32::from_be_bytes([0, gid.0[13], gid.0[14], gid.0[15]]).wrapping_sub(1)
+}
+
+impl Host {
+    /// A host with its NIC, not connected to anything.
+    pub fn new(number: u32, up: u32, transport: &Transport, stepped: bool, seed: u64) -> Result<Host, Error> {
+        let gid = address(number);
+        let config = NicConfig {
+            gids: vec![gid],
+            qpn_base: (number % 255 + 1) << 16,
+            max_unacked_packets: transport.window,
+            ack_every: transport.ack_every,
+            stepped,
+        };
+        let mut nic = Nic::new(config, seed);
+        let pd = nic.memory().alloc_pd()?;
+        let cq = nic.create_cq(CQ_ENTRIES)?;
+        Ok(Host {
+            nic,
+            up,
+            number,
+            pd,
+            cq,
+            gid,
+            region: None,
+            flow_of_qp: Vec::new(),
+            idle: VecDeque::new(),
+            unit: None,
+            rng: fastrand::Rng::with_seed(crate::trace::mix(seed)),
+        })
+    }
+
+    /// Registers the region that flows read and write.
+    pub fn register(&mut self, buffer: &Buffer) -> Result<(), Error> {
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+        self.region = Some(buffer.register(&mut self.nic, self.pd, access)?);
+        Ok(())
+    }
+
+    /// A queue pair for a flow: one that has rested, or a new one.
+    pub fn take_qp(&mut self, now: u64) -> Result<QpId, Error> {
+        if let Some(&(since, qp)) = self.idle.front()
+            && now.saturating_sub(since) >= QP_REST.as_ps()
+        {
+            self.idle.pop_front();
+            return Ok(qp);
+        }
+        let caps = QpCaps { max_send_wr: 1, max_send_sge: 1, ..QpCaps::default() };
+        let init = QpInit {
+            qp_type: QpType::Rc,
+            pd: Some(self.pd),
+            send_cq: Some(self.cq),
+            recv_cq: Some(self.cq),
+            srq: None,
+            xrcd: None,
+            sq_sig_all: false,
+            caps,
+        };
+        let qp = self.nic.create_qp(&init)?;
+        let index = (self.nic.qp_number(qp)?.get() & 0xffff) as usize;
+        if self.flow_of_qp.len() <= index {
+            self.flow_of_qp.resize(index + 1, NO_FLOW);
+        }
+        Ok(qp)
+    }
+
+    /// The queue pair's flow is done.
+    pub fn give_qp(&mut self, now: u64, qp: QpId) -> Result<(), Error> {
+        let index = (self.nic.qp_number(qp)?.get() & 0xffff) as usize;
+        self.flow_of_qp[index] = NO_FLOW;
+        self.idle.push_back((now, qp));
+        Ok(())
+    }
+
+    /// A first PSN.
+    pub fn first_psn(&mut self) -> Psn {
+        Psn::new(self.rng.u32(..))
+    }
+
+    /// Takes a queue pair to RTS towards a peer.
+    pub fn connect(&mut self, now: Instant, qp: QpId, peer: &Peer, t: &Transport) -> Result<(), Error> {
+        use QpAttrMask as M;
+        let (mut a, _) = self.nic.query_qp(qp)?;
+        if a.state != QpState::Reset {
+            a.state = QpState::Reset;
+            self.nic.modify_qp(now, qp, &a, M::STATE)?;
+        }
+        a.state = QpState::Init;
+        a.port = 1;
+        a.access = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+        self.nic.modify_qp(now, qp, &a, M::STATE | M::PORT | M::PKEY_INDEX | M::ACCESS_FLAGS)?;
+        a.state = QpState::Rtr;
+        a.path_mtu = t.mtu;
+        a.dest_qpn = peer.qpn;
+        a.rq_psn = peer.rq_psn;
+        a.sq_psn = peer.sq_psn;
+        a.av.dgid = address(peer.host);
+        a.av.traffic_class = t.class << 2 | if t.ecn { 2 } else { 0 };
+        a.path = PathId(u16::from(t.class));
+        a.max_dest_rd_atomic = peer.depth;
+        a.max_rd_atomic = peer.depth;
+        a.min_rnr_timer = 1;
+        let rtr = M::STATE | M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
+        self.nic.modify_qp(now, qp, &a, rtr | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER)?;
+        a.state = QpState::Rts;
+        a.timeout = t.timeout;
+        a.retry_cnt = t.retries;
+        a.rnr_retry = 7;
+        let rts = M::STATE | M::SQ_PSN | M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC;
+        self.nic.modify_qp(now, qp, &a, rts)
+    }
+}
+
+/// The other end of a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer {
+    /// Its host.
+    pub host: u32,
+    /// Its queue pair.
+    pub qpn: adverb_wire::QpNumber,
+    /// First PSN that it sends.
+    pub rq_psn: Psn,
+    /// First PSN that it expects.
+    pub sq_psn: Psn,
+    /// READs and atomics outstanding, each way.
+    pub depth: u8,
+}

@@ -1,0 +1,37 @@
+//! A deterministic packet-level simulator around the same NIC that serves real programs.
+//!
+//! [`sim::Sim`] is a fabric in virtual time. A packet's way: a host's [`adverb_nic::Nic`] gives a frame
+//! ([`ends`]), the link carries it ([`link`]), switches queue, mark, drop or pause ([`network`],
+//! [`switch`]), the other host's NIC takes it. [`events`] orders what happens, [`flows`] and
+//! [`workload`] say who sends what, [`record`] and [`capture`] what can be seen of it.
+#![deny(unsafe_code)]
+
+pub mod capture;
+mod ends;
+pub mod error;
+pub mod events;
+pub mod faults;
+pub mod flows;
+pub mod hardware;
+pub mod host;
+pub mod link;
+#[allow(unsafe_code, reason = "hosts' memory is accessed through its address, as NICs do")]
+pub mod memory;
+mod network;
+pub mod oracle;
+pub mod packet;
+pub mod record;
+pub mod sim;
+pub mod switch;
+pub mod topology;
+pub mod trace;
+pub mod units;
+pub mod workload;
+
+pub use error::Error;
+pub use flows::{Flow, FlowSpec};
+pub use host::Transport;
+pub use record::{Stats, Summary};
+pub use sim::{Config, Sim};
+pub use switch::{Balance, Discipline, SwitchConfig};
+pub use topology::{CableKind, Topology};

@@ -1,0 +1,112 @@
+//! Memory that simulated hosts register: real bytes where a run carries payload, and an address range
+//! that nobody touches where payload is elided. The crate's only unsafe code.
+
+use adverb_nic::memory::MrInit;
+use adverb_nic::{Access, Error, MrInfo, Nic, PdId, Sge};
+use adverb_wire::Key;
+use core::cell::UnsafeCell;
+
+/// Bytes that NICs access through their address, zero at first. Pages that are never touched take no
+/// memory, so a range for elided payload costs address space only.
+pub struct Buffer {
+    words: Box<[UnsafeCell<u64>]>,
+}
+
+impl Buffer {
+    /// `len` bytes, rounded up to a multiple of 8.
+    pub fn new(len: usize) -> Buffer {
+        let zeroed = Box::into_raw(vec![0u64; len.div_ceil(8)].into_boxed_slice());
+        // SAFETY: a cell of a word has the word's layout, and the box was just given up. (Collecting
+        // into cells would touch every page.)
+        let words = unsafe { Box::from_raw(zeroed as *mut [UnsafeCell<u64>]) };
+        Buffer { words }
+    }
+
+    /// Address of the first byte.
+    pub fn addr(&self) -> u64 {
+        self.words.as_ptr().expose_provenance() as u64
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.words.len() * 8
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.words.is_empty()
+    }
+
+    /// Registers all of it with all rights.
+    pub fn register(&self, nic: &mut Nic, pd: PdId, access: Access) -> Result<MrInfo, Error> {
+        let init = MrInit { pd, addr: self.addr(), len: self.len() as u64, iova: self.addr(), access };
+        // SAFETY: the simulation drops its NICs before its buffers, the words are cells, and nobody
+        // makes a reference to them.
+        unsafe { nic.memory().reg_mr(&init) }
+    }
+
+    /// Copies bytes out.
+    ///
+    /// # Panics
+    /// If they are not inside.
+    pub fn read(&self, offset: usize, out: &mut [u8]) {
+        assert!(offset <= self.len() && out.len() <= self.len() - offset, "inside the buffer");
+        let start = self.words.as_ptr().cast::<u8>();
+        for (i, byte) in out.iter_mut().enumerate() {
+            // SAFETY: inside the allocation, as asserted. A simulation is single-threaded: no NIC runs
+            // while its buffers are read.
+            *byte = unsafe { start.add(offset + i).read() };
+        }
+    }
+
+    /// Copies bytes in.
+    ///
+    /// # Panics
+    /// If they do not fit.
+    pub fn write(&self, offset: usize, bytes: &[u8]) {
+        assert!(offset <= self.len() && bytes.len() <= self.len() - offset, "inside the buffer");
+        let start = self.words.as_ptr().cast::<u8>().cast_mut();
+        for (i, byte) in bytes.iter().enumerate() {
+            // SAFETY: as in `read`; the bytes are in cells, so they may be written through a pointer.
+            unsafe { start.add(offset + i).write(*byte) };
+        }
+    }
+
+    /// An aligned word in host order.
+    pub fn word(&self, offset: usize) -> u64 {
+        let mut bytes = [0; 8];
+        self.read(offset, &mut bytes);
+        u64::from_ne_bytes(bytes)
+    }
+
+    /// A scatter/gather entry over a part.
+    pub fn sge(&self, offset: usize, len: usize, lkey: Key) -> Sge {
+        Sge { addr: self.addr() + offset as u64, len: len as u32, lkey }
+    }
+}
+
+/// Copies a frame's payload into `out`, replacing what it held.
+pub fn gather(payload: &adverb_nic::memory::Gather, out: &mut Vec<u8>) {
+    out.clear();
+    out.resize(payload.len(), 0);
+    let mut at = 0;
+    for span in payload.spans() {
+        adverb_nic::memory::dma::read_bytes(*span, &mut out[at..at + span.len()]);
+        at += span.len();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_come_back_and_untouched_ranges_are_zero() {
+        let buffer = Buffer::new(1 << 30);
+        buffer.write((1 << 30) - 11, b"hello world");
+        let mut out = [0; 11];
+        buffer.read((1 << 30) - 11, &mut out);
+        assert_eq!(&out, b"hello world");
+        assert_eq!(buffer.word(4096), 0);
+    }
+}

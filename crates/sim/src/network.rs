@@ -1,0 +1,247 @@
+//! The way of a packet through the network: on to a link, off it, through a switch, pauses on the way.
+
+use crate::events::NO_LANE;
+use crate::faults::Fate;
+use crate::link::{HOST, LINK_CAPTURE, LINK_DOWN, LINK_FAULTS, PAUSE_BYTES};
+use crate::packet::{FLAG_CORRUPT, FLAG_LOST, Kind};
+use crate::sim::{SOURCE_FAULTS, Sim};
+
+impl Sim {
+    /// Puts a packet on a link, and enters its arrival and the port's becoming free.
+    #[inline]
+    pub(crate) fn transmit(&mut self, l: u32, id: u32) {
+        let hot = &mut self.packets.hot[id as usize];
+        let link = &mut self.links[l as usize];
+        let at = link.send(self.now, hot.size);
+        hot.epoch = link.epoch;
+        let lane = if link.busy || hot.lane > 1 { NO_LANE } else { link.lanes.saturating_add(hot.lane * 2) };
+        if !link.busy {
+            link.busy = true;
+            self.events.push(lane, link.busy_until, self.base_free + l, 0);
+        }
+        if link.flags & (LINK_FAULTS | LINK_DOWN) != 0 {
+            let late = self.suffer(l, id, at);
+            return self.events.push(NO_LANE, at + late, l, id);
+        }
+        self.events.push(lane.saturating_add(1), at, l, id);
+    }
+
+    /// What faults do to a packet that is put on a link; how late it will be, in ps.
+    #[cold]
+    fn suffer(&mut self, l: u32, id: u32, at: u64) -> u64 {
+        let hot = self.packets.hot[id as usize];
+        if self.links[l as usize].flags & LINK_DOWN != 0 {
+            // An epoch that never was: lost, even if the link is repaired by then.
+            self.packets.hot[id as usize].epoch = u16::MAX;
+            return 0;
+        }
+        let fate = match hot.kind {
+            Kind::Data => self.faults.fate(l, &hot, &self.packets.cold[id as usize]),
+            _ => Fate::default(),
+        };
+        if fate.twice {
+            let copy = self.packets.copy(id);
+            self.stats.duplicated += 1;
+            self.events.push(NO_LANE, at, l, copy);
+        }
+        let hot = &mut self.packets.hot[id as usize];
+        if fate.lost {
+            hot.flags |= FLAG_LOST;
+        }
+        if fate.corrupt {
+            hot.flags |= FLAG_CORRUPT;
+        }
+        fate.late
+    }
+
+    /// A packet reaches the end of a link.
+    #[inline]
+    pub(crate) fn on_arrival(&mut self, l: u32, id: u32) {
+        let link = &self.links[l as usize];
+        let (to, flags, epoch) = (link.to, link.flags, link.epoch);
+        let hot = &mut self.packets.hot[id as usize];
+        if (flags & (LINK_FAULTS | LINK_CAPTURE) != 0 || hot.epoch != epoch) && !self.survives(l, id) {
+            return;
+        }
+        let hot = &mut self.packets.hot[id as usize];
+        if hot.kind != Kind::Data {
+            return self.on_pause(l, id);
+        }
+        hot.hops += 1;
+        self.trace.add(self.now, l, hot.id, hot.psn_opcode);
+        self.stats.link_hops += 1;
+        if to & HOST != 0 {
+            self.on_host_arrival(to & !HOST, id);
+        } else {
+            self.on_switch_arrival(to, l, id);
+        }
+    }
+
+    /// Captures the packet; whether it goes on. Damaged ones are found where they arrive.
+    #[cold]
+    fn survives(&mut self, l: u32, id: u32) -> bool {
+        let hot = self.packets.hot[id as usize];
+        let link = &self.links[l as usize];
+        if hot.flags & FLAG_LOST != 0 || hot.epoch != link.epoch {
+            self.switches.counters[l as usize].lost += 1;
+            self.stats.lost += 1;
+            self.packets.give(id);
+            return false;
+        }
+        if link.flags & LINK_CAPTURE != 0 && hot.kind == Kind::Data {
+            self.captures.write(l, self.now, &self.packets, id);
+        }
+        if hot.flags & FLAG_CORRUPT != 0 {
+            self.switches.counters[l as usize].corrupted += 1;
+            self.stats.corrupted += 1;
+            self.packets.give(id);
+            return false;
+        }
+        true
+    }
+
+    #[inline]
+    fn on_switch_arrival(&mut self, s: u32, l: u32, id: u32) {
+        let spray = if self.spray { self.switches.rng.u32(..) } else { 0 };
+        let hot = &mut self.packets.hot[id as usize];
+        hot.entered = l;
+        let (class, size) = (usize::from(hot.class), hot.size);
+        let out = self.routes.next(s, hot.dst, hot.hash ^ spray);
+        let link = &self.links[out as usize];
+        if !link.busy && link.waiting == 0 && link.paused >> class & 1 == 0 {
+            return self.transmit(out, id);
+        }
+        let idle = !link.busy;
+        if !self.switches.admits(s, l, out, class, size) {
+            self.switches.counters[l as usize].drops += 1;
+            self.switches.drops += 1;
+            self.packets.give(id);
+            return;
+        }
+        self.switches.enqueue(&mut self.packets, &mut self.links, s, out, id);
+        if self.switches.must_pause(l, class) {
+            self.send_pause(l ^ 1, class as u8, Kind::Pause);
+        }
+        if idle {
+            self.serve(out);
+        }
+    }
+
+    /// A port has finished sending.
+    #[inline]
+    pub(crate) fn on_port_free(&mut self, out: u32) {
+        let link = &mut self.links[out as usize];
+        if link.busy_until > self.now {
+            // A pause frame went behind what was sent.
+            return self.events.push(NO_LANE, link.busy_until, self.base_free + out, 0);
+        }
+        link.busy = false;
+        if link.from & HOST != 0 {
+            let h = link.from & !HOST;
+            return self.host_send(h);
+        }
+        self.serve(out);
+    }
+
+    /// Sends what waits for a free port of a switch, if its class is not paused.
+    #[inline]
+    fn serve(&mut self, out: u32) {
+        let link = &self.links[out as usize];
+        let ready = link.queued & !link.paused;
+        if ready == 0 {
+            return;
+        }
+        let id = self.switches.dequeue(&mut self.packets, &mut self.links, out, ready);
+        let hot = &self.packets.hot[id as usize];
+        let (entered, class) = (hot.entered, hot.class);
+        self.transmit(out, id);
+        if self.switches.may_resume(entered, usize::from(class)) {
+            self.send_pause(entered ^ 1, class, Kind::Resume);
+        }
+    }
+
+    /// Sends a pause frame, or the end of a pause, ahead of what waits.
+    fn send_pause(&mut self, l: u32, class: u8, kind: Kind) {
+        let id = self.packets.take();
+        let hot = &mut self.packets.hot[id as usize];
+        hot.size = PAUSE_BYTES;
+        hot.class = class;
+        hot.kind = kind;
+        hot.lane = 2;
+        hot.flags = 0;
+        self.transmit(l, id);
+    }
+
+    fn on_pause(&mut self, l: u32, id: u32) {
+        let hot = self.packets.hot[id as usize];
+        self.packets.give(id);
+        let e = l ^ 1;
+        let bit = 1u8 << hot.class;
+        let at = e as usize * self.switches.classes + usize::from(hot.class);
+        let link = &mut self.links[e as usize];
+        if hot.kind == Kind::Resume {
+            return self.end_pause(e, hot.class);
+        }
+        if link.paused & bit == 0 {
+            link.paused |= bit;
+            self.switches.paused_since[at] = self.now;
+        }
+        if link.from & HOST != 0 && self.switches.classes > 1 {
+            let h = (link.from & !HOST) as usize;
+            self.hosts[h].nic.block_path(adverb_nic::PathId(u16::from(hot.class)));
+        }
+    }
+
+    /// The port of link `e` may send `class` again.
+    fn end_pause(&mut self, e: u32, class: u8) {
+        let at = e as usize * self.switches.classes + usize::from(class);
+        let link = &mut self.links[e as usize];
+        if link.paused >> class & 1 == 0 {
+            return;
+        }
+        link.paused &= !(1 << class);
+        let (from, busy) = (link.from, link.busy);
+        self.switches.counters[e as usize].paused_ps += self.now - self.switches.paused_since[at];
+        if from & HOST != 0 {
+            let h = from & !HOST;
+            if self.switches.classes > 1 {
+                self.hosts[h as usize].nic.unblock_path(adverb_nic::PathId(u16::from(class)));
+            }
+            return self.host_send(h);
+        }
+        if !busy {
+            self.serve(e);
+        }
+    }
+
+    /// A cable fails or is repaired.
+    pub(crate) fn on_outage(&mut self) {
+        while let Some(outage) = self.faults.outages.get(self.faults.outages_done).copied() {
+            if outage.at > self.now {
+                self.events.set_timer(self.base_other + SOURCE_FAULTS, outage.at);
+                return;
+            }
+            self.faults.outages_done += 1;
+            for l in [outage.cable * 2, outage.cable * 2 + 1] {
+                if outage.repair {
+                    self.links[l as usize].flags &= !LINK_DOWN;
+                } else {
+                    self.fail_link(l);
+                }
+            }
+        }
+    }
+
+    /// What is on the link is lost, and so are pauses: both ends forget them, as hardware does when a
+    /// link goes down.
+    fn fail_link(&mut self, l: u32) {
+        let link = &mut self.links[l as usize];
+        link.flags |= LINK_DOWN;
+        link.epoch = link.epoch.wrapping_add(1);
+        for class in 0..self.switches.classes {
+            let at = l as usize * self.switches.classes + class;
+            self.switches.ingress[at].pausing = false;
+            self.end_pause(l, class as u8);
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! What a run says of itself: counts, samples of queues, and a record of every flow.
+
+use crate::flows::Flow;
+use crate::link::FRAMING;
+use crate::sim::{SOURCE_SAMPLE, Sim};
+use core::fmt::Write;
+
+/// Counts of a run.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub struct Stats {
+    /// Events handled.
+    pub events: u64,
+    /// Packets that crossed a link, once for each link.
+    pub link_hops: u64,
+    /// Packets that NICs gave.
+    pub injected: u64,
+    /// Packets that NICs took.
+    pub delivered: u64,
+    /// Packets dropped for want of buffer.
+    pub drops: u64,
+    /// Packets lost on links.
+    pub lost: u64,
+    /// Packets damaged on links.
+    pub corrupted: u64,
+    /// Packets that came twice.
+    pub duplicated: u64,
+    /// Packets marked by ECN.
+    pub marked: u64,
+    /// Pause frames sent, ends of pauses not counted.
+    pub pauses: u64,
+    /// Most packets under way at once.
+    pub packets_peak: u32,
+    /// Virtual time, in ps.
+    pub now_ps: u64,
+}
+
+/// Depth of every switch queue at set times.
+#[derive(Clone, Debug, Default)]
+pub struct Samples {
+    every_ps: u64,
+    /// (time, link, bytes that wait), only where something waits.
+    pub depths: Vec<(u64, u32, u32)>,
+}
+
+/// Averages and tails over flows.
+#[derive(Clone, Copy, Default, Debug, PartialEq)]
+pub struct Summary {
+    /// Flows that ended well.
+    pub flows: u32,
+    /// Flows that ended in an error, or not at all.
+    pub failed: u32,
+    /// Mean of completion time over ideal time.
+    pub slowdown_avg: f64,
+    /// Mean completion time, in ps.
+    pub fct_avg_ps: f64,
+    /// 99th percentile of completion time, in ps.
+    pub fct_p99_ps: u64,
+    /// 99.9th percentile of completion time, in ps.
+    pub fct_p999_ps: u64,
+    /// Longest completion time, in ps.
+    pub fct_max_ps: u64,
+}
+
+impl Sim {
+    /// Samples queue depths this often, in ps, from now on.
+    pub fn sample_every(&mut self, every_ps: u64) {
+        self.samples.every_ps = every_ps;
+        let source = self.base_other + SOURCE_SAMPLE;
+        self.events.cancel_timer(source);
+        if every_ps > 0 {
+            self.events.set_timer(source, self.now + every_ps);
+        }
+    }
+
+    pub(crate) fn on_sample(&mut self) {
+        for link in 0..self.links.len() {
+            if self.links[link].waiting > 0 {
+                let bytes = self.queues_of(link as u32).iter().map(|q| q.depth).sum();
+                self.samples.depths.push((self.now, link as u32, bytes));
+            }
+        }
+        // Samples end with what they sample, or a run would never end.
+        if !self.flows_done() {
+            self.events.set_timer(self.base_other + SOURCE_SAMPLE, self.now + self.samples.every_ps);
+        }
+    }
+
+    fn queues_of(&self, link: u32) -> &[crate::switch::Queue] {
+        let at = link as usize * self.switches.classes;
+        &self.switches.queues[at..at + self.switches.classes]
+    }
+
+    /// The samples taken so far.
+    pub fn samples(&self) -> &Samples {
+        &self.samples
+    }
+
+    /// Completion time of a flow in an idle network, in ps: every packet at the slowest link's pace, the
+    /// last one through every link.
+    pub fn ideal_ps(&self, flow: &Flow) -> u64 {
+        let spec = flow.spec;
+        let path = self.routes.path(&self.config.topology, spec.src, spec.dst, 0);
+        let mtu = self.config.transport.mtu.bytes();
+        let packets = u64::from(spec.bytes.div_ceil(mtu).max(1));
+        // IPv4, UDP, BTH and ICRC; RETH on the first packet.
+        let headers = u64::from(20 + 8 + 12 + 4 + FRAMING);
+        let wire = u64::from(spec.bytes) + packets * headers + 16;
+        let last = (spec.bytes - (packets as u32 - 1) * mtu) + headers as u32;
+        let slowest = path.iter().map(|l| self.links[*l as usize].serialization(1_000_000)).max().unwrap_or(0);
+        let (mut delays, mut skipped) = (0, false);
+        for l in &path {
+            let link = &self.links[*l as usize];
+            delays += link.delay;
+            // The slowest link's serialization is in the whole's already, once.
+            if !skipped && link.serialization(1_000_000) == slowest {
+                skipped = true;
+            } else {
+                delays += link.serialization(last.max(crate::link::FRAME_MIN));
+            }
+        }
+        (u128::from(wire) * u128::from(slowest) / 1_000_000) as u64 + delays
+    }
+
+    /// Averages and tails over the flows that `pick` chooses.
+    pub fn summary(&self, pick: impl Fn(&Flow) -> bool) -> Summary {
+        let mut times = Vec::new();
+        let mut s = Summary::default();
+        for flow in self.flows().iter().filter(|f| pick(f)) {
+            if flow.failed || flow.received == u64::MAX {
+                s.failed += 1;
+                continue;
+            }
+            let fct = flow.received - flow.spec.start;
+            s.slowdown_avg += fct as f64 / self.ideal_ps(flow) as f64;
+            s.fct_avg_ps += fct as f64;
+            times.push(fct);
+        }
+        s.flows = times.len() as u32;
+        if times.is_empty() {
+            return s;
+        }
+        s.slowdown_avg /= times.len() as f64;
+        s.fct_avg_ps /= times.len() as f64;
+        times.sort_unstable();
+        let percentile = |p: f64| times[((times.len() as f64 * p).ceil() as usize).clamp(1, times.len()) - 1];
+        s.fct_p99_ps = percentile(0.99);
+        s.fct_p999_ps = percentile(0.999);
+        s.fct_max_ps = percentile(1.0);
+        s
+    }
+
+    /// Packets that were sent again, over all NICs.
+    pub fn retransmissions(&self) -> u64 {
+        self.hosts.iter().map(|h| h.nic.counters().retransmitted_packets).sum()
+    }
+
+    /// A record of every flow as CSV, times in ns. A flow that has not ended has empty fields.
+    pub fn flows_csv(&self) -> String {
+        let mut out = String::from("flow,src,dst,bytes,start_ns,received_ns,completed_ns,fct_ns,ideal_ns,slowdown,failed\n");
+        let ns = |ps: u64| if ps == u64::MAX { String::new() } else { format!("{:.3}", ps as f64 / 1e3) };
+        for (n, flow) in self.flows().iter().enumerate() {
+            let spec = flow.spec;
+            let ideal = self.ideal_ps(flow);
+            let fct = if flow.received == u64::MAX { u64::MAX } else { flow.received - spec.start };
+            let slowdown =
+                if fct == u64::MAX { String::new() } else { format!("{:.4}", fct as f64 / ideal as f64) };
+            // Writing to a `String` cannot fail.
+            let _ = writeln!(
+                out,
+                "{n},{},{},{},{},{},{},{},{},{slowdown},{}",
+                spec.src,
+                spec.dst,
+                spec.bytes,
+                ns(spec.start),
+                ns(flow.received),
+                ns(flow.completed),
+                ns(fct),
+                ns(ideal),
+                u8::from(flow.failed),
+            );
+        }
+        out
+    }
+
+    /// Counters of every port as CSV.
+    pub fn ports_csv(&self) -> String {
+        let mut out = String::from(
+            "link,from_to,packets,bytes,drops,lost,corrupted,marked,pauses,paused_ns,queue_max_bytes\n",
+        );
+        for (l, (link, port)) in self.links.iter().zip(self.ports()).enumerate() {
+            let _ = writeln!(
+                out,
+                "{l},{},{},{},{},{},{},{},{},{:.3},{}",
+                self.link_name(l as u32),
+                link.packets,
+                link.bytes,
+                port.drops,
+                port.lost,
+                port.corrupted,
+                port.marked,
+                port.pauses,
+                port.paused_ps as f64 / 1e3,
+                self.queues_of(l as u32).iter().map(|q| q.depth_max).sum::<u32>()
+            );
+        }
+        out
+    }
+}
+
+/// Most memory that the process ever had resident, in bytes; 0 where the system does not say.
+pub fn peak_rss() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
+    let kb: u64 = line.and_then(|l| l.trim().trim_end_matches(" kB").trim().parse().ok()).unwrap_or(0);
+    kb * 1024
+}

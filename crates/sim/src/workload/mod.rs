@@ -1,0 +1,80 @@
+//! Workloads: which flows there are. Open ones are lists made beforehand; closed ones start a flow when
+//! another one ends.
+
+pub mod arrivals;
+pub mod pattern;
+pub mod sizes;
+
+use crate::flows::{Flow, FlowSpec};
+
+/// What creates flows while a simulation runs.
+#[derive(Clone, Debug, Default)]
+pub enum Workload {
+    /// Nothing: all flows are known beforehand.
+    #[default]
+    Open,
+    /// Request and response, for ever: see [`Closed`].
+    Closed(Closed),
+}
+
+/// Clients that send a request and, when the response has come, the next one.
+#[derive(Clone, Debug)]
+pub struct Closed {
+    /// Pairs of client and server; several of one pair are several outstanding requests.
+    pub pairs: Vec<(u32, u32)>,
+    /// Bytes of a request.
+    pub request: u32,
+    /// Bytes of a response.
+    pub response: u32,
+    /// Time from a response to the next request, in ps.
+    pub think_ps: u64,
+    /// Requests of each pair.
+    pub rounds: u32,
+    /// By pair: requests sent so far.
+    sent: Vec<u32>,
+}
+
+impl Closed {
+    /// Clients that have not begun.
+    pub fn new(pairs: Vec<(u32, u32)>, request: u32, response: u32, think_ps: u64, rounds: u32) -> Closed {
+        let sent = vec![0; pairs.len()];
+        Closed { pairs, request, response, think_ps, rounds, sent }
+    }
+
+    fn request(&mut self, pair: u32, start: u64) -> Option<FlowSpec> {
+        let at = pair as usize;
+        if self.sent[at] == self.rounds {
+            return None;
+        }
+        self.sent[at] += 1;
+        let (src, dst) = self.pairs[at];
+        Some(FlowSpec { start, src, dst, bytes: self.request, tag: pair * 2 })
+    }
+}
+
+impl Workload {
+    /// Flows to begin with.
+    pub fn first(&mut self) -> Vec<FlowSpec> {
+        match self {
+            Workload::Open => Vec::new(),
+            Workload::Closed(closed) => {
+                (0..closed.pairs.len() as u32).filter_map(|pair| closed.request(pair, 0)).collect()
+            }
+        }
+    }
+
+    /// The flow that follows from one that has ended. An even tag is a request, its odd neighbour the
+    /// response.
+    pub fn next(&mut self, done: &Flow) -> Option<FlowSpec> {
+        let Workload::Closed(closed) = self else { return None };
+        if done.failed {
+            return None;
+        }
+        let FlowSpec { src, dst, tag, .. } = done.spec;
+        if tag.is_multiple_of(2) {
+            let start = done.received.min(done.completed);
+            return Some(FlowSpec { start, src: dst, dst: src, bytes: closed.response, tag: tag + 1 });
+        }
+        closed.request(tag / 2, done.completed.saturating_add(closed.think_ps))
+    }
+}
