@@ -3,7 +3,8 @@
  *   qps rate QPS WRITES    64-byte RDMA WRITEs, one per queue pair in turn, at most 128 outstanding
  *   qps memory QPS         resident memory for each connected queue pair with one send and one receive
  *
- * The program forks before it touches verbs: the parent is the initiator, the child the target, which sleeps. */
+ * The program forks before it touches verbs: the parent is the initiator, the child the target, which sleeps.
+ * TARGET_ADVERB, where it is set, is what the child's environment has for ADVERB: another address, say. */
 #include <infiniband/verbs.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -206,6 +207,8 @@ int main(int argc, char **argv)
     check(child >= 0, "fork");
     if (child == 0) {
         close(pair[0]);
+        if (getenv("TARGET_ADVERB"))
+            setenv("ADVERB", getenv("TARGET_ADVERB"), 1);
         run(argv[1], pair[1], 0, count, writes);
         return 0;
     }
