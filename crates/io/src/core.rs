@@ -17,21 +17,35 @@ const BURST_FULL: usize = 16;
 pub type OnEvent = Box<dyn Fn(Event) + Send + Sync>;
 
 /// Nanoseconds since the process opened its NIC, as the NIC's time.
+///
+/// A reading serves for a microsecond: asking the kernel's clock takes longer than most of the work
+/// that wants to know the time.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     epoch_ns: u64,
+    last: Instant,
+    /// Cycle counter at the last reading.
+    cycles: u64,
 }
+
+/// Cycles for which a reading serves: below a microsecond on any processor of today.
+const FRESH_CYCLES: u64 = 2_000;
 
 impl Clock {
     /// Starts at zero.
     pub fn start() -> Clock {
-        Clock { epoch_ns: sys::monotonic_ns() }
+        Clock { epoch_ns: sys::monotonic_ns(), last: Instant::ZERO, cycles: 0 }
     }
 
     /// Time since the start.
     #[inline]
-    pub fn now(self) -> Instant {
-        Instant::from_ns(sys::monotonic_ns() - self.epoch_ns)
+    pub fn now(&mut self) -> Instant {
+        let cycles = sys::cycles();
+        if cycles.wrapping_sub(self.cycles) >= FRESH_CYCLES {
+            self.cycles = cycles;
+            self.last = Instant::from_ns(sys::monotonic_ns() - self.epoch_ns);
+        }
+        self.last
     }
 }
 
@@ -94,6 +108,22 @@ impl Core {
             }
         }
         count
+    }
+
+    /// Wakes receivers that fell asleep while frames were on their way to them.
+    #[inline]
+    pub fn settle(&mut self) {
+        if let Some(port) = &mut self.port {
+            port.settle();
+        }
+    }
+
+    /// Whether the next transmission may leave that to a call that follows soon.
+    #[inline]
+    pub fn settle_later(&mut self, later: bool) {
+        if let Some(port) = &mut self.port {
+            port.settle_later = later;
+        }
     }
 
     /// One round of progress. `ask_socket` asks the kernel for datagrams even if none came lately.

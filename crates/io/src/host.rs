@@ -141,7 +141,10 @@ impl Host {
         let now = core.clock.now();
         progress::before_post(self.shared);
         let result = f(&mut core.nic, now);
+        // A row of posts settles with its first and with the poll, post or tick after its last.
+        core.settle_later(progress::in_a_row(self.shared));
         core.transmit(now);
+        core.settle_later(false);
         self.after(core, Call::Post);
         result
     }
@@ -151,6 +154,7 @@ impl Host {
     #[inline]
     pub fn poll(&self, cq: CqId, max: usize, mut out: impl FnMut(Completion)) -> Result<usize, Error> {
         let core = &mut *self.shared.lock();
+        core.settle();
         let mut count = core.take(cq, max, &mut out)?;
         if count == 0 {
             let done = core.round(false);

@@ -53,6 +53,8 @@ pub struct Port {
     udp_blocked: bool,
     /// Calls since the idle socket was last asked.
     udp_skipped: u32,
+    /// Another post is likely to follow at once, so waking sleepers for certain can wait for it.
+    pub settle_later: bool,
     slow: Option<Box<Slow>>,
     scratch: Vec<u8>,
     /// What this port counts.
@@ -89,6 +91,7 @@ impl Port {
             udp,
             udp_blocked: false,
             udp_skipped: 0,
+            settle_later: false,
             slow,
             scratch: Vec::new(),
             counters: IoCounters::default(),
@@ -228,10 +231,19 @@ impl Port {
             self.flush_slow(now, nic);
         }
         self.rings.publish(&mut self.counters);
+        if !self.settle_later {
+            self.settle();
+        }
         if self.udp.has_staged() && !self.udp.flush(&mut self.counters) && !self.udp_blocked {
             self.udp_blocked = true;
             nic.block_path(UDP_PATH);
         }
+    }
+
+    /// Wakes receivers that fell asleep while frames were on their way to them.
+    #[inline]
+    pub fn settle(&mut self) {
+        self.rings.settle(&mut self.counters);
     }
 
     fn flush_slow(&mut self, now: Instant, nic: &mut Nic) {

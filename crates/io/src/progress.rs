@@ -90,6 +90,12 @@ pub fn before_post(shared: &Shared) {
     }
 }
 
+/// Whether the call before this one was a post too.
+#[inline]
+pub fn in_a_row(shared: &Shared) -> bool {
+    shared.state.posted.load(Ordering::Relaxed)
+}
+
 /// Asks peers not to ring.
 #[inline]
 fn disarm(shared: &Shared) {
@@ -239,6 +245,7 @@ pub fn run(shared: &Shared) {
 impl Watch {
     /// One look, with the lock held.
     fn step(&mut self, shared: &Shared, core: &mut Core, now: Instant, woken: Woken) -> Next {
+        core.settle();
         let state = &shared.state;
         let calls = state.calls.load(Ordering::Relaxed);
         // An application that ended the thread's sleep rang the bell for that alone.
@@ -247,6 +254,8 @@ impl Watch {
             self.seen_calls = calls;
             self.changed = now;
         }
+        let cpu = sys::current_cpu();
+        let slot = shared.member.slot();
         let was_asleep = state.asleep.swap(false, Ordering::Relaxed);
         let active = now.since(self.changed) < IDLE;
         if active && state.lazy.load(Ordering::Relaxed) {
@@ -271,8 +280,7 @@ impl Watch {
             return Next::Again;
         }
         // On the processor of who woke it, spinning would only keep that one from going on.
-        let shares_cpu = woken.bell
-            && shared.member.waker_cpu(shared.member.slot()).load(Ordering::Relaxed) == sys::current_cpu();
+        let shares_cpu = woken.bell && shared.member.waker_cpu(slot).load(Ordering::Relaxed) == cpu;
         if done.frames > 0 && done.events == 0 && !shares_cpu && !self.load.is_busy() {
             return Next::Spin;
         }
@@ -377,8 +385,9 @@ impl Watch {
             if done.frames > 0 {
                 last_frame = Some(now);
             }
-            // Another thread gets the lock between two looks that found nothing.
-            pauses = if done.frames > 0 { 1 } else { 4 };
+            // Another thread gets the lock between two looks; and looking for every single small frame would
+            // take the cache line back from the sender each time.
+            pauses = if done.frames > 0 { 8 } else { 4 };
             let called = state.calls.load(Ordering::Relaxed) != self.seen_calls;
             let over = now.since(last) >= SPIN || done.events > 0 || called;
             if over || (looks.is_multiple_of(1024) && self.load.is_busy()) {

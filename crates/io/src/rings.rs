@@ -52,6 +52,7 @@ struct OpenRing {
     /// Opened when it is rung first.
     bell: Option<Bell>,
     dirty: bool,
+    unsettled: bool,
     blocked: bool,
 }
 
@@ -72,6 +73,8 @@ pub struct Rings {
     inbound: Vec<Inbound>,
     /// Slots with frames that are not published.
     dirty: Vec<Slot>,
+    /// Slots whose frames are shown, but which may have fallen asleep just before.
+    unsettled: Vec<Slot>,
     /// Slots whose rings are full.
     blocked: Vec<Slot>,
     life_checked: Instant,
@@ -86,6 +89,7 @@ impl Rings {
             outbound,
             inbound: Vec::new(),
             dirty: Vec::new(),
+            unsettled: Vec::new(),
             blocked: Vec::new(),
             life_checked: Instant::ZERO,
         }
@@ -203,6 +207,7 @@ impl Rings {
                     generation,
                     bell: None,
                     dirty: false,
+                    unsettled: false,
                     blocked: false,
                 })));
                 true
@@ -240,12 +245,16 @@ impl Rings {
             return false;
         }
         ring.producer.publish();
-        fence(Ordering::SeqCst);
         ring_if_armed(&self.member, to, ring.generation, &mut ring.bell, n);
+        if !ring.unsettled {
+            ring.unsettled = true;
+            self.unsettled.push(to);
+        }
         true
     }
 
-    /// Shows all receivers their frames.
+    /// Shows all receivers their frames, and wakes those that sleep. A receiver that falls asleep at this
+    /// very moment may be missed: [`settle`](Self::settle) has to follow soon.
     #[inline]
     pub fn publish(&mut self, n: &mut IoCounters) {
         while let Some(to) = self.dirty.pop() {
@@ -254,6 +263,23 @@ impl Rings {
                 if ring.producer.unpublished() > 0 {
                     self.publish_one(to, n);
                 }
+            }
+        }
+    }
+
+    /// Makes sure that every receiver of frames shown so far is awake: either it saw them before it fell
+    /// asleep, or this sees that it sleeps. The fence waits until the frames have left this processor's
+    /// store buffer, about as long as handling another frame takes.
+    #[inline]
+    pub fn settle(&mut self, n: &mut IoCounters) {
+        if self.unsettled.is_empty() {
+            return;
+        }
+        fence(Ordering::SeqCst);
+        while let Some(to) = self.unsettled.pop() {
+            if let Some(Outbound::Open(ring)) = &mut self.outbound[to.index()] {
+                ring.unsettled = false;
+                ring_if_armed(&self.member, to, ring.generation, &mut ring.bell, n);
             }
         }
     }
