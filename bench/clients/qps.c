@@ -158,6 +158,16 @@ static long resident_bytes(void)
     return (resident - shared) * sysconf(_SC_PAGESIZE);
 }
 
+/* One write on each: memory that is only touched in use counts too. */
+static void touch(struct side *s, struct ibv_qp **qps, const struct remote *far, long count)
+{
+    for (long i = 0; i < count; i++) {
+        post(s, qps[i], &far[i], 0);
+        while (reap(s) == 0)
+            ;
+    }
+}
+
 static void run(const char *mode, int peer, int initiator, long count, long writes)
 {
     struct side s;
@@ -171,20 +181,20 @@ static void run(const char *mode, int peer, int initiator, long count, long writ
     memset(qps, 1, (size_t)(count + warm) * sizeof *qps);
     memset(far, 1, (size_t)(count + warm) * sizeof *far);
     long before = 0;
+    char word = 0;
     for (long i = 0; i < count + warm; i++) {
-        if (i == warm)
+        if (i == warm && measures_memory) {
+            /* Traffic first: rings and buffers that all queue pairs share are not what is asked. */
+            exchange(peer, &word, &word, 1);
+            if (initiator)
+                touch(&s, qps, far, warm);
             before = resident_bytes();
+        }
         qps[i] = connect_qp(&s, sends, &far[i]);
     }
-    char word = 0;
     exchange(peer, &word, &word, 1);
     if (initiator && measures_memory) {
-        /* One write each: memory that is only touched in use counts too. */
-        for (long i = 0; i < count + warm; i++) {
-            post(&s, qps[i], &far[i], 0);
-            while (reap(&s) == 0)
-                ;
-        }
+        touch(&s, qps + warm, far + warm, count);
         /* Asked for: one 64-byte WQE and one receive of one 16-byte SGE and its id. */
         printf("{\"qps\": %ld, \"bytes_per_qp\": %.0f, \"queue_bytes\": 96}\n", count,
                (double)(resident_bytes() - before) / (double)count);
