@@ -22,6 +22,7 @@ pub mod oracle;
 pub mod packet;
 pub mod record;
 pub mod sim;
+pub mod swarm;
 pub mod switch;
 pub mod topology;
 pub mod trace;

@@ -60,7 +60,7 @@ impl Sim {
         let link = &self.links[l as usize];
         let (to, flags, epoch) = (link.to, link.flags, link.epoch);
         let hot = &mut self.packets.hot[id as usize];
-        if (flags & (LINK_FAULTS | LINK_CAPTURE) != 0 || hot.epoch != epoch) && !self.survives(l, id) {
+        if (flags & LINK_CAPTURE != 0 || hot.flags & (FLAG_LOST | FLAG_CORRUPT) != 0 || hot.epoch != epoch) && !self.survives(l, id) {
             return;
         }
         let hot = &mut self.packets.hot[id as usize];
@@ -229,6 +229,14 @@ impl Sim {
                     self.fail_link(l);
                 }
             }
+        }
+    }
+
+    /// Ends all faults: every cable works.
+    pub fn repair(&mut self) {
+        self.set_faults(crate::faults::Faults::default());
+        for link in &mut self.links {
+            link.flags &= !LINK_DOWN;
         }
     }
 

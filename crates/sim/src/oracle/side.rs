@@ -1,0 +1,233 @@
+//! One side of a connection: the requests it posts, and what must come of them.
+
+use super::{Oracle, SHARED_BYTES, SOURCE_BYTES};
+use adverb_nic::{Completion, Nic, QpId, SendData, SendFlags, SendOp, SendWr};
+use adverb_wire::Instant;
+use std::collections::VecDeque;
+
+/// Requests that a side has outstanding at most.
+pub const WANTED_MAX: usize = 8;
+/// Bytes of the other side's memory that a side writes and reads.
+pub const SLICE_BYTES: usize = 16 << 10;
+/// Bytes of a side's own memory where answers land: a place for each outstanding request.
+pub const LANDING_BYTES: usize = WANTED_MAX * PLACE_BYTES;
+const PLACE_BYTES: usize = 4096;
+/// Receives that a side has posted.
+pub const RECV_SLOTS: u32 = 4;
+/// Bytes of each.
+pub const RECV_BYTES: usize = 8192;
+
+/// What must come of a request.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Wanted {
+    /// A completion.
+    Done,
+    /// These bytes at this place of the side's own memory.
+    Bytes { at: usize, bytes: Vec<u8> },
+    /// The original value of the shared counter, one of the shared register, at this place.
+    Counter { at: usize, begun: u64 },
+    /// See `Counter`.
+    Register { at: usize, begun: u64, compare: u64, swap: u64 },
+}
+
+/// A side.
+pub struct Side {
+    pub host: u32,
+    pub peer: u32,
+    pub qp: QpId,
+    /// Where its slice is in the peer's memory, its landing place and its inbox in its own.
+    pub slice: usize,
+    pub landing: usize,
+    pub inbox: usize,
+    pub next_at: u64,
+    gap_ps: u64,
+    pub posted: u32,
+    pub completed: u32,
+    /// Outstanding requests, oldest first: their words, and what must come of them.
+    pub wanted: VecDeque<(u64, Wanted)>,
+    /// Messages sent that the peer has not received, oldest first: offset in the source, and length.
+    sent: VecDeque<(usize, usize)>,
+    /// READs and atomics outstanding.
+    reads: u32,
+    /// The last value of the shared register that this side saw.
+    seen: u64,
+    /// Messages received.
+    received: u64,
+    pub dead: bool,
+}
+
+impl Side {
+    #[allow(clippy::too_many_arguments, reason = "a plain record, filled in one place")]
+    pub fn new(
+        host: u32,
+        peer: u32,
+        qp: QpId,
+        slice: usize,
+        landing: usize,
+        inbox: usize,
+        next_at: u64,
+        gap_ps: u64,
+    ) -> Side {
+        Side {
+            host,
+            peer,
+            qp,
+            slice,
+            landing,
+            inbox,
+            next_at,
+            gap_ps,
+            posted: 0,
+            completed: 0,
+            wanted: VecDeque::new(),
+            sent: VecDeque::new(),
+            reads: 0,
+            seen: 0,
+            received: 0,
+            dead: false,
+        }
+    }
+}
+
+impl Oracle {
+    /// Posts a side's next request and notes what must come of it.
+    pub(super) fn post(&mut self, number: u32, now: u64, nic: &mut Nic) {
+        let kind = self.rng.u32(0..10);
+        let length = match self.rng.u32(0..4) {
+            0 => self.rng.usize(0..=64),
+            1 => self.rng.usize(0..=600),
+            _ => self.rng.usize(0..=RECV_BYTES),
+        };
+        let qp = self.qp_of(number);
+        let side = &mut self.sides[number as usize];
+        let (own, peer) = (side.host as usize, side.peer as usize);
+        let place = side.landing + side.posted as usize % WANTED_MAX * PLACE_BYTES;
+        let from = self.rng.usize(0..=SOURCE_BYTES - length);
+        let room = &self.rooms[own];
+        let source = room.buffer.sge(from, length, room.mr.lkey);
+        let word = room.buffer.sge(place, 8, room.mr.lkey);
+        let (remote, rkey) = (self.rooms[peer].buffer.addr(), self.rooms[peer].mr.rkey);
+        let shared = self.rooms[0].buffer.addr() + SOURCE_BYTES as u64;
+        let mut flags = SendFlags { signaled: true, fence: side.reads > 0, solicited: false };
+        // The shared words are in host 0's memory: only its peers can reach them.
+        let kind = if kind >= 8 && peer != 0 { 0 } else { kind };
+        let (op, sge, wanted) = match kind {
+            0..=2 => {
+                let at = side.slice + self.rng.usize(0..=SLICE_BYTES - length);
+                let bytes = self.rooms[own].shadow[from..from + length].to_vec();
+                self.rooms[peer].shadow[at..at + length].copy_from_slice(&bytes);
+                (SendOp::Write(remote + at as u64, rkey), source, Wanted::Done)
+            }
+            3..=5 => {
+                let length = length.min(PLACE_BYTES);
+                let at = side.slice + self.rng.usize(0..=SLICE_BYTES - length);
+                let bytes = self.rooms[peer].shadow[at..at + length].to_vec();
+                let room = &self.rooms[own];
+                let sge = room.buffer.sge(place, length, room.mr.lkey);
+                flags.fence = self.rng.bool();
+                (SendOp::Read(remote + at as u64, rkey), sge, Wanted::Bytes { at: place, bytes })
+            }
+            6 | 7 => {
+                side.sent.push_back((from, length));
+                flags.fence = false;
+                (SendOp::Send, source, Wanted::Done)
+            }
+            8 => {
+                let op = SendOp::FetchAdd { addr: shared, rkey, add: 1 };
+                (op, word, Wanted::Counter { at: place, begun: now })
+            }
+            _ => {
+                let swap = u64::from(number) << 32 | u64::from(side.posted + 1);
+                let compare = side.seen;
+                let op = SendOp::CompareSwap { addr: shared + 8, rkey, compare, swap };
+                (op, word, Wanted::Register { at: place, begun: now, compare, swap })
+            }
+        };
+        let side = &mut self.sides[number as usize];
+        side.reads += u32::from(!matches!(wanted, Wanted::Done));
+        let wr_id = u64::from(side.posted);
+        side.wanted.push_back((wr_id, wanted));
+        side.posted += 1;
+        side.next_at = now + self.rng.u64(0..=side.gap_ps);
+        let data = SendData::Sges(&[sge]);
+        let posted =
+            nic.post_send(Instant::from_ps(now), qp, &SendWr { wr_id, op, flags, data, ud: None, xrc_srqn: 0 });
+        if let Err(error) = posted {
+            self.fail(format!("side {number}: request {wr_id} cannot be posted: {error:?}"));
+        }
+    }
+
+    /// A request completed.
+    pub(super) fn on_done(&mut self, number: u32, now: u64, completion: &Completion) {
+        let side = &mut self.sides[number as usize];
+        if side.dead {
+            return;
+        }
+        let Some((wr_id, wanted)) = side.wanted.pop_front() else {
+            return self.fail(format!("side {number}: a completion ({}) too many", completion.wr_id));
+        };
+        if wr_id != completion.wr_id {
+            return self.fail(format!("side {number}: completion {} came in place of {wr_id}", completion.wr_id));
+        }
+        side.completed += 1;
+        side.reads -= u32::from(!matches!(wanted, Wanted::Done));
+        let own = side.host as usize;
+        match wanted {
+            Wanted::Done => {}
+            Wanted::Bytes { at, bytes } => {
+                let mut got = vec![0; bytes.len()];
+                self.rooms[own].buffer.read(at, &mut got);
+                if got != bytes {
+                    let first = got.iter().zip(&bytes).position(|(a, b)| a != b).unwrap_or(0);
+                    self.fail(format!("side {number}: READ {wr_id} of {} bytes is wrong from byte {first}", bytes.len()));
+                }
+                self.rooms[own].shadow[at..at + bytes.len()].copy_from_slice(&bytes);
+            }
+            Wanted::Counter { at, begun } => {
+                let original = self.land_word(own, at);
+                self.counter.add(begun, now, original, original + 1, true);
+            }
+            Wanted::Register { at, begun, compare, swap } => {
+                let original = self.land_word(own, at);
+                let side = &mut self.sides[number as usize];
+                side.seen = if original == compare { swap } else { original };
+                self.register.add(begun, now, original, swap, original == compare);
+            }
+        }
+    }
+
+    fn land_word(&mut self, own: usize, at: usize) -> u64 {
+        let word = self.rooms[own].buffer.word(at);
+        self.rooms[own].shadow[at..at + 8].copy_from_slice(&word.to_ne_bytes());
+        word
+    }
+
+    /// A message arrived at a side. True when its receive may be posted again.
+    pub(super) fn on_message(&mut self, number: u32, completion: &Completion) -> bool {
+        let sender = (number ^ 1) as usize;
+        let Some((from, length)) = self.sides[sender].sent.pop_front() else {
+            self.fail(format!("side {number}: a message that nobody sent"));
+            return false;
+        };
+        let side = &mut self.sides[number as usize];
+        let slot = side.received % u64::from(super::RECV_SLOTS);
+        side.received += 1;
+        let (own, inbox) = (side.host as usize, side.inbox);
+        if completion.wr_id != slot || completion.byte_len as usize != length {
+            let (id, len) = (completion.wr_id, completion.byte_len);
+            self.fail(format!("side {number}: receive {id} of {len} bytes, not {slot} of {length}"));
+            return false;
+        }
+        let at = inbox + slot as usize * RECV_BYTES;
+        let want = self.rooms[self.sides[sender].host as usize].shadow[from..from + length].to_vec();
+        let mut got = vec![0; length];
+        self.rooms[own].buffer.read(at, &mut got);
+        if got != want {
+            self.fail(format!("side {number}: a message of {length} bytes arrived with other content"));
+        }
+        self.rooms[own].shadow[at..at + length].copy_from_slice(&want);
+        true
+    }
+}
+
+const _: () = assert!(SHARED_BYTES >= 16, "a counter and a register");
