@@ -7,6 +7,7 @@ what a run that was killed left behind.
 
 import fcntl
 import os
+import random
 import re
 import shutil
 import signal
@@ -34,6 +35,9 @@ WORD_S = 20
 # Link MTU of an ordinary Ethernet: path MTU 1024.
 MTU = 1500
 DROP_TABLE = "adverbinterop"
+# Packets after which the pattern of losses repeats. A plain every-k-th can lose the same packet for ever, where each
+# retry sends a multiple of k packets; no retry here is as long as this.
+LOSS_PERIOD = 2011
 
 
 class Lab:
@@ -103,13 +107,15 @@ class Lab:
     # -- loss ------------------------------------------------------------------------------------------------
 
     def lose_every(self, k):
-        """Loses every k-th RoCE packet that the host receives, and every k-th that it sends, counted apart. What
-        the sender hands down as one large datagram is cut before it comes here, so that single packets are lost:
-        the bridge cuts because the tap cannot, and to be sure it is told to."""
+        """Loses about every k-th RoCE packet that the host receives, and about every k-th that it sends, counted
+        apart, the k-th first. What the sender hands down as one large datagram is cut before it comes here, so that
+        single packets are lost: the bridge cuts because the tap cannot, and to be sure it is told to."""
         self.words("ethtool", "-K", BRIDGE, "tx-udp-segmentation", "off")
+        which = ""
+        if k > 1:
+            which = f"numgen inc mod {LOSS_PERIOD} {{ {', '.join(map(str, losses(k)))} }} "
         rules = "".join(
-            f" chain {hook} {{ type filter hook {hook} priority 0; policy accept;"
-            f" udp dport 4791 numgen inc mod {k} == {k - 1} counter drop; }};"
+            f" chain {hook} {{ type filter hook {hook} priority 0; policy accept; udp dport 4791 {which}counter drop; }};"
             for hook in ("input", "output")
         )
         self.words("nft", f"table bridge {DROP_TABLE} {{{rules} }}")
@@ -144,6 +150,15 @@ def script(directory, netns, arguments, timeout, **more):
     with open(log, errors="replace") as f:
         popen.text = f.read()
     return popen
+
+
+def losses(k):
+    """The places in a period that are lost: the k-th, then at gaps between k/2 and 3k/2, the same in every run."""
+    gaps = random.Random(k)
+    at = k - 1
+    while at < LOSS_PERIOD:
+        yield at
+        at += gaps.randint(k // 2, k + k // 2)
 
 
 def last_line(done):

@@ -93,7 +93,7 @@ def frames_from(path, source):
 
 
 def watched(run, least=1, one_way=False, mtu=lab.MTU, lose=0, segmented=0, dissect=False):
-    """A case's function: runs `run` on a way of the MTU, loses every `lose`-th packet in each direction, captures.
+    """A case's function: runs `run` on a way of the MTU, loses about every `lose`-th packet in each direction, captures.
     At least `least` frames must have passed each way (`one_way`: one of the ways); at least `segmented` of adverb's
     must have been cut out of a larger datagram by the kernel. `dissect` has tshark read all of them too."""
 

@@ -94,7 +94,7 @@ def cases():
     yield from both_ways("send-bw-rc-bidirectional", perftest("send", "bw", "RC", "-b"))
     yield Case("interop/segmented-write", watched(segmented_write, least=4 * 1024 // 66, segmented=2048, dissect=True), 60)
     yield Case("interop/three-processes", watched(three_processes), 60)
-    yield from both_ways("loss-rc-pingpong", pingpong("rc", "-c", "-s", 4000), timeout=60, lose=50)
+    # No pingpong here: a side leaves once it has its last message, and then nobody repeats a lost last ACK.
     for operation in SERVICES:
         yield from both_ways(f"loss-{operation}-bw", perftest(operation, "bw", timeout=SHORT_TIMEOUT), timeout=60, lose=50)
         yield from both_ways(f"loss-{operation}-lat", perftest(operation, "lat", timeout=SHORT_TIMEOUT), timeout=60, lose=50)
