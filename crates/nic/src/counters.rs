@@ -56,6 +56,16 @@ counters! {
     implied_naks,
     /// Duplicate requests answered again.
     duplicate_requests,
+    /// Hellos sent that ask whether the peer knows IRN, or answer.
+    irn_hellos_sent,
+    /// Queue pairs whose peers know IRN.
+    irn_agreed,
+    /// Queue pairs whose peers did not answer; they stay plain RC.
+    irn_unanswered,
+    /// IRN packets that came ahead of their turn and were kept.
+    early_packets,
+    /// IRN packets that came ahead of their turn and could not be kept.
+    early_refused,
     /// Congestion notification packets received.
     cnps_received,
     /// Dropped: no queue pair of that number.

@@ -21,6 +21,8 @@ pub enum Event {
     SqDrained(QpId),
     /// A queue pair in error has taken its last receive from its shared receive queue.
     LastWqeReached(QpId),
+    /// The peer of a queue pair knows IRN as this NIC does: loss is recovered selectively from now on.
+    IrnAgreed(QpId),
     /// A shared receive queue fell below its limit.
     SrqLimitReached(SrqId),
 }

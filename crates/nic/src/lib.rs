@@ -32,6 +32,8 @@ pub use counters::Counters;
 pub use error::Error;
 pub use event::Event;
 pub use explain::Explanation;
+pub use transport::rc::irn::{self, IrnConfig, LossRecovery, Scheme};
+
 pub use ids::{CqId, MrId, MwId, PathId, PdId, QpId, SrqId, XrcdId};
 pub use memory::{Access, MrInfo, MrInit, MwInfo, MwType, Payload};
 pub use nic::{Nic, NicConfig, Step, TxFrame};

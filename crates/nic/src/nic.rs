@@ -24,10 +24,11 @@ use crate::multicast::Groups;
 use crate::qp::Qp;
 use crate::shared::Shared;
 use crate::slab::Slab;
+use crate::transport::rc::irn::{IrnConfig, LossRecovery};
 use crate::transport::requester::SendStep;
 use crate::transport::{self, requester};
 use crate::work::{Completion, RecvWr, SendWr};
-use adverb_wire::{Gid, Instant, Packet, QpNumber};
+use adverb_wire::{Gid, Instant, Opcode, Operation, Packet, QpNumber, Service};
 
 /// What a NIC is made with.
 #[derive(Clone, Debug)]
@@ -44,11 +45,20 @@ pub struct NicConfig {
     pub ack_every: u32,
     /// Completions are written by [`Nic::step`] only, so that the driver can put time before them.
     pub stepped: bool,
+    /// Offers IRN to the peers of RC queue pairs; those that do not know it get plain RC.
+    pub irn: Option<IrnConfig>,
 }
 
 impl Default for NicConfig {
     fn default() -> Self {
-        NicConfig { gids: Vec::new(), qpn_base: 0, max_unacked_packets: 256, ack_every: 0, stepped: false }
+        NicConfig {
+            gids: Vec::new(),
+            qpn_base: 0,
+            max_unacked_packets: 256,
+            ack_every: 0,
+            stepped: false,
+            irn: None,
+        }
     }
 }
 
@@ -95,7 +105,7 @@ pub struct Nic {
 impl Nic {
     /// A NIC without objects. `seed` makes its keys.
     pub fn new(config: NicConfig, seed: u64) -> Nic {
-        let shared = Shared::new(seed, config.stepped);
+        let shared = Shared::new(seed, config.stepped, config.irn.unwrap_or_default());
         Nic {
             config,
             qps: Slab::new(limits::MAX_QP),
@@ -167,6 +177,10 @@ impl Nic {
                 self.timers.track(qp);
                 continue;
             }
+            if qp.irn.is_some() && transport::rc::irn::next_packet(qp, &mut self.shared, now, out) {
+                self.timers.track(qp);
+                return self.frame(id, index, out);
+            }
             if transport::rc::responder::next_packet(qp, &mut self.shared, now, out) {
                 return self.frame(id, index, out);
             }
@@ -179,7 +193,7 @@ impl Nic {
                 SendStep::Packet => return self.frame(id, index, out),
                 SendStep::Fetched => return Step::Fetched(id),
                 SendStep::Executed => return Step::Executed(id),
-                SendStep::Idle if qp.responder.has_output() => {}
+                SendStep::Idle if qp.owes() => {}
                 SendStep::Idle => {
                     qp.ready = false;
                     self.ready.pop();
@@ -205,10 +219,13 @@ impl Nic {
                 continue;
             }
             qp.heap_at = Instant::NEVER;
+            if qp.irn.is_some() {
+                transport::rc::irn::on_timer(qp, &mut self.shared, now);
+            }
             if qp.deadline <= now {
                 transport::rc::recovery::on_timeout(qp, &mut self.shared, now);
-                wake(qp, &mut self.ready);
             }
+            wake(qp, &mut self.ready);
             self.timers.track(qp);
         }
     }
@@ -325,14 +342,28 @@ impl Nic {
         Ok(Some(entry.completion))
     }
 
+    /// How a queue pair recovers from loss, as far as the two NICs have agreed.
+    pub fn recovery_of(&self, qp: QpId) -> Result<LossRecovery, Error> {
+        let qp = self.qps.get(qp).ok_or(Error::NoSuchObject)?;
+        Ok(qp.irn.as_ref().map_or(LossRecovery::GoBackN, |irn| irn.recovery()))
+    }
+
     /// Checks every invariant; for tests and simulations.
     pub fn check_invariants(&self) {
         for (_, qp) in self.qps.iter() {
             qp.sq.check_invariants();
             qp.requester.check_invariants();
             qp.responder.check_invariants();
+            if let Some(irn) = &qp.irn {
+                irn.check_invariants();
+            }
         }
     }
+}
+
+/// IRN's hello is between the NICs; the program at the other end has sent nothing yet.
+fn is_hello(packet: &Packet) -> bool {
+    packet.bth.opcode == Opcode::new(Service::Irn, Operation::Hello)
 }
 
 enum Stray {
@@ -364,19 +395,21 @@ impl Nic {
         if !crate::demux::admit(qp, &mut sh.counters, packet, payload) {
             return;
         }
-        if qp.state == QpState::Rtr && !qp.heard {
+        if qp.state == QpState::Rtr && !qp.heard && !is_hello(packet) {
             qp.heard = true;
             sh.event(Event::CommunicationEstablished(id));
         }
         match qp.qp_type {
             QpType::Rc | QpType::XrcSend | QpType::XrcRecv => {
-                if packet.bth.opcode.operation().is_response() {
+                if qp.irn.is_some() && transport::rc::irn::on_packet(qp, sh, now, packet, payload) {
+                    // It was IRN's.
+                } else if packet.bth.opcode.operation().is_response() {
                     transport::rc::recovery::on_response(qp, sh, now, packet, payload);
                 } else {
                     transport::rc::responder::on_request(qp, sh, now, packet, payload);
                 }
                 self.timers.track(qp);
-                if self.config.ack_every > 0 && qp.responder.has_output() && !qp.ready && !qp.parked {
+                if self.config.ack_every > 0 && qp.owes() && !qp.ready && !qp.parked {
                     qp.ready = true;
                     self.ready.push_first(id.index);
                 }
@@ -407,7 +440,7 @@ pub(crate) fn wake(qp: &mut Qp, ready: &mut Ready) {
     }
     let sends = qp.sends() || qp.state == QpState::Sqd;
     let unsent = !qp.requester.is_empty() || qp.sq.has_unfetched();
-    if qp.responder.has_output() || (sends && unsent) {
+    if qp.owes() || (sends && unsent) {
         qp.ready = true;
         ready.push(qp.id.index);
     }

@@ -306,8 +306,12 @@ impl Nic {
                 if next == QpState::Rts && qp.state == QpState::Sqe {
                     qp.requester.go_back();
                 }
+                let was = qp.state;
                 qp.draining = false;
                 qp.state = next;
+                if qp.qp_type == QpType::Rc && self.config.irn.is_some() {
+                    transport::rc::irn::on_transition(qp, was);
+                }
             }
         }
         wake(qp, &mut self.ready);

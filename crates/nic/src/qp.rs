@@ -9,6 +9,7 @@ use crate::memory::Access;
 use crate::queue::recv::{RecvQueue, ScatterList};
 use crate::queue::send::SendQueue;
 use crate::queue::wqe::Layout;
+use crate::transport::rc::irn::Irn;
 use crate::transport::rc::responder::Responder;
 use crate::transport::requester::Requester;
 use adverb_wire::{Flow, Instant, Psn, QpNumber, Service};
@@ -49,6 +50,8 @@ pub(crate) struct Qp {
     pub rq: RecvQueue,
     pub requester: Requester,
     pub responder: Responder,
+    /// IRN's state, from RTR on, when the NIC offers it.
+    pub irn: Option<Box<Irn>>,
     /// The message that is being received.
     pub scatter: ScatterList,
     pub attr: Box<QpAttr>,
@@ -119,6 +122,7 @@ impl Qp {
             rq: RecvQueue::new(given.max_recv_wr, given.max_recv_sge)?,
             requester,
             responder: Responder::default(),
+            irn: None,
             scatter: ScatterList::with_room(scatter_room),
             attr: Box::new(QpAttr { caps: given, ..blank_attr() }),
             init: Box::new(*init),
@@ -148,6 +152,18 @@ impl Qp {
         matches!(self.qp_type, QpType::Ud | QpType::Gsi)
     }
 
+    /// Its requests are IRN's.
+    #[inline]
+    pub fn speaks_irn(&self) -> bool {
+        self.irn.as_ref().is_some_and(|irn| irn.active)
+    }
+
+    /// Its responder, or IRN, has something to send.
+    #[inline]
+    pub fn owes(&mut self) -> bool {
+        self.responder.has_output() || self.irn.as_deref_mut().is_some_and(|irn| irn.has_output())
+    }
+
     /// May take in packets (IBTA 10.3.1).
     #[inline]
     pub fn receives(&self) -> bool {
@@ -170,6 +186,7 @@ impl Qp {
         self.rq.reset();
         self.requester.reset();
         self.responder = Responder::default();
+        self.irn = None;
         *self.attr = QpAttr { caps: self.attr.caps, ..blank_attr() };
     }
 

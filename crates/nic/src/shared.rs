@@ -10,6 +10,7 @@ use crate::memory::{AccessFault, Memory, Payload, dma};
 use crate::queue::cq::{Added, Cq, Entry, Release};
 use crate::queue::recv::Srq;
 use crate::slab::Slab;
+use crate::transport::rc::irn::IrnConfig;
 use crate::work::{Completion, Sge, Status};
 use std::collections::VecDeque;
 
@@ -24,11 +25,14 @@ pub(crate) struct Shared {
     /// Completions held back for a driver that steps the NIC; written at once otherwise.
     pub pending: VecDeque<(CqId, Entry)>,
     pub stepped: bool,
+    /// IRN's parameters; queue pairs have IRN state only on a NIC that offers it.
+    pub irn: IrnConfig,
 }
 
 impl Shared {
-    pub fn new(seed: u64, stepped: bool) -> Self {
+    pub fn new(seed: u64, stepped: bool, irn: IrnConfig) -> Self {
         Shared {
+            irn,
             memory: Memory::new(seed),
             cqs: Slab::new(limits::MAX_CQ),
             srqs: Slab::new(limits::MAX_SRQ),

@@ -67,27 +67,54 @@ struct Chaos {
     rng: fastrand::Rng,
     memory: [Memory; 2],
     sides: [Side; 2],
+    stalls: bool,
+}
+
+/// Random parameters of IRN, and which of the two nodes offer it; none without `irn`.
+fn offers(seed: u64, irn: bool) -> [Option<IrnConfig>; 2] {
+    let mut rng = fastrand::Rng::with_seed(!seed);
+    if !irn {
+        return [None; 2];
+    }
+    let config = IrnConfig {
+        scheme: [Scheme::Selective, Scheme::Selective, Scheme::NoSack, Scheme::GoBackN][rng.usize(..4)],
+        bdp_packets: (rng.u8(..8) > 0).then(|| rng.u32(1..200)),
+        rto_low: Duration::from_us(rng.u64(10..200)),
+        rto_high: Duration::from_us(rng.u64(50..1000)),
+        few_packets: rng.u32(..10),
+        nack_threshold: [1, 1, 1, 3][rng.usize(..4)],
+        backoff: rng.bool(),
+        retransmit_delay: if rng.bool() { Duration::from_us(2) } else { Duration::ZERO },
+        hello_interval: Duration::from_us(rng.u64(10..1000)),
+    };
+    let both = rng.u8(..8);
+    [(both != 0).then_some(config), (both != 1).then_some(config)]
 }
 
 impl Chaos {
-    fn new(seed: u64) -> Chaos {
+    fn new(seed: u64, irn: bool) -> Chaos {
         let mut rng = fastrand::Rng::with_seed(seed);
         let window = rng.u32(8..300);
-        let mut w = World::with_config(2, seed, |c| c.max_unacked_packets = window);
+        let mut w = World::with_config(2, seed, |c| {
+            c.max_unacked_packets = window;
+            c.irn = offers(seed, irn)[(c.qpn_base >> 16) as usize - 1];
+        });
         w.faults = Faults {
             loss: rng.f64() * 0.05,
             duplicate: rng.f64() * 0.05,
             reorder: rng.f64() * 0.05,
             corrupt: rng.f64() * 0.01,
+            late: if rng.bool() { rng.f64() * 0.02 } else { 0.0 },
         };
         let mtu = [Mtu::M256, Mtu::M512, Mtu::M1024, Mtu::M2048, Mtu::M4096][rng.usize(..5)];
         let near_wrap =
             |r: &mut fastrand::Rng| Psn::new(if r.bool() { r.u32(..) } else { 0xff_fff0 + r.u32(..16) });
+        let stalls = rng.bool();
         let link = Link {
             mtu,
             psn: (near_wrap(&mut rng), near_wrap(&mut rng)),
             depth: rng.u8(1..=16),
-            timeout: 6,
+            timeout: if stalls { 11 } else { 6 },
             ..Link::default()
         };
         let (a, b) = w.pair(QpType::Rc, CAPS, &link);
@@ -95,7 +122,7 @@ impl Chaos {
         for (i, m) in memory.iter().enumerate() {
             m.write(CONSTANT, &pattern(i as u8, WORDS - CONSTANT));
         }
-        Chaos { w, rng, memory, sides: [Side::new(a), Side::new(b)] }
+        Chaos { w, rng, stalls, memory, sides: [Side::new(a), Side::new(b)] }
     }
 
     fn post_receives(&mut self, node: usize) {
@@ -238,6 +265,17 @@ impl Chaos {
         }
     }
 
+    /// Blocks or frees a path now and then, as a full ring does.
+    fn stall(&mut self) {
+        let node = self.rng.usize(..2);
+        let nic = &mut self.w.nodes[node].nic;
+        match (self.stalls, self.rng.u8(..)) {
+            (true, 0..10) => nic.block_path(PathId::DEFAULT),
+            (_, 10..50) => nic.unblock_path(PathId::DEFAULT),
+            _ => {}
+        }
+    }
+
     fn run(&mut self, requests: usize) {
         let mut left = [requests; 2];
         let end = self.w.now + Duration::from_ms(100_000);
@@ -253,6 +291,7 @@ impl Chaos {
                     *left -= 1;
                 }
             }
+            self.stall();
             for _ in 0..self.rng.u8(1..20) {
                 self.w.advance(self.w.now + Duration::from_us(50));
             }
@@ -263,6 +302,9 @@ impl Chaos {
                 break;
             }
             assert!(self.w.now < end, "stuck: {:?} {:?}", self.sides[0].expected, self.sides[1].expected);
+        }
+        for node in &mut self.w.nodes {
+            node.nic.unblock_path(PathId::DEFAULT);
         }
         self.w.run(Duration::from_ms(1_000));
         for node in 0..2 {
@@ -287,9 +329,18 @@ impl Chaos {
 
 #[test]
 fn every_request_completes_once_in_order_with_the_right_bytes() {
+    seeds(false);
+}
+
+#[test]
+fn irn_gives_the_same() {
+    seeds(true);
+}
+
+fn seeds(irn: bool) {
     let number = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
     if let Some(seed) = number("ADVERB_SEED") {
-        Chaos::new(seed).run(30);
+        Chaos::new(seed, irn).run(30);
         return;
     }
     let seeds = number("ADVERB_SEEDS").unwrap_or(10_000);
@@ -298,7 +349,7 @@ fn every_request_completes_once_in_order_with_the_right_bytes() {
         for worker in 0..workers {
             scope.spawn(move || {
                 for seed in (worker..seeds).step_by(workers as usize) {
-                    let run = std::panic::catch_unwind(|| Chaos::new(seed).run(30));
+                    let run = std::panic::catch_unwind(|| Chaos::new(seed, irn).run(30));
                     assert!(run.is_ok(), "seed {seed} failed; replay it with ADVERB_SEED={seed}");
                 }
             });

@@ -115,5 +115,7 @@ pub(crate) fn on_event(event: Event) {
         Event::CommunicationEstablished(id) => qp(id, IBV_EVENT_COMM_EST),
         Event::SqDrained(id) => qp(id, IBV_EVENT_SQ_DRAINED),
         Event::LastWqeReached(id) => qp(id, IBV_EVENT_QP_LAST_WQE_REACHED),
+        // Between the NICs; verbs has no event for it.
+        Event::IrnAgreed(_) => {}
     }
 }

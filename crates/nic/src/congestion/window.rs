@@ -28,6 +28,12 @@ impl Window {
         Window { ack_every: packets, ..self }
     }
 
+    /// The rhythm given to [`Window::asking_every`], 0 for none.
+    #[inline]
+    pub const fn ack_every(&self) -> u32 {
+        self.ack_every
+    }
+
     /// Packets that may be unacknowledged now.
     #[inline]
     pub const fn packets(&self) -> u32 {

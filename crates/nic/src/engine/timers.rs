@@ -17,9 +17,13 @@ impl Timers {
     /// Makes sure that an entry no later than the queue pair's deadline is in the heap.
     #[inline]
     pub fn track(&mut self, qp: &mut Qp) {
-        if qp.deadline < qp.heap_at {
-            qp.heap_at = qp.deadline;
-            self.heap.push(Reverse((qp.deadline, qp.id.index)));
+        let deadline = match &qp.irn {
+            None => qp.deadline,
+            Some(irn) => qp.deadline.min(irn.deadline()),
+        };
+        if deadline < qp.heap_at {
+            qp.heap_at = deadline;
+            self.heap.push(Reverse((deadline, qp.id.index)));
         }
     }
 

@@ -140,6 +140,11 @@ impl ScatterList {
         ScatterList { sges: vec![Sge::default(); max_sge as usize].into_boxed_slice(), ..Default::default() }
     }
 
+    /// Entries that it can hold.
+    pub fn room(&self) -> u32 {
+        self.sges.len() as u32
+    }
+
     /// The entries.
     #[inline]
     pub fn sges(&self) -> &[Sge] {

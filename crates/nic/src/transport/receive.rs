@@ -5,8 +5,10 @@ use crate::attr::QpType;
 use crate::ids::{CqId, PdId, SrqId};
 use crate::memory::{Access, AccessFault, Payload, RemoteRight, dma};
 use crate::qp::Qp;
+use crate::queue::recv::ScatterList;
 use crate::shared::Shared;
 use crate::transport::completion;
+use crate::transport::rc::irn;
 use crate::work::{CompletionOp, Status};
 use adverb_wire::{Instant, Key, Operation, Packet};
 
@@ -152,9 +154,11 @@ fn take_receive(qp: &mut Qp, sh: &mut Shared, packet: &Packet) -> Result<(), Ref
     let taken = if qp.qp_type == QpType::XrcRecv {
         let srq = xrc_srq(qp, sh, packet.xrc_srq)?;
         qp.responder.srq = Some(srq);
-        take_shared(qp, sh, srq)
+        take_shared(sh, srq, &mut qp.scatter)
+    } else if qp.irn.is_some() && irn::responder::take_receive(qp) {
+        true
     } else if let Some(srq) = qp.srq {
-        take_shared(qp, sh, srq)
+        take_shared(sh, srq, &mut qp.scatter)
     } else {
         qp.rq.take(&mut qp.scatter)
     };
@@ -162,12 +166,16 @@ fn take_receive(qp: &mut Qp, sh: &mut Shared, packet: &Packet) -> Result<(), Ref
         return Err(Refusal::NotReady);
     }
     qp.responder.receive_taken = true;
+    if qp.irn.is_some() {
+        irn::responder::count_receive(qp);
+    }
     Ok(())
 }
 
-fn take_shared(qp: &mut Qp, sh: &mut Shared, srq: SrqId) -> bool {
+/// Takes the next receive of a shared queue.
+pub(crate) fn take_shared(sh: &mut Shared, srq: SrqId, into: &mut ScatterList) -> bool {
     let Some(queue) = sh.srqs.get_mut(srq) else { return false };
-    let taken = queue.queue.take(&mut qp.scatter);
+    let taken = queue.queue.take(into);
     if taken {
         sh.check_srq_limit(srq);
     }
@@ -195,7 +203,7 @@ pub(crate) fn remote_pd(qp: &Qp, sh: &Shared, packet: &Packet) -> Result<PdId, R
 }
 
 /// Protection domain that receives are checked against.
-fn receive_pd(qp: &Qp, sh: &Shared) -> PdId {
+pub(crate) fn receive_pd(qp: &Qp, sh: &Shared) -> PdId {
     qp.responder.srq.or(qp.srq).and_then(|id| sh.srqs.get(id)).map_or(qp.pd, |srq| srq.pd)
 }
 
@@ -245,6 +253,10 @@ pub(crate) fn fail_receive(qp: &mut Qp, sh: &mut Shared, now: Instant, status: S
 /// Flushes the receive in progress and the queue pair's own receive queue (IBTA 10.3.1.5).
 pub(crate) fn flush(qp: &mut Qp, sh: &mut Shared, now: Instant) {
     fail_receive(qp, sh, now, Status::WorkRequestFlushed);
+    irn::responder::flush_receives(qp, |qp, wr_id| {
+        let done = completion(qp, now, wr_id, CompletionOp::Recv, Status::WorkRequestFlushed);
+        sh.complete(qp.recv_cq, done, None);
+    });
     while qp.rq.take(&mut qp.scatter) {
         let done = completion(qp, now, qp.scatter.wr_id, CompletionOp::Recv, Status::WorkRequestFlushed);
         sh.complete(qp.recv_cq, done, None);

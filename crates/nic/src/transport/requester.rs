@@ -20,6 +20,7 @@ use crate::qp::Qp;
 use crate::queue::cq::Release;
 use crate::queue::wqe::{GatherCursor, Wqe, WqeOp};
 use crate::shared::Shared;
+use crate::transport::rc::irn;
 use crate::transport::{Cause, completion, enter_error, explain, segmentation};
 use crate::work::{CompletionOp, Status};
 use adverb_wire::{Instant, Packet, Psn};
@@ -159,8 +160,29 @@ impl Requester {
         (!self.is_empty()).then(|| *self.entry(self.head))
     }
 
+    /// Whether every WQE in flight has been sent.
+    pub fn is_all_sent(&self) -> bool {
+        self.cursor == self.tail
+    }
+
+    /// Place of the WQE in flight that the PSN belongs to.
+    pub fn find(&self, psn: Psn) -> Option<u32> {
+        let (mut low, mut high) = (self.head, self.tail);
+        while low != high {
+            let middle = low.wrapping_add(high.wrapping_sub(low) / 2);
+            let entry = self.entry(middle);
+            if psn.since(entry.psn) >= 0 && psn.since(entry.psn.add(entry.packets)) >= 0 {
+                low = middle.wrapping_add(1);
+            } else {
+                high = middle;
+            }
+        }
+        let found = low != self.tail && psn.since(self.entry(low).psn) >= 0;
+        (found && !(self.failure.is_some() && low.wrapping_add(1) == self.tail)).then_some(low)
+    }
+
     #[inline]
-    fn entry(&self, index: u32) -> &Inflight {
+    pub fn entry(&self, index: u32) -> &Inflight {
         &self.ring[index as usize & (self.ring.len() - 1)]
     }
 
@@ -222,6 +244,11 @@ pub(crate) fn step(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame
     if qp.requester.rnr_wait || !(qp.sends() || qp.state == crate::attr::QpState::Sqd) {
         return SendStep::Idle;
     }
+    if qp.irn.is_some()
+        && let Some(step) = irn::requester::before(qp, sh, now, out)
+    {
+        return step;
+    }
     while qp.requester.cursor != qp.requester.tail {
         let entry = *qp.requester.entry(qp.requester.cursor);
         let last_failed =
@@ -281,7 +308,7 @@ fn execute(qp: &mut Qp, sh: &mut Shared, now: Instant) -> SendStep {
     }
     let end_block = wqe.block.wrapping_add(wqe.blocks());
     qp.sq.fetched = end_block;
-    let packets = if wqe.op.is_local() { 0 } else { wqe.len.div_ceil(qp.mtu).max(1) };
+    let packets = if wqe.op.is_local() { 0 } else { packets_of(qp, &wqe) };
     let psn = qp.requester.next_psn;
     let entry = Inflight {
         psn,
@@ -300,6 +327,9 @@ fn execute(qp: &mut Qp, sh: &mut Shared, now: Instant) -> SendStep {
         }
     } else {
         qp.requester.outstanding_reads += wqe.op.awaits_response() as u8;
+        if qp.speaks_irn() {
+            irn::requester::on_executed(qp, &wqe, qp.requester.tail.wrapping_sub(1), &entry);
+        }
         if qp.requester.cursor.wrapping_add(1) == qp.requester.tail {
             qp.requester.loaded = Some(wqe);
             qp.requester.cursor_packet = 0;
@@ -308,6 +338,12 @@ fn execute(qp: &mut Qp, sh: &mut Shared, now: Instant) -> SendStep {
     }
     settle(qp, sh, now);
     SendStep::Executed
+}
+
+/// PSNs that a WQE takes. A READ takes one for each packet of its answer, except in IRN, where answers are numbered apart.
+#[inline]
+pub(crate) fn packets_of(qp: &Qp, wqe: &Wqe) -> u32 {
+    if wqe.op.awaits_response() && qp.speaks_irn() { 1 } else { wqe.len.div_ceil(qp.mtu).max(1) }
 }
 
 /// Rules that a WQE must meet before it is sent (IBTA table 36 for operations by service).
@@ -367,29 +403,16 @@ fn local(qp: &mut Qp, sh: &mut Shared, wqe: &Wqe) -> Result<(), Cause> {
 fn packet(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame, entry: &Inflight) -> SendStep {
     let index = qp.requester.cursor_packet;
     let psn = entry.psn.add(index);
-    if qp.is_reliable() && psn.since(qp.requester.una) >= qp.requester.window.packets() as i32 {
+    if qp.is_reliable() && psn.since(qp.requester.una) >= irn::requester::limit(qp, sh) as i32 {
         return SendStep::Idle;
     }
     let Some(wqe) = load(qp, sh, now, entry) else { return SendStep::Idle };
-    out.payload.clear();
-    out.packet = Packet { flow: qp.flow, ..Packet::default() };
-    out.path = qp.path;
-    let end = match wqe.op {
-        WqeOp::Read | WqeOp::CompareSwap | WqeOp::FetchAdd => {
-            segmentation::request(qp, &wqe, index, &mut out.packet);
-            entry.packets
+    let end = match build(qp, sh, &wqe, entry, qp.requester.cursor, index, out) {
+        Ok(end) => end,
+        Err(fault) => {
+            return abandon(qp, sh, now, Cause::local(Status::LocalProtection, fault.rule()));
         }
-        _ => match segmentation::message(qp, sh, &wqe, index, out) {
-            Ok(()) => index + 1,
-            Err(fault) => {
-                return abandon(qp, sh, now, Cause::local(Status::LocalProtection, fault.rule()));
-            }
-        },
     };
-    out.packet.bth.psn = psn;
-    if !qp.is_datagram() {
-        out.packet.bth.dest_qp = qp.peer;
-    }
     let after = entry.psn.add(end);
     if psn.is_before(qp.requester.sent) {
         sh.counters.retransmitted_packets += 1;
@@ -399,7 +422,9 @@ fn packet(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame, entry: 
     }
     advance(qp, entry, end);
     if qp.is_reliable() {
-        if qp.deadline == Instant::NEVER && qp.rto > adverb_wire::Duration::ZERO {
+        if qp.speaks_irn() {
+            irn::requester::on_sent(qp, sh, now);
+        } else if qp.deadline == Instant::NEVER && qp.rto > adverb_wire::Duration::ZERO {
             qp.deadline = now + qp.rto;
         }
     } else if end == entry.packets {
@@ -408,6 +433,40 @@ fn packet(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame, entry: 
         settle_unreliable(qp, sh, now);
     }
     SendStep::Packet
+}
+
+/// Puts packet `index` of a WQE into `out`; the one after it.
+#[inline]
+pub(crate) fn build(
+    qp: &mut Qp,
+    sh: &Shared,
+    wqe: &Wqe,
+    entry: &Inflight,
+    place: u32,
+    index: u32,
+    out: &mut TxFrame,
+) -> Result<u32, AccessFault> {
+    out.payload.clear();
+    out.packet = Packet { flow: qp.flow, ..Packet::default() };
+    out.path = qp.path;
+    let end = match wqe.op {
+        WqeOp::Read | WqeOp::CompareSwap | WqeOp::FetchAdd => {
+            segmentation::request(qp, wqe, index, &mut out.packet);
+            entry.packets
+        }
+        _ => {
+            segmentation::message(qp, sh, wqe, index, out)?;
+            index + 1
+        }
+    };
+    out.packet.bth.psn = entry.psn.add(index);
+    if !qp.is_datagram() {
+        out.packet.bth.dest_qp = qp.peer;
+    }
+    if qp.speaks_irn() {
+        irn::requester::dress(qp, sh, wqe, entry, place, index, &mut out.packet);
+    }
+    Ok(end)
 }
 
 fn advance(qp: &mut Qp, entry: &Inflight, end: u32) {
@@ -428,17 +487,27 @@ fn load(qp: &mut Qp, sh: &mut Shared, now: Instant, entry: &Inflight) -> Option<
     }
     let blocks = entry.end_block.wrapping_sub(entry.block);
     match qp.sq.ring.decode(entry.block, blocks, qp.sq.layout()) {
-        Ok(wqe) if wqe.len.div_ceil(qp.mtu).max(1) == entry.packets && wqe.op == entry.op => {
+        Ok(wqe) if packets_of(qp, &wqe) == entry.packets && wqe.op == entry.op => {
             qp.requester.loaded = Some(wqe);
             qp.requester.gather = GatherCursor { segment: wqe.data_segment, ..Default::default() };
             Some(wqe)
         }
         _ => {
-            let rule = "the WQE was changed in memory after it was sent, and has to be sent again";
-            abandon(qp, sh, now, Cause::local(Status::LocalQpOperation, rule));
+            abandon(qp, sh, now, Cause::local(Status::LocalQpOperation, CHANGED));
             None
         }
     }
+}
+
+/// Rule of a WQE that cannot be sent again.
+pub(crate) const CHANGED: &str = "the WQE was changed in memory after it was sent, and has to be sent again";
+
+/// As [`abandon`], for a WQE that the cursor has passed.
+pub(crate) fn abandon_at(qp: &mut Qp, sh: &mut Shared, now: Instant, index: u32, cause: Cause) -> SendStep {
+    qp.requester.cursor = index;
+    qp.requester.cursor_packet = 0;
+    qp.requester.loaded = None;
+    abandon(qp, sh, now, cause)
 }
 
 /// The WQE at the cursor cannot be sent any further: it fails once all before it are done. What was
@@ -549,6 +618,9 @@ pub(crate) fn flush(qp: &mut Qp, sh: &mut Shared, now: Instant) {
     r.fetched = None;
     r.failure = None;
     r.answering = None;
+    if qp.irn.is_some() {
+        irn::requester::forget(qp);
+    }
 }
 
 fn flush_one(qp: &mut Qp, sh: &mut Shared, now: Instant, block: u32, end_block: u32, op: WqeOp) {

@@ -18,6 +18,8 @@ pub struct Faults {
     pub duplicate: f64,
     pub reorder: f64,
     pub corrupt: f64,
+    /// Held back for longer than any retransmission timeout.
+    pub late: f64,
 }
 
 /// Registered memory of one node. The NIC reads and writes it through its address, so it is a cell.
@@ -275,6 +277,11 @@ impl World {
                 Duration::from_ns(self.rng.u64(1..20_000))
             } else {
                 Duration::ZERO
+            };
+            let late = if f.late > 0.0 && self.rng.f64() < f.late {
+                Duration::from_us(self.rng.u64(100..3_000))
+            } else {
+                late
             };
             self.deliver_at(self.now + LATENCY + late, packet, payload.clone());
         }

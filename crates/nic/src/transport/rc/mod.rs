@@ -2,8 +2,9 @@
 //!
 //! Recovery is go-back-N: the responder takes packets in PSN order only and NAKs the first gap; the
 //! requester goes back to it and sends everything again. [`recovery`] is the requester's side of it,
-//! [`responder`] the other one.
+//! [`responder`] the other one. Between two NICs that offer it, [`irn`] takes the place of both.
 
+pub mod irn;
 pub(crate) mod recovery;
 pub(crate) mod responder;
 

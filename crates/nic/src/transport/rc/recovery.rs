@@ -10,7 +10,7 @@ use crate::memory::{AccessFault, Payload, dma};
 use crate::qp::Qp;
 use crate::queue::wqe::{Wqe, WqeOp};
 use crate::shared::Shared;
-use crate::transport::rc::rnr_time;
+use crate::transport::rc::{irn, rnr_time};
 use crate::transport::requester::{self, Inflight, complete_oldest, fail_oldest};
 use crate::transport::{Cause, received};
 use crate::work::Status;
@@ -76,7 +76,7 @@ fn on_acknowledge(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet) {
     }
 }
 
-fn nak_cause(code: NakCode, packet: &Packet) -> Cause {
+pub(super) fn nak_cause(code: NakCode, packet: &Packet) -> Cause {
     let (status, rule) = match code {
         NakCode::RemoteAccessError => (
             Status::RemoteAccess,
@@ -194,7 +194,7 @@ fn retry(
     restart_timer(qp, now);
 }
 
-fn on_rnr_nak(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet, code: u8) {
+pub(super) fn on_rnr_nak(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet, code: u8) {
     if qp.requester.rnr_retries == 0 {
         let timer = TimerCause { name: "RNR timer", length: rnr_time(code), expiries: qp.attr.rnr_retry };
         let cause = Cause {
@@ -209,13 +209,25 @@ fn on_rnr_nak(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet, code:
     if qp.requester.rnr_retries < RNR_UNLIMITED {
         qp.requester.rnr_retries -= 1;
     }
-    qp.requester.go_back();
+    wait_for_receiver(qp, now, code);
+}
+
+/// Sends nothing until the RNR timer is over, and then from the refused request on.
+pub(super) fn wait_for_receiver(qp: &mut Qp, now: Instant, code: u8) {
+    if qp.speaks_irn() {
+        irn::requester::resend_all(qp);
+    } else {
+        qp.requester.go_back();
+    }
     qp.requester.rnr_wait = true;
     qp.deadline = now + rnr_time(code);
 }
 
 /// The queue pair's timer ran out: the RNR wait is over, or an acknowledgement is overdue.
 pub(crate) fn on_timeout(qp: &mut Qp, sh: &mut Shared, now: Instant) {
+    if qp.speaks_irn() {
+        return irn::requester::on_timeout(qp, sh, now);
+    }
     qp.deadline = Instant::NEVER;
     if qp.requester.rnr_wait {
         qp.requester.rnr_wait = false;
@@ -289,7 +301,13 @@ fn on_read_response(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet,
 }
 
 /// Places response bytes at `offset` of the request's scatter list.
-fn scatter(qp: &Qp, sh: &Shared, wqe: &Wqe, offset: u32, payload: &Payload<'_>) -> Result<(), AccessFault> {
+pub(super) fn scatter(
+    qp: &Qp,
+    sh: &Shared,
+    wqe: &Wqe,
+    offset: u32,
+    payload: &Payload<'_>,
+) -> Result<(), AccessFault> {
     let mut skip = offset;
     let mut done = 0;
     let mut segment = wqe.data_segment;

@@ -6,7 +6,7 @@
 
 use crate::event::Event;
 use crate::ids::{PdId, SrqId};
-use crate::memory::{Access, AccessFault, Payload, RemoteRight, dma};
+use crate::memory::{Access, AccessFault, Payload, RemoteRight, Span, dma};
 use crate::nic::TxFrame;
 use crate::qp::Qp;
 use crate::shared::Shared;
@@ -19,11 +19,11 @@ use std::collections::VecDeque;
 /// Low 24 bits: the width of an MSN.
 const MSN_MASK: u32 = 0xff_ffff;
 
-/// An answer that has not left in full.
+/// An answer that has not left in full. A replay answers a duplicate; the first answer may have arrived.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Answer {
-    Read { psn: Psn, pd: PdId, va: u64, rkey: Key, len: u32, packets: u32, next: u32, msn: u32 },
-    Atomic { psn: Psn, original: u64, msn: u32 },
+    Read { psn: Psn, pd: PdId, va: u64, rkey: Key, len: u32, packets: u32, next: u32, msn: u32, replay: bool },
+    Atomic { psn: Psn, original: u64, msn: u32, replay: bool },
 }
 
 impl Answer {
@@ -82,7 +82,23 @@ impl Responder {
         self.expected = psn.next();
     }
 
-    fn end_message(&mut self) {
+    /// Acknowledgements and NAKs that are owed are another's to send (IRN).
+    pub fn take_acknowledge(&mut self) -> Option<(Psn, Syndrome)> {
+        self.acknowledge.take()
+    }
+
+    /// READs and atomics that may be unanswered.
+    pub fn depth(&self) -> u8 {
+        self.depth
+    }
+
+    /// Messages completed, 24 bits.
+    pub fn msn(&self) -> u32 {
+        self.msn
+    }
+
+    /// One message more is complete.
+    pub fn end_message(&mut self) {
         self.msn = (self.msn + 1) & MSN_MASK;
     }
 
@@ -147,7 +163,8 @@ fn gap(qp: &mut Qp, sh: &mut Shared) {
     qp.responder.acknowledge = Some((qp.responder.expected, code));
 }
 
-fn read(qp: &mut Qp, sh: &mut Shared, packet: &Packet) -> Result<(), Refusal> {
+/// Whether a READ may be carried out; the domain that its memory belongs to.
+pub(super) fn check_read(qp: &Qp, sh: &Shared, packet: &Packet) -> Result<PdId, Refusal> {
     let reth = packet.reth;
     between_messages(qp)?;
     if !qp.access.contains(Access::REMOTE_READ) {
@@ -162,37 +179,65 @@ fn read(qp: &mut Qp, sh: &mut Shared, packet: &Packet) -> Result<(), Refusal> {
             .check_remote(pd, qp.num, reth.rkey, reth.va, reth.len, RemoteRight::Read)
             .map_err(Refusal::Access)?;
     }
+    Ok(pd)
+}
+
+fn read(qp: &mut Qp, sh: &mut Shared, packet: &Packet) -> Result<(), Refusal> {
+    let reth = packet.reth;
+    let pd = check_read(qp, sh, packet)?;
     room_for_answer(qp)?;
     let packets = reth.len.div_ceil(qp.mtu).max(1);
     let psn = packet.bth.psn;
     qp.responder.end_message();
     let msn = qp.responder.msn;
     let (va, rkey, len) = (reth.va, reth.rkey, reth.len);
-    qp.responder.answers.push_back(Answer::Read { psn, pd, va, rkey, len, packets, next: 0, msn });
+    qp.responder.answers.push_back(Answer::Read {
+        psn,
+        pd,
+        va,
+        rkey,
+        len,
+        packets,
+        next: 0,
+        msn,
+        replay: false,
+    });
     qp.responder.expected = psn.add(packets);
     Ok(())
 }
 
-fn atomic(qp: &mut Qp, sh: &mut Shared, packet: &Packet) -> Result<(), Refusal> {
+/// The word of an atomic, if it may be carried out.
+pub(super) fn atomic_target(qp: &Qp, sh: &Shared, packet: &Packet) -> Result<Span, Refusal> {
     let eth = packet.atomic;
     between_messages(qp)?;
     if !qp.access.contains(Access::REMOTE_ATOMIC) {
         return Err(Refusal::Rights);
     }
     let pd = receive::remote_pd(qp, sh, packet)?;
-    let span = match sh.memory.check_remote(pd, qp.num, eth.rkey, eth.va, 8, RemoteRight::Atomic) {
-        Ok(span) => span,
-        Err(AccessFault::Misaligned) => {
-            return Err(Refusal::Invalid("an atomic's address is a multiple of 8 (IBTA 9.4.5)"));
-        }
-        Err(fault) => return Err(Refusal::Access(fault)),
-    };
-    room_for_answer(qp)?;
-    let original = if packet.bth.opcode.operation() == Operation::FetchAdd {
-        dma::fetch_add(span, eth.swap_add)
+    sh.memory.check_remote(pd, qp.num, eth.rkey, eth.va, 8, RemoteRight::Atomic).map_err(
+        |fault| match fault {
+            AccessFault::Misaligned => {
+                Refusal::Invalid("an atomic's address is a multiple of 8 (IBTA 9.4.5)")
+            }
+            fault => Refusal::Access(fault),
+        },
+    )
+}
+
+/// Carries out an atomic on its word; what that was before.
+pub(super) fn perform(packet: &Packet, word: Span) -> u64 {
+    let eth = &packet.atomic;
+    if packet.bth.opcode.operation() == Operation::FetchAdd {
+        dma::fetch_add(word, eth.swap_add)
     } else {
-        dma::compare_swap(span, eth.compare, eth.swap_add)
-    };
+        dma::compare_swap(word, eth.compare, eth.swap_add)
+    }
+}
+
+fn atomic(qp: &mut Qp, sh: &mut Shared, packet: &Packet) -> Result<(), Refusal> {
+    let word = atomic_target(qp, sh, packet)?;
+    room_for_answer(qp)?;
+    let original = perform(packet, word);
     let psn = packet.bth.psn;
     let r = &mut qp.responder;
     r.end_message();
@@ -200,7 +245,7 @@ fn atomic(qp: &mut Qp, sh: &mut Shared, packet: &Packet) -> Result<(), Refusal> 
         r.atomics.pop_front();
     }
     r.atomics.push_back((psn, original));
-    r.answers.push_back(Answer::Atomic { psn, original, msn: r.msn });
+    r.answers.push_back(Answer::Atomic { psn, original, msn: r.msn, replay: false });
     r.expected = psn.next();
     Ok(())
 }
@@ -212,12 +257,23 @@ fn between_messages(qp: &Qp) -> Result<(), Refusal> {
     }
 }
 
-/// The peer keeps to the depth agreed at connection (IBTA 9.7.4.1.8).
-fn room_for_answer(qp: &Qp) -> Result<(), Refusal> {
-    if qp.responder.answers.len() < qp.responder.depth as usize {
+/// The peer keeps to the depth agreed at connection (IBTA 9.7.4.1.8). If it seems not to, the oldest
+/// answer may be one that it asked for twice and has had since: the first answer was late, not lost. Then
+/// that one makes room.
+fn room_for_answer(qp: &mut Qp) -> Result<(), Refusal> {
+    let r = &mut qp.responder;
+    if r.answers.len() < r.depth as usize {
         return Ok(());
     }
-    Err(Refusal::Invalid("more READs and atomics outstanding than responder resources (IBTA 9.7.4.1.8)"))
+    match r.answers.front() {
+        Some(Answer::Read { replay: true, .. } | Answer::Atomic { replay: true, .. }) => {
+            r.answers.pop_front();
+            Ok(())
+        }
+        _ => Err(Refusal::Invalid(
+            "more READs and atomics outstanding than responder resources (IBTA 9.7.4.1.8)",
+        )),
+    }
 }
 
 /// A request that came before (IBTA 9.7.5.1.1): SENDs and WRITEs are acknowledged again, READs are
@@ -233,7 +289,7 @@ fn duplicate(qp: &mut Qp, sh: &mut Shared, packet: &Packet) {
                 Some((_, original)) if !queued && room_for_answer(qp).is_ok() => {
                     sh.counters.duplicate_requests += 1;
                     let msn = qp.responder.msn;
-                    qp.responder.answers.push_back(Answer::Atomic { psn, original, msn });
+                    qp.responder.answers.push_back(Answer::Atomic { psn, original, msn, replay: true });
                 }
                 _ => sh.counters.drop_duplicate += 1,
             }
@@ -270,11 +326,21 @@ fn duplicate_read(qp: &mut Qp, sh: &mut Shared, packet: &Packet) {
     sh.counters.duplicate_requests += 1;
     let msn = qp.responder.msn;
     let (va, rkey, len) = (reth.va, reth.rkey, reth.len);
-    qp.responder.answers.push_back(Answer::Read { psn, pd, va, rkey, len, packets, next: 0, msn });
+    qp.responder.answers.push_back(Answer::Read {
+        psn,
+        pd,
+        va,
+        rkey,
+        len,
+        packets,
+        next: 0,
+        msn,
+        replay: true,
+    });
 }
 
 /// Answers a request that cannot be carried out (IBTA 9.7.5.2, table 58).
-fn refuse(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet, refusal: Refusal) {
+pub(super) fn refuse(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet, refusal: Refusal) {
     let psn = qp.responder.expected;
     let (code, receive_status, rule, event) = match refusal {
         Refusal::NotReady => {
@@ -333,7 +399,7 @@ pub(crate) fn next_packet(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut 
         return true;
     }
     match qp.responder.answers.front().copied() {
-        Some(Answer::Atomic { psn, original, msn }) => {
+        Some(Answer::Atomic { psn, original, msn, .. }) => {
             qp.responder.answers.pop_front();
             let opcode = Opcode::new(qp.service(), Operation::AtomicAcknowledge);
             out.packet.bth = Bth { opcode, psn, dest_qp: qp.peer, ..Bth::default() };
@@ -361,7 +427,8 @@ fn acknowledge(qp: &Qp, sh: &mut Shared, out: &mut TxFrame, psn: Psn, syndrome: 
 /// The next packet of the READ at the front. Its memory is checked again: the region may have gone.
 fn read_response(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame) -> bool {
     let mtu = qp.mtu;
-    let Some(Answer::Read { psn, pd, va, rkey, len, packets, next, msn }) = qp.responder.answers.front_mut()
+    let Some(Answer::Read { psn, pd, va, rkey, len, packets, next, msn, .. }) =
+        qp.responder.answers.front_mut()
     else {
         return false;
     };

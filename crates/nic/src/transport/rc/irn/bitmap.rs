@@ -1,0 +1,175 @@
+//! A bitmap over the packets of a window, with find-first-zero, find-first-one and population count (IRN 6.1).
+//!
+//! IRN's hardware shifts its bitmaps as the window moves. Here a bit's place is its PSN modulo the size, so that moving
+//! the window costs nothing but clearing the bits that it leaves behind.
+
+use super::WINDOW;
+use adverb_wire::Psn;
+
+const WORDS: usize = WINDOW as usize / 64;
+
+const _: () = assert!(WINDOW.is_power_of_two() && WINDOW >= 64, "whole words; the PSN circle is a multiple");
+
+/// One bit for each PSN of a window of [`WINDOW`] packets. The user keeps all bits outside of the window clear.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bitmap {
+    words: [u64; WORDS],
+}
+
+impl Default for Bitmap {
+    fn default() -> Self {
+        Bitmap { words: [0; WORDS] }
+    }
+}
+
+/// Word and mask of a PSN.
+#[inline]
+const fn place(psn: Psn) -> (usize, u64) {
+    let at = psn.get() & (WINDOW - 1);
+    (at as usize / 64, 1 << (at & 63))
+}
+
+impl Bitmap {
+    /// Bits.
+    pub const BITS: u32 = WINDOW;
+
+    /// Whether the PSN's bit is set.
+    #[inline]
+    pub fn get(&self, psn: Psn) -> bool {
+        let (word, mask) = place(psn);
+        self.words[word] & mask != 0
+    }
+
+    /// Sets a bit; true if it was clear.
+    #[inline]
+    pub fn set(&mut self, psn: Psn) -> bool {
+        let (word, mask) = place(psn);
+        let was_clear = self.words[word] & mask == 0;
+        self.words[word] |= mask;
+        was_clear
+    }
+
+    /// Clears a bit; true if it was set.
+    #[inline]
+    pub fn clear(&mut self, psn: Psn) -> bool {
+        let (word, mask) = place(psn);
+        let was_set = self.words[word] & mask != 0;
+        self.words[word] &= !mask;
+        was_set
+    }
+
+    /// Clears `count` bits from `from` on, at most [`WINDOW`]; how many were set.
+    pub fn clear_run(&mut self, from: Psn, count: u32) -> u32 {
+        let mut left = count.min(WINDOW);
+        let (mut at, mut cleared) = (from, 0);
+        while left > 0 {
+            let bit = at.get() & 63;
+            let step = left.min(64 - bit);
+            let mask = (u64::MAX >> (64 - step)) << bit;
+            let word = &mut self.words[place(at).0];
+            cleared += (*word & mask).count_ones();
+            *word &= !mask;
+            at = at.add(step);
+            left -= step;
+        }
+        cleared
+    }
+
+    /// Distance from `from` to the first clear bit, or `count` if there is none among so many.
+    #[inline]
+    pub fn first_zero(&self, from: Psn, count: u32) -> u32 {
+        self.find(from, count, u64::MAX)
+    }
+
+    /// Distance from `from` to the first set bit, or `count` if there is none among so many.
+    #[inline]
+    pub fn first_one(&self, from: Psn, count: u32) -> u32 {
+        self.find(from, count, 0)
+    }
+
+    #[inline]
+    fn find(&self, from: Psn, count: u32, flip: u64) -> u32 {
+        let count = count.min(WINDOW);
+        let mut done = 0;
+        while done < count {
+            let at = from.add(done);
+            let bit = at.get() & 63;
+            let word = (self.words[place(at).0] ^ flip) >> bit;
+            if word != 0 {
+                return (done + word.trailing_zeros()).min(count);
+            }
+            done += 64 - bit;
+        }
+        count
+    }
+
+    /// Bits that are set.
+    pub fn count_ones(&self) -> u32 {
+        self.words.iter().map(|w| w.count_ones()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    #[derive(Clone, Debug)]
+    enum Op {
+        Set(u32),
+        Clear(u32),
+        ClearRun(u32, u32),
+        Advance(u32),
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        prop_oneof![
+            4 => (0..WINDOW).prop_map(Op::Set),
+            1 => (0..WINDOW).prop_map(Op::Clear),
+            1 => (0..WINDOW, 0..WINDOW).prop_map(|(a, n)| Op::ClearRun(a, n.min(WINDOW - a))),
+            1 => (1..200u32).prop_map(Op::Advance),
+        ]
+    }
+
+    proptest! {
+        /// The same as a set of PSNs, wherever on the circle the window stands.
+        #[test]
+        fn is_a_set(start in any::<u32>(), ops in prop::collection::vec(op(), 1..200)) {
+            let mut base = Psn::new(start | 0xff_ff00);
+            let (mut map, mut set) = (Bitmap::default(), BTreeSet::new());
+            for op in ops {
+                match op {
+                    Op::Set(i) => {
+                        let psn = base.add(i);
+                        prop_assert_eq!(map.set(psn), set.insert(psn.get()));
+                    }
+                    Op::Clear(i) => {
+                        let psn = base.add(i);
+                        prop_assert_eq!(map.clear(psn), set.remove(&psn.get()));
+                    }
+                    Op::ClearRun(i, n) => {
+                        let gone = (0..n).filter(|k| set.remove(&base.add(i + k).get())).count();
+                        prop_assert_eq!(map.clear_run(base.add(i), n), gone as u32);
+                    }
+                    Op::Advance(n) => {
+                        (0..n).for_each(|k| { set.remove(&base.add(k).get()); });
+                        map.clear_run(base, n);
+                        base = base.add(n);
+                    }
+                }
+                prop_assert_eq!(map.count_ones() as usize, set.len());
+                for from in [0, 1, 63, 64, 300, WINDOW - 1] {
+                    let count = WINDOW - from;
+                    let at = |k: u32| set.contains(&base.add(from + k).get());
+                    let zero = (0..count).find(|k| !at(*k)).unwrap_or(count);
+                    let one = (0..count).find(|k| at(*k)).unwrap_or(count);
+                    prop_assert_eq!(map.first_zero(base.add(from), count), zero);
+                    prop_assert_eq!(map.first_one(base.add(from), count), one);
+                    prop_assert_eq!(map.first_zero(base.add(from), count.min(5)), zero.min(5));
+                    prop_assert_eq!(map.get(base.add(from)), at(0));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! What a NIC that offers IRN is configured with, and what two NICs have agreed on.
+
+use super::WINDOW;
+use adverb_wire::Duration;
+
+/// How lost packets are recovered: IRN's way, or one of the ways it is compared with (IRN 4.3).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Scheme {
+    /// The receiver keeps what comes early; the sender sends again what is known to be lost.
+    #[default]
+    Selective,
+    /// The receiver keeps what comes early; the sender knows the cumulative acknowledgement only, so it finds one loss
+    /// a round trip.
+    NoSack,
+    /// The receiver keeps nothing that comes early; the sender sends everything again from the loss on.
+    GoBackN,
+}
+
+/// IRN's parameters. Both ends of a connection should have the same scheme; everything else is one end's own business.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IrnConfig {
+    /// Recovery.
+    pub scheme: Scheme,
+    /// BDP-FC: packets that may be in flight in each direction of a queue pair, 1..=[`WINDOW`]. `None` is "no BDP-FC":
+    /// the bitmaps' size alone bounds them.
+    pub bdp_packets: Option<u32>,
+    /// Timeout while at most [`IrnConfig::few_packets`] are in flight.
+    pub rto_low: Duration,
+    /// Timeout while more are.
+    pub rto_high: Duration,
+    /// The paper's N.
+    pub few_packets: u32,
+    /// NACKs without progress before recovery begins; more than 1 makes it robust against reordering (IRN 7).
+    pub nack_threshold: u32,
+    /// Timeouts that follow each other without progress double, up to the queue pair's local ACK timeout.
+    pub backoff: bool,
+    /// Time from finding a packet lost until it can be sent again, as for a fetch over PCIe (IRN 6.3: 2 us).
+    pub retransmit_delay: Duration,
+    /// Time after which a hello that was not answered is sent again; it doubles each time.
+    pub hello_interval: Duration,
+}
+
+impl Default for IrnConfig {
+    /// For real hosts, where processes wait for a processor: timeouts ten times the paper's.
+    fn default() -> Self {
+        IrnConfig {
+            scheme: Scheme::Selective,
+            bdp_packets: Some(128),
+            rto_low: Duration::from_us(1000),
+            rto_high: Duration::from_us(3200),
+            few_packets: 3,
+            nack_threshold: 1,
+            backoff: true,
+            retransmit_delay: Duration::ZERO,
+            hello_interval: Duration::from_ms(10),
+        }
+    }
+}
+
+impl IrnConfig {
+    /// The paper's default scenario: 40 Gb/s, 24 us round trip, 110 packets of 1 KB.
+    pub fn paper() -> Self {
+        IrnConfig {
+            bdp_packets: Some(110),
+            rto_low: Duration::from_us(100),
+            rto_high: Duration::from_us(320),
+            backoff: false,
+            hello_interval: Duration::from_us(320),
+            ..Self::default()
+        }
+    }
+
+    /// Packets that may be in flight towards a receiver that keeps up to `window`.
+    #[inline]
+    pub(crate) fn limit(&self, window: u32) -> u32 {
+        self.bdp_packets.unwrap_or(WINDOW).clamp(1, window)
+    }
+}
+
+/// How a queue pair recovers from loss.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LossRecovery {
+    /// RC as IBTA has it. This NIC does not offer IRN, or the peer has not answered.
+    GoBackN,
+    /// RC as IBTA has it so far; the peer is being asked.
+    Undecided,
+    /// The peer knows IRN; requests use it from the next moment on at which nothing is in flight.
+    Irn,
+}

@@ -1,0 +1,144 @@
+//! Finding out whether the peer knows IRN, without a connection manager.
+//!
+//! A queue pair says hello when it reaches RTR, and again at RTS if the peer has not answered: from RTR on it takes IRN's packets,
+//! so who hears a hello may speak IRN at once. A hello that asks is repeated a few times with growing intervals, then no more; a
+//! peer that does not know IRN drops them all. Every order and loss is harmless:
+//! - A hello that comes before this side's RTR is lost; this side's own hello, sent then, brings the answer.
+//! - A hello that comes late changes nothing for what is in flight: requests switch when nothing is.
+//! - Who gets IRN's packets without having heard a hello knows enough.
+
+use super::{LossRecovery, WINDOW};
+use crate::event::Event;
+use crate::qp::Qp;
+use crate::shared::Shared;
+use adverb_wire::{Instant, IrnEth, Operation, Packet, Psn, irn::VERSION};
+
+/// Hellos that ask, after each of the transitions to RTR and RTS.
+const TRIES: u8 = 6;
+
+/// State of the agreement.
+#[derive(Debug)]
+pub(crate) struct Hello {
+    /// Packets that the peer can keep; 0 as long as nothing was heard of it.
+    peer_window: u32,
+    /// A hello that asks is to be sent.
+    ask: bool,
+    /// One that answers is.
+    answer: bool,
+    tries: u8,
+    sent: u8,
+    /// When to ask again.
+    pub(super) at: Instant,
+}
+
+impl Default for Hello {
+    fn default() -> Self {
+        Hello { peer_window: 0, ask: false, answer: false, tries: 0, sent: 0, at: Instant::NEVER }
+    }
+}
+
+impl Hello {
+    /// Whether the peer knows IRN.
+    #[inline]
+    pub fn is_agreed(&self) -> bool {
+        self.peer_window > 0
+    }
+
+    /// Packets that the peer can keep.
+    #[inline]
+    pub fn peer_window(&self) -> u32 {
+        self.peer_window
+    }
+
+    #[inline]
+    pub(super) fn is_due(&self) -> bool {
+        self.ask || self.answer
+    }
+
+    pub(super) fn recovery(&self) -> LossRecovery {
+        match (self.is_agreed(), self.ask || self.at != Instant::NEVER) {
+            (true, _) => LossRecovery::Irn,
+            (false, true) => LossRecovery::Undecided,
+            (false, false) => LossRecovery::GoBackN,
+        }
+    }
+
+    pub(super) fn on_timer(&mut self, sh: &mut Shared, now: Instant) {
+        if self.at > now {
+            return;
+        }
+        self.at = Instant::NEVER;
+        if self.tries > 0 {
+            self.ask = true;
+        } else {
+            sh.counters.irn_unanswered += 1;
+        }
+    }
+
+    fn heard(&mut self, window: u32) -> bool {
+        let news = self.peer_window == 0;
+        self.peer_window = window;
+        self.ask = false;
+        self.at = Instant::NEVER;
+        news
+    }
+}
+
+/// Begins to ask: the queue pair has come to RTR, or to RTS and heard nothing.
+pub(crate) fn begin(qp: &mut Qp) {
+    if let Some(irn) = qp.irn.as_deref_mut()
+        && !irn.hello.is_agreed()
+    {
+        irn.hello.ask = true;
+        irn.hello.tries = TRIES;
+        irn.hello.sent = 0;
+        irn.hello.at = Instant::NEVER;
+    }
+}
+
+/// Puts the hello that is due into `packet`.
+pub(super) fn send(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &mut Packet) {
+    packet.bth = super::bth(qp, Operation::Hello, Psn::new(0));
+    packet.irn = IrnEth::new(0, VERSION, WINDOW);
+    let Some(irn) = qp.irn.as_deref_mut() else { return };
+    let hello = &mut irn.hello;
+    sh.counters.irn_hellos_sent += 1;
+    if core::mem::take(&mut hello.answer) && !hello.ask {
+        return;
+    }
+    hello.ask = false;
+    packet.bth.ack_req = true;
+    let interval = sh.irn.hello_interval;
+    hello.at = now + interval.times(1 << hello.sent.min(TRIES));
+    hello.sent = hello.sent.saturating_add(1);
+    hello.tries = hello.tries.saturating_sub(1);
+}
+
+/// The peer says hello.
+pub(super) fn receive(qp: &mut Qp, sh: &mut Shared, packet: &Packet) {
+    let window = packet.irn.offset.min(WINDOW);
+    if packet.irn.sn() != VERSION || window == 0 {
+        sh.counters.drop_wrong_service += 1;
+        return;
+    }
+    agree(qp, sh, window);
+    if let Some(irn) = qp.irn.as_deref_mut() {
+        irn.hello.answer |= packet.bth.ack_req;
+    }
+}
+
+/// The peer sent another packet of IRN's: it has heard us, though we have not heard it.
+#[inline]
+pub(super) fn implied(qp: &mut Qp, sh: &mut Shared) {
+    if qp.irn.as_ref().is_some_and(|irn| !irn.hello.is_agreed()) {
+        agree(qp, sh, WINDOW);
+    }
+}
+
+fn agree(qp: &mut Qp, sh: &mut Shared, window: u32) {
+    let Some(irn) = qp.irn.as_deref_mut() else { return };
+    if irn.hello.heard(window) {
+        sh.counters.irn_agreed += 1;
+        sh.event(Event::IrnAgreed(qp.id));
+    }
+}

@@ -1,0 +1,259 @@
+//! IRN: selective loss recovery and BDP flow control for reliable connections (Mittal et al., SIGCOMM 2018).
+//!
+//! Two NICs that both offer it find out by hellos ([`hello`]), and then speak IRN's packets ([`adverb_wire::irn`]) instead of
+//! RC's; with any other peer a queue pair stays plain RC. Its four modules are plain functions over plain state, used twice: for
+//! requests, and for READ responses and atomic answers, which are a sequence of their own.
+//!
+//! | module | state | requests | responses |
+//! |---|---|---|---|
+//! | [`receive_data()`] | [`Receiver`] | at the responder | at the requester |
+//! | [`tx_free()`] | [`Sender`] | at the requester | at the responder |
+//! | [`receive_ack()`] | [`Sender`] | at the requester | at the responder |
+//! | [`timeout()`] | [`Sender`] | at the requester | at the responder |
+//!
+//! [`requester`] and [`responder`] join them to the queues. What comes early lands in the application's memory at once;
+//! everything else waits for its turn and then goes through the code that plain RC uses, so errors and
+//! completions are RC's.
+//!
+//! ```text
+//!   plain RC --- hello received ---> agreed --- nothing in flight ---> requests are IRN
+//! ```
+//!
+//! Of the order that RC gives (IBTA 9.5), early placement keeps what can be told afterwards:
+//! - Overlapping WRITEs leave the bytes of the last one: an older packet does not overwrite what a newer one has written.
+//! - READs, atomics and invalidations are executed in their turn, and nothing behind them lands before that.
+//! - Completions come in order.
+//!
+//! It gives up what the paper gives up: a program that polls on memory, not on a completion, may see a later
+//! WRITE before an earlier one; so may a SEND's receive and a WRITE that share memory.
+//!
+//! State per queue pair: see [`state_bits`].
+
+pub(crate) mod hello;
+pub(crate) mod requester;
+pub(crate) mod responder;
+
+mod bitmap;
+mod config;
+mod held;
+mod receive_ack;
+mod receive_data;
+mod sender;
+mod timeout;
+mod tx_free;
+
+#[cfg(test)]
+mod tests;
+
+pub use bitmap::Bitmap;
+pub use config::{IrnConfig, LossRecovery, Scheme};
+pub use receive_ack::{Acked, receive_ack};
+pub use receive_data::{Arrival, Owed, Receiver, receive_data};
+pub use sender::Sender;
+pub use timeout::{Expiry, timeout};
+pub use tx_free::{Free, tx_free};
+
+use crate::attr::QpState;
+use crate::memory::Payload;
+use crate::nic::TxFrame;
+use crate::qp::Qp;
+use crate::shared::Shared;
+use adverb_wire::{Aeth, Bth, Instant, NakCode, Opcode, Operation, Packet, Psn, Service, Syndrome};
+use hello::Hello;
+use requester::Requests;
+use responder::Responses;
+
+/// Packets that a bitmap spans: the most that may be in flight in one direction of a queue pair.
+pub const WINDOW: u32 = 512;
+
+/// IRN's state of one queue pair; only those of a NIC that offers IRN have one.
+#[derive(Debug)]
+pub(crate) struct Irn {
+    /// Requests are IRN's.
+    pub active: bool,
+    /// The peer's requests are IRN's.
+    pub receiving: bool,
+    hello: Hello,
+    requests: Requests,
+    responses: Responses,
+}
+
+impl Irn {
+    /// For a queue pair that enters RTR, with a send queue of `blocks` blocks.
+    pub fn new(blocks: u32) -> Self {
+        Irn {
+            active: false,
+            receiving: false,
+            hello: Hello::default(),
+            requests: Requests::new(blocks),
+            responses: Responses::default(),
+        }
+    }
+
+    /// What the two NICs have agreed on.
+    pub fn recovery(&self) -> LossRecovery {
+        self.hello.recovery()
+    }
+
+    /// The earliest timer other than the queue pair's own.
+    pub fn deadline(&self) -> Instant {
+        let fetch = if self.requests.tx.fetching { self.requests.tx.fetched_at } else { Instant::NEVER };
+        self.hello.at.min(self.responses.deadline()).min(fetch)
+    }
+
+    /// Whether [`next_packet`] has something to send.
+    #[inline]
+    pub fn has_output(&mut self) -> bool {
+        self.hello.is_due() || self.requests.rx.owes() || self.responses.has_output()
+    }
+
+    /// Every invariant of every part.
+    pub fn check_invariants(&self) {
+        self.requests.tx.check_invariants();
+        self.requests.rx.check_invariants();
+        self.responses.check_invariants();
+    }
+}
+
+/// State that IRN needs for a queue pair, in bits: the two halves' numbers and flags, their bitmaps, and what is allocated with them
+/// beside the send queue (a word for each block). The paper has 52 bits on each side for the PSNs, 160 in all, and five
+/// bitmaps of 128 bits (640), with 3 bytes for each WQE.
+///
+/// Ours are bigger for three reasons: the bitmaps hold 512 packets; deadlines and PSNs take whole words; and each of the two receivers
+/// has a second bitmap, for NACKs that are owed. The packets that came early are kept apart
+/// (allocated when the first one comes), as are the early receives; in the paper's NIC they
+/// are state in the host's memory too.
+pub const fn state_bits() -> usize {
+    8 * core::mem::size_of::<Irn>()
+}
+
+/// Bits of the parts of [`state_bits`]: of the bitmaps, and of everything else.
+pub const fn state_bits_by_kind() -> (usize, usize) {
+    // Two senders with one bitmap each, two receivers with two.
+    let bitmaps = 6 * 8 * core::mem::size_of::<Bitmap>();
+    (bitmaps, state_bits() - bitmaps)
+}
+
+/// The queue pair has changed its state: from RTR on it takes IRN's packets, and asks whether the peer does.
+pub(crate) fn on_transition(qp: &mut Qp, was: QpState) {
+    match (was, qp.state) {
+        (QpState::Init, QpState::Rtr) => qp.irn = Some(Box::new(Irn::new(qp.sq.ring.blocks()))),
+        (QpState::Rtr, QpState::Rts) => {}
+        _ => return,
+    }
+    hello::begin(qp);
+}
+
+/// Puts the next packet that IRN's side of the queue pair owes into `out`: hellos, acknowledgements of either kind, and
+/// answers to READs and atomics. Requests leave by [`crate::transport::requester`].
+pub(crate) fn next_packet(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame) -> bool {
+    let Some(irn) = qp.irn.as_deref_mut() else { return false };
+    if !irn.has_output() {
+        return false;
+    }
+    out.payload.clear();
+    out.packet = Packet { flow: qp.flow, ..Packet::default() };
+    out.path = qp.path;
+    if irn.hello.is_due() {
+        hello::send(qp, sh, now, &mut out.packet);
+        return true;
+    }
+    let msn = qp.responder.msn();
+    if let Some(owed) = irn.responses.rx.next_owed() {
+        acknowledgement(qp, sh, Operation::Acknowledge, owed, msn, &mut out.packet);
+        return true;
+    }
+    if let Some(owed) = irn.requests.rx.next_owed() {
+        acknowledgement(qp, sh, Operation::ReadAcknowledge, owed, 0, &mut out.packet);
+        return true;
+    }
+    responder::next_answer(qp, sh, now, out)
+}
+
+fn acknowledgement(
+    qp: &Qp,
+    sh: &mut Shared,
+    operation: Operation,
+    owed: Owed,
+    msn: u32,
+    packet: &mut Packet,
+) {
+    let syndrome = match owed.nack {
+        Some(_) => Syndrome::Nak(NakCode::PsnSequenceError),
+        None => Syndrome::default(),
+    };
+    match owed.nack {
+        Some(_) => sh.counters.sequence_naks_sent += 1,
+        None => sh.counters.acks_sent += 1,
+    }
+    packet.bth = bth(qp, operation, owed.psn);
+    packet.aeth = Aeth { syndrome, msn };
+    packet.sack = owed.nack.unwrap_or(adverb_wire::SackEth::new(0, owed.psn));
+}
+
+fn bth(qp: &Qp, operation: Operation, psn: Psn) -> Bth {
+    Bth { opcode: Opcode::new(Service::Irn, operation), psn, dest_qp: qp.peer, ..Bth::default() }
+}
+
+/// Timers other than the queue pair's own: hellos, and the responses' timeout.
+pub(crate) fn on_timer(qp: &mut Qp, sh: &mut Shared, now: Instant) {
+    let Some(irn) = qp.irn.as_deref_mut() else { return };
+    irn.hello.on_timer(sh, now);
+    if now >= irn.requests.tx.fetched_at {
+        irn.requests.tx.fetching = false;
+    }
+    if qp.state == QpState::Err {
+        irn.responses.tx.deadline = Instant::NEVER;
+        return;
+    }
+    irn.responses.on_timer(sh, qp.rto, now);
+}
+
+/// Takes in a packet, if it is IRN's business: one of its service, or one of RC's from before the change.
+pub(crate) fn on_packet(
+    qp: &mut Qp,
+    sh: &mut Shared,
+    now: Instant,
+    packet: &Packet,
+    payload: &Payload<'_>,
+) -> bool {
+    let Some(irn) = qp.irn.as_deref() else { return false };
+    let operation = packet.bth.opcode.operation();
+    if packet.bth.opcode.service() != Service::Irn {
+        let stale = if operation.is_response() {
+            irn.active
+        } else {
+            // Repetitions of plain RC's requests are answered as ever; new ones cannot be.
+            irn.receiving && !packet.bth.psn.is_before(irn.responses.rx.expected)
+        };
+        sh.counters.drop_wrong_service += stale as u64;
+        return stale;
+    }
+    match operation {
+        Operation::Hello => {
+            hello::receive(qp, sh, packet);
+            return true;
+        }
+        // A peer that speaks IRN knows it.
+        _ => hello::implied(qp, sh),
+    }
+    match operation {
+        Operation::ReadAcknowledge => responder::on_read_acknowledge(qp, sh, now, packet),
+        _ if operation.is_response() => requester::on_response(qp, sh, now, packet, payload),
+        _ => responder::on_request(qp, sh, now, packet, payload),
+    }
+    true
+}
+
+/// An acknowledgement in a sequence error NAK.
+fn nack(packet: &Packet) -> Option<adverb_wire::SackEth> {
+    (packet.aeth.syndrome == Syndrome::Nak(NakCode::PsnSequenceError)).then_some(packet.sack)
+}
+
+/// Packets between those that ask for an acknowledgement.
+#[inline]
+fn ack_interval(ack_every: u32, limit: u32) -> u32 {
+    if ack_every > 0 { ack_every } else { (limit / 4).max(1) }
+}
+
+const _: () = assert!(core::mem::size_of::<Irn>() <= 1024);

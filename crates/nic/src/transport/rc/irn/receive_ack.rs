@@ -1,0 +1,112 @@
+//! receiveAck: what an acknowledgement says to the sender (IRN 3.1, 6.1).
+//!
+//! A NACK carries the cumulative acknowledgement and the PSN of the packet that triggered it. The sender marks that
+//! packet, and enters recovery, which lasts until the cumulative acknowledgement passes the last packet sent before it.
+//!
+//! Beyond the paper:
+//! - A receiver may have got a packet and not kept it; then it is lost like those before it.
+//! - If holes are known when recovery ends, it goes on; the paper's would wait for the next NACK.
+//! - In a recovery that the timer began, nothing is known of what was in flight; each time the cumulative acknowledgement
+//!   moves on, the packet at it is sent again, so that a lost tail costs a round trip a packet, not a timeout.
+
+use super::config::{IrnConfig, Scheme};
+use super::sender::Sender;
+use super::timeout::rearm;
+use adverb_wire::{Duration, Instant, Psn, SackEth};
+
+/// What an acknowledgement changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Acked {
+    /// It acknowledges what was never sent.
+    Ghost,
+    /// The cumulative acknowledgement moved on by so many packets, perhaps none.
+    Advanced(u32),
+}
+
+/// Takes in a cumulative acknowledgement; `nack` is what triggered it, if a packet came ahead of its turn. `ceiling` bounds
+/// the timeout.
+#[inline]
+pub fn receive_ack(
+    s: &mut Sender,
+    config: &IrnConfig,
+    cumulative: Psn,
+    nack: Option<SackEth>,
+    ceiling: Duration,
+    now: Instant,
+) -> Acked {
+    if s.next.is_before(cumulative) {
+        return Acked::Ghost;
+    }
+    let advanced = cumulative.since(s.una).max(0) as u32;
+    if advanced > 0 {
+        advance(s, config, cumulative, advanced, ceiling, now);
+    }
+    if let Some(sack) = nack {
+        on_nack(s, config, cumulative, sack, advanced > 0, now);
+    }
+    if s.recovering && !s.una.is_before(s.recovery_end) {
+        s.recovering = s.una.is_before(s.lost_below);
+        s.recovery_end = s.next;
+    }
+    Acked::Advanced(advanced)
+}
+
+#[inline]
+fn advance(
+    s: &mut Sender,
+    config: &IrnConfig,
+    cumulative: Psn,
+    advanced: u32,
+    ceiling: Duration,
+    now: Instant,
+) {
+    // Bits are set only above `una` and below `lost_below`.
+    if s.una.is_before(s.lost_below) {
+        s.sacked.clear_run(s.una, advanced);
+        // It came early, and an answer to a request before it acknowledges no further; or it came early and was refused
+        // in its turn. Only the cumulative acknowledgement can say that it is done.
+        s.sacked.clear(cumulative);
+    }
+    s.una = cumulative;
+    s.nacks = 0;
+    s.expiries = 0;
+    s.lost_before(cumulative);
+    let blind = s.by_timer || config.scheme == Scheme::NoSack;
+    if s.recovering && blind && cumulative.is_before(s.recovery_end) {
+        s.lost_before(cumulative.next());
+    }
+    rearm(s, config, ceiling, now);
+}
+
+fn on_nack(s: &mut Sender, config: &IrnConfig, cumulative: Psn, sack: SackEth, advanced: bool, now: Instant) {
+    let psn = sack.psn();
+    if !psn.is_before(s.next) || psn.is_before(s.una) {
+        return;
+    }
+    let known = s.recovering && s.una.is_before(s.lost_below);
+    match config.scheme {
+        Scheme::Selective => {
+            if sack.is_kept() && psn != s.una {
+                s.sacked.set(psn);
+                s.lost_before(psn);
+            } else {
+                s.lost_before(psn.next());
+            }
+        }
+        Scheme::NoSack => s.lost_before(s.una.next()),
+        Scheme::GoBackN => s.lost_before(s.next),
+    }
+    if cumulative != s.una {
+        return;
+    }
+    s.nacks = s.nacks.saturating_add(1);
+    if !s.recovering && s.nacks >= config.nack_threshold {
+        s.recover(false);
+        s.armed = now;
+        s.fetched_at = now + config.retransmit_delay;
+    } else if s.recovering && advanced && config.scheme == Scheme::GoBackN {
+        s.recover(false);
+    } else if s.recovering && !known {
+        s.fetched_at = now + config.retransmit_delay;
+    }
+}

@@ -1,0 +1,584 @@
+//! IRN at the requester: what its requests say, which of them are sent again, and what acknowledgements and answers mean
+//! for the WQEs in flight.
+//!
+//! A request is acknowledged when the cumulative acknowledgement has passed it; a READ or atomic is done when all its answers
+//! have come as well. The oldest WQE completes first, whatever came early.
+
+use super::config::Scheme;
+use super::timeout::{length, sent, timeout};
+use super::tx_free::{Free, tx_free};
+use super::{Acked, Arrival, Expiry, Receiver, Sender, WINDOW, ack_interval, receive_ack, receive_data};
+use crate::explain::{PacketCause, TimerCause};
+use crate::memory::Payload;
+use crate::nic::TxFrame;
+use crate::qp::Qp;
+use crate::queue::wqe::{GatherCursor, Wqe, WqeOp};
+use crate::shared::Shared;
+use crate::transport::rc::recovery;
+use crate::transport::requester::{self, Inflight, SendStep, complete_oldest, fail_oldest};
+use crate::transport::{Cause, received};
+use crate::work::Status;
+use adverb_wire::{
+    Duration, Instant, IrnEth, NakCode, Opcode, Operation, Packet, Psn, Reth, Service, Syndrome, WriteLength,
+};
+use std::collections::VecDeque;
+
+/// A READ or atomic that has been executed and has not completed.
+#[derive(Clone, Copy, Debug)]
+struct Outstanding {
+    /// Its place in the in-flight ring.
+    index: u32,
+    /// PSN of the request.
+    request: Psn,
+    /// First PSN of its answers, and their number.
+    first: Psn,
+    packets: u32,
+    /// Bytes asked for.
+    len: u32,
+    /// All answers have come.
+    done: bool,
+}
+
+/// The requester's half of IRN's state.
+#[derive(Debug)]
+pub(crate) struct Requests {
+    /// Requests.
+    pub tx: Sender,
+    /// Answers to READs and atomics.
+    pub rx: Receiver,
+    /// Sequence number of each WQE in flight: of the receive that it takes, or of the READ or atomic.
+    sns: Box<[u32]>,
+    next_recv_sn: u32,
+    next_read_sn: u32,
+    /// First PSN of the next READ's answers.
+    next_answer: Psn,
+    /// At most the READ depth.
+    reads: VecDeque<Outstanding>,
+    /// Answers to the oldest of them that have come in order.
+    answered: u32,
+    /// The newest request that has to be executed before what follows may land.
+    last_ordered: Option<Psn>,
+    /// The last time that something moved on, and that the answers were asked for again.
+    moved: Instant,
+    probed: Instant,
+    probes: u8,
+    /// An error NAK, until everything before the request it refuses is done.
+    refused: Option<Box<(Psn, Cause)>>,
+    /// The READ or atomic that answers are coming for.
+    answering: Option<(u32, Wqe)>,
+}
+
+impl Requests {
+    pub fn new(blocks: u32) -> Self {
+        Requests {
+            tx: Sender::new(Psn::new(0)),
+            rx: Receiver::new(Psn::new(0)),
+            sns: vec![0; blocks as usize].into_boxed_slice(),
+            next_recv_sn: 0,
+            next_read_sn: 0,
+            next_answer: Psn::new(0),
+            reads: VecDeque::new(),
+            answered: 0,
+            last_ordered: None,
+            moved: Instant::ZERO,
+            probed: Instant::ZERO,
+            probes: 0,
+            refused: None,
+            answering: None,
+        }
+    }
+
+    /// Requests are IRN's from this PSN on; answers are numbered from it too.
+    fn begin(&mut self, psn: Psn) {
+        self.tx = Sender::new(psn);
+        self.rx = Receiver::new(psn);
+        self.next_answer = psn;
+    }
+
+    fn sn(&self, index: u32) -> u32 {
+        self.sns[index as usize & (self.sns.len() - 1)]
+    }
+}
+
+/// Packets that may be in flight.
+#[inline]
+pub(crate) fn limit(qp: &Qp, sh: &Shared) -> u32 {
+    match &qp.irn {
+        Some(irn) if irn.active => sh.irn.limit(irn.hello.peer_window()),
+        _ => qp.requester.window.packets(),
+    }
+}
+
+/// Before the requester looks for something new: goes over to IRN when both sides know it and nothing is in flight (new
+/// WQEs wait for that), and sends again what was lost.
+pub(crate) fn before(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame) -> Option<SendStep> {
+    let irn = qp.irn.as_deref_mut()?;
+    if irn.active {
+        if !irn.requests.tx.recovering {
+            return None;
+        }
+        let limit = sh.irn.limit(irn.hello.peer_window());
+        return match tx_free(&mut irn.requests.tx, limit, true, now) {
+            Free::Resend(psn) => resend(qp, sh, now, out, psn),
+            _ => None,
+        };
+    }
+    if !irn.hello.is_agreed() {
+        return None;
+    }
+    if qp.requester.is_empty() {
+        irn.requests.begin(qp.requester.next_psn());
+        irn.active = true;
+        return None;
+    }
+    qp.requester.is_all_sent().then_some(SendStep::Idle)
+}
+
+/// Sends one lost packet again. None when it belongs to a WQE that cannot be sent any more.
+fn resend(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame, psn: Psn) -> Option<SendStep> {
+    let index = qp.requester.find(psn)?;
+    let entry = *qp.requester.entry(index);
+    let blocks = entry.end_block.wrapping_sub(entry.block);
+    let wqe = match qp.sq.ring.decode(entry.block, blocks, qp.sq.layout()) {
+        Ok(wqe) if requester::packets_of(qp, &wqe) == entry.packets && wqe.op == entry.op => wqe,
+        _ => {
+            let cause = Cause::local(Status::LocalQpOperation, requester::CHANGED);
+            return Some(requester::abandon_at(qp, sh, now, index, cause));
+        }
+    };
+    let at = core::mem::replace(
+        &mut qp.requester.gather,
+        GatherCursor { segment: wqe.data_segment, ..Default::default() },
+    );
+    let built = requester::build(qp, sh, &wqe, &entry, index, psn.since(entry.psn) as u32, out);
+    qp.requester.gather = at;
+    if let Err(fault) = built {
+        let cause = Cause::local(Status::LocalProtection, fault.rule());
+        return Some(requester::abandon_at(qp, sh, now, index, cause));
+    }
+    // What came of it must be known soon, whatever its place in the message.
+    out.packet.bth.ack_req = true;
+    sh.counters.retransmitted_packets += 1;
+    Some(SendStep::Packet)
+}
+
+/// A WQE was taken into flight.
+pub(crate) fn on_executed(qp: &mut Qp, wqe: &Wqe, index: u32, entry: &Inflight) {
+    let packets = wqe.len.div_ceil(qp.mtu).max(1);
+    let Some(irn) = qp.irn.as_deref_mut() else { return };
+    let r = &mut irn.requests;
+    let ordered = match wqe.op {
+        WqeOp::Send | WqeOp::SendImm | WqeOp::WriteImm | WqeOp::SendInv => {
+            let slot = index as usize & (r.sns.len() - 1);
+            r.sns[slot] = r.next_recv_sn;
+            r.next_recv_sn = r.next_recv_sn.wrapping_add(1);
+            wqe.op == WqeOp::SendInv
+        }
+        WqeOp::Read | WqeOp::CompareSwap | WqeOp::FetchAdd => {
+            let slot = index as usize & (r.sns.len() - 1);
+            r.sns[slot] = r.next_read_sn;
+            r.next_read_sn = r.next_read_sn.wrapping_add(1);
+            let read = Outstanding {
+                index,
+                request: entry.psn,
+                first: r.next_answer,
+                packets,
+                len: wqe.len,
+                done: false,
+            };
+            r.next_answer = r.next_answer.add(packets);
+            r.reads.push_back(read);
+            true
+        }
+        _ => false,
+    };
+    if ordered {
+        r.last_ordered = Some(entry.psn.add(entry.packets - 1));
+    }
+}
+
+/// Makes a packet of RC's into one of IRN's.
+pub(crate) fn dress(
+    qp: &Qp,
+    sh: &Shared,
+    wqe: &Wqe,
+    entry: &Inflight,
+    index: u32,
+    k: u32,
+    packet: &mut Packet,
+) {
+    let Some(irn) = qp.irn.as_deref() else { return };
+    let r = &irn.requests;
+    let operation = packet.bth.opcode.operation();
+    packet.bth.opcode = Opcode::new(Service::Irn, operation);
+    let ordered = r.last_ordered.is_some_and(|psn| !psn.is_before(r.tx.una));
+    match wqe.op {
+        WqeOp::Read | WqeOp::CompareSwap | WqeOp::FetchAdd => {
+            packet.irn = IrnEth::new(0, r.sn(index), r.rx.expected.get());
+            return;
+        }
+        _ => {}
+    }
+    let offset = k * qp.mtu;
+    if operation.is_write() {
+        let following = wqe.len - offset - packet.payload_len;
+        packet.reth = Reth {
+            va: wqe.raddr.wrapping_add(offset as u64),
+            rkey: wqe.rkey,
+            len: WriteLength { following, ordered }.wire(),
+        };
+    }
+    if operation.is_send() || operation.has_immediate() {
+        packet.irn = IrnEth::new(if ordered { IrnEth::ORDERED } else { 0 }, r.sn(index), offset);
+    }
+    let interval = ack_interval(qp.requester.window.ack_every(), sh.irn.limit(irn.hello.peer_window()));
+    packet.bth.ack_req = k + 1 == entry.packets || (k + 1).is_multiple_of(interval);
+}
+
+/// A new packet has left.
+#[inline]
+pub(crate) fn on_sent(qp: &mut Qp, sh: &Shared, now: Instant) {
+    let Some(irn) = qp.irn.as_deref_mut() else { return };
+    let r = &mut irn.requests;
+    if r.tx.una == r.tx.next {
+        r.moved = now;
+    }
+    sent(&mut r.tx, &sh.irn, qp.rto, now);
+    qp.deadline = r.tx.deadline;
+}
+
+/// Takes in an acknowledgement, a READ response, or an atomic's answer.
+pub(super) fn on_response(
+    qp: &mut Qp,
+    sh: &mut Shared,
+    now: Instant,
+    packet: &Packet,
+    payload: &Payload<'_>,
+) {
+    if !qp.speaks_irn() {
+        sh.counters.drop_ghost_ack += 1;
+        return;
+    }
+    match packet.bth.opcode.operation() {
+        Operation::Acknowledge => on_acknowledge(qp, sh, now, packet),
+        _ => on_answer(qp, sh, now, packet, payload),
+    }
+}
+
+fn on_acknowledge(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet) {
+    let Some(irn) = qp.irn.as_deref_mut() else { return };
+    let r = &mut irn.requests;
+    let (psn, syndrome) = (packet.bth.psn, packet.aeth.syndrome);
+    let counter = match syndrome {
+        Syndrome::Ack { .. } => &mut sh.counters.acks_received,
+        Syndrome::RnrNak { .. } => &mut sh.counters.rnr_naks_received,
+        Syndrome::Nak(NakCode::PsnSequenceError) => &mut sh.counters.sequence_naks_received,
+        Syndrome::Nak(_) => &mut sh.counters.error_naks_received,
+        Syndrome::Reserved(_) => {
+            sh.counters.drop_syndrome += 1;
+            return;
+        }
+    };
+    *counter += 1;
+    if receive_ack(&mut r.tx, &sh.irn, psn, super::nack(packet), qp.rto, now) == Acked::Ghost {
+        sh.counters.drop_ghost_ack += 1;
+        return;
+    }
+    match syndrome {
+        Syndrome::Nak(code) if code != NakCode::PsnSequenceError && r.refused.is_none() => {
+            r.refused = Some(Box::new((psn, recovery::nak_cause(code, packet))));
+        }
+        _ => {}
+    }
+    acknowledged(qp, sh, now);
+    if let Syndrome::RnrNak { timer } = syndrome {
+        on_rnr_nak(qp, sh, now, packet, timer);
+    }
+}
+
+/// The receiver is not ready. What else it does not have is sent again after the wait.
+fn on_rnr_nak(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet, timer: u8) {
+    let psn = packet.bth.psn;
+    let Some(irn) = qp.irn.as_deref_mut() else { return };
+    if irn.requests.tx.una != psn || irn.requests.tx.in_flight() == 0 {
+        return;
+    }
+    let refused = qp.requester.oldest().is_some_and(|e| (0..e.packets as i32).contains(&psn.since(e.psn)));
+    if refused {
+        recovery::on_rnr_nak(qp, sh, now, packet, timer);
+    } else {
+        // A READ before it still waits for its answer.
+        recovery::wait_for_receiver(qp, now, timer);
+    }
+}
+
+/// All that is not acknowledged counts as lost.
+pub(crate) fn resend_all(qp: &mut Qp) {
+    if let Some(irn) = qp.irn.as_deref_mut() {
+        irn.requests.tx.resend_all();
+    }
+}
+
+/// The cumulative acknowledgement or the answers may have moved: completes what is done, and sets the timer.
+fn acknowledged(qp: &mut Qp, sh: &mut Shared, now: Instant) {
+    let Some(irn) = qp.irn.as_deref_mut() else { return };
+    let una = irn.requests.tx.una;
+    if una != qp.requester.una {
+        qp.requester.una = una;
+        if irn.requests.last_ordered.is_some_and(|psn| psn.is_before(una)) {
+            irn.requests.last_ordered = None;
+        }
+        progressed(qp, now);
+    }
+    let mut finished = 0;
+    while let Some(entry) = qp.requester.oldest() {
+        if entry.packets == 0 {
+            if qp.requester.head_failed() {
+                break;
+            }
+            complete_oldest(qp, sh, now, &entry, 0);
+            continue;
+        }
+        if una.is_before(entry.psn.add(entry.packets)) {
+            break;
+        }
+        let mut byte_len = 0;
+        if entry.op.awaits_response() {
+            let Some(irn) = qp.irn.as_deref_mut() else { break };
+            match irn.requests.reads.front() {
+                Some(read) if read.index == qp.requester.head && read.done => byte_len = read.len,
+                _ => break,
+            }
+            irn.requests.reads.pop_front();
+        }
+        complete_oldest(qp, sh, now, &entry, byte_len);
+        finished += 1;
+    }
+    if finished > 1 {
+        sh.counters.acks_coalesced += 1;
+    }
+    fail_refused(qp, sh, now);
+    requester::settle(qp, sh, now);
+    arm(qp, sh, now);
+}
+
+fn progressed(qp: &mut Qp, now: Instant) {
+    let r = &mut qp.requester;
+    r.retries = qp.attr.retry_cnt;
+    r.rnr_retries = qp.attr.rnr_retry;
+    r.expiries = 0;
+    r.rnr_wait = false;
+    if let Some(irn) = qp.irn.as_deref_mut() {
+        irn.requests.moved = now;
+        irn.requests.probes = 0;
+    }
+}
+
+/// An error NAK takes effect when its request is the oldest.
+fn fail_refused(qp: &mut Qp, sh: &mut Shared, now: Instant) {
+    let Some(irn) = qp.irn.as_deref_mut() else { return };
+    let Some((psn, cause)) = irn.requests.refused.as_deref().copied() else { return };
+    let Some(entry) = qp.requester.oldest() else { return };
+    if (0..entry.packets as i32).contains(&psn.since(entry.psn)) {
+        irn.requests.refused = None;
+        fail_oldest(qp, sh, now, &cause);
+    }
+}
+
+/// Sets the queue pair's timer: for requests in flight, or else for answers that are awaited.
+fn arm(qp: &mut Qp, sh: &Shared, _now: Instant) {
+    if qp.requester.rnr_wait {
+        return;
+    }
+    let Some(irn) = qp.irn.as_deref() else { return };
+    let r = &irn.requests;
+    qp.deadline = if r.tx.in_flight() > 0 {
+        r.tx.deadline
+    } else if !r.reads.is_empty() {
+        r.moved.max(r.probed) + length(&sh.irn, WINDOW, r.probes, qp.rto)
+    } else {
+        Instant::NEVER
+    };
+}
+
+fn on_answer(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet, payload: &Payload<'_>) {
+    let psn = packet.bth.psn;
+    let Some(irn) = qp.irn.as_deref_mut() else { return };
+    let r = &mut irn.requests;
+    let arrival = receive_data(&r.rx, psn);
+    if arrival == Arrival::Duplicate {
+        sh.counters.drop_duplicate += 1;
+        r.rx.repeat(psn);
+        return;
+    }
+    let of = |read: &&Outstanding| !read.done && (0..read.packets as i32).contains(&psn.since(read.first));
+    let read = r.reads.iter().find(of).filter(|read| read.request.is_before(r.tx.next)).copied();
+    let Some(read) = read.filter(|_| arrival != Arrival::Beyond) else {
+        sh.counters.drop_stray_response += 1;
+        return;
+    };
+    if arrival == Arrival::Early && sh.irn.scheme == Scheme::GoBackN {
+        r.rx.refuse(psn);
+        return;
+    }
+    // What has been executed has arrived, and all before it.
+    receive_ack(&mut r.tx, &sh.irn, read.request.next(), None, qp.rto, now);
+    let placed = place(qp, sh, &read, psn, packet, payload);
+    let Some(irn) = qp.irn.as_deref_mut() else { return };
+    let r = &mut irn.requests;
+    match (arrival, placed) {
+        (Arrival::InOrder, Ok(())) => {
+            qp.requester.outstanding_reads -= take_answers(r, packet.bth.ack_req);
+            progressed(qp, now);
+        }
+        (_, Ok(())) => {
+            sh.counters.early_packets += 1;
+            r.rx.keep(psn);
+        }
+        (Arrival::InOrder, Err(cause)) => {
+            acknowledged(qp, sh, now);
+            if qp.requester.head == read.index {
+                fail_oldest(qp, sh, now, &cause);
+            }
+            return;
+        }
+        (_, Err(_)) => {
+            sh.counters.early_refused += 1;
+            r.rx.refuse(psn);
+        }
+    }
+    acknowledged(qp, sh, now);
+}
+
+/// The answer expected has come, and perhaps others after it before. How many READs and atomics that makes done.
+fn take_answers(r: &mut Requests, ack_req: bool) -> u8 {
+    let mut more = r.rx.take(ack_req);
+    r.answered += 1;
+    while more {
+        more = r.rx.take(false);
+        r.answered += 1;
+    }
+    let mut done = 0;
+    for read in r.reads.iter_mut().filter(|read| !read.done) {
+        if r.answered < read.packets {
+            break;
+        }
+        r.answered -= read.packets;
+        read.done = true;
+        done += 1;
+    }
+    done
+}
+
+/// Places an answer where its request wants it.
+fn place(
+    qp: &mut Qp,
+    sh: &Shared,
+    read: &Outstanding,
+    psn: Psn,
+    packet: &Packet,
+    payload: &Payload<'_>,
+) -> Result<(), Cause> {
+    let wqe = answering(qp, read)?;
+    let operation = packet.bth.opcode.operation();
+    let k = psn.since(read.first) as u32;
+    let offset = k * qp.mtu;
+    let due = (wqe.len - offset.min(wqe.len)).min(qp.mtu);
+    let fits = match operation {
+        Operation::AtomicAcknowledge => wqe.op != WqeOp::Read,
+        _ => {
+            let says_last = matches!(operation, Operation::ReadResponseLast | Operation::ReadResponseOnly);
+            wqe.op == WqeOp::Read && payload.len() == due as usize && says_last == (k + 1 == read.packets)
+        }
+    };
+    if !fits {
+        let rule = "a READ response has another length or place than the request asked for (IBTA 9.7.5.1.6)";
+        return Err(Cause { status: Status::BadResponse, rule, packet: Some(received(packet)), timer: None });
+    }
+    let landed = if wqe.op == WqeOp::Read {
+        recovery::scatter(qp, sh, &wqe, offset, payload)
+    } else {
+        let original = packet.atomic_original.to_ne_bytes();
+        recovery::scatter(qp, sh, &wqe, 0, &Payload::from_slice(&original))
+    };
+    landed.map_err(|fault| Cause::local(Status::LocalProtection, fault.rule()))
+}
+
+/// The request of an answer, decoded once for a run of answers.
+fn answering(qp: &mut Qp, read: &Outstanding) -> Result<Wqe, Cause> {
+    let Some(irn) = qp.irn.as_deref_mut() else { return Err(changed()) };
+    if let Some((index, wqe)) = irn.requests.answering
+        && index == read.index
+    {
+        return Ok(wqe);
+    }
+    let entry = *qp.requester.entry(read.index);
+    let blocks = entry.end_block.wrapping_sub(entry.block);
+    match qp.sq.ring.decode(entry.block, blocks, qp.sq.layout()) {
+        Ok(wqe) if wqe.op == entry.op => {
+            irn.requests.answering = Some((read.index, wqe));
+            Ok(wqe)
+        }
+        _ => Err(changed()),
+    }
+}
+
+fn changed() -> Cause {
+    Cause::local(Status::LocalQpOperation, "the WQE was changed in memory before its answer came")
+}
+
+/// The queue pair's timer ran out. IRN's timeouts come often, and a silent peer may just be waiting for a processor; a
+/// retry is spent only for each local ACK timeout of silence.
+pub(crate) fn on_timeout(qp: &mut Qp, sh: &mut Shared, now: Instant) {
+    qp.deadline = Instant::NEVER;
+    let Some(irn) = qp.irn.as_deref_mut() else { return };
+    let r = &mut irn.requests;
+    if qp.requester.rnr_wait {
+        qp.requester.rnr_wait = false;
+        super::timeout::rearm(&mut r.tx, &sh.irn, qp.rto, now);
+        return arm(qp, sh, now);
+    }
+    match timeout(&mut r.tx, &sh.irn, qp.rto, now) {
+        Expiry::Early => return arm(qp, sh, now),
+        Expiry::Expired => {}
+        Expiry::Idle if r.reads.is_empty() => return,
+        Expiry::Idle => {
+            r.probed = now;
+            r.probes = r.probes.saturating_add(1);
+            r.rx.probe();
+        }
+    }
+    sh.counters.timeouts += 1;
+    let silent = now.since(r.moved);
+    let una = r.tx.una;
+    let patience = qp.rto.times(qp.requester.expiries as u64 + 1);
+    if qp.rto > Duration::ZERO && silent >= patience {
+        qp.requester.expiries = qp.requester.expiries.saturating_add(1);
+        if qp.requester.retries == 0 {
+            let timer =
+                TimerCause { name: "local ACK timeout", length: qp.rto, expiries: qp.requester.expiries };
+            let unanswered = PacketCause { received: false, opcode: None, psn: una, syndrome: None };
+            let cause = Cause {
+                status: Status::TransportRetryExceeded,
+                rule: "the peer did not acknowledge within the timeout, retry count times over (IBTA 9.7.6.1.3)",
+                packet: Some(unanswered),
+                timer: Some(timer),
+            };
+            return fail_oldest(qp, sh, now, &cause);
+        }
+        qp.requester.retries -= 1;
+    }
+    arm(qp, sh, now);
+}
+
+/// Everything in flight was flushed.
+pub(crate) fn forget(qp: &mut Qp) {
+    let next = qp.requester.next_psn();
+    if let Some(irn) = qp.irn.as_deref_mut() {
+        irn.requests.tx = Sender::new(next);
+        irn.requests.reads.clear();
+        irn.requests.answered = 0;
+        irn.requests.refused = None;
+        irn.requests.answering = None;
+    }
+}

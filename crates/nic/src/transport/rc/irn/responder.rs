@@ -1,0 +1,608 @@
+//! IRN at the responder: requests are taken in any order and executed in theirs, and answers are sent until they are acknowledged.
+//!
+//! A packet in order goes through the code that plain RC uses. An early one lands at once, if that can do no harm, and
+//! then waits in [`HeldPackets`]; in its turn it goes the same way as any other, without its bytes. What cannot be
+//! kept (no receive, no right, a request before it that has to be executed first) is dropped with a NACK that says
+//! so; the errors come in order, when it is sent again.
+
+use super::config::Scheme;
+use super::held::HeldPackets;
+use super::timeout::{sent, timeout};
+use super::tx_free::{Free, has_lost, tx_free};
+use super::{Acked, Arrival, Receiver, Sender, WINDOW, ack_interval, receive_ack, receive_data};
+use crate::attr::QpState;
+use crate::event::Event;
+use crate::ids::PdId;
+use crate::memory::{Access, AccessFault, Payload, RemoteRight, Span};
+use crate::nic::TxFrame;
+use crate::qp::Qp;
+use crate::queue::recv::ScatterList;
+use crate::shared::Shared;
+use crate::transport::rc::responder as rc;
+use crate::transport::receive::{self, Message, Refusal};
+use crate::transport::{Cause, enter_error, explain};
+use crate::work::Status;
+use adverb_wire::{Aeth, Duration, Instant, Key, NakCode, Operation, Packet, Psn, Syndrome, WriteLength};
+use std::collections::VecDeque;
+
+/// Low 24 bits: the width of a sequence number.
+const SN_MASK: u32 = 0xff_ffff;
+
+/// Timeouts without progress after which answers are no longer sent on the responder's own account. The requester asks for
+/// them as long as it has patience.
+const ANSWER_EXPIRIES: u8 = 10;
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Read { pd: PdId, va: u64, rkey: Key, len: u32 },
+    Atomic(u64),
+}
+
+/// A READ or atomic that has been executed and whose answers are not all acknowledged.
+#[derive(Clone, Copy, Debug)]
+struct Answer {
+    /// PSN of the request.
+    request: Psn,
+    /// First PSN of the answers, and their number.
+    first: Psn,
+    packets: u32,
+    what: What,
+    msn: u32,
+}
+
+/// The responder's half of IRN's state.
+#[derive(Debug)]
+pub(crate) struct Responses {
+    /// Requests.
+    pub rx: Receiver,
+    /// Answers.
+    pub tx: Sender,
+    /// At most the depth agreed at connection.
+    answers: VecDeque<Answer>,
+    /// Answers of the oldest that are acknowledged.
+    acked: u32,
+    /// Answers that have never been sent.
+    unsent: u64,
+    /// First PSN of the next answers.
+    next_answer: Psn,
+    next_read_sn: u32,
+    /// Sequence number of the next receive that a message takes in order.
+    recv_sn: u32,
+    /// Receives taken for early messages, from `recv_sn` on; at most a window of them. And lists to reuse.
+    receives: VecDeque<ScatterList>,
+    spare: Vec<ScatterList>,
+    held: HeldPackets,
+    /// An RNR or error NAK to send.
+    nak: Option<(Psn, Syndrome)>,
+    /// Answers that may be in flight.
+    limit: u32,
+    /// The queue pair is in error: what is owed is sent once.
+    last_words: bool,
+}
+
+impl Default for Responses {
+    fn default() -> Self {
+        Responses {
+            rx: Receiver::new(Psn::new(0)),
+            tx: Sender::new(Psn::new(0)),
+            answers: VecDeque::new(),
+            acked: 0,
+            unsent: 0,
+            next_answer: Psn::new(0),
+            next_read_sn: 0,
+            recv_sn: 0,
+            receives: VecDeque::new(),
+            spare: Vec::new(),
+            held: HeldPackets::default(),
+            nak: None,
+            limit: 1,
+            last_words: false,
+        }
+    }
+}
+
+impl Responses {
+    /// Requests are IRN's from this PSN on; answers are numbered from it too.
+    fn begin(&mut self, psn: Psn, limit: u32) {
+        self.rx = Receiver::new(psn);
+        self.tx = Sender::new(psn);
+        self.next_answer = psn;
+        self.limit = limit;
+    }
+
+    pub fn deadline(&self) -> Instant {
+        let fetch = if self.tx.fetching { self.tx.fetched_at } else { Instant::NEVER };
+        self.tx.deadline.min(fetch)
+    }
+
+    #[inline]
+    pub fn has_output(&mut self) -> bool {
+        self.rx.owes() || self.nak.is_some() || self.has_answer()
+    }
+
+    fn has_answer(&mut self) -> bool {
+        if self.last_words {
+            return self.unsent > 0;
+        }
+        (self.unsent > 0 && self.tx.in_flight() < self.limit) || has_lost(&mut self.tx)
+    }
+
+    pub fn on_timer(&mut self, sh: &mut Shared, ceiling: Duration, now: Instant) {
+        if now >= self.tx.fetched_at {
+            self.tx.fetching = false;
+        }
+        if self.tx.deadline > now {
+            return;
+        }
+        if self.tx.expiries >= ANSWER_EXPIRIES {
+            self.tx.deadline = Instant::NEVER;
+            return;
+        }
+        if timeout(&mut self.tx, &sh.irn, ceiling, now) == super::Expiry::Expired {
+            sh.counters.timeouts += 1;
+        }
+    }
+
+    /// Drops answers that are acknowledged.
+    fn release(&mut self, advanced: u32) {
+        self.acked += advanced;
+        while let Some(oldest) = self.answers.front()
+            && self.acked >= oldest.packets
+        {
+            self.acked -= oldest.packets;
+            self.answers.pop_front();
+        }
+    }
+
+    pub fn check_invariants(&self) {
+        self.rx.check_invariants();
+        self.tx.check_invariants();
+        assert!(self.receives.len() <= WINDOW as usize, "more early receives than packets");
+        let packets: u64 = self.answers.iter().map(|a| a.packets as u64).sum();
+        let out = self.tx.in_flight() as u64 + self.acked as u64;
+        assert!(
+            self.last_words || packets == out + self.unsent,
+            "answers: {packets}, {out}, {}",
+            self.unsent
+        );
+    }
+}
+
+/// Takes in a request.
+pub(super) fn on_request(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet, payload: &Payload<'_>) {
+    let expected = qp.responder.expected();
+    let Some(irn) = qp.irn.as_deref_mut() else { return };
+    if !irn.receiving {
+        irn.receiving = true;
+        irn.responses.begin(expected, sh.irn.limit(irn.hello.peer_window()));
+    }
+    let psn = packet.bth.psn;
+    match receive_data(&irn.responses.rx, psn) {
+        Arrival::InOrder => in_order(qp, sh, now, packet, payload),
+        Arrival::Early => {
+            let landed = early(qp, sh, packet, payload);
+            let Some(irn) = qp.irn.as_deref_mut() else { return };
+            let r = &mut irn.responses;
+            match landed {
+                Some(span) => {
+                    sh.counters.early_packets += 1;
+                    r.held.put(packet, span);
+                    r.rx.keep(psn);
+                }
+                None => {
+                    sh.counters.early_refused += 1;
+                    r.rx.refuse(psn);
+                }
+            }
+        }
+        Arrival::Duplicate => {
+            sh.counters.duplicate_requests += 1;
+            irn.responses.rx.repeat(psn);
+        }
+        Arrival::Beyond => sh.counters.drop_out_of_order += 1,
+    }
+}
+
+/// Executes the request expected, and those behind it that are there already.
+fn in_order(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet, payload: &Payload<'_>) {
+    if let Err(refusal) = execute(qp, sh, now, packet, payload) {
+        return refuse(qp, sh, now, packet, refusal);
+    }
+    let mut more = take(qp, packet.bth.ack_req);
+    while more {
+        let Some(irn) = qp.irn.as_deref() else { return };
+        let next = Packet { flow: packet.flow, ..irn.responses.held.packet(irn.responses.rx.expected) };
+        if let Err(refusal) = execute(qp, sh, now, &next, &Payload::elided(next.payload_len as usize)) {
+            return refuse(qp, sh, now, &next, refusal);
+        }
+        more = take(qp, false);
+    }
+}
+
+#[inline]
+fn take(qp: &mut Qp, ack_req: bool) -> bool {
+    let Some(irn) = qp.irn.as_deref_mut() else { return false };
+    let more = irn.responses.rx.take(ack_req);
+    qp.responder.set_expected(irn.responses.rx.expected);
+    more
+}
+
+/// Executes a request whose turn it is.
+fn execute(
+    qp: &mut Qp,
+    sh: &mut Shared,
+    now: Instant,
+    packet: &Packet,
+    payload: &Payload<'_>,
+) -> Result<(), Refusal> {
+    match packet.bth.opcode.operation() {
+        Operation::ReadRequest => read(qp, sh, now, packet),
+        Operation::CompareSwap | Operation::FetchAdd => atomic(qp, sh, now, packet),
+        _ => message(qp, sh, now, packet, payload),
+    }
+}
+
+/// A packet of a SEND or WRITE: what each packet says of its place must be what follows from those before it.
+fn message(
+    qp: &mut Qp,
+    sh: &mut Shared,
+    now: Instant,
+    packet: &Packet,
+    payload: &Payload<'_>,
+) -> Result<(), Refusal> {
+    let operation = packet.bth.opcode.operation();
+    let (mut as_rc, mut payload) = (*packet, *payload);
+    let offset = match qp.responder.message {
+        Message::None => 0,
+        Message::Send { offset } => offset,
+        Message::Write { offset, .. } => offset as u64,
+    };
+    if operation.is_write() {
+        let len = WriteLength::from_wire(packet.reth.len).following as u64 + payload.len() as u64;
+        match qp.responder.message {
+            Message::Write { va, rkey, len: total, offset } => {
+                let at = va.wrapping_add(offset as u64);
+                if (packet.reth.va, packet.reth.rkey, len) != (at, rkey, (total - offset) as u64) {
+                    return Err(Refusal::Invalid("RETH against the packets before it (IRN 5.2)"));
+                }
+            }
+            _ if len > crate::limits::MAX_MESSAGE => {
+                return Err(Refusal::Invalid("WRITE longer than 2^31 bytes (IBTA 9.7.7)"));
+            }
+            _ => as_rc.reth.len = len as u32,
+        }
+        if let Some(placed) = place_under_newer(qp, sh, packet, &payload) {
+            payload = placed;
+        }
+    }
+    if operation.is_send() || operation.has_immediate() {
+        let Some(irn) = qp.irn.as_deref() else { return Ok(()) };
+        let taken = qp.responder.receive_taken as u32;
+        let sn = irn.responses.recv_sn.wrapping_sub(taken) & SN_MASK;
+        if packet.irn.sn() != sn || packet.irn.offset as u64 != offset {
+            return Err(Refusal::Invalid(
+                "sequence number or offset against the packets before it (IRN 5.3)",
+            ));
+        }
+    }
+    if receive::accept(qp, sh, now, &as_rc, &payload)? {
+        qp.responder.end_message();
+    }
+    Ok(())
+}
+
+/// A WRITE packet that comes late, when newer ones have landed: writes its bytes where they have not. What is left of the
+/// payload is its length.
+fn place_under_newer(
+    qp: &Qp,
+    sh: &Shared,
+    packet: &Packet,
+    payload: &Payload<'_>,
+) -> Option<Payload<'static>> {
+    let responses = &qp.irn.as_deref()?.responses;
+    if responses.rx.early == 0 || payload.is_elided() || payload.is_empty() {
+        return None;
+    }
+    let span = writable(qp, sh, packet, payload)?;
+    responses.held.write_under(newer(&responses.rx, packet.bth.psn), span, payload);
+    Some(Payload::elided(payload.len()))
+}
+
+/// The early packets after `psn`.
+fn newer(rx: &Receiver, psn: Psn) -> impl Iterator<Item = Psn> + Clone + '_ {
+    let end = rx.expected.add(WINDOW);
+    let next = move |from: Psn| {
+        let left = end.since(from).max(0) as u32;
+        let skip = rx.arrived.first_one(from, left);
+        (skip < left).then(|| from.add(skip))
+    };
+    core::iter::successors(next(psn.next()), move |at| next(at.next()))
+}
+
+/// The memory that a WRITE packet names, if it may write there.
+fn writable(qp: &Qp, sh: &Shared, packet: &Packet, payload: &Payload<'_>) -> Option<Span> {
+    let (va, rkey) = (packet.reth.va, packet.reth.rkey);
+    if !qp.access.contains(Access::REMOTE_WRITE) || payload.len() > qp.mtu as usize {
+        return None;
+    }
+    sh.memory.check_remote(qp.pd, qp.num, rkey, va, payload.len() as u32, RemoteRight::Write).ok()
+}
+
+/// Lets an early packet land, if it may. What it wrote as a WRITE is returned.
+fn early(qp: &mut Qp, sh: &mut Shared, packet: &Packet, payload: &Payload<'_>) -> Option<Span> {
+    let operation = packet.bth.opcode.operation();
+    if sh.irn.scheme == Scheme::GoBackN || payload.len() > qp.mtu as usize {
+        return None;
+    }
+    if operation.is_write() {
+        if WriteLength::from_wire(packet.reth.len).ordered {
+            return None;
+        }
+        let span = writable(qp, sh, packet, payload)?;
+        if operation.has_immediate() {
+            receive_for(qp, sh, packet.irn.sn())?;
+        }
+        let responses = &qp.irn.as_deref()?.responses;
+        if !payload.is_elided() {
+            responses.held.write_under(newer(&responses.rx, packet.bth.psn), span, payload);
+        }
+        return Some(span);
+    }
+    if operation.is_send() {
+        if packet.irn.is_ordered() {
+            return None;
+        }
+        let at = receive_for(qp, sh, packet.irn.sn())?;
+        let list = match at {
+            Some(index) => qp.irn.as_deref()?.responses.receives.get(index)?,
+            None => &qp.scatter,
+        };
+        let offset = packet.irn.offset as u64;
+        if offset + payload.len() as u64 > list.capacity {
+            return None;
+        }
+        let pd = receive::receive_pd(qp, sh);
+        sh.scatter(pd, list.sges(), offset, payload).ok()?;
+    }
+    // READs and atomics wait for their turn.
+    Some(Span::EMPTY)
+}
+
+/// The receive with sequence number `sn`: the one in use (`Some(None)`), or one of those taken early, which are
+/// taken now if need be. None when there is none.
+fn receive_for(qp: &mut Qp, sh: &mut Shared, sn: u32) -> Option<Option<usize>> {
+    let irn = qp.irn.as_deref_mut()?;
+    let ahead = Psn::new(sn).since(Psn::new(irn.responses.recv_sn));
+    if ahead == -1 && qp.responder.receive_taken {
+        return Some(None);
+    }
+    let ahead = usize::try_from(ahead).ok().filter(|ahead| *ahead < WINDOW as usize)?;
+    while irn.responses.receives.len() <= ahead {
+        let mut list = irn.responses.spare.pop().unwrap_or_else(|| ScatterList::with_room(qp.scatter.room()));
+        let taken = match qp.srq {
+            Some(srq) => receive::take_shared(sh, srq, &mut list),
+            None => qp.rq.take(&mut list),
+        };
+        if !taken {
+            irn.responses.spare.push(list);
+            return None;
+        }
+        irn.responses.receives.push_back(list);
+    }
+    Some(Some(ahead))
+}
+
+fn read(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet) -> Result<(), Refusal> {
+    let pd = rc::check_read(qp, sh, packet)?;
+    room(qp, sh, now, packet)?;
+    let packets = packet.reth.len.div_ceil(qp.mtu).max(1);
+    let (va, rkey, len) = (packet.reth.va, packet.reth.rkey, packet.reth.len);
+    answer(qp, packet.bth.psn, packets, What::Read { pd, va, rkey, len });
+    Ok(())
+}
+
+fn atomic(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet) -> Result<(), Refusal> {
+    let span = rc::atomic_target(qp, sh, packet)?;
+    room(qp, sh, now, packet)?;
+    let original = rc::perform(packet, span);
+    answer(qp, packet.bth.psn, 1, What::Atomic(original));
+    Ok(())
+}
+
+/// The request says which answers the requester has; then there must be room for its own.
+fn room(qp: &mut Qp, sh: &Shared, now: Instant, packet: &Packet) -> Result<(), Refusal> {
+    let depth = qp.responder.depth() as usize;
+    let Some(irn) = qp.irn.as_deref_mut() else { return Ok(()) };
+    let r = &mut irn.responses;
+    if packet.irn.sn() != r.next_read_sn & SN_MASK {
+        return Err(Refusal::Invalid("sequence number of a READ or atomic (IRN 5.3)"));
+    }
+    let awaited = Psn::new(packet.irn.offset);
+    if let Acked::Advanced(n) = receive_ack(&mut r.tx, &sh.irn, awaited, None, qp.rto, now) {
+        r.release(n);
+    }
+    if r.answers.len() < depth {
+        return Ok(());
+    }
+    Err(Refusal::Invalid("more READs and atomics outstanding than responder resources (IBTA 9.7.4.1.8)"))
+}
+
+fn answer(qp: &mut Qp, request: Psn, packets: u32, what: What) {
+    qp.responder.end_message();
+    let msn = qp.responder.msn();
+    let Some(irn) = qp.irn.as_deref_mut() else { return };
+    let r = &mut irn.responses;
+    r.answers.push_back(Answer { request, first: r.next_answer, packets, what, msn });
+    r.next_answer = r.next_answer.add(packets);
+    r.next_read_sn = r.next_read_sn.wrapping_add(1);
+    r.unsent += packets as u64;
+}
+
+/// A request whose turn it was cannot be carried out: as in plain RC.
+fn refuse(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet, refusal: Refusal) {
+    rc::refuse(qp, sh, now, packet, refusal);
+    let nak = qp.responder.take_acknowledge();
+    let Some(irn) = qp.irn.as_deref_mut() else { return };
+    irn.responses.nak = nak;
+    irn.responses.rx.unkeep();
+}
+
+/// Takes in the acknowledgement of answers.
+pub(super) fn on_read_acknowledge(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet) {
+    let Some(irn) = qp.irn.as_deref_mut() else { return };
+    let r = &mut irn.responses;
+    if !irn.receiving {
+        sh.counters.drop_ghost_ack += 1;
+        return;
+    }
+    let nack = super::nack(packet);
+    match nack {
+        Some(_) => sh.counters.sequence_naks_received += 1,
+        None => sh.counters.acks_received += 1,
+    }
+    match receive_ack(&mut r.tx, &sh.irn, packet.bth.psn, nack, qp.rto, now) {
+        Acked::Ghost => sh.counters.drop_ghost_ack += 1,
+        Acked::Advanced(n) => r.release(n),
+    }
+}
+
+/// The next answer, or the NAK that follows what is owed. An RNR NAK waits for nothing.
+pub(super) fn next_answer(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame) -> bool {
+    let Some(irn) = qp.irn.as_deref_mut() else { return false };
+    let r = &mut irn.responses;
+    let at_once = matches!(r.nak, Some((_, Syndrome::RnrNak { .. }))) || !r.has_answer();
+    if at_once && let Some((psn, syndrome)) = r.nak.take() {
+        nak(qp, sh, out, psn, syndrome);
+        return true;
+    }
+    let next =
+        if r.last_words && r.unsent > 0 { Free::New } else { tx_free(&mut r.tx, r.limit, r.unsent > 0, now) };
+    let psn = match next {
+        Free::Resend(psn) => psn,
+        Free::New => r.tx.next,
+        Free::Wait(_) | Free::Closed => return false,
+    };
+    let holds = |a: &&Answer| (0..a.packets as i32).contains(&psn.since(a.first));
+    let Some(answer) = r.answers.iter().find(holds).copied() else { return false };
+    if let Err(fault) = build(qp, sh, &answer, psn, out) {
+        return read_failed(qp, sh, now, out, answer.request, fault);
+    }
+    let Some(irn) = qp.irn.as_deref_mut() else { return false };
+    let r = &mut irn.responses;
+    if next != Free::New {
+        out.packet.bth.ack_req = true;
+        sh.counters.retransmitted_packets += 1;
+    } else if r.last_words {
+        // Nobody will acknowledge it.
+        r.unsent -= 1;
+        r.tx = Sender::new(psn.next());
+    } else {
+        r.unsent -= 1;
+        sent(&mut r.tx, &sh.irn, qp.rto, now);
+    }
+    true
+}
+
+fn nak(qp: &Qp, sh: &mut Shared, out: &mut TxFrame, psn: Psn, syndrome: Syndrome) {
+    if let Syndrome::Nak(_) = syndrome {
+        sh.counters.error_naks_sent += 1;
+    }
+    out.packet.bth = super::bth(qp, Operation::Acknowledge, psn);
+    out.packet.aeth = Aeth { syndrome, msn: qp.responder.msn() };
+    out.packet.sack = adverb_wire::SackEth::new(0, psn);
+}
+
+/// Builds answer `psn`. The memory is checked again: the region may have gone.
+fn build(qp: &Qp, sh: &Shared, answer: &Answer, psn: Psn, out: &mut TxFrame) -> Result<(), AccessFault> {
+    let k = psn.since(answer.first) as u32;
+    let (first, last) = (k == 0, k + 1 == answer.packets);
+    let aeth = Aeth { syndrome: Syndrome::default(), msn: answer.msn };
+    let operation = match (&answer.what, first, last) {
+        (What::Atomic(_), ..) => Operation::AtomicAcknowledge,
+        (_, true, true) => Operation::ReadResponseOnly,
+        (_, true, false) => Operation::ReadResponseFirst,
+        (_, false, false) => Operation::ReadResponseMiddle,
+        (_, false, true) => Operation::ReadResponseLast,
+    };
+    out.packet.bth = super::bth(qp, operation, psn);
+    let limit = qp.irn.as_deref().map_or(1, |irn| irn.responses.limit);
+    let interval = ack_interval(qp.requester.window.ack_every(), limit);
+    out.packet.bth.ack_req = last || (k + 1).is_multiple_of(interval);
+    if operation != Operation::ReadResponseMiddle {
+        out.packet.aeth = aeth;
+    }
+    match answer.what {
+        What::Atomic(original) => out.packet.atomic_original = original,
+        What::Read { pd, va, rkey, len } => {
+            let offset = k * qp.mtu;
+            let part = (len - offset).min(qp.mtu);
+            if part > 0 {
+                let from = va.wrapping_add(offset as u64);
+                let span = sh.memory.check_remote(pd, qp.num, rkey, from, part, RemoteRight::Read)?;
+                out.payload.push(span);
+            }
+            out.packet.payload_len = part;
+        }
+    }
+    Ok(())
+}
+
+/// The memory of a READ has gone: its request fails, and with it the queue pair.
+fn read_failed(
+    qp: &mut Qp,
+    sh: &mut Shared,
+    now: Instant,
+    out: &mut TxFrame,
+    request: Psn,
+    fault: AccessFault,
+) -> bool {
+    if let Some(irn) = qp.irn.as_deref_mut() {
+        irn.responses.answers.clear();
+        irn.responses.unsent = 0;
+        irn.responses.acked = 0;
+        irn.responses.nak = None;
+        irn.responses.tx = Sender::new(irn.responses.tx.next);
+    }
+    nak(qp, sh, out, request, Syndrome::Nak(NakCode::RemoteAccessError));
+    explain(qp, sh, now, 0, &Cause::local(Status::LocalAccess, fault.rule()));
+    if qp.state != QpState::Err {
+        sh.event(Event::QpAccessError(qp.id));
+    }
+    enter_error(qp, sh, now);
+    true
+}
+
+/// The receive that was taken early for the message whose turn has come, if one was.
+pub(crate) fn take_receive(qp: &mut Qp) -> bool {
+    let Some(irn) = qp.irn.as_deref_mut() else { return false };
+    let Some(mut list) = irn.responses.receives.pop_front() else { return false };
+    core::mem::swap(&mut qp.scatter, &mut list);
+    irn.responses.spare.push(list);
+    true
+}
+
+/// A message has taken its receive in its turn.
+pub(crate) fn count_receive(qp: &mut Qp) {
+    if let Some(irn) = qp.irn.as_deref_mut()
+        && irn.receiving
+    {
+        irn.responses.recv_sn = (irn.responses.recv_sn + 1) & SN_MASK;
+    }
+}
+
+/// Nothing more will be heard: what is owed is sent once.
+pub(crate) fn on_error(qp: &mut Qp) {
+    if let Some(irn) = qp.irn.as_deref_mut() {
+        irn.responses.last_words = true;
+        irn.responses.tx.deadline = Instant::NEVER;
+        irn.responses.tx.fetching = false;
+    }
+}
+
+/// Flushes receives that were taken early.
+pub(crate) fn flush_receives(qp: &mut Qp, mut flushed: impl FnMut(&Qp, u64)) {
+    let Some(irn) = qp.irn.as_deref_mut() else { return };
+    for list in core::mem::take(&mut irn.responses.receives) {
+        flushed(qp, list.wr_id);
+    }
+}

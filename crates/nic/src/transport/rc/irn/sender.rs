@@ -1,0 +1,115 @@
+//! The sending half's state: what is in flight, what the receiver has of it, and recovery. Requests have one, and READ
+//! responses one. [`tx_free`](super::tx_free), [`receive_ack`](super::receive_ack) and [`timeout`](super::timeout()) work on it.
+//!
+//! ```text
+//!    una ....... resend ....... lost_below ....... recovery_end ....... next
+//!     |  sent again  |   lost unless  |      not known      | new in recovery |
+//!     |              |     sacked     |                     |
+//! ```
+
+use super::bitmap::Bitmap;
+use adverb_wire::{Instant, Psn};
+
+/// See the top of the file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sender {
+    /// Cumulative acknowledgement: the first PSN that the receiver does not have.
+    pub una: Psn,
+    /// The next PSN that has never been sent.
+    pub next: Psn,
+    /// Packets before it that are not sacked are lost.
+    pub(super) lost_below: Psn,
+    /// Recovery looks for lost packets from here on; those before it have been sent again.
+    pub(super) resend: Psn,
+    /// Recovery ends when the cumulative acknowledgement gets here.
+    pub(super) recovery_end: Psn,
+    /// NACKs since the cumulative acknowledgement moved.
+    pub(super) nacks: u32,
+    /// Timeouts since it moved.
+    pub(super) expiries: u8,
+    pub(super) recovering: bool,
+    /// The timer began this recovery: nothing is known of what was in flight.
+    pub(super) by_timer: bool,
+    /// A lost packet is being fetched; a timer says when it can be sent.
+    pub(super) fetching: bool,
+    /// When it can.
+    pub(super) fetched_at: Instant,
+    /// Since when the timer runs, and when it ends; `NEVER` when it does not run.
+    pub(super) armed: Instant,
+    pub(super) deadline: Instant,
+    /// Packets above `una` that the receiver has.
+    pub(super) sacked: Bitmap,
+}
+
+impl Sender {
+    /// Nothing in flight; the first packet will be `first`.
+    pub fn new(first: Psn) -> Self {
+        Sender {
+            una: first,
+            next: first,
+            lost_below: first,
+            resend: first,
+            recovery_end: first,
+            nacks: 0,
+            expiries: 0,
+            recovering: false,
+            by_timer: false,
+            fetching: false,
+            fetched_at: Instant::ZERO,
+            armed: Instant::NEVER,
+            deadline: Instant::NEVER,
+            sacked: Bitmap::default(),
+        }
+    }
+
+    /// Packets sent and not acknowledged.
+    #[inline]
+    pub fn in_flight(&self) -> u32 {
+        self.next.since(self.una) as u32
+    }
+
+    /// Whether lost packets are being sent again.
+    pub fn is_recovering(&self) -> bool {
+        self.recovering
+    }
+
+    /// When the timer ends.
+    pub fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    /// Begins recovery from `una` on.
+    pub(super) fn recover(&mut self, by_timer: bool) {
+        self.recovering = true;
+        self.by_timer = by_timer;
+        self.recovery_end = self.next;
+        self.resend = self.una;
+        self.nacks = 0;
+    }
+
+    /// What the receiver does not have has to be sent again, all of it: it refused a packet and dropped others.
+    pub(super) fn resend_all(&mut self) {
+        self.recover(true);
+        self.lost_below = self.next;
+    }
+
+    /// Raises the bound below which packets count as lost.
+    #[inline]
+    pub(super) fn lost_before(&mut self, psn: Psn) {
+        if self.lost_below.is_before(psn) {
+            self.lost_below = psn;
+        }
+    }
+
+    /// Order of the marks; bits only inside of what is in flight.
+    pub fn check_invariants(&self) {
+        let window = self.next.since(self.una);
+        assert!((0..=Bitmap::BITS as i32).contains(&window), "in flight: {window}");
+        let inside = |psn: Psn| (0..=window).contains(&psn.since(self.una));
+        assert!(inside(self.lost_below), "lost beyond what was sent");
+        assert!(!self.recovering || inside(self.recovery_end), "recovery ends outside of what was sent");
+        assert!(!self.sacked.get(self.una) || window == Bitmap::BITS as i32, "sacked at the cumulative one");
+        let outside = Bitmap::BITS - window as u32;
+        assert_eq!(self.sacked.first_one(self.next, outside), outside, "sacked what was not sent");
+    }
+}
