@@ -11,7 +11,8 @@ use adverb_sim::{CableKind, Config, Discipline, Sim, SwitchConfig, Topology, Tra
 use adverb_wire::Duration;
 
 fn config(hosts: u32) -> Config {
-    let k = Topology::fat_tree_k(hosts).expect("a number of hosts that a fat-tree has: 16, 54, 128, 432, 1024");
+    let k =
+        Topology::fat_tree_k(hosts).expect("a number of hosts that a fat-tree has: 16, 54, 128, 432, 1024");
     let cable = CableKind { rate: 100_000_000_000, delay: Duration::from_us(1) };
     let topology = Topology::fat_tree(k, cable).expect("an even k");
     let packet = 4096 + 82;

@@ -18,5 +18,7 @@ fn main() {
             outcome.failures.iter().for_each(|f| println!("  {f}"));
         }
     }
-    println!("{count} seeds, {failed} failed; {completed} requests completed, {faults} faults, {dead} sides dead");
+    println!(
+        "{count} seeds, {failed} failed; {completed} requests completed, {faults} faults, {dead} sides dead"
+    );
 }

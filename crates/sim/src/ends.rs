@@ -21,12 +21,12 @@ impl Sim {
         let host = &mut self.hosts[h as usize];
         let up = host.up;
         let link = &self.links[up as usize];
+        if host.unit.is_some() {
+            return self.step_hardware(h);
+        }
         // A port that is busy calls again when it is free; one that is paused, when the pause ends.
         if link.busy || (self.switches.classes == 1 && link.paused != 0) {
             return;
-        }
-        if host.unit.is_some() {
-            return self.step_hardware(h);
         }
         if !host.nic.next_frame(Instant::from_ps(self.now), &mut self.out) {
             return;
@@ -153,16 +153,21 @@ fn flow_hash(seed: u32, src: u32, dst: u32, port: u16) -> u32 {
 
 /// The way through hardware that costs time.
 impl Sim {
-    /// Does the NIC's next piece of work, if the sending side is free, and pays for it.
+    /// Sends what hardware has ready, and does the NIC's next pieces of work: as many as cost nothing,
+    /// and one that has to be paid for. Work goes on while the link is busy, one frame ahead of it.
     fn step_hardware(&mut self, h: u32) {
         let source = self.base_tx + h;
-        if self.events.timer(source) != u64::MAX {
-            return;
-        }
         let now = Instant::from_ps(self.now);
         loop {
+            self.send_ready(h);
+            if self.events.timer(source) != u64::MAX {
+                break;
+            }
             let host = &mut self.hosts[h as usize];
             let Some(unit) = host.unit.as_mut() else { return };
+            if !unit.tx.row.is_empty() {
+                break;
+            }
             let step = host.nic.step(now, &mut self.out);
             let qp = match step {
                 Step::Fetched(id) | Step::Executed(id) | Step::Frame(id) => {
@@ -174,35 +179,38 @@ impl Sim {
             let cost = unit.step_cost(step, qp);
             if let Step::Frame(_) = step {
                 let id = self.take_frame(h);
-                if cost == 0 {
-                    let up = self.hosts[h as usize].up;
-                    self.transmit(up, id);
-                    break;
-                }
+                self.packets.hot[id as usize].at = self.now + cost;
                 if let Some(unit) = &mut self.hosts[h as usize].unit {
                     unit.tx.row.push_back(id);
                 }
             }
-            if let Step::Completed(_) = step
-                && cost == 0
-            {
-                self.take_completions(h);
-            }
             if cost > 0 {
                 self.events.set_timer(source, self.now + cost);
-                break;
+            } else if let Step::Completed(_) = step {
+                self.take_completions(h);
             }
         }
         self.watch_timer(h);
     }
 
-    /// A piece of work is paid for: its frame leaves.
-    pub(crate) fn on_hardware_sent(&mut self, h: u32) {
+    /// Puts the frame that hardware is done with on the link, if that is free.
+    fn send_ready(&mut self, h: u32) {
         let up = self.hosts[h as usize].up;
-        let frame = self.hosts[h as usize].unit.as_mut().and_then(|unit| unit.tx.row.pop_front());
-        if let Some(id) = frame {
+        let link = &self.links[up as usize];
+        if link.busy || (self.switches.classes == 1 && link.paused != 0) {
+            return;
+        }
+        let Some(unit) = self.hosts[h as usize].unit.as_mut() else { return };
+        if let Some(&id) = unit.tx.row.front()
+            && self.packets.hot[id as usize].at <= self.now
+        {
+            unit.tx.row.pop_front();
             self.transmit(up, id);
         }
+    }
+
+    /// A piece of work is paid for.
+    pub(crate) fn on_hardware_sent(&mut self, h: u32) {
         self.after_nic(h, true);
     }
 

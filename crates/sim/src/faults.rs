@@ -116,9 +116,10 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Reads one line.
+    /// Reads one line; `#` begins a comment.
     pub fn parse(line: &str) -> Result<Rule, Error> {
         let fail = |why: String| Error::new("faults.script", format!("`{line}`: {why}"));
+        let line = line.split('#').next().unwrap_or("").trim();
         let mut words = line.split_whitespace();
         let first = words.next().unwrap_or("");
         let action = match first {

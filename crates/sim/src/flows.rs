@@ -133,7 +133,8 @@ impl Sim {
         let qpn_dst = self.hosts[spec.dst as usize].nic.qp_number(dst_qp)?;
         let psn_src = self.hosts[spec.src as usize].first_psn();
         let psn_dst = self.hosts[spec.dst as usize].first_psn();
-        let peer = |host, qpn: QpNumber, rq_psn: Psn, sq_psn: Psn| Peer { host, qpn, rq_psn, sq_psn, depth: 0 };
+        let peer =
+            |host, qpn: QpNumber, rq_psn: Psn, sq_psn: Psn| Peer { host, qpn, rq_psn, sq_psn, depth: 0 };
         self.hosts[spec.src as usize].connect(now, src_qp, &peer(spec.dst, qpn_dst, psn_dst, psn_src), &t)?;
         self.hosts[spec.dst as usize].connect(now, dst_qp, &peer(spec.src, qpn_src, psn_src, psn_dst), &t)?;
         let active = Active { flow: number, src_qp, dst_qp };

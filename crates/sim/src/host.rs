@@ -28,7 +28,15 @@ pub struct Transport {
 
 impl Default for Transport {
     fn default() -> Self {
-        Transport { mtu: Mtu::M1024, window: 1 << 20, ack_every: 1, timeout: 7, retries: 7, ecn: false, class: 0 }
+        Transport {
+            mtu: Mtu::M1024,
+            window: 1 << 20,
+            ack_every: 1,
+            timeout: 7,
+            retries: 7,
+            ecn: false,
+            class: 0,
+        }
     }
 }
 
@@ -91,6 +99,7 @@ impl Host {
             max_unacked_packets: transport.window,
             ack_every: transport.ack_every,
             stepped,
+            ..NicConfig::default()
         };
         let mut nic = Nic::new(config, seed);
         let pd = nic.memory().alloc_pd()?;

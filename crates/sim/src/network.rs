@@ -60,7 +60,9 @@ impl Sim {
         let link = &self.links[l as usize];
         let (to, flags, epoch) = (link.to, link.flags, link.epoch);
         let hot = &mut self.packets.hot[id as usize];
-        if (flags & LINK_CAPTURE != 0 || hot.flags & (FLAG_LOST | FLAG_CORRUPT) != 0 || hot.epoch != epoch) && !self.survives(l, id) {
+        if (flags & LINK_CAPTURE != 0 || hot.flags & (FLAG_LOST | FLAG_CORRUPT) != 0 || hot.epoch != epoch)
+            && !self.survives(l, id)
+        {
             return;
         }
         let hot = &mut self.packets.hot[id as usize];

@@ -1,7 +1,7 @@
 //! What a run says of itself: counts, samples of queues, and a record of every flow.
 
 use crate::flows::Flow;
-use crate::link::FRAMING;
+use crate::link::{FRAME_MIN, FRAMING};
 use crate::sim::{SOURCE_SAMPLE, Sim};
 use core::fmt::Write;
 
@@ -95,30 +95,26 @@ impl Sim {
         &self.samples
     }
 
-    /// Completion time of a flow in an idle network, in ps: every packet at the slowest link's pace, the
-    /// last one through every link.
+    /// Completion time of a flow in an idle network, in ps: all its packets on the slowest link, and the
+    /// largest of them on every other one. Exact where links have one rate.
     pub fn ideal_ps(&self, flow: &Flow) -> u64 {
         let spec = flow.spec;
-        let path = self.routes.path(&self.config.topology, spec.src, spec.dst, 0);
         let mtu = self.config.transport.mtu.bytes();
         let packets = u64::from(spec.bytes.div_ceil(mtu).max(1));
-        // IPv4, UDP, BTH and ICRC; RETH on the first packet.
-        let headers = u64::from(20 + 8 + 12 + 4 + FRAMING);
-        let wire = u64::from(spec.bytes) + packets * headers + 16;
-        let last = (spec.bytes - (packets as u32 - 1) * mtu) + headers as u32;
-        let slowest = path.iter().map(|l| self.links[*l as usize].serialization(1_000_000)).max().unwrap_or(0);
-        let (mut delays, mut skipped) = (0, false);
-        for l in &path {
-            let link = &self.links[*l as usize];
+        // IPv4, UDP, BTH and ICRC; RETH on the first packet; bytes to a multiple of four on the last.
+        let headers = 20 + 8 + 12 + 4 + FRAMING;
+        let padded = u64::from(spec.bytes.next_multiple_of(4));
+        let wire = padded + packets * u64::from(headers) + 16;
+        let largest = (spec.bytes.next_multiple_of(4).min(mtu) + headers + 16).max(FRAME_MIN);
+        let (mut delays, mut sum, mut slowest) = (0, 0, 0);
+        for l in self.routes.path(&self.config.topology, spec.src, spec.dst, 0) {
+            let link = &self.links[l as usize];
             delays += link.delay;
-            // The slowest link's serialization is in the whole's already, once.
-            if !skipped && link.serialization(1_000_000) == slowest {
-                skipped = true;
-            } else {
-                delays += link.serialization(last.max(crate::link::FRAME_MIN));
-            }
+            sum += link.serialization(largest);
+            slowest = slowest.max(link.serialization(1_000_000));
         }
-        (u128::from(wire) * u128::from(slowest) / 1_000_000) as u64 + delays
+        let rest = u128::from(wire.saturating_sub(u64::from(largest))) * u128::from(slowest) / 1_000_000;
+        delays + sum + rest as u64
     }
 
     /// Averages and tails over the flows that `pick` chooses.
@@ -156,7 +152,9 @@ impl Sim {
 
     /// A record of every flow as CSV, times in ns. A flow that has not ended has empty fields.
     pub fn flows_csv(&self) -> String {
-        let mut out = String::from("flow,src,dst,bytes,start_ns,received_ns,completed_ns,fct_ns,ideal_ns,slowdown,failed\n");
+        let mut out = String::from(
+            "flow,src,dst,bytes,start_ns,received_ns,completed_ns,fct_ns,ideal_ns,slowdown,failed\n",
+        );
         let ns = |ps: u64| if ps == u64::MAX { String::new() } else { format!("{:.3}", ps as f64 / 1e3) };
         for (n, flow) in self.flows().iter().enumerate() {
             let spec = flow.spec;

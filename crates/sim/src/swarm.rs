@@ -52,7 +52,10 @@ pub fn scenario(seed: u64) -> (Config, Faults, Work) {
         discipline: if rng.bool() {
             Discipline::InputQueued { buffer }
         } else {
-            Discipline::SharedBuffer { buffer: buffer * 4, alpha: *pick(&mut rng, &[0.5, 1.0, f64::INFINITY]) }
+            Discipline::SharedBuffer {
+                buffer: buffer * 4,
+                alpha: *pick(&mut rng, &[0.5, 1.0, f64::INFINITY]),
+            }
         },
         balance: if rng.u32(0..4) == 0 { Balance::Spray } else { Balance::Ecmp },
         ..SwitchConfig::default()
@@ -60,8 +63,13 @@ pub fn scenario(seed: u64) -> (Config, Faults, Work) {
     if rng.bool() {
         switch.pfc[0] = Some(Pfc { xoff: buffer / 2, xon: buffer / 4, headroom: buffer });
     }
-    let transport =
-        Transport { mtu, timeout: rng.u8(4..8), window: rng.u32(8..512), ack_every: rng.u32(0..4), ..Transport::default() };
+    let transport = Transport {
+        mtu,
+        timeout: rng.u8(4..8),
+        window: rng.u32(8..512),
+        ack_every: rng.u32(0..4),
+        ..Transport::default()
+    };
     let mut faults = Faults::default();
     for link in 0..topology.links() as u64 {
         let chances = if rng.bool() { random_chances(&mut rng) } else { Chances::default() };
@@ -78,7 +86,8 @@ pub fn scenario(seed: u64) -> (Config, Faults, Work) {
         requests: rng.u32(5..40),
         gap_ps: *pick(&mut rng, &[1_000, 1_000_000, 50_000_000]),
     };
-    let config = Config { switch, transport, payload: true, flow_bytes_max: 8, seed, ..Config::new(topology) };
+    let config =
+        Config { switch, transport, payload: true, flow_bytes_max: 8, seed, ..Config::new(topology) };
     (config, faults, work)
 }
 

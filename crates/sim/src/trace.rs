@@ -18,7 +18,9 @@ impl Trace {
     #[inline]
     pub fn add(&mut self, at: u64, link: u32, packet: u32, psn_opcode: u32) {
         let a = self.state ^ at;
-        let b = (u64::from(link) << 32 | u64::from(packet)) ^ (u64::from(psn_opcode) << 13) ^ 0xa076_1d64_78bd_642f;
+        let b = (u64::from(link) << 32 | u64::from(packet))
+            ^ (u64::from(psn_opcode) << 13)
+            ^ 0xa076_1d64_78bd_642f;
         let wide = u128::from(a) * u128::from(b | 1);
         self.state = (wide as u64) ^ (wide >> 64) as u64 ^ b.rotate_left(29);
     }
@@ -40,7 +42,8 @@ pub fn mix(value: u64) -> u64 {
 
 /// Seed of a component: the run's seed, what it is, and which one.
 pub fn seed_of(seed: u64, kind: &str, index: u64) -> u64 {
-    let name = kind.bytes().fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+    let name =
+        kind.bytes().fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
     mix(mix(seed ^ name) ^ index)
 }
 

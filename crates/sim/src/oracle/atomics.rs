@@ -32,7 +32,9 @@ impl History {
         places.sort_by_key(|(place, _)| *place);
         for (n, (place, _)) in places.iter().enumerate() {
             if *place != n as u64 {
-                return Some(format!("fetch-and-add: the {n}-th value is {place}: one was lost or done twice"));
+                return Some(format!(
+                    "fetch-and-add: the {n}-th value is {place}: one was lost or done twice"
+                ));
             }
         }
         in_time(&places, "fetch-and-add")
@@ -43,7 +45,10 @@ impl History {
         let mut next = BTreeMap::new();
         for op in self.ops.iter().filter(|op| op.changed) {
             if next.insert(op.original, op.new).is_some() {
-                return Some(format!("compare-and-swap: two swaps saw {:#x} and both succeeded", op.original));
+                return Some(format!(
+                    "compare-and-swap: two swaps saw {:#x} and both succeeded",
+                    op.original
+                ));
             }
         }
         let mut place_of = BTreeMap::from([(0, 0u64)]);
@@ -61,9 +66,10 @@ impl History {
             let Some(place) = place_of.get(&op.original) else {
                 return Some(format!("compare-and-swap: saw {:#x}, which was never stored", op.original));
             };
-            places.push((*place, op));
+            // Those that only saw a value come before the one that replaced it.
+            places.push((*place * 2 + u64::from(op.changed), op));
         }
-        places.sort_by_key(|(place, op)| (*place, op.changed));
+        places.sort_by_key(|(place, _)| *place);
         in_time(&places, "compare-and-swap")
     }
 }

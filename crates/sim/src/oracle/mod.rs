@@ -112,7 +112,8 @@ impl Sim {
             rng.fill(&mut shadow);
             shadow[SOURCE_BYTES..SOURCE_BYTES + SHARED_BYTES].fill(0);
             buffer.write(0, &shadow);
-            let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+            let access =
+                Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
             let mr = buffer.register(&mut host.nic, host.pd, access)?;
             rooms.push(Room { buffer, mr, shadow, used: SOURCE_BYTES + SHARED_BYTES });
         }
@@ -231,7 +232,10 @@ impl Sim {
         let Some(mut oracle) = self.oracle.take() else { return };
         let index = (completion.qp.get() & 0xffff) as usize;
         match oracle.side_of_qp[h as usize].get(index).copied().filter(|s| *s != u32::MAX) {
-            None => oracle.fail(format!("host {h}: a completion for queue pair {:?}, which nobody uses", completion.qp)),
+            None => oracle.fail(format!(
+                "host {h}: a completion for queue pair {:?}, which nobody uses",
+                completion.qp
+            )),
             Some(number) if completion.status != Status::Success => {
                 let side = &mut oracle.sides[number as usize];
                 if !side.dead {
@@ -300,6 +304,14 @@ impl Oracle {
                 self.fail(format!("host {h}: byte {at} of its memory is {got:#04x}, not {want:#04x}"));
             }
         }
+    }
+
+    /// Changes a byte of a host's memory behind everybody's back, as a NIC that writes where it must not.
+    pub fn damage(&self, host: u32, at: usize) {
+        let mut byte = [0];
+        let buffer = &self.rooms[host as usize].buffer;
+        buffer.read(at, &mut byte);
+        buffer.write(at, &[!byte[0]]);
     }
 
     fn qp_of(&self, number: u32) -> QpId {

@@ -150,8 +150,11 @@ impl Oracle {
         side.posted += 1;
         side.next_at = now + self.rng.u64(0..=side.gap_ps);
         let data = SendData::Sges(&[sge]);
-        let posted =
-            nic.post_send(Instant::from_ps(now), qp, &SendWr { wr_id, op, flags, data, ud: None, xrc_srqn: 0 });
+        let posted = nic.post_send(
+            Instant::from_ps(now),
+            qp,
+            &SendWr { wr_id, op, flags, data, ud: None, xrc_srqn: 0 },
+        );
         if let Err(error) = posted {
             self.fail(format!("side {number}: request {wr_id} cannot be posted: {error:?}"));
         }
@@ -167,7 +170,8 @@ impl Oracle {
             return self.fail(format!("side {number}: a completion ({}) too many", completion.wr_id));
         };
         if wr_id != completion.wr_id {
-            return self.fail(format!("side {number}: completion {} came in place of {wr_id}", completion.wr_id));
+            return self
+                .fail(format!("side {number}: completion {} came in place of {wr_id}", completion.wr_id));
         }
         side.completed += 1;
         side.reads -= u32::from(!matches!(wanted, Wanted::Done));
@@ -179,7 +183,10 @@ impl Oracle {
                 self.rooms[own].buffer.read(at, &mut got);
                 if got != bytes {
                     let first = got.iter().zip(&bytes).position(|(a, b)| a != b).unwrap_or(0);
-                    self.fail(format!("side {number}: READ {wr_id} of {} bytes is wrong from byte {first}", bytes.len()));
+                    self.fail(format!(
+                        "side {number}: READ {wr_id} of {} bytes is wrong from byte {first}",
+                        bytes.len()
+                    ));
                 }
                 self.rooms[own].shadow[at..at + bytes.len()].copy_from_slice(&bytes);
             }

@@ -37,7 +37,10 @@ impl SwitchConfig {
                 return Err(Error::new("switch.ecn.kmin", why));
             }
             if !(0.0..=1.0).contains(&red.pmax) {
-                return Err(Error::new("switch.ecn.pmax", format!("{} is not a chance from 0 to 1", red.pmax)));
+                return Err(Error::new(
+                    "switch.ecn.pmax",
+                    format!("{} is not a chance from 0 to 1", red.pmax),
+                ));
             }
         }
         Ok(())

@@ -82,7 +82,8 @@ impl Topology {
                         return Err(Error::topology(why));
                     }
                     Node::Switch(s) if s >= self.switches => {
-                        let why = format!("cable {n}: switch {s} does not exist; there are {}", self.switches);
+                        let why =
+                            format!("cable {n}: switch {s} does not exist; there are {}", self.switches);
                         return Err(Error::topology(why));
                     }
                     Node::Host(h) => cables_of_host[h as usize] += 1,

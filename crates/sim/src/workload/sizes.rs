@@ -88,9 +88,9 @@ impl Sizes {
             Sizes::Uniform(low, high) => (f64::from(*low) + f64::from(*high)) / 2.0,
             Sizes::Steps(steps) => {
                 let first = steps.first().map_or(0.0, |(b, c)| f64::from(*b) * c);
-                let rest = steps.windows(2).map(|w| {
-                    (f64::from(w[0].0) + f64::from(w[1].0)) / 2.0 * (w[1].1 - w[0].1)
-                });
+                let rest = steps
+                    .windows(2)
+                    .map(|w| (f64::from(w[0].0) + f64::from(w[1].0)) / 2.0 * (w[1].1 - w[0].1));
                 first + rest.sum::<f64>()
             }
         }

@@ -1,0 +1,294 @@
+//! The file format: tables and keys as they are written.
+
+use core::fmt;
+use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
+use serde::de::{MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// A scenario's file.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    /// Seed of everything random; 1 if absent.
+    pub seed: Option<u64>,
+    /// Packets carry bytes.
+    #[serde(default)]
+    pub payload: bool,
+    /// Virtual time to stop at, such as `"10ms"`; absent for when all flows have ended.
+    pub end: Option<String>,
+    /// How often queue depths are sampled, such as `"10us"`.
+    pub sample: Option<String>,
+    /// Hosts, switches, cables.
+    pub topology: TopologyTable,
+    /// What switches do.
+    #[serde(default)]
+    pub switch: SwitchTable,
+    /// How queue pairs are set up.
+    #[serde(default)]
+    pub transport: TransportTable,
+    /// What NICs cost.
+    #[serde(default)]
+    pub hardware: HardwareTable,
+    /// What goes wrong.
+    #[serde(default)]
+    pub faults: FaultTable,
+    /// Who sends what; several may go on at once.
+    #[serde(default, rename = "workload", deserialize_with = "one_or_many")]
+    pub workloads: Vec<WorkloadTable>,
+}
+
+/// One `[workload]` or several `[[workload]]`.
+fn one_or_many<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<WorkloadTable>, D::Error> {
+    struct OneOrMany;
+    impl<'de> Visitor<'de> for OneOrMany {
+        type Value = Vec<WorkloadTable>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a table [workload], or several [[workload]]")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+            Ok(vec![WorkloadTable::deserialize(MapAccessDeserializer::new(map))?])
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<Self::Value, A::Error> {
+            Vec::deserialize(SeqAccessDeserializer::new(seq))
+        }
+    }
+    from.deserialize_any(OneOrMany)
+}
+
+/// `[topology]`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct TopologyTable {
+    /// `two-hosts`, `star`, `dumbbell`, `leaf-spine`, `fat-tree`, `cables`.
+    pub kind: String,
+    /// Rate of cables, such as `"100G"`.
+    pub rate: Option<String>,
+    /// Delay of cables, such as `"1us"`.
+    pub delay: Option<String>,
+    /// Rate of cables between switches, if it is another.
+    pub trunk_rate: Option<String>,
+    /// Delay of cables between switches, if it is another.
+    pub trunk_delay: Option<String>,
+    /// `star`, `cables`: hosts. `leaf-spine`: hosts of each leaf.
+    pub hosts: Option<u32>,
+    /// `cables`: switches.
+    pub switches: Option<u32>,
+    /// `dumbbell`: hosts at either side.
+    pub left: Option<u32>,
+    /// See `left`.
+    pub right: Option<u32>,
+    /// `leaf-spine`.
+    pub leaves: Option<u32>,
+    /// `leaf-spine`.
+    pub spines: Option<u32>,
+    /// `fat-tree`: ports of a switch.
+    pub k: Option<u32>,
+    /// `cables`: each with its ends.
+    pub cables: Option<Vec<CableEntry>>,
+}
+
+/// A cable: ends are `"host 3"` or `"switch 0"`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CableEntry {
+    /// One end.
+    pub from: String,
+    /// The other.
+    pub to: String,
+    /// Its rate, if it is not the topology's.
+    pub rate: Option<String>,
+    /// Its delay, if it is not the topology's.
+    pub delay: Option<String>,
+}
+
+/// `[switch]`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SwitchTable {
+    /// `shared-buffer` (the default) or `input-queued`.
+    pub discipline: Option<String>,
+    /// Bytes: of the switch, or of each input port.
+    pub buffer: Option<String>,
+    /// `shared-buffer`: a queue may take this times what is free.
+    pub alpha: Option<f64>,
+    /// Traffic classes, 1 to 8.
+    pub classes: Option<u8>,
+    /// `ecmp` (the default) or `spray`.
+    pub balance: Option<String>,
+    /// Time through the switch.
+    pub latency: Option<String>,
+    /// Priority flow control.
+    pub pfc: Option<PfcTable>,
+    /// Marking.
+    pub ecn: Option<RedTable>,
+}
+
+/// `[switch.pfc]`: sizes are bytes, or packets of the path MTU, such as `"15 packets"`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PfcTable {
+    /// Stop above this.
+    pub xoff: String,
+    /// Go on at or below this; two packets below xoff if absent.
+    pub xon: Option<String>,
+    /// Buffer beyond an input port's own; a link's worth of round trip if absent.
+    pub headroom: Option<String>,
+    /// Classes that it holds for; all if absent.
+    pub classes: Option<Vec<u8>>,
+}
+
+/// `[switch.ecn]`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RedTable {
+    /// No mark up to this.
+    pub kmin: String,
+    /// Always above this.
+    pub kmax: String,
+    /// Chance at `kmax`.
+    pub pmax: f64,
+}
+
+/// `[transport]`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct TransportTable {
+    /// 256, 512, 1024, 2048 or 4096.
+    pub mtu: Option<u32>,
+    /// Packets that a queue pair may have unacknowledged; without limit if absent.
+    pub window: Option<u32>,
+    /// Packets for each acknowledgement; 1 if absent.
+    pub ack_every: Option<u32>,
+    /// Local ACK timeout: 4.096 us * 2^n, n from 1 to 31, 0 for none; 7 if absent.
+    pub timeout: Option<u8>,
+    /// Transport retries, 0 to 7.
+    pub retries: Option<u8>,
+    /// Packets may be marked by ECN.
+    #[serde(default)]
+    pub ecn: bool,
+    /// Traffic class of flows.
+    pub class: Option<u8>,
+}
+
+/// `[hardware]`: costs as times; all absent is neutral.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct HardwareTable {
+    /// Reading a WQE over PCIe.
+    pub fetch: Option<String>,
+    /// Executing a WQE.
+    pub execute: Option<String>,
+    /// Producing a packet.
+    pub packet: Option<String>,
+    /// Writing a completion.
+    pub completion: Option<String>,
+    /// Taking in a packet.
+    pub receive: Option<String>,
+    /// An atomic at the responder.
+    pub atomic: Option<String>,
+    /// Processing units.
+    pub units: Option<u32>,
+    /// Connections whose state fits on the NIC.
+    pub cache_entries: Option<u32>,
+    /// Reading a connection's state.
+    pub miss: Option<String>,
+}
+
+/// `[faults]`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FaultTable {
+    /// Rules for single packets, one a line; see [`crate::faults`].
+    #[serde(default)]
+    pub script: String,
+    /// Chances of links.
+    #[serde(default)]
+    pub link: Vec<LinkFaultEntry>,
+    /// Failures of cables.
+    #[serde(default)]
+    pub outage: Vec<OutageEntry>,
+}
+
+/// `[[faults.link]]`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct LinkFaultEntry {
+    /// Links; all if absent.
+    pub links: Option<Vec<u32>>,
+    /// Chance for each packet.
+    #[serde(default)]
+    pub loss: f64,
+    /// Chance for each bit.
+    #[serde(default)]
+    pub bit_error: f64,
+    /// Chance for each packet.
+    #[serde(default)]
+    pub duplicate: f64,
+    /// Chance for each packet.
+    #[serde(default)]
+    pub reorder: f64,
+    /// How late a reordered packet may be.
+    pub reorder_by: Option<String>,
+    /// How late any packet may be.
+    pub jitter: Option<String>,
+}
+
+/// `[[faults.outage]]`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OutageEntry {
+    /// Cable.
+    pub cable: u32,
+    /// When it fails.
+    pub at: String,
+    /// For how long; for ever if absent.
+    #[serde(rename = "for")]
+    pub length: Option<String>,
+}
+
+/// `[workload]`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WorkloadTable {
+    /// `poisson`, `permutation`, `incast`, `all-to-all`, `closed-loop`, `list`.
+    pub kind: String,
+    /// When it starts.
+    pub start: Option<String>,
+    /// Bytes of each flow; `incast`: of all together; `closed-loop`: of a request.
+    pub bytes: Option<String>,
+    /// `poisson`: share of each host's rate.
+    pub load: Option<f64>,
+    /// `poisson`: how many.
+    pub flows: Option<u32>,
+    /// `poisson`: `heavy-tailed`, `uniform LOW HIGH`, `fixed BYTES`, or `file NAME`.
+    pub sizes: Option<String>,
+    /// `incast`: how many senders.
+    pub senders: Option<u32>,
+    /// `closed-loop`: bytes of a response.
+    pub response: Option<String>,
+    /// `closed-loop`: time between a response and the next request.
+    pub think: Option<String>,
+    /// `closed-loop`: requests of each pair.
+    pub rounds: Option<u32>,
+    /// `closed-loop`: pairs of client and server.
+    pub pairs: Option<Vec<(u32, u32)>>,
+    /// `list`: the flows.
+    pub list: Option<Vec<FlowEntry>>,
+}
+
+/// An entry of a list of flows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FlowEntry {
+    /// From this host.
+    pub src: u32,
+    /// To this host.
+    pub dst: u32,
+    /// Bytes.
+    pub bytes: String,
+    /// When; at once if absent.
+    pub start: Option<String>,
+}

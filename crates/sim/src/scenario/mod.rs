@@ -1,0 +1,128 @@
+//! Scenarios: a fabric, its faults and its traffic, as a TOML file. Everything is checked before time
+//! starts; what is wrong is named with its key and the remedy. `examples/*.toml` show the format.
+//!
+//! ```toml
+//! seed = 1
+//! [topology]
+//! kind = "fat-tree"        # two-hosts, star, dumbbell, leaf-spine, fat-tree, cables
+//! k = 6
+//! rate = "40G"
+//! delay = "2us"
+//! [switch]
+//! discipline = "input-queued"
+//! buffer = "240KB"
+//! [switch.pfc]
+//! xoff = "220KB"
+//! [transport]
+//! mtu = 1024
+//! [workload]
+//! kind = "poisson"         # poisson, permutation, incast, all-to-all, closed-loop, list
+//! load = 0.7
+//! flows = 10000
+//! sizes = "heavy-tailed"
+//! ```
+
+mod build;
+mod format;
+mod traffic;
+
+pub use format::{
+    CableEntry, FaultTable, FlowEntry, HardwareTable, LinkFaultEntry, OutageEntry, PfcTable, RedTable,
+    Scenario, SwitchTable, TopologyTable, TransportTable, WorkloadTable,
+};
+
+use crate::error::Error;
+use crate::faults::Faults;
+use crate::flows::FlowSpec;
+use crate::sim::{Config, Sim};
+use crate::workload::Workload;
+use std::path::Path;
+
+/// A scenario that was checked: what a simulation is made of.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The fabric.
+    pub config: Config,
+    /// Its faults.
+    pub faults: Faults,
+    /// Flows known beforehand.
+    pub flows: Vec<FlowSpec>,
+    /// What creates flows while it runs.
+    pub workload: Workload,
+    /// End of the run, in ps; `u64::MAX` for when all flows have ended.
+    pub end_ps: u64,
+    /// How often queue depths are sampled, in ps; 0 for never.
+    pub sample_ps: u64,
+}
+
+impl Scenario {
+    /// Reads a scenario. Unknown keys are refused, with their line.
+    pub fn parse(text: &str) -> Result<Scenario, Error> {
+        toml::from_str(text).map_err(|error| {
+            let line = error.span().map(|span| text[..span.start].matches('\n').count() + 1);
+            let key = line.map_or("scenario".to_owned(), |n| format!("line {n}"));
+            Error::new(key, error.message().replace('\n', " "))
+        })
+    }
+
+    /// Reads a scenario's file; files that it names are looked up beside it.
+    pub fn load(path: &Path) -> Result<Plan, Error> {
+        let name = path.display().to_string();
+        let folder = path.parent().unwrap_or(Path::new("."));
+        let read = |p: &Path| {
+            std::fs::read_to_string(p)
+                .map_err(|e| Error::new("file", e.to_string()).in_file(&p.display().to_string()))
+        };
+        let scenario = Scenario::parse(&read(path)?).map_err(|e| e.in_file(&name))?;
+        let plan = scenario.plan(&mut |file| read(&folder.join(file)));
+        plan.map_err(|e| if e.file.is_some() { e } else { e.in_file(&name) })
+    }
+
+    /// Checks the scenario and turns it into what a simulation is made of. `read` reads a file that it
+    /// names.
+    pub fn plan(&self, read: &mut dyn FnMut(&str) -> Result<String, Error>) -> Result<Plan, Error> {
+        let mut config = self.config()?;
+        let routes = crate::topology::Routes::build(&config.topology)?;
+        config.switch.check()?;
+        let faults = self.faults(&config.topology)?;
+        let (flows, workload) = self.traffic(&config, read)?;
+        let longest = flows.iter().map(|f| f.bytes).max().unwrap_or(0);
+        let closed = match &workload {
+            Workload::Closed(c) => c.request.max(c.response),
+            Workload::Open => 0,
+        };
+        config.flow_bytes_max = u64::from(longest.max(closed));
+        drop(routes);
+        let time = |key: &str, text: &Option<String>| build::time(key, text.as_deref());
+        Ok(Plan {
+            config,
+            faults,
+            flows,
+            workload,
+            end_ps: time("end", &self.end)?.unwrap_or(u64::MAX),
+            sample_ps: time("sample", &self.sample)?.unwrap_or(0),
+        })
+    }
+}
+
+impl Plan {
+    /// The simulation, ready to run.
+    pub fn start(&self) -> Result<Sim, Error> {
+        let mut sim = Sim::new(self.config.clone())?;
+        sim.set_faults(self.faults.clone());
+        sim.add_flows(self.flows.iter().copied());
+        sim.set_workload(self.workload.clone());
+        if self.sample_ps > 0 {
+            sim.sample_every(self.sample_ps);
+        }
+        Ok(sim)
+    }
+
+    /// Runs to the end, and calls `progress` every few million events with the share of flows that
+    /// have ended and the virtual time.
+    pub fn run(&self, sim: &mut Sim, progress: &mut dyn FnMut(&Sim)) {
+        while sim.run(self.end_ps, 4_000_000) {
+            progress(sim);
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! From workload tables to flows.
+
+use super::build::{bytes, need, time};
+use super::format::{Scenario, WorkloadTable};
+use crate::error::Error;
+use crate::flows::FlowSpec;
+use crate::sim::Config;
+use crate::topology::Topology;
+use crate::trace::seed_of;
+use crate::workload::sizes::Sizes;
+use crate::workload::{Closed, Workload, arrivals, pattern};
+
+/// Bytes that one flow may have: one message, well within the PSN space.
+const FLOW_MAX: u32 = 1 << 30;
+
+type Read<'a> = &'a mut dyn FnMut(&str) -> Result<String, Error>;
+
+impl Scenario {
+    pub(super) fn traffic(
+        &self,
+        config: &Config,
+        read: Read<'_>,
+    ) -> Result<(Vec<FlowSpec>, Workload), Error> {
+        let tables = &self.workloads;
+        if tables.is_empty() {
+            return Err(Error::new("workload", "is missing: nobody would send anything; add a [workload]"));
+        }
+        let (mut flows, mut workload) = (Vec::new(), Workload::Open);
+        for (n, table) in tables.iter().enumerate() {
+            let mut rng = fastrand::Rng::with_seed(seed_of(config.seed, "workload", n as u64));
+            if table.kind == "closed-loop" {
+                if !matches!(workload, Workload::Open) {
+                    let why = "a second closed loop; put all pairs into one";
+                    return Err(Error::new(format!("workload[{n}]"), why));
+                }
+                workload = Workload::Closed(closed(table, &config.topology)?);
+                continue;
+            }
+            let from = flows.len();
+            flows.extend(open(table, &config.topology, &mut rng, read)?);
+            flows[from..].iter_mut().for_each(|f: &mut FlowSpec| f.tag = n as u32);
+        }
+        if let Some(long) = flows.iter().find(|f| f.bytes > FLOW_MAX) {
+            let why = format!("a flow of {} bytes is above 1 GiB; send several", long.bytes);
+            return Err(Error::new("workload.bytes", why));
+        }
+        Ok((flows, workload))
+    }
+}
+
+fn open(
+    table: &WorkloadTable,
+    t: &Topology,
+    rng: &mut fastrand::Rng,
+    read: Read<'_>,
+) -> Result<Vec<FlowSpec>, Error> {
+    let start = time("workload.start", table.start.as_deref())?.unwrap_or(0);
+    let size = || need("workload.bytes", bytes("workload.bytes", table.bytes.as_deref())?);
+    let mut flows = match table.kind.as_str() {
+        "permutation" => pattern::permutation(t.hosts, size()?, start, rng),
+        "all-to-all" => pattern::all_to_all(t.hosts, size()?, start),
+        "incast" => {
+            let senders = need("workload.senders", table.senders)?;
+            if senders == 0 || senders >= t.hosts {
+                let why = format!("{senders} senders of {} hosts; give 1 to {}", t.hosts, t.hosts - 1);
+                return Err(Error::new("workload.senders", why));
+            }
+            pattern::incast(t.hosts, senders, u64::from(size()?), start, rng)
+        }
+        "poisson" => poisson(table, t, start, rng, read)?,
+        "list" => list(table, t)?,
+        other => {
+            let why = format!(
+                "`{other}` is not one of poisson, permutation, incast, all-to-all, closed-loop, list"
+            );
+            return Err(Error::new("workload.kind", why));
+        }
+    };
+    if let Some(empty) = flows.iter_mut().find(|f| f.bytes == 0) {
+        let why = format!("a flow from host {} of no bytes; give at least 1", empty.src);
+        return Err(Error::new("workload.bytes", why));
+    }
+    Ok(flows)
+}
+
+fn poisson(
+    table: &WorkloadTable,
+    t: &Topology,
+    start: u64,
+    rng: &mut fastrand::Rng,
+    read: Read<'_>,
+) -> Result<Vec<FlowSpec>, Error> {
+    let load = need("workload.load", table.load)?;
+    if !(load > 0.0 && load <= 1.0) {
+        return Err(Error::new("workload.load", format!("{load} is not within 0 to 1, 0 excluded")));
+    }
+    let count = need("workload.flows", table.flows)?;
+    let sizes = sizes(table.sizes.as_deref().unwrap_or("heavy-tailed"), read)?;
+    // The rate that the load is a share of: that of the slowest host's cable.
+    let hosts =
+        t.cables.iter().filter(|c| c.ends.iter().any(|e| matches!(e, crate::topology::Node::Host(_))));
+    let rate = hosts.map(|c| c.rate).min().unwrap_or(0);
+    let mut flows = arrivals::poisson(t.hosts, &sizes, load, rate, count, rng);
+    flows.iter_mut().for_each(|f| f.start += start);
+    Ok(flows)
+}
+
+fn sizes(text: &str, read: Read<'_>) -> Result<Sizes, Error> {
+    let key = "workload.sizes";
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let size = |word: &str| need(key, bytes(key, Some(word))?);
+    Ok(match words.as_slice() {
+        ["heavy-tailed"] => Sizes::heavy_tailed(),
+        ["fixed", n] => Sizes::Fixed(size(n)?),
+        ["uniform", low, high] => {
+            let (low, high) = (size(low)?, size(high)?);
+            if low > high {
+                return Err(Error::new(key, format!("`{text}`: the first is above the second")));
+            }
+            Sizes::Uniform(low, high)
+        }
+        ["file", name] => {
+            Sizes::parse_cdf(&read(name)?).map_err(|e| Error { file: Some((*name).into()), ..e })?
+        }
+        _ => {
+            let why =
+                format!("`{text}` is not `heavy-tailed`, `fixed BYTES`, `uniform LOW HIGH` or `file NAME`");
+            return Err(Error::new(key, why));
+        }
+    })
+}
+
+fn list(table: &WorkloadTable, t: &Topology) -> Result<Vec<FlowSpec>, Error> {
+    let entries = table.list.as_deref().unwrap_or_default();
+    let mut flows = Vec::new();
+    for (n, entry) in entries.iter().enumerate() {
+        let key = |part: &str| format!("workload.list[{n}].{part}");
+        pair(&key("dst"), (entry.src, entry.dst), t)?;
+        flows.push(FlowSpec {
+            start: time(&key("start"), entry.start.as_deref())?.unwrap_or(0),
+            src: entry.src,
+            dst: entry.dst,
+            bytes: need(&key("bytes"), bytes(&key("bytes"), Some(&entry.bytes))?)?,
+            tag: 0,
+        });
+    }
+    Ok(flows)
+}
+
+fn closed(table: &WorkloadTable, t: &Topology) -> Result<Closed, Error> {
+    let pairs = table.pairs.clone().unwrap_or_default();
+    if pairs.is_empty() {
+        return Err(Error::new(
+            "workload.pairs",
+            "is missing; give pairs of client and server, such as [[0, 1]]",
+        ));
+    }
+    for ends in &pairs {
+        pair("workload.pairs", *ends, t)?;
+    }
+    let size = |key: &str, text: &Option<String>| match need(key, bytes(key, text.as_deref())?)? {
+        0 => Err(Error::new(key, "is zero; give at least 1 byte")),
+        n if n > FLOW_MAX => Err(Error::new(key, "is above 1 GiB")),
+        n => Ok(n),
+    };
+    let (request, response) =
+        (size("workload.bytes", &table.bytes)?, size("workload.response", &table.response)?);
+    let think = time("workload.think", table.think.as_deref())?.unwrap_or(0);
+    Ok(Closed::new(pairs, request, response, think, need("workload.rounds", table.rounds)?))
+}
+
+fn pair(key: &str, (src, dst): (u32, u32), t: &Topology) -> Result<(), Error> {
+    for h in [src, dst] {
+        if h >= t.hosts {
+            let why = format!("host {h} does not exist; there are {}, from 0", t.hosts);
+            return Err(Error::new(key, why));
+        }
+    }
+    if src == dst {
+        return Err(Error::new(key, format!("host {src} would send to itself; name two hosts")));
+    }
+    Ok(())
+}

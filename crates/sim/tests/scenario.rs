@@ -1,0 +1,130 @@
+//! Scenario files: the examples run, and what is wrong is refused with its place and the remedy.
+
+use adverb_sim::Scenario;
+use std::path::Path;
+
+const GOOD: &str = r#"
+seed = 3
+[topology]
+kind = "leaf-spine"
+leaves = 2
+spines = 2
+hosts = 4
+rate = "100G"
+delay = "1us"
+[switch]
+buffer = "2MB"
+[switch.pfc]
+xoff = "15 packets"
+xon = "12 packets"
+[switch.ecn]
+kmin = "100KB"
+kmax = "400KB"
+pmax = 0.2
+[transport]
+mtu = 4096
+timeout = 0
+[workload]
+kind = "poisson"
+load = 0.5
+flows = 200
+"#;
+
+fn refused(text: &str) -> String {
+    let plan = Scenario::parse(text).and_then(|s| s.plan(&mut |_| Ok(String::new())));
+    plan.err().map_or_else(|| panic!("accepted: {text}"), |e| e.to_string())
+}
+
+#[test]
+fn a_good_scenario_runs_to_its_end() {
+    let plan = Scenario::parse(GOOD).unwrap().plan(&mut |_| unreachable!()).unwrap();
+    let mut sim = plan.start().unwrap();
+    let mut calls = 0;
+    plan.run(&mut sim, &mut |_| calls += 1);
+    assert!(sim.flows_done());
+    assert_eq!(sim.summary(|_| true).flows, 200);
+    assert_eq!(sim.stats().drops, 0);
+}
+
+#[test]
+fn faults_are_named_with_key_and_remedy() {
+    for (from, to, parts) in [
+        ("rate = \"100G\"", "rate = \"0G\"", &["topology.rate", "too slow", "100G"][..]),
+        ("rate = \"100G\"", "rate = \"fast\"", &["topology.rate", "number"]),
+        ("rate = \"100G\"\n", "", &["topology.rate", "missing"]),
+        ("delay = \"1us\"", "delay = \"1\"", &["topology.delay", "unit of time"]),
+        ("kind = \"leaf-spine\"", "kind = \"torus\"", &["topology.kind", "torus", "fat-tree"]),
+        ("leaves = 2", "leaves = 0", &["topology.leaves", "zero"]),
+        ("spines = 2", "spine = 2", &["line 6", "spine"]),
+        ("buffer = \"2MB\"", "buffer = \"10KB\"", &["switch.pfc.xoff", "above the buffer", "lower"]),
+        ("xon = \"12 packets\"", "xon = \"16 packets\"", &["switch.pfc.xon", "above xoff"]),
+        ("kmin = \"100KB\"", "kmin = \"500KB\"", &["switch.ecn.kmin", "below kmax"]),
+        ("pmax = 0.2", "pmax = 20", &["switch.ecn.pmax", "0 to 1"]),
+        ("mtu = 4096", "mtu = 1500", &["transport.mtu", "256, 512, 1024, 2048, 4096"]),
+        ("timeout = 0", "timeout = 40", &["transport.timeout", "31"]),
+        ("load = 0.5", "load = 1.5", &["workload.load", "0 to 1"]),
+        ("flows = 200", "flws = 200", &["line 2", "flws"]),
+        ("kind = \"poisson\"", "kind = \"gaussian\"", &["workload.kind", "gaussian", "poisson"]),
+        ("[workload]", "[traffic]", &["line 2", "traffic"]),
+    ] {
+        let error = refused(&GOOD.replace(from, to));
+        for part in parts {
+            assert!(error.contains(part), "`{to}`: {error}");
+        }
+    }
+}
+
+#[test]
+fn impossible_fabrics_and_traffic_are_refused() {
+    let cables = |list: &str| {
+        format!(
+            "[topology]\nkind = \"cables\"\nhosts = 3\nswitches = 2\nrate = \"10G\"\ncables = [{list}]\n\
+             [workload]\nkind = \"list\"\nlist = [{{ src = 0, dst = 1, bytes = \"1KB\" }}]\n"
+        )
+    };
+    let cable = |a: &str, b: &str| format!("{{ from = \"{a}\", to = \"{b}\" }},");
+    let two = cable("host 0", "switch 0") + &cable("host 1", "switch 0");
+    assert!(refused(&cables(&two)).contains("host 2 has 0 cables"));
+    let apart = two.clone() + &cable("host 2", "switch 1");
+    assert!(refused(&cables(&apart)).contains("host 0 cannot reach host 2: add a cable"));
+    let odd = apart.clone() + &cable("switch 0", "router 1");
+    assert!(refused(&cables(&odd)).contains("topology.cables[3].to: `router 1` is not like"));
+    let whole = apart + &cable("switch 0", "switch 1");
+    let plan = Scenario::parse(&cables(&whole)).unwrap().plan(&mut |_| unreachable!()).unwrap();
+    let mut sim = plan.start().unwrap();
+    plan.run(&mut sim, &mut |_| {});
+    assert!(sim.flows_done());
+    let text = cables(&whole);
+    assert!(refused(&text.replace("dst = 1", "dst = 0")).contains("send to itself"));
+    assert!(refused(&text.replace("dst = 1", "dst = 9")).contains("host 9 does not exist; there are 3"));
+    assert!(refused(&text.replace("1KB", "0")).contains("no bytes"));
+    let script = text.clone() + "[faults]\nscript = \"drop everything\"\n";
+    assert!(refused(&script).contains("`everything` is not one of"));
+    let outage = text.clone() + "[[faults.outage]]\ncable = 77\nat = \"1us\"\n";
+    assert!(refused(&outage).contains("faults.outage[0].cable: cable 77 does not exist"));
+    let loss = text + "[[faults.link]]\nloss = 2\n";
+    assert!(refused(&loss).contains("faults.link[0].loss: 2 is not a chance"));
+}
+
+#[test]
+fn the_examples_are_sound() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+    let mut seen = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|e| e == "toml") {
+            let plan = Scenario::load(&path).unwrap_or_else(|e| panic!("{e}"));
+            let mut sim = plan.start().unwrap();
+            sim.run(200_000_000, 1_000_000);
+            assert!(sim.stats().delivered > 0, "{}", path.display());
+            seen += 1;
+        }
+    }
+    assert!(seen >= 4);
+}
+
+#[test]
+fn the_file_is_named() {
+    let error = Scenario::load(Path::new("/nonexistent/x.toml")).unwrap_err().to_string();
+    assert!(error.contains("/nonexistent/x.toml"), "{error}");
+}

@@ -1,0 +1,62 @@
+//! The oracle finds nothing in swarms, and finds what is put there.
+
+use adverb_sim::oracle::Work;
+use adverb_sim::swarm::{run_seed, scenario};
+use adverb_sim::{CableKind, Config, Sim, Topology};
+use adverb_wire::Duration;
+
+#[test]
+fn seeds_pass() {
+    let (mut completed, mut faults) = (0, 0);
+    for seed in 0..150 {
+        let outcome = run_seed(seed);
+        assert!(outcome.failures.is_empty(), "seed {seed}: {:?}", outcome.failures);
+        completed += outcome.completed;
+        faults += outcome.faults;
+    }
+    assert!(completed > 5_000, "{completed} requests");
+    assert!(faults > 1_000, "{faults} faults");
+}
+
+#[test]
+fn a_seed_replays() {
+    for seed in 0..20 {
+        assert_eq!(run_seed(seed), run_seed(seed));
+    }
+    assert_ne!(run_seed(3).trace, run_seed(4).trace);
+}
+
+#[test]
+fn scenarios_differ_in_kind() {
+    let hosts: std::collections::BTreeSet<u32> = (0..50).map(|s| scenario(s).0.topology.hosts).collect();
+    assert!(hosts.len() >= 4, "{hosts:?}");
+}
+
+fn sim() -> Sim {
+    let cable = CableKind { rate: 100_000_000_000, delay: Duration::from_us(1) };
+    let config = Config { payload: true, flow_bytes_max: 8, ..Config::new(Topology::two_hosts(cable)) };
+    let mut sim = Sim::new(config).unwrap();
+    sim.set_oracle(&Work { connections: 2, requests: 60, gap_ps: 1_000_000 }, 5).unwrap();
+    sim
+}
+
+#[test]
+fn a_byte_that_changes_is_found() {
+    let mut sim = sim();
+    sim.run(u64::MAX, u64::MAX);
+    assert!(sim.oracle().unwrap().is_done());
+    assert_eq!(sim.oracle_verdict(), Vec::<String>::new());
+    sim.oracle().unwrap().damage(1, 12_345);
+    let verdict = sim.oracle_verdict();
+    assert!(verdict[0].contains("host 1: byte 12345"), "{verdict:?}");
+}
+
+#[test]
+fn a_message_that_changes_on_the_way_is_found() {
+    // What is sent is damaged in the sender's memory behind the oracle's back.
+    let mut sim = sim();
+    (0..16_000).for_each(|at| sim.oracle().unwrap().damage(0, at));
+    sim.run(u64::MAX, u64::MAX);
+    let verdict = sim.oracle_verdict();
+    assert!(verdict.iter().any(|f| f.contains("other content") || f.contains("READ")), "{verdict:?}");
+}
