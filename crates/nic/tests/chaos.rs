@@ -224,6 +224,13 @@ impl Chaos {
 
     fn poll(&mut self, node: usize) {
         while let Some(done) = self.w.poll(node) {
+            if done.status != Status::Success {
+                for n in &mut self.w.nodes {
+                    while let Some(why) = n.nic.next_explanation() {
+                        eprintln!("{why}");
+                    }
+                }
+            }
             assert_eq!(done.status, Status::Success, "{done:?}");
             if matches!(done.op, CompletionOp::Recv | CompletionOp::RecvWriteImm) {
                 self.received(node, &done);
@@ -271,7 +278,7 @@ impl Chaos {
         let nic = &mut self.w.nodes[node].nic;
         match (self.stalls, self.rng.u8(..)) {
             (true, 0..10) => nic.block_path(PathId::DEFAULT),
-            (_, 10..50) => nic.unblock_path(PathId::DEFAULT),
+            (_, 10..130) => nic.unblock_path(PathId::DEFAULT),
             _ => {}
         }
     }

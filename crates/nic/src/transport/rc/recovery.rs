@@ -214,6 +214,9 @@ pub(super) fn on_rnr_nak(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Pa
 
 /// Sends nothing until the RNR timer is over, and then from the refused request on.
 pub(super) fn wait_for_receiver(qp: &mut Qp, now: Instant, code: u8) {
+    // It answers, so it is there: only silence and gaps use up the transport's retries.
+    qp.requester.retries = qp.attr.retry_cnt;
+    qp.requester.expiries = 0;
     if qp.speaks_irn() {
         irn::requester::resend_all(qp);
     } else {

@@ -27,11 +27,24 @@ enum Answer {
 }
 
 impl Answer {
+    /// Next PSN to leave.
     fn psn(&self) -> Psn {
         match *self {
             Answer::Read { psn, next, .. } => psn.add(next),
             Answer::Atomic { psn, .. } => psn,
         }
+    }
+
+    /// One past its last PSN.
+    fn end(&self) -> Psn {
+        match *self {
+            Answer::Read { psn, packets, .. } => psn.add(packets),
+            Answer::Atomic { psn, .. } => psn.next(),
+        }
+    }
+
+    fn is_replay(&self) -> bool {
+        matches!(*self, Answer::Read { replay: true, .. } | Answer::Atomic { replay: true, .. })
     }
 }
 
@@ -258,22 +271,36 @@ fn between_messages(qp: &Qp) -> Result<(), Refusal> {
 }
 
 /// The peer keeps to the depth agreed at connection (IBTA 9.7.4.1.8). If it seems not to, the oldest
-/// answer may be one that it asked for twice and has had since: the first answer was late, not lost. Then
-/// that one makes room.
+/// replay is one that it has had since: the first answer was late, not lost. Then that one makes room.
 fn room_for_answer(qp: &mut Qp) -> Result<(), Refusal> {
     let r = &mut qp.responder;
     if r.answers.len() < r.depth as usize {
         return Ok(());
     }
-    match r.answers.front() {
-        Some(Answer::Read { replay: true, .. } | Answer::Atomic { replay: true, .. }) => {
-            r.answers.pop_front();
+    match r.answers.iter().position(Answer::is_replay) {
+        Some(at) => {
+            r.answers.remove(at);
             Ok(())
         }
-        _ => Err(Refusal::Invalid(
+        None => Err(Refusal::Invalid(
             "more READs and atomics outstanding than responder resources (IBTA 9.7.4.1.8)",
         )),
     }
+}
+
+/// Answers a duplicate again, in its place among the answers, instead of one that is still on its way.
+fn replay(qp: &mut Qp, sh: &mut Shared, answer: Answer) {
+    let (start, end) = (answer.psn(), answer.end());
+    let row = &mut qp.responder.answers;
+    row.retain(|a| !start.is_before(a.end()) || !a.psn().is_before(end));
+    if room_for_answer(qp).is_err() {
+        sh.counters.drop_read_depth += 1;
+        return;
+    }
+    sh.counters.duplicate_requests += 1;
+    let row = &mut qp.responder.answers;
+    let at = row.iter().position(|a| start.is_before(a.psn())).unwrap_or(row.len());
+    row.insert(at, answer);
 }
 
 /// A request that came before (IBTA 9.7.5.1.1): SENDs and WRITEs are acknowledged again, READs are
@@ -283,15 +310,10 @@ fn duplicate(qp: &mut Qp, sh: &mut Shared, packet: &Packet) {
     match packet.bth.opcode.operation() {
         Operation::ReadRequest => duplicate_read(qp, sh, packet),
         Operation::CompareSwap | Operation::FetchAdd => {
-            let saved = qp.responder.atomics.iter().find(|(at, _)| *at == psn).copied();
-            let queued = qp.responder.answers.iter().any(|a| a.psn() == psn);
-            match saved {
-                Some((_, original)) if !queued && room_for_answer(qp).is_ok() => {
-                    sh.counters.duplicate_requests += 1;
-                    let msn = qp.responder.msn;
-                    qp.responder.answers.push_back(Answer::Atomic { psn, original, msn, replay: true });
-                }
-                _ => sh.counters.drop_duplicate += 1,
+            let msn = qp.responder.msn;
+            match qp.responder.atomics.iter().find(|(at, _)| *at == psn) {
+                Some(&(_, original)) => replay(qp, sh, Answer::Atomic { psn, original, msn, replay: true }),
+                None => sh.counters.drop_duplicate += 1,
             }
         }
         _ => {
@@ -317,26 +339,9 @@ fn duplicate_read(qp: &mut Qp, sh: &mut Shared, packet: &Packet) {
         sh.counters.drop_duplicate += 1;
         return;
     };
-    // The requester has gone back to here: what was to follow it will be asked for again.
-    qp.responder.answers.retain(|a| a.psn().is_before(psn));
-    if room_for_answer(qp).is_err() {
-        sh.counters.drop_read_depth += 1;
-        return;
-    }
-    sh.counters.duplicate_requests += 1;
     let msn = qp.responder.msn;
     let (va, rkey, len) = (reth.va, reth.rkey, reth.len);
-    qp.responder.answers.push_back(Answer::Read {
-        psn,
-        pd,
-        va,
-        rkey,
-        len,
-        packets,
-        next: 0,
-        msn,
-        replay: true,
-    });
+    replay(qp, sh, Answer::Read { psn, pd, va, rkey, len, packets, next: 0, msn, replay: true });
 }
 
 /// Answers a request that cannot be carried out (IBTA 9.7.5.2, table 58).
