@@ -9,7 +9,7 @@ use adverb_nic::{Payload, Step};
 use adverb_wire::{Instant, Operation};
 
 /// An acknowledgement on a link: IPv4, UDP, BTH, AETH, ICRC and framing.
-const ACK_SIZE: u32 = 20 + 8 + 12 + 4 + 4 + FRAMING;
+const ACK_SIZE: u16 = 20 + 8 + 12 + 4 + 4 + FRAMING as u16;
 
 /// Congestion experienced, in the traffic class (RFC 3168).
 const CE: u8 = 3;
@@ -43,19 +43,17 @@ impl Sim {
         let packet = &self.out.packet;
         let dst = host_of(&packet.flow.dst);
         let hot = &mut self.packets.hot[id as usize];
-        hot.size = (packet.frame_len() as u32 + FRAMING).max(FRAME_MIN);
+        hot.size = (packet.frame_len() as u32 + FRAMING).max(FRAME_MIN) as u16;
         hot.dst = dst;
-        hot.src = h;
         hot.hash = flow_hash(self.hash_seed, h, dst, packet.flow.src_port);
-        hot.id = self.stats.injected as u32;
-        hot.psn_opcode = packet.bth.psn.get() | u32::from(packet.bth.opcode.wire()) << 24;
+        let opcode = u64::from(packet.bth.opcode.wire()) << 24;
+        hot.digest = self.stats.injected << 32 | opcode | u64::from(packet.bth.psn.get());
         let class = packet.flow.traffic_class;
         hot.class = (class >> 2).min(self.switches.classes as u8 - 1);
         hot.flags = if class & 3 != 0 { FLAG_ECT } else { 0 };
         hot.kind = Kind::Data;
-        hot.hops = 0;
         hot.lane = match hot.size {
-            size if size == self.size_full => 0,
+            size if u32::from(size) == self.size_full => 0,
             ACK_SIZE => 1,
             _ => 2,
         };
@@ -179,9 +177,8 @@ impl Sim {
             let cost = unit.step_cost(step, qp);
             if let Step::Frame(_) = step {
                 let id = self.take_frame(h);
-                self.packets.hot[id as usize].at = self.now + cost;
                 if let Some(unit) = &mut self.hosts[h as usize].unit {
-                    unit.tx.row.push_back(id);
+                    unit.tx.row.push_back((self.now + cost, id));
                 }
             }
             if cost > 0 {
@@ -201,8 +198,8 @@ impl Sim {
             return;
         }
         let Some(unit) = self.hosts[h as usize].unit.as_mut() else { return };
-        if let Some(&id) = unit.tx.row.front()
-            && self.packets.hot[id as usize].at <= self.now
+        if let Some(&(at, id)) = unit.tx.row.front()
+            && at <= self.now
         {
             unit.tx.row.pop_front();
             self.transmit(up, id);
@@ -221,8 +218,7 @@ impl Sim {
         let Some(unit) = self.hosts[h as usize].unit.as_mut() else { return };
         let cost = unit.receive_cost(qp, atomic);
         unit.rx.free_at = unit.rx.free_at.max(self.now) + cost;
-        self.packets.hot[id as usize].at = unit.rx.free_at;
-        unit.rx.row.push_back(id);
+        unit.rx.row.push_back((unit.rx.free_at, id));
         if unit.rx.row.len() == 1 {
             self.events.set_timer(self.base_rx + h, unit.rx.free_at);
         }
@@ -230,9 +226,9 @@ impl Sim {
 
     pub(crate) fn on_hardware_received(&mut self, h: u32) {
         let Some(unit) = self.hosts[h as usize].unit.as_mut() else { return };
-        let Some(id) = unit.rx.row.pop_front() else { return };
-        if let Some(next) = unit.rx.row.front() {
-            self.events.set_timer(self.base_rx + h, self.packets.hot[*next as usize].at);
+        let Some((_, id)) = unit.rx.row.pop_front() else { return };
+        if let Some((at, _)) = unit.rx.row.front() {
+            self.events.set_timer(self.base_rx + h, *at);
         }
         self.deliver(h, id);
     }

@@ -15,6 +15,11 @@ use std::collections::BinaryHeap;
 
 /// Lanes at most.
 pub const LANES: usize = 16;
+/// How far ahead in a lane memory is asked for, in events: what an event's own words name, and what
+/// that names.
+const SOON: u32 = 2;
+/// See [`SOON`].
+const LATER: u32 = 5;
 /// An event that belongs to no lane.
 pub const NO_LANE: u8 = u8::MAX;
 /// Time of a timer that is not set.
@@ -125,6 +130,9 @@ pub struct Events {
     timer_base: u32,
     timers: Vec<u64>,
     popped: u64,
+    /// Events that come soon and later in the lane of the last event taken, or old ones.
+    pub(crate) soon: Event,
+    pub(crate) later: Event,
 }
 
 impl Events {
@@ -141,6 +149,8 @@ impl Events {
             timer_base,
             timers: vec![NEVER; timers as usize],
             popped: 0,
+            soon: BLANK,
+            later: BLANK,
         }
     }
 
@@ -254,6 +264,8 @@ impl Events {
         row.head = row.head.wrapping_add(1);
         row.len -= 1;
         let next = row.ring[row.slot(0)];
+        self.soon = row.ring[row.slot(SOON)];
+        self.later = row.ring[row.slot(LATER)];
         self.heads[lane] = if row.len == 0 { NO_KEY } else { key(next.at, next.source) };
         self.popped += 1;
         event

@@ -209,7 +209,7 @@ impl Rule {
         let is = |wanted: Option<u32>, value: u32| wanted.is_none_or(|w| w == value);
         let meets = self.kind.matches(packet.bth.opcode)
             && is(self.link, link)
-            && is(self.src, hot.src)
+            && is(self.src, crate::host::host_of(&packet.flow.src))
             && is(self.dst, hot.dst)
             && is(self.qp, packet.bth.dest_qp.get())
             && is(self.psn, packet.bth.psn.get());

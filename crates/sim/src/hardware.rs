@@ -49,8 +49,8 @@ impl Profile {
 pub struct Side {
     /// Busy until then, in ps.
     pub free_at: u64,
-    /// Packets whose cost is not paid yet, in order.
-    pub row: std::collections::VecDeque<u32>,
+    /// Packets in order, each with the time when its cost is paid, in ps.
+    pub row: std::collections::VecDeque<(u64, u32)>,
 }
 
 /// The hardware of one NIC.

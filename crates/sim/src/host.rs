@@ -119,6 +119,14 @@ impl Host {
         })
     }
 
+    /// Asks for what a frame needs first.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        crate::prefetch::prefetch(&self.nic);
+        crate::prefetch::prefetch(&self.up);
+        crate::prefetch::prefetch(&self.cq);
+    }
+
     /// Registers the region that flows read and write.
     pub fn register(&mut self, buffer: &Buffer) -> Result<(), Error> {
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;

@@ -20,6 +20,8 @@ pub mod memory;
 mod network;
 pub mod oracle;
 pub mod packet;
+#[allow(unsafe_code, reason = "one prefetch instruction")]
+mod prefetch;
 pub mod record;
 pub mod scenario;
 pub mod sim;

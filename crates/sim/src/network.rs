@@ -12,7 +12,7 @@ impl Sim {
     pub(crate) fn transmit(&mut self, l: u32, id: u32) {
         let hot = &mut self.packets.hot[id as usize];
         let link = &mut self.links[l as usize];
-        let at = link.send(self.now, hot.size);
+        let at = link.send(self.now, u32::from(hot.size));
         hot.epoch = link.epoch;
         let lane = if link.busy || hot.lane > 1 { NO_LANE } else { link.lanes.saturating_add(hot.lane * 2) };
         if !link.busy {
@@ -69,8 +69,7 @@ impl Sim {
         if hot.kind != Kind::Data {
             return self.on_pause(l, id);
         }
-        hot.hops += 1;
-        self.trace.add(self.now, l, hot.id, hot.psn_opcode);
+        self.trace.add(self.now, l, hot.digest);
         self.stats.link_hops += 1;
         if to & HOST != 0 {
             self.on_host_arrival(to & !HOST, id);
@@ -107,7 +106,7 @@ impl Sim {
         let spray = if self.spray { self.switches.rng.u32(..) } else { 0 };
         let hot = &mut self.packets.hot[id as usize];
         hot.entered = l;
-        let (class, size) = (usize::from(hot.class), hot.size);
+        let (class, size) = (usize::from(hot.class), u32::from(hot.size));
         let out = self.routes.next(s, hot.dst, hot.hash ^ spray);
         let link = &self.links[out as usize];
         if !link.busy && link.waiting == 0 && link.paused >> class & 1 == 0 {
@@ -166,7 +165,7 @@ impl Sim {
     fn send_pause(&mut self, l: u32, class: u8, kind: Kind) {
         let id = self.packets.take();
         let hot = &mut self.packets.hot[id as usize];
-        hot.size = PAUSE_BYTES;
+        hot.size = PAUSE_BYTES as u16;
         hot.class = class;
         hot.kind = kind;
         hot.lane = 2;

@@ -1,5 +1,6 @@
-//! Packets on their way: what every hop reads in one cache line, what only the ends read beside it.
+//! Packets on their way: what every hop reads in half a cache line, what only the ends read beside it.
 
+use crate::prefetch::prefetch;
 use adverb_wire::Packet;
 
 /// No packet.
@@ -28,59 +29,47 @@ pub enum Kind {
     Resume,
 }
 
-/// Read at every hop.
+/// Read at every hop; two share a cache line.
 #[derive(Clone, Copy, Debug)]
-#[repr(C, align(64))]
+#[repr(C, align(32))]
 pub struct Hot {
-    /// When the NIC's hardware is done with it, in ps.
-    pub at: u64,
+    /// Number in order of injection, PSN and opcode, for the trace.
+    pub digest: u64,
     /// The packet behind it in its queue.
     pub next: u32,
-    /// Bytes that it takes on a link, framing included.
-    pub size: u32,
     /// Destination host.
     pub dst: u32,
     /// Hash of its flow, for the choice among equal paths.
     pub hash: u32,
     /// Link on which it entered the switch that it waits in.
     pub entered: u32,
-    /// Number in order of injection.
-    pub id: u32,
-    /// PSN in the low 24 bits, opcode above.
-    pub psn_opcode: u32,
-    /// Source host.
-    pub src: u32,
+    /// Bytes that it takes on a link, framing included.
+    pub size: u16,
+    /// How often the link that it is on had failed when it was sent.
+    pub epoch: u16,
     /// Traffic class.
     pub class: u8,
     /// `FLAG_*`.
     pub flags: u8,
     /// What it is.
     pub kind: Kind,
-    /// Links crossed.
-    pub hops: u8,
-    /// How often the link that it is on had failed when it was sent.
-    pub epoch: u16,
     /// Which lane of a link's events it takes: 0 for full packets, 1 for acknowledgements, 2 for none.
     pub lane: u8,
 }
 
-const _: () = assert!(core::mem::size_of::<Hot>() == 64);
+const _: () = assert!(core::mem::size_of::<Hot>() == 32);
 
 const BLANK: Hot = Hot {
-    at: 0,
+    digest: 0,
     next: NONE,
-    size: 0,
     dst: 0,
     hash: 0,
     entered: 0,
-    id: 0,
-    psn_opcode: 0,
-    src: 0,
+    size: 0,
+    epoch: 0,
     class: 0,
     flags: 0,
     kind: Kind::Data,
-    hops: 0,
-    epoch: 0,
     lane: 2,
 };
 
@@ -150,6 +139,16 @@ impl Packets {
     pub fn payload(&self, id: u32) -> Option<&[u8]> {
         let carried = self.hot[id as usize].flags & FLAG_PAYLOAD != 0;
         carried.then(|| self.payload[id as usize].as_slice())
+    }
+
+    /// Asks for a packet's cold part.
+    #[inline]
+    pub(crate) fn prefetch(&self, id: u32) {
+        if let Some(packet) = self.cold.get(id as usize) {
+            prefetch(&packet.flow);
+            prefetch(&packet.bth);
+            prefetch(&packet.payload_len);
+        }
     }
 
     /// Packets that exist now.

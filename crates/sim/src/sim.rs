@@ -9,10 +9,11 @@ use crate::faults::Faults;
 use crate::flows::Flows;
 use crate::hardware::{Profile, Unit};
 use crate::host::{Host, Transport};
-use crate::link::{FRAMING, LINK_FAULTS, Link};
+use crate::link::{FRAMING, HOST, LINK_FAULTS, Link};
 use crate::memory::Buffer;
 use crate::oracle::Oracle;
 use crate::packet::Packets;
+use crate::prefetch::prefetch;
 use crate::record::{Samples, Stats};
 use crate::switch::{SwitchConfig, Switches};
 use crate::topology::{Routes, Topology};
@@ -222,9 +223,33 @@ impl Sim {
                 return false;
             };
             self.now = event.at;
+            self.look_ahead();
             self.handle(event.source, event.word);
         }
         true
+    }
+
+    /// Asks for the memory of coming events: first the link and the packet, then what they lead to.
+    #[inline(always)]
+    fn look_ahead(&self) {
+        let later = self.events.later;
+        let link = if later.source < self.base_free { later.source } else { later.source - self.base_free };
+        if let Some(link) = self.links.get(link as usize) {
+            prefetch(link);
+        }
+        if let Some(hot) = self.packets.hot.get(later.word as usize) {
+            prefetch(hot);
+        }
+        let soon = self.events.soon;
+        if soon.source < self.base_free
+            && let Some(link) = self.links.get(soon.source as usize)
+            && link.to & HOST != 0
+        {
+            self.packets.prefetch(soon.word);
+            if let Some(host) = self.hosts.get((link.to & !HOST) as usize) {
+                host.prefetch();
+            }
+        }
     }
 
     #[inline(always)]

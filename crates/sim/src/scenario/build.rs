@@ -71,7 +71,7 @@ impl TopologyTable {
                 }
                 t
             }
-            "cables" => self.from_cables()?,
+            "cables" => self.listed_cables()?,
             other => {
                 let why = format!(
                     "`{other}` is not one of two-hosts, star, dumbbell, leaf-spine, fat-tree, cables"
@@ -85,7 +85,7 @@ impl TopologyTable {
         Ok(t)
     }
 
-    fn from_cables(&self) -> Result<Topology, Error> {
+    fn listed_cables(&self) -> Result<Topology, Error> {
         let entries = self.cables.as_deref().unwrap_or_default();
         let mut t = Topology {
             hosts: need("topology.hosts", self.hosts)?,

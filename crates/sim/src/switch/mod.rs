@@ -207,7 +207,7 @@ impl Switches {
     #[inline]
     pub fn enqueue(&mut self, packets: &mut Packets, links: &mut [Link], s: u32, out: u32, id: u32) {
         let hot = &mut packets.hot[id as usize];
-        let (class, size, entered) = (usize::from(hot.class), hot.size, hot.entered);
+        let (class, size, entered) = (usize::from(hot.class), u32::from(hot.size), hot.entered);
         let queue = &mut self.queues[out as usize * self.classes + class];
         queue.depth += size;
         queue.depth_max = queue.depth_max.max(queue.depth);
@@ -243,9 +243,10 @@ impl Switches {
         };
         let hot = &packets.hot[id as usize];
         let link = &mut links[out as usize];
-        queue.depth -= hot.size;
-        self.ingress[hot.entered as usize * self.classes + class].bytes -= hot.size;
-        self.used[link.from as usize] -= hot.size;
+        let size = u32::from(hot.size);
+        queue.depth -= size;
+        self.ingress[hot.entered as usize * self.classes + class].bytes -= size;
+        self.used[link.from as usize] -= size;
         link.waiting -= 1;
         if queue.row.is_empty() {
             link.queued &= !(1 << class);
@@ -263,9 +264,9 @@ impl Switches {
                 let row = out * self.classes + class;
                 let mut depth = 0;
                 self.for_each(packets, out as u32, class, |hot| {
-                    depth += hot.size;
+                    depth += u32::from(hot.size);
                     waiting += 1;
-                    ingress[hot.entered as usize * self.classes + class] += hot.size;
+                    ingress[hot.entered as usize * self.classes + class] += u32::from(hot.size);
                 });
                 assert_eq!(depth, self.queues[row].depth, "bytes that wait for link {out}");
                 used[links[out].from as usize] += depth;
