@@ -10,6 +10,7 @@ Each case prints one line. The last line is `N passed, N failed, N skipped`; the
 
 import argparse
 import os
+import signal
 import sys
 
 import harness
@@ -37,6 +38,8 @@ def main():
         for case in cases:
             print(case.name)
         return 0
+    # Told to end, it ends as after an exception: the running case's processes are killed.
+    signal.signal(signal.SIGTERM, lambda signum, _frame: sys.exit(128 + signum))
     if not os.access(harness.ADVERB, os.X_OK):
         print(f"{harness.ADVERB} is not there: run `make build` first, or set ADVERB_BIN", file=sys.stderr)
         return 2

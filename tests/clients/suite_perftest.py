@@ -34,7 +34,7 @@ def program(operation, kind, service="RC", extra=(), size=None, iterations=200):
 
 def result_rows(text):
     """The rows of numbers that perftest prints under its header."""
-    return re.findall(r"^ \d+[ \t]+\d+(?:[ \t]+[\d.inf-]+)+[ \t]*$", text, re.M)
+    return re.findall(r"^ \d+[ \t]+\d+(?:[ \t]+[\d.infa-]+)+[ \t]*$", text, re.M)
 
 
 def expect_results(client, rows):
