@@ -15,17 +15,18 @@ use std::collections::BinaryHeap;
 
 /// Lanes at most.
 pub const LANES: usize = 16;
-/// How far ahead in a lane memory is asked for, in events: what an event's own words name, and what
-/// that names.
-const SOON: u32 = 2;
-/// See [`SOON`].
+/// How far ahead in a lane memory is asked for, in events.
 const LATER: u32 = 5;
 /// An event that belongs to no lane.
 pub const NO_LANE: u8 = u8::MAX;
 /// Time of a timer that is not set.
 const NEVER: u64 = u64::MAX;
 /// First key of an empty lane.
-const NO_KEY: u128 = u128::MAX;
+const NO_KEY: u64 = u64::MAX;
+/// Bits of a key that are the source.
+const SOURCE_BITS: u32 = 20;
+/// Times within a span of this many ps from the base have keys: 8.8 s.
+const SPAN: u64 = 1 << (63 - SOURCE_BITS);
 
 /// An event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,15 +46,17 @@ struct Lane {
     head: u32,
     len: u32,
     /// Key of the last event ever entered.
-    last: u128,
+    last: u64,
 }
 
 const BLANK: Event = Event { at: 0, source: 0, word: 0 };
 
-/// What events are ordered by.
+/// What events are ordered by, time relative to a base in the upper bits. Later than [`SPAN`] after the
+/// base, all keys are equal, and greater than all others.
 #[inline]
-const fn key(at: u64, source: u32) -> u128 {
-    (at as u128) << 32 | source as u128
+fn key(base: u64, at: u64, source: u32) -> u64 {
+    let ahead = at.saturating_sub(base);
+    if ahead >= SPAN { NO_KEY - 1 } else { ahead << SOURCE_BITS | u64::from(source) }
 }
 
 impl Lane {
@@ -74,7 +77,7 @@ impl Lane {
         while index > 0 {
             let (here, before) = (self.slot(index), self.slot(index - 1));
             let other = self.ring[before];
-            if key(other.at, other.source) <= key(event.at, event.source) {
+            if (other.at, other.source) <= (event.at, event.source) {
                 break;
             }
             self.ring[here] = other;
@@ -118,39 +121,41 @@ impl PartialOrd for Odd {
 /// See the top of the file.
 pub struct Events {
     /// Key of each lane's first event.
-    heads: [u128; LANES],
+    heads: [u64; LANES],
     lanes: [Lane; LANES],
     /// Lanes in use: a multiple of four.
     used: usize,
+    /// What keys count from, in ps.
+    base: u64,
     /// Key of the heap's first event, or an earlier one.
-    heap_min: u128,
+    heap_min: u64,
     heap: BinaryHeap<Odd>,
     sequence: u64,
     /// First source that is a timer, and when each timer is set to.
     timer_base: u32,
     timers: Vec<u64>,
     popped: u64,
-    /// Events that come soon and later in the lane of the last event taken, or old ones.
-    pub(crate) soon: Event,
-    pub(crate) later: Event,
+    /// Events that come later in the lanes of the last three events taken, or old ones.
+    pub(crate) asked: [Event; 3],
 }
 
 impl Events {
     /// A queue of `lanes` lanes, in which the sources from `timer_base` on are timers, `timers` of them.
     pub fn new(lanes: usize, timer_base: u32, timers: u32) -> Events {
+        assert!(timer_base as u64 + u64::from(timers) < 1 << SOURCE_BITS, "sources fit a key");
         assert!(lanes <= LANES, "no more lanes than there may be");
         Events {
             heads: [NO_KEY; LANES],
             lanes: core::array::from_fn(|_| Lane::new()),
             used: lanes.max(1).next_multiple_of(4),
+            base: 0,
             heap_min: NO_KEY,
             heap: BinaryHeap::new(),
             sequence: 0,
             timer_base,
             timers: vec![NEVER; timers as usize],
             popped: 0,
-            soon: BLANK,
-            later: BLANK,
+            asked: [BLANK; 3],
         }
     }
 
@@ -167,7 +172,10 @@ impl Events {
         if lane >= self.used {
             return self.push_heap(event);
         }
-        let this = key(at, source);
+        if at - self.base >= SPAN {
+            return self.push_heap(event);
+        }
+        let this = (at - self.base) << SOURCE_BITS | u64::from(source);
         let row = &mut self.lanes[lane];
         if this < row.last || row.len as usize == row.ring.len() {
             return self.push_odd(lane, event);
@@ -187,18 +195,35 @@ impl Events {
         if row.len as usize == row.ring.len() {
             row.grow();
         }
-        if row.last >> 32 > u128::from(event.at) {
+        let this = key(self.base, event.at, event.source);
+        if row.last >> SOURCE_BITS > this >> SOURCE_BITS {
             return self.push_heap(event);
         }
-        row.last = row.last.max(key(event.at, event.source));
+        row.last = row.last.max(this);
         row.sort_in(event);
         let first = row.ring[row.slot(0)];
-        self.heads[lane] = key(first.at, first.source);
+        self.heads[lane] = key(self.base, first.at, first.source);
+    }
+
+    /// Counts keys from `at` on; no event is earlier.
+    #[cold]
+    fn rebase(&mut self, at: u64) {
+        self.base = at;
+        for (row, head) in self.lanes.iter_mut().zip(&mut self.heads) {
+            row.last = 0;
+            *head = NO_KEY;
+            if row.len > 0 {
+                let (first, last) = (row.ring[row.slot(0)], row.ring[row.slot(row.len - 1)]);
+                *head = key(at, first.at, first.source);
+                row.last = key(at, last.at, last.source);
+            }
+        }
+        self.heap_min = self.heap.peek().map_or(NO_KEY, |odd| key(at, odd.event.at, odd.event.source));
     }
 
     #[cold]
     fn push_heap(&mut self, event: Event) {
-        self.heap_min = self.heap_min.min(key(event.at, event.source));
+        self.heap_min = self.heap_min.min(key(self.base, event.at, event.source));
         self.heap.push(Odd { event, sequence: self.sequence });
         self.sequence += 1;
     }
@@ -225,7 +250,7 @@ impl Events {
 
     /// The lane whose first event is the earliest, and that event's key.
     #[inline]
-    fn earliest(&self) -> (usize, u128) {
+    fn earliest(&self) -> (usize, u64) {
         let four = |base: usize| {
             let h = &self.heads[base..base + 4];
             let a = if h[1] < h[0] { (base + 1, h[1]) } else { (base, h[0]) };
@@ -251,10 +276,23 @@ impl Events {
         if self.heap_min <= first {
             return self.pop_with_heap(lane, first, end);
         }
-        if first > key(end, u32::MAX) {
+        let event = self.take(lane);
+        if event.at > end {
+            self.put_back(lane, event);
             return None;
         }
-        Some(self.take(lane))
+        Some(event)
+    }
+
+    #[cold]
+    fn put_back(&mut self, lane: usize, event: Event) {
+        let row = &mut self.lanes[lane];
+        row.head = row.head.wrapping_sub(1);
+        row.len += 1;
+        let slot = row.slot(0);
+        row.ring[slot] = event;
+        self.heads[lane] = key(self.base, event.at, event.source);
+        self.popped -= 1;
     }
 
     #[inline]
@@ -264,40 +302,54 @@ impl Events {
         row.head = row.head.wrapping_add(1);
         row.len -= 1;
         let next = row.ring[row.slot(0)];
-        self.soon = row.ring[row.slot(SOON)];
-        self.later = row.ring[row.slot(LATER)];
-        self.heads[lane] = if row.len == 0 { NO_KEY } else { key(next.at, next.source) };
+        self.asked = [self.asked[1], self.asked[2], row.ring[row.slot(LATER)]];
+        // What a lane holds lies within the span.
+        let after = next.at.wrapping_sub(self.base) << SOURCE_BITS | u64::from(next.source);
+        self.heads[lane] = if row.len == 0 { NO_KEY } else { after };
         self.popped += 1;
         event
     }
 
     #[cold]
-    fn pop_with_heap(&mut self, lane: usize, first: u128, end: u64) -> Option<Event> {
+    fn pop_with_heap(&mut self, lane: usize, first: u64, end: u64) -> Option<Event> {
         while let Some(&Odd { event, .. }) = self.heap.peek() {
             if event.source >= self.timer_base && self.timer(event.source) != event.at {
                 self.heap.pop();
                 continue;
             }
-            let this = key(event.at, event.source);
-            self.heap_min = this;
-            if first < this {
+            self.heap_min = key(self.base, event.at, event.source);
+            if first < self.heap_min {
                 break;
             }
             if event.at > end {
                 return None;
             }
             self.heap.pop();
-            self.heap_min = self.heap.peek().map_or(NO_KEY, |odd| key(odd.event.at, odd.event.source));
             if event.source >= self.timer_base {
                 self.cancel_timer(event.source);
             }
             self.popped += 1;
+            // Far from the base, so that lanes can be used again.
+            if event.at - self.base >= SPAN / 2 {
+                self.rebase(event.at);
+            } else {
+                let next = self.heap.peek();
+                self.heap_min = next.map_or(NO_KEY, |odd| key(self.base, odd.event.at, odd.event.source));
+            }
             return Some(event);
         }
         if self.heap.is_empty() {
             self.heap_min = NO_KEY;
         }
-        if first == NO_KEY || first > key(end, u32::MAX) { None } else { Some(self.take(lane)) }
+        if first == NO_KEY {
+            return None;
+        }
+        let event = self.take(lane);
+        if event.at > end {
+            self.put_back(lane, event);
+            return None;
+        }
+        Some(event)
     }
 }
 

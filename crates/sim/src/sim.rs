@@ -232,7 +232,7 @@ impl Sim {
     /// Asks for the memory of coming events: first the link and the packet, then what they lead to.
     #[inline(always)]
     fn look_ahead(&self) {
-        let later = self.events.later;
+        let [soon, _, later] = self.events.asked;
         let link = if later.source < self.base_free { later.source } else { later.source - self.base_free };
         if let Some(link) = self.links.get(link as usize) {
             prefetch(link);
@@ -240,7 +240,6 @@ impl Sim {
         if let Some(hot) = self.packets.hot.get(later.word as usize) {
             prefetch(hot);
         }
-        let soon = self.events.soon;
         if soon.source < self.base_free
             && let Some(link) = self.links.get(soon.source as usize)
             && link.to & HOST != 0
