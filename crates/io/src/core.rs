@@ -12,6 +12,8 @@ const SEND_BUDGET: usize = 512;
 const BURSTS: usize = 8;
 /// After a burst of fewer frames, nothing more is expected yet.
 const BURST_FULL: usize = 16;
+/// Rounds that a NIC makes at most before it closes, however many frames keep coming.
+const FINAL_ROUNDS: usize = 64;
 
 /// Receives events while the NIC is locked: it may only queue them and signal.
 pub type OnEvent = Box<dyn Fn(Event) + Send + Sync>;
@@ -144,6 +146,24 @@ impl Core {
             }
         }
         done
+    }
+
+    /// The last rounds before the port closes. What was sent is on its way, whatever delays it; and datagrams
+    /// that the kernel holds may be for other processes of the address: nobody would repeat a peer's last
+    /// acknowledgement, or a message without one, that this process took along.
+    pub fn finish(&mut self) {
+        let now = self.clock.now();
+        for _ in 0..FINAL_ROUNDS {
+            self.transmit(now);
+            let Some(port) = &mut self.port else { return };
+            port.hurry();
+            port.flush(now, &mut self.nic);
+            if port.receive(now, &mut self.nic, true) == 0 {
+                break;
+            }
+        }
+        self.transmit(now);
+        self.settle();
     }
 
     /// Takes completions that are there.

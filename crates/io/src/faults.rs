@@ -136,6 +136,15 @@ impl<T: Clone> Lane<T> {
         }
     }
 
+    /// Lets everything go on at once, for a sender that ends: what it sent was on its way already.
+    pub fn hurry(&mut self) {
+        let held = self.held.drain(..).map(|(_, _, parcel)| (Instant::ZERO, parcel));
+        self.queue.extend(held);
+        for (due, _) in &mut self.queue {
+            *due = Instant::ZERO;
+        }
+    }
+
     /// When [`next`](Self::next) will have a frame even if none is admitted before.
     pub fn next_deadline(&self) -> Option<Instant> {
         let held = self.held.iter().map(|(_, deadline, _)| *deadline).min();
@@ -196,6 +205,20 @@ mod tests {
         }
         assert_eq!(lane.next_deadline(), None);
         (out, lane.counts())
+    }
+
+    #[test]
+    fn an_ending_sender_lets_everything_go() {
+        let mut lane = Lane::new(&settings("delay=10ms,reorder=0.5"), Direction::Tx, 1);
+        for i in 0..20 {
+            lane.admit(at(0), parcel(i));
+        }
+        assert!(lane.next(at(1)).is_none());
+        lane.hurry();
+        let mut tags: Vec<u32> = std::iter::from_fn(|| lane.next(at(1))).map(|p| p.tag).collect();
+        tags.sort_unstable();
+        assert_eq!(tags, (0..20).collect::<Vec<_>>());
+        assert_eq!(lane.next_deadline(), None);
     }
 
     #[test]

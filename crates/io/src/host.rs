@@ -68,8 +68,7 @@ impl Shared {
             return;
         }
         let mut core = self.lock();
-        let now = core.clock.now();
-        core.transmit(now);
+        core.finish();
         let Some(port) = core.port.take() else { return };
         let text = self.counters_file.as_deref().map(|path| (path, counters(&core, &port, is_json(path))));
         drop(port);

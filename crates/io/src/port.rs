@@ -262,6 +262,13 @@ impl Port {
         }
     }
 
+    /// Sends at once what the faults hold back.
+    pub fn hurry(&mut self) {
+        if let Some(slow) = &mut self.slow {
+            slow.tx.hurry();
+        }
+    }
+
     /// Unblocks the paths that have room again.
     #[inline]
     pub fn unblock(&mut self, now: Instant, nic: &mut Nic) {
