@@ -92,7 +92,8 @@ pub enum Step {
 /// The NIC.
 pub struct Nic {
     pub(crate) config: NicConfig,
-    pub(crate) qps: Slab<QpId, Qp>,
+    /// Boxed, so that a table that grows leaves no room for twice as many.
+    pub(crate) qps: Slab<QpId, Box<Qp>>,
     pub(crate) shared: Shared,
     pub(crate) ready: Ready,
     pub(crate) timers: Timers,

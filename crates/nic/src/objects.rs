@@ -190,7 +190,7 @@ impl Nic {
         let mut qp = Qp::new(init, pd, cqs, srq_sge)?;
         qp.requester.window = crate::congestion::Window::new(self.config.max_unacked_packets)
             .asking_every(self.config.ack_every);
-        let id = self.qps.insert(qp)?;
+        let id = self.qps.insert(Box::new(qp))?;
         let number = match init.qp_type {
             QpType::Gsi => QpNumber::GSI,
             _ => QpNumber::new(self.config.qpn_base | id.index),
