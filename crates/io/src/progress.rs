@@ -17,6 +17,7 @@
 
 use crate::core::{Core, Done};
 use crate::host::Shared;
+use crate::rings::{ANYTHING, REQUESTS};
 use crate::sys;
 use adverb_wire::{Duration, Instant};
 use std::hint::spin_loop;
@@ -165,7 +166,8 @@ fn arm(shared: &Shared, core: &mut Core) -> bool {
     let armed = shared.member.own_armed();
     for _ in 0..3 {
         shared.state.armed.store(true, Ordering::Relaxed);
-        armed.store(1, Ordering::SeqCst);
+        let wants = if core.nic.awaits_acknowledgement() { ANYTHING } else { REQUESTS };
+        armed.store(wants, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         if !core.has_ring_work() {
             return true;

@@ -10,7 +10,7 @@ use crate::shm::{Mirror, anonymous_file};
 use crate::sys;
 use crate::wake::Bell;
 use adverb_nic::memory::Gather;
-use adverb_wire::{Duration, Instant, Packet};
+use adverb_wire::{Duration, Instant, Operation, Packet, Syndrome};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -52,6 +52,8 @@ struct OpenRing {
     /// Opened when it is rung first.
     bell: Option<Bell>,
     dirty: bool,
+    /// Frames other than plain acknowledgements have been appended since the bell was last thought of.
+    urgent: bool,
     unsettled: bool,
     blocked: bool,
 }
@@ -80,6 +82,19 @@ pub struct Rings {
     life_checked: Instant,
 }
 
+/// A mailbox's word: nobody looks, and its owner wants to be woken for anything but plain acknowledgements.
+pub const REQUESTS: u32 = 1;
+/// The same, for acknowledgements too.
+pub const ANYTHING: u32 = 2;
+
+/// Whether a packet is more than a plain acknowledgement, which an application that neither polls nor waits
+/// has no use for now.
+#[inline]
+fn is_urgent(packet: &Packet) -> bool {
+    packet.bth.opcode.operation() != Operation::Acknowledge
+        || !matches!(packet.aeth.syndrome, Syndrome::Ack { .. })
+}
+
 impl Rings {
     /// No rings yet.
     pub fn new(member: Arc<Member>) -> Rings {
@@ -104,12 +119,12 @@ impl Rings {
     #[inline]
     pub fn send_packet(&mut self, to: Slot, packet: &Packet, payload: &Gather, n: &mut IoCounters) -> Sent {
         let len = packet.frame_len();
-        self.send(to, len, n, |producer| producer.push_packet(packet, payload))
+        self.send(to, len, is_urgent(packet), n, |producer| producer.push_packet(packet, payload))
     }
 
     /// Puts a complete frame into a process's ring.
     pub fn send_bytes(&mut self, to: Slot, frame: &[u8], n: &mut IoCounters) -> Sent {
-        self.send(to, frame.len(), n, |producer| producer.push_bytes(frame))
+        self.send(to, frame.len(), true, n, |producer| producer.push_bytes(frame))
     }
 
     #[inline]
@@ -117,6 +132,7 @@ impl Rings {
         &mut self,
         to: Slot,
         len: usize,
+        urgent: bool,
         n: &mut IoCounters,
         push: impl FnOnce(&mut Producer) -> Result<bool, Broken>,
     ) -> Sent {
@@ -140,6 +156,7 @@ impl Rings {
         }
         n.shm_tx_frames += 1;
         n.shm_tx_bytes += len as u64;
+        ring.urgent |= urgent;
         if !ring.dirty {
             ring.dirty = true;
             self.dirty.push(to);
@@ -164,6 +181,9 @@ impl Rings {
                 self.refuse(to, n);
                 return Sent::Dropped;
             }
+        }
+        if let Some(Outbound::Open(ring)) = &mut self.outbound[to.index()] {
+            ring.urgent = true;
         }
         if !self.publish_one(to, n) {
             return Sent::Dropped;
@@ -207,6 +227,7 @@ impl Rings {
                     generation,
                     bell: None,
                     dirty: false,
+                    urgent: false,
                     unsettled: false,
                     blocked: false,
                 })));
@@ -245,7 +266,7 @@ impl Rings {
             return false;
         }
         ring.producer.publish();
-        ring_if_armed(&self.member, to, ring.generation, &mut ring.bell, n);
+        ring_if_armed(&self.member, to, ring.urgent, ring.generation, &mut ring.bell, n);
         if !ring.unsettled {
             ring.unsettled = true;
             self.unsettled.push(to);
@@ -279,7 +300,8 @@ impl Rings {
         while let Some(to) = self.unsettled.pop() {
             if let Some(Outbound::Open(ring)) = &mut self.outbound[to.index()] {
                 ring.unsettled = false;
-                ring_if_armed(&self.member, to, ring.generation, &mut ring.bell, n);
+                ring_if_armed(&self.member, to, ring.urgent, ring.generation, &mut ring.bell, n);
+                ring.urgent = false;
             }
         }
     }
@@ -403,9 +425,17 @@ impl Rings {
 
 /// Rings a process's bell if it asked for that.
 #[inline]
-fn ring_if_armed(member: &Member, slot: Slot, generation: u64, bell: &mut Option<Bell>, n: &mut IoCounters) {
+fn ring_if_armed(
+    member: &Member,
+    slot: Slot,
+    urgent: bool,
+    generation: u64,
+    bell: &mut Option<Bell>,
+    n: &mut IoCounters,
+) {
     let armed = member.armed(slot);
-    if armed.load(Ordering::Relaxed) == 0 || armed.swap(0, Ordering::Relaxed) == 0 {
+    let wants = armed.load(Ordering::Relaxed);
+    if wants == 0 || (wants == REQUESTS && !urgent) || armed.swap(0, Ordering::Relaxed) == 0 {
         return;
     }
     n.bells_rung += 1;
@@ -437,11 +467,11 @@ fn drain(
         ring.consumer.skip(taken);
         count += 1;
         if ring.consumer.unreleased() >= RELEASE_BYTES && ring.consumer.release() {
-            ring_if_armed(member, ring.from, ring.generation, &mut ring.bell, n);
+            ring_if_armed(member, ring.from, true, ring.generation, &mut ring.bell, n);
         }
     }
     if count > 0 && ring.consumer.release() {
-        ring_if_armed(member, ring.from, ring.generation, &mut ring.bell, n);
+        ring_if_armed(member, ring.from, true, ring.generation, &mut ring.bell, n);
     }
     Ok(count)
 }

@@ -100,6 +100,8 @@ pub struct Nic {
     pub(crate) paths: Paths,
     pub(crate) groups: Groups,
     pub(crate) gsi: Option<QpId>,
+    /// Queue pairs that have more to send once something is acknowledged.
+    pub(crate) stalled: u32,
 }
 
 /// Life and data path.
@@ -116,6 +118,7 @@ impl Nic {
             paths: Paths::default(),
             groups: Groups::default(),
             gsi: None,
+            stalled: 0,
         }
     }
 
@@ -197,6 +200,9 @@ impl Nic {
                 SendStep::Idle if qp.owes() => {}
                 SendStep::Idle => {
                     qp.ready = false;
+                    let stalled = qp.sends() && (qp.requester.has_unsent() || qp.sq.has_unfetched());
+                    self.stalled = self.stalled + stalled as u32 - qp.stalled as u32;
+                    qp.stalled = stalled;
                     self.ready.pop();
                 }
             }
@@ -235,6 +241,13 @@ impl Nic {
     #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.timers.next()
+    }
+
+    /// Whether an acknowledgement would let something go on at once: a queue pair that has more to send, or
+    /// an application that waits for an event. Otherwise it can wait until somebody polls.
+    #[inline]
+    pub fn awaits_acknowledgement(&self) -> bool {
+        self.stalled > 0 || self.shared.armed_cqs > 0
     }
 
     /// Whether [`Nic::next_frame`] could produce something.

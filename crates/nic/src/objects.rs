@@ -47,7 +47,9 @@ impl Nic {
 
     /// Asks for an event at the next completion, or the next solicited one (IBTA 11.4.2.2).
     pub fn arm_cq(&mut self, cq: CqId, solicited_only: bool) -> Result<(), Error> {
-        self.shared.cqs.get_mut(cq).ok_or(Error::NoSuchObject)?.arm(solicited_only);
+        let queue = self.shared.cqs.get_mut(cq).ok_or(Error::NoSuchObject)?;
+        self.shared.armed_cqs += !queue.is_armed() as u32;
+        queue.arm(solicited_only);
         Ok(())
     }
 
@@ -57,6 +59,7 @@ impl Nic {
         if queue.users > 0 {
             return Err(Error::Busy);
         }
+        self.shared.armed_cqs -= queue.is_armed() as u32;
         self.shared.cqs.remove(cq);
         self.shared.pending.retain(|(id, _)| *id != cq);
         Ok(())
@@ -339,6 +342,7 @@ impl Nic {
         if parked {
             self.paths.unpark(path, id.index);
         }
+        self.stalled -= qp.stalled as u32;
         self.ready.remove(id.index);
         self.forget_completions(num, cqs.0, cqs.1);
         self.shared.memory.release_qp(num);

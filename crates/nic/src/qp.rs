@@ -24,6 +24,8 @@ pub(crate) struct Qp {
     pub ready: bool,
     /// Waiting for its path.
     pub parked: bool,
+    /// Has more to send, once something is acknowledged.
+    pub stalled: bool,
     /// The send queue is draining towards SQD.
     pub draining: bool,
     /// The communication-established event was raised.
@@ -102,6 +104,7 @@ impl Qp {
             qp_type: init.qp_type,
             ready: false,
             parked: false,
+            stalled: false,
             draining: false,
             heard: false,
             pd,

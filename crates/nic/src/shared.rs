@@ -25,6 +25,8 @@ pub(crate) struct Shared {
     /// Completions held back for a driver that steps the NIC; written at once otherwise.
     pub pending: VecDeque<(CqId, Entry)>,
     pub stepped: bool,
+    /// Completion queues armed for an event.
+    pub armed_cqs: u32,
     /// IRN's parameters; queue pairs have IRN state only on a NIC that offers it.
     pub irn: IrnConfig,
 }
@@ -42,6 +44,7 @@ impl Shared {
             counters: Counters::default(),
             pending: VecDeque::new(),
             stepped,
+            armed_cqs: 0,
         }
     }
 
@@ -67,7 +70,10 @@ impl Shared {
         let Some(queue) = self.cqs.get_mut(cq) else { return };
         match queue.add(entry) {
             Added::Quiet => {}
-            Added::Event => self.event(Event::Completion(cq)),
+            Added::Event => {
+                self.armed_cqs -= 1;
+                self.event(Event::Completion(cq));
+            }
             Added::Overrun => {
                 self.counters.cq_overruns += 1;
                 self.event(Event::CqError(cq));

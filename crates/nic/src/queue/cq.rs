@@ -102,6 +102,11 @@ impl Cq {
         self.entries.pop_front()
     }
 
+    /// Whether the next completion raises an event.
+    pub fn is_armed(&self) -> bool {
+        self.armed != Armed::No
+    }
+
     /// Asks for an event at the next (solicited) completion (IBTA 11.4.2.2). Arming for any completion
     /// is never weakened by arming for solicited ones.
     pub fn arm(&mut self, solicited_only: bool) {

@@ -148,6 +148,12 @@ impl Requester {
         self.head == self.tail
     }
 
+    /// Whether a WQE in flight has packets that have not been sent, or not again.
+    #[inline]
+    pub fn has_unsent(&self) -> bool {
+        self.cursor != self.tail
+    }
+
     /// Whether packets are out that have not been acknowledged.
     #[inline]
     pub fn awaits_acknowledgement(&self) -> bool {
