@@ -58,6 +58,7 @@ runner cargo cargo test --workspace --locked --no-fail-fast
 echo "== build"
 if make --no-print-directory build >"$logs/build.log" 2>&1; then
     runner clients tests/clients/run.py
+    runner interop tests/interop/run.py
 else
     tail -n 30 "$logs/build.log"
     echo "FAIL build: make build failed, so no client ran"
@@ -65,11 +66,11 @@ else
 fi
 
 # Every skip once more, together, with its reason.
-grep -h '^skip ' "$logs"/clients.log 2>/dev/null | sort | uniq -c | sort -rn | head -n 200 >"$logs/skips.log" || true
+grep -hE '^(skip |SKIPPED: )' "$logs"/{cargo,clients,interop}.log 2>/dev/null | sort | uniq -c | sort -rn | head -n 200 >"$logs/skips.log" || true
 if [ -s "$logs/skips.log" ]; then
     echo "== skipped, and why"
-    sed -E 's/^ *[0-9]+ skip //' "$logs/skips.log"
+    sed -E 's/^ *[0-9]+ (skip |SKIPPED: )//' "$logs/skips.log"
 fi
-grep -hE '^(FAIL |test .* FAILED|failed: )' "$logs"/{cargo,clients}.log 2>/dev/null | sed 's/^/failed above: /'
+grep -hE '^(FAIL |test .* FAILED|failed: )' "$logs"/{cargo,clients,interop}.log 2>/dev/null | sed 's/^/failed above: /'
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]
