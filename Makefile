@@ -23,7 +23,9 @@ demo:
 test:
 	@scripts/test.sh
 
-bench: build
+bench:
+	@scripts/setup.sh bench
+	@$(MAKE) --no-print-directory build
 	bench/run
 
 lint:

@@ -4,6 +4,7 @@
 #
 #   scripts/setup.sh         what `make demo` needs
 #   scripts/setup.sh test    what `make test` needs besides
+#   scripts/setup.sh bench   what `make bench` compares with
 set -euo pipefail
 
 # A program, header or directory that shows the package is there -> its Debian package.
@@ -21,8 +22,21 @@ test=(
     tshark=tshark
 )
 
+bench=(
+    /usr/bin/python3=python3
+    /usr/include/infiniband/verbs.h=libibverbs-dev
+    /usr/include/rdma/fabric.h=libfabric-dev
+    ucx_perftest=ucx-utils
+    iperf3=iperf3
+    fi_pingpong=libfabric-bin
+    valgrind=valgrind
+)
+
 wanted=("${demo[@]}")
-[ "${1:-demo}" = test ] && wanted+=("${test[@]}")
+case ${1:-demo} in
+    test) wanted+=("${test[@]}") ;;
+    bench) wanted+=("${bench[@]}") ;;
+esac
 
 is_there() {
     case $1 in
@@ -37,7 +51,7 @@ for pair in "${wanted[@]}"; do
 done
 
 if ! command -v cargo >/dev/null; then
-    echo "setup: cargo is not in PATH: install Rust (https://rustup.rs), then run this again" >&2
+    echo "setup: cargo is not in PATH: install Rust, then run this again" >&2
     exit 1
 fi
 [ ${#missing[@]} -eq 0 ] && exit 0
