@@ -454,7 +454,7 @@ pub(crate) fn wake(qp: &mut Qp, ready: &mut Ready) {
     }
     let sends = qp.sends() || qp.state == QpState::Sqd;
     let unsent = !qp.requester.is_empty() || qp.sq.has_unfetched();
-    if qp.owes() || (sends && unsent) {
+    if (sends && unsent) || qp.owes() {
         qp.ready = true;
         ready.push(qp.id.index);
     }

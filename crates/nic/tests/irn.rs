@@ -318,3 +318,414 @@ fn a_fetch_from_the_host_delays_what_is_sent_again() {
     }
     assert_eq!(took[1].as_ns(), took[0].as_ns() + 2000);
 }
+
+#[test]
+fn an_older_write_goes_under_newer_ones() {
+    let mut w = both(11);
+    let (a, _, ma, mb) = agreed(&mut w, &Link { mtu: Mtu::M256, ..Link::default() });
+    let (va, rkey) = mb.at(0);
+    // (from, length) of WRITEs, of which the first packet of each of the first two is lost; the second packet of the
+    // first one comes early.
+    let writes =
+        [(100, 400), (50, 200), (110, 20), (120, 30), (149, 1), (240, 20), (300, 0), (0, 60), (356, 100)];
+    let mut expected = vec![0; 1024];
+    for (i, (from, len)) in writes.into_iter().enumerate() {
+        ma.write(i * 1024, &vec![i as u8 + 1; len]);
+        expected[from..from + len].fill(i as u8 + 1);
+    }
+    let mut lost = vec![100, 102];
+    lose(&mut w, 0, move |p| {
+        let at = lost.iter().position(|psn| Psn::new(*psn) == p.bth.psn);
+        at.map(|i| lost.remove(i)).is_some()
+    });
+    for (i, (from, len)) in writes.into_iter().enumerate() {
+        w.send(0, a, wr(i as u64, SendOp::Write(va + from as u64, rkey), &[ma.sge(i * 1024, len)]));
+    }
+    for i in 0..writes.len() {
+        assert_eq!(w.completion(0).wr_id, i as u64);
+    }
+    assert_eq!(w.counter(1, "early_packets"), 8);
+    assert_eq!(mb.read(0, 1024), expected);
+}
+
+#[test]
+fn sends_find_their_receives_and_complete_in_order() {
+    let mut w = both(12);
+    let (a, b, ma, mb) = agreed(&mut w, &Link::default());
+    let data = pattern(5, 10_000);
+    ma.write(0, &data);
+    for i in 0..6 {
+        w.recv(1, b, i, &[mb.sge(i as usize * 4096, 1000), mb.sge(i as usize * 4096 + 1000, 3000)]);
+    }
+    let (va, rkey) = mb.at(40_000);
+    let mut lost = vec![100, 103, 105];
+    lose(&mut w, 0, move |p| {
+        let at = lost.iter().position(|psn| Psn::new(*psn) == p.bth.psn);
+        at.map(|i| lost.remove(i)).is_some()
+    });
+    let sges = |from: usize, len| [ma.sge(from, len)];
+    w.send(0, a, wr(1, SendOp::SendImm(11), &sges(0, 2500)));
+    w.send(0, a, wr(2, SendOp::WriteImm(va, rkey, 22), &sges(0, 1500)));
+    w.send(0, a, wr(3, SendOp::Send, &sges(100, 4000)));
+    w.send(0, a, wr(4, SendOp::WriteImm(va + 8192, rkey, 44), &sges(0, 0)));
+    w.send(0, a, wr(5, SendOp::Send, &sges(7, 0)));
+    // 100 to 102, 103 and 104, 105 to 108, 109, 110.
+    w.run(LATENCY.times(2));
+    assert!(w.poll(1).is_none(), "nothing completes before the first");
+    assert_eq!(w.counter(1, "early_packets"), 8);
+    for id in 1..=5 {
+        assert_eq!(w.completion(0).wr_id, id);
+    }
+    let expected = [
+        (0, CompletionOp::Recv, 2500, Some(11)),
+        (1, CompletionOp::RecvWriteImm, 1500, Some(22)),
+        (2, CompletionOp::Recv, 4000, None),
+        (3, CompletionOp::RecvWriteImm, 0, Some(44)),
+        (4, CompletionOp::Recv, 0, None),
+    ];
+    for expected in expected {
+        let c = w.completion(1);
+        let immediate = c.has_immediate.then_some(c.immediate);
+        assert_eq!((c.wr_id, c.op, c.byte_len, immediate), expected);
+    }
+    assert_eq!(mb.read(0, 2500), data[..2500]);
+    assert_eq!(mb.read(2 * 4096, 4000), data[100..4100]);
+    assert_eq!(mb.read(40_000, 1500), data[..1500]);
+    assert_eq!((w.counter(0, "retransmitted_packets"), w.counter(0, "timeouts")), (3, 0));
+}
+
+#[test]
+fn reads_and_atomics_wait_for_their_turn_and_what_follows_them_too() {
+    let mut w = both(13);
+    let (a, _, ma, mb) = agreed(&mut w, &Link::default());
+    ma.write(0, &[9; 64]);
+    let (va, rkey) = mb.at(0);
+    // A WRITE is lost, a READ of the same bytes and two atomics on them follow; then a WRITE over them.
+    lose_once(&mut w, 0, |p| p.bth.psn == Psn::new(100));
+    w.send(0, a, wr(1, SendOp::Write(va, rkey), &[ma.sge(0, 8)]));
+    w.send(0, a, wr(2, SendOp::Read(va, rkey), &[ma.sge(1024, 8)]));
+    w.send(0, a, wr(3, SendOp::FetchAdd { addr: va, rkey, add: 1 }, &[ma.sge(1032, 8)]));
+    w.send(0, a, wr(4, SendOp::FetchAdd { addr: va, rkey, add: 1 }, &[ma.sge(1040, 8)]));
+    w.send(0, a, wr(5, SendOp::Write(va, rkey), &[ma.sge(16, 4)]));
+    for id in 1..=5 {
+        assert_eq!(w.completion(0).wr_id, id);
+    }
+    let nines = u64::from_ne_bytes([9; 8]);
+    assert_eq!((ma.word(1032), ma.word(1040)), (nines, nines + 1));
+    let mut last = (nines + 2).to_ne_bytes();
+    last[..4].fill(9);
+    assert_eq!(mb.read(0, 8), last);
+    assert_eq!((w.counter(1, "early_packets"), w.counter(1, "early_refused")), (3, 1));
+    assert_eq!(w.counter(0, "timeouts"), 0);
+}
+
+#[test]
+fn a_lost_answer_is_sent_again_alone() {
+    let mut w = both(14);
+    w.keep_log = true;
+    let (a, _, ma, mb) = agreed(&mut w, &Link::default());
+    let data = pattern(4, 20_000);
+    mb.write(0, &data);
+    let (va, rkey) = mb.at(0);
+    lose_once(&mut w, 1, |p| p.bth.opcode.operation() == Operation::ReadResponseMiddle);
+    w.send(0, a, wr(1, SendOp::Read(va, rkey), &[ma.sge(0, 20_000)]));
+    w.send(0, a, wr(2, SendOp::Write(va + 30_000, rkey), &[ma.sge(30_000, 8)]));
+    assert_eq!((w.completion(0).wr_id, w.completion(0).wr_id), (1, 2));
+    assert_eq!(ma.read(0, 20_000), data);
+    assert_eq!((w.counter(1, "retransmitted_packets"), w.counter(1, "timeouts")), (1, 0));
+    assert_eq!(w.counter(0, "retransmitted_packets"), 0, "the request is not sent again");
+    let nacks =
+        w.log.iter().filter(|(n, p)| *n == 0 && p.bth.opcode.operation() == Operation::ReadAcknowledge);
+    assert!(
+        nacks.clone().any(|(_, p)| (p.bth.psn, p.sack) == (Psn::new(101), SackEth::new(0, Psn::new(102))))
+    );
+    // A lost answer of an atomic: no one else's answer tells, so the timer does; it is not executed again.
+    lose_once(&mut w, 1, |p| p.bth.opcode.operation() == Operation::AtomicAcknowledge);
+    w.send(0, a, wr(3, SendOp::FetchAdd { addr: va + 40_000, rkey, add: 7 }, &[ma.sge(40_000, 8)]));
+    assert_eq!(w.completion(0).wr_id, 3);
+    assert_eq!((mb.word(40_000), ma.word(40_000)), (7, 0));
+    w.run(Duration::from_ms(100));
+    assert!(w.nodes[1].nic.next_deadline().is_none_or(|at| at > w.now), "the answers are acknowledged");
+}
+
+#[test]
+fn lost_acknowledgements_cost_nothing_but_time() {
+    // All acknowledgements of one kind are lost for a while.
+    for lost in [Operation::Acknowledge, Operation::ReadAcknowledge] {
+        let mut w = both(15);
+        let (a, _, ma, mb) = agreed(&mut w, &Link { depth: 2, ..Link::default() });
+        let (va, rkey) = mb.at(0);
+        let mut left = 12;
+        w.drop_if = Some(Box::new(move |_, p| {
+            let drop = left > 0 && p.bth.opcode.operation() == lost;
+            left -= drop as u32;
+            drop
+        }));
+        for i in 0..20 {
+            let sges = [ma.sge(0, 3000)];
+            let op = if i % 2 == 0 { SendOp::Read(va, rkey) } else { SendOp::Write(va, rkey) };
+            w.send(0, a, wr(i, op, &sges));
+        }
+        for i in 0..20 {
+            let done = w.completion(0);
+            assert_eq!((done.wr_id, done.status), (i, Status::Success), "{lost:?}");
+        }
+    }
+}
+
+fn state(w: &World, node: usize, qp: QpId) -> QpState {
+    w.nodes[node].nic.query_qp(qp).unwrap().0.state
+}
+
+/// Work that ends in an error, by name; receives are posted by the caller.
+fn faulty<'a>(what: &str, mem: &Memory, sges: &'a [Sge]) -> SendWr<'a> {
+    let (va, rkey) = mem.at(0);
+    let op = match what {
+        "key" => SendOp::Write(va, Key(rkey.0 ^ 0x100)),
+        "bounds" => SendOp::Write(va + 65536 - 2000, rkey),
+        "read bounds" => SendOp::Read(va + 65536 - 2000, rkey),
+        "atomic" => SendOp::FetchAdd { addr: va + 4, rkey, add: 1 },
+        _ => SendOp::Send,
+    };
+    wr(3, op, sges)
+}
+
+/// Completions by node, states, and the bytes written.
+type Outcome = (Vec<(usize, u64, Status)>, [QpState; 2], Vec<u8>);
+
+/// Every completion of a run with a fault in its middle, and the states at the end.
+fn outcome(what: &str, irn: bool, lost: Option<u32>) -> Outcome {
+    let mut w = World::with_config(2, 16, |c| c.irn = irn.then(IrnConfig::paper));
+    let (a, b) = w.pair(QpType::Rc, CAPS, &Link { rnr_retries: 2, ..Link::default() });
+    w.run(Duration::from_us(100));
+    let (ma, mb) = (w.memory(0, 65536), w.memory(1, 65536));
+    ma.write(0, &pattern(8, 8192));
+    if what != "not ready" {
+        w.recv(1, b, 7, &[mb.sge(0, 2000)]);
+        w.recv(1, b, 8, &[mb.sge(4096, 2000)]);
+    }
+    if let Some(psn) = lost {
+        lose_once(&mut w, 0, move |p| p.bth.psn == Psn::new(psn));
+    }
+    let (va, rkey) = mb.at(8192);
+    let sges = [ma.sge(0, 3000)];
+    let small = [ma.sge(0, 8)];
+    w.send(0, a, wr(1, SendOp::Write(va, rkey), &sges));
+    w.send(0, a, wr(2, SendOp::Write(va + 4096, rkey), &sges));
+    w.send(0, a, faulty(what, &mb, if what == "atomic" { &small } else { &sges }));
+    w.send(0, a, wr(4, SendOp::Write(va + 12288, rkey), &small));
+    w.run(Duration::from_ms(1_000));
+    let mut all = Vec::new();
+    for node in [0, 1] {
+        while let Some(c) = w.poll(node) {
+            all.push((node, c.wr_id, c.status));
+        }
+    }
+    (all, [state(&w, 0, a), state(&w, 1, b)], mb.read(8192, 4096))
+}
+
+#[test]
+fn errors_are_those_of_plain_rc_whatever_is_lost() {
+    for what in ["key", "bounds", "read bounds", "atomic", "too long", "not ready"] {
+        let expected = outcome(what, false, None);
+        assert_ne!(expected.0[2].2, Status::Success);
+        // Nothing lost; a packet before the faulty one; the faulty one; one after it.
+        for lost in [None, Some(100), Some(104), Some(106), Some(107), Some(109)] {
+            assert_eq!(outcome(what, true, lost), expected, "{what}, {lost:?} lost");
+        }
+    }
+}
+
+#[test]
+fn a_receiver_that_is_not_ready_is_waited_for() {
+    let mut w = both(17);
+    let (a, b, ma, mb) = agreed(&mut w, &Link::default());
+    ma.write(0, b"late");
+    let (va, rkey) = mb.at(100);
+    w.send(0, a, wr(1, SendOp::Send, &[ma.sge(0, 4)]));
+    w.send(0, a, wr(2, SendOp::Send, &[ma.sge(0, 4)]));
+    w.send(0, a, wr(3, SendOp::Write(va, rkey), &[ma.sge(0, 4)]));
+    w.run(Duration::from_us(100));
+    assert!(w.poll(0).is_none());
+    assert!(w.counter(1, "rnr_naks_sent") >= 5, "one each 10 us");
+    w.recv(1, b, 1, &[mb.sge(0, 4)]);
+    w.recv(1, b, 2, &[mb.sge(4, 4)]);
+    for id in [1, 2, 3] {
+        assert_eq!(w.completion(0).wr_id, id);
+    }
+    assert_eq!((mb.read(0, 8), mb.read(100, 4)), (b"latelate".to_vec(), b"late".to_vec()));
+}
+
+#[test]
+fn silence_exhausts_the_retries_as_in_plain_rc() {
+    for read in [false, true] {
+        let mut w = both(18);
+        let (a, _, ma, mb) = agreed(&mut w, &Link::default());
+        // Of a READ, the acknowledgement comes, and no answer ever.
+        lose(&mut w, 1, move |p| !read || p.bth.opcode.operation().is_read_response());
+        let (va, rkey) = mb.at(0);
+        let start = w.now;
+        let op = if read { SendOp::Read(va, rkey) } else { SendOp::Write(va, rkey) };
+        w.send(0, a, wr(1, op, &[ma.sge(0, 3000)]));
+        assert_eq!(w.completion(0).status, Status::TransportRetryExceeded);
+        // Eight timeouts of 4.096 us * 2^8.
+        let took = w.now.since(start).as_ns();
+        assert!((8 * 1_048_576..9 * 1_048_576).contains(&took), "{took} ns");
+        let why = w.nodes[0].nic.next_explanation().unwrap();
+        assert_eq!(why.timer.unwrap().name, "local ACK timeout");
+        w.drop_if = None;
+        w.run(Duration::from_ms(10_000));
+        assert!(w.nodes.iter().all(|n| !n.nic.has_work()), "and then there is peace");
+        let last = w.counter(1, "tx_packets");
+        w.run(Duration::from_ms(10_000));
+        assert_eq!(w.counter(1, "tx_packets"), last);
+    }
+}
+
+#[test]
+fn memory_that_goes_away_under_a_read_fails_it() {
+    let mut w = both(19);
+    let (a, b, ma, mb) = agreed(&mut w, &Link::default());
+    let (va, rkey) = mb.at(0);
+    w.send(0, a, wr(1, SendOp::Read(va, rkey), &[ma.sge(0, 60_000)]));
+    w.transmit();
+    w.run(LATENCY.times(1));
+    // The request has come; its answers are about to leave.
+    let mut gone = false;
+    w.nodes[1].nic.memory().dereg_mr(mb.mr.id).map(|()| gone = true).unwrap();
+    assert!(gone);
+    w.send(0, a, wr(2, SendOp::Read(va, rkey), &[ma.sge(0, 60_000)]));
+    let done = w.completion(0);
+    assert!(matches!(done.status, Status::RemoteAccess | Status::Success), "{done:?}");
+    let second = w.completion(0);
+    assert_ne!(second.status, Status::Success);
+    w.run(Duration::from_ms(100));
+    assert_eq!((state(&w, 0, a), state(&w, 1, b)), (QpState::Err, QpState::Err));
+}
+
+#[test]
+fn a_queue_pair_lives_again_after_reset() {
+    let mut w = both(20);
+    let link = Link::default();
+    let (a, b, ma, mb) = agreed(&mut w, &link);
+    let (va, rkey) = mb.at(0);
+    for round in 0..3 {
+        lose_once(&mut w, 0, |p| p.bth.psn == Psn::new(101));
+        for i in 0..8 {
+            w.recv(1, b, i, &[mb.sge(4096, 3000)]);
+        }
+        w.send(0, a, wr(1, SendOp::Send, &[ma.sge(0, 3000)]));
+        w.send(0, a, wr(2, SendOp::Read(va, rkey), &[ma.sge(0, 3000)]));
+        assert_eq!((w.completion(0).wr_id, w.completion(0).wr_id), (1, 2), "round {round}");
+        while w.poll(1).is_some() {}
+        w.send(0, a, wr(3, SendOp::Write(va, rkey), &[ma.sge(0, 3000)]));
+        w.transmit();
+        for (node, qp) in [(0, a), (1, b)] {
+            let (mut attr, _) = w.nodes[node].nic.query_qp(qp).unwrap();
+            attr.state = QpState::Reset;
+            w.nodes[node].nic.modify_qp(w.now, qp, &attr, QpAttrMask::STATE).unwrap();
+            assert_eq!(w.nodes[node].nic.recovery_of(qp), Ok(LossRecovery::GoBackN));
+        }
+        w.run(Duration::from_us(50));
+        w.connect((0, a), (1, b), &link);
+        w.connect((1, b), (0, a), &link);
+        w.run(Duration::from_us(50));
+        assert_eq!(w.nodes[0].nic.recovery_of(a), Ok(LossRecovery::Irn));
+    }
+}
+
+/// A packet of IRN's near the truth, from node 0 to node 1.
+fn forged(w: &World, qp: QpId, mem: &Memory, rng: &mut fastrand::Rng) -> (Packet, Vec<u8>) {
+    let opcodes: Vec<_> =
+        adverb_wire::Opcode::all().filter(|o| matches!(o.service(), Service::Irn | Service::Rc)).collect();
+    let mut p = Packet::default();
+    (p.flow.src, p.flow.dst) = (w.nodes[0].gid, w.nodes[1].gid);
+    let irn = opcodes.iter().filter(|o| o.service() == Service::Irn).count();
+    p.bth.opcode = match rng.u8(..8) {
+        0 => opcodes[rng.usize(..opcodes.len())],
+        _ => opcodes[opcodes.len() - 1 - rng.usize(..irn)],
+    };
+    p.bth.dest_qp = w.nodes[1].nic.qp_number(qp).unwrap();
+    let (attr, _) = w.nodes[1].nic.query_qp(qp).unwrap();
+    let operation = p.bth.opcode.operation();
+    let response = operation.is_response() || operation == Operation::ReadAcknowledge;
+    let base = if response { attr.sq_psn } else { attr.rq_psn };
+    let near = |rng: &mut fastrand::Rng| match rng.u8(..4) {
+        0 => rng.u32(..1200).wrapping_sub(600),
+        _ => rng.u32(..10).wrapping_sub(4),
+    };
+    p.bth.psn = base.add(near(rng));
+    p.sack = SackEth::new(rng.u8(..2), base.add(near(rng)));
+    let sn = if rng.bool() { rng.u32(..6) } else { rng.u32(..) };
+    let offset = [0, 1024, 2048, 4096, base.add(near(rng)).get(), rng.u32(..)][rng.usize(..6)];
+    p.irn = IrnEth::new((rng.u8(..4) == 0) as u8, sn, offset);
+    (p.bth.ack_req, p.bth.solicited) = (rng.bool(), rng.bool());
+    let key = if rng.u8(..6) > 0 { mem.mr.rkey } else { Key(rng.u32(..)) };
+    let va = mem.addr().wrapping_add([0, 8, 1024, 2048, 4096, 65533, u64::MAX - 3][rng.usize(..7)]);
+    let len = [0, 0, 1, 8, 1024, 2048, 1 << 31, u32::MAX][rng.usize(..8)];
+    p.reth = adverb_wire::Reth { va, rkey: key, len };
+    p.atomic = adverb_wire::AtomicEth { va, rkey: key, swap_add: rng.u64(..), compare: rng.u64(..) };
+    let syndromes = [0x1f, 0x60, 0x60, 0x60, 0x21, 0x61, 0x62, rng.u8(..)];
+    p.aeth.syndrome = Syndrome::from_wire(syndromes[rng.usize(..8)]);
+    (p.immediate, p.invalidate) = (rng.u32(..), key.0);
+    p.payload_len = [0, 1, 8, 952, 1024, 1024, 1025, 4096][rng.usize(..8)];
+    (p, vec![0xa5; p.payload_len as usize])
+}
+
+#[test]
+fn forged_packets_do_no_harm_in_any_state() {
+    let states = [QpState::Rts, QpState::Rts, QpState::Rtr, QpState::Sqd, QpState::Err, QpState::Reset];
+    for seed in 0..600 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut w = both(seed);
+        let heard = rng.bool();
+        let link = Link { psn: (Psn::new(500), Psn::new(500)), timeout: 14, ..Link::default() };
+        let (peer, qp) = (w.qp(0, QpType::Rc, CAPS), w.qp(1, QpType::Rc, CAPS));
+        if heard {
+            w.connect((0, peer), (1, qp), &link);
+        }
+        w.connect((1, qp), (0, peer), &link);
+        w.run(Duration::from_us(20));
+        w.drop_if = Some(Box::new(|from, _| from == 0));
+        let inside = w.memory(1, 65536);
+        let outside = w.memory_with(1, 4096, Access::LOCAL_WRITE);
+        outside.write(0, &pattern(9, 4096));
+        let (va, rkey) = inside.at(0);
+        for i in 0..6 {
+            let op = if i % 2 == 0 { SendOp::Write(va, rkey) } else { SendOp::Read(va, rkey) };
+            w.send(1, qp, wr(i, op, &[inside.sge(0, 3000)]));
+            w.recv(1, qp, i, &[inside.sge(0, 2000)]);
+        }
+        w.transmit();
+        let (mut attr, _) = w.nodes[1].nic.query_qp(qp).unwrap();
+        attr.state = states[rng.usize(..states.len())];
+        match attr.state {
+            QpState::Rts => {}
+            QpState::Rtr => {
+                attr.state = QpState::Reset;
+                w.nodes[1].nic.modify_qp(w.now, qp, &attr, QpAttrMask::STATE).unwrap();
+                attr.state = QpState::Init;
+                let identity =
+                    QpAttrMask::STATE | QpAttrMask::PORT | QpAttrMask::PKEY_INDEX | QpAttrMask::ACCESS_FLAGS;
+                w.nodes[1].nic.modify_qp(w.now, qp, &attr, identity).unwrap();
+                attr.state = QpState::Rtr;
+                use QpAttrMask as M;
+                let rtr =
+                    M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
+                w.nodes[1].nic.modify_qp(w.now, qp, &attr, M::STATE | rtr).unwrap();
+            }
+            _ => w.nodes[1].nic.modify_qp(w.now, qp, &attr, QpAttrMask::STATE).unwrap(),
+        }
+        for _ in 0..300 {
+            let (packet, payload) = forged(&w, qp, &inside, &mut rng);
+            let now = w.now;
+            w.nodes[1].nic.on_frame(now, &packet, &Payload::from_slice(&payload));
+            w.nodes[1].nic.check_invariants();
+            if rng.u8(..6) == 0 {
+                w.run(Duration::from_us(rng.u64(1..500)));
+            }
+            while w.poll(1).is_some() {}
+        }
+        assert!(outside.read(0, 4096) == pattern(9, 4096), "seed {seed} wrote where it may not");
+    }
+}

@@ -171,6 +171,12 @@ impl Requester {
         self.cursor == self.tail
     }
 
+    /// The newest WQE in flight, and its place.
+    pub fn newest(&self) -> (u32, Inflight) {
+        let index = self.tail.wrapping_sub(1);
+        (index, *self.entry(index))
+    }
+
     /// Place of the WQE in flight that the PSN belongs to.
     pub fn find(&self, psn: Psn) -> Option<u32> {
         let (mut low, mut high) = (self.head, self.tail);
@@ -333,8 +339,8 @@ fn execute(qp: &mut Qp, sh: &mut Shared, now: Instant) -> SendStep {
         }
     } else {
         qp.requester.outstanding_reads += wqe.op.awaits_response() as u8;
-        if qp.speaks_irn() {
-            irn::requester::on_executed(qp, &wqe, qp.requester.tail.wrapping_sub(1), &entry);
+        if qp.irn.is_some() {
+            irn::requester::on_executed(qp, wqe.op, wqe.len);
         }
         if qp.requester.cursor.wrapping_add(1) == qp.requester.tail {
             qp.requester.loaded = Some(wqe);

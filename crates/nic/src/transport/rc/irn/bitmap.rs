@@ -133,6 +133,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
         /// The same as a set of PSNs, wherever on the circle the window stands.
         #[test]
         fn is_a_set(start in any::<u32>(), ops in prop::collection::vec(op(), 1..200)) {

@@ -146,6 +146,7 @@ pub(crate) fn on_transition(qp: &mut Qp, was: QpState) {
 
 /// Puts the next packet that IRN's side of the queue pair owes into `out`: hellos, acknowledgements of either kind, and
 /// answers to READs and atomics. Requests leave by [`crate::transport::requester`].
+#[cold]
 pub(crate) fn next_packet(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame) -> bool {
     let Some(irn) = qp.irn.as_deref_mut() else { return false };
     if !irn.has_output() {
@@ -210,6 +211,7 @@ pub(crate) fn on_timer(qp: &mut Qp, sh: &mut Shared, now: Instant) {
 }
 
 /// Takes in a packet, if it is IRN's business: one of its service, or one of RC's from before the change.
+#[cold]
 pub(crate) fn on_packet(
     qp: &mut Qp,
     sh: &mut Shared,

@@ -5,6 +5,7 @@
 //!
 //! Beyond the paper:
 //! - A receiver may have got a packet and not kept it; then it is lost like those before it.
+//! - A receiver that has waited too long asks for the packet at the cumulative acknowledgement, and gets it.
 //! - If holes are known when recovery ends, it goes on; the paper's would wait for the next NACK.
 //! - In a recovery that the timer began, nothing is known of what was in flight; each time the cumulative acknowledgement
 //!   moves on, the packet at it is sent again, so that a lost tail costs a round trip a packet, not a timeout.
@@ -42,7 +43,15 @@ pub fn receive_ack(
         advance(s, config, cumulative, advanced, ceiling, now);
     }
     if let Some(sack) = nack {
-        on_nack(s, config, cumulative, sack, advanced > 0, now);
+        if sack.psn() == s.una && cumulative == s.una && s.una != s.next {
+            // The receiver's own timer asks for the packet at the cumulative acknowledgement, as ours would send it.
+            s.recover(true);
+            s.lost_before(s.una.next());
+            s.expiries = 0;
+            rearm(s, config, ceiling, now);
+        } else {
+            on_nack(s, config, cumulative, sack, advanced > 0, now);
+        }
     }
     if s.recovering && !s.una.is_before(s.recovery_end) {
         s.recovering = s.una.is_before(s.lost_below);

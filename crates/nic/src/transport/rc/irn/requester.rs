@@ -5,7 +5,7 @@
 //! have come as well. The oldest WQE completes first, whatever came early.
 
 use super::config::Scheme;
-use super::timeout::{length, sent, timeout};
+use super::timeout::{length, timeout};
 use super::tx_free::{Free, tx_free};
 use super::{Acked, Arrival, Expiry, Receiver, Sender, WINDOW, ack_interval, receive_ack, receive_data};
 use crate::explain::{PacketCause, TimerCause};
@@ -103,6 +103,11 @@ impl Requests {
 /// Packets that may be in flight.
 #[inline]
 pub(crate) fn limit(qp: &Qp, sh: &Shared) -> u32 {
+    if qp.irn.is_none() { qp.requester.window.packets() } else { limit_if_active(qp, sh) }
+}
+
+#[cold]
+fn limit_if_active(qp: &Qp, sh: &Shared) -> u32 {
     match &qp.irn {
         Some(irn) if irn.active => sh.irn.limit(irn.hello.peer_window()),
         _ => qp.requester.window.packets(),
@@ -111,6 +116,7 @@ pub(crate) fn limit(qp: &Qp, sh: &Shared) -> u32 {
 
 /// Before the requester looks for something new: goes over to IRN when both sides know it and nothing is in flight (new
 /// WQEs wait for that), and sends again what was lost.
+#[cold]
 pub(crate) fn before(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame) -> Option<SendStep> {
     let irn = qp.irn.as_deref_mut()?;
     if irn.active {
@@ -162,30 +168,26 @@ fn resend(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame, psn: Ps
     Some(SendStep::Packet)
 }
 
-/// A WQE was taken into flight.
-pub(crate) fn on_executed(qp: &mut Qp, wqe: &Wqe, index: u32, entry: &Inflight) {
-    let packets = wqe.len.div_ceil(qp.mtu).max(1);
-    let Some(irn) = qp.irn.as_deref_mut() else { return };
+/// A WQE of `len` bytes was taken into flight.
+#[cold]
+pub(crate) fn on_executed(qp: &mut Qp, op: WqeOp, len: u32) {
+    let (index, entry) = qp.requester.newest();
+    let packets = len.div_ceil(qp.mtu).max(1);
+    let Some(irn) = qp.irn.as_deref_mut().filter(|irn| irn.active) else { return };
     let r = &mut irn.requests;
-    let ordered = match wqe.op {
+    let ordered = match op {
         WqeOp::Send | WqeOp::SendImm | WqeOp::WriteImm | WqeOp::SendInv => {
             let slot = index as usize & (r.sns.len() - 1);
             r.sns[slot] = r.next_recv_sn;
             r.next_recv_sn = r.next_recv_sn.wrapping_add(1);
-            wqe.op == WqeOp::SendInv
+            op == WqeOp::SendInv
         }
         WqeOp::Read | WqeOp::CompareSwap | WqeOp::FetchAdd => {
             let slot = index as usize & (r.sns.len() - 1);
             r.sns[slot] = r.next_read_sn;
             r.next_read_sn = r.next_read_sn.wrapping_add(1);
-            let read = Outstanding {
-                index,
-                request: entry.psn,
-                first: r.next_answer,
-                packets,
-                len: wqe.len,
-                done: false,
-            };
+            let read =
+                Outstanding { index, request: entry.psn, first: r.next_answer, packets, len, done: false };
             r.next_answer = r.next_answer.add(packets);
             r.reads.push_back(read);
             true
@@ -198,6 +200,7 @@ pub(crate) fn on_executed(qp: &mut Qp, wqe: &Wqe, index: u32, entry: &Inflight) 
 }
 
 /// Makes a packet of RC's into one of IRN's.
+#[cold]
 pub(crate) fn dress(
     qp: &Qp,
     sh: &Shared,
@@ -236,14 +239,14 @@ pub(crate) fn dress(
 }
 
 /// A new packet has left.
-#[inline]
+#[cold]
 pub(crate) fn on_sent(qp: &mut Qp, sh: &Shared, now: Instant) {
     let Some(irn) = qp.irn.as_deref_mut() else { return };
     let r = &mut irn.requests;
     if r.tx.una == r.tx.next {
         r.moved = now;
     }
-    sent(&mut r.tx, &sh.irn, qp.rto, now);
+    r.tx.on_sent(&sh.irn, qp.rto, now);
     qp.deadline = r.tx.deadline;
 }
 

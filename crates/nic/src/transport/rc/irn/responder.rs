@@ -7,7 +7,7 @@
 
 use super::config::Scheme;
 use super::held::HeldPackets;
-use super::timeout::{sent, timeout};
+use super::timeout::timeout;
 use super::tx_free::{Free, has_lost, tx_free};
 use super::{Acked, Arrival, Receiver, Sender, WINDOW, ack_interval, receive_ack, receive_data};
 use crate::attr::QpState;
@@ -498,7 +498,7 @@ pub(super) fn next_answer(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut 
         r.tx = Sender::new(psn.next());
     } else {
         r.unsent -= 1;
-        sent(&mut r.tx, &sh.irn, qp.rto, now);
+        r.tx.on_sent(&sh.irn, qp.rto, now);
     }
     true
 }

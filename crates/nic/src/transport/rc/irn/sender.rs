@@ -78,6 +78,15 @@ impl Sender {
         self.deadline
     }
 
+    /// A new packet, numbered `next`, has left. `ceiling` bounds the timeout, as in [`super::receive_ack()`].
+    #[inline]
+    pub fn on_sent(&mut self, config: &super::IrnConfig, ceiling: adverb_wire::Duration, now: Instant) {
+        self.next = self.next.next();
+        if self.deadline == Instant::NEVER {
+            super::timeout::rearm(self, config, ceiling, now);
+        }
+    }
+
     /// Begins recovery from `una` on.
     pub(super) fn recover(&mut self, by_timer: bool) {
         self.recovering = true;

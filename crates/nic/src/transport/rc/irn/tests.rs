@@ -1,1 +1,359 @@
-//! Tables and properties of the four modules.
+//! The four modules: tables of what they do, and both halves against naive ones made of sets, over a wire that loses,
+//! doubles and reorders.
+
+use super::*;
+use adverb_wire::{Duration, SackEth};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+const NONE: Duration = Duration::ZERO;
+
+fn psn(n: u32) -> Psn {
+    Psn::new(0xff_fffa).add(n)
+}
+
+fn at(us: u64) -> Instant {
+    Instant::ZERO + Duration::from_us(us)
+}
+
+fn sender(config: &IrnConfig, packets: u32) -> Sender {
+    let mut s = Sender::new(psn(0));
+    (0..packets).for_each(|_| s.on_sent(config, NONE, at(0)));
+    s
+}
+
+fn nack(s: &mut Sender, config: &IrnConfig, cumulative: u32, sack: u32, us: u64) -> Acked {
+    receive_ack(s, config, psn(cumulative), Some(SackEth::new(0, psn(sack))), NONE, at(us))
+}
+
+fn ack(s: &mut Sender, config: &IrnConfig, cumulative: u32, us: u64) -> Acked {
+    receive_ack(s, config, psn(cumulative), None, NONE, at(us))
+}
+
+/// What the sender sends again now.
+fn resent(s: &mut Sender, us: u64) -> Vec<u32> {
+    let mut all = Vec::new();
+    while let Free::Resend(p) = tx_free(s, WINDOW, false, at(us)) {
+        all.push(p.since(psn(0)) as u32);
+    }
+    s.check_invariants();
+    all
+}
+
+#[test]
+fn recovery_is_what_the_paper_says() {
+    let c = IrnConfig::paper();
+    let mut s = sender(&c, 10);
+    assert_eq!(resent(&mut s, 1), [0u32; 0], "nothing before a NACK");
+    // 0 and 1 arrived, 2 is missing: first the packet at the cumulative acknowledgement.
+    assert_eq!(nack(&mut s, &c, 2, 4, 1), Acked::Advanced(2));
+    assert!(s.is_recovering());
+    // 3 is lost too: one with a higher PSN was selectively acknowledged. 5 and on may be under way.
+    assert_eq!(resent(&mut s, 1), [2, 3]);
+    nack(&mut s, &c, 2, 5, 2);
+    assert_eq!(resent(&mut s, 2), [0u32; 0], "each once");
+    nack(&mut s, &c, 2, 8, 2);
+    assert_eq!(resent(&mut s, 2), [6, 7]);
+    // Then new ones, if BDP-FC allows.
+    assert_eq!(tx_free(&mut s, 8, true, at(2)), Free::Closed);
+    assert_eq!(tx_free(&mut s, 9, true, at(2)), Free::New);
+    s.on_sent(&c, NONE, at(2));
+    // It lasts until the cumulative one passes what was sent before it.
+    assert_eq!(ack(&mut s, &c, 9, 3), Acked::Advanced(7));
+    assert!(s.is_recovering());
+    assert_eq!(ack(&mut s, &c, 10, 3), Acked::Advanced(1));
+    assert!(!s.is_recovering());
+    assert_eq!(ack(&mut s, &c, 10, 3), Acked::Advanced(0));
+    assert_eq!(ack(&mut s, &c, 9, 3), Acked::Advanced(0), "an old one");
+    assert_eq!(ack(&mut s, &c, 12, 3), Acked::Ghost);
+    assert_eq!(s.una, psn(10));
+}
+
+#[test]
+fn a_threshold_waits_for_reordered_packets() {
+    let c = IrnConfig { nack_threshold: 3, ..IrnConfig::paper() };
+    let mut s = sender(&c, 10);
+    nack(&mut s, &c, 0, 1, 1);
+    nack(&mut s, &c, 0, 2, 1);
+    assert_eq!(resent(&mut s, 1), [0u32; 0]);
+    // The late one came.
+    ack(&mut s, &c, 3, 1);
+    nack(&mut s, &c, 3, 4, 1);
+    nack(&mut s, &c, 3, 5, 1);
+    assert_eq!(resent(&mut s, 1), [0u32; 0]);
+    nack(&mut s, &c, 3, 7, 1);
+    assert_eq!(resent(&mut s, 1), [3, 6]);
+}
+
+#[test]
+fn the_factor_switches() {
+    let c = IrnConfig { scheme: Scheme::GoBackN, ..IrnConfig::paper() };
+    let mut s = sender(&c, 6);
+    nack(&mut s, &c, 2, 4, 1);
+    assert_eq!(resent(&mut s, 1), [2, 3, 4, 5]);
+    nack(&mut s, &c, 2, 5, 1);
+    assert_eq!(resent(&mut s, 1), [0u32; 0], "one NACK for each gap");
+    nack(&mut s, &c, 4, 5, 1);
+    assert_eq!(resent(&mut s, 1), [4, 5]);
+
+    let c = IrnConfig { scheme: Scheme::NoSack, ..IrnConfig::paper() };
+    let mut s = sender(&c, 6);
+    nack(&mut s, &c, 1, 5, 1);
+    assert_eq!(resent(&mut s, 1), [1]);
+    ack(&mut s, &c, 3, 2);
+    assert_eq!(resent(&mut s, 2), [3]);
+    ack(&mut s, &c, 6, 3);
+    assert!(!s.is_recovering());
+
+    let c = IrnConfig { retransmit_delay: Duration::from_us(2), ..IrnConfig::paper() };
+    let mut s = sender(&c, 6);
+    nack(&mut s, &c, 1, 3, 10);
+    assert_eq!(tx_free(&mut s, 110, false, at(10)), Free::Wait(at(12)));
+    assert_eq!(tx_free(&mut s, 110, true, at(10)), Free::New, "others go before it");
+    assert_eq!(resent(&mut s, 12), [1, 2]);
+
+    let c = IrnConfig { bdp_packets: None, ..IrnConfig::paper() };
+    assert_eq!((c.limit(WINDOW), c.limit(64), IrnConfig::paper().limit(WINDOW)), (WINDOW, 64, 110));
+}
+
+#[test]
+fn timeouts_short_and_long() {
+    let c = IrnConfig::paper();
+    for (packets, us) in [(1, 100), (3, 100), (4, 320), (50, 320)] {
+        let mut s = sender(&c, packets);
+        assert_eq!(timeout(&mut s, &c, NONE, at(us - 1)), Expiry::Early);
+        assert_eq!(s.deadline(), at(us));
+        assert_eq!(timeout(&mut s, &c, NONE, at(us)), Expiry::Expired);
+        assert_eq!(resent(&mut s, us), [0], "the oldest only: nothing is known of the others");
+        assert_eq!(s.deadline(), at(2 * us), "and again, in the paper without doubling");
+    }
+    // A cumulative acknowledgement starts it anew; the last one stops it.
+    let mut s = sender(&c, 5);
+    ack(&mut s, &c, 3, 50);
+    assert_eq!(s.deadline(), at(150));
+    ack(&mut s, &c, 5, 60);
+    assert_eq!(s.deadline(), Instant::NEVER);
+    assert_eq!(timeout(&mut s, &c, NONE, at(1000)), Expiry::Idle);
+    // A lost tail, with what the timer finds out.
+    let mut s = sender(&c, 3);
+    timeout(&mut s, &c, NONE, at(100));
+    assert_eq!(resent(&mut s, 100), [0]);
+    ack(&mut s, &c, 2, 101);
+    assert_eq!(resent(&mut s, 101), [2]);
+    // The receiver asks, whatever was sent again before.
+    receive_ack(&mut s, &c, psn(2), Some(SackEth::new(SackEth::NOT_KEPT, psn(2))), NONE, at(150));
+    assert_eq!((resent(&mut s, 150), s.deadline()), (vec![2], at(250)));
+    // Doubling, and its bound.
+    let c = IrnConfig { backoff: true, ..IrnConfig::paper() };
+    let mut s = sender(&c, 1);
+    for until in [100, 300, 700, 1500, 2500, 3500] {
+        assert_eq!(timeout(&mut s, &c, Duration::from_us(1000), at(until)), Expiry::Expired, "{until}");
+    }
+}
+
+#[test]
+fn what_a_packet_earns() {
+    let mut r = Receiver::new(psn(0));
+    let owed = |r: &mut Receiver| {
+        let mut all = Vec::new();
+        while let Some(Owed { psn: p, nack }) = r.next_owed() {
+            let sack = nack.map(|s| (s.psn().since(psn(0)), s.is_kept()));
+            all.push((p.since(psn(0)), sack));
+        }
+        assert!(!r.owes());
+        all
+    };
+    assert_eq!(receive_data(&r, psn(0)), Arrival::InOrder);
+    assert!(!r.take(false));
+    assert_eq!(owed(&mut r), [], "in order and not asked for");
+    assert!(!r.take(true));
+    assert_eq!(owed(&mut r), [(2, None)]);
+    // 2 is missing.
+    for n in [3, 5] {
+        assert_eq!(receive_data(&r, psn(n)), Arrival::Early);
+        r.keep(psn(n));
+    }
+    assert_eq!(owed(&mut r), [(2, Some((3, true))), (2, Some((5, true)))]);
+    assert_eq!(receive_data(&r, psn(3)), Arrival::Duplicate);
+    r.repeat(psn(3));
+    assert_eq!(owed(&mut r), [(2, Some((3, true)))]);
+    r.refuse(psn(6));
+    assert_eq!(owed(&mut r), [(2, Some((6, false)))]);
+    assert_eq!(receive_data(&r, psn(2 + WINDOW)), Arrival::Beyond);
+    assert_eq!(receive_data(&r, psn(1 + WINDOW)), Arrival::Early);
+    assert_eq!(receive_data(&r, psn(1)), Arrival::Duplicate);
+    // It comes: 3 is there already, 4 is not.
+    assert!(r.take(false));
+    assert!(!r.take(false));
+    assert_eq!(r.expected, psn(4));
+    assert_eq!(owed(&mut r), [(4, None)], "asked for or not");
+    assert!(r.take(false));
+    assert!(!r.take(false));
+    r.check_invariants();
+    assert_eq!(owed(&mut r), [(6, None)]);
+    r.probe();
+    assert_eq!(owed(&mut r), [(6, Some((6, false)))]);
+}
+
+/// State for each queue pair, beside the paper's: 52 bits a side and 160 bits a queue pair, and five bitmaps of 128 bits.
+#[test]
+fn state_is_within_its_budget() {
+    let (bitmaps, rest) = state_bits_by_kind();
+    assert_eq!(bitmaps, 6 * WINDOW as usize, "six bitmaps where the paper has five of 128 bits");
+    assert_eq!(rest, 3968, "numbers, marks, timers, and the heads of tables");
+    assert_eq!(state_bits(), 7040);
+    assert_eq!(core::mem::size_of::<Option<Box<Irn>>>(), 8, "a plain RC queue pair pays one word");
+}
+
+/// One packet of either direction on the wire of the model.
+#[derive(Clone, Copy, Debug)]
+enum Flight {
+    Data(u32),
+    Ack(Psn, Option<SackEth>),
+}
+
+/// Sends `total` packets over a faulty wire, with the real halves beside naive ones.
+fn run(seed: u64, config: IrnConfig, total: u32) {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let first = psn(rng.u32(0..100));
+    let number = |p: Psn| p.since(first) as u32;
+    let (mut s, mut r) = (Sender::new(first), Receiver::new(first));
+    let mut arrived = BTreeSet::new();
+    let mut sent = BTreeMap::<u32, u32>::new();
+    let mut wire: Vec<Flight> = Vec::new();
+    let loss = rng.f64() * 0.3;
+    let reorder = rng.usize(1..20);
+    let limit = config.limit(WINDOW);
+    let (mut now, mut steps) = (0, 0);
+    while number(s.una) < total {
+        now += 1;
+        steps += 1;
+        assert!(steps < 100_000, "seed {seed} stuck at {} of {total}", number(s.una));
+        let fresh = number(s.next) < total;
+        match tx_free(&mut s, limit, fresh, at(now)) {
+            Free::New => {
+                assert!(s.in_flight() < limit, "BDP-FC");
+                wire.push(Flight::Data(number(s.next)));
+                sent.insert(number(s.next), 1);
+                s.on_sent(&config, NONE, at(now));
+            }
+            Free::Resend(p) => {
+                assert!(s.is_recovering() && !p.is_before(s.una) && p.is_before(s.next));
+                if config.scheme == Scheme::Selective {
+                    assert!(!s.sacked.get(p), "sacked and sent again");
+                }
+                *sent.get_mut(&number(p)).expect("sent before") += 1;
+                wire.push(Flight::Data(number(p)));
+            }
+            Free::Wait(until) => assert!(until > at(now)),
+            Free::Closed if wire.is_empty() && s.deadline() > at(now) && s.deadline() != Instant::NEVER => {
+                now = s.deadline().as_ps() / 1_000_000;
+            }
+            Free::Closed => {}
+        }
+        if s.deadline() <= at(now) {
+            timeout(&mut s, &config, NONE, at(now));
+        }
+        // The longer the queue, the faster: a wire slower than the sender would only fill up.
+        for _ in 0..rng.usize(..2 + wire.len() / 10).min(wire.len()) {
+            let flight = wire.remove(rng.usize(..wire.len().min(reorder)));
+            if rng.f64() >= loss {
+                if rng.u8(..20) == 0 {
+                    wire.push(flight);
+                }
+                deliver(&mut s, &mut r, &mut arrived, &config, first, flight, at(now), rng.bool());
+            }
+        }
+        while let Some(owed) = r.next_owed() {
+            assert_eq!(owed.psn, r.expected);
+            wire.push(Flight::Ack(owed.psn, owed.nack));
+        }
+        s.check_invariants();
+        r.check_invariants();
+    }
+    assert_eq!(arrived.len() as u32, total);
+    assert_eq!((s.in_flight(), r.early), (0, 0));
+}
+
+#[expect(clippy::too_many_arguments, reason = "both halves and the model")]
+fn deliver(
+    s: &mut Sender,
+    r: &mut Receiver,
+    arrived: &mut BTreeSet<u32>,
+    config: &IrnConfig,
+    first: Psn,
+    flight: Flight,
+    now: Instant,
+    ack_req: bool,
+) {
+    // The naive cumulative acknowledgement, found near the real one so that the search is short.
+    let near = (r.expected.since(first) as u32).saturating_sub(3);
+    let expected = (near..).find(|n| !arrived.contains(n)).expect("one is missing");
+    assert_eq!(r.expected, first.add(expected), "the first that the naive receiver misses");
+    match flight {
+        Flight::Data(n) => {
+            let p = first.add(n);
+            let arrival = receive_data(r, p);
+            let naive = match n {
+                _ if arrived.contains(&n) => Arrival::Duplicate,
+                _ if n == expected => Arrival::InOrder,
+                _ => Arrival::Early,
+            };
+            assert_eq!(arrival, naive);
+            match arrival {
+                Arrival::InOrder => {
+                    arrived.insert(n);
+                    let mut more = r.take(ack_req);
+                    while more {
+                        more = r.take(false);
+                    }
+                }
+                Arrival::Early if config.scheme == Scheme::GoBackN => r.refuse(p),
+                Arrival::Early => {
+                    arrived.insert(n);
+                    r.keep(p);
+                }
+                Arrival::Duplicate => r.repeat(p),
+                Arrival::Beyond => unreachable!("BDP-FC keeps to the window"),
+            }
+        }
+        Flight::Ack(cumulative, nack) => {
+            let before = s.una;
+            let Acked::Advanced(n) = receive_ack(s, config, cumulative, nack, NONE, now) else {
+                panic!("a ghost")
+            };
+            assert_eq!(s.una, if before.is_before(cumulative) { cumulative } else { before });
+            assert_eq!(s.una.since(before), n as i32);
+            assert!(!r.expected.is_before(s.una), "acknowledged what has not arrived");
+            for k in 0..s.in_flight() {
+                let p = s.una.add(k);
+                if s.sacked.get(p) {
+                    assert!(arrived.contains(&(p.since(first) as u32)), "sacked what has not arrived");
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..Default::default() })]
+    #[test]
+    fn halves_agree_with_sets(
+        seed in any::<u64>(),
+        scheme in prop::sample::select(vec![Scheme::Selective, Scheme::NoSack, Scheme::GoBackN]),
+        bdp in prop::option::of(1..200u32),
+        threshold in 1..5u32,
+        delay in 0..3u64,
+        backoff in any::<bool>(),
+    ) {
+        let config = IrnConfig {
+            scheme,
+            bdp_packets: bdp,
+            nack_threshold: threshold,
+            retransmit_delay: Duration::from_us(delay),
+            backoff,
+            ..IrnConfig::paper()
+        };
+        run(seed, config, 300);
+    }
+}

@@ -35,15 +35,6 @@ pub(super) fn rearm(s: &mut Sender, config: &IrnConfig, ceiling: Duration, now: 
     s.deadline = now + length(config, s.in_flight(), s.expiries, ceiling);
 }
 
-/// A new packet was sent: the timer runs.
-#[inline]
-pub(super) fn sent(s: &mut Sender, config: &IrnConfig, ceiling: Duration, now: Instant) {
-    s.next = s.next.next();
-    if s.deadline == Instant::NEVER {
-        rearm(s, config, ceiling, now);
-    }
-}
-
 /// The timer ended.
 pub fn timeout(s: &mut Sender, config: &IrnConfig, ceiling: Duration, now: Instant) -> Expiry {
     if s.una == s.next {
