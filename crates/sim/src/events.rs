@@ -165,7 +165,7 @@ impl Events {
     }
 
     /// Enters an event that nobody takes back, into a lane whose events are not later, or into none.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, lane: u8, at: u64, source: u32, word: u32) {
         let event = Event { at, source, word };
         let lane = usize::from(lane);
@@ -295,7 +295,7 @@ impl Events {
         self.popped -= 1;
     }
 
-    #[inline]
+    #[inline(always)]
     fn take(&mut self, lane: usize) -> Event {
         let row = &mut self.lanes[lane];
         let event = row.ring[row.slot(0)];
@@ -413,5 +413,32 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Keys count from a base that moves on: lanes work across it, however far time jumps.
+    #[test]
+    fn time_may_jump_beyond_a_key() {
+        let mut queue = Events::new(4, 10, 2);
+        let mut now = 0;
+        for round in 0..40u64 {
+            queue.set_timer(10, now + round * SPAN / 7);
+            queue.push(0, now + 5, 3, 1);
+            queue.push(0, now + 5, 2, 2);
+            queue.push(1, now + 7, 1, 3);
+            let mut seen = Vec::new();
+            while let Some(event) = queue.pop(u64::MAX) {
+                assert!(event.at >= now);
+                now = event.at;
+                seen.push(event.source);
+            }
+            let timer_first = round == 0;
+            assert_eq!(seen, if timer_first { [10, 2, 3, 1] } else { [2, 3, 1, 10] });
+        }
+        assert!(now > 50 * SPAN);
+        // A pop that comes to nothing leaves the event where it is.
+        queue.push(0, now + 5, 3, 1);
+        assert_eq!(queue.pop(now + 4), None);
+        assert_eq!(queue.pop(now + 5).map(|e| e.source), Some(3));
+        assert_eq!(queue.pop(u64::MAX), None);
     }
 }

@@ -95,6 +95,11 @@ impl Sim {
         self.flows.ended
     }
 
+    /// The most flows that were under way at once.
+    pub fn flows_at_once(&self) -> u32 {
+        self.flows.running_max
+    }
+
     /// Whether every flow has ended.
     pub fn flows_done(&self) -> bool {
         self.flows.ended as usize == self.flows.list.len()

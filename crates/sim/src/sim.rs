@@ -240,10 +240,11 @@ impl Sim {
         if let Some(hot) = self.packets.hot.get(later.word as usize) {
             prefetch(hot);
         }
-        if soon.source < self.base_free
-            && let Some(link) = self.links.get(soon.source as usize)
-            && link.to & HOST != 0
-        {
+        if soon.source >= self.base_free {
+            return;
+        }
+        let Some(link) = self.links.get(soon.source as usize) else { return };
+        if link.to & HOST != 0 {
             self.packets.prefetch(soon.word);
             if let Some(host) = self.hosts.get((link.to & !HOST) as usize) {
                 host.prefetch();

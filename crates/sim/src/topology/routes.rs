@@ -18,8 +18,8 @@ struct Set {
 pub struct Routes {
     /// Leaf switches (those with hosts) in order; a host's leaf is an index here.
     leaves: u32,
-    /// By switch and leaf: which set.
-    table: Vec<u16>,
+    /// By switch and leaf: the only link, or [`MANY`] and which set, or [`LOCAL`].
+    table: Vec<u32>,
     sets: Vec<Set>,
     links: Vec<u32>,
     /// By host: its leaf (`u32::MAX` when it is cabled to a host), and the link to the host.
@@ -34,8 +34,12 @@ pub struct Routes {
     distance: Vec<u16>,
 }
 
-/// Set of a switch that cannot reach a leaf.
-const UNREACHABLE: u16 = u16::MAX;
+/// Entry of a switch that cannot reach a leaf.
+const UNREACHABLE: u32 = u32::MAX;
+/// Entry of a leaf for itself: each host has its own link.
+const LOCAL: u32 = u32::MAX - 1;
+/// Set in the entry of several links.
+const MANY: u32 = 1 << 31;
 
 impl Routes {
     /// Shortest paths over all links. A host that another cannot reach is refused.
@@ -79,13 +83,13 @@ impl Routes {
             distance: vec![0; leaves.len() * leaves.len()],
         };
         for (n, &leaf) in leaves.iter().enumerate() {
-            routes.add_leaf(n, leaf, &neighbours)?;
+            routes.add_leaf(n, leaf, &neighbours);
         }
         routes.check_reachable(t)?;
         Ok(routes)
     }
 
-    fn add_leaf(&mut self, n: usize, leaf: u32, neighbours: &[Vec<(u32, u32)>]) -> Result<(), Error> {
+    fn add_leaf(&mut self, n: usize, leaf: u32, neighbours: &[Vec<(u32, u32)>]) {
         let mut distance = vec![u16::MAX; neighbours.len()];
         distance[leaf as usize] = 0;
         let mut row = vec![leaf];
@@ -101,6 +105,7 @@ impl Routes {
             }
         }
         let mut links = Vec::new();
+        self.table[leaf as usize * self.leaves as usize + n] = LOCAL;
         for (s, near) in neighbours.iter().enumerate() {
             if distance[s] == u16::MAX || distance[s] == 0 {
                 continue;
@@ -110,25 +115,24 @@ impl Routes {
             }
             links.clear();
             links.extend(near.iter().filter(|(o, _)| distance[*o as usize] + 1 == distance[s]).map(|p| p.1));
-            self.table[s * self.leaves as usize + n] = self.intern(&links)?;
+            self.table[s * self.leaves as usize + n] = match links.as_slice() {
+                [only] => *only,
+                several => MANY | self.intern(several),
+            };
         }
-        Ok(())
     }
 
-    /// The number of a set, stored once. Sets of one switch are found among the latest.
-    fn intern(&mut self, links: &[u32]) -> Result<u16, Error> {
+    /// The number of a set, stored once.
+    fn intern(&mut self, links: &[u32]) -> u32 {
         let found = self.sets.iter().rposition(|set| {
             set.len as usize == links.len() && self.links[set.start as usize..][..links.len()] == *links
         });
         if let Some(at) = found {
-            return Ok(at as u16);
-        }
-        if self.sets.len() >= UNREACHABLE as usize {
-            return Err(Error::topology("more than 65,535 different sets of equal paths".into()));
+            return at as u32;
         }
         self.sets.push(Set { start: self.links.len() as u32, len: links.len() as u32 });
         self.links.extend_from_slice(links);
-        Ok(self.sets.len() as u16 - 1)
+        self.sets.len() as u32 - 1
     }
 
     fn check_reachable(&self, t: &Topology) -> Result<(), Error> {
@@ -158,13 +162,14 @@ impl Routes {
     #[inline]
     pub fn next(&self, s: u32, dst: u32, hash: u32) -> u32 {
         let leaf = self.leaf_of[dst as usize];
-        if self.leaf_number[s as usize] == leaf {
+        let entry = self.table[(s * self.leaves + leaf) as usize];
+        if entry < MANY {
+            return entry;
+        }
+        if entry == LOCAL {
             return self.down[dst as usize];
         }
-        let set = self.sets[self.table[(s * self.leaves + leaf) as usize] as usize];
-        if set.len == 1 {
-            return self.links[set.start as usize];
-        }
+        let set = self.sets[(entry & !MANY) as usize];
         // A switch of its own hash: the same bits at every tier would leave paths unused.
         let mixed = (hash ^ s.wrapping_mul(0x9e37_79b9)).wrapping_mul(0x85eb_ca6b);
         let mixed = (mixed ^ mixed >> 15).wrapping_mul(0xc2b2_ae35);
