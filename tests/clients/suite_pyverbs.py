@@ -5,6 +5,7 @@ skips for another reason, fails. A line that starts with `?` is up to the machin
 `tests/clients/suite_pyverbs.py` prints what the list should say now.
 """
 
+import atexit
 import glob
 import gzip
 import json
@@ -25,6 +26,25 @@ LEAST_OK = 130
 CLASS_SECONDS = 90
 TEST_SECONDS = 30
 DEVICE = "adverb0"
+HUGE_PAGES = "/proc/sys/vm/nr_hugepages"
+HUGE_PAGES_WANTED = 24
+
+
+def set_huge_pages(count):
+    with open(HUGE_PAGES, "w") as f:
+        f.write(str(count))
+
+
+def lend_huge_pages():
+    """Three tests want huge pages. Where there are none and this process may set them up, it does, until it ends."""
+    try:
+        with open(HUGE_PAGES) as f:
+            if int(f.read()) > 0:
+                return
+        set_huge_pages(HUGE_PAGES_WANTED)
+    except OSError:
+        return
+    atexit.register(set_huge_pages, 0)
 
 
 def unpack():
@@ -160,6 +180,7 @@ def cases():
     except (Skip, Fail, OSError, subprocess.TimeoutExpired) as error:
         yield Case("pyverbs/list", failing(error if isinstance(error, (Skip, Fail)) else Fail(str(error))))
         return
+    lend_huge_pages()
     results = Results(top, tests)
     for test in tests:
         yield test_case(results, test, skips)
