@@ -22,8 +22,8 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(count: usize) -> Pair {
-        let mut w = World::new(2, 1);
+    fn new(count: usize, irn: bool) -> Pair {
+        let mut w = World::with_config(2, 1, |c| c.irn = irn.then(IrnConfig::default));
         let link = Link { mtu: Mtu::M4096, psn: (Psn::new(0), Psn::new(0)), depth: 16, ..Link::default() };
         let caps =
             QpCaps { max_send_wr: 128, max_recv_wr: 128, max_send_sge: 1, max_recv_sge: 1, max_inline: 0 };
@@ -97,12 +97,17 @@ fn main() {
         ("write64x16", "write", 64, 1, 16),
         ("write64k", "write", 65536, 1, 1),
         ("read64k", "read", 65536, 1, 1),
+        ("irn-write8x16", "write", 8, 1, 16),
+        ("irn-send8", "send", 8, 1, 1),
+        ("irn-write64k", "write", 65536, 1, 1),
+        ("irn-read64k", "read", 65536, 1, 1),
     ];
     for (name, kind, len, qps, batch) in cases {
         if args.first().is_some_and(|only| only != name) {
             continue;
         }
-        let mut pair = Pair::new(qps);
+        let mut pair = Pair::new(qps, name.starts_with("irn-"));
+        pair.exchange();
         let mut at = 0;
         let rounds = count.div_ceil(batch) / (1 + len / 4096);
         let mut best = f64::MAX;

@@ -729,3 +729,53 @@ fn forged_packets_do_no_harm_in_any_state() {
         assert!(outside.read(0, 4096) == pattern(9, 4096), "seed {seed} wrote where it may not");
     }
 }
+
+#[test]
+fn receives_taken_early_are_flushed_in_order_and_shared_ones_come_back() {
+    for shared in [false, true] {
+        let mut w = both(21);
+        let (a, b) = (w.qp(0, QpType::Rc, CAPS), w.qp(1, QpType::Rc, CAPS));
+        let b = if shared {
+            let node = &mut w.nodes[1];
+            let srq = SrqInit { pd: node.pd, max_wr: 16, max_sge: 2, xrc: None };
+            let srq = node.nic.create_srq(&srq).unwrap();
+            let (_, init) = node.nic.query_qp(b).unwrap();
+            node.nic.create_qp(&QpInit { srq: Some(srq), ..init }).unwrap()
+        } else {
+            b
+        };
+        w.connect((0, a), (1, b), &Link::default());
+        w.connect((1, b), (0, a), &Link::default());
+        w.run(Duration::from_us(100));
+        let (ma, mb) = (w.memory(0, 4096), w.memory(1, 4096));
+        for i in 0..5 {
+            let sges = [mb.sge(i * 100, 100)];
+            let receive = RecvWr { wr_id: i as u64, sges: &sges };
+            match w.nodes[1].nic.query_qp(b).unwrap().1.srq {
+                Some(srq) => w.nodes[1].nic.post_srq_recv(srq, &receive).unwrap(),
+                None => w.nodes[1].nic.post_recv(w.now, b, &receive).unwrap(),
+            }
+        }
+        // The first message arrives, the second does not, the third and fourth do.
+        lose(&mut w, 0, |p| p.bth.psn == Psn::new(101));
+        for i in 0..4 {
+            ma.write(0, &[i as u8 + 1; 100]);
+            w.send(0, a, wr(i, SendOp::Send, &[ma.sge(0, 100)]));
+            w.transmit();
+        }
+        w.run(Duration::from_us(50));
+        assert_eq!(w.poll(1).map(|c| (c.wr_id, c.status)), Some((0, Status::Success)));
+        assert!(w.poll(1).is_none(), "premature completions are held");
+        assert_eq!(w.counter(1, "early_packets"), 2);
+        assert_eq!((mb.read(200, 100), mb.read(300, 100)), (vec![3; 100], vec![4; 100]));
+        let (mut attr, _) = w.nodes[1].nic.query_qp(b).unwrap();
+        attr.state = QpState::Err;
+        w.nodes[1].nic.modify_qp(w.now, b, &attr, QpAttrMask::STATE).unwrap();
+        // Those that were taken, and of its own queue the rest too.
+        for id in 1..if shared { 4 } else { 5 } {
+            let done = w.completion(1);
+            assert_eq!((done.wr_id, done.status), (id, Status::WorkRequestFlushed));
+        }
+        assert!(w.poll(1).is_none());
+    }
+}

@@ -12,7 +12,6 @@
 //! ```
 
 use crate::attr::QpType;
-use crate::congestion::Window;
 use crate::event::Event;
 use crate::memory::AccessFault;
 use crate::nic::TxFrame;
@@ -20,24 +19,12 @@ use crate::qp::Qp;
 use crate::queue::cq::Release;
 use crate::queue::wqe::{GatherCursor, Wqe, WqeOp};
 use crate::shared::Shared;
+use crate::transport::inflight::BLANK;
+pub(crate) use crate::transport::inflight::{Inflight, Requester};
 use crate::transport::rc::irn;
 use crate::transport::{Cause, completion, enter_error, explain, segmentation};
 use crate::work::{CompletionOp, Status};
-use adverb_wire::{Instant, Packet, Psn};
-
-/// A WQE that has been executed and is not done.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Inflight {
-    /// First PSN; a READ takes one for each response packet.
-    pub psn: Psn,
-    /// PSNs taken; 0 for local operations.
-    pub packets: u32,
-    /// Where the WQE starts in the send queue, and where the next one does.
-    pub block: u32,
-    pub end_block: u32,
-    pub op: WqeOp,
-    pub signaled: bool,
-}
+use adverb_wire::{Instant, Packet};
 
 /// What one step of a requester did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,204 +38,6 @@ pub(crate) enum SendStep {
     /// A packet is in the frame.
     Packet,
 }
-
-/// The sending half of a queue pair.
-#[derive(Debug)]
-pub(crate) struct Requester {
-    /// Oldest PSN that is not acknowledged. Inside a READ: the next response expected.
-    pub una: Psn,
-    /// One past the highest PSN ever sent.
-    pub sent: Psn,
-    /// First PSN of the next WQE.
-    next_psn: Psn,
-    /// In-flight ring, free-running indices: oldest, sending, next free.
-    pub head: u32,
-    cursor: u32,
-    tail: u32,
-    /// Next packet of the WQE at the cursor.
-    cursor_packet: u32,
-    /// READs and atomics without an answer.
-    pub outstanding_reads: u8,
-    pub max_rd_atomic: u8,
-    /// Retries left.
-    pub retries: u8,
-    pub rnr_retries: u8,
-    /// Timeouts in a row, for the explanation.
-    pub expiries: u8,
-    /// Waiting for the RNR timer; nothing is sent.
-    pub rnr_wait: bool,
-    /// The PSN that a lost response made us go back to; not twice without progress.
-    pub implied_nak_at: Option<Psn>,
-    pub window: Window,
-    /// The WQE at the cursor, and how far its scatter/gather list has been walked.
-    loaded: Option<Wqe>,
-    pub gather: GatherCursor,
-    /// The READ or atomic at the head, once its first response came.
-    pub answering: Option<Wqe>,
-    /// A WQE read from memory and not executed.
-    fetched: Option<Wqe>,
-    /// The last WQE of the ring failed; reported when it becomes the head.
-    failure: Option<Cause>,
-    ring: Box<[Inflight]>,
-}
-
-const BLANK: Inflight =
-    Inflight { psn: Psn::new(0), packets: 0, block: 0, end_block: 0, op: WqeOp::Nop, signaled: false };
-
-impl Requester {
-    /// A requester for a send queue of `blocks` (a power of two) blocks.
-    pub fn new(blocks: u32) -> Self {
-        Requester {
-            una: Psn::new(0),
-            sent: Psn::new(0),
-            next_psn: Psn::new(0),
-            head: 0,
-            cursor: 0,
-            tail: 0,
-            cursor_packet: 0,
-            outstanding_reads: 0,
-            max_rd_atomic: 0,
-            retries: 0,
-            rnr_retries: 0,
-            expiries: 0,
-            rnr_wait: false,
-            implied_nak_at: None,
-            window: Window::new(0),
-            loaded: None,
-            gather: GatherCursor::default(),
-            answering: None,
-            fetched: None,
-            failure: None,
-            ring: vec![BLANK; blocks as usize].into_boxed_slice(),
-        }
-    }
-
-    /// Forgets everything (transition to RESET).
-    pub fn reset(&mut self) {
-        let ring = core::mem::take(&mut self.ring);
-        let window = self.window;
-        *self = Requester { window, ring, ..Requester::new(0) };
-    }
-
-    /// Sets the first PSN (transition to RTS).
-    pub fn set_first_psn(&mut self, psn: Psn) {
-        self.una = psn;
-        self.sent = psn;
-        self.next_psn = psn;
-    }
-
-    /// PSN of the next WQE.
-    pub fn next_psn(&self) -> Psn {
-        self.next_psn
-    }
-
-    /// Whether anything is in flight.
-    #[inline]
-    pub fn is_empty(&self) -> bool {
-        self.head == self.tail
-    }
-
-    /// Whether a WQE in flight has packets that have not been sent, or not again.
-    #[inline]
-    pub fn has_unsent(&self) -> bool {
-        self.cursor != self.tail
-    }
-
-    /// Whether packets are out that have not been acknowledged.
-    #[inline]
-    pub fn awaits_acknowledgement(&self) -> bool {
-        self.una != self.sent
-    }
-
-    /// The oldest WQE in flight.
-    #[inline]
-    pub fn oldest(&self) -> Option<Inflight> {
-        (!self.is_empty()).then(|| *self.entry(self.head))
-    }
-
-    /// Whether every WQE in flight has been sent.
-    pub fn is_all_sent(&self) -> bool {
-        self.cursor == self.tail
-    }
-
-    /// The newest WQE in flight, and its place.
-    pub fn newest(&self) -> (u32, Inflight) {
-        let index = self.tail.wrapping_sub(1);
-        (index, *self.entry(index))
-    }
-
-    /// Place of the WQE in flight that the PSN belongs to.
-    pub fn find(&self, psn: Psn) -> Option<u32> {
-        let (mut low, mut high) = (self.head, self.tail);
-        while low != high {
-            let middle = low.wrapping_add(high.wrapping_sub(low) / 2);
-            let entry = self.entry(middle);
-            if psn.since(entry.psn) >= 0 && psn.since(entry.psn.add(entry.packets)) >= 0 {
-                low = middle.wrapping_add(1);
-            } else {
-                high = middle;
-            }
-        }
-        let found = low != self.tail && psn.since(self.entry(low).psn) >= 0;
-        (found && !(self.failure.is_some() && low.wrapping_add(1) == self.tail)).then_some(low)
-    }
-
-    #[inline]
-    pub fn entry(&self, index: u32) -> &Inflight {
-        &self.ring[index as usize & (self.ring.len() - 1)]
-    }
-
-    fn push(&mut self, entry: Inflight) {
-        let mask = self.ring.len() - 1;
-        self.ring[self.tail as usize & mask] = entry;
-        self.tail = self.tail.wrapping_add(1);
-        self.next_psn = self.next_psn.add(entry.packets);
-    }
-
-    /// Moves the cursor back to the oldest unacknowledged PSN.
-    pub fn go_back(&mut self) {
-        self.cursor = self.head;
-        self.loaded = None;
-        self.cursor_packet = match self.oldest() {
-            Some(e) if e.packets > 0 => self.una.since(e.psn).max(0) as u32,
-            _ => 0,
-        };
-    }
-
-    /// Brings a cursor that acknowledgements have overtaken up to the oldest unacknowledged PSN.
-    #[inline]
-    pub fn catch_up(&mut self) {
-        let behind = self.cursor.wrapping_sub(self.head) as i32;
-        if behind < 0 {
-            self.go_back();
-        } else if behind == 0
-            && let Some(e) = self.oldest()
-            && self.una.since(e.psn) > self.cursor_packet as i32
-        {
-            self.go_back();
-        }
-    }
-
-    /// Whether the head is a WQE that failed before it was sent.
-    pub fn head_failed(&self) -> bool {
-        self.failure.is_some() && self.head.wrapping_add(1) == self.tail
-    }
-
-    fn fail(&mut self, cause: Cause) {
-        self.failure = Some(cause);
-    }
-
-    /// `head <= cursor <= tail`, `una <= sent <= next_psn`.
-    pub fn check_invariants(&self) {
-        let inflight = self.tail.wrapping_sub(self.head);
-        assert!(inflight as usize <= self.ring.len(), "more in flight than the ring holds");
-        assert!(self.cursor.wrapping_sub(self.head) <= inflight, "cursor outside of the ring");
-        assert!(self.sent.since(self.una) >= 0, "acknowledged what was not sent");
-        assert!(self.next_psn.since(self.sent) >= 0, "sent what was not executed");
-    }
-}
-
-const _: () = assert!(core::mem::size_of::<Requester>() <= 448);
 
 /// One step of the sending half: fetch, execute, or one packet into `out`.
 #[inline]

@@ -33,6 +33,7 @@ pub(crate) mod hello;
 pub(crate) mod requester;
 pub(crate) mod responder;
 
+mod answers;
 mod bitmap;
 mod config;
 mod held;
@@ -168,7 +169,7 @@ pub(crate) fn next_packet(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut 
         acknowledgement(qp, sh, Operation::ReadAcknowledge, owed, 0, &mut out.packet);
         return true;
     }
-    responder::next_answer(qp, sh, now, out)
+    answers::next_answer(qp, sh, now, out)
 }
 
 fn acknowledgement(

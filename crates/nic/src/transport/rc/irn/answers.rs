@@ -1,0 +1,121 @@
+//! IRN's answers to READs and atomics on their way out: new ones, lost ones, and the NAK behind the last.
+
+use super::ack_interval;
+use super::responder::{Answer, What};
+use super::sender::Sender;
+use super::tx_free::{Free, tx_free};
+use crate::attr::QpState;
+use crate::event::Event;
+use crate::memory::{AccessFault, RemoteRight};
+use crate::nic::TxFrame;
+use crate::qp::Qp;
+use crate::shared::Shared;
+use crate::transport::{Cause, enter_error, explain};
+use crate::work::Status;
+use adverb_wire::{Aeth, Instant, NakCode, Operation, Psn, Syndrome};
+
+/// The next answer, or the NAK that follows what is owed. An RNR NAK waits for nothing.
+pub(super) fn next_answer(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame) -> bool {
+    let Some(irn) = qp.irn.as_deref_mut() else { return false };
+    let r = &mut irn.responses;
+    let at_once = matches!(r.nak, Some((_, Syndrome::RnrNak { .. }))) || !r.has_answer();
+    if at_once && let Some((psn, syndrome)) = r.nak.take() {
+        nak(qp, sh, out, psn, syndrome);
+        return true;
+    }
+    let next =
+        if r.last_words && r.unsent > 0 { Free::New } else { tx_free(&mut r.tx, r.limit, r.unsent > 0, now) };
+    let psn = match next {
+        Free::Resend(psn) => psn,
+        Free::New => r.tx.next,
+        Free::Wait(_) | Free::Closed => return false,
+    };
+    let holds = |a: &&Answer| (0..a.packets as i32).contains(&psn.since(a.first));
+    let Some(answer) = r.answers.iter().find(holds).copied() else { return false };
+    if let Err(fault) = build(qp, sh, &answer, psn, out) {
+        return read_failed(qp, sh, now, out, answer.request, fault);
+    }
+    let Some(irn) = qp.irn.as_deref_mut() else { return false };
+    let r = &mut irn.responses;
+    if next != Free::New {
+        out.packet.bth.ack_req = true;
+        sh.counters.retransmitted_packets += 1;
+    } else if r.last_words {
+        // Nobody will acknowledge it.
+        r.unsent -= 1;
+        r.tx = Sender::new(psn.next());
+    } else {
+        r.unsent -= 1;
+        r.tx.on_sent(&sh.irn, qp.rto, now);
+    }
+    true
+}
+
+fn nak(qp: &Qp, sh: &mut Shared, out: &mut TxFrame, psn: Psn, syndrome: Syndrome) {
+    if let Syndrome::Nak(_) = syndrome {
+        sh.counters.error_naks_sent += 1;
+    }
+    out.packet.bth = super::bth(qp, Operation::Acknowledge, psn);
+    out.packet.aeth = Aeth { syndrome, msn: qp.responder.msn() };
+    out.packet.sack = adverb_wire::SackEth::new(0, psn);
+}
+
+/// Builds answer `psn`. The memory is checked again: the region may have gone.
+fn build(qp: &Qp, sh: &Shared, answer: &Answer, psn: Psn, out: &mut TxFrame) -> Result<(), AccessFault> {
+    let k = psn.since(answer.first) as u32;
+    let (first, last) = (k == 0, k + 1 == answer.packets);
+    let aeth = Aeth { syndrome: Syndrome::default(), msn: answer.msn };
+    let operation = match (&answer.what, first, last) {
+        (What::Atomic(_), ..) => Operation::AtomicAcknowledge,
+        (_, true, true) => Operation::ReadResponseOnly,
+        (_, true, false) => Operation::ReadResponseFirst,
+        (_, false, false) => Operation::ReadResponseMiddle,
+        (_, false, true) => Operation::ReadResponseLast,
+    };
+    out.packet.bth = super::bth(qp, operation, psn);
+    let limit = qp.irn.as_deref().map_or(1, |irn| irn.responses.limit);
+    let interval = ack_interval(qp.requester.window.ack_every(), limit);
+    out.packet.bth.ack_req = last || (k + 1).is_multiple_of(interval);
+    if operation != Operation::ReadResponseMiddle {
+        out.packet.aeth = aeth;
+    }
+    match answer.what {
+        What::Atomic(original) => out.packet.atomic_original = original,
+        What::Read { pd, va, rkey, len } => {
+            let offset = k * qp.mtu;
+            let part = (len - offset).min(qp.mtu);
+            if part > 0 {
+                let from = va.wrapping_add(offset as u64);
+                let span = sh.memory.check_remote(pd, qp.num, rkey, from, part, RemoteRight::Read)?;
+                out.payload.push(span);
+            }
+            out.packet.payload_len = part;
+        }
+    }
+    Ok(())
+}
+
+/// The memory of a READ has gone: its request fails, and with it the queue pair.
+fn read_failed(
+    qp: &mut Qp,
+    sh: &mut Shared,
+    now: Instant,
+    out: &mut TxFrame,
+    request: Psn,
+    fault: AccessFault,
+) -> bool {
+    if let Some(irn) = qp.irn.as_deref_mut() {
+        irn.responses.answers.clear();
+        irn.responses.unsent = 0;
+        irn.responses.acked = 0;
+        irn.responses.nak = None;
+        irn.responses.tx = Sender::new(irn.responses.tx.next);
+    }
+    nak(qp, sh, out, request, Syndrome::Nak(NakCode::RemoteAccessError));
+    explain(qp, sh, now, 0, &Cause::local(Status::LocalAccess, fault.rule()));
+    if qp.state != QpState::Err {
+        sh.event(Event::QpAccessError(qp.id));
+    }
+    enter_error(qp, sh, now);
+    true
+}
