@@ -63,6 +63,9 @@ impl Sim {
             self.packets.hot[id as usize].flags |= FLAG_PAYLOAD;
             gather(&self.out.payload, self.packets.payload_mut(id));
         }
+        if self.config.through_bytes {
+            self.packets.through_bytes(id);
+        }
         id
     }
 

@@ -83,6 +83,23 @@ impl Sim {
     fn survives(&mut self, l: u32, id: u32) -> bool {
         let hot = self.packets.hot[id as usize];
         let link = &self.links[l as usize];
+        let (packet, topology) = (&self.packets.cold[id as usize], &self.config.topology);
+        self.captures.note(|| {
+            let fate = match hot.flags & (FLAG_LOST | FLAG_CORRUPT) {
+                _ if hot.epoch != link.epoch => " lost: the link was down",
+                0 => "",
+                FLAG_CORRUPT => " damaged",
+                _ => " lost",
+            };
+            let (from, to) = topology.link_ends(l);
+            let at = adverb_wire::Instant::from_ps(self.now);
+            if hot.kind != Kind::Data {
+                return format!("{at:?} {from:?} -> {to:?} {:?} of class {}{fate}", hot.kind, hot.class);
+            }
+            let (bth, len) = (&packet.bth, packet.payload_len);
+            let (opcode, psn, qp) = (bth.opcode, bth.psn, bth.dest_qp);
+            format!("{at:?} {from:?} -> {to:?} {opcode:?} psn {psn} qp {qp} {len} B{fate}")
+        });
         if hot.flags & FLAG_LOST != 0 || hot.epoch != link.epoch {
             self.switches.counters[l as usize].lost += 1;
             self.stats.lost += 1;

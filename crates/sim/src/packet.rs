@@ -2,6 +2,7 @@
 
 use crate::prefetch::prefetch;
 use adverb_wire::Packet;
+use adverb_wire::packet::WireExtra;
 
 /// No packet.
 pub const NONE: u32 = u32::MAX;
@@ -133,6 +134,24 @@ impl Packets {
             self.payload.resize_with(self.hot.len(), Vec::new);
         }
         &mut self.payload[id as usize]
+    }
+
+    /// Emits a packet to bytes and parses them.
+    ///
+    /// # Panics
+    /// If anything comes out other than it went in: `wire` and the NIC would not mean the same.
+    #[cold]
+    pub(crate) fn through_bytes(&self, id: u32) {
+        let packet = &self.cold[id as usize];
+        let payload = self.payload(id).unwrap_or_default();
+        let mut bytes = vec![0; packet.frame_len()];
+        let len = packet.emit_frame(&WireExtra::default(), payload, &mut bytes);
+        let parsed = Packet::parse_ip(&bytes[..len]);
+        assert!(
+            parsed.as_ref().is_ok_and(|p| p.packet == *packet && bytes[p.payload.clone()] == *payload),
+            "{packet:?} became {parsed:?}"
+        );
+        assert!(adverb_wire::icrc::verify_ip(&bytes[..len], packet.flow.ip_header_len()), "its ICRC holds");
     }
 
     /// A packet's payload bytes, if it carries them.

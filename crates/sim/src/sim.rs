@@ -34,6 +34,9 @@ pub struct Config {
     pub hardware: Profile,
     /// Packets carry their payload's bytes.
     pub payload: bool,
+    /// Every packet is emitted to bytes and parsed again, and must come out as it went in: the proof that
+    /// descriptors stand for frames. Needs `payload`.
+    pub through_bytes: bool,
     /// Longest flow, which is the size of the region that hosts register.
     pub flow_bytes_max: u64,
     /// Seed of everything random.
@@ -49,6 +52,7 @@ impl Config {
             transport: Transport::default(),
             hardware: Profile::default(),
             payload: false,
+            through_bytes: false,
             flow_bytes_max: 1 << 30,
             seed: 1,
         }

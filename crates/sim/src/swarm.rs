@@ -86,8 +86,15 @@ pub fn scenario(seed: u64) -> (Config, Faults, Work) {
         requests: rng.u32(5..40),
         gap_ps: *pick(&mut rng, &[1_000, 1_000_000, 50_000_000]),
     };
-    let config =
-        Config { switch, transport, payload: true, flow_bytes_max: 8, seed, ..Config::new(topology) };
+    let config = Config {
+        switch,
+        transport,
+        payload: true,
+        through_bytes: true,
+        flow_bytes_max: 8,
+        seed,
+        ..Config::new(topology)
+    };
     (config, faults, work)
 }
 
@@ -103,11 +110,15 @@ fn pick<'a, T>(rng: &mut fastrand::Rng, of: &'a [T]) -> &'a T {
 
 /// Runs a seed.
 pub fn run_seed(seed: u64) -> Outcome {
-    run_seed_with(seed, &mut |_| {})
+    run_seed_with(seed, None)
 }
 
-/// Runs a seed and shows the simulation after every event.
-pub fn run_seed_with(seed: u64, step: &mut dyn FnMut(&Sim)) -> Outcome {
+/// Runs a seed again and shows every arrival of a packet: time, link, packet, fate.
+pub fn replay(seed: u64, show: &mut dyn FnMut(&str)) -> Outcome {
+    run_seed_with(seed, Some(show))
+}
+
+fn run_seed_with(seed: u64, mut show: Option<&mut dyn FnMut(&str)>) -> Outcome {
     let (config, faults, work) = scenario(seed);
     let mut outcome = Outcome { seed, failures: Vec::new(), trace: 0, completed: 0, dead: 0, faults: 0 };
     let made = Sim::new(config).map_err(|e| e.to_string()).and_then(|mut sim| {
@@ -122,15 +133,22 @@ pub fn run_seed_with(seed: u64, step: &mut dyn FnMut(&Sim)) -> Outcome {
         }
     };
     sim.set_faults(faults);
+    if show.is_some() {
+        sim.watch();
+    }
+    let mut step = |sim: &mut Sim| {
+        sim.check_invariants();
+        if let Some(show) = &mut show {
+            sim.take_log().iter().for_each(|line| show(line));
+        }
+    };
     let failed = |sim: &Sim| sim.oracle().is_some_and(|o| !o.failures().is_empty());
     while sim.run(FAULTY_PS, 1) && !failed(&sim) {
-        step(&sim);
-        sim.check_invariants();
+        step(&mut sim);
     }
     sim.repair();
     while sim.run(FAULTY_PS + LIVE_PS, 1) && !failed(&sim) {
-        step(&sim);
-        sim.check_invariants();
+        step(&mut sim);
         if sim.oracle().is_some_and(|o| o.is_done()) {
             break;
         }

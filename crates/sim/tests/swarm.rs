@@ -1,7 +1,7 @@
 //! The oracle finds nothing in swarms, and finds what is put there.
 
 use adverb_sim::oracle::Work;
-use adverb_sim::swarm::{run_seed, scenario};
+use adverb_sim::swarm::{replay, run_seed, scenario};
 use adverb_sim::{CableKind, Config, Sim, Topology};
 use adverb_wire::Duration;
 
@@ -24,6 +24,12 @@ fn a_seed_replays() {
         assert_eq!(run_seed(seed), run_seed(seed));
     }
     assert_ne!(run_seed(3).trace, run_seed(4).trace);
+    let mut lines = Vec::new();
+    let seed = (0..).find(|s| run_seed(*s).faults > 20).unwrap();
+    let shown = replay(seed, &mut |line| lines.push(line.to_owned()));
+    assert_eq!(shown, run_seed(seed), "watching changes nothing");
+    assert!(lines.len() as u64 > shown.completed, "at least a packet for each request");
+    assert!(lines.iter().any(|l| l.contains("psn 0x")) && lines.iter().any(|l| l.contains("lost")));
 }
 
 #[test]
