@@ -1,7 +1,7 @@
 //! A deterministic packet-level simulator around the same NIC that serves real programs.
 //!
 //! [`sim::Sim`] is a fabric in virtual time. A packet's way: a host's [`adverb_nic::Nic`] gives a frame
-//! ([`ends`]), the link carries it ([`link`]), switches queue, mark, drop or pause ([`network`],
+//! (`ends`), the link carries it ([`link`]), switches queue, mark, drop or pause (`network`,
 //! [`switch`]), the other host's NIC takes it. [`events`] orders what happens, [`flows`] and
 //! [`workload`] say who sends what, [`record`] and [`capture`] what can be seen of it.
 #![deny(unsafe_code)]
