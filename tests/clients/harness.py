@@ -60,11 +60,9 @@ class Proc:
             return f.read()
 
     def kill(self, signum=signal.SIGKILL):
-        """Signals the whole process group; a group that is gone is no error."""
-        try:
+        """Signals the whole process group, unless its leader has ended: then its number may be another's by now."""
+        if self.popen.poll() is None:
             os.killpg(self.popen.pid, signum)
-        except ProcessLookupError:
-            pass
 
 
 def tail(text, lines=60):
