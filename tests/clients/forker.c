@@ -1,7 +1,8 @@
 /* fork with RDMA: `forker parent|child`.
  *   parent  the parent has a connected pair and forks; the child does no verbs and exits; the parent's traffic
  *           goes on, and no write of the child's reaches its memory
- *   child   the parent opens the device, forks, and both it and the child then open it anew and move data */
+ *   child   the parent opens the device and forks; the child, which wants to open it too, is refused in words, at once,
+ *           and the parent moves data */
 #include "client.h"
 
 #include <sys/mman.h>
@@ -83,12 +84,17 @@ int main(int argc, char **argv)
 		int status;
 
 		CHECK(pid >= 0, "fork");
-		session(0);
 		if (pid == 0) {
-			printf("child moved data\n");
+			struct ibv_device **list = ibv_get_device_list(NULL);
+
+			CHECK(list && list[0], "ibv_get_device_list");
+			errno = 0;
+			CHECK(!ibv_open_device(list[0]) && errno == ENODEV, "ibv_open_device was not refused");
+			printf("child was refused\n");
 			fflush(stdout);
 			_exit(0);
 		}
+		session(0);
 		CHECK(waitpid(pid, &status, 0) == pid && status == 0, "the child ended with %#x", status);
 		CHECK(!ibv_close_device(context), "ibv_close_device");
 	} else {

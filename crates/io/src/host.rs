@@ -199,6 +199,11 @@ impl Host {
         sys::realtime_ns().saturating_sub(age_ns)
     }
 
+    /// Whether this process opened it. A child that was forked since has a copy that moves no frames.
+    pub fn is_own(&self) -> bool {
+        self.shared.forks == fork::epoch()
+    }
+
     /// What the NIC looks like.
     pub fn device(&self) -> &DeviceInfo {
         &self.device

@@ -21,7 +21,14 @@ static GROUPS: Mutex<BTreeMap<[u8; 16], u32>> = Mutex::new(BTreeMap::new());
 /// Opens the host unless it is open. `Err` is errno, after a word on standard error.
 pub(crate) fn open() -> Result<(), c_int> {
     let _opening = lock(&OPENING);
-    if HOST.get().is_some() {
+    if let Some(host) = HOST.get() {
+        if !host.is_own() {
+            eprintln!(
+                "adverb: this process was forked after its parent opened the NIC, and cannot open one of its own: \
+                 open the device after fork, or exec"
+            );
+            return Err(libc::ENODEV);
+        }
         return Ok(());
     }
     let opened = Host::open(&settings()?, Box::new(crate::tables::on_event));
