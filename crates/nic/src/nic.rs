@@ -181,14 +181,13 @@ impl Nic {
                 self.timers.track(qp);
                 continue;
             }
-            if qp.irn.is_some() && transport::rc::irn::next_packet(qp, &mut self.shared, now, out) {
-                self.timers.track(qp);
+            let step = if qp.irn.is_some() {
+                transport::rc::irn::step(qp, &mut self.shared, now, out)
+            } else if transport::rc::responder::next_packet(qp, &mut self.shared, now, out) {
                 return self.frame(id, index, out);
-            }
-            if transport::rc::responder::next_packet(qp, &mut self.shared, now, out) {
-                return self.frame(id, index, out);
-            }
-            let step = requester::step(qp, &mut self.shared, now, out);
+            } else {
+                requester::step(qp, &mut self.shared, now, out)
+            };
             self.timers.track(qp);
             match step {
                 SendStep::Packet if qp.is_datagram() && self.paths.is_blocked(out.path) => {

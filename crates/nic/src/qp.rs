@@ -164,12 +164,7 @@ impl Qp {
     /// Its responder, or IRN, has something to send.
     #[inline]
     pub fn owes(&mut self) -> bool {
-        self.responder.has_output() || (self.irn.is_some() && self.irn_owes())
-    }
-
-    #[cold]
-    fn irn_owes(&mut self) -> bool {
-        self.irn.as_deref_mut().is_some_and(|irn| irn.has_output())
+        self.responder.has_output() || self.irn.as_deref_mut().is_some_and(|irn| irn.has_output())
     }
 
     /// May take in packets (IBTA 10.3.1).

@@ -13,17 +13,11 @@ pub(crate) struct Timers {
     heap: BinaryHeap<Reverse<(Instant, u32)>>,
 }
 
-/// The earliest of a queue pair's timers when IRN has some of its own.
-#[cold]
-fn with_irn(qp: &Qp) -> Instant {
-    qp.irn.as_ref().map_or(qp.deadline, |irn| qp.deadline.min(irn.deadline()))
-}
-
 impl Timers {
     /// Makes sure that an entry no later than the queue pair's deadline is in the heap.
     #[inline]
     pub fn track(&mut self, qp: &mut Qp) {
-        let deadline = if qp.irn.is_none() { qp.deadline } else { with_irn(qp) };
+        let deadline = qp.irn.as_ref().map_or(qp.deadline, |irn| qp.deadline.min(irn.at));
         if deadline < qp.heap_at {
             qp.heap_at = deadline;
             self.heap.push(Reverse((deadline, qp.id.index)));

@@ -45,11 +45,6 @@ pub(crate) fn step(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame
     if qp.requester.rnr_wait || !(qp.sends() || qp.state == crate::attr::QpState::Sqd) {
         return SendStep::Idle;
     }
-    if qp.irn.is_some()
-        && let Some(step) = irn::requester::before(qp, sh, now, out)
-    {
-        return step;
-    }
     while qp.requester.cursor != qp.requester.tail {
         let entry = *qp.requester.entry(qp.requester.cursor);
         let last_failed =
@@ -204,11 +199,13 @@ fn local(qp: &mut Qp, sh: &mut Shared, wqe: &Wqe) -> Result<(), Cause> {
 fn packet(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame, entry: &Inflight) -> SendStep {
     let index = qp.requester.cursor_packet;
     let psn = entry.psn.add(index);
-    if qp.is_reliable() && psn.since(qp.requester.una) >= irn::requester::limit(qp, sh) as i32 {
+    let irn = qp.speaks_irn();
+    let limit = if irn { irn::requester::limit(qp, sh) } else { qp.requester.window.packets() };
+    if qp.is_reliable() && psn.since(qp.requester.una) >= limit as i32 {
         return SendStep::Idle;
     }
     let Some(wqe) = load(qp, sh, now, entry) else { return SendStep::Idle };
-    let end = match build(qp, sh, &wqe, entry, qp.requester.cursor, index, out) {
+    let end = match build(qp, sh, &wqe, entry, index, out) {
         Ok(end) => end,
         Err(fault) => {
             return abandon(qp, sh, now, Cause::local(Status::LocalProtection, fault.rule()));
@@ -221,11 +218,13 @@ fn packet(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame, entry: 
     if qp.requester.sent.is_before(after) {
         qp.requester.sent = after;
     }
+    if irn {
+        irn::requester::dress(qp, sh, &wqe, entry, qp.requester.cursor, index, &mut out.packet);
+        irn::requester::on_sent(qp, sh, now);
+    }
     advance(qp, entry, end);
     if qp.is_reliable() {
-        if qp.speaks_irn() {
-            irn::requester::on_sent(qp, sh, now);
-        } else if qp.deadline == Instant::NEVER && qp.rto > adverb_wire::Duration::ZERO {
+        if qp.deadline == Instant::NEVER && qp.rto > adverb_wire::Duration::ZERO {
             qp.deadline = now + qp.rto;
         }
     } else if end == entry.packets {
@@ -243,7 +242,6 @@ pub(crate) fn build(
     sh: &Shared,
     wqe: &Wqe,
     entry: &Inflight,
-    place: u32,
     index: u32,
     out: &mut TxFrame,
 ) -> Result<u32, AccessFault> {
@@ -263,9 +261,6 @@ pub(crate) fn build(
     out.packet.bth.psn = entry.psn.add(index);
     if !qp.is_datagram() {
         out.packet.bth.dest_qp = qp.peer;
-    }
-    if qp.speaks_irn() {
-        irn::requester::dress(qp, sh, wqe, entry, place, index, &mut out.packet);
     }
     Ok(end)
 }

@@ -59,6 +59,8 @@ use crate::memory::Payload;
 use crate::nic::TxFrame;
 use crate::qp::Qp;
 use crate::shared::Shared;
+use crate::transport::rc::responder as rc;
+use crate::transport::requester::SendStep;
 use adverb_wire::{Aeth, Bth, Instant, NakCode, Opcode, Operation, Packet, Psn, Service, Syndrome};
 use hello::Hello;
 use requester::Requests;
@@ -74,6 +76,10 @@ pub(crate) struct Irn {
     pub active: bool,
     /// The peer's requests are IRN's.
     pub receiving: bool,
+    /// Something has happened since there was last nothing to send.
+    stirred: bool,
+    /// The earliest timer other than the queue pair's own.
+    pub at: Instant,
     hello: Hello,
     requests: Requests,
     responses: Responses,
@@ -85,6 +91,8 @@ impl Irn {
         Irn {
             active: false,
             receiving: false,
+            stirred: false,
+            at: Instant::NEVER,
             hello: Hello::default(),
             requests: Requests::new(blocks),
             responses: Responses::default(),
@@ -96,16 +104,30 @@ impl Irn {
         self.hello.recovery()
     }
 
-    /// The earliest timer other than the queue pair's own.
-    pub fn deadline(&self) -> Instant {
+    /// Something has happened: there may be something to send, and timers may have changed.
+    #[inline]
+    fn stir(&mut self) {
+        self.stirred = true;
         let fetch = if self.requests.tx.fetching { self.requests.tx.fetched_at } else { Instant::NEVER };
-        self.hello.at.min(self.responses.deadline()).min(fetch)
+        self.at = self.hello.at.min(self.responses.deadline()).min(fetch);
     }
 
-    /// Whether [`next_packet`] has something to send.
+    /// Whether something is owed.
     #[inline]
     pub fn has_output(&mut self) -> bool {
-        self.hello.is_due() || self.requests.rx.owes() || self.responses.has_output()
+        self.stirred && self.owes()
+    }
+
+    #[inline(never)]
+    fn owes(&mut self) -> bool {
+        self.stirred = self.responses.has_output() || self.requests.rx.owes() || self.hello.is_due();
+        self.stirred
+    }
+
+    /// Whether [`requester::before`] has something to do.
+    #[inline]
+    pub fn comes_before(&self) -> bool {
+        if self.active { self.requests.tx.recovering } else { self.hello.is_agreed() }
     }
 
     /// Every invariant of every part.
@@ -143,16 +165,41 @@ pub(crate) fn on_transition(qp: &mut Qp, was: QpState) {
         _ => return,
     }
     hello::begin(qp);
+    if let Some(irn) = qp.irn.as_deref_mut() {
+        irn.stir();
+    }
 }
 
-/// Puts the next packet that IRN's side of the queue pair owes into `out`: hellos, acknowledgements of either kind, and
-/// answers to READs and atomics. Requests leave by [`crate::transport::requester`].
-#[cold]
-pub(crate) fn next_packet(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame) -> bool {
-    let Some(irn) = qp.irn.as_deref_mut() else { return false };
-    if !irn.has_output() {
-        return false;
+/// One step of a queue pair of a NIC that offers IRN: what IRN's side owes (hellos, acknowledgements of either kind, answers to
+/// READs and atomics), what plain RC's responder owes, lost requests, and then the requester's own step.
+#[inline(never)]
+pub(crate) fn step(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame) -> SendStep {
+    if let Some(irn) = qp.irn.as_deref_mut()
+        && irn.has_output()
+    {
+        let sent = put_packet(qp, sh, now, out);
+        if let Some(irn) = qp.irn.as_deref_mut() {
+            irn.stir();
+        }
+        if sent {
+            return SendStep::Packet;
+        }
     }
+    if rc::next_packet(qp, sh, now, out) {
+        return SendStep::Packet;
+    }
+    let requests = !qp.requester.rnr_wait && (qp.sends() || qp.state == QpState::Sqd);
+    if requests
+        && qp.irn.as_ref().is_some_and(|irn| irn.comes_before())
+        && let Some(step) = requester::before(qp, sh, now, out)
+    {
+        return step;
+    }
+    crate::transport::requester::step(qp, sh, now, out)
+}
+
+fn put_packet(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame) -> bool {
+    let Some(irn) = qp.irn.as_deref_mut() else { return false };
     out.payload.clear();
     out.packet = Packet { flow: qp.flow, ..Packet::default() };
     out.path = qp.path;
@@ -206,13 +253,14 @@ pub(crate) fn on_timer(qp: &mut Qp, sh: &mut Shared, now: Instant) {
     }
     if qp.state == QpState::Err {
         irn.responses.tx.deadline = Instant::NEVER;
-        return;
+    } else {
+        irn.responses.on_timer(sh, qp.rto, now);
     }
-    irn.responses.on_timer(sh, qp.rto, now);
+    irn.stir();
 }
 
 /// Takes in a packet, if it is IRN's business: one of its service, or one of RC's from before the change.
-#[cold]
+#[inline(never)]
 pub(crate) fn on_packet(
     qp: &mut Qp,
     sh: &mut Shared,
@@ -232,18 +280,18 @@ pub(crate) fn on_packet(
         sh.counters.drop_wrong_service += stale as u64;
         return stale;
     }
-    match operation {
-        Operation::Hello => {
-            hello::receive(qp, sh, packet);
-            return true;
-        }
+    if operation != Operation::Hello {
         // A peer that speaks IRN knows it.
-        _ => hello::implied(qp, sh),
+        hello::implied(qp, sh);
     }
     match operation {
+        Operation::Hello => hello::receive(qp, sh, packet),
         Operation::ReadAcknowledge => responder::on_read_acknowledge(qp, sh, now, packet),
         _ if operation.is_response() => requester::on_response(qp, sh, now, packet, payload),
         _ => responder::on_request(qp, sh, now, packet, payload),
+    }
+    if let Some(irn) = qp.irn.as_deref_mut() {
+        irn.stir();
     }
     true
 }

@@ -103,34 +103,22 @@ impl Requests {
 /// Packets that may be in flight.
 #[inline]
 pub(crate) fn limit(qp: &Qp, sh: &Shared) -> u32 {
-    if qp.irn.is_none() { qp.requester.window.packets() } else { limit_if_active(qp, sh) }
-}
-
-#[cold]
-fn limit_if_active(qp: &Qp, sh: &Shared) -> u32 {
-    match &qp.irn {
-        Some(irn) if irn.active => sh.irn.limit(irn.hello.peer_window()),
-        _ => qp.requester.window.packets(),
-    }
+    qp.irn.as_ref().map_or(0, |irn| sh.irn.limit(irn.hello.peer_window()))
 }
 
 /// Before the requester looks for something new: goes over to IRN when both sides know it and nothing is in flight (new
 /// WQEs wait for that), and sends again what was lost.
-#[cold]
-pub(crate) fn before(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame) -> Option<SendStep> {
+pub(super) fn before(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame) -> Option<SendStep> {
     let irn = qp.irn.as_deref_mut()?;
     if irn.active {
-        if !irn.requests.tx.recovering {
-            return None;
-        }
         let limit = sh.irn.limit(irn.hello.peer_window());
         return match tx_free(&mut irn.requests.tx, limit, true, now) {
             Free::Resend(psn) => resend(qp, sh, now, out, psn),
-            _ => None,
+            _ => {
+                irn.stir();
+                None
+            }
         };
-    }
-    if !irn.hello.is_agreed() {
-        return None;
     }
     if qp.requester.is_empty() {
         irn.requests.begin(qp.requester.next_psn());
@@ -156,12 +144,14 @@ fn resend(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame, psn: Ps
         &mut qp.requester.gather,
         GatherCursor { segment: wqe.data_segment, ..Default::default() },
     );
-    let built = requester::build(qp, sh, &wqe, &entry, index, psn.since(entry.psn) as u32, out);
+    let k = psn.since(entry.psn) as u32;
+    let built = requester::build(qp, sh, &wqe, &entry, k, out);
     qp.requester.gather = at;
     if let Err(fault) = built {
         let cause = Cause::local(Status::LocalProtection, fault.rule());
         return Some(requester::abandon_at(qp, sh, now, index, cause));
     }
+    dress(qp, sh, &wqe, &entry, index, k, &mut out.packet);
     // What came of it must be known soon, whatever its place in the message.
     out.packet.bth.ack_req = true;
     sh.counters.retransmitted_packets += 1;
@@ -169,7 +159,7 @@ fn resend(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame, psn: Ps
 }
 
 /// A WQE of `len` bytes was taken into flight.
-#[cold]
+#[inline(never)]
 pub(crate) fn on_executed(qp: &mut Qp, op: WqeOp, len: u32) {
     let (index, entry) = qp.requester.newest();
     let packets = len.div_ceil(qp.mtu).max(1);
@@ -200,7 +190,7 @@ pub(crate) fn on_executed(qp: &mut Qp, op: WqeOp, len: u32) {
 }
 
 /// Makes a packet of RC's into one of IRN's.
-#[cold]
+#[inline(never)]
 pub(crate) fn dress(
     qp: &Qp,
     sh: &Shared,
@@ -239,7 +229,7 @@ pub(crate) fn dress(
 }
 
 /// A new packet has left.
-#[cold]
+#[inline(never)]
 pub(crate) fn on_sent(qp: &mut Qp, sh: &Shared, now: Instant) {
     let Some(irn) = qp.irn.as_deref_mut() else { return };
     let r = &mut irn.requests;
@@ -549,9 +539,11 @@ pub(crate) fn on_timeout(qp: &mut Qp, sh: &mut Shared, now: Instant) {
             r.probed = now;
             r.probes = r.probes.saturating_add(1);
             r.rx.probe();
+            irn.stirred = true;
         }
     }
     sh.counters.timeouts += 1;
+    let r = &mut irn.requests;
     let silent = now.since(r.moved);
     let una = r.tx.una;
     let patience = qp.rto.times(qp.requester.expiries as u64 + 1);

@@ -486,6 +486,7 @@ pub(crate) fn on_error(qp: &mut Qp) {
         irn.responses.last_words = true;
         irn.responses.tx.deadline = Instant::NEVER;
         irn.responses.tx.fetching = false;
+        irn.stir();
     }
 }
 
