@@ -16,7 +16,7 @@ pub(crate) fn admit(qp: &Qp, counters: &mut Counters, packet: &Packet, payload: 
         counters.cnps_received += 1;
         return false;
     }
-    if bth.opcode.service() != qp.service() && !(bth.opcode.service() == Service::Irn && qp.irn.is_some()) {
+    if bth.opcode.service() != qp.service() && !(bth.opcode.service() == Service::Irn && qp.has_irn) {
         counters.drop_wrong_service += 1;
         return false;
     }

@@ -181,7 +181,7 @@ impl Nic {
                 self.timers.track(qp);
                 continue;
             }
-            let step = if qp.irn.is_some() {
+            let step = if qp.has_irn {
                 transport::rc::irn::step(qp, &mut self.shared, now, out)
             } else if transport::rc::responder::next_packet(qp, &mut self.shared, now, out) {
                 return self.frame(id, index, out);
@@ -225,7 +225,7 @@ impl Nic {
                 continue;
             }
             qp.heap_at = Instant::NEVER;
-            if qp.irn.is_some() {
+            if qp.has_irn {
                 transport::rc::irn::on_timer(qp, &mut self.shared, now);
             }
             if qp.deadline <= now {
@@ -414,7 +414,7 @@ impl Nic {
         }
         match qp.qp_type {
             QpType::Rc | QpType::XrcSend | QpType::XrcRecv => {
-                if qp.irn.is_some() && transport::rc::irn::on_packet(qp, sh, now, packet, payload) {
+                if qp.has_irn && transport::rc::irn::on_packet(qp, sh, now, packet, payload) {
                     // It was IRN's.
                 } else if packet.bth.opcode.operation().is_response() {
                     transport::rc::recovery::on_response(qp, sh, now, packet, payload);

@@ -28,6 +28,10 @@ pub(crate) struct Qp {
     pub stalled: bool,
     /// The send queue is draining towards SQD.
     pub draining: bool,
+    /// The NIC offers IRN, and the queue pair has come to RTR: [`Qp::irn`] is there.
+    pub has_irn: bool,
+    /// Its requests are IRN's.
+    pub irn_active: bool,
     /// The communication-established event was raised.
     pub heard: bool,
     pub pd: PdId,
@@ -106,6 +110,8 @@ impl Qp {
             parked: false,
             stalled: false,
             draining: false,
+            has_irn: false,
+            irn_active: false,
             heard: false,
             pd,
             send_cq: cqs.0,
@@ -158,13 +164,14 @@ impl Qp {
     /// Its requests are IRN's.
     #[inline]
     pub fn speaks_irn(&self) -> bool {
-        self.irn.as_ref().is_some_and(|irn| irn.active)
+        self.irn_active
     }
 
     /// Its responder, or IRN, has something to send.
     #[inline]
     pub fn owes(&mut self) -> bool {
-        self.responder.has_output() || self.irn.as_deref_mut().is_some_and(|irn| irn.has_output())
+        self.responder.has_output()
+            || (self.has_irn && self.irn.as_deref_mut().is_some_and(|irn| irn.has_output()))
     }
 
     /// May take in packets (IBTA 10.3.1).
@@ -190,6 +197,8 @@ impl Qp {
         self.requester.reset();
         self.responder = Responder::default();
         self.irn = None;
+        self.has_irn = false;
+        self.irn_active = false;
         *self.attr = QpAttr { caps: self.attr.caps, ..blank_attr() };
     }
 

@@ -13,11 +13,17 @@ pub(crate) struct Timers {
     heap: BinaryHeap<Reverse<(Instant, u32)>>,
 }
 
+/// The earliest of a queue pair's timers when IRN has some of its own.
+#[inline(never)]
+fn with_irn(qp: &Qp) -> Instant {
+    qp.irn.as_ref().map_or(qp.deadline, |irn| qp.deadline.min(irn.at))
+}
+
 impl Timers {
     /// Makes sure that an entry no later than the queue pair's deadline is in the heap.
     #[inline]
     pub fn track(&mut self, qp: &mut Qp) {
-        let deadline = qp.irn.as_ref().map_or(qp.deadline, |irn| qp.deadline.min(irn.at));
+        let deadline = if qp.has_irn { with_irn(qp) } else { qp.deadline };
         if deadline < qp.heap_at {
             qp.heap_at = deadline;
             self.heap.push(Reverse((deadline, qp.id.index)));

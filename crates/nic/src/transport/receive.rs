@@ -155,7 +155,7 @@ fn take_receive(qp: &mut Qp, sh: &mut Shared, packet: &Packet) -> Result<(), Ref
         let srq = xrc_srq(qp, sh, packet.xrc_srq)?;
         qp.responder.srq = Some(srq);
         take_shared(sh, srq, &mut qp.scatter)
-    } else if qp.irn.is_some() && irn::responder::take_receive(qp) {
+    } else if qp.has_irn && irn::responder::take_receive(qp) {
         true
     } else if let Some(srq) = qp.srq {
         take_shared(sh, srq, &mut qp.scatter)
@@ -166,7 +166,7 @@ fn take_receive(qp: &mut Qp, sh: &mut Shared, packet: &Packet) -> Result<(), Ref
         return Err(Refusal::NotReady);
     }
     qp.responder.receive_taken = true;
-    if qp.irn.is_some() {
+    if qp.has_irn {
         irn::responder::count_receive(qp);
     }
     Ok(())

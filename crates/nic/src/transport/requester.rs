@@ -123,7 +123,7 @@ fn execute(qp: &mut Qp, sh: &mut Shared, now: Instant) -> SendStep {
         }
     } else {
         qp.requester.outstanding_reads += wqe.op.awaits_response() as u8;
-        if qp.irn.is_some() {
+        if qp.irn_active {
             irn::requester::on_executed(qp, wqe.op, wqe.len);
         }
         if qp.requester.cursor.wrapping_add(1) == qp.requester.tail {
@@ -414,7 +414,7 @@ pub(crate) fn flush(qp: &mut Qp, sh: &mut Shared, now: Instant) {
     r.fetched = None;
     r.failure = None;
     r.answering = None;
-    if qp.irn.is_some() {
+    if qp.irn_active {
         irn::requester::forget(qp);
     }
 }

@@ -72,8 +72,6 @@ pub const WINDOW: u32 = 512;
 /// IRN's state of one queue pair; only those of a NIC that offers IRN have one.
 #[derive(Debug)]
 pub(crate) struct Irn {
-    /// Requests are IRN's.
-    pub active: bool,
     /// The peer's requests are IRN's.
     pub receiving: bool,
     /// Something has happened since there was last nothing to send.
@@ -89,7 +87,6 @@ impl Irn {
     /// For a queue pair that enters RTR, with a send queue of `blocks` blocks.
     pub fn new(blocks: u32) -> Self {
         Irn {
-            active: false,
             receiving: false,
             stirred: false,
             at: Instant::NEVER,
@@ -124,10 +121,10 @@ impl Irn {
         self.stirred
     }
 
-    /// Whether [`requester::before`] has something to do.
+    /// Whether [`requester::before`] has something to do; `active` when requests are IRN's already.
     #[inline]
-    pub fn comes_before(&self) -> bool {
-        if self.active { self.requests.tx.recovering } else { self.hello.is_agreed() }
+    fn comes_before(&self, active: bool) -> bool {
+        if active { self.requests.tx.recovering } else { self.hello.is_agreed() }
     }
 
     /// Every invariant of every part.
@@ -160,7 +157,10 @@ pub const fn state_bits_by_kind() -> (usize, usize) {
 /// The queue pair has changed its state: from RTR on it takes IRN's packets, and asks whether the peer does.
 pub(crate) fn on_transition(qp: &mut Qp, was: QpState) {
     match (was, qp.state) {
-        (QpState::Init, QpState::Rtr) => qp.irn = Some(Box::new(Irn::new(qp.sq.ring.blocks()))),
+        (QpState::Init, QpState::Rtr) => {
+            qp.irn = Some(Box::new(Irn::new(qp.sq.ring.blocks())));
+            qp.has_irn = true;
+        }
         (QpState::Rtr, QpState::Rts) => {}
         _ => return,
     }
@@ -190,7 +190,7 @@ pub(crate) fn step(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame
     }
     let requests = !qp.requester.rnr_wait && (qp.sends() || qp.state == QpState::Sqd);
     if requests
-        && qp.irn.as_ref().is_some_and(|irn| irn.comes_before())
+        && qp.irn.as_ref().is_some_and(|irn| irn.comes_before(qp.irn_active))
         && let Some(step) = requester::before(qp, sh, now, out)
     {
         return step;
@@ -272,7 +272,7 @@ pub(crate) fn on_packet(
     let operation = packet.bth.opcode.operation();
     if packet.bth.opcode.service() != Service::Irn {
         let stale = if operation.is_response() {
-            irn.active
+            qp.irn_active
         } else {
             // Repetitions of plain RC's requests are answered as ever; new ones cannot be.
             irn.receiving && !packet.bth.psn.is_before(irn.responses.rx.expected)

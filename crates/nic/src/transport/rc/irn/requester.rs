@@ -110,7 +110,7 @@ pub(crate) fn limit(qp: &Qp, sh: &Shared) -> u32 {
 /// WQEs wait for that), and sends again what was lost.
 pub(super) fn before(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame) -> Option<SendStep> {
     let irn = qp.irn.as_deref_mut()?;
-    if irn.active {
+    if qp.irn_active {
         let limit = sh.irn.limit(irn.hello.peer_window());
         return match tx_free(&mut irn.requests.tx, limit, true, now) {
             Free::Resend(psn) => resend(qp, sh, now, out, psn),
@@ -122,7 +122,7 @@ pub(super) fn before(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFra
     }
     if qp.requester.is_empty() {
         irn.requests.begin(qp.requester.next_psn());
-        irn.active = true;
+        qp.irn_active = true;
         return None;
     }
     qp.requester.is_all_sent().then_some(SendStep::Idle)
@@ -163,7 +163,7 @@ fn resend(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame, psn: Ps
 pub(crate) fn on_executed(qp: &mut Qp, op: WqeOp, len: u32) {
     let (index, entry) = qp.requester.newest();
     let packets = len.div_ceil(qp.mtu).max(1);
-    let Some(irn) = qp.irn.as_deref_mut().filter(|irn| irn.active) else { return };
+    let Some(irn) = qp.irn.as_deref_mut() else { return };
     let r = &mut irn.requests;
     let ordered = match op {
         WqeOp::Send | WqeOp::SendImm | WqeOp::WriteImm | WqeOp::SendInv => {
