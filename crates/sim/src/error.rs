@@ -11,12 +11,14 @@ pub struct Error {
     pub why: String,
     /// The file, once it is known.
     pub file: Option<String>,
+    /// The line of the key in that file, from 1.
+    pub line: Option<usize>,
 }
 
 impl Error {
     /// A fault at a key.
     pub fn new(key: impl Into<String>, why: impl Into<String>) -> Error {
-        Error { key: key.into(), why: why.into(), file: None }
+        Error { key: key.into(), why: why.into(), file: None, line: None }
     }
 
     /// A fault of the topology.
@@ -32,8 +34,11 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(file) = &self.file {
-            write!(f, "{file}: ")?;
+        match (&self.file, self.line) {
+            (Some(file), Some(line)) => write!(f, "{file}:{line}: ")?,
+            (Some(file), None) => write!(f, "{file}: ")?,
+            (None, Some(line)) => write!(f, "line {line}: ")?,
+            (None, None) => {}
         }
         write!(f, "{}: {}", self.key, self.why)
     }

@@ -266,7 +266,8 @@ impl Faults {
             let mut happens = |chance: f64| chance > 0.0 && rng.f64() < chance;
             fate.lost = happens(c.loss);
             fate.twice = happens(c.duplicate);
-            let intact = if c.bit_error > 0.0 { (1.0 - c.bit_error).powi(hot.size as i32 * 8) } else { 1.0 };
+            // The chance that all bits are right; 1 without bit errors.
+            let intact = crate::portable::power(1.0 - c.bit_error, u32::from(hot.size) * 8);
             fate.corrupt = happens(1.0 - intact);
             if happens(c.reorder) {
                 fate.late += rng.u64(0..=c.reorder_ps);

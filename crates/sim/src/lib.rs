@@ -3,7 +3,8 @@
 //! [`sim::Sim`] is a fabric in virtual time. A packet's way: a host's [`adverb_nic::Nic`] gives a frame
 //! (`ends`), the link carries it ([`link`]), switches queue, mark, drop or pause (`network`,
 //! [`switch`]), the other host's NIC takes it. [`events`] orders what happens, [`flows`] and
-//! [`workload`] say who sends what, [`record`] and [`capture`] what can be seen of it.
+//! [`workload`] say who sends what, [`record`] and [`capture`] what can be seen of it. [`sweep`] runs many of
+//! them side by side, [`statistics`] says what they have in common.
 #![deny(unsafe_code)]
 
 pub mod capture;
@@ -20,12 +21,15 @@ pub mod memory;
 mod network;
 pub mod oracle;
 pub mod packet;
+pub mod portable;
 #[allow(unsafe_code, reason = "one prefetch instruction")]
 mod prefetch;
 pub mod record;
 pub mod scenario;
 pub mod sim;
+pub mod statistics;
 pub mod swarm;
+pub mod sweep;
 pub mod switch;
 pub mod topology;
 pub mod trace;
@@ -36,7 +40,7 @@ pub use error::Error;
 pub use flows::{Flow, FlowSpec};
 pub use host::Transport;
 pub use record::{Stats, Summary};
-pub use scenario::{Plan, Scenario};
+pub use scenario::{Plan, Scenario, ScenarioFile};
 pub use sim::{Config, Sim};
 pub use switch::{Balance, Discipline, SwitchConfig};
 pub use topology::{CableKind, Topology};

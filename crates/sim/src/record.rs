@@ -3,6 +3,7 @@
 use crate::flows::Flow;
 use crate::link::{FRAME_MIN, FRAMING};
 use crate::sim::{SOURCE_SAMPLE, Sim};
+use crate::statistics::percentile;
 use core::fmt::Write;
 
 /// Counts of a run.
@@ -138,10 +139,10 @@ impl Sim {
         s.slowdown_avg /= times.len() as f64;
         s.fct_avg_ps /= times.len() as f64;
         times.sort_unstable();
-        let percentile = |p: f64| times[((times.len() as f64 * p).ceil() as usize).clamp(1, times.len()) - 1];
-        s.fct_p99_ps = percentile(0.99);
-        s.fct_p999_ps = percentile(0.999);
-        s.fct_max_ps = percentile(1.0);
+        let at = |p: f64| percentile(&times, p).unwrap_or(0);
+        s.fct_p99_ps = at(0.99);
+        s.fct_p999_ps = at(0.999);
+        s.fct_max_ps = at(1.0);
         s
     }
 

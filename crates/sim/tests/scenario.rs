@@ -55,7 +55,7 @@ fn faults_are_named_with_key_and_remedy() {
         ("delay = \"1us\"", "delay = \"1\"", &["topology.delay", "unit of time"]),
         ("kind = \"leaf-spine\"", "kind = \"torus\"", &["topology.kind", "torus", "fat-tree"]),
         ("leaves = 2", "leaves = 0", &["topology.leaves", "zero"]),
-        ("spines = 2", "spine = 2", &["line 6", "spine"]),
+        ("spines = 2", "spine = 2", &["line 6: topology.spine", "expected one of"]),
         ("buffer = \"2MB\"", "buffer = \"10KB\"", &["switch.pfc.xoff", "above the buffer", "lower"]),
         ("xon = \"12 packets\"", "xon = \"16 packets\"", &["switch.pfc.xon", "above xoff"]),
         ("kmin = \"100KB\"", "kmin = \"500KB\"", &["switch.ecn.kmin", "below kmax"]),
@@ -63,9 +63,9 @@ fn faults_are_named_with_key_and_remedy() {
         ("mtu = 4096", "mtu = 1500", &["transport.mtu", "256, 512, 1024, 2048, 4096"]),
         ("timeout = 0", "timeout = 40", &["transport.timeout", "31"]),
         ("load = 0.5", "load = 1.5", &["workload.load", "0 to 1"]),
-        ("flows = 200", "flws = 200", &["line 2", "flws"]),
+        ("flows = 200", "flws = 200", &["line 25: workload.flws", "`flows`"]),
         ("kind = \"poisson\"", "kind = \"gaussian\"", &["workload.kind", "gaussian", "poisson"]),
-        ("[workload]", "[traffic]", &["line 2", "traffic"]),
+        ("[workload]", "[traffic]", &["line 22: traffic", "`workload`"]),
     ] {
         let error = refused(&GOOD.replace(from, to));
         for part in parts {
@@ -124,7 +124,25 @@ fn the_examples_are_sound() {
 }
 
 #[test]
-fn the_file_is_named() {
+fn file_and_line_are_named() {
     let error = Scenario::load(Path::new("/nonexistent/x.toml")).unwrap_err().to_string();
     assert!(error.contains("/nonexistent/x.toml"), "{error}");
+    let path = std::env::temp_dir().join(format!("adverb-sim-scenario-{}.toml", std::process::id()));
+    for (from, to, place) in [
+        ("rate = \"100G\"", "rate = \"0G\"", ":8: topology.rate: "),
+        ("buffer = \"2MB\"", "buffer = \"10KB\"", ":13: switch.pfc.xoff: "),
+        ("flows = 200", "flws = 200", ":25: workload.flws: "),
+        ("load = 0.5", "", ":22: workload.load: is missing"),
+        ("kind = \"poisson\"\nload = 0.5", "kind = \"poisson\"\nload =", ":24: "),
+    ] {
+        std::fs::write(&path, GOOD.replace(from, to)).unwrap();
+        let error = Scenario::load(&path).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{}{place}", path.display())), "{error}");
+    }
+    std::fs::write(&path, GOOD).unwrap();
+    let file = adverb_sim::ScenarioFile::read(&path).unwrap();
+    let seeds = [None, Some(3), Some(4)].map(|seed| file.plan(seed).unwrap());
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!((seeds[0].config.seed, &seeds[0].flows), (3, &seeds[1].flows), "the file's own seed");
+    assert_ne!(seeds[0].flows, seeds[2].flows);
 }

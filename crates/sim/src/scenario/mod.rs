@@ -24,6 +24,7 @@
 
 mod build;
 mod format;
+mod place;
 mod traffic;
 
 pub use format::{
@@ -36,7 +37,7 @@ use crate::faults::Faults;
 use crate::flows::FlowSpec;
 use crate::sim::{Config, Sim};
 use crate::workload::Workload;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A scenario that was checked: what a simulation is made of.
 #[derive(Clone, Debug)]
@@ -59,23 +60,16 @@ impl Scenario {
     /// Reads a scenario. Unknown keys are refused, with their line.
     pub fn parse(text: &str) -> Result<Scenario, Error> {
         toml::from_str(text).map_err(|error| {
-            let line = error.span().map(|span| text[..span.start].matches('\n').count() + 1);
-            let key = line.map_or("scenario".to_owned(), |n| format!("line {n}"));
-            Error::new(key, error.message().replace('\n', " "))
+            let at = error.span().map(|span| span.start);
+            let key = at.and_then(|at| place::key_at(text, at)).unwrap_or_else(|| "scenario".to_owned());
+            let why = error.message().trim_end().replace('\n', "; ");
+            Error { line: at.map(|at| place::line_at(text, at)), ..Error::new(key, why) }
         })
     }
 
-    /// Reads a scenario's file; files that it names are looked up beside it.
+    /// Reads and checks a scenario's file; see [`ScenarioFile`].
     pub fn load(path: &Path) -> Result<Plan, Error> {
-        let name = path.display().to_string();
-        let folder = path.parent().unwrap_or(Path::new("."));
-        let read = |p: &Path| {
-            std::fs::read_to_string(p)
-                .map_err(|e| Error::new("file", e.to_string()).in_file(&p.display().to_string()))
-        };
-        let scenario = Scenario::parse(&read(path)?).map_err(|e| e.in_file(&name))?;
-        let plan = scenario.plan(&mut |file| read(&folder.join(file)));
-        plan.map_err(|e| if e.file.is_some() { e } else { e.in_file(&name) })
+        ScenarioFile::read(path)?.plan(None)
     }
 
     /// Checks the scenario and turns it into what a simulation is made of. `read` reads a file that it
@@ -103,6 +97,43 @@ impl Scenario {
             sample_ps: time("sample", &self.sample)?.unwrap_or(0),
         })
     }
+}
+
+/// A scenario's file: read once, planned for as many seeds as are wanted.
+#[derive(Clone, Debug)]
+pub struct ScenarioFile {
+    /// What it says.
+    pub scenario: Scenario,
+    path: PathBuf,
+    text: String,
+}
+
+impl ScenarioFile {
+    /// Reads a file.
+    pub fn read(path: &Path) -> Result<ScenarioFile, Error> {
+        let text = read_text(path)?;
+        let scenario = Scenario::parse(&text).map_err(|e| e.in_file(&path.display().to_string()))?;
+        Ok(ScenarioFile { scenario, path: path.to_owned(), text })
+    }
+
+    /// Checks it and turns it into a plan, with another seed than its own if one is given. Files that it names
+    /// are looked up beside it. What is wrong is named with file, line, key and remedy.
+    pub fn plan(&self, seed: Option<u64>) -> Result<Plan, Error> {
+        let folder = self.path.parent().unwrap_or(Path::new("."));
+        let seeded = Scenario { seed: seed.or(self.scenario.seed), ..self.scenario.clone() };
+        let plan = seeded.plan(&mut |file| read_text(&folder.join(file)));
+        plan.map_err(|e| match e.file {
+            Some(_) => e,
+            None => Error { line: place::line_of(&self.text, &e.key), ..e }
+                .in_file(&self.path.display().to_string()),
+        })
+    }
+}
+
+fn read_text(path: &Path) -> Result<String, Error> {
+    std::fs::read_to_string(path).map_err(|e| {
+        Error::new("file", format!("{e}; name a file that can be read")).in_file(&path.display().to_string())
+    })
 }
 
 impl Plan {

@@ -33,11 +33,13 @@ impl Scenario {
                     let why = "a second closed loop; put all pairs into one";
                     return Err(Error::new(format!("workload[{n}]"), why));
                 }
-                workload = Workload::Closed(closed(table, &config.topology)?);
+                let closed = closed(table, &config.topology);
+                workload = Workload::Closed(closed.map_err(|e| of_many(e, n, tables.len()))?);
                 continue;
             }
             let from = flows.len();
-            flows.extend(open(table, &config.topology, &mut rng, read)?);
+            let opened = open(table, &config.topology, &mut rng, read);
+            flows.extend(opened.map_err(|e| of_many(e, n, tables.len()))?);
             flows[from..].iter_mut().for_each(|f: &mut FlowSpec| f.tag = n as u32);
         }
         if let Some(long) = flows.iter().find(|f| f.bytes > FLOW_MAX) {
@@ -45,6 +47,14 @@ impl Scenario {
             return Err(Error::new("workload.bytes", why));
         }
         Ok((flows, workload))
+    }
+}
+
+/// Names the table at fault, where there are several.
+fn of_many(error: Error, n: usize, count: usize) -> Error {
+    match error.key.strip_prefix("workload.") {
+        Some(rest) if count > 1 => Error { key: format!("workload[{n}].{rest}"), ..error },
+        _ => error,
     }
 }
 

@@ -18,7 +18,7 @@ pub fn poisson(
     let mut at = 0.0;
     (0..flows)
         .map(|_| {
-            at += -(1.0 - rng.f64()).ln() * gap_ps;
+            at += -crate::portable::ln(1.0 - rng.f64()) * gap_ps;
             let src = rng.u32(0..hosts);
             let dst = (src + rng.u32(1..hosts)) % hosts;
             FlowSpec { start: at as u64, src, dst, bytes: sizes.draw(rng), tag: 0 }
