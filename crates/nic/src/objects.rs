@@ -10,6 +10,7 @@ use crate::nic::{Nic, wake};
 use crate::qp::Qp;
 use crate::queue::cq::Cq;
 use crate::queue::recv::{RecvQueue, Srq};
+use crate::slab::nobody;
 use crate::transport::{self, requester};
 use crate::work::RecvWr;
 use adverb_wire::{Gid, Instant, QpNumber};
@@ -222,8 +223,6 @@ impl Nic {
     /// Everything a queue pair refers to must exist. A role that a type does not have (the receive
     /// queue of an XRC initiator) gets a name that no object has.
     fn check_init(&mut self, init: &QpInit) -> Result<(PdId, (CqId, CqId), u32), Error> {
-        let nobody_pd: PdId = crate::slab::Id::new(u32::MAX, 0);
-        let nobody_cq: CqId = crate::slab::Id::new(u32::MAX, 0);
         let target = init.qp_type == QpType::XrcRecv;
         if target && init.xrcd.is_none() {
             return Err(Error::Invalid("XRC target without a domain"));
@@ -254,8 +253,8 @@ impl Nic {
             }
             None => 0,
         };
-        let cqs = (init.send_cq.unwrap_or(nobody_cq), init.recv_cq.unwrap_or(nobody_cq));
-        Ok((init.pd.unwrap_or(nobody_pd), cqs, srq_sge))
+        let cqs = (init.send_cq.unwrap_or_else(nobody), init.recv_cq.unwrap_or_else(nobody));
+        Ok((init.pd.unwrap_or_else(nobody), cqs, srq_sge))
     }
 
     /// The queue pair's number.
@@ -268,10 +267,10 @@ impl Nic {
         Ok(self.qps.get(qp).ok_or(Error::NoSuchObject)?.attr.caps)
     }
 
-    /// Current attributes, and what it was created with.
+    /// Current attributes, and what it was created with; the sizes are those given.
     pub fn query_qp(&self, qp: QpId) -> Result<(QpAttr, QpInit), Error> {
         let qp = self.qps.get(qp).ok_or(Error::NoSuchObject)?;
-        Ok((qp.query(), *qp.init))
+        Ok((qp.query(), qp.created()))
     }
 
     /// Changes attributes and state (IBTA 11.2.5.2, table 91).
@@ -338,7 +337,8 @@ impl Nic {
         if self.groups.has(id) {
             return Err(Error::Busy);
         }
-        let (num, cqs, init, path, parked) = (qp.num, (qp.send_cq, qp.recv_cq), *qp.init, qp.path, qp.parked);
+        let (num, cqs, init, path, parked) =
+            (qp.num, (qp.send_cq, qp.recv_cq), qp.created(), qp.path, qp.parked);
         if parked {
             self.paths.unpark(path, id.index);
         }

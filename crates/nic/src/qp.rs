@@ -61,7 +61,6 @@ pub(crate) struct Qp {
     /// The message that is being received.
     pub scatter: ScatterList,
     pub attr: Box<QpAttr>,
-    pub init: Box<QpInit>,
 }
 
 impl Qp {
@@ -134,7 +133,6 @@ impl Qp {
             irn: None,
             scatter: ScatterList::with_room(scatter_room),
             attr: Box::new(QpAttr { caps: given, ..blank_attr() }),
-            init: Box::new(*init),
         })
     }
 
@@ -298,6 +296,20 @@ impl Qp {
         // UDP source port: entropy from the two queue pair numbers, as Linux computes it, so that
         // both directions of a connection take one route (see the wire facts in ARCHITECTURE.md).
         self.flow.src_port = source_port(self.num, self.peer);
+    }
+
+    /// What it was created with, its sizes as they were given.
+    pub fn created(&self) -> QpInit {
+        QpInit {
+            qp_type: self.qp_type,
+            pd: crate::slab::existing(self.pd),
+            send_cq: crate::slab::existing(self.send_cq),
+            recv_cq: crate::slab::existing(self.recv_cq),
+            srq: self.srq,
+            xrcd: self.xrcd,
+            sq_sig_all: self.sq.signals_all(),
+            caps: self.attr.caps,
+        }
     }
 
     /// Attributes as they are now.

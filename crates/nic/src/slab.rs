@@ -10,6 +10,16 @@ pub(crate) trait Id: Copy {
     fn generation(self) -> u32;
 }
 
+/// The name that no object has, for a role that a queue pair's type does not have.
+pub(crate) fn nobody<I: Id>() -> I {
+    I::new(u32::MAX, 0)
+}
+
+/// The name, unless it is [`nobody`]'s.
+pub(crate) fn existing<I: Id>(id: I) -> Option<I> {
+    (id.index() != u32::MAX).then_some(id)
+}
+
 struct Slot<T> {
     generation: u32,
     value: Option<T>,

@@ -5,7 +5,7 @@ use crate::ah::check_route;
 use crate::context::{AsyncEvent, Context, Resource, device_of};
 use crate::cq::Cq;
 use crate::event::{AckCount, Delivered, lock};
-use crate::handle::{COND, MUTEX, code, handle, null, pointer_or_null};
+use crate::handle::{COND, MUTEX, code, null, pointer_or_null};
 use crate::pd::Pd;
 use crate::qp_attr::{attr_from_c, attr_to_c, caps_from_c, caps_to_c, qp_type};
 use crate::qp_ex::{Builder, fill_calls};
@@ -15,12 +15,14 @@ use crate::{host, tables};
 use adverb_nic::{Error, PdId, QpAttrMask, QpCaps, QpId, QpInit, QpType, XrcdId};
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
+use core::mem::offset_of;
 use std::sync::Mutex;
 
-/// A queue pair. The plain C struct is a prefix of the extended one; all are made with the extended one.
-#[repr(C)]
+/// A queue pair. What is ours stands before the C struct, which is thus the plain one or the extended one, of
+/// which the plain one is a prefix: a plain queue pair does without the 192 bytes of calls that it cannot make.
 pub(crate) struct Qp {
-    ibv: UnsafeCell<ibv_qp_ex>,
+    /// C's part.
+    ibv: *mut ibv_qp,
     /// The NIC's queue pair.
     pub(crate) id: QpId,
     /// The NIC's domain; an XRC target has none.
@@ -32,17 +34,75 @@ pub(crate) struct Qp {
     xrcd: Option<XrcdId>,
     pub(crate) async_delivered: Delivered,
     /// Work requests being built by the `wr_*` calls; `None` for a plain queue pair.
-    pub(crate) builder: Option<Builder>,
+    pub(crate) builder: Option<Box<Builder>>,
 }
 
-handle!(Qp, ibv_qp);
+/// A queue pair as it lies in memory; C's pointer is to its second part.
+#[repr(C)]
+struct Laid<C> {
+    qp: Qp,
+    ibv: UnsafeCell<C>,
+}
+
+/// From a C pointer back to the object. The same for both kinds.
+const C_OFFSET: usize = offset_of!(Laid<ibv_qp>, ibv);
+const _: () = assert!(C_OFFSET == offset_of!(Laid<ibv_qp_ex>, ibv));
 
 /// Serialises opening and closing of shared XRC targets.
 static SHARING: Mutex<()> = Mutex::new(());
 
 impl Qp {
+    /// The object behind a C pointer.
+    ///
+    /// # Safety
+    /// `pointer` came from one of this module's calls, and the object has not been destroyed and is not being
+    /// destroyed meanwhile.
+    #[inline]
+    pub(crate) unsafe fn of<'a>(pointer: *mut ibv_qp) -> &'a Self {
+        // SAFETY: by the caller's promise `give` laid it out, this many bytes before its C part.
+        unsafe { &*pointer.byte_sub(C_OFFSET).cast::<Qp>() }
+    }
+
+    /// Hands the object to C: as an extended queue pair if it has a builder, else as a plain one.
+    fn give(self, plain: ibv_qp) -> *mut ibv_qp {
+        fn lay<C>(qp: Qp, ibv: C) -> *mut ibv_qp {
+            let laid = Box::into_raw(Box::new(Laid { qp, ibv: ibv.into() }));
+            // SAFETY: just made, and nobody else knows it yet.
+            unsafe {
+                let pointer = laid.cast::<ibv_qp>().byte_add(C_OFFSET);
+                (*laid).qp.ibv = pointer;
+                pointer
+            }
+        }
+        if self.builder.is_none() {
+            return lay(self, plain);
+        }
+        // SAFETY: pointers, integers, optional functions.
+        let mut extended: ibv_qp_ex = unsafe { core::mem::zeroed() };
+        extended.qp_base = plain;
+        fill_calls(&mut extended, self.kind);
+        lay(self, extended)
+    }
+
+    /// Takes the object back and drops it.
+    ///
+    /// # Safety
+    /// As for `of`; and nobody uses the pointer afterwards.
+    unsafe fn free(pointer: *mut ibv_qp) {
+        // SAFETY: by the caller's promise; whether there is a builder says how `give` laid it out.
+        unsafe {
+            let laid = pointer.byte_sub(C_OFFSET);
+            if Qp::of(pointer).builder.is_none() {
+                drop(Box::from_raw(laid.cast::<Laid<ibv_qp>>()));
+            } else {
+                drop(Box::from_raw(laid.cast::<Laid<ibv_qp_ex>>()));
+            }
+        }
+    }
+
+    /// C's part of the object.
     pub(crate) fn as_c(&self) -> *mut ibv_qp {
-        self.ibv.get().cast()
+        self.ibv
     }
 
     /// Tells the context about an asynchronous event.
@@ -116,9 +176,7 @@ unsafe fn create(request: &Request, init: &mut ibv_qp_init_attr) -> Result<*mut 
         Ok((id, nic.qp_number(id)?, nic.qp_caps(id)?))
     })?;
     init.cap = caps_to_c(&caps);
-    // SAFETY: pointers, integers, optional functions.
-    let mut ibv: ibv_qp_ex = unsafe { core::mem::zeroed() };
-    ibv.qp_base = ibv_qp {
+    let plain = ibv_qp {
         context: request.context,
         qp_context: init.qp_context,
         pd: request.pd,
@@ -133,9 +191,6 @@ unsafe fn create(request: &Request, init: &mut ibv_qp_init_attr) -> Result<*mut 
         cond: COND,
         events_completed: 0,
     };
-    if request.send_ops.is_some() {
-        fill_calls(&mut ibv, nic_init.qp_type);
-    }
     // SAFETY: by the caller's promise.
     unsafe {
         Context::of(request.context).add(Resource::Qp(id));
@@ -144,16 +199,16 @@ unsafe fn create(request: &Request, init: &mut ibv_qp_init_attr) -> Result<*mut 
         }
     }
     let qp = Qp {
-        ibv: ibv.into(),
+        ibv: core::ptr::null_mut(),
         id,
         pd: nic_init.pd,
         kind: nic_init.qp_type,
         caps,
         xrcd: nic_init.xrcd,
         async_delivered: Delivered::default(),
-        builder: request.send_ops.map(|_| Builder::new(&caps)),
+        builder: request.send_ops.map(|_| Box::new(Builder::new(&caps))),
     };
-    let qp = qp.give();
+    let qp = qp.give(plain);
     tables::add_qp(id, qp);
     Ok(qp)
 }
@@ -229,11 +284,8 @@ pub(crate) unsafe extern "C" fn open_qp(
     plain.events_completed = 0;
     plain.mutex = MUTEX;
     plain.cond = COND;
-    // SAFETY: pointers, integers, optional functions.
-    let mut ibv: ibv_qp_ex = unsafe { core::mem::zeroed() };
-    ibv.qp_base = plain;
     let qp = Qp {
-        ibv: ibv.into(),
+        ibv: core::ptr::null_mut(),
         id,
         pd: None,
         kind: QpType::XrcRecv,
@@ -242,7 +294,7 @@ pub(crate) unsafe extern "C" fn open_qp(
         async_delivered: Delivered::default(),
         builder: None,
     };
-    let qp = qp.give();
+    let qp = qp.give(plain);
     tables::add_qp(id, qp);
     qp
 }
@@ -359,7 +411,7 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         if !(*qp).pd.is_null() {
             Pd::of((*qp).pd).release();
         }
-        drop(Qp::take(qp));
+        Qp::free(qp);
     }
     0
 }

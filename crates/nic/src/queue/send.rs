@@ -55,6 +55,11 @@ impl SendQueue {
         self.layout
     }
 
+    /// Every request asks for a completion.
+    pub fn signals_all(&self) -> bool {
+        self.sig_all
+    }
+
     /// Empties the queue (transition to RESET).
     pub fn reset(&mut self) {
         self.posted = 0;

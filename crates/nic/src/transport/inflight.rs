@@ -48,13 +48,12 @@ pub(crate) struct Requester {
     /// The PSN that a lost response made us go back to; not twice without progress.
     pub implied_nak_at: Option<Psn>,
     pub window: Window,
-    /// The WQE at the cursor, and how far its scatter/gather list has been walked.
+    /// The WQE at the cursor (one that has been read from memory and not executed, if the cursor is at the tail),
+    /// and how far its scatter/gather list has been walked.
     pub(super) loaded: Option<Wqe>,
     pub gather: GatherCursor,
     /// The READ or atomic at the head, once its first response came.
     pub answering: Option<Wqe>,
-    /// A WQE read from memory and not executed.
-    pub(super) fetched: Option<Wqe>,
     /// The last WQE of the ring failed; reported when it becomes the head.
     pub(super) failure: Option<Cause>,
     ring: Box<[Inflight]>,
@@ -85,7 +84,6 @@ impl Requester {
             loaded: None,
             gather: GatherCursor::default(),
             answering: None,
-            fetched: None,
             failure: None,
             ring: vec![BLANK; blocks as usize].into_boxed_slice(),
         }
@@ -218,4 +216,4 @@ impl Requester {
     }
 }
 
-const _: () = assert!(core::mem::size_of::<Requester>() <= 448);
+const _: () = assert!(core::mem::size_of::<Requester>() <= 384);

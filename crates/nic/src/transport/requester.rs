@@ -60,7 +60,7 @@ pub(crate) fn step(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame
     if qp.draining || !qp.sends() || qp.requester.failure.is_some() {
         return SendStep::Idle;
     }
-    if qp.requester.fetched.is_none() {
+    if qp.requester.loaded.is_none() {
         return fetch(qp, sh, now);
     }
     execute(qp, sh, now)
@@ -74,7 +74,7 @@ fn fetch(qp: &mut Qp, sh: &mut Shared, now: Instant) -> SendStep {
     let available = qp.sq.posted.wrapping_sub(qp.sq.fetched);
     match qp.sq.ring.decode(qp.sq.fetched, available, qp.sq.layout()) {
         Ok(wqe) => {
-            qp.requester.fetched = Some(wqe);
+            qp.requester.loaded = Some(wqe);
             SendStep::Fetched
         }
         Err(fault) => {
@@ -92,7 +92,7 @@ fn fetch(qp: &mut Qp, sh: &mut Shared, now: Instant) -> SendStep {
 /// Takes a fetched WQE into flight, unless it has to wait. A WQE that waits is fetched again, so that
 /// a change made to it in memory meanwhile takes effect.
 fn execute(qp: &mut Qp, sh: &mut Shared, now: Instant) -> SendStep {
-    let Some(wqe) = qp.requester.fetched.take() else { return SendStep::Idle };
+    let Some(wqe) = qp.requester.loaded.take() else { return SendStep::Idle };
     let refused = check(qp, &wqe);
     if refused.is_none() {
         let waits_for_fence = wqe.fence && qp.requester.outstanding_reads > 0;
@@ -411,7 +411,6 @@ pub(crate) fn flush(qp: &mut Qp, sh: &mut Shared, now: Instant) {
     r.outstanding_reads = 0;
     r.rnr_wait = false;
     r.loaded = None;
-    r.fetched = None;
     r.failure = None;
     r.answering = None;
     if qp.irn_active {
