@@ -80,6 +80,9 @@ pub struct Nic {
     /// Way to processes of the same address
     #[arg(long, value_name = "WAY", value_enum)]
     pub path: Option<Path>,
+    /// Recovery of reliable connections from loss [default: rc]
+    #[arg(long, value_name = "HOW", value_enum)]
+    pub transport: Option<Transport>,
 
     /// Lose each packet with this probability
     #[arg(long, value_name = "P", value_parser = probability, help_heading = "Faults")]
@@ -109,7 +112,7 @@ pub struct Nic {
     /// Write the NIC's counters to this file when the program ends; JSON if its name ends in .json
     #[arg(long, value_name = "FILE", help_heading = "Looking in")]
     pub counters: Option<PathBuf>,
-    /// Say on standard error why each failed completion failed: packet, rule, timer
+    /// Say on standard error why each failed completion failed: packet, rule, timer; and what queue pairs agreed on
     #[arg(long, help_heading = "Looking in")]
     pub trace: bool,
 }
@@ -121,6 +124,15 @@ pub enum Path {
     Auto,
     /// UDP always
     Udp,
+}
+
+/// `--transport`.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// Go-back-N, as RoCEv2 adapters do: everything from the lost packet on is sent again
+    Rc,
+    /// IRN with peers that offer it too: only lost packets are sent again; go-back-N with all others
+    Irn,
 }
 
 /// `--direction`.
@@ -139,6 +151,15 @@ impl From<Path> for PathPolicy {
         match path {
             Path::Auto => PathPolicy::Auto,
             Path::Udp => PathPolicy::Udp,
+        }
+    }
+}
+
+impl From<Transport> for adverb_io::Transport {
+    fn from(transport: Transport) -> adverb_io::Transport {
+        match transport {
+            Transport::Rc => adverb_io::Transport::Rc,
+            Transport::Irn => adverb_io::Transport::Irn,
         }
     }
 }
@@ -219,6 +240,8 @@ mod tests {
             "--trace",
             "--path",
             "udp",
+            "--transport",
+            "irn",
             "--",
             "ib_write_bw",
             "-d",
@@ -234,7 +257,7 @@ mod tests {
         assert_eq!((nic.direction, nic.seed), (Some(Direction::Tx), Some(7)));
         assert_eq!((nic.pcap, nic.counters), (Some("a.pcap".into()), Some("c".into())));
         assert!(nic.trace);
-        assert_eq!(nic.path, Some(Path::Udp));
+        assert_eq!((nic.path, nic.transport), (Some(Path::Udp), Some(Transport::Irn)));
     }
 
     #[test]
@@ -255,6 +278,7 @@ mod tests {
             ("--delay", "us", "units"),
             ("--delay", "61s", "at most 60s"),
             ("--direction", "up", "rx, tx, both"),
+            ("--transport", "tcp", "rc, irn"),
         ] {
             let joined = format!("{option}={value}");
             let said = run(&[&joined, "--", "true"]).unwrap_err();

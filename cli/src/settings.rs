@@ -2,7 +2,7 @@
 
 use crate::args::Nic;
 use crate::error::Error;
-use adverb_io::{Direction, PathPolicy, Settings};
+use adverb_io::{Direction, PathPolicy, Settings, Transport};
 use std::fmt::Write;
 use std::net::Ipv6Addr;
 use std::path::PathBuf;
@@ -17,6 +17,7 @@ pub fn from_options(options: &Nic) -> Result<Settings, Error> {
     set(&mut settings.delay, options.delay);
     set(&mut settings.direction, options.direction.map(Direction::from));
     set(&mut settings.path, options.path.map(PathPolicy::from));
+    set(&mut settings.transport, options.transport.map(Transport::from));
     settings.address = options.address.or(settings.address);
     settings.seed = options.seed.or(settings.seed);
     settings.trace |= options.trace;
@@ -66,6 +67,9 @@ pub fn describe(settings: &Settings) -> Result<String, Error> {
 
 fn choices(settings: &Settings) -> Vec<String> {
     let mut list = Vec::new();
+    if settings.transport == Transport::Irn {
+        list.push("IRN with peers that offer it too".to_owned());
+    }
     for (name, value) in [
         ("loss", settings.loss),
         ("duplicate", settings.duplicate),
@@ -115,10 +119,14 @@ mod tests {
             direction: Direction::Rx,
             seed: Some(7),
             path: PathPolicy::Udp,
+            transport: Transport::Irn,
             ..Settings::default()
         };
         let said = choices(&settings).join(", ");
-        assert_eq!(said, "loss 0.01, corrupt 0.5, delay 20µs, received packets only, seed 7, UDP only");
+        assert_eq!(
+            said,
+            "IRN with peers that offer it too, loss 0.01, corrupt 0.5, delay 20µs, received packets only, seed 7, UDP only"
+        );
     }
 
     #[test]

@@ -101,6 +101,9 @@ impl Core {
     fn deliver_events(&mut self) -> usize {
         let mut count = 0;
         while let Some(event) = self.nic.next_event() {
+            if self.trace {
+                say_recovery(&self.nic, event);
+            }
             (self.on_event)(event);
             count += 1;
         }
@@ -197,6 +200,20 @@ impl Core {
     #[inline]
     pub fn has_ring_work(&self) -> bool {
         self.port.as_ref().is_some_and(Port::has_ring_work)
+    }
+}
+
+/// Says how a queue pair recovers from loss, once that is known.
+#[cold]
+fn say_recovery(nic: &Nic, event: Event) {
+    let (id, how) = match event {
+        Event::IrnAgreed(id) => (id, "IRN: the peer agreed"),
+        Event::IrnUnanswered(id) => (id, "go-back-N: the peer did not answer whether it knows IRN"),
+        _ => return,
+    };
+    // Without a number it was destroyed meanwhile.
+    if let Ok(number) = nic.qp_number(id) {
+        eprintln!("adverb: qp {number} recovers by {how}");
     }
 }
 

@@ -9,10 +9,10 @@ use crate::error::OpenError;
 use crate::port::Port;
 use crate::progress::{self, Call, State};
 use crate::rings::Rings;
-use crate::settings::Settings;
+use crate::settings::{Settings, Transport};
 use crate::udp::Udp;
 use crate::{fork, sys};
-use adverb_nic::{Completion, CqId, Error, Nic, NicConfig, PathId};
+use adverb_nic::{Completion, CqId, Error, IrnConfig, Nic, NicConfig, PathId};
 use adverb_wire::{Gid, Instant, QpNumber};
 use std::borrow::Cow;
 use std::io;
@@ -265,10 +265,12 @@ fn open_parts(
     let member = Arc::new(member);
     device.slot = member.slot().get();
     let seed = sys::random_seed();
+    let max_unacked_packets = max_unacked(settings, device, udp.receive_buffer());
     let config = NicConfig {
         gids: device.gids.clone(),
         qpn_base: u32::from(device.slot) << 16,
-        max_unacked_packets: max_unacked(settings, device, udp.receive_buffer()),
+        max_unacked_packets,
+        irn: (settings.transport == Transport::Irn).then(|| irn_config(max_unacked_packets)),
         ..NicConfig::default()
     };
     let nic = Nic::new(config, seed);
@@ -286,4 +288,15 @@ fn max_unacked(settings: &Settings, device: &DeviceInfo, receive_buffer: usize) 
     let packet = device.active_mtu.bytes() as usize + SOCKET_OVERHEAD;
     let held = (receive_buffer / packet) as u32;
     settings.max_unacked.unwrap_or_else(|| held.clamp(16, MAX_UNACKED))
+}
+
+/// IRN's bandwidth-delay product is what a peer's socket can hold for us, and what ours holds we tell the peer: on one host the
+/// round trip is a few microseconds, and the time that a packet waits for a processor is all there is to cover. Frames in shared
+/// memory wait in a ring that blocks its sender when it is full; there the same bound keeps two queue pairs' worth in it.
+fn irn_config(max_unacked_packets: u32) -> IrnConfig {
+    IrnConfig {
+        bdp_packets: Some(max_unacked_packets),
+        receive_packets: max_unacked_packets,
+        ..IrnConfig::default()
+    }
 }

@@ -55,6 +55,16 @@ pub enum PathPolicy {
     Udp,
 }
 
+/// How reliable connections recover from loss.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Transport {
+    /// As RoCEv2 adapters do: everything from the lost packet on is sent again.
+    #[default]
+    Rc,
+    /// IRN with peers that offer it too: only what was lost is sent again. With all others as [`Transport::Rc`].
+    Irn,
+}
+
 /// Everything a user may choose. The default is a NIC without faults at the host's own address.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Settings {
@@ -85,6 +95,8 @@ pub struct Settings {
     /// Bound on the packets that a queue pair may have unacknowledged; by default what the receive
     /// buffers of this host hold.
     pub max_unacked: Option<u32>,
+    /// How reliable connections recover from loss.
+    pub transport: Transport,
     /// Directory in which processes find each other; by default `/dev/shm/adverb-UID`.
     pub directory: Option<PathBuf>,
 }
@@ -112,7 +124,7 @@ impl fmt::Display for SettingsError {
 impl std::error::Error for SettingsError {}
 
 const OPTIONS: &str = "no such option; there are address, loss, duplicate, reorder, corrupt, delay, direction, \
-                       seed, pcap, counters, trace, path, max_unacked and directory";
+                       seed, pcap, counters, trace, path, max_unacked, transport and directory";
 const ADDRESS: &str = "an IPv4 or IPv6 address is needed, such as address=127.0.0.1";
 const PROBABILITY: &str = "a probability from 0 to 1 or a percentage is needed, such as 0.01 or 1%";
 const DELAY: &str = "a time is needed, such as delay=50us (units ns, us, ms, s; at most 60s)";
@@ -121,6 +133,7 @@ const SEED: &str = "a whole number is needed, such as seed=7";
 const PATH: &str = "a file name is needed; write a comma as %2C and a percent sign as %25";
 const SWITCH: &str = "a switch is on or off";
 const POLICY: &str = "path is auto or udp";
+const TRANSPORT: &str = "transport is rc or irn";
 const UNACKED: &str = "a number of packets from 1 to 65536 is needed";
 
 /// Longest delay that a fault may add.
@@ -194,6 +207,13 @@ impl Settings {
                 }
                 self.max_unacked = Some(packets);
             }
+            "transport" => {
+                self.transport = match text {
+                    "rc" => Transport::Rc,
+                    "irn" => Transport::Irn,
+                    _ => return Err(TRANSPORT),
+                }
+            }
             "directory" => self.directory = Some(unescape(text)?),
             _ => return Err(OPTIONS),
         }
@@ -242,6 +262,9 @@ impl Settings {
         }
         if let Some(packets) = self.max_unacked {
             parts.push(format!("max_unacked={packets}"));
+        }
+        if self.transport == Transport::Irn {
+            parts.push("transport=irn".to_owned());
         }
         parts.join(",")
     }
@@ -330,7 +353,7 @@ mod tests {
     fn options_are_read() {
         let s = Settings::parse(
             " address=::1, loss=0.01,duplicate=50%,delay=1.5ms,direction=rx,seed=7,pcap=/tmp/a%2Cb.pcap,\
-             trace,path=udp,max_unacked=64,,",
+             trace,path=udp,max_unacked=64,transport=irn,,",
         )
         .unwrap();
         assert_eq!(s.address, Some("::1".parse().unwrap()));
@@ -338,6 +361,7 @@ mod tests {
         assert_eq!((s.direction, s.seed, s.trace), (Direction::Rx, Some(7), true));
         assert_eq!(s.pcap.as_deref(), Some(Path::new("/tmp/a,b.pcap")));
         assert_eq!((s.path, s.max_unacked), (PathPolicy::Udp, Some(64)));
+        assert_eq!(s.transport, Transport::Irn);
         assert!(s.has_faults());
         assert_eq!(Settings::parse("").unwrap(), Settings::default());
         assert!(!Settings::parse("trace=off").unwrap().trace);
@@ -361,6 +385,7 @@ mod tests {
             ("pcap=a%00", "pcap", Some("a%00"), PATH),
             ("trace=maybe", "trace", Some("maybe"), SWITCH),
             ("path=shm", "path", Some("shm"), POLICY),
+            ("transport=tcp", "transport", Some("tcp"), TRANSPORT),
             ("max_unacked=0", "max_unacked", Some("0"), UNACKED),
             ("lose=0.1", "lose", Some("0.1"), OPTIONS),
         ] {
@@ -392,6 +417,7 @@ mod tests {
             directory in any_path(),
             trace: bool,
             udp: bool,
+            irn: bool,
             max_unacked in proptest::option::of(1u32..=65_536),
         ) {
             let [loss, duplicate, reorder, corrupt] = probabilities;
@@ -402,6 +428,7 @@ mod tests {
                 direction: [Direction::Rx, Direction::Tx, Direction::Both][direction],
                 seed, pcap, counters, trace,
                 path: if udp { PathPolicy::Udp } else { PathPolicy::Auto },
+                transport: if irn { Transport::Irn } else { Transport::Rc },
                 max_unacked, directory,
             };
             prop_assert_eq!(Settings::parse(&settings.to_env()).unwrap(), settings);

@@ -95,10 +95,18 @@ fn one_that_does_not_offer_it_gets_plain_rc() {
         let other = 1 - offers as usize;
         assert_eq!(w.nodes[other].nic.recovery_of(ids[other]), Ok(LossRecovery::GoBackN));
         let hellos = w.log.iter().filter(|(_, p)| is_irn(p)).count() as u64;
+        // Whatever the peer takes it for, it is older than all that is under way in either of its sequences.
+        let first = Link::default().psn;
+        for (_, p) in w.log.iter().filter(|(_, p)| is_irn(p)) {
+            assert!(p.bth.psn.since(first.0) < -4_000_000, "{:?}", p.bth);
+            assert!(p.bth.psn.since(first.1) < -4_000_000, "{:?}", p.bth);
+        }
         assert!((2..=12).contains(&hellos), "{hellos} hellos");
         assert_eq!(w.counter(other, "drop_wrong_service"), hellos);
         assert_eq!((w.counter(offers as usize, "irn_unanswered"), w.counter(other, "irn_agreed")), (1, 0));
-        assert_eq!(w.nodes[offers as usize].nic.next_event(), None);
+        let offering = &mut w.nodes[offers as usize].nic;
+        assert_eq!(offering.next_event(), Some(Event::IrnUnanswered(ids[offers as usize])));
+        assert_eq!(offering.next_event(), None);
     }
 }
 
@@ -271,6 +279,23 @@ fn bdp_fc_bounds_what_is_in_flight() {
         assert_eq!((w.completion(0).wr_id, w.completion(0).wr_id), (1, 2));
         assert!(most.borrow().0 == 59, "all answers once");
         assert_eq!(w.counter(1, "retransmitted_packets"), 0);
+    }
+}
+
+#[test]
+fn no_more_is_in_flight_than_the_receiver_takes_in() {
+    let mut w = World::with_config(2, 8, |c| {
+        let receive_packets = if c.qpn_base >> 16 == 2 { 5 } else { 40 };
+        c.irn = Some(IrnConfig { receive_packets, ..IrnConfig::paper() });
+    });
+    let (a, b, ma, mb) = agreed(&mut w, &Link::default());
+    let (at_a, at_b) = (ma.at(0), mb.at(0));
+    for (node, qp, from, to, limit) in [(0, a, &ma, at_b, 5), (1, b, &mb, at_a, 40)] {
+        let before = w.counter(node, "tx_packets");
+        w.send(node, qp, wr(1, SendOp::Write(to.0, to.1), &[from.sge(0, 60_000)]));
+        w.transmit();
+        assert_eq!(w.counter(node, "tx_packets") - before, limit);
+        assert_eq!(w.completion(node).status, Status::Success);
     }
 }
 

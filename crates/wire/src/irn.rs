@@ -31,7 +31,7 @@
 //! |---|---|---|---|
 //! | 0 | flags; bit 0: [`IrnEth::ORDERED`] | 0 | 0 |
 //! | 1..4 | sequence number of the receive that the message takes | of the READ or atomic | version, [`VERSION`] |
-//! | 4..8 | bytes of the message before this packet | PSN of the next response awaited: all before have arrived | packets the sender keeps in flight |
+//! | 4..8 | bytes of the message before this packet | PSN of the next response awaited: all before have arrived | packets that the sender can take in at once |
 //!
 //! **Acknowledgements.** `BTH.psn` is the cumulative one: the first PSN that has not arrived, or, with an RNR or error
 //! NAK, the PSN that was refused. Everything before it is done. The AETH's syndrome tells them apart:
@@ -41,7 +41,8 @@
 //! **`SackEth`**, 4 bytes: flags (bit 0: [`SackEth::NOT_KEPT`]), and in the lower 24 bits the PSN of the packet that
 //! triggered the acknowledgement; equal to the cumulative one when there is nothing to say.
 //!
-//! **Hello**: AckReq asks for a hello in return, without AckReq. Its PSN has no meaning.
+//! **Hello**: AckReq asks for a hello in return, without AckReq. Its PSN is a quarter of the circle before the next request that
+//! the sender expects: who knows the opcode ignores it, and Linux's rxe, which does not, takes it for an old answer.
 
 use crate::ext::u24_after;
 use crate::units::Psn;

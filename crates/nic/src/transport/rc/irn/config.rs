@@ -24,6 +24,9 @@ pub struct IrnConfig {
     /// BDP-FC: packets that may be in flight in each direction of a queue pair, 1..=[`WINDOW`]. `None` is "no BDP-FC":
     /// the bitmaps' size alone bounds them.
     pub bdp_packets: Option<u32>,
+    /// Packets of each direction of a queue pair that this host can take in at once, 1..=[`WINDOW`]: the hello says so, and
+    /// the peer keeps no more in flight.
+    pub receive_packets: u32,
     /// Timeout while at most [`IrnConfig::few_packets`] are in flight.
     pub rto_low: Duration,
     /// Timeout while more are.
@@ -46,6 +49,7 @@ impl Default for IrnConfig {
         IrnConfig {
             scheme: Scheme::Selective,
             bdp_packets: Some(128),
+            receive_packets: WINDOW,
             rto_low: Duration::from_us(1000),
             rto_high: Duration::from_us(3200),
             few_packets: 3,

@@ -6,15 +6,24 @@
 //! - A hello that comes before this side's RTR is lost; this side's own hello, sent then, brings the answer.
 //! - A hello that comes late changes nothing for what is in flight: requests switch when nothing is.
 //! - Who gets IRN's packets without having heard a hello knows enough.
+//!
+//! A peer that does not know the opcode may do worse than drop it: Linux's rxe takes every opcode that it does not know for a
+//! response, and looks at the PSN first. One beyond its requests completes them, one among them fails the queue pair; one from
+//! before them is dropped in silence, before the opcode is looked at. So a hello's PSN is [`PSN_BACK`] before what
+//! this side expects.
 
 use super::{LossRecovery, WINDOW};
 use crate::event::Event;
+use crate::ids::QpId;
 use crate::qp::Qp;
 use crate::shared::Shared;
 use adverb_wire::{Instant, IrnEth, Operation, Packet, Psn, irn::VERSION};
 
 /// Hellos that ask, after each of the transitions to RTR and RTS.
 const TRIES: u8 = 6;
+
+/// How far a hello's PSN lies before the peer's requests: in the middle of the half circle that counts as the past.
+const PSN_BACK: u32 = 1 << (Psn::BITS - 2);
 
 /// State of the agreement.
 #[derive(Debug)]
@@ -63,7 +72,7 @@ impl Hello {
         }
     }
 
-    pub(super) fn on_timer(&mut self, sh: &mut Shared, now: Instant) {
+    pub(super) fn on_timer(&mut self, id: QpId, sh: &mut Shared, now: Instant) {
         if self.at > now {
             return;
         }
@@ -72,6 +81,7 @@ impl Hello {
             self.ask = true;
         } else {
             sh.counters.irn_unanswered += 1;
+            sh.event(Event::IrnUnanswered(id));
         }
     }
 
@@ -98,8 +108,9 @@ pub(crate) fn begin(qp: &mut Qp) {
 
 /// Puts the hello that is due into `packet`.
 pub(super) fn send(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &mut Packet) {
-    packet.bth = super::bth(qp, Operation::Hello, Psn::new(0));
-    packet.irn = IrnEth::new(0, VERSION, WINDOW);
+    let past = qp.responder.expected().add(Psn::MASK + 1 - PSN_BACK);
+    packet.bth = super::bth(qp, Operation::Hello, past);
+    packet.irn = IrnEth::new(0, VERSION, sh.irn.receive_packets.clamp(1, WINDOW));
     let Some(irn) = qp.irn.as_deref_mut() else { return };
     let hello = &mut irn.hello;
     sh.counters.irn_hellos_sent += 1;
@@ -131,7 +142,9 @@ pub(super) fn receive(qp: &mut Qp, sh: &mut Shared, packet: &Packet) {
 #[inline]
 pub(super) fn implied(qp: &mut Qp, sh: &mut Shared) {
     if qp.irn.as_ref().is_some_and(|irn| !irn.hello.is_agreed()) {
-        agree(qp, sh, WINDOW);
+        // How much it can take in it has not said: as much as this host, then.
+        let window = sh.irn.receive_packets.clamp(1, WINDOW);
+        agree(qp, sh, window);
     }
 }
 

@@ -247,7 +247,7 @@ fn bth(qp: &Qp, operation: Operation, psn: Psn) -> Bth {
 /// Timers other than the queue pair's own: hellos, and the responses' timeout.
 pub(crate) fn on_timer(qp: &mut Qp, sh: &mut Shared, now: Instant) {
     let Some(irn) = qp.irn.as_deref_mut() else { return };
-    irn.hello.on_timer(sh, now);
+    irn.hello.on_timer(qp.id, sh, now);
     if now >= irn.requests.tx.fetched_at {
         irn.requests.tx.fetching = false;
     }
