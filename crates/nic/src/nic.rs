@@ -47,6 +47,8 @@ pub struct NicConfig {
     pub stepped: bool,
     /// Offers IRN to the peers of RC queue pairs; those that do not know it get plain RC.
     pub irn: Option<IrnConfig>,
+    /// A retry count does not run out: for experiments whose networks lose more than an application would bear.
+    pub retry_forever: bool,
 }
 
 impl Default for NicConfig {
@@ -58,6 +60,7 @@ impl Default for NicConfig {
             ack_every: 0,
             stepped: false,
             irn: None,
+            retry_forever: false,
         }
     }
 }
@@ -108,7 +111,7 @@ pub struct Nic {
 impl Nic {
     /// A NIC without objects. `seed` makes its keys.
     pub fn new(config: NicConfig, seed: u64) -> Nic {
-        let shared = Shared::new(seed, config.stepped, config.irn.unwrap_or_default());
+        let shared = Shared::new(seed, &config);
         Nic {
             config,
             qps: Slab::new(limits::MAX_QP),

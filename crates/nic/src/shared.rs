@@ -7,6 +7,7 @@ use crate::explain::Explanation;
 use crate::ids::{CqId, SrqId, XrcdId};
 use crate::limits;
 use crate::memory::{AccessFault, Memory, Payload, dma};
+use crate::nic::NicConfig;
 use crate::queue::cq::{Added, Cq, Entry, Release};
 use crate::queue::recv::Srq;
 use crate::slab::Slab;
@@ -25,6 +26,8 @@ pub(crate) struct Shared {
     /// Completions held back for a driver that steps the NIC; written at once otherwise.
     pub pending: VecDeque<(CqId, Entry)>,
     pub stepped: bool,
+    /// Transport retries are never used up.
+    pub retry_forever: bool,
     /// Completion queues armed for an event.
     pub armed_cqs: u32,
     /// IRN's parameters; queue pairs have IRN state only on a NIC that offers it.
@@ -32,9 +35,10 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub fn new(seed: u64, stepped: bool, irn: IrnConfig) -> Self {
+    pub fn new(seed: u64, config: &NicConfig) -> Self {
         Shared {
-            irn,
+            irn: config.irn.unwrap_or_default(),
+            retry_forever: config.retry_forever,
             memory: Memory::new(seed),
             cqs: Slab::new(limits::MAX_CQ),
             srqs: Slab::new(limits::MAX_SRQ),
@@ -43,7 +47,7 @@ impl Shared {
             explanations: VecDeque::new(),
             counters: Counters::default(),
             pending: VecDeque::new(),
-            stepped,
+            stepped: config.stepped,
             armed_cqs: 0,
         }
     }

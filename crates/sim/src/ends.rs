@@ -43,7 +43,8 @@ impl Sim {
         let packet = &self.out.packet;
         let dst = host_of(&packet.flow.dst);
         let hot = &mut self.packets.hot[id as usize];
-        hot.size = (packet.frame_len() as u32 + FRAMING).max(FRAME_MIN) as u16;
+        let free = if self.config.transport.free_irn_headers { packet.bth.opcode.irn_overhead() } else { 0 };
+        hot.size = ((packet.frame_len() - free) as u32 + FRAMING).max(FRAME_MIN) as u16;
         hot.dst = dst;
         hot.hash = flow_hash(self.hash_seed, h, dst, packet.flow.src_port);
         let opcode = u64::from(packet.bth.opcode.wire()) << 24;

@@ -20,10 +20,16 @@ pub struct Transport {
     pub timeout: u8,
     /// Transport retries, up to 7.
     pub retries: u8,
+    /// Retries do not run out.
+    pub retry_forever: bool,
     /// Packets may be marked by ECN.
     pub ecn: bool,
     /// Traffic class of flows.
     pub class: u8,
+    /// Selective recovery and BDP flow control; `None` for plain RC.
+    pub irn: Option<IrnConfig>,
+    /// The headers that IRN adds take no time on links, as in the paper's own simulations.
+    pub free_irn_headers: bool,
 }
 
 impl Default for Transport {
@@ -34,8 +40,11 @@ impl Default for Transport {
             ack_every: 1,
             timeout: 7,
             retries: 7,
+            retry_forever: false,
             ecn: false,
             class: 0,
+            irn: None,
+            free_irn_headers: false,
         }
     }
 }
@@ -99,6 +108,8 @@ impl Host {
             max_unacked_packets: transport.window,
             ack_every: transport.ack_every,
             stepped,
+            irn: transport.irn,
+            retry_forever: transport.retry_forever,
             ..NicConfig::default()
         };
         let mut nic = Nic::new(config, seed);

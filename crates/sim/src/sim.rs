@@ -19,7 +19,7 @@ use crate::switch::{SwitchConfig, Switches};
 use crate::topology::{Routes, Topology};
 use crate::trace::{Trace, seed_of};
 use adverb_nic::TxFrame;
-use adverb_wire::{Duration, Instant};
+use adverb_wire::{Duration, Instant, Opcode, Operation, Service};
 
 /// Everything that a fabric is made of.
 #[derive(Clone, Debug)]
@@ -142,7 +142,7 @@ impl Sim {
             base_tx: 2 * n + h,
             base_rx: 2 * n + 2 * h,
             base_other: 2 * n + 3 * h,
-            size_full: config.transport.mtu.bytes() + 20 + 8 + 12 + 4 + FRAMING,
+            size_full: full_size(&config.transport),
             hash_seed: seed_of(config.seed, "paths", 0) as u32,
             spray: config.switch.balance == crate::switch::Balance::Spray,
             region,
@@ -326,4 +326,12 @@ fn assign_lanes(links: &mut [Link]) -> usize {
         link.lanes = if at < LANES / 4 { at as u8 * 4 } else { NO_LANE };
     }
     (kinds.len() * 4).min(LANES)
+}
+
+/// Bytes on a link of a packet in the middle of a long WRITE.
+fn full_size(t: &Transport) -> u32 {
+    let service = if t.irn.is_some() { Service::Irn } else { Service::Rc };
+    let opcode = Opcode::new(service, Operation::WriteMiddle);
+    let free = if t.free_irn_headers { opcode.irn_overhead() } else { 0 };
+    t.mtu.bytes() + 20 + 8 + 12 + 4 + (opcode.ext_len() - free) as u32 + FRAMING
 }

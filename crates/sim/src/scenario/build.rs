@@ -13,6 +13,7 @@ use crate::topology::{Cable, CableKind, Node, Topology};
 use crate::trace::seed_of;
 use crate::units::{parse_bytes, parse_rate, parse_time};
 use adverb_nic::Mtu;
+use adverb_nic::irn::{IrnConfig, Scheme, WINDOW as IRN_WINDOW};
 use adverb_wire::Duration;
 
 /// A time in ps, if it is given.
@@ -161,12 +162,75 @@ impl Scenario {
         out.ack_every = t.ack_every.unwrap_or(out.ack_every);
         out.timeout = t.timeout.unwrap_or(out.timeout);
         out.retries = t.retries.unwrap_or(out.retries);
+        out.retry_forever = t.retry_forever;
         if out.timeout > 31 {
             return Err(Error::new("transport.timeout", "is above 31; the time is 4.096 us * 2^timeout"));
         }
         if out.retries > 7 {
             return Err(Error::new("transport.retries", "is above 7"));
         }
+        out.irn = match t.recovery.as_deref().unwrap_or("go-back-n") {
+            "irn" => Some(self.irn()?),
+            "go-back-n" if t.irn.is_some() => {
+                return Err(Error::new(
+                    "transport.irn",
+                    "goes with recovery = \"irn\"; add that, or remove it",
+                ));
+            }
+            "go-back-n" => None,
+            other => {
+                return Err(Error::new(
+                    "transport.recovery",
+                    format!("`{other}` is not one of go-back-n, irn"),
+                ));
+            }
+        };
+        out.free_irn_headers = match t.irn.as_ref().and_then(|t| t.headers.as_deref()).unwrap_or("wire") {
+            "free" => true,
+            "wire" => false,
+            other => {
+                return Err(Error::new(
+                    "transport.irn.headers",
+                    format!("`{other}` is not one of wire, free"),
+                ));
+            }
+        };
+        Ok(out)
+    }
+
+    fn irn(&self) -> Result<IrnConfig, Error> {
+        let mut out = IrnConfig::paper();
+        let Some(t) = &self.transport.irn else { return Ok(out) };
+        let span = |part: &str, text: &Option<String>, default: Duration| {
+            let given = time(&format!("transport.irn.{part}"), text.as_deref())?;
+            Ok(given.map_or(default, Duration::from_ps))
+        };
+        out.scheme = match t.scheme.as_deref().unwrap_or("selective") {
+            "selective" => Scheme::Selective,
+            "no-sack" => Scheme::NoSack,
+            "go-back-n" => Scheme::GoBackN,
+            other => {
+                let why = format!("`{other}` is not one of selective, no-sack, go-back-n");
+                return Err(Error::new("transport.irn.scheme", why));
+            }
+        };
+        out.bdp_packets = match t.bdp_packets {
+            None => out.bdp_packets,
+            Some(0) => None,
+            Some(n) if n <= IRN_WINDOW => Some(n),
+            Some(n) => {
+                let why = format!("{n} is above the bitmaps' {IRN_WINDOW}; lower it, or give 0 for no limit");
+                return Err(Error::new("transport.irn.bdp-packets", why));
+            }
+        };
+        out.rto_low = span("rto-low", &t.rto_low, out.rto_low)?;
+        out.rto_high = span("rto-high", &t.rto_high, out.rto_high)?;
+        if out.rto_low == Duration::ZERO || out.rto_low > out.rto_high {
+            return Err(Error::new("transport.irn.rto-low", "must be above 0 and at most rto-high"));
+        }
+        out.few_packets = t.few_packets.unwrap_or(out.few_packets);
+        out.nack_threshold = t.nack_threshold.unwrap_or(out.nack_threshold).max(1);
+        out.retransmit_delay = span("retransmit-delay", &t.retransmit_delay, out.retransmit_delay)?;
         Ok(out)
     }
 

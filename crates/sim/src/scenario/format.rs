@@ -166,11 +166,40 @@ pub struct TransportTable {
     pub timeout: Option<u8>,
     /// Transport retries, 0 to 7.
     pub retries: Option<u8>,
+    /// Retries do not run out; otherwise a flow whose retries do fails.
+    #[serde(default)]
+    pub retry_forever: bool,
     /// Packets may be marked by ECN.
     #[serde(default)]
     pub ecn: bool,
     /// Traffic class of flows.
     pub class: Option<u8>,
+    /// `go-back-n` (the default) or `irn`.
+    pub recovery: Option<String>,
+    /// IRN's parameters; the paper's if absent.
+    pub irn: Option<IrnTable>,
+}
+
+/// `[transport.irn]`: what is absent is as in the paper's default scenario ([`adverb_nic::IrnConfig::paper`]).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct IrnTable {
+    /// `selective`, `no-sack` or `go-back-n`: the factor analysis of the paper's section 4.3.
+    pub scheme: Option<String>,
+    /// BDP flow control: packets in flight; 0 for none, up to what the bitmaps hold.
+    pub bdp_packets: Option<u32>,
+    /// Timeout while at most `few-packets` are in flight.
+    pub rto_low: Option<String>,
+    /// Timeout while more are.
+    pub rto_high: Option<String>,
+    /// The paper's N.
+    pub few_packets: Option<u32>,
+    /// NACKs without progress before recovery begins.
+    pub nack_threshold: Option<u32>,
+    /// Time from finding a packet lost until it can be sent again.
+    pub retransmit_delay: Option<String>,
+    /// `wire` (the default): the headers that IRN adds take their time on links; `free`: they take none.
+    pub headers: Option<String>,
 }
 
 /// `[hardware]`: costs as times; all absent is neutral.

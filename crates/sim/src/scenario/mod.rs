@@ -28,8 +28,8 @@ mod place;
 mod traffic;
 
 pub use format::{
-    CableEntry, FaultTable, FlowEntry, HardwareTable, LinkFaultEntry, OutageEntry, PfcTable, RedTable,
-    Scenario, SwitchTable, TopologyTable, TransportTable, WorkloadTable,
+    CableEntry, FaultTable, FlowEntry, HardwareTable, IrnTable, LinkFaultEntry, OutageEntry, PfcTable,
+    RedTable, Scenario, SwitchTable, TopologyTable, TransportTable, WorkloadTable,
 };
 
 use crate::error::Error;

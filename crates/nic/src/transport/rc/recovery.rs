@@ -187,7 +187,9 @@ fn retry(
         fail_oldest(qp, sh, now, &cause);
         return;
     }
-    qp.requester.retries -= 1;
+    if !sh.retry_forever {
+        qp.requester.retries -= 1;
+    }
     qp.requester.rnr_wait = false;
     qp.requester.window.on_loss();
     qp.requester.go_back();

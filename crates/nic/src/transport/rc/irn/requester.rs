@@ -561,7 +561,9 @@ pub(crate) fn on_timeout(qp: &mut Qp, sh: &mut Shared, now: Instant) {
             };
             return fail_oldest(qp, sh, now, &cause);
         }
-        qp.requester.retries -= 1;
+        if !sh.retry_forever {
+            qp.requester.retries -= 1;
+        }
     }
     arm(qp, sh, now);
 }
