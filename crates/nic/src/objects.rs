@@ -13,7 +13,7 @@ use crate::queue::recv::{RecvQueue, Srq};
 use crate::slab::nobody;
 use crate::transport::{self, requester};
 use crate::work::RecvWr;
-use adverb_wire::{Gid, Instant, QpNumber};
+use adverb_wire::{Gid, Instant, Psn, QpNumber};
 
 /// Completion queues.
 impl Nic {
@@ -271,6 +271,12 @@ impl Nic {
     pub fn query_qp(&self, qp: QpId) -> Result<(QpAttr, QpInit), Error> {
         let qp = self.qps.get(qp).ok_or(Error::NoSuchObject)?;
         Ok((qp.query(), qp.created()))
+    }
+
+    /// The PSN that the responder expects next: what came before it is done.
+    pub fn expected_psn(&self, qp: QpId) -> Result<Psn, Error> {
+        let qp = self.qps.get(qp).ok_or(Error::NoSuchObject)?;
+        Ok(if qp.receives() { qp.responder.expected() } else { qp.attr.rq_psn })
     }
 
     /// Changes attributes and state (IBTA 11.2.5.2, table 91).

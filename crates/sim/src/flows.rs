@@ -45,6 +45,8 @@ struct Active {
     flow: u32,
     src_qp: adverb_nic::QpId,
     dst_qp: adverb_nic::QpId,
+    /// What the receiver expects when it has all bytes.
+    end: Psn,
 }
 
 /// All flows of a run.
@@ -142,7 +144,8 @@ impl Sim {
             |host, qpn: QpNumber, rq_psn: Psn, sq_psn: Psn| Peer { host, qpn, rq_psn, sq_psn, depth: 0 };
         self.hosts[spec.src as usize].connect(now, src_qp, &peer(spec.dst, qpn_dst, psn_dst, psn_src), &t)?;
         self.hosts[spec.dst as usize].connect(now, dst_qp, &peer(spec.src, qpn_src, psn_src, psn_dst), &t)?;
-        let active = Active { flow: number, src_qp, dst_qp };
+        let packets = spec.bytes.div_ceil(t.mtu.bytes()).max(1);
+        let active = Active { flow: number, src_qp, dst_qp, end: psn_src.add(packets) };
         let place = match self.flows.free.pop() {
             Some(place) => {
                 self.flows.active[place as usize] = active;
@@ -174,9 +177,9 @@ impl Sim {
         Ok(())
     }
 
-    /// The last packet of a message was given to a NIC: whether the NIC took it decides whether the
-    /// receiver has all bytes.
-    pub(crate) fn on_message_end(&mut self, h: u32, qp: u32, psn: Psn) {
+    /// A packet that may have been the last one missing of a message was given to a NIC: whether the
+    /// receiver has all bytes is what its responder expects next.
+    pub(crate) fn on_message_end(&mut self, h: u32, qp: u32) {
         let host = &self.hosts[h as usize];
         let place = host.flow_of_qp.get(qp as usize).copied().unwrap_or(NO_FLOW);
         if place == NO_FLOW || place & RECEIVER == 0 {
@@ -187,8 +190,7 @@ impl Sim {
         if flow.received != u64::MAX {
             return;
         }
-        let taken = host.nic.query_qp(active.dst_qp).is_ok_and(|(attr, _)| attr.rq_psn == psn.next());
-        if taken {
+        if host.nic.expected_psn(active.dst_qp) == Ok(active.end) {
             flow.received = self.now;
         }
     }

@@ -110,7 +110,6 @@ impl Host {
             stepped,
             irn: transport.irn,
             retry_forever: transport.retry_forever,
-            ..NicConfig::default()
         };
         let mut nic = Nic::new(config, seed);
         let pd = nic.memory().alloc_pd()?;

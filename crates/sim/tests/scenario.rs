@@ -107,6 +107,22 @@ fn impossible_fabrics_and_traffic_are_refused() {
 }
 
 #[test]
+fn irn_is_chosen_and_checked() {
+    let irn = |more: &str| GOOD.replace("[workload]", &format!("{more}\n[workload]"));
+    let refuse = |more: &str| {
+        let scenario = Scenario::parse(&irn(more)).unwrap_or_else(|e| panic!("{e}"));
+        scenario.plan(&mut |_| unreachable!()).unwrap_err().to_string()
+    };
+    assert!(refuse("recovery = \"tcp\"").contains("not one of go-back-n, irn"));
+    assert!(refuse("[transport.irn]\nscheme = \"no-sack\"").contains("goes with recovery"));
+    assert!(refuse("recovery = \"irn\"\n[transport.irn]\nbdp-packets = 9999").contains("above the bitmaps'"));
+    assert!(refuse("recovery = \"irn\"\n[transport.irn]\nrto-low = \"1s\"").contains("at most rto-high"));
+    assert!(
+        refuse("recovery = \"irn\"\n[transport.irn]\nheaders = \"no\"").contains("not one of wire, free")
+    );
+}
+
+#[test]
 fn the_examples_are_sound() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
     let mut seen = 0;
