@@ -17,7 +17,9 @@ Examples:
   adverb run --address 127.0.0.1 --loss 0.01 --seed 7 -- ib_write_bw -u 10
       Lose one packet in a hundred, the same ones each time.
   adverb run --pcap out.pcap --trace -- ./my_program
-      Write every frame for Wireshark, and explain every failed completion.";
+      Write every frame for Wireshark, and explain every failed completion.
+  adverb sim crates/sim/examples/incast.toml --seeds 8 --out results
+      Simulate a network of these NICs, eight times with other random choices.";
 
 const RUN_EXAMPLES: &str = "\
 The command inherits standard input and output, takes the place of this process, and so gets its signals and gives
@@ -28,6 +30,15 @@ Examples:
   adverb run -- ib_write_bw
   adverb run --address 127.0.0.2 -- ib_write_bw 127.0.0.1
   adverb run --loss 0.05 --direction tx --seed 3 -- ibv_rc_pingpong -g 0 -c localhost";
+
+const SIM_EXAMPLES: &str = "\
+A run is a function of its scenario and seed: the same flows, packets and times on every machine, whatever --jobs says.
+docs/scenarios.md describes the format.
+
+Examples:
+  adverb sim crates/sim/examples/irn-default.toml --stats
+  adverb sim my.toml --seed 10 --seeds 8 --jobs 2 --out results
+  adverb sim crates/sim/examples/faults.toml --pcap 0:first-link.pcap";
 
 /// Runs unmodified RDMA programs on a NIC made of software: RoCEv2 over UDP, with no RDMA hardware, no kernel module
 /// and no root.
@@ -47,6 +58,38 @@ pub enum Action {
     Run(Box<Run>),
     /// List the NIC, its port and its GIDs
     Devices(Devices),
+    /// Simulate a network of these NICs, as a scenario file describes it
+    #[command(after_help = SIM_EXAMPLES)]
+    Sim(Sim),
+}
+
+/// `adverb sim`.
+#[derive(Args, Debug)]
+pub struct Sim {
+    /// The scenario: topology, switches, transport, faults, workload
+    #[arg(value_name = "SCENARIO.toml")]
+    pub scenario: PathBuf,
+    /// Seed of every random choice [default: the scenario's]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Run this many seeds, counting up, and print means with 95% confidence intervals
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub seeds: u32,
+    /// Run this many seeds side by side; results do not depend on it [default: one for each processor]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub jobs: Option<u32>,
+    /// Write flows.csv, ports.csv and queues.csv into this directory, for several seeds into one seed-N each
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Print events, link-hops, link-hops/s and peak memory
+    #[arg(long)]
+    pub stats: bool,
+    /// Capture what arrives at the end of a link, for Wireshark; ports.csv names the links
+    #[arg(long, value_name = "LINK:FILE", value_parser = capture)]
+    pub pcap: Vec<(u32, PathBuf)>,
+    /// No progress bar
+    #[arg(long)]
+    pub quiet: bool,
 }
 
 /// `adverb run`.
@@ -174,6 +217,14 @@ impl From<Direction> for adverb_io::Direction {
     }
 }
 
+fn capture(text: &str) -> Result<(u32, PathBuf), String> {
+    let parts = text.split_once(':').and_then(|(link, file)| Some((link.parse().ok()?, file)));
+    match parts {
+        Some((link, file)) if !file.is_empty() => Ok((link, file.into())),
+        _ => Err("give a link's number and a file, such as 0:first.pcap".to_owned()),
+    }
+}
+
 fn address(text: &str) -> Result<IpAddr, String> {
     text.parse()
         .map_err(|_| "not an IP address; give one of this host's, such as 127.0.0.1 or ::1".to_owned())
@@ -288,6 +339,24 @@ mod tests {
             );
         }
         assert!(run(&[]).unwrap_err().contains("COMMAND"));
+    }
+
+    #[test]
+    fn a_simulation_takes_links_to_capture() {
+        let words =
+            |pcap: &str| ["adverb", "sim", "a.toml", "--pcap", pcap, "--seeds", "3"].map(str::to_owned);
+        match Cli::try_parse_from(words("12:a:b.pcap")).unwrap().action {
+            Action::Sim(sim) => {
+                assert_eq!(sim.pcap, [(12, PathBuf::from("a:b.pcap"))]);
+                assert_eq!((sim.seeds, sim.seed, sim.jobs), (3, None, None));
+            }
+            _ => unreachable!("the words are sim's"),
+        }
+        for bad in ["12", "x:a.pcap", "12:", ":a"] {
+            let said = Cli::try_parse_from(words(bad)).unwrap_err().to_string();
+            assert!(said.contains("such as 0:first.pcap"), "{said}");
+        }
+        assert!(Cli::try_parse_from(["adverb", "sim", "a.toml", "--seeds", "0"]).is_err());
     }
 
     #[test]

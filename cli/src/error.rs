@@ -40,6 +40,10 @@ pub enum Error {
     },
     /// Writing the answer failed.
     Output(io::Error),
+    /// A scenario that cannot run; the text names file, line, key and remedy.
+    Scenario(adverb_sim::Error),
+    /// Options that do not go together, or with this scenario; the text says what to give instead.
+    Options(String),
 }
 
 impl Error {
@@ -56,7 +60,9 @@ impl Error {
             | Error::BadLibraryDirectory(_)
             | Error::Device(_)
             | Error::File { .. }
-            | Error::Output(_) => 1,
+            | Error::Output(_)
+            | Error::Scenario(_)
+            | Error::Options(_) => 1,
         }
     }
 }
@@ -108,6 +114,8 @@ impl fmt::Display for Error {
                 write!(f, "{option} {}: {source}; name a file in a directory that exists", path.display())
             }
             Error::Output(e) => write!(f, "cannot write the answer: {e}"),
+            Error::Scenario(e) => write!(f, "{e}"),
+            Error::Options(text) => write!(f, "{text}"),
         }
     }
 }

@@ -1,7 +1,8 @@
-//! `adverb`: runs unmodified RDMA programs on a NIC made of software.
+//! `adverb`: runs unmodified RDMA programs on a NIC made of software, and simulates networks of it.
 //!
-//! The command only prepares: it finds the library, writes the settings into the environment and becomes the
-//! program. The NIC lives in the library, in the program's own process.
+//! For a program the command only prepares: it finds the library, writes the settings into the environment and
+//! becomes the program. The NIC lives in the library, in the program's own process. A simulation runs in
+//! this process.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -9,8 +10,10 @@ mod command;
 mod devices;
 mod error;
 mod library;
+mod progress;
 mod run;
 mod settings;
+mod simulate;
 
 use args::{Action, Cli};
 use clap::Parser;
@@ -20,6 +23,7 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().action {
         Action::Run(arguments) => run::run(&arguments).map(|never| match never {}),
         Action::Devices(arguments) => devices::list(&arguments),
+        Action::Sim(arguments) => simulate::simulate(&arguments),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

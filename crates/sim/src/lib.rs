@@ -39,7 +39,7 @@ pub mod workload;
 pub use error::Error;
 pub use flows::{Flow, FlowSpec};
 pub use host::Transport;
-pub use record::{Stats, Summary};
+pub use record::{Report, Stats, Summary};
 pub use scenario::{Plan, Scenario, ScenarioFile};
 pub use sim::{Config, Sim};
 pub use switch::{Balance, Discipline, SwitchConfig};

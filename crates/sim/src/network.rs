@@ -94,11 +94,11 @@ impl Sim {
             let (from, to) = topology.link_ends(l);
             let at = adverb_wire::Instant::from_ps(self.now);
             if hot.kind != Kind::Data {
-                return format!("{at:?} {from:?} -> {to:?} {:?} of class {}{fate}", hot.kind, hot.class);
+                return format!("{at:?} {from} -> {to} {:?} of class {}{fate}", hot.kind, hot.class);
             }
             let (bth, len) = (&packet.bth, packet.payload_len);
             let (opcode, psn, qp) = (bth.opcode, bth.psn, bth.dest_qp);
-            format!("{at:?} {from:?} -> {to:?} {opcode:?} psn {psn} qp {qp} {len} B{fate}")
+            format!("{at:?} {from} -> {to} {opcode:?} psn {psn} qp {qp} {len} B{fate}")
         });
         if hot.flags & FLAG_LOST != 0 || hot.epoch != link.epoch {
             self.switches.counters[l as usize].lost += 1;

@@ -35,12 +35,17 @@ pub struct Stats {
     pub now_ps: u64,
 }
 
+/// Samples that a run keeps at most (256 MB).
+pub const SAMPLES_MAX: usize = 16 << 20;
+
 /// Depth of every switch queue at set times.
 #[derive(Clone, Debug, Default)]
 pub struct Samples {
     every_ps: u64,
     /// (time, link, bytes that wait), only where something waits.
     pub depths: Vec<(u64, u32, u32)>,
+    /// Samples beyond [`SAMPLES_MAX`], which are not kept.
+    pub missed: u64,
 }
 
 /// Averages and tails over flows.
@@ -62,7 +67,55 @@ pub struct Summary {
     pub fct_max_ps: u64,
 }
 
+/// How a run went, in a few figures.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    /// Averages and tails over all flows.
+    pub summary: Summary,
+    /// Counts.
+    pub stats: Stats,
+    /// Flows that ended in an error.
+    pub failed: u32,
+    /// Flows that had not ended when nothing more happened, or time was up.
+    pub unfinished: u32,
+    /// The most flows under way at once.
+    pub at_once: u32,
+    /// Packets that were sent again.
+    pub retransmissions: u64,
+    /// Time during which a class of a link was paused, over all links, in ps.
+    pub paused_ps: u64,
+    /// The ports that PFC keeps from sending for ever, each by its link's name.
+    pub deadlock: Option<Vec<String>>,
+    /// Hash of all that happened.
+    pub trace: u64,
+}
+
 impl Sim {
+    /// How the run went so far.
+    pub fn report(&self) -> Report {
+        let failed = self.flows().iter().filter(|f| f.failed).count() as u32;
+        let names = |cycle: Vec<u32>| cycle.iter().map(|l| self.link_name(*l)).collect();
+        Report {
+            summary: self.summary(|_| true),
+            stats: self.stats(),
+            failed,
+            unfinished: self.flows().len() as u32 - self.flows_ended(),
+            at_once: self.flows_at_once(),
+            retransmissions: self.retransmissions(),
+            paused_ps: (0..self.links.len() as u32).map(|l| self.paused_ps(l)).sum(),
+            deadlock: self.deadlock().map(names),
+            trace: self.trace_hash(),
+        }
+    }
+
+    /// Time during which a class of a link was paused, in ps, pauses that have not ended included.
+    pub fn paused_ps(&self, link: u32) -> u64 {
+        let (l, classes) = (link as usize, self.switches.classes);
+        let open = (0..classes).filter(|class| self.links[l].paused >> class & 1 != 0);
+        let since = open.map(|class| self.now - self.switches.paused_since[l * classes + class]);
+        self.switches.counters[l].paused_ps + since.sum::<u64>()
+    }
+
     /// Samples queue depths this often, in ps, from now on.
     pub fn sample_every(&mut self, every_ps: u64) {
         self.samples.every_ps = every_ps;
@@ -77,7 +130,11 @@ impl Sim {
         for link in 0..self.links.len() {
             if self.links[link].waiting > 0 {
                 let bytes = self.queues_of(link as u32).iter().map(|q| q.depth).sum();
-                self.samples.depths.push((self.now, link as u32, bytes));
+                if self.samples.depths.len() < SAMPLES_MAX {
+                    self.samples.depths.push((self.now, link as u32, bytes));
+                } else {
+                    self.samples.missed += 1;
+                }
             }
         }
         // Samples end with what they sample, or a run would never end.
@@ -198,9 +255,20 @@ impl Sim {
                 port.corrupted,
                 port.marked,
                 port.pauses,
-                port.paused_ps as f64 / 1e3,
+                self.paused_ps(l as u32) as f64 / 1e3,
                 self.queues_of(l as u32).iter().map(|q| q.depth_max).sum::<u32>()
             );
+        }
+        out
+    }
+}
+
+impl Sim {
+    /// The samples of queue depths as CSV.
+    pub fn queues_csv(&self) -> String {
+        let mut out = String::from("time_ns,link,bytes\n");
+        for (at, link, bytes) in &self.samples.depths {
+            let _ = writeln!(out, "{:.3},{link},{bytes}", *at as f64 / 1e3);
         }
         out
     }

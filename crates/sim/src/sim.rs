@@ -300,7 +300,7 @@ impl Sim {
     /// The node that a link ends at, for people.
     pub fn link_name(&self, link: u32) -> String {
         let (from, to) = self.config.topology.link_ends(link);
-        format!("{from:?} -> {to:?}")
+        format!("{from} -> {to}")
     }
 
     pub(crate) fn region_addr(&self) -> u64 {

@@ -116,6 +116,11 @@ impl ScenarioFile {
         Ok(ScenarioFile { scenario, path: path.to_owned(), text })
     }
 
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Checks it and turns it into a plan, with another seed than its own if one is given. Files that it names
     /// are looked up beside it. What is wrong is named with file, line, key and remedy.
     pub fn plan(&self, seed: Option<u64>) -> Result<Plan, Error> {
@@ -149,10 +154,9 @@ impl Plan {
         Ok(sim)
     }
 
-    /// Runs to the end, and calls `progress` every few million events with the share of flows that
-    /// have ended and the virtual time.
+    /// Runs to the end, and calls `progress` every million events, which is a few times a second.
     pub fn run(&self, sim: &mut Sim, progress: &mut dyn FnMut(&Sim)) {
-        while sim.run(self.end_ps, 4_000_000) {
+        while sim.run(self.end_ps, 1_000_000) {
             progress(sim);
         }
     }

@@ -17,6 +17,15 @@ pub enum Node {
     Switch(u32),
 }
 
+impl core::fmt::Display for Node {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Node::Host(n) => write!(f, "host {n}"),
+            Node::Switch(n) => write!(f, "switch {n}"),
+        }
+    }
+}
+
 /// A cable: two links, one each way, of the same rate and delay.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Cable {

@@ -1,0 +1,271 @@
+//! `adverb sim`: runs a scenario, for one seed or several, and says how it went.
+
+use crate::args;
+use crate::error::Error;
+use crate::progress::{self, Progress};
+use adverb_sim::record::peak_rss;
+use adverb_sim::statistics::Estimate;
+use adverb_sim::{Plan, Report, ScenarioFile, Sim, sweep};
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{BufWriter, Write as _};
+use std::path::Path;
+use std::sync::Mutex;
+
+/// How often queues are sampled for queues.csv when the scenario does not say, in ps.
+const SAMPLE_PS: u64 = 10_000_000;
+
+/// What one seed gave.
+struct Run {
+    report: Report,
+    seconds: f64,
+}
+
+/// Runs the scenario and prints what came of it.
+pub fn simulate(arguments: &args::Sim) -> Result<(), Error> {
+    let file = ScenarioFile::read(&arguments.scenario).map_err(Error::Scenario)?;
+    let first = arguments.seed.or(file.scenario.seed).unwrap_or(1);
+    if first.checked_add(u64::from(arguments.seeds) - 1).is_none() {
+        let why = format!(
+            "--seed {first}: {} seeds count beyond the last one; give a smaller one",
+            arguments.seeds
+        );
+        return Err(Error::Options(why));
+    }
+    // Everything is checked before time starts, the options too.
+    let plan = file.plan(Some(first)).map_err(Error::Scenario)?;
+    check_captures(arguments, &plan)?;
+    let bar = Mutex::new(Progress::new(arguments.quiet));
+    let show = |share: f64, text: &dyn Fn() -> String| {
+        if let Ok(mut bar) = bar.lock() {
+            bar.show(share, text);
+        }
+    };
+    let alone = arguments.seeds == 1;
+    let work = |n: usize| {
+        let plan = file.plan(Some(first + n as u64)).map_err(Error::Scenario)?;
+        run_seed(arguments, plan, &|sim: &Sim| {
+            if alone {
+                let (ended, all) = (sim.flows_ended(), sim.flows().len());
+                show(f64::from(ended) / all as f64, &|| format!("{ended} of {all} flows, {:?}", sim.now()));
+            }
+        })
+    };
+    let (count, jobs) = (arguments.seeds as usize, arguments.jobs.unwrap_or(0) as usize);
+    let mut ended = 0;
+    let runs = sweep::run(count, jobs, work, |_, run| {
+        ended += 1;
+        if !alone {
+            show(ended as f64 / count as f64, &|| format!("{ended} of {count} seeds"));
+        }
+        run.is_ok()
+    });
+    drop(bar);
+    let runs = runs.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let mut text = describe(&file, &plan, first, count);
+    match runs.as_slice() {
+        [run] => one(&mut text, &run.report),
+        runs => several(&mut text, runs, first),
+    }
+    if arguments.stats {
+        speed(&mut text, &runs);
+    }
+    std::io::stdout().write_all(text.as_bytes()).map_err(Error::Output)
+}
+
+fn check_captures(arguments: &args::Sim, plan: &Plan) -> Result<(), Error> {
+    let links = plan.config.topology.links();
+    for (link, _) in &arguments.pcap {
+        if *link as usize >= links {
+            let why = format!(
+                "--pcap {link}: no such link; there are {links}, from 0; ports.csv of --out names them"
+            );
+            return Err(Error::Options(why));
+        }
+    }
+    if !arguments.pcap.is_empty() && arguments.seeds > 1 {
+        return Err(Error::Options("--pcap: goes with one seed; leave out --seeds".to_owned()));
+    }
+    Ok(())
+}
+
+fn run_seed(arguments: &args::Sim, mut plan: Plan, progress: &dyn Fn(&Sim)) -> Result<Run, Error> {
+    if arguments.out.is_some() && plan.sample_ps == 0 {
+        plan.sample_ps = SAMPLE_PS;
+    }
+    let seed = plan.config.seed;
+    let mut sim = plan.start().map_err(Error::Scenario)?;
+    for (link, path) in &arguments.pcap {
+        let refuse = |source| Error::File { option: "--pcap", path: path.clone(), source };
+        let file = File::create(path).map_err(refuse)?;
+        sim.capture(*link, Box::new(BufWriter::new(file))).map_err(refuse)?;
+    }
+    let begun = progress::now();
+    plan.run(&mut sim, &mut |sim| progress(sim));
+    let seconds = begun.elapsed().as_secs_f64();
+    sim.finish_captures().map_err(|source| {
+        let path = arguments.pcap.first().map(|(_, path)| path.clone()).unwrap_or_default();
+        Error::File { option: "--pcap", path, source }
+    })?;
+    if let Some(directory) = &arguments.out {
+        match arguments.seeds {
+            1 => write_records(&sim, directory)?,
+            _ => write_records(&sim, &directory.join(format!("seed-{seed}")))?,
+        }
+    }
+    Ok(Run { report: sim.report(), seconds })
+}
+
+fn write_records(sim: &Sim, directory: &Path) -> Result<(), Error> {
+    let refuse = |path: &Path| {
+        let path = path.to_owned();
+        move |source| Error::File { option: "--out", path, source }
+    };
+    std::fs::create_dir_all(directory).map_err(refuse(directory))?;
+    for (name, text) in
+        [("flows.csv", sim.flows_csv()), ("ports.csv", sim.ports_csv()), ("queues.csv", sim.queues_csv())]
+    {
+        let path = directory.join(name);
+        std::fs::write(&path, text).map_err(refuse(&path))?;
+    }
+    let missed = sim.samples().missed;
+    if missed > 0 {
+        eprintln!(
+            "adverb: {}: {missed} samples are missing, there were too many; give a longer `sample` in the scenario",
+            directory.join("queues.csv").display()
+        );
+    }
+    Ok(())
+}
+
+fn describe(file: &ScenarioFile, plan: &Plan, first: u64, count: usize) -> String {
+    let t = &plan.config.topology;
+    let seeds = match count {
+        1 => format!("seed {first}"),
+        _ => format!("seeds {first} to {}", first + count as u64 - 1),
+    };
+    let (name, cables) = (file.path().display(), t.cables.len());
+    format!("{name}, {seeds}: {} hosts, {} switches, {cables} cables\n", t.hosts, t.switches)
+}
+
+/// A row of the answer. Writing to a `String` cannot fail.
+fn row(out: &mut String, name: &str, value: impl std::fmt::Display) {
+    let _ = writeln!(out, "{name:<18}{value}");
+}
+
+/// A time for people: three digits and the unit that suits it.
+fn time(ps: f64) -> String {
+    match ps {
+        0.0 => "0 us".to_owned(),
+        ps if ps < 1e6 => format!("{:.3} ns", ps / 1e3),
+        ps if ps < 1e9 => format!("{:.3} us", ps / 1e6),
+        ps if ps < 1e12 => format!("{:.3} ms", ps / 1e9),
+        ps => format!("{:.3} s", ps / 1e12),
+    }
+}
+
+fn one(out: &mut String, r: &Report) {
+    let (s, stats) = (&r.summary, &r.stats);
+    row(
+        out,
+        "flows",
+        format_args!(
+            "{} ended, {} failed, {} unfinished, {} at once",
+            s.flows, r.failed, r.unfinished, r.at_once
+        ),
+    );
+    row(out, "average slowdown", format_args!("{:.3}", s.slowdown_avg));
+    row(
+        out,
+        "FCT",
+        format_args!(
+            "average {}, p99 {}, p99.9 {}",
+            time(s.fct_avg_ps),
+            time(s.fct_p99_ps as f64),
+            time(s.fct_p999_ps as f64)
+        ),
+    );
+    row(
+        out,
+        "drops",
+        format_args!("{}, {} lost and {} damaged on links", stats.drops, stats.lost, stats.corrupted),
+    );
+    row(out, "retransmissions", r.retransmissions);
+    row(out, "ECN marks", stats.marked);
+    row(out, "pauses", format_args!("{}, {} paused, over all links", stats.pauses, time(r.paused_ps as f64)));
+    if let Some(cycle) = &r.deadlock {
+        row(out, "PFC deadlock", format_args!("each waits for the next: {}", cycle.join(", ")));
+    }
+    row(out, "virtual time", time(stats.now_ps as f64));
+    row(out, "trace", format_args!("{:016x}", r.trace));
+}
+
+fn several(out: &mut String, runs: &[Run], first: u64) {
+    let over = |value: &dyn Fn(&Report) -> f64| {
+        Estimate::of(&runs.iter().map(|run| value(&run.report)).collect::<Vec<_>>())
+    };
+    let _ = writeln!(out, "mean over {} seeds ± 95% confidence interval", runs.len());
+    row(
+        out,
+        "flows",
+        format_args!(
+            "{:.1} ended, {:.1} failed, {:.1} unfinished",
+            over(&|r| f64::from(r.summary.flows)),
+            over(&|r| f64::from(r.failed)),
+            over(&|r| f64::from(r.unfinished))
+        ),
+    );
+    row(out, "average slowdown", over(&|r| r.summary.slowdown_avg));
+    let us = |pick: &dyn Fn(&Report) -> f64| over(&|r| pick(r) / 1e6);
+    row(
+        out,
+        "FCT in us",
+        format_args!(
+            "average {}, p99 {}, p99.9 {}",
+            us(&|r| r.summary.fct_avg_ps),
+            us(&|r| r.summary.fct_p99_ps as f64),
+            us(&|r| r.summary.fct_p999_ps as f64)
+        ),
+    );
+    row(out, "drops", format_args!("{:.1}", over(&|r| r.stats.drops as f64)));
+    row(out, "retransmissions", format_args!("{:.1}", over(&|r| r.retransmissions as f64)));
+    row(out, "ECN marks", format_args!("{:.1}", over(&|r| r.stats.marked as f64)));
+    let paused = us(&|r| r.paused_ps as f64);
+    row(out, "pauses", format_args!("{:.1}, {paused} us paused", over(&|r| r.stats.pauses as f64)));
+    for (seed, run) in (first..).zip(runs) {
+        if let Some(cycle) = &run.report.deadlock {
+            row(
+                out,
+                "PFC deadlock",
+                format_args!("seed {seed}, each waits for the next: {}", cycle.join(", ")),
+            );
+        }
+    }
+    for (seed, run) in (first..).zip(runs) {
+        row(out, "trace", format_args!("{:016x} of seed {seed}", run.report.trace));
+    }
+}
+
+fn speed(out: &mut String, runs: &[Run]) {
+    let sum = |pick: &dyn Fn(&Run) -> f64| runs.iter().map(pick).sum::<f64>();
+    let (events, hops) = (sum(&|r| r.report.stats.events as f64), sum(&|r| r.report.stats.link_hops as f64));
+    let seconds = sum(&|r| r.seconds);
+    row(out, "events", format_args!("{events:.0}"));
+    row(out, "link-hops", format_args!("{hops:.0}"));
+    row(out, "link-hops/s", format_args!("{:.0} in each of the jobs, {seconds:.3} s in all", hops / seconds));
+    row(out, "peak RSS", format_args!("{:.1} MB", peak_rss() as f64 / 1e6));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_the_unit_that_suits_them() {
+        for (ps, text) in
+            [(0.0, "0 us"), (7.0, "0.007 ns"), (1.5e6, "1.500 us"), (2.5e9, "2.500 ms"), (3e12, "3.000 s")]
+        {
+            assert_eq!(time(ps), text);
+        }
+    }
+}

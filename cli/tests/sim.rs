@@ -1,0 +1,190 @@
+//! `adverb sim` as its user sees it: what it prints and writes, what it refuses and how.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// A directory of its own for each test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("adverb-cli-sim-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    fn file(&self, name: &str, text: &str) -> String {
+        let path = self.0.join(name);
+        fs::write(&path, text).unwrap();
+        path.display().to_string()
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+fn sim(words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_adverb")).arg("sim").args(words).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn accepted(words: &[&str]) -> String {
+    let output = sim(words);
+    assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
+    assert!(output.stderr.is_empty(), "nothing but the answer without a terminal: {}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+fn refused(words: &[&str]) -> String {
+    let output = sim(words);
+    assert_eq!(output.status.code(), Some(1), "{words:?}: {}", text(&output.stdout));
+    assert!(output.stdout.is_empty(), "refused before time starts");
+    text(&output.stderr)
+}
+
+fn example(name: &str) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/sim/examples");
+    folder.join(name).canonicalize().unwrap().display().to_string()
+}
+
+const SMALL: &str = "\
+[topology]
+kind = \"star\"
+hosts = 4
+rate = \"100G\"
+[switch]
+buffer = \"40KB\"
+[transport]
+mtu = 1024
+[workload]
+kind = \"poisson\"
+load = 0.9
+flows = 60
+sizes = \"fixed 20KB\"
+";
+
+#[test]
+fn an_example_runs_and_says_how_it_went() {
+    let said = accepted(&[&example("incast.toml"), "--stats"]);
+    for part in [
+        "32 hosts, 8 switches, 48 cables",
+        "440 ended, 0 failed, 0 unfinished",
+        "average slowdown",
+        "p99.9",
+        "retransmissions",
+        "ECN marks",
+        "trace ",
+        "link-hops/s",
+        "peak RSS",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    assert!(!accepted(&[&example("faults.toml")]).contains("peak RSS"), "only where it was asked for");
+}
+
+#[test]
+fn results_do_not_depend_on_the_jobs() {
+    let folder = Folder::new("jobs");
+    let scenario = folder.file("small.toml", SMALL);
+    let run = |jobs: &str| {
+        let out = folder.path(jobs);
+        let said = accepted(&[&scenario, "--seeds", "6", "--jobs", jobs, "--seed", "40", "--out", &out]);
+        let mut records = Vec::new();
+        for seed in 40..46 {
+            for name in ["flows.csv", "ports.csv", "queues.csv"] {
+                records.push(fs::read_to_string(format!("{out}/seed-{seed}/{name}")).unwrap());
+            }
+        }
+        (said, records)
+    };
+    let one = run("1");
+    assert!(one.0.contains("mean over 6 seeds ± 95% confidence interval"), "{}", one.0);
+    let traces: Vec<&str> = one.0.lines().filter(|l| l.starts_with("trace")).collect();
+    assert_eq!(traces.len(), 6);
+    assert_ne!(traces[0].split_whitespace().nth(1), traces[1].split_whitespace().nth(1));
+    for jobs in ["2", "5"] {
+        assert!(run(jobs) == one, "{jobs} jobs");
+    }
+    let alone = accepted(&[&scenario, "--seed", "42"]);
+    let trace = alone.lines().find_map(|l| l.strip_prefix("trace")).unwrap().trim();
+    assert!(one.0.contains(&format!("{trace} of seed 42")), "{trace}: {}", one.0);
+}
+
+#[test]
+fn records_and_captures_are_written() {
+    let folder = Folder::new("records");
+    let (scenario, out, pcap) = (folder.file("small.toml", SMALL), folder.path("out"), folder.path("a.pcap"));
+    accepted(&[&scenario, "--out", &out, "--pcap", &format!("1:{pcap}")]);
+    let lines = |name: &str| fs::read_to_string(format!("{out}/{name}")).unwrap().lines().count();
+    assert_eq!((lines("flows.csv"), lines("ports.csv")), (61, 9));
+    assert!(lines("queues.csv") > 1, "a queue of a star at 90% load is seen");
+    let bytes = fs::read(pcap).unwrap();
+    assert!(bytes.len() > 1000, "{} bytes", bytes.len());
+}
+
+#[test]
+fn refusals_name_file_line_key_and_remedy() {
+    let folder = Folder::new("refusals");
+    let apart = "[topology]\nkind = \"cables\"\nhosts = 2\nswitches = 2\nrate = \"10G\"\n\
+                 cables = [{ from = \"host 0\", to = \"switch 0\" }, { from = \"host 1\", to = \"switch 1\" }]\n\
+                 [workload]\nkind = \"permutation\"\nbytes = \"1KB\"\n";
+    let pfc = "buffer = \"40KB\"\n[switch.pfc]\nxoff = \"50KB\"\n";
+    for (scenario, place, remedy) in [
+        (apart.to_owned(), ":1: topology: host 0 cannot reach host 1", "add a cable"),
+        (SMALL.replace("100G", "0"), ":4: topology.rate: ", "give at least 1M"),
+        (SMALL.replace("buffer = \"40KB\"\n", pfc), ":8: switch.pfc.xoff: ", "lower"),
+        (SMALL.replace("mtu", "mtus"), ":8: transport.mtus: unknown field", "`mtu`"),
+        (SMALL.replace("1024", "1000"), ":8: transport.mtu: 1000 is not one of", "1024"),
+        (SMALL.replace("load = 0.9", "load = 0"), ":11: workload.load: ", "0 to 1"),
+        (SMALL.replace("hosts = 4", "hosts = many"), ":3: ", ""),
+    ] {
+        let path = folder.file("bad.toml", &scenario);
+        let said = refused(&[&path]);
+        let start = format!("adverb: {path}{place}");
+        assert!(said.starts_with(&start) && said.contains(remedy), "{start} .. {remedy}: {said}");
+    }
+    assert!(refused(&[&folder.path("none.toml")]).contains("none.toml: file: "));
+    let path = folder.file("small.toml", SMALL);
+    let said = refused(&[&path, "--pcap", "8:x.pcap"]);
+    assert!(said.contains("--pcap 8: no such link; there are 8"), "{said}");
+    assert!(refused(&[&path, "--pcap", "1:x.pcap", "--seeds", "2"]).contains("leave out --seeds"));
+    let said = refused(&[&path, "--out", "/proc/none/x"]);
+    assert!(said.contains("--out") && said.contains("/proc/none/x"), "{said}");
+    assert!(refused(&[&path, "--seed", "18446744073709551615", "--seeds", "2"]).contains("--seed"));
+}
+
+/// Five switches in a ring, and every host sends to the one that is two switches on: each port comes to wait for
+/// the next, and the answer names them.
+#[test]
+fn a_deadlock_names_its_cycle() {
+    let folder = Folder::new("deadlock");
+    let (mut cables, mut flows) = (String::new(), String::new());
+    for n in 0..5 {
+        cables += &format!("{{ from = \"host {n}\", to = \"switch {n}\" }}, ");
+        cables += &format!("{{ from = \"switch {n}\", to = \"switch {}\" }}, ", (n + 1) % 5);
+        flows += &format!("{{ src = {n}, dst = {}, bytes = \"2MB\" }}, ", (n + 2) % 5);
+    }
+    let ring = format!(
+        "end = \"5ms\"\n[topology]\nkind = \"cables\"\nhosts = 5\nswitches = 5\nrate = \"100G\"\ncables = [{cables}]\n\
+         [switch.pfc]\nxoff = \"4 packets\"\nxon = \"2 packets\"\n\
+         [transport]\ntimeout = 0\n[workload]\nkind = \"list\"\nlist = [{flows}]\n"
+    );
+    let said = accepted(&[&folder.file("ring.toml", &ring)]);
+    let cycle = said.lines().find(|l| l.starts_with("PFC deadlock")).unwrap_or_else(|| panic!("{said}"));
+    for n in 0..5 {
+        let link = format!("switch {n} -> switch {}", (n + 1) % 5);
+        assert!(cycle.contains(&link), "{link}: {cycle}");
+    }
+    assert!(said.contains("0 ended, 0 failed, 5 unfinished"), "{said}");
+}
