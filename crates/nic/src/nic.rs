@@ -28,7 +28,7 @@ use crate::transport::rc::irn::{IrnConfig, LossRecovery};
 use crate::transport::requester::SendStep;
 use crate::transport::{self, requester};
 use crate::work::{Completion, RecvWr, SendWr};
-use adverb_wire::{Gid, Instant, Opcode, Operation, Packet, QpNumber, Service};
+use adverb_wire::{Duration, Gid, Instant, Opcode, Operation, Packet, QpNumber, Service};
 
 /// What a NIC is made with.
 #[derive(Clone, Debug)]
@@ -47,6 +47,9 @@ pub struct NicConfig {
     pub stepped: bool,
     /// Offers IRN to the peers of RC queue pairs; those that do not know it get plain RC.
     pub irn: Option<IrnConfig>,
+    /// Replaces the local ACK timeout attribute of queue pairs that have one, as long as they speak plain RC. The attribute
+    /// knows powers of two only. IRN has timeouts of its own, bounded by the attribute.
+    pub rto: Option<Duration>,
     /// A retry count does not run out: for experiments whose networks lose more than an application would bear.
     pub retry_forever: bool,
 }
@@ -60,6 +63,7 @@ impl Default for NicConfig {
             ack_every: 0,
             stepped: false,
             irn: None,
+            rto: None,
             retry_forever: false,
         }
     }

@@ -289,6 +289,9 @@ impl Nic {
     ) -> Result<(), Error> {
         let qp = self.qps.get_mut(id).ok_or(Error::NoSuchObject)?;
         let next = qp.apply(attr, mask, &self.config.gids)?;
+        if mask.contains(QpAttrMask::TIMEOUT) && attr.timeout > 0 && !qp.irn_active {
+            qp.rto = self.config.rto.unwrap_or(qp.rto);
+        }
         match (qp.state, next) {
             (_, QpState::Reset) => {
                 qp.reset();
@@ -318,7 +321,7 @@ impl Nic {
                 qp.draining = false;
                 qp.state = next;
                 if qp.qp_type == QpType::Rc && self.config.irn.is_some() {
-                    transport::rc::irn::on_transition(qp, was);
+                    transport::rc::irn::on_transition(qp, &mut self.shared, was);
                 }
             }
         }

@@ -80,6 +80,7 @@ fn offers(seed: u64, irn: bool) -> [Option<IrnConfig>; 2] {
         scheme: [Scheme::Selective, Scheme::Selective, Scheme::NoSack, Scheme::GoBackN][rng.usize(..4)],
         bdp_packets: (rng.u8(..8) > 0).then(|| rng.u32(1..200)),
         receive_packets: rng.u32(1..=512),
+        agreed: None,
         rto_low: Duration::from_us(rng.u64(10..200)),
         rto_high: Duration::from_us(rng.u64(50..1000)),
         few_packets: rng.u32(..10),

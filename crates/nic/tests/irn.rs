@@ -804,3 +804,64 @@ fn receives_taken_early_are_flushed_in_order_and_shared_ones_come_back() {
         assert!(w.poll(1).is_none());
     }
 }
+
+#[test]
+fn what_was_agreed_on_out_of_band_holds_from_the_first_request_on() {
+    let config = IrnConfig { agreed: Some(16), bdp_packets: Some(32), ..IrnConfig::paper() };
+    let mut w = World::with_config(2, 40, |c| c.irn = Some(config));
+    w.keep_log = true;
+    let (a, b) = w.pair(QpType::Rc, CAPS, &Link::default());
+    assert_eq!(
+        (w.nodes[0].nic.recovery_of(a), w.nodes[1].nic.recovery_of(b)),
+        (Ok(LossRecovery::Irn), Ok(LossRecovery::Irn))
+    );
+    let (ma, mb) = (w.memory(0, 65536), w.memory(1, 65536));
+    let data = pattern(7, 40_000);
+    ma.write(0, &data);
+    let (va, rkey) = mb.at(0);
+    lose_once(&mut w, 0, |p| p.bth.psn == Psn::new(100));
+    w.send(0, a, wr(1, SendOp::Write(va, rkey), &[ma.sge(0, 40_000)]));
+    w.transmit();
+    assert_eq!(w.log.len(), 16, "no hello, and no more than the peer takes in");
+    assert!(w.log.iter().all(|(_, p)| is_irn(p) && p.bth.opcode.operation().is_write()));
+    assert_eq!(w.completion(0).status, Status::Success);
+    assert_eq!(mb.read(0, 40_000), data);
+    assert_eq!((w.counter(0, "irn_hellos_sent"), w.counter(0, "irn_agreed")), (0, 1));
+    assert_eq!((w.counter(0, "retransmitted_packets"), w.counter(0, "timeouts")), (1, 0));
+}
+
+#[test]
+fn a_peer_that_says_hello_is_answered_by_one_that_knows_already() {
+    let mut w = World::with_config(2, 41, |c| {
+        let agreed = (c.qpn_base >> 16 == 1).then_some(512);
+        c.irn = Some(IrnConfig { agreed, ..IrnConfig::paper() });
+    });
+    let (a, b) = w.pair(QpType::Rc, CAPS, &Link::default());
+    assert_eq!(w.nodes[1].nic.recovery_of(b), Ok(LossRecovery::Undecided));
+    w.run(Duration::from_us(100));
+    assert_eq!(
+        (w.nodes[0].nic.recovery_of(a), w.nodes[1].nic.recovery_of(b)),
+        (Ok(LossRecovery::Irn), Ok(LossRecovery::Irn))
+    );
+    assert_eq!((w.counter(0, "irn_hellos_sent"), w.counter(1, "irn_hellos_sent")), (1, 1));
+}
+
+#[test]
+fn an_explicit_timeout_is_plain_rc_s_and_leaves_irn_its_own() {
+    // The first packet is lost, and nothing follows it.
+    for (irn, elapsed) in [(None, 320), (Some(IrnConfig { agreed: Some(512), ..IrnConfig::paper() }), 100)] {
+        let mut w = World::with_config(2, 42, |c| {
+            c.irn = irn;
+            c.rto = Some(Duration::from_us(320));
+        });
+        let (a, _) = w.pair(QpType::Rc, CAPS, &Link::default());
+        let (ma, mb) = (w.memory(0, 64), w.memory(1, 64));
+        let (va, rkey) = mb.at(0);
+        lose_once(&mut w, 0, |_| true);
+        let start = w.now;
+        w.send(0, a, wr(1, SendOp::Write(va, rkey), &[ma.sge(0, 64)]));
+        assert_eq!(w.completion(0).status, Status::Success);
+        assert_eq!(w.now.since(start), Duration::from_us(elapsed + 4));
+        assert_eq!(w.counter(0, "timeouts"), 1);
+    }
+}

@@ -20,6 +20,8 @@ pub struct Transport {
     pub timeout: u8,
     /// Transport retries, up to 7.
     pub retries: u8,
+    /// The local ACK timeout of plain RC, if it is not a power of two.
+    pub rto: Option<Duration>,
     /// Retries do not run out.
     pub retry_forever: bool,
     /// Packets may be marked by ECN.
@@ -40,6 +42,7 @@ impl Default for Transport {
             ack_every: 1,
             timeout: 7,
             retries: 7,
+            rto: None,
             retry_forever: false,
             ecn: false,
             class: 0,
@@ -109,6 +112,7 @@ impl Host {
             ack_every: transport.ack_every,
             stepped,
             irn: transport.irn,
+            rto: transport.rto,
             retry_forever: transport.retry_forever,
         };
         let mut nic = Nic::new(config, seed);

@@ -166,6 +166,13 @@ impl Scenario {
         if out.timeout > 31 {
             return Err(Error::new("transport.timeout", "is above 31; the time is 4.096 us * 2^timeout"));
         }
+        out.rto = time("transport.rto", t.rto.as_deref())?.map(Duration::from_ps);
+        if out.rto == Some(Duration::ZERO) || (out.rto.is_some() && out.timeout == 0) {
+            return Err(Error::new(
+                "transport.rto",
+                "is no timeout; for none, leave it out and give timeout = 0",
+            ));
+        }
         if out.retries > 7 {
             return Err(Error::new("transport.retries", "is above 7"));
         }
@@ -199,7 +206,8 @@ impl Scenario {
     }
 
     fn irn(&self) -> Result<IrnConfig, Error> {
-        let mut out = IrnConfig::paper();
+        // The ends of a simulated connection know each other, as if a connection manager had told them (IRN 5).
+        let mut out = IrnConfig { agreed: Some(IRN_WINDOW), ..IrnConfig::paper() };
         let Some(t) = &self.transport.irn else { return Ok(out) };
         let span = |part: &str, text: &Option<String>, default: Duration| {
             let given = time(&format!("transport.irn.{part}"), text.as_deref())?;

@@ -164,6 +164,8 @@ pub struct TransportTable {
     pub ack_every: Option<u32>,
     /// Local ACK timeout: 4.096 us * 2^n, n from 1 to 31, 0 for none; 7 if absent.
     pub timeout: Option<u8>,
+    /// Local ACK timeout of plain RC as a time, such as `"320us"`, instead.
+    pub rto: Option<String>,
     /// Transport retries, 0 to 7.
     pub retries: Option<u8>,
     /// Retries do not run out; otherwise a flow whose retries do fails.

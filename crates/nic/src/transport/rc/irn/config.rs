@@ -39,6 +39,10 @@ pub struct IrnConfig {
     pub backoff: bool,
     /// Time from finding a packet lost until it can be sent again, as for a fetch over PCIe (IRN 6.3: 2 us).
     pub retransmit_delay: Duration,
+    /// That the peers know IRN was agreed on at connection set-up, out of band, and how many packets of each direction they take
+    /// in at once, 1..=[`WINDOW`]. Then there are no hellos, and a queue pair's first request is IRN's. It takes the word of
+    /// whoever says so: a peer that is plain RC drops everything, and the queue pair fails by its retry count.
+    pub agreed: Option<u32>,
     /// Time after which a hello that was not answered is sent again; it doubles each time.
     pub hello_interval: Duration,
 }
@@ -56,6 +60,7 @@ impl Default for IrnConfig {
             nack_threshold: 1,
             backoff: true,
             retransmit_delay: Duration::ZERO,
+            agreed: None,
             hello_interval: Duration::from_ms(10),
         }
     }

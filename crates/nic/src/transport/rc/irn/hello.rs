@@ -7,6 +7,8 @@
 //! - A hello that comes late changes nothing for what is in flight: requests switch when nothing is.
 //! - Who gets IRN's packets without having heard a hello knows enough.
 //!
+//! Where connection set-up has settled it ([`IrnConfig::agreed`](super::IrnConfig::agreed)), nobody says hello.
+//!
 //! A peer that does not know the opcode may do worse than drop it: Linux's rxe takes every opcode that it does not know for a
 //! response, and looks at the PSN first. One beyond its requests completes them, one among them fails the queue pair; one from
 //! before them is dropped in silence, before the opcode is looked at. So a hello's PSN is [`PSN_BACK`] before what
@@ -148,7 +150,8 @@ pub(super) fn implied(qp: &mut Qp, sh: &mut Shared) {
     }
 }
 
-fn agree(qp: &mut Qp, sh: &mut Shared, window: u32) {
+/// The peer is known to speak IRN and to take in so many packets.
+pub(super) fn agree(qp: &mut Qp, sh: &mut Shared, window: u32) {
     let Some(irn) = qp.irn.as_deref_mut() else { return };
     if irn.hello.heard(window) {
         sh.counters.irn_agreed += 1;

@@ -155,11 +155,14 @@ pub const fn state_bits_by_kind() -> (usize, usize) {
 }
 
 /// The queue pair has changed its state: from RTR on it takes IRN's packets, and asks whether the peer does.
-pub(crate) fn on_transition(qp: &mut Qp, was: QpState) {
+pub(crate) fn on_transition(qp: &mut Qp, sh: &mut Shared, was: QpState) {
     match (was, qp.state) {
         (QpState::Init, QpState::Rtr) => {
             qp.irn = Some(Box::new(Irn::new(qp.sq.ring.blocks())));
             qp.has_irn = true;
+            if let Some(window) = sh.irn.agreed {
+                hello::agree(qp, sh, window.clamp(1, WINDOW));
+            }
         }
         (QpState::Rtr, QpState::Rts) => {}
         _ => return,

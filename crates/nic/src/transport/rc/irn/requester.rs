@@ -123,6 +123,7 @@ pub(super) fn before(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFra
     if qp.requester.is_empty() {
         irn.requests.begin(qp.requester.next_psn());
         qp.irn_active = true;
+        qp.rto = crate::qp::ack_timeout(qp.attr.timeout);
         return None;
     }
     qp.requester.is_all_sent().then_some(SendStep::Idle)
