@@ -6,7 +6,7 @@
 #![deny(unsafe_code)]
 
 pub mod attr;
-mod congestion;
+pub mod congestion;
 pub mod counters;
 mod demux;
 mod engine;
@@ -28,6 +28,7 @@ mod transport;
 pub mod work;
 
 pub use attr::{AddressVector, Mtu, QpAttr, QpAttrMask, QpCaps, QpInit, QpState, QpType, SrqAttr, SrqInit};
+pub use congestion::CongestionControl;
 pub use counters::Counters;
 pub use error::Error;
 pub use event::Event;

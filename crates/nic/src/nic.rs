@@ -12,6 +12,7 @@
 //! ```
 
 use crate::attr::{QpState, QpType};
+use crate::congestion::CongestionControl;
 use crate::counters::Counters;
 use crate::engine::{Paths, Ready, Timers};
 use crate::error::Error;
@@ -37,7 +38,9 @@ pub struct NicConfig {
     pub gids: Vec<Gid>,
     /// Upper bits of every queue pair number; the index fills the low 16.
     pub qpn_base: u32,
-    /// Packets that a reliable queue pair may have unacknowledged.
+    /// Congestion control of reliable queue pairs.
+    pub congestion: CongestionControl,
+    /// Packets that a reliable queue pair may have unacknowledged at most; below 8 it is 8.
     pub max_unacked_packets: u32,
     /// A reliable requester asks for an acknowledgement with every so many packets of a message, and
     /// with its last one; 0 for a quarter of what may be unacknowledged. A responder that owes an answer
@@ -59,6 +62,7 @@ impl Default for NicConfig {
         NicConfig {
             gids: Vec::new(),
             qpn_base: 0,
+            congestion: CongestionControl::default(),
             max_unacked_packets: 256,
             ack_every: 0,
             stepped: false,

@@ -3,6 +3,7 @@
 //! is `Busy`. Protection domains, regions and windows are in [`crate::memory`].
 
 use crate::attr::{QpAttr, QpAttrMask, QpCaps, QpInit, QpState, QpType, SrqAttr, SrqInit};
+use crate::congestion;
 use crate::error::Error;
 use crate::ids::{CqId, PdId, QpId, SrqId, XrcdId};
 use crate::limits;
@@ -191,9 +192,7 @@ impl Nic {
         if init.qp_type == QpType::Gsi && self.gsi.is_some() {
             return Err(Error::Busy);
         }
-        let mut qp = Qp::new(init, pd, cqs, srq_sge)?;
-        qp.requester.window = crate::congestion::Window::new(self.config.max_unacked_packets)
-            .asking_every(self.config.ack_every);
+        let qp = Qp::new(init, pd, cqs, srq_sge)?;
         let id = self.qps.insert(Box::new(qp))?;
         let number = match init.qp_type {
             QpType::Gsi => QpNumber::GSI,
@@ -316,6 +315,9 @@ impl Nic {
                 }
                 if next == QpState::Rts && qp.state == QpState::Sqe {
                     qp.requester.go_back();
+                }
+                if next == QpState::Rtr {
+                    congestion::begin(qp, &self.shared);
                 }
                 let was = qp.state;
                 qp.draining = false;

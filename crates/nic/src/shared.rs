@@ -1,6 +1,7 @@
 //! What every queue pair of a NIC shares: memory, completion and shared receive queues, events,
 //! counters, explanations. Transports get one `&mut Shared` beside their one `&mut Qp`.
 
+use crate::congestion::Rules;
 use crate::counters::Counters;
 use crate::event::Event;
 use crate::explain::Explanation;
@@ -32,11 +33,14 @@ pub(crate) struct Shared {
     pub armed_cqs: u32,
     /// IRN's parameters; queue pairs have IRN state only on a NIC that offers it.
     pub irn: IrnConfig,
+    /// Congestion control's.
+    pub congestion: Rules,
 }
 
 impl Shared {
     pub fn new(seed: u64, config: &NicConfig) -> Self {
         Shared {
+            congestion: Rules::new(config),
             irn: config.irn.unwrap_or_default(),
             retry_forever: config.retry_forever,
             memory: Memory::new(seed),

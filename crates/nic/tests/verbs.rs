@@ -365,3 +365,21 @@ fn the_general_services_queue_frees_its_own_slots_only() {
     let full = w.nodes[0].nic.post_send(w.now, second, &wr(16, SendOp::Send, &sges));
     assert_eq!(full, Err(Error::QueueFull));
 }
+
+#[test]
+fn a_fixed_window_stays_and_one_that_halves_does_not() {
+    for (congestion, second) in [(CongestionControl::Fixed, 32), (CongestionControl::Halving, 16)] {
+        let mut w = World::with_config(2, 50, |c| (c.max_unacked_packets, c.congestion) = (32, congestion));
+        w.keep_log = true;
+        let (a, _) = w.pair(QpType::Rc, CAPS, &Link::default());
+        let (ma, mb) = (w.memory(0, 65536), w.memory(1, 65536));
+        let (va, rkey) = mb.at(0);
+        w.drop_if = Some(Box::new(|from, _| from == 0));
+        w.send(0, a, wr(1, SendOp::Write(va, rkey), &[ma.sge(0, 65536)]));
+        w.transmit();
+        assert_eq!(w.log.len(), 32);
+        w.log.clear();
+        w.run(Duration::from_ms(2));
+        assert_eq!((w.counter(0, "timeouts"), w.log.len()), (1, second), "{congestion:?}");
+    }
+}

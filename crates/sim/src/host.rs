@@ -24,6 +24,8 @@ pub struct Transport {
     pub rto: Option<Duration>,
     /// Retries do not run out.
     pub retry_forever: bool,
+    /// Congestion control.
+    pub congestion: CongestionControl,
     /// Packets may be marked by ECN.
     pub ecn: bool,
     /// Traffic class of flows.
@@ -44,6 +46,7 @@ impl Default for Transport {
             retries: 7,
             rto: None,
             retry_forever: false,
+            congestion: CongestionControl::Fixed,
             ecn: false,
             class: 0,
             irn: None,
@@ -114,6 +117,7 @@ impl Host {
             irn: transport.irn,
             rto: transport.rto,
             retry_forever: transport.retry_forever,
+            congestion: transport.congestion,
         };
         let mut nic = Nic::new(config, seed);
         let pd = nic.memory().alloc_pd()?;

@@ -3,35 +3,20 @@
 //! flooded again and again; on a path that does not lose, it stays at the ceiling.
 
 /// Packets that may be unacknowledged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Window {
     now: u32,
-    ceiling: u32,
     /// Packets acknowledged since the window last grew.
     acked: u32,
-    /// Packets for each acknowledgement asked for; 0 for a quarter of the window.
-    ack_every: u32,
 }
 
 /// Below this a window would leave nothing to trigger a NAK with.
-const FLOOR: u32 = 8;
+pub(super) const FLOOR: u32 = 8;
 
 impl Window {
-    /// Starts at the ceiling.
+    /// Starts at the ceiling, which is at least [`FLOOR`].
     pub const fn new(ceiling: u32) -> Self {
-        let ceiling = if ceiling < FLOOR { FLOOR } else { ceiling };
-        Window { now: ceiling, ceiling, acked: 0, ack_every: 0 }
-    }
-
-    /// With acknowledgements asked for in a fixed rhythm, unless `packets` is 0.
-    pub const fn asking_every(self, packets: u32) -> Self {
-        Window { ack_every: packets, ..self }
-    }
-
-    /// The rhythm given to [`Window::asking_every`], 0 for none.
-    #[inline]
-    pub const fn ack_every(&self) -> u32 {
-        self.ack_every
+        Window { now: ceiling, acked: 0 }
     }
 
     /// Packets that may be unacknowledged now.
@@ -42,29 +27,22 @@ impl Window {
 
     /// `count` packets were acknowledged.
     #[inline]
-    pub fn on_ack(&mut self, count: u32) {
-        if self.now == self.ceiling {
+    pub fn on_ack(&mut self, count: u32, ceiling: u32) {
+        if self.now == ceiling {
             return;
         }
         self.acked += count;
         if self.acked >= self.now {
             self.acked = 0;
             self.now += 1 + self.now / 16;
-            self.now = self.now.min(self.ceiling);
+            self.now = self.now.min(ceiling);
         }
     }
 
     /// A loss was found.
     pub fn on_loss(&mut self) {
         self.acked = 0;
-        self.now = (self.now / 2).max(FLOOR).min(self.ceiling);
-    }
-
-    /// How often a long message asks for an acknowledgement, in packets: often enough to keep the
-    /// window moving.
-    #[inline]
-    pub const fn ack_interval(&self) -> u32 {
-        if self.ack_every > 0 { self.ack_every } else { self.now.div_ceil(4) }
+        self.now = (self.now / 2).max(FLOOR);
     }
 }
 
@@ -82,16 +60,8 @@ mod tests {
         }
         assert_eq!(w.packets(), FLOOR);
         for _ in 0..10_000 {
-            w.on_ack(1);
+            w.on_ack(1, 64);
         }
         assert_eq!(w.packets(), 64);
-    }
-
-    #[test]
-    fn acknowledgements_are_asked_for_in_the_rhythm_given() {
-        assert_eq!(Window::new(64).ack_interval(), 16);
-        let mut w = Window::new(64).asking_every(1);
-        w.on_loss();
-        assert_eq!(w.ack_interval(), 1);
     }
 }

@@ -80,7 +80,7 @@ impl Requester {
             expiries: 0,
             rnr_wait: false,
             implied_nak_at: None,
-            window: Window::new(0),
+            window: Window::default(),
             loaded: None,
             gather: GatherCursor::default(),
             answering: None,
@@ -92,8 +92,7 @@ impl Requester {
     /// Forgets everything (transition to RESET).
     pub fn reset(&mut self) {
         let ring = core::mem::take(&mut self.ring);
-        let window = self.window;
-        *self = Requester { window, ring, ..Requester::new(0) };
+        *self = Requester { ring, ..Requester::new(0) };
     }
 
     /// Sets the first PSN (transition to RTS).

@@ -47,7 +47,8 @@ pub(crate) fn message(
     packet.bth = Bth {
         opcode: Opcode::new(qp.service(), operation(wqe.op, first, last)),
         solicited: last && wqe.solicited,
-        ack_req: qp.is_reliable() && (last || (index + 1).is_multiple_of(qp.requester.window.ack_interval())),
+        ack_req: qp.is_reliable()
+            && (last || (index + 1).is_multiple_of(sh.congestion.ack_interval(qp.requester.window))),
         ..Bth::default()
     };
     match wqe.op {

@@ -171,6 +171,8 @@ pub struct TransportTable {
     /// Retries do not run out; otherwise a flow whose retries do fails.
     #[serde(default)]
     pub retry_forever: bool,
+    /// `fixed` (the default) or `halving`.
+    pub congestion: Option<String>,
     /// Packets may be marked by ECN.
     #[serde(default)]
     pub ecn: bool,

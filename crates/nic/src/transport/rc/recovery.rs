@@ -5,6 +5,7 @@
 //! the answer was lost; the request is sent again, a READ from its first missing byte. Answers are
 //! taken in order only, so `una` inside a READ is the next response expected.
 
+use crate::congestion;
 use crate::explain::{PacketCause, TimerCause};
 use crate::memory::{AccessFault, Payload, dma};
 use crate::qp::Qp;
@@ -138,9 +139,9 @@ fn acknowledge_before(qp: &mut Qp, sh: &mut Shared, now: Instant, end: Psn) -> b
 /// Bookkeeping after `una` may have moved.
 #[inline]
 fn progressed(qp: &mut Qp, sh: &mut Shared, now: Instant, before: Psn) {
-    let r = &mut qp.requester;
-    if r.una != before {
-        r.window.on_ack(r.una.since(before) as u32);
+    if qp.requester.una != before {
+        congestion::on_ack(qp, sh, qp.requester.una.since(before) as u32);
+        let r = &mut qp.requester;
         r.retries = qp.attr.retry_cnt;
         r.rnr_retries = qp.attr.rnr_retry;
         r.expiries = 0;
@@ -169,7 +170,7 @@ fn lost_answer(qp: &mut Qp, sh: &mut Shared) {
     }
     sh.counters.implied_naks += 1;
     qp.requester.implied_nak_at = Some(qp.requester.una);
-    qp.requester.window.on_loss();
+    congestion::on_loss(qp, sh);
     qp.requester.go_back();
 }
 
@@ -191,7 +192,7 @@ fn retry(
         qp.requester.retries -= 1;
     }
     qp.requester.rnr_wait = false;
-    qp.requester.window.on_loss();
+    congestion::on_loss(qp, sh);
     qp.requester.go_back();
     restart_timer(qp, now);
 }

@@ -74,7 +74,7 @@ fn build(qp: &Qp, sh: &Shared, answer: &Answer, psn: Psn, out: &mut TxFrame) -> 
     };
     out.packet.bth = super::bth(qp, operation, psn);
     let limit = qp.irn.as_deref().map_or(1, |irn| irn.responses.limit);
-    let interval = ack_interval(qp.requester.window.ack_every(), limit);
+    let interval = ack_interval(sh.congestion.ack_every, limit);
     out.packet.bth.ack_req = last || (k + 1).is_multiple_of(interval);
     if operation != Operation::ReadResponseMiddle {
         out.packet.aeth = aeth;

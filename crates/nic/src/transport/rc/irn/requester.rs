@@ -225,7 +225,7 @@ pub(crate) fn dress(
     if operation.is_send() || operation.has_immediate() {
         packet.irn = IrnEth::new(if ordered { IrnEth::ORDERED } else { 0 }, r.sn(index), offset);
     }
-    let interval = ack_interval(qp.requester.window.ack_every(), sh.irn.limit(irn.hello.peer_window()));
+    let interval = ack_interval(sh.congestion.ack_every, sh.irn.limit(irn.hello.peer_window()));
     packet.bth.ack_req = k + 1 == entry.packets || (k + 1).is_multiple_of(interval);
 }
 
