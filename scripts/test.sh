@@ -57,6 +57,8 @@ check lints cargo clippy --workspace --all-targets --locked -- -D warnings
 runner cargo cargo test --workspace --locked --no-fail-fast
 echo "== build"
 if make --no-print-directory build >"$logs/build.log" 2>&1; then
+    # Safety and liveness on random networks; 100,000 seeds are an evening's work: adverb swarm --seeds 100000.
+    check swarm "$target/release/adverb" swarm --seeds 3000
     runner clients tests/clients/run.py
     runner interop tests/interop/run.py
 else
@@ -71,6 +73,6 @@ if [ -s "$logs/skips.log" ]; then
     echo "== skipped, and why"
     sed -E 's/^ *[0-9]+ (skip |SKIPPED: )//' "$logs/skips.log"
 fi
-grep -hE '^(FAIL |test .* FAILED|failed: )' "$logs"/{cargo,clients,interop}.log 2>/dev/null | sed 's/^/failed above: /'
+grep -hE '^(FAIL |test .* FAILED|failed: |seed .* failed)' "$logs"/{cargo,swarm,clients,interop}.log 2>/dev/null | sed 's/^/failed above: /'
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]

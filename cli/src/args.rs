@@ -1,6 +1,7 @@
 //! The command line: what `adverb --help` says.
 
 use adverb_io::{PathPolicy, Settings};
+use adverb_sim::sabotage::Sabotage;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::net::IpAddr;
@@ -30,6 +31,20 @@ Examples:
   adverb run -- ib_write_bw
   adverb run --address 127.0.0.2 -- ib_write_bw 127.0.0.1
   adverb run --loss 0.05 --direction tx --seed 3 -- ibv_rc_pingpong -g 0 -c localhost";
+
+const SWARM_EXAMPLES: &str = "\
+Each seed is a random network of NICs, with IRN or without, that carries random reads, writes, sends and atomics: first under
+loss, damage, duplication, reordering and failing cables, when nothing wrong may happen, then without, when everything
+must end. An oracle checks that completions come once and in order, that memory holds what it should and nothing else
+changed, and that atomics are linearizable.
+
+Exit status: 0 if all seeds pass, 1 if any fails.
+
+Examples:
+  adverb swarm --seeds 100000
+  adverb swarm --first 42 --seeds 1
+  adverb swarm --seeds 100 --sabotage corrupt-passes
+  adverb replay 42 --limit 200";
 
 const SIM_EXAMPLES: &str = "\
 A run is a function of its scenario and seed: the same flows, packets and times on every machine, whatever --jobs says.
@@ -61,6 +76,48 @@ pub enum Action {
     /// Simulate a network of these NICs, as a scenario file describes it
     #[command(after_help = SIM_EXAMPLES)]
     Sim(Sim),
+    /// Check the NIC on random networks, faults and work, each from one seed
+    #[command(after_help = SWARM_EXAMPLES)]
+    Swarm(Swarm),
+    /// Show a seed of the swarm step by step
+    Replay(Replay),
+}
+
+/// `adverb swarm`.
+#[derive(Args, Debug)]
+pub struct Swarm {
+    /// Seeds to run
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
+    pub seeds: u64,
+    /// The first of them; they count up
+    #[arg(long, value_name = "SEED", default_value_t = 0)]
+    pub first: u64,
+    /// Run this many side by side [default: one for each processor]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub jobs: Option<u32>,
+    /// Stop after this many failures
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    pub failures: u64,
+    /// Break the NIC on purpose, to see that it is found
+    #[arg(long, value_name = "HOW", value_parser = sabotage)]
+    pub sabotage: Option<Sabotage>,
+}
+
+/// `adverb replay`.
+#[derive(Args, Debug)]
+pub struct Replay {
+    /// The seed, as `adverb swarm` printed it
+    #[arg(value_name = "SEED")]
+    pub seed: u64,
+    /// Show at most this many lines
+    #[arg(long, value_name = "N")]
+    pub limit: Option<usize>,
+    /// Show the last lines before the failure, 100 without --limit
+    #[arg(long)]
+    pub around_failure: bool,
+    /// Break the NIC on purpose, as for the swarm
+    #[arg(long, value_name = "HOW", value_parser = sabotage)]
+    pub sabotage: Option<Sabotage>,
 }
 
 /// `adverb sim`.
@@ -223,6 +280,11 @@ fn capture(text: &str) -> Result<(u32, PathBuf), String> {
         Some((link, file)) if !file.is_empty() => Ok((link, file.into())),
         _ => Err("give a link's number and a file, such as 0:first.pcap".to_owned()),
     }
+}
+
+fn sabotage(text: &str) -> Result<Sabotage, String> {
+    let names: Vec<&str> = Sabotage::ALL.iter().map(|(name, _)| *name).collect();
+    Sabotage::by_name(text).ok_or_else(|| format!("give one of {}", names.join(", ")))
 }
 
 fn address(text: &str) -> Result<IpAddr, String> {

@@ -14,6 +14,7 @@ mod progress;
 mod run;
 mod settings;
 mod simulate;
+mod swarm;
 
 use args::{Action, Cli};
 use clap::Parser;
@@ -22,11 +23,13 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let outcome = match Cli::parse().action {
         Action::Run(arguments) => run::run(&arguments).map(|never| match never {}),
-        Action::Devices(arguments) => devices::list(&arguments),
-        Action::Sim(arguments) => simulate::simulate(&arguments),
+        Action::Devices(arguments) => devices::list(&arguments).map(|()| ExitCode::SUCCESS),
+        Action::Sim(arguments) => simulate::simulate(&arguments).map(|()| ExitCode::SUCCESS),
+        Action::Swarm(arguments) => swarm::swarm(&arguments),
+        Action::Replay(arguments) => swarm::replay(&arguments),
     };
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(e) => {
             eprintln!("adverb: {e}");
             ExitCode::from(e.status())

@@ -188,3 +188,51 @@ fn a_deadlock_names_its_cycle() {
     }
     assert!(said.contains("0 ended, 0 failed, 5 unfinished"), "{said}");
 }
+
+fn adverb(words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_adverb")).args(words).output().unwrap()
+}
+
+#[test]
+fn swarms_pass_and_broken_nics_are_found() {
+    let output = adverb(&["swarm", "--seeds", "20", "--first", "7"]);
+    let said = text(&output.stdout);
+    assert!(output.status.success() && said.starts_with("20 seeds, 0 failed; "), "{said}");
+    let alone = adverb(&["swarm", "--seeds", "20", "--first", "7", "--jobs", "1"]);
+    assert_eq!(text(&alone.stdout), said, "whatever the jobs");
+
+    let broken = adverb(&[
+        "swarm",
+        "--seeds",
+        "40",
+        "--sabotage",
+        "completion-twice",
+        "--failures",
+        "1",
+        "--jobs",
+        "1",
+    ]);
+    let said = text(&broken.stdout);
+    assert_eq!(broken.status.code(), Some(1), "{said}");
+    let seed = said
+        .strip_prefix("seed ")
+        .and_then(|s| s.split_once(" failed"))
+        .unwrap_or_else(|| panic!("{said}"))
+        .0;
+
+    let words = ["replay", seed, "--sabotage", "completion-twice", "--around-failure", "--limit", "15"];
+    let output = adverb(&words);
+    let shown = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{shown}");
+    assert!(shown.contains("WRONG: side ") && shown.contains(" us  host "), "{shown}");
+    assert!(shown.lines().count() < 40, "{shown}");
+    assert_eq!(text(&adverb(&words).stdout), shown, "a replay is the same each time");
+
+    let whole = adverb(&["replay", seed]);
+    let shown = text(&whole.stdout);
+    assert!(whole.status.success() && shown.contains("nothing wrong"), "without sabotage it passes");
+    assert!(shown.contains("posts request 0 on queue pair 0: ") && shown.contains(" PSN 0x"), "{shown}");
+    assert_eq!(text(&adverb(&["replay", seed, "--limit", "3"]).stdout).lines().count(), 5);
+    let refused = adverb(&["swarm", "--sabotage", "x"]);
+    assert!(text(&refused.stderr).contains("completion-twice"), "{}", text(&refused.stderr));
+}

@@ -20,18 +20,9 @@ struct Sink {
 pub struct Captures {
     sinks: Vec<Sink>,
     frame: Vec<u8>,
-    /// Lines for people, one for each arrival, while somebody watches.
-    log: Option<Vec<String>>,
 }
 
 impl Captures {
-    /// Writes a line about a packet at the end of a link.
-    pub(crate) fn note(&mut self, line: impl FnOnce() -> String) {
-        if let Some(log) = &mut self.log {
-            log.push(line());
-        }
-    }
-
     /// Records a packet that reached the end of `link`. After an error nothing more is written.
     pub(crate) fn write(&mut self, link: u32, now: u64, packets: &Packets, id: u32) {
         let packet = &packets.cold[id as usize];
@@ -57,17 +48,6 @@ impl Sim {
         self.captures.sinks.push(Sink { link, out, error: None });
         self.links[link as usize].flags |= LINK_CAPTURE;
         Ok(())
-    }
-
-    /// Describes every packet at the end of every link from now on; see [`Sim::take_log`].
-    pub fn watch(&mut self) {
-        self.captures.log = Some(Vec::new());
-        self.links.iter_mut().for_each(|link| link.flags |= LINK_CAPTURE);
-    }
-
-    /// What was seen since the last call: time, link, packet, fate.
-    pub fn take_log(&mut self) -> Vec<String> {
-        self.captures.log.as_mut().map(core::mem::take).unwrap_or_default()
     }
 
     /// Writes out what the captures hold; the first error of any of them.

@@ -28,10 +28,16 @@ impl Sim {
         if link.busy || (self.switches.classes == 1 && link.paused != 0) {
             return;
         }
+        if self.journal.is_on() {
+            self.journal.look(&host.nic);
+        }
         if !host.nic.next_frame(Instant::from_ps(self.now), &mut self.out) {
             return;
         }
         let id = self.take_frame(h);
+        if self.journal.is_on() {
+            self.tell_sent(h, id);
+        }
         self.transmit(up, id);
         self.watch_timer(h);
     }
@@ -93,6 +99,9 @@ impl Sim {
             None => Payload::elided(packet.payload_len as usize),
         };
         let host = &mut self.hosts[h as usize];
+        if self.journal.is_on() {
+            self.journal.look(&host.nic);
+        }
         host.nic.on_frame(now, packet, &payload);
         let operation = packet.bth.opcode.operation();
         // With IRN the last packet may come before others of its message.
@@ -101,6 +110,9 @@ impl Sim {
         let qp = packet.bth.dest_qp.get() & 0xffff;
         self.packets.give(id);
         self.stats.delivered += 1;
+        if self.journal.is_on() {
+            self.tell_nic(h, "takes it");
+        }
         if ends && self.oracle.is_none() {
             self.on_message_end(h, qp);
         }
@@ -142,7 +154,11 @@ impl Sim {
     }
 
     pub(crate) fn on_nic_timer(&mut self, h: u32) {
+        if self.journal.is_on() {
+            self.journal.look(&self.hosts[h as usize].nic);
+        }
         self.hosts[h as usize].nic.on_timer(Instant::from_ps(self.now));
+        self.tell_nic(h, "timer");
         self.after_nic(h, true);
     }
 }
@@ -172,6 +188,9 @@ impl Sim {
             if !unit.tx.row.is_empty() {
                 break;
             }
+            if self.journal.is_on() {
+                self.journal.look(&host.nic);
+            }
             let step = host.nic.step(now, &mut self.out);
             let qp = match step {
                 Step::Fetched(id) | Step::Executed(id) | Step::Frame(id) => {
@@ -183,6 +202,9 @@ impl Sim {
             let cost = unit.step_cost(step, qp);
             if let Step::Frame(_) = step {
                 let id = self.take_frame(h);
+                if self.journal.is_on() {
+                    self.tell_sent(h, id);
+                }
                 if let Some(unit) = &mut self.hosts[h as usize].unit {
                     unit.tx.row.push_back((self.now + cost, id));
                 }

@@ -15,6 +15,7 @@ pub mod faults;
 pub mod flows;
 pub mod hardware;
 pub mod host;
+mod journal;
 pub mod link;
 #[allow(unsafe_code, reason = "hosts' memory is accessed through its address, as NICs do")]
 pub mod memory;
@@ -25,6 +26,7 @@ pub mod portable;
 #[allow(unsafe_code, reason = "one prefetch instruction")]
 mod prefetch;
 pub mod record;
+pub mod sabotage;
 pub mod scenario;
 pub mod sim;
 pub mod statistics;

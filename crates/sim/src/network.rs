@@ -82,34 +82,24 @@ impl Sim {
     #[cold]
     fn survives(&mut self, l: u32, id: u32) -> bool {
         let hot = self.packets.hot[id as usize];
-        let link = &self.links[l as usize];
-        let (packet, topology) = (&self.packets.cold[id as usize], &self.config.topology);
-        self.captures.note(|| {
-            let fate = match hot.flags & (FLAG_LOST | FLAG_CORRUPT) {
-                _ if hot.epoch != link.epoch => " lost: the link was down",
-                0 => "",
-                FLAG_CORRUPT => " damaged",
-                _ => " lost",
-            };
-            let (from, to) = topology.link_ends(l);
-            let at = adverb_wire::Instant::from_ps(self.now);
-            if hot.kind != Kind::Data {
-                return format!("{at:?} {from} -> {to} {:?} of class {}{fate}", hot.kind, hot.class);
-            }
-            let (bth, len) = (&packet.bth, packet.payload_len);
-            let (opcode, psn, qp) = (bth.opcode, bth.psn, bth.dest_qp);
-            format!("{at:?} {from} -> {to} {opcode:?} psn {psn} qp {qp} {len} B{fate}")
-        });
-        if hot.flags & FLAG_LOST != 0 || hot.epoch != link.epoch {
+        let down = hot.epoch != self.links[l as usize].epoch;
+        let fate = match hot.flags & (FLAG_LOST | FLAG_CORRUPT) {
+            _ if down => ": lost, the link was down",
+            0 => "",
+            FLAG_CORRUPT => ": damaged",
+            _ => ": lost",
+        };
+        self.tell_arrival(l, id, fate);
+        if hot.flags & FLAG_LOST != 0 || down {
             self.switches.counters[l as usize].lost += 1;
             self.stats.lost += 1;
             self.packets.give(id);
             return false;
         }
-        if link.flags & LINK_CAPTURE != 0 && hot.kind == Kind::Data {
+        if self.links[l as usize].flags & LINK_CAPTURE != 0 && hot.kind == Kind::Data {
             self.captures.write(l, self.now, &self.packets, id);
         }
-        if hot.flags & FLAG_CORRUPT != 0 {
+        if hot.flags & FLAG_CORRUPT != 0 && !self.damage_passes(id) {
             self.switches.counters[l as usize].corrupted += 1;
             self.stats.corrupted += 1;
             self.packets.give(id);
@@ -133,6 +123,7 @@ impl Sim {
         if !self.switches.admits(s, l, out, class, size) {
             self.switches.counters[l as usize].drops += 1;
             self.switches.drops += 1;
+            self.tell_arrival(l, id, ": dropped by the switch, no buffer left");
             self.packets.give(id);
             return;
         }
@@ -241,6 +232,9 @@ impl Sim {
             }
             self.faults.outages_done += 1;
             for l in [outage.cable * 2, outage.cable * 2 + 1] {
+                let what = if outage.repair { "is repaired" } else { "goes down" };
+                let name = self.link_name(l);
+                self.journal.add(self.now, name, what);
                 if outage.repair {
                     self.links[l as usize].flags &= !LINK_DOWN;
                 } else {

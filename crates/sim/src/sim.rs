@@ -9,12 +9,14 @@ use crate::faults::Faults;
 use crate::flows::Flows;
 use crate::hardware::{Profile, Unit};
 use crate::host::{Host, Transport};
+use crate::journal::Journal;
 use crate::link::{FRAMING, HOST, LINK_FAULTS, Link};
 use crate::memory::Buffer;
 use crate::oracle::Oracle;
 use crate::packet::Packets;
 use crate::prefetch::prefetch;
 use crate::record::{Samples, Stats};
+use crate::sabotage::Sabotage;
 use crate::switch::{SwitchConfig, Switches};
 use crate::topology::{Routes, Topology};
 use crate::trace::{Trace, seed_of};
@@ -30,6 +32,8 @@ pub struct Config {
     pub switch: SwitchConfig,
     /// How queue pairs are set up.
     pub transport: Transport,
+    /// Hosts that do not offer IRN, if `transport` does.
+    pub plain_hosts: Vec<u32>,
     /// What NICs cost.
     pub hardware: Profile,
     /// Packets carry their payload's bytes.
@@ -50,6 +54,7 @@ impl Config {
             topology,
             switch: SwitchConfig::default(),
             transport: Transport::default(),
+            plain_hosts: Vec::new(),
             hardware: Profile::default(),
             payload: false,
             through_bytes: false,
@@ -78,6 +83,8 @@ pub struct Sim {
     pub(crate) flows: Flows,
     pub(crate) faults: Faults,
     pub(crate) captures: Captures,
+    pub(crate) journal: Journal,
+    pub(crate) sabotage: Option<Sabotage>,
     pub(crate) oracle: Option<Box<Oracle>>,
     pub(crate) trace: Trace,
     pub(crate) stats: Stats,
@@ -115,7 +122,9 @@ impl Sim {
             let up = routes.up[h as usize];
             let seed = seed_of(config.seed, "host", u64::from(h));
             let refuse = |e: adverb_nic::Error| crate::Error::new("hosts", format!("host {h}: {e:?}"));
-            let mut host = Host::new(h, up, &config.transport, stepped, seed).map_err(refuse)?;
+            let plain = Transport { irn: None, ..config.transport };
+            let transport = if config.plain_hosts.contains(&h) { &plain } else { &config.transport };
+            let mut host = Host::new(h, up, transport, stepped, seed).map_err(refuse)?;
             host.register(&region).map_err(refuse)?;
             host.unit = stepped.then(|| Box::new(Unit::new(config.hardware)));
             hosts.push(host);
@@ -132,6 +141,8 @@ impl Sim {
             flows: Flows::default(),
             faults: Faults::default(),
             captures: Captures::default(),
+            journal: Journal::default(),
+            sabotage: None,
             oracle: None,
             trace: Trace::default(),
             stats: Stats::default(),

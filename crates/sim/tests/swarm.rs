@@ -1,7 +1,8 @@
 //! The oracle finds nothing in swarms, and finds what is put there.
 
 use adverb_sim::oracle::Work;
-use adverb_sim::swarm::{replay, run_seed, scenario};
+use adverb_sim::sabotage::Sabotage;
+use adverb_sim::swarm::{replay, run_broken, run_seed, scenario};
 use adverb_sim::{CableKind, Config, Sim, Topology};
 use adverb_wire::Duration;
 
@@ -26,10 +27,20 @@ fn a_seed_replays() {
     assert_ne!(run_seed(3).trace, run_seed(4).trace);
     let mut lines = Vec::new();
     let seed = (0..).find(|s| run_seed(*s).faults > 20).unwrap();
-    let shown = replay(seed, &mut |line| lines.push(line.to_owned()));
+    let shown = replay(seed, None, &mut |line| lines.push(line.to_owned()));
     assert_eq!(shown, run_seed(seed), "watching changes nothing");
     assert!(lines.len() as u64 > shown.completed, "at least a packet for each request");
-    assert!(lines.iter().any(|l| l.contains("psn 0x")) && lines.iter().any(|l| l.contains("lost")));
+    for part in [
+        "PSN 0x",
+        ": lost",
+        "posts",
+        "takes it; completions",
+        "; acks sent",
+        "completion: ",
+        "; retransmitted packets",
+    ] {
+        assert!(lines.iter().any(|l| l.contains(part)), "{part}");
+    }
 }
 
 #[test]
@@ -38,11 +49,54 @@ fn scenarios_differ_in_kind() {
     assert!(hosts.len() >= 4, "{hosts:?}");
 }
 
+/// Each mistake that a NIC could make is found within a few seeds, and none is found where none is made.
+#[test]
+fn a_broken_nic_is_found() {
+    for (name, kind) in Sabotage::ALL {
+        let found = (0..60).map(|seed| run_broken(seed, Some(kind))).find(|o| !o.failures.is_empty());
+        let found = found.unwrap_or_else(|| panic!("{name} is not found"));
+        let said = found.failures.join("; ");
+        let part: &[&str] = match kind {
+            Sabotage::CorruptPasses => &["byte", "content"],
+            Sabotage::CompletionTwice => &["too many", "in place of", "nobody sent", "receive"],
+            Sabotage::CompletionLost => &["in place of", "outstanding", "receive"],
+            Sabotage::CompletionsSwapped => &["in place of", "receive", "too many", "outstanding", "READ"],
+            Sabotage::AtomicTwice => &["done twice", "fetch-and-add"],
+            Sabotage::WriteOutside => &["byte 77 of its memory", "content", "READ"],
+        };
+        assert!(part.iter().any(|p| said.contains(p)), "{name}: {said}");
+        assert_eq!(run_seed(found.seed).failures, Vec::<String>::new());
+    }
+}
+
+/// The scenarios are not all alike: what can be chosen is chosen now one way, now another.
+#[test]
+fn seeds_cover_what_there_is() {
+    let all: Vec<_> = (0..200).map(scenario).collect();
+    let share = |f: &dyn Fn(&Config) -> bool| all.iter().filter(|(c, ..)| f(c)).count();
+    for (what, count) in [
+        ("IRN", share(&|c| c.transport.irn.is_some())),
+        ("IRN at some hosts only", share(&|c| c.transport.irn.is_some() && !c.plain_hosts.is_empty())),
+        ("PFC", share(&|c| c.switch.pfc[0].is_some())),
+        ("ECN", share(&|c| c.switch.ecn.is_some() && c.transport.ecn)),
+        ("classes", share(&|c| c.switch.classes > 1)),
+        ("costly hardware", share(&|c| !c.hardware.is_neutral())),
+        ("a ring", share(&|c| c.topology.switches == 5 && c.topology.hosts == 5)),
+        ("spraying", share(&|c| c.switch.balance == adverb_sim::Balance::Spray)),
+    ] {
+        assert!((4..=196).contains(&count), "{what}: {count} of 200");
+    }
+    assert!(
+        all.iter().filter(|(_, _, work)| work.repost_ps > 0).count() > 50,
+        "receivers that are not ready"
+    );
+}
+
 fn sim() -> Sim {
     let cable = CableKind { rate: 100_000_000_000, delay: Duration::from_us(1) };
     let config = Config { payload: true, flow_bytes_max: 8, ..Config::new(Topology::two_hosts(cable)) };
     let mut sim = Sim::new(config).unwrap();
-    sim.set_oracle(&Work { connections: 2, requests: 60, gap_ps: 1_000_000 }, 5).unwrap();
+    sim.set_oracle(&Work { connections: 2, requests: 60, gap_ps: 1_000_000, repost_ps: 0 }, 5).unwrap();
     sim
 }
 

@@ -12,8 +12,11 @@ mod side;
 
 use crate::host::Peer;
 use crate::memory::Buffer;
+use crate::sabotage::Sabotage;
 use crate::sim::{SOURCE_ORACLE, Sim};
-use adverb_nic::{Access, Completion, CompletionOp, MrInfo, QpCaps, QpId, QpInit, QpType, RecvWr, Status};
+use adverb_nic::{
+    Access, Completion, CompletionOp, MrInfo, QpCaps, QpId, QpInit, QpType, RecvWr, SendOp, Status,
+};
 use adverb_wire::Instant;
 use atomics::History;
 use side::{RECV_BYTES, RECV_SLOTS, Side, WANTED_MAX};
@@ -53,6 +56,12 @@ pub struct Oracle {
     rng: fastrand::Rng,
     /// Requests that each side posts in all.
     requests: u32,
+    /// See [`Work::repost_ps`].
+    repost_ps: u64,
+    /// Completions told of, for sabotage.
+    told: u64,
+    /// One that sabotage holds back.
+    held: Option<(u32, Completion)>,
     /// What was found wrong.
     failures: Vec<String>,
     /// Sides whose queue pair failed; not an error while there are faults.
@@ -96,6 +105,9 @@ pub struct Work {
     pub requests: u32,
     /// Longest time between two requests of a side, in ps.
     pub gap_ps: u64,
+    /// Longest time from a receive's completion until it is posted again, in ps: senders meet a receiver that
+    /// is not ready.
+    pub repost_ps: u64,
 }
 
 impl Sim {
@@ -124,6 +136,9 @@ impl Sim {
             counter: History::default(),
             register: History::default(),
             requests: work.requests,
+            repost_ps: work.repost_ps,
+            told: 0,
+            held: None,
             failures: Vec::new(),
             dead: 0,
             rng,
@@ -149,7 +164,7 @@ impl Sim {
                 max_recv_wr: RECV_SLOTS,
                 max_send_sge: 2,
                 max_recv_sge: 1,
-                max_inline: 0,
+                max_inline: side::INLINE_BYTES as u32,
             };
             let init = QpInit {
                 qp_type: QpType::Rc,
@@ -200,7 +215,9 @@ impl Sim {
     fn schedule_oracle(&mut self) {
         let Some(oracle) = &self.oracle else { return };
         let due = |s: &&Side| !s.dead && s.posted < oracle.requests && s.wanted.len() < WANTED_MAX;
-        let next = oracle.sides.iter().filter(due).map(|s| s.next_at).min();
+        let posts = oracle.sides.iter().filter(due).map(|s| s.next_at);
+        let receives = oracle.sides.iter().filter(|s| !s.dead).filter_map(|s| Some(s.owed.front()?.0));
+        let next = posts.chain(receives).min();
         let source = self.base_other + SOURCE_ORACLE;
         match next {
             Some(at) => self.events.set_timer(source, at.max(self.now)),
@@ -217,8 +234,22 @@ impl Sim {
             let ready = !side.dead && side.posted < oracle.requests && side.wanted.len() < WANTED_MAX;
             if ready && side.next_at <= self.now {
                 let h = side.host;
-                oracle.post(number, self.now, &mut self.hosts[h as usize].nic);
+                let (wr_id, op, length) = oracle.post(number, self.now, &mut self.hosts[h as usize].nic);
+                if self.journal.is_on() {
+                    let what = oracle.in_words(number, wr_id, op, length);
+                    self.journal.add(self.now, format_args!("host {h}"), what);
+                }
                 woken.push(h);
+            }
+            while let Some(&(at, slot)) = oracle.sides[number as usize].owed.front() {
+                if at > self.now || oracle.sides[number as usize].dead {
+                    break;
+                }
+                oracle.sides[number as usize].owed.pop_front();
+                let reposted = self.post_inbox(&oracle, number, slot);
+                if reposted.is_err() {
+                    oracle.fail(format!("side {number}: a receive cannot be posted: {reposted:?}"));
+                }
             }
         }
         self.oracle = Some(oracle);
@@ -229,7 +260,49 @@ impl Sim {
     }
 
     pub(crate) fn on_oracle_completion(&mut self, h: u32, completion: &Completion) {
+        if self.sabotage.is_some() {
+            return self.on_spoilt_completion(h, completion);
+        }
+        self.check_completion(h, completion);
+    }
+
+    /// A completion of a NIC that is broken on purpose.
+    #[cold]
+    fn on_spoilt_completion(&mut self, h: u32, completion: &Completion) {
+        let Some(oracle) = &mut self.oracle else { return };
+        oracle.told += 1;
+        let (tenth, held) = (oracle.told.is_multiple_of(10), oracle.held.take());
+        match self.sabotage {
+            Some(Sabotage::CompletionLost) if tenth => {}
+            Some(Sabotage::CompletionsSwapped) if tenth => oracle.held = Some((h, *completion)),
+            Some(Sabotage::AtomicTwice) if tenth => {
+                let (buffer, at) = (&oracle.rooms[0].buffer, SOURCE_BYTES);
+                buffer.write(at, &(buffer.word(at) + 1).to_ne_bytes());
+                self.check_completion(h, completion);
+            }
+            Some(Sabotage::WriteOutside) if tenth => {
+                oracle.damage(h, 77);
+                self.check_completion(h, completion);
+            }
+            Some(Sabotage::CompletionTwice) if tenth => {
+                self.check_completion(h, completion);
+                self.check_completion(h, completion);
+            }
+            _ => self.check_completion(h, completion),
+        }
+        if let Some((h, completion)) = held {
+            self.check_completion(h, &completion);
+        }
+    }
+
+    fn check_completion(&mut self, h: u32, completion: &Completion) {
         let Some(mut oracle) = self.oracle.take() else { return };
+        if self.journal.is_on() {
+            let (op, wr, status) = (completion.op, completion.wr_id, completion.status);
+            let what = format!("completion: {op:?} {wr} of qp {}, {status:?}", completion.qp);
+            self.journal.add(self.now, format_args!("host {h}"), what);
+        }
+        let known = oracle.failures.len();
         let index = (completion.qp.get() & 0xffff) as usize;
         match oracle.side_of_qp[h as usize].get(index).copied().filter(|s| *s != u32::MAX) {
             None => oracle.fail(format!(
@@ -244,15 +317,18 @@ impl Sim {
                     oracle.dead += 1;
                 }
             }
-            Some(number) if completion.op == CompletionOp::Recv => {
+            Some(number) if matches!(completion.op, CompletionOp::Recv | CompletionOp::RecvWriteImm) => {
                 if oracle.on_message(number, completion) {
-                    let reposted = self.post_inbox(&oracle, number, completion.wr_id);
-                    if reposted.is_err() && !oracle.sides[number as usize].dead {
-                        oracle.fail(format!("side {number}: a receive cannot be posted: {reposted:?}"));
-                    }
+                    let at = self.now + oracle.rng.u64(0..=oracle.repost_ps);
+                    let side = &mut oracle.sides[number as usize];
+                    let after = side.owed.back().map_or(0, |(at, _)| *at);
+                    side.owed.push_back((at.max(after), completion.wr_id));
                 }
             }
             Some(number) => oracle.on_done(number, self.now, completion),
+        }
+        for failure in &oracle.failures[known..] {
+            self.journal.add(self.now, format_args!("host {h}"), format_args!("WRONG: {failure}"));
         }
         self.oracle = Some(oracle);
         self.schedule_oracle();
@@ -304,6 +380,31 @@ impl Oracle {
                 self.fail(format!("host {h}: byte {at} of its memory is {got:#04x}, not {want:#04x}"));
             }
         }
+    }
+
+    /// A request, for people: addresses, which differ from process to process, as offsets.
+    fn in_words(&self, number: u32, wr_id: u64, op: SendOp, length: usize) -> String {
+        let side = &self.sides[number as usize];
+        let (index, peer) = (side.qp.index(), side.peer);
+        let place = |addr: u64| {
+            let offset = addr.wrapping_sub(self.rooms[peer as usize].buffer.addr());
+            format!("offset {offset:#x} of host {peer}")
+        };
+        let what = match op {
+            SendOp::Write(addr, _) => format!("WRITE of {length} B to {}", place(addr)),
+            SendOp::WriteImm(addr, _, imm) => {
+                format!("WRITE of {length} B with immediate {imm:#x} to {}", place(addr))
+            }
+            SendOp::Read(addr, _) => format!("READ of {length} B from {}", place(addr)),
+            SendOp::Send => format!("SEND of {length} B"),
+            SendOp::SendImm(imm) => format!("SEND of {length} B with immediate {imm:#x}"),
+            SendOp::FetchAdd { addr, add, .. } => format!("fetch and add {add} at {}", place(addr)),
+            SendOp::CompareSwap { addr, compare, swap, .. } => {
+                format!("compare {compare:#x} and swap {swap:#x} at {}", place(addr))
+            }
+            other => format!("{other:?}"),
+        };
+        format!("posts request {wr_id} on queue pair {index}: {what}")
     }
 
     /// Changes a byte of a host's memory behind everybody's back, as a NIC that writes where it must not.

@@ -1,7 +1,7 @@
 //! One side of a connection: the requests it posts, and what must come of them.
 
 use super::{Oracle, SHARED_BYTES, SOURCE_BYTES};
-use adverb_nic::{Completion, Nic, QpId, SendData, SendFlags, SendOp, SendWr};
+use adverb_nic::{Completion, CompletionOp, Nic, QpId, SendData, SendFlags, SendOp, SendWr};
 use adverb_wire::Instant;
 use std::collections::VecDeque;
 
@@ -12,6 +12,8 @@ pub const SLICE_BYTES: usize = 16 << 10;
 /// Bytes of a side's own memory where answers land: a place for each outstanding request.
 pub const LANDING_BYTES: usize = WANTED_MAX * PLACE_BYTES;
 const PLACE_BYTES: usize = 4096;
+/// Bytes that a side may copy into a WQE.
+pub const INLINE_BYTES: usize = 64;
 /// Receives that a side has posted.
 pub const RECV_SLOTS: u32 = 4;
 /// Bytes of each.
@@ -30,6 +32,17 @@ pub enum Wanted {
     Register { at: usize, begun: u64, compare: u64, swap: u64 },
 }
 
+/// What takes a receive at the peer: a SEND, or a WRITE with immediate.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Message {
+    /// Offset in the source.
+    from: usize,
+    len: usize,
+    immediate: Option<u32>,
+    /// The bytes are in the slice, not in the receive's place.
+    write: bool,
+}
+
 /// A side.
 pub struct Side {
     pub host: u32,
@@ -45,8 +58,10 @@ pub struct Side {
     pub completed: u32,
     /// Outstanding requests, oldest first: their words, and what must come of them.
     pub wanted: VecDeque<(u64, Wanted)>,
-    /// Messages sent that the peer has not received, oldest first: offset in the source, and length.
-    sent: VecDeque<(usize, usize)>,
+    /// What takes a receive at the peer and has not yet, oldest first.
+    sent: VecDeque<Message>,
+    /// Receives that are not posted yet, and when they will be, in ps.
+    pub owed: VecDeque<(u64, u64)>,
     /// READs and atomics outstanding.
     reads: u32,
     /// The last value of the shared register that this side saw.
@@ -81,6 +96,7 @@ impl Side {
             completed: 0,
             wanted: VecDeque::new(),
             sent: VecDeque::new(),
+            owed: VecDeque::new(),
             reads: 0,
             seen: 0,
             received: 0,
@@ -90,10 +106,11 @@ impl Side {
 }
 
 impl Oracle {
-    /// Posts a side's next request and notes what must come of it.
-    pub(super) fn post(&mut self, number: u32, now: u64, nic: &mut Nic) {
-        let kind = self.rng.u32(0..10);
-        let length = match self.rng.u32(0..4) {
+    /// Posts a side's next request and notes what must come of it. Returns its word, what
+    /// it is, and its bytes.
+    pub(super) fn post(&mut self, number: u32, now: u64, nic: &mut Nic) -> (u64, SendOp, usize) {
+        let kind = self.rng.u32(0..12);
+        let mut length = match self.rng.u32(0..4) {
             0 => self.rng.usize(0..=64),
             1 => self.rng.usize(0..=600),
             _ => self.rng.usize(0..=RECV_BYTES),
@@ -104,43 +121,75 @@ impl Oracle {
         let place = side.landing + side.posted as usize % WANTED_MAX * PLACE_BYTES;
         let from = self.rng.usize(0..=SOURCE_BYTES - length);
         let room = &self.rooms[own];
-        let source = room.buffer.sge(from, length, room.mr.lkey);
+        // Gathered from two places, whose bytes happen to follow each other, or copied into the WQE.
+        let cut = if self.rng.u32(0..3) == 0 { self.rng.usize(0..=length) } else { length };
+        let source = [
+            room.buffer.sge(from, cut, room.mr.lkey),
+            room.buffer.sge(from + cut, length - cut, room.mr.lkey),
+        ];
+        let inline = length <= INLINE_BYTES && self.rng.bool();
+        let mut copied = [0; INLINE_BYTES];
+        if inline {
+            copied[..length].copy_from_slice(&room.shadow[from..from + length]);
+        }
         let word = room.buffer.sge(place, 8, room.mr.lkey);
         let (remote, rkey) = (self.rooms[peer].buffer.addr(), self.rooms[peer].mr.rkey);
         let shared = self.rooms[0].buffer.addr() + SOURCE_BYTES as u64;
-        let mut flags = SendFlags { signaled: true, fence: side.reads > 0, solicited: false };
+        let mut flags = SendFlags { signaled: true, fence: side.reads > 0, solicited: self.rng.bool() };
         // The shared words are in host 0's memory: only its peers can reach them.
-        let kind = if kind >= 8 && peer != 0 { 0 } else { kind };
-        let (op, sge, wanted) = match kind {
-            0..=2 => {
+        let kind = if kind >= 10 && peer != 0 { 0 } else { kind };
+        let data = if inline { SendData::Inline(&copied[..length]) } else { SendData::Sges(&source) };
+        let immediate = self.rng.u32(..);
+        let landing;
+        let (op, data, wanted) = match kind {
+            0..=3 => {
                 let at = side.slice + self.rng.usize(0..=SLICE_BYTES - length);
                 let bytes = self.rooms[own].shadow[from..from + length].to_vec();
                 self.rooms[peer].shadow[at..at + length].copy_from_slice(&bytes);
-                (SendOp::Write(remote + at as u64, rkey), source, Wanted::Done)
+                let at = remote + at as u64;
+                let op = if kind == 3 {
+                    side.sent.push_back(Message {
+                        from,
+                        len: length,
+                        immediate: Some(immediate),
+                        write: true,
+                    });
+                    SendOp::WriteImm(at, rkey, immediate)
+                } else {
+                    SendOp::Write(at, rkey)
+                };
+                (op, data, Wanted::Done)
             }
-            3..=5 => {
-                let length = length.min(PLACE_BYTES);
+            4..=6 => {
+                length = length.min(PLACE_BYTES);
                 let at = side.slice + self.rng.usize(0..=SLICE_BYTES - length);
                 let bytes = self.rooms[peer].shadow[at..at + length].to_vec();
                 let room = &self.rooms[own];
-                let sge = room.buffer.sge(place, length, room.mr.lkey);
+                landing = [room.buffer.sge(place, length, room.mr.lkey)];
                 flags.fence = self.rng.bool();
-                (SendOp::Read(remote + at as u64, rkey), sge, Wanted::Bytes { at: place, bytes })
+                (
+                    SendOp::Read(remote + at as u64, rkey),
+                    SendData::Sges(&landing),
+                    Wanted::Bytes { at: place, bytes },
+                )
             }
-            6 | 7 => {
-                side.sent.push_back((from, length));
+            7..=9 => {
+                let immediate = (kind == 9).then_some(immediate);
+                side.sent.push_back(Message { from, len: length, immediate, write: false });
                 flags.fence = false;
-                (SendOp::Send, source, Wanted::Done)
+                (immediate.map_or(SendOp::Send, SendOp::SendImm), data, Wanted::Done)
             }
-            8 => {
+            10 => {
                 let op = SendOp::FetchAdd { addr: shared, rkey, add: 1 };
-                (op, word, Wanted::Counter { at: place, begun: now })
+                landing = [word];
+                (op, SendData::Sges(&landing), Wanted::Counter { at: place, begun: now })
             }
             _ => {
                 let swap = u64::from(number) << 32 | u64::from(side.posted + 1);
                 let compare = side.seen;
                 let op = SendOp::CompareSwap { addr: shared + 8, rkey, compare, swap };
-                (op, word, Wanted::Register { at: place, begun: now, compare, swap })
+                landing = [word];
+                (op, SendData::Sges(&landing), Wanted::Register { at: place, begun: now, compare, swap })
             }
         };
         let side = &mut self.sides[number as usize];
@@ -149,7 +198,6 @@ impl Oracle {
         side.wanted.push_back((wr_id, wanted));
         side.posted += 1;
         side.next_at = now + self.rng.u64(0..=side.gap_ps);
-        let data = SendData::Sges(&[sge]);
         let posted = nic.post_send(
             Instant::from_ps(now),
             qp,
@@ -158,6 +206,7 @@ impl Oracle {
         if let Err(error) = posted {
             self.fail(format!("side {number}: request {wr_id} cannot be posted: {error:?}"));
         }
+        (wr_id, op, length)
     }
 
     /// A request completed.
@@ -212,7 +261,8 @@ impl Oracle {
     /// A message arrived at a side. True when its receive may be posted again.
     pub(super) fn on_message(&mut self, number: u32, completion: &Completion) -> bool {
         let sender = (number ^ 1) as usize;
-        let Some((from, length)) = self.sides[sender].sent.pop_front() else {
+        let Some(Message { from, len: length, immediate, write }) = self.sides[sender].sent.pop_front()
+        else {
             self.fail(format!("side {number}: a message that nobody sent"));
             return false;
         };
@@ -224,6 +274,18 @@ impl Oracle {
             let (id, len) = (completion.wr_id, completion.byte_len);
             self.fail(format!("side {number}: receive {id} of {len} bytes, not {slot} of {length}"));
             return false;
+        }
+        let op = if write { CompletionOp::RecvWriteImm } else { CompletionOp::Recv };
+        let got = completion.has_immediate.then_some(completion.immediate);
+        if completion.op != op || got != immediate {
+            let found = completion.op;
+            self.fail(format!(
+                "side {number}: {found:?} with immediate {got:?}, not {op:?} with {immediate:?}"
+            ));
+        }
+        if write {
+            // Its bytes are in the slice; later WRITEs may have changed them since.
+            return true;
         }
         let at = inbox + slot as usize * RECV_BYTES;
         let want = self.rooms[self.sides[sender].host as usize].shadow[from..from + length].to_vec();
