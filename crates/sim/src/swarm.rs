@@ -42,11 +42,11 @@ pub fn scenario(seed: u64) -> (Config, Faults, Work) {
     let topology = random_topology(&mut rng);
     let mtu = *pick(&mut rng, &[Mtu::M256, Mtu::M512, Mtu::M1024, Mtu::M2048, Mtu::M4096]);
     let switch = random_switch(&mut rng, mtu, is_ring(&topology));
-    let transport = random_transport(&mut rng, mtu, switch.classes);
-    let plain_hosts = match rng.u32(0..4) {
+    let plain_hosts: Vec<u32> = match rng.u32(0..4) {
         0 => (0..topology.hosts).filter(|_| rng.bool()).collect(),
         _ => Vec::new(),
     };
+    let transport = random_transport(&mut rng, mtu, switch.classes, plain_hosts.is_empty());
     let faults = random_faults(&mut rng, &topology, seed);
     let work = Work {
         connections: rng.u32(1..=3),
@@ -126,11 +126,15 @@ fn random_switch(rng: &mut fastrand::Rng, mtu: Mtu, ring: bool) -> SwitchConfig 
     switch
 }
 
-fn random_transport(rng: &mut fastrand::Rng, mtu: Mtu, classes: u8) -> Transport {
+/// `alike`: all hosts offer IRN, if any does.
+fn random_transport(rng: &mut fastrand::Rng, mtu: Mtu, classes: u8, alike: bool) -> Transport {
+    let receive_packets = *pick(rng, &[4, 30, 128]);
     let irn = rng.bool().then(|| IrnConfig {
         scheme: *pick(rng, &[Scheme::Selective, Scheme::Selective, Scheme::NoSack, Scheme::GoBackN]),
         bdp_packets: if rng.bool() { Some(rng.u32(2..64)) } else { None },
-        receive_packets: *pick(rng, &[4, 30, 128]),
+        receive_packets,
+        agreed: (alike && rng.bool()).then_some(receive_packets),
+        hello_interval: *pick(rng, &[Duration::from_us(50), Duration::from_ms(10)]),
         nack_threshold: rng.u32(1..4),
         retransmit_delay: Duration::from_ns(*pick(rng, &[0, 0, 2000])),
         ..IrnConfig::default()
@@ -139,6 +143,7 @@ fn random_transport(rng: &mut fastrand::Rng, mtu: Mtu, classes: u8) -> Transport
         mtu,
         timeout: rng.u8(4..8),
         window: rng.u32(8..512),
+        rto: if rng.u32(0..4) == 0 { Some(Duration::from_us(rng.u64(60..600))) } else { None },
         ack_every: rng.u32(0..4),
         ecn: rng.bool(),
         class: rng.u8(0..classes),
