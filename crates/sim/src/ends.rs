@@ -25,7 +25,13 @@ impl Sim {
             return self.step_hardware(h);
         }
         // A port that is busy calls again when it is free; one that is paused, when the pause ends.
-        if link.busy || (self.switches.classes == 1 && link.paused != 0) {
+        if link.wakes || (self.switches.classes == 1 && link.paused != 0) {
+            return;
+        }
+        if self.now < link.busy_until {
+            if host.nic.has_work() {
+                self.wake(up);
+            }
             return;
         }
         if self.journal.is_on() {
@@ -38,7 +44,8 @@ impl Sim {
         if self.journal.is_on() {
             self.tell_sent(h, id);
         }
-        self.transmit(up, id);
+        let more = self.hosts[h as usize].nic.has_work();
+        self.transmit(up, id, more);
         self.watch_timer(h);
     }
 
@@ -222,15 +229,19 @@ impl Sim {
     fn send_ready(&mut self, h: u32) {
         let up = self.hosts[h as usize].up;
         let link = &self.links[up as usize];
-        if link.busy || (self.switches.classes == 1 && link.paused != 0) {
+        if link.wakes || (self.switches.classes == 1 && link.paused != 0) {
             return;
         }
+        let sending = self.now < link.busy_until;
         let Some(unit) = self.hosts[h as usize].unit.as_mut() else { return };
         if let Some(&(at, id)) = unit.tx.row.front()
             && at <= self.now
         {
+            if sending {
+                return self.wake(up);
+            }
             unit.tx.row.pop_front();
-            self.transmit(up, id);
+            self.transmit(up, id, false);
         }
     }
 

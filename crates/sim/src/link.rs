@@ -1,7 +1,8 @@
 //! Links: serialization and propagation, one way.
 //!
 //! Sending a packet is one event, its arrival at the far end: the sum of serialization, propagation
-//! and the far switch's latency; and one that says that the port is free again.
+//! and the far switch's latency. That the port is free again is an event only where something waits for it;
+//! what comes later finds it free by the time.
 
 use crate::topology::{Node, Topology};
 use adverb_wire::Duration;
@@ -40,8 +41,8 @@ pub struct Link {
     pub from: u32,
     /// Packets that wait for the port.
     pub waiting: u32,
-    /// The port is sending: the event that it is free again is entered.
-    pub busy: bool,
+    /// The event that the port is free again is entered: what waits goes then, before what comes.
+    pub wakes: bool,
     /// Classes that may not be sent now (PFC).
     pub paused: u8,
     /// Classes that have packets waiting.
@@ -77,7 +78,7 @@ impl Link {
             to: number(to),
             from: number(from),
             waiting: 0,
-            busy: false,
+            wakes: false,
             paused: 0,
             queued: 0,
             flags: 0,
@@ -92,6 +93,12 @@ impl Link {
     #[inline]
     pub fn serialization(&self, bytes: u32) -> u64 {
         (u64::from(bytes) * self.pace) >> 16
+    }
+
+    /// The port is sending, or is about to send what waits.
+    #[inline]
+    pub fn is_busy(&self, now: u64) -> bool {
+        self.wakes || now < self.busy_until
     }
 
     /// Sends `size` bytes from `now` on or, behind a frame that is being sent, right after it. The

@@ -7,16 +7,19 @@ use crate::packet::{FLAG_CORRUPT, FLAG_LOST, Kind};
 use crate::sim::{SOURCE_FAULTS, Sim};
 
 impl Sim {
-    /// Puts a packet on a link, and enters its arrival and the port's becoming free.
+    /// Puts a packet on a link, and enters its arrival; if there is `more` to send, also that the port
+    /// becomes free.
     #[inline]
-    pub(crate) fn transmit(&mut self, l: u32, id: u32) {
+    pub(crate) fn transmit(&mut self, l: u32, id: u32, more: bool) {
         let hot = &mut self.packets.hot[id as usize];
         let link = &mut self.links[l as usize];
+        // Behind another frame, neither event is in the order of its lane.
+        let in_order = link.busy_until <= self.now && hot.lane <= 1;
         let at = link.send(self.now, u32::from(hot.size));
         hot.epoch = link.epoch;
-        let lane = if link.busy || hot.lane > 1 { NO_LANE } else { link.lanes.saturating_add(hot.lane * 2) };
-        if !link.busy {
-            link.busy = true;
+        let lane = if in_order { link.lanes.saturating_add(hot.lane * 2) } else { NO_LANE };
+        if more && !link.wakes {
+            link.wakes = true;
             self.events.push(lane, link.busy_until, self.base_free + l, 0);
         }
         if link.flags & (LINK_FAULTS | LINK_DOWN) != 0 {
@@ -24,6 +27,16 @@ impl Sim {
             return self.events.push(NO_LANE, at + late, l, id);
         }
         self.events.push(lane.saturating_add(1), at, l, id);
+    }
+
+    /// Something waits for a port that is sending: enters that it becomes free, unless it is entered.
+    #[inline]
+    pub(crate) fn wake(&mut self, l: u32) {
+        let link = &mut self.links[l as usize];
+        if !link.wakes {
+            link.wakes = true;
+            self.events.push(NO_LANE, link.busy_until, self.base_free + l, 0);
+        }
     }
 
     /// What faults do to a packet that is put on a link; how late it will be, in ps.
@@ -116,10 +129,10 @@ impl Sim {
         let (class, size) = (usize::from(hot.class), u32::from(hot.size));
         let out = self.routes.next(s, hot.dst, hot.hash ^ spray);
         let link = &self.links[out as usize];
-        if !link.busy && link.waiting == 0 && link.paused >> class & 1 == 0 {
-            return self.transmit(out, id);
+        let idle = !link.is_busy(self.now);
+        if idle && link.waiting == 0 && link.paused >> class & 1 == 0 {
+            return self.transmit(out, id, false);
         }
-        let idle = !link.busy;
         if !self.switches.admits(s, l, out, class, size) {
             self.switches.counters[l as usize].drops += 1;
             self.switches.drops += 1;
@@ -133,6 +146,8 @@ impl Sim {
         }
         if idle {
             self.serve(out);
+        } else {
+            self.wake(out);
         }
     }
 
@@ -144,7 +159,7 @@ impl Sim {
             // A pause frame went behind what was sent.
             return self.events.push(NO_LANE, link.busy_until, self.base_free + out, 0);
         }
-        link.busy = false;
+        link.wakes = false;
         if link.from & HOST != 0 {
             let h = link.from & !HOST;
             return self.host_send(h);
@@ -163,7 +178,8 @@ impl Sim {
         let id = self.switches.dequeue(&mut self.packets, &mut self.links, out, ready);
         let hot = &self.packets.hot[id as usize];
         let (entered, class) = (hot.entered, hot.class);
-        self.transmit(out, id);
+        let more = self.links[out as usize].waiting > 0;
+        self.transmit(out, id, more);
         if self.switches.may_resume(entered, usize::from(class)) {
             self.send_pause(entered ^ 1, class, Kind::Resume);
         }
@@ -178,7 +194,7 @@ impl Sim {
         hot.kind = kind;
         hot.lane = 2;
         hot.flags = 0;
-        self.transmit(l, id);
+        self.transmit(l, id, false);
     }
 
     fn on_pause(&mut self, l: u32, id: u32) {
@@ -209,7 +225,7 @@ impl Sim {
             return;
         }
         link.paused &= !(1 << class);
-        let (from, busy) = (link.from, link.busy);
+        let (from, busy) = (link.from, link.is_busy(self.now));
         self.switches.counters[e as usize].paused_ps += self.now - self.switches.paused_since[at];
         if from & HOST != 0 {
             let h = from & !HOST;
@@ -220,6 +236,8 @@ impl Sim {
         }
         if !busy {
             self.serve(e);
+        } else if self.links[e as usize].waiting > 0 {
+            self.wake(e);
         }
     }
 

@@ -273,6 +273,8 @@ impl Switches {
                 assert_eq!(links[out].queued >> class & 1 != 0, depth > 0, "class bits of link {out}");
             }
             assert_eq!(waiting, links[out].waiting, "packets that wait for link {out}");
+            let stuck = links[out].queued & !links[out].paused != 0 && !links[out].wakes;
+            assert!(!stuck, "link {out} has packets that may go, and nobody sends them");
         }
         assert_eq!(used, self.used, "bytes buffered by switch");
         for (at, bytes) in ingress.iter().enumerate() {
