@@ -1,0 +1,91 @@
+"""A NIC that offers IRN, against rxe, which does not know it: everything goes on as plain RoCE, and rxe does not notice.
+
+rxe takes an opcode that it does not know for a response, and looks at the PSN first: one beyond its oldest request
+completes it, one among its requests fails the queue pair. The hellos are repeated while rxe's requests are under way, so
+these cases put its PSNs where a hello without a thought to them would do either.
+"""
+
+import os
+import re
+
+from harness import Case, Fail, read_counters, require
+from sides import LAB, start, watched
+from suite_perftest import expect_results
+from suite_stock import SHORT_TIMEOUT, perftest_argv, stock
+from suite_vt import ALL, LONG, SHORT, expect_good, vt
+
+IRN = ("--transport", "irn")
+# Of the client: just before the circle's end; where 0 is half a circle ahead; and where it is half a circle behind.
+PSNS = ("0xfffff0", "0x900000", "0x700000")
+TIMEOUT_S = 60
+
+
+def kernel_lines():
+    """What rxe has logged so far in the guest."""
+    return [row for row in LAB.in_guest("dmesg").split("\n") if re.search("rxe|opcode|psn", row, re.I)]
+
+
+def expect_unheard(room):
+    """adverb asked, nobody answered, and it spoke plain RC."""
+    values = read_counters(next(p for p in map(room.path, ("client.counters", "server.counters")) if os.path.exists(p)))
+    if values["irn_hellos_sent"] < 2 or values["irn_agreed"] != 0:
+        raise Fail(f"{values['irn_hellos_sent']} hellos sent, {values['irn_agreed']} agreed")
+    if values["early_packets"] or values["early_refused"]:
+        raise Fail("packets were taken as IRN's")
+
+
+def offered(name, run, **how):
+    """Both ways, with the kernel's log before and after."""
+    for word, client_is_adverb in (("to-rxe", True), ("from-rxe", False)):
+
+        def one(room, client_is_adverb=client_is_adverb):
+            before = kernel_lines()
+            run(room, client_is_adverb)
+            expect_unheard(room)
+            said = kernel_lines()[len(before):]
+            if said:
+                raise Fail(f"the guest's kernel says: {said[:5]}")
+
+        yield Case(f"interop/irn-{name}/{word}", watched(one, **how), TIMEOUT_S)
+
+
+def operations(names, size, *extra, count=1, queued=False, timeout=LONG):
+    arguments = ["-o", ",".join(names), "-s", size, "-n", count, *timeout, *extra, *(["-q"] if queued else [])]
+    argv = vt(*arguments)
+
+    def run(room, client_is_adverb):
+        ends = start(room, client_is_adverb, argv, argv, options=IRN)
+        room.wait_exit(ends.client)
+        room.wait_exit(ends.server)
+        expect_good(ends, names, size, count, queued)
+
+    return run
+
+
+def program(argv, results):
+    def run(room, client_is_adverb):
+        require(argv(True, 0, None)[0])
+        ends = start(room, client_is_adverb, argv, argv, options=IRN)
+        room.all_succeed(ends.server, ends.client)
+        if results:
+            expect_results(ends.client, 1)
+
+    return run
+
+
+def cases():
+    yield from offered("all-4096B", operations(ALL, 4096), dissect=True)
+    for psn in PSNS:
+        for operation in ("write", "send", "read", "faa"):
+            run = operations([operation], 8192, "-P", psn, count=64, queued=True)
+            yield from offered(f"{operation}-psn-{psn}", run)
+    for operation in ("write", "read", "send"):
+        yield from offered(f"loss-{operation}", operations([operation], 3000, count=60, timeout=SHORT), lose=50)
+    yield from offered("rc-pingpong", program(stock("ibv_rc_pingpong", "-n", 100, "-c"), False))
+    for operation in ("send", "write", "read", "atomic"):
+        yield from offered(f"{operation}-bw", program(perftest_argv(operation, "bw", "RC"), True))
+    yield from offered("loss-write-bw", program(perftest_argv("write", "bw", "RC", timeout=SHORT_TIMEOUT), True), lose=50)
+
+
+def large_cases():
+    yield from ()
