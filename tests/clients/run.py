@@ -15,13 +15,14 @@ import sys
 
 import harness
 import suite_faults
+import suite_irn
 import suite_netns
 import suite_perftest
 import suite_pyverbs
 import suite_run
 import suite_utils
 
-SUITES = (suite_run, suite_utils, suite_perftest, suite_faults, suite_netns, suite_pyverbs)
+SUITES = (suite_run, suite_utils, suite_perftest, suite_faults, suite_irn, suite_netns, suite_pyverbs)
 
 
 def main():

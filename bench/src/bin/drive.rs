@@ -1,14 +1,14 @@
 //! Two NICs back to back, each frame written to bytes and read again as the UDP path does it, with every
 //! layer in a function of its own: under callgrind the instructions per operation of each layer are exact.
 //!
-//!     drive --op write|send|read|atomic --size 8 --batch 1 --count 20000
+//!     drive --op write|send|read|atomic --size 8 --batch 1 --count 20000 --transport rc|irn
 //!
 //! `bench/profile` runs it twice and subtracts, so that what is paid once does not count.
 
 use adverb_bench::{Options, now};
 use adverb_nic::{
-    Access, CqId, Error, MrInfo, MrInit, Mtu, Nic, NicConfig, Payload, QpAttrMask, QpCaps, QpId, QpInit,
-    QpState, QpType, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, TxFrame,
+    Access, CqId, Error, IrnConfig, LossRecovery, MrInfo, MrInit, Mtu, Nic, NicConfig, Payload, QpAttrMask,
+    QpCaps, QpId, QpInit, QpState, QpType, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, TxFrame,
 };
 use adverb_wire::{Flow, Gid, ICRC_LEN, Icrc, Instant, Packet, verify_udp};
 use std::cell::UnsafeCell;
@@ -44,9 +44,14 @@ struct End {
 }
 
 impl End {
-    fn new(host: u8) -> Result<End, Error> {
+    fn new(host: u8, irn: bool) -> Result<End, Error> {
         let gid = Gid::from(Ipv4Addr::new(127, 0, 0, host));
-        let config = NicConfig { gids: vec![gid], qpn_base: u32::from(host) << 16, ..NicConfig::default() };
+        let config = NicConfig {
+            gids: vec![gid],
+            qpn_base: u32::from(host) << 16,
+            irn: irn.then(IrnConfig::default),
+            ..NicConfig::default()
+        };
         let mut nic = Nic::new(config, 1);
         let pd = nic.memory().alloc_pd()?;
         let cq = nic.create_cq(4 * QUEUE)?;
@@ -219,8 +224,13 @@ fn drive(options: &Options) -> Result<String, String> {
     let size = options.get("size", 8usize)?.min(REGION);
     let batch = options.get("batch", 1usize)?.clamp(1, QUEUE as usize);
     let count = options.get("count", 20_000usize)?;
+    let irn = match options.get("transport", "rc".to_owned())?.as_str() {
+        "rc" => false,
+        "irn" => true,
+        other => return Err(format!("--transport {other}: rc or irn")),
+    };
     let said = |e: Error| format!("{e:?}");
-    let (mut a, mut b) = (End::new(1).map_err(said)?, End::new(2).map_err(said)?);
+    let (mut a, mut b) = (End::new(1, irn).map_err(said)?, End::new(2, irn).map_err(said)?);
     a.connect(&b).map_err(said)?;
     b.connect(&a).map_err(said)?;
     let local = [Sge { addr: a.region.addr(), len: size as u32, lkey: a.mr.lkey }];
@@ -234,6 +244,17 @@ fn drive(options: &Options) -> Result<String, String> {
     };
     let (mut out, mut bytes) = (TxFrame::default(), vec![0u8; 4096 + 256]);
     let (mut frames, mut completions) = (0, 0);
+    // What the two NICs say to each other before the first operation.
+    while carry(&mut a, &mut b, true, &mut out, &mut bytes)?
+        + carry(&mut b, &mut a, false, &mut out, &mut bytes)?
+        > 0
+    {}
+    for end in [&a, &b] {
+        let agreed = end.nic.recovery_of(end.qp).map_err(said)? == LossRecovery::Irn;
+        if agreed != irn {
+            return Err("the two did not agree on IRN".into());
+        }
+    }
     let begun = now();
     for _ in 0..count / batch {
         for number in 1..=batch {
@@ -288,9 +309,12 @@ mod tests {
     #[test]
     fn every_operation_completes_through_real_frames() {
         for op in ["write", "send", "read", "atomic"] {
-            let words = ["--op", op, "--size", "8", "--batch", "4", "--count", "400"];
-            let report = drive(&Options::new(words.iter().map(|w| (*w).to_owned()).collect())).unwrap();
-            assert!(report.contains("frames_per_op"), "{op}: {report}");
+            for transport in ["rc", "irn"] {
+                let words =
+                    ["--op", op, "--size", "8", "--batch", "4", "--count", "400", "--transport", transport];
+                let report = drive(&Options::new(words.iter().map(|w| (*w).to_owned()).collect())).unwrap();
+                assert!(report.contains("frames_per_op"), "{op}: {report}");
+            }
         }
         assert!(drive(&Options::new(vec!["--op".into(), "jump".into()])).is_err());
     }

@@ -42,7 +42,7 @@
 //! triggered the acknowledgement; equal to the cumulative one when there is nothing to say.
 //!
 //! **Hello**: AckReq asks for a hello in return, without AckReq. Its PSN is a quarter of the circle before the next request that
-//! the sender expects: who knows the opcode ignores it, and Linux's rxe, which does not, takes it for an old answer.
+//! the sender expects: who knows the opcode ignores it, and who takes it for an answer takes it for an old one.
 
 use crate::ext::u24_after;
 use crate::units::Psn;

@@ -219,8 +219,8 @@ fn packet(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame, entry: 
         qp.requester.sent = after;
     }
     if irn {
-        irn::requester::dress(qp, sh, &wqe, entry, qp.requester.cursor, index, &mut out.packet);
-        irn::requester::on_sent(qp, sh, now);
+        irn::requester::dress(qp, &wqe, qp.requester.cursor, index, &mut out.packet);
+        irn::requester::on_sent(qp, sh, now, &mut out.packet.bth, end == entry.packets);
     }
     advance(qp, entry, end);
     if qp.is_reliable() {

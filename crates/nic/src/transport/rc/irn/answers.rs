@@ -31,22 +31,34 @@ pub(super) fn next_answer(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut 
         Free::Wait(_) | Free::Closed => return false,
     };
     let holds = |a: &&Answer| (0..a.packets as i32).contains(&psn.since(a.first));
-    let Some(answer) = r.answers.iter().find(holds).copied() else { return false };
+    let found =
+        if next == Free::New { r.answers.get(r.sending as usize) } else { r.answers.iter().find(holds) };
+    let Some(answer) = found.copied() else { return false };
     if let Err(fault) = build(qp, sh, &answer, psn, out) {
         return read_failed(qp, sh, now, out, answer.request, fault);
     }
     let Some(irn) = qp.irn.as_deref_mut() else { return false };
     let r = &mut irn.responses;
+    let interval = ack_interval(sh.congestion.ack_every, r.limit);
     if next != Free::New {
         out.packet.bth.ack_req = true;
         sh.counters.retransmitted_packets += 1;
-    } else if r.last_words {
+        return true;
+    }
+    r.unsent -= 1;
+    r.sending += (psn.next() == answer.first.add(answer.packets)) as u8;
+    if r.last_words {
         // Nobody will acknowledge it.
-        r.unsent -= 1;
         r.tx = Sender::new(psn.next());
-    } else {
-        r.unsent -= 1;
-        r.tx.on_sent(&sh.irn, qp.rto, now);
+        return true;
+    }
+    r.tx.on_sent(&sh.irn, qp.rto, now);
+    // Behind the last one there is, or none for a while, nothing else would bring an acknowledgement: a READ request that
+    // follows says which answers have come.
+    r.unasked += 1;
+    if r.unsent == 0 || r.unasked as u32 >= interval {
+        r.unasked = 0;
+        out.packet.bth.ack_req = true;
     }
     true
 }
@@ -73,9 +85,6 @@ fn build(qp: &Qp, sh: &Shared, answer: &Answer, psn: Psn, out: &mut TxFrame) -> 
         (_, false, true) => Operation::ReadResponseLast,
     };
     out.packet.bth = super::bth(qp, operation, psn);
-    let limit = qp.irn.as_deref().map_or(1, |irn| irn.responses.limit);
-    let interval = ack_interval(sh.congestion.ack_every, limit);
-    out.packet.bth.ack_req = last || (k + 1).is_multiple_of(interval);
     if operation != Operation::ReadResponseMiddle {
         out.packet.aeth = aeth;
     }
@@ -106,6 +115,7 @@ fn read_failed(
 ) -> bool {
     if let Some(irn) = qp.irn.as_deref_mut() {
         irn.responses.answers.clear();
+        irn.responses.sending = 0;
         irn.responses.unsent = 0;
         irn.responses.acked = 0;
         irn.responses.nak = None;

@@ -9,10 +9,10 @@
 //!
 //! Where connection set-up has settled it ([`IrnConfig::agreed`](super::IrnConfig::agreed)), nobody says hello.
 //!
-//! A peer that does not know the opcode may do worse than drop it: Linux's rxe takes every opcode that it does not know for a
-//! response, and looks at the PSN first. One beyond its requests completes them, one among them fails the queue pair; one from
-//! before them is dropped in silence, before the opcode is looked at. So a hello's PSN is [`PSN_BACK`] before what
-//! this side expects.
+//! A peer that does not know the opcode may do worse than drop it. Linux's rxe of 6.1 does drop it; older ones, by their source, took
+//! every opcode that they did not know for a response, and looked at the PSN first: one beyond their requests would complete
+//! them, one among them would fail the queue pair, and only one from before them was dropped without a look at the opcode.
+//! So a hello's PSN is [`PSN_BACK`] before what this side expects.
 
 use super::{LossRecovery, WINDOW};
 use crate::event::Event;

@@ -291,7 +291,16 @@ pub(crate) fn on_packet(
         Operation::Hello => hello::receive(qp, sh, packet),
         Operation::ReadAcknowledge => responder::on_read_acknowledge(qp, sh, now, packet),
         _ if operation.is_response() => requester::on_response(qp, sh, now, packet, payload),
-        _ => responder::on_request(qp, sh, now, packet, payload),
+        _ => {
+            responder::on_request(qp, sh, now, packet, payload);
+            if operation.is_send() || operation.is_write() {
+                // No timer of the responses moves.
+                if let Some(irn) = qp.irn.as_deref_mut() {
+                    irn.stirred |= irn.responses.rx.owes() || irn.responses.nak.is_some();
+                }
+                return true;
+            }
+        }
     }
     if let Some(irn) = qp.irn.as_deref_mut() {
         irn.stir();
@@ -307,7 +316,8 @@ fn nack(packet: &Packet) -> Option<adverb_wire::SackEth> {
 /// Packets between those that ask for an acknowledgement.
 #[inline]
 fn ack_interval(ack_every: u32, limit: u32) -> u32 {
-    if ack_every > 0 { ack_every } else { (limit / 4).max(1) }
+    let interval = if ack_every > 0 { ack_every.min(limit) } else { limit / 4 };
+    interval.clamp(1, WINDOW)
 }
 
 const _: () = assert!(core::mem::size_of::<Irn>() <= 1024);

@@ -15,11 +15,12 @@ use crate::qp::Qp;
 use crate::queue::wqe::{GatherCursor, Wqe, WqeOp};
 use crate::shared::Shared;
 use crate::transport::rc::recovery;
-use crate::transport::requester::{self, Inflight, SendStep, complete_oldest, fail_oldest};
+use crate::transport::requester::{self, SendStep, complete_oldest, fail_oldest};
 use crate::transport::{Cause, received};
 use crate::work::Status;
 use adverb_wire::{
-    Duration, Instant, IrnEth, NakCode, Opcode, Operation, Packet, Psn, Reth, Service, Syndrome, WriteLength,
+    Bth, Duration, Instant, IrnEth, NakCode, Opcode, Operation, Packet, Psn, Reth, Service, Syndrome,
+    WriteLength,
 };
 use std::collections::VecDeque;
 
@@ -50,6 +51,8 @@ pub(crate) struct Requests {
     sns: Box<[u32]>,
     next_recv_sn: u32,
     next_read_sn: u32,
+    /// New packets since one asked for an acknowledgement.
+    unasked: u16,
     /// First PSN of the next READ's answers.
     next_answer: Psn,
     /// At most the READ depth.
@@ -76,6 +79,7 @@ impl Requests {
             sns: vec![0; blocks as usize].into_boxed_slice(),
             next_recv_sn: 0,
             next_read_sn: 0,
+            unasked: 0,
             next_answer: Psn::new(0),
             reads: VecDeque::new(),
             answered: 0,
@@ -152,7 +156,7 @@ fn resend(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame, psn: Ps
         let cause = Cause::local(Status::LocalProtection, fault.rule());
         return Some(requester::abandon_at(qp, sh, now, index, cause));
     }
-    dress(qp, sh, &wqe, &entry, index, k, &mut out.packet);
+    dress(qp, &wqe, index, k, &mut out.packet);
     // What came of it must be known soon, whatever its place in the message.
     out.packet.bth.ack_req = true;
     sh.counters.retransmitted_packets += 1;
@@ -192,15 +196,7 @@ pub(crate) fn on_executed(qp: &mut Qp, op: WqeOp, len: u32) {
 
 /// Makes a packet of RC's into one of IRN's.
 #[inline(never)]
-pub(crate) fn dress(
-    qp: &Qp,
-    sh: &Shared,
-    wqe: &Wqe,
-    entry: &Inflight,
-    index: u32,
-    k: u32,
-    packet: &mut Packet,
-) {
+pub(crate) fn dress(qp: &Qp, wqe: &Wqe, index: u32, k: u32, packet: &mut Packet) {
     let Some(irn) = qp.irn.as_deref() else { return };
     let r = &irn.requests;
     let operation = packet.bth.opcode.operation();
@@ -225,17 +221,21 @@ pub(crate) fn dress(
     if operation.is_send() || operation.has_immediate() {
         packet.irn = IrnEth::new(if ordered { IrnEth::ORDERED } else { 0 }, r.sn(index), offset);
     }
-    let interval = ack_interval(sh.congestion.ack_every, sh.irn.limit(irn.hello.peer_window()));
-    packet.bth.ack_req = k + 1 == entry.packets || (k + 1).is_multiple_of(interval);
 }
 
-/// A new packet has left.
-#[inline(never)]
-pub(crate) fn on_sent(qp: &mut Qp, sh: &Shared, now: Instant) {
+/// A new packet leaves, perhaps the last of its message. It asks for an acknowledgement if none has been asked for in a while.
+#[inline]
+pub(crate) fn on_sent(qp: &mut Qp, sh: &Shared, now: Instant, bth: &mut Bth, last: bool) {
     let Some(irn) = qp.irn.as_deref_mut() else { return };
+    let interval = ack_interval(sh.congestion.ack_every, sh.irn.limit(irn.hello.peer_window()));
     let r = &mut irn.requests;
     if r.tx.una == r.tx.next {
         r.moved = now;
+    }
+    r.unasked += 1;
+    bth.ack_req = last || r.unasked as u32 >= interval;
+    if bth.ack_req {
+        r.unasked = 0;
     }
     r.tx.on_sent(&sh.irn, qp.rto, now);
     qp.deadline = r.tx.deadline;
@@ -405,6 +405,7 @@ fn on_answer(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet, payloa
         r.rx.repeat(psn);
         return;
     }
+    let before = qp.requester.una;
     let of = |read: &&Outstanding| !read.done && (0..read.packets as i32).contains(&psn.since(read.first));
     let read = r.reads.iter().find(of).filter(|read| read.request.is_before(r.tx.next)).copied();
     let Some(read) = read.filter(|_| arrival != Arrival::Beyond) else {
@@ -416,14 +417,21 @@ fn on_answer(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet, payloa
         return;
     }
     // What has been executed has arrived, and all before it.
-    receive_ack(&mut r.tx, &sh.irn, read.request.next(), None, qp.rto, now);
+    if r.tx.una.is_before(read.request.next()) {
+        receive_ack(&mut r.tx, &sh.irn, read.request.next(), None, qp.rto, now);
+    }
     let placed = place(qp, sh, &read, psn, packet, payload);
     let Some(irn) = qp.irn.as_deref_mut() else { return };
     let r = &mut irn.requests;
     match (arrival, placed) {
         (Arrival::InOrder, Ok(())) => {
-            qp.requester.outstanding_reads -= take_answers(r, packet.bth.ack_req);
+            let done = take_answers(r, packet.bth.ack_req);
+            let nothing_more = done == 0 && r.tx.una == before && r.refused.is_none();
+            qp.requester.outstanding_reads -= done;
             progressed(qp, now);
+            if nothing_more {
+                return arm(qp, sh, now);
+            }
         }
         (_, Ok(())) => {
             sh.counters.early_packets += 1;
@@ -445,12 +453,16 @@ fn on_answer(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet, payloa
 }
 
 /// The answer expected has come, and perhaps others after it before. How many READs and atomics that makes done.
+#[inline]
 fn take_answers(r: &mut Requests, ack_req: bool) -> u8 {
     let mut more = r.rx.take(ack_req);
     r.answered += 1;
     while more {
         more = r.rx.take(false);
         r.answered += 1;
+    }
+    if r.reads.front().is_some_and(|read| !read.done && r.answered < read.packets) {
+        return 0;
     }
     let mut done = 0;
     for read in r.reads.iter_mut().filter(|read| !read.done) {

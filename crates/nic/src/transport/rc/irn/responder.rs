@@ -17,7 +17,7 @@ use crate::queue::recv::ScatterList;
 use crate::shared::Shared;
 use crate::transport::rc::responder as rc;
 use crate::transport::receive::{self, Message, Refusal};
-use adverb_wire::{Duration, Instant, Key, Operation, Packet, Psn, Syndrome, WriteLength};
+use adverb_wire::{Duration, Instant, Key, Operation, Packet, Psn, Reth, Syndrome, WriteLength};
 use std::collections::VecDeque;
 
 /// Low 24 bits: the width of a sequence number.
@@ -54,6 +54,10 @@ pub(crate) struct Responses {
     pub tx: Sender,
     /// At most the depth agreed at connection.
     pub(super) answers: VecDeque<Answer>,
+    /// Place among `answers` of the one that the next new packet belongs to.
+    pub(super) sending: u8,
+    /// New packets since one asked for an acknowledgement.
+    pub(super) unasked: u16,
     /// Answers of the oldest that are acknowledged.
     pub(super) acked: u32,
     /// Answers that have never been sent.
@@ -81,6 +85,8 @@ impl Default for Responses {
             rx: Receiver::new(Psn::new(0)),
             tx: Sender::new(Psn::new(0)),
             answers: VecDeque::new(),
+            sending: 0,
+            unasked: 0,
             acked: 0,
             unsent: 0,
             next_answer: Psn::new(0),
@@ -147,6 +153,8 @@ impl Responses {
         {
             self.acked -= oldest.packets;
             self.answers.pop_front();
+            // Acknowledged means sent, so the one being sent is a later one.
+            self.sending = self.sending.saturating_sub(1);
         }
     }
 
@@ -161,6 +169,10 @@ impl Responses {
             "answers: {packets}, {out}, {}",
             self.unsent
         );
+        let from_here: u64 = self.answers.iter().skip(self.sending as usize).map(|a| a.packets as u64).sum();
+        let sending = self.answers.get(self.sending as usize).map_or(0, |a| a.packets as u64);
+        let fits = from_here >= self.unsent && from_here - self.unsent <= sending.saturating_sub(1);
+        assert!(fits, "unsent answers begin elsewhere: {from_here}, {}", self.unsent);
     }
 }
 
@@ -200,11 +212,20 @@ pub(super) fn on_request(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Pa
 }
 
 /// Executes the request expected, and those behind it that are there already.
+#[inline]
 fn in_order(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet, payload: &Payload<'_>) {
     if let Err(refusal) = execute(qp, sh, now, packet, payload) {
         return refuse(qp, sh, now, packet, refusal);
     }
-    let mut more = take(qp, packet.bth.ack_req);
+    if take(qp, packet.bth.ack_req) {
+        catch_up(qp, sh, now, packet);
+    }
+}
+
+/// Executes those that came early and whose turn it is now.
+#[inline(never)]
+fn catch_up(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet) {
+    let mut more = true;
     while more {
         let Some(irn) = qp.irn.as_deref() else { return };
         let next = Packet { flow: packet.flow, ..irn.responses.held.packet(irn.responses.rx.expected) };
@@ -224,6 +245,7 @@ fn take(qp: &mut Qp, ack_req: bool) -> bool {
 }
 
 /// Executes a request whose turn it is.
+#[inline]
 fn execute(
     qp: &mut Qp,
     sh: &mut Shared,
@@ -239,6 +261,7 @@ fn execute(
 }
 
 /// A packet of a SEND or WRITE: what each packet says of its place must be what follows from those before it.
+#[inline]
 fn message(
     qp: &mut Qp,
     sh: &mut Shared,
@@ -247,7 +270,9 @@ fn message(
     payload: &Payload<'_>,
 ) -> Result<(), Refusal> {
     let operation = packet.bth.opcode.operation();
-    let (mut as_rc, mut payload) = (*packet, *payload);
+    // In RC the first packet says how long the message is.
+    let mut first = None;
+    let mut placed = None;
     let offset = match qp.responder.message {
         Message::None => 0,
         Message::Send { offset } => offset,
@@ -265,11 +290,9 @@ fn message(
             _ if len > crate::limits::MAX_MESSAGE => {
                 return Err(Refusal::Invalid("WRITE longer than 2^31 bytes (IBTA 9.7.7)"));
             }
-            _ => as_rc.reth.len = len as u32,
+            _ => first = Some(Packet { reth: Reth { len: len as u32, ..packet.reth }, ..*packet }),
         }
-        if let Some(placed) = place_under_newer(qp, sh, packet, &payload) {
-            payload = placed;
-        }
+        placed = place_under_newer(qp, sh, packet, payload);
     }
     if operation.is_send() || operation.has_immediate() {
         let Some(irn) = qp.irn.as_deref() else { return Ok(()) };
@@ -281,7 +304,7 @@ fn message(
             ));
         }
     }
-    if receive::accept(qp, sh, now, &as_rc, &payload)? {
+    if receive::accept(qp, sh, now, first.as_ref().unwrap_or(packet), placed.as_ref().unwrap_or(payload))? {
         qp.responder.end_message();
     }
     Ok(())
