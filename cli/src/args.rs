@@ -55,6 +55,12 @@ Examples:
   adverb sim my.toml --seed 10 --seeds 8 --jobs 2 --out results
   adverb sim crates/sim/examples/faults.toml --pcap 0:first-link.pcap";
 
+const LAB_EXAMPLES: &str = "\
+Examples:
+  adverb lab run irn/fig1
+  adverb lab run irn --out results
+  adverb lab run irn/fig12 --scale paper --seeds 5 --out results";
+
 /// Runs unmodified RDMA programs on a NIC made of software: RoCEv2 over UDP, with no RDMA hardware, no kernel module
 /// and no root.
 #[derive(Parser, Debug)]
@@ -81,6 +87,9 @@ pub enum Action {
     Swarm(Swarm),
     /// Show a seed of the swarm step by step
     Replay(Replay),
+    /// Run published experiments again: the paper's values beside ours
+    #[command(subcommand)]
+    Lab(Lab),
 }
 
 /// `adverb swarm`.
@@ -118,6 +127,57 @@ pub struct Replay {
     /// Break the NIC on purpose, as for the swarm
     #[arg(long, value_name = "HOW", value_parser = sabotage)]
     pub sabotage: Option<Sabotage>,
+}
+
+/// `adverb lab`.
+#[derive(Subcommand, Debug)]
+pub enum Lab {
+    /// List the experiments
+    List,
+    /// Run experiments; the exit status is 1 when a bound does not hold
+    #[command(after_help = LAB_EXAMPLES)]
+    Run(LabRun),
+}
+
+/// `adverb lab run`.
+#[derive(Args, Debug)]
+pub struct LabRun {
+    /// Experiments, such as irn/fig1; a paper's name stands for all of its own
+    #[arg(required = true, value_name = "EXPERIMENT")]
+    pub experiments: Vec<String>,
+    /// How much is run: `quick` ends within a minute, `paper` takes as many flows and seeds as a figure needs
+    #[arg(long, value_enum, default_value_t = Scale::Quick)]
+    pub scale: Scale,
+    /// Seeds of each point [default: the scale's]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub seeds: Option<u32>,
+    /// Simulations side by side; results do not depend on it [default: one for each processor]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub jobs: Option<u32>,
+    /// Write the runs as CSV and the plot as SVG into a folder of this directory for each experiment
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// No progress bar
+    #[arg(long)]
+    pub quiet: bool,
+}
+
+/// How much of an experiment is run.
+#[derive(clap::ValueEnum, Clone, Copy, Debug)]
+pub enum Scale {
+    /// Ends within a minute
+    Quick,
+    /// As much as the paper's figures need
+    Paper,
+}
+
+impl From<Scale> for adverb_lab::Scale {
+    fn from(scale: Scale) -> Self {
+        match scale {
+            Scale::Quick => adverb_lab::Scale::Quick,
+            Scale::Paper => adverb_lab::Scale::Paper,
+        }
+    }
 }
 
 /// `adverb sim`.

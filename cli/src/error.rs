@@ -44,6 +44,10 @@ pub enum Error {
     Scenario(adverb_sim::Error),
     /// Options that do not go together, or with this scenario; the text says what to give instead.
     Options(String),
+    /// An experiment that cannot run; the text says which and why.
+    Lab(adverb_lab::Error),
+    /// Experiments whose bounds do not hold, or in which flows did not end.
+    Bounds(String),
 }
 
 impl Error {
@@ -62,7 +66,9 @@ impl Error {
             | Error::File { .. }
             | Error::Output(_)
             | Error::Scenario(_)
-            | Error::Options(_) => 1,
+            | Error::Options(_)
+            | Error::Lab(_)
+            | Error::Bounds(_) => 1,
         }
     }
 }
@@ -116,6 +122,10 @@ impl fmt::Display for Error {
             Error::Output(e) => write!(f, "cannot write the answer: {e}"),
             Error::Scenario(e) => write!(f, "{e}"),
             Error::Options(text) => write!(f, "{text}"),
+            Error::Lab(e) => write!(f, "{e}"),
+            Error::Bounds(names) => {
+                write!(f, "{names}: not every bound holds, or flows did not end; the lines above say which")
+            }
         }
     }
 }

@@ -9,6 +9,7 @@ mod args;
 mod command;
 mod devices;
 mod error;
+mod lab;
 mod library;
 mod progress;
 mod run;
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
         Action::Sim(arguments) => simulate::simulate(&arguments).map(|()| ExitCode::SUCCESS),
         Action::Swarm(arguments) => swarm::swarm(&arguments),
         Action::Replay(arguments) => swarm::replay(&arguments),
+        Action::Lab(action) => lab::lab(&action).map(|()| ExitCode::SUCCESS),
     };
     match outcome {
         Ok(code) => code,

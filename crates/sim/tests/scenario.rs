@@ -122,6 +122,33 @@ fn irn_is_chosen_and_checked() {
     );
 }
 
+/// The scheme, the limit and the headers' size each leave their mark on a run with loss.
+#[test]
+fn irn_recovers_selectively_and_its_headers_take_time() {
+    let run = |transport: &str| {
+        let text = format!(
+            "[topology]\nkind = \"two-hosts\"\nrate = \"40G\"\ndelay = \"2us\"\n\
+             [transport]\nmtu = 1024\nretry-forever = true\n{transport}\n\
+             [[faults.link]]\nlinks = [0]\nloss = 0.01\n\
+             [workload]\nkind = \"list\"\nlist = [{{ src = 0, dst = 1, bytes = \"4MB\" }}]"
+        );
+        let scenario = Scenario::parse(&text).unwrap_or_else(|e| panic!("{e}"));
+        let mut sim = scenario.plan(&mut |_| unreachable!()).unwrap().start().unwrap();
+        sim.run(u64::MAX, u64::MAX);
+        let flow = sim.flows()[0];
+        assert!(!flow.failed && flow.received <= flow.completed, "{flow:?}");
+        (flow.received, sim.retransmissions())
+    };
+    let wire = run("recovery = \"irn\"");
+    let free = run("recovery = \"irn\"\n[transport.irn]\nheaders = \"free\"");
+    let all = run("recovery = \"irn\"\n[transport.irn]\nscheme = \"go-back-n\"");
+    let plain = run("timeout = 6");
+    assert!(free.0 < wire.0, "16 bytes on each packet: {free:?} {wire:?}");
+    // About 40 of 3,907 packets are lost, and some of those that are sent again.
+    assert!((20..80).contains(&wire.1), "{wire:?}");
+    assert!(all.1 > 5 * wire.1 && plain.1 > 5 * wire.1, "{all:?} {plain:?} {wire:?}");
+}
+
 #[test]
 fn the_examples_are_sound() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");

@@ -1,0 +1,152 @@
+//! What came out of one run.
+
+use adverb_sim::{Flow, Sim};
+use serde::Deserialize;
+
+/// A figure of a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Metric {
+    /// Mean over flows of completion time over that of an idle network.
+    Slowdown,
+    /// Mean flow completion time, in ms.
+    FctAvg,
+    /// Its 99th percentile, in ms.
+    FctP99,
+    /// 90th percentile of the latency of messages of one packet, in ms.
+    SingleP90,
+    /// Their 99th percentile, in ms.
+    SingleP99,
+    /// Their 99.9th percentile, in ms.
+    SingleP999,
+    /// Request completion time: from the start of the last workload's first flow to the end of its last, in ms.
+    Rct,
+    /// Packets that switches dropped, as a share of data packets sent.
+    Drops,
+    /// Share of data packets that were sent again.
+    Resent,
+    /// Pause frames for each thousand data packets.
+    Pauses,
+}
+
+impl Metric {
+    /// For headings: what it is, with its unit.
+    pub fn label(self) -> &'static str {
+        match self {
+            Metric::Slowdown => "avg slowdown",
+            Metric::FctAvg => "avg FCT (ms)",
+            Metric::FctP99 => "99% FCT (ms)",
+            Metric::SingleP90 => "1-packet 90% (ms)",
+            Metric::SingleP99 => "1-packet 99% (ms)",
+            Metric::SingleP999 => "1-packet 99.9% (ms)",
+            Metric::Rct => "RCT (ms)",
+            Metric::Drops => "dropped share",
+            Metric::Resent => "resent share",
+            Metric::Pauses => "pauses/1000 pkts",
+        }
+    }
+
+    /// For columns of CSV files.
+    pub fn key(self) -> &'static str {
+        match self {
+            Metric::Slowdown => "slowdown",
+            Metric::FctAvg => "fct_avg_ms",
+            Metric::FctP99 => "fct_p99_ms",
+            Metric::SingleP90 => "single_p90_ms",
+            Metric::SingleP99 => "single_p99_ms",
+            Metric::SingleP999 => "single_p999_ms",
+            Metric::Rct => "rct_ms",
+            Metric::Drops => "drops",
+            Metric::Resent => "resent",
+            Metric::Pauses => "pauses",
+        }
+    }
+}
+
+/// Percentiles of the tail's curve: 90 to 99 in steps of 1, then to 99.9 in steps of 0.1.
+pub const TAIL: [f64; 19] = [
+    90.0, 91.0, 92.0, 93.0, 94.0, 95.0, 96.0, 97.0, 98.0, 99.0, 99.1, 99.2, 99.3, 99.4, 99.5, 99.6, 99.7,
+    99.8, 99.9,
+];
+
+/// The figures of one run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Measured {
+    /// In the order asked for.
+    pub values: Vec<f64>,
+    /// Latency of messages of one packet at [`TAIL`], in ms; empty if there are none.
+    pub tail: Vec<f64>,
+    /// Flows, and those that failed or did not end.
+    pub flows: (u32, u32),
+    /// Packets that crossed a link.
+    pub link_hops: u64,
+    /// Hash of all that happened.
+    pub trace: u64,
+}
+
+const MS: f64 = 1e9;
+
+/// Measures a run that has ended.
+pub fn measure(sim: &Sim, metrics: &[Metric]) -> Measured {
+    let last = sim.flows().iter().map(|f| f.spec.tag).max().unwrap_or(0);
+    let first = sim.flows().iter().map(|f| f.spec.tag).min().unwrap_or(0);
+    let sum = sim.summary(|f| f.spec.tag == first);
+    let all = sim.summary(|_| true);
+    let mtu = sim.config().transport.mtu.bytes();
+    let mut single: Vec<u64> = sim
+        .flows()
+        .iter()
+        .filter(|f| f.spec.tag == first && f.spec.bytes <= mtu && f.received != u64::MAX)
+        .map(|f| f.received - f.spec.start)
+        .collect();
+    single.sort_unstable();
+    let stats = sim.stats();
+    // Data packets: each once, and those sent again.
+    let once: u64 = sim.flows().iter().map(|f| u64::from(f.spec.bytes.div_ceil(mtu).max(1))).sum();
+    let share = |n: u64| n as f64 / (once + sim.retransmissions()).max(1) as f64;
+    let value = |metric: &Metric| match metric {
+        Metric::Slowdown => sum.slowdown_avg,
+        Metric::FctAvg => sum.fct_avg_ps / MS,
+        Metric::FctP99 => sum.fct_p99_ps as f64 / MS,
+        Metric::SingleP90 => percentile(&single, 90.0),
+        Metric::SingleP99 => percentile(&single, 99.0),
+        Metric::SingleP999 => percentile(&single, 99.9),
+        Metric::Rct => request(sim.flows(), last),
+        Metric::Drops => share(stats.drops),
+        Metric::Resent => share(sim.retransmissions()),
+        Metric::Pauses => 1000.0 * share(stats.pauses),
+    };
+    Measured {
+        values: metrics.iter().map(value).collect(),
+        tail: if single.is_empty() { Vec::new() } else { TAIL.map(|p| percentile(&single, p)).to_vec() },
+        flows: (all.flows + all.failed, all.failed),
+        link_hops: stats.link_hops,
+        trace: sim.trace_hash(),
+    }
+}
+
+/// In ms, of sorted times in ps: the smallest that so many percent do not exceed.
+fn percentile(sorted: &[u64], percent: f64) -> f64 {
+    let rank = (sorted.len() as f64 * percent / 100.0).ceil() as usize;
+    sorted.get(rank.clamp(1, sorted.len().max(1)) - 1).map_or(f64::NAN, |ps| *ps as f64 / MS)
+}
+
+fn request(flows: &[Flow], tag: u32) -> f64 {
+    let mut of_request = flows.iter().filter(|f| f.spec.tag == tag);
+    let start = of_request.clone().map(|f| f.spec.start).min().unwrap_or(0);
+    let end = of_request.try_fold(0, |end, f| (f.received != u64::MAX).then_some(end.max(f.received)));
+    end.map_or(f64::NAN, |end| (end - start) as f64 / MS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_nearest_ranks() {
+        let times: Vec<u64> = (1..=1000).map(|n| n * 1_000_000_000).collect();
+        assert_eq!([90.0, 99.0, 99.9].map(|p| percentile(&times, p)), [900.0, 990.0, 999.0]);
+        assert_eq!(percentile(&times[..1], 99.9), 1.0);
+        assert!(percentile(&[], 50.0).is_nan());
+    }
+}

@@ -1,0 +1,190 @@
+//! What IRN's modules cost on this machine for each packet, in steady state and while a loss is being repaired, and what state they
+//! keep: the answers of software to the paper's hardware tables (IRN 6.1, table 2).
+
+use adverb_nic::irn::*;
+use adverb_wire::{Duration, Instant, Psn, SackEth};
+use core::fmt::Write;
+use core::hint::black_box;
+use std::time::Instant as Clock;
+
+const PACKETS: u32 = 1 << 20;
+/// The rate of the FPGA's slowest module, 45.45 M packets/s, in ns a packet (IRN table 2).
+pub const BOUND_NS: f64 = 22.0;
+/// Every so many packets one is lost.
+const LOSS: u32 = 100;
+const ROUNDS: u32 = 10;
+const NOW: Instant = Instant::from_ns(1000);
+/// No local ACK timeout.
+const NONE: Duration = Duration::ZERO;
+
+/// Time of one module.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Time {
+    /// The module, and what it is given.
+    pub name: &'static str,
+    /// Best of several rounds, in ns for each packet.
+    pub ns: f64,
+    /// The FPGA's, in ns.
+    pub fpga_ns: f64,
+}
+
+/// Times all modules; takes about a second.
+pub fn times() -> Vec<Time> {
+    let mut out = Vec::new();
+    receive(&mut out);
+    transmit(&mut out);
+    acknowledge(&mut out);
+    out
+}
+
+/// The table of times and sizes.
+pub fn text(times: &[Time]) -> String {
+    let mut out = String::new();
+    // Writing to a `String` cannot fail.
+    let _ = writeln!(
+        out,
+        "{:<36} {:>10} {:>12} {:>14} {:>12}",
+        "module", "ns/packet", "M packets/s", "the FPGA: ns", "M packets/s"
+    );
+    for t in times {
+        let rate = |ns: f64| 1000.0 / ns;
+        let _ = writeln!(
+            out,
+            "{:<36} {:>10.1} {:>12.1} {:>14.2} {:>12.2}",
+            t.name,
+            t.ns,
+            rate(t.ns),
+            t.fpga_ns,
+            rate(t.fpga_ns)
+        );
+    }
+    let kept = times.iter().all(|t| t.ns <= BOUND_NS);
+    let _ = writeln!(out, "at most {BOUND_NS} ns a packet: {}\n", if kept { "holds" } else { "FAILS" });
+    let (bitmaps, rest) = state_bits_by_kind();
+    let _ = writeln!(
+        out,
+        "state of a queue pair, in bits         ours        the paper's (128-packet bitmaps; 512 at 100 Gb/s would be 4 times)"
+    );
+    let _ = writeln!(
+        out,
+        "  bitmaps                     {bitmaps:>12}        640 (five of 128); ours: six of {WINDOW}"
+    );
+    let _ = writeln!(out, "  PSNs, deadlines, flags      {rest:>12}        160");
+    let _ = writeln!(out, "  together                    {:>12}        800", bitmaps + rest);
+    out
+}
+
+/// The same as CSV.
+pub fn csv(times: &[Time]) -> String {
+    let mut out = String::from("module,ns,fpga_ns\n");
+    for t in times {
+        let _ = writeln!(out, "\"{}\",{},{}", t.name, t.ns, t.fpga_ns);
+    }
+    out
+}
+
+#[expect(clippy::disallowed_methods, reason = "a measurement reads the clock")]
+fn measure(name: &'static str, fpga_ns: f64, mut round: impl FnMut(u32)) -> Time {
+    let mut ns = f64::MAX;
+    for _ in 0..ROUNDS {
+        let start = Clock::now();
+        round(PACKETS);
+        ns = ns.min(start.elapsed().as_nanos() as f64 / f64::from(PACKETS));
+    }
+    Time { name, ns, fpga_ns }
+}
+
+fn receive(out: &mut Vec<Time>) {
+    let mut r = Receiver::new(Psn::new(7));
+    out.push(measure("receiveData, in order", 16.5, |n| {
+        for i in 0..n {
+            let psn = black_box(r.expected);
+            assert!(receive_data(&r, psn) == Arrival::InOrder);
+            r.take(i % 4 == 3);
+            if r.owes() {
+                black_box(r.next_owed());
+            }
+        }
+    }));
+    out.push(measure("receiveData, 1% lost, 50 in flight", 16.5, |n| {
+        // The packet lost comes 50 packets late.
+        let base = r.expected;
+        for i in 0..n {
+            let (at, lost) = (i % LOSS, i / LOSS * LOSS);
+            let psn = match at {
+                0..50 => base.add(i + 1),
+                50 => base.add(lost),
+                _ => base.add(i),
+            };
+            match receive_data(&r, black_box(psn)) {
+                Arrival::InOrder => while r.take(true) {},
+                Arrival::Early => r.keep(psn),
+                Arrival::Duplicate | Arrival::Beyond => {}
+            }
+            if r.owes() {
+                black_box(r.next_owed());
+            }
+        }
+        r = Receiver::new(base.add(n));
+    }));
+}
+
+fn transmit(out: &mut Vec<Time>) {
+    let config = IrnConfig::paper();
+    let mut s = Sender::new(Psn::new(7));
+    out.push(measure("txFree, new packets", 15.9, |n| {
+        for i in 0..n {
+            assert!(tx_free(&mut s, 110, true, black_box(NOW)) == Free::New);
+            s.on_sent(&config, NONE, NOW);
+            if i % 64 == 63 {
+                s = Sender::new(s.next);
+            }
+        }
+    }));
+    out.push(measure("txFree, half of 100 lost", 15.9, |n| {
+        for _ in 0..n / 50 {
+            s = Sender::new(Psn::new(0xff_ff80));
+            (0..100).for_each(|_| s.on_sent(&config, NONE, NOW));
+            for k in 0..50 {
+                let una = s.una;
+                let sack = SackEth::new(0, una.add(2 * k + 1));
+                receive_ack(&mut s, &config, una, Some(sack), NONE, NOW);
+            }
+            let mut resent = 0;
+            while let Free::Resend(psn) = tx_free(&mut s, 110, false, black_box(NOW)) {
+                resent += 1;
+                black_box(psn);
+            }
+            assert_eq!(resent, 50);
+        }
+    }));
+}
+
+fn acknowledge(out: &mut Vec<Time>) {
+    let config = IrnConfig::paper();
+    let mut s = Sender::new(Psn::new(7));
+    out.push(measure("receiveAck, and sending", 15.96, |n| {
+        for _ in 0..n {
+            s.on_sent(&config, NONE, NOW);
+            let next = black_box(s.next);
+            let acked = receive_ack(&mut s, &config, next, None, NONE, NOW);
+            assert!(acked == Acked::Advanced(1));
+        }
+    }));
+    out.push(measure("receiveAck, NACKs", 15.96, |n| {
+        for i in 0..n {
+            if i % 100 == 0 {
+                s = Sender::new(Psn::new(0xff_fff0));
+                (0..110).for_each(|_| s.on_sent(&config, NONE, NOW));
+            }
+            let una = black_box(s.una);
+            let sack = SackEth::new(0, una.add(i % 100 + 1));
+            black_box(receive_ack(&mut s, &config, una, Some(sack), NONE, NOW));
+        }
+    }));
+    out.push(measure("timeout", 6.3, |n| {
+        for _ in 0..n {
+            black_box(timeout(&mut s, &config, NONE, black_box(NOW)));
+        }
+    }));
+}

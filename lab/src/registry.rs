@@ -1,0 +1,54 @@
+//! Every experiment, built into the program.
+
+use crate::{Error, Experiment};
+
+macro_rules! experiments {
+    ($($paper:literal: $($name:literal)*;)*) => {
+        const FILES: &[(&str, &str, &str)] = &[$($((
+            concat!($paper, "/", $name),
+            include_str!(concat!("../", $paper, "/", $name, "/experiment.toml")),
+            include_str!(concat!("../", $paper, "/paper.toml")),
+        )),*),*];
+    };
+}
+
+experiments! {
+    "irn": "fig1" "fig2" "fig3" "fig7" "fig9-cross" "fig12" "load" "rate" "hosts" "sizes" "buffer" "rto-high" "few-packets" "modules";
+}
+
+/// Names of all experiments, in the papers' order.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    FILES.iter().map(|f| f.0)
+}
+
+/// An experiment by its name.
+pub fn find(name: &str) -> Result<Experiment, Error> {
+    match FILES.iter().find(|f| f.0 == name) {
+        Some((name, text, paper)) => Experiment::parse(name, text, paper),
+        None => {
+            let folder = name.split('/').next().unwrap_or(name);
+            let near: Vec<&str> = names().filter(|n| n.starts_with(&format!("{folder}/"))).collect();
+            let all = if near.is_empty() { names().collect() } else { near };
+            Err(Error(format!("there is no experiment `{name}`; there are {}", all.join(", "))))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every file is read, and every scenario that it leads to is checked.
+    #[test]
+    fn all_experiments_are_sound() {
+        for name in names() {
+            let experiment = find(name).unwrap_or_else(|e| panic!("{e}"));
+            for scale in [crate::Scale::Quick, crate::Scale::Paper] {
+                for point in crate::points::points(&experiment, scale).unwrap_or_else(|e| panic!("{e}")) {
+                    point.plan(1).unwrap_or_else(|e| panic!("{e}"));
+                }
+            }
+        }
+        assert!(find("irn/fig99").unwrap_err().0.contains("irn/fig1, irn/fig2"));
+    }
+}

@@ -1,0 +1,125 @@
+//! What is printed of an experiment, and its CSV files.
+
+use crate::bounds::Checked;
+use crate::definition::Experiment;
+use crate::measure::TAIL;
+use crate::run::Outcome;
+use core::fmt::Write;
+
+/// The table of measured values, the bounds with the paper's values beside ours, and the notes.
+pub fn text(experiment: &Experiment, outcome: &Outcome, checked: &[Checked<'_>]) -> String {
+    let mut out = String::new();
+    // Writing to a `String` cannot fail.
+    let _ = writeln!(out, "{}: {}\n{}\n", experiment.name, experiment.title, experiment.cite());
+    values(&mut out, experiment, outcome);
+    bounds(&mut out, checked);
+    for note in &experiment.notes {
+        let _ = writeln!(out, "note: {note}");
+    }
+    let (bad, all) = outcome.unfinished();
+    let seeds =
+        if outcome.seeds == 1 { "1 seed, so no".to_owned() } else { format!("{} seeds,", outcome.seeds) };
+    let _ = writeln!(
+        out,
+        "{seeds} 95% confidence; {all} flows, {bad} unfinished; {:.1} M link-hops",
+        outcome.link_hops() as f64 / 1e6
+    );
+    out
+}
+
+fn values(out: &mut String, experiment: &Experiment, outcome: &Outcome) {
+    let width = experiment.series.iter().map(|s| s.name.chars().count()).max().unwrap_or(0).max(8);
+    let _ = write!(out, "{:width$}", "");
+    if let Some(sweep) = &experiment.sweep {
+        let _ = write!(out, " {:>16}", sweep.label);
+    }
+    for metric in &experiment.metrics {
+        let _ = write!(out, " {:>20}", metric.label());
+    }
+    let _ = writeln!(out);
+    for (n, series) in experiment.series.iter().enumerate() {
+        for at in 0..outcome.places {
+            let name = if at == 0 { series.name.as_str() } else { "" };
+            let _ = write!(out, "{name:width$}");
+            if let Some(sweep) = &experiment.sweep {
+                let _ = write!(out, " {:>16}", sweep.points[at].x);
+            }
+            for m in 0..experiment.metrics.len() {
+                let _ = write!(out, " {:>20}", format!("{:.3}", outcome.estimate(n, at, m)));
+            }
+            let _ = writeln!(out);
+        }
+    }
+    let _ = writeln!(out);
+}
+
+fn bounds(out: &mut String, checked: &[Checked<'_>]) {
+    let mut last = None;
+    for c in checked {
+        let this = core::ptr::from_ref(c.bound);
+        if last != Some(this) {
+            let b = c.bound;
+            let source = if b.source.is_empty() { String::new() } else { format!(" [{}]", b.source) };
+            let paper =
+                if b.paper.is_empty() { String::new() } else { format!("; the paper: {}{source}", b.paper) };
+            let _ = writeln!(out, "{} / {}: {}{paper}", b.ratio, b.over, c.asked());
+            last = Some(this);
+        }
+        let verdict = match (c.holds(), c.bound.gate) {
+            (true, _) => "holds",
+            (false, true) => "FAILS",
+            (false, false) => "differs",
+        };
+        let place = c.x.map_or(String::new(), |x| format!(" at {x}"));
+        let _ = writeln!(
+            out,
+            "    {:32} {:>18}  {verdict}",
+            format!("{}{place}", c.metric.label()),
+            format!("{:.2}", c.ratio)
+        );
+    }
+    if !checked.is_empty() {
+        let _ = writeln!(out);
+    }
+}
+
+/// Every run: a line for each series, place and seed.
+pub fn runs_csv(experiment: &Experiment, outcome: &Outcome) -> String {
+    let mut out = String::from("series,x,seed");
+    for metric in &experiment.metrics {
+        let _ = write!(out, ",{}", metric.key());
+    }
+    let _ = writeln!(out, ",flows,unfinished,link_hops,trace");
+    for (n, series) in experiment.series.iter().enumerate() {
+        for at in 0..outcome.places {
+            let x = experiment.sweep.as_ref().map_or(String::new(), |s| s.points[at].x.to_string());
+            for (seed, run) in outcome.runs(n, at).iter().enumerate() {
+                let _ = write!(out, "\"{}\",{x},{}", series.name.replace('"', "'"), seed + 1);
+                for value in &run.values {
+                    let _ = write!(out, ",{value}");
+                }
+                let (flows, bad) = run.flows;
+                let _ = writeln!(out, ",{flows},{bad},{},{:016x}", run.link_hops, run.trace);
+            }
+        }
+    }
+    out
+}
+
+/// The tails of messages of one packet, a line for each series, seed and percentile; none if there are no such messages.
+pub fn tail_csv(experiment: &Experiment, outcome: &Outcome) -> Option<String> {
+    let mut out = String::from("series,x,seed,percentile,latency_ms\n");
+    let mut any = false;
+    for (n, series) in experiment.series.iter().enumerate() {
+        for at in 0..outcome.places {
+            let x = experiment.sweep.as_ref().map_or(String::new(), |s| s.points[at].x.to_string());
+            for (seed, run) in outcome.runs(n, at).iter().enumerate() {
+                for (percent, ms) in TAIL.iter().zip(&run.tail) {
+                    any = true;
+                    let _ = writeln!(out, "\"{}\",{x},{},{percent},{ms}", series.name, seed + 1);
+                }
+            }
+        }
+    }
+    any.then_some(out)
+}
