@@ -15,8 +15,10 @@ use std::collections::BinaryHeap;
 
 /// Lanes at most.
 pub const LANES: usize = 16;
-/// How far ahead in a lane memory is asked for, in events.
-const LATER: u32 = 5;
+/// How far ahead in a lane memory is asked for, in events: what a packet's own entry names, and then what
+/// that leads to.
+const LATER: u32 = 6;
+const SOON: u32 = 3;
 /// An event that belongs to no lane.
 pub const NO_LANE: u8 = u8::MAX;
 /// Time of a timer that is not set.
@@ -135,8 +137,8 @@ pub struct Events {
     timer_base: u32,
     timers: Vec<u64>,
     popped: u64,
-    /// Events that come later in the lanes of the last three events taken, or old ones.
-    pub(crate) asked: [Event; 3],
+    /// Events behind the last one taken from a lane, or old ones: [`SOON`] and [`LATER`].
+    pub(crate) ahead: [Event; 2],
 }
 
 impl Events {
@@ -155,7 +157,7 @@ impl Events {
             timer_base,
             timers: vec![NEVER; timers as usize],
             popped: 0,
-            asked: [BLANK; 3],
+            ahead: [BLANK; 2],
         }
     }
 
@@ -302,7 +304,7 @@ impl Events {
         row.head = row.head.wrapping_add(1);
         row.len -= 1;
         let next = row.ring[row.slot(0)];
-        self.asked = [self.asked[1], self.asked[2], row.ring[row.slot(LATER)]];
+        self.ahead = [row.ring[row.slot(SOON)], row.ring[row.slot(LATER)]];
         // What a lane holds lies within the span.
         let after = next.at.wrapping_sub(self.base) << SOURCE_BITS | u64::from(next.source);
         self.heads[lane] = if row.len == 0 { NO_KEY } else { after };

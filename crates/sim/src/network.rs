@@ -3,7 +3,7 @@
 use crate::events::NO_LANE;
 use crate::faults::Fate;
 use crate::link::{HOST, LINK_CAPTURE, LINK_DOWN, LINK_FAULTS, PAUSE_BYTES};
-use crate::packet::{FLAG_CORRUPT, FLAG_LOST, Kind};
+use crate::packet::{FLAG_CORRUPT, FLAG_LOST, Kind, NONE};
 use crate::sim::{SOURCE_FAULTS, Sim};
 
 impl Sim {
@@ -17,6 +17,12 @@ impl Sim {
         let in_order = link.busy_until <= self.now && hot.lane <= 1;
         let at = link.send(self.now, u32::from(hot.size));
         hot.epoch = link.epoch;
+        // The next link is chosen here, so that its memory can be asked for before the packet arrives there.
+        hot.via = NONE;
+        if link.to & HOST == 0 && hot.kind == Kind::Data {
+            let spray = if self.spray { self.switches.rng.u32(..) } else { 0 };
+            hot.via = self.routes.next(link.to, hot.dst, hot.hash ^ spray);
+        }
         let lane = if in_order { link.lanes.saturating_add(hot.lane * 2) } else { NO_LANE };
         if more && !link.wakes {
             link.wakes = true;
@@ -123,11 +129,8 @@ impl Sim {
 
     #[inline]
     fn on_switch_arrival(&mut self, s: u32, l: u32, id: u32) {
-        let spray = if self.spray { self.switches.rng.u32(..) } else { 0 };
         let hot = &mut self.packets.hot[id as usize];
-        hot.entered = l;
-        let (class, size) = (usize::from(hot.class), u32::from(hot.size));
-        let out = self.routes.next(s, hot.dst, hot.hash ^ spray);
+        let (class, size, out) = (usize::from(hot.class), u32::from(hot.size), hot.via);
         let link = &self.links[out as usize];
         let idle = !link.is_busy(self.now);
         if idle && link.waiting == 0 && link.paused >> class & 1 == 0 {
@@ -140,6 +143,7 @@ impl Sim {
             self.packets.give(id);
             return;
         }
+        self.packets.hot[id as usize].via = l;
         self.switches.enqueue(&mut self.packets, &mut self.links, s, out, id);
         if self.switches.must_pause(l, class) {
             self.send_pause(l ^ 1, class as u8, Kind::Pause);
@@ -177,7 +181,7 @@ impl Sim {
         }
         let id = self.switches.dequeue(&mut self.packets, &mut self.links, out, ready);
         let hot = &self.packets.hot[id as usize];
-        let (entered, class) = (hot.entered, hot.class);
+        let (entered, class) = (hot.via, hot.class);
         let more = self.links[out as usize].waiting > 0;
         self.transmit(out, id, more);
         if self.switches.may_resume(entered, usize::from(class)) {

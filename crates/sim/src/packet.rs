@@ -42,8 +42,9 @@ pub struct Hot {
     pub dst: u32,
     /// Hash of its flow, for the choice among equal paths.
     pub hash: u32,
-    /// Link on which it entered the switch that it waits in.
-    pub entered: u32,
+    /// While it is on a link: the link that it takes from there, [`NONE`] at its end. While it waits in a
+    /// switch: the link on which it came.
+    pub via: u32,
     /// Bytes that it takes on a link, framing included.
     pub size: u16,
     /// How often the link that it is on had failed when it was sent.
@@ -65,7 +66,7 @@ const BLANK: Hot = Hot {
     next: NONE,
     dst: 0,
     hash: 0,
-    entered: 0,
+    via: NONE,
     size: 0,
     epoch: 0,
     class: 0,

@@ -247,7 +247,7 @@ impl Sim {
     /// Asks for the memory of coming events: first the link and the packet, then what they lead to.
     #[inline(always)]
     fn look_ahead(&self) {
-        let [soon, _, later] = self.events.asked;
+        let [soon, later] = self.events.ahead;
         let link = if later.source < self.base_free { later.source } else { later.source - self.base_free };
         if let Some(link) = self.links.get(link as usize) {
             prefetch(link);
@@ -258,12 +258,13 @@ impl Sim {
         if soon.source >= self.base_free {
             return;
         }
-        let Some(link) = self.links.get(soon.source as usize) else { return };
-        if link.to & HOST != 0 {
-            self.packets.prefetch(soon.word);
-            if let Some(host) = self.hosts.get((link.to & !HOST) as usize) {
-                host.prefetch();
-            }
+        let Some(hot) = self.packets.hot.get(soon.word as usize) else { return };
+        if let Some(link) = self.links.get(hot.via as usize) {
+            return prefetch(link);
+        }
+        self.packets.prefetch(soon.word);
+        if let Some(host) = self.hosts.get(hot.dst as usize) {
+            host.prefetch();
         }
     }
 

@@ -19,7 +19,7 @@ impl Switches {
         let mut waits_for: Vec<Vec<u32>> = vec![Vec::new(); links.len()];
         for out in (0..links.len()).filter(|l| stuck(*l) && links[*l].from & HOST == 0) {
             self.for_each(packets, out as u32, class, |hot| {
-                let entered = hot.entered as usize;
+                let entered = hot.via as usize;
                 if waits_for[entered].last() != Some(&(out as u32)) {
                     waits_for[entered].push(out as u32);
                 }

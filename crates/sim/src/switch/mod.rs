@@ -207,7 +207,7 @@ impl Switches {
     #[inline]
     pub fn enqueue(&mut self, packets: &mut Packets, links: &mut [Link], s: u32, out: u32, id: u32) {
         let hot = &mut packets.hot[id as usize];
-        let (class, size, entered) = (usize::from(hot.class), u32::from(hot.size), hot.entered);
+        let (class, size, entered) = (usize::from(hot.class), u32::from(hot.size), hot.via);
         let queue = &mut self.queues[out as usize * self.classes + class];
         queue.depth += size;
         queue.depth_max = queue.depth_max.max(queue.depth);
@@ -245,7 +245,7 @@ impl Switches {
         let link = &mut links[out as usize];
         let size = u32::from(hot.size);
         queue.depth -= size;
-        self.ingress[hot.entered as usize * self.classes + class].bytes -= size;
+        self.ingress[hot.via as usize * self.classes + class].bytes -= size;
         self.used[link.from as usize] -= size;
         link.waiting -= 1;
         if queue.row.is_empty() {
@@ -266,7 +266,7 @@ impl Switches {
                 self.for_each(packets, out as u32, class, |hot| {
                     depth += u32::from(hot.size);
                     waiting += 1;
-                    ingress[hot.entered as usize * self.classes + class] += u32::from(hot.size);
+                    ingress[hot.via as usize * self.classes + class] += u32::from(hot.size);
                 });
                 assert_eq!(depth, self.queues[row].depth, "bytes that wait for link {out}");
                 used[links[out].from as usize] += depth;
