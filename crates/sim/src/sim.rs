@@ -10,7 +10,7 @@ use crate::flows::Flows;
 use crate::hardware::{Profile, Unit};
 use crate::host::{Host, Transport};
 use crate::journal::Journal;
-use crate::link::{FRAMING, HOST, LINK_FAULTS, Link};
+use crate::link::{FRAMING, LINK_FAULTS, Link};
 use crate::memory::Buffer;
 use crate::oracle::Oracle;
 use crate::packet::Packets;
