@@ -68,6 +68,12 @@ counters! {
     early_refused,
     /// Congestion notification packets received.
     cnps_received,
+    /// Those that slowed a queue pair down.
+    cnp_handled,
+    /// Congestion notification packets sent.
+    cnp_sent,
+    /// Data packets received that a switch had marked.
+    ecn_marked,
     /// Dropped: no queue pair of that number.
     drop_unknown_qp,
     /// Dropped: queue pair in a state that does not receive.

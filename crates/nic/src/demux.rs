@@ -6,16 +6,12 @@ use crate::qp::Qp;
 use adverb_wire::{Packet, Service};
 
 /// Partition key bits that must match; the top bit is membership (IBTA 10.9.3).
-const PKEY_BASE: u16 = 0x7fff;
+pub(crate) const PKEY_BASE: u16 = 0x7fff;
 
 /// Checks that hold for every packet of a queue pair. A packet that fails one is counted and dropped.
 #[inline]
 pub(crate) fn admit(qp: &Qp, counters: &mut Counters, packet: &Packet, payload: &Payload<'_>) -> bool {
     let bth = &packet.bth;
-    if bth.opcode.service() == Service::Cnp {
-        counters.cnps_received += 1;
-        return false;
-    }
     if bth.opcode.service() != qp.service() && !(bth.opcode.service() == Service::Irn && qp.has_irn) {
         counters.drop_wrong_service += 1;
         return false;

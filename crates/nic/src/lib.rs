@@ -28,7 +28,7 @@ mod transport;
 pub mod work;
 
 pub use attr::{AddressVector, Mtu, QpAttr, QpAttrMask, QpCaps, QpInit, QpState, QpType, SrqAttr, SrqInit};
-pub use congestion::CongestionControl;
+pub use congestion::{CongestionControl, DcqcnConfig, TcpConfig, TimelyConfig};
 pub use counters::Counters;
 pub use error::Error;
 pub use event::Event;

@@ -12,7 +12,7 @@
 //! ```
 
 use crate::attr::{QpState, QpType};
-use crate::congestion::CongestionControl;
+use crate::congestion::{self, CongestionControl};
 use crate::counters::Counters;
 use crate::engine::{Paths, Ready, Timers};
 use crate::error::Error;
@@ -40,6 +40,10 @@ pub struct NicConfig {
     pub qpn_base: u32,
     /// Congestion control of reliable queue pairs.
     pub congestion: CongestionControl,
+    /// Bits per second of the port, at which rate-based schemes start and which they do not exceed.
+    pub line_rate: u64,
+    /// Packets that a queue pair below line rate may send at once to catch up, when the driver's timer was late.
+    pub pacing_burst: u32,
     /// Packets that a reliable queue pair may have unacknowledged at most; below 8 it is 8.
     pub max_unacked_packets: u32,
     /// A reliable requester asks for an acknowledgement with every so many packets of a message, and
@@ -63,6 +67,8 @@ impl Default for NicConfig {
             gids: Vec::new(),
             qpn_base: 0,
             congestion: CongestionControl::default(),
+            line_rate: 100_000_000_000,
+            pacing_burst: 16,
             max_unacked_packets: 256,
             ack_every: 0,
             stepped: false,
@@ -176,6 +182,11 @@ impl Nic {
             self.shared.write_completion(cq, entry);
             return Step::Completed(cq);
         }
+        if self.shared.notifier.is_due()
+            && let Some(id) = self.next_notification(out)
+        {
+            return Step::Frame(id);
+        }
         while let Some(index) = self.ready.front() {
             let Some((id, qp)) = self.qps.at(index) else {
                 self.ready.pop();
@@ -209,6 +220,9 @@ impl Nic {
                 SendStep::Executed => return Step::Executed(id),
                 SendStep::Idle if qp.owes() => {}
                 SendStep::Idle => {
+                    if let Some(control) = qp.control.as_deref_mut() {
+                        self.timers.wait(control, index);
+                    }
                     qp.ready = false;
                     let stalled = qp.sends() && (qp.requester.has_unsent() || qp.sq.has_unfetched());
                     self.stalled = self.stalled + stalled as u32 - qp.stalled as u32;
@@ -228,8 +242,38 @@ impl Nic {
         Step::Frame(id)
     }
 
+    /// Notifications of congestion go before everything else. One whose path is blocked is left out: the next mark
+    /// brings another.
+    #[cold]
+    fn next_notification(&mut self, out: &mut TxFrame) -> Option<QpId> {
+        while let Some(id) = self.shared.notifier.next() {
+            let Some(qp) = self.qps.get_mut(id) else { continue };
+            if !qp.receives() || self.paths.is_blocked(qp.path) {
+                continue;
+            }
+            out.payload.clear();
+            out.payload.push(self.shared.notifier.payload()?);
+            out.packet = congestion::cnp(qp);
+            out.path = qp.path;
+            let counters = &mut self.shared.counters;
+            counters.cnp_sent += 1;
+            counters.tx_packets += 1;
+            counters.tx_bytes += out.packet.payload_len as u64;
+            return Some(id);
+        }
+        None
+    }
+
     /// Lets timers run out whose time has come.
     pub fn on_timer(&mut self, now: Instant) {
+        while let Some((index, at)) = self.timers.waited(now) {
+            let Some((_, qp)) = self.qps.at(index) else { continue };
+            if qp.control.as_deref_mut().is_some_and(|control| control.end_wait(at)) {
+                qp.responder.held_back = false;
+                transport::rc::irn::end_wait(qp);
+                wake(qp, &mut self.ready);
+            }
+        }
         while let Some((index, at)) = self.timers.expired(now) {
             let Some((_, qp)) = self.qps.at(index) else { continue };
             if qp.heap_at != at {
@@ -263,7 +307,7 @@ impl Nic {
     /// Whether [`Nic::next_frame`] could produce something.
     #[inline]
     pub fn has_work(&self) -> bool {
-        self.ready.front().is_some() || !self.shared.pending.is_empty()
+        self.ready.front().is_some() || !self.shared.pending.is_empty() || self.shared.notifier.is_due()
     }
 
     /// Produces no more frames for this path until it is unblocked. Timers go on; datagrams for it are
@@ -416,9 +460,13 @@ impl Nic {
     fn deliver(&mut self, id: QpId, now: Instant, packet: &Packet, payload: &Payload<'_>) {
         let Some(qp) = self.qps.get_mut(id) else { return };
         let sh = &mut self.shared;
+        if packet.bth.opcode.service() == Service::Cnp {
+            return congestion::on_cnp(qp, sh, packet, now);
+        }
         if !crate::demux::admit(qp, &mut sh.counters, packet, payload) {
             return;
         }
+        congestion::on_received(qp, sh, packet, now);
         if qp.state == QpState::Rtr && !qp.heard && !is_hello(packet) {
             qp.heard = true;
             sh.event(Event::CommunicationEstablished(id));

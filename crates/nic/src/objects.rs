@@ -317,7 +317,7 @@ impl Nic {
                     qp.requester.go_back();
                 }
                 if next == QpState::Rtr {
-                    congestion::begin(qp, &self.shared);
+                    congestion::begin(qp, &mut self.shared);
                 }
                 let was = qp.state;
                 qp.draining = false;
@@ -355,6 +355,7 @@ impl Nic {
         }
         self.stalled -= qp.stalled as u32;
         self.ready.remove(id.index);
+        self.shared.notifier.forget(id);
         self.forget_completions(num, cqs.0, cqs.1);
         self.shared.memory.release_qp(num);
         self.qps.remove(id);

@@ -2,6 +2,7 @@
 //! its transport. What to do with packets is in [`crate::transport`].
 
 use crate::attr::{AddressVector, Mtu, QpAttr, QpAttrMask, QpCaps, QpInit, QpState, QpType};
+use crate::congestion::Control;
 use crate::error::Error;
 use crate::ids::{CqId, PathId, PdId, QpId, SrqId, XrcdId};
 use crate::limits;
@@ -58,6 +59,8 @@ pub(crate) struct Qp {
     pub responder: Responder,
     /// IRN's state, from RTR on, when the NIC offers it.
     pub irn: Option<Box<Irn>>,
+    /// Congestion control's state, from RTR on, when the NIC's scheme needs more than a window.
+    pub control: Option<Box<Control>>,
     /// The message that is being received.
     pub scatter: ScatterList,
     pub attr: Box<QpAttr>,
@@ -131,6 +134,7 @@ impl Qp {
             requester,
             responder: Responder::default(),
             irn: None,
+            control: None,
             scatter: ScatterList::with_room(scatter_room),
             attr: Box::new(QpAttr { caps: given, ..blank_attr() }),
         })
@@ -195,6 +199,7 @@ impl Qp {
         self.requester.reset();
         self.responder = Responder::default();
         self.irn = None;
+        self.control = None;
         self.has_irn = false;
         self.irn_active = false;
         *self.attr = QpAttr { caps: self.attr.caps, ..blank_attr() };

@@ -1,7 +1,7 @@
 //! What every queue pair of a NIC shares: memory, completion and shared receive queues, events,
 //! counters, explanations. Transports get one `&mut Shared` beside their one `&mut Qp`.
 
-use crate::congestion::Rules;
+use crate::congestion::{Notifier, Rules};
 use crate::counters::Counters;
 use crate::event::Event;
 use crate::explain::Explanation;
@@ -35,12 +35,14 @@ pub(crate) struct Shared {
     pub irn: IrnConfig,
     /// Congestion control's.
     pub congestion: Rules,
+    pub notifier: Notifier,
 }
 
 impl Shared {
     pub fn new(seed: u64, config: &NicConfig) -> Self {
         Shared {
             congestion: Rules::new(config),
+            notifier: Notifier::default(),
             irn: config.irn.unwrap_or_default(),
             retry_forever: config.retry_forever,
             memory: Memory::new(seed),

@@ -93,13 +93,42 @@ fn offers(seed: u64, irn: bool) -> [Option<IrnConfig>; 2] {
     [(both != 0).then_some(config), (both != 1).then_some(config)]
 }
 
+/// A scheme with random parameters.
+fn scheme(seed: u64) -> CongestionControl {
+    let mut rng = fastrand::Rng::with_seed(seed ^ 0xcc);
+    let rate_min = 2e8;
+    match rng.u8(..5) {
+        0 => CongestionControl::Fixed,
+        1 | 2 => CongestionControl::Dcqcn(DcqcnConfig {
+            rate_min,
+            increase_bytes: rng.u64(1000..1_000_000),
+            alpha_interval: Duration::from_us(rng.u64(1..100)),
+            increase_interval: Duration::from_us(rng.u64(1..100)),
+            cnp_interval: Duration::from_us(rng.u64(1..100)),
+            ..DcqcnConfig::default()
+        }),
+        3 => CongestionControl::Timely(TimelyConfig {
+            rate_min,
+            segment: rng.u32(1..20_000),
+            t_low: Duration::from_us(rng.u64(1..50)),
+            t_high: Duration::from_us(rng.u64(50..500)),
+            ..TimelyConfig::default()
+        }),
+        _ => CongestionControl::Tcp(TcpConfig { initial: rng.u32(1..20) }),
+    }
+}
+
 impl Chaos {
-    fn new(seed: u64, irn: bool) -> Chaos {
+    fn new(seed: u64, irn: bool, controlled: bool) -> Chaos {
         let mut rng = fastrand::Rng::with_seed(seed);
         let window = rng.u32(8..300);
         let mut w = World::with_config(2, seed, |c| {
             c.max_unacked_packets = window;
             c.irn = offers(seed, irn)[(c.qpn_base >> 16) as usize - 1];
+            if controlled {
+                c.congestion = scheme(seed);
+                c.line_rate = [1, 10, 100][seed as usize / 7 % 3] * 1_000_000_000;
+            }
         });
         w.faults = Faults {
             loss: rng.f64() * 0.05,
@@ -107,6 +136,7 @@ impl Chaos {
             reorder: rng.f64() * 0.05,
             corrupt: rng.f64() * 0.01,
             late: if rng.bool() { rng.f64() * 0.02 } else { 0.0 },
+            mark: if controlled { 0.1 } else { 0.0 },
         };
         let mtu = [Mtu::M256, Mtu::M512, Mtu::M1024, Mtu::M2048, Mtu::M4096][rng.usize(..5)];
         let near_wrap =
@@ -338,27 +368,33 @@ impl Chaos {
 
 #[test]
 fn every_request_completes_once_in_order_with_the_right_bytes() {
-    seeds(false);
+    seeds(|seed| Chaos::new(seed, false, false));
 }
 
 #[test]
 fn irn_gives_the_same() {
-    seeds(true);
+    seeds(|seed| Chaos::new(seed, true, false));
 }
 
-fn seeds(irn: bool) {
+#[test]
+fn every_control_of_congestion_gives_the_same() {
+    seeds(|seed| Chaos::new(seed, seed.is_multiple_of(2), true));
+}
+
+fn seeds(new: impl Fn(u64) -> Chaos + Sync) {
     let number = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
     if let Some(seed) = number("ADVERB_SEED") {
-        Chaos::new(seed, irn).run(30);
+        new(seed).run(30);
         return;
     }
     let seeds = number("ADVERB_SEEDS").unwrap_or(10_000);
     let workers = std::thread::available_parallelism().map_or(1, |n| n.get()) as u64;
     std::thread::scope(|scope| {
         for worker in 0..workers {
+            let new = &new;
             scope.spawn(move || {
                 for seed in (worker..seeds).step_by(workers as usize) {
-                    let run = std::panic::catch_unwind(|| Chaos::new(seed, irn).run(30));
+                    let run = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| new(seed).run(30)));
                     assert!(run.is_ok(), "seed {seed} failed; replay it with ADVERB_SEED={seed}");
                 }
             });

@@ -116,7 +116,7 @@ fn a_seed_replays_a_run() {
     let trace = |seed| {
         let mut w = World::new(2, seed);
         w.keep_log = true;
-        w.faults = Faults { loss: 0.05, duplicate: 0.05, reorder: 0.1, corrupt: 0.0, late: 0.0 };
+        w.faults = Faults { loss: 0.05, duplicate: 0.05, reorder: 0.1, corrupt: 0.0, late: 0.0, mark: 0.0 };
         let (a, _) = w.pair(QpType::Rc, CAPS, &Link::default());
         let (ma, mb) = (w.memory(0, 65536), w.memory(1, 65536));
         for i in 0..20 {

@@ -67,6 +67,9 @@ pub const RECEIVER: u32 = 1 << 31;
 /// No flow.
 pub const NO_FLOW: u32 = u32::MAX;
 
+/// Packets with which a queue pair that is paced makes up for a port that was busy.
+const PACING_BURST: u32 = 2;
+
 /// A host.
 pub struct Host {
     /// Its NIC.
@@ -105,8 +108,14 @@ pub fn host_of(gid: &Gid) -> u32 {
 }
 
 impl Host {
-    /// A host with its NIC, not connected to anything.
-    pub fn new(number: u32, up: u32, transport: &Transport, stepped: bool, seed: u64) -> Result<Host, Error> {
+    /// A host with its NIC on a link with its rate in bits/s, not connected to anything.
+    pub fn new(
+        number: u32,
+        (up, line_rate): (u32, u64),
+        transport: &Transport,
+        stepped: bool,
+        seed: u64,
+    ) -> Result<Host, Error> {
         let gid = address(number);
         let config = NicConfig {
             gids: vec![gid],
@@ -118,6 +127,8 @@ impl Host {
             rto: transport.rto,
             retry_forever: transport.retry_forever,
             congestion: transport.congestion,
+            line_rate,
+            pacing_burst: PACING_BURST,
         };
         let mut nic = Nic::new(config, seed);
         let pd = nic.memory().alloc_pd()?;

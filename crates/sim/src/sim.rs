@@ -124,7 +124,8 @@ impl Sim {
             let refuse = |e: adverb_nic::Error| crate::Error::new("hosts", format!("host {h}: {e:?}"));
             let plain = Transport { irn: None, ..config.transport };
             let transport = if config.plain_hosts.contains(&h) { &plain } else { &config.transport };
-            let mut host = Host::new(h, up, transport, stepped, seed).map_err(refuse)?;
+            let mut host = Host::new(h, (up, t.cables[up as usize / 2].rate), transport, stepped, seed)
+                .map_err(refuse)?;
             host.register(&region).map_err(refuse)?;
             host.unit = stepped.then(|| Box::new(Unit::new(config.hardware)));
             hosts.push(host);

@@ -122,6 +122,36 @@ fn irn_is_chosen_and_checked() {
     );
 }
 
+#[test]
+fn congestion_control_is_chosen_and_checked() {
+    use adverb_nic::{CongestionControl, DcqcnConfig, TimelyConfig};
+    let with = |more: &str| {
+        let text = GOOD.replace("[workload]", &format!("{more}\n[workload]"));
+        let scenario = Scenario::parse(&text).unwrap_or_else(|e| panic!("{e}"));
+        scenario.plan(&mut |_| unreachable!()).map(|plan| plan.config.transport.congestion)
+    };
+    assert_eq!(with(""), Ok(CongestionControl::Fixed));
+    assert_eq!(with("congestion = \"halving\""), Ok(CongestionControl::Halving));
+    let dcqcn = DcqcnConfig { g: 0.5, rate_additive: 5e9, ..DcqcnConfig::default() };
+    let keys = "g = 0.5\nrate-additive = \"5G\"";
+    let given = with(&format!("congestion = \"dcqcn\"\n[transport.dcqcn]\n{keys}"));
+    assert_eq!(given, Ok(CongestionControl::Dcqcn(dcqcn)));
+    let timely = TimelyConfig { segment: 1024, ..TimelyConfig::default() };
+    let given = with("congestion = \"timely\"\n[transport.timely]\nsegment = \"1KiB\"");
+    assert_eq!(given, Ok(CongestionControl::Timely(timely)));
+    for (more, why) in [
+        ("congestion = \"vegas\"", "not one of fixed, halving, dcqcn, timely, tcp"),
+        ("[transport.tcp]", "goes with congestion = \"tcp\""),
+        ("congestion = \"dcqcn\"\n[transport.dcqcn]\ng = 2.0", "transport.dcqcn.g: 2 is not above 0"),
+        ("congestion = \"dcqcn\"\n[transport.dcqcn]\nrate-min = \"0G\"", "rate-min: is zero"),
+        ("congestion = \"timely\"\n[transport.timely]\nt-low = \"1ms\"", "above t-high"),
+        ("congestion = \"tcp\"\n[transport.tcp]\ninitial = 0", "at least 1 packet"),
+    ] {
+        let error = with(more).unwrap_err().to_string();
+        assert!(error.contains(why), "{error}");
+    }
+}
+
 /// The scheme, the limit and the headers' size each leave their mark on a run with loss.
 #[test]
 fn irn_recovers_selectively_and_its_headers_take_time() {

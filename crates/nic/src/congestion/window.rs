@@ -25,6 +25,20 @@ impl Window {
         self.now
     }
 
+    /// To another size.
+    pub fn set(&mut self, packets: u32) {
+        *self = Window { now: packets, acked: 0 };
+    }
+
+    /// One packet more for each window acknowledged.
+    pub fn grow_by_one_a_window(&mut self, count: u32, ceiling: u32) {
+        self.acked += count;
+        if self.acked >= self.now {
+            self.acked -= self.now;
+            self.now = (self.now + 1).min(ceiling);
+        }
+    }
+
     /// `count` packets were acknowledged.
     #[inline]
     pub fn on_ack(&mut self, count: u32, ceiling: u32) {

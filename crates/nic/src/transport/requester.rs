@@ -12,6 +12,7 @@
 //! ```
 
 use crate::attr::QpType;
+use crate::congestion;
 use crate::event::Event;
 use crate::memory::AccessFault;
 use crate::nic::TxFrame;
@@ -204,6 +205,9 @@ fn packet(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame, entry: 
     if qp.is_reliable() && psn.since(qp.requester.una) >= limit as i32 {
         return SendStep::Idle;
     }
+    if !congestion::may_send(qp, now) {
+        return SendStep::Idle;
+    }
     let Some(wqe) = load(qp, sh, now, entry) else { return SendStep::Idle };
     let end = match build(qp, sh, &wqe, entry, index, out) {
         Ok(end) => end,
@@ -212,7 +216,8 @@ fn packet(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame, entry: 
         }
     };
     let after = entry.psn.add(end);
-    if psn.is_before(qp.requester.sent) {
+    let new = !psn.is_before(qp.requester.sent);
+    if !new {
         sh.counters.retransmitted_packets += 1;
     }
     if qp.requester.sent.is_before(after) {
@@ -222,6 +227,8 @@ fn packet(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame, entry: 
         irn::requester::dress(qp, &wqe, qp.requester.cursor, index, &mut out.packet);
         irn::requester::on_sent(qp, sh, now, &mut out.packet.bth, end == entry.packets);
     }
+    let sent = if new { congestion::Sent::New } else { congestion::Sent::Again };
+    congestion::on_sent(qp, sh, &mut out.packet, sent, now);
     advance(qp, entry, end);
     if qp.is_reliable() {
         if qp.deadline == Instant::NEVER && qp.rto > adverb_wire::Duration::ZERO {

@@ -20,6 +20,8 @@ pub struct Faults {
     pub corrupt: f64,
     /// Held back for longer than any retransmission timeout.
     pub late: f64,
+    /// An ECN-capable frame is marked.
+    pub mark: f64,
 }
 
 /// Registered memory of one node. The NIC reads and writes it through its address, so it is a cell.
@@ -270,6 +272,10 @@ impl World {
         if lost || self.drop_if.as_mut().is_some_and(|d| d(from, &packet)) {
             self.lost += 1;
             return;
+        }
+        let mut packet = packet;
+        if f.mark > 0.0 && packet.flow.traffic_class & 3 != 0 && self.rng.f64() < f.mark {
+            packet.flow.traffic_class |= 3;
         }
         let copies = 1 + (self.rng.f64() < f.duplicate) as usize;
         for _ in 0..copies {

@@ -12,8 +12,8 @@ use crate::switch::{Balance, Discipline, SwitchConfig};
 use crate::topology::{Cable, CableKind, Node, Topology};
 use crate::trace::seed_of;
 use crate::units::{parse_bytes, parse_rate, parse_time};
+use adverb_nic::Mtu;
 use adverb_nic::irn::{IrnConfig, Scheme, WINDOW as IRN_WINDOW};
-use adverb_nic::{CongestionControl, Mtu};
 use adverb_wire::Duration;
 
 /// A time in ps, if it is given.
@@ -176,14 +176,7 @@ impl Scenario {
         if out.retries > 7 {
             return Err(Error::new("transport.retries", "is above 7"));
         }
-        out.congestion = match t.congestion.as_deref().unwrap_or("fixed") {
-            "fixed" => CongestionControl::Fixed,
-            "halving" => CongestionControl::Halving,
-            other => {
-                let why = format!("`{other}` is not one of fixed, halving");
-                return Err(Error::new("transport.congestion", why));
-            }
-        };
+        out.congestion = t.congestion()?;
         out.irn = match t.recovery.as_deref().unwrap_or("go-back-n") {
             "irn" => Some(self.irn()?),
             "go-back-n" if t.irn.is_some() => {

@@ -171,8 +171,14 @@ pub struct TransportTable {
     /// Retries do not run out; otherwise a flow whose retries do fails.
     #[serde(default)]
     pub retry_forever: bool,
-    /// `fixed` (the default) or `halving`.
+    /// `fixed` (the default), `halving`, `dcqcn`, `timely` or `tcp`.
     pub congestion: Option<String>,
+    /// DCQCN's parameters; the paper's if absent.
+    pub dcqcn: Option<DcqcnTable>,
+    /// TIMELY's parameters; the paper's if absent.
+    pub timely: Option<TimelyTable>,
+    /// The parameters of TCP's window.
+    pub tcp: Option<TcpTable>,
     /// Packets may be marked by ECN.
     #[serde(default)]
     pub ecn: bool,
@@ -182,6 +188,62 @@ pub struct TransportTable {
     pub recovery: Option<String>,
     /// IRN's parameters; the paper's if absent.
     pub irn: Option<IrnTable>,
+}
+
+/// `[transport.dcqcn]`: what is absent is as in the paper ([`adverb_nic::DcqcnConfig`]).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct DcqcnTable {
+    /// Weight of the newest notification in alpha.
+    pub g: Option<f64>,
+    /// Additive step.
+    pub rate_additive: Option<String>,
+    /// Hyper step.
+    pub rate_hyper: Option<String>,
+    /// Floor.
+    pub rate_min: Option<String>,
+    /// Alpha decays when no notification came for this long.
+    pub alpha_interval: Option<String>,
+    /// Timer of rate increase.
+    pub increase_interval: Option<String>,
+    /// Byte counter of rate increase.
+    pub increase_bytes: Option<String>,
+    /// Cycles of fast recovery.
+    pub fast_recovery: Option<u32>,
+    /// Least time between notifications of a queue pair.
+    pub cnp_interval: Option<String>,
+}
+
+/// `[transport.timely]`: what is absent is as in the paper ([`adverb_nic::TimelyConfig`]).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct TimelyTable {
+    /// Weight of the newest difference.
+    pub ewma: Option<f64>,
+    /// Multiplicative decrease.
+    pub beta: Option<f64>,
+    /// Below this round-trip time the rate only rises.
+    pub t_low: Option<String>,
+    /// Above this it only falls.
+    pub t_high: Option<String>,
+    /// What a gradient is measured against.
+    pub min_rtt: Option<String>,
+    /// Additive step.
+    pub delta: Option<String>,
+    /// Samples without a rise after which steps are five times as large.
+    pub hai_after: Option<u32>,
+    /// Bytes of a segment, whose completion is a sample.
+    pub segment: Option<String>,
+    /// Floor.
+    pub rate_min: Option<String>,
+}
+
+/// `[transport.tcp]`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct TcpTable {
+    /// Initial window, packets; 4 if absent.
+    pub initial: Option<u32>,
 }
 
 /// `[transport.irn]`: what is absent is as in the paper's default scenario ([`adverb_nic::IrnConfig::paper`]).

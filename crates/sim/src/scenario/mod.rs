@@ -23,6 +23,7 @@
 //! ```
 
 mod build;
+mod control;
 mod format;
 mod place;
 mod traffic;

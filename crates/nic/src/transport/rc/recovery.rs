@@ -140,7 +140,7 @@ fn acknowledge_before(qp: &mut Qp, sh: &mut Shared, now: Instant, end: Psn) -> b
 #[inline]
 fn progressed(qp: &mut Qp, sh: &mut Shared, now: Instant, before: Psn) {
     if qp.requester.una != before {
-        congestion::on_ack(qp, sh, qp.requester.una.since(before) as u32);
+        congestion::on_ack(qp, sh, qp.requester.una.since(before) as u32, now);
         let r = &mut qp.requester;
         r.retries = qp.attr.retry_cnt;
         r.rnr_retries = qp.attr.rnr_retry;
@@ -170,7 +170,7 @@ fn lost_answer(qp: &mut Qp, sh: &mut Shared) {
     }
     sh.counters.implied_naks += 1;
     qp.requester.implied_nak_at = Some(qp.requester.una);
-    congestion::on_loss(qp, sh);
+    congestion::on_loss(qp, sh, false);
     qp.requester.go_back();
 }
 
@@ -192,7 +192,7 @@ fn retry(
         qp.requester.retries -= 1;
     }
     qp.requester.rnr_wait = false;
-    congestion::on_loss(qp, sh);
+    congestion::on_loss(qp, sh, timer.is_some());
     qp.requester.go_back();
     restart_timer(qp, now);
 }

@@ -4,6 +4,7 @@
 //! What it owes the peer is of two kinds: a row of answers (READ responses, atomics), and at most one
 //! acknowledgement, the latest, which stands for all before it. They leave in PSN order.
 
+use crate::congestion;
 use crate::event::Event;
 use crate::ids::{PdId, SrqId};
 use crate::memory::{Access, AccessFault, Payload, RemoteRight, Span, dma};
@@ -61,6 +62,8 @@ pub(crate) struct Responder {
     /// A NAK for the gap at `expected` has been sent.
     nak_sent: bool,
     depth: u8,
+    /// READ responses wait for the queue pair's rate; a timer lets them go on.
+    pub held_back: bool,
     acknowledge: Option<(Psn, Syndrome)>,
     answers: VecDeque<Answer>,
     /// Results of the latest atomics, for duplicates.
@@ -86,7 +89,7 @@ impl Responder {
     /// Something is waiting to be sent.
     #[inline]
     pub fn has_output(&self) -> bool {
-        self.acknowledge.is_some() || !self.answers.is_empty()
+        (self.acknowledge.is_some() || !self.answers.is_empty()) && !self.held_back
     }
 
     /// One packet further (UC).
@@ -412,6 +415,10 @@ pub(crate) fn next_packet(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut 
             out.packet.atomic_original = original;
             true
         }
+        Some(Answer::Read { .. }) if !congestion::may_send(qp, now) => {
+            qp.responder.held_back = true;
+            false
+        }
         Some(Answer::Read { .. }) => read_response(qp, sh, now, out),
         None => false,
     }
@@ -465,6 +472,7 @@ fn read_response(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame) 
         out.packet.aeth = Aeth { syndrome: Syndrome::default(), msn };
     }
     out.packet.payload_len = part;
+    congestion::on_sent(qp, sh, &mut out.packet, congestion::Sent::Answer, now);
     true
 }
 

@@ -5,6 +5,7 @@ use super::responder::{Answer, What};
 use super::sender::Sender;
 use super::tx_free::{Free, tx_free};
 use crate::attr::QpState;
+use crate::congestion;
 use crate::event::Event;
 use crate::memory::{AccessFault, RemoteRight};
 use crate::nic::TxFrame;
@@ -23,6 +24,14 @@ pub(super) fn next_answer(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut 
         nak(qp, sh, out, psn, syndrome);
         return true;
     }
+    if !congestion::may_send(qp, now) {
+        if let Some(irn) = qp.irn.as_deref_mut() {
+            irn.held_back = true;
+        }
+        return false;
+    }
+    let Some(irn) = qp.irn.as_deref_mut() else { return false };
+    let r = &mut irn.responses;
     let next =
         if r.last_words && r.unsent > 0 { Free::New } else { tx_free(&mut r.tx, r.limit, r.unsent > 0, now) };
     let psn = match next {
@@ -43,6 +52,7 @@ pub(super) fn next_answer(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut 
     if next != Free::New {
         out.packet.bth.ack_req = true;
         sh.counters.retransmitted_packets += 1;
+        congestion::on_sent(qp, sh, &mut out.packet, congestion::Sent::Answer, now);
         return true;
     }
     r.unsent -= 1;
@@ -50,6 +60,7 @@ pub(super) fn next_answer(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut 
     if r.last_words {
         // Nobody will acknowledge it.
         r.tx = Sender::new(psn.next());
+        congestion::on_sent(qp, sh, &mut out.packet, congestion::Sent::Answer, now);
         return true;
     }
     r.tx.on_sent(&sh.irn, qp.rto, now);
@@ -60,6 +71,7 @@ pub(super) fn next_answer(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut 
         r.unasked = 0;
         out.packet.bth.ack_req = true;
     }
+    congestion::on_sent(qp, sh, &mut out.packet, congestion::Sent::Answer, now);
     true
 }
 

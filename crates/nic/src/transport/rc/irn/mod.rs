@@ -76,6 +76,8 @@ pub(crate) struct Irn {
     pub receiving: bool,
     /// Something has happened since there was last nothing to send.
     stirred: bool,
+    /// Answers wait for the queue pair's rate; a timer lets them go on.
+    held_back: bool,
     /// The earliest timer other than the queue pair's own.
     pub at: Instant,
     hello: Hello,
@@ -89,6 +91,7 @@ impl Irn {
         Irn {
             receiving: false,
             stirred: false,
+            held_back: false,
             at: Instant::NEVER,
             hello: Hello::default(),
             requests: Requests::new(blocks),
@@ -117,7 +120,8 @@ impl Irn {
 
     #[inline(never)]
     fn owes(&mut self) -> bool {
-        self.stirred = self.responses.has_output() || self.requests.rx.owes() || self.hello.is_due();
+        self.stirred =
+            self.responses.has_output(self.held_back) || self.requests.rx.owes() || self.hello.is_due();
         self.stirred
     }
 
@@ -260,6 +264,14 @@ pub(crate) fn on_timer(qp: &mut Qp, sh: &mut Shared, now: Instant) {
         irn.responses.on_timer(sh, qp.rto, now);
     }
     irn.stir();
+}
+
+/// The rate lets answers go on.
+pub(crate) fn end_wait(qp: &mut Qp) {
+    if let Some(irn) = qp.irn.as_deref_mut() {
+        irn.held_back = false;
+        irn.stir();
+    }
 }
 
 /// Takes in a packet, if it is IRN's business: one of its service, or one of RC's from before the change.

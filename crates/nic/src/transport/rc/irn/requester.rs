@@ -8,6 +8,7 @@ use super::config::Scheme;
 use super::timeout::{length, timeout};
 use super::tx_free::{Free, tx_free};
 use super::{Acked, Arrival, Expiry, Receiver, Sender, WINDOW, ack_interval, receive_ack, receive_data};
+use crate::congestion;
 use crate::explain::{PacketCause, TimerCause};
 use crate::memory::Payload;
 use crate::nic::TxFrame;
@@ -107,12 +108,16 @@ impl Requests {
 /// Packets that may be in flight.
 #[inline]
 pub(crate) fn limit(qp: &Qp, sh: &Shared) -> u32 {
-    qp.irn.as_ref().map_or(0, |irn| sh.irn.limit(irn.hello.peer_window()))
+    let limit = qp.irn.as_ref().map_or(0, |irn| sh.irn.limit(irn.hello.peer_window()));
+    if qp.control.is_some() { limit.min(qp.requester.window.packets()) } else { limit }
 }
 
 /// Before the requester looks for something new: goes over to IRN when both sides know it and nothing is in flight (new
 /// WQEs wait for that), and sends again what was lost.
 pub(super) fn before(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame) -> Option<SendStep> {
+    if qp.irn_active && !congestion::may_send(qp, now) {
+        return Some(SendStep::Idle);
+    }
     let irn = qp.irn.as_deref_mut()?;
     if qp.irn_active {
         let limit = sh.irn.limit(irn.hello.peer_window());
@@ -160,6 +165,7 @@ fn resend(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame, psn: Ps
     // What came of it must be known soon, whatever its place in the message.
     out.packet.bth.ack_req = true;
     sh.counters.retransmitted_packets += 1;
+    congestion::on_sent(qp, sh, &mut out.packet, congestion::Sent::Again, now);
     Some(SendStep::Packet)
 }
 
@@ -274,6 +280,7 @@ fn on_acknowledge(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet) {
         }
     };
     *counter += 1;
+    let knew = r.tx.is_recovering();
     if receive_ack(&mut r.tx, &sh.irn, psn, super::nack(packet), qp.rto, now) == Acked::Ghost {
         sh.counters.drop_ghost_ack += 1;
         return;
@@ -284,7 +291,11 @@ fn on_acknowledge(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet) {
         }
         _ => {}
     }
+    let lost = !knew && r.tx.is_recovering();
     acknowledged(qp, sh, now);
+    if lost && qp.control.is_some() {
+        congestion::on_loss(qp, sh, false);
+    }
     if let Syndrome::RnrNak { timer } = syndrome {
         on_rnr_nak(qp, sh, now, packet, timer);
     }
@@ -318,9 +329,13 @@ fn acknowledged(qp: &mut Qp, sh: &mut Shared, now: Instant) {
     let Some(irn) = qp.irn.as_deref_mut() else { return };
     let una = irn.requests.tx.una;
     if una != qp.requester.una {
+        let count = una.since(qp.requester.una) as u32;
         qp.requester.una = una;
         if irn.requests.last_ordered.is_some_and(|psn| psn.is_before(una)) {
             irn.requests.last_ordered = None;
+        }
+        if qp.control.is_some() {
+            congestion::on_ack(qp, sh, count, now);
         }
         progressed(qp, now);
     }
@@ -556,6 +571,10 @@ pub(crate) fn on_timeout(qp: &mut Qp, sh: &mut Shared, now: Instant) {
         }
     }
     sh.counters.timeouts += 1;
+    if qp.control.is_some() {
+        congestion::on_loss(qp, sh, true);
+    }
+    let Some(irn) = qp.irn.as_deref_mut() else { return };
     let r = &mut irn.requests;
     let silent = now.since(r.moved);
     let una = r.tx.una;

@@ -117,8 +117,8 @@ impl Responses {
     }
 
     #[inline]
-    pub fn has_output(&mut self) -> bool {
-        self.rx.owes() || self.nak.is_some() || self.has_answer()
+    pub fn has_output(&mut self, held_back: bool) -> bool {
+        self.rx.owes() || (!held_back && (self.nak.is_some() || self.has_answer()))
     }
 
     /// Whether an answer can be sent now.

@@ -1,0 +1,61 @@
+//! The notification point: who receives packets that switches have marked tells their sender, at most once in an interval for a
+//! queue pair (IBTA A17.9; DCQCN 3.1).
+
+use crate::ids::QpId;
+use crate::memory::{QueueMemory, Span};
+use adverb_wire::{CNP_PAYLOAD, Duration, Instant};
+use std::collections::VecDeque;
+
+/// Notifications of a NIC. Queue pairs carry nothing for it.
+#[derive(Default)]
+pub(crate) struct Notifier {
+    /// Queue pairs whose peers are to be told; each at most once.
+    due: VecDeque<QpId>,
+    /// When each queue pair's peer was last told, by index; as long as the last index that was marked.
+    told: Vec<Instant>,
+    /// What notifications carry: zeros.
+    payload: Option<QueueMemory>,
+}
+
+impl Notifier {
+    /// Whether somebody is to be told.
+    #[inline]
+    pub fn is_due(&self) -> bool {
+        !self.due.is_empty()
+    }
+
+    /// A marked packet came for the queue pair.
+    pub fn on_marked(&mut self, id: QpId, interval: Duration, now: Instant) {
+        let index = id.index as usize;
+        if self.told.len() <= index {
+            // The index is below `limits::MAX_QP`.
+            self.told.resize(index + 1, Instant::NEVER);
+        }
+        let told = &mut self.told[index];
+        if *told == Instant::NEVER || now.since(*told) >= interval {
+            *told = now;
+            self.due.push_back(id);
+        }
+    }
+
+    /// Whose turn it is.
+    pub fn next(&mut self) -> Option<QpId> {
+        self.due.pop_front()
+    }
+
+    /// A queue pair begins anew, or goes away.
+    pub fn forget(&mut self, id: QpId) {
+        self.due.retain(|due| *due != id);
+        if let Some(told) = self.told.get_mut(id.index as usize) {
+            *told = Instant::NEVER;
+        }
+    }
+
+    /// The bytes of a notification; `None` when the host has no memory for them.
+    pub fn payload(&mut self) -> Option<Span> {
+        if self.payload.is_none() {
+            self.payload = QueueMemory::new(CNP_PAYLOAD.len()).ok();
+        }
+        self.payload.as_ref().map(|memory| memory.span(0, CNP_PAYLOAD.len()))
+    }
+}
