@@ -123,7 +123,8 @@ impl Sim {
         if ends && self.oracle.is_none() {
             self.on_message_end(h, qp);
         }
-        self.after_nic(h, operation == Operation::Acknowledge || operation.is_response());
+        let completes = operation == Operation::Acknowledge || operation.is_response() || operation.is_send();
+        self.after_nic(h, completes);
     }
 
     /// After the NIC was called: its completions, its frames, its timer.

@@ -1,13 +1,25 @@
-//! Flows: each is one RDMA WRITE on a queue pair of its own, from its start until the receiver has all
-//! bytes and until the sender knows.
+//! Flows: each is one message on a queue pair of its own, a WRITE, a SEND or a READ, from its start until the
+//! receiver of its bytes has all of them and until the requester knows.
 
 use crate::host::{NO_FLOW, Peer, RECEIVER};
 use crate::sim::{SOURCE_FLOWS, Sim};
 use crate::workload::Workload;
-use adverb_nic::{Completion, Error, SendData, SendFlags, SendOp, SendWr, Sge, Status};
+use adverb_nic::{Completion, Error, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, Status};
 use adverb_wire::{Instant, Psn, QpNumber};
 use core::cmp::Reverse;
 use std::collections::BinaryHeap;
+
+/// How a flow's bytes are moved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Op {
+    /// The source writes.
+    #[default]
+    Write,
+    /// The source sends, and the destination has posted a receive.
+    Send,
+    /// The destination reads.
+    Read,
+}
 
 /// What a flow is to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,6 +34,15 @@ pub struct FlowSpec {
     pub bytes: u32,
     /// A word for the workload: which group or client it belongs to.
     pub tag: u32,
+    /// How its bytes are moved.
+    pub op: Op,
+}
+
+impl FlowSpec {
+    /// The host that posts the request, and the other one.
+    fn ends(&self) -> (u32, u32) {
+        if self.op == Op::Read { (self.dst, self.src) } else { (self.src, self.dst) }
+    }
 }
 
 /// A flow and how it went.
@@ -31,21 +52,21 @@ pub struct Flow {
     pub spec: FlowSpec,
     /// When the receiver had all bytes, in ps; `u64::MAX` before.
     pub received: u64,
-    /// When the sender had its completion, in ps; `u64::MAX` before.
+    /// When the requester had its completion, in ps; `u64::MAX` before.
     pub completed: u64,
     /// It ended in an error instead.
     pub failed: bool,
 }
 
-const _: () = assert!(core::mem::size_of::<Flow>() <= 48);
+const _: () = assert!(core::mem::size_of::<Flow>() <= 56);
 
 /// The queue pairs of a flow under way.
 #[derive(Clone, Copy, Debug)]
 struct Active {
     flow: u32,
-    src_qp: adverb_nic::QpId,
-    dst_qp: adverb_nic::QpId,
-    /// What the receiver expects when it has all bytes.
+    requester: adverb_nic::QpId,
+    responder: adverb_nic::QpId,
+    /// What the responder of a WRITE or a SEND expects when it has all bytes.
     end: Psn,
 }
 
@@ -133,19 +154,20 @@ impl Sim {
 
     fn start_flow(&mut self, number: u32) -> Result<(), Error> {
         let spec = self.flows.list[number as usize].spec;
+        let (near, far) = spec.ends();
         let (now, t) = (Instant::from_ps(self.now), self.config.transport);
-        let src_qp = self.hosts[spec.src as usize].take_qp(self.now)?;
-        let dst_qp = self.hosts[spec.dst as usize].take_qp(self.now)?;
-        let qpn_src = self.hosts[spec.src as usize].nic.qp_number(src_qp)?;
-        let qpn_dst = self.hosts[spec.dst as usize].nic.qp_number(dst_qp)?;
-        let psn_src = self.hosts[spec.src as usize].first_psn();
-        let psn_dst = self.hosts[spec.dst as usize].first_psn();
-        let peer =
-            |host, qpn: QpNumber, rq_psn: Psn, sq_psn: Psn| Peer { host, qpn, rq_psn, sq_psn, depth: 0 };
-        self.hosts[spec.src as usize].connect(now, src_qp, &peer(spec.dst, qpn_dst, psn_dst, psn_src), &t)?;
-        self.hosts[spec.dst as usize].connect(now, dst_qp, &peer(spec.src, qpn_src, psn_src, psn_dst), &t)?;
+        let requester = self.hosts[near as usize].take_qp(self.now, false)?;
+        let responder = self.hosts[far as usize].take_qp(self.now, spec.op == Op::Send)?;
+        let qpn_near = self.hosts[near as usize].nic.qp_number(requester)?;
+        let qpn_far = self.hosts[far as usize].nic.qp_number(responder)?;
+        let psn_near = self.hosts[near as usize].first_psn();
+        let psn_far = self.hosts[far as usize].first_psn();
+        let depth = u8::from(spec.op == Op::Read);
+        let peer = |host, qpn: QpNumber, rq_psn: Psn, sq_psn: Psn| Peer { host, qpn, rq_psn, sq_psn, depth };
+        self.hosts[near as usize].connect(now, requester, &peer(far, qpn_far, psn_far, psn_near), &t)?;
+        self.hosts[far as usize].connect(now, responder, &peer(near, qpn_near, psn_near, psn_far), &t)?;
         let packets = spec.bytes.div_ceil(t.mtu.bytes()).max(1);
-        let active = Active { flow: number, src_qp, dst_qp, end: psn_src.add(packets) };
+        let active = Active { flow: number, requester, responder, end: psn_near.add(packets) };
         let place = match self.flows.free.pop() {
             Some(place) => {
                 self.flows.active[place as usize] = active;
@@ -158,23 +180,38 @@ impl Sim {
         };
         self.flows.running += 1;
         self.flows.running_max = self.flows.running_max.max(self.flows.running);
-        self.hosts[spec.src as usize].flow_of_qp[(qpn_src.get() & 0xffff) as usize] = place;
-        self.hosts[spec.dst as usize].flow_of_qp[(qpn_dst.get() & 0xffff) as usize] = place | RECEIVER;
-        let addr = self.region_addr();
-        let rkey = self.hosts[spec.dst as usize].region.map(|r| r.rkey).unwrap_or_default();
-        let host = &mut self.hosts[spec.src as usize];
-        let lkey = host.region.map(|r| r.lkey).unwrap_or_default();
+        self.hosts[near as usize].flow_of_qp[(qpn_near.get() & 0xffff) as usize] = place;
+        self.hosts[far as usize].flow_of_qp[(qpn_far.get() & 0xffff) as usize] = place | RECEIVER;
+        self.post_flow(number, spec, &active)?;
+        self.after_nic(near, false);
+        Ok(())
+    }
+
+    /// Posts a flow's request, and the receive that it takes.
+    fn post_flow(&mut self, number: u32, spec: FlowSpec, active: &Active) -> Result<(), Error> {
+        let (near, far) = spec.ends();
+        let (now, addr) = (Instant::from_ps(self.now), self.region_addr());
+        let far_host = &mut self.hosts[far as usize];
+        let far_region = far_host.region.ok_or(Error::NoSuchObject)?;
+        if spec.op == Op::Send {
+            let sge = Sge { addr, len: spec.bytes, lkey: far_region.lkey };
+            far_host.nic.post_recv(now, active.responder, &RecvWr { wr_id: 0, sges: &[sge] })?;
+        }
+        let host = &mut self.hosts[near as usize];
+        let lkey = host.region.ok_or(Error::NoSuchObject)?.lkey;
         let wr = SendWr {
             wr_id: u64::from(number),
-            op: SendOp::Write(addr, rkey),
+            op: match spec.op {
+                Op::Write => SendOp::Write(addr, far_region.rkey),
+                Op::Send => SendOp::Send,
+                Op::Read => SendOp::Read(addr, far_region.rkey),
+            },
             flags: SendFlags { signaled: true, ..SendFlags::default() },
             data: SendData::Sges(&[Sge { addr, len: spec.bytes, lkey }]),
             ud: None,
             xrc_srqn: 0,
         };
-        host.nic.post_send(now, src_qp, &wr)?;
-        self.after_nic(spec.src, false);
-        Ok(())
+        host.nic.post_send(now, active.requester, &wr)
     }
 
     /// A packet that may have been the last one missing of a message was given to a NIC: whether the
@@ -190,7 +227,7 @@ impl Sim {
         if flow.received != u64::MAX {
             return;
         }
-        if host.nic.expected_psn(active.dst_qp) == Ok(active.end) {
+        if host.nic.expected_psn(active.responder) == Ok(active.end) {
             flow.received = self.now;
         }
     }
@@ -205,14 +242,18 @@ impl Sim {
         let flow = &mut self.flows.list[active.flow as usize];
         flow.completed = self.now;
         flow.failed = completion.status != Status::Success;
+        if flow.spec.op == Op::Read && !flow.failed {
+            flow.received = self.now;
+        }
         let done = *flow;
         self.flows.ended += 1;
         self.flows.running -= 1;
         self.flows.free.push(place);
         let (now, spec) = (self.now, done.spec);
         // A queue pair that cannot be given back is not used again; nothing else depends on it.
-        let _ = self.hosts[spec.src as usize].give_qp(now, active.src_qp);
-        let _ = self.hosts[spec.dst as usize].give_qp(now, active.dst_qp);
+        let (near, far) = spec.ends();
+        let _ = self.hosts[near as usize].give_qp(now, active.requester, false);
+        let _ = self.hosts[far as usize].give_qp(now, active.responder, spec.op == Op::Send);
         if let Some(next) = self.flows.workload.next(&done) {
             self.add_flows([next]);
         }

@@ -88,8 +88,8 @@ pub struct Host {
     pub region: Option<MrInfo>,
     /// By queue pair index: the flow that uses it, with [`RECEIVER`] set at the receiving end.
     pub flow_of_qp: Vec<u32>,
-    /// Queue pairs without a flow, and since when; longest first.
-    idle: VecDeque<(u64, QpId)>,
+    /// Queue pairs without a flow, and since when; longest first. The second row is of those that can receive SENDs.
+    idle: [VecDeque<(u64, QpId)>; 2],
     /// Its cost model, when it is not neutral.
     pub unit: Option<Box<Unit>>,
     rng: fastrand::Rng,
@@ -142,7 +142,7 @@ impl Host {
             gid,
             region: None,
             flow_of_qp: Vec::new(),
-            idle: VecDeque::new(),
+            idle: Default::default(),
             unit: None,
             rng: fastrand::Rng::with_seed(crate::trace::mix(seed)),
         })
@@ -163,15 +163,23 @@ impl Host {
         Ok(())
     }
 
-    /// A queue pair for a flow: one that has rested, or a new one.
-    pub fn take_qp(&mut self, now: u64) -> Result<QpId, Error> {
-        if let Some(&(since, qp)) = self.idle.front()
+    /// A queue pair for a flow, which may have to receive a SEND: one that has rested, or a new one.
+    pub fn take_qp(&mut self, now: u64, receives: bool) -> Result<QpId, Error> {
+        let idle = &mut self.idle[usize::from(receives)];
+        if let Some(&(since, qp)) = idle.front()
             && now.saturating_sub(since) >= QP_REST.as_ps()
         {
-            self.idle.pop_front();
+            idle.pop_front();
             return Ok(qp);
         }
-        let caps = QpCaps { max_send_wr: 1, max_send_sge: 1, ..QpCaps::default() };
+        let receives = u32::from(receives);
+        let caps = QpCaps {
+            max_send_wr: 1,
+            max_send_sge: 1,
+            max_recv_wr: receives,
+            max_recv_sge: receives,
+            ..QpCaps::default()
+        };
         let init = QpInit {
             qp_type: QpType::Rc,
             pd: Some(self.pd),
@@ -191,10 +199,10 @@ impl Host {
     }
 
     /// The queue pair's flow is done.
-    pub fn give_qp(&mut self, now: u64, qp: QpId) -> Result<(), Error> {
+    pub fn give_qp(&mut self, now: u64, qp: QpId, receives: bool) -> Result<(), Error> {
         let index = (self.nic.qp_number(qp)?.get() & 0xffff) as usize;
         self.flow_of_qp[index] = NO_FLOW;
-        self.idle.push_back((now, qp));
+        self.idle[usize::from(receives)].push_back((now, qp));
         Ok(())
     }
 

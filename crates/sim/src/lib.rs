@@ -39,7 +39,7 @@ pub mod units;
 pub mod workload;
 
 pub use error::Error;
-pub use flows::{Flow, FlowSpec};
+pub use flows::{Flow, FlowSpec, Op};
 pub use host::Transport;
 pub use record::{Report, Stats, Summary};
 pub use scenario::{Plan, Scenario, ScenarioFile};

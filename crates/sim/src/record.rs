@@ -1,6 +1,6 @@
 //! What a run says of itself: counts, samples of queues, and a record of every flow.
 
-use crate::flows::Flow;
+use crate::flows::{Flow, Op};
 use crate::link::{FRAME_MIN, FRAMING};
 use crate::sim::{SOURCE_SAMPLE, Sim};
 use crate::statistics::percentile;
@@ -159,11 +159,17 @@ impl Sim {
         let spec = flow.spec;
         let mtu = self.config.transport.mtu.bytes();
         let packets = u64::from(spec.bytes.div_ceil(mtu).max(1));
-        // IPv4, UDP, BTH and ICRC; RETH on the first packet; bytes to a multiple of four on the last.
+        // IPv4, UDP, BTH and ICRC; bytes to a multiple of four on the last. A WRITE's first packet has a RETH, a
+        // READ's first response and its last an AETH.
         let headers = 20 + 8 + 12 + 4 + FRAMING;
+        let (first, all) = match spec.op {
+            Op::Write => (16, 16),
+            Op::Send => (0, 0),
+            Op::Read => (4, if packets > 1 { 8 } else { 4 }),
+        };
         let padded = u64::from(spec.bytes.next_multiple_of(4));
-        let wire = padded + packets * u64::from(headers) + 16;
-        let largest = (spec.bytes.next_multiple_of(4).min(mtu) + headers + 16).max(FRAME_MIN);
+        let wire = padded + packets * u64::from(headers) + all;
+        let largest = (spec.bytes.next_multiple_of(4).min(mtu) + headers + first).max(FRAME_MIN);
         let (mut delays, mut sum, mut slowest) = (0, 0, 0);
         for l in self.routes.path(&self.config.topology, spec.src, spec.dst, 0) {
             let link = &self.links[l as usize];
@@ -172,7 +178,14 @@ impl Sim {
             slowest = slowest.max(link.serialization(1_000_000));
         }
         let rest = u128::from(wire.saturating_sub(u64::from(largest))) * u128::from(slowest) / 1_000_000;
-        delays + sum + rest as u64
+        let mut asking = 0;
+        if spec.op == Op::Read {
+            for l in self.routes.path(&self.config.topology, spec.dst, spec.src, 0) {
+                let link = &self.links[l as usize];
+                asking += link.delay + link.serialization(headers + 16);
+            }
+        }
+        asking + delays + sum + rest as u64
     }
 
     /// Averages and tails over the flows that `pick` chooses.

@@ -9,7 +9,9 @@ use adverb_sim::switch::pfc::Pfc;
 use adverb_sim::topology::{Cable, Node};
 use adverb_sim::workload::pattern::{all_to_all, incast, permutation};
 use adverb_sim::workload::{Closed, Workload};
-use adverb_sim::{Balance, CableKind, Config, Discipline, FlowSpec, Sim, SwitchConfig, Topology, Transport};
+use adverb_sim::{
+    Balance, CableKind, Config, Discipline, FlowSpec, Op, Sim, SwitchConfig, Topology, Transport,
+};
 use adverb_wire::Duration;
 use std::sync::{Arc, Mutex};
 
@@ -21,7 +23,7 @@ fn config(topology: Topology) -> Config {
 }
 
 fn flow(src: u32, dst: u32, bytes: u32) -> FlowSpec {
-    FlowSpec { start: 0, src, dst, bytes, tag: 0 }
+    FlowSpec { start: 0, src, dst, bytes, tag: 0, op: Op::Write }
 }
 
 fn pfc(xoff: u32, xon: u32) -> [Option<Pfc>; 8] {
@@ -313,6 +315,34 @@ fn hardware_costs_take_their_time_and_neutral_ones_none() {
     let misses = Profile { cache_entries: 1, miss_ps: 400_000, ..Profile::default() };
     // Once at either end; at the receiver the last packet has come meanwhile, 88.48 + 82.72 ns later.
     assert_eq!(received(misses).0, none.0 + 2 * 400_000 - 171_200);
+}
+
+/// Alone in the network, each operation takes its ideal time; a READ that of its request besides.
+#[test]
+fn operations_take_their_ideal_time() {
+    for bytes in [1, 1000, 1024, 50_001, 1_000_000] {
+        let times = [Op::Write, Op::Send, Op::Read].map(|op| {
+            let mut sim = Sim::new(config(Topology::leaf_spine(2, 1, 2, CABLE, CABLE))).unwrap();
+            sim.add_flows([
+                FlowSpec { op, ..flow(0, 3, bytes) },
+                FlowSpec { op, start: 9_000_000_000, ..flow(0, 3, bytes) },
+            ]);
+            finish(&mut sim);
+            let [one, two] = [0, 1].map(|n| sim.flows()[n]);
+            assert!(!one.failed && !two.failed, "{op:?} of {bytes}");
+            assert_eq!(
+                one.received - one.spec.start,
+                two.received - two.spec.start,
+                "a queue pair used again"
+            );
+            let took = one.received - one.spec.start;
+            let (ideal, packet) = (sim.ideal_ps(&one), 4 * u64::from(PACKET) * 80);
+            assert!(took.abs_diff(ideal) <= packet, "{op:?} of {bytes}: {took}, ideal {ideal}");
+            took
+        });
+        assert!(times[1] <= times[0], "a SEND has no RETH");
+        assert!(times[2] > times[0] + 4 * 1_000_000, "a READ's request goes first");
+    }
 }
 
 #[test]

@@ -47,6 +47,26 @@ fn a_good_scenario_runs_to_its_end() {
 }
 
 #[test]
+fn a_workload_chooses_its_operation() {
+    for irn in ["", "recovery = \"irn\"\n"] {
+        let mut traces = Vec::new();
+        for op in ["write", "send", "read"] {
+            let text = GOOD.replace("load = 0.5", &format!("load = 0.5\nop = \"{op}\""));
+            let text = text.replace("timeout = 0\n", &format!("timeout = 8\n{irn}"));
+            let plan = Scenario::parse(&text).unwrap().plan(&mut |_| unreachable!()).unwrap();
+            let mut sim = plan.start().unwrap();
+            plan.run(&mut sim, &mut |_| {});
+            let report = sim.report();
+            assert_eq!((report.summary.flows, report.failed, report.unfinished), (200, 0, 0), "{op} {irn}");
+            assert!(report.summary.slowdown_avg > 0.99, "{op} {irn}: {}", report.summary.slowdown_avg);
+            traces.push(report.trace);
+        }
+        traces.dedup();
+        assert_eq!(traces.len(), 3);
+    }
+}
+
+#[test]
 fn faults_are_named_with_key_and_remedy() {
     for (from, to, parts) in [
         ("rate = \"100G\"", "rate = \"0G\"", &["topology.rate", "too slow", "100G"][..]),
@@ -62,6 +82,7 @@ fn faults_are_named_with_key_and_remedy() {
         ("pmax = 0.2", "pmax = 20", &["switch.ecn.pmax", "0 to 1"]),
         ("mtu = 4096", "mtu = 1500", &["transport.mtu", "256, 512, 1024, 2048, 4096"]),
         ("timeout = 0", "timeout = 40", &["transport.timeout", "31"]),
+        ("load = 0.5", "load = 0.5\nop = \"atomic\"", &["workload.op", "atomic", "write, send, read"]),
         ("load = 0.5", "load = 1.5", &["workload.load", "0 to 1"]),
         ("flows = 200", "flws = 200", &["line 25: workload.flws", "`flows`"]),
         ("kind = \"poisson\"", "kind = \"gaussian\"", &["workload.kind", "gaussian", "poisson"]),

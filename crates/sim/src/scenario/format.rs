@@ -352,6 +352,8 @@ pub struct WorkloadTable {
     pub kind: String,
     /// When it starts.
     pub start: Option<String>,
+    /// `write` (the default), `send` or `read`: the bytes of a READ go the same way, but the destination asks for them.
+    pub op: Option<String>,
     /// Bytes of each flow; `incast`: of all together; `closed-loop`: of a request.
     pub bytes: Option<String>,
     /// `poisson`: share of each host's rate.

@@ -3,7 +3,7 @@
 use super::build::{bytes, need, time};
 use super::format::{Scenario, WorkloadTable};
 use crate::error::Error;
-use crate::flows::FlowSpec;
+use crate::flows::{FlowSpec, Op};
 use crate::sim::Config;
 use crate::topology::Topology;
 use crate::trace::seed_of;
@@ -28,25 +28,37 @@ impl Scenario {
         let (mut flows, mut workload) = (Vec::new(), Workload::Open);
         for (n, table) in tables.iter().enumerate() {
             let mut rng = fastrand::Rng::with_seed(seed_of(config.seed, "workload", n as u64));
+            let op = operation(table).map_err(|e| of_many(e, n, tables.len()))?;
             if table.kind == "closed-loop" {
                 if !matches!(workload, Workload::Open) {
                     let why = "a second closed loop; put all pairs into one";
                     return Err(Error::new(format!("workload[{n}]"), why));
                 }
                 let closed = closed(table, &config.topology);
-                workload = Workload::Closed(closed.map_err(|e| of_many(e, n, tables.len()))?);
+                let mut closed = closed.map_err(|e| of_many(e, n, tables.len()))?;
+                closed.op = op;
+                workload = Workload::Closed(closed);
                 continue;
             }
             let from = flows.len();
             let opened = open(table, &config.topology, &mut rng, read);
             flows.extend(opened.map_err(|e| of_many(e, n, tables.len()))?);
-            flows[from..].iter_mut().for_each(|f: &mut FlowSpec| f.tag = n as u32);
+            flows[from..].iter_mut().for_each(|f: &mut FlowSpec| (f.tag, f.op) = (n as u32, op));
         }
         if let Some(long) = flows.iter().find(|f| f.bytes > FLOW_MAX) {
             let why = format!("a flow of {} bytes is above 1 GiB; send several", long.bytes);
             return Err(Error::new("workload.bytes", why));
         }
         Ok((flows, workload))
+    }
+}
+
+fn operation(table: &WorkloadTable) -> Result<Op, Error> {
+    match table.op.as_deref().unwrap_or("write") {
+        "write" => Ok(Op::Write),
+        "send" => Ok(Op::Send),
+        "read" => Ok(Op::Read),
+        other => Err(Error::new("workload.op", format!("`{other}` is not one of write, send, read"))),
     }
 }
 
@@ -152,6 +164,7 @@ fn list(table: &WorkloadTable, t: &Topology) -> Result<Vec<FlowSpec>, Error> {
             dst: entry.dst,
             bytes: need(&key("bytes"), bytes(&key("bytes"), Some(&entry.bytes))?)?,
             tag: 0,
+            op: Op::Write,
         });
     }
     Ok(flows)

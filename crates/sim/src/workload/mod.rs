@@ -5,7 +5,7 @@ pub mod arrivals;
 pub mod pattern;
 pub mod sizes;
 
-use crate::flows::{Flow, FlowSpec};
+use crate::flows::{Flow, FlowSpec, Op};
 
 /// What creates flows while a simulation runs.
 #[derive(Clone, Debug, Default)]
@@ -30,6 +30,8 @@ pub struct Closed {
     pub think_ps: u64,
     /// Requests of each pair.
     pub rounds: u32,
+    /// How requests and responses are moved.
+    pub op: Op,
     /// By pair: requests sent so far.
     sent: Vec<u32>,
 }
@@ -38,7 +40,7 @@ impl Closed {
     /// Clients that have not begun.
     pub fn new(pairs: Vec<(u32, u32)>, request: u32, response: u32, think_ps: u64, rounds: u32) -> Closed {
         let sent = vec![0; pairs.len()];
-        Closed { pairs, request, response, think_ps, rounds, sent }
+        Closed { pairs, request, response, think_ps, rounds, op: Op::Write, sent }
     }
 
     fn request(&mut self, pair: u32, start: u64) -> Option<FlowSpec> {
@@ -48,7 +50,7 @@ impl Closed {
         }
         self.sent[at] += 1;
         let (src, dst) = self.pairs[at];
-        Some(FlowSpec { start, src, dst, bytes: self.request, tag: pair * 2 })
+        Some(FlowSpec { start, src, dst, bytes: self.request, tag: pair * 2, op: self.op })
     }
 }
 
@@ -70,10 +72,10 @@ impl Workload {
         if done.failed {
             return None;
         }
-        let FlowSpec { src, dst, tag, .. } = done.spec;
+        let FlowSpec { src, dst, tag, op, .. } = done.spec;
         if tag.is_multiple_of(2) {
             let start = done.received.min(done.completed);
-            return Some(FlowSpec { start, src: dst, dst: src, bytes: closed.response, tag: tag + 1 });
+            return Some(FlowSpec { start, src: dst, dst: src, bytes: closed.response, tag: tag + 1, op });
         }
         closed.request(tag / 2, done.completed.saturating_add(closed.think_ps))
     }
