@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::Command;
 
-use adverb_wire::{Headers, Opcode, Operation, Packet, Service, WireExtra, pcap};
+use adverb_wire::{Headers, Opcode, Operation, Packet, Service, WireExtra, WriteLength, pcap};
 
 /// Fields asked for, in order. Numbers are compared by value, whatever base they are printed in.
 const FIELDS: [&str; 26] = [
@@ -177,4 +177,84 @@ fn dissects_every_opcode() {
 fn beyond_dissector(opcode: Opcode, field: &str, shown: &str) -> bool {
     let service = matches!(opcode.service(), Service::Xrc | Service::Cnp | Service::Irn);
     service && shown.is_empty() && field.starts_with("infiniband.") && !field.starts_with("infiniband.bth.")
+}
+
+/// What `scripts/adverb_irn.lua` should show of an IRN packet, by field.
+fn expected_irn(packet: &Packet) -> Vec<(&'static str, Option<u64>)> {
+    let (headers, operation) = (packet.bth.opcode.headers(), packet.bth.opcode.operation());
+    let when = |there: bool, value: u64| there.then_some(value);
+    let has = |header| headers.contains(header);
+    let (reth, atomic, irn) = (has(Headers::RETH), has(Headers::ATOMIC_ETH), has(Headers::IRN_ETH));
+    let read = operation == Operation::ReadRequest || operation.is_atomic() && atomic;
+    let hello = operation == Operation::Hello;
+    let message = irn && !read && !hello;
+    let (sn, offset) = (packet.irn.sn() as u64, packet.irn.offset as u64);
+    let length = WriteLength::from_wire(packet.reth.len);
+    let write = reth && operation.is_write();
+    let va = when(reth, packet.reth.va).or(when(atomic, packet.atomic.va));
+    let rkey = when(reth, packet.reth.rkey.0 as u64).or(when(atomic, packet.atomic.rkey.0 as u64));
+    vec![
+        ("_ws.malformed", None),
+        ("adverb_irn.reth.va", va),
+        ("adverb_irn.reth.rkey", rkey),
+        ("adverb_irn.reth.length", when(reth && !write, packet.reth.len as u64)),
+        ("adverb_irn.reth.following", when(write, length.following as u64)),
+        ("adverb_irn.reth.ordered", when(write, length.ordered as u64)),
+        ("adverb_irn.immediate", when(has(Headers::IMM_DT), packet.immediate as u64)),
+        ("adverb_irn.invalidate", when(has(Headers::IETH), packet.invalidate as u64)),
+        ("adverb_irn.ordered", when(message, packet.irn.is_ordered() as u64)),
+        ("adverb_irn.receive_sn", when(message, sn)),
+        ("adverb_irn.offset", when(message, offset)),
+        ("adverb_irn.read_sn", when(read, sn)),
+        ("adverb_irn.awaited", when(read, offset)),
+        ("adverb_irn.hello.version", when(hello, sn)),
+        ("adverb_irn.hello.window", when(hello, offset)),
+        ("adverb_irn.atomic.swap_add", when(atomic, packet.atomic.swap_add)),
+        ("adverb_irn.atomic.compare", when(atomic, packet.atomic.compare)),
+        ("adverb_irn.atomic.original", when(has(Headers::ATOMIC_ACK_ETH), packet.atomic_original)),
+        ("adverb_irn.aeth.syndrome", when(has(Headers::AETH), packet.aeth.syndrome.wire() as u64)),
+        ("adverb_irn.aeth.msn", when(has(Headers::AETH), packet.aeth.msn as u64)),
+        ("adverb_irn.ack.cumulative", when(has(Headers::SACK_ETH), packet.bth.psn.get() as u64)),
+        ("adverb_irn.sack.not_kept", when(has(Headers::SACK_ETH), !packet.sack.is_kept() as u64)),
+        ("adverb_irn.sack.psn", when(has(Headers::SACK_ETH), packet.sack.psn().get() as u64)),
+    ]
+}
+
+/// Our own script for Wireshark reads every field behind the BTH of every IRN packet.
+#[test]
+fn the_script_reads_every_irn_opcode() {
+    if let Err(e) = Command::new("tshark").arg("--version").output() {
+        writeln!(std::io::stdout(), "SKIPPED: tshark cannot be run: {e}").unwrap();
+        return;
+    }
+    let packets: Vec<Packet> =
+        packets().into_iter().filter(|p| p.bth.opcode.service() == Service::Irn).collect();
+    assert_eq!(packets.len(), 2 * 25, "every operation over IPv4 and IPv6");
+    let mut writer = pcap::Writer::new(Vec::new(), pcap::LinkType::Raw).unwrap();
+    for (i, packet) in packets.iter().enumerate() {
+        let mut frame = vec![0; packet.frame_len()];
+        let payload = vec![0; packet.payload_len as usize];
+        assert_eq!(packet.emit_frame(&WireExtra::default(), &payload, &mut frame), frame.len());
+        writer.record(i as u32, 0, &[&frame]).unwrap();
+    }
+    let path = std::env::temp_dir().join(format!("adverb-wire-irn-{}.pcap", std::process::id()));
+    std::fs::File::create(&path).unwrap().write_all(&writer.into_inner()).unwrap();
+    let script = concat!("lua_script:", env!("CARGO_MANIFEST_DIR"), "/../../scripts/adverb_irn.lua");
+    let mut command = Command::new("tshark");
+    command.args(["-n", "-X", script, "-T", "fields", "-E", "occurrence=f", "-r"]).arg(&path);
+    for (field, _) in expected_irn(&packets[0]) {
+        command.args(["-e", field]);
+    }
+    let output = command.output().unwrap();
+    std::fs::remove_file(&path).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), packets.len());
+    for (packet, line) in packets.iter().zip(lines) {
+        let shown: Vec<&str> = line.split('\t').collect();
+        for ((field, value), shown) in expected_irn(packet).into_iter().zip(shown) {
+            assert_eq!(number(field, shown), value, "{:?} {field}", packet.bth.opcode);
+        }
+    }
 }
