@@ -12,7 +12,7 @@ use crate::switch::pfc::Pfc;
 use crate::switch::{Balance, Discipline, SwitchConfig};
 use crate::topology::{Cable, CableKind, Node, Topology};
 use crate::trace::seed_of;
-use adverb_nic::{IrnConfig, Mtu, Scheme};
+use adverb_nic::{CongestionControl, DcqcnConfig, IrnConfig, Mtu, Scheme, TcpConfig, TimelyConfig};
 use adverb_wire::Duration;
 
 /// How one seed went.
@@ -139,8 +139,16 @@ fn random_transport(rng: &mut fastrand::Rng, mtu: Mtu, classes: u8, alike: bool)
         retransmit_delay: Duration::from_ns(*pick(rng, &[0, 0, 2000])),
         ..IrnConfig::default()
     });
+    let congestion = match rng.u32(0..6) {
+        0 => CongestionControl::Halving,
+        1 => CongestionControl::Dcqcn(DcqcnConfig::default()),
+        2 => CongestionControl::Timely(TimelyConfig::default()),
+        3 => CongestionControl::Tcp(TcpConfig::default()),
+        _ => CongestionControl::Fixed,
+    };
     Transport {
         mtu,
+        congestion,
         timeout: rng.u8(4..8),
         window: rng.u32(8..512),
         rto: if rng.u32(0..4) == 0 { Some(Duration::from_us(rng.u64(60..600))) } else { None },

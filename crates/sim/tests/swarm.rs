@@ -1,5 +1,6 @@
 //! The oracle finds nothing in swarms, and finds what is put there.
 
+use adverb_nic::CongestionControl;
 use adverb_sim::oracle::Work;
 use adverb_sim::sabotage::Sabotage;
 use adverb_sim::swarm::{replay, run_broken, run_seed, scenario};
@@ -79,6 +80,9 @@ fn seeds_cover_what_there_is() {
         ("IRN at some hosts only", share(&|c| c.transport.irn.is_some() && !c.plain_hosts.is_empty())),
         ("PFC", share(&|c| c.switch.pfc[0].is_some())),
         ("ECN", share(&|c| c.switch.ecn.is_some() && c.transport.ecn)),
+        ("DCQCN", share(&|c| matches!(c.transport.congestion, CongestionControl::Dcqcn(_)))),
+        ("TIMELY", share(&|c| matches!(c.transport.congestion, CongestionControl::Timely(_)))),
+        ("TCP's window", share(&|c| matches!(c.transport.congestion, CongestionControl::Tcp(_)))),
         ("classes", share(&|c| c.switch.classes > 1)),
         ("costly hardware", share(&|c| !c.hardware.is_neutral())),
         ("a ring", share(&|c| c.topology.switches == 5 && c.topology.hosts == 5)),
