@@ -19,12 +19,12 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "clients"))
 
 import harness
-import suite_irn
+import suite_offer
 import suite_stock
 import suite_vt
 from sides import LAB
 
-SUITES = (suite_vt, suite_stock, suite_irn)
+SUITES = (suite_vt, suite_stock, suite_offer)
 
 
 def all_cases():

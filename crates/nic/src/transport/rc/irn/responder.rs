@@ -217,9 +217,19 @@ fn in_order(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet, payload
     if let Err(refusal) = execute(qp, sh, now, packet, payload) {
         return refuse(qp, sh, now, packet, refusal);
     }
-    if take(qp, packet.bth.ack_req) {
+    let ack_req = packet.bth.ack_req && !answers_soon(qp, packet);
+    if take(qp, ack_req) {
         catch_up(qp, sh, now, packet);
     }
+}
+
+/// Whether the request just executed is a READ or atomic whose answer follows within a few windows: it acknowledges its request,
+/// and one that is lost is missed by the requester's timer, which asks again.
+#[inline]
+fn answers_soon(qp: &Qp, packet: &Packet) -> bool {
+    let operation = packet.bth.opcode.operation();
+    let asks = operation == Operation::ReadRequest || operation.is_atomic();
+    asks && qp.irn.as_deref().is_some_and(|irn| irn.responses.unsent <= 4 * irn.responses.limit as u64)
 }
 
 /// Executes those that came early and whose turn it is now.
