@@ -14,9 +14,7 @@ use crate::host::Peer;
 use crate::memory::Buffer;
 use crate::sabotage::Sabotage;
 use crate::sim::{SOURCE_ORACLE, Sim};
-use adverb_nic::{
-    Access, Completion, CompletionOp, MrInfo, QpCaps, QpId, QpInit, QpType, RecvWr, SendOp, Status,
-};
+use adverb_nic::{Access, Completion, CompletionOp, MrInfo, QpCaps, QpInit, QpType, RecvWr, SendOp, Status};
 use adverb_wire::Instant;
 use atomics::History;
 use side::{RECV_BYTES, RECV_SLOTS, Side, WANTED_MAX};
@@ -413,9 +411,5 @@ impl Oracle {
         let buffer = &self.rooms[host as usize].buffer;
         buffer.read(at, &mut byte);
         buffer.write(at, &[!byte[0]]);
-    }
-
-    fn qp_of(&self, number: u32) -> QpId {
-        self.sides[number as usize].qp
     }
 }

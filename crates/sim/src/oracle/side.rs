@@ -1,8 +1,8 @@
 //! One side of a connection: the requests it posts, and what must come of them.
 
 use super::{Oracle, SHARED_BYTES, SOURCE_BYTES};
-use adverb_nic::{Completion, CompletionOp, Nic, QpId, SendData, SendFlags, SendOp, SendWr};
-use adverb_wire::Instant;
+use adverb_nic::{Completion, CompletionOp, Nic, QpId, SendData, SendFlags, SendOp, SendWr, Sge};
+use adverb_wire::{Instant, Key};
 use std::collections::VecDeque;
 
 /// Requests that a side has outstanding at most.
@@ -41,6 +41,32 @@ struct Message {
     immediate: Option<u32>,
     /// The bytes are in the slice, not in the receive's place.
     write: bool,
+}
+
+/// Bytes of a request, kept until it is posted.
+enum Data {
+    Gathered([Sge; 2]),
+    Copied([u8; INLINE_BYTES], usize),
+    Landing([Sge; 1]),
+}
+
+impl Data {
+    fn as_posted(&self) -> SendData<'_> {
+        match self {
+            Data::Gathered(sges) => SendData::Sges(sges),
+            Data::Copied(bytes, length) => SendData::Inline(&bytes[..*length]),
+            Data::Landing(sges) => SendData::Sges(sges),
+        }
+    }
+}
+
+/// A request, and what must come of it.
+struct Request {
+    op: SendOp,
+    data: Data,
+    wanted: Wanted,
+    fence: bool,
+    length: usize,
 }
 
 /// A side.
@@ -110,103 +136,146 @@ impl Oracle {
     /// it is, and its bytes.
     pub(super) fn post(&mut self, number: u32, now: u64, nic: &mut Nic) -> (u64, SendOp, usize) {
         let kind = self.rng.u32(0..12);
-        let mut length = match self.rng.u32(0..4) {
+        let length = match self.rng.u32(0..4) {
             0 => self.rng.usize(0..=64),
             1 => self.rng.usize(0..=600),
             _ => self.rng.usize(0..=RECV_BYTES),
         };
-        let qp = self.qp_of(number);
-        let side = &mut self.sides[number as usize];
-        let (own, peer) = (side.host as usize, side.peer as usize);
-        let place = side.landing + side.posted as usize % WANTED_MAX * PLACE_BYTES;
+        let (own, peer) =
+            (self.sides[number as usize].host as usize, self.sides[number as usize].peer as usize);
         let from = self.rng.usize(0..=SOURCE_BYTES - length);
-        let room = &self.rooms[own];
-        // Gathered from two places, whose bytes happen to follow each other, or copied into the WQE.
-        let cut = if self.rng.u32(0..3) == 0 { self.rng.usize(0..=length) } else { length };
-        let source = [
-            room.buffer.sge(from, cut, room.mr.lkey),
-            room.buffer.sge(from + cut, length - cut, room.mr.lkey),
-        ];
-        let inline = length <= INLINE_BYTES && self.rng.bool();
-        let mut copied = [0; INLINE_BYTES];
-        if inline {
-            copied[..length].copy_from_slice(&room.shadow[from..from + length]);
-        }
-        let word = room.buffer.sge(place, 8, room.mr.lkey);
-        let (remote, rkey) = (self.rooms[peer].buffer.addr(), self.rooms[peer].mr.rkey);
-        let shared = self.rooms[0].buffer.addr() + SOURCE_BYTES as u64;
-        let mut flags = SendFlags { signaled: true, fence: side.reads > 0, solicited: self.rng.bool() };
-        // The shared words are in host 0's memory: only its peers can reach them.
-        let kind = if kind >= 10 && peer != 0 { 0 } else { kind };
-        let data = if inline { SendData::Inline(&copied[..length]) } else { SendData::Sges(&source) };
+        let source = self.source(own, from, length);
+        let solicited = self.rng.bool();
         let immediate = self.rng.u32(..);
-        let landing;
-        let (op, data, wanted) = match kind {
-            0..=3 => {
-                let at = side.slice + self.rng.usize(0..=SLICE_BYTES - length);
-                let bytes = self.rooms[own].shadow[from..from + length].to_vec();
-                self.rooms[peer].shadow[at..at + length].copy_from_slice(&bytes);
-                let at = remote + at as u64;
-                let op = if kind == 3 {
-                    side.sent.push_back(Message {
-                        from,
-                        len: length,
-                        immediate: Some(immediate),
-                        write: true,
-                    });
-                    SendOp::WriteImm(at, rkey, immediate)
-                } else {
-                    SendOp::Write(at, rkey)
-                };
-                (op, data, Wanted::Done)
-            }
-            4..=6 => {
-                length = length.min(PLACE_BYTES);
-                let at = side.slice + self.rng.usize(0..=SLICE_BYTES - length);
-                let bytes = self.rooms[peer].shadow[at..at + length].to_vec();
-                let room = &self.rooms[own];
-                landing = [room.buffer.sge(place, length, room.mr.lkey)];
-                flags.fence = self.rng.bool();
-                (
-                    SendOp::Read(remote + at as u64, rkey),
-                    SendData::Sges(&landing),
-                    Wanted::Bytes { at: place, bytes },
-                )
-            }
-            7..=9 => {
-                let immediate = (kind == 9).then_some(immediate);
-                side.sent.push_back(Message { from, len: length, immediate, write: false });
-                flags.fence = false;
-                (immediate.map_or(SendOp::Send, SendOp::SendImm), data, Wanted::Done)
-            }
-            10 => {
-                let op = SendOp::FetchAdd { addr: shared, rkey, add: 1 };
-                landing = [word];
-                (op, SendData::Sges(&landing), Wanted::Counter { at: place, begun: now })
-            }
-            _ => {
-                let swap = u64::from(number) << 32 | u64::from(side.posted + 1);
-                let compare = side.seen;
-                let op = SendOp::CompareSwap { addr: shared + 8, rkey, compare, swap };
-                landing = [word];
-                (op, SendData::Sges(&landing), Wanted::Register { at: place, begun: now, compare, swap })
-            }
+        let request = match kind {
+            0..=2 => self.write(number, from, length, source, None),
+            3 => self.write(number, from, length, source, Some(immediate)),
+            4..=6 => self.read(number, length),
+            7..=9 => self.send(number, from, length, source, (kind == 9).then_some(immediate)),
+            // The shared words are in host 0's memory: only its peers can reach them.
+            _ if peer != 0 => self.write(number, from, length, source, None),
+            10 => self.fetch_add(number, now),
+            _ => self.compare_swap(number, now),
         };
+        let Request { op, data, wanted, fence, length } = request;
         let side = &mut self.sides[number as usize];
         side.reads += u32::from(!matches!(wanted, Wanted::Done));
         let wr_id = u64::from(side.posted);
         side.wanted.push_back((wr_id, wanted));
         side.posted += 1;
         side.next_at = now + self.rng.u64(0..=side.gap_ps);
-        let posted = nic.post_send(
-            Instant::from_ps(now),
-            qp,
-            &SendWr { wr_id, op, flags, data, ud: None, xrc_srqn: 0 },
-        );
-        if let Err(error) = posted {
+        let flags = SendFlags { signaled: true, fence, solicited };
+        let wr = SendWr { wr_id, op, flags, data: data.as_posted(), ud: None, xrc_srqn: 0 };
+        if let Err(error) = nic.post_send(Instant::from_ps(now), side.qp, &wr) {
             self.fail(format!("side {number}: request {wr_id} cannot be posted: {error:?}"));
         }
         (wr_id, op, length)
+    }
+
+    /// Bytes of a host's source: gathered from two places, which happen to follow each other, or copied into
+    /// the WQE.
+    fn source(&mut self, own: usize, from: usize, length: usize) -> Data {
+        let cut = if self.rng.u32(0..3) == 0 { self.rng.usize(0..=length) } else { length };
+        let room = &self.rooms[own];
+        if length <= INLINE_BYTES && self.rng.bool() {
+            let mut copied = [0; INLINE_BYTES];
+            copied[..length].copy_from_slice(&room.shadow[from..from + length]);
+            return Data::Copied(copied, length);
+        }
+        let key = room.mr.lkey;
+        Data::Gathered([room.buffer.sge(from, cut, key), room.buffer.sge(from + cut, length - cut, key)])
+    }
+
+    /// Where the answer to a side's next request lands.
+    fn landing(&self, number: u32) -> usize {
+        let side = &self.sides[number as usize];
+        side.landing + side.posted as usize % WANTED_MAX * PLACE_BYTES
+    }
+
+    fn write(
+        &mut self,
+        number: u32,
+        from: usize,
+        length: usize,
+        data: Data,
+        immediate: Option<u32>,
+    ) -> Request {
+        let side = &mut self.sides[number as usize];
+        let (own, peer) = (side.host as usize, side.peer as usize);
+        let at = side.slice + self.rng.usize(0..=SLICE_BYTES - length);
+        let bytes = self.rooms[own].shadow[from..from + length].to_vec();
+        self.rooms[peer].shadow[at..at + length].copy_from_slice(&bytes);
+        let (addr, rkey) = (self.rooms[peer].buffer.addr() + at as u64, self.rooms[peer].mr.rkey);
+        if immediate.is_some() {
+            side.sent.push_back(Message { from, len: length, immediate, write: true });
+        }
+        let op = match immediate {
+            Some(immediate) => SendOp::WriteImm(addr, rkey, immediate),
+            None => SendOp::Write(addr, rkey),
+        };
+        Request { op, data, wanted: Wanted::Done, fence: side.reads > 0, length }
+    }
+
+    fn read(&mut self, number: u32, length: usize) -> Request {
+        let side = &self.sides[number as usize];
+        let (own, peer) = (side.host as usize, side.peer as usize);
+        let length = length.min(PLACE_BYTES);
+        let at = side.slice + self.rng.usize(0..=SLICE_BYTES - length);
+        let bytes = self.rooms[peer].shadow[at..at + length].to_vec();
+        let (addr, rkey) = (self.rooms[peer].buffer.addr() + at as u64, self.rooms[peer].mr.rkey);
+        let place = self.landing(number);
+        let data = self.answer(own, place, length);
+        let fence = self.rng.bool();
+        Request {
+            op: SendOp::Read(addr, rkey),
+            data,
+            wanted: Wanted::Bytes { at: place, bytes },
+            fence,
+            length,
+        }
+    }
+
+    fn send(
+        &mut self,
+        number: u32,
+        from: usize,
+        length: usize,
+        data: Data,
+        immediate: Option<u32>,
+    ) -> Request {
+        self.sides[number as usize].sent.push_back(Message { from, len: length, immediate, write: false });
+        let op = immediate.map_or(SendOp::Send, SendOp::SendImm);
+        Request { op, data, wanted: Wanted::Done, fence: false, length }
+    }
+
+    fn fetch_add(&mut self, number: u32, now: u64) -> Request {
+        let (side, at) = (&self.sides[number as usize], self.landing(number));
+        let (addr, rkey) = self.shared(side.peer);
+        let (op, fence) = (SendOp::FetchAdd { addr, rkey, add: 1 }, side.reads > 0);
+        let data = self.answer(side.host as usize, at, 8);
+        Request { op, data, wanted: Wanted::Counter { at, begun: now }, fence, length: 8 }
+    }
+
+    fn compare_swap(&mut self, number: u32, now: u64) -> Request {
+        let (side, at) = (&self.sides[number as usize], self.landing(number));
+        let (addr, rkey) = self.shared(side.peer);
+        // A value that nobody else stores.
+        let swap = u64::from(number) << 32 | u64::from(side.posted + 1);
+        let (compare, fence) = (side.seen, side.reads > 0);
+        let op = SendOp::CompareSwap { addr: addr + 8, rkey, compare, swap };
+        let data = self.answer(side.host as usize, at, 8);
+        Request { op, data, wanted: Wanted::Register { at, begun: now, compare, swap }, fence, length: 8 }
+    }
+
+    fn answer(&self, own: usize, place: usize, length: usize) -> Data {
+        let room = &self.rooms[own];
+        Data::Landing([room.buffer.sge(place, length, room.mr.lkey)])
+    }
+
+    /// Address and key of the shared words, in the memory of host 0, which is the peer.
+    fn shared(&self, peer: u32) -> (u64, Key) {
+        let room = &self.rooms[peer as usize];
+        (room.buffer.addr() + SOURCE_BYTES as u64, room.mr.rkey)
     }
 
     /// A request completed.
