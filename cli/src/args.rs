@@ -243,6 +243,9 @@ pub struct Nic {
     /// Recovery of reliable connections from loss [default: rc]
     #[arg(long, value_name = "HOW", value_enum)]
     pub transport: Option<Transport>,
+    /// What senders of reliable connections do about congestion [default: halving]
+    #[arg(long, value_name = "NAME", value_enum)]
+    pub congestion: Option<Congestion>,
 
     /// Lose each packet with this probability
     #[arg(long, value_name = "P", value_parser = probability, help_heading = "Faults")]
@@ -256,6 +259,9 @@ pub struct Nic {
     /// Damage each packet with this probability, so that its ICRC is wrong
     #[arg(long, value_name = "P", value_parser = probability, help_heading = "Faults")]
     pub corrupt: Option<f64>,
+    /// Mark each ECN-capable packet as if it had met congestion, with this probability
+    #[arg(long, value_name = "P", value_parser = probability, help_heading = "Faults")]
+    pub mark: Option<f64>,
     /// Delay every packet by this long, such as 20us or 1.5ms
     #[arg(long, value_name = "TIME", value_parser = duration, help_heading = "Faults")]
     pub delay: Option<Duration>,
@@ -295,6 +301,21 @@ pub enum Transport {
     Irn,
 }
 
+/// `--congestion`.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Congestion {
+    /// A window that halves on loss
+    Halving,
+    /// A window that stays as it is
+    Fixed,
+    /// DCQCN: packets are ECN-capable, receivers answer marks by notifications, senders slow down
+    Dcqcn,
+    /// TIMELY: the rate follows the round-trip time
+    Timely,
+    /// TCP's window: slow start, additive increase, half of it after a loss
+    Tcp,
+}
+
 /// `--direction`.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
@@ -320,6 +341,18 @@ impl From<Transport> for adverb_io::Transport {
         match transport {
             Transport::Rc => adverb_io::Transport::Rc,
             Transport::Irn => adverb_io::Transport::Irn,
+        }
+    }
+}
+
+impl From<Congestion> for adverb_io::Congestion {
+    fn from(scheme: Congestion) -> adverb_io::Congestion {
+        match scheme {
+            Congestion::Halving => adverb_io::Congestion::Halving,
+            Congestion::Fixed => adverb_io::Congestion::Fixed,
+            Congestion::Dcqcn => adverb_io::Congestion::Dcqcn,
+            Congestion::Timely => adverb_io::Congestion::Timely,
+            Congestion::Tcp => adverb_io::Congestion::Tcp,
         }
     }
 }

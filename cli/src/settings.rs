@@ -2,7 +2,7 @@
 
 use crate::args::Nic;
 use crate::error::Error;
-use adverb_io::{Direction, PathPolicy, Settings, Transport};
+use adverb_io::{Congestion, Direction, PathPolicy, Settings, Transport};
 use std::fmt::Write;
 use std::net::Ipv6Addr;
 use std::path::PathBuf;
@@ -14,10 +14,12 @@ pub fn from_options(options: &Nic) -> Result<Settings, Error> {
     set(&mut settings.duplicate, options.duplicate);
     set(&mut settings.reorder, options.reorder);
     set(&mut settings.corrupt, options.corrupt);
+    set(&mut settings.mark, options.mark);
     set(&mut settings.delay, options.delay);
     set(&mut settings.direction, options.direction.map(Direction::from));
     set(&mut settings.path, options.path.map(PathPolicy::from));
     set(&mut settings.transport, options.transport.map(Transport::from));
+    set(&mut settings.congestion, options.congestion.map(Congestion::from));
     settings.address = options.address.or(settings.address);
     settings.seed = options.seed.or(settings.seed);
     settings.trace |= options.trace;
@@ -70,11 +72,15 @@ fn choices(settings: &Settings) -> Vec<String> {
     if settings.transport == Transport::Irn {
         list.push("IRN with peers that offer it too".to_owned());
     }
+    if settings.congestion != Congestion::default() {
+        list.push(format!("congestion control {}", settings.congestion.name()));
+    }
     for (name, value) in [
         ("loss", settings.loss),
         ("duplicate", settings.duplicate),
         ("reorder", settings.reorder),
         ("corrupt", settings.corrupt),
+        ("mark", settings.mark),
     ] {
         if value != 0.0 {
             list.push(format!("{name} {value}"));
@@ -115,6 +121,8 @@ mod tests {
         let settings = Settings {
             loss: 0.01,
             corrupt: 0.5,
+            mark: 0.25,
+            congestion: Congestion::Dcqcn,
             delay: Duration::from_micros(20),
             direction: Direction::Rx,
             seed: Some(7),
@@ -125,7 +133,7 @@ mod tests {
         let said = choices(&settings).join(", ");
         assert_eq!(
             said,
-            "IRN with peers that offer it too, loss 0.01, corrupt 0.5, delay 20µs, received packets only, seed 7, UDP only"
+            "IRN with peers that offer it too, congestion control dcqcn, loss 0.01, corrupt 0.5, mark 0.25, delay 20µs, received packets only, seed 7, UDP only"
         );
     }
 

@@ -1,10 +1,10 @@
-//! Faults on demand: loss, duplication, reordering, corruption and delay of frames, decided by a seed.
+//! Faults on demand: loss, duplication, reordering, corruption, delay and congestion marks of frames, decided by a seed.
 //!
 //! The decisions about the n-th frame of a direction depend on the seed, the direction and n alone, so two
 //! runs with one seed and the same sequence of frames harm the same frames in the same way.
 
 use crate::settings::{Direction, Settings};
-use adverb_wire::{Duration, Instant};
+use adverb_wire::{Duration, Flow, FrameMut, Instant};
 use fastrand::Rng;
 use std::collections::VecDeque;
 
@@ -37,6 +37,8 @@ pub struct FaultCounts {
     pub reordered: u64,
     /// Frames with flipped bits.
     pub corrupted: u64,
+    /// ECN-capable frames marked as having met congestion.
+    pub marked: u64,
 }
 
 /// The faults of one direction.
@@ -46,6 +48,7 @@ pub struct Lane<T> {
     duplicate: f64,
     reorder: f64,
     corrupt: f64,
+    mark: f64,
     delay: Duration,
     seed: u64,
     /// Frames seen.
@@ -71,6 +74,7 @@ impl<T: Clone> Lane<T> {
             duplicate: p(settings.duplicate),
             reorder: p(settings.reorder),
             corrupt: p(settings.corrupt),
+            mark: p(settings.mark),
             delay: if on { Duration::from_ns(settings.delay.as_nanos() as u64) } else { Duration::ZERO },
             seed: seed ^ if direction == Direction::Rx { 0x5851_f42d_4c95_7f2d } else { 0 },
             index: 0,
@@ -87,8 +91,12 @@ impl<T: Clone> Lane<T> {
         let [lost, twice, late, corrupt] =
             [self.loss, self.duplicate, self.reorder, self.corrupt].map(|p| rng.f64() < p);
         let overtakers = rng.u64(1..=OVERTAKERS_MAX);
+        let marked = self.mark > 0.0 && rng.f64() < self.mark;
         let index = self.index;
         self.index += 1;
+        if marked && mark(&mut parcel.bytes) {
+            self.counts.marked += 1;
+        }
         if lost || self.queue.len() >= KEPT_MAX {
             self.counts.lost += 1;
         } else {
@@ -156,6 +164,16 @@ impl<T: Clone> Lane<T> {
     pub fn counts(&self) -> FaultCounts {
         self.counts
     }
+}
+
+/// Marks an ECN-capable packet as a congested switch does (RFC 3168). False when it is not ECN-capable.
+fn mark(bytes: &mut [u8]) -> bool {
+    let Ok(mut frame) = FrameMut::new(bytes) else { return false };
+    let flow = frame.packet().flow;
+    if flow.traffic_class & 3 == 0 {
+        return false;
+    }
+    frame.set_flow(Flow { traffic_class: flow.traffic_class | 3, ..flow }).is_ok()
 }
 
 /// Flips one to three different bits from the BTH on.
@@ -250,6 +268,35 @@ mod tests {
         assert_eq!(sorted, all);
         for (place, &(tag, _)) in late.iter().enumerate() {
             assert!((place as i64 - i64::from(tag)).unsigned_abs() <= 2 * OVERTAKERS_MAX);
+        }
+    }
+
+    #[test]
+    fn only_ecn_capable_frames_are_marked_and_stay_valid() {
+        use adverb_wire::{Gid, Packet, packet::WireExtra};
+        use std::net::IpAddr;
+        for (from, to) in [("10.0.0.1", "10.0.0.2"), ("fd00::1", "fd00::2")] {
+            for (class, after) in [(0, 0), (0x2e << 2, 0x2e << 2), (2, 3), (0x2e << 2 | 1, 0x2e << 2 | 3)] {
+                let gid = |text: &str| Gid::from(text.parse::<IpAddr>().unwrap());
+                let flow = Flow {
+                    src: gid(from),
+                    dst: gid(to),
+                    traffic_class: class,
+                    hop_limit: 64,
+                    ..Flow::default()
+                };
+                let mut bytes = vec![0; 200];
+                let len =
+                    Packet { flow, ..Packet::default() }.emit_frame(&WireExtra::default(), &[], &mut bytes);
+                bytes.truncate(len);
+                let mut lane = Lane::new(&settings("mark=1"), Direction::Tx, 1);
+                lane.admit(at(0), Parcel { bytes, bth_at: flow.ip_header_len() + 8, tag: () });
+                let out = lane.next(at(0)).unwrap();
+                let parsed = Packet::parse_ip(&out.bytes).unwrap();
+                assert_eq!(parsed.packet.flow.traffic_class, after);
+                assert!(adverb_wire::icrc::verify_ip(&out.bytes, parsed.ip_header_len));
+                assert_eq!(lane.counts().marked, u64::from(class & 3 != 0));
+            }
         }
     }
 

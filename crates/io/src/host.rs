@@ -9,11 +9,14 @@ use crate::error::OpenError;
 use crate::port::Port;
 use crate::progress::{self, Call, State};
 use crate::rings::Rings;
-use crate::settings::{Settings, Transport};
+use crate::settings::{Congestion, Settings, Transport};
 use crate::udp::Udp;
 use crate::{fork, sys};
-use adverb_nic::{Completion, CqId, Error, IrnConfig, Nic, NicConfig, PathId};
-use adverb_wire::{Gid, Instant, QpNumber};
+use adverb_nic::{
+    Completion, CongestionControl, CqId, DcqcnConfig, Error, IrnConfig, Nic, NicConfig, PathId, TcpConfig,
+    TimelyConfig,
+};
+use adverb_wire::{Duration, Gid, Instant, QpNumber};
 use std::borrow::Cow;
 use std::io;
 use std::path::PathBuf;
@@ -270,6 +273,7 @@ fn open_parts(
         gids: device.gids.clone(),
         qpn_base: u32::from(device.slot) << 16,
         max_unacked_packets,
+        congestion: congestion(settings.congestion),
         irn: (settings.transport == Transport::Irn).then(|| irn_config(max_unacked_packets)),
         ..NicConfig::default()
     };
@@ -281,6 +285,24 @@ fn open_parts(
     let forks = fork::epoch();
     let counters_file = settings.counters.clone();
     Ok(Shared { core: Mutex::new(core), member, state: State::default(), counters_file, forks })
+}
+
+/// Each scheme with its paper's parameters, but TIMELY's times, and with them its step, are ten times the paper's, as IRN's are
+/// here: a packet of a process may wait for a processor.
+fn congestion(scheme: Congestion) -> CongestionControl {
+    match scheme {
+        Congestion::Halving => CongestionControl::Halving,
+        Congestion::Fixed => CongestionControl::Fixed,
+        Congestion::Dcqcn => CongestionControl::Dcqcn(DcqcnConfig::default()),
+        Congestion::Timely => CongestionControl::Timely(TimelyConfig {
+            t_low: Duration::from_us(500),
+            t_high: Duration::from_us(5000),
+            min_rtt: Duration::from_us(200),
+            delta: 100e6,
+            ..TimelyConfig::default()
+        }),
+        Congestion::Tcp => CongestionControl::Tcp(TcpConfig::default()),
+    }
 }
 
 /// How many packets a peer's socket can hold for us, taking its buffer to be like ours.

@@ -38,7 +38,7 @@ mod wake;
 pub use device::{DEVICE_NAME, DeviceInfo, devices};
 pub use error::OpenError;
 pub use host::Host;
-pub use settings::{Direction, PathPolicy, Settings, SettingsError, Transport};
+pub use settings::{Congestion, Direction, PathPolicy, Settings, SettingsError, Transport};
 
 #[cfg(test)]
 fn test_folder(name: &str) -> std::path::PathBuf {

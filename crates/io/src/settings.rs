@@ -65,6 +65,38 @@ pub enum Transport {
     Irn,
 }
 
+/// What senders of reliable connections do about congestion.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Congestion {
+    /// A window that halves on loss.
+    #[default]
+    Halving,
+    /// A window that stays.
+    Fixed,
+    /// DCQCN: packets are ECN-capable, receivers tell of marks, senders slow down.
+    Dcqcn,
+    /// TIMELY: senders follow the round-trip time.
+    Timely,
+    /// TCP's window: slow start, and half of it after a loss.
+    Tcp,
+}
+
+impl Congestion {
+    const ALL: [Congestion; 5] =
+        [Congestion::Halving, Congestion::Fixed, Congestion::Dcqcn, Congestion::Timely, Congestion::Tcp];
+
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Congestion::Halving => "halving",
+            Congestion::Fixed => "fixed",
+            Congestion::Dcqcn => "dcqcn",
+            Congestion::Timely => "timely",
+            Congestion::Tcp => "tcp",
+        }
+    }
+}
+
 /// Everything a user may choose. The default is a NIC without faults at the host's own address.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Settings {
@@ -78,6 +110,8 @@ pub struct Settings {
     pub reorder: f64,
     /// Probability that one to three bits of a frame flip.
     pub corrupt: f64,
+    /// Probability that an ECN-capable frame is marked as having met congestion.
+    pub mark: f64,
     /// Added to the way of every frame.
     pub delay: Duration,
     /// Which frames these faults apply to.
@@ -97,6 +131,8 @@ pub struct Settings {
     pub max_unacked: Option<u32>,
     /// How reliable connections recover from loss.
     pub transport: Transport,
+    /// What senders of reliable connections do about congestion.
+    pub congestion: Congestion,
     /// Directory in which processes find each other; by default `/dev/shm/adverb-UID`.
     pub directory: Option<PathBuf>,
 }
@@ -123,8 +159,8 @@ impl fmt::Display for SettingsError {
 
 impl std::error::Error for SettingsError {}
 
-const OPTIONS: &str = "no such option; there are address, loss, duplicate, reorder, corrupt, delay, direction, \
-                       seed, pcap, counters, trace, path, max_unacked, transport and directory";
+const OPTIONS: &str = "no such option; there are address, loss, duplicate, reorder, corrupt, mark, delay, direction, \
+                       seed, pcap, counters, trace, path, max_unacked, transport, congestion and directory";
 const ADDRESS: &str = "an IPv4 or IPv6 address is needed, such as address=127.0.0.1";
 const PROBABILITY: &str = "a probability from 0 to 1 or a percentage is needed, such as 0.01 or 1%";
 const DELAY: &str = "a time is needed, such as delay=50us (units ns, us, ms, s; at most 60s)";
@@ -134,6 +170,7 @@ const PATH: &str = "a file name is needed; write a comma as %2C and a percent si
 const SWITCH: &str = "a switch is on or off";
 const POLICY: &str = "path is auto or udp";
 const TRANSPORT: &str = "transport is rc or irn";
+const CONGESTION: &str = "congestion is halving, fixed, dcqcn, timely or tcp";
 const UNACKED: &str = "a number of packets from 1 to 65536 is needed";
 
 /// Longest delay that a fault may add.
@@ -180,6 +217,7 @@ impl Settings {
             "duplicate" => self.duplicate = probability(text)?,
             "reorder" => self.reorder = probability(text)?,
             "corrupt" => self.corrupt = probability(text)?,
+            "mark" => self.mark = probability(text)?,
             "delay" => self.delay = duration(text)?,
             "direction" => {
                 self.direction = match text {
@@ -214,6 +252,10 @@ impl Settings {
                     _ => return Err(TRANSPORT),
                 }
             }
+            "congestion" => {
+                let named = Congestion::ALL.into_iter().find(|scheme| scheme.name() == text);
+                self.congestion = named.ok_or(CONGESTION)?;
+            }
             "directory" => self.directory = Some(unescape(text)?),
             _ => return Err(OPTIONS),
         }
@@ -233,6 +275,7 @@ impl Settings {
             ("duplicate", self.duplicate),
             ("reorder", self.reorder),
             ("corrupt", self.corrupt),
+            ("mark", self.mark),
         ] {
             if value != 0.0 {
                 parts.push(format!("{name}={value}"));
@@ -266,6 +309,9 @@ impl Settings {
         if self.transport == Transport::Irn {
             parts.push("transport=irn".to_owned());
         }
+        if self.congestion != default.congestion {
+            parts.push(format!("congestion={}", self.congestion.name()));
+        }
         parts.join(",")
     }
 
@@ -275,6 +321,7 @@ impl Settings {
             || self.duplicate > 0.0
             || self.reorder > 0.0
             || self.corrupt > 0.0
+            || self.mark > 0.0
             || !self.delay.is_zero()
     }
 }
@@ -386,6 +433,7 @@ mod tests {
             ("trace=maybe", "trace", Some("maybe"), SWITCH),
             ("path=shm", "path", Some("shm"), POLICY),
             ("transport=tcp", "transport", Some("tcp"), TRANSPORT),
+            ("congestion=vegas", "congestion", Some("vegas"), CONGESTION),
             ("max_unacked=0", "max_unacked", Some("0"), UNACKED),
             ("lose=0.1", "lose", Some("0.1"), OPTIONS),
         ] {
@@ -408,7 +456,7 @@ mod tests {
         #[test]
         fn to_env_is_the_inverse_of_parse(
             address in proptest::option::of(any::<[u8; 16]>()),
-            probabilities in proptest::array::uniform4(0.0f64..=1.0),
+            probabilities in proptest::array::uniform5(0.0f64..=1.0),
             delay in 0u64..60_000_000_000,
             direction in 0usize..3,
             seed: Option<u64>,
@@ -418,12 +466,14 @@ mod tests {
             trace: bool,
             udp: bool,
             irn: bool,
+            congestion in 0usize..5,
             max_unacked in proptest::option::of(1u32..=65_536),
         ) {
-            let [loss, duplicate, reorder, corrupt] = probabilities;
+            let [loss, duplicate, reorder, corrupt, mark] = probabilities;
             let settings = Settings {
                 address: address.map(|a| IpAddr::from(a).to_canonical()),
-                loss, duplicate, reorder, corrupt,
+                loss, duplicate, reorder, corrupt, mark,
+                congestion: Congestion::ALL[congestion],
                 delay: Duration::from_nanos(delay),
                 direction: [Direction::Rx, Direction::Tx, Direction::Both][direction],
                 seed, pcap, counters, trace,

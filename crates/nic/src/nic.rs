@@ -164,8 +164,11 @@ impl Nic {
     /// Produces the next frame. False when there is none.
     #[inline]
     pub fn next_frame(&mut self, now: Instant, out: &mut TxFrame) -> bool {
+        if self.shared.notifier.is_due() && self.next_notification(out).is_some() {
+            return true;
+        }
         loop {
-            match self.step(now, out) {
+            match self.step_on(now, out) {
                 Step::Frame(_) => return true,
                 Step::Idle => return false,
                 _ => {}
@@ -176,16 +179,20 @@ impl Nic {
     /// Does one piece of work: fetches a WQE, executes one, produces one frame, or writes one
     /// completion. A driver that models time charges each its cost; one that does not calls
     /// [`Nic::next_frame`].
-    #[inline]
     pub fn step(&mut self, now: Instant, out: &mut TxFrame) -> Step {
-        if let Some((cq, entry)) = self.shared.pending.pop_front() {
-            self.shared.write_completion(cq, entry);
-            return Step::Completed(cq);
-        }
         if self.shared.notifier.is_due()
             && let Some(id) = self.next_notification(out)
         {
             return Step::Frame(id);
+        }
+        self.step_on(now, out)
+    }
+
+    #[inline]
+    fn step_on(&mut self, now: Instant, out: &mut TxFrame) -> Step {
+        if let Some((cq, entry)) = self.shared.pending.pop_front() {
+            self.shared.write_completion(cq, entry);
+            return Step::Completed(cq);
         }
         while let Some(index) = self.ready.front() {
             let Some((id, qp)) = self.qps.at(index) else {

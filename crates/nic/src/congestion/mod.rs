@@ -210,16 +210,25 @@ pub(crate) enum Sent {
 /// A packet of data leaves, or the request for some. It may have to ask for an acknowledgement.
 #[inline]
 pub(crate) fn on_sent(qp: &mut Qp, sh: &Shared, packet: &mut Packet, sent: Sent, now: Instant) {
-    let timeout = if qp.irn_active { sh.irn.rto_low } else { qp.rto };
     if let Some(control) = qp.control.as_deref_mut() {
+        let timeout = if qp.irn_active { sh.irn.rto_low } else { qp.rto };
         control.on_sent(&sh.congestion, packet, sent, timeout, now);
     }
 }
 
-/// `count` packets were acknowledged.
+/// The oldest PSN not acknowledged was `before`, and has moved on.
 #[inline]
-pub(crate) fn on_ack(qp: &mut Qp, sh: &Shared, count: u32, now: Instant) {
+pub(crate) fn on_ack(qp: &mut Qp, sh: &Shared, before: Psn, now: Instant) {
+    let full = qp.requester.window.packets() == sh.congestion.ceiling;
+    if qp.control.is_some() || !full {
+        acknowledged(qp, sh, before, now);
+    }
+}
+
+#[inline(never)]
+fn acknowledged(qp: &mut Qp, sh: &Shared, before: Psn, now: Instant) {
     let r = &mut qp.requester;
+    let count = r.una.since(before) as u32;
     match qp.control.as_deref_mut() {
         Some(control) => control.on_ack(&sh.congestion, &mut r.window, count, r.una, now),
         None => r.window.on_ack(count, sh.congestion.ceiling),

@@ -140,7 +140,7 @@ fn acknowledge_before(qp: &mut Qp, sh: &mut Shared, now: Instant, end: Psn) -> b
 #[inline]
 fn progressed(qp: &mut Qp, sh: &mut Shared, now: Instant, before: Psn) {
     if qp.requester.una != before {
-        congestion::on_ack(qp, sh, qp.requester.una.since(before) as u32, now);
+        congestion::on_ack(qp, sh, before, now);
         let r = &mut qp.requester;
         r.retries = qp.attr.retry_cnt;
         r.rnr_retries = qp.attr.rnr_retry;

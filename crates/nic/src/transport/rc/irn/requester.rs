@@ -329,13 +329,12 @@ fn acknowledged(qp: &mut Qp, sh: &mut Shared, now: Instant) {
     let Some(irn) = qp.irn.as_deref_mut() else { return };
     let una = irn.requests.tx.una;
     if una != qp.requester.una {
-        let count = una.since(qp.requester.una) as u32;
-        qp.requester.una = una;
+        let before = core::mem::replace(&mut qp.requester.una, una);
         if irn.requests.last_ordered.is_some_and(|psn| psn.is_before(una)) {
             irn.requests.last_ordered = None;
         }
         if qp.control.is_some() {
-            congestion::on_ack(qp, sh, count, now);
+            congestion::on_ack(qp, sh, before, now);
         }
         progressed(qp, now);
     }
