@@ -1,6 +1,7 @@
 //! A line on standard error that says how far a long run is, when somebody sees it.
 
 use std::io::{IsTerminal, Write};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// Runs shorter than this show nothing.
@@ -48,10 +49,19 @@ fn bar(share: f64) -> String {
     format!("[{}{}] {:3.0}%", "#".repeat(full), " ".repeat(WIDTH - full), share * 100.0)
 }
 
-/// The machine's clock: for people, and for speeds.
+/// The machine's clock, for people.
 #[allow(clippy::disallowed_methods, reason = "the command shows real time to people")]
-pub fn now() -> Instant {
+fn now() -> Instant {
     Instant::now()
+}
+
+/// Processor time that this thread has had, in seconds, which other programs on the machine do not add to; real
+/// time where the system does not say.
+pub fn thread_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let spent = stat.split_whitespace().next().and_then(|ns| ns.parse::<u64>().ok());
+    static BEGUN: OnceLock<Instant> = OnceLock::new();
+    spent.map_or_else(|| BEGUN.get_or_init(now).elapsed().as_secs_f64(), |ns| ns as f64 / 1e9)
 }
 
 #[cfg(test)]

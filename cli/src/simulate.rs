@@ -18,6 +18,7 @@ const SAMPLE_PS: u64 = 10_000_000;
 /// What one seed gave.
 struct Run {
     report: Report,
+    /// Processor time of the run.
     seconds: f64,
 }
 
@@ -100,9 +101,9 @@ fn run_seed(arguments: &args::Sim, mut plan: Plan, progress: &dyn Fn(&Sim)) -> R
         let file = File::create(path).map_err(refuse)?;
         sim.capture(*link, Box::new(BufWriter::new(file))).map_err(refuse)?;
     }
-    let begun = progress::now();
+    let begun = progress::thread_seconds();
     plan.run(&mut sim, &mut |sim| progress(sim));
-    let seconds = begun.elapsed().as_secs_f64();
+    let seconds = progress::thread_seconds() - begun;
     sim.finish_captures().map_err(|source| {
         let path = arguments.pcap.first().map(|(_, path)| path.clone()).unwrap_or_default();
         Error::File { option: "--pcap", path, source }
@@ -252,7 +253,7 @@ fn speed(out: &mut String, runs: &[Run]) {
     let seconds = sum(&|r| r.seconds);
     row(out, "events", format_args!("{events:.0}"));
     row(out, "link-hops", format_args!("{hops:.0}"));
-    row(out, "link-hops/s", format_args!("{:.0} in each of the jobs, {seconds:.3} s in all", hops / seconds));
+    row(out, "link-hops/s", format_args!("{:.0}, in {seconds:.3} s of one processor", hops / seconds));
     row(out, "peak RSS", format_args!("{:.1} MB", peak_rss() as f64 / 1e6));
 }
 
