@@ -225,7 +225,7 @@ impl Nic {
                 SendStep::Packet => return self.frame(id, index, out),
                 SendStep::Fetched => return Step::Fetched(id),
                 SendStep::Executed => return Step::Executed(id),
-                SendStep::Idle if qp.owes() => {}
+                SendStep::Idle if qp.owes() && !qp.responder.held_back => {}
                 SendStep::Idle => {
                     if let Some(control) = qp.control.as_deref_mut() {
                         self.timers.wait(control, index);

@@ -89,7 +89,7 @@ impl Responder {
     /// Something is waiting to be sent.
     #[inline]
     pub fn has_output(&self) -> bool {
-        (self.acknowledge.is_some() || !self.answers.is_empty()) && !self.held_back
+        self.acknowledge.is_some() || !self.answers.is_empty()
     }
 
     /// One packet further (UC).
