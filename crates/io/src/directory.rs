@@ -53,7 +53,7 @@ impl Slot {
     }
 }
 
-const MAGIC: u64 = u64::from_le_bytes(*b"adverb\x00\x01");
+const MAGIC: u64 = u64::from_le_bytes(*b"adverb\x00\x02");
 const MAGIC_AT: usize = 0;
 const NEXT_SLOT_AT: usize = 8;
 const NEXT_GENERATION_AT: usize = 16;

@@ -278,7 +278,7 @@ fn open_parts(
         ..NicConfig::default()
     };
     let nic = Nic::new(config, seed);
-    let rings = Rings::new(member.clone());
+    let rings = Rings::new(member.clone(), Gid::from(device.address));
     let fault_seed = settings.seed.unwrap_or(seed);
     let port = Port::new(settings, Gid::from(address), rings, udp, capture, fault_seed);
     let core = Core::new(nic, port, clock, on_event, settings.trace);

@@ -6,15 +6,15 @@ use crate::capture::Capture;
 use crate::counters::IoCounters;
 use crate::directory::Slot;
 use crate::faults::{Lane, Parcel};
-use crate::ring::{Frame, ICRC_ELIDED};
+use crate::ring::Frame;
 use crate::rings::{Rings, Sent};
 use crate::settings::{Direction, PathPolicy, Settings};
 use crate::udp::{Datagram, Udp, copy_payload};
 use adverb_nic::memory::Payload;
 use adverb_nic::{Nic, PathId, TxFrame};
 use adverb_wire::{
-    Duration, Flow, Gid, ICRC_LEN, Icrc, Instant, MAX_IP_PREFIX_LEN, Packet, ParseError, QpNumber,
-    ROCE_UDP_PORT, WireExtra, verify_ip, verify_udp,
+    Duration, Flow, Gid, ICRC_LEN, Icrc, Instant, Packet, ParseError, QpNumber, ROCE_UDP_PORT, WireExtra,
+    verify_ip, verify_udp,
 };
 
 /// The path that leaves this host. Paths 1 to 254 are those of the slots.
@@ -316,13 +316,14 @@ impl Port {
     /// kernel even if nothing came from it lately.
     #[inline]
     pub fn receive(&mut self, now: Instant, nic: &mut Nic, ask_socket: bool) -> usize {
-        let Port { rings, slow, scratch, counters, .. } = self;
+        let Port { own, rings, slow, scratch, counters, .. } = self;
         let mut total = match slow {
-            None => rings.receive(counters, |frame, n| take_ring_frame(now, nic, frame, scratch, n)),
-            Some(slow) => rings.receive(counters, |frame, _| {
+            None => rings.receive(counters, |frame, n| take_ring_frame(now, nic, *own, frame, scratch, n)),
+            Some(slow) => rings.receive(counters, |frame, n| {
                 let mut bytes = Vec::new();
-                frame.copy_to(&mut bytes);
-                complete_icrc(frame.flags, &mut bytes);
+                if let Err(e) = whole_frame(*own, frame, scratch, &mut bytes) {
+                    return n.drop_parse[e as usize] += 1;
+                }
                 let bth_at = bth_offset(&bytes);
                 slow.rx.admit(now, Parcel { bytes, bth_at, tag: () });
             }),
@@ -399,20 +400,19 @@ impl Port {
 fn take_ring_frame(
     now: Instant,
     nic: &mut Nic,
+    own: Gid,
     frame: &Frame<'_>,
     scratch: &mut Vec<u8>,
     n: &mut IoCounters,
 ) {
-    if frame.flags & ICRC_ELIDED == 0 {
+    if !frame.elides_icrc() {
         // Checked bytes must be the ones that are used: the sender could change them in the ring.
         frame.copy_to(scratch);
         deliver(now, nic, scratch, n);
         return;
     }
     n.shm_rx_icrc_elided += 1;
-    let mut prefix = [0; MAX_IP_PREFIX_LEN];
-    let len = frame.read_prefix(&mut prefix);
-    let headers = match Packet::parse_ip_headers(&prefix[..len], frame.len()) {
+    let headers = match frame.parse_headers(own) {
         Ok(headers) => headers,
         Err(e) => return n.drop_parse[e as usize] += 1,
     };
@@ -461,16 +461,31 @@ fn write_icrc(frame: &mut [u8], ip_header_len: usize) {
     }
 }
 
-/// Computes the ICRC that a sender left out, if what it sent is a packet.
-fn complete_icrc(flags: u16, bytes: &mut [u8]) {
-    if flags & ICRC_ELIDED == 0 {
-        return;
+/// Copies a frame out of a ring as it would be on the wire: with the headers that a compact entry leaves out, and
+/// the ICRC that its sender did not compute, if what it sent is a packet.
+fn whole_frame(
+    own: Gid,
+    frame: &Frame<'_>,
+    scratch: &mut Vec<u8>,
+    out: &mut Vec<u8>,
+) -> Result<(), ParseError> {
+    if !frame.is_compact() {
+        frame.copy_to(out);
+        if frame.elides_icrc()
+            && let Ok(headers) = Packet::parse_ip_headers(out, out.len())
+            && let Some(frame) = out.get_mut(..headers.frame_len)
+        {
+            write_icrc(frame, headers.ip_header_len);
+        }
+        return Ok(());
     }
-    if let Ok(headers) = Packet::parse_ip_headers(bytes, bytes.len())
-        && let Some(frame) = bytes.get_mut(..headers.frame_len)
-    {
-        write_icrc(frame, headers.ip_header_len);
-    }
+    let flow = frame.flow(own);
+    frame.copy_to(scratch);
+    scratch.extend_from_slice(&[0; ICRC_LEN]);
+    let packet = Packet::parse_headers(flow, scratch, scratch.len())?.packet;
+    rebuild(&packet, 0, &Datagram { flow, bytes: scratch }, out);
+    write_icrc(out, flow.ip_header_len());
+    Ok(())
 }
 
 /// Puts IP and UDP headers, which a socket does not show, before a received datagram.

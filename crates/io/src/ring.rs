@@ -1,14 +1,22 @@
 //! A ring of frames from one process to another: one producer, one consumer, no locks.
 //!
-//! Entries start at multiples of 64 bytes: a word that states length, offset and flags, then the IP packet
-//! as it would be on the wire. The offset puts a large payload at a multiple of 64 bytes, where copies are
-//! fastest. Positions count bytes and never wrap; the data is mapped twice in a row, so every entry is
-//! contiguous.
+//! Entries start at multiples of 64 bytes, with a word that says what follows. Most are COMPACT: they begin at the
+//! BTH, since both ends of a ring have one address, and what else the IP and UDP headers say fits the word; nor
+//! do they have an ICRC, since memory flips no bits. So an 8-byte WRITE takes one cache line and a 64-byte WRITE
+//! two. Others hold the whole IP packet as it would be on the wire. The offset puts a large payload at a
+//! multiple of 64 bytes, where copies are fastest. Positions count bytes and never wrap; the data is mapped twice
+//! in a row, so every entry is contiguous.
 //!
 //! ```text
-//! control page:  128 tail (producer)   256 head (consumer)   384 producer waits
-//! entry:         | len:32 offset:16 flags:16 | .. | headers | payload | pad ICRC | .. to a multiple of 64
+//! control page:  128 tail (producer, when it waits)   256 head (consumer)   384 producer waits
+//! word:          | len:16 offset:8 flags:8 class:8 hops:8 port:16 |   0: nothing yet
+//! compact entry: | word | BTH .. | payload | pad | .. to a multiple of 64
+//! whole entry:   | word | IP UDP BTH .. | payload | pad ICRC | .. to a multiple of 64
 //! ```
+//!
+//! The word itself tells the consumer that the entry is there: one that looks for frames reads only the line
+//! that the next one will be in. Behind the last entry stands a word of 0. A burst is shown at once, by
+//! writing its first word last.
 //!
 //! Either side may be killed at any instruction, and neither trusts the other: positions and entry
 //! words are checked before use, and a side that finds nonsense reports [`Broken`] and lets the ring go.
@@ -16,8 +24,11 @@
 
 use crate::shm::{Mirror, PAGE};
 use adverb_nic::memory::{Gather, Payload};
-use adverb_wire::{ICRC_LEN, MAX_IP_HEADER_LEN, MAX_IP_PREFIX_LEN, Packet};
-use std::sync::atomic::{Ordering, fence};
+use adverb_wire::{
+    Flow, Gid, ICRC_LEN, MAX_BTH_HEADER_LEN, MAX_IP_HEADER_LEN, MAX_IP_PREFIX_LEN, Packet, ParseError,
+    ParsedHeaders,
+};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Bytes of data in a ring. Holds a window of 128 packets of 4 KB with room to spare, and stays in a
 /// second-level cache while nearly empty entries are reused only once per lap.
@@ -44,14 +55,70 @@ const WAITS_AT: usize = 384;
 const _: () = assert!(RING_LEN.is_multiple_of(PAGE) && RING_LEN.is_power_of_two());
 const _: () = assert!(MAX_ENTRY * 16 <= RING_LEN);
 
-/// The frame's ICRC was not computed: memory does not flip bits. Its four bytes are undefined.
-pub const ICRC_ELIDED: u16 = 1;
+/// An entry is there.
+const VALID: u8 = 1;
+/// The frame's ICRC was not computed. In a whole frame its four bytes are undefined, a compact one has none.
+const ICRC_ELIDED: u8 = 2;
+/// The entry starts at the BTH.
+const COMPACT: u8 = 4;
+
+// A compact entry's headers end within its first line.
+const _: () = assert!(WORD + MAX_BTH_HEADER_LEN <= ALIGN);
+
+/// What the first word of an entry says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Word {
+    /// Bytes of the frame, as far as it is in the entry.
+    len: u16,
+    /// Where it starts in the entry.
+    offset: u8,
+    flags: u8,
+    /// Of compact entries, the rest of what their IP and UDP headers would say.
+    traffic_class: u8,
+    hop_limit: u8,
+    src_port: u16,
+}
+
+impl Word {
+    #[inline]
+    fn pack(self) -> u64 {
+        u64::from(self.len)
+            | u64::from(self.offset) << 16
+            | u64::from(self.flags) << 24
+            | u64::from(self.traffic_class) << 32
+            | u64::from(self.hop_limit) << 40
+            | u64::from(self.src_port) << 48
+    }
+
+    #[inline]
+    fn unpack(word: u64) -> Word {
+        Word {
+            len: word as u16,
+            offset: (word >> 16) as u8,
+            flags: (word >> 24) as u8,
+            traffic_class: (word >> 32) as u8,
+            hop_limit: (word >> 40) as u8,
+            src_port: (word >> 48) as u16,
+        }
+    }
+
+    /// Of a whole frame of at most [`FRAME_MAX`] bytes.
+    fn whole(len: usize) -> Word {
+        Word { len: len as u16, offset: WORD as u8, flags: VALID, ..Word::default() }
+    }
+
+    /// Bytes that the entry takes.
+    #[inline]
+    fn entry_len(self) -> usize {
+        entry_len(self.offset.into(), self.len.into())
+    }
+}
 
 /// The other side left its rules: the ring cannot be used any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Broken;
 
-/// Bytes that an entry takes.
+/// Bytes that an entry takes: whole lines.
 #[inline]
 const fn entry_len(offset: usize, frame_len: usize) -> usize {
     (offset + frame_len).next_multiple_of(ALIGN)
@@ -101,6 +168,8 @@ pub struct Producer {
     tail: u64,
     /// What the consumer has been told.
     published: u64,
+    /// The word of the first entry that the consumer has not been told of.
+    first: u64,
     /// The consumer's head, as last read.
     head: u64,
     /// The consumer's head made no sense once.
@@ -110,7 +179,7 @@ pub struct Producer {
 impl Producer {
     /// Takes over the producing side of a fresh ring.
     pub fn new(map: Mirror) -> Producer {
-        Producer { map, tail: 0, published: 0, head: 0, broken: false }
+        Producer { map, tail: 0, published: 0, first: 0, head: 0, broken: false }
     }
 
     fn refresh_head(&mut self) -> Result<(), Broken> {
@@ -123,10 +192,10 @@ impl Producer {
         Ok(())
     }
 
-    /// Bytes that fit, by the head as last read.
+    /// Bytes that fit, by the head as last read. One line is for the word behind the last entry.
     #[inline]
     fn room(&self) -> usize {
-        self.map.len() - (self.tail - self.head) as usize
+        self.map.len() - ALIGN - (self.tail - self.head) as usize
     }
 
     /// Whether an entry of `len` bytes fits, asking the consumer only if it did not when last asked.
@@ -158,14 +227,26 @@ impl Producer {
         unsafe { self.map.data().add(index) }
     }
 
-    /// Writes the entry's word and moves the tail over the entry.
+    /// The word of the entry at a position, a multiple of 64.
     #[inline]
-    fn commit(&mut self, offset: usize, frame_len: usize, flags: u16) {
-        let word = frame_len as u64 | (offset as u64) << 32 | u64::from(flags) << 48;
-        // SAFETY: the entry starts at a multiple of 64 inside the mapping, and is not published yet.
-        unsafe { self.at(self.tail).cast::<u64>().write(word) };
-        let len = entry_len(offset, frame_len);
-        self.tail += len as u64;
+    fn word(&self, position: u64) -> &AtomicU64 {
+        // SAFETY: inside the mapping and aligned; words are only ever accessed as atomics by either side.
+        unsafe { AtomicU64::from_ptr(self.at(position).cast()) }
+    }
+
+    /// Completes the entry at the tail and moves the tail over it. The first word of a burst is held back until
+    /// the burst is published.
+    #[inline]
+    fn commit(&mut self, word: Word) {
+        let len = word.entry_len();
+        let end = self.tail + len as u64;
+        self.word(end).store(0, Ordering::Relaxed);
+        if self.tail == self.published {
+            self.first = word.pack();
+        } else {
+            self.word(self.tail).store(word.pack(), Ordering::Relaxed);
+        }
+        self.tail = end;
         if len <= AHEAD {
             self.claim_ahead(len);
         }
@@ -181,30 +262,66 @@ impl Producer {
         }
     }
 
-    /// Appends a frame, its payload copied straight from registered memory, its ICRC left out.
-    /// `Ok(false)` when it does not fit now; a payload that is not as long as the packet says is an
-    /// error of the NIC.
+    /// Appends a frame, its payload copied straight from registered memory, its ICRC left out; `own` is the
+    /// address of both ends. `Ok(false)` when it does not fit now; a payload that is not as long as the packet
+    /// says is an error of the NIC.
     #[inline]
-    pub fn push_packet(&mut self, packet: &Packet, payload: &Gather) -> Result<bool, Broken> {
-        let (header_len, frame_len) = (packet.frame_header_len(), packet.frame_len());
+    pub fn push_packet(&mut self, own: Gid, packet: &Packet, payload: &Gather) -> Result<bool, Broken> {
+        assert!(payload.len() == packet.payload_len as usize, "payload as stated");
+        if packet.flow.src != own || packet.flow.dst != own {
+            return self.push_whole(packet, payload);
+        }
+        let header_len = packet.header_len();
+        let len = header_len + payload.len() + packet.pad();
         let offset = frame_offset(header_len, payload.len());
-        assert!(payload.len() == packet.payload_len as usize && frame_len <= FRAME_MAX, "payload as stated");
-        if !self.has_room(entry_len(offset, frame_len))? {
+        assert!(len <= FRAME_MAX, "a frame that IP carries");
+        if !self.has_room(entry_len(offset, len))? {
+            return Ok(false);
+        }
+        let mut headers = [0; MAX_BTH_HEADER_LEN];
+        let written = packet.emit_bth(&mut headers);
+        assert!(written == header_len, "room for all headers");
+        let frame = self.at(self.tail).wrapping_add(offset);
+        // SAFETY: `offset + len` bytes from the entry's start are inside the doubled mapping, since the entry fits the
+        // room, and not published. All of `headers` fits too, as a copy of constant length: it reaches at most one line
+        // further than the entry, which is the line behind the last entry. The payload goes over what is too much.
+        unsafe {
+            frame.copy_from_nonoverlapping(headers.as_ptr(), MAX_BTH_HEADER_LEN);
+            payload.copy_to_ptr(frame.add(written));
+            if packet.pad() > 0 {
+                frame.add(written + payload.len()).write_bytes(0, packet.pad());
+            }
+        }
+        self.commit(Word {
+            len: len as u16,
+            offset: offset as u8,
+            flags: VALID | ICRC_ELIDED | COMPACT,
+            traffic_class: packet.flow.traffic_class,
+            hop_limit: packet.flow.hop_limit,
+            src_port: packet.flow.src_port,
+        });
+        Ok(true)
+    }
+
+    /// As [`push_packet`](Self::push_packet), IP and UDP headers included.
+    #[cold]
+    fn push_whole(&mut self, packet: &Packet, payload: &Gather) -> Result<bool, Broken> {
+        let (header_len, frame_len) = (packet.frame_header_len(), packet.frame_len());
+        assert!(frame_len <= FRAME_MAX, "a frame that IP carries");
+        if !self.has_room(entry_len(WORD, frame_len))? {
             return Ok(false);
         }
         let mut headers = [0; MAX_IP_HEADER_LEN];
         let written = packet.emit_ip(&mut headers);
         assert!(written == header_len, "room for all headers");
-        let frame = self.at(self.tail).wrapping_add(offset);
-        // SAFETY: `offset + frame_len` bytes from the entry's start are inside the doubled mapping, since the
-        // entry fits the room, and not published; `headers` holds `written` bytes; pad and ICRC follow the
-        // payload within the frame.
+        let frame = self.at(self.tail).wrapping_add(WORD);
+        // SAFETY: as in `push_packet`; pad and ICRC follow the payload within the frame.
         unsafe {
             frame.copy_from_nonoverlapping(headers.as_ptr(), written);
             payload.copy_to_ptr(frame.add(written));
-            frame.add(written + payload.len()).write_bytes(0, packet.pad());
+            frame.add(written + payload.len()).write_bytes(0, packet.pad() + ICRC_LEN);
         }
-        self.commit(offset, frame_len, ICRC_ELIDED);
+        self.commit(Word { flags: VALID | ICRC_ELIDED, ..Word::whole(frame_len) });
         Ok(true)
     }
 
@@ -216,7 +333,7 @@ impl Producer {
         let at = self.at(self.tail).wrapping_add(WORD);
         // SAFETY: as in `push_packet`.
         unsafe { at.copy_from_nonoverlapping(frame.as_ptr(), frame.len()) };
-        self.commit(WORD, frame.len(), 0);
+        self.commit(Word::whole(frame.len()));
         Ok(true)
     }
 
@@ -224,15 +341,18 @@ impl Producer {
     /// before it looks whether the consumer sleeps.
     #[inline]
     pub fn publish(&mut self) {
-        self.map.control().u64_at(TAIL_AT).store(self.tail, Ordering::Release);
-        self.published = self.tail;
+        if self.published != self.tail {
+            self.word(self.published).store(self.first, Ordering::Release);
+            self.published = self.tail;
+        }
     }
 
     /// Asks the consumer to wake this process once it has drained half of the ring, unless it has done so
     /// already: then the answer is `false`.
     pub fn wait_for_room(&mut self) -> Result<bool, Broken> {
+        self.map.control().u64_at(TAIL_AT).store(self.published, Ordering::Relaxed);
         let waits = self.map.control().u32_at(WAITS_AT);
-        waits.store(1, Ordering::Relaxed);
+        waits.store(1, Ordering::Release);
         fence(Ordering::SeqCst);
         self.refresh_head()?;
         if self.is_half_empty() {
@@ -264,24 +384,60 @@ impl Producer {
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
     at: *const u8,
-    len: usize,
-    /// [`ICRC_ELIDED`].
-    pub flags: u16,
+    word: Word,
     ring: std::marker::PhantomData<&'a Consumer>,
 }
 
 impl<'a> Frame<'a> {
-    /// Bytes of the packet from its IP header on.
+    /// Bytes of the frame, as far as it is in the entry.
     #[inline]
     pub fn len(&self) -> usize {
-        self.len
+        self.word.len.into()
+    }
+
+    /// The sender left the ICRC out.
+    #[inline]
+    pub fn elides_icrc(&self) -> bool {
+        self.word.flags & ICRC_ELIDED != 0
+    }
+
+    /// The frame starts at the BTH.
+    #[inline]
+    pub fn is_compact(&self) -> bool {
+        self.word.flags & COMPACT != 0
+    }
+
+    /// What the IP and UDP headers of a compact entry would say.
+    #[inline]
+    pub fn flow(&self, own: Gid) -> Flow {
+        let Word { traffic_class, hop_limit, src_port, .. } = self.word;
+        Flow { src: own, dst: own, src_port, traffic_class, hop_limit }
+    }
+
+    /// Copies the headers to private memory and parses them; `own` is the address of both ends.
+    #[inline]
+    pub fn parse_headers(&self, own: Gid) -> Result<ParsedHeaders, ParseError> {
+        if !self.is_compact() {
+            let mut prefix = [0; MAX_IP_PREFIX_LEN];
+            let len = self.read_prefix(&mut prefix);
+            return Packet::parse_ip_headers(&prefix[..len], self.len());
+        }
+        let mut prefix = [0; MAX_BTH_HEADER_LEN];
+        // SAFETY: an entry leaves at least a line of the doubled mapping behind it, and the frame starts in its first
+        // two lines; so as many bytes follow, whatever `len` is. The constant length spares a call.
+        unsafe { prefix.as_mut_ptr().copy_from_nonoverlapping(self.at, MAX_BTH_HEADER_LEN) };
+        Packet::parse_headers(
+            self.flow(own),
+            &prefix[..self.len().min(MAX_BTH_HEADER_LEN)],
+            self.len() + ICRC_LEN,
+        )
     }
 
     /// Copies the beginning, which holds all headers, to private memory. Returns how many bytes.
     #[inline]
-    pub fn read_prefix(&self, out: &mut [u8; MAX_IP_PREFIX_LEN]) -> usize {
-        let len = self.len.min(MAX_IP_PREFIX_LEN);
-        // SAFETY: the consumer checked that `self.len` bytes from `self.at` are inside the mapping.
+    fn read_prefix(&self, out: &mut [u8; MAX_IP_PREFIX_LEN]) -> usize {
+        let len = self.len().min(MAX_IP_PREFIX_LEN);
+        // SAFETY: the consumer checked that `len` bytes from `self.at` are inside the mapping.
         unsafe { out.as_mut_ptr().copy_from_nonoverlapping(self.at, len) };
         len
     }
@@ -289,7 +445,7 @@ impl<'a> Frame<'a> {
     /// A part of the frame where it lies. `None` if it is not inside.
     #[inline]
     pub fn payload(&self, offset: usize, len: usize) -> Option<Payload<'a>> {
-        if offset.checked_add(len)? > self.len {
+        if offset.checked_add(len)? > self.len() {
             return None;
         }
         // SAFETY: checked to be inside the frame, whose bytes stay mapped while the consumer is borrowed.
@@ -298,12 +454,13 @@ impl<'a> Frame<'a> {
 
     /// Copies the whole frame to private memory.
     pub fn copy_to(&self, out: &mut Vec<u8>) {
+        let len = self.len();
         out.clear();
-        out.reserve(self.len);
+        out.reserve(len);
         // SAFETY: room was reserved; the source is inside the mapping, as above.
         unsafe {
-            out.as_mut_ptr().copy_from_nonoverlapping(self.at, self.len);
-            out.set_len(self.len);
+            out.as_mut_ptr().copy_from_nonoverlapping(self.at, len);
+            out.set_len(len);
         }
     }
 }
@@ -316,64 +473,64 @@ pub struct Consumer {
     head: u64,
     /// What the producer has been told.
     released: u64,
-    /// The producer's tail, as last read.
-    tail: u64,
+    /// Entries found in a row, up to [`STREAM`].
+    found: u32,
 }
+
+/// After so many entries in a row, more are likely to be there.
+const STREAM: u32 = 4;
 
 impl Consumer {
     /// Takes over the consuming side of a fresh ring.
     pub fn new(map: Mirror) -> Consumer {
-        Consumer { map, head: 0, released: 0, tail: 0 }
+        Consumer { map, head: 0, released: 0, found: 0 }
+    }
+
+    #[inline]
+    fn entry(&self) -> *mut u8 {
+        self.map.data().wrapping_add(self.head as usize & (self.map.len() - 1))
+    }
+
+    /// The word of the next entry, read once, since the producer may break its rules and change it.
+    #[inline]
+    fn word(&self) -> u64 {
+        // SAFETY: the head is a multiple of 64, and its entry inside the mapping.
+        unsafe { AtomicU64::from_ptr(self.entry().cast()) }.load(Ordering::Acquire)
     }
 
     /// Whether frames wait.
     #[inline]
     pub fn has_frames(&self) -> bool {
-        self.head != self.tail || self.map.control().u64_at(TAIL_AT).load(Ordering::Acquire) != self.tail
-    }
-
-    fn refresh_tail(&mut self) -> Result<(), Broken> {
-        let tail = self.map.control().u64_at(TAIL_AT).load(Ordering::Acquire);
-        let plausible = tail >= self.tail
-            && tail - self.head <= self.map.len() as u64
-            && tail.is_multiple_of(ALIGN as u64);
-        if !plausible {
-            return Err(Broken);
-        }
-        self.tail = tail;
-        Ok(())
+        self.word() != 0
     }
 
     /// The next frame and, for [`skip`](Self::skip), the bytes of its entry.
     #[inline]
     pub fn next(&mut self) -> Result<Option<(Frame<'_>, usize)>, Broken> {
-        if self.head == self.tail {
-            self.refresh_tail()?;
-            if self.head == self.tail {
-                return Ok(None);
-            }
+        let word = self.word();
+        if word == 0 {
+            self.found = 0;
+            return Ok(None);
         }
-        let index = self.head as usize & (self.map.len() - 1);
-        let entry = self.map.data().wrapping_add(index);
-        // SAFETY: `index` is a multiple of 64 below `len`. The word is read once, since the producer may
-        // break its rules and change it.
-        let word = unsafe { entry.cast::<u64>().read_volatile() };
-        let (len, offset, flags) = (word as u32 as usize, (word >> 32) as u16 as usize, (word >> 48) as u16);
-        let taken = entry_len(offset, len);
-        let sound = (WORD..=OFFSET_MAX).contains(&offset)
-            && len <= FRAME_MAX
-            && taken as u64 <= self.tail - self.head;
+        let word = Word::unpack(word);
+        let taken = word.entry_len();
+        let sound = word.flags & VALID != 0
+            && (WORD..=OFFSET_MAX).contains(&word.offset.into())
+            && taken + ALIGN <= self.map.len();
         if !sound {
             return Err(Broken);
         }
+        let entry = self.entry();
         // Lines of the entry after the next, unless the producer may still be writing them.
-        if taken < AHEAD && self.tail - self.head >= 4 * taken as u64 {
+        if self.found < STREAM {
+            self.found += 1;
+        } else if taken < AHEAD {
             for line in (0..taken).step_by(ALIGN) {
                 prefetch_for_read(entry.wrapping_add(2 * taken + line));
             }
         }
-        let frame = Frame { at: entry.wrapping_add(offset), len, flags, ring: std::marker::PhantomData };
-        Ok(Some((frame, taken)))
+        let at = entry.wrapping_add(word.offset.into());
+        Ok(Some((Frame { at, word, ring: std::marker::PhantomData }, taken)))
     }
 
     /// Moves over an entry that was dealt with.
@@ -399,7 +556,7 @@ impl Consumer {
         self.released = self.head;
         fence(Ordering::SeqCst);
         let waits = self.map.control().u32_at(WAITS_AT);
-        if waits.load(Ordering::Relaxed) == 0 {
+        if waits.load(Ordering::Acquire) == 0 {
             return false;
         }
         let used = self.map.control().u64_at(TAIL_AT).load(Ordering::Relaxed).saturating_sub(self.head);

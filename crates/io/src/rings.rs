@@ -10,7 +10,7 @@ use crate::shm::{Mirror, anonymous_file};
 use crate::sys;
 use crate::wake::Bell;
 use adverb_nic::memory::Gather;
-use adverb_wire::{Duration, Instant, Operation, Packet, Syndrome};
+use adverb_wire::{Duration, Flow, Gid, ICRC_LEN, Instant, Operation, Packet, Syndrome};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -21,6 +21,8 @@ const PUBLISH_BYTES: usize = 16 << 10;
 const RELEASE_BYTES: usize = RING_LEN / 16;
 /// Frames taken from one ring before the next one has its turn.
 const BURST: usize = 32;
+/// Bytes of a UDP header.
+const UDP_LEN: usize = 8;
 /// How often the receiver of a full ring is checked for life.
 const LIFE_CHECK: Duration = Duration::from_ms(10);
 
@@ -71,6 +73,8 @@ struct Inbound {
 #[derive(Debug)]
 pub struct Rings {
     member: Arc<Member>,
+    /// The address of all its processes.
+    own: Gid,
     outbound: Vec<Option<Outbound>>,
     inbound: Vec<Inbound>,
     /// Slots with frames that are not published.
@@ -97,10 +101,11 @@ fn is_urgent(packet: &Packet) -> bool {
 
 impl Rings {
     /// No rings yet.
-    pub fn new(member: Arc<Member>) -> Rings {
+    pub fn new(member: Arc<Member>, own: Gid) -> Rings {
         let outbound = (0..256).map(|_| None).collect();
         Rings {
             member,
+            own,
             outbound,
             inbound: Vec::new(),
             dirty: Vec::new(),
@@ -118,8 +123,8 @@ impl Rings {
     /// Puts a packet into a process's ring.
     #[inline]
     pub fn send_packet(&mut self, to: Slot, packet: &Packet, payload: &Gather, n: &mut IoCounters) -> Sent {
-        let len = packet.frame_len();
-        self.send(to, len, is_urgent(packet), n, |producer| producer.push_packet(packet, payload))
+        let (len, own) = (packet.frame_len(), self.own);
+        self.send(to, len, is_urgent(packet), n, |producer| producer.push_packet(own, packet, payload))
     }
 
     /// Puts a complete frame into a process's ring.
@@ -376,11 +381,13 @@ impl Rings {
         if self.member.has_announced_rings() {
             self.open_announced(n);
         }
+        let left_out =
+            Flow { src: self.own, dst: self.own, ..Flow::default() }.ip_header_len() + UDP_LEN + ICRC_LEN;
         let mut total = 0;
         let mut i = 0;
         while i < self.inbound.len() {
             let ring = &mut self.inbound[i];
-            match drain(ring, &self.member, n, &mut each) {
+            match drain(ring, &self.member, left_out, n, &mut each) {
                 Ok(count) => {
                     total += count;
                     i += 1;
@@ -455,6 +462,7 @@ fn ring_if_armed(
 fn drain(
     ring: &mut Inbound,
     member: &Member,
+    left_out: usize,
     n: &mut IoCounters,
     each: &mut impl FnMut(&Frame<'_>, &mut IoCounters),
 ) -> Result<usize, Broken> {
@@ -462,7 +470,7 @@ fn drain(
     while count < BURST {
         let Some((frame, taken)) = ring.consumer.next()? else { break };
         n.shm_rx_frames += 1;
-        n.shm_rx_bytes += frame.len() as u64;
+        n.shm_rx_bytes += (frame.len() + if frame.is_compact() { left_out } else { 0 }) as u64;
         each(&frame, n);
         ring.consumer.skip(taken);
         count += 1;
