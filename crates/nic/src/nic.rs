@@ -59,6 +59,8 @@ pub struct NicConfig {
     pub rto: Option<Duration>,
     /// A retry count does not run out: for experiments whose networks lose more than an application would bear.
     pub retry_forever: bool,
+    /// Frames that a queue pair may send before the next one's turn; 1 is round robin by packets, as hardware does.
+    pub quantum: u32,
 }
 
 impl Default for NicConfig {
@@ -75,6 +77,7 @@ impl Default for NicConfig {
             irn: None,
             rto: None,
             retry_forever: false,
+            quantum: 16,
         }
     }
 }
@@ -245,7 +248,7 @@ impl Nic {
     fn frame(&mut self, id: QpId, index: u32, out: &TxFrame) -> Step {
         self.shared.counters.tx_packets += 1;
         self.shared.counters.tx_bytes += out.packet.payload_len as u64;
-        self.ready.served(index);
+        self.ready.served(index, self.config.quantum);
         Step::Frame(id)
     }
 

@@ -24,6 +24,8 @@ pub struct Transport {
     pub rto: Option<Duration>,
     /// Retries do not run out.
     pub retry_forever: bool,
+    /// Frames that a queue pair sends before the next one's turn.
+    pub quantum: u32,
     /// Congestion control.
     pub congestion: CongestionControl,
     /// Packets may be marked by ECN.
@@ -46,6 +48,7 @@ impl Default for Transport {
             retries: 7,
             rto: None,
             retry_forever: false,
+            quantum: 1,
             congestion: CongestionControl::Fixed,
             ecn: false,
             class: 0,
@@ -126,6 +129,7 @@ impl Host {
             irn: transport.irn,
             rto: transport.rto,
             retry_forever: transport.retry_forever,
+            quantum: transport.quantum,
             congestion: transport.congestion,
             line_rate,
             pacing_burst: PACING_BURST,

@@ -2,9 +2,6 @@
 
 use std::collections::VecDeque;
 
-/// Frames that a queue pair may send before the next one's turn.
-const QUANTUM: u32 = 16;
-
 /// A row of queue pair indices; each stands in it at most once (`Qp::ready`).
 #[derive(Default)]
 pub(crate) struct Ready {
@@ -40,9 +37,9 @@ impl Ready {
 
     /// The first one has sent a frame; after a quantum the turn goes on.
     #[inline]
-    pub fn served(&mut self, index: u32) {
+    pub fn served(&mut self, index: u32, quantum: u32) {
         self.served += 1;
-        if self.served >= QUANTUM && self.row.len() > 1 && self.front() == Some(index) {
+        if self.served >= quantum && self.row.len() > 1 && self.front() == Some(index) {
             self.row.rotate_left(1);
             self.served = 0;
         }

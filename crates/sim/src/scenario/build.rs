@@ -163,6 +163,7 @@ impl Scenario {
         out.timeout = t.timeout.unwrap_or(out.timeout);
         out.retries = t.retries.unwrap_or(out.retries);
         out.retry_forever = t.retry_forever;
+        out.quantum = t.quantum.unwrap_or(out.quantum);
         if out.timeout > 31 {
             return Err(Error::new("transport.timeout", "is above 31; the time is 4.096 us * 2^timeout"));
         }

@@ -171,6 +171,8 @@ pub struct TransportTable {
     /// Retries do not run out; otherwise a flow whose retries do fails.
     #[serde(default)]
     pub retry_forever: bool,
+    /// Frames that a queue pair sends before the next one's turn; 1 if absent.
+    pub quantum: Option<u32>,
     /// `fixed` (the default), `halving`, `dcqcn`, `timely` or `tcp`.
     pub congestion: Option<String>,
     /// DCQCN's parameters; the paper's if absent.
