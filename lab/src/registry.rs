@@ -13,7 +13,7 @@ macro_rules! experiments {
 }
 
 experiments! {
-    "irn": "fig1" "fig2" "fig3" "fig7" "fig9-cross" "fig12" "load" "rate" "hosts" "sizes" "buffer" "rto-high" "few-packets" "modules";
+    "irn": "fig1" "fig2" "fig3" "fig4" "fig5" "fig6" "fig7" "fig8" "fig9" "fig9-cross" "fig10" "fig11" "fig12" "load" "rate" "hosts" "sizes" "buffer" "rto-high" "few-packets" "modules";
 }
 
 /// Names of all experiments, in the papers' order.

@@ -38,7 +38,8 @@ impl Sim {
             self.journal.look(&host.nic);
         }
         if !host.nic.next_frame(Instant::from_ps(self.now), &mut self.out) {
-            return;
+            // A queue pair whose rate makes it wait has a timer that nobody knows of yet.
+            return self.watch_timer(h);
         }
         let id = self.take_frame(h);
         if self.journal.is_on() {

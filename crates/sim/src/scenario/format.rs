@@ -360,6 +360,9 @@ pub struct WorkloadTable {
     pub bytes: Option<String>,
     /// `poisson`: share of each host's rate.
     pub load: Option<f64>,
+    /// `poisson`: what the load counts: `payload` (the default), or `link`, headers and framing of full packets too.
+    #[serde(rename = "load-of")]
+    pub load_of: Option<String>,
     /// `poisson`: how many.
     pub flows: Option<u32>,
     /// `poisson`: `heavy-tailed`, `uniform LOW HIGH`, `fixed BYTES`, or `file NAME`.

@@ -4,6 +4,7 @@ use super::build::{bytes, need, time};
 use super::format::{Scenario, WorkloadTable};
 use crate::error::Error;
 use crate::flows::{FlowSpec, Op};
+use crate::link::FRAMING;
 use crate::sim::Config;
 use crate::topology::Topology;
 use crate::trace::seed_of;
@@ -41,7 +42,7 @@ impl Scenario {
                 continue;
             }
             let from = flows.len();
-            let opened = open(table, &config.topology, &mut rng, read);
+            let opened = open(table, &config.topology, config.transport.mtu.bytes(), &mut rng, read);
             flows.extend(opened.map_err(|e| of_many(e, n, tables.len()))?);
             flows[from..].iter_mut().for_each(|f: &mut FlowSpec| (f.tag, f.op) = (n as u32, op));
         }
@@ -73,6 +74,7 @@ fn of_many(error: Error, n: usize, count: usize) -> Error {
 fn open(
     table: &WorkloadTable,
     t: &Topology,
+    mtu: u32,
     rng: &mut fastrand::Rng,
     read: Read<'_>,
 ) -> Result<Vec<FlowSpec>, Error> {
@@ -89,7 +91,7 @@ fn open(
             }
             pattern::incast(t.hosts, senders, u64::from(size()?), start, rng)
         }
-        "poisson" => poisson(table, t, start, rng, read)?,
+        "poisson" => poisson(table, t, mtu, start, rng, read)?,
         "list" => list(table, t)?,
         other => {
             let why = format!(
@@ -108,6 +110,7 @@ fn open(
 fn poisson(
     table: &WorkloadTable,
     t: &Topology,
+    mtu: u32,
     start: u64,
     rng: &mut fastrand::Rng,
     read: Read<'_>,
@@ -122,6 +125,13 @@ fn poisson(
     let hosts =
         t.cables.iter().filter(|c| c.ends.iter().any(|e| matches!(e, crate::topology::Node::Host(_))));
     let rate = hosts.map(|c| c.rate).min().unwrap_or(0);
+    let load = match table.load_of.as_deref().unwrap_or("payload") {
+        "payload" => load,
+        "link" => load * f64::from(mtu) / f64::from(mtu + 20 + 8 + 12 + 4 + FRAMING),
+        other => {
+            return Err(Error::new("workload.load-of", format!("`{other}` is not one of payload, link")));
+        }
+    };
     let mut flows = arrivals::poisson(t.hosts, &sizes, load, rate, count, rng);
     flows.iter_mut().for_each(|f| f.start += start);
     Ok(flows)
