@@ -105,3 +105,19 @@ fn a_seed_replays() {
         assert_eq!(hash(), hash());
     }
 }
+
+/// A queue pair that its rate keeps waiting is found out when its port becomes free; nothing else may happen at its host
+/// until its time comes, and there is no retransmission timer to hide a timer that was missed.
+#[test]
+fn a_queue_pair_that_waits_for_its_rate_goes_on() {
+    let text = "seed = 1\n[topology]\nkind = \"fat-tree\"\nk = 4\nrate = \"40G\"\ndelay = \"2us\"\n\
+        [switch]\ndiscipline = \"input-queued\"\nbuffer = \"240KB\"\n\
+        [switch.ecn]\nkmin = \"5KB\"\nkmax = \"200KB\"\npmax = 0.01\n[switch.pfc]\nxoff = \"220KB\"\n\
+        [transport]\ntimeout = 0\nack-every = 1000000\ncongestion = \"dcqcn\"\necn = true\n\
+        [workload]\nkind = \"poisson\"\nload = 0.7\nflows = 2000\nsizes = \"heavy-tailed\"\n";
+    let scenario = adverb_sim::Scenario::parse(text).unwrap_or_else(|e| panic!("{e}"));
+    let mut sim = scenario.plan(&mut |_| unreachable!("it names no file")).unwrap().start().unwrap();
+    sim.run(u64::MAX, u64::MAX);
+    assert!(sim.stats().marked > 1000, "rates were cut");
+    assert!(sim.flows_done(), "{} of {} ended", sim.flows_ended(), sim.flows().len());
+}
