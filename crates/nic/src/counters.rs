@@ -1,12 +1,13 @@
 //! Everything that the NIC counts, by name.
 
+/// A struct of counters that knows their names.
 macro_rules! counters {
-    ($($(#[doc = $doc:literal])* $name:ident,)*) => {
+    ($counters:ident; $($(#[doc = $doc:literal])* $name:ident,)*) => {
         /// Counters of one NIC since it was made. None ever decreases.
         #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
-        pub struct Counters { $($(#[doc = $doc])* pub $name: u64,)* }
+        pub struct $counters { $($(#[doc = $doc])* pub $name: u64,)* }
 
-        impl Counters {
+        impl $counters {
             /// Names and values, in the order of their declaration.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name),)*].into_iter()
@@ -14,8 +15,9 @@ macro_rules! counters {
         }
     };
 }
+pub(crate) use counters;
 
-counters! {
+counters! { Counters;
     /// Packets given to the NIC.
     rx_packets,
     /// Their payload bytes.

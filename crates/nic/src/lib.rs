@@ -33,6 +33,7 @@ pub use counters::Counters;
 pub use error::Error;
 pub use event::Event;
 pub use explain::Explanation;
+pub use transport::one_rma::{self, OneRma};
 pub use transport::rc::irn::{self, IrnConfig, LossRecovery, Scheme};
 
 pub use ids::{CqId, MrId, MwId, PathId, PdId, QpId, SrqId, XrcdId};

@@ -52,6 +52,19 @@ pub const MAX_PENDING_EXPLANATIONS: usize = 256;
 /// Paths a driver may name.
 pub const MAX_PATHS: usize = 4096;
 
+/// Entries of a 1RMA NIC's Registered Region Table; the index takes the low 16 bits of a RegionId.
+pub const MAX_ONE_RMA_REGIONS: u32 = 1 << 16;
+/// Command slots of a 1RMA NIC.
+pub const MAX_ONE_RMA_SLOTS: u32 = 1 << 16;
+/// Processes attached to a 1RMA NIC.
+pub const MAX_ONE_RMA_PROCESSES: u32 = 1 << 12;
+/// Operations of peers that a 1RMA NIC works on at once; the index takes the low 16 bits of a ticket.
+pub const MAX_ONE_RMA_INBOUND: u32 = 1 << 16;
+/// Messages without payload that a 1RMA NIC has ready to send; what comes beyond is dropped and counted.
+pub const MAX_ONE_RMA_ANSWERS: usize = 1 << 10;
+/// Milliseconds of a 1RMA timeout; a solicitation tells its own in 32 bits of nanoseconds.
+pub const MAX_ONE_RMA_TIMEOUT_MS: u64 = 4000;
+
 /// 64-byte blocks that the largest send work request takes.
 pub const MAX_WQE_BLOCKS: u32 = 16;
 
@@ -59,3 +72,5 @@ const _: () = assert!(MAX_QP <= 1 << 16, "a queue pair's index fits 16 bits of i
 const _: () = assert!(16 + 48 + MAX_SGE * 16 <= MAX_WQE_BLOCKS * 64);
 const _: () = assert!(16 + 48 + 4 + MAX_INLINE <= MAX_WQE_BLOCKS * 64);
 const _: () = assert!(MAX_QP_WR * MAX_WQE_BLOCKS <= 1 << 20);
+const _: () = assert!(MAX_ONE_RMA_REGIONS <= 1 << 16 && MAX_ONE_RMA_INBOUND <= 1 << 16);
+const _: () = assert!(MAX_ONE_RMA_TIMEOUT_MS * 1_000_000 <= u32::MAX as u64);

@@ -11,6 +11,7 @@ pub mod ext;
 pub mod icrc;
 pub mod ip;
 pub mod irn;
+pub mod one_rma;
 pub mod opcode;
 pub mod packet;
 pub mod pcap;

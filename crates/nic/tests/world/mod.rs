@@ -32,6 +32,16 @@ pub struct Memory {
 }
 
 impl Memory {
+    /// Zeroed memory, registered.
+    pub fn register(with: &mut adverb_nic::memory::Memory, pd: PdId, len: usize, access: Access) -> Memory {
+        let bytes: Box<[UnsafeCell<u64>]> = (0..len.div_ceil(8)).map(|_| UnsafeCell::new(0)).collect();
+        let addr = bytes.as_ptr() as u64;
+        let init = MrInit { pd, addr, len: len as u64, iova: addr, access };
+        // SAFETY: the memory outlives the last call into its NIC in every test.
+        let mr = unsafe { with.reg_mr(&init) }.unwrap();
+        Memory { bytes, len, mr }
+    }
+
     pub fn addr(&self) -> u64 {
         self.bytes.as_ptr() as u64
     }
@@ -145,13 +155,8 @@ impl World {
     }
 
     pub fn memory_with(&mut self, node: usize, len: usize, access: Access) -> Memory {
-        let bytes: Box<[UnsafeCell<u64>]> = (0..len.div_ceil(8)).map(|_| UnsafeCell::new(0)).collect();
-        let addr = bytes.as_ptr() as u64;
-        let pd = self.nodes[node].pd;
-        let init = MrInit { pd, addr, len: len as u64, iova: addr, access };
-        // SAFETY: the memory outlives the world's last call into the NIC in every test.
-        let mr = unsafe { self.nodes[node].nic.memory().reg_mr(&init) }.unwrap();
-        Memory { bytes, len, mr }
+        let n = &mut self.nodes[node];
+        Memory::register(n.nic.memory(), n.pd, len, access)
     }
 
     pub fn qp(&mut self, node: usize, qp_type: QpType, caps: QpCaps) -> QpId {
