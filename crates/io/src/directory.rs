@@ -5,13 +5,17 @@
 //! inherit; it is right across PID namespaces too. Whoever claims a slot next cleans up behind the dead.
 //!
 //! ```text
-//! <directory>/<netns>-<address>-v1/table                     this table
+//! <directory>/<netns>-<address>-v2/table                     this table
 //!                                 /bell.<slot>.<generation>  FIFO that wakes the slot's process
 //!                                 /ring.<slot>.<generation>.<slot>.<generation>  frames from, to
 //! ```
 //! A ring's file is removed by its receiver as soon as it has mapped it.
+//!
+//! The table's first word names the layout of all this, rings included. A process that knows another one is refused
+//! while others live: each would take the other's frames for nonsense.
 
 use crate::error::OpenError;
+use crate::ring::LAYOUT;
 use crate::shm::{Mirror, PAGE, Region};
 use crate::sys;
 use crate::wake::Bell;
@@ -53,7 +57,8 @@ impl Slot {
     }
 }
 
-const MAGIC: u64 = u64::from_le_bytes(*b"adverb\x00\x02");
+/// Says whose table this is, and in its last byte how rings are laid out.
+const MAGIC: u64 = u64::from_le_bytes([b'a', b'd', b'v', b'e', b'r', b'b', 0, LAYOUT]);
 const MAGIC_AT: usize = 0;
 const NEXT_SLOT_AT: usize = 8;
 const NEXT_GENERATION_AT: usize = 16;
@@ -114,7 +119,7 @@ fn private_folder(path: &Path) -> Result<(), OpenError> {
 /// The folder of one address in this network namespace.
 pub fn folder_of(directory: &Path, address: IpAddr) -> PathBuf {
     let namespace = fs::metadata("/proc/thread-self/ns/net").map_or(0, |m| m.ino());
-    directory.join(format!("{namespace}-{address}-v1"))
+    directory.join(format!("{namespace}-{address}-v2"))
 }
 
 fn private_file() -> OpenOptions {
@@ -141,10 +146,6 @@ impl Member {
         // Closing the file drops the lock, so an early return does not keep it.
         sys::allocate(file.as_fd(), TABLE_LEN as u64).map_err(failed)?;
         let table = Region::map(file.as_fd(), TABLE_LEN).map_err(failed)?;
-        if table.u64_at(MAGIC_AT).swap(MAGIC, Ordering::Relaxed) != MAGIC {
-            table.u64_at(NEXT_GENERATION_AT).store(1, Ordering::Relaxed);
-        }
-
         let alive = |slot: Slot| sys::is_locked_elsewhere(file.as_fd(), life_lock(slot));
         let after = table.u32_at(NEXT_SLOT_AT).load(Ordering::Relaxed) % u32::from(Slot::LAST);
         let (mut sole, mut free) = (true, None);
@@ -156,10 +157,18 @@ impl Member {
                 false => {}
             }
         }
+        let knows_us = table.u64_at(MAGIC_AT).load(Ordering::Relaxed) == MAGIC;
+        if !knows_us && !sole {
+            return Err(OpenError::OtherVersion { address, path: folder.clone() });
+        }
         let slot = free.ok_or_else(|| OpenError::Full { path: folder.clone() })?;
         let bound = bind(sole, &folder)?;
 
         remove_files_of(&folder, |owner| owner == slot.get() || (sole && owner != 0));
+        if !knows_us {
+            table.u64_at(NEXT_GENERATION_AT).store(1, Ordering::Relaxed);
+            table.u64_at(MAGIC_AT).store(MAGIC, Ordering::Relaxed);
+        }
         let generation = table.u64_at(NEXT_GENERATION_AT).fetch_add(1, Ordering::Relaxed);
         table.u32_at(NEXT_SLOT_AT).store(u32::from(slot.get()), Ordering::Relaxed);
         let bell = Bell::create(&bell_path(&folder, slot, generation)).map_err(failed)?;

@@ -34,6 +34,13 @@ pub enum OpenError {
         /// Its path.
         path: PathBuf,
     },
+    /// Running processes of this address use another version of adverb, whose shared memory is laid out differently.
+    OtherVersion {
+        /// The address.
+        address: IpAddr,
+        /// The directory.
+        path: PathBuf,
+    },
     /// All slots are taken by live processes.
     Full {
         /// The directory.
@@ -86,6 +93,12 @@ impl fmt::Display for OpenError {
                 f,
                 "the directory of processes {} belongs to another user or is open to others; remove it, or \
                  set directory= in ADVERB to another one",
+                path.display()
+            ),
+            OpenError::OtherVersion { address, path } => write!(
+                f,
+                "running processes in {} use another version of adverb, which shares {address} in another way; end \
+                 them, or set address= in ADVERB to another address of this host, such as 127.0.0.2",
                 path.display()
             ),
             OpenError::Full { path } => write!(

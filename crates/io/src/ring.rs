@@ -34,6 +34,9 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 /// second-level cache while nearly empty entries are reused only once per lap.
 pub const RING_LEN: usize = 1 << 20;
 
+/// Number of the layout below. To be counted up with every change of what the two ends of a ring agree on.
+pub const LAYOUT: u8 = 2;
+
 /// Entries start at multiples of this, a cache line.
 const ALIGN: usize = 64;
 /// Bytes of an entry's word.

@@ -10,7 +10,7 @@ use common::{Endpoint, Helper, Remote, folder, listen, role, say};
 use std::fs::File;
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -106,6 +106,27 @@ fn a_full_table_says_so() {
     assert!(error.to_string().contains("254"));
     helper.end();
     drop(open(&settings).unwrap());
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn processes_of_another_version_are_left_alone() {
+    let folder = folder("version");
+    let settings = at("127.0.67.1", &folder, "");
+    let mut helper = Helper::start(&["hold", &settings]);
+    helper.hear();
+    let path = inside(&folder).join("table");
+    let table = File::options().write(true).open(&path).unwrap();
+    table.write_all_at(&[0xff], 7).unwrap();
+    let before = std::fs::read(&path).unwrap();
+    let error = open(&settings).err().unwrap();
+    assert!(matches!(error, OpenError::OtherVersion { .. }), "{error:?}");
+    assert!(error.to_string().contains("another version") && error.to_string().contains("127.0.67.1"));
+    assert!(std::fs::read(&path).unwrap() == before, "their table is as it was");
+    helper.end();
+    // Nobody uses the table any more.
+    drop(open(&settings).unwrap());
+    assert_ne!(std::fs::read(&path).unwrap()[7], 0xff);
     std::fs::remove_dir_all(folder).unwrap();
 }
 

@@ -43,7 +43,7 @@ pub(crate) fn open_errno(error: &OpenError) -> c_int {
     eprintln!("adverb: {error}");
     match error {
         OpenError::Address { .. } => libc::EADDRNOTAVAIL,
-        OpenError::PortTaken { .. } => libc::EADDRINUSE,
+        OpenError::PortTaken { .. } | OpenError::OtherVersion { .. } => libc::EADDRINUSE,
         OpenError::Full { .. } => libc::ENOSPC,
         OpenError::ForeignDirectory { .. } => libc::EACCES,
         OpenError::Directory { source, .. }
