@@ -35,6 +35,7 @@
 
 mod command;
 mod config;
+pub mod congestion;
 mod counters;
 mod deadlines;
 mod initiator;
