@@ -132,14 +132,20 @@ pub fn derive(key: &RegionKey, target: Gid, region: u32, initiator: Gid, pid: u3
 }
 
 /// AES-128-GCM with one key. The library keeps the schedule in memory that it erases when it frees it.
-pub(super) struct MessageKey(LessSafeKey);
+pub(super) struct MessageKey {
+    /// `None` exactly in cleartext builds, where setting up a key would count as work too.
+    cipher: Option<LessSafeKey>,
+}
 
 impl MessageKey {
     pub fn new(key: &[u8; KEY_LEN]) -> MessageKey {
+        if !ENCRYPTED {
+            return MessageKey { cipher: None };
+        }
         let Ok(key) = UnboundKey::new(&AES_128_GCM, key) else {
             unreachable!("the key has AES-128's length");
         };
-        MessageKey(LessSafeKey::new(key))
+        MessageKey { cipher: Some(LessSafeKey::new(key)) }
     }
 
     /// Writes the header, encrypts the payload that lies behind it, and appends the tag. `message` is as long as
@@ -148,14 +154,13 @@ impl MessageKey {
         let header_len = header.emit(message);
         let (head, rest) = message.split_at_mut(header_len);
         let (payload, tag) = rest.split_at_mut(rest.len() - TAG_LEN);
-        if !ENCRYPTED {
-            tag.fill(0);
-            return;
-        }
+        let Some(cipher) = &self.cipher else {
+            return tag.fill(0);
+        };
         let nonce = Nonce::assume_unique_for_key(header.nonce());
         let aad = additional(head, previous);
         // Only a message of 64 GB could fail.
-        let sealed = self.0.seal_in_place_separate_tag(nonce, Aad::from(aad.bytes()), payload);
+        let sealed = cipher.seal_in_place_separate_tag(nonce, Aad::from(aad.bytes()), payload);
         match sealed {
             Ok(made) => tag.copy_from_slice(made.as_ref()),
             Err(_) => unreachable!("a payload of at most 4096 bytes"),
@@ -164,13 +169,13 @@ impl MessageKey {
 
     /// Verifies a message and decrypts its payload in place. When it is false, nothing in the message means anything.
     pub fn open(&self, header: &Header, previous: &Iv, message: &mut [u8]) -> bool {
-        if !ENCRYPTED {
-            return true;
-        }
+        let Some(cipher) = &self.cipher else {
+            return !ENCRYPTED;
+        };
         let nonce = Nonce::assume_unique_for_key(header.nonce());
         let (head, sealed) = message.split_at_mut(header.len());
         let aad = additional(head, previous);
-        self.0.open_in_place(nonce, Aad::from(aad.bytes()), sealed).is_ok()
+        cipher.open_in_place(nonce, Aad::from(aad.bytes()), sealed).is_ok()
     }
 }
 
