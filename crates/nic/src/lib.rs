@@ -5,6 +5,7 @@
 //! (whose turn) → `transport::requester` (fetch, execute, packets) → [`Nic::next_frame`].
 #![deny(unsafe_code)]
 
+mod ahead;
 pub mod attr;
 pub mod congestion;
 pub mod counters;

@@ -1,6 +1,7 @@
 //! A bounded table of objects with stable indices and generations.
 
 use crate::error::Error;
+use crate::memory::prefetch;
 use core::marker::PhantomData;
 
 /// What a typed name must offer to index a [`Slab`].
@@ -96,6 +97,20 @@ impl<I: Id, T> Slab<I, T> {
         let slot = self.slots.get_mut(index as usize)?;
         let generation = slot.generation;
         slot.value.as_mut().map(|v| (I::new(index, generation), v))
+    }
+
+    /// The live object at an index, only to look at.
+    #[inline]
+    pub fn peek(&self, index: u32) -> Option<&T> {
+        self.slots.get(index as usize)?.value.as_ref()
+    }
+
+    /// Asks for the slot of an index.
+    #[inline]
+    pub fn prefetch(&self, index: u32) {
+        if let Some(slot) = self.slots.get(index as usize) {
+            prefetch(slot);
+        }
     }
 
     /// The name of the live object at an index.

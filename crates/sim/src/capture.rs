@@ -25,7 +25,7 @@ pub struct Captures {
 impl Captures {
     /// Records a packet that reached the end of `link`. After an error nothing more is written.
     pub(crate) fn write(&mut self, link: u32, now: u64, packets: &Packets, id: u32) {
-        let packet = &packets.cold[id as usize];
+        let packet = packets.descriptor(id);
         let extra = WireExtra::default();
         self.frame.resize(packet.frame_len().max(MAX_IP_HEADER_LEN), 0);
         let len = match packets.payload(id) {

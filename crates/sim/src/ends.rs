@@ -73,7 +73,7 @@ impl Sim {
             _ => 2,
         };
         self.stats.injected += 1;
-        self.packets.cold[id as usize] = self.out.packet;
+        self.packets.keep(id, &self.out.packet);
         if self.config.payload && !self.out.payload.is_empty() {
             self.packets.hot[id as usize].flags |= FLAG_PAYLOAD;
             gather(&self.out.payload, self.packets.payload_mut(id));
@@ -97,11 +97,10 @@ impl Sim {
     #[inline]
     fn deliver(&mut self, h: u32, id: u32) {
         let now = Instant::from_ps(self.now);
-        let hot = &self.packets.hot[id as usize];
-        if hot.flags & FLAG_CE != 0 {
-            self.packets.cold[id as usize].flow.traffic_class |= CE;
+        let mut packet = self.packets.descriptor(id);
+        if self.packets.hot[id as usize].flags & FLAG_CE != 0 {
+            packet.flow.traffic_class |= CE;
         }
-        let packet = &self.packets.cold[id as usize];
         let payload = match self.packets.payload(id) {
             Some(bytes) => Payload::from_slice(bytes),
             None => Payload::elided(packet.payload_len as usize),
@@ -110,7 +109,7 @@ impl Sim {
         if self.journal.is_on() {
             self.journal.look(&host.nic);
         }
-        host.nic.on_frame(now, packet, &payload);
+        host.nic.on_frame(now, &packet, &payload);
         let operation = packet.bth.opcode.operation();
         // With IRN the last packet may come before others of its message.
         let any = self.config.transport.irn.is_some() || operation.ends_message();
@@ -253,7 +252,7 @@ impl Sim {
     }
 
     fn enter_hardware(&mut self, h: u32, id: u32) {
-        let bth = &self.packets.cold[id as usize].bth;
+        let bth = self.packets.bth(id);
         let atomic = matches!(bth.opcode.operation(), Operation::CompareSwap | Operation::FetchAdd);
         let qp = bth.dest_qp.get() & 0xffff;
         let Some(unit) = self.hosts[h as usize].unit.as_mut() else { return };

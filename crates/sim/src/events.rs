@@ -15,10 +15,6 @@ use std::collections::BinaryHeap;
 
 /// Lanes at most.
 pub const LANES: usize = 16;
-/// How far ahead in a lane memory is asked for, in events: what a packet's own entry names, and then what
-/// that leads to.
-const LATER: u32 = 6;
-const SOON: u32 = 3;
 /// An event that belongs to no lane.
 pub const NO_LANE: u8 = u8::MAX;
 /// Time of a timer that is not set.
@@ -137,8 +133,8 @@ pub struct Events {
     timer_base: u32,
     timers: Vec<u64>,
     popped: u64,
-    /// Events behind the last one taken from a lane, or old ones: [`SOON`] and [`LATER`].
-    pub(crate) ahead: [Event; 2],
+    /// The lane that an event was taken from last.
+    lane: usize,
 }
 
 impl Events {
@@ -157,7 +153,7 @@ impl Events {
             timer_base,
             timers: vec![NEVER; timers as usize],
             popped: 0,
-            ahead: [BLANK; 2],
+            lane: 0,
         }
     }
 
@@ -304,12 +300,19 @@ impl Events {
         row.head = row.head.wrapping_add(1);
         row.len -= 1;
         let next = row.ring[row.slot(0)];
-        self.ahead = [row.ring[row.slot(SOON)], row.ring[row.slot(LATER)]];
+        self.lane = lane;
         // What a lane holds lies within the span.
         let after = next.at.wrapping_sub(self.base) << SOURCE_BITS | u64::from(next.source);
         self.heads[lane] = if row.len == 0 { NO_KEY } else { after };
         self.popped += 1;
         event
+    }
+
+    /// The event so many places behind the one that was taken from a lane last; where the lane is shorter, an old one.
+    #[inline(always)]
+    pub(crate) fn ahead(&self, places: u32) -> Event {
+        let row = &self.lanes[self.lane];
+        row.ring[row.slot(places)]
     }
 
     #[cold]

@@ -2,10 +2,10 @@
 
 use crate::hardware::Unit;
 use crate::memory::Buffer;
+use adverb_nic::memory::prefetch;
 use adverb_nic::*;
 use adverb_wire::{Duration, Gid, Instant, Psn};
 use std::collections::VecDeque;
-use std::net::Ipv4Addr;
 
 /// How queue pairs of a fabric are set up.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -98,16 +98,16 @@ pub struct Host {
     rng: fastrand::Rng,
 }
 
-/// The address of a host: 10.0.0.0/8 plus its number plus one.
+/// The address of a host: 10.0.0.0/8 plus its number plus one, as an IPv4-mapped GID.
+#[inline]
 pub fn address(host: u32) -> Gid {
-    let [_, b, c, d] = (host + 1).to_be_bytes();
-    Gid::from(Ipv4Addr::new(10, b, c, d))
+    Gid((0xffff_0a00_0000 | u128::from((host + 1) & 0xff_ffff)).to_be_bytes())
 }
 
 /// The host that has an address.
 #[inline]
 pub fn host_of(gid: &Gid) -> u32 {
-    u32::from_be_bytes([0, gid.0[13], gid.0[14], gid.0[15]]).wrapping_sub(1)
+    (u128::from_be_bytes(gid.0) as u32 & 0xff_ffff).wrapping_sub(1)
 }
 
 impl Host {
@@ -152,12 +152,24 @@ impl Host {
         })
     }
 
-    /// Asks for what a frame needs first.
+    /// Asks for what a frame needs first; for `all` of the NIC that it needs, if none of it is near.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, all: bool) {
+        prefetch(&self.up);
+        prefetch(&self.cq);
+        if all { self.nic.prefetch() } else { prefetch(&self.nic) }
+    }
+
+    /// Asks for where a queue pair is found, and the flows' region.
     #[inline]
-    pub(crate) fn prefetch(&self) {
-        crate::prefetch::prefetch(&self.nic);
-        crate::prefetch::prefetch(&self.up);
-        crate::prefetch::prefetch(&self.cq);
+    pub(crate) fn prefetch_tables(&self, qp: u32) {
+        self.nic.prefetch_tables(qp, self.region.map(|region| region.lkey));
+    }
+
+    /// Asks for a queue pair, when where it is found has come.
+    #[inline]
+    pub(crate) fn prefetch_qp(&self, qp: u32) {
+        self.nic.prefetch_qp(qp, self.region.map(|region| region.lkey));
     }
 
     /// Registers the region that flows read and write.

@@ -54,8 +54,8 @@ impl Sim {
     #[cold]
     pub(crate) fn tell_arrival(&mut self, l: u32, id: u32, fate: &str) {
         if self.journal.is_on() {
-            let (hot, packet) = (&self.packets.hot[id as usize], &self.packets.cold[id as usize]);
-            let text = format!("{}{fate}", describe(hot, packet));
+            let (hot, packet) = (&self.packets.hot[id as usize], self.packets.descriptor(id));
+            let text = format!("{}{fate}", describe(hot, &packet));
             let name = self.link_name(l);
             self.journal.add(self.now, name, text);
         }
@@ -64,7 +64,7 @@ impl Sim {
     /// Tells of a frame that a host's NIC has given.
     #[cold]
     pub(crate) fn tell_sent(&mut self, h: u32, id: u32) {
-        let what = describe(&self.packets.hot[id as usize], &self.packets.cold[id as usize]);
+        let what = describe(&self.packets.hot[id as usize], &self.packets.descriptor(id));
         self.tell_nic(h, &format!("sends {what}"));
     }
 

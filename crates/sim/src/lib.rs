@@ -7,6 +7,7 @@
 //! them side by side, [`statistics`] says what they have in common.
 #![deny(unsafe_code)]
 
+mod ahead;
 pub mod capture;
 mod ends;
 pub mod error;
@@ -23,8 +24,6 @@ mod network;
 pub mod oracle;
 pub mod packet;
 pub mod portable;
-#[allow(unsafe_code, reason = "one prefetch instruction")]
-mod prefetch;
 pub mod record;
 pub mod sabotage;
 pub mod scenario;

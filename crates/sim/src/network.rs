@@ -55,7 +55,7 @@ impl Sim {
             return 0;
         }
         let fate = match hot.kind {
-            Kind::Data => self.faults.fate(l, &hot, &self.packets.cold[id as usize]),
+            Kind::Data => self.faults.fate(l, &hot, &self.packets.descriptor(id)),
             _ => Fate::default(),
         };
         if fate.twice {

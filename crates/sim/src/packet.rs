@@ -1,8 +1,11 @@
-//! Packets on their way: what every hop reads in half a cache line, what only the ends read beside it.
+//! Packets on their way: what every hop reads in half a cache line, and what only the ends read in a whole one beside it.
 
-use crate::prefetch::prefetch;
-use adverb_wire::Packet;
+use crate::host::{address, host_of};
+use adverb_nic::memory::prefetch;
+use adverb_wire::irn::{IrnEth, SackEth};
+use adverb_wire::opcode::Headers;
 use adverb_wire::packet::WireExtra;
+use adverb_wire::{Aeth, AtomicEth, Bth, Deth, Flow, Packet, Reth};
 
 /// No packet.
 pub const NONE: u32 = u32::MAX;
@@ -17,6 +20,9 @@ pub const FLAG_ECT: u8 = 4;
 pub const FLAG_LOST: u8 = 8;
 /// Will fail its check at the end of the link that it is on.
 pub const FLAG_CORRUPT: u8 = 16;
+
+/// Has headers that few packets have.
+pub const FLAG_RARE: u8 = 32;
 
 /// What travels.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -75,18 +81,82 @@ const BLANK: Hot = Hot {
     lane: 2,
 };
 
+/// Read at the ends only: the descriptor that the NIC wrote, without what few packets have, and without the destination,
+/// which is a host's number in the hot part.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Cold {
+    bth: Bth,
+    reth: Reth,
+    aeth: Aeth,
+    irn: IrnEth,
+    sack: SackEth,
+    payload_len: u32,
+    src: u32,
+    src_port: u16,
+    traffic_class: u8,
+    hop_limit: u8,
+}
+
+const _: () = assert!(core::mem::size_of::<Cold>() == 64);
+
+/// Headers of datagrams, XRC, atomics, immediate data and invalidations.
+#[derive(Clone, Copy, Default)]
+struct Rare {
+    deth: Deth,
+    atomic: AtomicEth,
+    atomic_original: u64,
+    xrc_srq: u32,
+    immediate: u32,
+    invalidate: u32,
+}
+
+/// Headers that are [`Cold`]'s.
+const COMMON: Headers = Headers::RETH.union(Headers::AETH).union(Headers::IRN_ETH).union(Headers::SACK_ETH);
+
 /// All packets under way, by index. Freed ones are reused last in, first out: they are in cache.
 #[derive(Default)]
 pub struct Packets {
     /// Hot parts.
     pub hot: Vec<Hot>,
-    /// Descriptors as the NIC wrote them.
-    pub cold: Vec<Packet>,
+    cold: Vec<Cold>,
+    /// By index too, as far as there were any.
+    rare: Vec<Rare>,
     /// Payload bytes, where they are carried; empty otherwise.
     payload: Vec<Vec<u8>>,
     free: Vec<u32>,
     live: u32,
     peak: u32,
+}
+
+impl Cold {
+    #[inline]
+    fn of(packet: &Packet) -> Cold {
+        let Packet { bth, reth, aeth, irn, sack, payload_len, .. } = *packet;
+        let Flow { src_port, traffic_class, hop_limit, .. } = packet.flow;
+        let src = host_of(&packet.flow.src);
+        Cold { bth, reth, aeth, irn, sack, payload_len, src, src_port, traffic_class, hop_limit }
+    }
+
+    #[inline(always)]
+    fn descriptor(&self, dst: u32) -> Packet {
+        let Cold { bth, reth, aeth, irn, sack, payload_len, src, src_port, traffic_class, hop_limit } = *self;
+        let flow = Flow { src: address(src), dst: address(dst), src_port, traffic_class, hop_limit };
+        Packet { flow, bth, reth, aeth, irn, sack, payload_len, ..Packet::default() }
+    }
+}
+
+impl Rare {
+    fn of(packet: &Packet) -> Rare {
+        let Packet { deth, atomic, atomic_original, xrc_srq, immediate, invalidate, .. } = *packet;
+        Rare { deth, atomic, atomic_original, xrc_srq, immediate, invalidate }
+    }
+
+    #[cold]
+    fn add_to(self, packet: &mut Packet) {
+        let Rare { deth, atomic, atomic_original, xrc_srq, immediate, invalidate } = self;
+        *packet = Packet { deth, atomic, atomic_original, xrc_srq, immediate, invalidate, ..*packet };
+    }
 }
 
 impl Packets {
@@ -104,7 +174,7 @@ impl Packets {
     fn grow(&mut self) -> u32 {
         self.peak += 1;
         self.hot.push(BLANK);
-        self.cold.push(Packet::default());
+        self.cold.push(Cold::of(&Packet::default()));
         self.hot.len() as u32 - 1
     }
 
@@ -120,6 +190,9 @@ impl Packets {
         let new = self.take();
         self.hot[new as usize] = self.hot[id as usize];
         self.cold[new as usize] = self.cold[id as usize];
+        if self.hot[id as usize].flags & FLAG_RARE != 0 {
+            *self.rare_mut(new) = self.rare[id as usize];
+        }
         if self.hot[id as usize].flags & FLAG_PAYLOAD != 0 {
             let bytes = self.payload[id as usize].clone();
             let room = self.payload_mut(new);
@@ -127,6 +200,42 @@ impl Packets {
             room.extend_from_slice(&bytes);
         }
         new
+    }
+
+    /// Keeps a descriptor, whose destination and flags are in the hot part already.
+    #[inline]
+    pub(crate) fn keep(&mut self, id: u32, packet: &Packet) {
+        self.cold[id as usize] = Cold::of(packet);
+        if !COMMON.contains(packet.bth.opcode.headers()) {
+            self.hot[id as usize].flags |= FLAG_RARE;
+            *self.rare_mut(id) = Rare::of(packet);
+        }
+        debug_assert_eq!(self.descriptor(id), *packet, "what is kept of a packet is all of it");
+    }
+
+    #[cold]
+    fn rare_mut(&mut self, id: u32) -> &mut Rare {
+        if self.rare.len() <= id as usize {
+            self.rare.resize(self.hot.len(), Rare::default());
+        }
+        &mut self.rare[id as usize]
+    }
+
+    /// A packet's descriptor as the NIC wrote it.
+    #[inline(always)]
+    pub fn descriptor(&self, id: u32) -> Packet {
+        let hot = &self.hot[id as usize];
+        let mut packet = self.cold[id as usize].descriptor(hot.dst);
+        if hot.flags & FLAG_RARE != 0 {
+            self.rare[id as usize].add_to(&mut packet);
+        }
+        packet
+    }
+
+    /// A packet's base transport header.
+    #[inline]
+    pub(crate) fn bth(&self, id: u32) -> &Bth {
+        &self.cold[id as usize].bth
     }
 
     /// Room for a packet's payload bytes; the allocation is kept from use to use.
@@ -143,13 +252,13 @@ impl Packets {
     /// If anything comes out other than it went in: `wire` and the NIC would not mean the same.
     #[cold]
     pub(crate) fn through_bytes(&self, id: u32) {
-        let packet = &self.cold[id as usize];
+        let packet = self.descriptor(id);
         let payload = self.payload(id).unwrap_or_default();
         let mut bytes = vec![0; packet.frame_len()];
         let len = packet.emit_frame(&WireExtra::default(), payload, &mut bytes);
         let parsed = Packet::parse_ip(&bytes[..len]);
         assert!(
-            parsed.as_ref().is_ok_and(|p| p.packet == *packet && bytes[p.payload.clone()] == *payload),
+            parsed.as_ref().is_ok_and(|p| p.packet == packet && bytes[p.payload.clone()] == *payload),
             "{packet:?} became {parsed:?}"
         );
         assert!(adverb_wire::icrc::verify_ip(&bytes[..len], packet.flow.ip_header_len()), "its ICRC holds");
@@ -165,10 +274,14 @@ impl Packets {
     #[inline]
     pub(crate) fn prefetch(&self, id: u32) {
         if let Some(packet) = self.cold.get(id as usize) {
-            prefetch(&packet.flow);
-            prefetch(&packet.bth);
-            prefetch(&packet.payload_len);
+            prefetch(packet);
         }
+    }
+
+    /// Low 16 bits of a packet's destination queue pair.
+    #[inline]
+    pub(crate) fn dest_qp(&self, id: u32) -> u32 {
+        self.cold.get(id as usize).map_or(0, |packet| packet.bth.dest_qp.get() & 0xffff)
     }
 
     /// Packets that exist now.
@@ -179,5 +292,50 @@ impl Packets {
     /// The most that ever existed at once.
     pub fn peak(&self) -> u32 {
         self.peak
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use adverb_wire::{Key, Opcode, Operation, Psn, QpNumber, Service};
+
+    fn packet(operation: Operation) -> Packet {
+        let flow = Flow {
+            src: address(7),
+            dst: address(1_000_000),
+            src_port: 4791,
+            traffic_class: 0x6a,
+            hop_limit: 64,
+        };
+        let opcode = Opcode::new(Service::Rc, operation);
+        let bth = Bth { opcode, psn: Psn::new(9), dest_qp: QpNumber::new(0x1_0011), ..Bth::default() };
+        Packet { flow, bth, payload_len: 17, ..Packet::default() }
+    }
+
+    #[test]
+    fn descriptors_come_back_whole_whatever_was_in_their_place_before() {
+        let write = Packet {
+            reth: Reth { va: 0x1234_5678_9abc, rkey: Key(0x77), len: 1 << 30 },
+            ..packet(Operation::WriteOnly)
+        };
+        let add = Packet {
+            atomic: AtomicEth { va: 8, rkey: Key(3), swap_add: 4, compare: 5 },
+            ..packet(Operation::FetchAdd)
+        };
+        let immediate = Packet { immediate: 0xdead_beef, ..packet(Operation::SendOnlyImm) };
+        let mut packets = Packets::default();
+        for packet in [write, add, write, immediate, add] {
+            let id = packets.take();
+            packets.hot[id as usize].dst = host_of(&packet.flow.dst);
+            packets.hot[id as usize].flags = 0;
+            packets.keep(id, &packet);
+            let copy = packets.copy(id);
+            assert_eq!((packets.descriptor(id), packets.descriptor(copy)), (packet, packet));
+            assert_eq!(packets.dest_qp(id), 0x11);
+            packets.give(copy);
+            packets.give(id);
+        }
+        assert_eq!(packets.peak(), 2);
     }
 }

@@ -3,6 +3,7 @@
 //! A run is a function of its configuration and seed. Events are ordered by (time, source), the seed is
 //! split by component, and nothing depends on addresses, hashing order or the wall clock.
 
+use crate::ahead::FAR;
 use crate::capture::Captures;
 use crate::events::{Events, LANES, NO_LANE};
 use crate::faults::Faults;
@@ -14,7 +15,6 @@ use crate::link::{FRAMING, LINK_FAULTS, Link};
 use crate::memory::Buffer;
 use crate::oracle::Oracle;
 use crate::packet::Packets;
-use crate::prefetch::prefetch;
 use crate::record::{Samples, Stats};
 use crate::sabotage::Sabotage;
 use crate::switch::{SwitchConfig, Switches};
@@ -101,6 +101,8 @@ pub struct Sim {
     /// Bytes on a link of a full packet in the middle of a message.
     pub(crate) size_full: u32,
     pub(crate) spray: bool,
+    /// Events' memory is asked for far ahead.
+    pub(crate) far: bool,
     /// Dropped after the hosts, whose NICs name its address.
     region: Buffer,
 }
@@ -156,6 +158,7 @@ impl Sim {
             base_other: 2 * n + 3 * h,
             size_full: full_size(&config.transport),
             hash_seed: seed_of(config.seed, "paths", 0) as u32,
+            far: h >= FAR,
             spray: config.switch.balance == crate::switch::Balance::Spray,
             region,
             config,
@@ -243,30 +246,6 @@ impl Sim {
             self.handle(event.source, event.word);
         }
         true
-    }
-
-    /// Asks for the memory of coming events: first the link and the packet, then what they lead to.
-    #[inline(always)]
-    fn look_ahead(&self) {
-        let [soon, later] = self.events.ahead;
-        let link = if later.source < self.base_free { later.source } else { later.source - self.base_free };
-        if let Some(link) = self.links.get(link as usize) {
-            prefetch(link);
-        }
-        if let Some(hot) = self.packets.hot.get(later.word as usize) {
-            prefetch(hot);
-        }
-        if soon.source >= self.base_free {
-            return;
-        }
-        let Some(hot) = self.packets.hot.get(soon.word as usize) else { return };
-        if let Some(link) = self.links.get(hot.via as usize) {
-            return prefetch(link);
-        }
-        self.packets.prefetch(soon.word);
-        if let Some(host) = self.hosts.get(hot.dst as usize) {
-            host.prefetch();
-        }
     }
 
     #[inline(always)]

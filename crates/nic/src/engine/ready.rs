@@ -1,5 +1,6 @@
 //! Queue pairs with something to send, served round robin.
 
+use crate::memory::prefetch;
 use std::collections::VecDeque;
 
 /// A row of queue pair indices; each stands in it at most once (`Qp::ready`).
@@ -14,6 +15,12 @@ impl Ready {
     #[inline]
     pub fn front(&self) -> Option<u32> {
         self.row.front().copied()
+    }
+
+    /// Asks for the row.
+    #[inline]
+    pub fn prefetch(&self) {
+        prefetch(self.row.as_slices().0);
     }
 
     /// Adds a queue pair at the end.

@@ -2,6 +2,7 @@
 
 use super::access::Access;
 use super::fault::AccessFault;
+use super::prefetch::prefetch;
 use super::span::Span;
 use super::tables::{Line, LineKind, Memory};
 use crate::ids::PdId;
@@ -52,11 +53,36 @@ impl Line {
 }
 
 impl Memory {
+    /// Asks for what every check reads.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        prefetch(&self.keys);
+        prefetch(&self.lines);
+    }
+
+    /// Asks for what the check of a key reads first.
+    #[inline]
+    pub(crate) fn prefetch_key(&self, key: Key) {
+        self.keys.prefetch(key);
+    }
+
+    /// Asks for what the check of a key reads last.
+    #[inline]
+    pub(crate) fn prefetch_line(&self, key: Key) {
+        if let Some(line) = self.line_of(key) {
+            prefetch(line);
+        }
+    }
+
+    #[inline]
+    fn line_of(&self, key: Key) -> Option<&Line> {
+        self.lines.get(self.keys.find(key)? as usize)
+    }
+
     /// The line whose whole key this is.
     #[inline]
     pub(super) fn line(&self, key: Key) -> Option<&Line> {
-        let at = self.keys.find(key)?;
-        self.lines.get(at as usize).filter(|line| line.key == key)
+        self.line_of(key).filter(|line| line.key == key)
     }
 
     /// Checks one scatter/gather entry of a work request of domain `pd`, for writing if `write`.

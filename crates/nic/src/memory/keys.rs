@@ -5,6 +5,7 @@
 //! probing, at most half full. Removal shifts the rest of a run back, so there are no tombstones and
 //! any number of registrations and deregistrations leaves the table as large as its largest content.
 
+use super::prefetch::prefetch;
 use crate::error::Error;
 use crate::limits;
 use adverb_wire::Key;
@@ -42,6 +43,13 @@ impl KeyTable {
     #[inline]
     pub fn find(&self, key: Key) -> Option<u32> {
         self.position(key.0 >> 8).map(|at| self.cells[at] as u32)
+    }
+
+    /// Asks for the cell where the search for a key starts.
+    #[inline]
+    pub fn prefetch(&self, key: Key) {
+        let home = (key.0 >> 8) as usize & (self.cells.len() - 1);
+        prefetch(&self.cells[home]);
     }
 
     /// Draws a key that nobody has, and enters its line. `TableFull` when memory is exhausted.

@@ -13,8 +13,9 @@ pub mod oq;
 pub mod pfc;
 
 use crate::link::{HOST, Link};
-use crate::packet::Packets;
+use crate::packet::{NONE, Packets};
 use crate::topology::{Node, Topology};
+use adverb_nic::memory::prefetch;
 use ecn::Red;
 use pfc::Pfc;
 
@@ -183,6 +184,20 @@ impl Switches {
             marked: 0,
             pauses: 0,
         }
+    }
+
+    /// Asks for the queues of a port.
+    #[inline]
+    pub fn prefetch(&self, out: u32) {
+        if let Some(queue) = self.queues.get(out as usize * self.classes) {
+            prefetch(queue);
+        }
+    }
+
+    /// The packet that may leave a port next; of input queues, some number.
+    #[inline]
+    pub fn oldest(&self, out: u32) -> u32 {
+        self.queues.get(out as usize * self.classes).map_or(NONE, |queue| queue.row.head)
     }
 
     /// Whether switch `s` has room for a packet that came on `entered` and waits for `out`.

@@ -5,6 +5,7 @@
 
 use super::{Node, Topology};
 use crate::error::Error;
+use adverb_nic::memory::prefetch;
 
 /// A set of links, all of which lead to the destination on shortest paths.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -156,6 +157,16 @@ impl Routes {
             }
         }
         Ok(())
+    }
+
+    /// Asks for what [`Routes::next`] reads first.
+    #[inline]
+    pub(crate) fn prefetch(&self, s: u32, dst: u32) {
+        if let Some(leaf) = self.leaf_of.get(dst as usize)
+            && let Some(entry) = self.table.get((s * self.leaves).wrapping_add(*leaf) as usize)
+        {
+            prefetch(entry);
+        }
     }
 
     /// The link on which switch `s` sends a packet for host `dst`, chosen by `hash` among equals.
