@@ -134,7 +134,7 @@ fn transmit(out: &mut Vec<Time>) {
     let mut s = Sender::new(Psn::new(7));
     out.push(measure("txFree, new packets", 15.9, |n| {
         for i in 0..n {
-            assert!(tx_free(&mut s, 110, true, black_box(NOW)) == Free::New);
+            assert!(tx_free(&mut s, &config, 110, true, black_box(NOW)) == Free::New);
             s.on_sent(&config, NONE, NOW);
             if i % 64 == 63 {
                 s = Sender::new(s.next);
@@ -151,7 +151,7 @@ fn transmit(out: &mut Vec<Time>) {
                 receive_ack(&mut s, &config, una, Some(sack), NONE, NOW);
             }
             let mut resent = 0;
-            while let Free::Resend(psn) = tx_free(&mut s, 110, false, black_box(NOW)) {
+            while let Free::Resend(psn) = tx_free(&mut s, &config, 110, false, black_box(NOW)) {
                 resent += 1;
                 black_box(psn);
             }

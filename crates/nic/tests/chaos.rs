@@ -86,6 +86,7 @@ fn offers(seed: u64, irn: bool) -> [Option<IrnConfig>; 2] {
         few_packets: rng.u32(..10),
         nack_threshold: [1, 1, 1, 3][rng.usize(..4)],
         backoff: rng.bool(),
+        redetect: rng.bool(),
         retransmit_delay: if rng.bool() { Duration::from_us(2) } else { Duration::ZERO },
         hello_interval: Duration::from_us(rng.u64(10..1000)),
     };

@@ -32,8 +32,11 @@ pub(super) fn next_answer(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut 
     }
     let Some(irn) = qp.irn.as_deref_mut() else { return false };
     let r = &mut irn.responses;
-    let next =
-        if r.last_words && r.unsent > 0 { Free::New } else { tx_free(&mut r.tx, r.limit, r.unsent > 0, now) };
+    let next = if r.last_words && r.unsent > 0 {
+        Free::New
+    } else {
+        tx_free(&mut r.tx, &sh.irn, r.limit, r.unsent > 0, now)
+    };
     let psn = match next {
         Free::Resend(psn) => psn,
         Free::New => r.tx.next,

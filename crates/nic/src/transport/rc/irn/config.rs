@@ -35,6 +35,10 @@ pub struct IrnConfig {
     pub few_packets: u32,
     /// NACKs without progress before recovery begins; more than 1 makes it robust against reordering (IRN 7).
     pub nack_threshold: u32,
+    /// Beyond the paper: retransmissions that are lost too are found by what left after them and arrived, not by the timer. BDP-FC
+    /// then leaves out of its count what the receiver has, so that something does leave after them. With
+    /// [`Scheme::Selective`] only.
+    pub redetect: bool,
     /// Timeouts that follow each other without progress double, up to the queue pair's local ACK timeout.
     pub backoff: bool,
     /// Time from finding a packet lost until it can be sent again, as for a fetch over PCIe (IRN 6.3: 2 us).
@@ -58,6 +62,7 @@ impl Default for IrnConfig {
             rto_high: Duration::from_us(3200),
             few_packets: 3,
             nack_threshold: 1,
+            redetect: true,
             backoff: true,
             retransmit_delay: Duration::ZERO,
             agreed: None,
@@ -73,10 +78,17 @@ impl IrnConfig {
             bdp_packets: Some(110),
             rto_low: Duration::from_us(100),
             rto_high: Duration::from_us(320),
+            redetect: false,
             backoff: false,
             hello_interval: Duration::from_us(320),
             ..Self::default()
         }
+    }
+
+    /// Whether lost retransmissions are looked for.
+    #[inline]
+    pub(super) fn redetects(&self) -> bool {
+        self.redetect && self.scheme == Scheme::Selective
     }
 
     /// Packets that may be in flight towards a receiver that keeps up to `window`.

@@ -33,6 +33,7 @@ pub(crate) mod hello;
 pub(crate) mod requester;
 pub(crate) mod responder;
 
+mod again;
 mod answers;
 mod bitmap;
 mod config;

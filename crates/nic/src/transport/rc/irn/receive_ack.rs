@@ -9,10 +9,14 @@
 //! - If holes are known when recovery ends, it goes on; the paper's would wait for the next NACK.
 //! - In a recovery that the timer began, nothing is known of what was in flight; each time the cumulative acknowledgement
 //!   moves on, the packet at it is sent again, so that a lost tail costs a round trip a packet, not a timeout.
+//! - A retransmission that is lost too is found by the packets that left after it and arrived (`again.rs`). The paper's waits for
+//!   the timeout: a few round trips there, a hundred on a host, where timeouts cover a peer's wait for a processor. So that
+//!   something does leave after it, BDP-FC does not count what the receiver has. [`IrnConfig::redetect`] is the switch.
 
 use super::config::{IrnConfig, Scheme};
 use super::sender::Sender;
 use super::timeout::rearm;
+use super::tx_free::next_lost;
 use adverb_wire::{Duration, Instant, Psn, SackEth};
 
 /// What an acknowledgement changed.
@@ -56,6 +60,9 @@ pub fn receive_ack(
     if s.recovering && !s.una.is_before(s.recovery_end) {
         s.recovering = s.una.is_before(s.lost_below);
         s.recovery_end = s.next;
+        if !s.recovering {
+            s.again.clear();
+        }
     }
     Acked::Advanced(advanced)
 }
@@ -71,12 +78,16 @@ fn advance(
 ) {
     // Bits are set only above `una` and below `lost_below`.
     if s.una.is_before(s.lost_below) {
-        s.sacked.clear_run(s.una, advanced);
+        let mut done = s.sacked.clear_run(s.una, advanced);
         // It came early, and an answer to a request before it acknowledges no further; or it came early and was refused
         // in its turn. Only the cumulative acknowledgement can say that it is done.
-        s.sacked.clear(cumulative);
+        done += s.sacked.clear(cumulative) as u32;
+        s.uncounted = s.uncounted.saturating_sub(done);
     }
-    s.una = cumulative;
+    let from = core::mem::replace(&mut s.una, cumulative);
+    if !s.again.is_empty() {
+        redetect(s, config, from, cumulative, now);
+    }
     s.nacks = 0;
     s.expiries = 0;
     s.lost_before(cumulative);
@@ -96,7 +107,7 @@ fn on_nack(s: &mut Sender, config: &IrnConfig, cumulative: Psn, sack: SackEth, a
     match config.scheme {
         Scheme::Selective => {
             if sack.is_kept() && psn != s.una {
-                s.sacked.set(psn);
+                s.uncounted += (s.sacked.set(psn) && config.redetects()) as u32;
                 s.lost_before(psn);
             } else {
                 s.lost_before(psn.next());
@@ -104,6 +115,9 @@ fn on_nack(s: &mut Sender, config: &IrnConfig, cumulative: Psn, sack: SackEth, a
         }
         Scheme::NoSack => s.lost_before(s.una.next()),
         Scheme::GoBackN => s.lost_before(s.next),
+    }
+    if !s.again.is_empty() {
+        redetect(s, config, psn, psn.next(), now);
     }
     if cumulative != s.una {
         return;
@@ -116,6 +130,15 @@ fn on_nack(s: &mut Sender, config: &IrnConfig, cumulative: Psn, sack: SackEth, a
     } else if s.recovering && advanced && config.scheme == Scheme::GoBackN {
         s.recover(false);
     } else if s.recovering && !known {
+        s.fetched_at = now + config.retransmit_delay;
+    }
+}
+
+/// Packets from `from` to before `to` have arrived, kept or not: what was sent again before them and is missing is lost.
+#[cold]
+fn redetect(s: &mut Sender, config: &IrnConfig, from: Psn, to: Psn, now: Instant) {
+    let known = next_lost(s).is_some();
+    if s.again.on_arrived(from, to, config.nack_threshold.max(1) - 1) && !known {
         s.fetched_at = now + config.retransmit_delay;
     }
 }

@@ -108,7 +108,8 @@ impl Requests {
 /// Packets that may be in flight.
 #[inline]
 pub(crate) fn limit(qp: &Qp, sh: &Shared) -> u32 {
-    let limit = qp.irn.as_ref().map_or(0, |irn| sh.irn.limit(irn.hello.peer_window()));
+    let reach = |irn: &super::Irn| irn.requests.tx.reach(sh.irn.limit(irn.hello.peer_window()));
+    let limit = qp.irn.as_deref().map_or(0, reach);
     if qp.control.is_some() { limit.min(qp.requester.window.packets()) } else { limit }
 }
 
@@ -121,7 +122,7 @@ pub(super) fn before(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFra
     let irn = qp.irn.as_deref_mut()?;
     if qp.irn_active {
         let limit = sh.irn.limit(irn.hello.peer_window());
-        return match tx_free(&mut irn.requests.tx, limit, true, now) {
+        return match tx_free(&mut irn.requests.tx, &sh.irn, limit, true, now) {
             Free::Resend(psn) => resend(qp, sh, now, out, psn),
             _ => {
                 irn.stir();

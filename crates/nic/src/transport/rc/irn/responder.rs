@@ -126,7 +126,7 @@ impl Responses {
         if self.last_words {
             return self.unsent > 0;
         }
-        (self.unsent > 0 && self.tx.in_flight() < self.limit) || has_lost(&mut self.tx)
+        (self.unsent > 0 && self.tx.has_room(self.limit)) || has_lost(&mut self.tx)
     }
 
     pub fn on_timer(&mut self, sh: &mut Shared, ceiling: Duration, now: Instant) {

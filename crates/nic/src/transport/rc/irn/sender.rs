@@ -7,11 +7,12 @@
 //!     |              |     sacked     |                     |
 //! ```
 
+use super::again::Again;
 use super::bitmap::Bitmap;
 use adverb_wire::{Instant, Psn};
 
 /// See the top of the file.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Sender {
     /// Cumulative acknowledgement: the first PSN that the receiver does not have.
     pub una: Psn,
@@ -37,8 +38,12 @@ pub struct Sender {
     /// Since when the timer runs, and when it ends; `NEVER` when it does not run.
     pub(super) armed: Instant,
     pub(super) deadline: Instant,
-    /// Packets above `una` that the receiver has.
+    /// Packets above `una` that the receiver has, and how many of them BDP-FC does not count
+    /// ([`super::IrnConfig::redetect`]: all or none).
     pub(super) sacked: Bitmap,
+    pub(super) uncounted: u32,
+    /// What was sent again.
+    pub(super) again: Again,
 }
 
 impl Sender {
@@ -59,6 +64,8 @@ impl Sender {
             armed: Instant::NEVER,
             deadline: Instant::NEVER,
             sacked: Bitmap::default(),
+            uncounted: 0,
+            again: Again::default(),
         }
     }
 
@@ -66,6 +73,18 @@ impl Sender {
     #[inline]
     pub fn in_flight(&self) -> u32 {
         self.next.since(self.una) as u32
+    }
+
+    /// Whether BDP-FC lets a new packet go, with `limit` packets in flight at most.
+    #[inline]
+    pub(super) fn has_room(&self, limit: u32) -> bool {
+        self.in_flight() < self.reach(limit)
+    }
+
+    /// How far the next new packet may be ahead of the cumulative acknowledgement.
+    #[inline]
+    pub(super) fn reach(&self, limit: u32) -> u32 {
+        (limit + self.uncounted).min(Bitmap::BITS)
     }
 
     /// Whether lost packets are being sent again.
@@ -94,6 +113,7 @@ impl Sender {
         self.recovery_end = self.next;
         self.resend = self.una;
         self.nacks = 0;
+        self.again.clear();
     }
 
     /// What the receiver does not have has to be sent again, all of it: it refused a packet and dropped others.
@@ -120,5 +140,8 @@ impl Sender {
         assert!(!self.sacked.get(self.una) || window == Bitmap::BITS as i32, "sacked at the cumulative one");
         let outside = Bitmap::BITS - window as u32;
         assert_eq!(self.sacked.first_one(self.next, outside), outside, "sacked what was not sent");
+        assert!([0, self.sacked.count_ones()].contains(&self.uncounted), "BDP-FC counts what has arrived");
+        assert!(self.recovering || self.again.is_empty(), "remembers an old recovery");
+        self.again.check_invariants(self.next);
     }
 }

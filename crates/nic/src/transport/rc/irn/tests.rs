@@ -30,10 +30,14 @@ fn ack(s: &mut Sender, config: &IrnConfig, cumulative: u32, us: u64) -> Acked {
     receive_ack(s, config, psn(cumulative), None, NONE, at(us))
 }
 
-/// What the sender sends again now.
+/// What the sender sends again now, as in the paper.
 fn resent(s: &mut Sender, us: u64) -> Vec<u32> {
+    resent_by(s, &IrnConfig::paper(), us)
+}
+
+fn resent_by(s: &mut Sender, config: &IrnConfig, us: u64) -> Vec<u32> {
     let mut all = Vec::new();
-    while let Free::Resend(p) = tx_free(s, WINDOW, false, at(us)) {
+    while let Free::Resend(p) = tx_free(s, config, WINDOW, false, at(us)) {
         all.push(p.since(psn(0)) as u32);
     }
     s.check_invariants();
@@ -55,8 +59,8 @@ fn recovery_is_what_the_paper_says() {
     nack(&mut s, &c, 2, 8, 2);
     assert_eq!(resent(&mut s, 2), [6, 7]);
     // Then new ones, if BDP-FC allows.
-    assert_eq!(tx_free(&mut s, 8, true, at(2)), Free::Closed);
-    assert_eq!(tx_free(&mut s, 9, true, at(2)), Free::New);
+    assert_eq!(tx_free(&mut s, &c, 8, true, at(2)), Free::Closed);
+    assert_eq!(tx_free(&mut s, &c, 9, true, at(2)), Free::New);
     s.on_sent(&c, NONE, at(2));
     // It lasts until the cumulative one passes what was sent before it.
     assert_eq!(ack(&mut s, &c, 9, 3), Acked::Advanced(7));
@@ -108,8 +112,8 @@ fn the_factor_switches() {
     let c = IrnConfig { retransmit_delay: Duration::from_us(2), ..IrnConfig::paper() };
     let mut s = sender(&c, 6);
     nack(&mut s, &c, 1, 3, 10);
-    assert_eq!(tx_free(&mut s, 110, false, at(10)), Free::Wait(at(12)));
-    assert_eq!(tx_free(&mut s, 110, true, at(10)), Free::New, "others go before it");
+    assert_eq!(tx_free(&mut s, &c, 110, false, at(10)), Free::Wait(at(12)));
+    assert_eq!(tx_free(&mut s, &c, 110, true, at(10)), Free::New, "others go before it");
     assert_eq!(resent(&mut s, 12), [1, 2]);
 
     let c = IrnConfig { bdp_packets: None, ..IrnConfig::paper() };
@@ -149,6 +153,98 @@ fn timeouts_short_and_long() {
     for until in [100, 300, 700, 1500, 2500, 3500] {
         assert_eq!(timeout(&mut s, &c, Duration::from_us(1000), at(until)), Expiry::Expired, "{until}");
     }
+}
+
+/// Sends a new packet.
+fn fresh(s: &mut Sender, config: &IrnConfig, us: u64) {
+    assert_eq!(tx_free(s, config, 110, true, at(us)), Free::New);
+    s.on_sent(config, NONE, at(us));
+}
+
+#[test]
+fn a_retransmission_that_is_lost_is_found_by_what_left_after_it() {
+    let c = IrnConfig { redetect: true, ..IrnConfig::paper() };
+    let mut s = sender(&c, 10);
+    // 2, 5 and 7 are lost; 2 and 5 are found first.
+    [3, 4, 6].iter().for_each(|sack| _ = nack(&mut s, &c, 2, *sack, 1));
+    assert_eq!(resent_by(&mut s, &c, 1), [2, 5]);
+    // Sent before them: says nothing about them, but that 7 is lost.
+    nack(&mut s, &c, 2, 8, 2);
+    nack(&mut s, &c, 2, 9, 2);
+    assert_eq!(resent_by(&mut s, &c, 2), [7]);
+    // 5 has come the second time and 2 has not.
+    nack(&mut s, &c, 2, 5, 3);
+    assert_eq!(resent_by(&mut s, &c, 3), [2]);
+    nack(&mut s, &c, 2, 5, 3);
+    assert_eq!(resent_by(&mut s, &c, 3), [0u32; 0], "no news");
+    // New packets left after both; one of them has come, so 7 is lost twice, and 2 three times.
+    fresh(&mut s, &c, 4);
+    fresh(&mut s, &c, 4);
+    nack(&mut s, &c, 2, 10, 5);
+    assert_eq!(resent_by(&mut s, &c, 5), [7, 2]);
+    // The one that left last has come; 7 had left before it.
+    ack(&mut s, &c, 7, 6);
+    assert_eq!(resent_by(&mut s, &c, 6), [7]);
+    fresh(&mut s, &c, 6);
+    nack(&mut s, &c, 7, 12, 7);
+    assert_eq!(resent_by(&mut s, &c, 7), [7, 11], "11 for the first time");
+    ack(&mut s, &c, 13, 8);
+    assert!(!s.is_recovering());
+    assert_eq!((resent_by(&mut s, &c, 8), s.in_flight()), (vec![], 0));
+    // The paper's waits for its timer.
+    let paper = IrnConfig::paper();
+    let mut s = sender(&paper, 10);
+    nack(&mut s, &paper, 2, 6, 1);
+    assert_eq!(resent(&mut s, 1), [2, 3, 4, 5]);
+    fresh(&mut s, &paper, 2);
+    nack(&mut s, &paper, 2, 10, 3);
+    assert_eq!(resent(&mut s, 3), [7, 8, 9]);
+    nack(&mut s, &paper, 2, 9, 4);
+    assert_eq!(resent(&mut s, 4), [0u32; 0]);
+}
+
+#[test]
+fn retransmissions_may_be_overtaken_by_as_many_as_the_threshold_allows() {
+    let c = IrnConfig { redetect: true, nack_threshold: 3, ..IrnConfig::paper() };
+    let mut s = sender(&c, 6);
+    for sack in [1, 3, 5] {
+        nack(&mut s, &c, 0, sack, 1);
+    }
+    assert_eq!(resent_by(&mut s, &c, 1), [0, 2, 4]);
+    (0..4).for_each(|_| fresh(&mut s, &c, 1));
+    // 2, 4 and 6 left one, two and three places after 0.
+    nack(&mut s, &c, 0, 2, 2);
+    nack(&mut s, &c, 0, 4, 2);
+    assert_eq!(resent_by(&mut s, &c, 2), [0u32; 0]);
+    nack(&mut s, &c, 0, 7, 2);
+    assert_eq!(resent_by(&mut s, &c, 2), [6], "lost once: 7 left only two places after the last of them");
+    nack(&mut s, &c, 0, 8, 2);
+    assert_eq!(resent_by(&mut s, &c, 2), [0]);
+}
+
+#[test]
+fn what_has_arrived_makes_room_for_new_packets() {
+    let c = IrnConfig { redetect: true, ..IrnConfig::paper() };
+    let mut s = sender(&c, 10);
+    let limit = 10;
+    assert_eq!(tx_free(&mut s, &c, limit, true, at(1)), Free::Closed);
+    nack(&mut s, &c, 0, 1, 1);
+    nack(&mut s, &c, 0, 2, 1);
+    assert_eq!(tx_free(&mut s, &c, limit, true, at(1)), Free::Resend(psn(0)));
+    for _ in 0..2 {
+        assert_eq!(tx_free(&mut s, &c, limit, true, at(1)), Free::New);
+        s.on_sent(&c, NONE, at(1));
+    }
+    assert_eq!(tx_free(&mut s, &c, limit, true, at(1)), Free::Closed);
+    // What arrived and is now acknowledged is not counted twice.
+    ack(&mut s, &c, 3, 2);
+    s.check_invariants();
+    assert_eq!((s.reach(limit), s.in_flight()), (10, 9));
+    // Never farther than the receiver's bitmap.
+    (0..WINDOW - 9).for_each(|_| s.on_sent(&c, NONE, at(2)));
+    (1..WINDOW).for_each(|k| _ = nack(&mut s, &c, 3, 3 + k, 2));
+    assert_eq!((s.reach(limit), s.has_room(limit)), (WINDOW, false));
+    s.check_invariants();
 }
 
 #[test]
@@ -200,8 +296,8 @@ fn what_a_packet_earns() {
 fn state_is_within_its_budget() {
     let (bitmaps, rest) = state_bits_by_kind();
     assert_eq!(bitmaps, 6 * WINDOW as usize, "six bitmaps where the paper has five of 128 bits");
-    assert_eq!(rest, 4032, "numbers, marks, timers, and the heads of tables");
-    assert_eq!(state_bits(), 7104);
+    assert_eq!(rest, 4672, "numbers, marks, timers, and the heads of tables");
+    assert_eq!(state_bits(), 7744);
     assert_eq!(core::mem::size_of::<Option<Box<Irn>>>(), 8, "a plain RC queue pair pays one word");
 }
 
@@ -230,9 +326,9 @@ fn run(seed: u64, config: IrnConfig, total: u32) {
         steps += 1;
         assert!(steps < 100_000, "seed {seed} stuck at {} of {total}", number(s.una));
         let fresh = number(s.next) < total;
-        match tx_free(&mut s, limit, fresh, at(now)) {
+        match tx_free(&mut s, &config, limit, fresh, at(now)) {
             Free::New => {
-                assert!(s.in_flight() < limit, "BDP-FC");
+                assert!(s.in_flight() < limit + s.sacked.count_ones() * config.redetect as u32, "BDP-FC");
                 wire.push(Flight::Data(number(s.next)));
                 sent.insert(number(s.next), 1);
                 s.on_sent(&config, NONE, at(now));
@@ -345,6 +441,7 @@ proptest! {
         threshold in 1..5u32,
         delay in 0..3u64,
         backoff in any::<bool>(),
+        redetect in any::<bool>(),
     ) {
         let config = IrnConfig {
             scheme,
@@ -352,6 +449,7 @@ proptest! {
             nack_threshold: threshold,
             retransmit_delay: Duration::from_us(delay),
             backoff,
+            redetect,
             ..IrnConfig::paper()
         };
         run(seed, config, 300);

@@ -1,5 +1,6 @@
 //! txFree: which packet a sender that is free to send sends next (IRN 3.1, 6.1).
 
+use super::config::IrnConfig;
 use super::sender::Sender;
 use adverb_wire::{Instant, Psn};
 
@@ -16,31 +17,39 @@ pub enum Free {
     Closed,
 }
 
-/// In recovery: the packet at the cumulative acknowledgement, then every lost one, each once. Else, and after them, new
+/// In recovery: what was sent again and lost again; the packet at the cumulative acknowledgement, then every lost one, each once. Else, and after them, new
 /// packets while fewer than `limit` are in flight. `fresh`: there is something new to send.
 #[inline]
-pub fn tx_free(s: &mut Sender, limit: u32, fresh: bool, now: Instant) -> Free {
+pub fn tx_free(s: &mut Sender, config: &IrnConfig, limit: u32, fresh: bool, now: Instant) -> Free {
     let mut wait = None;
     if s.recovering
         && let Some(psn) = next_lost(s)
     {
         if now >= s.fetched_at {
-            s.resend = psn.next();
+            if psn == s.resend {
+                s.resend = psn.next();
+            }
+            if config.redetects() {
+                s.again.on_resent(psn, s.next);
+            }
             s.fetching = false;
             return Free::Resend(psn);
         }
         s.fetching = true;
         wait = Some(s.fetched_at);
     }
-    if fresh && s.in_flight() < limit {
+    if fresh && s.has_room(limit) {
         return Free::New;
     }
     wait.map_or(Free::Closed, Free::Wait)
 }
 
-/// The next lost packet: look-ahead over the bitmap.
+/// The next lost packet: one lost twice, or else look-ahead over the bitmap.
 #[inline]
 pub(super) fn next_lost(s: &mut Sender) -> Option<Psn> {
+    if let Some(psn) = s.again.first_lost(s.una, &s.sacked) {
+        return Some(psn);
+    }
     if s.resend.is_before(s.una) {
         s.resend = s.una;
     }
