@@ -7,6 +7,7 @@
 
 use crate::core::Core;
 use crate::host::Shared;
+use crate::lock::Guard;
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
@@ -28,7 +29,7 @@ struct Entry {
 
 thread_local! {
     /// Locks that this thread holds while it forks.
-    static HELD: RefCell<Vec<MutexGuard<'static, Core>>> = const { RefCell::new(Vec::new()) };
+    static HELD: RefCell<Vec<(&'static Shared, Guard<'static, Core>)>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Which process of a line of forks this is.
@@ -90,7 +91,8 @@ fn own_nics() -> Vec<&'static Shared> {
 }
 
 extern "C" fn before_fork() {
-    let guards = own_nics().into_iter().map(Shared::lock).collect();
+    // By the mutex: no other thread may hold that when the child is copied.
+    let guards = own_nics().into_iter().map(|shared| (shared, shared.core.visit())).collect();
     HELD.with(|held| *held.borrow_mut() = guards);
 }
 
@@ -109,7 +111,8 @@ extern "C" fn in_child() {
         }
     }
     HELD.with(|held| {
-        for core in held.borrow_mut().iter_mut() {
+        for (shared, core) in held.borrow_mut().iter_mut() {
+            shared.core.forbid_bias();
             // Dropping it would close descriptors a second time and remove the parent's files.
             std::mem::forget(core.port.take());
         }

@@ -6,6 +6,7 @@ use crate::counters::{is_json, render};
 use crate::device::{DeviceInfo, devices};
 use crate::directory::{Member, default_directory, folder_of};
 use crate::error::OpenError;
+use crate::lock::{BiasedLock, Guard};
 use crate::port::Port;
 use crate::progress::{self, Call, State};
 use crate::rings::Rings;
@@ -20,19 +21,17 @@ use adverb_wire::{Duration, Gid, Instant, QpNumber};
 use std::borrow::Cow;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 /// Packets in flight that a queue pair may have by default, at most: what a ring holds twice over.
 const MAX_UNACKED: u32 = 128;
-/// Looks at a held lock before sleeping for it: some tens of microseconds.
-const LOCK_SPINS: u32 = 1000;
 /// Kernel memory that one received packet takes beside its payload.
 const SOCKET_OVERHEAD: usize = 1024;
 
 /// What all threads of the process share. Lives as long as the process: forks and its end come back to it.
 pub struct Shared {
-    pub core: Mutex<Core>,
+    pub core: BiasedLock<Core>,
     pub member: Arc<Member>,
     pub state: State,
     counters_file: Option<PathBuf>,
@@ -40,28 +39,10 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Locks the NIC, spinning for as long as a round usually takes: on a machine whose processors all
-    /// spin, a thread that went to sleep for the lock would wait for the next scheduling tick.
+    /// Locks the NIC for a call of the application.
     #[inline]
-    pub fn lock(&self) -> MutexGuard<'_, Core> {
-        match self.core.try_lock() {
-            Ok(core) => core,
-            Err(_) => self.lock_contended(),
-        }
-    }
-
-    /// A thread that panicked while it held the lock was in a caller's closure, or hit one of our
-    /// assertions; the NIC itself is whole between calls, so a poisoned lock is taken as it is.
-    #[cold]
-    fn lock_contended(&self) -> MutexGuard<'_, Core> {
-        for _ in 0..LOCK_SPINS {
-            match self.core.try_lock() {
-                Ok(core) => return core,
-                Err(TryLockError::Poisoned(core)) => return core.into_inner(),
-                Err(TryLockError::WouldBlock) => std::hint::spin_loop(),
-            }
-        }
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn lock(&self) -> Guard<'_, Core> {
+        self.core.lock()
     }
 
     /// Ends the NIC's life on the network: sends what is ready, writes the counters, removes its files.
@@ -284,7 +265,7 @@ fn open_parts(
     let core = Core::new(nic, port, clock, on_event, settings.trace);
     let forks = fork::epoch();
     let counters_file = settings.counters.clone();
-    Ok(Shared { core: Mutex::new(core), member, state: State::default(), counters_file, forks })
+    Ok(Shared { core: BiasedLock::new(core), member, state: State::default(), counters_file, forks })
 }
 
 /// Each scheme with its paper's parameters, but TIMELY's times, and with them its step, are ten times the paper's, as IRN's are

@@ -24,6 +24,7 @@ mod error;
 mod faults;
 mod fork;
 mod host;
+mod lock;
 mod port;
 mod progress;
 mod ring;

@@ -21,7 +21,6 @@ use crate::rings::{ANYTHING, REQUESTS};
 use crate::sys;
 use adverb_wire::{Duration, Instant};
 use std::hint::spin_loop;
-use std::sync::TryLockError;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use std::time::Duration as StdDuration;
 
@@ -216,7 +215,7 @@ pub fn run(shared: &Shared) {
     let mut set = sys::WaitSet::default();
     while !shared.state.stop.load(Ordering::Relaxed) {
         let (next, now) = {
-            let mut core = shared.lock();
+            let mut core = shared.core.visit();
             let now = core.clock.now();
             let next = watch.step(shared, &mut core, now, woken);
             let Some(port) = core.port.as_mut() else { return };
@@ -372,11 +371,7 @@ impl Watch {
             for _ in 0..pauses {
                 spin_loop();
             }
-            let mut core = match shared.core.try_lock() {
-                Ok(core) => core,
-                Err(TryLockError::WouldBlock) => continue,
-                Err(TryLockError::Poisoned(core)) => core.into_inner(),
-            };
+            let Some(mut core) = shared.core.try_visit() else { continue };
             looks = looks.wrapping_add(1);
             let now = core.clock.now();
             let last = *last_frame.get_or_insert(now);

@@ -1,0 +1,355 @@
+//! The NIC's lock, which leans towards the thread that uses it: that one takes and leaves it with plain stores,
+//! where a mutex's locked instructions would each wait until the ring entries just written have left the store buffer.
+//!
+//! ```text
+//! BIASED to a thread  the thread sets its mark, looks whether the bias still stands, and is inside;
+//!                     it leaves by clearing the mark
+//! NOT BIASED          everyone takes the mutex; a thread that took it STREAK times in a row gets the bias
+//! ```
+//! Whoever else wants in takes the mutex, ends the bias, and waits until the mark is clear. Between the two it has the
+//! kernel run a full barrier on every processor that runs a thread of this process (`membarrier(2)`, private expedited): a
+//! mark set before the barrier is seen after it, and a look at the bias after the barrier finds it ended. So one of the two
+//! always notices the other, and only the one that comes rarely pays. Each time the bias is taken from a thread by
+//! another of the application's, the next one takes a longer streak. Kernels without `membarrier` get no bias.
+#![allow(unsafe_code)]
+
+use crate::sys;
+use std::cell::{Cell, UnsafeCell};
+use std::hint::spin_loop;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, compiler_fence};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
+
+/// Looks at a held lock before sleeping for it: some tens of microseconds.
+const LOCK_SPINS: u32 = 1000;
+/// Between two looks at the mark of a thread that stays inside for long: who leaves by a plain store wakes nobody.
+const MARK_POLL: Duration = Duration::from_micros(20);
+/// Times in a row that a thread takes the mutex before it gets the bias: so long that what it saves pays for the barrier.
+const STREAK: u32 = 64;
+/// Doublings of the streak, at most.
+const BACK_OFF_MAX: u32 = 10;
+/// Threads of a process that may ever have a bias. Later ones take the mutex.
+const MARKS: usize = 64;
+/// Bias and mark number of nobody.
+const NOBODY: u32 = 0;
+
+/// Mark numbers given out. Each number is one thread's for ever: so nobody but that thread writes its mark.
+static NEXT_MARK: AtomicU32 = AtomicU32::new(NOBODY + 1);
+
+thread_local! {
+    /// This thread's mark number, once it has one. Its address names the thread.
+    static MARK: Cell<u32> = const { Cell::new(NOBODY) };
+}
+
+/// A thread's sign that it is inside, in a cache line of its own.
+#[repr(align(64))]
+struct Mark(AtomicBool);
+
+/// A lock as in the module's text.
+pub struct BiasedLock<T> {
+    /// Number of the mark whose thread needs no mutex. Changed only by who holds the mutex, or in a forked child.
+    bias: AtomicU32,
+    /// There may be a bias.
+    allowed: AtomicBool,
+    marks: [Mark; MARKS],
+    mutex: Mutex<Habits>,
+    value: UnsafeCell<T>,
+}
+
+/// Who takes the mutex.
+#[derive(Debug, Default)]
+struct Habits {
+    /// Name of the thread that took it last.
+    last: usize,
+    /// How often in a row.
+    streak: u32,
+    /// Biases that another of the application's threads ended.
+    ended: u32,
+}
+
+// SAFETY: the value is reached only through a guard, and there is at most one at a time: see `acquire`.
+unsafe impl<T: Send> Sync for BiasedLock<T> {}
+
+/// Access to the value. Stays in its thread, whose mark it may have set.
+pub struct Guard<'a, T> {
+    lock: &'a BiasedLock<T>,
+    held: Held<'a>,
+    thread: PhantomData<*const ()>,
+}
+
+enum Held<'a> {
+    ByMark(&'a AtomicBool),
+    ByMutex(#[expect(dead_code, reason = "held until it is dropped")] MutexGuard<'a, Habits>),
+}
+
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: the only guard, as for the lock.
+        unsafe { &*self.lock.value.get() }
+    }
+}
+
+impl<T> DerefMut for Guard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: the only guard, as for the lock, and borrowed mutably.
+        unsafe { &mut *self.lock.value.get() }
+    }
+}
+
+impl<T> Drop for Guard<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        // Releases what was written to who sees the mark cleared. A mutex guard is dropped after this.
+        if let Held::ByMark(mark) = self.held {
+            mark.store(false, Ordering::Release);
+        }
+    }
+}
+
+impl<T> BiasedLock<T> {
+    /// An open lock.
+    pub fn new(value: T) -> BiasedLock<T> {
+        BiasedLock {
+            bias: AtomicU32::new(NOBODY),
+            allowed: AtomicBool::new(sys::register_barrier()),
+            marks: [const { Mark(AtomicBool::new(false)) }; MARKS],
+            mutex: Mutex::new(Habits::default()),
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    /// Takes the lock for a thread of the application.
+    #[inline]
+    pub fn lock(&self) -> Guard<'_, T> {
+        let number = MARK.get();
+        if number != NOBODY
+            && self.bias.load(Ordering::Relaxed) == number
+            && let Some(Mark(mark)) = self.marks.get(number as usize)
+            // A call from inside finds the mark set, and waits for itself below as it would in any mutex.
+            && !mark.load(Ordering::Relaxed)
+        {
+            mark.store(true, Ordering::Relaxed);
+            // The processor may yet look before the mark is visible: who ends the bias makes up for that.
+            compiler_fence(Ordering::SeqCst);
+            if self.bias.load(Ordering::Acquire) == number {
+                return self.guard(Held::ByMark(mark));
+            }
+            mark.store(false, Ordering::Release);
+        }
+        self.lock_by_mutex()
+    }
+
+    /// Takes the lock for a thread that comes now and then, and never gets the bias.
+    pub fn visit(&self) -> Guard<'_, T> {
+        self.acquire(self.lock_mutex(), true)
+    }
+
+    /// The same, unless another thread holds the mutex.
+    pub fn try_visit(&self) -> Option<Guard<'_, T>> {
+        match self.mutex.try_lock() {
+            Ok(habits) => Some(self.acquire(habits, true)),
+            Err(TryLockError::Poisoned(habits)) => Some(self.acquire(habits.into_inner(), true)),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Ends the bias for ever. To be called by the only thread of a forked child, which holds the lock: the kernel
+    /// was asked for barriers by the parent.
+    pub fn forbid_bias(&self) {
+        self.allowed.store(false, Ordering::Relaxed);
+        self.bias.store(NOBODY, Ordering::Relaxed);
+    }
+
+    fn lock_by_mutex(&self) -> Guard<'_, T> {
+        self.acquire(self.lock_mutex(), false)
+    }
+
+    /// Locks the mutex, spinning for as long as a round usually takes: on a machine whose processors all
+    /// spin, a thread that went to sleep for the lock would wait for the next scheduling tick.
+    ///
+    /// A thread that panicked while it held the lock was in a caller's closure, or hit one of our
+    /// assertions; the NIC itself is whole between calls, so a poisoned lock is taken as it is.
+    fn lock_mutex(&self) -> MutexGuard<'_, Habits> {
+        for _ in 0..LOCK_SPINS {
+            match self.mutex.try_lock() {
+                Ok(habits) => return habits,
+                Err(TryLockError::Poisoned(habits)) => return habits.into_inner(),
+                Err(TryLockError::WouldBlock) => spin_loop(),
+            }
+        }
+        self.mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends another thread's bias, if there is one, and waits until that thread is outside. From then on the mutex, which
+    /// is held, keeps everyone out: a bias is given only under it, and a thread that finds none takes it.
+    #[inline]
+    fn acquire<'a>(&'a self, mut habits: MutexGuard<'a, Habits>, visit: bool) -> Guard<'a, T> {
+        let biased = self.bias.load(Ordering::Relaxed);
+        if biased != NOBODY {
+            self.end_bias(biased);
+            habits.ended = (habits.ended + u32::from(!visit)).min(BACK_OFF_MAX);
+            habits.streak = 0;
+        }
+        if !visit && self.allowed.load(Ordering::Relaxed) {
+            let name = MARK.with(|mark| std::ptr::from_ref(mark) as usize);
+            habits.streak = if habits.last == name { habits.streak + 1 } else { 0 };
+            habits.last = name;
+            if habits.streak >= STREAK << habits.ended {
+                habits.streak = 0;
+                self.bias.store(own_mark(), Ordering::Relaxed);
+            }
+        }
+        self.guard(Held::ByMutex(habits))
+    }
+
+    #[cold]
+    #[expect(clippy::disallowed_methods, reason = "a poll that gives the processor to the one it waits for")]
+    fn end_bias(&self, biased: u32) {
+        self.bias.store(NOBODY, Ordering::Relaxed);
+        sys::barrier_in_all_threads();
+        let Some(Mark(mark)) = self.marks.get(biased as usize) else { return };
+        let mut looks = 0;
+        while mark.load(Ordering::Acquire) {
+            looks += 1;
+            if looks < LOCK_SPINS { spin_loop() } else { std::thread::sleep(MARK_POLL) }
+        }
+    }
+
+    #[inline]
+    fn guard<'a>(&'a self, held: Held<'a>) -> Guard<'a, T> {
+        Guard { lock: self, held, thread: PhantomData }
+    }
+}
+
+/// The number of this thread's mark, [`NOBODY`] if all are taken.
+#[cold]
+fn own_mark() -> u32 {
+    if MARK.get() == NOBODY {
+        let free = |next: u32| ((next as usize) < MARKS).then_some(next + 1);
+        if let Ok(number) = NEXT_MARK.fetch_update(Ordering::Relaxed, Ordering::Relaxed, free) {
+            MARK.set(number);
+        }
+    }
+    MARK.get()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+
+    /// Two words that are equal whenever nobody is inside, and of which a second one inside would see them differ.
+    fn add(guard: &mut Guard<'_, [u64; 2]>) {
+        let [a, b] = **guard;
+        assert_eq!(a, b, "one at a time");
+        guard[0] = std::hint::black_box(a + 1);
+        std::hint::black_box(&mut guard[0]);
+        guard[1] = b + 1;
+    }
+
+    #[test]
+    fn a_thread_alone_gets_the_bias_and_loses_it_to_a_visitor() {
+        let lock = BiasedLock::new([0; 2]);
+        assert!(lock.allowed.load(Ordering::Relaxed), "this test needs membarrier(2)");
+        for _ in 0..=STREAK + 1 {
+            add(&mut lock.lock());
+        }
+        assert_ne!(lock.bias.load(Ordering::Relaxed), NOBODY);
+        assert!(matches!(lock.lock().held, Held::ByMark(_)));
+        std::thread::scope(|scope| {
+            scope.spawn(|| assert!(matches!(lock.visit().held, Held::ByMutex(_)))).join().unwrap();
+        });
+        assert_eq!(lock.bias.load(Ordering::Relaxed), NOBODY);
+        assert!(matches!(lock.lock().held, Held::ByMutex(_)));
+    }
+
+    #[test]
+    fn a_visitor_waits_until_the_biased_thread_is_outside() {
+        let lock = BiasedLock::new([0; 2]);
+        let inside = Barrier::new(2);
+        let left = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..=STREAK + 1 {
+                    drop(lock.lock());
+                }
+                let guard = lock.lock();
+                assert!(matches!(guard.held, Held::ByMark(_)));
+                inside.wait();
+                // Until the visitor has ended the bias and so is at the mark.
+                while lock.bias.load(Ordering::Relaxed) != NOBODY {
+                    spin_loop();
+                }
+                left.store(true, Ordering::Relaxed);
+                drop(guard);
+            });
+            inside.wait();
+            let _guard = lock.visit();
+            assert!(left.load(Ordering::Relaxed));
+        });
+    }
+
+    /// Threads that come often, one that visits, and turns that let each of them have the bias.
+    #[test]
+    fn threads_and_a_visitor_are_inside_one_at_a_time() {
+        const ROUNDS: u64 = 300_000;
+        let lock = BiasedLock::new([0; 2]);
+        let done = AtomicU32::new(0);
+        let visits = std::thread::scope(|scope| {
+            for thread in 0..3 {
+                let (lock, done) = (&lock, &done);
+                scope.spawn(move || {
+                    for round in 0..ROUNDS {
+                        add(&mut lock.lock());
+                        // Long rows without the others, so that the bias goes round.
+                        if round % 5000 == thread * 1000 {
+                            std::thread::yield_now();
+                            // Forget the back-off: what is tested is the handing over.
+                            lock.visit();
+                            lock.mutex.lock().unwrap().ended = 0;
+                        }
+                    }
+                    done.fetch_add(1, Ordering::Relaxed);
+                });
+            }
+            let mut visits = 0;
+            while done.load(Ordering::Relaxed) < 3 {
+                match visits % 2 {
+                    0 => add(&mut lock.visit()),
+                    _ => {
+                        let Some(mut guard) = lock.try_visit() else { continue };
+                        add(&mut guard);
+                    }
+                }
+                visits += 1;
+                for _ in 0..200 {
+                    spin_loop();
+                }
+            }
+            visits
+        });
+        assert!(visits > 0);
+        assert_eq!(*lock.lock(), [3 * ROUNDS + visits; 2]);
+    }
+
+    #[test]
+    fn without_barriers_there_is_no_bias() {
+        let lock = BiasedLock::new([0; 2]);
+        for _ in 0..=STREAK + 1 {
+            drop(lock.lock());
+        }
+        let guard = lock.lock();
+        assert!(matches!(guard.held, Held::ByMark(_)));
+        lock.forbid_bias();
+        drop(guard);
+        for _ in 0..=STREAK + 1 {
+            assert!(matches!(lock.lock().held, Held::ByMutex(_)));
+        }
+    }
+}
