@@ -9,7 +9,8 @@
 //! Whoever else wants in takes the mutex, ends the bias, and waits until the mark is clear. Between the two it has the
 //! kernel run a full barrier on every processor that runs a thread of this process (`membarrier(2)`, private expedited): a
 //! mark set before the barrier is seen after it, and a look at the bias after the barrier finds it ended. So one of the two
-//! always notices the other, and only the one that comes rarely pays. Each time the bias is taken from a thread by
+//! always notices the other, and only the one that comes rarely pays. For the same reason a thread that leaves clears its mark
+//! first and then looks at the bias: it finds it ended, and wakes who waits, or its mark is seen clear. Each time the bias is taken from a thread by
 //! another of the application's, the next one takes a longer streak. Kernels without `membarrier` get no bias.
 #![allow(unsafe_code)]
 
@@ -19,13 +20,10 @@ use std::hint::spin_loop;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, compiler_fence};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
-use std::time::Duration;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// Looks at a held lock before sleeping for it: some tens of microseconds.
 const LOCK_SPINS: u32 = 1000;
-/// Between two looks at the mark of a thread that stays inside for long: who leaves by a plain store wakes nobody.
-const MARK_POLL: Duration = Duration::from_micros(20);
 /// Times in a row that a thread takes the mutex before it gets the bias: so long that what it saves pays for the barrier.
 const STREAK: u32 = 64;
 /// Doublings of the streak, at most.
@@ -55,6 +53,9 @@ pub struct BiasedLock<T> {
     allowed: AtomicBool,
     marks: [Mark; MARKS],
     mutex: Mutex<Habits>,
+    /// Who ended the bias of a thread that is inside waits here for its mark to be clear.
+    gate: Mutex<()>,
+    outside: Condvar,
     value: UnsafeCell<T>,
 }
 
@@ -107,7 +108,7 @@ impl<T> Drop for Guard<'_, T> {
     fn drop(&mut self) {
         // Releases what was written to who sees the mark cleared. A mutex guard is dropped after this.
         if let Held::ByMark(mark) = self.held {
-            mark.store(false, Ordering::Release);
+            self.lock.leave(mark);
         }
     }
 }
@@ -120,6 +121,8 @@ impl<T> BiasedLock<T> {
             allowed: AtomicBool::new(sys::register_barrier()),
             marks: [const { Mark(AtomicBool::new(false)) }; MARKS],
             mutex: Mutex::new(Habits::default()),
+            gate: Mutex::new(()),
+            outside: Condvar::new(),
             value: UnsafeCell::new(value),
         }
     }
@@ -140,9 +143,27 @@ impl<T> BiasedLock<T> {
             if self.bias.load(Ordering::Acquire) == number {
                 return self.guard(Held::ByMark(mark));
             }
-            mark.store(false, Ordering::Release);
+            self.leave(mark);
         }
         self.lock_by_mutex()
+    }
+
+    /// Clears this thread's mark, and wakes who ended its bias meanwhile. No new bias is given before that one is inside, so a
+    /// bias that was ended is nobody's here.
+    #[inline]
+    fn leave(&self, mark: &AtomicBool) {
+        mark.store(false, Ordering::Release);
+        compiler_fence(Ordering::SeqCst);
+        if self.bias.load(Ordering::Relaxed) == NOBODY {
+            self.wake();
+        }
+    }
+
+    #[cold]
+    fn wake(&self) {
+        // Taken once, so that who saw the mark set is waiting by now.
+        drop(self.gate.lock().unwrap_or_else(PoisonError::into_inner));
+        self.outside.notify_all();
     }
 
     /// Takes the lock for a thread that comes now and then, and never gets the bias.
@@ -209,15 +230,19 @@ impl<T> BiasedLock<T> {
     }
 
     #[cold]
-    #[expect(clippy::disallowed_methods, reason = "a poll that gives the processor to the one it waits for")]
     fn end_bias(&self, biased: u32) {
         self.bias.store(NOBODY, Ordering::Relaxed);
         sys::barrier_in_all_threads();
         let Some(Mark(mark)) = self.marks.get(biased as usize) else { return };
-        let mut looks = 0;
+        for _ in 0..LOCK_SPINS {
+            if !mark.load(Ordering::Acquire) {
+                return;
+            }
+            spin_loop();
+        }
+        let mut gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
         while mark.load(Ordering::Acquire) {
-            looks += 1;
-            if looks < LOCK_SPINS { spin_loop() } else { std::thread::sleep(MARK_POLL) }
+            gate = self.outside.wait(gate).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
@@ -293,6 +318,40 @@ mod tests {
             let _guard = lock.visit();
             assert!(left.load(Ordering::Relaxed));
         });
+    }
+
+    /// Each time the visitor has stopped spinning and waits when the biased thread leaves.
+    #[test]
+    fn who_leaves_wakes_a_visitor_that_waits() {
+        let lock = BiasedLock::new([0; 2]);
+        let (inside, next) = (Barrier::new(2), Barrier::new(2));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..20 {
+                    for _ in 0..=STREAK + 1 {
+                        drop(lock.lock());
+                    }
+                    let guard = lock.lock();
+                    assert!(matches!(guard.held, Held::ByMark(_)));
+                    inside.wait();
+                    while lock.bias.load(Ordering::Relaxed) != NOBODY {
+                        spin_loop();
+                    }
+                    // Far longer than the visitor spins.
+                    for _ in 0..200 * LOCK_SPINS {
+                        spin_loop();
+                    }
+                    drop(guard);
+                    next.wait();
+                }
+            });
+            for _ in 0..20 {
+                inside.wait();
+                add(&mut lock.visit());
+                next.wait();
+            }
+        });
+        assert_eq!(*lock.visit(), [20; 2]);
     }
 
     /// Threads that come often, one that visits, and turns that let each of them have the bias.
