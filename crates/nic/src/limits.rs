@@ -62,6 +62,10 @@ pub const MAX_ONE_RMA_PROCESSES: u32 = 1 << 12;
 pub const MAX_ONE_RMA_INBOUND: u32 = 1 << 16;
 /// Messages without payload that a 1RMA NIC has ready to send; what comes beyond is dropped and counted.
 pub const MAX_ONE_RMA_ANSWERS: usize = 1 << 10;
+/// Transfers that a 1RMA executor works on at once.
+pub const MAX_ONE_RMA_TRANSFERS: u32 = 1 << 20;
+/// Pairs of remote NIC and direction whose congestion windows a 1RMA executor remembers.
+pub const MAX_ONE_RMA_FLOWS: u32 = 1 << 20;
 /// Milliseconds of a 1RMA timeout; a solicitation tells its own in 32 bits of nanoseconds.
 pub const MAX_ONE_RMA_TIMEOUT_MS: u64 = 4000;
 

@@ -2,6 +2,7 @@
 
 use super::access::Access;
 use super::keys::KeyTable;
+use super::queue_memory::QueueMemory;
 use super::window::Window;
 use crate::error::Error;
 use crate::ids::{MrId, MwId, PdId};
@@ -201,6 +202,15 @@ impl Memory {
             ..Line::NOTHING
         };
         Ok(MrInfo { id, lkey: key, rkey: key })
+    }
+
+    /// Registers the memory of a queue, with local rights. That is safe where other memory is not: it is never unmapped, and no reference to it is
+    /// ever formed.
+    pub fn reg_queue(&mut self, pd: PdId, queue: &QueueMemory) -> Result<MrInfo, Error> {
+        let (addr, len) = (queue.addr(), queue.len() as u64);
+        let init = MrInit { pd, addr, len, iova: addr, access: Access::LOCAL_WRITE };
+        // SAFETY: as said above; `QueueMemory` is accessed raw by whoever has it.
+        unsafe { self.reg_mr(&init) }
     }
 
     /// Changes a region in place (IBTA 11.2.8.6). Its keys stay the same. `Busy` while a window is

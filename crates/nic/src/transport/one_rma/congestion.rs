@@ -42,6 +42,9 @@ pub struct CongestionConfig {
     pub window_max: f64,
     /// First window, in operations.
     pub window_start: f64,
+    /// Whether local congestion has a window of its own, as in the paper. False is for comparison (figure 15c): each pair of remote NIC and
+    /// direction then has one window, moved by the total delay against the sum of both targets, and by every failure.
+    pub split_local: bool,
 }
 
 impl Default for CongestionConfig {
@@ -57,6 +60,7 @@ impl Default for CongestionConfig {
             window_min: 0.01,
             window_max: 64.0,
             window_start: 1.0,
+            split_local: true,
         }
     }
 }
@@ -143,6 +147,9 @@ pub fn on_completion(
     local: &mut Window,
     remote: &mut Window,
 ) {
+    if !config.split_local {
+        return on_total(config, now, sample, remote);
+    }
     match sample.outcome {
         Outcome::Ok => {
             let spent = sample.total_delay.as_ps().saturating_sub(sample.issue_delay.as_ps());
@@ -152,6 +159,19 @@ pub fn on_completion(
         Outcome::DispatchTimeout => local.decrease(config, now, config.failure_factor),
         Outcome::Timeout | Outcome::Nack => remote.decrease(config, now, config.failure_factor),
         // A wrong key says nothing about the network.
+        Outcome::RemoteAuthenticationFailure => {}
+    }
+}
+
+/// Without the split: all that delays an operation moves the one window.
+fn on_total(config: &CongestionConfig, now: Instant, sample: &Sample, window: &mut Window) {
+    match sample.outcome {
+        Outcome::Ok => {
+            window.on_delay(config, now, sample.total_delay, config.local_target + config.remote_target)
+        }
+        Outcome::DispatchTimeout | Outcome::Timeout | Outcome::Nack => {
+            window.decrease(config, now, config.failure_factor)
+        }
         Outcome::RemoteAuthenticationFailure => {}
     }
 }
@@ -166,7 +186,8 @@ pub struct Allowance {
 impl Allowance {
     /// Of a remote window beside the local one.
     pub fn new(config: &CongestionConfig, local: &Window, remote: &Window) -> Allowance {
-        Allowance { operations: local.operations.min(remote.operations), rtt: config.rtt }
+        let local = if config.split_local { local.operations } else { f64::INFINITY };
+        Allowance { operations: local.min(remote.operations), rtt: config.rtt }
     }
 
     /// Operations that may be outstanding: whole ones, and always one, which the rate then spaces.
@@ -242,6 +263,19 @@ mod tests {
         assert_near(p.after(US(0), Outcome::Ok, US(100), US(150)), [local, remote]);
         // At the target itself: a decrease by nothing.
         assert_near(p.after(US(6), Outcome::Ok, US(2), US(10)), [local, remote]);
+    }
+
+    #[test]
+    fn without_the_split_one_window_goes_by_the_total_delay() {
+        let mut p = Pair::new(10.0);
+        p.config.split_local = false;
+        // Issue 9 us alone would shrink the local window; 9.5 in all are below 2 + 8.
+        assert_near(p.after(US(0), Outcome::Ok, US(9), Duration::from_ns(9_500)), [10.0, 10.025]);
+        // 12.5 us against 10: 1 - .8 * 2.5/12.5 = .84.
+        assert_near(p.after(US(0), Outcome::Ok, US(9), Duration::from_ns(12_500)), [10.0, 10.025 * 0.84]);
+        assert_near(p.after(US(6), Outcome::DispatchTimeout, US(10), US(10)), [10.0, 10.025 * 0.084]);
+        let large = Window { operations: 20.0, decreased: None };
+        assert_eq!(Allowance::new(&p.config, &p.local, &large).outstanding(), 20);
     }
 
     #[test]

@@ -25,6 +25,9 @@
 //! earlier. All calls first let expire what is due, so late data never land. What the driver owes for this: the `now` of a call is not older than
 //! the frame that it brings, and a frame that was produced is not held back from the wire before its `now`.
 //!
+//! Above the NIC stands software, in this folder because every driver needs the same: [`CommandPortal`], a process's slots and completion ring;
+//! [`executor`], transfers of any size under the congestion control of [`congestion`].
+//!
 //! **Nothing is kept for a peer** but the operations in progress, whose tables are fixed. Keys are derived anew for each request
 //! (`keys.rs`), nonces come from one counter (`iv.rs`), and what chains the messages of an operation stands in its slot or table entry and goes with it.
 //!
@@ -38,9 +41,11 @@ mod config;
 pub mod congestion;
 mod counters;
 mod deadlines;
+pub mod executor;
 mod initiator;
 mod iv;
 mod keys;
+mod portal;
 mod regions;
 mod slots;
 mod target;
@@ -49,7 +54,9 @@ mod window;
 pub use command::{COMMAND_LEN, COMPLETION_LEN, Command, Completion, Outcome};
 pub use config::{OneRmaConfig, PRIORITIES};
 pub use counters::OneRmaCounters;
+pub use executor::{CommandExecutor, ExecutorConfig};
 pub use keys::{DerivedKey, ENCRYPTED, RegionKey, derive};
+pub use portal::CommandPortal;
 pub use regions::{RegionId, RegionInit, Rights};
 pub use slots::{ProcessInit, SlotId};
 
@@ -235,6 +242,11 @@ impl OneRma {
         self.slots.detach(pid);
         self.regions.remove_owned_by(pid);
         Ok(())
+    }
+
+    /// Slots that a process was promised. `None` when it is not attached.
+    pub fn quota(&self, pid: u32) -> Option<u32> {
+        self.slots.is_attached(pid).then(|| self.slots.quota(pid))
     }
 
     /// Gives a process a command slot. `TableFull` beyond its quota.
