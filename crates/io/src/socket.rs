@@ -7,6 +7,7 @@ use std::io;
 use std::mem::{size_of, zeroed};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
 
 /// Hop limit of messages that do not ask for another.
 pub const HOP_LIMIT: u8 = 64;
@@ -16,6 +17,8 @@ const BATCH: usize = 16;
 const MESSAGE_MAX: usize = 1 << 16;
 /// Send and receive buffer asked for; the system's limits may give less.
 const SOCKET_BUFFER: libc::c_int = 8 << 20;
+/// How long a port may stay taken before it must be a stranger's.
+const HANDOVER: Duration = Duration::from_secs(1);
 /// Room for three control messages of one word each, in words.
 const CONTROL_WORDS: usize = 12;
 
@@ -154,17 +157,32 @@ impl Socket {
         check(unsafe { libc::bind(self.fd.as_raw_fd(), (&raw const storage).cast(), len) }).map(drop)
     }
 
-    /// Whether nobody holds port 4791 of the address.
-    pub fn port_is_free(address: IpAddr) -> io::Result<bool> {
-        match Socket::new(address.is_ipv4())?.bind_to((address, ROCE_UDP_PORT).into()) {
-            Ok(()) => Ok(true),
-            Err(e) if e.kind() == io::ErrorKind::AddrInUse => Ok(false),
-            Err(e) => Err(e),
+    /// The socket of one address, shared with this user's other processes. With `alone`, nobody else may hold
+    /// the port. `AddrInUse` if someone does.
+    ///
+    /// A program that a former owner, or this process, has just started holds copies of its sockets from its
+    /// fork to its exec, where they close. Nothing tells when, so this asks until it is clear that a stranger
+    /// has the port.
+    #[expect(clippy::disallowed_methods, reason = "the kernel does not tell when a port becomes free")]
+    pub fn bind(address: IpAddr, alone: bool) -> io::Result<Socket> {
+        let start = Instant::now();
+        loop {
+            let bound = if alone { Socket::probe(address) } else { Ok(()) };
+            match bound.and_then(|()| Socket::bind_shared(address)) {
+                Err(e) if e.kind() == io::ErrorKind::AddrInUse && start.elapsed() < HANDOVER => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                result => return result,
+            }
         }
     }
 
-    /// The socket of one address, shared with this user's other processes.
-    pub fn bind(address: IpAddr) -> io::Result<Socket> {
+    /// Succeeds if nobody holds port 4791 of the address.
+    fn probe(address: IpAddr) -> io::Result<()> {
+        Socket::new(address.is_ipv4())?.bind_to((address, ROCE_UDP_PORT).into())
+    }
+
+    fn bind_shared(address: IpAddr) -> io::Result<Socket> {
         let mut socket = Socket::new(address.is_ipv4())?;
         socket.set(libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
         socket.configure()?;
@@ -484,7 +502,7 @@ mod tests {
     #[test]
     fn runs_arrive_cut_apart_with_their_class() {
         for (from, to) in [(address(1), address(2)), ("::1".parse().unwrap(), "::1".parse().unwrap())] {
-            let (a, b) = (Socket::bind(from).unwrap(), Socket::bind(to).unwrap());
+            let (a, b) = (Socket::bind(from, true).unwrap(), Socket::bind(to, from != to).unwrap());
             // On ::1 both share the port, and either may get the messages.
             let mut buffer = vec![0; 1000];
             buffer.iter_mut().enumerate().for_each(|(i, byte)| *byte = (i / 100) as u8);
@@ -518,11 +536,11 @@ mod tests {
     #[test]
     fn a_taken_port_is_seen() {
         let address = address(3);
-        assert!(Socket::port_is_free(address).unwrap());
-        let _holder = Socket::bind(address).unwrap();
-        assert!(!Socket::port_is_free(address).unwrap());
-        assert!(Socket::bind(address).is_ok());
-        assert!(Socket::port_is_free(IpAddr::from([192, 0, 2, 77])).is_err());
+        let _holder = Socket::bind(address, true).unwrap();
+        assert_eq!(Socket::bind(address, true).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert!(Socket::bind(address, false).is_ok());
+        let unknown = Socket::bind(IpAddr::from([192, 0, 2, 77]), true).unwrap_err();
+        assert_eq!(unknown.kind(), io::ErrorKind::AddrNotAvailable);
     }
 
     #[test]
@@ -536,7 +554,7 @@ mod tests {
     #[test]
     fn every_member_of_a_group_hears_it() {
         let group: IpAddr = "239.41.0.1".parse().unwrap();
-        let sender = Socket::bind(address(4)).unwrap();
+        let sender = Socket::bind(address(4), true).unwrap();
         sender.multicast_from(1).unwrap();
         let members = [1, 2].map(|_| Socket::bind_group(group, address(4), 1).unwrap());
         let run = Run {

@@ -69,17 +69,13 @@ pub struct Datagram<'a> {
 impl Udp {
     /// Binds port 4791. `sole` says that no other process of this directory has bound it.
     pub fn bind(address: IpAddr, interface_index: u32, sole: bool, folder: &Path) -> Result<Udp, OpenError> {
-        let taken = || OpenError::PortTaken { address, directory: folder.to_owned() };
         let failed = |source: io::Error| match source.kind() {
-            io::ErrorKind::AddrInUse => taken(),
+            io::ErrorKind::AddrInUse => OpenError::PortTaken { address, directory: folder.to_owned() },
             io::ErrorKind::AddrNotAvailable => OpenError::Address { address, source },
             _ => OpenError::System { what: "binding UDP port 4791", source },
         };
         // Sharing the port with processes that are not in the directory would lose their frames and ours.
-        if sole && !Socket::port_is_free(address).map_err(failed)? {
-            return Err(taken());
-        }
-        let socket = Socket::bind(address).map_err(failed)?;
+        let socket = Socket::bind(address, sole).map_err(failed)?;
         fork::note_socket(socket.fd());
         // Without multicast, unicast still works: joining a group will say what is wrong.
         let _ = socket.multicast_from(interface_index);

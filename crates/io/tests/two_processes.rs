@@ -234,7 +234,7 @@ fn a_killed_peer_ends_in_retry_exceeded_and_leaves_no_trace() {
     for round in 0..3 {
         let endpoint = Endpoint::open(&settings);
         let (mut helper, peer) = start("write-for-ever", &settings);
-        endpoint.connect_with(&peer, 10, 2);
+        endpoint.connect_with(&peer, 14, 2);
         helper.tell(&endpoint.remote().line());
         assert_eq!(helper.hear(), "writing");
         let key = Key(peer.rkey);
@@ -304,6 +304,8 @@ fn datagrams_for_the_well_known_queue_pair_reach_everyone() {
         let mut helpers: Vec<_> = (0..3).map(|_| start("gsi", &at(address, &folder, ""))).collect();
         assert!(helpers.iter().all(|(_, remote)| remote.qpn == QpNumber::GSI));
         send_datagram(&endpoint, &helpers[0].1, 0x8001_0000);
+        // Shown if the test fails: a datagram that is lost leaves no other trace.
+        println!("to {address}:\n{}", endpoint.host.counters_text());
         for (helper, _) in &mut helpers {
             assert_eq!(helper.hear(), "540 1");
         }

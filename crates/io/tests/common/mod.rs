@@ -51,7 +51,13 @@ pub struct Endpoint {
     pub mr: MrInfo,
     pub memory: &'static [AtomicU64],
     pub events: Arc<AtomicU64>,
+    /// Encoded acknowledgement timeout.
+    timeout: u8,
 }
+
+/// Acknowledgement timeout where frames get lost, 34 ms, and where none does, 1 s: a peer may wait long for a
+/// processor.
+const TIMEOUTS: [u8; 2] = [13, 18];
 
 impl Endpoint {
     pub fn open(settings: &str) -> Endpoint {
@@ -59,6 +65,7 @@ impl Endpoint {
     }
 
     pub fn with(settings: Settings, qp_type: QpType) -> Endpoint {
+        let timeout = TIMEOUTS[usize::from(settings.loss == 0.0)];
         let events = Arc::new(AtomicU64::new(0));
         let seen = events.clone();
         let count = Box::new(move |_| {
@@ -90,7 +97,7 @@ impl Endpoint {
             };
             (cq, nic.create_qp(&init).unwrap(), mr)
         });
-        let endpoint = Endpoint { host, cq, qp, mr, memory, events };
+        let endpoint = Endpoint { host, cq, qp, mr, memory, events, timeout };
         let mask = M::STATE | M::PKEY_INDEX | M::PORT;
         let mask = mask | if matches!(qp_type, QpType::Ud | QpType::Gsi) { M::QKEY } else { M::ACCESS_FLAGS };
         endpoint.modify(&endpoint.attr(QpState::Init), mask);
@@ -135,7 +142,7 @@ impl Endpoint {
 
     /// INIT to RTS of a reliable connection.
     pub fn connect(&self, peer: &Remote) {
-        self.connect_with(peer, 12, 7);
+        self.connect_with(peer, self.timeout, 7);
     }
 
     pub fn connect_with(&self, peer: &Remote, timeout: u8, retry_cnt: u8) {
@@ -239,8 +246,19 @@ fn pattern(seed: u64, index: usize) -> u8 {
 /// A helper process: this test binary again, running only its test `helper` in a role.
 pub struct Helper {
     pub child: Child,
-    stdin: ChildStdin,
+    /// Closed to end it.
+    stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
+}
+
+/// A test that fails leaves no process that works for ever.
+impl Drop for Helper {
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
 }
 
 /// The role that a helper process was given.
@@ -262,13 +280,13 @@ impl Helper {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let stdin = child.stdin.take().unwrap();
+        let stdin = child.stdin.take();
         let stdout = BufReader::new(child.stdout.take().unwrap());
         Helper { child, stdin, stdout }
     }
 
     pub fn tell(&mut self, line: &str) {
-        writeln!(self.stdin, "{line}").unwrap();
+        writeln!(self.stdin.as_mut().unwrap(), "{line}").unwrap();
     }
 
     /// The next line that the helper says with [`say`].
@@ -283,14 +301,12 @@ impl Helper {
     }
 
     pub fn end(mut self) {
-        drop(self.stdin);
+        self.stdin = None;
         assert!(self.child.wait().unwrap().success());
     }
 
-    pub fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
+    /// Kills it, as its end does.
+    pub fn kill(self) {}
 }
 
 /// A helper's line to its parent.
