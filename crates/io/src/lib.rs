@@ -12,6 +12,8 @@
 //! udp                            the network
 //! sys shm socket                 system calls
 //! ```
+//! `socket`, `sys` and `faults` also serve the driver of 1RMA, which is a NIC of its own (`crates/rma`).
+//!
 //! Unsafe code is in `sys`, `shm`, `ring`, `socket`, `fork`, and one cast in `udp`.
 #![deny(unsafe_code)]
 
@@ -21,7 +23,7 @@ mod counters;
 mod device;
 mod directory;
 mod error;
-mod faults;
+pub mod faults;
 mod fork;
 mod host;
 mod lock;
@@ -31,8 +33,8 @@ mod ring;
 mod rings;
 mod settings;
 mod shm;
-mod socket;
-mod sys;
+pub mod socket;
+pub mod sys;
 mod udp;
 mod wake;
 

@@ -1,4 +1,4 @@
-//! UDP sockets as RoCEv2 needs them: batches in both directions, segmentation by the kernel (UDP_SEGMENT,
+//! UDP sockets as RoCEv2 and 1RMA need them: batches in both directions, segmentation by the kernel (UDP_SEGMENT,
 //! UDP_GRO), DF set, and traffic class and hop limit per message.
 #![allow(unsafe_code)]
 
@@ -55,7 +55,7 @@ pub struct Message<'a> {
     pub bytes: &'a [u8],
 }
 
-/// A socket on port 4791.
+/// A socket on port 4791, or on another driver's port.
 #[derive(Debug)]
 pub struct Socket {
     fd: OwnedFd,
@@ -187,6 +187,14 @@ impl Socket {
         socket.set(libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
         socket.configure()?;
         socket.bind_to((address, ROCE_UDP_PORT).into())?;
+        Ok(socket)
+    }
+
+    /// The socket of an address and port that nobody else has.
+    pub fn bind_alone(address: SocketAddr) -> io::Result<Socket> {
+        let mut socket = Socket::new(address.is_ipv4())?;
+        socket.configure()?;
+        socket.bind_to(address)?;
         Ok(socket)
     }
 
@@ -449,6 +457,12 @@ struct Size {
     traffic_class: u8,
 }
 
+impl Default for Inbox {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 /// Where received messages lie.
 pub struct Inbox {
     buffer: Box<[u8]>,
@@ -466,6 +480,16 @@ impl Inbox {
             names: unsafe { zeroed() },
             sizes: [Size::default(); BATCH],
             count: 0,
+        }
+    }
+
+    /// What the last call took, to be changed in place.
+    pub fn for_each_mut(&mut self, mut each: impl FnMut(SocketAddr, usize, &mut [u8])) {
+        for (i, size) in self.sizes.iter().enumerate().take(self.count) {
+            let bytes = self.buffer.get_mut(i * MESSAGE_MAX..i * MESSAGE_MAX + size.len);
+            if let (Some(from), Some(bytes)) = (decode(&self.names[i]), bytes) {
+                each(from, size.segment, bytes);
+            }
         }
     }
 

@@ -24,11 +24,14 @@ impl Span {
     /// No bytes.
     pub const EMPTY: Span = Span { ptr: core::ptr::dangling_mut(), len: 0 };
 
+    /// The memory of `len` bytes from `addr` on.
+    ///
     /// # Safety
     /// The bytes must stay mapped, and writable where the check allowed writing, until the span and
-    /// its copies are gone.
+    /// its copies are gone. Their address must have been exposed, and no `&mut` reference to them may
+    /// be used meanwhile as if it were exclusive.
     #[inline]
-    pub(super) unsafe fn new(addr: u64, len: usize) -> Span {
+    pub unsafe fn new(addr: u64, len: usize) -> Span {
         Span { ptr: core::ptr::with_exposed_provenance_mut(addr as usize), len }
     }
 

@@ -6,7 +6,7 @@ use super::keys::{Iv, MessageKey, NO_IV, RegionKey};
 use super::regions::{Region, Rights};
 use super::slots::{Active, Phase, SlotId};
 use super::window::Waiting;
-use super::{OneRma, OneRmaFrame, leave_row};
+use super::{OneRma, Out, leave_row};
 use crate::error::Error;
 use crate::memory::dma;
 use adverb_wire::one_rma::{
@@ -62,7 +62,7 @@ impl OneRma {
     }
 
     /// Lets a command into service. False when there is nothing to send.
-    pub(super) fn enter_command(&mut self, now: Instant, slot: u32, out: &mut OneRmaFrame) -> bool {
+    pub(super) fn enter_command(&mut self, now: Instant, slot: u32, out: &mut Out<'_>) -> bool {
         let pid = self.slots.owner(SlotId::new(slot));
         let (Some(active), Some(pid)) = (self.slots.get_mut(slot), pid) else {
             unreachable!("who waits is in the table");
@@ -214,7 +214,7 @@ impl OneRma {
     }
 
     /// Sends a piece of what was solicited. False when the own region is gone.
-    pub(super) fn send_data(&mut self, out: &mut OneRmaFrame) -> bool {
+    pub(super) fn send_data(&mut self, out: &mut Out<'_>) -> bool {
         let Some(slot) = self.sending.front().copied() else { return false };
         let pid = self.slots.owner(SlotId::new(slot));
         let Some(active) = self.slots.get_mut(slot) else { unreachable!("who sends is in the table") };

@@ -94,7 +94,16 @@ impl OneRmaFrame {
     pub fn message(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
+}
 
+/// Where a message is being written.
+struct Out<'a> {
+    to: Gid,
+    len: usize,
+    bytes: &'a mut [u8; MAX_MESSAGE],
+}
+
+impl Out<'_> {
     /// Room for the message with this header; its payload is to be written behind the header.
     fn prepare(&mut self, to: Gid, header: &Header) -> &mut [u8] {
         self.to = to;
@@ -350,16 +359,29 @@ impl OneRma {
 
     /// Produces the next message. False when there is none. Answers go first, then requests, then data of both kinds in turns.
     pub fn next_frame(&mut self, now: Instant, out: &mut OneRmaFrame) -> bool {
-        self.on_timer(now);
-        let produced = self.next_answer(out) || self.next_entrant(now, out) || self.next_data(out);
-        if produced {
-            self.counters.tx_messages += 1;
-            self.counters.tx_bytes += out.len as u64;
+        match self.next_message(now, &mut out.bytes) {
+            None => false,
+            Some((to, len)) => {
+                (out.to, out.len) = (to, len);
+                true
+            }
         }
-        produced
     }
 
-    fn next_answer(&mut self, out: &mut OneRmaFrame) -> bool {
+    /// The same, written where the driver wants it: destination and length.
+    pub fn next_message(&mut self, now: Instant, bytes: &mut [u8; MAX_MESSAGE]) -> Option<(Gid, usize)> {
+        self.on_timer(now);
+        let out = &mut Out { to: Gid::default(), len: 0, bytes };
+        let produced = self.next_answer(out) || self.next_entrant(now, out) || self.next_data(out);
+        if !produced {
+            return None;
+        }
+        self.counters.tx_messages += 1;
+        self.counters.tx_bytes += out.len as u64;
+        Some((out.to, out.len))
+    }
+
+    fn next_answer(&mut self, out: &mut Out<'_>) -> bool {
         let Some((to, message)) = self.outbox.answers.pop_front() else { return false };
         out.to = to;
         out.len = message.len();
@@ -368,7 +390,7 @@ impl OneRma {
     }
 
     /// Lets operations into service while the window has room.
-    fn next_entrant(&mut self, now: Instant, out: &mut OneRmaFrame) -> bool {
+    fn next_entrant(&mut self, now: Instant, out: &mut Out<'_>) -> bool {
         while self.window.is_open() && self.outbox.counter.left() > 0 {
             let produced = match self.arbiter.pop() {
                 None => return false,
@@ -382,7 +404,7 @@ impl OneRma {
         false
     }
 
-    fn next_data(&mut self, out: &mut OneRmaFrame) -> bool {
+    fn next_data(&mut self, out: &mut Out<'_>) -> bool {
         while self.outbox.counter.left() > 0 && (!self.serving.is_empty() || !self.sending.is_empty()) {
             self.serve_next = !self.serve_next;
             let serve = if self.serve_next { !self.serving.is_empty() } else { self.sending.is_empty() };

@@ -4,7 +4,7 @@ use super::initiator::{fits, payload, payload_mut};
 use super::keys::{Iv, MessageKey, NO_IV, RegionKey};
 use super::regions::{Region, RegionId, Rights};
 use super::window::Waiting;
-use super::{OneRma, OneRmaFrame, leave_row};
+use super::{OneRma, Out, leave_row};
 use crate::memory::dma;
 use adverb_wire::one_rma::{Body, Header, KEY_LEN, Op, Piece, Request, Status};
 use adverb_wire::{Gid, Instant};
@@ -221,7 +221,7 @@ impl OneRma {
     }
 
     /// Sends a piece of the read whose turn it is. False when the region no longer serves it.
-    pub(super) fn serve(&mut self, out: &mut OneRmaFrame) -> bool {
+    pub(super) fn serve(&mut self, out: &mut Out<'_>) -> bool {
         let Some(index) = self.serving.front().copied() else { return false };
         let Some(op) = self.inbound.get_mut(index) else { unreachable!("who is served is in the table") };
         let State::Serving { next } = op.state else { unreachable!("who is in the row is served") };
@@ -249,7 +249,7 @@ impl OneRma {
     }
 
     /// Solicits a peer's data. The window has room.
-    pub(super) fn enter_inbound(&mut self, now: Instant, index: u32, out: &mut OneRmaFrame) -> bool {
+    pub(super) fn enter_inbound(&mut self, now: Instant, index: u32, out: &mut Out<'_>) -> bool {
         let (ticket, thing) = (self.inbound.ticket(index), self.thing(index));
         let Some(op) = self.inbound.get_mut(index) else { unreachable!("who waits is in the table") };
         let body = Body::Solicitation { slot: op.slot, ticket, open_ns: self.config.open_ns() };

@@ -1,0 +1,197 @@
+//! What the lock guards: this process's side of a NIC, its executor, and the transfers that futures wait for.
+
+use crate::counters::DriverCounters;
+use crate::engine::{Engine, clock};
+use crate::memory::Part;
+use adverb_nic::Error;
+use adverb_nic::one_rma::executor::{Report, TransferId, TransferInit};
+use adverb_nic::one_rma::{CommandExecutor, CommandPortal, OneRmaCounters};
+use adverb_nic::{OneRma, PdId};
+use adverb_wire::Instant;
+use std::os::fd::RawFd;
+use std::task::{Context, Poll, Waker};
+
+/// A NIC in this process, and the slots in it.
+pub(crate) struct Embedded {
+    pub engine: Engine,
+    pub portal: CommandPortal,
+    pub pd: PdId,
+    pub pid: u32,
+}
+
+/// A transfer that was submitted.
+struct Op {
+    id: TransferId,
+    /// Whom to tell; nobody once the future is gone.
+    waker: Option<Waker>,
+    /// Its own side, which stays registered until its end. Gone when it has ended.
+    part: Option<Part>,
+    report: Option<Report>,
+    /// The future was dropped: the entry ends with its transfer.
+    orphan: bool,
+}
+
+/// What is left to do when the lock has been given back: whom to wake, and which memory may be gone now.
+#[derive(Default)]
+pub(crate) struct Aftermath {
+    wakers: Vec<Waker>,
+    parts: Vec<Part>,
+}
+
+impl Aftermath {
+    /// Does it; never under the lock, which both may want.
+    pub fn conclude(&mut self) {
+        self.parts.clear();
+        self.wakers.drain(..).for_each(Waker::wake);
+    }
+}
+
+/// See the top of this file.
+pub(crate) struct Core {
+    pub nic: Embedded,
+    executor: CommandExecutor,
+    ops: Vec<Option<Op>>,
+    free: Vec<usize>,
+    closed: bool,
+}
+
+impl Core {
+    pub fn new(nic: Embedded, executor: CommandExecutor) -> Core {
+        Core { nic, executor, ops: Vec::new(), free: Vec::new(), closed: false }
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    pub fn nic(&mut self) -> &mut OneRma {
+        &mut self.nic.engine.nic
+    }
+
+    pub fn counters(&self) -> (OneRmaCounters, DriverCounters) {
+        (*self.nic.engine.nic.counters(), self.nic.engine.counters)
+    }
+
+    pub fn note_sleep(&mut self) {
+        self.nic.engine.counters.sleeps += 1;
+    }
+
+    /// Takes in what has come, and sends what is to be sent. True if there was anything.
+    pub fn round(&mut self, aftermath: &mut Aftermath) -> bool {
+        if self.closed {
+            return false;
+        }
+        self.nic.engine.counters.rounds += 1;
+        let received = self.nic.engine.receive();
+        let now = clock();
+        self.nic.engine.nic.on_timer(now);
+        self.complete(now, aftermath);
+        let sent = self.send(now, aftermath);
+        received || sent
+    }
+
+    /// Sends what is to be sent: the quick half of a round, for a transfer that was submitted just now.
+    pub fn send(&mut self, now: Instant, aftermath: &mut Aftermath) -> bool {
+        let mut posted = false;
+        while let Some(posting) = self.executor.next_command(now) {
+            posted = true;
+            if let Err(error) = self.nic.engine.nic.post(now, posting.slot, &posting.command) {
+                self.executor.on_refused(now, posting.slot, error);
+            }
+        }
+        let sent = self.nic.engine.transmit(now);
+        // What ended without the network: refusals, rekeys of the own regions, deadlines.
+        self.complete(now, aftermath);
+        posted || sent
+    }
+
+    fn complete(&mut self, now: Instant, aftermath: &mut Aftermath) {
+        while let Some(completion) = self.nic.portal.next_completion() {
+            self.executor.on_completion(now, &completion);
+        }
+        self.executor.on_timer(now);
+        while let Some(report) = self.executor.next_report() {
+            let index = report.tag as usize;
+            let Some(op) = self.ops.get_mut(index).and_then(Option::as_mut) else { continue };
+            op.report = Some(report);
+            aftermath.parts.extend(op.part.take());
+            aftermath.wakers.extend(op.waker.take());
+            if op.orphan {
+                self.ops[index] = None;
+                self.free.push(index);
+            }
+        }
+    }
+
+    /// Takes a transfer in; its number is for [`Core::poll`].
+    pub fn submit(&mut self, now: Instant, init: TransferInit, part: Part) -> Result<usize, Error> {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.ops.push(None);
+            self.ops.len() - 1
+        });
+        match self.executor.submit(now, TransferInit { tag: index as u64, ..init }) {
+            Ok(id) => {
+                let part = Some(part);
+                self.ops[index] = Some(Op { id, waker: None, part, report: None, orphan: false });
+                Ok(index)
+            }
+            Err(error) => {
+                self.free.push(index);
+                Err(error)
+            }
+        }
+    }
+
+    /// The report of a transfer, which then is forgotten.
+    pub fn poll(&mut self, index: usize, context: &Context<'_>) -> Poll<Report> {
+        let Some(op) = &mut self.ops[index] else {
+            unreachable!("a future's transfer stays until it is told")
+        };
+        if let Some(report) = op.report.take() {
+            self.ops[index] = None;
+            self.free.push(index);
+            return Poll::Ready(report);
+        }
+        match &mut op.waker {
+            Some(waker) => waker.clone_from(context.waker()),
+            none => *none = Some(context.waker().clone()),
+        }
+        Poll::Pending
+    }
+
+    /// The future of a transfer is gone.
+    pub fn give_up(&mut self, now: Instant, index: usize, aftermath: &mut Aftermath) {
+        let Some(op) = &mut self.ops[index] else { return };
+        op.waker = None;
+        op.orphan = true;
+        if op.report.is_some() {
+            self.ops[index] = None;
+            self.free.push(index);
+        } else {
+            // The executor knows it: its report has not come.
+            let _ = self.executor.cancel(now, op.id);
+            self.complete(now, aftermath);
+        }
+    }
+
+    /// When a round is due although nothing comes.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.nic.engine.next_deadline().into_iter().chain(self.executor.next_deadline()).min()
+    }
+
+    /// What to wait on, and whether its becoming writable matters too.
+    pub fn fd(&self) -> Option<(RawFd, bool)> {
+        self.nic.engine.fd()
+    }
+
+    /// Ends everything.
+    pub fn close(&mut self, aftermath: &mut Aftermath) {
+        self.closed = true;
+        // Nothing of this process is touched after this.
+        let _ = self.nic.engine.nic.detach(self.nic.pid);
+        self.nic.engine.close();
+        let now = clock();
+        self.executor.abandon(now);
+        self.complete(now, aftermath);
+    }
+}

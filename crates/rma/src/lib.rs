@@ -1,0 +1,185 @@
+//! 1RMA for programs: connection-free, encrypted, fail-fast reads and writes of a peer's memory (Singhvi et al., SIGCOMM 2020), over UDP port 61113.
+//!
+//! [`Rma`] is a NIC and this process's side of it. The NIC runs on a thread of the process, or in the program's own [`block_on`](Rma::block_on). Its protocol
+//! is `adverb_nic::OneRma`, the same that the simulator runs.
+//!
+//! ```no_run
+//! use adverb_rma::{Grant, Retry, Rights, Rma, Settings};
+//! use std::time::Duration;
+//!
+//! # fn authenticated() -> (std::net::IpAddr, u32) { unimplemented!() }
+//! # fn from_the_owner() -> Grant { unimplemented!() }
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // The owner: registers memory, and grants a peer's process the right to read it.
+//! let rma = Rma::open(Settings::new("192.0.2.1".parse()?))?;
+//! let memory = rma.allocate(1 << 20)?;
+//! memory.write(0, b"hello");
+//! let region = memory.register(0..1 << 20, Rights::READ)?;
+//! let (peer, pid) = authenticated();
+//! let grant = region.grant(peer, pid, Rights::READ)?; // to the peer, encrypted: grant.to_bytes()
+//!
+//! // The peer: reads any part of it, in one go.
+//! let rma = Rma::open(Settings::new("192.0.2.2".parse()?))?;
+//! let memory = rma.allocate(64 << 10)?;
+//! let grant = from_the_owner();
+//! let report = rma.block_on(async {
+//!     rma.read(&grant, 0, &memory, 0..64 << 10).within(Duration::from_millis(100)).retry(Retry::times(2)).await
+//! })?;
+//! println!("{} bytes in {:?}", report.bytes, report.elapsed);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Transfers are futures for any executor, tokio's for instance; many at once are joined there. Each ends with a [`Report`], or a
+//! [`TransferError`] that says how it ended: a peer that is gone is a TIMEOUT within the NIC's bound, a wrong or rotated key a
+//! REMOTE_AUTHENTICATION_FAILURE after one round trip. What to do then is the program's to decide; nothing is repeated by itself.
+//!
+//! ```text
+//! lib settings error             what a program calls, chooses, and is told
+//! memory grant transfer          memory, who may use it, and its use
+//! shared core                    threads, and what they share
+//! engine udp counter_file        the NIC on its network; what survives restarts
+//! mapping sys                    memory and system calls: unsafe code
+//! ```
+//!
+//! A process that forks must not use its NIC in the child.
+#![deny(unsafe_code)]
+
+mod core;
+mod counter_file;
+mod counters;
+mod engine;
+mod error;
+mod grant;
+mod mapping;
+mod memory;
+mod settings;
+mod shared;
+mod sys;
+mod transfer;
+mod udp;
+
+pub use adverb_nic::one_rma::congestion::CongestionConfig;
+pub use adverb_nic::one_rma::executor::{Direction, End, Report, Retry};
+pub use adverb_nic::one_rma::{
+    DerivedKey, ENCRYPTED, ExecutorConfig, OneRmaConfig, OneRmaCounters, Outcome, PRIORITIES, RegionId,
+    RegionKey, Rights,
+};
+pub use adverb_wire::one_rma::Op;
+pub use counters::DriverCounters;
+pub use error::{Error, OpenError, TransferError};
+pub use grant::Grant;
+pub use memory::{Memory, Region};
+pub use settings::{Faults, Settings};
+pub use transfer::Transfer;
+
+use crate::core::{Core, Embedded};
+use adverb_nic::one_rma::{CommandExecutor, CommandPortal, ProcessInit};
+use engine::Engine;
+use shared::Shared;
+use std::net::IpAddr;
+use std::ops::Range;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use zeroize::Zeroize;
+
+/// A NIC, and this process's side of it. It closes when it is dropped: transfers in progress end with [`End::Abandoned`], regions are gone, and what peers
+/// do to them times out.
+pub struct Rma {
+    shared: Arc<Shared>,
+    address: IpAddr,
+    pid: u32,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Rma {
+    /// Opens a NIC in this process.
+    pub fn open(settings: Settings) -> Result<Rma, OpenError> {
+        settings.executor.check().map_err(OpenError::Setting)?;
+        let mut engine = Engine::open(&settings)?;
+        let pid = std::process::id();
+        let nic = &mut engine.nic;
+        let process = ProcessInit { pid, quota: settings.slots, priority: 0 };
+        nic.attach(process).map_err(OpenError::Setting)?;
+        let pd = nic.memory().alloc_pd().map_err(OpenError::Setting)?;
+        let portal = CommandPortal::open(nic, pid, pd, settings.slots).map_err(OpenError::Setting)?;
+        let mut executor = CommandExecutor::new(settings.executor, portal.completion_region())
+            .map_err(OpenError::Setting)?;
+        for slot in portal.slots() {
+            executor.add_slot(*slot).map_err(OpenError::Setting)?;
+        }
+        let core = Core::new(Embedded { engine, portal, pd, pid }, executor);
+        let shared =
+            Shared::new(core, settings.spin).map_err(|e| OpenError::System("making an eventfd", e))?;
+        let shared = Arc::new(shared);
+        let serving = shared.clone();
+        let thread = std::thread::Builder::new()
+            .name("adverb-1rma".to_owned())
+            .spawn(move || serving.serve())
+            .map_err(|e| OpenError::System("starting the NIC's thread", e))?;
+        Ok(Rma { shared, address: settings.address, pid, thread: Some(thread) })
+    }
+
+    /// The NIC's address. Keys are granted for it and [`pid`](Rma::pid).
+    pub fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// The number under which the NIC knows this process.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Zeroed memory of `len` bytes that the NIC reaches.
+    pub fn allocate(&self, len: usize) -> Result<Memory, Error> {
+        Memory::allocate(&self.shared, len, false)
+    }
+
+    /// Reads from `offset` of a peer's region into a range of own memory, as many bytes as it has.
+    pub fn read(&self, grant: &Grant, offset: u64, into: &Memory, range: Range<usize>) -> Transfer {
+        Transfer::new(&self.shared, Op::Read, grant, offset, into.part(&self.shared, range))
+    }
+
+    /// Writes a range of own memory to a peer's region, from `offset` on.
+    pub fn write(&self, grant: &Grant, offset: u64, from: &Memory, range: Range<usize>) -> Transfer {
+        Transfer::new(&self.shared, Op::Write, grant, offset, from.part(&self.shared, range))
+    }
+
+    /// Gives a region, a peer's or an own one, another key. All keys granted for it before are worthless then.
+    pub fn rekey(&self, grant: &Grant, key: &RegionKey) -> Transfer {
+        let part = Memory::allocate(&self.shared, key.expose().len(), true).and_then(|memory| {
+            memory.write(0, key.expose());
+            memory.part(&self.shared, 0..key.expose().len())
+        });
+        Transfer::new(&self.shared, Op::Rekey, grant, 0, part)
+    }
+
+    /// Runs a future to its end on this thread, which makes the NIC's rounds meanwhile: the quickest way, without a switch of threads. Futures
+    /// of other kinds work in it too.
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        self.shared.block_on(future)
+    }
+
+    /// What has been counted.
+    pub fn counters(&self) -> (OneRmaCounters, DriverCounters) {
+        self.shared.lock().counters()
+    }
+
+    /// A random region key.
+    pub fn random_key() -> Result<RegionKey, Error> {
+        let mut bytes = sys::random_key().map_err(|e| Error::System("drawing a region key", e))?;
+        let key = RegionKey::new(bytes);
+        bytes.zeroize();
+        Ok(key)
+    }
+}
+
+impl Drop for Rma {
+    fn drop(&mut self) {
+        self.shared.close();
+        if let Some(thread) = self.thread.take() {
+            // It has nothing to tell; a panic in it was reported by itself.
+            let _ = thread.join();
+        }
+    }
+}

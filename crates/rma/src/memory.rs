@@ -1,0 +1,253 @@
+//! Memory that a NIC reaches, and the regions of it that peers may use.
+
+use crate::error::Error;
+use crate::grant::Grant;
+use crate::mapping::Mapping;
+use crate::shared::Shared;
+use crate::sys;
+use adverb_nic::MrInfo;
+use adverb_nic::one_rma::{RegionId, RegionInit, RegionKey, Rights};
+use adverb_wire::Gid;
+use std::fmt;
+use std::net::IpAddr;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use zeroize::Zeroize;
+
+/// Zeroed memory that is registered with a NIC: the own side of transfers, and where [regions](Region) lie. Clones are the same memory; it is given back
+/// when the last clone, region and transfer of it is gone.
+///
+/// Peers with a key write to it, and the NIC reads it, at any moment. So its bytes are copied in and out and never borrowed: a copy may hold
+/// bytes from before and after a peer's write, but single aligned 8-byte words are whole.
+#[derive(Clone)]
+pub struct Memory(pub(crate) Arc<Inner>);
+
+/// See [`Memory`].
+pub(crate) struct Inner {
+    pub shared: Arc<Shared>,
+    mapping: Mapping,
+    mr: MrInfo,
+    /// The region that makes it the own side of operations; peers have no right to it.
+    pub local: RegionId,
+    /// It held a key.
+    erase: bool,
+}
+
+/// A part of memory that a transfer uses; keeps it registered.
+pub(crate) struct Part {
+    pub memory: Arc<Inner>,
+    pub offset: u64,
+    pub len: u64,
+}
+
+impl Memory {
+    pub(crate) fn allocate(shared: &Arc<Shared>, len: usize, erase: bool) -> Result<Memory, Error> {
+        if len == 0 {
+            return Err(Error::Range);
+        }
+        let mapping = Mapping::anonymous(len).map_err(|e| Error::System("allocating memory", e))?;
+        let mut core = shared.open()?;
+        let (pd, owner) = (core.nic.pd, core.nic.pid);
+        let nic = core.nic();
+        let mr = mapping.register(nic, pd)?;
+        let init = RegionInit {
+            owner,
+            pd,
+            lkey: mr.lkey,
+            addr: mapping.addr(),
+            len: len as u64,
+            rights: Rights::empty(),
+            // Without rights nobody can do anything with it.
+            key: RegionKey::new([0; 16]),
+        };
+        match nic.register(&init) {
+            Ok(local) => Ok(Memory(Arc::new(Inner { shared: shared.clone(), mapping, mr, local, erase }))),
+            Err(error) => {
+                nic.memory().dereg_mr(mr.id)?;
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.0.mapping.len()
+    }
+
+    /// Never: memory has at least one byte.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Copies bytes out.
+    ///
+    /// # Panics
+    /// If they are not inside.
+    pub fn read(&self, offset: usize, out: &mut [u8]) {
+        self.0.mapping.read(offset, out);
+    }
+
+    /// Copies bytes in.
+    ///
+    /// # Panics
+    /// If they are not inside.
+    pub fn write(&self, offset: usize, bytes: &[u8]) {
+        self.0.mapping.write(offset, bytes);
+    }
+
+    /// The bytes of a range, copied.
+    ///
+    /// # Panics
+    /// If it is not inside.
+    pub fn to_vec(&self, range: Range<usize>) -> Vec<u8> {
+        let mut bytes = vec![0; range.len()];
+        self.read(range.start, &mut bytes);
+        bytes
+    }
+
+    /// The word at a multiple of 8, in the host's byte order.
+    ///
+    /// # Panics
+    /// If it is not inside, or not aligned.
+    pub fn word(&self, offset: usize) -> &AtomicU64 {
+        self.0.mapping.word(offset)
+    }
+
+    /// Makes a range of it usable for peers that are granted keys. Its region key is random.
+    pub fn register(&self, range: Range<usize>, rights: Rights) -> Result<Region, Error> {
+        let mut bytes = sys::random_key().map_err(|e| Error::System("drawing a region key", e))?;
+        let key = RegionKey::new(bytes);
+        bytes.zeroize();
+        self.register_with_key(range, rights, key)
+    }
+
+    /// The same with a region key of the caller's, such as one that replicas share.
+    pub fn register_with_key(
+        &self,
+        range: Range<usize>,
+        rights: Rights,
+        key: RegionKey,
+    ) -> Result<Region, Error> {
+        let Inner { shared, mapping, mr, .. } = &*self.0;
+        if range.is_empty() || range.end > mapping.len() {
+            return Err(Error::Range);
+        }
+        let mut core = shared.open()?;
+        let init = RegionInit {
+            owner: core.nic.pid,
+            pd: core.nic.pd,
+            lkey: mr.lkey,
+            addr: mapping.addr() + range.start as u64,
+            len: range.len() as u64,
+            rights,
+            key,
+        };
+        let id = core.nic().register(&init)?;
+        Ok(Region { id, memory: self.clone(), range, rights })
+    }
+
+    pub(crate) fn part(&self, shared: &Arc<Shared>, range: Range<usize>) -> Result<Part, Error> {
+        if !Arc::ptr_eq(shared, &self.0.shared) {
+            return Err(Error::Foreign);
+        }
+        if range.is_empty() || range.end > self.len() {
+            return Err(Error::Range);
+        }
+        Ok(Part { memory: self.0.clone(), offset: range.start as u64, len: range.len() as u64 })
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Memory({} bytes)", self.len())
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if self.erase {
+            let zeros = vec![0; self.mapping.len()];
+            self.mapping.write(0, &zeros);
+        }
+        let mut core = self.shared.lock();
+        // Gone already when the NIC was closed.
+        let _ = core.nic().deregister(self.local);
+        let _ = core.nic().memory().dereg_mr(self.mr.id);
+    }
+}
+
+/// A range of memory that peers may use with a key derived from its own. It is theirs until this value is gone, or its key changes: then what they
+/// have in progress is refused.
+#[derive(Debug)]
+pub struct Region {
+    id: RegionId,
+    memory: Memory,
+    range: Range<usize>,
+    rights: Rights,
+}
+
+impl Region {
+    /// Its name. No secret.
+    pub fn id(&self) -> RegionId {
+        self.id
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.range.len()
+    }
+
+    /// Never: a region has at least one byte.
+    pub fn is_empty(&self) -> bool {
+        self.range.is_empty()
+    }
+
+    /// What peers may be granted.
+    pub fn rights(&self) -> Rights {
+        self.rights
+    }
+
+    /// The memory that it lies in, and where.
+    pub fn memory(&self) -> (&Memory, Range<usize>) {
+        (&self.memory, self.range.clone())
+    }
+
+    /// Keys for one process of one peer, for these operations: derived from the region's key, useless to any other process or host. To be handed over
+    /// on an encrypted channel, to a peer that has proved who it is.
+    pub fn grant(&self, peer: IpAddr, pid: u32, rights: Rights) -> Result<Grant, Error> {
+        let mut core = self.memory.0.shared.open()?;
+        let target = core.nic().config().address;
+        let mut grant = Grant::new(target, self.id, self.range.len() as u64);
+        for (op, right) in crate::grant::OPS {
+            if rights.contains(right) {
+                if !self.rights.contains(right) {
+                    return Err(Error::NoKey(op));
+                }
+                let key = core.nic().derive(self.id, Gid::from(peer), pid, op)?;
+                grant = grant.with_key(op, key);
+            }
+        }
+        Ok(grant)
+    }
+
+    /// Gives the region another key: all keys granted before are worthless from now on.
+    pub fn rotate(&self, key: &RegionKey) -> Result<(), Error> {
+        Ok(self.memory.0.shared.open()?.nic().rotate(self.id, key)?)
+    }
+
+    /// The same with a random key.
+    pub fn rotate_random(&self) -> Result<(), Error> {
+        let mut bytes = sys::random_key().map_err(|e| Error::System("drawing a region key", e))?;
+        let rotated = self.rotate(&RegionKey::new(bytes));
+        bytes.zeroize();
+        rotated
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // Gone already when the NIC was closed.
+        let _ = self.memory.0.shared.lock().nic().deregister(self.id);
+    }
+}

@@ -1,0 +1,136 @@
+//! What a program may choose.
+
+use adverb_nic::one_rma::congestion::CongestionConfig;
+use adverb_nic::one_rma::{ExecutorConfig, OneRmaConfig, PRIORITIES};
+use adverb_wire::Duration;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration as StdDuration;
+
+/// How a NIC is opened. [`Settings::new`] has defaults for hosts, where a message's time is counted in the turns that processes get, not in the paper's
+/// microseconds.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The NIC's address, one of this host's. In 127.0.0.0/8 all are.
+    pub address: IpAddr,
+    /// Tables and times of the NIC. Its address is set from the field above, its `window` and `max_piece` from those below.
+    pub nic: OneRmaConfig,
+    /// Solicitation window in bytes, at least 4096. `None`: a quarter of what the socket's receive buffer holds, at most 1 MB.
+    pub window: Option<u32>,
+    /// Bytes of one message's payload: a multiple of 64, no more than the path's MTU bears. `None`: what the MTU of the address's interface bears, at most
+    /// 4096.
+    pub max_piece: Option<u16>,
+    /// Command slots of this process.
+    pub slots: u32,
+    /// Pacing and congestion control of this process's transfers.
+    pub executor: ExecutorConfig,
+    /// Folder in which the NIC's message counter survives restarts. `None`: `$XDG_STATE_HOME/adverb/1rma`, or `~/.local/state/adverb/1rma`.
+    pub state: Option<PathBuf>,
+    /// Harm done to every message that leaves, for tests.
+    pub faults: Faults,
+    /// How long the NIC looks for messages before it lets its processor go.
+    pub spin: StdDuration,
+    /// Attach to the NIC of `adverb nicd` at this socket, instead of opening one in this process. Then only `executor` and `slots` (a wish, within the
+    /// quota) have a meaning; address and tables are the daemon's.
+    pub attach: Option<PathBuf>,
+}
+
+/// Chances of each fault, per message.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Faults {
+    /// Lost.
+    pub loss: f64,
+    /// Sent twice.
+    pub duplicate: f64,
+    /// Held back until up to eight others have overtaken it.
+    pub reorder: f64,
+    /// One or more bits flipped.
+    pub corrupt: f64,
+    /// Added to every message's way.
+    pub delay: StdDuration,
+    /// Decides which messages are harmed.
+    pub seed: u64,
+}
+
+impl Faults {
+    pub(crate) fn any(&self) -> bool {
+        self.loss > 0.0
+            || self.duplicate > 0.0
+            || self.reorder > 0.0
+            || self.corrupt > 0.0
+            || !self.delay.is_zero()
+    }
+
+    pub(crate) fn check(&self) -> Result<(), &'static str> {
+        let all = [self.loss, self.duplicate, self.reorder, self.corrupt];
+        match all.iter().all(|chance| (0.0..=1.0).contains(chance)) {
+            true => Ok(()),
+            false => Err("chance of a fault: from 0 to 1"),
+        }
+    }
+}
+
+/// Round trip of an idle host, wake-ups included.
+const RTT: Duration = Duration::from_us(50);
+/// Command slots of a host's NIC.
+const SLOTS: u32 = 1024;
+
+impl Settings {
+    /// Defaults for a host with this address.
+    pub fn new(address: IpAddr) -> Settings {
+        let nic = OneRmaConfig {
+            slots: SLOTS,
+            slots_by_priority: [SLOTS; PRIORITIES],
+            inbound_ops: 4096,
+            // A process may have to wait for a processor as long.
+            dispatch_timeout: Duration::from_ms(10),
+            timeout: Duration::from_ms(25),
+            rtt: RTT,
+            bandwidth: 25_000_000_000,
+            ..OneRmaConfig::default()
+        };
+        let congestion = CongestionConfig {
+            local_target: Duration::from_us(500),
+            remote_target: Duration::from_us(1000),
+            rtt: RTT,
+            window_start: 16.0,
+            window_max: 256.0,
+            ..CongestionConfig::default()
+        };
+        let executor = ExecutorConfig {
+            congestion,
+            transfers: 1 << 14,
+            pacing_slack: Duration::from_ms(1),
+            ..ExecutorConfig::default()
+        };
+        Settings {
+            address,
+            nic,
+            window: None,
+            max_piece: None,
+            slots: 256,
+            executor,
+            state: None,
+            faults: Faults::default(),
+            spin: StdDuration::from_micros(100),
+            attach: None,
+        }
+    }
+
+    /// Defaults for a process that attaches to the daemon at this socket.
+    pub fn attached(socket: impl Into<PathBuf>) -> Settings {
+        let attach = Some(socket.into());
+        Settings { attach, ..Settings::new(IpAddr::from([0, 0, 0, 0])) }
+    }
+
+    /// The folder of the message counter. `None` when neither a setting nor the environment names one.
+    pub(crate) fn state_folder(&self) -> Option<PathBuf> {
+        let from_environment = || {
+            let named = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+            let state = named("XDG_STATE_HOME").filter(|path| path.is_absolute());
+            let state = state.or_else(|| named("HOME").map(|home| home.join(".local/state")));
+            state.map(|state| state.join("adverb/1rma"))
+        };
+        self.state.clone().or_else(from_environment)
+    }
+}

@@ -1,0 +1,155 @@
+//! Transfers as futures.
+
+use crate::core::Aftermath;
+use crate::engine::clock;
+use crate::error::{Error, TransferError};
+use crate::grant::Grant;
+use crate::memory::Part;
+use crate::shared::Shared;
+use adverb_nic::one_rma::executor::{Report, Retry, TransferInit};
+use adverb_wire::Duration;
+use adverb_wire::one_rma::Op;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration as StdDuration;
+
+enum State {
+    /// Not begun; begins when it is first polled.
+    New(TransferInit, Part),
+    Refused(Error),
+    /// Its number in the core.
+    Submitted(usize),
+    Done,
+}
+
+/// A read, write or rekey of any size. It begins when it is first polled, and works with any executor. Dropped before its end, it is cancelled: no
+/// further command is issued, and the own memory stays registered until what is under way has ended.
+///
+/// Nothing is repeated unless [`retry`](Transfer::retry) asks for it.
+#[must_use = "a transfer begins when it is polled"]
+pub struct Transfer {
+    shared: Arc<Shared>,
+    state: State,
+}
+
+impl Transfer {
+    pub(crate) fn new(
+        shared: &Arc<Shared>,
+        op: Op,
+        grant: &Grant,
+        offset: u64,
+        part: Result<Part, Error>,
+    ) -> Self {
+        let state = match Self::init(op, grant, offset, part) {
+            Ok((init, part)) => State::New(init, part),
+            Err(error) => State::Refused(error),
+        };
+        Transfer { shared: shared.clone(), state }
+    }
+
+    fn init(
+        op: Op,
+        grant: &Grant,
+        offset: u64,
+        part: Result<Part, Error>,
+    ) -> Result<(TransferInit, Part), Error> {
+        let part = part?;
+        let key = grant.key(op).ok_or(Error::NoKey(op))?.clone();
+        // What is beyond the region now may be inside when its owner has made it anew; but then the grant is another too.
+        if op != Op::Rekey && (offset > grant.len() || part.len > grant.len() - offset) {
+            return Err(Error::Range);
+        }
+        let init = TransferInit {
+            op,
+            class: 0,
+            len: part.len,
+            target: grant.target().into(),
+            remote_region: grant.region(),
+            remote_offset: offset,
+            local_region: part.memory.local,
+            local_offset: part.offset,
+            key,
+            deadline: None,
+            retry: Retry::NEVER,
+            tag: 0,
+        };
+        Ok((init, part))
+    }
+
+    fn change(mut self, change: impl FnOnce(&mut TransferInit)) -> Self {
+        if let State::New(init, _) = &mut self.state {
+            change(init);
+        }
+        self
+    }
+
+    /// Ends it, unless it is done by itself, when this time has passed from now on. Commands that are under way are waited for; the NIC's
+    /// timeouts bound that.
+    pub fn within(self, time: StdDuration) -> Self {
+        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).min(1 << 53);
+        self.change(|init| init.deadline = Some(clock() + Duration::from_ns(ns)))
+    }
+
+    /// Issues commands that failed again, up to so many times each.
+    pub fn retry(self, retry: Retry) -> Self {
+        self.change(|init| init.retry = retry)
+    }
+
+    /// Class of service, 0 or 1; the NIC serves the two in turns.
+    pub fn class(self, class: u8) -> Self {
+        self.change(|init| init.class = class)
+    }
+
+    fn submit(&self, init: TransferInit, part: Part, context: &Context<'_>) -> Result<usize, Error> {
+        let mut core = self.shared.open()?;
+        let index = core.submit(clock(), init, part)?;
+        // So that it is told even when another thread hears of the end.
+        let pending = core.poll(index, context).is_pending();
+        debug_assert!(pending, "nothing has been sent yet");
+        self.shared.submitted(core);
+        Ok(index)
+    }
+}
+
+impl Future for Transfer {
+    type Output = Result<Report, TransferError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if let State::New(..) = self.state {
+            let State::New(init, part) = std::mem::replace(&mut self.state, State::Done) else {
+                unreachable!("looked at just now");
+            };
+            self.state = match self.submit(init, part, context) {
+                Ok(index) => State::Submitted(index),
+                Err(error) => State::Refused(error),
+            };
+        }
+        match &self.state {
+            State::Submitted(index) => {
+                let Poll::Ready(report) = self.shared.lock().poll(*index, context) else {
+                    return Poll::Pending;
+                };
+                self.state = State::Done;
+                Poll::Ready(if report.end.is_ok() { Ok(report) } else { Err(TransferError::Ended(report)) })
+            }
+            State::Refused(_) => {
+                let State::Refused(error) = std::mem::replace(&mut self.state, State::Done) else {
+                    unreachable!("looked at just now");
+                };
+                Poll::Ready(Err(TransferError::Refused(error)))
+            }
+            State::Done | State::New(..) => panic!("a transfer that has ended was polled again"),
+        }
+    }
+}
+
+impl Drop for Transfer {
+    fn drop(&mut self) {
+        if let State::Submitted(index) = self.state {
+            let mut aftermath = Aftermath::default();
+            self.shared.lock().give_up(clock(), index, &mut aftermath);
+            aftermath.conclude();
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! NICs of tests: addresses of their own in 127.61.0.0/16, message counters in a folder that goes with the test.
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+use adverb_rma::{Rma, Settings};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+
+/// A folder for a test, removed at its end.
+pub struct Folder(pub PathBuf);
+
+impl Folder {
+    pub fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("adverb-rma-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+pub fn address(test: u8, host: u8) -> IpAddr {
+    IpAddr::from([127, 61, test, host])
+}
+
+pub fn settings(folder: &Folder, test: u8, host: u8) -> Settings {
+    Settings { state: Some(folder.0.clone()), ..Settings::new(address(test, host)) }
+}
+
+pub fn pair(folder: &Folder, test: u8) -> (Rma, Rma) {
+    let open = |host| Rma::open(settings(folder, test, host)).unwrap();
+    (open(1), open(2))
+}
+
+pub fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
+}
+
+/// An executor that knows nothing of NICs: the NIC's thread does all the work.
+pub fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut future = std::pin::pin!(future);
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return output;
+        }
+        std::thread::park();
+    }
+}
+
+/// Runs futures side by side.
+pub async fn all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
+    let mut running: Vec<_> = futures.into_iter().map(|future| (Box::pin(future), None)).collect();
+    std::future::poll_fn(|context| {
+        for (future, output) in running.iter_mut().filter(|(_, output)| output.is_none()) {
+            if let Poll::Ready(done) = future.as_mut().poll(context) {
+                *output = Some(done);
+            }
+        }
+        if running.iter().all(|(_, output)| output.is_some()) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    running.into_iter().map(|(_, output)| output.unwrap()).collect()
+}
