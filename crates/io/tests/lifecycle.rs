@@ -6,7 +6,7 @@ use adverb_io::{Host, OpenError, Settings};
 use adverb_nic::SendOp;
 use adverb_wire::pcap::Reader;
 use adverb_wire::{Key, Packet, verify_ip};
-use common::{Endpoint, Helper, Remote, folder, listen, role, say};
+use common::{Endpoint, Helper, Remote, folder, listen, local, role, say};
 use std::fs::File;
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
@@ -77,7 +77,7 @@ fn inside(directory: &Path) -> PathBuf {
 #[test]
 fn slots_go_round_and_a_process_opens_once() {
     let folder = folder("slots");
-    let settings = at("127.0.61.1", &folder, "");
+    let settings = at(&local(61, 1), &folder, "");
     let first = open(&settings).unwrap();
     assert!(matches!(open(&settings), Err(OpenError::AlreadyOpen { .. })));
     let mut helper = Helper::start(&["hold", &settings]);
@@ -99,7 +99,7 @@ fn slots_go_round_and_a_process_opens_once() {
 #[test]
 fn a_full_table_says_so() {
     let folder = folder("full");
-    let settings = at("127.0.62.1", &folder, "");
+    let settings = at(&local(62, 1), &folder, "");
     drop(open(&settings).unwrap());
     let mut helper = Helper::start(&["fill", inside(&folder).join("table").to_str().unwrap()]);
     assert_eq!(helper.hear(), "full");
@@ -114,7 +114,7 @@ fn a_full_table_says_so() {
 #[test]
 fn processes_of_another_version_are_left_alone() {
     let folder = folder("version");
-    let settings = at("127.0.67.1", &folder, "");
+    let settings = at(&local(67, 1), &folder, "");
     let mut helper = Helper::start(&["hold", &settings]);
     helper.hear();
     let path = inside(&folder).join("table");
@@ -129,7 +129,7 @@ fn processes_of_another_version_are_left_alone() {
     let before = table_without_theirs();
     let error = open(&settings).err().unwrap();
     assert!(matches!(error, OpenError::OtherVersion { .. }), "{error:?}");
-    assert!(error.to_string().contains("another version") && error.to_string().contains("127.0.67.1"));
+    assert!(error.to_string().contains("another version") && error.to_string().contains(&local(67, 1)));
     assert!(table_without_theirs() == before, "their table is as it was");
     helper.end();
     // Nobody uses the table any more.
@@ -141,14 +141,14 @@ fn processes_of_another_version_are_left_alone() {
 #[test]
 fn a_taken_port_and_a_foreign_directory_are_refused() {
     let folder = folder("taken");
-    let holder = UdpSocket::bind("127.0.63.1:4791").unwrap();
-    let error = open(&at("127.0.63.1", &folder, "")).err().unwrap();
+    let holder = UdpSocket::bind((local(63, 1).as_str(), 4791)).unwrap();
+    let error = open(&at(&local(63, 1), &folder, "")).err().unwrap();
     assert!(matches!(error, OpenError::PortTaken { .. }), "{error:?}");
-    assert!(error.to_string().contains("4791") && error.to_string().contains("127.0.63.1"));
+    assert!(error.to_string().contains("4791") && error.to_string().contains(&local(63, 1)));
     drop(holder);
-    drop(open(&at("127.0.63.1", &folder, "")).unwrap());
+    drop(open(&at(&local(63, 1), &folder, "")).unwrap());
     std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o777)).unwrap();
-    let error = open(&at("127.0.63.1", &folder, "")).err().unwrap();
+    let error = open(&at(&local(63, 1), &folder, "")).err().unwrap();
     assert!(matches!(error, OpenError::ForeignDirectory { .. }), "{error:?}");
     std::fs::remove_dir_all(folder).unwrap();
 }
@@ -158,7 +158,7 @@ fn a_taken_port_and_a_foreign_directory_are_refused() {
 #[test]
 fn a_nic_opens_again_while_programs_are_started() {
     let folder = folder("exec");
-    let settings = at("127.0.68.1", &folder, "");
+    let settings = at(&local(68, 1), &folder, "");
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -177,7 +177,7 @@ fn a_nic_opens_again_while_programs_are_started() {
 #[test]
 fn a_forked_child_leaves_its_parents_nic_alone() {
     let folder = folder("fork");
-    let settings = at("127.0.64.1", &folder, "");
+    let settings = at(&local(64, 1), &folder, "");
     let endpoint = Endpoint::open(&settings);
     let mut helper = Helper::start(&["target", &settings]);
     let peer = Remote::parse(&helper.hear());
@@ -219,7 +219,7 @@ fn captures_and_counters_are_on_disk_at_the_end() {
     let folder = folder("files");
     let files = std::env::temp_dir().join(format!("adverb-io-files-{}", std::process::id()));
     std::fs::create_dir_all(&files).unwrap();
-    for (ours, theirs) in [("127.0.65.1", "127.0.65.1"), ("127.0.65.1", "127.0.65.2")] {
+    for (ours, theirs) in [(&local(65, 1), &local(65, 1)), (&local(65, 1), &local(65, 2))] {
         let [pcap_a, pcap_b, counters_a, counters_b] =
             ["a.pcap", "b.pcap", "a.json", "b.txt"].map(|name| files.join(name));
         let set = |address, pcap: &Path, counters: &Path| {

@@ -6,7 +6,7 @@ mod common;
 use adverb_io::Settings;
 use adverb_nic::{QpType, SendData, SendFlags, SendOp, SendWr, Status, UdAddress};
 use adverb_wire::{Key, QpNumber};
-use common::{Endpoint, Helper, Remote, folder, listen, role, say};
+use common::{Endpoint, Helper, Remote, folder, listen, local, role, say};
 use std::sync::atomic::Ordering;
 
 /// The helper process: see the roles below. Does nothing when run as a test of its own.
@@ -169,7 +169,7 @@ fn at(address: &str, folder: &std::path::Path, more: &str) -> String {
 #[test]
 fn one_sided_over_shared_memory() {
     let folder = folder("shm1");
-    let settings = at("127.0.51.1", &folder, "");
+    let settings = at(&local(51, 1), &folder, "");
     let endpoint = one_sided(&settings, &settings);
     assert!(endpoint.counter("shm_tx_frames") > 500);
     assert_eq!(endpoint.counter("udp_tx_frames"), 0);
@@ -181,7 +181,7 @@ fn one_sided_over_shared_memory() {
 #[test]
 fn one_sided_over_udp() {
     let folder = folder("udp1");
-    let endpoint = one_sided(&at("127.0.52.1", &folder, ""), &at("127.0.52.2", &folder, ""));
+    let endpoint = one_sided(&at(&local(52, 1), &folder, ""), &at(&local(52, 2), &folder, ""));
     assert!(endpoint.counter("udp_tx_frames") > 500);
     assert_eq!(endpoint.counter("shm_tx_frames"), 0);
     assert_eq!(endpoint.counter("drop_icrc"), 0);
@@ -192,7 +192,7 @@ fn one_sided_over_udp() {
 #[test]
 fn one_sided_over_udp_within_one_address() {
     // The kernel gives a flow to either socket: frames for the other process are handed on.
-    for address in ["127.0.53.1", "::1"] {
+    for address in [&local(53, 1), "::1"] {
         let folder = folder("udp2");
         let settings = at(address, &folder, ",path=udp");
         let endpoint = one_sided(&settings, &settings);
@@ -205,9 +205,9 @@ fn one_sided_over_udp_within_one_address() {
 #[test]
 fn two_sided_both_ways() {
     let folder = folder("send");
-    let settings = at("127.0.54.1", &folder, "");
+    let settings = at(&local(54, 1), &folder, "");
     two_sided(&settings, &settings, 500);
-    two_sided(&at("127.0.54.1", &folder, ""), &at("127.0.54.2", &folder, ""), 500);
+    two_sided(&at(&local(54, 1), &folder, ""), &at(&local(54, 2), &folder, ""), 500);
     std::fs::remove_dir_all(folder).unwrap();
 }
 
@@ -215,7 +215,7 @@ fn two_sided_both_ways() {
 fn faults_are_survived() {
     let folder = folder("faults");
     let faults = ",loss=0.02,duplicate=0.02,reorder=0.02,corrupt=0.02,delay=10us,seed=3";
-    let settings = at("127.0.55.1", &folder, faults);
+    let settings = at(&local(55, 1), &folder, faults);
     let endpoint = one_sided(&settings, &settings);
     for name in
         ["fault_tx_lost", "fault_rx_duplicated", "fault_rx_reordered", "fault_tx_corrupted", "drop_icrc"]
@@ -223,14 +223,14 @@ fn faults_are_survived() {
         assert!(endpoint.counter(name) > 0, "{name}");
     }
     drop(endpoint);
-    one_sided(&at("127.0.55.2", &folder, faults), &at("127.0.55.3", &folder, faults));
+    one_sided(&at(&local(55, 2), &folder, faults), &at(&local(55, 3), &folder, faults));
     std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]
 fn a_killed_peer_ends_in_retry_exceeded_and_leaves_no_trace() {
     let folder = folder("kill");
-    let settings = at("127.0.56.1", &folder, "");
+    let settings = at(&local(56, 1), &folder, "");
     for round in 0..3 {
         let endpoint = Endpoint::open(&settings);
         let (mut helper, peer) = start("write-for-ever", &settings);
@@ -281,8 +281,8 @@ fn send_datagram(endpoint: &Endpoint, peer: &Remote, qkey: u32) {
 #[test]
 fn datagrams_arrive() {
     let folder = folder("ud");
-    for address in ["127.0.57.1", "127.0.57.2"] {
-        let settings = Settings::parse(&at("127.0.57.1", &folder, "")).unwrap();
+    for address in [&local(57, 1), &local(57, 2)] {
+        let settings = Settings::parse(&at(&local(57, 1), &folder, "")).unwrap();
         let endpoint = Endpoint::with(settings, QpType::Ud);
         endpoint.start_ud();
         let (mut helper, peer) = start("ud", &at(address, &folder, ""));
@@ -297,8 +297,8 @@ fn datagrams_arrive() {
 #[test]
 fn datagrams_for_the_well_known_queue_pair_reach_everyone() {
     let folder = folder("gsi");
-    for address in ["127.0.58.1", "127.0.58.2"] {
-        let settings = Settings::parse(&at("127.0.58.1", &folder, "")).unwrap();
+    for address in [&local(58, 1), &local(58, 2)] {
+        let settings = Settings::parse(&at(&local(58, 1), &folder, "")).unwrap();
         let endpoint = Endpoint::with(settings, QpType::Gsi);
         endpoint.start_ud();
         let mut helpers: Vec<_> = (0..3).map(|_| start("gsi", &at(address, &folder, ""))).collect();

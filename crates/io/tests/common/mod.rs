@@ -321,6 +321,12 @@ pub fn listen() -> Option<String> {
     (n > 0).then(|| line.trim().to_owned())
 }
 
+/// An address of this host that no other run of the tests uses at the same time: without a directory in
+/// common, two runs would take each other's frames.
+pub fn local(test: u8, host: u8) -> String {
+    format!("127.{}.{test}.{host}", 64 + std::process::id() % 191)
+}
+
 /// An empty folder for a test's directory of processes.
 pub fn folder(name: &str) -> PathBuf {
     let path = PathBuf::from(format!("/dev/shm/adverb-io-test-{}-{name}", std::process::id()));
