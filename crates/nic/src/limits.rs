@@ -22,10 +22,6 @@ pub const MAX_XRCD: u32 = 1 << 10;
 pub const MAX_MR_SIZE: u64 = 1 << 46;
 /// Send or receive work requests of one queue pair.
 pub const MAX_QP_WR: u32 = 1 << 15;
-/// Send work requests that a queue holds at least, whatever less was asked for. Programs that wait for the
-/// peer's answer before they post again (perftest's latency tests ask for one) would find the queue full
-/// where an acknowledgement was lost and the answer was not.
-pub const MIN_SEND_WR: u32 = 4;
 /// Scatter/gather entries of one work request.
 pub const MAX_SGE: u32 = 30;
 /// Scatter/gather entries of a shared receive queue's work request.

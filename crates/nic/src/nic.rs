@@ -380,14 +380,17 @@ impl Nic {
         {
             return Err(Error::QueueFull);
         }
+        qp.sq.allocate()?;
         qp.sq.posted = posted;
         doorbell(qp, &mut self.shared, &mut self.ready, now);
         Ok(())
     }
 
     /// The memory of a send queue: 64-byte blocks, see [`crate::queue::wqe`].
-    pub fn send_queue_memory(&self, qp: QpId) -> Result<&QueueMemory, Error> {
-        Ok(self.qps.get(qp).ok_or(Error::NoSuchObject)?.sq.ring.memory())
+    pub fn send_queue_memory(&mut self, qp: QpId) -> Result<&QueueMemory, Error> {
+        let sq = &mut self.qps.get_mut(qp).ok_or(Error::NoSuchObject)?.sq;
+        sq.allocate()?;
+        Ok(sq.ring.memory())
     }
 
     /// Posts a receive. Refused in RESET, flushed in ERR.
@@ -400,7 +403,7 @@ impl Nic {
         if qp.state == QpState::Reset {
             return Err(Error::WrongState);
         }
-        qp.rq.post(wr)?;
+        qp.receiver.as_deref_mut().ok_or(Error::QueueFull)?.queue.post(wr)?;
         if qp.state == QpState::Err {
             transport::receive::flush(qp, &mut self.shared, now);
         }

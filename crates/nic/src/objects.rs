@@ -263,7 +263,7 @@ impl Nic {
 
     /// The sizes that it was given.
     pub fn qp_caps(&self, qp: QpId) -> Result<QpCaps, Error> {
-        Ok(self.qps.get(qp).ok_or(Error::NoSuchObject)?.attr.caps)
+        Ok(self.qps.get(qp).ok_or(Error::NoSuchObject)?.attr.sizes.caps())
     }
 
     /// Current attributes, and what it was created with; the sizes are those given.

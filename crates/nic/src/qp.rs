@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::ids::{CqId, PathId, PdId, QpId, SrqId, XrcdId};
 use crate::limits;
 use crate::memory::Access;
-use crate::queue::recv::{RecvQueue, ScatterList};
+use crate::queue::recv::{Receiver, RecvQueue, ScatterList};
 use crate::queue::send::SendQueue;
 use crate::queue::wqe::Layout;
 use crate::transport::rc::irn::Irn;
@@ -54,17 +54,19 @@ pub(crate) struct Qp {
     /// Earliest entry of the timer heap that stands for this queue pair.
     pub heap_at: Instant,
     pub sq: SendQueue,
-    pub rq: RecvQueue,
     pub requester: Requester,
     pub responder: Responder,
     /// IRN's state, from RTR on, when the NIC offers it.
     pub irn: Option<Box<Irn>>,
     /// Congestion control's state, from RTR on, when the NIC's scheme needs more than a window.
     pub control: Option<Box<Control>>,
-    /// The message that is being received.
-    pub scatter: ScatterList,
-    pub attr: Box<QpAttr>,
+    /// Unless it can take no receives.
+    pub receiver: Option<Box<Receiver>>,
+    pub attr: Attributes,
 }
+
+// Half of what a flow of a simulation may take, and seven cache lines.
+const _: () = assert!(core::mem::size_of::<Qp>() <= 7 * 64);
 
 impl Qp {
     /// A queue pair in RESET. The caller has checked that the objects in `init` exist.
@@ -87,14 +89,14 @@ impl Qp {
         let has_sq = init.qp_type != QpType::XrcRecv;
         let has_rq = init.srq.is_none() && !matches!(init.qp_type, QpType::XrcSend | QpType::XrcRecv);
         let given = QpCaps {
-            max_send_wr: if has_sq { caps.max_send_wr.max(limits::MIN_SEND_WR) } else { 0 },
+            max_send_wr: if has_sq { caps.max_send_wr } else { 0 },
             max_send_sge: if has_sq { caps.max_send_sge.max(1) } else { 0 },
             max_recv_wr: if has_rq { caps.max_recv_wr } else { 0 },
             max_recv_sge: if has_rq { caps.max_recv_sge } else { 0 },
             max_inline: if has_sq { caps.max_inline } else { 0 },
         };
         let sq =
-            SendQueue::new(given.max_send_wr, given.max_send_sge, given.max_inline, layout, init.sq_sig_all)?;
+            SendQueue::new(given.max_send_wr, given.max_send_sge, given.max_inline, layout, init.sq_sig_all);
         let scatter_room = if init.qp_type == QpType::XrcRecv {
             limits::MAX_SRQ_SGE
         } else if init.srq.is_some() {
@@ -102,7 +104,13 @@ impl Qp {
         } else {
             given.max_recv_sge
         };
-        let requester = Requester::new(if has_sq { sq.ring.blocks() } else { 1 });
+        let receiver = if given.max_recv_wr > 0 || scatter_room > 0 {
+            let queue = RecvQueue::new(given.max_recv_wr, given.max_recv_sge)?;
+            Some(Box::new(Receiver { queue, list: ScatterList::with_room(scatter_room) }))
+        } else {
+            None
+        };
+        let requester = Requester::new(sq.ring.blocks());
         Ok(Qp {
             id: crate::slab::Id::new(0, 0),
             num: QpNumber::new(0),
@@ -130,13 +138,12 @@ impl Qp {
             deadline: Instant::NEVER,
             heap_at: Instant::NEVER,
             sq,
-            rq: RecvQueue::new(given.max_recv_wr, given.max_recv_sge)?,
             requester,
             responder: Responder::default(),
             irn: None,
             control: None,
-            scatter: ScatterList::with_room(scatter_room),
-            attr: Box::new(QpAttr { caps: given, ..blank_attr() }),
+            receiver,
+            attr: Attributes::new(Sizes::of(&given)),
         })
     }
 
@@ -182,6 +189,18 @@ impl Qp {
         matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)
     }
 
+    /// The receive that the message in progress lands in, or the last one did.
+    #[inline]
+    pub fn scatter(&self) -> &ScatterList {
+        self.receiver.as_deref().map_or(ScatterList::none(), |receiver| &receiver.list)
+    }
+
+    /// Takes the next receive of its own queue. False when there is none.
+    #[inline]
+    pub fn take_receive(&mut self) -> bool {
+        self.receiver.as_deref_mut().is_some_and(|receiver| receiver.queue.take(&mut receiver.list))
+    }
+
     /// May start new send work.
     #[inline]
     pub fn sends(&self) -> bool {
@@ -195,14 +214,19 @@ impl Qp {
         self.heard = false;
         self.deadline = Instant::NEVER;
         self.sq.reset();
-        self.rq.reset();
+        if let Some(receiver) = &mut self.receiver {
+            receiver.queue.reset();
+        }
         self.requester.reset();
         self.responder = Responder::default();
         self.irn = None;
         self.control = None;
         self.has_irn = false;
         self.irn_active = false;
-        *self.attr = QpAttr { caps: self.attr.caps, ..blank_attr() };
+        self.attr = Attributes::new(self.attr.sizes);
+        self.access = Access::empty();
+        self.peer = QpNumber::new(0);
+        self.flow = Flow::default();
     }
 
     /// Checks a transition and its attributes against IBTA table 91 and takes the attributes over.
@@ -234,17 +258,13 @@ impl Qp {
     }
 
     fn take(&mut self, attr: &QpAttr, mask: QpAttrMask, gids: &[adverb_wire::Gid]) {
-        let kept = &mut *self.attr;
+        let kept = &mut self.attr;
         let has = |bit| mask.contains(bit);
         if has(QpAttrMask::ACCESS_FLAGS) {
-            kept.access = attr.access;
             self.access = attr.access;
         }
         if has(QpAttrMask::PORT) {
             kept.port = attr.port;
-        }
-        if has(QpAttrMask::PKEY_INDEX) {
-            kept.pkey_index = attr.pkey_index;
         }
         if has(QpAttrMask::QKEY) {
             kept.qkey = attr.qkey;
@@ -255,11 +275,12 @@ impl Qp {
             self.mtu = attr.path_mtu.bytes();
         }
         if has(QpAttrMask::DEST_QPN) {
-            kept.dest_qpn = attr.dest_qpn;
             self.peer = attr.dest_qpn;
         }
         if has(QpAttrMask::AV) {
-            kept.av = attr.av;
+            let AddressVector { dgid: _, sgid_index, traffic_class, hop_limit, sl, flow_label } = attr.av;
+            (kept.sgid_index, kept.traffic_class, kept.hop_limit) = (sgid_index, traffic_class, hop_limit);
+            (kept.sl, kept.flow_label) = (sl, flow_label);
             kept.path = attr.path;
             self.path = attr.path;
             self.flow = flow(&attr.av, gids);
@@ -313,23 +334,131 @@ impl Qp {
             srq: self.srq,
             xrcd: self.xrcd,
             sq_sig_all: self.sq.signals_all(),
-            caps: self.attr.caps,
+            caps: self.attr.sizes.caps(),
         }
     }
 
     /// Attributes as they are now.
     pub fn query(&self) -> QpAttr {
+        let kept = &self.attr;
+        let sent = self.state as u8 >= QpState::Rts as u8;
         QpAttr {
             state: self.state,
             cur_state: self.state,
-            sq_psn: if self.state as u8 >= QpState::Rts as u8 {
-                self.requester.next_psn()
-            } else {
-                self.attr.sq_psn
+            access: self.access,
+            pkey_index: 0,
+            port: kept.port,
+            qkey: kept.qkey,
+            av: AddressVector {
+                dgid: self.flow.dst,
+                sgid_index: kept.sgid_index,
+                traffic_class: kept.traffic_class,
+                hop_limit: kept.hop_limit,
+                sl: kept.sl,
+                flow_label: kept.flow_label,
             },
-            rq_psn: if self.receives() { self.responder.expected() } else { self.attr.rq_psn },
+            path: kept.path,
+            path_mtu: kept.path_mtu,
+            timeout: kept.timeout,
+            retry_cnt: kept.retry_cnt,
+            rnr_retry: kept.rnr_retry,
+            rq_psn: if self.receives() { self.responder.expected() } else { kept.rq_psn },
+            sq_psn: if sent { self.requester.next_psn() } else { kept.sq_psn },
+            max_rd_atomic: kept.max_rd_atomic,
+            max_dest_rd_atomic: kept.max_dest_rd_atomic,
+            min_rnr_timer: kept.min_rnr_timer,
+            dest_qpn: self.peer,
+            sqd_notify: kept.sqd_notify,
             sq_draining: self.draining,
-            ..*self.attr
+            caps: kept.sizes.caps(),
+        }
+    }
+}
+
+/// Attributes as they were set, but those that the queue pair keeps where it uses them: access, peer and destination.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attributes {
+    pub retry_cnt: u8,
+    pub rnr_retry: u8,
+    pub min_rnr_timer: u8,
+    pub timeout: u8,
+    pub sqd_notify: bool,
+    port: u8,
+    path_mtu: Mtu,
+    sgid_index: u8,
+    traffic_class: u8,
+    hop_limit: u8,
+    sl: u8,
+    max_rd_atomic: u8,
+    max_dest_rd_atomic: u8,
+    path: PathId,
+    pub sizes: Sizes,
+    pub rq_psn: Psn,
+    sq_psn: Psn,
+    flow_label: u32,
+    qkey: u32,
+}
+
+impl Attributes {
+    /// Those of a queue pair in RESET.
+    fn new(sizes: Sizes) -> Attributes {
+        Attributes {
+            retry_cnt: 0,
+            rnr_retry: 0,
+            min_rnr_timer: 0,
+            timeout: 0,
+            sqd_notify: false,
+            port: 0,
+            path_mtu: Mtu::default(),
+            sgid_index: 0,
+            traffic_class: 0,
+            hop_limit: 0,
+            sl: 0,
+            max_rd_atomic: 0,
+            max_dest_rd_atomic: 0,
+            path: PathId::DEFAULT,
+            sizes,
+            rq_psn: Psn::new(0),
+            sq_psn: Psn::new(0),
+            flow_label: 0,
+            qkey: 0,
+        }
+    }
+}
+
+/// [`QpCaps`] in as few bytes as their limits need.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    max_send_wr: u16,
+    max_recv_wr: u16,
+    max_inline: u16,
+    max_send_sge: u8,
+    max_recv_sge: u8,
+}
+
+const _: () = assert!(limits::MAX_QP_WR <= u16::MAX as u32);
+const _: () = assert!(limits::MAX_INLINE <= u16::MAX as u32);
+const _: () = assert!(limits::MAX_SGE <= u8::MAX as u32);
+
+impl Sizes {
+    fn of(caps: &QpCaps) -> Sizes {
+        Sizes {
+            max_send_wr: caps.max_send_wr as u16,
+            max_recv_wr: caps.max_recv_wr as u16,
+            max_inline: caps.max_inline as u16,
+            max_send_sge: caps.max_send_sge as u8,
+            max_recv_sge: caps.max_recv_sge as u8,
+        }
+    }
+
+    /// As they were given.
+    pub fn caps(&self) -> QpCaps {
+        QpCaps {
+            max_send_wr: self.max_send_wr.into(),
+            max_recv_wr: self.max_recv_wr.into(),
+            max_send_sge: self.max_send_sge.into(),
+            max_recv_sge: self.max_recv_sge.into(),
+            max_inline: self.max_inline.into(),
         }
     }
 }
@@ -385,32 +514,6 @@ fn check_ranges(attr: &QpAttr, mask: QpAttrMask, gids: &[adverb_wire::Gid]) -> R
         return Err(Error::Unsupported("path migration"));
     }
     Ok(())
-}
-
-fn blank_attr() -> QpAttr {
-    QpAttr {
-        state: QpState::Reset,
-        cur_state: QpState::Reset,
-        access: Access::empty(),
-        pkey_index: 0,
-        port: 0,
-        qkey: 0,
-        av: AddressVector::default(),
-        path: PathId::DEFAULT,
-        path_mtu: Mtu::default(),
-        timeout: 0,
-        retry_cnt: 0,
-        rnr_retry: 0,
-        rq_psn: Psn::new(0),
-        sq_psn: Psn::new(0),
-        max_rd_atomic: 0,
-        max_dest_rd_atomic: 0,
-        min_rnr_timer: 0,
-        dest_qpn: QpNumber::new(0),
-        sqd_notify: false,
-        sq_draining: false,
-        caps: QpCaps::default(),
-    }
 }
 
 /// Attributes that a transition must and may set, by transport type (IBTA table 91).

@@ -122,7 +122,7 @@ impl Shared {
 
     /// Scatters `payload` over a list of local entries, starting `offset` bytes into the list.
     /// The list must have room; the caller has compared lengths.
-    #[inline]
+    #[inline(always)]
     pub fn scatter(
         &self,
         pd: crate::ids::PdId,

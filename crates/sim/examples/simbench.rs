@@ -2,11 +2,13 @@
 //! acknowledgement per packet.
 //!
 //! `cargo run --release -p adverb-sim --example simbench -- [HOSTS] [BYTES] [REPEATS]`
+//!
+//! `... -- memory [HOSTS] [BYTES]`: what an active flow takes, every host sending to every other one at once.
 
 use adverb_nic::Mtu;
 use adverb_sim::record::peak_rss;
 use adverb_sim::switch::pfc::Pfc;
-use adverb_sim::workload::pattern::permutation;
+use adverb_sim::workload::pattern::{all_to_all, permutation};
 use adverb_sim::{CableKind, Config, Discipline, Sim, SwitchConfig, Topology, Transport, units};
 use adverb_wire::Duration;
 
@@ -25,8 +27,36 @@ fn config(hosts: u32) -> Config {
     Config { switch, transport, ..Config::new(topology) }
 }
 
+/// Prints the growth of the process while every host has a flow to every other one.
+fn memory(hosts: u32, bytes: u32) {
+    let mut sim = Sim::new(config(hosts)).expect("a sound configuration");
+    let idle = peak_rss();
+    sim.add_flows(all_to_all(hosts, bytes, 0));
+    let listed = peak_rss();
+    sim.run(u64::MAX, u64::MAX);
+    let flows = f64::from(sim.flows_at_once());
+    let packets = f64::from(sim.stats().packets_peak);
+    let grown = (peak_rss() - idle) as f64;
+    println!(
+        "{hosts} hosts: {flows} flows at once, {packets} packets; idle {:.2} MB, {:.0} B a flow for its record, {:.0} B a \
+         flow in all, {:.0} B without its packets' {PACKET} B each",
+        idle as f64 / 1e6,
+        (listed - idle) as f64 / flows,
+        grown / flows,
+        (grown - packets * PACKET) / flows,
+    );
+}
+
+/// Bytes of a packet that is under way: its hot and its cold part, and its place in the row of free ones.
+const PACKET: f64 = 100.0;
+
 fn main() {
-    let mut args = std::env::args().skip(1);
+    let mut args = std::env::args().skip(1).peekable();
+    if args.next_if(|a| a == "memory").is_some() {
+        let hosts = args.next().map_or(128, |a| a.parse().expect("a number of hosts"));
+        let bytes = args.next().map_or(1000, |a| units::parse_bytes(&a).expect("bytes")) as u32;
+        return memory(hosts, bytes);
+    }
     let hosts: u32 = args.next().map_or(128, |a| a.parse().expect("a number of hosts"));
     let bytes = args.next().map_or(20_000_000, |a| units::parse_bytes(&a).expect("bytes")) as u32;
     let repeats: u32 = args.next().map_or(3, |a| a.parse().expect("a number of repeats"));

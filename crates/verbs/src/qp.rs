@@ -7,7 +7,7 @@ use crate::cq::Cq;
 use crate::event::{AckCount, Delivered, lock};
 use crate::handle::{COND, MUTEX, code, null, pointer_or_null};
 use crate::pd::Pd;
-use crate::qp_attr::{attr_from_c, attr_to_c, caps_from_c, caps_to_c, qp_type};
+use crate::qp_attr::{attr_from_c, attr_to_c, caps_from_c, caps_to_c, qp_type, with_room};
 use crate::qp_ex::{Builder, fill_calls};
 use crate::srq::Srq;
 use crate::xrcd::Xrcd;
@@ -159,7 +159,7 @@ unsafe fn nic_init(request: &Request, init: &ibv_qp_init_attr) -> Result<QpInit,
             srq: (receives && !init.srq.is_null()).then(|| Srq::of(init.srq).id),
             xrcd: target.then(|| Xrcd::of(request.xrcd).id),
             sq_sig_all: init.sq_sig_all != 0,
-            caps: caps_from_c(&init.cap),
+            caps: with_room(caps_from_c(&init.cap)),
         })
     }
 }

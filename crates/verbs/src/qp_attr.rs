@@ -40,6 +40,16 @@ pub(crate) fn caps_from_c(cap: &ibv_qp_cap) -> QpCaps {
     }
 }
 
+/// Send work requests that a queue holds at least, whatever less was asked for. Programs that wait for the
+/// peer's answer before they post again (perftest's latency tests ask for one) would find the queue full
+/// where an acknowledgement was lost and the answer was not.
+const MIN_SEND_WR: u32 = 4;
+
+/// What a queue pair is made with when a program asks for `caps`.
+pub(crate) fn with_room(caps: QpCaps) -> QpCaps {
+    QpCaps { max_send_wr: caps.max_send_wr.max(MIN_SEND_WR), ..caps }
+}
+
 pub(crate) fn caps_to_c(caps: &QpCaps) -> ibv_qp_cap {
     ibv_qp_cap {
         max_send_wr: caps.max_send_wr,

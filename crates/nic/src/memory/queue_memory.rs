@@ -39,14 +39,21 @@ unsafe impl Sync for Block {}
 /// page and more, at a page.
 pub struct QueueMemory {
     block: Block,
-    len: usize,
-    class: usize,
+    len: u32,
+    class: u8,
 }
 
 impl QueueMemory {
+    /// No memory.
+    pub const EMPTY: QueueMemory = QueueMemory { block: Block(core::ptr::null_mut()), len: 0, class: 0 };
+
     /// Memory of `len` bytes. `TableFull` when the host has no more.
     pub fn new(len: usize) -> Result<Self, Error> {
-        let lines = len.div_ceil(SMALLEST).max(1);
+        if len == 0 {
+            return Ok(QueueMemory::EMPTY);
+        }
+        let short = u32::try_from(len).map_err(|_| Error::TableFull)?;
+        let lines = len.div_ceil(SMALLEST);
         let class = lines.checked_next_power_of_two().ok_or(Error::TableFull)?.trailing_zeros() as usize;
         let size =
             SMALLEST.checked_shl(class as u32).filter(|&size| size >= len && size >> class == SMALLEST);
@@ -55,7 +62,7 @@ impl QueueMemory {
         if let Some(block) = used {
             // SAFETY: a stored block has `size` bytes, and lives for ever.
             unsafe { copy::zero(block.0, size) };
-            return Ok(QueueMemory { block, len, class });
+            return Ok(QueueMemory { block, len: short, class: class as u8 });
         }
         let layout = Layout::from_size_align(size, size.min(PAGE)).map_err(|_| Error::TableFull)?;
         // SAFETY: `size` is at least a cache line, so not 0.
@@ -65,10 +72,10 @@ impl QueueMemory {
         }
         // An application may register the block, and then names it by its number.
         ptr.expose_provenance();
-        Ok(QueueMemory { block: Block(ptr), len, class })
+        Ok(QueueMemory { block: Block(ptr), len: short, class: class as u8 })
     }
 
-    /// Host virtual address of the first byte; a multiple of 64.
+    /// Host virtual address of the first byte; a multiple of 64. 0 of an empty one.
     #[inline]
     pub fn addr(&self) -> u64 {
         self.block.0.addr() as u64
@@ -77,7 +84,7 @@ impl QueueMemory {
     /// Bytes.
     #[inline]
     pub const fn len(&self) -> usize {
-        self.len
+        self.len as usize
     }
 
     /// Whether there are no bytes.
@@ -88,7 +95,7 @@ impl QueueMemory {
 
     #[inline]
     fn at(&self, offset: usize, len: usize) -> *mut u8 {
-        assert!(offset <= self.len && len <= self.len - offset, "inside the queue's memory");
+        assert!(offset <= self.len() && len <= self.len() - offset, "inside the queue's memory");
         self.block.0.wrapping_add(offset)
     }
 
@@ -179,12 +186,15 @@ impl QueueMemory {
 
 impl core::fmt::Debug for QueueMemory {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "QueueMemory({:#x}, {} bytes)", self.addr(), self.len)
+        write!(f, "QueueMemory({:#x}, {} bytes)", self.addr(), self.len())
     }
 }
 
 impl Drop for QueueMemory {
     fn drop(&mut self) {
-        STORE.lock().unwrap_or_else(PoisonError::into_inner)[self.class].push(self.block);
+        if self.is_empty() {
+            return;
+        }
+        STORE.lock().unwrap_or_else(PoisonError::into_inner)[usize::from(self.class)].push(self.block);
     }
 }

@@ -30,14 +30,15 @@ pub(crate) struct RecvQueue {
 impl RecvQueue {
     /// A queue for `max_wr` requests of `max_sge` entries each; both may be 0.
     pub fn new(max_wr: u32, max_sge: u32) -> Result<Self, Error> {
-        let slots = max_wr.max(1).next_power_of_two();
+        // A queue that nothing may be posted to takes no memory.
+        let slots = if max_wr == 0 { 0 } else { max_wr.next_power_of_two() };
         let stride = max_sge.max(1) as usize * SEGMENT;
         Ok(RecvQueue {
             memory: QueueMemory::new(slots as usize * stride)?,
             wr_ids: vec![0; slots as usize].into_boxed_slice(),
             posted: 0,
             taken: 0,
-            mask: slots - 1,
+            mask: slots.saturating_sub(1),
             max_wr,
             max_sge,
         })
@@ -124,6 +125,14 @@ impl RecvQueue {
     }
 }
 
+/// What a queue pair needs only if it may take receives: its own queue, empty of one that has a shared one, and the request
+/// that a message in progress lands in.
+#[derive(Debug)]
+pub(crate) struct Receiver {
+    pub queue: RecvQueue,
+    pub list: ScatterList,
+}
+
 /// A receive request taken from its queue: the message in progress lands here.
 #[derive(Debug, Default)]
 pub(crate) struct ScatterList {
@@ -131,13 +140,21 @@ pub(crate) struct ScatterList {
     /// Bytes that the list holds.
     pub capacity: u64,
     pub count: usize,
-    sges: Box<[Sge]>,
+    sges: Vec<Sge>,
 }
 
+/// That of a queue pair that cannot take receives.
+static NO_LIST: ScatterList = ScatterList { wr_id: 0, capacity: 0, count: 0, sges: Vec::new() };
+
 impl ScatterList {
+    /// One of no receive, with room for none.
+    pub fn none() -> &'static ScatterList {
+        &NO_LIST
+    }
+
     /// Room for lists of up to `max_sge` entries.
     pub fn with_room(max_sge: u32) -> Self {
-        ScatterList { sges: vec![Sge::default(); max_sge as usize].into_boxed_slice(), ..Default::default() }
+        ScatterList { sges: vec![Sge::default(); max_sge as usize], ..Default::default() }
     }
 
     /// Entries that it can hold.

@@ -20,34 +20,38 @@ pub(crate) struct SendQueue {
     /// Blocks before this one may be overwritten.
     pub released: u32,
     wr_ids: Box<[u64]>,
-    max_sge: u32,
-    max_inline: u32,
+    max_inline: u16,
+    max_sge: u8,
     layout: Layout,
     sig_all: bool,
 }
 
 /// Checked shape of one post: what [`SendQueue::check`] found.
 impl SendQueue {
-    /// A queue for `max_wr` requests of the largest size.
-    pub fn new(
-        max_wr: u32,
-        max_sge: u32,
-        max_inline: u32,
-        layout: Layout,
-        sig_all: bool,
-    ) -> Result<Self, Error> {
+    /// A queue for `max_wr` requests of the largest size, without memory until it is used: many a queue pair only receives.
+    pub fn new(max_wr: u32, max_sge: u32, max_inline: u32, layout: Layout, sig_all: bool) -> Self {
         let blocks = (max_wr.max(1) * wqe::blocks_per_wr(max_sge, max_inline, layout)).next_power_of_two();
-        Ok(SendQueue {
-            ring: Ring::new(blocks)?,
+        SendQueue {
+            ring: Ring::new(blocks),
             posted: 0,
             fetched: 0,
             released: 0,
-            wr_ids: vec![0; blocks as usize].into_boxed_slice(),
-            max_sge,
-            max_inline,
+            wr_ids: Box::default(),
+            max_inline: max_inline as u16,
+            max_sge: max_sge as u8,
             layout,
             sig_all,
-        })
+        }
+    }
+
+    /// Takes the queue's memory, if it has none yet. `TableFull` when the host has no more.
+    #[cold]
+    pub fn allocate(&mut self) -> Result<(), Error> {
+        if self.ring.allocated() == 0 {
+            self.ring.allocate()?;
+            self.wr_ids = vec![0; self.ring.blocks() as usize].into_boxed_slice();
+        }
+        Ok(())
     }
 
     #[inline]
@@ -92,8 +96,11 @@ impl SendQueue {
         }
         let blocks = wqe::segments_needed(wr, self.layout).div_ceil(4) as u32;
         let used = self.posted.wrapping_sub(self.released);
-        if used + blocks > self.ring.blocks() {
-            return Err(Error::QueueFull);
+        if used + blocks > self.ring.allocated() {
+            self.allocate()?;
+            if used + blocks > self.ring.blocks() {
+                return Err(Error::QueueFull);
+            }
         }
         let signaled = wr.flags.signaled || self.sig_all;
         self.ring.encode(self.posted, qpn, wr, signaled, self.layout);

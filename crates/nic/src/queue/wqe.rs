@@ -142,6 +142,25 @@ pub(crate) struct Wqe {
 }
 
 impl Wqe {
+    /// Nothing.
+    pub const NOP: Wqe = Wqe {
+        raddr: 0,
+        swap_add: 0,
+        compare: 0,
+        rkey: Key(0),
+        imm: 0,
+        len: 0,
+        xrc_srqn: 0,
+        block: 0,
+        op: WqeOp::Nop,
+        data_segment: 1,
+        segments: 1,
+        inline: false,
+        signaled: false,
+        solicited: false,
+        fence: false,
+    };
+
     /// Blocks that the WQE takes.
     #[inline]
     pub fn blocks(&self) -> u32 {
@@ -166,14 +185,26 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// A ring of `blocks` (a power of two) 64-byte blocks.
-    pub fn new(blocks: u32) -> Result<Self, Error> {
+    /// A ring of `blocks` (a power of two) 64-byte blocks, without memory yet.
+    pub fn new(blocks: u32) -> Self {
         debug_assert!(blocks.is_power_of_two());
-        Ok(Ring { memory: QueueMemory::new(blocks as usize * BLOCK)?, mask: blocks - 1 })
+        Ring { memory: QueueMemory::EMPTY, mask: blocks - 1 }
+    }
+
+    /// Takes its memory. `TableFull` when the host has no more.
+    pub fn allocate(&mut self) -> Result<(), Error> {
+        self.memory = QueueMemory::new(self.blocks() as usize * BLOCK)?;
+        Ok(())
     }
 
     pub fn blocks(&self) -> u32 {
         self.mask + 1
+    }
+
+    /// Blocks that it has memory for: all, or none.
+    #[inline]
+    pub fn allocated(&self) -> u32 {
+        (self.memory.len() / BLOCK) as u32
     }
 
     pub fn memory(&self) -> &QueueMemory {
@@ -510,13 +541,19 @@ fn be64(bytes: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
+    fn ring(blocks: u32) -> Ring {
+        let mut ring = Ring::new(blocks);
+        ring.allocate().unwrap();
+        ring
+    }
+
     fn wr<'a>(op: SendOp, data: SendData<'a>) -> SendWr<'a> {
         SendWr { wr_id: 0, op, flags: SendFlags::default(), data, ud: None, xrc_srqn: 0 }
     }
 
     #[test]
     fn what_is_posted_is_what_is_read() {
-        let ring = Ring::new(4).unwrap();
+        let ring = ring(4);
         let sges = [Sge { addr: 0x1000, len: 5, lkey: Key(7) }, Sge { addr: 0x2000, len: 9, lkey: Key(8) }];
         // Starts in the last block, so that the third SGE's segment wraps.
         let three = [sges[0], sges[1], Sge { addr: 0x3000, len: 1, lkey: Key(9) }];
@@ -531,7 +568,7 @@ mod tests {
 
     #[test]
     fn inline_bytes_wrap_with_the_ring() {
-        let ring = Ring::new(4).unwrap();
+        let ring = ring(4);
         let bytes: Vec<u8> = (0..100).collect();
         ring.encode(
             3,
@@ -557,7 +594,7 @@ mod tests {
     #[test]
     fn a_garbage_ring_never_panics() {
         let mut rng = fastrand::Rng::with_seed(7);
-        let ring = Ring::new(16).unwrap();
+        let ring = ring(16);
         for _ in 0..200_000 {
             let block = rng.u32(..);
             let mut bytes = [0u8; BLOCK];

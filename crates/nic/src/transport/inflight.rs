@@ -48,15 +48,38 @@ pub(crate) struct Requester {
     /// The PSN that a lost response made us go back to; not twice without progress.
     pub implied_nak_at: Option<Psn>,
     pub window: Window,
-    /// The WQE at the cursor (one that has been read from memory and not executed, if the cursor is at the tail),
-    /// and how far its scatter/gather list has been walked.
-    pub(super) loaded: Option<Wqe>,
-    pub gather: GatherCursor,
-    /// The READ or atomic at the head, once its first response came.
-    pub answering: Option<Wqe>,
+    /// The WQE at the cursor has been read from memory; if the cursor is at the tail, it has not been executed yet.
+    pub(super) is_loaded: bool,
+    /// The first response to the READ or atomic at the head came.
+    pub is_answering: bool,
+    /// From the first WQE on.
+    decoded: Option<Box<Decoded>>,
     /// The last WQE of the ring failed; reported when it becomes the head.
-    pub(super) failure: Option<Cause>,
+    pub(super) failure: Option<Box<Cause>>,
+    /// Empty until the first WQE.
     ring: Box<[Inflight]>,
+    /// Of the ring's indices.
+    mask: u32,
+}
+
+/// WQEs as they were read from memory.
+#[derive(Debug)]
+struct Decoded {
+    loaded: Wqe,
+    /// How far the scatter/gather list of `loaded` has been walked.
+    gather: GatherCursor,
+    answering: Wqe,
+}
+
+const NOTHING: Decoded = Decoded {
+    loaded: Wqe::NOP,
+    gather: GatherCursor { message_offset: 0, segment: 0, offset: 0 },
+    answering: Wqe::NOP,
+};
+
+#[cold]
+fn first_decoded() -> Box<Decoded> {
+    Box::new(NOTHING)
 }
 
 pub(super) const BLANK: Inflight =
@@ -81,18 +104,19 @@ impl Requester {
             rnr_wait: false,
             implied_nak_at: None,
             window: Window::default(),
-            loaded: None,
-            gather: GatherCursor::default(),
-            answering: None,
+            is_loaded: false,
+            is_answering: false,
+            decoded: None,
             failure: None,
-            ring: vec![BLANK; blocks as usize].into_boxed_slice(),
+            ring: Box::default(),
+            mask: blocks - 1,
         }
     }
 
     /// Forgets everything (transition to RESET).
     pub fn reset(&mut self) {
         let ring = core::mem::take(&mut self.ring);
-        *self = Requester { ring, ..Requester::new(0) };
+        *self = Requester { ring, ..Requester::new(self.mask + 1) };
     }
 
     /// Sets the first PSN (transition to RTS).
@@ -160,21 +184,73 @@ impl Requester {
 
     #[inline]
     pub fn entry(&self, index: u32) -> &Inflight {
-        &self.ring[index as usize & (self.ring.len() - 1)]
+        &self.ring[(index & self.mask) as usize]
     }
 
     /// Takes a WQE into flight.
     pub(super) fn push(&mut self, entry: Inflight) {
-        let mask = self.ring.len() - 1;
-        self.ring[self.tail as usize & mask] = entry;
+        if self.ring.is_empty() {
+            self.ring = vec![BLANK; self.mask as usize + 1].into_boxed_slice();
+        }
+        self.ring[(self.tail & self.mask) as usize] = entry;
         self.tail = self.tail.wrapping_add(1);
         self.next_psn = self.next_psn.add(entry.packets);
+    }
+
+    /// The WQE at the cursor, where `is_loaded`.
+    #[inline]
+    pub(super) fn loaded(&self) -> &Wqe {
+        &self.decoded().loaded
+    }
+
+    /// The WQE at the cursor was read from memory; its list has not been walked.
+    #[inline]
+    pub(super) fn load(&mut self, wqe: &Wqe) {
+        self.is_loaded = true;
+        let decoded = self.decoded_mut();
+        decoded.loaded = *wqe;
+        decoded.gather = GatherCursor { segment: wqe.data_segment, ..Default::default() };
+    }
+
+    /// The READ or atomic at the head, where `is_answering`.
+    #[inline]
+    pub fn answering(&self) -> &Wqe {
+        &self.decoded().answering
+    }
+
+    /// The READ or atomic at the head is being answered.
+    #[inline]
+    pub fn begin_answer(&mut self, wqe: &Wqe) {
+        self.is_answering = true;
+        self.decoded_mut().answering = *wqe;
+    }
+
+    /// How far the scatter/gather list of the WQE at the cursor has been walked.
+    #[inline]
+    pub fn gather(&self) -> GatherCursor {
+        self.decoded().gather
+    }
+
+    /// The scatter/gather list has been walked so far.
+    #[inline]
+    pub fn set_gather(&mut self, at: GatherCursor) {
+        self.decoded_mut().gather = at;
+    }
+
+    #[inline]
+    fn decoded(&self) -> &Decoded {
+        self.decoded.as_deref().unwrap_or(&NOTHING)
+    }
+
+    #[inline]
+    fn decoded_mut(&mut self) -> &mut Decoded {
+        self.decoded.get_or_insert_with(first_decoded)
     }
 
     /// Moves the cursor back to the oldest unacknowledged PSN.
     pub fn go_back(&mut self) {
         self.cursor = self.head;
-        self.loaded = None;
+        self.is_loaded = false;
         self.cursor_packet = match self.oldest() {
             Some(e) if e.packets > 0 => self.una.since(e.psn).max(0) as u32,
             _ => 0,
@@ -202,7 +278,7 @@ impl Requester {
 
     /// The newest WQE has failed.
     pub(super) fn fail(&mut self, cause: Cause) {
-        self.failure = Some(cause);
+        self.failure = Some(Box::new(cause));
     }
 
     /// `head <= cursor <= tail`, `una <= sent <= next_psn`.

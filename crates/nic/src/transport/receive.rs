@@ -97,11 +97,11 @@ fn send(qp: &mut Qp, sh: &mut Shared, packet: &Packet, payload: &Payload<'_>) ->
             0
         }
     };
-    if offset + payload.len() as u64 > qp.scatter.capacity {
+    if offset + payload.len() as u64 > qp.scatter().capacity {
         return Err(Refusal::TooLong);
     }
     let pd = receive_pd(qp, sh);
-    sh.scatter(pd, qp.scatter.sges(), offset, payload).map_err(Refusal::Local)?;
+    sh.scatter(pd, qp.scatter().sges(), offset, payload).map_err(Refusal::Local)?;
     qp.responder.message = Message::Send { offset: offset + payload.len() as u64 };
     Ok(())
 }
@@ -154,13 +154,13 @@ fn take_receive(qp: &mut Qp, sh: &mut Shared, packet: &Packet) -> Result<(), Ref
     let taken = if qp.qp_type == QpType::XrcRecv {
         let srq = xrc_srq(qp, sh, packet.xrc_srq)?;
         qp.responder.srq = Some(srq);
-        take_shared(sh, srq, &mut qp.scatter)
+        qp.receiver.as_deref_mut().is_some_and(|receiver| take_shared(sh, srq, &mut receiver.list))
     } else if qp.has_irn && irn::responder::take_receive(qp) {
         true
     } else if let Some(srq) = qp.srq {
-        take_shared(sh, srq, &mut qp.scatter)
+        qp.receiver.as_deref_mut().is_some_and(|receiver| take_shared(sh, srq, &mut receiver.list))
     } else {
-        qp.rq.take(&mut qp.scatter)
+        qp.take_receive()
     };
     if !taken {
         return Err(Refusal::NotReady);
@@ -226,7 +226,7 @@ fn finish(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet) -> Result
         Message::Write { len, .. } if operation.has_immediate() => (CompletionOp::RecvWriteImm, len),
         _ => return Ok(()),
     };
-    let mut done = completion(qp, now, qp.scatter.wr_id, op, Status::Success);
+    let mut done = completion(qp, now, qp.scatter().wr_id, op, Status::Success);
     done.byte_len = byte_len;
     done.solicited = packet.bth.solicited;
     done.has_immediate = operation.has_immediate();
@@ -245,7 +245,7 @@ pub(crate) fn fail_receive(qp: &mut Qp, sh: &mut Shared, now: Instant, status: S
         return;
     }
     qp.responder.message = Message::None;
-    let done = completion(qp, now, qp.scatter.wr_id, CompletionOp::Recv, status);
+    let done = completion(qp, now, qp.scatter().wr_id, CompletionOp::Recv, status);
     let cq = receive_cq(qp, sh);
     sh.complete(cq, done, None);
 }
@@ -257,8 +257,8 @@ pub(crate) fn flush(qp: &mut Qp, sh: &mut Shared, now: Instant) {
         let done = completion(qp, now, wr_id, CompletionOp::Recv, Status::WorkRequestFlushed);
         sh.complete(qp.recv_cq, done, None);
     });
-    while qp.rq.take(&mut qp.scatter) {
-        let done = completion(qp, now, qp.scatter.wr_id, CompletionOp::Recv, Status::WorkRequestFlushed);
+    while qp.take_receive() {
+        let done = completion(qp, now, qp.scatter().wr_id, CompletionOp::Recv, Status::WorkRequestFlushed);
         sh.complete(qp.recv_cq, done, None);
     }
 }

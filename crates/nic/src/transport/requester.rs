@@ -18,7 +18,7 @@ use crate::memory::AccessFault;
 use crate::nic::TxFrame;
 use crate::qp::Qp;
 use crate::queue::cq::Release;
-use crate::queue::wqe::{GatherCursor, Wqe, WqeOp};
+use crate::queue::wqe::{Wqe, WqeOp};
 use crate::shared::Shared;
 use crate::transport::inflight::BLANK;
 pub(crate) use crate::transport::inflight::{Inflight, Requester};
@@ -61,7 +61,7 @@ pub(crate) fn step(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame
     if qp.draining || !qp.sends() || qp.requester.failure.is_some() {
         return SendStep::Idle;
     }
-    if qp.requester.loaded.is_none() {
+    if !qp.requester.is_loaded {
         return fetch(qp, sh, now);
     }
     execute(qp, sh, now)
@@ -75,7 +75,7 @@ fn fetch(qp: &mut Qp, sh: &mut Shared, now: Instant) -> SendStep {
     let available = qp.sq.posted.wrapping_sub(qp.sq.fetched);
     match qp.sq.ring.decode(qp.sq.fetched, available, qp.sq.layout()) {
         Ok(wqe) => {
-            qp.requester.loaded = Some(wqe);
+            qp.requester.load(&wqe);
             SendStep::Fetched
         }
         Err(fault) => {
@@ -93,7 +93,8 @@ fn fetch(qp: &mut Qp, sh: &mut Shared, now: Instant) -> SendStep {
 /// Takes a fetched WQE into flight, unless it has to wait. A WQE that waits is fetched again, so that
 /// a change made to it in memory meanwhile takes effect.
 fn execute(qp: &mut Qp, sh: &mut Shared, now: Instant) -> SendStep {
-    let Some(wqe) = qp.requester.loaded.take() else { return SendStep::Idle };
+    let wqe = *qp.requester.loaded();
+    qp.requester.is_loaded = false;
     let refused = check(qp, &wqe);
     if refused.is_none() {
         let waits_for_fence = wqe.fence && qp.requester.outstanding_reads > 0;
@@ -128,9 +129,8 @@ fn execute(qp: &mut Qp, sh: &mut Shared, now: Instant) -> SendStep {
             irn::requester::on_executed(qp, wqe.op, wqe.len);
         }
         if qp.requester.cursor.wrapping_add(1) == qp.requester.tail {
-            qp.requester.loaded = Some(wqe);
+            qp.requester.is_loaded = true;
             qp.requester.cursor_packet = 0;
-            qp.requester.gather = GatherCursor { segment: wqe.data_segment, ..Default::default() };
         }
     }
     settle(qp, sh, now);
@@ -276,7 +276,7 @@ fn advance(qp: &mut Qp, entry: &Inflight, end: u32) {
     if end == entry.packets {
         qp.requester.cursor = qp.requester.cursor.wrapping_add(1);
         qp.requester.cursor_packet = 0;
-        qp.requester.loaded = None;
+        qp.requester.is_loaded = false;
     } else {
         qp.requester.cursor_packet = end;
     }
@@ -285,14 +285,13 @@ fn advance(qp: &mut Qp, entry: &Inflight, end: u32) {
 /// The decoded WQE at the cursor; read again after going back.
 #[inline]
 fn load(qp: &mut Qp, sh: &mut Shared, now: Instant, entry: &Inflight) -> Option<Wqe> {
-    if let Some(wqe) = qp.requester.loaded {
-        return Some(wqe);
+    if qp.requester.is_loaded {
+        return Some(*qp.requester.loaded());
     }
     let blocks = entry.end_block.wrapping_sub(entry.block);
     match qp.sq.ring.decode(entry.block, blocks, qp.sq.layout()) {
         Ok(wqe) if packets_of(qp, &wqe) == entry.packets && wqe.op == entry.op => {
-            qp.requester.loaded = Some(wqe);
-            qp.requester.gather = GatherCursor { segment: wqe.data_segment, ..Default::default() };
+            qp.requester.load(&wqe);
             Some(wqe)
         }
         _ => {
@@ -309,7 +308,7 @@ pub(crate) const CHANGED: &str = "the WQE was changed in memory after it was sen
 pub(crate) fn abandon_at(qp: &mut Qp, sh: &mut Shared, now: Instant, index: u32, cause: Cause) -> SendStep {
     qp.requester.cursor = index;
     qp.requester.cursor_packet = 0;
-    qp.requester.loaded = None;
+    qp.requester.is_loaded = false;
     abandon(qp, sh, now, cause)
 }
 
@@ -366,7 +365,7 @@ fn settle_unreliable(qp: &mut Qp, sh: &mut Shared, now: Instant) {
 #[inline]
 pub(crate) fn complete_oldest(qp: &mut Qp, sh: &mut Shared, now: Instant, entry: &Inflight, byte_len: u32) {
     qp.requester.head = qp.requester.head.wrapping_add(1);
-    qp.requester.answering = None;
+    qp.requester.is_answering = false;
     if entry.signaled {
         let wr_id = qp.sq.wr_id(entry.block);
         let mut done = completion(qp, now, wr_id, completion_op(entry.op), Status::Success);
@@ -417,9 +416,9 @@ pub(crate) fn flush(qp: &mut Qp, sh: &mut Shared, now: Instant) {
     r.sent = r.next_psn;
     r.outstanding_reads = 0;
     r.rnr_wait = false;
-    r.loaded = None;
+    r.is_loaded = false;
     r.failure = None;
-    r.answering = None;
+    r.is_answering = false;
     if qp.irn_active {
         irn::requester::forget(qp);
     }

@@ -100,7 +100,7 @@ fn gather(
     len: u32,
     out: &mut TxFrame,
 ) -> Result<(), AccessFault> {
-    let mut at = qp.requester.gather;
+    let mut at = qp.requester.gather();
     if at.message_offset > offset || at.segment < wqe.data_segment {
         at = GatherCursor { segment: wqe.data_segment, ..Default::default() };
     }
@@ -129,6 +129,6 @@ fn gather(
         at.offset += step;
         at.message_offset += step;
     }
-    qp.requester.gather = at;
+    qp.requester.set_gather(at);
     if left == 0 { Ok(()) } else { Err(AccessFault::OutOfBounds) }
 }

@@ -33,7 +33,7 @@ pub(crate) fn on_request(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Pa
                 packet: Some(received(packet)),
                 timer: None,
             };
-            explain(qp, sh, now, qp.scatter.wr_id, &cause);
+            explain(qp, sh, now, qp.scatter().wr_id, &cause);
             receive::fail_receive(qp, sh, now, Status::LocalProtection);
             sh.event(Event::QpFatal(qp.id));
             enter_error(qp, sh, now);
@@ -43,7 +43,7 @@ pub(crate) fn on_request(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Pa
             let rule = "the receive is smaller than the message (IBTA 9.8.3.1.2)";
             let cause =
                 Cause { status: Status::LocalLength, rule, packet: Some(received(packet)), timer: None };
-            explain(qp, sh, now, qp.scatter.wr_id, &cause);
+            explain(qp, sh, now, qp.scatter().wr_id, &cause);
             receive::fail_receive(qp, sh, now, Status::LocalLength);
             enter_error(qp, sh, now);
         }

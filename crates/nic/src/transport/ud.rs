@@ -49,12 +49,12 @@ pub(crate) fn on_datagram(
         sh.counters.drop_length += 1;
         return;
     }
-    let (taken, pd) = match qp.srq {
-        Some(id) => match sh.srqs.get_mut(id) {
-            Some(srq) => (srq.queue.take(&mut qp.scatter), srq.pd),
+    let (taken, pd) = match (qp.srq, &mut qp.receiver) {
+        (Some(id), Some(receiver)) => match sh.srqs.get_mut(id) {
+            Some(srq) => (srq.queue.take(&mut receiver.list), srq.pd),
             None => (false, qp.pd),
         },
-        None => (qp.rq.take(&mut qp.scatter), qp.pd),
+        _ => (qp.take_receive(), qp.pd),
     };
     if !taken {
         sh.counters.drop_no_receive += 1;
@@ -65,7 +65,7 @@ pub(crate) fn on_datagram(
     }
     let total = GRH_LEN + payload.len();
     let status = place(qp, sh, pd, packet, payload);
-    let mut done = completion(qp, now, qp.scatter.wr_id, CompletionOp::Recv, status);
+    let mut done = completion(qp, now, qp.scatter().wr_id, CompletionOp::Recv, status);
     if status != Status::Success {
         sh.counters.drop_receive_error += 1;
         let rule = match status {
@@ -75,7 +75,7 @@ pub(crate) fn on_datagram(
             _ => "a scatter entry of the receive fails its access check (IBTA 10.6.3)",
         };
         let cause = Cause { status, rule, packet: Some(received(packet)), timer: None };
-        explain(qp, sh, now, qp.scatter.wr_id, &cause);
+        explain(qp, sh, now, qp.scatter().wr_id, &cause);
     }
     done.byte_len = total as u32;
     done.src_qp = packet.deth.src_qp;
@@ -88,13 +88,13 @@ pub(crate) fn on_datagram(
 }
 
 fn place(qp: &Qp, sh: &Shared, pd: crate::ids::PdId, packet: &Packet, payload: &Payload<'_>) -> Status {
-    if (GRH_LEN + payload.len()) as u64 > qp.scatter.capacity {
+    if (GRH_LEN + payload.len()) as u64 > qp.scatter().capacity {
         return Status::LocalLength;
     }
     let header = network_header(packet);
     let placed = sh
-        .scatter(pd, qp.scatter.sges(), 0, &Payload::from_slice(&header))
-        .and_then(|()| sh.scatter(pd, qp.scatter.sges(), GRH_LEN as u64, payload));
+        .scatter(pd, qp.scatter().sges(), 0, &Payload::from_slice(&header))
+        .and_then(|()| sh.scatter(pd, qp.scatter().sges(), GRH_LEN as u64, payload));
     match placed {
         Ok(()) => Status::Success,
         Err(_) => Status::LocalProtection,

@@ -263,13 +263,13 @@ fn answered(qp: &mut Qp, sh: &mut Shared, now: Instant, psn: Psn, read: bool) ->
         sh.counters.drop_stray_response += 1;
         return None;
     }
-    if let Some(wqe) = qp.requester.answering {
-        return Some((entry, wqe));
+    if qp.requester.is_answering {
+        return Some((entry, *qp.requester.answering()));
     }
     let blocks = entry.end_block.wrapping_sub(entry.block);
     match qp.sq.ring.decode(entry.block, blocks, qp.sq.layout()) {
         Ok(wqe) if wqe.op == entry.op => {
-            qp.requester.answering = Some(wqe);
+            qp.requester.begin_answer(&wqe);
             Some((entry, wqe))
         }
         _ => {

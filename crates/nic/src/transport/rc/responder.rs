@@ -65,9 +65,21 @@ pub(crate) struct Responder {
     /// READ responses wait for the queue pair's rate; a timer lets them go on.
     pub held_back: bool,
     acknowledge: Option<(Psn, Syndrome)>,
+    /// From the first READ or atomic on.
+    asked: Option<Box<Asked>>,
+}
+
+/// What READs and atomics leave behind.
+#[derive(Debug, Default)]
+struct Asked {
     answers: VecDeque<Answer>,
     /// Results of the latest atomics, for duplicates.
     atomics: VecDeque<(Psn, u64)>,
+}
+
+#[cold]
+fn first_asked() -> Box<Asked> {
+    Box::default()
 }
 
 impl Responder {
@@ -89,7 +101,30 @@ impl Responder {
     /// Something is waiting to be sent.
     #[inline]
     pub fn has_output(&self) -> bool {
-        self.acknowledge.is_some() || !self.answers.is_empty()
+        self.acknowledge.is_some() || self.first_answer().is_some()
+    }
+
+    /// The oldest answer that has not left.
+    #[inline]
+    fn first_answer(&self) -> Option<&Answer> {
+        self.asked.as_deref()?.answers.front()
+    }
+
+    /// The answers that have not left.
+    #[inline]
+    fn answers(&mut self) -> &mut VecDeque<Answer> {
+        &mut self.asked().answers
+    }
+
+    #[inline]
+    fn asked(&mut self) -> &mut Asked {
+        self.asked.get_or_insert_with(first_asked)
+    }
+
+    /// The result of an atomic, if it is still kept.
+    fn original_of(&self, psn: Psn) -> Option<u64> {
+        let mut kept = self.asked.as_deref()?.atomics.iter();
+        kept.find(|(at, _)| *at == psn).map(|(_, original)| *original)
     }
 
     /// One packet further (UC).
@@ -121,8 +156,9 @@ impl Responder {
     /// Bounds that hold after every packet.
     pub fn check_invariants(&self) {
         let bound = self.depth as usize;
-        assert!(self.answers.len() <= bound, "more answers than responder resources");
-        assert!(self.atomics.len() <= bound, "more atomics kept than responder resources");
+        let Some(asked) = &self.asked else { return };
+        assert!(asked.answers.len() <= bound, "more answers than responder resources");
+        assert!(asked.atomics.len() <= bound, "more atomics kept than responder resources");
     }
 }
 
@@ -207,7 +243,7 @@ fn read(qp: &mut Qp, sh: &mut Shared, packet: &Packet) -> Result<(), Refusal> {
     qp.responder.end_message();
     let msn = qp.responder.msn;
     let (va, rkey, len) = (reth.va, reth.rkey, reth.len);
-    qp.responder.answers.push_back(Answer::Read {
+    qp.responder.answers().push_back(Answer::Read {
         psn,
         pd,
         va,
@@ -257,12 +293,14 @@ fn atomic(qp: &mut Qp, sh: &mut Shared, packet: &Packet) -> Result<(), Refusal> 
     let psn = packet.bth.psn;
     let r = &mut qp.responder;
     r.end_message();
-    if r.atomics.len() == r.depth as usize {
-        r.atomics.pop_front();
-    }
-    r.atomics.push_back((psn, original));
-    r.answers.push_back(Answer::Atomic { psn, original, msn: r.msn, replay: false });
     r.expected = psn.next();
+    let (depth, msn) = (r.depth as usize, r.msn);
+    let asked = r.asked();
+    if asked.atomics.len() == depth {
+        asked.atomics.pop_front();
+    }
+    asked.atomics.push_back((psn, original));
+    asked.answers.push_back(Answer::Atomic { psn, original, msn, replay: false });
     Ok(())
 }
 
@@ -276,13 +314,14 @@ fn between_messages(qp: &Qp) -> Result<(), Refusal> {
 /// The peer keeps to the depth agreed at connection (IBTA 9.7.4.1.8). If it seems not to, the oldest
 /// replay is one that it has had since: the first answer was late, not lost. Then that one makes room.
 fn room_for_answer(qp: &mut Qp) -> Result<(), Refusal> {
-    let r = &mut qp.responder;
-    if r.answers.len() < r.depth as usize {
+    let depth = qp.responder.depth as usize;
+    let row = qp.responder.answers();
+    if row.len() < depth {
         return Ok(());
     }
-    match r.answers.iter().position(Answer::is_replay) {
+    match row.iter().position(Answer::is_replay) {
         Some(at) => {
-            r.answers.remove(at);
+            row.remove(at);
             Ok(())
         }
         None => Err(Refusal::Invalid(
@@ -294,14 +333,14 @@ fn room_for_answer(qp: &mut Qp) -> Result<(), Refusal> {
 /// Answers a duplicate again, in its place among the answers, instead of one that is still on its way.
 fn replay(qp: &mut Qp, sh: &mut Shared, answer: Answer) {
     let (start, end) = (answer.psn(), answer.end());
-    let row = &mut qp.responder.answers;
+    let row = qp.responder.answers();
     row.retain(|a| !start.is_before(a.end()) || !a.psn().is_before(end));
     if room_for_answer(qp).is_err() {
         sh.counters.drop_read_depth += 1;
         return;
     }
     sh.counters.duplicate_requests += 1;
-    let row = &mut qp.responder.answers;
+    let row = qp.responder.answers();
     let at = row.iter().position(|a| start.is_before(a.psn())).unwrap_or(row.len());
     row.insert(at, answer);
 }
@@ -314,8 +353,8 @@ fn duplicate(qp: &mut Qp, sh: &mut Shared, packet: &Packet) {
         Operation::ReadRequest => duplicate_read(qp, sh, packet),
         Operation::CompareSwap | Operation::FetchAdd => {
             let msn = qp.responder.msn;
-            match qp.responder.atomics.iter().find(|(at, _)| *at == psn) {
-                Some(&(_, original)) => replay(qp, sh, Answer::Atomic { psn, original, msn, replay: true }),
+            match qp.responder.original_of(psn) {
+                Some(original) => replay(qp, sh, Answer::Atomic { psn, original, msn, replay: true }),
                 None => sh.counters.drop_duplicate += 1,
             }
         }
@@ -377,7 +416,7 @@ pub(super) fn refuse(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet
         }
     };
     qp.responder.acknowledge = Some((psn, Syndrome::Nak(code)));
-    let wr_id = if qp.responder.receive_taken { qp.scatter.wr_id } else { 0 };
+    let wr_id = if qp.responder.receive_taken { qp.scatter().wr_id } else { 0 };
     let cause = Cause { status: receive_status, rule, packet: Some(received(packet)), timer: None };
     explain(qp, sh, now, wr_id, &cause);
     receive::fail_receive(qp, sh, now, receive_status);
@@ -396,7 +435,7 @@ pub(crate) fn next_packet(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut 
     out.path = qp.path;
     out.packet.bth.dest_qp = qp.peer;
     let r = &mut qp.responder;
-    let acknowledge_first = match (r.acknowledge, r.answers.front()) {
+    let acknowledge_first = match (r.acknowledge, r.first_answer()) {
         (Some((psn, _)), Some(answer)) => psn.is_before(answer.psn()),
         (Some(_), None) => true,
         (None, _) => false,
@@ -406,9 +445,9 @@ pub(crate) fn next_packet(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut 
         acknowledge(qp, sh, out, psn, syndrome, msn);
         return true;
     }
-    match qp.responder.answers.front().copied() {
+    match qp.responder.first_answer().copied() {
         Some(Answer::Atomic { psn, original, msn, .. }) => {
-            qp.responder.answers.pop_front();
+            qp.responder.answers().pop_front();
             let opcode = Opcode::new(qp.service(), Operation::AtomicAcknowledge);
             out.packet.bth = Bth { opcode, psn, dest_qp: qp.peer, ..Bth::default() };
             out.packet.aeth = Aeth { syndrome: Syndrome::default(), msn };
@@ -440,7 +479,7 @@ fn acknowledge(qp: &Qp, sh: &mut Shared, out: &mut TxFrame, psn: Psn, syndrome: 
 fn read_response(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame) -> bool {
     let mtu = qp.mtu;
     let Some(Answer::Read { psn, pd, va, rkey, len, packets, next, msn, .. }) =
-        qp.responder.answers.front_mut()
+        qp.responder.answers().front_mut()
     else {
         return false;
     };
@@ -458,7 +497,7 @@ fn read_response(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame) 
     }
     *next += 1;
     if last {
-        qp.responder.answers.pop_front();
+        qp.responder.answers().pop_front();
     }
     let operation = match (first, last) {
         (true, true) => Operation::ReadResponseOnly,
@@ -484,7 +523,7 @@ fn read_failed(
     psn: Psn,
     fault: AccessFault,
 ) -> bool {
-    qp.responder.answers.clear();
+    qp.responder.answers().clear();
     qp.responder.acknowledge = None;
     let msn = qp.responder.msn;
     acknowledge(qp, sh, out, psn, Syndrome::Nak(NakCode::RemoteAccessError), msn);

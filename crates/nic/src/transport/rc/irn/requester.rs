@@ -151,13 +151,11 @@ fn resend(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame, psn: Ps
             return Some(requester::abandon_at(qp, sh, now, index, cause));
         }
     };
-    let at = core::mem::replace(
-        &mut qp.requester.gather,
-        GatherCursor { segment: wqe.data_segment, ..Default::default() },
-    );
+    let at = qp.requester.gather();
+    qp.requester.set_gather(GatherCursor { segment: wqe.data_segment, ..Default::default() });
     let k = psn.since(entry.psn) as u32;
     let built = requester::build(qp, sh, &wqe, &entry, k, out);
-    qp.requester.gather = at;
+    qp.requester.set_gather(at);
     if let Err(fault) = built {
         let cause = Cause::local(Status::LocalProtection, fault.rule());
         return Some(requester::abandon_at(qp, sh, now, index, cause));

@@ -384,7 +384,7 @@ fn early(qp: &mut Qp, sh: &mut Shared, packet: &Packet, payload: &Payload<'_>) -
         let at = receive_for(qp, sh, packet.irn.sn())?;
         let list = match at {
             Some(index) => qp.irn.as_deref()?.responses.receives.get(index)?,
-            None => &qp.scatter,
+            None => qp.scatter(),
         };
         let offset = packet.irn.offset as u64;
         if offset + payload.len() as u64 > list.capacity {
@@ -400,6 +400,7 @@ fn early(qp: &mut Qp, sh: &mut Shared, packet: &Packet, payload: &Payload<'_>) -
 /// The receive with sequence number `sn`: the one in use (`Some(None)`), or one of those taken early, which are
 /// taken now if need be. None when there is none.
 fn receive_for(qp: &mut Qp, sh: &mut Shared, sn: u32) -> Option<Option<usize>> {
+    let room = qp.scatter().room();
     let irn = qp.irn.as_deref_mut()?;
     let ahead = Psn::new(sn).since(Psn::new(irn.responses.recv_sn));
     if ahead == -1 && qp.responder.receive_taken {
@@ -407,10 +408,10 @@ fn receive_for(qp: &mut Qp, sh: &mut Shared, sn: u32) -> Option<Option<usize>> {
     }
     let ahead = usize::try_from(ahead).ok().filter(|ahead| *ahead < WINDOW as usize)?;
     while irn.responses.receives.len() <= ahead {
-        let mut list = irn.responses.spare.pop().unwrap_or_else(|| ScatterList::with_room(qp.scatter.room()));
+        let mut list = irn.responses.spare.pop().unwrap_or_else(|| ScatterList::with_room(room));
         let taken = match qp.srq {
             Some(srq) => receive::take_shared(sh, srq, &mut list),
-            None => qp.rq.take(&mut list),
+            None => qp.receiver.as_deref_mut().is_some_and(|receiver| receiver.queue.take(&mut list)),
         };
         if !taken {
             irn.responses.spare.push(list);
@@ -497,9 +498,11 @@ pub(super) fn on_read_acknowledge(qp: &mut Qp, sh: &mut Shared, now: Instant, pa
 
 /// The receive that was taken early for the message whose turn has come, if one was.
 pub(crate) fn take_receive(qp: &mut Qp) -> bool {
-    let Some(irn) = qp.irn.as_deref_mut() else { return false };
+    let (Some(irn), Some(receiver)) = (qp.irn.as_deref_mut(), qp.receiver.as_deref_mut()) else {
+        return false;
+    };
     let Some(mut list) = irn.responses.receives.pop_front() else { return false };
-    core::mem::swap(&mut qp.scatter, &mut list);
+    core::mem::swap(&mut receiver.list, &mut list);
     irn.responses.spare.push(list);
     true
 }
