@@ -18,6 +18,9 @@ impl Sim {
     /// Lets a host's NIC send, if its link is free and not paused.
     #[inline]
     pub(crate) fn host_send(&mut self, h: u32) {
+        if self.rma.is_some() {
+            return self.rma_send(h);
+        }
         let host = &mut self.hosts[h as usize];
         let up = host.up;
         let link = &self.links[up as usize];
@@ -87,6 +90,9 @@ impl Sim {
     /// A packet reaches its host.
     #[inline]
     pub(crate) fn on_host_arrival(&mut self, h: u32, id: u32) {
+        if self.rma.is_some() {
+            return self.on_message_arrival(h, id);
+        }
         if self.hosts[h as usize].unit.is_some() {
             return self.enter_hardware(h, id);
         }
@@ -162,6 +168,9 @@ impl Sim {
     }
 
     pub(crate) fn on_nic_timer(&mut self, h: u32) {
+        if self.rma.is_some() {
+            return self.on_rma_timer(h);
+        }
         if self.journal.is_on() {
             self.journal.look(&self.hosts[h as usize].nic);
         }
@@ -173,7 +182,7 @@ impl Sim {
 
 /// Hash of a flow: its addresses and UDP source port, seeded.
 #[inline]
-fn flow_hash(seed: u32, src: u32, dst: u32, port: u16) -> u32 {
+pub(crate) fn flow_hash(seed: u32, src: u32, dst: u32, port: u16) -> u32 {
     let key = u64::from(src) << 40 ^ u64::from(dst) << 16 ^ u64::from(port);
     let wide = (key ^ u64::from(seed)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (wide ^ wide >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9).wrapping_shr(32) as u32
@@ -248,6 +257,9 @@ impl Sim {
 
     /// A piece of work is paid for.
     pub(crate) fn on_hardware_sent(&mut self, h: u32) {
+        if self.rma.is_some() {
+            return self.rma_send(h);
+        }
         self.after_nic(h, true);
     }
 
@@ -265,6 +277,9 @@ impl Sim {
     }
 
     pub(crate) fn on_hardware_received(&mut self, h: u32) {
+        if self.rma.is_some() {
+            return self.on_message_written(h);
+        }
         let Some(unit) = self.hosts[h as usize].unit.as_mut() else { return };
         let Some((_, id)) = unit.rx.row.pop_front() else { return };
         if let Some((at, _)) = unit.rx.row.front() {

@@ -40,8 +40,13 @@ pub struct FlowSpec {
 
 impl FlowSpec {
     /// The host that posts the request, and the other one.
-    fn ends(&self) -> (u32, u32) {
+    pub(crate) fn ends(&self) -> (u32, u32) {
         if self.op == Op::Read { (self.dst, self.src) } else { (self.src, self.dst) }
+    }
+
+    /// Where its bytes lie in the region of either end.
+    pub(crate) fn place(&self) -> u64 {
+        0
     }
 }
 
@@ -90,6 +95,19 @@ pub struct Flows {
     pub workload: Workload,
 }
 
+impl Flows {
+    /// A transfer is under way.
+    pub(crate) fn began(&mut self) {
+        self.running += 1;
+        self.running_max = self.running_max.max(self.running);
+    }
+
+    /// It is begun again.
+    pub(crate) fn undone(&mut self) {
+        self.running -= 1;
+    }
+}
+
 impl Sim {
     /// Adds flows. Those whose start has passed start at once.
     pub fn add_flows(&mut self, flows: impl IntoIterator<Item = FlowSpec>) {
@@ -106,6 +124,11 @@ impl Sim {
         let first = workload.first();
         self.flows.workload = workload;
         self.add_flows(first);
+    }
+
+    /// What creates flows while the simulation runs, and what it has kept of them.
+    pub fn workload(&self) -> &Workload {
+        &self.flows.workload
     }
 
     /// All flows, in order of their creation.
@@ -153,6 +176,12 @@ impl Sim {
     }
 
     fn start_flow(&mut self, number: u32) -> Result<(), Error> {
+        if self.rma.is_some() {
+            return self.start_transfer(number);
+        }
+        if self.config.transport.share_qp {
+            return self.start_shared(number);
+        }
         let spec = self.flows.list[number as usize].spec;
         let (near, far) = spec.ends();
         let (now, t) = (Instant::from_ps(self.now), self.config.transport);
@@ -232,7 +261,25 @@ impl Sim {
         }
     }
 
+    /// A flow without a queue pair of its own has ended.
+    pub(crate) fn end_transfer(&mut self, number: u32, ok: bool) {
+        let flow = &mut self.flows.list[number as usize];
+        (flow.completed, flow.failed) = (self.now, !ok);
+        if ok {
+            flow.received = self.now;
+        }
+        let done = *flow;
+        self.flows.ended += 1;
+        self.flows.running -= 1;
+        if let Some(next) = self.flows.workload.next(&done) {
+            self.add_flows([next]);
+        }
+    }
+
     pub(crate) fn on_flow_completion(&mut self, h: u32, completion: &Completion) {
+        if self.config.transport.share_qp {
+            return self.on_shared_completion(completion);
+        }
         let qp = (completion.qp.get() & 0xffff) as usize;
         let place = self.hosts[h as usize].flow_of_qp.get(qp).copied().unwrap_or(NO_FLOW);
         if place == NO_FLOW || place & RECEIVER != 0 {

@@ -34,6 +34,8 @@ pub struct Transport {
     pub class: u8,
     /// Selective recovery and BDP flow control; `None` for plain RC.
     pub irn: Option<IrnConfig>,
+    /// Flows between the same two hosts share a queue pair, and wait for one another.
+    pub share_qp: bool,
     /// The headers that IRN adds take no time on links, as in the paper's own simulations.
     pub free_irn_headers: bool,
 }
@@ -53,6 +55,7 @@ impl Default for Transport {
             ecn: false,
             class: 0,
             irn: None,
+            share_qp: false,
             free_irn_headers: false,
         }
     }

@@ -2,7 +2,7 @@
 //! written, and nothing costs time, until somebody watches.
 
 use crate::link::LINK_CAPTURE;
-use crate::packet::{Hot, Kind};
+use crate::packet::{FLAG_MESSAGE, Hot, Kind};
 use crate::sim::Sim;
 use adverb_nic::{Counters, Nic};
 use adverb_wire::{Instant, Operation, Packet, Syndrome};
@@ -55,7 +55,10 @@ impl Sim {
     pub(crate) fn tell_arrival(&mut self, l: u32, id: u32, fate: &str) {
         if self.journal.is_on() {
             let (hot, packet) = (&self.packets.hot[id as usize], self.packets.descriptor(id));
-            let text = format!("{}{fate}", describe(hot, &packet));
+            let text = match self.packets.payload(id).filter(|_| hot.flags & FLAG_MESSAGE != 0) {
+                Some(message) => format!("{}{fate}", crate::rma::describe(message)),
+                None => format!("{}{fate}", describe(hot, &packet)),
+            };
             let name = self.link_name(l);
             self.journal.add(self.now, name, text);
         }

@@ -1,7 +1,7 @@
 //! Memory that simulated hosts register: real bytes where a run carries payload, and an address range
 //! that nobody touches where payload is elided. The crate's only unsafe code.
 
-use adverb_nic::memory::MrInit;
+use adverb_nic::memory::{Memory, MrInit};
 use adverb_nic::{Access, Error, MrInfo, Nic, PdId, Sge};
 use adverb_wire::Key;
 use core::cell::UnsafeCell;
@@ -37,12 +37,17 @@ impl Buffer {
         self.words.is_empty()
     }
 
-    /// Registers all of it with all rights.
+    /// Registers all of it with the NIC.
     pub fn register(&self, nic: &mut Nic, pd: PdId, access: Access) -> Result<MrInfo, Error> {
+        self.register_for(nic.memory(), pd, access)
+    }
+
+    /// Registers all of it in a NIC's memory.
+    pub fn register_for(&self, memory: &mut Memory, pd: PdId, access: Access) -> Result<MrInfo, Error> {
         let init = MrInit { pd, addr: self.addr(), len: self.len() as u64, iova: self.addr(), access };
         // SAFETY: the simulation drops its NICs before its buffers, the words are cells, and nobody
         // makes a reference to them.
-        unsafe { nic.memory().reg_mr(&init) }
+        unsafe { memory.reg_mr(&init) }
     }
 
     /// Copies bytes out.

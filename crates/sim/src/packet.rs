@@ -23,6 +23,8 @@ pub const FLAG_CORRUPT: u8 = 16;
 
 /// Has headers that few packets have.
 pub const FLAG_RARE: u8 = 32;
+/// Its bytes are a message of 1RMA; the descriptor says no more than its ends.
+pub const FLAG_MESSAGE: u8 = 64;
 
 /// What travels.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -156,6 +156,9 @@ impl Sim {
     /// Completion time of a flow in an idle network, in ps: all its packets on the slowest link, and the
     /// largest of them on every other one. Exact where links have one rate.
     pub fn ideal_ps(&self, flow: &Flow) -> u64 {
+        if self.rma.is_some() {
+            return self.rma_ideal_ps(flow);
+        }
         let spec = flow.spec;
         let mtu = self.config.transport.mtu.bytes();
         let packets = u64::from(spec.bytes.div_ceil(mtu).max(1));

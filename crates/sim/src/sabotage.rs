@@ -45,6 +45,11 @@ impl Sim {
 
     /// Lets a damaged packet pass with a wrong byte; whether it does.
     pub(crate) fn damage_passes(&mut self, id: u32) -> bool {
+        if self.packets.hot[id as usize].flags & crate::packet::FLAG_MESSAGE != 0 {
+            self.damage_message(id);
+            self.packets.hot[id as usize].flags &= !crate::packet::FLAG_CORRUPT;
+            return true;
+        }
         let broken = self.sabotage == Some(Sabotage::CorruptPasses);
         if broken && self.packets.payload(id).is_some_and(|bytes| !bytes.is_empty()) {
             let bytes = self.packets.payload_mut(id);

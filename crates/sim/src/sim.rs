@@ -16,7 +16,9 @@ use crate::memory::Buffer;
 use crate::oracle::Oracle;
 use crate::packet::Packets;
 use crate::record::{Samples, Stats};
+use crate::rma::{Rma, RmaConfig};
 use crate::sabotage::Sabotage;
+use crate::shared::Shared;
 use crate::switch::{SwitchConfig, Switches};
 use crate::topology::{Routes, Topology};
 use crate::trace::{Trace, seed_of};
@@ -41,6 +43,8 @@ pub struct Config {
     /// Every packet is emitted to bytes and parsed again, and must come out as it went in: the proof that
     /// descriptors stand for frames. Needs `payload`.
     pub through_bytes: bool,
+    /// 1RMA instead of queue pairs.
+    pub one_rma: Option<RmaConfig>,
     /// Longest flow, which is the size of the region that hosts register.
     pub flow_bytes_max: u64,
     /// Seed of everything random.
@@ -58,6 +62,7 @@ impl Config {
             hardware: Profile::default(),
             payload: false,
             through_bytes: false,
+            one_rma: None,
             flow_bytes_max: 1 << 30,
             seed: 1,
         }
@@ -69,7 +74,8 @@ pub(crate) const SOURCE_FLOWS: u32 = 0;
 pub(crate) const SOURCE_FAULTS: u32 = 1;
 pub(crate) const SOURCE_SAMPLE: u32 = 2;
 pub(crate) const SOURCE_ORACLE: u32 = 3;
-const SOURCES_OTHER: u32 = 4;
+pub(crate) const SOURCE_REGIONS: u32 = 4;
+const SOURCES_OTHER: u32 = 5;
 
 /// A fabric of hosts in virtual time.
 pub struct Sim {
@@ -90,6 +96,8 @@ pub struct Sim {
     pub(crate) stats: Stats,
     pub(crate) samples: Samples,
     pub(crate) out: TxFrame,
+    pub(crate) rma: Option<Box<Rma>>,
+    pub(crate) shared: Shared,
     pub(crate) config: Config,
     /// First source of: ports that become free, timers, sending hardware, receiving hardware, others.
     pub(crate) base_free: u32,
@@ -132,8 +140,11 @@ impl Sim {
             host.unit = stepped.then(|| Box::new(Unit::new(config.hardware)));
             hosts.push(host);
         }
+        let rates: Vec<u64> = routes.up.iter().map(|up| t.cables[*up as usize / 2].rate).collect();
+        let rma = config.one_rma.as_ref().map(|rma| Rma::new(&config, rma, &rates, &region));
+        let rma = rma.transpose()?.map(Box::new);
         let (n, h) = (links.len() as u32, t.hosts);
-        Ok(Sim {
+        let mut sim = Sim {
             now: 0,
             events: Events::new(lanes, 2 * n, 3 * h + SOURCES_OTHER),
             switches: Switches::new(t, &config.switch, seed_of(config.seed, "switches", 0)),
@@ -160,9 +171,13 @@ impl Sim {
             hash_seed: seed_of(config.seed, "paths", 0) as u32,
             far: h >= FAR,
             spray: config.switch.balance == crate::switch::Balance::Spray,
+            rma,
+            shared: Shared::default(),
             region,
             config,
-        })
+        };
+        sim.on_region_event();
+        Ok(sim)
     }
 
     /// Virtual time.
@@ -271,6 +286,7 @@ impl Sim {
                 SOURCE_FLOWS => self.start_due_flows(),
                 SOURCE_FAULTS => self.on_outage(),
                 SOURCE_SAMPLE => self.on_sample(),
+                SOURCE_REGIONS => self.on_region_event(),
                 _ => self.on_oracle(),
             }
         }
@@ -282,6 +298,7 @@ impl Sim {
         for host in &self.hosts {
             host.nic.check_invariants();
         }
+        self.check_rma();
     }
 
     /// A cycle of ports that PFC keeps from sending for ever, as link numbers.

@@ -140,8 +140,10 @@ impl Scenario {
             return Err(Error::new("transport.class", why));
         }
         let hardware = self.hardware_profile()?;
+        let one_rma = self.one_rma(&topology)?;
         let seed = self.seed.unwrap_or(1);
-        Ok(Config { switch, transport, hardware, payload: self.payload, seed, ..Config::new(topology) })
+        let payload = self.payload;
+        Ok(Config { switch, transport, hardware, one_rma, payload, seed, ..Config::new(topology) })
     }
 
     fn transport(&self) -> Result<Transport, Error> {
@@ -177,6 +179,7 @@ impl Scenario {
         if out.retries > 7 {
             return Err(Error::new("transport.retries", "is above 7"));
         }
+        out.share_qp = t.share_qp;
         out.congestion = t.congestion()?;
         out.irn = match t.recovery.as_deref().unwrap_or("go-back-n") {
             "irn" => Some(self.irn()?),

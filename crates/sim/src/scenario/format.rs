@@ -156,6 +156,13 @@ pub struct RedTable {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct TransportTable {
+    /// `rc` (the default): queue pairs; `1rma`.
+    pub kind: Option<String>,
+    /// 1RMA's parameters; the paper's if absent.
+    pub one_rma: Option<OneRmaTable>,
+    /// Flows between the same two hosts share a queue pair.
+    #[serde(default)]
+    pub share_qp: bool,
     /// 256, 512, 1024, 2048 or 4096.
     pub mtu: Option<u32>,
     /// Packets that a queue pair may have unacknowledged; without limit if absent.
@@ -270,6 +277,82 @@ pub struct IrnTable {
     pub headers: Option<String>,
 }
 
+/// `[transport.one-rma]`: what is absent is as in the paper ([`adverb_nic::one_rma::OneRmaConfig`]).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct OneRmaTable {
+    /// Command slots of each host.
+    pub slots: Option<u32>,
+    /// Solicitation window.
+    pub window: Option<String>,
+    /// Payload of one message at most.
+    pub piece: Option<String>,
+    /// Bytes of an operation at most.
+    pub op_size: Option<String>,
+    /// Peers' operations in progress at once.
+    pub inbound: Option<u32>,
+    /// How long an operation may wait for the window.
+    pub dispatch_timeout: Option<String>,
+    /// How long a request may be unanswered.
+    pub timeout: Option<String>,
+    /// Round trip of the idle network: of the NACK threshold, and of congestion control.
+    pub rtt: Option<String>,
+    /// Bytes that wait to be served, above which requests are NACKed; `off` for never.
+    pub nack_threshold: Option<String>,
+    /// Further attempts of an operation that fails.
+    pub retries: Option<u8>,
+    /// Transfers of a host at once; one more fails.
+    pub transfers: Option<u32>,
+    /// Algorithm 1.
+    pub control: Option<OneRmaControlTable>,
+    /// What happens to regions on the way.
+    #[serde(default)]
+    pub events: Vec<RegionEventEntry>,
+}
+
+/// `[transport.one-rma.control]`: what is absent is [`adverb_nic::one_rma::congestion::CongestionConfig`]'s.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct OneRmaControlTable {
+    /// No control: this many operations at once to a peer, unpaced.
+    pub fixed: Option<u32>,
+    /// Operations added per round trip.
+    pub increase: Option<f64>,
+    /// Weight of the excess in a decrease.
+    pub beta: Option<f64>,
+    /// What a decrease by delay leaves at least.
+    pub least_factor: Option<f64>,
+    /// What a failure leaves.
+    pub failure_factor: Option<f64>,
+    /// Issue delay above which the local window shrinks.
+    pub local_target: Option<String>,
+    /// Remote delay above which a remote window shrinks.
+    pub remote_target: Option<String>,
+    /// Smallest window, in operations.
+    pub window_min: Option<f64>,
+    /// Largest.
+    pub window_max: Option<f64>,
+    /// First.
+    pub window_start: Option<f64>,
+    /// Local congestion has a window of its own; true if absent.
+    pub split: Option<bool>,
+}
+
+/// An entry of `[[transport.one-rma.events]]`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RegionEventEntry {
+    /// When.
+    pub at: String,
+    /// Whose region.
+    pub host: u32,
+    /// `rekey`, `driver` or `withdraw`.
+    pub what: String,
+    /// `driver`: for how long the region is gone.
+    #[serde(rename = "for")]
+    pub length: Option<String>,
+}
+
 /// `[hardware]`: costs as times; all absent is neutral.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
@@ -292,6 +375,12 @@ pub struct HardwareTable {
     pub cache_entries: Option<u32>,
     /// Reading a connection's state.
     pub miss: Option<String>,
+    /// 1RMA: rate between NIC and memory, each way.
+    pub pcie_rate: Option<String>,
+    /// 1RMA: from asking for memory to its first byte.
+    pub pcie_read: Option<String>,
+    /// 1RMA: from the last byte of a write until software sees it.
+    pub pcie_write: Option<String>,
 }
 
 /// `[faults]`.
@@ -350,7 +439,7 @@ pub struct OutageEntry {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkloadTable {
-    /// `poisson`, `permutation`, `incast`, `all-to-all`, `closed-loop`, `list`.
+    /// `poisson`, `permutation`, `incast`, `all-to-all`, `closed-loop`, `list`, `steady`, `repeat`, `lookups`.
     pub kind: String,
     /// When it starts.
     pub start: Option<String>,
@@ -375,8 +464,18 @@ pub struct WorkloadTable {
     pub think: Option<String>,
     /// `closed-loop`: requests of each pair.
     pub rounds: Option<u32>,
-    /// `closed-loop`: pairs of client and server.
+    /// `closed-loop`: pairs of client and server. `poisson`, `steady`, `repeat`: source and destination.
     pub pairs: Option<Vec<(u32, u32)>>,
+    /// `repeat`: flows of each pair at once.
+    pub outstanding: Option<u32>,
+    /// `repeat`: no flow starts after it. `steady`, `lookups`, and `poisson` without `flows`: how long flows arrive.
+    pub until: Option<String>,
+    /// `lookups`: bytes of an index entry.
+    pub index: Option<String>,
+    /// `lookups`: hosts that ask.
+    pub clients: Option<Vec<u32>>,
+    /// `lookups`: hosts that have everything.
+    pub servers: Option<Vec<u32>>,
     /// `list`: the flows.
     pub list: Option<Vec<FlowEntry>>,
 }

@@ -25,12 +25,14 @@
 mod build;
 mod control;
 mod format;
+mod one_rma;
 mod place;
 mod traffic;
 
 pub use format::{
-    CableEntry, FaultTable, FlowEntry, HardwareTable, IrnTable, LinkFaultEntry, OutageEntry, PfcTable,
-    RedTable, Scenario, SwitchTable, TopologyTable, TransportTable, WorkloadTable,
+    CableEntry, FaultTable, FlowEntry, HardwareTable, IrnTable, LinkFaultEntry, OneRmaControlTable,
+    OneRmaTable, OutageEntry, PfcTable, RedTable, RegionEventEntry, Scenario, SwitchTable, TopologyTable,
+    TransportTable, WorkloadTable,
 };
 
 use crate::error::Error;
@@ -84,7 +86,8 @@ impl Scenario {
         let longest = flows.iter().map(|f| f.bytes).max().unwrap_or(0);
         let closed = match &workload {
             Workload::Closed(c) => c.request.max(c.response),
-            Workload::Open => 0,
+            Workload::Lookups(lookups) => lookups.value,
+            Workload::Open | Workload::Repeat(_) => 0,
         };
         config.flow_bytes_max = u64::from(longest.max(closed));
         drop(routes);

@@ -8,8 +8,9 @@ use crate::link::FRAMING;
 use crate::sim::Config;
 use crate::topology::Topology;
 use crate::trace::seed_of;
+use crate::workload::lookups::Lookups;
 use crate::workload::sizes::Sizes;
-use crate::workload::{Closed, Workload, arrivals, pattern};
+use crate::workload::{Closed, Repeat, Workload, arrivals, pattern};
 
 /// Bytes that one flow may have: one message, well within the PSN space.
 const FLOW_MAX: u32 = 1 << 30;
@@ -30,6 +31,26 @@ impl Scenario {
         for (n, table) in tables.iter().enumerate() {
             let mut rng = fastrand::Rng::with_seed(seed_of(config.seed, "workload", n as u64));
             let op = operation(table).map_err(|e| of_many(e, n, tables.len()))?;
+            if op == Op::Send && (config.one_rma.is_some() || config.transport.share_qp) {
+                let why = "neither 1RMA nor share-qp has sends; give \"read\" or \"write\"";
+                return Err(of_many(Error::new("workload.op", why), n, tables.len()));
+            }
+            if table.kind == "lookups" {
+                if tables.len() > 1 {
+                    let why = "lookups go alone; remove the other tables";
+                    return Err(Error::new(format!("workload[{n}]"), why));
+                }
+                workload = Workload::Lookups(lookups(table, config, &mut rng)?);
+                continue;
+            }
+            if table.kind == "repeat" {
+                if !matches!(workload, Workload::Open) {
+                    let why = "a second workload that goes by what has ended; put all pairs into one";
+                    return Err(Error::new(format!("workload[{n}]"), why));
+                }
+                let until_ps = until(table).map_err(|e| of_many(e, n, tables.len()))?;
+                workload = Workload::Repeat(Repeat { tag: n as u32, until_ps });
+            }
             if table.kind == "closed-loop" {
                 if !matches!(workload, Workload::Open) {
                     let why = "a second closed loop; put all pairs into one";
@@ -92,10 +113,18 @@ fn open(
             pattern::incast(t.hosts, senders, u64::from(size()?), start, rng)
         }
         "poisson" => poisson(table, t, mtu, start, rng, read)?,
+        "steady" => between(table, t, true, rng, read)?,
+        "repeat" => {
+            let flow = |(src, dst)| FlowSpec { start, src, dst, bytes: 0, tag: 0, op: Op::Write };
+            let bytes = size()?;
+            let at_once = table.outstanding.unwrap_or(1) as usize;
+            let flows = pairs(table, t)?.into_iter().map(flow);
+            flows.flat_map(|flow| vec![FlowSpec { bytes, ..flow }; at_once]).collect()
+        }
         "list" => list(table, t)?,
         other => {
             let why = format!(
-                "`{other}` is not one of poisson, permutation, incast, all-to-all, closed-loop, list"
+                "`{other}` is not one of poisson, permutation, incast, all-to-all, closed-loop, list, steady, repeat, lookups"
             );
             return Err(Error::new("workload.kind", why));
         }
@@ -119,12 +148,14 @@ fn poisson(
     if !(load > 0.0 && load <= 1.0) {
         return Err(Error::new("workload.load", format!("{load} is not within 0 to 1, 0 excluded")));
     }
+    if table.pairs.is_some() {
+        let mut flows = between(table, t, false, rng, read)?;
+        flows.iter_mut().for_each(|f| f.start += start);
+        return Ok(flows);
+    }
     let count = need("workload.flows", table.flows)?;
     let sizes = sizes(table.sizes.as_deref().unwrap_or("heavy-tailed"), read)?;
-    // The rate that the load is a share of: that of the slowest host's cable.
-    let hosts =
-        t.cables.iter().filter(|c| c.ends.iter().any(|e| matches!(e, crate::topology::Node::Host(_))));
-    let rate = hosts.map(|c| c.rate).min().unwrap_or(0);
+    let rate = host_rate(t);
     let load = match table.load_of.as_deref().unwrap_or("payload") {
         "payload" => load,
         "link" => load * f64::from(mtu) / f64::from(mtu + 20 + 8 + 12 + 4 + FRAMING),
@@ -137,6 +168,85 @@ fn poisson(
     Ok(flows)
 }
 
+/// The rate that loads of hosts are shares of: that of the slowest host's cable.
+fn host_rate(t: &Topology) -> u64 {
+    let hosts =
+        t.cables.iter().filter(|c| c.ends.iter().any(|e| matches!(e, crate::topology::Node::Host(_))));
+    hosts.map(|c| c.rate).min().unwrap_or(0)
+}
+
+fn until(table: &WorkloadTable) -> Result<u64, Error> {
+    need("workload.until", time("workload.until", table.until.as_deref())?)
+}
+
+fn pairs(table: &WorkloadTable, t: &Topology) -> Result<Vec<(u32, u32)>, Error> {
+    let pairs = table.pairs.clone().unwrap_or_default();
+    if pairs.is_empty() {
+        let why = "is missing; give pairs of source and destination, such as [[0, 1]]";
+        return Err(Error::new("workload.pairs", why));
+    }
+    pairs.iter().try_for_each(|ends| pair("workload.pairs", *ends, t))?;
+    Ok(pairs)
+}
+
+/// Flows between given pairs. A load may be above 1: who asks for more than there is is what some experiments are about.
+fn between(
+    table: &WorkloadTable,
+    t: &Topology,
+    even: bool,
+    rng: &mut fastrand::Rng,
+    read: Read<'_>,
+) -> Result<Vec<FlowSpec>, Error> {
+    let load = need("workload.load", table.load)?;
+    if !(load > 0.0 && load <= 100.0) {
+        return Err(Error::new("workload.load", format!("{load} is not within 0 to 100, 0 excluded")));
+    }
+    let sizes = match &table.sizes {
+        Some(text) => sizes(text, read)?,
+        None => Sizes::Fixed(need("workload.bytes", bytes("workload.bytes", table.bytes.as_deref())?)?),
+    };
+    if sizes.mean() == 0.0 {
+        return Err(Error::new("workload.bytes", "is zero; give at least 1 byte"));
+    }
+    Ok(arrivals::between(&pairs(table, t)?, &sizes, (load, host_rate(t)), until(table)?, even, rng))
+}
+
+fn lookups(table: &WorkloadTable, config: &Config, rng: &mut fastrand::Rng) -> Result<Lookups, Error> {
+    if config.one_rma.is_none() {
+        return Err(Error::new("workload.kind", "lookups are one-sided reads of transport.kind = \"1rma\""));
+    }
+    let t = &config.topology;
+    let hosts = |key: &str, list: &Option<Vec<u32>>| {
+        let list = list.clone().unwrap_or_default();
+        match list.iter().find(|h| **h >= t.hosts) {
+            _ if list.is_empty() => Err(Error::new(key, "is missing; give a list of hosts, such as [0, 1]")),
+            Some(h) => {
+                Err(Error::new(key, format!("host {h} does not exist; there are {}, from 0", t.hosts)))
+            }
+            None => Ok(list),
+        }
+    };
+    let clients = hosts("workload.clients", &table.clients)?;
+    let servers = hosts("workload.servers", &table.servers)?;
+    if let Some(both) = clients.iter().find(|h| servers.contains(h)) {
+        let why = format!("host {both} would ask itself; let servers and clients be different hosts");
+        return Err(Error::new("workload.clients", why));
+    }
+    let size = |key: &str, text: &Option<String>| match need(key, bytes(key, text.as_deref())?)? {
+        0 => Err(Error::new(key, "is zero; give at least 1 byte")),
+        n => Ok(n),
+    };
+    let sizes = (size("workload.index", &table.index)?, size("workload.bytes", &table.bytes)?);
+    let load = need("workload.load", table.load)?;
+    if !(load > 0.0 && load <= 1.0) {
+        return Err(Error::new("workload.load", format!("{load} is not within 0 to 1, 0 excluded")));
+    }
+    // The servers' rates, and what a lookup takes of them.
+    let bits = f64::from(sizes.0 + sizes.1) * 8.0;
+    let per_second = load * host_rate(t) as f64 * servers.len() as f64 / bits;
+    Ok(Lookups::poisson(&clients, servers, sizes, per_second, until(table)?, rng))
+}
+
 fn sizes(text: &str, read: Read<'_>) -> Result<Sizes, Error> {
     let key = "workload.sizes";
     let words: Vec<&str> = text.split_whitespace().collect();
@@ -144,6 +254,12 @@ fn sizes(text: &str, read: Read<'_>) -> Result<Sizes, Error> {
     Ok(match words.as_slice() {
         ["heavy-tailed"] => Sizes::heavy_tailed(),
         ["fixed", n] => Sizes::Fixed(size(n)?),
+        ["mix", small, share, large] => {
+            let share: Option<f64> = share.strip_suffix('%').and_then(|n| n.parse().ok());
+            let share = share.filter(|n| (0.0..=100.0).contains(n));
+            let why = || Error::new(key, format!("`{text}`: the second is not a share such as `85%`"));
+            Sizes::Mix(size(small)?, share.ok_or_else(why)? / 100.0, size(large)?)
+        }
         ["uniform", low, high] => {
             let (low, high) = (size(low)?, size(high)?);
             if low > high {
@@ -155,8 +271,9 @@ fn sizes(text: &str, read: Read<'_>) -> Result<Sizes, Error> {
             Sizes::parse_cdf(&read(name)?).map_err(|e| Error { file: Some((*name).into()), ..e })?
         }
         _ => {
-            let why =
-                format!("`{text}` is not `heavy-tailed`, `fixed BYTES`, `uniform LOW HIGH` or `file NAME`");
+            let why = format!(
+                "`{text}` is not `heavy-tailed`, `fixed BYTES`, `uniform LOW HIGH`, `mix SMALL SHARE% LARGE` or `file NAME`"
+            );
             return Err(Error::new(key, why));
         }
     })

@@ -2,6 +2,7 @@
 //! another one ends.
 
 pub mod arrivals;
+pub mod lookups;
 pub mod pattern;
 pub mod sizes;
 
@@ -15,6 +16,19 @@ pub enum Workload {
     Open,
     /// Request and response, for ever: see [`Closed`].
     Closed(Closed),
+    /// Flows that begin again when they end.
+    Repeat(Repeat),
+    /// Lookups in a cache.
+    Lookups(lookups::Lookups),
+}
+
+/// Flows of one table, each of which begins again when it has ended, well or not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Repeat {
+    /// The table's number, which is its flows' tag.
+    pub tag: u32,
+    /// No flow begins after this, in ps.
+    pub until_ps: u64,
 }
 
 /// Clients that send a request and, when the response has come, the next one.
@@ -58,7 +72,8 @@ impl Workload {
     /// Flows to begin with.
     pub fn first(&mut self) -> Vec<FlowSpec> {
         match self {
-            Workload::Open => Vec::new(),
+            Workload::Open | Workload::Repeat(_) => Vec::new(),
+            Workload::Lookups(lookups) => lookups.first(),
             Workload::Closed(closed) => {
                 (0..closed.pairs.len() as u32).filter_map(|pair| closed.request(pair, 0)).collect()
             }
@@ -68,7 +83,15 @@ impl Workload {
     /// The flow that follows from one that has ended. An even tag is a request, its odd neighbour the
     /// response.
     pub fn next(&mut self, done: &Flow) -> Option<FlowSpec> {
-        let Workload::Closed(closed) = self else { return None };
+        let closed = match self {
+            Workload::Open => return None,
+            Workload::Repeat(repeat) => {
+                let again = done.spec.tag == repeat.tag && done.completed < repeat.until_ps;
+                return again.then_some(FlowSpec { start: done.completed, ..done.spec });
+            }
+            Workload::Lookups(lookups) => return lookups.next(done),
+            Workload::Closed(closed) => closed,
+        };
         if done.failed {
             return None;
         }
@@ -78,5 +101,12 @@ impl Workload {
             return Some(FlowSpec { start, src: dst, dst: src, bytes: closed.response, tag: tag + 1, op });
         }
         closed.request(tag / 2, done.completed.saturating_add(closed.think_ps))
+    }
+
+    /// Changes where a flow that starts now goes, if the workload has learnt something since it was made.
+    pub fn redirect(&self, spec: &mut FlowSpec) {
+        if let Workload::Lookups(lookups) = self {
+            spec.src = lookups.server(spec);
+        }
     }
 }

@@ -1,0 +1,152 @@
+//! 1RMA in the simulator: exact times in an idle network, determinism, what PCIe costs, shared queue pairs, rotation, scenarios.
+
+use adverb_nic::one_rma::Outcome;
+use adverb_sim::{Scenario, Sim};
+
+const FABRIC: &str = "[topology]\nkind = \"star\"\nhosts = 3\nrate = \"100G\"\ndelay = \"1us\"\n[transport]\nkind = \"1rma\"\n";
+
+fn run(text: &str) -> Sim {
+    let plan = Scenario::parse(text).unwrap().plan(&mut |_| unreachable!("no files")).unwrap();
+    let mut sim = plan.start().unwrap();
+    plan.run(&mut sim, &mut |_| {});
+    sim.check_invariants();
+    sim
+}
+
+fn one(op: &str, bytes: &str, rest: &str) -> Sim {
+    run(&format!(
+        "{FABRIC}{rest}\n[workload]\nkind = \"list\"\nop = \"{op}\"\nlist = [{{ src = 0, dst = 1, bytes = \"{bytes}\" }}]\n"
+    ))
+}
+
+#[test]
+fn an_operation_alone_takes_its_ideal_time() {
+    for op in ["read", "write"] {
+        for bytes in ["1", "64", "4096"] {
+            for rest in
+                ["", "[hardware]\npcie-rate = \"126G\"\npcie-read = \"400ns\"\npcie-write = \"200ns\"\n"]
+            {
+                let sim = one(op, bytes, rest);
+                let flow = sim.flows()[0];
+                assert!(!flow.failed);
+                assert_eq!(flow.completed - flow.spec.start, sim.ideal_ps(&flow), "{op} {bytes} {rest}");
+            }
+        }
+    }
+    // A read of 64 B: two hops of 1 us and 118 B there, of 166 B back.
+    let sim = one("read", "64", "");
+    assert_eq!(sim.flows()[0].completed, 4_000_000 + 2 * 118 * 80 + 2 * 166 * 80);
+}
+
+#[test]
+fn runs_repeat_and_messages_come_home() {
+    let text = format!(
+        "seed = 5\n{FABRIC}[transport.one-rma]\nretries = 9\n[[faults.link]]\nloss = 0.01\nreorder = 0.1\nreorder-by = \"3us\"\nduplicate = 0.01\nbit-error = 1e-7\n\
+         [[workload]]\nkind = \"steady\"\nop = \"read\"\npairs = [[0, 1], [1, 2], [0, 2]]\nload = 0.2\nbytes = \"20KB\"\nuntil = \"200us\"\n\
+         [[workload]]\nkind = \"poisson\"\nop = \"write\"\npairs = [[2, 0], [0, 1]]\nload = 0.1\nbytes = \"3000\"\nuntil = \"200us\"\n"
+    );
+    let (a, b) = (run(&text), run(&text));
+    assert_eq!((a.trace_hash(), a.stats()), (b.trace_hash(), b.stats()));
+    let s = a.stats();
+    assert!(s.lost > 0 && s.duplicated > 0 && s.corrupted > 0);
+    // Every message given was taken or lost, one more for each that came twice.
+    assert_eq!(s.injected + s.duplicated, s.delivered + s.lost + s.drops);
+    let (sent, taken) = a.rma_hosts().iter().fold((0, 0), |(tx, rx), host| {
+        let counters = host.nic.counters();
+        (tx + counters.tx_messages, rx + counters.rx_messages)
+    });
+    assert_eq!((sent, taken), (s.injected, s.delivered));
+    assert!(a.flows().iter().all(|flow| !flow.failed && flow.received != u64::MAX));
+    let record = a.rma_record().unwrap();
+    assert!(record.count(Outcome::Timeout) > 0);
+    let bound = a.rma_hosts()[0].nic.config().bound();
+    assert!(record.longest_ps <= bound.as_ps(), "every operation ends within the bound");
+}
+
+#[test]
+fn memory_that_is_slower_than_the_link_bounds_what_is_served() {
+    let text = |rate: &str| {
+        format!(
+            "{FABRIC}[transport.one-rma]\nretries = 100\n[hardware]\npcie-rate = \"{rate}\"\n[workload]\nkind = \"list\"\nop = \"read\"\n\
+             list = [{{ src = 0, dst = 1, bytes = \"4MB\" }}, {{ src = 0, dst = 2, bytes = \"4MB\" }}]\n"
+        )
+    };
+    let (fast, slow) = (run(&text("200G")), run(&text("20G")));
+    let end = |sim: &Sim| sim.flows().iter().map(|f| f.completed).max().unwrap() as f64;
+    // 8 MB at 20 Gb/s are 3.2 ms, whatever the link could do.
+    assert!((3.2e9..4.5e9).contains(&end(&slow)), "{}", end(&slow));
+    assert!(end(&fast) < 2e9, "{}", end(&fast));
+}
+
+#[test]
+fn a_rekey_costs_clients_one_round_trip() {
+    let text = format!(
+        "{FABRIC}[transport.one-rma]\n[[transport.one-rma.events]]\nat = \"50us\"\nhost = 0\nwhat = \"rekey\"\n\
+         [workload]\nkind = \"repeat\"\nop = \"read\"\npairs = [[0, 1]]\nbytes = \"64\"\nuntil = \"100us\"\n"
+    );
+    let sim = run(&text);
+    let record = sim.rma_record().unwrap();
+    assert_eq!(record.count(Outcome::RemoteAuthenticationFailure), 1);
+    assert!(sim.flows().iter().all(|flow| !flow.failed), "the next key was known");
+    assert_eq!(sim.rma_hosts()[0].nic.counters().rekeys, 1);
+}
+
+#[test]
+fn a_client_of_a_server_that_is_gone_goes_on_with_the_other() {
+    let text = "[topology]\nkind = \"star\"\nhosts = 4\nrate = \"100G\"\n[transport]\nkind = \"1rma\"\n\
+         [[transport.one-rma.events]]\nat = \"50us\"\nhost = 1\nwhat = \"withdraw\"\n\
+         [workload]\nkind = \"lookups\"\nclients = [2, 3]\nservers = [0, 1]\nindex = \"64\"\nbytes = \"1024\"\nload = 0.2\nuntil = \"100us\"\n";
+    let sim = run(text);
+    let adverb_sim::workload::Workload::Lookups(lookups) = sim.workload() else { panic!("lookups") };
+    assert_eq!(lookups.ended.len(), lookups.arrivals.len());
+    assert!(lookups.ended.iter().all(|lookup| lookup.end != u64::MAX), "no lookup fails");
+    assert!(lookups.ended.iter().any(|lookup| lookup.failures > 0));
+    let late = |server| lookups.ended.iter().filter(|l| l.start > 60_000_000 && l.server == server).count();
+    assert!(late(1) == 0 && late(0) > 100);
+}
+
+#[test]
+fn flows_that_share_a_queue_pair_wait_for_one_another() {
+    let text = |share| {
+        format!(
+            "[topology]\nkind = \"two-hosts\"\nrate = \"100G\"\n[transport]\nmtu = 4096\nshare-qp = {share}\n[workload]\nkind = \"list\"\nop = \"read\"\n\
+             list = [{{ src = 0, dst = 1, bytes = \"4MB\" }}, {{ src = 0, dst = 1, bytes = \"64\", start = \"10us\" }}]\n"
+        )
+    };
+    let small = |sim: &Sim| sim.flows()[1].completed - sim.flows()[1].spec.start;
+    let (own, shared) = (run(&text(false)), run(&text(true)));
+    assert!(small(&own) < 10_000_000, "{}", small(&own));
+    assert!(small(&shared) > 300_000_000, "behind 4 MB: {}", small(&shared));
+    assert!(shared.flows().iter().all(|flow| !flow.failed));
+}
+
+#[test]
+fn what_does_not_go_together_is_refused_with_its_key() {
+    let refused =
+        |text: &str| Scenario::parse(text).and_then(|s| s.plan(&mut |_| unreachable!())).unwrap_err();
+    let flows = "[workload]\nkind = \"list\"\nlist = [{ src = 0, dst = 1, bytes = \"1\" }]\n";
+    for (extra, key) in [
+        ("mtu = 1024\n", "transport.mtu"),
+        ("[transport.one-rma]\nwindow = \"4095\"\n", "transport.one-rma.window"),
+        ("[transport.one-rma]\nslots = 0\n", "transport.one-rma.slots"),
+        ("[transport.one-rma]\nop-size = \"5000\"\n", "transport.one-rma.op-size"),
+        ("[transport.one-rma.control]\nfixed = 3\nbeta = 0.5\n", "transport.one-rma.control.fixed"),
+        (
+            "[[transport.one-rma.events]]\nat = \"1us\"\nhost = 7\nwhat = \"rekey\"\n",
+            "transport.one-rma.events[0].host",
+        ),
+        (
+            "[[transport.one-rma.events]]\nat = \"1us\"\nhost = 0\nwhat = \"lose\"\n",
+            "transport.one-rma.events[0].what",
+        ),
+        ("[hardware]\nfetch = \"1us\"\n", "hardware.fetch"),
+    ] {
+        assert_eq!(refused(&format!("{FABRIC}{extra}{flows}")).key, key, "{extra}");
+    }
+    let send = flows.replace("kind", "op = \"send\"\nkind");
+    assert_eq!(refused(&format!("{FABRIC}{send}")).key, "workload.op");
+    let rc = FABRIC.replace("1rma", "rc");
+    assert_eq!(refused(&format!("{rc}[transport.one-rma]\n{flows}")).key, "transport.one-rma");
+    assert_eq!(refused(&format!("{rc}[hardware]\npcie-rate = \"1G\"\n{flows}")).key, "hardware.pcie-rate");
+    assert_eq!(refused(&format!("{}{flows}", FABRIC.replace("1rma", "2rma"))).key, "transport.kind");
+}
