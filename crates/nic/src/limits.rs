@@ -58,6 +58,8 @@ pub const MAX_ONE_RMA_PROCESSES: u32 = 1 << 12;
 pub const MAX_ONE_RMA_INBOUND: u32 = 1 << 16;
 /// Messages without payload that a 1RMA NIC has ready to send; what comes beyond is dropped and counted.
 pub const MAX_ONE_RMA_ANSWERS: usize = 1 << 10;
+/// Keys of peers that a 1RMA NIC keeps set up, however many peers there are.
+pub const ONE_RMA_KEY_CACHE: usize = 256;
 /// Transfers that a 1RMA executor works on at once.
 pub const MAX_ONE_RMA_TRANSFERS: u32 = 1 << 20;
 /// Pairs of remote NIC and direction whose congestion windows a 1RMA executor remembers.

@@ -53,11 +53,18 @@ pub(crate) struct Core {
     ops: Vec<Option<Op>>,
     free: Vec<usize>,
     closed: bool,
+    /// Time of the last round.
+    now: Instant,
 }
 
 impl Core {
     pub fn new(nic: Embedded, executor: CommandExecutor) -> Core {
-        Core { nic, executor, ops: Vec::new(), free: Vec::new(), closed: false }
+        Core { nic, executor, ops: Vec::new(), free: Vec::new(), closed: false, now: clock() }
+    }
+
+    /// Time of the last round: near enough for a transfer that the same thread's next round sends.
+    pub fn last_round(&self) -> Instant {
+        self.now
     }
 
     pub fn is_closed(&self) -> bool {
@@ -84,6 +91,7 @@ impl Core {
         self.nic.engine.counters.rounds += 1;
         let received = self.nic.engine.receive();
         let now = clock();
+        self.now = now;
         self.nic.engine.nic.on_timer(now);
         self.complete(now, aftermath);
         let sent = self.send(now, aftermath);
@@ -123,16 +131,22 @@ impl Core {
         }
     }
 
-    /// Takes a transfer in; its number is for [`Core::poll`].
-    pub fn submit(&mut self, now: Instant, init: TransferInit, part: Part) -> Result<usize, Error> {
+    /// Takes a transfer in, and whom to tell of its end; its number is for [`Core::poll`].
+    pub fn submit(
+        &mut self,
+        now: Instant,
+        init: TransferInit,
+        part: Part,
+        waker: &Waker,
+    ) -> Result<usize, Error> {
         let index = self.free.pop().unwrap_or_else(|| {
             self.ops.push(None);
             self.ops.len() - 1
         });
         match self.executor.submit(now, TransferInit { tag: index as u64, ..init }) {
             Ok(id) => {
-                let part = Some(part);
-                self.ops[index] = Some(Op { id, waker: None, part, report: None, orphan: false });
+                let (waker, part) = (Some(waker.clone()), Some(part));
+                self.ops[index] = Some(Op { id, waker, part, report: None, orphan: false });
                 Ok(index)
             }
             Err(error) => {

@@ -83,8 +83,8 @@ impl Settings {
             slots_by_priority: [SLOTS; PRIORITIES],
             inbound_ops: 4096,
             // A process may have to wait for a processor as long.
-            dispatch_timeout: Duration::from_ms(10),
-            timeout: Duration::from_ms(25),
+            dispatch_timeout: Duration::from_ms(20),
+            timeout: Duration::from_ms(50),
             rtt: RTT,
             bandwidth: 25_000_000_000,
             ..OneRmaConfig::default()

@@ -21,8 +21,8 @@ use std::time::Duration as StdDuration;
 
 /// How long a caller's last round keeps the NIC's thread away.
 const LEASE: Duration = Duration::from_us(200);
-/// Rounds without work after which a spinning thread looks whether somebody wants its processor.
-const TURNS_PER_YIELD: u32 = 64;
+/// Scheduling slice that the NIC's thread asks for, so that its wake-up preempts a program that computes.
+const SLICE: StdDuration = StdDuration::from_micros(100);
 
 /// See the top of this file.
 pub(crate) struct Shared {
@@ -68,9 +68,14 @@ impl Shared {
         if core.is_closed() { Err(Error::Closed) } else { Ok(core) }
     }
 
+    /// Whether this thread makes the NIC's rounds now.
+    pub fn is_driven_here(&self) -> bool {
+        DRIVING.get() == std::ptr::from_ref(self).addr()
+    }
+
     /// After something was submitted: has it sent by whoever does that best, and gives the lock back.
     pub fn submitted(&self, mut core: MutexGuard<'_, Core>) {
-        if DRIVING.get() == std::ptr::from_ref(self).addr() {
+        if self.is_driven_here() {
             // This thread makes a round soon, and more may be submitted until then.
             return;
         }
@@ -87,7 +92,10 @@ impl Shared {
 
     /// One round, for callers. True if there was anything to do.
     fn round(&self, aftermath: &mut Aftermath) -> bool {
-        let moved = self.lock().round(aftermath);
+        let mut core = self.lock();
+        let moved = core.round(aftermath);
+        self.lease.store((core.last_round() + LEASE).as_ps(), Ordering::Relaxed);
+        drop(core);
         aftermath.conclude();
         moved
     }
@@ -112,7 +120,6 @@ impl Shared {
                 continue;
             }
             let now = clock();
-            self.lease.store((now + LEASE).as_ps(), Ordering::Relaxed);
             if now.since(*idle_since.get_or_insert(now)) < self.spin {
                 std::hint::spin_loop();
                 continue;
@@ -123,16 +130,17 @@ impl Shared {
             while !signal.woken.load(Ordering::Acquire) {
                 std::thread::park();
             }
+            self.lease.store((clock() + LEASE).as_ps(), Ordering::Relaxed);
             idle_since = None;
         }
     }
 
     /// What the NIC's thread does until the NIC is closed.
     pub fn serve(&self) {
+        adverb_io::sys::prefer_short_waits(SLICE);
         let mut aftermath = Aftermath::default();
         let mut waits = WaitSet::default();
         let mut idle_since: Option<Instant> = None;
-        let mut turns = 0u32;
         loop {
             let lease = Instant::from_ps(self.lease.load(Ordering::Relaxed));
             let now = clock();
@@ -162,11 +170,7 @@ impl Shared {
             if now.since(*idle_since.get_or_insert(now)) < self.spin {
                 drop(core);
                 aftermath.conclude();
-                turns += 1;
-                match turns.is_multiple_of(TURNS_PER_YIELD) {
-                    true => std::thread::yield_now(),
-                    false => std::hint::spin_loop(),
-                }
+                std::hint::spin_loop();
                 continue;
             }
             let due = core.next_deadline();

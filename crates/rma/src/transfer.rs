@@ -26,7 +26,9 @@ enum State {
 /// A read, write or rekey of any size. It begins when it is first polled, and works with any executor. Dropped before its end, it is cancelled: no
 /// further command is issued, and the own memory stays registered until what is under way has ended.
 ///
-/// Nothing is repeated unless [`retry`](Transfer::retry) asks for it.
+/// Nothing is repeated unless [`retry`](Transfer::retry) asks for it. Each command ends within the NIC's bound; but a transfer may wait for its turn, the
+/// longer the more congestion control holds a peer's transfers back, so that many at a silent peer fail one after the other:
+/// [`within`](Transfer::within) bounds the whole.
 #[must_use = "a transfer begins when it is polled"]
 pub struct Transfer {
     shared: Arc<Shared>,
@@ -103,10 +105,8 @@ impl Transfer {
 
     fn submit(&self, init: TransferInit, part: Part, context: &Context<'_>) -> Result<usize, Error> {
         let mut core = self.shared.open()?;
-        let index = core.submit(clock(), init, part)?;
-        // So that it is told even when another thread hears of the end.
-        let pending = core.poll(index, context).is_pending();
-        debug_assert!(pending, "nothing has been sent yet");
+        let now = if self.shared.is_driven_here() { core.last_round() } else { clock() };
+        let index = core.submit(now, init, part, context.waker())?;
         self.shared.submitted(core);
         Ok(index)
     }
@@ -120,10 +120,14 @@ impl Future for Transfer {
             let State::New(init, part) = std::mem::replace(&mut self.state, State::Done) else {
                 unreachable!("looked at just now");
             };
-            self.state = match self.submit(init, part, context) {
-                Ok(index) => State::Submitted(index),
-                Err(error) => State::Refused(error),
-            };
+            match self.submit(init, part, context) {
+                Ok(index) => {
+                    // Even if it has ended meanwhile: its waker has been called.
+                    self.state = State::Submitted(index);
+                    return Poll::Pending;
+                }
+                Err(error) => self.state = State::Refused(error),
+            }
         }
         match &self.state {
             State::Submitted(index) => {

@@ -3,7 +3,7 @@
 use crate::counters::DriverCounters;
 use crate::settings::Faults;
 use adverb_io::faults::{Lane, Parcel};
-use adverb_io::socket::{HOP_LIMIT, Inbox, Run, Socket};
+use adverb_io::socket::{BATCH, HOP_LIMIT, Inbox, Run, Socket};
 use adverb_nic::OneRma;
 use adverb_wire::one_rma::{MAX_MESSAGE, UDP_PORT};
 use adverb_wire::{Gid, Instant};
@@ -86,16 +86,17 @@ impl Udp {
     pub fn receive(&mut self, nic: &mut OneRma, n: &mut DriverCounters, clock: impl Fn() -> Instant) -> bool {
         let mut any = false;
         for _ in 0..BATCHES_MAX {
-            match self.socket.receive(&mut self.inbox) {
+            let count = match self.socket.receive(&mut self.inbox) {
                 Ok(0) => break,
-                Ok(_) => any = true,
+                Ok(count) => count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 // A peer's port that was closed: 1RMA's timeouts tell.
                 Err(_) => {
                     n.receive_errors += 1;
                     continue;
                 }
-            }
+            };
+            any = true;
             let now = clock();
             self.inbox.for_each_mut(|from, segment, bytes| {
                 let from = Gid::from(from.ip());
@@ -104,6 +105,9 @@ impl Udp {
                     nic.on_frame(now, from, message);
                 }
             });
+            if count < BATCH {
+                break;
+            }
         }
         any
     }

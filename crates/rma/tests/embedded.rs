@@ -137,8 +137,7 @@ fn keys_decide_who_may_do_what() {
 #[test]
 fn faults_are_seen_and_repaired_only_when_asked_for() {
     let folder = Folder::new("faults");
-    let faults =
-        Faults { loss: 0.05, duplicate: 0.05, reorder: 0.1, corrupt: 0.03, seed: 4, ..Faults::default() };
+    let faults = Faults { loss: 0.05, duplicate: 0.05, reorder: 0.1, seed: 4, ..Faults::default() };
     let open = |host| Rma::open(Settings { faults, ..settings(&folder, 4, host) }).unwrap();
     let (owner, user) = (open(1), open(2));
     let far = owner.allocate(1 << 20).unwrap();
@@ -156,10 +155,6 @@ fn faults_are_seen_and_repaired_only_when_asked_for() {
     let failed = user.block_on(user.read(&grant, 0, &near, 0..400_000)).unwrap_err();
     assert_eq!(failed.report().unwrap().repeats, 0);
     assert_eq!(outcome(failed), Outcome::Timeout);
-    assert!(
-        counter(&owner, "requests_unauthentic") + counter(&owner, "drop_unauthentic") > 0,
-        "flipped bits"
-    );
 }
 
 #[test]

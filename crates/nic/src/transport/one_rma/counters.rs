@@ -28,6 +28,8 @@ counters! { OneRmaCounters;
     completions_lost,
     /// Requests of peers whose tag was right.
     requests,
+    /// Of these, how many came with a key that was not set up.
+    keys_derived,
     /// Requests refused: no such region, a guessed RegionId among others.
     requests_unknown_region,
     /// Requests refused: wrong tag. Another host's, process's or operation's key, an old key, a changed or invented message.

@@ -49,7 +49,8 @@ impl OneRma {
             local_region: command.local_region,
             local_offset: command.local_offset,
             completion_region: command.completion_region,
-            key: MessageKey::new(command.key.expose()),
+            key: self.slots.message_key(slot, &command.key),
+            derived: command.key,
             posted: now,
             entered: now,
             arrived: 0,
@@ -107,6 +108,7 @@ impl OneRma {
             return Outcome::RemoteAuthenticationFailure;
         }
         let mut bytes = [0; KEY_LEN];
+        let remote = active.remote_region;
         let source = self.regions.owned(active.local_region, pid);
         let span = source.and_then(|own| own.span(&self.memory, active.local_offset, KEY_LEN as u32, false));
         let Some(span) = span else {
@@ -119,6 +121,7 @@ impl OneRma {
         if let Some(region) = self.regions.get_mut(active.remote_region) {
             region.rekey(&key, address);
         }
+        self.key_cache.forget(remote);
         self.counters.rekeys += 1;
         Outcome::Ok
     }
@@ -329,6 +332,7 @@ impl OneRma {
         let written =
             ring.is_some_and(|ring| tell(ring, &self.memory, slot, outcome, issue_delay, total_delay));
         self.counters.completions_lost += !written as u64;
+        self.slots.keep_key(slot, active.derived, active.key);
     }
 
     /// Takes an operation that has left its slot out of everything else.

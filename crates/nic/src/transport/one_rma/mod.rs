@@ -28,8 +28,8 @@
 //! Above the NIC stands software, in this folder because every driver needs the same: [`CommandPortal`], a process's slots and completion ring;
 //! [`executor`], transfers of any size under the congestion control of [`congestion`].
 //!
-//! **Nothing is kept for a peer** but the operations in progress, whose tables are fixed. Keys are derived anew for each request
-//! (`keys.rs`), nonces come from one counter (`iv.rs`), and what chains the messages of an operation stands in its slot or table entry and goes with it.
+//! **Nothing is kept for a peer** but the operations in progress, whose tables are fixed. Keys are derived from each request
+//! (`keys.rs`), the last ones kept set up in a cache of fixed size (`key_cache.rs`), nonces come from one counter (`iv.rs`), and what chains the messages of an operation stands in its slot or table entry and goes with it.
 //!
 //! Where the paper leaves something open, this is what was built: what K_d is made of (`keys.rs`); nonces and what is chained to what
 //! ([`adverb_wire::one_rma`]); own writes debit the window too (`window.rs`); a solicitation tells how long it holds, so that the promise above
@@ -44,6 +44,7 @@ mod deadlines;
 pub mod executor;
 mod initiator;
 mod iv;
+mod key_cache;
 mod keys;
 mod portal;
 mod regions;
@@ -68,6 +69,7 @@ use adverb_wire::{Gid, Instant};
 use core::ops::Range;
 use deadlines::Deadlines;
 use iv::Counter;
+use key_cache::KeyCache;
 use keys::{Iv, MessageKey};
 use regions::Regions;
 use slots::Slots;
@@ -178,6 +180,7 @@ pub struct OneRma {
     /// Bytes that peers have asked for and that wait: what the NACK threshold is about.
     depth: u32,
     notice_key: MessageKey,
+    key_cache: KeyCache,
     counters: OneRmaCounters,
 }
 
@@ -204,6 +207,7 @@ impl OneRma {
             serve_next: false,
             depth: 0,
             notice_key: MessageKey::new(&RESERVED_KEY),
+            key_cache: KeyCache::new(),
             counters: OneRmaCounters::default(),
             config,
         })
@@ -250,6 +254,7 @@ impl OneRma {
         }
         self.slots.detach(pid);
         self.regions.remove_owned_by(pid);
+        self.key_cache.clear();
         Ok(())
     }
 
@@ -283,13 +288,16 @@ impl OneRma {
 
     /// Removes a region. Operations on it that are in progress are refused or time out.
     pub fn deregister(&mut self, region: RegionId) -> Result<(), Error> {
-        self.regions.remove(region)
+        self.regions.remove(region)?;
+        self.key_cache.forget(region);
+        Ok(())
     }
 
     /// Changes a region's key by its owner's hand, without an operation. Operations begun under the old key are refused.
     pub fn rotate(&mut self, region: RegionId, key: &RegionKey) -> Result<(), Error> {
         let address = self.config.address;
         self.regions.get_mut(region).ok_or(Error::NoSuchObject)?.rekey(key, address);
+        self.key_cache.forget(region);
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 //! attached, and is refused more. The process number in a slot is set when the slot is allotted, by the NIC's driver, and no command can change it.
 
 use super::config::PRIORITIES;
-use super::keys::{Iv, MessageKey};
+use super::keys::{DerivedKey, Iv, MessageKey};
 use super::regions::RegionId;
 use crate::error::Error;
 use adverb_wire::one_rma::Op;
@@ -52,6 +52,8 @@ pub(super) struct Active {
     pub local_offset: u64,
     pub completion_region: RegionId,
     pub key: MessageKey,
+    /// What `key` was made of.
+    pub derived: DerivedKey,
     pub posted: Instant,
     /// When it entered service; meaningless while it waits.
     pub entered: Instant,
@@ -76,6 +78,9 @@ pub(super) enum Phase {
 struct Slot {
     owner: Option<u32>,
     active: Option<Active>,
+    /// Key of the last command, ready for use: commands of a slot often have the same one, and to set it up costs more than to seal a request. Dropped with
+    /// the slot's owner.
+    last_key: Option<(DerivedKey, MessageKey)>,
 }
 
 pub(super) struct Slots {
@@ -89,7 +94,7 @@ pub(super) struct Slots {
 impl Slots {
     pub fn new(count: u32, processes: u32, by_priority: [u32; PRIORITIES]) -> Slots {
         Slots {
-            slots: (0..count).map(|_| Slot { owner: None, active: None }).collect(),
+            slots: (0..count).map(|_| Slot { owner: None, active: None, last_key: None }).collect(),
             processes: Vec::new(),
             most_processes: processes as usize,
             by_priority,
@@ -161,6 +166,7 @@ impl Slots {
         let slot = self.slots.get_mut(id.0 as usize).ok_or(Error::NoSuchObject)?;
         let owner = slot.owner.take().ok_or(Error::NoSuchObject)?;
         let active = slot.active.take();
+        slot.last_key = None;
         if let Some(process) = self.processes.iter_mut().find(|process| process.init.pid == owner) {
             process.slots -= 1;
         }
@@ -191,9 +197,25 @@ impl Slots {
         self.slots[id.0 as usize].active = Some(active);
     }
 
+    /// A command's key, set up; the slot's last one where it is the same.
+    pub fn message_key(&mut self, id: SlotId, key: &DerivedKey) -> MessageKey {
+        let slot = &mut self.slots[id.0 as usize];
+        match slot.last_key.take() {
+            Some((last, prepared)) if last.equals(key) => prepared,
+            _ => MessageKey::new(key.expose()),
+        }
+    }
+
     #[inline]
     pub fn finish(&mut self, index: u32) -> Option<Active> {
         self.slots.get_mut(index as usize)?.active.take()
+    }
+
+    /// Keeps the key of a command that has ended for the next one.
+    pub fn keep_key(&mut self, index: u32, derived: DerivedKey, key: MessageKey) {
+        if let Some(slot) = self.slots.get_mut(index as usize) {
+            slot.last_key = Some((derived, key));
+        }
     }
 
     pub fn actives(&self) -> impl Iterator<Item = &Active> {

@@ -1,6 +1,7 @@
 //! The target's half: peers' requests, from the check of their tag to the last byte served or taken.
 
 use super::initiator::{fits, payload, payload_mut};
+use super::key_cache::Origin;
 use super::keys::{Iv, MessageKey, NO_IV, RegionKey};
 use super::regions::{Region, RegionId, Rights};
 use super::window::Waiting;
@@ -8,6 +9,7 @@ use super::{OneRma, Out, leave_row};
 use crate::memory::dma;
 use adverb_wire::one_rma::{Body, Header, KEY_LEN, Op, Piece, Request, Status};
 use adverb_wire::{Gid, Instant};
+use std::sync::Arc;
 use zeroize::Zeroize;
 
 /// A peer's operation in progress.
@@ -21,7 +23,7 @@ struct Inbound {
     /// Of the region's key, when the request was checked.
     key_epoch: u32,
     offset: u64,
-    key: MessageKey,
+    key: Arc<MessageKey>,
     /// Nonce of the request.
     request: Iv,
     /// Bytes of it that the NIC's depth counts.
@@ -127,13 +129,21 @@ impl OneRma {
             self.counters.requests_unknown_region += 1;
             return self.notify_failure(from, request.slot, &previous);
         };
-        let key = region.derive(from, request.pid, request.op, id);
-        let key = MessageKey::new(key.expose());
+        let Request { pid, op, .. } = *request;
+        let origin = Origin { region: id, key_epoch: region.key_epoch, from, pid, op };
+        let known = self.key_cache.get(&origin);
+        let key = known.clone().unwrap_or_else(|| {
+            Arc::new(MessageKey::new(region.derive(from, request.pid, request.op, id).expose()))
+        });
         if !key.open(header, &NO_IV, message) {
             self.counters.requests_unauthentic += 1;
             return self.notify_failure(from, request.slot, &previous);
         }
         self.counters.requests += 1;
+        if known.is_none() {
+            self.counters.keys_derived += 1;
+            self.key_cache.put(origin, &key);
+        }
         let refusal = if !region.rights.contains(Rights::for_op(request.op)) {
             Some(&mut self.counters.requests_without_right)
         } else if !allows(region, request) {
@@ -330,6 +340,7 @@ impl OneRma {
         let (Some(region), Some(key)) = (region, bytes.first_chunk::<KEY_LEN>()) else { return false };
         let mut key = *key;
         region.rekey(&RegionKey::new(key), address);
+        self.key_cache.forget(id);
         key.zeroize();
         true
     }
