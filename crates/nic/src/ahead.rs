@@ -1,11 +1,59 @@
-//! Asking for memory that coming calls will read, for a driver that knows what comes: a simulator of a thousand NICs, none
-//! of which is in cache when its turn comes. Each step reads what the one before has asked for, so a driver leaves
-//! time between them. Hints only.
+//! Asking for memory that coming calls will read: by a guess, where queue pairs are used in turn, and for a driver that
+//! knows what comes: a simulator of a thousand NICs, none of which is in cache when its turn comes. Each of its steps
+//! reads what the one before has asked for, so a driver leaves time between them. Hints only.
 
 use crate::memory::{prefetch, prefetch_whole};
 use crate::nic::Nic;
 use adverb_wire::Key;
 
+/// Guesses which queue pair comes next. Programs with many often use them in turn, and then each is out of cache when its
+/// turn comes; a guess is made where the last two steps were alike.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Turns {
+    last: u32,
+    step: u32,
+}
+
+impl Turns {
+    /// This one came; the step to the next one, if it seems to be known.
+    #[inline]
+    fn step_after(&mut self, index: u32) -> Option<u32> {
+        let step = index.wrapping_sub(self.last);
+        let known = step == self.step && step != 0;
+        (self.last, self.step) = (index, step);
+        known.then_some(step)
+    }
+}
+
+/// For who does not know what comes, but may guess.
+impl Nic {
+    /// A request is posted on a queue pair.
+    #[inline]
+    pub(crate) fn prefetch_next_post(&mut self, index: u32) {
+        if let Some(step) = self.post_turns.step_after(index) {
+            let next = index.wrapping_add(step);
+            if let Some(qp) = self.qps.peek(next) {
+                qp.sq.prefetch();
+                qp.requester.prefetch();
+            }
+            if let Some(qp) = self.qps.peek(next.wrapping_add(step)) {
+                prefetch_whole(&**qp);
+            }
+        }
+    }
+
+    /// A frame came for a queue pair.
+    #[inline]
+    pub(crate) fn prefetch_next_frame(&mut self, index: u32) {
+        if let Some(step) = self.frame_turns.step_after(index)
+            && let Some(qp) = self.qps.peek(index.wrapping_add(step.wrapping_mul(2)))
+        {
+            prefetch_whole(&**qp);
+        }
+    }
+}
+
+/// For who knows.
 impl Nic {
     /// First step: what every call reads of the NIC itself.
     #[inline]
@@ -49,5 +97,19 @@ impl Nic {
     #[inline]
     pub fn next_ready(&self) -> Option<u32> {
         self.ready.front()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guess_needs_two_steps_alike() {
+        let mut turns = Turns::default();
+        let guesses: Vec<_> =
+            [5, 7, 9, 11, 11, 11, 12, 13, 3, 9].into_iter().map(|index| turns.step_after(index)).collect();
+        let known = [None, None, Some(2), Some(2), None, None, None, Some(1), None, None];
+        assert_eq!(guesses, known);
     }
 }

@@ -11,6 +11,7 @@
 //! next_event(), poll_cq(cq)        what the application is told
 //! ```
 
+use crate::ahead::Turns;
 use crate::attr::{QpState, QpType};
 use crate::congestion::{self, CongestionControl};
 use crate::counters::Counters;
@@ -122,6 +123,9 @@ pub struct Nic {
     pub(crate) gsi: Option<QpId>,
     /// Queue pairs that have more to send once something is acknowledged.
     pub(crate) stalled: u32,
+    /// Of posts, and of frames that arrive.
+    pub(crate) post_turns: Turns,
+    pub(crate) frame_turns: Turns,
 }
 
 /// Life and data path.
@@ -139,6 +143,8 @@ impl Nic {
             groups: Groups::default(),
             gsi: None,
             stalled: 0,
+            post_turns: Turns::default(),
+            frame_turns: Turns::default(),
         }
     }
 
@@ -351,6 +357,7 @@ impl Nic {
     /// refused (IBTA 10.3.1).
     #[inline]
     pub fn post_send(&mut self, now: Instant, qp: QpId, wr: &SendWr<'_>) -> Result<(), Error> {
+        self.prefetch_next_post(qp.index);
         let qp = self.qps.get_mut(qp).ok_or(Error::NoSuchObject)?;
         match qp.state {
             QpState::Reset | QpState::Init | QpState::Rtr => return Err(Error::WrongState),
@@ -386,11 +393,10 @@ impl Nic {
         Ok(())
     }
 
-    /// The memory of a send queue: 64-byte blocks, see [`crate::queue::wqe`].
+    /// The memory of a send queue: 64-byte blocks, see [`crate::queue::wqe`]. From then on, blocks are used in their order, round
+    /// and round; who counts them asks before the first post.
     pub fn send_queue_memory(&mut self, qp: QpId) -> Result<&QueueMemory, Error> {
-        let sq = &mut self.qps.get_mut(qp).ok_or(Error::NoSuchObject)?.sq;
-        sq.allocate()?;
-        Ok(sq.ring.memory())
+        self.qps.get_mut(qp).ok_or(Error::NoSuchObject)?.sq.memory()
     }
 
     /// Posts a receive. Refused in RESET, flushed in ERR.
@@ -471,6 +477,7 @@ impl Nic {
 
     #[inline]
     fn deliver(&mut self, id: QpId, now: Instant, packet: &Packet, payload: &Payload<'_>) {
+        self.prefetch_next_frame(id.index);
         let Some(qp) = self.qps.get_mut(id) else { return };
         let sh = &mut self.shared;
         if packet.bth.opcode.service() == Service::Cnp {

@@ -18,8 +18,9 @@ pub fn prefetch_whole<T>(item: &T) {
     }
 }
 
+/// Starts to bring the cache line at an address closer, whatever is there.
 #[inline(always)]
-fn line(at: *const u8) {
+pub(super) fn line(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
     {
         use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};

@@ -128,6 +128,12 @@ impl QueueMemory {
         block
     }
 
+    /// Asks for the cache line at an offset.
+    #[inline]
+    pub fn prefetch(&self, offset: usize) {
+        super::prefetch::line(self.block.0.wrapping_add(offset));
+    }
+
     /// A 16-byte segment at a multiple of 8; each of its two words is read once, whole, in order.
     ///
     /// # Panics

@@ -3,8 +3,13 @@
 //! All indices count blocks, run freely modulo 2^32 and are masked on use:
 //! `released <= fetched <= posted`, and `posted - released` never exceeds the ring.
 //! A block is released when the completion that covers it is polled, as on mlx5.
+//!
+//! An empty queue goes on at the first block of its ring: a thousand queue pairs that are used now and then keep a line each
+//! in the processor's cache, not all of their rings. A program that writes WQEs itself counts blocks, so a queue whose
+//! memory it has asked for goes round.
 
 use crate::error::Error;
+use crate::memory::{QueueMemory, prefetch};
 use crate::queue::wqe::{self, Layout, Ring};
 use crate::work::{SendData, SendWr};
 use adverb_wire::QpNumber;
@@ -24,6 +29,8 @@ pub(crate) struct SendQueue {
     max_sge: u8,
     layout: Layout,
     sig_all: bool,
+    /// Somebody else writes WQEs too, and counts on where the next one goes.
+    goes_round: bool,
 }
 
 /// Checked shape of one post: what [`SendQueue::check`] found.
@@ -41,6 +48,7 @@ impl SendQueue {
             max_sge: max_sge as u8,
             layout,
             sig_all,
+            goes_round: false,
         }
     }
 
@@ -52,6 +60,37 @@ impl SendQueue {
             self.wr_ids = vec![0; self.ring.blocks() as usize].into_boxed_slice();
         }
         Ok(())
+    }
+
+    /// The ring's memory, for a program that writes WQEs itself.
+    pub fn memory(&mut self) -> Result<&QueueMemory, Error> {
+        self.allocate()?;
+        self.goes_round = true;
+        Ok(self.ring.memory())
+    }
+
+    /// Asks for where the next post writes.
+    #[inline]
+    pub fn prefetch(&self) {
+        let block = if self.begins_again() { 0 } else { self.posted & (self.ring.blocks() - 1) };
+        self.ring.prefetch(block);
+        if let Some(wr_id) = self.wr_ids.get(block as usize) {
+            prefetch(wr_id);
+        }
+    }
+
+    /// Whether the next post goes to the first block.
+    #[inline]
+    fn begins_again(&self) -> bool {
+        self.posted == self.released && !self.goes_round
+    }
+
+    /// Moves on to the first block of the ring.
+    #[inline]
+    fn begin_again(&mut self) {
+        let mask = self.ring.blocks() - 1;
+        self.posted = self.posted.wrapping_add(mask) & !mask;
+        (self.fetched, self.released) = (self.posted, self.posted);
     }
 
     #[inline]
@@ -95,6 +134,9 @@ impl SendQueue {
             return Err(Error::Invalid("datagram without an address"));
         }
         let blocks = wqe::segments_needed(wr, self.layout).div_ceil(4) as u32;
+        if self.begins_again() {
+            self.begin_again();
+        }
         let used = self.posted.wrapping_sub(self.released);
         if used + blocks > self.ring.allocated() {
             self.allocate()?;
@@ -130,5 +172,51 @@ impl SendQueue {
         let fetched = self.fetched.wrapping_sub(self.released);
         assert!(posted <= self.ring.blocks(), "send queue overran");
         assert!(fetched <= posted, "fetched beyond the doorbell");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::work::{SendFlags, SendOp, Sge};
+
+    /// Posts `count` requests and releases them; the masked blocks that they took.
+    fn use_queue(queue: &mut SendQueue, count: u32) -> Vec<u32> {
+        let sges = [Sge::default()];
+        let data = SendData::Sges(&sges);
+        let flags = SendFlags { signaled: true, ..SendFlags::default() };
+        let mut blocks = Vec::new();
+        for number in 0..count {
+            let wr = SendWr { wr_id: number.into(), op: SendOp::Send, flags, data, ud: None, xrc_srqn: 0 };
+            queue.post(QpNumber::new(1), &wr).unwrap();
+            let block = queue.posted.wrapping_sub(1);
+            assert_eq!(queue.wr_id(block), number.into());
+            blocks.push(block & (queue.ring.blocks() - 1));
+            queue.check_invariants();
+        }
+        queue.fetched = queue.posted;
+        queue.release_to(queue.posted);
+        queue.check_invariants();
+        blocks
+    }
+
+    #[test]
+    fn an_empty_queue_goes_on_at_its_first_block() {
+        let mut queue = SendQueue::new(8, 1, 0, Layout::Connected, false);
+        // Near the end of the circle, which a long life reaches.
+        (queue.posted, queue.fetched, queue.released) = (u32::MAX - 8, u32::MAX - 8, u32::MAX - 8);
+        for _ in 0..4 {
+            assert_eq!(use_queue(&mut queue, 3), [0, 1, 2]);
+        }
+        assert_eq!(use_queue(&mut queue, 8), [0, 1, 2, 3, 4, 5, 6, 7]);
+    }
+
+    #[test]
+    fn a_queue_that_somebody_else_writes_goes_round() {
+        let mut queue = SendQueue::new(8, 1, 0, Layout::Connected, false);
+        queue.memory().unwrap();
+        assert_eq!(use_queue(&mut queue, 3), [0, 1, 2]);
+        assert_eq!(use_queue(&mut queue, 3), [3, 4, 5]);
+        assert_eq!(use_queue(&mut queue, 3), [6, 7, 0]);
     }
 }

@@ -211,6 +211,12 @@ impl Ring {
         &self.memory
     }
 
+    /// Asks for a block.
+    #[inline]
+    pub fn prefetch(&self, block: u32) {
+        self.memory.prefetch(self.offset(block));
+    }
+
     #[inline]
     fn offset(&self, block: u32) -> usize {
         (block & self.mask) as usize * BLOCK

@@ -2,6 +2,7 @@
 //! comes from. [`super::requester`] tells how it moves.
 
 use crate::congestion::Window;
+use crate::memory::{prefetch, prefetch_whole};
 use crate::queue::wqe::{GatherCursor, Wqe, WqeOp};
 use crate::transport::Cause;
 use adverb_wire::Psn;
@@ -187,10 +188,27 @@ impl Requester {
         &self.ring[(index & self.mask) as usize]
     }
 
+    /// Asks for where the next WQE is taken into flight.
+    #[inline]
+    pub fn prefetch(&self) {
+        let index = if self.is_empty() { 0 } else { self.tail & self.mask };
+        if let Some(entry) = self.ring.get(index as usize) {
+            prefetch(entry);
+        }
+        if let Some(decoded) = self.decoded.as_deref() {
+            prefetch_whole(decoded);
+        }
+    }
+
     /// Takes a WQE into flight.
     pub(super) fn push(&mut self, entry: Inflight) {
         if self.ring.is_empty() {
             self.ring = vec![BLANK; self.mask as usize + 1].into_boxed_slice();
+        }
+        if self.is_empty() {
+            // At the first place again, whose line is the likeliest to be in cache.
+            self.head = self.head.wrapping_add(self.mask) & !self.mask;
+            (self.cursor, self.tail) = (self.head, self.head);
         }
         self.ring[(self.tail & self.mask) as usize] = entry;
         self.tail = self.tail.wrapping_add(1);
