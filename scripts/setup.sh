@@ -19,6 +19,7 @@ test=(
     /usr/include/infiniband/verbs.h=libibverbs-dev
     /usr/share/doc/rdma-core/tests=python3-pyverbs
     ip=iproute2
+    nft=nftables
     tshark=tshark
 )
 

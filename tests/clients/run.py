@@ -14,6 +14,7 @@ import signal
 import sys
 
 import harness
+import suite_ecn
 import suite_faults
 import suite_irn
 import suite_netns
@@ -22,7 +23,7 @@ import suite_pyverbs
 import suite_run
 import suite_utils
 
-SUITES = (suite_run, suite_utils, suite_perftest, suite_faults, suite_irn, suite_netns, suite_pyverbs)
+SUITES = (suite_run, suite_utils, suite_perftest, suite_faults, suite_irn, suite_netns, suite_ecn, suite_pyverbs)
 
 
 def main():

@@ -23,6 +23,7 @@ DRIVER = os.path.join(HERE, "pyverbs_driver.py")
 SKIPS = os.path.join(HERE, "pyverbs-skips.txt")
 VENDORS = ("mlx5", "efa", "cuda")
 LEAST_OK = 130
+IRN = ("--transport", "irn")
 CLASS_SECONDS = 90
 TEST_SECONDS = 30
 DEVICE = "adverb0"
@@ -89,9 +90,10 @@ class KnownSkips:
 class Results:
     """Outcomes by test. A class runs in one process; what it leaves unfinished runs again test by test."""
 
-    def __init__(self, top, tests):
+    def __init__(self, top, tests, options=()):
         self.top = top
         self.tests = tests
+        self.options = options
         self.outcomes = {}
 
     def of(self, test):
@@ -107,7 +109,7 @@ class Results:
     def run(self, label, targets, limit):
         room = Room(Case("pyverbs-runs/" + label, None, limit))
         try:
-            proc = room.adverb("tests", [PYTHON, DRIVER, self.top, DEVICE, *targets])
+            proc = room.adverb("tests", [PYTHON, DRIVER, self.top, DEVICE, *targets], options=self.options)
             try:
                 status = room.wait_exit(proc)
                 died = f"the process died with {status}" if status != 0 else None
@@ -165,6 +167,19 @@ def total_case(results, tests, skips):
     return Case(f"pyverbs/at-least-{LEAST_OK}-ok", run, 1800)
 
 
+def irn_case(results, top, tests):
+    """All tests once more, between queue pairs that recover by IRN: each must end as it does over plain RC."""
+
+    def run(_room):
+        offered = Results(top, tests, IRN)
+        for test in tests:
+            outcome, text = offered.of(test)
+            if outcome == "fail" or outcome != results.of(test)[0]:
+                raise Fail(f"{test}: {outcome} where IRN is offered, {results.of(test)[0]} where it is not: {text}")
+
+    return Case("pyverbs/irn-as-rc", run, 1800)
+
+
 def failing(error):
     def run(_room):
         raise error
@@ -185,6 +200,7 @@ def cases():
     for test in tests:
         yield test_case(results, test, skips)
     yield total_case(results, tests, skips)
+    yield irn_case(results, top, tests)
 
 
 def main():
