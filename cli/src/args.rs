@@ -1,5 +1,6 @@
 //! The command line: what `adverb --help` says.
 
+use crate::nicd;
 use adverb_io::{PathPolicy, Settings};
 use adverb_sim::sabotage::Sabotage;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -74,6 +75,9 @@ pub struct Cli {
 /// The subcommands.
 #[derive(Subcommand, Debug)]
 pub enum Action {
+    /// Serve the 1RMA NIC of an address to applications of this host
+    #[command(after_help = nicd::EXAMPLES)]
+    Nicd(Box<nicd::Nicd>),
     /// Run a program on the NIC
     #[command(after_help = RUN_EXAMPLES)]
     Run(Box<Run>),

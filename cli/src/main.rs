@@ -11,6 +11,7 @@ mod devices;
 mod error;
 mod lab;
 mod library;
+mod nicd;
 mod progress;
 mod run;
 mod settings;
@@ -24,6 +25,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let outcome = match Cli::parse().action {
         Action::Run(arguments) => run::run(&arguments).map(|never| match never {}),
+        Action::Nicd(arguments) => nicd::serve(&arguments).map(|never| match never {}),
         Action::Devices(arguments) => devices::list(&arguments).map(|()| ExitCode::SUCCESS),
         Action::Sim(arguments) => simulate::simulate(&arguments).map(|()| ExitCode::SUCCESS),
         Action::Swarm(arguments) => swarm::swarm(&arguments),

@@ -12,6 +12,11 @@ macro_rules! counters {
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name),)*].into_iter()
             }
+
+            /// From values in the order of their declaration, as another process told them.
+            pub fn from_values(mut next: impl FnMut() -> u64) -> Self {
+                $counters { $($name: next(),)* }
+            }
         }
     };
 }

@@ -1,23 +1,13 @@
 //! What the lock guards: this process's side of a NIC, its executor, and the transfers that futures wait for.
 
-use crate::counters::DriverCounters;
-use crate::engine::{Engine, clock};
+use crate::engine::clock;
 use crate::memory::Part;
+use crate::side::Side;
 use adverb_nic::Error;
+use adverb_nic::one_rma::CommandExecutor;
 use adverb_nic::one_rma::executor::{Report, TransferId, TransferInit};
-use adverb_nic::one_rma::{CommandExecutor, CommandPortal, OneRmaCounters};
-use adverb_nic::{OneRma, PdId};
 use adverb_wire::Instant;
-use std::os::fd::RawFd;
 use std::task::{Context, Poll, Waker};
-
-/// A NIC in this process, and the slots in it.
-pub(crate) struct Embedded {
-    pub engine: Engine,
-    pub portal: CommandPortal,
-    pub pd: PdId,
-    pub pid: u32,
-}
 
 /// A transfer that was submitted.
 struct Op {
@@ -48,7 +38,7 @@ impl Aftermath {
 
 /// See the top of this file.
 pub(crate) struct Core {
-    pub nic: Embedded,
+    pub side: Side,
     executor: CommandExecutor,
     ops: Vec<Option<Op>>,
     free: Vec<usize>,
@@ -58,8 +48,8 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub fn new(nic: Embedded, executor: CommandExecutor) -> Core {
-        Core { nic, executor, ops: Vec::new(), free: Vec::new(), closed: false, now: clock() }
+    pub fn new(side: Side, executor: CommandExecutor) -> Core {
+        Core { side, executor, ops: Vec::new(), free: Vec::new(), closed: false, now: clock() }
     }
 
     /// Time of the last round: near enough for a transfer that the same thread's next round sends.
@@ -71,31 +61,19 @@ impl Core {
         self.closed
     }
 
-    pub fn nic(&mut self) -> &mut OneRma {
-        &mut self.nic.engine.nic
-    }
-
-    pub fn counters(&self) -> (OneRmaCounters, DriverCounters) {
-        (*self.nic.engine.nic.counters(), self.nic.engine.counters)
-    }
-
-    pub fn note_sleep(&mut self) {
-        self.nic.engine.counters.sleeps += 1;
-    }
-
     /// Takes in what has come, and sends what is to be sent. True if there was anything.
     pub fn round(&mut self, aftermath: &mut Aftermath) -> bool {
         if self.closed {
             return false;
         }
-        self.nic.engine.counters.rounds += 1;
-        let received = self.nic.engine.receive();
+        self.side.driver_counters().rounds += 1;
+        let received = self.side.receive();
         let now = clock();
         self.now = now;
-        self.nic.engine.nic.on_timer(now);
-        self.complete(now, aftermath);
+        self.side.on_timer(now);
+        let completed = self.complete(now, aftermath);
         let sent = self.send(now, aftermath);
-        received || sent
+        received || completed || sent
     }
 
     /// Sends what is to be sent: the quick half of a round, for a transfer that was submitted just now.
@@ -103,22 +81,30 @@ impl Core {
         let mut posted = false;
         while let Some(posting) = self.executor.next_command(now) {
             posted = true;
-            if let Err(error) = self.nic.engine.nic.post(now, posting.slot, &posting.command) {
+            if let Err(error) = self.side.post(now, posting.slot, &posting.command) {
                 self.executor.on_refused(now, posting.slot, error);
             }
         }
-        let sent = self.nic.engine.transmit(now);
+        let sent = self.side.transmit(now);
         // What ended without the network: refusals, rekeys of the own regions, deadlines.
-        self.complete(now, aftermath);
-        posted || sent
+        let completed = self.complete(now, aftermath);
+        posted || sent || completed
     }
 
-    fn complete(&mut self, now: Instant, aftermath: &mut Aftermath) {
-        while let Some(completion) = self.nic.portal.next_completion() {
+    /// Hears what has ended. True if anything has.
+    fn complete(&mut self, now: Instant, aftermath: &mut Aftermath) -> bool {
+        let mut any = false;
+        while let Some(completion) = self.side.next_completion() {
             self.executor.on_completion(now, &completion);
+            any = true;
+        }
+        while let Some((slot, error)) = self.side.next_refusal() {
+            self.executor.on_refused(now, slot, error);
+            any = true;
         }
         self.executor.on_timer(now);
         while let Some(report) = self.executor.next_report() {
+            any = true;
             let index = report.tag as usize;
             let Some(op) = self.ops.get_mut(index).and_then(Option::as_mut) else { continue };
             op.report = Some(report);
@@ -129,6 +115,7 @@ impl Core {
                 self.free.push(index);
             }
         }
+        any
     }
 
     /// Takes a transfer in, and whom to tell of its end; its number is for [`Core::poll`].
@@ -190,20 +177,13 @@ impl Core {
 
     /// When a round is due although nothing comes.
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.nic.engine.next_deadline().into_iter().chain(self.executor.next_deadline()).min()
-    }
-
-    /// What to wait on, and whether its becoming writable matters too.
-    pub fn fd(&self) -> Option<(RawFd, bool)> {
-        self.nic.engine.fd()
+        self.side.next_deadline().into_iter().chain(self.executor.next_deadline()).min()
     }
 
     /// Ends everything.
     pub fn close(&mut self, aftermath: &mut Aftermath) {
         self.closed = true;
-        // Nothing of this process is touched after this.
-        let _ = self.nic.engine.nic.detach(self.nic.pid);
-        self.nic.engine.close();
+        self.side.close();
         let now = clock();
         self.executor.abandon(now);
         self.complete(now, aftermath);

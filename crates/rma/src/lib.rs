@@ -38,13 +38,16 @@
 //! lib settings error             what a program calls, chooses, and is told
 //! memory grant transfer          memory, who may use it, and its use
 //! shared core                    threads, and what they share
+//! side attached                  this process's side of a NIC that is here, or in another process
+//! nicd                           the NIC as a process of its own
 //! engine udp counter_file        the NIC on its network; what survives restarts
-//! mapping sys                    memory and system calls: unsafe code
+//! mapping sys unix               memory and system calls: unsafe code
 //! ```
 //!
 //! A process that forks must not use its NIC in the child.
 #![deny(unsafe_code)]
 
+mod attached;
 mod core;
 mod counter_file;
 mod counters;
@@ -53,11 +56,14 @@ mod error;
 mod grant;
 mod mapping;
 mod memory;
+pub mod nicd;
 mod settings;
 mod shared;
+mod side;
 mod sys;
 mod transfer;
 mod udp;
+mod unix;
 
 pub use adverb_nic::one_rma::congestion::CongestionConfig;
 pub use adverb_nic::one_rma::executor::{Direction, End, Report, Retry};
@@ -73,10 +79,12 @@ pub use memory::{Memory, Region};
 pub use settings::{Faults, Settings};
 pub use transfer::Transfer;
 
-use crate::core::{Core, Embedded};
-use adverb_nic::one_rma::{CommandExecutor, CommandPortal, ProcessInit};
+use crate::core::Core;
+use adverb_nic::one_rma::{CommandExecutor, CommandPortal, ProcessInit, SlotId};
+use attached::Attached;
 use engine::Engine;
 use shared::Shared;
+use side::{Embedded, Side};
 use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
@@ -93,8 +101,11 @@ pub struct Rma {
 }
 
 impl Rma {
-    /// Opens a NIC in this process.
+    /// Opens a NIC in this process, or attaches to a daemon's where the settings say so.
     pub fn open(settings: Settings) -> Result<Rma, OpenError> {
+        if settings.attach.is_some() {
+            return Self::attach(settings);
+        }
         settings.executor.check().map_err(OpenError::Setting)?;
         let mut engine = Engine::open(&settings)?;
         let pid = std::process::id();
@@ -103,12 +114,25 @@ impl Rma {
         nic.attach(process).map_err(OpenError::Setting)?;
         let pd = nic.memory().alloc_pd().map_err(OpenError::Setting)?;
         let portal = CommandPortal::open(nic, pid, pd, settings.slots).map_err(OpenError::Setting)?;
-        let mut executor = CommandExecutor::new(settings.executor, portal.completion_region())
-            .map_err(OpenError::Setting)?;
-        for slot in portal.slots() {
-            executor.add_slot(*slot).map_err(OpenError::Setting)?;
-        }
-        let core = Core::new(Embedded { engine, portal, pd, pid }, executor);
+        let (ring, slots) = (portal.completion_region(), portal.slots().to_vec());
+        let side = Side::Embedded(Box::new(Embedded { engine, portal, pd, pid }));
+        Self::start(&settings, side, ring, &slots)
+    }
+
+    /// Attaches to the NIC of a daemon.
+    fn attach(settings: Settings) -> Result<Rma, OpenError> {
+        settings.executor.check().map_err(OpenError::Setting)?;
+        let Some(path) = &settings.attach else { return Err(OpenError::Driver("attach: no socket")) };
+        let there = Attached::open(path, settings.slots)?;
+        let (ring, slots) = (there.ring, there.slots.clone());
+        Self::start(&settings, Side::Attached(Box::new(there)), ring, &slots)
+    }
+
+    fn start(settings: &Settings, side: Side, ring: RegionId, slots: &[SlotId]) -> Result<Rma, OpenError> {
+        let mut executor = CommandExecutor::new(settings.executor, ring).map_err(OpenError::Setting)?;
+        slots.iter().try_for_each(|slot| executor.add_slot(*slot)).map_err(OpenError::Setting)?;
+        let (address, pid) = (side.address().ip(), side.pid());
+        let core = Core::new(side, executor);
         let shared =
             Shared::new(core, settings.spin).map_err(|e| OpenError::System("making an eventfd", e))?;
         let shared = Arc::new(shared);
@@ -117,7 +141,7 @@ impl Rma {
             .name("adverb-1rma".to_owned())
             .spawn(move || serving.serve())
             .map_err(|e| OpenError::System("starting the NIC's thread", e))?;
-        Ok(Rma { shared, address: settings.address, pid, thread: Some(thread) })
+        Ok(Rma { shared, address, pid, thread: Some(thread) })
     }
 
     /// The NIC's address. Keys are granted for it and [`pid`](Rma::pid).
@@ -162,7 +186,7 @@ impl Rma {
 
     /// What has been counted.
     pub fn counters(&self) -> (OneRmaCounters, DriverCounters) {
-        self.shared.lock().counters()
+        self.shared.lock().side.counters()
     }
 
     /// A random region key.

@@ -1,10 +1,12 @@
-//! Memory that peers read and write while the program does: anonymous. No reference to its bytes is ever formed; what
+//! Memory that peers read and write while the program does: anonymous, or of a sealed memfd that
+//! two processes share. No reference to its bytes is ever formed; what
 //! is read may be torn where somebody writes at the same time, but single aligned words are whole.
 #![allow(unsafe_code)]
 
 use adverb_nic::memory::{MrInit, Span, dma};
 use adverb_nic::{Access, MrInfo, OneRma, PdId};
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 
@@ -23,8 +25,17 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Zeroed memory of its own, `len` bytes, at least one.
     pub fn anonymous(len: usize) -> io::Result<Mapping> {
+        Self::map(len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)
+    }
+
+    /// The first `len` bytes of a file that has them and can never lose them: see [`sys::check_sealed`](crate::sys::check_sealed).
+    pub fn of_sealed(file: BorrowedFd<'_>, len: usize) -> io::Result<Mapping> {
+        crate::sys::check_sealed(file, len as u64)?;
+        Self::map(len, libc::MAP_SHARED, file.as_raw_fd())
+    }
+
+    fn map(len: usize, flags: libc::c_int, fd: libc::c_int) -> io::Result<Mapping> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let (flags, fd) = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1);
         // SAFETY: the kernel chooses a free range; the other values are plain.
         let base = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, fd, 0) };
         if base == libc::MAP_FAILED {

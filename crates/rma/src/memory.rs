@@ -4,9 +4,9 @@ use crate::error::Error;
 use crate::grant::Grant;
 use crate::mapping::Mapping;
 use crate::shared::Shared;
+use crate::side::MemoryName;
 use crate::sys;
-use adverb_nic::MrInfo;
-use adverb_nic::one_rma::{RegionId, RegionInit, RegionKey, Rights};
+use adverb_nic::one_rma::{RegionId, RegionKey, Rights};
 use adverb_wire::Gid;
 use std::fmt;
 use std::net::IpAddr;
@@ -27,7 +27,7 @@ pub struct Memory(pub(crate) Arc<Inner>);
 pub(crate) struct Inner {
     pub shared: Arc<Shared>,
     mapping: Mapping,
-    mr: MrInfo,
+    name: MemoryName,
     /// The region that makes it the own side of operations; peers have no right to it.
     pub local: RegionId,
     /// It held a key.
@@ -46,28 +46,8 @@ impl Memory {
         if len == 0 {
             return Err(Error::Range);
         }
-        let mapping = Mapping::anonymous(len).map_err(|e| Error::System("allocating memory", e))?;
-        let mut core = shared.open()?;
-        let (pd, owner) = (core.nic.pd, core.nic.pid);
-        let nic = core.nic();
-        let mr = mapping.register(nic, pd)?;
-        let init = RegionInit {
-            owner,
-            pd,
-            lkey: mr.lkey,
-            addr: mapping.addr(),
-            len: len as u64,
-            rights: Rights::empty(),
-            // Without rights nobody can do anything with it.
-            key: RegionKey::new([0; 16]),
-        };
-        match nic.register(&init) {
-            Ok(local) => Ok(Memory(Arc::new(Inner { shared: shared.clone(), mapping, mr, local, erase }))),
-            Err(error) => {
-                nic.memory().dereg_mr(mr.id)?;
-                Err(error.into())
-            }
-        }
+        let (mapping, name, local) = shared.open()?.side.allocate(len)?;
+        Ok(Memory(Arc::new(Inner { shared: shared.clone(), mapping, name, local, erase })))
     }
 
     /// Bytes.
@@ -129,21 +109,12 @@ impl Memory {
         rights: Rights,
         key: RegionKey,
     ) -> Result<Region, Error> {
-        let Inner { shared, mapping, mr, .. } = &*self.0;
+        let Inner { shared, mapping, name, .. } = &*self.0;
         if range.is_empty() || range.end > mapping.len() {
             return Err(Error::Range);
         }
-        let mut core = shared.open()?;
-        let init = RegionInit {
-            owner: core.nic.pid,
-            pd: core.nic.pd,
-            lkey: mr.lkey,
-            addr: mapping.addr() + range.start as u64,
-            len: range.len() as u64,
-            rights,
-            key,
-        };
-        let id = core.nic().register(&init)?;
+        let part = (range.start as u64, range.len() as u64);
+        let id = shared.open()?.side.register(*name, part, rights, key)?;
         Ok(Region { id, memory: self.clone(), range, rights })
     }
 
@@ -170,10 +141,7 @@ impl Drop for Inner {
             let zeros = vec![0; self.mapping.len()];
             self.mapping.write(0, &zeros);
         }
-        let mut core = self.shared.lock();
-        // Gone already when the NIC was closed.
-        let _ = core.nic().deregister(self.local);
-        let _ = core.nic().memory().dereg_mr(self.mr.id);
+        self.shared.lock().side.free(self.name, Some(self.local));
     }
 }
 
@@ -217,14 +185,14 @@ impl Region {
     /// on an encrypted channel, to a peer that has proved who it is.
     pub fn grant(&self, peer: IpAddr, pid: u32, rights: Rights) -> Result<Grant, Error> {
         let mut core = self.memory.0.shared.open()?;
-        let target = core.nic().config().address;
+        let target = core.side.address();
         let mut grant = Grant::new(target, self.id, self.range.len() as u64);
         for (op, right) in crate::grant::OPS {
             if rights.contains(right) {
                 if !self.rights.contains(right) {
                     return Err(Error::NoKey(op));
                 }
-                let key = core.nic().derive(self.id, Gid::from(peer), pid, op)?;
+                let key = core.side.derive(self.id, Gid::from(peer), pid, op)?;
                 grant = grant.with_key(op, key);
             }
         }
@@ -233,7 +201,7 @@ impl Region {
 
     /// Gives the region another key: all keys granted before are worthless from now on.
     pub fn rotate(&self, key: &RegionKey) -> Result<(), Error> {
-        Ok(self.memory.0.shared.open()?.nic().rotate(self.id, key)?)
+        self.memory.0.shared.open()?.side.rotate(self.id, key)
     }
 
     /// The same with a random key.
@@ -248,6 +216,6 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         // Gone already when the NIC was closed.
-        let _ = self.memory.0.shared.lock().nic().deregister(self.id);
+        let _ = self.memory.0.shared.lock().side.deregister(self.id);
     }
 }

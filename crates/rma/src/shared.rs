@@ -174,17 +174,27 @@ impl Shared {
                 continue;
             }
             let due = core.next_deadline();
-            let fd = core.fd();
-            core.note_sleep();
+            if !core.side.prepare_sleep() {
+                continue;
+            }
+            let fds = core.side.fds();
             self.sleeps_until.store(due.unwrap_or(Instant::NEVER).as_ps(), Ordering::Relaxed);
             drop(core);
             aftermath.conclude();
             waits.clear();
             waits.add(self.bell.fd(), false);
-            fd.into_iter().for_each(|(fd, or_writable)| waits.add(fd, or_writable));
+            fds.into_iter().flatten().for_each(|(fd, or_writable)| waits.add(fd, or_writable));
             waits.wait(due.map(|due| std_duration(due.since(clock()))));
             self.sleeps_until.store(0, Ordering::Relaxed);
             self.bell.quieten();
+            let mut core = self.lock();
+            if !core.side.after_sleep() {
+                // The daemon is gone, and will not come back for this connection.
+                core.close(&mut aftermath);
+                drop(core);
+                aftermath.conclude();
+                return;
+            }
             idle_since = None;
         }
     }

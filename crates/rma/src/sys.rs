@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// Seconds since 1970.
 pub(crate) fn seconds_since_1970() -> u64 {
@@ -19,6 +19,53 @@ pub(crate) fn random_key() -> io::Result<[u8; 16]> {
     }
 }
 
+/// Seals that keep a file's mappings whole.
+const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+
+/// Zeroed memory without a name that other processes may map, of a length that nobody can change.
+pub(crate) fn sealed_memory(len: usize) -> io::Result<OwnedFd> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // SAFETY: a C string and plain values; the descriptor returned is ours.
+    let fd = match unsafe { libc::memfd_create(c"adverb-1rma".as_ptr(), flags) } {
+        fd if fd < 0 => return Err(io::Error::last_os_error()),
+        // SAFETY: as above.
+        fd => unsafe { OwnedFd::from_raw_fd(fd) },
+    };
+    let len = libc::off_t::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: plain values.
+    let sized = unsafe { libc::ftruncate(fd.as_raw_fd(), len) };
+    // SAFETY: plain values.
+    if sized < 0 || unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, SEALS) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(fd)
+}
+
+/// Whether a file that another process gave is memory that it cannot take away from a mapping: a memfd of ordinary pages, sealed against shrinking, of at least
+/// `len` bytes. Accesses to anything else could raise SIGBUS.
+pub(crate) fn check_sealed(file: BorrowedFd<'_>, len: u64) -> io::Result<()> {
+    let refused = |what| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    // SAFETY: all zeroes is a valid `statfs` and a valid `stat`; both calls fill what they are given.
+    let (system, status, seals) = unsafe {
+        let (mut system, mut status): (libc::statfs, libc::stat) = std::mem::zeroed();
+        if libc::fstatfs(file.as_raw_fd(), &mut system) < 0 || libc::fstat(file.as_raw_fd(), &mut status) < 0
+        {
+            return Err(io::Error::last_os_error());
+        }
+        (system, status, libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS))
+    };
+    if seals < 0 || system.f_type != libc::TMPFS_MAGIC {
+        return refused("memory that is no memfd");
+    }
+    if seals & libc::F_SEAL_SHRINK == 0 {
+        return refused("memory that is not sealed against shrinking");
+    }
+    if u64::try_from(status.st_size).is_ok_and(|size| size >= len) && len > 0 {
+        return Ok(());
+    }
+    refused("memory that is shorter than said")
+}
+
 /// Something to wait for that another thread or process rings: an eventfd.
 #[derive(Debug)]
 pub(crate) struct Bell(OwnedFd);
@@ -31,6 +78,16 @@ impl Bell {
             // SAFETY: as above.
             fd => Ok(Bell(unsafe { OwnedFd::from_raw_fd(fd) })),
         }
+    }
+
+    /// One that another process made.
+    pub fn from_fd(fd: OwnedFd) -> Bell {
+        Bell(fd)
+    }
+
+    /// Its descriptor, to be passed on.
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 
     /// Wakes whoever waits. One that was rung already stays so.
@@ -50,5 +107,31 @@ impl Bell {
     /// Readable while rung.
     pub fn fd(&self) -> RawFd {
         self.0.as_raw_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn only_memory_that_stays_is_taken() {
+        let good = sealed_memory(8192).unwrap();
+        assert!(check_sealed(good.as_fd(), 8192).is_ok());
+        assert!(check_sealed(good.as_fd(), 8193).is_err());
+        assert!(check_sealed(good.as_fd(), 0).is_err());
+        // SAFETY: plain values.
+        assert!(unsafe { libc::ftruncate(good.as_raw_fd(), 1) } < 0, "it cannot shrink");
+        // SAFETY: a C string and plain values.
+        let raw =
+            unsafe { libc::memfd_create(c"loose".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
+        // SAFETY: the descriptor is ours.
+        let loose = unsafe { OwnedFd::from_raw_fd(raw) };
+        // SAFETY: plain values.
+        assert_eq!(unsafe { libc::ftruncate(loose.as_raw_fd(), 8192) }, 0);
+        assert!(check_sealed(loose.as_fd(), 4096).unwrap_err().to_string().contains("not sealed"));
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        assert!(check_sealed(file.as_fd(), 1).unwrap_err().to_string().contains("no memfd"));
     }
 }

@@ -293,6 +293,11 @@ impl OneRma {
         Ok(())
     }
 
+    /// Completion records that were ever written to a region. `None` when there is no such region.
+    pub fn completions(&self, region: RegionId) -> Option<u64> {
+        self.regions.get(region).map(|region| region.completions)
+    }
+
     /// Changes a region's key by its owner's hand, without an operation. Operations begun under the old key are refused.
     pub fn rotate(&mut self, region: RegionId, key: &RegionKey) -> Result<(), Error> {
         let address = self.config.address;

@@ -17,6 +17,11 @@ impl SlotId {
         SlotId(index)
     }
 
+    /// From its position, for software above a NIC in another process.
+    pub const fn from_index(index: u32) -> Self {
+        SlotId(index)
+    }
+
     /// Position in the table: CommandSlotId.
     pub const fn index(self) -> u32 {
         self.0

@@ -1,0 +1,144 @@
+//! `adverb nicd`: the 1RMA NIC as a process of its own.
+
+use crate::error::Error;
+use adverb_rma::nicd::{NicdQuota, NicdSettings};
+use adverb_rma::{OneRmaConfig, PRIORITIES, Settings};
+use clap::Args;
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+/// Shown by `adverb nicd --help`.
+pub const EXAMPLES: &str = "\
+Applications attach with the socket in their settings (adverb_rma::Settings::attached). The kernel tells the daemon each
+application's process and user; keys are granted to a process by its number. A process that ends, however it does, loses its slots and
+regions at once.
+
+Examples:
+  adverb nicd --address 192.0.2.1
+  adverb nicd --address 127.0.0.2 --socket /tmp/nic2 --state /tmp/nic2.state
+  adverb nicd --address 192.0.2.1 --quota 64 --priority 2 --user-quota 1000:512:0";
+
+/// Options of `adverb nicd`.
+#[derive(Args, Debug)]
+pub struct Nicd {
+    /// Address of the NIC, one of this host's; UDP port 61113 of it must be free
+    #[arg(long)]
+    pub address: IpAddr,
+    /// Socket that applications attach to [default: $XDG_RUNTIME_DIR/adverb/nicd.socket]
+    #[arg(long)]
+    pub socket: Option<PathBuf>,
+    /// Permissions of the socket, octal: who may write to it may attach
+    #[arg(long, default_value = "600")]
+    pub mode: Mode,
+    /// Folder in which the message counter survives restarts [default: ~/.local/state/adverb/1rma]
+    #[arg(long)]
+    pub state: Option<PathBuf>,
+    /// Command slots of the NIC
+    #[arg(long, default_value_t = 1024)]
+    pub slots: u32,
+    /// Entries of the region table
+    #[arg(long, default_value_t = 1024)]
+    pub regions: u32,
+    /// Processes attached at once
+    #[arg(long, default_value_t = 64)]
+    pub processes: u32,
+    /// Solicitation window in bytes, at least 4096 [default: a quarter of the socket's buffer, at most 1 MB]
+    #[arg(long)]
+    pub window: Option<u32>,
+    /// Command slots of a process
+    #[arg(long, default_value_t = 256)]
+    pub quota: u32,
+    /// Priority of a process, 0 (highest) to 3
+    #[arg(long, default_value_t = 0)]
+    pub priority: u8,
+    /// Memories and regions of a process together
+    #[arg(long, default_value_t = 128)]
+    pub region_quota: u32,
+    /// Command slots and priority of processes of one user, instead of the above; may be given several times
+    #[arg(long, value_name = "UID:SLOTS:PRIORITY")]
+    pub user_quota: Vec<UserQuota>,
+}
+
+/// Permissions.
+#[derive(Clone, Copy, Debug)]
+pub struct Mode(pub u32);
+
+impl std::str::FromStr for Mode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
+        mode.map(Mode).ok_or_else(|| "want three octal digits, such as 660".to_owned())
+    }
+}
+
+/// What processes of a user may have.
+#[derive(Clone, Copy, Debug)]
+pub struct UserQuota {
+    /// The user.
+    pub uid: u32,
+    /// Command slots.
+    pub slots: u32,
+    /// Priority.
+    pub priority: u8,
+}
+
+impl std::str::FromStr for UserQuota {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut words = text.split(':');
+        let mut next = || words.next().and_then(|word| word.parse::<u32>().ok());
+        let (uid, slots, priority) = (next(), next(), next().and_then(|n| u8::try_from(n).ok()));
+        match (uid, slots, priority, words.next()) {
+            (Some(uid), Some(slots), Some(priority), None) => Ok(UserQuota { uid, slots, priority }),
+            _ => Err("want user, slots and priority, such as 1000:256:0".to_owned()),
+        }
+    }
+}
+
+/// Opens the NIC, says where applications attach, and serves until it is ended by a signal.
+pub fn serve(arguments: &Nicd) -> Result<Infallible, Error> {
+    let socket = arguments.socket.clone().or_else(default_socket).ok_or_else(|| {
+        Error::Options("XDG_RUNTIME_DIR is not set: name a socket with --socket".to_owned())
+    })?;
+    let failed = |why: String| Error::Device(why);
+    if let Some(folder) = socket.parent() {
+        std::fs::create_dir_all(folder).map_err(|e| failed(format!("{}: {e}", folder.display())))?;
+    }
+    let defaults = Settings::new(arguments.address);
+    let nic = Settings {
+        state: arguments.state.clone(),
+        window: arguments.window,
+        nic: OneRmaConfig {
+            slots: arguments.slots,
+            slots_by_priority: [arguments.slots; PRIORITIES],
+            regions: arguments.regions,
+            processes: arguments.processes,
+            ..defaults.nic.clone()
+        },
+        ..defaults
+    };
+    let quota =
+        NicdQuota { slots: arguments.quota, priority: arguments.priority, regions: arguments.region_quota };
+    let quota_by_user = arguments.user_quota.iter().map(|user| {
+        let quota = NicdQuota { slots: user.slots, priority: user.priority, ..quota };
+        (user.uid, quota)
+    });
+    let settings = NicdSettings {
+        nic,
+        socket: socket.clone(),
+        mode: arguments.mode.0,
+        quota,
+        quota_by_user: quota_by_user.collect(),
+    };
+    let mut nicd = adverb_rma::nicd::Nicd::open(settings).map_err(|e| failed(e.to_string()))?;
+    println!("1RMA NIC of {} ready at {}", arguments.address, socket.display());
+    nicd.serve()
+}
+
+fn default_socket() -> Option<PathBuf> {
+    let folder = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute())?;
+    Some(folder.join("adverb/nicd.socket"))
+}

@@ -1,0 +1,266 @@
+//! This process's side of a NIC in another process, `adverb nicd`.
+
+use crate::counters::DriverCounters;
+use crate::error::{Error, OpenError};
+use crate::mapping::Mapping;
+use crate::nicd::protocol::{Layout, PACKET_MAX, Reader, SLOTS_MAX, VERSION, Writer, refused, request};
+use crate::sys::{self, Bell};
+use crate::unix::Channel;
+use adverb_nic::one_rma::{
+    COMMAND_LEN, COMPLETION_LEN, Completion, DerivedKey, OneRmaCounters, RegionId, RegionKey, Rights, SlotId,
+};
+use adverb_wire::Gid;
+use adverb_wire::one_rma::Op;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::path::Path;
+use std::sync::atomic::{Ordering, fence};
+use zeroize::Zeroizing;
+
+/// Seconds after which a daemon that does not answer counts as gone.
+const PATIENCE_S: u32 = 5;
+
+/// See the top of this file.
+pub(crate) struct Attached {
+    channel: Channel,
+    board: Mapping,
+    layout: Layout,
+    pub slots: Vec<SlotId>,
+    pub ring: RegionId,
+    pub pid: u32,
+    pub address: Gid,
+    /// Commands posted, completions and refusals taken.
+    posted: u64,
+    taken: u64,
+    refusals: u64,
+    /// Posted since the doorbell was last thought of.
+    fresh: bool,
+    doorbell: Bell,
+    bell: Bell,
+    gone: bool,
+    pub counters: DriverCounters,
+}
+
+/// Why the daemon did not do what was asked.
+enum Failure {
+    Gone(io::Error),
+    Refused(String),
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Gone(_) => Error::Closed,
+            Failure::Refused(why) => Error::Refused(why),
+        }
+    }
+}
+
+fn garbled() -> Failure {
+    Failure::Gone(io::ErrorKind::InvalidData.into())
+}
+
+/// An answer's bytes, which may hold a key, and its descriptors.
+type Answer = (Zeroizing<Vec<u8>>, Vec<OwnedFd>);
+
+fn ask(channel: &Channel, request: &Writer, fds: &[BorrowedFd<'_>]) -> Result<Answer, Failure> {
+    channel.send(request.finish(), fds).map_err(Failure::Gone)?;
+    let mut packet = Zeroizing::new(vec![0; PACKET_MAX]);
+    let received = channel.receive(&mut packet).map_err(Failure::Gone)?;
+    let (len, fds) = received.ok_or_else(|| Failure::Gone(io::ErrorKind::UnexpectedEof.into()))?;
+    packet.truncate(len);
+    match packet[0] {
+        0 => Ok((packet, fds)),
+        _ => Err(Failure::Refused(String::from_utf8_lossy(&packet[1..]).into_owned())),
+    }
+}
+
+impl Attached {
+    /// Connects, and is let in with up to `wanted` slots.
+    pub fn open(path: &Path, wanted: u32) -> Result<Attached, OpenError> {
+        if wanted == 0 || wanted as usize > SLOTS_MAX {
+            return Err(OpenError::Driver("slots of a process: 1 to 4096"));
+        }
+        let lost = |source| OpenError::Daemon(path.to_owned(), source);
+        let channel = Channel::connect(path, PATIENCE_S).map_err(lost)?;
+        let hello = Writer::new(request::HELLO).u32(VERSION).u32(wanted);
+        let (answer, fds) = ask(&channel, &hello, &[]).map_err(|failure| match failure {
+            Failure::Gone(source) => lost(source),
+            Failure::Refused(why) => OpenError::Refused(why),
+        })?;
+        Self::enter(channel, &answer, fds).ok_or_else(|| lost(io::ErrorKind::InvalidData.into()))
+    }
+
+    /// `None` for what no daemon says.
+    fn enter(channel: Channel, answer: &[u8], fds: Vec<OwnedFd>) -> Option<Attached> {
+        let mut words = Reader(&answer[1..]);
+        let (pid, address, count, ring) = (words.u32()?, Gid(words.array()?), words.u32()?, words.u32()?);
+        if count == 0 || count as usize > SLOTS_MAX {
+            return None;
+        }
+        let slots: Option<Vec<_>> = (0..count).map(|_| words.u32().map(SlotId::from_index)).collect();
+        words.end()?;
+        let [board, doorbell, bell] = <[OwnedFd; 3]>::try_from(fds).ok()?;
+        let layout = Layout::new(count as usize);
+        let board = Mapping::of_sealed(board.as_fd(), layout.len()).ok()?;
+        let ring = RegionId::from_wire(ring);
+        Some(Attached {
+            channel,
+            board,
+            layout,
+            slots: slots?,
+            ring,
+            pid,
+            address,
+            posted: 0,
+            taken: 0,
+            refusals: 0,
+            fresh: false,
+            doorbell: Bell::from_fd(doorbell),
+            bell: Bell::from_fd(bell),
+            gone: false,
+            counters: DriverCounters::default(),
+        })
+    }
+
+    /// Writes a command into its slot.
+    pub fn post(&mut self, slot: SlotId, command: &[u8; COMMAND_LEN]) -> Result<(), adverb_nic::Error> {
+        let place = self.slots.iter().position(|own| *own == slot).ok_or(adverb_nic::Error::NoSuchObject)?;
+        self.board.write(self.layout.command(place), command);
+        self.board.word(self.layout.posted(self.posted)).store(slot.index() as u64, Ordering::Relaxed);
+        self.posted += 1;
+        self.board.word(Layout::POSTED).store(self.posted, Ordering::Release);
+        self.fresh = true;
+        Ok(())
+    }
+
+    /// Rings the daemon's doorbell if it sleeps and something was posted. True if something was.
+    pub fn ring_doorbell(&mut self) -> bool {
+        let fresh = std::mem::take(&mut self.fresh);
+        if fresh {
+            // It says that it sleeps before it looks for the last time; this looks after the post.
+            fence(Ordering::SeqCst);
+            if self.board.word(Layout::DAEMON_SLEEPS).load(Ordering::Relaxed) != 0 {
+                self.doorbell.ring();
+            }
+        }
+        fresh
+    }
+
+    /// The next completion.
+    pub fn next_completion(&mut self) -> Option<Completion> {
+        let at = self.layout.completion(self.taken);
+        // The number comes last.
+        let number = self.board.word(at + COMPLETION_LEN - 8).load(Ordering::Acquire);
+        if number != self.taken + 1 {
+            return None;
+        }
+        let mut record = [0; COMPLETION_LEN];
+        self.board.read(at, &mut record);
+        let completion = Completion::decode(&record)?;
+        self.taken += 1;
+        Some(completion)
+    }
+
+    /// The next command that the daemon's NIC refused.
+    pub fn next_refusal(&mut self) -> Option<(SlotId, adverb_nic::Error)> {
+        if self.board.word(Layout::REFUSED).load(Ordering::Acquire) == self.refusals {
+            return None;
+        }
+        let word = self.board.word(self.layout.refused(self.refusals)).load(Ordering::Relaxed);
+        self.refusals += 1;
+        Some((SlotId::from_index(word as u32), refused((word >> 32) as u32)))
+    }
+
+    /// Asks for the bell to be rung. False if something has come meanwhile.
+    pub fn prepare_sleep(&mut self) -> bool {
+        self.board.word(Layout::APPLICATION_SLEEPS).store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let at = self.layout.completion(self.taken) + COMPLETION_LEN - 8;
+        let completed = self.board.word(at).load(Ordering::Acquire) == self.taken + 1;
+        !completed && self.board.word(Layout::REFUSED).load(Ordering::Acquire) == self.refusals
+    }
+
+    /// After a sleep: whether the daemon is still there.
+    pub fn after_sleep(&mut self) -> bool {
+        self.board.word(Layout::APPLICATION_SLEEPS).store(0, Ordering::Relaxed);
+        self.bell.quieten();
+        self.gone |= self.channel.is_closed();
+        !self.gone
+    }
+
+    /// What becomes readable when something comes, or the daemon goes.
+    pub fn fds(&self) -> [RawFd; 2] {
+        [self.bell.fd(), self.channel.fd()]
+    }
+
+    /// Leaves, and waits until the daemon has taken everything of this process out of its NIC, or is gone.
+    pub fn close(&mut self) {
+        if !self.gone {
+            self.gone = true;
+            self.channel.finish();
+        }
+    }
+
+    fn ask(&mut self, request: &Writer, fds: &[BorrowedFd<'_>]) -> Result<Zeroizing<Vec<u8>>, Failure> {
+        if self.gone {
+            return Err(Failure::Gone(io::ErrorKind::NotConnected.into()));
+        }
+        let answered = ask(&self.channel, request, fds);
+        // A late answer would be taken for the next one's.
+        self.gone |= matches!(answered, Err(Failure::Gone(_)));
+        answered.map(|(answer, _)| answer)
+    }
+
+    /// Zeroed memory that the daemon reaches too: its number there, and its own region.
+    pub fn allocate(&mut self, len: usize) -> Result<(Mapping, u32, RegionId), Error> {
+        let file = sys::sealed_memory(len).map_err(|e| Error::System("allocating memory", e))?;
+        let mapping =
+            Mapping::of_sealed(file.as_fd(), len).map_err(|e| Error::System("mapping memory", e))?;
+        let answer = self.ask(&Writer::new(request::ALLOCATE).u64(len as u64), &[file.as_fd()])?;
+        let mut words = Reader(&answer[1..]);
+        let found = words.u32().zip(words.u32()).ok_or_else(garbled)?;
+        Ok((mapping, found.0, RegionId::from_wire(found.1)))
+    }
+
+    pub fn free(&mut self, number: u32) -> Result<(), Error> {
+        Ok(self.ask(&Writer::new(request::FREE).u32(number), &[]).map(drop)?)
+    }
+
+    pub fn register(
+        &mut self,
+        number: u32,
+        (offset, len): (u64, u64),
+        rights: Rights,
+        key: &RegionKey,
+    ) -> Result<RegionId, Error> {
+        let request = Writer::new(request::REGISTER).u32(number).u64(offset).u64(len);
+        let answer = self.ask(&request.u8(rights.bits()).bytes(key.expose()), &[])?;
+        Ok(RegionId::from_wire(Reader(&answer[1..]).u32().ok_or_else(garbled)?))
+    }
+
+    pub fn deregister(&mut self, region: RegionId) -> Result<(), Error> {
+        Ok(self.ask(&Writer::new(request::DEREGISTER).u32(region.wire()), &[]).map(drop)?)
+    }
+
+    pub fn derive(&mut self, region: RegionId, peer: Gid, pid: u32, op: Op) -> Result<DerivedKey, Error> {
+        let request = Writer::new(request::DERIVE).u32(region.wire()).bytes(&peer.0).u32(pid).u8(op as u8);
+        let answer = self.ask(&request, &[])?;
+        Ok(DerivedKey::new(Reader(&answer[1..]).array().ok_or_else(garbled)?))
+    }
+
+    pub fn rotate(&mut self, region: RegionId, key: &RegionKey) -> Result<(), Error> {
+        let request = Writer::new(request::ROTATE).u32(region.wire()).bytes(key.expose());
+        Ok(self.ask(&request, &[]).map(drop)?)
+    }
+
+    /// The daemon's counters; this process's where it is gone.
+    pub fn all_counters(&mut self) -> (OneRmaCounters, DriverCounters) {
+        let Ok(answer) = self.ask(&Writer::new(request::COUNTERS), &[]) else {
+            return (OneRmaCounters::default(), self.counters);
+        };
+        let mut words = Reader(&answer[1..]);
+        let mut next = || words.u64().unwrap_or(0);
+        (OneRmaCounters::from_values(&mut next), DriverCounters::from_values(&mut next))
+    }
+}

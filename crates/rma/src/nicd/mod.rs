@@ -1,0 +1,222 @@
+//! The NIC as a process of its own (`adverb nicd`): it owns the slots, tables, keys and port, and applications attach over a Unix socket.
+//!
+//! The kernel says who connects: its process number is the initiator's PID in every key, and cannot be forged. Slots and completions lie in memory that the
+//! daemon made and sealed, applications' memory in memfds that they sealed against shrinking, so that nothing they do afterwards takes a page away
+//! under the daemon. Commands are posted and completions found without a system call; who sleeps says so, and is rung awake by an eventfd.
+//!
+//! The kernel closes a dead process's connection, whatever killed it; then its slots are free and its regions gone, before anything else happens.
+
+pub(crate) mod protocol;
+mod tenant;
+
+use crate::engine::{Engine, clock};
+use crate::error::OpenError;
+use crate::settings::Settings;
+use crate::unix::{Channel, Listener};
+use adverb_io::sys::WaitSet;
+use adverb_wire::{Duration, Instant};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::time::Duration as StdDuration;
+use tenant::{Farewell, Tenant};
+
+/// Rounds with work after which connections are looked at, so that a busy NIC hears of the dead.
+const ROUNDS_PER_LOOK: u32 = 32;
+/// Scheduling slice that the daemon asks for.
+const SLICE: StdDuration = StdDuration::from_micros(100);
+
+/// What a process may have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NicdQuota {
+    /// Command slots.
+    pub slots: u32,
+    /// Business priority, 0 (highest) to 3.
+    pub priority: u8,
+    /// Memories and regions together.
+    pub regions: u32,
+}
+
+/// How the daemon is set up.
+#[derive(Clone, Debug)]
+pub struct NicdSettings {
+    /// The NIC: address, tables, times, state, faults. `slots`, `executor` and `attach` mean nothing here.
+    pub nic: Settings,
+    /// Where applications connect.
+    pub socket: PathBuf,
+    /// Permissions of the socket: who may write to it may attach.
+    pub mode: u32,
+    /// What a process may have.
+    pub quota: NicdQuota,
+    /// What processes of certain users may have instead.
+    pub quota_by_user: Vec<(u32, NicdQuota)>,
+}
+
+/// What the daemon counts beside the NIC.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct NicdCounters {
+    /// Connections taken.
+    pub connections: u64,
+    /// Applications that ended, or died.
+    pub gone: u64,
+    /// Applications let go because they broke the protocol.
+    pub misbehaved: u64,
+    /// Connections closed because there were too many.
+    pub turned_away: u64,
+}
+
+/// See the top of this file.
+pub struct Nicd {
+    engine: Engine,
+    listener: Listener,
+    settings: NicdSettings,
+    tenants: Vec<Tenant>,
+    counters: NicdCounters,
+    spin: Duration,
+}
+
+impl Nicd {
+    /// Opens the NIC and its socket. A socket that nobody listens at any more is replaced.
+    pub fn open(settings: NicdSettings) -> Result<Nicd, OpenError> {
+        if !crate::ENCRYPTED && !cfg!(debug_assertions) {
+            return Err(OpenError::Driver(
+                "built with benchmark-only-cleartext, which a release build of the daemon does not serve with",
+            ));
+        }
+        let quotas = settings.quota_by_user.iter().map(|(_, quota)| quota).chain([&settings.quota]);
+        for quota in quotas {
+            if quota.slots == 0 || quota.slots > settings.nic.nic.slots {
+                return Err(OpenError::Driver("slot quota of a process: none, or more than the table has"));
+            }
+            if quota.priority as usize >= crate::PRIORITIES {
+                return Err(OpenError::Driver("priority of a process: 0 to 3"));
+            }
+            if quota.regions == 0 || quota.regions > settings.nic.nic.regions {
+                return Err(OpenError::Driver("region quota of a process: none, or more than the table has"));
+            }
+        }
+        let engine = Engine::open(&settings.nic)?;
+        let socket = |source| OpenError::Daemon(settings.socket.clone(), source);
+        if settings.socket.exists() {
+            if Channel::connect(&settings.socket, 1).is_ok() {
+                return Err(socket(io::Error::new(io::ErrorKind::AddrInUse, "another daemon listens there")));
+            }
+            std::fs::remove_file(&settings.socket).map_err(socket)?;
+        }
+        let listener = Listener::bind(&settings.socket).map_err(socket)?;
+        let permissions = std::fs::Permissions::from_mode(settings.mode);
+        std::fs::set_permissions(&settings.socket, permissions).map_err(socket)?;
+        let spin = u64::try_from(settings.nic.spin.as_nanos()).unwrap_or(u64::MAX).min(1 << 40);
+        let (tenants, counters) = (Vec::new(), NicdCounters::default());
+        Ok(Nicd { engine, listener, settings, tenants, counters, spin: Duration::from_ns(spin) })
+    }
+
+    /// What has been counted.
+    pub fn counters(&self) -> NicdCounters {
+        self.counters
+    }
+
+    /// Serves for ever.
+    pub fn serve(&mut self) -> ! {
+        adverb_io::sys::prefer_short_waits(SLICE);
+        let mut waits = WaitSet::default();
+        let mut idle_since: Option<Instant> = None;
+        let mut rounds = 0u32;
+        loop {
+            let moved = self.round();
+            rounds += 1;
+            if moved {
+                idle_since = None;
+                if rounds.is_multiple_of(ROUNDS_PER_LOOK) {
+                    self.hear_all();
+                }
+                continue;
+            }
+            let now = clock();
+            if now.since(*idle_since.get_or_insert(now)) < self.spin {
+                if rounds.is_multiple_of(ROUNDS_PER_LOOK) {
+                    self.hear_all();
+                }
+                std::hint::spin_loop();
+                continue;
+            }
+            self.sleep(&mut waits);
+            self.hear_all();
+            idle_since = None;
+        }
+    }
+
+    /// One round of the NIC. True if there was anything to do.
+    fn round(&mut self) -> bool {
+        let mut moved = self.engine.receive();
+        let now = clock();
+        self.engine.nic.on_timer(now);
+        for index in (0..self.tenants.len()).rev() {
+            match self.tenants[index].take_commands(&mut self.engine.nic, now) {
+                Ok(any) => moved |= any,
+                Err(farewell) => self.dismiss(index, farewell),
+            }
+        }
+        moved |= self.engine.transmit(now);
+        for tenant in &mut self.tenants {
+            tenant.tell(&self.engine.nic);
+        }
+        moved
+    }
+
+    /// Lets new applications in, answers the others, and lets go who is gone.
+    fn hear_all(&mut self) {
+        while let Ok(channel) = self.listener.accept() {
+            self.counters.connections += 1;
+            let Ok(peer) = channel.peer() else { continue };
+            if self.tenants.len() == self.settings.nic.nic.processes as usize {
+                self.counters.turned_away += 1;
+                continue;
+            }
+            let by_user = self.settings.quota_by_user.iter().find(|(uid, _)| *uid == peer.uid);
+            let quota = by_user.map_or(self.settings.quota, |(_, quota)| *quota);
+            self.tenants.push(Tenant::new(channel, peer, quota));
+        }
+        for index in (0..self.tenants.len()).rev() {
+            if let Err(farewell) = self.tenants[index].answer(&mut self.engine) {
+                self.dismiss(index, farewell);
+            }
+        }
+    }
+
+    fn dismiss(&mut self, index: usize, farewell: Farewell) {
+        let tenant = self.tenants.swap_remove(index);
+        match farewell {
+            Farewell::Gone => self.counters.gone += 1,
+            Farewell::Misbehaved => {
+                self.counters.misbehaved += 1;
+                eprintln!("adverb nicd: process {} broke the protocol and was let go", tenant.peer.pid);
+            }
+        }
+        tenant.leave(&mut self.engine.nic);
+    }
+
+    /// Sleeps until something is to be done.
+    fn sleep(&mut self, waits: &mut WaitSet) {
+        let quiet = self.tenants.iter().all(|tenant| tenant.daemon_sleeps(true));
+        if quiet {
+            waits.clear();
+            waits.add(self.listener.fd(), false);
+            self.engine.fd().into_iter().for_each(|(fd, or_writable)| waits.add(fd, or_writable));
+            self.tenants.iter().flat_map(Tenant::fds).for_each(|fd| waits.add(fd, false));
+            let due = self.engine.next_deadline();
+            self.engine.counters.sleeps += 1;
+            waits.wait(due.map(|due| StdDuration::from_nanos(due.since(clock()).as_ns())));
+        }
+        self.tenants.iter().for_each(|tenant| {
+            tenant.daemon_sleeps(false);
+        });
+    }
+}
+
+impl Drop for Nicd {
+    fn drop(&mut self) {
+        // A socket that nobody listens at is an error later than one that is not there.
+        let _ = std::fs::remove_file(&self.settings.socket);
+    }
+}

@@ -1,0 +1,239 @@
+//! Unix sockets that keep packets apart (SOCK_SEQPACKET), carry descriptors (SCM_RIGHTS), and know who is at the other end (SO_PEERCRED).
+#![allow(unsafe_code)]
+
+use std::ffi::OsStr;
+use std::io;
+use std::mem::{size_of, zeroed};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Descriptors in one packet at most.
+pub(crate) const FDS_MAX: usize = 3;
+/// Room for their control message, in words.
+const CONTROL_WORDS: usize = 8;
+
+/// A listening socket.
+pub(crate) struct Listener(OwnedFd);
+
+/// One end of a connection.
+#[derive(Debug)]
+pub(crate) struct Channel(OwnedFd);
+
+/// Who is at the other end, as the kernel knows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Peer {
+    pub pid: u32,
+    pub uid: u32,
+}
+
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+fn socket() -> io::Result<OwnedFd> {
+    // SAFETY: plain values; the descriptor returned is ours.
+    unsafe {
+        let fd = check(libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0))?;
+        Ok(OwnedFd::from_raw_fd(fd))
+    }
+}
+
+fn address(path: &Path) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
+    // SAFETY: all zeroes is a valid `sockaddr_un`.
+    let mut name: libc::sockaddr_un = unsafe { zeroed() };
+    name.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    let bytes = OsStr::as_bytes(path.as_os_str());
+    if bytes.is_empty() || bytes.len() >= name.sun_path.len() || bytes.contains(&0) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "a socket's path has 1 to 107 bytes"));
+    }
+    for (to, from) in name.sun_path.iter_mut().zip(bytes) {
+        *to = *from as libc::c_char;
+    }
+    Ok((name, size_of::<libc::sockaddr_un>() as libc::socklen_t))
+}
+
+impl Listener {
+    /// Listens at a path, where there must be nothing.
+    pub fn bind(path: &Path) -> io::Result<Listener> {
+        let fd = socket()?;
+        let (name, len) = address(path)?;
+        // SAFETY: the address lives here and has that length; the other calls take plain values.
+        unsafe {
+            check(libc::bind(fd.as_raw_fd(), (&raw const name).cast(), len))?;
+            check(libc::listen(fd.as_raw_fd(), 64))?;
+            check(libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK))?;
+        }
+        Ok(Listener(fd))
+    }
+
+    /// A connection that waits, if there is one. It does not block.
+    pub fn accept(&self) -> io::Result<Channel> {
+        let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        let none = std::ptr::null_mut();
+        // SAFETY: no address is asked for; the descriptor returned is ours.
+        unsafe {
+            let fd = check(libc::accept4(self.0.as_raw_fd(), none, std::ptr::null_mut(), flags))?;
+            Ok(Channel(OwnedFd::from_raw_fd(fd)))
+        }
+    }
+
+    pub fn fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+impl Channel {
+    /// Connects. Calls wait, for `patience_s` seconds at most.
+    pub fn connect(path: &Path, patience_s: u32) -> io::Result<Channel> {
+        let fd = socket()?;
+        let (name, len) = address(path)?;
+        let patience = libc::timeval { tv_sec: patience_s as libc::time_t, tv_usec: 0 };
+        for option in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
+            let size = size_of::<libc::timeval>() as libc::socklen_t;
+            let value = (&raw const patience).cast();
+            // SAFETY: the value is a timeval of that size.
+            check(unsafe { libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, option, value, size) })?;
+        }
+        // SAFETY: the address lives here and has that length.
+        check(unsafe { libc::connect(fd.as_raw_fd(), (&raw const name).cast(), len) })?;
+        Ok(Channel(fd))
+    }
+
+    pub fn fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    /// The process that connected, or that listens.
+    pub fn peer(&self) -> io::Result<Peer> {
+        let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
+        let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+        let place = (&raw mut found).cast();
+        // SAFETY: a place for a ucred, of its length.
+        check(unsafe { libc::getsockopt(self.fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, place, &mut len) })?;
+        // 0 is a process of a namespace that cannot be seen from here.
+        let pid = u32::try_from(found.pid).ok().filter(|pid| *pid > 0).ok_or(io::ErrorKind::NotFound)?;
+        Ok(Peer { pid, uid: found.uid })
+    }
+
+    /// Sends one packet.
+    pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        assert!(fds.len() <= FDS_MAX, "no more descriptors than there is room for");
+        let mut piece = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        let mut control = [0u64; CONTROL_WORDS];
+        // SAFETY: all zeroes is a valid `msghdr`.
+        let mut header: libc::msghdr = unsafe { zeroed() };
+        header.msg_iov = &raw mut piece;
+        header.msg_iovlen = 1;
+        if !fds.is_empty() {
+            let len = size_of_val(fds) as libc::c_uint;
+            header.msg_control = control.as_mut_ptr().cast();
+            // SAFETY: the buffer is aligned and has room for one message of `FDS_MAX` descriptors, which CMSG_FIRSTHDR and CMSG_DATA stay inside.
+            unsafe {
+                header.msg_controllen = libc::CMSG_SPACE(len) as _;
+                let at = libc::CMSG_FIRSTHDR(&header);
+                (*at).cmsg_level = libc::SOL_SOCKET;
+                (*at).cmsg_type = libc::SCM_RIGHTS;
+                (*at).cmsg_len = libc::CMSG_LEN(len) as _;
+                let data = libc::CMSG_DATA(at).cast::<libc::c_int>();
+                for (i, fd) in fds.iter().enumerate() {
+                    data.add(i).write_unaligned(fd.as_raw_fd());
+                }
+            }
+        }
+        // SAFETY: the header points to bytes and controls that outlive the call.
+        let sent = unsafe { libc::sendmsg(self.fd(), &header, libc::MSG_NOSIGNAL) };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Receives one packet: its bytes in `buffer`, how many, and the descriptors that came with it. `None` when the other end is closed. A packet that is
+    /// longer than the buffer, or has more descriptors than one may have, is an error.
+    pub fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<(usize, Vec<OwnedFd>)>> {
+        let mut piece = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+        let mut control = [0u64; CONTROL_WORDS];
+        // SAFETY: all zeroes is a valid `msghdr`.
+        let mut header: libc::msghdr = unsafe { zeroed() };
+        header.msg_iov = &raw mut piece;
+        header.msg_iovlen = 1;
+        header.msg_control = control.as_mut_ptr().cast();
+        header.msg_controllen = size_of_val(&control) as _;
+        // SAFETY: the header points to buffers of the lengths it says, which outlive the call.
+        let len = unsafe { libc::recvmsg(self.fd(), &mut header, libc::MSG_CMSG_CLOEXEC) };
+        if len < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let mut fds = Vec::new();
+        // SAFETY: the kernel filled the control buffer; the CMSG functions stay inside it, and each descriptor in it is now ours.
+        unsafe {
+            let mut at = libc::CMSG_FIRSTHDR(&header);
+            while !at.is_null() {
+                if ((*at).cmsg_level, (*at).cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+                    let bytes = (*at).cmsg_len as usize - libc::CMSG_LEN(0) as usize;
+                    let data = libc::CMSG_DATA(at).cast::<libc::c_int>();
+                    for i in 0..bytes / size_of::<libc::c_int>() {
+                        fds.push(OwnedFd::from_raw_fd(data.add(i).read_unaligned()));
+                    }
+                }
+                at = libc::CMSG_NXTHDR(&header, at);
+            }
+        }
+        if header.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 || fds.len() > FDS_MAX {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a packet that is too long"));
+        }
+        // A packet of no bytes is nothing that either side sends.
+        if len == 0 { Ok(None) } else { Ok(Some((len as usize, fds))) }
+    }
+
+    /// Says that nothing more will come, and waits until the other end closes, as long as calls may wait.
+    pub fn finish(&self) {
+        // SAFETY: plain values.
+        unsafe { libc::shutdown(self.fd(), libc::SHUT_WR) };
+        let mut rest = [0; 256];
+        while let Ok(Some(_)) = self.receive(&mut rest) {}
+    }
+
+    /// Whether the other end is gone. Does not wait.
+    pub fn is_closed(&self) -> bool {
+        let mut byte = 0u8;
+        let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+        // SAFETY: room for one byte that lives here.
+        match unsafe { libc::recv(self.fd(), (&raw mut byte).cast(), 1, flags) } {
+            0 => true,
+            n if n < 0 => io::Error::last_os_error().kind() != io::ErrorKind::WouldBlock,
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn packets_descriptors_and_names_come_through() {
+        let path = std::env::temp_dir().join(format!("adverb-unix-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let listener = Listener::bind(&path).unwrap();
+        assert_eq!(listener.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        let near = Channel::connect(&path, 1).unwrap();
+        let far = listener.accept().unwrap();
+        assert_eq!(far.peer().unwrap().pid, std::process::id());
+        let file = std::fs::File::open("/dev/null").unwrap();
+        near.send(b"first", &[file.as_fd(), file.as_fd()]).unwrap();
+        near.send(b"second", &[]).unwrap();
+        let mut buffer = [0; 6];
+        let (len, fds) = far.receive(&mut buffer).unwrap().unwrap();
+        assert_eq!((&buffer[..len], fds.len()), (&b"first"[..], 2));
+        assert_eq!(far.receive(&mut buffer).unwrap().unwrap().0, 6);
+        assert_eq!(far.receive(&mut buffer).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        near.send(b"too long", &[]).unwrap();
+        assert_eq!(far.receive(&mut buffer).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert!(!far.is_closed());
+        drop(near);
+        assert!(far.is_closed() && far.receive(&mut buffer).unwrap().is_none());
+        std::fs::remove_file(&path).unwrap();
+        assert!(Channel::connect(&path, 1).is_err());
+        assert!(Listener::bind(Path::new(&"x".repeat(200))).is_err());
+    }
+}
