@@ -117,7 +117,9 @@ fn a_killed_owner_is_a_timeout_and_its_successor_repeats_no_number() {
         last = counter;
         if let Some(old) = old.replace(grant.clone()) {
             // Another life, another key.
-            let Err(TransferError::Ended(report)) = user.block_on(user.read(&old, 0, &near, 0..64)) else {
+            let Err(TransferError::Ended(report)) =
+                user.block_on(user.read(&old, 0, &near, 0..64).retry(Retry::times(9)))
+            else {
                 panic!("the old grant is worth nothing");
             };
             assert_eq!(report.end, End::Outcome(Outcome::RemoteAuthenticationFailure));
