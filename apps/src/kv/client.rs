@@ -1,0 +1,317 @@
+//! Lookups and sets, over all replicas.
+
+use super::layout::{BUCKET_LEN, KEY_MAX, Place, Record, VALUE_MAX, candidates, hash, record_len};
+use super::protocol::{Call, Reply};
+use super::replica::{Failure, Link, Replica, ReplicaCounters, ReplicaInit, call, count};
+use adverb_grants::{Error as GrantsError, Identity};
+use adverb_rma::{Error as RmaError, Memory, Rma};
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+/// Replicas of a cache at most.
+pub const REPLICAS_MAX: usize = 16;
+/// A lookup that meets a torn record begins anew so many times.
+const TORN_TRIES: u32 = 16;
+
+/// How a client is made.
+pub struct ClientConfig {
+    /// The replicas; 1 to 16.
+    pub replicas: Vec<ReplicaInit>,
+    /// This side's certificate.
+    pub identity: Identity,
+    /// Lookups at once at most; each has memory for the longest record of the replicas.
+    pub lookups: usize,
+}
+
+/// Why a lookup found out nothing.
+#[derive(Debug)]
+pub enum GetError {
+    /// A key that cannot be.
+    Key(usize),
+    /// As many lookups as the client may have are going on.
+    Busy(usize),
+    /// The NIC has no memory for it.
+    Nic(RmaError),
+    /// No replica answered: which, and why.
+    Unavailable(Vec<(String, String)>),
+}
+
+/// Why a value was set nowhere.
+#[derive(Debug)]
+pub enum SetError {
+    /// All replicas that could be reached refused it, in these words.
+    Refused(String),
+    /// None could be reached: which, and why.
+    Unavailable(Vec<(String, String)>),
+}
+
+/// Where a value was set.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Stored {
+    /// Its version.
+    pub version: u64,
+    /// Replicas that have it, or a higher version.
+    pub replicas: usize,
+    /// Those that have not, and why. They may serve an older value.
+    pub missing: Vec<(String, String)>,
+}
+
+fn list(f: &mut fmt::Formatter<'_>, replicas: &[(String, String)]) -> fmt::Result {
+    for (at, (replica, why)) in replicas.iter().enumerate() {
+        write!(f, "{}{replica}: {why}", if at > 0 { "; " } else { "" })?;
+    }
+    Ok(())
+}
+
+impl fmt::Display for GetError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            GetError::Key(len) => write!(f, "a key of {len} bytes: give 1 to {KEY_MAX}"),
+            GetError::Busy(limit) => write!(f, "{limit} lookups at once already, as many as were asked for"),
+            GetError::Nic(error) => write!(f, "the NIC refused: {error}"),
+            GetError::Unavailable(replicas) => {
+                f.write_str("no replica answered: ")?;
+                list(f, replicas)
+            }
+        }
+    }
+}
+
+impl fmt::Display for SetError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SetError::Refused(why) => write!(f, "refused: {why}"),
+            SetError::Unavailable(replicas) => {
+                f.write_str("no replica could be reached: ")?;
+                list(f, replicas)
+            }
+        }
+    }
+}
+
+impl std::error::Error for GetError {}
+impl std::error::Error for SetError {}
+
+/// Memory of lookups that go on, or may.
+struct Lanes {
+    free: Vec<Memory>,
+    used: usize,
+}
+
+/// Memory of one lookup. One that was given up may still be written to; its memory is not used again.
+struct Lane<'a> {
+    client: &'a Client,
+    memory: Memory,
+    whole: bool,
+}
+
+impl Drop for Lane<'_> {
+    fn drop(&mut self) {
+        let mut lanes = self.client.lanes.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        lanes.used -= 1;
+        if self.whole {
+            lanes.free.push(self.memory.clone());
+        }
+    }
+}
+
+/// A client of a cache.
+pub struct Client {
+    rma: Arc<Rma>,
+    replicas: Vec<Arc<Replica>>,
+    lanes: Mutex<Lanes>,
+    limit: usize,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// What one replica says about a key.
+enum Lookup {
+    Hit(Vec<u8>),
+    Miss,
+}
+
+impl Client {
+    /// Connects to all replicas. Those that cannot be reached are tried again in the background.
+    pub fn open(rma: Arc<Rma>, config: ClientConfig) -> Result<Client, GrantsError> {
+        let count = config.replicas.len();
+        if count == 0 || count > REPLICAS_MAX {
+            return Err(GrantsError::Policy(format!("{count} replicas: give 1 to {REPLICAS_MAX}")));
+        }
+        let identity = Arc::new(config.identity);
+        let mut client = Client {
+            rma: rma.clone(),
+            replicas: Vec::new(),
+            lanes: Mutex::new(Lanes { free: Vec::new(), used: 0 }),
+            limit: config.lookups,
+            threads: Vec::new(),
+        };
+        for init in config.replicas {
+            let replica = Arc::new(Replica::new(init, identity.clone()));
+            client.threads.push(replica.keep(&rma)?);
+            client.replicas.push(replica);
+        }
+        Ok(client)
+    }
+
+    /// The NIC.
+    pub fn rma(&self) -> &Arc<Rma> {
+        &self.rma
+    }
+
+    /// Each replica, whether lookups use it, and what was counted.
+    pub fn replicas(&self) -> impl Iterator<Item = (&str, bool, ReplicaCounters)> {
+        self.replicas.iter().map(|replica| (&*replica.to, replica.link().is_ok(), replica.counts.read()))
+    }
+
+    /// The value of a key, or `None` when no replica that answers has it.
+    pub async fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, GetError> {
+        if key.is_empty() || key.len() > KEY_MAX {
+            return Err(GetError::Key(key.len()));
+        }
+        let mut lane = self.lane()?;
+        lane.whole = false;
+        let first = hash(0, key) as usize;
+        let (mut missed, mut failed) = (false, Vec::new());
+        for turn in 0..self.replicas.len() {
+            let replica = &self.replicas[(first + turn) % self.replicas.len()];
+            match self.get_from(replica, &lane.memory, key).await {
+                Ok(Lookup::Hit(value)) => {
+                    lane.whole = true;
+                    return Ok(Some(value));
+                }
+                Ok(Lookup::Miss) => missed = true,
+                Err(failure) => failed.push((replica.to.clone(), failure.to_string())),
+            }
+        }
+        lane.whole = true;
+        if missed { Ok(None) } else { Err(GetError::Unavailable(failed)) }
+    }
+
+    fn lane(&self) -> Result<Lane<'_>, GetError> {
+        let free = {
+            let mut lanes = self.lanes.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            if lanes.used == self.limit {
+                return Err(GetError::Busy(self.limit));
+            }
+            lanes.used += 1;
+            lanes.free.pop()
+        };
+        let memory = match free {
+            Some(memory) => Ok(memory),
+            None => self.rma.allocate(record_len(KEY_MAX, VALUE_MAX)),
+        };
+        match memory {
+            Ok(memory) => Ok(Lane { client: self, memory, whole: true }),
+            Err(error) => {
+                self.lanes.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).used -= 1;
+                Err(GetError::Nic(error))
+            }
+        }
+    }
+
+    async fn get_from(&self, replica: &Replica, memory: &Memory, key: &[u8]) -> Result<Lookup, Failure> {
+        let link = replica.link()?;
+        let hash = hash(link.layout.seed, key);
+        for _ in 0..TORN_TRIES {
+            let at = link.layout.bucket_at(hash);
+            replica.read(&self.rma, &link.index, at, memory, BUCKET_LEN).await?;
+            let bucket = memory.to_vec(0..BUCKET_LEN);
+            match self.look(replica, &link, memory, (key, hash), &bucket).await? {
+                Some(lookup) => {
+                    count(if matches!(lookup, Lookup::Hit(_)) {
+                        &replica.counts.hits
+                    } else {
+                        &replica.counts.misses
+                    });
+                    return Ok(lookup);
+                }
+                None => count(&replica.counts.torn),
+            }
+        }
+        Err(Failure::Torn)
+    }
+
+    /// Looks at what a bucket points to. `None` when something was torn, so that the bucket is no longer right.
+    async fn look(
+        &self,
+        replica: &Replica,
+        link: &Link,
+        memory: &Memory,
+        (key, hash): (&[u8], u64),
+        bucket: &[u8],
+    ) -> Result<Option<Lookup>, Failure> {
+        for Place { offset, len, .. } in candidates(bucket, hash) {
+            // What a word says is the replica's word: it is checked before it is used.
+            if len > link.layout.record_max() || offset + len as u64 > link.layout.log_len {
+                return Ok(None);
+            }
+            replica.read(&self.rma, &link.data, offset, memory, len).await?;
+            let bytes = memory.to_vec(0..len);
+            match Record::parse(&bytes) {
+                None => return Ok(None),
+                Some(record) if record.key == key => return Ok(Some(Lookup::Hit(record.value.to_vec()))),
+                Some(_) => count(&replica.counts.collisions),
+            }
+        }
+        Ok(Some(Lookup::Miss))
+    }
+
+    /// Sets a value, on all replicas that can be reached. Waits for them; not for use in an async task.
+    pub fn set(&self, key: &[u8], value: &[u8]) -> Result<Stored, SetError> {
+        let (mut version, mut replicas, mut missing, mut refused) = (None, 0, Vec::new(), None);
+        for replica in &self.replicas {
+            let answered = replica.any_link().and_then(|link| {
+                call(&link.session, &Call::Set { key, value, version }).map_err(|error| {
+                    match error.refusal() {
+                        Some(refusal) => refusal.to_string(),
+                        None => error.to_string(),
+                    }
+                })
+            });
+            match answered {
+                Ok(Reply::Stored { version: stored }) => {
+                    version.get_or_insert(stored);
+                    replicas += 1;
+                }
+                // Another client was quicker with a higher version. It is the value from now on.
+                Ok(Reply::Superseded { .. }) => replicas += 1,
+                Ok(Reply::Layout(_)) => {
+                    missing.push((replica.to.clone(), "an answer to another call".to_owned()))
+                }
+                Err(why) => {
+                    if replica.any_link().is_ok() {
+                        refused.get_or_insert_with(|| why.clone());
+                    }
+                    missing.push((replica.to.clone(), why));
+                }
+            }
+        }
+        match (version, refused) {
+            (Some(version), _) => Ok(Stored { version, replicas, missing }),
+            (None, Some(why)) => Err(SetError::Refused(why)),
+            (None, None) => Err(SetError::Unavailable(missing)),
+        }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.replicas.iter().for_each(|replica| replica.stop());
+        for thread in self.threads.drain(..) {
+            // A panic in it was reported by itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Down(why) | Failure::Operation(why) => f.write_str(why),
+            Failure::Torn => {
+                write!(f, "its records were overwritten {TORN_TRIES} times while they were read")
+            }
+        }
+    }
+}

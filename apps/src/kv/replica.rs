@@ -1,0 +1,330 @@
+//! A client's side of one replica: connected or not, trusted or not. A thread keeps it.
+//!
+//! ```text
+//!          connected, layout known, leases held
+//!  DOWN ────────────────────────────────────────► UP ──── an operation failed ───► SUSPECT
+//!    ▲                                             │ ▲                               │ │
+//!    └──────────── connection lost ────────────────┘ └──── a read of it succeeded ───┘ │
+//!    └──────────────────────────────── connection lost ────────────────────────────────┘
+//! ```
+//!
+//! Lookups use a replica that is up, and no other: the first failed operation takes it away from all of them.
+
+use super::layout::{BUCKET_LEN, Layout};
+use super::protocol::{Call, Reply};
+use super::server::{DATA, INDEX};
+use adverb_grants::{AfterRefusal, Error, Held, Identity, Session};
+use adverb_rma::{Memory, Outcome, Rights, Rma, TransferError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// From one attempt to connect, or to read from a suspect, to the next.
+const AGAIN: Duration = Duration::from_millis(200);
+/// For a key that the owner is asked for.
+const KEY_WAIT: Duration = Duration::from_secs(1);
+
+/// Where a replica is, and what this side shows it.
+pub struct ReplicaInit {
+    /// `HOST:PORT` of its server.
+    pub to: String,
+    /// What its certificate is for, if not `HOST`.
+    pub name: Option<String>,
+    /// Of leases.
+    pub ttl: Duration,
+}
+
+/// What a client has seen of a replica.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ReplicaCounters {
+    /// Values read from it.
+    pub hits: u64,
+    /// Lookups that found nothing there.
+    pub misses: u64,
+    /// Records that were overwritten while they were read.
+    pub torn: u64,
+    /// Records of another key with the same tag.
+    pub collisions: u64,
+    /// Operations refused because of a key that had changed.
+    pub refused: u64,
+    /// Operations that it did not answer in time.
+    pub timeouts: u64,
+    /// Operations that it turned away.
+    pub nacks: u64,
+    /// Other failures.
+    pub others: u64,
+    /// Times that it was taken away from lookups.
+    pub suspected: u64,
+    /// Times that it was connected to.
+    pub connected: u64,
+}
+
+macro_rules! counts {
+    ($($name:ident),*) => {
+        #[derive(Default)]
+        pub(super) struct Counts { $(pub $name: AtomicU64),* }
+
+        impl Counts {
+            pub fn read(&self) -> ReplicaCounters {
+                ReplicaCounters { $($name: self.$name.load(Ordering::Relaxed)),* }
+            }
+        }
+    };
+}
+counts!(hits, misses, torn, collisions, refused, timeouts, nacks, others, suspected, connected);
+
+pub(super) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// A replica that is connected.
+pub(super) struct Link {
+    pub session: Session,
+    pub layout: Layout,
+    pub index: Held,
+    pub data: Held,
+}
+
+struct State {
+    link: Option<Arc<Link>>,
+    /// Why there is none.
+    why: String,
+    stop: bool,
+}
+
+/// See the top of this file.
+pub(super) struct Replica {
+    pub to: String,
+    init: ReplicaInit,
+    identity: Arc<Identity>,
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Whether lookups may use the link.
+    trusted: AtomicBool,
+    pub counts: Counts,
+}
+
+/// Why an operation on a replica failed.
+#[derive(Clone, Debug)]
+pub(super) enum Failure {
+    /// It was not there to begin with.
+    Down(String),
+    /// As the operation ended.
+    Operation(String),
+    /// Its records changed faster than they could be read.
+    Torn,
+}
+
+#[expect(clippy::disallowed_methods, reason = "waits of a driver")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+impl Replica {
+    pub fn new(init: ReplicaInit, identity: Arc<Identity>) -> Replica {
+        let state = State { link: None, why: "not connected yet".to_owned(), stop: false };
+        Replica {
+            to: init.to.clone(),
+            init,
+            identity,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            trusted: AtomicBool::new(false),
+            counts: Counts::default(),
+        }
+    }
+
+    /// Keeps it on a thread. Returns when the first attempt to connect is over.
+    pub fn keep(self: &Arc<Replica>, rma: &Arc<Rma>) -> Result<JoinHandle<()>, Error> {
+        let probe = rma
+            .allocate(BUCKET_LEN)
+            .map_err(|e| Error::System("allocating memory", std::io::Error::other(e)))?;
+        let (replica, rma) = (self.clone(), rma.clone());
+        let builder = std::thread::Builder::new().name("adverb-replica".to_owned());
+        let first = Arc::new((Mutex::new(false), Condvar::new()));
+        let over = first.clone();
+        let thread = builder
+            .spawn(move || replica.run(&rma, &probe, &over))
+            .map_err(|e| Error::System("starting a thread", e))?;
+        let tried = first.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        drop(first.1.wait_while(tried, |tried| !*tried));
+        Ok(thread)
+    }
+
+    pub fn stop(&self) {
+        self.lock().stop = true;
+        self.changed.notify_all();
+    }
+
+    /// The link, if lookups may use it.
+    pub fn link(&self) -> Result<Arc<Link>, Failure> {
+        let state = self.lock();
+        match (&state.link, self.trusted.load(Ordering::Acquire)) {
+            (Some(link), true) => Ok(link.clone()),
+            (Some(_), false) => Err(Failure::Down("an operation on it failed just now".to_owned())),
+            (None, _) => Err(Failure::Down(state.why.clone())),
+        }
+    }
+
+    /// The link, for calls.
+    pub fn any_link(&self) -> Result<Arc<Link>, String> {
+        let state = self.lock();
+        state.link.clone().ok_or_else(|| state.why.clone())
+    }
+
+    /// Reads a part of a region, with the key to use now. A failure other than our own NIC's takes the replica away from lookups.
+    pub async fn read(
+        &self,
+        rma: &Rma,
+        held: &Held,
+        offset: u64,
+        into: &Memory,
+        len: usize,
+    ) -> Result<(), Failure> {
+        loop {
+            let (grant, number) = held.key().map_err(|e| self.failed(e.to_string()))?;
+            let error = match rma.read(&grant, offset, into, 0..len).await {
+                Ok(_) => return Ok(()),
+                Err(error) => error,
+            };
+            let outcome = match &error {
+                TransferError::Ended(report) => match report.end {
+                    adverb_rma::End::Outcome(outcome) => Some(outcome),
+                    _ => None,
+                },
+                TransferError::Refused(_) => None,
+            };
+            match outcome {
+                Some(Outcome::RemoteAuthenticationFailure) => {
+                    count(&self.counts.refused);
+                    match held.refused(number) {
+                        AfterRefusal::Another => continue,
+                        AfterRefusal::Asked => return Err(self.failed(error.to_string())),
+                    }
+                }
+                // Our own NIC is busy; no other replica is better off.
+                Some(Outcome::DispatchTimeout) => {
+                    count(&self.counts.others);
+                    return Err(Failure::Operation(error.to_string()));
+                }
+                Some(Outcome::Timeout) => count(&self.counts.timeouts),
+                Some(Outcome::Nack) => count(&self.counts.nacks),
+                _ => count(&self.counts.others),
+            }
+            return Err(self.failed(error.to_string()));
+        }
+    }
+
+    fn failed(&self, why: String) -> Failure {
+        if self.trusted.swap(false, Ordering::AcqRel) {
+            count(&self.counts.suspected);
+            self.changed.notify_all();
+        }
+        Failure::Operation(why)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// True when it is to stop.
+    fn pause(&self, time: Duration) -> bool {
+        let end = now() + time;
+        let mut state = self.lock();
+        loop {
+            let left = end.saturating_duration_since(now());
+            if state.stop || left.is_zero() {
+                return state.stop;
+            }
+            state = match self.changed.wait_timeout(state, left) {
+                Ok((state, _)) => state,
+                Err(poisoned) => poisoned.into_inner().0,
+            };
+        }
+    }
+
+    fn run(&self, rma: &Arc<Rma>, probe: &Memory, first: &(Mutex<bool>, Condvar)) {
+        loop {
+            let connected = self.connect(rma);
+            let link = {
+                let mut state = self.lock();
+                match connected {
+                    Ok(link) => {
+                        count(&self.counts.connected);
+                        state.link = Some(Arc::new(link));
+                        self.trusted.store(true, Ordering::Release);
+                    }
+                    Err(error) => state.why = error.to_string(),
+                }
+                state.link.clone()
+            };
+            *first.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = true;
+            first.1.notify_all();
+            if let Some(link) = link {
+                let why = self.watch(rma, probe, &link);
+                let mut state = self.lock();
+                self.trusted.store(false, Ordering::Release);
+                (state.link, state.why) = (None, why);
+            }
+            if self.pause(AGAIN) {
+                return;
+            }
+        }
+    }
+
+    /// Until the connection is lost: why.
+    fn watch(&self, rma: &Rma, probe: &Memory, link: &Link) -> String {
+        loop {
+            if let Some(why) = link.session.lost_within(AGAIN) {
+                return why;
+            }
+            if self.lock().stop {
+                return "closed".to_owned();
+            }
+            if !self.trusted.load(Ordering::Acquire) && self.answers(rma, probe, link) {
+                self.trusted.store(true, Ordering::Release);
+            }
+        }
+    }
+
+    /// Whether both regions of a suspect can be read again.
+    fn answers(&self, rma: &Rma, probe: &Memory, link: &Link) -> bool {
+        [&link.index, &link.data].into_iter().all(|held| {
+            let Ok((grant, number)) = held.key() else { return false };
+            match rma.block_on(rma.read(&grant, 0, probe, 0..BUCKET_LEN)) {
+                Ok(_) => true,
+                Err(error) => {
+                    let end = error.report().map(|report| report.end);
+                    end == Some(adverb_rma::End::Outcome(Outcome::RemoteAuthenticationFailure))
+                        && (held.refused(number) == AfterRefusal::Another
+                            || held.wait(number, KEY_WAIT).is_ok())
+                }
+            }
+        })
+    }
+
+    fn connect(&self, rma: &Rma) -> Result<Link, Error> {
+        let session = Session::connect(&self.init.to, self.init.name.as_deref(), &self.identity)?;
+        let Reply::Layout(layout) = call(&session, &Call::Layout)? else {
+            return Err(Error::Protocol("an answer to another call"));
+        };
+        if !layout.is_sound() {
+            return Err(Error::Protocol("sizes that cannot be; use the same version of adverb"));
+        }
+        let me = (rma.address(), rma.pid());
+        let index = session.hold(INDEX, me, Rights::READ, self.init.ttl)?;
+        let data = session.hold(DATA, me, Rights::READ, self.init.ttl)?;
+        Ok(Link { session, layout, index, data })
+    }
+}
+
+/// Calls a replica's server.
+pub(super) fn call(session: &Session, call: &Call<'_>) -> Result<Reply, Error> {
+    let bytes = postcard::to_stdvec(call).map_err(|_| Error::Protocol("a call that cannot be written"))?;
+    let answer = session.call(&bytes)?;
+    match postcard::take_from_bytes(&answer) {
+        Ok((reply, [])) => Ok(reply),
+        Ok(_) | Err(_) => Err(Error::Protocol("an answer that cannot be read")),
+    }
+}
