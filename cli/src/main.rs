@@ -12,6 +12,7 @@ mod error;
 mod lab;
 mod library;
 mod nicd;
+mod pages;
 mod progress;
 mod run;
 mod settings;
@@ -27,10 +28,16 @@ fn main() -> ExitCode {
         Action::Run(arguments) => run::run(&arguments).map(|never| match never {}),
         Action::Nicd(arguments) => nicd::serve(&arguments).map(|never| match never {}),
         Action::Devices(arguments) => devices::list(&arguments).map(|()| ExitCode::SUCCESS),
-        Action::Sim(arguments) => simulate::simulate(&arguments).map(|()| ExitCode::SUCCESS),
+        Action::Sim(arguments) => {
+            pages::ask();
+            simulate::simulate(&arguments).map(|()| ExitCode::SUCCESS)
+        }
         Action::Swarm(arguments) => swarm::swarm(&arguments),
         Action::Replay(arguments) => swarm::replay(&arguments),
-        Action::Lab(action) => lab::lab(&action).map(|()| ExitCode::SUCCESS),
+        Action::Lab(action) => {
+            pages::ask();
+            lab::lab(&action).map(|()| ExitCode::SUCCESS)
+        }
     };
     match outcome {
         Ok(code) => code,

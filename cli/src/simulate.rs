@@ -20,6 +20,8 @@ struct Run {
     report: Report,
     /// Processor time of the run.
     seconds: f64,
+    /// What the process grew by beyond the fabric without traffic, in bytes; other runs beside this one count too.
+    grown: u64,
 }
 
 /// Runs the scenario and prints what came of it.
@@ -101,6 +103,7 @@ fn run_seed(arguments: &args::Sim, mut plan: Plan, progress: &dyn Fn(&Sim)) -> R
         let file = File::create(path).map_err(refuse)?;
         sim.capture(*link, Box::new(BufWriter::new(file))).map_err(refuse)?;
     }
+    let idle = peak_rss();
     let begun = progress::thread_seconds();
     plan.run(&mut sim, &mut |sim| progress(sim));
     let seconds = progress::thread_seconds() - begun;
@@ -114,7 +117,7 @@ fn run_seed(arguments: &args::Sim, mut plan: Plan, progress: &dyn Fn(&Sim)) -> R
             _ => write_records(&sim, &directory.join(format!("seed-{seed}")))?,
         }
     }
-    Ok(Run { report: sim.report(), seconds })
+    Ok(Run { report: sim.report(), seconds, grown: peak_rss() - idle })
 }
 
 fn write_records(sim: &Sim, directory: &Path) -> Result<(), Error> {
@@ -255,6 +258,18 @@ fn speed(out: &mut String, runs: &[Run]) {
     row(out, "link-hops", format_args!("{hops:.0}"));
     row(out, "link-hops/s", format_args!("{:.0}, in {seconds:.3} s of one processor", hops / seconds));
     row(out, "peak RSS", format_args!("{:.1} MB", peak_rss() as f64 / 1e6));
+    if let [Run { report, grown, .. }] = runs {
+        let (flows, packets) = (report.at_once, report.stats.packets_peak);
+        let each = *grown as f64 / f64::from(flows.max(1));
+        row(
+            out,
+            "memory of traffic",
+            format_args!(
+                "{:.1} MB: {each:.0} B for each of {flows} flows at once, with {packets} packets",
+                *grown as f64 / 1e6
+            ),
+        );
+    }
 }
 
 #[cfg(test)]

@@ -58,16 +58,11 @@ impl Nic {
     /// First step: what every call reads of the NIC itself.
     #[inline]
     pub fn prefetch(&self) {
-        prefetch_whole(&self.qps);
-        prefetch_whole(&self.ready);
         prefetch(&self.timers);
-        prefetch(&self.config.qpn_base);
-        prefetch(&self.shared.counters.rx_packets);
-        prefetch(&self.shared.counters.tx_packets);
-        prefetch(&self.shared.notifier);
-        prefetch(&self.shared.pending);
+        prefetch(&self.ready);
         prefetch(&self.shared.events);
-        prefetch(&self.shared.stepped);
+        prefetch(&self.shared.armed_cqs);
+        prefetch(&self.shared.counters.rx_packets);
         self.shared.memory.prefetch();
     }
 

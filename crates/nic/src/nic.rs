@@ -110,22 +110,27 @@ pub enum Step {
     Completed(CqId),
 }
 
-/// The NIC.
+/// The NIC. What every call reads stands at the beginning, and at that of [`Shared`]: six cache lines ([`Nic::prefetch`]).
+#[repr(C, align(64))]
 pub struct Nic {
-    pub(crate) config: NicConfig,
+    pub(crate) timers: Timers,
+    /// Queue pairs that have more to send once something is acknowledged.
+    pub(crate) stalled: u32,
+    /// As in [`NicConfig`], but here where they are near.
+    qpn_base: u32,
+    quantum: u32,
+    answers_first: bool,
+    pub(crate) ready: Ready,
     /// Boxed, so that a table that grows leaves no room for twice as many.
     pub(crate) qps: Slab<QpId, Box<Qp>>,
     pub(crate) shared: Shared,
-    pub(crate) ready: Ready,
-    pub(crate) timers: Timers,
     pub(crate) paths: Paths,
     pub(crate) groups: Groups,
     pub(crate) gsi: Option<QpId>,
-    /// Queue pairs that have more to send once something is acknowledged.
-    pub(crate) stalled: u32,
     /// Of posts, and of frames that arrive.
     pub(crate) post_turns: Turns,
     pub(crate) frame_turns: Turns,
+    pub(crate) config: NicConfig,
 }
 
 /// Life and data path.
@@ -134,7 +139,6 @@ impl Nic {
     pub fn new(config: NicConfig, seed: u64) -> Nic {
         let shared = Shared::new(seed, &config);
         Nic {
-            config,
             qps: Slab::new(limits::MAX_QP),
             shared,
             ready: Ready::default(),
@@ -145,6 +149,10 @@ impl Nic {
             stalled: 0,
             post_turns: Turns::default(),
             frame_turns: Turns::default(),
+            qpn_base: config.qpn_base,
+            quantum: config.quantum,
+            answers_first: config.ack_every > 0,
+            config,
         }
     }
 
@@ -254,7 +262,7 @@ impl Nic {
     fn frame(&mut self, id: QpId, index: u32, out: &TxFrame) -> Step {
         self.shared.counters.tx_packets += 1;
         self.shared.counters.tx_bytes += out.packet.payload_len as u64;
-        self.ready.served(index, self.config.quantum);
+        self.ready.served(index, self.quantum);
         Step::Frame(id)
     }
 
@@ -469,7 +477,7 @@ impl Nic {
         if number == QpNumber::GSI {
             return self.gsi.ok_or(Stray::UnknownQp);
         }
-        if number.get() & !0xffff != self.config.qpn_base {
+        if number.get() & !0xffff != self.qpn_base {
             return Err(Stray::UnknownQp);
         }
         self.qps.id_at(number.get() & 0xffff).ok_or(Stray::UnknownQp)
@@ -501,7 +509,7 @@ impl Nic {
                     transport::rc::responder::on_request(qp, sh, now, packet, payload);
                 }
                 self.timers.track(qp);
-                if self.config.ack_every > 0 && qp.owes() && !qp.ready && !qp.parked {
+                if self.answers_first && qp.owes() && !qp.ready && !qp.parked {
                     qp.ready = true;
                     self.ready.push_first(id.index);
                 }

@@ -16,26 +16,28 @@ use crate::transport::rc::irn::IrnConfig;
 use crate::work::{Completion, Sge, Status};
 use std::collections::VecDeque;
 
+/// What every call reads stands first.
+#[repr(C, align(64))]
 pub(crate) struct Shared {
-    pub memory: Memory,
-    pub cqs: Slab<CqId, Cq>,
-    pub srqs: Slab<SrqId, Srq>,
-    pub xrcds: Slab<XrcdId, u32>,
     pub events: VecDeque<Event>,
-    pub explanations: VecDeque<Explanation>,
-    pub counters: Counters,
     /// Completions held back for a driver that steps the NIC; written at once otherwise.
     pub pending: VecDeque<(CqId, Entry)>,
+    /// Completion queues armed for an event.
+    pub armed_cqs: u32,
     pub stepped: bool,
     /// Transport retries are never used up.
     pub retry_forever: bool,
-    /// Completion queues armed for an event.
-    pub armed_cqs: u32,
-    /// IRN's parameters; queue pairs have IRN state only on a NIC that offers it.
-    pub irn: IrnConfig,
+    pub notifier: Notifier,
+    pub memory: Memory,
+    pub counters: Counters,
     /// Congestion control's.
     pub congestion: Rules,
-    pub notifier: Notifier,
+    pub cqs: Slab<CqId, Cq>,
+    pub srqs: Slab<SrqId, Srq>,
+    pub xrcds: Slab<XrcdId, u32>,
+    pub explanations: VecDeque<Explanation>,
+    /// IRN's parameters; queue pairs have IRN state only on a NIC that offers it.
+    pub irn: IrnConfig,
 }
 
 impl Shared {

@@ -28,6 +28,7 @@ struct Slot<T> {
 
 /// Objects by index. Freed slots are reused in first-freed, first-reused order, so that an index
 /// (and a number made of it) stays unused for as long as possible.
+#[repr(C)]
 pub(crate) struct Slab<I, T> {
     slots: Vec<Slot<T>>,
     free: std::collections::VecDeque<u32>,

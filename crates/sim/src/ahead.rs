@@ -9,7 +9,7 @@ use crate::sim::Sim;
 use adverb_nic::memory::prefetch;
 
 /// Events between two steps.
-const STEP: u32 = 3;
+const STEP: u32 = 2;
 
 /// From so many hosts on, all of them do not fit a second-level cache, and it pays to follow an event to its queue pair.
 pub(crate) const FAR: u32 = 256;

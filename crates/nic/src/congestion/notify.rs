@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 
 /// Notifications of a NIC. Queue pairs carry nothing for it.
 #[derive(Default)]
+#[repr(C)]
 pub(crate) struct Notifier {
     /// Queue pairs whose peers are to be told; each at most once.
     due: VecDeque<QpId>,

@@ -56,7 +56,6 @@ impl Memory {
     /// Asks for what every check reads.
     #[inline]
     pub(crate) fn prefetch(&self) {
-        prefetch(&self.keys);
         prefetch(&self.lines);
     }
 

@@ -23,6 +23,7 @@ type Cell = u64;
 const _: () = assert!(limits::MAX_MR + limits::MAX_MW <= 1 << 21);
 
 /// Where the line of each key is.
+#[repr(C)]
 pub(super) struct KeyTable {
     cells: Box<[Cell]>,
     used: usize,

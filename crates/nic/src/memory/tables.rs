@@ -12,11 +12,12 @@ use adverb_wire::{Key, QpNumber};
 use std::collections::BTreeSet;
 
 /// Protection domains, regions, windows and their keys, of one NIC.
+#[repr(C)]
 pub struct Memory {
-    pub(super) keys: KeyTable,
     /// What a check needs, one cache line per key. Freed lines are reused last in, first out: the
     /// line is likely still in cache, and a key's line number is known to nobody outside.
     pub(super) lines: Vec<Line>,
+    pub(super) keys: KeyTable,
     free_lines: Vec<u32>,
     pub(super) pds: Slab<PdId, Domain>,
     pub(super) regions: Slab<MrId, Region>,
