@@ -59,8 +59,8 @@ echo "== build"
 if make --no-print-directory build >"$logs/build.log" 2>&1; then
     # Safety and liveness on random networks; 100,000 seeds are an evening's work: adverb swarm --seeds 100000.
     check swarm "$target/release/adverb" swarm --seeds 3000
-    # The paper's figure with the numbers that stand in its text; the others: adverb lab run irn.
-    check lab "$target/release/adverb" lab run irn/fig1 irn/fig12 --out "$logs/lab"
+    # Figures with numbers that stand in the papers' texts; the others: adverb lab run irn, adverb lab run onerma.
+    check lab "$target/release/adverb" lab run irn/fig1 irn/fig12 onerma/fig12 onerma/fig15bc onerma/fig16a --out "$logs/lab"
     runner clients tests/clients/run.py
     runner interop tests/interop/run.py
 else

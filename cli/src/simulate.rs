@@ -4,6 +4,7 @@ use crate::args;
 use crate::error::Error;
 use crate::progress::{self, Progress};
 use adverb_sim::record::peak_rss;
+use adverb_sim::rma::Outcome;
 use adverb_sim::statistics::Estimate;
 use adverb_sim::{Plan, Report, ScenarioFile, Sim, sweep};
 use std::fmt::Write as _;
@@ -194,6 +195,10 @@ fn one(out: &mut String, r: &Report) {
         "drops",
         format_args!("{}, {} lost and {} damaged on links", stats.drops, stats.lost, stats.corrupted),
     );
+    if let Some(counts) = r.operations {
+        let named: Vec<String> = Outcome::ALL.iter().zip(counts).map(|(o, n)| format!("{n} {o}")).collect();
+        row(out, "operations", named.join(", "));
+    }
     row(out, "retransmissions", r.retransmissions);
     row(out, "ECN marks", stats.marked);
     row(out, "pauses", format_args!("{}, {} paused, over all links", stats.pauses, time(r.paused_ps as f64)));

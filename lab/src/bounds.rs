@@ -1,4 +1,4 @@
-//! Relations that must hold between series: ratios of their values, seed by seed.
+//! Relations that must hold: ratios of series' values, or the values themselves, seed by seed.
 
 use crate::definition::{Bound, Experiment};
 use crate::measure::Metric;
@@ -14,7 +14,7 @@ pub struct Checked<'a> {
     pub metric: Metric,
     /// Where, if there is a sweep.
     pub x: Option<f64>,
-    /// The ratio, over seeds. The same seed is the same workload for both series.
+    /// The ratio, or the value, over seeds. The same seed is the same workload for both series.
     pub ratio: Estimate,
 }
 
@@ -42,7 +42,9 @@ pub fn check<'a>(experiment: &'a Experiment, outcome: &Outcome) -> Vec<Checked<'
     let series = |name: &str| experiment.series.iter().position(|s| s.name == name).unwrap_or(0);
     let mut out = Vec::new();
     for bound in &experiment.bounds {
-        let (a, b) = (series(&bound.ratio), series(&bound.over));
+        let (a, b) = (series(&bound.ratio), bound.over.as_deref().map(series));
+        let places = experiment.sweep.as_ref().map_or(&[][..], |sweep| &sweep.points);
+        let over_at = bound.over_at.and_then(|x| places.iter().position(|point| point.x == x));
         for (m, &metric) in experiment.metrics.iter().enumerate() {
             if !bound.metrics.is_empty() && !bound.metrics.contains(&metric) {
                 continue;
@@ -52,8 +54,11 @@ pub fn check<'a>(experiment: &'a Experiment, outcome: &Outcome) -> Vec<Checked<'
                 if !bound.at.is_empty() && x.is_none_or(|x| !bound.at.contains(&x)) {
                     continue;
                 }
-                let (above, below) = (outcome.values(a, at, m), outcome.values(b, at, m));
-                let ratios: Vec<f64> = above.iter().zip(&below).map(|(a, b)| a / b).collect();
+                let mut ratios = outcome.values(a, at, m);
+                if let Some(b) = b {
+                    let below = outcome.values(b, over_at.unwrap_or(at), m);
+                    ratios.iter_mut().zip(&below).for_each(|(a, b)| *a /= b);
+                }
                 out.push(Checked { bound, metric, x, ratio: Estimate::of(&ratios) });
             }
         }

@@ -54,6 +54,12 @@ pub struct Experiment {
     /// Where ours is known to differ, and why; printed with the results.
     #[serde(default)]
     pub notes: Vec<String>,
+    /// Flows may fail, or not end: that is what it is about.
+    #[serde(default)]
+    pub may_fail: bool,
+    /// What happens over time is written in slices of so many us; 0 for not.
+    #[serde(default)]
+    pub timeline_us: u32,
     /// For a look: ends within a minute.
     #[serde(default)]
     pub quick: Size,
@@ -142,14 +148,16 @@ pub struct Series {
     pub set: Table,
 }
 
-/// A relation between two series that must hold at every point: the ratio of their values, seed by seed.
+/// A relation that must hold at every point, seed by seed: the ratio of two series' values, or one series' value itself.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Bound {
     /// Numerator: a series.
     pub ratio: String,
-    /// Denominator: a series.
-    pub over: String,
+    /// Denominator: a series; none for the value itself.
+    pub over: Option<String>,
+    /// The denominator's value at this x, wherever the numerator's is.
+    pub over_at: Option<f64>,
     /// Metrics that it holds for; all if absent.
     #[serde(default)]
     pub metrics: Vec<Metric>,
@@ -211,13 +219,21 @@ impl Experiment {
             return fail("needs [[series]] and metrics".to_owned());
         }
         for bound in &self.bounds {
-            for side in [&bound.ratio, &bound.over] {
+            for side in core::iter::once(&bound.ratio).chain(&bound.over) {
                 if !self.series.iter().any(|s| s.name == *side) {
                     return fail(format!("bound: there is no series `{side}`"));
                 }
             }
             if bound.min.is_none() && bound.max.is_none() {
-                return fail(format!("bound `{}`/`{}`: give min, max or both", bound.ratio, bound.over));
+                return fail(format!("bound of `{}`: give min, max or both", bound.ratio));
+            }
+            let points = self.sweep.as_ref().map_or(&[][..], |sweep| &sweep.points);
+            let known = |x: &f64| points.iter().any(|point| point.x == *x);
+            if let Some(x) = bound.over_at.iter().chain(&bound.at).find(|x| !known(x)) {
+                return fail(format!("bound of `{}`: there is no point at {x}", bound.ratio));
+            }
+            if bound.over_at.is_some() && bound.over.is_none() {
+                return fail(format!("bound of `{}`: over-at goes with over", bound.ratio));
             }
         }
         for series in &self.series {

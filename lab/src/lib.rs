@@ -14,6 +14,7 @@ pub mod bounds;
 pub mod definition;
 pub mod measure;
 pub mod modules;
+pub mod operations;
 pub mod plot;
 pub mod points;
 pub mod registry;

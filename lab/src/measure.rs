@@ -27,6 +27,40 @@ pub enum Metric {
     Resent,
     /// Pause frames for each thousand data packets.
     Pauses,
+    /// Median time of flows of the first workload, until the requester knows, in us.
+    LatencyP50,
+    /// Its 99th percentile.
+    LatencyP99,
+    /// Its 99.9th percentile.
+    LatencyP999,
+    /// Median of that time over that of an idle network.
+    SlowdownP50,
+    /// Its 99th percentile.
+    SlowdownP99,
+    /// Payload that arrived, in Gb/s.
+    Goodput,
+    /// Goodput over what was asked for.
+    Accepted,
+    /// Operations of 1RMA that ended with NACK, of all.
+    Nacked,
+    /// Those that ended with TIMEOUT.
+    TimedOut,
+    /// Those that ended with DISPATCH_TIMEOUT.
+    DispatchTimedOut,
+    /// Round trips until operations are asked for at line rate.
+    Ramp,
+    /// Round trips from the start of the last flow until two flows have fair shares.
+    Converge,
+    /// Median time of a cache's lookups, in us.
+    LookupP50,
+    /// Their 99th percentile.
+    LookupP99,
+    /// Lookups that no server answered, of all.
+    LookupFailed,
+    /// Longest time between lookups that end well, in us.
+    LookupGap,
+    /// For how long a client asked in vain, in us.
+    Unavailable,
 }
 
 impl Metric {
@@ -43,6 +77,23 @@ impl Metric {
             Metric::Drops => "dropped share",
             Metric::Resent => "resent share",
             Metric::Pauses => "pauses/1000 pkts",
+            Metric::LatencyP50 => "median (us)",
+            Metric::LatencyP99 => "99% (us)",
+            Metric::LatencyP999 => "99.9% (us)",
+            Metric::SlowdownP50 => "median slowdown",
+            Metric::SlowdownP99 => "99% slowdown",
+            Metric::Goodput => "goodput (Gb/s)",
+            Metric::Accepted => "accepted share",
+            Metric::Nacked => "NACK share",
+            Metric::TimedOut => "TIMEOUT share",
+            Metric::DispatchTimedOut => "DISPATCH_T. share",
+            Metric::Ramp => "ramp (RTT)",
+            Metric::Converge => "converged (RTT)",
+            Metric::LookupP50 => "lookup median (us)",
+            Metric::LookupP99 => "lookup 99% (us)",
+            Metric::LookupFailed => "lookups failed",
+            Metric::LookupGap => "longest gap (us)",
+            Metric::Unavailable => "unavailable (us)",
         }
     }
 
@@ -59,6 +110,23 @@ impl Metric {
             Metric::Drops => "drops",
             Metric::Resent => "resent",
             Metric::Pauses => "pauses",
+            Metric::LatencyP50 => "latency_p50_us",
+            Metric::LatencyP99 => "latency_p99_us",
+            Metric::LatencyP999 => "latency_p999_us",
+            Metric::SlowdownP50 => "slowdown_p50",
+            Metric::SlowdownP99 => "slowdown_p99",
+            Metric::Goodput => "goodput_gbps",
+            Metric::Accepted => "accepted",
+            Metric::Nacked => "nack_share",
+            Metric::TimedOut => "timeout_share",
+            Metric::DispatchTimedOut => "dispatch_timeout_share",
+            Metric::Ramp => "ramp_rtt",
+            Metric::Converge => "converge_rtt",
+            Metric::LookupP50 => "lookup_p50_us",
+            Metric::LookupP99 => "lookup_p99_us",
+            Metric::LookupFailed => "lookups_failed",
+            Metric::LookupGap => "lookup_gap_us",
+            Metric::Unavailable => "unavailable_us",
         }
     }
 }
@@ -76,6 +144,8 @@ pub struct Measured {
     pub values: Vec<f64>,
     /// Latency of messages of one packet at [`TAIL`], in ms; empty if there are none.
     pub tail: Vec<f64>,
+    /// What happened over time, as lines of CSV; empty unless asked for.
+    pub timeline: String,
     /// Flows, and those that failed or did not end.
     pub flows: (u32, u32),
     /// Packets that crossed a link.
@@ -115,10 +185,12 @@ pub fn measure(sim: &Sim, metrics: &[Metric]) -> Measured {
         Metric::Drops => share(stats.drops),
         Metric::Resent => share(sim.retransmissions()),
         Metric::Pauses => 1000.0 * share(stats.pauses),
+        other => crate::operations::value(sim, *other).unwrap_or(f64::NAN),
     };
     Measured {
         values: metrics.iter().map(value).collect(),
         tail: if single.is_empty() { Vec::new() } else { TAIL.map(|p| percentile(&single, p)).to_vec() },
+        timeline: String::new(),
         flows: (all.flows + all.failed, all.failed),
         link_hops: stats.link_hops,
         trace: sim.trace_hash(),

@@ -62,7 +62,9 @@ fn bounds(out: &mut String, checked: &[Checked<'_>]) {
             let source = if b.source.is_empty() { String::new() } else { format!(" [{}]", b.source) };
             let paper =
                 if b.paper.is_empty() { String::new() } else { format!("; the paper: {}{source}", b.paper) };
-            let _ = writeln!(out, "{} / {}: {}{paper}", b.ratio, b.over, c.asked());
+            let place = b.over_at.map_or(String::new(), |x| format!(" at {x}"));
+            let over = b.over.as_ref().map_or(String::new(), |over| format!(" / {over}{place}"));
+            let _ = writeln!(out, "{}{over}: {}{paper}", b.ratio, c.asked());
             last = Some(this);
         }
         let verdict = match (c.holds(), c.bound.gate) {
@@ -104,6 +106,18 @@ pub fn runs_csv(experiment: &Experiment, outcome: &Outcome) -> String {
         }
     }
     out
+}
+
+/// What happened over time, a line for each series, seed, slice and pair of hosts; none where nobody asked.
+pub fn timeline_csv(experiment: &Experiment, outcome: &Outcome) -> Option<String> {
+    let head = "series,x,seed,t_us,initiator,target,goodput_gbps,ok,failed,issue_delay_us,total_delay_us\n";
+    let mut out = String::from(head);
+    for n in 0..experiment.series.len() {
+        for at in 0..outcome.places {
+            outcome.runs(n, at).iter().for_each(|run| out.push_str(&run.timeline));
+        }
+    }
+    (out.len() > head.len()).then_some(out)
 }
 
 /// The tails of messages of one packet, a line for each series, seed and percentile; none if there are no such messages.

@@ -1,6 +1,7 @@
 //! Runs every point of an experiment for every seed, side by side.
 
 use crate::measure::{Measured, measure};
+use crate::operations;
 use crate::points::points;
 use crate::{Error, Experiment, Scale};
 use adverb_sim::statistics::Estimate;
@@ -74,7 +75,14 @@ pub fn run(
         let plan = point.plan(seed)?;
         let mut sim = plan.start().map_err(|e| Error(format!("{}: {e}", experiment.name)))?;
         plan.run(&mut sim, &mut |_| {});
-        Ok(measure(&sim, &experiment.metrics))
+        let mut measured = measure(&sim, &experiment.metrics);
+        if experiment.timeline_us > 0 {
+            let slice = u64::from(experiment.timeline_us) * 1_000_000;
+            let x = experiment.sweep.as_ref().map_or(String::new(), |s| s.points[point.at].x.to_string());
+            let start = format!("\"{}\",{x},{seed}", experiment.series[point.series].name.replace('"', "'"));
+            operations::timeline(&sim, slice, &start, &mut measured.timeline);
+        }
+        Ok(measured)
     };
     let mut done = 0;
     let results = sweep::run(count, jobs, work, |_, result: &Result<Measured, Error>| {

@@ -86,6 +86,8 @@ pub struct Report {
     pub paused_ps: u64,
     /// The ports that PFC keeps from sending for ever, each by its link's name.
     pub deadlock: Option<Vec<String>>,
+    /// Operations of 1RMA by outcome, as [`Outcome::ALL`](adverb_nic::one_rma::Outcome::ALL) orders them; none in a fabric of queue pairs.
+    pub operations: Option<[u64; 5]>,
     /// Hash of all that happened.
     pub trace: u64,
 }
@@ -104,6 +106,7 @@ impl Sim {
             retransmissions: self.retransmissions(),
             paused_ps: (0..self.links.len() as u32).map(|l| self.paused_ps(l)).sum(),
             deadlock: self.deadlock().map(names),
+            operations: self.rma_record().map(|record| record.outcomes),
             trace: self.trace_hash(),
         }
     }

@@ -43,8 +43,8 @@ pub struct RmaHost {
     pub(super) seed: u64,
     /// How often the region's key has changed, as its owner plans it.
     pub(super) epoch: u64,
-    /// By peer and operation: the key that it uses, and the epoch that it is of.
-    keys: BTreeMap<(u32, u8), (u64, RegionId, DerivedKey)>,
+    /// By peer and operation: since when it uses which key, in ps.
+    keys: BTreeMap<(u32, u8), (u64, Grant)>,
     /// By the NIC's number of the slot.
     pub(super) posted: Vec<Posted>,
     /// Messages whose payload is being read from memory.
@@ -55,6 +55,13 @@ pub struct RmaHost {
     pub(super) rx: Side,
     pub(super) safe: Buffer,
     memory: Option<Buffer>,
+}
+
+/// A right to a region.
+#[derive(Clone)]
+pub(super) struct Grant {
+    pub region: RegionId,
+    pub key: DerivedKey,
 }
 
 /// K_r of a host at an epoch.
@@ -132,22 +139,22 @@ impl RmaHost {
         })
     }
 
-    /// What the region's owner hands to a client: the region and K_d under the key of `epoch`, which need not be in place yet.
-    pub(super) fn grant(&self, initiator: u32, op: Op) -> (u64, RegionId, DerivedKey) {
+    /// What the region's owner hands to a client: the region and K_d under the key that is planned, which need not be in place yet.
+    pub(super) fn grant(&self, initiator: u32, op: Op) -> Grant {
         let key = RegionKey::new(region_key(self.seed, self.epoch));
         let address = self.nic.config().address;
-        let of = derive(&key, address, self.region.wire(), crate::host::address(initiator), PID, op);
-        (self.epoch, self.region, of)
+        let key = derive(&key, address, self.region.wire(), crate::host::address(initiator), PID, op);
+        Grant { region: self.region, key }
     }
 
-    /// The key that this host uses for a peer's region.
-    pub(super) fn key(&self, peer: u32, op: Op) -> Option<(RegionId, DerivedKey)> {
-        self.keys.get(&(peer, op as u8)).map(|(_, region, key)| (*region, key.clone()))
+    /// The key that this host uses for a peer's region, and since when.
+    pub(super) fn key(&self, peer: u32, op: Op) -> Option<&(u64, Grant)> {
+        self.keys.get(&(peer, op as u8))
     }
 
     /// Uses what it was handed from now on.
-    pub(super) fn learn(&mut self, peer: u32, op: Op, grant: (u64, RegionId, DerivedKey)) {
-        self.keys.insert((peer, op as u8), grant);
+    pub(super) fn learn(&mut self, now: u64, peer: u32, op: Op, grant: Grant) {
+        self.keys.insert((peer, op as u8), (now, grant));
     }
 
     /// The host's own memory, in fabrics whose hosts have some.

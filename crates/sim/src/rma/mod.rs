@@ -11,6 +11,7 @@ mod host;
 pub mod record;
 mod transfers;
 
+pub use adverb_nic::one_rma::Outcome;
 pub(crate) use ends::describe;
 pub use host::RmaHost;
 pub use record::Operation;

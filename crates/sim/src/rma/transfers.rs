@@ -1,13 +1,13 @@
 //! Flows as transfers: from a flow's start, through its host's executor and command slots, to its report.
 
-use super::host::{PID, Posted, region_key};
+use super::host::{Grant, PID, Posted, region_key};
 use super::{Operation, RegionChange};
 use crate::host::{address, host_of};
 use crate::sim::Sim;
 use crate::{Op, flows};
 use adverb_nic::Error;
 use adverb_nic::one_rma::executor::{End, Report, Retry, TransferInit};
-use adverb_nic::one_rma::{Command, DerivedKey, Outcome, RegionId, RegionKey};
+use adverb_nic::one_rma::{Command, Outcome, RegionKey};
 use adverb_wire::Instant;
 use adverb_wire::one_rma::{KEY_LEN, Op as Kind};
 
@@ -22,7 +22,7 @@ impl Sim {
         self.flows.list[number as usize].spec = spec;
         let (near, far) = spec.ends();
         let op = kind(spec.op).ok_or(Error::Invalid("1RMA has reads and writes only"))?;
-        let (region, key) = self.key_for(near, far, op)?;
+        let grant = self.key_for(near, far, op)?;
         let Some(rma) = self.rma.as_deref_mut() else { return Err(Error::NoSuchObject) };
         let (retry, host) = (rma.config.retry, &mut rma.hosts[near as usize]);
         let init = TransferInit {
@@ -30,11 +30,11 @@ impl Sim {
             class: 0,
             len: u64::from(spec.bytes),
             target: address(far),
-            remote_region: region,
+            remote_region: grant.region,
             remote_offset: spec.place(),
             local_region: host.local,
             local_offset: spec.place(),
-            key,
+            key: grant.key,
             deadline: None,
             retry,
             tag: u64::from(number),
@@ -46,14 +46,14 @@ impl Sim {
     }
 
     /// The key that a host uses for a peer's region; it asks the owner for the first one, out of band and in no time.
-    fn key_for(&mut self, near: u32, far: u32, op: Kind) -> Result<(RegionId, DerivedKey), Error> {
+    fn key_for(&mut self, near: u32, far: u32, op: Kind) -> Result<Grant, Error> {
         let Some(rma) = self.rma.as_deref_mut() else { return Err(Error::NoSuchObject) };
-        if let Some(known) = rma.hosts[near as usize].key(far, op) {
-            return Ok(known);
+        if let Some((_, known)) = rma.hosts[near as usize].key(far, op) {
+            return Ok(known.clone());
         }
         let grant = rma.hosts[far as usize].grant(near, op);
-        rma.hosts[near as usize].learn(far, op, grant);
-        rma.hosts[near as usize].key(far, op).ok_or(Error::NoSuchObject)
+        rma.hosts[near as usize].learn(self.now, far, op, grant.clone());
+        Ok(grant)
     }
 
     /// What the software of a host has to do now: completions, reports, commands. False when there was nothing.
@@ -104,7 +104,9 @@ impl Sim {
             return;
         }
         let number = report.tag as u32;
-        if report.end == End::Outcome(Outcome::RemoteAuthenticationFailure) && self.learn_again(number) {
+        let submitted = self.now - report.elapsed.as_ps();
+        let refused = report.end == End::Outcome(Outcome::RemoteAuthenticationFailure);
+        if refused && self.learn_again(number, submitted) {
             // The application tries again with the key that it was handed for the time after the rotation.
             self.flows.undone();
             let again = self.start_transfer(number);
@@ -116,17 +118,20 @@ impl Sim {
         self.end_transfer(number, report.end.is_ok());
     }
 
-    /// Learns the key that a peer's owner has announced, if there is a newer one than the one that failed.
-    fn learn_again(&mut self, number: u32) -> bool {
-        let spec = self.flows.list[number as usize].spec;
-        let (near, far) = spec.ends();
-        let (Some(op), Some(rma)) = (kind(spec.op), self.rma.as_deref_mut()) else { return false };
+    /// Whether there is a newer key than a flow that began at `submitted` was begun with: one that its host has learnt since, or learns now because the peer's
+    /// owner has announced it.
+    fn learn_again(&mut self, number: u32, submitted: u64) -> bool {
+        let (near, far) = self.flows.list[number as usize].spec.ends();
+        let op = kind(self.flows.list[number as usize].spec.op);
+        let (Some(op), Some(rma)) = (op, self.rma.as_deref_mut()) else { return false };
         let grant = rma.hosts[far as usize].grant(near, op);
-        let known = rma.hosts[near as usize].key(far, op);
-        if known.is_some_and(|(region, key)| region == grant.1 && key.equals(&grant.2)) {
-            return false;
+        if let Some((since, known)) = rma.hosts[near as usize].key(far, op)
+            && known.region == grant.region
+            && known.key.equals(&grant.key)
+        {
+            return *since > submitted;
         }
-        rma.hosts[near as usize].learn(far, op, grant);
+        rma.hosts[near as usize].learn(self.now, far, op, grant);
         true
     }
 

@@ -44,12 +44,17 @@ impl Scenario {
                 continue;
             }
             if table.kind == "repeat" {
-                if !matches!(workload, Workload::Open) {
-                    let why = "a second workload that goes by what has ended; put all pairs into one";
-                    return Err(Error::new(format!("workload[{n}]"), why));
+                let until = until(table).map_err(|e| of_many(e, n, tables.len()))?;
+                match &mut workload {
+                    Workload::Repeat(repeat) => repeat.until_ps.push((n as u32, until)),
+                    Workload::Open => {
+                        workload = Workload::Repeat(Repeat { until_ps: vec![(n as u32, until)] });
+                    }
+                    _ => {
+                        let why = "repeat goes neither with a closed loop nor with lookups";
+                        return Err(Error::new(format!("workload[{n}]"), why));
+                    }
                 }
-                let until_ps = until(table).map_err(|e| of_many(e, n, tables.len()))?;
-                workload = Workload::Repeat(Repeat { tag: n as u32, until_ps });
             }
             if table.kind == "closed-loop" {
                 if !matches!(workload, Workload::Open) {
@@ -254,12 +259,6 @@ fn sizes(text: &str, read: Read<'_>) -> Result<Sizes, Error> {
     Ok(match words.as_slice() {
         ["heavy-tailed"] => Sizes::heavy_tailed(),
         ["fixed", n] => Sizes::Fixed(size(n)?),
-        ["mix", small, share, large] => {
-            let share: Option<f64> = share.strip_suffix('%').and_then(|n| n.parse().ok());
-            let share = share.filter(|n| (0.0..=100.0).contains(n));
-            let why = || Error::new(key, format!("`{text}`: the second is not a share such as `85%`"));
-            Sizes::Mix(size(small)?, share.ok_or_else(why)? / 100.0, size(large)?)
-        }
         ["uniform", low, high] => {
             let (low, high) = (size(low)?, size(high)?);
             if low > high {
@@ -271,9 +270,8 @@ fn sizes(text: &str, read: Read<'_>) -> Result<Sizes, Error> {
             Sizes::parse_cdf(&read(name)?).map_err(|e| Error { file: Some((*name).into()), ..e })?
         }
         _ => {
-            let why = format!(
-                "`{text}` is not `heavy-tailed`, `fixed BYTES`, `uniform LOW HIGH`, `mix SMALL SHARE% LARGE` or `file NAME`"
-            );
+            let why =
+                format!("`{text}` is not `heavy-tailed`, `fixed BYTES`, `uniform LOW HIGH` or `file NAME`");
             return Err(Error::new(key, why));
         }
     })

@@ -22,13 +22,11 @@ pub enum Workload {
     Lookups(lookups::Lookups),
 }
 
-/// Flows of one table, each of which begins again when it has ended, well or not.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Flows each of which begins again when it has ended, well or not.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Repeat {
-    /// The table's number, which is its flows' tag.
-    pub tag: u32,
-    /// No flow begins after this, in ps.
-    pub until_ps: u64,
+    /// By tag of the flows: when none begins any more, in ps.
+    pub until_ps: Vec<(u32, u64)>,
 }
 
 /// Clients that send a request and, when the response has come, the next one.
@@ -86,7 +84,8 @@ impl Workload {
         let closed = match self {
             Workload::Open => return None,
             Workload::Repeat(repeat) => {
-                let again = done.spec.tag == repeat.tag && done.completed < repeat.until_ps;
+                let until = repeat.until_ps.iter().find(|(tag, _)| *tag == done.spec.tag);
+                let again = until.is_some_and(|(_, until)| done.completed < *until);
                 return again.then_some(FlowSpec { start: done.completed, ..done.spec });
             }
             Workload::Lookups(lookups) => return lookups.next(done),

@@ -9,8 +9,6 @@ pub enum Sizes {
     Fixed(u32),
     /// Anything from the first to the second, equally likely.
     Uniform(u32, u32),
-    /// The first for this share of flows, the last for the others.
-    Mix(u32, f64, u32),
     /// Steps of a cumulative distribution: (bytes, chance of at most so many), linear in between.
     Steps(Vec<(u32, f64)>),
 }
@@ -71,13 +69,6 @@ impl Sizes {
         let size = match self {
             Sizes::Fixed(bytes) => *bytes,
             Sizes::Uniform(low, high) => rng.u32(*low..=*high),
-            Sizes::Mix(small, share, large) => {
-                if rng.f64() < *share {
-                    *small
-                } else {
-                    *large
-                }
-            }
             Sizes::Steps(steps) => {
                 let u = rng.f64();
                 let at = steps.partition_point(|(_, c)| *c < u).min(steps.len() - 1);
@@ -94,7 +85,6 @@ impl Sizes {
     pub fn mean(&self) -> f64 {
         match self {
             Sizes::Fixed(bytes) => f64::from(*bytes),
-            Sizes::Mix(small, share, large) => f64::from(*small) * share + f64::from(*large) * (1.0 - share),
             Sizes::Uniform(low, high) => (f64::from(*low) + f64::from(*high)) / 2.0,
             Sizes::Steps(steps) => {
                 let first = steps.first().map_or(0.0, |(b, c)| f64::from(*b) * c);
@@ -111,7 +101,6 @@ impl Sizes {
         match self {
             Sizes::Fixed(bytes) => *bytes,
             Sizes::Uniform(_, high) => *high,
-            Sizes::Mix(small, _, large) => *small.max(large),
             Sizes::Steps(steps) => steps.last().map_or(1, |(b, _)| *b),
         }
     }

@@ -1,0 +1,247 @@
+//! What came out of a run of single operations: tails of latency, goodput over time, how soon rates are right. For 1RMA's experiments, and for
+//! what they are compared with.
+
+use crate::measure::Metric;
+use adverb_nic::one_rma::Outcome;
+use adverb_sim::rma::Operation;
+use adverb_sim::statistics::percentile;
+use adverb_sim::workload::Workload;
+use adverb_sim::workload::lookups::Lookups;
+use adverb_sim::{Flow, Sim};
+use core::fmt::Write;
+use std::collections::BTreeMap;
+
+const US: f64 = 1e6;
+
+/// Share of the time in which flows start that is left out at first: what is measured is how it goes on.
+const WARM_UP: f64 = 0.2;
+/// A rate has been reached from the round trip on in which so much of it is asked for, and stays so on average.
+const FULL: f64 = 0.95;
+/// Two flows have converged when each has this share at least over every so many round trips, for so many in a row.
+const SHARE_LEAST: f64 = 0.45;
+const SHARE_TRIPS: usize = 4;
+const SHARE_HOLDS: usize = 20;
+
+/// A metric of this kind; `None` for others.
+pub fn value(sim: &Sim, metric: Metric) -> Option<f64> {
+    Some(match metric {
+        Metric::LatencyP50 => latency(sim, 0.5),
+        Metric::LatencyP99 => latency(sim, 0.99),
+        Metric::LatencyP999 => latency(sim, 0.999),
+        Metric::SlowdownP50 => slowdown(sim, 0.5),
+        Metric::SlowdownP99 => slowdown(sim, 0.99),
+        Metric::Goodput => goodput(sim),
+        Metric::Accepted => accepted(sim),
+        Metric::Nacked => share(sim, Outcome::Nack),
+        Metric::TimedOut => share(sim, Outcome::Timeout),
+        Metric::DispatchTimedOut => share(sim, Outcome::DispatchTimeout),
+        Metric::Ramp => ramp(sim),
+        Metric::Converge => converge(sim),
+        Metric::LookupP50 => lookup(sim, 0.5),
+        Metric::LookupP99 => lookup(sim, 0.99),
+        Metric::LookupFailed => lookup_failed(sim),
+        Metric::LookupGap => lookup_gap(sim),
+        Metric::Unavailable => unavailable(sim),
+        _ => return None,
+    })
+}
+
+/// Flows of the first workload that ended well.
+fn ended(sim: &Sim) -> impl Iterator<Item = &Flow> {
+    let first = sim.flows().iter().map(|f| f.spec.tag).min().unwrap_or(0);
+    sim.flows().iter().filter(move |f| f.spec.tag == first && !f.failed && f.received != u64::MAX)
+}
+
+fn of_sorted(mut values: Vec<u64>, p: f64) -> f64 {
+    values.sort_unstable();
+    percentile(&values, p).map_or(f64::NAN, |v| v as f64)
+}
+
+fn latency(sim: &Sim, p: f64) -> f64 {
+    of_sorted(ended(sim).map(|f| f.completed - f.spec.start).collect(), p) / US
+}
+
+fn slowdown(sim: &Sim, p: f64) -> f64 {
+    let of = |f: &Flow| (f.completed - f.spec.start) as f64 / sim.ideal_ps(f) as f64;
+    let mut all: Vec<f64> = ended(sim).map(of).collect();
+    all.sort_unstable_by(f64::total_cmp);
+    percentile(&all, p).unwrap_or(f64::NAN)
+}
+
+/// From when to when goodput is measured, in ps: while flows start, without the first fifth.
+fn window(sim: &Sim) -> (u64, u64) {
+    let starts = || sim.flows().iter().map(|f| f.spec.start);
+    let (first, last) = (starts().min().unwrap_or(0), starts().max().unwrap_or(0));
+    let until = match sim.workload() {
+        Workload::Repeat(repeat) => repeat.until_ps.iter().map(|(_, until)| *until).max(),
+        _ => None,
+    };
+    let last = until.unwrap_or(last).min(sim.now().as_ps());
+    (first + ((last - first) as f64 * WARM_UP) as u64, last)
+}
+
+/// Payload that arrived, in Gb/s.
+fn goodput(sim: &Sim) -> f64 {
+    let (from, to) = window(sim);
+    let bytes: u64 = match sim.rma_record() {
+        // What was not kept cannot be counted.
+        Some(record) if record.missed > 0 => return f64::NAN,
+        Some(record) => {
+            let well =
+                record.operations.iter().filter(|o| o.outcome == Outcome::Ok && o.at >= from && o.at < to);
+            well.map(|o| u64::from(o.len)).sum()
+        }
+        None => {
+            let well = sim.flows().iter().filter(|f| !f.failed && f.received >= from && f.received < to);
+            well.map(|f| u64::from(f.spec.bytes)).sum()
+        }
+    };
+    bytes as f64 * 8e3 / (to - from) as f64
+}
+
+/// Goodput over what was asked for.
+fn accepted(sim: &Sim) -> f64 {
+    let (from, to) = window(sim);
+    let asked = sim.flows().iter().filter(|f| f.spec.start >= from && f.spec.start < to);
+    let bytes: u64 = asked.map(|f| u64::from(f.spec.bytes)).sum();
+    goodput(sim) / (bytes as f64 * 8e3 / (to - from) as f64)
+}
+
+/// Operations that ended so, of all.
+fn share(sim: &Sim, outcome: Outcome) -> f64 {
+    sim.rma_record().map_or(f64::NAN, |record| record.count(outcome) as f64 / record.total().max(1) as f64)
+}
+
+fn rtt_ps(sim: &Sim) -> Option<u64> {
+    sim.config().one_rma.as_ref().map(|rma| rma.nic.rtt.as_ps())
+}
+
+/// When the software gave an operation to the NIC, in ps.
+fn posted(operation: &Operation) -> u64 {
+    operation.at - operation.total_ps
+}
+
+/// Bytes asked for in each round trip from `from` on, of the operations that `pick` chooses; only whole round trips.
+fn submitted(sim: &Sim, from: u64, pick: impl Fn(&Operation) -> bool) -> Vec<f64> {
+    let (Some(record), Some(rtt)) = (sim.rma_record(), rtt_ps(sim)) else { return Vec::new() };
+    let last = record.operations.iter().map(posted).max().unwrap_or(0);
+    let mut slices = vec![0.0; (last.saturating_sub(from) / rtt) as usize];
+    for operation in record.operations.iter().filter(|o| pick(o) && posted(o) >= from) {
+        if let Some(slice) = slices.get_mut(((posted(operation) - from) / rtt) as usize) {
+            *slice += f64::from(operation.len);
+        }
+    }
+    slices
+}
+
+/// Payload that a host's link carries in a round trip.
+fn line(sim: &Sim) -> f64 {
+    let rate = sim.config().topology.cables.first().map_or(0, |cable| cable.rate);
+    let operation = sim.config().one_rma.as_ref().map_or(0.0, |rma| f64::from(rma.executor.op_size));
+    // IPv4, UDP, framing, and a read response's header and tag.
+    let headers = 20.0 + 8.0 + 38.0 + 36.0;
+    rate as f64 / 8e12 * rtt_ps(sim).unwrap_or(0) as f64 * operation / (operation + headers)
+}
+
+/// Round trips from the start until operations are asked for at line rate.
+fn ramp(sim: &Sim) -> f64 {
+    let start = sim.flows().iter().map(|f| f.spec.start).min().unwrap_or(0);
+    let (slices, full) = (submitted(sim, start, |_| true), FULL * line(sim));
+    let mean = |from: usize| slices[from..].iter().sum::<f64>() / (slices.len() - from) as f64;
+    let reached = (0..slices.len()).find(|k| slices[*k] >= full && mean(*k) >= full);
+    reached.map_or(f64::INFINITY, |k| k as f64)
+}
+
+/// Round trips from the start of the last flow until two targets have had fair shares for some of them.
+fn converge(sim: &Sim) -> f64 {
+    let mut first: Vec<(u32, u64)> = Vec::new();
+    for (start, source) in sim.flows().iter().map(|f| (f.spec.start, f.spec.src)) {
+        match first.iter_mut().find(|(known, _)| *known == source) {
+            Some((_, at)) => *at = start.min(*at),
+            None => first.push((source, start)),
+        }
+    }
+    let [(one, a), (other, b)] = first[..] else { return f64::NAN };
+    let from = a.max(b);
+    let [x, y] = [one, other].map(|target| submitted(sim, from, |o| o.target == target));
+    let count = x.len().min(y.len()).saturating_sub(SHARE_TRIPS);
+    let fair = |k: usize| {
+        let [p, q] = [&x, &y].map(|s| s[k..k + SHARE_TRIPS].iter().sum::<f64>());
+        p.min(q) >= SHARE_LEAST * (p + q) && p + q > 0.0
+    };
+    let mut runs = (0..count.saturating_sub(SHARE_HOLDS)).filter(|k| (*k..k + SHARE_HOLDS).all(fair));
+    runs.next().map_or(f64::INFINITY, |k| (k + SHARE_TRIPS) as f64)
+}
+
+fn lookups(sim: &Sim) -> Option<&Lookups> {
+    match sim.workload() {
+        Workload::Lookups(lookups) => Some(lookups),
+        _ => None,
+    }
+}
+
+fn lookup(sim: &Sim, p: f64) -> f64 {
+    let Some(lookups) = lookups(sim) else { return f64::NAN };
+    let well = lookups.ended.iter().filter(|l| l.end != u64::MAX);
+    of_sorted(well.map(|l| l.end - l.start).collect(), p) / US
+}
+
+/// Lookups that no server answered, or that did not end, of all.
+fn lookup_failed(sim: &Sim) -> f64 {
+    let Some(lookups) = lookups(sim) else { return f64::NAN };
+    let well = lookups.ended.iter().filter(|l| l.end != u64::MAX).count();
+    1.0 - well as f64 / lookups.arrivals.len().max(1) as f64
+}
+
+/// Longest time between one lookup that ends well and the next, in us.
+fn lookup_gap(sim: &Sim) -> f64 {
+    let Some(lookups) = lookups(sim) else { return f64::NAN };
+    let ends: Vec<u64> = lookups.ended.iter().map(|l| l.end).filter(|end| *end != u64::MAX).collect();
+    ends.windows(2).map(|pair| pair[1] - pair[0]).max().map_or(f64::NAN, |gap| gap as f64 / US)
+}
+
+/// From when the first operation that fails was posted until the first one of those that end well after it was posted, in us: for how long a client asked in vain.
+fn unavailable(sim: &Sim) -> f64 {
+    let Some(record) = sim.rma_record() else { return f64::NAN };
+    let failed = |o: &&Operation| o.outcome == Outcome::RemoteAuthenticationFailure;
+    let Some(first) = record.operations.iter().filter(failed).min_by_key(|o| posted(o)) else { return 0.0 };
+    let later = |o: &&Operation| o.outcome == Outcome::Ok && posted(o) > posted(first);
+    let well = record.operations.iter().filter(|o| later(o) && o.initiator == first.initiator);
+    well.map(posted).min().map_or(f64::INFINITY, |at| (at - posted(first)) as f64 / US)
+}
+
+/// What happened between two hosts in a slice of time.
+#[derive(Default)]
+struct Slice {
+    bytes: u64,
+    well: u64,
+    failed: u64,
+    issue_ps: u64,
+    total_ps: u64,
+}
+
+/// A timeline as CSV lines: for each slice of `slice_ps` and pair of hosts, goodput, delays and failures; each line begins with `start`.
+pub fn timeline(sim: &Sim, slice_ps: u64, start: &str, out: &mut String) {
+    let Some(record) = sim.rma_record() else { return };
+    let mut slices: BTreeMap<(u64, u32, u32), Slice> = BTreeMap::new();
+    for o in &record.operations {
+        let slice = slices.entry((o.at / slice_ps, o.initiator, o.target)).or_default();
+        if o.outcome != Outcome::Ok {
+            slice.failed += 1;
+            continue;
+        }
+        slice.bytes += u64::from(o.len);
+        slice.well += 1;
+        slice.issue_ps += o.issue_ps;
+        slice.total_ps += o.total_ps;
+    }
+    for ((at, initiator, target), Slice { bytes, well, failed, issue_ps, total_ps }) in slices {
+        let mean = |sum: u64| {
+            if well == 0 { String::new() } else { format!("{:.3}", sum as f64 / well as f64 / US) }
+        };
+        let (t, gbps) = ((at * slice_ps) as f64 / US, bytes as f64 * 8e3 / slice_ps as f64);
+        let (issue, total) = (mean(issue_ps), mean(total_ps));
+        // Writing to a `String` cannot fail.
+        let _ = writeln!(out, "{start},{t},{initiator},{target},{gbps:.3},{well},{failed},{issue},{total}");
+    }
+}
