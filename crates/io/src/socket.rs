@@ -194,6 +194,11 @@ impl Socket {
     pub fn bind_alone(address: SocketAddr) -> io::Result<Socket> {
         let mut socket = Socket::new(address.is_ipv4())?;
         socket.configure()?;
+        // Nobody looks at the class of what arrives, and each look costs.
+        match socket.ipv4 {
+            true => socket.set(libc::IPPROTO_IP, libc::IP_RECVTOS, 0)?,
+            false => socket.set(libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 0)?,
+        }
         socket.bind_to(address)?;
         Ok(socket)
     }

@@ -37,7 +37,7 @@
 //! ```text
 //! lib settings error             what a program calls, chooses, and is told
 //! memory grant transfer          memory, who may use it, and its use
-//! shared core                    threads, and what they share
+//! shared core spin               threads, what they share, and when they sleep
 //! side attached                  this process's side of a NIC that is here, or in another process
 //! nicd                           the NIC as a process of its own
 //! engine udp counter_file        the NIC on its network; what survives restarts
@@ -60,6 +60,7 @@ pub mod nicd;
 mod settings;
 mod shared;
 mod side;
+mod spin;
 mod sys;
 mod transfer;
 mod udp;

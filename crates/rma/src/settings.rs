@@ -28,7 +28,7 @@ pub struct Settings {
     pub state: Option<PathBuf>,
     /// Harm done to every message that leaves, for tests.
     pub faults: Faults,
-    /// How long the NIC looks for messages before it lets its processor go.
+    /// How long the NIC looks for messages before it lets its processor go; less where others want it.
     pub spin: StdDuration,
     /// Attach to the NIC of `adverb nicd` at this socket, instead of opening one in this process. Then only `executor` and `slots` (a wish, within the
     /// quota) have a meaning; address and tables are the daemon's.
@@ -83,8 +83,8 @@ impl Settings {
             slots_by_priority: [SLOTS; PRIORITIES],
             inbound_ops: 4096,
             // A process may have to wait for a processor as long.
-            dispatch_timeout: Duration::from_ms(20),
-            timeout: Duration::from_ms(50),
+            dispatch_timeout: Duration::from_ms(50),
+            timeout: Duration::from_ms(100),
             rtt: RTT,
             bandwidth: 25_000_000_000,
             ..OneRmaConfig::default()

@@ -8,6 +8,7 @@
 use crate::core::{Aftermath, Core};
 use crate::engine::clock;
 use crate::error::Error;
+use crate::spin::Spin;
 use crate::sys::Bell;
 use adverb_io::sys::WaitSet;
 use adverb_wire::{Duration, Instant};
@@ -108,7 +109,7 @@ impl Shared {
         let mut context = Context::from_waker(&waker);
         let mut aftermath = Aftermath::default();
         let _driving = Driving::start(self);
-        let mut idle_since = None;
+        let mut spin = Spin::new(self.spin);
         loop {
             if signal.woken.swap(false, Ordering::Acquire)
                 && let Poll::Ready(output) = future.as_mut().poll(&mut context)
@@ -116,11 +117,10 @@ impl Shared {
                 return output;
             }
             if self.round(&mut aftermath) || signal.woken.load(Ordering::Relaxed) {
-                idle_since = None;
+                spin.busy();
                 continue;
             }
-            let now = clock();
-            if now.since(*idle_since.get_or_insert(now)) < self.spin {
+            if spin.idle(clock()) {
                 std::hint::spin_loop();
                 continue;
             }
@@ -131,7 +131,7 @@ impl Shared {
                 std::thread::park();
             }
             self.lease.store((clock() + LEASE).as_ps(), Ordering::Relaxed);
-            idle_since = None;
+            spin.busy();
         }
     }
 
@@ -140,7 +140,7 @@ impl Shared {
         adverb_io::sys::prefer_short_waits(SLICE);
         let mut aftermath = Aftermath::default();
         let mut waits = WaitSet::default();
-        let mut idle_since: Option<Instant> = None;
+        let mut spin = Spin::new(self.spin);
         loop {
             let lease = Instant::from_ps(self.lease.load(Ordering::Relaxed));
             let now = clock();
@@ -164,10 +164,10 @@ impl Shared {
             if core.round(&mut aftermath) {
                 drop(core);
                 aftermath.conclude();
-                idle_since = None;
+                spin.busy();
                 continue;
             }
-            if now.since(*idle_since.get_or_insert(now)) < self.spin {
+            if spin.idle(now) {
                 drop(core);
                 aftermath.conclude();
                 std::hint::spin_loop();
@@ -195,7 +195,7 @@ impl Shared {
                 aftermath.conclude();
                 return;
             }
-            idle_since = None;
+            spin.busy();
         }
     }
 

@@ -160,7 +160,7 @@ fn faults_are_seen_and_repaired_only_when_asked_for() {
 #[test]
 fn a_silent_peer_is_a_timeout_within_the_bound() {
     let folder = Folder::new("silent");
-    let (owner, user) = pair(&folder, 5);
+    let [owner, user] = [1, 2].map(|host| Rma::open(settings(&folder, 5, host)).unwrap());
     let far = owner.allocate(4096).unwrap();
     let region = far.register(0..4096, Rights::READ).unwrap();
     let grant = region.grant(user.address(), user.pid(), Rights::READ).unwrap();

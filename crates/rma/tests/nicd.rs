@@ -41,6 +41,7 @@ fn part() {
 fn daemon(address: &str, folder: &str, slots: u32) {
     let folder = PathBuf::from(folder);
     let nic = Settings { state: Some(folder.clone()), ..Settings::new(address.parse().unwrap()) };
+    let nic = patient(nic);
     let quota = NicdQuota { slots, priority: 0, regions: 32 };
     let socket = folder.join(format!("{address}.socket"));
     let settings = NicdSettings { nic, socket, mode: 0o600, quota, quota_by_user: Vec::new() };

@@ -12,9 +12,10 @@ mod tenant;
 use crate::engine::{Engine, clock};
 use crate::error::OpenError;
 use crate::settings::Settings;
+use crate::spin::Spin;
 use crate::unix::{Channel, Listener};
 use adverb_io::sys::WaitSet;
-use adverb_wire::{Duration, Instant};
+use adverb_wire::Duration;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -120,20 +121,19 @@ impl Nicd {
     pub fn serve(&mut self) -> ! {
         adverb_io::sys::prefer_short_waits(SLICE);
         let mut waits = WaitSet::default();
-        let mut idle_since: Option<Instant> = None;
+        let mut spin = Spin::new(self.spin);
         let mut rounds = 0u32;
         loop {
             let moved = self.round();
             rounds += 1;
             if moved {
-                idle_since = None;
+                spin.busy();
                 if rounds.is_multiple_of(ROUNDS_PER_LOOK) {
                     self.hear_all();
                 }
                 continue;
             }
-            let now = clock();
-            if now.since(*idle_since.get_or_insert(now)) < self.spin {
+            if spin.idle(clock()) {
                 if rounds.is_multiple_of(ROUNDS_PER_LOOK) {
                     self.hear_all();
                 }
@@ -142,7 +142,7 @@ impl Nicd {
             }
             self.sleep(&mut waits);
             self.hear_all();
-            idle_since = None;
+            spin.busy();
         }
     }
 

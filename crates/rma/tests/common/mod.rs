@@ -1,7 +1,7 @@
 //! NICs of tests: addresses of their own in 127.61.0.0/16, message counters in a folder that goes with the test.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
-use adverb_rma::{Rma, Settings};
+use adverb_rma::{OneRmaConfig, Rma, Settings};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -34,8 +34,18 @@ pub fn settings(folder: &Folder, test: u8, host: u8) -> Settings {
     Settings { state: Some(folder.0.clone()), ..Settings::new(address(test, host)) }
 }
 
+/// With times that a machine which stands still for a while does not exceed: for tests in which nothing may time out.
+pub fn patient(settings: Settings) -> Settings {
+    let times = OneRmaConfig {
+        dispatch_timeout: adverb_wire::Duration::from_ms(1500),
+        timeout: adverb_wire::Duration::from_ms(3000),
+        ..settings.nic.clone()
+    };
+    Settings { nic: times, ..settings }
+}
+
 pub fn pair(folder: &Folder, test: u8) -> (Rma, Rma) {
-    let open = |host| Rma::open(settings(folder, test, host)).unwrap();
+    let open = |host| Rma::open(patient(settings(folder, test, host))).unwrap();
     (open(1), open(2))
 }
 
