@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// Hop limit of messages that do not ask for another.
 pub const HOP_LIMIT: u8 = 64;
 /// Messages given to or taken from the kernel in one call.
-pub const BATCH: usize = 16;
+const BATCH: usize = 16;
 /// Bytes of one received message, at most: what UDP can carry, coalesced segments included.
 const MESSAGE_MAX: usize = 1 << 16;
 /// Send and receive buffer asked for; the system's limits may give less.

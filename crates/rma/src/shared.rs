@@ -2,26 +2,28 @@
 //!
 //! Either the program does, inside [`Rma::block_on`](crate::Rma::block_on), or the NIC's thread. A caller says with a lease, a time that it moves on with
 //! every round, that it is there; the thread looks again when the lease has run out, so that neither has to tell the other when calls
-//! come and go quickly. Whoever submits a transfer from elsewhere sends it at once, under the lock, and rings the thread's bell only if the thread
+//! come and go quickly. A caller with nothing to do sleeps on the network itself. Whoever submits a transfer from elsewhere sends it at once, under the lock, and rings the thread's bell only if the thread
 //! sleeps longer than the transfer can wait.
 
 use crate::core::{Aftermath, Core};
 use crate::engine::clock;
 use crate::error::Error;
-use crate::spin::Spin;
+use crate::spin::{Next, Spin};
 use crate::sys::Bell;
 use adverb_io::sys::WaitSet;
 use adverb_wire::{Duration, Instant};
 use std::cell::Cell;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration as StdDuration;
 
 /// How long a caller's last round keeps the NIC's thread away.
 const LEASE: Duration = Duration::from_us(200);
+/// Longest sleep of a caller, after which it looks what other threads have submitted meanwhile.
+const NAP: Duration = Duration::from_ms(10);
 /// Scheduling slice that the NIC's thread asks for, so that its wake-up preempts a program that computes.
 const SLICE: StdDuration = StdDuration::from_micros(100);
 
@@ -104,11 +106,12 @@ impl Shared {
     /// Runs a future to its end on this thread, which makes the NIC's rounds meanwhile.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         let mut future = pin!(future);
-        let signal = Arc::new(Signal { woken: AtomicBool::new(true), thread: std::thread::current() });
+        let signal = Arc::new(Signal::new());
         let waker = Waker::from(signal.clone());
         let mut context = Context::from_waker(&waker);
         let mut aftermath = Aftermath::default();
-        let _driving = Driving::start(self);
+        let mut waits = WaitSet::default();
+        let mut driving = Driving::start(self);
         let mut spin = Spin::new(self.spin);
         loop {
             if signal.woken.swap(false, Ordering::Acquire)
@@ -120,19 +123,51 @@ impl Shared {
                 spin.busy();
                 continue;
             }
-            if spin.idle(clock()) {
-                std::hint::spin_loop();
+            if spin.idle(clock()).looks() {
                 continue;
             }
-            // The NIC's thread waits better than this one can: for the network, and for whoever wakes the future.
-            self.lease.store(0, Ordering::Relaxed);
-            self.bell.ring();
-            while !signal.woken.load(Ordering::Acquire) {
-                std::thread::park();
-            }
-            self.lease.store((clock() + LEASE).as_ps(), Ordering::Relaxed);
+            driving.slept = true;
+            self.wait(&signal, &mut waits, &mut aftermath);
             spin.busy();
         }
+    }
+
+    /// Sleeps in a caller's place until something comes, a deadline, or the future is woken.
+    fn wait(&self, signal: &Signal, waits: &mut WaitSet, aftermath: &mut Aftermath) {
+        let Some(bell) = signal.bell() else {
+            // No descriptor is left to wait on; the NIC's thread has its own.
+            self.lease.store(0, Ordering::Relaxed);
+            self.bell.ring();
+            return std::thread::park();
+        };
+        let mut core = self.lock();
+        if signal.woken.load(Ordering::Relaxed) || !core.side.prepare_sleep() {
+            return;
+        }
+        let now = clock();
+        let due = core.next_deadline().map_or(now + NAP, |due| due.min(now + NAP));
+        let fds = core.side.fds();
+        self.lease.store((due + LEASE).as_ps(), Ordering::Relaxed);
+        drop(core);
+        waits.clear();
+        waits.add(bell.fd(), false);
+        fds.into_iter().flatten().for_each(|(fd, or_writable)| waits.add(fd, or_writable));
+        waits.wait(Some(std_duration(due.since(now))));
+        bell.quieten();
+        self.wake_up(aftermath);
+        self.lease.store((clock() + LEASE).as_ps(), Ordering::Relaxed);
+    }
+
+    /// After a sleep. False when the NIC is gone: the daemon's, which will not come back for this connection.
+    fn wake_up(&self, aftermath: &mut Aftermath) -> bool {
+        let mut core = self.lock();
+        let there = core.is_closed() || core.side.after_sleep();
+        if !there {
+            core.close(aftermath);
+        }
+        drop(core);
+        aftermath.conclude();
+        there
     }
 
     /// What the NIC's thread does until the NIC is closed.
@@ -167,10 +202,11 @@ impl Shared {
                 spin.busy();
                 continue;
             }
-            if spin.idle(now) {
+            let next = spin.idle(now);
+            if next != Next::Sleep {
                 drop(core);
                 aftermath.conclude();
-                std::hint::spin_loop();
+                next.looks();
                 continue;
             }
             let due = core.next_deadline();
@@ -187,12 +223,7 @@ impl Shared {
             waits.wait(due.map(|due| std_duration(due.since(clock()))));
             self.sleeps_until.store(0, Ordering::Relaxed);
             self.bell.quieten();
-            let mut core = self.lock();
-            if !core.side.after_sleep() {
-                // The daemon is gone, and will not come back for this connection.
-                core.close(&mut aftermath);
-                drop(core);
-                aftermath.conclude();
+            if !self.wake_up(&mut aftermath) {
                 return;
             }
             spin.busy();
@@ -216,6 +247,21 @@ fn std_duration(time: Duration) -> StdDuration {
 struct Signal {
     woken: AtomicBool,
     thread: Thread,
+    /// Made when the thread first sleeps. `None` in it where there is none to be had.
+    bell: OnceLock<Option<Bell>>,
+}
+
+impl Signal {
+    fn new() -> Signal {
+        Signal { woken: AtomicBool::new(true), thread: std::thread::current(), bell: OnceLock::new() }
+    }
+
+    fn bell(&self) -> Option<&Bell> {
+        let bell = self.bell.get_or_init(|| Bell::new().ok());
+        // Whoever wakes looks for the bell after it has said so; this thread looks whether somebody has after it has made the bell.
+        fence(Ordering::SeqCst);
+        bell.as_ref()
+    }
 }
 
 impl Wake for Signal {
@@ -225,26 +271,39 @@ impl Wake for Signal {
 
     fn wake_by_ref(self: &Arc<Self>) {
         // A thread that makes rounds itself sees the flag.
-        if !self.woken.swap(true, Ordering::Release) && std::thread::current().id() != self.thread.id() {
-            self.thread.unpark();
+        if self.woken.swap(true, Ordering::SeqCst) || std::thread::current().id() == self.thread.id() {
+            return;
+        }
+        fence(Ordering::SeqCst);
+        match self.bell.get() {
+            Some(Some(bell)) => bell.ring(),
+            Some(None) => self.thread.unpark(),
+            None => {}
         }
     }
 }
 
 /// While it lives, this thread makes the rounds of a NIC.
-struct Driving {
+struct Driving<'a> {
+    shared: &'a Shared,
     before: usize,
+    slept: bool,
 }
 
-impl Driving {
-    fn start(shared: &Shared) -> Driving {
+impl Driving<'_> {
+    fn start(shared: &Shared) -> Driving<'_> {
         shared.lease.store((clock() + LEASE).as_ps(), Ordering::Relaxed);
-        Driving { before: DRIVING.replace(std::ptr::from_ref(shared).addr()) }
+        Driving { shared, before: DRIVING.replace(std::ptr::from_ref(shared).addr()), slept: false }
     }
 }
 
-impl Drop for Driving {
+impl Drop for Driving<'_> {
     fn drop(&mut self) {
         DRIVING.set(self.before);
+        if self.slept {
+            // The lease may have been a long one, for which the NIC's thread sleeps.
+            self.shared.lease.store(0, Ordering::Relaxed);
+            self.shared.bell.ring();
+        }
     }
 }

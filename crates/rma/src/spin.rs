@@ -6,8 +6,33 @@ use adverb_wire::{Duration, Instant};
 
 /// A look that comes this much after the last one was kept from running.
 const KEPT: Duration = Duration::from_us(500);
+/// For how long to keep the processor for oneself: what is awaited may be to come from a thread that waits for the same one.
+const ALONE: Duration = Duration::from_us(20);
 /// For how long not to spin then.
 const CALM: Duration = Duration::from_ms(20);
+
+/// What to do when there was nothing to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Next {
+    /// Look again at once.
+    Look,
+    /// Let another thread of this processor run, then look again.
+    Yield,
+    /// Sleep.
+    Sleep,
+}
+
+impl Next {
+    /// Does it, unless it is to sleep. Whether to look again.
+    pub fn looks(self) -> bool {
+        match self {
+            Next::Look => std::hint::spin_loop(),
+            Next::Yield => std::thread::yield_now(),
+            Next::Sleep => {}
+        }
+        self != Next::Sleep
+    }
+}
 
 /// See the top of this file.
 pub(crate) struct Spin {
@@ -29,8 +54,8 @@ impl Spin {
         self.idle_since = None;
     }
 
-    /// There was nothing to do. Whether to look again at once.
-    pub fn idle(&mut self, now: Instant) -> bool {
+    /// There was nothing to do.
+    pub fn idle(&mut self, now: Instant) -> Next {
         let since = match self.idle_since {
             None => now,
             Some(since) => {
@@ -42,7 +67,12 @@ impl Spin {
         };
         self.idle_since = Some(since);
         self.last_look = now;
-        now >= self.calm_until && now.since(since) < self.time
+        match now.since(since) {
+            _ if now < self.calm_until => Next::Sleep,
+            idle if idle >= self.time => Next::Sleep,
+            idle if idle >= ALONE => Next::Yield,
+            _ => Next::Look,
+        }
     }
 }
 
@@ -50,21 +80,23 @@ impl Spin {
 mod tests {
     use super::*;
 
+    use Next::{Look, Sleep, Yield};
+
     const US: fn(u64) -> Instant = |us| Instant::from_ns(us * 1000);
 
     #[test]
     fn it_looks_for_a_time_and_less_where_others_want_the_processor() {
         let mut spin = Spin::new(Duration::from_us(100));
-        assert!(spin.idle(US(1000)) && spin.idle(US(1050)) && spin.idle(US(1099)));
-        assert!(!spin.idle(US(1100)));
+        assert_eq!([1000, 1019, 1020, 1099].map(|us| spin.idle(US(us))), [Look, Look, Yield, Yield]);
+        assert_eq!(spin.idle(US(1100)), Sleep);
         // After a sleep, a long one even.
         spin.busy();
-        assert!(spin.idle(US(9000)));
+        assert_eq!(spin.idle(US(9000)), Look);
         // Kept from running for a millisecond: no spinning for 20.
-        assert!(!spin.idle(US(10_000)));
+        assert_eq!(spin.idle(US(10_000)), Sleep);
         spin.busy();
-        assert!(!spin.idle(US(29_000)));
+        assert_eq!(spin.idle(US(29_000)), Sleep);
         spin.busy();
-        assert!(spin.idle(US(30_001)));
+        assert_eq!(spin.idle(US(30_001)), Look);
     }
 }

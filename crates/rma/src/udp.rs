@@ -3,7 +3,7 @@
 use crate::counters::DriverCounters;
 use crate::settings::Faults;
 use adverb_io::faults::{Lane, Parcel};
-use adverb_io::socket::{BATCH, HOP_LIMIT, Inbox, Run, Socket};
+use adverb_io::socket::{HOP_LIMIT, Inbox, Run, Socket};
 use adverb_nic::OneRma;
 use adverb_wire::one_rma::{MAX_MESSAGE, UDP_PORT};
 use adverb_wire::{Gid, Instant};
@@ -19,8 +19,6 @@ const RUN_MESSAGES_MAX: usize = 64;
 const RUN_BYTES_MAX: usize = 65_000;
 /// Runs staged before the kernel gets them.
 const RUNS_MAX: usize = 64;
-/// Batches taken in one round, so that sending gets its turn.
-const BATCHES_MAX: usize = 4;
 
 /// See the top of this file.
 pub(crate) struct Udp {
@@ -82,34 +80,27 @@ impl Udp {
         self.faults.as_ref().and_then(Lane::next_deadline)
     }
 
-    /// Gives the NIC what has arrived. `clock` is asked after each batch: no message is newer than the time that it comes with.
+    /// Gives the NIC what has arrived. `clock` is asked afterwards: no message is newer than the time that it comes with.
     pub fn receive(&mut self, nic: &mut OneRma, n: &mut DriverCounters, clock: impl Fn() -> Instant) -> bool {
-        let mut any = false;
-        for _ in 0..BATCHES_MAX {
-            let count = match self.socket.receive(&mut self.inbox) {
-                Ok(0) => break,
-                Ok(count) => count,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                // A peer's port that was closed: 1RMA's timeouts tell.
-                Err(_) => {
-                    n.receive_errors += 1;
-                    continue;
-                }
-            };
-            any = true;
-            let now = clock();
-            self.inbox.for_each_mut(|from, segment, bytes| {
-                let from = Gid::from(from.ip());
-                n.rx_datagrams += 1;
-                for message in bytes.chunks_mut(segment.max(1)) {
-                    nic.on_frame(now, from, message);
-                }
-            });
-            if count < BATCH {
-                break;
+        match self.socket.receive(&mut self.inbox) {
+            Ok(0) => return false,
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+            // A peer's port that was closed: 1RMA's timeouts tell.
+            Err(_) => {
+                n.receive_errors += 1;
+                return false;
             }
         }
-        any
+        let now = clock();
+        self.inbox.for_each_mut(|from, segment, bytes| {
+            let from = Gid::from(from.ip());
+            n.rx_datagrams += 1;
+            for message in bytes.chunks_mut(segment.max(1)) {
+                nic.on_frame(now, from, message);
+            }
+        });
+        true
     }
 
     /// Sends what the NIC has to send.

@@ -133,11 +133,10 @@ impl Nicd {
                 }
                 continue;
             }
-            if spin.idle(clock()) {
+            if spin.idle(clock()).looks() {
                 if rounds.is_multiple_of(ROUNDS_PER_LOOK) {
                     self.hear_all();
                 }
-                std::hint::spin_loop();
                 continue;
             }
             self.sleep(&mut waits);
