@@ -116,6 +116,21 @@ impl Channel {
         Ok(Peer { pid, uid: found.uid })
     }
 
+    /// Something that becomes readable when the process at the other end has ended, whoever else holds its end of the connection, such as a child that
+    /// it forked. `None` on kernels before 6.5, where only the end of the connection tells.
+    pub fn peer_life(&self) -> Option<OwnedFd> {
+        /// Of `asm-generic/socket.h`.
+        const SO_PEERPIDFD: libc::c_int = 77;
+        let mut fd: libc::c_int = -1;
+        let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+        let place = (&raw mut fd).cast();
+        // SAFETY: a place for a descriptor, of its length; the descriptor returned is ours.
+        unsafe {
+            let got = libc::getsockopt(self.fd(), libc::SOL_SOCKET, SO_PEERPIDFD, place, &mut len);
+            (got == 0 && fd >= 0).then(|| OwnedFd::from_raw_fd(fd))
+        }
+    }
+
     /// Sends one packet.
     pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         assert!(fds.len() <= FDS_MAX, "no more descriptors than there is room for");
@@ -219,6 +234,9 @@ mod tests {
         let near = Channel::connect(&path, 1).unwrap();
         let far = listener.accept().unwrap();
         assert_eq!(far.peer().unwrap().pid, std::process::id());
+        if let Some(life) = far.peer_life() {
+            assert!(!adverb_io::sys::wait_readable(life.as_raw_fd(), std::time::Duration::ZERO), "it lives");
+        }
         let file = std::fs::File::open("/dev/null").unwrap();
         near.send(b"first", &[file.as_fd(), file.as_fd()]).unwrap();
         near.send(b"second", &[]).unwrap();

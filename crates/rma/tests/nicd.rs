@@ -65,6 +65,18 @@ fn application(socket: &Path) {
                 let (peer, pid) = (address.parse().unwrap(), pid.parse().unwrap());
                 hex(&region.grant(peer, pid, Rights::READ | Rights::WRITE).unwrap().to_bytes())
             }
+            // A child that lives on with everything that this process has open.
+            ["fork"] => {
+                // SAFETY: the child only sleeps until it is killed.
+                let child = unsafe { libc::fork() };
+                if child == 0 {
+                    loop {
+                        // SAFETY: takes nothing.
+                        unsafe { libc::pause() };
+                    }
+                }
+                child.to_string()
+            }
             ["bytes"] => hex(&memory.to_vec(0..16)),
             // Reads for ever, and says nothing.
             ["load", grant] => {
@@ -303,6 +315,18 @@ fn read_all(rma: &Rma, grant: &Grant, near: &Memory) -> Result<adverb_rma::Repor
     rma.block_on(rma.read(grant, 0, near, 0..LEN).retry(Retry::times(3)))
 }
 
+/// Whether a region is refused, at once or after the turn that the daemon may need to hear of a death.
+fn is_gone(user: &Rma, grant: &Grant, near: &Memory) -> bool {
+    let start = Instant::now();
+    loop {
+        let end = outcome(user.block_on(user.read(grant, 0, near, 0..64)));
+        let refused = end == End::Outcome(Outcome::RemoteAuthenticationFailure);
+        if refused || start.elapsed() > Duration::from_secs(2) {
+            return refused;
+        }
+    }
+}
+
 #[test]
 fn applications_share_a_nic_and_reach_others() {
     let folder = Folder::new("share");
@@ -384,8 +408,26 @@ fn a_killed_application_leaves_nothing_behind() {
         let gone = End::Outcome(Outcome::RemoteAuthenticationFailure);
         assert!(end == gone || end.is_ok(), "{end}");
         assert!(start.elapsed() < Duration::from_secs(2));
-        assert_eq!(outcome(user.block_on(user.read(&grant, 0, &near, 0..64))), gone);
+        assert!(is_gone(&user, &grant, &near));
     }
+}
+
+#[test]
+fn a_dead_application_is_gone_even_if_its_child_lives() {
+    let folder = Folder::new("child");
+    let _daemon = Part::daemon(&folder, 35, 1, 16);
+    let path = socket(&folder, 35, 1);
+    let user = Rma::open(Settings::attached(&path)).unwrap();
+    let near = user.allocate(LEN).unwrap();
+    let mut owner = Part::application(&path);
+    let grant = owner.grant_for(&user);
+    let child: i32 = owner.ask("fork").parse().unwrap();
+    user.block_on(user.read(&grant, 0, &near, 0..64)).unwrap();
+    owner.kill();
+    let gone = is_gone(&user, &grant, &near);
+    // SAFETY: the process that the owner forked for this test.
+    unsafe { libc::kill(child, libc::SIGKILL) };
+    assert!(gone);
 }
 
 #[test]

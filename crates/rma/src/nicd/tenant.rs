@@ -7,6 +7,7 @@ use crate::engine::Engine;
 use crate::mapping::Mapping;
 use crate::sys::{self, Bell};
 use crate::unix::{Channel, Peer};
+use adverb_io::sys::wait_readable;
 use adverb_nic::one_rma::{
     COMMAND_LEN, DerivedKey, ProcessInit, RegionId, RegionInit, RegionKey, Rights, SlotId,
 };
@@ -14,8 +15,9 @@ use adverb_nic::{MrInfo, OneRma, PdId};
 use adverb_wire::one_rma::Op;
 use adverb_wire::{Gid, Instant, Key};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{Ordering, fence};
+use std::time::Duration as StdDuration;
 use zeroize::Zeroize;
 
 /// Why an application was let go.
@@ -63,6 +65,8 @@ struct Desk {
 /// See the top of this file.
 pub(super) struct Tenant {
     channel: Channel,
+    /// Readable when its process has ended.
+    life: Option<OwnedFd>,
     pub peer: Peer,
     quota: NicdQuota,
     desk: Option<Desk>,
@@ -70,16 +74,22 @@ pub(super) struct Tenant {
 
 impl Tenant {
     pub fn new(channel: Channel, peer: Peer, quota: NicdQuota) -> Tenant {
-        Tenant { channel, peer, quota, desk: None }
+        let life = channel.peer_life();
+        Tenant { channel, life, peer, quota, desk: None }
     }
 
     /// Descriptors that become readable when it wants something.
     pub fn fds(&self) -> impl Iterator<Item = RawFd> {
-        self.desk.as_ref().map(|desk| desk.doorbell.fd()).into_iter().chain([self.channel.fd()])
+        let doorbell = self.desk.as_ref().map(|desk| desk.doorbell.fd());
+        let life = self.life.as_ref().map(AsRawFd::as_raw_fd);
+        doorbell.into_iter().chain(life).chain([self.channel.fd()])
     }
 
     /// Answers what it asked on the socket.
     pub fn answer(&mut self, engine: &mut Engine) -> Result<(), Farewell> {
+        if self.life.as_ref().is_some_and(|life| wait_readable(life.as_raw_fd(), StdDuration::ZERO)) {
+            return Err(Farewell::Gone);
+        }
         let mut packet = [0; 256];
         loop {
             let (len, fds) = match self.channel.receive(&mut packet) {
