@@ -59,6 +59,7 @@ echo "== build"
 if make --no-print-directory build >"$logs/build.log" 2>&1; then
     # Safety and liveness on random networks; 100,000 seeds are an evening's work: adverb swarm --seeds 100000.
     check swarm "$target/release/adverb" swarm --seeds 3000
+    check swarm-1rma "$target/release/adverb" swarm --1rma --seeds 500
     # Figures with numbers that stand in the papers' texts; the others: adverb lab run irn, adverb lab run onerma.
     check lab "$target/release/adverb" lab run irn/fig1 irn/fig12 onerma/fig12 onerma/fig15bc onerma/fig16a --out "$logs/lab"
     runner clients tests/clients/run.py
@@ -75,6 +76,6 @@ if [ -s "$logs/skips.log" ]; then
     echo "== skipped, and why"
     sed -E 's/^ *[0-9]+ (skip |SKIPPED: )//' "$logs/skips.log"
 fi
-grep -hE '^(FAIL |test .* FAILED|failed: |seed .* failed)' "$logs"/{cargo,swarm,clients,interop}.log 2>/dev/null | sed 's/^/failed above: /'
+grep -hE '^(FAIL |test .* FAILED|failed: |seed .* failed)' "$logs"/{cargo,swarm,swarm-1rma,clients,interop}.log 2>/dev/null | sed 's/^/failed above: /'
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]

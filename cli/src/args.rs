@@ -112,8 +112,11 @@ pub struct Swarm {
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
     pub failures: u64,
     /// Break the NIC on purpose, to see that it is found
-    #[arg(long, value_name = "HOW", value_parser = sabotage)]
+    #[arg(long, value_name = "HOW", value_parser = sabotage, conflicts_with = "one_rma")]
     pub sabotage: Option<Sabotage>,
+    /// 1RMA's NICs and software instead of queue pairs
+    #[arg(long = "1rma")]
+    pub one_rma: bool,
 }
 
 /// `adverb replay`.
@@ -129,8 +132,11 @@ pub struct Replay {
     #[arg(long)]
     pub around_failure: bool,
     /// Break the NIC on purpose, as for the swarm
-    #[arg(long, value_name = "HOW", value_parser = sabotage)]
+    #[arg(long, value_name = "HOW", value_parser = sabotage, conflicts_with = "one_rma")]
     pub sabotage: Option<Sabotage>,
+    /// A seed of the swarm of 1RMA
+    #[arg(long = "1rma")]
+    pub one_rma: bool,
 }
 
 /// `adverb lab`.

@@ -4,6 +4,7 @@
 use crate::args;
 use crate::error::Error;
 use crate::progress::Progress;
+use adverb_sim::rma::swarm as one_rma;
 use adverb_sim::swarm::{Outcome, replay as replay_seed, run_broken};
 use adverb_sim::sweep;
 use std::cell::Cell;
@@ -17,6 +18,8 @@ const AROUND: usize = 100;
 thread_local! {
     /// The seed that this thread runs: what broke an assertion is told with it.
     static SEED: Cell<Option<u64>> = const { Cell::new(None) };
+    /// What else `adverb replay` needs to show it.
+    static OPTION: Cell<&'static str> = const { Cell::new("") };
 }
 
 /// Runs the seeds; failure when any of them fails.
@@ -33,7 +36,8 @@ pub fn swarm(arguments: &args::Swarm) -> Result<ExitCode, Error> {
     let work = |n: usize| {
         let seed = first + n as u64;
         SEED.set(Some(seed));
-        run_broken(seed, arguments.sabotage)
+        OPTION.set(option(arguments.one_rma));
+        if arguments.one_rma { one_rma::run_seed(seed) } else { run_broken(seed, arguments.sabotage) }
     };
     let mut written = Ok(());
     sweep::run(count as usize, arguments.jobs.unwrap_or(0) as usize, work, |_, outcome: &Outcome| {
@@ -44,7 +48,7 @@ pub fn swarm(arguments: &args::Swarm) -> Result<ExitCode, Error> {
         if !outcome.failures.is_empty() {
             failed += 1;
             drop(std::mem::replace(&mut bar, Progress::new(false)));
-            written = tell(outcome);
+            written = tell(outcome, option(arguments.one_rma));
         }
         bar.show(ended as f64 / count as f64, || format!("{ended} of {count} seeds, {failed} failed"));
         written.is_ok() && failed < arguments.failures
@@ -61,9 +65,14 @@ pub fn swarm(arguments: &args::Swarm) -> Result<ExitCode, Error> {
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn tell(outcome: &Outcome) -> io::Result<()> {
+/// What `adverb replay` has to be told beside the seed.
+fn option(one_rma: bool) -> &'static str {
+    if one_rma { " --1rma" } else { "" }
+}
+
+fn tell(outcome: &Outcome, option: &str) -> io::Result<()> {
     let mut out = io::stdout();
-    writeln!(out, "seed {} failed; see `adverb replay {0} --around-failure`", outcome.seed)?;
+    writeln!(out, "seed {} failed; see `adverb replay {0}{option} --around-failure`", outcome.seed)?;
     outcome.failures.iter().try_for_each(|failure| writeln!(out, "  {failure}"))
 }
 
@@ -76,7 +85,8 @@ pub fn replay(arguments: &args::Replay) -> Result<ExitCode, Error> {
     let (mut shown, mut left_out) = (0, 0u64);
     let mut last: VecDeque<String> = VecDeque::new();
     let mut written = Ok(());
-    let outcome = replay_seed(arguments.seed, arguments.sabotage, &mut |line| {
+    OPTION.set(option(arguments.one_rma));
+    let mut show = |line: &str| {
         if arguments.around_failure {
             if last.len() == limit {
                 last.pop_front();
@@ -89,7 +99,12 @@ pub fn replay(arguments: &args::Replay) -> Result<ExitCode, Error> {
         } else {
             left_out += 1;
         }
-    });
+    };
+    let outcome = if arguments.one_rma {
+        one_rma::replay(arguments.seed, &mut show)
+    } else {
+        replay_seed(arguments.seed, arguments.sabotage, &mut show)
+    };
     written.map_err(Error::Output)?;
     conclude(&mut out, arguments, &outcome, &last, left_out).map_err(Error::Output)?;
     Ok(if outcome.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -129,7 +144,8 @@ fn name_the_seed_of_panics() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         if let Some(seed) = SEED.get() {
-            eprintln!("seed {seed} broke an assertion; see `adverb replay {seed}`");
+            let option = OPTION.get();
+            eprintln!("seed {seed} broke an assertion; see `adverb replay {seed}{option}`");
         }
         usual(info);
     }));

@@ -201,6 +201,17 @@ fn swarms_pass_and_broken_nics_are_found() {
     let alone = adverb(&["swarm", "--seeds", "20", "--first", "7", "--jobs", "1"]);
     assert_eq!(text(&alone.stdout), said, "whatever the jobs");
 
+    let output = adverb(&["swarm", "--1rma", "--seeds", "20", "--first", "7"]);
+    let said = text(&output.stdout);
+    assert!(output.status.success() && said.starts_with("20 seeds, 0 failed; "), "{said}");
+    let output = adverb(&["replay", "--1rma", "8", "--limit", "50"]);
+    let said = text(&output.stdout);
+    assert!(output.status.success() && said.contains("seed 8: nothing wrong"), "{said}");
+    assert!(
+        said.contains("Request(") && said.contains("transfer "),
+        "messages and transfers are shown: {said}"
+    );
+
     let broken = adverb(&[
         "swarm",
         "--seeds",

@@ -43,11 +43,6 @@ impl FlowSpec {
     pub(crate) fn ends(&self) -> (u32, u32) {
         if self.op == Op::Read { (self.dst, self.src) } else { (self.src, self.dst) }
     }
-
-    /// Where its bytes lie in the region of either end.
-    pub(crate) fn place(&self) -> u64 {
-        0
-    }
 }
 
 /// A flow and how it went.

@@ -69,7 +69,7 @@ pub fn scenario(seed: u64) -> (Config, Faults, Work) {
     (config, faults, work)
 }
 
-fn random_topology(rng: &mut fastrand::Rng) -> Topology {
+pub(crate) fn random_topology(rng: &mut fastrand::Rng) -> Topology {
     let rate = *pick(rng, &[10_000_000_000, 40_000_000_000, 100_000_000_000]);
     let cable = CableKind { rate, delay: Duration::from_ns(rng.u64(100..3000)) };
     let slow = CableKind { rate: rate / 2, ..cable };
@@ -97,11 +97,11 @@ fn ring(count: u32, cable: CableKind, trunk: CableKind) -> Topology {
 }
 
 /// Only a ring has as many switches as hosts, at least three, and twice as many cables.
-fn is_ring(t: &Topology) -> bool {
+pub(crate) fn is_ring(t: &Topology) -> bool {
     t.switches == t.hosts && t.cables.len() as u32 == 2 * t.hosts
 }
 
-fn random_switch(rng: &mut fastrand::Rng, mtu: Mtu, ring: bool) -> SwitchConfig {
+pub(crate) fn random_switch(rng: &mut fastrand::Rng, mtu: Mtu, ring: bool) -> SwitchConfig {
     let packet = mtu.bytes() + 100;
     let buffer = packet * rng.u32(8..64);
     let input_queued = rng.bool();
@@ -160,7 +160,7 @@ fn random_transport(rng: &mut fastrand::Rng, mtu: Mtu, classes: u8, alike: bool)
     }
 }
 
-fn random_faults(rng: &mut fastrand::Rng, topology: &Topology, seed: u64) -> Faults {
+pub(crate) fn random_faults(rng: &mut fastrand::Rng, topology: &Topology, seed: u64) -> Faults {
     let mut faults = Faults::default();
     for link in 0..topology.links() as u64 {
         let chances = if rng.bool() { random_chances(rng) } else { Chances::default() };
@@ -196,7 +196,7 @@ fn random_chances(rng: &mut fastrand::Rng) -> Chances {
     Chances { loss, bit_error, duplicate, reorder, reorder_ps: rng.u64(0..30_000_000), jitter_ps: 0 }
 }
 
-fn pick<'a, T>(rng: &mut fastrand::Rng, of: &'a [T]) -> &'a T {
+pub(crate) fn pick<'a, T>(rng: &mut fastrand::Rng, of: &'a [T]) -> &'a T {
     &of[rng.usize(0..of.len())]
 }
 

@@ -94,7 +94,7 @@ impl RmaHost {
             COUNTERS,
             seed,
         )?;
-        let memory = rma.own_memory.then(|| Buffer::new(shared.len()));
+        let memory = (rma.apart > 0).then(|| Buffer::new(shared.len()));
         let buffer = memory.as_ref().unwrap_or(shared);
         let pd = nic.memory().alloc_pd()?;
         let mr = buffer.register_for(nic.memory(), pd, Access::LOCAL_WRITE)?;

@@ -4,11 +4,13 @@
 //! faults and captures treat them as they treat others.
 //!
 //! `host` makes a host, `ends` moves messages between NICs and links, `transfers` moves flows through executors, [`record`] keeps what
-//! NICs reported.
+//! NICs reported. `oracle` knows what memory must hold, [`swarm`] tries random faults under it.
 
 mod ends;
 mod host;
+mod oracle;
 pub mod record;
+pub mod swarm;
 mod transfers;
 
 pub use adverb_nic::one_rma::Outcome;
@@ -36,8 +38,9 @@ pub struct RmaConfig {
     pub pcie: Pcie,
     /// Traffic class of all messages.
     pub class: u8,
-    /// Each host has memory of its own, as the oracle needs; otherwise all share one, whose contents nobody looks at.
-    pub own_memory: bool,
+    /// Each host has memory of its own, and each flow a part of it, so many bytes apart, as the oracle needs; 0: all share one place, whose contents
+    /// nobody looks at.
+    pub apart: u64,
     /// What happens to hosts' regions on the way.
     pub events: Vec<RegionEvent>,
 }
@@ -51,7 +54,7 @@ impl Default for RmaConfig {
             retry: Retry::NEVER,
             pcie: Pcie::default(),
             class: 0,
-            own_memory: false,
+            apart: 0,
             events: Vec::new(),
         }
     }
@@ -105,6 +108,7 @@ pub(crate) struct Rma {
     pub hosts: Vec<RmaHost>,
     pub config: RmaConfig,
     pub record: record::Record,
+    pub oracle: Option<Box<oracle::Oracle>>,
     out: OneRmaFrame,
 }
 
@@ -123,7 +127,13 @@ impl Rma {
             RmaHost::new(h as u32, *rate, config, rma, shared).map_err(refuse)
         };
         let hosts = rates.iter().enumerate().map(made).collect::<Result<Vec<_>, _>>()?;
-        Ok(Rma { hosts, config: rma.clone(), record: record::Record::default(), out: OneRmaFrame::new() })
+        Ok(Rma {
+            hosts,
+            config: rma.clone(),
+            record: record::Record::default(),
+            oracle: None,
+            out: OneRmaFrame::new(),
+        })
     }
 }
 

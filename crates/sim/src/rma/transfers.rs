@@ -24,6 +24,7 @@ impl Sim {
         let op = kind(spec.op).ok_or(Error::Invalid("1RMA has reads and writes only"))?;
         let grant = self.key_for(near, far, op)?;
         let Some(rma) = self.rma.as_deref_mut() else { return Err(Error::NoSuchObject) };
+        let place = u64::from(number) * rma.config.apart;
         let (retry, host) = (rma.config.retry, &mut rma.hosts[near as usize]);
         let init = TransferInit {
             op,
@@ -31,9 +32,9 @@ impl Sim {
             len: u64::from(spec.bytes),
             target: address(far),
             remote_region: grant.region,
-            remote_offset: spec.place(),
+            remote_offset: place,
             local_region: host.local,
-            local_offset: spec.place(),
+            local_offset: place,
             key: grant.key,
             deadline: None,
             retry,
@@ -115,6 +116,12 @@ impl Sim {
             }
             self.flows.began();
         }
+        if let Some(rma) = self.rma.as_deref_mut()
+            && let Some(oracle) = &mut rma.oracle
+        {
+            let spec = self.flows.list[number as usize].spec;
+            oracle.on_report(&rma.hosts, number, &spec, report.end.is_ok());
+        }
         self.end_transfer(number, report.end.is_ok());
     }
 
@@ -183,7 +190,8 @@ impl Sim {
                     local_offset: 0,
                     key,
                     deadline: None,
-                    retry: Retry::NEVER,
+                    // A Rekey that only had to wait for the own window is tried again.
+                    retry: Retry::times(u8::MAX),
                     tag: NO_FLOW,
                 };
                 host.executor.submit(now, init)?;

@@ -48,7 +48,7 @@ impl Scenario {
             retry: Retry::times(table.retries.unwrap_or(0)),
             pcie,
             class: t.class.unwrap_or(0),
-            own_memory: false,
+            apart: 0,
             events: events(&table.events, topology)?,
         };
         let refuse = |e: adverb_nic::Error| Error::new("transport.one-rma", format!("{e}; change it"));
