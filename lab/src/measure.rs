@@ -1,5 +1,6 @@
 //! What came out of one run.
 
+use crate::operations::Slice;
 use adverb_sim::{Flow, Sim};
 use serde::Deserialize;
 
@@ -144,8 +145,8 @@ pub struct Measured {
     pub values: Vec<f64>,
     /// Latency of messages of one packet at [`TAIL`], in ms; empty if there are none.
     pub tail: Vec<f64>,
-    /// What happened over time, as lines of CSV; empty unless asked for.
-    pub timeline: String,
+    /// What happened over time; empty unless asked for.
+    pub timeline: Vec<Slice>,
     /// Flows, and those that failed or did not end.
     pub flows: (u32, u32),
     /// Packets that crossed a link.
@@ -190,7 +191,7 @@ pub fn measure(sim: &Sim, metrics: &[Metric]) -> Measured {
     Measured {
         values: metrics.iter().map(value).collect(),
         tail: if single.is_empty() { Vec::new() } else { TAIL.map(|p| percentile(&single, p)).to_vec() },
-        timeline: String::new(),
+        timeline: Vec::new(),
         flows: (all.flows + all.failed, all.failed),
         link_hops: stats.link_hops,
         trace: sim.trace_hash(),

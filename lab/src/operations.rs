@@ -8,7 +8,6 @@ use adverb_sim::statistics::percentile;
 use adverb_sim::workload::Workload;
 use adverb_sim::workload::lookups::Lookups;
 use adverb_sim::{Flow, Sim};
-use core::fmt::Write;
 use std::collections::BTreeMap;
 
 const US: f64 = 1e6;
@@ -146,7 +145,11 @@ fn line(sim: &Sim) -> f64 {
 /// Round trips from the start until operations are asked for at line rate.
 fn ramp(sim: &Sim) -> f64 {
     let start = sim.flows().iter().map(|f| f.spec.start).min().unwrap_or(0);
-    let (slices, full) = (submitted(sim, start, |_| true), FULL * line(sim));
+    first_full(&submitted(sim, start, |_| true), FULL * line(sim))
+}
+
+/// The first slice that has `full`, as those behind it do on average.
+fn first_full(slices: &[f64], full: f64) -> f64 {
     let mean = |from: usize| slices[from..].iter().sum::<f64>() / (slices.len() - from) as f64;
     let reached = (0..slices.len()).find(|k| slices[*k] >= full && mean(*k) >= full);
     reached.map_or(f64::INFINITY, |k| k as f64)
@@ -164,9 +167,14 @@ fn converge(sim: &Sim) -> f64 {
     let [(one, a), (other, b)] = first[..] else { return f64::NAN };
     let from = a.max(b);
     let [x, y] = [one, other].map(|target| submitted(sim, from, |o| o.target == target));
+    first_fair(&x, &y)
+}
+
+/// The slice by which two have had fair shares for some, which then last.
+fn first_fair(x: &[f64], y: &[f64]) -> f64 {
     let count = x.len().min(y.len()).saturating_sub(SHARE_TRIPS);
     let fair = |k: usize| {
-        let [p, q] = [&x, &y].map(|s| s[k..k + SHARE_TRIPS].iter().sum::<f64>());
+        let [p, q] = [x, y].map(|s| s[k..k + SHARE_TRIPS].iter().sum::<f64>());
         p.min(q) >= SHARE_LEAST * (p + q) && p + q > 0.0
     };
     let mut runs = (0..count.saturating_sub(SHARE_HOLDS)).filter(|k| (*k..k + SHARE_HOLDS).all(fair));
@@ -211,37 +219,95 @@ fn unavailable(sim: &Sim) -> f64 {
 }
 
 /// What happened between two hosts in a slice of time.
-#[derive(Default)]
-struct Slice {
-    bytes: u64,
-    well: u64,
-    failed: u64,
-    issue_ps: u64,
-    total_ps: u64,
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Slice {
+    /// Its start, in us.
+    pub t_us: f64,
+    /// Who asked.
+    pub initiator: u32,
+    /// Whom.
+    pub target: u32,
+    /// Payload of what ended well, in Gb/s.
+    pub goodput: f64,
+    /// Operations that ended well.
+    pub well: u64,
+    /// Others.
+    pub failed: u64,
+    /// Their mean issue delay, in us; 0 if there are none.
+    pub issue_us: f64,
+    /// Their mean total delay, in us; 0 if there are none.
+    pub total_us: f64,
 }
 
-/// A timeline as CSV lines: for each slice of `slice_ps` and pair of hosts, goodput, delays and failures; each line begins with `start`.
-pub fn timeline(sim: &Sim, slice_ps: u64, start: &str, out: &mut String) {
-    let Some(record) = sim.rma_record() else { return };
+/// What happened over time, in slices of `slice_ps`: one for each pair of hosts that something ended for.
+pub fn timeline(sim: &Sim, slice_ps: u64) -> Vec<Slice> {
     let mut slices: BTreeMap<(u64, u32, u32), Slice> = BTreeMap::new();
-    for o in &record.operations {
+    for o in sim.rma_record().map_or(&[][..], |record| &record.operations) {
         let slice = slices.entry((o.at / slice_ps, o.initiator, o.target)).or_default();
         if o.outcome != Outcome::Ok {
             slice.failed += 1;
             continue;
         }
-        slice.bytes += u64::from(o.len);
+        slice.goodput += f64::from(o.len) * 8e3 / slice_ps as f64;
         slice.well += 1;
-        slice.issue_ps += o.issue_ps;
-        slice.total_ps += o.total_ps;
+        slice.issue_us += o.issue_ps as f64 / US;
+        slice.total_us += o.total_ps as f64 / US;
     }
-    for ((at, initiator, target), Slice { bytes, well, failed, issue_ps, total_ps }) in slices {
-        let mean = |sum: u64| {
-            if well == 0 { String::new() } else { format!("{:.3}", sum as f64 / well as f64 / US) }
-        };
-        let (t, gbps) = ((at * slice_ps) as f64 / US, bytes as f64 * 8e3 / slice_ps as f64);
-        let (issue, total) = (mean(issue_ps), mean(total_ps));
-        // Writing to a `String` cannot fail.
-        let _ = writeln!(out, "{start},{t},{initiator},{target},{gbps:.3},{well},{failed},{issue},{total}");
+    let finished = |((at, initiator, target), slice): ((u64, u32, u32), Slice)| Slice {
+        t_us: (at * slice_ps) as f64 / US,
+        initiator,
+        target,
+        issue_us: slice.issue_us / slice.well.max(1) as f64,
+        total_us: slice.total_us / slice.well.max(1) as f64,
+        ..slice
+    };
+    slices.into_iter().map(finished).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_reached_when_it_stays() {
+        assert_eq!(first_full(&[1.0, 5.0, 10.0, 10.0, 10.0], 9.5), 2.0);
+        assert_eq!(first_full(&[10.0, 1.0, 1.0, 10.0, 10.0], 9.5), 3.0, "one burst is no rate");
+        assert_eq!(first_full(&[1.0, 2.0], 9.5), f64::INFINITY);
+    }
+
+    #[test]
+    fn shares_are_fair_when_they_stay() {
+        let (x, mut y) = ([10.0; 60], [10.0; 60]);
+        assert_eq!(first_fair(&x, &y), 4.0, "four round trips are looked at");
+        y[..7].fill(2.0);
+        // The first four that are even: from the eighth on.
+        assert_eq!(first_fair(&x, &y), 11.0);
+        y[25..29].fill(1.0);
+        assert_eq!(first_fair(&x, &y), 33.0, "what does not last does not count");
+        assert_eq!(first_fair(&x, &[0.0; 60]), f64::INFINITY);
+        assert_eq!(first_fair(&[0.0; 60], &[0.0; 60]), f64::INFINITY);
+    }
+
+    #[test]
+    fn operations_of_a_run_are_measured() {
+        let text = "end = \"300us\"\n[topology]\nkind = \"two-hosts\"\nrate = \"100G\"\ndelay = \"2us\"\n[transport]\nkind = \"1rma\"\n\
+                    [transport.one-rma.control]\nfixed = 0\n\
+                    [workload]\nkind = \"steady\"\nop = \"read\"\npairs = [[0, 1]]\nbytes = \"4096\"\nload = 0.5\nuntil = \"200us\"\n";
+        let plan = adverb_sim::Scenario::parse(text).unwrap().plan(&mut |_| unreachable!()).unwrap();
+        let mut sim = plan.start().unwrap();
+        plan.run(&mut sim, &mut |_| {});
+        let of = |metric| value(&sim, metric).unwrap();
+        assert!((of(Metric::Goodput) - 50.0).abs() < 1.0, "{}", of(Metric::Goodput));
+        assert!((of(Metric::Accepted) - 1.0).abs() < 0.02);
+        assert_eq!((of(Metric::SlowdownP50), of(Metric::Nacked), of(Metric::Unavailable)), (1.0, 0.0, 0.0));
+        // Two times 2 us, 118 and 4198 bytes at 100 Gb/s.
+        assert!((of(Metric::LatencyP50) - 4.345).abs() < 0.001, "{}", of(Metric::LatencyP50));
+        assert!(of(Metric::LookupP50).is_nan() && value(&sim, Metric::Slowdown).is_none());
+        let slices = timeline(&sim, 50_000_000);
+        assert!((slices[1].goodput - 50.0).abs() < 1.0 && slices[1].failed == 0);
+        assert_eq!(
+            (slices[1].t_us, slices[1].initiator, slices[1].target, slices[1].issue_us),
+            (50.0, 1, 0, 0.0)
+        );
     }
 }

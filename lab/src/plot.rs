@@ -25,10 +25,11 @@ const LEGEND_LINE: u32 = 20;
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Drawn = Result<(), Box<dyn core::error::Error>>;
 
-/// A panel: one metric, or the curve of tails.
+/// A panel: one metric, the curve of tails, or what happened over time in one series.
 enum Panel {
     Metric(usize),
     Tail,
+    Timeline(usize),
 }
 
 /// The plot of an experiment as the text of an SVG file.
@@ -45,8 +46,10 @@ fn draw(experiment: &Experiment, outcome: &Outcome, text: &mut String) -> Drawn 
             .metrics
             .iter()
             .any(|m| matches!(m, Metric::SingleP90 | Metric::SingleP99 | Metric::SingleP999));
-    let panels: Vec<Panel> =
+    let mut panels: Vec<Panel> =
         if tails { vec![Panel::Tail] } else { (0..experiment.metrics.len()).map(Panel::Metric).collect() };
+    let timed = |n: &usize| outcome.places == 1 && !outcome.runs(*n, 0)[0].timeline.is_empty();
+    panels.extend((0..experiment.series.len()).filter(timed).map(Panel::Timeline));
     let legend = LEGEND_LINE * experiment.series.len() as u32 + 14;
     let width = PANEL.0 * panels.len().max(1) as u32;
     let root = SVGBackend::with_string(text, (width.max(560), TITLE + PANEL.1 + legend)).into_drawing_area();
@@ -60,6 +63,7 @@ fn draw(experiment: &Experiment, outcome: &Outcome, text: &mut String) -> Drawn 
             Panel::Metric(m) if experiment.sweep.is_some() => lines(experiment, outcome, *m, &area)?,
             Panel::Metric(m) => bars(experiment, outcome, *m, &area)?,
             Panel::Tail => tail(experiment, outcome, &area)?,
+            Panel::Timeline(n) => timeline(experiment, outcome, *n, &area)?,
         }
     }
     for (n, series) in experiment.series.iter().enumerate() {
@@ -152,6 +156,46 @@ fn lines(experiment: &Experiment, outcome: &Outcome, metric: usize, area: &Area<
         chart.draw_series(whiskers)?;
         chart.draw_series(line.iter().map(|p| Circle::new(*p, 3, colour(n).filled())))?;
         chart.draw_series(core::iter::once(PathElement::new(line, colour(n).stroke_width(2))))?;
+    }
+    Ok(())
+}
+
+/// Goodput over time of one series' first run, a line for each target; all in the series' colour, further targets paler.
+fn timeline(experiment: &Experiment, outcome: &Outcome, n: usize, area: &Area<'_>) -> Drawn {
+    let slices = &outcome.runs(n, 0)[0].timeline;
+    let mut targets: Vec<u32> = slices.iter().map(|s| s.target).collect();
+    targets.sort_unstable();
+    targets.dedup();
+    let end = slices.iter().map(|s| s.t_us).fold(0.0, f64::max) + f64::from(experiment.timeline_us);
+    // What several initiators ask of one target counts together.
+    let line = |target: u32| {
+        let mut line: Vec<(f64, f64)> = Vec::new();
+        for s in slices.iter().filter(|s| s.target == target) {
+            match line.last_mut() {
+                Some((t, sum)) if *t == s.t_us => *sum += s.goodput,
+                _ => line.push((s.t_us, s.goodput)),
+            }
+        }
+        line
+    };
+    let lines: Vec<_> = targets.iter().map(|target| line(*target)).collect();
+    let most = top(lines.iter().flatten().map(|(_, gbps)| *gbps));
+    let mut chart = ChartBuilder::on(area)
+        .margin(12)
+        .x_label_area_size(40)
+        .y_label_area_size(62)
+        .build_cartesian_2d(0.0..end, 0.0..most)?;
+    chart
+        .configure_mesh()
+        .x_desc("time (us)")
+        .y_desc("goodput by target (Gb/s)")
+        .light_line_style(WHITE)
+        .x_label_formatter(&number)
+        .y_label_formatter(&number)
+        .draw()?;
+    for (at, line) in lines.into_iter().enumerate() {
+        let colour = colour(n).mix(1.0 / (1.0 + at as f64));
+        chart.draw_series(core::iter::once(PathElement::new(line, colour.stroke_width(2))))?;
     }
     Ok(())
 }

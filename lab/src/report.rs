@@ -112,9 +112,27 @@ pub fn runs_csv(experiment: &Experiment, outcome: &Outcome) -> String {
 pub fn timeline_csv(experiment: &Experiment, outcome: &Outcome) -> Option<String> {
     let head = "series,x,seed,t_us,initiator,target,goodput_gbps,ok,failed,issue_delay_us,total_delay_us\n";
     let mut out = String::from(head);
-    for n in 0..experiment.series.len() {
+    for (n, series) in experiment.series.iter().enumerate() {
         for at in 0..outcome.places {
-            outcome.runs(n, at).iter().for_each(|run| out.push_str(&run.timeline));
+            let x = experiment.sweep.as_ref().map_or(String::new(), |s| s.points[at].x.to_string());
+            for (seed, run) in outcome.runs(n, at).iter().enumerate() {
+                for s in &run.timeline {
+                    let name = series.name.replace('"', "'");
+                    let _ = writeln!(
+                        out,
+                        "\"{name}\",{x},{},{},{},{},{:.3},{},{},{:.3},{:.3}",
+                        seed + 1,
+                        s.t_us,
+                        s.initiator,
+                        s.target,
+                        s.goodput,
+                        s.well,
+                        s.failed,
+                        s.issue_us,
+                        s.total_us
+                    );
+                }
+            }
         }
     }
     (out.len() > head.len()).then_some(out)

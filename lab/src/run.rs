@@ -78,9 +78,7 @@ pub fn run(
         let mut measured = measure(&sim, &experiment.metrics);
         if experiment.timeline_us > 0 {
             let slice = u64::from(experiment.timeline_us) * 1_000_000;
-            let x = experiment.sweep.as_ref().map_or(String::new(), |s| s.points[point.at].x.to_string());
-            let start = format!("\"{}\",{x},{seed}", experiment.series[point.series].name.replace('"', "'"));
-            operations::timeline(&sim, slice, &start, &mut measured.timeline);
+            measured.timeline = operations::timeline(&sim, slice);
         }
         Ok(measured)
     };
