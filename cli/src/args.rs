@@ -1,6 +1,6 @@
 //! The command line: what `adverb --help` says.
 
-use crate::nicd;
+use crate::{kv, nicd, region};
 use adverb_io::{PathPolicy, Settings};
 use adverb_sim::sabotage::Sabotage;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -78,6 +78,15 @@ pub enum Action {
     /// Serve the 1RMA NIC of an address to applications of this host
     #[command(after_help = nicd::EXAMPLES)]
     Nicd(Box<nicd::Nicd>),
+    /// List, grant and rotate keys of 1RMA regions
+    #[command(subcommand, after_help = region::EXAMPLES)]
+    Region(region::Region),
+    /// A replicated cache on 1RMA: serve, get, set, bench
+    #[command(subcommand, after_help = kv::EXAMPLES)]
+    Kv(kv::Kv),
+    /// Make certificates for trials of the two
+    #[command(after_help = region::CERTS_EXAMPLES)]
+    Certs(region::Certs),
     /// Run a program on the NIC
     #[command(after_help = RUN_EXAMPLES)]
     Run(Box<Run>),

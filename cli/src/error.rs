@@ -29,6 +29,8 @@ pub enum Error {
     Exec(PathBuf, io::Error),
     /// The NIC cannot be had with these settings; the text is the port's.
     Device(String),
+    /// What was asked of another process did not work; the text says of which option, why, and what helps.
+    Remote(String),
     /// A file that an option names cannot be written.
     File {
         /// The option.
@@ -63,6 +65,7 @@ impl Error {
             Error::NoLibrary { .. }
             | Error::BadLibraryDirectory(_)
             | Error::Device(_)
+            | Error::Remote(_)
             | Error::File { .. }
             | Error::Output(_)
             | Error::Scenario(_)
@@ -115,7 +118,7 @@ impl fmt::Display for Error {
                 path.display()
             ),
             Error::Exec(path, e) => write!(f, "{}: cannot be run: {e}", path.display()),
-            Error::Device(text) => write!(f, "{text}"),
+            Error::Device(text) | Error::Remote(text) => write!(f, "{text}"),
             Error::File { option, path, source } => {
                 write!(f, "{option} {}: {source}; name a file in a directory that exists", path.display())
             }

@@ -9,11 +9,14 @@ mod args;
 mod command;
 mod devices;
 mod error;
+mod kv;
 mod lab;
 mod library;
 mod nicd;
 mod pages;
 mod progress;
+mod region;
+mod remote;
 mod run;
 mod settings;
 mod simulate;
@@ -25,6 +28,9 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().action {
+        Action::Kv(action) => kv::kv(&action),
+        Action::Region(action) => region::region(&action).map(|()| ExitCode::SUCCESS),
+        Action::Certs(arguments) => region::certs(&arguments).map(|()| ExitCode::SUCCESS),
         Action::Run(arguments) => run::run(&arguments).map(|never| match never {}),
         Action::Nicd(arguments) => nicd::serve(&arguments).map(|never| match never {}),
         Action::Devices(arguments) => devices::list(&arguments).map(|()| ExitCode::SUCCESS),

@@ -39,6 +39,8 @@ pub struct Window {
     pub misses: u64,
     /// Lookups that no replica answered.
     pub unavailable: u64,
+    /// Why, of the last one.
+    pub reason: Option<String>,
     /// Values that were not what was set. A mistake of the cache's.
     pub wrong: u64,
     /// What happened at each replica meanwhile.
@@ -130,6 +132,7 @@ impl Tally<'_> {
         self.all.misses += window.misses;
         self.all.unavailable += window.unavailable;
         self.all.wrong += window.wrong;
+        self.all.reason = window.reason.or(self.all.reason.take());
         self.window.start = window.start;
     }
 
@@ -223,7 +226,10 @@ impl Bench {
             Ok(Some(bytes)) if is_right(index, &bytes, self.value_len) => tally.good(at, at - begun),
             Ok(Some(_)) => tally.window.wrong += 1,
             Ok(None) => tally.window.misses += 1,
-            Err(_) => tally.window.unavailable += 1,
+            Err(error) => {
+                tally.window.unavailable += 1;
+                tally.window.reason = Some(error.to_string());
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::layout::{BUCKET_LEN, KEY_MAX, Place, Record, VALUE_MAX, candidates, hash, record_len};
 use super::protocol::{Call, Reply};
 use super::replica::{Failure, Link, Replica, ReplicaCounters, ReplicaInit, call, count};
-use adverb_grants::{Error as GrantsError, Identity};
+use adverb_grants::{Error as GrantsError, Held, Identity};
 use adverb_rma::{Error as RmaError, Memory, Rma};
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -97,22 +97,29 @@ impl std::error::Error for SetError {}
 struct Lanes {
     free: Vec<Memory>,
     used: usize,
+    /// Counts lookups.
+    number: u64,
 }
 
 /// Memory of one lookup. One that was given up may still be written to; its memory is not used again.
 struct Lane<'a> {
     client: &'a Client,
     memory: Memory,
-    whole: bool,
+    /// Of the lookup.
+    number: u64,
+    /// Nothing is under way to this memory.
+    idle: bool,
 }
 
 impl Drop for Lane<'_> {
     fn drop(&mut self) {
         let mut lanes = self.client.lanes.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         lanes.used -= 1;
-        if self.whole {
+        if self.idle {
             lanes.free.push(self.memory.clone());
         }
+        drop(lanes);
+        self.client.replicas.iter().for_each(|replica| replica.forget(self.number));
     }
 }
 
@@ -142,7 +149,7 @@ impl Client {
         let mut client = Client {
             rma: rma.clone(),
             replicas: Vec::new(),
-            lanes: Mutex::new(Lanes { free: Vec::new(), used: 0 }),
+            lanes: Mutex::new(Lanes { free: Vec::new(), used: 0, number: 0 }),
             limit: config.lookups,
             threads: Vec::new(),
         };
@@ -170,39 +177,48 @@ impl Client {
             return Err(GetError::Key(key.len()));
         }
         let mut lane = self.lane()?;
-        lane.whole = false;
         let first = hash(0, key) as usize;
         let (mut missed, mut failed) = (false, Vec::new());
-        for turn in 0..self.replicas.len() {
-            let replica = &self.replicas[(first + turn) % self.replicas.len()];
-            match self.get_from(replica, &lane.memory, key).await {
-                Ok(Lookup::Hit(value)) => {
-                    lane.whole = true;
-                    return Ok(Some(value));
+        // Those that are up; and when none of them answers, all that are connected.
+        for up in [true, false] {
+            for turn in 0..self.replicas.len() {
+                let replica = &self.replicas[(first + turn) % self.replicas.len()];
+                let link = if up { replica.link() } else { replica.any_link() };
+                let others =
+                    || self.replicas.iter().any(|other| other.to != replica.to && other.is_trusted());
+                let give_up = up && others();
+                let found = match link {
+                    Ok(link) => self.get_from(replica, &link, &mut lane, key, give_up).await,
+                    Err(failure) => Err(failure),
+                };
+                match found {
+                    Ok(Lookup::Hit(value)) => return Ok(Some(value)),
+                    Ok(Lookup::Miss) => missed = true,
+                    Err(failure) if !up => {
+                        failed.push((replica.to.clone(), failure.to_string()));
+                    }
+                    Err(_) => {}
                 }
-                Ok(Lookup::Miss) => missed = true,
-                Err(failure) => failed.push((replica.to.clone(), failure.to_string())),
+            }
+            if missed {
+                return Ok(None);
             }
         }
-        lane.whole = true;
-        if missed { Ok(None) } else { Err(GetError::Unavailable(failed)) }
+        Err(GetError::Unavailable(failed))
     }
 
     fn lane(&self) -> Result<Lane<'_>, GetError> {
-        let free = {
+        let (free, number) = {
             let mut lanes = self.lanes.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
             if lanes.used == self.limit {
                 return Err(GetError::Busy(self.limit));
             }
             lanes.used += 1;
-            lanes.free.pop()
+            lanes.number += 1;
+            (lanes.free.pop(), lanes.number)
         };
-        let memory = match free {
-            Some(memory) => Ok(memory),
-            None => self.rma.allocate(record_len(KEY_MAX, VALUE_MAX)),
-        };
-        match memory {
-            Ok(memory) => Ok(Lane { client: self, memory, whole: true }),
+        match free.map_or_else(|| self.memory(), Ok) {
+            Ok(memory) => Ok(Lane { client: self, memory, number, idle: true }),
             Err(error) => {
                 self.lanes.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).used -= 1;
                 Err(GetError::Nic(error))
@@ -210,14 +226,44 @@ impl Client {
         }
     }
 
-    async fn get_from(&self, replica: &Replica, memory: &Memory, key: &[u8]) -> Result<Lookup, Failure> {
-        let link = replica.link()?;
+    /// Memory for a lookup.
+    fn memory(&self) -> Result<Memory, RmaError> {
+        self.rma.allocate(record_len(KEY_MAX, VALUE_MAX))
+    }
+
+    /// Reads into a lane's memory, and copies it out.
+    async fn read(
+        &self,
+        replica: &Replica,
+        held: &Held,
+        lane: &mut Lane<'_>,
+        (offset, len): (u64, usize),
+        give_up: bool,
+    ) -> Result<Vec<u8>, Failure> {
+        // Should this future be dropped while it waits.
+        lane.idle = false;
+        let lookup = give_up.then_some(lane.number);
+        let read = replica.read(&self.rma, held, offset, (&lane.memory, len), lookup).await;
+        if matches!(read, Err(Failure::Abandoned)) {
+            lane.memory = self.memory().map_err(|error| Failure::Operation(error.to_string()))?;
+        }
+        lane.idle = true;
+        read.map(|()| lane.memory.to_vec(0..len))
+    }
+
+    async fn get_from(
+        &self,
+        replica: &Replica,
+        link: &Link,
+        lane: &mut Lane<'_>,
+        key: &[u8],
+        give_up: bool,
+    ) -> Result<Lookup, Failure> {
         let hash = hash(link.layout.seed, key);
         for _ in 0..TORN_TRIES {
             let at = link.layout.bucket_at(hash);
-            replica.read(&self.rma, &link.index, at, memory, BUCKET_LEN).await?;
-            let bucket = memory.to_vec(0..BUCKET_LEN);
-            match self.look(replica, &link, memory, (key, hash), &bucket).await? {
+            let bucket = self.read(replica, &link.index, lane, (at, BUCKET_LEN), give_up).await?;
+            match self.look(replica, link, lane, (key, hash), &bucket, give_up).await? {
                 Some(lookup) => {
                     count(if matches!(lookup, Lookup::Hit(_)) {
                         &replica.counts.hits
@@ -237,17 +283,17 @@ impl Client {
         &self,
         replica: &Replica,
         link: &Link,
-        memory: &Memory,
+        lane: &mut Lane<'_>,
         (key, hash): (&[u8], u64),
         bucket: &[u8],
+        give_up: bool,
     ) -> Result<Option<Lookup>, Failure> {
         for Place { offset, len, .. } in candidates(bucket, hash) {
             // What a word says is the replica's word: it is checked before it is used.
             if len > link.layout.record_max() || offset + len as u64 > link.layout.log_len {
                 return Ok(None);
             }
-            replica.read(&self.rma, &link.data, offset, memory, len).await?;
-            let bytes = memory.to_vec(0..len);
+            let bytes = self.read(replica, &link.data, lane, (offset, len), give_up).await?;
             match Record::parse(&bytes) {
                 None => return Ok(None),
                 Some(record) if record.key == key => return Ok(Some(Lookup::Hit(record.value.to_vec()))),
@@ -261,7 +307,7 @@ impl Client {
     pub fn set(&self, key: &[u8], value: &[u8]) -> Result<Stored, SetError> {
         let (mut version, mut replicas, mut missing, mut refused) = (None, 0, Vec::new(), None);
         for replica in &self.replicas {
-            let answered = replica.any_link().and_then(|link| {
+            let answered = replica.any_link().map_err(|failure| failure.to_string()).and_then(|link| {
                 call(&link.session, &Call::Set { key, value, version }).map_err(|error| {
                     match error.refusal() {
                         Some(refusal) => refusal.to_string(),
@@ -309,6 +355,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Failure::Down(why) | Failure::Operation(why) => f.write_str(why),
+            Failure::Abandoned => f.write_str("another operation on it failed just now"),
             Failure::Torn => {
                 write!(f, "its records were overwritten {TORN_TRIES} times while they were read")
             }

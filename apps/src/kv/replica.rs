@@ -8,20 +8,27 @@
 //!    └──────────────────────────────── connection lost ────────────────────────────────┘
 //! ```
 //!
-//! Lookups use a replica that is up, and no other: the first failed operation takes it away from all of them.
+//! Lookups use replicas that are up: the first failed operation, or the end of the connection of a process that died, takes a replica away from all of them, those included that wait for it. Only
+//! when no replica is up do they try suspects.
 
 use super::layout::{BUCKET_LEN, Layout};
 use super::protocol::{Call, Reply};
 use super::server::{DATA, INDEX};
 use adverb_grants::{AfterRefusal, Error, Held, Identity, Session};
-use adverb_rma::{Memory, Outcome, Rights, Rma, TransferError};
+use adverb_rma::{Memory, Outcome, Report, Rights, Rma, Transfer, TransferError};
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::task::{Poll, Waker};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// From one attempt to connect, or to read from a suspect, to the next.
+/// From one attempt to connect to the next.
 const AGAIN: Duration = Duration::from_millis(200);
+/// From one look at a connected replica to the next: whether it is suspected, and answers again.
+const LOOK: Duration = Duration::from_millis(20);
 /// For a key that the owner is asked for.
 const KEY_WAIT: Duration = Duration::from_secs(1);
 
@@ -102,6 +109,8 @@ pub(super) struct Replica {
     changed: Condvar,
     /// Whether lookups may use the link.
     trusted: AtomicBool,
+    /// Whom to wake when it is suspected: waiting operations, by their lookup's number.
+    waiting: Mutex<BTreeMap<u64, Waker>>,
     pub counts: Counts,
 }
 
@@ -112,6 +121,8 @@ pub(super) enum Failure {
     Down(String),
     /// As the operation ended.
     Operation(String),
+    /// Another operation on it failed, and this one was not waited for.
+    Abandoned,
     /// Its records changed faster than they could be read.
     Torn,
 }
@@ -131,6 +142,7 @@ impl Replica {
             state: Mutex::new(state),
             changed: Condvar::new(),
             trusted: AtomicBool::new(false),
+            waiting: Mutex::new(BTreeMap::new()),
             counts: Counts::default(),
         }
     }
@@ -167,26 +179,33 @@ impl Replica {
         }
     }
 
-    /// The link, for calls.
-    pub fn any_link(&self) -> Result<Arc<Link>, String> {
+    /// The link, suspected or not.
+    pub fn any_link(&self) -> Result<Arc<Link>, Failure> {
         let state = self.lock();
-        state.link.clone().ok_or_else(|| state.why.clone())
+        state.link.clone().ok_or_else(|| Failure::Down(state.why.clone()))
+    }
+
+    pub fn is_trusted(&self) -> bool {
+        self.trusted.load(Ordering::Acquire)
     }
 
     /// Reads a part of a region, with the key to use now. A failure other than our own NIC's takes the replica away from lookups.
+    /// With `lookup` its number, a read that another's failure shows to be vain is given up: then the memory may still be written to.
     pub async fn read(
         &self,
         rma: &Rma,
         held: &Held,
         offset: u64,
-        into: &Memory,
-        len: usize,
+        into: (&Memory, usize),
+        lookup: Option<u64>,
     ) -> Result<(), Failure> {
         loop {
             let (grant, number) = held.key().map_err(|e| self.failed(e.to_string()))?;
-            let error = match rma.read(&grant, offset, into, 0..len).await {
-                Ok(_) => return Ok(()),
-                Err(error) => error,
+            let transfer = rma.read(&grant, offset, into.0, 0..into.1);
+            let error = match self.unless_suspected(transfer, lookup).await {
+                None => return Err(Failure::Abandoned),
+                Some(Ok(_)) => return Ok(()),
+                Some(Err(error)) => error,
             };
             let outcome = match &error {
                 TransferError::Ended(report) => match report.end {
@@ -216,12 +235,50 @@ impl Replica {
         }
     }
 
+    /// What comes of a transfer. `None` when the replica is suspected first.
+    async fn unless_suspected(
+        &self,
+        mut transfer: Transfer,
+        lookup: Option<u64>,
+    ) -> Option<Result<Report, TransferError>> {
+        poll_fn(|context| {
+            // In this order: who is suspected later wakes whom it finds.
+            if let Some(lookup) = lookup {
+                self.waiting().insert(lookup, context.waker().clone());
+            }
+            match Pin::new(&mut transfer).poll(context) {
+                Poll::Ready(done) => Poll::Ready(Some(done)),
+                Poll::Pending if lookup.is_some() && !self.trusted.load(Ordering::Acquire) => {
+                    Poll::Ready(None)
+                }
+                Poll::Pending => Poll::Pending,
+            }
+        })
+        .await
+    }
+
+    /// A lookup waits no longer.
+    pub fn forget(&self, lookup: u64) {
+        self.waiting().remove(&lookup);
+    }
+
     fn failed(&self, why: String) -> Failure {
-        if self.trusted.swap(false, Ordering::AcqRel) {
+        if self.leave() {
             count(&self.counts.suspected);
-            self.changed.notify_all();
         }
         Failure::Operation(why)
+    }
+
+    /// Takes it away from lookups, those included that wait for it. False when somebody else has done so.
+    fn leave(&self) -> bool {
+        let was_up = self.trusted.swap(false, Ordering::AcqRel);
+        let woken = std::mem::take(&mut *self.waiting());
+        woken.into_values().for_each(Waker::wake);
+        was_up
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, BTreeMap<u64, Waker>> {
+        self.waiting.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -263,8 +320,8 @@ impl Replica {
             first.1.notify_all();
             if let Some(link) = link {
                 let why = self.watch(rma, probe, &link);
+                self.leave();
                 let mut state = self.lock();
-                self.trusted.store(false, Ordering::Release);
                 (state.link, state.why) = (None, why);
             }
             if self.pause(AGAIN) {
@@ -276,7 +333,7 @@ impl Replica {
     /// Until the connection is lost: why.
     fn watch(&self, rma: &Rma, probe: &Memory, link: &Link) -> String {
         loop {
-            if let Some(why) = link.session.lost_within(AGAIN) {
+            if let Some(why) = link.session.lost_within(LOOK) {
                 return why;
             }
             if self.lock().stop {
