@@ -23,17 +23,23 @@ fn command(folder: &std::path::Path, words: &[&str]) -> Command {
     command
 }
 
+/// An address that no other run of this test uses.
+fn address(host: u8) -> String {
+    let [.., high, low] = std::process::id().to_be_bytes();
+    format!("127.{}.{low}.{host}", 128 + high % 64)
+}
+
 #[test]
 fn a_process_attaches_and_uses_it() {
     let folder = std::env::temp_dir().join(format!("adverb-nicd-{}", std::process::id()));
-    let mut child = command(&folder, &["--address", "127.61.90.1", "--quota", "16"])
+    let mut child = command(&folder, &["--address", &address(1), "--quota", "16"])
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
     let mut ready = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
     let _daemon = Daemon(child, folder.clone());
-    assert!(ready.starts_with("1RMA NIC of 127.61.90.1 ready at "), "{ready}");
+    assert!(ready.starts_with(&format!("1RMA NIC of {} ready at ", address(1))), "{ready}");
     let rma = Rma::open(Settings::attached(folder.join("socket"))).unwrap();
     let (far, near) = (rma.allocate(10_000).unwrap(), rma.allocate(10_000).unwrap());
     far.write(0, &[7; 10_000]);
@@ -46,15 +52,16 @@ fn a_process_attaches_and_uses_it() {
 #[test]
 fn what_cannot_be_is_refused() {
     let folder = std::env::temp_dir().join(format!("adverb-nicd-refused-{}", std::process::id()));
+    let here = address(2);
     for (words, reason) in [
-        (&["--address", "127.61.90.2", "--window", "4095"][..], "below the 4096 bytes of one operation"),
+        (&["--address", &here, "--window", "4095"][..], "below the 4096 bytes of one operation"),
         (
-            &["--address", "127.61.90.2", "--quota", "2000"],
+            &["--address", &here, "--quota", "2000"],
             "slot quota of a process: none, or more than the table has",
         ),
-        (&["--address", "127.61.90.2", "--user-quota", "1:2000:0"], "slot quota of a process"),
-        (&["--address", "127.61.90.2", "--user-quota", "1:2"], "want user, slots and priority"),
-        (&["--address", "127.61.90.2", "--mode", "999"], "want three octal digits"),
+        (&["--address", &here, "--user-quota", "1:2000:0"], "slot quota of a process"),
+        (&["--address", &here, "--user-quota", "1:2"], "want user, slots and priority"),
+        (&["--address", &here, "--mode", "999"], "want three octal digits"),
         (&["--address", "192.0.2.1"], "cannot be bound"),
     ] {
         let output = command(&folder, words).output().unwrap();

@@ -239,9 +239,9 @@ fn what_cannot_be_is_refused_with_the_reason() {
     assert!(matches!(with(|s| s.address = [192, 0, 2, 1].into()), OpenError::Address(..)));
     assert!(matches!(with(|s| s.address = [0, 0, 0, 0].into()), OpenError::Address(..)));
     assert!(matches!(with(|s| s.state = Some("/proc/nowhere".into())), OpenError::State(..)));
-    std::fs::write(folder.0.join("127.61.7.1.counter"), "lots").unwrap();
+    std::fs::write(folder.0.join(format!("{}.counter", address(7, 1))), "lots").unwrap();
     assert!(matches!(with(|_| ()), OpenError::StateGarbled(_)));
-    std::fs::remove_file(folder.0.join("127.61.7.1.counter")).unwrap();
+    std::fs::remove_file(folder.0.join(format!("{}.counter", address(7, 1)))).unwrap();
 
     let (owner, user) = pair(&folder, 7);
     assert!(text(with(|_| ())).contains("adverb nicd"), "the port is taken");

@@ -469,7 +469,7 @@ fn a_dead_daemon_ends_everything_and_its_successor_serves() {
     assert_eq!(far.to_vec(0..4), b"self");
     // To somebody who does not answer, so that it is under way when the daemon dies.
     let key = grant.key(Op::Read).unwrap().clone();
-    let silent = Grant::new(address(33, 99).into(), grant.region(), 64).with_key(Op::Read, key);
+    let silent = Grant::new(address(33, 19).into(), grant.region(), 64).with_key(Op::Read, key);
     let mut read = Box::pin(user.read(&silent, 0, &far, 0..64));
     block_on(std::future::poll_fn(|context| {
         assert!(read.as_mut().poll(context).is_pending());

@@ -1,4 +1,4 @@
-//! NICs of tests: addresses of their own in 127.61.0.0/16, message counters in a folder that goes with the test.
+//! NICs of tests: addresses of their own, so that several runs at a time do not meet, message counters in a folder that goes with the test.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use adverb_rma::{OneRmaConfig, Rma, Settings};
@@ -26,8 +26,10 @@ impl Drop for Folder {
     }
 }
 
+/// `host` is below 20; `test` counts up within a program.
 pub fn address(test: u8, host: u8) -> IpAddr {
-    IpAddr::from([127, 61, test, host])
+    let [.., high, low] = std::process::id().to_be_bytes();
+    IpAddr::from([127, 64 + high % 64, low, test % 10 * 20 + host])
 }
 
 pub fn settings(folder: &Folder, test: u8, host: u8) -> Settings {
