@@ -485,6 +485,18 @@ fn a_dead_daemon_ends_everything_and_its_successor_serves() {
     assert!(user.allocate(1).is_ok());
 }
 
+/// `cargo test -p adverb-rma --release --features benchmark-only-cleartext --test nicd without_encryption`
+#[test]
+#[cfg(all(feature = "benchmark-only-cleartext", not(debug_assertions)))]
+fn a_release_build_without_encryption_serves_nobody() {
+    let folder = Folder::new("cleartext");
+    let (nic, socket) = (settings(&folder, 36, 1), folder.0.join("socket"));
+    let quota = NicdQuota { slots: 16, priority: 0, regions: 16 };
+    let settings = NicdSettings { nic, socket, mode: 0o600, quota, quota_by_user: Vec::new() };
+    let refused = Nicd::open(settings).map(drop).unwrap_err().to_string();
+    assert!(refused.contains("benchmark-only-cleartext"), "{refused}");
+}
+
 #[test]
 fn quotas_that_cannot_be_are_refused() {
     let folder = Folder::new("quotas");
