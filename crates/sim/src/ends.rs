@@ -18,9 +18,6 @@ impl Sim {
     /// Lets a host's NIC send, if its link is free and not paused.
     #[inline]
     pub(crate) fn host_send(&mut self, h: u32) {
-        if self.rma.is_some() {
-            return self.rma_send(h);
-        }
         let host = &mut self.hosts[h as usize];
         let up = host.up;
         let link = &self.links[up as usize];
@@ -90,9 +87,6 @@ impl Sim {
     /// A packet reaches its host.
     #[inline]
     pub(crate) fn on_host_arrival(&mut self, h: u32, id: u32) {
-        if self.rma.is_some() {
-            return self.on_message_arrival(h, id);
-        }
         if self.hosts[h as usize].unit.is_some() {
             return self.enter_hardware(h, id);
         }
@@ -193,6 +187,10 @@ impl Sim {
     /// Sends what hardware has ready, and does the NIC's next pieces of work: as many as cost nothing,
     /// and one that has to be paid for. Work goes on while the link is busy, one frame ahead of it.
     fn step_hardware(&mut self, h: u32) {
+        // A host with 1RMA counts as one whose hardware costs time, so that others need not ask twice.
+        if self.rma.is_some() {
+            return self.rma_send(h);
+        }
         let source = self.base_tx + h;
         let now = Instant::from_ps(self.now);
         loop {
@@ -264,6 +262,9 @@ impl Sim {
     }
 
     fn enter_hardware(&mut self, h: u32, id: u32) {
+        if self.rma.is_some() {
+            return self.on_message_arrival(h, id);
+        }
         let bth = self.packets.bth(id);
         let atomic = matches!(bth.opcode.operation(), Operation::CompareSwap | Operation::FetchAdd);
         let qp = bth.dest_qp.get() & 0xffff;

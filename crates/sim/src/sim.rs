@@ -137,7 +137,8 @@ impl Sim {
             let mut host = Host::new(h, (up, t.cables[up as usize / 2].rate), transport, stepped, seed)
                 .map_err(refuse)?;
             host.register(&region).map_err(refuse)?;
-            host.unit = stepped.then(|| Box::new(Unit::new(config.hardware)));
+            let unit = stepped || config.one_rma.is_some();
+            host.unit = unit.then(|| Box::new(Unit::new(config.hardware)));
             hosts.push(host);
         }
         let rates: Vec<u64> = routes.up.iter().map(|up| t.cables[*up as usize / 2].rate).collect();
