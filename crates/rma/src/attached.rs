@@ -3,7 +3,9 @@
 use crate::counters::DriverCounters;
 use crate::error::{Error, OpenError};
 use crate::mapping::Mapping;
-use crate::nicd::protocol::{Layout, PACKET_MAX, Reader, SLOTS_MAX, VERSION, Writer, refused, request};
+use crate::nicd::protocol::{
+    Layout, PACKET_MAX, Reader, SLOTS_MAX, VERSION, Writer, place_of, refused, request,
+};
 use crate::sys::{self, Bell};
 use crate::unix::Channel;
 use adverb_nic::one_rma::{
@@ -125,7 +127,7 @@ impl Attached {
 
     /// Writes a command into its slot.
     pub fn post(&mut self, slot: SlotId, command: &[u8; COMMAND_LEN]) -> Result<(), adverb_nic::Error> {
-        let place = self.slots.iter().position(|own| *own == slot).ok_or(adverb_nic::Error::NoSuchObject)?;
+        let place = place_of(&self.slots, slot.index() as u64).ok_or(adverb_nic::Error::NoSuchObject)?;
         self.board.write(self.layout.command(place), command);
         self.board.word(self.layout.posted(self.posted)).store(slot.index() as u64, Ordering::Relaxed);
         self.posted += 1;

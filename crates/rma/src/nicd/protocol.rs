@@ -17,7 +17,7 @@
 //! | | completion ring, 32 bytes for each slot |
 
 use adverb_nic::Error;
-use adverb_nic::one_rma::{COMMAND_LEN, COMPLETION_LEN};
+use adverb_nic::one_rma::{COMMAND_LEN, COMPLETION_LEN, SlotId};
 use zeroize::Zeroizing;
 
 /// Of this protocol.
@@ -67,6 +67,13 @@ impl Layout {
     pub fn len(&self) -> usize {
         self.command(self.slots) + self.slots * COMPLETION_LEN
     }
+}
+
+/// Place of the slot with this number. Slots are mostly given in a row, so that the place follows from the number.
+pub(crate) fn place_of(slots: &[SlotId], number: u64) -> Option<usize> {
+    let at = |place: usize| slots.get(place).map(|slot| slot.index() as u64);
+    let guess = usize::try_from(number.wrapping_sub(at(0)?)).ok().filter(|place| at(*place) == Some(number));
+    guess.or_else(|| slots.iter().position(|slot| slot.index() as u64 == number))
 }
 
 /// Why a command was refused, as a number.
@@ -188,6 +195,18 @@ mod tests {
             assert_eq!(layout.completion(slots as u64), layout.completion(0));
             assert_eq!(layout.len(), layout.completion(slots as u64 - 1) + COMPLETION_LEN);
         }
+    }
+
+    #[test]
+    fn slots_are_found_in_a_row_or_not() {
+        let slots = [5, 6, 7, 2, 9].map(SlotId::from_index);
+        for (place, slot) in slots.iter().enumerate() {
+            assert_eq!(place_of(&slots, slot.index() as u64), Some(place));
+        }
+        for stranger in [0, 4, 8, 10, 5 | 1 << 32, u64::MAX] {
+            assert_eq!(place_of(&slots, stranger), None);
+        }
+        assert_eq!(place_of(&[], 0), None);
     }
 
     #[test]

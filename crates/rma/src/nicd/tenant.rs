@@ -2,7 +2,7 @@
 //! by the NIC, slots must be its own, and what it says on the socket is parsed. What it breaks is its own; what can only be malice or a bug ends it.
 
 use super::NicdQuota;
-use super::protocol::{Layout, PACKET_MAX, Reader, SLOTS_MAX, VERSION, Writer, refusal, request};
+use super::protocol::{Layout, PACKET_MAX, Reader, SLOTS_MAX, VERSION, Writer, place_of, refusal, request};
 use crate::engine::Engine;
 use crate::mapping::Mapping;
 use crate::sys::{self, Bell};
@@ -228,8 +228,7 @@ impl Tenant {
         while desk.taken != posted {
             let word = desk.board.word(desk.layout.posted(desk.taken)).load(Ordering::Relaxed);
             desk.taken += 1;
-            let place = desk.slots.iter().position(|slot| slot.index() as u64 == word);
-            let place = place.ok_or(Farewell::Misbehaved)?;
+            let place = place_of(&desk.slots, word).ok_or(Farewell::Misbehaved)?;
             let slot = desk.slots[place];
             let mut command = [0; COMMAND_LEN];
             desk.board.read(desk.layout.command(place), &mut command);
