@@ -75,6 +75,11 @@ pub struct Cli {
 /// The subcommands.
 #[derive(Subcommand, Debug)]
 pub enum Action {
+    /// Run a program on the NIC
+    #[command(after_help = RUN_EXAMPLES)]
+    Run(Box<Run>),
+    /// List the NIC, its port and its GIDs
+    Devices(Devices),
     /// Serve the 1RMA NIC of an address to applications of this host
     #[command(after_help = nicd::EXAMPLES)]
     Nicd(Box<nicd::Nicd>),
@@ -87,11 +92,6 @@ pub enum Action {
     /// Make certificates for trials of the two
     #[command(after_help = region::CERTS_EXAMPLES)]
     Certs(region::Certs),
-    /// Run a program on the NIC
-    #[command(after_help = RUN_EXAMPLES)]
-    Run(Box<Run>),
-    /// List the NIC, its port and its GIDs
-    Devices(Devices),
     /// Simulate a network of these NICs, as a scenario file describes it
     #[command(after_help = SIM_EXAMPLES)]
     Sim(Sim),

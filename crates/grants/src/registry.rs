@@ -324,3 +324,96 @@ impl Registry {
         Ok(entry.epoch)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use adverb_rma::{Memory, Rma, Settings};
+
+    const POLICY: &str = "
+        [[client]]
+        name = 'alice'
+        regions = ['log']
+        rights = ['read']
+        [[client]]
+        name = 'bob'
+        regions = ['log']
+        rights = ['read', 'rekey']
+    ";
+
+    fn registry(host: u8) -> (Rma, Memory, Registry) {
+        let address = IpAddr::from([127, 62, 0, host]);
+        let folder = std::env::temp_dir().join(format!("adverb-registry-{}", std::process::id()));
+        let rma = Rma::open(Settings { state: Some(folder), ..Settings::new(address) }).unwrap();
+        let memory = rma.allocate(4096).unwrap();
+        let mut registry = Registry::new(address, Policy::parse(POLICY).unwrap(), 1);
+        registry.add("log", memory.register(0..4096, Rights::READ).unwrap()).unwrap();
+        (rma, memory, registry)
+    }
+
+    fn ask(seconds: u64) -> Ask {
+        let address = IpAddr::from([127, 62, 0, 9]);
+        Ask { region: "log".to_owned(), address, pid: 7, rights: Rights::READ.bits(), ttl_ms: seconds * 1000 }
+    }
+
+    fn after(start: Instant, seconds: u64) -> Instant {
+        start + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_client_has_so_many_leases_and_those_that_ended_make_room() {
+        let (_rma, _memory, mut registry) = registry(1);
+        let start = crate::clock::now();
+        let first = registry.grant(start, "alice", &ask(10)).unwrap().lease;
+        for _ in 1..MAX_LEASES_OF_CLIENT {
+            registry.grant(start, "alice", &ask(60)).unwrap();
+        }
+        let full = registry.grant(start, "alice", &ask(60)).unwrap_err();
+        assert_eq!(full, Refusal::Full { what: "leases of this client".to_owned(), limit: 4096 });
+        assert!(registry.grant(start, "bob", &ask(60)).is_ok(), "another client does not notice");
+        assert!(registry.lapsed(start).is_empty());
+        // The first one's place is given away; that its key may still be held is not forgotten.
+        registry.grant(after(start, 11), "alice", &ask(60)).unwrap();
+        assert!(registry.grant(after(start, 11), "alice", &ask(60)).is_err());
+        assert_eq!(
+            registry.renew(after(start, 11), "alice", first).unwrap_err(),
+            Refusal::UnknownLease(first)
+        );
+        assert_eq!(registry.lapsed(after(start, 11)), ["log"]);
+    }
+
+    #[test]
+    fn a_region_whose_lease_ended_gets_one_new_key_and_who_listens_is_told_before() {
+        let (_rma, _memory, mut registry) = registry(2);
+        let start = crate::clock::now();
+        let short = registry.grant(start, "alice", &ask(10)).unwrap();
+        let long = registry.grant(start, "bob", &ask(60)).unwrap();
+        let at = after(start, 10);
+        assert_eq!(registry.lapsed(at), ["log"]);
+        let known = |epoch, announced| [Known { lease: long.lease, epoch, announced }];
+        assert!(registry.news(at, "bob", &known(0, 0)).unwrap().is_empty());
+        registry.announce("log", RegionKey::new([5; 16])).unwrap();
+        assert!(matches!(registry.announce("log", RegionKey::new([6; 16])), Err(Refusal::Rotating(_))));
+        assert!(registry.lapsed(at).is_empty(), "it is under way");
+        assert_eq!(registry.audience(at, "log"), (0, 1, 0));
+        let told = registry.news(at, "bob", &known(0, 0)).unwrap();
+        assert_eq!((told.len(), told[0].epoch, told[0].in_force), (1, 1, false));
+        assert!(registry.news(at, "bob", &known(0, 1)).unwrap().is_empty());
+        assert_eq!(registry.audience(at, "log"), (1, 0, 0));
+        assert_eq!(registry.conclude("log"), Ok(1));
+        // What was announced is what the NIC derives now.
+        let now = registry.news(at, "bob", &known(0, 1)).unwrap();
+        assert_eq!((now[0].epoch, now[0].in_force), (1, true));
+        assert_eq!(*now[0].grant.0, *told[0].grant.0);
+        assert_ne!(*now[0].grant.0, *long.grant.0);
+        assert!(registry.lapsed(at).is_empty(), "once is enough");
+        assert!(matches!(registry.renew(at, "alice", short.lease), Err(Refusal::Expired { .. })));
+        // Bob was told of the key and goes: it changes again.
+        registry.release(at, "bob", long.lease).unwrap();
+        assert_eq!(registry.lapsed(at), ["log"]);
+        // Who does not listen is not waited for.
+        assert_eq!(registry.audience(after(start, 20), "log"), (0, 0, 0));
+        registry.grant(at, "alice", &ask(60)).unwrap();
+        assert_eq!(registry.audience(after(start, 20), "log"), (0, 0, 1));
+    }
+}
