@@ -246,9 +246,11 @@ mod tests {
     use std::net::IpAddr;
 
     fn store(host: u8, config: StoreConfig) -> (Rma, Store) {
-        let folder = std::env::temp_dir().join(format!("adverb-store-{}", std::process::id()));
+        let folder = std::env::temp_dir().join(format!("adverb-store-{}-{host}", std::process::id()));
         let address = IpAddr::from([127, 63, 0, host]);
-        let rma = Rma::open(Settings { state: Some(folder), ..Settings::new(address) }).unwrap();
+        let rma = Rma::open(Settings { state: Some(folder.clone()), ..Settings::new(address) }).unwrap();
+        // It holds its file open; these NICs send nothing.
+        std::fs::remove_dir_all(folder).unwrap();
         let store = Store::new(&rma, &config, 3).unwrap();
         (rma, store)
     }

@@ -343,8 +343,10 @@ mod tests {
 
     fn registry(host: u8) -> (Rma, Memory, Registry) {
         let address = IpAddr::from([127, 62, 0, host]);
-        let folder = std::env::temp_dir().join(format!("adverb-registry-{}", std::process::id()));
-        let rma = Rma::open(Settings { state: Some(folder), ..Settings::new(address) }).unwrap();
+        let folder = std::env::temp_dir().join(format!("adverb-registry-{}-{host}", std::process::id()));
+        let rma = Rma::open(Settings { state: Some(folder.clone()), ..Settings::new(address) }).unwrap();
+        // It holds its file open; these NICs send nothing.
+        std::fs::remove_dir_all(folder).unwrap();
         let memory = rma.allocate(4096).unwrap();
         let mut registry = Registry::new(address, Policy::parse(POLICY).unwrap(), 1);
         registry.add("log", memory.register(0..4096, Rights::READ).unwrap()).unwrap();

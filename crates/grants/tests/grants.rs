@@ -219,7 +219,7 @@ fn an_expired_grant_is_refused_with_the_reason_and_its_key_is_soon_worthless() {
     let nic = house.nic(2);
     let near = nic.allocate(64).unwrap();
     let (alice, bob) = (house.session("alice"), house.session("bob"));
-    let kept = bob.hold("log", me(&nic), Rights::READ, Duration::from_millis(600)).unwrap();
+    let kept = bob.hold("log", me(&nic), Rights::READ, Duration::from_secs(2)).unwrap();
     let short = alice.grant("log", me(&nic), Rights::READ, Duration::from_millis(300)).unwrap();
     let renewed = alice.renew(short.lease).unwrap();
     assert_eq!(read(&nic, &renewed.grant, &near, 10).unwrap(), b"in the log");
@@ -249,7 +249,7 @@ fn an_expired_grant_is_refused_with_the_reason_and_its_key_is_soon_worthless() {
     assert!(late.to_string().contains("ask for a new one"));
     assert!(matches!(refusal(alice.release(short.lease)), Refusal::Expired { .. }));
     // A lease that is kept outlives its time.
-    while start.elapsed() < Duration::from_millis(1500) {
+    while start.elapsed() < Duration::from_secs(4) {
         let (grant, number) = kept.key().unwrap();
         if read(&nic, &grant, &near, 10).is_err() {
             assert_eq!(kept.refused(number), AfterRefusal::Another);
@@ -259,7 +259,7 @@ fn an_expired_grant_is_refused_with_the_reason_and_its_key_is_soon_worthless() {
     drop(bob);
     loop {
         match kept.key() {
-            Ok(_) => assert!(start.elapsed() < Duration::from_secs(10)),
+            Ok(_) => assert!(start.elapsed() < Duration::from_secs(20)),
             Err(error) => break assert!(matches!(error.refusal(), Some(Refusal::Expired { .. })), "{error}"),
         }
     }
