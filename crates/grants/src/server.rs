@@ -17,6 +17,8 @@ pub const MAX_CONNECTIONS: usize = 512;
 const IDLE: Duration = Duration::from_secs(600);
 /// How often keys may change because leases have ended. By so much longer can the key of an expired lease be used.
 const LAPSE_PERIOD: Duration = Duration::from_secs(1);
+/// From a failure to accept a connection to the next attempt.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 /// For the handshake, and for the rest of a message that has begun.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -116,8 +118,11 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
         if shared.closing() {
             return;
         }
-        // The client is gone again, or there are no descriptors for it; others will come.
-        let Ok(stream) = stream else { continue };
+        let Ok(stream) = stream else {
+            // The client is gone again, or there are no descriptors for it, which is so again at once.
+            shared.closed_within(ACCEPT_AGAIN);
+            continue;
+        };
         let Ok(handle) = stream.try_clone() else { continue };
         let place = {
             let mut places = shared.connections();
