@@ -372,7 +372,8 @@ impl Nic {
             _ if qp.qp_type == QpType::XrcRecv => return Err(Error::Invalid("send on an XRC target")),
             _ => {}
         }
-        qp.sq.post(qp.num, wr)?;
+        let block = qp.sq.post(qp.num, wr)?;
+        qp.requester.keep_wr_id(block, wr.wr_id, qp.sq.ring.blocks());
         doorbell(qp, &mut self.shared, &mut self.ready, now);
         Ok(())
     }
@@ -396,6 +397,7 @@ impl Nic {
             return Err(Error::QueueFull);
         }
         qp.sq.allocate()?;
+        qp.requester.allocate(qp.sq.ring.blocks());
         qp.sq.posted = posted;
         doorbell(qp, &mut self.shared, &mut self.ready, now);
         Ok(())
@@ -411,7 +413,7 @@ impl Nic {
     #[inline]
     pub fn post_recv(&mut self, now: Instant, qp: QpId, wr: &RecvWr<'_>) -> Result<(), Error> {
         let qp = self.qps.get_mut(qp).ok_or(Error::NoSuchObject)?;
-        if qp.srq.is_some() || matches!(qp.qp_type, QpType::XrcSend | QpType::XrcRecv) {
+        if qp.srq().is_some() || matches!(qp.qp_type, QpType::XrcSend | QpType::XrcRecv) {
             return Err(Error::Invalid("receive: the queue pair has no receive queue of its own"));
         }
         if qp.state == QpState::Reset {

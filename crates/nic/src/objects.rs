@@ -309,9 +309,6 @@ impl Nic {
                     qp.flow.src = self.config.gids.first().copied().unwrap_or_default();
                     qp.flow.src_port = 0xc000;
                     qp.mtu = limits::MAX_MTU as u32;
-                    if qp.qp_type == QpType::Gsi {
-                        qp.qkey = transport::ud::GSI_QKEY;
-                    }
                 }
                 if next == QpState::Rts && qp.state == QpState::Sqe {
                     qp.requester.go_back();

@@ -10,6 +10,7 @@ use crate::memory::Access;
 use crate::queue::recv::{Receiver, RecvQueue, ScatterList};
 use crate::queue::send::SendQueue;
 use crate::queue::wqe::Layout;
+use crate::slab;
 use crate::transport::rc::irn::Irn;
 use crate::transport::rc::responder::Responder;
 use crate::transport::requester::Requester;
@@ -38,15 +39,12 @@ pub(crate) struct Qp {
     pub pd: PdId,
     pub send_cq: CqId,
     pub recv_cq: CqId,
-    pub srq: Option<SrqId>,
-    pub xrcd: Option<XrcdId>,
     pub path: PathId,
     pub peer: QpNumber,
     /// Addresses of outgoing packets, and of the only peer that incoming ones may have.
     pub flow: Flow,
     pub mtu: u32,
     pub access: Access,
-    pub qkey: u32,
     /// Local ACK timeout as a time; zero for none.
     pub rto: adverb_wire::Duration,
     /// When the timer runs out; `NEVER` when it is stopped.
@@ -60,13 +58,13 @@ pub(crate) struct Qp {
     pub irn: Option<Box<Irn>>,
     /// Congestion control's state, from RTR on, when the NIC's scheme needs more than a window.
     pub control: Option<Box<Control>>,
-    /// Unless it can take no receives.
+    /// Unless it can take no receives, its own or shared ones.
     pub receiver: Option<Box<Receiver>>,
     pub attr: Attributes,
 }
 
-// Half of what a flow of a simulation may take, and seven cache lines.
-const _: () = assert!(core::mem::size_of::<Qp>() <= 7 * 64);
+// Less than six cache lines, and with the allocator's 8 bytes a multiple of 16: a flow of a simulation takes two of them.
+const _: () = assert!(core::mem::size_of::<Qp>() <= 360);
 
 impl Qp {
     /// A queue pair in RESET. The caller has checked that the objects in `init` exist.
@@ -104,15 +102,17 @@ impl Qp {
         } else {
             given.max_recv_sge
         };
-        let receiver = if given.max_recv_wr > 0 || scatter_room > 0 {
-            let queue = RecvQueue::new(given.max_recv_wr, given.max_recv_sge)?;
-            Some(Box::new(Receiver { queue, list: ScatterList::with_room(scatter_room) }))
-        } else {
-            None
-        };
-        let requester = Requester::new(sq.ring.blocks());
+        let receiver =
+            if given.max_recv_wr > 0 || scatter_room > 0 || init.srq.is_some() || init.xrcd.is_some() {
+                let queue = RecvQueue::new(given.max_recv_wr, given.max_recv_sge)?;
+                let list = ScatterList::with_room(scatter_room);
+                Some(Box::new(Receiver { queue, list, shared: init.srq, of_xrc: None, xrcd: init.xrcd }))
+            } else {
+                None
+            };
+        let requester = Requester::new();
         Ok(Qp {
-            id: crate::slab::Id::new(0, 0),
+            id: slab::Id::new(0, 0),
             num: QpNumber::new(0),
             state: QpState::Reset,
             qp_type: init.qp_type,
@@ -126,14 +126,11 @@ impl Qp {
             pd,
             send_cq: cqs.0,
             recv_cq: cqs.1,
-            srq: init.srq,
-            xrcd: init.xrcd,
             path: PathId::DEFAULT,
             peer: QpNumber::new(0),
             flow: Flow::default(),
             mtu: Mtu::default().bytes(),
             access: Access::empty(),
-            qkey: 0,
             rto: adverb_wire::Duration::ZERO,
             deadline: Instant::NEVER,
             heap_at: Instant::NEVER,
@@ -183,6 +180,24 @@ impl Qp {
             || (self.has_irn && self.irn.as_deref_mut().is_some_and(|irn| irn.has_output()))
     }
 
+    /// Its shared receive queue.
+    #[inline]
+    pub fn srq(&self) -> Option<SrqId> {
+        self.receiver.as_deref()?.shared
+    }
+
+    /// Its XRC domain.
+    #[inline]
+    pub fn xrcd(&self) -> Option<XrcdId> {
+        self.receiver.as_deref()?.xrcd
+    }
+
+    /// XRC: the shared receive queue that the receive in progress, or the last one, came from.
+    #[inline]
+    pub fn srq_of_receive(&self) -> Option<SrqId> {
+        self.receiver.as_deref()?.of_xrc
+    }
+
     /// May take in packets (IBTA 10.3.1).
     #[inline]
     pub fn receives(&self) -> bool {
@@ -216,6 +231,7 @@ impl Qp {
         self.sq.reset();
         if let Some(receiver) = &mut self.receiver {
             receiver.queue.reset();
+            receiver.of_xrc = None;
         }
         self.requester.reset();
         self.responder = Responder::default();
@@ -268,7 +284,6 @@ impl Qp {
         }
         if has(QpAttrMask::QKEY) {
             kept.qkey = attr.qkey;
-            self.qkey = attr.qkey;
         }
         if has(QpAttrMask::PATH_MTU) {
             kept.path_mtu = attr.path_mtu;
@@ -281,7 +296,6 @@ impl Qp {
             let AddressVector { dgid: _, sgid_index, traffic_class, hop_limit, sl, flow_label } = attr.av;
             (kept.sgid_index, kept.traffic_class, kept.hop_limit) = (sgid_index, traffic_class, hop_limit);
             (kept.sl, kept.flow_label) = (sl, flow_label);
-            kept.path = attr.path;
             self.path = attr.path;
             self.flow = flow(&attr.av, gids);
         }
@@ -290,15 +304,12 @@ impl Qp {
             self.responder.set_expected(attr.rq_psn);
         }
         if has(QpAttrMask::SQ_PSN) {
-            kept.sq_psn = attr.sq_psn;
             self.requester.set_first_psn(attr.sq_psn);
         }
         if has(QpAttrMask::MAX_DEST_RD_ATOMIC) {
-            kept.max_dest_rd_atomic = attr.max_dest_rd_atomic;
             self.responder.set_depth(attr.max_dest_rd_atomic);
         }
         if has(QpAttrMask::MAX_QP_RD_ATOMIC) {
-            kept.max_rd_atomic = attr.max_rd_atomic;
             self.requester.max_rd_atomic = attr.max_rd_atomic;
         }
         if has(QpAttrMask::MIN_RNR_TIMER) {
@@ -328,11 +339,11 @@ impl Qp {
     pub fn created(&self) -> QpInit {
         QpInit {
             qp_type: self.qp_type,
-            pd: crate::slab::existing(self.pd),
-            send_cq: crate::slab::existing(self.send_cq),
-            recv_cq: crate::slab::existing(self.recv_cq),
-            srq: self.srq,
-            xrcd: self.xrcd,
+            pd: slab::existing(self.pd),
+            send_cq: slab::existing(self.send_cq),
+            recv_cq: slab::existing(self.recv_cq),
+            srq: self.srq(),
+            xrcd: self.xrcd(),
             sq_sig_all: self.sq.signals_all(),
             caps: self.attr.sizes.caps(),
         }
@@ -341,7 +352,6 @@ impl Qp {
     /// Attributes as they are now.
     pub fn query(&self) -> QpAttr {
         let kept = &self.attr;
-        let sent = self.state as u8 >= QpState::Rts as u8;
         QpAttr {
             state: self.state,
             cur_state: self.state,
@@ -357,15 +367,15 @@ impl Qp {
                 sl: kept.sl,
                 flow_label: kept.flow_label,
             },
-            path: kept.path,
+            path: if self.flow.dst.is_zero() { PathId::DEFAULT } else { self.path },
             path_mtu: kept.path_mtu,
             timeout: kept.timeout,
             retry_cnt: kept.retry_cnt,
             rnr_retry: kept.rnr_retry,
             rq_psn: if self.receives() { self.responder.expected() } else { kept.rq_psn },
-            sq_psn: if sent { self.requester.next_psn() } else { kept.sq_psn },
-            max_rd_atomic: kept.max_rd_atomic,
-            max_dest_rd_atomic: kept.max_dest_rd_atomic,
+            sq_psn: self.requester.next_psn(),
+            max_rd_atomic: self.requester.max_rd_atomic,
+            max_dest_rd_atomic: self.responder.depth(),
             min_rnr_timer: kept.min_rnr_timer,
             dest_qpn: self.peer,
             sqd_notify: kept.sqd_notify,
@@ -375,7 +385,8 @@ impl Qp {
     }
 }
 
-/// Attributes as they were set, but those that the queue pair keeps where it uses them: access, peer and destination.
+/// Attributes as they were set, but those that the queue pair keeps where it uses them: access, peer, destination and path,
+/// and how many READs and atomics may be unanswered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attributes {
     pub retry_cnt: u8,
@@ -389,14 +400,10 @@ pub(crate) struct Attributes {
     traffic_class: u8,
     hop_limit: u8,
     sl: u8,
-    max_rd_atomic: u8,
-    max_dest_rd_atomic: u8,
-    path: PathId,
     pub sizes: Sizes,
     pub rq_psn: Psn,
-    sq_psn: Psn,
     flow_label: u32,
-    qkey: u32,
+    pub qkey: u32,
 }
 
 impl Attributes {
@@ -414,12 +421,8 @@ impl Attributes {
             traffic_class: 0,
             hop_limit: 0,
             sl: 0,
-            max_rd_atomic: 0,
-            max_dest_rd_atomic: 0,
-            path: PathId::DEFAULT,
             sizes,
             rq_psn: Psn::new(0),
-            sq_psn: Psn::new(0),
             flow_label: 0,
             qkey: 0,
         }

@@ -16,7 +16,7 @@ use std::sync::{Mutex, PoisonError};
 /// Smallest block: a cache line, one send WQE.
 const SMALLEST: usize = 64;
 
-/// Alignment of blocks that are at least as large; smaller ones are aligned to their size.
+/// Alignment of blocks that are at least as large. Smaller ones are cut from a page, and so aligned to their size.
 const PAGE: usize = 4096;
 
 /// Size classes: `SMALLEST << class` bytes.
@@ -64,14 +64,20 @@ impl QueueMemory {
             unsafe { copy::zero(block.0, size) };
             return Ok(QueueMemory { block, len: short, class: class as u8 });
         }
-        let layout = Layout::from_size_align(size, size.min(PAGE)).map_err(|_| Error::TableFull)?;
-        // SAFETY: `size` is at least a cache line, so not 0.
+        // The allocator would add a header to each block, and to a cache line nearly another one for its alignment: what is
+        // smaller than a page is cut from one.
+        let layout = Layout::from_size_align(size.max(PAGE), PAGE).map_err(|_| Error::TableFull)?;
+        // SAFETY: the size is at least a page, so not 0.
         let ptr = unsafe { alloc_zeroed(layout) };
         if ptr.is_null() {
             return Err(Error::TableFull);
         }
         // An application may register the block, and then names it by its number.
         ptr.expose_provenance();
+        if size < PAGE {
+            let rest = (1..PAGE / size).rev().map(|number| Block(ptr.wrapping_add(number * size)));
+            STORE.lock().unwrap_or_else(PoisonError::into_inner)[class].extend(rest);
+        }
         Ok(QueueMemory { block: Block(ptr), len: short, class: class as u8 })
     }
 

@@ -6,7 +6,7 @@
 //! that mlx5 keeps for out-of-order release is not needed.
 
 use crate::error::Error;
-use crate::ids::{CqId, PdId, XrcdId};
+use crate::ids::{CqId, PdId, SrqId, XrcdId};
 use crate::memory::QueueMemory;
 use crate::queue::wqe::SEGMENT;
 use crate::work::{RecvWr, Sge};
@@ -131,6 +131,12 @@ impl RecvQueue {
 pub(crate) struct Receiver {
     pub queue: RecvQueue,
     pub list: ScatterList,
+    /// The queue pair's shared receive queue.
+    pub shared: Option<SrqId>,
+    /// XRC: the shared receive queue that the request came from.
+    pub of_xrc: Option<SrqId>,
+    /// The queue pair's XRC domain.
+    pub xrcd: Option<XrcdId>,
 }
 
 /// A receive request taken from its queue: the message in progress lands here.

@@ -1,4 +1,4 @@
-//! A send queue: a ring of WQE blocks, its doorbell, and the caller's words for its completions.
+//! A send queue: a ring of WQE blocks and its doorbell.
 //!
 //! All indices count blocks, run freely modulo 2^32 and are masked on use:
 //! `released <= fetched <= posted`, and `posted - released` never exceeds the ring.
@@ -9,7 +9,7 @@
 //! memory it has asked for goes round.
 
 use crate::error::Error;
-use crate::memory::{QueueMemory, prefetch};
+use crate::memory::QueueMemory;
 use crate::queue::wqe::{self, Layout, Ring};
 use crate::work::{SendData, SendWr};
 use adverb_wire::QpNumber;
@@ -24,7 +24,6 @@ pub(crate) struct SendQueue {
     pub fetched: u32,
     /// Blocks before this one may be overwritten.
     pub released: u32,
-    wr_ids: Box<[u64]>,
     max_inline: u16,
     max_sge: u8,
     layout: Layout,
@@ -43,7 +42,6 @@ impl SendQueue {
             posted: 0,
             fetched: 0,
             released: 0,
-            wr_ids: Box::default(),
             max_inline: max_inline as u16,
             max_sge: max_sge as u8,
             layout,
@@ -57,7 +55,6 @@ impl SendQueue {
     pub fn allocate(&mut self) -> Result<(), Error> {
         if self.ring.allocated() == 0 {
             self.ring.allocate()?;
-            self.wr_ids = vec![0; self.ring.blocks() as usize].into_boxed_slice();
         }
         Ok(())
     }
@@ -74,9 +71,6 @@ impl SendQueue {
     pub fn prefetch(&self) {
         let block = if self.begins_again() { 0 } else { self.posted & (self.ring.blocks() - 1) };
         self.ring.prefetch(block);
-        if let Some(wr_id) = self.wr_ids.get(block as usize) {
-            prefetch(wr_id);
-        }
     }
 
     /// Whether the next post goes to the first block.
@@ -116,11 +110,11 @@ impl SendQueue {
         self.posted != self.fetched
     }
 
-    /// Writes a work request into the ring and moves the producer index over it.
+    /// Writes a work request into the ring and moves the producer index over it; the block that it starts at.
     ///
     /// `QueueFull` when the ring has no room, `Invalid` when the request does not fit the sizes that
     /// the queue was created with.
-    pub fn post(&mut self, qpn: QpNumber, wr: &SendWr<'_>) -> Result<(), Error> {
+    pub fn post(&mut self, qpn: QpNumber, wr: &SendWr<'_>) -> Result<u32, Error> {
         match wr.data {
             SendData::Sges(list) if list.len() > self.max_sge as usize => {
                 return Err(Error::Invalid("number of scatter/gather entries"));
@@ -146,16 +140,9 @@ impl SendQueue {
         }
         let signaled = wr.flags.signaled || self.sig_all;
         self.ring.encode(self.posted, qpn, wr, signaled, self.layout);
-        let mask = self.ring.blocks() - 1;
-        self.wr_ids[(self.posted & mask) as usize] = wr.wr_id;
-        self.posted = self.posted.wrapping_add(blocks);
-        Ok(())
-    }
-
-    /// The caller's word for the WQE that starts at `block`.
-    #[inline]
-    pub fn wr_id(&self, block: u32) -> u64 {
-        self.wr_ids[(block & (self.ring.blocks() - 1)) as usize]
+        let block = self.posted;
+        self.posted = block.wrapping_add(blocks);
+        Ok(block)
     }
 
     /// Frees all blocks before `end`.
@@ -188,9 +175,8 @@ mod tests {
         let mut blocks = Vec::new();
         for number in 0..count {
             let wr = SendWr { wr_id: number.into(), op: SendOp::Send, flags, data, ud: None, xrc_srqn: 0 };
-            queue.post(QpNumber::new(1), &wr).unwrap();
-            let block = queue.posted.wrapping_sub(1);
-            assert_eq!(queue.wr_id(block), number.into());
+            let block = queue.post(QpNumber::new(1), &wr).unwrap();
+            assert_eq!(block, queue.posted.wrapping_sub(1));
             blocks.push(block & (queue.ring.blocks() - 1));
             queue.check_invariants();
         }

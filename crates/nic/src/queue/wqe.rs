@@ -116,8 +116,10 @@ impl WqeFault {
     }
 }
 
-/// A decoded WQE: the fixed part. Its data segments stay in memory and are read as they are needed.
+/// A decoded WQE: the fixed part. Its data segments stay in memory and are read as they are needed. Packed, because each queue
+/// pair that sends keeps one, which with its gather then takes 72 bytes.
 #[derive(Clone, Copy, Debug)]
+#[repr(Rust, packed(4))]
 pub(crate) struct Wqe {
     pub raddr: u64,
     pub swap_add: u64,

@@ -1,7 +1,9 @@
 //! The sending half's state: WQEs that have been executed and are not done, in a ring, and where in it the next packet
-//! comes from. [`super::requester`] tells how it moves.
+//! comes from. [`super::requester`] tells how it moves. The caller's words for completions stand in the same ring, so that a
+//! queue pair with one request in flight reads one line of it.
 
 use crate::congestion::Window;
+use crate::limits;
 use crate::memory::{prefetch, prefetch_whole};
 use crate::queue::wqe::{GatherCursor, Wqe, WqeOp};
 use crate::transport::Cause;
@@ -14,11 +16,38 @@ pub(crate) struct Inflight {
     pub psn: Psn,
     /// PSNs taken; 0 for local operations.
     pub packets: u32,
-    /// Where the WQE starts in the send queue, and where the next one does.
+    /// Where the WQE starts in the send queue, and how many blocks it takes.
     pub block: u32,
-    pub end_block: u32,
+    pub blocks: u8,
     pub op: WqeOp,
     pub signaled: bool,
+}
+
+const _: () = assert!(limits::MAX_WQE_BLOCKS <= u8::MAX as u32);
+
+impl Inflight {
+    /// Where the next WQE starts in the send queue.
+    #[inline]
+    pub fn end_block(&self) -> u32 {
+        self.block.wrapping_add(self.blocks.into())
+    }
+}
+
+/// A place of the ring: for an executed WQE, by its index in flight, and for the caller's word of a WQE that was posted, by
+/// its first block in the send queue. The two rows only share memory.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    wr_id: u64,
+    entry: Inflight,
+}
+
+const _: () = assert!(core::mem::size_of::<Slot>() == 24);
+
+const VACANT: Slot = Slot { wr_id: 0, entry: BLANK };
+
+#[cold]
+fn first_slots(blocks: u32) -> Box<[Slot]> {
+    vec![VACANT; blocks as usize].into_boxed_slice()
 }
 
 /// The sending half of a queue pair.
@@ -46,8 +75,8 @@ pub(crate) struct Requester {
     pub expiries: u8,
     /// Waiting for the RNR timer; nothing is sent.
     pub rnr_wait: bool,
-    /// The PSN that a lost response made us go back to; not twice without progress.
-    pub implied_nak_at: Option<Psn>,
+    /// A lost response has made us go back to `una`; not twice without progress.
+    pub implied_nak: bool,
     pub window: Window,
     /// The WQE at the cursor has been read from memory; if the cursor is at the tail, it has not been executed yet.
     pub(super) is_loaded: bool,
@@ -58,9 +87,7 @@ pub(crate) struct Requester {
     /// The last WQE of the ring failed; reported when it becomes the head.
     pub(super) failure: Option<Box<Cause>>,
     /// Empty until the first WQE.
-    ring: Box<[Inflight]>,
-    /// Of the ring's indices.
-    mask: u32,
+    ring: Box<[Slot]>,
 }
 
 /// WQEs as they were read from memory.
@@ -69,13 +96,15 @@ struct Decoded {
     loaded: Wqe,
     /// How far the scatter/gather list of `loaded` has been walked.
     gather: GatherCursor,
-    answering: Wqe,
+    answering: Option<Box<Wqe>>,
 }
+
+const _: () = assert!(core::mem::size_of::<Decoded>() == 72);
 
 const NOTHING: Decoded = Decoded {
     loaded: Wqe::NOP,
     gather: GatherCursor { message_offset: 0, segment: 0, offset: 0 },
-    answering: Wqe::NOP,
+    answering: None,
 };
 
 #[cold]
@@ -83,12 +112,17 @@ fn first_decoded() -> Box<Decoded> {
     Box::new(NOTHING)
 }
 
+#[cold]
+fn first_answering(wqe: &Wqe) -> Box<Wqe> {
+    Box::new(*wqe)
+}
+
 pub(super) const BLANK: Inflight =
-    Inflight { psn: Psn::new(0), packets: 0, block: 0, end_block: 0, op: WqeOp::Nop, signaled: false };
+    Inflight { psn: Psn::new(0), packets: 0, block: 0, blocks: 1, op: WqeOp::Nop, signaled: false };
 
 impl Requester {
     /// A requester for a send queue of `blocks` (a power of two) blocks.
-    pub fn new(blocks: u32) -> Self {
+    pub fn new() -> Self {
         Requester {
             una: Psn::new(0),
             sent: Psn::new(0),
@@ -103,21 +137,20 @@ impl Requester {
             rnr_retries: 0,
             expiries: 0,
             rnr_wait: false,
-            implied_nak_at: None,
+            implied_nak: false,
             window: Window::default(),
             is_loaded: false,
             is_answering: false,
             decoded: None,
             failure: None,
             ring: Box::default(),
-            mask: blocks - 1,
         }
     }
 
     /// Forgets everything (transition to RESET).
     pub fn reset(&mut self) {
         let ring = core::mem::take(&mut self.ring);
-        *self = Requester { ring, ..Requester::new(self.mask + 1) };
+        *self = Requester { ring, ..Requester::new() };
     }
 
     /// Sets the first PSN (transition to RTS).
@@ -185,14 +218,14 @@ impl Requester {
 
     #[inline]
     pub fn entry(&self, index: u32) -> &Inflight {
-        &self.ring[(index & self.mask) as usize]
+        &self.ring[self.place(index)].entry
     }
 
     /// Asks for where the next WQE is taken into flight.
     #[inline]
     pub fn prefetch(&self) {
-        let index = if self.is_empty() { 0 } else { self.tail & self.mask };
-        if let Some(entry) = self.ring.get(index as usize) {
+        let place = if self.is_empty() { 0 } else { self.place(self.tail) };
+        if let Some(entry) = self.ring.get(place) {
             prefetch(entry);
         }
         if let Some(decoded) = self.decoded.as_deref() {
@@ -200,17 +233,44 @@ impl Requester {
         }
     }
 
+    /// Keeps the caller's word for the WQE that was posted at `block`, of a send queue with so many blocks.
+    #[inline]
+    pub fn keep_wr_id(&mut self, block: u32, wr_id: u64, blocks: u32) {
+        self.allocate(blocks);
+        let place = self.place(block);
+        self.ring[place].wr_id = wr_id;
+    }
+
+    /// Takes the ring's memory, before the first WQE of a send queue with so many blocks.
+    #[inline]
+    pub fn allocate(&mut self, blocks: u32) {
+        if self.ring.is_empty() {
+            self.ring = first_slots(blocks);
+        }
+    }
+
+    /// Where a free-running index stands in the ring, whose size is a power of two.
+    #[inline]
+    fn place(&self, index: u32) -> usize {
+        index as usize & self.ring.len().wrapping_sub(1)
+    }
+
+    /// The caller's word for the WQE that starts at `block`; 0 of one that was never posted but written through memory.
+    #[inline]
+    pub fn wr_id(&self, block: u32) -> u64 {
+        self.ring.get(self.place(block)).map_or(0, |slot| slot.wr_id)
+    }
+
     /// Takes a WQE into flight.
     pub(super) fn push(&mut self, entry: Inflight) {
-        if self.ring.is_empty() {
-            self.ring = vec![BLANK; self.mask as usize + 1].into_boxed_slice();
-        }
         if self.is_empty() {
             // At the first place again, whose line is the likeliest to be in cache.
-            self.head = self.head.wrapping_add(self.mask) & !self.mask;
+            let mask = (self.ring.len() as u32).wrapping_sub(1);
+            self.head = self.head.wrapping_add(mask) & !mask;
             (self.cursor, self.tail) = (self.head, self.head);
         }
-        self.ring[(self.tail & self.mask) as usize] = entry;
+        let place = self.place(self.tail);
+        self.ring[place].entry = entry;
         self.tail = self.tail.wrapping_add(1);
         self.next_psn = self.next_psn.add(entry.packets);
     }
@@ -233,14 +293,17 @@ impl Requester {
     /// The READ or atomic at the head, where `is_answering`.
     #[inline]
     pub fn answering(&self) -> &Wqe {
-        &self.decoded().answering
+        self.decoded().answering.as_deref().unwrap_or(&Wqe::NOP)
     }
 
     /// The READ or atomic at the head is being answered.
     #[inline]
     pub fn begin_answer(&mut self, wqe: &Wqe) {
         self.is_answering = true;
-        self.decoded_mut().answering = *wqe;
+        match &mut self.decoded_mut().answering {
+            Some(answering) => **answering = *wqe,
+            none => *none = Some(first_answering(wqe)),
+        }
     }
 
     /// How far the scatter/gather list of the WQE at the cursor has been walked.
@@ -309,4 +372,4 @@ impl Requester {
     }
 }
 
-const _: () = assert!(core::mem::size_of::<Requester>() <= 384);
+const _: () = assert!(core::mem::size_of::<Requester>() <= 80);

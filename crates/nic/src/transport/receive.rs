@@ -153,11 +153,13 @@ fn take_receive(qp: &mut Qp, sh: &mut Shared, packet: &Packet) -> Result<(), Ref
     }
     let taken = if qp.qp_type == QpType::XrcRecv {
         let srq = xrc_srq(qp, sh, packet.xrc_srq)?;
-        qp.responder.srq = Some(srq);
-        qp.receiver.as_deref_mut().is_some_and(|receiver| take_shared(sh, srq, &mut receiver.list))
+        qp.receiver.as_deref_mut().is_some_and(|receiver| {
+            receiver.of_xrc = Some(srq);
+            take_shared(sh, srq, &mut receiver.list)
+        })
     } else if qp.has_irn && irn::responder::take_receive(qp) {
         true
-    } else if let Some(srq) = qp.srq {
+    } else if let Some(srq) = qp.srq() {
         qp.receiver.as_deref_mut().is_some_and(|receiver| take_shared(sh, srq, &mut receiver.list))
     } else {
         qp.take_receive()
@@ -186,7 +188,7 @@ pub(crate) fn take_shared(sh: &mut Shared, srq: SrqId, into: &mut ScatterList) -
 fn xrc_srq(qp: &Qp, sh: &Shared, number: u32) -> Result<SrqId, Refusal> {
     let found = sh.srqs.id_at(number).and_then(|id| sh.srqs.get(id).map(|srq| (id, srq)));
     match found {
-        Some((id, srq)) if srq.xrc.is_some_and(|(domain, _)| Some(domain) == qp.xrcd) => Ok(id),
+        Some((id, srq)) if srq.xrc.is_some_and(|(domain, _)| Some(domain) == qp.xrcd()) => Ok(id),
         _ => Err(Refusal::Invalid("the XRC shared receive queue does not exist in this domain (IBTA A14)")),
     }
 }
@@ -204,12 +206,15 @@ pub(crate) fn remote_pd(qp: &Qp, sh: &Shared, packet: &Packet) -> Result<PdId, R
 
 /// Protection domain that receives are checked against.
 pub(crate) fn receive_pd(qp: &Qp, sh: &Shared) -> PdId {
-    qp.responder.srq.or(qp.srq).and_then(|id| sh.srqs.get(id)).map_or(qp.pd, |srq| srq.pd)
+    qp.srq_of_receive().or(qp.srq()).and_then(|id| sh.srqs.get(id)).map_or(qp.pd, |srq| srq.pd)
 }
 
 /// Completion queue that receives go to: an XRC shared receive queue has its own.
 fn receive_cq(qp: &Qp, sh: &Shared) -> CqId {
-    qp.responder.srq.and_then(|id| sh.srqs.get(id)).and_then(|srq| srq.xrc).map_or(qp.recv_cq, |(_, cq)| cq)
+    qp.srq_of_receive()
+        .and_then(|id| sh.srqs.get(id))
+        .and_then(|srq| srq.xrc)
+        .map_or(qp.recv_cq, |(_, cq)| cq)
 }
 
 /// The message is whole: completion for a SEND, or a WRITE with immediate.

@@ -81,7 +81,7 @@ fn fetch(qp: &mut Qp, sh: &mut Shared, now: Instant) -> SendStep {
         Err(fault) => {
             let block = qp.sq.fetched;
             qp.sq.fetched = block.wrapping_add(1);
-            let bad = Inflight { block, end_block: qp.sq.fetched, psn: qp.requester.next_psn, ..BLANK };
+            let bad = Inflight { block, psn: qp.requester.next_psn, ..BLANK };
             qp.requester.push(Inflight { signaled: true, ..bad });
             qp.requester.fail(Cause::local(Status::LocalQpOperation, fault.rule()));
             settle(qp, sh, now);
@@ -104,15 +104,15 @@ fn execute(qp: &mut Qp, sh: &mut Shared, now: Instant) -> SendStep {
             return SendStep::Idle;
         }
     }
-    let end_block = wqe.block.wrapping_add(wqe.blocks());
-    qp.sq.fetched = end_block;
+    let blocks = wqe.blocks();
+    qp.sq.fetched = wqe.block.wrapping_add(blocks);
     let packets = if wqe.op.is_local() { 0 } else { packets_of(qp, &wqe) };
     let psn = qp.requester.next_psn;
     let entry = Inflight {
         psn,
         packets: if refused.is_some() { 0 } else { packets },
         block: wqe.block,
-        end_block,
+        blocks: blocks as u8,
         op: wqe.op,
         signaled: wqe.signaled,
     };
@@ -288,8 +288,7 @@ fn load(qp: &mut Qp, sh: &mut Shared, now: Instant, entry: &Inflight) -> Option<
     if qp.requester.is_loaded {
         return Some(*qp.requester.loaded());
     }
-    let blocks = entry.end_block.wrapping_sub(entry.block);
-    match qp.sq.ring.decode(entry.block, blocks, qp.sq.layout()) {
+    match qp.sq.ring.decode(entry.block, entry.blocks.into(), qp.sq.layout()) {
         Ok(wqe) if packets_of(qp, &wqe) == entry.packets && wqe.op == entry.op => {
             qp.requester.load(&wqe);
             Some(wqe)
@@ -367,22 +366,22 @@ pub(crate) fn complete_oldest(qp: &mut Qp, sh: &mut Shared, now: Instant, entry:
     qp.requester.head = qp.requester.head.wrapping_add(1);
     qp.requester.is_answering = false;
     if entry.signaled {
-        let wr_id = qp.sq.wr_id(entry.block);
+        let wr_id = qp.requester.wr_id(entry.block);
         let mut done = completion(qp, now, wr_id, completion_op(entry.op), Status::Success);
         done.byte_len = byte_len;
-        sh.complete(qp.send_cq, done, Some(Release { qp: qp.id, end: entry.end_block }));
+        sh.complete(qp.send_cq, done, Some(Release { qp: qp.id, end: entry.end_block() }));
     }
 }
 
 /// The oldest WQE fails: error completion, then everything behind it is flushed.
 pub(crate) fn fail_oldest(qp: &mut Qp, sh: &mut Shared, now: Instant, cause: &Cause) {
     if let Some(entry) = qp.requester.oldest() {
-        let wr_id = qp.sq.wr_id(entry.block);
+        let wr_id = qp.requester.wr_id(entry.block);
         explain(qp, sh, now, wr_id, cause);
         qp.requester.head = qp.requester.head.wrapping_add(1);
         let mut done = completion(qp, now, wr_id, completion_op(entry.op), cause.status);
         done.vendor = cause.packet.and_then(|p| p.syndrome).unwrap_or(0) as u32;
-        sh.complete(qp.send_cq, done, Some(Release { qp: qp.id, end: entry.end_block }));
+        sh.complete(qp.send_cq, done, Some(Release { qp: qp.id, end: entry.end_block() }));
     }
     if qp.is_datagram() || qp.qp_type == QpType::Uc {
         // Unreliable services stop sending only (IBTA 10.3.1.6).
@@ -397,7 +396,7 @@ pub(crate) fn fail_oldest(qp: &mut Qp, sh: &mut Shared, now: Instant, cause: &Ca
 pub(crate) fn flush(qp: &mut Qp, sh: &mut Shared, now: Instant) {
     while let Some(entry) = qp.requester.oldest() {
         qp.requester.head = qp.requester.head.wrapping_add(1);
-        flush_one(qp, sh, now, entry.block, entry.end_block, entry.op);
+        flush_one(qp, sh, now, entry.block, entry.end_block(), entry.op);
     }
     while qp.sq.has_unfetched() {
         let block = qp.sq.fetched;
@@ -425,7 +424,7 @@ pub(crate) fn flush(qp: &mut Qp, sh: &mut Shared, now: Instant) {
 }
 
 fn flush_one(qp: &mut Qp, sh: &mut Shared, now: Instant, block: u32, end_block: u32, op: WqeOp) {
-    let done = completion(qp, now, qp.sq.wr_id(block), completion_op(op), Status::WorkRequestFlushed);
+    let done = completion(qp, now, qp.requester.wr_id(block), completion_op(op), Status::WorkRequestFlushed);
     sh.complete(qp.send_cq, done, Some(Release { qp: qp.id, end: end_block }));
 }
 

@@ -1,5 +1,6 @@
 //! Unreliable datagrams (IBTA 9.8.2), QP1's among them: one packet, one message, any destination.
 
+use crate::attr::QpType;
 use crate::memory::Payload;
 use crate::nic::TxFrame;
 use crate::qp::Qp;
@@ -16,6 +17,12 @@ pub(crate) const GRH_LEN: usize = 40;
 /// Q_Key of QP1 (IBTA 3.5.3).
 pub(crate) const GSI_QKEY: u32 = 0x8001_0000;
 
+/// The queue pair's own: what was set, or the one that all GSIs have.
+#[inline]
+fn qkey(qp: &Qp) -> u32 {
+    if qp.qp_type == QpType::Gsi { GSI_QKEY } else { qp.attr.qkey }
+}
+
 /// Network type of the GRH area in a completion's service level, as rxe and mlx5 report it: IPv4.
 const SL_IPV4: u8 = 2;
 
@@ -23,7 +30,7 @@ const SL_IPV4: u8 = 2;
 pub(crate) fn address(qp: &Qp, wqe: &Wqe, out: &mut TxFrame) {
     let to = qp.sq.ring.datagram(wqe);
     // A Q_Key with the top bit set stands for the queue pair's own (IBTA 10.2.5.3).
-    let qkey = if to.qkey & 1 << 31 != 0 { qp.qkey } else { to.qkey };
+    let qkey = if to.qkey & 1 << 31 != 0 { qkey(qp) } else { to.qkey };
     let packet = &mut out.packet;
     packet.flow.dst = to.dgid;
     packet.flow.traffic_class = to.traffic_class;
@@ -41,7 +48,7 @@ pub(crate) fn on_datagram(
     packet: &Packet,
     payload: &Payload<'_>,
 ) {
-    if packet.deth.qkey != qp.qkey {
+    if packet.deth.qkey != qkey(qp) {
         sh.counters.drop_qkey += 1;
         return;
     }
@@ -49,7 +56,7 @@ pub(crate) fn on_datagram(
         sh.counters.drop_length += 1;
         return;
     }
-    let (taken, pd) = match (qp.srq, &mut qp.receiver) {
+    let (taken, pd) = match (qp.srq(), &mut qp.receiver) {
         (Some(id), Some(receiver)) => match sh.srqs.get_mut(id) {
             Some(srq) => (srq.queue.take(&mut receiver.list), srq.pd),
             None => (false, qp.pd),
@@ -60,7 +67,7 @@ pub(crate) fn on_datagram(
         sh.counters.drop_no_receive += 1;
         return;
     }
-    if let Some(id) = qp.srq {
+    if let Some(id) = qp.srq() {
         sh.check_srq_limit(id);
     }
     let total = GRH_LEN + payload.len();

@@ -145,7 +145,7 @@ fn progressed(qp: &mut Qp, sh: &mut Shared, now: Instant, before: Psn) {
         r.retries = qp.attr.retry_cnt;
         r.rnr_retries = qp.attr.rnr_retry;
         r.expiries = 0;
-        r.implied_nak_at = None;
+        r.implied_nak = false;
         r.rnr_wait = false;
         r.catch_up();
         restart_timer(qp, now);
@@ -165,11 +165,11 @@ fn restart_timer(qp: &mut Qp, now: Instant) {
 
 /// An answer is missing: ask again, once for each place; the timer takes care of the rest.
 fn lost_answer(qp: &mut Qp, sh: &mut Shared) {
-    if qp.requester.implied_nak_at == Some(qp.requester.una) {
+    if qp.requester.implied_nak {
         return;
     }
     sh.counters.implied_naks += 1;
-    qp.requester.implied_nak_at = Some(qp.requester.una);
+    qp.requester.implied_nak = true;
     congestion::on_loss(qp, sh, false);
     qp.requester.go_back();
 }
@@ -245,7 +245,7 @@ pub(crate) fn on_timeout(qp: &mut Qp, sh: &mut Shared, now: Instant) {
     }
     sh.counters.timeouts += 1;
     qp.requester.expiries = qp.requester.expiries.saturating_add(1);
-    qp.requester.implied_nak_at = None;
+    qp.requester.implied_nak = false;
     let timer = TimerCause { name: "local ACK timeout", length: qp.rto, expiries: qp.requester.expiries };
     let unanswered = PacketCause { received: false, opcode: None, psn: qp.requester.una, syndrome: None };
     let rule = "the peer did not acknowledge within the timeout, retry count times over (IBTA 9.7.6.1.3)";
@@ -266,8 +266,7 @@ fn answered(qp: &mut Qp, sh: &mut Shared, now: Instant, psn: Psn, read: bool) ->
     if qp.requester.is_answering {
         return Some((entry, *qp.requester.answering()));
     }
-    let blocks = entry.end_block.wrapping_sub(entry.block);
-    match qp.sq.ring.decode(entry.block, blocks, qp.sq.layout()) {
+    match qp.sq.ring.decode(entry.block, entry.blocks.into(), qp.sq.layout()) {
         Ok(wqe) if wqe.op == entry.op => {
             qp.requester.begin_answer(&wqe);
             Some((entry, wqe))

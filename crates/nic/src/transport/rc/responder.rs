@@ -6,7 +6,7 @@
 
 use crate::congestion;
 use crate::event::Event;
-use crate::ids::{PdId, SrqId};
+use crate::ids::PdId;
 use crate::memory::{Access, AccessFault, Payload, RemoteRight, Span, dma};
 use crate::nic::TxFrame;
 use crate::qp::Qp;
@@ -57,8 +57,6 @@ pub(crate) struct Responder {
     pub message: Message,
     /// A posted receive is held for the message in progress.
     pub receive_taken: bool,
-    /// XRC: the shared receive queue that it came from.
-    pub srq: Option<SrqId>,
     /// A NAK for the gap at `expected` has been sent.
     nak_sent: bool,
     depth: u8,

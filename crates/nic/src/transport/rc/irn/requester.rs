@@ -143,8 +143,7 @@ pub(super) fn before(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFra
 fn resend(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame, psn: Psn) -> Option<SendStep> {
     let index = qp.requester.find(psn)?;
     let entry = *qp.requester.entry(index);
-    let blocks = entry.end_block.wrapping_sub(entry.block);
-    let wqe = match qp.sq.ring.decode(entry.block, blocks, qp.sq.layout()) {
+    let wqe = match qp.sq.ring.decode(entry.block, entry.blocks.into(), qp.sq.layout()) {
         Ok(wqe) if requester::packets_of(qp, &wqe) == entry.packets && wqe.op == entry.op => wqe,
         _ => {
             let cause = Cause::local(Status::LocalQpOperation, requester::CHANGED);
@@ -532,8 +531,7 @@ fn answering(qp: &mut Qp, read: &Outstanding) -> Result<Wqe, Cause> {
         return Ok(wqe);
     }
     let entry = *qp.requester.entry(read.index);
-    let blocks = entry.end_block.wrapping_sub(entry.block);
-    match qp.sq.ring.decode(entry.block, blocks, qp.sq.layout()) {
+    match qp.sq.ring.decode(entry.block, entry.blocks.into(), qp.sq.layout()) {
         Ok(wqe) if wqe.op == entry.op => {
             irn.requests.answering = Some((read.index, wqe));
             Ok(wqe)

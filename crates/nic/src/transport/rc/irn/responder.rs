@@ -401,6 +401,7 @@ fn early(qp: &mut Qp, sh: &mut Shared, packet: &Packet, payload: &Payload<'_>) -
 /// taken now if need be. None when there is none.
 fn receive_for(qp: &mut Qp, sh: &mut Shared, sn: u32) -> Option<Option<usize>> {
     let room = qp.scatter().room();
+    let shared = qp.srq();
     let irn = qp.irn.as_deref_mut()?;
     let ahead = Psn::new(sn).since(Psn::new(irn.responses.recv_sn));
     if ahead == -1 && qp.responder.receive_taken {
@@ -409,7 +410,7 @@ fn receive_for(qp: &mut Qp, sh: &mut Shared, sn: u32) -> Option<Option<usize>> {
     let ahead = usize::try_from(ahead).ok().filter(|ahead| *ahead < WINDOW as usize)?;
     while irn.responses.receives.len() <= ahead {
         let mut list = irn.responses.spare.pop().unwrap_or_else(|| ScatterList::with_room(room));
-        let taken = match qp.srq {
+        let taken = match shared {
             Some(srq) => receive::take_shared(sh, srq, &mut list),
             None => qp.receiver.as_deref_mut().is_some_and(|receiver| receiver.queue.take(&mut list)),
         };
