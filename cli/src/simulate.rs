@@ -118,7 +118,8 @@ fn run_seed(arguments: &args::Sim, mut plan: Plan, progress: &dyn Fn(&Sim)) -> R
             _ => write_records(&sim, &directory.join(format!("seed-{seed}")))?,
         }
     }
-    Ok(Run { report: sim.report(), seconds, grown: peak_rss() - idle })
+    // The kernel sums a process's pages up from counters of its processors, a little late: a peak may seem to fall.
+    Ok(Run { report: sim.report(), seconds, grown: peak_rss().saturating_sub(idle) })
 }
 
 fn write_records(sim: &Sim, directory: &Path) -> Result<(), Error> {
