@@ -199,17 +199,7 @@ impl Host {
             max_recv_sge: receives,
             ..QpCaps::default()
         };
-        let init = QpInit {
-            qp_type: QpType::Rc,
-            pd: Some(self.pd),
-            send_cq: Some(self.cq),
-            recv_cq: Some(self.cq),
-            srq: None,
-            xrcd: None,
-            sq_sig_all: false,
-            caps,
-        };
-        let qp = self.nic.create_qp(&init)?;
+        let qp = self.create_rc(caps)?;
         let index = (self.nic.qp_number(qp)?.get() & 0xffff) as usize;
         if self.flow_of_qp.len() <= index {
             self.flow_of_qp.resize(index + 1, NO_FLOW);
@@ -223,6 +213,20 @@ impl Host {
         self.flow_of_qp[index] = NO_FLOW;
         self.idle[usize::from(receives)].push_back((now, qp));
         Ok(())
+    }
+
+    /// An RC queue pair of the host's one domain and completion queue, in RESET.
+    pub fn create_rc(&mut self, caps: QpCaps) -> Result<QpId, Error> {
+        self.nic.create_qp(&QpInit {
+            qp_type: QpType::Rc,
+            pd: Some(self.pd),
+            send_cq: Some(self.cq),
+            recv_cq: Some(self.cq),
+            srq: None,
+            xrcd: None,
+            sq_sig_all: false,
+            caps,
+        })
     }
 
     /// A first PSN.

@@ -4,9 +4,7 @@
 use crate::flows::Op;
 use crate::host::Peer;
 use crate::sim::Sim;
-use adverb_nic::{
-    Completion, Error, QpCaps, QpId, QpInit, QpType, SendData, SendFlags, SendOp, SendWr, Sge, Status,
-};
+use adverb_nic::{Completion, Error, QpCaps, QpId, SendData, SendFlags, SendOp, SendWr, Sge, Status};
 use adverb_wire::Instant;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -52,17 +50,7 @@ impl Sim {
         let make = |sim: &mut Sim, h: u32| -> Result<_, Error> {
             let host = &mut sim.hosts[h as usize];
             let caps = QpCaps { max_send_wr: DEPTH, max_send_sge: 1, ..QpCaps::default() };
-            let init = QpInit {
-                qp_type: QpType::Rc,
-                pd: Some(host.pd),
-                send_cq: Some(host.cq),
-                recv_cq: Some(host.cq),
-                srq: None,
-                xrcd: None,
-                sq_sig_all: false,
-                caps,
-            };
-            let qp = host.nic.create_qp(&init)?;
+            let qp = host.create_rc(caps)?;
             Ok((qp, host.nic.qp_number(qp)?, host.first_psn()))
         };
         let (requester, qpn_near, psn_near) = make(self, near)?;

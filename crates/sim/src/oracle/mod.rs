@@ -14,7 +14,7 @@ use crate::host::Peer;
 use crate::memory::Buffer;
 use crate::sabotage::Sabotage;
 use crate::sim::{SOURCE_ORACLE, Sim};
-use adverb_nic::{Access, Completion, CompletionOp, MrInfo, QpCaps, QpInit, QpType, RecvWr, SendOp, Status};
+use adverb_nic::{Access, Completion, CompletionOp, MrInfo, QpCaps, RecvWr, SendOp, Status};
 use adverb_wire::Instant;
 use atomics::History;
 use side::{RECV_BYTES, RECV_SLOTS, Side, WANTED_MAX};
@@ -164,17 +164,7 @@ impl Sim {
                 max_recv_sge: 1,
                 max_inline: side::INLINE_BYTES as u32,
             };
-            let init = QpInit {
-                qp_type: QpType::Rc,
-                pd: Some(host.pd),
-                send_cq: Some(host.cq),
-                recv_cq: Some(host.cq),
-                srq: None,
-                xrcd: None,
-                sq_sig_all: false,
-                caps,
-            };
-            let qp = host.nic.create_qp(&init)?;
+            let qp = host.create_rc(caps)?;
             *end = Some((qp, host.nic.qp_number(qp)?, host.first_psn()));
         }
         let [Some(first), Some(second)] = qps else { return Err(adverb_nic::Error::NoSuchObject) };
