@@ -1,0 +1,332 @@
+//! The paper's attacks (section 4.2) on real NICs and sockets: a process that guesses a RegionId or has a key for something else, and a man in the
+//! middle who has seen every message, holds the next one, and sends what he likes to either side: old messages, changed ones, invented ones. None
+//! reads or changes a byte, and each is counted by name.
+#![expect(clippy::disallowed_methods, reason = "tests of real time")]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod middle;
+mod scene;
+mod wire;
+
+use adverb_rma::{DerivedKey, End, Grant, Op, Outcome, RegionId, Rma, TransferError};
+use adverb_wire::one_rma::{Body, Header, Piece, Request, Status, UDP_PORT};
+use middle::*;
+use scene::*;
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, Ordering};
+use wire::*;
+
+const OK: End = End::Outcome(Outcome::Ok);
+const FAILED: End = End::Outcome(Outcome::RemoteAuthenticationFailure);
+const OPS: [Op; 3] = [Op::Read, Op::Write, Op::Rekey];
+
+fn place(op: Op) -> u64 {
+    if op == Op::Write { WRITE_AT } else { 0 }
+}
+
+/// Every kind of message but the NACK: three operations that end well, one under a wrong key, one outside the region. All have the same slot, and the
+/// same places as in every other session, but other bytes.
+fn session(middle: &mut Middle, scene: &mut Scene, salt: u8, attack: Attack<'_>) {
+    scene.refresh(salt);
+    let grant = scene.grant.clone();
+    for op in OPS {
+        assert_eq!(middle.run(scene, op, &grant, place(op), attack), OK, "{op:?}");
+    }
+    let wrong = Grant::new(grant.target().into(), grant.region(), LEN as u64)
+        .with_key(Op::Read, DerivedKey::new([1; 16]));
+    assert_eq!(middle.run(scene, Op::Read, &wrong, 0, attack), FAILED);
+    assert_eq!(middle.run(scene, Op::Read, &grant, 1 << 20, attack), FAILED);
+}
+
+/// Nothing is done to a message.
+fn nothing(_: &mut Middle, _: &Scene, _: &Hold, _: (Side, &[u8])) {}
+
+#[test]
+fn a_flipped_bit_anywhere_in_any_message_does_nothing() {
+    let mut scene = Scene::new("flips", 50);
+    let Some(mut middle) = Middle::new(&scene) else { return };
+    let mut flipped = 0;
+    let mut flip = |middle: &mut Middle, scene: &Scene, hold: &Hold, (to, bytes): (Side, &[u8])| {
+        let flips = (0..bytes.len() * 8).map(|bit| {
+            let mut bytes = bytes.to_vec();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            (to, bytes)
+        });
+        let flips: Vec<Aimed> = flips.collect();
+        middle.attack(scene, hold, &flips);
+        flipped += flips.len();
+    };
+    session(&mut middle, &mut scene, 1, &mut flip);
+    // And when nobody waits for them any more.
+    for (to, bytes) in middle.library.clone() {
+        flip(&mut middle, &scene, &IDLE, (to, &bytes));
+    }
+    assert!(flipped > 10_000, "{flipped}");
+}
+
+/// Messages of everybody to everybody, shuffled.
+fn shuffled(library: &[Aimed], rng: &mut fastrand::Rng) -> Vec<Aimed> {
+    let mut order = library.to_vec();
+    rng.shuffle(&mut order);
+    order
+}
+
+#[test]
+fn replays_in_any_order_at_once_and_after_a_restart_do_nothing() {
+    // A target whose table is full answers with a NACK; an old write has filled it.
+    let mut scene = Scene::with("replays", 51, &|nic| nic.inbound_ops = 1);
+    let Some(mut middle) = Middle::new(&scene) else { return };
+    session(&mut middle, &mut scene, 1, &mut nothing);
+    let is_write = |bytes: &[u8]| {
+        matches!(Header::parse(bytes), Ok(Header { body: Body::Request(Request { op: Op::Write, .. }), .. }))
+    };
+    let write = middle.library.iter().find(|(_, bytes)| is_write(bytes)).unwrap().clone();
+    middle.attack(&scene, &IDLE, &[write]);
+    let grant = scene.grant.clone();
+    let nacked = middle.run(&mut scene, Op::Read, &grant, 0, &mut nothing);
+    assert_eq!(nacked, End::Outcome(Outcome::Nack));
+
+    let mut rng = fastrand::Rng::with_seed(1);
+    let lives: [&[Side]; 4] =
+        [&[Side::Owner], &[Side::User], &[Side::Owner, Side::User], &[Side::Owner, Side::User]];
+    let mut salt = 2;
+    for who in lives {
+        scene.restart(who, &|_| {});
+        middle.begin(&scene);
+        // The same operations as in the life before, from the first message on. Before each message the attacker puts all answers and data that
+        // there ever were, in their order and shuffled; then also the requests, which draw more answers.
+        for with_requests in [false, true] {
+            let mut replay = |middle: &mut Middle, scene: &Scene, hold: &Hold, _: (Side, &[u8])| {
+                let mut old = middle.library.clone();
+                old.retain(|(_, bytes)| {
+                    let request = matches!(Header::parse(bytes).unwrap().body, Body::Request(_));
+                    with_requests || !request
+                });
+                middle.attack(scene, hold, &old);
+                middle.attack(scene, hold, &shuffled(&old, &mut rng));
+            };
+            session(&mut middle, &mut scene, salt, &mut replay);
+            salt += 1;
+            middle.elicit(&scene);
+        }
+        // When nobody waits for anything.
+        for _ in 0..5 {
+            let old = shuffled(&middle.library, &mut rng);
+            middle.attack(&scene, &IDLE, &old);
+        }
+    }
+    // Each old write and rekey was solicited, as a NIC that keeps nothing of its peers must, and nothing came of it.
+    let solicited = middle.opened;
+    assert!(solicited > 100, "{solicited}");
+    eventually("solicitations end", || scene.count(Side::Owner, "solicitations_expired") == solicited);
+    assert_eq!(scene.count(Side::Owner, "writes_landed"), 2, "those of the last life's two sessions");
+    assert_eq!(scene.count(Side::Owner, "rekeys"), 2);
+    scene.check("at the end");
+}
+
+/// A message with this header and a payload and a tag that are noise.
+fn forged(body: Body, counter: u64, rng: &mut fastrand::Rng) -> Vec<u8> {
+    let header = Header { counter, body };
+    let mut bytes: Vec<u8> = (0..header.message_len()).map(|_| rng.u8(..)).collect();
+    header.emit(&mut bytes);
+    bytes
+}
+
+/// One of every kind, with names that are in use.
+fn forgeries(scene: &Scene, (slot, ticket): (u32, u32), counter: u64, rng: &mut fastrand::Rng) -> Vec<Aimed> {
+    let region = scene.grant.region().wire();
+    let whole = |len: usize| Piece { offset: 0, len: len as u16 };
+    let request = |op| {
+        let len = match op {
+            Op::Read => READ,
+            Op::Write => WRITE,
+            Op::Rekey => 16,
+        } as u16;
+        Body::Request(Request { op, class: 0, slot, pid: std::process::id(), region, offset: 0, len })
+    };
+    let bodies = [
+        (Side::Owner, request(Op::Read)),
+        (Side::Owner, request(Op::Write)),
+        (Side::Owner, request(Op::Rekey)),
+        (Side::Owner, Body::WriteData { ticket, piece: whole(WRITE) }),
+        (Side::Owner, Body::WriteData { ticket, piece: whole(16) }),
+        (Side::User, Body::ReadResponse { slot, piece: whole(READ) }),
+        (Side::User, Body::Solicitation { slot, ticket, open_ns: 1_000_000 }),
+        (Side::User, Body::Completion { slot, status: Status::Ok }),
+        (Side::User, Body::Completion { slot, status: Status::Refused }),
+        (Side::User, Body::Nack { slot }),
+        (Side::User, Body::AuthenticationFailure { slot }),
+    ];
+    bodies.into_iter().map(|(to, body)| (to, forged(body, counter, rng))).collect()
+}
+
+#[test]
+fn invented_messages_of_every_kind_do_nothing_at_any_moment() {
+    let mut scene = Scene::new("invented", 52);
+    let Some(mut middle) = Middle::new(&scene) else { return };
+    let mut rng = fastrand::Rng::with_seed(2);
+    let mut invent = |middle: &mut Middle, scene: &Scene, hold: &Hold, (_, next): (Side, &[u8])| {
+        let counter = Header::parse(next).unwrap().counter;
+        for near in 0..4 {
+            let names = (0, hold.ticket.unwrap_or(1 << 16));
+            middle.attack(scene, hold, &forgeries(scene, names, counter + near, &mut rng));
+        }
+    };
+    session(&mut middle, &mut scene, 1, &mut invent);
+}
+
+/// Ends the other thread's loop, even when this one fails.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// Reads and writes without a pause, right next to one another, until it is over. How many.
+fn load(scene: &Scene, over: &AtomicBool) -> u64 {
+    let (owner, user) = (scene.owner(), scene.user());
+    let mut rounds = 0;
+    while !over.load(Ordering::Acquire) {
+        rounds += 1;
+        let mark = rounds as u8;
+        owner.far.write(0, &[mark; READ]);
+        user.rma.block_on(user.rma.read(&scene.grant, 0, &user.near, SINK..SINK + READ)).unwrap();
+        assert_eq!(user.near.to_vec(SINK..SINK + READ), [mark; READ]);
+        user.near.write(SOURCE, &[!mark; WRITE]);
+        let write = user.rma.write(&scene.grant, WRITE_AT, &user.near, SOURCE..SOURCE + WRITE);
+        user.rma.block_on(write).unwrap();
+        let at = WRITE_AT as usize;
+        assert_eq!(owner.far.to_vec(at..at + WRITE), [!mark; WRITE]);
+    }
+    rounds
+}
+
+/// Nothing is held here: the messages fall where they fall. Each kind's sum is exact, for nothing else is dropped or refused.
+#[test]
+fn invented_messages_under_load_do_nothing() {
+    let mut scene = Scene::new("load", 53);
+    scene.refresh(1);
+    let (to_owner, to_user) = [2, 1].map(|from| UdpSocket::bind((scene.address(from), 0)).unwrap()).into();
+    let hosts = [scene.address(1), scene.address(2)];
+    let over = AtomicBool::new(false);
+    let sum = |side, names: &[&str]| names.iter().map(|name| scene.count(side, name)).sum::<u64>();
+    let drops = ["drop_unexpected", "drop_unauthentic", "drop_late_refusal"];
+    let refused = |side| sum(side, &["requests_unauthentic"]) + sum(side, &drops);
+    let (mut requests, mut data, mut answers) = (0, 0, 0);
+    let mut rng = fastrand::Rng::with_seed(3);
+    std::thread::scope(|scope| {
+        let load = scope.spawn(|| load(&scene, &over));
+        let ending = Over(&over);
+        // Until every refusal by name has been seen that takes an operation under way.
+        let start = std::time::Instant::now();
+        while start.elapsed() < std::time::Duration::from_secs(20)
+            && (requests < 3000 || drops.iter().any(|name| sum(Side::User, &[name]) == 0))
+        {
+            assert!(!load.is_finished(), "the load goes on");
+            let before = [Side::Owner, Side::User].map(refused);
+            let mut sent = [0; 2];
+            for (to, bytes) in forgeries(&scene, (0, rng.u32(1..9) << 16), rng.u64(..), &mut rng) {
+                let socket: &UdpSocket = if to == Side::Owner { &to_owner } else { &to_user };
+                socket.send_to(&bytes, (hosts[to as usize], UDP_PORT)).unwrap();
+                sent[to as usize] += 1;
+            }
+            (requests, data, answers) = (requests + 3, data + sent[0] - 3, answers + sent[1]);
+            // A request that is refused draws a notice, which the user refuses.
+            eventually("each is counted", || {
+                refused(Side::Owner) == before[0] + sent[0] && refused(Side::User) == before[1] + sent[1] + 3
+            });
+        }
+        drop(ending);
+        let rounds = load.join().unwrap();
+        assert_eq!(sum(Side::User, &["ops_ok"]), 2 * rounds);
+        assert_eq!(sum(Side::Owner, &["writes_landed", "reads_served"]), 2 * rounds);
+    });
+    assert_eq!(sum(Side::Owner, &["requests_unauthentic"]), requests);
+    assert_eq!(sum(Side::Owner, &["drop_unexpected", "drop_unauthentic"]), data);
+    assert_eq!(sum(Side::User, &drops), answers + requests);
+    let each = drops.map(|name| sum(Side::User, &[name]));
+    assert!(each.iter().all(|n| *n > 0), "{each:?}");
+    let (owner, user) = (scene.owner(), scene.user());
+    let changed = WRITE_AT as usize + WRITE;
+    assert_eq!(owner.far.to_vec(changed..LEN), scene.far[changed..]);
+    assert_eq!(user.near.to_vec(SINK + READ..SOURCE), scene.near[SINK + READ..SOURCE]);
+}
+
+/// Runs an operation of a user, or of a thief, as it stands in the grant.
+fn try_it(rma: &Rma, near: &adverb_rma::Memory, op: Op, grant: &Grant) -> End {
+    let result = rma.block_on(match op {
+        Op::Read => rma.read(grant, 0, near, SINK..SINK + READ),
+        Op::Write => rma.write(grant, WRITE_AT, near, SOURCE..SOURCE + WRITE),
+        Op::Rekey => rma.rekey(grant, &adverb_rma::RegionKey::new([9; 16])),
+    });
+    match result {
+        Ok(report) => report.end,
+        Err(TransferError::Ended(report)) => report.end,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn guessed_regions_and_keys_for_something_else_open_nothing() {
+    let mut scene = Scene::new("keys", 54);
+    scene.refresh(1);
+    let (folder, pid) = (common::Folder::new("thief"), std::process::id());
+    let thief = Rma::open(common::patient(common::settings(&folder, 54, 3))).unwrap();
+    let loot = thief.allocate(LEN).unwrap();
+    let (owner, user) = (scene.owner(), scene.user());
+    let all = adverb_rma::Rights::all();
+    let right = &scene.grant;
+    // Another region of the same owner, under the same K_r.
+    let key = adverb_rma::RegionKey::new(KEY);
+    let other = owner.far.register_with_key(0..LEN, all, key).unwrap();
+    let region = |grant: &Grant, op: Op, key: Op| {
+        let name = right.region();
+        Grant::new(right.target().into(), name, LEN as u64).with_key(op, grant.key(key).unwrap().clone())
+    };
+    let mut refused = 0;
+    for op in OPS {
+        let others = [
+            ("another process's", owner.region.grant(user.rma.address(), pid + 1, all).unwrap()),
+            ("another host's", owner.region.grant(scene.address(3), pid, all).unwrap()),
+            ("another region's", other.grant(user.rma.address(), pid, all).unwrap()),
+        ];
+        let mut grants: Vec<_> =
+            others.iter().map(|(whose, grant)| (*whose, region(grant, op, op))).collect();
+        for wrong in OPS.into_iter().filter(|wrong| *wrong != op) {
+            grants.push(("another operation's", region(right, op, wrong)));
+        }
+        for (whose, grant) in grants {
+            assert_eq!(try_it(&user.rma, &user.near, op, &grant), FAILED, "{op:?} with {whose} key");
+            refused += 1;
+            assert_eq!(scene.count(Side::Owner, "requests_unauthentic"), refused, "{op:?}, {whose}");
+        }
+        // The thief, at another address, with the user's own grant.
+        assert_eq!(try_it(&thief, &loot, op, right), FAILED);
+        refused += 1;
+        assert_eq!(scene.count(Side::Owner, "requests_unauthentic"), refused, "{op:?} of a thief");
+    }
+    let mut unknown = 0;
+    for guess in (0..40u32).chain([0xffff]).flat_map(|index| (0..3u32).map(move |use_| use_ << 16 | index)) {
+        let known = guess >> 16 == right.region().wire() >> 16 && guess <= other.id().wire();
+        let guessed = Grant::new(right.target().into(), RegionId::from_wire(guess), LEN as u64)
+            .with_key(Op::Read, right.key(Op::Read).unwrap().clone());
+        if guess == right.region().wire() {
+            continue;
+        }
+        assert_eq!(try_it(&user.rma, &user.near, Op::Read, &guessed), FAILED, "region {guess:#x}");
+        *if known { &mut refused } else { &mut unknown } += 1;
+    }
+    assert_eq!(scene.count(Side::Owner, "requests_unknown_region"), unknown);
+    assert_eq!(scene.count(Side::Owner, "requests_unauthentic"), refused);
+    assert_eq!(scene.count(Side::Owner, "requests"), 0, "none was taken for one");
+    scene.check("after all");
+    assert_eq!(loot.to_vec(0..LEN), [0; LEN], "the thief has read nothing");
+    // The right one opens, for all three.
+    for op in OPS {
+        let read = try_it(&user.rma, &user.near, op, right);
+        assert_eq!(read, OK, "{op:?}");
+    }
+}
