@@ -9,11 +9,14 @@ mod middle;
 mod scene;
 mod wire;
 
-use adverb_rma::{DerivedKey, End, Grant, Op, Outcome, RegionId, Rma, TransferError};
+use adverb_nic::one_rma::derive;
+use adverb_rma::{
+    DerivedKey, End, Grant, Memory, Op, Outcome, RegionId, RegionKey, Rights, Rma, TransferError,
+};
 use adverb_wire::one_rma::{Body, Header, Piece, Request, Status, UDP_PORT};
 use middle::*;
 use scene::*;
-use std::net::UdpSocket;
+use std::net::{IpAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use wire::*;
 
@@ -256,11 +259,11 @@ fn invented_messages_under_load_do_nothing() {
 }
 
 /// Runs an operation of a user, or of a thief, as it stands in the grant.
-fn try_it(rma: &Rma, near: &adverb_rma::Memory, op: Op, grant: &Grant) -> End {
+fn try_it(rma: &Rma, near: &Memory, op: Op, grant: &Grant) -> End {
     let result = rma.block_on(match op {
         Op::Read => rma.read(grant, 0, near, SINK..SINK + READ),
         Op::Write => rma.write(grant, WRITE_AT, near, SOURCE..SOURCE + WRITE),
-        Op::Rekey => rma.rekey(grant, &adverb_rma::RegionKey::new([9; 16])),
+        Op::Rekey => rma.rekey(grant, &RegionKey::new([9; 16])),
     });
     match result {
         Ok(report) => report.end,
@@ -269,36 +272,41 @@ fn try_it(rma: &Rma, near: &adverb_rma::Memory, op: Op, grant: &Grant) -> End {
     }
 }
 
+/// A grant with one key, which may be for something else.
+fn grant_with(target: IpAddr, region: RegionId, op: Op, key: &DerivedKey) -> Grant {
+    Grant::new(target.into(), region, u64::MAX).with_key(op, key.clone())
+}
+
 #[test]
 fn guessed_regions_and_keys_for_something_else_open_nothing() {
     let mut scene = Scene::new("keys", 54);
     scene.refresh(1);
     let (folder, pid) = (common::Folder::new("thief"), std::process::id());
-    let thief = Rma::open(common::patient(common::settings(&folder, 54, 3))).unwrap();
+    let open = |host| Rma::open(common::patient(common::settings(&folder, 54, host))).unwrap();
+    let (thief, second) = (open(3), open(4));
     let loot = thief.allocate(LEN).unwrap();
     let (owner, user) = (scene.owner(), scene.user());
-    let all = adverb_rma::Rights::all();
-    let right = &scene.grant;
-    // Another region of the same owner, under the same K_r.
-    let key = adverb_rma::RegionKey::new(KEY);
-    let other = owner.far.register_with_key(0..LEN, all, key).unwrap();
-    let region = |grant: &Grant, op: Op, key: Op| {
-        let name = right.region();
-        Grant::new(right.target().into(), name, LEN as u64).with_key(op, grant.key(key).unwrap().clone())
-    };
+    let (right, name) = (&scene.grant, scene.grant.region());
+    // Another region of the same owner and a replica elsewhere, both under the same K_r.
+    let beside = owner.far.register_with_key(0..LEN, Rights::all(), RegionKey::new(KEY)).unwrap();
+    let memory = second.allocate(LEN).unwrap();
+    let replica = memory.register_with_key(0..LEN, Rights::all(), RegionKey::new(KEY)).unwrap();
+    assert_eq!(replica.id(), name);
     let mut refused = 0;
     for op in OPS {
         let others = [
-            ("another process's", owner.region.grant(user.rma.address(), pid + 1, all).unwrap()),
-            ("another host's", owner.region.grant(scene.address(3), pid, all).unwrap()),
-            ("another region's", other.grant(user.rma.address(), pid, all).unwrap()),
+            ("another process's", &owner.region, user.rma.address(), pid + 1),
+            ("another host's", &owner.region, scene.address(3), pid),
+            ("another region's", &beside, user.rma.address(), pid),
+            ("another target's", &replica, user.rma.address(), pid),
         ];
-        let mut grants: Vec<_> =
-            others.iter().map(|(whose, grant)| (*whose, region(grant, op, op))).collect();
-        for wrong in OPS.into_iter().filter(|wrong| *wrong != op) {
-            grants.push(("another operation's", region(right, op, wrong)));
-        }
-        for (whose, grant) in grants {
+        let mut keys: Vec<_> = others
+            .map(|(whose, region, peer, pid)| (whose, region.grant(peer, pid, Rights::all()).unwrap(), op))
+            .into();
+        let wrong = OPS.into_iter().filter(|wrong| *wrong != op);
+        keys.extend(wrong.map(|wrong| ("another operation's", right.clone(), wrong)));
+        for (whose, of, made_for) in keys {
+            let grant = grant_with(right.target(), name, op, of.key(made_for).unwrap());
             assert_eq!(try_it(&user.rma, &user.near, op, &grant), FAILED, "{op:?} with {whose} key");
             refused += 1;
             assert_eq!(scene.count(Side::Owner, "requests_unauthentic"), refused, "{op:?}, {whose}");
@@ -309,14 +317,15 @@ fn guessed_regions_and_keys_for_something_else_open_nothing() {
         assert_eq!(scene.count(Side::Owner, "requests_unauthentic"), refused, "{op:?} of a thief");
     }
     let mut unknown = 0;
-    for guess in (0..40u32).chain([0xffff]).flat_map(|index| (0..3u32).map(move |use_| use_ << 16 | index)) {
-        let known = guess >> 16 == right.region().wire() >> 16 && guess <= other.id().wire();
-        let guessed = Grant::new(right.target().into(), RegionId::from_wire(guess), LEN as u64)
-            .with_key(Op::Read, right.key(Op::Read).unwrap().clone());
-        if guess == right.region().wire() {
+    for guess in (0..40u32).chain([0xffff]).flat_map(|index| (0..3u32).map(move |round| round << 16 | index))
+    {
+        if guess == name.wire() {
             continue;
         }
+        let key = right.key(Op::Read).unwrap();
+        let guessed = grant_with(right.target(), RegionId::from_wire(guess), Op::Read, key);
         assert_eq!(try_it(&user.rma, &user.near, Op::Read, &guessed), FAILED, "region {guess:#x}");
+        let known = guess >> 16 == name.wire() >> 16 && guess <= beside.id().wire();
         *if known { &mut refused } else { &mut unknown } += 1;
     }
     assert_eq!(scene.count(Side::Owner, "requests_unknown_region"), unknown);
@@ -329,4 +338,35 @@ fn guessed_regions_and_keys_for_something_else_open_nothing() {
         let read = try_it(&user.rma, &user.near, op, right);
         assert_eq!(read, OK, "{op:?}");
     }
+}
+
+/// Even somebody who has the region's own key gets no further than the region: here the middle of a memory, for reading.
+#[test]
+fn a_right_key_reaches_no_further_than_its_region() {
+    let mut scene = Scene::new("reach", 55);
+    scene.refresh(1);
+    let (owner, user) = (scene.owner(), scene.user());
+    let region = owner.far.register_with_key(1024..2048, Rights::READ, RegionKey::new(KEY)).unwrap();
+    let target = owner.rma.address();
+    let grant = |op| {
+        let (pid, initiator) = (user.rma.pid(), user.rma.address().into());
+        let key = derive(&RegionKey::new(KEY), target.into(), region.id().wire(), initiator, pid, op);
+        grant_with(target, region.id(), op, &key)
+    };
+    for op in [Op::Write, Op::Rekey] {
+        assert_eq!(try_it(&user.rma, &user.near, op, &grant(op)), FAILED, "{op:?}");
+    }
+    assert_eq!(scene.count(Side::Owner, "requests_without_right"), 2);
+    let (read, inside) = (grant(Op::Read), 1024 - READ as u64);
+    let outside = [inside + 1, 1023, 1024, 2048, 3072, 1 << 32, u64::MAX / 2];
+    for at in outside {
+        let read = user.rma.read(&read, at, &user.near, SINK..SINK + READ);
+        let Err(TransferError::Ended(report)) = user.rma.block_on(read) else { panic!("read at {at}") };
+        assert_eq!(report.end, FAILED, "read at {at}");
+    }
+    assert_eq!(scene.count(Side::Owner, "requests_out_of_bounds"), outside.len() as u64);
+    assert_eq!(scene.count(Side::Owner, "requests"), 2 + outside.len() as u64, "each had the right key");
+    scene.check("after all");
+    user.rma.block_on(user.rma.read(&read, inside, &user.near, SINK..SINK + READ)).unwrap();
+    assert_eq!(user.near.to_vec(SINK..SINK + READ), scene.far[2048 - READ..2048]);
 }
