@@ -6,7 +6,7 @@ use crate::mapping::Mapping;
 use crate::nicd::protocol::{
     Layout, PACKET_MAX, Reader, SLOTS_MAX, VERSION, Writer, place_of, refused, request,
 };
-use crate::sys::{self, Bell};
+use crate::sys::{self, Wire};
 use crate::unix::Channel;
 use adverb_nic::one_rma::{
     COMMAND_LEN, COMPLETION_LEN, Completion, DerivedKey, OneRmaCounters, RegionId, RegionKey, Rights, SlotId,
@@ -35,10 +35,9 @@ pub(crate) struct Attached {
     posted: u64,
     taken: u64,
     refusals: u64,
-    /// Posted since the doorbell was last thought of.
+    /// Posted since the daemon's sleep was last thought of.
     fresh: bool,
-    doorbell: Bell,
-    bell: Bell,
+    bell: Wire,
     gone: bool,
     pub counters: DriverCounters,
 }
@@ -102,7 +101,7 @@ impl Attached {
         }
         let slots: Option<Vec<_>> = (0..count).map(|_| words.u32().map(SlotId::from_index)).collect();
         words.end()?;
-        let [board, doorbell, bell] = <[OwnedFd; 3]>::try_from(fds).ok()?;
+        let [board, bell] = <[OwnedFd; 2]>::try_from(fds).ok()?;
         let layout = Layout::new(count as usize);
         let board = Mapping::of_sealed(board.as_fd(), layout.len()).ok()?;
         let ring = RegionId::from_wire(ring);
@@ -118,8 +117,7 @@ impl Attached {
             taken: 0,
             refusals: 0,
             fresh: false,
-            doorbell: Bell::from_fd(doorbell),
-            bell: Bell::from_fd(bell),
+            bell: Wire::from_fd(bell),
             gone: false,
             counters: DriverCounters::default(),
         })
@@ -136,14 +134,14 @@ impl Attached {
         Ok(())
     }
 
-    /// Rings the daemon's doorbell if it sleeps and something was posted. True if something was.
-    pub fn ring_doorbell(&mut self) -> bool {
+    /// Rings the daemon awake if it sleeps and something was posted. True if something was.
+    pub fn ring_bell(&mut self) -> bool {
         let fresh = std::mem::take(&mut self.fresh);
         if fresh {
             // It says that it sleeps before it looks for the last time; this looks after the post.
             fence(Ordering::SeqCst);
             if self.board.word(Layout::DAEMON_SLEEPS).load(Ordering::Relaxed) != 0 {
-                self.doorbell.ring();
+                self.bell.ring();
             }
         }
         fresh

@@ -98,7 +98,7 @@ impl Side {
     pub fn transmit(&mut self, now: Instant) -> bool {
         match self {
             Side::Embedded(here) => here.engine.transmit(now),
-            Side::Attached(there) => there.ring_doorbell(),
+            Side::Attached(there) => there.ring_bell(),
         }
     }
 

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// Seconds since 1970.
 pub(crate) fn seconds_since_1970() -> u64 {
@@ -45,16 +45,22 @@ pub(crate) fn sealed_memory(len: usize) -> io::Result<OwnedFd> {
 /// `len` bytes. Accesses to anything else could raise SIGBUS.
 pub(crate) fn check_sealed(file: BorrowedFd<'_>, len: u64) -> io::Result<()> {
     let refused = |what| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    // First: a file system of the other process's own making, which may take its time with an answer, is not asked anything else.
+    // SAFETY: plain values.
+    let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+    if seals < 0 {
+        return refused("memory that is no memfd");
+    }
     // SAFETY: all zeroes is a valid `statfs` and a valid `stat`; both calls fill what they are given.
-    let (system, status, seals) = unsafe {
+    let (system, status) = unsafe {
         let (mut system, mut status): (libc::statfs, libc::stat) = std::mem::zeroed();
         if libc::fstatfs(file.as_raw_fd(), &mut system) < 0 || libc::fstat(file.as_raw_fd(), &mut status) < 0
         {
             return Err(io::Error::last_os_error());
         }
-        (system, status, libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS))
+        (system, status)
     };
-    if seals < 0 || system.f_type != libc::TMPFS_MAGIC {
+    if system.f_type != libc::TMPFS_MAGIC {
         return refused("memory that is no memfd");
     }
     if seals & libc::F_SEAL_SHRINK == 0 {
@@ -66,7 +72,7 @@ pub(crate) fn check_sealed(file: BorrowedFd<'_>, len: u64) -> io::Result<()> {
     refused("memory that is shorter than said")
 }
 
-/// Something to wait for that another thread or process rings: an eventfd.
+/// Something to wait for that another thread rings: an eventfd.
 #[derive(Debug)]
 pub(crate) struct Bell(OwnedFd);
 
@@ -78,16 +84,6 @@ impl Bell {
             // SAFETY: as above.
             fd => Ok(Bell(unsafe { OwnedFd::from_raw_fd(fd) })),
         }
-    }
-
-    /// One that another process made.
-    pub fn from_fd(fd: OwnedFd) -> Bell {
-        Bell(fd)
-    }
-
-    /// Its descriptor, to be passed on.
-    pub fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
     }
 
     /// Wakes whoever waits. One that was rung already stays so.
@@ -105,6 +101,51 @@ impl Bell {
     }
 
     /// Readable while rung.
+    pub fn fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// One of two ends that ring one another, for processes that do not trust each other: sockets, since an eventfd's open file would be both's, and whoever
+/// has it can make the other's calls wait. Here no call waits, whatever is done to the other end.
+#[derive(Debug)]
+pub(crate) struct Wire(OwnedFd);
+
+impl Wire {
+    /// Both ends.
+    pub fn pair() -> io::Result<(Wire, OwnedFd)> {
+        let mut ends = [-1; 2];
+        let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
+        // SAFETY: room for two descriptors, which are ours when it succeeds.
+        unsafe {
+            if libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            Ok((Wire(OwnedFd::from_raw_fd(ends[0])), OwnedFd::from_raw_fd(ends[1])))
+        }
+    }
+
+    /// The end that another process gave.
+    pub fn from_fd(fd: OwnedFd) -> Wire {
+        Wire(fd)
+    }
+
+    /// Wakes whoever waits at the other end. One that was rung so often that there is no room for more is awake.
+    pub fn ring(&self) {
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // SAFETY: one byte that lives here.
+        unsafe { libc::send(self.0.as_raw_fd(), (&raw const flags).cast(), 1, flags) };
+    }
+
+    /// Forgets rings so far, up to 256. False when the other end is gone.
+    pub fn quieten(&self) -> bool {
+        let mut rings = [0u8; 256];
+        let place = rings.as_mut_ptr().cast();
+        // SAFETY: room for so many bytes that live here.
+        unsafe { libc::recv(self.0.as_raw_fd(), place, rings.len(), libc::MSG_DONTWAIT) != 0 }
+    }
+
+    /// Readable while rung, and when the other end is gone.
     pub fn fd(&self) -> RawFd {
         self.0.as_raw_fd()
     }
@@ -133,5 +174,27 @@ mod tests {
         assert!(check_sealed(loose.as_fd(), 4096).unwrap_err().to_string().contains("not sealed"));
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         assert!(check_sealed(file.as_fd(), 1).unwrap_err().to_string().contains("no memfd"));
+    }
+
+    #[test]
+    fn a_wire_never_waits() {
+        let (near, far) = Wire::pair().unwrap();
+        let far = Wire::from_fd(far);
+        // SAFETY: plain values.
+        let flags = unsafe { libc::fcntl(near.fd(), libc::F_GETFL) };
+        assert_eq!(flags & libc::O_NONBLOCK, 0, "calls would wait if they did not say otherwise");
+        assert!(near.quieten() && far.quieten(), "nobody has rung");
+        let rung = |wire: &Wire| adverb_io::sys::wait_readable(wire.fd(), std::time::Duration::ZERO);
+        assert!(!rung(&far));
+        for _ in 0..100_000 {
+            near.ring();
+        }
+        assert!(rung(&far) && !rung(&near));
+        while rung(&far) {
+            assert!(far.quieten());
+        }
+        drop(far);
+        assert!(rung(&near) && !near.quieten());
+        near.ring();
     }
 }

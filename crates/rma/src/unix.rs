@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// Descriptors in one packet at most.
-pub(crate) const FDS_MAX: usize = 3;
+pub(crate) const FDS_MAX: usize = 2;
 /// Room for their control message, in words.
 const CONTROL_WORDS: usize = 8;
 

@@ -14,14 +14,6 @@ use std::time::{Duration, Instant};
 const LEN: usize = 1 << 20;
 const PART: &str = "ADVERB_TEST_OWNER";
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn unhex(text: &str) -> Vec<u8> {
-    (0..text.len() / 2).map(|i| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).unwrap()).collect()
-}
-
 /// The child's part: owns a region, answers each line of its input with a grant for the peer it names, and says what its first bytes are.
 #[test]
 fn owner() {

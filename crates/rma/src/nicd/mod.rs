@@ -2,7 +2,9 @@
 //!
 //! The kernel says who connects: its process number is the initiator's PID in every key, and cannot be forged. Slots and completions lie in memory that the
 //! daemon made and sealed, applications' memory in memfds that they sealed against shrinking, so that nothing they do afterwards takes a page away
-//! under the daemon. Commands are posted and completions found without a system call; who sleeps says so, and is rung awake by an eventfd.
+//! under the daemon. Commands are posted and completions found without a system call; who sleeps says so, and is rung awake.
+//! An application that breaks things hurts itself: nothing that it shares with the daemon can make a call of the daemon wait, and what one asks for in a row is
+//! answered in turns with the others.
 //!
 //! The kernel closes a dead process's connection, whatever killed it; then its slots are free and its regions gone, before anything else happens.
 
@@ -24,6 +26,10 @@ use tenant::{Farewell, Tenant};
 
 /// Rounds with work after which connections are looked at, so that a busy NIC hears of the dead.
 const ROUNDS_PER_LOOK: u32 = 32;
+/// Connections taken before those that are there have their turn.
+const CONNECTIONS_PER_LOOK: u32 = 16;
+/// Connections of one process: the one that it uses, and one more, which is told so. Otherwise one process could take all places.
+const CONNECTIONS_PER_PROCESS: usize = 2;
 /// Scheduling slice that the daemon asks for.
 const SLICE: StdDuration = StdDuration::from_micros(100);
 
@@ -165,10 +171,13 @@ impl Nicd {
 
     /// Lets new applications in, answers the others, and lets go who is gone.
     fn hear_all(&mut self) {
-        while let Ok(channel) = self.listener.accept() {
+        for _ in 0..CONNECTIONS_PER_LOOK {
+            let Ok(channel) = self.listener.accept() else { break };
             self.counters.connections += 1;
             let Ok(peer) = channel.peer() else { continue };
-            if self.tenants.len() == self.settings.nic.nic.processes as usize {
+            let same = self.tenants.iter().filter(|tenant| tenant.peer.pid == peer.pid).count();
+            let full = self.tenants.len() == self.settings.nic.nic.processes as usize;
+            if full || same == CONNECTIONS_PER_PROCESS {
                 self.counters.turned_away += 1;
                 continue;
             }
@@ -197,7 +206,7 @@ impl Nicd {
 
     /// Sleeps until something is to be done.
     fn sleep(&mut self, waits: &mut WaitSet) {
-        let quiet = self.tenants.iter().all(|tenant| tenant.daemon_sleeps(true));
+        let quiet = self.tenants.iter_mut().all(|tenant| tenant.daemon_sleeps(true));
         if quiet {
             waits.clear();
             waits.add(self.listener.fd(), false);
@@ -207,7 +216,7 @@ impl Nicd {
             self.engine.counters.sleeps += 1;
             waits.wait(due.map(|due| StdDuration::from_nanos(due.since(clock()).as_ns())));
         }
-        self.tenants.iter().for_each(|tenant| {
+        self.tenants.iter_mut().for_each(|tenant| {
             tenant.daemon_sleeps(false);
         });
     }

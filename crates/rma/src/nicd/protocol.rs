@@ -8,7 +8,7 @@
 //! | offset | what |
 //! |---|---|
 //! | 0 | 1 while the application sleeps and wants its bell rung |
-//! | 64 | 1 while the daemon sleeps and wants its doorbell rung |
+//! | 64 | 1 while the daemon sleeps and wants its bell rung |
 //! | 128 | commands posted so far, by the application |
 //! | 192 | commands refused so far, by the daemon |
 //! | 256 | ring of posted slots: a word each, the NIC's number of the slot; as many as there are slots, rounded up to a power of two |
@@ -21,7 +21,7 @@ use adverb_nic::one_rma::{COMMAND_LEN, COMPLETION_LEN, SlotId};
 use zeroize::Zeroizing;
 
 /// Of this protocol.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 /// Bytes of the longest packet: a welcome with as many slots as fit.
 pub(crate) const PACKET_MAX: usize = 64 + 4 * SLOTS_MAX;
 /// Slots of one process at most.
@@ -159,7 +159,8 @@ impl Reader<'_> {
 
 /// First byte of each request.
 pub(crate) mod request {
-    /// Version, slots wanted. Answer: PID, address, slots granted, their numbers, the ring's region; and three descriptors: memory, doorbell, bell.
+    /// Version, slots wanted. Answer: PID, address, slots granted, their numbers, the ring's region; and two descriptors: the memory, and a
+    /// stream socket on which a byte wakes the other side.
     pub const HELLO: u8 = 1;
     /// Bytes; and the memory's descriptor. Answer: number of the memory, its own region.
     pub const ALLOCATE: u8 = 2;

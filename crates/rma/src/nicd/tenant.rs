@@ -5,7 +5,7 @@ use super::NicdQuota;
 use super::protocol::{Layout, PACKET_MAX, Reader, SLOTS_MAX, VERSION, Writer, place_of, refusal, request};
 use crate::engine::Engine;
 use crate::mapping::Mapping;
-use crate::sys::{self, Bell};
+use crate::sys::{self, Wire};
 use crate::unix::{Channel, Peer};
 use adverb_io::sys::wait_readable;
 use adverb_nic::one_rma::{
@@ -19,6 +19,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration as StdDuration;
 use zeroize::Zeroize;
+
+/// Requests that one application is answered before the others have their turn.
+const ANSWERS_PER_LOOK: usize = 16;
 
 /// Why an application was let go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,8 +58,9 @@ struct Desk {
     /// Refusals and completions that the application has been told of.
     refused: u64,
     told: u64,
-    doorbell: Bell,
-    bell: Bell,
+    bell: Wire,
+    /// The application has closed its end, which would wake the daemon for ever.
+    bell_gone: bool,
     pd: PdId,
     memories: Vec<Option<Registered>>,
     regions: Vec<RegionId>,
@@ -80,18 +84,21 @@ impl Tenant {
 
     /// Descriptors that become readable when it wants something.
     pub fn fds(&self) -> impl Iterator<Item = RawFd> {
-        let doorbell = self.desk.as_ref().map(|desk| desk.doorbell.fd());
+        let bell = self.desk.as_ref().map(|desk| desk.bell.fd());
         let life = self.life.as_ref().map(AsRawFd::as_raw_fd);
-        doorbell.into_iter().chain(life).chain([self.channel.fd()])
+        bell.into_iter().chain(life).chain([self.channel.fd()])
     }
 
-    /// Answers what it asked on the socket.
+    /// Answers what it asked on the socket, some of it.
     pub fn answer(&mut self, engine: &mut Engine) -> Result<(), Farewell> {
         if self.life.as_ref().is_some_and(|life| wait_readable(life.as_raw_fd(), StdDuration::ZERO)) {
             return Err(Farewell::Gone);
         }
+        if self.desk.as_ref().is_some_and(|desk| desk.bell_gone) {
+            return Err(Farewell::Gone);
+        }
         let mut packet = [0; 256];
-        loop {
+        for _ in 0..ANSWERS_PER_LOOK {
             let (len, fds) = match self.channel.receive(&mut packet) {
                 Ok(Some(received)) => received,
                 Ok(None) => return Err(Farewell::Gone),
@@ -111,6 +118,7 @@ impl Tenant {
             // One who does not read its answers has asked for more than it may.
             self.channel.send(answer.finish(), &fds).map_err(|_| Farewell::Gone)?;
         }
+        Ok(())
     }
 
     /// `None` for what is no request.
@@ -261,12 +269,12 @@ impl Tenant {
         }
     }
 
-    /// Asks for its doorbell to be rung from now on, or no longer. False if it has posted something meanwhile.
-    pub fn daemon_sleeps(&self, sleeps: bool) -> bool {
-        let Some(desk) = &self.desk else { return true };
+    /// Asks to be rung awake from now on, or no longer. False if it has posted something meanwhile.
+    pub fn daemon_sleeps(&mut self, sleeps: bool) -> bool {
+        let Some(desk) = &mut self.desk else { return true };
         desk.board.word(Layout::DAEMON_SLEEPS).store(sleeps as u64, Ordering::Relaxed);
         if !sleeps {
-            desk.doorbell.quieten();
+            desk.bell_gone |= !desk.bell.quieten();
             return true;
         }
         fence(Ordering::SeqCst);
@@ -308,10 +316,8 @@ impl Desk {
         let layout = Layout::new(count as usize);
         let file = sys::sealed_memory(layout.len()).map_err(refuse)?;
         let board = Mapping::of_sealed(file.as_fd(), layout.len()).map_err(refuse)?;
-        let (doorbell, bell) = (Bell::new().map_err(refuse)?, Bell::new().map_err(refuse)?);
-        let copies = [doorbell.as_fd(), bell.as_fd()].map(|fd| fd.try_clone_to_owned());
-        let [doorbell_fd, bell_fd] = copies;
-        let fds = vec![file, doorbell_fd.map_err(refuse)?, bell_fd.map_err(refuse)?];
+        let (bell, far_bell) = Wire::pair().map_err(refuse)?;
+        let fds = vec![file, far_bell];
         let pd = nic.memory().alloc_pd().map_err(refuse)?;
         let board_mr = board.register(nic, pd).map_err(|error| {
             let _ = nic.memory().dealloc_pd(pd);
@@ -340,8 +346,8 @@ impl Desk {
             taken: 0,
             refused: 0,
             told: 0,
-            doorbell,
             bell,
+            bell_gone: false,
             pd,
             memories: Vec::new(),
             regions: Vec::new(),

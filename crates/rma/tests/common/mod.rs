@@ -55,6 +55,15 @@ pub fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
 }
 
+/// Bytes as text, for the lines that processes exchange.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+pub fn unhex(text: &str) -> Vec<u8> {
+    (0..text.len() / 2).map(|i| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).unwrap()).collect()
+}
+
 /// An executor that knows nothing of NICs: the NIC's thread does all the work.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     struct Unpark(Thread);

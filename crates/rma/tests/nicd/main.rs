@@ -1,0 +1,266 @@
+//! The NIC as a process of its own, and applications that use it: all real processes. A child is this program again, told by its environment which part to play.
+#![expect(clippy::disallowed_methods, reason = "tests of real time")]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod parts;
+mod raw;
+
+use adverb_rma::nicd::{Nicd, NicdQuota, NicdSettings};
+use adverb_rma::{
+    End, Error, Grant, Memory, Op, OpenError, Outcome, Retry, Rights, Rma, Settings, TransferError,
+};
+use common::*;
+use parts::{Part, application, daemon, vandal};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+const LEN: usize = 1 << 20;
+const PART: &str = "ADVERB_TEST_PART";
+
+/// A child's part: a daemon, or an application with a line of output for each line of input.
+#[test]
+fn part() {
+    let Some(part) = std::env::var_os(PART) else { return };
+    let part = part.into_string().unwrap();
+    let words: Vec<&str> = part.split(' ').collect();
+    match words[..] {
+        ["daemon", address, folder, slots] => daemon(address, folder, slots.parse().unwrap()),
+        ["application", socket] => application(Path::new(socket)),
+        ["vandal", socket, how] => vandal(Path::new(socket), how),
+        _ => panic!("{part}"),
+    }
+}
+
+fn socket(folder: &Folder, test: u8, host: u8) -> PathBuf {
+    folder.0.join(format!("{}.socket", address(test, host)))
+}
+
+fn outcome(result: Result<adverb_rma::Report, TransferError>) -> End {
+    match result {
+        Ok(report) => report.end,
+        Err(error) => error.report().unwrap_or_else(|| panic!("{error}")).end,
+    }
+}
+
+fn read_all(rma: &Rma, grant: &Grant, near: &Memory) -> Result<adverb_rma::Report, TransferError> {
+    rma.block_on(rma.read(grant, 0, near, 0..LEN).retry(Retry::times(3)))
+}
+
+/// Whether a region is refused, at once or after the turn that the daemon may need to hear of a death.
+fn is_gone(user: &Rma, grant: &Grant, near: &Memory) -> bool {
+    let start = Instant::now();
+    loop {
+        let end = outcome(user.block_on(user.read(grant, 0, near, 0..64)));
+        let refused = end == End::Outcome(Outcome::RemoteAuthenticationFailure);
+        if refused || start.elapsed() > Duration::from_secs(2) {
+            return refused;
+        }
+    }
+}
+
+#[test]
+fn applications_share_a_nic_and_reach_others() {
+    let folder = Folder::new("share");
+    let _daemons = [1, 2].map(|host| Part::daemon(&folder, 30, host, 64));
+    let user = Rma::open(Settings::attached(socket(&folder, 30, 1))).unwrap();
+    assert_eq!((user.address(), user.pid()), (address(30, 1), std::process::id()));
+    let near = user.allocate(LEN).unwrap();
+    // One at the other daemon, and one at the same.
+    for host in [2, 1] {
+        let mut owner = Part::application(&socket(&folder, 30, host));
+        let name = owner.ask("name");
+        assert_eq!(name, format!("{} {}", address(30, host), owner.child.id()));
+        let grant = owner.grant_for(&user);
+        near.write(0, &[0; LEN]);
+        read_all(&user, &grant, &near).unwrap();
+        assert_eq!(near.to_vec(0..LEN), pattern(LEN));
+        near.write(0, b"from another one");
+        block_on(user.write(&grant, 0, &near, 0..16).retry(Retry::times(3))).unwrap();
+        assert_eq!(unhex(&owner.ask("bytes")), b"from another one");
+        // The grant is this process's: in another process's hands, on the same NIC, it opens nothing.
+        let mut thief = Part::application(&socket(&folder, 30, 1));
+        let stolen = format!("read {}", hex(&grant.to_bytes()));
+        assert_eq!(thief.ask(&stolen), "REMOTE_AUTHENTICATION_FAILURE");
+    }
+    let (nic, _) = user.counters();
+    assert!(nic.ops_ok > 250 && nic.reads_served > 250, "the daemon's counters: {nic:?}");
+
+    // Own mistakes are told, and nothing else is disturbed.
+    let far = user.allocate(4096).unwrap();
+    assert!(matches!(far.register(0..4097, Rights::READ), Err(Error::Range)));
+    let mut regions = Vec::new();
+    let refused = loop {
+        match far.register(0..4096, Rights::READ) {
+            Ok(region) => regions.push(region),
+            Err(error) => break error,
+        }
+    };
+    assert!(refused.to_string().contains("quota of 32 regions"), "{refused}");
+    assert_eq!(regions.len(), 30, "two memories are there too");
+    drop(regions);
+    assert!(far.register(0..4096, Rights::READ).is_ok());
+    let again = Rma::open(Settings::attached(socket(&folder, 30, 1))).map(drop).unwrap_err();
+    assert!(again.to_string().contains("attached already"), "{again}");
+    drop(user);
+    assert!(
+        Rma::open(Settings::attached(socket(&folder, 30, 1))).is_ok(),
+        "once it has left it may come again"
+    );
+}
+
+#[test]
+fn a_killed_application_leaves_nothing_behind() {
+    let folder = Folder::new("leaves");
+    // Slots for two at a time: a third finds room only if a dead one's are free.
+    let _daemon = Part::daemon(&folder, 31, 1, 512);
+    let path = socket(&folder, 31, 1);
+    let user = Rma::open(Settings { slots: 512, ..Settings::attached(&path) }).unwrap();
+    let near = user.allocate(LEN).unwrap();
+    for _ in 0..3 {
+        let mut owner = Part::application(&path);
+        let grant = owner.grant_for(&user);
+        read_all(&user, &grant, &near).unwrap();
+        // Killed in the middle of its own transfers and of this process's.
+        let mine = near.register(0..LEN, Rights::READ).unwrap();
+        let theirs = mine.grant(user.address(), owner.child.id(), Rights::READ).unwrap();
+        owner.ask(&format!("load {}", hex(&theirs.to_bytes())));
+        let start = Instant::now();
+        let end = user.block_on(async {
+            let mut read = Box::pin(user.read(&grant, 0, &near, 0..LEN));
+            std::future::poll_fn(|context| {
+                assert!(read.as_mut().poll(context).is_pending());
+                std::task::Poll::Ready(())
+            })
+            .await;
+            owner.kill();
+            outcome(read.await)
+        });
+        // Its region is gone at once: an answer, not a silence; unless the read was quicker than the kill.
+        let gone = End::Outcome(Outcome::RemoteAuthenticationFailure);
+        assert!(end == gone || end.is_ok(), "{end}");
+        assert!(start.elapsed() < Duration::from_secs(2));
+        assert!(is_gone(&user, &grant, &near));
+    }
+}
+
+#[test]
+fn a_dead_application_is_gone_even_if_its_child_lives() {
+    let folder = Folder::new("child");
+    let _daemon = Part::daemon(&folder, 35, 1, 16);
+    let path = socket(&folder, 35, 1);
+    let user = Rma::open(Settings::attached(&path)).unwrap();
+    let near = user.allocate(LEN).unwrap();
+    let mut owner = Part::application(&path);
+    let grant = owner.grant_for(&user);
+    let child: i32 = owner.ask("fork").parse().unwrap();
+    user.block_on(user.read(&grant, 0, &near, 0..64)).unwrap();
+    owner.kill();
+    let gone = is_gone(&user, &grant, &near);
+    // SAFETY: the process that the owner forked for this test.
+    unsafe { libc::kill(child, libc::SIGKILL) };
+    assert!(gone);
+}
+
+#[test]
+fn vandals_hurt_only_themselves() {
+    let folder = Folder::new("vandals");
+    let _daemon = Part::daemon(&folder, 32, 1, 16);
+    let path = socket(&folder, 32, 1);
+    let user = Rma::open(Settings::attached(&path)).unwrap();
+    let near = user.allocate(LEN).unwrap();
+    let mut owner = Part::application(&path);
+    let grant = owner.grant_for(&user);
+    let vandals = [
+        ("commands", Some(false)),
+        ("overrun", Some(true)),
+        ("slot", Some(true)),
+        ("packet", Some(true)),
+        ("silent", Some(false)),
+        ("neighbours", Some(false)),
+        ("race", Some(false)),
+        ("jam", Some(false)),
+        ("crowd", Some(false)),
+        // Its answers are taken from its own connection: nothing is asked about that.
+        ("flood", None),
+    ];
+    for (how, let_go) in vandals {
+        near.write(0, &[0; LEN]);
+        let mut vandal = Part::vandal(&path, how);
+        assert_eq!(near.to_vec(0..LEN), [0; LEN], "{how}");
+        read_all(&user, &grant, &near).unwrap_or_else(|error| panic!("{how}: {error}"));
+        assert!(near.to_vec(0..LEN) == pattern(LEN), "{how}");
+        // Others come in and are served.
+        let mut late = Part::application(&path);
+        assert_eq!(late.ask("name"), format!("{} {}", user.address(), late.child.id()), "{how}");
+        // The daemon has answered others meanwhile, so who is still there stays.
+        if let Some(let_go) = let_go {
+            assert_eq!(vandal.ask(if let_go { "10" } else { "0" }), let_go.to_string(), "{how}");
+        }
+        vandal.kill();
+        read_all(&user, &grant, &near).unwrap();
+    }
+}
+
+#[test]
+fn a_dead_daemon_ends_everything_and_its_successor_serves() {
+    let folder = Folder::new("daemon");
+    let path = socket(&folder, 33, 1);
+    assert!(matches!(Rma::open(Settings::attached(&path)).map(drop), Err(OpenError::Daemon(..))));
+    let mut daemon = Part::daemon(&folder, 33, 1, 16);
+    let user = Rma::open(Settings::attached(&path)).unwrap();
+    let near = user.allocate(LEN).unwrap();
+    let region = near.register(0..LEN, Rights::READ).unwrap();
+    let grant = region.grant(user.address(), user.pid(), Rights::READ).unwrap();
+    // To itself, through the NIC and its socket.
+    let far = user.allocate(64).unwrap();
+    near.write(0, b"self");
+    user.block_on(user.read(&grant, 0, &far, 0..64)).unwrap();
+    assert_eq!(far.to_vec(0..4), b"self");
+    // To somebody who does not answer, so that it is under way when the daemon dies.
+    let key = grant.key(Op::Read).unwrap().clone();
+    let silent = Grant::new(address(33, 19).into(), grant.region(), 64).with_key(Op::Read, key);
+    let mut read = Box::pin(user.read(&silent, 0, &far, 0..64));
+    block_on(std::future::poll_fn(|context| {
+        assert!(read.as_mut().poll(context).is_pending());
+        std::task::Poll::Ready(())
+    }));
+    daemon.kill();
+    assert_eq!(outcome(block_on(read)), End::Abandoned);
+    assert!(matches!(user.allocate(1), Err(Error::Closed)));
+    assert!(matches!(region.rotate_random(), Err(Error::Closed)));
+    // A socket that nobody listens at is replaced.
+    let _daemon = Part::daemon(&folder, 33, 1, 16);
+    let user = Rma::open(Settings::attached(&path)).unwrap();
+    assert!(user.allocate(1).is_ok());
+}
+
+/// `cargo test -p adverb-rma --release --features benchmark-only-cleartext --test nicd without_encryption`
+#[test]
+#[cfg(all(feature = "benchmark-only-cleartext", not(debug_assertions)))]
+fn a_release_build_without_encryption_serves_nobody() {
+    let folder = Folder::new("cleartext");
+    let (nic, socket) = (settings(&folder, 36, 1), folder.0.join("socket"));
+    let quota = NicdQuota { slots: 16, priority: 0, regions: 16 };
+    let settings = NicdSettings { nic, socket, mode: 0o600, quota, quota_by_user: Vec::new() };
+    let refused = Nicd::open(settings).map(drop).unwrap_err().to_string();
+    assert!(refused.contains("benchmark-only-cleartext"), "{refused}");
+}
+
+#[test]
+fn quotas_that_cannot_be_are_refused() {
+    let folder = Folder::new("quotas");
+    let open = |quota: NicdQuota| {
+        let nic = settings(&folder, 34, 1);
+        let socket = folder.0.join("socket");
+        Nicd::open(NicdSettings { nic, socket, mode: 0o600, quota, quota_by_user: Vec::new() })
+            .map(drop)
+            .unwrap_err()
+            .to_string()
+    };
+    let good = NicdQuota { slots: 16, priority: 0, regions: 16 };
+    assert!(open(NicdQuota { slots: 5000, ..good }).contains("slot quota of a process"));
+    assert!(open(NicdQuota { slots: 0, ..good }).contains("slot quota of a process"));
+    assert!(open(NicdQuota { priority: 4, ..good }).contains("priority of a process: 0 to 3"));
+    assert!(open(NicdQuota { regions: 5000, ..good }).contains("region quota of a process"));
+}

@@ -1,0 +1,167 @@
+//! Parts that children of the test play, and how they are asked.
+
+use crate::raw::Raw;
+use crate::{LEN, PART, common::*};
+use adverb_rma::nicd::{Nicd, NicdQuota, NicdSettings};
+use adverb_rma::{Grant, Rights, Rma, Settings};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+
+pub fn daemon(address: &str, folder: &str, slots: u32) {
+    let folder = PathBuf::from(folder);
+    let nic = Settings { state: Some(folder.clone()), ..Settings::new(address.parse().unwrap()) };
+    let nic = patient(nic);
+    let quota = NicdQuota { slots, priority: 0, regions: 32 };
+    let socket = folder.join(format!("{address}.socket"));
+    let settings = NicdSettings { nic, socket, mode: 0o600, quota, quota_by_user: Vec::new() };
+    let mut nicd = Nicd::open(settings).unwrap();
+    println!("\nready");
+    nicd.serve();
+}
+
+/// Owns a region, and reads others' on demand.
+pub fn application(socket: &Path) {
+    let rma = Rma::open(Settings::attached(socket)).unwrap();
+    let memory = rma.allocate(LEN).unwrap();
+    memory.write(0, &pattern(LEN));
+    let region = memory.register(0..LEN, Rights::READ | Rights::WRITE).unwrap();
+    for line in std::io::stdin().lines() {
+        let line = line.unwrap();
+        let words: Vec<&str> = line.split(' ').collect();
+        let answer = match words[..] {
+            ["name"] => format!("{} {}", rma.address(), rma.pid()),
+            ["grant", address, pid] => {
+                let (peer, pid) = (address.parse().unwrap(), pid.parse().unwrap());
+                hex(&region.grant(peer, pid, Rights::READ | Rights::WRITE).unwrap().to_bytes())
+            }
+            // A child that lives on with everything that this process has open.
+            ["fork"] => {
+                // SAFETY: the child only sleeps until it is killed.
+                let child = unsafe { libc::fork() };
+                if child == 0 {
+                    loop {
+                        // SAFETY: takes nothing.
+                        unsafe { libc::pause() };
+                    }
+                }
+                child.to_string()
+            }
+            ["bytes"] => hex(&memory.to_vec(0..16)),
+            // Reads for ever, and says nothing.
+            ["load", grant] => {
+                let grant = Grant::from_bytes(&unhex(grant)).unwrap();
+                println!("\n= under load");
+                loop {
+                    let reads = (0..8).map(|_| rma.read(&grant, 0, &memory, 0..LEN));
+                    rma.block_on(all(reads));
+                }
+            }
+            ["read", grant] => {
+                let grant = Grant::from_bytes(&unhex(grant)).unwrap();
+                let near = rma.allocate(64).unwrap();
+                match rma.block_on(rma.read(&grant, 0, &near, 0..64)) {
+                    Ok(_) => hex(&near.to_vec(0..16)),
+                    Err(error) => error.to_string(),
+                }
+            }
+            _ => panic!("{line}"),
+        };
+        println!("\n= {answer}");
+    }
+}
+
+/// What a program can do to its own connection and memory without the library.
+pub fn vandal(socket: &Path, how: &str) {
+    let raw = Arc::new(Raw::attach(socket));
+    // Connections that stay.
+    let _crowd = if how == "crowd" { Raw::crowd(socket) } else { Vec::new() };
+    match how {
+        "commands" => raw.post_garbage(),
+        "overrun" => raw.overrun(),
+        "slot" => raw.post_foreign_slot(),
+        "packet" => raw.send_garbage(),
+        "jam" => raw.jam(),
+        "flood" => raw.flood(),
+        "neighbours" => assert_eq!(raw.reach_for_neighbours(), 64 * 5 + 63 * 2),
+        "race" => raw.race(),
+        "silent" | "crowd" => {}
+        _ => panic!("{how}"),
+    }
+    println!("\n= done");
+    // Until it is killed, or let go.
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+    let patience_s = line.trim().parse().unwrap_or(0);
+    println!("\n= {}", raw.is_let_go(patience_s));
+    std::io::stdin().read_line(&mut line).unwrap();
+}
+
+pub struct Part {
+    pub child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Part {
+    fn start(part: String) -> Part {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "part", "--nocapture"])
+            .env(PART, part)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        Part { child, input, output: BufReader::new(output) }
+    }
+
+    pub fn daemon(folder: &Folder, test: u8, host: u8, slots: u32) -> Part {
+        let address = address(test, host);
+        let mut part = Part::start(format!("daemon {address} {} {slots}", folder.0.display()));
+        part.answer("ready");
+        part
+    }
+
+    pub fn application(socket: &Path) -> Part {
+        Part::start(format!("application {}", socket.display()))
+    }
+
+    pub fn vandal(socket: &Path, how: &str) -> Part {
+        let mut part = Part::start(format!("vandal {} {how}", socket.display()));
+        part.answer("= ");
+        part
+    }
+
+    fn answer(&mut self, prefix: &str) -> String {
+        loop {
+            let mut line = String::new();
+            assert_ne!(self.output.read_line(&mut line).unwrap(), 0, "the child ended");
+            if let Some(rest) = line.trim_end_matches('\n').strip_prefix(prefix) {
+                return rest.to_owned();
+            }
+        }
+    }
+
+    pub fn ask(&mut self, line: &str) -> String {
+        writeln!(self.input, "{line}").unwrap();
+        self.answer("= ")
+    }
+
+    pub fn grant_for(&mut self, user: &Rma) -> Grant {
+        Grant::from_bytes(&unhex(&self.ask(&format!("grant {} {}", user.address(), user.pid())))).unwrap()
+    }
+
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
