@@ -5,7 +5,7 @@ mod one_rma_world;
 
 use adverb_nic::one_rma::*;
 use adverb_wire::Duration;
-use adverb_wire::one_rma::{Body, Header, Kind, MessageError, Op, Request, Status, TAG_LEN};
+use adverb_wire::one_rma::{Body, Header, Kind, MessageError, Op, Request, Status};
 use one_rma_world::*;
 
 const OPS: [Op; 3] = [Op::Read, Op::Write, Op::Rekey];
@@ -442,23 +442,112 @@ fn every_malformed_message_has_its_counter() {
     }
 }
 
+/// A message as somebody seals it who has the key, whatever it says.
+fn sealed(key: &[u8; 16], header: &Header, previous: &[u8; 12], payload: &[u8]) -> Vec<u8> {
+    use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+    let mut bytes = vec![0; header.message_len()];
+    let len = header.emit(&mut bytes);
+    let aad = [&bytes[..len], &previous[..]].concat();
+    let (_, rest) = bytes.split_at_mut(len);
+    let (body, tag) = rest.split_at_mut(payload.len());
+    body.copy_from_slice(payload);
+    let key = LessSafeKey::new(UnboundKey::new(&AES_128_GCM, key).unwrap());
+    let nonce = Nonce::assume_unique_for_key(header.nonce());
+    let made = key.seal_in_place_separate_tag(nonce, Aad::from(aad), body).unwrap();
+    tag.copy_from_slice(made.as_ref());
+    bytes
+}
+
+/// Keys that the target keeps set up (`key_cache.rs`): one process's opens nothing for others, whose keys would stand in the same place, and what is not
+/// authentic drives none out.
+#[test]
+fn a_key_that_is_set_up_opens_nothing_for_others_and_stays() {
+    let mut w = scene(2);
+    let command = aim(&w, 0, Op::Read);
+    assert_eq!(w.run(0, &command).outcome, Outcome::Ok);
+    let (key, region) = (w.key(0, 1, Op::Read), w.hosts[1].target.wire());
+    let others = 2000;
+    for pid in PID + 1..=PID + others {
+        let request = Request { op: Op::Read, class: 0, slot: 0, pid, region, offset: 0, len: 64 };
+        let header = Header { counter: pid as u64, body: Body::Request(request) };
+        w.inject(gid(0), 1, sealed(key.expose(), &header, &[0; 12], &[]), Duration::ZERO);
+        w.drain();
+    }
+    assert_eq!(w.hosts[1].counter("requests_unauthentic"), others as u64);
+    assert_eq!(w.run(0, &command).outcome, Outcome::Ok);
+    assert_eq!((w.hosts[1].counter("requests"), w.hosts[1].counter("keys_derived")), (2, 1));
+    // A key that the region no longer has opens nothing either, though it was set up.
+    let old = command.key.clone();
+    let target = w.hosts[1].target;
+    w.hosts[1].nic.rotate(target, &RegionKey::new([0x77; 16])).unwrap();
+    let command = Command { key: old, ..command };
+    assert_eq!(w.run(0, &command).outcome, FAILED);
+    assert_eq!(w.hosts[1].counter("requests_unauthentic"), others as u64 + 1);
+}
+
+/// A peer that has the key and breaks the protocol: its pieces stay inside the operation that this side began.
+#[test]
+fn an_authentic_peer_reaches_no_byte_beside_the_operation() {
+    let piece = adverb_wire::one_rma::Piece { offset: 64, len: 64 };
+    // A target that answers a read of 64 bytes with 64 more.
+    let mut w = scene(2);
+    w.hosts[0].memory.write(LOCAL, &[0xcc; 256]);
+    let mut command = aim(&w, 0, Op::Read);
+    command.len = 64;
+    w.post(0, 0, &command);
+    w.advance(w.now);
+    let request = Header::parse(&w.log[0].2).unwrap();
+    let body = Body::ReadResponse { slot: w.hosts[0].slots[0].index(), piece };
+    let beside = sealed(command.key.expose(), &Header { counter: 1, body }, &request.nonce(), &[0xdd; 64]);
+    w.inject(gid(1), 0, beside, Duration::ZERO);
+    assert_eq!(w.finish(0).outcome, Outcome::Ok);
+    assert_eq!(w.hosts[0].counter("drop_piece"), 1);
+    assert_eq!(w.hosts[0].memory.read(LOCAL + 64, 192), [0xcc; 192]);
+
+    // An initiator that sends 64 bytes more than it asked to write.
+    let mut w = scene(2);
+    let mut command = aim(&w, 0, Op::Write);
+    command.len = 64;
+    w.post(0, 0, &command);
+    while w.log.len() < 2 {
+        assert!(w.advance(adverb_wire::Instant::NEVER));
+    }
+    let solicitation = Header::parse(&w.log[1].2).unwrap();
+    let Body::Solicitation { ticket, .. } = solicitation.body else { panic!("{solicitation:?}") };
+    let header = Header { counter: 1, body: Body::WriteData { ticket, piece } };
+    let beside = sealed(command.key.expose(), &header, &solicitation.nonce(), &[0xdd; 64]);
+    w.inject(gid(0), 1, beside, Duration::ZERO);
+    assert_eq!(w.finish(0).outcome, Outcome::Ok);
+    assert_eq!(w.hosts[1].counter("drop_piece"), 1);
+    assert_eq!(w.hosts[1].memory.read(TARGET + 64, PART - 64), pattern(1, PART)[64..]);
+}
+
+#[test]
+fn every_message_of_an_operation_sent_twice_counts_once() {
+    let mut w = scene(2);
+    w.meddler = Some(Box::new(|_, _, bytes| vec![(LATENCY, bytes.to_vec()), (LATENCY, bytes.to_vec())]));
+    for op in [Op::Read, Op::Write] {
+        let command = aim(&w, 0, op);
+        assert_eq!(w.run(0, &command).outcome, Outcome::Ok);
+        w.drain();
+    }
+    // Three pieces each, of which the last ends the operation; and each request was taken twice, for nothing tells the copy from the first.
+    let count = |host: usize, name| w.hosts[host].counter(name);
+    assert_eq!((count(1, "drop_duplicate"), count(1, "writes_landed")), (2, 1));
+    assert_eq!(
+        (count(1, "requests"), count(1, "reads_served"), count(1, "solicitations_expired")),
+        (4, 2, 1)
+    );
+    assert!(count(0, "drop_duplicate") >= 2, "{}", count(0, "drop_duplicate"));
+}
+
 /// The failure notice's key is known to all, so anybody on the wire can end a request that the target has not taken up. That is all it can do: what
 /// has been taken up goes on (section 4.2 accepts the first, section 5.1 demands the second).
 #[test]
 fn a_forged_failure_notice_ends_no_write_that_may_still_land() {
-    use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
     let forge = |request: &Header, slot: u32| {
         let header = Header { counter: 77, body: Body::AuthenticationFailure { slot } };
-        let mut bytes = vec![0; header.message_len()];
-        let len = header.emit(&mut bytes);
-        let aad = [&bytes[..len], &request.nonce()[..]].concat();
-        let key =
-            LessSafeKey::new(UnboundKey::new(&AES_128_GCM, &adverb_wire::one_rma::RESERVED_KEY).unwrap());
-        let nonce = Nonce::assume_unique_for_key(header.nonce());
-        let tag = key.seal_in_place_separate_tag(nonce, Aad::from(aad), &mut []).unwrap();
-        bytes[len..].copy_from_slice(tag.as_ref());
-        assert_eq!(bytes.len(), len + TAG_LEN);
-        bytes
+        sealed(&adverb_wire::one_rma::RESERVED_KEY, &header, &request.nonce(), &[])
     };
     for after in [Kind::WriteRequest, Kind::Solicitation] {
         let mut w = scene(2);
