@@ -4,9 +4,10 @@
 
 use adverb_wire::ROCE_UDP_PORT;
 use std::io;
-use std::mem::{size_of, zeroed};
+use std::mem::{MaybeUninit, size_of, zeroed};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr;
 use std::time::{Duration, Instant};
 
 /// Hop limit of messages that do not ask for another.
@@ -21,6 +22,8 @@ const SOCKET_BUFFER: libc::c_int = 8 << 20;
 const HANDOVER: Duration = Duration::from_secs(1);
 /// Room for three control messages of one word each, in words.
 const CONTROL_WORDS: usize = 12;
+/// That room.
+type Control = [u64; CONTROL_WORDS];
 
 /// One message to send: one frame, or several of equal length (the last may be shorter) that the
 /// kernel or the adapter cuts apart.
@@ -308,40 +311,29 @@ impl Socket {
     }
 
     fn send_batch(&self, runs: &[Run], buffer: &[u8]) -> io::Result<usize> {
-        // SAFETY: all zeroes is valid for each of these.
-        let (mut headers, mut names, mut pieces): (
-            [libc::mmsghdr; BATCH],
-            [libc::sockaddr_storage; BATCH],
-            [libc::iovec; BATCH],
-        ) = unsafe { (zeroed(), zeroed(), zeroed()) };
-        let mut controls = [[0u64; CONTROL_WORDS]; BATCH];
+        let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; BATCH];
+        let mut names = [const { MaybeUninit::<libc::sockaddr_storage>::uninit() }; BATCH];
+        let mut pieces = [const { MaybeUninit::<libc::iovec>::uninit() }; BATCH];
+        let mut controls = [const { MaybeUninit::<Control>::uninit() }; BATCH];
         let count = runs.len().min(BATCH);
         for (i, run) in runs.iter().take(count).enumerate() {
             let bytes = &buffer[run.start..run.start + run.len];
-            pieces[i] = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+            let piece = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
             let (name, name_len) = encode(run.to);
-            names[i] = name;
-            let header = &mut headers[i].msg_hdr;
-            header.msg_name = (&raw mut names[i]).cast();
-            header.msg_namelen = name_len;
-            header.msg_iov = &raw mut pieces[i];
-            header.msg_iovlen = 1;
-            self.add_controls(run, header, &mut controls[i]);
+            let header = headers[i].write(no_message());
+            header.msg_hdr.msg_name = (names[i].write(name) as *mut libc::sockaddr_storage).cast();
+            header.msg_hdr.msg_namelen = name_len;
+            header.msg_hdr.msg_iov = pieces[i].write(piece);
+            header.msg_hdr.msg_iovlen = 1;
+            self.add_controls(run, &mut header.msg_hdr, controls[i].write([0; CONTROL_WORDS]));
         }
-        // SAFETY: the first `count` headers point to names, pieces, controls and bytes that outlive the call.
-        let sent = check(unsafe {
-            libc::sendmmsg(
-                self.fd.as_raw_fd(),
-                headers.as_mut_ptr(),
-                count as libc::c_uint,
-                libc::MSG_NOSIGNAL,
-            )
-        })?;
-        Ok(sent as usize)
+        // SAFETY: the first `count` headers are written, and point to names, pieces, controls and bytes that are written too and outlive
+        // the call.
+        unsafe { self.call(Way::Out, &mut headers[..count]) }
     }
 
     /// Adds the control messages that a run needs.
-    fn add_controls(&self, run: &Run, header: &mut libc::msghdr, control: &mut [u64; CONTROL_WORDS]) {
+    fn add_controls(&self, run: &Run, header: &mut libc::msghdr, control: &mut Control) {
         let mut words: [(libc::c_int, libc::c_int, libc::c_int); 3] = [(0, 0, 0); 3];
         let mut count = 0;
         let mut add = |level, kind, value| {
@@ -369,7 +361,7 @@ impl Socket {
             return;
         }
         header.msg_control = control.as_mut_ptr().cast();
-        header.msg_controllen = size_of::<[u64; CONTROL_WORDS]>() as _;
+        header.msg_controllen = size_of::<Control>() as _;
         let mut used = 0;
         // SAFETY: the control buffer is aligned and has room for three messages of one word; CMSG_FIRSTHDR
         // and CMSG_NXTHDR stay inside it.
@@ -391,42 +383,78 @@ impl Socket {
         header.msg_controllen = used as _;
     }
 
-    /// Takes messages that have arrived; returns how many.
+    /// Takes messages that have arrived; returns how many. It asks for one, and for more as long as there are as many as it asks for: to look for another in vain would
+    /// hold up the one that is there.
     pub fn receive(&self, inbox: &mut Inbox) -> io::Result<usize> {
+        let ask = std::mem::replace(&mut inbox.ask, 1);
         inbox.count = 0;
-        // SAFETY: all zeroes is valid for each of these.
-        let (mut headers, mut pieces): ([libc::mmsghdr; BATCH], [libc::iovec; BATCH]) =
-            unsafe { (zeroed(), zeroed()) };
-        let mut controls = [[0u64; CONTROL_WORDS]; BATCH];
-        for i in 0..BATCH {
+        let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; BATCH];
+        let mut pieces = [const { MaybeUninit::<libc::iovec>::uninit() }; BATCH];
+        let mut controls = [const { MaybeUninit::<Control>::uninit() }; BATCH];
+        for i in 0..ask {
             let piece = inbox.buffer[i * MESSAGE_MAX..(i + 1) * MESSAGE_MAX].as_mut_ptr();
-            pieces[i] = libc::iovec { iov_base: piece.cast(), iov_len: MESSAGE_MAX };
-            let header = &mut headers[i].msg_hdr;
+            let header = &mut headers[i].write(no_message()).msg_hdr;
             header.msg_name = (&raw mut inbox.names[i]).cast();
             header.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
-            header.msg_iov = &raw mut pieces[i];
+            header.msg_iov = pieces[i].write(libc::iovec { iov_base: piece.cast(), iov_len: MESSAGE_MAX });
             header.msg_iovlen = 1;
             header.msg_control = controls[i].as_mut_ptr().cast();
-            header.msg_controllen = size_of::<[u64; CONTROL_WORDS]>() as _;
+            header.msg_controllen = size_of::<Control>() as _;
         }
-        // SAFETY: every header points to buffers that outlive the call and are as long as it says.
-        let count = check(unsafe {
-            libc::recvmmsg(
-                self.fd.as_raw_fd(),
-                headers.as_mut_ptr(),
-                BATCH as libc::c_uint,
-                libc::MSG_DONTWAIT,
-                std::ptr::null_mut(),
-            )
-        })? as usize;
+        // SAFETY: the first `ask` headers are written, and point to buffers that outlive the call and are as long as they say.
+        let count = unsafe { self.call(Way::In, &mut headers[..ask])? };
         for (i, header) in headers.iter().take(count).enumerate() {
+            // SAFETY: written above, and then by the kernel.
+            let header = unsafe { header.assume_init_ref() };
             let len = header.msg_len as usize;
             let (segment, traffic_class) = read_controls(&header.msg_hdr);
             inbox.sizes[i] = Size { len, segment: segment.unwrap_or(len), traffic_class };
         }
+        inbox.ask = if count == ask { (2 * ask).min(BATCH) } else { count.max(1) };
         inbox.count = count;
         Ok(count)
     }
+
+    /// Sends or receives messages; returns how many. One alone goes the shorter way. The library's functions are points of cancellation of the thread, which
+    /// takes as long as a short message's copy; the calls themselves are not.
+    ///
+    /// # Safety
+    /// The headers must be written, and what they point to valid as the call has it.
+    unsafe fn call(&self, way: Way, headers: &mut [MaybeUninit<libc::mmsghdr>]) -> io::Result<usize> {
+        let fd = self.fd.as_raw_fd();
+        let count = headers.len() as libc::c_uint;
+        let (one, many, flags) = match way {
+            Way::In => (libc::SYS_recvmsg, libc::SYS_recvmmsg, libc::MSG_DONTWAIT),
+            Way::Out => (libc::SYS_sendmsg, libc::SYS_sendmmsg, libc::MSG_NOSIGNAL),
+        };
+        let first = headers.as_mut_ptr().cast::<libc::mmsghdr>();
+        let result = match count {
+            // SAFETY: `msg_hdr` is the first member; the caller says that it is valid.
+            1 => unsafe { libc::syscall(one, fd, first, flags) },
+            // SAFETY: `count` headers, as the caller says. Without a time, and where there is none the fifth argument is not looked at.
+            _ => unsafe { libc::syscall(many, fd, first, count, flags, ptr::null::<libc::timespec>()) },
+        };
+        let result = usize::try_from(result).map_err(|_| io::Error::last_os_error())?;
+        if count > 1 {
+            return Ok(result);
+        }
+        // SAFETY: written, as the caller says.
+        unsafe { (*first).msg_len = result as libc::c_uint };
+        Ok(1)
+    }
+}
+
+/// Where messages go.
+#[derive(Clone, Copy)]
+enum Way {
+    In,
+    Out,
+}
+
+/// A header that says nothing yet.
+fn no_message() -> libc::mmsghdr {
+    // SAFETY: all zeroes is a valid `mmsghdr`.
+    unsafe { zeroed() }
 }
 
 /// Reads the segment size and the traffic class of a received message.
@@ -474,6 +502,8 @@ pub struct Inbox {
     names: [libc::sockaddr_storage; BATCH],
     sizes: [Size; BATCH],
     count: usize,
+    /// How many messages to ask for next.
+    ask: usize,
 }
 
 impl Inbox {
@@ -485,6 +515,7 @@ impl Inbox {
             names: unsafe { zeroed() },
             sizes: [Size::default(); BATCH],
             count: 0,
+            ask: 1,
         }
     }
 

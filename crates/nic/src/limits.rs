@@ -60,6 +60,8 @@ pub const MAX_ONE_RMA_INBOUND: u32 = 1 << 16;
 pub const MAX_ONE_RMA_ANSWERS: usize = 1 << 10;
 /// Keys of peers that a 1RMA NIC keeps set up, however many peers there are.
 pub const ONE_RMA_KEY_CACHE: usize = 256;
+/// Keys of its commands that a process's part of a 1RMA NIC keeps set up, beside those that its slots had last.
+pub const ONE_RMA_COMMAND_KEYS: usize = 8;
 /// Transfers that a 1RMA executor works on at once.
 pub const MAX_ONE_RMA_TRANSFERS: u32 = 1 << 20;
 /// Pairs of remote NIC and direction whose congestion windows a 1RMA executor remembers.

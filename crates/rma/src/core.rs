@@ -67,13 +67,16 @@ impl Core {
             return false;
         }
         self.side.driver_counters().rounds += 1;
+        // First what was submitted since the last round: to look for arrivals would hold it up.
+        let mut now = clock();
+        let sent = self.send(now, aftermath);
         let received = self.side.receive();
-        let now = clock();
+        now = received.unwrap_or(now);
         self.now = now;
         self.side.on_timer(now);
         let completed = self.complete(now, aftermath);
-        let sent = self.send(now, aftermath);
-        received || completed || sent
+        let answered = received.is_some() && self.send(now, aftermath);
+        sent || received.is_some() || completed || answered
     }
 
     /// Sends what is to be sent: the quick half of a round, for a transfer that was submitted just now.

@@ -68,10 +68,10 @@ impl Engine {
         Ok(Engine { nic, counters, outside, counters_low: COUNTERS_LOW })
     }
 
-    /// Takes in what has come. True if anything had.
-    pub fn receive(&mut self) -> bool {
+    /// Takes in what has come. If anything had: when it was taken.
+    pub fn receive(&mut self) -> Option<Instant> {
         let Engine { nic, counters, outside, .. } = self;
-        outside.as_mut().is_some_and(|outside| outside.udp.receive(nic, counters, clock))
+        outside.as_mut()?.udp.receive(nic, counters, clock)
     }
 
     /// Sends what is to be sent. True if anything was.

@@ -15,13 +15,17 @@ use adverb_wire::{Duration, Instant};
 use std::cell::Cell;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration as StdDuration;
 
 /// How long a caller's last round keeps the NIC's thread away.
 const LEASE: Duration = Duration::from_us(200);
+/// How long a caller may be inside one round: hundreds of messages are opened in one.
+const ROUND: Duration = Duration::from_ms(5);
+/// Longest sleep of the NIC's thread while callers make the rounds, which it works up to from [`LEASE`].
+const LOOK: Duration = Duration::from_ms(1);
 /// Longest sleep of a caller, after which it looks what other threads have submitted meanwhile.
 const NAP: Duration = Duration::from_ms(10);
 /// Scheduling slice that the NIC's thread asks for, so that its wake-up preempts a program that computes.
@@ -38,6 +42,8 @@ pub(crate) struct Shared {
     sleeps_until: AtomicU64,
     bell: Bell,
     spin: Duration,
+    /// What the core says, for who does not need the lock otherwise.
+    closed: AtomicBool,
 }
 
 thread_local! {
@@ -53,12 +59,18 @@ impl Shared {
             lease: AtomicU64::new(0),
             sleeps_until: AtomicU64::new(0),
             bell: Bell::new()?,
+            closed: AtomicBool::new(false),
             spin: Duration::from_ns(u64::try_from(spin.as_nanos()).unwrap_or(u64::MAX / 1000).min(1 << 50)),
         })
     }
 
     /// The core, even after a panic of a thread that had it: its tables change in whole steps, and a waker that panics does so outside.
     pub fn lock(&self) -> MutexGuard<'_, Core> {
+        match self.core.try_lock() {
+            Ok(guard) => return guard,
+            Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {}
+        }
         self.wanting.fetch_add(1, Ordering::Relaxed);
         let guard = self.core.lock().unwrap_or_else(PoisonError::into_inner);
         self.wanting.fetch_sub(1, Ordering::Relaxed);
@@ -93,14 +105,16 @@ impl Shared {
         aftermath.conclude();
     }
 
-    /// One round, for callers. True if there was anything to do.
-    fn round(&self, aftermath: &mut Aftermath) -> bool {
+    /// One round, for callers. Whether there was anything to do, and when it was.
+    fn round(&self, aftermath: &mut Aftermath) -> (bool, Instant) {
         let mut core = self.lock();
+        self.lease.store((core.last_round() + ROUND).as_ps(), Ordering::Relaxed);
         let moved = core.round(aftermath);
-        self.lease.store((core.last_round() + LEASE).as_ps(), Ordering::Relaxed);
+        let now = core.last_round();
+        self.lease.store((now + LEASE).as_ps(), Ordering::Relaxed);
         drop(core);
         aftermath.conclude();
-        moved
+        (moved, now)
     }
 
     /// Runs a future to its end on this thread, which makes the NIC's rounds meanwhile.
@@ -119,11 +133,12 @@ impl Shared {
             {
                 return output;
             }
-            if self.round(&mut aftermath) || signal.woken.load(Ordering::Relaxed) {
+            let (moved, now) = self.round(&mut aftermath);
+            if moved || signal.woken.load(Ordering::Relaxed) {
                 spin.busy();
                 continue;
             }
-            if spin.idle(clock()).looks() {
+            if spin.idle(now).looks() {
                 continue;
             }
             driving.slept = true;
@@ -176,19 +191,22 @@ impl Shared {
         let mut aftermath = Aftermath::default();
         let mut waits = WaitSet::default();
         let mut spin = Spin::new(self.spin);
+        let mut nap = LEASE;
         loop {
             let lease = Instant::from_ps(self.lease.load(Ordering::Relaxed));
             let now = clock();
             if lease > now {
                 waits.clear();
                 waits.add(self.bell.fd(), false);
-                waits.wait(Some(std_duration(lease.since(now))));
+                waits.wait(Some(std_duration(lease.since(now).min(nap))));
                 self.bell.quieten();
-                if self.lock().is_closed() {
+                nap = LOOK.min(nap + nap);
+                if self.closed.load(Ordering::Acquire) {
                     return;
                 }
                 continue;
             }
+            nap = LEASE;
             while self.wanting.load(Ordering::Relaxed) > 0 {
                 std::thread::yield_now();
             }
@@ -234,6 +252,7 @@ impl Shared {
     pub fn close(&self) {
         let mut aftermath = Aftermath::default();
         self.lock().close(&mut aftermath);
+        self.closed.store(true, Ordering::Release);
         aftermath.conclude();
         self.bell.ring();
     }

@@ -52,11 +52,11 @@ impl Side {
         }
     }
 
-    /// Takes in what has come from the network. True if anything had.
-    pub fn receive(&mut self) -> bool {
+    /// Takes in what has come from the network. If anything had: when it was taken.
+    pub fn receive(&mut self) -> Option<Instant> {
         match self {
             Side::Embedded(here) => here.engine.receive(),
-            Side::Attached(_) => false,
+            Side::Attached(_) => None,
         }
     }
 

@@ -80,16 +80,22 @@ impl Udp {
         self.faults.as_ref().and_then(Lane::next_deadline)
     }
 
-    /// Gives the NIC what has arrived. `clock` is asked afterwards: no message is newer than the time that it comes with.
-    pub fn receive(&mut self, nic: &mut OneRma, n: &mut DriverCounters, clock: impl Fn() -> Instant) -> bool {
+    /// Gives the NIC what has arrived, if anything has: then returns the time that it came with. `clock` is asked afterwards: no message is newer
+    /// than that.
+    pub fn receive(
+        &mut self,
+        nic: &mut OneRma,
+        n: &mut DriverCounters,
+        clock: impl Fn() -> Instant,
+    ) -> Option<Instant> {
         match self.socket.receive(&mut self.inbox) {
-            Ok(0) => return false,
+            Ok(0) => return None,
             Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
             // A peer's port that was closed: 1RMA's timeouts tell.
             Err(_) => {
                 n.receive_errors += 1;
-                return false;
+                return None;
             }
         }
         let now = clock();
@@ -100,7 +106,7 @@ impl Udp {
                 nic.on_frame(now, from, message);
             }
         });
-        true
+        Some(now)
     }
 
     /// Sends what the NIC has to send.

@@ -376,11 +376,11 @@ impl Header {
     /// The nonce; see the top of this file.
     #[inline]
     pub fn nonce(&self) -> [u8; NONCE_LEN] {
+        let offset = self.piece().map_or(0, |piece| piece.offset);
+        let rest = (self.kind() as u32) << 24 | offset as u32;
         let mut nonce = [0; NONCE_LEN];
         nonce[..8].copy_from_slice(&self.counter.to_be_bytes());
-        nonce[8] = self.kind() as u8;
-        let offset = self.piece().map_or(0, |piece| piece.offset);
-        nonce[10..].copy_from_slice(&offset.to_be_bytes());
+        nonce[8..].copy_from_slice(&rest.to_be_bytes());
         nonce
     }
 
@@ -437,35 +437,32 @@ impl Header {
     pub fn emit(&self, out: &mut [u8]) -> usize {
         let len = self.len();
         let out = &mut out[..len];
-        out.fill(0);
-        out[0] = VERSION;
-        out[1] = self.kind() as u8;
+        let (detail, to) = match self.body {
+            Body::Request(request) => (request.class, request.slot),
+            Body::Completion { slot, status } => (status as u8, slot),
+            Body::ReadResponse { slot: to, .. }
+            | Body::WriteData { ticket: to, .. }
+            | Body::Solicitation { slot: to, .. }
+            | Body::Nack { slot: to }
+            | Body::AuthenticationFailure { slot: to } => (0, to),
+        };
+        // Whole words, here and below: what has just been written in bytes and is read in words holds the processor up.
+        let first = [VERSION, self.kind() as u8, detail, 0];
+        out[..8].copy_from_slice(&((u32::from_be_bytes(first) as u64) << 32 | to as u64).to_be_bytes());
         out[8..16].copy_from_slice(&self.counter.to_be_bytes());
-        let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
         match self.body {
-            Body::Request(request) => {
-                put(2, &[request.class]);
-                put(4, &request.slot.to_be_bytes());
-                put(16, &request.pid.to_be_bytes());
-                put(20, &request.region.to_be_bytes());
-                put(24, &request.offset.to_be_bytes());
-                put(32, &request.len.to_be_bytes());
+            Body::Request(Request { pid, region, offset, len, .. }) => {
+                out[16..24].copy_from_slice(&((pid as u64) << 32 | region as u64).to_be_bytes());
+                out[24..32].copy_from_slice(&offset.to_be_bytes());
+                out[32..36].copy_from_slice(&((len as u32) << 16).to_be_bytes());
             }
-            Body::ReadResponse { slot: to, piece } | Body::WriteData { ticket: to, piece } => {
-                put(4, &to.to_be_bytes());
-                put(16, &piece.offset.to_be_bytes());
-                put(18, &piece.len.to_be_bytes());
+            Body::ReadResponse { piece, .. } | Body::WriteData { piece, .. } => {
+                out[16..20].copy_from_slice(&((piece.offset as u32) << 16 | piece.len as u32).to_be_bytes());
             }
-            Body::Solicitation { slot, ticket, open_ns } => {
-                put(4, &slot.to_be_bytes());
-                put(16, &ticket.to_be_bytes());
-                put(20, &open_ns.to_be_bytes());
+            Body::Solicitation { ticket, open_ns, .. } => {
+                out[16..24].copy_from_slice(&((ticket as u64) << 32 | open_ns as u64).to_be_bytes());
             }
-            Body::Completion { slot, status } => {
-                put(2, &[status as u8]);
-                put(4, &slot.to_be_bytes());
-            }
-            Body::Nack { slot } | Body::AuthenticationFailure { slot } => put(4, &slot.to_be_bytes()),
+            Body::Completion { .. } | Body::Nack { .. } | Body::AuthenticationFailure { .. } => {}
         }
         len
     }

@@ -23,7 +23,7 @@ use portable as arch;
 #[cfg(all(not(miri), target_arch = "x86_64"))]
 use x86_64 as arch;
 
-pub(super) use arch::{copy, zero};
+pub(super) use arch::{copy, copy_word, zero};
 #[cfg(all(test, not(miri), target_arch = "x86_64"))]
 pub(super) use arch::{steps, string};
 
@@ -51,7 +51,7 @@ pub(super) unsafe fn copy_last_word_last(dst: *mut u8, src: *const u8, len: usiz
         fence(Ordering::Release);
     }
     // SAFETY: the last part of the caller's ranges.
-    unsafe { arch::copy_word(dst.wrapping_add(bulk), src.wrapping_add(bulk), tail, source) };
+    unsafe { copy_word(dst.wrapping_add(bulk), src.wrapping_add(bulk), tail, source) };
 }
 
 #[cfg(all(not(miri), target_arch = "x86_64"))]

@@ -153,8 +153,9 @@ impl Nicd {
 
     /// One round of the NIC. True if there was anything to do.
     fn round(&mut self) -> bool {
-        let mut moved = self.engine.receive();
-        let now = clock();
+        let received = self.engine.receive();
+        let now = received.unwrap_or_else(clock);
+        let mut moved = received.is_some();
         self.engine.nic.on_timer(now);
         for index in (0..self.tenants.len()).rev() {
             match self.tenants[index].take_commands(&mut self.engine.nic, now) {

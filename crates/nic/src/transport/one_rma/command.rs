@@ -181,15 +181,11 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// The record's bytes.
-    pub fn encode(&self) -> [u8; COMPLETION_LEN] {
-        let mut out = [0; COMPLETION_LEN];
-        out[..4].copy_from_slice(&self.slot.index().to_le_bytes());
-        out[4] = self.outcome as u8;
-        out[8..16].copy_from_slice(&self.issue_delay.as_ps().to_le_bytes());
-        out[16..24].copy_from_slice(&self.total_delay.as_ps().to_le_bytes());
-        out[24..].copy_from_slice(&self.number.to_le_bytes());
-        out
+    /// The record's bytes, as words.
+    #[inline]
+    pub fn encode(&self) -> [[u8; 8]; COMPLETION_LEN / 8] {
+        let first = self.slot.index() as u64 | (self.outcome as u64) << 32;
+        [first, self.issue_delay.as_ps(), self.total_delay.as_ps(), self.number].map(u64::to_le_bytes)
     }
 
     /// Reads a record. `None` for one that no NIC wrote.
@@ -241,7 +237,7 @@ mod tests {
             total_delay: Duration::from_ps(9),
             number: 10,
         };
-        let bytes = completion.encode();
+        let bytes: [u8; COMPLETION_LEN] = completion.encode().as_flattened().try_into().unwrap();
         assert_eq!((bytes[0], bytes[4], bytes[8], bytes[16], bytes[24]), (7, 2, 8, 9, 10));
         assert_eq!(Completion::decode(&bytes), Some(completion));
         assert_eq!(Completion::decode(&[5; COMPLETION_LEN]), None);

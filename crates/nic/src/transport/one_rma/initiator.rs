@@ -5,6 +5,7 @@ use super::config::initiator_open;
 use super::keys::{Iv, MessageKey, NO_IV, RegionKey};
 use super::regions::{Region, Rights};
 use super::slots::{Active, Phase, SlotId};
+use super::timeouts::Wait;
 use super::window::Waiting;
 use super::{OneRma, Out, leave_row};
 use crate::error::Error;
@@ -49,8 +50,7 @@ impl OneRma {
             local_region: command.local_region,
             local_offset: command.local_offset,
             completion_region: command.completion_region,
-            key: self.slots.message_key(slot, &command.key),
-            derived: command.key,
+            key: self.slots.command_key(slot, &command.key),
             posted: now,
             entered: now,
             arrived: 0,
@@ -58,7 +58,7 @@ impl OneRma {
         };
         self.slots.start(slot, active);
         self.arbiter.push(command.class, Waiting::Command(slot.index()));
-        self.deadlines.set(slot.index() as usize, now + self.config.dispatch_timeout);
+        self.timeouts.set(slot.index() as usize, Wait::Service, now + self.config.dispatch_timeout);
         Ok(())
     }
 
@@ -89,7 +89,7 @@ impl OneRma {
             return false;
         }
         active.key.seal(&header, &NO_IV, out.prepare(active.target, &header));
-        self.deadlines.set(slot as usize, now + self.config.timeout);
+        self.timeouts.set(slot as usize, Wait::End, now + self.config.timeout);
         true
     }
 
@@ -213,7 +213,7 @@ impl OneRma {
         }
         active.phase = Phase::Sending { solicitation: header.nonce(), ticket, next: 0 };
         self.sending.push_back(slot);
-        self.deadlines.set(slot as usize, now + initiator_open(open_ns));
+        self.timeouts.set(slot as usize, Wait::Landing, now + initiator_open(open_ns));
     }
 
     /// Sends a piece of what was solicited. False when the own region is gone.
@@ -332,12 +332,12 @@ impl OneRma {
         let written =
             ring.is_some_and(|ring| tell(ring, &self.memory, slot, outcome, issue_delay, total_delay));
         self.counters.completions_lost += !written as u64;
-        self.slots.keep_key(slot, active.derived, active.key);
+        self.slots.keep_key(slot, active.key);
     }
 
     /// Takes an operation that has left its slot out of everything else.
     pub(super) fn forget(&mut self, slot: u32, active: &Active) {
-        self.deadlines.clear(slot as usize);
+        self.timeouts.clear(slot as usize);
         match active.phase {
             Phase::Waiting => return self.arbiter.remove(active.class, Waiting::Command(slot)),
             Phase::Sending { .. } => leave_row(&mut self.sending, slot),
@@ -362,7 +362,7 @@ fn tell(
     ring.completions += 1;
     let slot = SlotId::new(slot);
     let record = Completion { slot, outcome, issue_delay, total_delay, number: ring.completions };
-    dma::write_bytes(span, &record.encode());
+    dma::write_words(span, &record.encode());
     true
 }
 

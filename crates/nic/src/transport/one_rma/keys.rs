@@ -151,16 +151,18 @@ impl MessageKey {
     /// Writes the header, encrypts the payload that lies behind it, and appends the tag. `message` is as long as
     /// the header says.
     pub fn seal(&self, header: &Header, previous: &Iv, message: &mut [u8]) {
-        let header_len = header.emit(message);
+        let mut aad = [0; AAD_LEN];
+        let header_len = header.emit(&mut aad);
         let (head, rest) = message.split_at_mut(header_len);
+        head.copy_from_slice(&aad[..header_len]);
         let (payload, tag) = rest.split_at_mut(rest.len() - TAG_LEN);
         let Some(cipher) = &self.cipher else {
             return tag.fill(0);
         };
         let nonce = Nonce::assume_unique_for_key(header.nonce());
-        let aad = additional(head, previous);
+        let aad = additional(&mut aad, header_len, previous);
         // Only a message of 64 GB could fail.
-        let sealed = cipher.seal_in_place_separate_tag(nonce, Aad::from(aad.bytes()), payload);
+        let sealed = cipher.seal_in_place_separate_tag(nonce, Aad::from(aad), payload);
         match sealed {
             Ok(made) => tag.copy_from_slice(made.as_ref()),
             Err(_) => unreachable!("a payload of at most 4096 bytes"),
@@ -174,8 +176,10 @@ impl MessageKey {
         };
         let nonce = Nonce::assume_unique_for_key(header.nonce());
         let (head, sealed) = message.split_at_mut(header.len());
-        let aad = additional(head, previous);
-        cipher.open_in_place(nonce, Aad::from(aad.bytes()), sealed).is_ok()
+        let mut aad = [0; AAD_LEN];
+        aad[..head.len()].copy_from_slice(head);
+        let aad = additional(&mut aad, head.len(), previous);
+        cipher.open_in_place(nonce, Aad::from(aad), sealed).is_ok()
     }
 }
 
@@ -185,24 +189,15 @@ pub(super) type Iv = [u8; NONCE_LEN];
 /// What stands before the first message of an operation.
 pub(super) const NO_IV: Iv = [0; NONCE_LEN];
 
-/// Header and previous nonce side by side.
-struct Additional {
-    bytes: [u8; MAX_HEADER_LEN + NONCE_LEN],
-    len: usize,
-}
+/// Header and previous nonce side by side, at most.
+const AAD_LEN: usize = MAX_HEADER_LEN + NONCE_LEN;
 
-impl Additional {
-    fn bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
-    }
-}
-
-fn additional(head: &[u8], previous: &Iv) -> Additional {
-    let mut bytes = [0; MAX_HEADER_LEN + NONCE_LEN];
-    bytes[..head.len()].copy_from_slice(head);
-    let len = head.len() + NONCE_LEN;
-    bytes[head.len()..len].copy_from_slice(previous);
-    Additional { bytes, len }
+/// Puts the previous nonce behind the header, which is there.
+#[inline]
+fn additional<'a>(aad: &'a mut [u8; AAD_LEN], header_len: usize, previous: &Iv) -> &'a [u8] {
+    let len = header_len + NONCE_LEN;
+    aad[header_len..len].copy_from_slice(previous);
+    &aad[..len]
 }
 
 #[cfg(test)]

@@ -40,7 +40,6 @@ mod command;
 mod config;
 pub mod congestion;
 mod counters;
-mod deadlines;
 pub mod executor;
 mod initiator;
 mod iv;
@@ -50,6 +49,7 @@ mod portal;
 mod regions;
 mod slots;
 mod target;
+mod timeouts;
 mod window;
 
 pub use command::{COMMAND_LEN, COMPLETION_LEN, Command, Completion, Outcome};
@@ -67,7 +67,6 @@ use crate::memory::Memory;
 use adverb_wire::one_rma::{Body, HEAD_LEN, Header, MAX_MESSAGE, Op, RESERVED_KEY, TAG_LEN};
 use adverb_wire::{Gid, Instant};
 use core::ops::Range;
-use deadlines::Deadlines;
 use iv::Counter;
 use key_cache::KeyCache;
 use keys::{Iv, MessageKey};
@@ -75,6 +74,7 @@ use regions::Regions;
 use slots::Slots;
 use std::collections::VecDeque;
 use target::Inbounds;
+use timeouts::Timeouts;
 use window::{Arbiter, Waiting, Window};
 
 /// A message that leaves the NIC: the payload of a UDP datagram to [`adverb_wire::one_rma::UDP_PORT`].
@@ -169,7 +169,7 @@ pub struct OneRma {
     window: Window,
     arbiter: Arbiter,
     /// Of slots, then of peers' operations.
-    deadlines: Deadlines,
+    timeouts: Timeouts,
     outbox: Outbox,
     /// Slots whose data a target has solicited.
     sending: VecDeque<u32>,
@@ -200,7 +200,7 @@ impl OneRma {
             inbound: Inbounds::new(config.inbound_ops),
             window: Window::new(config.window),
             arbiter: Arbiter::new(slots + inbound),
-            deadlines: Deadlines::new(slots + inbound),
+            timeouts: Timeouts::new(slots + inbound),
             outbox: Outbox { counter: Counter::new(message_counters)?, answers: VecDeque::new() },
             sending: VecDeque::with_capacity(slots),
             serving: VecDeque::with_capacity(inbound),
@@ -347,7 +347,7 @@ impl OneRma {
     /// Ends what has run out of time.
     #[inline]
     pub fn on_timer(&mut self, now: Instant) {
-        while let Some((at, thing)) = self.deadlines.first()
+        while let Some((at, thing)) = self.timeouts.first()
             && at <= now
         {
             match thing.checked_sub(self.config.slots as usize) {
@@ -360,7 +360,7 @@ impl OneRma {
     /// When [`OneRma::on_timer`] should be called next.
     #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.deadlines.first().map(|(at, _)| at)
+        self.timeouts.first().map(|(at, _)| at)
     }
 
     /// Whether [`OneRma::next_frame`] could produce something.

@@ -5,8 +5,11 @@ use super::config::PRIORITIES;
 use super::keys::{DerivedKey, Iv, MessageKey};
 use super::regions::RegionId;
 use crate::error::Error;
+use crate::limits;
 use adverb_wire::one_rma::Op;
 use adverb_wire::{Gid, Instant};
+use core::ops::Deref;
+use std::sync::Arc;
 
 /// Name of a command slot.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -43,6 +46,31 @@ struct Process {
     init: ProcessInit,
     /// Slots that it has.
     slots: u32,
+    /// Keys that its commands had last, ready for use. Each process has its own, so that none learns from a command's time what keys others have.
+    keys: [Option<Arc<CommandKey>>; limits::ONE_RMA_COMMAND_KEYS],
+    /// Whose place the next one takes.
+    oldest: usize,
+}
+
+/// K_d of commands, and what messages are sealed with.
+pub(super) struct CommandKey {
+    derived: DerivedKey,
+    message: MessageKey,
+}
+
+impl CommandKey {
+    fn new(derived: &DerivedKey) -> CommandKey {
+        CommandKey { derived: derived.clone(), message: MessageKey::new(derived.expose()) }
+    }
+}
+
+impl Deref for CommandKey {
+    type Target = MessageKey;
+
+    #[inline]
+    fn deref(&self) -> &MessageKey {
+        &self.message
+    }
 }
 
 /// A command in progress.
@@ -56,9 +84,7 @@ pub(super) struct Active {
     pub local_region: RegionId,
     pub local_offset: u64,
     pub completion_region: RegionId,
-    pub key: MessageKey,
-    /// What `key` was made of.
-    pub derived: DerivedKey,
+    pub key: Arc<CommandKey>,
     pub posted: Instant,
     /// When it entered service; meaningless while it waits.
     pub entered: Instant,
@@ -83,9 +109,9 @@ pub(super) enum Phase {
 struct Slot {
     owner: Option<u32>,
     active: Option<Active>,
-    /// Key of the last command, ready for use: commands of a slot often have the same one, and to set it up costs more than to seal a request. Dropped with
-    /// the slot's owner.
-    last_key: Option<(DerivedKey, MessageKey)>,
+    /// Key of the last command: commands of a slot often have the same one, and to set it up costs more than to seal a request. Slots share it,
+    /// so that one key is in the processor's cache where hundreds were not. Dropped with the slot's owner.
+    last_key: Option<Arc<CommandKey>>,
 }
 
 pub(super) struct Slots {
@@ -128,7 +154,8 @@ impl Slots {
                 return Err(Error::TableFull);
             }
         }
-        self.processes.push(Process { init, slots: 0 });
+        let keys = Default::default();
+        self.processes.push(Process { init, slots: 0, keys, oldest: 0 });
         Ok(())
     }
 
@@ -202,13 +229,26 @@ impl Slots {
         self.slots[id.0 as usize].active = Some(active);
     }
 
-    /// A command's key, set up; the slot's last one where it is the same.
-    pub fn message_key(&mut self, id: SlotId, key: &DerivedKey) -> MessageKey {
-        let slot = &mut self.slots[id.0 as usize];
-        match slot.last_key.take() {
-            Some((last, prepared)) if last.equals(key) => prepared,
-            _ => MessageKey::new(key.expose()),
+    /// A command's key, set up; the slot's last one, or another of its process, where it is the same.
+    #[inline]
+    pub fn command_key(&mut self, id: SlotId, key: &DerivedKey) -> Arc<CommandKey> {
+        match self.slots[id.0 as usize].last_key.take() {
+            Some(last) if last.derived.equals(key) => last,
+            _ => self.shared_key(id, key),
         }
+    }
+
+    fn shared_key(&mut self, id: SlotId, key: &DerivedKey) -> Arc<CommandKey> {
+        let owner = self.slots[id.0 as usize].owner;
+        let process = self.processes.iter_mut().find(|process| Some(process.init.pid) == owner);
+        let Some(process) = process else { unreachable!("a slot's owner is attached") };
+        if let Some(known) = process.keys.iter().flatten().find(|known| known.derived.equals(key)) {
+            return known.clone();
+        }
+        let made = Arc::new(CommandKey::new(key));
+        process.keys[process.oldest] = Some(made.clone());
+        process.oldest = (process.oldest + 1) % process.keys.len();
+        made
     }
 
     #[inline]
@@ -217,9 +257,10 @@ impl Slots {
     }
 
     /// Keeps the key of a command that has ended for the next one.
-    pub fn keep_key(&mut self, index: u32, derived: DerivedKey, key: MessageKey) {
+    #[inline]
+    pub fn keep_key(&mut self, index: u32, key: Arc<CommandKey>) {
         if let Some(slot) = self.slots.get_mut(index as usize) {
-            slot.last_key = Some((derived, key));
+            slot.last_key = Some(key);
         }
     }
 

@@ -4,6 +4,7 @@ use super::initiator::{fits, payload, payload_mut};
 use super::key_cache::Origin;
 use super::keys::{Iv, MessageKey, NO_IV, RegionKey};
 use super::regions::{Region, RegionId, Rights};
+use super::timeouts::Wait;
 use super::window::Waiting;
 use super::{OneRma, Out, leave_row};
 use crate::memory::dma;
@@ -184,14 +185,14 @@ impl OneRma {
         };
         let Some(index) = self.inbound.insert(inbound) else { unreachable!("there is a free entry") };
         self.depth += len as u32;
-        let patience = if op == Op::Read {
+        let (wait, patience) = if op == Op::Read {
             self.serving.push_back(index);
-            self.config.timeout
+            (Wait::End, self.config.timeout)
         } else {
             self.arbiter.push(class, Waiting::Inbound(index));
-            self.config.dispatch_timeout
+            (Wait::Service, self.config.dispatch_timeout)
         };
-        self.deadlines.set(self.thing(index), now + patience);
+        self.timeouts.set(self.thing(index), wait, now + patience);
     }
 
     /// Tells an initiator at once that its request failed (section 4.2): under the reserved key, for there is no other that both have.
@@ -208,7 +209,7 @@ impl OneRma {
     /// Takes a peer's operation out of everything.
     fn drop_inbound(&mut self, index: u32) -> Option<Inbound> {
         let op = self.inbound.remove(index)?;
-        self.deadlines.clear(self.thing(index));
+        self.timeouts.clear(self.thing(index));
         self.depth -= op.queued as u32;
         match op.state {
             State::Serving { .. } => leave_row(&mut self.serving, index),
@@ -271,7 +272,8 @@ impl OneRma {
         op.queued = 0;
         op.state = State::Open { solicitation: header.nonce(), arrived: 0 };
         op.key.seal(&header, &op.request, out.prepare(op.from, &header));
-        self.deadlines.set(thing, now + adverb_wire::Duration::from_ns(self.config.open_ns() as u64));
+        let patience = adverb_wire::Duration::from_ns(self.config.open_ns() as u64);
+        self.timeouts.set(thing, Wait::Data, now + patience);
         true
     }
 

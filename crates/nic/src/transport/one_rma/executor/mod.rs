@@ -21,18 +21,19 @@
 //!
 //! Every table is bounded: transfers (reports that were not taken count), flows, and what is in flight by the slots.
 
+mod deadlines;
 mod flows;
 mod transfer;
 
 pub use transfer::{Direction, End, Report, Retry, TransferId, TransferInit};
 
 use super::congestion::{self, Allowance, CongestionConfig, Sample, Window};
-use super::deadlines::Deadlines;
 use super::{COMMAND_LEN, Command, Completion, Outcome, RegionId, SlotId};
 use crate::error::Error;
 use crate::limits;
 use adverb_wire::one_rma::MAX_OP;
 use adverb_wire::{Duration, Gid, Instant};
+use deadlines::Deadlines;
 use flows::Flows;
 use std::collections::VecDeque;
 use transfer::{Chunk, Transfer};
