@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Shown by `adverb kv --help`.
 pub const EXAMPLES: &str = "\
@@ -189,6 +189,7 @@ fn print(text: &str) -> Result<(), Error> {
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Error::Output)
 }
 
+#[expect(clippy::disallowed_methods, reason = "keys rotate by the clock")]
 fn serve(options: &Serve) -> Result<ExitCode, Error> {
     let identity = options.who.load()?;
     let policy = Policy::load(&options.policy).map_err(|error| Error::Remote(format!("--{error}")))?;
@@ -200,13 +201,18 @@ fn serve(options: &Serve) -> Result<ExitCode, Error> {
     let config = ServerConfig { store, listen, identity, policy };
     let server = Server::start(&rma, &config).map_err(|error| Error::Device(error.to_string()))?;
     print(&format!("kv replica of {} ready at {}\n", rma.address(), server.address()))?;
+    let mut rotated = Instant::now();
     loop {
-        match options.rotate_every {
+        options.nic.write_counters(&rma)?;
+        let second = options.nic.counters.as_ref().map(|_| Duration::from_secs(1));
+        let due = options.rotate_every.map(|time| time.saturating_sub(rotated.elapsed()));
+        match second.into_iter().chain(due).min() {
             None => std::thread::park(),
-            Some(time) => {
-                std::thread::park_timeout(time);
-                server.rotate().map_err(|refusal| said("--rotate-every", format!("{time:?}"), refusal))?;
-            }
+            Some(time) => std::thread::park_timeout(time),
+        }
+        if let Some(time) = options.rotate_every.filter(|time| rotated.elapsed() >= *time) {
+            rotated = Instant::now();
+            server.rotate().map_err(|refusal| said("--rotate-every", format!("{time:?}"), refusal))?;
         }
     }
 }
@@ -214,6 +220,7 @@ fn serve(options: &Serve) -> Result<ExitCode, Error> {
 fn get(options: &Get) -> Result<ExitCode, Error> {
     let client = options.cache.open(1)?;
     let found = client.rma().block_on(client.get(options.key.as_bytes()));
+    options.cache.nic.write_counters(client.rma())?;
     match found.map_err(|error| said("get", &options.key, error))? {
         Some(value) => {
             let mut out = std::io::stdout();
@@ -237,6 +244,7 @@ fn set(options: &Set) -> Result<ExitCode, Error> {
     let client = options.cache.open(1)?;
     let stored =
         client.set(options.key.as_bytes(), &value).map_err(|error| said("set", &options.key, error))?;
+    options.cache.nic.write_counters(client.rma())?;
     for (replica, why) in &stored.missing {
         eprintln!("adverb: set {}: not on {replica}: {why}", options.key);
     }
@@ -282,6 +290,7 @@ fn bench(options: &BenchOptions) -> Result<ExitCode, Error> {
     let report =
         bench.run(&client, heading, on_window).map_err(|error| said("bench:", "setting the keys", error))?;
     print(&summary(&bench, &report, &client))?;
+    options.cache.nic.write_counters(client.rma())?;
     Ok(ExitCode::from((report.all.wrong > 0) as u8))
 }
 

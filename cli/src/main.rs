@@ -32,7 +32,7 @@ fn main() -> ExitCode {
         Action::Region(action) => region::region(&action).map(|()| ExitCode::SUCCESS),
         Action::Certs(arguments) => region::certs(&arguments).map(|()| ExitCode::SUCCESS),
         Action::Run(arguments) => run::run(&arguments).map(|never| match never {}),
-        Action::Nicd(arguments) => nicd::serve(&arguments).map(|never| match never {}),
+        Action::Nicd(arguments) => nicd::nicd(&arguments).map(|()| ExitCode::SUCCESS),
         Action::Devices(arguments) => devices::list(&arguments).map(|()| ExitCode::SUCCESS),
         Action::Sim(arguments) => {
             pages::ask();

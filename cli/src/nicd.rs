@@ -4,8 +4,10 @@ use crate::error::Error;
 use adverb_rma::nicd::{NicdQuota, NicdSettings};
 use adverb_rma::{OneRmaConfig, PRIORITIES, Settings};
 use clap::Args;
-use std::convert::Infallible;
+use std::fmt::{self, Display};
+use std::io::Write;
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 /// Shown by `adverb nicd --help`.
@@ -17,14 +19,18 @@ regions at once.
 Examples:
   adverb nicd --address 192.0.2.1
   adverb nicd --address 127.0.0.2 --socket /tmp/nic2 --state /tmp/nic2.state
+  adverb nicd --show-counters --socket /tmp/nic2
   adverb nicd --address 192.0.2.1 --quota 64 --priority 2 --user-quota 1000:512:0";
 
 /// Options of `adverb nicd`.
 #[derive(Args, Debug)]
 pub struct Nicd {
     /// Address of the NIC, one of this host's; UDP port 61113 of it must be free
-    #[arg(long)]
-    pub address: IpAddr,
+    #[arg(long, required_unless_present = "show_counters")]
+    pub address: Option<IpAddr>,
+    /// Print what the daemon at the socket has counted, by name, and end
+    #[arg(long, conflicts_with = "address")]
+    pub show_counters: bool,
     /// Socket that applications attach to [default: $XDG_RUNTIME_DIR/adverb/nicd.socket]
     #[arg(long)]
     pub socket: Option<PathBuf>,
@@ -84,6 +90,12 @@ pub struct UserQuota {
     pub priority: u8,
 }
 
+impl fmt::Display for UserQuota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}", self.uid, self.slots, self.priority)
+    }
+}
+
 impl std::str::FromStr for UserQuota {
     type Err = String;
 
@@ -98,16 +110,57 @@ impl std::str::FromStr for UserQuota {
     }
 }
 
-/// Opens the NIC, says where applications attach, and serves until it is ended by a signal.
-pub fn serve(arguments: &Nicd) -> Result<Infallible, Error> {
+impl Nicd {
+    /// Whether the numbers go together. The NIC would say so too, but not of which option.
+    fn check(&self) -> Result<(), Error> {
+        let check =
+            |option: &str, given: &dyn Display, value: u32, bounds: RangeInclusive<u32>, why: &str| {
+                if bounds.contains(&value) {
+                    return Ok(());
+                }
+                let (least, most) = bounds.into_inner();
+                Err(Error::Options(format!("{option} {given}: give {least} to {most}; {why}")))
+            };
+        if let Some(window) = self.window {
+            check("--window", &window, window, 4096..=u32::MAX, "one operation may take 4096 bytes")?;
+        }
+        let (slots, regions) = (1..=self.slots, 1..=self.regions);
+        let all = "the NIC has as many slots (--slots)";
+        check("--quota", &self.quota, self.quota, slots.clone(), all)?;
+        check("--priority", &self.priority, self.priority.into(), 0..=3, "0 is the highest")?;
+        let all_regions = "the table has as many entries (--regions)";
+        check("--region-quota", &self.region_quota, self.region_quota, regions, all_regions)?;
+        for user in &self.user_quota {
+            check("--user-quota", user, user.slots, slots.clone(), all)?;
+            check(
+                "--user-quota",
+                user,
+                user.priority.into(),
+                0..=3,
+                "a priority, of which 0 is the highest",
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// Opens the NIC, says where applications attach, and serves until it is ended by a signal; or shows the counters of one that does.
+pub fn nicd(arguments: &Nicd) -> Result<(), Error> {
     let socket = arguments.socket.clone().or_else(default_socket).ok_or_else(|| {
         Error::Options("XDG_RUNTIME_DIR is not set: name a socket with --socket".to_owned())
     })?;
     let failed = |why: String| Error::Device(why);
+    let Some(address) = arguments.address else {
+        let counters = adverb_rma::nicd::counters(&socket).map_err(|e| failed(e.to_string()))?;
+        let named = counters.into_iter().map(|(name, n)| (name.into(), n));
+        let mut out = std::io::stdout();
+        return out.write_all(adverb_io::render_counters(named, false).as_bytes()).map_err(Error::Output);
+    };
     if let Some(folder) = socket.parent() {
         std::fs::create_dir_all(folder).map_err(|e| failed(format!("{}: {e}", folder.display())))?;
     }
-    let defaults = Settings::new(arguments.address);
+    arguments.check()?;
+    let defaults = Settings::new(address);
     let nic = Settings {
         state: arguments.state.clone(),
         window: arguments.window,
@@ -134,7 +187,7 @@ pub fn serve(arguments: &Nicd) -> Result<Infallible, Error> {
         quota_by_user: quota_by_user.collect(),
     };
     let mut nicd = adverb_rma::nicd::Nicd::open(settings).map_err(|e| failed(e.to_string()))?;
-    println!("1RMA NIC of {} ready at {}", arguments.address, socket.display());
+    println!("1RMA NIC of {address} ready at {}", socket.display());
     nicd.serve()
 }
 

@@ -53,6 +53,9 @@ pub struct NicChoice {
     /// Time after which an operation that is not answered has failed, 1ms to 4s
     #[arg(long, value_name = "TIME", value_parser = span, default_value = "25ms", conflicts_with = "attach")]
     pub timeout: Duration,
+    /// Write what the NIC has counted, by name, to this file at the end, `serve` each second; JSON if its name ends in .json
+    #[arg(long, value_name = "FILE")]
+    pub counters: Option<PathBuf>,
 }
 
 impl NicChoice {
@@ -74,6 +77,18 @@ impl NicChoice {
             (None, None) => return Err(Error::Options("give the NIC: --address or --attach".to_owned())),
         };
         Rma::open(settings).map_err(|error| Error::Device(format!("{option}: {error}")))
+    }
+
+    /// Writes the counters, where that was asked for. Who reads the file at the same time finds one state or the next, never a part.
+    pub fn write_counters(&self, rma: &Rma) -> Result<(), Error> {
+        let Some(path) = &self.counters else { return Ok(()) };
+        let (nic, driver) = rma.counters();
+        let named = nic.iter().chain(driver.iter()).map(|(name, n)| (name.into(), n));
+        let text = adverb_io::render_counters(named, adverb_io::is_json(path));
+        let mut fresh = path.clone().into_os_string();
+        fresh.push(".new");
+        let written = std::fs::write(&fresh, text).and_then(|()| std::fs::rename(&fresh, path));
+        written.map_err(|source| Error::File { option: "--counters", path: path.clone(), source })
     }
 }
 

@@ -131,7 +131,9 @@ fn what_one_process_sets_another_gets_and_strangers_are_told_why_not() {
         "{}",
         text(&got.stderr)
     );
-    let missed = house.run("app", &["kv", "get", "nothing", "--address", &me]);
+    let missed = house.run("app", &["kv", "get", "nothing", "--address", &me, "--counters", "c.txt"]);
+    let counted = std::fs::read_to_string(house.folder.join("c.txt")).unwrap();
+    assert!(counted.contains("ops_ok ") && counted.contains("\ndrop_unauthentic 0\n"), "{counted}");
     assert_eq!(missed.status.code(), Some(1));
     assert_eq!(text(&missed.stderr), "adverb: get nothing: no replica has it\n");
 

@@ -1,7 +1,7 @@
 //! `adverb nicd` as its user sees it: ready, used by this process, and refusing what cannot be.
 #![cfg(unix)]
 
-use adverb_rma::{Rights, Rma, Settings};
+use adverb_rma::{Grant, Op, RegionId, Rights, Rma, Settings};
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -47,6 +47,23 @@ fn a_process_attaches_and_uses_it() {
     let grant = region.grant(rma.address(), rma.pid(), Rights::READ).unwrap();
     rma.block_on(rma.read(&grant, 0, &near, 0..10_000)).unwrap();
     assert_eq!(near.to_vec(0..10_000), [7; 10_000]);
+
+    // With a key for something else, and under a name that is nobody's.
+    let wrong = |region: RegionId, op| {
+        let key = grant.key(Op::Read).unwrap().clone();
+        Grant::new(rma.address().into(), region, 64).with_key(op, key)
+    };
+    let guessed = RegionId::from_wire(0x0005_0077);
+    rma.block_on(rma.write(&wrong(region.id(), Op::Write), 0, &near, 0..64)).unwrap_err();
+    rma.block_on(rma.read(&wrong(guessed, Op::Read), 0, &near, 0..64)).unwrap_err();
+    let shown = command(&folder, &["--show-counters"]).output().unwrap();
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    for line in ["requests 3", "reads_served 3", "requests_unauthentic 1", "requests_unknown_region 1"] {
+        assert!(shown.lines().any(|shown| shown == line), "{line}: {shown}");
+    }
+    for name in ["drop_unauthentic", "parse_length", "driver_rx_datagrams", "nicd_misbehaved"] {
+        assert!(shown.lines().any(|line| line == format!("{name} 0") || line.starts_with(name)), "{name}");
+    }
 }
 
 #[test]
@@ -54,12 +71,16 @@ fn what_cannot_be_is_refused() {
     let folder = std::env::temp_dir().join(format!("adverb-nicd-refused-{}", std::process::id()));
     let here = address(2);
     for (words, reason) in [
-        (&["--address", &here, "--window", "4095"][..], "below the 4096 bytes of one operation"),
+        (&["--address", &here, "--window", "4095"][..], "--window 4095: give 4096 to "),
         (
             &["--address", &here, "--quota", "2000"],
-            "slot quota of a process: none, or more than the table has",
+            "--quota 2000: give 1 to 1024; the NIC has as many slots (--slots)",
         ),
-        (&["--address", &here, "--user-quota", "1:2000:0"], "slot quota of a process"),
+        (&["--address", &here, "--user-quota", "1:2000:0"], "--user-quota 1:2000:0: give 1 to 1024"),
+        (&["--address", &here, "--user-quota", "1:2:7"], "--user-quota 1:2:7: give 0 to 3; a priority"),
+        (&["--address", &here, "--region-quota", "0"], "--region-quota 0: give 1 to 1024"),
+        (&["--quota", "16"], "--address <ADDRESS>"),
+        (&["--show-counters"], "start `adverb nicd`"),
         (&["--address", &here, "--user-quota", "1:2"], "want user, slots and priority"),
         (&["--address", &here, "--mode", "999"], "want three octal digits"),
         (&["--address", "192.0.2.1"], "cannot be bound"),

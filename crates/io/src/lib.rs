@@ -38,6 +38,7 @@ pub mod sys;
 mod udp;
 mod wake;
 
+pub use counters::{is_json, render as render_counters};
 pub use device::{DEVICE_NAME, DeviceInfo, devices};
 pub use error::OpenError;
 pub use host::Host;

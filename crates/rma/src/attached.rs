@@ -1,6 +1,6 @@
 //! This process's side of a NIC in another process, `adverb nicd`.
 
-use crate::counters::DriverCounters;
+use crate::counters::{DriverCounters, NicdCounters};
 use crate::error::{Error, OpenError};
 use crate::mapping::Mapping;
 use crate::nicd::protocol::{
@@ -48,6 +48,15 @@ enum Failure {
     Refused(String),
 }
 
+impl Failure {
+    fn opening(self, path: &Path) -> OpenError {
+        match self {
+            Failure::Gone(source) => OpenError::Daemon(path.to_owned(), source),
+            Failure::Refused(why) => OpenError::Refused(why),
+        }
+    }
+}
+
 impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
         match failure {
@@ -85,10 +94,7 @@ impl Attached {
         let lost = |source| OpenError::Daemon(path.to_owned(), source);
         let channel = Channel::connect(path, PATIENCE_S).map_err(lost)?;
         let hello = Writer::new(request::HELLO).u32(VERSION).u32(wanted);
-        let (answer, fds) = ask(&channel, &hello, &[]).map_err(|failure| match failure {
-            Failure::Gone(source) => lost(source),
-            Failure::Refused(why) => OpenError::Refused(why),
-        })?;
+        let (answer, fds) = ask(&channel, &hello, &[]).map_err(|failure| failure.opening(path))?;
         Self::enter(channel, &answer, fds).ok_or_else(|| lost(io::ErrorKind::InvalidData.into()))
     }
 
@@ -259,8 +265,23 @@ impl Attached {
         let Ok(answer) = self.ask(&Writer::new(request::COUNTERS), &[]) else {
             return (OneRmaCounters::default(), self.counters);
         };
-        let mut words = Reader(&answer[1..]);
-        let mut next = || words.u64().unwrap_or(0);
-        (OneRmaCounters::from_values(&mut next), DriverCounters::from_values(&mut next))
+        let (nic, driver, _) = read_counters(&answer);
+        (nic, driver)
     }
+}
+
+fn read_counters(answer: &[u8]) -> (OneRmaCounters, DriverCounters, NicdCounters) {
+    let mut words = Reader(&answer[1..]);
+    let mut next = || words.u64().unwrap_or(0);
+    let nic = OneRmaCounters::from_values(&mut next);
+    (nic, DriverCounters::from_values(&mut next), NicdCounters::from_values(&mut next))
+}
+
+/// The counters of the daemon at a socket.
+pub(crate) fn counters_of(path: &Path) -> Result<(OneRmaCounters, DriverCounters, NicdCounters), OpenError> {
+    let lost = |source| OpenError::Daemon(path.to_owned(), source);
+    let channel = Channel::connect(path, PATIENCE_S).map_err(lost)?;
+    let (answer, _) =
+        ask(&channel, &Writer::new(request::COUNTERS), &[]).map_err(|failure| failure.opening(path))?;
+    Ok(read_counters(&answer))
 }

@@ -1,12 +1,12 @@
-//! What the driver counts beside the NIC.
+//! What the driver and the daemon count beside the NIC.
 
 macro_rules! counters {
-    ($($(#[doc = $doc:literal])* $name:ident = $text:literal,)*) => {
-        /// Counters of a NIC's driver since it was opened.
+    ($(#[doc = $about:literal])* $counters:ident; $($(#[doc = $doc:literal])* $name:ident = $text:literal,)*) => {
+        $(#[doc = $about])*
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-        pub struct DriverCounters { $($(#[doc = $doc])* pub $name: u64,)* }
+        pub struct $counters { $($(#[doc = $doc])* pub $name: u64,)* }
 
-        impl DriverCounters {
+        impl $counters {
             /// Names and values.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$(($text, self.$name),)*].into_iter()
@@ -14,13 +14,15 @@ macro_rules! counters {
 
             /// From values in the order of their declaration, as a daemon told them.
             pub(crate) fn from_values(mut next: impl FnMut() -> u64) -> Self {
-                DriverCounters { $($name: next(),)* }
+                $counters { $($name: next(),)* }
             }
         }
     };
 }
 
 counters! {
+    /// Counters of a NIC's driver since it was opened.
+    DriverCounters;
     /// Datagrams received, coalesced ones once.
     rx_datagrams = "driver_rx_datagrams",
     /// Datagrams given to the kernel, those that it cuts apart once.
@@ -35,4 +37,19 @@ counters! {
     counter_reservations_failed = "driver_counter_reservations_failed",
     /// Times that the NIC slept.
     sleeps = "driver_sleeps",
+}
+
+counters! {
+    /// What the daemon counts beside the NIC and its driver.
+    NicdCounters;
+    /// Connections taken.
+    connections = "nicd_connections",
+    /// Applications that ended, or died.
+    gone = "nicd_gone",
+    /// Applications let go because they broke the protocol.
+    misbehaved = "nicd_misbehaved",
+    /// Connections closed because there were too many, of all or of one process.
+    turned_away = "nicd_turned_away",
+    /// Commands refused: of an application that names what is not its own, or what cannot be.
+    commands_refused = "nicd_commands_refused",
 }

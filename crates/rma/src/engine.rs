@@ -56,6 +56,7 @@ impl Engine {
             _ => OpenError::System("binding the UDP port", source),
         })?;
         let window = settings.window.unwrap_or((udp.receive_buffer() / 4).clamp(MAX_OP, WINDOW_MAX) as u32);
+        OpenError::check("solicitation window, in bytes,", window.into(), MAX_OP as u64..=u32::MAX.into())?;
         let max_piece = settings.max_piece.unwrap_or_else(|| max_piece(address));
         let config = OneRmaConfig { address: Gid::from(address), window, max_piece, ..settings.nic.clone() };
         let folder = settings.state_folder().ok_or(OpenError::NoState)?;

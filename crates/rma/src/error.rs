@@ -4,6 +4,7 @@ use adverb_nic::one_rma::executor::Report;
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 /// Why a NIC could not be opened or attached to.
@@ -13,6 +14,15 @@ pub enum OpenError {
     Setting(adverb_nic::Error),
     /// A setting of the driver's is out of its range.
     Driver(&'static str),
+    /// A setting is not within its bounds.
+    Bounds {
+        /// The setting.
+        setting: &'static str,
+        /// What it was set to.
+        value: u64,
+        /// What it may be set to.
+        bounds: RangeInclusive<u64>,
+    },
     /// The address is not one of this host's.
     Address(IpAddr, io::Error),
     /// Another program has the NIC of this address.
@@ -33,11 +43,25 @@ pub enum OpenError {
     System(&'static str, io::Error),
 }
 
+impl OpenError {
+    /// Whether a setting is within its bounds.
+    pub(crate) fn check(
+        setting: &'static str,
+        value: u64,
+        bounds: RangeInclusive<u64>,
+    ) -> Result<(), OpenError> {
+        if bounds.contains(&value) { Ok(()) } else { Err(OpenError::Bounds { setting, value, bounds }) }
+    }
+}
+
 impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             OpenError::Setting(error) => write!(f, "settings of the 1RMA NIC: {error}"),
             OpenError::Driver(what) => write!(f, "settings of the 1RMA driver: {what}"),
+            OpenError::Bounds { setting, value, bounds } => {
+                write!(f, "{setting} is {value}; give {} to {}", bounds.start(), bounds.end())
+            }
             OpenError::Address(address, source) => {
                 write!(f, "{address} cannot be bound ({source}); choose an address of this host")
             }

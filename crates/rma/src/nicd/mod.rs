@@ -11,6 +11,7 @@
 pub(crate) mod protocol;
 mod tenant;
 
+pub use crate::counters::NicdCounters;
 use crate::engine::{Engine, clock};
 use crate::error::OpenError;
 use crate::settings::Settings;
@@ -20,7 +21,7 @@ use adverb_io::sys::WaitSet;
 use adverb_wire::Duration;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration as StdDuration;
 use tenant::{Farewell, Tenant};
 
@@ -59,17 +60,10 @@ pub struct NicdSettings {
     pub quota_by_user: Vec<(u32, NicdQuota)>,
 }
 
-/// What the daemon counts beside the NIC.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct NicdCounters {
-    /// Connections taken.
-    pub connections: u64,
-    /// Applications that ended, or died.
-    pub gone: u64,
-    /// Applications let go because they broke the protocol.
-    pub misbehaved: u64,
-    /// Connections closed because there were too many.
-    pub turned_away: u64,
+/// What a daemon, its driver and its NIC have counted, by name. No slots are taken for it: whoever may connect may ask.
+pub fn counters(socket: &Path) -> Result<Vec<(&'static str, u64)>, OpenError> {
+    let (nic, driver, daemon) = crate::attached::counters_of(socket)?;
+    Ok(nic.iter().chain(driver.iter()).chain(daemon.iter()).collect())
 }
 
 /// See the top of this file.
@@ -92,15 +86,14 @@ impl Nicd {
         }
         let quotas = settings.quota_by_user.iter().map(|(_, quota)| quota).chain([&settings.quota]);
         for quota in quotas {
-            if quota.slots == 0 || quota.slots > settings.nic.nic.slots {
-                return Err(OpenError::Driver("slot quota of a process: none, or more than the table has"));
-            }
-            if quota.priority as usize >= crate::PRIORITIES {
-                return Err(OpenError::Driver("priority of a process: 0 to 3"));
-            }
-            if quota.regions == 0 || quota.regions > settings.nic.nic.regions {
-                return Err(OpenError::Driver("region quota of a process: none, or more than the table has"));
-            }
+            let nic = &settings.nic.nic;
+            OpenError::check("slots of a process's quota", quota.slots.into(), 1..=nic.slots.into())?;
+            OpenError::check(
+                "priority of a process",
+                quota.priority.into(),
+                0..=crate::PRIORITIES as u64 - 1,
+            )?;
+            OpenError::check("regions of a process's quota", quota.regions.into(), 1..=nic.regions.into())?;
         }
         let engine = Engine::open(&settings.nic)?;
         let socket = |source| OpenError::Daemon(settings.socket.clone(), source);
@@ -158,7 +151,8 @@ impl Nicd {
         let mut moved = received.is_some();
         self.engine.nic.on_timer(now);
         for index in (0..self.tenants.len()).rev() {
-            match self.tenants[index].take_commands(&mut self.engine.nic, now) {
+            let refused = &mut self.counters.commands_refused;
+            match self.tenants[index].take_commands(&mut self.engine.nic, now, refused) {
                 Ok(any) => moved |= any,
                 Err(farewell) => self.dismiss(index, farewell),
             }
@@ -187,7 +181,7 @@ impl Nicd {
             self.tenants.push(Tenant::new(channel, peer, quota));
         }
         for index in (0..self.tenants.len()).rev() {
-            if let Err(farewell) = self.tenants[index].answer(&mut self.engine) {
+            if let Err(farewell) = self.tenants[index].answer(&mut self.engine, &self.counters) {
                 self.dismiss(index, farewell);
             }
         }

@@ -174,7 +174,7 @@ pub(crate) mod request {
     pub const DERIVE: u8 = 6;
     /// Region, region key. Answer: nothing.
     pub const ROTATE: u8 = 7;
-    /// Answer: the NIC's and the driver's counters, a word each.
+    /// Answer: the NIC's, the driver's and the daemon's counters, a word each. May be asked before HELLO.
     pub const COUNTERS: u8 = 8;
 }
 

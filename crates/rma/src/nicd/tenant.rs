@@ -3,6 +3,7 @@
 
 use super::NicdQuota;
 use super::protocol::{Layout, PACKET_MAX, Reader, SLOTS_MAX, VERSION, Writer, place_of, refusal, request};
+use crate::counters::NicdCounters;
 use crate::engine::Engine;
 use crate::mapping::Mapping;
 use crate::sys::{self, Wire};
@@ -90,7 +91,7 @@ impl Tenant {
     }
 
     /// Answers what it asked on the socket, some of it.
-    pub fn answer(&mut self, engine: &mut Engine) -> Result<(), Farewell> {
+    pub fn answer(&mut self, engine: &mut Engine, counted: &NicdCounters) -> Result<(), Farewell> {
         if self.life.as_ref().is_some_and(|life| wait_readable(life.as_raw_fd(), StdDuration::ZERO)) {
             return Err(Farewell::Gone);
         }
@@ -107,7 +108,7 @@ impl Tenant {
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => return Err(Farewell::Misbehaved),
                 Err(_) => return Err(Farewell::Gone),
             };
-            let done = self.execute(engine, &mut Reader(&packet[..len]), fds);
+            let done = self.execute(engine, counted, &mut Reader(&packet[..len]), fds);
             packet.zeroize();
             let (answer, fds) = match done.ok_or(Farewell::Misbehaved)? {
                 Ok(answer) => answer,
@@ -125,6 +126,7 @@ impl Tenant {
     fn execute(
         &mut self,
         engine: &mut Engine,
+        counted: &NicdCounters,
         words: &mut Reader<'_>,
         fds: Vec<OwnedFd>,
     ) -> Option<Result<(Writer, Vec<OwnedFd>), Refused>> {
@@ -133,6 +135,13 @@ impl Tenant {
             let (version, slots) = (words.u32()?, words.u32()?);
             words.end()?;
             return Some(self.hello(&mut engine.nic, version, slots));
+        }
+        if kind == request::COUNTERS {
+            words.end()?;
+            let nic = engine.nic.counters().iter().map(|(_, count)| count);
+            let driver = engine.counters.iter().map(|(_, count)| count);
+            let all = nic.chain(driver).chain(counted.iter().map(|(_, count)| count));
+            return Some(Ok((all.fold(Writer::new(0), Writer::u64), Vec::new())));
         }
         let owner = self.peer.pid;
         let quota = self.quota;
@@ -175,12 +184,6 @@ impl Tenant {
                 words.end()?;
                 desk.rotate(nic, region, &key)
             }
-            request::COUNTERS => {
-                words.end()?;
-                let nic = engine.nic.counters().iter().map(|(_, count)| count);
-                let all = nic.chain(engine.counters.iter().map(|(_, count)| count));
-                Ok(all.fold(Writer::new(0), Writer::u64))
-            }
             _ => return None,
         };
         Some(done.map(|writer| (writer, Vec::new())))
@@ -222,8 +225,13 @@ impl Tenant {
         }
     }
 
-    /// Takes its commands. True if there were any.
-    pub fn take_commands(&mut self, nic: &mut OneRma, now: Instant) -> Result<bool, Farewell> {
+    /// Takes its commands, and counts those that the NIC refuses. True if there were any.
+    pub fn take_commands(
+        &mut self,
+        nic: &mut OneRma,
+        now: Instant,
+        refused: &mut u64,
+    ) -> Result<bool, Farewell> {
         let Some(desk) = &mut self.desk else { return Ok(false) };
         let posted = desk.board.word(Layout::POSTED).load(Ordering::Acquire);
         if posted == desk.taken {
@@ -246,6 +254,7 @@ impl Tenant {
                 let word = (refusal(error) as u64) << 32 | slot.index() as u64;
                 desk.board.word(desk.layout.refused(desk.refused)).store(word, Ordering::Relaxed);
                 desk.refused += 1;
+                *refused += 1;
                 desk.board.word(Layout::REFUSED).store(desk.refused, Ordering::Release);
             }
         }

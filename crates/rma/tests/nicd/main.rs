@@ -259,8 +259,14 @@ fn quotas_that_cannot_be_are_refused() {
             .to_string()
     };
     let good = NicdQuota { slots: 16, priority: 0, regions: 16 };
-    assert!(open(NicdQuota { slots: 5000, ..good }).contains("slot quota of a process"));
-    assert!(open(NicdQuota { slots: 0, ..good }).contains("slot quota of a process"));
-    assert!(open(NicdQuota { priority: 4, ..good }).contains("priority of a process: 0 to 3"));
-    assert!(open(NicdQuota { regions: 5000, ..good }).contains("region quota of a process"));
+    assert!(
+        open(NicdQuota { slots: 5000, ..good })
+            .contains("slots of a process's quota is 5000; give 1 to 1024")
+    );
+    assert!(open(NicdQuota { slots: 0, ..good }).contains("quota is 0; give 1 to 1024"));
+    assert!(open(NicdQuota { priority: 4, ..good }).contains("priority of a process is 4; give 0 to 3"));
+    assert!(
+        open(NicdQuota { regions: 5000, ..good })
+            .contains("regions of a process's quota is 5000; give 1 to 1024")
+    );
 }
