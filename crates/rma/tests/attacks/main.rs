@@ -10,13 +10,16 @@ mod scene;
 mod wire;
 
 use adverb_nic::one_rma::derive;
+use adverb_rma::nicd::NicdCounters;
 use adverb_rma::{
-    DerivedKey, End, Grant, Memory, Op, Outcome, RegionId, RegionKey, Rights, Rma, TransferError,
+    DerivedKey, End, Grant, Memory, OneRmaCounters, Op, Outcome, RegionId, RegionKey, Rights, Rma,
+    TransferError,
 };
 use adverb_wire::one_rma::{Body, Header, Piece, Request, Status, UDP_PORT};
 use middle::*;
 use scene::*;
 use std::net::{IpAddr, UdpSocket};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use wire::*;
 
@@ -56,7 +59,10 @@ fn a_flipped_bit_anywhere_in_any_message_does_nothing() {
             bytes[bit / 8] ^= 1 << (bit % 8);
             (to, bytes)
         });
-        let flips: Vec<Aimed> = flips.collect();
+        // And cut anywhere, or longer.
+        let cuts = (1..bytes.len()).map(|len| (to, bytes[..len].to_vec()));
+        let longer = (to, [bytes, &[0]].concat());
+        let flips: Vec<Aimed> = flips.chain(cuts).chain([longer]).collect();
         middle.attack(scene, hold, &flips);
         flipped += flips.len();
     };
@@ -369,4 +375,46 @@ fn a_right_key_reaches_no_further_than_its_region() {
     scene.check("after all");
     user.rma.block_on(user.rma.read(&read, inside, &user.near, SINK..SINK + READ)).unwrap();
     assert_eq!(user.near.to_vec(SINK..SINK + READ), scene.far[2048 - READ..2048]);
+}
+
+/// Text of all tests in a folder.
+fn sources(folder: &Path) -> String {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let text = |path: PathBuf| match path.is_dir() {
+        true => sources(&path),
+        false => std::fs::read_to_string(path).unwrap(),
+    };
+    entries.map(text).collect()
+}
+
+#[test]
+fn the_table_of_attacks_names_counters_and_tests_that_there_are() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let table = std::fs::read_to_string(root.join("docs/1rma-attacks.md")).unwrap();
+    let tests = sources(&root.join("crates/rma/tests")) + &sources(&root.join("crates/nic/tests"));
+    let (nic, daemon) = (OneRmaCounters::default(), NicdCounters::default());
+    let counters: Vec<&str> = nic.iter().chain(daemon.iter()).map(|(name, _)| name).collect();
+    let quoted =
+        |cell: &str| -> Vec<String> { cell.split('`').skip(1).step_by(2).map(str::to_owned).collect() };
+    let (mut named, mut rows) = (Vec::new(), 0);
+    for row in table.lines().filter(|line| line.starts_with("| ")).skip(1) {
+        let cells: Vec<&str> = row.split(" | ").collect();
+        let [_, _, counted, shown_by] = cells[..] else { panic!("{row}") };
+        for test in quoted(shown_by) {
+            assert!(tests.contains(&format!("#[test]\nfn {test}()")), "no test {test}");
+        }
+        named.extend(quoted(counted));
+        rows += 1;
+    }
+    assert!(rows > 15, "{rows}");
+    for name in &named {
+        assert!(counters.contains(&name.as_str()), "no counter {name}");
+    }
+    // And every refusal of a message stands in it.
+    let told = |name: &&&str| ["parse_", "drop_", "requests_"].iter().any(|start| name.starts_with(start));
+    // These are not about what came: memory or counters of the NIC's own that are gone, answers left unsaid.
+    let own = ["drop_local_region", "drop_answer", "drop_counter"];
+    for name in counters.iter().filter(told).filter(|name| !own.contains(name)) {
+        assert!(named.iter().any(|known| known == name), "{name} is missing");
+    }
 }
