@@ -2,7 +2,7 @@
 //! knows what comes: a simulator of a thousand NICs, none of which is in cache when its turn comes. Each of its steps
 //! reads what the one before has asked for, so a driver leaves time between them. Hints only.
 
-use crate::memory::{prefetch, prefetch_whole};
+use crate::memory::prefetch;
 use crate::nic::Nic;
 use adverb_wire::Key;
 
@@ -36,19 +36,15 @@ impl Nic {
                 qp.sq.prefetch();
                 qp.requester.prefetch();
             }
-            if let Some(qp) = self.qps.peek(next.wrapping_add(step)) {
-                prefetch_whole(&**qp);
-            }
+            self.qps.prefetch_slot(next.wrapping_add(step));
         }
     }
 
     /// A frame came for a queue pair.
     #[inline]
     pub(crate) fn prefetch_next_frame(&mut self, index: u32) {
-        if let Some(step) = self.frame_turns.step_after(index)
-            && let Some(qp) = self.qps.peek(index.wrapping_add(step.wrapping_mul(2)))
-        {
-            prefetch_whole(&**qp);
+        if let Some(step) = self.frame_turns.step_after(index) {
+            self.qps.prefetch_slot(index.wrapping_add(step.wrapping_mul(2)));
         }
     }
 }
@@ -80,9 +76,7 @@ impl Nic {
     /// Third step: the queue pair itself, and what the key stands for.
     #[inline]
     pub fn prefetch_qp(&self, qp: u32, key: Option<Key>) {
-        if let Some(qp) = self.qps.peek(qp & 0xffff) {
-            prefetch_whole(&**qp);
-        }
+        self.qps.prefetch_slot(qp & 0xffff);
         if let Some(key) = key {
             self.shared.memory.prefetch_line(key);
         }

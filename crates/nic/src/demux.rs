@@ -24,13 +24,13 @@ pub(crate) fn admit(qp: &Qp, counters: &mut Counters, packet: &Packet, payload: 
         counters.drop_pkey += 1;
         return false;
     }
-    if !qp.is_datagram() && packet.flow.src != qp.flow.dst {
+    if !qp.is_datagram() && packet.flow.src != qp.dst {
         counters.drop_source += 1;
         return false;
     }
     let operation = bth.opcode.operation();
     let carries = operation.is_send() || operation.is_write() || operation.is_read_response();
-    if payload.len() > qp.mtu as usize || (!carries && !payload.is_empty()) {
+    if payload.len() > qp.mtu() as usize || (!carries && !payload.is_empty()) {
         // An over-long request would earn a NAK (IBTA 9.7.4.1.6); the rest is noise.
         if !(qp.is_reliable() && (operation.is_send() || operation.is_write())) {
             counters.drop_length += 1;

@@ -25,7 +25,7 @@ use crate::memory::{Gather, Memory, Payload, QueueMemory};
 use crate::multicast::Groups;
 use crate::qp::Qp;
 use crate::shared::Shared;
-use crate::slab::Slab;
+use crate::slab::{Held, Slab};
 use crate::transport::rc::irn::{IrnConfig, LossRecovery};
 use crate::transport::requester::SendStep;
 use crate::transport::{self, requester};
@@ -121,8 +121,7 @@ pub struct Nic {
     quantum: u32,
     answers_first: bool,
     pub(crate) ready: Ready,
-    /// Boxed, so that a table that grows leaves no room for twice as many.
-    pub(crate) qps: Slab<QpId, Box<Qp>>,
+    pub(crate) qps: Slab<QpId, Qp>,
     pub(crate) shared: Shared,
     pub(crate) paths: Paths,
     pub(crate) groups: Groups,
@@ -172,7 +171,7 @@ impl Nic {
         self.shared.counters.rx_packets += 1;
         self.shared.counters.rx_bytes += payload.len() as u64;
         match self.demux(packet) {
-            Ok(id) => self.deliver(id, now, packet, payload),
+            Ok(index) => self.deliver(index, now, packet, payload),
             Err(Stray::Multicast) => self.on_multicast(now, packet, payload),
             Err(Stray::UnknownQp) => self.shared.counters.drop_unknown_qp += 1,
         }
@@ -208,14 +207,15 @@ impl Nic {
     #[inline]
     fn step_on(&mut self, now: Instant, out: &mut TxFrame) -> Step {
         if let Some((cq, entry)) = self.shared.pending.pop_front() {
-            self.shared.write_completion(cq, entry);
+            self.shared.write_completion(Held::new(cq), entry);
             return Step::Completed(cq);
         }
         while let Some(index) = self.ready.front() {
-            let Some((id, qp)) = self.qps.at(index) else {
+            let Some(qp) = self.qps.at(index) else {
                 self.ready.pop();
                 continue;
             };
+            let id = qp.id;
             if !qp.is_datagram() && self.paths.is_blocked(qp.path) {
                 self.ready.pop();
                 qp.ready = false;
@@ -223,7 +223,7 @@ impl Nic {
                     qp.parked = true;
                     self.paths.park(qp.path, index);
                 }
-                start_blocked_timer(qp, now);
+                start_blocked_timer(qp, &self.shared, now);
                 self.timers.track(qp);
                 continue;
             }
@@ -277,7 +277,7 @@ impl Nic {
             }
             out.payload.clear();
             out.payload.push(self.shared.notifier.payload()?);
-            out.packet = congestion::cnp(qp);
+            out.packet = congestion::cnp(qp, &self.shared);
             out.path = qp.path;
             let counters = &mut self.shared.counters;
             counters.cnp_sent += 1;
@@ -291,7 +291,7 @@ impl Nic {
     /// Lets timers run out whose time has come.
     pub fn on_timer(&mut self, now: Instant) {
         while let Some((index, at)) = self.timers.waited(now) {
-            let Some((_, qp)) = self.qps.at(index) else { continue };
+            let Some(qp) = self.qps.at(index) else { continue };
             if qp.control.as_deref_mut().is_some_and(|control| control.end_wait(at)) {
                 qp.responder.held_back = false;
                 transport::rc::irn::end_wait(qp);
@@ -299,7 +299,7 @@ impl Nic {
             }
         }
         while let Some((index, at)) = self.timers.expired(now) {
-            let Some((_, qp)) = self.qps.at(index) else { continue };
+            let Some(qp) = self.qps.at(index) else { continue };
             if qp.heap_at != at {
                 continue;
             }
@@ -343,7 +343,7 @@ impl Nic {
     /// Lets the queue pairs that waited for the path go on.
     pub fn unblock_path(&mut self, path: PathId) {
         for index in self.paths.unblock(path) {
-            if let Some((_, qp)) = self.qps.at(index) {
+            if let Some(qp) = self.qps.at(index) {
                 qp.parked = false;
                 wake(qp, &mut self.ready);
             }
@@ -470,26 +470,30 @@ enum Stray {
 
 /// The way of a frame in.
 impl Nic {
+    /// Index of the queue pair that a frame names.
     #[inline]
-    fn demux(&self, packet: &Packet) -> Result<QpId, Stray> {
+    fn demux(&self, packet: &Packet) -> Result<u32, Stray> {
         let number = packet.bth.dest_qp;
         if number == QpNumber::MULTICAST {
             return Err(Stray::Multicast);
         }
         if number == QpNumber::GSI {
-            return self.gsi.ok_or(Stray::UnknownQp);
+            return self.gsi.map(|id| id.index).ok_or(Stray::UnknownQp);
         }
         if number.get() & !0xffff != self.qpn_base {
             return Err(Stray::UnknownQp);
         }
-        self.qps.id_at(number.get() & 0xffff).ok_or(Stray::UnknownQp)
+        Ok(number.get() & 0xffff)
     }
 
     #[inline]
-    fn deliver(&mut self, id: QpId, now: Instant, packet: &Packet, payload: &Payload<'_>) {
-        self.prefetch_next_frame(id.index);
-        let Some(qp) = self.qps.get_mut(id) else { return };
+    fn deliver(&mut self, index: u32, now: Instant, packet: &Packet, payload: &Payload<'_>) {
+        self.prefetch_next_frame(index);
         let sh = &mut self.shared;
+        let Some(qp) = self.qps.at(index) else {
+            sh.counters.drop_unknown_qp += 1;
+            return;
+        };
         if packet.bth.opcode.service() == Service::Cnp {
             return congestion::on_cnp(qp, sh, packet, now);
         }
@@ -497,9 +501,9 @@ impl Nic {
             return;
         }
         congestion::on_received(qp, sh, packet, now);
-        if qp.state == QpState::Rtr && !qp.heard && !is_hello(packet) {
-            qp.heard = true;
-            sh.event(Event::CommunicationEstablished(id));
+        if qp.state == QpState::Rtr && !qp.responder.heard && !is_hello(packet) {
+            qp.responder.heard = true;
+            sh.event(Event::CommunicationEstablished(qp.id));
         }
         match qp.qp_type {
             QpType::Rc | QpType::XrcSend | QpType::XrcRecv => {
@@ -513,7 +517,7 @@ impl Nic {
                 self.timers.track(qp);
                 if self.answers_first && qp.owes() && !qp.ready && !qp.parked {
                     qp.ready = true;
-                    self.ready.push_first(id.index);
+                    self.ready.push_first(index);
                 }
                 wake(qp, &mut self.ready);
             }
@@ -529,7 +533,7 @@ impl Nic {
         }
         for at in 0..count {
             let id = self.groups.members(packet.flow.dst)[at];
-            self.deliver(id, now, packet, payload);
+            self.deliver(id.index, now, packet, payload);
         }
     }
 }
@@ -557,9 +561,9 @@ fn doorbell(qp: &mut Qp, sh: &mut Shared, ready: &mut Ready, now: Instant) {
 }
 
 /// A queue pair whose path is blocked must still notice that its peer is gone.
-fn start_blocked_timer(qp: &mut Qp, now: Instant) {
+fn start_blocked_timer(qp: &mut Qp, sh: &Shared, now: Instant) {
     let owed = qp.is_reliable() && qp.requester.awaits_acknowledgement();
-    if owed && qp.deadline == Instant::NEVER && qp.rto > adverb_wire::Duration::ZERO {
-        qp.deadline = now + qp.rto;
+    if owed && qp.deadline == Instant::NEVER && qp.has_timeout() {
+        qp.deadline = now + qp.rto(sh);
     }
 }

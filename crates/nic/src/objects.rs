@@ -11,7 +11,7 @@ use crate::nic::{Nic, wake};
 use crate::qp::Qp;
 use crate::queue::cq::Cq;
 use crate::queue::recv::{RecvQueue, Srq};
-use crate::slab::nobody;
+use crate::slab::{Held, existing, nobody};
 use crate::transport::{self, requester};
 use crate::work::RecvWr;
 use adverb_wire::{Gid, Instant, Psn, QpNumber};
@@ -73,8 +73,8 @@ impl Nic {
         }
     }
 
-    fn release_cq(&mut self, cq: Option<CqId>) {
-        if let Some(queue) = cq.and_then(|id| self.shared.cqs.get_mut(id)) {
+    fn release_cq(&mut self, cq: Held<CqId>) {
+        if let Some(queue) = self.shared.cqs.at(cq.index()) {
             queue.users -= 1;
         }
     }
@@ -115,7 +115,7 @@ impl Nic {
         if let Some(users) = self.shared.xrcds.get_mut(domain) {
             *users -= 1;
         }
-        self.release_cq(Some(cq));
+        self.release_cq(Held::new(cq));
     }
 
     /// Sets the limit, or the size (which may not fall below what is posted).
@@ -193,7 +193,7 @@ impl Nic {
             return Err(Error::Busy);
         }
         let qp = Qp::new(init, pd, cqs, srq_sge)?;
-        let id = self.qps.insert(Box::new(qp))?;
+        let id = self.qps.insert(qp)?;
         let number = match init.qp_type {
             QpType::Gsi => QpNumber::GSI,
             _ => QpNumber::new(self.config.qpn_base | id.index),
@@ -256,6 +256,11 @@ impl Nic {
         Ok((init.pd.unwrap_or_else(nobody), cqs, srq_sge))
     }
 
+    /// The queue pair with these low 16 bits of its number, which are its index.
+    pub fn find_qp(&self, index: u16) -> Option<QpId> {
+        self.qps.id_at(index.into())
+    }
+
     /// The queue pair's number.
     pub fn qp_number(&self, qp: QpId) -> Result<QpNumber, Error> {
         Ok(self.qps.get(qp).ok_or(Error::NoSuchObject)?.num)
@@ -263,19 +268,19 @@ impl Nic {
 
     /// The sizes that it was given.
     pub fn qp_caps(&self, qp: QpId) -> Result<QpCaps, Error> {
-        Ok(self.qps.get(qp).ok_or(Error::NoSuchObject)?.attr.sizes.caps())
+        Ok(self.qps.get(qp).ok_or(Error::NoSuchObject)?.caps())
     }
 
     /// Current attributes, and what it was created with; the sizes are those given.
     pub fn query_qp(&self, qp: QpId) -> Result<(QpAttr, QpInit), Error> {
         let qp = self.qps.get(qp).ok_or(Error::NoSuchObject)?;
-        Ok((qp.query(), qp.created()))
+        Ok((qp.query(), qp.created(&self.shared)))
     }
 
     /// The PSN that the responder expects next: what came before it is done.
     pub fn expected_psn(&self, qp: QpId) -> Result<Psn, Error> {
         let qp = self.qps.get(qp).ok_or(Error::NoSuchObject)?;
-        Ok(if qp.receives() { qp.responder.expected() } else { qp.attr.rq_psn })
+        Ok(qp.responder.expected())
     }
 
     /// Changes attributes and state (IBTA 11.2.5.2, table 91).
@@ -287,10 +292,7 @@ impl Nic {
         mask: QpAttrMask,
     ) -> Result<(), Error> {
         let qp = self.qps.get_mut(id).ok_or(Error::NoSuchObject)?;
-        let next = qp.apply(attr, mask, &self.config.gids)?;
-        if mask.contains(QpAttrMask::TIMEOUT) && attr.timeout > 0 && !qp.irn_active {
-            qp.rto = self.config.rto.unwrap_or(qp.rto);
-        }
+        let next = qp.apply(attr, mask, &self.shared.gids)?;
         match (qp.state, next) {
             (_, QpState::Reset) => {
                 qp.reset();
@@ -306,9 +308,8 @@ impl Nic {
             }
             (_, next) => {
                 if next == QpState::Rtr && qp.is_datagram() {
-                    qp.flow.src = self.config.gids.first().copied().unwrap_or_default();
-                    qp.flow.src_port = 0xc000;
-                    qp.mtu = limits::MAX_MTU as u32;
+                    qp.src_port = 0xc000;
+                    qp.mtu = limits::MAX_MTU as u16;
                 }
                 if next == QpState::Rts && qp.state == QpState::Sqe {
                     qp.requester.go_back();
@@ -329,9 +330,9 @@ impl Nic {
         Ok(())
     }
 
-    fn forget_completions(&mut self, num: QpNumber, send_cq: CqId, recv_cq: CqId) {
+    fn forget_completions(&mut self, num: QpNumber, send_cq: Held<CqId>, recv_cq: Held<CqId>) {
         for cq in [send_cq, recv_cq] {
-            if let Some(queue) = self.shared.cqs.get_mut(cq) {
+            if let Some(queue) = self.shared.cqs.at(cq.index()) {
                 queue.forget(num);
             }
         }
@@ -345,8 +346,8 @@ impl Nic {
         if self.groups.has(id) {
             return Err(Error::Busy);
         }
-        let (num, cqs, init, path, parked) =
-            (qp.num, (qp.send_cq, qp.recv_cq), qp.created(), qp.path, qp.parked);
+        let (num, cqs, path, parked) = (qp.num, (qp.send_cq, qp.recv_cq), qp.path, qp.parked);
+        let (pd, srq, xrcd) = (existing(qp.pd), qp.srq(), qp.xrcd());
         if parked {
             self.paths.unpark(path, id.index);
         }
@@ -356,15 +357,15 @@ impl Nic {
         self.forget_completions(num, cqs.0, cqs.1);
         self.shared.memory.release_qp(num);
         self.qps.remove(id);
-        if let Some(pd) = init.pd {
+        if let Some(pd) = pd {
             self.shared.memory.release_pd(pd);
         }
-        self.release_cq(init.send_cq);
-        self.release_cq(init.recv_cq);
-        if let Some(srq) = init.srq.and_then(|id| self.shared.srqs.get_mut(id)) {
+        self.release_cq(cqs.0);
+        self.release_cq(cqs.1);
+        if let Some(srq) = srq.and_then(|id| self.shared.srqs.get_mut(id)) {
             srq.users -= 1;
         }
-        if let Some(users) = init.xrcd.and_then(|id| self.shared.xrcds.get_mut(id)) {
+        if let Some(users) = xrcd.and_then(|id| self.shared.xrcds.get_mut(id)) {
             *users -= 1;
         }
         if self.gsi == Some(id) {

@@ -10,11 +10,12 @@ use crate::memory::Access;
 use crate::queue::recv::{Receiver, RecvQueue, ScatterList};
 use crate::queue::send::SendQueue;
 use crate::queue::wqe::Layout;
-use crate::slab;
+use crate::shared::Shared;
+use crate::slab::{self, Held};
 use crate::transport::rc::irn::Irn;
 use crate::transport::rc::responder::Responder;
 use crate::transport::requester::Requester;
-use adverb_wire::{Flow, Instant, Psn, QpNumber, Service};
+use adverb_wire::{Duration, Flow, Gid, Instant, QpNumber, Service};
 
 /// A queue pair.
 pub(crate) struct Qp {
@@ -34,19 +35,19 @@ pub(crate) struct Qp {
     pub has_irn: bool,
     /// Its requests are IRN's.
     pub irn_active: bool,
-    /// The communication-established event was raised.
-    pub heard: bool,
-    pub pd: PdId,
-    pub send_cq: CqId,
-    pub recv_cq: CqId,
+    pub hop_limit: u8,
+    pub traffic_class: u8,
+    pub src_port: u16,
+    /// In bytes; see [`Qp::mtu`].
+    pub mtu: u16,
     pub path: PathId,
     pub peer: QpNumber,
-    /// Addresses of outgoing packets, and of the only peer that incoming ones may have.
-    pub flow: Flow,
-    pub mtu: u32,
+    /// Where packets go, and the only source that incoming ones may have.
+    pub dst: Gid,
+    pub pd: PdId,
+    pub send_cq: Held<CqId>,
+    pub recv_cq: Held<CqId>,
     pub access: Access,
-    /// Local ACK timeout as a time; zero for none.
-    pub rto: adverb_wire::Duration,
     /// When the timer runs out; `NEVER` when it is stopped.
     pub deadline: Instant,
     /// Earliest entry of the timer heap that stands for this queue pair.
@@ -63,8 +64,9 @@ pub(crate) struct Qp {
     pub attr: Attributes,
 }
 
-// Less than six cache lines, and with the allocator's 8 bytes a multiple of 16: a flow of a simulation takes two of them.
-const _: () = assert!(core::mem::size_of::<Qp>() <= 360);
+// Four and a half cache lines: a flow of a simulation takes two of them.
+const _: () = assert!(core::mem::size_of::<Qp>() <= 288);
+const _: () = assert!(limits::MAX_MTU <= u16::MAX as usize);
 
 impl Qp {
     /// A queue pair in RESET. The caller has checked that the objects in `init` exist.
@@ -122,16 +124,17 @@ impl Qp {
             draining: false,
             has_irn: false,
             irn_active: false,
-            heard: false,
-            pd,
-            send_cq: cqs.0,
-            recv_cq: cqs.1,
+            hop_limit: 0,
+            traffic_class: 0,
+            src_port: 0,
+            mtu: Mtu::default().bytes() as u16,
             path: PathId::DEFAULT,
             peer: QpNumber::new(0),
-            flow: Flow::default(),
-            mtu: Mtu::default().bytes(),
+            dst: Gid::default(),
+            pd,
+            send_cq: Held::new(cqs.0),
+            recv_cq: Held::new(cqs.1),
             access: Access::empty(),
-            rto: adverb_wire::Duration::ZERO,
             deadline: Instant::NEVER,
             heap_at: Instant::NEVER,
             sq,
@@ -140,8 +143,49 @@ impl Qp {
             irn: None,
             control: None,
             receiver,
-            attr: Attributes::new(Sizes::of(&given)),
+            attr: Attributes::new(
+                given.max_send_wr as u16,
+                given.max_recv_wr as u16,
+                given.max_recv_sge as u8,
+            ),
         })
+    }
+
+    /// Largest payload of a packet, in bytes.
+    #[inline]
+    pub fn mtu(&self) -> u32 {
+        self.mtu.into()
+    }
+
+    /// Addresses of outgoing packets.
+    #[inline]
+    pub fn flow(&self, sh: &Shared) -> Flow {
+        let Qp { dst, src_port, traffic_class, hop_limit, .. } = *self;
+        let mut flow = Flow { src: sh.gid, dst, src_port, traffic_class, hop_limit };
+        if self.attr.sgid_index != 0 {
+            flow.src = self.other_source(sh);
+        }
+        flow
+    }
+
+    #[cold]
+    fn other_source(&self, sh: &Shared) -> Gid {
+        sh.gids.get(usize::from(self.attr.sgid_index)).copied().unwrap_or_default()
+    }
+
+    /// Has a local ACK timeout.
+    #[inline]
+    pub fn has_timeout(&self) -> bool {
+        self.attr.timeout > 0
+    }
+
+    /// Local ACK timeout as a time; zero for none. Plain RC's may be the NIC's own.
+    #[inline]
+    pub fn rto(&self, sh: &Shared) -> Duration {
+        match sh.rto {
+            Some(rto) if self.has_timeout() && !self.irn_active => rto,
+            _ => ack_timeout(self.attr.timeout),
+        }
     }
 
     /// Service that packets of this queue pair carry.
@@ -226,7 +270,6 @@ impl Qp {
     pub fn reset(&mut self) {
         self.state = QpState::Reset;
         self.draining = false;
-        self.heard = false;
         self.deadline = Instant::NEVER;
         self.sq.reset();
         if let Some(receiver) = &mut self.receiver {
@@ -239,20 +282,17 @@ impl Qp {
         self.control = None;
         self.has_irn = false;
         self.irn_active = false;
-        self.attr = Attributes::new(self.attr.sizes);
+        let Attributes { max_send_wr, max_recv_wr, max_recv_sge, .. } = self.attr;
+        self.attr = Attributes::new(max_send_wr, max_recv_wr, max_recv_sge);
         self.access = Access::empty();
         self.peer = QpNumber::new(0);
-        self.flow = Flow::default();
+        self.dst = Gid::default();
+        (self.src_port, self.traffic_class, self.hop_limit) = (0, 0, 0);
     }
 
     /// Checks a transition and its attributes against IBTA table 91 and takes the attributes over.
     /// The state itself is changed by the caller, who knows what else has to happen.
-    pub fn apply(
-        &mut self,
-        attr: &QpAttr,
-        mask: QpAttrMask,
-        gids: &[adverb_wire::Gid],
-    ) -> Result<QpState, Error> {
+    pub fn apply(&mut self, attr: &QpAttr, mask: QpAttrMask, gids: &[Gid]) -> Result<QpState, Error> {
         let current = self.state;
         if mask.contains(QpAttrMask::CUR_STATE) && attr.cur_state != current {
             return Err(Error::WrongState);
@@ -269,11 +309,11 @@ impl Qp {
             return Err(Error::Invalid("attribute mask: an attribute is not allowed in this transition"));
         }
         check_ranges(attr, mask, gids)?;
-        self.take(attr, mask, gids);
+        self.take(attr, mask);
         Ok(next)
     }
 
-    fn take(&mut self, attr: &QpAttr, mask: QpAttrMask, gids: &[adverb_wire::Gid]) {
+    fn take(&mut self, attr: &QpAttr, mask: QpAttrMask) {
         let kept = &mut self.attr;
         let has = |bit| mask.contains(bit);
         if has(QpAttrMask::ACCESS_FLAGS) {
@@ -287,7 +327,7 @@ impl Qp {
         }
         if has(QpAttrMask::PATH_MTU) {
             kept.path_mtu = attr.path_mtu;
-            self.mtu = attr.path_mtu.bytes();
+            self.mtu = attr.path_mtu.bytes() as u16;
         }
         if has(QpAttrMask::DEST_QPN) {
             self.peer = attr.dest_qpn;
@@ -297,10 +337,11 @@ impl Qp {
             (kept.sgid_index, kept.traffic_class, kept.hop_limit) = (sgid_index, traffic_class, hop_limit);
             (kept.sl, kept.flow_label) = (sl, flow_label);
             self.path = attr.path;
-            self.flow = flow(&attr.av, gids);
+            self.dst = attr.av.dgid;
+            self.traffic_class = traffic_class;
+            self.hop_limit = if hop_limit == 0 { 64 } else { hop_limit };
         }
         if has(QpAttrMask::RQ_PSN) {
-            kept.rq_psn = attr.rq_psn;
             self.responder.set_expected(attr.rq_psn);
         }
         if has(QpAttrMask::SQ_PSN) {
@@ -317,7 +358,6 @@ impl Qp {
         }
         if has(QpAttrMask::TIMEOUT) {
             kept.timeout = attr.timeout;
-            self.rto = ack_timeout(attr.timeout);
         }
         if has(QpAttrMask::RETRY_CNT) {
             kept.retry_cnt = attr.retry_cnt;
@@ -332,20 +372,33 @@ impl Qp {
         }
         // UDP source port: entropy from the two queue pair numbers, as Linux computes it, so that
         // both directions of a connection take one route (see the wire facts in ARCHITECTURE.md).
-        self.flow.src_port = source_port(self.num, self.peer);
+        self.src_port = source_port(self.num, self.peer);
+    }
+
+    /// The sizes that it was given.
+    pub fn caps(&self) -> QpCaps {
+        let kept = &self.attr;
+        let (max_inline, max_send_sge) = self.sq.request_sizes();
+        QpCaps {
+            max_send_wr: kept.max_send_wr.into(),
+            max_recv_wr: kept.max_recv_wr.into(),
+            max_send_sge: max_send_sge.into(),
+            max_recv_sge: kept.max_recv_sge.into(),
+            max_inline: max_inline.into(),
+        }
     }
 
     /// What it was created with, its sizes as they were given.
-    pub fn created(&self) -> QpInit {
+    pub fn created(&self, sh: &Shared) -> QpInit {
         QpInit {
             qp_type: self.qp_type,
             pd: slab::existing(self.pd),
-            send_cq: slab::existing(self.send_cq),
-            recv_cq: slab::existing(self.recv_cq),
+            send_cq: sh.cqs.id_at(self.send_cq.index()),
+            recv_cq: sh.cqs.id_at(self.recv_cq.index()),
             srq: self.srq(),
             xrcd: self.xrcd(),
             sq_sig_all: self.sq.signals_all(),
-            caps: self.attr.sizes.caps(),
+            caps: self.caps(),
         }
     }
 
@@ -360,19 +413,19 @@ impl Qp {
             port: kept.port,
             qkey: kept.qkey,
             av: AddressVector {
-                dgid: self.flow.dst,
+                dgid: self.dst,
                 sgid_index: kept.sgid_index,
                 traffic_class: kept.traffic_class,
                 hop_limit: kept.hop_limit,
                 sl: kept.sl,
                 flow_label: kept.flow_label,
             },
-            path: if self.flow.dst.is_zero() { PathId::DEFAULT } else { self.path },
+            path: if self.dst.is_zero() { PathId::DEFAULT } else { self.path },
             path_mtu: kept.path_mtu,
             timeout: kept.timeout,
             retry_cnt: kept.retry_cnt,
             rnr_retry: kept.rnr_retry,
-            rq_psn: if self.receives() { self.responder.expected() } else { kept.rq_psn },
+            rq_psn: self.responder.expected(),
             sq_psn: self.requester.next_psn(),
             max_rd_atomic: self.requester.max_rd_atomic,
             max_dest_rd_atomic: self.responder.depth(),
@@ -380,7 +433,7 @@ impl Qp {
             dest_qpn: self.peer,
             sqd_notify: kept.sqd_notify,
             sq_draining: self.draining,
-            caps: kept.sizes.caps(),
+            caps: self.caps(),
         }
     }
 }
@@ -400,15 +453,16 @@ pub(crate) struct Attributes {
     traffic_class: u8,
     hop_limit: u8,
     sl: u8,
-    pub sizes: Sizes,
-    pub rq_psn: Psn,
+    max_recv_sge: u8,
+    max_send_wr: u16,
+    max_recv_wr: u16,
     flow_label: u32,
     pub qkey: u32,
 }
 
 impl Attributes {
     /// Those of a queue pair in RESET.
-    fn new(sizes: Sizes) -> Attributes {
+    fn new(max_send_wr: u16, max_recv_wr: u16, max_recv_sge: u8) -> Attributes {
         Attributes {
             retry_cnt: 0,
             rnr_retry: 0,
@@ -421,56 +475,25 @@ impl Attributes {
             traffic_class: 0,
             hop_limit: 0,
             sl: 0,
-            sizes,
-            rq_psn: Psn::new(0),
+            max_recv_sge,
+            max_send_wr,
+            max_recv_wr,
             flow_label: 0,
             qkey: 0,
         }
     }
 }
 
-/// [`QpCaps`] in as few bytes as their limits need.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Sizes {
-    max_send_wr: u16,
-    max_recv_wr: u16,
-    max_inline: u16,
-    max_send_sge: u8,
-    max_recv_sge: u8,
-}
-
+// In as few bytes as their limits need.
 const _: () = assert!(limits::MAX_QP_WR <= u16::MAX as u32);
 const _: () = assert!(limits::MAX_INLINE <= u16::MAX as u32);
 const _: () = assert!(limits::MAX_SGE <= u8::MAX as u32);
 
-impl Sizes {
-    fn of(caps: &QpCaps) -> Sizes {
-        Sizes {
-            max_send_wr: caps.max_send_wr as u16,
-            max_recv_wr: caps.max_recv_wr as u16,
-            max_inline: caps.max_inline as u16,
-            max_send_sge: caps.max_send_sge as u8,
-            max_recv_sge: caps.max_recv_sge as u8,
-        }
-    }
-
-    /// As they were given.
-    pub fn caps(&self) -> QpCaps {
-        QpCaps {
-            max_send_wr: self.max_send_wr.into(),
-            max_recv_wr: self.max_recv_wr.into(),
-            max_send_sge: self.max_send_sge.into(),
-            max_recv_sge: self.max_recv_sge.into(),
-            max_inline: self.max_inline.into(),
-        }
-    }
-}
-
 /// Local ACK timeout of `4.096 us * 2^code`; 0 means none (IBTA 9.7.6.1.3).
-pub(crate) fn ack_timeout(code: u8) -> adverb_wire::Duration {
+pub(crate) fn ack_timeout(code: u8) -> Duration {
     match code {
-        0 => adverb_wire::Duration::ZERO,
-        code => adverb_wire::Duration::from_ns(4096).times(1 << (code as u64 & 31)),
+        0 => Duration::ZERO,
+        code => Duration::from_ns(4096).times(1 << (code as u64 & 31)),
     }
 }
 
@@ -483,17 +506,7 @@ fn source_port(local: QpNumber, peer: QpNumber) -> u16 {
     0xc000 | (((label & 0x3fff) ^ (label >> 14)) as u16)
 }
 
-fn flow(av: &AddressVector, gids: &[adverb_wire::Gid]) -> Flow {
-    Flow {
-        src: gids.get(av.sgid_index as usize).copied().unwrap_or_default(),
-        dst: av.dgid,
-        src_port: 0,
-        traffic_class: av.traffic_class,
-        hop_limit: if av.hop_limit == 0 { 64 } else { av.hop_limit },
-    }
-}
-
-fn check_ranges(attr: &QpAttr, mask: QpAttrMask, gids: &[adverb_wire::Gid]) -> Result<(), Error> {
+fn check_ranges(attr: &QpAttr, mask: QpAttrMask, gids: &[Gid]) -> Result<(), Error> {
     let has = |bit| mask.contains(bit);
     let check = |bad: bool, what| if bad { Err(Error::Invalid(what)) } else { Ok(()) };
     check(has(QpAttrMask::PORT) && attr.port != 1, "port number")?;

@@ -11,9 +11,10 @@ use crate::memory::{AccessFault, Memory, Payload, dma};
 use crate::nic::NicConfig;
 use crate::queue::cq::{Added, Cq, Entry, Release};
 use crate::queue::recv::Srq;
-use crate::slab::Slab;
+use crate::slab::{Held, Slab};
 use crate::transport::rc::irn::IrnConfig;
 use crate::work::{Completion, Sge, Status};
+use adverb_wire::{Duration, Gid};
 use std::collections::VecDeque;
 
 /// What every call reads stands first.
@@ -25,6 +26,8 @@ pub(crate) struct Shared {
     /// Completion queues armed for an event.
     pub armed_cqs: u32,
     pub stepped: bool,
+    /// The first source address, which nearly every packet has.
+    pub gid: Gid,
     /// Transport retries are never used up.
     pub retry_forever: bool,
     pub notifier: Notifier,
@@ -36,6 +39,9 @@ pub(crate) struct Shared {
     pub srqs: Slab<SrqId, Srq>,
     pub xrcds: Slab<XrcdId, u32>,
     pub explanations: VecDeque<Explanation>,
+    /// As in [`NicConfig`].
+    pub gids: Vec<Gid>,
+    pub rto: Option<Duration>,
     /// IRN's parameters; queue pairs have IRN state only on a NIC that offers it.
     pub irn: IrnConfig,
 }
@@ -47,6 +53,9 @@ impl Shared {
             notifier: Notifier::default(),
             irn: config.irn.unwrap_or_default(),
             retry_forever: config.retry_forever,
+            gid: config.gids.first().copied().unwrap_or_default(),
+            gids: config.gids.clone(),
+            rto: config.rto,
             memory: Memory::new(seed),
             cqs: Slab::new(limits::MAX_CQ),
             srqs: Slab::new(limits::MAX_SRQ),
@@ -62,34 +71,45 @@ impl Shared {
 
     /// Writes a completion, or queues it as a step of its own.
     #[inline]
-    pub fn complete(&mut self, cq: CqId, completion: Completion, release: Option<Release>) {
+    pub fn complete(&mut self, cq: Held<CqId>, completion: Completion, release: Option<Release>) {
         let entry = Entry { completion, release };
         if self.stepped {
-            self.pending.push_back((cq, entry));
+            self.hold_back(cq, entry);
         } else {
             self.write_completion(cq, entry);
         }
     }
 
+    #[cold]
+    fn hold_back(&mut self, cq: Held<CqId>, entry: Entry) {
+        self.pending.extend(self.cqs.id_at(cq.index()).map(|cq| (cq, entry)));
+    }
+
     /// The completion step.
     #[inline]
-    pub fn write_completion(&mut self, cq: CqId, entry: Entry) {
+    pub fn write_completion(&mut self, cq: Held<CqId>, entry: Entry) {
         if entry.completion.status == Status::Success {
             self.counters.completions += 1;
         } else {
             self.counters.error_completions += 1;
         }
-        let Some(queue) = self.cqs.get_mut(cq) else { return };
+        let Some(queue) = self.cqs.at(cq.index()) else { return };
         match queue.add(entry) {
             Added::Quiet => {}
             Added::Event => {
                 self.armed_cqs -= 1;
-                self.event(Event::Completion(cq));
+                self.event_of(cq, Event::Completion);
             }
             Added::Overrun => {
                 self.counters.cq_overruns += 1;
-                self.event(Event::CqError(cq));
+                self.event_of(cq, Event::CqError);
             }
+        }
+    }
+
+    fn event_of(&mut self, cq: Held<CqId>, event: impl Fn(CqId) -> Event) {
+        if let Some(id) = self.cqs.id_at(cq.index()) {
+            self.event(event(id));
         }
     }
 

@@ -1,7 +1,7 @@
 //! A bounded table of objects with stable indices and generations.
 
 use crate::error::Error;
-use crate::memory::prefetch;
+use crate::memory::{prefetch, prefetch_whole};
 use core::marker::PhantomData;
 
 /// What a typed name must offer to index a [`Slab`].
@@ -21,26 +21,64 @@ pub(crate) fn existing<I: Id>(id: I) -> Option<I> {
     (id.index() != u32::MAX).then_some(id)
 }
 
-struct Slot<T> {
-    generation: u32,
-    value: Option<T>,
+/// Objects of one allocation. One by one they would each take the allocator's header and a pointer, and a table of them that
+/// grows would move them and leave room for twice as many.
+const CHUNK: usize = 8;
+
+struct Chunk<T> {
+    generations: [u32; CHUNK],
+    values: [Option<T>; CHUNK],
 }
 
-/// Objects by index. Freed slots are reused in first-freed, first-reused order, so that an index
-/// (and a number made of it) stays unused for as long as possible.
+/// Objects by index, in chunks that stay where they are. Freed slots are reused in first-freed, first-reused order, so that an
+/// index (and a number made of it) stays unused for as long as possible.
 #[repr(C)]
 pub(crate) struct Slab<I, T> {
-    slots: Vec<Slot<T>>,
+    chunks: Vec<Box<Chunk<T>>>,
     free: std::collections::VecDeque<u32>,
     limit: u32,
     used: u32,
+    /// Slots that were ever used.
+    slots: u32,
     _id: PhantomData<fn() -> I>,
+}
+
+/// The name of an object that cannot go while it is named, because its users are counted: its index says all.
+#[derive(Debug)]
+pub(crate) struct Held<I>(u32, PhantomData<fn() -> I>);
+
+impl<I> Clone for Held<I> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<I> Copy for Held<I> {}
+
+impl<I: Id> Held<I> {
+    /// Of an object that counts this user, or [`nobody`].
+    pub fn new(id: I) -> Self {
+        Held(id.index(), PhantomData)
+    }
+
+    /// The object's index.
+    #[inline]
+    pub fn index(self) -> u32 {
+        self.0
+    }
+}
+
+/// Where an index stands: its chunk, and its place there.
+#[inline(always)]
+fn place(index: u32) -> (usize, usize) {
+    (index as usize / CHUNK, index as usize % CHUNK)
 }
 
 impl<I: Id, T> Slab<I, T> {
     /// An empty table that never holds more than `limit` objects.
     pub fn new(limit: u32) -> Self {
-        Slab { slots: Vec::new(), free: std::collections::VecDeque::new(), limit, used: 0, _id: PhantomData }
+        let free = std::collections::VecDeque::new();
+        Slab { chunks: Vec::new(), free, limit, used: 0, slots: 0, _id: PhantomData }
     }
 
     /// Number of live objects.
@@ -57,28 +95,36 @@ impl<I: Id, T> Slab<I, T> {
         // a fresh index for each of many create/destroy cycles keeps late packets from strangers.
         let circulation = (self.limit / 4).clamp(1, 4096).min(self.limit);
         let index = match self.free.front() {
-            Some(&index) if self.slots.len() as u32 >= circulation => {
+            Some(&index) if self.slots >= circulation => {
                 self.free.pop_front();
                 index
             }
-            _ if (self.slots.len() as u32) < self.limit => {
-                self.slots.push(Slot { generation: 0, value: None });
-                self.slots.len() as u32 - 1
-            }
+            _ if self.slots < self.limit => self.grow(),
             _ => self.free.pop_front().ok_or(Error::TableFull)?,
         };
-        let slot = &mut self.slots[index as usize];
-        slot.generation = slot.generation.wrapping_add(1);
-        slot.value = Some(value);
+        let (chunk, at) = place(index);
+        let chunk = &mut self.chunks[chunk];
+        chunk.generations[at] = chunk.generations[at].wrapping_add(1);
+        chunk.values[at] = Some(value);
         self.used += 1;
-        Ok(I::new(index, slot.generation))
+        Ok(I::new(index, chunk.generations[at]))
+    }
+
+    /// A slot that was never used.
+    fn grow(&mut self) -> u32 {
+        if self.slots as usize == self.chunks.len() * CHUNK {
+            self.chunks.push(Box::new(Chunk { generations: [0; CHUNK], values: [const { None }; CHUNK] }));
+        }
+        self.slots += 1;
+        self.slots - 1
     }
 
     /// The object, unless it is gone.
     #[inline]
     pub fn get(&self, id: I) -> Option<&T> {
-        match self.slots.get(id.index() as usize) {
-            Some(slot) if slot.generation == id.generation() => slot.value.as_ref(),
+        let (chunk, at) = place(id.index());
+        match self.chunks.get(chunk) {
+            Some(chunk) if chunk.generations[at] == id.generation() => chunk.values[at].as_ref(),
             _ => None,
         }
     }
@@ -86,48 +132,61 @@ impl<I: Id, T> Slab<I, T> {
     /// The object, unless it is gone.
     #[inline]
     pub fn get_mut(&mut self, id: I) -> Option<&mut T> {
-        match self.slots.get_mut(id.index() as usize) {
-            Some(slot) if slot.generation == id.generation() => slot.value.as_mut(),
+        let (chunk, at) = place(id.index());
+        match self.chunks.get_mut(chunk) {
+            Some(chunk) if chunk.generations[at] == id.generation() => chunk.values[at].as_mut(),
             _ => None,
         }
     }
 
-    /// The live object at an index, whatever its generation, with its full name.
+    /// The live object at an index, whatever its generation.
     #[inline]
-    pub fn at(&mut self, index: u32) -> Option<(I, &mut T)> {
-        let slot = self.slots.get_mut(index as usize)?;
-        let generation = slot.generation;
-        slot.value.as_mut().map(|v| (I::new(index, generation), v))
+    pub fn at(&mut self, index: u32) -> Option<&mut T> {
+        let (chunk, at) = place(index);
+        self.chunks.get_mut(chunk)?.values[at].as_mut()
     }
 
     /// The live object at an index, only to look at.
     #[inline]
     pub fn peek(&self, index: u32) -> Option<&T> {
-        self.slots.get(index as usize)?.value.as_ref()
+        let (chunk, at) = place(index);
+        self.chunks.get(chunk)?.values[at].as_ref()
     }
 
-    /// Asks for the slot of an index.
+    /// Asks for where the object of an index is found.
     #[inline]
     pub fn prefetch(&self, index: u32) {
-        if let Some(slot) = self.slots.get(index as usize) {
-            prefetch(slot);
+        if let Some(chunk) = self.chunks.get(place(index).0) {
+            prefetch(chunk);
+        }
+    }
+
+    /// Asks for the slot of an index, and for what says whose it is, whether or not it has an object.
+    #[inline]
+    pub fn prefetch_slot(&self, index: u32) {
+        let (chunk, at) = place(index);
+        if let Some(chunk) = self.chunks.get(chunk) {
+            prefetch(&chunk.generations);
+            prefetch_whole(&chunk.values[at]);
         }
     }
 
     /// The name of the live object at an index.
     #[inline]
     pub fn id_at(&self, index: u32) -> Option<I> {
-        let slot = self.slots.get(index as usize)?;
-        slot.value.as_ref().map(|_| I::new(index, slot.generation))
+        let (chunk, at) = place(index);
+        let chunk = self.chunks.get(chunk)?;
+        chunk.values[at].as_ref().map(|_| I::new(index, chunk.generations[at]))
     }
 
     /// Takes the object out.
     pub fn remove(&mut self, id: I) -> Option<T> {
-        let slot = self.slots.get_mut(id.index() as usize)?;
-        if slot.generation != id.generation() {
+        let (chunk, at) = place(id.index());
+        let chunk = self.chunks.get_mut(chunk)?;
+        if chunk.generations[at] != id.generation() {
             return None;
         }
-        let value = slot.value.take()?;
+        let value = chunk.values[at].take()?;
         self.free.push_back(id.index());
         self.used -= 1;
         Some(value)
@@ -135,10 +194,13 @@ impl<I: Id, T> Slab<I, T> {
 
     /// All live objects in index order.
     pub fn iter(&self) -> impl Iterator<Item = (I, &T)> {
-        self.slots
-            .iter()
-            .enumerate()
-            .filter_map(|(i, s)| s.value.as_ref().map(|v| (I::new(i as u32, s.generation), v)))
+        self.chunks.iter().enumerate().flat_map(|(number, chunk)| {
+            let first = (number * CHUNK) as u32;
+            let named = chunk.generations.iter().zip(&chunk.values).enumerate();
+            named.filter_map(move |(at, (generation, value))| {
+                value.as_ref().map(|value| (I::new(first + at as u32, *generation), value))
+            })
+        })
     }
 }
 
@@ -169,6 +231,6 @@ mod tests {
             let id = slab.insert(i).unwrap();
             slab.remove(id).unwrap();
         }
-        assert!(slab.slots.len() <= 4096);
+        assert!(slab.slots <= 4096 && slab.chunks.len() <= 4096 / CHUNK);
     }
 }

@@ -179,8 +179,8 @@ pub(crate) fn begin(qp: &mut Qp, sh: &mut Shared) {
         return;
     }
     qp.control = Control::new(rules);
-    if matches!(rules.scheme, CongestionControl::Dcqcn(_)) && qp.flow.traffic_class & ECN == 0 {
-        qp.flow.traffic_class |= ECT;
+    if matches!(rules.scheme, CongestionControl::Dcqcn(_)) && qp.traffic_class & ECN == 0 {
+        qp.traffic_class |= ECT;
     }
 }
 
@@ -210,8 +210,9 @@ pub(crate) enum Sent {
 /// A packet of data leaves, or the request for some. It may have to ask for an acknowledgement.
 #[inline]
 pub(crate) fn on_sent(qp: &mut Qp, sh: &Shared, packet: &mut Packet, sent: Sent, now: Instant) {
-    if let Some(control) = qp.control.as_deref_mut() {
-        let timeout = if qp.irn_active { sh.irn.rto_low } else { qp.rto };
+    if qp.control.is_some() {
+        let timeout = if qp.irn_active { sh.irn.rto_low } else { qp.rto(sh) };
+        let Some(control) = qp.control.as_deref_mut() else { return };
         control.on_sent(&sh.congestion, packet, sent, timeout, now);
     }
 }
@@ -274,7 +275,7 @@ pub(crate) fn on_cnp(qp: &mut Qp, sh: &mut Shared, packet: &Packet, now: Instant
         sh.counters.drop_qp_state += 1;
     } else if packet.bth.pkey & crate::demux::PKEY_BASE != crate::demux::PKEY_BASE {
         sh.counters.drop_pkey += 1;
-    } else if packet.flow.src != qp.flow.dst {
+    } else if packet.flow.src != qp.dst {
         sh.counters.drop_source += 1;
     } else if let CongestionControl::Dcqcn(c) = &sh.congestion.scheme
         && let Some(Control { algorithm: Algorithm::Dcqcn(dcqcn), .. }) = qp.control.as_deref_mut()
@@ -285,7 +286,7 @@ pub(crate) fn on_cnp(qp: &mut Qp, sh: &mut Shared, packet: &Packet, now: Instant
 }
 
 /// The notification that a queue pair's peer is to get: not ECN-capable itself.
-pub(crate) fn cnp(qp: &Qp) -> Packet {
-    let flow = adverb_wire::Flow { traffic_class: qp.flow.traffic_class & !ECN, ..qp.flow };
+pub(crate) fn cnp(qp: &Qp, sh: &Shared) -> Packet {
+    let flow = adverb_wire::Flow { traffic_class: qp.traffic_class & !ECN, ..qp.flow(sh) };
     Packet::cnp(flow, qp.peer)
 }

@@ -1,20 +1,23 @@
 //! Queue pairs with something to send, served round robin.
 
+use crate::limits;
 use crate::memory::prefetch;
 use std::collections::VecDeque;
 
 /// A row of queue pair indices; each stands in it at most once (`Qp::ready`).
 #[derive(Default)]
 pub(crate) struct Ready {
-    row: VecDeque<u32>,
+    row: VecDeque<u16>,
     served: u32,
 }
+
+const _: () = assert!(limits::MAX_QP <= 1 << 16);
 
 impl Ready {
     /// Whose turn it is.
     #[inline]
     pub fn front(&self) -> Option<u32> {
-        self.row.front().copied()
+        self.row.front().map(|&index| index.into())
     }
 
     /// Asks for the row.
@@ -26,13 +29,13 @@ impl Ready {
     /// Adds a queue pair at the end.
     #[inline]
     pub fn push(&mut self, index: u32) {
-        self.row.push_back(index);
+        self.row.push_back(index as u16);
     }
 
     /// Adds a queue pair before all others.
     #[inline]
     pub fn push_first(&mut self, index: u32) {
-        self.row.push_front(index);
+        self.row.push_front(index as u16);
     }
 
     /// Takes the first one out.
@@ -54,6 +57,6 @@ impl Ready {
 
     /// Takes a queue pair out wherever it stands.
     pub fn remove(&mut self, index: u32) {
-        self.row.retain(|&i| i != index);
+        self.row.retain(|&i| u32::from(i) != index);
     }
 }

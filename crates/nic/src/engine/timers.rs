@@ -8,13 +8,43 @@ use adverb_wire::Instant;
 use core::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+/// When a queue pair is to be looked at; the earliest is the greatest. Packed: each queue pair with a timer has one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(Rust, packed(4))]
+struct Entry {
+    at: Reverse<Instant>,
+    index: Reverse<u32>,
+}
+
+const _: () = assert!(core::mem::size_of::<Entry>() == 12);
+
+impl Entry {
+    #[inline]
+    fn new(at: Instant, index: u32) -> Entry {
+        Entry { at: Reverse(at), index: Reverse(index) }
+    }
+
+    #[inline]
+    fn at(&self) -> Instant {
+        let Reverse(at) = self.at;
+        at
+    }
+}
+
+/// Takes out the first entry, if its time has come: index, and the time that it was entered with.
+#[inline]
+fn take_due(heap: &mut BinaryHeap<Entry>, now: Instant) -> Option<(u32, Instant)> {
+    let at = heap.peek().map(Entry::at).filter(|at| *at <= now)?;
+    heap.pop().map(|Entry { index: Reverse(index), .. }| (index, at))
+}
+
 /// Heap of (time, queue pair index).
 #[derive(Default)]
 pub(crate) struct Timers {
-    heap: BinaryHeap<Reverse<(Instant, u32)>>,
+    heap: BinaryHeap<Entry>,
     /// Queue pairs that wait for their rate, apart: their times come often, and would leave an entry of the other heap behind
     /// each time.
-    waiting: BinaryHeap<Reverse<(Instant, u32)>>,
+    waiting: BinaryHeap<Entry>,
 }
 
 /// The earliest of a queue pair's timers when IRN has some of its own.
@@ -30,44 +60,36 @@ impl Timers {
         let deadline = if qp.has_irn { with_irn(qp) } else { qp.deadline };
         if deadline < qp.heap_at {
             qp.heap_at = deadline;
-            self.heap.push(Reverse((deadline, qp.id.index)));
+            self.heap.push(Entry::new(deadline, qp.id.index));
         }
     }
 
     /// The next entry whose time has come: index, and the time that it was entered with.
     #[inline]
     pub fn expired(&mut self, now: Instant) -> Option<(u32, Instant)> {
-        match self.heap.peek() {
-            Some(Reverse((at, _))) if *at <= now => {}
-            _ => return None,
-        }
-        self.heap.pop().map(|Reverse((at, index))| (index, at))
+        take_due(&mut self.heap, now)
     }
 
     /// Brings a queue pair that waits for its rate back in time.
     pub fn wait(&mut self, control: &mut Control, index: u32) {
         if let Some(at) = control.wait() {
-            self.waiting.push(Reverse((at, index)));
+            self.waiting.push(Entry::new(at, index));
         }
     }
 
     /// The next queue pair that has waited long enough, and the time that it was entered with.
     #[inline]
     pub fn waited(&mut self, now: Instant) -> Option<(u32, Instant)> {
-        match self.waiting.peek() {
-            Some(Reverse((at, _))) if *at <= now => {}
-            _ => return None,
-        }
-        self.waiting.pop().map(|Reverse((at, index))| (index, at))
+        take_due(&mut self.waiting, now)
     }
 
     /// The earliest entry.
     #[inline]
     pub fn next(&self) -> Option<Instant> {
-        let timer = self.heap.peek().map(|Reverse((at, _))| *at);
-        match self.waiting.peek() {
+        let timer = self.heap.peek().map(Entry::at);
+        match self.waiting.peek().map(Entry::at) {
             None => timer,
-            Some(Reverse((at, _))) => Some(timer.map_or(*at, |timer| timer.min(*at))),
+            Some(at) => Some(timer.map_or(at, |timer| timer.min(at))),
         }
     }
 }

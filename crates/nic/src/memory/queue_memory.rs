@@ -37,15 +37,22 @@ unsafe impl Sync for Block {}
 
 /// Memory, zeroed at first, that others may read and write at any moment. It starts at a cache line; a
 /// page and more, at a page.
+///
+/// Packed, because a queue pair has one that often is all that it has of a send queue.
+#[repr(Rust, packed(4))]
 pub struct QueueMemory {
     block: Block,
     len: u32,
-    class: u8,
+}
+
+/// The size class that holds so many bytes.
+fn class_of(len: usize) -> Option<usize> {
+    Some(len.div_ceil(SMALLEST).checked_next_power_of_two()?.trailing_zeros() as usize)
 }
 
 impl QueueMemory {
     /// No memory.
-    pub const EMPTY: QueueMemory = QueueMemory { block: Block(core::ptr::null_mut()), len: 0, class: 0 };
+    pub const EMPTY: QueueMemory = QueueMemory { block: Block(core::ptr::null_mut()), len: 0 };
 
     /// Memory of `len` bytes. `TableFull` when the host has no more.
     pub fn new(len: usize) -> Result<Self, Error> {
@@ -53,8 +60,7 @@ impl QueueMemory {
             return Ok(QueueMemory::EMPTY);
         }
         let short = u32::try_from(len).map_err(|_| Error::TableFull)?;
-        let lines = len.div_ceil(SMALLEST);
-        let class = lines.checked_next_power_of_two().ok_or(Error::TableFull)?.trailing_zeros() as usize;
+        let class = class_of(len).ok_or(Error::TableFull)?;
         let size =
             SMALLEST.checked_shl(class as u32).filter(|&size| size >= len && size >> class == SMALLEST);
         let size = size.filter(|_| class < CLASSES).ok_or(Error::TableFull)?;
@@ -62,7 +68,7 @@ impl QueueMemory {
         if let Some(block) = used {
             // SAFETY: a stored block has `size` bytes, and lives for ever.
             unsafe { copy::zero(block.0, size) };
-            return Ok(QueueMemory { block, len: short, class: class as u8 });
+            return Ok(QueueMemory { block, len: short });
         }
         // The allocator would add a header to each block, and to a cache line nearly another one for its alignment: what is
         // smaller than a page is cut from one.
@@ -78,13 +84,13 @@ impl QueueMemory {
             let rest = (1..PAGE / size).rev().map(|number| Block(ptr.wrapping_add(number * size)));
             STORE.lock().unwrap_or_else(PoisonError::into_inner)[class].extend(rest);
         }
-        Ok(QueueMemory { block: Block(ptr), len: short, class: class as u8 })
+        Ok(QueueMemory { block: Block(ptr), len: short })
     }
 
     /// Host virtual address of the first byte; a multiple of 64. 0 of an empty one.
     #[inline]
     pub fn addr(&self) -> u64 {
-        self.block.0.addr() as u64
+        self.start().addr() as u64
     }
 
     /// Bytes.
@@ -100,9 +106,15 @@ impl QueueMemory {
     }
 
     #[inline]
+    fn start(&self) -> *mut u8 {
+        let Block(start) = self.block;
+        start
+    }
+
+    #[inline]
     fn at(&self, offset: usize, len: usize) -> *mut u8 {
         assert!(offset <= self.len() && len <= self.len() - offset, "inside the queue's memory");
-        self.block.0.wrapping_add(offset)
+        self.start().wrapping_add(offset)
     }
 
     /// A big-endian word at a multiple of 4.
@@ -137,7 +149,7 @@ impl QueueMemory {
     /// Asks for the cache line at an offset.
     #[inline]
     pub fn prefetch(&self, offset: usize) {
-        super::prefetch::line(self.block.0.wrapping_add(offset));
+        super::prefetch::line(self.start().wrapping_add(offset));
     }
 
     /// A 16-byte segment at a multiple of 8; each of its two words is read once, whole, in order.
@@ -204,9 +216,8 @@ impl core::fmt::Debug for QueueMemory {
 
 impl Drop for QueueMemory {
     fn drop(&mut self) {
-        if self.is_empty() {
-            return;
+        if let Some(class) = class_of(self.len()).filter(|_| !self.is_empty()) {
+            STORE.lock().unwrap_or_else(PoisonError::into_inner)[class].push(self.block);
         }
-        STORE.lock().unwrap_or_else(PoisonError::into_inner)[usize::from(self.class)].push(self.block);
     }
 }

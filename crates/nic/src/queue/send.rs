@@ -32,7 +32,8 @@ pub(crate) struct SendQueue {
     goes_round: bool,
 }
 
-/// Checked shape of one post: what [`SendQueue::check`] found.
+const _: () = assert!(core::mem::size_of::<SendQueue>() == 36);
+
 impl SendQueue {
     /// A queue for `max_wr` requests of the largest size, without memory until it is used: many a queue pair only receives.
     pub fn new(max_wr: u32, max_sge: u32, max_inline: u32, layout: Layout, sig_all: bool) -> Self {
@@ -85,6 +86,11 @@ impl SendQueue {
         let mask = self.ring.blocks() - 1;
         self.posted = self.posted.wrapping_add(mask) & !mask;
         (self.fetched, self.released) = (self.posted, self.posted);
+    }
+
+    /// Inline bytes of a request, and entries of its list, that it was made for.
+    pub fn request_sizes(&self) -> (u16, u8) {
+        (self.max_inline, self.max_sge)
     }
 
     #[inline]

@@ -84,8 +84,9 @@ impl WqeOp {
         matches!(self, WqeOp::Write | WqeOp::WriteImm | WqeOp::Read | WqeOp::CompareSwap | WqeOp::FetchAdd)
     }
 
+    /// Compares and swaps, or adds.
     #[inline]
-    const fn is_atomic(self) -> bool {
+    pub const fn is_atomic(self) -> bool {
         matches!(self, WqeOp::CompareSwap | WqeOp::FetchAdd)
     }
 }
@@ -116,14 +117,24 @@ impl WqeFault {
     }
 }
 
+/// What an atomic computes with, beside its [`Wqe`].
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Operands {
+    pub swap_add: u64,
+    pub compare: u64,
+}
+
+impl Operands {
+    /// Those of all that is no atomic.
+    pub const NONE: Operands = Operands { swap_add: 0, compare: 0 };
+}
+
 /// A decoded WQE: the fixed part. Its data segments stay in memory and are read as they are needed. Packed, because each queue
-/// pair that sends keeps one, which with its gather then takes 72 bytes.
+/// pair that sends keeps one, which with its gather then takes 48 bytes.
 #[derive(Clone, Copy, Debug)]
 #[repr(Rust, packed(4))]
 pub(crate) struct Wqe {
     pub raddr: u64,
-    pub swap_add: u64,
-    pub compare: u64,
     pub rkey: Key,
     /// Immediate data, key to invalidate, or remote XRC SRQ number's companion.
     pub imm: u32,
@@ -143,12 +154,16 @@ pub(crate) struct Wqe {
     pub fence: bool,
 }
 
+impl Default for Wqe {
+    fn default() -> Self {
+        Wqe::NOP
+    }
+}
+
 impl Wqe {
     /// Nothing.
     pub const NOP: Wqe = Wqe {
         raddr: 0,
-        swap_add: 0,
-        compare: 0,
         rkey: Key(0),
         imm: 0,
         len: 0,
@@ -238,8 +253,6 @@ impl Ring {
         let flags = ctrl[11];
         let mut wqe = Wqe {
             raddr: 0,
-            swap_add: 0,
-            compare: 0,
             rkey: Key(0),
             imm: be32(&ctrl[12..]),
             len: 0,
@@ -274,9 +287,6 @@ impl Ring {
             wqe.data_segment += 1;
         }
         if op.is_atomic() {
-            let seg = self.segment(block, wqe.data_segment);
-            wqe.swap_add = be64(&seg);
-            wqe.compare = be64(&seg[8..]);
             wqe.data_segment += 1;
         }
         if wqe.data_segment > segments {
@@ -307,6 +317,13 @@ impl Ring {
         }
         wqe.len = total as u32;
         Ok(())
+    }
+
+    /// What an atomic computes with: the segment before its data. Read together with [`Ring::decode`].
+    #[cold]
+    pub fn operands(&self, wqe: &Wqe) -> Operands {
+        let seg = self.segment(wqe.block, wqe.data_segment - 1);
+        Operands { swap_add: be64(&seg), compare: be64(&seg[8..]) }
     }
 
     /// Data segment number `index` of a WQE that has no inline data.
@@ -359,6 +376,7 @@ impl Ring {
     }
 
     /// Writes a work request at `block`. The caller has checked its size with [`segments_needed`].
+    #[inline]
     pub fn encode(&self, block: u32, qpn: QpNumber, wr: &SendWr<'_>, signaled: bool, layout: Layout) {
         let mut build = Builder { ring: self, block, segment: 1 };
         if !is_local(&wr.op) {

@@ -5,7 +5,7 @@
 use crate::congestion::Window;
 use crate::limits;
 use crate::memory::{prefetch, prefetch_whole};
-use crate::queue::wqe::{GatherCursor, Wqe, WqeOp};
+use crate::queue::wqe::{GatherCursor, Operands, Wqe, WqeOp};
 use crate::transport::Cause;
 use adverb_wire::Psn;
 
@@ -82,29 +82,41 @@ pub(crate) struct Requester {
     pub(super) is_loaded: bool,
     /// The first response to the READ or atomic at the head came.
     pub is_answering: bool,
+    /// The last WQE of the ring failed; reported when it becomes the head.
+    pub(super) has_failed: bool,
     /// From the first WQE on.
     decoded: Option<Box<Decoded>>,
-    /// The last WQE of the ring failed; reported when it becomes the head.
-    pub(super) failure: Option<Box<Cause>>,
     /// Empty until the first WQE.
     ring: Box<[Slot]>,
 }
 
-/// WQEs as they were read from memory.
+/// What was read from memory of the WQE at the cursor.
 #[derive(Debug)]
 struct Decoded {
     loaded: Wqe,
     /// How far the scatter/gather list of `loaded` has been walked.
     gather: GatherCursor,
-    answering: Option<Box<Wqe>>,
+    rare: Option<Box<Rare>>,
 }
 
-const _: () = assert!(core::mem::size_of::<Decoded>() == 72);
+/// What atomics, READs and failures need beyond it, from the first one on.
+#[derive(Debug, Default)]
+struct Rare {
+    /// Of the WQE at the cursor.
+    operands: Operands,
+    /// The READ or atomic at the head.
+    answering: Wqe,
+    /// Of the last WQE of the ring.
+    failure: Option<Cause>,
+}
+
+// With the allocator's 8 bytes a cache line: each flow of a simulation takes one.
+const _: () = assert!(core::mem::size_of::<Decoded>() == 56);
 
 const NOTHING: Decoded = Decoded {
     loaded: Wqe::NOP,
     gather: GatherCursor { message_offset: 0, segment: 0, offset: 0 },
-    answering: None,
+    rare: None,
 };
 
 #[cold]
@@ -113,8 +125,8 @@ fn first_decoded() -> Box<Decoded> {
 }
 
 #[cold]
-fn first_answering(wqe: &Wqe) -> Box<Wqe> {
-    Box::new(*wqe)
+fn first_rare() -> Box<Rare> {
+    Box::default()
 }
 
 pub(super) const BLANK: Inflight =
@@ -141,8 +153,8 @@ impl Requester {
             window: Window::default(),
             is_loaded: false,
             is_answering: false,
+            has_failed: false,
             decoded: None,
-            failure: None,
             ring: Box::default(),
         }
     }
@@ -213,7 +225,7 @@ impl Requester {
             }
         }
         let found = low != self.tail && psn.since(self.entry(low).psn) >= 0;
-        (found && !(self.failure.is_some() && low.wrapping_add(1) == self.tail)).then_some(low)
+        (found && !(self.has_failed && low.wrapping_add(1) == self.tail)).then_some(low)
     }
 
     #[inline]
@@ -281,6 +293,11 @@ impl Requester {
         &self.decoded().loaded
     }
 
+    /// What the atomic at the cursor computes with, where `is_loaded`.
+    pub(super) fn operands(&self) -> Operands {
+        self.decoded().rare.as_deref().map_or(Operands::NONE, |rare| rare.operands)
+    }
+
     /// The WQE at the cursor was read from memory; its list has not been walked.
     #[inline]
     pub(super) fn load(&mut self, wqe: &Wqe) {
@@ -290,20 +307,23 @@ impl Requester {
         decoded.gather = GatherCursor { segment: wqe.data_segment, ..Default::default() };
     }
 
+    /// The WQE at the cursor is an atomic, and computes with these.
+    #[cold]
+    pub(super) fn keep_operands(&mut self, operands: Operands) {
+        self.rare_mut().operands = operands;
+    }
+
     /// The READ or atomic at the head, where `is_answering`.
     #[inline]
     pub fn answering(&self) -> &Wqe {
-        self.decoded().answering.as_deref().unwrap_or(&Wqe::NOP)
+        self.decoded().rare.as_deref().map_or(&Wqe::NOP, |rare| &rare.answering)
     }
 
     /// The READ or atomic at the head is being answered.
     #[inline]
     pub fn begin_answer(&mut self, wqe: &Wqe) {
         self.is_answering = true;
-        match &mut self.decoded_mut().answering {
-            Some(answering) => **answering = *wqe,
-            none => *none = Some(first_answering(wqe)),
-        }
+        self.rare_mut().answering = *wqe;
     }
 
     /// How far the scatter/gather list of the WQE at the cursor has been walked.
@@ -326,6 +346,11 @@ impl Requester {
     #[inline]
     fn decoded_mut(&mut self) -> &mut Decoded {
         self.decoded.get_or_insert_with(first_decoded)
+    }
+
+    #[inline]
+    fn rare_mut(&mut self) -> &mut Rare {
+        self.decoded_mut().rare.get_or_insert_with(first_rare)
     }
 
     /// Moves the cursor back to the oldest unacknowledged PSN.
@@ -354,12 +379,19 @@ impl Requester {
 
     /// Whether the head is a WQE that failed before it was sent.
     pub fn head_failed(&self) -> bool {
-        self.failure.is_some() && self.head.wrapping_add(1) == self.tail
+        self.has_failed && self.head.wrapping_add(1) == self.tail
     }
 
     /// The newest WQE has failed.
     pub(super) fn fail(&mut self, cause: Cause) {
-        self.failure = Some(Box::new(cause));
+        self.has_failed = true;
+        self.rare_mut().failure = Some(cause);
+    }
+
+    /// What the newest WQE failed of.
+    pub(super) fn take_failure(&mut self) -> Option<Cause> {
+        self.has_failed = false;
+        self.rare_mut().failure.take()
     }
 
     /// `head <= cursor <= tail`, `una <= sent <= next_psn`.
@@ -372,4 +404,4 @@ impl Requester {
     }
 }
 
-const _: () = assert!(core::mem::size_of::<Requester>() <= 80);
+const _: () = assert!(core::mem::size_of::<Requester>() <= 72);

@@ -7,6 +7,7 @@ use crate::memory::{Access, AccessFault, Payload, RemoteRight, dma};
 use crate::qp::Qp;
 use crate::queue::recv::ScatterList;
 use crate::shared::Shared;
+use crate::slab::Held;
 use crate::transport::completion;
 use crate::transport::rc::irn;
 use crate::work::{CompletionOp, Status};
@@ -70,7 +71,7 @@ pub(crate) fn accept(
 #[inline]
 fn check_framing(qp: &Qp, packet: &Packet, payload: &Payload<'_>) -> Result<(), Refusal> {
     let operation = packet.bth.opcode.operation();
-    let in_order = match qp.responder.message {
+    let in_order = match qp.responder.message() {
         Message::None => operation.starts_message(),
         Message::Send { .. } => operation.is_send() && !operation.starts_message(),
         Message::Write { .. } => operation.is_write() && !operation.starts_message(),
@@ -82,15 +83,15 @@ fn check_framing(qp: &Qp, packet: &Packet, payload: &Payload<'_>) -> Result<(), 
     }
     let len = payload.len() as u32;
     let fits = if operation.ends_message() {
-        len <= qp.mtu && (operation.starts_message() || len > 0)
+        len <= qp.mtu() && (operation.starts_message() || len > 0)
     } else {
-        len == qp.mtu
+        len == qp.mtu()
     };
     if fits { Ok(()) } else { Err(Refusal::Invalid("payload length against the path MTU (IBTA 9.7.4.1.6)")) }
 }
 
 fn send(qp: &mut Qp, sh: &mut Shared, packet: &Packet, payload: &Payload<'_>) -> Result<(), Refusal> {
-    let offset = match qp.responder.message {
+    let offset = match qp.responder.message() {
         Message::Send { offset } => offset,
         _ => {
             take_receive(qp, sh, packet)?;
@@ -102,13 +103,13 @@ fn send(qp: &mut Qp, sh: &mut Shared, packet: &Packet, payload: &Payload<'_>) ->
     }
     let pd = receive_pd(qp, sh);
     sh.scatter(pd, qp.scatter().sges(), offset, payload).map_err(Refusal::Local)?;
-    qp.responder.message = Message::Send { offset: offset + payload.len() as u64 };
+    qp.responder.set_message(Message::Send { offset: offset + payload.len() as u64 });
     Ok(())
 }
 
 fn write(qp: &mut Qp, sh: &mut Shared, packet: &Packet, payload: &Payload<'_>) -> Result<(), Refusal> {
     let operation = packet.bth.opcode.operation();
-    let (va, rkey, len, offset) = match qp.responder.message {
+    let (va, rkey, len, offset) = match qp.responder.message() {
         Message::Write { va, rkey, len, offset } => (va, rkey, len, offset),
         _ => (packet.reth.va, packet.reth.rkey, packet.reth.len, 0),
     };
@@ -141,7 +142,7 @@ fn write(qp: &mut Qp, sh: &mut Shared, packet: &Packet, payload: &Payload<'_>) -
     } else if operation.has_immediate() && !qp.responder.receive_taken {
         take_receive(qp, sh, packet)?;
     }
-    qp.responder.message = Message::Write { va, rkey, len, offset: offset + part };
+    qp.responder.set_message(Message::Write { va, rkey, len, offset: offset + part });
     Ok(())
 }
 
@@ -210,11 +211,11 @@ pub(crate) fn receive_pd(qp: &Qp, sh: &Shared) -> PdId {
 }
 
 /// Completion queue that receives go to: an XRC shared receive queue has its own.
-fn receive_cq(qp: &Qp, sh: &Shared) -> CqId {
+fn receive_cq(qp: &Qp, sh: &Shared) -> Held<CqId> {
     qp.srq_of_receive()
         .and_then(|id| sh.srqs.get(id))
         .and_then(|srq| srq.xrc)
-        .map_or(qp.recv_cq, |(_, cq)| cq)
+        .map_or(qp.recv_cq, |(_, cq)| Held::new(cq))
 }
 
 /// The message is whole: completion for a SEND, or a WRITE with immediate.
@@ -225,7 +226,8 @@ fn finish(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet) -> Result
     if invalidates {
         sh.memory.invalidate_remote(qp.pd, qp.num, Key(packet.invalidate)).map_err(Refusal::Access)?;
     }
-    let message = core::mem::take(&mut qp.responder.message);
+    let message = qp.responder.message();
+    qp.responder.set_message(Message::None);
     let (op, byte_len) = match message {
         Message::Send { offset } => (CompletionOp::Recv, offset as u32),
         Message::Write { len, .. } if operation.has_immediate() => (CompletionOp::RecvWriteImm, len),
@@ -249,7 +251,7 @@ pub(crate) fn fail_receive(qp: &mut Qp, sh: &mut Shared, now: Instant, status: S
     if !core::mem::take(&mut qp.responder.receive_taken) {
         return;
     }
-    qp.responder.message = Message::None;
+    qp.responder.set_message(Message::None);
     let done = completion(qp, now, qp.scatter().wr_id, CompletionOp::Recv, status);
     let cq = receive_cq(qp, sh);
     sh.complete(cq, done, None);

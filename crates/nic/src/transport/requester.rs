@@ -48,8 +48,7 @@ pub(crate) fn step(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame
     }
     while qp.requester.cursor != qp.requester.tail {
         let entry = *qp.requester.entry(qp.requester.cursor);
-        let last_failed =
-            qp.requester.failure.is_some() && qp.requester.cursor.wrapping_add(1) == qp.requester.tail;
+        let last_failed = qp.requester.has_failed && qp.requester.cursor.wrapping_add(1) == qp.requester.tail;
         if last_failed {
             return SendStep::Idle;
         }
@@ -58,7 +57,7 @@ pub(crate) fn step(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame
         }
         qp.requester.cursor = qp.requester.cursor.wrapping_add(1);
     }
-    if qp.draining || !qp.sends() || qp.requester.failure.is_some() {
+    if qp.draining || !qp.sends() || qp.requester.has_failed {
         return SendStep::Idle;
     }
     if !qp.requester.is_loaded {
@@ -75,7 +74,7 @@ fn fetch(qp: &mut Qp, sh: &mut Shared, now: Instant) -> SendStep {
     let available = qp.sq.posted.wrapping_sub(qp.sq.fetched);
     match qp.sq.ring.decode(qp.sq.fetched, available, qp.sq.layout()) {
         Ok(wqe) => {
-            qp.requester.load(&wqe);
+            load(qp, &wqe);
             SendStep::Fetched
         }
         Err(fault) => {
@@ -140,7 +139,7 @@ fn execute(qp: &mut Qp, sh: &mut Shared, now: Instant) -> SendStep {
 /// PSNs that a WQE takes. A READ takes one for each packet of its answer, except in IRN, where answers are numbered apart.
 #[inline]
 pub(crate) fn packets_of(qp: &Qp, wqe: &Wqe) -> u32 {
-    if wqe.op.awaits_response() && qp.speaks_irn() { 1 } else { wqe.len.div_ceil(qp.mtu).max(1) }
+    if wqe.op.awaits_response() && qp.speaks_irn() { 1 } else { wqe.len.div_ceil(qp.mtu()).max(1) }
 }
 
 /// Rules that a WQE must meet before it is sent (IBTA table 36 for operations by service).
@@ -167,7 +166,7 @@ fn check(qp: &Qp, wqe: &Wqe) -> Option<Cause> {
             "an atomic's answer takes exactly 8 bytes (IBTA 9.4.5)",
         ));
     }
-    if qp.is_datagram() && wqe.len > qp.mtu {
+    if qp.is_datagram() && wqe.len > qp.mtu() {
         return Some(Cause::local(Status::LocalLength, "a datagram is at most one path MTU (IBTA 9.8.4)"));
     }
     if wqe.inline && wqe.op.awaits_response() {
@@ -208,13 +207,19 @@ fn packet(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame, entry: 
     if !congestion::may_send(qp, now) {
         return SendStep::Idle;
     }
-    let Some(wqe) = load(qp, sh, now, entry) else { return SendStep::Idle };
+    if !qp.requester.is_loaded && !load_again(qp, sh, now, entry) {
+        return SendStep::Idle;
+    }
+    let wqe = *qp.requester.loaded();
     let end = match build(qp, sh, &wqe, entry, index, out) {
         Ok(end) => end,
         Err(fault) => {
             return abandon(qp, sh, now, Cause::local(Status::LocalProtection, fault.rule()));
         }
     };
+    if wqe.op.is_atomic() {
+        segmentation::operands(qp.requester.operands(), &mut out.packet);
+    }
     let after = entry.psn.add(end);
     let new = !psn.is_before(qp.requester.sent);
     if !new {
@@ -231,8 +236,8 @@ fn packet(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame, entry: 
     congestion::on_sent(qp, sh, &mut out.packet, sent, now);
     advance(qp, entry, end);
     if qp.is_reliable() {
-        if qp.deadline == Instant::NEVER && qp.rto > adverb_wire::Duration::ZERO {
-            qp.deadline = now + qp.rto;
+        if qp.deadline == Instant::NEVER && qp.has_timeout() {
+            qp.deadline = now + qp.rto(sh);
         }
     } else if end == entry.packets {
         // Nobody acknowledges: the message is done when its last packet has left (IBTA 9.8.3.2).
@@ -242,7 +247,7 @@ fn packet(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame, entry: 
     SendStep::Packet
 }
 
-/// Puts packet `index` of a WQE into `out`; the one after it.
+/// Puts packet `index` of a WQE into `out`, without an atomic's operands; the one after it.
 #[inline]
 pub(crate) fn build(
     qp: &mut Qp,
@@ -253,7 +258,7 @@ pub(crate) fn build(
     out: &mut TxFrame,
 ) -> Result<u32, AccessFault> {
     out.payload.clear();
-    out.packet = Packet { flow: qp.flow, ..Packet::default() };
+    out.packet = Packet { flow: qp.flow(sh), ..Packet::default() };
     out.path = qp.path;
     let end = match wqe.op {
         WqeOp::Read | WqeOp::CompareSwap | WqeOp::FetchAdd => {
@@ -282,20 +287,25 @@ fn advance(qp: &mut Qp, entry: &Inflight, end: u32) {
     }
 }
 
-/// The decoded WQE at the cursor; read again after going back.
+/// Keeps a WQE that was just read.
 #[inline]
-fn load(qp: &mut Qp, sh: &mut Shared, now: Instant, entry: &Inflight) -> Option<Wqe> {
-    if qp.requester.is_loaded {
-        return Some(*qp.requester.loaded());
+fn load(qp: &mut Qp, wqe: &Wqe) {
+    qp.requester.load(wqe);
+    if wqe.op.is_atomic() {
+        qp.requester.keep_operands(qp.sq.ring.operands(wqe));
     }
+}
+
+/// Reads the WQE at the cursor again, after going back. False when it cannot be sent any more.
+fn load_again(qp: &mut Qp, sh: &mut Shared, now: Instant, entry: &Inflight) -> bool {
     match qp.sq.ring.decode(entry.block, entry.blocks.into(), qp.sq.layout()) {
         Ok(wqe) if packets_of(qp, &wqe) == entry.packets && wqe.op == entry.op => {
-            qp.requester.load(&wqe);
-            Some(wqe)
+            load(qp, &wqe);
+            true
         }
         _ => {
             abandon(qp, sh, now, Cause::local(Status::LocalQpOperation, CHANGED));
-            None
+            false
         }
     }
 }
@@ -332,7 +342,7 @@ fn abandon(qp: &mut Qp, sh: &mut Shared, now: Instant, cause: Cause) -> SendStep
 pub(crate) fn settle(qp: &mut Qp, sh: &mut Shared, now: Instant) {
     while let Some(entry) = qp.requester.oldest() {
         if qp.requester.head_failed() {
-            if let Some(cause) = qp.requester.failure.take() {
+            if let Some(cause) = qp.requester.take_failure() {
                 fail_oldest(qp, sh, now, &cause);
             }
             return;
@@ -416,7 +426,7 @@ pub(crate) fn flush(qp: &mut Qp, sh: &mut Shared, now: Instant) {
     r.outstanding_reads = 0;
     r.rnr_wait = false;
     r.is_loaded = false;
-    r.failure = None;
+    r.has_failed = false;
     r.is_answering = false;
     if qp.irn_active {
         irn::requester::forget(qp);

@@ -4,11 +4,11 @@
 use crate::memory::AccessFault;
 use crate::nic::TxFrame;
 use crate::qp::Qp;
-use crate::queue::wqe::{GatherCursor, Wqe, WqeOp};
+use crate::queue::wqe::{GatherCursor, Operands, Wqe, WqeOp};
 use crate::shared::Shared;
 use adverb_wire::{AtomicEth, Bth, Opcode, Operation, Packet, Reth};
 
-/// READ and atomic requests: one packet, whatever the length of the answer.
+/// READ and atomic requests: one packet, whatever the length of the answer. An atomic still lacks its [`operands`].
 pub(crate) fn request(qp: &Qp, wqe: &Wqe, index: u32, packet: &mut Packet) {
     let operation = match wqe.op {
         WqeOp::Read => Operation::ReadRequest,
@@ -19,13 +19,18 @@ pub(crate) fn request(qp: &Qp, wqe: &Wqe, index: u32, packet: &mut Packet) {
     packet.xrc_srq = wqe.xrc_srqn;
     if wqe.op == WqeOp::Read {
         // After a lost response the rest is asked for: advanced address, remaining length.
-        let offset = index * qp.mtu;
+        let offset = index * qp.mtu();
         packet.reth =
             Reth { va: wqe.raddr.wrapping_add(offset as u64), rkey: wqe.rkey, len: wqe.len - offset };
     } else {
-        packet.atomic =
-            AtomicEth { va: wqe.raddr, rkey: wqe.rkey, swap_add: wqe.swap_add, compare: wqe.compare };
+        packet.atomic = AtomicEth { va: wqe.raddr, rkey: wqe.rkey, ..AtomicEth::default() };
     }
+}
+
+/// What the atomic of a request computes with.
+#[cold]
+pub(crate) fn operands(of: Operands, packet: &mut Packet) {
+    (packet.atomic.swap_add, packet.atomic.compare) = (of.swap_add, of.compare);
 }
 
 /// A SEND or WRITE packet with its payload.
@@ -37,8 +42,8 @@ pub(crate) fn message(
     index: u32,
     out: &mut TxFrame,
 ) -> Result<(), AccessFault> {
-    let offset = index * qp.mtu;
-    let len = (wqe.len - offset).min(qp.mtu);
+    let offset = index * qp.mtu();
+    let len = (wqe.len - offset).min(qp.mtu());
     let first = index == 0;
     let last = offset + len == wqe.len;
     let packet = &mut out.packet;

@@ -15,15 +15,15 @@ pub(crate) fn on_request(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Pa
     let in_order = packet.bth.psn == qp.responder.expected();
     qp.responder.expect_after(packet.bth.psn);
     let starts = packet.bth.opcode.operation().starts_message();
-    if !in_order || (starts && qp.responder.message != Message::None) {
-        qp.responder.message = Message::None;
+    if !in_order || (starts && qp.responder.message() != Message::None) {
+        qp.responder.set_message(Message::None);
     }
-    if qp.responder.message == Message::None && !starts {
+    if qp.responder.message() == Message::None && !starts {
         sh.counters.drop_out_of_order += 1;
         return;
     }
     let Err(refusal) = receive::accept(qp, sh, now, packet, payload) else { return };
-    qp.responder.message = Message::None;
+    qp.responder.set_message(Message::None);
     match refusal {
         Refusal::NotReady => sh.counters.drop_no_receive += 1,
         Refusal::Local(fault) => {

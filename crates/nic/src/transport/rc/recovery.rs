@@ -15,7 +15,7 @@ use crate::transport::rc::{irn, rnr_time};
 use crate::transport::requester::{self, Inflight, complete_oldest, fail_oldest};
 use crate::transport::{Cause, received};
 use crate::work::Status;
-use adverb_wire::{Duration, Instant, NakCode, Operation, Packet, Psn, Syndrome};
+use adverb_wire::{Instant, NakCode, Operation, Packet, Psn, Syndrome};
 
 /// RNR retry count that stands for "without limit" (IBTA 9.7.5.2.8).
 const RNR_UNLIMITED: u8 = 7;
@@ -148,16 +148,16 @@ fn progressed(qp: &mut Qp, sh: &mut Shared, now: Instant, before: Psn) {
         r.implied_nak = false;
         r.rnr_wait = false;
         r.catch_up();
-        restart_timer(qp, now);
+        restart_timer(qp, sh, now);
     }
     requester::settle(qp, sh, now);
 }
 
 /// The timer runs while something is out (IBTA 9.7.6.1.3).
 #[inline]
-fn restart_timer(qp: &mut Qp, now: Instant) {
-    qp.deadline = if qp.requester.awaits_acknowledgement() && qp.rto > Duration::ZERO {
-        now + qp.rto
+fn restart_timer(qp: &mut Qp, sh: &Shared, now: Instant) {
+    qp.deadline = if qp.requester.awaits_acknowledgement() && qp.has_timeout() {
+        now + qp.rto(sh)
     } else {
         Instant::NEVER
     };
@@ -194,7 +194,7 @@ fn retry(
     qp.requester.rnr_wait = false;
     congestion::on_loss(qp, sh, timer.is_some());
     qp.requester.go_back();
-    restart_timer(qp, now);
+    restart_timer(qp, sh, now);
 }
 
 pub(super) fn on_rnr_nak(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet, code: u8) {
@@ -237,7 +237,7 @@ pub(crate) fn on_timeout(qp: &mut Qp, sh: &mut Shared, now: Instant) {
     qp.deadline = Instant::NEVER;
     if qp.requester.rnr_wait {
         qp.requester.rnr_wait = false;
-        restart_timer(qp, now);
+        restart_timer(qp, sh, now);
         return;
     }
     if !qp.requester.awaits_acknowledgement() {
@@ -246,7 +246,7 @@ pub(crate) fn on_timeout(qp: &mut Qp, sh: &mut Shared, now: Instant) {
     sh.counters.timeouts += 1;
     qp.requester.expiries = qp.requester.expiries.saturating_add(1);
     qp.requester.implied_nak = false;
-    let timer = TimerCause { name: "local ACK timeout", length: qp.rto, expiries: qp.requester.expiries };
+    let timer = TimerCause { name: "local ACK timeout", length: qp.rto(sh), expiries: qp.requester.expiries };
     let unanswered = PacketCause { received: false, opcode: None, psn: qp.requester.una, syndrome: None };
     let rule = "the peer did not acknowledge within the timeout, retry count times over (IBTA 9.7.6.1.3)";
     retry(qp, sh, now, Some(unanswered), Some(timer), rule);
@@ -282,8 +282,8 @@ fn answered(qp: &mut Qp, sh: &mut Shared, now: Instant, psn: Psn, read: bool) ->
 fn on_read_response(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet, payload: &Payload<'_>) {
     let psn = packet.bth.psn;
     let Some((entry, wqe)) = answered(qp, sh, now, psn, true) else { return };
-    let offset = psn.since(entry.psn) as u32 * qp.mtu;
-    let due = (wqe.len - offset.min(wqe.len)).min(qp.mtu);
+    let offset = psn.since(entry.psn) as u32 * qp.mtu();
+    let due = (wqe.len - offset.min(wqe.len)).min(qp.mtu());
     let last = psn.next() == entry.psn.add(entry.packets);
     let operation = packet.bth.opcode.operation();
     let says_last = matches!(operation, Operation::ReadResponseLast | Operation::ReadResponseOnly);

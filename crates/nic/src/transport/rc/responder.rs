@@ -52,9 +52,16 @@ impl Answer {
 /// The receiving half of a queue pair. UC uses `expected`, `message` and the receive fields only.
 #[derive(Debug, Default)]
 pub(crate) struct Responder {
+    /// [`Message`], as it needs the fewest bytes: of a SEND its offset, of a WRITE its address; and of a WRITE the rest.
+    message_at: u64,
+    message_rkey: Key,
+    message_len: u32,
+    message_offset: u32,
+    message_kind: Kind,
     expected: Psn,
     msn: u32,
-    pub message: Message,
+    /// The communication-established event was raised.
+    pub heard: bool,
     /// A posted receive is held for the message in progress.
     pub receive_taken: bool,
     /// A NAK for the gap at `expected` has been sent.
@@ -62,9 +69,22 @@ pub(crate) struct Responder {
     depth: u8,
     /// READ responses wait for the queue pair's rate; a timer lets them go on.
     pub held_back: bool,
-    acknowledge: Option<(Psn, Syndrome)>,
+    /// What kind of acknowledgement is owed, if one is, and for which PSN.
+    acknowledge: Option<Syndrome>,
+    acknowledge_psn: Psn,
     /// From the first READ or atomic on.
     asked: Option<Box<Asked>>,
+}
+
+const _: () = assert!(core::mem::size_of::<Responder>() == 48);
+
+/// What kind of message is in progress.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Kind {
+    #[default]
+    None,
+    Send,
+    Write,
 }
 
 /// What READs and atomics leave behind.
@@ -89,6 +109,38 @@ impl Responder {
     /// Next PSN expected.
     pub fn expected(&self) -> Psn {
         self.expected
+    }
+
+    /// The message in progress.
+    #[inline]
+    pub fn message(&self) -> Message {
+        match self.message_kind {
+            Kind::None => Message::None,
+            Kind::Send => Message::Send { offset: self.message_at },
+            Kind::Write => Message::Write {
+                va: self.message_at,
+                rkey: self.message_rkey,
+                len: self.message_len,
+                offset: self.message_offset,
+            },
+        }
+    }
+
+    /// So far the message in progress has come.
+    #[inline]
+    pub fn set_message(&mut self, message: Message) {
+        match message {
+            Message::None => self.message_kind = Kind::None,
+            Message::Send { offset } => {
+                self.message_kind = Kind::Send;
+                self.message_at = offset;
+            }
+            Message::Write { va, rkey, len, offset } => {
+                self.message_kind = Kind::Write;
+                self.message_at = va;
+                (self.message_rkey, self.message_len, self.message_offset) = (rkey, len, offset);
+            }
+        }
     }
 
     /// Sets how many READs and atomics may be unanswered.
@@ -131,9 +183,16 @@ impl Responder {
         self.expected = psn.next();
     }
 
-    /// Acknowledgements and NAKs that are owed are another's to send (IRN).
+    /// Takes the acknowledgement or NAK that is owed.
+    #[inline]
     pub fn take_acknowledge(&mut self) -> Option<(Psn, Syndrome)> {
-        self.acknowledge.take()
+        self.acknowledge.take().map(|syndrome| (self.acknowledge_psn, syndrome))
+    }
+
+    /// The peer is owed an acknowledgement, instead of one that was owed before.
+    #[inline]
+    fn owe(&mut self, psn: Psn, syndrome: Syndrome) {
+        (self.acknowledge, self.acknowledge_psn) = (Some(syndrome), psn);
     }
 
     /// READs and atomics that may be unanswered.
@@ -197,7 +256,7 @@ fn message(
         r.end_message();
     }
     if packet.bth.ack_req {
-        r.acknowledge = Some((packet.bth.psn, Syndrome::default()));
+        r.owe(packet.bth.psn, Syndrome::default());
     }
     Ok(())
 }
@@ -210,7 +269,7 @@ fn gap(qp: &mut Qp, sh: &mut Shared) {
     }
     qp.responder.nak_sent = true;
     let code = Syndrome::Nak(NakCode::PsnSequenceError);
-    qp.responder.acknowledge = Some((qp.responder.expected, code));
+    qp.responder.owe(qp.responder.expected, code);
 }
 
 /// Whether a READ may be carried out; the domain that its memory belongs to.
@@ -236,7 +295,7 @@ fn read(qp: &mut Qp, sh: &mut Shared, packet: &Packet) -> Result<(), Refusal> {
     let reth = packet.reth;
     let pd = check_read(qp, sh, packet)?;
     room_for_answer(qp)?;
-    let packets = reth.len.div_ceil(qp.mtu).max(1);
+    let packets = reth.len.div_ceil(qp.mtu()).max(1);
     let psn = packet.bth.psn;
     qp.responder.end_message();
     let msn = qp.responder.msn;
@@ -303,7 +362,7 @@ fn atomic(qp: &mut Qp, sh: &mut Shared, packet: &Packet) -> Result<(), Refusal> 
 }
 
 fn between_messages(qp: &Qp) -> Result<(), Refusal> {
-    match qp.responder.message {
+    match qp.responder.message() {
         Message::None => Ok(()),
         _ => Err(Refusal::Invalid("a READ or atomic inside a message (IBTA 9.7.4.1.2)")),
     }
@@ -360,7 +419,7 @@ fn duplicate(qp: &mut Qp, sh: &mut Shared, packet: &Packet) {
             sh.counters.duplicate_requests += 1;
             if qp.responder.acknowledge.is_none() {
                 let last = qp.responder.expected.previous();
-                qp.responder.acknowledge = Some((last, Syndrome::default()));
+                qp.responder.owe(last, Syndrome::default());
             }
         }
     }
@@ -368,7 +427,7 @@ fn duplicate(qp: &mut Qp, sh: &mut Shared, packet: &Packet) {
 
 fn duplicate_read(qp: &mut Qp, sh: &mut Shared, packet: &Packet) {
     let (psn, reth) = (packet.bth.psn, packet.reth);
-    let packets = reth.len.div_ceil(qp.mtu).max(1);
+    let packets = reth.len.div_ceil(qp.mtu()).max(1);
     let in_the_past = qp.responder.expected.since(psn.add(packets)) >= 0;
     let domain = receive::remote_pd(qp, sh, packet).ok().filter(|pd| {
         let readable =
@@ -392,7 +451,7 @@ pub(super) fn refuse(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet
             sh.counters.rnr_naks_sent += 1;
             qp.responder.nak_sent = true;
             let timer = qp.attr.min_rnr_timer;
-            qp.responder.acknowledge = Some((psn, Syndrome::RnrNak { timer }));
+            qp.responder.owe(psn, Syndrome::RnrNak { timer });
             return;
         }
         Refusal::Invalid(rule) => {
@@ -413,7 +472,7 @@ pub(super) fn refuse(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet
             (NakCode::RemoteOperationalError, Status::LocalProtection, fault.rule(), Event::QpFatal(qp.id))
         }
     };
-    qp.responder.acknowledge = Some((psn, Syndrome::Nak(code)));
+    qp.responder.owe(psn, Syndrome::Nak(code));
     let wr_id = if qp.responder.receive_taken { qp.scatter().wr_id } else { 0 };
     let cause = Cause { status: receive_status, rule, packet: Some(received(packet)), timer: None };
     explain(qp, sh, now, wr_id, &cause);
@@ -429,16 +488,16 @@ pub(crate) fn next_packet(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut 
         return false;
     }
     out.payload.clear();
-    out.packet = Packet { flow: qp.flow, ..Packet::default() };
+    out.packet = Packet { flow: qp.flow(sh), ..Packet::default() };
     out.path = qp.path;
     out.packet.bth.dest_qp = qp.peer;
     let r = &mut qp.responder;
     let acknowledge_first = match (r.acknowledge, r.first_answer()) {
-        (Some((psn, _)), Some(answer)) => psn.is_before(answer.psn()),
+        (Some(_), Some(answer)) => r.acknowledge_psn.is_before(answer.psn()),
         (Some(_), None) => true,
         (None, _) => false,
     };
-    if acknowledge_first && let Some((psn, syndrome)) = r.acknowledge.take() {
+    if acknowledge_first && let Some((psn, syndrome)) = r.take_acknowledge() {
         let msn = r.msn;
         acknowledge(qp, sh, out, psn, syndrome, msn);
         return true;
@@ -475,7 +534,7 @@ fn acknowledge(qp: &Qp, sh: &mut Shared, out: &mut TxFrame, psn: Psn, syndrome: 
 
 /// The next packet of the READ at the front. Its memory is checked again: the region may have gone.
 fn read_response(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame) -> bool {
-    let mtu = qp.mtu;
+    let mtu = qp.mtu();
     let Some(Answer::Read { psn, pd, va, rkey, len, packets, next, msn, .. }) =
         qp.responder.answers().front_mut()
     else {

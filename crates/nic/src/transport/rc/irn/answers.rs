@@ -49,6 +49,7 @@ pub(super) fn next_answer(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut 
     if let Err(fault) = build(qp, sh, &answer, psn, out) {
         return read_failed(qp, sh, now, out, answer.request, fault);
     }
+    let rto = qp.rto(sh);
     let Some(irn) = qp.irn.as_deref_mut() else { return false };
     let r = &mut irn.responses;
     let interval = ack_interval(sh.congestion.ack_every, r.limit);
@@ -66,7 +67,7 @@ pub(super) fn next_answer(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut 
         congestion::on_sent(qp, sh, &mut out.packet, congestion::Sent::Answer, now);
         return true;
     }
-    r.tx.on_sent(&sh.irn, qp.rto, now);
+    r.tx.on_sent(&sh.irn, rto, now);
     // Behind the last one there is, or none for a while, nothing else would bring an acknowledgement: a READ request that
     // follows says which answers have come.
     r.unasked += 1;
@@ -106,8 +107,8 @@ fn build(qp: &Qp, sh: &Shared, answer: &Answer, psn: Psn, out: &mut TxFrame) -> 
     match answer.what {
         What::Atomic(original) => out.packet.atomic_original = original,
         What::Read { pd, va, rkey, len } => {
-            let offset = k * qp.mtu;
-            let part = (len - offset).min(qp.mtu);
+            let offset = k * qp.mtu();
+            let part = (len - offset).min(qp.mtu());
             if part > 0 {
                 let from = va.wrapping_add(offset as u64);
                 let span = sh.memory.check_remote(pd, qp.num, rkey, from, part, RemoteRight::Read)?;

@@ -207,10 +207,10 @@ pub(crate) fn step(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame
 }
 
 fn put_packet(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame) -> bool {
-    let Some(irn) = qp.irn.as_deref_mut() else { return false };
     out.payload.clear();
-    out.packet = Packet { flow: qp.flow, ..Packet::default() };
+    out.packet = Packet { flow: qp.flow(sh), ..Packet::default() };
     out.path = qp.path;
+    let Some(irn) = qp.irn.as_deref_mut() else { return false };
     if irn.hello.is_due() {
         hello::send(qp, sh, now, &mut out.packet);
         return true;
@@ -254,6 +254,7 @@ fn bth(qp: &Qp, operation: Operation, psn: Psn) -> Bth {
 
 /// Timers other than the queue pair's own: hellos, and the responses' timeout.
 pub(crate) fn on_timer(qp: &mut Qp, sh: &mut Shared, now: Instant) {
+    let rto = qp.rto(sh);
     let Some(irn) = qp.irn.as_deref_mut() else { return };
     irn.hello.on_timer(qp.id, sh, now);
     if now >= irn.requests.tx.fetched_at {
@@ -262,7 +263,7 @@ pub(crate) fn on_timer(qp: &mut Qp, sh: &mut Shared, now: Instant) {
     if qp.state == QpState::Err {
         irn.responses.tx.deadline = Instant::NEVER;
     } else {
-        irn.responses.on_timer(sh, qp.rto, now);
+        irn.responses.on_timer(sh, rto, now);
     }
     irn.stir();
 }

@@ -17,7 +17,7 @@ use crate::queue::wqe::{GatherCursor, Wqe, WqeOp};
 use crate::shared::Shared;
 use crate::transport::rc::recovery;
 use crate::transport::requester::{self, SendStep, complete_oldest, fail_oldest};
-use crate::transport::{Cause, received};
+use crate::transport::{Cause, received, segmentation};
 use crate::work::Status;
 use adverb_wire::{
     Bth, Duration, Instant, IrnEth, NakCode, Opcode, Operation, Packet, Psn, Reth, Service, Syndrome,
@@ -133,7 +133,6 @@ pub(super) fn before(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFra
     if qp.requester.is_empty() {
         irn.requests.begin(qp.requester.next_psn());
         qp.irn_active = true;
-        qp.rto = crate::qp::ack_timeout(qp.attr.timeout);
         return None;
     }
     qp.requester.is_all_sent().then_some(SendStep::Idle)
@@ -159,6 +158,9 @@ fn resend(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame, psn: Ps
         let cause = Cause::local(Status::LocalProtection, fault.rule());
         return Some(requester::abandon_at(qp, sh, now, index, cause));
     }
+    if wqe.op.is_atomic() {
+        segmentation::operands(qp.sq.ring.operands(&wqe), &mut out.packet);
+    }
     dress(qp, &wqe, index, k, &mut out.packet);
     // What came of it must be known soon, whatever its place in the message.
     out.packet.bth.ack_req = true;
@@ -171,7 +173,7 @@ fn resend(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame, psn: Ps
 #[inline(never)]
 pub(crate) fn on_executed(qp: &mut Qp, op: WqeOp, len: u32) {
     let (index, entry) = qp.requester.newest();
-    let packets = len.div_ceil(qp.mtu).max(1);
+    let packets = len.div_ceil(qp.mtu()).max(1);
     let Some(irn) = qp.irn.as_deref_mut() else { return };
     let r = &mut irn.requests;
     let ordered = match op {
@@ -213,7 +215,7 @@ pub(crate) fn dress(qp: &Qp, wqe: &Wqe, index: u32, k: u32, packet: &mut Packet)
         }
         _ => {}
     }
-    let offset = k * qp.mtu;
+    let offset = k * qp.mtu();
     if operation.is_write() {
         let following = wqe.len - offset - packet.payload_len;
         packet.reth = Reth {
@@ -230,6 +232,7 @@ pub(crate) fn dress(qp: &Qp, wqe: &Wqe, index: u32, k: u32, packet: &mut Packet)
 /// A new packet leaves, perhaps the last of its message. It asks for an acknowledgement if none has been asked for in a while.
 #[inline]
 pub(crate) fn on_sent(qp: &mut Qp, sh: &Shared, now: Instant, bth: &mut Bth, last: bool) {
+    let rto = qp.rto(sh);
     let Some(irn) = qp.irn.as_deref_mut() else { return };
     let interval = ack_interval(sh.congestion.ack_every, sh.irn.limit(irn.hello.peer_window()));
     let r = &mut irn.requests;
@@ -241,7 +244,7 @@ pub(crate) fn on_sent(qp: &mut Qp, sh: &Shared, now: Instant, bth: &mut Bth, las
     if bth.ack_req {
         r.unasked = 0;
     }
-    r.tx.on_sent(&sh.irn, qp.rto, now);
+    r.tx.on_sent(&sh.irn, rto, now);
     qp.deadline = r.tx.deadline;
 }
 
@@ -264,6 +267,7 @@ pub(super) fn on_response(
 }
 
 fn on_acknowledge(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet) {
+    let rto = qp.rto(sh);
     let Some(irn) = qp.irn.as_deref_mut() else { return };
     let r = &mut irn.requests;
     let (psn, syndrome) = (packet.bth.psn, packet.aeth.syndrome);
@@ -279,7 +283,7 @@ fn on_acknowledge(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet) {
     };
     *counter += 1;
     let knew = r.tx.is_recovering();
-    if receive_ack(&mut r.tx, &sh.irn, psn, super::nack(packet), qp.rto, now) == Acked::Ghost {
+    if receive_ack(&mut r.tx, &sh.irn, psn, super::nack(packet), rto, now) == Acked::Ghost {
         sh.counters.drop_ghost_ack += 1;
         return;
     }
@@ -401,7 +405,7 @@ fn arm(qp: &mut Qp, sh: &Shared, _now: Instant) {
     qp.deadline = if r.tx.in_flight() > 0 {
         r.tx.deadline
     } else if !r.reads.is_empty() {
-        r.moved.max(r.probed) + length(&sh.irn, WINDOW, r.probes, qp.rto)
+        r.moved.max(r.probed) + length(&sh.irn, WINDOW, r.probes, qp.rto(sh))
     } else {
         Instant::NEVER
     };
@@ -409,6 +413,7 @@ fn arm(qp: &mut Qp, sh: &Shared, _now: Instant) {
 
 fn on_answer(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet, payload: &Payload<'_>) {
     let psn = packet.bth.psn;
+    let rto = qp.rto(sh);
     let Some(irn) = qp.irn.as_deref_mut() else { return };
     let r = &mut irn.requests;
     let arrival = receive_data(&r.rx, psn);
@@ -430,7 +435,7 @@ fn on_answer(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet, payloa
     }
     // What has been executed has arrived, and all before it.
     if r.tx.una.is_before(read.request.next()) {
-        receive_ack(&mut r.tx, &sh.irn, read.request.next(), None, qp.rto, now);
+        receive_ack(&mut r.tx, &sh.irn, read.request.next(), None, rto, now);
     }
     let placed = place(qp, sh, &read, psn, packet, payload);
     let Some(irn) = qp.irn.as_deref_mut() else { return };
@@ -500,8 +505,8 @@ fn place(
     let wqe = answering(qp, read)?;
     let operation = packet.bth.opcode.operation();
     let k = psn.since(read.first) as u32;
-    let offset = k * qp.mtu;
-    let due = (wqe.len - offset.min(wqe.len)).min(qp.mtu);
+    let offset = k * qp.mtu();
+    let due = (wqe.len - offset.min(wqe.len)).min(qp.mtu());
     let fits = match operation {
         Operation::AtomicAcknowledge => wqe.op != WqeOp::Read,
         _ => {
@@ -548,14 +553,15 @@ fn changed() -> Cause {
 /// retry is spent only for each local ACK timeout of silence.
 pub(crate) fn on_timeout(qp: &mut Qp, sh: &mut Shared, now: Instant) {
     qp.deadline = Instant::NEVER;
+    let rto = qp.rto(sh);
     let Some(irn) = qp.irn.as_deref_mut() else { return };
     let r = &mut irn.requests;
     if qp.requester.rnr_wait {
         qp.requester.rnr_wait = false;
-        super::timeout::rearm(&mut r.tx, &sh.irn, qp.rto, now);
+        super::timeout::rearm(&mut r.tx, &sh.irn, rto, now);
         return arm(qp, sh, now);
     }
-    match timeout(&mut r.tx, &sh.irn, qp.rto, now) {
+    match timeout(&mut r.tx, &sh.irn, rto, now) {
         Expiry::Early => return arm(qp, sh, now),
         Expiry::Expired => {}
         Expiry::Idle if r.reads.is_empty() => return,
@@ -570,16 +576,17 @@ pub(crate) fn on_timeout(qp: &mut Qp, sh: &mut Shared, now: Instant) {
     if qp.control.is_some() {
         congestion::on_loss(qp, sh, true);
     }
+    let rto = qp.rto(sh);
     let Some(irn) = qp.irn.as_deref_mut() else { return };
     let r = &mut irn.requests;
     let silent = now.since(r.moved);
     let una = r.tx.una;
-    let patience = qp.rto.times(qp.requester.expiries as u64 + 1);
-    if qp.rto > Duration::ZERO && silent >= patience {
+    let patience = rto.times(qp.requester.expiries as u64 + 1);
+    if rto > Duration::ZERO && silent >= patience {
         qp.requester.expiries = qp.requester.expiries.saturating_add(1);
         if qp.requester.retries == 0 {
             let timer =
-                TimerCause { name: "local ACK timeout", length: qp.rto, expiries: qp.requester.expiries };
+                TimerCause { name: "local ACK timeout", length: rto, expiries: qp.requester.expiries };
             let unanswered = PacketCause { received: false, opcode: None, psn: una, syndrome: None };
             let cause = Cause {
                 status: Status::TransportRetryExceeded,

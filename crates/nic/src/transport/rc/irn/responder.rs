@@ -283,14 +283,14 @@ fn message(
     // In RC the first packet says how long the message is.
     let mut first = None;
     let mut placed = None;
-    let offset = match qp.responder.message {
+    let offset = match qp.responder.message() {
         Message::None => 0,
         Message::Send { offset } => offset,
         Message::Write { offset, .. } => offset as u64,
     };
     if operation.is_write() {
         let len = WriteLength::from_wire(packet.reth.len).following as u64 + payload.len() as u64;
-        match qp.responder.message {
+        match qp.responder.message() {
             Message::Write { va, rkey, len: total, offset } => {
                 let at = va.wrapping_add(offset as u64);
                 if (packet.reth.va, packet.reth.rkey, len) != (at, rkey, (total - offset) as u64) {
@@ -351,7 +351,7 @@ fn newer(rx: &Receiver, psn: Psn) -> impl Iterator<Item = Psn> + Clone + '_ {
 /// The memory that a WRITE packet names, if it may write there.
 fn writable(qp: &Qp, sh: &Shared, packet: &Packet, payload: &Payload<'_>) -> Option<Span> {
     let (va, rkey) = (packet.reth.va, packet.reth.rkey);
-    if !qp.access.contains(Access::REMOTE_WRITE) || payload.len() > qp.mtu as usize {
+    if !qp.access.contains(Access::REMOTE_WRITE) || payload.len() > qp.mtu() as usize {
         return None;
     }
     sh.memory.check_remote(qp.pd, qp.num, rkey, va, payload.len() as u32, RemoteRight::Write).ok()
@@ -360,7 +360,7 @@ fn writable(qp: &Qp, sh: &Shared, packet: &Packet, payload: &Payload<'_>) -> Opt
 /// Lets an early packet land, if it may. What it wrote as a WRITE is returned.
 fn early(qp: &mut Qp, sh: &mut Shared, packet: &Packet, payload: &Payload<'_>) -> Option<Span> {
     let operation = packet.bth.opcode.operation();
-    if sh.irn.scheme == Scheme::GoBackN || payload.len() > qp.mtu as usize {
+    if sh.irn.scheme == Scheme::GoBackN || payload.len() > qp.mtu() as usize {
         return None;
     }
     if operation.is_write() {
@@ -426,7 +426,7 @@ fn receive_for(qp: &mut Qp, sh: &mut Shared, sn: u32) -> Option<Option<usize>> {
 fn read(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet) -> Result<(), Refusal> {
     let pd = rc::check_read(qp, sh, packet)?;
     room(qp, sh, now, packet)?;
-    let packets = packet.reth.len.div_ceil(qp.mtu).max(1);
+    let packets = packet.reth.len.div_ceil(qp.mtu()).max(1);
     let (va, rkey, len) = (packet.reth.va, packet.reth.rkey, packet.reth.len);
     answer(qp, packet.bth.psn, packets, What::Read { pd, va, rkey, len });
     Ok(())
@@ -443,13 +443,14 @@ fn atomic(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet) -> Result
 /// The request says which answers the requester has; then there must be room for its own.
 fn room(qp: &mut Qp, sh: &Shared, now: Instant, packet: &Packet) -> Result<(), Refusal> {
     let depth = qp.responder.depth() as usize;
+    let rto = qp.rto(sh);
     let Some(irn) = qp.irn.as_deref_mut() else { return Ok(()) };
     let r = &mut irn.responses;
     if packet.irn.sn() != r.next_read_sn & SN_MASK {
         return Err(Refusal::Invalid("sequence number of a READ or atomic (IRN 5.3)"));
     }
     let awaited = Psn::new(packet.irn.offset);
-    if let Acked::Advanced(n) = receive_ack(&mut r.tx, &sh.irn, awaited, None, qp.rto, now) {
+    if let Acked::Advanced(n) = receive_ack(&mut r.tx, &sh.irn, awaited, None, rto, now) {
         r.release(n);
     }
     if r.answers.len() < depth {
@@ -480,6 +481,7 @@ fn refuse(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet, refusal: 
 
 /// Takes in the acknowledgement of answers.
 pub(super) fn on_read_acknowledge(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet) {
+    let rto = qp.rto(sh);
     let Some(irn) = qp.irn.as_deref_mut() else { return };
     let r = &mut irn.responses;
     if !irn.receiving {
@@ -491,7 +493,7 @@ pub(super) fn on_read_acknowledge(qp: &mut Qp, sh: &mut Shared, now: Instant, pa
         Some(_) => sh.counters.sequence_naks_received += 1,
         None => sh.counters.acks_received += 1,
     }
-    match receive_ack(&mut r.tx, &sh.irn, packet.bth.psn, nack, qp.rto, now) {
+    match receive_ack(&mut r.tx, &sh.irn, packet.bth.psn, nack, rto, now) {
         Acked::Ghost => sh.counters.drop_ghost_ack += 1,
         Acked::Advanced(n) => r.release(n),
     }
