@@ -98,13 +98,15 @@ fn run_seed(arguments: &args::Sim, mut plan: Plan, progress: &dyn Fn(&Sim)) -> R
         plan.sample_ps = SAMPLE_PS;
     }
     let seed = plan.config.seed;
-    let mut sim = plan.start().map_err(Error::Scenario)?;
+    let mut sim = plan.fabric().map_err(Error::Scenario)?;
     for (link, path) in &arguments.pcap {
         let refuse = |source| Error::File { option: "--pcap", path: path.clone(), source };
         let file = File::create(path).map_err(refuse)?;
         sim.capture(*link, Box::new(BufWriter::new(file))).map_err(refuse)?;
     }
-    let idle = peak_rss();
+    // The plan's flows were in memory before, and are the traffic's all the same.
+    let idle = peak_rss().saturating_sub(size_of_val(plan.flows.as_slice()) as u64);
+    plan.begin(&mut sim);
     let begun = progress::thread_seconds();
     plan.run(&mut sim, &mut |sim| progress(sim));
     let seconds = progress::thread_seconds() - begun;

@@ -47,8 +47,8 @@ fn memory(hosts: u32, bytes: u32) {
     );
 }
 
-/// Bytes of a packet that is under way: its hot and its cold part, and its place in the row of free ones.
-const PACKET: f64 = 100.0;
+/// Bytes of a packet that is under way: its hot and its cold part.
+const PACKET: f64 = 96.0;
 
 fn main() {
     let mut args = std::env::args().skip(1).peekable();

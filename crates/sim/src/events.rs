@@ -96,16 +96,28 @@ impl Lane {
     }
 }
 
-/// An event of the heap; the earliest is the greatest.
+/// An event of the heap; the earliest is the greatest. Packed, because packets of odd sizes each have one.
 #[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(Rust, packed(4))]
 struct Odd {
-    event: Event,
-    sequence: u64,
+    at: u64,
+    /// The source, and below it the place in the order of entering: 2^44 events are weeks of a run.
+    order: u64,
+    word: u32,
+}
+
+const _: () = assert!(core::mem::size_of::<Odd>() == 20);
+
+impl Odd {
+    fn event(&self) -> Event {
+        Event { at: self.at, source: (self.order >> (64 - SOURCE_BITS)) as u32, word: self.word }
+    }
 }
 
 impl Ord for Odd {
+    #[inline]
     fn cmp(&self, other: &Self) -> Ordering {
-        let key = |odd: &Odd| (odd.event.at, odd.event.source, odd.sequence);
+        let key = |odd: &Odd| (odd.at, odd.order);
         key(other).cmp(&key(self))
     }
 }
@@ -216,13 +228,15 @@ impl Events {
                 row.last = key(at, last.at, last.source);
             }
         }
-        self.heap_min = self.heap.peek().map_or(NO_KEY, |odd| key(at, odd.event.at, odd.event.source));
+        self.heap_min = self.heap.peek().map_or(NO_KEY, |odd| key(at, odd.at, odd.event().source));
     }
 
     #[cold]
     fn push_heap(&mut self, event: Event) {
         self.heap_min = self.heap_min.min(key(self.base, event.at, event.source));
-        self.heap.push(Odd { event, sequence: self.sequence });
+        assert!(self.sequence < 1 << (64 - SOURCE_BITS), "events that fit no lane are counted in 44 bits");
+        let order = u64::from(event.source) << (64 - SOURCE_BITS) | self.sequence;
+        self.heap.push(Odd { at: event.at, order, word: event.word });
         self.sequence += 1;
     }
 
@@ -317,7 +331,7 @@ impl Events {
 
     #[cold]
     fn pop_with_heap(&mut self, lane: usize, first: u64, end: u64) -> Option<Event> {
-        while let Some(&Odd { event, .. }) = self.heap.peek() {
+        while let Some(event) = self.heap.peek().map(Odd::event) {
             if event.source >= self.timer_base && self.timer(event.source) != event.at {
                 self.heap.pop();
                 continue;
@@ -339,7 +353,7 @@ impl Events {
                 self.rebase(event.at);
             } else {
                 let next = self.heap.peek();
-                self.heap_min = next.map_or(NO_KEY, |odd| key(self.base, odd.event.at, odd.event.source));
+                self.heap_min = next.map_or(NO_KEY, |odd| key(self.base, odd.at, odd.event().source));
             }
             return Some(event);
         }

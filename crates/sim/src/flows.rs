@@ -4,7 +4,7 @@
 use crate::host::{NO_FLOW, Peer, RECEIVER};
 use crate::sim::{SOURCE_FLOWS, Sim};
 use crate::workload::Workload;
-use adverb_nic::{Completion, Error, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, Status};
+use adverb_nic::{Completion, Error, QpId, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, Status};
 use adverb_wire::{Instant, Psn, QpNumber};
 use core::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -21,8 +21,9 @@ pub enum Op {
     Read,
 }
 
-/// What a flow is to do.
+/// What a flow is to do. Packed, because every flow of a run is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(Rust, packed(4))]
 pub struct FlowSpec {
     /// When it starts, in ps.
     pub start: u64,
@@ -58,29 +59,78 @@ pub struct Flow {
     pub failed: bool,
 }
 
-const _: () = assert!(core::mem::size_of::<Flow>() <= 56);
+const _: () = assert!(core::mem::size_of::<Flow>() <= 48);
 
-/// The queue pairs of a flow under way.
+/// The queue pairs of a flow under way, by their indices.
 #[derive(Clone, Copy, Debug)]
 struct Active {
+    /// In a place that is free: the next free one.
     flow: u32,
-    requester: adverb_nic::QpId,
-    responder: adverb_nic::QpId,
     /// What the responder of a WRITE or a SEND expects when it has all bytes.
     end: Psn,
+    requester: u16,
+    responder: u16,
+}
+
+const _: () = assert!(core::mem::size_of::<Active>() == 12);
+
+/// No place.
+const NOWHERE: u32 = u32::MAX;
+
+/// Flows that have not started. Most are added in the order of their starts, and then this keeps nothing of them but how
+/// far the list has been gone through.
+#[derive(Default)]
+struct Waiting {
+    /// Number of the first flow that has not started of those in order.
+    next: u32,
+    /// Start of the flow in order that was added last, and of the one that was gone past last.
+    added: u64,
+    passed: u64,
+    /// (start, number) of those that were added behind a later one.
+    late: BinaryHeap<Reverse<(u64, u32)>>,
+}
+
+impl Waiting {
+    fn add(&mut self, start: u64, number: u32) {
+        if start >= self.added {
+            self.added = start;
+        } else {
+            self.late.push(Reverse((start, number)));
+        }
+    }
+
+    /// (start, number) of the one that starts first, of several the one that was added first.
+    fn first(&mut self, list: &[Flow]) -> Option<(u64, u32)> {
+        while list.get(self.next as usize).is_some_and(|flow| flow.spec.start < self.passed) {
+            self.next += 1;
+        }
+        let in_order = list.get(self.next as usize).map(|flow| (flow.spec.start, self.next));
+        match (in_order, self.late.peek()) {
+            (Some(one), Some(Reverse(other))) => Some(one.min(*other)),
+            (one, other) => one.or(other.map(|Reverse(other)| *other)),
+        }
+    }
+
+    /// The first one starts.
+    fn take(&mut self, (start, number): (u64, u32)) {
+        if number == self.next {
+            (self.passed, self.next) = (start, number + 1);
+        } else {
+            self.late.pop();
+        }
+    }
 }
 
 /// All flows of a run.
-#[derive(Default)]
 pub struct Flows {
     /// In order of their creation.
     pub list: Vec<Flow>,
-    /// Those that have not started: (start, number).
-    waiting: BinaryHeap<Reverse<(u64, u32)>>,
-    /// Flows under way; their places are reused.
+    waiting: Waiting,
+    /// Flows under way; their places are reused, the one that became free last first. Where the flow of a host's queue pair
+    /// stands is kept in [`crate::host::Host`].
     active: Vec<Active>,
-    free: Vec<u32>,
-    /// Where the flow of a host's queue pair stands in `active`, kept in [`crate::host::Host`].
+    /// The first free place; the next one stands there.
+    free: u32,
     running: u32,
     /// The most flows under way at once.
     pub running_max: u32,
@@ -90,7 +140,44 @@ pub struct Flows {
     pub workload: Workload,
 }
 
+impl Default for Flows {
+    fn default() -> Self {
+        Flows {
+            list: Vec::new(),
+            waiting: Waiting::default(),
+            active: Vec::new(),
+            free: NOWHERE,
+            running: 0,
+            running_max: 0,
+            ended: 0,
+            workload: Workload::default(),
+        }
+    }
+}
+
 impl Flows {
+    /// A place for a flow that is under way.
+    fn place(&mut self, active: Active) -> u32 {
+        let place = self.free;
+        match self.active.get_mut(place as usize) {
+            Some(free) => {
+                self.free = free.flow;
+                *free = active;
+                place
+            }
+            None => {
+                self.active.push(active);
+                self.active.len() as u32 - 1
+            }
+        }
+    }
+
+    /// The flow there has ended.
+    fn give(&mut self, place: u32) {
+        self.active[place as usize].flow = self.free;
+        self.free = place;
+    }
+
     /// A transfer is under way.
     pub(crate) fn began(&mut self) {
         self.running += 1;
@@ -106,10 +193,12 @@ impl Flows {
 impl Sim {
     /// Adds flows. Those whose start has passed start at once.
     pub fn add_flows(&mut self, flows: impl IntoIterator<Item = FlowSpec>) {
+        let flows = flows.into_iter();
+        self.flows.list.reserve(flows.size_hint().0);
         for spec in flows {
             let number = self.flows.list.len() as u32;
             self.flows.list.push(Flow { spec, received: u64::MAX, completed: u64::MAX, failed: false });
-            self.flows.waiting.push(Reverse((spec.start, number)));
+            self.flows.waiting.add(spec.start, number);
         }
         self.schedule_flows();
     }
@@ -147,8 +236,8 @@ impl Sim {
     }
 
     fn schedule_flows(&mut self) {
-        if let Some(Reverse((at, _))) = self.flows.waiting.peek() {
-            let at = (*at).max(self.now);
+        if let Some((at, _)) = self.flows.waiting.first(&self.flows.list) {
+            let at = at.max(self.now);
             let source = self.base_other + SOURCE_FLOWS;
             if at < self.events.timer(source) {
                 self.events.set_timer(source, at);
@@ -157,11 +246,11 @@ impl Sim {
     }
 
     pub(crate) fn start_due_flows(&mut self) {
-        while let Some(&Reverse((at, number))) = self.flows.waiting.peek() {
+        while let Some((at, number)) = self.flows.waiting.first(&self.flows.list) {
             if at > self.now {
                 break;
             }
-            self.flows.waiting.pop();
+            self.flows.waiting.take((at, number));
             if self.start_flow(number).is_err() {
                 self.flows.list[number as usize].failed = true;
                 self.flows.ended += 1;
@@ -191,35 +280,32 @@ impl Sim {
         self.hosts[near as usize].connect(now, requester, &peer(far, qpn_far, psn_far, psn_near), &t)?;
         self.hosts[far as usize].connect(now, responder, &peer(near, qpn_near, psn_near, psn_far), &t)?;
         let packets = spec.bytes.div_ceil(t.mtu.bytes()).max(1);
-        let active = Active { flow: number, requester, responder, end: psn_near.add(packets) };
-        let place = match self.flows.free.pop() {
-            Some(place) => {
-                self.flows.active[place as usize] = active;
-                place
-            }
-            None => {
-                self.flows.active.push(active);
-                self.flows.active.len() as u32 - 1
-            }
-        };
-        self.flows.running += 1;
-        self.flows.running_max = self.flows.running_max.max(self.flows.running);
-        self.hosts[near as usize].flow_of_qp[(qpn_near.get() & 0xffff) as usize] = place;
-        self.hosts[far as usize].flow_of_qp[(qpn_far.get() & 0xffff) as usize] = place | RECEIVER;
-        self.post_flow(number, spec, &active)?;
+        let end = psn_near.add(packets);
+        let indices = (requester.index() as u16, responder.index() as u16);
+        let place =
+            self.flows.place(Active { flow: number, end, requester: indices.0, responder: indices.1 });
+        self.flows.began();
+        self.hosts[near as usize].set_flow(requester, place);
+        self.hosts[far as usize].set_flow(responder, place | RECEIVER);
+        self.post_flow(number, spec, (requester, responder))?;
         self.after_nic(near, false);
         Ok(())
     }
 
     /// Posts a flow's request, and the receive that it takes.
-    fn post_flow(&mut self, number: u32, spec: FlowSpec, active: &Active) -> Result<(), Error> {
+    fn post_flow(
+        &mut self,
+        number: u32,
+        spec: FlowSpec,
+        (requester, responder): (QpId, QpId),
+    ) -> Result<(), Error> {
         let (near, far) = spec.ends();
         let (now, addr) = (Instant::from_ps(self.now), self.region_addr());
         let far_host = &mut self.hosts[far as usize];
         let far_region = far_host.region.ok_or(Error::NoSuchObject)?;
         if spec.op == Op::Send {
             let sge = Sge { addr, len: spec.bytes, lkey: far_region.lkey };
-            far_host.nic.post_recv(now, active.responder, &RecvWr { wr_id: 0, sges: &[sge] })?;
+            far_host.nic.post_recv(now, responder, &RecvWr { wr_id: 0, sges: &[sge] })?;
         }
         let host = &mut self.hosts[near as usize];
         let lkey = host.region.ok_or(Error::NoSuchObject)?.lkey;
@@ -235,14 +321,14 @@ impl Sim {
             ud: None,
             xrc_srqn: 0,
         };
-        host.nic.post_send(now, active.requester, &wr)
+        host.nic.post_send(now, requester, &wr)
     }
 
     /// A packet that may have been the last one missing of a message was given to a NIC: whether the
     /// receiver has all bytes is what its responder expects next.
     pub(crate) fn on_message_end(&mut self, h: u32, qp: u32) {
         let host = &self.hosts[h as usize];
-        let place = host.flow_of_qp.get(qp as usize).copied().unwrap_or(NO_FLOW);
+        let place = host.flow_of(qp);
         if place == NO_FLOW || place & RECEIVER == 0 {
             return;
         }
@@ -251,7 +337,8 @@ impl Sim {
         if flow.received != u64::MAX {
             return;
         }
-        if host.nic.expected_psn(active.responder) == Ok(active.end) {
+        let expected = host.nic.find_qp(active.responder).map(|qp| host.nic.expected_psn(qp));
+        if expected == Some(Ok(active.end)) {
             flow.received = self.now;
         }
     }
@@ -275,8 +362,7 @@ impl Sim {
         if self.config.transport.share_qp {
             return self.on_shared_completion(completion);
         }
-        let qp = (completion.qp.get() & 0xffff) as usize;
-        let place = self.hosts[h as usize].flow_of_qp.get(qp).copied().unwrap_or(NO_FLOW);
+        let place = self.hosts[h as usize].flow_of(completion.qp.get() & 0xffff);
         if place == NO_FLOW || place & RECEIVER != 0 {
             return;
         }
@@ -290,14 +376,43 @@ impl Sim {
         let done = *flow;
         self.flows.ended += 1;
         self.flows.running -= 1;
-        self.flows.free.push(place);
+        self.flows.give(place);
         let (now, spec) = (self.now, done.spec);
-        // A queue pair that cannot be given back is not used again; nothing else depends on it.
         let (near, far) = spec.ends();
-        let _ = self.hosts[near as usize].give_qp(now, active.requester, false);
-        let _ = self.hosts[far as usize].give_qp(now, active.responder, spec.op == Op::Send);
+        self.hosts[near as usize].give_qp(now, active.requester, false);
+        self.hosts[far as usize].give_qp(now, active.responder, spec.op == Op::Send);
         if let Some(next) = self.flows.workload.next(&done) {
             self.add_flows([next]);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Against a heap of all: flows start in the order of their starts, then of their numbers, however they were added.
+    #[test]
+    fn flows_wait_in_order() {
+        let mut rng = fastrand::Rng::with_seed(5);
+        let (mut waiting, mut list, mut model) = (Waiting::default(), Vec::new(), BinaryHeap::new());
+        for step in 0..20_000u64 {
+            if rng.u32(0..5) < 3 {
+                // Mostly later and later; sometimes before others that were added already, or at the same time.
+                let start = if rng.u32(0..4) == 0 { rng.u64(..step + 1) } else { step / 4 * 4 };
+                let spec = FlowSpec { start, src: 0, dst: 1, bytes: 1, tag: 0, op: Op::Write };
+                let number = list.len() as u32;
+                list.push(Flow { spec, received: u64::MAX, completed: u64::MAX, failed: false });
+                waiting.add(start, number);
+                model.push(Reverse((start, number)));
+            } else {
+                let first = waiting.first(&list);
+                assert_eq!(first, model.pop().map(|Reverse(first)| first));
+                if let Some(first) = first {
+                    waiting.take(first);
+                }
+            }
+        }
+        assert!(!waiting.late.is_empty() && waiting.next > 1000, "both ways were gone");
     }
 }

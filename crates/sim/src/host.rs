@@ -5,7 +5,6 @@ use crate::memory::Buffer;
 use adverb_nic::memory::prefetch;
 use adverb_nic::*;
 use adverb_wire::{Duration, Gid, Instant, Psn};
-use std::collections::VecDeque;
 
 /// How queue pairs of a fabric are set up.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -68,10 +67,34 @@ pub const QP_REST: Duration = Duration::from_us(500);
 /// Completion queue entries of a host: it polls whenever something has happened.
 const CQ_ENTRIES: u32 = 64;
 
-/// Marks an entry of [`Host::flow_of_qp`] as the receiving end.
+/// Marks what [`Host::flow_of`] says as the receiving end.
 pub const RECEIVER: u32 = 1 << 31;
 /// No flow.
 pub const NO_FLOW: u32 = u32::MAX;
+
+/// What a queue pair is used for.
+#[derive(Clone, Copy)]
+#[repr(Rust, packed(4))]
+struct Use {
+    /// The flow that uses it, with [`RECEIVER`] set at the receiving end; when it has none, the next one in its row.
+    word: u32,
+    /// When its flow ended; [`IN_USE`] while it has one.
+    since: u64,
+}
+
+const _: () = assert!(core::mem::size_of::<Use>() == 12);
+
+const IN_USE: u64 = u64::MAX;
+
+/// A row of queue pairs without a flow, the longest without one first, by index; linked through [`Use::word`].
+#[derive(Clone, Copy)]
+struct Idle {
+    first: u32,
+    last: u32,
+}
+
+/// No queue pair.
+const NOBODY: u32 = u32::MAX;
 
 /// Packets with which a queue pair that is paced makes up for a port that was busy.
 const PACING_BURST: u32 = 2;
@@ -95,10 +118,10 @@ pub struct Host {
     pub nic: Nic,
     /// Its address.
     pub gid: Gid,
-    /// By queue pair index: the flow that uses it, with [`RECEIVER`] set at the receiving end.
-    pub flow_of_qp: Vec<u32>,
-    /// Queue pairs without a flow, and since when; longest first. The second row is of those that can receive SENDs.
-    idle: [VecDeque<(u64, QpId)>; 2],
+    /// By queue pair index.
+    uses: Vec<Use>,
+    /// Queue pairs without a flow. The second row is of those that can receive SENDs.
+    idle: [Idle; 2],
     rng: fastrand::Rng,
 }
 
@@ -149,8 +172,8 @@ impl Host {
             cq,
             gid,
             region: None,
-            flow_of_qp: Vec::new(),
-            idle: Default::default(),
+            uses: Vec::new(),
+            idle: [Idle { first: NOBODY, last: NOBODY }; 2],
             unit: None,
             rng: fastrand::Rng::with_seed(crate::trace::mix(seed)),
         })
@@ -185,11 +208,13 @@ impl Host {
     /// A queue pair for a flow, which may have to receive a SEND: one that has rested, or a new one.
     pub fn take_qp(&mut self, now: u64, receives: bool) -> Result<QpId, Error> {
         let idle = &mut self.idle[usize::from(receives)];
-        if let Some(&(since, qp)) = idle.front()
-            && now.saturating_sub(since) >= QP_REST.as_ps()
+        if let Some(first) = self.uses.get(idle.first as usize).copied()
+            && now.saturating_sub(first.since) >= QP_REST.as_ps()
         {
-            idle.pop_front();
-            return Ok(qp);
+            let index = idle.first;
+            idle.first = first.word;
+            self.uses[index as usize] = Use { word: NO_FLOW, since: IN_USE };
+            return self.nic.find_qp(index as u16).ok_or(Error::NoSuchObject);
         }
         let receives = u32::from(receives);
         let caps = QpCaps {
@@ -200,19 +225,36 @@ impl Host {
             ..QpCaps::default()
         };
         let qp = self.create_rc(caps)?;
-        let index = (self.nic.qp_number(qp)?.get() & 0xffff) as usize;
-        if self.flow_of_qp.len() <= index {
-            self.flow_of_qp.resize(index + 1, NO_FLOW);
+        if self.uses.len() <= qp.index() {
+            self.uses.resize(qp.index() + 1, Use { word: NO_FLOW, since: IN_USE });
         }
         Ok(qp)
     }
 
-    /// The queue pair's flow is done.
-    pub fn give_qp(&mut self, now: u64, qp: QpId, receives: bool) -> Result<(), Error> {
-        let index = (self.nic.qp_number(qp)?.get() & 0xffff) as usize;
-        self.flow_of_qp[index] = NO_FLOW;
-        self.idle[usize::from(receives)].push_back((now, qp));
-        Ok(())
+    /// The flow of a queue pair, with [`RECEIVER`] set at the receiving end; [`NO_FLOW`] if it has none.
+    #[inline]
+    pub fn flow_of(&self, qp: u32) -> u32 {
+        match self.uses.get(qp as usize) {
+            Some(of) if of.since == IN_USE => of.word,
+            _ => NO_FLOW,
+        }
+    }
+
+    /// The queue pair is a flow's.
+    pub(crate) fn set_flow(&mut self, qp: QpId, flow: u32) {
+        self.uses[qp.index()].word = flow;
+    }
+
+    /// The flow of the queue pair with this index is done.
+    pub fn give_qp(&mut self, now: u64, index: u16, receives: bool) {
+        let index = u32::from(index);
+        self.uses[index as usize] = Use { word: NOBODY, since: now };
+        let idle = &mut self.idle[usize::from(receives)];
+        match self.uses.get_mut(idle.last as usize).filter(|_| idle.first != NOBODY) {
+            Some(last) => last.word = index,
+            None => idle.first = index,
+        }
+        idle.last = index;
     }
 
     /// An RC queue pair of the host's one domain and completion queue, in RESET.

@@ -44,7 +44,7 @@ pub enum Kind {
 pub struct Hot {
     /// Number in order of injection, PSN and opcode, for the trace.
     pub digest: u64,
-    /// The packet behind it in its queue.
+    /// The packet behind it in its queue, or in the row of places that are free.
     pub next: u32,
     /// Destination host.
     pub dst: u32,
@@ -126,7 +126,8 @@ pub struct Packets {
     rare: Vec<Rare>,
     /// Payload bytes, where they are carried; empty otherwise.
     payload: Vec<Vec<u8>>,
-    free: Vec<u32>,
+    /// The first free place, of a row; counted from 1, 0 for none.
+    free: u32,
     live: u32,
     peak: u32,
 }
@@ -166,8 +167,11 @@ impl Packets {
     #[inline]
     pub fn take(&mut self) -> u32 {
         self.live += 1;
-        match self.free.pop() {
-            Some(id) => id,
+        match self.free.checked_sub(1) {
+            Some(id) => {
+                self.free = self.hot[id as usize].next;
+                id
+            }
             None => self.grow(),
         }
     }
@@ -184,7 +188,8 @@ impl Packets {
     #[inline]
     pub fn give(&mut self, id: u32) {
         self.live -= 1;
-        self.free.push(id);
+        self.hot[id as usize].next = self.free;
+        self.free = id + 1;
     }
 
     /// A copy of a packet, payload included.

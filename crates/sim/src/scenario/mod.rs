@@ -148,14 +148,26 @@ fn read_text(path: &Path) -> Result<String, Error> {
 impl Plan {
     /// The simulation, ready to run.
     pub fn start(&self) -> Result<Sim, Error> {
-        let mut sim = Sim::new(self.config.clone())?;
-        sim.set_faults(self.faults.clone());
+        let mut sim = self.fabric()?;
         sim.add_flows(self.flows.iter().copied());
         sim.set_workload(self.workload.clone());
+        Ok(sim)
+    }
+
+    /// The fabric without its traffic, which [`Plan::begin`] adds.
+    pub fn fabric(&self) -> Result<Sim, Error> {
+        let mut sim = Sim::new(self.config.clone())?;
+        sim.set_faults(self.faults.clone());
         if self.sample_ps > 0 {
             sim.sample_every(self.sample_ps);
         }
         Ok(sim)
+    }
+
+    /// Hands the traffic over to the fabric. The plan's flows are gone then: large runs need not have them twice.
+    pub fn begin(&mut self, sim: &mut Sim) {
+        sim.add_flows(core::mem::take(&mut self.flows));
+        sim.set_workload(core::mem::take(&mut self.workload));
     }
 
     /// Runs to the end, and calls `progress` every million events, which is a few times a second.
