@@ -1,48 +1,42 @@
 //! Replicas and clients on real sockets, on threads of this process. Processes that are killed: `cli/tests/kv.rs`.
 #![allow(clippy::disallowed_methods, reason = "tests of real time")]
 
+#[path = "../../crates/grants/tests/trial/mod.rs"]
+mod trial;
+
 use adverb_apps::kv::{
     Bench, Client, ClientConfig, GetError, ReplicaInit, Server, ServerConfig, StoreConfig,
 };
-use adverb_grants::{Holder, Identity, Policy, write_trial_certificates};
+use adverb_grants::{Holder, Policy, write_trial_certificates};
 use adverb_rma::{Rma, Settings};
 use adverb_wire::Duration as Time;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use trial::{Folder, POLICY_OF_APP, identity};
 
-const POLICY: &str = "
-    [[client]]
-    name = 'app'
-    regions = ['kv-*']
-    rights = ['read']
-    call = true
-";
-
-struct House(PathBuf, u8);
+struct House(Folder, u8);
 
 impl House {
     fn new(number: u8) -> House {
-        let folder = std::env::temp_dir().join(format!("adverb-kv-{}-{number}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&folder);
+        let folder = Folder::new(&format!("kv-{number}"));
         let addresses = [1, 2].map(|host| IpAddr::from([127, 63, number, host])).to_vec();
         let holder = |name: &str| Holder { name: name.to_owned(), addresses: addresses.clone() };
-        write_trial_certificates(&folder, &["kv", "app", "other"].map(holder)).unwrap();
+        write_trial_certificates(&folder.0, &["kv", "app", "other"].map(holder)).unwrap();
         House(folder, number)
     }
 
     fn nic(&self, host: u8) -> Rma {
         let address = IpAddr::from([127, 63, self.1, host]);
-        Rma::open(Settings { state: Some(self.0.clone()), ..Settings::new(address) }).unwrap()
+        Rma::open(Settings { state: Some(self.0.0.clone()), ..Settings::new(address) }).unwrap()
     }
 
     fn replica(&self, host: u8, port: u16, store: StoreConfig) -> (Rma, Server) {
         let rma = self.nic(host);
         let listen = (rma.address(), port).into();
-        let policy = Policy::parse(POLICY).unwrap();
-        let config = ServerConfig { store, listen, identity: identity(&self.0, "kv"), policy };
+        let policy = Policy::parse(POLICY_OF_APP).unwrap();
+        let config = ServerConfig { store, listen, identity: identity(&self.0.0, "kv"), policy };
         let server = Server::start(&rma, &config).unwrap();
         (rma, server)
     }
@@ -54,20 +48,9 @@ impl House {
     fn client_on(&self, nic: Rma, who: &str, replicas: &[String]) -> Client {
         let replica = |to: &String| ReplicaInit { to: to.clone(), name: None, ttl: Duration::from_secs(60) };
         let replicas = replicas.iter().map(replica).collect();
-        let config = ClientConfig { replicas, identity: identity(&self.0, who), lookups: 32 };
+        let config = ClientConfig { replicas, identity: identity(&self.0.0, who), lookups: 32 };
         Client::open(Arc::new(nic), config).unwrap()
     }
-}
-
-impl Drop for House {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-fn identity(folder: &Path, name: &str) -> Identity {
-    let file = |ending: &str| folder.join(format!("{name}.{ending}"));
-    Identity::load(&folder.join("ca.pem"), &file("pem"), &file("key")).unwrap()
 }
 
 /// Ends the other thread's loop, even when this one fails.
@@ -243,7 +226,7 @@ fn keys_that_rotate_under_load_cost_one_try_each() {
     let house = House::new(6);
     let one = house.replica(1, 0, StoreConfig::default());
     // A NIC that is patient with peers that wait for a processor.
-    let mut settings = Settings { state: Some(house.0.clone()), ..Settings::new([127, 63, 6, 3].into()) };
+    let mut settings = Settings { state: Some(house.0.0.clone()), ..Settings::new([127, 63, 6, 3].into()) };
     (settings.nic.timeout, settings.nic.dispatch_timeout) = (Time::from_ms(3000), Time::from_ms(1000));
     let nic = Rma::open(settings).unwrap();
     let client = house.client_on(nic, "app", &[one.1.address().to_string()]);

@@ -1,26 +1,24 @@
 //! `adverb kv`, `adverb region` and `adverb certs` as their users see them: processes, real sockets, kills.
 #![allow(clippy::disallowed_methods, reason = "tests of real time")]
 
+#[path = "../../crates/grants/tests/trial/mod.rs"]
+mod trial;
+
 use std::io::{BufRead, BufReader, Lines};
-use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard};
+use trial::{Folder, POLICY_OF_APP};
 
-const POLICY: &str = "
-[[client]]
-name = 'app'
-regions = ['kv-*']
-rights = ['read']
-call = true
-[[client]]
-name = 'control'
-regions = ['kv-*']
-rights = ['rekey']
+const POLICY_OF_CONTROL: &str = "
+    [[client]]
+    name = 'control'
+    regions = ['kv-*']
+    rights = ['rekey']
 ";
 
 /// A folder with certificates, and addresses of its own.
 struct House {
-    folder: PathBuf,
+    folder: Folder,
     number: u8,
     /// One test at a time: they are about times.
     _turn: MutexGuard<'static, ()>,
@@ -41,10 +39,9 @@ impl Drop for Running {
 
 impl House {
     fn new(number: u8) -> House {
-        let folder = std::env::temp_dir().join(format!("adverb-cli-kv-{}-{number}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&folder);
-        std::fs::create_dir_all(&folder).unwrap();
-        std::fs::write(folder.join("policy.toml"), POLICY).unwrap();
+        let folder = Folder::new(&format!("cli-kv-{number}"));
+        let policy = POLICY_OF_APP.to_owned() + POLICY_OF_CONTROL;
+        std::fs::write(folder.0.join("policy.toml"), policy).unwrap();
         let _turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let house = House { folder, number, _turn };
         let owner = format!("kv={},{}", house.address(1), house.address(2));
@@ -61,8 +58,8 @@ impl House {
     fn command(&self, who: &str, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_adverb"));
         let replicas = format!("{},{}:7450", self.address(1), self.address(2));
-        command.args(words).current_dir(&self.folder).stdin(Stdio::null());
-        command.env("XDG_STATE_HOME", self.folder.join("state")).env("ADVERB_REPLICAS", replicas);
+        command.args(words).current_dir(&self.folder.0).stdin(Stdio::null());
+        command.env("XDG_STATE_HOME", self.folder.0.join("state")).env("ADVERB_REPLICAS", replicas);
         if !who.is_empty() {
             command.env("ADVERB_AS", format!("certs/{who}"));
         }
@@ -96,12 +93,6 @@ impl House {
     }
 }
 
-impl Drop for House {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder);
-    }
-}
-
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -132,7 +123,7 @@ fn what_one_process_sets_another_gets_and_strangers_are_told_why_not() {
         text(&got.stderr)
     );
     let missed = house.run("app", &["kv", "get", "nothing", "--address", &me, "--counters", "c.txt"]);
-    let counted = std::fs::read_to_string(house.folder.join("c.txt")).unwrap();
+    let counted = std::fs::read_to_string(house.folder.0.join("c.txt")).unwrap();
     assert!(counted.contains("ops_ok ") && counted.contains("\ndrop_unauthentic 0\n"), "{counted}");
     assert_eq!(missed.status.code(), Some(1));
     assert_eq!(text(&missed.stderr), "adverb: get nothing: no replica has it\n");
@@ -153,11 +144,11 @@ fn what_one_process_sets_another_gets_and_strangers_are_told_why_not() {
     assert!(grant("other", &["kv-data"]).contains("no region `kv-data` that this client may use"));
     assert!(grant("app", &["kv-data", "--for", "2h"]).contains("a lease of 7200 s"));
     assert!(grant("app", &["kv-data", "--rights", "all"]).contains("`all` is no right; give some of read"));
-    assert!(!house.folder.join("g").exists(), "no empty file is left");
+    assert!(!house.folder.0.join("g").exists(), "no empty file is left");
     let words = ["region", "grant", "kv-data", "--owner", &owner, "--to", &to, "--out", "g"];
     let granted = house.run("app", &words);
     assert!(text(&granted.stdout).starts_with(&format!("kv-data: read by process 4711 of {me}, lease")));
-    assert_eq!(std::fs::read(house.folder.join("g")).unwrap().len(), 29 + 16);
+    assert_eq!(std::fs::read(house.folder.0.join("g")).unwrap().len(), 29 + 16);
     assert!(house.refused("app", &words).contains("--out g: File exists"), "keys are not overwritten");
 
     let denied = house.refused("app", &["region", "rotate", "kv-data", "--owner", &owner]);
@@ -187,7 +178,7 @@ fn what_one_process_sets_another_gets_and_strangers_are_told_why_not() {
     let small =
         house.refused("kv", &["kv", "serve", "--address", &me, "--policy", "policy.toml", "--memory", "1KB"]);
     assert!(small.contains("--memory") && small.contains("give at least"), "{small}");
-    std::fs::write(house.folder.join("bad.toml"), "[[client]]\nname = 'a'\nrights = ['all']").unwrap();
+    std::fs::write(house.folder.0.join("bad.toml"), "[[client]]\nname = 'a'\nrights = ['all']").unwrap();
     let bad = house.refused("kv", &["kv", "serve", "--address", &me, "--policy", "bad.toml"]);
     assert!(
         bad.contains("bad.toml") && bad.contains("line 3") && bad.contains("expected one of `read`"),
@@ -316,7 +307,7 @@ fn keys_rotated_under_load_refuse_only_what_was_under_way() {
 #[test]
 fn a_cache_whose_processes_share_the_nic_of_a_daemon() {
     let house = House::new(4);
-    let (address, socket) = (house.address(1), house.folder.join("nic.socket"));
+    let (address, socket) = (house.address(1), house.folder.0.join("nic.socket"));
     let socket = socket.to_str().unwrap();
     let mut nicd = house.start("", &["nicd", "--address", &address, "--socket", socket]);
     assert!(nicd.1.next().unwrap().unwrap().contains("ready"));

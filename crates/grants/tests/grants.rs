@@ -1,15 +1,17 @@
 //! Owners and clients on real sockets: who gets keys, who does not, and what happens when keys change.
 #![allow(clippy::disallowed_methods, reason = "leases end by the clock")]
 
+mod trial;
+
 use adverb_grants::{
     AfterRefusal, Error, Holder, Identity, MAX_NAME, Owner, Policy, Refusal, Server, Session,
     write_trial_certificates,
 };
 use adverb_rma::{Grant, Memory, Outcome, RegionKey, Rights, Rma, Settings, TransferError};
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
+use trial::{Folder, identity};
 
 const POLICY: &str = "
     [[client]]
@@ -30,7 +32,7 @@ const POLICY: &str = "
 const TTL: Duration = Duration::from_secs(60);
 
 struct House {
-    folder: PathBuf,
+    folder: Folder,
     number: u8,
     owner_nic: Arc<Rma>,
     memory: Memory,
@@ -41,14 +43,13 @@ struct House {
 impl House {
     /// An owner with the regions `log` and `kv-data`, and certificates for its clients.
     fn new(number: u8) -> House {
-        let folder = std::env::temp_dir().join(format!("adverb-grants-{}-{number}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&folder);
+        let folder = Folder::new(&format!("grants-{number}"));
         let address = IpAddr::from([127, 62, number, 1]);
         let holder = |name: &str| Holder { name: name.to_owned(), addresses: vec![address] };
         let holders: Vec<Holder> = ["owner", "alice", "bob", "control", "mallory"].map(holder).into();
-        write_trial_certificates(&folder.join("certs"), &holders).unwrap();
-        write_trial_certificates(&folder.join("other"), &[holder("alice"), holder("owner")]).unwrap();
-        let owner_nic = Arc::new(nic(&folder, address));
+        write_trial_certificates(&folder.0.join("certs"), &holders).unwrap();
+        write_trial_certificates(&folder.0.join("other"), &[holder("alice"), holder("owner")]).unwrap();
+        let owner_nic = Arc::new(nic(&folder.0, address));
         let memory = owner_nic.allocate(8192).unwrap();
         memory.write(0, b"in the log");
         memory.write(4096, b"a value");
@@ -61,7 +62,7 @@ impl House {
         let owner = Owner::new(address, policy, Some(Box::new(echo)));
         owner.add("log", memory.register(0..4096, Rights::READ).unwrap()).unwrap();
         owner.add("kv-data", memory.register(4096..8192, both).unwrap()).unwrap();
-        let identity = identity(&folder, "certs", "owner");
+        let identity = identity(&folder.0.join("certs"), "owner");
         let server = Server::start((address, 0).into(), &identity, owner.clone()).unwrap();
         House { folder, number, owner_nic, memory, owner, server }
     }
@@ -72,24 +73,12 @@ impl House {
 
     fn try_session(&self, authority: &str, client: &str, name: Option<&str>) -> Result<Session, Error> {
         let to = self.server.address().to_string();
-        Session::connect(&to, name, &identity(&self.folder, authority, client))
+        Session::connect(&to, name, &identity(&self.folder.0.join(authority), client))
     }
 
     fn nic(&self, host: u8) -> Rma {
-        nic(&self.folder, IpAddr::from([127, 62, self.number, host]))
+        nic(&self.folder.0, IpAddr::from([127, 62, self.number, host]))
     }
-}
-
-impl Drop for House {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder);
-    }
-}
-
-fn identity(folder: &std::path::Path, authority: &str, name: &str) -> Identity {
-    let file = |name: String| folder.join(authority).join(name);
-    let (chain, key) = (file(format!("{name}.pem")), file(format!("{name}.key")));
-    Identity::load(&file("ca.pem".to_owned()), &chain, &key).unwrap()
 }
 
 fn nic(folder: &std::path::Path, address: IpAddr) -> Rma {
@@ -180,7 +169,7 @@ fn wrong_certificates_and_strangers_are_refused_clearly() {
     assert!(wrong.contains("certificate is for another name"), "{wrong}");
 
     // It trusts the owner, but shows a certificate of another CA's.
-    let file = |authority: &str, name: &str| house.folder.join(authority).join(name);
+    let file = |authority: &str, name: &str| house.folder.0.join(authority).join(name);
     let (chain, key) = (file("other", "alice.pem"), file("other", "alice.key"));
     let foreign = Identity::load(&file("certs", "ca.pem"), &chain, &key).unwrap();
     let to = house.server.address().to_string();
@@ -373,7 +362,7 @@ fn an_owner_that_is_gone_is_noticed_and_nothing_shows_a_key() {
     );
     assert_eq!(alice.lost_within(Duration::ZERO), None);
     let House { folder, server, .. } = &house;
-    assert!(folder.exists() && server.address().port() != 0);
+    assert!(folder.0.exists() && server.address().port() != 0);
     drop(house);
     assert!(alice.lost_within(Duration::from_secs(5)).is_some());
     assert!(matches!(alice.list(), Err(Error::Lost(_))));

@@ -294,6 +294,23 @@ mod tests {
         assert!(matches!(lock.lock().held, Held::ByMutex(_)));
     }
 
+    /// Has this thread biased the lock, and enters by its mark.
+    fn enter_biased(lock: &BiasedLock<[u64; 2]>) -> Guard<'_, [u64; 2]> {
+        for _ in 0..=STREAK + 1 {
+            drop(lock.lock());
+        }
+        let guard = lock.lock();
+        assert!(matches!(guard.held, Held::ByMark(_)));
+        guard
+    }
+
+    /// Until a visitor has ended the bias and so is at the mark.
+    fn until_visited(lock: &BiasedLock<[u64; 2]>) {
+        while lock.bias.load(Ordering::Relaxed) != NOBODY {
+            spin_loop();
+        }
+    }
+
     #[test]
     fn a_visitor_waits_until_the_biased_thread_is_outside() {
         let lock = BiasedLock::new([0; 2]);
@@ -301,16 +318,9 @@ mod tests {
         let left = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                for _ in 0..=STREAK + 1 {
-                    drop(lock.lock());
-                }
-                let guard = lock.lock();
-                assert!(matches!(guard.held, Held::ByMark(_)));
+                let guard = enter_biased(&lock);
                 inside.wait();
-                // Until the visitor has ended the bias and so is at the mark.
-                while lock.bias.load(Ordering::Relaxed) != NOBODY {
-                    spin_loop();
-                }
+                until_visited(&lock);
                 left.store(true, Ordering::Relaxed);
                 drop(guard);
             });
@@ -328,15 +338,9 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for _ in 0..20 {
-                    for _ in 0..=STREAK + 1 {
-                        drop(lock.lock());
-                    }
-                    let guard = lock.lock();
-                    assert!(matches!(guard.held, Held::ByMark(_)));
+                    let guard = enter_biased(&lock);
                     inside.wait();
-                    while lock.bias.load(Ordering::Relaxed) != NOBODY {
-                        spin_loop();
-                    }
+                    until_visited(&lock);
                     // Far longer than the visitor spins.
                     for _ in 0..200 * LOCK_SPINS {
                         spin_loop();

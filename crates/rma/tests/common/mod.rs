@@ -1,30 +1,14 @@
 //! NICs of tests: addresses of their own, so that several runs at a time do not meet, message counters in a folder that goes with the test.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+mod folder;
+
 use adverb_rma::{OneRmaConfig, Rma, Settings};
+pub use folder::Folder;
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
-
-/// A folder for a test, removed at its end.
-pub struct Folder(pub PathBuf);
-
-impl Folder {
-    pub fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("adverb-rma-{}-{name}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 /// `host` is below 20; `test` counts up within a program.
 pub fn address(test: u8, host: u8) -> IpAddr {
