@@ -233,6 +233,7 @@ fn keys_that_rotate_under_load_cost_one_try_each() {
     let bench = Bench {
         time: Duration::from_millis(1500),
         depth: 8,
+        rate: None,
         keys: 100,
         value_len: 1000,
         sets: 200,

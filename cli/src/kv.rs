@@ -81,6 +81,9 @@ pub struct Serve {
     /// Give the regions other keys this often
     #[arg(long, value_name = "TIME", value_parser = span)]
     pub rotate_every: Option<Duration>,
+    /// End when standard input does: with the process that started this one, however that ends
+    #[arg(long)]
+    pub until_eof: bool,
 }
 
 /// What clients share.
@@ -137,9 +140,12 @@ pub struct BenchOptions {
     /// How long
     #[arg(long, value_name = "TIME", value_parser = span, default_value = "5s")]
     pub time: Duration,
-    /// Lookups at once
+    /// Lookups at once; with --rate, at most
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub depth: u16,
+    /// Lookups that arrive each second, at random times; latencies then count from the arrival [default: each begins when another ends]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub rate: Option<u32>,
     /// Keys; all are set before it begins
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     pub keys: u32,
@@ -200,6 +206,14 @@ fn serve(options: &Serve) -> Result<ExitCode, Error> {
     let listen = options.listen.unwrap_or((rma.address(), PORT).into());
     let config = ServerConfig { store, listen, identity, policy };
     let server = Server::start(&rma, &config).map_err(|error| Error::Device(error.to_string()))?;
+    if options.until_eof {
+        let watch = std::thread::Builder::new().name("adverb-eof".to_owned()).spawn(|| {
+            // An error is an end too.
+            let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+            std::process::exit(0)
+        });
+        watch.map_err(|error| said("--until-eof:", "starting a thread", error))?;
+    }
     print(&format!("kv replica of {} ready at {}\n", rma.address(), server.address()))?;
     let mut rotated = Instant::now();
     loop {
@@ -269,6 +283,7 @@ fn bench(options: &BenchOptions) -> Result<ExitCode, Error> {
     let bench = Bench {
         time: options.time,
         depth: options.depth.into(),
+        rate: options.rate.map(f64::from),
         keys: options.keys,
         value_len: options.value,
         sets: options.sets,
@@ -322,11 +337,14 @@ fn line(window: &Window, time: Duration) -> String {
 fn summary(bench: &Bench, report: &BenchReport, client: &Client) -> String {
     let (all, latency) = (&report.all, &report.all.latency);
     let seconds = report.time.as_secs_f64();
+    let load = match bench.rate {
+        None => format!("{} at once", bench.depth),
+        Some(rate) => format!("{rate:.0} asked for a second"),
+    };
     let mut text = format!(
-        "{} gets of {} bytes in {seconds:.1} s, {} at once: {:.0}/s\n",
+        "{} gets of {} bytes in {seconds:.1} s, {load}: {:.0}/s\n",
         latency.total(),
         bench.value_len,
-        bench.depth,
         latency.total() as f64 / seconds
     );
     text += &format!(

@@ -3,6 +3,7 @@
 use crate::args;
 use crate::error::Error;
 use crate::progress::Progress;
+use crate::trial;
 use adverb_lab::definition::Kind;
 use adverb_lab::{Experiment, bounds, modules, plot, registry, report, run};
 use std::io::Write as _;
@@ -53,7 +54,7 @@ fn run_all(arguments: &args::LabRun) -> Result<(), Error> {
     let mut failed = Vec::new();
     for experiment in chosen(&arguments.experiments)? {
         let holds = match experiment.kind {
-            Kind::Simulation => simulate(arguments, &experiment)?,
+            Kind::Simulation | Kind::Cache => measure(arguments, &experiment)?,
             Kind::Modules => measure_modules(arguments, &experiment)?,
         };
         if !holds {
@@ -63,14 +64,20 @@ fn run_all(arguments: &args::LabRun) -> Result<(), Error> {
     if failed.is_empty() { Ok(()) } else { Err(Error::Bounds(failed.join(", "))) }
 }
 
-fn simulate(arguments: &args::LabRun, experiment: &Experiment) -> Result<bool, Error> {
+fn measure(arguments: &args::LabRun, experiment: &Experiment) -> Result<bool, Error> {
     let mut bar = Progress::new(arguments.quiet);
-    let jobs = arguments.jobs.unwrap_or(0) as usize;
-    let outcome = run::run(experiment, arguments.scale.into(), arguments.seeds, jobs, &mut |p| {
+    let (scale, seeds) = (arguments.scale.into(), arguments.seeds);
+    let mut progress = |p: run::Progress| {
         bar.show(p.done as f64 / p.of as f64, || format!("{}: {} of {} runs", experiment.name, p.done, p.of));
-    });
+    };
+    let outcome = match experiment.kind {
+        Kind::Cache => trial::run(experiment, scale, seeds, &mut progress)?,
+        _ => {
+            let jobs = arguments.jobs.unwrap_or(0) as usize;
+            run::run(experiment, scale, seeds, jobs, &mut progress).map_err(Error::Lab)?
+        }
+    };
     drop(bar);
-    let outcome = outcome.map_err(Error::Lab)?;
     let checked = bounds::check(experiment, &outcome);
     print(&report::text(experiment, &outcome, &checked))?;
     if let Some(directory) = &arguments.out {
@@ -79,7 +86,8 @@ fn simulate(arguments: &args::LabRun, experiment: &Experiment) -> Result<bool, E
         if let Some(tail) = report::tail_csv(experiment, &outcome) {
             write(&directory, "tail.csv", &tail)?;
         }
-        if let Some(timeline) = report::timeline_csv(experiment, &outcome) {
+        let timeline = report::timeline_csv(experiment, &outcome);
+        if let Some(timeline) = timeline.or_else(|| report::served_csv(experiment, &outcome)) {
             write(&directory, "timeline.csv", &timeline)?;
         }
         write(&directory, "plot.svg", &plot::svg(experiment, &outcome).map_err(Error::Lab)?)?;

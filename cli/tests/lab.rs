@@ -1,8 +1,16 @@
 //! `adverb lab` as its user sees it: the list, a run with its files, and that jobs do not change what comes out.
 
+#![allow(clippy::disallowed_methods, reason = "tests of real time")]
+
 use std::fs;
+use std::net::{Ipv4Addr, TcpStream};
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// One trial of the real cache at a time: they are about times.
+static TURN: Mutex<()> = Mutex::new(());
 
 fn lab(words: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_adverb")).arg("lab").args(words).output().unwrap()
@@ -24,7 +32,15 @@ fn the_list_names_every_experiment_under_its_paper() {
     assert!(output.status.success());
     let said = text(&output.stdout);
     assert!(said.starts_with("Mittal et al."), "{said}");
-    for name in ["irn/fig1 ", "irn/fig9-cross ", "irn/fig12 ", "irn/modules "] {
+    for name in [
+        "irn/fig1 ",
+        "irn/fig9-cross ",
+        "irn/fig12 ",
+        "irn/modules ",
+        "onerma/fig8 ",
+        "kvs/fig8 ",
+        "kvs/fig14 ",
+    ] {
         assert_eq!(said.matches(name).count(), 1, "{name}: {said}");
     }
 }
@@ -69,4 +85,72 @@ fn a_run_prints_and_writes_the_same_whatever_the_jobs() {
     assert!(csv.starts_with("series,x,seed,rct_ms,flows,unfinished,link_hops,trace\n"), "{csv}");
     assert!(svg.starts_with("<svg") && svg.contains("RoCE with PFC") && svg.contains("senders M"));
     fs::remove_dir_all(folder).ok();
+}
+
+/// Of a CSV file: the value of a column in a row.
+fn cell(csv: &str, row: usize, column: &str) -> f64 {
+    let mut lines = csv.lines();
+    let at = lines.next().unwrap().split(',').position(|name| name == column);
+    let at = at.unwrap_or_else(|| panic!("no column {column} in {csv}"));
+    lines.nth(row).unwrap().split(',').nth(at).unwrap().parse().unwrap()
+}
+
+/// The figures of the real cache, small: processes, packets, a kill, rotations. Their gates hold, and the files say what happened.
+#[test]
+fn the_real_cache_meets_its_bounds_under_load_a_kill_and_rotations() {
+    let _turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let folder = folder("kvs");
+    let output = lab(&["run", "kvs", "--out", folder.to_str().unwrap(), "--quiet"]);
+    let said = text(&output.stdout);
+    assert!(output.status.success() && output.stderr.is_empty(), "{said}{}", text(&output.stderr));
+    let file = |name: &str| fs::read_to_string(folder.join("kvs").join(name)).unwrap();
+
+    let loads = file("fig8/runs.csv");
+    assert_eq!(loads.lines().count(), 13, "the heading, and each load");
+    let (low, high) = (cell(&loads, 1, "asked_kps"), cell(&loads, 11, "asked_kps"));
+    assert!(high > 10.0 * low && low > 0.0, "a tenth of the saturation, and twice it: {loads}");
+    let latency = |row| cell(&loads, row, "lookup_p50_us");
+    assert!(latency(11) > 1000.0, "twice the saturation is not answered in time: {loads}");
+    assert!((0..12).all(|row| latency(row) > 5.0), "two round trips through the kernel: {loads}");
+    assert!(file("fig8/plot.svg").contains("saturation"));
+
+    let killed = file("fig9/timeline.csv");
+    let rows: Vec<&str> = killed.lines().skip(1).collect();
+    let event = rows.iter().position(|row| row.ends_with(" ms")).unwrap();
+    let hits = |row: &str| -> Vec<u64> {
+        row.split(',').nth(6).unwrap().split(' ').map(|hits| hits.parse().unwrap()).collect()
+    };
+    assert!(rows[event].contains("R2 Kill"), "{}", rows[event]);
+    assert!(rows[..event].iter().any(|row| hits(row)[1] > 0), "R2 served: {killed}");
+    let after: Vec<Vec<u64>> = rows[event + 20..].iter().map(|row| hits(row)).collect();
+    assert!(after.iter().all(|hits| hits[1] == 0) && after.iter().any(|hits| hits[0] > 0), "{killed}");
+    assert!(file("fig9/plot.svg").contains("R2 killed"));
+
+    let rotated = file("fig14/runs.csv");
+    assert_eq!(file("fig14/timeline.csv").matches("RotateData").count(), 4);
+    assert_eq!(cell(&rotated, 0, "refused_elsewhere"), 0.0);
+    fs::remove_dir_all(folder).ok();
+}
+
+/// However the lab ends, the replicas that it started do too.
+#[test]
+fn replicas_of_a_lab_that_was_killed_are_gone() {
+    let _turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_adverb"));
+    command.args(["lab", "run", "kvs/fig9", "--quiet", "--scale", "paper"]).stdout(Stdio::null());
+    let mut lab = command.spawn().unwrap();
+    let [.., high, low] = lab.id().to_be_bytes();
+    let replicas = [1, 2].map(|host| (Ipv4Addr::new(127, 128 | (high & 0x7f), low, host), 7450));
+    let answers = |wanted: bool| {
+        let begin = Instant::now();
+        while replicas.iter().any(|to| TcpStream::connect(to).is_ok() != wanted) {
+            assert!(begin.elapsed() < Duration::from_secs(60), "replicas that answer: {wanted} is wanted");
+            std::thread::park_timeout(Duration::from_millis(20));
+        }
+    };
+    answers(true);
+    // SIGKILL: nothing of it can clean up.
+    lab.kill().unwrap();
+    lab.wait().unwrap();
+    answers(false);
 }

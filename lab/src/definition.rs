@@ -12,7 +12,7 @@ use toml::Table;
 pub struct Paper {
     /// The paper, as it is cited.
     pub cite: String,
-    /// Its default scenario, in the format of scenario files.
+    /// Its default scenario, in the format of scenario files; of trials of the real cache, what they ask for.
     pub scenario: Table,
     /// Changes to a scenario, by name.
     #[serde(default)]
@@ -33,7 +33,7 @@ pub struct Experiment {
     pub title: String,
     /// Which figure or table, and anything a reader must know of it.
     pub figure: String,
-    /// `simulation` (the default), or `modules`: times and sizes of the NIC's own code.
+    /// `simulation` (the default); `modules`, times and sizes of the NIC's own code; or `cache`, the real cache under load.
     #[serde(default)]
     pub kind: Kind,
     /// What is measured and plotted, in this order.
@@ -77,6 +77,8 @@ pub enum Kind {
     Simulation,
     /// The NIC's modules, on this machine.
     Modules,
+    /// The real cache: processes of this machine, and packets between them.
+    Cache,
 }
 
 /// How much of an experiment is run.
@@ -202,6 +204,11 @@ impl Experiment {
         format!("{paper}, {}", self.figure)
     }
 
+    /// Points along the x axis; one without a sweep.
+    pub fn places(&self) -> usize {
+        self.sweep.as_ref().map_or(1, |sweep| sweep.points.len())
+    }
+
     /// One of its two sizes.
     pub fn size(&self, scale: Scale) -> &Size {
         match scale {
@@ -214,6 +221,9 @@ impl Experiment {
         let fail = |why: String| Err(Error(format!("{}/experiment.toml: {why}", self.name)));
         if self.kind == Kind::Modules {
             return Ok(());
+        }
+        if self.sweep.as_ref().is_some_and(|sweep| sweep.points.is_empty()) {
+            return fail("sweep: needs points".to_owned());
         }
         if self.series.is_empty() || self.metrics.is_empty() {
             return fail("needs [[series]] and metrics".to_owned());

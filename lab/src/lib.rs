@@ -1,4 +1,4 @@
-//! The lab: published experiments, each a folder of its own, run again in the simulator.
+//! The lab: published experiments, each a folder of its own, run again: in the simulator, and those of the cache with real processes and packets too.
 //!
 //! ```text
 //! lab/irn/paper.toml              the paper, its default scenario, and named changes to it
@@ -7,7 +7,7 @@
 //!
 //! [`definition`] reads them, [`points`] turns them into scenarios, [`run`] runs every point for every seed, [`measure`] says
 //! what came out of one run, [`bounds`] compares, [`report`] prints and writes CSV, [`plot`] draws.
-//! [`modules`] measures the NIC's own code for the paper's hardware tables.
+//! [`served`] is what trials of the real cache ask for and find. [`modules`] measures the NIC's own code for the paper's hardware tables.
 #![forbid(unsafe_code)]
 
 pub mod bounds;
@@ -20,6 +20,8 @@ pub mod points;
 pub mod registry;
 pub mod report;
 pub mod run;
+pub mod served;
+mod served_plot;
 
 pub use definition::{Experiment, Scale};
 pub use run::{Outcome, Progress};

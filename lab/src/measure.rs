@@ -1,6 +1,7 @@
 //! What came out of one run.
 
 use crate::operations::Slice;
+use crate::served::Served;
 use adverb_sim::{Flow, Sim};
 use serde::Deserialize;
 
@@ -62,6 +63,26 @@ pub enum Metric {
     LookupGap,
     /// For how long a client asked in vain, in us.
     Unavailable,
+    /// 99.9th percentile of a cache's lookups, in us. This and the following are of the real cache.
+    LookupP999,
+    /// Lookups a second, in thousands, with as many at once as there may be.
+    Saturation,
+    /// Lookups that arrived a second, in thousands.
+    Asked,
+    /// Lookups answered a second, in thousands.
+    Answered,
+    /// Values that were not what had been set.
+    Wrong,
+    /// From the first event until latencies stay as they are later, in ms.
+    Settled,
+    /// Operations that ended with REMOTE_AUTHENTICATION_FAILURE.
+    Refused,
+    /// Of these, how many for each that was under way when a key changed.
+    RefusedTrips,
+    /// Of these, those on regions whose keys nobody had changed.
+    RefusedElsewhere,
+    /// Operations that failed in other ways.
+    OtherFailures,
 }
 
 impl Metric {
@@ -95,6 +116,16 @@ impl Metric {
             Metric::LookupFailed => "lookups failed",
             Metric::LookupGap => "longest gap (us)",
             Metric::Unavailable => "unavailable (us)",
+            Metric::LookupP999 => "lookup 99.9% (us)",
+            Metric::Saturation => "saturation (k/s)",
+            Metric::Asked => "asked (k/s)",
+            Metric::Answered => "answered (k/s)",
+            Metric::Wrong => "wrong values",
+            Metric::Settled => "settled (ms)",
+            Metric::Refused => "refused ops",
+            Metric::RefusedTrips => "refused/under way",
+            Metric::RefusedElsewhere => "refused elsewhere",
+            Metric::OtherFailures => "other failures",
         }
     }
 
@@ -128,6 +159,16 @@ impl Metric {
             Metric::LookupFailed => "lookups_failed",
             Metric::LookupGap => "lookup_gap_us",
             Metric::Unavailable => "unavailable_us",
+            Metric::LookupP999 => "lookup_p999_us",
+            Metric::Saturation => "saturation_kps",
+            Metric::Asked => "asked_kps",
+            Metric::Answered => "answered_kps",
+            Metric::Wrong => "wrong",
+            Metric::Settled => "settled_ms",
+            Metric::Refused => "refused",
+            Metric::RefusedTrips => "refused_trips",
+            Metric::RefusedElsewhere => "refused_elsewhere",
+            Metric::OtherFailures => "other_failures",
         }
     }
 }
@@ -153,6 +194,8 @@ pub struct Measured {
     pub link_hops: u64,
     /// Hash of all that happened.
     pub trace: u64,
+    /// What the real cache did; `None` for simulations.
+    pub served: Option<Box<Served>>,
 }
 
 const MS: f64 = 1e9;
@@ -195,6 +238,7 @@ pub fn measure(sim: &Sim, metrics: &[Metric]) -> Measured {
         flows: (all.flows + all.failed, all.failed),
         link_hops: stats.link_hops,
         trace: sim.trace_hash(),
+        served: None,
     }
 }
 

@@ -1,9 +1,10 @@
 //! Plots as SVG: bars for series, lines along a sweep, the tail of one-packet messages as a cumulative curve. One panel for each
 //! metric, as the papers' figures have them; whiskers and bands are 95% confidence intervals.
 
-use crate::definition::Experiment;
+use crate::definition::{Experiment, Kind};
 use crate::measure::{Metric, TAIL};
 use crate::run::Outcome;
+use crate::served_plot;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
@@ -22,8 +23,8 @@ const PANEL: (u32, u32) = (420, 320);
 const TITLE: u32 = 34;
 const LEGEND_LINE: u32 = 20;
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Drawn = Result<(), Box<dyn core::error::Error>>;
+pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+pub(crate) type Drawn = Result<(), Box<dyn core::error::Error>>;
 
 /// A panel: one metric, the curve of tails, or what happened over time in one series.
 enum Panel {
@@ -35,6 +36,7 @@ enum Panel {
 /// The plot of an experiment as the text of an SVG file.
 pub fn svg(experiment: &Experiment, outcome: &Outcome) -> Result<String, crate::Error> {
     let mut text = String::new();
+    let draw = if experiment.kind == Kind::Cache { served_plot::draw } else { draw };
     draw(experiment, outcome, &mut text)
         .map_err(|e| crate::Error(format!("{}: plot: {e}", experiment.name)))?;
     Ok(text)
@@ -75,12 +77,12 @@ fn draw(experiment: &Experiment, outcome: &Outcome, text: &mut String) -> Drawn 
     Ok(())
 }
 
-fn colour(series: usize) -> RGBColor {
+pub(crate) fn colour(series: usize) -> RGBColor {
     COLOURS[series % COLOURS.len()]
 }
 
 /// The end of an axis that begins at 0 and holds all values.
-fn top(values: impl Iterator<Item = f64>) -> f64 {
+pub(crate) fn top(values: impl Iterator<Item = f64>) -> f64 {
     let most = values.filter(|v| v.is_finite()).fold(0.0, f64::max);
     if most > 0.0 { most * 1.1 } else { 1.0 }
 }
@@ -229,7 +231,7 @@ fn tail(experiment: &Experiment, outcome: &Outcome, area: &Area<'_>) -> Drawn {
 }
 
 /// Three significant digits, no more zeros than needed.
-fn number(value: &f64) -> String {
+pub(crate) fn number(value: &f64) -> String {
     match value.abs() {
         v if v >= 100.0 || v == 0.0 => format!("{value:.0}"),
         v if v >= 10.0 => format!("{value:.1}").trim_end_matches(".0").to_owned(),

@@ -31,14 +31,26 @@ impl PointOf {
 
 /// All points, series by series.
 pub fn points(experiment: &Experiment, scale: Scale) -> Result<Vec<PointOf>, Error> {
-    let Some(paper) = &experiment.paper else { return Ok(Vec::new()) };
+    let places = experiment.places();
+    let point = |(n, (name, table)): (usize, (String, Table))| {
+        let scenario = Value::Table(table)
+            .try_into()
+            .map_err(|e: toml::de::Error| Error(format!("{name}: {}", e.message())))?;
+        Ok(PointOf { series: n / places, at: n % places, name, scenario })
+    };
+    tables(experiment, scale).into_iter().enumerate().map(point).collect()
+}
+
+/// What each point asks for, with its name for messages: series by series, place by place.
+pub(crate) fn tables(experiment: &Experiment, scale: Scale) -> Vec<(String, Table)> {
+    let Some(paper) = &experiment.paper else { return Vec::new() };
     let places: Vec<Option<&Point>> = match &experiment.sweep {
         None => vec![None],
         Some(sweep) => sweep.points.iter().map(Some).collect(),
     };
     let mut out = Vec::new();
-    for (n, series) in experiment.series.iter().enumerate() {
-        for (at, place) in places.iter().enumerate() {
+    for series in &experiment.series {
+        for place in &places {
             let mut table = paper.scenario.clone();
             merge(&mut table, &experiment.set);
             merge(&mut table, &experiment.size(scale).set);
@@ -53,14 +65,10 @@ pub fn points(experiment: &Experiment, scale: Scale) -> Result<Vec<PointOf>, Err
             }
             merge(&mut table, &series.set);
             let at_x = place.map_or(String::new(), |p| format!(" at {}", p.x));
-            let name = format!("{}, series `{}`{at_x}", experiment.name, series.name);
-            let scenario = Value::Table(table)
-                .try_into()
-                .map_err(|e: toml::de::Error| Error(format!("{name}: {}", e.message())))?;
-            out.push(PointOf { series: n, at, name, scenario });
+            out.push((format!("{}, series `{}`{at_x}", experiment.name, series.name), table));
         }
     }
-    Ok(out)
+    out
 }
 
 /// Changes `table`: values are replaced, tables merged; `false` where there was something else takes it away.

@@ -15,6 +15,7 @@ macro_rules! experiments {
 experiments! {
     "irn": "fig1" "fig2" "fig3" "fig4" "fig5" "fig6" "fig7" "fig8" "fig9" "fig9-cross" "fig10" "fig11" "fig12" "load" "rate" "hosts" "sizes" "buffer" "rto-high" "few-packets" "modules";
     "onerma": "fig8" "fig9" "fig10" "fig11a" "fig11b" "fig12" "fig13" "fig14" "fig15a" "fig15bc" "fig16a" "fig16b" "fig16c" "fig16d";
+    "kvs": "fig8" "fig9" "fig14";
 }
 
 /// Names of all experiments, in the papers' order.
@@ -45,6 +46,13 @@ mod tests {
         for name in names() {
             let experiment = find(name).unwrap_or_else(|e| panic!("{e}"));
             for scale in [crate::Scale::Quick, crate::Scale::Paper] {
+                if experiment.kind == crate::definition::Kind::Cache {
+                    let setups = crate::served::setups(&experiment, scale).unwrap_or_else(|e| panic!("{e}"));
+                    assert_eq!(setups.len(), experiment.series.len());
+                    let served = crate::served::Served::default();
+                    served.measured(&experiment.metrics).unwrap_or_else(|e| panic!("{name}: {e}"));
+                    continue;
+                }
                 for point in crate::points::points(&experiment, scale).unwrap_or_else(|e| panic!("{e}")) {
                     point.plan(1).unwrap_or_else(|e| panic!("{e}"));
                 }

@@ -1,7 +1,7 @@
 //! What is printed of an experiment, and its CSV files.
 
 use crate::bounds::Checked;
-use crate::definition::Experiment;
+use crate::definition::{Experiment, Kind};
 use crate::measure::TAIL;
 use crate::run::Outcome;
 use core::fmt::Write;
@@ -16,14 +16,17 @@ pub fn text(experiment: &Experiment, outcome: &Outcome, checked: &[Checked<'_>])
     for note in &experiment.notes {
         let _ = writeln!(out, "note: {note}");
     }
+    if let Some(reason) = outcome.reason() {
+        let _ = writeln!(out, "a lookup was not answered: {reason}");
+    }
     let (bad, all) = outcome.unfinished();
     let seeds =
         if outcome.seeds == 1 { "1 seed, so no".to_owned() } else { format!("{} seeds,", outcome.seeds) };
-    let _ = writeln!(
-        out,
-        "{seeds} 95% confidence; {all} flows, {bad} unfinished; {:.1} M link-hops",
-        outcome.link_hops() as f64 / 1e6
-    );
+    let hops = outcome.link_hops() as f64 / 1e6;
+    let _ = match experiment.kind {
+        Kind::Cache => writeln!(out, "{seeds} 95% confidence; {all} lookups, {bad} without the value"),
+        _ => writeln!(out, "{seeds} 95% confidence; {all} flows, {bad} unfinished; {hops:.1} M link-hops"),
+    };
     out
 }
 
@@ -91,7 +94,8 @@ pub fn runs_csv(experiment: &Experiment, outcome: &Outcome) -> String {
     for metric in &experiment.metrics {
         let _ = write!(out, ",{}", metric.key());
     }
-    let _ = writeln!(out, ",flows,unfinished,link_hops,trace");
+    let cache = experiment.kind == Kind::Cache;
+    let _ = writeln!(out, "{}", if cache { ",lookups,failed" } else { ",flows,unfinished,link_hops,trace" });
     for (n, series) in experiment.series.iter().enumerate() {
         for at in 0..outcome.places {
             let x = experiment.sweep.as_ref().map_or(String::new(), |s| s.points[at].x.to_string());
@@ -101,7 +105,10 @@ pub fn runs_csv(experiment: &Experiment, outcome: &Outcome) -> String {
                     let _ = write!(out, ",{value}");
                 }
                 let (flows, bad) = run.flows;
-                let _ = writeln!(out, ",{flows},{bad},{},{:016x}", run.link_hops, run.trace);
+                let _ = match cache {
+                    true => writeln!(out, ",{flows},{bad}"),
+                    false => writeln!(out, ",{flows},{bad},{},{:016x}", run.link_hops, run.trace),
+                };
             }
         }
     }
@@ -136,6 +143,48 @@ pub fn timeline_csv(experiment: &Experiment, outcome: &Outcome) -> Option<String
         }
     }
     (out.len() > head.len()).then_some(out)
+}
+
+/// What the real cache did over time, a line for each series, seed and slice; none for a sweep, or a simulation.
+pub fn served_csv(experiment: &Experiment, outcome: &Outcome) -> Option<String> {
+    let mut out = String::from(
+        "series,seed,t_ms,p50_us,p99_us,max_us,hits_by_replica,refused,failed,in_vain_us,under_way,allowed_by_replica,event\n",
+    );
+    let mut any = false;
+    for (n, series) in experiment.series.iter().enumerate().filter(|_| experiment.sweep.is_none()) {
+        for (seed, run) in outcome.runs(n, 0).iter().enumerate() {
+            let Some(served) = &run.served else { continue };
+            for (at, s) in served.slices.iter().enumerate() {
+                any = true;
+                let name = series.name.replace('"', "'");
+                let hits: Vec<String> = s.hits.iter().map(u64::to_string).collect();
+                let allowed = |window: &Option<f64>| window.map_or("-".to_owned(), |w| format!("{w:.2}"));
+                let allowed: Vec<String> = s.allowed.iter().map(allowed).collect();
+                let _ = write!(
+                    out,
+                    "\"{name}\",{},{},{:.1},{:.1},{:.1},{},{},{},{:.1},{},{},",
+                    seed + 1,
+                    s.t_ms,
+                    s.p50_us,
+                    s.p99_us,
+                    s.max_us,
+                    hits.join(" "),
+                    s.refused,
+                    s.failed,
+                    s.in_vain_us,
+                    s.under_way,
+                    allowed.join(" ")
+                );
+                let until = served.slices.get(at + 1).map_or(f64::INFINITY, |next| next.t_ms);
+                let here = served.events.iter().filter(|(_, t, _)| (s.t_ms..until).contains(t));
+                let here: Vec<String> = here
+                    .map(|(event, t, _)| format!("R{} {:?} {t:.2} ms", event.replica, event.what))
+                    .collect();
+                let _ = writeln!(out, "{}", here.join("; "));
+            }
+        }
+    }
+    any.then_some(out)
 }
 
 /// The tails of messages of one packet, a line for each series, seed and percentile; none if there are no such messages.

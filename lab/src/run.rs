@@ -28,6 +28,11 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// Of runs by series, place and seed, as they come.
+    pub fn new(seeds: u32, places: usize, runs: Vec<Measured>) -> Outcome {
+        Outcome { seeds, places, runs }
+    }
+
     /// The runs of a series at a place, seed by seed.
     pub fn runs(&self, series: usize, at: usize) -> &[Measured] {
         let from = (series * self.places + at) * self.seeds as usize;
@@ -49,6 +54,11 @@ impl Outcome {
         self.runs.iter().map(|m| m.link_hops).sum()
     }
 
+    /// Why a lookup of the real cache was not answered, if there is one.
+    pub fn reason(&self) -> Option<&str> {
+        self.runs.iter().find_map(|run| run.served.as_ref()?.reason.as_deref())
+    }
+
     /// Flows that failed or did not end, of how many.
     pub fn unfinished(&self) -> (u64, u64) {
         self.runs
@@ -68,7 +78,7 @@ pub fn run(
 ) -> Result<Outcome, Error> {
     let points = points(experiment, scale)?;
     let seeds = seeds.unwrap_or(experiment.size(scale).seeds).max(1);
-    let places = experiment.sweep.as_ref().map_or(1, |s| s.points.len());
+    let places = experiment.places();
     let count = points.len() * seeds as usize;
     let work = |n: usize| {
         let (point, seed) = (&points[n / seeds as usize], n as u64 % u64::from(seeds) + 1);
@@ -89,5 +99,5 @@ pub fn run(
         result.is_ok()
     });
     let runs = results.into_iter().collect::<Result<Vec<_>, _>>()?;
-    Ok(Outcome { seeds, places, runs })
+    Ok(Outcome::new(seeds, places, runs))
 }

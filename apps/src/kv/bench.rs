@@ -1,7 +1,8 @@
-//! Load on a cache, and what came of it: the paper's figures 8 (latency and rate) and 9 (a timeline through a failure).
+//! Load on a cache, and what came of it: the paper's figures 8 (latency and rate), 9 (a timeline through a failure) and 14 (one through a rotation of keys).
 
 use super::client::{Client, GetError, SetError};
 use super::histogram::Histogram;
+use super::open_loop;
 use super::replica::ReplicaCounters;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -9,13 +10,16 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A run: so many lookups at once of random keys, each checked, while some values are set anew.
+/// A run: lookups of random keys, each checked, while some values are set anew.
 #[derive(Clone, Copy, Debug)]
 pub struct Bench {
     /// How long.
     pub time: Duration,
-    /// Lookups at once.
+    /// Lookups at once; with a rate, at most.
     pub depth: usize,
+    /// Lookups each second on average, at random times, whether or not others have ended: their latency then counts from that time. Without it, a
+    /// lookup begins when another has ended, and shows how many there can be.
+    pub rate: Option<f64>,
     /// Keys; all are set at the start.
     pub keys: u32,
     /// Bytes of a value, at least 16.
@@ -43,8 +47,12 @@ pub struct Window {
     pub reason: Option<String>,
     /// Values that were not what was set. A mistake of the cache's.
     pub wrong: u64,
+    /// Most lookups that were under way at once.
+    pub under_way: usize,
     /// What happened at each replica meanwhile.
     pub replicas: Vec<ReplicaCounters>,
+    /// As it ended, how many reads of each replica congestion control allowed to be outstanding; `None` for one that was down.
+    pub allowed: Vec<Option<f64>>,
 }
 
 /// What came of a run.
@@ -65,11 +73,11 @@ pub struct BenchReport {
 }
 
 #[expect(clippy::disallowed_methods, reason = "a measurement reads the clock")]
-fn now() -> Instant {
+pub(super) fn now() -> Instant {
     Instant::now()
 }
 
-fn key(index: u32) -> [u8; 8] {
+pub(super) fn key(index: u32) -> [u8; 8] {
     (u64::from(index) | 0x6164_7600_0000_0000).to_be_bytes()
 }
 
@@ -88,7 +96,7 @@ fn is_right(index: u32, bytes: &[u8], len: usize) -> bool {
     bytes.len() == len && value(index, u64::from_le_bytes(*number), len) == bytes
 }
 
-struct Tally<'a> {
+pub(super) struct Tally<'a> {
     begin: Instant,
     window: Window,
     all: Window,
@@ -105,6 +113,8 @@ fn since(now: &ReplicaCounters, then: &ReplicaCounters) -> ReplicaCounters {
         torn: now.torn - then.torn,
         collisions: now.collisions - then.collisions,
         refused: now.refused - then.refused,
+        refused_index: now.refused_index - then.refused_index,
+        in_vain_ns: now.in_vain_ns - then.in_vain_ns,
         timeouts: now.timeouts - then.timeouts,
         nacks: now.nacks - then.nacks,
         others: now.others - then.others,
@@ -114,24 +124,27 @@ fn since(now: &ReplicaCounters, then: &ReplicaCounters) -> ReplicaCounters {
 }
 
 impl Tally<'_> {
-    /// Ends windows that are over.
-    fn turn(&mut self, bench: &Bench, client: &Client, at: Instant) {
+    /// Ends windows that are over, and begins the one of now, with so many lookups under way.
+    pub(super) fn turn(&mut self, bench: &Bench, client: &Client, at: Instant, under_way: usize) {
         while at.duration_since(self.begin) >= self.window.start + bench.window {
             self.close(client);
             self.window.start += bench.window;
         }
+        self.window.under_way = self.window.under_way.max(under_way);
     }
 
     fn close(&mut self, client: &Client) {
         let after: Vec<ReplicaCounters> = client.replicas().map(|(_, _, counters)| counters).collect();
         self.window.replicas = after.iter().zip(&self.before).map(|(now, then)| since(now, then)).collect();
         self.before = after;
+        self.window.allowed = client.read_windows();
         (self.on_window)(&self.window);
         let window = std::mem::take(&mut self.window);
         self.all.latency.add(&window.latency);
         self.all.misses += window.misses;
         self.all.unavailable += window.unavailable;
         self.all.wrong += window.wrong;
+        self.all.under_way = self.all.under_way.max(window.under_way);
         self.all.reason = window.reason.or(self.all.reason.take());
         self.window.start = window.start;
     }
@@ -151,10 +164,19 @@ impl Bench {
         ready: impl FnOnce(),
         on_window: &mut dyn FnMut(&Window),
     ) -> Result<BenchReport, SetError> {
-        for index in 0..self.keys {
-            client.set(&key(index), &value(index, 0, self.value_len))?;
-        }
+        self.fill(client)?;
         ready();
+        Ok(self.measure(client, on_window))
+    }
+
+    /// Sets all keys.
+    pub fn fill(&self, client: &Client) -> Result<(), SetError> {
+        (0..self.keys)
+            .try_for_each(|index| client.set(&key(index), &value(index, 0, self.value_len)).map(|_stored| ()))
+    }
+
+    /// Runs, with keys that were set before.
+    pub fn measure(&self, client: &Client, on_window: &mut dyn FnMut(&Window)) -> BenchReport {
         let before: Vec<ReplicaCounters> = client.replicas().map(|(_, _, counters)| counters).collect();
         let begin = now();
         let tally = RefCell::new(Tally {
@@ -171,7 +193,12 @@ impl Bench {
             if self.sets > 0 {
                 scope.spawn(|| setter.run(self, client));
             }
-            client.rma().block_on(self.look_up(client, &tally, begin + self.time));
+            client.rma().block_on(async {
+                match self.rate {
+                    None => self.look_up(client, &tally, begin + self.time).await,
+                    Some(rate) => open_loop::look_up(self, client, &tally, begin, rate).await,
+                }
+            });
             setter.over.store(true, Ordering::Release);
             now()
         });
@@ -180,14 +207,14 @@ impl Bench {
         tally.close(client);
         let after: Vec<ReplicaCounters> = client.replicas().map(|(_, _, counters)| counters).collect();
         let replicas = after.iter().zip(&before).map(|(now, then)| since(now, then)).collect();
-        Ok(BenchReport {
+        BenchReport {
             all: Window { replicas, ..tally.all },
             time: report.duration_since(begin),
             sets: setter.sets.into_inner(),
             sets_partial: setter.partial.into_inner(),
             sets_failed: setter.failed.into_inner(),
             longest_gap: tally.longest_gap,
-        })
+        }
     }
 
     async fn look_up(&self, client: &Client, tally: &RefCell<Tally<'_>>, end: Instant) {
@@ -195,7 +222,7 @@ impl Bench {
             let mut random = fastrand::Rng::with_seed(self.seed ^ (worker as u64) << 32);
             loop {
                 let begun = now();
-                tally.borrow_mut().turn(self, client, begun);
+                tally.borrow_mut().turn(self, client, begun, self.depth);
                 if begun >= end {
                     return;
                 }
@@ -213,7 +240,8 @@ impl Bench {
         while workers.next().await.is_some() {}
     }
 
-    fn note(
+    /// Counts a lookup that has ended.
+    pub(super) fn note(
         &self,
         client: &Client,
         tally: &mut Tally<'_>,
@@ -221,7 +249,7 @@ impl Bench {
         found: Result<Option<Vec<u8>>, GetError>,
     ) {
         let at = now();
-        tally.turn(self, client, at);
+        tally.turn(self, client, at, 0);
         match found {
             Ok(Some(bytes)) if is_right(index, &bytes, self.value_len) => tally.good(at, at - begun),
             Ok(Some(_)) => tally.window.wrong += 1,

@@ -2,8 +2,8 @@
 
 use super::layout::{BUCKET_LEN, KEY_MAX, Place, Record, VALUE_MAX, candidates, hash, record_len};
 use super::protocol::{Call, Reply};
-use super::replica::{Failure, Link, Replica, ReplicaCounters, ReplicaInit, call, count};
-use adverb_grants::{Error as GrantsError, Held, Identity};
+use super::replica::{Failure, Link, Part, Replica, ReplicaCounters, ReplicaInit, call, count};
+use adverb_grants::{Error as GrantsError, Identity};
 use adverb_rma::{Error as RmaError, Memory, Rma};
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -171,6 +171,13 @@ impl Client {
         self.replicas.iter().map(|replica| (&*replica.to, replica.link().is_ok(), replica.counts.read()))
     }
 
+    /// How many reads of each replica congestion control lets be outstanding at once, in operations of 4 KB; `None` for one that is down.
+    pub fn read_windows(&self) -> Vec<Option<f64>> {
+        let local = self.rma.read_windows(self.rma.address()).0;
+        let allowed = |replica: &Arc<Replica>| Some(replica.read_window(&self.rma)?.min(local));
+        self.replicas.iter().map(allowed).collect()
+    }
+
     /// The value of a key, or `None` when no replica that answers has it.
     pub async fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, GetError> {
         if key.is_empty() || key.len() > KEY_MAX {
@@ -235,7 +242,7 @@ impl Client {
     async fn read(
         &self,
         replica: &Replica,
-        held: &Held,
+        part: &Part,
         lane: &mut Lane<'_>,
         (offset, len): (u64, usize),
         give_up: bool,
@@ -243,7 +250,7 @@ impl Client {
         // Should this future be dropped while it waits.
         lane.idle = false;
         let lookup = give_up.then_some(lane.number);
-        let read = replica.read(&self.rma, held, offset, (&lane.memory, len), lookup).await;
+        let read = replica.read(&self.rma, part, offset, (&lane.memory, len), lookup).await;
         if matches!(read, Err(Failure::Abandoned)) {
             lane.memory = self.memory().map_err(|error| Failure::Operation(error.to_string()))?;
         }

@@ -55,6 +55,11 @@ pub struct ReplicaCounters {
     pub collisions: u64,
     /// Operations refused because of a key that had changed.
     pub refused: u64,
+    /// Of these, those on the index.
+    pub refused_index: u64,
+    /// How long operations were asked for in vain, in ns: for each change of a key, from when the first one that was refused was given to the NIC until the
+    /// first that went well was.
+    pub in_vain_ns: u64,
     /// Operations that it did not answer in time.
     pub timeouts: u64,
     /// Operations that it turned away.
@@ -79,7 +84,20 @@ macro_rules! counts {
         }
     };
 }
-counts!(hits, misses, torn, collisions, refused, timeouts, nacks, others, suspected, connected);
+counts!(
+    hits,
+    misses,
+    torn,
+    collisions,
+    refused,
+    refused_index,
+    in_vain_ns,
+    timeouts,
+    nacks,
+    others,
+    suspected,
+    connected
+);
 
 pub(super) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
@@ -89,8 +107,17 @@ pub(super) fn count(counter: &AtomicU64) {
 pub(super) struct Link {
     pub session: Session,
     pub layout: Layout,
-    pub index: Held,
-    pub data: Held,
+    pub index: Part,
+    pub data: Part,
+}
+
+/// A region of a replica.
+pub(super) struct Part {
+    held: Held,
+    /// [`INDEX`] or [`DATA`].
+    name: &'static str,
+    /// When the first operation that was refused was given to the NIC, in ns since the replica was made; 0 since one went well.
+    in_vain_since: AtomicU64,
 }
 
 struct State {
@@ -105,6 +132,7 @@ pub(super) struct Replica {
     pub to: String,
     init: ReplicaInit,
     identity: Arc<Identity>,
+    made: Instant,
     state: Mutex<State>,
     changed: Condvar,
     /// Whether lookups may use the link.
@@ -139,6 +167,7 @@ impl Replica {
             to: init.to.clone(),
             init,
             identity,
+            made: now(),
             state: Mutex::new(state),
             changed: Condvar::new(),
             trusted: AtomicBool::new(false),
@@ -185,6 +214,13 @@ impl Replica {
         state.link.clone().ok_or_else(|| Failure::Down(state.why.clone()))
     }
 
+    /// How many reads of it congestion control lets be outstanding at once, without regard to local congestion; `None` when it is down.
+    pub fn read_window(&self, rma: &Rma) -> Option<f64> {
+        let link = self.any_link().ok()?;
+        let (grant, _) = link.index.held.key().ok()?;
+        rma.read_windows(grant.target()).1
+    }
+
     pub fn is_trusted(&self) -> bool {
         self.trusted.load(Ordering::Acquire)
     }
@@ -194,17 +230,20 @@ impl Replica {
     pub async fn read(
         &self,
         rma: &Rma,
-        held: &Held,
+        part: &Part,
         offset: u64,
         into: (&Memory, usize),
         lookup: Option<u64>,
     ) -> Result<(), Failure> {
         loop {
-            let (grant, number) = held.key().map_err(|e| self.failed(e.to_string()))?;
+            let (grant, number) = part.held.key().map_err(|e| self.failed(e.to_string()))?;
             let transfer = rma.read(&grant, offset, into.0, 0..into.1);
             let error = match self.unless_suspected(transfer, lookup).await {
                 None => return Err(Failure::Abandoned),
-                Some(Ok(_)) => return Ok(()),
+                Some(Ok(report)) => {
+                    self.went_well(part, &report);
+                    return Ok(());
+                }
                 Some(Err(error)) => error,
             };
             let outcome = match &error {
@@ -216,8 +255,8 @@ impl Replica {
             };
             match outcome {
                 Some(Outcome::RemoteAuthenticationFailure) => {
-                    count(&self.counts.refused);
-                    match held.refused(number) {
+                    self.refused(part, error.report());
+                    match part.held.refused(number) {
                         AfterRefusal::Another => continue,
                         AfterRefusal::Asked => return Err(self.failed(error.to_string())),
                     }
@@ -232,6 +271,35 @@ impl Replica {
                 _ => count(&self.counts.others),
             }
             return Err(self.failed(error.to_string()));
+        }
+    }
+
+    /// When an operation that has ended now was given to the NIC, in ns since the replica was made.
+    fn given(&self, report: &Report) -> u64 {
+        (self.made.elapsed().as_nanos() as u64).saturating_sub(report.total_delay.as_ns()).max(1)
+    }
+
+    fn refused(&self, part: &Part, report: Option<&Report>) {
+        count(&self.counts.refused);
+        if part.name == INDEX {
+            count(&self.counts.refused_index);
+        }
+        if let Some(report) = report {
+            let given = self.given(report);
+            let first = |since| if since == 0 { given } else { given.min(since) };
+            let _ = part.in_vain_since.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |s| Some(first(s)));
+        }
+    }
+
+    fn went_well(&self, part: &Part, report: &Report) {
+        let since = part.in_vain_since.load(Ordering::Relaxed);
+        if since == 0 {
+            return;
+        }
+        // One that was given to the NIC before may have found the old key in force.
+        let given = self.given(report);
+        if given > since && part.in_vain_since.swap(0, Ordering::Relaxed) != 0 {
+            self.counts.in_vain_ns.fetch_add(given - since, Ordering::Relaxed);
         }
     }
 
@@ -347,7 +415,7 @@ impl Replica {
 
     /// Whether both regions of a suspect can be read again.
     fn answers(&self, rma: &Rma, probe: &Memory, link: &Link) -> bool {
-        [&link.index, &link.data].into_iter().all(|held| {
+        [&link.index.held, &link.data.held].into_iter().all(|held| {
             let Ok((grant, number)) = held.key() else { return false };
             match rma.block_on(rma.read(&grant, 0, probe, 0..BUCKET_LEN)) {
                 Ok(_) => true,
@@ -370,8 +438,11 @@ impl Replica {
             return Err(Error::Protocol("sizes that cannot be; use the same version of adverb"));
         }
         let me = (rma.address(), rma.pid());
-        let index = session.hold(INDEX, me, Rights::READ, self.init.ttl)?;
-        let data = session.hold(DATA, me, Rights::READ, self.init.ttl)?;
+        let part = |name: &'static str| {
+            let held = session.hold(name, me, Rights::READ, self.init.ttl)?;
+            Ok::<Part, Error>(Part { held, name, in_vain_since: AtomicU64::new(0) })
+        };
+        let (index, data) = (part(INDEX)?, part(DATA)?);
         Ok(Link { session, layout, index, data })
     }
 }

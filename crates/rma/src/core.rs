@@ -5,8 +5,9 @@ use crate::memory::Part;
 use crate::side::Side;
 use adverb_nic::Error;
 use adverb_nic::one_rma::CommandExecutor;
-use adverb_nic::one_rma::executor::{Report, TransferId, TransferInit};
-use adverb_wire::Instant;
+use adverb_nic::one_rma::executor::{Direction, Report, TransferId, TransferInit};
+use adverb_wire::{Gid, Instant};
+use std::net::IpAddr;
 use std::task::{Context, Poll, Waker};
 
 /// A transfer that was submitted.
@@ -55,6 +56,12 @@ impl Core {
     /// Time of the last round: near enough for a transfer that the same thread's next round sends.
     pub fn last_round(&self) -> Instant {
         self.now
+    }
+
+    /// The local window, and the one for reads of a peer, in operations.
+    pub fn read_windows(&self, peer: IpAddr) -> (f64, Option<f64>) {
+        let remote = self.executor.remote_window(Gid::from(peer), Direction::Inbound);
+        (self.executor.local_window(), remote)
     }
 
     pub fn is_closed(&self) -> bool {

@@ -190,6 +190,12 @@ impl Rma {
         self.shared.lock().side.counters()
     }
 
+    /// How many operations congestion control lets this process have outstanding at once: the local window, and the one for reads of this peer, if it
+    /// is remembered; the smaller one counts. In operations of 4 KB; below 1, one in several round trips.
+    pub fn read_windows(&self, peer: IpAddr) -> (f64, Option<f64>) {
+        self.shared.lock().read_windows(peer)
+    }
+
     /// A random region key.
     pub fn random_key() -> Result<RegionKey, Error> {
         let mut bytes = sys::random_key().map_err(|e| Error::System("drawing a region key", e))?;
