@@ -113,8 +113,15 @@ impl std::error::Error for OpenError {
 pub enum Error {
     /// The NIC refused.
     Nic(adverb_nic::Error),
-    /// A range is not inside its memory or region.
-    Range,
+    /// A range is not inside its memory or region, or has no bytes.
+    Range {
+        /// First byte.
+        start: u64,
+        /// Bytes.
+        len: u64,
+        /// Bytes of the memory or region.
+        of: u64,
+    },
     /// The grant has no key for this operation.
     NoKey(adverb_wire::one_rma::Op),
     /// The NIC has been closed, or its daemon is gone.
@@ -131,7 +138,12 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Nic(error) => error.fmt(f),
-            Error::Range => f.write_str("a range outside its memory or region, or of no bytes"),
+            Error::Range { start, len, of } => {
+                write!(
+                    f,
+                    "{len} bytes from {start} on, of {of}: give at least one byte, and none beyond the last"
+                )
+            }
             Error::NoKey(op) => write!(f, "the grant has no key for this operation: {op:?}"),
             Error::Closed => f.write_str("the NIC is closed"),
             Error::Foreign => f.write_str("the memory belongs to another NIC"),

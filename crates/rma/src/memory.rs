@@ -44,7 +44,7 @@ pub(crate) struct Part {
 impl Memory {
     pub(crate) fn allocate(shared: &Arc<Shared>, len: usize, erase: bool) -> Result<Memory, Error> {
         if len == 0 {
-            return Err(Error::Range);
+            return Err(Error::Range { start: 0, len: 0, of: 0 });
         }
         let (mapping, name, local) = shared.open()?.side.allocate(len)?;
         Ok(Memory(Arc::new(Inner { shared: shared.clone(), mapping, name, local, erase })))
@@ -110,9 +110,7 @@ impl Memory {
         key: RegionKey,
     ) -> Result<Region, Error> {
         let Inner { shared, mapping, name, .. } = &*self.0;
-        if range.is_empty() || range.end > mapping.len() {
-            return Err(Error::Range);
-        }
+        check_range(&range, mapping.len())?;
         let part = (range.start as u64, range.len() as u64);
         let id = shared.open()?.side.register(*name, part, rights, key)?;
         Ok(Region { id, memory: self.clone(), range, rights })
@@ -122,11 +120,16 @@ impl Memory {
         if !Arc::ptr_eq(shared, &self.0.shared) {
             return Err(Error::Foreign);
         }
-        if range.is_empty() || range.end > self.len() {
-            return Err(Error::Range);
-        }
+        check_range(&range, self.len())?;
         Ok(Part { memory: self.0.clone(), offset: range.start as u64, len: range.len() as u64 })
     }
+}
+
+fn check_range(range: &Range<usize>, of: usize) -> Result<(), Error> {
+    if range.is_empty() || range.end > of {
+        return Err(Error::Range { start: range.start as u64, len: range.len() as u64, of: of as u64 });
+    }
+    Ok(())
 }
 
 impl fmt::Debug for Memory {

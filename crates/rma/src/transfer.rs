@@ -60,7 +60,7 @@ impl Transfer {
         let key = grant.key(op).ok_or(Error::NoKey(op))?.clone();
         // What is beyond the region now may be inside when its owner has made it anew; but then the grant is another too.
         if op != Op::Rekey && (offset > grant.len() || part.len > grant.len() - offset) {
-            return Err(Error::Range);
+            return Err(Error::Range { start: offset, len: part.len, of: grant.len() });
         }
         let init = TransferInit {
             op,

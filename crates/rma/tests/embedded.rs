@@ -230,7 +230,10 @@ fn what_cannot_be_is_refused_with_the_reason() {
         Rma::open(settings).map(drop).unwrap_err()
     };
     let text = |error: OpenError| error.to_string();
-    assert!(text(with(|s| s.window = Some(4095))).contains("solicitation window: below the 4096 bytes"));
+    assert!(
+        text(with(|s| s.window = Some(4095)))
+            .contains("solicitation window, in bytes, is 4095; give 4096 to ")
+    );
     assert!(text(with(|s| s.slots = 2000)).contains("slot quota of a process: none, or more than there are"));
     assert!(text(with(|s| s.slots = 0)).contains("slot quota"));
     assert!(text(with(|s| s.max_piece = Some(100))).contains("multiple of 64"));
@@ -246,20 +249,22 @@ fn what_cannot_be_is_refused_with_the_reason() {
     let (owner, user) = pair(&folder, 7);
     assert!(text(with(|_| ())).contains("adverb nicd"), "the port is taken");
     let (far, near) = (owner.allocate(100).unwrap(), user.allocate(100).unwrap());
-    assert!(matches!(owner.allocate(0), Err(Error::Range)));
+    assert!(matches!(owner.allocate(0), Err(Error::Range { .. })));
     for range in [0..101, 5..5, 100..101] {
-        assert!(matches!(far.register(range.clone(), Rights::READ), Err(Error::Range)), "{range:?}");
+        assert!(matches!(far.register(range.clone(), Rights::READ), Err(Error::Range { .. })), "{range:?}");
     }
+    let said = far.register(90..190, Rights::READ).unwrap_err().to_string();
+    assert!(said.contains("100 bytes from 90 on, of 100"), "{said}");
     let region = far.register(0..100, Rights::READ).unwrap();
     let grant = region.grant(user.address(), user.pid(), Rights::READ).unwrap();
     let refused = |transfer| match user.block_on(transfer) {
         Err(TransferError::Refused(error)) => error,
         other => panic!("{other:?}"),
     };
-    assert!(matches!(refused(user.read(&grant, 0, &near, 0..101)), Error::Range));
-    assert!(matches!(refused(user.read(&grant, 0, &near, 7..7)), Error::Range));
-    assert!(matches!(refused(user.read(&grant, 1, &near, 0..100)), Error::Range));
-    assert!(matches!(refused(user.read(&grant, u64::MAX, &near, 0..100)), Error::Range));
+    assert!(matches!(refused(user.read(&grant, 0, &near, 0..101)), Error::Range { .. }));
+    assert!(matches!(refused(user.read(&grant, 0, &near, 7..7)), Error::Range { .. }));
+    assert!(matches!(refused(user.read(&grant, 1, &near, 0..100)), Error::Range { .. }));
+    assert!(matches!(refused(user.read(&grant, u64::MAX, &near, 0..100)), Error::Range { .. }));
     assert!(matches!(refused(user.read(&grant, 0, &far, 0..100)), Error::Foreign));
     assert!(matches!(refused(user.read(&grant, 0, &near, 0..100).class(2)), Error::Nic(_)));
     // A grant that claims more than the region has: the owner's NIC refuses, and nothing is read.

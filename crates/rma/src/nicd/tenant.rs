@@ -430,7 +430,7 @@ impl Desk {
         let memory = self.memory(number)?;
         let size = memory.mapping.len() as u64;
         if len == 0 || offset > size || len > size - offset {
-            return Err("a range outside its memory, or of no bytes".to_owned());
+            return Err(format!("{len} bytes from {offset} on, of a memory of {size}"));
         }
         let at = (memory.mapping.addr() + offset, len);
         let init = region(owner, self.pd, memory.mr.lkey, at, rights, key);

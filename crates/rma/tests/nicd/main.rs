@@ -88,7 +88,7 @@ fn applications_share_a_nic_and_reach_others() {
 
     // Own mistakes are told, and nothing else is disturbed.
     let far = user.allocate(4096).unwrap();
-    assert!(matches!(far.register(0..4097, Rights::READ), Err(Error::Range)));
+    assert!(matches!(far.register(0..4097, Rights::READ), Err(Error::Range { .. })));
     let mut regions = Vec::new();
     let refused = loop {
         match far.register(0..4096, Rights::READ) {
