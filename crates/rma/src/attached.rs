@@ -140,6 +140,11 @@ impl Attached {
         Ok(())
     }
 
+    /// Whether something was posted that the daemon has not been told of.
+    pub fn has_work(&self) -> bool {
+        self.fresh
+    }
+
     /// Rings the daemon awake if it sleeps and something was posted. True if something was.
     pub fn ring_bell(&mut self) -> bool {
         let fresh = std::mem::take(&mut self.fresh);

@@ -74,20 +74,29 @@ impl Core {
             return false;
         }
         self.side.driver_counters().rounds += 1;
-        // First what was submitted since the last round: to look for arrivals would hold it up.
         let mut now = clock();
-        let sent = self.send(now, aftermath);
+        // First what was submitted since the last round, or is due: to look for arrivals would hold it up.
+        let sent = self.is_due(now) && self.push(now);
         let received = self.side.receive();
         now = received.unwrap_or(now);
         self.now = now;
-        self.side.on_timer(now);
+        // Peers wait for answers to what has just come.
+        if received.is_some() && self.side.has_work() {
+            self.side.transmit(now);
+        }
         let completed = self.complete(now, aftermath);
-        let answered = received.is_some() && self.send(now, aftermath);
+        // Answers, and what has waited for room.
+        let answered = self.is_due(now) && self.push(now);
         sent || received.is_some() || completed || answered
     }
 
-    /// Sends what is to be sent: the quick half of a round, for a transfer that was submitted just now.
-    pub fn send(&mut self, now: Instant, aftermath: &mut Aftermath) -> bool {
+    /// Whether [`push`](Core::push) has anything to do.
+    fn is_due(&self, now: Instant) -> bool {
+        self.executor.has_ready() || self.side.has_work() || self.next_deadline().is_some_and(|at| at <= now)
+    }
+
+    /// Hands commands to the NIC, and its messages to the network. True if there were any.
+    fn push(&mut self, now: Instant) -> bool {
         let mut posted = false;
         while let Some(posting) = self.executor.next_command(now) {
             posted = true;
@@ -95,10 +104,14 @@ impl Core {
                 self.executor.on_refused(now, posting.slot, error);
             }
         }
-        let sent = self.side.transmit(now);
+        self.side.transmit(now) || posted
+    }
+
+    /// The quick half of a round, for a transfer that was submitted just now.
+    pub fn send(&mut self, now: Instant, aftermath: &mut Aftermath) {
+        self.push(now);
         // What ended without the network: refusals, rekeys of the own regions, deadlines.
-        let completed = self.complete(now, aftermath);
-        posted || sent || completed
+        self.complete(now, aftermath);
     }
 
     /// Hears what has ended. True if anything has.

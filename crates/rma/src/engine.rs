@@ -100,6 +100,11 @@ impl Engine {
         self.nic.next_deadline().into_iter().chain(held).min()
     }
 
+    /// Whether there is anything to send.
+    pub fn has_work(&self) -> bool {
+        self.nic.has_work() || self.outside.as_ref().is_some_and(|outside| outside.udp.has_staged())
+    }
+
     /// The socket, and whether its becoming writable matters too. `None` when it is closed.
     pub fn fd(&self) -> Option<(RawFd, bool)> {
         self.outside.as_ref().map(|outside| (outside.udp.fd(), outside.udp.has_staged()))

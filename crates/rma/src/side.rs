@@ -60,13 +60,6 @@ impl Side {
         }
     }
 
-    /// Ends in the NIC what has run out of time.
-    pub fn on_timer(&mut self, now: Instant) {
-        if let Side::Embedded(here) = self {
-            here.engine.nic.on_timer(now);
-        }
-    }
-
     pub fn next_completion(&mut self) -> Option<Completion> {
         match self {
             Side::Embedded(here) => here.portal.next_completion(),
@@ -99,6 +92,14 @@ impl Side {
         match self {
             Side::Embedded(here) => here.engine.transmit(now),
             Side::Attached(there) => there.ring_bell(),
+        }
+    }
+
+    /// Whether there is anything for [`transmit`](Side::transmit).
+    pub fn has_work(&self) -> bool {
+        match self {
+            Side::Embedded(here) => here.engine.has_work(),
+            Side::Attached(there) => there.has_work(),
         }
     }
 

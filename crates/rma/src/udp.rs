@@ -19,6 +19,8 @@ const RUN_MESSAGES_MAX: usize = 64;
 const RUN_BYTES_MAX: usize = 65_000;
 /// Runs staged before the kernel gets them.
 const RUNS_MAX: usize = 64;
+/// Sendings to one and the same peer, after which it is worth a connection.
+const FAITHFUL: u32 = 64;
 
 /// See the top of this file.
 pub(crate) struct Udp {
@@ -32,6 +34,12 @@ pub(crate) struct Udp {
     sent: usize,
     segmentation: bool,
     faults: Option<Lane<Gid>>,
+    address: IpAddr,
+    /// Connected to the peer that is written to all the time, if there is one.
+    direct: Option<Socket>,
+    /// Who was written to last, and how many times in a row.
+    last: Option<SocketAddr>,
+    in_a_row: u32,
 }
 
 impl Udp {
@@ -57,6 +65,10 @@ impl Udp {
             sent: 0,
             segmentation: true,
             faults: faults.any().then(lane),
+            address,
+            direct: None,
+            last: None,
+            in_a_row: 0,
         })
     }
 
@@ -181,6 +193,7 @@ impl Udp {
 
     /// Gives staged messages to the kernel. False while it takes no more: they stay staged.
     fn flush(&mut self, n: &mut DriverCounters) -> bool {
+        self.flush_directly(n);
         while self.sent < self.runs.len() {
             let (taken, error) = self.socket.send(&self.runs[self.sent..], &self.stage);
             n.tx_datagrams += taken as u64;
@@ -198,6 +211,37 @@ impl Udp {
         self.runs.clear();
         (self.sent, self.staged, self.open_run) = (0, 0, false);
         true
+    }
+
+    /// Sends what is staged through the connected socket, if all of it is for its peer. What it does not take goes the other way.
+    fn flush_directly(&mut self, n: &mut DriverCounters) {
+        let Some(peer) = self.runs.get(self.sent).map(|run| run.to) else { return };
+        if self.runs[self.sent..].iter().any(|run| run.to != peer) {
+            self.last = None;
+            return;
+        }
+        if self.last != Some(peer) {
+            (self.last, self.in_a_row) = (Some(peer), 0);
+        }
+        self.in_a_row = self.in_a_row.saturating_add(1);
+        if self.in_a_row == FAITHFUL {
+            self.connect(peer);
+        }
+        let Some(direct) = self.direct.as_ref().filter(|direct| direct.peer() == Some(peer)) else { return };
+        let (taken, error) = direct.send(&self.runs[self.sent..], &self.stage);
+        n.tx_datagrams += taken as u64;
+        self.sent += taken;
+        if error.is_some_and(|error| error.kind() != io::ErrorKind::WouldBlock) {
+            // The peer's port was closed, or the way to it has changed.
+            (self.direct, self.in_a_row) = (None, 0);
+        }
+    }
+
+    /// Connects the second socket to a peer; without one, all goes through the first.
+    #[cold]
+    fn connect(&mut self, peer: SocketAddr) {
+        let direct = self.direct.take().map_or_else(|| Socket::sender(self.address), Ok);
+        self.direct = direct.and_then(|mut direct| direct.connect(peer).map(|()| direct)).ok();
     }
 
     /// Sends the messages of a refused run one by one.

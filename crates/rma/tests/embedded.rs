@@ -184,6 +184,32 @@ fn a_silent_peer_is_a_timeout_within_the_bound() {
 }
 
 #[test]
+fn a_peer_that_was_written_to_all_the_time_may_go_come_back_and_be_followed_by_another() {
+    let folder = Folder::new("again");
+    let user = Rma::open(patient(settings(&folder, 9, 1))).unwrap();
+    let near = user.allocate(64).unwrap();
+    let visit = |host: u8| {
+        let owner = Rma::open(patient(settings(&folder, 9, host))).unwrap();
+        let far = owner.allocate(64).unwrap();
+        far.write(0, &[host; 64]);
+        let region = far.register(0..64, Rights::READ).unwrap();
+        let grant = region.grant(user.address(), user.pid(), Rights::READ).unwrap();
+        // Enough for a connected socket; a message that meets the port of one who has gone is lost with it.
+        for _ in 0..200 {
+            user.block_on(user.read(&grant, 0, &near, 0..64).retry(Retry::times(2))).unwrap();
+        }
+        assert_eq!(near.to_vec(0..64), [host; 64]);
+        grant
+    };
+    let gone = visit(2);
+    // The network refuses what is sent to the closed port, and says so with a later message.
+    let error = user.block_on(user.read(&gone, 0, &near, 0..64)).unwrap_err();
+    assert_eq!(outcome(error), Outcome::Timeout);
+    visit(3);
+    visit(2);
+}
+
+#[test]
 fn deadlines_and_dropped_futures_end_transfers() {
     let folder = Folder::new("ends");
     let (owner, user) = pair(&folder, 6);

@@ -229,6 +229,11 @@ impl CommandExecutor {
         None
     }
 
+    /// Whether [`next_command`](Self::next_command) could have one now.
+    pub fn has_ready(&self) -> bool {
+        !self.ready.is_empty() && !self.free.is_empty()
+    }
+
     /// When [`next_command`](Self::next_command) or [`on_timer`](Self::on_timer) should be called next, if no completion comes first.
     pub fn next_deadline(&self) -> Option<Instant> {
         let pace = self.paces.first().filter(|_| !self.free.is_empty());
