@@ -247,7 +247,7 @@ impl Setup {
         within("keys", self.keys.into(), 1.0, 1e6)?;
         within("value", self.value as f64, 16.0, 65536.0)?;
         within("depth", self.depth.into(), 1.0, 64.0)?;
-        within("load", self.load, 0.001, 2.0)?;
+        within("load", self.load, 0.001, 4.0)?;
         within("timeout-ms", self.timeout_ms.into(), 1.0, 4000.0)?;
         within("time-ms", self.time_ms.into(), 10.0, 600_000.0)?;
         within("saturation-ms", self.saturation_ms.into(), 10.0, 600_000.0)?;

@@ -9,6 +9,8 @@ use plotters::prelude::*;
 const AXES: (u32, u32) = (40, 62);
 const PANEL: (u32, u32) = (560, 320);
 const TITLE: u32 = 34;
+/// Loads beyond so many times the saturation are not plotted: they would press the others together.
+const PLOTTED: f64 = 2.5;
 
 /// A line of a panel: its name, its number as a colour, its points.
 struct Line {
@@ -75,7 +77,10 @@ fn against_load(experiment: &Experiment, outcome: &Outcome) -> Vec<Panel> {
             what.to_owned()
         },
         colour,
-        points: (0..outcome.places).map(|at| (mean(n, at, asked), mean(n, at, of))).collect(),
+        points: (0..outcome.places)
+            .map(|at| (mean(n, at, asked), mean(n, at, of)))
+            .filter(|point| point.0 <= PLOTTED * mean(n, 0, |s| s.saturation / 1e3))
+            .collect(),
     };
     let latencies = series().flat_map(|n| {
         [
