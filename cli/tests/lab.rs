@@ -153,4 +153,6 @@ fn replicas_of_a_lab_that_was_killed_are_gone() {
     lab.kill().unwrap();
     lab.wait().unwrap();
     answers(false);
+    // Killed while it started, it may have left its folder.
+    fs::remove_dir_all(std::env::temp_dir().join(format!("adverb-lab-{}", lab.id()))).ok();
 }
