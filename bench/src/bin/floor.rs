@@ -4,10 +4,12 @@
 //!     floor gso --segment 1024           UDP throughput with segmentation and receive offload
 //!     floor shm-pingpong                 one cache line between two cores
 //!     floor shm-ring                     64-byte messages through a ring in memory
+//!     floor gcm --size 4096              AES-128-GCM of one message on one processor: sealed, and opened
 //!
 //! Each prints one JSON object. Nothing is pinned: the kernel places spinners better than a mask does.
 
 use adverb_bench::{Options, now, percentile};
+use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::AsRawFd;
@@ -37,7 +39,8 @@ fn main() -> ExitCode {
         "gso-sink" => gso_sink(&options),
         "shm-pingpong" => shm_pingpong(&options),
         "shm-ring" => shm_ring(&options),
-        _ => Err("usage: floor udp-pingpong|gso|shm-pingpong|shm-ring [--option value]".into()),
+        "gcm" => gcm(&options),
+        _ => Err("usage: floor udp-pingpong|gso|shm-pingpong|shm-ring|gcm [--option value]".into()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -310,6 +313,45 @@ fn shm_ring(options: &Options) -> Outcome {
         return Err("the ring lost or tore a message".into());
     }
     println!(r#"{{"messages_m": {:.3}}}"#, messages as f64 / elapsed.as_secs_f64() / 1e6);
+    Ok(())
+}
+
+fn gcm(options: &Options) -> Outcome {
+    let size = options.get("size", 4096usize)?;
+    let messages = options.get("messages", 200_000u64)?;
+    let key = LessSafeKey::new(UnboundKey::new(&AES_128_GCM, &[7; 16])?);
+    let nonce = |number: u64| {
+        let mut bytes = [0; NONCE_LEN];
+        bytes[..8].copy_from_slice(&number.to_be_bytes());
+        Nonce::assume_unique_for_key(bytes)
+    };
+    let mut message = vec![0x5a; size];
+    let (mut seal_ns, mut open_ns) = (Vec::new(), Vec::new());
+    // Few messages between two looks at the clock, so that they stay in the nearest cache.
+    const TURN: u64 = 64;
+    for turn in 0..messages / TURN {
+        let mut sealed = Vec::new();
+        let begun = now();
+        for number in turn * TURN..(turn + 1) * TURN {
+            let tag = key.seal_in_place_separate_tag(nonce(number), Aad::from(&[0; 32]), &mut message)?;
+            std::hint::black_box(&tag);
+        }
+        seal_ns.push(begun.elapsed().as_nanos() as u64);
+        for number in turn * TURN..(turn + 1) * TURN {
+            let mut copy = message.clone();
+            key.seal_in_place_append_tag(nonce(number), Aad::from(&[0; 32]), &mut copy)?;
+            sealed.push(copy);
+        }
+        let begun = now();
+        for (copy, number) in sealed.iter_mut().zip(turn * TURN..) {
+            let opened = key.open_in_place(nonce(number), Aad::from(&[0; 32]), copy)?;
+            std::hint::black_box(opened);
+        }
+        open_ns.push(begun.elapsed().as_nanos() as u64);
+    }
+    let each = |samples: &mut [u64]| percentile(samples, 0.5) as f64 / TURN as f64 / 1e3;
+    let (seal, open) = (each(&mut seal_ns), each(&mut open_ns));
+    println!(r#"{{"size": {size}, "seal_us": {seal:.4}, "open_us": {open:.4}}}"#);
     Ok(())
 }
 
