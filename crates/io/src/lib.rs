@@ -10,13 +10,15 @@
 //! port faults capture counters   where frames leave and enter
 //! directory rings ring wake      processes of one address
 //! udp                            the network
+//! batch                          frames on their way to the kernel
 //! sys shm socket                 system calls
 //! ```
-//! `socket`, `sys` and `faults` also serve the driver of 1RMA, which is a NIC of its own (`crates/rma`).
+//! `batch`, `socket`, `sys` and `faults` also serve the driver of 1RMA, which is a NIC of its own (`crates/rma`).
 //!
 //! Unsafe code is in `sys`, `shm`, `ring`, `socket`, `fork`, and one cast in `udp`.
 #![deny(unsafe_code)]
 
+pub mod batch;
 mod capture;
 mod core;
 mod counters;

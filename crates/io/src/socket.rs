@@ -132,7 +132,7 @@ impl Socket {
         Ok(Socket { fd, ipv4, receive_buffer: 0, peer: None })
     }
 
-    fn set(&self, level: libc::c_int, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
+    pub(crate) fn set(&self, level: libc::c_int, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
         // SAFETY: the value is an int, valid for the length given.
         check(unsafe {
             libc::setsockopt(

@@ -1,15 +1,15 @@
-//! RoCEv2 over UDP port 4791: frames are staged during a burst and sent together, runs of equal length as
-//! one message that the kernel cuts apart.
+//! RoCEv2 over UDP port 4791.
 //!
 //! The ICRC covers the IPv4 identification. An unconnected socket with DF set sends identification 0, and
 //! segment k of a message that is cut apart gets k; each frame's ICRC is computed with its own.
 //! The source port is 4791 for all frames, since the socket is one: routers that choose among
 //! paths by it see one flow per pair of addresses (a deviation from IBTA A17.9.1's advice).
 
+use crate::batch::{Batch, Tally, Way};
 use crate::counters::IoCounters;
 use crate::error::OpenError;
 use crate::fork;
-use crate::socket::{HOP_LIMIT, Inbox, Run, Socket};
+use crate::socket::{HOP_LIMIT, Inbox, Socket};
 use adverb_nic::memory::Gather;
 use adverb_wire::{Duration, Flow, Gid, ICRC_LEN, Icrc, Instant, Packet, ROCE_UDP_PORT};
 use std::io;
@@ -18,16 +18,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 use std::path::Path;
 
-/// Bytes staged before the kernel gets them.
-const STAGE_LEN: usize = 512 << 10;
 /// A frame of the largest path MTU, headers and ICRC included, fits.
 const FRAME_MAX: usize = 4096 + 256;
-/// Frames that the kernel cuts out of one message (UDP_MAX_SEGMENTS).
-const RUN_FRAMES_MAX: usize = 64;
-/// Bytes of one message, below what UDP over IPv4 carries.
-const RUN_BYTES_MAX: usize = 65_000;
-/// Messages staged before the kernel gets them.
-const RUNS_MAX: usize = 64;
 /// The socket counts as in use, and is asked at every poll, for this long after its last frame.
 const IN_USE: Duration = Duration::from_ms(100);
 
@@ -37,15 +29,8 @@ pub struct Udp {
     groups: Vec<Group>,
     own: Gid,
     interface_index: u32,
-    stage: Box<[u8]>,
-    staged: usize,
-    runs: Vec<Run>,
-    /// Frames may still join the last run.
-    open_run: bool,
-    /// Runs before this one were sent.
-    sent: usize,
+    batch: Batch,
     inbox: Inbox,
-    segmentation: bool,
     last_used: Option<Instant>,
 }
 
@@ -84,13 +69,8 @@ impl Udp {
             groups: Vec::new(),
             own: Gid::from(address),
             interface_index,
-            stage: vec![0; STAGE_LEN].into_boxed_slice(),
-            staged: 0,
-            runs: Vec::with_capacity(RUNS_MAX),
-            open_run: false,
-            sent: 0,
+            batch: Batch::new(),
             inbox: Inbox::new(),
-            segmentation: true,
             last_used: None,
         })
     }
@@ -144,13 +124,13 @@ impl Udp {
     /// Whether the stage takes another frame.
     #[inline]
     pub fn has_room(&self) -> bool {
-        self.stage.len() - self.staged >= FRAME_MAX && self.runs.len() < RUNS_MAX
+        self.batch.has_room(FRAME_MAX)
     }
 
     /// Whether frames wait for the kernel.
     #[inline]
     pub fn has_staged(&self) -> bool {
-        !self.runs.is_empty()
+        self.batch.has_staged()
     }
 
     /// Stages a packet. False, and nothing staged, when it is longer than any path MTU allows.
@@ -161,8 +141,7 @@ impl Udp {
             return false;
         }
         let flow = Flow { src_port: ROCE_UDP_PORT, ..packet.flow };
-        let id = self.join_run(&flow, len, self.segmentation);
-        let frame = &mut self.stage[self.staged..self.staged + len];
+        let (id, frame) = self.batch.stage(&way(&flow), len);
         let header_len = packet.emit_bth(frame);
         let (covered, icrc) = frame.split_at_mut(len - ICRC_LEN);
         let (data, pad) = covered[header_len..].split_at_mut(payload.len());
@@ -170,7 +149,6 @@ impl Udp {
         pad.fill(0);
         let sum = Icrc::over_flow(&flow, id, len, covered).finish();
         icrc.copy_from_slice(&sum.to_le_bytes());
-        self.staged += len;
         self.last_used = Some(now);
         true
     }
@@ -181,100 +159,35 @@ impl Udp {
         if bytes.len() > FRAME_MAX {
             return false;
         }
-        self.join_run(flow, bytes.len(), false);
-        self.stage[self.staged..self.staged + bytes.len()].copy_from_slice(bytes);
-        self.staged += bytes.len();
+        self.batch.stage_alone(&way(flow), bytes.len()).copy_from_slice(bytes);
         self.last_used = Some(now);
         true
     }
 
-    /// Puts a frame of `len` bytes into the last run or a new one, and returns its identification.
-    #[inline]
-    fn join_run(&mut self, flow: &Flow, len: usize, may_join: bool) -> u16 {
-        let to = SocketAddr::new(flow.dst.ip(), ROCE_UDP_PORT);
-        if may_join
-            && self.open_run
-            && let Some(run) = self.runs.last_mut()
-            && run.to == to
-            && (run.traffic_class, run.hop_limit) == (flow.traffic_class, flow.hop_limit)
-            && len <= run.segment
-            && run.frames < RUN_FRAMES_MAX
-            && run.len + len <= RUN_BYTES_MAX
-        {
-            let id = run.frames as u16;
-            run.frames += 1;
-            run.len += len;
-            // A shorter frame can only be the last.
-            self.open_run = len == run.segment;
-            return id;
-        }
-        self.runs.push(Run {
-            to,
-            start: self.staged,
-            len,
-            segment: len,
-            frames: 1,
-            traffic_class: flow.traffic_class,
-            hop_limit: flow.hop_limit,
-        });
-        self.open_run = may_join;
-        0
-    }
-
     /// Gives staged frames to the kernel. False while it takes no more: they stay staged.
     pub fn flush(&mut self, n: &mut IoCounters) -> bool {
-        while self.sent < self.runs.len() {
-            let (taken, error) = self.socket.send(&self.runs[self.sent..], &self.stage);
-            for run in &self.runs[self.sent..self.sent + taken] {
-                n.udp_tx_messages += 1;
-                n.udp_tx_frames += run.frames as u64;
-                n.udp_tx_bytes += run.len as u64;
-            }
-            self.sent += taken;
-            let Some(error) = error else { continue };
-            match error.kind() {
-                io::ErrorKind::WouldBlock => return false,
-                _ if self.runs[self.sent].frames > 1 => self.send_apart(n),
-                _ => {
-                    count_failure(&error, n);
-                    self.sent += 1;
-                }
-            }
-        }
-        self.runs.clear();
-        (self.sent, self.staged, self.open_run) = (0, 0, false);
-        true
-    }
-
-    /// Sends the frames of a refused run one by one, each with the identification it then has.
-    #[cold]
-    fn send_apart(&mut self, n: &mut IoCounters) {
-        let run = self.runs[self.sent];
-        self.sent += 1;
-        let mut delivered = 0;
-        for k in 0..run.frames {
-            let start = run.start + k * run.segment;
-            let len = run.segment.min(run.start + run.len - start);
+        let mut tally = Tally::default();
+        let own = self.own;
+        // A frame that leaves alone has another identification than in a message.
+        let done = self.batch.flush(&self.socket, &mut tally, |way, frame| {
+            let len = frame.len();
             let flow = Flow {
-                src: self.own,
-                dst: Gid::from(run.to.ip()),
+                src: own,
+                dst: Gid::from(way.to.ip()),
                 src_port: ROCE_UDP_PORT,
-                traffic_class: run.traffic_class,
-                hop_limit: run.hop_limit,
+                traffic_class: way.traffic_class,
+                hop_limit: way.hop_limit,
             };
-            let (covered, icrc) = self.stage[start..start + len].split_at_mut(len - ICRC_LEN);
+            let (covered, icrc) = frame.split_at_mut(len - ICRC_LEN);
             icrc.copy_from_slice(&Icrc::over_flow(&flow, 0, len, covered).finish().to_le_bytes());
-            let one = Run { start, len, segment: len, frames: 1, ..run };
-            match self.socket.send(&[one], &self.stage) {
-                (1, _) => delivered += 1,
-                (_, Some(error)) => count_failure(&error, n),
-                (_, None) => {}
-            }
-        }
-        n.udp_tx_messages += delivered;
-        n.udp_tx_frames += delivered;
-        // A kernel or adapter that cannot cut messages apart refuses them every time.
-        self.segmentation &= delivered == 0;
+        });
+        n.udp_tx_messages += tally.messages;
+        n.udp_tx_frames += tally.frames;
+        n.udp_tx_bytes += tally.bytes;
+        n.drop_too_long += tally.too_long;
+        n.drop_unreachable += tally.unreachable;
+        n.drop_send_failed += tally.failed;
+        done
     }
 
     /// Takes what has arrived, at most one batch per socket; returns how many frames.
@@ -341,20 +254,8 @@ fn as_uninit(bytes: &mut [u8]) -> &mut [MaybeUninit<u8>] {
     unsafe { &mut *(std::ptr::from_mut(bytes) as *mut [MaybeUninit<u8>]) }
 }
 
-fn count_failure(error: &io::Error, n: &mut IoCounters) {
-    match error.raw_os_error() {
-        Some(libc::EMSGSIZE) => n.drop_too_long += 1,
-        Some(
-            libc::ENETUNREACH
-            | libc::EHOSTUNREACH
-            | libc::ENETDOWN
-            | libc::ECONNREFUSED
-            | libc::EACCES
-            | libc::EPERM
-            | libc::EAFNOSUPPORT
-            | libc::EINVAL
-            | libc::EADDRNOTAVAIL,
-        ) => n.drop_unreachable += 1,
-        _ => n.drop_send_failed += 1,
-    }
+#[inline]
+fn way(flow: &Flow) -> Way {
+    let to = SocketAddr::new(flow.dst.ip(), ROCE_UDP_PORT);
+    Way { to, traffic_class: flow.traffic_class, hop_limit: flow.hop_limit }
 }

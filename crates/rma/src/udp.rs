@@ -1,9 +1,10 @@
-//! Messages on UDP port 61113: staged during a round and sent together, runs of equal length to one peer as one message that the kernel cuts apart.
+//! Messages on UDP port 61113.
 
 use crate::counters::DriverCounters;
 use crate::settings::Faults;
+use adverb_io::batch::{Batch, Tally, Way};
 use adverb_io::faults::{Lane, Parcel};
-use adverb_io::socket::{HOP_LIMIT, Inbox, Run, Socket};
+use adverb_io::socket::{Inbox, Socket};
 use adverb_nic::OneRma;
 use adverb_wire::one_rma::{MAX_MESSAGE, UDP_PORT};
 use adverb_wire::{Gid, Instant};
@@ -11,14 +12,6 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 
-/// Bytes staged before the kernel gets them.
-const STAGE_LEN: usize = 512 << 10;
-/// Messages that the kernel cuts out of one (UDP_MAX_SEGMENTS).
-const RUN_MESSAGES_MAX: usize = 64;
-/// Bytes of one run, below what UDP over IPv4 carries.
-const RUN_BYTES_MAX: usize = 65_000;
-/// Runs staged before the kernel gets them.
-const RUNS_MAX: usize = 64;
 /// Sendings to one and the same peer, after which it is worth a connection.
 const FAITHFUL: u32 = 64;
 
@@ -26,13 +19,7 @@ const FAITHFUL: u32 = 64;
 pub(crate) struct Udp {
     socket: Socket,
     inbox: Inbox,
-    stage: Box<[u8]>,
-    staged: usize,
-    runs: Vec<Run>,
-    open_run: bool,
-    /// Runs before this one were sent.
-    sent: usize,
-    segmentation: bool,
+    batch: Batch,
     faults: Option<Lane<Gid>>,
     address: IpAddr,
     /// Connected to the peer that is written to all the time, if there is one.
@@ -58,12 +45,7 @@ impl Udp {
         Ok(Udp {
             socket: Socket::bind_alone(SocketAddr::new(address, UDP_PORT))?,
             inbox: Inbox::new(),
-            stage: vec![0; STAGE_LEN].into_boxed_slice(),
-            staged: 0,
-            runs: Vec::with_capacity(RUNS_MAX),
-            open_run: false,
-            sent: 0,
-            segmentation: true,
+            batch: Batch::new(),
             faults: faults.any().then(lane),
             address,
             direct: None,
@@ -84,7 +66,7 @@ impl Udp {
 
     /// Whether messages wait for the kernel to take them.
     pub fn has_staged(&self) -> bool {
-        !self.runs.is_empty()
+        self.batch.has_staged()
     }
 
     /// When a message that a fault holds back goes on.
@@ -132,7 +114,7 @@ impl Udp {
                 match &mut self.faults {
                     None => self.put(to, len),
                     Some(lane) => {
-                        let bytes = self.stage[self.staged..self.staged + len].to_vec();
+                        let bytes = self.batch.room()[..len].to_vec();
                         lane.admit(now, Parcel { bytes, bth_at: 0, tag: to });
                     }
                 }
@@ -145,81 +127,49 @@ impl Udp {
     }
 
     fn release_faulty(&mut self, now: Instant) {
-        while self.room().is_some()
+        while self.batch.has_room(MAX_MESSAGE)
             && let Some(Parcel { bytes, tag, .. }) = self.faults.as_mut().and_then(|lane| lane.next(now))
         {
-            self.stage[self.staged..self.staged + bytes.len()].copy_from_slice(&bytes);
+            self.batch.room()[..bytes.len()].copy_from_slice(&bytes);
             self.put(tag, bytes.len());
         }
     }
 
     /// Where the next message is to be written, if one may be.
+    #[inline]
     fn room(&mut self) -> Option<&mut [u8; MAX_MESSAGE]> {
-        self.stage[self.staged..].first_chunk_mut().filter(|_| self.runs.len() < RUNS_MAX)
+        if !self.batch.has_room(MAX_MESSAGE) {
+            return None;
+        }
+        self.batch.room().first_chunk_mut()
     }
 
     /// Takes in the message that has been written there.
+    #[inline]
     fn put(&mut self, to: Gid, len: usize) {
-        self.join_run(SocketAddr::new(to.ip(), UDP_PORT), len);
-        self.staged += len;
-    }
-
-    fn join_run(&mut self, to: SocketAddr, len: usize) {
-        if self.open_run
-            && let Some(run) = self.runs.last_mut()
-            && run.to == to
-            && len <= run.segment
-            && run.frames < RUN_MESSAGES_MAX
-            && run.len + len <= RUN_BYTES_MAX
-        {
-            run.frames += 1;
-            run.len += len;
-            // A shorter one can only be the last.
-            self.open_run = len == run.segment;
-            return;
-        }
-        let start = self.staged;
-        self.runs.push(Run {
-            to,
-            start,
-            len,
-            segment: len,
-            frames: 1,
-            traffic_class: 0,
-            hop_limit: HOP_LIMIT,
-        });
-        self.open_run = self.segmentation;
+        self.batch.stage(&Way::plain(SocketAddr::new(to.ip(), UDP_PORT)), len);
     }
 
     /// Gives staged messages to the kernel. False while it takes no more: they stay staged.
     fn flush(&mut self, n: &mut DriverCounters) -> bool {
-        self.flush_directly(n);
-        while self.sent < self.runs.len() {
-            let (taken, error) = self.socket.send(&self.runs[self.sent..], &self.stage);
-            n.tx_datagrams += taken as u64;
-            self.sent += taken;
-            let Some(error) = error else { continue };
-            match error.kind() {
-                io::ErrorKind::WouldBlock => return false,
-                _ if self.runs[self.sent].frames > 1 => self.send_apart(n),
-                _ => {
-                    n.drop_send_failed += 1;
-                    self.sent += 1;
-                }
-            }
-        }
-        self.runs.clear();
-        (self.sent, self.staged, self.open_run) = (0, 0, false);
-        true
+        let mut tally = Tally::default();
+        self.push_directly(&mut tally);
+        // A message means the same wherever it stands.
+        let done = self.batch.flush(&self.socket, &mut tally, |_, _| {});
+        n.tx_datagrams += tally.messages;
+        n.drop_send_failed += tally.too_long + tally.unreachable + tally.failed;
+        done
     }
 
     /// Sends what is staged through the connected socket, if all of it is for its peer. What it does not take goes the other way.
-    fn flush_directly(&mut self, n: &mut DriverCounters) {
-        let Some(peer) = self.runs.get(self.sent).map(|run| run.to) else { return };
-        if self.runs[self.sent..].iter().any(|run| run.to != peer) {
-            self.last = None;
+    fn push_directly(&mut self, tally: &mut Tally) {
+        if !self.batch.has_staged() {
             return;
         }
+        let Some(peer) = self.batch.only_peer() else {
+            self.last = None;
+            return;
+        };
         if self.last != Some(peer) {
             (self.last, self.in_a_row) = (Some(peer), 0);
         }
@@ -228,9 +178,7 @@ impl Udp {
             self.connect(peer);
         }
         let Some(direct) = self.direct.as_ref().filter(|direct| direct.peer() == Some(peer)) else { return };
-        let (taken, error) = direct.send(&self.runs[self.sent..], &self.stage);
-        n.tx_datagrams += taken as u64;
-        self.sent += taken;
+        let error = self.batch.push(direct, tally);
         if error.is_some_and(|error| error.kind() != io::ErrorKind::WouldBlock) {
             // The peer's port was closed, or the way to it has changed.
             (self.direct, self.in_a_row) = (None, 0);
@@ -242,25 +190,5 @@ impl Udp {
     fn connect(&mut self, peer: SocketAddr) {
         let direct = self.direct.take().map_or_else(|| Socket::sender(self.address), Ok);
         self.direct = direct.and_then(|mut direct| direct.connect(peer).map(|()| direct)).ok();
-    }
-
-    /// Sends the messages of a refused run one by one.
-    #[cold]
-    fn send_apart(&mut self, n: &mut DriverCounters) {
-        let run = self.runs[self.sent];
-        self.sent += 1;
-        let mut delivered = 0;
-        for k in 0..run.frames {
-            let start = run.start + k * run.segment;
-            let len = run.segment.min(run.start + run.len - start);
-            let one = Run { start, len, segment: len, frames: 1, ..run };
-            match self.socket.send(&[one], &self.stage).0 {
-                1 => delivered += 1,
-                _ => n.drop_send_failed += 1,
-            }
-        }
-        n.tx_datagrams += delivered;
-        // A kernel or adapter that cannot cut messages apart refuses them every time.
-        self.segmentation &= delivered == 0;
     }
 }

@@ -1,0 +1,345 @@
+//! Frames that are staged during a round and given to the kernel together: runs of equal length on one way are one message, which the kernel cuts
+//! apart.
+
+use crate::socket::{HOP_LIMIT, Run, Socket};
+use std::io;
+use std::net::SocketAddr;
+
+/// Bytes staged before the kernel gets them.
+const STAGE_LEN: usize = 512 << 10;
+/// Frames that the kernel cuts out of one message (UDP_MAX_SEGMENTS).
+const RUN_FRAMES_MAX: usize = 64;
+/// Bytes of one message, below what UDP over IPv4 carries.
+const RUN_BYTES_MAX: usize = 65_000;
+/// Messages staged before the kernel gets them.
+const RUNS_MAX: usize = 64;
+
+/// Where a frame goes, and how.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Way {
+    /// Destination.
+    pub to: SocketAddr,
+    /// DSCP and ECN.
+    pub traffic_class: u8,
+    /// TTL or hop limit.
+    pub hop_limit: u8,
+}
+
+impl Way {
+    /// To a destination, without a class.
+    pub fn plain(to: SocketAddr) -> Way {
+        Way { to, traffic_class: 0, hop_limit: HOP_LIMIT }
+    }
+}
+
+/// What became of frames.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Tally {
+    /// Messages that the kernel took.
+    pub messages: u64,
+    /// Frames in them.
+    pub frames: u64,
+    /// Bytes of these.
+    pub bytes: u64,
+    /// Frames dropped: longer than the path's MTU.
+    pub too_long: u64,
+    /// Frames dropped: no way there, or nobody, or not allowed.
+    pub unreachable: u64,
+    /// Frames dropped for other reasons.
+    pub failed: u64,
+}
+
+impl Tally {
+    fn count(&mut self, run: &Run) {
+        self.messages += 1;
+        self.frames += run.frames as u64;
+        self.bytes += run.len as u64;
+    }
+
+    fn count_failure(&mut self, error: &io::Error) {
+        match error.raw_os_error() {
+            Some(libc::EMSGSIZE) => self.too_long += 1,
+            Some(
+                libc::ENETUNREACH
+                | libc::EHOSTUNREACH
+                | libc::ENETDOWN
+                | libc::ECONNREFUSED
+                | libc::EACCES
+                | libc::EPERM
+                | libc::EAFNOSUPPORT
+                | libc::EINVAL
+                | libc::EADDRNOTAVAIL,
+            ) => self.unreachable += 1,
+            _ => self.failed += 1,
+        }
+    }
+}
+
+/// See the top of this file.
+pub struct Batch {
+    stage: Box<[u8]>,
+    staged: usize,
+    runs: Vec<Run>,
+    /// Frames may still join the last run.
+    open_run: bool,
+    /// Runs before this one were sent.
+    sent: usize,
+    segmentation: bool,
+}
+
+impl Default for Batch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Batch {
+    /// An empty one.
+    pub fn new() -> Batch {
+        Batch {
+            stage: vec![0; STAGE_LEN].into_boxed_slice(),
+            staged: 0,
+            runs: Vec::with_capacity(RUNS_MAX),
+            open_run: false,
+            sent: 0,
+            segmentation: true,
+        }
+    }
+
+    /// Whether frames wait for the kernel.
+    #[inline]
+    pub fn has_staged(&self) -> bool {
+        !self.runs.is_empty()
+    }
+
+    /// Whether another frame of `len` bytes may be staged.
+    #[inline]
+    pub fn has_room(&self, len: usize) -> bool {
+        self.stage.len() - self.staged >= len && self.runs.len() < RUNS_MAX
+    }
+
+    /// Where the next frame's bytes lie: for who writes them before [`Batch::stage`] tells their length.
+    #[inline]
+    pub fn room(&mut self) -> &mut [u8] {
+        &mut self.stage[self.staged..]
+    }
+
+    /// Takes in a frame of `len` bytes, which are written to the slice returned if they do not stand there yet. With it its number in its message, from 0.
+    ///
+    /// # Panics
+    /// If there is no room for it.
+    #[inline]
+    pub fn stage(&mut self, way: &Way, len: usize) -> (u16, &mut [u8]) {
+        let number = self.join_run(way, len, self.segmentation);
+        (number, self.take(len))
+    }
+
+    /// The same for a frame that must be a message of its own.
+    pub fn stage_alone(&mut self, way: &Way, len: usize) -> &mut [u8] {
+        self.join_run(way, len, false);
+        self.take(len)
+    }
+
+    #[inline]
+    fn take(&mut self, len: usize) -> &mut [u8] {
+        let start = self.staged;
+        self.staged += len;
+        &mut self.stage[start..start + len]
+    }
+
+    #[inline]
+    fn join_run(&mut self, way: &Way, len: usize, may_join: bool) -> u16 {
+        if may_join
+            && self.open_run
+            && let Some(run) = self.runs.last_mut()
+            && run.to == way.to
+            && (run.traffic_class, run.hop_limit) == (way.traffic_class, way.hop_limit)
+            && len <= run.segment
+            && run.frames < RUN_FRAMES_MAX
+            && run.len + len <= RUN_BYTES_MAX
+        {
+            let number = run.frames as u16;
+            run.frames += 1;
+            run.len += len;
+            // A shorter frame can only be the last.
+            self.open_run = len == run.segment;
+            return number;
+        }
+        let &Way { to, traffic_class, hop_limit } = way;
+        self.runs.push(Run {
+            to,
+            start: self.staged,
+            len,
+            segment: len,
+            frames: 1,
+            traffic_class,
+            hop_limit,
+        });
+        self.open_run = may_join;
+        0
+    }
+
+    /// Whom all that waits is for, if it is one.
+    pub fn only_peer(&self) -> Option<SocketAddr> {
+        let waiting = &self.runs[self.sent..];
+        let first = waiting.first()?.to;
+        waiting.iter().all(|run| run.to == first).then_some(first)
+    }
+
+    /// Gives frames to the kernel until it takes no more. An error is about the first message that it did not take.
+    pub fn push(&mut self, socket: &Socket, tally: &mut Tally) -> Option<io::Error> {
+        let (taken, error) = socket.send(&self.runs[self.sent..], &self.stage);
+        self.runs[self.sent..self.sent + taken].iter().for_each(|run| tally.count(run));
+        self.sent += taken;
+        error
+    }
+
+    /// Gives all frames to the kernel, and drops those that it refuses. False while it takes no more: they stay staged. `renew` is called for each frame of a message
+    /// that has to be sent frame by frame, before it becomes a message of its own.
+    pub fn flush(&mut self, socket: &Socket, tally: &mut Tally, renew: impl Fn(&Way, &mut [u8])) -> bool {
+        while self.sent < self.runs.len() {
+            let Some(error) = self.push(socket, tally) else { continue };
+            match error.kind() {
+                io::ErrorKind::WouldBlock => return false,
+                _ if self.runs[self.sent].frames > 1 => self.send_apart(socket, tally, &renew),
+                _ => {
+                    tally.count_failure(&error);
+                    self.sent += 1;
+                }
+            }
+        }
+        self.runs.clear();
+        (self.sent, self.staged, self.open_run) = (0, 0, false);
+        true
+    }
+
+    /// Sends the frames of a refused message one by one.
+    #[cold]
+    fn send_apart(&mut self, socket: &Socket, tally: &mut Tally, renew: impl Fn(&Way, &mut [u8])) {
+        let run = self.runs[self.sent];
+        let Run { to, traffic_class, hop_limit, .. } = run;
+        self.sent += 1;
+        let mut delivered = false;
+        for k in 0..run.frames {
+            let start = run.start + k * run.segment;
+            let len = run.segment.min(run.start + run.len - start);
+            renew(&Way { to, traffic_class, hop_limit }, &mut self.stage[start..start + len]);
+            let one = Run { start, len, segment: len, frames: 1, ..run };
+            match socket.send(&[one], &self.stage) {
+                (1.., _) => {
+                    tally.count(&one);
+                    delivered = true;
+                }
+                (0, Some(error)) => tally.count_failure(&error),
+                (0, None) => {}
+            }
+        }
+        // A kernel or adapter that cannot cut messages apart refuses them every time.
+        self.segmentation &= !delivered;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::socket::Inbox;
+    use std::net::IpAddr;
+
+    fn address(last: u8) -> SocketAddr {
+        let [.., high, low] = std::process::id().to_be_bytes();
+        SocketAddr::from((IpAddr::from([127, 128 + high % 64, low, last]), 4999))
+    }
+
+    /// What the kernel has brought, message by message.
+    fn heard(socket: &Socket, inbox: &mut Inbox) -> Vec<(usize, Vec<u8>)> {
+        crate::sys::wait_readable(socket.fd(), std::time::Duration::from_secs(5));
+        let mut all = Vec::new();
+        while let Ok(1..) = socket.receive(inbox) {
+            all.extend(inbox.messages().map(|m| (m.segment, m.bytes.to_vec())));
+        }
+        all
+    }
+
+    #[test]
+    fn frames_of_one_way_and_length_are_one_message() {
+        let [from, to, other] = [1, 2, 3].map(address);
+        let [a, b] = [from, to].map(|at| Socket::bind_alone(at).unwrap());
+        let mut batch = Batch::new();
+        assert!(!batch.has_staged() && batch.only_peer().is_none());
+        let way = Way::plain(to);
+        // Two of ten bytes, a shorter last one, and one that cannot join behind it; then one that must be alone.
+        let numbers = [10, 10, 4, 10].map(|len| {
+            batch.room()[..len].fill(len as u8);
+            batch.stage(&way, len).0
+        });
+        batch.stage_alone(&way, 10).fill(7);
+        assert_eq!(numbers, [0, 1, 2, 0]);
+        assert_eq!(batch.only_peer(), Some(to));
+        let mut tally = Tally::default();
+        assert!(batch.flush(&a, &mut tally, |_, _| panic!("no message was refused")));
+        assert_eq!(tally, Tally { messages: 3, frames: 5, bytes: 44, ..Tally::default() });
+        assert!(!batch.has_staged());
+        let first = [[10; 10].as_slice(), &[10; 10], &[4; 4]].concat();
+        assert_eq!(heard(&b, &mut Inbox::new()), [(10, first), (10, vec![10; 10]), (10, vec![7; 10])]);
+
+        batch.stage(&way, 1);
+        batch.stage(&Way::plain(other), 1);
+        assert_eq!(batch.only_peer(), None);
+    }
+
+    #[test]
+    fn what_is_too_long_is_dropped_and_counted() {
+        let [from, to] = [4, 5].map(address);
+        let [a, b] = [from, to].map(|at| Socket::bind_alone(at).unwrap());
+        let mut batch = Batch::new();
+        let way = Way::plain(to);
+        batch.stage_alone(&way, 65_530);
+        batch.stage(&way, 3).1.fill(1);
+        let mut tally = Tally::default();
+        assert!(batch.flush(&a, &mut tally, |_, _| {}));
+        assert_eq!(tally, Tally { messages: 1, frames: 1, bytes: 3, too_long: 1, ..Tally::default() });
+        assert_eq!(heard(&b, &mut Inbox::new()), [(3, vec![1; 3])]);
+    }
+
+    #[test]
+    fn what_the_kernel_does_not_cut_apart_goes_frame_by_frame_and_is_renewed() {
+        let [from, to] = [7, 8].map(address);
+        let [a, b] = [from, to].map(|at| Socket::bind_alone(at).unwrap());
+        // Without checksums Linux refuses to cut.
+        a.set(libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
+        let mut batch = Batch::new();
+        let way = Way { traffic_class: 0x68, ..Way::plain(to) };
+        let stage = |batch: &mut Batch| {
+            [8, 8, 5].map(|len| {
+                let (number, frame) = batch.stage(&way, len);
+                frame.fill(number as u8);
+                number
+            })
+        };
+        assert_eq!(stage(&mut batch), [0, 1, 2]);
+        let mut tally = Tally::default();
+        assert!(batch.flush(&a, &mut tally, |to, frame| {
+            assert_eq!(*to, way);
+            frame.fill(9);
+        }));
+        assert_eq!(tally, Tally { messages: 3, frames: 3, bytes: 21, ..Tally::default() });
+        assert_eq!(heard(&b, &mut Inbox::new()), [8, 8, 5].map(|len| (len, vec![9; len])));
+        // It has learned: no further message is one of several frames.
+        assert_eq!(stage(&mut batch), [0; 3]);
+    }
+
+    #[test]
+    fn there_is_an_end_of_room() {
+        let mut batch = Batch::new();
+        let way = Way::plain(address(6));
+        let mut staged = 0;
+        while batch.has_room(1000) {
+            batch.stage(&way, 1000);
+            staged += 1;
+        }
+        assert_eq!(staged, STAGE_LEN / 1000);
+        let mut batch = Batch::new();
+        let alone = std::iter::from_fn(|| batch.has_room(1).then(|| batch.stage_alone(&way, 1).len()));
+        assert_eq!(alone.count(), RUNS_MAX);
+    }
+}
