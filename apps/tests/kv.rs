@@ -10,26 +10,24 @@ use adverb_apps::kv::{
 use adverb_grants::{Holder, Policy, write_trial_certificates};
 use adverb_rma::{Rma, Settings};
 use adverb_wire::Duration as Time;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use trial::{Folder, POLICY_OF_APP, identity};
+use trial::{Folder, POLICY_OF_APP, address, identity};
 
 struct House(Folder, u8);
 
 impl House {
     fn new(number: u8) -> House {
         let folder = Folder::new(&format!("kv-{number}"));
-        let addresses = [1, 2].map(|host| IpAddr::from([127, 63, number, host])).to_vec();
+        let addresses = [1, 2].map(|host| address(number, host)).to_vec();
         let holder = |name: &str| Holder { name: name.to_owned(), addresses: addresses.clone() };
         write_trial_certificates(&folder.0, &["kv", "app", "other"].map(holder)).unwrap();
         House(folder, number)
     }
 
     fn nic(&self, host: u8) -> Rma {
-        let address = IpAddr::from([127, 63, self.1, host]);
-        Rma::open(Settings { state: Some(self.0.0.clone()), ..Settings::new(address) }).unwrap()
+        Rma::open(Settings { state: Some(self.0.0.clone()), ..Settings::new(address(self.1, host)) }).unwrap()
     }
 
     fn replica(&self, host: u8, port: u16, store: StoreConfig) -> (Rma, Server) {
@@ -226,7 +224,7 @@ fn keys_that_rotate_under_load_cost_one_try_each() {
     let house = House::new(6);
     let one = house.replica(1, 0, StoreConfig::default());
     // A NIC that is patient with peers that wait for a processor.
-    let mut settings = Settings { state: Some(house.0.0.clone()), ..Settings::new([127, 63, 6, 3].into()) };
+    let mut settings = Settings { state: Some(house.0.0.clone()), ..Settings::new(address(6, 3)) };
     (settings.nic.timeout, settings.nic.dispatch_timeout) = (Time::from_ms(3000), Time::from_ms(1000));
     let nic = Rma::open(settings).unwrap();
     let client = house.client_on(nic, "app", &[one.1.address().to_string()]);

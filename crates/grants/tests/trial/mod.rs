@@ -1,11 +1,11 @@
-//! What trials of owners and their clients have alike: a folder, certificates in it, a client that may use a cache.
-#![allow(dead_code, reason = "each test program uses its part")]
+//! What trials of owners and their clients have alike: a folder and addresses, certificates, a client that may use a cache.
+#![allow(dead_code, unused_imports, reason = "each test program uses its part")]
 
-#[path = "../../../rma/tests/common/folder.rs"]
-mod folder;
+#[path = "../../../rma/tests/common/place.rs"]
+mod place;
 
 use adverb_grants::Identity;
-pub use folder::Folder;
+pub use place::{Folder, address};
 use std::path::Path;
 
 /// `app` may read and set.

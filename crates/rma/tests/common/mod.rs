@@ -1,20 +1,13 @@
-//! NICs of tests: addresses of their own, so that several runs at a time do not meet, message counters in a folder that goes with the test.
+//! NICs of tests.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
-mod folder;
+mod place;
 
 use adverb_rma::{OneRmaConfig, Rma, Settings};
-pub use folder::Folder;
-use std::net::IpAddr;
+pub use place::{Folder, address};
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
-
-/// `host` is below 20; `test` counts up within a program.
-pub fn address(test: u8, host: u8) -> IpAddr {
-    let [.., high, low] = std::process::id().to_be_bytes();
-    IpAddr::from([127, 64 + high % 64, low, test % 10 * 20 + host])
-}
 
 pub fn settings(folder: &Folder, test: u8, host: u8) -> Settings {
     Settings { state: Some(folder.0.clone()), ..Settings::new(address(test, host)) }

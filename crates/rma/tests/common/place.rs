@@ -1,6 +1,13 @@
-//! A folder for a test, which goes with it.
+//! Where a test lives: a folder, which goes with it, and addresses of its own, so that several runs at a time do not meet.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
+
+/// `host` is below 20; `test` counts up within a program.
+pub fn address(test: u8, host: u8) -> IpAddr {
+    let [.., high, low] = std::process::id().to_be_bytes();
+    IpAddr::from([127, 64 + high % 64, low, test % 10 * 20 + host])
+}
 
 /// A folder for a test, removed at its end.
 pub struct Folder(pub PathBuf);
