@@ -420,10 +420,12 @@ impl Socket {
         header.msg_controllen = used as _;
     }
 
-    /// Takes messages that have arrived; returns how many. It asks for one, and for more as long as there are as many as it asks for: to look for another in vain would
-    /// hold up the one that is there.
+    /// Takes messages that have arrived, as many as the inbox asks for at most; returns how many.
     pub fn receive(&self, inbox: &mut Inbox) -> io::Result<usize> {
-        let ask = std::mem::replace(&mut inbox.ask, 1);
+        let ask = inbox.ask;
+        if inbox.stepwise {
+            inbox.ask = 1;
+        }
         inbox.count = 0;
         let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; BATCH];
         let mut pieces = [const { MaybeUninit::<libc::iovec>::uninit() }; BATCH];
@@ -447,7 +449,9 @@ impl Socket {
             let (segment, traffic_class) = read_controls(&header.msg_hdr);
             inbox.sizes[i] = Size { len, segment: segment.unwrap_or(len), traffic_class };
         }
-        inbox.ask = if count == ask { (2 * ask).min(BATCH) } else { count.max(1) };
+        if inbox.stepwise {
+            inbox.ask = if count == ask { (2 * ask).min(BATCH) } else { count.max(1) };
+        }
         inbox.count = count;
         Ok(count)
     }
@@ -541,6 +545,8 @@ pub struct Inbox {
     count: usize,
     /// How many messages to ask for next.
     ask: usize,
+    /// See [`Inbox::stepwise`].
+    stepwise: bool,
 }
 
 impl Inbox {
@@ -552,8 +558,15 @@ impl Inbox {
             names: unsafe { zeroed() },
             sizes: [Size::default(); BATCH],
             count: 0,
-            ask: 1,
+            ask: BATCH,
+            stepwise: false,
         }
+    }
+
+    /// One that asks for a single message, and for more as long as there are as many as it asks for: to look for another in vain holds up the one that is
+    /// there. For who comes back at once (a message there and one back: 0.3 us less); who does something else between two looks takes what there is.
+    pub fn stepwise() -> Inbox {
+        Inbox { ask: 1, stepwise: true, ..Inbox::new() }
     }
 
     /// What the last call took, to be changed in place.

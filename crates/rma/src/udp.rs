@@ -44,7 +44,7 @@ impl Udp {
         };
         Ok(Udp {
             socket: Socket::bind_alone(SocketAddr::new(address, UDP_PORT))?,
-            inbox: Inbox::new(),
+            inbox: Inbox::stepwise(),
             batch: Batch::new(),
             faults: faults.any().then(lane),
             address,
