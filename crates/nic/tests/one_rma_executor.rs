@@ -16,8 +16,10 @@ use proptest::prelude::*;
 
 const US: fn(u64) -> Duration = Duration::from_us;
 
+/// With one command at a time at first, so that it is known which is the first to fail.
 fn executor_config() -> ExecutorConfig {
-    ExecutorConfig { transfers: 64, flows: 16, ..ExecutorConfig::default() }
+    let congestion = CongestionConfig { window_start: 1.0, ..CongestionConfig::default() };
+    ExecutorConfig { transfers: 64, flows: 16, congestion, ..ExecutorConfig::default() }
 }
 
 /// A host's executor in the world, with all of the host's slots.
