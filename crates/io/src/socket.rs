@@ -366,7 +366,7 @@ impl Socket {
         }
         // SAFETY: the first `count` headers are written, and point to names, pieces, controls and bytes that are written too and outlive
         // the call.
-        unsafe { self.call(Way::Out, &mut headers[..count]) }
+        unsafe { self.call(Call::Send, &mut headers[..count]) }
     }
 
     /// Adds the control messages that a run needs.
@@ -441,7 +441,7 @@ impl Socket {
             header.msg_controllen = size_of::<Control>() as _;
         }
         // SAFETY: the first `ask` headers are written, and point to buffers that outlive the call and are as long as they say.
-        let count = unsafe { self.call(Way::In, &mut headers[..ask])? };
+        let count = unsafe { self.call(Call::Receive, &mut headers[..ask])? };
         for (i, header) in headers.iter().take(count).enumerate() {
             // SAFETY: written above, and then by the kernel.
             let header = unsafe { header.assume_init_ref() };
@@ -461,12 +461,12 @@ impl Socket {
     ///
     /// # Safety
     /// The headers must be written, and what they point to valid as the call has it.
-    unsafe fn call(&self, way: Way, headers: &mut [MaybeUninit<libc::mmsghdr>]) -> io::Result<usize> {
+    unsafe fn call(&self, call: Call, headers: &mut [MaybeUninit<libc::mmsghdr>]) -> io::Result<usize> {
         let fd = self.fd.as_raw_fd();
         let count = headers.len() as libc::c_uint;
-        let (one, many, flags) = match way {
-            Way::In => (libc::SYS_recvmsg, libc::SYS_recvmmsg, libc::MSG_DONTWAIT),
-            Way::Out => (libc::SYS_sendmsg, libc::SYS_sendmmsg, libc::MSG_NOSIGNAL),
+        let (one, many, flags) = match call {
+            Call::Receive => (libc::SYS_recvmsg, libc::SYS_recvmmsg, libc::MSG_DONTWAIT),
+            Call::Send => (libc::SYS_sendmsg, libc::SYS_sendmmsg, libc::MSG_NOSIGNAL),
         };
         let first = headers.as_mut_ptr().cast::<libc::mmsghdr>();
         let result = match count {
@@ -485,11 +485,11 @@ impl Socket {
     }
 }
 
-/// Where messages go.
+/// What is asked of the kernel.
 #[derive(Clone, Copy)]
-enum Way {
-    In,
-    Out,
+enum Call {
+    Receive,
+    Send,
 }
 
 /// A header that says nothing yet.

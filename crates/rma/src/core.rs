@@ -70,11 +70,13 @@ impl Core {
 
     /// Takes in what has come, and sends what is to be sent. True if there was anything.
     pub fn round(&mut self, aftermath: &mut Aftermath) -> bool {
+        let mut now = clock();
         if self.closed {
+            // Who waits for something else all the same goes by this time.
+            self.now = now;
             return false;
         }
         self.side.driver_counters().rounds += 1;
-        let mut now = clock();
         // First what was submitted since the last round, or is due: to look for arrivals would hold it up.
         let sent = self.is_due(now) && self.push(now);
         let received = self.side.receive();
