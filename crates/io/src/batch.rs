@@ -242,7 +242,7 @@ impl Batch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::socket::Inbox;
+    use crate::inbox::Inbox;
     use std::net::IpAddr;
 
     fn address(last: u8) -> SocketAddr {

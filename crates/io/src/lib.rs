@@ -10,12 +10,12 @@
 //! port faults capture counters   where frames leave and enter
 //! directory rings ring wake      processes of one address
 //! udp                            the network
-//! batch                          frames on their way to the kernel
+//! batch inbox                    frames on their way to the kernel, and from it
 //! sys shm socket                 system calls
 //! ```
-//! `batch`, `socket`, `sys` and `faults` also serve the driver of 1RMA, which is a NIC of its own (`crates/rma`).
+//! `batch`, `inbox`, `socket`, `sys` and `faults` also serve the driver of 1RMA, which is a NIC of its own (`crates/rma`).
 //!
-//! Unsafe code is in `sys`, `shm`, `ring`, `socket`, `fork`, and one cast in `udp`.
+//! Unsafe code is in `sys`, `shm`, `ring`, `socket`, `inbox`, `fork`, and one cast in `udp`.
 #![deny(unsafe_code)]
 
 pub mod batch;
@@ -28,6 +28,7 @@ mod error;
 pub mod faults;
 mod fork;
 mod host;
+pub mod inbox;
 mod lock;
 mod port;
 mod progress;

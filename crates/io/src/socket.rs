@@ -13,9 +13,7 @@ use std::time::{Duration, Instant};
 /// Hop limit of messages that do not ask for another.
 pub const HOP_LIMIT: u8 = 64;
 /// Messages given to or taken from the kernel in one call.
-const BATCH: usize = 16;
-/// Bytes of one received message, at most: what UDP can carry, coalesced segments included.
-const MESSAGE_MAX: usize = 1 << 16;
+pub(crate) const BATCH: usize = 16;
 /// Send and receive buffer asked for; the system's limits may give less.
 const SOCKET_BUFFER: libc::c_int = 8 << 20;
 /// How long a port may stay taken before it must be a stranger's.
@@ -23,7 +21,7 @@ const HANDOVER: Duration = Duration::from_secs(1);
 /// Room for three control messages of one word each, in words.
 const CONTROL_WORDS: usize = 12;
 /// That room.
-type Control = [u64; CONTROL_WORDS];
+pub(crate) type Control = [u64; CONTROL_WORDS];
 
 /// One message to send: one frame, or several of equal length (the last may be shorter) that the
 /// kernel or the adapter cuts apart.
@@ -45,17 +43,15 @@ pub struct Run {
     pub hop_limit: u8,
 }
 
-/// One received message: frames of `segment` bytes each, the last one possibly shorter.
-#[derive(Clone, Copy, Debug)]
-pub struct Message<'a> {
-    /// Where it came from.
-    pub from: SocketAddr,
-    /// DSCP and ECN.
-    pub traffic_class: u8,
-    /// Bytes of one frame.
-    pub segment: usize,
-    /// Bytes of all frames.
-    pub bytes: &'a [u8],
+impl Run {
+    fn has_usual_hops(&self) -> bool {
+        matches!(self.hop_limit, 0 | HOP_LIMIT)
+    }
+
+    /// Whether it is one frame, without a wish of its own.
+    fn is_plain(&self) -> bool {
+        self.frames == 1 && self.traffic_class == 0 && self.has_usual_hops()
+    }
 }
 
 /// A socket on port 4791, or on another driver's port.
@@ -104,7 +100,7 @@ fn encode(address: SocketAddr) -> (libc::sockaddr_storage, libc::socklen_t) {
 }
 
 /// A socket address as the kernel gives it.
-fn decode(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
+pub(crate) fn decode(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
     match libc::c_int::from(storage.ss_family) {
         libc::AF_INET => {
             // SAFETY: the family says what the storage, which is large enough for it, holds.
@@ -346,6 +342,11 @@ impl Socket {
     }
 
     fn send_batch(&self, runs: &[Run], buffer: &[u8]) -> io::Result<usize> {
+        if let [run] = runs
+            && run.is_plain()
+        {
+            return self.send_plain(run, &buffer[run.start..run.start + run.len]);
+        }
         let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; BATCH];
         let mut names = [const { MaybeUninit::<libc::sockaddr_storage>::uninit() }; BATCH];
         let mut pieces = [const { MaybeUninit::<libc::iovec>::uninit() }; BATCH];
@@ -369,6 +370,22 @@ impl Socket {
         unsafe { self.call(Call::Send, &mut headers[..count]) }
     }
 
+    /// Sends a message that needs no control messages: the kernel has no header to copy in, 50 ns less.
+    fn send_plain(&self, run: &Run, bytes: &[u8]) -> io::Result<usize> {
+        let fd = self.fd.as_raw_fd();
+        let (start, len, flags) = (bytes.as_ptr(), bytes.len(), libc::MSG_NOSIGNAL);
+        let sent = if self.peer == Some(run.to) {
+            let nobody = ptr::null::<libc::sockaddr_storage>();
+            // SAFETY: the bytes are borrowed for as long as the call takes; there is no name.
+            unsafe { libc::syscall(libc::SYS_sendto, fd, start, len, flags, nobody, 0) }
+        } else {
+            let (name, name_len) = encode(run.to);
+            // SAFETY: as above, and the name has `name_len` bytes.
+            unsafe { libc::syscall(libc::SYS_sendto, fd, start, len, flags, &raw const name, name_len) }
+        };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(1) }
+    }
+
     /// Adds the control messages that a run needs.
     fn add_controls(&self, run: &Run, header: &mut libc::msghdr, control: &mut Control) {
         let mut words: [(libc::c_int, libc::c_int, libc::c_int); 3] = [(0, 0, 0); 3];
@@ -387,7 +404,7 @@ impl Socket {
                 false => add(libc::IPPROTO_IPV6, libc::IPV6_TCLASS, class),
             }
         }
-        if run.hop_limit != HOP_LIMIT && run.hop_limit != 0 {
+        if !run.has_usual_hops() {
             let hops = libc::c_int::from(run.hop_limit);
             match self.ipv4 {
                 true => add(libc::IPPROTO_IP, libc::IP_TTL, hops),
@@ -420,48 +437,16 @@ impl Socket {
         header.msg_controllen = used as _;
     }
 
-    /// Takes messages that have arrived, as many as the inbox asks for at most; returns how many.
-    pub fn receive(&self, inbox: &mut Inbox) -> io::Result<usize> {
-        let ask = inbox.ask;
-        if inbox.stepwise {
-            inbox.ask = 1;
-        }
-        inbox.count = 0;
-        let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; BATCH];
-        let mut pieces = [const { MaybeUninit::<libc::iovec>::uninit() }; BATCH];
-        let mut controls = [const { MaybeUninit::<Control>::uninit() }; BATCH];
-        for i in 0..ask {
-            let piece = inbox.buffer[i * MESSAGE_MAX..(i + 1) * MESSAGE_MAX].as_mut_ptr();
-            let header = &mut headers[i].write(no_message()).msg_hdr;
-            header.msg_name = (&raw mut inbox.names[i]).cast();
-            header.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
-            header.msg_iov = pieces[i].write(libc::iovec { iov_base: piece.cast(), iov_len: MESSAGE_MAX });
-            header.msg_iovlen = 1;
-            header.msg_control = controls[i].as_mut_ptr().cast();
-            header.msg_controllen = size_of::<Control>() as _;
-        }
-        // SAFETY: the first `ask` headers are written, and point to buffers that outlive the call and are as long as they say.
-        let count = unsafe { self.call(Call::Receive, &mut headers[..ask])? };
-        for (i, header) in headers.iter().take(count).enumerate() {
-            // SAFETY: written above, and then by the kernel.
-            let header = unsafe { header.assume_init_ref() };
-            let len = header.msg_len as usize;
-            let (segment, traffic_class) = read_controls(&header.msg_hdr);
-            inbox.sizes[i] = Size { len, segment: segment.unwrap_or(len), traffic_class };
-        }
-        if inbox.stepwise {
-            inbox.ask = if count == ask { (2 * ask).min(BATCH) } else { count.max(1) };
-        }
-        inbox.count = count;
-        Ok(count)
-    }
-
     /// Sends or receives messages; returns how many. One alone goes the shorter way. The library's functions are points of cancellation of the thread, which
     /// takes as long as a short message's copy; the calls themselves are not.
     ///
     /// # Safety
     /// The headers must be written, and what they point to valid as the call has it.
-    unsafe fn call(&self, call: Call, headers: &mut [MaybeUninit<libc::mmsghdr>]) -> io::Result<usize> {
+    pub(crate) unsafe fn call(
+        &self,
+        call: Call,
+        headers: &mut [MaybeUninit<libc::mmsghdr>],
+    ) -> io::Result<usize> {
         let fd = self.fd.as_raw_fd();
         let count = headers.len() as libc::c_uint;
         let (one, many, flags) = match call {
@@ -487,116 +472,21 @@ impl Socket {
 
 /// What is asked of the kernel.
 #[derive(Clone, Copy)]
-enum Call {
+pub(crate) enum Call {
     Receive,
     Send,
 }
 
 /// A header that says nothing yet.
-fn no_message() -> libc::mmsghdr {
+pub(crate) fn no_message() -> libc::mmsghdr {
     // SAFETY: all zeroes is a valid `mmsghdr`.
     unsafe { zeroed() }
-}
-
-/// Reads the segment size and the traffic class of a received message.
-fn read_controls(header: &libc::msghdr) -> (Option<usize>, u8) {
-    let (mut segment, mut class) = (None, 0);
-    // SAFETY: the kernel filled the control buffer, which lives as long as the header's borrow; the
-    // CMSG functions stay inside it, and each value has the size its type has.
-    unsafe {
-        let mut at = libc::CMSG_FIRSTHDR(header);
-        while !at.is_null() {
-            let data = libc::CMSG_DATA(at);
-            match ((*at).cmsg_level, (*at).cmsg_type) {
-                (libc::SOL_UDP, libc::UDP_GRO) => {
-                    let size = data.cast::<libc::c_int>().read_unaligned();
-                    segment = usize::try_from(size).ok().filter(|&s| s > 0);
-                }
-                (libc::IPPROTO_IP, libc::IP_TOS) => class = data.read(),
-                (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
-                    class = data.cast::<libc::c_int>().read_unaligned() as u8;
-                }
-                _ => {}
-            }
-            at = libc::CMSG_NXTHDR(header, at);
-        }
-    }
-    (segment, class)
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Size {
-    len: usize,
-    segment: usize,
-    traffic_class: u8,
-}
-
-impl Default for Inbox {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-/// Where received messages lie.
-pub struct Inbox {
-    buffer: Box<[u8]>,
-    names: [libc::sockaddr_storage; BATCH],
-    sizes: [Size; BATCH],
-    count: usize,
-    /// How many messages to ask for next.
-    ask: usize,
-    /// See [`Inbox::stepwise`].
-    stepwise: bool,
-}
-
-impl Inbox {
-    /// An empty one.
-    pub fn new() -> Inbox {
-        Inbox {
-            buffer: vec![0; BATCH * MESSAGE_MAX].into_boxed_slice(),
-            // SAFETY: all zeroes is a valid `sockaddr_storage`.
-            names: unsafe { zeroed() },
-            sizes: [Size::default(); BATCH],
-            count: 0,
-            ask: BATCH,
-            stepwise: false,
-        }
-    }
-
-    /// One that asks for a single message, and for more as long as there are as many as it asks for: to look for another in vain holds up the one that is
-    /// there. For who comes back at once (a message there and one back: 0.3 us less); who does something else between two looks takes what there is.
-    pub fn stepwise() -> Inbox {
-        Inbox { ask: 1, stepwise: true, ..Inbox::new() }
-    }
-
-    /// What the last call took, to be changed in place.
-    pub fn for_each_mut(&mut self, mut each: impl FnMut(SocketAddr, usize, &mut [u8])) {
-        for (i, size) in self.sizes.iter().enumerate().take(self.count) {
-            let bytes = self.buffer.get_mut(i * MESSAGE_MAX..i * MESSAGE_MAX + size.len);
-            if let (Some(from), Some(bytes)) = (decode(&self.names[i]), bytes) {
-                each(from, size.segment, bytes);
-            }
-        }
-    }
-
-    /// What the last call took.
-    pub fn messages(&self) -> impl Iterator<Item = Message<'_>> {
-        (0..self.count).filter_map(|i| {
-            let size = self.sizes[i];
-            let start = i * MESSAGE_MAX;
-            Some(Message {
-                from: decode(&self.names[i])?,
-                traffic_class: size.traffic_class,
-                segment: size.segment,
-                bytes: self.buffer.get(start..start + size.len)?,
-            })
-        })
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::inbox::{Inbox, Message};
 
     fn address(last: u8) -> IpAddr {
         IpAddr::from([127, 0, 41, last])
