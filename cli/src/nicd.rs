@@ -1,8 +1,9 @@
 //! `adverb nicd`: the 1RMA NIC as a process of its own.
 
 use crate::error::Error;
+use crate::remote::path;
 use adverb_rma::nicd::{NicdQuota, NicdSettings};
-use adverb_rma::{OneRmaConfig, PRIORITIES, Settings};
+use adverb_rma::{OneRmaConfig, PRIORITIES, PathPolicy, Settings};
 use clap::Args;
 use std::fmt::{self, Display};
 use std::io::Write;
@@ -49,9 +50,12 @@ pub struct Nicd {
     /// Processes attached at once
     #[arg(long, default_value_t = 64)]
     pub processes: u32,
-    /// Solicitation window in bytes, at least 4096 [default: a quarter of the socket's buffer, at most 1 MB]
+    /// Solicitation window in bytes, at least 4096 [default: a quarter of the socket's buffer, at most 512 KB]
     #[arg(long)]
     pub window: Option<u32>,
+    /// How NICs of this host and of the daemon's user are reached: auto (through shared memory) or udp
+    #[arg(long, value_name = "PATH", value_parser = path, default_value = "auto")]
+    pub path: PathPolicy,
     /// Command slots of a process
     #[arg(long, default_value_t = 256)]
     pub quota: u32,
@@ -164,6 +168,7 @@ pub fn nicd(arguments: &Nicd) -> Result<(), Error> {
     let nic = Settings {
         state: arguments.state.clone(),
         window: arguments.window,
+        path: arguments.path,
         nic: OneRmaConfig {
             slots: arguments.slots,
             slots_by_priority: [arguments.slots; PRIORITIES],

@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use adverb_grants::Identity;
-use adverb_rma::{Rma, Settings};
+use adverb_rma::{PathPolicy, Rma, Settings};
 use adverb_wire::Duration as Time;
 use clap::Args;
 use std::fmt::Display;
@@ -53,6 +53,9 @@ pub struct NicChoice {
     /// Time after which an operation that is not answered has failed, 1ms to 4s
     #[arg(long, value_name = "TIME", value_parser = span, default_value = "25ms", conflicts_with = "attach")]
     pub timeout: Duration,
+    /// How NICs of this host and user are reached: auto (through shared memory) or udp
+    #[arg(long, value_name = "PATH", value_parser = path, default_value = "auto", conflicts_with = "attach")]
+    pub path: PathPolicy,
     /// Write what the NIC has counted, by name, to this file at the end, `serve` each second; JSON if its name ends in .json
     #[arg(long, value_name = "FILE")]
     pub counters: Option<PathBuf>,
@@ -64,7 +67,8 @@ impl NicChoice {
         let (option, settings) = match (&self.attach, self.address) {
             (Some(socket), _) => (format!("--attach {}", socket.display()), Settings::attached(socket)),
             (None, Some(address)) => {
-                let mut settings = Settings { state: self.state.clone(), ..Settings::new(address) };
+                let mut settings =
+                    Settings { state: self.state.clone(), path: self.path, ..Settings::new(address) };
                 if !(Duration::from_millis(1)..=Duration::from_secs(4)).contains(&self.timeout) {
                     return Err(Error::Options(format!("--timeout {:?}: give 1ms to 4s", self.timeout)));
                 }
@@ -89,6 +93,15 @@ impl NicChoice {
         fresh.push(".new");
         let written = std::fs::write(&fresh, text).and_then(|()| std::fs::rename(&fresh, path));
         written.map_err(|source| Error::File { option: "--counters", path: path.clone(), source })
+    }
+}
+
+/// `auto` or `udp`.
+pub fn path(text: &str) -> Result<PathPolicy, String> {
+    match text {
+        "auto" => Ok(PathPolicy::Auto),
+        "udp" => Ok(PathPolicy::Udp),
+        _ => Err("want auto or udp".to_owned()),
     }
 }
 

@@ -1,4 +1,4 @@
-//! 1RMA between two processes of this host, over UDP:
+//! 1RMA between two processes of this host, through shared memory, or with `--path udp` as between hosts:
 //!
 //!     rma latency --size 4096            one read at a time
 //!     rma rate --size 64 --depth 256     many at once, each a transfer of its own
@@ -8,7 +8,7 @@
 //! Each prints one JSON object. Built with `--features benchmark-only-cleartext`, messages are not encrypted; the object says so.
 
 use adverb_bench::{Options, now, percentile};
-use adverb_rma::{ENCRYPTED, Grant, Memory, Report, Rights, Rma, Settings};
+use adverb_rma::{ENCRYPTED, Grant, Memory, PathPolicy, Report, Rights, Rma, Settings};
 use std::cell::RefCell;
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
@@ -52,14 +52,19 @@ fn address(host: u8) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(127, 64 + host, high, low))
 }
 
-fn settings(address: IpAddr, state: PathBuf, slots: u32) -> Settings {
-    Settings { state: Some(state), slots, ..Settings::new(address) }
+fn settings(options: &Options, address: IpAddr, state: PathBuf, slots: u32) -> Outcome<Settings> {
+    let path = match options.get("path", "auto".to_owned())?.as_str() {
+        "auto" => PathPolicy::Auto,
+        "udp" => PathPolicy::Udp,
+        other => return Err(format!("--path {other}: want auto or udp").into()),
+    };
+    Ok(Settings { state: Some(state), slots, path, ..Settings::new(address) })
 }
 
 /// The other process: owns a region until its input ends, then says what processor time it took.
 fn target(options: &Options) -> Outcome {
     let address = options.get("address", address(1))?;
-    let rma = Rma::open(settings(address, options.get("state", PathBuf::new())?, 1))?;
+    let rma = Rma::open(settings(options, address, options.get("state", PathBuf::new())?, 1)?)?;
     let region = rma.allocate(LEN)?.register(0..LEN, Rights::READ | Rights::WRITE)?;
     let mut lines = std::io::stdin().lines();
     let line = lines.next().ok_or("no peer was named")??;
@@ -86,17 +91,24 @@ struct Pair {
 }
 
 impl Pair {
-    fn open(slots: u32) -> Outcome<Pair> {
+    fn open(options: &Options, slots: u32) -> Outcome<Pair> {
         let state = std::env::temp_dir().join(format!("adverb-rma-bench-{}", std::process::id()));
         let mut child = Command::new(std::env::current_exe()?)
-            .args(["target", "--address", &address(1).to_string(), "--state"])
+            .args([
+                "target",
+                "--address",
+                &address(1).to_string(),
+                "--path",
+                &options.get("path", "auto".to_owned())?,
+            ])
+            .arg("--state")
             .arg(&state)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
         let mut input = child.stdin.take().ok_or("no pipe")?;
         let mut output = BufReader::new(child.stdout.take().ok_or("no pipe")?).lines();
-        let rma = Rma::open(settings(address(0), state.clone(), slots))?;
+        let rma = Rma::open(settings(options, address(0), state.clone(), slots)?)?;
         writeln!(input, "{} {}", rma.address(), rma.pid())?;
         let line = output.next().ok_or("the target ended")??;
         let bytes: Result<Vec<u8>, _> =
@@ -136,7 +148,7 @@ fn cpu_ns() -> u64 {
 fn latency(options: &Options) -> Outcome {
     let size = options.get("size", 4096usize)?.min(LEN);
     let rounds = options.get("rounds", 20_000usize)?;
-    let pair = Pair::open(16)?;
+    let pair = Pair::open(options, 16)?;
     let mut samples = Vec::with_capacity(rounds);
     pair.rma.block_on(async {
         for round in 0..rounds + rounds / 10 {
@@ -157,6 +169,9 @@ fn latency(options: &Options) -> Outcome {
     Ok(())
 }
 
+/// Transfers of a task after which it looks at the clock: a look takes as long as a hundredth of a read of 4 KB.
+const CLOCK_SKIP: u64 = 16;
+
 /// Reads until the time is over, with `depth` transfers of `size` bytes at any moment.
 fn run(pair: &mut Pair, size: usize, depth: usize, time: Duration) -> Outcome<(u64, f64, [u64; 2])> {
     let places = (LEN / size).max(1);
@@ -168,11 +183,14 @@ fn run(pair: &mut Pair, size: usize, depth: usize, time: Duration) -> Outcome<(u
         let tasks = (0..depth).map(|task| {
             let at = task % places * size;
             Box::pin(async move {
-                while start.elapsed() < time {
+                let over = |ended: u64| ended.is_multiple_of(CLOCK_SKIP) && start.elapsed() >= time;
+                let mut ended = 0;
+                while !over(ended) {
                     match pair.read(at, size).await {
                         Ok(report) => count.borrow_mut().0 += report.commands,
                         Err(_) => count.borrow_mut().1 += 1,
                     }
+                    ended += 1;
                 }
             }) as Pin<Box<dyn Future<Output = ()>>>
         });
@@ -201,7 +219,7 @@ fn stream(options: &Options) -> Outcome {
 
 fn throughput(options: &Options, size: usize, op: usize, depth: usize) -> Outcome {
     let time = Duration::from_millis(options.get("milliseconds", 500)?);
-    let mut pair = Pair::open(options.get("slots", 256)?)?;
+    let mut pair = Pair::open(options, options.get("slots", 256)?)?;
     run(&mut pair, size, depth, time / 5)?;
     let (commands, seconds, [target, initiator]) = run(&mut pair, size, depth, time)?;
     let each = |ns: u64| ns as f64 / commands.max(1) as f64 / 1e3;

@@ -102,7 +102,7 @@ pub fn default_directory() -> PathBuf {
 }
 
 /// Makes a folder that only this user may enter, or checks that it is one.
-fn private_folder(path: &Path) -> Result<(), OpenError> {
+pub fn private_folder(path: &Path) -> Result<(), OpenError> {
     let failed = |source| OpenError::Directory { path: path.to_owned(), source };
     match DirBuilder::new().mode(0o700).create(path) {
         Ok(()) => return Ok(()),
@@ -118,8 +118,12 @@ fn private_folder(path: &Path) -> Result<(), OpenError> {
 
 /// The folder of one address in this network namespace.
 pub fn folder_of(directory: &Path, address: IpAddr) -> PathBuf {
-    let namespace = fs::metadata("/proc/thread-self/ns/net").map_or(0, |m| m.ino());
-    directory.join(format!("{namespace}-{address}-v2"))
+    directory.join(format!("{}-{address}-v2", namespace()))
+}
+
+/// The number of this thread's network namespace.
+pub fn namespace() -> u64 {
+    fs::metadata("/proc/thread-self/ns/net").map_or(0, |m| m.ino())
 }
 
 fn private_file() -> OpenOptions {

@@ -13,7 +13,7 @@
 //! batch inbox                    frames on their way to the kernel, and from it
 //! sys shm socket                 system calls
 //! ```
-//! `batch`, `inbox`, `socket`, `sys` and `faults` also serve the driver of 1RMA, which is a NIC of its own (`crates/rma`).
+//! `batch`, `inbox`, `ring`, `shm`, `socket`, `sys` and `faults` also serve the driver of 1RMA, which is a NIC of its own (`crates/rma`).
 //!
 //! Unsafe code is in `sys`, `shm`, `ring`, `socket`, `inbox`, `fork`, and one cast in `udp`.
 #![deny(unsafe_code)]
@@ -32,10 +32,10 @@ pub mod inbox;
 mod lock;
 mod port;
 mod progress;
-mod ring;
+pub mod ring;
 mod rings;
 mod settings;
-mod shm;
+pub mod shm;
 pub mod socket;
 pub mod sys;
 mod udp;
@@ -43,6 +43,7 @@ mod wake;
 
 pub use counters::{is_json, render as render_counters};
 pub use device::{DEVICE_NAME, DeviceInfo, devices};
+pub use directory::{default_directory, namespace, private_folder};
 pub use error::OpenError;
 pub use host::Host;
 pub use settings::{Congestion, Direction, PathPolicy, Settings, SettingsError, Transport};

@@ -8,7 +8,7 @@
 //! in a row, so every entry is contiguous.
 //!
 //! ```text
-//! control page:  128 tail (producer, when it waits)   256 head (consumer)   384 producer waits
+//! control page:  128 tail (producer, when it waits)   256 head (consumer)   384 producer waits   512 consumer sleeps
 //! word:          | len:16 offset:8 flags:8 class:8 hops:8 port:16 |   0: nothing yet
 //! compact entry: | word | BTH .. | payload | pad | .. to a multiple of 64
 //! whole entry:   | word | IP UDP BTH .. | payload | pad ICRC | .. to a multiple of 64
@@ -54,6 +54,8 @@ pub const MAX_ENTRY: usize = (OFFSET_MAX + MAX_IP_PREFIX_LEN + 4096 + ICRC_LEN).
 const TAIL_AT: usize = 128;
 const HEAD_AT: usize = 256;
 const WAITS_AT: usize = 384;
+/// Only used where the two ends share nothing else.
+const SLEEPS_AT: usize = 512;
 
 const _: () = assert!(RING_LEN.is_multiple_of(PAGE) && RING_LEN.is_power_of_two());
 const _: () = assert!(MAX_ENTRY * 16 <= RING_LEN);
@@ -198,7 +200,7 @@ impl Producer {
     /// Bytes that fit, by the head as last read. One line is for the word behind the last entry.
     #[inline]
     fn room(&self) -> usize {
-        self.map.len() - ALIGN - (self.tail - self.head) as usize
+        self.map.data_len() - ALIGN - (self.tail - self.head) as usize
     }
 
     /// Whether an entry of `len` bytes fits, asking the consumer only if it did not when last asked.
@@ -225,7 +227,7 @@ impl Producer {
 
     #[inline]
     fn at(&self, position: u64) -> *mut u8 {
-        let index = position as usize & (self.map.len() - 1);
+        let index = position as usize & (self.map.data_len() - 1);
         // SAFETY: the index is below `len`, inside the mapping.
         unsafe { self.map.data().add(index) }
     }
@@ -330,13 +332,14 @@ impl Producer {
 
     /// Appends a complete frame. `Ok(false)` when it does not fit now, or never would.
     pub fn push_bytes(&mut self, frame: &[u8]) -> Result<bool, Broken> {
-        if frame.len() > FRAME_MAX || !self.has_room(entry_len(WORD, frame.len()))? {
+        let offset = frame_offset(0, frame.len());
+        if frame.len() > FRAME_MAX || !self.has_room(entry_len(offset, frame.len()))? {
             return Ok(false);
         }
-        let at = self.at(self.tail).wrapping_add(WORD);
+        let at = self.at(self.tail).wrapping_add(offset);
         // SAFETY: as in `push_packet`.
         unsafe { at.copy_from_nonoverlapping(frame.as_ptr(), frame.len()) };
-        self.commit(Word::whole(frame.len()));
+        self.commit(Word { offset: offset as u8, ..Word::whole(frame.len()) });
         Ok(true)
     }
 
@@ -348,6 +351,20 @@ impl Producer {
             self.word(self.published).store(self.first, Ordering::Release);
             self.published = self.tail;
         }
+    }
+
+    /// Whether the consumer sleeps and must be woken, which it will not say again. The caller's fence stands between
+    /// [`publish`](Self::publish) and this.
+    #[inline]
+    pub fn take_sleep(&self) -> bool {
+        let sleeps = self.map.control().u32_at(SLEEPS_AT);
+        sleeps.load(Ordering::Relaxed) != 0 && sleeps.swap(0, Ordering::Relaxed) != 0
+    }
+
+    /// Where the consumer is, and whether it has all that was published.
+    pub fn progress(&mut self) -> Result<(u64, bool), Broken> {
+        self.refresh_head()?;
+        Ok((self.head, self.head == self.published))
     }
 
     /// Asks the consumer to wake this process once it has drained half of the ring, unless it has done so
@@ -367,13 +384,13 @@ impl Producer {
 
     /// Whether at least half of the ring is free.
     fn is_half_empty(&self) -> bool {
-        self.room() >= self.map.len() / 2
+        self.room() >= self.map.data_len() / 2
     }
 
     /// Whether at least half of the ring seems free; to be confirmed by [`has_drained`](Self::has_drained).
     pub fn seems_drained(&self) -> bool {
         let head = self.map.control().u64_at(HEAD_AT).load(Ordering::Acquire);
-        self.tail.wrapping_sub(head) <= self.map.len() as u64 / 2
+        self.tail.wrapping_sub(head) <= self.map.data_len() as u64 / 2
     }
 
     /// Whether at least half of the ring is free, by the consumer's present head.
@@ -394,7 +411,7 @@ pub struct Frame<'a> {
 impl<'a> Frame<'a> {
     /// Bytes of the frame, as far as it is in the entry.
     #[inline]
-    pub fn len(&self) -> usize {
+    pub fn frame_len(&self) -> usize {
         self.word.len.into()
     }
 
@@ -423,7 +440,7 @@ impl<'a> Frame<'a> {
         if !self.is_compact() {
             let mut prefix = [0; MAX_IP_PREFIX_LEN];
             let len = self.read_prefix(&mut prefix);
-            return Packet::parse_ip_headers(&prefix[..len], self.len());
+            return Packet::parse_ip_headers(&prefix[..len], self.frame_len());
         }
         let mut prefix = [0; MAX_BTH_HEADER_LEN];
         // SAFETY: an entry leaves at least a line of the doubled mapping behind it, and the frame starts in its first
@@ -431,15 +448,15 @@ impl<'a> Frame<'a> {
         unsafe { prefix.as_mut_ptr().copy_from_nonoverlapping(self.at, MAX_BTH_HEADER_LEN) };
         Packet::parse_headers(
             self.flow(own),
-            &prefix[..self.len().min(MAX_BTH_HEADER_LEN)],
-            self.len() + ICRC_LEN,
+            &prefix[..self.frame_len().min(MAX_BTH_HEADER_LEN)],
+            self.frame_len() + ICRC_LEN,
         )
     }
 
     /// Copies the beginning, which holds all headers, to private memory. Returns how many bytes.
     #[inline]
     fn read_prefix(&self, out: &mut [u8; MAX_IP_PREFIX_LEN]) -> usize {
-        let len = self.len().min(MAX_IP_PREFIX_LEN);
+        let len = self.frame_len().min(MAX_IP_PREFIX_LEN);
         // SAFETY: the consumer checked that `len` bytes from `self.at` are inside the mapping.
         unsafe { out.as_mut_ptr().copy_from_nonoverlapping(self.at, len) };
         len
@@ -448,7 +465,7 @@ impl<'a> Frame<'a> {
     /// A part of the frame where it lies. `None` if it is not inside.
     #[inline]
     pub fn payload(&self, offset: usize, len: usize) -> Option<Payload<'a>> {
-        if offset.checked_add(len)? > self.len() {
+        if offset.checked_add(len)? > self.frame_len() {
             return None;
         }
         // SAFETY: checked to be inside the frame, whose bytes stay mapped while the consumer is borrowed.
@@ -456,8 +473,9 @@ impl<'a> Frame<'a> {
     }
 
     /// Copies the whole frame to private memory.
+    #[inline]
     pub fn copy_to(&self, out: &mut Vec<u8>) {
-        let len = self.len();
+        let len = self.frame_len();
         out.clear();
         out.reserve(len);
         // SAFETY: room was reserved; the source is inside the mapping, as above.
@@ -491,7 +509,7 @@ impl Consumer {
 
     #[inline]
     fn entry(&self) -> *mut u8 {
-        self.map.data().wrapping_add(self.head as usize & (self.map.len() - 1))
+        self.map.data().wrapping_add(self.head as usize & (self.map.data_len() - 1))
     }
 
     /// The word of the next entry, read once, since the producer may break its rules and change it.
@@ -509,7 +527,7 @@ impl Consumer {
 
     /// The next frame and, for [`skip`](Self::skip), the bytes of its entry.
     #[inline]
-    pub fn next(&mut self) -> Result<Option<(Frame<'_>, usize)>, Broken> {
+    pub fn peek(&mut self) -> Result<Option<(Frame<'_>, usize)>, Broken> {
         let word = self.word();
         if word == 0 {
             self.found = 0;
@@ -519,7 +537,7 @@ impl Consumer {
         let taken = word.entry_len();
         let sound = word.flags & VALID != 0
             && (WORD..=OFFSET_MAX).contains(&word.offset.into())
-            && taken + ALIGN <= self.map.len();
+            && taken + ALIGN <= self.map.data_len();
         if !sound {
             return Err(Broken);
         }
@@ -536,10 +554,26 @@ impl Consumer {
         Ok(Some((Frame { at, word, ring: std::marker::PhantomData }, taken)))
     }
 
+    /// Asks for the lines of the next entry, should it be as long as one of `entry_len` bytes: they take as long from the producer's
+    /// processor to this one as dealing with an entry that is here.
+    #[inline]
+    pub fn fetch_ahead(&self, entry_len: usize) {
+        let entry = self.entry();
+        for line in (0..entry_len.min(MAX_ENTRY)).step_by(ALIGN) {
+            prefetch_for_read(entry.wrapping_add(line));
+        }
+    }
+
     /// Moves over an entry that was dealt with.
     #[inline]
     pub fn skip(&mut self, entry_len: usize) {
         self.head += entry_len as u64;
+    }
+
+    /// Tells the producer whether this side sleeps. Before it does, a sequentially consistent fence and
+    /// [`has_frames`](Self::has_frames) have to follow.
+    pub fn set_sleeps(&self, sleeps: bool) {
+        self.map.control().u32_at(SLEEPS_AT).store(sleeps.into(), Ordering::Relaxed);
     }
 
     /// Bytes dealt with that the producer does not know of yet.
@@ -563,7 +597,7 @@ impl Consumer {
             return false;
         }
         let used = self.map.control().u64_at(TAIL_AT).load(Ordering::Relaxed).saturating_sub(self.head);
-        used <= self.map.len() as u64 / 2 && waits.swap(0, Ordering::Relaxed) != 0
+        used <= self.map.data_len() as u64 / 2 && waits.swap(0, Ordering::Relaxed) != 0
     }
 }
 

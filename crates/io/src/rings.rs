@@ -468,9 +468,9 @@ fn drain(
 ) -> Result<usize, Broken> {
     let mut count = 0;
     while count < BURST {
-        let Some((frame, taken)) = ring.consumer.next()? else { break };
+        let Some((frame, taken)) = ring.consumer.peek()? else { break };
         n.shm_rx_frames += 1;
-        n.shm_rx_bytes += (frame.len() + if frame.is_compact() { left_out } else { 0 }) as u64;
+        n.shm_rx_bytes += (frame.frame_len() + if frame.is_compact() { left_out } else { 0 }) as u64;
         each(&frame, n);
         ring.consumer.skip(taken);
         count += 1;

@@ -120,7 +120,7 @@ impl Mirror {
 
     /// Bytes of data; a power of two is up to the caller.
     #[inline]
-    pub fn len(&self) -> usize {
+    pub fn data_len(&self) -> usize {
         self.len
     }
 

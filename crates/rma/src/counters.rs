@@ -37,6 +37,20 @@ counters! {
     counter_reservations_failed = "driver_counter_reservations_failed",
     /// Times that the NIC slept.
     sleeps = "driver_sleeps",
+    /// Peers of this host that were found, and are reached through shared memory.
+    near_links = "driver_near_links",
+    /// Messages received through shared memory.
+    near_rx_messages = "driver_near_rx_messages",
+    /// Messages sent through shared memory.
+    near_tx_messages = "driver_near_tx_messages",
+    /// Sleeping peers that were woken for them.
+    near_bells = "driver_near_bells",
+    /// Messages that found a peer's ring full, and were dropped.
+    near_drop_full = "driver_near_drop_full",
+    /// Peers that broke the rules of their ring, and are reached over UDP again.
+    near_broken = "driver_near_broken",
+    /// Peers of this host that could not be agreed with, such as those of another version; they are reached over UDP.
+    near_failed = "driver_near_failed",
 }
 
 counters! {

@@ -1,11 +1,13 @@
-//! The NIC and the network: a [`OneRma`], its socket, its clock, its message counters.
+//! The NIC and the network: a [`OneRma`], its ways out, its clock, its message counters.
 
 use crate::counter_file::{CounterError, CounterFile};
 use crate::counters::DriverCounters;
 use crate::error::OpenError;
+use crate::near::Near;
 use crate::settings::Settings;
 use crate::sys;
 use crate::udp::Udp;
+use adverb_io::PathPolicy;
 use adverb_nic::OneRma;
 use adverb_nic::one_rma::OneRmaConfig;
 use adverb_wire::one_rma::{GRAIN, HEAD_LEN, MAX_OP, TAG_LEN};
@@ -15,7 +17,7 @@ use std::net::IpAddr;
 use std::os::fd::RawFd;
 
 /// Largest window that is chosen where none is asked for.
-const WINDOW_MAX: usize = 1 << 20;
+const WINDOW_MAX: usize = 512 << 10;
 /// Message counters left, below which more are reserved.
 const COUNTERS_LOW: u64 = 1 << 34;
 /// Bytes of an IPv6 and a UDP header.
@@ -32,8 +34,32 @@ pub(crate) struct Engine {
 }
 
 struct Outside {
+    /// Closed before the port, which makes the address this NIC's.
+    near: Option<Near>,
     udp: Udp,
+    /// Looks in a row, and of these the last ones, that the socket had nothing, or was not asked.
+    udp_idle: u32,
+    udp_skipped: u32,
     counter_file: CounterFile,
+}
+
+/// After so many looks in vain the socket is idle,
+const UDP_IDLE: u32 = 64;
+/// and asked at every so many-th look only, while there are near peers.
+const UDP_SKIP: u32 = 16;
+
+impl Outside {
+    /// Whether the socket is to be asked: that is a system call, which messages in shared memory would wait for.
+    fn asks_udp(&mut self, near_came: bool) -> bool {
+        self.udp_skipped += 1;
+        let spare =
+            near_came || (self.udp_idle >= UDP_IDLE && self.near.as_ref().is_some_and(Near::has_links));
+        let asks = !spare || self.udp_skipped >= UDP_SKIP;
+        if asks {
+            self.udp_skipped = 0;
+        }
+        asks
+    }
 }
 
 /// The NIC's clock: nanoseconds since the machine started, so that all processes agree.
@@ -65,14 +91,23 @@ impl Engine {
         let seed = adverb_io::sys::random_seed();
         let nic = OneRma::new(config, range, seed).map_err(OpenError::Setting)?;
         let counters = DriverCounters::default();
-        let outside = Some(Outside { udp, counter_file });
+        let wants_near = settings.path == PathPolicy::Auto && !settings.faults.any();
+        let near = wants_near.then(|| Near::open(address, window)).transpose()?;
+        let outside = Some(Outside { near, udp, udp_idle: 0, udp_skipped: 0, counter_file });
         Ok(Engine { nic, counters, outside, counters_low: COUNTERS_LOW })
     }
 
     /// Takes in what has come. If anything had: when it was taken.
     pub fn receive(&mut self) -> Option<Instant> {
         let Engine { nic, counters, outside, .. } = self;
-        outside.as_mut()?.udp.receive(nic, counters, clock)
+        let outside = outside.as_mut()?;
+        let near = outside.near.as_mut().and_then(|near| near.receive(nic, counters));
+        if !outside.asks_udp(near.is_some()) {
+            return near;
+        }
+        let udp = outside.udp.receive(nic, counters, clock);
+        outside.udp_idle = if udp.is_some() { 0 } else { outside.udp_idle.saturating_add(1) };
+        udp.or(near)
     }
 
     /// Sends what is to be sent. True if anything was.
@@ -82,7 +117,9 @@ impl Engine {
             self.reserve_counters();
         }
         let Engine { nic, counters, outside, .. } = self;
-        outside.as_mut().is_some_and(|outside| outside.udp.transmit(nic, counters, now))
+        outside
+            .as_mut()
+            .is_some_and(|outside| outside.udp.transmit(nic, outside.near.as_mut(), counters, now))
     }
 
     #[cold]
@@ -105,9 +142,28 @@ impl Engine {
         self.nic.has_work() || self.outside.as_ref().is_some_and(|outside| outside.udp.has_staged())
     }
 
-    /// The socket, and whether its becoming writable matters too. `None` when it is closed.
-    pub fn fd(&self) -> Option<(RawFd, bool)> {
-        self.outside.as_ref().map(|outside| (outside.udp.fd(), outside.udp.has_staged()))
+    /// What to sleep on, and whether its becoming writable matters too. Nothing when it is closed.
+    pub fn fds(&self) -> [Option<(RawFd, bool)>; 2] {
+        let Some(outside) = &self.outside else { return [None; 2] };
+        let udp = (outside.udp.fd(), outside.udp.has_staged());
+        [Some(udp), outside.near.as_ref().map(|near| (near.fd(), false))]
+    }
+
+    /// Before a sleep. False if something has come meanwhile.
+    pub fn prepare_sleep(&mut self) -> bool {
+        self.near().is_none_or(Near::prepare_sleep)
+    }
+
+    /// After one.
+    pub fn after_sleep(&mut self) {
+        let Engine { counters, outside, .. } = self;
+        if let Some(near) = outside.as_mut().and_then(|outside| outside.near.as_mut()) {
+            near.after_sleep(counters);
+        }
+    }
+
+    fn near(&mut self) -> Option<&mut Near> {
+        self.outside.as_mut()?.near.as_mut()
     }
 
     /// Leaves the network.

@@ -35,6 +35,8 @@ pub enum OpenError {
     StateGarbled(PathBuf),
     /// The message counter cannot be kept.
     State(PathBuf, io::Error),
+    /// The folder in which the NICs of this host find one another cannot be used.
+    Door(PathBuf, io::Error),
     /// The daemon's socket cannot be reached.
     Daemon(PathBuf, io::Error),
     /// The daemon refused.
@@ -86,6 +88,12 @@ impl fmt::Display for OpenError {
             OpenError::State(path, source) => {
                 write!(f, "the message counter {} cannot be kept: {source}", path.display())
             }
+            OpenError::Door(path, source) => write!(
+                f,
+                "{}, where the NICs of this host find one another, cannot be used: {source}; mend that, or choose the \
+                 path udp",
+                path.display()
+            ),
             OpenError::Daemon(path, source) => {
                 write!(f, "no NIC daemon at {}: {source}; start `adverb nicd`", path.display())
             }
@@ -101,6 +109,7 @@ impl std::error::Error for OpenError {
             OpenError::Setting(error) => Some(error),
             OpenError::Address(_, source)
             | OpenError::State(_, source)
+            | OpenError::Door(_, source)
             | OpenError::Daemon(_, source)
             | OpenError::System(_, source) => Some(source),
             _ => None,

@@ -41,6 +41,7 @@
 //! side attached                  this process's side of a NIC that is here, or in another process
 //! nicd                           the NIC as a process of its own
 //! engine udp counter_file        the NIC on its network; what survives restarts
+//! near                           NICs of the same host, through shared memory
 //! mapping sys unix               memory and system calls: unsafe code
 //! ```
 //!
@@ -56,6 +57,7 @@ mod error;
 mod grant;
 mod mapping;
 mod memory;
+mod near;
 pub mod nicd;
 mod settings;
 mod shared;
@@ -66,6 +68,7 @@ mod transfer;
 mod udp;
 mod unix;
 
+pub use adverb_io::PathPolicy;
 pub use adverb_nic::one_rma::congestion::CongestionConfig;
 pub use adverb_nic::one_rma::executor::{Direction, End, Report, Retry};
 pub use adverb_nic::one_rma::{

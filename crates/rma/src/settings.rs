@@ -1,5 +1,6 @@
 //! What a program may choose.
 
+use adverb_io::PathPolicy;
 use adverb_nic::one_rma::congestion::CongestionConfig;
 use adverb_nic::one_rma::{ExecutorConfig, OneRmaConfig, PRIORITIES};
 use adverb_wire::Duration;
@@ -15,7 +16,7 @@ pub struct Settings {
     pub address: IpAddr,
     /// Tables and times of the NIC. Its address is set from the field above, its `window` and `max_piece` from those below.
     pub nic: OneRmaConfig,
-    /// Solicitation window in bytes, at least 4096. `None`: a quarter of what the socket's receive buffer holds, at most 1 MB.
+    /// Solicitation window in bytes, at least 4096. `None`: a quarter of what the socket's receive buffer holds, at most 512 KB.
     pub window: Option<u32>,
     /// Bytes of one message's payload: a multiple of 64, no more than the path's MTU bears. `None`: what the MTU of the address's interface bears, at most
     /// 4096.
@@ -26,7 +27,9 @@ pub struct Settings {
     pub executor: ExecutorConfig,
     /// Folder in which the NIC's message counter survives restarts. `None`: `$XDG_STATE_HOME/adverb/1rma`, or `~/.local/state/adverb/1rma`.
     pub state: Option<PathBuf>,
-    /// Harm done to every message that leaves, for tests.
+    /// How messages reach the NICs of the same host and user: through shared memory where they agree, or as all others over UDP.
+    pub path: PathPolicy,
+    /// Harm done to every message that leaves, for tests. Then all messages go over UDP.
     pub faults: Faults,
     /// How long the NIC looks for messages before it lets its processor go; less where others want it.
     pub spin: StdDuration,
@@ -111,6 +114,7 @@ impl Settings {
             slots: 256,
             executor,
             state: None,
+            path: PathPolicy::Auto,
             faults: Faults::default(),
             spin: StdDuration::from_micros(100),
             attach: None,

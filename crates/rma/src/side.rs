@@ -114,7 +114,7 @@ impl Side {
     pub fn prepare_sleep(&mut self) -> bool {
         self.driver_counters().sleeps += 1;
         match self {
-            Side::Embedded(_) => true,
+            Side::Embedded(here) => here.engine.prepare_sleep(),
             Side::Attached(there) => there.prepare_sleep(),
         }
     }
@@ -122,7 +122,10 @@ impl Side {
     /// After one. False if the NIC is gone.
     pub fn after_sleep(&mut self) -> bool {
         match self {
-            Side::Embedded(_) => true,
+            Side::Embedded(here) => {
+                here.engine.after_sleep();
+                true
+            }
             Side::Attached(there) => there.after_sleep(),
         }
     }
@@ -130,7 +133,7 @@ impl Side {
     /// What to sleep on, and whether its becoming writable matters too.
     pub fn fds(&self) -> [Option<(RawFd, bool)>; 2] {
         match self {
-            Side::Embedded(here) => [here.engine.fd(), None],
+            Side::Embedded(here) => here.engine.fds(),
             Side::Attached(there) => there.fds().map(|fd| Some((fd, false))),
         }
     }

@@ -151,6 +151,53 @@ impl Wire {
     }
 }
 
+/// Descriptors that are waited for together: an epoll instance, itself something to wait for.
+#[derive(Debug)]
+pub(crate) struct Interest(OwnedFd);
+
+impl Interest {
+    pub fn new() -> io::Result<Interest> {
+        // SAFETY: plain values; the descriptor returned is ours.
+        match unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) } {
+            fd if fd < 0 => Err(io::Error::last_os_error()),
+            // SAFETY: as above.
+            fd => Ok(Interest(unsafe { OwnedFd::from_raw_fd(fd) })),
+        }
+    }
+
+    /// Adds one, which `token` stands for.
+    pub fn add(&self, fd: RawFd, token: u64) -> io::Result<()> {
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: token };
+        // SAFETY: the event lives here.
+        match unsafe { libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut event) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Forgets one. That it is closed is not enough where a child has it too.
+    pub fn remove(&self, fd: RawFd) {
+        // SAFETY: plain values; kernels since 2.6.9 want no event.
+        unsafe { libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()) };
+    }
+
+    /// The tokens of those that are readable or closed now, as many as there is room for. Does not wait.
+    pub fn ready(&self, tokens: &mut [u64]) -> usize {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 16];
+        let room = events.len().min(tokens.len()) as libc::c_int;
+        // SAFETY: room for so many events that live here.
+        let found = unsafe { libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), room, 0) };
+        let found = usize::try_from(found).unwrap_or(0);
+        tokens.iter_mut().zip(&events[..found]).for_each(|(token, event)| *token = event.u64);
+        found
+    }
+
+    /// Readable while one of them is.
+    pub fn fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -174,6 +221,24 @@ mod tests {
         assert!(check_sealed(loose.as_fd(), 4096).unwrap_err().to_string().contains("not sealed"));
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         assert!(check_sealed(file.as_fd(), 1).unwrap_err().to_string().contains("no memfd"));
+    }
+
+    #[test]
+    fn what_is_ready_is_named() {
+        let interest = Interest::new().unwrap();
+        let (first, second) = (Bell::new().unwrap(), Bell::new().unwrap());
+        interest.add(first.fd(), 7).unwrap();
+        interest.add(second.fd(), u64::MAX).unwrap();
+        let mut tokens = [0; 4];
+        assert_eq!(interest.ready(&mut tokens), 0);
+        second.ring();
+        assert!(adverb_io::sys::wait_readable(interest.fd(), std::time::Duration::ZERO));
+        assert_eq!((interest.ready(&mut tokens), tokens[0]), (1, u64::MAX));
+        first.ring();
+        assert_eq!((interest.ready(&mut tokens), interest.ready(&mut tokens[..1])), (2, 1));
+        interest.remove(second.fd());
+        assert_eq!((interest.ready(&mut tokens), tokens[0]), (1, 7));
+        assert!(interest.add(first.fd(), 7).is_err());
     }
 
     #[test]

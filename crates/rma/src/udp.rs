@@ -1,6 +1,7 @@
 //! Messages on UDP port 61113.
 
 use crate::counters::DriverCounters;
+use crate::near::Near;
 use crate::settings::Faults;
 use adverb_io::batch::{Batch, Tally, Way};
 use adverb_io::faults::{Lane, Parcel};
@@ -104,8 +105,14 @@ impl Udp {
         Some(now)
     }
 
-    /// Sends what the NIC has to send.
-    pub fn transmit(&mut self, nic: &mut OneRma, n: &mut DriverCounters, now: Instant) -> bool {
+    /// Sends what the NIC has to send, to near peers the near way.
+    pub fn transmit(
+        &mut self,
+        nic: &mut OneRma,
+        mut near: Option<&mut Near>,
+        n: &mut DriverCounters,
+        now: Instant,
+    ) -> bool {
         let mut any = false;
         loop {
             while let Some(room) = self.room()
@@ -113,7 +120,12 @@ impl Udp {
             {
                 any = true;
                 match &mut self.faults {
-                    None => self.put(to, len),
+                    None => {
+                        let message = &self.batch.room()[..len];
+                        if !near.as_mut().is_some_and(|near| near.send(now, to, message, n)) {
+                            self.put(to, len);
+                        }
+                    }
                     Some(lane) => {
                         let bytes = self.batch.room()[..len].to_vec();
                         lane.admit(now, Parcel { bytes, bth_at: 0, tag: to });
@@ -121,6 +133,9 @@ impl Udp {
                 }
             }
             self.release_faulty(now);
+            if let Some(near) = &mut near {
+                near.flush(n);
+            }
             if !self.flush(n) || !nic.has_work() {
                 return any;
             }

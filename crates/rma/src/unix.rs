@@ -100,17 +100,39 @@ impl Channel {
         Ok(Channel(fd))
     }
 
+    /// Connects, if that can be done at once. No call waits afterwards.
+    pub fn connect_at_once(path: &Path) -> io::Result<Channel> {
+        let fd = socket()?;
+        let (name, len) = address(path)?;
+        // SAFETY: plain values; the address lives here and has that length.
+        unsafe {
+            check(libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK))?;
+            check(libc::connect(fd.as_raw_fd(), (&raw const name).cast(), len))?;
+        }
+        Ok(Channel(fd))
+    }
+
     pub fn fd(&self) -> RawFd {
         self.0.as_raw_fd()
     }
 
-    /// The process that connected, or that listens.
-    pub fn peer(&self) -> io::Result<Peer> {
+    /// Whether a process of this process's user is at the other end, whatever its number.
+    pub fn is_of_own_user(&self) -> bool {
+        self.credentials().is_ok_and(|found| found.uid == adverb_io::sys::effective_uid())
+    }
+
+    fn credentials(&self) -> io::Result<libc::ucred> {
         let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
         let mut len = size_of::<libc::ucred>() as libc::socklen_t;
         let place = (&raw mut found).cast();
         // SAFETY: a place for a ucred, of its length.
         check(unsafe { libc::getsockopt(self.fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, place, &mut len) })?;
+        Ok(found)
+    }
+
+    /// The process that connected, or that listens.
+    pub fn peer(&self) -> io::Result<Peer> {
+        let found = self.credentials()?;
         // 0 is a process of a namespace that cannot be seen from here.
         let pid = u32::try_from(found.pid).ok().filter(|pid| *pid > 0).ok_or(io::ErrorKind::NotFound)?;
         Ok(Peer { pid, uid: found.uid })

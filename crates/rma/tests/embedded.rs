@@ -4,7 +4,8 @@
 mod common;
 
 use adverb_rma::{
-    End, Error, Faults, Grant, Op, OpenError, Outcome, RegionKey, Retry, Rights, Rma, Settings, TransferError,
+    End, Error, Faults, Grant, Op, OpenError, Outcome, PathPolicy, RegionKey, Retry, Rights, Rma, Settings,
+    TransferError,
 };
 use common::*;
 use std::time::{Duration, Instant};
@@ -186,10 +187,14 @@ fn a_silent_peer_is_a_timeout_within_the_bound() {
 #[test]
 fn a_peer_that_was_written_to_all_the_time_may_go_come_back_and_be_followed_by_another() {
     let folder = Folder::new("again");
-    let user = Rma::open(patient(settings(&folder, 9, 1))).unwrap();
+    let open = |host| {
+        let settings = Settings { path: PathPolicy::Udp, ..settings(&folder, 9, host) };
+        Rma::open(patient(settings)).unwrap()
+    };
+    let user = open(1);
     let near = user.allocate(64).unwrap();
     let visit = |host: u8| {
-        let owner = Rma::open(patient(settings(&folder, 9, host))).unwrap();
+        let owner = open(host);
         let far = owner.allocate(64).unwrap();
         far.write(0, &[host; 64]);
         let region = far.register(0..64, Rights::READ).unwrap();

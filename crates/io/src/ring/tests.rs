@@ -36,9 +36,9 @@ fn hostile_word() -> impl Strategy<Value = u64> {
 
 fn take(consumer: &mut Consumer) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
-    let (frame, taken) = consumer.next().unwrap()?;
+    let (frame, taken) = consumer.peek().unwrap()?;
     frame.copy_to(&mut bytes);
-    assert_eq!(frame.len(), bytes.len());
+    assert_eq!(frame.frame_len(), bytes.len());
     consumer.skip(taken);
     Some(bytes)
 }
@@ -71,7 +71,7 @@ proptest! {
             match step {
                 Step::Push(len) => {
                     let frame = vec![number as u8; len];
-                    let fits = producer.has_room(entry_len(WORD, len)).unwrap();
+                    let fits = producer.has_room(entry_len(frame_offset(0, len), len)).unwrap();
                     prop_assert_eq!(producer.push_bytes(&frame).unwrap(), fits);
                     if fits {
                         model.push_back(frame);
@@ -118,14 +118,14 @@ proptest! {
         producer.map.control().u64_at(TAIL_AT).store(words[0], Ordering::Relaxed);
         let mut bytes = Vec::new();
         for _ in 0..200 {
-            let Ok(Some((frame, taken))) = consumer.next() else { break };
+            let Ok(Some((frame, taken))) = consumer.peek() else { break };
             frame.copy_to(&mut bytes);
             if let Ok(headers) = frame.parse_headers(OWN) {
                 let len = headers.packet.payload_len as usize;
                 prop_assert!(frame.payload(headers.payload_offset, len).is_some());
                 prop_assert!(!frame.is_compact() || headers.packet.flow.src == OWN);
             }
-            prop_assert!(frame.payload(frame.len(), 1).is_none());
+            prop_assert!(frame.payload(frame.frame_len(), 1).is_none());
             prop_assert!(frame.payload(usize::MAX, 2).is_none());
             consumer.skip(taken);
         }
@@ -160,10 +160,10 @@ proptest! {
             prop_assert_eq!(producer.push_packet(OWN, &packet, &gather), Ok(true));
             sent.push((packet, compact || packet.flow.src == OWN));
         }
-        prop_assert!(!consumer.has_frames() && consumer.next().unwrap().is_none());
+        prop_assert!(!consumer.has_frames() && consumer.peek().unwrap().is_none());
         producer.publish();
         for (packet, compact) in sent {
-            let (frame, taken) = consumer.next().unwrap().unwrap();
+            let (frame, taken) = consumer.peek().unwrap().unwrap();
             prop_assert_eq!((frame.elides_icrc(), frame.is_compact()), (true, compact));
             let headers = frame.parse_headers(OWN).unwrap();
             prop_assert_eq!(headers.packet, packet);
@@ -173,7 +173,7 @@ proptest! {
             prop_assert!(bytes.iter().all(|&b| b == 7));
             consumer.skip(taken);
         }
-        prop_assert!(consumer.next().unwrap().is_none());
+        prop_assert!(consumer.peek().unwrap().is_none());
     }
 
     #[test]
@@ -254,7 +254,7 @@ fn two_threads_pass_a_million_bytes_in_order() {
     let mut frame = Vec::new();
     for expected in 0..FRAMES {
         loop {
-            if let Some((found, taken)) = consumer.next().unwrap() {
+            if let Some((found, taken)) = consumer.peek().unwrap() {
                 found.copy_to(&mut frame);
                 consumer.skip(taken);
                 break;
@@ -267,4 +267,24 @@ fn two_threads_pass_a_million_bytes_in_order() {
         assert!(frame.iter().enumerate().all(|(i, &b)| b == bytes[i % 4]), "frame {expected}");
     }
     sender.join().unwrap();
+}
+
+#[test]
+fn a_sleeping_consumer_is_woken_once() {
+    let (mut producer, mut consumer) = pair(PAGE);
+    assert!(!producer.take_sleep());
+    consumer.set_sleeps(true);
+    assert!(producer.take_sleep() && !producer.take_sleep());
+    consumer.set_sleeps(true);
+    consumer.set_sleeps(false);
+    assert!(!producer.take_sleep());
+
+    assert_eq!(producer.progress(), Ok((0, true)));
+    assert!(producer.push_bytes(&[1; 300]).unwrap());
+    producer.publish();
+    assert_eq!(producer.progress(), Ok((0, false)));
+    assert!(take(&mut consumer).is_some());
+    consumer.release();
+    // 64 bytes before the frame, 300 of it, whole lines.
+    assert_eq!(producer.progress(), Ok((384, true)));
 }

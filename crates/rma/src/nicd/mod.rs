@@ -201,16 +201,18 @@ impl Nicd {
 
     /// Sleeps until something is to be done.
     fn sleep(&mut self, waits: &mut WaitSet) {
-        let quiet = self.tenants.iter_mut().all(|tenant| tenant.daemon_sleeps(true));
+        let quiet =
+            self.tenants.iter_mut().all(|tenant| tenant.daemon_sleeps(true)) && self.engine.prepare_sleep();
         if quiet {
             waits.clear();
             waits.add(self.listener.fd(), false);
-            self.engine.fd().into_iter().for_each(|(fd, or_writable)| waits.add(fd, or_writable));
+            self.engine.fds().into_iter().flatten().for_each(|(fd, or_writable)| waits.add(fd, or_writable));
             self.tenants.iter().flat_map(Tenant::fds).for_each(|fd| waits.add(fd, false));
             let due = self.engine.next_deadline();
             self.engine.counters.sleeps += 1;
             waits.wait(due.map(|due| StdDuration::from_nanos(due.since(clock()).as_ns())));
         }
+        self.engine.after_sleep();
         self.tenants.iter_mut().for_each(|tenant| {
             tenant.daemon_sleeps(false);
         });

@@ -21,7 +21,7 @@ use adverb_nic::one_rma::{COMMAND_LEN, COMPLETION_LEN, SlotId};
 use zeroize::Zeroizing;
 
 /// Of this protocol.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 /// Bytes of the longest packet: a welcome with as many slots as fit.
 pub(crate) const PACKET_MAX: usize = 64 + 4 * SLOTS_MAX;
 /// Slots of one process at most.

@@ -2,7 +2,8 @@
 
 use crate::common::*;
 use adverb_rma::{
-    CongestionConfig, ExecutorConfig, Grant, Memory, OneRmaConfig, Region, RegionKey, Rights, Rma, Settings,
+    CongestionConfig, ExecutorConfig, Grant, Memory, OneRmaConfig, PathPolicy, Region, RegionKey, Rights,
+    Rma, Settings,
 };
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -53,6 +54,8 @@ fn open(folder: &Folder, test: u8, host: u8, slots: u32, adjust: &dyn Fn(&mut On
     // The longest there are: while an operation is held, the attacker has as long.
     settings.nic.timeout = adverb_wire::Duration::from_ms(4000);
     settings.nic.dispatch_timeout = adverb_wire::Duration::from_ms(2000);
+    // The man in the middle stands on the network.
+    settings.path = PathPolicy::Udp;
     adjust(&mut settings.nic);
     // One command at a time, so that each message is a packet of its own.
     let one = CongestionConfig { window_start: 1.0, window_max: 1.0, ..CongestionConfig::default() };

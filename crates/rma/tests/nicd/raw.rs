@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Of the protocol.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// The shared memory with four slots: two rings of four words each, the commands, the completions.
 const POSTED: u64 = 128;
 const REFUSED: u64 = 192;

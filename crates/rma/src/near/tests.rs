@@ -1,0 +1,240 @@
+//! Visitors who mean no good, and NICs that knock at the same time. What honest ones do is seen in `tests/near.rs`.
+#![expect(clippy::disallowed_methods, reason = "tests of real time")]
+
+use super::*;
+use crate::sys;
+use crate::unix::Channel;
+use adverb_io::shm::{Mirror, PAGE};
+use adverb_nic::one_rma::OneRmaConfig;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::time::Duration as StdDuration;
+
+/// Addresses that no other run has.
+fn address(host: u8) -> IpAddr {
+    let [.., high, low] = std::process::id().to_be_bytes();
+    IpAddr::from([127, 192 + high % 60, low, host])
+}
+
+/// A NIC without a network.
+struct Host {
+    nic: OneRma,
+    near: Near,
+    n: DriverCounters,
+}
+
+impl Host {
+    fn new(host: u8) -> Host {
+        let config = OneRmaConfig { address: Gid::from(address(host)), ..OneRmaConfig::default() };
+        let nic = OneRma::new(config, 1..1 << 40, 1).unwrap();
+        Host { nic, near: Near::open(address(host), 128 << 10).unwrap(), n: DriverCounters::default() }
+    }
+
+    fn tend(&mut self) {
+        self.near.tend(&mut self.n);
+    }
+
+    fn receive(&mut self) {
+        self.near.receive(&mut self.nic, &mut self.n);
+    }
+
+    fn send(&mut self, to: Gid) -> bool {
+        let sent = self.near.send(clock(), to, &[0; 500], &mut self.n);
+        self.near.flush(&mut self.n);
+        sent
+    }
+
+    fn links(&self) -> usize {
+        self.near.links.iter().flatten().count()
+    }
+}
+
+fn words(version: u32, from: IpAddr) -> Vec<u8> {
+    [&b"1RMA"[..], &version.to_le_bytes(), &Gid::from(from).0].concat()
+}
+
+fn ring() -> OwnedFd {
+    sys::sealed_memory(Mirror::file_len(256 << 10) as usize).unwrap()
+}
+
+/// A visitor who introduces itself as it should: its connection, the ring that it reads, and the one that the host reads.
+fn visit(host: &mut Host, from: IpAddr) -> (Channel, File, File) {
+    let channel = host.near.door.knock(host.near.own).unwrap();
+    let own = ring();
+    channel.send(&words(1, from), &[own.as_fd()]).unwrap();
+    // The door, and then what the visitor says.
+    host.tend();
+    host.tend();
+    let mut buffer = [0; 32];
+    let (len, fds) = channel.receive(&mut buffer).unwrap().expect("an answer");
+    let [theirs] = <[OwnedFd; 1]>::try_from(fds).unwrap();
+    assert_eq!(buffer[..len], words(1, address_of(host)));
+    (channel, File::from(own), File::from(theirs))
+}
+
+fn address_of(host: &Host) -> IpAddr {
+    host.near.own.ip()
+}
+
+#[test]
+fn wrong_introductions_are_turned_away() {
+    let mut host = Host::new(1);
+    let own = address_of(&host);
+    let loose = adverb_io::shm::anonymous_file(Mirror::file_len(256 << 10)).unwrap();
+    let odd = sys::sealed_memory(PAGE + (256 << 10) + 64).unwrap();
+    let short = sys::sealed_memory(PAGE + 4096).unwrap();
+    let good = ring();
+    let other = address(2);
+    let right = words(1, other);
+    let wrong: [(&[u8], Vec<&OwnedFd>); 9] = [
+        (&[1], vec![]),
+        (&right, vec![]),
+        (&right, vec![&good, &good]),
+        (&right, vec![&loose]),
+        (&right, vec![&odd]),
+        (&right, vec![&short]),
+        (&words(2, other), vec![&good]),
+        (&words(1, own), vec![&good]),
+        (&right[..23], vec![&good]),
+    ];
+    for (i, (words, fds)) in wrong.into_iter().enumerate() {
+        let channel = host.near.door.knock(host.near.own).unwrap();
+        let fds: Vec<_> = fds.into_iter().map(|fd| fd.as_fd()).collect();
+        channel.send(words, &fds).unwrap();
+        host.tend();
+        host.tend();
+        assert_eq!((host.n.near_failed, host.n.near_links, host.links()), (i as u64 + 1, 0, 0));
+        assert!(channel.is_closed());
+    }
+    visit(&mut host, other);
+    assert_eq!((host.n.near_links, host.links()), (1, 1));
+}
+
+#[test]
+fn silent_visitors_take_few_places_and_not_for_long() {
+    let mut host = Host::new(3);
+    let mut visitors = Vec::new();
+    for _ in 0..LINKS_MAX + 30 {
+        // The queue at the door is short.
+        visitors.push(host.near.door.knock(host.near.own).unwrap());
+        host.tend();
+    }
+    assert_eq!((host.links(), host.n.near_failed), (LINKS_MAX, 30));
+    let start = std::time::Instant::now();
+    while host.links() > 0 {
+        std::thread::sleep(StdDuration::from_millis(5));
+        host.tend();
+        assert!(start.elapsed() < StdDuration::from_secs(10), "they are let go");
+    }
+    visit(&mut host, address(4));
+    assert_eq!(host.links(), 1);
+}
+
+#[test]
+fn nonsense_in_a_ring_ends_the_link_and_nothing_else() {
+    let mut host = Host::new(5);
+    let mut random = fastrand::Rng::with_seed(7);
+    let peer = Gid::from(address(6));
+    for round in 0..300 {
+        let (channel, reads, writes) = visit(&mut host, address(6));
+        assert!(host.send(peer), "round {round}: the way is open");
+        let mut bytes = vec![0; random.usize(1..2000)];
+        random.fill(&mut bytes);
+        match round % 3 {
+            // What the host reads: the word of the first entry, now and then one that makes sense.
+            0 => {
+                bytes[0] &= 0x3f;
+                writes.write_all_at(&bytes, PAGE as u64).unwrap();
+            }
+            1 => {
+                let word = 100u64 | 8 << 16 | 1 << 24;
+                writes.write_all_at(&bytes, PAGE as u64).unwrap();
+                writes.write_all_at(&word.to_le_bytes(), PAGE as u64).unwrap();
+            }
+            // Where this side says it is in the ring that the host writes.
+            _ => reads.write_all_at(&random.u64(1..).to_le_bytes(), 256).unwrap(),
+        }
+        for _ in 0..4 {
+            host.receive();
+        }
+        for _ in 0..1000 {
+            host.send(peer);
+        }
+        host.tend();
+        drop(channel);
+        while host.links() > 0 {
+            host.receive();
+            host.tend();
+        }
+    }
+    assert!(host.n.near_broken > 100, "{:?}", host.n);
+    assert!(host.nic.counters().rx_messages > 0, "what looked like messages was judged by the NIC");
+}
+
+#[test]
+fn a_full_ring_drops_and_a_peer_that_stands_still_is_left() {
+    let mut host = Host::new(7);
+    let peer = Gid::from(address(8));
+    let (channel, _reads, _writes) = visit(&mut host, address(8));
+    for _ in 0..1000 {
+        assert!(host.send(peer));
+    }
+    assert!(host.n.near_drop_full > 0 && host.n.near_tx_messages > 400);
+    let start = std::time::Instant::now();
+    while host.links() > 0 {
+        std::thread::sleep(StdDuration::from_millis(5));
+        host.tend();
+        assert!(start.elapsed() < StdDuration::from_secs(10), "it is left");
+    }
+    assert!(channel.is_closed() && !host.send(peer));
+}
+
+/// Both knock before either hears the other, in every order of what follows: one link is left, and nothing that was sent on it is lost.
+#[test]
+fn two_who_knock_at_the_same_time_keep_one_link() {
+    for order in 0..64u32 {
+        let (mut a, mut b) = (Host::new(20), Host::new(21));
+        let (to_a, to_b) = (a.near.own, b.near.own);
+        for _ in 0..FAITHFUL {
+            assert!(!a.send(to_b) && !b.send(to_a));
+        }
+        let mut sent = [0; 2];
+        for step in 0..12 {
+            match order >> (step % 6) & 1 {
+                0 => a.tend(),
+                _ => b.tend(),
+            }
+            sent[0] += u64::from(a.send(to_b));
+            sent[1] += u64::from(b.send(to_a));
+        }
+        for _ in 0..4 {
+            a.tend();
+            b.tend();
+            sent[0] += u64::from(a.send(to_b));
+            sent[1] += u64::from(b.send(to_a));
+        }
+        for _ in 0..20 {
+            a.receive();
+            b.receive();
+        }
+        assert_eq!((a.links(), b.links()), (1, 1), "order {order:b}");
+        assert_eq!((a.near.open, b.near.open), (1, 1), "order {order:b}");
+        assert_eq!([b.n.near_rx_messages, a.n.near_rx_messages], sent, "order {order:b}");
+        assert!(sent[0] > 0 && sent[1] > 0);
+    }
+}
+
+#[test]
+fn a_door_that_a_dead_process_left_is_replaced_and_a_closed_one_is_gone() {
+    let first = Door::open(address(30)).unwrap();
+    // As if it had died: nobody removes it.
+    std::mem::forget(first);
+    let host = Host::new(30);
+    let other = Host::new(31);
+    assert!(other.near.door.knock(host.near.own).is_ok());
+    let own = host.near.own;
+    drop(host);
+    assert_eq!(other.near.door.knock(own).unwrap_err().kind(), io::ErrorKind::NotFound);
+}
