@@ -10,7 +10,7 @@ use adverb_lab::measure::Measured;
 use adverb_lab::run::Progress;
 use adverb_lab::served::{Event, Met, Served, ServedSlice, Setup, What, setups};
 use adverb_lab::{Experiment, Outcome, Scale};
-use adverb_rma::{Rma, Settings};
+use adverb_rma::{PathPolicy, Rma, Settings};
 use adverb_wire::Duration as Time;
 use std::fmt::Display;
 use std::io::{BufRead, BufReader};
@@ -233,7 +233,10 @@ fn ms(time: u32) -> Duration {
 
 fn settings(folder: &Path, setup: &Setup) -> Settings {
     let host = setup.replicas + 1;
-    let mut settings = Settings { state: Some(folder.join("state")), ..Settings::new(address(host).into()) };
+    // What the figures show went over a network; and what one end does not offer, the other does not use.
+    let path = PathPolicy::Udp;
+    let mut settings =
+        Settings { state: Some(folder.join("state")), path, ..Settings::new(address(host).into()) };
     let ns = u64::from(setup.timeout_ms) * 1_000_000;
     (settings.nic.timeout, settings.nic.dispatch_timeout) = (Time::from_ns(ns), Time::from_ns(ns * 2 / 5));
     settings
