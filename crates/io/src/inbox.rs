@@ -1,6 +1,7 @@
 //! Where messages lie that the kernel has brought, and how they are taken from it.
 #![allow(unsafe_code)]
 
+use crate::batch::{LINE, before_line};
 use crate::socket::{BATCH, Call, Control, Socket, decode, no_message};
 use std::io;
 use std::mem::{MaybeUninit, size_of, zeroed};
@@ -68,6 +69,8 @@ impl Default for Inbox {
 /// Where received messages lie.
 pub struct Inbox {
     buffer: Box<[u8]>,
+    /// Where the first message begins.
+    origin: usize,
     names: [libc::sockaddr_storage; BATCH],
     sizes: [Size; BATCH],
     count: usize,
@@ -83,7 +86,8 @@ impl Inbox {
     /// An empty one.
     pub fn new() -> Inbox {
         Inbox {
-            buffer: vec![0; BATCH * MESSAGE_MAX].into_boxed_slice(),
+            buffer: vec![0; BATCH * MESSAGE_MAX + LINE].into_boxed_slice(),
+            origin: 0,
             // SAFETY: all zeroes is a valid `sockaddr_storage`.
             names: unsafe { zeroed() },
             sizes: [Size::default(); BATCH],
@@ -99,14 +103,18 @@ impl Inbox {
     ///
     /// While messages come one by one, the kernel does not put frames together (UDP_GRO), so that it need not say how long they are: a shorter call.
     /// Traffic classes are not told. The inbox is for one socket.
-    pub fn stepwise() -> Inbox {
-        Inbox { ask: 1, stepwise: true, ..Inbox::new() }
+    /// What follows the first `header_len` bytes of a message begins a cache line.
+    pub fn stepwise(header_len: usize) -> Inbox {
+        let mut inbox = Inbox { ask: 1, stepwise: true, ..Inbox::new() };
+        inbox.origin = before_line(&inbox.buffer, header_len);
+        inbox
     }
 
     /// What the last call took, to be changed in place.
     pub fn for_each_mut(&mut self, mut each: impl FnMut(SocketAddr, usize, &mut [u8])) {
         for (i, size) in self.sizes.iter().enumerate().take(self.count) {
-            let bytes = self.buffer.get_mut(i * MESSAGE_MAX..i * MESSAGE_MAX + size.len);
+            let start = self.origin + i * MESSAGE_MAX;
+            let bytes = self.buffer.get_mut(start..start + size.len);
             if let (Some(from), Some(bytes)) = (decode(&self.names[i]), bytes) {
                 each(from, size.segment, bytes);
             }
@@ -117,7 +125,7 @@ impl Inbox {
     pub fn messages(&self) -> impl Iterator<Item = Message<'_>> {
         (0..self.count).filter_map(|i| {
             let size = self.sizes[i];
-            let start = i * MESSAGE_MAX;
+            let start = self.origin + i * MESSAGE_MAX;
             Some(Message {
                 from: decode(&self.names[i])?,
                 traffic_class: size.traffic_class,
@@ -168,7 +176,8 @@ impl Socket {
         let mut pieces = [const { MaybeUninit::<libc::iovec>::uninit() }; BATCH];
         let mut controls = [const { MaybeUninit::<Control>::uninit() }; BATCH];
         for i in 0..ask {
-            let piece = inbox.buffer[i * MESSAGE_MAX..(i + 1) * MESSAGE_MAX].as_mut_ptr();
+            let start = inbox.origin + i * MESSAGE_MAX;
+            let piece = inbox.buffer[start..start + MESSAGE_MAX].as_mut_ptr();
             let header = &mut headers[i].write(no_message()).msg_hdr;
             header.msg_name = (&raw mut inbox.names[i]).cast();
             header.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
@@ -193,7 +202,7 @@ impl Socket {
     /// Takes a message of one frame. There is no header for the kernel to copy in and out: 50 ns less for every look.
     fn receive_one(&self, inbox: &mut Inbox) -> io::Result<usize> {
         inbox.count = 0;
-        let start = inbox.buffer[..MESSAGE_MAX].as_mut_ptr();
+        let start = inbox.buffer[inbox.origin..inbox.origin + MESSAGE_MAX].as_mut_ptr();
         let mut name_len = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
         let (fd, name, flags) = (self.fd(), &raw mut inbox.names[0], libc::MSG_DONTWAIT);
         // SAFETY: buffer and name are writable, as long as the call is told, and outlive it.
@@ -223,7 +232,7 @@ mod tests {
     fn one_after_the_other_or_many_at_once_they_come_as_they_were_sent() {
         let [from, to] = [1, 2].map(address);
         let [a, b] = [from, to].map(|at| Socket::bind_alone(at).unwrap());
-        let (mut batch, mut inbox) = (Batch::new(), Inbox::stepwise());
+        let (mut batch, mut inbox) = (Batch::new(), Inbox::stepwise(0));
         let mut send = |lengths: &[u8]| {
             for &len in lengths {
                 batch.stage(&Way::plain(to), len as usize).1.fill(len);

@@ -51,6 +51,11 @@ thread_local! {
     static DRIVING: Cell<usize> = const { Cell::new(0) };
 }
 
+/// A number that no other thread has at the same time, and that costs no count of references.
+fn here() -> usize {
+    DRIVING.with(|cell| std::ptr::from_ref(cell).addr())
+}
+
 impl Shared {
     pub fn new(core: Core, spin: StdDuration) -> std::io::Result<Shared> {
         Ok(Shared {
@@ -266,13 +271,20 @@ fn std_duration(time: Duration) -> StdDuration {
 struct Signal {
     woken: AtomicBool,
     thread: Thread,
+    /// [`here`] of that thread.
+    here: usize,
     /// Made when the thread first sleeps. `None` in it where there is none to be had.
     bell: OnceLock<Option<Bell>>,
 }
 
 impl Signal {
     fn new() -> Signal {
-        Signal { woken: AtomicBool::new(true), thread: std::thread::current(), bell: OnceLock::new() }
+        Signal {
+            woken: AtomicBool::new(true),
+            thread: std::thread::current(),
+            here: here(),
+            bell: OnceLock::new(),
+        }
     }
 
     fn bell(&self) -> Option<&Bell> {
@@ -290,7 +302,7 @@ impl Wake for Signal {
 
     fn wake_by_ref(self: &Arc<Self>) {
         // A thread that makes rounds itself sees the flag.
-        if self.woken.swap(true, Ordering::SeqCst) || std::thread::current().id() == self.thread.id() {
+        if self.woken.swap(true, Ordering::SeqCst) || here() == self.here {
             return;
         }
         fence(Ordering::SeqCst);

@@ -8,12 +8,14 @@ use adverb_io::faults::{Lane, Parcel};
 use adverb_io::inbox::Inbox;
 use adverb_io::socket::Socket;
 use adverb_nic::OneRma;
-use adverb_wire::one_rma::{MAX_MESSAGE, UDP_PORT};
+use adverb_wire::one_rma::{HEAD_LEN, MAX_MESSAGE, UDP_PORT};
 use adverb_wire::{Gid, Instant};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 
+/// Bytes before the payload of a message that has one.
+const PAYLOAD_AT: usize = HEAD_LEN + 4;
 /// Sendings to one and the same peer, after which it is worth a connection.
 const FAITHFUL: u32 = 64;
 
@@ -46,8 +48,8 @@ impl Udp {
         };
         Ok(Udp {
             socket: Socket::bind_alone(SocketAddr::new(address, UDP_PORT))?,
-            inbox: Inbox::stepwise(),
-            batch: Batch::new(),
+            inbox: Inbox::stepwise(PAYLOAD_AT),
+            batch: Batch::with_header(PAYLOAD_AT),
             faults: faults.any().then(lane),
             address,
             direct: None,
@@ -124,6 +126,10 @@ impl Udp {
                         let message = &self.batch.room()[..len];
                         if !near.as_mut().is_some_and(|near| near.send(now, to, message, n)) {
                             self.put(to, len);
+                        }
+                        // Before a look for more: who waits for this one waits longer for that.
+                        if !nic.has_work() {
+                            break;
                         }
                     }
                     Some(lane) => {
