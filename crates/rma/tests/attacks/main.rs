@@ -12,8 +12,8 @@ mod wire;
 use adverb_nic::one_rma::derive;
 use adverb_rma::nicd::NicdCounters;
 use adverb_rma::{
-    DerivedKey, End, Grant, Memory, OneRmaCounters, Op, Outcome, RegionId, RegionKey, Rights, Rma,
-    TransferError,
+    DerivedKey, DriverCounters, End, Grant, Memory, OneRmaCounters, Op, Outcome, RegionId, RegionKey, Rights,
+    Rma, TransferError,
 };
 use adverb_wire::one_rma::{Body, Header, Piece, Request, Status, UDP_PORT};
 use middle::*;
@@ -391,9 +391,12 @@ fn sources(folder: &Path) -> String {
 fn the_table_of_attacks_names_counters_and_tests_that_there_are() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let table = std::fs::read_to_string(root.join("docs/1rma-attacks.md")).unwrap();
-    let tests = sources(&root.join("crates/rma/tests")) + &sources(&root.join("crates/nic/tests"));
-    let (nic, daemon) = (OneRmaCounters::default(), NicdCounters::default());
-    let counters: Vec<&str> = nic.iter().chain(daemon.iter()).map(|(name, _)| name).collect();
+    let places = ["crates/rma/tests", "crates/rma/src/near", "crates/nic/tests"];
+    let tests: String = places.iter().map(|place| sources(&root.join(place))).collect();
+    let (nic, driver, daemon) =
+        (OneRmaCounters::default(), DriverCounters::default(), NicdCounters::default());
+    let counters: Vec<&str> =
+        nic.iter().chain(driver.iter()).chain(daemon.iter()).map(|(name, _)| name).collect();
     let quoted =
         |cell: &str| -> Vec<String> { cell.split('`').skip(1).step_by(2).map(str::to_owned).collect() };
     let (mut named, mut rows) = (Vec::new(), 0);
