@@ -12,7 +12,7 @@ const RUN_FRAMES_MAX: usize = 64;
 /// Bytes of one message, below what UDP over IPv4 carries.
 const RUN_BYTES_MAX: usize = 65_000;
 /// Bytes of a cache line.
-pub(crate) const LINE: usize = 64;
+pub const LINE: usize = 64;
 /// Messages staged before the kernel gets them.
 const RUNS_MAX: usize = 64;
 
@@ -78,7 +78,7 @@ impl Tally {
 }
 
 /// The first place in a buffer from which on the byte after `header_len` ones begins a cache line.
-pub(crate) fn before_line(buffer: &[u8], header_len: usize) -> usize {
+pub fn before_line(buffer: &[u8], header_len: usize) -> usize {
     let misplaced = (buffer.as_ptr().addr() + header_len) % LINE;
     (LINE - misplaced) % LINE
 }

@@ -330,9 +330,9 @@ impl Producer {
         Ok(true)
     }
 
-    /// Appends a complete frame. `Ok(false)` when it does not fit now, or never would.
-    pub fn push_bytes(&mut self, frame: &[u8]) -> Result<bool, Broken> {
-        let offset = frame_offset(0, frame.len());
+    /// Appends a complete frame, which has `header_len` bytes before its payload. `Ok(false)` when it does not fit now, or never would.
+    pub fn push_bytes(&mut self, frame: &[u8], header_len: usize) -> Result<bool, Broken> {
+        let offset = frame_offset(header_len, frame.len());
         if frame.len() > FRAME_MAX || !self.has_room(entry_len(offset, frame.len()))? {
             return Ok(false);
         }
@@ -473,7 +473,6 @@ impl<'a> Frame<'a> {
     }
 
     /// Copies the whole frame to private memory.
-    #[inline]
     pub fn copy_to(&self, out: &mut Vec<u8>) {
         let len = self.frame_len();
         out.clear();
@@ -483,6 +482,15 @@ impl<'a> Frame<'a> {
             out.as_mut_ptr().copy_from_nonoverlapping(self.at, len);
             out.set_len(len);
         }
+    }
+
+    /// Copies the whole frame to the beginning of a slice. `None` when it is longer.
+    #[inline]
+    pub fn copy_into<'b>(&self, out: &'b mut [u8]) -> Option<&'b mut [u8]> {
+        let out = out.get_mut(..self.frame_len())?;
+        // SAFETY: as long as the frame, which is inside the mapping, as above.
+        unsafe { out.as_mut_ptr().copy_from_nonoverlapping(self.at, out.len()) };
+        Some(out)
     }
 }
 

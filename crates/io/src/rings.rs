@@ -129,7 +129,7 @@ impl Rings {
 
     /// Puts a complete frame into a process's ring.
     pub fn send_bytes(&mut self, to: Slot, frame: &[u8], n: &mut IoCounters) -> Sent {
-        self.send(to, frame.len(), true, n, |producer| producer.push_bytes(frame))
+        self.send(to, frame.len(), true, n, |producer| producer.push_bytes(frame, 0))
     }
 
     #[inline]

@@ -15,7 +15,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 
 /// Bytes before the payload of a message that has one.
-const PAYLOAD_AT: usize = HEAD_LEN + 4;
+pub(crate) const PAYLOAD_AT: usize = HEAD_LEN + 4;
 /// Sendings to one and the same peer, after which it is worth a connection.
 const FAITHFUL: u32 = 64;
 

@@ -72,7 +72,7 @@ proptest! {
                 Step::Push(len) => {
                     let frame = vec![number as u8; len];
                     let fits = producer.has_room(entry_len(frame_offset(0, len), len)).unwrap();
-                    prop_assert_eq!(producer.push_bytes(&frame).unwrap(), fits);
+                    prop_assert_eq!(producer.push_bytes(&frame, 0).unwrap(), fits);
                     if fits {
                         model.push_back(frame);
                     } else {
@@ -179,7 +179,7 @@ proptest! {
     #[test]
     fn hostile_consumers_are_survived(head: u64) {
         let (mut producer, _consumer) = pair(PAGE);
-        while producer.push_bytes(&[1; 100]).unwrap() {}
+        while producer.push_bytes(&[1; 100], 0).unwrap() {}
         producer.publish();
         producer.map.control().u64_at(HEAD_AT).store(head, Ordering::Relaxed);
         let honest = head <= PAGE as u64;
@@ -213,7 +213,7 @@ fn large_payloads_start_at_cache_lines() {
 #[test]
 fn a_waiting_producer_is_told_once_half_is_free() {
     let (mut producer, mut consumer) = pair(PAGE);
-    while producer.push_bytes(&[0; 1]).unwrap() {}
+    while producer.push_bytes(&[0; 1], 0).unwrap() {}
     producer.publish();
     assert_eq!(producer.wait_for_room(), Ok(true));
     let mut told = Vec::new();
@@ -240,7 +240,7 @@ fn two_threads_pass_a_million_bytes_in_order() {
             let bytes = next.to_le_bytes();
             let frame: Vec<u8> =
                 bytes.iter().copied().cycle().take(4 + (next as usize * 37) % 3000).collect();
-            if producer.push_bytes(&frame).unwrap() {
+            if producer.push_bytes(&frame, 0).unwrap() {
                 next += 1;
                 if next.is_multiple_of(3) || next == FRAMES {
                     producer.publish();
@@ -280,7 +280,7 @@ fn a_sleeping_consumer_is_woken_once() {
     assert!(!producer.take_sleep());
 
     assert_eq!(producer.progress(), Ok((0, true)));
-    assert!(producer.push_bytes(&[1; 300]).unwrap());
+    assert!(producer.push_bytes(&[1; 300], 0).unwrap());
     producer.publish();
     assert_eq!(producer.progress(), Ok((0, false)));
     assert!(take(&mut consumer).is_some());

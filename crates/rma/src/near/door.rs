@@ -1,24 +1,48 @@
 //! Where peers of this host find a NIC: a Unix socket named after its address, in a folder for one user and one network namespace.
 //!
-//! Who has the UDP port of an address owns its door; a door that a dead process left is replaced.
+//! Who has the UDP port of an address owns its door. Doors that dead processes left are removed when one is opened.
 
 use crate::error::OpenError;
 use crate::unix::{Channel, Listener};
 use adverb_wire::Gid;
+use std::fs::File;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 
+/// Doors that are looked at when one is opened.
+const SWEPT_MAX: usize = 1024;
+
 /// See the top of this file.
 pub(super) struct Door {
     listener: Listener,
     folder: PathBuf,
-    path: PathBuf,
+    pub(super) path: PathBuf,
 }
 
 fn path_of(folder: &Path, address: IpAddr) -> PathBuf {
     folder.join(address.to_string())
+}
+
+/// Removes the doors that dead processes left, and whatever stands at `own`. Nobody is behind a door that refuses.
+fn sweep(folder: &Path, own: &Path) -> io::Result<()> {
+    for entry in std::fs::read_dir(folder)?.take(SWEPT_MAX) {
+        let path = entry?.path();
+        let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+        if Channel::connect_at_once(&path).err().is_some_and(refused) {
+            remove(&path)?;
+        }
+    }
+    remove(own)
+}
+
+/// A door that closes meanwhile removes itself.
+fn remove(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 impl Door {
@@ -29,12 +53,12 @@ impl Door {
         for folder in [&directory, &folder] {
             adverb_io::private_folder(folder).map_err(|error| failed(io::Error::other(error)))?;
         }
+        // While it is held, nobody else finds a door that is not open yet, or removes one.
+        let lock = File::open(&folder).and_then(|file| file.lock().map(|()| file)).map_err(failed)?;
         let path = path_of(&folder, address);
-        match std::fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
-            _ => {}
-        }
+        sweep(&folder, &path).map_err(failed)?;
         let listener = Listener::bind(&path).map_err(failed)?;
+        drop(lock);
         Ok(Door { listener, folder, path })
     }
 

@@ -145,12 +145,12 @@ impl Link {
         self.outward.as_mut()
     }
 
-    /// Takes the next message, copied to `room`, and says who it is from.
+    /// Takes the next message, copied to `room`, and says who it is from. One that is longer breaks the rules.
     #[inline]
-    pub fn next_message(&mut self, room: &mut Vec<u8>) -> Result<Option<Gid>, Broken> {
+    pub fn next_message<'a>(&mut self, room: &'a mut [u8]) -> Result<Option<(Gid, &'a mut [u8])>, Broken> {
         let Some(Inward { consumer, peer }) = &mut self.inward else { return Ok(None) };
         let Some((frame, taken)) = consumer.peek()? else { return Ok(None) };
-        frame.copy_to(room);
+        let message = frame.copy_into(room).ok_or(Broken)?;
         consumer.skip(taken);
         if taken >= LARGE {
             consumer.fetch_ahead(taken);
@@ -158,7 +158,7 @@ impl Link {
         if consumer.unreleased() >= RELEASED_BYTES {
             consumer.release();
         }
-        Ok(Some(*peer))
+        Ok(Some((*peer, message)))
     }
 
     /// Gives the room of all messages that were taken back to the peer.

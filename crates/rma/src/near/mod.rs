@@ -18,8 +18,11 @@ use crate::counters::DriverCounters;
 use crate::engine::clock;
 use crate::error::OpenError;
 use crate::sys::Interest;
+use crate::udp::PAYLOAD_AT;
+use adverb_io::batch::{LINE, before_line};
 use adverb_io::ring::{Broken, Producer};
 use adverb_nic::OneRma;
+use adverb_wire::one_rma::MAX_MESSAGE;
 use adverb_wire::{Duration, Gid, Instant};
 use door::Door;
 use link::{Heard, Link};
@@ -69,7 +72,9 @@ pub(crate) struct Near {
     dirty: Vec<usize>,
     /// Everything to wait for.
     interest: Interest,
-    arrived: Vec<u8>,
+    /// Where a message is opened, and where it begins, so that its payload begins a cache line.
+    arrived: Box<[u8]>,
+    origin: usize,
     looks: u32,
     /// Bytes of the rings that this NIC reads.
     ring_len: usize,
@@ -82,6 +87,7 @@ impl Near {
         let failed = |source| OpenError::System("watching the door of this host's NICs", source);
         let interest = Interest::new().map_err(failed)?;
         interest.add(door.fd(), DOOR).map_err(failed)?;
+        let arrived = vec![0; MAX_MESSAGE + LINE].into_boxed_slice();
         Ok(Near {
             own: Gid::from(address),
             door,
@@ -90,7 +96,8 @@ impl Near {
             ways: Box::new([Way::default(); WAYS]),
             dirty: Vec::with_capacity(LINKS_MAX),
             interest,
-            arrived: Vec::new(),
+            origin: before_line(&arrived, PAYLOAD_AT),
+            arrived,
             looks: 0,
             ring_len: link::ring_len(window),
         })
@@ -119,12 +126,12 @@ impl Near {
             let Some(link) = self.links.get_mut(index).and_then(Option::as_mut) else { continue };
             let mut outcome = Ok(());
             for _ in 0..BURST {
-                match link.next_message(&mut self.arrived) {
-                    Ok(Some(from)) => {
+                match link.next_message(&mut self.arrived[self.origin..]) {
+                    Ok(Some((from, message))) => {
                         // No message is newer than this.
                         let now = clock();
                         n.near_rx_messages += 1;
-                        nic.on_frame(now, from, &mut self.arrived);
+                        nic.on_frame(now, from, message);
                         last = Some(now);
                     }
                     Ok(None) => break,
@@ -147,7 +154,7 @@ impl Near {
     pub fn send(&mut self, now: Instant, to: Gid, message: &[u8], n: &mut DriverCounters) -> bool {
         let Some(index) = self.way(now, to, n) else { return false };
         let Some(producer) = self.links[index].as_mut().and_then(Link::producer) else { return false };
-        match producer.push_bytes(message) {
+        match producer.push_bytes(message, PAYLOAD_AT) {
             Ok(true) => n.near_tx_messages += 1,
             Ok(false) => n.near_drop_full += 1,
             Err(Broken) => {

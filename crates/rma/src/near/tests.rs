@@ -227,12 +227,19 @@ fn two_who_knock_at_the_same_time_keep_one_link() {
 }
 
 #[test]
-fn a_door_that_a_dead_process_left_is_replaced_and_a_closed_one_is_gone() {
-    let first = Door::open(address(30)).unwrap();
-    // As if it had died: nobody removes it.
-    std::mem::forget(first);
+fn doors_of_the_dead_are_removed_and_a_closed_one_is_gone() {
+    let dead = [address(30), address(32)].map(|address| {
+        let door = Door::open(address).unwrap();
+        let path = door.path.clone();
+        // As if its process had died: its socket is closed, and nobody removes its name.
+        std::fs::rename(&path, path.with_extension("kept")).unwrap();
+        drop(door);
+        std::fs::rename(path.with_extension("kept"), &path).unwrap();
+        path
+    });
     let host = Host::new(30);
     let other = Host::new(31);
+    assert!(dead[0].exists() && !dead[1].exists());
     assert!(other.near.door.knock(host.near.own).is_ok());
     let own = host.near.own;
     drop(host);
