@@ -1,4 +1,5 @@
-//! 1RMA for programs: connection-free, encrypted, fail-fast reads and writes of a peer's memory (Singhvi et al., SIGCOMM 2020), over UDP port 61113.
+//! 1RMA for programs: connection-free, encrypted, fail-fast reads and writes of a peer's memory (Singhvi et al., SIGCOMM 2020), over UDP port 61113,
+//! or through shared memory between NICs of one host and user ([`Settings::path`]).
 //!
 //! [`Rma`] is a NIC and this process's side of it. The NIC runs on a thread of the process, or in the program's own [`block_on`](Rma::block_on). Its protocol
 //! is `adverb_nic::OneRma`, the same that the simulator runs.
