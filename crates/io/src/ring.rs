@@ -506,6 +506,11 @@ pub struct Consumer {
     found: u32,
 }
 
+/// Lines of a large entry that are asked for ahead: as many as may be on their way to a first-level cache at a time. More hold up what is done
+/// meanwhile (1 MB transfers of 1RMA on a disturbed host, better quarter of the runs: 14.3 to 15.7 Gb/s without, 14.8 to 15.6 with all 66, 16.7 to 18.1 with 12 to 20), and
+/// those behind them the processor asks for by itself.
+const FETCHED_MAX: usize = 16;
+
 /// After so many entries in a row, more are likely to be there.
 const STREAM: u32 = 4;
 
@@ -562,13 +567,13 @@ impl Consumer {
         Ok(Some((Frame { at, word, ring: std::marker::PhantomData }, taken)))
     }
 
-    /// Asks for the lines of the next entry, should it be as long as one of `entry_len` bytes: they take as long from the producer's
+    /// Asks for the first lines of the next entry, should it be as long as one of `entry_len` bytes: they take as long from the producer's
     /// processor to this one as dealing with an entry that is here.
     #[inline]
     pub fn fetch_ahead(&self, entry_len: usize) {
         let entry = self.entry();
-        for line in (0..entry_len.min(MAX_ENTRY)).step_by(ALIGN) {
-            prefetch_for_read(entry.wrapping_add(line));
+        for line in 0..(entry_len / ALIGN).min(FETCHED_MAX) {
+            prefetch_for_read(entry.wrapping_add(line * ALIGN));
         }
     }
 
