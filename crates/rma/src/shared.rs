@@ -161,12 +161,14 @@ impl Shared {
             return std::thread::park();
         };
         let mut core = self.lock();
-        if signal.woken.load(Ordering::Relaxed) || !core.side.prepare_sleep() {
+        // A NIC that is closed has nothing to say, and its descriptors would say that for ever.
+        let open = !core.is_closed();
+        if signal.woken.load(Ordering::Relaxed) || (open && !core.side.prepare_sleep()) {
             return;
         }
         let now = clock();
         let due = core.next_deadline().map_or(now + NAP, |due| due.min(now + NAP));
-        let fds = core.side.fds();
+        let fds = if open { core.side.fds() } else { [None; 2] };
         self.lease.store((due + LEASE).as_ps(), Ordering::Relaxed);
         drop(core);
         waits.clear();

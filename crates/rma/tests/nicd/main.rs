@@ -235,6 +235,43 @@ fn a_dead_daemon_ends_everything_and_its_successor_serves() {
     assert!(user.allocate(1).is_ok());
 }
 
+#[test]
+fn who_waits_for_something_else_sleeps_although_the_daemon_is_gone() {
+    let folder = Folder::new("gone");
+    let mut daemon = Part::daemon(&folder, 35, 1, 16);
+    let user = Rma::open(Settings::attached(socket(&folder, 35, 1))).unwrap();
+    let near = user.allocate(64).unwrap();
+    daemon.kill();
+    while user.allocate(64).is_ok() {
+        std::thread::yield_now();
+    }
+    drop(near);
+    /// Time that this thread has had a processor for.
+    fn ran() -> Duration {
+        let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+        Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())
+    }
+    let (before, start) = (ran(), Instant::now());
+    let done = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let mut other = None;
+    user.block_on(std::future::poll_fn(|context| {
+        let (told, waker) = (done.clone(), context.waker().clone());
+        other.get_or_insert_with(|| {
+            std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(400));
+                told.store(true, std::sync::atomic::Ordering::Release);
+                waker.wake();
+            })
+        });
+        match done.load(std::sync::atomic::Ordering::Acquire) {
+            true => std::task::Poll::Ready(()),
+            false => std::task::Poll::Pending,
+        }
+    }));
+    assert!(start.elapsed() >= Duration::from_millis(400));
+    assert!(ran() - before < Duration::from_millis(100), "it ran for {:?}", ran() - before);
+}
+
 /// `cargo test -p adverb-rma --release --features benchmark-only-cleartext --test nicd without_encryption`
 #[test]
 #[cfg(all(feature = "benchmark-only-cleartext", not(debug_assertions)))]
