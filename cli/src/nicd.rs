@@ -1,7 +1,6 @@
 //! `adverb nicd`: the 1RMA NIC as a process of its own.
 
 use crate::error::Error;
-use crate::remote::path;
 use adverb_rma::nicd::{NicdQuota, NicdSettings};
 use adverb_rma::{OneRmaConfig, PRIORITIES, PathPolicy, Settings};
 use clap::Args;
@@ -54,7 +53,7 @@ pub struct Nicd {
     #[arg(long)]
     pub window: Option<u32>,
     /// How NICs of this host and of the daemon's user are reached: auto (through shared memory) or udp
-    #[arg(long, value_name = "PATH", value_parser = path, default_value = "auto")]
+    #[arg(long, value_name = "PATH", default_value_t)]
     pub path: PathPolicy,
     /// Command slots of a process
     #[arg(long, default_value_t = 256)]

@@ -54,7 +54,7 @@ pub struct NicChoice {
     #[arg(long, value_name = "TIME", value_parser = span, default_value = "25ms", conflicts_with = "attach")]
     pub timeout: Duration,
     /// How NICs of this host and user are reached: auto (through shared memory) or udp
-    #[arg(long, value_name = "PATH", value_parser = path, default_value = "auto", conflicts_with = "attach")]
+    #[arg(long, value_name = "PATH", default_value_t, conflicts_with = "attach")]
     pub path: PathPolicy,
     /// Write what the NIC has counted, by name, to this file at the end, `serve` each second; JSON if its name ends in .json
     #[arg(long, value_name = "FILE")]
@@ -93,15 +93,6 @@ impl NicChoice {
         fresh.push(".new");
         let written = std::fs::write(&fresh, text).and_then(|()| std::fs::rename(&fresh, path));
         written.map_err(|source| Error::File { option: "--counters", path: path.clone(), source })
-    }
-}
-
-/// `auto` or `udp`.
-pub fn path(text: &str) -> Result<PathPolicy, String> {
-    match text {
-        "auto" => Ok(PathPolicy::Auto),
-        "udp" => Ok(PathPolicy::Udp),
-        _ => Err("want auto or udp".to_owned()),
     }
 }
 

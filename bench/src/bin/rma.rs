@@ -53,11 +53,7 @@ fn address(host: u8) -> IpAddr {
 }
 
 fn settings(options: &Options, address: IpAddr, state: PathBuf, slots: u32) -> Outcome<Settings> {
-    let path = match options.get("path", "auto".to_owned())?.as_str() {
-        "auto" => PathPolicy::Auto,
-        "udp" => PathPolicy::Udp,
-        other => return Err(format!("--path {other}: want auto or udp").into()),
-    };
+    let path = options.get("path", PathPolicy::Auto)?;
     Ok(Settings { state: Some(state), slots, path, ..Settings::new(address) })
 }
 
@@ -94,14 +90,8 @@ impl Pair {
     fn open(options: &Options, slots: u32) -> Outcome<Pair> {
         let state = std::env::temp_dir().join(format!("adverb-rma-bench-{}", std::process::id()));
         let mut child = Command::new(std::env::current_exe()?)
-            .args([
-                "target",
-                "--address",
-                &address(1).to_string(),
-                "--path",
-                &options.get("path", "auto".to_owned())?,
-            ])
-            .arg("--state")
+            .args(["target", "--address", &address(1).to_string()])
+            .args(["--path", &options.get("path", PathPolicy::Auto)?.to_string(), "--state"])
             .arg(&state)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

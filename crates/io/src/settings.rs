@@ -8,6 +8,7 @@ use std::fmt::{self, Write as _};
 use std::net::IpAddr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
 /// The environment variable.
@@ -53,6 +54,28 @@ pub enum PathPolicy {
     Auto,
     /// UDP always.
     Udp,
+}
+
+impl FromStr for PathPolicy {
+    type Err = String;
+
+    /// `auto` or `udp`.
+    fn from_str(text: &str) -> Result<PathPolicy, String> {
+        match text {
+            "auto" => Ok(PathPolicy::Auto),
+            "udp" => Ok(PathPolicy::Udp),
+            _ => Err("want auto or udp".to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for PathPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            PathPolicy::Auto => "auto",
+            PathPolicy::Udp => "udp",
+        })
+    }
 }
 
 /// How reliable connections recover from loss.
@@ -232,11 +255,7 @@ impl Settings {
             "counters" => self.counters = Some(unescape(text)?),
             "trace" => self.trace = switch(value)?,
             "path" => {
-                self.path = match text {
-                    "auto" => PathPolicy::Auto,
-                    "udp" => PathPolicy::Udp,
-                    _ => return Err(POLICY),
-                }
+                self.path = text.parse().map_err(|_| POLICY)?;
             }
             "max_unacked" => {
                 let packets = text.parse().map_err(|_| UNACKED)?;

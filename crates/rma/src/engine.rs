@@ -37,8 +37,9 @@ struct Outside {
     /// Closed before the port, which makes the address this NIC's.
     near: Option<Near>,
     udp: Udp,
-    /// Looks in a row, and of these the last ones, that the socket had nothing, or was not asked.
+    /// Looks at the socket in a row that found nothing.
     udp_idle: u32,
+    /// Looks since it was asked.
     udp_skipped: u32,
     counter_file: CounterFile,
 }

@@ -87,7 +87,6 @@ impl Channel {
     /// Connects. Calls wait, for `patience_s` seconds at most.
     pub fn connect(path: &Path, patience_s: u32) -> io::Result<Channel> {
         let fd = socket()?;
-        let (name, len) = address(path)?;
         let patience = libc::timeval { tv_sec: patience_s as libc::time_t, tv_usec: 0 };
         for option in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
             let size = size_of::<libc::timeval>() as libc::socklen_t;
@@ -95,21 +94,22 @@ impl Channel {
             // SAFETY: the value is a timeval of that size.
             check(unsafe { libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, option, value, size) })?;
         }
-        // SAFETY: the address lives here and has that length.
-        check(unsafe { libc::connect(fd.as_raw_fd(), (&raw const name).cast(), len) })?;
-        Ok(Channel(fd))
+        Channel(fd).connected(path)
     }
 
     /// Connects, if that can be done at once. No call waits afterwards.
     pub fn connect_at_once(path: &Path) -> io::Result<Channel> {
         let fd = socket()?;
+        // SAFETY: plain values.
+        check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) })?;
+        Channel(fd).connected(path)
+    }
+
+    fn connected(self, path: &Path) -> io::Result<Channel> {
         let (name, len) = address(path)?;
-        // SAFETY: plain values; the address lives here and has that length.
-        unsafe {
-            check(libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK))?;
-            check(libc::connect(fd.as_raw_fd(), (&raw const name).cast(), len))?;
-        }
-        Ok(Channel(fd))
+        // SAFETY: the address lives here and has that length.
+        check(unsafe { libc::connect(self.fd(), (&raw const name).cast(), len) })?;
+        Ok(self)
     }
 
     pub fn fd(&self) -> RawFd {

@@ -45,13 +45,25 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
+/// What is wrong with a folder, without RoCE's remedies.
+fn plain(error: adverb_io::OpenError) -> io::Error {
+    match error {
+        adverb_io::OpenError::Directory { source, .. } => source,
+        adverb_io::OpenError::ForeignDirectory { path } => {
+            let what = format!("{} belongs to another user or is open to others", path.display());
+            io::Error::new(io::ErrorKind::PermissionDenied, what)
+        }
+        other => io::Error::other(other),
+    }
+}
+
 impl Door {
-    pub fn open(address: IpAddr) -> Result<Door, OpenError> {
-        let directory = adverb_io::default_directory();
+    /// Opens the door of an address in this user's directory.
+    pub fn open(directory: &Path, address: IpAddr) -> Result<Door, OpenError> {
         let folder = directory.join(format!("1rma-{}", adverb_io::namespace()));
         let failed = |source| OpenError::Door(folder.clone(), source);
-        for folder in [&directory, &folder] {
-            adverb_io::private_folder(folder).map_err(|error| failed(io::Error::other(error)))?;
+        for folder in [directory, &folder] {
+            adverb_io::private_folder(folder).map_err(|error| failed(plain(error)))?;
         }
         // While it is held, nobody else finds a door that is not open yet, or removes one.
         let lock = File::open(&folder).and_then(|file| file.lock().map(|()| file)).map_err(failed)?;

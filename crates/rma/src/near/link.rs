@@ -11,14 +11,14 @@
 
 use crate::sys;
 use crate::unix::Channel;
-use adverb_io::ring::{Broken, Consumer, Producer};
+use adverb_io::ring::{Broken, Consumer, LAYOUT, Producer};
 use adverb_io::shm::{Mirror, PAGE};
 use adverb_wire::{Duration, Gid, Instant};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 
-/// What both ends have to agree on, the rings' layout included. To be counted up with every change.
-const VERSION: u32 = 1;
+/// What both ends have to agree on: the first byte is to be counted up with every change here, the second is the rings' own.
+pub(super) const VERSION: u32 = u32::from_le_bytes([1, LAYOUT, 0, 0]);
 const MAGIC: [u8; 4] = *b"1RMA";
 const INTRODUCTION_LEN: usize = 24;
 /// Shortest and longest ring.
@@ -48,7 +48,7 @@ pub(super) enum Heard {
     Gone,
 }
 
-/// The rings of a link whose ends know each other, or will.
+/// The way in.
 struct Inward {
     consumer: Consumer,
     /// The address that messages come from.
@@ -62,6 +62,7 @@ pub(super) struct Link {
     inward: Option<Inward>,
     /// Gone until the peer has introduced itself.
     outward: Option<Producer>,
+    /// Whether this end has knocked.
     knocked: bool,
     /// Where the peer was in its ring, and since when it has not moved on.
     seen: (u64, Option<Instant>),

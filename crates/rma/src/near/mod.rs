@@ -83,7 +83,7 @@ pub(crate) struct Near {
 impl Near {
     /// Opens a door for a NIC with this solicitation window, in bytes. The NIC has the address already.
     pub fn open(address: IpAddr, window: u32) -> Result<Near, OpenError> {
-        let door = Door::open(address)?;
+        let door = Door::open(&adverb_io::default_directory(), address)?;
         let failed = |source| OpenError::System("watching the door of this host's NICs", source);
         let interest = Interest::new().map_err(failed)?;
         interest.add(door.fd(), DOOR).map_err(failed)?;
@@ -122,31 +122,34 @@ impl Near {
         }
         let mut last = None;
         for index in 0..self.links.len() {
-            // A link that was broken off may have been the last.
-            let Some(link) = self.links.get_mut(index).and_then(Option::as_mut) else { continue };
-            let mut outcome = Ok(());
-            for _ in 0..BURST {
-                match link.next_message(&mut self.arrived[self.origin..]) {
-                    Ok(Some((from, message))) => {
-                        // No message is newer than this.
-                        let now = clock();
-                        n.near_rx_messages += 1;
-                        nic.on_frame(now, from, message);
-                        last = Some(now);
-                    }
-                    Ok(None) => break,
-                    Err(broken) => {
-                        outcome = Err(broken);
-                        break;
-                    }
-                }
-            }
-            match outcome {
-                Ok(()) => link.release(),
+            match self.drain(index, nic, n) {
+                Ok(came) => last = came.or(last),
                 Err(Broken) => self.break_off(index, n),
             }
         }
         last
+    }
+
+    /// The same from one link.
+    fn drain(
+        &mut self,
+        index: usize,
+        nic: &mut OneRma,
+        n: &mut DriverCounters,
+    ) -> Result<Option<Instant>, Broken> {
+        // A link that was broken off may have been the last.
+        let Some(link) = self.links.get_mut(index).and_then(Option::as_mut) else { return Ok(None) };
+        let mut last = None;
+        for _ in 0..BURST {
+            let Some((from, message)) = link.next_message(&mut self.arrived[self.origin..])? else { break };
+            // No message is newer than this.
+            let now = clock();
+            n.near_rx_messages += 1;
+            nic.on_frame(now, from, message);
+            last = Some(now);
+        }
+        link.release();
+        Ok(last)
     }
 
     /// Takes a message for a peer that is near. False when it is not: then UDP is the way.

@@ -1,6 +1,7 @@
 //! Visitors who mean no good, and NICs that knock at the same time. What honest ones do is seen in `tests/near.rs`.
 #![expect(clippy::disallowed_methods, reason = "tests of real time")]
 
+use super::link::VERSION;
 use super::*;
 use crate::sys;
 use crate::unix::Channel;
@@ -63,14 +64,14 @@ fn ring() -> OwnedFd {
 fn visit(host: &mut Host, from: IpAddr) -> (Channel, File, File) {
     let channel = host.near.door.knock(host.near.own).unwrap();
     let own = ring();
-    channel.send(&words(1, from), &[own.as_fd()]).unwrap();
+    channel.send(&words(VERSION, from), &[own.as_fd()]).unwrap();
     // The door, and then what the visitor says.
     host.tend();
     host.tend();
     let mut buffer = [0; 32];
     let (len, fds) = channel.receive(&mut buffer).unwrap().expect("an answer");
     let [theirs] = <[OwnedFd; 1]>::try_from(fds).unwrap();
-    assert_eq!(buffer[..len], words(1, address_of(host)));
+    assert_eq!(buffer[..len], words(VERSION, address_of(host)));
     (channel, File::from(own), File::from(theirs))
 }
 
@@ -87,7 +88,7 @@ fn wrong_introductions_are_turned_away() {
     let short = sys::sealed_memory(PAGE + 4096).unwrap();
     let good = ring();
     let other = address(2);
-    let right = words(1, other);
+    let right = words(VERSION, other);
     let wrong: [(&[u8], Vec<&OwnedFd>); 9] = [
         (&[1], vec![]),
         (&right, vec![]),
@@ -95,8 +96,8 @@ fn wrong_introductions_are_turned_away() {
         (&right, vec![&loose]),
         (&right, vec![&odd]),
         (&right, vec![&short]),
-        (&words(2, other), vec![&good]),
-        (&words(1, own), vec![&good]),
+        (&words(VERSION + 1, other), vec![&good]),
+        (&words(VERSION, own), vec![&good]),
         (&right[..23], vec![&good]),
     ];
     for (i, (words, fds)) in wrong.into_iter().enumerate() {
@@ -229,7 +230,7 @@ fn two_who_knock_at_the_same_time_keep_one_link() {
 #[test]
 fn doors_of_the_dead_are_removed_and_a_closed_one_is_gone() {
     let dead = [address(30), address(32)].map(|address| {
-        let door = Door::open(address).unwrap();
+        let door = Door::open(&adverb_io::default_directory(), address).unwrap();
         let path = door.path.clone();
         // As if its process had died: its socket is closed, and nobody removes its name.
         std::fs::rename(&path, path.with_extension("kept")).unwrap();
@@ -244,4 +245,20 @@ fn doors_of_the_dead_are_removed_and_a_closed_one_is_gone() {
     let own = host.near.own;
     drop(host);
     assert_eq!(other.near.door.knock(own).unwrap_err().kind(), io::ErrorKind::NotFound);
+}
+
+#[test]
+fn a_folder_that_others_may_enter_is_refused_with_the_remedy() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = std::env::temp_dir().join(format!("adverb-near-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let error = Door::open(&folder, address(33)).map(drop).unwrap_err().to_string();
+    assert!(
+        error.contains("open to others") && error.contains("path udp") && !error.contains("ADVERB"),
+        "{error}"
+    );
+    std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o700)).unwrap();
+    assert!(Door::open(&folder, address(33)).is_ok());
+    std::fs::remove_dir_all(folder).unwrap();
 }
