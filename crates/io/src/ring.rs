@@ -23,7 +23,7 @@
 #![allow(unsafe_code)]
 
 use crate::shm::{Mirror, PAGE};
-use adverb_nic::memory::{Gather, Payload};
+use adverb_nic::memory::{Ahead, Gather, Payload, prefetch_line, prefetch_line_for_write};
 use adverb_wire::{
     Flow, Gid, ICRC_LEN, MAX_BTH_HEADER_LEN, MAX_IP_HEADER_LEN, MAX_IP_PREFIX_LEN, Packet, ParseError,
     ParsedHeaders,
@@ -132,30 +132,6 @@ const fn entry_len(offset: usize, frame_len: usize) -> usize {
 /// How far before their use lines of small entries are asked for: some entries, about a microsecond.
 const AHEAD: usize = 1024;
 
-/// A hint that the line will be written soon.
-#[inline]
-fn prefetch_for_write(line: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint, which touches no memory in a way that a program can notice, at any address.
-    unsafe {
-        core::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = line;
-}
-
-/// A hint that the line will be read soon.
-#[inline]
-fn prefetch_for_read(line: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: as above.
-    unsafe {
-        core::arch::asm!("prefetcht0 [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = line;
-}
-
 /// Where a frame starts in its entry.
 #[inline]
 const fn frame_offset(header_len: usize, payload_len: usize) -> usize {
@@ -263,7 +239,7 @@ impl Producer {
     fn claim_ahead(&self, len: usize) {
         let first = self.at(self.tail + AHEAD as u64);
         for line in (0..len).step_by(ALIGN) {
-            prefetch_for_write(first.wrapping_add(line));
+            prefetch_line_for_write(first.wrapping_add(line));
         }
     }
 
@@ -506,11 +482,6 @@ pub struct Consumer {
     found: u32,
 }
 
-/// Lines of a large entry that are asked for ahead: as many as may be on their way to a first-level cache at a time. More hold up what is done
-/// meanwhile (1 MB transfers of 1RMA on a disturbed host, better quarter of the runs: 14.3 to 15.7 Gb/s without, 14.8 to 15.6 with all 66, 16.7 to 18.1 with 12 to 20), and
-/// those behind them the processor asks for by itself.
-const FETCHED_MAX: usize = 16;
-
 /// After so many entries in a row, more are likely to be there.
 const STREAM: u32 = 4;
 
@@ -560,21 +531,18 @@ impl Consumer {
             self.found += 1;
         } else if taken < AHEAD {
             for line in (0..taken).step_by(ALIGN) {
-                prefetch_for_read(entry.wrapping_add(2 * taken + line));
+                prefetch_line(entry.wrapping_add(2 * taken + line));
             }
         }
         let at = entry.wrapping_add(word.offset.into());
         Ok(Some((Frame { at, word, ring: std::marker::PhantomData }, taken)))
     }
 
-    /// Asks for the first lines of the next entry, should it be as long as one of `entry_len` bytes: they take as long from the producer's
-    /// processor to this one as dealing with an entry that is here.
+    /// Where the next entry is, should it be as long as one of `entry_len` bytes. Its lines take as long from the producer's processor to this one as
+    /// dealing with an entry that is here.
     #[inline]
-    pub fn fetch_ahead(&self, entry_len: usize) {
-        let entry = self.entry();
-        for line in 0..(entry_len / ALIGN).min(FETCHED_MAX) {
-            prefetch_for_read(entry.wrapping_add(line * ALIGN));
-        }
+    pub fn ahead(&self, entry_len: usize) -> Ahead {
+        Ahead::new(self.entry(), entry_len)
     }
 
     /// Moves over an entry that was dealt with.

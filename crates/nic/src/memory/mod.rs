@@ -28,7 +28,7 @@ mod tests;
 pub use access::Access;
 pub use check::RemoteRight;
 pub use fault::AccessFault;
-pub use prefetch::{prefetch, prefetch_whole};
+pub use prefetch::{Ahead, prefetch, prefetch_line, prefetch_line_for_write, prefetch_whole};
 pub use queue_memory::QueueMemory;
 pub use span::{Gather, Payload, Span};
 pub use tables::{Memory, MrInfo, MrInit, Rereg};

@@ -1,12 +1,12 @@
-//! Asking the processor for memory that a coming call will read. A hint without effect on results.
+//! Asking the processor for memory that is about to be used. A hint without effect on results.
 
 /// Bytes of a cache line.
-const LINE: usize = 64;
+pub(super) const LINE: usize = 64;
 
 /// Starts to bring the first cache line of `item` closer.
 #[inline(always)]
 pub fn prefetch<T: ?Sized>(item: &T) {
-    line(core::ptr::from_ref(item).cast());
+    prefetch_line(core::ptr::from_ref(item).cast());
 }
 
 /// Starts to bring all of `item` closer.
@@ -14,13 +14,13 @@ pub fn prefetch<T: ?Sized>(item: &T) {
 pub fn prefetch_whole<T>(item: &T) {
     let first = core::ptr::from_ref(item).cast::<u8>();
     for offset in (0..size_of::<T>()).step_by(LINE) {
-        line(first.wrapping_add(offset));
+        prefetch_line(first.wrapping_add(offset));
     }
 }
 
 /// Starts to bring the cache line at an address closer, whatever is there.
 #[inline(always)]
-pub(super) fn line(at: *const u8) {
+pub fn prefetch_line(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
     {
         use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
@@ -29,6 +29,52 @@ pub(super) fn line(at: *const u8) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = at;
+}
+
+/// The same for a line that is to be written: other processors give it up.
+#[inline(always)]
+pub fn prefetch_line_for_write(at: *const u8) {
+    // The intrinsic makes this instruction only where the build demands a processor that is sure to have it; others take it for no operation.
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: as above.
+    unsafe {
+        core::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = at;
+}
+
+/// Memory that will be read soon, asked for a few lines at a time while something else is done.
+#[derive(Clone, Copy, Debug)]
+pub struct Ahead {
+    /// An address, not a pointer: nothing is done with it that needs the memory to be there.
+    at: usize,
+    lines: usize,
+}
+
+impl Ahead {
+    /// Nothing is known.
+    pub const NOTHING: Ahead = Ahead { at: 0, lines: 0 };
+    /// Lines of a step: as many as may be on their way to a first-level cache at a time (Intel's since 2021). With more, what is done meanwhile would
+    /// wait for them.
+    const STEP: usize = 16;
+
+    /// So many bytes from a line's beginning on.
+    #[inline]
+    pub fn new(first: *const u8, len: usize) -> Ahead {
+        Ahead { at: first.addr(), lines: len.div_ceil(LINE) }
+    }
+
+    /// Asks for the next lines.
+    #[inline]
+    pub fn step(&mut self) {
+        let lines = self.lines.min(Self::STEP);
+        for line in 0..lines {
+            prefetch_line(core::ptr::without_provenance(self.at.wrapping_add(line * LINE)));
+        }
+        self.at = self.at.wrapping_add(lines * LINE);
+        self.lines -= lines;
+    }
 }
 
 #[cfg(test)]
@@ -41,6 +87,25 @@ mod tests {
         words.iter().for_each(prefetch);
         words.iter().for_each(prefetch_whole);
         prefetch(&words[3..]);
+        prefetch_line_for_write(words.as_ptr().cast());
         assert_eq!(words, [[1; 20], [2; 20], [3; 20]]);
+    }
+
+    #[test]
+    fn what_lies_ahead_is_asked_for_in_steps() {
+        let bytes = [7u8; 40 * LINE];
+        let mut ahead = Ahead::new(bytes.as_ptr(), bytes.len() - 1);
+        let start = ahead.at;
+        let mut steps = Vec::new();
+        while ahead.lines > 0 {
+            ahead.step();
+            steps.push((ahead.at - start) / LINE);
+        }
+        assert_eq!(steps, [16, 32, 40]);
+        ahead.step();
+        assert_eq!((ahead.at - start, ahead.lines), (40 * LINE, 0), "nothing is asked for behind it");
+        let mut nothing = Ahead::NOTHING;
+        nothing.step();
+        assert_eq!(nothing.at, 0);
     }
 }

@@ -149,7 +149,7 @@ impl QueueMemory {
     /// Asks for the cache line at an offset.
     #[inline]
     pub fn prefetch(&self, offset: usize) {
-        super::prefetch::line(self.start().wrapping_add(offset));
+        super::prefetch_line(self.start().wrapping_add(offset));
     }
 
     /// A 16-byte segment at a multiple of 8; each of its two words is read once, whole, in order.

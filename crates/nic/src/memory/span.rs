@@ -1,6 +1,7 @@
 //! Checked pieces of memory, lists of them, and what arrived to be written into them.
 
 use super::copy::{self, Source};
+use super::prefetch::{LINE, prefetch_line_for_write};
 use crate::limits;
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
@@ -61,6 +62,14 @@ impl Span {
     pub fn slice(self, offset: usize, len: usize) -> Span {
         assert!(offset <= self.len && len <= self.len - offset, "a slice inside its span");
         Span { ptr: self.ptr.wrapping_add(offset), len }
+    }
+
+    /// Asks for its lines, to be written soon. A hint.
+    #[inline]
+    pub fn prefetch_for_write(self) {
+        for offset in (0..self.len).step_by(LINE) {
+            prefetch_line_for_write(self.ptr.wrapping_add(offset));
+        }
     }
 
     #[inline]

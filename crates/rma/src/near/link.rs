@@ -13,6 +13,7 @@ use crate::sys;
 use crate::unix::Channel;
 use adverb_io::ring::{Broken, Consumer, LAYOUT, Producer};
 use adverb_io::shm::{Mirror, PAGE};
+use adverb_nic::memory::Ahead;
 use adverb_wire::{Duration, Gid, Instant};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
@@ -46,6 +47,14 @@ pub(super) enum Heard {
     Visitor(Gid, Producer),
     /// The connection has ended, and all messages have been taken.
     Gone,
+}
+
+/// A message that has come.
+pub(super) struct Arrived<'a> {
+    pub from: Gid,
+    pub message: &'a mut [u8],
+    /// Where the next one may lie.
+    pub ahead: Ahead,
 }
 
 /// The way in.
@@ -146,20 +155,18 @@ impl Link {
         self.outward.as_mut()
     }
 
-    /// Takes the next message, copied to `room`, and says who it is from. One that is longer breaks the rules.
+    /// Takes the next message, copied to `room`, and says who it is from, and what may lie ahead. A message that is longer breaks the rules.
     #[inline]
-    pub fn next_message<'a>(&mut self, room: &'a mut [u8]) -> Result<Option<(Gid, &'a mut [u8])>, Broken> {
+    pub fn next_message<'a>(&mut self, room: &'a mut [u8]) -> Result<Option<Arrived<'a>>, Broken> {
         let Some(Inward { consumer, peer }) = &mut self.inward else { return Ok(None) };
         let Some((frame, taken)) = consumer.peek()? else { return Ok(None) };
         let message = frame.copy_into(room).ok_or(Broken)?;
         consumer.skip(taken);
-        if taken >= LARGE {
-            consumer.fetch_ahead(taken);
-        }
+        let ahead = if taken < LARGE { Ahead::NOTHING } else { consumer.ahead(taken) };
         if consumer.unreleased() >= RELEASED_BYTES {
             consumer.release();
         }
-        Ok(Some((*peer, message)))
+        Ok(Some(Arrived { from: *peer, message, ahead }))
     }
 
     /// Gives the room of all messages that were taken back to the peer.

@@ -141,11 +141,11 @@ impl Near {
         let Some(link) = self.links.get_mut(index).and_then(Option::as_mut) else { return Ok(None) };
         let mut last = None;
         for _ in 0..BURST {
-            let Some((from, message)) = link.next_message(&mut self.arrived[self.origin..])? else { break };
+            let Some(arrived) = link.next_message(&mut self.arrived[self.origin..])? else { break };
             // No message is newer than this.
             let now = clock();
             n.near_rx_messages += 1;
-            nic.on_frame(now, from, message);
+            nic.on_frame_before(arrived.ahead, now, arrived.from, arrived.message);
             last = Some(now);
         }
         link.release();

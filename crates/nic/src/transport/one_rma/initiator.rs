@@ -9,7 +9,7 @@ use super::timeouts::Wait;
 use super::window::Waiting;
 use super::{OneRma, Out, leave_row};
 use crate::error::Error;
-use crate::memory::dma;
+use crate::memory::{Span, dma};
 use adverb_wire::one_rma::{
     Body, GRAIN, Header, KEY_LEN, MAX_HEADER_LEN, Op, Piece, Request, Status, TAG_LEN,
 };
@@ -157,10 +157,17 @@ impl OneRma {
             self.counters.drop_unexpected += 1;
             return;
         };
+        let sink = self.sink(slot, piece);
+        if let Some(sink) = sink {
+            // Its lines come while the message is opened.
+            sink.prefetch_for_write();
+        }
+        let Some(active) = self.slots.get_mut(slot) else { unreachable!("looked at just now") };
         if !active.key.open(header, &request, message) {
             self.counters.drop_unauthentic += 1;
             return;
         }
+        self.ahead.step();
         if !fits(piece, active.len) {
             self.counters.drop_piece += 1;
             return;
@@ -169,22 +176,26 @@ impl OneRma {
             self.counters.drop_duplicate += 1;
             return;
         }
-        let (region, at) = (active.local_region, active.local_offset + piece.offset as u64);
         let arrived = active.arrived | piece.grains();
         let whole = Piece { offset: 0, len: active.len }.grains();
-        let owner = self.slots.owner(SlotId::new(slot));
-        let sink = owner.and_then(|pid| self.regions.owned(region, pid));
-        let span = sink.and_then(|sink| sink.span(&self.memory, at, piece.len as u32, true));
-        let Some(span) = span else {
+        let Some(sink) = sink else {
             self.counters.drop_local_region += 1;
             return;
         };
-        dma::write_bytes(span, payload(header, message));
+        dma::write_bytes(sink, payload(header, message));
+        self.ahead.step();
         if arrived == whole {
             self.complete(now, slot, Outcome::Ok);
         } else if let Some(active) = self.slots.get_mut(slot) {
             active.arrived = arrived;
         }
+    }
+
+    /// Where a piece of a read belongs, unless it is outside, or the process's memory is no longer registered for it.
+    fn sink(&self, slot: u32, piece: Piece) -> Option<Span> {
+        let active = self.slots.get(slot).filter(|active| fits(piece, active.len))?;
+        let own = self.regions.owned(active.local_region, self.slots.owner(SlotId::new(slot))?)?;
+        own.span(&self.memory, active.local_offset + piece.offset as u64, piece.len as u32, true)
     }
 
     pub(super) fn on_solicitation(

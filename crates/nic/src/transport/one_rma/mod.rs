@@ -63,7 +63,7 @@ pub use slots::{ProcessInit, SlotId};
 
 use crate::error::Error;
 use crate::limits;
-use crate::memory::Memory;
+use crate::memory::{Ahead, Memory};
 use adverb_wire::one_rma::{Body, HEAD_LEN, Header, MAX_MESSAGE, Op, RESERVED_KEY, TAG_LEN};
 use adverb_wire::{Gid, Instant};
 use core::ops::Range;
@@ -181,6 +181,8 @@ pub struct OneRma {
     depth: u32,
     notice_key: MessageKey,
     key_cache: KeyCache,
+    /// Where the message after the one that is dealt with may lie.
+    ahead: Ahead,
     counters: OneRmaCounters,
 }
 
@@ -208,6 +210,7 @@ impl OneRma {
             depth: 0,
             notice_key: MessageKey::new(&RESERVED_KEY),
             key_cache: KeyCache::new(),
+            ahead: Ahead::NOTHING,
             counters: OneRmaCounters::default(),
             config,
         })
@@ -342,6 +345,16 @@ impl OneRma {
                 self.on_refusal(now, from, &header, slot, message);
             }
         }
+    }
+
+    /// [`on_frame`](OneRma::on_frame) for who knows where the message after this one lies, if it is there, far from this processor: its lines are asked for
+    /// between the steps of this one.
+    pub fn on_frame_before(&mut self, ahead: Ahead, now: Instant, from: Gid, message: &mut [u8]) {
+        self.ahead = ahead;
+        self.ahead.step();
+        self.on_frame(now, from, message);
+        self.ahead.step();
+        self.ahead = Ahead::NOTHING;
     }
 
     /// Ends what has run out of time.

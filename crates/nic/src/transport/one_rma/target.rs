@@ -3,11 +3,11 @@
 use super::initiator::{fits, payload, payload_mut};
 use super::key_cache::Origin;
 use super::keys::{Iv, MessageKey, NO_IV, RegionKey};
-use super::regions::{Region, RegionId, Rights};
+use super::regions::{Region, RegionId, Regions, Rights};
 use super::timeouts::Wait;
 use super::window::Waiting;
 use super::{OneRma, Out, leave_row};
-use crate::memory::dma;
+use crate::memory::{Memory, Span, dma};
 use adverb_wire::one_rma::{Body, Header, KEY_LEN, Op, Piece, Request, Status};
 use adverb_wire::{Gid, Instant};
 use std::sync::Arc;
@@ -30,6 +30,17 @@ struct Inbound {
     /// Bytes of it that the NIC's depth counts.
     queued: u16,
     state: State,
+}
+
+impl Inbound {
+    /// Where a piece of a write belongs, if it is inside, and the region still has the key that it was asked for under.
+    fn place(&self, regions: &Regions, memory: &Memory, piece: Piece) -> Option<Span> {
+        if self.op != Op::Write || !fits(piece, self.len) {
+            return None;
+        }
+        let region = regions.get(self.region).filter(|region| region.key_epoch == self.key_epoch)?;
+        region.span(memory, self.offset + piece.offset as u64, piece.len as u32, true)
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -297,10 +308,16 @@ impl OneRma {
             self.counters.drop_source += 1;
             return;
         }
+        let place = op.place(&self.regions, &self.memory, piece);
+        if let Some(place) = place {
+            // Its lines come while the message is opened.
+            place.prefetch_for_write();
+        }
         if !op.key.open(header, &solicitation, message) {
             self.counters.drop_unauthentic += 1;
             return;
         }
+        self.ahead.step();
         if !fits(piece, op.len) {
             self.counters.drop_piece += 1;
             return;
@@ -312,27 +329,21 @@ impl OneRma {
         let arrived = arrived | piece.grains();
         let whole = arrived == Piece { offset: 0, len: op.len }.grains();
         op.state = State::Open { solicitation, arrived };
-        let (kind, id, epoch, at) = (op.op, op.region, op.key_epoch, op.offset + piece.offset as u64);
+        let (kind, id, epoch) = (op.op, op.region, op.key_epoch);
         let placed = match kind {
             Op::Rekey => self.take_key(id, epoch, payload(header, message)),
-            _ => self.place(id, epoch, at, payload(header, message)),
+            _ => place.inspect(|place| dma::write_bytes(*place, payload(header, message))).is_some(),
         };
         if !placed {
             return self.revoke(index);
         }
+        self.ahead.step();
         if whole && let Some(op) = self.drop_inbound(index) {
             *if kind == Op::Rekey { &mut self.counters.rekeys } else { &mut self.counters.writes_landed } +=
                 1;
             let body = Body::Completion { slot: op.slot, status: Status::Ok };
             self.outbox.answer(&mut self.counters, op.from, &op.key, &solicitation, body);
         }
-    }
-
-    /// Puts data where they belong, if the region still has the key that they were asked for under.
-    fn place(&mut self, id: RegionId, epoch: u32, at: u64, bytes: &[u8]) -> bool {
-        let region = self.regions.get(id).filter(|region| region.key_epoch == epoch);
-        let span = region.and_then(|region| region.span(&self.memory, at, bytes.len() as u32, true));
-        span.inspect(|span| dma::write_bytes(*span, bytes)).is_some()
     }
 
     /// Puts a new region key in place. A rekey's only piece holds it whole: 16 bytes are one grain.
