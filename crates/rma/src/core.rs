@@ -15,11 +15,9 @@ struct Op {
     id: TransferId,
     /// Whom to tell; nobody once the future is gone.
     waker: Option<Waker>,
-    /// Its own side, which stays registered until its end. Gone when it has ended.
-    part: Option<Part>,
     report: Option<Report>,
-    /// The future was dropped: the entry ends with its transfer.
-    orphan: bool,
+    /// The future was dropped: the entry ends with its transfer, and so does what the future kept registered.
+    orphan: Option<Part>,
 }
 
 /// What is left to do when the lock has been given back: whom to wake, and which memory may be gone now.
@@ -133,9 +131,9 @@ impl Core {
             let index = report.tag as usize;
             let Some(op) = self.ops.get_mut(index).and_then(Option::as_mut) else { continue };
             op.report = Some(report);
-            aftermath.parts.extend(op.part.take());
             aftermath.wakers.extend(op.waker.take());
-            if op.orphan {
+            if let Some(part) = op.orphan.take() {
+                aftermath.parts.push(part);
                 self.ops[index] = None;
                 self.free.push(index);
             }
@@ -144,21 +142,14 @@ impl Core {
     }
 
     /// Takes a transfer in, and whom to tell of its end; its number is for [`Core::poll`].
-    pub fn submit(
-        &mut self,
-        now: Instant,
-        init: TransferInit,
-        part: Part,
-        waker: &Waker,
-    ) -> Result<usize, Error> {
+    pub fn submit(&mut self, now: Instant, init: TransferInit, waker: &Waker) -> Result<usize, Error> {
         let index = self.free.pop().unwrap_or_else(|| {
             self.ops.push(None);
             self.ops.len() - 1
         });
         match self.executor.submit(now, TransferInit { tag: index as u64, ..init }) {
             Ok(id) => {
-                let (waker, part) = (Some(waker.clone()), Some(part));
-                self.ops[index] = Some(Op { id, waker, part, report: None, orphan: false });
+                self.ops[index] = Some(Op { id, waker: Some(waker.clone()), report: None, orphan: None });
                 Ok(index)
             }
             Err(error) => {
@@ -185,15 +176,16 @@ impl Core {
         Poll::Pending
     }
 
-    /// The future of a transfer is gone.
-    pub fn give_up(&mut self, now: Instant, index: usize, aftermath: &mut Aftermath) {
-        let Some(op) = &mut self.ops[index] else { return };
+    /// The future of a transfer is gone. Its own side stays registered until the transfer has ended.
+    pub fn give_up(&mut self, now: Instant, index: usize, part: Part, aftermath: &mut Aftermath) {
+        let Some(op) = &mut self.ops[index] else { return aftermath.parts.push(part) };
         op.waker = None;
-        op.orphan = true;
         if op.report.is_some() {
+            aftermath.parts.push(part);
             self.ops[index] = None;
             self.free.push(index);
         } else {
+            op.orphan = Some(part);
             // The executor knows it: its report has not come.
             let _ = self.executor.cancel(now, op.id);
             self.complete(now, aftermath);

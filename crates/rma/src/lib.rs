@@ -166,12 +166,12 @@ impl Rma {
 
     /// Reads from `offset` of a peer's region into a range of own memory, as many bytes as it has.
     pub fn read(&self, grant: &Grant, offset: u64, into: &Memory, range: Range<usize>) -> Transfer {
-        Transfer::new(&self.shared, Op::Read, grant, offset, into.part(&self.shared, range))
+        Transfer::new(Op::Read, grant, offset, into.part(&self.shared, range))
     }
 
     /// Writes a range of own memory to a peer's region, from `offset` on.
     pub fn write(&self, grant: &Grant, offset: u64, from: &Memory, range: Range<usize>) -> Transfer {
-        Transfer::new(&self.shared, Op::Write, grant, offset, from.part(&self.shared, range))
+        Transfer::new(Op::Write, grant, offset, from.part(&self.shared, range))
     }
 
     /// Gives a region, a peer's or an own one, another key. All keys granted for it before are worthless then.
@@ -180,7 +180,7 @@ impl Rma {
             memory.write(0, key.expose());
             memory.part(&self.shared, 0..key.expose().len())
         });
-        Transfer::new(&self.shared, Op::Rekey, grant, 0, part)
+        Transfer::new(Op::Rekey, grant, 0, part)
     }
 
     /// Runs a future to its end on this thread, which makes the NIC's rounds meanwhile: the quickest way, without a switch of threads. Futures

@@ -10,7 +10,6 @@ use adverb_nic::one_rma::executor::{Report, Retry, TransferInit};
 use adverb_wire::Duration;
 use adverb_wire::one_rma::Op;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration as StdDuration;
 
@@ -18,8 +17,8 @@ enum State {
     /// Not begun; begins when it is first polled.
     New(TransferInit, Part),
     Refused(Error),
-    /// Its number in the core.
-    Submitted(usize),
+    /// Its number in the core, and its own side.
+    Submitted(usize, Part),
     Done,
 }
 
@@ -31,23 +30,16 @@ enum State {
 /// [`within`](Transfer::within) bounds the whole.
 #[must_use = "a transfer begins when it is polled"]
 pub struct Transfer {
-    shared: Arc<Shared>,
     state: State,
 }
 
 impl Transfer {
-    pub(crate) fn new(
-        shared: &Arc<Shared>,
-        op: Op,
-        grant: &Grant,
-        offset: u64,
-        part: Result<Part, Error>,
-    ) -> Self {
+    pub(crate) fn new(op: Op, grant: &Grant, offset: u64, part: Result<Part, Error>) -> Self {
         let state = match Self::init(op, grant, offset, part) {
             Ok((init, part)) => State::New(init, part),
             Err(error) => State::Refused(error),
         };
-        Transfer { shared: shared.clone(), state }
+        Transfer { state }
     }
 
     fn init(
@@ -102,14 +94,14 @@ impl Transfer {
     pub fn class(self, class: u8) -> Self {
         self.change(|init| init.class = class)
     }
+}
 
-    fn submit(&self, init: TransferInit, part: Part, context: &Context<'_>) -> Result<usize, Error> {
-        let mut core = self.shared.open()?;
-        let now = if self.shared.is_driven_here() { core.last_round() } else { clock() };
-        let index = core.submit(now, init, part, context.waker())?;
-        self.shared.submitted(core);
-        Ok(index)
-    }
+fn submit(shared: &Shared, init: TransferInit, context: &Context<'_>) -> Result<usize, Error> {
+    let mut core = shared.open()?;
+    let now = if shared.is_driven_here() { core.last_round() } else { clock() };
+    let index = core.submit(now, init, context.waker())?;
+    shared.submitted(core);
+    Ok(index)
 }
 
 impl Future for Transfer {
@@ -120,18 +112,18 @@ impl Future for Transfer {
             let State::New(init, part) = std::mem::replace(&mut self.state, State::Done) else {
                 unreachable!("looked at just now");
             };
-            match self.submit(init, part, context) {
+            match submit(&part.memory.shared, init, context) {
                 Ok(index) => {
                     // Even if it has ended meanwhile: its waker has been called.
-                    self.state = State::Submitted(index);
+                    self.state = State::Submitted(index, part);
                     return Poll::Pending;
                 }
                 Err(error) => self.state = State::Refused(error),
             }
         }
         match &self.state {
-            State::Submitted(index) => {
-                let Poll::Ready(report) = self.shared.lock().poll(*index, context) else {
+            State::Submitted(index, part) => {
+                let Poll::Ready(report) = part.memory.shared.lock().poll(*index, context) else {
                     return Poll::Pending;
                 };
                 self.state = State::Done;
@@ -150,9 +142,10 @@ impl Future for Transfer {
 
 impl Drop for Transfer {
     fn drop(&mut self) {
-        if let State::Submitted(index) = self.state {
+        if let State::Submitted(index, part) = std::mem::replace(&mut self.state, State::Done) {
+            let shared = part.memory.shared.clone();
             let mut aftermath = Aftermath::default();
-            self.shared.lock().give_up(clock(), index, &mut aftermath);
+            shared.lock().give_up(clock(), index, part, &mut aftermath);
             aftermath.conclude();
         }
     }
