@@ -34,7 +34,7 @@ pub fn prefetch_line(at: *const u8) {
 /// The same for a line that is to be written: other processors give it up.
 #[inline(always)]
 pub fn prefetch_line_for_write(at: *const u8) {
-    // The intrinsic makes this instruction only where the build demands a processor that is sure to have it; others take it for no operation.
+    // The intrinsic makes this instruction only where the build demands a processor that has it. Those that have not take it for no operation.
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: as above.
     unsafe {
