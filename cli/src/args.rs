@@ -126,6 +126,9 @@ pub struct Swarm {
     /// 1RMA's NICs and software instead of queue pairs
     #[arg(long = "1rma")]
     pub one_rma: bool,
+    /// Print one hash over the traces of all seeds: two builds that print the same one behaved alike
+    #[arg(long)]
+    pub hash: bool,
 }
 
 /// `adverb replay`.

@@ -7,6 +7,7 @@ use crate::progress::Progress;
 use adverb_sim::rma::swarm as one_rma;
 use adverb_sim::swarm::{Outcome, replay as replay_seed, run_broken};
 use adverb_sim::sweep;
+use adverb_sim::trace::mix;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -33,6 +34,8 @@ pub fn swarm(arguments: &args::Swarm) -> Result<ExitCode, Error> {
     let mut bar = Progress::new(false);
     let (mut failed, mut ended) = (0u64, 0u64);
     let (mut completed, mut faults, mut dead) = (0, 0, 0);
+    // A sum, so that it does not depend on the order in which the seeds end.
+    let mut hash = 0u64;
     let work = |n: usize| {
         let seed = first + n as u64;
         SEED.set(Some(seed));
@@ -45,6 +48,7 @@ pub fn swarm(arguments: &args::Swarm) -> Result<ExitCode, Error> {
         completed += outcome.completed;
         faults += outcome.faults;
         dead += u64::from(outcome.dead);
+        hash = hash.wrapping_add(mix(mix(outcome.seed) ^ outcome.trace));
         if !outcome.failures.is_empty() {
             failed += 1;
             drop(std::mem::replace(&mut bar, Progress::new(false)));
@@ -62,6 +66,9 @@ pub fn swarm(arguments: &args::Swarm) -> Result<ExitCode, Error> {
          dropped, {dead} connections gave up under faults"
     )
     .map_err(Error::Output)?;
+    if arguments.hash {
+        writeln!(out, "hash {hash:016x}").map_err(Error::Output)?;
+    }
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -201,6 +201,14 @@ fn swarms_pass_and_broken_nics_are_found() {
     let alone = adverb(&["swarm", "--seeds", "20", "--first", "7", "--jobs", "1"]);
     assert_eq!(text(&alone.stdout), said, "whatever the jobs");
 
+    let hashed = text(&adverb(&["swarm", "--seeds", "20", "--first", "7", "--jobs", "2", "--hash"]).stdout);
+    let other = text(&adverb(&["swarm", "--seeds", "20", "--first", "8", "--jobs", "1", "--hash"]).stdout);
+    let (counts, hash) = hashed.split_once("hash ").unwrap_or_else(|| panic!("{hashed}"));
+    assert_eq!((counts, hash.trim().len()), (said.as_str(), 16), "the usual line, and 16 digits behind it");
+    let again = text(&adverb(&["swarm", "--seeds", "20", "--first", "7", "--jobs", "1", "--hash"]).stdout);
+    assert_eq!(again, hashed, "whatever the jobs");
+    assert!(!other.ends_with(hash), "other seeds have another hash");
+
     let output = adverb(&["swarm", "--1rma", "--seeds", "20", "--first", "7"]);
     let said = text(&output.stdout);
     assert!(output.status.success() && said.starts_with("20 seeds, 0 failed; "), "{said}");
