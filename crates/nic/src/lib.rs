@@ -21,6 +21,7 @@ pub mod memory;
 mod multicast;
 pub mod nic;
 mod objects;
+pub mod one_rma;
 mod qp;
 pub mod queue;
 mod shared;
@@ -34,7 +35,7 @@ pub use counters::Counters;
 pub use error::Error;
 pub use event::Event;
 pub use explain::Explanation;
-pub use transport::one_rma::{self, OneRma};
+pub use one_rma::OneRma;
 pub use transport::rc::irn::{self, IrnConfig, LossRecovery, Scheme};
 
 pub use ids::{CqId, MrId, MwId, PathId, PdId, QpId, SrqId, XrcdId};

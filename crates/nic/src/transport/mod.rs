@@ -2,10 +2,8 @@
 //!
 //! [`requester`] runs the WQEs of every service (`inflight` is its state) and `segmentation` cuts their messages into packets; [`receive`] places the messages of RC, UC
 //! and XRC; [`rc`] adds reliability on both sides; [`uc`] and [`ud`] are what is left without it.
-//! [`one_rma`] stands beside them: it has no queue pairs.
 
 mod inflight;
-pub mod one_rma;
 pub(crate) mod rc;
 pub(crate) mod receive;
 pub(crate) mod requester;

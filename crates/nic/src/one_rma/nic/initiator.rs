@@ -7,9 +7,10 @@ use super::regions::{Region, Rights};
 use super::slots::{Active, Phase, SlotId};
 use super::timeouts::Wait;
 use super::window::Waiting;
-use super::{OneRma, Out, leave_row};
+use super::{OneRma, Out};
 use crate::error::Error;
 use crate::memory::{Span, dma};
+use crate::one_rma::leave_row;
 use adverb_wire::one_rma::{
     Body, GRAIN, Header, KEY_LEN, MAX_HEADER_LEN, Op, Piece, Request, Status, TAG_LEN,
 };

@@ -14,8 +14,8 @@
 //!
 //! A window is made smaller at most once per round trip, whatever the cause.
 
-use super::Outcome;
 use crate::error::Error;
+use crate::one_rma::Outcome;
 use adverb_wire::one_rma::MAX_OP;
 use adverb_wire::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! 1RMA: connection-free, encrypted, fail-fast operations of up to 4 KB on a peer's memory (Singhvi et al., SIGCOMM 2020).
+//! The 1RMA NIC: connection-free, encrypted, fail-fast operations of up to 4 KB on a peer's memory (Singhvi et al., SIGCOMM 2020).
 //!
 //! [`OneRma`] stands beside [`Nic`](crate::Nic), not in it: it has no queue pairs, and shares nothing with it but the driver, which calls both
 //! in the same way: [`on_frame`](OneRma::on_frame), [`on_timer`](OneRma::on_timer), [`next_frame`](OneRma::next_frame),
@@ -25,9 +25,6 @@
 //! earlier. All calls first let expire what is due, so late data never land. What the driver owes for this: the `now` of a call is not older than
 //! the frame that it brings, and a frame that was produced is not held back from the wire before its `now`.
 //!
-//! Above the NIC stands software, in this folder because every driver needs the same: [`CommandPortal`], a process's slots and completion ring;
-//! [`executor`], transfers of any size under the congestion control of [`congestion`].
-//!
 //! **Nothing is kept for a peer** but the operations in progress, whose tables are fixed. Keys are derived from each request
 //! (`keys.rs`), the last ones kept set up in a cache of fixed size (`key_cache.rs`), nonces come from one counter (`iv.rs`), and what chains the messages of an operation stands in its slot or table entry and goes with it.
 //!
@@ -38,14 +35,11 @@
 
 mod command;
 mod config;
-pub mod congestion;
 mod counters;
-pub mod executor;
 mod initiator;
 mod iv;
 mod key_cache;
 mod keys;
-mod portal;
 mod regions;
 mod slots;
 mod target;
@@ -55,9 +49,7 @@ mod window;
 pub use command::{COMMAND_LEN, COMPLETION_LEN, Command, Completion, Outcome};
 pub use config::{OneRmaConfig, PRIORITIES};
 pub use counters::OneRmaCounters;
-pub use executor::{CommandExecutor, ExecutorConfig};
 pub use keys::{DerivedKey, ENCRYPTED, RegionKey, derive};
-pub use portal::CommandPortal;
 pub use regions::{RegionId, RegionInit, Rights};
 pub use slots::{ProcessInit, SlotId};
 
@@ -158,7 +150,7 @@ impl Outbox {
     }
 }
 
-/// A 1RMA NIC. See the top of this file.
+/// A 1RMA NIC: regions, command slots, what peers are being served, and the window that bounds it all.
 pub struct OneRma {
     config: OneRmaConfig,
     nack_threshold: u32,
@@ -456,12 +448,5 @@ impl OneRma {
         assert_eq!(self.sending.len(), sending, "who sends data");
         assert_eq!(self.serving.len(), inbound.serving, "who is served");
         assert_eq!(self.depth, inbound.queued, "bytes that wait to be served");
-    }
-}
-
-/// Takes somebody out of a row.
-fn leave_row(row: &mut VecDeque<u32>, who: u32) {
-    if let Some(at) = row.iter().position(|waiting| *waiting == who) {
-        row.remove(at);
     }
 }

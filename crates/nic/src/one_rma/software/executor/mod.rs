@@ -17,7 +17,7 @@
 //!
 //! **Nothing is done twice unless asked for** ([`Retry`]). The first command that fails for good ends its transfer; so do a deadline and
 //! [`cancel`](CommandExecutor::cancel). Then no further command is issued, but those in the NIC cannot be called back: the report waits for
-//! them, at most the NIC's [`bound`](super::OneRmaConfig::bound), so that nothing touches the own memory, or the peer's, after it.
+//! them, at most the NIC's [`bound`](crate::one_rma::OneRmaConfig::bound), so that nothing touches the own memory, or the peer's, after it.
 //!
 //! Every table is bounded: transfers (reports that were not taken count), flows, and what is in flight by the slots.
 
@@ -28,9 +28,9 @@ mod transfer;
 pub use transfer::{Direction, End, Report, Retry, TransferId, TransferInit};
 
 use super::congestion::{self, Allowance, CongestionConfig, Sample, Window};
-use super::{COMMAND_LEN, Command, Completion, Outcome, RegionId, SlotId};
 use crate::error::Error;
 use crate::limits;
+use crate::one_rma::{COMMAND_LEN, Command, Completion, Outcome, RegionId, SlotId};
 use adverb_wire::one_rma::MAX_OP;
 use adverb_wire::{Duration, Gid, Instant};
 use deadlines::Deadlines;
@@ -461,7 +461,7 @@ impl CommandExecutor {
         let flow = transfer.flow;
         if !transfer.wants_more() && transfer.in_row {
             transfer.in_row = false;
-            super::leave_row(&mut self.flows.get_mut(flow).row, index);
+            crate::one_rma::leave_row(&mut self.flows.get_mut(flow).row, index);
         } else if transfer.wants_more() {
             self.join_row(index);
         }

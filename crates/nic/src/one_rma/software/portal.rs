@@ -1,9 +1,9 @@
 //! CommandPortal (section 4.4): a process's command slots and its completion ring, for a driver that has the NIC at hand.
 
-use super::{COMPLETION_LEN, Completion, OneRma, RegionId, RegionInit, RegionKey, Rights, SlotId};
 use crate::error::Error;
 use crate::ids::{MrId, PdId};
 use crate::memory::QueueMemory;
+use crate::one_rma::{COMPLETION_LEN, Completion, OneRma, RegionId, RegionInit, RegionKey, Rights, SlotId};
 
 /// See the top of this file.
 pub struct CommandPortal {
