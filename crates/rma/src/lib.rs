@@ -55,7 +55,6 @@ mod counter_file;
 mod counters;
 mod engine;
 mod error;
-mod grant;
 mod mapping;
 mod memory;
 mod near;
@@ -76,10 +75,10 @@ pub use adverb_nic::one_rma::{
     DerivedKey, ENCRYPTED, ExecutorConfig, OneRmaConfig, OneRmaCounters, Outcome, PRIORITIES, RegionId,
     RegionKey, Rights,
 };
+pub use adverb_rdma::Grant;
 pub use adverb_wire::one_rma::Op;
 pub use counters::DriverCounters;
 pub use error::{Error, OpenError, TransferError};
-pub use grant::Grant;
 pub use memory::{Memory, Region};
 pub use settings::{Faults, Settings};
 pub use transfer::Transfer;

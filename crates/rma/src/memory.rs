@@ -1,12 +1,12 @@
 //! Memory that a NIC reaches, and the regions of it that peers may use.
 
 use crate::error::Error;
-use crate::grant::Grant;
 use crate::mapping::Mapping;
 use crate::shared::Shared;
 use crate::side::MemoryName;
 use crate::sys;
 use adverb_nic::one_rma::{RegionId, RegionKey, Rights};
+use adverb_rdma::Grant;
 use adverb_wire::Gid;
 use std::fmt;
 use std::net::IpAddr;
@@ -190,7 +190,7 @@ impl Region {
         let mut core = self.memory.0.shared.open()?;
         let target = core.side.address();
         let mut grant = Grant::new(target, self.id, self.range.len() as u64);
-        for (op, right) in crate::grant::OPS {
+        for (op, right) in adverb_rdma::GRANT_OPS {
             if rights.contains(right) {
                 if !self.rights.contains(right) {
                     return Err(Error::NoKey(op));

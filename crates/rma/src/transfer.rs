@@ -3,10 +3,10 @@
 use crate::core::Aftermath;
 use crate::engine::clock;
 use crate::error::{Error, TransferError};
-use crate::grant::Grant;
 use crate::memory::Part;
 use crate::shared::Shared;
 use adverb_nic::one_rma::executor::{Report, Retry, TransferInit};
+use adverb_rdma::Grant;
 use adverb_wire::Duration;
 use adverb_wire::one_rma::Op;
 use std::pin::Pin;

@@ -1,4 +1,5 @@
-//! What a region's owner gives a peer's process: where the region is, and keys for what the process may do to it.
+//! What a 1RMA region's owner gives a peer's process: where the region is, and keys for what the process
+//! may do to it.
 
 use adverb_nic::one_rma::{DerivedKey, RegionId, Rights};
 use adverb_wire::Gid;
@@ -7,14 +8,14 @@ use std::fmt;
 use std::net::IpAddr;
 use zeroize::Zeroizing;
 
-/// Operations and the right that each needs.
-pub(crate) const OPS: [(Op, Rights); 3] =
+/// 1RMA's operations, and the right that each needs.
+pub const OPS: [(Op, Rights); 3] =
     [(Op::Read, Rights::READ), (Op::Write, Rights::WRITE), (Op::Rekey, Rights::REKEY)];
 /// Bytes before the keys.
 const HEAD_LEN: usize = 29;
 
-/// Address, region and K_d of each operation allowed. Secret: whoever runs processes with the address and process number that it was made for can
-/// use it.
+/// Address, region and K_d of each operation allowed. Secret: whoever runs processes with the address
+/// and process number that it was made for can use it.
 #[derive(Clone)]
 pub struct Grant {
     target: Gid,
@@ -68,8 +69,8 @@ impl Grant {
         self.keys[place(op)].as_ref()
     }
 
-    /// As bytes, for the channel to the peer: 16 of the address, 4 of the region, 8 of its length, 1 of rights, big-endian, then the keys of the rights that are
-    /// set, read first, then write, then rekey.
+    /// As bytes, for the channel to the peer: 16 of the address, 4 of the region, 8 of its length, 1 of
+    /// rights, big-endian, then the keys of the rights that are set, read first, then write, then rekey.
     pub fn to_bytes(&self) -> Zeroizing<Vec<u8>> {
         let mut out = Zeroizing::new(Vec::with_capacity(HEAD_LEN + 3 * KEY_LEN));
         out.extend_from_slice(&self.target.0);
