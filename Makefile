@@ -1,5 +1,7 @@
 # make demo    install what is missing, build, run Debian's RDMA programs on the NIC
-# make test    everything that is checked: format, lints, unit and integration tests, unmodified clients
+# make test    everything that is checked on each change; make test STEP=clients runs one step (scripts/test.sh --list)
+# make test-long  the same, wider and for hours
+# make tidy    widths, lengths, links and words of the tree
 # make build   the command and the library, in target/release
 # make bench   figures (bench/run)
 # make lint    format and lints only
@@ -9,7 +11,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 PREFIX ?= /usr/local
 LIBRARY := $(TARGET)/release/lib/libibverbs.so.1
 
-.PHONY: demo build test bench lint install
+.PHONY: demo build test test-long tidy bench lint install
 
 build:
 	cargo build --release --locked -p adverb-cli -p adverb-verbs
@@ -21,7 +23,13 @@ demo:
 	@scripts/demo.sh
 
 test:
-	@scripts/test.sh
+	@scripts/test.sh $(STEP)
+
+test-long:
+	@scripts/test.sh --long $(STEP)
+
+tidy:
+	@scripts/tidy.py
 
 bench:
 	@scripts/setup.sh bench

@@ -21,6 +21,12 @@ test=(
     ip=iproute2
     nft=nftables
     tshark=tshark
+    # The guest with Linux's rdma_rxe (tests/interop/guest_image.py).
+    qemu-system-x86_64=qemu-system-x86
+    /bin/busybox=busybox-static
+    /etc/libibverbs.d/rxe.driver=ibverbs-providers
+    rdma=iproute2
+    ethtool=ethtool
 )
 
 bench=(

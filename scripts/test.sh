@@ -1,81 +1,129 @@
 #!/usr/bin/env bash
-# Runs every check and sums them up. The last line is `N passed, N failed, N skipped`; exits 1 on any failure.
-# Format and lints count as one check each; cargo's tests and the clients as what they report.
+# Runs the checks, step by step, and sums them up: a line of result for each step, with its time, and at the end
+# `N passed, N failed, N skipped`. Exits 1 on any failure. What a step prints is in target/test-logs/STEP.log.
+#
+#   scripts/test.sh              the steps of `make test`
+#   scripts/test.sh --long       those of `make test-long`: the same, wider and for longer
+#   scripts/test.sh STEP..       these only (`make test STEP=clients`)
+#   scripts/test.sh --list       the steps, and what each is for
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
 target=${CARGO_TARGET_DIR:-target}
+adverb=$target/release/adverb
 logs=$target/test-logs
-mkdir -p "$logs"
-passed=0 failed=0 skipped=0
 
-add() {
-    passed=$((passed + $1)) failed=$((failed + $2)) skipped=$((skipped + $3))
+steps=(
+    "format   rustfmt"
+    "lints    clippy, warnings denied"
+    "unit     cargo test of the workspace"
+    "build    the command and the library, in release"
+    "swarm    safety and liveness on random networks, thousands of seeds"
+    "lab      figures of the papers, and that their gates can fail"
+    "clients  unmodified programs on the library, in real processes"
+    "interop  a Linux guest with rdma_rxe, both ways"
+)
+
+# -- what each step runs; its counts are read from what it prints ------------------------------------------------
+
+step_format() { check cargo fmt --all --check; }
+step_lints() { check cargo clippy --workspace --all-targets --locked -- -D warnings; }
+step_unit() { cargo test --workspace --locked --no-fail-fast; }
+step_build() { check make --no-print-directory build; }
+
+step_swarm() {
+    local seeds=3000 seeds_1rma=500
+    [ "$long" = no ] || seeds=100000 seeds_1rma=10000
+    check "$adverb" swarm --seeds "$seeds"
+    check "$adverb" swarm --1rma --seeds "$seeds_1rma"
 }
 
-# check NAME COMMAND..: one check.
+step_lab() {
+    # Figures with numbers that stand in the papers' texts; the others: adverb lab run irn, adverb lab run onerma.
+    check "$adverb" lab run irn/fig1 irn/fig12 onerma/fig12 onerma/fig15bc onerma/fig16a --out "$logs/lab"
+}
+
+step_clients() { tests/clients/run.py; }
+step_interop() { tests/interop/run.py; }
+
+# -- running and counting ------------------------------------------------------------------------------------------
+
+passed=0 failed=0 skipped=0
+
+# check COMMAND..: a command that passes or fails as a whole.
 check() {
-    local name=$1
-    shift
-    echo "== $name"
-    if "$@" 2>&1 | tee "$logs/$name.log"; then
-        add 1 0 0
+    if "$@"; then
+        echo "1 passed, 0 failed, 0 skipped"
     else
-        echo "FAIL $name: $*"
-        add 0 1 0
+        echo "FAIL $*"
+        echo "0 passed, 1 failed, 0 skipped"
+        return 1
     fi
 }
 
-# runner NAME COMMAND..: a command that prints how many passed, failed and were skipped. A runner that fails without
-# counting a failure (it did not compile, it crashed) counts as one.
-runner() {
-    local name=$1 status=0 counts
-    shift
-    echo "== $name"
-    "$@" 2>&1 | tee "$logs/$name.log" || status=1
-    counts=$(awk '
+# counts LOG: what cargo's tests and the runners say in it, added up.
+counts() {
+    awk '
         # cargo: test result: ok. 12 passed; 0 failed; 1 ignored; ...
         /^test result: / { for (i = 2; i <= NF; i++) {
             if ($i == "passed;") p += $(i - 1); if ($i == "failed;") f += $(i - 1); if ($i == "ignored;") s += $(i - 1) } }
-        # the clients: 12 passed, 0 failed, 1 skipped
         /^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$/ { p += $1; f += $3; s += $5 }
-        END { print p + 0, f + 0, s + 0 }' "$logs/$name.log")
-    # shellcheck disable=SC2086  # three numbers
-    set -- $counts
-    if [ "$status" -ne 0 ] && [ "$2" -eq 0 ]; then
-        echo "FAIL $name: ended with an error; see $logs/$name.log"
-        set -- "$1" 1 "$3"
-    fi
-    add "$1" "$2" "$3"
+        END { print p + 0, f + 0, s + 0 }' "$1"
 }
 
+# run STEP: runs it and prints its line. A step that fails without counting a failure (it did not compile, it crashed)
+# counts as one.
+run() {
+    local name=$1 log=$logs/$1.log status=0 begun=$SECONDS p f s word=ok
+    case $name in swarm | lab | clients | interop)
+        if [ ! -x "$adverb" ]; then
+            echo "FAIL $name: $adverb is not there: the step \`build\` makes it"
+            failed=$((failed + 1))
+            return
+        fi ;;
+    esac
+    "step_$name" >"$log" 2>&1 || status=1
+    read -r p f s < <(counts "$log")
+    if [ "$status" -ne 0 ] && [ "$f" -eq 0 ]; then
+        echo "FAIL $name ended with an error" >>"$log"
+        f=1
+    fi
+    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+    if [ "$f" -ne 0 ]; then
+        word=FAIL
+        # What failed, and the end of what was printed; the whole is in the log.
+        grep -E '^(FAIL |test .* FAILED|failed: |seed .* failed|error(\[|:))' "$log" | head -n 40 | sed "s/^/  $name: /"
+        tail -n 60 "$log" | sed 's/^/  | /'
+    fi
+    printf '%-4s %-8s %5d passed %4d failed %4d skipped %6d s\n' "$word" "$name" "$p" "$f" "$s" $((SECONDS - begun))
+}
+
+long=no
+chosen=()
+for word in "$@"; do
+    case $word in
+        --long) long=yes ;;
+        --list) printf '%s\n' "${steps[@]}"; exit 0 ;;
+        *)
+            if ! declare -F "step_$word" >/dev/null; then
+                echo "test: no step is called $word; scripts/test.sh --list names them" >&2
+                exit 2
+            fi
+            chosen+=("$word") ;;
+    esac
+done
+if [ ${#chosen[@]} -eq 0 ]; then
+    for row in "${steps[@]}"; do chosen+=("${row%% *}"); done
+fi
+
+mkdir -p "$logs"
 if ! scripts/setup.sh test; then
     echo "test: something is missing (above); the cases that need it are skipped"
 fi
-check format cargo fmt --all --check
-check lints cargo clippy --workspace --all-targets --locked -- -D warnings
-runner cargo cargo test --workspace --locked --no-fail-fast
-echo "== build"
-if make --no-print-directory build >"$logs/build.log" 2>&1; then
-    # Safety and liveness on random networks; 100,000 seeds are an evening's work: adverb swarm --seeds 100000.
-    check swarm "$target/release/adverb" swarm --seeds 3000
-    check swarm-1rma "$target/release/adverb" swarm --1rma --seeds 500
-    # Figures with numbers that stand in the papers' texts; the others: adverb lab run irn, adverb lab run onerma.
-    check lab "$target/release/adverb" lab run irn/fig1 irn/fig12 onerma/fig12 onerma/fig15bc onerma/fig16a --out "$logs/lab"
-    runner clients tests/clients/run.py
-    runner interop tests/interop/run.py
-else
-    tail -n 30 "$logs/build.log"
-    echo "FAIL build: make build failed, so no client ran"
-    add 0 1 0
-fi
+for name in "${chosen[@]}"; do run "$name"; done
 
 # Every skip once more, together, with its reason.
-grep -hE '^(skip |SKIPPED: )' "$logs"/{cargo,clients,interop}.log 2>/dev/null | sort | uniq -c | sort -rn | head -n 200 >"$logs/skips.log" || true
-if [ -s "$logs/skips.log" ]; then
-    echo "== skipped, and why"
-    sed -E 's/^ *[0-9]+ (skip |SKIPPED: )//' "$logs/skips.log"
-fi
-grep -hE '^(FAIL |test .* FAILED|failed: |seed .* failed)' "$logs"/{cargo,swarm,swarm-1rma,clients,interop}.log 2>/dev/null | sed 's/^/failed above: /'
+for name in "${chosen[@]}"; do cat "$logs/$name.log" 2>/dev/null; done |
+    sed -nE 's/^(skip |SKIPPED: )/skipped: /p' | sort | uniq | head -n 200
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]

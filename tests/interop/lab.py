@@ -1,11 +1,11 @@
 """The lab: one Linux guest with rdma_rxe under QEMU, on a bridge in a network namespace of this run.
 
-The lab's script builds the guest's image once (kept in the temporary directory between runs) and boots it; adverb
-runs inside the namespace, on the bridge's own address. Everything that a run starts is taken down by `down`, also
-what a run that was killed left behind.
+The guest's image is made from Debian's packages (guest_image.py). adverb runs inside the namespace, on the bridge's own
+address. Everything that a run starts is taken down by `down`; QEMU ends with the run that started it, and what else a
+run that was killed left behind goes with the next.
 """
 
-import fcntl
+import ctypes
 import os
 import random
 import re
@@ -14,23 +14,34 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 
+import guest_image
 from harness import HERE as CLIENTS
-from harness import REPO, Fail, Skip
+from harness import Fail, Skip
 
-SCRIPT = os.environ.get("RXE_LAB", os.path.join(os.path.dirname(REPO), "shared", "tools", "rxe-lab.sh"))
-CACHE = os.path.join(tempfile.gettempdir(), "adverb-rxe-lab")
 RUN_STEM = "adverb-rxe-run-"
+NETNS_STEM = "adverb-rxe-"
 HOST = "10.77.0.1"
 GUEST = "10.77.0.11"
+# What the cases exchange over RDMA alone passes the first link; words to the guest take the second.
+WORDS_HOST = "10.78.0.1"
+WORDS_GUEST = "10.78.0.11"
+AGENT_PORT = 7000
 GUEST_LINK = "eth0"
 BRIDGE = "br0"
 TAP = "t1"
+WORDS_TAP = "t2"
+GUEST_MACS = ("52:54:00:00:77:11", "52:54:00:00:78:11")
 # rxe's first GID is the link-local one; adverb's only one is its address.
 GUEST_GID = "1"
 ADVERB_GID = "0"
-BUILD_S = 240
-BOOT_S = 90
+GUEST_MEMORY_MB = 384
+# Seconds to boot, and the accelerators in the order in which they are tried. Where the machine is itself a guest, KVM
+# may be offered and yet not run one: it gets less time, and what worked is remembered.
+ACCELERATORS = (("kvm", 12), ("tcg", 90))
+KERNEL_LINE = ("console=ttyS0 quiet loglevel=4 rdinit=/init panic=-1 mitigations=off net.ifnames=0 tsc=reliable "
+               "random.trust_cpu=on")
 WORD_S = 20
 # Link MTU of an ordinary Ethernet: path MTU 1024.
 MTU = 1500
@@ -38,6 +49,7 @@ DROP_TABLE = "adverbinterop"
 # Packets after which the pattern of losses repeats. A plain every-k-th can lose the same packet for ever, where each
 # retry sends a multiple of k packets; no retry here is as long as this.
 LOSS_PERIOD = 2011
+PR_SET_PDEATHSIG = 1
 
 
 class Lab:
@@ -45,10 +57,16 @@ class Lab:
 
     def __init__(self):
         self.dir = os.path.join(tempfile.gettempdir(), f"{RUN_STEM}{os.getpid()}")
-        self.netns = f"adverb-rxe-{os.getpid()}"
-        self.vt = os.path.join(CACHE, "root", "usr", "bin", "vt")
+        self.netns = f"{NETNS_STEM}{os.getpid()}"
+        self.image = None
+        self.guest = None
         self.mtu = MTU
         self.started = False
+
+    @property
+    def exercise(self):
+        """The verbs exerciser's binary on the host."""
+        return self.image.exercise
 
     # -- up and down -----------------------------------------------------------------------------------------
 
@@ -56,22 +74,94 @@ class Lab:
         """Boots the guest; Skip says why it cannot be."""
         expect_permitted()
         sweep()
-        build()
-        os.makedirs(os.path.join(self.dir, "run"), exist_ok=True)
-        for part in ("img", "src"):
-            os.symlink(os.path.join(CACHE, part), os.path.join(self.dir, part))
+        self.image = guest_image.image(GUEST, WORDS_GUEST, AGENT_PORT)
+        os.makedirs(self.dir, exist_ok=True)
         self.started = True
-        done = script(self.dir, self.netns, ["up", "1"], BOOT_S, TIMEOUT=str(BOOT_S - 10))
-        if done.returncode != 0:
-            raise Skip(f"the guest does not boot: {last_line(done)}")
+        self.make_network()
+        for accelerator, limit_s in self.accelerators():
+            why = self.boot(accelerator, limit_s)
+            if why is None:
+                with open(self.image.accelerator, "w") as f:
+                    f.write(accelerator)
+                return
+            self.end_guest()
+        raise Skip(f"the guest does not boot: {why}")
 
     def down(self):
         """Ends what `up` began. Harmless twice."""
         if not self.started:
             return
         self.started = False
-        script(self.dir, self.netns, ["down"], WORD_S)
+        self.end_guest()
+        remove_netns(self.netns)
         shutil.rmtree(self.dir, ignore_errors=True)
+
+    def make_network(self):
+        """The namespace with the bridge that carries RDMA and a tap for words, one queue of the guest on each."""
+        done = subprocess.run(["ip", "netns", "add", self.netns], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise Skip(f"network namespaces are not permitted: {done.stderr.strip()}")
+        for key in ("all", "default"):
+            self.words("sh", "-c", f"echo 1 >/proc/sys/net/ipv6/conf/{key}/disable_ipv6")
+        for row in (
+            "link set lo up",
+            f"link add {BRIDGE} type bridge stp_state 0 forward_delay 0 mcast_snooping 0",
+            f"tuntap add {TAP} mode tap",
+            f"tuntap add {WORDS_TAP} mode tap",
+            f"link set {TAP} mtu {MTU} master {BRIDGE} up",
+            f"link set {BRIDGE} mtu {MTU} up",
+            f"link set {WORDS_TAP} up",
+            f"addr add {HOST}/24 dev {BRIDGE}",
+            f"addr add {WORDS_HOST}/24 dev {WORDS_TAP}",
+        ):
+            self.words("ip", *row.split())
+
+    def accelerators(self):
+        """Those to try: the one that worked last, or all."""
+        try:
+            with open(self.image.accelerator) as f:
+                known = f.read()
+        except OSError:
+            known = None
+        usable = [a for a in ACCELERATORS if a[0] != "kvm" or os.access("/dev/kvm", os.W_OK)]
+        return [a for a in usable if a[0] == known] or usable
+
+    def boot(self, accelerator, limit_s):
+        """Starts the guest and waits until it is ready. Returns None, or why it is not."""
+        console = os.path.join(self.dir, f"console-{accelerator}")
+        said = os.path.join(self.dir, f"qemu-{accelerator}")
+        argv = ["ip", "netns", "exec", self.netns, "qemu-system-x86_64", "-M", "pc,usb=off", "-accel", accelerator,
+                "-cpu", "host" if accelerator == "kvm" else "max", "-m", str(GUEST_MEMORY_MB), "-nodefaults",
+                "-no-user-config", "-display", "none", "-no-reboot", "-serial", f"file:{console}",
+                "-kernel", self.image.kernel, "-initrd", self.image.initial, "-append", KERNEL_LINE]
+        for index, (tap, mac) in enumerate(zip((TAP, WORDS_TAP), GUEST_MACS)):
+            # No virtio header: the tap then takes no datagrams larger than its MTU, and what is captured is frames.
+            argv += ["-netdev", f"tap,id=n{index},ifname={tap},script=no,downscript=no,vnet_hdr=off",
+                     "-device", f"virtio-net-pci,netdev=n{index},mac={mac},romfile=,addr={3 + index}"]
+        with open(said, "wb") as out:
+            self.guest = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
+                                          start_new_session=True, preexec_fn=end_with_parent)
+        deadline = time.monotonic() + limit_s
+        while "guest: ready" not in text_of(console):
+            if self.guest.poll() is not None:
+                return f"QEMU ({accelerator}) ended: {last_line(text_of(said) or text_of(console))}"
+            if time.monotonic() > deadline:
+                return f"not ready within {limit_s} s ({accelerator}): {last_line(text_of(console))}"
+            time.sleep(0.05)
+        if complaint := re.search(r"^guest: (?!ready).*", text_of(console), re.M):
+            return complaint.group(0)
+        try:
+            self.in_guest("true")
+        except Fail as e:
+            return str(e)
+        return None
+
+    def end_guest(self):
+        if self.guest is not None:
+            if self.guest.poll() is None:
+                os.killpg(self.guest.pid, signal.SIGKILL)
+            self.guest.wait()
+            self.guest = None
 
     # -- words to both sides ---------------------------------------------------------------------------------
 
@@ -85,8 +175,8 @@ class Lab:
 
     def guest_argv(self, command):
         """What runs a shell command in the guest, its output and status passed on; it ends there when ended here."""
-        rx = os.path.join(CACHE, "src", "rx.py")
-        return ["ip", "netns", "exec", self.netns, sys.executable, "-I", "-S", rx, "10.78.0.11", command]
+        shell = os.path.join(guest_image.HERE, "guest_shell.py")
+        return ["ip", "netns", "exec", self.netns, sys.executable, "-I", "-S", shell, WORDS_GUEST, str(AGENT_PORT), command]
 
     def in_guest(self, command):
         """Runs a shell command in the guest to its good end."""
@@ -135,21 +225,9 @@ class Lab:
         return ["ip", "netns", "exec", self.netns, sys.executable, os.path.join(CLIENTS, "capture.py"), TAP, path]
 
 
-def script(directory, netns, arguments, timeout, **more):
-    """The lab's script, with its state in `directory`."""
-    env = dict(os.environ, RXELAB_DIR=directory, RXELAB_NS=netns, MTU=str(MTU), **more)
-    log = os.path.join(directory, f"{arguments[0]}.log")
-    with open(log, "w") as out:
-        popen = subprocess.Popen(["bash", SCRIPT, *arguments], stdout=out, stderr=subprocess.STDOUT,
-                                 stdin=subprocess.DEVNULL, env=env, start_new_session=True)
-        try:
-            popen.wait(timeout)
-        except subprocess.TimeoutExpired:
-            os.killpg(popen.pid, signal.SIGKILL)
-            popen.wait()
-    with open(log, errors="replace") as f:
-        popen.text = f.read()
-    return popen
+def end_with_parent():
+    """In the child, before it becomes QEMU: the kernel ends it when the run ends, however that is."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def losses(k):
@@ -161,52 +239,45 @@ def losses(k):
         at += gaps.randint(k // 2, k + k // 2)
 
 
-def last_line(done):
-    rows = done.text.strip().split("\n")
-    return f"{rows[-1] or 'no output'} (status {done.returncode})"
+def text_of(path):
+    try:
+        with open(path, errors="replace") as f:
+            return f.read()
+    except OSError:
+        return ""
+
+
+def last_line(text):
+    return text.strip().split("\n")[-1] or "it says nothing"
 
 
 def expect_permitted():
     """Skips, with a reason in one line, where the lab cannot be."""
-    if not os.path.exists(SCRIPT):
-        raise Skip("the lab's script is not here (RXE_LAB names another place)")
     if os.geteuid() != 0:
         raise Skip("needs root, to make a network namespace and taps")
-    for program in ("ip", "bash"):
+    for program in ("ip", "nft", "ethtool", "cc", "apt-get", "qemu-system-x86_64"):
         if shutil.which(program) is None:
-            raise Skip(f"{program} is not installed")
+            raise Skip(f"{program} is not installed (scripts/setup.sh test installs it)")
     name = f"adverb-may-{os.getpid()}"
     done = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise Skip(f"network namespaces are not permitted: {done.stderr.strip()}")
     tap = ["ip", "netns", "exec", name, "ip", "tuntap", "add", "t0", "mode", "tap"]
     done = subprocess.run(tap, capture_output=True, text=True, check=False)
-    subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+    remove_netns(name)
     if done.returncode != 0:
         raise Skip(f"taps are not permitted: {done.stderr.strip()}")
 
 
-def build():
-    """Makes the guest's image, unless it is there and younger than the lab's script."""
-    os.makedirs(CACHE, exist_ok=True)
-    image = os.path.join(CACHE, "img", "initramfs.cpio")
-    with open(os.path.join(CACHE, "lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if os.path.exists(image) and os.path.getmtime(image) > os.path.getmtime(SCRIPT):
-            return
-        done = script(CACHE, "unused", ["build"], BUILD_S)
-        if done.returncode != 0 or not os.path.exists(image):
-            raise Skip(f"the guest's image cannot be made: {last_line(done)}")
-    if shutil.which("qemu-system-x86_64") is None:
-        raise Skip("qemu-system-x86_64 is not installed")
+def remove_netns(name):
+    subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
 
 
 def sweep():
-    """Takes down what killed runs left."""
+    """Takes down what killed runs left: their QEMU has ended with them."""
     for name in os.listdir(tempfile.gettempdir()):
         pid = name.removeprefix(RUN_STEM)
         if pid == name or not pid.isdigit() or os.path.exists(f"/proc/{pid}"):
             continue
-        stale = os.path.join(tempfile.gettempdir(), name)
-        script(stale, f"adverb-rxe-{pid}", ["down"], WORD_S)
-        shutil.rmtree(stale, ignore_errors=True)
+        remove_netns(NETNS_STEM + pid)
+        shutil.rmtree(os.path.join(tempfile.gettempdir(), name), ignore_errors=True)

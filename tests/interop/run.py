@@ -7,7 +7,7 @@ client and server. Every frame of every case is captured on the guest's tap and 
     tests/interop/run.py --list          names only
 
 Each case prints one line. The last line is `N passed, N failed, N skipped`; the exit status is 1 on any failure.
-Where the lab cannot be had (its script, QEMU, root, network namespaces), one line says why and all are skipped.
+Where the lab cannot be had (QEMU, Debian's packages, root, network namespaces), one line says why and all are skipped.
 """
 
 import argparse
@@ -20,11 +20,11 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(
 
 import harness
 import suite_offer
+import suite_operations
 import suite_stock
-import suite_vt
 from sides import LAB
 
-SUITES = (suite_vt, suite_stock, suite_offer)
+SUITES = (suite_operations, suite_stock, suite_offer)
 
 
 def all_cases():

@@ -12,7 +12,7 @@ from harness import Case, Fail, read_counters, require
 from sides import LAB, start, watched
 from suite_perftest import expect_results
 from suite_stock import SHORT_TIMEOUT, perftest_argv, stock
-from suite_vt import ALL, LONG, SHORT, expect_good, vt
+from suite_operations import ALL, LONG, SHORT, exercise, expect_good
 
 IRN = ("--transport", "irn")
 # Of the client: just before the circle's end; where 0 is half a circle ahead; and where it is half a circle behind.
@@ -50,8 +50,8 @@ def offered(name, run, **how):
 
 
 def operations(names, size, *extra, count=1, queued=False, timeout=LONG):
-    arguments = ["-o", ",".join(names), "-s", size, "-n", count, *timeout, *extra, *(["-q"] if queued else [])]
-    argv = vt(*arguments)
+    arguments = ["--ops", ",".join(names), "--size", size, "--count", count, *timeout, *extra]
+    argv = exercise(*arguments, *(["--queued"] if queued else []))
 
     def run(room, client_is_adverb):
         ends = start(room, client_is_adverb, argv, argv, options=IRN)
@@ -77,11 +77,11 @@ def cases():
     yield from offered("all-4096B", operations(ALL, 4096), dissect=True)
     for psn in PSNS:
         for operation in ("write", "send", "read", "faa"):
-            run = operations([operation], 8192, "-P", psn, count=64, queued=True)
+            run = operations([operation], 8192, "--psn", psn, count=64, queued=True)
             yield from offered(f"{operation}-psn-{psn}", run)
     # A request that rxe took for done, and whose packets were lost, would be missing afterwards.
     for operation in ("write", "send", "faa", "read"):
-        run = operations([operation], 3000, "-P", "0x900000", count=40, timeout=SHORT)
+        run = operations([operation], 3000, "--psn", "0x900000", count=40, timeout=SHORT)
         yield from offered(f"loss-{operation}", run, lose=11)
     yield from offered("rc-pingpong", program(stock("ibv_rc_pingpong", "-n", 100, "-c"), False))
     for operation in ("send", "write", "read", "atomic"):

@@ -4,12 +4,12 @@ import lab
 from harness import Case, require
 from sides import LAB, both_ways, start, watched
 from suite_perftest import expect_results
-from suite_vt import LONG, expect_good, vt
+from suite_operations import LONG, exercise, expect_good
 
 # Few messages: the guest is emulated, and its clock is not what is measured.
 ITERATIONS = 50
 SIZE = {"bw": 8192, "lat": 64}
-# Timeouts of suite_vt's LONG and SHORT.
+# Timeouts of suite_operations' LONG and SHORT.
 LONG_TIMEOUT = ["-u", "18"]
 SHORT_TIMEOUT = ["-u", "14"]
 SERVICES = {"send": ("RC", "UC", "UD"), "write": ("RC", "UC"), "read": ("RC",), "atomic": ("RC",)}
@@ -61,7 +61,7 @@ def perftest(operation, kind, service="RC", *extra, timeout=LONG_TIMEOUT):
 def segmented_write(room):
     """A large write leaves adverb as datagrams that the kernel cuts: each frame on the wire has an identification of
     its own, and an ICRC that covers it."""
-    argv = vt("-o", "write", "-s", 1 << 20, "-n", 4, "-q", *LONG)
+    argv = exercise("--ops", "write", "--size", 1 << 20, "--count", 4, "--queued", *LONG)
     ends = start(room, True, argv, argv)
     room.expect_success(ends.client, ends.server)
     expect_good(ends, ["write"], 1 << 20, 4, queued=True)

@@ -1,4 +1,4 @@
-"""Every operation, one at a time and queued, through the lab's verbs exerciser on both sides: what each side's
+"""Every operation, one at a time and queued, through one exerciser (guest/exercise.c) on both sides: what each side's
 completions say, and what the memory of both holds afterwards."""
 
 import re
@@ -7,37 +7,39 @@ import lab
 from harness import Fail, require_text
 from sides import LAB, both_ways, start
 
-# What vt's server puts into its 64-bit target, what its client swaps in, and what it adds.
-TARGET = 0x1122334455667788
-SWAPPED = 0xA5A5A5A55A5A5A5A
-ADDEND = 0x10
+# What the exerciser's server puts into its word, what its client swaps in, and what it adds (guest/exercise.c).
+TARGET = 0x0123456789ABCDEF
+SWAPPED = 0x5A5A5A5AA5A5A5A5
+ADDEND = 0x100
+# The first bytes of the server's memory: as they were, and as the client writes them.
+UNTOUCHED, WRITTEN = "05 24 43 62", "01 04 07 0a"
 # Completion statuses (ibv_wc_status).
 LOCAL_LENGTH, LOCAL_ACCESS, REMOTE_INVALID, REMOTE_ACCESS, REMOTE_OPERATION = 1, 8, 9, 10, 11
 LOCAL_OPERATION, RETRY_EXCEEDED, RNR_EXCEEDED = 2, 12, 13
 RECEIVED_BY = {"send": 0x80, "sendimm": 0x80, "writeimm": 0x81}
 ALL = ("send", "sendimm", "write", "writeimm", "read", "cas", "faa")
 # 4.096 us * 2^18 is 1.07 s: rxe's timer does not start anew on progress, so a shorter one fires in a slow guest.
-LONG = ("-T", "18")
+LONG = ("--timeout", "18")
 # Under loss, 67 ms: rxe heeds one NAK, and until the next ACK no other, so that it often waits for its timer. That
 # this one fires too early at times is as well: duplicates must do no harm.
-SHORT = ("-T", "14")
+SHORT = ("--timeout", "14")
 
 
-def vt(*arguments):
-    """vt's argv for one side, as `start` wants it."""
+def exercise(*arguments):
+    """The exerciser's argv for one side, as `start` wants it."""
 
     def argv(is_adverb, port, host):
-        program = LAB.vt if is_adverb else "vt"
+        program = LAB.exercise if is_adverb else "exercise"
         gid = lab.ADVERB_GID if is_adverb else lab.GUEST_GID
-        role = ["-c", host] if host else ["-l"]
-        return [program, *role, "-g", gid, "-p", str(port), *map(str, arguments)]
+        role = ["--to", host] if host else []
+        return [program, *role, "--gid-index", gid, "--port", str(port), *map(str, arguments)]
 
     return argv
 
 
-def run_vt(room, client_is_adverb, *arguments):
-    """A pair of vt to its end. Returns both, ended."""
-    argv = vt(*arguments)
+def run_pair(room, client_is_adverb, *arguments):
+    """A pair of exercisers to its end. Returns both, ended."""
+    argv = exercise(*arguments)
     ends = start(room, client_is_adverb, argv, argv)
     room.wait_exit(ends.client)
     room.wait_exit(ends.server)
@@ -63,7 +65,7 @@ def expect_good(ends, operations, size, count=1, queued=False):
     expect_received(server, operations, size, count)
     expect_target(client, server, operations, count, queued)
     if size >= 4 and any(o.startswith("write") for o in operations):
-        require_text(server, r"write\[0\.\.3\] 00010203", "the server")
+        require_text(server, f"first bytes {WRITTEN}$", "the server")
 
 
 def expect_received(server, operations, size, count):
@@ -73,9 +75,10 @@ def expect_received(server, operations, size, count):
         if operation not in RECEIVED_BY:
             continue
         for i in range(count):
-            immediate = {"sendimm": 0xCAFE0000 + i, "writeimm": 0xBEEF0000 + i}.get(operation, 0)
+            immediate = {"sendimm": 0x51000000 + i, "writeimm": 0x52000000 + i}.get(operation, 0)
             wanted.append((0, RECEIVED_BY[operation], size, immediate, 0))
-    rows = re.findall(r"^recv \d+: status (\d+) .*opcode (\d+) len (\d+) .*imm ([0-9a-f]+) .*databad (\d+)$", server, re.M)
+    shape = r"^received \d+: status (\d+) opcode (\d+) length (\d+) immediate ([0-9a-f]+) wrong (\d+) "
+    rows = re.findall(shape, server, re.M)
     got = [(int(s), int(o), int(n), int(i, 16), int(bad)) for s, o, n, i, bad in rows]
     if got != wanted:
         raise Fail(f"the server received {got}, not {wanted}")
@@ -92,20 +95,20 @@ def expect_target(client, server, operations, count, queued):
             elif operation == "faa":
                 before.append(value)
                 value += ADDEND
-    require_text(server, rf"^target64 {value:016x} ", "the server")
-    told = [int(v, 16) for v in re.findall(r"^(?:cas|faa): .* result ([0-9a-f]+) ", client, re.M)]
+    require_text(server, rf"^word {value:016x} ", "the server")
+    told = [int(v, 16) for v in re.findall(r"^(?:cas|faa): .* before ([0-9a-f]+) ", client, re.M)]
     if not queued and told != before:
         raise Fail(f"the atomics returned {told}, not {before}")
 
 
 def good(operations, size, *extra, count=1, queued=False, service="rc", timeout=LONG):
     """A case's function: the operations, `count` times each, all successful."""
-    arguments = ["-t", service, "-o", ",".join(operations), "-s", size, "-n", count, *timeout, *extra]
+    arguments = ["--service", service, "--ops", ",".join(operations), "--size", size, "--count", count, *timeout, *extra]
     if queued:
-        arguments.append("-q")
+        arguments.append("--queued")
 
     def run(room, client_is_adverb):
-        ends = run_vt(room, client_is_adverb, *arguments)
+        ends = run_pair(room, client_is_adverb, *arguments)
         expect_good(ends, operations, size, count, queued)
 
     return run
@@ -116,27 +119,27 @@ def failing(operation, client_status, server_status, *extra):
     number, or a pair: of rxe, and of adverb, which follows IBTA's table of responder errors."""
 
     def run(room, client_is_adverb):
-        ends = run_vt(room, client_is_adverb, "-o", operation, "-w", 4, *extra)
+        ends = run_pair(room, client_is_adverb, "--ops", operation, "--patience", 4, *extra)
         if isinstance(client_status, tuple):
             wanted = client_status[0 if client_is_adverb else 1]
         else:
             wanted = client_status
         if statuses(ends.client.output(), operation) != [wanted]:
             raise Fail(f"{operation}: the client's status is {statuses(ends.client.output(), operation)}, not [{wanted}]")
-        require_text(ends.server.output(), "^target64 ", "the server")
+        require_text(ends.server.output(), "^word ", "the server")
         if server_status is not None:
             wanted = server_status[0 if client_is_adverb else 1]
-            require_text(ends.server.output(), rf"^recv 0: status {wanted} ", "the server")
+            require_text(ends.server.output(), rf"^received 0: status {wanted} ", "the server")
         if operation.startswith("wbad"):
             # The refused write left the target as it was.
-            require_text(ends.server.output(), r"write\[0\.\.3\] 01080f16", "the server")
+            require_text(ends.server.output(), f"first bytes {UNTOUCHED}$", "the server")
 
     return run
 
 
 def retry_exceeded(room, client_is_adverb):
     """Nothing arrives any more: the client gives up after its retries. (The case loses every packet.)"""
-    ends = run_vt(room, client_is_adverb, "-o", "write", "-T", 14, "-R", 2)
+    ends = run_pair(room, client_is_adverb, "--ops", "write", "--timeout", 14, "--retries", 2)
     if statuses(ends.client.output(), "write") != [RETRY_EXCEEDED]:
         raise Fail(f"the client's status is {statuses(ends.client.output(), 'write')}, not [{RETRY_EXCEEDED}]")
 
@@ -150,16 +153,16 @@ def lossless():
     for operation in ("send", "write", "writeimm", "read"):
         yield from both_ways(f"{operation}-1MB", good([operation], 1 << 20))
     for mtu in (256, 512):
-        yield from both_ways(f"all-mtu{mtu}", good(ALL, 3000, "-m", mtu))
+        yield from both_ways(f"all-mtu{mtu}", good(ALL, 3000, "--mtu", mtu))
     # Each queue of 64 is posted before the first completion is awaited.
     for operation in ("send", "write", "read", "faa"):
         yield from both_ways(f"queue-{operation}", good([operation], 1500, count=64, queued=True))
     yield from both_ways("queue-mixed", good(("write", "read", "faa", "writeimm"), 2500, count=24, queued=True))
-    yield from both_ways("psn-wrap", good(("send", "write", "read", "faa"), 4096, "-P", "0xfffff0", count=8))
-    yield from both_ways("psn-wrap-queue", good(["write"], 8192, "-P", "0xfffff0", count=32, queued=True))
-    yield from both_ways("psn-wrap-queue-read", good(["read"], 8192, "-P", "0xfffff0", count=32, queued=True))
+    yield from both_ways("psn-wrap", good(("send", "write", "read", "faa"), 4096, "--psn", "0xfffff0", count=8))
+    yield from both_ways("psn-wrap-queue", good(["write"], 8192, "--psn", "0xfffff0", count=32, queued=True))
+    yield from both_ways("psn-wrap-queue-read", good(["read"], 8192, "--psn", "0xfffff0", count=32, queued=True))
     # The server posts its receives 200 ms late: RNR NAKs until then.
-    yield from both_ways("rnr", good(["send"], 2000, "-d", 200))
+    yield from both_ways("rnr", good(["send"], 2000, "--receive-after", 200))
     for size in (0, 1, 1024, 4096):
         yield from both_ways(f"uc-{size}B", good(("send", "sendimm", "write", "writeimm"), size, service="uc"), one_way=True)
     for size in (0, 1, 1024):
@@ -168,7 +171,7 @@ def lossless():
 
 def ud(size):
     def run(room, client_is_adverb):
-        ends = run_vt(room, client_is_adverb, "-t", "ud", "-o", "send,sendimm", "-s", size)
+        ends = run_pair(room, client_is_adverb, "--service", "ud", "--ops", "send,sendimm", "--size", size)
         # The receive's length counts the 40 bytes before the payload.
         expect_received(ends.server.output(), ("send", "sendimm"), size + 40, 1)
         room.expect_success(ends.client, ends.server)
@@ -185,7 +188,7 @@ def errors():
     # rxe answers a message that is longer than its receive as an operation that failed; IBTA, as an invalid request.
     yield from both_ways("send-too-long",
                          failing("sendlong", (REMOTE_OPERATION, REMOTE_INVALID), (LOCAL_OPERATION, LOCAL_LENGTH)))
-    yield from both_ways("rnr-exceeded", failing("send", RNR_EXCEEDED, None, "-d", 1500, "-N", 2, "-w", 1))
+    yield from both_ways("rnr-exceeded", failing("send", RNR_EXCEEDED, None, "--receive-after", 1500, "--rnr-retries", 2, "--patience", 1))
     yield from both_ways("retry-exceeded", retry_exceeded, lose=1, least=0)
 
 
@@ -200,16 +203,16 @@ def lossy():
     for operation in ("send", "write", "read"):
         run = good([operation], 1 << 20, timeout=SHORT)
         yield from both_ways(f"loss-{operation}-1MB", run, timeout=60, lose=50)
-    run = good(["write"], 8192, "-P", "0xfffff0", count=32, queued=True, timeout=SHORT)
+    run = good(["write"], 8192, "--psn", "0xfffff0", count=32, queued=True, timeout=SHORT)
     yield from both_ways("loss-psn-wrap", run, timeout=60, lose=11)
 
 
 def large():
     """A link of MTU 4200, on which the path MTU may be 4096."""
     for mtu in (2048, 4096):
-        yield from both_ways(f"all-mtu{mtu}", good(ALL, 9000, "-m", mtu), mtu=4200)
+        yield from both_ways(f"all-mtu{mtu}", good(ALL, 9000, "--mtu", mtu), mtu=4200)
     for operation in ("write", "read"):
-        yield from both_ways(f"{operation}-1MB-mtu4096", good([operation], 1 << 20, "-m", 4096), mtu=4200)
+        yield from both_ways(f"{operation}-1MB-mtu4096", good([operation], 1 << 20, "--mtu", 4096), mtu=4200)
 
 
 def cases():
