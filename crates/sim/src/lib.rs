@@ -17,6 +17,7 @@ pub mod flows;
 pub mod hardware;
 pub mod host;
 mod journal;
+pub mod linear;
 pub mod link;
 #[allow(unsafe_code, reason = "hosts' memory is accessed through its address, as NICs do")]
 pub mod memory;

@@ -62,7 +62,7 @@ fn a_broken_nic_is_found() {
             Sabotage::CompletionTwice => &["too many", "in place of", "nobody sent", "receive"],
             Sabotage::CompletionLost => &["in place of", "outstanding", "receive"],
             Sabotage::CompletionsSwapped => &["in place of", "receive", "too many", "outstanding", "READ"],
-            Sabotage::AtomicTwice => &["done twice", "fetch-and-add"],
+            Sabotage::AtomicTwice => &["atomics on object"],
             Sabotage::WriteOutside => &["byte 77 of its memory", "content", "READ"],
         };
         assert!(part.iter().any(|p| said.contains(p)), "{name}: {said}");

@@ -7,16 +7,16 @@
 //! after a READ are fenced, because a READ's bytes may otherwise be fetched after them (IBTA 10.8.3.3).
 //! All sides share words for atomics.
 
-pub mod atomics;
 mod side;
 
 use crate::host::Peer;
+use crate::linear::model::Word;
+use crate::linear::{self, History};
 use crate::memory::Buffer;
 use crate::sabotage::Sabotage;
 use crate::sim::{SOURCE_ORACLE, Sim};
 use adverb_nic::{Access, Completion, CompletionOp, MrInfo, QpCaps, RecvWr, SendOp, Status};
 use adverb_wire::Instant;
-use atomics::History;
 use side::{RECV_BYTES, RECV_SLOTS, Side, WANTED_MAX};
 
 /// Bytes of a host's memory that are only ever read: what WRITEs and SENDs send.
@@ -49,8 +49,8 @@ pub struct Oracle {
     /// By host and queue pair index: the side that sends there. Its peer is the side with the lowest bit
     /// flipped.
     side_of_qp: Vec<Vec<u32>>,
-    counter: History,
-    register: History,
+    /// What was done to the words that all share.
+    atomics: History<Word>,
     rng: fastrand::Rng,
     /// Requests that each side posts in all.
     requests: u32,
@@ -131,8 +131,7 @@ impl Sim {
             rooms,
             sides: Vec::new(),
             side_of_qp: vec![Vec::new(); self.hosts.len()],
-            counter: History::default(),
-            register: History::default(),
+            atomics: History::default(),
             requests: work.requests,
             repost_ps: work.repost_ps,
             told: 0,
@@ -301,8 +300,8 @@ impl Sim {
                 let side = &mut oracle.sides[number as usize];
                 if !side.dead {
                     side.dead = true;
-                    side.wanted.clear();
                     oracle.dead += 1;
+                    oracle.give_up(number);
                 }
             }
             Some(number) if matches!(completion.op, CompletionOp::Recv | CompletionOp::RecvWriteImm) => {
@@ -326,12 +325,7 @@ impl Sim {
     pub fn oracle_verdict(&mut self) -> Vec<String> {
         let Some(mut oracle) = self.oracle.take() else { return Vec::new() };
         oracle.check_memory();
-        if oracle.dead == 0 {
-            let found = [oracle.counter.check_counter(), oracle.register.check_register()];
-            for failure in found.into_iter().flatten() {
-                oracle.fail(failure);
-            }
-        }
+        oracle.check_atomics();
         let failures = oracle.failures.clone();
         self.oracle = Some(oracle);
         failures
@@ -344,6 +338,24 @@ impl Sim {
 }
 
 impl Oracle {
+    /// The shared words, with what is still outstanding.
+    fn check_atomics(&mut self) {
+        let mut atomics = self.atomics.clone();
+        for (number, side) in self.sides.iter().enumerate() {
+            side.wanted.iter().filter_map(|(_, w)| w.pending(number as u32)).for_each(|o| atomics.add(o));
+        }
+        if let Some(failure) = atomics.check(&Word::default(), linear::WORK_MAX).failure() {
+            self.fail(format!("atomics on {failure}"));
+        }
+    }
+
+    /// Nothing more is wanted of a side whose queue pair failed. What it had outstanding may have been done.
+    fn give_up(&mut self, number: u32) {
+        for (_, wanted) in self.sides[number as usize].wanted.split_off(0) {
+            wanted.pending(number).into_iter().for_each(|operation| self.atomics.add(operation));
+        }
+    }
+
     /// Every byte of every host, except what dead connections may have left half done.
     fn check_memory(&mut self) {
         for h in 0..self.rooms.len() {

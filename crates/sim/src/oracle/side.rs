@@ -1,6 +1,8 @@
 //! One side of a connection: the requests it posts, and what must come of them.
 
 use super::{Oracle, SHARED_BYTES, SOURCE_BYTES};
+use crate::linear::Operation;
+use crate::linear::model::WordCall;
 use adverb_nic::{Completion, CompletionOp, Nic, QpId, SendData, SendFlags, SendOp, SendWr, Sge};
 use adverb_wire::{Instant, Key};
 use std::collections::VecDeque;
@@ -30,6 +32,20 @@ pub enum Wanted {
     Counter { at: usize, begun: u64 },
     /// See `Counter`.
     Register { at: usize, begun: u64, compare: u64, swap: u64 },
+}
+
+impl Wanted {
+    /// Of an atomic, what was asked of which word, by a client, and when.
+    pub fn pending(&self, client: u32) -> Option<Operation<WordCall, u64>> {
+        let (object, call, begun) = match *self {
+            Wanted::Counter { begun, .. } => (0, WordCall::Add(1), begun),
+            Wanted::Register { begun, compare, swap, .. } => {
+                (8, WordCall::CompareSwap { compare, swap }, begun)
+            }
+            Wanted::Done | Wanted::Bytes { .. } => return None,
+        };
+        Some(Operation { client, object, call, begun, ended: None })
+    }
 }
 
 /// What takes a receive at the peer: a SEND, or a WRITE with immediate.
@@ -294,6 +310,7 @@ impl Oracle {
         side.completed += 1;
         side.reads -= u32::from(!matches!(wanted, Wanted::Done));
         let own = side.host as usize;
+        let operation = wanted.pending(number);
         match wanted {
             Wanted::Done => {}
             Wanted::Bytes { at, bytes } => {
@@ -308,16 +325,21 @@ impl Oracle {
                 }
                 self.rooms[own].shadow[at..at + bytes.len()].copy_from_slice(&bytes);
             }
-            Wanted::Counter { at, begun } => {
+            Wanted::Counter { at, .. } => {
                 let original = self.land_word(own, at);
-                self.counter.add(begun, now, original, original + 1, true);
+                self.note(operation, now, original);
             }
-            Wanted::Register { at, begun, compare, swap } => {
+            Wanted::Register { at, compare, swap, .. } => {
                 let original = self.land_word(own, at);
-                let side = &mut self.sides[number as usize];
-                side.seen = if original == compare { swap } else { original };
-                self.register.add(begun, now, original, swap, original == compare);
+                self.sides[number as usize].seen = if original == compare { swap } else { original };
+                self.note(operation, now, original);
             }
+        }
+    }
+
+    fn note(&mut self, operation: Option<Operation<WordCall, u64>>, now: u64, original: u64) {
+        if let Some(operation) = operation {
+            self.atomics.add(Operation { ended: Some((now, original)), ..operation });
         }
     }
 

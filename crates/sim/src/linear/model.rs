@@ -1,0 +1,231 @@
+//! Sequential models of the objects that programs build on remote memory.
+
+use super::Model;
+use std::collections::VecDeque;
+
+/// A word of eight bytes: a register, a counter, a word that is compared and swapped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Word {
+    /// What it holds at first.
+    pub start: u64,
+}
+
+/// What a [`Word`] is asked. Each answers what it held before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WordCall {
+    /// What it holds.
+    Read,
+    /// To hold this. The answer says nothing that the caller could know, and is not looked at.
+    Write(u64),
+    /// To hold so much more, modulo 2^64.
+    Add(u64),
+    /// To hold `swap`, if it holds `compare`.
+    CompareSwap {
+        /// What it must hold.
+        compare: u64,
+        /// What it holds then.
+        swap: u64,
+    },
+}
+
+impl Model for Word {
+    type Call = WordCall;
+    type Answer = u64;
+    type State = u64;
+
+    fn start(&self) -> u64 {
+        self.start
+    }
+
+    fn step(&self, state: &u64, call: &WordCall, answer: Option<&u64>) -> Option<u64> {
+        let after = match *call {
+            WordCall::Read => *state,
+            WordCall::Write(value) => return Some(value),
+            WordCall::Add(more) => state.wrapping_add(more),
+            WordCall::CompareSwap { compare, swap } if *state == compare => swap,
+            WordCall::CompareSwap { .. } => *state,
+        };
+        match answer {
+            Some(before) => (before == state).then_some(after),
+            None => (after != *state).then_some(after),
+        }
+    }
+
+    fn only_looks(&self, call: &WordCall, answer: &u64) -> bool {
+        match *call {
+            WordCall::Read => true,
+            WordCall::CompareSwap { compare, .. } => compare != *answer,
+            WordCall::Write(_) | WordCall::Add(_) => false,
+        }
+    }
+}
+
+/// A lock that is lent for a time (a lease), and a value that it guards. Each lending has a token, greater than all
+/// before. Who has lost the lock may not know it; so whoever changes the value shows its token, and the value
+/// remembers the greatest that it has seen (Kleppmann 2016 calls this fencing).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Lock;
+
+/// What a [`Lock`] is asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LockCall {
+    /// To be lent.
+    Acquire,
+    /// To be lent although somebody holds it, whose lease has run out: that lending's token.
+    TakeOver(u64),
+    /// To be free again, by the holder of this token.
+    Release(u64),
+    /// That the value becomes this, by the holder of this token.
+    Store {
+        /// The token.
+        token: u64,
+        /// The value.
+        value: u64,
+    },
+    /// The value, by the holder of this token.
+    Load(u64),
+}
+
+/// What a [`Lock`] answers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LockAnswer {
+    /// It was done; this token was lent, if one was.
+    Done(u64),
+    /// It was not done: somebody else holds the lock, or held it with a greater token.
+    Refused,
+    /// The value.
+    Value(u64),
+}
+
+/// What a [`Lock`] holds.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct LockState {
+    /// The token of the last lending; 0 before the first.
+    pub token: u64,
+    /// Somebody holds it.
+    pub held: bool,
+    /// The greatest token that the value has seen.
+    pub fence: u64,
+    /// The value.
+    pub value: u64,
+}
+
+impl Lock {
+    /// What a call does, and what it answers. A lending's token is not fixed by the model, as long as it grows: with
+    /// `lent` the lock gives that one.
+    fn apply(state: LockState, call: LockCall, lent: u64) -> (LockState, LockAnswer) {
+        let LockState { token, held, fence, .. } = state;
+        match call {
+            LockCall::Acquire if !held && lent > token => {
+                (LockState { token: lent, held: true, ..state }, LockAnswer::Done(lent))
+            }
+            LockCall::TakeOver(from) if held && from == token && lent > token => {
+                (LockState { token: lent, ..state }, LockAnswer::Done(lent))
+            }
+            LockCall::Release(own) if held && own == token => {
+                (LockState { held: false, ..state }, LockAnswer::Done(own))
+            }
+            LockCall::Store { token: own, value } if own >= fence => {
+                (LockState { fence: own, value, ..state }, LockAnswer::Done(own))
+            }
+            LockCall::Load(own) if own >= fence => {
+                (LockState { fence: own, ..state }, LockAnswer::Value(state.value))
+            }
+            _ => (state, LockAnswer::Refused),
+        }
+    }
+}
+
+impl Model for Lock {
+    type Call = LockCall;
+    type Answer = LockAnswer;
+    type State = LockState;
+
+    fn start(&self) -> LockState {
+        LockState::default()
+    }
+
+    fn step(&self, state: &LockState, call: &LockCall, answer: Option<&LockAnswer>) -> Option<LockState> {
+        let lent = match answer {
+            Some(LockAnswer::Done(token)) => *token,
+            _ => state.token + 1,
+        };
+        let (after, said) = Lock::apply(*state, *call, lent);
+        match answer {
+            // A lock may be refused to one while another tries; what counts is that it is not lent twice.
+            Some(LockAnswer::Refused) if matches!(call, LockCall::Acquire | LockCall::TakeOver(_)) => {
+                Some(*state)
+            }
+            Some(answer) => (said == *answer).then_some(after),
+            None => (after != *state).then_some(after),
+        }
+    }
+
+    fn only_looks(&self, _: &LockCall, answer: &LockAnswer) -> bool {
+        *answer == LockAnswer::Refused
+    }
+}
+
+/// A queue that holds so many values at most, first in, first out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Queue {
+    /// Values that it holds at most.
+    pub capacity: usize,
+}
+
+/// What a [`Queue`] is asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum QueueCall {
+    /// To take in a value behind all others.
+    Enqueue(u64),
+    /// To give out the first value.
+    Dequeue,
+}
+
+/// What a [`Queue`] answers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum QueueAnswer {
+    /// The value was taken in.
+    Enqueued,
+    /// It was not: the queue is full.
+    Full,
+    /// The first value.
+    Dequeued(u64),
+    /// There is none.
+    Empty,
+}
+
+impl Model for Queue {
+    type Call = QueueCall;
+    type Answer = QueueAnswer;
+    type State = VecDeque<u64>;
+
+    fn start(&self) -> VecDeque<u64> {
+        VecDeque::new()
+    }
+
+    fn step(
+        &self,
+        state: &VecDeque<u64>,
+        call: &QueueCall,
+        answer: Option<&QueueAnswer>,
+    ) -> Option<VecDeque<u64>> {
+        let mut after = state.clone();
+        let said = match *call {
+            QueueCall::Enqueue(_) if state.len() >= self.capacity => QueueAnswer::Full,
+            QueueCall::Enqueue(value) => {
+                after.push_back(value);
+                QueueAnswer::Enqueued
+            }
+            QueueCall::Dequeue => after.pop_front().map_or(QueueAnswer::Empty, QueueAnswer::Dequeued),
+        };
+        match answer {
+            Some(answer) => (said == *answer).then_some(after),
+            None => (after.len() != state.len()).then_some(after),
+        }
+    }
+
+    fn only_looks(&self, _: &QueueCall, answer: &QueueAnswer) -> bool {
+        matches!(answer, QueueAnswer::Full | QueueAnswer::Empty)
+    }
+}
