@@ -4,7 +4,7 @@
 use crate::args;
 use crate::error::Error;
 use crate::progress::Progress;
-use adverb_sim::rma::swarm as one_rma;
+use adverb_sim::swarm::one_rma;
 use adverb_sim::swarm::{Outcome, replay as replay_seed, run_broken};
 use adverb_sim::sweep;
 use adverb_sim::trace::mix;

@@ -1,50 +1,35 @@
 //! A deterministic packet-level simulator around the same NIC that serves real programs.
 //!
-//! [`sim::Sim`] is a fabric in virtual time. A packet's way: a host's [`adverb_nic::Nic`] gives a frame
-//! (`ends`), the link carries it ([`link`]), switches queue, mark, drop or pause (`network`,
-//! [`switch`]), the other host's NIC takes it. [`events`] orders what happens, [`flows`] and
-//! [`workload`] say who sends what, [`record`] and [`capture`] what can be seen of it. [`sweep`] runs many of
-//! them side by side, [`statistics`] says what they have in common.
+//! [`sim::Sim`] is hosts on a fabric in virtual time. A packet's way: a host's [`adverb_nic::Nic`] gives a frame
+//! ([`host`]), a link carries it, switches queue, mark, drop or pause ([`fabric`]), the other host's NIC takes it.
+//! [`events`] orders what happens, [`workload`] says who sends what, [`watch`] holds what can be seen of it,
+//! [`scenario`] reads a run from a file. [`sweep`] runs many of them side by side, [`swarm`] random ones under an
+//! oracle.
 #![deny(unsafe_code)]
 
-mod ahead;
-pub mod capture;
-mod ends;
 pub mod error;
 pub mod events;
-pub mod faults;
-pub mod flows;
-pub mod hardware;
+pub mod fabric;
 pub mod host;
-mod journal;
 pub mod linear;
-pub mod link;
-#[allow(unsafe_code, reason = "hosts' memory is accessed through its address, as NICs do")]
-pub mod memory;
-mod network;
-pub mod oracle;
-pub mod packet;
 pub mod portable;
-pub mod record;
-pub mod rma;
-pub mod sabotage;
 pub mod scenario;
-mod shared;
 pub mod sim;
-pub mod statistics;
+mod source;
 pub mod swarm;
 pub mod sweep;
-pub mod switch;
-pub mod topology;
-pub mod trace;
 pub mod units;
+pub mod watch;
 pub mod workload;
 
 pub use error::Error;
-pub use flows::{Flow, FlowSpec, Op};
-pub use host::Transport;
-pub use record::{Report, Stats, Summary};
+pub use fabric::switch::{Balance, Discipline, SwitchConfig};
+pub use fabric::topology::{CableKind, Topology};
+pub use fabric::{faults, link, packet, switch, topology};
+pub use host::one_rma as rma;
+pub use host::{Transport, hardware, memory};
 pub use scenario::{Plan, Scenario, ScenarioFile};
 pub use sim::{Config, Sim};
-pub use switch::{Balance, Discipline, SwitchConfig};
-pub use topology::{CableKind, Topology};
+pub use watch::record::{Report, Stats, Summary};
+pub use watch::{capture, oracle, record, sabotage, statistics, trace};
+pub use workload::flows::{self, Flow, FlowSpec, Op};

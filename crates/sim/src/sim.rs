@@ -3,29 +3,24 @@
 //! A run is a function of its configuration and seed. Events are ordered by (time, source), the seed is
 //! split by component, and nothing depends on addresses, hashing order or the wall clock.
 
-use crate::ahead::FAR;
-use crate::capture::Captures;
-use crate::events::{Events, LANES, NO_LANE};
-use crate::faults::Faults;
-use crate::flows::Flows;
-use crate::hardware::{Profile, Unit};
-use crate::host::{Host, Transport};
-use crate::journal::Journal;
-use crate::link::{FRAMING, LINK_FAULTS, Link};
-use crate::memory::Buffer;
-use crate::oracle::Oracle;
-use crate::packet::Packets;
-use crate::record::{Samples, Stats};
-use crate::rma::{Rma, RmaConfig};
-use crate::sabotage::Sabotage;
-use crate::shared::Shared;
-use crate::switch::{SwitchConfig, Switches};
-use crate::topology::{Routes, Topology};
-use crate::trace::{Trace, seed_of};
-use adverb_nic::TxFrame;
-use adverb_wire::{Duration, Instant, Opcode, Operation, Service};
+use crate::events::Events;
+use crate::fabric::Fabric;
+use crate::fabric::ahead::FAR;
+use crate::fabric::faults::Faults;
+use crate::fabric::link::Link;
+use crate::fabric::switch::SwitchConfig;
+use crate::fabric::topology::{Routes, Topology};
+use crate::host::hardware::Profile;
+use crate::host::memory::Buffer;
+use crate::host::one_rma::RmaConfig;
+use crate::host::{Host, Hosts, Transport};
+use crate::source::{Source, Sources};
+use crate::watch::Watch;
+use crate::watch::record::Stats;
+use crate::workload::flows::Flows;
+use adverb_wire::Instant;
 
-/// Everything that a fabric is made of.
+/// Everything that a simulation is made of.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Hosts, switches, cables.
@@ -69,112 +64,35 @@ impl Config {
     }
 }
 
-/// What comes after the sources of links and hosts.
-pub(crate) const SOURCE_FLOWS: u32 = 0;
-pub(crate) const SOURCE_FAULTS: u32 = 1;
-pub(crate) const SOURCE_SAMPLE: u32 = 2;
-pub(crate) const SOURCE_ORACLE: u32 = 3;
-pub(crate) const SOURCE_REGIONS: u32 = 4;
-const SOURCES_OTHER: u32 = 5;
-
-/// A fabric of hosts in virtual time.
+/// Hosts on a fabric, in virtual time.
 pub struct Sim {
     pub(crate) now: u64,
     pub(crate) events: Events,
-    pub(crate) links: Vec<Link>,
-    pub(crate) packets: Packets,
-    pub(crate) routes: Routes,
-    pub(crate) switches: Switches,
-    pub(crate) hosts: Vec<Host>,
+    pub(crate) sources: Sources,
+    pub(crate) fabric: Fabric,
+    pub(crate) hosts: Hosts,
     pub(crate) flows: Flows,
-    pub(crate) faults: Faults,
-    pub(crate) captures: Captures,
-    pub(crate) journal: Journal,
-    pub(crate) sabotage: Option<Sabotage>,
-    pub(crate) oracle: Option<Box<Oracle>>,
-    pub(crate) trace: Trace,
-    pub(crate) stats: Stats,
-    pub(crate) samples: Samples,
-    pub(crate) out: TxFrame,
-    pub(crate) rma: Option<Box<Rma>>,
-    pub(crate) shared: Shared,
+    pub(crate) watch: Watch,
     pub(crate) config: Config,
-    /// First source of: ports that become free, timers, sending hardware, receiving hardware, others.
-    pub(crate) base_free: u32,
-    pub(crate) base_timer: u32,
-    pub(crate) base_tx: u32,
-    pub(crate) base_rx: u32,
-    pub(crate) base_other: u32,
-    pub(crate) hash_seed: u32,
-    /// Bytes on a link of a full packet in the middle of a message.
-    pub(crate) size_full: u32,
-    pub(crate) spray: bool,
     /// Events' memory is asked for far ahead.
     pub(crate) far: bool,
-    /// Dropped after the hosts, whose NICs name its address.
-    region: Buffer,
 }
 
 impl Sim {
     /// Builds the fabric. Refuses an impossible one.
     pub fn new(config: Config) -> Result<Sim, crate::Error> {
-        let t = &config.topology;
-        let routes = Routes::build(t)?;
-        config.switch.check()?;
-        let mut links: Vec<Link> = (0..t.links() as u32)
-            .map(|l| Link::new(t, l, Duration::from_ps(config.switch.latency_ps)))
-            .collect();
-        let lanes = assign_lanes(&mut links);
-        let region = Buffer::new(config.flow_bytes_max.max(8) as usize);
-        let stepped = !config.hardware.is_neutral();
-        let mut hosts = Vec::with_capacity(t.hosts as usize);
-        for h in 0..t.hosts {
-            let up = routes.up[h as usize];
-            let seed = seed_of(config.seed, "host", u64::from(h));
-            let refuse = |e: adverb_nic::Error| crate::Error::new("hosts", format!("host {h}: {e:?}"));
-            let plain = Transport { irn: None, ..config.transport };
-            let transport = if config.plain_hosts.contains(&h) { &plain } else { &config.transport };
-            let mut host = Host::new(h, (up, t.cables[up as usize / 2].rate), transport, stepped, seed)
-                .map_err(refuse)?;
-            host.register(&region).map_err(refuse)?;
-            let unit = stepped || config.one_rma.is_some();
-            host.unit = unit.then(|| Box::new(Unit::new(config.hardware)));
-            hosts.push(host);
-        }
-        let rates: Vec<u64> = routes.up.iter().map(|up| t.cables[*up as usize / 2].rate).collect();
-        let rma = config.one_rma.as_ref().map(|rma| Rma::new(&config, rma, &rates, &region));
-        let rma = rma.transpose()?.map(Box::new);
-        let (n, h) = (links.len() as u32, t.hosts);
+        let fabric = Fabric::new(&config)?;
+        let hosts = Hosts::new(&config, &fabric.routes)?;
+        let sources = Sources::new(fabric.links.len() as u32, config.topology.hosts);
         let mut sim = Sim {
             now: 0,
-            events: Events::new(lanes, 2 * n, 3 * h + SOURCES_OTHER),
-            switches: Switches::new(t, &config.switch, seed_of(config.seed, "switches", 0)),
-            links,
-            packets: Packets::default(),
-            routes,
+            events: Events::new(fabric.lanes, sources.first_timer(), sources.timers()),
+            sources,
+            far: hosts.list.len() >= FAR,
+            fabric,
             hosts,
             flows: Flows::default(),
-            faults: Faults::default(),
-            captures: Captures::default(),
-            journal: Journal::default(),
-            sabotage: None,
-            oracle: None,
-            trace: Trace::default(),
-            stats: Stats::default(),
-            samples: Samples::default(),
-            out: TxFrame::default(),
-            base_free: n,
-            base_timer: 2 * n,
-            base_tx: 2 * n + h,
-            base_rx: 2 * n + 2 * h,
-            base_other: 2 * n + 3 * h,
-            size_full: full_size(&config.transport),
-            hash_seed: seed_of(config.seed, "paths", 0) as u32,
-            far: h >= FAR,
-            spray: config.switch.balance == crate::switch::Balance::Spray,
-            rma,
-            shared: Shared::default(),
-            region,
+            watch: Watch::default(),
             config,
         };
         sim.on_region_event();
@@ -188,19 +106,20 @@ impl Sim {
 
     /// Hash of all that has happened.
     pub fn trace_hash(&self) -> u64 {
-        self.trace.hash()
+        self.watch.trace.hash()
     }
 
     /// Counts so far.
     pub fn stats(&self) -> Stats {
+        let switches = &self.fabric.switches;
         Stats {
             events: self.events.popped(),
-            drops: self.switches.drops,
-            marked: self.switches.marked,
-            pauses: self.switches.pauses,
-            packets_peak: self.packets.peak(),
+            drops: switches.iter().map(|switch| switch.drops).sum(),
+            marked: switches.iter().map(|switch| switch.marked).sum(),
+            pauses: switches.iter().map(|switch| switch.pauses).sum(),
+            packets_peak: self.fabric.packets.peak(),
             now_ps: self.now,
-            ..self.stats
+            ..self.watch.stats
         }
     }
 
@@ -211,40 +130,47 @@ impl Sim {
 
     /// The hosts.
     pub fn hosts(&self) -> &[Host] {
-        &self.hosts
+        &self.hosts.list
     }
 
     /// The links: state and counters of the wire.
     pub fn links(&self) -> &[Link] {
-        &self.links
+        &self.fabric.links
     }
 
     /// Counters of ports, by link.
-    pub fn ports(&self) -> &[crate::switch::PortCounters] {
-        &self.switches.counters
+    pub fn ports(&self) -> &[crate::fabric::switch::PortCounters] {
+        &self.fabric.counters
     }
 
     /// The routes.
     pub fn routes(&self) -> &Routes {
-        &self.routes
+        &self.fabric.routes
     }
 
     /// Sets the faults. Links that have none are not slowed down by others'.
     pub fn set_faults(&mut self, faults: Faults) {
-        for (l, link) in self.links.iter_mut().enumerate() {
-            let chances = faults.chances.get(l).is_some_and(|(c, _)| !c.is_none());
-            let script = faults.script.iter().any(|r| r.link.is_none_or(|x| x == l as u32));
-            link.flags &= !LINK_FAULTS;
-            if chances || script {
-                link.flags |= LINK_FAULTS;
-            }
+        let first = faults.outages.first().map(|outage| outage.at);
+        self.fabric.set_faults(faults);
+        self.events.cancel_timer(self.sources.pack(Source::Faults));
+        if let Some(at) = first {
+            self.set_timer(Source::Faults, at.max(self.now));
         }
-        let source = self.base_other + SOURCE_FAULTS;
-        self.events.cancel_timer(source);
-        if let Some(first) = faults.outages.first() {
-            self.events.set_timer(source, first.at.max(self.now));
+    }
+
+    /// Sets the timer of a source, or moves it.
+    #[inline]
+    pub(crate) fn set_timer(&mut self, source: Source, at: u64) {
+        self.events.set_timer(self.sources.pack(source), at);
+    }
+
+    /// Sets the timer of a source, unless it is set to an earlier time.
+    #[inline]
+    pub(crate) fn wake_by(&mut self, source: Source, at: u64) {
+        let number = self.sources.pack(source);
+        if at < self.events.timer(number) {
+            self.events.set_timer(number, at);
         }
-        self.faults = faults;
     }
 
     /// Runs until nothing is left to happen by `end` ps, or for `events` events. False when nothing is
@@ -265,38 +191,32 @@ impl Sim {
     }
 
     #[inline(always)]
-    fn handle(&mut self, source: u32, word: u32) {
-        if source < self.base_free {
-            self.on_arrival(source, word);
-        } else if source < self.base_timer {
-            self.on_port_free(source - self.base_free);
-        } else {
-            self.handle_other(source);
+    fn handle(&mut self, number: u32, word: u32) {
+        match self.sources.unpack(number) {
+            Source::Arrival(link) => self.on_arrival(link, word),
+            Source::PortFree(link) => self.on_port_free(link),
+            other => self.handle_other(other),
         }
     }
 
-    fn handle_other(&mut self, source: u32) {
-        if source < self.base_tx {
-            self.on_nic_timer(source - self.base_timer);
-        } else if source < self.base_rx {
-            self.on_hardware_sent(source - self.base_tx);
-        } else if source < self.base_other {
-            self.on_hardware_received(source - self.base_rx);
-        } else {
-            match source - self.base_other {
-                SOURCE_FLOWS => self.start_due_flows(),
-                SOURCE_FAULTS => self.on_outage(),
-                SOURCE_SAMPLE => self.on_sample(),
-                SOURCE_REGIONS => self.on_region_event(),
-                _ => self.on_oracle(),
-            }
+    fn handle_other(&mut self, source: Source) {
+        match source {
+            Source::Arrival(_) | Source::PortFree(_) => unreachable!("links' events are handled before"),
+            Source::Deadline(h) => self.on_deadline(h),
+            Source::Sent(h) => self.on_hardware_sent(h),
+            Source::Received(h) => self.on_hardware_received(h),
+            Source::Flows => self.start_due_flows(),
+            Source::Faults => self.on_outage(),
+            Source::Sample => self.on_sample(),
+            Source::Oracle => self.on_oracle(),
+            Source::Regions => self.on_region_event(),
         }
     }
 
     /// Checks every invariant of switches and NICs; for tests and swarms.
     pub fn check_invariants(&self) {
-        self.switches.check(&self.packets, &self.links);
-        for host in &self.hosts {
+        self.fabric.check();
+        for host in &self.hosts.list {
             host.nic.check_invariants();
         }
         self.check_rma();
@@ -304,7 +224,7 @@ impl Sim {
 
     /// A cycle of ports that PFC keeps from sending for ever, as link numbers.
     pub fn deadlock(&self) -> Option<Vec<u32>> {
-        self.switches.deadlock(&self.packets, &self.links)
+        self.fabric.deadlock()
     }
 
     /// The node that a link ends at, for people.
@@ -314,34 +234,11 @@ impl Sim {
     }
 
     pub(crate) fn region_addr(&self) -> u64 {
-        self.region.addr()
+        self.hosts.region.addr()
     }
 
     /// The buffer behind every host's flow region.
     pub fn region(&self) -> &Buffer {
-        &self.region
+        &self.hosts.region
     }
-}
-
-/// Gives links of one rate and delay four lanes; how many lanes there are. Links of kinds beyond the
-/// bound have none.
-fn assign_lanes(links: &mut [Link]) -> usize {
-    let mut kinds: Vec<(u64, u64)> = Vec::new();
-    for link in links {
-        let kind = (link.delay, link.serialization(1 << 20));
-        let at = kinds.iter().position(|k| *k == kind).unwrap_or_else(|| {
-            kinds.push(kind);
-            kinds.len() - 1
-        });
-        link.lanes = if at < LANES / 4 { at as u8 * 4 } else { NO_LANE };
-    }
-    (kinds.len() * 4).min(LANES)
-}
-
-/// Bytes on a link of a packet in the middle of a long WRITE.
-fn full_size(t: &Transport) -> u32 {
-    let service = if t.irn.is_some() { Service::Irn } else { Service::Rc };
-    let opcode = Opcode::new(service, Operation::WriteMiddle);
-    let free = if t.free_irn_headers { opcode.irn_overhead() } else { 0 };
-    t.mtu.bytes() + 20 + 8 + 12 + 4 + (opcode.ext_len() - free) as u32 + FRAMING
 }

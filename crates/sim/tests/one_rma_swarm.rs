@@ -1,6 +1,6 @@
 //! Swarms of 1RMA: seeds pass and replay; mistakes are found.
 
-use adverb_sim::rma::swarm::{Mistake, replay, run_broken, run_seed};
+use adverb_sim::swarm::one_rma::{Mistake, replay, run_broken, run_seed};
 
 #[test]
 fn seeds_pass() {

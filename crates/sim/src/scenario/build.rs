@@ -2,16 +2,16 @@
 
 use super::format::{LinkFaultEntry, PfcTable, Scenario, TopologyTable};
 use crate::error::Error;
-use crate::faults::{Chances, Faults, Outage, Rule};
-use crate::hardware::Profile;
+use crate::fabric::faults::{Chances, Faults, Outage, Rule};
+use crate::fabric::switch::ecn::Red;
+use crate::fabric::switch::pfc::Pfc;
+use crate::fabric::switch::{Balance, Discipline, SwitchConfig};
+use crate::fabric::topology::{Cable, CableKind, Node, Topology};
 use crate::host::Transport;
+use crate::host::hardware::Profile;
 use crate::sim::Config;
-use crate::switch::ecn::Red;
-use crate::switch::pfc::Pfc;
-use crate::switch::{Balance, Discipline, SwitchConfig};
-use crate::topology::{Cable, CableKind, Node, Topology};
-use crate::trace::seed_of;
 use crate::units::{parse_bytes, parse_rate, parse_time};
+use crate::watch::trace::seed_of;
 use adverb_nic::Mtu;
 use adverb_nic::irn::{IrnConfig, Scheme, WINDOW as IRN_WINDOW};
 use adverb_wire::Duration;
@@ -378,7 +378,7 @@ fn link_chances(n: usize, entry: &LinkFaultEntry) -> Result<Chances, Error> {
 }
 
 fn pfc_thresholds(table: &PfcTable, t: &Topology, mtu: Mtu) -> Result<Pfc, Error> {
-    let packet = mtu.bytes() + 20 + 8 + 12 + 4 + crate::link::FRAMING;
+    let packet = mtu.bytes() + 20 + 8 + 12 + 4 + crate::fabric::link::FRAMING;
     let size = |key: &str, text: &str| match text.trim().strip_suffix("packets") {
         Some(n) => {
             let why = || Error::new(key, format!("`{text}` is not a number of packets"));

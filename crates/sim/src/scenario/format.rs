@@ -387,7 +387,7 @@ pub struct HardwareTable {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FaultTable {
-    /// Rules for single packets, one a line; see [`crate::faults`].
+    /// Rules for single packets, one a line; see [`crate::fabric::faults`].
     #[serde(default)]
     pub script: String,
     /// Chances of links.

@@ -36,10 +36,10 @@ pub use format::{
 };
 
 use crate::error::Error;
-use crate::faults::Faults;
-use crate::flows::FlowSpec;
+use crate::fabric::faults::Faults;
 use crate::sim::{Config, Sim};
 use crate::workload::Workload;
+use crate::workload::flows::FlowSpec;
 use std::path::{Path, PathBuf};
 
 /// A scenario that was checked: what a simulation is made of.
@@ -79,7 +79,7 @@ impl Scenario {
     /// names.
     pub fn plan(&self, read: &mut dyn FnMut(&str) -> Result<String, Error>) -> Result<Plan, Error> {
         let mut config = self.config()?;
-        let routes = crate::topology::Routes::build(&config.topology)?;
+        let routes = crate::fabric::topology::Routes::build(&config.topology)?;
         config.switch.check()?;
         let faults = self.faults(&config.topology)?;
         let (flows, workload) = self.traffic(&config, read)?;

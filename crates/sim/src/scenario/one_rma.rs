@@ -3,8 +3,8 @@
 use super::build::{bytes, need, time};
 use super::format::{OneRmaControlTable, OneRmaTable, RegionEventEntry, Scenario};
 use crate::error::Error;
-use crate::rma::{Pcie, RegionChange, RegionEvent, RmaConfig};
-use crate::topology::Topology;
+use crate::fabric::topology::Topology;
+use crate::host::one_rma::{Pcie, RegionChange, RegionEvent, RmaConfig};
 use crate::units::parse_rate;
 use adverb_nic::one_rma::congestion::CongestionConfig;
 use adverb_nic::one_rma::executor::Retry;
@@ -50,6 +50,7 @@ impl Scenario {
             class: t.class.unwrap_or(0),
             apart: 0,
             events: events(&table.events, topology)?,
+            beside_queues: false,
         };
         let refuse = |e: adverb_nic::Error| Error::new("transport.one-rma", format!("{e}; change it"));
         out.executor.check().map_err(refuse)?;

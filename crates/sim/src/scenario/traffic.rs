@@ -3,11 +3,11 @@
 use super::build::{bytes, need, time};
 use super::format::{Scenario, WorkloadTable};
 use crate::error::Error;
-use crate::flows::{FlowSpec, Op};
-use crate::link::FRAMING;
+use crate::fabric::link::FRAMING;
+use crate::fabric::topology::Topology;
 use crate::sim::Config;
-use crate::topology::Topology;
-use crate::trace::seed_of;
+use crate::watch::trace::seed_of;
+use crate::workload::flows::{FlowSpec, Op};
 use crate::workload::lookups::Lookups;
 use crate::workload::sizes::Sizes;
 use crate::workload::{Closed, Repeat, Workload, arrivals, pattern};
@@ -175,8 +175,10 @@ fn poisson(
 
 /// The rate that loads of hosts are shares of: that of the slowest host's cable.
 fn host_rate(t: &Topology) -> u64 {
-    let hosts =
-        t.cables.iter().filter(|c| c.ends.iter().any(|e| matches!(e, crate::topology::Node::Host(_))));
+    let hosts = t
+        .cables
+        .iter()
+        .filter(|c| c.ends.iter().any(|e| matches!(e, crate::fabric::topology::Node::Host(_))));
     hosts.map(|c| c.rate).min().unwrap_or(0)
 }
 

@@ -1,7 +1,7 @@
 //! Poisson arrivals at a load, between random hosts.
 
 use super::sizes::Sizes;
-use crate::flows::{FlowSpec, Op};
+use crate::workload::flows::{FlowSpec, Op};
 
 /// Flows that arrive at random: exponential gaps, random pairs of different hosts. The rate is such
 /// that each host sends `load` times `rate` (bits per second) on average, headers not counted.

@@ -1,7 +1,7 @@
 //! Lookups in a key-value cache (1RMA section 7.1): a read of an index entry, then one of the value, from one of several servers that have
 //! everything. A client that meets a failure goes on with another server at once, and does not come back.
 
-use crate::flows::{Flow, FlowSpec, Op};
+use crate::workload::flows::{Flow, FlowSpec, Op};
 use std::collections::BTreeSet;
 
 /// Bits of a tag: the step, then how many servers have failed it, then the lookup.

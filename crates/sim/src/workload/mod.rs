@@ -2,11 +2,13 @@
 //! another one ends.
 
 pub mod arrivals;
+pub(crate) mod connections;
+pub mod flows;
 pub mod lookups;
 pub mod pattern;
 pub mod sizes;
 
-use crate::flows::{Flow, FlowSpec, Op};
+use crate::workload::flows::{Flow, FlowSpec, Op};
 
 /// What creates flows while a simulation runs.
 #[derive(Clone, Debug, Default)]

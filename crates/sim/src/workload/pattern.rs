@@ -1,6 +1,6 @@
 //! Who sends to whom, all at once: permutation, incast, all-to-all.
 
-use crate::flows::{FlowSpec, Op};
+use crate::workload::flows::{FlowSpec, Op};
 
 /// A random permutation without fixed points: every host sends one flow and receives one.
 pub fn permutation(hosts: u32, bytes: u32, start: u64, rng: &mut fastrand::Rng) -> Vec<FlowSpec> {

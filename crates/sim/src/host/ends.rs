@@ -1,0 +1,345 @@
+//! The ends of a packet's way: the NIC gives a frame, the NIC takes a frame, and what follows.
+
+use crate::fabric::link::{FRAME_MIN, FRAMING, HOST};
+use crate::fabric::packet::{FLAG_CE, FLAG_ECT, FLAG_MESSAGE, FLAG_PAYLOAD, Kind};
+use crate::host::memory::gather;
+use crate::host::{Device, host_of};
+use crate::sim::Sim;
+use crate::source::Source;
+use adverb_nic::{Payload, Step};
+use adverb_wire::{Instant, Operation};
+
+/// An acknowledgement on a link: IPv4, UDP, BTH, AETH, ICRC and framing.
+const ACK_SIZE: u16 = 20 + 8 + 12 + 4 + 4 + FRAMING as u16;
+
+/// Congestion experienced, in the traffic class (RFC 3168).
+const CE: u8 = 3;
+
+impl Sim {
+    /// Lets a host's NIC send, if its link is free and not paused.
+    #[inline]
+    pub(crate) fn host_send(&mut self, h: u32) {
+        if !self.hosts.list[h as usize].is_plain {
+            return self.send_costly(h);
+        }
+        self.queues_send(h);
+    }
+
+    /// Lets a host's queue pairs send, at no cost.
+    #[inline]
+    fn queues_send(&mut self, h: u32) {
+        let host = &mut self.hosts.list[h as usize];
+        let up = host.up;
+        let link = &self.fabric.links[up as usize];
+        // A port that is busy calls again when it is free; one that is paused, when the pause ends.
+        if link.wakes || (self.fabric.classes == 1 && link.paused != 0) {
+            return;
+        }
+        if self.now < link.busy_until {
+            if host.nic.has_work() {
+                self.wake(up);
+            }
+            return;
+        }
+        if self.watch.journal.is_on() {
+            self.watch.journal.look(&host.nic);
+        }
+        if !host.nic.next_frame(Instant::from_ps(self.now), &mut self.hosts.out) {
+            // A queue pair whose rate makes it wait has a timer that nobody knows of yet.
+            return self.watch_timer(h);
+        }
+        let id = self.take_frame(h);
+        if self.watch.journal.is_on() {
+            self.tell_sent(h, id);
+        }
+        let more = self.hosts.list[h as usize].nic.has_work();
+        self.transmit(up, id, more);
+        self.watch_timer(h);
+    }
+
+    /// Makes the frame in `out` a packet.
+    #[inline]
+    fn take_frame(&mut self, h: u32) -> u32 {
+        let id = self.fabric.packets.take();
+        let packet = &self.hosts.out.packet;
+        let dst = host_of(&packet.flow.dst);
+        let hot = &mut self.fabric.packets.hot[id as usize];
+        let free = if self.config.transport.free_irn_headers { packet.bth.opcode.irn_overhead() } else { 0 };
+        hot.size = ((packet.frame_len() - free) as u32 + FRAMING).max(FRAME_MIN) as u16;
+        hot.dst = dst;
+        hot.hash = flow_hash(self.fabric.hash_seed, h, dst, packet.flow.src_port);
+        let opcode = u64::from(packet.bth.opcode.wire()) << 24;
+        hot.digest = self.watch.stats.injected << 32 | opcode | u64::from(packet.bth.psn.get());
+        let class = packet.flow.traffic_class;
+        hot.class = (class >> 2).min(self.fabric.classes as u8 - 1);
+        hot.flags = if class & 3 != 0 { FLAG_ECT } else { 0 };
+        hot.kind = Kind::Data;
+        hot.lane = match hot.size {
+            size if u32::from(size) == self.hosts.size_full => 0,
+            ACK_SIZE => 1,
+            _ => 2,
+        };
+        self.watch.stats.injected += 1;
+        self.fabric.packets.keep(id, &self.hosts.out.packet);
+        if self.config.payload && !self.hosts.out.payload.is_empty() {
+            self.fabric.packets.hot[id as usize].flags |= FLAG_PAYLOAD;
+            gather(&self.hosts.out.payload, self.fabric.packets.payload_mut(id));
+        }
+        if self.config.through_bytes {
+            self.fabric.packets.through_bytes(id);
+        }
+        id
+    }
+
+    /// A packet reaches its host.
+    #[inline]
+    pub(crate) fn on_host_arrival(&mut self, h: u32, id: u32) {
+        if !self.hosts.list[h as usize].is_plain {
+            return self.arrive_costly(h, id);
+        }
+        self.deliver(h, id);
+    }
+
+    /// The NIC takes a packet in, and the host looks what came of it.
+    #[inline]
+    fn deliver(&mut self, h: u32, id: u32) {
+        let now = Instant::from_ps(self.now);
+        let mut packet = self.fabric.packets.descriptor(id);
+        if self.fabric.packets.hot[id as usize].flags & FLAG_CE != 0 {
+            packet.flow.traffic_class |= CE;
+        }
+        let payload = match self.fabric.packets.payload(id) {
+            Some(bytes) => Payload::from_slice(bytes),
+            None => Payload::elided(packet.payload_len as usize),
+        };
+        let host = &mut self.hosts.list[h as usize];
+        if self.watch.journal.is_on() {
+            self.watch.journal.look(&host.nic);
+        }
+        host.nic.on_frame(now, &packet, &payload);
+        let operation = packet.bth.opcode.operation();
+        // With IRN the last packet may come before others of its message.
+        let any = self.config.transport.irn.is_some() || operation.ends_message();
+        let ends = any && (operation.is_write() || operation.is_send());
+        let qp = packet.bth.dest_qp.get() & 0xffff;
+        self.fabric.packets.give(id);
+        self.watch.stats.delivered += 1;
+        if self.watch.journal.is_on() {
+            self.tell_nic(h, "takes it");
+        }
+        if ends && self.watch.oracle.is_none() {
+            self.on_message_end(h, qp);
+        }
+        let completes = operation == Operation::Acknowledge || operation.is_response() || operation.is_send();
+        self.after_nic(h, completes);
+    }
+
+    /// After the NIC was called: its completions, its frames, its timer.
+    #[inline]
+    pub(crate) fn after_nic(&mut self, h: u32, completions: bool) {
+        if completions || self.watch.oracle.is_some() {
+            self.take_completions(h);
+        }
+        self.host_send(h);
+        self.watch_timer(h);
+    }
+
+    fn take_completions(&mut self, h: u32) {
+        loop {
+            let host = &mut self.hosts.list[h as usize];
+            let cq = host.cq;
+            match host.nic.poll_cq(cq) {
+                Ok(Some(completion)) if self.watch.oracle.is_some() => {
+                    self.on_oracle_completion(h, &completion)
+                }
+                Ok(Some(completion)) => self.on_flow_completion(h, &completion),
+                _ => break,
+            }
+        }
+        while self.hosts.list[h as usize].nic.next_event().is_some() {}
+    }
+
+    #[inline]
+    fn watch_timer(&mut self, h: u32) {
+        if let Some(deadline) = self.hosts.list[h as usize].nic.next_deadline() {
+            self.wake_by(Source::Deadline(h), deadline.as_ps().max(self.now));
+        }
+    }
+
+    /// A deadline of a host's NICs has come.
+    pub(crate) fn on_deadline(&mut self, h: u32) {
+        let device = self.hosts.list[h as usize].device;
+        if device.has_queues() {
+            self.on_nic_timer(h);
+        }
+        if device.has_one_rma() {
+            self.on_rma_timer(h);
+        }
+    }
+
+    fn on_nic_timer(&mut self, h: u32) {
+        if self.watch.journal.is_on() {
+            self.watch.journal.look(&self.hosts.list[h as usize].nic);
+        }
+        self.hosts.list[h as usize].nic.on_timer(Instant::from_ps(self.now));
+        self.tell_nic(h, "timer");
+        self.after_nic(h, true);
+    }
+}
+
+/// Hash of a flow: its addresses and UDP source port, seeded.
+#[inline]
+pub(crate) fn flow_hash(seed: u32, src: u32, dst: u32, port: u16) -> u32 {
+    let key = u64::from(src) << 40 ^ u64::from(dst) << 16 ^ u64::from(port);
+    let wide = (key ^ u64::from(seed)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (wide ^ wide >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9).wrapping_shr(32) as u32
+}
+
+/// The ways of hosts that are not plain: 1RMA, and hardware that costs time.
+impl Sim {
+    #[inline(never)]
+    fn send_costly(&mut self, h: u32) {
+        match self.hosts.list[h as usize].device {
+            Device::Queues => self.step_hardware(h),
+            Device::OneRma => self.rma_send(h),
+            Device::Both => self.send_in_turns(h),
+        }
+    }
+
+    /// Lets both NICs of a host send. The one that sent last comes second when both have something.
+    fn send_in_turns(&mut self, h: u32) {
+        let up = self.hosts.list[h as usize].up as usize;
+        let first = self.hosts.list[h as usize].one_rma_first;
+        for one_rma in [first, !first] {
+            let sent = self.fabric.links[up].packets;
+            if one_rma {
+                self.rma_send(h);
+            } else if self.hosts.list[h as usize].unit.is_some() {
+                self.step_hardware(h);
+            } else {
+                self.queues_send(h);
+            }
+            if self.fabric.links[up].packets != sent {
+                self.hosts.list[h as usize].one_rma_first = !one_rma;
+            }
+        }
+    }
+
+    #[inline(never)]
+    fn arrive_costly(&mut self, h: u32, id: u32) {
+        if self.fabric.packets.hot[id as usize].flags & FLAG_MESSAGE != 0 {
+            return self.on_message_arrival(h, id);
+        }
+        if self.hosts.list[h as usize].unit.is_some() {
+            self.enter_hardware(h, id)
+        } else {
+            self.deliver(h, id)
+        }
+    }
+
+    /// Sends what hardware has ready, and does the NIC's next pieces of work: as many as cost nothing,
+    /// and one that has to be paid for. Work goes on while the link is busy, one frame ahead of it.
+    fn step_hardware(&mut self, h: u32) {
+        let source = self.sources.pack(Source::Sent(h));
+        let now = Instant::from_ps(self.now);
+        loop {
+            self.send_ready(h);
+            if self.events.timer(source) != u64::MAX {
+                break;
+            }
+            let host = &mut self.hosts.list[h as usize];
+            let Some(unit) = host.unit.as_mut() else { return };
+            if !unit.tx.row.is_empty() {
+                break;
+            }
+            if self.watch.journal.is_on() {
+                self.watch.journal.look(&host.nic);
+            }
+            let step = host.nic.step(now, &mut self.hosts.out);
+            let qp = match step {
+                Step::Fetched(id) | Step::Executed(id) | Step::Frame(id) => {
+                    host.nic.qp_number(id).map_or(0, |n| n.get() & 0xffff)
+                }
+                Step::Completed(_) => 0,
+                Step::Idle => break,
+            };
+            let cost = unit.step_cost(step, qp);
+            if let Step::Frame(_) = step {
+                let id = self.take_frame(h);
+                if self.watch.journal.is_on() {
+                    self.tell_sent(h, id);
+                }
+                if let Some(unit) = &mut self.hosts.list[h as usize].unit {
+                    unit.tx.row.push_back((self.now + cost, id));
+                }
+            }
+            if cost > 0 {
+                self.events.set_timer(source, self.now + cost);
+            } else if let Step::Completed(_) = step {
+                self.take_completions(h);
+            }
+        }
+        self.watch_timer(h);
+    }
+
+    /// Puts the frame that hardware is done with on the link, if that is free.
+    fn send_ready(&mut self, h: u32) {
+        let up = self.hosts.list[h as usize].up;
+        let link = &self.fabric.links[up as usize];
+        if link.wakes || (self.fabric.classes == 1 && link.paused != 0) {
+            return;
+        }
+        let sending = self.now < link.busy_until;
+        let Some(unit) = self.hosts.list[h as usize].unit.as_mut() else { return };
+        if let Some(&(at, id)) = unit.tx.row.front()
+            && at <= self.now
+        {
+            if sending {
+                return self.wake(up);
+            }
+            unit.tx.row.pop_front();
+            self.transmit(up, id, false);
+        }
+    }
+
+    /// A piece of work is paid for.
+    pub(crate) fn on_hardware_sent(&mut self, h: u32) {
+        match self.hosts.list[h as usize].device {
+            Device::OneRma => self.rma_send(h),
+            Device::Queues | Device::Both => self.after_nic(h, true),
+        }
+    }
+
+    fn enter_hardware(&mut self, h: u32, id: u32) {
+        let bth = self.fabric.packets.bth(id);
+        let atomic = matches!(bth.opcode.operation(), Operation::CompareSwap | Operation::FetchAdd);
+        let qp = bth.dest_qp.get() & 0xffff;
+        let Some(unit) = self.hosts.list[h as usize].unit.as_mut() else { return };
+        let cost = unit.receive_cost(qp, atomic);
+        unit.rx.free_at = unit.rx.free_at.max(self.now) + cost;
+        unit.rx.row.push_back((unit.rx.free_at, id));
+        if unit.rx.row.len() == 1 {
+            let at = unit.rx.free_at;
+            self.set_timer(Source::Received(h), at);
+        }
+    }
+
+    pub(crate) fn on_hardware_received(&mut self, h: u32) {
+        if self.hosts.list[h as usize].device == Device::OneRma {
+            return self.on_message_written(h);
+        }
+        let Some(unit) = self.hosts.list[h as usize].unit.as_mut() else { return };
+        let Some((_, id)) = unit.rx.row.pop_front() else { return };
+        if let Some((at, _)) = unit.rx.row.front().copied() {
+            self.set_timer(Source::Received(h), at);
+        }
+        self.deliver(h, id);
+    }
+}
+
+impl Sim {
+    /// Whether a link ends at a host; for captures and reports.
+    pub fn ends_at_host(&self, link: u32) -> bool {
+        self.fabric.links.get(link as usize).is_some_and(|l| l.to & HOST != 0)
+    }
+}

@@ -1,0 +1,164 @@
+//! A host with a 1RMA NIC: one process with its slots, its regions, and its executor.
+
+use super::RmaConfig;
+use crate::host::address;
+use crate::host::hardware::Side;
+use crate::host::memory::Buffer;
+use crate::sim::Config;
+use crate::watch::trace::{mix, seed_of};
+use adverb_nic::one_rma::{
+    CommandExecutor, CommandPortal, DerivedKey, OneRmaConfig, PRIORITIES, ProcessInit, RegionId, RegionInit,
+    RegionKey, Rights, derive,
+};
+use adverb_nic::{Access, Error, OneRma};
+use adverb_wire::one_rma::{KEY_LEN, Op};
+use std::collections::{BTreeMap, VecDeque};
+
+/// The process of every host.
+pub(super) const PID: u32 = 1;
+/// Message counters of a host: more than any run sends.
+const COUNTERS: core::ops::Range<u64> = 1 << 32..1 << 48;
+
+/// A command in a slot.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Posted {
+    pub target: u32,
+    pub len: u16,
+}
+
+/// See the top of this file.
+pub struct RmaHost {
+    /// Its NIC.
+    pub nic: OneRma,
+    /// Its software.
+    pub executor: CommandExecutor,
+    pub(super) portal: CommandPortal,
+    /// What peers may use.
+    pub(super) region: RegionId,
+    /// Its own side of operations.
+    pub(super) local: RegionId,
+    /// Where a new region key lies for a Rekey.
+    pub(super) secret: RegionId,
+    pub(super) init: RegionInit,
+    pub(super) seed: u64,
+    /// How often the region's key has changed, as its owner plans it.
+    pub(super) epoch: u64,
+    /// By peer and operation: since when it uses which key, in ps.
+    keys: BTreeMap<(u32, u8), (u64, Grant)>,
+    /// By the NIC's number of the slot.
+    pub(super) posted: Vec<Posted>,
+    /// Messages whose payload is being read from memory.
+    pub(super) tx: Side,
+    /// Messages without payload, which wait for the port only.
+    pub(super) direct: VecDeque<u32>,
+    /// Messages whose payload is being written to memory.
+    pub(super) rx: Side,
+    pub(super) safe: Buffer,
+    memory: Option<Buffer>,
+}
+
+/// A right to a region.
+#[derive(Clone)]
+pub(super) struct Grant {
+    pub region: RegionId,
+    pub key: DerivedKey,
+}
+
+/// K_r of a host at an epoch.
+pub(super) fn region_key(seed: u64, epoch: u64) -> [u8; KEY_LEN] {
+    let (a, b) = (mix(seed ^ epoch << 1), mix(seed ^ (epoch << 1 | 1)));
+    let mut key = [0; KEY_LEN];
+    key[..8].copy_from_slice(&a.to_le_bytes());
+    key[8..].copy_from_slice(&b.to_le_bytes());
+    key
+}
+
+impl RmaHost {
+    pub(super) fn new(
+        number: u32,
+        rate: u64,
+        config: &Config,
+        rma: &RmaConfig,
+        shared: &Buffer,
+    ) -> Result<RmaHost, Error> {
+        let seed = seed_of(config.seed, "one-rma", u64::from(number));
+        let slots = rma.slots;
+        let mut nic = OneRma::new(
+            OneRmaConfig {
+                address: address(number),
+                slots,
+                slots_by_priority: [slots; PRIORITIES],
+                bandwidth: rate,
+                ..rma.nic.clone()
+            },
+            COUNTERS,
+            seed,
+        )?;
+        let memory = (rma.apart > 0).then(|| Buffer::new(shared.len()));
+        let buffer = memory.as_ref().unwrap_or(shared);
+        let pd = nic.memory().alloc_pd()?;
+        let mr = buffer.register_for(nic.memory(), pd, Access::LOCAL_WRITE)?;
+        nic.attach(ProcessInit { pid: PID, quota: slots, priority: 0 })?;
+        let init = RegionInit {
+            owner: PID,
+            pd,
+            lkey: mr.lkey,
+            addr: buffer.addr(),
+            len: buffer.len() as u64,
+            rights: Rights::all(),
+            key: RegionKey::new(region_key(seed, 0)),
+        };
+        let region = nic.register(&init)?;
+        let local = nic.register(&RegionInit { rights: Rights::empty(), ..init.clone() })?;
+        let safe = Buffer::new(KEY_LEN);
+        let mr = safe.register_for(nic.memory(), pd, Access::LOCAL_WRITE)?;
+        let own = RegionInit { lkey: mr.lkey, addr: safe.addr(), len: KEY_LEN as u64, ..init.clone() };
+        let secret = nic.register(&RegionInit { rights: Rights::empty(), ..own })?;
+        let portal = CommandPortal::open(&mut nic, PID, pd, slots)?;
+        let mut executor = CommandExecutor::new(rma.executor, portal.completion_region())?;
+        for slot in portal.slots() {
+            executor.add_slot(*slot)?;
+        }
+        Ok(RmaHost {
+            nic,
+            executor,
+            portal,
+            region,
+            local,
+            secret,
+            init,
+            seed,
+            epoch: 0,
+            keys: BTreeMap::new(),
+            posted: vec![Posted::default(); slots as usize],
+            tx: Side::default(),
+            direct: VecDeque::new(),
+            rx: Side::default(),
+            safe,
+            memory,
+        })
+    }
+
+    /// What the region's owner hands to a client: the region and K_d under the key that is planned, which need not be in place yet.
+    pub(super) fn grant(&self, initiator: u32, op: Op) -> Grant {
+        let key = RegionKey::new(region_key(self.seed, self.epoch));
+        let address = self.nic.config().address;
+        let key = derive(&key, address, self.region.wire(), crate::host::address(initiator), PID, op);
+        Grant { region: self.region, key }
+    }
+
+    /// The key that this host uses for a peer's region, and since when.
+    pub(super) fn key(&self, peer: u32, op: Op) -> Option<&(u64, Grant)> {
+        self.keys.get(&(peer, op as u8))
+    }
+
+    /// Uses what it was handed from now on.
+    pub(super) fn learn(&mut self, now: u64, peer: u32, op: Op, grant: Grant) {
+        self.keys.insert((peer, op as u8), (now, grant));
+    }
+
+    /// The host's own memory, in fabrics whose hosts have some.
+    pub fn memory(&self) -> Option<&Buffer> {
+        self.memory.as_ref()
+    }
+}

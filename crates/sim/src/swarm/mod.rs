@@ -1,0 +1,277 @@
+//! Swarms: random fabrics, random faults, random work, all from one seed, under the oracle. First with
+//! faults: nothing wrong may happen. Then without: everything must end.
+
+pub mod one_rma;
+pub(crate) mod one_rma_oracle;
+
+use crate::fabric::faults::{Chances, Faults, Outage};
+use crate::fabric::switch::ecn::Red;
+use crate::fabric::switch::pfc::Pfc;
+use crate::fabric::switch::{Balance, Discipline, SwitchConfig};
+use crate::fabric::topology::{Cable, CableKind, Node, Topology};
+use crate::host::Transport;
+use crate::host::hardware::Profile;
+use crate::sim::{Config, Sim};
+use crate::watch::oracle::Work;
+use crate::watch::sabotage::Sabotage;
+use crate::watch::trace::seed_of;
+use adverb_nic::{CongestionControl, DcqcnConfig, IrnConfig, Mtu, Scheme, TcpConfig, TimelyConfig};
+use adverb_wire::Duration;
+
+/// How one seed went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// The seed.
+    pub seed: u64,
+    /// What was found wrong; empty if nothing.
+    pub failures: Vec<String>,
+    /// Hash of all that happened.
+    pub trace: u64,
+    /// Requests that completed.
+    pub completed: u64,
+    /// Connections that gave up while there were faults.
+    pub dead: u32,
+    /// Packets lost, damaged, dropped or doubled.
+    pub faults: u64,
+}
+
+/// Virtual time with faults, and the longest that recovery may take without, in ps.
+const FAULTY_PS: u64 = 3_000_000_000;
+const LIVE_PS: u64 = 4_000_000_000_000;
+
+/// The fabric, faults and work of a seed.
+pub fn scenario(seed: u64) -> (Config, Faults, Work) {
+    let mut rng = fastrand::Rng::with_seed(seed_of(seed, "swarm", 0));
+    let topology = random_topology(&mut rng);
+    let mtu = *pick(&mut rng, &[Mtu::M256, Mtu::M512, Mtu::M1024, Mtu::M2048, Mtu::M4096]);
+    let switch = random_switch(&mut rng, mtu, is_ring(&topology));
+    let plain_hosts: Vec<u32> = match rng.u32(0..4) {
+        0 => (0..topology.hosts).filter(|_| rng.bool()).collect(),
+        _ => Vec::new(),
+    };
+    let transport = random_transport(&mut rng, mtu, switch.classes, plain_hosts.is_empty());
+    let faults = random_faults(&mut rng, &topology, seed);
+    let work = Work {
+        connections: rng.u32(1..=3),
+        requests: rng.u32(5..40),
+        gap_ps: *pick(&mut rng, &[1_000, 1_000_000, 50_000_000]),
+        repost_ps: *pick(&mut rng, &[0, 0, 1_000_000, 30_000_000]),
+    };
+    let hardware = if rng.u32(0..6) == 0 { random_hardware(&mut rng) } else { Profile::default() };
+    let config = Config {
+        switch,
+        transport,
+        plain_hosts,
+        hardware,
+        payload: true,
+        through_bytes: true,
+        flow_bytes_max: 8,
+        seed,
+        ..Config::new(topology)
+    };
+    (config, faults, work)
+}
+
+pub(crate) fn random_topology(rng: &mut fastrand::Rng) -> Topology {
+    let rate = *pick(rng, &[10_000_000_000, 40_000_000_000, 100_000_000_000]);
+    let cable = CableKind { rate, delay: Duration::from_ns(rng.u64(100..3000)) };
+    let slow = CableKind { rate: rate / 2, ..cable };
+    match rng.u32(0..6) {
+        0 => Topology::two_hosts(cable),
+        1 => Topology::star(rng.u32(2..6), cable),
+        2 => Topology::dumbbell(rng.u32(1..4), rng.u32(1..4), cable, slow),
+        3 => Topology::leaf_spine(rng.u32(2..4), rng.u32(1..4), rng.u32(1..3), cable, cable),
+        4 => ring(rng.u32(3..6), cable, slow),
+        _ => Topology::fat_tree(4, cable).unwrap_or_else(|_| Topology::two_hosts(cable)),
+    }
+}
+
+/// Switches in a ring with a host each: ways of different lengths, and PFC would deadlock.
+fn ring(count: u32, cable: CableKind, trunk: CableKind) -> Topology {
+    let mut t = Topology { hosts: count, switches: count, cables: Vec::new() };
+    for n in 0..count {
+        let mut join = |a, b, kind: CableKind| {
+            t.cables.push(Cable { ends: [a, b], rate: kind.rate, delay: kind.delay });
+        };
+        join(Node::Host(n), Node::Switch(n), cable);
+        join(Node::Switch(n), Node::Switch((n + 1) % count), trunk);
+    }
+    t
+}
+
+/// Only a ring has as many switches as hosts, at least three, and twice as many cables.
+pub(crate) fn is_ring(t: &Topology) -> bool {
+    t.switches == t.hosts && t.cables.len() as u32 == 2 * t.hosts
+}
+
+pub(crate) fn random_switch(rng: &mut fastrand::Rng, mtu: Mtu, ring: bool) -> SwitchConfig {
+    let packet = mtu.bytes() + 100;
+    let buffer = packet * rng.u32(8..64);
+    let input_queued = rng.bool();
+    let alpha = *pick(rng, &[0.5, 1.0, f64::INFINITY]);
+    let mut switch = SwitchConfig {
+        discipline: match input_queued {
+            true => Discipline::InputQueued { buffer },
+            false => Discipline::SharedBuffer { buffer: buffer * 4, alpha },
+        },
+        classes: if rng.u32(0..3) == 0 { rng.u8(2..=8) } else { 1 },
+        balance: if rng.u32(0..4) == 0 { Balance::Spray } else { Balance::Ecmp },
+        latency_ps: *pick(rng, &[0, 0, 300_000]),
+        ..SwitchConfig::default()
+    };
+    if rng.bool() && !ring {
+        switch.pfc = [Some(Pfc { xoff: buffer / 2, xon: buffer / 4, headroom: buffer }); 8];
+    }
+    if rng.bool() {
+        let kmin = packet * rng.u32(1..6);
+        switch.ecn = Some(Red { kmin, kmax: kmin + packet * rng.u32(1..20), pmax: rng.f64() });
+    }
+    switch
+}
+
+/// `alike`: all hosts offer IRN, if any does.
+fn random_transport(rng: &mut fastrand::Rng, mtu: Mtu, classes: u8, alike: bool) -> Transport {
+    let receive_packets = *pick(rng, &[4, 30, 128]);
+    let irn = rng.bool().then(|| IrnConfig {
+        scheme: *pick(rng, &[Scheme::Selective, Scheme::Selective, Scheme::NoSack, Scheme::GoBackN]),
+        bdp_packets: if rng.bool() { Some(rng.u32(2..64)) } else { None },
+        receive_packets,
+        agreed: (alike && rng.bool()).then_some(receive_packets),
+        hello_interval: *pick(rng, &[Duration::from_us(50), Duration::from_ms(10)]),
+        nack_threshold: rng.u32(1..4),
+        retransmit_delay: Duration::from_ns(*pick(rng, &[0, 0, 2000])),
+        ..IrnConfig::default()
+    });
+    let congestion = match rng.u32(0..6) {
+        0 => CongestionControl::Halving,
+        1 => CongestionControl::Dcqcn(DcqcnConfig::default()),
+        2 => CongestionControl::Timely(TimelyConfig::default()),
+        3 => CongestionControl::Tcp(TcpConfig::default()),
+        _ => CongestionControl::Fixed,
+    };
+    Transport {
+        mtu,
+        congestion,
+        timeout: rng.u8(4..8),
+        window: rng.u32(8..512),
+        rto: if rng.u32(0..4) == 0 { Some(Duration::from_us(rng.u64(60..600))) } else { None },
+        ack_every: rng.u32(0..4),
+        ecn: rng.bool(),
+        class: rng.u8(0..classes),
+        irn,
+        ..Transport::default()
+    }
+}
+
+pub(crate) fn random_faults(rng: &mut fastrand::Rng, topology: &Topology, seed: u64) -> Faults {
+    let mut faults = Faults::default();
+    for link in 0..topology.links() as u64 {
+        let chances = if rng.bool() { random_chances(rng) } else { Chances::default() };
+        faults.chances.push((chances, fastrand::Rng::with_seed(seed_of(seed, "link", link))));
+    }
+    if rng.u32(0..3) == 0 {
+        let cable = rng.u32(0..topology.cables.len() as u32);
+        let at = rng.u64(0..FAULTY_PS / 2);
+        faults.outages.push(Outage { at, cable, repair: false });
+        faults.outages.push(Outage { at: at + rng.u64(1..500_000_000), cable, repair: true });
+    }
+    faults
+}
+
+fn random_hardware(rng: &mut fastrand::Rng) -> Profile {
+    let mut cost = |most: u64| if rng.bool() { rng.u64(0..most) } else { 0 };
+    Profile {
+        fetch_ps: cost(600_000),
+        execute_ps: cost(100_000),
+        packet_ps: cost(200_000),
+        completion_ps: cost(500_000),
+        receive_ps: cost(200_000),
+        atomic_ps: cost(500_000),
+        units: cost(4) as u32,
+        cache_entries: cost(3) as u32,
+        miss_ps: cost(1_000_000),
+    }
+}
+
+fn random_chances(rng: &mut fastrand::Rng) -> Chances {
+    let mut some = |most: f64| if rng.bool() { rng.f64() * most } else { 0.0 };
+    let (loss, bit_error, duplicate, reorder) = (some(0.05), some(1e-6), some(0.05), some(0.1));
+    Chances { loss, bit_error, duplicate, reorder, reorder_ps: rng.u64(0..30_000_000), jitter_ps: 0 }
+}
+
+pub(crate) fn pick<'a, T>(rng: &mut fastrand::Rng, of: &'a [T]) -> &'a T {
+    &of[rng.usize(0..of.len())]
+}
+
+/// Runs a seed.
+pub fn run_seed(seed: u64) -> Outcome {
+    run(seed, None, &mut |_| {})
+}
+
+/// Runs a seed on a NIC that is broken on purpose, if `sabotage` says so, to see that it is found.
+pub fn run_broken(seed: u64, sabotage: Option<Sabotage>) -> Outcome {
+    run(seed, sabotage, &mut |_| {})
+}
+
+/// Runs a seed again and shows all that happens, a line each: time, host or link, packet or piece of work,
+/// what became of it.
+pub fn replay(seed: u64, sabotage: Option<Sabotage>, show: &mut dyn FnMut(&str)) -> Outcome {
+    run(seed, sabotage, &mut |sim| {
+        if !sim.watch.journal.is_on() {
+            sim.watch();
+        }
+        sim.take_log().iter().for_each(|line| show(line));
+    })
+}
+
+/// Runs a seed; `step` sees the simulation before its first event and after every one.
+fn run(seed: u64, sabotage: Option<Sabotage>, step: &mut dyn FnMut(&mut Sim)) -> Outcome {
+    let (config, faults, work) = scenario(seed);
+    let mut outcome = Outcome { seed, failures: Vec::new(), trace: 0, completed: 0, dead: 0, faults: 0 };
+    let made = Sim::new(config).map_err(|e| e.to_string()).and_then(|mut sim| {
+        sim.set_oracle(&work, seed_of(seed, "oracle", 0)).map_err(|e| format!("{e:?}"))?;
+        Ok(sim)
+    });
+    let mut sim = match made {
+        Ok(sim) => sim,
+        Err(why) => {
+            outcome.failures.push(why);
+            return outcome;
+        }
+    };
+    sim.set_faults(faults);
+    if let Some(kind) = sabotage {
+        sim.sabotage(kind);
+    }
+    let failed = |sim: &Sim| sim.oracle().is_some_and(|o| !o.failures().is_empty());
+    step(&mut sim);
+    while sim.run(FAULTY_PS, 1) && !failed(&sim) {
+        sim.check_invariants();
+        step(&mut sim);
+    }
+    sim.repair();
+    while !failed(&sim) && sim.run(FAULTY_PS + LIVE_PS, 1) {
+        sim.check_invariants();
+        step(&mut sim);
+        if sim.oracle().is_some_and(|o| o.is_done()) {
+            break;
+        }
+    }
+    step(&mut sim);
+    outcome.failures = sim.oracle_verdict();
+    if let Some(oracle) = sim.oracle() {
+        if !oracle.is_done() && outcome.failures.is_empty() {
+            outcome.failures.push("without faults, requests are still outstanding".into());
+            if let Some(cycle) = sim.deadlock() {
+                let names: Vec<String> = cycle.iter().map(|l| sim.link_name(*l)).collect();
+                outcome.failures.push(format!("PFC deadlock: {}", names.join(", ")));
+            }
+        }
+        outcome.completed = oracle.completed();
+        outcome.dead = oracle.dead();
+    }
+    let s = sim.stats();
+    outcome.faults = s.lost + s.corrupted + s.duplicated + s.drops;
+    outcome.trace = sim.trace_hash();
+    outcome
+}

@@ -1,0 +1,29 @@
+//! What is seen of a run: its trace, counts, samples, captures and journal, and an oracle that knows what must come of
+//! it.
+
+pub mod capture;
+pub(crate) mod journal;
+pub mod oracle;
+pub mod record;
+pub mod sabotage;
+pub mod statistics;
+pub mod trace;
+
+use capture::Captures;
+use journal::Journal;
+use oracle::Oracle;
+use record::{Samples, Stats};
+use sabotage::Sabotage;
+use trace::Trace;
+
+/// Everything that looks at a run. None of it changes what happens, but for sabotage, which is asked for.
+#[derive(Default)]
+pub(crate) struct Watch {
+    pub trace: Trace,
+    pub stats: Stats,
+    pub samples: Samples,
+    pub captures: Captures,
+    pub journal: Journal,
+    pub oracle: Option<Box<Oracle>>,
+    pub sabotage: Option<Sabotage>,
+}
