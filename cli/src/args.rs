@@ -1,9 +1,10 @@
 //! The command line: what `adverb --help` says.
 
 use crate::{kv, nicd, region};
-use adverb_io::{PathPolicy, Settings};
+use adverb_io::{Choice, Congestion, Direction, PathPolicy, Settings, Transport};
 use adverb_sim::sabotage::Sabotage;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -260,13 +261,13 @@ pub struct Nic {
     #[arg(long, value_name = "IP", value_parser = address)]
     pub address: Option<IpAddr>,
     /// Way to processes of the same address
-    #[arg(long, value_name = "WAY", value_enum)]
-    pub path: Option<Path>,
+    #[arg(long, value_name = "WAY", value_parser = choice::<PathPolicy>())]
+    pub path: Option<PathPolicy>,
     /// Recovery of reliable connections from loss [default: rc]
-    #[arg(long, value_name = "HOW", value_enum)]
+    #[arg(long, value_name = "HOW", value_parser = choice::<Transport>())]
     pub transport: Option<Transport>,
     /// What senders of reliable connections do about congestion [default: halving]
-    #[arg(long, value_name = "NAME", value_enum)]
+    #[arg(long, value_name = "NAME", value_parser = choice::<Congestion>())]
     pub congestion: Option<Congestion>,
 
     /// Lose each packet with this probability
@@ -288,7 +289,7 @@ pub struct Nic {
     #[arg(long, value_name = "TIME", value_parser = duration, help_heading = "Faults")]
     pub delay: Option<Duration>,
     /// Packets that the faults strike [default: both]
-    #[arg(long, value_name = "WHICH", value_enum, help_heading = "Faults")]
+    #[arg(long, value_name = "WHICH", value_parser = choice::<Direction>(), help_heading = "Faults")]
     pub direction: Option<Direction>,
     /// Seed of every random choice; the same seed makes the same choices [default: another one each time]
     #[arg(long, value_name = "N", help_heading = "Faults")]
@@ -305,88 +306,10 @@ pub struct Nic {
     pub trace: bool,
 }
 
-/// `--path`.
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Path {
-    /// Shared memory within the address, UDP beyond it
-    Auto,
-    /// UDP always
-    Udp,
-}
-
-/// `--transport`.
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transport {
-    /// Go-back-N, as RoCEv2 adapters do: everything from the lost packet on is sent again
-    Rc,
-    /// IRN with peers that offer it too: only lost packets are sent again; go-back-N with all others
-    Irn,
-}
-
-/// `--congestion`.
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Congestion {
-    /// A window that halves on loss
-    Halving,
-    /// A window that stays as it is
-    Fixed,
-    /// DCQCN: packets are ECN-capable, receivers answer marks by notifications, senders slow down
-    Dcqcn,
-    /// TIMELY: the rate follows the round-trip time
-    Timely,
-    /// TCP's window: slow start, additive increase, half of it after a loss
-    Tcp,
-}
-
-/// `--direction`.
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
-    /// Received packets
-    Rx,
-    /// Sent packets
-    Tx,
-    /// Both
-    Both,
-}
-
-impl From<Path> for PathPolicy {
-    fn from(path: Path) -> PathPolicy {
-        match path {
-            Path::Auto => PathPolicy::Auto,
-            Path::Udp => PathPolicy::Udp,
-        }
-    }
-}
-
-impl From<Transport> for adverb_io::Transport {
-    fn from(transport: Transport) -> adverb_io::Transport {
-        match transport {
-            Transport::Rc => adverb_io::Transport::Rc,
-            Transport::Irn => adverb_io::Transport::Irn,
-        }
-    }
-}
-
-impl From<Congestion> for adverb_io::Congestion {
-    fn from(scheme: Congestion) -> adverb_io::Congestion {
-        match scheme {
-            Congestion::Halving => adverb_io::Congestion::Halving,
-            Congestion::Fixed => adverb_io::Congestion::Fixed,
-            Congestion::Dcqcn => adverb_io::Congestion::Dcqcn,
-            Congestion::Timely => adverb_io::Congestion::Timely,
-            Congestion::Tcp => adverb_io::Congestion::Tcp,
-        }
-    }
-}
-
-impl From<Direction> for adverb_io::Direction {
-    fn from(direction: Direction) -> adverb_io::Direction {
-        match direction {
-            Direction::Rx => adverb_io::Direction::Rx,
-            Direction::Tx => adverb_io::Direction::Tx,
-            Direction::Both => adverb_io::Direction::Both,
-        }
-    }
+/// Reads one of a setting's names; help lists them with what they mean.
+pub fn choice<T: Choice>() -> impl TypedValueParser<Value = T> {
+    let names = T::ALL.iter().map(|one| PossibleValue::new(one.name()).help(one.help()));
+    PossibleValuesParser::new(names).try_map(|name| T::named(&name).ok_or("no such name"))
 }
 
 fn capture(text: &str) -> Result<(u32, PathBuf), String> {
@@ -408,11 +331,11 @@ fn address(text: &str) -> Result<IpAddr, String> {
 }
 
 fn probability(text: &str) -> Result<f64, String> {
-    Ok(setting("loss", text)?.loss)
+    Ok(setting("loss", text)?.faults.loss)
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    Ok(setting("delay", text)?.delay)
+    Ok(setting("delay", text)?.faults.delay)
 }
 
 /// One value read as the environment variable's would be; the refusal is its remedy.
@@ -485,7 +408,7 @@ mod tests {
         assert_eq!((nic.direction, nic.seed), (Some(Direction::Tx), Some(7)));
         assert_eq!((nic.pcap, nic.counters), (Some("a.pcap".into()), Some("c".into())));
         assert!(nic.trace);
-        assert_eq!((nic.path, nic.transport), (Some(Path::Udp), Some(Transport::Irn)));
+        assert_eq!((nic.path, nic.transport), (Some(PathPolicy::Udp), Some(Transport::Irn)));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! `adverb nicd`: the 1RMA NIC as a process of its own.
 
+use crate::args::choice;
 use crate::error::Error;
 use adverb_rma::nicd::{NicdQuota, NicdSettings};
 use adverb_rma::{OneRmaConfig, PRIORITIES, PathPolicy, Settings};
@@ -52,8 +53,8 @@ pub struct Nicd {
     /// Solicitation window in bytes, at least 4096 [default: a quarter of the socket's buffer, at most 512 KB]
     #[arg(long)]
     pub window: Option<u32>,
-    /// How NICs of this host and of the daemon's user are reached: auto (through shared memory) or udp
-    #[arg(long, value_name = "PATH", default_value_t)]
+    /// How NICs of this host and of the daemon's user are reached
+    #[arg(long, value_name = "PATH", value_parser = choice::<PathPolicy>(), default_value_t)]
     pub path: PathPolicy,
     /// Command slots of a process
     #[arg(long, default_value_t = 256)]

@@ -1,5 +1,6 @@
 //! Options that commands about 1RMA share: who one is, which NIC one uses, quantities with units.
 
+use crate::args::choice;
 use crate::error::Error;
 use adverb_grants::Identity;
 use adverb_rma::{PathPolicy, Rma, Settings};
@@ -53,8 +54,8 @@ pub struct NicChoice {
     /// Time after which an operation that is not answered has failed, 1ms to 4s
     #[arg(long, value_name = "TIME", value_parser = span, default_value = "25ms", conflicts_with = "attach")]
     pub timeout: Duration,
-    /// How NICs of this host and user are reached: auto (through shared memory) or udp
-    #[arg(long, value_name = "PATH", default_value_t, conflicts_with = "attach")]
+    /// How NICs of this host and user are reached
+    #[arg(long, value_name = "PATH", value_parser = choice::<PathPolicy>(), default_value_t, conflicts_with = "attach")]
     pub path: PathPolicy,
     /// Write what the NIC has counted, by name, to this file at the end, `serve` each second; JSON if its name ends in .json
     #[arg(long, value_name = "FILE")]

@@ -2,7 +2,7 @@
 
 use crate::args::Nic;
 use crate::error::Error;
-use adverb_io::{Congestion, Direction, PathPolicy, Settings, Transport};
+use adverb_io::{Choice, Congestion, Direction, PathPolicy, Settings, Transport};
 use std::fmt::Write;
 use std::net::Ipv6Addr;
 use std::path::PathBuf;
@@ -10,18 +10,19 @@ use std::path::PathBuf;
 /// The settings of the environment, overridden by those options that are given.
 pub fn from_options(options: &Nic) -> Result<Settings, Error> {
     let mut settings = Settings::from_env().map_err(|e| Error::Device(e.to_string()))?;
-    set(&mut settings.loss, options.loss);
-    set(&mut settings.duplicate, options.duplicate);
-    set(&mut settings.reorder, options.reorder);
-    set(&mut settings.corrupt, options.corrupt);
-    set(&mut settings.mark, options.mark);
-    set(&mut settings.delay, options.delay);
-    set(&mut settings.direction, options.direction.map(Direction::from));
-    set(&mut settings.path, options.path.map(PathPolicy::from));
-    set(&mut settings.transport, options.transport.map(Transport::from));
-    set(&mut settings.congestion, options.congestion.map(Congestion::from));
+    let faults = &mut settings.faults;
+    set(&mut faults.loss, options.loss);
+    set(&mut faults.duplicate, options.duplicate);
+    set(&mut faults.reorder, options.reorder);
+    set(&mut faults.corrupt, options.corrupt);
+    set(&mut faults.mark, options.mark);
+    set(&mut faults.delay, options.delay);
+    set(&mut faults.direction, options.direction);
+    faults.seed = options.seed.or(faults.seed);
+    set(&mut settings.path, options.path);
+    set(&mut settings.transport, options.transport);
+    set(&mut settings.congestion, options.congestion);
     settings.address = options.address.or(settings.address);
-    settings.seed = options.seed.or(settings.seed);
     settings.trace |= options.trace;
     // The program may change its working directory before it opens the device.
     if let Some(path) = &options.pcap {
@@ -75,28 +76,23 @@ fn choices(settings: &Settings) -> Vec<String> {
     if settings.congestion != Congestion::default() {
         list.push(format!("congestion control {}", settings.congestion.name()));
     }
-    for (name, value) in [
-        ("loss", settings.loss),
-        ("duplicate", settings.duplicate),
-        ("reorder", settings.reorder),
-        ("corrupt", settings.corrupt),
-        ("mark", settings.mark),
-    ] {
+    let faults = &settings.faults;
+    for (name, value) in faults.probabilities() {
         if value != 0.0 {
             list.push(format!("{name} {value}"));
         }
     }
-    if !settings.delay.is_zero() {
-        list.push(format!("delay {:?}", settings.delay));
+    if !faults.delay.is_zero() {
+        list.push(format!("delay {:?}", faults.delay));
     }
-    if settings.has_faults() {
-        match settings.direction {
+    if faults.any() {
+        match faults.direction {
             Direction::Rx => list.push("received packets only".to_owned()),
             Direction::Tx => list.push("sent packets only".to_owned()),
             Direction::Both => {}
         }
     }
-    list.extend(settings.seed.map(|seed| format!("seed {seed}")));
+    list.extend(faults.seed.map(|seed| format!("seed {seed}")));
     if settings.path == PathPolicy::Udp {
         list.push("UDP only".to_owned());
     }
@@ -107,25 +103,31 @@ fn choices(settings: &Settings) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use adverb_io::Faults;
     use std::time::Duration;
 
     #[test]
     fn what_is_usual_is_not_said() {
         assert!(choices(&Settings::default()).is_empty());
-        let tx = Settings { direction: Direction::Tx, ..Settings::default() };
+        let faults = Faults { direction: Direction::Tx, ..Faults::default() };
+        let tx = Settings { faults, ..Settings::default() };
         assert!(choices(&tx).is_empty(), "a direction without faults means nothing");
     }
 
     #[test]
     fn what_is_unusual_is_said_in_one_order() {
-        let settings = Settings {
+        let faults = Faults {
             loss: 0.01,
             corrupt: 0.5,
             mark: 0.25,
-            congestion: Congestion::Dcqcn,
             delay: Duration::from_micros(20),
             direction: Direction::Rx,
             seed: Some(7),
+            ..Faults::default()
+        };
+        let settings = Settings {
+            faults,
+            congestion: Congestion::Dcqcn,
             path: PathPolicy::Udp,
             transport: Transport::Irn,
             ..Settings::default()
@@ -133,7 +135,8 @@ mod tests {
         let said = choices(&settings).join(", ");
         assert_eq!(
             said,
-            "IRN with peers that offer it too, congestion control dcqcn, loss 0.01, corrupt 0.5, mark 0.25, delay 20µs, received packets only, seed 7, UDP only"
+            "IRN with peers that offer it too, congestion control dcqcn, loss 0.01, corrupt 0.5, mark 0.25, \
+             delay 20µs, received packets only, seed 7, UDP only"
         );
     }
 

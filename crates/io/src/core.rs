@@ -2,8 +2,8 @@
 //! that are due, sends what became ready, and delivers events.
 
 use crate::port::Port;
-use crate::sys;
 use adverb_nic::{Completion, CqId, Error, Event, Nic, PathId, TxFrame};
+use adverb_os::clock::Clock;
 use adverb_wire::Instant;
 
 /// Frames sent in one call before the caller gets its thread back; the progress thread goes on.
@@ -17,39 +17,6 @@ const FINAL_ROUNDS: usize = 64;
 
 /// Receives events while the NIC is locked: it may only queue them and signal.
 pub type OnEvent = Box<dyn Fn(Event) + Send + Sync>;
-
-/// Nanoseconds since the process opened its NIC, as the NIC's time.
-///
-/// A reading serves for a microsecond: asking the kernel's clock takes longer than most of the work
-/// that wants to know the time.
-#[derive(Clone, Copy, Debug)]
-pub struct Clock {
-    epoch_ns: u64,
-    last: Instant,
-    /// Cycle counter at the last reading.
-    cycles: u64,
-}
-
-/// Cycles for which a reading serves: below a microsecond on any processor of today.
-const FRESH_CYCLES: u64 = 2_000;
-
-impl Clock {
-    /// Starts at zero.
-    pub fn start() -> Clock {
-        Clock { epoch_ns: sys::monotonic_ns(), last: Instant::ZERO, cycles: 0 }
-    }
-
-    /// Time since the start.
-    #[inline]
-    pub fn now(&mut self) -> Instant {
-        let cycles = sys::cycles();
-        if cycles.wrapping_sub(self.cycles) >= FRESH_CYCLES {
-            self.cycles = cycles;
-            self.last = Instant::from_ns(sys::monotonic_ns() - self.epoch_ns);
-        }
-        self.last
-    }
-}
 
 /// What a round did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -65,6 +32,7 @@ pub struct Core {
     pub nic: Nic,
     /// `None` once the NIC is closed, and in a forked child.
     pub port: Option<Port>,
+    /// Counts from the opening of the NIC.
     pub clock: Clock,
     tx: TxFrame,
     on_event: OnEvent,

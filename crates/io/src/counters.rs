@@ -1,6 +1,6 @@
 //! What the driver counts, by name; the NIC's own counters are written beside them.
 
-use crate::faults::FaultCounts;
+use adverb_os::faults::FaultCounts;
 use adverb_wire::ParseError;
 use std::fmt::Write as _;
 use std::path::Path;

@@ -1,14 +1,14 @@
 //! What the NIC looks like to programs: its address, GIDs, interface, MTU and identifiers.
 
-use crate::capture::mac_of;
 use crate::error::OpenError;
 use crate::settings::Settings;
-use crate::sys::{self, InterfaceAddress};
 use adverb_nic::Mtu;
+use adverb_os::capture::mac_of;
+use adverb_os::interfaces::{default_address, interface_addresses, interface_link, interface_of};
+use adverb_wire::Gid;
 use adverb_wire::eth::Mac;
-use adverb_wire::{Gid, ROCE_UDP_PORT};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::net::{IpAddr, UdpSocket};
 use std::os::fd::AsFd;
 
 /// Name of the device.
@@ -43,7 +43,7 @@ pub struct DeviceInfo {
 /// The device that [`Host::open`](crate::Host::open) would open, without opening it.
 pub fn devices(settings: &Settings) -> Result<DeviceInfo, OpenError> {
     let system = |what| move |source| OpenError::System { what, source };
-    let all = sys::interface_addresses().map_err(system("listing the network interfaces"))?;
+    let all = interface_addresses().map_err(system("listing the network interfaces"))?;
     let address = settings.address.unwrap_or_else(|| default_address(&all));
     let probe = UdpSocket::bind((address, 0)).map_err(|source| OpenError::Address { address, source })?;
     if address.is_unspecified() || address.is_multicast() {
@@ -52,7 +52,7 @@ pub fn devices(settings: &Settings) -> Result<DeviceInfo, OpenError> {
     }
     let interface = interface_of(&all, address);
     let (name, index) = interface.map_or(("lo", 1), |i| (&*i.name, i.index));
-    let (link_mtu, mac) = sys::interface_link(probe.as_fd(), name).unwrap_or((1500, [0; 6]));
+    let (link_mtu, mac) = interface_link(probe.as_fd(), name).unwrap_or((1500, [0; 6]));
     let gid = Gid::from(address);
     Ok(DeviceInfo {
         name: DEVICE_NAME.to_owned(),
@@ -66,33 +66,6 @@ pub fn devices(settings: &Settings) -> Result<DeviceInfo, OpenError> {
         node_guid: node_guid(gid),
         slot: 0,
     })
-}
-
-/// Where packets to the world leave from; else the first address that is up and no loopback.
-fn default_address(all: &[InterfaceAddress]) -> IpAddr {
-    // Connecting a datagram socket asks for the route and sends nothing. The addresses are of the ranges
-    // for documentation (RFC 5737, RFC 3849).
-    let route = |from: &str, to: &str| {
-        let socket = UdpSocket::bind((from, 0)).ok()?;
-        socket.connect((to, ROCE_UDP_PORT)).ok()?;
-        socket.local_addr().ok().map(|a| a.ip()).filter(|ip| !ip.is_unspecified() && !ip.is_loopback())
-    };
-    let first_up = || all.iter().find(|a| a.up && !a.loopback && a.address.is_ipv4()).map(|a| a.address);
-    route("0.0.0.0", "198.51.100.1")
-        .or_else(first_up)
-        .or_else(|| route("::", "2001:db8::1"))
-        .unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
-}
-
-/// The interface that has the address, or whose subnet holds it (as for 127.0.0.2).
-fn interface_of(all: &[InterfaceAddress], address: IpAddr) -> Option<&InterfaceAddress> {
-    let same_subnet = |a: &&InterfaceAddress| match (a.address, a.netmask, address) {
-        (IpAddr::V4(own), IpAddr::V4(mask), IpAddr::V4(ip)) => {
-            a.loopback && own.to_bits() & mask.to_bits() == ip.to_bits() & mask.to_bits()
-        }
-        _ => false,
-    };
-    all.iter().find(|a| a.address == address).or_else(|| all.iter().find(same_subnet))
 }
 
 /// A locally administered EUI-64 that differs where addresses differ (for IPv4 certainly).

@@ -15,15 +15,16 @@
 //! while others live: each would take the other's frames for nonsense.
 
 use crate::error::OpenError;
-use crate::ring::LAYOUT;
-use crate::shm::{Mirror, PAGE, Region};
-use crate::sys;
-use crate::wake::Bell;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use adverb_os::folders::{namespace, private_file, private_folder};
+use adverb_os::mapping::Mapping;
+use adverb_os::ring::LAYOUT;
+use adverb_os::shm::{Mirror, PAGE};
+use adverb_os::sys;
+use adverb_os::wake::Bell;
+use std::fs::{self, File};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -79,58 +80,15 @@ const LIFE_LOCKS: u64 = 1 << 20;
 pub struct Member {
     folder: PathBuf,
     file: File,
-    table: Region,
+    table: Mapping,
     slot: Slot,
     generation: u64,
     bell: Bell,
 }
 
-/// The directory that processes of this user share unless the settings name another.
-pub fn default_directory() -> PathBuf {
-    let shm = PathBuf::from(format!("/dev/shm/adverb-{}", sys::effective_uid()));
-    // Not the runtime directory first: its variable may be set for one process and not for the other, and
-    // the two would not meet.
-    let usable = match private_folder(&shm) {
-        Ok(()) => true,
-        Err(OpenError::ForeignDirectory { .. }) => false,
-        Err(_) => false,
-    };
-    match std::env::var_os("XDG_RUNTIME_DIR") {
-        Some(runtime) if !usable && !runtime.is_empty() => Path::new(&runtime).join("adverb"),
-        _ => shm,
-    }
-}
-
-/// Makes a folder that only this user may enter, or checks that it is one.
-pub fn private_folder(path: &Path) -> Result<(), OpenError> {
-    let failed = |source| OpenError::Directory { path: path.to_owned(), source };
-    match DirBuilder::new().mode(0o700).create(path) {
-        Ok(()) => return Ok(()),
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-        Err(e) => return Err(failed(e)),
-    }
-    let found = fs::symlink_metadata(path).map_err(failed)?;
-    if !found.is_dir() || found.uid() != sys::effective_uid() || found.mode() & 0o022 != 0 {
-        return Err(OpenError::ForeignDirectory { path: path.to_owned() });
-    }
-    Ok(())
-}
-
 /// The folder of one address in this network namespace.
 pub fn folder_of(directory: &Path, address: IpAddr) -> PathBuf {
     directory.join(format!("{}-{address}-v2", namespace()))
-}
-
-/// The number of this thread's network namespace.
-pub fn namespace() -> u64 {
-    fs::metadata("/proc/thread-self/ns/net").map_or(0, |m| m.ino())
-}
-
-fn private_file() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    // O_CLOEXEC is std's default.
-    options.read(true).write(true).mode(0o600);
-    options
 }
 
 impl Member {
@@ -149,7 +107,7 @@ impl Member {
         sys::lock_byte(file.as_fd(), CLAIM_LOCK).map_err(failed)?;
         // Closing the file drops the lock, so an early return does not keep it.
         sys::allocate(file.as_fd(), TABLE_LEN as u64).map_err(failed)?;
-        let table = Region::map(file.as_fd(), TABLE_LEN).map_err(failed)?;
+        let table = Mapping::of_file(file.as_fd(), TABLE_LEN).map_err(failed)?;
         let alive = |slot: Slot| sys::is_locked_elsewhere(file.as_fd(), life_lock(slot));
         let after = table.u32_at(NEXT_SLOT_AT).load(Ordering::Relaxed) % u32::from(Slot::LAST);
         let (mut sole, mut free) = (true, None);

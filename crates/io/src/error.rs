@@ -1,5 +1,6 @@
 //! Why a NIC could not be opened: each error names what was tried, and what helps.
 
+use adverb_os::folders::FolderError;
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
@@ -128,6 +129,15 @@ impl std::error::Error for OpenError {
             | OpenError::System { source, .. }
             | OpenError::File { source, .. } => Some(source),
             _ => None,
+        }
+    }
+}
+
+impl From<FolderError> for OpenError {
+    fn from(error: FolderError) -> OpenError {
+        match error {
+            FolderError::Unusable { path, source } => OpenError::Directory { path, source },
+            FolderError::Foreign { path } => OpenError::ForeignDirectory { path },
         }
     }
 }

@@ -7,7 +7,7 @@
 
 use crate::core::Core;
 use crate::host::Shared;
-use crate::lock::Guard;
+use adverb_os::lock::Guard;
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};

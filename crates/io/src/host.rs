@@ -1,22 +1,25 @@
 //! The process's NIC with its loop: what `verbs` and programs use.
 
-use crate::capture::Capture;
-use crate::core::{Clock, Core, OnEvent};
+use crate::core::{Core, OnEvent};
 use crate::counters::{is_json, render};
 use crate::device::{DeviceInfo, devices};
-use crate::directory::{Member, default_directory, folder_of};
+use crate::directory::{Member, folder_of};
 use crate::error::OpenError;
-use crate::lock::{BiasedLock, Guard};
+use crate::fork;
 use crate::port::Port;
 use crate::progress::{self, Call, State};
 use crate::rings::Rings;
 use crate::settings::{Congestion, Settings, Transport};
 use crate::udp::Udp;
-use crate::{fork, sys};
 use adverb_nic::{
     Completion, CongestionControl, CqId, DcqcnConfig, Error, IrnConfig, Nic, NicConfig, PathId, TcpConfig,
     TimelyConfig,
 };
+use adverb_os::capture::Capture;
+use adverb_os::clock::{Clock, realtime_ns};
+use adverb_os::folders::shared_directory;
+use adverb_os::lock::{BiasedLock, Guard};
+use adverb_os::sys;
 use adverb_wire::{Duration, Gid, Instant, QpNumber};
 use std::borrow::Cow;
 use std::io;
@@ -86,7 +89,7 @@ impl Host {
     /// only queue the event and signal.
     pub fn open(settings: &Settings, on_event: OnEvent) -> Result<Arc<Host>, OpenError> {
         let mut device = devices(settings)?;
-        let directory = settings.directory.clone().unwrap_or_else(default_directory);
+        let directory = settings.directory.clone().unwrap_or_else(shared_directory);
         let folder = folder_of(&directory, device.address);
         if !fork::reserve(&folder) {
             return Err(OpenError::AlreadyOpen { address: device.address });
@@ -180,7 +183,7 @@ impl Host {
     /// Nanoseconds since 1970 at a time of the NIC.
     pub fn wallclock_ns(&self, at: Instant) -> u64 {
         let age_ns = self.now().since(at).as_ns();
-        sys::realtime_ns().saturating_sub(age_ns)
+        realtime_ns().saturating_sub(age_ns)
     }
 
     /// Whether this process opened it. A child that was forked since has a copy that moves no frames.
@@ -242,7 +245,11 @@ fn open_parts(
     on_event: OnEvent,
 ) -> Result<Shared, OpenError> {
     let clock = Clock::start();
-    let capture = settings.pcap.as_deref().map(|path| Capture::open(path, sys::realtime_ns())).transpose()?;
+    let capture = settings.pcap.as_deref().map(|path| {
+        let failed = |source| OpenError::File { option: "pcap", path: path.to_owned(), source };
+        Capture::open(path, realtime_ns()).map_err(failed)
+    });
+    let capture = capture.transpose()?;
     let (address, index) = (device.address, device.interface_index);
     let (member, udp) =
         Member::claim(directory, address, |sole, folder| Udp::bind(address, index, sole, folder))?;
@@ -260,8 +267,7 @@ fn open_parts(
     };
     let nic = Nic::new(config, seed);
     let rings = Rings::new(member.clone(), Gid::from(device.address));
-    let fault_seed = settings.seed.unwrap_or(seed);
-    let port = Port::new(settings, Gid::from(address), rings, udp, capture, fault_seed);
+    let port = Port::new(settings, Gid::from(address), rings, udp, capture, seed);
     let core = Core::new(nic, port, clock, on_event, settings.trace);
     let forks = fork::epoch();
     let counters_file = settings.counters.clone();

@@ -2,27 +2,27 @@
 //! capture. The short way copies payloads once, from registered memory to the ring or the stage; with
 //! faults or a capture, every frame is built whole first.
 
-use crate::capture::Capture;
 use crate::counters::IoCounters;
 use crate::directory::Slot;
-use crate::faults::{Lane, Parcel};
-use crate::ring::Frame;
+use crate::payload::{copy_payload, payload_in_ring};
 use crate::rings::{Rings, Sent};
-use crate::settings::{Direction, PathPolicy, Settings};
-use crate::udp::{Datagram, Udp, copy_payload};
+use crate::settings::Settings;
+use crate::udp::Udp;
 use adverb_nic::memory::Payload;
 use adverb_nic::{Nic, PathId, TxFrame};
+use adverb_os::capture::Capture;
+use adverb_os::choice::PathPolicy;
+use adverb_os::faults::{Direction, Lane, Parcel};
+use adverb_os::framing::{UDP_LEN, bth_offset, outer_flow, rebuild, whole_frame, write_icrc};
+use adverb_os::ring::Frame;
 use adverb_wire::{
-    Duration, Flow, Gid, ICRC_LEN, Icrc, Instant, Packet, ParseError, QpNumber, ROCE_UDP_PORT, WireExtra,
-    verify_ip, verify_udp,
+    Duration, Flow, Gid, Instant, Packet, ParseError, QpNumber, ROCE_UDP_PORT, verify_ip, verify_udp,
 };
 
 /// The path that leaves this host. Paths 1 to 254 are those of the slots.
 pub const UDP_PATH: PathId = PathId(256);
 /// Captured frames reach the file after this long.
 const CAPTURE_FLUSH: Duration = Duration::from_ms(1000);
-/// Bytes of a UDP header.
-const UDP_LEN: usize = 8;
 
 /// Where a frame goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,10 +74,10 @@ impl Port {
         capture: Option<Capture>,
         seed: u64,
     ) -> Port {
-        let slow = (settings.has_faults() || capture.is_some()).then(|| {
+        let slow = (settings.faults.any() || capture.is_some()).then(|| {
             Box::new(Slow {
-                rx: Lane::new(settings, Direction::Rx, seed),
-                tx: Lane::new(settings, Direction::Tx, seed),
+                rx: Lane::new(&settings.faults, Direction::Rx, seed),
+                tx: Lane::new(&settings.faults, Direction::Tx, seed),
                 capture,
                 flushed: Instant::ZERO,
             })
@@ -416,7 +416,7 @@ fn take_ring_frame(
         Ok(headers) => headers,
         Err(e) => return n.drop_parse[e as usize] += 1,
     };
-    match frame.payload(headers.payload_offset, headers.packet.payload_len as usize) {
+    match payload_in_ring(frame, headers.payload_offset, headers.packet.payload_len as usize) {
         Some(payload) => nic.on_frame(now, &headers.packet, &payload),
         None => n.drop_parse[ParseError::Truncated as usize] += 1,
     }
@@ -452,74 +452,4 @@ fn build(frame: &TxFrame, out: &mut Vec<u8>) -> Flow {
     copy_payload(&frame.payload, &mut out[header_len..header_len + frame.payload.len()]);
     write_icrc(out, flow.ip_header_len());
     flow
-}
-
-/// Computes the ICRC of a whole frame into its last four bytes.
-fn write_icrc(frame: &mut [u8], ip_header_len: usize) {
-    if let Some((covered, icrc)) = frame.split_last_chunk_mut::<ICRC_LEN>() {
-        *icrc = Icrc::over_headers(covered, ip_header_len).finish().to_le_bytes();
-    }
-}
-
-/// Copies a frame out of a ring as it would be on the wire: with the headers that a compact entry leaves out, and
-/// the ICRC that its sender did not compute, if what it sent is a packet.
-fn whole_frame(
-    own: Gid,
-    frame: &Frame<'_>,
-    scratch: &mut Vec<u8>,
-    out: &mut Vec<u8>,
-) -> Result<(), ParseError> {
-    if !frame.is_compact() {
-        frame.copy_to(out);
-        if frame.elides_icrc()
-            && let Ok(headers) = Packet::parse_ip_headers(out, out.len())
-            && let Some(frame) = out.get_mut(..headers.frame_len)
-        {
-            write_icrc(frame, headers.ip_header_len);
-        }
-        return Ok(());
-    }
-    let flow = frame.flow(own);
-    frame.copy_to(scratch);
-    scratch.extend_from_slice(&[0; ICRC_LEN]);
-    let packet = Packet::parse_headers(flow, scratch, scratch.len())?.packet;
-    rebuild(&packet, 0, &Datagram { flow, bytes: scratch }, out);
-    write_icrc(out, flow.ip_header_len());
-    Ok(())
-}
-
-/// Puts IP and UDP headers, which a socket does not show, before a received datagram.
-fn rebuild(packet: &Packet, ipv4_id: u16, datagram: &Datagram<'_>, out: &mut Vec<u8>) {
-    let outer_len = packet.flow.ip_header_len() + UDP_LEN;
-    out.clear();
-    out.resize(packet.frame_header_len(), 0);
-    packet.emit_ip_with(&WireExtra::with_ipv4_id(ipv4_id), out);
-    out.truncate(outer_len);
-    out.extend_from_slice(datagram.bytes);
-}
-
-/// Where the BTH of a frame starts.
-fn bth_offset(bytes: &[u8]) -> usize {
-    match bytes.first().map_or(0, |b| b >> 4) {
-        4 => usize::from(bytes[0] & 0x0f) * 4 + UDP_LEN,
-        _ => 40 + UDP_LEN,
-    }
-}
-
-/// The addresses, class and hop limit of a frame of our own making, even if bits of its BTH have flipped.
-fn outer_flow(bytes: &[u8]) -> Option<Flow> {
-    let gid = |at: usize, len: usize| -> Option<Gid> {
-        let part = bytes.get(at..at + len)?;
-        match <[u8; 4]>::try_from(part) {
-            Ok(v4) => Some(Gid::from(std::net::Ipv4Addr::from(v4))),
-            Err(_) => Some(Gid(part.try_into().ok()?)),
-        }
-    };
-    let [b0, b1] = *bytes.first_chunk::<2>()?;
-    let (src, dst, traffic_class, hop_limit) = match b0 >> 4 {
-        4 => (gid(12, 4)?, gid(16, 4)?, b1, *bytes.get(8)?),
-        6 => (gid(8, 16)?, gid(24, 16)?, b0 << 4 | b1 >> 4, *bytes.get(7)?),
-        _ => return None,
-    };
-    Some(Flow { src, dst, src_port: ROCE_UDP_PORT, traffic_class, hop_limit })
 }

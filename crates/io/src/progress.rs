@@ -18,7 +18,7 @@
 use crate::core::{Core, Done};
 use crate::host::Shared;
 use crate::rings::{ANYTHING, REQUESTS};
-use crate::sys;
+use adverb_os::{clock, sys};
 use adverb_wire::{Duration, Instant};
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
@@ -410,14 +410,14 @@ impl AppLoad {
 
     fn new() -> AppLoad {
         let alone = std::thread::available_parallelism().is_ok_and(|n| n.get() == 1);
-        let cpu_ns = sys::other_threads_cpu_ns();
-        AppLoad { wall_ns: sys::monotonic_ns(), cpu_ns, busy: true, alone }
+        let cpu_ns = clock::other_threads_cpu_ns();
+        AppLoad { wall_ns: clock::monotonic_ns(), cpu_ns, busy: true, alone }
     }
 
     fn is_busy(&mut self) -> bool {
-        let wall_ns = sys::monotonic_ns();
+        let wall_ns = clock::monotonic_ns();
         if wall_ns - self.wall_ns >= Self::WINDOW_NS {
-            let cpu_ns = sys::other_threads_cpu_ns();
+            let cpu_ns = clock::other_threads_cpu_ns();
             self.busy = (cpu_ns.saturating_sub(self.cpu_ns)) * 4 > wall_ns - self.wall_ns;
             (self.wall_ns, self.cpu_ns) = (wall_ns, cpu_ns);
         }

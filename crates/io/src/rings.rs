@@ -5,11 +5,12 @@
 
 use crate::counters::IoCounters;
 use crate::directory::{Member, Slot};
-use crate::ring::{Broken, Consumer, Frame, Producer, RING_LEN};
-use crate::shm::{Mirror, anonymous_file};
-use crate::sys;
-use crate::wake::Bell;
+use crate::payload::push_packet;
 use adverb_nic::memory::Gather;
+use adverb_os::ring::{Broken, Consumer, Frame, Producer, RING_LEN};
+use adverb_os::shm::{Mirror, anonymous_file};
+use adverb_os::sys;
+use adverb_os::wake::Bell;
 use adverb_wire::{Duration, Flow, Gid, ICRC_LEN, Instant, Operation, Packet, Syndrome};
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -124,7 +125,7 @@ impl Rings {
     #[inline]
     pub fn send_packet(&mut self, to: Slot, packet: &Packet, payload: &Gather, n: &mut IoCounters) -> Sent {
         let (len, own) = (packet.frame_len(), self.own);
-        self.send(to, len, is_urgent(packet), n, |producer| producer.push_packet(own, packet, payload))
+        self.send(to, len, is_urgent(packet), n, |producer| push_packet(producer, own, packet, payload))
     }
 
     /// Puts a complete frame into a process's ring.

@@ -3,80 +3,17 @@
 //!
 //! Paths escape bytes as `%2C` (a comma) or `%25` (a percent sign).
 
+use adverb_os::choice::{Choice, PathPolicy};
+use adverb_os::faults::{Direction, Faults};
 use std::ffi::OsString;
 use std::fmt::{self, Write as _};
 use std::net::IpAddr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::time::Duration;
 
 /// The environment variable.
 pub const VARIABLE: &str = "ADVERB";
-
-/// Which way of frames the faults apply to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Direction {
-    /// Frames that arrive.
-    Rx,
-    /// Frames that leave.
-    Tx,
-    /// Both.
-    #[default]
-    Both,
-}
-
-impl Direction {
-    /// Whether faults apply to arriving frames.
-    pub fn rx(self) -> bool {
-        self != Direction::Tx
-    }
-
-    /// Whether faults apply to leaving frames.
-    pub fn tx(self) -> bool {
-        self != Direction::Rx
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Direction::Rx => "rx",
-            Direction::Tx => "tx",
-            Direction::Both => "both",
-        }
-    }
-}
-
-/// How frames travel between processes of one address.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum PathPolicy {
-    /// Shared memory within the address, UDP beyond it.
-    #[default]
-    Auto,
-    /// UDP always.
-    Udp,
-}
-
-impl FromStr for PathPolicy {
-    type Err = String;
-
-    /// `auto` or `udp`.
-    fn from_str(text: &str) -> Result<PathPolicy, String> {
-        match text {
-            "auto" => Ok(PathPolicy::Auto),
-            "udp" => Ok(PathPolicy::Udp),
-            _ => Err("want auto or udp".to_owned()),
-        }
-    }
-}
-
-impl fmt::Display for PathPolicy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            PathPolicy::Auto => "auto",
-            PathPolicy::Udp => "udp",
-        })
-    }
-}
 
 /// How reliable connections recover from loss.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -86,6 +23,28 @@ pub enum Transport {
     Rc,
     /// IRN with peers that offer it too: only what was lost is sent again. With all others as [`Transport::Rc`].
     Irn,
+}
+
+impl Choice for Transport {
+    const ALL: &'static [Self] = &[Transport::Rc, Transport::Irn];
+
+    fn name(self) -> &'static str {
+        match self {
+            Transport::Rc => "rc",
+            Transport::Irn => "irn",
+        }
+    }
+
+    fn help(self) -> &'static str {
+        match self {
+            Transport::Rc => {
+                "Go-back-N, as RoCEv2 adapters do: everything from the lost packet on is sent again"
+            }
+            Transport::Irn => {
+                "IRN with peers that offer it too: only lost packets are sent again; go-back-N with all others"
+            }
+        }
+    }
 }
 
 /// What senders of reliable connections do about congestion.
@@ -104,18 +63,29 @@ pub enum Congestion {
     Tcp,
 }
 
-impl Congestion {
-    const ALL: [Congestion; 5] =
-        [Congestion::Halving, Congestion::Fixed, Congestion::Dcqcn, Congestion::Timely, Congestion::Tcp];
+impl Choice for Congestion {
+    const ALL: &'static [Self] =
+        &[Congestion::Halving, Congestion::Fixed, Congestion::Dcqcn, Congestion::Timely, Congestion::Tcp];
 
-    /// As it is written.
-    pub fn name(self) -> &'static str {
+    fn name(self) -> &'static str {
         match self {
             Congestion::Halving => "halving",
             Congestion::Fixed => "fixed",
             Congestion::Dcqcn => "dcqcn",
             Congestion::Timely => "timely",
             Congestion::Tcp => "tcp",
+        }
+    }
+
+    fn help(self) -> &'static str {
+        match self {
+            Congestion::Halving => "A window that halves on loss",
+            Congestion::Fixed => "A window that stays as it is",
+            Congestion::Dcqcn => {
+                "DCQCN: packets are ECN-capable, receivers answer marks by notifications, senders slow down"
+            }
+            Congestion::Timely => "TIMELY: the rate follows the round-trip time",
+            Congestion::Tcp => "TCP's window: slow start, additive increase, half of it after a loss",
         }
     }
 }
@@ -125,22 +95,8 @@ impl Congestion {
 pub struct Settings {
     /// Address of the NIC; by default the one that the default route leaves from.
     pub address: Option<IpAddr>,
-    /// Probability that a frame is lost, `0.0..=1.0`.
-    pub loss: f64,
-    /// Probability that a frame comes twice.
-    pub duplicate: f64,
-    /// Probability that a frame is overtaken by up to eight later ones.
-    pub reorder: f64,
-    /// Probability that one to three bits of a frame flip.
-    pub corrupt: f64,
-    /// Probability that an ECN-capable frame is marked as having met congestion.
-    pub mark: f64,
-    /// Added to the way of every frame.
-    pub delay: Duration,
-    /// Which frames these faults apply to.
-    pub direction: Direction,
-    /// Seed of the fault decisions; by default another one each time.
-    pub seed: Option<u64>,
+    /// Harm done to frames.
+    pub faults: Faults,
     /// Capture file.
     pub pcap: Option<PathBuf>,
     /// File that receives the counters at the end; JSON if its name ends in `.json`.
@@ -236,27 +192,18 @@ impl Settings {
         let text = value.unwrap_or("");
         match option {
             "address" => self.address = Some(text.parse().map_err(|_| ADDRESS)?),
-            "loss" => self.loss = probability(text)?,
-            "duplicate" => self.duplicate = probability(text)?,
-            "reorder" => self.reorder = probability(text)?,
-            "corrupt" => self.corrupt = probability(text)?,
-            "mark" => self.mark = probability(text)?,
-            "delay" => self.delay = duration(text)?,
-            "direction" => {
-                self.direction = match text {
-                    "rx" => Direction::Rx,
-                    "tx" => Direction::Tx,
-                    "both" => Direction::Both,
-                    _ => return Err(DIRECTION),
-                }
-            }
-            "seed" => self.seed = Some(text.parse().map_err(|_| SEED)?),
+            "loss" => self.faults.loss = probability(text)?,
+            "duplicate" => self.faults.duplicate = probability(text)?,
+            "reorder" => self.faults.reorder = probability(text)?,
+            "corrupt" => self.faults.corrupt = probability(text)?,
+            "mark" => self.faults.mark = probability(text)?,
+            "delay" => self.faults.delay = duration(text)?,
+            "direction" => self.faults.direction = Direction::named(text).ok_or(DIRECTION)?,
+            "seed" => self.faults.seed = Some(text.parse().map_err(|_| SEED)?),
             "pcap" => self.pcap = Some(unescape(text)?),
             "counters" => self.counters = Some(unescape(text)?),
             "trace" => self.trace = switch(value)?,
-            "path" => {
-                self.path = text.parse().map_err(|_| POLICY)?;
-            }
+            "path" => self.path = PathPolicy::named(text).ok_or(POLICY)?,
             "max_unacked" => {
                 let packets = text.parse().map_err(|_| UNACKED)?;
                 if !(1..=65_536).contains(&packets) {
@@ -264,17 +211,8 @@ impl Settings {
                 }
                 self.max_unacked = Some(packets);
             }
-            "transport" => {
-                self.transport = match text {
-                    "rc" => Transport::Rc,
-                    "irn" => Transport::Irn,
-                    _ => return Err(TRANSPORT),
-                }
-            }
-            "congestion" => {
-                let named = Congestion::ALL.into_iter().find(|scheme| scheme.name() == text);
-                self.congestion = named.ok_or(CONGESTION)?;
-            }
+            "transport" => self.transport = Transport::named(text).ok_or(TRANSPORT)?,
+            "congestion" => self.congestion = Congestion::named(text).ok_or(CONGESTION)?,
             "directory" => self.directory = Some(unescape(text)?),
             _ => return Err(OPTIONS),
         }
@@ -285,28 +223,20 @@ impl Settings {
     /// [`parse`](Self::parse).
     pub fn to_env(&self) -> String {
         let mut parts: Vec<String> = Vec::new();
-        let default = Settings::default();
         if let Some(address) = self.address {
             parts.push(format!("address={address}"));
         }
-        for (name, value) in [
-            ("loss", self.loss),
-            ("duplicate", self.duplicate),
-            ("reorder", self.reorder),
-            ("corrupt", self.corrupt),
-            ("mark", self.mark),
-        ] {
+        let faults = &self.faults;
+        for (name, value) in faults.probabilities() {
             if value != 0.0 {
                 parts.push(format!("{name}={value}"));
             }
         }
-        if self.delay != default.delay {
-            parts.push(format!("delay={}ns", self.delay.as_nanos()));
+        if !faults.delay.is_zero() {
+            parts.push(format!("delay={}ns", faults.delay.as_nanos()));
         }
-        if self.direction != default.direction {
-            parts.push(format!("direction={}", self.direction.name()));
-        }
-        if let Some(seed) = self.seed {
+        name_choice(&mut parts, "direction", faults.direction);
+        if let Some(seed) = faults.seed {
             parts.push(format!("seed={seed}"));
         }
         for (name, path) in
@@ -319,29 +249,20 @@ impl Settings {
         if self.trace {
             parts.push("trace".to_owned());
         }
-        if self.path == PathPolicy::Udp {
-            parts.push("path=udp".to_owned());
-        }
+        name_choice(&mut parts, "path", self.path);
         if let Some(packets) = self.max_unacked {
             parts.push(format!("max_unacked={packets}"));
         }
-        if self.transport == Transport::Irn {
-            parts.push("transport=irn".to_owned());
-        }
-        if self.congestion != default.congestion {
-            parts.push(format!("congestion={}", self.congestion.name()));
-        }
+        name_choice(&mut parts, "transport", self.transport);
+        name_choice(&mut parts, "congestion", self.congestion);
         parts.join(",")
     }
+}
 
-    /// Whether any frame may be harmed.
-    pub fn has_faults(&self) -> bool {
-        self.loss > 0.0
-            || self.duplicate > 0.0
-            || self.reorder > 0.0
-            || self.corrupt > 0.0
-            || self.mark > 0.0
-            || !self.delay.is_zero()
+/// Names a choice unless it is the usual one.
+fn name_choice<T: Choice + Default>(parts: &mut Vec<String>, option: &str, choice: T) {
+    if choice != T::default() {
+        parts.push(format!("{option}={}", choice.name()));
     }
 }
 
@@ -423,12 +344,13 @@ mod tests {
         )
         .unwrap();
         assert_eq!(s.address, Some("::1".parse().unwrap()));
-        assert_eq!((s.loss, s.duplicate, s.delay), (0.01, 0.5, Duration::from_micros(1500)));
-        assert_eq!((s.direction, s.seed, s.trace), (Direction::Rx, Some(7), true));
+        let faults = s.faults;
+        assert_eq!((faults.loss, faults.duplicate, faults.delay), (0.01, 0.5, Duration::from_micros(1500)));
+        assert_eq!((faults.direction, faults.seed, s.trace), (Direction::Rx, Some(7), true));
         assert_eq!(s.pcap.as_deref(), Some(Path::new("/tmp/a,b.pcap")));
         assert_eq!((s.path, s.max_unacked), (PathPolicy::Udp, Some(64)));
         assert_eq!(s.transport, Transport::Irn);
-        assert!(s.has_faults());
+        assert!(s.faults.any());
         assert_eq!(Settings::parse("").unwrap(), Settings::default());
         assert!(!Settings::parse("trace=off").unwrap().trace);
     }
@@ -491,11 +413,14 @@ mod tests {
             let [loss, duplicate, reorder, corrupt, mark] = probabilities;
             let settings = Settings {
                 address: address.map(|a| IpAddr::from(a).to_canonical()),
-                loss, duplicate, reorder, corrupt, mark,
+                faults: Faults {
+                    loss, duplicate, reorder, corrupt, mark,
+                    delay: Duration::from_nanos(delay),
+                    direction: Direction::ALL[direction],
+                    seed,
+                },
                 congestion: Congestion::ALL[congestion],
-                delay: Duration::from_nanos(delay),
-                direction: [Direction::Rx, Direction::Tx, Direction::Both][direction],
-                seed, pcap, counters, trace,
+                pcap, counters, trace,
                 path: if udp { PathPolicy::Udp } else { PathPolicy::Auto },
                 transport: if irn { Transport::Irn } else { Transport::Rc },
                 max_unacked, directory,

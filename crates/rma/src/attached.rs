@@ -2,15 +2,17 @@
 
 use crate::counters::{DriverCounters, NicdCounters};
 use crate::error::{Error, OpenError};
-use crate::mapping::Mapping;
+use crate::mapping;
 use crate::nicd::protocol::{
     Layout, PACKET_MAX, Reader, SLOTS_MAX, VERSION, Writer, place_of, refused, request,
 };
-use crate::sys::{self, Wire};
-use crate::unix::Channel;
 use adverb_nic::one_rma::{
     COMMAND_LEN, COMPLETION_LEN, Completion, DerivedKey, OneRmaCounters, RegionId, RegionKey, Rights, SlotId,
 };
+use adverb_os::mapping::Mapping;
+use adverb_os::shm::sealed_memory;
+use adverb_os::unix::Channel;
+use adverb_os::wake::BellSocket;
 use adverb_wire::Gid;
 use adverb_wire::one_rma::Op;
 use std::io;
@@ -37,7 +39,7 @@ pub(crate) struct Attached {
     refusals: u64,
     /// Posted since the daemon's sleep was last thought of.
     fresh: bool,
-    bell: Wire,
+    bell: BellSocket,
     gone: bool,
     pub counters: DriverCounters,
 }
@@ -123,7 +125,7 @@ impl Attached {
             taken: 0,
             refusals: 0,
             fresh: false,
-            bell: Wire::from_fd(bell),
+            bell: BellSocket::from_fd(bell),
             gone: false,
             counters: DriverCounters::default(),
         })
@@ -132,10 +134,10 @@ impl Attached {
     /// Writes a command into its slot.
     pub fn post(&mut self, slot: SlotId, command: &[u8; COMMAND_LEN]) -> Result<(), adverb_nic::Error> {
         let place = place_of(&self.slots, slot.index() as u64).ok_or(adverb_nic::Error::NoSuchObject)?;
-        self.board.write(self.layout.command(place), command);
-        self.board.word(self.layout.posted(self.posted)).store(slot.index() as u64, Ordering::Relaxed);
+        mapping::write(&self.board, self.layout.command(place), command);
+        self.board.u64_at(self.layout.posted(self.posted)).store(slot.index() as u64, Ordering::Relaxed);
         self.posted += 1;
-        self.board.word(Layout::POSTED).store(self.posted, Ordering::Release);
+        self.board.u64_at(Layout::POSTED).store(self.posted, Ordering::Release);
         self.fresh = true;
         Ok(())
     }
@@ -151,7 +153,7 @@ impl Attached {
         if fresh {
             // It says that it sleeps before it looks for the last time; this looks after the post.
             fence(Ordering::SeqCst);
-            if self.board.word(Layout::DAEMON_SLEEPS).load(Ordering::Relaxed) != 0 {
+            if self.board.u64_at(Layout::DAEMON_SLEEPS).load(Ordering::Relaxed) != 0 {
                 self.bell.ring();
             }
         }
@@ -162,12 +164,12 @@ impl Attached {
     pub fn next_completion(&mut self) -> Option<Completion> {
         let at = self.layout.completion(self.taken);
         // The number comes last.
-        let number = self.board.word(at + COMPLETION_LEN - 8).load(Ordering::Acquire);
+        let number = self.board.u64_at(at + COMPLETION_LEN - 8).load(Ordering::Acquire);
         if number != self.taken + 1 {
             return None;
         }
         let mut record = [0; COMPLETION_LEN];
-        self.board.read(at, &mut record);
+        mapping::read(&self.board, at, &mut record);
         let completion = Completion::decode(&record)?;
         self.taken += 1;
         Some(completion)
@@ -175,26 +177,26 @@ impl Attached {
 
     /// The next command that the daemon's NIC refused.
     pub fn next_refusal(&mut self) -> Option<(SlotId, adverb_nic::Error)> {
-        if self.board.word(Layout::REFUSED).load(Ordering::Acquire) == self.refusals {
+        if self.board.u64_at(Layout::REFUSED).load(Ordering::Acquire) == self.refusals {
             return None;
         }
-        let word = self.board.word(self.layout.refused(self.refusals)).load(Ordering::Relaxed);
+        let word = self.board.u64_at(self.layout.refused(self.refusals)).load(Ordering::Relaxed);
         self.refusals += 1;
         Some((SlotId::from_index(word as u32), refused((word >> 32) as u32)))
     }
 
     /// Asks for the bell to be rung. False if something has come meanwhile.
     pub fn prepare_sleep(&mut self) -> bool {
-        self.board.word(Layout::APPLICATION_SLEEPS).store(1, Ordering::Relaxed);
+        self.board.u64_at(Layout::APPLICATION_SLEEPS).store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         let at = self.layout.completion(self.taken) + COMPLETION_LEN - 8;
-        let completed = self.board.word(at).load(Ordering::Acquire) == self.taken + 1;
-        !completed && self.board.word(Layout::REFUSED).load(Ordering::Acquire) == self.refusals
+        let completed = self.board.u64_at(at).load(Ordering::Acquire) == self.taken + 1;
+        !completed && self.board.u64_at(Layout::REFUSED).load(Ordering::Acquire) == self.refusals
     }
 
     /// After a sleep: whether the daemon is still there.
     pub fn after_sleep(&mut self) -> bool {
-        self.board.word(Layout::APPLICATION_SLEEPS).store(0, Ordering::Relaxed);
+        self.board.u64_at(Layout::APPLICATION_SLEEPS).store(0, Ordering::Relaxed);
         self.bell.quieten();
         self.gone |= self.channel.is_closed();
         !self.gone
@@ -225,7 +227,7 @@ impl Attached {
 
     /// Zeroed memory that the daemon reaches too: its number there, and its own region.
     pub fn allocate(&mut self, len: usize) -> Result<(Mapping, u32, RegionId), Error> {
-        let file = sys::sealed_memory(len).map_err(|e| Error::System("allocating memory", e))?;
+        let file = sealed_memory(len).map_err(|e| Error::System("allocating memory", e))?;
         let mapping =
             Mapping::of_sealed(file.as_fd(), len).map_err(|e| Error::System("mapping memory", e))?;
         let answer = self.ask(&Writer::new(request::ALLOCATE).u64(len as u64), &[file.as_fd()])?;

@@ -5,11 +5,13 @@ use crate::counters::DriverCounters;
 use crate::error::OpenError;
 use crate::near::Near;
 use crate::settings::Settings;
-use crate::sys;
 use crate::udp::Udp;
-use adverb_io::PathPolicy;
 use adverb_nic::OneRma;
 use adverb_nic::one_rma::OneRmaConfig;
+use adverb_os::choice::PathPolicy;
+use adverb_os::clock::{self, seconds_since_1970};
+use adverb_os::interfaces::mtu_of;
+use adverb_os::sys::random_seed;
 use adverb_wire::one_rma::{GRAIN, HEAD_LEN, MAX_OP, TAG_LEN};
 use adverb_wire::{Gid, Instant};
 use std::io;
@@ -66,18 +68,21 @@ impl Outside {
 /// The NIC's clock: nanoseconds since the machine started, so that all processes agree.
 #[inline]
 pub(crate) fn clock() -> Instant {
-    Instant::from_ns(adverb_io::sys::monotonic_ns())
+    clock::now()
 }
 
 impl Engine {
     pub fn open(settings: &Settings) -> Result<Engine, OpenError> {
         let address = settings.address;
-        settings.faults.check().map_err(OpenError::Driver)?;
+        if !settings.faults.are_probabilities() {
+            return Err(OpenError::Driver("chance of a fault: from 0 to 1"));
+        }
         let unbound = |source| OpenError::Address(address, source);
         if address.is_unspecified() || address.is_multicast() {
             return Err(unbound(io::ErrorKind::AddrNotAvailable.into()));
         }
-        let udp = Udp::bind(address, &settings.faults).map_err(|source| match source.kind() {
+        let seed = random_seed();
+        let udp = Udp::bind(address, &settings.faults, seed).map_err(|source| match source.kind() {
             io::ErrorKind::AddrInUse => OpenError::PortTaken(address),
             io::ErrorKind::AddrNotAvailable => unbound(source),
             _ => OpenError::System("binding the UDP port", source),
@@ -88,8 +93,7 @@ impl Engine {
         let config = OneRmaConfig { address: Gid::from(address), window, max_piece, ..settings.nic.clone() };
         let folder = settings.state_folder().ok_or(OpenError::NoState)?;
         let mut counter_file = CounterFile::open(&folder, address).map_err(counter_error)?;
-        let range = counter_file.reserve(sys::seconds_since_1970()).map_err(counter_error)?;
-        let seed = adverb_io::sys::random_seed();
+        let range = counter_file.reserve(seconds_since_1970()).map_err(counter_error)?;
         let nic = OneRma::new(config, range, seed).map_err(OpenError::Setting)?;
         let counters = DriverCounters::default();
         let wants_near = settings.path == PathPolicy::Auto && !settings.faults.any();
@@ -126,7 +130,7 @@ impl Engine {
     #[cold]
     fn reserve_counters(&mut self) {
         let Some(outside) = &mut self.outside else { return };
-        let range = outside.counter_file.reserve(sys::seconds_since_1970());
+        let range = outside.counter_file.reserve(seconds_since_1970());
         let added = range.is_ok_and(|range| self.nic.add_message_counters(range).is_ok());
         // When the disk is full, what is left is used up, with a few more attempts; without counters nothing is sent any more, and all ends with TIMEOUT.
         self.counters_low = if added { COUNTERS_LOW } else { self.counters_low / 2 };
@@ -183,8 +187,7 @@ fn counter_error(error: CounterError) -> OpenError {
 
 /// Payload of the largest message that the MTU of an address's interface bears.
 fn max_piece(address: IpAddr) -> u16 {
-    let settings = adverb_io::Settings { address: Some(address), ..adverb_io::Settings::default() };
-    let mtu = adverb_io::devices(&settings).map_or(1500, |device| device.link_mtu);
+    let mtu = mtu_of(address).unwrap_or(1500);
     let overhead = IP_UDP_LEN + (HEAD_LEN + 4 + TAG_LEN) as u32;
     let piece = (mtu.saturating_sub(overhead) as usize).clamp(GRAIN, MAX_OP);
     (piece - piece % GRAIN) as u16

@@ -38,12 +38,12 @@
 //! ```text
 //! lib settings error             what a program calls, chooses, and is told
 //! memory grant transfer          memory, who may use it, and its use
-//! shared core spin               threads, what they share, and when they sleep
+//! shared core                    threads, and what they share
 //! side attached                  this process's side of a NIC that is here, or in another process
 //! nicd                           the NIC as a process of its own
 //! engine udp counter_file        the NIC on its network; what survives restarts
 //! near                           NICs of the same host, through shared memory
-//! mapping sys unix               memory and system calls: unsafe code
+//! mapping                        memory as the NIC knows it: unsafe code
 //! ```
 //!
 //! A process that forks must not use its NIC in the child.
@@ -62,29 +62,28 @@ pub mod nicd;
 mod settings;
 mod shared;
 mod side;
-mod spin;
-mod sys;
 mod transfer;
 mod udp;
-mod unix;
 
-pub use adverb_io::PathPolicy;
 pub use adverb_nic::one_rma::congestion::CongestionConfig;
 pub use adverb_nic::one_rma::executor::{Direction, End, Report, Retry};
 pub use adverb_nic::one_rma::{
     DerivedKey, ENCRYPTED, ExecutorConfig, OneRmaConfig, OneRmaCounters, Outcome, PRIORITIES, RegionId,
     RegionKey, Rights,
 };
+pub use adverb_os::choice::PathPolicy;
+pub use adverb_os::faults::Faults;
 pub use adverb_rdma::Grant;
 pub use adverb_wire::one_rma::Op;
 pub use counters::DriverCounters;
 pub use error::{Error, OpenError, TransferError};
 pub use memory::{Memory, Region};
-pub use settings::{Faults, Settings};
+pub use settings::Settings;
 pub use transfer::Transfer;
 
 use crate::core::Core;
 use adverb_nic::one_rma::{CommandExecutor, CommandPortal, ProcessInit, SlotId};
+use adverb_os::sys::random_bytes;
 use attached::Attached;
 use engine::Engine;
 use shared::Shared;
@@ -201,7 +200,7 @@ impl Rma {
 
     /// A random region key.
     pub fn random_key() -> Result<RegionKey, Error> {
-        let mut bytes = sys::random_key().map_err(|e| Error::System("drawing a region key", e))?;
+        let mut bytes = random_bytes().map_err(|e| Error::System("drawing a region key", e))?;
         let key = RegionKey::new(bytes);
         bytes.zeroize();
         Ok(key)

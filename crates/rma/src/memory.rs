@@ -1,11 +1,13 @@
 //! Memory that a NIC reaches, and the regions of it that peers may use.
 
 use crate::error::Error;
-use crate::mapping::Mapping;
+use crate::mapping;
 use crate::shared::Shared;
 use crate::side::MemoryName;
-use crate::sys;
+
 use adverb_nic::one_rma::{RegionId, RegionKey, Rights};
+use adverb_os::mapping::Mapping;
+use adverb_os::sys::random_bytes;
 use adverb_rdma::Grant;
 use adverb_wire::Gid;
 use std::fmt;
@@ -65,7 +67,7 @@ impl Memory {
     /// # Panics
     /// If they are not inside.
     pub fn read(&self, offset: usize, out: &mut [u8]) {
-        self.0.mapping.read(offset, out);
+        mapping::read(&self.0.mapping, offset, out);
     }
 
     /// Copies bytes in.
@@ -73,7 +75,7 @@ impl Memory {
     /// # Panics
     /// If they are not inside.
     pub fn write(&self, offset: usize, bytes: &[u8]) {
-        self.0.mapping.write(offset, bytes);
+        mapping::write(&self.0.mapping, offset, bytes);
     }
 
     /// The bytes of a range, copied.
@@ -91,12 +93,12 @@ impl Memory {
     /// # Panics
     /// If it is not inside, or not aligned.
     pub fn word(&self, offset: usize) -> &AtomicU64 {
-        self.0.mapping.word(offset)
+        self.0.mapping.u64_at(offset)
     }
 
     /// Makes a range of it usable for peers that are granted keys. Its region key is random.
     pub fn register(&self, range: Range<usize>, rights: Rights) -> Result<Region, Error> {
-        let mut bytes = sys::random_key().map_err(|e| Error::System("drawing a region key", e))?;
+        let mut bytes = random_bytes().map_err(|e| Error::System("drawing a region key", e))?;
         let key = RegionKey::new(bytes);
         bytes.zeroize();
         self.register_with_key(range, rights, key)
@@ -142,7 +144,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         if self.erase {
             let zeros = vec![0; self.mapping.len()];
-            self.mapping.write(0, &zeros);
+            mapping::write(&self.mapping, 0, &zeros);
         }
         self.shared.lock().side.free(self.name, Some(self.local));
     }
@@ -209,7 +211,7 @@ impl Region {
 
     /// The same with a random key.
     pub fn rotate_random(&self) -> Result<(), Error> {
-        let mut bytes = sys::random_key().map_err(|e| Error::System("drawing a region key", e))?;
+        let mut bytes = random_bytes().map_err(|e| Error::System("drawing a region key", e))?;
         let rotated = self.rotate(&RegionKey::new(bytes));
         bytes.zeroize();
         rotated

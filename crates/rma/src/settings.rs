@@ -1,8 +1,9 @@
 //! What a program may choose.
 
-use adverb_io::PathPolicy;
 use adverb_nic::one_rma::congestion::CongestionConfig;
 use adverb_nic::one_rma::{ExecutorConfig, OneRmaConfig, PRIORITIES};
+use adverb_os::choice::PathPolicy;
+use adverb_os::faults::Faults;
 use adverb_wire::Duration;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -36,41 +37,6 @@ pub struct Settings {
     /// Attach to the NIC of `adverb nicd` at this socket, instead of opening one in this process. Then only `executor` and `slots` (a wish, within the
     /// quota) have a meaning; address and tables are the daemon's.
     pub attach: Option<PathBuf>,
-}
-
-/// Chances of each fault, per message.
-#[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub struct Faults {
-    /// Lost.
-    pub loss: f64,
-    /// Sent twice.
-    pub duplicate: f64,
-    /// Held back until up to eight others have overtaken it.
-    pub reorder: f64,
-    /// One or more bits flipped.
-    pub corrupt: f64,
-    /// Added to every message's way.
-    pub delay: StdDuration,
-    /// Decides which messages are harmed.
-    pub seed: u64,
-}
-
-impl Faults {
-    pub(crate) fn any(&self) -> bool {
-        self.loss > 0.0
-            || self.duplicate > 0.0
-            || self.reorder > 0.0
-            || self.corrupt > 0.0
-            || !self.delay.is_zero()
-    }
-
-    pub(crate) fn check(&self) -> Result<(), &'static str> {
-        let all = [self.loss, self.duplicate, self.reorder, self.corrupt];
-        match all.iter().all(|chance| (0.0..=1.0).contains(chance)) {
-            true => Ok(()),
-            false => Err("chance of a fault: from 0 to 1"),
-        }
-    }
 }
 
 /// Round trip of an idle host, wake-ups included.

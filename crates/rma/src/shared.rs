@@ -8,9 +8,9 @@
 use crate::core::{Aftermath, Core};
 use crate::engine::clock;
 use crate::error::Error;
-use crate::spin::{Next, Spin};
-use crate::sys::Bell;
-use adverb_io::sys::WaitSet;
+use adverb_os::spin::{Next, Spin};
+use adverb_os::sys::{WaitSet, prefer_short_waits};
+use adverb_os::wake::EventFd;
 use adverb_wire::{Duration, Instant};
 use std::cell::Cell;
 use std::pin::pin;
@@ -40,7 +40,7 @@ pub(crate) struct Shared {
     lease: AtomicU64,
     /// Until when the NIC's thread sleeps, in picoseconds; 0 while it is awake. Written under the lock.
     sleeps_until: AtomicU64,
-    bell: Bell,
+    bell: EventFd,
     spin: Duration,
     /// What the core says, for who does not need the lock otherwise.
     closed: AtomicBool,
@@ -63,7 +63,7 @@ impl Shared {
             wanting: AtomicU32::new(0),
             lease: AtomicU64::new(0),
             sleeps_until: AtomicU64::new(0),
-            bell: Bell::new()?,
+            bell: EventFd::new()?,
             closed: AtomicBool::new(false),
             spin: Duration::from_ns(u64::try_from(spin.as_nanos()).unwrap_or(u64::MAX / 1000).min(1 << 50)),
         })
@@ -194,7 +194,7 @@ impl Shared {
 
     /// What the NIC's thread does until the NIC is closed.
     pub fn serve(&self) {
-        adverb_io::sys::prefer_short_waits(SLICE);
+        prefer_short_waits(SLICE);
         let mut aftermath = Aftermath::default();
         let mut waits = WaitSet::default();
         let mut spin = Spin::new(self.spin);
@@ -276,7 +276,7 @@ struct Signal {
     /// [`here`] of that thread.
     here: usize,
     /// Made when the thread first sleeps. `None` in it where there is none to be had.
-    bell: OnceLock<Option<Bell>>,
+    bell: OnceLock<Option<EventFd>>,
 }
 
 impl Signal {
@@ -289,8 +289,8 @@ impl Signal {
         }
     }
 
-    fn bell(&self) -> Option<&Bell> {
-        let bell = self.bell.get_or_init(|| Bell::new().ok());
+    fn bell(&self) -> Option<&EventFd> {
+        let bell = self.bell.get_or_init(|| EventFd::new().ok());
         // Whoever wakes looks for the bell after it has said so; this thread looks whether somebody has after it has made the bell.
         fence(Ordering::SeqCst);
         bell.as_ref()

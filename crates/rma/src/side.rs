@@ -4,12 +4,13 @@ use crate::attached::Attached;
 use crate::counters::DriverCounters;
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::mapping::Mapping;
+use crate::mapping;
 use adverb_nic::one_rma::{
     COMMAND_LEN, CommandPortal, Completion, DerivedKey, OneRmaCounters, RegionId, RegionInit, RegionKey,
     Rights, SlotId,
 };
 use adverb_nic::{MrId, PdId};
+use adverb_os::mapping::Mapping;
 use adverb_wire::one_rma::Op;
 use adverb_wire::{Gid, Instant, Key};
 use std::os::fd::RawFd;
@@ -178,7 +179,7 @@ impl Side {
         };
         let mapping = Mapping::anonymous(len).map_err(|e| Error::System("allocating memory", e))?;
         let nic = &mut here.engine.nic;
-        let mr = mapping.register(nic, here.pd)?;
+        let mr = mapping::register(&mapping, nic, here.pd)?;
         let name = MemoryName::Embedded { mr: mr.id, lkey: mr.lkey, addr: mapping.addr() };
         // Without rights nobody else can do anything with it, whatever the key.
         match self.register(name, (0, len as u64), Rights::empty(), RegionKey::new([0; 16])) {

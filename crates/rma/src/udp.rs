@@ -2,12 +2,11 @@
 
 use crate::counters::DriverCounters;
 use crate::near::Near;
-use crate::settings::Faults;
-use adverb_io::batch::{Batch, Tally, Way};
-use adverb_io::faults::{Lane, Parcel};
-use adverb_io::inbox::Inbox;
-use adverb_io::socket::Socket;
 use adverb_nic::OneRma;
+use adverb_os::batch::{Batch, Tally, Way};
+use adverb_os::faults::{Direction, Faults, Lane, Parcel};
+use adverb_os::inbox::Inbox;
+use adverb_os::socket::Socket;
 use adverb_wire::one_rma::{HEAD_LEN, MAX_MESSAGE, UDP_PORT};
 use adverb_wire::{Gid, Instant};
 use std::io;
@@ -34,23 +33,13 @@ pub(crate) struct Udp {
 }
 
 impl Udp {
-    pub fn bind(address: IpAddr, faults: &Faults) -> io::Result<Udp> {
-        let lane = || {
-            let settings = adverb_io::Settings {
-                loss: faults.loss,
-                duplicate: faults.duplicate,
-                reorder: faults.reorder,
-                corrupt: faults.corrupt,
-                delay: faults.delay,
-                ..adverb_io::Settings::default()
-            };
-            Lane::new(&settings, adverb_io::Direction::Tx, faults.seed)
-        };
+    /// Binds the port of an address that nobody else has. `seed` decides about faults that name none.
+    pub fn bind(address: IpAddr, faults: &Faults, seed: u64) -> io::Result<Udp> {
         Ok(Udp {
             socket: Socket::bind_alone(SocketAddr::new(address, UDP_PORT))?,
             inbox: Inbox::stepwise(PAYLOAD_AT),
             batch: Batch::with_header(PAYLOAD_AT),
-            faults: faults.any().then(lane),
+            faults: faults.any().then(|| Lane::new(faults, Direction::Tx, seed)),
             address,
             direct: None,
             last: None,

@@ -138,7 +138,7 @@ fn keys_decide_who_may_do_what() {
 #[test]
 fn faults_are_seen_and_repaired_only_when_asked_for() {
     let folder = Folder::new("faults");
-    let faults = Faults { loss: 0.05, duplicate: 0.05, reorder: 0.1, seed: 4, ..Faults::default() };
+    let faults = Faults { loss: 0.05, duplicate: 0.05, reorder: 0.1, seed: Some(4), ..Faults::default() };
     let open = |host| Rma::open(Settings { faults, ..settings(&folder, 4, host) }).unwrap();
     let (owner, user) = (open(1), open(2));
     let far = owner.allocate(1 << 20).unwrap();

@@ -65,7 +65,7 @@ impl Endpoint {
     }
 
     pub fn with(settings: Settings, qp_type: QpType) -> Endpoint {
-        let timeout = TIMEOUTS[usize::from(settings.loss == 0.0)];
+        let timeout = TIMEOUTS[usize::from(settings.faults.loss == 0.0)];
         let events = Arc::new(AtomicU64::new(0));
         let seen = events.clone();
         let count = Box::new(move |_| {

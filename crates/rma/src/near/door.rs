@@ -3,7 +3,8 @@
 //! Who has the UDP port of an address owns its door. Doors that dead processes left are removed when one is opened.
 
 use crate::error::OpenError;
-use crate::unix::{Channel, Listener};
+use adverb_os::folders::{FolderError, namespace, private_folder};
+use adverb_os::unix::{Channel, Listener};
 use adverb_wire::Gid;
 use std::fs::File;
 use std::io;
@@ -45,25 +46,23 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// What is wrong with a folder, without RoCE's remedies.
-fn plain(error: adverb_io::OpenError) -> io::Error {
+/// What is wrong with a folder.
+fn plain(error: FolderError) -> io::Error {
     match error {
-        adverb_io::OpenError::Directory { source, .. } => source,
-        adverb_io::OpenError::ForeignDirectory { path } => {
-            let what = format!("{} belongs to another user or is open to others", path.display());
-            io::Error::new(io::ErrorKind::PermissionDenied, what)
+        FolderError::Unusable { source, .. } => source,
+        foreign @ FolderError::Foreign { .. } => {
+            io::Error::new(io::ErrorKind::PermissionDenied, foreign.to_string())
         }
-        other => io::Error::other(other),
     }
 }
 
 impl Door {
     /// Opens the door of an address in this user's directory.
     pub fn open(directory: &Path, address: IpAddr) -> Result<Door, OpenError> {
-        let folder = directory.join(format!("1rma-{}", adverb_io::namespace()));
+        let folder = directory.join(format!("1rma-{}", namespace()));
         let failed = |source| OpenError::Door(folder.clone(), source);
         for folder in [directory, &folder] {
-            adverb_io::private_folder(folder).map_err(|error| failed(plain(error)))?;
+            private_folder(folder).map_err(|error| failed(plain(error)))?;
         }
         // While it is held, nobody else finds a door that is not open yet, or removes one.
         let lock = File::open(&folder).and_then(|file| file.lock().map(|()| file)).map_err(failed)?;

@@ -7,13 +7,13 @@
 //! introduction:  | "1RMA" | version:32 | address:128 |   and the descriptor of a ring's memory
 //! bell:          | 1 |
 //! ```
-//! Neither end trusts the other's memory: it must be sealed against shrinking, and what stands in a ring is checked as it is read (`adverb_io::ring`).
+//! Neither end trusts the other's memory: it must be sealed against shrinking, and what stands in a ring is checked as
+//! it is read ([`adverb_os::ring`]).
 
-use crate::sys;
-use crate::unix::Channel;
-use adverb_io::ring::{Broken, Consumer, LAYOUT, Producer};
-use adverb_io::shm::{Mirror, PAGE};
 use adverb_nic::memory::Ahead;
+use adverb_os::ring::{Broken, Consumer, LAYOUT, Producer};
+use adverb_os::shm::{Mirror, PAGE, check_sealed, sealed_memory};
+use adverb_os::unix::Channel;
 use adverb_wire::{Duration, Gid, Instant};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
@@ -84,7 +84,7 @@ fn invalid(what: &'static str) -> io::Error {
 /// Makes the ring that this end reads, and tells the other of it.
 fn introduce(channel: &Channel, own: Gid, ring_len: usize) -> io::Result<Consumer> {
     let len = Mirror::file_len(ring_len) as usize;
-    let memory = sys::sealed_memory(len)?;
+    let memory = sealed_memory(len)?;
     let consumer = Consumer::new(Mirror::map(memory.as_fd(), ring_len)?);
     let mut words = [0; INTRODUCTION_LEN];
     words[..4].copy_from_slice(&MAGIC);
@@ -103,7 +103,7 @@ fn read_introduction(words: &[u8], fds: Vec<OwnedFd>) -> io::Result<(Gid, Produc
     let mut address = [0; 16];
     address.copy_from_slice(&words[8..]);
     let [memory] = <[OwnedFd; 1]>::try_from(fds).map_err(|_| invalid("one ring is given"))?;
-    sys::check_sealed(memory.as_fd(), PAGE as u64)?;
+    check_sealed(memory.as_fd(), PAGE as u64)?;
     let file = std::fs::File::from(memory);
     let len = usize::try_from(file.metadata()?.len()).unwrap_or(0).saturating_sub(PAGE);
     if !len.is_power_of_two() || !(RING_LEN_MIN..=RING_LEN_MAX).contains(&len) {
@@ -162,7 +162,7 @@ impl Link {
         let Some((frame, taken)) = consumer.peek()? else { return Ok(None) };
         let message = frame.copy_into(room).ok_or(Broken)?;
         consumer.skip(taken);
-        let ahead = if taken < LARGE { Ahead::NOTHING } else { consumer.ahead(taken) };
+        let ahead = if taken < LARGE { Ahead::NOTHING } else { Ahead::new(consumer.next_entry(), taken) };
         if consumer.unreleased() >= RELEASED_BYTES {
             consumer.release();
         }

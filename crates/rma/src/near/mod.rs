@@ -17,11 +17,12 @@ mod link;
 use crate::counters::DriverCounters;
 use crate::engine::clock;
 use crate::error::OpenError;
-use crate::sys::Interest;
 use crate::udp::PAYLOAD_AT;
-use adverb_io::batch::{LINE, before_line};
-use adverb_io::ring::{Broken, Producer};
 use adverb_nic::OneRma;
+use adverb_os::batch::{LINE, before_line};
+use adverb_os::folders::shared_directory;
+use adverb_os::ring::{Broken, Producer};
+use adverb_os::wake::Epoll;
 use adverb_wire::one_rma::MAX_MESSAGE;
 use adverb_wire::{Duration, Gid, Instant};
 use door::Door;
@@ -71,7 +72,7 @@ pub(crate) struct Near {
     /// Links whose readers may have to be woken.
     dirty: Vec<usize>,
     /// Everything to wait for.
-    interest: Interest,
+    interest: Epoll,
     /// Where a message is opened, and where it begins, so that its payload begins a cache line.
     arrived: Box<[u8]>,
     origin: usize,
@@ -83,9 +84,9 @@ pub(crate) struct Near {
 impl Near {
     /// Opens a door for a NIC with this solicitation window, in bytes. The NIC has the address already.
     pub fn open(address: IpAddr, window: u32) -> Result<Near, OpenError> {
-        let door = Door::open(&adverb_io::default_directory(), address)?;
+        let door = Door::open(&shared_directory(), address)?;
         let failed = |source| OpenError::System("watching the door of this host's NICs", source);
-        let interest = Interest::new().map_err(failed)?;
+        let interest = Epoll::new().map_err(failed)?;
         interest.add(door.fd(), DOOR).map_err(failed)?;
         let arrived = vec![0; MAX_MESSAGE + LINE].into_boxed_slice();
         Ok(Near {

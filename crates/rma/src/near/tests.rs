@@ -3,10 +3,9 @@
 
 use super::link::VERSION;
 use super::*;
-use crate::sys;
-use crate::unix::Channel;
-use adverb_io::shm::{Mirror, PAGE};
 use adverb_nic::one_rma::OneRmaConfig;
+use adverb_os::shm::{Mirror, PAGE, anonymous_file, sealed_memory};
+use adverb_os::unix::Channel;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -57,7 +56,7 @@ fn words(version: u32, from: IpAddr) -> Vec<u8> {
 }
 
 fn ring() -> OwnedFd {
-    sys::sealed_memory(Mirror::file_len(256 << 10) as usize).unwrap()
+    sealed_memory(Mirror::file_len(256 << 10) as usize).unwrap()
 }
 
 /// A visitor who introduces itself as it should: its connection, the ring that it reads, and the one that the host reads.
@@ -83,9 +82,9 @@ fn address_of(host: &Host) -> IpAddr {
 fn wrong_introductions_are_turned_away() {
     let mut host = Host::new(1);
     let own = address_of(&host);
-    let loose = adverb_io::shm::anonymous_file(Mirror::file_len(256 << 10)).unwrap();
-    let odd = sys::sealed_memory(PAGE + (256 << 10) + 64).unwrap();
-    let short = sys::sealed_memory(PAGE + 4096).unwrap();
+    let loose = anonymous_file(Mirror::file_len(256 << 10)).unwrap();
+    let odd = sealed_memory(PAGE + (256 << 10) + 64).unwrap();
+    let short = sealed_memory(PAGE + 4096).unwrap();
     let good = ring();
     let other = address(2);
     let right = words(VERSION, other);
@@ -230,7 +229,7 @@ fn two_who_knock_at_the_same_time_keep_one_link() {
 #[test]
 fn doors_of_the_dead_are_removed_and_a_closed_one_is_gone() {
     let dead = [address(30), address(32)].map(|address| {
-        let door = Door::open(&adverb_io::default_directory(), address).unwrap();
+        let door = Door::open(&shared_directory(), address).unwrap();
         let path = door.path.clone();
         // As if its process had died: its socket is closed, and nobody removes its name.
         std::fs::rename(&path, path.with_extension("kept")).unwrap();

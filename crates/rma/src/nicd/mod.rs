@@ -15,9 +15,9 @@ pub use crate::counters::NicdCounters;
 use crate::engine::{Engine, clock};
 use crate::error::OpenError;
 use crate::settings::Settings;
-use crate::spin::Spin;
-use crate::unix::{Channel, Listener};
-use adverb_io::sys::WaitSet;
+use adverb_os::spin::Spin;
+use adverb_os::sys::{WaitSet, prefer_short_waits};
+use adverb_os::unix::{Channel, Listener};
 use adverb_wire::Duration;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -118,7 +118,7 @@ impl Nicd {
 
     /// Serves for ever.
     pub fn serve(&mut self) -> ! {
-        adverb_io::sys::prefer_short_waits(SLICE);
+        prefer_short_waits(SLICE);
         let mut waits = WaitSet::default();
         let mut spin = Spin::new(self.spin);
         let mut rounds = 0u32;

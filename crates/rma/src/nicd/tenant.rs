@@ -5,14 +5,16 @@ use super::NicdQuota;
 use super::protocol::{Layout, PACKET_MAX, Reader, SLOTS_MAX, VERSION, Writer, place_of, refusal, request};
 use crate::counters::NicdCounters;
 use crate::engine::Engine;
-use crate::mapping::Mapping;
-use crate::sys::{self, Wire};
-use crate::unix::{Channel, Peer};
-use adverb_io::sys::wait_readable;
+use crate::mapping;
 use adverb_nic::one_rma::{
     COMMAND_LEN, DerivedKey, ProcessInit, RegionId, RegionInit, RegionKey, Rights, SlotId,
 };
 use adverb_nic::{MrInfo, OneRma, PdId};
+use adverb_os::mapping::Mapping;
+use adverb_os::shm::sealed_memory;
+use adverb_os::sys::wait_readable;
+use adverb_os::unix::{Channel, Peer};
+use adverb_os::wake::BellSocket;
 use adverb_wire::one_rma::Op;
 use adverb_wire::{Gid, Instant, Key};
 use std::io;
@@ -59,7 +61,7 @@ struct Desk {
     /// Refusals and completions that the application has been told of.
     refused: u64,
     told: u64,
-    bell: Wire,
+    bell: BellSocket,
     /// The application has closed its end, which would wake the daemon for ever.
     bell_gone: bool,
     pd: PdId,
@@ -233,7 +235,7 @@ impl Tenant {
         refused: &mut u64,
     ) -> Result<bool, Farewell> {
         let Some(desk) = &mut self.desk else { return Ok(false) };
-        let posted = desk.board.word(Layout::POSTED).load(Ordering::Acquire);
+        let posted = desk.board.u64_at(Layout::POSTED).load(Ordering::Acquire);
         if posted == desk.taken {
             return Ok(false);
         }
@@ -242,20 +244,20 @@ impl Tenant {
             return Err(Farewell::Misbehaved);
         }
         while desk.taken != posted {
-            let word = desk.board.word(desk.layout.posted(desk.taken)).load(Ordering::Relaxed);
+            let word = desk.board.u64_at(desk.layout.posted(desk.taken)).load(Ordering::Relaxed);
             desk.taken += 1;
             let place = place_of(&desk.slots, word).ok_or(Farewell::Misbehaved)?;
             let slot = desk.slots[place];
             let mut command = [0; COMMAND_LEN];
-            desk.board.read(desk.layout.command(place), &mut command);
+            mapping::read(&desk.board, desk.layout.command(place), &mut command);
             let posted = nic.post(now, slot, &command);
             command.zeroize();
             if let Err(error) = posted {
                 let word = (refusal(error) as u64) << 32 | slot.index() as u64;
-                desk.board.word(desk.layout.refused(desk.refused)).store(word, Ordering::Relaxed);
+                desk.board.u64_at(desk.layout.refused(desk.refused)).store(word, Ordering::Relaxed);
                 desk.refused += 1;
                 *refused += 1;
-                desk.board.word(Layout::REFUSED).store(desk.refused, Ordering::Release);
+                desk.board.u64_at(Layout::REFUSED).store(desk.refused, Ordering::Release);
             }
         }
         Ok(true)
@@ -271,7 +273,7 @@ impl Tenant {
         desk.told = news;
         // It says that it sleeps before it looks for the last time; this looks after the completion was written.
         fence(Ordering::SeqCst);
-        let sleeps = desk.board.word(Layout::APPLICATION_SLEEPS);
+        let sleeps = desk.board.u64_at(Layout::APPLICATION_SLEEPS);
         if sleeps.load(Ordering::Relaxed) != 0 {
             sleeps.store(0, Ordering::Relaxed);
             desk.bell.ring();
@@ -281,13 +283,13 @@ impl Tenant {
     /// Asks to be rung awake from now on, or no longer. False if it has posted something meanwhile.
     pub fn daemon_sleeps(&mut self, sleeps: bool) -> bool {
         let Some(desk) = &mut self.desk else { return true };
-        desk.board.word(Layout::DAEMON_SLEEPS).store(sleeps as u64, Ordering::Relaxed);
+        desk.board.u64_at(Layout::DAEMON_SLEEPS).store(sleeps as u64, Ordering::Relaxed);
         if !sleeps {
             desk.bell_gone |= !desk.bell.quieten();
             return true;
         }
         fence(Ordering::SeqCst);
-        desk.board.word(Layout::POSTED).load(Ordering::Acquire) == desk.taken
+        desk.board.u64_at(Layout::POSTED).load(Ordering::Acquire) == desk.taken
     }
 
     /// Takes everything of it out of the NIC.
@@ -323,12 +325,12 @@ fn no_key() -> RegionKey {
 impl Desk {
     fn set_up(nic: &mut OneRma, pid: u32, count: u32) -> Result<(Desk, Writer, Vec<OwnedFd>), Refused> {
         let layout = Layout::new(count as usize);
-        let file = sys::sealed_memory(layout.len()).map_err(refuse)?;
+        let file = sealed_memory(layout.len()).map_err(refuse)?;
         let board = Mapping::of_sealed(file.as_fd(), layout.len()).map_err(refuse)?;
-        let (bell, far_bell) = Wire::pair().map_err(refuse)?;
+        let (bell, far_bell) = BellSocket::pair().map_err(refuse)?;
         let fds = vec![file, far_bell];
         let pd = nic.memory().alloc_pd().map_err(refuse)?;
-        let board_mr = board.register(nic, pd).map_err(|error| {
+        let board_mr = mapping::register(&board, nic, pd).map_err(|error| {
             let _ = nic.memory().dealloc_pd(pd);
             refuse(error)
         })?;
@@ -379,7 +381,7 @@ impl Desk {
         }
         let len = usize::try_from(len).map_err(refuse)?;
         let mapping = Mapping::of_sealed(file.as_fd(), len).map_err(refuse)?;
-        let mr = mapping.register(nic, self.pd).map_err(refuse)?;
+        let mr = mapping::register(&mapping, nic, self.pd).map_err(refuse)?;
         let at = (mapping.addr(), len as u64);
         let local = match nic.register(&region(owner, self.pd, mr.lkey, at, Rights::empty(), no_key())) {
             Ok(local) => local,

@@ -1,19 +1,20 @@
-//! How long to look before sleeping. On a processor of its own, looking on is quicker than a wake-up. But where processors are short, who spins uses up its
-//! turn, and is not there when something comes; while who sleeps is woken before others. So a spinner that was kept from running stops
-//! spinning for a while.
+//! How long to look before sleeping. On a processor of its own, looking on is quicker than a wake-up. But where
+//! processors are short, who spins uses up its turn, and is not there when something comes; while who sleeps is woken
+//! before others. So a spinner that was kept from running stops spinning for a while.
 
 use adverb_wire::{Duration, Instant};
 
 /// A look that comes this much after the last one was kept from running.
 const KEPT: Duration = Duration::from_us(500);
-/// For how long to keep the processor for oneself: what is awaited may be to come from a thread that waits for the same one.
+/// For how long to keep the processor for oneself: what is awaited may be to come from a thread that waits for the
+/// same one.
 const ALONE: Duration = Duration::from_us(20);
 /// For how long not to spin then.
 const CALM: Duration = Duration::from_ms(20);
 
 /// What to do when there was nothing to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Next {
+pub enum Next {
     /// Look again at once.
     Look,
     /// Let another thread of this processor run, then look again.
@@ -34,8 +35,9 @@ impl Next {
     }
 }
 
-/// See the top of this file.
-pub(crate) struct Spin {
+/// Decides, each time that there was nothing to do, whether to look again or to sleep.
+#[derive(Debug)]
+pub struct Spin {
     /// How long to spin.
     time: Duration,
     /// Since when there was nothing to do.
@@ -45,6 +47,7 @@ pub(crate) struct Spin {
 }
 
 impl Spin {
+    /// One that spins for so long at most.
     pub fn new(time: Duration) -> Spin {
         Spin { time, idle_since: None, last_look: Instant::ZERO, calm_until: Instant::ZERO }
     }

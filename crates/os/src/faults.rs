@@ -1,12 +1,14 @@
-//! Faults on demand: loss, duplication, reordering, corruption, delay and congestion marks of frames, decided by a seed.
+//! Faults on demand: loss, duplication, reordering, corruption, delay and congestion marks of frames, decided by a
+//! seed.
 //!
 //! The decisions about the n-th frame of a direction depend on the seed, the direction and n alone, so two
 //! runs with one seed and the same sequence of frames harm the same frames in the same way.
 
-use crate::settings::{Direction, Settings};
+use crate::choice::Choice;
 use adverb_wire::{Duration, Flow, FrameMut, Instant};
 use fastrand::Rng;
 use std::collections::VecDeque;
+use std::time::Duration as StdDuration;
 
 /// Later frames that overtake a reordered one, at most.
 const OVERTAKERS_MAX: u64 = 8;
@@ -14,6 +16,89 @@ const OVERTAKERS_MAX: u64 = 8;
 const HELD_MAX: Duration = Duration::from_us(300);
 /// Frames kept back per direction. Delayed frames beyond are lost, as in a full queue.
 const KEPT_MAX: usize = 1 << 16;
+
+/// Which way of frames the faults apply to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Direction {
+    /// Frames that arrive.
+    Rx,
+    /// Frames that leave.
+    Tx,
+    /// Both.
+    #[default]
+    Both,
+}
+
+impl Direction {
+    /// Whether faults apply to arriving frames.
+    pub fn rx(self) -> bool {
+        self != Direction::Tx
+    }
+
+    /// Whether faults apply to leaving frames.
+    pub fn tx(self) -> bool {
+        self != Direction::Rx
+    }
+}
+
+impl Choice for Direction {
+    const ALL: &'static [Self] = &[Direction::Rx, Direction::Tx, Direction::Both];
+
+    fn name(self) -> &'static str {
+        match self {
+            Direction::Rx => "rx",
+            Direction::Tx => "tx",
+            Direction::Both => "both",
+        }
+    }
+
+    fn help(self) -> &'static str {
+        match self {
+            Direction::Rx => "Received packets",
+            Direction::Tx => "Sent packets",
+            Direction::Both => "Both",
+        }
+    }
+}
+
+/// What is done to frames. The default harms none.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Faults {
+    /// Probability that a frame is lost, `0.0..=1.0`.
+    pub loss: f64,
+    /// Probability that a frame comes twice.
+    pub duplicate: f64,
+    /// Probability that a frame is overtaken by up to eight later ones.
+    pub reorder: f64,
+    /// Probability that one to three bits of a frame flip.
+    pub corrupt: f64,
+    /// Probability that an ECN-capable frame is marked as having met congestion.
+    pub mark: f64,
+    /// Added to the way of every frame.
+    pub delay: StdDuration,
+    /// Which frames these faults apply to.
+    pub direction: Direction,
+    /// Decides which frames are harmed; by default another one each time.
+    pub seed: Option<u64>,
+}
+
+impl Faults {
+    /// The faults that are probabilities, by name.
+    pub fn probabilities(&self) -> [(&'static str, f64); 5] {
+        let Faults { loss, duplicate, reorder, corrupt, mark, .. } = *self;
+        [("loss", loss), ("duplicate", duplicate), ("reorder", reorder), ("corrupt", corrupt), ("mark", mark)]
+    }
+
+    /// Whether any frame may be harmed.
+    pub fn any(&self) -> bool {
+        self.probabilities().iter().any(|(_, chance)| *chance > 0.0) || !self.delay.is_zero()
+    }
+
+    /// Whether each probability is one.
+    pub fn are_probabilities(&self) -> bool {
+        self.probabilities().iter().all(|(_, chance)| (0.0..=1.0).contains(chance))
+    }
+}
 
 /// A frame on its way through the faults.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -44,11 +129,8 @@ pub struct FaultCounts {
 /// The faults of one direction.
 #[derive(Debug)]
 pub struct Lane<T> {
-    loss: f64,
-    duplicate: f64,
-    reorder: f64,
-    corrupt: f64,
-    mark: f64,
+    /// None, where they are for the other direction.
+    faults: Faults,
     delay: Duration,
     seed: u64,
     /// Frames seen.
@@ -61,22 +143,16 @@ pub struct Lane<T> {
 }
 
 impl<T: Clone> Lane<T> {
-    /// The lane of arriving (`Rx`) or leaving (`Tx`) frames. Without faults if the settings apply them to
-    /// the other direction only.
-    pub fn new(settings: &Settings, direction: Direction, seed: u64) -> Lane<T> {
-        let on = match direction {
-            Direction::Rx => settings.direction.rx(),
-            _ => settings.direction.tx(),
-        };
-        let p = |probability: f64| if on { probability } else { 0.0 };
+    /// The lane of arriving (`Rx`) or leaving (`Tx`) frames. `seed` decides where the faults name none.
+    pub fn new(faults: &Faults, direction: Direction, seed: u64) -> Lane<T> {
+        let is_rx = direction == Direction::Rx;
+        let on = if is_rx { faults.direction.rx() } else { faults.direction.tx() };
+        let seed = faults.seed.unwrap_or(seed);
+        let faults = if on { *faults } else { Faults::default() };
         Lane {
-            loss: p(settings.loss),
-            duplicate: p(settings.duplicate),
-            reorder: p(settings.reorder),
-            corrupt: p(settings.corrupt),
-            mark: p(settings.mark),
-            delay: if on { Duration::from_ns(settings.delay.as_nanos() as u64) } else { Duration::ZERO },
-            seed: seed ^ if direction == Direction::Rx { 0x5851_f42d_4c95_7f2d } else { 0 },
+            faults,
+            delay: Duration::from_ns(faults.delay.as_nanos() as u64),
+            seed: seed ^ if is_rx { 0x5851_f42d_4c95_7f2d } else { 0 },
             index: 0,
             held: Vec::new(),
             queue: VecDeque::new(),
@@ -88,13 +164,13 @@ impl<T: Clone> Lane<T> {
     pub fn admit(&mut self, now: Instant, mut parcel: Parcel<T>) {
         // Multiplying by an odd constant keeps neighbouring frames' generators apart.
         let mut rng = Rng::with_seed(self.seed ^ self.index.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let [lost, twice, late, corrupt] =
-            [self.loss, self.duplicate, self.reorder, self.corrupt].map(|p| rng.f64() < p);
+        let Faults { loss, duplicate, reorder, corrupt, mark, .. } = self.faults;
+        let [lost, twice, late, corrupt] = [loss, duplicate, reorder, corrupt].map(|p| rng.f64() < p);
         let overtakers = rng.u64(1..=OVERTAKERS_MAX);
-        let marked = self.mark > 0.0 && rng.f64() < self.mark;
+        let marked = mark > 0.0 && rng.f64() < mark;
         let index = self.index;
         self.index += 1;
-        if marked && mark(&mut parcel.bytes) {
+        if marked && mark_congestion(&mut parcel.bytes) {
             self.counts.marked += 1;
         }
         if lost || self.queue.len() >= KEPT_MAX {
@@ -167,7 +243,7 @@ impl<T: Clone> Lane<T> {
 }
 
 /// Marks an ECN-capable packet as a congested switch does (RFC 3168). False when it is not ECN-capable.
-fn mark(bytes: &mut [u8]) -> bool {
+fn mark_congestion(bytes: &mut [u8]) -> bool {
     let Ok(mut frame) = FrameMut::new(bytes) else { return false };
     let flow = frame.packet().flow;
     if flow.traffic_class & 3 == 0 {
@@ -194,9 +270,16 @@ fn flip_bits<T>(rng: &mut Rng, parcel: &mut Parcel<T>) {
 mod tests {
     use super::*;
 
-    fn settings(text: &str) -> Settings {
-        Settings::parse(text).unwrap()
-    }
+    const NONE: Faults = Faults {
+        loss: 0.0,
+        duplicate: 0.0,
+        reorder: 0.0,
+        corrupt: 0.0,
+        mark: 0.0,
+        delay: StdDuration::ZERO,
+        direction: Direction::Both,
+        seed: None,
+    };
 
     fn at(us: u64) -> Instant {
         Instant::from_ns(us * 1000)
@@ -207,8 +290,8 @@ mod tests {
     }
 
     /// What comes out, with how many bits are set, when `count` frames enter 1 us apart.
-    fn run(text: &str, direction: Direction, seed: u64, count: u32) -> (Vec<(u32, u32)>, FaultCounts) {
-        let mut lane = Lane::new(&settings(text), direction, seed);
+    fn run(faults: Faults, direction: Direction, seed: u64, count: u32) -> (Vec<(u32, u32)>, FaultCounts) {
+        let mut lane = Lane::new(&faults, direction, seed);
         let mut out = Vec::new();
         for i in 0..count {
             lane.admit(at(u64::from(i)), parcel(i));
@@ -227,7 +310,11 @@ mod tests {
 
     #[test]
     fn an_ending_sender_lets_everything_go() {
-        let mut lane = Lane::new(&settings("delay=10ms,reorder=0.5"), Direction::Tx, 1);
+        let mut lane = Lane::new(
+            &Faults { delay: StdDuration::from_millis(10), reorder: 0.5, ..NONE },
+            Direction::Tx,
+            1,
+        );
         for i in 0..20 {
             lane.admit(at(0), parcel(i));
         }
@@ -240,12 +327,27 @@ mod tests {
     }
 
     #[test]
+    fn any_fault_is_one_and_chances_are_bounded() {
+        assert!(!NONE.any() && NONE == Faults::default());
+        for harm in [
+            Faults { mark: 0.1, ..NONE },
+            Faults { corrupt: 1.0, ..NONE },
+            Faults { delay: StdDuration::from_nanos(1), ..NONE },
+        ] {
+            assert!(harm.any() && harm.are_probabilities());
+        }
+        assert!(!Faults { loss: 1.5, ..NONE }.are_probabilities());
+        assert!(!Faults { reorder: f64::NAN, ..NONE }.are_probabilities());
+    }
+
+    #[test]
     fn one_seed_makes_one_run() {
-        let text = "loss=0.1,duplicate=0.1,reorder=0.1,corrupt=0.1";
-        let first = run(text, Direction::Tx, 7, 500);
-        assert_eq!(first, run(text, Direction::Tx, 7, 500));
-        assert_ne!(first, run(text, Direction::Tx, 8, 500));
-        assert_ne!(first, run(text, Direction::Rx, 7, 500));
+        let faults = Faults { loss: 0.1, duplicate: 0.1, reorder: 0.1, corrupt: 0.1, ..NONE };
+        let first = run(faults, Direction::Tx, 7, 500);
+        assert_eq!(first, run(faults, Direction::Tx, 7, 500));
+        assert_eq!(first, run(Faults { seed: Some(7), ..faults }, Direction::Tx, 9, 500));
+        assert_ne!(first, run(faults, Direction::Tx, 8, 500));
+        assert_ne!(first, run(faults, Direction::Rx, 7, 500));
         for count in [first.1.lost, first.1.duplicated, first.1.reordered, first.1.corrupted] {
             assert!((25..100).contains(&count), "{:?}", first.1);
         }
@@ -254,14 +356,14 @@ mod tests {
     #[test]
     fn each_fault_does_what_it_says() {
         let all: Vec<_> = (0..100).map(|i| (i, 0)).collect();
-        assert_eq!(run("", Direction::Tx, 1, 100).0, all);
-        assert_eq!(run("loss=1,direction=rx", Direction::Tx, 1, 100).0, all);
-        assert_eq!(run("loss=1", Direction::Tx, 1, 100).0, []);
-        let (twice, _) = run("duplicate=1", Direction::Tx, 1, 100);
+        assert_eq!(run(NONE, Direction::Tx, 1, 100).0, all);
+        assert_eq!(run(Faults { loss: 1.0, direction: Direction::Rx, ..NONE }, Direction::Tx, 1, 100).0, all);
+        assert_eq!(run(Faults { loss: 1.0, ..NONE }, Direction::Tx, 1, 100).0, []);
+        let (twice, _) = run(Faults { duplicate: 1.0, ..NONE }, Direction::Tx, 1, 100);
         assert_eq!(twice, all.iter().flat_map(|&f| [f, f]).collect::<Vec<_>>());
-        let (corrupt, _) = run("corrupt=1", Direction::Tx, 1, 100);
+        let (corrupt, _) = run(Faults { corrupt: 1.0, ..NONE }, Direction::Tx, 1, 100);
         assert!(corrupt.iter().all(|&(_, bits)| (1..=3).contains(&bits)) && corrupt.len() == 100);
-        let (late, _) = run("reorder=0.2", Direction::Tx, 1, 100);
+        let (late, _) = run(Faults { reorder: 0.2, ..NONE }, Direction::Tx, 1, 100);
         assert_ne!(late, all);
         let mut sorted = late.clone();
         sorted.sort();
@@ -289,7 +391,7 @@ mod tests {
                 let len =
                     Packet { flow, ..Packet::default() }.emit_frame(&WireExtra::default(), &[], &mut bytes);
                 bytes.truncate(len);
-                let mut lane = Lane::new(&settings("mark=1"), Direction::Tx, 1);
+                let mut lane = Lane::new(&Faults { mark: 1.0, ..NONE }, Direction::Tx, 1);
                 lane.admit(at(0), Parcel { bytes, bth_at: flow.ip_header_len() + 8, tag: () });
                 let out = lane.next(at(0)).unwrap();
                 let parsed = Packet::parse_ip(&out.bytes).unwrap();
@@ -302,13 +404,13 @@ mod tests {
 
     #[test]
     fn delays_and_holds_end_by_the_clock() {
-        let mut lane = Lane::new(&settings("delay=50us"), Direction::Tx, 1);
+        let mut lane = Lane::new(&Faults { delay: StdDuration::from_micros(50), ..NONE }, Direction::Tx, 1);
         lane.admit(at(0), parcel(0));
         lane.admit(at(10), parcel(1));
         assert_eq!((lane.next(at(49)), lane.next_deadline()), (None, Some(at(50))));
         assert_eq!(lane.next(at(50)).map(|p| p.tag), Some(0));
         assert_eq!((lane.next(at(50)), lane.next_deadline()), (None, Some(at(60))));
-        let mut lane = Lane::new(&settings("reorder=1"), Direction::Tx, 1);
+        let mut lane = Lane::new(&Faults { reorder: 1.0, ..NONE }, Direction::Tx, 1);
         lane.admit(at(0), parcel(0));
         assert_eq!((lane.next(at(299)), lane.next_deadline()), (None, Some(at(300))));
         assert_eq!(lane.next(at(300)).map(|p| p.tag), Some(0));

@@ -1,6 +1,8 @@
-//! Unix sockets that keep packets apart (SOCK_SEQPACKET), carry descriptors (SCM_RIGHTS), and know who is at the other end (SO_PEERCRED).
+//! Unix sockets that keep packets apart (SOCK_SEQPACKET), carry descriptors (SCM_RIGHTS), and know who is at the
+//! other end (SO_PEERCRED).
 #![allow(unsafe_code)]
 
+use crate::check;
 use std::ffi::OsStr;
 use std::io;
 use std::mem::{size_of, zeroed};
@@ -9,26 +11,24 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// Descriptors in one packet at most.
-pub(crate) const FDS_MAX: usize = 2;
+pub const FDS_MAX: usize = 2;
 /// Room for their control message, in words.
 const CONTROL_WORDS: usize = 8;
 
 /// A listening socket.
-pub(crate) struct Listener(OwnedFd);
+pub struct Listener(OwnedFd);
 
 /// One end of a connection.
 #[derive(Debug)]
-pub(crate) struct Channel(OwnedFd);
+pub struct Channel(OwnedFd);
 
 /// Who is at the other end, as the kernel knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Peer {
+pub struct Peer {
+    /// Its process.
     pub pid: u32,
+    /// Its user.
     pub uid: u32,
-}
-
-fn check(result: libc::c_int) -> io::Result<libc::c_int> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
 fn socket() -> io::Result<OwnedFd> {
@@ -78,6 +78,7 @@ impl Listener {
         }
     }
 
+    /// The descriptor, to wait on.
     pub fn fd(&self) -> RawFd {
         self.0.as_raw_fd()
     }
@@ -112,13 +113,14 @@ impl Channel {
         Ok(self)
     }
 
+    /// The descriptor, to wait on.
     pub fn fd(&self) -> RawFd {
         self.0.as_raw_fd()
     }
 
     /// Whether a process of this process's user is at the other end, whatever its number.
     pub fn is_of_own_user(&self) -> bool {
-        self.credentials().is_ok_and(|found| found.uid == adverb_io::sys::effective_uid())
+        self.credentials().is_ok_and(|found| found.uid == crate::sys::effective_uid())
     }
 
     fn credentials(&self) -> io::Result<libc::ucred> {
@@ -138,8 +140,9 @@ impl Channel {
         Ok(Peer { pid, uid: found.uid })
     }
 
-    /// Something that becomes readable when the process at the other end has ended, whoever else holds its end of the connection, such as a child that
-    /// it forked. `None` on kernels before 6.5, where only the end of the connection tells.
+    /// Something that becomes readable when the process at the other end has ended, whoever else holds its end of the
+    /// connection, such as a child that it forked. `None` on kernels before 6.5, where only the end of the connection
+    /// tells.
     pub fn peer_life(&self) -> Option<OwnedFd> {
         /// Of `asm-generic/socket.h`.
         const SO_PEERPIDFD: libc::c_int = 77;
@@ -165,7 +168,8 @@ impl Channel {
         if !fds.is_empty() {
             let len = size_of_val(fds) as libc::c_uint;
             header.msg_control = control.as_mut_ptr().cast();
-            // SAFETY: the buffer is aligned and has room for one message of `FDS_MAX` descriptors, which CMSG_FIRSTHDR and CMSG_DATA stay inside.
+            // SAFETY: the buffer is aligned and has room for one message of `FDS_MAX` descriptors, which
+            // CMSG_FIRSTHDR and CMSG_DATA stay inside.
             unsafe {
                 header.msg_controllen = libc::CMSG_SPACE(len) as _;
                 let at = libc::CMSG_FIRSTHDR(&header);
@@ -183,8 +187,9 @@ impl Channel {
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Receives one packet: its bytes in `buffer`, how many, and the descriptors that came with it. `None` when the other end is closed. A packet that is
-    /// longer than the buffer, or has more descriptors than one may have, is an error.
+    /// Receives one packet: its bytes in `buffer`, how many, and the descriptors that came with it. `None` when the
+    /// other end is closed. A packet that is longer than the buffer, or has more descriptors than one may have, is an
+    /// error.
     pub fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<(usize, Vec<OwnedFd>)>> {
         let mut piece = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
         let mut control = [0u64; CONTROL_WORDS];
@@ -200,7 +205,8 @@ impl Channel {
             return Err(io::Error::last_os_error());
         }
         let mut fds = Vec::new();
-        // SAFETY: the kernel filled the control buffer; the CMSG functions stay inside it, and each descriptor in it is now ours.
+        // SAFETY: the kernel filled the control buffer; the CMSG functions stay inside it, and each descriptor in it
+        // is now ours.
         unsafe {
             let mut at = libc::CMSG_FIRSTHDR(&header);
             while !at.is_null() {
@@ -257,7 +263,7 @@ mod tests {
         let far = listener.accept().unwrap();
         assert_eq!(far.peer().unwrap().pid, std::process::id());
         if let Some(life) = far.peer_life() {
-            assert!(!adverb_io::sys::wait_readable(life.as_raw_fd(), std::time::Duration::ZERO), "it lives");
+            assert!(!crate::sys::wait_readable(life.as_raw_fd(), std::time::Duration::ZERO), "it lives");
         }
         let file = std::fs::File::open("/dev/null").unwrap();
         near.send(b"first", &[file.as_fd(), file.as_fd()]).unwrap();

@@ -22,8 +22,8 @@
 //! words are checked before use, and a side that finds nonsense reports [`Broken`] and lets the ring go.
 #![allow(unsafe_code)]
 
+use crate::hint::{prefetch_line, prefetch_line_for_write};
 use crate::shm::{Mirror, PAGE};
-use adverb_nic::memory::{Ahead, Gather, Payload, prefetch_line, prefetch_line_for_write};
 use adverb_wire::{
     Flow, Gid, ICRC_LEN, MAX_BTH_HEADER_LEN, MAX_IP_HEADER_LEN, MAX_IP_PREFIX_LEN, Packet, ParseError,
     ParsedHeaders,
@@ -243,18 +243,22 @@ impl Producer {
         }
     }
 
-    /// Appends a frame, its payload copied straight from registered memory, its ICRC left out; `own` is the
-    /// address of both ends. `Ok(false)` when it does not fit now; a payload that is not as long as the packet
-    /// says is an error of the NIC.
+    /// Appends a packet, its ICRC left out; `own` is the address of both ends. `Ok(false)` when it does not fit
+    /// now. `write` has to write the payload: it is told where, and that place is writable for as many bytes as
+    /// the packet says that its payload has. The consumer's process maps it too, so no reference to it is formed.
     #[inline]
-    pub fn push_packet(&mut self, own: Gid, packet: &Packet, payload: &Gather) -> Result<bool, Broken> {
-        assert!(payload.len() == packet.payload_len as usize, "payload as stated");
+    pub fn push_packet(
+        &mut self,
+        own: Gid,
+        packet: &Packet,
+        write: impl FnOnce(*mut u8),
+    ) -> Result<bool, Broken> {
         if packet.flow.src != own || packet.flow.dst != own {
-            return self.push_whole(packet, payload);
+            return self.push_whole(packet, write);
         }
-        let header_len = packet.header_len();
-        let len = header_len + payload.len() + packet.pad();
-        let offset = frame_offset(header_len, payload.len());
+        let (header_len, payload_len) = (packet.header_len(), packet.payload_len as usize);
+        let len = header_len + payload_len + packet.pad();
+        let offset = frame_offset(header_len, payload_len);
         assert!(len <= FRAME_MAX, "a frame that IP carries");
         if !self.has_room(entry_len(offset, len))? {
             return Ok(false);
@@ -263,14 +267,15 @@ impl Producer {
         let written = packet.emit_bth(&mut headers);
         assert!(written == header_len, "room for all headers");
         let frame = self.at(self.tail).wrapping_add(offset);
-        // SAFETY: `offset + len` bytes from the entry's start are inside the doubled mapping, since the entry fits the
-        // room, and not published. All of `headers` fits too, as a copy of constant length: it reaches at most one line
-        // further than the entry, which is the line behind the last entry. The payload goes over what is too much.
+        // SAFETY: `offset + len` bytes from the entry's start are inside the doubled mapping, since the entry fits
+        // the room, and not published. All of `headers` fits too, as a copy of constant length: it reaches at most
+        // one line further than the entry, which is the line behind the last entry. The payload goes over what is
+        // too much.
         unsafe {
             frame.copy_from_nonoverlapping(headers.as_ptr(), MAX_BTH_HEADER_LEN);
-            payload.copy_to_ptr(frame.add(written));
+            write(frame.add(written));
             if packet.pad() > 0 {
-                frame.add(written + payload.len()).write_bytes(0, packet.pad());
+                frame.add(written + payload_len).write_bytes(0, packet.pad());
             }
         }
         self.commit(Word {
@@ -286,7 +291,7 @@ impl Producer {
 
     /// As [`push_packet`](Self::push_packet), IP and UDP headers included.
     #[cold]
-    fn push_whole(&mut self, packet: &Packet, payload: &Gather) -> Result<bool, Broken> {
+    fn push_whole(&mut self, packet: &Packet, write: impl FnOnce(*mut u8)) -> Result<bool, Broken> {
         let (header_len, frame_len) = (packet.frame_header_len(), packet.frame_len());
         assert!(frame_len <= FRAME_MAX, "a frame that IP carries");
         if !self.has_room(entry_len(WORD, frame_len))? {
@@ -299,14 +304,15 @@ impl Producer {
         // SAFETY: as in `push_packet`; pad and ICRC follow the payload within the frame.
         unsafe {
             frame.copy_from_nonoverlapping(headers.as_ptr(), written);
-            payload.copy_to_ptr(frame.add(written));
-            frame.add(written + payload.len()).write_bytes(0, packet.pad() + ICRC_LEN);
+            write(frame.add(written));
+            frame.add(written + packet.payload_len as usize).write_bytes(0, packet.pad() + ICRC_LEN);
         }
         self.commit(Word { flags: VALID | ICRC_ELIDED, ..Word::whole(frame_len) });
         Ok(true)
     }
 
-    /// Appends a complete frame, which has `header_len` bytes before its payload. `Ok(false)` when it does not fit now, or never would.
+    /// Appends a complete frame, which has `header_len` bytes before its payload. `Ok(false)` when it does not fit
+    /// now, or never would.
     pub fn push_bytes(&mut self, frame: &[u8], header_len: usize) -> Result<bool, Broken> {
         let offset = frame_offset(header_len, frame.len());
         if frame.len() > FRAME_MAX || !self.has_room(entry_len(offset, frame.len()))? {
@@ -438,14 +444,12 @@ impl<'a> Frame<'a> {
         len
     }
 
-    /// A part of the frame where it lies. `None` if it is not inside.
+    /// Where a part of the frame lies. `None` if it is not inside. The bytes stay readable for `'a`; the sender's
+    /// process may change them meanwhile.
     #[inline]
-    pub fn payload(&self, offset: usize, len: usize) -> Option<Payload<'a>> {
-        if offset.checked_add(len)? > self.frame_len() {
-            return None;
-        }
-        // SAFETY: checked to be inside the frame, whose bytes stay mapped while the consumer is borrowed.
-        Some(unsafe { Payload::from_raw(self.at.add(offset), len) })
+    pub fn part(&self, offset: usize, len: usize) -> Option<*const u8> {
+        let inside = offset.checked_add(len)? <= self.frame_len();
+        inside.then(|| self.at.wrapping_add(offset))
     }
 
     /// Copies the whole frame to private memory.
@@ -538,11 +542,11 @@ impl Consumer {
         Ok(Some((Frame { at, word, ring: std::marker::PhantomData }, taken)))
     }
 
-    /// Where the next entry is, should it be as long as one of `entry_len` bytes. Its lines take as long from the producer's processor to this one as
-    /// dealing with an entry that is here.
+    /// Where the next entry will be, for who wants to ask for its lines early: they take as long from the producer's
+    /// processor to this one as dealing with an entry that is here.
     #[inline]
-    pub fn ahead(&self, entry_len: usize) -> Ahead {
-        Ahead::new(self.entry(), entry_len)
+    pub fn next_entry(&self) -> *const u8 {
+        self.entry()
     }
 
     /// Moves over an entry that was dealt with.

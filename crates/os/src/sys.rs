@@ -1,55 +1,14 @@
-//! System calls that std does not offer, each behind a safe function: clocks, record locks, FIFOs,
-//! ppoll, scheduling, the list of network interfaces.
+//! System calls that std does not offer, each behind a safe function: record locks, FIFOs, ppoll, scheduling,
+//! randomness, memory barriers.
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, CString};
+use crate::{check, clock};
+use std::ffi::CString;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
-
-/// Turns the `-1` of a system call into the error it stands for.
-fn check(result: libc::c_int) -> io::Result<libc::c_int> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
-}
-
-fn clock_ns(clock: libc::clockid_t) -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a valid place for the answer, and the clocks used here always exist on Linux.
-    unsafe { libc::clock_gettime(clock, &mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
-/// Nanoseconds of CLOCK_MONOTONIC.
-pub fn monotonic_ns() -> u64 {
-    clock_ns(libc::CLOCK_MONOTONIC)
-}
-
-/// The processor's cycle counter. Where there is none to read, a number that never seems fresh.
-#[inline]
-pub fn cycles() -> u64 {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: reads a register that every x86-64 processor has.
-    return unsafe { core::arch::x86_64::_rdtsc() };
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        use std::sync::atomic::{AtomicU64, Ordering};
-        static STEPS: AtomicU64 = AtomicU64::new(0);
-        STEPS.fetch_add(1 << 32, Ordering::Relaxed)
-    }
-}
-
-/// Nanoseconds of CLOCK_REALTIME.
-pub fn realtime_ns() -> u64 {
-    clock_ns(libc::CLOCK_REALTIME)
-}
-
-/// Processor time that the other threads of this process have used, in nanoseconds.
-pub fn other_threads_cpu_ns() -> u64 {
-    clock_ns(libc::CLOCK_PROCESS_CPUTIME_ID).saturating_sub(clock_ns(libc::CLOCK_THREAD_CPUTIME_ID))
-}
 
 /// The processor that this thread runs on, or was running on a moment ago.
 pub fn current_cpu() -> u32 {
@@ -101,7 +60,17 @@ pub fn random_seed() -> u64 {
     let mut bytes = [0u8; 8];
     // SAFETY: the buffer is valid for its length.
     let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    if got == 8 { u64::from_ne_bytes(bytes) } else { realtime_ns() }
+    if got == 8 { u64::from_ne_bytes(bytes) } else { clock::realtime_ns() }
+}
+
+/// Bytes from the kernel's random generator, for a key.
+pub fn random_bytes<const N: usize>() -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    // SAFETY: the buffer is valid for its length.
+    match unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), N, 0) } {
+        got if got == N as isize => Ok(bytes),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 fn byte_lock(kind: libc::c_int, offset: u64) -> libc::flock {
@@ -251,114 +220,9 @@ pub fn prefer_short_waits(slice: Duration) {
     }
 }
 
-/// One address of one network interface.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InterfaceAddress {
-    /// Interface name.
-    pub name: String,
-    /// Interface index.
-    pub index: u32,
-    /// The address.
-    pub address: IpAddr,
-    /// Its netmask.
-    pub netmask: IpAddr,
-    /// The interface is up.
-    pub up: bool,
-    /// The interface is a loopback.
-    pub loopback: bool,
-}
-
-/// Addresses of this network namespace's interfaces.
-pub fn interface_addresses() -> io::Result<Vec<InterfaceAddress>> {
-    let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
-    // SAFETY: `list` is a valid place for the answer.
-    check(unsafe { libc::getifaddrs(&mut list) })?;
-    let mut found = Vec::new();
-    let mut at = list;
-    while !at.is_null() {
-        // SAFETY: `at` is a node of the list, which lives until freeifaddrs below; its name is a C string,
-        // and its addresses are null or valid for their family.
-        unsafe {
-            let node = &*at;
-            at = node.ifa_next;
-            if let (Some(address), Some(netmask)) =
-                (sockaddr_ip(node.ifa_addr), sockaddr_ip(node.ifa_netmask))
-            {
-                found.push(InterfaceAddress {
-                    name: CStr::from_ptr(node.ifa_name).to_string_lossy().into_owned(),
-                    index: libc::if_nametoindex(node.ifa_name),
-                    address,
-                    netmask,
-                    up: node.ifa_flags & libc::IFF_UP as u32 != 0,
-                    loopback: node.ifa_flags & libc::IFF_LOOPBACK as u32 != 0,
-                });
-            }
-        }
-    }
-    // SAFETY: the list came from getifaddrs and is not used afterwards.
-    unsafe { libc::freeifaddrs(list) };
-    Ok(found)
-}
-
-/// Reads the address out of a socket address.
-///
-/// # Safety
-/// `address` is null, or points to a socket address that is as long as its family says.
-unsafe fn sockaddr_ip(address: *const libc::sockaddr) -> Option<IpAddr> {
-    // SAFETY: the caller vouches for the pointer; each cast is to the type its family names.
-    unsafe {
-        match libc::c_int::from(address.as_ref()?.sa_family) {
-            libc::AF_INET => {
-                let v4 = &*address.cast::<libc::sockaddr_in>();
-                Some(IpAddr::V4(Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr))))
-            }
-            libc::AF_INET6 => {
-                let v6 = &*address.cast::<libc::sockaddr_in6>();
-                Some(IpAddr::V6(Ipv6Addr::from(v6.sin6_addr.s6_addr)))
-            }
-            _ => None,
-        }
-    }
-}
-
-/// MTU and link-layer address of an interface.
-pub fn interface_link(socket: BorrowedFd<'_>, name: &str) -> io::Result<(u32, [u8; 6])> {
-    // SAFETY: all zeroes is a valid `ifreq`.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    if name.len() >= request.ifr_name.len() {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
-        *to = from as libc::c_char;
-    }
-    // SAFETY: `request` is a valid record with a terminated name; each call fills the union's field that
-    // is read after it.
-    unsafe {
-        check(libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU, &mut request))?;
-        let mtu = request.ifr_ifru.ifru_mtu.max(0) as u32;
-        check(libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFHWADDR, &mut request))?;
-        let data = request.ifr_ifru.ifru_hwaddr.sa_data;
-        Ok((mtu, [data[0], data[1], data[2], data[3], data[4], data[5]].map(|b| b as u8)))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::AsFd;
-
-    #[test]
-    fn the_loopback_is_found() {
-        let addresses = interface_addresses().unwrap();
-        let lo = addresses.iter().find(|a| a.address == IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
-        assert!(lo.loopback && lo.up && lo.index > 0);
-        assert_eq!(lo.netmask, IpAddr::V4(Ipv4Addr::new(255, 0, 0, 0)));
-        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        let (mtu, mac) = interface_link(socket.as_fd(), &lo.name).unwrap();
-        assert!(mtu >= 1280);
-        assert_eq!(mac, [0; 6]);
-        assert!(interface_link(socket.as_fd(), "a name that is too long").is_err());
-    }
 
     #[test]
     fn waits_end_by_time_and_by_data() {
@@ -375,12 +239,5 @@ mod tests {
         assert!(wait_readable(fd, Duration::from_secs(5)));
         set.clear();
         assert!(!set.is_ready(0));
-    }
-
-    #[test]
-    fn clocks_advance() {
-        let start = monotonic_ns();
-        while monotonic_ns() == start {}
-        assert!(realtime_ns() > 1_600_000_000_000_000_000);
     }
 }

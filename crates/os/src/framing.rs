@@ -1,0 +1,127 @@
+//! Whole IP packets around what a UDP socket or a ring shows: their headers, their ICRC, and back.
+
+use crate::ring::Frame;
+use adverb_wire::{Flow, Gid, ICRC_LEN, Icrc, Packet, ParseError, ROCE_UDP_PORT, WireExtra};
+
+/// Bytes of a UDP header.
+pub const UDP_LEN: usize = 8;
+
+/// A frame that arrived, as a socket shows it.
+#[derive(Clone, Copy, Debug)]
+pub struct Datagram<'a> {
+    /// Addresses, class, and source port.
+    pub flow: Flow,
+    /// From the BTH through the ICRC.
+    pub bytes: &'a [u8],
+}
+
+/// Computes the ICRC of a whole frame into its last four bytes.
+pub fn write_icrc(frame: &mut [u8], ip_header_len: usize) {
+    if let Some((covered, icrc)) = frame.split_last_chunk_mut::<ICRC_LEN>() {
+        *icrc = Icrc::over_headers(covered, ip_header_len).finish().to_le_bytes();
+    }
+}
+
+/// Copies a frame out of a ring as it would be on the wire: with the headers that a compact entry leaves out, and
+/// the ICRC that its sender did not compute, if what it sent is a packet.
+pub fn whole_frame(
+    own: Gid,
+    frame: &Frame<'_>,
+    scratch: &mut Vec<u8>,
+    out: &mut Vec<u8>,
+) -> Result<(), ParseError> {
+    if !frame.is_compact() {
+        frame.copy_to(out);
+        if frame.elides_icrc()
+            && let Ok(headers) = Packet::parse_ip_headers(out, out.len())
+            && let Some(frame) = out.get_mut(..headers.frame_len)
+        {
+            write_icrc(frame, headers.ip_header_len);
+        }
+        return Ok(());
+    }
+    let flow = frame.flow(own);
+    frame.copy_to(scratch);
+    scratch.extend_from_slice(&[0; ICRC_LEN]);
+    let packet = Packet::parse_headers(flow, scratch, scratch.len())?.packet;
+    rebuild(&packet, 0, &Datagram { flow, bytes: scratch }, out);
+    write_icrc(out, flow.ip_header_len());
+    Ok(())
+}
+
+/// Puts IP and UDP headers, which a socket does not show, before a received datagram.
+pub fn rebuild(packet: &Packet, ipv4_id: u16, datagram: &Datagram<'_>, out: &mut Vec<u8>) {
+    let outer_len = packet.flow.ip_header_len() + UDP_LEN;
+    out.clear();
+    out.resize(packet.frame_header_len(), 0);
+    packet.emit_ip_with(&WireExtra::with_ipv4_id(ipv4_id), out);
+    out.truncate(outer_len);
+    out.extend_from_slice(datagram.bytes);
+}
+
+/// Where the BTH of a frame starts.
+pub fn bth_offset(bytes: &[u8]) -> usize {
+    match bytes.first().map_or(0, |b| b >> 4) {
+        4 => usize::from(bytes[0] & 0x0f) * 4 + UDP_LEN,
+        _ => 40 + UDP_LEN,
+    }
+}
+
+/// The addresses, class and hop limit of a frame of our own making, even if bits of its BTH have flipped.
+pub fn outer_flow(bytes: &[u8]) -> Option<Flow> {
+    let gid = |at: usize, len: usize| -> Option<Gid> {
+        let part = bytes.get(at..at + len)?;
+        match <[u8; 4]>::try_from(part) {
+            Ok(v4) => Some(Gid::from(std::net::Ipv4Addr::from(v4))),
+            Err(_) => Some(Gid(part.try_into().ok()?)),
+        }
+    };
+    let [b0, b1] = *bytes.first_chunk::<2>()?;
+    let (src, dst, traffic_class, hop_limit) = match b0 >> 4 {
+        4 => (gid(12, 4)?, gid(16, 4)?, b1, *bytes.get(8)?),
+        6 => (gid(8, 16)?, gid(24, 16)?, b0 << 4 | b1 >> 4, *bytes.get(7)?),
+        _ => return None,
+    };
+    Some(Flow { src, dst, src_port: ROCE_UDP_PORT, traffic_class, hop_limit })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use adverb_wire::{Bth, Opcode, Operation, Service, verify_ip};
+    use std::net::IpAddr;
+
+    fn packet(src: &str, dst: &str) -> Packet {
+        let gid = |text: &str| Gid::from(text.parse::<IpAddr>().unwrap());
+        let (src, dst) = (gid(src), gid(dst));
+        let flow = Flow { src, dst, src_port: ROCE_UDP_PORT, traffic_class: 0xb9, hop_limit: 9 };
+        let opcode = Opcode::new(Service::Rc, Operation::SendOnly);
+        Packet { flow, bth: Bth { opcode, ..Bth::default() }, payload_len: 5, ..Packet::default() }
+    }
+
+    #[test]
+    fn headers_come_back_around_what_a_socket_shows() {
+        for (src, dst) in [("10.1.2.3", "10.1.2.4"), ("fd00::1", "fd00::2")] {
+            let packet = packet(src, dst);
+            let mut whole = vec![0; packet.frame_len()];
+            let header_len = packet.emit_ip(&mut whole);
+            whole[header_len..header_len + 5].copy_from_slice(b"hello");
+            write_icrc(&mut whole, packet.flow.ip_header_len());
+            assert!(verify_ip(&whole, packet.flow.ip_header_len()));
+            let bth_at = bth_offset(&whole);
+            assert_eq!(bth_at, packet.flow.ip_header_len() + UDP_LEN);
+            assert_eq!(outer_flow(&whole), Some(packet.flow));
+            let mut again = Vec::new();
+            rebuild(&packet, 0, &Datagram { flow: packet.flow, bytes: &whole[bth_at..] }, &mut again);
+            assert_eq!(again, whole);
+        }
+    }
+
+    #[test]
+    fn what_is_no_packet_has_no_flow() {
+        for bytes in [&[][..], &[0x45], &[0x45; 19], &[0x60; 39], &[0; 60]] {
+            assert_eq!(outer_flow(bytes), None);
+            bth_offset(bytes);
+        }
+    }
+}

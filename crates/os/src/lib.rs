@@ -1,0 +1,59 @@
+//! What a process that moves packets needs of Linux. Nothing here knows a NIC: `io` (queue pairs), `rma` (1RMA)
+//! and whatever else drives packets build on it.
+//!
+//! ```text
+//! clock            the one place that asks the kernel what time it is
+//! sys              other system calls: record locks, FIFOs, ppoll, scheduling, randomness, membarrier
+//! interfaces       network interfaces, their addresses and MTUs; which address a host goes by
+//! folders          where processes of one user meet
+//! mapping shm      memory that several processes map
+//! ring             frames from one process to another through such memory
+//! socket           UDP in batches, cut apart and put together by the kernel
+//! batch inbox      frames on their way to the kernel, and from it
+//! roce framing     RoCEv2 on UDP port 4791; IP packets built around what a socket shows
+//! unix             sockets that carry descriptors and know who is at the other end
+//! wake             bells for a process or thread that sleeps
+//! lock             a lock that leans towards one thread
+//! spin             how long to look before sleeping
+//! faults capture   harm done to frames on demand; frames written for Wireshark
+//! choice           settings that are one of a few names
+//! hint             prefetches
+//! ```
+//!
+//! Unsafe code is in `clock`, `sys`, `interfaces`, `mapping`, `shm`, `ring`, `socket`, `inbox`, `unix`, `wake`,
+//! `lock` and `hint`.
+#![deny(unsafe_code)]
+
+pub mod batch;
+pub mod capture;
+pub mod choice;
+pub mod clock;
+pub mod faults;
+pub mod folders;
+pub mod framing;
+mod hint;
+pub mod inbox;
+pub mod interfaces;
+pub mod lock;
+pub mod mapping;
+pub mod ring;
+pub mod roce;
+pub mod shm;
+pub mod socket;
+pub mod spin;
+pub mod sys;
+pub mod unix;
+pub mod wake;
+
+/// Turns the `-1` of a system call into the error it stands for.
+fn check(result: i32) -> std::io::Result<i32> {
+    if result < 0 { Err(std::io::Error::last_os_error()) } else { Ok(result) }
+}
+
+#[cfg(test)]
+fn test_folder(name: &str) -> std::path::PathBuf {
+    let path = std::env::temp_dir().join(format!("adverb-os-test-{}-{name}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&path);
+    std::fs::create_dir_all(&path).expect("a temporary folder");
+    path
+}
