@@ -4,6 +4,7 @@
 
 use crate::memory::prefetch;
 use crate::nic::Nic;
+use crate::queue_pair::QueuePair;
 use adverb_wire::Key;
 
 /// Guesses which queue pair comes next. Programs with many often use them in turn, and then each is out of cache when its
@@ -32,7 +33,7 @@ impl Nic {
     pub(crate) fn prefetch_next_post(&mut self, index: u32) {
         if let Some(step) = self.post_turns.step_after(index) {
             let next = index.wrapping_add(step);
-            if let Some(qp) = self.qps.peek(next) {
+            if let Some(QueuePair { qp, .. }) = self.qps.peek(next) {
                 qp.sq.prefetch();
                 qp.requester.prefetch();
             }

@@ -2,17 +2,24 @@
 
 use crate::counters::Counters;
 use crate::memory::Payload;
-use crate::qp::Qp;
-use adverb_wire::{Packet, Service};
+use crate::queue_pair::QueuePair;
+use adverb_wire::Packet;
 
 /// Partition key bits that must match; the top bit is membership (IBTA 10.9.3).
 pub(crate) const PKEY_BASE: u16 = 0x7fff;
 
 /// Checks that hold for every packet of a queue pair. A packet that fails one is counted and dropped.
 #[inline]
-pub(crate) fn admit(qp: &Qp, counters: &mut Counters, packet: &Packet, payload: &Payload<'_>) -> bool {
+pub(crate) fn admit(
+    pair: &QueuePair,
+    counters: &mut Counters,
+    packet: &Packet,
+    payload: &Payload<'_>,
+) -> bool {
+    let QueuePair { qp, mode } = pair;
     let bth = &packet.bth;
-    if bth.opcode.service() != qp.service() && !(bth.opcode.service() == Service::Irn && qp.has_irn) {
+    let service = bth.opcode.service();
+    if service != qp.service() && !mode.takes(service) {
         counters.drop_wrong_service += 1;
         return false;
     }

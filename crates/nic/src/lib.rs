@@ -24,6 +24,7 @@ mod objects;
 pub mod one_rma;
 mod qp;
 pub mod queue;
+mod queue_pair;
 mod shared;
 mod slab;
 mod transport;

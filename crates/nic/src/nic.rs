@@ -24,6 +24,7 @@ use crate::limits;
 use crate::memory::{Gather, Memory, Payload, QueueMemory};
 use crate::multicast::Groups;
 use crate::qp::Qp;
+use crate::queue_pair::QueuePair;
 use crate::shared::Shared;
 use crate::slab::{Held, Slab};
 use crate::transport::rc::irn::{IrnConfig, LossRecovery};
@@ -121,7 +122,7 @@ pub struct Nic {
     quantum: u32,
     answers_first: bool,
     pub(crate) ready: Ready,
-    pub(crate) qps: Slab<QpId, Qp>,
+    pub(crate) qps: Slab<QpId, QueuePair>,
     pub(crate) shared: Shared,
     pub(crate) paths: Paths,
     pub(crate) groups: Groups,
@@ -211,10 +212,11 @@ impl Nic {
             return Step::Completed(cq);
         }
         while let Some(index) = self.ready.front() {
-            let Some(qp) = self.qps.at(index) else {
+            let Some(pair) = self.qps.at(index) else {
                 self.ready.pop();
                 continue;
             };
+            let QueuePair { qp, mode } = pair;
             let id = qp.id;
             if !qp.is_datagram() && self.paths.is_blocked(qp.path) {
                 self.ready.pop();
@@ -224,25 +226,20 @@ impl Nic {
                     self.paths.park(qp.path, index);
                 }
                 start_blocked_timer(qp, &self.shared, now);
-                self.timers.track(qp);
+                self.timers.track(pair);
                 continue;
             }
-            let step = if qp.has_irn {
-                transport::rc::irn::step(qp, &mut self.shared, now, out)
-            } else if transport::rc::responder::next_packet(qp, &mut self.shared, now, out) {
-                return self.frame(id, index, out);
-            } else {
-                requester::step(qp, &mut self.shared, now, out)
-            };
-            self.timers.track(qp);
+            let step = transport::rc::step(qp, mode, &mut self.shared, now, out);
+            self.timers.track(pair);
+            let qp = &mut pair.qp;
             match step {
                 SendStep::Packet if qp.is_datagram() && self.paths.is_blocked(out.path) => {
                     self.shared.counters.drop_tx_blocked += 1;
                 }
-                SendStep::Packet => return self.frame(id, index, out),
+                SendStep::Packet | SendStep::Answer => return self.frame(id, index, out),
                 SendStep::Fetched => return Step::Fetched(id),
-                SendStep::Executed => return Step::Executed(id),
-                SendStep::Idle if qp.owes() && !qp.responder.held_back => {}
+                SendStep::Executed(_) => return Step::Executed(id),
+                SendStep::Idle if pair.mode.owes(qp) && !qp.responder.held_back => {}
                 SendStep::Idle => {
                     if let Some(control) = qp.control.as_deref_mut() {
                         self.timers.wait(control, index);
@@ -271,7 +268,7 @@ impl Nic {
     #[cold]
     fn next_notification(&mut self, out: &mut TxFrame) -> Option<QpId> {
         while let Some(id) = self.shared.notifier.next() {
-            let Some(qp) = self.qps.get_mut(id) else { continue };
+            let Some(QueuePair { qp, .. }) = self.qps.get_mut(id) else { continue };
             if !qp.receives() || self.paths.is_blocked(qp.path) {
                 continue;
             }
@@ -291,27 +288,23 @@ impl Nic {
     /// Lets timers run out whose time has come.
     pub fn on_timer(&mut self, now: Instant) {
         while let Some((index, at)) = self.timers.waited(now) {
-            let Some(qp) = self.qps.at(index) else { continue };
+            let Some(pair) = self.qps.at(index) else { continue };
+            let QueuePair { qp, mode } = pair;
             if qp.control.as_deref_mut().is_some_and(|control| control.end_wait(at)) {
-                qp.responder.held_back = false;
-                transport::rc::irn::end_wait(qp);
-                wake(qp, &mut self.ready);
+                transport::rc::end_wait(qp, mode);
+                wake(pair, &mut self.ready);
             }
         }
         while let Some((index, at)) = self.timers.expired(now) {
-            let Some(qp) = self.qps.at(index) else { continue };
+            let Some(pair) = self.qps.at(index) else { continue };
+            let QueuePair { qp, mode } = pair;
             if qp.heap_at != at {
                 continue;
             }
             qp.heap_at = Instant::NEVER;
-            if qp.has_irn {
-                transport::rc::irn::on_timer(qp, &mut self.shared, now);
-            }
-            if qp.deadline <= now {
-                transport::rc::recovery::on_timeout(qp, &mut self.shared, now);
-            }
-            wake(qp, &mut self.ready);
-            self.timers.track(qp);
+            transport::rc::on_timer(qp, mode, &mut self.shared, now);
+            wake(pair, &mut self.ready);
+            self.timers.track(pair);
         }
     }
 
@@ -343,9 +336,9 @@ impl Nic {
     /// Lets the queue pairs that waited for the path go on.
     pub fn unblock_path(&mut self, path: PathId) {
         for index in self.paths.unblock(path) {
-            if let Some(qp) = self.qps.at(index) {
-                qp.parked = false;
-                wake(qp, &mut self.ready);
+            if let Some(pair) = self.qps.at(index) {
+                pair.qp.parked = false;
+                wake(pair, &mut self.ready);
             }
         }
     }
@@ -366,7 +359,8 @@ impl Nic {
     #[inline]
     pub fn post_send(&mut self, now: Instant, qp: QpId, wr: &SendWr<'_>) -> Result<(), Error> {
         self.prefetch_next_post(qp.index);
-        let qp = self.qps.get_mut(qp).ok_or(Error::NoSuchObject)?;
+        let pair = self.qps.get_mut(qp).ok_or(Error::NoSuchObject)?;
+        let qp = &mut pair.qp;
         match qp.state {
             QpState::Reset | QpState::Init | QpState::Rtr => return Err(Error::WrongState),
             _ if qp.qp_type == QpType::XrcRecv => return Err(Error::Invalid("send on an XRC target")),
@@ -374,13 +368,13 @@ impl Nic {
         }
         let block = qp.sq.post(qp.num, wr)?;
         qp.requester.keep_wr_id(block, wr.wr_id, qp.sq.ring.blocks());
-        doorbell(qp, &mut self.shared, &mut self.ready, now);
+        doorbell(pair, &mut self.shared, &mut self.ready, now);
         Ok(())
     }
 
     /// Whether the send queue has room for all of these at once, for a caller that posts all or none.
     pub fn has_send_room<'a>(&self, qp: QpId, wrs: impl Iterator<Item = SendWr<'a>>) -> Result<bool, Error> {
-        let sq = &self.qps.get(qp).ok_or(Error::NoSuchObject)?.sq;
+        let sq = &self.qps.get(qp).ok_or(Error::NoSuchObject)?.qp.sq;
         let needed: usize =
             wrs.map(|wr| crate::queue::wqe::segments_needed(&wr, sq.layout()).div_ceil(4)).sum();
         let free = sq.ring.blocks() - sq.posted.wrapping_sub(sq.released);
@@ -390,7 +384,8 @@ impl Nic {
     /// Rings the doorbell of a send queue whose WQEs were written through memory: `posted` is the
     /// free-running count of blocks posted so far.
     pub fn on_doorbell(&mut self, now: Instant, qp: QpId, posted: u32) -> Result<(), Error> {
-        let qp = self.qps.get_mut(qp).ok_or(Error::NoSuchObject)?;
+        let pair = self.qps.get_mut(qp).ok_or(Error::NoSuchObject)?;
+        let qp = &mut pair.qp;
         if posted.wrapping_sub(qp.sq.released) > qp.sq.ring.blocks()
             || posted.wrapping_sub(qp.sq.fetched) > qp.sq.ring.blocks()
         {
@@ -399,20 +394,20 @@ impl Nic {
         qp.sq.allocate()?;
         qp.requester.allocate(qp.sq.ring.blocks());
         qp.sq.posted = posted;
-        doorbell(qp, &mut self.shared, &mut self.ready, now);
+        doorbell(pair, &mut self.shared, &mut self.ready, now);
         Ok(())
     }
 
     /// The memory of a send queue: 64-byte blocks, see [`crate::queue::wqe`]. From then on, blocks are used in their order, round
     /// and round; who counts them asks before the first post.
     pub fn send_queue_memory(&mut self, qp: QpId) -> Result<&QueueMemory, Error> {
-        self.qps.get_mut(qp).ok_or(Error::NoSuchObject)?.sq.memory()
+        self.qps.get_mut(qp).ok_or(Error::NoSuchObject)?.qp.sq.memory()
     }
 
     /// Posts a receive. Refused in RESET, flushed in ERR.
     #[inline]
     pub fn post_recv(&mut self, now: Instant, qp: QpId, wr: &RecvWr<'_>) -> Result<(), Error> {
-        let qp = self.qps.get_mut(qp).ok_or(Error::NoSuchObject)?;
+        let QueuePair { qp, .. } = self.qps.get_mut(qp).ok_or(Error::NoSuchObject)?;
         if qp.srq().is_some() || matches!(qp.qp_type, QpType::XrcSend | QpType::XrcRecv) {
             return Err(Error::Invalid("receive: the queue pair has no receive queue of its own"));
         }
@@ -432,7 +427,7 @@ impl Nic {
         let queue = self.shared.cqs.get_mut(cq).ok_or(Error::NoSuchObject)?;
         let Some(entry) = queue.pop() else { return Ok(None) };
         if let Some(release) = entry.release
-            && let Some(qp) = self.qps.get_mut(release.qp)
+            && let Some(QueuePair { qp, .. }) = self.qps.get_mut(release.qp)
         {
             qp.sq.release_to(release.end);
         }
@@ -441,19 +436,16 @@ impl Nic {
 
     /// How a queue pair recovers from loss, as far as the two NICs have agreed.
     pub fn recovery_of(&self, qp: QpId) -> Result<LossRecovery, Error> {
-        let qp = self.qps.get(qp).ok_or(Error::NoSuchObject)?;
-        Ok(qp.irn.as_ref().map_or(LossRecovery::GoBackN, |irn| irn.recovery()))
+        Ok(self.qps.get(qp).ok_or(Error::NoSuchObject)?.mode.recovery())
     }
 
     /// Checks every invariant; for tests and simulations.
     pub fn check_invariants(&self) {
-        for (_, qp) in self.qps.iter() {
+        for (_, QueuePair { qp, mode }) in self.qps.iter() {
             qp.sq.check_invariants();
             qp.requester.check_invariants();
             qp.responder.check_invariants();
-            if let Some(irn) = &qp.irn {
-                irn.check_invariants();
-            }
+            mode.check_invariants();
         }
     }
 }
@@ -490,16 +482,17 @@ impl Nic {
     fn deliver(&mut self, index: u32, now: Instant, packet: &Packet, payload: &Payload<'_>) {
         self.prefetch_next_frame(index);
         let sh = &mut self.shared;
-        let Some(qp) = self.qps.at(index) else {
+        let Some(pair) = self.qps.at(index) else {
             sh.counters.drop_unknown_qp += 1;
             return;
         };
         if packet.bth.opcode.service() == Service::Cnp {
-            return congestion::on_cnp(qp, sh, packet, now);
+            return congestion::on_cnp(&mut pair.qp, sh, packet, now);
         }
-        if !crate::demux::admit(qp, &mut sh.counters, packet, payload) {
+        if !crate::demux::admit(pair, &mut sh.counters, packet, payload) {
             return;
         }
+        let QueuePair { qp, mode } = pair;
         congestion::on_received(qp, sh, packet, now);
         if qp.state == QpState::Rtr && !qp.responder.heard && !is_hello(packet) {
             qp.responder.heard = true;
@@ -507,19 +500,13 @@ impl Nic {
         }
         match qp.qp_type {
             QpType::Rc | QpType::XrcSend | QpType::XrcRecv => {
-                if qp.has_irn && transport::rc::irn::on_packet(qp, sh, now, packet, payload) {
-                    // It was IRN's.
-                } else if packet.bth.opcode.operation().is_response() {
-                    transport::rc::recovery::on_response(qp, sh, now, packet, payload);
-                } else {
-                    transport::rc::responder::on_request(qp, sh, now, packet, payload);
-                }
-                self.timers.track(qp);
-                if self.answers_first && qp.owes() && !qp.ready && !qp.parked {
-                    qp.ready = true;
+                transport::rc::on_packet(qp, mode, sh, now, packet, payload);
+                self.timers.track(pair);
+                if self.answers_first && pair.owes() && !pair.qp.ready && !pair.qp.parked {
+                    pair.qp.ready = true;
                     self.ready.push_first(index);
                 }
-                wake(qp, &mut self.ready);
+                wake(pair, &mut self.ready);
             }
             QpType::Uc => transport::uc::on_request(qp, sh, now, packet, payload),
             QpType::Ud | QpType::Gsi => transport::ud::on_datagram(qp, sh, now, packet, payload),
@@ -540,23 +527,24 @@ impl Nic {
 
 /// Queues a queue pair for transmission.
 #[inline]
-pub(crate) fn wake(qp: &mut Qp, ready: &mut Ready) {
+pub(crate) fn wake(pair: &mut QueuePair, ready: &mut Ready) {
+    let QueuePair { qp, mode } = pair;
     if qp.ready || qp.parked {
         return;
     }
     let sends = qp.sends() || qp.state == QpState::Sqd;
     let unsent = !qp.requester.is_empty() || qp.sq.has_unfetched();
-    if (sends && unsent) || qp.owes() {
+    if (sends && unsent) || mode.owes(qp) {
         qp.ready = true;
         ready.push(qp.id.index);
     }
 }
 
 #[inline]
-fn doorbell(qp: &mut Qp, sh: &mut Shared, ready: &mut Ready, now: Instant) {
-    match qp.state {
-        QpState::Err | QpState::Sqe => requester::flush(qp, sh, now),
-        _ => wake(qp, ready),
+fn doorbell(pair: &mut QueuePair, sh: &mut Shared, ready: &mut Ready, now: Instant) {
+    match pair.qp.state {
+        QpState::Err | QpState::Sqe => requester::flush(&mut pair.qp, sh, now),
+        _ => wake(pair, ready),
     }
 }
 

@@ -11,6 +11,7 @@ use crate::nic::{Nic, wake};
 use crate::qp::Qp;
 use crate::queue::cq::Cq;
 use crate::queue::recv::{RecvQueue, Srq};
+use crate::queue_pair::QueuePair;
 use crate::slab::{Held, existing, nobody};
 use crate::transport::{self, requester};
 use crate::work::RecvWr;
@@ -193,12 +194,12 @@ impl Nic {
             return Err(Error::Busy);
         }
         let qp = Qp::new(init, pd, cqs, srq_sge)?;
-        let id = self.qps.insert(qp)?;
+        let id = self.qps.insert(QueuePair::new(qp))?;
         let number = match init.qp_type {
             QpType::Gsi => QpNumber::GSI,
             _ => QpNumber::new(self.config.qpn_base | id.index),
         };
-        if let Some(qp) = self.qps.get_mut(id) {
+        if let Some(QueuePair { qp, .. }) = self.qps.get_mut(id) {
             qp.id = id;
             qp.num = number;
         }
@@ -263,23 +264,23 @@ impl Nic {
 
     /// The queue pair's number.
     pub fn qp_number(&self, qp: QpId) -> Result<QpNumber, Error> {
-        Ok(self.qps.get(qp).ok_or(Error::NoSuchObject)?.num)
+        Ok(self.qps.get(qp).ok_or(Error::NoSuchObject)?.qp.num)
     }
 
     /// The sizes that it was given.
     pub fn qp_caps(&self, qp: QpId) -> Result<QpCaps, Error> {
-        Ok(self.qps.get(qp).ok_or(Error::NoSuchObject)?.caps())
+        Ok(self.qps.get(qp).ok_or(Error::NoSuchObject)?.qp.caps())
     }
 
     /// Current attributes, and what it was created with; the sizes are those given.
     pub fn query_qp(&self, qp: QpId) -> Result<(QpAttr, QpInit), Error> {
-        let qp = self.qps.get(qp).ok_or(Error::NoSuchObject)?;
+        let QueuePair { qp, .. } = self.qps.get(qp).ok_or(Error::NoSuchObject)?;
         Ok((qp.query(), qp.created(&self.shared)))
     }
 
     /// The PSN that the responder expects next: what came before it is done.
     pub fn expected_psn(&self, qp: QpId) -> Result<Psn, Error> {
-        let qp = self.qps.get(qp).ok_or(Error::NoSuchObject)?;
+        let QueuePair { qp, .. } = self.qps.get(qp).ok_or(Error::NoSuchObject)?;
         Ok(qp.responder.expected())
     }
 
@@ -291,12 +292,14 @@ impl Nic {
         attr: &QpAttr,
         mask: QpAttrMask,
     ) -> Result<(), Error> {
-        let qp = self.qps.get_mut(id).ok_or(Error::NoSuchObject)?;
+        let pair = self.qps.get_mut(id).ok_or(Error::NoSuchObject)?;
+        let QueuePair { qp, mode } = pair;
         let next = qp.apply(attr, mask, &self.shared.gids)?;
-        match (qp.state, next) {
+        let was = qp.state;
+        match (was, next) {
             (_, QpState::Reset) => {
-                qp.reset();
                 let (num, send_cq, recv_cq) = (qp.num, qp.send_cq, qp.recv_cq);
+                pair.reset();
                 self.forget_completions(num, send_cq, recv_cq);
                 return Ok(());
             }
@@ -317,16 +320,14 @@ impl Nic {
                 if next == QpState::Rtr {
                     congestion::begin(qp, &mut self.shared);
                 }
-                let was = qp.state;
                 qp.draining = false;
                 qp.state = next;
-                if qp.qp_type == QpType::Rc && self.config.irn.is_some() {
-                    transport::rc::irn::on_transition(qp, &mut self.shared, was);
-                }
             }
         }
-        wake(qp, &mut self.ready);
-        self.timers.track(qp);
+        let offers_irn = self.config.irn.is_some();
+        transport::rc::on_transition(qp, mode, &mut self.shared, was, offers_irn);
+        wake(pair, &mut self.ready);
+        self.timers.track(pair);
         Ok(())
     }
 
@@ -342,7 +343,7 @@ impl Nic {
     /// Destroys a queue pair; its completions that have not been polled are dropped. `Busy` while it is
     /// attached to a multicast group.
     pub fn destroy_qp(&mut self, id: QpId) -> Result<(), Error> {
-        let qp = self.qps.get(id).ok_or(Error::NoSuchObject)?;
+        let QueuePair { qp, .. } = self.qps.get(id).ok_or(Error::NoSuchObject)?;
         if self.groups.has(id) {
             return Err(Error::Busy);
         }
@@ -377,7 +378,7 @@ impl Nic {
     /// Lets a datagram queue pair receive what is sent to a multicast group (IBTA 10.5).
     pub fn attach_multicast(&mut self, qp: QpId, group: Gid) -> Result<(), Error> {
         let pair = self.qps.get(qp).ok_or(Error::NoSuchObject)?;
-        if !pair.is_datagram() {
+        if !pair.qp.is_datagram() {
             return Err(Error::Invalid("multicast needs a datagram queue pair"));
         }
         self.groups.attach(qp, group)

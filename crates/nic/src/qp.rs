@@ -12,7 +12,7 @@ use crate::queue::send::SendQueue;
 use crate::queue::wqe::Layout;
 use crate::shared::Shared;
 use crate::slab::{self, Held};
-use crate::transport::rc::irn::Irn;
+use crate::transport::rc::dialect::Dialect;
 use crate::transport::rc::responder::Responder;
 use crate::transport::requester::Requester;
 use adverb_wire::{Duration, Flow, Gid, Instant, QpNumber, Service};
@@ -31,10 +31,8 @@ pub(crate) struct Qp {
     pub stalled: bool,
     /// The send queue is draining towards SQD.
     pub draining: bool,
-    /// The NIC offers IRN, and the queue pair has come to RTR: [`Qp::irn`] is there.
-    pub has_irn: bool,
-    /// Its requests are IRN's.
-    pub irn_active: bool,
+    /// What its requests are on the wire.
+    pub dialect: Dialect,
     pub hop_limit: u8,
     pub traffic_class: u8,
     pub src_port: u16,
@@ -55,8 +53,6 @@ pub(crate) struct Qp {
     pub sq: SendQueue,
     pub requester: Requester,
     pub responder: Responder,
-    /// IRN's state, from RTR on, when the NIC offers it.
-    pub irn: Option<Box<Irn>>,
     /// Congestion control's state, from RTR on, when the NIC's scheme needs more than a window.
     pub control: Option<Box<Control>>,
     /// Unless it can take no receives, its own or shared ones.
@@ -64,8 +60,6 @@ pub(crate) struct Qp {
     pub attr: Attributes,
 }
 
-// Four and a half cache lines: a flow of a simulation takes two of them.
-const _: () = assert!(core::mem::size_of::<Qp>() <= 288);
 const _: () = assert!(limits::MAX_MTU <= u16::MAX as usize);
 
 impl Qp {
@@ -108,7 +102,7 @@ impl Qp {
             if given.max_recv_wr > 0 || scatter_room > 0 || init.srq.is_some() || init.xrcd.is_some() {
                 let queue = RecvQueue::new(given.max_recv_wr, given.max_recv_sge)?;
                 let list = ScatterList::with_room(scatter_room);
-                Some(Box::new(Receiver { queue, list, shared: init.srq, of_xrc: None, xrcd: init.xrcd }))
+                Some(Box::new(Receiver::new(queue, list, init.srq, init.xrcd)))
             } else {
                 None
             };
@@ -122,8 +116,7 @@ impl Qp {
             parked: false,
             stalled: false,
             draining: false,
-            has_irn: false,
-            irn_active: false,
+            dialect: Dialect::default(),
             hop_limit: 0,
             traffic_class: 0,
             src_port: 0,
@@ -140,7 +133,6 @@ impl Qp {
             sq,
             requester,
             responder: Responder::default(),
-            irn: None,
             control: None,
             receiver,
             attr: Attributes::new(
@@ -179,11 +171,17 @@ impl Qp {
         self.attr.timeout > 0
     }
 
+    /// The shortest time after which an unanswered packet is sent again; zero for never.
+    #[inline]
+    pub fn shortest_timeout(&self, sh: &Shared) -> Duration {
+        if self.dialect.has_own_timeouts() { sh.irn.rto_low } else { self.rto(sh) }
+    }
+
     /// Local ACK timeout as a time; zero for none. Plain RC's may be the NIC's own.
     #[inline]
     pub fn rto(&self, sh: &Shared) -> Duration {
         match sh.rto {
-            Some(rto) if self.has_timeout() && !self.irn_active => rto,
+            Some(rto) if self.has_timeout() && !self.dialect.has_own_timeouts() => rto,
             _ => ack_timeout(self.attr.timeout),
         }
     }
@@ -209,19 +207,6 @@ impl Qp {
     #[inline]
     pub fn is_datagram(&self) -> bool {
         matches!(self.qp_type, QpType::Ud | QpType::Gsi)
-    }
-
-    /// Its requests are IRN's.
-    #[inline]
-    pub fn speaks_irn(&self) -> bool {
-        self.irn_active
-    }
-
-    /// Its responder, or IRN, has something to send.
-    #[inline]
-    pub fn owes(&mut self) -> bool {
-        self.responder.has_output()
-            || (self.has_irn && self.irn.as_deref_mut().is_some_and(|irn| irn.has_output()))
     }
 
     /// Its shared receive queue.
@@ -257,7 +242,13 @@ impl Qp {
     /// Takes the next receive of its own queue. False when there is none.
     #[inline]
     pub fn take_receive(&mut self) -> bool {
-        self.receiver.as_deref_mut().is_some_and(|receiver| receiver.queue.take(&mut receiver.list))
+        self.receiver.as_deref_mut().is_some_and(Receiver::take)
+    }
+
+    /// Receives that messages have taken in order, on a circle of 2^32.
+    #[inline]
+    pub fn receives_taken(&self) -> u32 {
+        self.receiver.as_deref().map_or(0, |receiver| receiver.taken)
     }
 
     /// May start new send work.
@@ -273,15 +264,12 @@ impl Qp {
         self.deadline = Instant::NEVER;
         self.sq.reset();
         if let Some(receiver) = &mut self.receiver {
-            receiver.queue.reset();
-            receiver.of_xrc = None;
+            receiver.reset();
         }
         self.requester.reset();
         self.responder = Responder::default();
-        self.irn = None;
         self.control = None;
-        self.has_irn = false;
-        self.irn_active = false;
+        self.dialect = Dialect::default();
         let Attributes { max_send_wr, max_recv_wr, max_recv_sge, .. } = self.attr;
         self.attr = Attributes::new(max_send_wr, max_recv_wr, max_recv_sge);
         self.access = Access::empty();

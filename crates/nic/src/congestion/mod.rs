@@ -211,7 +211,7 @@ pub(crate) enum Sent {
 #[inline]
 pub(crate) fn on_sent(qp: &mut Qp, sh: &Shared, packet: &mut Packet, sent: Sent, now: Instant) {
     if qp.control.is_some() {
-        let timeout = if qp.irn_active { sh.irn.rto_low } else { qp.rto(sh) };
+        let timeout = qp.shortest_timeout(sh);
         let Some(control) = qp.control.as_deref_mut() else { return };
         control.on_sent(&sh.congestion, packet, sent, timeout, now);
     }

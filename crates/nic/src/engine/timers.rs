@@ -3,7 +3,7 @@
 //! puts it back at the deadline that holds by then.
 
 use crate::congestion::Control;
-use crate::qp::Qp;
+use crate::queue_pair::QueuePair;
 use adverb_wire::Instant;
 use core::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -47,17 +47,12 @@ pub(crate) struct Timers {
     waiting: BinaryHeap<Entry>,
 }
 
-/// The earliest of a queue pair's timers when IRN has some of its own.
-#[inline(never)]
-fn with_irn(qp: &Qp) -> Instant {
-    qp.irn.as_ref().map_or(qp.deadline, |irn| qp.deadline.min(irn.at))
-}
-
 impl Timers {
     /// Makes sure that an entry no later than the queue pair's deadline is in the heap.
     #[inline]
-    pub fn track(&mut self, qp: &mut Qp) {
-        let deadline = if qp.has_irn { with_irn(qp) } else { qp.deadline };
+    pub fn track(&mut self, pair: &mut QueuePair) {
+        let deadline = pair.deadline();
+        let qp = &mut pair.qp;
         if deadline < qp.heap_at {
             qp.heap_at = deadline;
             self.heap.push(Entry::new(deadline, qp.id.index));

@@ -11,6 +11,7 @@ use crate::memory::QueueMemory;
 use crate::queue::wqe::SEGMENT;
 use crate::work::{RecvWr, Sge};
 use adverb_wire::Key;
+use std::collections::VecDeque;
 
 /// The lkey that ends a scatter list shorter than its entry.
 const END_OF_LIST: u32 = 0x100;
@@ -137,6 +138,77 @@ pub(crate) struct Receiver {
     pub of_xrc: Option<SrqId>,
     /// The queue pair's XRC domain.
     pub xrcd: Option<XrcdId>,
+    /// Receives that messages have taken in order, on a circle of 2^32.
+    pub taken: u32,
+    /// From the first message on that came before its turn.
+    early: Option<Box<Early>>,
+}
+
+/// Receives taken for messages that came before their turn, oldest first, and lists to reuse.
+#[derive(Debug, Default)]
+struct Early {
+    lists: VecDeque<ScatterList>,
+    spare: Vec<ScatterList>,
+}
+
+#[cold]
+fn first_early() -> Box<Early> {
+    Box::default()
+}
+
+impl Receiver {
+    pub fn new(queue: RecvQueue, list: ScatterList, shared: Option<SrqId>, xrcd: Option<XrcdId>) -> Receiver {
+        Receiver { queue, list, shared, of_xrc: None, xrcd, taken: 0, early: None }
+    }
+
+    /// Forgets everything posted (transition to RESET).
+    pub fn reset(&mut self) {
+        self.queue.reset();
+        self.of_xrc = None;
+        self.early = None;
+    }
+
+    /// Receives that have been taken early.
+    pub fn early_count(&self) -> usize {
+        self.early.as_deref().map_or(0, |early| early.lists.len())
+    }
+
+    /// One of them.
+    pub fn early(&self, index: usize) -> Option<&ScatterList> {
+        self.early.as_deref()?.lists.get(index)
+    }
+
+    /// A list to take a receive into, with room for so many entries.
+    pub fn spare_list(&mut self, room: u32) -> ScatterList {
+        let spare = self.early.as_deref_mut().and_then(|early| early.spare.pop());
+        spare.unwrap_or_else(|| ScatterList::with_room(room))
+    }
+
+    /// The list was not needed.
+    pub fn keep_spare(&mut self, list: ScatterList) {
+        self.early.get_or_insert_with(first_early).spare.push(list);
+    }
+
+    /// A receive was taken early.
+    pub fn keep_early(&mut self, list: ScatterList) {
+        self.early.get_or_insert_with(first_early).lists.push_back(list);
+    }
+
+    /// Makes the oldest receive taken early the one in use. False when there is none.
+    #[inline]
+    pub fn take_early(&mut self) -> bool {
+        let Some(early) = self.early.as_deref_mut() else { return false };
+        let Some(mut list) = early.lists.pop_front() else { return false };
+        core::mem::swap(&mut self.list, &mut list);
+        early.spare.push(list);
+        true
+    }
+
+    /// Takes the next receive of the own queue, one taken early before all others. False when there is none.
+    #[inline]
+    pub fn take(&mut self) -> bool {
+        self.take_early() || self.queue.take(&mut self.list)
+    }
 }
 
 /// A receive request taken from its queue: the message in progress lands here.

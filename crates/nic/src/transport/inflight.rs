@@ -195,6 +195,12 @@ impl Requester {
         self.una != self.sent
     }
 
+    /// Place of the WQE that the next packet comes from.
+    #[inline]
+    pub fn cursor(&self) -> u32 {
+        self.cursor
+    }
+
     /// The oldest WQE in flight.
     #[inline]
     pub fn oldest(&self) -> Option<Inflight> {
@@ -289,7 +295,7 @@ impl Requester {
 
     /// The WQE at the cursor, where `is_loaded`.
     #[inline]
-    pub(super) fn loaded(&self) -> &Wqe {
+    pub fn loaded(&self) -> &Wqe {
         &self.decoded().loaded
     }
 

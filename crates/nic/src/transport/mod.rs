@@ -81,7 +81,6 @@ pub(crate) fn enter_error(qp: &mut Qp, sh: &mut Shared, now: Instant) {
     qp.deadline = Instant::NEVER;
     requester::flush(qp, sh, now);
     receive::flush(qp, sh, now);
-    rc::irn::responder::on_error(qp);
     if qp.srq().is_some() && qp.qp_type != QpType::XrcRecv {
         sh.event(Event::LastWqeReached(qp.id));
     }

@@ -5,11 +5,10 @@ use crate::attr::QpType;
 use crate::ids::{CqId, PdId, SrqId};
 use crate::memory::{Access, AccessFault, Payload, RemoteRight, dma};
 use crate::qp::Qp;
-use crate::queue::recv::ScatterList;
+use crate::queue::recv::{Receiver, ScatterList};
 use crate::shared::Shared;
 use crate::slab::Held;
 use crate::transport::completion;
-use crate::transport::rc::irn;
 use crate::work::{CompletionOp, Status};
 use adverb_wire::{Instant, Key, Operation, Packet};
 
@@ -158,7 +157,7 @@ fn take_receive(qp: &mut Qp, sh: &mut Shared, packet: &Packet) -> Result<(), Ref
             receiver.of_xrc = Some(srq);
             take_shared(sh, srq, &mut receiver.list)
         })
-    } else if qp.has_irn && irn::responder::take_receive(qp) {
+    } else if qp.receiver.as_deref_mut().is_some_and(Receiver::take_early) {
         true
     } else if let Some(srq) = qp.srq() {
         qp.receiver.as_deref_mut().is_some_and(|receiver| take_shared(sh, srq, &mut receiver.list))
@@ -169,8 +168,8 @@ fn take_receive(qp: &mut Qp, sh: &mut Shared, packet: &Packet) -> Result<(), Ref
         return Err(Refusal::NotReady);
     }
     qp.responder.receive_taken = true;
-    if qp.has_irn {
-        irn::responder::count_receive(qp);
+    if let Some(receiver) = qp.receiver.as_deref_mut() {
+        receiver.taken = receiver.taken.wrapping_add(1);
     }
     Ok(())
 }
@@ -260,10 +259,6 @@ pub(crate) fn fail_receive(qp: &mut Qp, sh: &mut Shared, now: Instant, status: S
 /// Flushes the receive in progress and the queue pair's own receive queue (IBTA 10.3.1.5).
 pub(crate) fn flush(qp: &mut Qp, sh: &mut Shared, now: Instant) {
     fail_receive(qp, sh, now, Status::WorkRequestFlushed);
-    irn::responder::flush_receives(qp, |qp, wr_id| {
-        let done = completion(qp, now, wr_id, CompletionOp::Recv, Status::WorkRequestFlushed);
-        sh.complete(qp.recv_cq, done, None);
-    });
     while qp.take_receive() {
         let done = completion(qp, now, qp.scatter().wr_id, CompletionOp::Recv, Status::WorkRequestFlushed);
         sh.complete(qp.recv_cq, done, None);

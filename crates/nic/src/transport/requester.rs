@@ -2,7 +2,7 @@
 //!
 //! Every service shares it. A WQE that has been executed stands in the in-flight ring until its work
 //! is done: for an unreliable queue when its last packet has left, for a reliable one when it is
-//! acknowledged or answered ([`super::rc::recovery`]). The cursor is where the next packet comes
+//! acknowledged or answered ([`super::rc`]). The cursor is where the next packet comes
 //! from; going back N packets is moving the cursor.
 //!
 //! ```text
@@ -22,7 +22,6 @@ use crate::queue::wqe::{Wqe, WqeOp};
 use crate::shared::Shared;
 use crate::transport::inflight::BLANK;
 pub(crate) use crate::transport::inflight::{Inflight, Requester};
-use crate::transport::rc::irn;
 use crate::transport::{Cause, completion, enter_error, explain, segmentation};
 use crate::work::{CompletionOp, Status};
 use adverb_wire::{Instant, Packet};
@@ -34,40 +33,67 @@ pub(crate) enum SendStep {
     Idle,
     /// Read a WQE from memory.
     Fetched,
-    /// Executed a WQE: it is in flight now, or, a local operation, done.
-    Executed,
-    /// A packet is in the frame.
+    /// Executed a WQE. One that has packets to send is in flight now; of others nothing is left to do.
+    Executed(Option<Taken>),
+    /// A packet of a request is in the frame.
     Packet,
+    /// A packet that no request asked for is in the frame: an acknowledgement, an answer.
+    Answer,
 }
 
-/// One step of the sending half: fetch, execute, or one packet into `out`.
+/// A WQE that was taken into flight.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Taken {
+    pub op: WqeOp,
+    pub len: u32,
+}
+
+/// What the sending half would do next.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Next {
+    Idle,
+    Fetch,
+    Execute,
+    /// A packet of this WQE, the one at the cursor.
+    Packet(Inflight),
+}
+
+/// A packet that was put into a frame.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Made {
+    /// Its place in its message.
+    pub k: u32,
+    /// One past the last place that it stands for: a READ's request stands for all its answers.
+    pub end: u32,
+    /// It was never sent before.
+    pub new: bool,
+}
+
+/// What the sending half does next: [`fetch`], [`execute`], or one [`packet`].
 #[inline]
-pub(crate) fn step(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame) -> SendStep {
+pub(crate) fn next(qp: &mut Qp) -> Next {
     if qp.requester.rnr_wait || !(qp.sends() || qp.state == crate::attr::QpState::Sqd) {
-        return SendStep::Idle;
+        return Next::Idle;
     }
     while qp.requester.cursor != qp.requester.tail {
         let entry = *qp.requester.entry(qp.requester.cursor);
         let last_failed = qp.requester.has_failed && qp.requester.cursor.wrapping_add(1) == qp.requester.tail;
         if last_failed {
-            return SendStep::Idle;
+            return Next::Idle;
         }
         if entry.packets > 0 {
-            return packet(qp, sh, now, out, &entry);
+            return Next::Packet(entry);
         }
         qp.requester.cursor = qp.requester.cursor.wrapping_add(1);
     }
     if qp.draining || !qp.sends() || qp.requester.has_failed {
-        return SendStep::Idle;
+        return Next::Idle;
     }
-    if !qp.requester.is_loaded {
-        return fetch(qp, sh, now);
-    }
-    execute(qp, sh, now)
+    if qp.requester.is_loaded { Next::Execute } else { Next::Fetch }
 }
 
 /// Reads the next WQE.
-fn fetch(qp: &mut Qp, sh: &mut Shared, now: Instant) -> SendStep {
+pub(crate) fn fetch(qp: &mut Qp, sh: &mut Shared, now: Instant) -> SendStep {
     if !qp.sq.has_unfetched() {
         return SendStep::Idle;
     }
@@ -84,14 +110,14 @@ fn fetch(qp: &mut Qp, sh: &mut Shared, now: Instant) -> SendStep {
             qp.requester.push(Inflight { signaled: true, ..bad });
             qp.requester.fail(Cause::local(Status::LocalQpOperation, fault.rule()));
             settle(qp, sh, now);
-            SendStep::Executed
+            SendStep::Executed(None)
         }
     }
 }
 
 /// Takes a fetched WQE into flight, unless it has to wait. A WQE that waits is fetched again, so that
 /// a change made to it in memory meanwhile takes effect.
-fn execute(qp: &mut Qp, sh: &mut Shared, now: Instant) -> SendStep {
+pub(crate) fn execute(qp: &mut Qp, sh: &mut Shared, now: Instant) -> SendStep {
     let wqe = *qp.requester.loaded();
     qp.requester.is_loaded = false;
     let refused = check(qp, &wqe);
@@ -116,6 +142,7 @@ fn execute(qp: &mut Qp, sh: &mut Shared, now: Instant) -> SendStep {
         signaled: wqe.signaled,
     };
     qp.requester.push(entry);
+    let mut taken = None;
     if let Some(cause) = refused {
         qp.requester.fail(cause);
     } else if wqe.op.is_local() {
@@ -124,22 +151,24 @@ fn execute(qp: &mut Qp, sh: &mut Shared, now: Instant) -> SendStep {
         }
     } else {
         qp.requester.outstanding_reads += wqe.op.awaits_response() as u8;
-        if qp.irn_active {
-            irn::requester::on_executed(qp, wqe.op, wqe.len);
-        }
+        taken = Some(Taken { op: wqe.op, len: wqe.len });
         if qp.requester.cursor.wrapping_add(1) == qp.requester.tail {
             qp.requester.is_loaded = true;
             qp.requester.cursor_packet = 0;
         }
     }
     settle(qp, sh, now);
-    SendStep::Executed
+    SendStep::Executed(taken)
 }
 
-/// PSNs that a WQE takes. A READ takes one for each packet of its answer, except in IRN, where answers are numbered apart.
+/// PSNs that a WQE takes.
 #[inline]
 pub(crate) fn packets_of(qp: &Qp, wqe: &Wqe) -> u32 {
-    if wqe.op.awaits_response() && qp.speaks_irn() { 1 } else { wqe.len.div_ceil(qp.mtu()).max(1) }
+    if wqe.op.awaits_response() && qp.dialect.numbers_answers_apart() {
+        1
+    } else {
+        wqe.len.div_ceil(qp.mtu()).max(1)
+    }
 }
 
 /// Rules that a WQE must meet before it is sent (IBTA table 36 for operations by service).
@@ -194,27 +223,34 @@ fn local(qp: &mut Qp, sh: &mut Shared, wqe: &Wqe) -> Result<(), Cause> {
     Ok(())
 }
 
-/// Builds the next packet of the WQE at the cursor.
+/// Puts the next packet of the WQE at the cursor into `out`, if it may be sent: with `limit` packets unacknowledged at most. The
+/// caller may still add to it; then it [leaves](leave).
 #[inline]
-fn packet(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame, entry: &Inflight) -> SendStep {
-    let index = qp.requester.cursor_packet;
-    let psn = entry.psn.add(index);
-    let irn = qp.speaks_irn();
-    let limit = if irn { irn::requester::limit(qp, sh) } else { qp.requester.window.packets() };
+pub(crate) fn packet(
+    qp: &mut Qp,
+    sh: &mut Shared,
+    now: Instant,
+    out: &mut TxFrame,
+    entry: &Inflight,
+    limit: u32,
+) -> Option<Made> {
+    let k = qp.requester.cursor_packet;
+    let psn = entry.psn.add(k);
     if qp.is_reliable() && psn.since(qp.requester.una) >= limit as i32 {
-        return SendStep::Idle;
+        return None;
     }
     if !congestion::may_send(qp, now) {
-        return SendStep::Idle;
+        return None;
     }
     if !qp.requester.is_loaded && !load_again(qp, sh, now, entry) {
-        return SendStep::Idle;
+        return None;
     }
     let wqe = *qp.requester.loaded();
-    let end = match build(qp, sh, &wqe, entry, index, out) {
+    let end = match build(qp, sh, &wqe, entry, k, out) {
         Ok(end) => end,
         Err(fault) => {
-            return abandon(qp, sh, now, Cause::local(Status::LocalProtection, fault.rule()));
+            abandon(qp, sh, now, Cause::local(Status::LocalProtection, fault.rule()));
+            return None;
         }
     };
     if wqe.op.is_atomic() {
@@ -228,23 +264,31 @@ fn packet(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame, entry: 
     if qp.requester.sent.is_before(after) {
         qp.requester.sent = after;
     }
-    if irn {
-        irn::requester::dress(qp, &wqe, qp.requester.cursor, index, &mut out.packet);
-        irn::requester::on_sent(qp, sh, now, &mut out.packet.bth, end == entry.packets);
-    }
-    let sent = if new { congestion::Sent::New } else { congestion::Sent::Again };
+    Some(Made { k, end, new })
+}
+
+/// The packet is complete and leaves.
+#[inline]
+pub(crate) fn leave(
+    qp: &mut Qp,
+    sh: &mut Shared,
+    now: Instant,
+    out: &mut TxFrame,
+    entry: &Inflight,
+    made: Made,
+) {
+    let sent = if made.new { congestion::Sent::New } else { congestion::Sent::Again };
     congestion::on_sent(qp, sh, &mut out.packet, sent, now);
-    advance(qp, entry, end);
+    advance(qp, entry, made.end);
     if qp.is_reliable() {
         if qp.deadline == Instant::NEVER && qp.has_timeout() {
             qp.deadline = now + qp.rto(sh);
         }
-    } else if end == entry.packets {
+    } else if made.end == entry.packets {
         // Nobody acknowledges: the message is done when its last packet has left (IBTA 9.8.3.2).
         qp.requester.una = qp.requester.sent;
         settle_unreliable(qp, sh, now);
     }
-    SendStep::Packet
 }
 
 /// Puts packet `index` of a WQE into `out`, without an atomic's operands; the one after it.
@@ -428,9 +472,6 @@ pub(crate) fn flush(qp: &mut Qp, sh: &mut Shared, now: Instant) {
     r.is_loaded = false;
     r.has_failed = false;
     r.is_answering = false;
-    if qp.irn_active {
-        irn::requester::forget(qp);
-    }
 }
 
 fn flush_one(qp: &mut Qp, sh: &mut Shared, now: Instant, block: u32, end_block: u32, op: WqeOp) {

@@ -1,12 +1,153 @@
 //! Reliable connection and XRC: PSNs in order, acknowledgements, retries (IBTA 9.7).
 //!
-//! Recovery is go-back-N: the responder takes packets in PSN order only and NAKs the first gap; the
-//! requester goes back to it and sends everything again. [`recovery`] is the requester's side of it,
-//! [`responder`] the other one. Between two NICs that offer it, [`irn`] takes the place of both.
+//! A queue pair has a [`Mode`], and this is the only file that knows which modes there are. A mode decides how lost packets are
+//! recovered, and with that what requests say on the wire; everything else is common to all:
+//!
+//! | file | holds |
+//! |---|---|
+//! | [`go_back_n`] | IBTA's recovery: the requester goes back to the first gap and sends everything again |
+//! | [`irn`] | selective recovery, where both NICs offer it; go-back-N until they have agreed |
+//! | [`responder`] | requests in PSN order: executed, acknowledged, answered |
+//! | `retry` | retry counts and what exhausts them |
+//! | `read_answer` | answers to READs and atomics, at both ends |
+//!
+//! What lies below gets `&mut Qp` alone, and so cannot ask which mode the queue pair has. When it takes the queue pair to ERR,
+//! the mode hears of it here, at the end of the call.
 
+pub(crate) mod dialect;
+mod go_back_n;
 pub mod irn;
-pub(crate) mod recovery;
+mod read_answer;
 pub(crate) mod responder;
+mod retry;
+
+use crate::attr::{QpState, QpType};
+use crate::memory::Payload;
+use crate::nic::TxFrame;
+use crate::qp::Qp;
+use crate::shared::Shared;
+use crate::transport::requester::SendStep;
+use adverb_wire::{Instant, Packet, Service};
+pub(crate) use dialect::Dialect;
+use irn::{Irn, LossRecovery};
+
+/// How a queue pair recovers from loss, with the state that this takes. Unreliable queue pairs stay with the first, of which
+/// they use nothing.
+#[derive(Debug, Default)]
+pub(crate) enum Mode {
+    /// IBTA's, whose state is the queue pair's own.
+    #[default]
+    GoBackN,
+    /// IRN, from RTR on where the NIC offers it. Whether the peer knows it too is part of its state.
+    Irn(Box<Irn>),
+}
+
+const _: () = assert!(core::mem::size_of::<Mode>() == 8, "a plain queue pair pays one word");
+
+impl Mode {
+    /// Whether packets of this service are the mode's, beside those of the queue pair's own service.
+    #[inline]
+    pub fn takes(&self, service: Service) -> bool {
+        match self {
+            Mode::GoBackN => false,
+            Mode::Irn(_) => service == Service::Irn,
+        }
+    }
+
+    /// Whether there is something to send that no request asked for: an acknowledgement, an answer, a hello.
+    #[inline]
+    pub fn owes(&mut self, qp: &Qp) -> bool {
+        match self {
+            Mode::GoBackN => qp.responder.has_output(),
+            Mode::Irn(irn) => qp.responder.has_output() || irn.has_output(),
+        }
+    }
+
+    /// The earliest of the queue pair's timers.
+    #[inline]
+    pub fn deadline(&self, qp: &Qp) -> Instant {
+        match self {
+            Mode::GoBackN => qp.deadline,
+            Mode::Irn(irn) => qp.deadline.min(irn.at),
+        }
+    }
+
+    /// What the two NICs have agreed on, as far as it is known.
+    pub fn recovery(&self) -> LossRecovery {
+        match self {
+            Mode::GoBackN => LossRecovery::GoBackN,
+            Mode::Irn(irn) => irn.recovery(),
+        }
+    }
+
+    /// Every invariant of its state.
+    pub fn check_invariants(&self) {
+        match self {
+            Mode::GoBackN => {}
+            Mode::Irn(irn) => irn.check_invariants(),
+        }
+    }
+}
+
+/// Takes in a packet that was admitted.
+#[inline]
+pub(crate) fn on_packet(
+    qp: &mut Qp,
+    mode: &mut Mode,
+    sh: &mut Shared,
+    now: Instant,
+    packet: &Packet,
+    payload: &Payload<'_>,
+) {
+    match mode {
+        Mode::GoBackN => go_back_n::on_packet(qp, sh, now, packet, payload),
+        Mode::Irn(irn) => irn::on_packet(qp, irn, sh, now, packet, payload),
+    }
+}
+
+/// One step: something that is owed, or the next piece of work of the send queue. Unreliable queue pairs come here too.
+#[inline]
+pub(crate) fn step(
+    qp: &mut Qp,
+    mode: &mut Mode,
+    sh: &mut Shared,
+    now: Instant,
+    out: &mut TxFrame,
+) -> SendStep {
+    match mode {
+        Mode::GoBackN => go_back_n::step(qp, sh, now, out),
+        Mode::Irn(irn) => irn::step(qp, irn, sh, now, out),
+    }
+}
+
+/// A timer may have run out.
+pub(crate) fn on_timer(qp: &mut Qp, mode: &mut Mode, sh: &mut Shared, now: Instant) {
+    match mode {
+        Mode::GoBackN if qp.deadline <= now => go_back_n::on_timeout(qp, sh, now),
+        Mode::GoBackN => {}
+        Mode::Irn(irn) => irn::on_timer(qp, irn, sh, now),
+    }
+}
+
+/// The queue pair's rate lets answers go on.
+pub(crate) fn end_wait(qp: &mut Qp, mode: &mut Mode) {
+    qp.responder.held_back = false;
+    match mode {
+        Mode::GoBackN => {}
+        Mode::Irn(irn) => irn::end_wait(irn),
+    }
+}
+
+/// The queue pair has changed its state by its owner's hand. On the way to RTR it gets the mode that the NIC offers.
+pub(crate) fn on_transition(qp: &mut Qp, mode: &mut Mode, sh: &mut Shared, was: QpState, offers_irn: bool) {
+    if offers_irn && qp.qp_type == QpType::Rc && (was, qp.state) == (QpState::Init, QpState::Rtr) {
+        *mode = Mode::Irn(Box::new(Irn::new(qp.sq.ring.blocks())));
+    }
+    match mode {
+        Mode::GoBackN => {}
+        Mode::Irn(irn) => irn::on_transition(qp, irn, sh, was),
+    }
+}
 
 /// Time that an RNR NAK's 5-bit code stands for (IBTA table 49).
 pub(crate) fn rnr_time(code: u8) -> adverb_wire::Duration {

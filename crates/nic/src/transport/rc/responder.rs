@@ -11,6 +11,7 @@ use crate::memory::{Access, AccessFault, Payload, RemoteRight, Span, dma};
 use crate::nic::TxFrame;
 use crate::qp::Qp;
 use crate::shared::Shared;
+use crate::transport::rc::read_answer::{self, Asked};
 use crate::transport::receive::{self, Message, Refusal};
 use crate::transport::{Cause, enter_error, explain, received};
 use crate::work::Status;
@@ -23,7 +24,7 @@ const MSN_MASK: u32 = 0xff_ffff;
 /// An answer that has not left in full. A replay answers a duplicate; the first answer may have arrived.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Answer {
-    Read { psn: Psn, pd: PdId, va: u64, rkey: Key, len: u32, packets: u32, next: u32, msn: u32, replay: bool },
+    Read { psn: Psn, asked: Asked, packets: u32, next: u32, msn: u32, replay: bool },
     Atomic { psn: Psn, original: u64, msn: u32, replay: bool },
 }
 
@@ -73,7 +74,7 @@ pub(crate) struct Responder {
     acknowledge: Option<Syndrome>,
     acknowledge_psn: Psn,
     /// From the first READ or atomic on.
-    asked: Option<Box<Asked>>,
+    pending: Option<Box<Pending>>,
 }
 
 const _: () = assert!(core::mem::size_of::<Responder>() == 48);
@@ -89,14 +90,14 @@ enum Kind {
 
 /// What READs and atomics leave behind.
 #[derive(Debug, Default)]
-struct Asked {
+struct Pending {
     answers: VecDeque<Answer>,
     /// Results of the latest atomics, for duplicates.
     atomics: VecDeque<(Psn, u64)>,
 }
 
 #[cold]
-fn first_asked() -> Box<Asked> {
+fn first_pending() -> Box<Pending> {
     Box::default()
 }
 
@@ -157,23 +158,23 @@ impl Responder {
     /// The oldest answer that has not left.
     #[inline]
     fn first_answer(&self) -> Option<&Answer> {
-        self.asked.as_deref()?.answers.front()
+        self.pending.as_deref()?.answers.front()
     }
 
     /// The answers that have not left.
     #[inline]
     fn answers(&mut self) -> &mut VecDeque<Answer> {
-        &mut self.asked().answers
+        &mut self.pending().answers
     }
 
     #[inline]
-    fn asked(&mut self) -> &mut Asked {
-        self.asked.get_or_insert_with(first_asked)
+    fn pending(&mut self) -> &mut Pending {
+        self.pending.get_or_insert_with(first_pending)
     }
 
     /// The result of an atomic, if it is still kept.
     fn original_of(&self, psn: Psn) -> Option<u64> {
-        let mut kept = self.asked.as_deref()?.atomics.iter();
+        let mut kept = self.pending.as_deref()?.atomics.iter();
         kept.find(|(at, _)| *at == psn).map(|(_, original)| *original)
     }
 
@@ -213,9 +214,9 @@ impl Responder {
     /// Bounds that hold after every packet.
     pub fn check_invariants(&self) {
         let bound = self.depth as usize;
-        let Some(asked) = &self.asked else { return };
-        assert!(asked.answers.len() <= bound, "more answers than responder resources");
-        assert!(asked.atomics.len() <= bound, "more atomics kept than responder resources");
+        let Some(pending) = &self.pending else { return };
+        assert!(pending.answers.len() <= bound, "more answers than responder resources");
+        assert!(pending.atomics.len() <= bound, "more atomics kept than responder resources");
     }
 }
 
@@ -299,18 +300,8 @@ fn read(qp: &mut Qp, sh: &mut Shared, packet: &Packet) -> Result<(), Refusal> {
     let psn = packet.bth.psn;
     qp.responder.end_message();
     let msn = qp.responder.msn;
-    let (va, rkey, len) = (reth.va, reth.rkey, reth.len);
-    qp.responder.answers().push_back(Answer::Read {
-        psn,
-        pd,
-        va,
-        rkey,
-        len,
-        packets,
-        next: 0,
-        msn,
-        replay: false,
-    });
+    let asked = Asked { pd, va: reth.va, rkey: reth.rkey, len: reth.len };
+    qp.responder.answers().push_back(Answer::Read { psn, asked, packets, next: 0, msn, replay: false });
     qp.responder.expected = psn.add(packets);
     Ok(())
 }
@@ -352,12 +343,12 @@ fn atomic(qp: &mut Qp, sh: &mut Shared, packet: &Packet) -> Result<(), Refusal> 
     r.end_message();
     r.expected = psn.next();
     let (depth, msn) = (r.depth as usize, r.msn);
-    let asked = r.asked();
-    if asked.atomics.len() == depth {
-        asked.atomics.pop_front();
+    let pending = r.pending();
+    if pending.atomics.len() == depth {
+        pending.atomics.pop_front();
     }
-    asked.atomics.push_back((psn, original));
-    asked.answers.push_back(Answer::Atomic { psn, original, msn, replay: false });
+    pending.atomics.push_back((psn, original));
+    pending.answers.push_back(Answer::Atomic { psn, original, msn, replay: false });
     Ok(())
 }
 
@@ -439,8 +430,8 @@ fn duplicate_read(qp: &mut Qp, sh: &mut Shared, packet: &Packet) {
         return;
     };
     let msn = qp.responder.msn;
-    let (va, rkey, len) = (reth.va, reth.rkey, reth.len);
-    replay(qp, sh, Answer::Read { psn, pd, va, rkey, len, packets, next: 0, msn, replay: true });
+    let asked = Asked { pd, va: reth.va, rkey: reth.rkey, len: reth.len };
+    replay(qp, sh, Answer::Read { psn, asked, packets, next: 0, msn, replay: true });
 }
 
 /// Answers a request that cannot be carried out (IBTA 9.7.5.2, table 58).
@@ -534,40 +525,24 @@ fn acknowledge(qp: &Qp, sh: &mut Shared, out: &mut TxFrame, psn: Psn, syndrome: 
 
 /// The next packet of the READ at the front. Its memory is checked again: the region may have gone.
 fn read_response(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame) -> bool {
-    let mtu = qp.mtu();
-    let Some(Answer::Read { psn, pd, va, rkey, len, packets, next, msn, .. }) =
-        qp.responder.answers().front_mut()
-    else {
+    let Some(&Answer::Read { psn, asked, packets, next, msn, .. }) = qp.responder.first_answer() else {
         return false;
     };
-    let (first, last) = (*next == 0, *next + 1 == *packets);
-    let offset = *next * mtu;
-    let part = (*len - offset).min(mtu);
-    let at = psn.add(*next);
-    let msn = *msn;
-    if part > 0 {
-        let from = va.wrapping_add(offset as u64);
-        match sh.memory.check_remote(*pd, qp.num, *rkey, from, part, RemoteRight::Read) {
-            Ok(span) => out.payload.push(span),
-            Err(fault) => return read_failed(qp, sh, now, out, at, fault),
-        }
+    let at = psn.add(next);
+    if let Err(fault) = read_answer::read_out(qp, sh, &asked, next, out) {
+        return read_failed(qp, sh, now, out, at, fault);
     }
-    *next += 1;
-    if last {
+    if next + 1 == packets {
         qp.responder.answers().pop_front();
+    } else if let Some(Answer::Read { next, .. }) = qp.responder.answers().front_mut() {
+        *next += 1;
     }
-    let operation = match (first, last) {
-        (true, true) => Operation::ReadResponseOnly,
-        (true, false) => Operation::ReadResponseFirst,
-        (false, false) => Operation::ReadResponseMiddle,
-        (false, true) => Operation::ReadResponseLast,
-    };
+    let operation = read_answer::operation(next, packets);
     let opcode = Opcode::new(qp.service(), operation);
     out.packet.bth = Bth { opcode, psn: at, dest_qp: qp.peer, ..Bth::default() };
     if operation != Operation::ReadResponseMiddle {
         out.packet.aeth = Aeth { syndrome: Syndrome::default(), msn };
     }
-    out.packet.payload_len = part;
     congestion::on_sent(qp, sh, &mut out.packet, congestion::Sent::Answer, now);
     true
 }

@@ -1,23 +1,29 @@
 //! IRN's answers to READs and atomics on their way out: new ones, lost ones, and the NAK behind the last.
 
-use super::ack_interval;
 use super::responder::{Answer, What};
 use super::sender::Sender;
 use super::tx_free::{Free, tx_free};
+use super::{Irn, ack_interval};
 use crate::attr::QpState;
 use crate::congestion;
 use crate::event::Event;
-use crate::memory::{AccessFault, RemoteRight};
+use crate::memory::AccessFault;
 use crate::nic::TxFrame;
 use crate::qp::Qp;
 use crate::shared::Shared;
+use crate::transport::rc::read_answer;
 use crate::transport::{Cause, enter_error, explain};
 use crate::work::Status;
 use adverb_wire::{Aeth, Instant, NakCode, Operation, Psn, Syndrome};
 
 /// The next answer, or the NAK that follows what is owed. An RNR NAK waits for nothing.
-pub(super) fn next_answer(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame) -> bool {
-    let Some(irn) = qp.irn.as_deref_mut() else { return false };
+pub(super) fn next_answer(
+    qp: &mut Qp,
+    irn: &mut Irn,
+    sh: &mut Shared,
+    now: Instant,
+    out: &mut TxFrame,
+) -> bool {
     let r = &mut irn.responses;
     let at_once = matches!(r.nak, Some((_, Syndrome::RnrNak { .. }))) || !r.has_answer();
     if at_once && let Some((psn, syndrome)) = r.nak.take() {
@@ -25,12 +31,9 @@ pub(super) fn next_answer(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut 
         return true;
     }
     if !congestion::may_send(qp, now) {
-        if let Some(irn) = qp.irn.as_deref_mut() {
-            irn.held_back = true;
-        }
+        irn.held_back = true;
         return false;
     }
-    let Some(irn) = qp.irn.as_deref_mut() else { return false };
     let r = &mut irn.responses;
     let next = if r.last_words && r.unsent > 0 {
         Free::New
@@ -47,10 +50,9 @@ pub(super) fn next_answer(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut 
         if next == Free::New { r.answers.get(r.sending as usize) } else { r.answers.iter().find(holds) };
     let Some(answer) = found.copied() else { return false };
     if let Err(fault) = build(qp, sh, &answer, psn, out) {
-        return read_failed(qp, sh, now, out, answer.request, fault);
+        return read_failed(qp, irn, sh, now, out, answer.request, fault);
     }
     let rto = qp.rto(sh);
-    let Some(irn) = qp.irn.as_deref_mut() else { return false };
     let r = &mut irn.responses;
     let interval = ack_interval(sh.congestion.ack_every, r.limit);
     if next != Free::New {
@@ -91,31 +93,17 @@ fn nak(qp: &Qp, sh: &mut Shared, out: &mut TxFrame, psn: Psn, syndrome: Syndrome
 /// Builds answer `psn`. The memory is checked again: the region may have gone.
 fn build(qp: &Qp, sh: &Shared, answer: &Answer, psn: Psn, out: &mut TxFrame) -> Result<(), AccessFault> {
     let k = psn.since(answer.first) as u32;
-    let (first, last) = (k == 0, k + 1 == answer.packets);
-    let aeth = Aeth { syndrome: Syndrome::default(), msn: answer.msn };
-    let operation = match (&answer.what, first, last) {
-        (What::Atomic(_), ..) => Operation::AtomicAcknowledge,
-        (_, true, true) => Operation::ReadResponseOnly,
-        (_, true, false) => Operation::ReadResponseFirst,
-        (_, false, false) => Operation::ReadResponseMiddle,
-        (_, false, true) => Operation::ReadResponseLast,
+    let operation = match answer.what {
+        What::Atomic(_) => Operation::AtomicAcknowledge,
+        What::Read(_) => read_answer::operation(k, answer.packets),
     };
     out.packet.bth = super::bth(qp, operation, psn);
     if operation != Operation::ReadResponseMiddle {
-        out.packet.aeth = aeth;
+        out.packet.aeth = Aeth { syndrome: Syndrome::default(), msn: answer.msn };
     }
-    match answer.what {
-        What::Atomic(original) => out.packet.atomic_original = original,
-        What::Read { pd, va, rkey, len } => {
-            let offset = k * qp.mtu();
-            let part = (len - offset).min(qp.mtu());
-            if part > 0 {
-                let from = va.wrapping_add(offset as u64);
-                let span = sh.memory.check_remote(pd, qp.num, rkey, from, part, RemoteRight::Read)?;
-                out.payload.push(span);
-            }
-            out.packet.payload_len = part;
-        }
+    match &answer.what {
+        What::Atomic(original) => out.packet.atomic_original = *original,
+        What::Read(asked) => read_answer::read_out(qp, sh, asked, k, out)?,
     }
     Ok(())
 }
@@ -123,20 +111,20 @@ fn build(qp: &Qp, sh: &Shared, answer: &Answer, psn: Psn, out: &mut TxFrame) -> 
 /// The memory of a READ has gone: its request fails, and with it the queue pair.
 fn read_failed(
     qp: &mut Qp,
+    irn: &mut Irn,
     sh: &mut Shared,
     now: Instant,
     out: &mut TxFrame,
     request: Psn,
     fault: AccessFault,
 ) -> bool {
-    if let Some(irn) = qp.irn.as_deref_mut() {
-        irn.responses.answers.clear();
-        irn.responses.sending = 0;
-        irn.responses.unsent = 0;
-        irn.responses.acked = 0;
-        irn.responses.nak = None;
-        irn.responses.tx = Sender::new(irn.responses.tx.next);
-    }
+    let r = &mut irn.responses;
+    r.answers.clear();
+    r.sending = 0;
+    r.unsent = 0;
+    r.acked = 0;
+    r.nak = None;
+    r.tx = Sender::new(r.tx.next);
     nak(qp, sh, out, request, Syndrome::Nak(NakCode::RemoteAccessError));
     explain(qp, sh, now, 0, &Cause::local(Status::LocalAccess, fault.rule()));
     if qp.state != QpState::Err {

@@ -14,7 +14,7 @@
 //! them, one among them would fail the queue pair, and only one from before them was dropped without a look at the opcode.
 //! So a hello's PSN is [`PSN_BACK`] before what this side expects.
 
-use super::{LossRecovery, WINDOW};
+use super::{Irn, LossRecovery, WINDOW};
 use crate::event::Event;
 use crate::ids::QpId;
 use crate::qp::Qp;
@@ -97,10 +97,8 @@ impl Hello {
 }
 
 /// Begins to ask: the queue pair has come to RTR, or to RTS and heard nothing.
-pub(crate) fn begin(qp: &mut Qp) {
-    if let Some(irn) = qp.irn.as_deref_mut()
-        && !irn.hello.is_agreed()
-    {
+pub(super) fn begin(irn: &mut Irn) {
+    if !irn.hello.is_agreed() {
         irn.hello.ask = true;
         irn.hello.tries = TRIES;
         irn.hello.sent = 0;
@@ -109,11 +107,10 @@ pub(crate) fn begin(qp: &mut Qp) {
 }
 
 /// Puts the hello that is due into `packet`.
-pub(super) fn send(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &mut Packet) {
+pub(super) fn send(qp: &Qp, irn: &mut Irn, sh: &mut Shared, now: Instant, packet: &mut Packet) {
     let past = qp.responder.expected().add(Psn::MASK + 1 - PSN_BACK);
     packet.bth = super::bth(qp, Operation::Hello, past);
     packet.irn = IrnEth::new(0, VERSION, sh.irn.receive_packets.clamp(1, WINDOW));
-    let Some(irn) = qp.irn.as_deref_mut() else { return };
     let hello = &mut irn.hello;
     sh.counters.irn_hellos_sent += 1;
     if core::mem::take(&mut hello.answer) && !hello.ask {
@@ -128,31 +125,28 @@ pub(super) fn send(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &mut Pack
 }
 
 /// The peer says hello.
-pub(super) fn receive(qp: &mut Qp, sh: &mut Shared, packet: &Packet) {
+pub(super) fn receive(qp: &Qp, irn: &mut Irn, sh: &mut Shared, packet: &Packet) {
     let window = packet.irn.offset.min(WINDOW);
     if packet.irn.sn() != VERSION || window == 0 {
         sh.counters.drop_wrong_service += 1;
         return;
     }
-    agree(qp, sh, window);
-    if let Some(irn) = qp.irn.as_deref_mut() {
-        irn.hello.answer |= packet.bth.ack_req;
-    }
+    agree(qp, irn, sh, window);
+    irn.hello.answer |= packet.bth.ack_req;
 }
 
 /// The peer sent another packet of IRN's: it has heard us, though we have not heard it.
 #[inline]
-pub(super) fn implied(qp: &mut Qp, sh: &mut Shared) {
-    if qp.irn.as_ref().is_some_and(|irn| !irn.hello.is_agreed()) {
+pub(super) fn implied(qp: &Qp, irn: &mut Irn, sh: &mut Shared) {
+    if !irn.hello.is_agreed() {
         // How much it can take in it has not said: as much as this host, then.
         let window = sh.irn.receive_packets.clamp(1, WINDOW);
-        agree(qp, sh, window);
+        agree(qp, irn, sh, window);
     }
 }
 
 /// The peer is known to speak IRN and to take in so many packets.
-pub(super) fn agree(qp: &mut Qp, sh: &mut Shared, window: u32) {
-    let Some(irn) = qp.irn.as_deref_mut() else { return };
+pub(super) fn agree(qp: &Qp, irn: &mut Irn, sh: &mut Shared, window: u32) {
     if irn.hello.heard(window) {
         sh.counters.irn_agreed += 1;
         sh.event(Event::IrnAgreed(qp.id));

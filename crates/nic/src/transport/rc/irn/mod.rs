@@ -29,17 +29,16 @@
 //!
 //! State per queue pair: see [`state_bits`].
 
-pub(crate) mod hello;
-pub(crate) mod requester;
-pub(crate) mod responder;
-
 mod again;
 mod answers;
 mod bitmap;
 mod config;
 mod held;
+mod hello;
 mod receive_ack;
 mod receive_data;
+mod requester;
+mod responder;
 mod sender;
 mod timeout;
 mod tx_free;
@@ -60,8 +59,8 @@ use crate::memory::Payload;
 use crate::nic::TxFrame;
 use crate::qp::Qp;
 use crate::shared::Shared;
-use crate::transport::rc::responder as rc;
-use crate::transport::requester::SendStep;
+use crate::transport::rc::{Dialect, go_back_n, responder as rc};
+use crate::transport::requester::{self as common, Next, SendStep};
 use adverb_wire::{Aeth, Bth, Instant, NakCode, Opcode, Operation, Packet, Psn, Service, Syndrome};
 use hello::Hello;
 use requester::Requests;
@@ -160,59 +159,103 @@ pub const fn state_bits_by_kind() -> (usize, usize) {
 }
 
 /// The queue pair has changed its state: from RTR on it takes IRN's packets, and asks whether the peer does.
-pub(crate) fn on_transition(qp: &mut Qp, sh: &mut Shared, was: QpState) {
+pub(super) fn on_transition(qp: &mut Qp, irn: &mut Irn, sh: &mut Shared, was: QpState) {
     match (was, qp.state) {
         (QpState::Init, QpState::Rtr) => {
-            qp.irn = Some(Box::new(Irn::new(qp.sq.ring.blocks())));
-            qp.has_irn = true;
             if let Some(window) = sh.irn.agreed {
-                hello::agree(qp, sh, window.clamp(1, WINDOW));
+                hello::agree(qp, irn, sh, window.clamp(1, WINDOW));
             }
         }
         (QpState::Rtr, QpState::Rts) => {}
+        (_, QpState::Err) => return heed_error(qp, irn),
         _ => return,
     }
-    hello::begin(qp);
-    if let Some(irn) = qp.irn.as_deref_mut() {
-        irn.stir();
+    hello::begin(irn);
+    irn.stir();
+}
+
+/// The queue pair has gone to ERR, if it has: its requests are flushed, and what it owes is sent once.
+#[inline]
+fn heed_error(qp: &mut Qp, irn: &mut Irn) {
+    if qp.state == QpState::Err && !irn.responses.last_words {
+        enter_error(qp, irn);
     }
+}
+
+#[cold]
+fn enter_error(qp: &mut Qp, irn: &mut Irn) {
+    qp.deadline = Instant::NEVER;
+    if qp.dialect == Dialect::Irn {
+        requester::forget(qp, irn);
+    }
+    responder::on_error(irn);
 }
 
 /// One step of a queue pair of a NIC that offers IRN: what IRN's side owes (hellos, acknowledgements of either kind, answers to
 /// READs and atomics), what plain RC's responder owes, lost requests, and then the requester's own step.
 #[inline(never)]
-pub(crate) fn step(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame) -> SendStep {
-    if let Some(irn) = qp.irn.as_deref_mut()
-        && irn.has_output()
-    {
-        let sent = put_packet(qp, sh, now, out);
-        if let Some(irn) = qp.irn.as_deref_mut() {
-            irn.stir();
-        }
+pub(super) fn step(qp: &mut Qp, irn: &mut Irn, sh: &mut Shared, now: Instant, out: &mut TxFrame) -> SendStep {
+    if irn.has_output() {
+        let sent = put_packet(qp, irn, sh, now, out);
+        irn.stir();
+        heed_error(qp, irn);
         if sent {
-            return SendStep::Packet;
+            return SendStep::Answer;
         }
     }
-    if rc::next_packet(qp, sh, now, out) {
-        return SendStep::Packet;
-    }
+    let step =
+        if rc::next_packet(qp, sh, now, out) { SendStep::Answer } else { request(qp, irn, sh, now, out) };
+    heed_error(qp, irn);
+    step
+}
+
+/// The requester's part of a step.
+#[inline]
+fn request(qp: &mut Qp, irn: &mut Irn, sh: &mut Shared, now: Instant, out: &mut TxFrame) -> SendStep {
     let requests = !qp.requester.rnr_wait && (qp.sends() || qp.state == QpState::Sqd);
     if requests
-        && qp.irn.as_ref().is_some_and(|irn| irn.comes_before(qp.irn_active))
-        && let Some(step) = requester::before(qp, sh, now, out)
+        && irn.comes_before(qp.dialect == Dialect::Irn)
+        && let Some(step) = requester::before(qp, irn, sh, now, out)
     {
         return step;
     }
-    crate::transport::requester::step(qp, sh, now, out)
+    let active = qp.dialect == Dialect::Irn;
+    match common::next(qp) {
+        Next::Idle => SendStep::Idle,
+        Next::Fetch => common::fetch(qp, sh, now),
+        Next::Execute => {
+            let step = common::execute(qp, sh, now);
+            if active && let SendStep::Executed(Some(taken)) = step {
+                requester::on_executed(qp, irn, taken.op, taken.len);
+            }
+            step
+        }
+        Next::Packet(entry) => {
+            let limit = if active { requester::limit(qp, irn, sh) } else { qp.requester.window.packets() };
+            let Some(made) = common::packet(qp, sh, now, out, &entry, limit) else { return SendStep::Idle };
+            if active {
+                requester::dress(
+                    qp,
+                    irn,
+                    qp.requester.loaded(),
+                    qp.requester.cursor(),
+                    made.k,
+                    &mut out.packet,
+                );
+                requester::on_sent(qp, irn, sh, now, &mut out.packet.bth, made.end == entry.packets);
+            }
+            common::leave(qp, sh, now, out, &entry, made);
+            SendStep::Packet
+        }
+    }
 }
 
-fn put_packet(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame) -> bool {
+fn put_packet(qp: &mut Qp, irn: &mut Irn, sh: &mut Shared, now: Instant, out: &mut TxFrame) -> bool {
     out.payload.clear();
     out.packet = Packet { flow: qp.flow(sh), ..Packet::default() };
     out.path = qp.path;
-    let Some(irn) = qp.irn.as_deref_mut() else { return false };
     if irn.hello.is_due() {
-        hello::send(qp, sh, now, &mut out.packet);
+        hello::send(qp, irn, sh, now, &mut out.packet);
         return true;
     }
     let msn = qp.responder.msn();
@@ -224,7 +267,7 @@ fn put_packet(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame) -> 
         acknowledgement(qp, sh, Operation::ReadAcknowledge, owed, 0, &mut out.packet);
         return true;
     }
-    answers::next_answer(qp, sh, now, out)
+    answers::next_answer(qp, irn, sh, now, out)
 }
 
 fn acknowledgement(
@@ -252,10 +295,9 @@ fn bth(qp: &Qp, operation: Operation, psn: Psn) -> Bth {
     Bth { opcode: Opcode::new(Service::Irn, operation), psn, dest_qp: qp.peer, ..Bth::default() }
 }
 
-/// Timers other than the queue pair's own: hellos, and the responses' timeout.
-pub(crate) fn on_timer(qp: &mut Qp, sh: &mut Shared, now: Instant) {
+/// Timers: hellos, the responses' timeout, and the queue pair's own.
+pub(super) fn on_timer(qp: &mut Qp, irn: &mut Irn, sh: &mut Shared, now: Instant) {
     let rto = qp.rto(sh);
-    let Some(irn) = qp.irn.as_deref_mut() else { return };
     irn.hello.on_timer(qp.id, sh, now);
     if now >= irn.requests.tx.fetched_at {
         irn.requests.tx.fetching = false;
@@ -266,60 +308,78 @@ pub(crate) fn on_timer(qp: &mut Qp, sh: &mut Shared, now: Instant) {
         irn.responses.on_timer(sh, rto, now);
     }
     irn.stir();
-}
-
-/// The rate lets answers go on.
-pub(crate) fn end_wait(qp: &mut Qp) {
-    if let Some(irn) = qp.irn.as_deref_mut() {
-        irn.held_back = false;
-        irn.stir();
+    if qp.deadline <= now {
+        match qp.dialect {
+            Dialect::Irn => requester::on_timeout(qp, irn, sh, now),
+            Dialect::Plain => go_back_n::on_timeout(qp, sh, now),
+        }
+        heed_error(qp, irn);
     }
 }
 
-/// Takes in a packet, if it is IRN's business: one of its service, or one of RC's from before the change.
+/// The rate lets answers go on.
+pub(super) fn end_wait(irn: &mut Irn) {
+    irn.held_back = false;
+    irn.stir();
+}
+
+/// Takes in a packet: one of IRN's service, or one of RC's from before the change.
 #[inline(never)]
-pub(crate) fn on_packet(
+pub(super) fn on_packet(
     qp: &mut Qp,
+    irn: &mut Irn,
     sh: &mut Shared,
     now: Instant,
     packet: &Packet,
     payload: &Payload<'_>,
-) -> bool {
-    let Some(irn) = qp.irn.as_deref() else { return false };
-    let operation = packet.bth.opcode.operation();
-    if packet.bth.opcode.service() != Service::Irn {
-        let stale = if operation.is_response() {
-            qp.irn_active
-        } else {
-            // Repetitions of plain RC's requests are answered as ever; new ones cannot be.
-            irn.receiving && !packet.bth.psn.is_before(irn.responses.rx.expected)
-        };
-        sh.counters.drop_wrong_service += stale as u64;
-        return stale;
+) {
+    if packet.bth.opcode.service() == Service::Irn {
+        on_own_packet(qp, irn, sh, now, packet, payload);
+    } else if is_stale(qp, irn, packet) {
+        sh.counters.drop_wrong_service += 1;
+    } else {
+        go_back_n::on_packet(qp, sh, now, packet, payload);
     }
+    heed_error(qp, irn);
+}
+
+/// Whether a packet of RC's comes too late.
+fn is_stale(qp: &Qp, irn: &Irn, packet: &Packet) -> bool {
+    if packet.bth.opcode.operation().is_response() {
+        return qp.dialect == Dialect::Irn;
+    }
+    // Repetitions of plain RC's requests are answered as ever; new ones cannot be.
+    irn.receiving && !packet.bth.psn.is_before(irn.responses.rx.expected)
+}
+
+#[inline]
+fn on_own_packet(
+    qp: &mut Qp,
+    irn: &mut Irn,
+    sh: &mut Shared,
+    now: Instant,
+    packet: &Packet,
+    payload: &Payload<'_>,
+) {
+    let operation = packet.bth.opcode.operation();
     if operation != Operation::Hello {
         // A peer that speaks IRN knows it.
-        hello::implied(qp, sh);
+        hello::implied(qp, irn, sh);
     }
     match operation {
-        Operation::Hello => hello::receive(qp, sh, packet),
-        Operation::ReadAcknowledge => responder::on_read_acknowledge(qp, sh, now, packet),
-        _ if operation.is_response() => requester::on_response(qp, sh, now, packet, payload),
+        Operation::Hello => hello::receive(qp, irn, sh, packet),
+        Operation::ReadAcknowledge => responder::on_read_acknowledge(qp, irn, sh, now, packet),
+        _ if operation.is_response() => requester::on_response(qp, irn, sh, now, packet, payload),
         _ => {
-            responder::on_request(qp, sh, now, packet, payload);
+            responder::on_request(qp, irn, sh, now, packet, payload);
             if operation.is_send() || operation.is_write() {
                 // No timer of the responses moves.
-                if let Some(irn) = qp.irn.as_deref_mut() {
-                    irn.stirred |= irn.responses.rx.owes() || irn.responses.nak.is_some();
-                }
-                return true;
+                irn.stirred |= irn.responses.rx.owes() || irn.responses.nak.is_some();
+                return;
             }
         }
     }
-    if let Some(irn) = qp.irn.as_deref_mut() {
-        irn.stir();
-    }
-    true
+    irn.stir();
 }
 
 /// An acknowledgement in a sequence error NAK.

@@ -7,17 +7,17 @@
 use super::config::Scheme;
 use super::timeout::{length, timeout};
 use super::tx_free::{Free, tx_free};
-use super::{Acked, Arrival, Expiry, Receiver, Sender, WINDOW, ack_interval, receive_ack, receive_data};
+use super::{Acked, Arrival, Expiry, Irn, Receiver, Sender, WINDOW, ack_interval, receive_ack, receive_data};
+use crate::attr::QpState;
 use crate::congestion;
-use crate::explain::{PacketCause, TimerCause};
 use crate::memory::Payload;
 use crate::nic::TxFrame;
 use crate::qp::Qp;
 use crate::queue::wqe::{GatherCursor, Wqe, WqeOp};
 use crate::shared::Shared;
-use crate::transport::rc::recovery;
+use crate::transport::rc::{Dialect, read_answer, retry};
 use crate::transport::requester::{self, SendStep, complete_oldest, fail_oldest};
-use crate::transport::{Cause, received, segmentation};
+use crate::transport::{Cause, segmentation};
 use crate::work::Status;
 use adverb_wire::{
     Bth, Duration, Instant, IrnEth, NakCode, Opcode, Operation, Packet, Psn, Reth, Service, Syndrome,
@@ -107,23 +107,27 @@ impl Requests {
 
 /// Packets that may be in flight.
 #[inline]
-pub(crate) fn limit(qp: &Qp, sh: &Shared) -> u32 {
-    let reach = |irn: &super::Irn| irn.requests.tx.reach(sh.irn.limit(irn.hello.peer_window()));
-    let limit = qp.irn.as_deref().map_or(0, reach);
+pub(crate) fn limit(qp: &Qp, irn: &Irn, sh: &Shared) -> u32 {
+    let limit = irn.requests.tx.reach(sh.irn.limit(irn.hello.peer_window()));
     if qp.control.is_some() { limit.min(qp.requester.window.packets()) } else { limit }
 }
 
 /// Before the requester looks for something new: goes over to IRN when both sides know it and nothing is in flight (new
 /// WQEs wait for that), and sends again what was lost.
-pub(super) fn before(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame) -> Option<SendStep> {
-    if qp.irn_active && !congestion::may_send(qp, now) {
-        return Some(SendStep::Idle);
-    }
-    let irn = qp.irn.as_deref_mut()?;
-    if qp.irn_active {
+pub(super) fn before(
+    qp: &mut Qp,
+    irn: &mut Irn,
+    sh: &mut Shared,
+    now: Instant,
+    out: &mut TxFrame,
+) -> Option<SendStep> {
+    if qp.dialect == Dialect::Irn {
+        if !congestion::may_send(qp, now) {
+            return Some(SendStep::Idle);
+        }
         let limit = sh.irn.limit(irn.hello.peer_window());
         return match tx_free(&mut irn.requests.tx, &sh.irn, limit, true, now) {
-            Free::Resend(psn) => resend(qp, sh, now, out, psn),
+            Free::Resend(psn) => resend(qp, irn, sh, now, out, psn),
             _ => {
                 irn.stir();
                 None
@@ -132,14 +136,21 @@ pub(super) fn before(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFra
     }
     if qp.requester.is_empty() {
         irn.requests.begin(qp.requester.next_psn());
-        qp.irn_active = true;
+        qp.dialect = Dialect::Irn;
         return None;
     }
     qp.requester.is_all_sent().then_some(SendStep::Idle)
 }
 
 /// Sends one lost packet again. None when it belongs to a WQE that cannot be sent any more.
-fn resend(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame, psn: Psn) -> Option<SendStep> {
+fn resend(
+    qp: &mut Qp,
+    irn: &mut Irn,
+    sh: &mut Shared,
+    now: Instant,
+    out: &mut TxFrame,
+    psn: Psn,
+) -> Option<SendStep> {
     let index = qp.requester.find(psn)?;
     let entry = *qp.requester.entry(index);
     let wqe = match qp.sq.ring.decode(entry.block, entry.blocks.into(), qp.sq.layout()) {
@@ -161,7 +172,7 @@ fn resend(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame, psn: Ps
     if wqe.op.is_atomic() {
         segmentation::operands(qp.sq.ring.operands(&wqe), &mut out.packet);
     }
-    dress(qp, &wqe, index, k, &mut out.packet);
+    dress(qp, irn, &wqe, index, k, &mut out.packet);
     // What came of it must be known soon, whatever its place in the message.
     out.packet.bth.ack_req = true;
     sh.counters.retransmitted_packets += 1;
@@ -171,10 +182,9 @@ fn resend(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame, psn: Ps
 
 /// A WQE of `len` bytes was taken into flight.
 #[inline(never)]
-pub(crate) fn on_executed(qp: &mut Qp, op: WqeOp, len: u32) {
+pub(crate) fn on_executed(qp: &mut Qp, irn: &mut Irn, op: WqeOp, len: u32) {
     let (index, entry) = qp.requester.newest();
     let packets = len.div_ceil(qp.mtu()).max(1);
-    let Some(irn) = qp.irn.as_deref_mut() else { return };
     let r = &mut irn.requests;
     let ordered = match op {
         WqeOp::Send | WqeOp::SendImm | WqeOp::WriteImm | WqeOp::SendInv => {
@@ -202,8 +212,7 @@ pub(crate) fn on_executed(qp: &mut Qp, op: WqeOp, len: u32) {
 
 /// Makes a packet of RC's into one of IRN's.
 #[inline(never)]
-pub(crate) fn dress(qp: &Qp, wqe: &Wqe, index: u32, k: u32, packet: &mut Packet) {
-    let Some(irn) = qp.irn.as_deref() else { return };
+pub(crate) fn dress(qp: &Qp, irn: &Irn, wqe: &Wqe, index: u32, k: u32, packet: &mut Packet) {
     let r = &irn.requests;
     let operation = packet.bth.opcode.operation();
     packet.bth.opcode = Opcode::new(Service::Irn, operation);
@@ -231,9 +240,8 @@ pub(crate) fn dress(qp: &Qp, wqe: &Wqe, index: u32, k: u32, packet: &mut Packet)
 
 /// A new packet leaves, perhaps the last of its message. It asks for an acknowledgement if none has been asked for in a while.
 #[inline]
-pub(crate) fn on_sent(qp: &mut Qp, sh: &Shared, now: Instant, bth: &mut Bth, last: bool) {
+pub(crate) fn on_sent(qp: &mut Qp, irn: &mut Irn, sh: &Shared, now: Instant, bth: &mut Bth, last: bool) {
     let rto = qp.rto(sh);
-    let Some(irn) = qp.irn.as_deref_mut() else { return };
     let interval = ack_interval(sh.congestion.ack_every, sh.irn.limit(irn.hello.peer_window()));
     let r = &mut irn.requests;
     if r.tx.una == r.tx.next {
@@ -251,24 +259,24 @@ pub(crate) fn on_sent(qp: &mut Qp, sh: &Shared, now: Instant, bth: &mut Bth, las
 /// Takes in an acknowledgement, a READ response, or an atomic's answer.
 pub(super) fn on_response(
     qp: &mut Qp,
+    irn: &mut Irn,
     sh: &mut Shared,
     now: Instant,
     packet: &Packet,
     payload: &Payload<'_>,
 ) {
-    if !qp.speaks_irn() {
+    if qp.dialect != Dialect::Irn {
         sh.counters.drop_ghost_ack += 1;
         return;
     }
     match packet.bth.opcode.operation() {
-        Operation::Acknowledge => on_acknowledge(qp, sh, now, packet),
-        _ => on_answer(qp, sh, now, packet, payload),
+        Operation::Acknowledge => on_acknowledge(qp, irn, sh, now, packet),
+        _ => on_answer(qp, irn, sh, now, packet, payload),
     }
 }
 
-fn on_acknowledge(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet) {
+fn on_acknowledge(qp: &mut Qp, irn: &mut Irn, sh: &mut Shared, now: Instant, packet: &Packet) {
     let rto = qp.rto(sh);
-    let Some(irn) = qp.irn.as_deref_mut() else { return };
     let r = &mut irn.requests;
     let (psn, syndrome) = (packet.bth.psn, packet.aeth.syndrome);
     let counter = match syndrome {
@@ -289,46 +297,39 @@ fn on_acknowledge(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet) {
     }
     match syndrome {
         Syndrome::Nak(code) if code != NakCode::PsnSequenceError && r.refused.is_none() => {
-            r.refused = Some(Box::new((psn, recovery::nak_cause(code, packet))));
+            r.refused = Some(Box::new((psn, retry::nak_cause(code, packet))));
         }
         _ => {}
     }
     let lost = !knew && r.tx.is_recovering();
-    acknowledged(qp, sh, now);
+    acknowledged(qp, irn, sh, now);
     if lost && qp.control.is_some() {
         congestion::on_loss(qp, sh, false);
     }
-    if let Syndrome::RnrNak { timer } = syndrome {
-        on_rnr_nak(qp, sh, now, packet, timer);
+    if let Syndrome::RnrNak { timer } = syndrome
+        && qp.state != QpState::Err
+    {
+        on_rnr_nak(qp, irn, sh, now, packet, timer);
     }
 }
 
 /// The receiver is not ready. What else it does not have is sent again after the wait.
-fn on_rnr_nak(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet, timer: u8) {
+fn on_rnr_nak(qp: &mut Qp, irn: &mut Irn, sh: &mut Shared, now: Instant, packet: &Packet, timer: u8) {
     let psn = packet.bth.psn;
-    let Some(irn) = qp.irn.as_deref_mut() else { return };
     if irn.requests.tx.una != psn || irn.requests.tx.in_flight() == 0 {
         return;
     }
     let refused = qp.requester.oldest().is_some_and(|e| (0..e.packets as i32).contains(&psn.since(e.psn)));
-    if refused {
-        recovery::on_rnr_nak(qp, sh, now, packet, timer);
-    } else {
-        // A READ before it still waits for its answer.
-        recovery::wait_for_receiver(qp, now, timer);
+    // Else a READ before it still waits for its answer, and no retry is spent.
+    if refused && !retry::spend_rnr_retry(qp, sh, now, packet, timer) {
+        return;
     }
-}
-
-/// All that is not acknowledged counts as lost.
-pub(crate) fn resend_all(qp: &mut Qp) {
-    if let Some(irn) = qp.irn.as_deref_mut() {
-        irn.requests.tx.resend_all();
-    }
+    irn.requests.tx.resend_all();
+    retry::wait_for_receiver(qp, now, timer);
 }
 
 /// The cumulative acknowledgement or the answers may have moved: completes what is done, and sets the timer.
-fn acknowledged(qp: &mut Qp, sh: &mut Shared, now: Instant) {
-    let Some(irn) = qp.irn.as_deref_mut() else { return };
+fn acknowledged(qp: &mut Qp, irn: &mut Irn, sh: &mut Shared, now: Instant) {
     let una = irn.requests.tx.una;
     if una != qp.requester.una {
         let before = core::mem::replace(&mut qp.requester.una, una);
@@ -338,7 +339,7 @@ fn acknowledged(qp: &mut Qp, sh: &mut Shared, now: Instant) {
         if qp.control.is_some() {
             congestion::on_ack(qp, sh, before, now);
         }
-        progressed(qp, now);
+        progressed(qp, irn, now);
     }
     let mut finished = 0;
     while let Some(entry) = qp.requester.oldest() {
@@ -354,7 +355,6 @@ fn acknowledged(qp: &mut Qp, sh: &mut Shared, now: Instant) {
         }
         let mut byte_len = 0;
         if entry.op.awaits_response() {
-            let Some(irn) = qp.irn.as_deref_mut() else { break };
             match irn.requests.reads.front() {
                 Some(read) if read.index == qp.requester.head && read.done => byte_len = read.len,
                 _ => break,
@@ -367,26 +367,23 @@ fn acknowledged(qp: &mut Qp, sh: &mut Shared, now: Instant) {
     if finished > 1 {
         sh.counters.acks_coalesced += 1;
     }
-    fail_refused(qp, sh, now);
+    fail_refused(qp, irn, sh, now);
     requester::settle(qp, sh, now);
-    arm(qp, sh, now);
+    arm(qp, irn, sh, now);
 }
 
-fn progressed(qp: &mut Qp, now: Instant) {
+fn progressed(qp: &mut Qp, irn: &mut Irn, now: Instant) {
     let r = &mut qp.requester;
     r.retries = qp.attr.retry_cnt;
     r.rnr_retries = qp.attr.rnr_retry;
     r.expiries = 0;
     r.rnr_wait = false;
-    if let Some(irn) = qp.irn.as_deref_mut() {
-        irn.requests.moved = now;
-        irn.requests.probes = 0;
-    }
+    irn.requests.moved = now;
+    irn.requests.probes = 0;
 }
 
 /// An error NAK takes effect when its request is the oldest.
-fn fail_refused(qp: &mut Qp, sh: &mut Shared, now: Instant) {
-    let Some(irn) = qp.irn.as_deref_mut() else { return };
+fn fail_refused(qp: &mut Qp, irn: &mut Irn, sh: &mut Shared, now: Instant) {
     let Some((psn, cause)) = irn.requests.refused.as_deref().copied() else { return };
     let Some(entry) = qp.requester.oldest() else { return };
     if (0..entry.packets as i32).contains(&psn.since(entry.psn)) {
@@ -396,11 +393,10 @@ fn fail_refused(qp: &mut Qp, sh: &mut Shared, now: Instant) {
 }
 
 /// Sets the queue pair's timer: for requests in flight, or else for answers that are awaited.
-fn arm(qp: &mut Qp, sh: &Shared, _now: Instant) {
-    if qp.requester.rnr_wait {
+fn arm(qp: &mut Qp, irn: &Irn, sh: &Shared, _now: Instant) {
+    if qp.requester.rnr_wait || qp.state == QpState::Err {
         return;
     }
-    let Some(irn) = qp.irn.as_deref() else { return };
     let r = &irn.requests;
     qp.deadline = if r.tx.in_flight() > 0 {
         r.tx.deadline
@@ -411,10 +407,16 @@ fn arm(qp: &mut Qp, sh: &Shared, _now: Instant) {
     };
 }
 
-fn on_answer(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet, payload: &Payload<'_>) {
+fn on_answer(
+    qp: &mut Qp,
+    irn: &mut Irn,
+    sh: &mut Shared,
+    now: Instant,
+    packet: &Packet,
+    payload: &Payload<'_>,
+) {
     let psn = packet.bth.psn;
     let rto = qp.rto(sh);
-    let Some(irn) = qp.irn.as_deref_mut() else { return };
     let r = &mut irn.requests;
     let arrival = receive_data(&r.rx, psn);
     if arrival == Arrival::Duplicate {
@@ -437,17 +439,16 @@ fn on_answer(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet, payloa
     if r.tx.una.is_before(read.request.next()) {
         receive_ack(&mut r.tx, &sh.irn, read.request.next(), None, rto, now);
     }
-    let placed = place(qp, sh, &read, psn, packet, payload);
-    let Some(irn) = qp.irn.as_deref_mut() else { return };
+    let placed = place(qp, irn, sh, &read, psn, packet, payload);
     let r = &mut irn.requests;
     match (arrival, placed) {
         (Arrival::InOrder, Ok(())) => {
             let done = take_answers(r, packet.bth.ack_req);
             let nothing_more = done == 0 && r.tx.una == before && r.refused.is_none();
             qp.requester.outstanding_reads -= done;
-            progressed(qp, now);
+            progressed(qp, irn, now);
             if nothing_more {
-                return arm(qp, sh, now);
+                return arm(qp, irn, sh, now);
             }
         }
         (_, Ok(())) => {
@@ -455,7 +456,7 @@ fn on_answer(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet, payloa
             r.rx.keep(psn);
         }
         (Arrival::InOrder, Err(cause)) => {
-            acknowledged(qp, sh, now);
+            acknowledged(qp, irn, sh, now);
             if qp.requester.head == read.index {
                 fail_oldest(qp, sh, now, &cause);
             }
@@ -466,7 +467,7 @@ fn on_answer(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet, payloa
             r.rx.refuse(psn);
         }
     }
-    acknowledged(qp, sh, now);
+    acknowledged(qp, irn, sh, now);
 }
 
 /// The answer expected has come, and perhaps others after it before. How many READs and atomics that makes done.
@@ -496,40 +497,19 @@ fn take_answers(r: &mut Requests, ack_req: bool) -> u8 {
 /// Places an answer where its request wants it.
 fn place(
     qp: &mut Qp,
+    irn: &mut Irn,
     sh: &Shared,
     read: &Outstanding,
     psn: Psn,
     packet: &Packet,
     payload: &Payload<'_>,
 ) -> Result<(), Cause> {
-    let wqe = answering(qp, read)?;
-    let operation = packet.bth.opcode.operation();
-    let k = psn.since(read.first) as u32;
-    let offset = k * qp.mtu();
-    let due = (wqe.len - offset.min(wqe.len)).min(qp.mtu());
-    let fits = match operation {
-        Operation::AtomicAcknowledge => wqe.op != WqeOp::Read,
-        _ => {
-            let says_last = matches!(operation, Operation::ReadResponseLast | Operation::ReadResponseOnly);
-            wqe.op == WqeOp::Read && payload.len() == due as usize && says_last == (k + 1 == read.packets)
-        }
-    };
-    if !fits {
-        let rule = "a READ response has another length or place than the request asked for (IBTA 9.7.5.1.6)";
-        return Err(Cause { status: Status::BadResponse, rule, packet: Some(received(packet)), timer: None });
-    }
-    let landed = if wqe.op == WqeOp::Read {
-        recovery::scatter(qp, sh, &wqe, offset, payload)
-    } else {
-        let original = packet.atomic_original.to_ne_bytes();
-        recovery::scatter(qp, sh, &wqe, 0, &Payload::from_slice(&original))
-    };
-    landed.map_err(|fault| Cause::local(Status::LocalProtection, fault.rule()))
+    let wqe = answering(qp, irn, read)?;
+    read_answer::place(qp, sh, &wqe, psn.since(read.first) as u32, read.packets, packet, payload)
 }
 
 /// The request of an answer, decoded once for a run of answers.
-fn answering(qp: &mut Qp, read: &Outstanding) -> Result<Wqe, Cause> {
-    let Some(irn) = qp.irn.as_deref_mut() else { return Err(changed()) };
+fn answering(qp: &mut Qp, irn: &mut Irn, read: &Outstanding) -> Result<Wqe, Cause> {
     if let Some((index, wqe)) = irn.requests.answering
         && index == read.index
     {
@@ -551,18 +531,17 @@ fn changed() -> Cause {
 
 /// The queue pair's timer ran out. IRN's timeouts come often, and a silent peer may just be waiting for a processor; a
 /// retry is spent only for each local ACK timeout of silence.
-pub(crate) fn on_timeout(qp: &mut Qp, sh: &mut Shared, now: Instant) {
+pub(crate) fn on_timeout(qp: &mut Qp, irn: &mut Irn, sh: &mut Shared, now: Instant) {
     qp.deadline = Instant::NEVER;
     let rto = qp.rto(sh);
-    let Some(irn) = qp.irn.as_deref_mut() else { return };
     let r = &mut irn.requests;
     if qp.requester.rnr_wait {
         qp.requester.rnr_wait = false;
         super::timeout::rearm(&mut r.tx, &sh.irn, rto, now);
-        return arm(qp, sh, now);
+        return arm(qp, irn, sh, now);
     }
     match timeout(&mut r.tx, &sh.irn, rto, now) {
-        Expiry::Early => return arm(qp, sh, now),
+        Expiry::Early => return arm(qp, irn, sh, now),
         Expiry::Expired => {}
         Expiry::Idle if r.reads.is_empty() => return,
         Expiry::Idle => {
@@ -577,40 +556,27 @@ pub(crate) fn on_timeout(qp: &mut Qp, sh: &mut Shared, now: Instant) {
         congestion::on_loss(qp, sh, true);
     }
     let rto = qp.rto(sh);
-    let Some(irn) = qp.irn.as_deref_mut() else { return };
     let r = &mut irn.requests;
     let silent = now.since(r.moved);
     let una = r.tx.una;
     let patience = rto.times(qp.requester.expiries as u64 + 1);
     if rto > Duration::ZERO && silent >= patience {
         qp.requester.expiries = qp.requester.expiries.saturating_add(1);
-        if qp.requester.retries == 0 {
-            let timer =
-                TimerCause { name: "local ACK timeout", length: rto, expiries: qp.requester.expiries };
-            let unanswered = PacketCause { received: false, opcode: None, psn: una, syndrome: None };
-            let cause = Cause {
-                status: Status::TransportRetryExceeded,
-                rule: "the peer did not acknowledge within the timeout, retry count times over (IBTA 9.7.6.1.3)",
-                packet: Some(unanswered),
-                timer: Some(timer),
-            };
-            return fail_oldest(qp, sh, now, &cause);
-        }
-        if !sh.retry_forever {
-            qp.requester.retries -= 1;
+        let cause = retry::unanswered(qp, sh, una);
+        if !retry::spend_retry(qp, sh, now, &cause) {
+            return;
         }
     }
-    arm(qp, sh, now);
+    arm(qp, irn, sh, now);
 }
 
 /// Everything in flight was flushed.
-pub(crate) fn forget(qp: &mut Qp) {
+pub(crate) fn forget(qp: &mut Qp, irn: &mut Irn) {
     let next = qp.requester.next_psn();
-    if let Some(irn) = qp.irn.as_deref_mut() {
-        irn.requests.tx = Sender::new(next);
-        irn.requests.reads.clear();
-        irn.requests.answered = 0;
-        irn.requests.refused = None;
-        irn.requests.answering = None;
-    }
+    let r = &mut irn.requests;
+    r.tx = Sender::new(next);
+    r.reads.clear();
+    r.answered = 0;
+    r.refused = None;
+    r.answering = None;
 }

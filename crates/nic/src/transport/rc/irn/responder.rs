@@ -9,15 +9,14 @@ use super::config::Scheme;
 use super::held::HeldPackets;
 use super::timeout::timeout;
 use super::tx_free::has_lost;
-use super::{Acked, Arrival, Receiver, Sender, WINDOW, receive_ack, receive_data};
-use crate::ids::PdId;
+use super::{Acked, Arrival, Irn, Receiver, Sender, WINDOW, receive_ack, receive_data};
 use crate::memory::{Access, Payload, RemoteRight, Span};
 use crate::qp::Qp;
-use crate::queue::recv::ScatterList;
 use crate::shared::Shared;
+use crate::transport::rc::read_answer::Asked;
 use crate::transport::rc::responder as rc;
 use crate::transport::receive::{self, Message, Refusal};
-use adverb_wire::{Duration, Instant, Key, Operation, Packet, Psn, Reth, Syndrome, WriteLength};
+use adverb_wire::{Duration, Instant, Operation, Packet, Psn, Reth, Syndrome, WriteLength};
 use std::collections::VecDeque;
 
 /// Low 24 bits: the width of a sequence number.
@@ -29,7 +28,7 @@ const ANSWER_EXPIRIES: u8 = 10;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum What {
-    Read { pd: PdId, va: u64, rkey: Key, len: u32 },
+    Read(Asked),
     Atomic(u64),
 }
 
@@ -65,11 +64,8 @@ pub(crate) struct Responses {
     /// First PSN of the next answers.
     next_answer: Psn,
     next_read_sn: u32,
-    /// Sequence number of the next receive that a message takes in order.
-    recv_sn: u32,
-    /// Receives taken for early messages, from `recv_sn` on; at most a window of them. And lists to reuse.
-    receives: VecDeque<ScatterList>,
-    spare: Vec<ScatterList>,
+    /// Receives that messages had taken when the peer's requests became IRN's.
+    receives_before: u32,
     held: HeldPackets,
     /// An RNR or error NAK to send.
     pub(super) nak: Option<(Psn, Syndrome)>,
@@ -91,9 +87,7 @@ impl Default for Responses {
             unsent: 0,
             next_answer: Psn::new(0),
             next_read_sn: 0,
-            recv_sn: 0,
-            receives: VecDeque::new(),
-            spare: Vec::new(),
+            receives_before: 0,
             held: HeldPackets::default(),
             nak: None,
             limit: 1,
@@ -104,11 +98,17 @@ impl Default for Responses {
 
 impl Responses {
     /// Requests are IRN's from this PSN on; answers are numbered from it too.
-    fn begin(&mut self, psn: Psn, limit: u32) {
+    fn begin(&mut self, psn: Psn, limit: u32, receives: u32) {
+        self.receives_before = receives;
         self.rx = Receiver::new(psn);
         self.tx = Sender::new(psn);
         self.next_answer = psn;
         self.limit = limit;
+    }
+
+    /// Sequence number of the next receive that a message takes in order. Those taken early follow from it on.
+    fn recv_sn(&self, qp: &Qp) -> u32 {
+        qp.receives_taken().wrapping_sub(self.receives_before) & SN_MASK
     }
 
     pub fn deadline(&self) -> Instant {
@@ -161,7 +161,6 @@ impl Responses {
     pub fn check_invariants(&self) {
         self.rx.check_invariants();
         self.tx.check_invariants();
-        assert!(self.receives.len() <= WINDOW as usize, "more early receives than packets");
         let packets: u64 = self.answers.iter().map(|a| a.packets as u64).sum();
         let out = self.tx.in_flight() as u64 + self.acked as u64;
         assert!(
@@ -177,19 +176,24 @@ impl Responses {
 }
 
 /// Takes in a request.
-pub(super) fn on_request(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet, payload: &Payload<'_>) {
+pub(super) fn on_request(
+    qp: &mut Qp,
+    irn: &mut Irn,
+    sh: &mut Shared,
+    now: Instant,
+    packet: &Packet,
+    payload: &Payload<'_>,
+) {
     let expected = qp.responder.expected();
-    let Some(irn) = qp.irn.as_deref_mut() else { return };
     if !irn.receiving {
         irn.receiving = true;
-        irn.responses.begin(expected, sh.irn.limit(irn.hello.peer_window()));
+        irn.responses.begin(expected, sh.irn.limit(irn.hello.peer_window()), qp.receives_taken());
     }
     let psn = packet.bth.psn;
     match receive_data(&irn.responses.rx, psn) {
-        Arrival::InOrder => in_order(qp, sh, now, packet, payload),
+        Arrival::InOrder => in_order(qp, irn, sh, now, packet, payload),
         Arrival::Early => {
-            let landed = early(qp, sh, packet, payload);
-            let Some(irn) = qp.irn.as_deref_mut() else { return };
+            let landed = early(qp, irn, sh, packet, payload);
             let r = &mut irn.responses;
             match landed {
                 Some(span) => {
@@ -213,42 +217,47 @@ pub(super) fn on_request(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Pa
 
 /// Executes the request expected, and those behind it that are there already.
 #[inline]
-fn in_order(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet, payload: &Payload<'_>) {
-    if let Err(refusal) = execute(qp, sh, now, packet, payload) {
-        return refuse(qp, sh, now, packet, refusal);
+fn in_order(
+    qp: &mut Qp,
+    irn: &mut Irn,
+    sh: &mut Shared,
+    now: Instant,
+    packet: &Packet,
+    payload: &Payload<'_>,
+) {
+    if let Err(refusal) = execute(qp, irn, sh, now, packet, payload) {
+        return refuse(qp, irn, sh, now, packet, refusal);
     }
-    let ack_req = packet.bth.ack_req && !answers_soon(qp, packet);
-    if take(qp, ack_req) {
-        catch_up(qp, sh, now, packet);
+    let ack_req = packet.bth.ack_req && !answers_soon(irn, packet);
+    if take(qp, irn, ack_req) {
+        catch_up(qp, irn, sh, now, packet);
     }
 }
 
 /// Whether the request just executed is a READ or atomic whose answer follows within a few windows: it acknowledges its request,
 /// and one that is lost is missed by the requester's timer, which asks again.
 #[inline]
-fn answers_soon(qp: &Qp, packet: &Packet) -> bool {
+fn answers_soon(irn: &Irn, packet: &Packet) -> bool {
     let operation = packet.bth.opcode.operation();
     let asks = operation == Operation::ReadRequest || operation.is_atomic();
-    asks && qp.irn.as_deref().is_some_and(|irn| irn.responses.unsent <= 4 * irn.responses.limit as u64)
+    asks && irn.responses.unsent <= 4 * irn.responses.limit as u64
 }
 
 /// Executes those that came early and whose turn it is now.
 #[inline(never)]
-fn catch_up(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet) {
+fn catch_up(qp: &mut Qp, irn: &mut Irn, sh: &mut Shared, now: Instant, packet: &Packet) {
     let mut more = true;
     while more {
-        let Some(irn) = qp.irn.as_deref() else { return };
         let next = Packet { flow: packet.flow, ..irn.responses.held.packet(irn.responses.rx.expected) };
-        if let Err(refusal) = execute(qp, sh, now, &next, &Payload::elided(next.payload_len as usize)) {
-            return refuse(qp, sh, now, &next, refusal);
+        if let Err(refusal) = execute(qp, irn, sh, now, &next, &Payload::elided(next.payload_len as usize)) {
+            return refuse(qp, irn, sh, now, &next, refusal);
         }
-        more = take(qp, false);
+        more = take(qp, irn, false);
     }
 }
 
 #[inline]
-fn take(qp: &mut Qp, ack_req: bool) -> bool {
-    let Some(irn) = qp.irn.as_deref_mut() else { return false };
+fn take(qp: &mut Qp, irn: &mut Irn, ack_req: bool) -> bool {
     let more = irn.responses.rx.take(ack_req);
     qp.responder.set_expected(irn.responses.rx.expected);
     more
@@ -258,15 +267,16 @@ fn take(qp: &mut Qp, ack_req: bool) -> bool {
 #[inline]
 fn execute(
     qp: &mut Qp,
+    irn: &mut Irn,
     sh: &mut Shared,
     now: Instant,
     packet: &Packet,
     payload: &Payload<'_>,
 ) -> Result<(), Refusal> {
     match packet.bth.opcode.operation() {
-        Operation::ReadRequest => read(qp, sh, now, packet),
-        Operation::CompareSwap | Operation::FetchAdd => atomic(qp, sh, now, packet),
-        _ => message(qp, sh, now, packet, payload),
+        Operation::ReadRequest => read(qp, irn, sh, now, packet),
+        Operation::CompareSwap | Operation::FetchAdd => atomic(qp, irn, sh, now, packet),
+        _ => message(qp, irn, sh, now, packet, payload),
     }
 }
 
@@ -274,6 +284,7 @@ fn execute(
 #[inline]
 fn message(
     qp: &mut Qp,
+    irn: &mut Irn,
     sh: &mut Shared,
     now: Instant,
     packet: &Packet,
@@ -302,12 +313,11 @@ fn message(
             }
             _ => first = Some(Packet { reth: Reth { len: len as u32, ..packet.reth }, ..*packet }),
         }
-        placed = place_under_newer(qp, sh, packet, payload);
+        placed = place_under_newer(qp, irn, sh, packet, payload);
     }
     if operation.is_send() || operation.has_immediate() {
-        let Some(irn) = qp.irn.as_deref() else { return Ok(()) };
         let taken = qp.responder.receive_taken as u32;
-        let sn = irn.responses.recv_sn.wrapping_sub(taken) & SN_MASK;
+        let sn = irn.responses.recv_sn(qp).wrapping_sub(taken) & SN_MASK;
         if packet.irn.sn() != sn || packet.irn.offset as u64 != offset {
             return Err(Refusal::Invalid(
                 "sequence number or offset against the packets before it (IRN 5.3)",
@@ -324,11 +334,12 @@ fn message(
 /// payload is its length.
 fn place_under_newer(
     qp: &Qp,
+    irn: &Irn,
     sh: &Shared,
     packet: &Packet,
     payload: &Payload<'_>,
 ) -> Option<Payload<'static>> {
-    let responses = &qp.irn.as_deref()?.responses;
+    let responses = &irn.responses;
     if responses.rx.early == 0 || payload.is_elided() || payload.is_empty() {
         return None;
     }
@@ -358,7 +369,7 @@ fn writable(qp: &Qp, sh: &Shared, packet: &Packet, payload: &Payload<'_>) -> Opt
 }
 
 /// Lets an early packet land, if it may. What it wrote as a WRITE is returned.
-fn early(qp: &mut Qp, sh: &mut Shared, packet: &Packet, payload: &Payload<'_>) -> Option<Span> {
+fn early(qp: &mut Qp, irn: &Irn, sh: &mut Shared, packet: &Packet, payload: &Payload<'_>) -> Option<Span> {
     let operation = packet.bth.opcode.operation();
     if sh.irn.scheme == Scheme::GoBackN || payload.len() > qp.mtu() as usize {
         return None;
@@ -369,9 +380,9 @@ fn early(qp: &mut Qp, sh: &mut Shared, packet: &Packet, payload: &Payload<'_>) -
         }
         let span = writable(qp, sh, packet, payload)?;
         if operation.has_immediate() {
-            receive_for(qp, sh, packet.irn.sn())?;
+            receive_for(qp, irn, sh, packet.irn.sn())?;
         }
-        let responses = &qp.irn.as_deref()?.responses;
+        let responses = &irn.responses;
         if !payload.is_elided() {
             responses.held.write_under(newer(&responses.rx, packet.bth.psn), span, payload);
         }
@@ -381,9 +392,9 @@ fn early(qp: &mut Qp, sh: &mut Shared, packet: &Packet, payload: &Payload<'_>) -
         if packet.irn.is_ordered() {
             return None;
         }
-        let at = receive_for(qp, sh, packet.irn.sn())?;
+        let at = receive_for(qp, irn, sh, packet.irn.sn())?;
         let list = match at {
-            Some(index) => qp.irn.as_deref()?.responses.receives.get(index)?,
+            Some(index) => qp.receiver.as_deref()?.early(index)?,
             None => qp.scatter(),
         };
         let offset = packet.irn.offset as u64;
@@ -399,52 +410,51 @@ fn early(qp: &mut Qp, sh: &mut Shared, packet: &Packet, payload: &Payload<'_>) -
 
 /// The receive with sequence number `sn`: the one in use (`Some(None)`), or one of those taken early, which are
 /// taken now if need be. None when there is none.
-fn receive_for(qp: &mut Qp, sh: &mut Shared, sn: u32) -> Option<Option<usize>> {
+fn receive_for(qp: &mut Qp, irn: &Irn, sh: &mut Shared, sn: u32) -> Option<Option<usize>> {
     let room = qp.scatter().room();
     let shared = qp.srq();
-    let irn = qp.irn.as_deref_mut()?;
-    let ahead = Psn::new(sn).since(Psn::new(irn.responses.recv_sn));
+    let ahead = Psn::new(sn).since(Psn::new(irn.responses.recv_sn(qp)));
     if ahead == -1 && qp.responder.receive_taken {
         return Some(None);
     }
     let ahead = usize::try_from(ahead).ok().filter(|ahead| *ahead < WINDOW as usize)?;
-    while irn.responses.receives.len() <= ahead {
-        let mut list = irn.responses.spare.pop().unwrap_or_else(|| ScatterList::with_room(room));
+    let receiver = qp.receiver.as_deref_mut()?;
+    while receiver.early_count() <= ahead {
+        let mut list = receiver.spare_list(room);
         let taken = match shared {
             Some(srq) => receive::take_shared(sh, srq, &mut list),
-            None => qp.receiver.as_deref_mut().is_some_and(|receiver| receiver.queue.take(&mut list)),
+            None => receiver.queue.take(&mut list),
         };
         if !taken {
-            irn.responses.spare.push(list);
+            receiver.keep_spare(list);
             return None;
         }
-        irn.responses.receives.push_back(list);
+        receiver.keep_early(list);
     }
     Some(Some(ahead))
 }
 
-fn read(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet) -> Result<(), Refusal> {
+fn read(qp: &mut Qp, irn: &mut Irn, sh: &mut Shared, now: Instant, packet: &Packet) -> Result<(), Refusal> {
     let pd = rc::check_read(qp, sh, packet)?;
-    room(qp, sh, now, packet)?;
+    room(qp, irn, sh, now, packet)?;
     let packets = packet.reth.len.div_ceil(qp.mtu()).max(1);
-    let (va, rkey, len) = (packet.reth.va, packet.reth.rkey, packet.reth.len);
-    answer(qp, packet.bth.psn, packets, What::Read { pd, va, rkey, len });
+    let asked = Asked { pd, va: packet.reth.va, rkey: packet.reth.rkey, len: packet.reth.len };
+    answer(qp, irn, packet.bth.psn, packets, What::Read(asked));
     Ok(())
 }
 
-fn atomic(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet) -> Result<(), Refusal> {
+fn atomic(qp: &mut Qp, irn: &mut Irn, sh: &mut Shared, now: Instant, packet: &Packet) -> Result<(), Refusal> {
     let span = rc::atomic_target(qp, sh, packet)?;
-    room(qp, sh, now, packet)?;
+    room(qp, irn, sh, now, packet)?;
     let original = rc::perform(packet, span);
-    answer(qp, packet.bth.psn, 1, What::Atomic(original));
+    answer(qp, irn, packet.bth.psn, 1, What::Atomic(original));
     Ok(())
 }
 
 /// The request says which answers the requester has; then there must be room for its own.
-fn room(qp: &mut Qp, sh: &Shared, now: Instant, packet: &Packet) -> Result<(), Refusal> {
+fn room(qp: &mut Qp, irn: &mut Irn, sh: &Shared, now: Instant, packet: &Packet) -> Result<(), Refusal> {
     let depth = qp.responder.depth() as usize;
     let rto = qp.rto(sh);
-    let Some(irn) = qp.irn.as_deref_mut() else { return Ok(()) };
     let r = &mut irn.responses;
     if packet.irn.sn() != r.next_read_sn & SN_MASK {
         return Err(Refusal::Invalid("sequence number of a READ or atomic (IRN 5.3)"));
@@ -459,10 +469,9 @@ fn room(qp: &mut Qp, sh: &Shared, now: Instant, packet: &Packet) -> Result<(), R
     Err(Refusal::Invalid("more READs and atomics outstanding than responder resources (IBTA 9.7.4.1.8)"))
 }
 
-fn answer(qp: &mut Qp, request: Psn, packets: u32, what: What) {
+fn answer(qp: &mut Qp, irn: &mut Irn, request: Psn, packets: u32, what: What) {
     qp.responder.end_message();
     let msn = qp.responder.msn();
-    let Some(irn) = qp.irn.as_deref_mut() else { return };
     let r = &mut irn.responses;
     r.answers.push_back(Answer { request, first: r.next_answer, packets, what, msn });
     r.next_answer = r.next_answer.add(packets);
@@ -471,18 +480,22 @@ fn answer(qp: &mut Qp, request: Psn, packets: u32, what: What) {
 }
 
 /// A request whose turn it was cannot be carried out: as in plain RC.
-fn refuse(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet, refusal: Refusal) {
+fn refuse(qp: &mut Qp, irn: &mut Irn, sh: &mut Shared, now: Instant, packet: &Packet, refusal: Refusal) {
     rc::refuse(qp, sh, now, packet, refusal);
     let nak = qp.responder.take_acknowledge();
-    let Some(irn) = qp.irn.as_deref_mut() else { return };
     irn.responses.nak = nak;
     irn.responses.rx.unkeep();
 }
 
 /// Takes in the acknowledgement of answers.
-pub(super) fn on_read_acknowledge(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet) {
+pub(super) fn on_read_acknowledge(
+    qp: &mut Qp,
+    irn: &mut Irn,
+    sh: &mut Shared,
+    now: Instant,
+    packet: &Packet,
+) {
     let rto = qp.rto(sh);
-    let Some(irn) = qp.irn.as_deref_mut() else { return };
     let r = &mut irn.responses;
     if !irn.receiving {
         sh.counters.drop_ghost_ack += 1;
@@ -499,40 +512,10 @@ pub(super) fn on_read_acknowledge(qp: &mut Qp, sh: &mut Shared, now: Instant, pa
     }
 }
 
-/// The receive that was taken early for the message whose turn has come, if one was.
-pub(crate) fn take_receive(qp: &mut Qp) -> bool {
-    let (Some(irn), Some(receiver)) = (qp.irn.as_deref_mut(), qp.receiver.as_deref_mut()) else {
-        return false;
-    };
-    let Some(mut list) = irn.responses.receives.pop_front() else { return false };
-    core::mem::swap(&mut receiver.list, &mut list);
-    irn.responses.spare.push(list);
-    true
-}
-
-/// A message has taken its receive in its turn.
-pub(crate) fn count_receive(qp: &mut Qp) {
-    if let Some(irn) = qp.irn.as_deref_mut()
-        && irn.receiving
-    {
-        irn.responses.recv_sn = (irn.responses.recv_sn + 1) & SN_MASK;
-    }
-}
-
-/// Nothing more will be heard: what is owed is sent once.
-pub(crate) fn on_error(qp: &mut Qp) {
-    if let Some(irn) = qp.irn.as_deref_mut() {
-        irn.responses.last_words = true;
-        irn.responses.tx.deadline = Instant::NEVER;
-        irn.responses.tx.fetching = false;
-        irn.stir();
-    }
-}
-
-/// Flushes receives that were taken early.
-pub(crate) fn flush_receives(qp: &mut Qp, mut flushed: impl FnMut(&Qp, u64)) {
-    let Some(irn) = qp.irn.as_deref_mut() else { return };
-    for list in core::mem::take(&mut irn.responses.receives) {
-        flushed(qp, list.wr_id);
-    }
+/// The queue pair is in error: nothing more will be heard, and what is owed is sent once.
+pub(super) fn on_error(irn: &mut Irn) {
+    irn.responses.last_words = true;
+    irn.responses.tx.deadline = Instant::NEVER;
+    irn.responses.tx.fetching = false;
+    irn.stir();
 }

@@ -296,8 +296,8 @@ fn what_a_packet_earns() {
 fn state_is_within_its_budget() {
     let (bitmaps, rest) = state_bits_by_kind();
     assert_eq!(bitmaps, 6 * WINDOW as usize, "six bitmaps where the paper has five of 128 bits");
-    assert_eq!(rest, 4480, "numbers, marks, timers, and the heads of tables");
-    assert_eq!(state_bits(), 7552);
+    assert_eq!(rest, 4032, "numbers, marks, timers, and the heads of tables");
+    assert_eq!(state_bits(), 7104);
     assert_eq!(core::mem::size_of::<Option<Box<Irn>>>(), 8, "a plain RC queue pair pays one word");
 }
 

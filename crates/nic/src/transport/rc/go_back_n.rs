@@ -1,4 +1,4 @@
-//! The requester's answers to acknowledgements, READ responses and timers: go-back-N (IBTA 9.7.5, 9.7.6).
+//! Go-back-N, the recovery that IBTA has (9.7.5, 9.7.6): what acknowledgements, READ responses and timers do to the requester.
 //!
 //! `una` only moves forward over what is certain: an ACK covers everything up to its PSN except a
 //! READ or atomic that has no answer yet. An acknowledgement that runs past such a request says that
@@ -7,28 +7,51 @@
 
 use crate::congestion;
 use crate::explain::{PacketCause, TimerCause};
-use crate::memory::{AccessFault, Payload, dma};
+use crate::memory::Payload;
+use crate::nic::TxFrame;
 use crate::qp::Qp;
 use crate::queue::wqe::{Wqe, WqeOp};
 use crate::shared::Shared;
-use crate::transport::rc::{irn, rnr_time};
-use crate::transport::requester::{self, Inflight, complete_oldest, fail_oldest};
+use crate::transport::rc::{read_answer, responder, retry};
+use crate::transport::requester::{self, Inflight, Next, SendStep, complete_oldest, fail_oldest};
 use crate::transport::{Cause, received};
 use crate::work::Status;
 use adverb_wire::{Instant, NakCode, Operation, Packet, Psn, Syndrome};
 
-/// RNR retry count that stands for "without limit" (IBTA 9.7.5.2.8).
-const RNR_UNLIMITED: u8 = 7;
+/// Takes in a request, or an answer to one.
+#[inline]
+pub(super) fn on_packet(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet, payload: &Payload<'_>) {
+    if packet.bth.opcode.operation().is_response() {
+        on_response(qp, sh, now, packet, payload);
+    } else {
+        responder::on_request(qp, sh, now, packet, payload);
+    }
+}
+
+/// One step: what the peer is owed, or else the requester's next piece of work.
+#[inline]
+pub(super) fn step(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame) -> SendStep {
+    if responder::next_packet(qp, sh, now, out) {
+        return SendStep::Answer;
+    }
+    match requester::next(qp) {
+        Next::Idle => SendStep::Idle,
+        Next::Fetch => requester::fetch(qp, sh, now),
+        Next::Execute => requester::execute(qp, sh, now),
+        Next::Packet(entry) => {
+            let window = qp.requester.window.packets();
+            let Some(made) = requester::packet(qp, sh, now, out, &entry, window) else {
+                return SendStep::Idle;
+            };
+            requester::leave(qp, sh, now, out, &entry, made);
+            SendStep::Packet
+        }
+    }
+}
 
 /// Takes in an ACK, a NAK, a READ response or an atomic's answer.
 #[inline]
-pub(crate) fn on_response(
-    qp: &mut Qp,
-    sh: &mut Shared,
-    now: Instant,
-    packet: &Packet,
-    payload: &Payload<'_>,
-) {
+fn on_response(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet, payload: &Payload<'_>) {
     let psn = packet.bth.psn;
     if !psn.is_before(qp.requester.sent) {
         sh.counters.drop_ghost_ack += 1;
@@ -70,29 +93,11 @@ fn on_acknowledge(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet) {
         Syndrome::Nak(code) => {
             sh.counters.error_naks_received += 1;
             if acknowledge_before(qp, sh, now, psn) {
-                fail_oldest(qp, sh, now, &nak_cause(code, packet));
+                fail_oldest(qp, sh, now, &retry::nak_cause(code, packet));
             }
         }
         Syndrome::Reserved(_) => sh.counters.drop_syndrome += 1,
     }
-}
-
-pub(super) fn nak_cause(code: NakCode, packet: &Packet) -> Cause {
-    let (status, rule) = match code {
-        NakCode::RemoteAccessError => (
-            Status::RemoteAccess,
-            "the responder refused the access: key, bounds or rights (NAK remote access error, IBTA 9.7.5.2.4)",
-        ),
-        NakCode::RemoteOperationalError => (
-            Status::RemoteOperation,
-            "the responder failed for reasons of its own (NAK remote operational error, IBTA 9.7.5.2.5)",
-        ),
-        _ => (
-            Status::RemoteInvalidRequest,
-            "the responder found the request invalid: operation, length, or a receive too small (NAK invalid request, IBTA 9.7.5.2.3)",
-        ),
-    };
-    Cause { status, rule, packet: Some(received(packet)), timer: None }
 }
 
 /// Marks all before `end` as acknowledged. False when it could not get there: a READ or atomic on the
@@ -174,6 +179,14 @@ fn lost_answer(qp: &mut Qp, sh: &mut Shared) {
     qp.requester.go_back();
 }
 
+/// The receiver is not ready: nothing is sent for as long as it says, and then everything from the refused request on.
+fn on_rnr_nak(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet, code: u8) {
+    if retry::spend_rnr_retry(qp, sh, now, packet, code) {
+        qp.requester.go_back();
+        retry::wait_for_receiver(qp, now, code);
+    }
+}
+
 /// Goes back to the oldest unacknowledged PSN, or gives up when no retry is left.
 fn retry(
     qp: &mut Qp,
@@ -183,13 +196,9 @@ fn retry(
     timer: Option<TimerCause>,
     rule: &'static str,
 ) {
-    if qp.requester.retries == 0 {
-        let cause = Cause { status: Status::TransportRetryExceeded, rule, packet, timer };
-        fail_oldest(qp, sh, now, &cause);
+    let cause = Cause { status: Status::TransportRetryExceeded, rule, packet, timer };
+    if !retry::spend_retry(qp, sh, now, &cause) {
         return;
-    }
-    if !sh.retry_forever {
-        qp.requester.retries -= 1;
     }
     qp.requester.rnr_wait = false;
     congestion::on_loss(qp, sh, timer.is_some());
@@ -197,43 +206,8 @@ fn retry(
     restart_timer(qp, sh, now);
 }
 
-pub(super) fn on_rnr_nak(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet, code: u8) {
-    if qp.requester.rnr_retries == 0 {
-        let timer = TimerCause { name: "RNR timer", length: rnr_time(code), expiries: qp.attr.rnr_retry };
-        let cause = Cause {
-            status: Status::RnrRetryExceeded,
-            rule: "the responder had no receive posted more often than the RNR retry count allows (IBTA 9.7.5.2.8)",
-            packet: Some(received(packet)),
-            timer: Some(timer),
-        };
-        fail_oldest(qp, sh, now, &cause);
-        return;
-    }
-    if qp.requester.rnr_retries < RNR_UNLIMITED {
-        qp.requester.rnr_retries -= 1;
-    }
-    wait_for_receiver(qp, now, code);
-}
-
-/// Sends nothing until the RNR timer is over, and then from the refused request on.
-pub(super) fn wait_for_receiver(qp: &mut Qp, now: Instant, code: u8) {
-    // It answers, so it is there: only silence and gaps use up the transport's retries.
-    qp.requester.retries = qp.attr.retry_cnt;
-    qp.requester.expiries = 0;
-    if qp.speaks_irn() {
-        irn::requester::resend_all(qp);
-    } else {
-        qp.requester.go_back();
-    }
-    qp.requester.rnr_wait = true;
-    qp.deadline = now + rnr_time(code);
-}
-
 /// The queue pair's timer ran out: the RNR wait is over, or an acknowledgement is overdue.
-pub(crate) fn on_timeout(qp: &mut Qp, sh: &mut Shared, now: Instant) {
-    if qp.speaks_irn() {
-        return irn::requester::on_timeout(qp, sh, now);
-    }
+pub(super) fn on_timeout(qp: &mut Qp, sh: &mut Shared, now: Instant) {
     qp.deadline = Instant::NEVER;
     if qp.requester.rnr_wait {
         qp.requester.rnr_wait = false;
@@ -246,10 +220,8 @@ pub(crate) fn on_timeout(qp: &mut Qp, sh: &mut Shared, now: Instant) {
     sh.counters.timeouts += 1;
     qp.requester.expiries = qp.requester.expiries.saturating_add(1);
     qp.requester.implied_nak = false;
-    let timer = TimerCause { name: "local ACK timeout", length: qp.rto(sh), expiries: qp.requester.expiries };
-    let unanswered = PacketCause { received: false, opcode: None, psn: qp.requester.una, syndrome: None };
-    let rule = "the peer did not acknowledge within the timeout, retry count times over (IBTA 9.7.6.1.3)";
-    retry(qp, sh, now, Some(unanswered), Some(timer), rule);
+    let Cause { rule, packet, timer, .. } = retry::unanswered(qp, sh, qp.requester.una);
+    retry(qp, sh, now, packet, timer, rule);
 }
 
 /// The READ or atomic whose answer this PSN is, with everything before it acknowledged.
@@ -282,65 +254,24 @@ fn answered(qp: &mut Qp, sh: &mut Shared, now: Instant, psn: Psn, read: bool) ->
 fn on_read_response(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet, payload: &Payload<'_>) {
     let psn = packet.bth.psn;
     let Some((entry, wqe)) = answered(qp, sh, now, psn, true) else { return };
-    let offset = psn.since(entry.psn) as u32 * qp.mtu();
-    let due = (wqe.len - offset.min(wqe.len)).min(qp.mtu());
-    let last = psn.next() == entry.psn.add(entry.packets);
-    let operation = packet.bth.opcode.operation();
-    let says_last = matches!(operation, Operation::ReadResponseLast | Operation::ReadResponseOnly);
-    if payload.len() != due as usize || says_last != last {
-        let rule = "a READ response has another length or place than the request asked for (IBTA 9.7.5.1.6)";
-        let cause = Cause { status: Status::BadResponse, rule, packet: Some(received(packet)), timer: None };
+    let k = psn.since(entry.psn) as u32;
+    if let Err(cause) = read_answer::place(qp, sh, &wqe, k, entry.packets, packet, payload) {
         fail_oldest(qp, sh, now, &cause);
         return;
     }
-    if let Err(fault) = scatter(qp, sh, &wqe, offset, payload) {
-        fail_oldest(qp, sh, now, &Cause::local(Status::LocalProtection, fault.rule()));
-        return;
-    }
     qp.requester.una = psn.next();
-    if last {
+    if k + 1 == entry.packets {
         qp.requester.outstanding_reads -= 1;
         complete_oldest(qp, sh, now, &entry, wqe.len);
     }
     progressed(qp, sh, now, psn);
 }
 
-/// Places response bytes at `offset` of the request's scatter list.
-pub(super) fn scatter(
-    qp: &Qp,
-    sh: &Shared,
-    wqe: &Wqe,
-    offset: u32,
-    payload: &Payload<'_>,
-) -> Result<(), AccessFault> {
-    let mut skip = offset;
-    let mut done = 0;
-    let mut segment = wqe.data_segment;
-    while done < payload.len() && segment < wqe.segments {
-        let sge = qp.sq.ring.sge(wqe, segment);
-        segment += 1;
-        if skip >= sge.len {
-            skip -= sge.len;
-            continue;
-        }
-        let len = ((sge.len - skip) as usize).min(payload.len() - done);
-        let addr = sge.addr.wrapping_add(skip as u64);
-        let span = sh.memory.check_local(qp.pd, sge.lkey, addr, len as u32, true)?;
-        if !payload.is_elided() {
-            dma::write(span, payload, done, len);
-        }
-        done += len;
-        skip = 0;
-    }
-    if done == payload.len() { Ok(()) } else { Err(AccessFault::OutOfBounds) }
-}
-
 fn on_atomic_answer(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet) {
     let psn = packet.bth.psn;
     let Some((entry, wqe)) = answered(qp, sh, now, psn, false) else { return };
-    let original = packet.atomic_original.to_ne_bytes();
-    if let Err(fault) = scatter(qp, sh, &wqe, 0, &Payload::from_slice(&original)) {
-        fail_oldest(qp, sh, now, &Cause::local(Status::LocalProtection, fault.rule()));
+    if let Err(cause) = read_answer::place(qp, sh, &wqe, 0, 1, packet, &Payload::elided(0)) {
+        fail_oldest(qp, sh, now, &cause);
         return;
     }
     qp.requester.una = psn.next();

@@ -1,0 +1,85 @@
+//! When a requester gives up: retry counts, and what an error says that used them up (IBTA 9.7.5.2, 9.7.6). Every mode of
+//! recovery spends the same counts.
+
+use crate::explain::{PacketCause, TimerCause};
+use crate::qp::Qp;
+use crate::shared::Shared;
+use crate::transport::rc::rnr_time;
+use crate::transport::requester::fail_oldest;
+use crate::transport::{Cause, received};
+use crate::work::Status;
+use adverb_wire::{Instant, NakCode, Packet, Psn};
+
+/// RNR retry count that stands for "without limit" (IBTA 9.7.5.2.8).
+const RNR_UNLIMITED: u8 = 7;
+
+/// What a NAK means for the request that it refuses.
+pub(super) fn nak_cause(code: NakCode, packet: &Packet) -> Cause {
+    let (status, rule) = match code {
+        NakCode::RemoteAccessError => (
+            Status::RemoteAccess,
+            "the responder refused the access: key, bounds or rights (NAK remote access error, IBTA 9.7.5.2.4)",
+        ),
+        NakCode::RemoteOperationalError => (
+            Status::RemoteOperation,
+            "the responder failed for reasons of its own (NAK remote operational error, IBTA 9.7.5.2.5)",
+        ),
+        _ => (
+            Status::RemoteInvalidRequest,
+            "the responder found the request invalid: operation, length, or a receive too small (NAK invalid request, IBTA 9.7.5.2.3)",
+        ),
+    };
+    Cause { status, rule, packet: Some(received(packet)), timer: None }
+}
+
+/// Why a queue pair fails whose peer is silent. `una` is the oldest PSN that it did not acknowledge.
+pub(super) fn unanswered(qp: &Qp, sh: &Shared, una: Psn) -> Cause {
+    let timer = TimerCause { name: "local ACK timeout", length: qp.rto(sh), expiries: qp.requester.expiries };
+    let packet = PacketCause { received: false, opcode: None, psn: una, syndrome: None };
+    Cause {
+        status: Status::TransportRetryExceeded,
+        rule: "the peer did not acknowledge within the timeout, retry count times over (IBTA 9.7.6.1.3)",
+        packet: Some(packet),
+        timer: Some(timer),
+    }
+}
+
+/// Spends a retry. False when none is left: then the oldest request has failed of `cause`, and the queue pair with it.
+pub(super) fn spend_retry(qp: &mut Qp, sh: &mut Shared, now: Instant, cause: &Cause) -> bool {
+    if qp.requester.retries == 0 {
+        fail_oldest(qp, sh, now, cause);
+        return false;
+    }
+    if !sh.retry_forever {
+        qp.requester.retries -= 1;
+    }
+    true
+}
+
+/// Spends a retry for a receiver that is not ready, in the same way.
+pub(super) fn spend_rnr_retry(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet, code: u8) -> bool {
+    if qp.requester.rnr_retries == 0 {
+        let timer = TimerCause { name: "RNR timer", length: rnr_time(code), expiries: qp.attr.rnr_retry };
+        let cause = Cause {
+            status: Status::RnrRetryExceeded,
+            rule: "the responder had no receive posted more often than the RNR retry count allows (IBTA 9.7.5.2.8)",
+            packet: Some(received(packet)),
+            timer: Some(timer),
+        };
+        fail_oldest(qp, sh, now, &cause);
+        return false;
+    }
+    if qp.requester.rnr_retries < RNR_UNLIMITED {
+        qp.requester.rnr_retries -= 1;
+    }
+    true
+}
+
+/// Sends nothing until the RNR timer is over. What is sent then, the mode has set.
+pub(super) fn wait_for_receiver(qp: &mut Qp, now: Instant, code: u8) {
+    // It answers, so it is there: only silence and gaps use up the transport's retries.
+    qp.requester.retries = qp.attr.retry_cnt;
+    qp.requester.expiries = 0;
+    qp.requester.rnr_wait = true;
+    qp.deadline = now + rnr_time(code);
+}
