@@ -15,6 +15,8 @@ use crate::ahead::Turns;
 use crate::attr::{QpState, QpType};
 use crate::congestion::{self, CongestionControl};
 use crate::counters::Counters;
+pub use crate::engine::turn::Step;
+use crate::engine::turn::{doorbell, wake};
 use crate::engine::{Paths, Ready, Timers};
 use crate::error::Error;
 use crate::event::Event;
@@ -23,13 +25,11 @@ use crate::ids::{CqId, PathId, QpId};
 use crate::limits;
 use crate::memory::{Gather, Memory, Payload, QueueMemory};
 use crate::multicast::Groups;
-use crate::qp::Qp;
 use crate::queue_pair::QueuePair;
 use crate::shared::Shared;
-use crate::slab::{Held, Slab};
+use crate::slab::Slab;
+use crate::transport;
 use crate::transport::rc::irn::{IrnConfig, LossRecovery};
-use crate::transport::requester::SendStep;
-use crate::transport::{self, requester};
 use crate::work::{Completion, RecvWr, SendWr};
 use adverb_wire::{Duration, Gid, Instant, Opcode, Operation, Packet, QpNumber, Service};
 
@@ -96,21 +96,6 @@ pub struct TxFrame {
     pub path: PathId,
 }
 
-/// What one step did; see [`Nic::step`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Step {
-    /// Nothing to do.
-    Idle,
-    /// A WQE was read from memory.
-    Fetched(QpId),
-    /// A WQE was executed.
-    Executed(QpId),
-    /// A frame is in the buffer; its payload has not been read yet.
-    Frame(QpId),
-    /// A completion was written.
-    Completed(CqId),
-}
-
 /// The NIC. What every call reads stands at the beginning, and at that of [`Shared`]: six cache lines ([`Nic::prefetch`]).
 #[repr(C, align(64))]
 pub struct Nic {
@@ -119,7 +104,7 @@ pub struct Nic {
     pub(crate) stalled: u32,
     /// As in [`NicConfig`], but here where they are near.
     qpn_base: u32,
-    quantum: u32,
+    pub(crate) quantum: u32,
     answers_first: bool,
     pub(crate) ready: Ready,
     pub(crate) qps: Slab<QpId, QueuePair>,
@@ -181,12 +166,9 @@ impl Nic {
     /// Produces the next frame. False when there is none.
     #[inline]
     pub fn next_frame(&mut self, now: Instant, out: &mut TxFrame) -> bool {
-        if self.shared.notifier.is_due() && self.next_notification(out).is_some() {
-            return true;
-        }
         loop {
-            match self.step_on(now, out) {
-                Step::Frame(_) => return true,
+            match self.next_step(now, out) {
+                Step::Frame(_) | Step::Answer(_) => return true,
                 Step::Idle => return false,
                 _ => {}
             }
@@ -197,115 +179,35 @@ impl Nic {
     /// completion. A driver that models time charges each its cost; one that does not calls
     /// [`Nic::next_frame`].
     pub fn step(&mut self, now: Instant, out: &mut TxFrame) -> Step {
-        if self.shared.notifier.is_due()
-            && let Some(id) = self.next_notification(out)
-        {
-            return Step::Frame(id);
-        }
-        self.step_on(now, out)
+        self.next_step(now, out)
     }
 
-    #[inline]
-    fn step_on(&mut self, now: Instant, out: &mut TxFrame) -> Step {
-        if let Some((cq, entry)) = self.shared.pending.pop_front() {
-            self.shared.write_completion(Held::new(cq), entry);
-            return Step::Completed(cq);
-        }
-        while let Some(index) = self.ready.front() {
-            let Some(pair) = self.qps.at(index) else {
-                self.ready.pop();
-                continue;
-            };
-            let QueuePair { qp, mode } = pair;
-            let id = qp.id;
-            if !qp.is_datagram() && self.paths.is_blocked(qp.path) {
-                self.ready.pop();
-                qp.ready = false;
-                if !qp.parked {
-                    qp.parked = true;
-                    self.paths.park(qp.path, index);
-                }
-                start_blocked_timer(qp, &self.shared, now);
-                self.timers.track(pair);
-                continue;
-            }
-            let step = transport::rc::step(qp, mode, &mut self.shared, now, out);
-            self.timers.track(pair);
-            let qp = &mut pair.qp;
-            match step {
-                SendStep::Packet if qp.is_datagram() && self.paths.is_blocked(out.path) => {
-                    self.shared.counters.drop_tx_blocked += 1;
-                }
-                SendStep::Packet | SendStep::Answer => return self.frame(id, index, out),
-                SendStep::Fetched => return Step::Fetched(id),
-                SendStep::Executed(_) => return Step::Executed(id),
-                SendStep::Idle if pair.mode.owes(qp) && !qp.responder.held_back => {}
-                SendStep::Idle => {
-                    if let Some(control) = qp.control.as_deref_mut() {
-                        self.timers.wait(control, index);
-                    }
-                    qp.ready = false;
-                    let stalled = qp.sends() && (qp.requester.has_unsent() || qp.sq.has_unfetched());
-                    self.stalled = self.stalled + stalled as u32 - qp.stalled as u32;
-                    qp.stalled = stalled;
-                    self.ready.pop();
-                }
-            }
-        }
-        Step::Idle
+    /// Does one piece of work of a queue pair, whoever's turn it is: for a driver that models several processing units.
+    /// [`Step::Idle`] when it has none. What belongs to no queue pair's turn comes from [`Nic::step_common`].
+    pub fn step_qp(&mut self, now: Instant, qp: QpId, out: &mut TxFrame) -> Step {
+        self.step_named(now, qp, out)
     }
 
-    #[inline]
-    fn frame(&mut self, id: QpId, index: u32, out: &TxFrame) -> Step {
-        self.shared.counters.tx_packets += 1;
-        self.shared.counters.tx_bytes += out.packet.payload_len as u64;
-        self.ready.served(index, self.quantum);
-        Step::Frame(id)
+    /// Does one piece of work that no queue pair has to take a turn for: writes a completion, or sends a notification of
+    /// congestion.
+    pub fn step_common(&mut self, now: Instant, out: &mut TxFrame) -> Step {
+        self.step_outside(now, out)
     }
 
-    /// Notifications of congestion go before everything else. One whose path is blocked is left out: the next mark
-    /// brings another.
-    #[cold]
-    fn next_notification(&mut self, out: &mut TxFrame) -> Option<QpId> {
-        while let Some(id) = self.shared.notifier.next() {
-            let Some(QueuePair { qp, .. }) = self.qps.get_mut(id) else { continue };
-            if !qp.receives() || self.paths.is_blocked(qp.path) {
-                continue;
-            }
-            out.payload.clear();
-            out.payload.push(self.shared.notifier.payload()?);
-            out.packet = congestion::cnp(qp, &self.shared);
-            out.path = qp.path;
-            let counters = &mut self.shared.counters;
-            counters.cnp_sent += 1;
-            counters.tx_packets += 1;
-            counters.tx_bytes += out.packet.payload_len as u64;
-            return Some(id);
-        }
-        None
+    /// The queue pairs that could do something, in the order of their turns, but those that were [taken](Nic::take_ready).
+    pub fn ready(&self) -> impl Iterator<Item = QpId> + '_ {
+        self.ready.iter().filter_map(|index| self.qps.id_at(index))
+    }
+
+    /// Takes the first of them out of the row. It belongs to the driver until [`Nic::step_qp`] finds that it has nothing to
+    /// do; when it has something again, it comes back into the row.
+    pub fn take_ready(&mut self) -> Option<QpId> {
+        self.take_turn()
     }
 
     /// Lets timers run out whose time has come.
     pub fn on_timer(&mut self, now: Instant) {
-        while let Some((index, at)) = self.timers.waited(now) {
-            let Some(pair) = self.qps.at(index) else { continue };
-            let QueuePair { qp, mode } = pair;
-            if qp.control.as_deref_mut().is_some_and(|control| control.end_wait(at)) {
-                transport::rc::end_wait(qp, mode);
-                wake(pair, &mut self.ready);
-            }
-        }
-        while let Some((index, at)) = self.timers.expired(now) {
-            let Some(pair) = self.qps.at(index) else { continue };
-            let QueuePair { qp, mode } = pair;
-            if qp.heap_at != at {
-                continue;
-            }
-            qp.heap_at = Instant::NEVER;
-            transport::rc::on_timer(qp, mode, &mut self.shared, now);
-            wake(pair, &mut self.ready);
-            self.timers.track(pair);
-        }
+        self.run_timers(now);
     }
 
     /// When [`Nic::on_timer`] should be called next; it may find nothing to do then.
@@ -522,36 +424,5 @@ impl Nic {
             let id = self.groups.members(packet.flow.dst)[at];
             self.deliver(id.index, now, packet, payload);
         }
-    }
-}
-
-/// Queues a queue pair for transmission.
-#[inline]
-pub(crate) fn wake(pair: &mut QueuePair, ready: &mut Ready) {
-    let QueuePair { qp, mode } = pair;
-    if qp.ready || qp.parked {
-        return;
-    }
-    let sends = qp.sends() || qp.state == QpState::Sqd;
-    let unsent = !qp.requester.is_empty() || qp.sq.has_unfetched();
-    if (sends && unsent) || mode.owes(qp) {
-        qp.ready = true;
-        ready.push(qp.id.index);
-    }
-}
-
-#[inline]
-fn doorbell(pair: &mut QueuePair, sh: &mut Shared, ready: &mut Ready, now: Instant) {
-    match pair.qp.state {
-        QpState::Err | QpState::Sqe => requester::flush(&mut pair.qp, sh, now),
-        _ => wake(pair, ready),
-    }
-}
-
-/// A queue pair whose path is blocked must still notice that its peer is gone.
-fn start_blocked_timer(qp: &mut Qp, sh: &Shared, now: Instant) {
-    let owed = qp.is_reliable() && qp.requester.awaits_acknowledgement();
-    if owed && qp.deadline == Instant::NEVER && qp.has_timeout() {
-        qp.deadline = now + qp.rto(sh);
     }
 }

@@ -4,10 +4,11 @@
 
 use crate::attr::{QpAttr, QpAttrMask, QpCaps, QpInit, QpState, QpType, SrqAttr, SrqInit};
 use crate::congestion;
+use crate::engine::turn::wake;
 use crate::error::Error;
 use crate::ids::{CqId, PdId, QpId, SrqId, XrcdId};
 use crate::limits;
-use crate::nic::{Nic, wake};
+use crate::nic::Nic;
 use crate::qp::Qp;
 use crate::queue::cq::Cq;
 use crate::queue::recv::{RecvQueue, Srq};

@@ -23,8 +23,9 @@ pub(crate) struct Qp {
     pub num: QpNumber,
     pub state: QpState,
     pub qp_type: QpType,
-    /// Queued for transmission.
+    /// Queued for transmission, or taken out of the row by the driver, who then names it in each step.
     pub ready: bool,
+    pub taken: bool,
     /// Waiting for its path.
     pub parked: bool,
     /// Has more to send, once something is acknowledged.
@@ -113,6 +114,7 @@ impl Qp {
             state: QpState::Reset,
             qp_type: init.qp_type,
             ready: false,
+            taken: false,
             parked: false,
             stalled: false,
             draining: false,

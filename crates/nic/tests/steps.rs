@@ -57,8 +57,8 @@ fn fetch_execute_payload_and_completion_are_separate_steps() {
     let mut out = TxFrame::default();
     let now = w.now;
     let nic = &mut w.nodes[0].nic;
-    assert_eq!(nic.step(now, &mut out), Step::Fetched(a));
-    assert_eq!(nic.step(now, &mut out), Step::Executed(a));
+    assert_eq!(nic.step(now, &mut out), Step::Fetched(a, 1));
+    assert_eq!(nic.step(now, &mut out), Step::Executed(a, queue::wqe::WqeOp::Write));
     assert_eq!(nic.step(now, &mut out), Step::Frame(a));
     assert_eq!(out.payload.len(), 6);
     // The payload is read from memory only now, when the driver says so.
@@ -74,6 +74,63 @@ fn fetch_execute_payload_and_completion_are_separate_steps() {
     w.run(Duration::from_us(3));
     // The world takes every step when it transmits; the completion was one of them.
     assert_eq!(w.completion(0).wr_id, 1);
+}
+
+/// A driver with several processing units takes the queue pairs out of the row, and says whose step is next.
+#[test]
+fn a_driver_may_take_queue_pairs_and_name_the_one_that_steps() {
+    use queue::wqe::WqeOp;
+    let mut w = World::with_config(2, 7, |c| c.stepped = true);
+    let (a, _) = w.pair(QpType::Rc, CAPS, &Link::default());
+    let (b, c) = w.pair(QpType::Rc, CAPS, &Link::default());
+    let (ma, mb) = (w.memory(0, 4096), w.memory(1, 4096));
+    let (va, rkey) = mb.at(0);
+    w.send(0, a, wr(1, SendOp::Write(va, rkey), &[ma.sge(0, 6)]));
+    w.send(0, b, wr(2, SendOp::Write(va, rkey), &[ma.sge(0, 6)]));
+    let mut out = TxFrame::default();
+    let now = w.now;
+    let nic = &mut w.nodes[0].nic;
+    assert_eq!(nic.ready().collect::<Vec<_>>(), [a, b]);
+    assert_eq!((nic.take_ready(), nic.take_ready(), nic.take_ready()), (Some(a), Some(b), None));
+    assert!(!nic.has_work(), "the driver has taken all of it");
+    // In steps of both in turns, though each queue pair's own are in order.
+    for qp in [b, a] {
+        assert_eq!(nic.step_qp(now, qp, &mut out), Step::Fetched(qp, 1));
+    }
+    for qp in [b, a] {
+        assert_eq!(nic.step_qp(now, qp, &mut out), Step::Executed(qp, WqeOp::Write));
+    }
+    for qp in [a, b] {
+        assert_eq!(nic.step_qp(now, qp, &mut out), Step::Frame(qp));
+        assert_eq!(nic.step_qp(now, qp, &mut out), Step::Idle);
+    }
+    assert_eq!(nic.step_qp(now, a, &mut out), Step::Idle, "it is not the driver's any more");
+    // What it has to do later brings it back into the row; one that was not taken can be named as well.
+    w.send(0, b, wr(3, SendOp::Write(va, rkey), &[ma.sge(0, 6)]));
+    let nic = &mut w.nodes[0].nic;
+    assert_eq!(nic.ready().collect::<Vec<_>>(), [b]);
+    assert_eq!(nic.step_qp(now, b, &mut out), Step::Fetched(b, 1));
+    assert_eq!(nic.step_qp(now, b, &mut out), Step::Executed(b, WqeOp::Write));
+    assert_eq!(nic.step_qp(now, b, &mut out), Step::Frame(b));
+    assert_eq!(nic.step_qp(now, b, &mut out), Step::Idle);
+    assert_eq!(nic.ready().count(), 0);
+    // The peer misses the first packet and says so: an answer, not a frame of a request.
+    let packet = out.packet;
+    let peer = &mut w.nodes[1].nic;
+    peer.on_frame(now, &packet, &memory::Payload::from_slice(b"......"));
+    assert_eq!(peer.take_ready(), Some(c));
+    assert_eq!(peer.step_qp(now, c, &mut out), Step::Answer(c));
+    assert_eq!(peer.step_qp(now, c, &mut out), Step::Idle);
+    // A completion is nobody's turn: what the acknowledgement of both would bring.
+    let mut packet = out.packet;
+    packet.bth.psn = packet.bth.psn.next();
+    packet.aeth.syndrome = adverb_wire::Syndrome::default();
+    let nic = &mut w.nodes[0].nic;
+    nic.on_frame(now, &packet, &memory::Payload::from_slice(&[]));
+    for _ in [2, 3] {
+        assert!(matches!(nic.step_common(now, &mut out), Step::Completed(_)));
+    }
+    assert_eq!(nic.step_common(now, &mut out), Step::Idle);
 }
 
 #[test]

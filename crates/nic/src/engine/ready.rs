@@ -20,6 +20,11 @@ impl Ready {
         self.row.front().map(|&index| index.into())
     }
 
+    /// Everybody, in the order of their turns.
+    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        self.row.iter().map(|&index| index.into())
+    }
+
     /// Asks for the row.
     #[inline]
     pub fn prefetch(&self) {

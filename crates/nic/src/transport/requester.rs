@@ -34,7 +34,7 @@ pub(crate) enum SendStep {
     /// Read a WQE from memory.
     Fetched,
     /// Executed a WQE. One that has packets to send is in flight now; of others nothing is left to do.
-    Executed(Option<Taken>),
+    Executed(WqeOp, Option<Taken>),
     /// A packet of a request is in the frame.
     Packet,
     /// A packet that no request asked for is in the frame: an acknowledgement, an answer.
@@ -44,7 +44,6 @@ pub(crate) enum SendStep {
 /// A WQE that was taken into flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Taken {
-    pub op: WqeOp,
     pub len: u32,
 }
 
@@ -110,7 +109,7 @@ pub(crate) fn fetch(qp: &mut Qp, sh: &mut Shared, now: Instant) -> SendStep {
             qp.requester.push(Inflight { signaled: true, ..bad });
             qp.requester.fail(Cause::local(Status::LocalQpOperation, fault.rule()));
             settle(qp, sh, now);
-            SendStep::Executed(None)
+            SendStep::Executed(WqeOp::Nop, None)
         }
     }
 }
@@ -151,14 +150,14 @@ pub(crate) fn execute(qp: &mut Qp, sh: &mut Shared, now: Instant) -> SendStep {
         }
     } else {
         qp.requester.outstanding_reads += wqe.op.awaits_response() as u8;
-        taken = Some(Taken { op: wqe.op, len: wqe.len });
+        taken = Some(Taken { len: wqe.len });
         if qp.requester.cursor.wrapping_add(1) == qp.requester.tail {
             qp.requester.is_loaded = true;
             qp.requester.cursor_packet = 0;
         }
     }
     settle(qp, sh, now);
-    SendStep::Executed(taken)
+    SendStep::Executed(wqe.op, taken)
 }
 
 /// PSNs that a WQE takes.

@@ -257,14 +257,14 @@ impl Sim {
             }
             let step = host.nic.step(now, &mut self.hosts.out);
             let qp = match step {
-                Step::Fetched(id) | Step::Executed(id) | Step::Frame(id) => {
+                Step::Fetched(id, _) | Step::Executed(id, _) | Step::Frame(id) | Step::Answer(id) => {
                     host.nic.qp_number(id).map_or(0, |n| n.get() & 0xffff)
                 }
                 Step::Completed(_) => 0,
                 Step::Idle => break,
             };
             let cost = unit.step_cost(step, qp);
-            if let Step::Frame(_) = step {
+            if let Step::Frame(_) | Step::Answer(_) = step {
                 let id = self.take_frame(h);
                 if self.watch.journal.is_on() {
                     self.tell_sent(h, id);

@@ -79,9 +79,9 @@ impl Unit {
         let p = self.profile;
         match step {
             Step::Idle => 0,
-            Step::Fetched(_) => self.touch(qp) + p.fetch_ps / p.units(),
-            Step::Executed(_) => p.execute_ps / p.units(),
-            Step::Frame(_) => self.touch(qp) + p.packet_ps / p.units(),
+            Step::Fetched(..) => self.touch(qp) + p.fetch_ps / p.units(),
+            Step::Executed(..) => p.execute_ps / p.units(),
+            Step::Frame(_) | Step::Answer(_) => self.touch(qp) + p.packet_ps / p.units(),
             Step::Completed(_) => p.completion_ps,
         }
     }

@@ -225,8 +225,8 @@ fn request(qp: &mut Qp, irn: &mut Irn, sh: &mut Shared, now: Instant, out: &mut 
         Next::Fetch => common::fetch(qp, sh, now),
         Next::Execute => {
             let step = common::execute(qp, sh, now);
-            if active && let SendStep::Executed(Some(taken)) = step {
-                requester::on_executed(qp, irn, taken.op, taken.len);
+            if active && let SendStep::Executed(op, Some(taken)) = step {
+                requester::on_executed(qp, irn, op, taken.len);
             }
             step
         }

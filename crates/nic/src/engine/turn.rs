@@ -1,0 +1,228 @@
+//! Whose turn it is, and what a turn comes to. A driver that takes no time for it runs turns back to back; one that models
+//! several processing units names the queue pair of each step.
+
+use crate::attr::QpState;
+use crate::congestion;
+use crate::engine::Ready;
+use crate::ids::{CqId, QpId};
+use crate::nic::{Nic, TxFrame};
+use crate::qp::Qp;
+use crate::queue::wqe::WqeOp;
+use crate::queue_pair::QueuePair;
+use crate::shared::Shared;
+use crate::slab::Held;
+use crate::transport::requester::SendStep;
+use crate::transport::{rc, requester};
+use adverb_wire::Instant;
+
+/// What one step did; see [`Nic::step`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// Nothing to do.
+    Idle,
+    /// So many WQEs were read from memory, in one transfer.
+    Fetched(QpId, u32),
+    /// A WQE was executed, or found to be invalid, which counts as a NOP.
+    Executed(QpId, WqeOp),
+    /// A frame of a request is in the buffer; its payload has not been read yet.
+    Frame(QpId),
+    /// A frame that no request asked for is in the buffer: an acknowledgement, an answer to a READ or atomic, a notification.
+    Answer(QpId),
+    /// A completion was written.
+    Completed(CqId),
+}
+
+/// Turns.
+impl Nic {
+    /// The next step, whoever's it is.
+    #[inline]
+    pub(crate) fn next_step(&mut self, now: Instant, out: &mut TxFrame) -> Step {
+        match self.step_outside(now, out) {
+            Step::Idle => {}
+            step => return step,
+        }
+        while let Some(index) = self.ready.front() {
+            match self.step_at(index, now, out) {
+                None => self.ready.pop(),
+                Some(step) => {
+                    if let Step::Frame(_) | Step::Answer(_) = step {
+                        self.ready.served(index, self.quantum);
+                    }
+                    return step;
+                }
+            }
+        }
+        Step::Idle
+    }
+
+    /// What goes before all queue pairs: notifications of congestion, and completions that the driver has put time before.
+    #[inline]
+    pub(crate) fn step_outside(&mut self, _now: Instant, out: &mut TxFrame) -> Step {
+        if self.shared.notifier.is_due()
+            && let Some(id) = self.next_notification(out)
+        {
+            return Step::Answer(id);
+        }
+        if let Some((cq, entry)) = self.shared.pending.pop_front() {
+            self.shared.write_completion(Held::new(cq), entry);
+            return Step::Completed(cq);
+        }
+        Step::Idle
+    }
+
+    /// A step of a queue pair by its name.
+    pub(crate) fn step_named(&mut self, now: Instant, id: QpId, out: &mut TxFrame) -> Step {
+        let Some(pair) = self.qps.get(id) else { return Step::Idle };
+        if !pair.qp.ready {
+            return Step::Idle;
+        }
+        let taken = pair.qp.taken;
+        match self.step_at(id.index, now, out) {
+            Some(step) => step,
+            None if taken => Step::Idle,
+            None => {
+                self.ready.remove(id.index);
+                Step::Idle
+            }
+        }
+    }
+
+    /// Takes the queue pair whose turn it is out of the row.
+    pub(crate) fn take_turn(&mut self) -> Option<QpId> {
+        while let Some(index) = self.ready.front() {
+            self.ready.pop();
+            if let Some(pair) = self.qps.at(index) {
+                pair.qp.taken = true;
+                return Some(pair.qp.id);
+            }
+        }
+        None
+    }
+
+    /// A step of the queue pair with this index, which is ready. `None` when it turns out to have nothing to do: it must leave the
+    /// row.
+    #[inline(always)]
+    fn step_at(&mut self, index: u32, now: Instant, out: &mut TxFrame) -> Option<Step> {
+        loop {
+            let pair = self.qps.at(index)?;
+            let QueuePair { qp, mode } = pair;
+            let id = qp.id;
+            if !qp.is_datagram() && self.paths.is_blocked(qp.path) {
+                (qp.ready, qp.taken) = (false, false);
+                if !qp.parked {
+                    qp.parked = true;
+                    self.paths.park(qp.path, index);
+                }
+                start_blocked_timer(qp, &self.shared, now);
+                self.timers.track(pair);
+                return None;
+            }
+            let step = rc::step(qp, mode, &mut self.shared, now, out);
+            self.timers.track(pair);
+            let qp = &mut pair.qp;
+            match step {
+                SendStep::Packet if qp.is_datagram() && self.paths.is_blocked(out.path) => {
+                    self.shared.counters.drop_tx_blocked += 1;
+                }
+                SendStep::Packet => return Some(self.count_frame(Step::Frame(id), out)),
+                SendStep::Answer => return Some(self.count_frame(Step::Answer(id), out)),
+                SendStep::Fetched => return Some(Step::Fetched(id, 1)),
+                SendStep::Executed(op, _) => return Some(Step::Executed(id, op)),
+                SendStep::Idle if pair.mode.owes(qp) && !qp.responder.held_back => {}
+                SendStep::Idle => {
+                    if let Some(control) = qp.control.as_deref_mut() {
+                        self.timers.wait(control, index);
+                    }
+                    (qp.ready, qp.taken) = (false, false);
+                    let stalled = qp.sends() && (qp.requester.has_unsent() || qp.sq.has_unfetched());
+                    self.stalled = self.stalled + stalled as u32 - qp.stalled as u32;
+                    qp.stalled = stalled;
+                    return None;
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn count_frame(&mut self, step: Step, out: &TxFrame) -> Step {
+        self.shared.counters.tx_packets += 1;
+        self.shared.counters.tx_bytes += out.packet.payload_len as u64;
+        step
+    }
+
+    /// Notifications of congestion go before everything else. One whose path is blocked is left out: the next mark
+    /// brings another.
+    #[cold]
+    fn next_notification(&mut self, out: &mut TxFrame) -> Option<QpId> {
+        while let Some(id) = self.shared.notifier.next() {
+            let Some(QueuePair { qp, .. }) = self.qps.get_mut(id) else { continue };
+            if !qp.receives() || self.paths.is_blocked(qp.path) {
+                continue;
+            }
+            out.payload.clear();
+            out.payload.push(self.shared.notifier.payload()?);
+            out.packet = congestion::cnp(qp, &self.shared);
+            out.path = qp.path;
+            let counters = &mut self.shared.counters;
+            counters.cnp_sent += 1;
+            counters.tx_packets += 1;
+            counters.tx_bytes += out.packet.payload_len as u64;
+            return Some(id);
+        }
+        None
+    }
+
+    /// Lets timers run out whose time has come.
+    pub(crate) fn run_timers(&mut self, now: Instant) {
+        while let Some((index, at)) = self.timers.waited(now) {
+            let Some(pair) = self.qps.at(index) else { continue };
+            let QueuePair { qp, mode } = pair;
+            if qp.control.as_deref_mut().is_some_and(|control| control.end_wait(at)) {
+                rc::end_wait(qp, mode);
+                wake(pair, &mut self.ready);
+            }
+        }
+        while let Some((index, at)) = self.timers.expired(now) {
+            let Some(pair) = self.qps.at(index) else { continue };
+            let QueuePair { qp, mode } = pair;
+            if qp.heap_at != at {
+                continue;
+            }
+            qp.heap_at = Instant::NEVER;
+            rc::on_timer(qp, mode, &mut self.shared, now);
+            wake(pair, &mut self.ready);
+            self.timers.track(pair);
+        }
+    }
+}
+
+/// Queues a queue pair for transmission.
+#[inline]
+pub(crate) fn wake(pair: &mut QueuePair, ready: &mut Ready) {
+    let QueuePair { qp, mode } = pair;
+    if qp.ready || qp.parked {
+        return;
+    }
+    let sends = qp.sends() || qp.state == QpState::Sqd;
+    let unsent = !qp.requester.is_empty() || qp.sq.has_unfetched();
+    if (sends && unsent) || mode.owes(qp) {
+        qp.ready = true;
+        ready.push(qp.id.index);
+    }
+}
+
+#[inline]
+pub(crate) fn doorbell(pair: &mut QueuePair, sh: &mut Shared, ready: &mut Ready, now: Instant) {
+    match pair.qp.state {
+        QpState::Err | QpState::Sqe => requester::flush(&mut pair.qp, sh, now),
+        _ => wake(pair, ready),
+    }
+}
+
+/// A queue pair whose path is blocked must still notice that its peer is gone.
+fn start_blocked_timer(qp: &mut Qp, sh: &Shared, now: Instant) {
+    let owed = qp.is_reliable() && qp.requester.awaits_acknowledgement();
+    if owed && qp.deadline == Instant::NEVER && qp.has_timeout() {
+        qp.deadline = now + qp.rto(sh);
+    }
+}
