@@ -181,6 +181,7 @@ impl Host {
     }
 
     /// Nanoseconds since 1970 at a time of the NIC.
+    #[expect(clippy::disallowed_methods, reason = "the edge")]
     pub fn wallclock_ns(&self, at: Instant) -> u64 {
         let age_ns = self.now().since(at).as_ns();
         realtime_ns().saturating_sub(age_ns)
@@ -238,6 +239,7 @@ impl Drop for Host {
 }
 
 /// Everything of a NIC but its thread.
+#[expect(clippy::disallowed_methods, reason = "the edge")]
 fn open_parts(
     settings: &Settings,
     device: &mut DeviceInfo,

@@ -404,6 +404,7 @@ struct AppLoad {
     alone: bool,
 }
 
+#[expect(clippy::disallowed_methods, reason = "the process's own clocks say what its threads use")]
 impl AppLoad {
     /// Shortest time over which the load is taken.
     const WINDOW_NS: u64 = 500_000;

@@ -1,6 +1,7 @@
 //! The clocks of the host. Protocol code takes the time as an argument; the loops at the edge, which sleep and
 //! wake, ask for it here.
 #![allow(unsafe_code)]
+#![allow(clippy::disallowed_methods, reason = "the clocks themselves")]
 
 use adverb_wire::Instant;
 

@@ -56,6 +56,7 @@ pub fn effective_uid() -> u32 {
 }
 
 /// Eight bytes from the kernel's random generator; the clock, should it have none.
+#[expect(clippy::disallowed_methods, reason = "a seed, on systems that filter getrandom(2)")]
 pub fn random_seed() -> u64 {
     let mut bytes = [0u8; 8];
     // SAFETY: the buffer is valid for its length.

@@ -1,6 +1,5 @@
 //! What the lock guards: this process's side of a NIC, its executor, and the transfers that futures wait for.
 
-use crate::engine::clock;
 use crate::memory::Part;
 use crate::side::Side;
 use adverb_nic::Error;
@@ -47,8 +46,8 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub fn new(side: Side, executor: CommandExecutor) -> Core {
-        Core { side, executor, ops: Vec::new(), free: Vec::new(), closed: false, now: clock() }
+    pub fn new(side: Side, executor: CommandExecutor, now: Instant) -> Core {
+        Core { side, executor, ops: Vec::new(), free: Vec::new(), closed: false, now }
     }
 
     /// Time of the last round: near enough for a transfer that the same thread's next round sends.
@@ -66,8 +65,9 @@ impl Core {
         self.closed
     }
 
-    /// Takes in what has come, and sends what is to be sent. True if there was anything.
-    pub fn round(&mut self, aftermath: &mut Aftermath) -> bool {
+    /// Takes in what has come, and sends what is to be sent. True if there was anything. `clock` is asked at the
+    /// beginning, and again for messages that have come meanwhile.
+    pub fn round(&mut self, clock: impl Fn() -> Instant, aftermath: &mut Aftermath) -> bool {
         let mut now = clock();
         if self.closed {
             // Who waits for something else all the same goes by this time.
@@ -77,7 +77,7 @@ impl Core {
         self.side.driver_counters().rounds += 1;
         // First what was submitted since the last round, or is due: to look for arrivals would hold it up.
         let sent = self.is_due(now) && self.push(now);
-        let received = self.side.receive();
+        let received = self.side.receive(&clock);
         now = received.unwrap_or(now);
         self.now = now;
         // Peers wait for answers to what has just come.
@@ -198,10 +198,9 @@ impl Core {
     }
 
     /// Ends everything.
-    pub fn close(&mut self, aftermath: &mut Aftermath) {
+    pub fn close(&mut self, now: Instant, aftermath: &mut Aftermath) {
         self.closed = true;
         self.side.close();
-        let now = clock();
         self.executor.abandon(now);
         self.complete(now, aftermath);
     }

@@ -19,6 +19,8 @@ const RANGE: u64 = 1 << 36;
 pub(crate) struct CounterFile {
     path: PathBuf,
     file: File,
+    /// No number below is handed out: where the clock was when the file was opened, or the end of the last range.
+    floor: u64,
 }
 
 /// Why there are no counters to be had.
@@ -33,8 +35,8 @@ pub(crate) enum CounterError {
 }
 
 impl CounterFile {
-    /// Opens and locks the file of an address; the folder is made where it is missing.
-    pub fn open(folder: &Path, address: IpAddr) -> Result<CounterFile, CounterError> {
+    /// Opens and locks the file of an address; the folder is made where it is missing. `seconds` is the time since 1970.
+    pub fn open(folder: &Path, address: IpAddr, seconds: u64) -> Result<CounterFile, CounterError> {
         let path = folder.join(format!("{address}.counter"));
         let system = |error| CounterError::System(path.clone(), error);
         std::fs::create_dir_all(folder).map_err(system)?;
@@ -47,11 +49,12 @@ impl CounterFile {
         }
         // A new file's name is to survive too.
         File::open(folder).and_then(|folder| folder.sync_all()).map_err(system)?;
-        Ok(CounterFile { path, file })
+        let floor = seconds.checked_mul(1 << 32).ok_or_else(|| CounterError::Garbled(path.clone()))?;
+        Ok(CounterFile { path, file, floor })
     }
 
-    /// A range that was never handed out; `seconds` is the time since 1970.
-    pub fn reserve(&mut self, seconds: u64) -> Result<Range<u64>, CounterError> {
+    /// A range that was never handed out.
+    pub fn reserve(&mut self) -> Result<Range<u64>, CounterError> {
         let system = |path: &Path, error| CounterError::System(path.to_owned(), error);
         let mut text = String::new();
         let read = self.file.rewind().and_then(|()| self.file.read_to_string(&mut text));
@@ -61,12 +64,13 @@ impl CounterFile {
             digits => digits.parse().map_err(|_| CounterError::Garbled(self.path.clone()))?,
         };
         let garbled = || CounterError::Garbled(self.path.clone());
-        let start = u64::max(next, seconds.checked_mul(1 << 32).ok_or_else(garbled)?);
+        let start = u64::max(next, self.floor);
         let end = start.checked_add(RANGE).ok_or_else(garbled)?;
         // One short write over a number that is as long or shorter: numbers only grow, so no mix of the two is lower than the old one's digits say.
         let written =
             self.file.rewind().and_then(|()| self.file.write_all(format!("{end:020}\n").as_bytes()));
         written.and_then(|()| self.file.sync_all()).map_err(|error| system(&self.path, error))?;
+        self.floor = end;
         Ok(start..end)
     }
 }
@@ -87,33 +91,37 @@ mod tests {
         let address = IpAddr::from([127, 0, 0, 1]);
         let mut last = 0;
         for seconds in [1_700_000_000, 1_700_000_000, 5, 1_700_000_001, 1_800_000_000, 0] {
-            let mut file = CounterFile::open(&folder, address).unwrap();
-            assert!(matches!(CounterFile::open(&folder, address), Err(CounterError::Held(_))));
+            let mut file = CounterFile::open(&folder, address, seconds).unwrap();
+            assert!(matches!(CounterFile::open(&folder, address, seconds), Err(CounterError::Held(_))));
             for _ in 0..3 {
-                let range = file.reserve(seconds).unwrap();
+                let range = file.reserve().unwrap();
                 assert!(range.start >= last && range.start >= seconds << 32 && range.end > range.start);
                 last = range.end;
             }
         }
         assert!(
-            CounterFile::open(&folder, IpAddr::from([127, 0, 0, 2])).is_ok(),
+            CounterFile::open(&folder, IpAddr::from([127, 0, 0, 2]), 0).is_ok(),
             "another address, another file"
         );
         let path = folder.join("127.0.0.1.counter");
         for text in ["ninety\n", "-5", "18446744073709551615\n"] {
             std::fs::write(&path, text).unwrap();
-            let reserved = CounterFile::open(&folder, address).unwrap().reserve(9);
+            let reserved = CounterFile::open(&folder, address, 9).unwrap().reserve();
             assert!(matches!(reserved, Err(CounterError::Garbled(_))), "{text}");
         }
         std::fs::remove_file(&path).unwrap();
-        let range = CounterFile::open(&folder, address).unwrap().reserve(1_900_000_000).unwrap();
+        let range = CounterFile::open(&folder, address, 1_900_000_000).unwrap().reserve().unwrap();
         assert!(range.start >= last, "the clock stands in for a lost file");
+        let mut file = CounterFile::open(&folder, address, 1_900_000_000).unwrap();
+        let before = file.reserve().unwrap();
+        std::fs::write(&path, "").unwrap();
+        assert!(file.reserve().unwrap().start >= before.end, "a file that lost its number while it was open");
         std::fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
     fn a_folder_that_cannot_be_made_is_an_error() {
-        let error = CounterFile::open(Path::new("/proc/nowhere"), IpAddr::from([127, 0, 0, 1]));
+        let error = CounterFile::open(Path::new("/proc/nowhere"), IpAddr::from([127, 0, 0, 1]), 0);
         assert!(matches!(error, Err(CounterError::System(..))));
     }
 }

@@ -9,7 +9,6 @@ use crate::udp::Udp;
 use adverb_nic::OneRma;
 use adverb_nic::one_rma::OneRmaConfig;
 use adverb_os::choice::PathPolicy;
-use adverb_os::clock::{self, seconds_since_1970};
 use adverb_os::interfaces::mtu_of;
 use adverb_os::sys::random_seed;
 use adverb_wire::one_rma::{GRAIN, HEAD_LEN, MAX_OP, TAG_LEN};
@@ -65,14 +64,9 @@ impl Outside {
     }
 }
 
-/// The NIC's clock: nanoseconds since the machine started, so that all processes agree.
-#[inline]
-pub(crate) fn clock() -> Instant {
-    clock::now()
-}
-
 impl Engine {
-    pub fn open(settings: &Settings) -> Result<Engine, OpenError> {
+    /// Opens the NIC of an address. `seconds` is the time since 1970, which a lost message counter starts from.
+    pub fn open(settings: &Settings, seconds: u64) -> Result<Engine, OpenError> {
         let address = settings.address;
         if !settings.faults.are_probabilities() {
             return Err(OpenError::Driver("chance of a fault: from 0 to 1"));
@@ -92,8 +86,8 @@ impl Engine {
         let max_piece = settings.max_piece.unwrap_or_else(|| max_piece(address));
         let config = OneRmaConfig { address: Gid::from(address), window, max_piece, ..settings.nic.clone() };
         let folder = settings.state_folder().ok_or(OpenError::NoState)?;
-        let mut counter_file = CounterFile::open(&folder, address).map_err(counter_error)?;
-        let range = counter_file.reserve(seconds_since_1970()).map_err(counter_error)?;
+        let mut counter_file = CounterFile::open(&folder, address, seconds).map_err(counter_error)?;
+        let range = counter_file.reserve().map_err(counter_error)?;
         let nic = OneRma::new(config, range, seed).map_err(OpenError::Setting)?;
         let counters = DriverCounters::default();
         let wants_near = settings.path == PathPolicy::Auto && !settings.faults.any();
@@ -102,11 +96,12 @@ impl Engine {
         Ok(Engine { nic, counters, outside, counters_low: COUNTERS_LOW })
     }
 
-    /// Takes in what has come. If anything had: when it was taken.
-    pub fn receive(&mut self) -> Option<Instant> {
+    /// Takes in what has come. If anything had: when it was taken. `clock` is asked once messages are there, since none
+    /// may be newer than the time that the NIC is told.
+    pub fn receive(&mut self, clock: impl Fn() -> Instant) -> Option<Instant> {
         let Engine { nic, counters, outside, .. } = self;
         let outside = outside.as_mut()?;
-        let near = outside.near.as_mut().and_then(|near| near.receive(nic, counters));
+        let near = outside.near.as_mut().and_then(|near| near.receive(nic, counters, &clock));
         if !outside.asks_udp(near.is_some()) {
             return near;
         }
@@ -130,7 +125,7 @@ impl Engine {
     #[cold]
     fn reserve_counters(&mut self) {
         let Some(outside) = &mut self.outside else { return };
-        let range = outside.counter_file.reserve(seconds_since_1970());
+        let range = outside.counter_file.reserve();
         let added = range.is_ok_and(|range| self.nic.add_message_counters(range).is_ok());
         // When the disk is full, what is left is used up, with a few more attempts; without counters nothing is sent any more, and all ends with TIMEOUT.
         self.counters_low = if added { COUNTERS_LOW } else { self.counters_low / 2 };
@@ -159,11 +154,11 @@ impl Engine {
         self.near().is_none_or(Near::prepare_sleep)
     }
 
-    /// After one.
-    pub fn after_sleep(&mut self) {
+    /// After a sleep.
+    pub fn after_sleep(&mut self, now: Instant) {
         let Engine { counters, outside, .. } = self;
         if let Some(near) = outside.as_mut().and_then(|outside| outside.near.as_mut()) {
-            near.after_sleep(counters);
+            near.after_sleep(now, counters);
         }
     }
 

@@ -83,6 +83,7 @@ pub use transfer::Transfer;
 
 use crate::core::Core;
 use adverb_nic::one_rma::{CommandExecutor, CommandPortal, ProcessInit, SlotId};
+use adverb_os::clock;
 use adverb_os::sys::random_bytes;
 use attached::Attached;
 use engine::Engine;
@@ -105,12 +106,13 @@ pub struct Rma {
 
 impl Rma {
     /// Opens a NIC in this process, or attaches to a daemon's where the settings say so.
+    #[expect(clippy::disallowed_methods, reason = "the edge")]
     pub fn open(settings: Settings) -> Result<Rma, OpenError> {
         if settings.attach.is_some() {
             return Self::attach(settings);
         }
         settings.executor.check().map_err(OpenError::Setting)?;
-        let mut engine = Engine::open(&settings)?;
+        let mut engine = Engine::open(&settings, clock::seconds_since_1970())?;
         let pid = std::process::id();
         let nic = &mut engine.nic;
         let process = ProcessInit { pid, quota: settings.slots, priority: 0 };
@@ -131,11 +133,12 @@ impl Rma {
         Self::start(&settings, Side::Attached(Box::new(there)), ring, &slots)
     }
 
+    #[expect(clippy::disallowed_methods, reason = "the edge")]
     fn start(settings: &Settings, side: Side, ring: RegionId, slots: &[SlotId]) -> Result<Rma, OpenError> {
         let mut executor = CommandExecutor::new(settings.executor, ring).map_err(OpenError::Setting)?;
         slots.iter().try_for_each(|slot| executor.add_slot(*slot)).map_err(OpenError::Setting)?;
         let (address, pid) = (side.address().ip(), side.pid());
-        let core = Core::new(side, executor);
+        let core = Core::new(side, executor, clock::now());
         let shared =
             Shared::new(core, settings.spin).map_err(|e| OpenError::System("making an eventfd", e))?;
         let shared = Arc::new(shared);

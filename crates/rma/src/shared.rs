@@ -6,8 +6,8 @@
 //! sleeps longer than the transfer can wait.
 
 use crate::core::{Aftermath, Core};
-use crate::engine::clock;
 use crate::error::Error;
+use adverb_os::clock;
 use adverb_os::spin::{Next, Spin};
 use adverb_os::sys::{WaitSet, prefer_short_waits};
 use adverb_os::wake::EventFd;
@@ -69,6 +69,13 @@ impl Shared {
         })
     }
 
+    /// What time it is. Rounds are told: this crate asks the clock here, where threads sleep and wake, and in the
+    /// daemon's loop.
+    #[expect(clippy::disallowed_methods, reason = "the edge")]
+    pub fn now(&self) -> Instant {
+        clock::now()
+    }
+
     /// The core, even after a panic of a thread that had it: its tables change in whole steps, and a waker that panics does so outside.
     pub fn lock(&self) -> MutexGuard<'_, Core> {
         match self.core.try_lock() {
@@ -100,7 +107,7 @@ impl Shared {
             return;
         }
         let mut aftermath = Aftermath::default();
-        core.send(clock(), &mut aftermath);
+        core.send(self.now(), &mut aftermath);
         let sleeps_until = self.sleeps_until.load(Ordering::Relaxed);
         let due = core.next_deadline();
         drop(core);
@@ -114,7 +121,7 @@ impl Shared {
     fn round(&self, aftermath: &mut Aftermath) -> (bool, Instant) {
         let mut core = self.lock();
         self.lease.store((core.last_round() + ROUND).as_ps(), Ordering::Relaxed);
-        let moved = core.round(aftermath);
+        let moved = core.round(|| self.now(), aftermath);
         let now = core.last_round();
         self.lease.store((now + LEASE).as_ps(), Ordering::Relaxed);
         drop(core);
@@ -166,7 +173,7 @@ impl Shared {
         if signal.woken.load(Ordering::Relaxed) || (open && !core.side.prepare_sleep()) {
             return;
         }
-        let now = clock();
+        let now = self.now();
         let due = core.next_deadline().map_or(now + NAP, |due| due.min(now + NAP));
         let fds = if open { core.side.fds() } else { [None; 2] };
         self.lease.store((due + LEASE).as_ps(), Ordering::Relaxed);
@@ -177,15 +184,16 @@ impl Shared {
         waits.wait(Some(std_duration(due.since(now))));
         bell.quieten();
         self.wake_up(aftermath);
-        self.lease.store((clock() + LEASE).as_ps(), Ordering::Relaxed);
+        self.lease.store((self.now() + LEASE).as_ps(), Ordering::Relaxed);
     }
 
     /// After a sleep. False when the NIC is gone: the daemon's, which will not come back for this connection.
     fn wake_up(&self, aftermath: &mut Aftermath) -> bool {
+        let now = self.now();
         let mut core = self.lock();
-        let there = core.is_closed() || core.side.after_sleep();
+        let there = core.is_closed() || core.side.after_sleep(now);
         if !there {
-            core.close(aftermath);
+            core.close(now, aftermath);
         }
         drop(core);
         aftermath.conclude();
@@ -201,7 +209,7 @@ impl Shared {
         let mut nap = LEASE;
         loop {
             let lease = Instant::from_ps(self.lease.load(Ordering::Relaxed));
-            let now = clock();
+            let now = self.now();
             if lease > now {
                 waits.clear();
                 waits.add(self.bell.fd(), false);
@@ -221,7 +229,7 @@ impl Shared {
             if core.is_closed() {
                 return;
             }
-            if core.round(&mut aftermath) {
+            if core.round(|| self.now(), &mut aftermath) {
                 drop(core);
                 aftermath.conclude();
                 spin.busy();
@@ -245,7 +253,7 @@ impl Shared {
             waits.clear();
             waits.add(self.bell.fd(), false);
             fds.into_iter().flatten().for_each(|(fd, or_writable)| waits.add(fd, or_writable));
-            waits.wait(due.map(|due| std_duration(due.since(clock()))));
+            waits.wait(due.map(|due| std_duration(due.since(self.now()))));
             self.sleeps_until.store(0, Ordering::Relaxed);
             self.bell.quieten();
             if !self.wake_up(&mut aftermath) {
@@ -258,7 +266,7 @@ impl Shared {
     /// Ends everything; the thread returns.
     pub fn close(&self) {
         let mut aftermath = Aftermath::default();
-        self.lock().close(&mut aftermath);
+        self.lock().close(self.now(), &mut aftermath);
         self.closed.store(true, Ordering::Release);
         aftermath.conclude();
         self.bell.ring();
@@ -325,7 +333,7 @@ struct Driving<'a> {
 
 impl Driving<'_> {
     fn start(shared: &Shared) -> Driving<'_> {
-        shared.lease.store((clock() + LEASE).as_ps(), Ordering::Relaxed);
+        shared.lease.store((shared.now() + LEASE).as_ps(), Ordering::Relaxed);
         Driving { shared, before: DRIVING.replace(std::ptr::from_ref(shared).addr()), slept: false }
     }
 }

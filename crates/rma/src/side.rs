@@ -53,10 +53,10 @@ impl Side {
         }
     }
 
-    /// Takes in what has come from the network. If anything had: when it was taken.
-    pub fn receive(&mut self) -> Option<Instant> {
+    /// Takes in what has come from the network. If anything had: when it was taken, by a clock that is asked then.
+    pub fn receive(&mut self, clock: impl Fn() -> Instant) -> Option<Instant> {
         match self {
-            Side::Embedded(here) => here.engine.receive(),
+            Side::Embedded(here) => here.engine.receive(clock),
             Side::Attached(_) => None,
         }
     }
@@ -120,11 +120,11 @@ impl Side {
         }
     }
 
-    /// After one. False if the NIC is gone.
-    pub fn after_sleep(&mut self) -> bool {
+    /// After a sleep. False if the NIC is gone.
+    pub fn after_sleep(&mut self, now: Instant) -> bool {
         match self {
             Side::Embedded(here) => {
-                here.engine.after_sleep();
+                here.engine.after_sleep(now);
                 true
             }
             Side::Attached(there) => there.after_sleep(),

@@ -1,7 +1,6 @@
 //! Transfers as futures.
 
 use crate::core::Aftermath;
-use crate::engine::clock;
 use crate::error::{Error, TransferError};
 use crate::memory::Part;
 use crate::shared::Shared;
@@ -71,9 +70,9 @@ impl Transfer {
         Ok((init, part))
     }
 
-    fn change(mut self, change: impl FnOnce(&mut TransferInit)) -> Self {
-        if let State::New(init, _) = &mut self.state {
-            change(init);
+    fn change(mut self, change: impl FnOnce(&mut TransferInit, &Shared)) -> Self {
+        if let State::New(init, part) = &mut self.state {
+            change(init, &part.memory.shared);
         }
         self
     }
@@ -82,23 +81,23 @@ impl Transfer {
     /// timeouts bound that.
     pub fn within(self, time: StdDuration) -> Self {
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).min(1 << 53);
-        self.change(|init| init.deadline = Some(clock() + Duration::from_ns(ns)))
+        self.change(|init, shared| init.deadline = Some(shared.now() + Duration::from_ns(ns)))
     }
 
     /// Issues commands that failed again, up to so many times each.
     pub fn retry(self, retry: Retry) -> Self {
-        self.change(|init| init.retry = retry)
+        self.change(|init, _| init.retry = retry)
     }
 
     /// Class of service, 0 or 1; the NIC serves the two in turns.
     pub fn class(self, class: u8) -> Self {
-        self.change(|init| init.class = class)
+        self.change(|init, _| init.class = class)
     }
 }
 
 fn submit(shared: &Shared, init: TransferInit, context: &Context<'_>) -> Result<usize, Error> {
     let mut core = shared.open()?;
-    let now = if shared.is_driven_here() { core.last_round() } else { clock() };
+    let now = if shared.is_driven_here() { core.last_round() } else { shared.now() };
     let index = core.submit(now, init, context.waker())?;
     shared.submitted(core);
     Ok(index)
@@ -145,7 +144,7 @@ impl Drop for Transfer {
         if let State::Submitted(index, part) = std::mem::replace(&mut self.state, State::Done) {
             let shared = part.memory.shared.clone();
             let mut aftermath = Aftermath::default();
-            shared.lock().give_up(clock(), index, part, &mut aftermath);
+            shared.lock().give_up(shared.now(), index, part, &mut aftermath);
             aftermath.conclude();
         }
     }

@@ -15,7 +15,6 @@ mod door;
 mod link;
 
 use crate::counters::DriverCounters;
-use crate::engine::clock;
 use crate::error::OpenError;
 use crate::udp::PAYLOAD_AT;
 use adverb_nic::OneRma;
@@ -115,15 +114,21 @@ impl Near {
         self.open > 0
     }
 
-    /// Gives the NIC what has arrived, if anything has: then returns the time of the last message.
-    pub fn receive(&mut self, nic: &mut OneRma, n: &mut DriverCounters) -> Option<Instant> {
+    /// Gives the NIC what has arrived, if anything has: then returns the time of the last message. `clock` is asked
+    /// after each message has been taken: none is newer than that.
+    pub fn receive(
+        &mut self,
+        nic: &mut OneRma,
+        n: &mut DriverCounters,
+        clock: impl Fn() -> Instant,
+    ) -> Option<Instant> {
         self.looks = self.looks.wrapping_add(1);
         if self.looks.is_multiple_of(LOOKS_PER_TEND) {
-            self.tend(n);
+            self.tend(clock(), n);
         }
         let mut last = None;
         for index in 0..self.links.len() {
-            match self.drain(index, nic, n) {
+            match self.drain(index, nic, n, &clock) {
                 Ok(came) => last = came.or(last),
                 Err(Broken) => self.break_off(index, n),
             }
@@ -137,13 +142,13 @@ impl Near {
         index: usize,
         nic: &mut OneRma,
         n: &mut DriverCounters,
+        clock: impl Fn() -> Instant,
     ) -> Result<Option<Instant>, Broken> {
         // A link that was broken off may have been the last.
         let Some(link) = self.links.get_mut(index).and_then(Option::as_mut) else { return Ok(None) };
         let mut last = None;
         for _ in 0..BURST {
             let Some(arrived) = link.next_message(&mut self.arrived[self.origin..])? else { break };
-            // No message is newer than this.
             let now = clock();
             n.near_rx_messages += 1;
             nic.on_frame_before(arrived.ahead, now, arrived.from, arrived.message);
@@ -244,8 +249,7 @@ impl Near {
 
     /// Sees to the door and the bells, and to who has gone.
     #[cold]
-    pub fn tend(&mut self, n: &mut DriverCounters) {
-        let now = clock();
+    pub fn tend(&mut self, now: Instant, n: &mut DriverCounters) {
         let mut ready = [0; 16];
         let count = self.interest.ready(&mut ready);
         for token in &ready[..count] {
@@ -346,10 +350,10 @@ impl Near {
         quiet
     }
 
-    /// After one.
-    pub fn after_sleep(&mut self, n: &mut DriverCounters) {
+    /// After a sleep: peers need not ring any more, and whoever rang is heard.
+    pub fn after_sleep(&mut self, now: Instant, n: &mut DriverCounters) {
         self.links.iter().flatten().for_each(|link| link.set_sleeps(false));
-        self.tend(n);
+        self.tend(now, n);
     }
 }
 

@@ -1,5 +1,4 @@
 //! Visitors who mean no good, and NICs that knock at the same time. What honest ones do is seen in `tests/near.rs`.
-#![expect(clippy::disallowed_methods, reason = "tests of real time")]
 
 use super::link::VERSION;
 use super::*;
@@ -10,7 +9,6 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::time::Duration as StdDuration;
 
 /// Addresses that no other run has.
 fn address(host: u8) -> IpAddr {
@@ -23,25 +21,29 @@ struct Host {
     nic: OneRma,
     near: Near,
     n: DriverCounters,
+    /// Goes on when the test says so.
+    now: Instant,
 }
 
 impl Host {
     fn new(host: u8) -> Host {
         let config = OneRmaConfig { address: Gid::from(address(host)), ..OneRmaConfig::default() };
         let nic = OneRma::new(config, 1..1 << 40, 1).unwrap();
-        Host { nic, near: Near::open(address(host), 128 << 10).unwrap(), n: DriverCounters::default() }
+        let near = Near::open(address(host), 128 << 10).unwrap();
+        Host { nic, near, n: DriverCounters::default(), now: Instant::ZERO }
     }
 
     fn tend(&mut self) {
-        self.near.tend(&mut self.n);
+        self.near.tend(self.now, &mut self.n);
     }
 
     fn receive(&mut self) {
-        self.near.receive(&mut self.nic, &mut self.n);
+        let now = self.now;
+        self.near.receive(&mut self.nic, &mut self.n, || now);
     }
 
     fn send(&mut self, to: Gid) -> bool {
-        let sent = self.near.send(clock(), to, &[0; 500], &mut self.n);
+        let sent = self.near.send(self.now, to, &[0; 500], &mut self.n);
         self.near.flush(&mut self.n);
         sent
     }
@@ -122,12 +124,14 @@ fn silent_visitors_take_few_places_and_not_for_long() {
         host.tend();
     }
     assert_eq!((host.links(), host.n.near_failed), (LINKS_MAX, 30));
-    let start = std::time::Instant::now();
-    while host.links() > 0 {
-        std::thread::sleep(StdDuration::from_millis(5));
-        host.tend();
-        assert!(start.elapsed() < StdDuration::from_secs(10), "they are let go");
-    }
+    // From when they are first seen to say nothing.
+    host.tend();
+    host.now += Duration::from_ms(199);
+    host.tend();
+    assert_eq!(host.links(), LINKS_MAX);
+    host.now += Duration::from_ms(1);
+    host.tend();
+    assert_eq!(host.links(), 0, "they are let go");
     visit(&mut host, address(4));
     assert_eq!(host.links(), 1);
 }
@@ -182,11 +186,10 @@ fn a_full_ring_drops_and_a_peer_that_stands_still_is_left() {
         assert!(host.send(peer));
     }
     assert!(host.n.near_drop_full > 0 && host.n.near_tx_messages > 400);
-    let start = std::time::Instant::now();
-    while host.links() > 0 {
-        std::thread::sleep(StdDuration::from_millis(5));
+    for (later, links) in [(0, 1), (199, 1), (1, 0)] {
+        host.now += Duration::from_ms(later);
         host.tend();
-        assert!(start.elapsed() < StdDuration::from_secs(10), "it is left");
+        assert_eq!(host.links(), links, "it is left after a while");
     }
     assert!(channel.is_closed() && !host.send(peer));
 }

@@ -12,13 +12,14 @@ pub(crate) mod protocol;
 mod tenant;
 
 pub use crate::counters::NicdCounters;
-use crate::engine::{Engine, clock};
+use crate::engine::Engine;
 use crate::error::OpenError;
 use crate::settings::Settings;
+use adverb_os::clock;
 use adverb_os::spin::Spin;
 use adverb_os::sys::{WaitSet, prefer_short_waits};
 use adverb_os::unix::{Channel, Listener};
-use adverb_wire::Duration;
+use adverb_wire::{Duration, Instant};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -60,6 +61,12 @@ pub struct NicdSettings {
     pub quota_by_user: Vec<(u32, NicdQuota)>,
 }
 
+/// The daemon's loop is where its NIC is told the time.
+#[expect(clippy::disallowed_methods, reason = "the edge")]
+fn now() -> Instant {
+    clock::now()
+}
+
 /// What a daemon, its driver and its NIC have counted, by name. No slots are taken for it: whoever may connect may ask.
 pub fn counters(socket: &Path) -> Result<Vec<(&'static str, u64)>, OpenError> {
     let (nic, driver, daemon) = crate::attached::counters_of(socket)?;
@@ -78,6 +85,7 @@ pub struct Nicd {
 
 impl Nicd {
     /// Opens the NIC and its socket. A socket that nobody listens at any more is replaced.
+    #[expect(clippy::disallowed_methods, reason = "the edge")]
     pub fn open(settings: NicdSettings) -> Result<Nicd, OpenError> {
         if !crate::ENCRYPTED && !cfg!(debug_assertions) {
             return Err(OpenError::Driver(
@@ -95,7 +103,7 @@ impl Nicd {
             )?;
             OpenError::check("regions of a process's quota", quota.regions.into(), 1..=nic.regions.into())?;
         }
-        let engine = Engine::open(&settings.nic)?;
+        let engine = Engine::open(&settings.nic, clock::seconds_since_1970())?;
         let socket = |source| OpenError::Daemon(settings.socket.clone(), source);
         if settings.socket.exists() {
             if Channel::connect(&settings.socket, 1).is_ok() {
@@ -132,7 +140,7 @@ impl Nicd {
                 }
                 continue;
             }
-            if spin.idle(clock()).looks() {
+            if spin.idle(now()).looks() {
                 if rounds.is_multiple_of(ROUNDS_PER_LOOK) {
                     self.hear_all();
                 }
@@ -146,8 +154,8 @@ impl Nicd {
 
     /// One round of the NIC. True if there was anything to do.
     fn round(&mut self) -> bool {
-        let received = self.engine.receive();
-        let now = received.unwrap_or_else(clock);
+        let received = self.engine.receive(now);
+        let now = received.unwrap_or_else(now);
         let mut moved = received.is_some();
         self.engine.nic.on_timer(now);
         for index in (0..self.tenants.len()).rev() {
@@ -210,9 +218,9 @@ impl Nicd {
             self.tenants.iter().flat_map(Tenant::fds).for_each(|fd| waits.add(fd, false));
             let due = self.engine.next_deadline();
             self.engine.counters.sleeps += 1;
-            waits.wait(due.map(|due| StdDuration::from_nanos(due.since(clock()).as_ns())));
+            waits.wait(due.map(|due| StdDuration::from_nanos(due.since(now()).as_ns())));
         }
-        self.engine.after_sleep();
+        self.engine.after_sleep(now());
         self.tenants.iter_mut().for_each(|tenant| {
             tenant.daemon_sleeps(false);
         });
