@@ -26,6 +26,8 @@
 mod certificates;
 mod clock;
 mod error;
+#[doc(hidden)]
+pub mod fuzzing;
 mod owner;
 mod policy;
 mod registry;
