@@ -7,26 +7,7 @@ use crate::nic::Nic;
 use crate::queue_pair::QueuePair;
 use adverb_wire::Key;
 
-/// Guesses which queue pair comes next. Programs with many often use them in turn, and then each is out of cache when its
-/// turn comes; a guess is made where the last two steps were alike.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Turns {
-    last: u32,
-    step: u32,
-}
-
-impl Turns {
-    /// This one came; the step to the next one, if it seems to be known.
-    #[inline]
-    fn step_after(&mut self, index: u32) -> Option<u32> {
-        let step = index.wrapping_sub(self.last);
-        let known = step == self.step && step != 0;
-        (self.last, self.step) = (index, step);
-        known.then_some(step)
-    }
-}
-
-/// For who does not know what comes, but may guess.
+/// For callers that do not know what comes: a guess.
 impl Nic {
     /// A request is posted on a queue pair.
     #[inline]
@@ -50,17 +31,17 @@ impl Nic {
     }
 }
 
-/// For who knows.
+/// For drivers that know what comes.
 impl Nic {
     /// First step: what every call reads of the NIC itself.
     #[inline]
     pub fn prefetch(&self) {
         prefetch(&self.timers);
         prefetch(&self.ready);
-        prefetch(&self.shared.events);
-        prefetch(&self.shared.armed_cqs);
-        prefetch(&self.shared.counters.rx_packets);
-        self.shared.memory.prefetch();
+        prefetch(&self.state.events);
+        prefetch(&self.state.armed_cqs);
+        prefetch(&self.state.counters.rx_packets);
+        self.state.memory.prefetch();
     }
 
     /// Second step: where the queue pair with these low 16 bits of its number is found, and a key that its
@@ -70,7 +51,7 @@ impl Nic {
         self.qps.prefetch(qp & 0xffff);
         self.ready.prefetch();
         if let Some(key) = key {
-            self.shared.memory.prefetch_key(key);
+            self.state.memory.prefetch_key(key);
         }
     }
 
@@ -79,7 +60,7 @@ impl Nic {
     pub fn prefetch_qp(&self, qp: u32, key: Option<Key>) {
         self.qps.prefetch_slot(qp & 0xffff);
         if let Some(key) = key {
-            self.shared.memory.prefetch_line(key);
+            self.state.memory.prefetch_line(key);
         }
     }
 
@@ -87,19 +68,5 @@ impl Nic {
     #[inline]
     pub fn next_ready(&self) -> Option<u32> {
         self.ready.front()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_guess_needs_two_steps_alike() {
-        let mut turns = Turns::default();
-        let guesses: Vec<_> =
-            [5, 7, 9, 11, 11, 11, 12, 13, 3, 9].into_iter().map(|index| turns.step_after(index)).collect();
-        let known = [None, None, Some(2), Some(2), None, None, None, Some(1), None, None];
-        assert_eq!(guesses, known);
     }
 }

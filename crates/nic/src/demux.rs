@@ -1,48 +1,120 @@
-//! Which queue pair a packet is for, and whether it may enter (IBTA 9.6).
+//! The way of a frame in: whose it is, told by its service and number before any queue pair is looked up, and which transport
+//! takes it (IBTA 9.6).
 
-use crate::counters::Counters;
+use crate::admission::{admit, fits};
+use crate::attr::{QpState, QpType};
+use crate::congestion;
+use crate::engine::wake::wake;
+use crate::event::Event;
 use crate::memory::Payload;
+use crate::nic::Nic;
 use crate::queue_pair::QueuePair;
-use adverb_wire::Packet;
+use crate::transport::{rc, uc, ud};
+use adverb_wire::{Instant, Opcode, Operation, Packet, QpNumber, Service};
 
-/// Partition key bits that must match; the top bit is membership (IBTA 10.9.3).
-pub(crate) const PKEY_BASE: u16 = 0x7fff;
+/// Whose a frame is.
+enum Destination {
+    /// The queue pair's with this index, if there is one.
+    QueuePair(u32),
+    /// Congestion control's of that queue pair.
+    Notification(u32),
+    /// Every member's of a multicast group.
+    Multicast,
+    Nobody,
+}
 
-/// Checks that hold for every packet of a queue pair. A packet that fails one is counted and dropped.
-#[inline]
-pub(crate) fn admit(
-    pair: &QueuePair,
-    counters: &mut Counters,
-    packet: &Packet,
-    payload: &Payload<'_>,
-) -> bool {
-    let QueuePair { qp, mode } = pair;
-    let bth = &packet.bth;
-    let service = bth.opcode.service();
-    if service != qp.service() && !mode.takes(service) {
-        counters.drop_wrong_service += 1;
-        return false;
-    }
-    if !qp.receives() {
-        counters.drop_qp_state += 1;
-        return false;
-    }
-    if bth.pkey & PKEY_BASE != PKEY_BASE {
-        counters.drop_pkey += 1;
-        return false;
-    }
-    if !qp.is_datagram() && packet.flow.src != qp.dst {
-        counters.drop_source += 1;
-        return false;
-    }
-    let operation = bth.opcode.operation();
-    let carries = operation.is_send() || operation.is_write() || operation.is_read_response();
-    if payload.len() > qp.mtu() as usize || (!carries && !payload.is_empty()) {
-        // An over-long request would earn a NAK (IBTA 9.7.4.1.6); the rest is noise.
-        if !(qp.is_reliable() && (operation.is_send() || operation.is_write())) {
-            counters.drop_length += 1;
-            return false;
+/// IRN's hello is between the NICs; the program at the other end has sent nothing yet.
+fn is_hello(packet: &Packet) -> bool {
+    packet.bth.opcode == Opcode::new(Service::Irn, Operation::Hello)
+}
+
+impl Nic {
+    /// Brings a frame to its transport.
+    #[inline]
+    pub(crate) fn demux(&mut self, now: Instant, packet: &Packet, payload: &Payload<'_>) {
+        match self.destination(packet) {
+            Destination::QueuePair(index) => self.deliver(index, now, packet, payload),
+            Destination::Notification(index) => self.on_notification(index, now, packet),
+            Destination::Multicast => self.on_multicast(now, packet, payload),
+            Destination::Nobody => self.state.counters.drop_unknown_qp += 1,
         }
     }
-    true
+
+    #[inline]
+    fn destination(&self, packet: &Packet) -> Destination {
+        let number = packet.bth.dest_qp;
+        if number == QpNumber::MULTICAST {
+            return Destination::Multicast;
+        }
+        let index = if number == QpNumber::GSI {
+            let Some(gsi) = self.gsi else { return Destination::Nobody };
+            gsi.index
+        } else if number.get() & !0xffff == self.qpn_base {
+            number.get() & 0xffff
+        } else {
+            return Destination::Nobody;
+        };
+        match packet.bth.opcode.service() {
+            Service::Cnp => Destination::Notification(index),
+            _ => Destination::QueuePair(index),
+        }
+    }
+
+    #[inline]
+    fn deliver(&mut self, index: u32, now: Instant, packet: &Packet, payload: &Payload<'_>) {
+        self.prefetch_next_frame(index);
+        let nic = &mut self.state;
+        let Some(pair) = self.qps.at(index) else {
+            nic.counters.drop_unknown_qp += 1;
+            return;
+        };
+        if !admit(pair, &mut nic.counters, packet) || !fits(&pair.qp, &mut nic.counters, packet, payload) {
+            return;
+        }
+        let QueuePair { qp, mode } = pair;
+        congestion::on_received(qp, nic, packet, now);
+        if qp.state == QpState::Rtr && !qp.responder.heard && !is_hello(packet) {
+            qp.responder.heard = true;
+            nic.event(Event::CommunicationEstablished(qp.id));
+        }
+        match qp.qp_type {
+            QpType::Rc | QpType::XrcSend | QpType::XrcRecv => {
+                rc::on_packet(qp, mode, nic, now, packet, payload);
+                self.timers.track(pair);
+                if self.answers_first && pair.owes() && !pair.qp.ready && !pair.qp.parked {
+                    pair.qp.ready = true;
+                    self.ready.push_first(index);
+                }
+                wake(pair, &mut self.ready);
+            }
+            QpType::Uc => uc::on_request(qp, nic, now, packet, payload),
+            QpType::Ud | QpType::Gsi => ud::on_datagram(qp, nic, now, packet, payload),
+        }
+    }
+
+    /// A notification of congestion came. It is heeded if it is from the peer of a connection that is up; whatever else it says
+    /// does not matter (IBTA A17.9.3).
+    #[cold]
+    fn on_notification(&mut self, index: u32, now: Instant, packet: &Packet) {
+        let nic = &mut self.state;
+        let Some(pair) = self.qps.at(index) else {
+            nic.counters.drop_unknown_qp += 1;
+            return;
+        };
+        nic.counters.cnps_received += 1;
+        if admit(pair, &mut nic.counters, packet) {
+            congestion::on_cnp(&mut pair.qp, nic, now);
+        }
+    }
+
+    fn on_multicast(&mut self, now: Instant, packet: &Packet, payload: &Payload<'_>) {
+        let count = self.groups.members(packet.flow.dst).len();
+        if count == 0 {
+            self.state.counters.drop_no_member += 1;
+        }
+        for at in 0..count {
+            let id = self.groups.members(packet.flow.dst)[at];
+            self.deliver(id.index, now, packet, payload);
+        }
+    }
 }

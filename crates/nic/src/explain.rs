@@ -2,7 +2,7 @@
 
 use crate::ids::QpId;
 use crate::work::Status;
-use adverb_wire::{Duration, Instant, Opcode, Psn, QpNumber};
+use adverb_wire::{Duration, Instant, Opcode, Operation, Packet, Psn, QpNumber};
 use core::fmt;
 
 /// The cause of one error completion. Flushed work requests are not explained one by one: the first
@@ -76,5 +76,31 @@ impl fmt::Display for Explanation {
             write!(f, "; {} of {} us ran out {} times", t.name, t.length.as_ns() / 1000, t.expiries)?;
         }
         Ok(())
+    }
+}
+
+/// Why a work request failed, for its explanation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cause {
+    pub status: Status,
+    pub rule: &'static str,
+    pub packet: Option<PacketCause>,
+    pub timer: Option<TimerCause>,
+}
+
+impl Cause {
+    pub const fn local(status: Status, rule: &'static str) -> Self {
+        Cause { status, rule, packet: None, timer: None }
+    }
+}
+
+/// A received packet as the cause of an error.
+pub(crate) fn received(packet: &Packet) -> PacketCause {
+    let acknowledges = packet.bth.opcode.operation() == Operation::Acknowledge;
+    PacketCause {
+        received: true,
+        opcode: Some(packet.bth.opcode),
+        psn: packet.bth.psn,
+        syndrome: acknowledges.then(|| packet.aeth.syndrome.wire()),
     }
 }

@@ -5,8 +5,10 @@
 //! (whose turn) → `transport::requester` (fetch, execute, packets) → [`Nic::next_frame`].
 #![deny(unsafe_code)]
 
+mod admission;
 mod ahead;
 pub mod attr;
+pub mod config;
 pub mod congestion;
 pub mod counters;
 mod demux;
@@ -14,6 +16,7 @@ mod engine;
 pub mod error;
 pub mod event;
 pub mod explain;
+pub mod frame;
 pub mod ids;
 pub mod limits;
 #[allow(unsafe_code, reason = "the room of raw memory access")]
@@ -25,8 +28,8 @@ pub mod one_rma;
 mod qp;
 pub mod queue;
 mod queue_pair;
-mod shared;
 mod slab;
+mod state;
 mod transport;
 pub mod work;
 
@@ -39,9 +42,12 @@ pub use explain::Explanation;
 pub use one_rma::OneRma;
 pub use transport::rc::irn::{self, IrnConfig, LossRecovery, Scheme};
 
+pub use config::NicConfig;
+pub use engine::step::Step;
+pub use frame::TxFrame;
 pub use ids::{CqId, MrId, MwId, PathId, PdId, QpId, SrqId, XrcdId};
 pub use memory::{Access, MrInfo, MrInit, MwInfo, MwType, Payload};
-pub use nic::{Nic, NicConfig, Step, TxFrame};
+pub use nic::Nic;
 pub use work::{
     Completion, CompletionOp, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, Status, UdAddress,
 };

@@ -11,104 +11,41 @@
 //! next_event(), poll_cq(cq)        what the application is told
 //! ```
 
-use crate::ahead::Turns;
 use crate::attr::{QpState, QpType};
-use crate::congestion::{self, CongestionControl};
+use crate::config::NicConfig;
 use crate::counters::Counters;
-pub use crate::engine::turn::Step;
-use crate::engine::turn::{doorbell, wake};
-use crate::engine::{Paths, Ready, Timers};
+use crate::engine::step::Step;
+use crate::engine::wake::{doorbell, wake};
+use crate::engine::{Paths, Ready, Timers, Turns};
 use crate::error::Error;
 use crate::event::Event;
 use crate::explain::Explanation;
+use crate::frame::TxFrame;
 use crate::ids::{CqId, PathId, QpId};
 use crate::limits;
-use crate::memory::{Gather, Memory, Payload, QueueMemory};
+use crate::memory::{Memory, Payload, QueueMemory};
 use crate::multicast::Groups;
 use crate::queue_pair::QueuePair;
-use crate::shared::Shared;
 use crate::slab::Slab;
-use crate::transport;
-use crate::transport::rc::irn::{IrnConfig, LossRecovery};
+use crate::state::NicState;
+use crate::transport::rc::irn::config::LossRecovery;
+use crate::transport::receive;
 use crate::work::{Completion, RecvWr, SendWr};
-use adverb_wire::{Duration, Gid, Instant, Opcode, Operation, Packet, QpNumber, Service};
+use adverb_wire::{Instant, Packet};
 
-/// What a NIC is made with.
-#[derive(Clone, Debug)]
-pub struct NicConfig {
-    /// Source addresses, by GID index.
-    pub gids: Vec<Gid>,
-    /// Upper bits of every queue pair number; the index fills the low 16.
-    pub qpn_base: u32,
-    /// Congestion control of reliable queue pairs.
-    pub congestion: CongestionControl,
-    /// Bits per second of the port, at which rate-based schemes start and which they do not exceed.
-    pub line_rate: u64,
-    /// Packets that a queue pair below line rate may send at once to catch up, when the driver's timer was late.
-    pub pacing_burst: u32,
-    /// Packets that a reliable queue pair may have unacknowledged at most; below 8 it is 8.
-    pub max_unacked_packets: u32,
-    /// A reliable requester asks for an acknowledgement with every so many packets of a message, and
-    /// with its last one; 0 for a quarter of what may be unacknowledged. A responder that owes an answer
-    /// then goes before queue pairs that send, as in hardware, so that answers are not merged.
-    pub ack_every: u32,
-    /// Completions are written by [`Nic::step`] only, so that the driver can put time before them.
-    pub stepped: bool,
-    /// Offers IRN to the peers of RC queue pairs; those that do not know it get plain RC.
-    pub irn: Option<IrnConfig>,
-    /// Replaces the local ACK timeout attribute of queue pairs that have one, as long as they speak plain RC. The attribute
-    /// knows powers of two only. IRN has timeouts of its own, bounded by the attribute.
-    pub rto: Option<Duration>,
-    /// A retry count does not run out: for experiments whose networks lose more than an application would bear.
-    pub retry_forever: bool,
-    /// Frames that a queue pair may send before the next one's turn; 1 is round robin by packets, as hardware does.
-    pub quantum: u32,
-}
-
-impl Default for NicConfig {
-    fn default() -> Self {
-        NicConfig {
-            gids: Vec::new(),
-            qpn_base: 0,
-            congestion: CongestionControl::default(),
-            line_rate: 100_000_000_000,
-            pacing_burst: 16,
-            max_unacked_packets: 256,
-            ack_every: 0,
-            stepped: false,
-            irn: None,
-            rto: None,
-            retry_forever: false,
-            quantum: 16,
-        }
-    }
-}
-
-/// A frame that leaves the NIC: headers as a descriptor, payload as pieces of registered memory.
-/// It must be emitted (its payload copied out) before the next call into the NIC.
-#[derive(Default)]
-pub struct TxFrame {
-    /// Headers.
-    pub packet: Packet,
-    /// Payload.
-    pub payload: Gather,
-    /// Route.
-    pub path: PathId,
-}
-
-/// The NIC. What every call reads stands at the beginning, and at that of [`Shared`]: six cache lines ([`Nic::prefetch`]).
+/// The NIC. What every call reads stands at the beginning, and at that of [`NicState`]: six cache lines ([`Nic::prefetch`]).
 #[repr(C, align(64))]
 pub struct Nic {
     pub(crate) timers: Timers,
     /// Queue pairs that have more to send once something is acknowledged.
     pub(crate) stalled: u32,
     /// As in [`NicConfig`], but here where they are near.
-    qpn_base: u32,
+    pub(crate) qpn_base: u32,
     pub(crate) quantum: u32,
-    answers_first: bool,
+    pub(crate) answers_first: bool,
     pub(crate) ready: Ready,
     pub(crate) qps: Slab<QpId, QueuePair>,
-    pub(crate) shared: Shared,
+    pub(crate) state: NicState,
     pub(crate) paths: Paths,
     pub(crate) groups: Groups,
     pub(crate) gsi: Option<QpId>,
@@ -122,10 +59,10 @@ pub struct Nic {
 impl Nic {
     /// A NIC without objects. `seed` makes its keys.
     pub fn new(config: NicConfig, seed: u64) -> Nic {
-        let shared = Shared::new(seed, &config);
+        let state = NicState::new(seed, &config);
         Nic {
             qps: Slab::new(limits::MAX_QP),
-            shared,
+            state,
             ready: Ready::default(),
             timers: Timers::default(),
             paths: Paths::default(),
@@ -143,24 +80,20 @@ impl Nic {
 
     /// Protection domains, regions and windows.
     pub fn memory(&mut self) -> &mut Memory {
-        &mut self.shared.memory
+        &mut self.state.memory
     }
 
     /// What has been counted.
     pub fn counters(&self) -> &Counters {
-        &self.shared.counters
+        &self.state.counters
     }
 
     /// Takes in a frame.
     #[inline]
     pub fn on_frame(&mut self, now: Instant, packet: &Packet, payload: &Payload<'_>) {
-        self.shared.counters.rx_packets += 1;
-        self.shared.counters.rx_bytes += payload.len() as u64;
-        match self.demux(packet) {
-            Ok(index) => self.deliver(index, now, packet, payload),
-            Err(Stray::Multicast) => self.on_multicast(now, packet, payload),
-            Err(Stray::UnknownQp) => self.shared.counters.drop_unknown_qp += 1,
-        }
+        self.state.counters.rx_packets += 1;
+        self.state.counters.rx_bytes += payload.len() as u64;
+        self.demux(now, packet, payload);
     }
 
     /// Produces the next frame. False when there is none.
@@ -220,13 +153,13 @@ impl Nic {
     /// an application that waits for an event. Otherwise it can wait until somebody polls.
     #[inline]
     pub fn awaits_acknowledgement(&self) -> bool {
-        self.stalled > 0 || self.shared.armed_cqs > 0
+        self.stalled > 0 || self.state.armed_cqs > 0
     }
 
     /// Whether [`Nic::next_frame`] could produce something.
     #[inline]
     pub fn has_work(&self) -> bool {
-        self.ready.front().is_some() || !self.shared.pending.is_empty() || self.shared.notifier.is_due()
+        self.ready.front().is_some() || !self.state.pending.is_empty() || self.state.notifier.is_due()
     }
 
     /// Produces no more frames for this path until it is unblocked. Timers go on; datagrams for it are
@@ -248,12 +181,12 @@ impl Nic {
     /// The oldest event that has not been taken.
     #[inline]
     pub fn next_event(&mut self) -> Option<Event> {
-        self.shared.events.pop_front()
+        self.state.events.pop_front()
     }
 
     /// The oldest explanation of an error completion that has not been taken.
     pub fn next_explanation(&mut self) -> Option<Explanation> {
-        self.shared.explanations.pop_front()
+        self.state.explanations.pop_front()
     }
 
     /// Posts a send work request and rings its doorbell. In ERR it is flushed at once; before RTR it is
@@ -270,7 +203,7 @@ impl Nic {
         }
         let block = qp.sq.post(qp.num, wr)?;
         qp.requester.keep_wr_id(block, wr.wr_id, qp.sq.ring.blocks());
-        doorbell(pair, &mut self.shared, &mut self.ready, now);
+        doorbell(pair, &mut self.state, &mut self.ready, now);
         Ok(())
     }
 
@@ -296,7 +229,7 @@ impl Nic {
         qp.sq.allocate()?;
         qp.requester.allocate(qp.sq.ring.blocks());
         qp.sq.posted = posted;
-        doorbell(pair, &mut self.shared, &mut self.ready, now);
+        doorbell(pair, &mut self.state, &mut self.ready, now);
         Ok(())
     }
 
@@ -318,7 +251,7 @@ impl Nic {
         }
         qp.receiver.as_deref_mut().ok_or(Error::QueueFull)?.queue.post(wr)?;
         if qp.state == QpState::Err {
-            transport::receive::flush(qp, &mut self.shared, now);
+            receive::flush(qp, &mut self.state, now);
         }
         Ok(())
     }
@@ -326,7 +259,7 @@ impl Nic {
     /// Takes the oldest completion, if there is one. Does no other work.
     #[inline]
     pub fn poll_cq(&mut self, cq: CqId) -> Result<Option<Completion>, Error> {
-        let queue = self.shared.cqs.get_mut(cq).ok_or(Error::NoSuchObject)?;
+        let queue = self.state.cqs.get_mut(cq).ok_or(Error::NoSuchObject)?;
         let Some(entry) = queue.pop() else { return Ok(None) };
         if let Some(release) = entry.release
             && let Some(QueuePair { qp, .. }) = self.qps.get_mut(release.qp)
@@ -348,81 +281,6 @@ impl Nic {
             qp.requester.check_invariants();
             qp.responder.check_invariants();
             mode.check_invariants();
-        }
-    }
-}
-
-/// IRN's hello is between the NICs; the program at the other end has sent nothing yet.
-fn is_hello(packet: &Packet) -> bool {
-    packet.bth.opcode == Opcode::new(Service::Irn, Operation::Hello)
-}
-
-enum Stray {
-    UnknownQp,
-    Multicast,
-}
-
-/// The way of a frame in.
-impl Nic {
-    /// Index of the queue pair that a frame names.
-    #[inline]
-    fn demux(&self, packet: &Packet) -> Result<u32, Stray> {
-        let number = packet.bth.dest_qp;
-        if number == QpNumber::MULTICAST {
-            return Err(Stray::Multicast);
-        }
-        if number == QpNumber::GSI {
-            return self.gsi.map(|id| id.index).ok_or(Stray::UnknownQp);
-        }
-        if number.get() & !0xffff != self.qpn_base {
-            return Err(Stray::UnknownQp);
-        }
-        Ok(number.get() & 0xffff)
-    }
-
-    #[inline]
-    fn deliver(&mut self, index: u32, now: Instant, packet: &Packet, payload: &Payload<'_>) {
-        self.prefetch_next_frame(index);
-        let sh = &mut self.shared;
-        let Some(pair) = self.qps.at(index) else {
-            sh.counters.drop_unknown_qp += 1;
-            return;
-        };
-        if packet.bth.opcode.service() == Service::Cnp {
-            return congestion::on_cnp(&mut pair.qp, sh, packet, now);
-        }
-        if !crate::demux::admit(pair, &mut sh.counters, packet, payload) {
-            return;
-        }
-        let QueuePair { qp, mode } = pair;
-        congestion::on_received(qp, sh, packet, now);
-        if qp.state == QpState::Rtr && !qp.responder.heard && !is_hello(packet) {
-            qp.responder.heard = true;
-            sh.event(Event::CommunicationEstablished(qp.id));
-        }
-        match qp.qp_type {
-            QpType::Rc | QpType::XrcSend | QpType::XrcRecv => {
-                transport::rc::on_packet(qp, mode, sh, now, packet, payload);
-                self.timers.track(pair);
-                if self.answers_first && pair.owes() && !pair.qp.ready && !pair.qp.parked {
-                    pair.qp.ready = true;
-                    self.ready.push_first(index);
-                }
-                wake(pair, &mut self.ready);
-            }
-            QpType::Uc => transport::uc::on_request(qp, sh, now, packet, payload),
-            QpType::Ud | QpType::Gsi => transport::ud::on_datagram(qp, sh, now, packet, payload),
-        }
-    }
-
-    fn on_multicast(&mut self, now: Instant, packet: &Packet, payload: &Payload<'_>) {
-        let count = self.groups.members(packet.flow.dst).len();
-        if count == 0 {
-            self.shared.counters.drop_no_member += 1;
-        }
-        for at in 0..count {
-            let id = self.groups.members(packet.flow.dst)[at];
-            self.deliver(id.index, now, packet, payload);
         }
     }
 }

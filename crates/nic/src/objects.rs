@@ -4,7 +4,7 @@
 
 use crate::attr::{QpAttr, QpAttrMask, QpCaps, QpInit, QpState, QpType, SrqAttr, SrqInit};
 use crate::congestion;
-use crate::engine::turn::wake;
+use crate::engine::wake::wake;
 use crate::error::Error;
 use crate::ids::{CqId, PdId, QpId, SrqId, XrcdId};
 use crate::limits;
@@ -14,7 +14,8 @@ use crate::queue::cq::Cq;
 use crate::queue::recv::{RecvQueue, Srq};
 use crate::queue_pair::QueuePair;
 use crate::slab::{Held, existing, nobody};
-use crate::transport::{self, requester};
+use crate::transport::failure::enter_error;
+use crate::transport::{rc, requester};
 use crate::work::RecvWr;
 use adverb_wire::{Gid, Instant, Psn, QpNumber};
 
@@ -26,7 +27,7 @@ impl Nic {
         if entries == 0 || entries > limits::MAX_CQE {
             return Err(Error::Invalid("number of completion queue entries"));
         }
-        self.shared.cqs.insert(Cq::new(entries))
+        self.state.cqs.insert(Cq::new(entries))
     }
 
     /// Changes a completion queue's size; the new size is returned.
@@ -34,49 +35,49 @@ impl Nic {
         if entries == 0 || entries > limits::MAX_CQE {
             return Err(Error::Invalid("number of completion queue entries"));
         }
-        let queue = self.shared.cqs.get_mut(cq).ok_or(Error::NoSuchObject)?;
+        let queue = self.state.cqs.get_mut(cq).ok_or(Error::NoSuchObject)?;
         queue.resize(entries)?;
         Ok(queue.capacity())
     }
 
     /// Entries that a completion queue holds.
     pub fn cq_capacity(&self, cq: CqId) -> Result<u32, Error> {
-        Ok(self.shared.cqs.get(cq).ok_or(Error::NoSuchObject)?.capacity())
+        Ok(self.state.cqs.get(cq).ok_or(Error::NoSuchObject)?.capacity())
     }
 
     /// Whether completions of this queue have been lost (IBTA 11.6.3.1).
     pub fn cq_overrun(&self, cq: CqId) -> Result<bool, Error> {
-        Ok(self.shared.cqs.get(cq).ok_or(Error::NoSuchObject)?.is_overrun())
+        Ok(self.state.cqs.get(cq).ok_or(Error::NoSuchObject)?.is_overrun())
     }
 
     /// Asks for an event at the next completion, or the next solicited one (IBTA 11.4.2.2).
     pub fn arm_cq(&mut self, cq: CqId, solicited_only: bool) -> Result<(), Error> {
-        let queue = self.shared.cqs.get_mut(cq).ok_or(Error::NoSuchObject)?;
-        self.shared.armed_cqs += !queue.is_armed() as u32;
+        let queue = self.state.cqs.get_mut(cq).ok_or(Error::NoSuchObject)?;
+        self.state.armed_cqs += !queue.is_armed() as u32;
         queue.arm(solicited_only);
         Ok(())
     }
 
     /// `Busy` while a queue pair completes there.
     pub fn destroy_cq(&mut self, cq: CqId) -> Result<(), Error> {
-        let queue = self.shared.cqs.get(cq).ok_or(Error::NoSuchObject)?;
+        let queue = self.state.cqs.get(cq).ok_or(Error::NoSuchObject)?;
         if queue.users > 0 {
             return Err(Error::Busy);
         }
-        self.shared.armed_cqs -= queue.is_armed() as u32;
-        self.shared.cqs.remove(cq);
-        self.shared.pending.retain(|(id, _)| *id != cq);
+        self.state.armed_cqs -= queue.is_armed() as u32;
+        self.state.cqs.remove(cq);
+        self.state.pending.retain(|(id, _)| *id != cq);
         Ok(())
     }
 
     fn hold_cq(&mut self, cq: Option<CqId>) {
-        if let Some(queue) = cq.and_then(|id| self.shared.cqs.get_mut(id)) {
+        if let Some(queue) = cq.and_then(|id| self.state.cqs.get_mut(id)) {
             queue.users += 1;
         }
     }
 
     fn release_cq(&mut self, cq: Held<CqId>) {
-        if let Some(queue) = self.shared.cqs.at(cq.index()) {
+        if let Some(queue) = self.state.cqs.at(cq.index()) {
             queue.users -= 1;
         }
     }
@@ -93,8 +94,8 @@ impl Nic {
             return Err(Error::Invalid("number of scatter/gather entries"));
         }
         if let Some((domain, cq)) = init.xrc {
-            self.shared.cqs.get(cq).ok_or(Error::NoSuchObject)?;
-            *self.shared.xrcds.get_mut(domain).ok_or(Error::NoSuchObject)? += 1;
+            self.state.cqs.get(cq).ok_or(Error::NoSuchObject)?;
+            *self.state.xrcds.get_mut(domain).ok_or(Error::NoSuchObject)? += 1;
             self.hold_cq(Some(cq));
         }
         let made = self.insert_srq(init);
@@ -108,13 +109,13 @@ impl Nic {
 
     fn insert_srq(&mut self, init: &SrqInit) -> Result<SrqId, Error> {
         let queue = RecvQueue::new(init.max_wr, init.max_sge.max(1))?;
-        self.shared.memory.hold_pd(init.pd)?;
+        self.state.memory.hold_pd(init.pd)?;
         let srq = Srq { queue, pd: init.pd, xrc: init.xrc, limit: 0, users: 0 };
-        self.shared.srqs.insert(srq).inspect_err(|_| self.shared.memory.release_pd(init.pd))
+        self.state.srqs.insert(srq).inspect_err(|_| self.state.memory.release_pd(init.pd))
     }
 
     fn release_xrc(&mut self, (domain, cq): (XrcdId, CqId)) {
-        if let Some(users) = self.shared.xrcds.get_mut(domain) {
+        if let Some(users) = self.state.xrcds.get_mut(domain) {
             *users -= 1;
         }
         self.release_cq(Held::new(cq));
@@ -122,7 +123,7 @@ impl Nic {
 
     /// Sets the limit, or the size (which may not fall below what is posted).
     pub fn modify_srq(&mut self, srq: SrqId, max_wr: Option<u32>, limit: Option<u32>) -> Result<(), Error> {
-        let srq = self.shared.srqs.get_mut(srq).ok_or(Error::NoSuchObject)?;
+        let srq = self.state.srqs.get_mut(srq).ok_or(Error::NoSuchObject)?;
         if max_wr.is_some() {
             return Err(Error::Unsupported("resizing a shared receive queue"));
         }
@@ -137,31 +138,31 @@ impl Nic {
 
     /// Sizes and limit.
     pub fn query_srq(&self, srq: SrqId) -> Result<SrqAttr, Error> {
-        let srq = self.shared.srqs.get(srq).ok_or(Error::NoSuchObject)?;
+        let srq = self.state.srqs.get(srq).ok_or(Error::NoSuchObject)?;
         Ok(SrqAttr { max_wr: srq.queue.max_wr(), max_sge: srq.queue.max_sge(), limit: srq.limit })
     }
 
     /// The number by which XRC peers name the queue.
     pub fn srq_number(&self, srq: SrqId) -> Result<u32, Error> {
-        self.shared.srqs.get(srq).ok_or(Error::NoSuchObject)?;
+        self.state.srqs.get(srq).ok_or(Error::NoSuchObject)?;
         Ok(srq.index)
     }
 
     /// Posts a receive.
     #[inline]
     pub fn post_srq_recv(&mut self, srq: SrqId, wr: &RecvWr<'_>) -> Result<(), Error> {
-        self.shared.srqs.get_mut(srq).ok_or(Error::NoSuchObject)?.queue.post(wr)
+        self.state.srqs.get_mut(srq).ok_or(Error::NoSuchObject)?.queue.post(wr)
     }
 
     /// `Busy` while a queue pair uses it.
     pub fn destroy_srq(&mut self, id: SrqId) -> Result<(), Error> {
-        let srq = self.shared.srqs.get(id).ok_or(Error::NoSuchObject)?;
+        let srq = self.state.srqs.get(id).ok_or(Error::NoSuchObject)?;
         if srq.users > 0 {
             return Err(Error::Busy);
         }
         let (pd, xrc) = (srq.pd, srq.xrc);
-        self.shared.srqs.remove(id);
-        self.shared.memory.release_pd(pd);
+        self.state.srqs.remove(id);
+        self.state.memory.release_pd(pd);
         if let Some(xrc) = xrc {
             self.release_xrc(xrc);
         }
@@ -170,15 +171,15 @@ impl Nic {
 
     /// An XRC domain.
     pub fn alloc_xrcd(&mut self) -> Result<XrcdId, Error> {
-        self.shared.xrcds.insert(0)
+        self.state.xrcds.insert(0)
     }
 
     /// `Busy` while shared receive queues or targets belong to it.
     pub fn dealloc_xrcd(&mut self, xrcd: XrcdId) -> Result<(), Error> {
-        match self.shared.xrcds.get(xrcd) {
+        match self.state.xrcds.get(xrcd) {
             None => Err(Error::NoSuchObject),
             Some(0) => {
-                self.shared.xrcds.remove(xrcd);
+                self.state.xrcds.remove(xrcd);
                 Ok(())
             }
             Some(_) => Err(Error::Busy),
@@ -208,14 +209,14 @@ impl Nic {
             self.gsi = Some(id);
         }
         if let Some(pd) = init.pd {
-            self.shared.memory.hold_pd(pd)?;
+            self.state.memory.hold_pd(pd)?;
         }
         self.hold_cq(init.send_cq);
         self.hold_cq(init.recv_cq);
-        if let Some(srq) = init.srq.and_then(|id| self.shared.srqs.get_mut(id)) {
+        if let Some(srq) = init.srq.and_then(|id| self.state.srqs.get_mut(id)) {
             srq.users += 1;
         }
-        if let Some(users) = init.xrcd.and_then(|id| self.shared.xrcds.get_mut(id)) {
+        if let Some(users) = init.xrcd.and_then(|id| self.state.xrcds.get_mut(id)) {
             *users += 1;
         }
         Ok(id)
@@ -229,7 +230,7 @@ impl Nic {
             return Err(Error::Invalid("XRC target without a domain"));
         }
         if let Some(xrcd) = init.xrcd {
-            self.shared.xrcds.get(xrcd).ok_or(Error::NoSuchObject)?;
+            self.state.xrcds.get(xrcd).ok_or(Error::NoSuchObject)?;
         }
         let need = |missing: bool, what| if missing { Err(Error::Invalid(what)) } else { Ok(()) };
         need(!target && init.pd.is_none(), "protection domain")?;
@@ -237,15 +238,15 @@ impl Nic {
         let receives = !matches!(init.qp_type, QpType::XrcSend | QpType::XrcRecv);
         need(receives && init.recv_cq.is_none(), "receive completion queue")?;
         if let Some(pd) = init.pd {
-            self.shared.memory.hold_pd(pd)?;
-            self.shared.memory.release_pd(pd);
+            self.state.memory.hold_pd(pd)?;
+            self.state.memory.release_pd(pd);
         }
         for cq in [init.send_cq, init.recv_cq].into_iter().flatten() {
-            self.shared.cqs.get(cq).ok_or(Error::NoSuchObject)?;
+            self.state.cqs.get(cq).ok_or(Error::NoSuchObject)?;
         }
         let srq_sge = match init.srq {
             Some(id) => {
-                let srq = self.shared.srqs.get(id).ok_or(Error::NoSuchObject)?;
+                let srq = self.state.srqs.get(id).ok_or(Error::NoSuchObject)?;
                 need(
                     srq.xrc.is_some(),
                     "an XRC shared receive queue belongs to its domain, not to a queue pair",
@@ -276,7 +277,7 @@ impl Nic {
     /// Current attributes, and what it was created with; the sizes are those given.
     pub fn query_qp(&self, qp: QpId) -> Result<(QpAttr, QpInit), Error> {
         let QueuePair { qp, .. } = self.qps.get(qp).ok_or(Error::NoSuchObject)?;
-        Ok((qp.query(), qp.created(&self.shared)))
+        Ok((qp.query(), qp.created(&self.state)))
     }
 
     /// The PSN that the responder expects next: what came before it is done.
@@ -295,7 +296,7 @@ impl Nic {
     ) -> Result<(), Error> {
         let pair = self.qps.get_mut(id).ok_or(Error::NoSuchObject)?;
         let QueuePair { qp, mode } = pair;
-        let next = qp.apply(attr, mask, &self.shared.gids)?;
+        let next = qp.apply(attr, mask, &self.state.gids)?;
         let was = qp.state;
         match (was, next) {
             (_, QpState::Reset) => {
@@ -304,11 +305,11 @@ impl Nic {
                 self.forget_completions(num, send_cq, recv_cq);
                 return Ok(());
             }
-            (_, QpState::Err) => transport::enter_error(qp, &mut self.shared, now),
+            (_, QpState::Err) => enter_error(qp, &mut self.state, now),
             (QpState::Rts, QpState::Sqd) => {
                 qp.state = QpState::Sqd;
                 qp.draining = true;
-                requester::settle(qp, &mut self.shared, now);
+                requester::settle(qp, &mut self.state, now);
             }
             (_, next) => {
                 if next == QpState::Rtr && qp.is_datagram() {
@@ -319,14 +320,14 @@ impl Nic {
                     qp.requester.go_back();
                 }
                 if next == QpState::Rtr {
-                    congestion::begin(qp, &mut self.shared);
+                    congestion::begin(qp, &mut self.state);
                 }
                 qp.draining = false;
                 qp.state = next;
             }
         }
         let offers_irn = self.config.irn.is_some();
-        transport::rc::on_transition(qp, mode, &mut self.shared, was, offers_irn);
+        rc::on_transition(qp, mode, &mut self.state, was, offers_irn);
         wake(pair, &mut self.ready);
         self.timers.track(pair);
         Ok(())
@@ -334,11 +335,11 @@ impl Nic {
 
     fn forget_completions(&mut self, num: QpNumber, send_cq: Held<CqId>, recv_cq: Held<CqId>) {
         for cq in [send_cq, recv_cq] {
-            if let Some(queue) = self.shared.cqs.at(cq.index()) {
+            if let Some(queue) = self.state.cqs.at(cq.index()) {
                 queue.forget(num);
             }
         }
-        self.shared.pending.retain(|(_, entry)| entry.completion.qp != num);
+        self.state.pending.retain(|(_, entry)| entry.completion.qp != num);
     }
 
     /// Destroys a queue pair; its completions that have not been polled are dropped. `Busy` while it is
@@ -355,19 +356,19 @@ impl Nic {
         }
         self.stalled -= qp.stalled as u32;
         self.ready.remove(id.index);
-        self.shared.notifier.forget(id);
+        self.state.notifier.forget(id);
         self.forget_completions(num, cqs.0, cqs.1);
-        self.shared.memory.release_qp(num);
+        self.state.memory.release_qp(num);
         self.qps.remove(id);
         if let Some(pd) = pd {
-            self.shared.memory.release_pd(pd);
+            self.state.memory.release_pd(pd);
         }
         self.release_cq(cqs.0);
         self.release_cq(cqs.1);
-        if let Some(srq) = srq.and_then(|id| self.shared.srqs.get_mut(id)) {
+        if let Some(srq) = srq.and_then(|id| self.state.srqs.get_mut(id)) {
             srq.users -= 1;
         }
-        if let Some(users) = xrcd.and_then(|id| self.shared.xrcds.get_mut(id)) {
+        if let Some(users) = xrcd.and_then(|id| self.state.xrcds.get_mut(id)) {
             *users -= 1;
         }
         if self.gsi == Some(id) {

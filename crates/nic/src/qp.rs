@@ -2,7 +2,7 @@
 //! its transport. What to do with packets is in [`crate::transport`].
 
 use crate::attr::{AddressVector, Mtu, QpAttr, QpAttrMask, QpCaps, QpInit, QpState, QpType};
-use crate::congestion::Control;
+use crate::congestion::control::Control;
 use crate::error::Error;
 use crate::ids::{CqId, PathId, PdId, QpId, SrqId, XrcdId};
 use crate::limits;
@@ -10,11 +10,11 @@ use crate::memory::Access;
 use crate::queue::recv::{Receiver, RecvQueue, ScatterList};
 use crate::queue::send::SendQueue;
 use crate::queue::wqe::Layout;
-use crate::shared::Shared;
 use crate::slab::{self, Held};
+use crate::state::NicState;
+use crate::transport::incoming::Responder;
+use crate::transport::inflight::Requester;
 use crate::transport::rc::dialect::Dialect;
-use crate::transport::rc::responder::Responder;
-use crate::transport::requester::Requester;
 use adverb_wire::{Duration, Flow, Gid, Instant, QpNumber, Service};
 
 /// A queue pair.
@@ -153,18 +153,18 @@ impl Qp {
 
     /// Addresses of outgoing packets.
     #[inline]
-    pub fn flow(&self, sh: &Shared) -> Flow {
+    pub fn flow(&self, nic: &NicState) -> Flow {
         let Qp { dst, src_port, traffic_class, hop_limit, .. } = *self;
-        let mut flow = Flow { src: sh.gid, dst, src_port, traffic_class, hop_limit };
+        let mut flow = Flow { src: nic.gid, dst, src_port, traffic_class, hop_limit };
         if self.attr.sgid_index != 0 {
-            flow.src = self.other_source(sh);
+            flow.src = self.other_source(nic);
         }
         flow
     }
 
     #[cold]
-    fn other_source(&self, sh: &Shared) -> Gid {
-        sh.gids.get(usize::from(self.attr.sgid_index)).copied().unwrap_or_default()
+    fn other_source(&self, nic: &NicState) -> Gid {
+        nic.gids.get(usize::from(self.attr.sgid_index)).copied().unwrap_or_default()
     }
 
     /// Has a local ACK timeout.
@@ -175,14 +175,14 @@ impl Qp {
 
     /// The shortest time after which an unanswered packet is sent again; zero for never.
     #[inline]
-    pub fn shortest_timeout(&self, sh: &Shared) -> Duration {
-        if self.dialect.has_own_timeouts() { sh.irn.rto_low } else { self.rto(sh) }
+    pub fn shortest_timeout(&self, nic: &NicState) -> Duration {
+        if self.dialect.has_own_timeouts() { nic.irn.rto_low } else { self.rto(nic) }
     }
 
     /// Local ACK timeout as a time; zero for none. Plain RC's may be the NIC's own.
     #[inline]
-    pub fn rto(&self, sh: &Shared) -> Duration {
-        match sh.rto {
+    pub fn rto(&self, nic: &NicState) -> Duration {
+        match nic.rto {
             Some(rto) if self.has_timeout() && !self.dialect.has_own_timeouts() => rto,
             _ => ack_timeout(self.attr.timeout),
         }
@@ -379,12 +379,12 @@ impl Qp {
     }
 
     /// What it was created with, its sizes as they were given.
-    pub fn created(&self, sh: &Shared) -> QpInit {
+    pub fn created(&self, nic: &NicState) -> QpInit {
         QpInit {
             qp_type: self.qp_type,
             pd: slab::existing(self.pd),
-            send_cq: sh.cqs.id_at(self.send_cq.index()),
-            recv_cq: sh.cqs.id_at(self.recv_cq.index()),
+            send_cq: nic.cqs.id_at(self.send_cq.index()),
+            recv_cq: nic.cqs.id_at(self.recv_cq.index()),
             srq: self.srq(),
             xrcd: self.xrcd(),
             sq_sig_all: self.sq.signals_all(),

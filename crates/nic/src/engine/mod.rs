@@ -1,10 +1,14 @@
-//! What drives the queue pairs: whose turn it is ([`turn`]), who has work, who waits for a path, whose timer runs.
+//! What drives the queue pairs: whose turn it is (`turn`), who has work, who waits for a path, whose timer runs.
 
+mod guess;
 mod paths;
 mod ready;
+pub mod step;
 mod timers;
-pub(crate) mod turn;
+mod turn;
+pub(crate) mod wake;
 
+pub(crate) use guess::Turns;
 pub(crate) use paths::Paths;
 pub(crate) use ready::Ready;
 pub(crate) use timers::Timers;

@@ -2,7 +2,7 @@
 //! nothing: the heap holds one early entry for the queue pair, looks at it when its time comes, and
 //! puts it back at the deadline that holds by then.
 
-use crate::congestion::Control;
+use crate::congestion::control::Control;
 use crate::queue_pair::QueuePair;
 use adverb_wire::Instant;
 use core::cmp::Reverse;

@@ -1,36 +1,19 @@
 //! Whose turn it is, and what a turn comes to. A driver that takes no time for it runs turns back to back; one that models
 //! several processing units names the queue pair of each step.
 
-use crate::attr::QpState;
 use crate::congestion;
-use crate::engine::Ready;
-use crate::ids::{CqId, QpId};
-use crate::nic::{Nic, TxFrame};
+use crate::engine::step::Step;
+use crate::engine::wake::wake;
+use crate::frame::TxFrame;
+use crate::ids::QpId;
+use crate::nic::Nic;
 use crate::qp::Qp;
-use crate::queue::wqe::WqeOp;
 use crate::queue_pair::QueuePair;
-use crate::shared::Shared;
 use crate::slab::Held;
+use crate::state::NicState;
+use crate::transport::rc;
 use crate::transport::requester::SendStep;
-use crate::transport::{rc, requester};
 use adverb_wire::Instant;
-
-/// What one step did; see [`Nic::step`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Step {
-    /// Nothing to do.
-    Idle,
-    /// So many WQEs were read from memory, in one transfer.
-    Fetched(QpId, u32),
-    /// A WQE was executed, or found to be invalid, which counts as a NOP.
-    Executed(QpId, WqeOp),
-    /// A frame of a request is in the buffer; its payload has not been read yet.
-    Frame(QpId),
-    /// A frame that no request asked for is in the buffer: an acknowledgement, an answer to a READ or atomic, a notification.
-    Answer(QpId),
-    /// A completion was written.
-    Completed(CqId),
-}
 
 /// Turns.
 impl Nic {
@@ -58,13 +41,13 @@ impl Nic {
     /// What goes before all queue pairs: notifications of congestion, and completions that the driver has put time before.
     #[inline]
     pub(crate) fn step_outside(&mut self, _now: Instant, out: &mut TxFrame) -> Step {
-        if self.shared.notifier.is_due()
+        if self.state.notifier.is_due()
             && let Some(id) = self.next_notification(out)
         {
             return Step::Answer(id);
         }
-        if let Some((cq, entry)) = self.shared.pending.pop_front() {
-            self.shared.write_completion(Held::new(cq), entry);
+        if let Some((cq, entry)) = self.state.pending.pop_front() {
+            self.state.write_completion(Held::new(cq), entry);
             return Step::Completed(cq);
         }
         Step::Idle
@@ -113,16 +96,16 @@ impl Nic {
                     qp.parked = true;
                     self.paths.park(qp.path, index);
                 }
-                start_blocked_timer(qp, &self.shared, now);
+                start_blocked_timer(qp, &self.state, now);
                 self.timers.track(pair);
                 return None;
             }
-            let step = rc::step(qp, mode, &mut self.shared, now, out);
+            let step = rc::step(qp, mode, &mut self.state, now, out);
             self.timers.track(pair);
             let qp = &mut pair.qp;
             match step {
                 SendStep::Packet if qp.is_datagram() && self.paths.is_blocked(out.path) => {
-                    self.shared.counters.drop_tx_blocked += 1;
+                    self.state.counters.drop_tx_blocked += 1;
                 }
                 SendStep::Packet => return Some(self.count_frame(Step::Frame(id), out)),
                 SendStep::Answer => return Some(self.count_frame(Step::Answer(id), out)),
@@ -145,8 +128,8 @@ impl Nic {
 
     #[inline]
     fn count_frame(&mut self, step: Step, out: &TxFrame) -> Step {
-        self.shared.counters.tx_packets += 1;
-        self.shared.counters.tx_bytes += out.packet.payload_len as u64;
+        self.state.counters.tx_packets += 1;
+        self.state.counters.tx_bytes += out.packet.payload_len as u64;
         step
     }
 
@@ -154,16 +137,16 @@ impl Nic {
     /// brings another.
     #[cold]
     fn next_notification(&mut self, out: &mut TxFrame) -> Option<QpId> {
-        while let Some(id) = self.shared.notifier.next() {
+        while let Some(id) = self.state.notifier.next() {
             let Some(QueuePair { qp, .. }) = self.qps.get_mut(id) else { continue };
             if !qp.receives() || self.paths.is_blocked(qp.path) {
                 continue;
             }
             out.payload.clear();
-            out.payload.push(self.shared.notifier.payload()?);
-            out.packet = congestion::cnp(qp, &self.shared);
+            out.payload.push(self.state.notifier.payload()?);
+            out.packet = congestion::cnp(qp, &self.state);
             out.path = qp.path;
-            let counters = &mut self.shared.counters;
+            let counters = &mut self.state.counters;
             counters.cnp_sent += 1;
             counters.tx_packets += 1;
             counters.tx_bytes += out.packet.payload_len as u64;
@@ -189,40 +172,17 @@ impl Nic {
                 continue;
             }
             qp.heap_at = Instant::NEVER;
-            rc::on_timer(qp, mode, &mut self.shared, now);
+            rc::on_timer(qp, mode, &mut self.state, now);
             wake(pair, &mut self.ready);
             self.timers.track(pair);
         }
     }
 }
 
-/// Queues a queue pair for transmission.
-#[inline]
-pub(crate) fn wake(pair: &mut QueuePair, ready: &mut Ready) {
-    let QueuePair { qp, mode } = pair;
-    if qp.ready || qp.parked {
-        return;
-    }
-    let sends = qp.sends() || qp.state == QpState::Sqd;
-    let unsent = !qp.requester.is_empty() || qp.sq.has_unfetched();
-    if (sends && unsent) || mode.owes(qp) {
-        qp.ready = true;
-        ready.push(qp.id.index);
-    }
-}
-
-#[inline]
-pub(crate) fn doorbell(pair: &mut QueuePair, sh: &mut Shared, ready: &mut Ready, now: Instant) {
-    match pair.qp.state {
-        QpState::Err | QpState::Sqe => requester::flush(&mut pair.qp, sh, now),
-        _ => wake(pair, ready),
-    }
-}
-
 /// A queue pair whose path is blocked must still notice that its peer is gone.
-fn start_blocked_timer(qp: &mut Qp, sh: &Shared, now: Instant) {
+fn start_blocked_timer(qp: &mut Qp, nic: &NicState, now: Instant) {
     let owed = qp.is_reliable() && qp.requester.awaits_acknowledgement();
     if owed && qp.deadline == Instant::NEVER && qp.has_timeout() {
-        qp.deadline = now + qp.rto(sh);
+        qp.deadline = now + qp.rto(nic);
     }
 }

@@ -13,7 +13,7 @@ use crate::ids::{MwId, PathId};
 use crate::limits;
 use crate::memory::{Access, Gather, MwBind, QueueMemory};
 use crate::slab::Id as _;
-use crate::work::{SendData, SendFlags, SendOp, SendWr, Sge, UdAddress};
+use crate::work::{CompletionOp, SendData, SendFlags, SendOp, SendWr, Sge, UdAddress};
 use adverb_wire::{Gid, Key, QpNumber};
 
 /// Bytes of one block.
@@ -82,6 +82,19 @@ impl WqeOp {
     #[inline]
     const fn has_remote_address(self) -> bool {
         matches!(self, WqeOp::Write | WqeOp::WriteImm | WqeOp::Read | WqeOp::CompareSwap | WqeOp::FetchAdd)
+    }
+
+    /// What its completion says.
+    pub const fn completion(self) -> CompletionOp {
+        match self {
+            WqeOp::Write | WqeOp::WriteImm => CompletionOp::Write,
+            WqeOp::Read => CompletionOp::Read,
+            WqeOp::CompareSwap => CompletionOp::CompareSwap,
+            WqeOp::FetchAdd => CompletionOp::FetchAdd,
+            WqeOp::BindMw => CompletionOp::BindMw,
+            WqeOp::LocalInv => CompletionOp::LocalInv,
+            WqeOp::Send | WqeOp::SendImm | WqeOp::SendInv | WqeOp::Nop => CompletionOp::Send,
+        }
     }
 
     /// Compares and swaps, or adds.

@@ -2,11 +2,11 @@
 //! comes from. [`super::requester`] tells how it moves. The caller's words for completions stand in the same ring, so that a
 //! queue pair with one request in flight reads one line of it.
 
-use crate::congestion::Window;
+use crate::congestion::window::Window;
+use crate::explain::Cause;
 use crate::limits;
 use crate::memory::{prefetch, prefetch_whole};
 use crate::queue::wqe::{GatherCursor, Operands, Wqe, WqeOp};
-use crate::transport::Cause;
 use adverb_wire::Psn;
 
 /// A WQE that has been executed and is not done.
@@ -386,6 +386,19 @@ impl Requester {
     /// Whether the head is a WQE that failed before it was sent.
     pub fn head_failed(&self) -> bool {
         self.has_failed && self.head.wrapping_add(1) == self.tail
+    }
+
+    /// Everything in flight is gone, flushed.
+    pub(super) fn forget(&mut self) {
+        self.cursor = self.head;
+        self.tail = self.head;
+        self.una = self.next_psn;
+        self.sent = self.next_psn;
+        self.outstanding_reads = 0;
+        self.rnr_wait = false;
+        self.is_loaded = false;
+        self.has_failed = false;
+        self.is_answering = false;
     }
 
     /// The newest WQE has failed.

@@ -6,23 +6,12 @@ use crate::ids::{CqId, PdId, SrqId};
 use crate::memory::{Access, AccessFault, Payload, RemoteRight, dma};
 use crate::qp::Qp;
 use crate::queue::recv::{Receiver, ScatterList};
-use crate::shared::Shared;
 use crate::slab::Held;
-use crate::transport::completion;
+use crate::state::NicState;
+use crate::transport::incoming::Message;
+use crate::transport::report::completion;
 use crate::work::{CompletionOp, Status};
 use adverb_wire::{Instant, Key, Operation, Packet};
-
-/// The message in progress.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Message {
-    /// Between messages.
-    #[default]
-    None,
-    /// A SEND, this many bytes in.
-    Send { offset: u64 },
-    /// A WRITE.
-    Write { va: u64, rkey: Key, len: u32, offset: u32 },
-}
 
 /// Why a request was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,7 +36,7 @@ pub(crate) enum Refusal {
 #[inline]
 pub(crate) fn accept(
     qp: &mut Qp,
-    sh: &mut Shared,
+    nic: &mut NicState,
     now: Instant,
     packet: &Packet,
     payload: &Payload<'_>,
@@ -55,14 +44,14 @@ pub(crate) fn accept(
     let operation = packet.bth.opcode.operation();
     check_framing(qp, packet, payload)?;
     if operation.is_send() {
-        send(qp, sh, packet, payload)?;
+        send(qp, nic, packet, payload)?;
     } else {
-        write(qp, sh, packet, payload)?;
+        write(qp, nic, packet, payload)?;
     }
     if !operation.ends_message() {
         return Ok(false);
     }
-    finish(qp, sh, now, packet)?;
+    finish(qp, nic, now, packet)?;
     Ok(true)
 }
 
@@ -89,24 +78,24 @@ fn check_framing(qp: &Qp, packet: &Packet, payload: &Payload<'_>) -> Result<(), 
     if fits { Ok(()) } else { Err(Refusal::Invalid("payload length against the path MTU (IBTA 9.7.4.1.6)")) }
 }
 
-fn send(qp: &mut Qp, sh: &mut Shared, packet: &Packet, payload: &Payload<'_>) -> Result<(), Refusal> {
+fn send(qp: &mut Qp, nic: &mut NicState, packet: &Packet, payload: &Payload<'_>) -> Result<(), Refusal> {
     let offset = match qp.responder.message() {
         Message::Send { offset } => offset,
         _ => {
-            take_receive(qp, sh, packet)?;
+            take_receive(qp, nic, packet)?;
             0
         }
     };
     if offset + payload.len() as u64 > qp.scatter().capacity {
         return Err(Refusal::TooLong);
     }
-    let pd = receive_pd(qp, sh);
-    sh.scatter(pd, qp.scatter().sges(), offset, payload).map_err(Refusal::Local)?;
+    let pd = receive_pd(qp, nic);
+    nic.scatter(pd, qp.scatter().sges(), offset, payload).map_err(Refusal::Local)?;
     qp.responder.set_message(Message::Send { offset: offset + payload.len() as u64 });
     Ok(())
 }
 
-fn write(qp: &mut Qp, sh: &mut Shared, packet: &Packet, payload: &Payload<'_>) -> Result<(), Refusal> {
+fn write(qp: &mut Qp, nic: &mut NicState, packet: &Packet, payload: &Payload<'_>) -> Result<(), Refusal> {
     let operation = packet.bth.opcode.operation();
     let (va, rkey, len, offset) = match qp.responder.message() {
         Message::Write { va, rkey, len, offset } => (va, rkey, len, offset),
@@ -127,19 +116,19 @@ fn write(qp: &mut Qp, sh: &mut Shared, packet: &Packet, payload: &Payload<'_>) -
     // write, because the region may have gone in between.
     if left > 0 {
         let at = va.wrapping_add(offset as u64);
-        let pd = remote_pd(qp, sh, packet)?;
-        let span = sh
+        let pd = remote_pd(qp, nic, packet)?;
+        let span = nic
             .memory
             .check_remote(pd, qp.num, rkey, at, left, RemoteRight::Write)
             .map_err(Refusal::Access)?;
         if operation.has_immediate() && !qp.responder.receive_taken {
-            take_receive(qp, sh, packet)?;
+            take_receive(qp, nic, packet)?;
         }
         if !payload.is_elided() {
             dma::write(span.slice(0, part as usize), payload, 0, part as usize);
         }
     } else if operation.has_immediate() && !qp.responder.receive_taken {
-        take_receive(qp, sh, packet)?;
+        take_receive(qp, nic, packet)?;
     }
     qp.responder.set_message(Message::Write { va, rkey, len, offset: offset + part });
     Ok(())
@@ -147,20 +136,20 @@ fn write(qp: &mut Qp, sh: &mut Shared, packet: &Packet, payload: &Payload<'_>) -
 
 /// Takes a posted receive for the message that begins (or, WRITE with immediate, ends) here.
 #[inline]
-fn take_receive(qp: &mut Qp, sh: &mut Shared, packet: &Packet) -> Result<(), Refusal> {
+fn take_receive(qp: &mut Qp, nic: &mut NicState, packet: &Packet) -> Result<(), Refusal> {
     if qp.responder.receive_taken {
         return Ok(());
     }
     let taken = if qp.qp_type == QpType::XrcRecv {
-        let srq = xrc_srq(qp, sh, packet.xrc_srq)?;
+        let srq = xrc_srq(qp, nic, packet.xrc_srq)?;
         qp.receiver.as_deref_mut().is_some_and(|receiver| {
             receiver.of_xrc = Some(srq);
-            take_shared(sh, srq, &mut receiver.list)
+            take_shared(nic, srq, &mut receiver.list)
         })
     } else if qp.receiver.as_deref_mut().is_some_and(Receiver::take_early) {
         true
     } else if let Some(srq) = qp.srq() {
-        qp.receiver.as_deref_mut().is_some_and(|receiver| take_shared(sh, srq, &mut receiver.list))
+        qp.receiver.as_deref_mut().is_some_and(|receiver| take_shared(nic, srq, &mut receiver.list))
     } else {
         qp.take_receive()
     };
@@ -175,18 +164,18 @@ fn take_receive(qp: &mut Qp, sh: &mut Shared, packet: &Packet) -> Result<(), Ref
 }
 
 /// Takes the next receive of a shared queue.
-pub(crate) fn take_shared(sh: &mut Shared, srq: SrqId, into: &mut ScatterList) -> bool {
-    let Some(queue) = sh.srqs.get_mut(srq) else { return false };
+pub(crate) fn take_shared(nic: &mut NicState, srq: SrqId, into: &mut ScatterList) -> bool {
+    let Some(queue) = nic.srqs.get_mut(srq) else { return false };
     let taken = queue.queue.take(into);
     if taken {
-        sh.check_srq_limit(srq);
+        nic.check_srq_limit(srq);
     }
     taken
 }
 
 /// The shared receive queue that an XRC packet names; it must be of the target's domain.
-fn xrc_srq(qp: &Qp, sh: &Shared, number: u32) -> Result<SrqId, Refusal> {
-    let found = sh.srqs.id_at(number).and_then(|id| sh.srqs.get(id).map(|srq| (id, srq)));
+fn xrc_srq(qp: &Qp, nic: &NicState, number: u32) -> Result<SrqId, Refusal> {
+    let found = nic.srqs.id_at(number).and_then(|id| nic.srqs.get(id).map(|srq| (id, srq)));
     match found {
         Some((id, srq)) if srq.xrc.is_some_and(|(domain, _)| Some(domain) == qp.xrcd()) => Ok(id),
         _ => Err(Refusal::Invalid("the XRC shared receive queue does not exist in this domain (IBTA A14)")),
@@ -196,34 +185,34 @@ fn xrc_srq(qp: &Qp, sh: &Shared, number: u32) -> Result<SrqId, Refusal> {
 /// Protection domain that a remote access is checked against: the queue pair's, or for an XRC target,
 /// which has none, that of the shared receive queue that the packet names (IBTA A14).
 #[inline]
-pub(crate) fn remote_pd(qp: &Qp, sh: &Shared, packet: &Packet) -> Result<PdId, Refusal> {
+pub(crate) fn remote_pd(qp: &Qp, nic: &NicState, packet: &Packet) -> Result<PdId, Refusal> {
     if qp.qp_type != QpType::XrcRecv {
         return Ok(qp.pd);
     }
-    let srq = xrc_srq(qp, sh, packet.xrc_srq)?;
-    Ok(sh.srqs.get(srq).map_or(qp.pd, |srq| srq.pd))
+    let srq = xrc_srq(qp, nic, packet.xrc_srq)?;
+    Ok(nic.srqs.get(srq).map_or(qp.pd, |srq| srq.pd))
 }
 
 /// Protection domain that receives are checked against.
-pub(crate) fn receive_pd(qp: &Qp, sh: &Shared) -> PdId {
-    qp.srq_of_receive().or(qp.srq()).and_then(|id| sh.srqs.get(id)).map_or(qp.pd, |srq| srq.pd)
+pub(crate) fn receive_pd(qp: &Qp, nic: &NicState) -> PdId {
+    qp.srq_of_receive().or(qp.srq()).and_then(|id| nic.srqs.get(id)).map_or(qp.pd, |srq| srq.pd)
 }
 
 /// Completion queue that receives go to: an XRC shared receive queue has its own.
-fn receive_cq(qp: &Qp, sh: &Shared) -> Held<CqId> {
+fn receive_cq(qp: &Qp, nic: &NicState) -> Held<CqId> {
     qp.srq_of_receive()
-        .and_then(|id| sh.srqs.get(id))
+        .and_then(|id| nic.srqs.get(id))
         .and_then(|srq| srq.xrc)
         .map_or(qp.recv_cq, |(_, cq)| Held::new(cq))
 }
 
 /// The message is whole: completion for a SEND, or a WRITE with immediate.
 #[inline]
-fn finish(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet) -> Result<(), Refusal> {
+fn finish(qp: &mut Qp, nic: &mut NicState, now: Instant, packet: &Packet) -> Result<(), Refusal> {
     let operation = packet.bth.opcode.operation();
     let invalidates = matches!(operation, Operation::SendLastInv | Operation::SendOnlyInv);
     if invalidates {
-        sh.memory.invalidate_remote(qp.pd, qp.num, Key(packet.invalidate)).map_err(Refusal::Access)?;
+        nic.memory.invalidate_remote(qp.pd, qp.num, Key(packet.invalidate)).map_err(Refusal::Access)?;
     }
     let message = qp.responder.message();
     qp.responder.set_message(Message::None);
@@ -239,28 +228,28 @@ fn finish(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet) -> Result
     done.has_invalidate = invalidates;
     done.immediate = if invalidates { packet.invalidate } else { packet.immediate };
     done.src_qp = qp.peer;
-    let cq = receive_cq(qp, sh);
+    let cq = receive_cq(qp, nic);
     qp.responder.receive_taken = false;
-    sh.complete(cq, done, None);
+    nic.complete(cq, done, None);
     Ok(())
 }
 
 /// The receive that a failing message holds completes with an error.
-pub(crate) fn fail_receive(qp: &mut Qp, sh: &mut Shared, now: Instant, status: Status) {
+pub(crate) fn fail_receive(qp: &mut Qp, nic: &mut NicState, now: Instant, status: Status) {
     if !core::mem::take(&mut qp.responder.receive_taken) {
         return;
     }
     qp.responder.set_message(Message::None);
     let done = completion(qp, now, qp.scatter().wr_id, CompletionOp::Recv, status);
-    let cq = receive_cq(qp, sh);
-    sh.complete(cq, done, None);
+    let cq = receive_cq(qp, nic);
+    nic.complete(cq, done, None);
 }
 
 /// Flushes the receive in progress and the queue pair's own receive queue (IBTA 10.3.1.5).
-pub(crate) fn flush(qp: &mut Qp, sh: &mut Shared, now: Instant) {
-    fail_receive(qp, sh, now, Status::WorkRequestFlushed);
+pub(crate) fn flush(qp: &mut Qp, nic: &mut NicState, now: Instant) {
+    fail_receive(qp, nic, now, Status::WorkRequestFlushed);
     while qp.take_receive() {
         let done = completion(qp, now, qp.scatter().wr_id, CompletionOp::Recv, Status::WorkRequestFlushed);
-        sh.complete(qp.recv_cq, done, None);
+        nic.complete(qp.recv_cq, done, None);
     }
 }

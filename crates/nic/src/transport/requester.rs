@@ -14,16 +14,18 @@
 use crate::attr::QpType;
 use crate::congestion;
 use crate::event::Event;
+use crate::explain::Cause;
+use crate::frame::TxFrame;
 use crate::memory::AccessFault;
-use crate::nic::TxFrame;
 use crate::qp::Qp;
 use crate::queue::cq::Release;
 use crate::queue::wqe::{Wqe, WqeOp};
-use crate::shared::Shared;
-use crate::transport::inflight::BLANK;
-pub(crate) use crate::transport::inflight::{Inflight, Requester};
-use crate::transport::{Cause, completion, enter_error, explain, segmentation};
-use crate::work::{CompletionOp, Status};
+use crate::state::NicState;
+use crate::transport::failure::fail_oldest;
+use crate::transport::inflight::{BLANK, Inflight};
+use crate::transport::report::completion;
+use crate::transport::segmentation;
+use crate::work::Status;
 use adverb_wire::{Instant, Packet};
 
 /// What one step of a requester did.
@@ -92,7 +94,7 @@ pub(crate) fn next(qp: &mut Qp) -> Next {
 }
 
 /// Reads the next WQE.
-pub(crate) fn fetch(qp: &mut Qp, sh: &mut Shared, now: Instant) -> SendStep {
+pub(crate) fn fetch(qp: &mut Qp, nic: &mut NicState, now: Instant) -> SendStep {
     if !qp.sq.has_unfetched() {
         return SendStep::Idle;
     }
@@ -108,7 +110,7 @@ pub(crate) fn fetch(qp: &mut Qp, sh: &mut Shared, now: Instant) -> SendStep {
             let bad = Inflight { block, psn: qp.requester.next_psn, ..BLANK };
             qp.requester.push(Inflight { signaled: true, ..bad });
             qp.requester.fail(Cause::local(Status::LocalQpOperation, fault.rule()));
-            settle(qp, sh, now);
+            settle(qp, nic, now);
             SendStep::Executed(WqeOp::Nop, None)
         }
     }
@@ -116,7 +118,7 @@ pub(crate) fn fetch(qp: &mut Qp, sh: &mut Shared, now: Instant) -> SendStep {
 
 /// Takes a fetched WQE into flight, unless it has to wait. A WQE that waits is fetched again, so that
 /// a change made to it in memory meanwhile takes effect.
-pub(crate) fn execute(qp: &mut Qp, sh: &mut Shared, now: Instant) -> SendStep {
+pub(crate) fn execute(qp: &mut Qp, nic: &mut NicState, now: Instant) -> SendStep {
     let wqe = *qp.requester.loaded();
     qp.requester.is_loaded = false;
     let refused = check(qp, &wqe);
@@ -145,7 +147,7 @@ pub(crate) fn execute(qp: &mut Qp, sh: &mut Shared, now: Instant) -> SendStep {
     if let Some(cause) = refused {
         qp.requester.fail(cause);
     } else if wqe.op.is_local() {
-        if let Err(cause) = local(qp, sh, &wqe) {
+        if let Err(cause) = local(qp, nic, &wqe) {
             qp.requester.fail(cause);
         }
     } else {
@@ -156,7 +158,7 @@ pub(crate) fn execute(qp: &mut Qp, sh: &mut Shared, now: Instant) -> SendStep {
             qp.requester.cursor_packet = 0;
         }
     }
-    settle(qp, sh, now);
+    settle(qp, nic, now);
     SendStep::Executed(wqe.op, taken)
 }
 
@@ -204,16 +206,16 @@ fn check(qp: &Qp, wqe: &Wqe) -> Option<Cause> {
 }
 
 /// Executes an operation that needs no packet.
-fn local(qp: &mut Qp, sh: &mut Shared, wqe: &Wqe) -> Result<(), Cause> {
+fn local(qp: &mut Qp, nic: &mut NicState, wqe: &Wqe) -> Result<(), Cause> {
     let fault = |f: AccessFault| Cause::local(Status::MemoryWindowBind, f.rule());
     match wqe.op {
         WqeOp::BindMw => {
             let bind = qp.sq.ring.bind(wqe);
-            sh.memory.bind_mw(qp.pd, qp.num, &bind).map_err(fault)?;
+            nic.memory.bind_mw(qp.pd, qp.num, &bind).map_err(fault)?;
         }
         WqeOp::LocalInv => {
             let key = adverb_wire::Key(wqe.imm);
-            sh.memory
+            nic.memory
                 .invalidate_local(qp.pd, qp.num, key)
                 .map_err(|f| Cause::local(Status::LocalProtection, f.rule()))?;
         }
@@ -227,7 +229,7 @@ fn local(qp: &mut Qp, sh: &mut Shared, wqe: &Wqe) -> Result<(), Cause> {
 #[inline]
 pub(crate) fn packet(
     qp: &mut Qp,
-    sh: &mut Shared,
+    nic: &mut NicState,
     now: Instant,
     out: &mut TxFrame,
     entry: &Inflight,
@@ -241,14 +243,14 @@ pub(crate) fn packet(
     if !congestion::may_send(qp, now) {
         return None;
     }
-    if !qp.requester.is_loaded && !load_again(qp, sh, now, entry) {
+    if !qp.requester.is_loaded && !load_again(qp, nic, now, entry) {
         return None;
     }
     let wqe = *qp.requester.loaded();
-    let end = match build(qp, sh, &wqe, entry, k, out) {
+    let end = match build(qp, nic, &wqe, entry, k, out) {
         Ok(end) => end,
         Err(fault) => {
-            abandon(qp, sh, now, Cause::local(Status::LocalProtection, fault.rule()));
+            abandon(qp, nic, now, Cause::local(Status::LocalProtection, fault.rule()));
             return None;
         }
     };
@@ -258,7 +260,7 @@ pub(crate) fn packet(
     let after = entry.psn.add(end);
     let new = !psn.is_before(qp.requester.sent);
     if !new {
-        sh.counters.retransmitted_packets += 1;
+        nic.counters.retransmitted_packets += 1;
     }
     if qp.requester.sent.is_before(after) {
         qp.requester.sent = after;
@@ -270,23 +272,23 @@ pub(crate) fn packet(
 #[inline]
 pub(crate) fn leave(
     qp: &mut Qp,
-    sh: &mut Shared,
+    nic: &mut NicState,
     now: Instant,
     out: &mut TxFrame,
     entry: &Inflight,
     made: Made,
 ) {
     let sent = if made.new { congestion::Sent::New } else { congestion::Sent::Again };
-    congestion::on_sent(qp, sh, &mut out.packet, sent, now);
+    congestion::on_sent(qp, nic, &mut out.packet, sent, now);
     advance(qp, entry, made.end);
     if qp.is_reliable() {
         if qp.deadline == Instant::NEVER && qp.has_timeout() {
-            qp.deadline = now + qp.rto(sh);
+            qp.deadline = now + qp.rto(nic);
         }
     } else if made.end == entry.packets {
         // Nobody acknowledges: the message is done when its last packet has left (IBTA 9.8.3.2).
         qp.requester.una = qp.requester.sent;
-        settle_unreliable(qp, sh, now);
+        settle_unreliable(qp, nic, now);
     }
 }
 
@@ -294,14 +296,14 @@ pub(crate) fn leave(
 #[inline]
 pub(crate) fn build(
     qp: &mut Qp,
-    sh: &Shared,
+    nic: &NicState,
     wqe: &Wqe,
     entry: &Inflight,
     index: u32,
     out: &mut TxFrame,
 ) -> Result<u32, AccessFault> {
     out.payload.clear();
-    out.packet = Packet { flow: qp.flow(sh), ..Packet::default() };
+    out.packet = Packet { flow: qp.flow(nic), ..Packet::default() };
     out.path = qp.path;
     let end = match wqe.op {
         WqeOp::Read | WqeOp::CompareSwap | WqeOp::FetchAdd => {
@@ -309,7 +311,7 @@ pub(crate) fn build(
             entry.packets
         }
         _ => {
-            segmentation::message(qp, sh, wqe, index, out)?;
+            segmentation::message(qp, nic, wqe, index, out)?;
             index + 1
         }
     };
@@ -340,14 +342,14 @@ fn load(qp: &mut Qp, wqe: &Wqe) {
 }
 
 /// Reads the WQE at the cursor again, after going back. False when it cannot be sent any more.
-fn load_again(qp: &mut Qp, sh: &mut Shared, now: Instant, entry: &Inflight) -> bool {
+fn load_again(qp: &mut Qp, nic: &mut NicState, now: Instant, entry: &Inflight) -> bool {
     match qp.sq.ring.decode(entry.block, entry.blocks.into(), qp.sq.layout()) {
         Ok(wqe) if packets_of(qp, &wqe) == entry.packets && wqe.op == entry.op => {
             load(qp, &wqe);
             true
         }
         _ => {
-            abandon(qp, sh, now, Cause::local(Status::LocalQpOperation, CHANGED));
+            abandon(qp, nic, now, Cause::local(Status::LocalQpOperation, CHANGED));
             false
         }
     }
@@ -357,18 +359,24 @@ fn load_again(qp: &mut Qp, sh: &mut Shared, now: Instant, entry: &Inflight) -> b
 pub(crate) const CHANGED: &str = "the WQE was changed in memory after it was sent, and has to be sent again";
 
 /// As [`abandon`], for a WQE that the cursor has passed.
-pub(crate) fn abandon_at(qp: &mut Qp, sh: &mut Shared, now: Instant, index: u32, cause: Cause) -> SendStep {
+pub(crate) fn abandon_at(
+    qp: &mut Qp,
+    nic: &mut NicState,
+    now: Instant,
+    index: u32,
+    cause: Cause,
+) -> SendStep {
     qp.requester.cursor = index;
     qp.requester.cursor_packet = 0;
     qp.requester.is_loaded = false;
-    abandon(qp, sh, now, cause)
+    abandon(qp, nic, now, cause)
 }
 
 /// The WQE at the cursor cannot be sent any further: it fails once all before it are done. What was
 /// executed after it has not been sent (the cursor never passes a failing WQE) and is flushed.
-fn abandon(qp: &mut Qp, sh: &mut Shared, now: Instant, cause: Cause) -> SendStep {
+fn abandon(qp: &mut Qp, nic: &mut NicState, now: Instant, cause: Cause) -> SendStep {
     if qp.requester.cursor == qp.requester.head {
-        fail_oldest(qp, sh, now, &cause);
+        fail_oldest(qp, nic, now, &cause);
         return SendStep::Idle;
     }
     // Give up the WQEs behind it: they go back to the send queue to be flushed with the rest.
@@ -382,110 +390,52 @@ fn abandon(qp: &mut Qp, sh: &mut Shared, now: Instant, cause: Cause) -> SendStep
 }
 
 /// Completes everything at the head that is done: local operations, and a failure whose turn came.
-pub(crate) fn settle(qp: &mut Qp, sh: &mut Shared, now: Instant) {
+pub(crate) fn settle(qp: &mut Qp, nic: &mut NicState, now: Instant) {
     while let Some(entry) = qp.requester.oldest() {
         if qp.requester.head_failed() {
             if let Some(cause) = qp.requester.take_failure() {
-                fail_oldest(qp, sh, now, &cause);
+                fail_oldest(qp, nic, now, &cause);
             }
             return;
         }
         if entry.packets > 0 {
             break;
         }
-        complete_oldest(qp, sh, now, &entry, 0);
+        complete_oldest(qp, nic, now, &entry, 0);
     }
     if qp.requester.is_empty() && qp.draining {
         qp.draining = false;
         if qp.attr.sqd_notify {
-            sh.event(Event::SqDrained(qp.id));
+            nic.event(Event::SqDrained(qp.id));
         }
     }
 }
 
-fn settle_unreliable(qp: &mut Qp, sh: &mut Shared, now: Instant) {
+fn settle_unreliable(qp: &mut Qp, nic: &mut NicState, now: Instant) {
     while let Some(entry) = qp.requester.oldest() {
         if qp.requester.head == qp.requester.cursor || qp.requester.head_failed() {
             break;
         }
-        complete_oldest(qp, sh, now, &entry, 0);
+        complete_oldest(qp, nic, now, &entry, 0);
     }
-    settle(qp, sh, now);
+    settle(qp, nic, now);
 }
 
 /// The oldest WQE is done: completion if it asked for one.
 #[inline]
-pub(crate) fn complete_oldest(qp: &mut Qp, sh: &mut Shared, now: Instant, entry: &Inflight, byte_len: u32) {
+pub(crate) fn complete_oldest(
+    qp: &mut Qp,
+    nic: &mut NicState,
+    now: Instant,
+    entry: &Inflight,
+    byte_len: u32,
+) {
     qp.requester.head = qp.requester.head.wrapping_add(1);
     qp.requester.is_answering = false;
     if entry.signaled {
         let wr_id = qp.requester.wr_id(entry.block);
-        let mut done = completion(qp, now, wr_id, completion_op(entry.op), Status::Success);
+        let mut done = completion(qp, now, wr_id, entry.op.completion(), Status::Success);
         done.byte_len = byte_len;
-        sh.complete(qp.send_cq, done, Some(Release { qp: qp.id, end: entry.end_block() }));
-    }
-}
-
-/// The oldest WQE fails: error completion, then everything behind it is flushed.
-pub(crate) fn fail_oldest(qp: &mut Qp, sh: &mut Shared, now: Instant, cause: &Cause) {
-    if let Some(entry) = qp.requester.oldest() {
-        let wr_id = qp.requester.wr_id(entry.block);
-        explain(qp, sh, now, wr_id, cause);
-        qp.requester.head = qp.requester.head.wrapping_add(1);
-        let mut done = completion(qp, now, wr_id, completion_op(entry.op), cause.status);
-        done.vendor = cause.packet.and_then(|p| p.syndrome).unwrap_or(0) as u32;
-        sh.complete(qp.send_cq, done, Some(Release { qp: qp.id, end: entry.end_block() }));
-    }
-    if qp.is_datagram() || qp.qp_type == QpType::Uc {
-        // Unreliable services stop sending only (IBTA 10.3.1.6).
-        flush(qp, sh, now);
-        qp.state = crate::attr::QpState::Sqe;
-        return;
-    }
-    enter_error(qp, sh, now);
-}
-
-/// Flushes every posted send (IBTA 10.3.1.5): in flight first, then what was never fetched.
-pub(crate) fn flush(qp: &mut Qp, sh: &mut Shared, now: Instant) {
-    while let Some(entry) = qp.requester.oldest() {
-        qp.requester.head = qp.requester.head.wrapping_add(1);
-        flush_one(qp, sh, now, entry.block, entry.end_block(), entry.op);
-    }
-    while qp.sq.has_unfetched() {
-        let block = qp.sq.fetched;
-        let available = qp.sq.posted.wrapping_sub(block);
-        let (op, blocks) = match qp.sq.ring.decode(block, available, qp.sq.layout()) {
-            Ok(wqe) => (wqe.op, wqe.blocks()),
-            Err(_) => (WqeOp::Nop, 1),
-        };
-        qp.sq.fetched = block.wrapping_add(blocks);
-        flush_one(qp, sh, now, block, qp.sq.fetched, op);
-    }
-    let r = &mut qp.requester;
-    r.cursor = r.head;
-    r.tail = r.head;
-    r.una = r.next_psn;
-    r.sent = r.next_psn;
-    r.outstanding_reads = 0;
-    r.rnr_wait = false;
-    r.is_loaded = false;
-    r.has_failed = false;
-    r.is_answering = false;
-}
-
-fn flush_one(qp: &mut Qp, sh: &mut Shared, now: Instant, block: u32, end_block: u32, op: WqeOp) {
-    let done = completion(qp, now, qp.requester.wr_id(block), completion_op(op), Status::WorkRequestFlushed);
-    sh.complete(qp.send_cq, done, Some(Release { qp: qp.id, end: end_block }));
-}
-
-const fn completion_op(op: WqeOp) -> CompletionOp {
-    match op {
-        WqeOp::Write | WqeOp::WriteImm => CompletionOp::Write,
-        WqeOp::Read => CompletionOp::Read,
-        WqeOp::CompareSwap => CompletionOp::CompareSwap,
-        WqeOp::FetchAdd => CompletionOp::FetchAdd,
-        WqeOp::BindMw => CompletionOp::BindMw,
-        WqeOp::LocalInv => CompletionOp::LocalInv,
-        WqeOp::Send | WqeOp::SendImm | WqeOp::SendInv | WqeOp::Nop => CompletionOp::Send,
+        nic.complete(qp.send_cq, done, Some(Release { qp: qp.id, end: entry.end_block() }));
     }
 }

@@ -1,11 +1,11 @@
 //! Cutting a message into packets (IBTA 9.7.2, 9.8.3): opcode by place in the message, headers, and
 //! the pieces of memory that are the payload.
 
+use crate::frame::TxFrame;
 use crate::memory::AccessFault;
-use crate::nic::TxFrame;
 use crate::qp::Qp;
 use crate::queue::wqe::{GatherCursor, Operands, Wqe, WqeOp};
-use crate::shared::Shared;
+use crate::state::NicState;
 use adverb_wire::{AtomicEth, Bth, Opcode, Operation, Packet, Reth};
 
 /// READ and atomic requests: one packet, whatever the length of the answer. An atomic still lacks its [`operands`].
@@ -37,7 +37,7 @@ pub(crate) fn operands(of: Operands, packet: &mut Packet) {
 #[inline]
 pub(crate) fn message(
     qp: &mut Qp,
-    sh: &Shared,
+    nic: &NicState,
     wqe: &Wqe,
     index: u32,
     out: &mut TxFrame,
@@ -53,7 +53,7 @@ pub(crate) fn message(
         opcode: Opcode::new(qp.service(), operation(wqe.op, first, last)),
         solicited: last && wqe.solicited,
         ack_req: qp.is_reliable()
-            && (last || (index + 1).is_multiple_of(sh.congestion.ack_interval(qp.requester.window))),
+            && (last || (index + 1).is_multiple_of(nic.congestion.ack_interval(qp.requester.window))),
         ..Bth::default()
     };
     match wqe.op {
@@ -71,7 +71,7 @@ pub(crate) fn message(
         qp.sq.ring.gather_inline(wqe, offset, len, &mut out.payload);
         return Ok(());
     }
-    gather(qp, sh, wqe, offset, len, out)
+    gather(qp, nic, wqe, offset, len, out)
 }
 
 /// Operation of a packet by its place in the message.
@@ -99,7 +99,7 @@ const fn operation(op: WqeOp, first: bool, last: bool) -> Operation {
 #[inline]
 fn gather(
     qp: &mut Qp,
-    sh: &Shared,
+    nic: &NicState,
     wqe: &Wqe,
     offset: u32,
     len: u32,
@@ -128,7 +128,7 @@ fn gather(
         }
         let step = left.min(room);
         let addr = sge.addr.wrapping_add(at.offset as u64);
-        let span = sh.memory.check_local(qp.pd, sge.lkey, addr, step, false)?;
+        let span = nic.memory.check_local(qp.pd, sge.lkey, addr, step, false)?;
         out.payload.push(span);
         left -= step;
         at.offset += step;

@@ -1,12 +1,13 @@
 //! Unreliable datagrams (IBTA 9.8.2), QP1's among them: one packet, one message, any destination.
 
 use crate::attr::QpType;
+use crate::explain::{Cause, received};
+use crate::frame::TxFrame;
 use crate::memory::Payload;
-use crate::nic::TxFrame;
 use crate::qp::Qp;
 use crate::queue::wqe::Wqe;
-use crate::shared::Shared;
-use crate::transport::{Cause, completion, explain, received};
+use crate::state::NicState;
+use crate::transport::report::{completion, explain};
 use crate::work::{CompletionOp, Status};
 use adverb_wire::{Deth, Instant, Packet, QpNumber};
 
@@ -43,38 +44,38 @@ pub(crate) fn address(qp: &Qp, wqe: &Wqe, out: &mut TxFrame) {
 /// Takes in a datagram.
 pub(crate) fn on_datagram(
     qp: &mut Qp,
-    sh: &mut Shared,
+    nic: &mut NicState,
     now: Instant,
     packet: &Packet,
     payload: &Payload<'_>,
 ) {
     if packet.deth.qkey != qkey(qp) {
-        sh.counters.drop_qkey += 1;
+        nic.counters.drop_qkey += 1;
         return;
     }
     if payload.len() > crate::limits::MAX_MTU {
-        sh.counters.drop_length += 1;
+        nic.counters.drop_length += 1;
         return;
     }
     let (taken, pd) = match (qp.srq(), &mut qp.receiver) {
-        (Some(id), Some(receiver)) => match sh.srqs.get_mut(id) {
+        (Some(id), Some(receiver)) => match nic.srqs.get_mut(id) {
             Some(srq) => (srq.queue.take(&mut receiver.list), srq.pd),
             None => (false, qp.pd),
         },
         _ => (qp.take_receive(), qp.pd),
     };
     if !taken {
-        sh.counters.drop_no_receive += 1;
+        nic.counters.drop_no_receive += 1;
         return;
     }
     if let Some(id) = qp.srq() {
-        sh.check_srq_limit(id);
+        nic.check_srq_limit(id);
     }
     let total = GRH_LEN + payload.len();
-    let status = place(qp, sh, pd, packet, payload);
+    let status = place(qp, nic, pd, packet, payload);
     let mut done = completion(qp, now, qp.scatter().wr_id, CompletionOp::Recv, status);
     if status != Status::Success {
-        sh.counters.drop_receive_error += 1;
+        nic.counters.drop_receive_error += 1;
         let rule = match status {
             Status::LocalLength => {
                 "the receive is smaller than the datagram and its 40 bytes of header (IBTA 9.8.2.2)"
@@ -82,7 +83,7 @@ pub(crate) fn on_datagram(
             _ => "a scatter entry of the receive fails its access check (IBTA 10.6.3)",
         };
         let cause = Cause { status, rule, packet: Some(received(packet)), timer: None };
-        explain(qp, sh, now, qp.scatter().wr_id, &cause);
+        explain(qp, nic, now, qp.scatter().wr_id, &cause);
     }
     done.byte_len = total as u32;
     done.src_qp = packet.deth.src_qp;
@@ -91,17 +92,17 @@ pub(crate) fn on_datagram(
     done.has_immediate = packet.bth.opcode.operation().has_immediate();
     done.immediate = packet.immediate;
     done.sl = if packet.flow.dst.is_ipv4() { SL_IPV4 } else { 1 };
-    sh.complete(qp.recv_cq, done, None);
+    nic.complete(qp.recv_cq, done, None);
 }
 
-fn place(qp: &Qp, sh: &Shared, pd: crate::ids::PdId, packet: &Packet, payload: &Payload<'_>) -> Status {
+fn place(qp: &Qp, nic: &NicState, pd: crate::ids::PdId, packet: &Packet, payload: &Payload<'_>) -> Status {
     if (GRH_LEN + payload.len()) as u64 > qp.scatter().capacity {
         return Status::LocalLength;
     }
     let header = network_header(packet);
-    let placed = sh
+    let placed = nic
         .scatter(pd, qp.scatter().sges(), 0, &Payload::from_slice(&header))
-        .and_then(|()| sh.scatter(pd, qp.scatter().sges(), GRH_LEN as u64, payload));
+        .and_then(|()| nic.scatter(pd, qp.scatter().sges(), GRH_LEN as u64, payload));
     match placed {
         Ok(()) => Status::Success,
         Err(_) => Status::LocalProtection,

@@ -6,44 +6,51 @@
 //! taken in order only, so `una` inside a READ is the next response expected.
 
 use crate::congestion;
-use crate::explain::{PacketCause, TimerCause};
+use crate::explain::{Cause, PacketCause, TimerCause, received};
+use crate::frame::TxFrame;
 use crate::memory::Payload;
-use crate::nic::TxFrame;
 use crate::qp::Qp;
 use crate::queue::wqe::{Wqe, WqeOp};
-use crate::shared::Shared;
+use crate::state::NicState;
+use crate::transport::failure::fail_oldest;
+use crate::transport::inflight::Inflight;
 use crate::transport::rc::{read_answer, responder, retry};
-use crate::transport::requester::{self, Inflight, Next, SendStep, complete_oldest, fail_oldest};
-use crate::transport::{Cause, received};
+use crate::transport::requester::{self, Next, SendStep, complete_oldest};
 use crate::work::Status;
 use adverb_wire::{Instant, NakCode, Operation, Packet, Psn, Syndrome};
 
 /// Takes in a request, or an answer to one.
 #[inline]
-pub(super) fn on_packet(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet, payload: &Payload<'_>) {
+pub(super) fn on_packet(
+    qp: &mut Qp,
+    nic: &mut NicState,
+    now: Instant,
+    packet: &Packet,
+    payload: &Payload<'_>,
+) {
     if packet.bth.opcode.operation().is_response() {
-        on_response(qp, sh, now, packet, payload);
+        on_response(qp, nic, now, packet, payload);
     } else {
-        responder::on_request(qp, sh, now, packet, payload);
+        responder::on_request(qp, nic, now, packet, payload);
     }
 }
 
 /// One step: what the peer is owed, or else the requester's next piece of work.
 #[inline]
-pub(super) fn step(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame) -> SendStep {
-    if responder::next_packet(qp, sh, now, out) {
+pub(super) fn step(qp: &mut Qp, nic: &mut NicState, now: Instant, out: &mut TxFrame) -> SendStep {
+    if responder::next_packet(qp, nic, now, out) {
         return SendStep::Answer;
     }
     match requester::next(qp) {
         Next::Idle => SendStep::Idle,
-        Next::Fetch => requester::fetch(qp, sh, now),
-        Next::Execute => requester::execute(qp, sh, now),
+        Next::Fetch => requester::fetch(qp, nic, now),
+        Next::Execute => requester::execute(qp, nic, now),
         Next::Packet(entry) => {
             let window = qp.requester.window.packets();
-            let Some(made) = requester::packet(qp, sh, now, out, &entry, window) else {
+            let Some(made) = requester::packet(qp, nic, now, out, &entry, window) else {
                 return SendStep::Idle;
             };
-            requester::leave(qp, sh, now, out, &entry, made);
+            requester::leave(qp, nic, now, out, &entry, made);
             SendStep::Packet
         }
     }
@@ -51,58 +58,58 @@ pub(super) fn step(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame
 
 /// Takes in an ACK, a NAK, a READ response or an atomic's answer.
 #[inline]
-fn on_response(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet, payload: &Payload<'_>) {
+fn on_response(qp: &mut Qp, nic: &mut NicState, now: Instant, packet: &Packet, payload: &Payload<'_>) {
     let psn = packet.bth.psn;
     if !psn.is_before(qp.requester.sent) {
-        sh.counters.drop_ghost_ack += 1;
+        nic.counters.drop_ghost_ack += 1;
         return;
     }
     if psn.is_before(qp.requester.una) {
-        sh.counters.drop_duplicate += 1;
+        nic.counters.drop_duplicate += 1;
         return;
     }
     match packet.bth.opcode.operation() {
-        Operation::Acknowledge => on_acknowledge(qp, sh, now, packet),
-        Operation::AtomicAcknowledge => on_atomic_answer(qp, sh, now, packet),
-        _ => on_read_response(qp, sh, now, packet, payload),
+        Operation::Acknowledge => on_acknowledge(qp, nic, now, packet),
+        Operation::AtomicAcknowledge => on_atomic_answer(qp, nic, now, packet),
+        _ => on_read_response(qp, nic, now, packet, payload),
     }
 }
 
-fn on_acknowledge(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet) {
+fn on_acknowledge(qp: &mut Qp, nic: &mut NicState, now: Instant, packet: &Packet) {
     let psn = packet.bth.psn;
     match packet.aeth.syndrome {
         Syndrome::Ack { .. } => {
-            sh.counters.acks_received += 1;
-            acknowledge_before(qp, sh, now, psn.next());
+            nic.counters.acks_received += 1;
+            acknowledge_before(qp, nic, now, psn.next());
         }
         Syndrome::RnrNak { timer } => {
-            sh.counters.rnr_naks_received += 1;
-            if acknowledge_before(qp, sh, now, psn) {
-                on_rnr_nak(qp, sh, now, packet, timer);
+            nic.counters.rnr_naks_received += 1;
+            if acknowledge_before(qp, nic, now, psn) {
+                on_rnr_nak(qp, nic, now, packet, timer);
             }
         }
         Syndrome::Nak(NakCode::PsnSequenceError) => {
-            sh.counters.sequence_naks_received += 1;
+            nic.counters.sequence_naks_received += 1;
             // While the receiver is being waited for, its NAK of what was sent behind the refused message says
             // nothing new, and must neither end the wait nor cost a retry: Linux's rxe sends one (9.7.5.2.8).
-            if acknowledge_before(qp, sh, now, psn) && !qp.requester.rnr_wait {
+            if acknowledge_before(qp, nic, now, psn) && !qp.requester.rnr_wait {
                 let rule = "the responder saw a gap in the PSNs more often than the retry count allows (IBTA 9.7.5.2.2)";
-                retry(qp, sh, now, Some(received(packet)), None, rule);
+                retry(qp, nic, now, Some(received(packet)), None, rule);
             }
         }
         Syndrome::Nak(code) => {
-            sh.counters.error_naks_received += 1;
-            if acknowledge_before(qp, sh, now, psn) {
-                fail_oldest(qp, sh, now, &retry::nak_cause(code, packet));
+            nic.counters.error_naks_received += 1;
+            if acknowledge_before(qp, nic, now, psn) {
+                fail_oldest(qp, nic, now, &retry::nak_cause(code, packet));
             }
         }
-        Syndrome::Reserved(_) => sh.counters.drop_syndrome += 1,
+        Syndrome::Reserved(_) => nic.counters.drop_syndrome += 1,
     }
 }
 
 /// Marks all before `end` as acknowledged. False when it could not get there: a READ or atomic on the
 /// way has no answer, which makes `end` an implied NAK (IBTA 9.7.5.1.4, C9-139).
-fn acknowledge_before(qp: &mut Qp, sh: &mut Shared, now: Instant, end: Psn) -> bool {
+fn acknowledge_before(qp: &mut Qp, nic: &mut NicState, now: Instant, end: Psn) -> bool {
     let before = qp.requester.una;
     let mut finished = 0;
     let mut reached = true;
@@ -111,7 +118,7 @@ fn acknowledge_before(qp: &mut Qp, sh: &mut Shared, now: Instant, end: Psn) -> b
             if qp.requester.head_failed() {
                 break;
             }
-            complete_oldest(qp, sh, now, &entry, 0);
+            complete_oldest(qp, nic, now, &entry, 0);
             continue;
         }
         if !entry.psn.is_before(end) {
@@ -128,24 +135,24 @@ fn acknowledge_before(qp: &mut Qp, sh: &mut Shared, now: Instant, end: Psn) -> b
             break;
         }
         qp.requester.una = after;
-        complete_oldest(qp, sh, now, &entry, 0);
+        complete_oldest(qp, nic, now, &entry, 0);
         finished += 1;
     }
     if finished > 1 {
-        sh.counters.acks_coalesced += 1;
+        nic.counters.acks_coalesced += 1;
     }
-    progressed(qp, sh, now, before);
+    progressed(qp, nic, now, before);
     if !reached {
-        lost_answer(qp, sh);
+        lost_answer(qp, nic);
     }
     reached
 }
 
 /// Bookkeeping after `una` may have moved.
 #[inline]
-fn progressed(qp: &mut Qp, sh: &mut Shared, now: Instant, before: Psn) {
+fn progressed(qp: &mut Qp, nic: &mut NicState, now: Instant, before: Psn) {
     if qp.requester.una != before {
-        congestion::on_ack(qp, sh, before, now);
+        congestion::on_ack(qp, nic, before, now);
         let r = &mut qp.requester;
         r.retries = qp.attr.retry_cnt;
         r.rnr_retries = qp.attr.rnr_retry;
@@ -153,35 +160,35 @@ fn progressed(qp: &mut Qp, sh: &mut Shared, now: Instant, before: Psn) {
         r.implied_nak = false;
         r.rnr_wait = false;
         r.catch_up();
-        restart_timer(qp, sh, now);
+        restart_timer(qp, nic, now);
     }
-    requester::settle(qp, sh, now);
+    requester::settle(qp, nic, now);
 }
 
 /// The timer runs while something is out (IBTA 9.7.6.1.3).
 #[inline]
-fn restart_timer(qp: &mut Qp, sh: &Shared, now: Instant) {
+fn restart_timer(qp: &mut Qp, nic: &NicState, now: Instant) {
     qp.deadline = if qp.requester.awaits_acknowledgement() && qp.has_timeout() {
-        now + qp.rto(sh)
+        now + qp.rto(nic)
     } else {
         Instant::NEVER
     };
 }
 
 /// An answer is missing: ask again, once for each place; the timer takes care of the rest.
-fn lost_answer(qp: &mut Qp, sh: &mut Shared) {
+fn lost_answer(qp: &mut Qp, nic: &mut NicState) {
     if qp.requester.implied_nak {
         return;
     }
-    sh.counters.implied_naks += 1;
+    nic.counters.implied_naks += 1;
     qp.requester.implied_nak = true;
-    congestion::on_loss(qp, sh, false);
+    congestion::on_loss(qp, nic, false);
     qp.requester.go_back();
 }
 
 /// The receiver is not ready: nothing is sent for as long as it says, and then everything from the refused request on.
-fn on_rnr_nak(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet, code: u8) {
-    if retry::spend_rnr_retry(qp, sh, now, packet, code) {
+fn on_rnr_nak(qp: &mut Qp, nic: &mut NicState, now: Instant, packet: &Packet, code: u8) {
+    if retry::spend_rnr_retry(qp, nic, now, packet, code) {
         qp.requester.go_back();
         retry::wait_for_receiver(qp, now, code);
     }
@@ -190,49 +197,49 @@ fn on_rnr_nak(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet, code:
 /// Goes back to the oldest unacknowledged PSN, or gives up when no retry is left.
 fn retry(
     qp: &mut Qp,
-    sh: &mut Shared,
+    nic: &mut NicState,
     now: Instant,
     packet: Option<PacketCause>,
     timer: Option<TimerCause>,
     rule: &'static str,
 ) {
     let cause = Cause { status: Status::TransportRetryExceeded, rule, packet, timer };
-    if !retry::spend_retry(qp, sh, now, &cause) {
+    if !retry::spend_retry(qp, nic, now, &cause) {
         return;
     }
     qp.requester.rnr_wait = false;
-    congestion::on_loss(qp, sh, timer.is_some());
+    congestion::on_loss(qp, nic, timer.is_some());
     qp.requester.go_back();
-    restart_timer(qp, sh, now);
+    restart_timer(qp, nic, now);
 }
 
 /// The queue pair's timer ran out: the RNR wait is over, or an acknowledgement is overdue.
-pub(super) fn on_timeout(qp: &mut Qp, sh: &mut Shared, now: Instant) {
+pub(super) fn on_timeout(qp: &mut Qp, nic: &mut NicState, now: Instant) {
     qp.deadline = Instant::NEVER;
     if qp.requester.rnr_wait {
         qp.requester.rnr_wait = false;
-        restart_timer(qp, sh, now);
+        restart_timer(qp, nic, now);
         return;
     }
     if !qp.requester.awaits_acknowledgement() {
         return;
     }
-    sh.counters.timeouts += 1;
+    nic.counters.timeouts += 1;
     qp.requester.expiries = qp.requester.expiries.saturating_add(1);
     qp.requester.implied_nak = false;
-    let Cause { rule, packet, timer, .. } = retry::unanswered(qp, sh, qp.requester.una);
-    retry(qp, sh, now, packet, timer, rule);
+    let Cause { rule, packet, timer, .. } = retry::unanswered(qp, nic, qp.requester.una);
+    retry(qp, nic, now, packet, timer, rule);
 }
 
 /// The READ or atomic whose answer this PSN is, with everything before it acknowledged.
-fn answered(qp: &mut Qp, sh: &mut Shared, now: Instant, psn: Psn, read: bool) -> Option<(Inflight, Wqe)> {
-    if !acknowledge_before(qp, sh, now, psn) {
+fn answered(qp: &mut Qp, nic: &mut NicState, now: Instant, psn: Psn, read: bool) -> Option<(Inflight, Wqe)> {
+    if !acknowledge_before(qp, nic, now, psn) {
         return None;
     }
     let entry = qp.requester.oldest()?;
     let matches = entry.op.awaits_response() && (entry.op == WqeOp::Read) == read;
     if !matches || qp.requester.una != psn || !psn.is_before(entry.psn.add(entry.packets)) {
-        sh.counters.drop_stray_response += 1;
+        nic.counters.drop_stray_response += 1;
         return None;
     }
     if qp.requester.is_answering {
@@ -245,37 +252,37 @@ fn answered(qp: &mut Qp, sh: &mut Shared, now: Instant, psn: Psn, read: bool) ->
         }
         _ => {
             let rule = "the WQE was changed in memory before its answer came";
-            fail_oldest(qp, sh, now, &Cause::local(Status::LocalQpOperation, rule));
+            fail_oldest(qp, nic, now, &Cause::local(Status::LocalQpOperation, rule));
             None
         }
     }
 }
 
-fn on_read_response(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet, payload: &Payload<'_>) {
+fn on_read_response(qp: &mut Qp, nic: &mut NicState, now: Instant, packet: &Packet, payload: &Payload<'_>) {
     let psn = packet.bth.psn;
-    let Some((entry, wqe)) = answered(qp, sh, now, psn, true) else { return };
+    let Some((entry, wqe)) = answered(qp, nic, now, psn, true) else { return };
     let k = psn.since(entry.psn) as u32;
-    if let Err(cause) = read_answer::place(qp, sh, &wqe, k, entry.packets, packet, payload) {
-        fail_oldest(qp, sh, now, &cause);
+    if let Err(cause) = read_answer::place(qp, nic, &wqe, k, entry.packets, packet, payload) {
+        fail_oldest(qp, nic, now, &cause);
         return;
     }
     qp.requester.una = psn.next();
     if k + 1 == entry.packets {
         qp.requester.outstanding_reads -= 1;
-        complete_oldest(qp, sh, now, &entry, wqe.len);
+        complete_oldest(qp, nic, now, &entry, wqe.len);
     }
-    progressed(qp, sh, now, psn);
+    progressed(qp, nic, now, psn);
 }
 
-fn on_atomic_answer(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet) {
+fn on_atomic_answer(qp: &mut Qp, nic: &mut NicState, now: Instant, packet: &Packet) {
     let psn = packet.bth.psn;
-    let Some((entry, wqe)) = answered(qp, sh, now, psn, false) else { return };
-    if let Err(cause) = read_answer::place(qp, sh, &wqe, 0, 1, packet, &Payload::elided(0)) {
-        fail_oldest(qp, sh, now, &cause);
+    let Some((entry, wqe)) = answered(qp, nic, now, psn, false) else { return };
+    if let Err(cause) = read_answer::place(qp, nic, &wqe, 0, 1, packet, &Payload::elided(0)) {
+        fail_oldest(qp, nic, now, &cause);
         return;
     }
     qp.requester.una = psn.next();
     qp.requester.outstanding_reads -= 1;
-    complete_oldest(qp, sh, now, &entry, 8);
-    progressed(qp, sh, now, psn);
+    complete_oldest(qp, nic, now, &entry, 8);
+    progressed(qp, nic, now, psn);
 }

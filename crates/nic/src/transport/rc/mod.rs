@@ -22,14 +22,14 @@ pub(crate) mod responder;
 mod retry;
 
 use crate::attr::{QpState, QpType};
+use crate::frame::TxFrame;
 use crate::memory::Payload;
-use crate::nic::TxFrame;
 use crate::qp::Qp;
-use crate::shared::Shared;
+use crate::state::NicState;
 use crate::transport::requester::SendStep;
 use adverb_wire::{Instant, Packet, Service};
-pub(crate) use dialect::Dialect;
-use irn::{Irn, LossRecovery};
+use irn::Irn;
+use irn::config::LossRecovery;
 
 /// How a queue pair recovers from loss, with the state that this takes. Unreliable queue pairs stay with the first, of which
 /// they use nothing.
@@ -94,14 +94,14 @@ impl Mode {
 pub(crate) fn on_packet(
     qp: &mut Qp,
     mode: &mut Mode,
-    sh: &mut Shared,
+    nic: &mut NicState,
     now: Instant,
     packet: &Packet,
     payload: &Payload<'_>,
 ) {
     match mode {
-        Mode::GoBackN => go_back_n::on_packet(qp, sh, now, packet, payload),
-        Mode::Irn(irn) => irn::on_packet(qp, irn, sh, now, packet, payload),
+        Mode::GoBackN => go_back_n::on_packet(qp, nic, now, packet, payload),
+        Mode::Irn(irn) => irn::on_packet(qp, irn, nic, now, packet, payload),
     }
 }
 
@@ -110,22 +110,22 @@ pub(crate) fn on_packet(
 pub(crate) fn step(
     qp: &mut Qp,
     mode: &mut Mode,
-    sh: &mut Shared,
+    nic: &mut NicState,
     now: Instant,
     out: &mut TxFrame,
 ) -> SendStep {
     match mode {
-        Mode::GoBackN => go_back_n::step(qp, sh, now, out),
-        Mode::Irn(irn) => irn::step(qp, irn, sh, now, out),
+        Mode::GoBackN => go_back_n::step(qp, nic, now, out),
+        Mode::Irn(irn) => irn::step(qp, irn, nic, now, out),
     }
 }
 
 /// A timer may have run out.
-pub(crate) fn on_timer(qp: &mut Qp, mode: &mut Mode, sh: &mut Shared, now: Instant) {
+pub(crate) fn on_timer(qp: &mut Qp, mode: &mut Mode, nic: &mut NicState, now: Instant) {
     match mode {
-        Mode::GoBackN if qp.deadline <= now => go_back_n::on_timeout(qp, sh, now),
+        Mode::GoBackN if qp.deadline <= now => go_back_n::on_timeout(qp, nic, now),
         Mode::GoBackN => {}
-        Mode::Irn(irn) => irn::on_timer(qp, irn, sh, now),
+        Mode::Irn(irn) => irn::on_timer(qp, irn, nic, now),
     }
 }
 
@@ -139,26 +139,18 @@ pub(crate) fn end_wait(qp: &mut Qp, mode: &mut Mode) {
 }
 
 /// The queue pair has changed its state by its owner's hand. On the way to RTR it gets the mode that the NIC offers.
-pub(crate) fn on_transition(qp: &mut Qp, mode: &mut Mode, sh: &mut Shared, was: QpState, offers_irn: bool) {
+pub(crate) fn on_transition(
+    qp: &mut Qp,
+    mode: &mut Mode,
+    nic: &mut NicState,
+    was: QpState,
+    offers_irn: bool,
+) {
     if offers_irn && qp.qp_type == QpType::Rc && (was, qp.state) == (QpState::Init, QpState::Rtr) {
         *mode = Mode::Irn(Box::new(Irn::new(qp.sq.ring.blocks())));
     }
     match mode {
         Mode::GoBackN => {}
-        Mode::Irn(irn) => irn::on_transition(qp, irn, sh, was),
+        Mode::Irn(irn) => irn::on_transition(qp, irn, nic, was),
     }
-}
-
-/// Time that an RNR NAK's 5-bit code stands for (IBTA table 49).
-pub(crate) fn rnr_time(code: u8) -> adverb_wire::Duration {
-    /// In units of 10 us.
-    const TABLE: [u16; 32] = [
-        0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048,
-        3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
-    ];
-    let tens = match code & 0x1f {
-        0 => 65536,
-        n => TABLE[n as usize] as u64,
-    };
-    adverb_wire::Duration::from_us(10 * tens)
 }

@@ -1,25 +1,15 @@
 //! Answers to READs and atomics, at both ends and for every mode: cutting what is read into packets at the responder, and
 //! placing it at the requester (IBTA 9.7.5.1.6).
 
-use crate::ids::PdId;
+use crate::explain::{Cause, received};
+use crate::frame::TxFrame;
 use crate::memory::{AccessFault, Payload, RemoteRight, dma};
-use crate::nic::TxFrame;
 use crate::qp::Qp;
 use crate::queue::wqe::{Wqe, WqeOp};
-use crate::shared::Shared;
-use crate::transport::{Cause, received};
+use crate::state::NicState;
+use crate::transport::incoming::Asked;
 use crate::work::Status;
-use adverb_wire::{Key, Operation, Packet};
-
-/// What a READ asked for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Asked {
-    /// Protection domain that the memory is checked against.
-    pub pd: PdId,
-    pub va: u64,
-    pub rkey: Key,
-    pub len: u32,
-}
+use adverb_wire::{Operation, Packet};
 
 /// Operation of response `k` of so many.
 #[inline]
@@ -36,7 +26,7 @@ pub(super) fn operation(k: u32, packets: u32) -> Operation {
 #[inline]
 pub(super) fn read_out(
     qp: &Qp,
-    sh: &Shared,
+    nic: &NicState,
     asked: &Asked,
     k: u32,
     out: &mut TxFrame,
@@ -45,7 +35,7 @@ pub(super) fn read_out(
     let part = (asked.len - offset).min(qp.mtu());
     if part > 0 {
         let from = asked.va.wrapping_add(offset as u64);
-        out.payload.push(sh.memory.check_remote(
+        out.payload.push(nic.memory.check_remote(
             asked.pd,
             qp.num,
             asked.rkey,
@@ -62,7 +52,7 @@ pub(super) fn read_out(
 #[inline]
 pub(super) fn place(
     qp: &Qp,
-    sh: &Shared,
+    nic: &NicState,
     wqe: &Wqe,
     k: u32,
     packets: u32,
@@ -75,7 +65,7 @@ pub(super) fn place(
             return Err(misfit(packet));
         }
         let original = packet.atomic_original.to_ne_bytes();
-        scatter(qp, sh, wqe, 0, &Payload::from_slice(&original))
+        scatter(qp, nic, wqe, 0, &Payload::from_slice(&original))
     } else {
         let offset = k * qp.mtu();
         let due = (wqe.len - offset.min(wqe.len)).min(qp.mtu());
@@ -83,7 +73,7 @@ pub(super) fn place(
         if wqe.op != WqeOp::Read || payload.len() != due as usize || says_last != (k + 1 == packets) {
             return Err(misfit(packet));
         }
-        scatter(qp, sh, wqe, offset, payload)
+        scatter(qp, nic, wqe, offset, payload)
     };
     landed.map_err(|fault| Cause::local(Status::LocalProtection, fault.rule()))
 }
@@ -95,7 +85,13 @@ fn misfit(packet: &Packet) -> Cause {
 }
 
 /// Places response bytes at `offset` of the request's scatter list.
-fn scatter(qp: &Qp, sh: &Shared, wqe: &Wqe, offset: u32, payload: &Payload<'_>) -> Result<(), AccessFault> {
+fn scatter(
+    qp: &Qp,
+    nic: &NicState,
+    wqe: &Wqe,
+    offset: u32,
+    payload: &Payload<'_>,
+) -> Result<(), AccessFault> {
     let mut skip = offset;
     let mut done = 0;
     let mut segment = wqe.data_segment;
@@ -108,7 +104,7 @@ fn scatter(qp: &Qp, sh: &Shared, wqe: &Wqe, offset: u32, payload: &Payload<'_>) 
         }
         let len = ((sge.len - skip) as usize).min(payload.len() - done);
         let addr = sge.addr.wrapping_add(skip as u64);
-        let span = sh.memory.check_local(qp.pd, sge.lkey, addr, len as u32, true)?;
+        let span = nic.memory.check_local(qp.pd, sge.lkey, addr, len as u32, true)?;
         if !payload.is_elided() {
             dma::write(span, payload, done, len);
         }

@@ -6,251 +6,57 @@
 
 use crate::congestion;
 use crate::event::Event;
+use crate::explain::{Cause, received};
+use crate::frame::TxFrame;
 use crate::ids::PdId;
 use crate::memory::{Access, AccessFault, Payload, RemoteRight, Span, dma};
-use crate::nic::TxFrame;
 use crate::qp::Qp;
-use crate::shared::Shared;
-use crate::transport::rc::read_answer::{self, Asked};
-use crate::transport::receive::{self, Message, Refusal};
-use crate::transport::{Cause, enter_error, explain, received};
+use crate::state::NicState;
+use crate::transport::failure::enter_error;
+use crate::transport::incoming::{Answer, Asked, Message};
+use crate::transport::rc::read_answer;
+use crate::transport::receive::{self, Refusal};
+use crate::transport::report::explain;
 use crate::work::Status;
-use adverb_wire::{Aeth, Bth, Instant, Key, NakCode, Opcode, Operation, Packet, Psn, Syndrome};
-use std::collections::VecDeque;
-
-/// Low 24 bits: the width of an MSN.
-const MSN_MASK: u32 = 0xff_ffff;
-
-/// An answer that has not left in full. A replay answers a duplicate; the first answer may have arrived.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Answer {
-    Read { psn: Psn, asked: Asked, packets: u32, next: u32, msn: u32, replay: bool },
-    Atomic { psn: Psn, original: u64, msn: u32, replay: bool },
-}
-
-impl Answer {
-    /// Next PSN to leave.
-    fn psn(&self) -> Psn {
-        match *self {
-            Answer::Read { psn, next, .. } => psn.add(next),
-            Answer::Atomic { psn, .. } => psn,
-        }
-    }
-
-    /// One past its last PSN.
-    fn end(&self) -> Psn {
-        match *self {
-            Answer::Read { psn, packets, .. } => psn.add(packets),
-            Answer::Atomic { psn, .. } => psn.next(),
-        }
-    }
-
-    fn is_replay(&self) -> bool {
-        matches!(*self, Answer::Read { replay: true, .. } | Answer::Atomic { replay: true, .. })
-    }
-}
-
-/// The receiving half of a queue pair. UC uses `expected`, `message` and the receive fields only.
-#[derive(Debug, Default)]
-pub(crate) struct Responder {
-    /// [`Message`], as it needs the fewest bytes: of a SEND its offset, of a WRITE its address; and of a WRITE the rest.
-    message_at: u64,
-    message_rkey: Key,
-    message_len: u32,
-    message_offset: u32,
-    message_kind: Kind,
-    expected: Psn,
-    msn: u32,
-    /// The communication-established event was raised.
-    pub heard: bool,
-    /// A posted receive is held for the message in progress.
-    pub receive_taken: bool,
-    /// A NAK for the gap at `expected` has been sent.
-    nak_sent: bool,
-    depth: u8,
-    /// READ responses wait for the queue pair's rate; a timer lets them go on.
-    pub held_back: bool,
-    /// What kind of acknowledgement is owed, if one is, and for which PSN.
-    acknowledge: Option<Syndrome>,
-    acknowledge_psn: Psn,
-    /// From the first READ or atomic on.
-    pending: Option<Box<Pending>>,
-}
-
-const _: () = assert!(core::mem::size_of::<Responder>() == 48);
-
-/// What kind of message is in progress.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-enum Kind {
-    #[default]
-    None,
-    Send,
-    Write,
-}
-
-/// What READs and atomics leave behind.
-#[derive(Debug, Default)]
-struct Pending {
-    answers: VecDeque<Answer>,
-    /// Results of the latest atomics, for duplicates.
-    atomics: VecDeque<(Psn, u64)>,
-}
-
-#[cold]
-fn first_pending() -> Box<Pending> {
-    Box::default()
-}
-
-impl Responder {
-    /// Sets the first PSN expected (transition to RTR).
-    pub fn set_expected(&mut self, psn: Psn) {
-        self.expected = psn;
-    }
-
-    /// Next PSN expected.
-    pub fn expected(&self) -> Psn {
-        self.expected
-    }
-
-    /// The message in progress.
-    #[inline]
-    pub fn message(&self) -> Message {
-        match self.message_kind {
-            Kind::None => Message::None,
-            Kind::Send => Message::Send { offset: self.message_at },
-            Kind::Write => Message::Write {
-                va: self.message_at,
-                rkey: self.message_rkey,
-                len: self.message_len,
-                offset: self.message_offset,
-            },
-        }
-    }
-
-    /// So far the message in progress has come.
-    #[inline]
-    pub fn set_message(&mut self, message: Message) {
-        match message {
-            Message::None => self.message_kind = Kind::None,
-            Message::Send { offset } => {
-                self.message_kind = Kind::Send;
-                self.message_at = offset;
-            }
-            Message::Write { va, rkey, len, offset } => {
-                self.message_kind = Kind::Write;
-                self.message_at = va;
-                (self.message_rkey, self.message_len, self.message_offset) = (rkey, len, offset);
-            }
-        }
-    }
-
-    /// Sets how many READs and atomics may be unanswered.
-    pub fn set_depth(&mut self, depth: u8) {
-        self.depth = depth;
-    }
-
-    /// Something is waiting to be sent.
-    #[inline]
-    pub fn has_output(&self) -> bool {
-        self.acknowledge.is_some() || self.first_answer().is_some()
-    }
-
-    /// The oldest answer that has not left.
-    #[inline]
-    fn first_answer(&self) -> Option<&Answer> {
-        self.pending.as_deref()?.answers.front()
-    }
-
-    /// The answers that have not left.
-    #[inline]
-    fn answers(&mut self) -> &mut VecDeque<Answer> {
-        &mut self.pending().answers
-    }
-
-    #[inline]
-    fn pending(&mut self) -> &mut Pending {
-        self.pending.get_or_insert_with(first_pending)
-    }
-
-    /// The result of an atomic, if it is still kept.
-    fn original_of(&self, psn: Psn) -> Option<u64> {
-        let mut kept = self.pending.as_deref()?.atomics.iter();
-        kept.find(|(at, _)| *at == psn).map(|(_, original)| *original)
-    }
-
-    /// One packet further (UC).
-    #[inline]
-    pub fn expect_after(&mut self, psn: Psn) {
-        self.expected = psn.next();
-    }
-
-    /// Takes the acknowledgement or NAK that is owed.
-    #[inline]
-    pub fn take_acknowledge(&mut self) -> Option<(Psn, Syndrome)> {
-        self.acknowledge.take().map(|syndrome| (self.acknowledge_psn, syndrome))
-    }
-
-    /// The peer is owed an acknowledgement, instead of one that was owed before.
-    #[inline]
-    fn owe(&mut self, psn: Psn, syndrome: Syndrome) {
-        (self.acknowledge, self.acknowledge_psn) = (Some(syndrome), psn);
-    }
-
-    /// READs and atomics that may be unanswered.
-    pub fn depth(&self) -> u8 {
-        self.depth
-    }
-
-    /// Messages completed, 24 bits.
-    pub fn msn(&self) -> u32 {
-        self.msn
-    }
-
-    /// One message more is complete.
-    pub fn end_message(&mut self) {
-        self.msn = (self.msn + 1) & MSN_MASK;
-    }
-
-    /// Bounds that hold after every packet.
-    pub fn check_invariants(&self) {
-        let bound = self.depth as usize;
-        let Some(pending) = &self.pending else { return };
-        assert!(pending.answers.len() <= bound, "more answers than responder resources");
-        assert!(pending.atomics.len() <= bound, "more atomics kept than responder resources");
-    }
-}
+use adverb_wire::{Aeth, Bth, Instant, NakCode, Opcode, Operation, Packet, Psn, Syndrome};
 
 /// Takes in a request.
 #[inline]
-pub(crate) fn on_request(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet, payload: &Payload<'_>) {
+pub(crate) fn on_request(
+    qp: &mut Qp,
+    nic: &mut NicState,
+    now: Instant,
+    packet: &Packet,
+    payload: &Payload<'_>,
+) {
     let ahead = packet.bth.psn.since(qp.responder.expected);
     if ahead > 0 {
-        return gap(qp, sh);
+        return gap(qp, nic);
     }
     if ahead < 0 {
-        return duplicate(qp, sh, packet);
+        return duplicate(qp, nic, packet);
     }
     let operation = packet.bth.opcode.operation();
     let taken = match operation {
-        Operation::ReadRequest => read(qp, sh, packet),
-        Operation::CompareSwap | Operation::FetchAdd => atomic(qp, sh, packet),
-        _ => message(qp, sh, now, packet, payload),
+        Operation::ReadRequest => read(qp, nic, packet),
+        Operation::CompareSwap | Operation::FetchAdd => atomic(qp, nic, packet),
+        _ => message(qp, nic, now, packet, payload),
     };
     match taken {
         Ok(()) => qp.responder.nak_sent = false,
-        Err(refusal) => refuse(qp, sh, now, packet, refusal),
+        Err(refusal) => refuse(qp, nic, now, packet, refusal),
     }
 }
 
 #[inline]
 fn message(
     qp: &mut Qp,
-    sh: &mut Shared,
+    nic: &mut NicState,
     now: Instant,
     packet: &Packet,
     payload: &Payload<'_>,
 ) -> Result<(), Refusal> {
-    let ended = receive::accept(qp, sh, now, packet, payload)?;
+    let ended = receive::accept(qp, nic, now, packet, payload)?;
     let r = &mut qp.responder;
     r.expected = packet.bth.psn.next();
     if ended {
@@ -263,9 +69,9 @@ fn message(
 }
 
 /// A gap: one NAK for it, silence until it is filled (IBTA 9.7.5.2.2).
-fn gap(qp: &mut Qp, sh: &mut Shared) {
+fn gap(qp: &mut Qp, nic: &mut NicState) {
     if qp.responder.nak_sent {
-        sh.counters.drop_out_of_order += 1;
+        nic.counters.drop_out_of_order += 1;
         return;
     }
     qp.responder.nak_sent = true;
@@ -274,7 +80,7 @@ fn gap(qp: &mut Qp, sh: &mut Shared) {
 }
 
 /// Whether a READ may be carried out; the domain that its memory belongs to.
-pub(super) fn check_read(qp: &Qp, sh: &Shared, packet: &Packet) -> Result<PdId, Refusal> {
+pub(super) fn check_read(qp: &Qp, nic: &NicState, packet: &Packet) -> Result<PdId, Refusal> {
     let reth = packet.reth;
     between_messages(qp)?;
     if !qp.access.contains(Access::REMOTE_READ) {
@@ -283,18 +89,18 @@ pub(super) fn check_read(qp: &Qp, sh: &Shared, packet: &Packet) -> Result<PdId, 
     if reth.len as u64 > crate::limits::MAX_MESSAGE {
         return Err(Refusal::Invalid("READ longer than 2^31 bytes (IBTA 9.7.7)"));
     }
-    let pd = receive::remote_pd(qp, sh, packet)?;
+    let pd = receive::remote_pd(qp, nic, packet)?;
     if reth.len > 0 {
-        sh.memory
+        nic.memory
             .check_remote(pd, qp.num, reth.rkey, reth.va, reth.len, RemoteRight::Read)
             .map_err(Refusal::Access)?;
     }
     Ok(pd)
 }
 
-fn read(qp: &mut Qp, sh: &mut Shared, packet: &Packet) -> Result<(), Refusal> {
+fn read(qp: &mut Qp, nic: &mut NicState, packet: &Packet) -> Result<(), Refusal> {
     let reth = packet.reth;
-    let pd = check_read(qp, sh, packet)?;
+    let pd = check_read(qp, nic, packet)?;
     room_for_answer(qp)?;
     let packets = reth.len.div_ceil(qp.mtu()).max(1);
     let psn = packet.bth.psn;
@@ -307,21 +113,18 @@ fn read(qp: &mut Qp, sh: &mut Shared, packet: &Packet) -> Result<(), Refusal> {
 }
 
 /// The word of an atomic, if it may be carried out.
-pub(super) fn atomic_target(qp: &Qp, sh: &Shared, packet: &Packet) -> Result<Span, Refusal> {
+pub(super) fn atomic_target(qp: &Qp, nic: &NicState, packet: &Packet) -> Result<Span, Refusal> {
     let eth = packet.atomic;
     between_messages(qp)?;
     if !qp.access.contains(Access::REMOTE_ATOMIC) {
         return Err(Refusal::Rights);
     }
-    let pd = receive::remote_pd(qp, sh, packet)?;
-    sh.memory.check_remote(pd, qp.num, eth.rkey, eth.va, 8, RemoteRight::Atomic).map_err(
-        |fault| match fault {
-            AccessFault::Misaligned => {
-                Refusal::Invalid("an atomic's address is a multiple of 8 (IBTA 9.4.5)")
-            }
-            fault => Refusal::Access(fault),
-        },
-    )
+    let pd = receive::remote_pd(qp, nic, packet)?;
+    nic.memory.check_remote(pd, qp.num, eth.rkey, eth.va, 8, RemoteRight::Atomic).map_err(|fault| match fault
+    {
+        AccessFault::Misaligned => Refusal::Invalid("an atomic's address is a multiple of 8 (IBTA 9.4.5)"),
+        fault => Refusal::Access(fault),
+    })
 }
 
 /// Carries out an atomic on its word; what that was before.
@@ -334,8 +137,8 @@ pub(super) fn perform(packet: &Packet, word: Span) -> u64 {
     }
 }
 
-fn atomic(qp: &mut Qp, sh: &mut Shared, packet: &Packet) -> Result<(), Refusal> {
-    let word = atomic_target(qp, sh, packet)?;
+fn atomic(qp: &mut Qp, nic: &mut NicState, packet: &Packet) -> Result<(), Refusal> {
+    let word = atomic_target(qp, nic, packet)?;
     room_for_answer(qp)?;
     let original = perform(packet, word);
     let psn = packet.bth.psn;
@@ -379,15 +182,15 @@ fn room_for_answer(qp: &mut Qp) -> Result<(), Refusal> {
 }
 
 /// Answers a duplicate again, in its place among the answers, instead of one that is still on its way.
-fn replay(qp: &mut Qp, sh: &mut Shared, answer: Answer) {
+fn replay(qp: &mut Qp, nic: &mut NicState, answer: Answer) {
     let (start, end) = (answer.psn(), answer.end());
     let row = qp.responder.answers();
     row.retain(|a| !start.is_before(a.end()) || !a.psn().is_before(end));
     if room_for_answer(qp).is_err() {
-        sh.counters.drop_read_depth += 1;
+        nic.counters.drop_read_depth += 1;
         return;
     }
-    sh.counters.duplicate_requests += 1;
+    nic.counters.duplicate_requests += 1;
     let row = qp.responder.answers();
     let at = row.iter().position(|a| start.is_before(a.psn())).unwrap_or(row.len());
     row.insert(at, answer);
@@ -395,19 +198,19 @@ fn replay(qp: &mut Qp, sh: &mut Shared, answer: Answer) {
 
 /// A request that came before (IBTA 9.7.5.1.1): SENDs and WRITEs are acknowledged again, READs are
 /// executed again, atomics answered from memory of their result.
-fn duplicate(qp: &mut Qp, sh: &mut Shared, packet: &Packet) {
+fn duplicate(qp: &mut Qp, nic: &mut NicState, packet: &Packet) {
     let psn = packet.bth.psn;
     match packet.bth.opcode.operation() {
-        Operation::ReadRequest => duplicate_read(qp, sh, packet),
+        Operation::ReadRequest => duplicate_read(qp, nic, packet),
         Operation::CompareSwap | Operation::FetchAdd => {
             let msn = qp.responder.msn;
             match qp.responder.original_of(psn) {
-                Some(original) => replay(qp, sh, Answer::Atomic { psn, original, msn, replay: true }),
-                None => sh.counters.drop_duplicate += 1,
+                Some(original) => replay(qp, nic, Answer::Atomic { psn, original, msn, replay: true }),
+                None => nic.counters.drop_duplicate += 1,
             }
         }
         _ => {
-            sh.counters.duplicate_requests += 1;
+            nic.counters.duplicate_requests += 1;
             if qp.responder.acknowledge.is_none() {
                 let last = qp.responder.expected.previous();
                 qp.responder.owe(last, Syndrome::default());
@@ -416,30 +219,30 @@ fn duplicate(qp: &mut Qp, sh: &mut Shared, packet: &Packet) {
     }
 }
 
-fn duplicate_read(qp: &mut Qp, sh: &mut Shared, packet: &Packet) {
+fn duplicate_read(qp: &mut Qp, nic: &mut NicState, packet: &Packet) {
     let (psn, reth) = (packet.bth.psn, packet.reth);
     let packets = reth.len.div_ceil(qp.mtu()).max(1);
     let in_the_past = qp.responder.expected.since(psn.add(packets)) >= 0;
-    let domain = receive::remote_pd(qp, sh, packet).ok().filter(|pd| {
+    let domain = receive::remote_pd(qp, nic, packet).ok().filter(|pd| {
         let readable =
-            || sh.memory.check_remote(*pd, qp.num, reth.rkey, reth.va, reth.len, RemoteRight::Read).is_ok();
+            || nic.memory.check_remote(*pd, qp.num, reth.rkey, reth.va, reth.len, RemoteRight::Read).is_ok();
         qp.access.contains(Access::REMOTE_READ) && (reth.len == 0 || readable())
     });
     let Some(pd) = domain.filter(|_| in_the_past) else {
-        sh.counters.drop_duplicate += 1;
+        nic.counters.drop_duplicate += 1;
         return;
     };
     let msn = qp.responder.msn;
     let asked = Asked { pd, va: reth.va, rkey: reth.rkey, len: reth.len };
-    replay(qp, sh, Answer::Read { psn, asked, packets, next: 0, msn, replay: true });
+    replay(qp, nic, Answer::Read { psn, asked, packets, next: 0, msn, replay: true });
 }
 
 /// Answers a request that cannot be carried out (IBTA 9.7.5.2, table 58).
-pub(super) fn refuse(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet, refusal: Refusal) {
+pub(super) fn refuse(qp: &mut Qp, nic: &mut NicState, now: Instant, packet: &Packet, refusal: Refusal) {
     let psn = qp.responder.expected;
     let (code, receive_status, rule, event) = match refusal {
         Refusal::NotReady => {
-            sh.counters.rnr_naks_sent += 1;
+            nic.counters.rnr_naks_sent += 1;
             qp.responder.nak_sent = true;
             let timer = qp.attr.min_rnr_timer;
             qp.responder.owe(psn, Syndrome::RnrNak { timer });
@@ -466,20 +269,20 @@ pub(super) fn refuse(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet
     qp.responder.owe(psn, Syndrome::Nak(code));
     let wr_id = if qp.responder.receive_taken { qp.scatter().wr_id } else { 0 };
     let cause = Cause { status: receive_status, rule, packet: Some(received(packet)), timer: None };
-    explain(qp, sh, now, wr_id, &cause);
-    receive::fail_receive(qp, sh, now, receive_status);
-    sh.event(event);
-    enter_error(qp, sh, now);
+    explain(qp, nic, now, wr_id, &cause);
+    receive::fail_receive(qp, nic, now, receive_status);
+    nic.event(event);
+    enter_error(qp, nic, now);
 }
 
 /// Puts the next packet that the peer is owed into `out`.
 #[inline]
-pub(crate) fn next_packet(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame) -> bool {
+pub(crate) fn next_packet(qp: &mut Qp, nic: &mut NicState, now: Instant, out: &mut TxFrame) -> bool {
     if !qp.responder.has_output() {
         return false;
     }
     out.payload.clear();
-    out.packet = Packet { flow: qp.flow(sh), ..Packet::default() };
+    out.packet = Packet { flow: qp.flow(nic), ..Packet::default() };
     out.path = qp.path;
     out.packet.bth.dest_qp = qp.peer;
     let r = &mut qp.responder;
@@ -490,7 +293,7 @@ pub(crate) fn next_packet(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut 
     };
     if acknowledge_first && let Some((psn, syndrome)) = r.take_acknowledge() {
         let msn = r.msn;
-        acknowledge(qp, sh, out, psn, syndrome, msn);
+        acknowledge(qp, nic, out, psn, syndrome, msn);
         return true;
     }
     match qp.responder.first_answer().copied() {
@@ -506,16 +309,16 @@ pub(crate) fn next_packet(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut 
             qp.responder.held_back = true;
             false
         }
-        Some(Answer::Read { .. }) => read_response(qp, sh, now, out),
+        Some(Answer::Read { .. }) => read_response(qp, nic, now, out),
         None => false,
     }
 }
 
-fn acknowledge(qp: &Qp, sh: &mut Shared, out: &mut TxFrame, psn: Psn, syndrome: Syndrome, msn: u32) {
+fn acknowledge(qp: &Qp, nic: &mut NicState, out: &mut TxFrame, psn: Psn, syndrome: Syndrome, msn: u32) {
     match syndrome {
-        Syndrome::Ack { .. } => sh.counters.acks_sent += 1,
-        Syndrome::Nak(NakCode::PsnSequenceError) => sh.counters.sequence_naks_sent += 1,
-        Syndrome::Nak(_) => sh.counters.error_naks_sent += 1,
+        Syndrome::Ack { .. } => nic.counters.acks_sent += 1,
+        Syndrome::Nak(NakCode::PsnSequenceError) => nic.counters.sequence_naks_sent += 1,
+        Syndrome::Nak(_) => nic.counters.error_naks_sent += 1,
         Syndrome::RnrNak { .. } | Syndrome::Reserved(_) => {}
     }
     let opcode = Opcode::new(qp.service(), Operation::Acknowledge);
@@ -524,13 +327,13 @@ fn acknowledge(qp: &Qp, sh: &mut Shared, out: &mut TxFrame, psn: Psn, syndrome: 
 }
 
 /// The next packet of the READ at the front. Its memory is checked again: the region may have gone.
-fn read_response(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame) -> bool {
+fn read_response(qp: &mut Qp, nic: &mut NicState, now: Instant, out: &mut TxFrame) -> bool {
     let Some(&Answer::Read { psn, asked, packets, next, msn, .. }) = qp.responder.first_answer() else {
         return false;
     };
     let at = psn.add(next);
-    if let Err(fault) = read_answer::read_out(qp, sh, &asked, next, out) {
-        return read_failed(qp, sh, now, out, at, fault);
+    if let Err(fault) = read_answer::read_out(qp, nic, &asked, next, out) {
+        return read_failed(qp, nic, now, out, at, fault);
     }
     if next + 1 == packets {
         qp.responder.answers().pop_front();
@@ -543,13 +346,13 @@ fn read_response(qp: &mut Qp, sh: &mut Shared, now: Instant, out: &mut TxFrame) 
     if operation != Operation::ReadResponseMiddle {
         out.packet.aeth = Aeth { syndrome: Syndrome::default(), msn };
     }
-    congestion::on_sent(qp, sh, &mut out.packet, congestion::Sent::Answer, now);
+    congestion::on_sent(qp, nic, &mut out.packet, congestion::Sent::Answer, now);
     true
 }
 
 fn read_failed(
     qp: &mut Qp,
-    sh: &mut Shared,
+    nic: &mut NicState,
     now: Instant,
     out: &mut TxFrame,
     psn: Psn,
@@ -558,10 +361,10 @@ fn read_failed(
     qp.responder.answers().clear();
     qp.responder.acknowledge = None;
     let msn = qp.responder.msn;
-    acknowledge(qp, sh, out, psn, Syndrome::Nak(NakCode::RemoteAccessError), msn);
+    acknowledge(qp, nic, out, psn, Syndrome::Nak(NakCode::RemoteAccessError), msn);
     let cause = Cause::local(Status::LocalAccess, fault.rule());
-    explain(qp, sh, now, 0, &cause);
-    sh.event(Event::QpAccessError(qp.id));
-    enter_error(qp, sh, now);
+    explain(qp, nic, now, 0, &cause);
+    nic.event(Event::QpAccessError(qp.id));
+    enter_error(qp, nic, now);
     true
 }

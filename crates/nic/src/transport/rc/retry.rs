@@ -1,14 +1,12 @@
 //! When a requester gives up: retry counts, and what an error says that used them up (IBTA 9.7.5.2, 9.7.6). Every mode of
 //! recovery spends the same counts.
 
-use crate::explain::{PacketCause, TimerCause};
+use crate::explain::{Cause, PacketCause, TimerCause, received};
 use crate::qp::Qp;
-use crate::shared::Shared;
-use crate::transport::rc::rnr_time;
-use crate::transport::requester::fail_oldest;
-use crate::transport::{Cause, received};
+use crate::state::NicState;
+use crate::transport::failure::fail_oldest;
 use crate::work::Status;
-use adverb_wire::{Instant, NakCode, Packet, Psn};
+use adverb_wire::{Duration, Instant, NakCode, Packet, Psn};
 
 /// RNR retry count that stands for "without limit" (IBTA 9.7.5.2.8).
 const RNR_UNLIMITED: u8 = 7;
@@ -33,8 +31,9 @@ pub(super) fn nak_cause(code: NakCode, packet: &Packet) -> Cause {
 }
 
 /// Why a queue pair fails whose peer is silent. `una` is the oldest PSN that it did not acknowledge.
-pub(super) fn unanswered(qp: &Qp, sh: &Shared, una: Psn) -> Cause {
-    let timer = TimerCause { name: "local ACK timeout", length: qp.rto(sh), expiries: qp.requester.expiries };
+pub(super) fn unanswered(qp: &Qp, nic: &NicState, una: Psn) -> Cause {
+    let timer =
+        TimerCause { name: "local ACK timeout", length: qp.rto(nic), expiries: qp.requester.expiries };
     let packet = PacketCause { received: false, opcode: None, psn: una, syndrome: None };
     Cause {
         status: Status::TransportRetryExceeded,
@@ -45,19 +44,25 @@ pub(super) fn unanswered(qp: &Qp, sh: &Shared, una: Psn) -> Cause {
 }
 
 /// Spends a retry. False when none is left: then the oldest request has failed of `cause`, and the queue pair with it.
-pub(super) fn spend_retry(qp: &mut Qp, sh: &mut Shared, now: Instant, cause: &Cause) -> bool {
+pub(super) fn spend_retry(qp: &mut Qp, nic: &mut NicState, now: Instant, cause: &Cause) -> bool {
     if qp.requester.retries == 0 {
-        fail_oldest(qp, sh, now, cause);
+        fail_oldest(qp, nic, now, cause);
         return false;
     }
-    if !sh.retry_forever {
+    if !nic.retry_forever {
         qp.requester.retries -= 1;
     }
     true
 }
 
 /// Spends a retry for a receiver that is not ready, in the same way.
-pub(super) fn spend_rnr_retry(qp: &mut Qp, sh: &mut Shared, now: Instant, packet: &Packet, code: u8) -> bool {
+pub(super) fn spend_rnr_retry(
+    qp: &mut Qp,
+    nic: &mut NicState,
+    now: Instant,
+    packet: &Packet,
+    code: u8,
+) -> bool {
     if qp.requester.rnr_retries == 0 {
         let timer = TimerCause { name: "RNR timer", length: rnr_time(code), expiries: qp.attr.rnr_retry };
         let cause = Cause {
@@ -66,7 +71,7 @@ pub(super) fn spend_rnr_retry(qp: &mut Qp, sh: &mut Shared, now: Instant, packet
             packet: Some(received(packet)),
             timer: Some(timer),
         };
-        fail_oldest(qp, sh, now, &cause);
+        fail_oldest(qp, nic, now, &cause);
         return false;
     }
     if qp.requester.rnr_retries < RNR_UNLIMITED {
@@ -82,4 +87,18 @@ pub(super) fn wait_for_receiver(qp: &mut Qp, now: Instant, code: u8) {
     qp.requester.expiries = 0;
     qp.requester.rnr_wait = true;
     qp.deadline = now + rnr_time(code);
+}
+
+/// Time that an RNR NAK's 5-bit code stands for (IBTA table 49).
+fn rnr_time(code: u8) -> Duration {
+    /// In units of 10 us.
+    const TABLE: [u16; 32] = [
+        0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048,
+        3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+    ];
+    let tens = match code & 0x1f {
+        0 => 65536,
+        n => TABLE[n as usize] as u64,
+    };
+    Duration::from_us(10 * tens)
 }

@@ -7,12 +7,14 @@ use super::{Irn, ack_interval};
 use crate::attr::QpState;
 use crate::congestion;
 use crate::event::Event;
+use crate::explain::Cause;
+use crate::frame::TxFrame;
 use crate::memory::AccessFault;
-use crate::nic::TxFrame;
 use crate::qp::Qp;
-use crate::shared::Shared;
+use crate::state::NicState;
+use crate::transport::failure::enter_error;
 use crate::transport::rc::read_answer;
-use crate::transport::{Cause, enter_error, explain};
+use crate::transport::report::explain;
 use crate::work::Status;
 use adverb_wire::{Aeth, Instant, NakCode, Operation, Psn, Syndrome};
 
@@ -20,14 +22,14 @@ use adverb_wire::{Aeth, Instant, NakCode, Operation, Psn, Syndrome};
 pub(super) fn next_answer(
     qp: &mut Qp,
     irn: &mut Irn,
-    sh: &mut Shared,
+    nic: &mut NicState,
     now: Instant,
     out: &mut TxFrame,
 ) -> bool {
     let r = &mut irn.responses;
     let at_once = matches!(r.nak, Some((_, Syndrome::RnrNak { .. }))) || !r.has_answer();
     if at_once && let Some((psn, syndrome)) = r.nak.take() {
-        nak(qp, sh, out, psn, syndrome);
+        nak(qp, nic, out, psn, syndrome);
         return true;
     }
     if !congestion::may_send(qp, now) {
@@ -38,7 +40,7 @@ pub(super) fn next_answer(
     let next = if r.last_words && r.unsent > 0 {
         Free::New
     } else {
-        tx_free(&mut r.tx, &sh.irn, r.limit, r.unsent > 0, now)
+        tx_free(&mut r.tx, &nic.irn, r.limit, r.unsent > 0, now)
     };
     let psn = match next {
         Free::Resend(psn) => psn,
@@ -49,16 +51,16 @@ pub(super) fn next_answer(
     let found =
         if next == Free::New { r.answers.get(r.sending as usize) } else { r.answers.iter().find(holds) };
     let Some(answer) = found.copied() else { return false };
-    if let Err(fault) = build(qp, sh, &answer, psn, out) {
-        return read_failed(qp, irn, sh, now, out, answer.request, fault);
+    if let Err(fault) = build(qp, nic, &answer, psn, out) {
+        return read_failed(qp, irn, nic, now, out, answer.request, fault);
     }
-    let rto = qp.rto(sh);
+    let rto = qp.rto(nic);
     let r = &mut irn.responses;
-    let interval = ack_interval(sh.congestion.ack_every, r.limit);
+    let interval = ack_interval(nic.congestion.ack_every, r.limit);
     if next != Free::New {
         out.packet.bth.ack_req = true;
-        sh.counters.retransmitted_packets += 1;
-        congestion::on_sent(qp, sh, &mut out.packet, congestion::Sent::Answer, now);
+        nic.counters.retransmitted_packets += 1;
+        congestion::on_sent(qp, nic, &mut out.packet, congestion::Sent::Answer, now);
         return true;
     }
     r.unsent -= 1;
@@ -66,10 +68,10 @@ pub(super) fn next_answer(
     if r.last_words {
         // Nobody will acknowledge it.
         r.tx = Sender::new(psn.next());
-        congestion::on_sent(qp, sh, &mut out.packet, congestion::Sent::Answer, now);
+        congestion::on_sent(qp, nic, &mut out.packet, congestion::Sent::Answer, now);
         return true;
     }
-    r.tx.on_sent(&sh.irn, rto, now);
+    r.tx.on_sent(&nic.irn, rto, now);
     // Behind the last one there is, or none for a while, nothing else would bring an acknowledgement: a READ request that
     // follows says which answers have come.
     r.unasked += 1;
@@ -77,13 +79,13 @@ pub(super) fn next_answer(
         r.unasked = 0;
         out.packet.bth.ack_req = true;
     }
-    congestion::on_sent(qp, sh, &mut out.packet, congestion::Sent::Answer, now);
+    congestion::on_sent(qp, nic, &mut out.packet, congestion::Sent::Answer, now);
     true
 }
 
-fn nak(qp: &Qp, sh: &mut Shared, out: &mut TxFrame, psn: Psn, syndrome: Syndrome) {
+fn nak(qp: &Qp, nic: &mut NicState, out: &mut TxFrame, psn: Psn, syndrome: Syndrome) {
     if let Syndrome::Nak(_) = syndrome {
-        sh.counters.error_naks_sent += 1;
+        nic.counters.error_naks_sent += 1;
     }
     out.packet.bth = super::bth(qp, Operation::Acknowledge, psn);
     out.packet.aeth = Aeth { syndrome, msn: qp.responder.msn() };
@@ -91,7 +93,7 @@ fn nak(qp: &Qp, sh: &mut Shared, out: &mut TxFrame, psn: Psn, syndrome: Syndrome
 }
 
 /// Builds answer `psn`. The memory is checked again: the region may have gone.
-fn build(qp: &Qp, sh: &Shared, answer: &Answer, psn: Psn, out: &mut TxFrame) -> Result<(), AccessFault> {
+fn build(qp: &Qp, nic: &NicState, answer: &Answer, psn: Psn, out: &mut TxFrame) -> Result<(), AccessFault> {
     let k = psn.since(answer.first) as u32;
     let operation = match answer.what {
         What::Atomic(_) => Operation::AtomicAcknowledge,
@@ -103,7 +105,7 @@ fn build(qp: &Qp, sh: &Shared, answer: &Answer, psn: Psn, out: &mut TxFrame) -> 
     }
     match &answer.what {
         What::Atomic(original) => out.packet.atomic_original = *original,
-        What::Read(asked) => read_answer::read_out(qp, sh, asked, k, out)?,
+        What::Read(asked) => read_answer::read_out(qp, nic, asked, k, out)?,
     }
     Ok(())
 }
@@ -112,7 +114,7 @@ fn build(qp: &Qp, sh: &Shared, answer: &Answer, psn: Psn, out: &mut TxFrame) -> 
 fn read_failed(
     qp: &mut Qp,
     irn: &mut Irn,
-    sh: &mut Shared,
+    nic: &mut NicState,
     now: Instant,
     out: &mut TxFrame,
     request: Psn,
@@ -125,11 +127,11 @@ fn read_failed(
     r.acked = 0;
     r.nak = None;
     r.tx = Sender::new(r.tx.next);
-    nak(qp, sh, out, request, Syndrome::Nak(NakCode::RemoteAccessError));
-    explain(qp, sh, now, 0, &Cause::local(Status::LocalAccess, fault.rule()));
+    nak(qp, nic, out, request, Syndrome::Nak(NakCode::RemoteAccessError));
+    explain(qp, nic, now, 0, &Cause::local(Status::LocalAccess, fault.rule()));
     if qp.state != QpState::Err {
-        sh.event(Event::QpAccessError(qp.id));
+        nic.event(Event::QpAccessError(qp.id));
     }
-    enter_error(qp, sh, now);
+    enter_error(qp, nic, now);
     true
 }

@@ -18,7 +18,7 @@ use super::{Irn, LossRecovery, WINDOW};
 use crate::event::Event;
 use crate::ids::QpId;
 use crate::qp::Qp;
-use crate::shared::Shared;
+use crate::state::NicState;
 use adverb_wire::{Instant, IrnEth, Operation, Packet, Psn, irn::VERSION};
 
 /// Hellos that ask, after each of the transitions to RTR and RTS.
@@ -74,7 +74,7 @@ impl Hello {
         }
     }
 
-    pub(super) fn on_timer(&mut self, id: QpId, sh: &mut Shared, now: Instant) {
+    pub(super) fn on_timer(&mut self, id: QpId, nic: &mut NicState, now: Instant) {
         if self.at > now {
             return;
         }
@@ -82,8 +82,8 @@ impl Hello {
         if self.tries > 0 {
             self.ask = true;
         } else {
-            sh.counters.irn_unanswered += 1;
-            sh.event(Event::IrnUnanswered(id));
+            nic.counters.irn_unanswered += 1;
+            nic.event(Event::IrnUnanswered(id));
         }
     }
 
@@ -107,48 +107,48 @@ pub(super) fn begin(irn: &mut Irn) {
 }
 
 /// Puts the hello that is due into `packet`.
-pub(super) fn send(qp: &Qp, irn: &mut Irn, sh: &mut Shared, now: Instant, packet: &mut Packet) {
+pub(super) fn send(qp: &Qp, irn: &mut Irn, nic: &mut NicState, now: Instant, packet: &mut Packet) {
     let past = qp.responder.expected().add(Psn::MASK + 1 - PSN_BACK);
     packet.bth = super::bth(qp, Operation::Hello, past);
-    packet.irn = IrnEth::new(0, VERSION, sh.irn.receive_packets.clamp(1, WINDOW));
+    packet.irn = IrnEth::new(0, VERSION, nic.irn.receive_packets.clamp(1, WINDOW));
     let hello = &mut irn.hello;
-    sh.counters.irn_hellos_sent += 1;
+    nic.counters.irn_hellos_sent += 1;
     if core::mem::take(&mut hello.answer) && !hello.ask {
         return;
     }
     hello.ask = false;
     packet.bth.ack_req = true;
-    let interval = sh.irn.hello_interval;
+    let interval = nic.irn.hello_interval;
     hello.at = now + interval.times(1 << hello.sent.min(TRIES));
     hello.sent = hello.sent.saturating_add(1);
     hello.tries = hello.tries.saturating_sub(1);
 }
 
 /// The peer says hello.
-pub(super) fn receive(qp: &Qp, irn: &mut Irn, sh: &mut Shared, packet: &Packet) {
+pub(super) fn receive(qp: &Qp, irn: &mut Irn, nic: &mut NicState, packet: &Packet) {
     let window = packet.irn.offset.min(WINDOW);
     if packet.irn.sn() != VERSION || window == 0 {
-        sh.counters.drop_wrong_service += 1;
+        nic.counters.drop_wrong_service += 1;
         return;
     }
-    agree(qp, irn, sh, window);
+    agree(qp, irn, nic, window);
     irn.hello.answer |= packet.bth.ack_req;
 }
 
 /// The peer sent another packet of IRN's: it has heard us, though we have not heard it.
 #[inline]
-pub(super) fn implied(qp: &Qp, irn: &mut Irn, sh: &mut Shared) {
+pub(super) fn implied(qp: &Qp, irn: &mut Irn, nic: &mut NicState) {
     if !irn.hello.is_agreed() {
         // How much it can take in it has not said: as much as this host, then.
-        let window = sh.irn.receive_packets.clamp(1, WINDOW);
-        agree(qp, irn, sh, window);
+        let window = nic.irn.receive_packets.clamp(1, WINDOW);
+        agree(qp, irn, nic, window);
     }
 }
 
 /// The peer is known to speak IRN and to take in so many packets.
-pub(super) fn agree(qp: &Qp, irn: &mut Irn, sh: &mut Shared, window: u32) {
+pub(super) fn agree(qp: &Qp, irn: &mut Irn, nic: &mut NicState, window: u32) {
     if irn.hello.heard(window) {
-        sh.counters.irn_agreed += 1;
-        sh.event(Event::IrnAgreed(qp.id));
+        nic.counters.irn_agreed += 1;
+        nic.event(Event::IrnAgreed(qp.id));
     }
 }

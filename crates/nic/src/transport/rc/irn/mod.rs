@@ -32,7 +32,7 @@
 mod again;
 mod answers;
 mod bitmap;
-mod config;
+pub(crate) mod config;
 mod held;
 mod hello;
 mod receive_ack;
@@ -55,11 +55,12 @@ pub use timeout::{Expiry, timeout};
 pub use tx_free::{Free, tx_free};
 
 use crate::attr::QpState;
+use crate::frame::TxFrame;
 use crate::memory::Payload;
-use crate::nic::TxFrame;
 use crate::qp::Qp;
-use crate::shared::Shared;
-use crate::transport::rc::{Dialect, go_back_n, responder as rc};
+use crate::state::NicState;
+use crate::transport::rc::dialect::Dialect;
+use crate::transport::rc::{go_back_n, responder as rc};
 use crate::transport::requester::{self as common, Next, SendStep};
 use adverb_wire::{Aeth, Bth, Instant, NakCode, Opcode, Operation, Packet, Psn, Service, Syndrome};
 use hello::Hello;
@@ -159,11 +160,11 @@ pub const fn state_bits_by_kind() -> (usize, usize) {
 }
 
 /// The queue pair has changed its state: from RTR on it takes IRN's packets, and asks whether the peer does.
-pub(super) fn on_transition(qp: &mut Qp, irn: &mut Irn, sh: &mut Shared, was: QpState) {
+pub(super) fn on_transition(qp: &mut Qp, irn: &mut Irn, nic: &mut NicState, was: QpState) {
     match (was, qp.state) {
         (QpState::Init, QpState::Rtr) => {
-            if let Some(window) = sh.irn.agreed {
-                hello::agree(qp, irn, sh, window.clamp(1, WINDOW));
+            if let Some(window) = nic.irn.agreed {
+                hello::agree(qp, irn, nic, window.clamp(1, WINDOW));
             }
         }
         (QpState::Rtr, QpState::Rts) => {}
@@ -194,9 +195,15 @@ fn enter_error(qp: &mut Qp, irn: &mut Irn) {
 /// One step of a queue pair of a NIC that offers IRN: what IRN's side owes (hellos, acknowledgements of either kind, answers to
 /// READs and atomics), what plain RC's responder owes, lost requests, and then the requester's own step.
 #[inline(never)]
-pub(super) fn step(qp: &mut Qp, irn: &mut Irn, sh: &mut Shared, now: Instant, out: &mut TxFrame) -> SendStep {
+pub(super) fn step(
+    qp: &mut Qp,
+    irn: &mut Irn,
+    nic: &mut NicState,
+    now: Instant,
+    out: &mut TxFrame,
+) -> SendStep {
     if irn.has_output() {
-        let sent = put_packet(qp, irn, sh, now, out);
+        let sent = put_packet(qp, irn, nic, now, out);
         irn.stir();
         heed_error(qp, irn);
         if sent {
@@ -204,35 +211,35 @@ pub(super) fn step(qp: &mut Qp, irn: &mut Irn, sh: &mut Shared, now: Instant, ou
         }
     }
     let step =
-        if rc::next_packet(qp, sh, now, out) { SendStep::Answer } else { request(qp, irn, sh, now, out) };
+        if rc::next_packet(qp, nic, now, out) { SendStep::Answer } else { request(qp, irn, nic, now, out) };
     heed_error(qp, irn);
     step
 }
 
 /// The requester's part of a step.
 #[inline]
-fn request(qp: &mut Qp, irn: &mut Irn, sh: &mut Shared, now: Instant, out: &mut TxFrame) -> SendStep {
+fn request(qp: &mut Qp, irn: &mut Irn, nic: &mut NicState, now: Instant, out: &mut TxFrame) -> SendStep {
     let requests = !qp.requester.rnr_wait && (qp.sends() || qp.state == QpState::Sqd);
     if requests
         && irn.comes_before(qp.dialect == Dialect::Irn)
-        && let Some(step) = requester::before(qp, irn, sh, now, out)
+        && let Some(step) = requester::before(qp, irn, nic, now, out)
     {
         return step;
     }
     let active = qp.dialect == Dialect::Irn;
     match common::next(qp) {
         Next::Idle => SendStep::Idle,
-        Next::Fetch => common::fetch(qp, sh, now),
+        Next::Fetch => common::fetch(qp, nic, now),
         Next::Execute => {
-            let step = common::execute(qp, sh, now);
+            let step = common::execute(qp, nic, now);
             if active && let SendStep::Executed(op, Some(taken)) = step {
                 requester::on_executed(qp, irn, op, taken.len);
             }
             step
         }
         Next::Packet(entry) => {
-            let limit = if active { requester::limit(qp, irn, sh) } else { qp.requester.window.packets() };
-            let Some(made) = common::packet(qp, sh, now, out, &entry, limit) else { return SendStep::Idle };
+            let limit = if active { requester::limit(qp, irn, nic) } else { qp.requester.window.packets() };
+            let Some(made) = common::packet(qp, nic, now, out, &entry, limit) else { return SendStep::Idle };
             if active {
                 requester::dress(
                     qp,
@@ -242,37 +249,37 @@ fn request(qp: &mut Qp, irn: &mut Irn, sh: &mut Shared, now: Instant, out: &mut 
                     made.k,
                     &mut out.packet,
                 );
-                requester::on_sent(qp, irn, sh, now, &mut out.packet.bth, made.end == entry.packets);
+                requester::on_sent(qp, irn, nic, now, &mut out.packet.bth, made.end == entry.packets);
             }
-            common::leave(qp, sh, now, out, &entry, made);
+            common::leave(qp, nic, now, out, &entry, made);
             SendStep::Packet
         }
     }
 }
 
-fn put_packet(qp: &mut Qp, irn: &mut Irn, sh: &mut Shared, now: Instant, out: &mut TxFrame) -> bool {
+fn put_packet(qp: &mut Qp, irn: &mut Irn, nic: &mut NicState, now: Instant, out: &mut TxFrame) -> bool {
     out.payload.clear();
-    out.packet = Packet { flow: qp.flow(sh), ..Packet::default() };
+    out.packet = Packet { flow: qp.flow(nic), ..Packet::default() };
     out.path = qp.path;
     if irn.hello.is_due() {
-        hello::send(qp, irn, sh, now, &mut out.packet);
+        hello::send(qp, irn, nic, now, &mut out.packet);
         return true;
     }
     let msn = qp.responder.msn();
     if let Some(owed) = irn.responses.rx.next_owed() {
-        acknowledgement(qp, sh, Operation::Acknowledge, owed, msn, &mut out.packet);
+        acknowledgement(qp, nic, Operation::Acknowledge, owed, msn, &mut out.packet);
         return true;
     }
     if let Some(owed) = irn.requests.rx.next_owed() {
-        acknowledgement(qp, sh, Operation::ReadAcknowledge, owed, 0, &mut out.packet);
+        acknowledgement(qp, nic, Operation::ReadAcknowledge, owed, 0, &mut out.packet);
         return true;
     }
-    answers::next_answer(qp, irn, sh, now, out)
+    answers::next_answer(qp, irn, nic, now, out)
 }
 
 fn acknowledgement(
     qp: &Qp,
-    sh: &mut Shared,
+    nic: &mut NicState,
     operation: Operation,
     owed: Owed,
     msn: u32,
@@ -283,8 +290,8 @@ fn acknowledgement(
         None => Syndrome::default(),
     };
     match owed.nack {
-        Some(_) => sh.counters.sequence_naks_sent += 1,
-        None => sh.counters.acks_sent += 1,
+        Some(_) => nic.counters.sequence_naks_sent += 1,
+        None => nic.counters.acks_sent += 1,
     }
     packet.bth = bth(qp, operation, owed.psn);
     packet.aeth = Aeth { syndrome, msn };
@@ -296,22 +303,22 @@ fn bth(qp: &Qp, operation: Operation, psn: Psn) -> Bth {
 }
 
 /// Timers: hellos, the responses' timeout, and the queue pair's own.
-pub(super) fn on_timer(qp: &mut Qp, irn: &mut Irn, sh: &mut Shared, now: Instant) {
-    let rto = qp.rto(sh);
-    irn.hello.on_timer(qp.id, sh, now);
+pub(super) fn on_timer(qp: &mut Qp, irn: &mut Irn, nic: &mut NicState, now: Instant) {
+    let rto = qp.rto(nic);
+    irn.hello.on_timer(qp.id, nic, now);
     if now >= irn.requests.tx.fetched_at {
         irn.requests.tx.fetching = false;
     }
     if qp.state == QpState::Err {
         irn.responses.tx.deadline = Instant::NEVER;
     } else {
-        irn.responses.on_timer(sh, rto, now);
+        irn.responses.on_timer(nic, rto, now);
     }
     irn.stir();
     if qp.deadline <= now {
         match qp.dialect {
-            Dialect::Irn => requester::on_timeout(qp, irn, sh, now),
-            Dialect::Plain => go_back_n::on_timeout(qp, sh, now),
+            Dialect::Irn => requester::on_timeout(qp, irn, nic, now),
+            Dialect::Plain => go_back_n::on_timeout(qp, nic, now),
         }
         heed_error(qp, irn);
     }
@@ -328,17 +335,17 @@ pub(super) fn end_wait(irn: &mut Irn) {
 pub(super) fn on_packet(
     qp: &mut Qp,
     irn: &mut Irn,
-    sh: &mut Shared,
+    nic: &mut NicState,
     now: Instant,
     packet: &Packet,
     payload: &Payload<'_>,
 ) {
     if packet.bth.opcode.service() == Service::Irn {
-        on_own_packet(qp, irn, sh, now, packet, payload);
+        on_own_packet(qp, irn, nic, now, packet, payload);
     } else if is_stale(qp, irn, packet) {
-        sh.counters.drop_wrong_service += 1;
+        nic.counters.drop_wrong_service += 1;
     } else {
-        go_back_n::on_packet(qp, sh, now, packet, payload);
+        go_back_n::on_packet(qp, nic, now, packet, payload);
     }
     heed_error(qp, irn);
 }
@@ -356,7 +363,7 @@ fn is_stale(qp: &Qp, irn: &Irn, packet: &Packet) -> bool {
 fn on_own_packet(
     qp: &mut Qp,
     irn: &mut Irn,
-    sh: &mut Shared,
+    nic: &mut NicState,
     now: Instant,
     packet: &Packet,
     payload: &Payload<'_>,
@@ -364,14 +371,14 @@ fn on_own_packet(
     let operation = packet.bth.opcode.operation();
     if operation != Operation::Hello {
         // A peer that speaks IRN knows it.
-        hello::implied(qp, irn, sh);
+        hello::implied(qp, irn, nic);
     }
     match operation {
-        Operation::Hello => hello::receive(qp, irn, sh, packet),
-        Operation::ReadAcknowledge => responder::on_read_acknowledge(qp, irn, sh, now, packet),
-        _ if operation.is_response() => requester::on_response(qp, irn, sh, now, packet, payload),
+        Operation::Hello => hello::receive(qp, irn, nic, packet),
+        Operation::ReadAcknowledge => responder::on_read_acknowledge(qp, irn, nic, now, packet),
+        _ if operation.is_response() => requester::on_response(qp, irn, nic, now, packet, payload),
         _ => {
-            responder::on_request(qp, irn, sh, now, packet, payload);
+            responder::on_request(qp, irn, nic, now, packet, payload);
             if operation.is_send() || operation.is_write() {
                 // No timer of the responses moves.
                 irn.stirred |= irn.responses.rx.owes() || irn.responses.nak.is_some();

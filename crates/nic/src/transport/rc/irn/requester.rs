@@ -10,14 +10,17 @@ use super::tx_free::{Free, tx_free};
 use super::{Acked, Arrival, Expiry, Irn, Receiver, Sender, WINDOW, ack_interval, receive_ack, receive_data};
 use crate::attr::QpState;
 use crate::congestion;
+use crate::explain::Cause;
+use crate::frame::TxFrame;
 use crate::memory::Payload;
-use crate::nic::TxFrame;
 use crate::qp::Qp;
 use crate::queue::wqe::{GatherCursor, Wqe, WqeOp};
-use crate::shared::Shared;
-use crate::transport::rc::{Dialect, read_answer, retry};
-use crate::transport::requester::{self, SendStep, complete_oldest, fail_oldest};
-use crate::transport::{Cause, segmentation};
+use crate::state::NicState;
+use crate::transport::failure::fail_oldest;
+use crate::transport::rc::dialect::Dialect;
+use crate::transport::rc::{read_answer, retry};
+use crate::transport::requester::{self, SendStep, complete_oldest};
+use crate::transport::segmentation;
 use crate::work::Status;
 use adverb_wire::{
     Bth, Duration, Instant, IrnEth, NakCode, Opcode, Operation, Packet, Psn, Reth, Service, Syndrome,
@@ -107,8 +110,8 @@ impl Requests {
 
 /// Packets that may be in flight.
 #[inline]
-pub(crate) fn limit(qp: &Qp, irn: &Irn, sh: &Shared) -> u32 {
-    let limit = irn.requests.tx.reach(sh.irn.limit(irn.hello.peer_window()));
+pub(crate) fn limit(qp: &Qp, irn: &Irn, nic: &NicState) -> u32 {
+    let limit = irn.requests.tx.reach(nic.irn.limit(irn.hello.peer_window()));
     if qp.control.is_some() { limit.min(qp.requester.window.packets()) } else { limit }
 }
 
@@ -117,7 +120,7 @@ pub(crate) fn limit(qp: &Qp, irn: &Irn, sh: &Shared) -> u32 {
 pub(super) fn before(
     qp: &mut Qp,
     irn: &mut Irn,
-    sh: &mut Shared,
+    nic: &mut NicState,
     now: Instant,
     out: &mut TxFrame,
 ) -> Option<SendStep> {
@@ -125,9 +128,9 @@ pub(super) fn before(
         if !congestion::may_send(qp, now) {
             return Some(SendStep::Idle);
         }
-        let limit = sh.irn.limit(irn.hello.peer_window());
-        return match tx_free(&mut irn.requests.tx, &sh.irn, limit, true, now) {
-            Free::Resend(psn) => resend(qp, irn, sh, now, out, psn),
+        let limit = nic.irn.limit(irn.hello.peer_window());
+        return match tx_free(&mut irn.requests.tx, &nic.irn, limit, true, now) {
+            Free::Resend(psn) => resend(qp, irn, nic, now, out, psn),
             _ => {
                 irn.stir();
                 None
@@ -146,7 +149,7 @@ pub(super) fn before(
 fn resend(
     qp: &mut Qp,
     irn: &mut Irn,
-    sh: &mut Shared,
+    nic: &mut NicState,
     now: Instant,
     out: &mut TxFrame,
     psn: Psn,
@@ -157,17 +160,17 @@ fn resend(
         Ok(wqe) if requester::packets_of(qp, &wqe) == entry.packets && wqe.op == entry.op => wqe,
         _ => {
             let cause = Cause::local(Status::LocalQpOperation, requester::CHANGED);
-            return Some(requester::abandon_at(qp, sh, now, index, cause));
+            return Some(requester::abandon_at(qp, nic, now, index, cause));
         }
     };
     let at = qp.requester.gather();
     qp.requester.set_gather(GatherCursor { segment: wqe.data_segment, ..Default::default() });
     let k = psn.since(entry.psn) as u32;
-    let built = requester::build(qp, sh, &wqe, &entry, k, out);
+    let built = requester::build(qp, nic, &wqe, &entry, k, out);
     qp.requester.set_gather(at);
     if let Err(fault) = built {
         let cause = Cause::local(Status::LocalProtection, fault.rule());
-        return Some(requester::abandon_at(qp, sh, now, index, cause));
+        return Some(requester::abandon_at(qp, nic, now, index, cause));
     }
     if wqe.op.is_atomic() {
         segmentation::operands(qp.sq.ring.operands(&wqe), &mut out.packet);
@@ -175,8 +178,8 @@ fn resend(
     dress(qp, irn, &wqe, index, k, &mut out.packet);
     // What came of it must be known soon, whatever its place in the message.
     out.packet.bth.ack_req = true;
-    sh.counters.retransmitted_packets += 1;
-    congestion::on_sent(qp, sh, &mut out.packet, congestion::Sent::Again, now);
+    nic.counters.retransmitted_packets += 1;
+    congestion::on_sent(qp, nic, &mut out.packet, congestion::Sent::Again, now);
     Some(SendStep::Packet)
 }
 
@@ -240,9 +243,9 @@ pub(crate) fn dress(qp: &Qp, irn: &Irn, wqe: &Wqe, index: u32, k: u32, packet: &
 
 /// A new packet leaves, perhaps the last of its message. It asks for an acknowledgement if none has been asked for in a while.
 #[inline]
-pub(crate) fn on_sent(qp: &mut Qp, irn: &mut Irn, sh: &Shared, now: Instant, bth: &mut Bth, last: bool) {
-    let rto = qp.rto(sh);
-    let interval = ack_interval(sh.congestion.ack_every, sh.irn.limit(irn.hello.peer_window()));
+pub(crate) fn on_sent(qp: &mut Qp, irn: &mut Irn, nic: &NicState, now: Instant, bth: &mut Bth, last: bool) {
+    let rto = qp.rto(nic);
+    let interval = ack_interval(nic.congestion.ack_every, nic.irn.limit(irn.hello.peer_window()));
     let r = &mut irn.requests;
     if r.tx.una == r.tx.next {
         r.moved = now;
@@ -252,7 +255,7 @@ pub(crate) fn on_sent(qp: &mut Qp, irn: &mut Irn, sh: &Shared, now: Instant, bth
     if bth.ack_req {
         r.unasked = 0;
     }
-    r.tx.on_sent(&sh.irn, rto, now);
+    r.tx.on_sent(&nic.irn, rto, now);
     qp.deadline = r.tx.deadline;
 }
 
@@ -260,39 +263,39 @@ pub(crate) fn on_sent(qp: &mut Qp, irn: &mut Irn, sh: &Shared, now: Instant, bth
 pub(super) fn on_response(
     qp: &mut Qp,
     irn: &mut Irn,
-    sh: &mut Shared,
+    nic: &mut NicState,
     now: Instant,
     packet: &Packet,
     payload: &Payload<'_>,
 ) {
     if qp.dialect != Dialect::Irn {
-        sh.counters.drop_ghost_ack += 1;
+        nic.counters.drop_ghost_ack += 1;
         return;
     }
     match packet.bth.opcode.operation() {
-        Operation::Acknowledge => on_acknowledge(qp, irn, sh, now, packet),
-        _ => on_answer(qp, irn, sh, now, packet, payload),
+        Operation::Acknowledge => on_acknowledge(qp, irn, nic, now, packet),
+        _ => on_answer(qp, irn, nic, now, packet, payload),
     }
 }
 
-fn on_acknowledge(qp: &mut Qp, irn: &mut Irn, sh: &mut Shared, now: Instant, packet: &Packet) {
-    let rto = qp.rto(sh);
+fn on_acknowledge(qp: &mut Qp, irn: &mut Irn, nic: &mut NicState, now: Instant, packet: &Packet) {
+    let rto = qp.rto(nic);
     let r = &mut irn.requests;
     let (psn, syndrome) = (packet.bth.psn, packet.aeth.syndrome);
     let counter = match syndrome {
-        Syndrome::Ack { .. } => &mut sh.counters.acks_received,
-        Syndrome::RnrNak { .. } => &mut sh.counters.rnr_naks_received,
-        Syndrome::Nak(NakCode::PsnSequenceError) => &mut sh.counters.sequence_naks_received,
-        Syndrome::Nak(_) => &mut sh.counters.error_naks_received,
+        Syndrome::Ack { .. } => &mut nic.counters.acks_received,
+        Syndrome::RnrNak { .. } => &mut nic.counters.rnr_naks_received,
+        Syndrome::Nak(NakCode::PsnSequenceError) => &mut nic.counters.sequence_naks_received,
+        Syndrome::Nak(_) => &mut nic.counters.error_naks_received,
         Syndrome::Reserved(_) => {
-            sh.counters.drop_syndrome += 1;
+            nic.counters.drop_syndrome += 1;
             return;
         }
     };
     *counter += 1;
     let knew = r.tx.is_recovering();
-    if receive_ack(&mut r.tx, &sh.irn, psn, super::nack(packet), rto, now) == Acked::Ghost {
-        sh.counters.drop_ghost_ack += 1;
+    if receive_ack(&mut r.tx, &nic.irn, psn, super::nack(packet), rto, now) == Acked::Ghost {
+        nic.counters.drop_ghost_ack += 1;
         return;
     }
     match syndrome {
@@ -302,26 +305,26 @@ fn on_acknowledge(qp: &mut Qp, irn: &mut Irn, sh: &mut Shared, now: Instant, pac
         _ => {}
     }
     let lost = !knew && r.tx.is_recovering();
-    acknowledged(qp, irn, sh, now);
+    acknowledged(qp, irn, nic, now);
     if lost && qp.control.is_some() {
-        congestion::on_loss(qp, sh, false);
+        congestion::on_loss(qp, nic, false);
     }
     if let Syndrome::RnrNak { timer } = syndrome
         && qp.state != QpState::Err
     {
-        on_rnr_nak(qp, irn, sh, now, packet, timer);
+        on_rnr_nak(qp, irn, nic, now, packet, timer);
     }
 }
 
 /// The receiver is not ready. What else it does not have is sent again after the wait.
-fn on_rnr_nak(qp: &mut Qp, irn: &mut Irn, sh: &mut Shared, now: Instant, packet: &Packet, timer: u8) {
+fn on_rnr_nak(qp: &mut Qp, irn: &mut Irn, nic: &mut NicState, now: Instant, packet: &Packet, timer: u8) {
     let psn = packet.bth.psn;
     if irn.requests.tx.una != psn || irn.requests.tx.in_flight() == 0 {
         return;
     }
     let refused = qp.requester.oldest().is_some_and(|e| (0..e.packets as i32).contains(&psn.since(e.psn)));
     // Else a READ before it still waits for its answer, and no retry is spent.
-    if refused && !retry::spend_rnr_retry(qp, sh, now, packet, timer) {
+    if refused && !retry::spend_rnr_retry(qp, nic, now, packet, timer) {
         return;
     }
     irn.requests.tx.resend_all();
@@ -329,7 +332,7 @@ fn on_rnr_nak(qp: &mut Qp, irn: &mut Irn, sh: &mut Shared, now: Instant, packet:
 }
 
 /// The cumulative acknowledgement or the answers may have moved: completes what is done, and sets the timer.
-fn acknowledged(qp: &mut Qp, irn: &mut Irn, sh: &mut Shared, now: Instant) {
+fn acknowledged(qp: &mut Qp, irn: &mut Irn, nic: &mut NicState, now: Instant) {
     let una = irn.requests.tx.una;
     if una != qp.requester.una {
         let before = core::mem::replace(&mut qp.requester.una, una);
@@ -337,7 +340,7 @@ fn acknowledged(qp: &mut Qp, irn: &mut Irn, sh: &mut Shared, now: Instant) {
             irn.requests.last_ordered = None;
         }
         if qp.control.is_some() {
-            congestion::on_ack(qp, sh, before, now);
+            congestion::on_ack(qp, nic, before, now);
         }
         progressed(qp, irn, now);
     }
@@ -347,7 +350,7 @@ fn acknowledged(qp: &mut Qp, irn: &mut Irn, sh: &mut Shared, now: Instant) {
             if qp.requester.head_failed() {
                 break;
             }
-            complete_oldest(qp, sh, now, &entry, 0);
+            complete_oldest(qp, nic, now, &entry, 0);
             continue;
         }
         if una.is_before(entry.psn.add(entry.packets)) {
@@ -361,15 +364,15 @@ fn acknowledged(qp: &mut Qp, irn: &mut Irn, sh: &mut Shared, now: Instant) {
             }
             irn.requests.reads.pop_front();
         }
-        complete_oldest(qp, sh, now, &entry, byte_len);
+        complete_oldest(qp, nic, now, &entry, byte_len);
         finished += 1;
     }
     if finished > 1 {
-        sh.counters.acks_coalesced += 1;
+        nic.counters.acks_coalesced += 1;
     }
-    fail_refused(qp, irn, sh, now);
-    requester::settle(qp, sh, now);
-    arm(qp, irn, sh, now);
+    fail_refused(qp, irn, nic, now);
+    requester::settle(qp, nic, now);
+    arm(qp, irn, nic, now);
 }
 
 fn progressed(qp: &mut Qp, irn: &mut Irn, now: Instant) {
@@ -383,17 +386,17 @@ fn progressed(qp: &mut Qp, irn: &mut Irn, now: Instant) {
 }
 
 /// An error NAK takes effect when its request is the oldest.
-fn fail_refused(qp: &mut Qp, irn: &mut Irn, sh: &mut Shared, now: Instant) {
+fn fail_refused(qp: &mut Qp, irn: &mut Irn, nic: &mut NicState, now: Instant) {
     let Some((psn, cause)) = irn.requests.refused.as_deref().copied() else { return };
     let Some(entry) = qp.requester.oldest() else { return };
     if (0..entry.packets as i32).contains(&psn.since(entry.psn)) {
         irn.requests.refused = None;
-        fail_oldest(qp, sh, now, &cause);
+        fail_oldest(qp, nic, now, &cause);
     }
 }
 
 /// Sets the queue pair's timer: for requests in flight, or else for answers that are awaited.
-fn arm(qp: &mut Qp, irn: &Irn, sh: &Shared, _now: Instant) {
+fn arm(qp: &mut Qp, irn: &Irn, nic: &NicState, _now: Instant) {
     if qp.requester.rnr_wait || qp.state == QpState::Err {
         return;
     }
@@ -401,7 +404,7 @@ fn arm(qp: &mut Qp, irn: &Irn, sh: &Shared, _now: Instant) {
     qp.deadline = if r.tx.in_flight() > 0 {
         r.tx.deadline
     } else if !r.reads.is_empty() {
-        r.moved.max(r.probed) + length(&sh.irn, WINDOW, r.probes, qp.rto(sh))
+        r.moved.max(r.probed) + length(&nic.irn, WINDOW, r.probes, qp.rto(nic))
     } else {
         Instant::NEVER
     };
@@ -410,17 +413,17 @@ fn arm(qp: &mut Qp, irn: &Irn, sh: &Shared, _now: Instant) {
 fn on_answer(
     qp: &mut Qp,
     irn: &mut Irn,
-    sh: &mut Shared,
+    nic: &mut NicState,
     now: Instant,
     packet: &Packet,
     payload: &Payload<'_>,
 ) {
     let psn = packet.bth.psn;
-    let rto = qp.rto(sh);
+    let rto = qp.rto(nic);
     let r = &mut irn.requests;
     let arrival = receive_data(&r.rx, psn);
     if arrival == Arrival::Duplicate {
-        sh.counters.drop_duplicate += 1;
+        nic.counters.drop_duplicate += 1;
         r.rx.repeat(psn);
         return;
     }
@@ -428,18 +431,18 @@ fn on_answer(
     let of = |read: &&Outstanding| !read.done && (0..read.packets as i32).contains(&psn.since(read.first));
     let read = r.reads.iter().find(of).filter(|read| read.request.is_before(r.tx.next)).copied();
     let Some(read) = read.filter(|_| arrival != Arrival::Beyond) else {
-        sh.counters.drop_stray_response += 1;
+        nic.counters.drop_stray_response += 1;
         return;
     };
-    if arrival == Arrival::Early && sh.irn.scheme == Scheme::GoBackN {
+    if arrival == Arrival::Early && nic.irn.scheme == Scheme::GoBackN {
         r.rx.refuse(psn);
         return;
     }
     // What has been executed has arrived, and all before it.
     if r.tx.una.is_before(read.request.next()) {
-        receive_ack(&mut r.tx, &sh.irn, read.request.next(), None, rto, now);
+        receive_ack(&mut r.tx, &nic.irn, read.request.next(), None, rto, now);
     }
-    let placed = place(qp, irn, sh, &read, psn, packet, payload);
+    let placed = place(qp, irn, nic, &read, psn, packet, payload);
     let r = &mut irn.requests;
     match (arrival, placed) {
         (Arrival::InOrder, Ok(())) => {
@@ -448,26 +451,26 @@ fn on_answer(
             qp.requester.outstanding_reads -= done;
             progressed(qp, irn, now);
             if nothing_more {
-                return arm(qp, irn, sh, now);
+                return arm(qp, irn, nic, now);
             }
         }
         (_, Ok(())) => {
-            sh.counters.early_packets += 1;
+            nic.counters.early_packets += 1;
             r.rx.keep(psn);
         }
         (Arrival::InOrder, Err(cause)) => {
-            acknowledged(qp, irn, sh, now);
+            acknowledged(qp, irn, nic, now);
             if qp.requester.head == read.index {
-                fail_oldest(qp, sh, now, &cause);
+                fail_oldest(qp, nic, now, &cause);
             }
             return;
         }
         (_, Err(_)) => {
-            sh.counters.early_refused += 1;
+            nic.counters.early_refused += 1;
             r.rx.refuse(psn);
         }
     }
-    acknowledged(qp, irn, sh, now);
+    acknowledged(qp, irn, nic, now);
 }
 
 /// The answer expected has come, and perhaps others after it before. How many READs and atomics that makes done.
@@ -498,14 +501,14 @@ fn take_answers(r: &mut Requests, ack_req: bool) -> u8 {
 fn place(
     qp: &mut Qp,
     irn: &mut Irn,
-    sh: &Shared,
+    nic: &NicState,
     read: &Outstanding,
     psn: Psn,
     packet: &Packet,
     payload: &Payload<'_>,
 ) -> Result<(), Cause> {
     let wqe = answering(qp, irn, read)?;
-    read_answer::place(qp, sh, &wqe, psn.since(read.first) as u32, read.packets, packet, payload)
+    read_answer::place(qp, nic, &wqe, psn.since(read.first) as u32, read.packets, packet, payload)
 }
 
 /// The request of an answer, decoded once for a run of answers.
@@ -531,17 +534,17 @@ fn changed() -> Cause {
 
 /// The queue pair's timer ran out. IRN's timeouts come often, and a silent peer may just be waiting for a processor; a
 /// retry is spent only for each local ACK timeout of silence.
-pub(crate) fn on_timeout(qp: &mut Qp, irn: &mut Irn, sh: &mut Shared, now: Instant) {
+pub(crate) fn on_timeout(qp: &mut Qp, irn: &mut Irn, nic: &mut NicState, now: Instant) {
     qp.deadline = Instant::NEVER;
-    let rto = qp.rto(sh);
+    let rto = qp.rto(nic);
     let r = &mut irn.requests;
     if qp.requester.rnr_wait {
         qp.requester.rnr_wait = false;
-        super::timeout::rearm(&mut r.tx, &sh.irn, rto, now);
-        return arm(qp, irn, sh, now);
+        super::timeout::rearm(&mut r.tx, &nic.irn, rto, now);
+        return arm(qp, irn, nic, now);
     }
-    match timeout(&mut r.tx, &sh.irn, rto, now) {
-        Expiry::Early => return arm(qp, irn, sh, now),
+    match timeout(&mut r.tx, &nic.irn, rto, now) {
+        Expiry::Early => return arm(qp, irn, nic, now),
         Expiry::Expired => {}
         Expiry::Idle if r.reads.is_empty() => return,
         Expiry::Idle => {
@@ -551,23 +554,23 @@ pub(crate) fn on_timeout(qp: &mut Qp, irn: &mut Irn, sh: &mut Shared, now: Insta
             irn.stirred = true;
         }
     }
-    sh.counters.timeouts += 1;
+    nic.counters.timeouts += 1;
     if qp.control.is_some() {
-        congestion::on_loss(qp, sh, true);
+        congestion::on_loss(qp, nic, true);
     }
-    let rto = qp.rto(sh);
+    let rto = qp.rto(nic);
     let r = &mut irn.requests;
     let silent = now.since(r.moved);
     let una = r.tx.una;
     let patience = rto.times(qp.requester.expiries as u64 + 1);
     if rto > Duration::ZERO && silent >= patience {
         qp.requester.expiries = qp.requester.expiries.saturating_add(1);
-        let cause = retry::unanswered(qp, sh, una);
-        if !retry::spend_retry(qp, sh, now, &cause) {
+        let cause = retry::unanswered(qp, nic, una);
+        if !retry::spend_retry(qp, nic, now, &cause) {
             return;
         }
     }
-    arm(qp, irn, sh, now);
+    arm(qp, irn, nic, now);
 }
 
 /// Everything in flight was flushed.

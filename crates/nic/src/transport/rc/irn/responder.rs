@@ -12,10 +12,10 @@ use super::tx_free::has_lost;
 use super::{Acked, Arrival, Irn, Receiver, Sender, WINDOW, receive_ack, receive_data};
 use crate::memory::{Access, Payload, RemoteRight, Span};
 use crate::qp::Qp;
-use crate::shared::Shared;
-use crate::transport::rc::read_answer::Asked;
+use crate::state::NicState;
+use crate::transport::incoming::{Asked, Message};
 use crate::transport::rc::responder as rc;
-use crate::transport::receive::{self, Message, Refusal};
+use crate::transport::receive::{self, Refusal};
 use adverb_wire::{Duration, Instant, Operation, Packet, Psn, Reth, Syndrome, WriteLength};
 use std::collections::VecDeque;
 
@@ -129,7 +129,7 @@ impl Responses {
         (self.unsent > 0 && self.tx.has_room(self.limit)) || has_lost(&mut self.tx)
     }
 
-    pub fn on_timer(&mut self, sh: &mut Shared, ceiling: Duration, now: Instant) {
+    pub fn on_timer(&mut self, nic: &mut NicState, ceiling: Duration, now: Instant) {
         if now >= self.tx.fetched_at {
             self.tx.fetching = false;
         }
@@ -140,8 +140,8 @@ impl Responses {
             self.tx.deadline = Instant::NEVER;
             return;
         }
-        if timeout(&mut self.tx, &sh.irn, ceiling, now) == super::Expiry::Expired {
-            sh.counters.timeouts += 1;
+        if timeout(&mut self.tx, &nic.irn, ceiling, now) == super::Expiry::Expired {
+            nic.counters.timeouts += 1;
         }
     }
 
@@ -179,7 +179,7 @@ impl Responses {
 pub(super) fn on_request(
     qp: &mut Qp,
     irn: &mut Irn,
-    sh: &mut Shared,
+    nic: &mut NicState,
     now: Instant,
     packet: &Packet,
     payload: &Payload<'_>,
@@ -187,31 +187,31 @@ pub(super) fn on_request(
     let expected = qp.responder.expected();
     if !irn.receiving {
         irn.receiving = true;
-        irn.responses.begin(expected, sh.irn.limit(irn.hello.peer_window()), qp.receives_taken());
+        irn.responses.begin(expected, nic.irn.limit(irn.hello.peer_window()), qp.receives_taken());
     }
     let psn = packet.bth.psn;
     match receive_data(&irn.responses.rx, psn) {
-        Arrival::InOrder => in_order(qp, irn, sh, now, packet, payload),
+        Arrival::InOrder => in_order(qp, irn, nic, now, packet, payload),
         Arrival::Early => {
-            let landed = early(qp, irn, sh, packet, payload);
+            let landed = early(qp, irn, nic, packet, payload);
             let r = &mut irn.responses;
             match landed {
                 Some(span) => {
-                    sh.counters.early_packets += 1;
+                    nic.counters.early_packets += 1;
                     r.held.put(packet, span);
                     r.rx.keep(psn);
                 }
                 None => {
-                    sh.counters.early_refused += 1;
+                    nic.counters.early_refused += 1;
                     r.rx.refuse(psn);
                 }
             }
         }
         Arrival::Duplicate => {
-            sh.counters.duplicate_requests += 1;
+            nic.counters.duplicate_requests += 1;
             irn.responses.rx.repeat(psn);
         }
-        Arrival::Beyond => sh.counters.drop_out_of_order += 1,
+        Arrival::Beyond => nic.counters.drop_out_of_order += 1,
     }
 }
 
@@ -220,17 +220,17 @@ pub(super) fn on_request(
 fn in_order(
     qp: &mut Qp,
     irn: &mut Irn,
-    sh: &mut Shared,
+    nic: &mut NicState,
     now: Instant,
     packet: &Packet,
     payload: &Payload<'_>,
 ) {
-    if let Err(refusal) = execute(qp, irn, sh, now, packet, payload) {
-        return refuse(qp, irn, sh, now, packet, refusal);
+    if let Err(refusal) = execute(qp, irn, nic, now, packet, payload) {
+        return refuse(qp, irn, nic, now, packet, refusal);
     }
     let ack_req = packet.bth.ack_req && !answers_soon(irn, packet);
     if take(qp, irn, ack_req) {
-        catch_up(qp, irn, sh, now, packet);
+        catch_up(qp, irn, nic, now, packet);
     }
 }
 
@@ -245,12 +245,12 @@ fn answers_soon(irn: &Irn, packet: &Packet) -> bool {
 
 /// Executes those that came early and whose turn it is now.
 #[inline(never)]
-fn catch_up(qp: &mut Qp, irn: &mut Irn, sh: &mut Shared, now: Instant, packet: &Packet) {
+fn catch_up(qp: &mut Qp, irn: &mut Irn, nic: &mut NicState, now: Instant, packet: &Packet) {
     let mut more = true;
     while more {
         let next = Packet { flow: packet.flow, ..irn.responses.held.packet(irn.responses.rx.expected) };
-        if let Err(refusal) = execute(qp, irn, sh, now, &next, &Payload::elided(next.payload_len as usize)) {
-            return refuse(qp, irn, sh, now, &next, refusal);
+        if let Err(refusal) = execute(qp, irn, nic, now, &next, &Payload::elided(next.payload_len as usize)) {
+            return refuse(qp, irn, nic, now, &next, refusal);
         }
         more = take(qp, irn, false);
     }
@@ -268,15 +268,15 @@ fn take(qp: &mut Qp, irn: &mut Irn, ack_req: bool) -> bool {
 fn execute(
     qp: &mut Qp,
     irn: &mut Irn,
-    sh: &mut Shared,
+    nic: &mut NicState,
     now: Instant,
     packet: &Packet,
     payload: &Payload<'_>,
 ) -> Result<(), Refusal> {
     match packet.bth.opcode.operation() {
-        Operation::ReadRequest => read(qp, irn, sh, now, packet),
-        Operation::CompareSwap | Operation::FetchAdd => atomic(qp, irn, sh, now, packet),
-        _ => message(qp, irn, sh, now, packet, payload),
+        Operation::ReadRequest => read(qp, irn, nic, now, packet),
+        Operation::CompareSwap | Operation::FetchAdd => atomic(qp, irn, nic, now, packet),
+        _ => message(qp, irn, nic, now, packet, payload),
     }
 }
 
@@ -285,7 +285,7 @@ fn execute(
 fn message(
     qp: &mut Qp,
     irn: &mut Irn,
-    sh: &mut Shared,
+    nic: &mut NicState,
     now: Instant,
     packet: &Packet,
     payload: &Payload<'_>,
@@ -313,7 +313,7 @@ fn message(
             }
             _ => first = Some(Packet { reth: Reth { len: len as u32, ..packet.reth }, ..*packet }),
         }
-        placed = place_under_newer(qp, irn, sh, packet, payload);
+        placed = place_under_newer(qp, irn, nic, packet, payload);
     }
     if operation.is_send() || operation.has_immediate() {
         let taken = qp.responder.receive_taken as u32;
@@ -324,7 +324,7 @@ fn message(
             ));
         }
     }
-    if receive::accept(qp, sh, now, first.as_ref().unwrap_or(packet), placed.as_ref().unwrap_or(payload))? {
+    if receive::accept(qp, nic, now, first.as_ref().unwrap_or(packet), placed.as_ref().unwrap_or(payload))? {
         qp.responder.end_message();
     }
     Ok(())
@@ -335,7 +335,7 @@ fn message(
 fn place_under_newer(
     qp: &Qp,
     irn: &Irn,
-    sh: &Shared,
+    nic: &NicState,
     packet: &Packet,
     payload: &Payload<'_>,
 ) -> Option<Payload<'static>> {
@@ -343,7 +343,7 @@ fn place_under_newer(
     if responses.rx.early == 0 || payload.is_elided() || payload.is_empty() {
         return None;
     }
-    let span = writable(qp, sh, packet, payload)?;
+    let span = writable(qp, nic, packet, payload)?;
     responses.held.write_under(newer(&responses.rx, packet.bth.psn), span, payload);
     Some(Payload::elided(payload.len()))
 }
@@ -360,27 +360,27 @@ fn newer(rx: &Receiver, psn: Psn) -> impl Iterator<Item = Psn> + Clone + '_ {
 }
 
 /// The memory that a WRITE packet names, if it may write there.
-fn writable(qp: &Qp, sh: &Shared, packet: &Packet, payload: &Payload<'_>) -> Option<Span> {
+fn writable(qp: &Qp, nic: &NicState, packet: &Packet, payload: &Payload<'_>) -> Option<Span> {
     let (va, rkey) = (packet.reth.va, packet.reth.rkey);
     if !qp.access.contains(Access::REMOTE_WRITE) || payload.len() > qp.mtu() as usize {
         return None;
     }
-    sh.memory.check_remote(qp.pd, qp.num, rkey, va, payload.len() as u32, RemoteRight::Write).ok()
+    nic.memory.check_remote(qp.pd, qp.num, rkey, va, payload.len() as u32, RemoteRight::Write).ok()
 }
 
 /// Lets an early packet land, if it may. What it wrote as a WRITE is returned.
-fn early(qp: &mut Qp, irn: &Irn, sh: &mut Shared, packet: &Packet, payload: &Payload<'_>) -> Option<Span> {
+fn early(qp: &mut Qp, irn: &Irn, nic: &mut NicState, packet: &Packet, payload: &Payload<'_>) -> Option<Span> {
     let operation = packet.bth.opcode.operation();
-    if sh.irn.scheme == Scheme::GoBackN || payload.len() > qp.mtu() as usize {
+    if nic.irn.scheme == Scheme::GoBackN || payload.len() > qp.mtu() as usize {
         return None;
     }
     if operation.is_write() {
         if WriteLength::from_wire(packet.reth.len).ordered {
             return None;
         }
-        let span = writable(qp, sh, packet, payload)?;
+        let span = writable(qp, nic, packet, payload)?;
         if operation.has_immediate() {
-            receive_for(qp, irn, sh, packet.irn.sn())?;
+            receive_for(qp, irn, nic, packet.irn.sn())?;
         }
         let responses = &irn.responses;
         if !payload.is_elided() {
@@ -392,7 +392,7 @@ fn early(qp: &mut Qp, irn: &Irn, sh: &mut Shared, packet: &Packet, payload: &Pay
         if packet.irn.is_ordered() {
             return None;
         }
-        let at = receive_for(qp, irn, sh, packet.irn.sn())?;
+        let at = receive_for(qp, irn, nic, packet.irn.sn())?;
         let list = match at {
             Some(index) => qp.receiver.as_deref()?.early(index)?,
             None => qp.scatter(),
@@ -401,8 +401,8 @@ fn early(qp: &mut Qp, irn: &Irn, sh: &mut Shared, packet: &Packet, payload: &Pay
         if offset + payload.len() as u64 > list.capacity {
             return None;
         }
-        let pd = receive::receive_pd(qp, sh);
-        sh.scatter(pd, list.sges(), offset, payload).ok()?;
+        let pd = receive::receive_pd(qp, nic);
+        nic.scatter(pd, list.sges(), offset, payload).ok()?;
     }
     // READs and atomics wait for their turn.
     Some(Span::EMPTY)
@@ -410,7 +410,7 @@ fn early(qp: &mut Qp, irn: &Irn, sh: &mut Shared, packet: &Packet, payload: &Pay
 
 /// The receive with sequence number `sn`: the one in use (`Some(None)`), or one of those taken early, which are
 /// taken now if need be. None when there is none.
-fn receive_for(qp: &mut Qp, irn: &Irn, sh: &mut Shared, sn: u32) -> Option<Option<usize>> {
+fn receive_for(qp: &mut Qp, irn: &Irn, nic: &mut NicState, sn: u32) -> Option<Option<usize>> {
     let room = qp.scatter().room();
     let shared = qp.srq();
     let ahead = Psn::new(sn).since(Psn::new(irn.responses.recv_sn(qp)));
@@ -422,7 +422,7 @@ fn receive_for(qp: &mut Qp, irn: &Irn, sh: &mut Shared, sn: u32) -> Option<Optio
     while receiver.early_count() <= ahead {
         let mut list = receiver.spare_list(room);
         let taken = match shared {
-            Some(srq) => receive::take_shared(sh, srq, &mut list),
+            Some(srq) => receive::take_shared(nic, srq, &mut list),
             None => receiver.queue.take(&mut list),
         };
         if !taken {
@@ -434,33 +434,45 @@ fn receive_for(qp: &mut Qp, irn: &Irn, sh: &mut Shared, sn: u32) -> Option<Optio
     Some(Some(ahead))
 }
 
-fn read(qp: &mut Qp, irn: &mut Irn, sh: &mut Shared, now: Instant, packet: &Packet) -> Result<(), Refusal> {
-    let pd = rc::check_read(qp, sh, packet)?;
-    room(qp, irn, sh, now, packet)?;
+fn read(
+    qp: &mut Qp,
+    irn: &mut Irn,
+    nic: &mut NicState,
+    now: Instant,
+    packet: &Packet,
+) -> Result<(), Refusal> {
+    let pd = rc::check_read(qp, nic, packet)?;
+    room(qp, irn, nic, now, packet)?;
     let packets = packet.reth.len.div_ceil(qp.mtu()).max(1);
     let asked = Asked { pd, va: packet.reth.va, rkey: packet.reth.rkey, len: packet.reth.len };
     answer(qp, irn, packet.bth.psn, packets, What::Read(asked));
     Ok(())
 }
 
-fn atomic(qp: &mut Qp, irn: &mut Irn, sh: &mut Shared, now: Instant, packet: &Packet) -> Result<(), Refusal> {
-    let span = rc::atomic_target(qp, sh, packet)?;
-    room(qp, irn, sh, now, packet)?;
+fn atomic(
+    qp: &mut Qp,
+    irn: &mut Irn,
+    nic: &mut NicState,
+    now: Instant,
+    packet: &Packet,
+) -> Result<(), Refusal> {
+    let span = rc::atomic_target(qp, nic, packet)?;
+    room(qp, irn, nic, now, packet)?;
     let original = rc::perform(packet, span);
     answer(qp, irn, packet.bth.psn, 1, What::Atomic(original));
     Ok(())
 }
 
 /// The request says which answers the requester has; then there must be room for its own.
-fn room(qp: &mut Qp, irn: &mut Irn, sh: &Shared, now: Instant, packet: &Packet) -> Result<(), Refusal> {
+fn room(qp: &mut Qp, irn: &mut Irn, nic: &NicState, now: Instant, packet: &Packet) -> Result<(), Refusal> {
     let depth = qp.responder.depth() as usize;
-    let rto = qp.rto(sh);
+    let rto = qp.rto(nic);
     let r = &mut irn.responses;
     if packet.irn.sn() != r.next_read_sn & SN_MASK {
         return Err(Refusal::Invalid("sequence number of a READ or atomic (IRN 5.3)"));
     }
     let awaited = Psn::new(packet.irn.offset);
-    if let Acked::Advanced(n) = receive_ack(&mut r.tx, &sh.irn, awaited, None, rto, now) {
+    if let Acked::Advanced(n) = receive_ack(&mut r.tx, &nic.irn, awaited, None, rto, now) {
         r.release(n);
     }
     if r.answers.len() < depth {
@@ -480,8 +492,8 @@ fn answer(qp: &mut Qp, irn: &mut Irn, request: Psn, packets: u32, what: What) {
 }
 
 /// A request whose turn it was cannot be carried out: as in plain RC.
-fn refuse(qp: &mut Qp, irn: &mut Irn, sh: &mut Shared, now: Instant, packet: &Packet, refusal: Refusal) {
-    rc::refuse(qp, sh, now, packet, refusal);
+fn refuse(qp: &mut Qp, irn: &mut Irn, nic: &mut NicState, now: Instant, packet: &Packet, refusal: Refusal) {
+    rc::refuse(qp, nic, now, packet, refusal);
     let nak = qp.responder.take_acknowledge();
     irn.responses.nak = nak;
     irn.responses.rx.unkeep();
@@ -491,23 +503,23 @@ fn refuse(qp: &mut Qp, irn: &mut Irn, sh: &mut Shared, now: Instant, packet: &Pa
 pub(super) fn on_read_acknowledge(
     qp: &mut Qp,
     irn: &mut Irn,
-    sh: &mut Shared,
+    nic: &mut NicState,
     now: Instant,
     packet: &Packet,
 ) {
-    let rto = qp.rto(sh);
+    let rto = qp.rto(nic);
     let r = &mut irn.responses;
     if !irn.receiving {
-        sh.counters.drop_ghost_ack += 1;
+        nic.counters.drop_ghost_ack += 1;
         return;
     }
     let nack = super::nack(packet);
     match nack {
-        Some(_) => sh.counters.sequence_naks_received += 1,
-        None => sh.counters.acks_received += 1,
+        Some(_) => nic.counters.sequence_naks_received += 1,
+        None => nic.counters.acks_received += 1,
     }
-    match receive_ack(&mut r.tx, &sh.irn, packet.bth.psn, nack, rto, now) {
-        Acked::Ghost => sh.counters.drop_ghost_ack += 1,
+    match receive_ack(&mut r.tx, &nic.irn, packet.bth.psn, nack, rto, now) {
+        Acked::Ghost => nic.counters.drop_ghost_ack += 1,
         Acked::Advanced(n) => r.release(n),
     }
 }

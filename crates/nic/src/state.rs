@@ -1,25 +1,26 @@
 //! What every queue pair of a NIC shares: memory, completion and shared receive queues, events,
-//! counters, explanations. Transports get one `&mut Shared` beside their one `&mut Qp`.
+//! counters, explanations. Transports get one `&mut NicState` beside their one `&mut Qp`.
 
-use crate::congestion::{Notifier, Rules};
+use crate::config::NicConfig;
+use crate::congestion::control::Rules;
+use crate::congestion::notify::Notifier;
 use crate::counters::Counters;
 use crate::event::Event;
 use crate::explain::Explanation;
 use crate::ids::{CqId, SrqId, XrcdId};
 use crate::limits;
 use crate::memory::{AccessFault, Memory, Payload, dma};
-use crate::nic::NicConfig;
 use crate::queue::cq::{Added, Cq, Entry, Release};
 use crate::queue::recv::Srq;
 use crate::slab::{Held, Slab};
-use crate::transport::rc::irn::IrnConfig;
+use crate::transport::rc::irn::config::IrnConfig;
 use crate::work::{Completion, Sge, Status};
 use adverb_wire::{Duration, Gid};
 use std::collections::VecDeque;
 
 /// What every call reads stands first.
 #[repr(C, align(64))]
-pub(crate) struct Shared {
+pub(crate) struct NicState {
     pub events: VecDeque<Event>,
     /// Completions held back for a driver that steps the NIC; written at once otherwise.
     pub pending: VecDeque<(CqId, Entry)>,
@@ -46,9 +47,9 @@ pub(crate) struct Shared {
     pub irn: IrnConfig,
 }
 
-impl Shared {
+impl NicState {
     pub fn new(seed: u64, config: &NicConfig) -> Self {
-        Shared {
+        NicState {
             congestion: Rules::new(config),
             notifier: Notifier::default(),
             irn: config.irn.unwrap_or_default(),

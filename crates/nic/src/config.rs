@@ -1,0 +1,56 @@
+//! What a NIC is made with.
+
+use crate::congestion::config::CongestionControl;
+use crate::transport::rc::irn::config::IrnConfig;
+use adverb_wire::{Duration, Gid};
+
+/// What a NIC is made with.
+#[derive(Clone, Debug)]
+pub struct NicConfig {
+    /// Source addresses, by GID index.
+    pub gids: Vec<Gid>,
+    /// Upper bits of every queue pair number; the index fills the low 16.
+    pub qpn_base: u32,
+    /// Congestion control of reliable queue pairs.
+    pub congestion: CongestionControl,
+    /// Bits per second of the port, at which rate-based schemes start and which they do not exceed.
+    pub line_rate: u64,
+    /// Packets that a queue pair below line rate may send at once to catch up, when the driver's timer was late.
+    pub pacing_burst: u32,
+    /// Packets that a reliable queue pair may have unacknowledged at most; below 8 it is 8.
+    pub max_unacked_packets: u32,
+    /// A reliable requester asks for an acknowledgement with every so many packets of a message, and
+    /// with its last one; 0 for a quarter of what may be unacknowledged. A responder that owes an answer
+    /// then goes before queue pairs that send, as in hardware, so that answers are not merged.
+    pub ack_every: u32,
+    /// Completions are written by [`Nic::step`](crate::Nic::step) only, so that the driver can put time before them.
+    pub stepped: bool,
+    /// Offers IRN to the peers of RC queue pairs; those that do not know it get plain RC.
+    pub irn: Option<IrnConfig>,
+    /// Replaces the local ACK timeout attribute of queue pairs that have one, as long as they speak plain RC. The attribute
+    /// knows powers of two only. IRN has timeouts of its own, bounded by the attribute.
+    pub rto: Option<Duration>,
+    /// A retry count does not run out: for experiments whose networks lose more than an application would bear.
+    pub retry_forever: bool,
+    /// Frames that a queue pair may send before the next one's turn; 1 is round robin by packets, as hardware does.
+    pub quantum: u32,
+}
+
+impl Default for NicConfig {
+    fn default() -> Self {
+        NicConfig {
+            gids: Vec::new(),
+            qpn_base: 0,
+            congestion: CongestionControl::default(),
+            line_rate: 100_000_000_000,
+            pacing_burst: 16,
+            max_unacked_packets: 256,
+            ack_every: 0,
+            stepped: false,
+            irn: None,
+            rto: None,
+            retry_forever: false,
+            quantum: 16,
+        }
+    }
+}

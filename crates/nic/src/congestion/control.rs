@@ -1,0 +1,154 @@
+//! What congestion control keeps: its rules for a NIC, and for a queue pair what a scheme needs beyond a window.
+
+use super::config::{CongestionControl, DcqcnConfig};
+use super::dcqcn::Dcqcn;
+use super::pacer::{self, Pacer};
+use super::tcp::Tcp;
+use super::timely::Timely;
+use super::window::{self, Window};
+use crate::config::NicConfig;
+use adverb_wire::{Duration, Instant, Packet, Psn, Service};
+
+/// What every queue pair of a NIC goes by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rules {
+    pub scheme: CongestionControl,
+    /// Packets that may be unacknowledged at most.
+    pub ceiling: u32,
+    /// Packets for each acknowledgement asked for; 0 for a quarter of the window.
+    pub ack_every: u32,
+    /// Bits/s.
+    pub(super) line: f64,
+    burst: u32,
+    pub(super) cnp_interval: Duration,
+}
+
+impl Rules {
+    pub fn new(config: &NicConfig) -> Self {
+        let cnp_interval = match config.congestion {
+            CongestionControl::Dcqcn(c) => c.cnp_interval,
+            _ => DcqcnConfig::default().cnp_interval,
+        };
+        Rules {
+            scheme: config.congestion,
+            ceiling: config.max_unacked_packets.max(window::FLOOR),
+            // A window that starts with a few packets moves by their acknowledgements.
+            ack_every: match config.congestion {
+                CongestionControl::Tcp(_) => config.ack_every.max(1),
+                _ => config.ack_every,
+            },
+            line: config.line_rate.max(1) as f64,
+            burst: config.pacing_burst,
+            cnp_interval,
+        }
+    }
+
+    /// How often a long message asks for an acknowledgement, in packets: often enough to keep the window moving.
+    #[inline]
+    pub fn ack_interval(&self, window: Window) -> u32 {
+        if self.ack_every > 0 { self.ack_every } else { window.packets().div_ceil(4) }
+    }
+}
+
+/// What a scheme with more than a window keeps for a queue pair.
+#[derive(Debug)]
+pub(crate) struct Control {
+    pub(super) pacer: Pacer,
+    pub(super) algorithm: Algorithm,
+}
+
+#[derive(Debug)]
+pub(super) enum Algorithm {
+    Dcqcn(Dcqcn),
+    Timely(Timely),
+    Tcp(Tcp),
+}
+
+impl Control {
+    pub(super) fn new(rules: &Rules) -> Option<Box<Control>> {
+        let algorithm = match rules.scheme {
+            CongestionControl::Halving | CongestionControl::Fixed => return None,
+            CongestionControl::Dcqcn(_) => Algorithm::Dcqcn(Dcqcn::new(rules.line)),
+            CongestionControl::Timely(_) => Algorithm::Timely(Timely::new(rules.line)),
+            CongestionControl::Tcp(_) => Algorithm::Tcp(Tcp::new()),
+        };
+        Some(Box::new(Control { pacer: Pacer::new(rules.line as u64), algorithm }))
+    }
+
+    fn rate(&self, rules: &Rules) -> f64 {
+        match &self.algorithm {
+            Algorithm::Dcqcn(dcqcn) => dcqcn.rate(),
+            Algorithm::Timely(timely) => timely.rate(),
+            Algorithm::Tcp(_) => rules.line,
+        }
+    }
+
+    #[inline(never)]
+    pub(super) fn on_sent(
+        &mut self,
+        rules: &Rules,
+        packet: &mut Packet,
+        sent: Sent,
+        timeout: Duration,
+        now: Instant,
+    ) {
+        let bytes = packet.frame_len() as u64 + pacer::FRAMING;
+        let asked = sent != Sent::Answer || packet.bth.opcode.service() == Service::Irn;
+        if asked && self.rate(rules) < rules.line && timeout > Duration::ZERO {
+            // Slow packets would let the timer end before the next one that asks for an acknowledgement leaves.
+            let interval = if rules.ack_every > 0 { rules.ack_every } else { rules.ceiling.div_ceil(4) };
+            let spread = bytes as f64 * 8e12 / self.rate(rules) * f64::from(interval);
+            packet.bth.ack_req |= spread * 2.0 > timeout.as_ps() as f64;
+        }
+        match (&mut self.algorithm, &rules.scheme) {
+            (Algorithm::Dcqcn(d), CongestionControl::Dcqcn(c)) => d.on_sent(c, rules.line, bytes, now),
+            (Algorithm::Timely(t), CongestionControl::Timely(c)) if sent == Sent::New => {
+                t.on_sent(c, packet.bth.psn, bytes as u32, packet.bth.ack_req, now);
+            }
+            _ => {}
+        }
+        let rate = self.rate(rules);
+        if rate < rules.line {
+            self.pacer.set_rate(rate as u64);
+            self.pacer.on_sent(now, bytes, rules.burst);
+        }
+    }
+
+    #[inline(never)]
+    pub(super) fn on_ack(&mut self, rules: &Rules, window: &mut Window, count: u32, una: Psn, now: Instant) {
+        match (&mut self.algorithm, &rules.scheme) {
+            (Algorithm::Timely(t), CongestionControl::Timely(c)) => t.on_ack(c, rules.line, una, now),
+            (Algorithm::Tcp(t), _) => t.on_ack(window, rules.ceiling, count, una),
+            _ => {}
+        }
+    }
+
+    /// A packet has to wait; the time until which it does, if no timer stands for it.
+    pub fn wait(&mut self) -> Option<Instant> {
+        let wanted = self.pacer.waits && self.pacer.queued == Instant::NEVER;
+        wanted.then(|| {
+            self.pacer.queued = self.pacer.next();
+            self.pacer.queued
+        })
+    }
+
+    /// The timer of that time ended. False when it was another's.
+    pub fn end_wait(&mut self, at: Instant) -> bool {
+        if self.pacer.queued != at {
+            return false;
+        }
+        (self.pacer.queued, self.pacer.waits) = (Instant::NEVER, false);
+        true
+    }
+}
+
+/// What leaves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Sent {
+    /// A request's packet, for the first time.
+    New,
+    /// A request's packet that was sent before.
+    Again,
+    /// An answer to a READ or atomic.
+    Answer,
+}

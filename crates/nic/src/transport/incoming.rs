@@ -1,0 +1,230 @@
+//! The receiving half's state: the message in progress, the next PSN expected, and what the peer is owed. [`super::rc::responder`]
+//! and [`super::uc`] tell how it moves.
+
+use crate::ids::PdId;
+use adverb_wire::{Key, Psn, Syndrome};
+use std::collections::VecDeque;
+
+/// The message in progress.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Message {
+    /// Between messages.
+    #[default]
+    None,
+    /// A SEND, this many bytes in.
+    Send { offset: u64 },
+    /// A WRITE.
+    Write { va: u64, rkey: Key, len: u32, offset: u32 },
+}
+
+/// What a READ asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Asked {
+    /// Protection domain that the memory is checked against.
+    pub pd: PdId,
+    pub va: u64,
+    pub rkey: Key,
+    pub len: u32,
+}
+
+/// Low 24 bits: the width of an MSN.
+const MSN_MASK: u32 = 0xff_ffff;
+
+/// An answer that has not left in full. A replay answers a duplicate; the first answer may have arrived.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Answer {
+    Read { psn: Psn, asked: Asked, packets: u32, next: u32, msn: u32, replay: bool },
+    Atomic { psn: Psn, original: u64, msn: u32, replay: bool },
+}
+
+impl Answer {
+    /// Next PSN to leave.
+    pub(super) fn psn(&self) -> Psn {
+        match *self {
+            Answer::Read { psn, next, .. } => psn.add(next),
+            Answer::Atomic { psn, .. } => psn,
+        }
+    }
+
+    /// One past its last PSN.
+    pub(super) fn end(&self) -> Psn {
+        match *self {
+            Answer::Read { psn, packets, .. } => psn.add(packets),
+            Answer::Atomic { psn, .. } => psn.next(),
+        }
+    }
+
+    pub(super) fn is_replay(&self) -> bool {
+        matches!(*self, Answer::Read { replay: true, .. } | Answer::Atomic { replay: true, .. })
+    }
+}
+
+/// The receiving half of a queue pair. UC uses `expected`, `message` and the receive fields only.
+#[derive(Debug, Default)]
+pub(crate) struct Responder {
+    /// [`Message`], as it needs the fewest bytes: of a SEND its offset, of a WRITE its address; and of a WRITE the rest.
+    message_at: u64,
+    message_rkey: Key,
+    message_len: u32,
+    message_offset: u32,
+    message_kind: Kind,
+    pub(super) expected: Psn,
+    pub(super) msn: u32,
+    /// The communication-established event was raised.
+    pub heard: bool,
+    /// A posted receive is held for the message in progress.
+    pub receive_taken: bool,
+    /// A NAK for the gap at `expected` has been sent.
+    pub(super) nak_sent: bool,
+    pub(super) depth: u8,
+    /// READ responses wait for the queue pair's rate; a timer lets them go on.
+    pub held_back: bool,
+    /// What kind of acknowledgement is owed, if one is, and for which PSN.
+    pub(super) acknowledge: Option<Syndrome>,
+    pub(super) acknowledge_psn: Psn,
+    /// From the first READ or atomic on.
+    pending: Option<Box<Pending>>,
+}
+
+const _: () = assert!(core::mem::size_of::<Responder>() == 48);
+
+/// What kind of message is in progress.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Kind {
+    #[default]
+    None,
+    Send,
+    Write,
+}
+
+/// What READs and atomics leave behind.
+#[derive(Debug, Default)]
+pub(super) struct Pending {
+    pub answers: VecDeque<Answer>,
+    /// Results of the latest atomics, for duplicates.
+    pub atomics: VecDeque<(Psn, u64)>,
+}
+
+#[cold]
+fn first_pending() -> Box<Pending> {
+    Box::default()
+}
+
+impl Responder {
+    /// Sets the first PSN expected (transition to RTR).
+    pub fn set_expected(&mut self, psn: Psn) {
+        self.expected = psn;
+    }
+
+    /// Next PSN expected.
+    pub fn expected(&self) -> Psn {
+        self.expected
+    }
+
+    /// The message in progress.
+    #[inline]
+    pub fn message(&self) -> Message {
+        match self.message_kind {
+            Kind::None => Message::None,
+            Kind::Send => Message::Send { offset: self.message_at },
+            Kind::Write => Message::Write {
+                va: self.message_at,
+                rkey: self.message_rkey,
+                len: self.message_len,
+                offset: self.message_offset,
+            },
+        }
+    }
+
+    /// So far the message in progress has come.
+    #[inline]
+    pub fn set_message(&mut self, message: Message) {
+        match message {
+            Message::None => self.message_kind = Kind::None,
+            Message::Send { offset } => {
+                self.message_kind = Kind::Send;
+                self.message_at = offset;
+            }
+            Message::Write { va, rkey, len, offset } => {
+                self.message_kind = Kind::Write;
+                self.message_at = va;
+                (self.message_rkey, self.message_len, self.message_offset) = (rkey, len, offset);
+            }
+        }
+    }
+
+    /// Sets how many READs and atomics may be unanswered.
+    pub fn set_depth(&mut self, depth: u8) {
+        self.depth = depth;
+    }
+
+    /// Something is waiting to be sent.
+    #[inline]
+    pub fn has_output(&self) -> bool {
+        self.acknowledge.is_some() || self.first_answer().is_some()
+    }
+
+    /// The oldest answer that has not left.
+    #[inline]
+    pub(super) fn first_answer(&self) -> Option<&Answer> {
+        self.pending.as_deref()?.answers.front()
+    }
+
+    /// The answers that have not left.
+    #[inline]
+    pub(super) fn answers(&mut self) -> &mut VecDeque<Answer> {
+        &mut self.pending().answers
+    }
+
+    #[inline]
+    pub(super) fn pending(&mut self) -> &mut Pending {
+        self.pending.get_or_insert_with(first_pending)
+    }
+
+    /// The result of an atomic, if it is still kept.
+    pub(super) fn original_of(&self, psn: Psn) -> Option<u64> {
+        let mut kept = self.pending.as_deref()?.atomics.iter();
+        kept.find(|(at, _)| *at == psn).map(|(_, original)| *original)
+    }
+
+    /// One packet further (UC).
+    #[inline]
+    pub fn expect_after(&mut self, psn: Psn) {
+        self.expected = psn.next();
+    }
+
+    /// Takes the acknowledgement or NAK that is owed.
+    #[inline]
+    pub fn take_acknowledge(&mut self) -> Option<(Psn, Syndrome)> {
+        self.acknowledge.take().map(|syndrome| (self.acknowledge_psn, syndrome))
+    }
+
+    /// The peer is owed an acknowledgement, instead of one that was owed before.
+    #[inline]
+    pub(super) fn owe(&mut self, psn: Psn, syndrome: Syndrome) {
+        (self.acknowledge, self.acknowledge_psn) = (Some(syndrome), psn);
+    }
+
+    /// READs and atomics that may be unanswered.
+    pub fn depth(&self) -> u8 {
+        self.depth
+    }
+
+    /// Messages completed, 24 bits.
+    pub fn msn(&self) -> u32 {
+        self.msn
+    }
+
+    /// One message more is complete.
+    pub fn end_message(&mut self) {
+        self.msn = (self.msn + 1) & MSN_MASK;
+    }
+
+    /// Bounds that hold after every packet.
+    pub fn check_invariants(&self) {
+        let bound = self.depth as usize;
+        let Some(pending) = &self.pending else { return };
+        assert!(pending.answers.len() <= bound, "more answers than responder resources");
+        assert!(pending.atomics.len() <= bound, "more atomics kept than responder resources");
+    }
+}
