@@ -21,6 +21,7 @@ test=(
     ip=iproute2
     nft=nftables
     tshark=tshark
+    valgrind=valgrind
     # The guest with Linux's rdma_rxe (tests/interop/guest_image.py).
     qemu-system-x86_64=qemu-system-x86
     /bin/busybox=busybox-static

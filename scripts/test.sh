@@ -17,6 +17,7 @@ steps=(
     "format   rustfmt"
     "lints    clippy, warnings denied"
     "unit     cargo test of the workspace"
+    "memory   the tests that share memory under AddressSanitizer, ThreadSanitizer and Miri, where they can be had"
     "build    the command and the library, in release"
     "swarm    safety and liveness on random networks, thousands of seeds"
     "lab      figures of the papers, and that their gates can fail"
@@ -29,6 +30,13 @@ steps=(
 step_format() { check cargo fmt --all --check; }
 step_lints() { check cargo clippy --workspace --all-targets --locked -- -D warnings; }
 step_unit() { cargo test --workspace --locked --no-fail-fast; }
+
+step_memory() {
+    local status=0 tool
+    for tool in address thread miri; do scripts/sanitize.sh "$tool" || status=1; done
+    return "$status"
+}
+
 step_build() { check make --no-print-directory build; }
 
 step_swarm() {
@@ -45,6 +53,9 @@ step_lab() {
 
 step_clients() { tests/clients/run.py; }
 step_interop() { tests/interop/run.py; }
+
+# Of make test-long alone: its bounded twin is part of `unit`.
+step_fuzz() { scripts/fuzz.sh 300; }
 
 # -- running and counting ------------------------------------------------------------------------------------------
 
@@ -77,7 +88,7 @@ run() {
     local name=$1 log=$logs/$1.log status=0 begun=$SECONDS p f s word=ok
     case $name in swarm | lab | clients | interop)
         if [ ! -x "$adverb" ]; then
-            echo "FAIL $name: $adverb is not there: the step \`build\` makes it"
+            echo "FAIL $name: $adverb is not there: the step `build` makes it"
             failed=$((failed + 1))
             return
         fi ;;
@@ -114,6 +125,7 @@ for word in "$@"; do
 done
 if [ ${#chosen[@]} -eq 0 ]; then
     for row in "${steps[@]}"; do chosen+=("${row%% *}"); done
+    [ "$long" = no ] || chosen+=(fuzz)
 fi
 
 mkdir -p "$logs"

@@ -17,13 +17,14 @@ import harness
 import suite_ecn
 import suite_faults
 import suite_irn
+import suite_memcheck
 import suite_netns
 import suite_perftest
 import suite_pyverbs
 import suite_run
 import suite_utils
 
-SUITES = (suite_run, suite_utils, suite_perftest, suite_faults, suite_irn, suite_netns, suite_ecn, suite_pyverbs)
+SUITES = (suite_run, suite_utils, suite_perftest, suite_faults, suite_irn, suite_netns, suite_ecn, suite_memcheck, suite_pyverbs)
 
 
 def main():

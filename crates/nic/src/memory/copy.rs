@@ -1,7 +1,8 @@
 //! Copies over memory that others change meanwhile.
 //!
 //! Rust's ordinary copies may not race with other accesses. These may: on x86-64 they are assembly,
-//! whose accesses the compiler neither repeats nor invents; elsewhere, and under Miri, relaxed
+//! whose accesses the compiler neither repeats nor invents; elsewhere, under Miri, and where a sanitizer
+//! of the compiler is to see them (`--cfg adverb_portable_copy`), relaxed
 //! atomics. What a copy returns while its source changes is some mix of old and new bytes.
 //!
 //! A source that is a slice of our own may be read-only to Rust, which an atomic load is not allowed
@@ -18,13 +19,13 @@ pub(super) enum Source {
     Arrived,
 }
 
-#[cfg(any(miri, not(target_arch = "x86_64")))]
+#[cfg(any(miri, adverb_portable_copy, not(target_arch = "x86_64")))]
 use portable as arch;
-#[cfg(all(not(miri), target_arch = "x86_64"))]
+#[cfg(all(not(any(miri, adverb_portable_copy)), target_arch = "x86_64"))]
 use x86_64 as arch;
 
 pub(super) use arch::{copy, copy_word, zero};
-#[cfg(all(test, not(miri), target_arch = "x86_64"))]
+#[cfg(all(test, not(any(miri, adverb_portable_copy)), target_arch = "x86_64"))]
 pub(super) use arch::{steps, string};
 
 /// Copies such that whoever sees a change in the last bytes (8, 4, 2 or 1 of them) sees all others.
@@ -54,7 +55,7 @@ pub(super) unsafe fn copy_last_word_last(dst: *mut u8, src: *const u8, len: usiz
     unsafe { copy_word(dst.wrapping_add(bulk), src.wrapping_add(bulk), tail, source) };
 }
 
-#[cfg(all(not(miri), target_arch = "x86_64"))]
+#[cfg(all(not(any(miri, adverb_portable_copy)), target_arch = "x86_64"))]
 pub(super) mod x86_64 {
     use super::Source;
     use core::arch::asm;
@@ -224,8 +225,11 @@ pub(super) mod x86_64 {
 }
 
 /// Relaxed atomics: bytes, and aligned words where both sides allow them.
-#[cfg(any(miri, test, not(target_arch = "x86_64")))]
-#[cfg_attr(all(not(miri), target_arch = "x86_64"), allow(dead_code, reason = "only its tests run here"))]
+#[cfg(any(miri, adverb_portable_copy, test, not(target_arch = "x86_64")))]
+#[cfg_attr(
+    all(not(any(miri, adverb_portable_copy)), target_arch = "x86_64"),
+    allow(dead_code, reason = "only its tests run here")
+)]
 pub(super) mod portable {
     use super::Source;
     use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};

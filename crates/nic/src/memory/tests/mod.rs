@@ -1,10 +1,11 @@
 //! The room's rules one by one, against a model, and from several threads.
 
-#[cfg(all(not(miri), target_arch = "x86_64"))]
+#[cfg(all(not(any(miri, adverb_portable_copy)), target_arch = "x86_64"))]
 mod bench;
 mod checks;
 mod copies;
 mod model;
+mod planted;
 mod threads;
 mod windows;
 
