@@ -1,6 +1,7 @@
 //! The NIC with its port and clock: what one lock protects. A round takes in what has arrived, runs timers
 //! that are due, sends what became ready, and delivers events.
 
+use crate::guess::Guess;
 use crate::port::Port;
 use adverb_nic::{Completion, CqId, Error, Event, Nic, PathId, TxFrame};
 use adverb_os::clock::Clock;
@@ -27,13 +28,15 @@ pub struct Done {
     pub events: usize,
 }
 
-/// See the module.
+/// What the NIC's lock protects.
 pub struct Core {
     pub nic: Nic,
     /// `None` once the NIC is closed, and in a forked child.
     pub port: Option<Port>,
     /// Counts from the opening of the NIC.
     pub clock: Clock,
+    /// Who makes the next round.
+    pub guess: Guess,
     tx: TxFrame,
     on_event: OnEvent,
     trace: bool,
@@ -43,7 +46,16 @@ pub struct Core {
 
 impl Core {
     pub fn new(nic: Nic, port: Port, clock: Clock, on_event: OnEvent, trace: bool) -> Core {
-        Core { nic, port: Some(port), clock, tx: TxFrame::default(), on_event, trace, more: false }
+        Core {
+            nic,
+            port: Some(port),
+            clock,
+            guess: Guess::default(),
+            tx: TxFrame::default(),
+            on_event,
+            trace,
+            more: false,
+        }
     }
 
     /// Sends what is ready and delivers events.

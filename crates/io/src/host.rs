@@ -125,10 +125,10 @@ impl Host {
     pub fn post<R>(&self, f: impl FnOnce(&mut Nic, Instant) -> R) -> R {
         let core = &mut *self.shared.lock();
         let now = core.clock.now();
-        progress::before_post(self.shared);
+        progress::before_post(self.shared, core);
         let result = f(&mut core.nic, now);
         // A row of posts settles with its first and with the poll, post or tick after its last.
-        core.settle_later(progress::in_a_row(self.shared));
+        core.settle_later(progress::in_a_row(core));
         core.transmit(now);
         core.settle_later(false);
         self.after(core, Call::Post);

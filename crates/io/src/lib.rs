@@ -6,7 +6,8 @@
 //!
 //! ```text
 //! settings device error          what a user chooses, sees, and is told
-//! host core progress fork        the NIC, its lock, its rounds, its thread, its process's end
+//! host core fork                 the NIC, its lock, its rounds, its process's end
+//! progress guess                 who makes the rounds, the application or a thread
 //! port payload counters          where frames leave and enter
 //! directory rings                processes of one address
 //! udp                            the network
@@ -22,6 +23,7 @@ mod device;
 mod directory;
 mod error;
 mod fork;
+mod guess;
 mod host;
 mod payload;
 mod port;
