@@ -36,8 +36,10 @@ f.piece_length = ProtoField.uint16("adverb_1rma.piece.length", "Bytes of this pi
 f.payload = ProtoField.bytes("adverb_1rma.payload", "Encrypted payload")
 f.tag = ProtoField.bytes("adverb_1rma.tag", "Tag")
 
-local bad_length = ProtoExpert.new("adverb_1rma.bad_length", "Not as long as its header says", expert.group.MALFORMED, expert.severity.ERROR)
-local unknown = ProtoExpert.new("adverb_1rma.unknown", "Another version, or no such kind", expert.group.MALFORMED, expert.severity.ERROR)
+local bad_length = ProtoExpert.new("adverb_1rma.bad_length", "Not as long as its header says",
+    expert.group.MALFORMED, expert.severity.ERROR)
+local unknown = ProtoExpert.new("adverb_1rma.unknown", "Another version, or no such kind",
+    expert.group.MALFORMED, expert.severity.ERROR)
 rma.experts = { bad_length, unknown }
 
 local HEAD, TAG = 16, 16

@@ -1,5 +1,5 @@
--- Reads the headers of IRN's packets, which Wireshark's InfiniBand dissector leaves alone behind the BTH: their opcodes are among
--- those that IBTA leaves to manufacturers (0xc0 and up). The layout stands in crates/wire/src/irn.rs.
+-- Reads the headers of IRN's packets, which Wireshark's InfiniBand dissector leaves alone behind the BTH: their opcodes
+-- are among those that IBTA leaves to manufacturers (0xc0 and up). The layout stands in crates/wire/src/irn.rs.
 --
 --     tshark -X lua_script:scripts/adverb_irn.lua -r run.pcap -Y adverb_irn
 --     wireshark -X lua_script:scripts/adverb_irn.lua run.pcap

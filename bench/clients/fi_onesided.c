@@ -2,7 +2,8 @@
  *
  *   fi_onesided read|fadd|write SIZE COUNT DEPTH     prints p50 latency and throughput as JSON
  *
- * It stops after COUNT operations or a second. The parent initiates; the child spins on progress, which this provider needs on the target. */
+ * It stops after COUNT operations or a second. The parent initiates; the child spins on progress, which this provider
+ * needs on the target. */
 #include <rdma/fabric.h>
 #include <rdma/fi_atomic.h>
 #include <rdma/fi_cm.h>

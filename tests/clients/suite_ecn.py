@@ -1,5 +1,6 @@
-"""Congestion marks that a kernel makes, between two network namespaces: queue pairs under DCQCN send ECN-capable packets, the kernel
-of the receiving host marks some, that NIC sends CNPs, and the sender slows down. Needs root, to make the namespaces."""
+"""Congestion marks that a kernel makes, between two network namespaces: queue pairs under DCQCN send ECN-capable packets,
+the kernel of the receiving host marks some, that NIC sends CNPs, and the sender slows down. Needs root, to make the
+namespaces."""
 
 import shutil
 import subprocess

@@ -188,7 +188,8 @@ def errors():
     # rxe answers a message that is longer than its receive as an operation that failed; IBTA, as an invalid request.
     yield from both_ways("send-too-long",
                          failing("sendlong", (REMOTE_OPERATION, REMOTE_INVALID), (LOCAL_OPERATION, LOCAL_LENGTH)))
-    yield from both_ways("rnr-exceeded", failing("send", RNR_EXCEEDED, None, "--receive-after", 1500, "--rnr-retries", 2, "--patience", 1))
+    late = ("--receive-after", 1500, "--rnr-retries", 2, "--patience", 1)
+    yield from both_ways("rnr-exceeded", failing("send", RNR_EXCEEDED, None, *late))
     yield from both_ways("retry-exceeded", retry_exceeded, lose=1, least=0)
 
 

@@ -213,6 +213,24 @@ fn carry(
     Ok(count)
 }
 
+/// What the two NICs say to each other before the first operation.
+fn shake_hands(
+    a: &mut End,
+    b: &mut End,
+    irn: bool,
+    out: &mut TxFrame,
+    bytes: &mut [u8],
+) -> Result<(), String> {
+    while carry(a, b, true, out, bytes)? + carry(b, a, false, out, bytes)? > 0 {}
+    for end in [a, b] {
+        let agreed = end.nic.recovery_of(end.qp).map_err(|e| format!("{e:?}"))? == LossRecovery::Irn;
+        if agreed != irn {
+            return Err("the two did not agree on IRN".into());
+        }
+    }
+    Ok(())
+}
+
 fn drive(options: &Options) -> Result<String, String> {
     let op = match options.get("op", "write".to_owned())?.as_str() {
         "write" => Op::Write,
@@ -244,17 +262,7 @@ fn drive(options: &Options) -> Result<String, String> {
     };
     let (mut out, mut bytes) = (TxFrame::default(), vec![0u8; 4096 + 256]);
     let (mut frames, mut completions) = (0, 0);
-    // What the two NICs say to each other before the first operation.
-    while carry(&mut a, &mut b, true, &mut out, &mut bytes)?
-        + carry(&mut b, &mut a, false, &mut out, &mut bytes)?
-        > 0
-    {}
-    for end in [&a, &b] {
-        let agreed = end.nic.recovery_of(end.qp).map_err(said)? == LossRecovery::Irn;
-        if agreed != irn {
-            return Err("the two did not agree on IRN".into());
-        }
-    }
+    shake_hands(&mut a, &mut b, irn, &mut out, &mut bytes)?;
     let begun = now();
     for _ in 0..count / batch {
         for number in 1..=batch {

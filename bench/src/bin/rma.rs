@@ -5,7 +5,8 @@
 //!     rma stream --size 1048576          large transfers, which the executor cuts into reads of 4 KB
 //!     rma software                       the executor alone, above a NIC that answers at once
 //!
-//! Each prints one JSON object. Built with `--features benchmark-only-cleartext`, messages are not encrypted; the object says so.
+//! Each prints one JSON object. Built with `--features benchmark-only-cleartext`, messages are not encrypted;
+//! the object says so.
 
 use adverb_bench::{Options, now, percentile};
 use adverb_rma::{ENCRYPTED, Grant, Memory, PathPolicy, Report, Rights, Rma, Settings};
@@ -159,7 +160,8 @@ fn latency(options: &Options) -> Outcome {
     Ok(())
 }
 
-/// Transfers of a task after which it looks at the clock: a look takes as long as a hundredth of a read of 4 KB.
+/// Transfers of a task after which it looks at the clock: a look takes as long as a hundredth of a read of 4
+/// KB.
 const CLOCK_SKIP: u64 = 16;
 
 /// Reads until the time is over, with `depth` transfers of `size` bytes at any moment.
@@ -214,7 +216,10 @@ fn throughput(options: &Options, size: usize, op: usize, depth: usize) -> Outcom
     let (commands, seconds, [target, initiator]) = run(&mut pair, size, depth, time)?;
     let each = |ns: u64| ns as f64 / commands.max(1) as f64 / 1e3;
     println!(
-        r#"{{"size": {size}, "depth": {depth}, "encrypted": {ENCRYPTED}, "ops_m": {:.4}, "gbps": {:.3}, "target_cpu_us": {:.3}, "initiator_cpu_us": {:.3}}}"#,
+        concat!(
+            r#"{{"size": {size}, "depth": {depth}, "encrypted": {ENCRYPTED}, "ops_m": {:.4}, "gbps": {:.3}, "#,
+            r#""target_cpu_us": {:.3}, "initiator_cpu_us": {:.3}}}"#
+        ),
         commands as f64 / seconds / 1e6,
         commands as f64 * op as f64 * 8.0 / seconds / 1e9,
         each(target),
@@ -288,7 +293,8 @@ impl Future for Tasks<'_> {
     }
 }
 
-/// The software above the NIC, by itself: what the paper's 6 million operations a second on one core are about (section 6.1).
+/// The software above the NIC, by itself: what the paper's 6 million operations a second on one core are
+/// about (section 6.1).
 mod software {
     use super::{Options, Outcome, now};
     use adverb_nic::OneRma;
