@@ -215,16 +215,11 @@ fn throughput(options: &Options, size: usize, op: usize, depth: usize) -> Outcom
     run(&mut pair, size, depth, time / 5)?;
     let (commands, seconds, [target, initiator]) = run(&mut pair, size, depth, time)?;
     let each = |ns: u64| ns as f64 / commands.max(1) as f64 / 1e3;
-    println!(
-        concat!(
-            r#"{{"size": {size}, "depth": {depth}, "encrypted": {ENCRYPTED}, "ops_m": {:.4}, "gbps": {:.3}, "#,
-            r#""target_cpu_us": {:.3}, "initiator_cpu_us": {:.3}}}"#
-        ),
-        commands as f64 / seconds / 1e6,
-        commands as f64 * op as f64 * 8.0 / seconds / 1e9,
-        each(target),
-        each(initiator)
+    let (rate, gbps) = (commands as f64 / seconds / 1e6, commands as f64 * op as f64 * 8.0 / seconds / 1e9);
+    print!(
+        r#"{{"size": {size}, "depth": {depth}, "encrypted": {ENCRYPTED}, "ops_m": {rate:.4}, "gbps": {gbps:.3}, "#
     );
+    println!(r#""target_cpu_us": {:.3}, "initiator_cpu_us": {:.3}}}"#, each(target), each(initiator));
     Ok(())
 }
 
