@@ -47,6 +47,8 @@ FIRST = {
 TOML_FOLDERS = ("crates/sim/examples/", "lab/")
 FUNCTION = re.compile(r"(\s*)(?:pub(?:\([^)]*\))? )?(?:(?:const|async|unsafe|extern \"[^\"]*\") )*fn (\w+)")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+# A source file that a document names, with or without its crate; `crates/` and `src/` may be left out.
+NAMED = re.compile(r"`([\w/-]+\.rs)`")
 MENTION = re.compile(r"(?<![\w/.-])((?:docs|bench|scripts)/[\w/-]+\.(?:md|py|sh|lua))")
 
 
@@ -56,6 +58,7 @@ class Tidy:
     def __init__(self):
         self.faults = []
         self.anchors = {}
+        self.sources = {short(path) for path in tracked(["*.rs"])}
 
     def fault(self, path, line, kind, text):
         self.faults.append((path, line, kind, text))
@@ -75,6 +78,7 @@ class Tidy:
         if kind == ".md":
             self.prose(path, lines)
             self.links(path, lines)
+            self.sources_named(path, lines)
         elif kind != ".toml":
             self.width(path, lines, RUST_WIDTH if kind == ".rs" else SCRIPT_WIDTH)
         if kind == ".rs":
@@ -133,6 +137,13 @@ class Tidy:
                 if not os.path.exists(os.path.join(ROOT, name)) and not os.path.exists(os.path.join(ROOT, beside)):
                     self.fault(path, number, "link", f"there is no {name}")
 
+    def sources_named(self, path, lines):
+        for number, line in enumerate(lines, 1):
+            for name in NAMED.findall(line):
+                wanted = short(name)
+                if not any(source == wanted or source.endswith("/" + wanted) for source in self.sources):
+                    self.fault(path, number, "link", f"there is no {name}")
+
     def anchors_of(self, path):
         if path not in self.anchors:
             with open(os.path.join(ROOT, path), encoding="utf-8") as f:
@@ -161,6 +172,11 @@ class Tidy:
                 begun = None
         if before_tests > FILE_LINES and not in_tests:
             self.fault(path, 1, "file", f"{before_tests} lines before its tests, not {FILE_LINES}")
+
+
+def short(path):
+    """A source's path as documents name it."""
+    return re.sub(r"(^|/)(crates|src)/", r"\1", path).removeprefix("src/")
 
 
 def next_code(lines, number):
