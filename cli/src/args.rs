@@ -3,6 +3,7 @@
 use crate::{kv, nicd, region};
 use adverb_io::{Choice, Congestion, Direction, PathPolicy, Settings, Transport};
 use adverb_sim::sabotage::Sabotage;
+use adverb_sim::swarm::programs::System;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
@@ -127,6 +128,12 @@ pub struct Swarm {
     /// 1RMA's NICs and software instead of queue pairs
     #[arg(long = "1rma")]
     pub one_rma: bool,
+    /// Run a system of programs: lock or queue
+    #[arg(long, value_name = "NAME", value_parser = crate::systems::by_name, conflicts_with_all = ["one_rma", "sabotage"])]
+    pub app: Option<System>,
+    /// Break the programs on purpose, to see that it is found
+    #[arg(long, value_name = "HOW", requires = "app")]
+    pub bug: Option<String>,
     /// Print one hash over the traces of all seeds: two builds that print the same one behaved alike
     #[arg(long)]
     pub hash: bool,
@@ -150,6 +157,12 @@ pub struct Replay {
     /// A seed of the swarm of 1RMA
     #[arg(long = "1rma")]
     pub one_rma: bool,
+    /// A seed of a system of programs: lock or queue
+    #[arg(long, value_name = "NAME", value_parser = crate::systems::by_name, conflicts_with_all = ["one_rma", "sabotage"])]
+    pub app: Option<System>,
+    /// Break the programs on purpose, as for the swarm
+    #[arg(long, value_name = "HOW", requires = "app")]
+    pub bug: Option<String>,
 }
 
 /// `adverb lab`.

@@ -21,6 +21,7 @@ mod run;
 mod settings;
 mod simulate;
 mod swarm;
+mod systems;
 mod trial;
 
 use args::{Action, Cli};

@@ -4,11 +4,13 @@
 use crate::args;
 use crate::error::Error;
 use crate::progress::Progress;
+use adverb_sim::sabotage::Sabotage;
 use adverb_sim::swarm::one_rma;
+use adverb_sim::swarm::programs::System;
 use adverb_sim::swarm::{Outcome, replay as replay_seed, run_broken};
 use adverb_sim::sweep;
 use adverb_sim::trace::mix;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -20,7 +22,78 @@ thread_local! {
     /// The seed that this thread runs: what broke an assertion is told with it.
     static SEED: Cell<Option<u64>> = const { Cell::new(None) };
     /// What else `adverb replay` needs to show it.
-    static OPTION: Cell<&'static str> = const { Cell::new("") };
+    static OPTIONS: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// What a swarm tries.
+#[derive(Clone, Copy)]
+enum Tried<'a> {
+    /// Queue pairs, on NICs that are broken in this way.
+    Queues(Option<Sabotage>),
+    /// 1RMA.
+    OneRma,
+    /// A system of programs, broken in this way.
+    App(&'a System, Option<&'a str>),
+}
+
+impl<'a> Tried<'a> {
+    fn new(
+        app: Option<&'a System>,
+        bug: Option<&'a str>,
+        one_rma: bool,
+        sabotage: Option<Sabotage>,
+    ) -> Result<Tried<'a>, Error> {
+        let Some(app) = app else {
+            return Ok(if one_rma { Tried::OneRma } else { Tried::Queues(sabotage) });
+        };
+        match bug.filter(|bug| !app.has_bug(bug)) {
+            Some(bug) => {
+                let known: Vec<&str> = app.bugs.iter().map(|(name, _)| *name).collect();
+                let known = known.join(", ");
+                Err(Error::Options(format!("--bug {bug}: {} can be broken by: {known}", app.name)))
+            }
+            None => Ok(Tried::App(app, bug)),
+        }
+    }
+
+    fn run(self, seed: u64) -> Outcome {
+        match self {
+            Tried::Queues(sabotage) => run_broken(seed, sabotage),
+            Tried::OneRma => one_rma::run_seed(seed),
+            Tried::App(app, bug) => app.run_seed(seed, bug),
+        }
+    }
+
+    fn replay(self, seed: u64, show: &mut dyn FnMut(&str)) -> Outcome {
+        match self {
+            Tried::Queues(sabotage) => replay_seed(seed, sabotage, show),
+            Tried::OneRma => one_rma::replay(seed, show),
+            Tried::App(app, bug) => app.replay(seed, bug, show),
+        }
+    }
+
+    /// What `adverb replay` has to be told beside the seed.
+    fn options(self) -> String {
+        match self {
+            Tried::Queues(None) => String::new(),
+            Tried::Queues(Some(kind)) => {
+                let name =
+                    Sabotage::ALL.iter().find(|(_, other)| *other == kind).map_or("", |(name, _)| name);
+                format!(" --sabotage {name}")
+            }
+            Tried::OneRma => " --1rma".to_owned(),
+            Tried::App(app, None) => format!(" --app {}", app.name),
+            Tried::App(app, Some(bug)) => format!(" --app {} --bug {bug}", app.name),
+        }
+    }
+
+    /// What is counted as completed, and as dead.
+    fn counted(self) -> [&'static str; 2] {
+        match self {
+            Tried::App(..) => ["calls made", "programs killed"],
+            _ => ["requests completed", "connections gave up under faults"],
+        }
+    }
 }
 
 /// Runs the seeds; failure when any of them fails.
@@ -30,6 +103,8 @@ pub fn swarm(arguments: &args::Swarm) -> Result<ExitCode, Error> {
         let why = format!("--first {first}: {count} seeds count beyond the last one; give a smaller one");
         return Err(Error::Options(why));
     }
+    let (app, bug) = (arguments.app.as_ref(), arguments.bug.as_deref());
+    let tried = Tried::new(app, bug, arguments.one_rma, arguments.sabotage)?;
     name_the_seed_of_panics();
     let mut bar = Progress::new(false);
     let (mut failed, mut ended) = (0u64, 0u64);
@@ -39,8 +114,8 @@ pub fn swarm(arguments: &args::Swarm) -> Result<ExitCode, Error> {
     let work = |n: usize| {
         let seed = first + n as u64;
         SEED.set(Some(seed));
-        OPTION.set(option(arguments.one_rma));
-        if arguments.one_rma { one_rma::run_seed(seed) } else { run_broken(seed, arguments.sabotage) }
+        OPTIONS.set(tried.options());
+        tried.run(seed)
     };
     let mut written = Ok(());
     sweep::run(count as usize, arguments.jobs.unwrap_or(0) as usize, work, |_, outcome: &Outcome| {
@@ -52,7 +127,7 @@ pub fn swarm(arguments: &args::Swarm) -> Result<ExitCode, Error> {
         if !outcome.failures.is_empty() {
             failed += 1;
             drop(std::mem::replace(&mut bar, Progress::new(false)));
-            written = tell(outcome, option(arguments.one_rma));
+            written = tell(outcome, &tried.options());
         }
         bar.show(ended as f64 / count as f64, || format!("{ended} of {count} seeds, {failed} failed"));
         written.is_ok() && failed < arguments.failures
@@ -62,19 +137,16 @@ pub fn swarm(arguments: &args::Swarm) -> Result<ExitCode, Error> {
     let mut out = io::stdout();
     writeln!(
         out,
-        "{ended} seeds, {failed} failed; {completed} requests completed, {faults} packets lost, damaged, doubled or \
-         dropped, {dead} connections gave up under faults"
+        "{ended} seeds, {failed} failed; {completed} {}, {faults} packets lost, damaged, doubled or dropped, \
+         {dead} {}",
+        tried.counted()[0],
+        tried.counted()[1]
     )
     .map_err(Error::Output)?;
     if arguments.hash {
         writeln!(out, "hash {hash:016x}").map_err(Error::Output)?;
     }
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// What `adverb replay` has to be told beside the seed.
-fn option(one_rma: bool) -> &'static str {
-    if one_rma { " --1rma" } else { "" }
 }
 
 fn tell(outcome: &Outcome, option: &str) -> io::Result<()> {
@@ -85,6 +157,8 @@ fn tell(outcome: &Outcome, option: &str) -> io::Result<()> {
 
 /// Shows a seed step by step; failure when it fails.
 pub fn replay(arguments: &args::Replay) -> Result<ExitCode, Error> {
+    let (app, bug) = (arguments.app.as_ref(), arguments.bug.as_deref());
+    let tried = Tried::new(app, bug, arguments.one_rma, arguments.sabotage)?;
     name_the_seed_of_panics();
     SEED.set(Some(arguments.seed));
     let mut out = io::BufWriter::new(io::stdout().lock());
@@ -92,7 +166,7 @@ pub fn replay(arguments: &args::Replay) -> Result<ExitCode, Error> {
     let (mut shown, mut left_out) = (0, 0u64);
     let mut last: VecDeque<String> = VecDeque::new();
     let mut written = Ok(());
-    OPTION.set(option(arguments.one_rma));
+    OPTIONS.set(tried.options());
     let mut show = |line: &str| {
         if arguments.around_failure {
             if last.len() == limit {
@@ -107,20 +181,17 @@ pub fn replay(arguments: &args::Replay) -> Result<ExitCode, Error> {
             left_out += 1;
         }
     };
-    let outcome = if arguments.one_rma {
-        one_rma::replay(arguments.seed, &mut show)
-    } else {
-        replay_seed(arguments.seed, arguments.sabotage, &mut show)
-    };
+    let outcome = tried.replay(arguments.seed, &mut show);
     written.map_err(Error::Output)?;
-    conclude(&mut out, arguments, &outcome, &last, left_out).map_err(Error::Output)?;
+    let counted = tried.counted()[0];
+    conclude(&mut out, arguments, (&outcome, counted), &last, left_out).map_err(Error::Output)?;
     Ok(if outcome.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn conclude(
     out: &mut impl Write,
     arguments: &args::Replay,
-    outcome: &Outcome,
+    (outcome, counted): (&Outcome, &str),
     last: &VecDeque<String>,
     left_out: u64,
 ) -> io::Result<()> {
@@ -138,7 +209,7 @@ fn conclude(
     let (seed, trace) = (outcome.seed, outcome.trace);
     if outcome.failures.is_empty() {
         let completed = outcome.completed;
-        writeln!(out, "seed {seed}: nothing wrong; {completed} requests completed, trace {trace:016x}")?;
+        writeln!(out, "seed {seed}: nothing wrong; {completed} {counted}, trace {trace:016x}")?;
     } else {
         writeln!(out, "seed {seed} failed, trace {trace:016x}:")?;
         outcome.failures.iter().try_for_each(|failure| writeln!(out, "  {failure}"))?;
@@ -151,8 +222,8 @@ fn name_the_seed_of_panics() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         if let Some(seed) = SEED.get() {
-            let option = OPTION.get();
-            eprintln!("seed {seed} broke an assertion; see `adverb replay {seed}{option}`");
+            let options = OPTIONS.take();
+            eprintln!("seed {seed} broke an assertion; see `adverb replay {seed}{options}`");
         }
         usual(info);
     }));

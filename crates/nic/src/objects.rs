@@ -45,6 +45,11 @@ impl Nic {
         Ok(self.state.cqs.get(cq).ok_or(Error::NoSuchObject)?.capacity())
     }
 
+    /// Whether a completion can be taken from this queue.
+    pub fn holds_completion(&self, cq: CqId) -> Result<bool, Error> {
+        Ok(!self.state.cqs.get(cq).ok_or(Error::NoSuchObject)?.is_empty())
+    }
+
     /// Whether completions of this queue have been lost (IBTA 11.6.3.1).
     pub fn cq_overrun(&self, cq: CqId) -> Result<bool, Error> {
         Ok(self.state.cqs.get(cq).ok_or(Error::NoSuchObject)?.is_overrun())

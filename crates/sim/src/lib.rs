@@ -13,6 +13,7 @@ pub mod fabric;
 pub mod host;
 pub mod linear;
 pub mod portable;
+pub mod program;
 pub mod scenario;
 pub mod sim;
 mod source;

@@ -14,6 +14,7 @@ use crate::host::hardware::Profile;
 use crate::host::memory::Buffer;
 use crate::host::one_rma::RmaConfig;
 use crate::host::{Host, Hosts, Transport};
+use crate::program::ProgramSide;
 use crate::source::{Source, Sources};
 use crate::watch::Watch;
 use crate::watch::record::Stats;
@@ -72,6 +73,8 @@ pub struct Sim {
     pub(crate) fabric: Fabric,
     pub(crate) hosts: Hosts,
     pub(crate) flows: Flows,
+    /// After the hosts, whose NICs name their memory.
+    pub(crate) programs: ProgramSide,
     pub(crate) watch: Watch,
     pub(crate) config: Config,
     /// Events' memory is asked for far ahead.
@@ -92,6 +95,7 @@ impl Sim {
             fabric,
             hosts,
             flows: Flows::default(),
+            programs: ProgramSide::default(),
             watch: Watch::default(),
             config,
         };
@@ -210,6 +214,7 @@ impl Sim {
             Source::Sample => self.on_sample(),
             Source::Oracle => self.on_oracle(),
             Source::Regions => self.on_region_event(),
+            Source::Programs => self.on_programs(),
         }
     }
 

@@ -25,12 +25,14 @@ pub enum Source {
     Oracle,
     /// Something happens to a region of 1RMA.
     Regions,
+    /// Something happens with programs.
+    Programs,
 }
 
 /// Kinds of sources that there is one of for each host.
 const OF_HOSTS: u32 = 3;
 /// Kinds of sources that there is one of.
-const ALONE: u32 = 5;
+const ALONE: u32 = 6;
 
 /// How many there are of each kind. The kinds follow one another in the order of [`Source`].
 #[derive(Clone, Copy, Debug)]
@@ -84,6 +86,7 @@ impl Sources {
             Source::Sample => self.alone + 2,
             Source::Oracle => self.alone + 3,
             Source::Regions => self.alone + 4,
+            Source::Programs => self.alone + 5,
         }
     }
 
@@ -110,7 +113,8 @@ impl Sources {
             1 => Source::Faults,
             2 => Source::Sample,
             3 => Source::Oracle,
-            _ => Source::Regions,
+            4 => Source::Regions,
+            _ => Source::Programs,
         }
     }
 
@@ -135,6 +139,6 @@ mod tests {
         }
         assert_eq!(all[5..7], [Source::Arrival(5), Source::PortFree(0)]);
         assert_eq!(all[12..14], [Source::Deadline(0), Source::Deadline(1)]);
-        assert_eq!(*all.last().unwrap(), Source::Regions);
+        assert_eq!(*all.last().unwrap(), Source::Programs);
     }
 }

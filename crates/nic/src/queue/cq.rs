@@ -96,6 +96,11 @@ impl Cq {
         Added::Quiet
     }
 
+    /// Whether there is no completion.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
     /// Takes the oldest completion.
     #[inline]
     pub fn pop(&mut self) -> Option<Entry> {

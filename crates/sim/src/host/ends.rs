@@ -140,6 +140,7 @@ impl Sim {
         if completions || self.watch.oracle.is_some() {
             self.take_completions(h);
         }
+        self.host_changed(h);
         self.host_send(h);
         self.watch_timer(h);
     }
@@ -277,6 +278,7 @@ impl Sim {
                 self.events.set_timer(source, self.now + cost);
             } else if let Step::Completed(_) = step {
                 self.take_completions(h);
+                self.host_changed(h);
             }
         }
         self.watch_timer(h);

@@ -2,9 +2,10 @@
 //! that nobody touches where payload is elided. The crate's only unsafe code.
 
 use adverb_nic::memory::{Memory, MrInit};
-use adverb_nic::{Access, Error, MrInfo, Nic, PdId, Sge};
+use adverb_nic::{Access, Error, MrInfo, Nic, PdId, QpId, Sge};
 use adverb_wire::Key;
 use core::cell::UnsafeCell;
+use core::ops::Range;
 
 /// Bytes that NICs access through their address, zero at first. Pages that are never touched take no
 /// memory, so a range for elided payload costs address space only.
@@ -50,6 +51,25 @@ impl Buffer {
         unsafe { memory.reg_mr(&init) }
     }
 
+    /// Registers a part of it in a NIC's memory, named by other addresses than its own.
+    ///
+    /// # Panics
+    /// If the part is not inside.
+    pub fn register_part(
+        &self,
+        memory: &mut Memory,
+        pd: PdId,
+        access: Access,
+        part: Range<u64>,
+        iova: u64,
+    ) -> Result<MrInfo, Error> {
+        assert!(part.start <= part.end && part.end <= self.len() as u64, "inside the buffer");
+        let (addr, len) = (self.addr() + part.start, part.end - part.start);
+        // SAFETY: as in `register_for`; whoever registers memory of a program keeps the buffer until the
+        // region is gone.
+        unsafe { memory.reg_mr(&MrInit { pd, addr, len, iova, access }) }
+    }
+
     /// Copies bytes out.
     ///
     /// # Panics
@@ -88,6 +108,22 @@ impl Buffer {
     pub fn sge(&self, offset: usize, len: usize, lkey: Key) -> Sge {
         Sge { addr: self.addr() + offset as u64, len: len as u32, lkey }
     }
+}
+
+/// Registers the memory of a queue pair's send queue, named by other addresses than its own, and says how long
+/// it is.
+pub fn register_queue(
+    nic: &mut Nic,
+    pd: PdId,
+    qp: QpId,
+    iova: u64,
+    access: Access,
+) -> Result<(MrInfo, u64), Error> {
+    let queue = nic.send_queue_memory(qp)?;
+    let (addr, len) = (queue.addr(), queue.len() as u64);
+    // SAFETY: the memory of queues is never unmapped, and whoever has it makes no reference to it.
+    let mr = unsafe { nic.memory().reg_mr(&MrInit { pd, addr, len, iova, access }) }?;
+    Ok((mr, len))
 }
 
 /// Copies a frame's payload into `out`, replacing what it held.

@@ -225,6 +225,8 @@ pub struct Host {
     /// Queue pairs without a flow. The second row is of those that can receive SENDs.
     idle: [Idle; 2],
     rng: fastrand::Rng,
+    /// What its NIC is made with when it starts.
+    config: NicConfig,
 }
 
 /// The address of a host: 10.0.0.0/8 plus its number plus one, as an IPv4-mapped GID.
@@ -263,7 +265,7 @@ impl Host {
             line_rate,
             pacing_burst: PACING_BURST,
         };
-        let mut nic = Nic::new(config, seed);
+        let mut nic = Nic::new(config.clone(), seed);
         let pd = nic.memory().alloc_pd()?;
         let cq = nic.create_cq(CQ_ENTRIES)?;
         Ok(Host {
@@ -281,6 +283,7 @@ impl Host {
             idle: [Idle { first: NOBODY, last: NOBODY }; 2],
             unit: None,
             rng: fastrand::Rng::with_seed(crate::watch::trace::mix(seed)),
+            config,
         })
     }
 
@@ -308,6 +311,21 @@ impl Host {
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         self.region = Some(buffer.register(&mut self.nic, self.pd, access)?);
         Ok(())
+    }
+
+    /// The host starts anew with a NIC that knows nothing. Its queue pair numbers are others than before,
+    /// `after` further, so that nobody takes late packets of connections that are gone for those of new ones.
+    /// Flows do not survive this.
+    pub(crate) fn reboot(&mut self, seed: u64, after: u32) {
+        let qpn_base = ((self.number + after) % 255 + 1) << 16;
+        let mut nic = Nic::new(NicConfig { qpn_base, ..self.config.clone() }, seed);
+        // A NIC without objects has room for the first ones.
+        if let (Ok(pd), Ok(cq)) = (nic.memory().alloc_pd(), nic.create_cq(CQ_ENTRIES)) {
+            (self.pd, self.cq) = (pd, cq);
+        }
+        self.nic = nic;
+        (self.region, self.uses) = (None, Vec::new());
+        self.idle = [Idle { first: NOBODY, last: NOBODY }; 2];
     }
 
     /// A queue pair for a flow, which may have to receive a SEND: one that has rested, or a new one.

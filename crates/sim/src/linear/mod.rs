@@ -67,10 +67,13 @@ pub struct Operation<C, A> {
     pub ended: Option<(u64, A)>,
 }
 
+/// An operation on a model's object.
+pub type OperationOf<M> = Operation<<M as Model>::Call, <M as Model>::Answer>;
+
 /// What was noted of a run.
 #[derive(Clone, Debug)]
 pub struct History<M: Model> {
-    operations: Vec<Operation<M::Call, M::Answer>>,
+    operations: Vec<OperationOf<M>>,
 }
 
 /// What a check found.
@@ -129,19 +132,19 @@ impl<M: Model> Default for History<M> {
 
 impl<M: Model> History<M> {
     /// Adds an operation.
-    pub fn add(&mut self, operation: Operation<M::Call, M::Answer>) {
+    pub fn add(&mut self, operation: OperationOf<M>) {
         self.operations.push(operation);
     }
 
     /// All operations, as they were added.
-    pub fn operations(&self) -> &[Operation<M::Call, M::Answer>] {
+    pub fn operations(&self) -> &[OperationOf<M>] {
         &self.operations
     }
 
     /// Checks every object, each with at most `work_max` calls of the model. The first object that is not
     /// linearizable, or undecided, is the verdict.
     pub fn check(&self, model: &M, work_max: u64) -> Verdict {
-        let mut objects: BTreeMap<u64, Vec<&Operation<M::Call, M::Answer>>> = BTreeMap::new();
+        let mut objects: BTreeMap<u64, Vec<&OperationOf<M>>> = BTreeMap::new();
         for operation in &self.operations {
             objects.entry(operation.object).or_default().push(operation);
         }

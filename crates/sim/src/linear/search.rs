@@ -4,7 +4,7 @@
 //! that is not placed and began before all others that are not placed had ended. A node that was visited leads
 //! nowhere a second time, so nodes are remembered.
 
-use super::{Model, Operation};
+use super::{Model, OperationOf};
 use std::collections::BTreeSet;
 
 /// What the search found.
@@ -35,7 +35,7 @@ struct Frame<S> {
 struct Search<'a, M: Model> {
     model: &'a M,
     /// By the time when they began.
-    operations: Vec<(usize, &'a Operation<M::Call, M::Answer>)>,
+    operations: Vec<(usize, &'a OperationOf<M>)>,
     placed: Vec<bool>,
     /// Operations before this one are placed.
     first: usize,
@@ -109,11 +109,7 @@ impl<M: Model> Search<'_, M> {
 }
 
 /// Seeks an order of one object's operations, with at most about `work_max` calls of the model.
-pub fn search<M: Model>(
-    model: &M,
-    operations: &[&Operation<M::Call, M::Answer>],
-    work_max: u64,
-) -> Found<M::State> {
+pub fn search<M: Model>(model: &M, operations: &[&OperationOf<M>], work_max: u64) -> Found<M::State> {
     let mut sorted: Vec<_> = operations.iter().copied().enumerate().collect();
     sorted.sort_by_key(|(n, operation)| (operation.begun, *n));
     let mut search = Search {

@@ -3,6 +3,7 @@
 
 pub mod one_rma;
 pub(crate) mod one_rma_oracle;
+pub mod programs;
 
 use crate::fabric::faults::{Chances, Faults, Outage};
 use crate::fabric::switch::ecn::Red;
@@ -130,7 +131,7 @@ pub(crate) fn random_switch(rng: &mut fastrand::Rng, mtu: Mtu, ring: bool) -> Sw
 }
 
 /// `alike`: all hosts offer IRN, if any does.
-fn random_transport(rng: &mut fastrand::Rng, mtu: Mtu, classes: u8, alike: bool) -> Transport {
+pub(crate) fn random_transport(rng: &mut fastrand::Rng, mtu: Mtu, classes: u8, alike: bool) -> Transport {
     let receive_packets = *pick(rng, &[4, 30, 128]);
     let irn = rng.bool().then(|| IrnConfig {
         scheme: *pick(rng, &[Scheme::Selective, Scheme::Selective, Scheme::NoSack, Scheme::GoBackN]),
@@ -178,7 +179,7 @@ pub(crate) fn random_faults(rng: &mut fastrand::Rng, topology: &Topology, seed: 
     faults
 }
 
-fn random_hardware(rng: &mut fastrand::Rng) -> Profile {
+pub(crate) fn random_hardware(rng: &mut fastrand::Rng) -> Profile {
     let mut cost = |most: u64| if rng.bool() { rng.u64(0..most) } else { 0 };
     Profile {
         fetch_ps: cost(600_000),

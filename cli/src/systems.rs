@@ -1,0 +1,178 @@
+//! The programs of `apps` as systems for the simulator's swarms: which of them run where, and what must be true
+//! of what they note.
+
+use adverb_apps::{lock, queue};
+use adverb_rdma::seam::Note;
+use adverb_rdma::{Connect, Duration, Rdma};
+use adverb_sim::linear::model::{Lock, LockAnswer, LockCall, Queue, QueueAnswer, QueueCall};
+use adverb_sim::linear::{Model, WORK_MAX};
+use adverb_sim::program::history::{Told, history};
+use adverb_sim::program::{Doing, Mortal, Start, Task};
+use adverb_sim::swarm::programs::{Made, Run, System};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// All systems.
+pub const ALL: [System; 2] = [
+    System {
+        name: "lock",
+        about: "a lock with leases and fencing tokens, and the record that it guards",
+        bugs: &[("early-release", "the lock is released before the record's change is acknowledged")],
+        make: make_lock,
+    },
+    System {
+        name: "queue",
+        about: "a bounded queue that several producers write one-sidedly",
+        bugs: &[("torn-header", "an element's header is written before its payload, and believed")],
+        make: make_queue,
+    },
+];
+
+/// The system with a name.
+pub fn by_name(name: &str) -> Result<System, String> {
+    ALL.into_iter().find(|system| system.name == name).ok_or_else(|| {
+        let names: Vec<&str> = ALL.iter().map(|system| system.name).collect();
+        format!("not one of {}", names.join(", "))
+    })
+}
+
+/// A program of a swarm.
+fn start<F, E>(name: String, host: u32, run: impl Fn(Rdma) -> F + 'static) -> Start
+where
+    F: Future<Output = Result<(), E>> + 'static,
+    E: ToString,
+{
+    let run = move |rdma: Rdma| -> Task {
+        let future = run(rdma);
+        Box::pin(async move { future.await.map_err(|error| error.to_string()) })
+    };
+    Start { name, host, at: 0, serves: false, mortal: Mortal::Again, run: Rc::new(run) }
+}
+
+/// Connections that give up after 7 ms, or after half a second.
+fn connect(rng: &mut fastrand::Rng) -> Connect {
+    Connect { timeout: if rng.bool() { 8 } else { 14 }, ..Connect::default() }
+}
+
+fn duration(rng: &mut fastrand::Rng, of_us: &[u64]) -> Duration {
+    Duration::from_us(of_us[rng.usize(0..of_us.len())])
+}
+
+fn make_lock(rng: &mut fastrand::Rng, hosts: u32, bug: Option<&str>) -> Made {
+    let bug = if bug == Some("early-release") { lock::Bug::EarlyRelease } else { lock::Bug::None };
+    let connect = connect(rng);
+    let config = lock::HomeConfig { lease: duration(rng, &[200, 1_000, 5_000, 50_000]), connect };
+    let home = rng.u32(0..hosts);
+    let serve = move |rdma: Rdma| async move { lock::serve(&rdma, "lock", &config).await };
+    let mut programs = vec![Start { serves: true, ..start("home".into(), home, serve) }];
+    for n in 0..rng.u32(2..=4) {
+        let work = lock::Work { rounds: rng.u32(1..=6), values: rng.u64(1..=4), connect, bug };
+        let run = move |rdma: Rdma| async move { lock::work(&rdma, "lock", &work).await };
+        programs.push(start(format!("client {n}"), apart(rng, hosts, home), run));
+    }
+    Made { programs, judge: Box::new(judge_lock), settled: |_| true }
+}
+
+/// A host, other than this one.
+fn apart(rng: &mut fastrand::Rng, hosts: u32, from: u32) -> u32 {
+    (from + rng.u32(1..hosts)) % hosts
+}
+
+fn judge_lock(run: &Run<'_>) -> Vec<String> {
+    judge::<Lock>(run, &Lock, |told| {
+        let call = match (told.name, told.arguments) {
+            ("acquire", []) => LockCall::Acquire,
+            ("take-over", [token]) => LockCall::TakeOver(*token),
+            ("release", [token]) => LockCall::Release(*token),
+            ("store", [token, value]) => LockCall::Store { token: *token, value: *value },
+            ("load", [token]) => LockCall::Load(*token),
+            _ => return None,
+        };
+        let answer = match told.results {
+            None => None,
+            Some([]) => Some(LockAnswer::Refused),
+            Some([value]) if told.name == "load" => Some(LockAnswer::Value(*value)),
+            Some([token]) => Some(LockAnswer::Done(*token)),
+            Some(_) => return None,
+        };
+        Some((call, answer))
+    })
+}
+
+fn make_queue(rng: &mut fastrand::Rng, hosts: u32, bug: Option<&str>) -> Made {
+    let bug = if bug == Some("torn-header") { queue::Bug::TornHeader } else { queue::Bug::None };
+    let connect = connect(rng);
+    let item_max = [64, 1_000, 5_000][rng.usize(0..3)];
+    let slots = rng.u32(1..=8);
+    let patience = duration(rng, &[500, 5_000, 100_000]);
+    let config = queue::QueueConfig { slots, item_max, patience, connect, bug };
+    let home = rng.u32(0..hosts);
+    let consume =
+        move |rdma: Rdma| async move { queue::consume(&rdma, "queue", config, None).await.map(drop) };
+    let mut programs = vec![Start { serves: true, ..start("consumer".into(), home, consume) }];
+    for n in 0..rng.u32(1..=4) {
+        let (items, values, len_max) = (rng.u32(1..=12), rng.u64(1..=4), item_max);
+        let work = queue::Work { items, values, len_max, connect, bug };
+        let run = move |rdma: Rdma| async move { queue::produce(&rdma, "queue", &work).await };
+        programs.push(start(format!("producer {n}"), apart(rng, hosts, home), run));
+    }
+    let judge = move |run: &Run<'_>| judge_queue(run, slots as usize);
+    Made { programs, judge: Box::new(judge), settled: all_taken }
+}
+
+fn judge_queue(run: &Run<'_>, capacity: usize) -> Vec<String> {
+    judge::<Queue>(run, &Queue { capacity }, |told| {
+        let call = match (told.name, told.arguments) {
+            ("enqueue", [value]) => QueueCall::Enqueue(*value),
+            ("dequeue", []) => QueueCall::Dequeue,
+            _ => return None,
+        };
+        let answer = match (told.results, told.name) {
+            (None, _) => None,
+            (Some([_ticket]), "enqueue") => Some(QueueAnswer::Enqueued),
+            (Some([value]), _) => Some(QueueAnswer::Dequeued(*value)),
+            (Some(_), _) => return None,
+        };
+        Some((call, answer))
+    })
+}
+
+/// The consumer has taken as many elements as were queued, of the queue that it has: one that is gone took its
+/// elements with it.
+fn all_taken(run: &Run<'_>) -> bool {
+    let (consumer, life) = run.programs[0];
+    let mut objects = BTreeMap::new();
+    let (mut queued, mut taken, mut current) = (BTreeMap::new(), BTreeMap::new(), None);
+    for noted in run.notes {
+        let key = |operation: &u64| (noted.program, noted.life, *operation);
+        match &noted.note {
+            Note::Begin { operation, object, .. } => {
+                objects.insert(key(operation), *object);
+                if (noted.program, noted.life) == (0, life) {
+                    current = Some(*object);
+                }
+            }
+            Note::End { operation, .. } => {
+                let counts = if noted.program == 0 { &mut taken } else { &mut queued };
+                *counts.entry(objects.get(&key(operation)).copied()).or_insert(0u32) += 1;
+            }
+            Note::Void { .. } | Note::Say(_) => {}
+        }
+    }
+    let count = |of: &BTreeMap<Option<u64>, u32>| of.get(&current).copied().unwrap_or(0);
+    *consumer != Doing::Runs || count(&taken) >= count(&queued)
+}
+
+/// Whether the notes of a run are linearizable. What `read` does not know is wrong.
+fn judge<M: Model>(
+    run: &Run<'_>,
+    model: &M,
+    read: impl Fn(&Told<'_>) -> Option<(M::Call, Option<M::Answer>)>,
+) -> Vec<String> {
+    let known =
+        |told: &Told<'_>| read(told).map(Some).ok_or_else(|| format!("a note that no model knows: {told:?}"));
+    match history::<M>(run.notes, known) {
+        Ok(history) => history.check(model, WORK_MAX).failure().into_iter().collect(),
+        Err(why) => vec![why],
+    }
+}

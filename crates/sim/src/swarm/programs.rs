@@ -1,0 +1,279 @@
+//! Swarms of programs: a system of programs on random fabrics, with random faults of the network, of programs and of
+//! hosts, all from one seed. First with faults: whatever the programs noted must be explained by the system's own
+//! judge. Then without: all must come to an end.
+
+use super::{
+    Outcome, pick, random_faults, random_hardware, random_switch, random_topology, random_transport,
+};
+use crate::fabric::faults::Faults;
+use crate::fabric::switch::{Discipline, SwitchConfig};
+use crate::host::hardware::Profile;
+use crate::program::{CpuProfile, Cut, Doing, Fault, Mortal, Noted, Setup, Stalls, Start, What};
+use crate::sim::{Config, Sim};
+use crate::watch::trace::seed_of;
+use adverb_nic::Mtu;
+use adverb_wire::Duration;
+
+/// Programs that belong together, how they can be broken, and who judges them.
+#[derive(Clone, Copy)]
+pub struct System {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is, in a line.
+    pub about: &'static str,
+    /// Ways to break it on purpose, each with its name and what it is.
+    pub bugs: &'static [(&'static str, &'static str)],
+    /// Its programs for a fabric of so many hosts, broken in this way.
+    pub make: fn(rng: &mut fastrand::Rng, hosts: u32, bug: Option<&str>) -> Made,
+}
+
+impl core::fmt::Debug for System {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "System({})", self.name)
+    }
+}
+
+/// The programs of a seed.
+pub struct Made {
+    /// The programs.
+    pub programs: Vec<Start>,
+    /// Finds what is wrong with a run.
+    pub judge: Judge,
+    /// Whether what must come of the run has come, once all programs that do not serve have ended. The run goes on
+    /// without faults until it has, for as long as programs may take to end.
+    pub settled: Settled,
+}
+
+/// Finds what is wrong with a run; nothing, if all is well.
+pub type Judge = Box<dyn Fn(&Run<'_>) -> Vec<String>>;
+
+/// Whether a run that is nearly over has settled.
+pub type Settled = fn(&Run<'_>) -> bool;
+
+/// A run that is over.
+pub struct Run<'a> {
+    /// What programs noted, in order.
+    pub notes: &'a [Noted],
+    /// Each program, as it is in the end, and the number of its last life.
+    pub programs: Vec<(&'a Doing, u32)>,
+    /// Nothing was broken, dropped, held up or killed: no program may have failed.
+    pub quiet: bool,
+}
+
+/// Virtual time with faults, and the longest that programs may take to end without, in ps.
+const FAULTY_PS: u64 = 2_000_000_000_000;
+const LIVE_PS: u64 = 600_000_000_000_000;
+
+/// A system's run of one seed, before it begins.
+struct Plan {
+    config: Config,
+    faults: Faults,
+    setup: Setup,
+    judge: Judge,
+    settled: Settled,
+    quiet: bool,
+}
+
+fn plan(system: &System, seed: u64, bug: Option<&str>) -> Plan {
+    let mut rng = fastrand::Rng::with_seed(seed_of(seed, system.name, 0));
+    let topology = random_topology(&mut rng);
+    let mtu = *pick(&mut rng, &[Mtu::M256, Mtu::M512, Mtu::M1024, Mtu::M2048, Mtu::M4096]);
+    let switch = random_switch(&mut rng, mtu, super::is_ring(&topology));
+    let transport = random_transport(&mut rng, mtu, switch.classes, true);
+    let quiet = rng.u32(0..8) == 0;
+    let faults = if quiet { Faults::default() } else { random_faults(&mut rng, &topology, seed) };
+    let hardware = if rng.u32(0..6) == 0 { random_hardware(&mut rng) } else { Profile::default() };
+    let made = (system.make)(&mut rng, topology.hosts, bug);
+    let mut setup = Setup {
+        cpu: random_cpu(&mut rng),
+        stalls: (rng.u32(0..3) == 0).then(|| Stalls {
+            chance: rng.f64() * 0.05,
+            most_ps: *pick(&mut rng, &[1_000_000, 100_000_000, 5_000_000_000]),
+        }),
+        exchange_ps: *pick(&mut rng, &[1_000_000, 30_000_000, 500_000_000]),
+        seed,
+        programs: made.programs,
+        ..Setup::default()
+    };
+    if quiet {
+        (setup.cpu, setup.stalls) = (CpuProfile::default(), None);
+    } else {
+        befall(&mut rng, &mut setup, topology.hosts);
+    }
+    let (switch, hardware) = if quiet { roomy(switch) } else { (switch, hardware) };
+    // Late packets are repaired soon, as programs' own timeouts are made for real hosts.
+    let rto = Some(Duration::from_us(rng.u64(60..600)));
+    let config = Config {
+        switch,
+        transport: crate::host::Transport { rto, ..transport },
+        hardware,
+        payload: true,
+        through_bytes: rng.u32(0..4) == 0,
+        flow_bytes_max: 8,
+        seed,
+        ..Config::new(topology)
+    };
+    Plan { config, faults, setup, judge: made.judge, settled: made.settled, quiet }
+}
+
+/// Switches that drop nothing, and NICs that cost nothing.
+fn roomy(switch: SwitchConfig) -> (SwitchConfig, Profile) {
+    let discipline = Discipline::SharedBuffer { buffer: 64 << 20, alpha: f64::INFINITY };
+    (SwitchConfig { discipline, pfc: [None; 8], ..switch }, Profile::default())
+}
+
+fn random_cpu(rng: &mut fastrand::Rng) -> CpuProfile {
+    if rng.u32(0..4) == 0 {
+        return CpuProfile::default();
+    }
+    let mut cost = |most: u64| if rng.bool() { rng.u64(0..most) } else { 0 };
+    CpuProfile {
+        switch_ps: cost(2_000_000),
+        wake_ps: cost(10_000_000),
+        post_ps: cost(500_000),
+        poll_ps: cost(3_000_000),
+        spin_ps: cost(2_000_000),
+        byte_ps: cost(20_000),
+        cores: (cost(4) as u32 > 0).then_some(cost(3) as u32 + 1),
+        slice_ps: Some(cost(3_000_000_000)).filter(|slice| *slice > 1_000_000),
+    }
+}
+
+/// Kills, stops and crashes.
+fn befall(rng: &mut fastrand::Rng, setup: &mut Setup, hosts: u32) {
+    // Most of what programs do, they do early; some of it takes long.
+    let span = 10f64.powf(7.0 + 4.0 * rng.f64()) as u64;
+    let steps = 10f64.powf(1.0 + 2.5 * rng.f64()) as u64;
+    for (n, program) in setup.programs.iter().enumerate() {
+        let n = n as u32;
+        if rng.u32(0..4) == 0 {
+            let at = rng.u64(0..span);
+            let until = at + rng.u64(0..=span);
+            setup.faults.push(Fault { at, what: What::Stop(n) });
+            setup.faults.push(Fault { at: until, what: What::Continue(n) });
+        }
+        if program.mortal == Mortal::Never || rng.bool() {
+            continue;
+        }
+        for _ in 0..rng.u32(1..=3) {
+            let again = (program.mortal == Mortal::Again).then(|| rng.u64(0..=span));
+            if rng.u32(0..3) == 0 {
+                setup.faults.push(Fault { at: rng.u64(0..span), what: What::Kill(n, again) });
+            } else {
+                setup.cuts.push(Cut { program: n, step: rng.u64(0..steps), again });
+            }
+        }
+    }
+    let crashes = |host: &u32| {
+        setup.programs.iter().all(|p| p.host != *host || p.mortal == Mortal::Again)
+            && setup.programs.iter().any(|p| p.host == *host)
+    };
+    let mortal: Vec<u32> = (0..hosts).filter(crashes).collect();
+    if !mortal.is_empty() && rng.u32(0..3) == 0 {
+        let what = What::Crash(*pick(rng, &mortal), rng.u64(0..=span));
+        setup.faults.push(Fault { at: rng.u64(0..span), what });
+    }
+}
+
+impl System {
+    /// Whether it can be broken in this way.
+    pub fn has_bug(&self, name: &str) -> bool {
+        self.bugs.iter().any(|(bug, _)| *bug == name)
+    }
+
+    /// Runs a seed.
+    pub fn run_seed(&self, seed: u64, bug: Option<&str>) -> Outcome {
+        self.run(seed, bug, &mut |_| {})
+    }
+
+    /// Runs a seed again and shows all that happens, a line each.
+    pub fn replay(&self, seed: u64, bug: Option<&str>, show: &mut dyn FnMut(&str)) -> Outcome {
+        self.run(seed, bug, &mut |sim| {
+            if !sim.watch.journal.is_on() {
+                sim.watch();
+            }
+            sim.take_log().iter().for_each(|line| show(line));
+        })
+    }
+
+    /// Runs a seed; `step` sees the simulation before its first event and after every one.
+    fn run(&self, seed: u64, bug: Option<&str>, step: &mut dyn FnMut(&mut Sim)) -> Outcome {
+        let Plan { config, faults, setup, judge, settled, quiet } = plan(self, seed, bug);
+        let mut outcome = Outcome { seed, failures: Vec::new(), trace: 0, completed: 0, dead: 0, faults: 0 };
+        let mut sim = match Sim::new(config) {
+            Ok(sim) => sim,
+            Err(why) => {
+                outcome.failures.push(why.to_string());
+                return outcome;
+            }
+        };
+        sim.set_programs(setup);
+        sim.set_faults(faults);
+        step(&mut sim);
+        let over = |sim: &Sim| sim.programs_ended() || !sim.program_failures().is_empty();
+        while !over(&sim) && sim.run(FAULTY_PS, 1) {
+            step(&mut sim);
+        }
+        sim.repair();
+        while !over(&sim) && sim.run(FAULTY_PS + LIVE_PS, 1) {
+            step(&mut sim);
+        }
+        step(&mut sim);
+        let settled = sim.programs_ended() && settle(&mut sim, settled, step);
+        sim.check_invariants();
+        outcome.failures.extend_from_slice(sim.program_failures());
+        outcome.failures.append(&mut judge(&run_of(&sim, quiet)));
+        if sim.programs_ended() && !settled && outcome.failures.is_empty() {
+            outcome.failures.push("all programs have ended, but not all that must come of them comes".into());
+        }
+        for (name, doing, ..) in sim.programs() {
+            match doing {
+                Doing::Ended(Err(why)) if quiet => {
+                    outcome.failures.push(format!("{name} failed, though nothing was wrong: {why}"));
+                }
+                _ => {}
+            }
+        }
+        if outcome.failures.is_empty() && !sim.programs_ended() {
+            let still = |(name, doing, lives, _): (&str, &Doing, u32, u64)| {
+                matches!(doing, Doing::Runs | Doing::Waits).then(|| format!("{name} (life {lives})"))
+            };
+            let still: Vec<String> = sim.programs().filter_map(still).collect();
+            outcome.failures.push(format!("without faults, these do not end: {}", still.join(", ")));
+        }
+        outcome.completed = sim.program_calls();
+        outcome.dead = sim.programs().map(|(_, doing, lives, _)| killed(doing, lives)).sum();
+        let s = sim.stats();
+        outcome.faults = s.lost + s.corrupted + s.duplicated + s.drops;
+        outcome.trace = sim.trace_hash();
+        outcome
+    }
+}
+
+fn run_of(sim: &Sim, quiet: bool) -> Run<'_> {
+    let programs = sim.programs().map(|(_, doing, lives, _)| (doing, lives)).collect();
+    Run { notes: sim.notes(), programs, quiet }
+}
+
+/// Goes on until the run has settled; false if it does not.
+fn settle(sim: &mut Sim, settled: Settled, step: &mut dyn FnMut(&mut Sim)) -> bool {
+    // Looked at rarely: it goes through all notes.
+    let mut wait = 1_000_000_000;
+    let end = sim.now().as_ps() + LIVE_PS;
+    while !settled(&run_of(sim, false)) {
+        let until = sim.now().as_ps() + wait;
+        if until > end || !sim.program_failures().is_empty() {
+            return false;
+        }
+        while sim.run(until, 1) {
+            step(sim);
+        }
+        wait += wait / 2;
+    }
+    true
+}
+
+/// Lives of a program that ended by being killed.
+fn killed(doing: &Doing, lives: u32) -> u32 {
+    if matches!(doing, Doing::Ended(_)) { lives - 1 } else { lives }
+}

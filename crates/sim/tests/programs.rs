@@ -1,0 +1,366 @@
+//! Programs on simulated hosts: a system of clients that share two words of a server's memory, under swarms; kills in
+//! the middle of things; processors that cost time.
+
+use adverb_rdma::{
+    Access, Caps, Connect, Data, Duration, Error, On, Rdma, Remote, SendFlags, SendOp, SendRequest,
+};
+use adverb_sim::linear::WORK_MAX;
+use adverb_sim::linear::model::{Word, WordCall};
+use adverb_sim::program::history::{Told, history};
+use adverb_sim::program::{CpuProfile, Cut, Doing, Fault, Mortal, Noted, Setup, Stalls, Start, Task, What};
+use adverb_sim::swarm::programs::{Made, Run, System};
+use adverb_sim::{CableKind, Config, Sim, Topology};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// Remote access of every kind.
+fn all() -> Access {
+    Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC
+}
+
+/// Lets peers use its memory until it is asked to end.
+async fn serve(rdma: Rdma, name: &str, bytes: u64) -> Result<(), Error> {
+    let pd = rdma.create_pd().await?;
+    let cq = rdma.create_cq(16).await?;
+    let memory = pd.region(bytes, all()).await?;
+    let listener = rdma.listen(name).await?;
+    let mut peers = Vec::new();
+    while rdma.until(&[On::Stop, On::Asked(&listener)], None).await? != Some(0) {
+        let Some(asked) = listener.try_accept().await? else { continue };
+        let qp = pd.create_rc(&cq, Caps::default()).await?;
+        let line = asked.accept(&qp, &memory.remote().to_bytes(), &Connect::default()).await?;
+        peers.push((qp, line));
+    }
+    Ok(())
+}
+
+/// Does operations on a counter (object 0) and a register (object 8) of the server's memory, and connects anew when
+/// its connection fails. If `hasty`, it takes a write for done when it is posted.
+async fn use_words(rdma: Rdma, mut left: u64, hasty: bool) -> Result<(), Error> {
+    let pd = rdma.create_pd().await?;
+    let cq = rdma.create_cq(64).await?;
+    let own = pd.region(64, Access::LOCAL_WRITE).await?;
+    'connected: loop {
+        let qp = pd.create_rc(&cq, Caps::default()).await?;
+        let (_line, told) = qp.connect("words", &[], &Connect::default(), None).await?;
+        let words = Remote::from_bytes(&told).ok_or(Error::Garbled("a region"))?;
+        while left > 0 {
+            left -= 1;
+            let value = rdma.random().await? % 3;
+            let done = match rdma.random().await? % 4 {
+                0 => {
+                    let op = rdma.operation(0, "add", &[1]);
+                    qp.fetch_add((&words, 0), 1, (&own, 0)).await.map(|was| op.end(&[was]))
+                }
+                1 => {
+                    let op = rdma.operation(8, "read", &[]);
+                    match qp.read((&own, 8), 8, (&words, 8)).await {
+                        Ok(()) => {
+                            op.end(&[own.load(8).await?]);
+                            Ok(())
+                        }
+                        Err(error) => Err(error),
+                    }
+                }
+                2 => {
+                    let op = rdma.operation(8, "swap", &[value, value + 1]);
+                    let swapped = qp.compare_swap((&words, 8), (value, value + 1), (&own, 16)).await;
+                    swapped.map(|was| op.end(&[was]))
+                }
+                _ => {
+                    let op = rdma.operation(8, "write", &[value]);
+                    own.store(24, value).await?;
+                    if hasty {
+                        op.end(&[]);
+                        qp.write((&own, 24), 8, (&words, 8)).await
+                    } else {
+                        qp.write((&own, 24), 8, (&words, 8)).await.map(|()| op.end(&[]))
+                    }
+                }
+            };
+            match done {
+                Ok(()) => {}
+                Err(Error::Failed { .. }) => continue 'connected,
+                Err(error) => return Err(error),
+            }
+        }
+        return Ok(());
+    }
+}
+
+/// A program for a simulation.
+fn start<F>(name: &str, host: u32, mortal: Mortal, serves: bool, run: impl Fn(Rdma) -> F + 'static) -> Start
+where
+    F: Future<Output = Result<(), Error>> + 'static,
+{
+    let run = move |rdma: Rdma| -> Task {
+        let future = run(rdma);
+        Box::pin(async move { future.await.map_err(|error| error.to_string()) })
+    };
+    Start { name: name.to_owned(), host, at: 0, serves, mortal, run: Rc::new(run) }
+}
+
+fn words_of(told: &Told<'_>) -> Result<Option<(WordCall, Option<u64>)>, String> {
+    let call = match (told.name, told.arguments) {
+        ("add", [more]) => WordCall::Add(*more),
+        ("read", []) => WordCall::Read,
+        ("write", [value]) => WordCall::Write(*value),
+        ("swap", [compare, swap]) => WordCall::CompareSwap { compare: *compare, swap: *swap },
+        other => return Err(format!("{other:?}")),
+    };
+    Ok(Some((call, told.results.map(|results| results.first().copied().unwrap_or(0)))))
+}
+
+fn judge(run: &Run<'_>) -> Vec<String> {
+    match history::<Word>(run.notes, words_of) {
+        Ok(history) => history.check(&Word::default(), WORK_MAX).failure().into_iter().collect(),
+        Err(why) => vec![why],
+    }
+}
+
+const WORDS: System = System {
+    name: "words",
+    about: "clients that add, read, write and swap two words of a server's memory",
+    bugs: &[("hasty", "a write is taken for done when it is posted")],
+    make: |rng, hosts, bug| {
+        let hasty = bug == Some("hasty");
+        let server = rng.u32(0..hosts);
+        let mut programs =
+            vec![start("server", server, Mortal::Never, true, |rdma| serve(rdma, "words", 64))];
+        for n in 0..rng.u32(1..=4) {
+            let (host, left) = (rng.u32(0..hosts), rng.u64(1..20));
+            let host = if host == server { (host + 1) % hosts } else { host };
+            let run = move |rdma| use_words(rdma, left, hasty);
+            programs.push(start(&format!("client {n}"), host, Mortal::Again, false, run));
+        }
+        Made { programs, judge: Box::new(judge), settled: |_| true }
+    },
+};
+
+#[test]
+fn words_stay_linearizable_whatever_happens() {
+    let (mut faults, mut dead) = (0, 0);
+    for seed in 0..300 {
+        let outcome = WORDS.run_seed(seed, None);
+        assert_eq!(outcome.failures, Vec::<String>::new(), "seed {seed}");
+        faults += outcome.faults;
+        dead += outcome.dead;
+    }
+    assert!(faults > 300 && dead > 100, "{faults} faults, {dead} kills");
+}
+
+#[test]
+fn a_hasty_client_is_found_and_replayed() {
+    let found = (0..1_000).map(|seed| WORDS.run_seed(seed, Some("hasty"))).find(|o| !o.failures.is_empty());
+    let found = found.expect("a write that is taken for done too early");
+    assert!(found.failures[0].contains("no order of its"), "{:?}", found.failures);
+    let mut lines = Vec::new();
+    let replayed = WORDS.replay(found.seed, Some("hasty"), &mut |line| lines.push(line.to_owned()));
+    assert_eq!(replayed, found, "watching changes nothing");
+    for part in ["client 0 (host", "connects", "WRITE of 8 B", "begins", "takes it"] {
+        let part = if part == "connects" { "asks words" } else { part };
+        assert!(lines.iter().any(|line| line.contains(part)), "{part}");
+    }
+    assert_eq!(WORDS.run_seed(found.seed, None).failures, Vec::<String>::new());
+}
+
+fn two_hosts() -> Config {
+    let cable = CableKind { rate: 100_000_000_000, delay: Duration::from_us(1) };
+    Config { payload: true, flow_bytes_max: 8, ..Config::new(Topology::two_hosts(cable)) }
+}
+
+/// Runs programs on two hosts to their end.
+fn run(setup: Setup) -> Sim {
+    let mut sim = Sim::new(two_hosts()).unwrap();
+    sim.set_programs(setup);
+    sim.run(u64::MAX, u64::MAX);
+    sim
+}
+
+/// A client that posts a list of eight WRITEs of a word each, and is cut off at each step: as many words as were
+/// posted before land, and no more.
+#[test]
+fn a_kill_falls_within_a_posted_list() {
+    async fn post(rdma: Rdma) -> Result<(), Error> {
+        let pd = rdma.create_pd().await?;
+        let cq = rdma.create_cq(16).await?;
+        let own = pd.region(64, Access::LOCAL_WRITE).await?;
+        own.write(0, &[0xff; 64]).await?;
+        let qp = pd.create_rc(&cq, Caps::default()).await?;
+        let (_line, told) = qp.connect("words", &[], &Connect::default(), None).await?;
+        let words = Remote::from_bytes(&told).ok_or(Error::Garbled("a region"))?;
+        rdma.operation(0, "posts", &[]).end(&[]);
+        let request = |n: u64| -> Result<SendRequest, Error> {
+            Ok(SendRequest {
+                wr_id: n,
+                op: SendOp::Write(words.at(8 * n, 8)?, words.rkey),
+                flags: SendFlags { signaled: true, ..SendFlags::default() },
+                data: Data::Piece(own.piece(8 * n, 8)?),
+                ud: None,
+                xrc_srqn: 0,
+            })
+        };
+        qp.post((0..8).map(request).collect::<Result<_, _>>()?).await?;
+        rdma.operation(0, "posted", &[]).end(&[]);
+        let mut done = 0;
+        while done < 8 {
+            rdma.until(&[On::Cq(&cq)], None).await?;
+            done += cq.poll(8).await?.len();
+        }
+        Ok(())
+    }
+    async fn watch(rdma: Rdma, seen: Rc<RefCell<u64>>) -> Result<(), Error> {
+        let pd = rdma.create_pd().await?;
+        let cq = rdma.create_cq(16).await?;
+        let memory = pd.region(64, all()).await?;
+        let listener = rdma.listen("words").await?;
+        let qp = pd.create_rc(&cq, Caps::default()).await?;
+        let line =
+            listener.accept().await?.accept(&qp, &memory.remote().to_bytes(), &Connect::default()).await?;
+        // A killed program's line ends.
+        rdma.until(&[On::Gone(&line)], None).await?;
+        for word in 0..8 {
+            *seen.borrow_mut() += u64::from(memory.load(8 * word).await? == u64::MAX);
+        }
+        Ok(())
+    }
+    let trial = |step: Option<u64>| {
+        let seen = Rc::new(RefCell::new(0));
+        let watched = seen.clone();
+        let programs = vec![
+            start("watcher", 0, Mortal::Never, false, move |rdma| watch(rdma, watched.clone())),
+            start("poster", 1, Mortal::Once, false, post),
+        ];
+        let cuts = step.map(|step| Cut { program: 1, step, again: None }).into_iter().collect();
+        // Each request has left before the next is posted.
+        let cpu = CpuProfile { post_ps: 3_000_000, ..CpuProfile::default() };
+        let sim = run(Setup { cpu, programs, cuts, exchange_ps: 10_000_000, ..Setup::default() });
+        let noted = sim.notes().iter().filter(|n| n.program == 1).count() / 2;
+        // Cut off before it connects, nobody is there whom the watcher could miss.
+        assert!(sim.programs_ended() || noted == 0);
+        let steps = sim.programs().nth(1).unwrap().3;
+        (*seen.borrow(), noted, steps)
+    };
+    let (whole, noted, steps) = trial(None);
+    assert_eq!((whole, noted), (8, 2));
+    let mut in_the_middle = Vec::new();
+    for step in 0..steps {
+        let (seen, noted, _) = trial(Some(step));
+        if noted == 1 {
+            in_the_middle.push(seen);
+        }
+    }
+    assert_eq!(in_the_middle, [0, 1, 2, 3, 4, 5, 6, 7], "one kill before each request");
+}
+
+/// Copies are torn by whatever else happens meanwhile, words are not.
+#[test]
+fn a_copy_that_takes_time_may_be_torn() {
+    async fn write(rdma: Rdma, file: Rc<RefCell<Option<i32>>>) -> Result<(), Error> {
+        let pd = rdma.create_pd().await?;
+        let made = rdma.create_file(4096).await?;
+        *file.borrow_mut() = Some(made.number());
+        let memory = pd.region_of_file(&made, 0, 4096, Access::LOCAL_WRITE).await?;
+        for round in 1..=20u8 {
+            memory.write(0, &[round; 64]).await?;
+        }
+        Ok(())
+    }
+    async fn read(rdma: Rdma, file: Rc<RefCell<Option<i32>>>, torn: Rc<RefCell<u32>>) -> Result<(), Error> {
+        let number = file.borrow().ok_or(Error::NoSuchObject("file"))?;
+        let pd = rdma.create_pd().await?;
+        let memory = pd.region_of_file(&rdma.file(number), 0, 4096, Access::LOCAL_WRITE).await?;
+        for _ in 0..20 {
+            let bytes = memory.read(0, 64).await?;
+            assert!(bytes.chunks(8).all(|word| word.iter().all(|byte| *byte == word[0])), "words are whole");
+            *torn.borrow_mut() += u32::from(bytes[0] != bytes[63]);
+            rdma.think(Duration::from_ps(150)).await?;
+        }
+        Ok(())
+    }
+    let trial = |byte_ps, stalls| {
+        let (file, torn) = (Rc::new(RefCell::new(None)), Rc::new(RefCell::new(0)));
+        let (made, found, seen) = (file.clone(), file, torn.clone());
+        let mut reader =
+            start("reader", 0, Mortal::Never, false, move |rdma| read(rdma, found.clone(), seen.clone()));
+        reader.at = 100;
+        let writer = start("writer", 0, Mortal::Never, false, move |rdma| write(rdma, made.clone()));
+        let cpu = CpuProfile { byte_ps, ..CpuProfile::default() };
+        let sim = run(Setup { cpu, stalls, programs: vec![writer, reader], ..Setup::default() });
+        assert!(sim.programs().all(|(_, doing, ..)| *doing == Doing::Ended(Ok(()))));
+        (*torn.borrow(), sim.now().as_ps())
+    };
+    assert_eq!(trial(0, None), (0, 100 + 20 * 150), "copies that take no time are whole");
+    let (_, now) = trial(10, None);
+    assert_eq!(now, 100 + 20 * (64 * 10 + 150), "the reader's copies, one after another");
+    let (torn, _) = trial(10, Some(Stalls { chance: 0.2, most_ps: 1_000 }));
+    assert!(torn > 5, "{torn} torn");
+}
+
+/// Destructors of a killed program ask in vain; a host that crashes takes all with it; programs that are started
+/// again find nothing of what they had.
+#[test]
+fn kills_crashes_and_restarts() {
+    struct Cry(Rdma);
+    impl Drop for Cry {
+        fn drop(&mut self) {
+            let rdma = self.0.clone();
+            rdma.operation(99, "cry", &[]).end(&[]);
+        }
+    }
+    async fn live(rdma: Rdma) -> Result<(), Error> {
+        let _cry = Cry(rdma.clone());
+        let pd = rdma.create_pd().await?;
+        let memory = pd.region(4096, all()).await?;
+        let was = memory.load(0).await?;
+        memory.store(0, 1).await?;
+        let op = rdma.operation(1, "lives", &[was]);
+        rdma.until(&[On::Stop], None).await?;
+        op.end(&[]);
+        Ok(())
+    }
+    let fault = |at, what| Fault { at, what };
+    let faults = vec![
+        fault(1_000, What::Kill(0, Some(500))),
+        fault(2_000, What::Crash(0, 5_000)),
+        // Stopped, it does not see that it is asked to end.
+        fault(8_000, What::Stop(0)),
+        fault(8_500, What::Ask(0)),
+        fault(9_000, What::Continue(0)),
+    ];
+    let sim = run(Setup {
+        programs: vec![start("one", 0, Mortal::Again, false, live)],
+        faults,
+        ..Setup::default()
+    });
+    sim.check_invariants();
+    let told: Vec<(u64, u32, String)> =
+        sim.notes().iter().map(|Noted { at, life, note, .. }| (*at, *life, format!("{note:?}"))).collect();
+    let begun = |life: u32| told.iter().find(|n| n.1 == life && n.2.contains("lives")).unwrap();
+    assert_eq!([0, 1, 2].map(|life| begun(life).0), [0, 1_500, 7_000]);
+    assert!((0..3).all(|life| begun(life).2.contains("arguments: [0]")), "memory is new in each life");
+    let cries: Vec<u32> = told.iter().filter(|n| n.2.contains("cry")).map(|n| n.1).collect();
+    assert_eq!(cries, [2], "only who ends by itself is heard");
+    let ends = told.iter().filter(|n| n.2.contains("End")).map(|n| n.0).min();
+    assert_eq!(ends, Some(9_000));
+    let (_, doing, lives, _) = sim.programs().next().unwrap();
+    assert_eq!((doing, lives), (&Doing::Ended(Ok(())), 3));
+}
+
+/// A loop that never waits is ended, and named.
+#[test]
+fn a_loop_without_progress_is_reported() {
+    async fn spin(rdma: Rdma) -> Result<(), Error> {
+        let pd = rdma.create_pd().await?;
+        let memory = pd.region(64, all()).await?;
+        while memory.load(0).await? == 0 {}
+        Ok(())
+    }
+    for (byte_ps, how) in [(0, "at one moment"), (1, "in a row")] {
+        let cpu = CpuProfile { byte_ps, ..CpuProfile::default() };
+        let programs = vec![start("spinner", 0, Mortal::Never, false, spin)];
+        let sim = run(Setup { cpu, programs, ..Setup::default() });
+        let [failure] = sim.program_failures() else { panic!("one failure") };
+        assert!(failure.contains("spinner makes no progress") && failure.contains(how), "{failure}");
+    }
+}
