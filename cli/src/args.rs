@@ -1,6 +1,6 @@
 //! The command line: what `adverb --help` says.
 
-use crate::{kv, nicd, region};
+use crate::{kv, lock, nicd, queue, region};
 use adverb_io::{Choice, Congestion, Direction, PathPolicy, Settings, Transport};
 use adverb_sim::sabotage::Sabotage;
 use adverb_sim::swarm::programs::System;
@@ -91,7 +91,13 @@ pub enum Action {
     /// A replicated cache on 1RMA: serve, get, set, bench
     #[command(subcommand, after_help = kv::EXAMPLES)]
     Kv(kv::Kv),
-    /// Make certificates for trials of the two
+    /// A lock in remote memory: serve, hold, get, set, show, bench
+    #[command(subcommand, after_help = lock::EXAMPLES)]
+    Lock(lock::Lock),
+    /// A queue in remote memory that several processes write: consume, produce, bench
+    #[command(subcommand, after_help = queue::EXAMPLES)]
+    Queue(queue::Queue),
+    /// Make certificates for trials of `kv` and `region`
     #[command(after_help = region::CERTS_EXAMPLES)]
     Certs(region::Certs),
     /// Simulate a network of these NICs, as a scenario file describes it

@@ -12,9 +12,12 @@ mod error;
 mod kv;
 mod lab;
 mod library;
+mod lock;
 mod nicd;
 mod pages;
+mod program;
 mod progress;
+mod queue;
 mod region;
 mod remote;
 mod run;
@@ -31,6 +34,8 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let outcome = match Cli::parse().action {
         Action::Kv(action) => kv::kv(&action),
+        Action::Lock(action) => lock::lock(&action),
+        Action::Queue(action) => queue::queue(&action),
         Action::Region(action) => region::region(&action).map(|()| ExitCode::SUCCESS),
         Action::Certs(arguments) => region::certs(&arguments).map(|()| ExitCode::SUCCESS),
         Action::Run(arguments) => run::run(&arguments).map(|never| match never {}),

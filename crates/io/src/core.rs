@@ -18,6 +18,8 @@ const FINAL_ROUNDS: usize = 64;
 
 /// Receives events while the NIC is locked: it may only queue them and signal.
 pub type OnEvent = Box<dyn Fn(Event) + Send + Sync>;
+/// Hears that frames have come while the NIC is locked: it may only signal.
+pub type OnFrames = Box<dyn Fn() + Send + Sync>;
 
 /// What a round did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -39,6 +41,8 @@ pub struct Core {
     pub guess: Guess,
     tx: TxFrame,
     on_event: OnEvent,
+    /// Called, while the NIC is locked, after a round that took frames in: they may have changed memory.
+    pub on_frames: Option<OnFrames>,
     trace: bool,
     /// The NIC has more to send than one call's budget.
     more: bool,
@@ -53,6 +57,7 @@ impl Core {
             guess: Guess::default(),
             tx: TxFrame::default(),
             on_event,
+            on_frames: None,
             trace,
             more: false,
         }
@@ -127,6 +132,11 @@ impl Core {
             if frames < BURST_FULL {
                 break;
             }
+        }
+        if done.frames > 0
+            && let Some(on_frames) = &self.on_frames
+        {
+            on_frames();
         }
         done
     }

@@ -1,6 +1,6 @@
 //! The process's NIC with its loop: what `verbs` and programs use.
 
-use crate::core::{Core, OnEvent};
+use crate::core::{Core, OnEvent, OnFrames};
 use crate::counters::{is_json, render};
 use crate::device::{DeviceInfo, devices};
 use crate::directory::{Member, folder_of};
@@ -161,6 +161,36 @@ impl Host {
         core.round(false);
         self.after(core, Call::Arm);
         Ok(())
+    }
+
+    /// Whether polling this queue now would find something. Makes no progress.
+    pub fn holds_completion(&self, cq: CqId) -> Result<bool, Error> {
+        self.shared.lock().nic.holds_completion(cq)
+    }
+
+    /// One round of progress, for a caller that will soon make another.
+    pub fn look(&self) {
+        let core = &mut *self.shared.lock();
+        core.settle();
+        let done = core.round(false);
+        if let Some(port) = &mut core.port {
+            port.counters.frames_by_calls += done.frames as u64;
+        }
+        self.after(core, Call::EmptyPoll);
+    }
+
+    /// One round of progress, for a caller that will sleep: the progress thread takes over at once.
+    pub fn rest(&self) {
+        let core = &mut *self.shared.lock();
+        core.settle();
+        core.round(false);
+        self.after(core, Call::Arm);
+    }
+
+    /// Has this called whenever frames have come, which may have changed memory. The NIC is locked then: it
+    /// may only signal.
+    pub fn on_frames(&self, hear: OnFrames) {
+        self.shared.lock().on_frames = Some(hear);
     }
 
     #[inline]

@@ -11,10 +11,11 @@
 //! port payload counters          where frames leave and enter
 //! directory rings                processes of one address
 //! udp                            the network
+//! program                        native programs: adverb_rdma's driver
 //! ```
 //! Sockets, shared memory, rings, bells, locks, faults and capture are in `adverb_os`.
 //!
-//! Unsafe code is in `payload` and `fork`.
+//! Unsafe code is in `payload`, `fork` and `program/memory`.
 #![deny(unsafe_code)]
 
 mod core;
@@ -27,6 +28,7 @@ mod guess;
 mod host;
 mod payload;
 mod port;
+pub mod program;
 mod progress;
 mod rings;
 mod settings;

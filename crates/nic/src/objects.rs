@@ -279,6 +279,18 @@ impl Nic {
         Ok(self.qps.get(qp).ok_or(Error::NoSuchObject)?.qp.caps())
     }
 
+    /// How far its send queue has been posted to, for [`Nic::has_sent`].
+    pub fn sends_posted(&self, qp: QpId) -> Result<u32, Error> {
+        Ok(self.qps.get(qp).ok_or(Error::NoSuchObject)?.qp.sq.posted)
+    }
+
+    /// Whether everything that was posted to its send queue before a mark has been polled as complete: then
+    /// no memory that it named is accessed for it any more.
+    pub fn has_sent(&self, qp: QpId, posted: u32) -> Result<bool, Error> {
+        let sq = &self.qps.get(qp).ok_or(Error::NoSuchObject)?.qp.sq;
+        Ok(sq.released.wrapping_sub(posted) as i32 >= 0)
+    }
+
     /// Current attributes, and what it was created with; the sizes are those given.
     pub fn query_qp(&self, qp: QpId) -> Result<(QpAttr, QpInit), Error> {
         let QueuePair { qp, .. } = self.qps.get(qp).ok_or(Error::NoSuchObject)?;

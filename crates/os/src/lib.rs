@@ -12,6 +12,7 @@
 //! batch inbox      frames on their way to the kernel, and from it
 //! roce framing     RoCEv2 on UDP port 4791; IP packets built around what a socket shows
 //! unix             sockets that carry descriptors and know who is at the other end
+//! signals          SIGINT and SIGTERM as something to wait for
 //! wake             bells for a process or thread that sleeps
 //! lock             a lock that leans towards one thread
 //! spin             how long to look before sleeping
@@ -20,7 +21,7 @@
 //! hint             prefetches
 //! ```
 //!
-//! Unsafe code is in `clock`, `sys`, `interfaces`, `mapping`, `shm`, `ring`, `socket`, `inbox`, `unix`, `wake`,
+//! Unsafe code is in `clock`, `sys`, `signals`, `interfaces`, `mapping`, `shm`, `ring`, `socket`, `inbox`, `unix`, `wake`,
 //! `lock` and `hint`.
 #![deny(unsafe_code)]
 
@@ -39,6 +40,7 @@ pub mod mapping;
 pub mod ring;
 pub mod roce;
 pub mod shm;
+pub mod signals;
 pub mod socket;
 pub mod spin;
 pub mod sys;

@@ -5,6 +5,7 @@
 //! them for as long as a work request can reach them.
 
 use crate::error::Error;
+use crate::queue::Qp;
 use crate::seam::{Answer, Backing, Call, FileId, MemoryId, MemoryInfo, Object};
 use crate::{Rdma, done, wrong};
 use adverb_nic::{Access, PdId, Sge};
@@ -40,7 +41,7 @@ impl Pd {
 
     /// New memory of zeros.
     pub async fn region(&self, len: u64, access: Access) -> Result<Region, Error> {
-        self.region_of(Backing::Zeros { len }, access, None).await
+        self.region_of(Backing::Zeros { len }, access, Keeps::Nothing).await
     }
 
     /// A part of a file of memory.
@@ -52,25 +53,36 @@ impl Pd {
         access: Access,
     ) -> Result<Region, Error> {
         let backing = Backing::File { file: file.inner.id, at, len };
-        self.region_of(backing, access, Some(file.clone())).await
+        self.region_of(backing, access, Keeps::File { _file: file.clone() }).await
     }
 
     pub(crate) async fn region_of(
         &self,
         backing: Backing,
         access: Access,
-        file: Option<File>,
+        keeps: Keeps,
     ) -> Result<Region, Error> {
         let call = Call::CreateRegion { pd: self.id(), backing, access };
         match self.inner.rdma.world.call(call).await? {
             Answer::Memory(info) => {
-                let inner =
-                    RegionInner { rdma: self.inner.rdma.clone(), info, _pd: Some(self.clone()), _file: file };
+                let inner = RegionInner {
+                    rdma: self.inner.rdma.clone(),
+                    info,
+                    _pd: Some(self.clone()),
+                    _keeps: keeps,
+                };
                 Ok(Region { inner: Rc::new(inner) })
             }
             other => wrong(&other),
         }
     }
+}
+
+/// What a region's bytes are part of, which stays as long as the region.
+pub(crate) enum Keeps {
+    Nothing,
+    File { _file: File },
+    Qp { _qp: Qp },
 }
 
 /// A file of memory: see [`Rdma::create_file`].
@@ -117,7 +129,7 @@ struct RegionInner {
     info: MemoryInfo,
     /// Kept for as long as its region.
     _pd: Option<Pd>,
-    _file: Option<File>,
+    _keeps: Keeps,
 }
 
 impl Drop for RegionInner {
@@ -129,7 +141,7 @@ impl Drop for RegionInner {
 impl Region {
     /// Memory without a domain: 1RMA's.
     pub(crate) fn without_domain(rdma: &Rdma, info: MemoryInfo) -> Region {
-        Region { inner: Rc::new(RegionInner { rdma: rdma.clone(), info, _pd: None, _file: None }) }
+        Region { inner: Rc::new(RegionInner { rdma: rdma.clone(), info, _pd: None, _keeps: Keeps::Nothing }) }
     }
 
     /// The driver's name for it.

@@ -5,7 +5,7 @@
 //! Dropped before its end, a future leaves its request to the NIC, and the completion is thrown away.
 
 use crate::error::Error;
-use crate::memory::{Pd, Region, Remote};
+use crate::memory::{Keeps, Pd, Region, Remote};
 use crate::pending::Pending;
 use crate::seam::{Answer, Backing, Call, Data, Object, RecvRequest, RecvTarget, SendRequest, Wait};
 use crate::{Rdma, done, wrong};
@@ -347,7 +347,8 @@ impl Qp {
     /// The memory of its send queue as a region: 64-byte blocks in mlx5's layout. A doorbell has the NIC
     /// look at what was written there.
     pub async fn send_queue(&self) -> Result<Region, Error> {
-        self.inner.pd.region_of(Backing::SendQueue(self.id()), Access::LOCAL_WRITE, None).await
+        let keeps = Keeps::Qp { _qp: self.clone() };
+        self.inner.pd.region_of(Backing::SendQueue(self.id()), Access::LOCAL_WRITE, keeps).await
     }
 
     /// Rings the doorbell of a send queue that was written through memory: `posted` counts blocks of 64

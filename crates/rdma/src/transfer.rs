@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::grant::Grant;
 use crate::memory::Region;
-use crate::seam::{Answer, Call, Transfer};
+use crate::seam::{Answer, Call, MemoryInfo, Transfer};
 use crate::{Rdma, wrong};
 use adverb_nic::one_rma::Rights;
 use adverb_nic::one_rma::executor::{Report, Retry};
@@ -30,11 +30,14 @@ impl Rdma {
     /// Memory of zeros for 1RMA.
     pub async fn allocate(&self, len: u64) -> Result<Memory, Error> {
         match self.world.call(Call::Allocate { len }).await? {
-            Answer::Memory(info) => {
-                Ok(Memory { region: Region::without_domain(self, info), rdma: self.clone() })
-            }
+            Answer::Memory(info) => Ok(self.adopt(info)),
             other => wrong(&other),
         }
+    }
+
+    /// Memory that the process has already: for drivers.
+    pub fn adopt(&self, info: MemoryInfo) -> Memory {
+        Memory { region: Region::without_domain(self, info), rdma: self.clone() }
     }
 }
 

@@ -41,6 +41,7 @@
 //! shared core                    threads, and what they share
 //! side attached                  this process's side of a NIC that is here, or in another process
 //! nicd                           the NIC as a process of its own
+//! program                        native programs: adverb_rdma's driver
 //! engine udp counter_file        the NIC on its network; what survives restarts
 //! near                           NICs of the same host, through shared memory
 //! mapping                        memory as the NIC knows it: unsafe code
@@ -59,6 +60,7 @@ mod mapping;
 mod memory;
 mod near;
 pub mod nicd;
+mod program;
 mod settings;
 mod shared;
 mod side;
@@ -78,6 +80,7 @@ pub use adverb_wire::one_rma::Op;
 pub use counters::DriverCounters;
 pub use error::{Error, OpenError, TransferError};
 pub use memory::{Memory, Region};
+pub use program::Programs;
 pub use settings::Settings;
 pub use transfer::Transfer;
 
@@ -182,6 +185,23 @@ impl Rma {
             memory.part(&self.shared, 0..key.expose().len())
         });
         Transfer::new(Op::Rekey, grant, 0, part)
+    }
+
+    /// A transfer of either kind between a range of own memory and a peer's region, from `offset` on.
+    pub(crate) fn transfer(
+        &self,
+        op: Op,
+        grant: &Grant,
+        offset: u64,
+        memory: &Memory,
+        range: Range<usize>,
+    ) -> Transfer {
+        Transfer::new(op, grant, offset, memory.part(&self.shared, range))
+    }
+
+    /// What time it is for the NIC.
+    pub(crate) fn now(&self) -> adverb_wire::Instant {
+        self.shared.now()
     }
 
     /// Runs a future to its end on this thread, which makes the NIC's rounds meanwhile: the quickest way, without a switch of threads. Futures

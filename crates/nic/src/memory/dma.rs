@@ -80,6 +80,24 @@ fn word<'a>(target: Span) -> &'a AtomicU64 {
     unsafe { AtomicU64::from_ptr(target.ptr().cast()) }
 }
 
+/// The word at an aligned span of 8 bytes or more, whole. What was written before it is seen too.
+///
+/// # Panics
+/// If the span is shorter or not aligned.
+#[inline]
+pub fn load_word(src: Span) -> u64 {
+    word(src).load(Ordering::Acquire)
+}
+
+/// Writes the word at an aligned span of 8 bytes or more, whole. Who sees it sees what was written before.
+///
+/// # Panics
+/// If the span is shorter or not aligned.
+#[inline]
+pub fn store_word(dst: Span, value: u64) {
+    word(dst).store(value, Ordering::Release);
+}
+
 /// Adds to a word in host byte order, wrapping, and returns what it was. Atomic against the CPU's
 /// own atomics and all other verbs.
 ///

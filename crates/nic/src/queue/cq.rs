@@ -96,15 +96,15 @@ impl Cq {
         Added::Quiet
     }
 
-    /// Whether there is no completion.
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
     /// Takes the oldest completion.
     #[inline]
     pub fn pop(&mut self) -> Option<Entry> {
         self.entries.pop_front()
+    }
+
+    /// Whether there is no completion.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
     }
 
     /// Whether the next completion raises an event.

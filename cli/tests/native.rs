@@ -1,0 +1,197 @@
+//! `adverb lock` and `adverb queue` as their users see them: processes, signals, kills.
+#![allow(clippy::disallowed_methods, reason = "tests of real time")]
+
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::net::TcpListener;
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// One test's processes: an address of their own, and where they find one another.
+struct House {
+    address: String,
+    at: String,
+}
+
+/// A process that is killed at the end, and what it prints.
+struct Running(Child, Lines<BufReader<ChildStdout>>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Running {
+    fn line(&mut self) -> String {
+        self.1.next().expect("a line").unwrap()
+    }
+
+    fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args([format!("-{name}"), self.0.id().to_string()]).status().unwrap();
+        assert!(sent.success(), "kill -{name}");
+    }
+
+    fn ends(&mut self) -> Option<i32> {
+        self.0.wait().unwrap().code()
+    }
+}
+
+impl House {
+    fn new(number: u8) -> House {
+        let at = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        House { address: format!("127.{}.77.{number}", 64 + std::process::id() % 191), at }
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_adverb"));
+        command.args(words).env("ADVERB", format!("address={}", self.address));
+        command.env("ADVERB_LOCK", &self.at).env("ADVERB_QUEUE", &self.at).stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, words: &[&str]) -> Output {
+        self.command(words).output().unwrap()
+    }
+
+    fn said(&self, words: &[&str]) -> String {
+        let output = self.run(words);
+        assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
+        text(&output.stdout).trim_end().to_owned()
+    }
+
+    fn start(&self, words: &[&str]) -> Running {
+        let mut child = self.command(words).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Running(child, lines)
+    }
+
+    fn home(&self, lease: &str) -> Running {
+        let mut home = self.start(&["lock", "serve", "--lease", lease]);
+        assert!(home.line().starts_with(&format!("lock ready at {}", self.at)));
+        home
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn a_lock_is_held_while_a_command_runs_and_its_value_stays() {
+    let house = House::new(1);
+    let _home = house.home("2s");
+    assert_eq!(house.said(&["lock", "get"]), "");
+    assert_eq!(house.said(&["lock", "set", "hello"]), "stored with token 2");
+    assert_eq!(house.said(&["lock", "get"]), "hello");
+    assert_eq!(house.said(&["lock", "show"]), "token 3, free, fence 3, lease 2s");
+    let held = house.said(&["lock", "hold", "--", "sh", "-c", "echo command $ADVERB_LOCK_TOKEN"]);
+    assert_eq!(held, "holding with token 4\ncommand 4");
+    assert_eq!(house.run(&["lock", "hold", "--", "sh", "-c", "exit 7"]).status.code(), Some(7));
+    assert_eq!(house.run(&["lock", "hold", "--", "/no/such/program"]).status.code(), Some(127));
+    let rate = house.said(&["lock", "bench", "--time", "300ms"]);
+    assert!(rate.contains("rounds of acquire, store, release"), "{rate}");
+}
+
+#[test]
+fn a_holder_keeps_others_out_for_longer_than_its_lease() {
+    let house = House::new(2);
+    let _home = house.home("500ms");
+    let mut holder = house.start(&["lock", "hold"]);
+    assert_eq!(holder.line(), "holding with token 1");
+    let refused = house.run(&["lock", "set", "x", "--patience", "2s"]);
+    assert!(!refused.status.success(), "the lease is renewed");
+    assert!(text(&refused.stderr).contains("not free in time"), "{}", text(&refused.stderr));
+    // Ctrl-C gives it back at once: nobody waits for the lease.
+    holder.signal("INT");
+    assert_eq!(holder.ends(), Some(0));
+    assert!(house.said(&["lock", "show"]).starts_with("token 1, free"));
+    assert_eq!(house.said(&["lock", "set", "x"]), "stored with token 2");
+}
+
+#[test]
+fn a_killed_holders_lease_passes_on_with_a_higher_token() {
+    let house = House::new(3);
+    let _home = house.home("500ms");
+    let mut holder = house.start(&["lock", "hold", "--", "sleep", "60"]);
+    assert_eq!(holder.line(), "holding with token 1");
+    holder.signal("KILL");
+    let began = Instant::now();
+    assert_eq!(house.said(&["lock", "set", "after"]), "stored with token 2");
+    assert!(began.elapsed() < Duration::from_secs(30));
+    assert_eq!(house.said(&["lock", "get"]), "after");
+}
+
+#[test]
+fn a_holder_that_was_stopped_for_too_long_changes_nothing_and_is_told() {
+    let house = House::new(4);
+    let _home = house.home("500ms");
+    let mut holder = house.start(&["lock", "hold"]);
+    assert_eq!(holder.line(), "holding with token 1");
+    holder.signal("STOP");
+    assert_eq!(house.said(&["lock", "set", "newer"]), "stored with token 2");
+    holder.signal("CONT");
+    assert_eq!(holder.ends(), Some(1), "the lock was lost");
+    assert_eq!(house.said(&["lock", "get"]), "newer");
+}
+
+#[test]
+fn lines_of_several_producers_come_out_whole_and_in_their_order() {
+    let house = House::new(5);
+    let mut consumer = house.start(&["queue", "consume", "--slots", "8", "--count", "300"]);
+    let producers: Vec<Child> = ["a", "b", "c"]
+        .into_iter()
+        .map(|name| {
+            let mut child = house.command(&["queue", "produce"]).stdin(Stdio::piped()).spawn().unwrap();
+            let mut input = child.stdin.take().unwrap();
+            let lines: String = (0..100).map(|n| format!("{name} {n} {}\n", "x".repeat(n * 13))).collect();
+            std::thread::spawn(move || input.write_all(lines.as_bytes()).unwrap());
+            child
+        })
+        .collect();
+    let mut next = [0; 3];
+    for _ in 0..300 {
+        let line = consumer.line();
+        let words: Vec<&str> = line.split(' ').collect();
+        let of = &mut next[usize::from(words[0].as_bytes()[0] - b'a')];
+        assert_eq!(words[1], of.to_string(), "{line}");
+        assert_eq!(words[2].len(), *of * 13);
+        *of += 1;
+    }
+    assert_eq!(consumer.ends(), Some(0));
+    for mut producer in producers {
+        assert!(producer.wait().unwrap().success());
+    }
+}
+
+#[test]
+fn a_producer_that_dies_stops_nobody() {
+    let house = House::new(6);
+    let mut consumer = house.start(&["queue", "consume", "--quiet", "--patience", "500ms"]);
+    for _ in 0..3 {
+        let mut producer = house.start(&["queue", "bench", "--time", "60s", "--size", "4000"]);
+        std::thread::sleep(Duration::from_millis(700));
+        producer.signal("KILL");
+        producer.ends();
+    }
+    assert!(house.run(&["queue", "produce", "one", "two"]).status.success());
+    consumer.signal("INT");
+    let count: u64 = consumer.line().split(' ').next().unwrap().parse().unwrap();
+    assert!(count > 2, "{count} elements");
+    assert_eq!(consumer.ends(), Some(0));
+}
+
+#[test]
+fn nobody_there_is_said_so() {
+    let house = House::new(7);
+    for words in
+        [&["lock", "get", "--patience", "300ms"][..], &["queue", "produce", "x", "--patience", "300ms"]]
+    {
+        let output = house.run(words);
+        assert_eq!(output.status.code(), Some(1));
+        let said = text(&output.stderr);
+        assert!(said.contains("nobody answered in time; is `adverb"), "{said}");
+        assert!(said.contains(&house.at), "{said}");
+    }
+}

@@ -1,0 +1,163 @@
+//! Memory of programs: it is mapped, registered, and unmapped when nothing can reach it any more. The
+//! module's only unsafe code.
+//!
+//! A region that a program releases may still be named by work requests that it has posted. So it stays
+//! until, for each of the program's queue pairs, all sends that were posted before have been polled as
+//! complete, or the queue pair is gone; one that receives were posted into stays until the queues with
+//! these receives are gone.
+#![allow(unsafe_code)]
+
+use adverb_nic::memory::{MrInit, QueueMemory, Span, dma};
+use adverb_nic::{Access, MrInfo, Nic, PdId, QpId};
+use adverb_os::mapping::Mapping;
+use adverb_rdma::Error;
+use adverb_rdma::seam::{MemoryInfo, RecvTarget};
+use adverb_wire::Key;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// The beginning of a file of memory: of the program's own, or of one that it has by number.
+pub(super) fn map_file(own: Option<&OwnedFd>, number: i32, len: usize) -> io::Result<Mapping> {
+    if let Some(own) = own {
+        return Mapping::of_sealed(own.as_fd(), len);
+    }
+    if number < 0 {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: not -1. A number that is no open descriptor makes the next call fail, which duplicates it; nothing else is
+    // done with it.
+    let file = unsafe { BorrowedFd::borrow_raw(number) }.try_clone_to_owned()?;
+    Mapping::of_sealed(file.as_fd(), len)
+}
+
+/// A registered region. Clones keep its bytes where they are, not its registration.
+#[derive(Clone, Debug)]
+pub(super) struct Memory {
+    /// Kept for its addresses to be valid; a queue's memory is never unmapped.
+    _mapping: Option<Arc<Mapping>>,
+    /// Its addresses.
+    start: u64,
+    len: usize,
+    mr: MrInfo,
+    /// Where receives into it were posted to.
+    pub received: Vec<RecvTarget>,
+}
+
+impl Memory {
+    /// Registers a part of a mapping.
+    pub fn register(
+        nic: &mut Nic,
+        pd: PdId,
+        mapping: Mapping,
+        (at, len): (usize, usize),
+        access: Access,
+    ) -> Result<Memory, Error> {
+        assert!(at <= mapping.len() && len <= mapping.len() - at, "a part of the mapping");
+        let start = mapping.addr() + at as u64;
+        let init = MrInit { pd, addr: start, len: len as u64, iova: start, access };
+        // SAFETY: the mapping is readable and writable, is kept in `_mapping` until the driver has deregistered the
+        // region (`Memories`), and nobody forms a reference to its bytes.
+        let mr = unsafe { nic.memory().reg_mr(&init) }?;
+        Ok(Memory { _mapping: Some(Arc::new(mapping)), start, len, mr, received: Vec::new() })
+    }
+
+    /// Registers the memory of a send queue.
+    pub fn register_queue(nic: &mut Nic, pd: PdId, qp: QpId, access: Access) -> Result<Memory, Error> {
+        let queue: &QueueMemory = nic.send_queue_memory(qp)?;
+        let (start, len) = (queue.addr(), queue.len());
+        let init = MrInit { pd, addr: start, len: len as u64, iova: start, access };
+        // SAFETY: a queue's memory is never unmapped, and always accessed raw.
+        let mr = unsafe { nic.memory().reg_mr(&init) }?;
+        Ok(Memory { _mapping: None, start, len, mr, received: Vec::new() })
+    }
+
+    pub fn info(&self, id: adverb_rdma::seam::MemoryId) -> MemoryInfo {
+        let MrInfo { lkey, rkey, .. } = self.mr;
+        MemoryInfo { id, addr: self.start, len: self.len as u64, lkey, rkey }
+    }
+
+    pub fn lkey(&self) -> Key {
+        self.mr.lkey
+    }
+
+    fn deregister(&self, nic: &mut Nic) -> Result<(), adverb_nic::Error> {
+        nic.memory().dereg_mr(self.mr.id)
+    }
+
+    /// Takes it from the NIC, when the program ends.
+    pub fn end(self, nic: &mut Nic) {
+        if self.deregister(nic) == Err(adverb_nic::Error::Busy) {
+            // A window is bound to it, so that the NIC keeps it: it stays mapped.
+            std::mem::forget(self);
+        }
+    }
+
+    fn span(&self, at: u64, len: usize) -> Result<Span, Error> {
+        let inside = usize::try_from(at).is_ok_and(|at| at <= self.len && len <= self.len - at);
+        if !inside {
+            return Err(Error::Range { at, len: len as u64, of: self.len as u64 });
+        }
+        // SAFETY: inside the bytes that `self._mapping` keeps mapped, whose address is exposed; the span is used within
+        // this module's calls only, while `self` is borrowed.
+        Ok(unsafe { Span::new(self.start + at, len) })
+    }
+
+    fn word(&self, at: u64) -> Result<Span, Error> {
+        let span = self.span(at, 8)?;
+        if at.is_multiple_of(8) { Ok(span) } else { Err(Error::Range { at, len: 8, of: self.len as u64 }) }
+    }
+
+    pub fn load_word(&self, at: u64) -> Result<u64, Error> {
+        self.word(at).map(dma::load_word)
+    }
+
+    pub fn store_word(&self, at: u64, value: u64) -> Result<(), Error> {
+        self.word(at).map(|word| dma::store_word(word, value))
+    }
+
+    pub fn load(&self, at: u64, len: usize) -> Result<Vec<u8>, Error> {
+        let span = self.span(at, len)?;
+        let mut out = vec![0; len];
+        dma::read_bytes(span, &mut out);
+        Ok(out)
+    }
+
+    pub fn store(&self, at: u64, bytes: &[u8]) -> Result<(), Error> {
+        let span = self.span(at, bytes.len())?;
+        dma::write_bytes(span, bytes);
+        Ok(())
+    }
+}
+
+/// A region that was released, and what may still reach it.
+#[derive(Debug)]
+pub(super) struct Retired {
+    memory: Memory,
+    /// Queue pairs, and how far each had been posted to.
+    sends: Vec<(QpId, u32)>,
+}
+
+impl Retired {
+    /// `qps` are the program's queue pairs.
+    pub fn new(nic: &Nic, memory: Memory, qps: &[QpId]) -> Retired {
+        // A queue pair that the NIC does not know reaches nothing.
+        let posted = |qp: &QpId| nic.sends_posted(*qp).ok().map(|posted| (*qp, posted));
+        Retired { memory, sends: qps.iter().filter_map(posted).collect() }
+    }
+
+    /// Deregisters it if nothing reaches it any more. `alive` says whether a receive queue is there. True when it may be
+    /// dropped.
+    pub fn try_free(&mut self, nic: &mut Nic, alive: impl Fn(RecvTarget) -> bool) -> bool {
+        self.sends.retain(|(qp, posted)| matches!(nic.has_sent(*qp, *posted), Ok(false)));
+        if !self.sends.is_empty() || self.memory.received.iter().any(|to| alive(*to)) {
+            return false;
+        }
+        // Busy while a window is bound to it: then it stays.
+        !matches!(self.memory.deregister(nic), Err(adverb_nic::Error::Busy))
+    }
+
+    pub fn end(self, nic: &mut Nic) {
+        self.memory.end(nic);
+    }
+}
