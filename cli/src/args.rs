@@ -26,9 +26,9 @@ Examples:
       Simulate a network of these NICs, eight times with other random choices.";
 
 const RUN_EXAMPLES: &str = "\
-The command inherits standard input and output, takes the place of this process, and so gets its signals and gives
-its exit status. Settings reach it, and every program that it starts, in the environment variable ADVERB; a program
-that is started with LD_LIBRARY_PATH and ADVERB set by other means behaves alike.
+The command inherits standard input and output, takes the place of this process, and so gets its signals and
+gives its exit status. Settings reach it, and every program that it starts, in the environment variable
+ADVERB; a program that is started with LD_LIBRARY_PATH and ADVERB set by other means behaves alike.
 
 Examples:
   adverb run -- ib_write_bw
@@ -36,10 +36,10 @@ Examples:
   adverb run --loss 0.05 --direction tx --seed 3 -- ibv_rc_pingpong -g 0 -c localhost";
 
 const SWARM_EXAMPLES: &str = "\
-Each seed is a random network of NICs, with IRN or without, that carries random reads, writes, sends and atomics: first under
-loss, damage, duplication, reordering and failing cables, when nothing wrong may happen, then without, when everything
-must end. An oracle checks that completions come once and in order, that memory holds what it should and nothing else
-changed, and that atomics are linearizable.
+Each seed is a random network of NICs, with IRN or without, that carries random reads, writes, sends and
+atomics: first under loss, damage, duplication, reordering and failing cables, when nothing wrong may happen,
+then without, when everything must end. An oracle checks that completions come once and in order, that memory
+holds what it should and nothing else changed, and that atomics are linearizable.
 
 Exit status: 0 if all seeds pass, 1 if any fails.
 
@@ -50,8 +50,8 @@ Examples:
   adverb replay 42 --limit 200";
 
 const SIM_EXAMPLES: &str = "\
-A run is a function of its scenario and seed: the same flows, packets and times on every machine, whatever --jobs says.
-docs/scenarios.md describes the format.
+A run is a function of its scenario and seed: the same flows, packets and times on every machine, whatever
+--jobs says. docs/scenarios.md describes the format.
 
 Examples:
   adverb sim crates/sim/examples/irn-default.toml --stats
@@ -64,8 +64,8 @@ Examples:
   adverb lab run irn --out results
   adverb lab run irn/fig12 --scale paper --seeds 5 --out results";
 
-/// Runs unmodified RDMA programs on a NIC made of software: RoCEv2 over UDP, with no RDMA hardware, no kernel module
-/// and no root.
+/// Runs unmodified RDMA programs on a NIC made of software: RoCEv2 over UDP, with no RDMA hardware, no kernel
+/// module and no root.
 #[derive(Parser, Debug)]
 #[command(name = "adverb", version, after_help = EXAMPLES, max_term_width = 110)]
 pub struct Cli {
@@ -117,7 +117,12 @@ pub enum Action {
 #[derive(Args, Debug)]
 pub struct Swarm {
     /// Seeds to run
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1000,
+        value_parser = clap::value_parser!(u64).range(1..=1 << 32)
+    )]
     pub seeds: u64,
     /// The first of them; they count up
     #[arg(long, value_name = "SEED", default_value_t = 0)]
@@ -232,7 +237,12 @@ pub struct Sim {
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
     /// Run this many seeds, counting up, and print means with 95% confidence intervals
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000)
+    )]
     pub seeds: u32,
     /// Run this many seeds side by side; results do not depend on it [default: one for each processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
@@ -320,7 +330,8 @@ pub struct Nic {
     /// Write the NIC's counters to this file when the program ends; JSON if its name ends in .json
     #[arg(long, value_name = "FILE", help_heading = "Looking in")]
     pub counters: Option<PathBuf>,
-    /// Say on standard error why each failed completion failed: packet, rule, timer; and what queue pairs agreed on
+    /// Say on standard error why each failed completion failed: packet, rule, timer; and what queue pairs
+    /// agreed on
     #[arg(long, help_heading = "Looking in")]
     pub trace: bool,
 }

@@ -72,7 +72,8 @@ fn executable(path: &Path) -> Result<PathBuf, Error> {
     }
 }
 
-/// Refuses what the dynamic linker cannot serve. A file that cannot be read is let through: the kernel decides.
+/// Refuses what the dynamic linker cannot serve. A file that cannot be read is let through: the kernel
+/// decides.
 fn check(path: &Path, depth: u8) -> Result<(), Error> {
     if changes_identity(path) {
         return Err(Error::SetidCommand(path.to_path_buf()));

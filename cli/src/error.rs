@@ -109,12 +109,14 @@ impl fmt::Display for Error {
             ),
             Error::SetidCommand(path) => write!(
                 f,
-                "{}: setuid or setgid, so the dynamic linker ignores LD_LIBRARY_PATH; run a copy without that bit",
+                "{}: setuid or setgid, so the dynamic linker ignores LD_LIBRARY_PATH; run a copy without \
+                 that bit",
                 path.display()
             ),
             Error::ForeignCommand(path) => write!(
                 f,
-                "{}: built for another machine or word size than adverb's library; run a native 64-bit program",
+                "{}: built for another machine or word size than adverb's library; run a native 64-bit \
+                 program",
                 path.display()
             ),
             Error::Exec(path, e) => write!(f, "{}: cannot be run: {e}", path.display()),

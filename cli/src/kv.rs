@@ -17,8 +17,9 @@ use std::time::{Duration, Instant};
 
 /// Shown by `adverb kv --help`.
 pub const EXAMPLES: &str = "\
-Each replica is a process that owns two regions, kv-index and kv-data. A get reads both, one-sided: the replica's program does not
-notice. A set is a call to every replica. A client turns to another replica at the first operation that fails.
+Each replica is a process that owns two regions, kv-index and kv-data. A get reads both, one-sided: the
+replica's program does not notice. A set is a call to every replica. A client turns to another replica at the
+first operation that fails.
 
 Examples:
   adverb certs --out certs kv=127.0.0.2,127.0.0.3 app
@@ -50,7 +51,8 @@ pub enum Kv {
     Get(Box<Get>),
     /// Set a value on all replicas; the exit status is 2 when only some have it
     Set(Box<Set>),
-    /// Load the cache, check every value, and print latencies, rate and failures; the exit status is 1 when a value was wrong
+    /// Load the cache, check every value, and print latencies, rate and failures; the exit status is 1 when a
+    /// value was wrong
     Bench(Box<BenchOptions>),
 }
 
@@ -141,9 +143,15 @@ pub struct BenchOptions {
     #[arg(long, value_name = "TIME", value_parser = span, default_value = "5s")]
     pub time: Duration,
     /// Lookups at once; with --rate, at most
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=64))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 16,
+        value_parser = clap::value_parser!(u16).range(1..=64)
+    )]
     pub depth: u16,
-    /// Lookups that arrive each second, at random times; latencies then count from the arrival [default: each begins when another ends]
+    /// Lookups that arrive each second, at random times; latencies then count from the arrival [default: each
+    /// begins when another ends]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub rate: Option<u32>,
     /// Keys; all are set before it begins
@@ -365,7 +373,8 @@ fn summary(bench: &Bench, report: &BenchReport, client: &Client) -> String {
     );
     for ((name, up, _), counted) in client.replicas().zip(&all.replicas) {
         text += &format!(
-            "{name:<21} {}: {} hits, {} misses, {} torn, {} refused, {} timeouts, {} NACKs, {} other failures, left {} times\n",
+            "{name:<21} {}: {} hits, {} misses, {} torn, {} refused, {} timeouts, {} NACKs, {} other \
+             failures, left {} times\n",
             if up { "up" } else { "down" },
             counted.hits,
             counted.misses,

@@ -59,9 +59,8 @@ mod tests {
         let built = top.join("bin/lib");
         for directory in [&installed, &built] {
             fs::create_dir_all(directory).unwrap();
-            assert!(
-                matches!(super::directory(None, &executable), Err(Error::NoLibrary { tried }) if tried.len() == 3)
-            );
+            let found = super::directory(None, &executable);
+            assert!(matches!(found, Err(Error::NoLibrary { tried }) if tried.len() == 3));
         }
         fs::write(installed.join(SONAME), "").unwrap();
         assert_eq!(super::directory(None, &executable).unwrap(), installed);

@@ -20,10 +20,10 @@ use std::time::Duration;
 
 /// Shown by `adverb lock --help`.
 pub const EXAMPLES: &str = "\
-One process is the lock's home; its program does nothing but connect clients, which use its memory one-sidedly.
-The lock is lent for a time. Each lending has a token, greater than all before; it is stored with the value, so that a
-holder that was stopped for too long can change nothing any more. Each process is found at an address and TCP port of
-its home (--at); the lock itself is used over the NIC.
+One process is the lock's home; its program does nothing but connect clients, which use its memory
+one-sidedly. The lock is lent for a time. Each lending has a token, greater than all before; it is stored with
+the value, so that a holder that was stopped for too long can change nothing any more. Each process is found
+at an address and TCP port of its home (--at); the lock itself is used over the NIC.
 
 Examples:
   adverb lock serve --lease 5s &
@@ -41,7 +41,8 @@ const TICK: Duration = Duration::from_millis(20);
 pub enum Lock {
     /// Be the lock's home until ended by a signal
     Serve(Box<Serve>),
-    /// Hold the lock while a command runs, or until ended by a signal; the exit status is the command's, 1 if the lock was lost
+    /// Hold the lock while a command runs, or until ended by a signal; the exit status is the command's, 1 if
+    /// the lock was lost
     Hold(Box<Hold>),
     /// Print the value, under the lock
     Get(Box<Get>),
@@ -324,7 +325,8 @@ async fn bench(rdma: &Rdma, client: &Client, options: &BenchOptions) -> Result<E
     let us = |part: usize| at(part).map_or(f64::NAN, |ns| *ns as f64 / 1000.0);
     let seconds = rdma.now().await?.since(start).as_ns() as f64 / 1e9;
     println!(
-        "{} rounds of acquire, store, release in {seconds:.1} s: {:.0}/s; median {:.1} us, 99% {:.1} us, longest {:.1} us",
+        "{} rounds of acquire, store, release in {seconds:.1} s: {:.0}/s; median {:.1} us, 99% {:.1} us, \
+         longest {:.1} us",
         times.len(),
         times.len() as f64 / seconds,
         us(500),

@@ -1,7 +1,7 @@
 //! `adverb`: runs unmodified RDMA programs on a NIC made of software, and simulates networks of it.
 //!
-//! For a program the command only prepares: it finds the library, writes the settings into the environment and
-//! becomes the program. The NIC lives in the library, in the program's own process. A simulation runs in
+//! For a program the command only prepares: it finds the library, writes the settings into the environment
+//! and becomes the program. The NIC lives in the library, in the program's own process. A simulation runs in
 //! this process.
 #![forbid(unsafe_code)]
 

@@ -13,9 +13,9 @@ use std::path::PathBuf;
 
 /// Shown by `adverb nicd --help`.
 pub const EXAMPLES: &str = "\
-Applications attach with the socket in their settings (adverb_rma::Settings::attached). The kernel tells the daemon each
-application's process and user; keys are granted to a process by its number. A process that ends, however it does, loses its slots and
-regions at once.
+Applications attach with the socket in their settings (adverb_rma::Settings::attached). The kernel tells the
+daemon each application's process and user; keys are granted to a process by its number. A process that ends,
+however it does, loses its slots and regions at once.
 
 Examples:
   adverb nicd --address 192.0.2.1
@@ -50,7 +50,8 @@ pub struct Nicd {
     /// Processes attached at once
     #[arg(long, default_value_t = 64)]
     pub processes: u32,
-    /// Solicitation window in bytes, at least 4096 [default: a quarter of the socket's buffer, at most 512 KB]
+    /// Solicitation window in bytes, at least 4096 [default: a quarter of the socket's buffer, at most 512
+    /// KB]
     #[arg(long)]
     pub window: Option<u32>,
     /// How NICs of this host and of the daemon's user are reached
@@ -148,7 +149,8 @@ impl Nicd {
     }
 }
 
-/// Opens the NIC, says where applications attach, and serves until it is ended by a signal; or shows the counters of one that does.
+/// Opens the NIC, says where applications attach, and serves until it is ended by a signal; or shows the
+/// counters of one that does.
 pub fn nicd(arguments: &Nicd) -> Result<(), Error> {
     let socket = arguments.socket.clone().or_else(default_socket).ok_or_else(|| {
         Error::Options("XDG_RUNTIME_DIR is not set: name a socket with --socket".to_owned())

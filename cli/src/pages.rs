@@ -1,7 +1,7 @@
-//! Huge pages for a simulation: its hosts, packets and queues are far more memory than the processor keeps addresses of small
-//! pages for, and a fabric of 1,024 hosts runs a tenth faster on large ones. glibc's allocator asks the kernel for them
-//! (`madvise`) if a tunable says so, which it reads when a process starts; so the process starts itself again. Other C
-//! libraries ignore the tunable. No result depends on it.
+//! Huge pages for a simulation: its hosts, packets and queues are far more memory than the processor keeps
+//! addresses of small pages for, and a fabric of 1,024 hosts runs a tenth faster on large ones. glibc's
+//! allocator asks the kernel for them (`madvise`) if a tunable says so, which it reads when a process starts;
+//! so the process starts itself again. Other C libraries ignore the tunable. No result depends on it.
 
 use std::os::unix::process::CommandExt;
 
@@ -10,7 +10,8 @@ const TUNABLES: &str = "GLIBC_TUNABLES";
 /// The tunable (glibc 2.35 and later).
 const HUGE: &str = "glibc.malloc.hugetlb";
 
-/// Starts this process again with huge pages, unless somebody has decided on them already. Where that cannot be, goes on.
+/// Starts this process again with huge pages, unless somebody has decided on them already. Where that cannot
+/// be, goes on.
 pub fn ask() {
     let given = std::env::var(TUNABLES).unwrap_or_default();
     let (Some(tunables), Ok(program)) = (with_huge(&given), std::env::current_exe()) else { return };

@@ -55,8 +55,8 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// Processor time that this thread has had, in seconds, which other programs on the machine do not add to; real
-/// time where the system does not say.
+/// Processor time that this thread has had, in seconds, which other programs on the machine do not add to;
+/// real time where the system does not say.
 pub fn thread_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let spent = stat.split_whitespace().next().and_then(|ns| ns.parse::<u64>().ok());

@@ -16,9 +16,9 @@ use std::time::Duration;
 
 /// Shown by `adverb queue --help`.
 pub const EXAMPLES: &str = "\
-The queue is in the consumer's memory. Producers write it one-sidedly; the consumer's program notices when an element is whole.
-A producer that dies after it has claimed a place is shut out, and its place is skipped. The queue is found at an address and
-TCP port of its consumer (--at); elements go over the NIC.
+The queue is in the consumer's memory. Producers write it one-sidedly; the consumer's program notices when an
+element is whole. A producer that dies after it has claimed a place is shut out, and its place is skipped. The
+queue is found at an address and TCP port of its consumer (--at); elements go over the NIC.
 
 Examples:
   adverb queue consume &

@@ -15,18 +15,20 @@ use std::time::Duration;
 
 /// Shown by `adverb region --help`.
 pub const EXAMPLES: &str = "\
-The owner of a region is a process that offers it, such as `adverb kv serve`. It knows a client by the first DNS name in the client's
-certificate, and its policy file says what that client may do.
+The owner of a region is a process that offers it, such as `adverb kv serve`. It knows a client by the first
+DNS name in the client's certificate, and its policy file says what that client may do.
 
 Examples:
   adverb region list --owner 192.0.2.1:7450 --as certs/app
-  adverb region grant kv-data --owner 192.0.2.1:7450 --as certs/app --to 192.0.2.7:4711 --rights read --for 10m --out kv-data.grant
+  adverb region grant kv-data --owner 192.0.2.1:7450 --as certs/app --to 192.0.2.7:4711 --rights read \\
+      --for 10m --out kv-data.grant
   adverb region rotate kv-index kv-data --owner 192.0.2.1:7450 --as certs/control";
 
 /// Shown by `adverb certs --help`.
 pub const CERTS_EXAMPLES: &str = "\
-For trials and tests: the CA's key is not kept, so a second run makes another CA. Where there is a CA already, use its certificates;
-an owner's needs the name or address that clients connect to, a client's needs a DNS name.
+For trials and tests: the CA's key is not kept, so a second run makes another CA. Where there is a CA already,
+use its certificates; an owner's needs the name or address that clients connect to, a client's needs a DNS
+name.
 
 Examples:
   adverb certs --out certs kv=127.0.0.2,127.0.0.3 app control";
@@ -85,7 +87,8 @@ pub struct Grant {
     /// Who is asked.
     #[command(flatten)]
     pub asked: Asked,
-    /// The process that will use the keys: its NIC's address and its process number; they are of no use to others
+    /// The process that will use the keys: its NIC's address and its process number; they are of no use to
+    /// others
     #[arg(long, value_name = "IP:PID")]
     pub to: Process,
     /// What it may do: of read, write, rekey

@@ -55,9 +55,15 @@ pub struct NicChoice {
     #[arg(long, value_name = "TIME", value_parser = span, default_value = "25ms", conflicts_with = "attach")]
     pub timeout: Duration,
     /// How NICs of this host and user are reached
-    #[arg(long, value_name = "PATH", value_parser = choice::<PathPolicy>(), default_value_t, conflicts_with = "attach")]
+    #[arg(
+        long,
+        value_name = "PATH",
+        value_parser = choice::<PathPolicy>(), default_value_t,
+        conflicts_with = "attach"
+    )]
     pub path: PathPolicy,
-    /// Write what the NIC has counted, by name, to this file at the end, `serve` each second; JSON if its name ends in .json
+    /// Write what the NIC has counted, by name, to this file at the end, `serve` each second; JSON if its
+    /// name ends in .json
     #[arg(long, value_name = "FILE")]
     pub counters: Option<PathBuf>,
 }
@@ -84,7 +90,8 @@ impl NicChoice {
         Rma::open(settings).map_err(|error| Error::Device(format!("{option}: {error}")))
     }
 
-    /// Writes the counters, where that was asked for. Who reads the file at the same time finds one state or the next, never a part.
+    /// Writes the counters, where that was asked for. Who reads the file at the same time finds one state or
+    /// the next, never a part.
     pub fn write_counters(&self, rma: &Rma) -> Result<(), Error> {
         let Some(path) = &self.counters else { return Ok(()) };
         let (nic, driver) = rma.counters();

@@ -36,7 +36,8 @@ fn program(command: &[OsString]) -> Result<PathBuf, Error> {
     command::resolve(name, std::env::var_os("PATH").as_deref())
 }
 
-/// The directory before what the path held. An empty path means the working directory to the linker: not kept.
+/// The directory before what the path held. An empty path means the working directory to the linker: not
+/// kept.
 fn prepended(directory: &Path, path: Option<&OsStr>) -> OsString {
     let mut value = directory.as_os_str().to_os_string();
     if let Some(path) = path.filter(|p| !p.is_empty()) {

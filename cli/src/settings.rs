@@ -1,4 +1,5 @@
-//! From the command line to the settings that the library reads, and to the line that says what it will run on.
+//! From the command line to the settings that the library reads, and to the line that says what it will run
+//! on.
 
 use crate::args::Nic;
 use crate::error::Error;

@@ -21,7 +21,8 @@ struct Run {
     report: Report,
     /// Processor time of the run.
     seconds: f64,
-    /// What the process grew by beyond the fabric without traffic, in bytes; other runs beside this one count too.
+    /// What the process grew by beyond the fabric without traffic, in bytes; other runs beside this one count
+    /// too.
     grown: u64,
 }
 
@@ -120,7 +121,8 @@ fn run_seed(arguments: &args::Sim, mut plan: Plan, progress: &dyn Fn(&Sim)) -> R
             _ => write_records(&sim, &directory.join(format!("seed-{seed}")))?,
         }
     }
-    // The kernel sums a process's pages up from counters of its processors, a little late: a peak may seem to fall.
+    // The kernel sums a process's pages up from counters of its processors, a little late: a peak may seem to
+    // fall.
     Ok(Run { report: sim.report(), seconds, grown: peak_rss().saturating_sub(idle) })
 }
 
@@ -139,7 +141,8 @@ fn write_records(sim: &Sim, directory: &Path) -> Result<(), Error> {
     let missed = sim.samples().missed;
     if missed > 0 {
         eprintln!(
-            "adverb: {}: {missed} samples are missing, there were too many; give a longer `sample` in the scenario",
+            "adverb: {}: {missed} samples are missing, there were too many; give a longer `sample` in the \
+             scenario",
             directory.join("queues.csv").display()
         );
     }

@@ -1,5 +1,5 @@
-//! `adverb swarm` and `adverb replay`: random networks, faults and work under an oracle that knows what must come
-//! of them, and one of them step by step.
+//! `adverb swarm` and `adverb replay`: random networks, faults and work under an oracle that knows what must
+//! come of them, and one of them step by step.
 
 use crate::args;
 use crate::error::Error;

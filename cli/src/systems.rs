@@ -1,5 +1,5 @@
-//! The programs of `apps` as systems for the simulator's swarms: which of them run where, and what must be true
-//! of what they note.
+//! The programs of `apps` as systems for the simulator's swarms: which of them run where, and what must be
+//! true of what they note.
 
 use adverb_apps::{lock, queue};
 use adverb_rdma::seam::Note;
@@ -137,8 +137,8 @@ fn judge_queue(run: &Run<'_>, capacity: usize) -> Vec<String> {
     })
 }
 
-/// The consumer has taken as many elements as were queued, of the queue that it has: one that is gone took its
-/// elements with it.
+/// The consumer has taken as many elements as were queued, of the queue that it has: one that is gone took
+/// its elements with it.
 fn all_taken(run: &Run<'_>) -> bool {
     let (consumer, life) = run.programs[0];
     let mut objects = BTreeMap::new();

@@ -1,7 +1,9 @@
-//! Trials of the real cache for the lab: this command as the replicas, each a process of its own, and a client in this process that loads them and harms them.
+//! Trials of the real cache for the lab: this command as the replicas, each a process of its own, and a
+//! client in this process that loads them and harms them.
 //!
-//! Nothing outlives a trial. A replica is killed when its [`Replica`] is dropped; and should this process die in whatever way, the replicas' standard input ends, and
-//! they with it (`kv serve --until-eof`). Certificates are of use while the trial is prepared, and deleted before it begins.
+//! Nothing outlives a trial. A replica is killed when its [`Replica`] is dropped; and should this process die
+//! in whatever way, the replicas' standard input ends, and they with it (`kv serve --until-eof`).
+//! Certificates are of use while the trial is prepared, and deleted before it begins.
 
 use crate::error::Error;
 use adverb_apps::kv::{Bench, BenchReport, Client, ClientConfig, DATA, INDEX, ReplicaInit, Window};
@@ -154,7 +156,8 @@ impl House {
         }
     }
 
-    /// Lookups each second when there are always as many as there may be, in the best part of the time: others that use the processors meanwhile only take away.
+    /// Lookups each second when there are always as many as there may be, in the best part of the time:
+    /// others that use the processors meanwhile only take away.
     fn saturation(&self, setup: &Setup, seed: u64) -> Result<f64, Error> {
         let (time, window) = (ms(setup.saturation_ms), ms(setup.saturation_ms) / SATURATION_PARTS);
         let bench = Bench { time, window, ..bench(setup, seed, None) };

@@ -160,14 +160,19 @@ fn what_one_process_sets_another_gets_and_strangers_are_told_why_not() {
         text(&rotated.stderr)
     );
 
-    let wrong = house.refused("nobody", &["region", "list", "--owner", &owner]);
+    strangers_are_told_why_not(&house, &me, &owner);
+}
+
+/// Wrong certificates, addresses and files: each is refused with what helps.
+fn strangers_are_told_why_not(house: &House, me: &str, owner: &str) {
+    let wrong = house.refused("nobody", &["region", "list", "--owner", owner]);
     assert!(wrong.contains("--as certs/nobody: certs/nobody.pem: no certificate there"), "{wrong}");
-    let wrong = house.refused("app", &["region", "list", "--owner", &owner, "--owner-name", "bank"]);
+    let wrong = house.refused("app", &["region", "list", "--owner", owner, "--owner-name", "bank"]);
     assert!(wrong.contains("certificate is for another name"), "{wrong}");
     // Another authority's certificate for the same name.
     let made = house.run("", &["certs", "--out", "forged", "app"]);
     assert!(made.status.success());
-    let words = ["region", "list", "--owner", &owner, "--as", "forged/app", "--ca", "certs/ca.pem"];
+    let words = ["region", "list", "--owner", owner, "--as", "forged/app", "--ca", "certs/ca.pem"];
     let forged = house.refused("app", &words);
     assert!(forged.contains("refused this side's certificate"), "{forged}");
     let gone = house.refused("app", &["region", "list", "--owner", &format!("{}:9", house.address(1))]);
@@ -176,10 +181,10 @@ fn what_one_process_sets_another_gets_and_strangers_are_told_why_not() {
     assert!(taken.contains(&format!("--address {}: UDP port 61113", house.address(1))), "{taken}");
     assert!(house.refused("app", &["kv", "get", "x"]).contains("give the NIC: --address or --attach"));
     let small =
-        house.refused("kv", &["kv", "serve", "--address", &me, "--policy", "policy.toml", "--memory", "1KB"]);
+        house.refused("kv", &["kv", "serve", "--address", me, "--policy", "policy.toml", "--memory", "1KB"]);
     assert!(small.contains("--memory") && small.contains("give at least"), "{small}");
     std::fs::write(house.folder.0.join("bad.toml"), "[[client]]\nname = 'a'\nrights = ['all']").unwrap();
-    let bad = house.refused("kv", &["kv", "serve", "--address", &me, "--policy", "bad.toml"]);
+    let bad = house.refused("kv", &["kv", "serve", "--address", me, "--policy", "bad.toml"]);
     assert!(
         bad.contains("bad.toml") && bad.contains("line 3") && bad.contains("expected one of `read`"),
         "{bad}"
@@ -190,10 +195,12 @@ fn what_one_process_sets_another_gets_and_strangers_are_told_why_not() {
 const HITS: [usize; 2] = [5, 6];
 const TIMEOUTS: usize = 8;
 
-/// Load on two replicas of which the second is harmed when the tenth line of the timeline has come: the lines, and what is said behind them.
+/// Load on two replicas of which the second is harmed when the tenth line of the timeline has come: the
+/// lines, and what is said behind them.
 fn load_and_harm(house: &House, sets: &str, harm: &mut dyn FnMut()) -> (Vec<Vec<f64>>, String) {
     let me = house.address(3);
-    // Not the 25 ms of the default, for which a busy machine may keep a replica that lives from its processor.
+    // Not the 25 ms of the default, for which a busy machine may keep a replica that lives from its
+    // processor.
     let load = "--timeout 400ms --time 3s --timeline 50ms --keys 200 --depth 8 --sets";
     let words = "kv bench --address".split(' ').chain([&*me]).chain(load.split(' ')).chain([sets]);
     let words: Vec<&str> = words.collect();
@@ -232,12 +239,14 @@ fn a_replica_killed_under_load_is_left_and_the_other_serves_on() {
     let second = format!("{}:7450", house.address(2));
     let state = said.lines().find_map(|line| line.strip_prefix(&second)).map(str::trim_start);
     assert!(state.is_some_and(|state| state.starts_with("down")), "{said}");
-    // The kernel closes a dead process's connection, so that not even the NIC's timeout passes, as long as there are processors.
+    // The kernel closes a dead process's connection, so that not even the NIC's timeout passes, as long as
+    // there are processors.
     let gap = counted(&said, "latency us", "ms");
     assert!(gap < 5.0 * 400.0, "{gap} ms without a get");
 }
 
-/// A process that lives and does nothing keeps its connections; so does a host without power. Operations time out.
+/// A process that lives and does nothing keeps its connections; so does a host without power. Operations time
+/// out.
 #[test]
 fn a_replica_stopped_under_load_is_left_at_the_first_timeout_and_taken_back() {
     let house = House::new(5);

@@ -1,4 +1,5 @@
-//! `adverb lab` as its user sees it: the list, a run with its files, and that jobs do not change what comes out.
+//! `adverb lab` as its user sees it: the list, a run with its files, and that jobs do not change what comes
+//! out.
 
 #![allow(clippy::disallowed_methods, reason = "tests of real time")]
 
@@ -57,7 +58,8 @@ fn an_unknown_experiment_is_refused_with_those_there_are() {
     }
 }
 
-/// The smallest experiment: incasts. The paper's relation holds, the files are there, and two jobs write what one does.
+/// The smallest experiment: incasts. The paper's relation holds, the files are there, and two jobs write what
+/// one does.
 #[test]
 fn a_run_prints_and_writes_the_same_whatever_the_jobs() {
     let folder = folder("jobs");
@@ -95,7 +97,8 @@ fn cell(csv: &str, row: usize, column: &str) -> f64 {
     lines.nth(row).unwrap().split(',').nth(at).unwrap().parse().unwrap()
 }
 
-/// The figures of the real cache, small: processes, packets, a kill, rotations. Their gates hold, and the files say what happened.
+/// The figures of the real cache, small: processes, packets, a kill, rotations. Their gates hold, and the
+/// files say what happened.
 #[test]
 fn the_real_cache_meets_its_bounds_under_load_a_kill_and_rotations() {
     let _turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

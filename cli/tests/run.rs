@@ -1,5 +1,5 @@
-//! The command as its user sees it: what it passes on, what it refuses and how. The programs are shells, so no
-//! RDMA library is loaded; the client suites under tests/clients run real ones.
+//! The command as its user sees it: what it passes on, what it refuses and how. The programs are shells, so
+//! no RDMA library is loaded; the client suites under tests/clients run real ones.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;

@@ -137,7 +137,8 @@ fn records_and_captures_are_written() {
 fn refusals_name_file_line_key_and_remedy() {
     let folder = Folder::new("refusals");
     let apart = "[topology]\nkind = \"cables\"\nhosts = 2\nswitches = 2\nrate = \"10G\"\n\
-                 cables = [{ from = \"host 0\", to = \"switch 0\" }, { from = \"host 1\", to = \"switch 1\" }]\n\
+                 cables = [{ from = \"host 0\", to = \"switch 0\" }, \
+                 { from = \"host 1\", to = \"switch 1\" }]\n\
                  [workload]\nkind = \"permutation\"\nbytes = \"1KB\"\n";
     let pfc = "buffer = \"40KB\"\n[switch.pfc]\nxoff = \"50KB\"\n";
     for (scenario, place, remedy) in [
@@ -164,8 +165,8 @@ fn refusals_name_file_line_key_and_remedy() {
     assert!(refused(&[&path, "--seed", "18446744073709551615", "--seeds", "2"]).contains("--seed"));
 }
 
-/// Five switches in a ring, and every host sends to the one that is two switches on: each port comes to wait for
-/// the next, and the answer names them.
+/// Five switches in a ring, and every host sends to the one that is two switches on: each port comes to wait
+/// for the next, and the answer names them.
 #[test]
 fn a_deadlock_names_its_cycle() {
     let folder = Folder::new("deadlock");
@@ -176,7 +177,8 @@ fn a_deadlock_names_its_cycle() {
         flows += &format!("{{ src = {n}, dst = {}, bytes = \"2MB\" }}, ", (n + 2) % 5);
     }
     let ring = format!(
-        "end = \"5ms\"\n[topology]\nkind = \"cables\"\nhosts = 5\nswitches = 5\nrate = \"100G\"\ncables = [{cables}]\n\
+        "end = \"5ms\"\n[topology]\nkind = \"cables\"\nhosts = 5\nswitches = 5\nrate = \"100G\"\ncables = \
+         [{cables}]\n\
          [switch.pfc]\nxoff = \"4 packets\"\nxon = \"2 packets\"\n\
          [transport]\ntimeout = 0\n[workload]\nkind = \"list\"\nlist = [{flows}]\n"
     );

@@ -216,9 +216,8 @@ fn throughput(options: &Options, size: usize, op: usize, depth: usize) -> Outcom
     let (commands, seconds, [target, initiator]) = run(&mut pair, size, depth, time)?;
     let each = |ns: u64| ns as f64 / commands.max(1) as f64 / 1e3;
     let (rate, gbps) = (commands as f64 / seconds / 1e6, commands as f64 * op as f64 * 8.0 / seconds / 1e9);
-    print!(
-        r#"{{"size": {size}, "depth": {depth}, "encrypted": {ENCRYPTED}, "ops_m": {rate:.4}, "gbps": {gbps:.3}, "#
-    );
+    print!(r#"{{"size": {size}, "depth": {depth}, "encrypted": {ENCRYPTED}, "#);
+    print!(r#""ops_m": {rate:.4}, "gbps": {gbps:.3}, "#);
     println!(r#""target_cpu_us": {:.3}, "initiator_cpu_us": {:.3}}}"#, each(target), each(initiator));
     Ok(())
 }

@@ -18,31 +18,36 @@
 //! | acknowledge, READ acknowledge (`0x18`) | AETH, `SackEth` |
 //! | hello (`0x19`) | `IrnEth` |
 //!
-//! **Two sequences of PSNs.** Requests are numbered one by one, a READ or atomic taking one number. READ responses and
-//! atomic acknowledges are numbered in a sequence of their own, in the order of their requests; it starts with the
-//! PSN of the first IRN request of that direction.
+//! **Two sequences of PSNs.** Requests are numbered one by one, a READ or atomic taking one number. READ
+//! responses and atomic acknowledges are numbered in a sequence of their own, in the order of their requests;
+//! it starts with the PSN of the first IRN request of that direction.
 //!
-//! **RETH of a WRITE packet**: every packet carries one. Address: that of the packet's own first byte. Length: a
-//! [`WriteLength`], the bytes of the message *after* this packet in the low 31 bits, [`WriteLength::ordered`] above.
+//! **RETH of a WRITE packet**: every packet carries one. Address: that of the packet's own first byte.
+//! Length: a [`WriteLength`], the bytes of the message *after* this packet in the low 31 bits,
+//! [`WriteLength::ordered`] above.
 //!
 //! **`IrnEth`**, 8 bytes:
 //!
 //! | byte | SEND, WRITE with immediate | READ, atomic | hello |
 //! |---|---|---|---|
 //! | 0 | flags; bit 0: [`IrnEth::ORDERED`] | 0 | 0 |
-//! | 1..4 | sequence number of the receive that the message takes | of the READ or atomic | version, [`VERSION`] |
-//! | 4..8 | bytes of the message before this packet | PSN of the next response awaited: all before have arrived | packets that the sender can take in at once |
+//! | 1..4 | number of the receive that the message takes | of the READ or atomic | [`VERSION`] |
+//! | 4..8 | bytes of the message before this packet | PSN of the next response awaited | the sender's room |
 //!
-//! **Acknowledgements.** `BTH.psn` is the cumulative one: the first PSN that has not arrived, or, with an RNR or error
-//! NAK, the PSN that was refused. Everything before it is done. The AETH's syndrome tells them apart:
-//! ACK, or NAK PSN sequence error (a packet has come ahead of its turn), or RNR and error NAKs as in RC. A READ
-//! acknowledge travels from the requester and counts in the responses' sequence.
+//! A requester that awaits the response of a PSN has all before it. The room that a hello tells is the
+//! packets that its sender can take in at once.
 //!
-//! **`SackEth`**, 4 bytes: flags (bit 0: [`SackEth::NOT_KEPT`]), and in the lower 24 bits the PSN of the packet that
-//! triggered the acknowledgement; equal to the cumulative one when there is nothing to say.
+//! **Acknowledgements.** `BTH.psn` is the cumulative one: the first PSN that has not arrived, or, with an RNR
+//! or error NAK, the PSN that was refused. Everything before it is done. The AETH's syndrome tells them
+//! apart: ACK, or NAK PSN sequence error (a packet has come ahead of its turn), or RNR and error NAKs as in
+//! RC. A READ acknowledge travels from the requester and counts in the responses' sequence.
 //!
-//! **Hello**: AckReq asks for a hello in return, without AckReq. Its PSN is a quarter of the circle before the next request that
-//! the sender expects: who knows the opcode ignores it, and who takes it for an answer takes it for an old one.
+//! **`SackEth`**, 4 bytes: flags (bit 0: [`SackEth::NOT_KEPT`]), and in the lower 24 bits the PSN of the
+//! packet that triggered the acknowledgement; equal to the cumulative one when there is nothing to say.
+//!
+//! **Hello**: AckReq asks for a hello in return, without AckReq. Its PSN is a quarter of the circle before
+//! the next request that the sender expects: who knows the opcode ignores it, and who takes it for an answer
+//! takes it for an old one.
 
 use crate::ext::u24_after;
 use crate::units::Psn;
@@ -73,7 +78,7 @@ impl WriteLength {
     }
 }
 
-/// Sequence number and offset; see the top of this file.
+/// Sequence number and offset: what a packet of IRN has beyond RC's, and a hello.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct IrnEth {
     /// Flags in the upper byte, sequence number in the lower three: the first word of the wire.
@@ -85,8 +90,8 @@ pub struct IrnEth {
 impl IrnEth {
     /// Bytes on the wire.
     pub const LEN: usize = 8;
-    /// A READ, an atomic or a SEND with invalidate before this packet is not acknowledged yet. Such a request is
-    /// executed in its turn, so the bytes of this packet must not land before theirs.
+    /// A READ, an atomic or a SEND with invalidate before this packet is not acknowledged yet. Such a request
+    /// is executed in its turn, so the bytes of this packet must not land before theirs.
     pub const ORDERED: u8 = 1;
 
     /// A header; the low 24 bits of `sn` travel.
@@ -128,7 +133,7 @@ impl IrnEth {
     }
 }
 
-/// What triggered an acknowledgement; see the top of this file.
+/// Which packet an acknowledgement answers, beside the cumulative one of its BTH.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SackEth(u32);
 

@@ -1,7 +1,9 @@
-//! Messages of 1RMA: connection-free, encrypted operations of up to 4 KB on a peer's memory (Singhvi et al., SIGCOMM 2020).
+//! Messages of 1RMA: connection-free, encrypted operations of up to 4 KB on a peer's memory (Singhvi et al.,
+//! SIGCOMM 2020).
 //!
-//! The paper gives no format; this one is ours. A message is the payload of one UDP datagram to [`UDP_PORT`], from any
-//! port. Numbers are big-endian. Reserved bytes are zero, and a message in which they are not is refused.
+//! The paper gives no format; this one is ours. A message is the payload of one UDP datagram to [`UDP_PORT`],
+//! from any port. Numbers are big-endian. Reserved bytes are zero, and a message in which they are not is
+//! refused.
 //!
 //! Every message starts with 16 bytes:
 //!
@@ -11,7 +13,7 @@
 //! | 1 | kind | [`Kind`] |
 //! | 2 | detail | requests: class of service, 0 or 1; completion: status, [`Status`]; else 0 |
 //! | 3 | reserved | |
-//! | 4..8 | to | requests: the initiator's command slot, which answers repeat; write data: the ticket of the solicitation |
+//! | 4..8 | to | the initiator's command slot, which answers repeat; write data: the solicitation's ticket |
 //! | 8..16 | counter | the sender's message counter: never the same twice from one NIC |
 //!
 //! and goes on by kind:
@@ -28,27 +30,29 @@
 //! | 8 NACK | 2 | target | | |
 //! | 9 authentication failure | 2 | target | | |
 //!
-//! request, 20 bytes: 16..20 PID of the initiator, 20..24 region of the target, 24..32 offset in the region, 32..34 bytes
-//! of the operation (1 to [`MAX_OP`]; 16 for a rekey), 34..36 reserved. piece, 4 bytes: 16..18 offset in the operation, a multiple of
-//! [`GRAIN`], 18..20 bytes of the payload, of which there is at least one; all pieces but the last are multiples of [`GRAIN`].
+//! request, 20 bytes: 16..20 PID of the initiator, 20..24 region of the target, 24..32 offset in the region,
+//! 32..34 bytes of the operation (1 to [`MAX_OP`]; 16 for a rekey), 34..36 reserved. piece, 4 bytes: 16..18
+//! offset in the operation, a multiple of [`GRAIN`], 18..20 bytes of the payload, of which there is at least
+//! one; all pieces but the last are multiples of [`GRAIN`].
 //!
-//! The last 16 bytes of every message are the tag of AES-128-GCM. What lies before the payload is authenticated, the payload is encrypted.
-//! The nonce of 12 bytes is the counter, the kind, a zero, and the offset of a piece or zero ([`Header::nonce`]). The
-//! additional data are the message's own header and the *previous nonce*, 12 bytes that do not travel, which chains the messages of an operation:
+//! The last 16 bytes of every message are the tag of AES-128-GCM. What lies before the payload is
+//! authenticated, the payload is encrypted. The nonce of 12 bytes is the counter, the kind, a zero, and the
+//! offset of a piece or zero ([`Header::nonce`]). The additional data are the message's own header and the
+//! *previous nonce*, 12 bytes that do not travel, which chains the messages of an operation:
 //!
 //! | message | previous nonce |
 //! |---|---|
 //! | requests | zeros |
-//! | read response, solicitation, NACK, authentication failure, completion that refuses a request | the request's |
+//! | read response, solicitation, NACK, authentication failure, completion of two hops | the request's |
 //! | write data, completion of a four-hop operation | the solicitation's |
 //!
-//! The key is the one derived for initiator, process and kind of operation, but for the authentication failure's, whose key is
-//! [`RESERVED_KEY`], known to everybody: it is a hint, not a proof (section 4.2).
+//! The key is the one derived for initiator, process and kind of operation, but for the authentication
+//! failure's, whose key is [`RESERVED_KEY`], known to everybody: it is a hint, not a proof (section 4.2).
 
 use core::fmt;
 
-/// UDP destination port. IANA has none for 1RMA; this one is among those that it leaves to private use, above those that Linux gives to
-/// clients.
+/// UDP destination port. IANA has none for 1RMA; this one is among those that it leaves to private use, above
+/// those that Linux gives to clients.
 pub const UDP_PORT: u16 = 61_113;
 /// Version of this format.
 pub const VERSION: u8 = 1;
@@ -157,7 +161,8 @@ impl Op {
 pub enum Status {
     /// Done.
     Ok = 0,
-    /// Refused although the tag was right: outside the region, without the right, or the key has changed meanwhile.
+    /// Refused although the tag was right: outside the region, without the right, or the key has changed
+    /// meanwhile.
     Refused = 1,
 }
 
@@ -373,7 +378,7 @@ impl Header {
         self.len() + payload + TAG_LEN
     }
 
-    /// The nonce; see the top of this file.
+    /// The nonce: the counter, the kind, a zero, and the offset of a piece or zero.
     #[inline]
     pub fn nonce(&self) -> [u8; NONCE_LEN] {
         let offset = self.piece().map_or(0, |piece| piece.offset);
@@ -384,8 +389,8 @@ impl Header {
         nonce
     }
 
-    /// Reads and checks a whole datagram. The payload lies between [`Header::len`] and the tag; nothing of it is true before
-    /// the tag has been verified.
+    /// Reads and checks a whole datagram. The payload lies between [`Header::len`] and the tag; nothing of it
+    /// is true before the tag has been verified.
     pub fn parse(b: &[u8]) -> Result<Header, MessageError> {
         use MessageError as E;
         if b.len() < HEAD_LEN + TAG_LEN {
@@ -446,7 +451,8 @@ impl Header {
             | Body::Nack { slot: to }
             | Body::AuthenticationFailure { slot: to } => (0, to),
         };
-        // Whole words, here and below: what has just been written in bytes and is read in words holds the processor up.
+        // Whole words, here and below: what has just been written in bytes and is read in words holds the
+        // processor up.
         let first = [VERSION, self.kind() as u8, detail, 0];
         out[..8].copy_from_slice(&((u32::from_be_bytes(first) as u64) << 32 | to as u64).to_be_bytes());
         out[8..16].copy_from_slice(&self.counter.to_be_bytes());

@@ -1,5 +1,5 @@
-//! 1RMA's messages: whatever can be said comes back as it was said, and hostile bytes are refused with a reason or read as exactly what they
-//! hold.
+//! 1RMA's messages: whatever can be said comes back as it was said, and hostile bytes are refused with a
+//! reason or read as exactly what they hold.
 
 use adverb_wire::one_rma::*;
 use proptest::prelude::*;
@@ -91,7 +91,8 @@ proptest! {
 
     #[test]
     fn nonces_of_two_messages_differ(a in header(), b in header()) {
-        let same = (a.counter, a.kind(), a.piece().map(|p| p.offset)) == (b.counter, b.kind(), b.piece().map(|p| p.offset));
+        let place = |header: &Header| (header.counter, header.kind(), header.piece().map(|p| p.offset));
+        let same = place(&a) == place(&b);
         prop_assert_eq!(a.nonce() == b.nonce(), same);
     }
 }

@@ -1,5 +1,5 @@
-//! A second reader of 1RMA's messages: `scripts/adverb_1rma.lua` under tshark agrees on every field of every kind, over IPv4 and IPv6, and says
-//! what is malformed.
+//! A second reader of 1RMA's messages: `scripts/adverb_1rma.lua` under tshark agrees on every field of every
+//! kind, over IPv4 and IPv6, and says what is malformed.
 
 use adverb_wire::ip::{IPV4_DF, IPV4_LEN, Ipv4, PROTOCOL_UDP};
 use adverb_wire::one_rma::*;
