@@ -18,6 +18,7 @@ steps=(
     "lints    clippy, warnings denied"
     "unit     cargo test of the workspace"
     "memory   the tests that share memory under AddressSanitizer, ThreadSanitizer and Miri, where they can be had"
+    "models   the lock and the rings under loom, in every order that the memory model allows"
     "build    the command and the library, in release"
     "swarm    safety and liveness on random networks, thousands of seeds"
     "lab      figures of the papers, and that their gates can fail"
@@ -35,6 +36,10 @@ step_memory() {
     local status=0 tool
     for tool in address thread miri; do scripts/sanitize.sh "$tool" || status=1; done
     return "$status"
+}
+
+step_models() {
+    RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="$target/loom" cargo test --release --locked -p adverb-os loom
 }
 
 step_build() { check make --no-print-directory build; }

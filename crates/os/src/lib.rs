@@ -18,7 +18,7 @@
 //! spin             how long to look before sleeping
 //! faults capture   harm done to frames on demand; frames written for Wireshark
 //! choice           settings that are one of a few names
-//! hint             prefetches
+//! hint sync        prefetches; what synchronises, or a model of it
 //! ```
 //!
 //! Unsafe code is in `clock`, `sys`, `signals`, `interfaces`, `mapping`, `shm`, `ring`, `socket`, `inbox`, `unix`, `wake`,
@@ -43,6 +43,7 @@ pub mod shm;
 pub mod signals;
 pub mod socket;
 pub mod spin;
+mod sync;
 pub mod sys;
 pub mod unix;
 pub mod wake;

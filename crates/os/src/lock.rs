@@ -14,31 +14,42 @@
 //! another of the application's, the next one takes a longer streak. Kernels without `membarrier` get no bias.
 #![allow(unsafe_code)]
 
-use crate::sys;
+use crate::sync::{
+    AtomicBool, AtomicU32, Condvar, Mutex, MutexGuard, Ordering, Plant, heavy_barrier, light_barrier_at,
+    ordering, register_barrier, spin_loop,
+};
 use std::cell::{Cell, UnsafeCell};
-use std::hint::spin_loop;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, compiler_fence};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{PoisonError, TryLockError};
 
 /// Looks at a held lock before sleeping for it: some tens of microseconds.
-const LOCK_SPINS: u32 = 1000;
+const LOCK_SPINS: u32 = if cfg!(loom) { 0 } else { 1000 };
 /// Times in a row that a thread takes the mutex before it gets the bias: so long that what it saves pays for the barrier.
-const STREAK: u32 = 64;
+const STREAK: u32 = if cfg!(loom) { 1 } else { 64 };
 /// Doublings of the streak, at most.
 const BACK_OFF_MAX: u32 = 10;
 /// Threads of a process that may ever have a bias. Later ones take the mutex.
-const MARKS: usize = 64;
+const MARKS: usize = if cfg!(loom) { 3 } else { 64 };
 /// Bias and mark number of nobody.
 const NOBODY: u32 = 0;
 
 /// Mark numbers given out. Each number is one thread's for ever: so nobody but that thread writes its mark.
+#[cfg(not(loom))]
 static NEXT_MARK: AtomicU32 = AtomicU32::new(NOBODY + 1);
+#[cfg(loom)]
+loom::lazy_static! {
+    static ref NEXT_MARK: AtomicU32 = AtomicU32::new(NOBODY + 1);
+}
 
+#[cfg(not(loom))]
 thread_local! {
     /// This thread's mark number, once it has one. Its address names the thread.
     static MARK: Cell<u32> = const { Cell::new(NOBODY) };
+}
+#[cfg(loom)]
+loom::thread_local! {
+    static MARK: Cell<u32> = Cell::new(NOBODY);
 }
 
 /// A thread's sign that it is inside, in a cache line of its own.
@@ -118,8 +129,8 @@ impl<T> BiasedLock<T> {
     pub fn new(value: T) -> BiasedLock<T> {
         BiasedLock {
             bias: AtomicU32::new(NOBODY),
-            allowed: AtomicBool::new(sys::register_barrier()),
-            marks: [const { Mark(AtomicBool::new(false)) }; MARKS],
+            allowed: AtomicBool::new(register_barrier()),
+            marks: std::array::from_fn(|_| Mark(AtomicBool::new(false))),
             mutex: Mutex::new(Habits::default()),
             gate: Mutex::new(()),
             outside: Condvar::new(),
@@ -130,7 +141,7 @@ impl<T> BiasedLock<T> {
     /// Takes the lock for a thread of the application.
     #[inline]
     pub fn lock(&self) -> Guard<'_, T> {
-        let number = MARK.get();
+        let number = MARK.with(Cell::get);
         if number != NOBODY
             && self.bias.load(Ordering::Relaxed) == number
             && let Some(Mark(mark)) = self.marks.get(number as usize)
@@ -139,7 +150,7 @@ impl<T> BiasedLock<T> {
         {
             mark.store(true, Ordering::Relaxed);
             // The processor may yet look before the mark is visible: who ends the bias makes up for that.
-            compiler_fence(Ordering::SeqCst);
+            light_barrier_at(Plant::Enter);
             if self.bias.load(Ordering::Acquire) == number {
                 return self.guard(Held::ByMark(mark));
             }
@@ -152,8 +163,8 @@ impl<T> BiasedLock<T> {
     /// bias that was ended is nobody's here.
     #[inline]
     fn leave(&self, mark: &AtomicBool) {
-        mark.store(false, Ordering::Release);
-        compiler_fence(Ordering::SeqCst);
+        mark.store(false, ordering(Plant::Mark, Ordering::Release));
+        light_barrier_at(Plant::Leave);
         if self.bias.load(Ordering::Relaxed) == NOBODY {
             self.wake();
         }
@@ -232,7 +243,7 @@ impl<T> BiasedLock<T> {
     #[cold]
     fn end_bias(&self, biased: u32) {
         self.bias.store(NOBODY, Ordering::Relaxed);
-        sys::barrier_in_all_threads();
+        heavy_barrier();
         let Some(Mark(mark)) = self.marks.get(biased as usize) else { return };
         for _ in 0..LOCK_SPINS {
             if !mark.load(Ordering::Acquire) {
@@ -255,16 +266,19 @@ impl<T> BiasedLock<T> {
 /// The number of this thread's mark, [`NOBODY`] if all are taken.
 #[cold]
 fn own_mark() -> u32 {
-    if MARK.get() == NOBODY {
+    if MARK.with(Cell::get) == NOBODY {
         let free = |next: u32| ((next as usize) < MARKS).then_some(next + 1);
         if let Ok(number) = NEXT_MARK.fetch_update(Ordering::Relaxed, Ordering::Relaxed, free) {
-            MARK.set(number);
+            MARK.with(|mark| mark.set(number));
         }
     }
-    MARK.get()
+    MARK.with(Cell::get)
 }
 
-#[cfg(test)]
+#[cfg(all(test, loom))]
+mod models;
+
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use std::sync::Barrier;

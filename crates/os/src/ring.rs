@@ -23,12 +23,16 @@
 #![allow(unsafe_code)]
 
 use crate::hint::{prefetch_line, prefetch_line_for_write};
-use crate::shm::{Mirror, PAGE};
+#[cfg(loom)]
+use crate::ring::model::Mirror;
+#[cfg(not(loom))]
+use crate::shm::Mirror;
+use crate::shm::PAGE;
+use crate::sync::{AtomicU64, Ordering, Plant, fence_at, ordering};
 use adverb_wire::{
     Flow, Gid, ICRC_LEN, MAX_BTH_HEADER_LEN, MAX_IP_HEADER_LEN, MAX_IP_PREFIX_LEN, Packet, ParseError,
     ParsedHeaders,
 };
-use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Bytes of data in a ring. Holds a window of 128 packets of 4 KB with room to spare, and stays in a
 /// second-level cache while nearly empty entries are reused only once per lap.
@@ -202,17 +206,19 @@ impl Producer {
     }
 
     #[inline]
+    fn index(&self, position: u64) -> usize {
+        position as usize & (self.map.data_len() - 1)
+    }
+
+    #[inline]
     fn at(&self, position: u64) -> *mut u8 {
-        let index = position as usize & (self.map.data_len() - 1);
-        // SAFETY: the index is below `len`, inside the mapping.
-        unsafe { self.map.data().add(index) }
+        self.map.data().wrapping_add(self.index(position))
     }
 
     /// The word of the entry at a position, a multiple of 64.
     #[inline]
     fn word(&self, position: u64) -> &AtomicU64 {
-        // SAFETY: inside the mapping and aligned; words are only ever accessed as atomics by either side.
-        unsafe { AtomicU64::from_ptr(self.at(position).cast()) }
+        self.map.word(self.index(position))
     }
 
     /// Completes the entry at the tail and moves the tail over it. The first word of a burst is held back until
@@ -318,9 +324,8 @@ impl Producer {
         if frame.len() > FRAME_MAX || !self.has_room(entry_len(offset, frame.len()))? {
             return Ok(false);
         }
-        let at = self.at(self.tail).wrapping_add(offset);
         // SAFETY: as in `push_packet`.
-        unsafe { at.copy_from_nonoverlapping(frame.as_ptr(), frame.len()) };
+        unsafe { self.map.copy_in(self.index(self.tail) + offset, frame) };
         self.commit(Word { offset: offset as u8, ..Word::whole(frame.len()) });
         Ok(true)
     }
@@ -330,7 +335,7 @@ impl Producer {
     #[inline]
     pub fn publish(&mut self) {
         if self.published != self.tail {
-            self.word(self.published).store(self.first, Ordering::Release);
+            self.word(self.published).store(self.first, ordering(Plant::Publish, Ordering::Release));
             self.published = self.tail;
         }
     }
@@ -355,7 +360,7 @@ impl Producer {
         self.map.control().u64_at(TAIL_AT).store(self.published, Ordering::Relaxed);
         let waits = self.map.control().u32_at(WAITS_AT);
         waits.store(1, Ordering::Release);
-        fence(Ordering::SeqCst);
+        fence_at(Plant::Wait);
         self.refresh_head()?;
         if self.is_half_empty() {
             self.map.control().u32_at(WAITS_AT).store(0, Ordering::Relaxed);
@@ -385,9 +390,10 @@ impl Producer {
 /// One frame in the ring, as its checked word describes it.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
-    at: *const u8,
+    map: &'a Mirror,
+    /// Where it starts in the data.
+    index: usize,
     word: Word,
-    ring: std::marker::PhantomData<&'a Consumer>,
 }
 
 impl<'a> Frame<'a> {
@@ -427,7 +433,7 @@ impl<'a> Frame<'a> {
         let mut prefix = [0; MAX_BTH_HEADER_LEN];
         // SAFETY: an entry leaves at least a line of the doubled mapping behind it, and the frame starts in its first
         // two lines; so as many bytes follow, whatever `len` is. The constant length spares a call.
-        unsafe { prefix.as_mut_ptr().copy_from_nonoverlapping(self.at, MAX_BTH_HEADER_LEN) };
+        unsafe { self.map.copy_out(self.index, prefix.as_mut_ptr(), MAX_BTH_HEADER_LEN) };
         Packet::parse_headers(
             self.flow(own),
             &prefix[..self.frame_len().min(MAX_BTH_HEADER_LEN)],
@@ -439,8 +445,8 @@ impl<'a> Frame<'a> {
     #[inline]
     fn read_prefix(&self, out: &mut [u8; MAX_IP_PREFIX_LEN]) -> usize {
         let len = self.frame_len().min(MAX_IP_PREFIX_LEN);
-        // SAFETY: the consumer checked that `len` bytes from `self.at` are inside the mapping.
-        unsafe { out.as_mut_ptr().copy_from_nonoverlapping(self.at, len) };
+        // SAFETY: the consumer checked that `len` bytes from there on are inside the mapping.
+        unsafe { self.map.copy_out(self.index, out.as_mut_ptr(), len) };
         len
     }
 
@@ -449,7 +455,7 @@ impl<'a> Frame<'a> {
     #[inline]
     pub fn part(&self, offset: usize, len: usize) -> Option<*const u8> {
         let inside = offset.checked_add(len)? <= self.frame_len();
-        inside.then(|| self.at.wrapping_add(offset))
+        inside.then(|| self.map.data().wrapping_add(self.index + offset).cast_const())
     }
 
     /// Copies the whole frame to private memory.
@@ -459,7 +465,7 @@ impl<'a> Frame<'a> {
         out.reserve(len);
         // SAFETY: room was reserved; the source is inside the mapping, as above.
         unsafe {
-            out.as_mut_ptr().copy_from_nonoverlapping(self.at, len);
+            self.map.copy_out(self.index, out.as_mut_ptr(), len);
             out.set_len(len);
         }
     }
@@ -469,7 +475,7 @@ impl<'a> Frame<'a> {
     pub fn copy_into<'b>(&self, out: &'b mut [u8]) -> Option<&'b mut [u8]> {
         let out = out.get_mut(..self.frame_len())?;
         // SAFETY: as long as the frame, which is inside the mapping, as above.
-        unsafe { out.as_mut_ptr().copy_from_nonoverlapping(self.at, out.len()) };
+        unsafe { self.map.copy_out(self.index, out.as_mut_ptr(), out.len()) };
         Some(out)
     }
 }
@@ -496,15 +502,19 @@ impl Consumer {
     }
 
     #[inline]
+    fn index(&self) -> usize {
+        self.head as usize & (self.map.data_len() - 1)
+    }
+
+    #[inline]
     fn entry(&self) -> *mut u8 {
-        self.map.data().wrapping_add(self.head as usize & (self.map.data_len() - 1))
+        self.map.data().wrapping_add(self.index())
     }
 
     /// The word of the next entry, read once, since the producer may break its rules and change it.
     #[inline]
     fn word(&self) -> u64 {
-        // SAFETY: the head is a multiple of 64, and its entry inside the mapping.
-        unsafe { AtomicU64::from_ptr(self.entry().cast()) }.load(Ordering::Acquire)
+        self.map.word(self.index()).load(Ordering::Acquire)
     }
 
     /// Whether frames wait.
@@ -538,8 +548,8 @@ impl Consumer {
                 prefetch_line(entry.wrapping_add(2 * taken + line));
             }
         }
-        let at = entry.wrapping_add(word.offset.into());
-        Ok(Some((Frame { at, word, ring: std::marker::PhantomData }, taken)))
+        let index = self.index() + usize::from(word.offset);
+        Ok(Some((Frame { map: &self.map, index, word }, taken)))
     }
 
     /// Where the next entry will be, for who wants to ask for its lines early: they take as long from the producer's
@@ -574,9 +584,9 @@ impl Consumer {
         if self.released == self.head {
             return false;
         }
-        self.map.control().u64_at(HEAD_AT).store(self.head, Ordering::Release);
+        self.map.control().u64_at(HEAD_AT).store(self.head, ordering(Plant::Release, Ordering::Release));
         self.released = self.head;
-        fence(Ordering::SeqCst);
+        fence_at(Plant::Room);
         let waits = self.map.control().u32_at(WAITS_AT);
         if waits.load(Ordering::Acquire) == 0 {
             return false;
@@ -586,5 +596,8 @@ impl Consumer {
     }
 }
 
-#[cfg(test)]
+#[cfg(loom)]
+mod model;
+
+#[cfg(all(test, not(loom)))]
 mod tests;

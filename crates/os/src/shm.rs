@@ -81,6 +81,41 @@ impl Mirror {
     }
 }
 
+/// What a ring does with it.
+#[cfg(not(loom))]
+impl Mirror {
+    /// The word at an index of the data, a multiple of 8 below [`data_len`](Self::data_len).
+    #[inline]
+    pub(crate) fn word(&self, index: usize) -> &std::sync::atomic::AtomicU64 {
+        debug_assert!(index.is_multiple_of(8) && index < self.len);
+        // SAFETY: inside the mapping and aligned; words are only ever accessed as atomics by either side.
+        unsafe { std::sync::atomic::AtomicU64::from_ptr(self.data.as_ptr().add(index).cast()) }
+    }
+
+    /// Copies bytes in from an index on.
+    ///
+    /// # Safety
+    /// They end inside the doubled mapping, and nobody of this process accesses them meanwhile.
+    #[inline]
+    pub(crate) unsafe fn copy_in(&self, index: usize, bytes: &[u8]) {
+        // SAFETY: inside the mapping, as the caller says.
+        unsafe {
+            self.data.as_ptr().add(index).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+        }
+    }
+
+    /// Copies `len` bytes out from an index on.
+    ///
+    /// # Safety
+    /// They are inside the doubled mapping, and nobody of this process writes them meanwhile; `out` is writable for as
+    /// many.
+    #[inline]
+    pub(crate) unsafe fn copy_out(&self, index: usize, out: *mut u8, len: usize) {
+        // SAFETY: as the caller says.
+        unsafe { out.copy_from_nonoverlapping(self.data.as_ptr().add(index), len) };
+    }
+}
+
 impl Drop for Mirror {
     fn drop(&mut self) {
         // SAFETY: the reservation and what was mapped over it belong to this value alone.
