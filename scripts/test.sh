@@ -21,6 +21,7 @@ steps=(
     "models   the lock and the rings under loom, in every order that the memory model allows"
     "build    the command and the library, in release"
     "swarm    safety and liveness on random networks, thousands of seeds"
+    "programs native programs in the simulator, and bugs planted in them"
     "lab      figures of the papers, and that their gates can fail"
     "clients  unmodified programs on the library, in real processes"
     "interop  a Linux guest with rdma_rxe, both ways"
@@ -51,6 +52,15 @@ step_swarm() {
     check "$adverb" swarm --1rma --seeds "$seeds_1rma"
 }
 
+# Programs under crashes, loss and reordering; and the bugs that are planted in them.
+step_programs() {
+    local seeds=1000
+    [ "$long" = no ] || seeds=10000
+    for app in lock queue; do check "$adverb" swarm --app "$app" --seeds "$seeds"; done
+    found "$adverb" swarm --app lock --bug early-release --seeds 10000 --failures 1
+    found "$adverb" swarm --app queue --bug torn-header --seeds 10000 --failures 1
+}
+
 step_lab() {
     # Figures with numbers that stand in the papers' texts; the others: adverb lab run irn, adverb lab run onerma.
     check "$adverb" lab run irn/fig1 irn/fig12 onerma/fig12 onerma/fig15bc onerma/fig16a --out "$logs/lab"
@@ -77,6 +87,16 @@ check() {
     fi
 }
 
+# found COMMAND..: a command that must fail, since a bug was planted in what it tries.
+found() {
+    if "$@"; then
+        echo "FAIL not found: $*"
+        echo "0 passed, 1 failed, 0 skipped"
+        return 1
+    fi
+    echo "1 passed, 0 failed, 0 skipped"
+}
+
 # counts LOG: what cargo's tests and the runners say in it, added up.
 counts() {
     awk '
@@ -91,7 +111,7 @@ counts() {
 # counts as one.
 run() {
     local name=$1 log=$logs/$1.log status=0 begun=$SECONDS p f s word=ok
-    case $name in swarm | lab | clients | interop)
+    case $name in swarm | programs | lab | clients | interop)
         if [ ! -x "$adverb" ]; then
             echo "FAIL $name: $adverb is not there: the step `build` makes it"
             failed=$((failed + 1))
