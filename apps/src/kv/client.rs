@@ -1,18 +1,19 @@
 //! Lookups and sets, over all replicas.
 
-use super::layout::{BUCKET_LEN, KEY_MAX, Place, Record, VALUE_MAX, candidates, hash, record_len};
+use super::layout::{KEY_MAX, VALUE_MAX, hash, record_len};
+use super::lookup::{Found, Met, TORN_TRIES, Trouble, Which, look_up};
 use super::protocol::{Call, Reply};
 use super::replica::{Failure, Link, Part, Replica, ReplicaCounters, ReplicaInit, call, count};
 use adverb_grants::{Error as GrantsError, Identity};
-use adverb_rma::{Error as RmaError, Memory, Rma};
+use adverb_rdma::Rdma;
+use adverb_rma::{Error as RmaError, Memory, Programs, Rma};
 use std::fmt;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 /// Replicas of a cache at most.
 pub const REPLICAS_MAX: usize = 16;
-/// A lookup that meets a torn record begins anew so many times.
-const TORN_TRIES: u32 = 16;
 
 /// How a client is made.
 pub struct ClientConfig {
@@ -104,7 +105,12 @@ struct Lanes {
 /// Memory of one lookup. One that was given up may still be written to; its memory is not used again.
 struct Lane<'a> {
     client: &'a Client,
+    /// The lookup is a native program of its own.
+    rdma: Rdma,
+    programs: Rc<Programs>,
     memory: Memory,
+    /// The same memory, as the program knows it.
+    place: adverb_rdma::Memory,
     /// Of the lookup.
     number: u64,
     /// Nothing is under way to this memory.
@@ -130,12 +136,6 @@ pub struct Client {
     lanes: Mutex<Lanes>,
     limit: usize,
     threads: Vec<JoinHandle<()>>,
-}
-
-/// What one replica says about a key.
-enum Lookup {
-    Hit(Vec<u8>),
-    Miss,
 }
 
 impl Client {
@@ -199,8 +199,8 @@ impl Client {
                     Err(failure) => Err(failure),
                 };
                 match found {
-                    Ok(Lookup::Hit(value)) => return Ok(Some(value)),
-                    Ok(Lookup::Miss) => missed = true,
+                    Ok(Found::Hit(value)) => return Ok(Some(value)),
+                    Ok(Found::Miss) => missed = true,
                     Err(failure) if !up => {
                         failed.push((replica.to.clone(), failure.to_string()));
                     }
@@ -225,7 +225,12 @@ impl Client {
             (lanes.free.pop(), lanes.number)
         };
         match free.map_or_else(|| self.memory(), Ok) {
-            Ok(memory) => Ok(Lane { client: self, memory, number, idle: true }),
+            Ok(memory) => {
+                let programs = Programs::new(self.rma.clone());
+                let rdma = Rdma::new(programs.clone());
+                let place = programs.adopt(&rdma, memory.clone());
+                Ok(Lane { client: self, rdma, programs, memory, place, number, idle: true })
+            }
             Err(error) => {
                 self.lanes.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).used -= 1;
                 Err(GetError::Nic(error))
@@ -250,12 +255,14 @@ impl Client {
         // Should this future be dropped while it waits.
         lane.idle = false;
         let lookup = give_up.then_some(lane.number);
-        let read = replica.read(&self.rma, part, offset, (&lane.memory, len), lookup).await;
+        let read = replica.read(part, offset, (&lane.place, len), lookup).await;
         if matches!(read, Err(Failure::Abandoned)) {
             lane.memory = self.memory().map_err(|error| Failure::Operation(error.to_string()))?;
+            lane.place = lane.programs.adopt(&lane.rdma, lane.memory.clone());
         }
         lane.idle = true;
-        read.map(|()| lane.memory.to_vec(0..len))
+        read?;
+        lane.place.read(0, len).await.map_err(|error| Failure::Operation(error.to_string()))
     }
 
     async fn get_from(
@@ -265,49 +272,26 @@ impl Client {
         lane: &mut Lane<'_>,
         key: &[u8],
         give_up: bool,
-    ) -> Result<Lookup, Failure> {
-        let hash = hash(link.layout.seed, key);
-        for _ in 0..TORN_TRIES {
-            let at = link.layout.bucket_at(hash);
-            let bucket = self.read(replica, &link.index, lane, (at, BUCKET_LEN), give_up).await?;
-            match self.look(replica, link, lane, (key, hash), &bucket, give_up).await? {
-                Some(lookup) => {
-                    count(if matches!(lookup, Lookup::Hit(_)) {
-                        &replica.counts.hits
-                    } else {
-                        &replica.counts.misses
-                    });
-                    return Ok(lookup);
-                }
-                None => count(&replica.counts.torn),
-            }
-        }
-        Err(Failure::Torn)
-    }
-
-    /// Looks at what a bucket points to. `None` when something was torn, so that the bucket is no longer right.
-    async fn look(
-        &self,
-        replica: &Replica,
-        link: &Link,
-        lane: &mut Lane<'_>,
-        (key, hash): (&[u8], u64),
-        bucket: &[u8],
-        give_up: bool,
-    ) -> Result<Option<Lookup>, Failure> {
-        for Place { offset, len, .. } in candidates(bucket, hash) {
-            // What a word says is the replica's word: it is checked before it is used.
-            if len > link.layout.record_max() || offset + len as u64 > link.layout.log_len {
-                return Ok(None);
-            }
-            let bytes = self.read(replica, &link.data, lane, (offset, len), give_up).await?;
-            match Record::parse(&bytes) {
-                None => return Ok(None),
-                Some(record) if record.key == key => return Ok(Some(Lookup::Hit(record.value.to_vec()))),
-                Some(_) => count(&replica.counts.collisions),
-            }
-        }
-        Ok(Some(Lookup::Miss))
+    ) -> Result<Found, Failure> {
+        let met = |what| {
+            count(match what {
+                Met::Torn => &replica.counts.torn,
+                Met::Collision => &replica.counts.collisions,
+            });
+        };
+        let read = async |which, offset, len| {
+            let part = if which == Which::Index { &link.index } else { &link.data };
+            self.read(replica, part, lane, (offset, len), give_up).await
+        };
+        let found = look_up(&link.layout, key, met, read).await.map_err(|trouble| match trouble {
+            Trouble::Read(failure) => failure,
+            Trouble::Torn => Failure::Torn,
+        })?;
+        count(match found {
+            Found::Hit(_) => &replica.counts.hits,
+            Found::Miss => &replica.counts.misses,
+        });
+        Ok(found)
     }
 
     /// Sets a value, on all replicas that can be reached. Waits for them; not for use in an async task.

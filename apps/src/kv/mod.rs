@@ -26,6 +26,7 @@ mod bench;
 mod client;
 mod histogram;
 mod layout;
+mod lookup;
 mod open_loop;
 mod protocol;
 mod replica;

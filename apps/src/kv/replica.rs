@@ -15,10 +15,10 @@ use super::layout::{BUCKET_LEN, Layout};
 use super::protocol::{Call, Reply};
 use super::server::{DATA, INDEX};
 use adverb_grants::{AfterRefusal, Error, Held, Identity, Session};
-use adverb_rma::{Memory, Outcome, Report, Rights, Rma, Transfer, TransferError};
+use adverb_rma::{Memory, Outcome, Report, Rights, Rma, TransferError};
 use std::collections::BTreeMap;
-use std::future::poll_fn;
-use std::pin::Pin;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::task::{Poll, Waker};
@@ -229,48 +229,45 @@ impl Replica {
     /// With `lookup` its number, a read that another's failure shows to be vain is given up: then the memory may still be written to.
     pub async fn read(
         &self,
-        rma: &Rma,
         part: &Part,
         offset: u64,
-        into: (&Memory, usize),
+        into: (&adverb_rdma::Memory, usize),
         lookup: Option<u64>,
     ) -> Result<(), Failure> {
         loop {
             let (grant, number) = part.held.key().map_err(|e| self.failed(e.to_string()))?;
-            let transfer = rma.read(&grant, offset, into.0, 0..into.1);
-            let error = match self.unless_suspected(transfer, lookup).await {
+            let transfer = pin!(into.0.get(0..into.1 as u64, &grant, offset, None));
+            let (report, why) = match self.unless_suspected(transfer, lookup).await {
                 None => return Err(Failure::Abandoned),
-                Some(Ok(report)) => {
+                Some(Ok(report)) if report.end.is_ok() => {
                     self.went_well(part, &report);
                     return Ok(());
                 }
-                Some(Err(error)) => error,
+                Some(Ok(report)) => (Some(report), TransferError::Ended(report).to_string()),
+                Some(Err(error)) => (None, error.to_string()),
             };
-            let outcome = match &error {
-                TransferError::Ended(report) => match report.end {
-                    adverb_rma::End::Outcome(outcome) => Some(outcome),
-                    _ => None,
-                },
-                TransferError::Refused(_) => None,
+            let outcome = match report.map(|report| report.end) {
+                Some(adverb_rma::End::Outcome(outcome)) => Some(outcome),
+                _ => None,
             };
             match outcome {
                 Some(Outcome::RemoteAuthenticationFailure) => {
-                    self.refused(part, error.report());
+                    self.refused(part, report.as_ref());
                     match part.held.refused(number) {
                         AfterRefusal::Another => continue,
-                        AfterRefusal::Asked => return Err(self.failed(error.to_string())),
+                        AfterRefusal::Asked => return Err(self.failed(why)),
                     }
                 }
                 // Our own NIC is busy; no other replica is better off.
                 Some(Outcome::DispatchTimeout) => {
                     count(&self.counts.others);
-                    return Err(Failure::Operation(error.to_string()));
+                    return Err(Failure::Operation(why));
                 }
                 Some(Outcome::Timeout) => count(&self.counts.timeouts),
                 Some(Outcome::Nack) => count(&self.counts.nacks),
                 _ => count(&self.counts.others),
             }
-            return Err(self.failed(error.to_string()));
+            return Err(self.failed(why));
         }
     }
 
@@ -306,15 +303,15 @@ impl Replica {
     /// What comes of a transfer. `None` when the replica is suspected first.
     async fn unless_suspected(
         &self,
-        mut transfer: Transfer,
+        mut transfer: Pin<&mut impl Future<Output = Result<Report, adverb_rdma::Error>>>,
         lookup: Option<u64>,
-    ) -> Option<Result<Report, TransferError>> {
+    ) -> Option<Result<Report, adverb_rdma::Error>> {
         poll_fn(|context| {
             // In this order: who is suspected later wakes whom it finds.
             if let Some(lookup) = lookup {
                 self.waiting().insert(lookup, context.waker().clone());
             }
-            match Pin::new(&mut transfer).poll(context) {
+            match transfer.as_mut().poll(context) {
                 Poll::Ready(done) => Poll::Ready(Some(done)),
                 Poll::Pending if lookup.is_some() && !self.trusted.load(Ordering::Acquire) => {
                     Poll::Ready(None)
