@@ -107,13 +107,20 @@ counts() {
         END { print p + 0, f + 0, s + 0 }' "$1"
 }
 
+# Seconds of processors that all steps have taken so far. On a machine with other work these say more than the clock.
+processors() {
+    awk 'NR == 2 { for (i = 1; i <= 2; i++) { split($i, t, /[ms]/); sum += 60 * t[1] + t[2] } print int(sum) }'
+}
+
 # run STEP: runs it and prints its line. A step that fails without counting a failure (it did not compile, it crashed)
 # counts as one.
 run() {
-    local name=$1 log=$logs/$1.log status=0 begun=$SECONDS p f s word=ok
+    local name=$1 log=$logs/$1.log status=0 begun=$SECONDS taken p f s word=ok
+    times >"$logs/times"
+    taken=$(processors <"$logs/times")
     case $name in swarm | programs | lab | clients | interop)
         if [ ! -x "$adverb" ]; then
-            echo "FAIL $name: $adverb is not there: the step `build` makes it"
+            echo "FAIL $name: $adverb is not there: scripts/test.sh build makes it"
             failed=$((failed + 1))
             return
         fi ;;
@@ -131,7 +138,9 @@ run() {
         grep -E '^(FAIL |test .* FAILED|failed: |seed .* failed|error(\[|:))' "$log" | head -n 40 | sed "s/^/  $name: /"
         tail -n 60 "$log" | sed 's/^/  | /'
     fi
-    printf '%-4s %-8s %5d passed %4d failed %4d skipped %6d s\n' "$word" "$name" "$p" "$f" "$s" $((SECONDS - begun))
+    times >"$logs/times"
+    printf '%-4s %-8s %5d passed %4d failed %4d skipped %6d s, %d s of processors\n' "$word" "$name" "$p" "$f" "$s" \
+        $((SECONDS - begun)) $(($(processors <"$logs/times") - taken))
 }
 
 long=no
