@@ -76,7 +76,7 @@ impl Core {
                     block(nic, path, tx.path);
                 }
             }
-            self.more = sent == SEND_BUDGET;
+            self.more = sent == SEND_BUDGET || nic.has_work();
             port.flush(now, nic);
         }
         self.deliver_events()

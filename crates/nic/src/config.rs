@@ -32,6 +32,8 @@ pub struct NicConfig {
     pub rto: Option<Duration>,
     /// A retry count does not run out: for experiments whose networks lose more than an application would bear.
     pub retry_forever: bool,
+    /// WQEs that a fetch of a cross-channel queue brings, WAITs not counted: the first one after idleness, and later ones.
+    pub prefetch: (u8, u8),
     /// Frames that a queue pair may send before the next one's turn; 1 is round robin by packets, as hardware does.
     pub quantum: u32,
 }
@@ -50,6 +52,7 @@ impl Default for NicConfig {
             irn: None,
             rto: None,
             retry_forever: false,
+            prefetch: (4, 16),
             quantum: 16,
         }
     }

@@ -69,6 +69,9 @@ pub const MAX_ONE_RMA_FLOWS: u32 = 1 << 20;
 /// Milliseconds of a 1RMA timeout; a solicitation tells its own in 32 bits of nanoseconds.
 pub const MAX_ONE_RMA_TIMEOUT_MS: u64 = 4000;
 
+/// Steps of a NIC without a frame after which its driver sees to its other duties: WQEs that order each other can go on for ever.
+pub const STEPS_WITHOUT_FRAME: u32 = 1 << 14;
+
 /// 64-byte blocks that the largest send work request takes.
 pub const MAX_WQE_BLOCKS: u32 = 16;
 

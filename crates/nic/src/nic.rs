@@ -96,16 +96,11 @@ impl Nic {
         self.demux(now, packet, payload);
     }
 
-    /// Produces the next frame. False when there is none.
+    /// Produces the next frame. False when there is none, or when work without a frame has gone on for
+    /// [`limits::STEPS_WITHOUT_FRAME`] steps: then [`Nic::has_work`] says so, and the driver comes back after its other duties.
     #[inline]
     pub fn next_frame(&mut self, now: Instant, out: &mut TxFrame) -> bool {
-        loop {
-            match self.next_step(now, out) {
-                Step::Frame(_) | Step::Answer(_) => return true,
-                Step::Idle => return false,
-                _ => {}
-            }
-        }
+        self.find_frame(now, out)
     }
 
     /// Does one piece of work: fetches a WQE, executes one, produces one frame, or writes one
@@ -159,7 +154,10 @@ impl Nic {
     /// Whether [`Nic::next_frame`] could produce something.
     #[inline]
     pub fn has_work(&self) -> bool {
-        self.ready.front().is_some() || !self.state.pending.is_empty() || self.state.notifier.is_due()
+        self.ready.front().is_some()
+            || !self.state.pending.is_empty()
+            || self.state.has_effects
+            || self.state.notifier.is_due()
     }
 
     /// Produces no more frames for this path until it is unblocked. Timers go on; datagrams for it are
@@ -201,7 +199,12 @@ impl Nic {
             _ if qp.qp_type == QpType::XrcRecv => return Err(Error::Invalid("send on an XRC target")),
             _ => {}
         }
-        let block = qp.sq.post(qp.num, wr)?;
+        let block = if qp.sq.is_cross {
+            let cross = self.state.cross.get_mut(qp.id.index).ok_or(Error::NoSuchObject)?;
+            qp.sq.post_cross(cross, qp.num, wr)?
+        } else {
+            qp.sq.post(qp.num, wr)?
+        };
         qp.requester.keep_wr_id(block, wr.wr_id, qp.sq.ring.blocks());
         doorbell(pair, &mut self.state, &mut self.ready, now);
         Ok(())
@@ -221,14 +224,18 @@ impl Nic {
     pub fn on_doorbell(&mut self, now: Instant, qp: QpId, posted: u32) -> Result<(), Error> {
         let pair = self.qps.get_mut(qp).ok_or(Error::NoSuchObject)?;
         let qp = &mut pair.qp;
-        if posted.wrapping_sub(qp.sq.released) > qp.sq.ring.blocks()
-            || posted.wrapping_sub(qp.sq.fetched) > qp.sq.ring.blocks()
-        {
-            return Err(Error::QueueFull);
+        if let Some(cross) = self.state.cross.get_mut(qp.id.index) {
+            qp.sq.ring_cross(cross, posted)?;
+        } else {
+            if posted.wrapping_sub(qp.sq.released) > qp.sq.ring.blocks()
+                || posted.wrapping_sub(qp.sq.fetched) > qp.sq.ring.blocks()
+            {
+                return Err(Error::QueueFull);
+            }
+            qp.sq.allocate()?;
+            qp.requester.allocate(qp.sq.ring.blocks());
+            qp.sq.posted = posted;
         }
-        qp.sq.allocate()?;
-        qp.requester.allocate(qp.sq.ring.blocks());
-        qp.sq.posted = posted;
         doorbell(pair, &mut self.state, &mut self.ready, now);
         Ok(())
     }
@@ -236,7 +243,11 @@ impl Nic {
     /// The memory of a send queue: 64-byte blocks, see [`crate::queue::wqe`]. From then on, blocks are used in their order, round
     /// and round; who counts them asks before the first post.
     pub fn send_queue_memory(&mut self, qp: QpId) -> Result<&QueueMemory, Error> {
-        self.qps.get_mut(qp).ok_or(Error::NoSuchObject)?.qp.sq.memory()
+        let pair = self.qps.get_mut(qp).ok_or(Error::NoSuchObject)?;
+        match self.state.cross.get(qp.index) {
+            Some(cross) => Ok(cross.host.memory()),
+            None => pair.qp.sq.memory(),
+        }
     }
 
     /// Posts a receive. Refused in RESET, flushed in ERR.
@@ -277,9 +288,12 @@ impl Nic {
     /// Checks every invariant; for tests and simulations.
     pub fn check_invariants(&self) {
         for (_, QueuePair { qp, mode }) in self.qps.iter() {
-            qp.sq.check_invariants();
             qp.requester.check_invariants();
             qp.responder.check_invariants();
+            match self.state.cross.get(qp.id.index) {
+                None => qp.sq.check_invariants(),
+                Some(cross) => cross.check_invariants(qp.sq.fetched),
+            }
             mode.check_invariants();
         }
     }

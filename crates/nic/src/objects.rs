@@ -11,6 +11,7 @@ use crate::limits;
 use crate::nic::Nic;
 use crate::qp::Qp;
 use crate::queue::cq::Cq;
+use crate::queue::cross::CrossChannel;
 use crate::queue::recv::{RecvQueue, Srq};
 use crate::queue_pair::QueuePair;
 use crate::slab::{Held, existing, nobody};
@@ -227,6 +228,54 @@ impl Nic {
         Ok(id)
     }
 
+    /// Creates a queue pair whose send queue may hold WAITs and ENABLEs: a cross-channel queue. Its WQEs are fetched ahead, and are
+    /// executed as they were when they were fetched. A managed one is fetched only as far as ENABLEs of other queues say.
+    pub fn create_cross_qp(&mut self, init: &QpInit, managed: bool) -> Result<QpId, Error> {
+        if !matches!(init.qp_type, QpType::Rc | QpType::Uc) {
+            return Err(Error::Unsupported("a cross-channel queue pair that is neither RC nor UC"));
+        }
+        let id = self.create_qp(init)?;
+        let made = self.make_cross(id, managed);
+        if made.is_err() {
+            self.destroy_qp(id)?;
+        }
+        made.map(|()| id)
+    }
+
+    fn make_cross(&mut self, id: QpId, managed: bool) -> Result<(), Error> {
+        let prefetch = self.config.prefetch;
+        let QueuePair { qp, .. } = self.qps.get_mut(id).ok_or(Error::NoSuchObject)?;
+        let blocks = qp.sq.ring.blocks();
+        qp.sq.allocate()?;
+        qp.requester.allocate(blocks);
+        qp.sq.is_cross = true;
+        self.state.cross.insert(id.index, CrossChannel::new(blocks, managed, prefetch)?);
+        if managed {
+            self.state.managed.insert(qp.num, (qp.pd, id.index));
+        }
+        Ok(())
+    }
+
+    /// Lets a completion queue that nobody polls go on counting when it is full: the oldest completion gives way.
+    pub fn ignore_overrun(&mut self, cq: CqId) -> Result<(), Error> {
+        self.state.cqs.get_mut(cq).ok_or(Error::NoSuchObject)?.ignores_overrun = true;
+        Ok(())
+    }
+
+    /// Completions ever written to a completion queue: what WAITs compare with.
+    pub fn cq_produced(&self, cq: CqId) -> Result<u64, Error> {
+        Ok(self.state.cqs.get(cq).ok_or(Error::NoSuchObject)?.produced)
+    }
+
+    /// A queue pair stops waiting for a completion queue.
+    fn stop_waiting(&mut self, id: QpId) {
+        if let Some(cq) = self.state.cross.get_mut(id.index).and_then(|cross| cross.waits_for.take())
+            && let Some(queue) = self.state.cqs.at(cq)
+        {
+            queue.forget_waiter(id.index);
+        }
+    }
+
     /// Everything a queue pair refers to must exist. A role that a type does not have (the receive
     /// queue of an XRC initiator) gets a name that no object has.
     fn check_init(&mut self, init: &QpInit) -> Result<(PdId, (CqId, CqId), u32), Error> {
@@ -319,6 +368,10 @@ impl Nic {
             (_, QpState::Reset) => {
                 let (num, send_cq, recv_cq) = (qp.num, qp.send_cq, qp.recv_cq);
                 pair.reset();
+                self.stop_waiting(id);
+                if let Some(cross) = self.state.cross.get_mut(id.index) {
+                    cross.reset();
+                }
                 self.forget_completions(num, send_cq, recv_cq);
                 return Ok(());
             }
@@ -372,6 +425,9 @@ impl Nic {
             self.paths.unpark(path, id.index);
         }
         self.stalled -= qp.stalled as u32;
+        self.stop_waiting(id);
+        self.state.cross.remove(id.index);
+        self.state.managed.remove(&num);
         self.ready.remove(id.index);
         self.state.notifier.forget(id);
         self.forget_completions(num, cqs.0, cqs.1);

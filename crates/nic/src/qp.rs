@@ -259,6 +259,17 @@ impl Qp {
         self.state == QpState::Rts
     }
 
+    /// An ENABLE: the managed send queue may be fetched up to `end`, a count of blocks modulo 2^16. One that says less than is enabled
+    /// already, or more than half of that circle ahead of what is fetched, changes nothing.
+    pub fn enable(&mut self, end: u16) {
+        let posted = self.sq.posted.wrapping_add(end.wrapping_sub(self.sq.posted as u16).into());
+        let before = self.sq.posted.wrapping_sub(self.sq.fetched);
+        let after = posted.wrapping_sub(self.sq.fetched);
+        if before <= after && after <= 1 << 15 {
+            self.sq.posted = posted;
+        }
+    }
+
     /// Back to RESET: everything posted is forgotten, the attributes are blank.
     pub fn reset(&mut self) {
         self.state = QpState::Reset;

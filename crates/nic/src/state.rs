@@ -5,18 +5,20 @@ use crate::config::NicConfig;
 use crate::congestion::control::Rules;
 use crate::congestion::notify::Notifier;
 use crate::counters::Counters;
+use crate::engine::step::Effect;
 use crate::event::Event;
-use crate::explain::Explanation;
-use crate::ids::{CqId, SrqId, XrcdId};
+use crate::explain::{Cause, Explanation};
+use crate::ids::{CqId, PdId, SrqId, XrcdId};
 use crate::limits;
 use crate::memory::{AccessFault, Memory, Payload, dma};
 use crate::queue::cq::{Added, Cq, Entry, Release};
+use crate::queue::cross::CrossChannels;
 use crate::queue::recv::Srq;
 use crate::slab::{Held, Slab};
 use crate::transport::rc::irn::config::IrnConfig;
 use crate::work::{Completion, Sge, Status};
-use adverb_wire::{Duration, Gid};
-use std::collections::VecDeque;
+use adverb_wire::{Duration, Gid, QpNumber};
+use std::collections::{BTreeMap, VecDeque};
 
 /// What every call reads stands first.
 #[repr(C, align(64))]
@@ -27,6 +29,8 @@ pub(crate) struct NicState {
     /// Completion queues armed for an event.
     pub armed_cqs: u32,
     pub stepped: bool,
+    /// There may be some in `effects`.
+    pub has_effects: bool,
     /// The first source address, which nearly every packet has.
     pub gid: Gid,
     /// Transport retries are never used up.
@@ -45,6 +49,12 @@ pub(crate) struct NicState {
     pub rto: Option<Duration>,
     /// IRN's parameters; queue pairs have IRN state only on a NIC that offers it.
     pub irn: IrnConfig,
+    /// What steps have done to other queue pairs, until the turn carries it out: at most one for each completion queue's waiter, and
+    /// one ENABLE.
+    pub effects: VecDeque<Effect>,
+    pub cross: CrossChannels,
+    /// Managed send queues by queue pair number: their protection domain, and the queue pair's index.
+    pub managed: BTreeMap<QpNumber, (PdId, u32)>,
 }
 
 impl NicState {
@@ -66,6 +76,10 @@ impl NicState {
             counters: Counters::default(),
             pending: VecDeque::new(),
             stepped: config.stepped,
+            has_effects: false,
+            effects: VecDeque::new(),
+            cross: CrossChannels::default(),
+            managed: BTreeMap::new(),
             armed_cqs: 0,
         }
     }
@@ -95,8 +109,17 @@ impl NicState {
             self.counters.error_completions += 1;
         }
         let Some(queue) = self.cqs.at(cq.index()) else { return };
-        match queue.add(entry) {
+        let added = queue.add(entry);
+        if queue.is_awaited() {
+            self.wake_waiters(cq);
+        }
+        match added {
             Added::Quiet => {}
+            Added::Displaced(release) => {
+                if let Some(release) = release {
+                    self.affect(Effect::Release(release));
+                }
+            }
             Added::Event => {
                 self.armed_cqs -= 1;
                 self.event_of(cq, Event::Completion);
@@ -104,6 +127,33 @@ impl NicState {
             Added::Overrun => {
                 self.counters.cq_overruns += 1;
                 self.event_of(cq, Event::CqError);
+            }
+        }
+    }
+
+    #[cold]
+    fn wake_waiters(&mut self, cq: Held<CqId>) {
+        while let Some(index) = self.cqs.at(cq.index()).and_then(Cq::next_passed) {
+            self.affect(Effect::Wake { index });
+        }
+    }
+
+    /// Leaves something for the turn to do to another queue pair.
+    pub fn affect(&mut self, effect: Effect) {
+        self.has_effects = true;
+        self.effects.push_back(effect);
+    }
+
+    /// An ENABLE: the managed queue with this number, of the same protection domain, may be fetched up to `end`.
+    pub fn enable(&mut self, pd: PdId, number: u32, end: u32) -> Result<(), Cause> {
+        match self.managed.get(&QpNumber::new(number)) {
+            Some((domain, index)) if *domain == pd => {
+                self.affect(Effect::Enable { index: *index, end: end as u16 });
+                Ok(())
+            }
+            _ => {
+                let rule = "an ENABLE names no managed queue pair of its own protection domain";
+                Err(Cause::local(Status::LocalQpOperation, rule))
             }
         }
     }
@@ -148,7 +198,7 @@ impl NicState {
     #[inline(always)]
     pub fn scatter(
         &self,
-        pd: crate::ids::PdId,
+        pd: PdId,
         sges: &[Sge],
         offset: u64,
         payload: &Payload<'_>,

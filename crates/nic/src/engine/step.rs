@@ -1,6 +1,7 @@
 //! What a NIC does at a time.
 
 use crate::ids::{CqId, QpId};
+use crate::queue::cq::Release;
 use crate::queue::wqe::WqeOp;
 
 /// What one step did; see [`Nic::step`](crate::Nic::step).
@@ -16,6 +17,62 @@ pub enum Step {
     Frame(QpId),
     /// A frame that no request asked for is in the buffer: an acknowledgement, an answer to a READ or atomic, a notification.
     Answer(QpId),
+    /// A WAIT whose completions have not come was reached; the queue goes on when they have.
+    Waiting(QpId),
+    /// An ENABLE took effect on this managed queue.
+    Enabled(QpId),
     /// A completion was written.
     Completed(CqId),
+}
+
+/// What one step of a queue pair did: of its requester, or for what it owes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum SendStep {
+    /// Nothing to do until something else happens.
+    Idle,
+    /// Read so many WQEs from memory.
+    Fetched(u8),
+    /// Came to a WAIT that is not met.
+    Waiting,
+    /// Executed a WQE. One that has packets to send is in flight now; of others nothing is left to do.
+    Executed(WqeOp),
+    /// A packet of a request is in the frame.
+    Packet,
+    /// A packet that no request asked for is in the frame: an acknowledgement, an answer.
+    Answer,
+}
+
+/// What the sending half would do next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Next {
+    Idle,
+    Fetch,
+    Execute,
+    /// A packet of the WQE at the cursor.
+    Packet,
+}
+
+impl SendStep {
+    /// As the driver sees it.
+    pub fn of(self, id: QpId) -> Step {
+        match self {
+            SendStep::Idle => Step::Idle,
+            SendStep::Fetched(count) => Step::Fetched(id, count.into()),
+            SendStep::Waiting => Step::Waiting(id),
+            SendStep::Executed(op) => Step::Executed(id, op),
+            SendStep::Packet => Step::Frame(id),
+            SendStep::Answer => Step::Answer(id),
+        }
+    }
+}
+
+/// What a step of one queue pair does to others. The turn carries it out as a step of its own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Effect {
+    /// The managed send queue of the queue pair at this index may be fetched up to this count of blocks, modulo 2^16.
+    Enable { index: u32, end: u16 },
+    /// Completions that the queue pair at this index waits for have come.
+    Wake { index: u32 },
+    /// A completion that nobody polled has given way to a newer one.
+    Release(Release),
 }

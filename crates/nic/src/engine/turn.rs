@@ -2,36 +2,62 @@
 //! several processing units names the queue pair of each step.
 
 use crate::congestion;
-use crate::engine::step::Step;
+use crate::engine::step::{Effect, SendStep, Step};
 use crate::engine::wake::wake;
 use crate::frame::TxFrame;
 use crate::ids::QpId;
+use crate::limits;
 use crate::nic::Nic;
 use crate::qp::Qp;
 use crate::queue_pair::QueuePair;
 use crate::slab::Held;
 use crate::state::NicState;
 use crate::transport::rc;
-use crate::transport::requester::SendStep;
 use adverb_wire::Instant;
 
 /// Turns.
 impl Nic {
-    /// The next step, whoever's it is.
+    /// The next frame, unless there is none, or it takes too many steps.
     #[inline]
+    pub(crate) fn find_frame(&mut self, now: Instant, out: &mut TxFrame) -> bool {
+        let mut budget = limits::STEPS_WITHOUT_FRAME;
+        while budget > 0 {
+            match self.step_outside(now, out) {
+                Step::Idle => {}
+                Step::Answer(_) => return true,
+                _ => {
+                    budget -= 1;
+                    continue;
+                }
+            }
+            let Some(index) = self.ready.front() else { return false };
+            match self.step_at(index, now, out) {
+                SendStep::Idle => self.ready.pop(),
+                SendStep::Packet | SendStep::Answer => {
+                    self.ready.served(index, self.quantum);
+                    return true;
+                }
+                _ => budget -= 1,
+            }
+        }
+        false
+    }
+
+    /// The next step, whoever's it is.
     pub(crate) fn next_step(&mut self, now: Instant, out: &mut TxFrame) -> Step {
         match self.step_outside(now, out) {
             Step::Idle => {}
             step => return step,
         }
         while let Some(index) = self.ready.front() {
+            let id = self.qps.id_at(index);
             match self.step_at(index, now, out) {
-                None => self.ready.pop(),
-                Some(step) => {
-                    if let Step::Frame(_) | Step::Answer(_) = step {
+                SendStep::Idle => self.ready.pop(),
+                step => {
+                    if let SendStep::Packet | SendStep::Answer = step {
                         self.ready.served(index, self.quantum);
                     }
-                    return step;
+                    return id.map_or(Step::Idle, |id| step.of(id));
                 }
             }
         }
@@ -46,10 +72,43 @@ impl Nic {
         {
             return Step::Answer(id);
         }
-        if let Some((cq, entry)) = self.state.pending.pop_front() {
+        if self.state.stepped
+            && let Some((cq, entry)) = self.state.pending.pop_front()
+        {
             self.state.write_completion(Held::new(cq), entry);
             return Step::Completed(cq);
         }
+        if self.state.has_effects { self.step_effects() } else { Step::Idle }
+    }
+
+    /// Carries out what steps have done to other queue pairs, up to the first ENABLE.
+    #[cold]
+    fn step_effects(&mut self) -> Step {
+        while let Some(effect) = self.state.effects.pop_front() {
+            match effect {
+                Effect::Release(release) => {
+                    if let Some(pair) = self.qps.get_mut(release.qp) {
+                        pair.qp.sq.release_to(release.end);
+                    }
+                }
+                Effect::Wake { index } => {
+                    if let Some(pair) = self.qps.at(index)
+                        && let Some(cross) = self.state.cross.get_mut(index)
+                    {
+                        cross.waits_for = None;
+                        wake(pair, &mut self.ready);
+                    }
+                }
+                Effect::Enable { index, end } => {
+                    if let Some(pair) = self.qps.at(index) {
+                        pair.qp.enable(end);
+                        wake(pair, &mut self.ready);
+                        return Step::Enabled(pair.qp.id);
+                    }
+                }
+            }
+        }
+        self.state.has_effects = false;
         Step::Idle
     }
 
@@ -60,14 +119,11 @@ impl Nic {
             return Step::Idle;
         }
         let taken = pair.qp.taken;
-        match self.step_at(id.index, now, out) {
-            Some(step) => step,
-            None if taken => Step::Idle,
-            None => {
-                self.ready.remove(id.index);
-                Step::Idle
-            }
+        let step = self.step_at(id.index, now, out);
+        if step == SendStep::Idle && !taken {
+            self.ready.remove(id.index);
         }
+        step.of(id)
     }
 
     /// Takes the queue pair whose turn it is out of the row.
@@ -82,14 +138,12 @@ impl Nic {
         None
     }
 
-    /// A step of the queue pair with this index, which is ready. `None` when it turns out to have nothing to do: it must leave the
-    /// row.
+    /// A step of the queue pair with this index, which is ready. If it turns out to be idle, it must leave the row.
     #[inline(always)]
-    fn step_at(&mut self, index: u32, now: Instant, out: &mut TxFrame) -> Option<Step> {
+    fn step_at(&mut self, index: u32, now: Instant, out: &mut TxFrame) -> SendStep {
         loop {
-            let pair = self.qps.at(index)?;
+            let Some(pair) = self.qps.at(index) else { return SendStep::Idle };
             let QueuePair { qp, mode } = pair;
-            let id = qp.id;
             if !qp.is_datagram() && self.paths.is_blocked(qp.path) {
                 (qp.ready, qp.taken) = (false, false);
                 if !qp.parked {
@@ -98,7 +152,7 @@ impl Nic {
                 }
                 start_blocked_timer(qp, &self.state, now);
                 self.timers.track(pair);
-                return None;
+                return SendStep::Idle;
             }
             let step = rc::step(qp, mode, &mut self.state, now, out);
             self.timers.track(pair);
@@ -107,10 +161,11 @@ impl Nic {
                 SendStep::Packet if qp.is_datagram() && self.paths.is_blocked(out.path) => {
                     self.state.counters.drop_tx_blocked += 1;
                 }
-                SendStep::Packet => return Some(self.count_frame(Step::Frame(id), out)),
-                SendStep::Answer => return Some(self.count_frame(Step::Answer(id), out)),
-                SendStep::Fetched => return Some(Step::Fetched(id, 1)),
-                SendStep::Executed(op, _) => return Some(Step::Executed(id, op)),
+                SendStep::Packet | SendStep::Answer => {
+                    self.state.counters.tx_packets += 1;
+                    self.state.counters.tx_bytes += out.packet.payload_len as u64;
+                    return step;
+                }
                 SendStep::Idle if pair.mode.owes(qp) && !qp.responder.held_back => {}
                 SendStep::Idle => {
                     if let Some(control) = qp.control.as_deref_mut() {
@@ -120,17 +175,11 @@ impl Nic {
                     let stalled = qp.sends() && (qp.requester.has_unsent() || qp.sq.has_unfetched());
                     self.stalled = self.stalled + stalled as u32 - qp.stalled as u32;
                     qp.stalled = stalled;
-                    return None;
+                    return step;
                 }
+                _ => return step,
             }
         }
-    }
-
-    #[inline]
-    fn count_frame(&mut self, step: Step, out: &TxFrame) -> Step {
-        self.state.counters.tx_packets += 1;
-        self.state.counters.tx_bytes += out.packet.payload_len as u64;
-        step
     }
 
     /// Notifications of congestion go before everything else. One whose path is blocked is left out: the next mark

@@ -23,7 +23,7 @@ pub(crate) struct Entry {
 }
 
 /// Send queue blocks before `end` of a queue pair.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Release {
     pub qp: QpId,
     pub end: u32,
@@ -40,6 +40,10 @@ pub(crate) struct Cq {
     pub users: u32,
     /// Completions ever added, the count that a WAIT compares with.
     pub produced: u64,
+    /// When it is full, the oldest completion gives way: nobody polls, but WAITs count.
+    pub ignores_overrun: bool,
+    /// Queue pairs whose WAIT is for the completion with this index.
+    waiters: Vec<(u32, u32)>,
 }
 
 /// What adding a completion led to.
@@ -48,6 +52,8 @@ pub(crate) enum Added {
     Quiet,
     Event,
     Overrun,
+    /// The oldest completion gave way, and frees this.
+    Displaced(Option<Release>),
 }
 
 impl Cq {
@@ -60,6 +66,8 @@ impl Cq {
             overrun: false,
             users: 0,
             produced: 0,
+            ignores_overrun: false,
+            waiters: Vec::new(),
         }
     }
 
@@ -76,6 +84,12 @@ impl Cq {
     #[inline]
     pub fn add(&mut self, entry: Entry) -> Added {
         if self.entries.len() == self.capacity as usize {
+            if self.ignores_overrun {
+                let oldest = self.entries.pop_front();
+                self.entries.push_back(entry);
+                self.produced += 1;
+                return Added::Displaced(oldest.and_then(|oldest| oldest.release));
+            }
             let first = !self.overrun;
             self.overrun = true;
             return if first { Added::Overrun } else { Added::Quiet };
@@ -94,6 +108,35 @@ impl Cq {
             return Added::Event;
         }
         Added::Quiet
+    }
+
+    /// Whether so many completions have come that the one with this index is among them. Indices are counted modulo 2^24, and
+    /// compared on that circle.
+    pub fn has_passed(&self, index: u32) -> bool {
+        let ahead = (self.produced as u32).wrapping_sub(index) & 0xff_ffff;
+        ahead != 0 && ahead < 1 << 23
+    }
+
+    /// The queue pair at this index waits for the completion with index `index`.
+    pub fn wait_for(&mut self, index: u32, qp: u32) {
+        self.waiters.push((index, qp));
+    }
+
+    /// Whether anybody waits.
+    #[inline]
+    pub fn is_awaited(&self) -> bool {
+        !self.waiters.is_empty()
+    }
+
+    /// Takes out one who has waited long enough.
+    pub fn next_passed(&mut self) -> Option<u32> {
+        let at = self.waiters.iter().position(|(index, _)| self.has_passed(*index))?;
+        Some(self.waiters.remove(at).1)
+    }
+
+    /// A queue pair does not wait any more.
+    pub fn forget_waiter(&mut self, qp: u32) {
+        self.waiters.retain(|(_, waiter)| *waiter != qp);
     }
 
     /// Takes the oldest completion.

@@ -1,6 +1,7 @@
 //! Queues: WQE and CQE layouts, send, receive, shared receive and completion queues, doorbells.
 
 pub(crate) mod cq;
+pub(crate) mod cross;
 pub(crate) mod recv;
 pub(crate) mod send;
 pub mod wqe;

@@ -10,6 +10,7 @@
 
 use crate::error::Error;
 use crate::memory::QueueMemory;
+use crate::queue::cross::CrossChannel;
 use crate::queue::wqe::{self, Layout, Ring};
 use crate::work::{SendData, SendWr};
 use adverb_wire::QpNumber;
@@ -30,6 +31,8 @@ pub(crate) struct SendQueue {
     sig_all: bool,
     /// Somebody else writes WQEs too, and counts on where the next one goes.
     goes_round: bool,
+    /// A cross-channel queue: programs write another ring.
+    pub is_cross: bool,
 }
 
 const _: () = assert!(core::mem::size_of::<SendQueue>() == 36);
@@ -48,6 +51,7 @@ impl SendQueue {
             layout,
             sig_all,
             goes_round: false,
+            is_cross: false,
         }
     }
 
@@ -116,11 +120,8 @@ impl SendQueue {
         self.posted != self.fetched
     }
 
-    /// Writes a work request into the ring and moves the producer index over it; the block that it starts at.
-    ///
-    /// `QueueFull` when the ring has no room, `Invalid` when the request does not fit the sizes that
-    /// the queue was created with.
-    pub fn post(&mut self, qpn: QpNumber, wr: &SendWr<'_>) -> Result<u32, Error> {
+    #[inline]
+    fn check_sizes(&self, wr: &SendWr<'_>) -> Result<(), Error> {
         match wr.data {
             SendData::Sges(list) if list.len() > self.max_sge as usize => {
                 return Err(Error::Invalid("number of scatter/gather entries"));
@@ -133,6 +134,54 @@ impl SendQueue {
         if self.layout == Layout::Datagram && wr.ud.is_none() {
             return Err(Error::Invalid("datagram without an address"));
         }
+        Ok(())
+    }
+
+    /// As [`SendQueue::post`], on a cross-channel queue: into the ring that programs write. A managed queue's doorbell lets nothing
+    /// be fetched.
+    pub fn post_cross(
+        &mut self,
+        cross: &mut CrossChannel,
+        qpn: QpNumber,
+        wr: &SendWr<'_>,
+    ) -> Result<u32, Error> {
+        self.check_sizes(wr)?;
+        let blocks = wqe::segments_needed(wr, self.layout).div_ceil(4) as u32;
+        // What was recycled may be released beyond the doorbell.
+        let used = (cross.posted.wrapping_sub(self.released) as i32).max(0) as u32;
+        if used + blocks > self.ring.blocks() {
+            return Err(Error::QueueFull);
+        }
+        let signaled = wr.flags.signaled || self.sig_all;
+        cross.host.encode(cross.posted, qpn, wr, signaled, self.layout);
+        let block = cross.posted;
+        cross.posted = block.wrapping_add(blocks);
+        if !cross.managed {
+            self.posted = cross.posted;
+        }
+        Ok(block)
+    }
+
+    /// Rings the doorbell of a cross-channel queue: `posted` blocks in all.
+    pub fn ring_cross(&mut self, cross: &mut CrossChannel, posted: u32) -> Result<(), Error> {
+        let blocks = self.ring.blocks();
+        let used = (posted.wrapping_sub(self.released) as i32).max(0) as u32;
+        if used > blocks || posted.wrapping_sub(cross.posted) > blocks {
+            return Err(Error::QueueFull);
+        }
+        cross.posted = posted;
+        if !cross.managed {
+            self.posted = posted;
+        }
+        Ok(())
+    }
+
+    /// Writes a work request into the ring and moves the producer index over it; the block that it starts at.
+    ///
+    /// `QueueFull` when the ring has no room, `Invalid` when the request does not fit the sizes that
+    /// the queue was created with.
+    pub fn post(&mut self, qpn: QpNumber, wr: &SendWr<'_>) -> Result<u32, Error> {
+        self.check_sizes(wr)?;
         let blocks = wqe::segments_needed(wr, self.layout).div_ceil(4) as u32;
         if self.begins_again() {
             self.begin_again();

@@ -42,9 +42,11 @@ pub enum WqeOp {
     WriteImm = 0x09,
     Send = 0x0a,
     SendImm = 0x0b,
+    Wait = 0x0f,
     Read = 0x10,
     CompareSwap = 0x11,
     FetchAdd = 0x12,
+    SendEnable = 0x17,
     LocalInv = 0x1b,
     BindMw = 0x25,
 }
@@ -58,9 +60,11 @@ impl WqeOp {
             0x09 => WqeOp::WriteImm,
             0x0a => WqeOp::Send,
             0x0b => WqeOp::SendImm,
+            0x0f => WqeOp::Wait,
             0x10 => WqeOp::Read,
             0x11 => WqeOp::CompareSwap,
             0x12 => WqeOp::FetchAdd,
+            0x17 => WqeOp::SendEnable,
             0x1b => WqeOp::LocalInv,
             0x25 => WqeOp::BindMw,
             _ => return None,
@@ -76,7 +80,13 @@ impl WqeOp {
     /// Done by the NIC itself, without a packet.
     #[inline]
     pub const fn is_local(self) -> bool {
-        matches!(self, WqeOp::Nop | WqeOp::LocalInv | WqeOp::BindMw)
+        matches!(self, WqeOp::Nop | WqeOp::LocalInv | WqeOp::BindMw | WqeOp::Wait | WqeOp::SendEnable)
+    }
+
+    /// Orders queues: WAIT for a completion queue, ENABLE of a send queue.
+    #[inline]
+    pub const fn acts_on_queues(self) -> bool {
+        matches!(self, WqeOp::Wait | WqeOp::SendEnable)
     }
 
     #[inline]
@@ -93,7 +103,8 @@ impl WqeOp {
             WqeOp::FetchAdd => CompletionOp::FetchAdd,
             WqeOp::BindMw => CompletionOp::BindMw,
             WqeOp::LocalInv => CompletionOp::LocalInv,
-            WqeOp::Send | WqeOp::SendImm | WqeOp::SendInv | WqeOp::Nop => CompletionOp::Send,
+            WqeOp::Send | WqeOp::SendImm | WqeOp::SendInv => CompletionOp::Send,
+            WqeOp::Nop | WqeOp::Wait | WqeOp::SendEnable => CompletionOp::Send,
         }
     }
 
@@ -191,6 +202,16 @@ impl Wqe {
         fence: false,
     };
 
+    /// Number of the queue that a WAIT or ENABLE acts on: 24 bits.
+    pub fn queue_number(&self) -> u32 {
+        self.raddr as u32 & 0xff_ffff
+    }
+
+    /// Index there: of the completion waited for, or the end of what is enabled.
+    pub fn queue_index(&self) -> u32 {
+        (self.raddr >> 32) as u32
+    }
+
     /// Blocks that the WQE takes.
     #[inline]
     pub fn blocks(&self) -> u32 {
@@ -283,6 +304,9 @@ impl Ring {
             return Err(WqeFault::SegmentCount);
         }
         if op.is_local() {
+            if op.acts_on_queues() {
+                self.decode_queue(&mut wqe)?;
+            }
             return Ok(wqe);
         }
         match layout {
@@ -307,6 +331,34 @@ impl Ring {
         }
         self.sum_data(&mut wqe)?;
         Ok(wqe)
+    }
+
+    /// The segment of a WAIT or ENABLE: 8 bytes that do not matter, index, number.
+    #[cold]
+    fn decode_queue(&self, wqe: &mut Wqe) -> Result<(), WqeFault> {
+        if wqe.segments < 2 {
+            return Err(WqeFault::SegmentCount);
+        }
+        let seg = self.segment(wqe.block, 1);
+        wqe.raddr = be64(&seg[8..]);
+        Ok(())
+    }
+
+    /// Copies so many blocks from `block` on out of another ring of the same size, each as it is at one moment.
+    pub fn copy_from(&self, other: &Ring, block: u32, blocks: u32) {
+        for at in 0..blocks {
+            let offset = self.offset(block.wrapping_add(at));
+            for segment in 0..BLOCK / SEGMENT {
+                let at = offset + segment * SEGMENT;
+                self.memory.write_segment(at, other.memory.read_segment(at));
+            }
+        }
+    }
+
+    /// Operation byte of the WQE at `block`, and the blocks that it says it takes, at least one.
+    pub fn peek(&self, block: u32) -> (u8, u32) {
+        let ctrl = self.segment(block, 0);
+        (ctrl[3], u32::from(ctrl[7] & 0x3f).div_ceil(4).max(1))
     }
 
     fn sum_data(&self, wqe: &mut Wqe) -> Result<(), WqeFault> {

@@ -37,6 +37,9 @@ pub(crate) fn flush_sends(qp: &mut Qp, nic: &mut NicState, now: Instant) {
         qp.requester.head = qp.requester.head.wrapping_add(1);
         flush_one(qp, nic, now, entry.block, entry.end_block(), entry.op);
     }
+    if qp.sq.is_cross {
+        flush_cross(qp, nic, now);
+    }
     while qp.sq.has_unfetched() {
         let block = qp.sq.fetched;
         let available = qp.sq.posted.wrapping_sub(block);
@@ -48,6 +51,31 @@ pub(crate) fn flush_sends(qp: &mut Qp, nic: &mut NicState, now: Instant) {
         flush_one(qp, nic, now, block, qp.sq.fetched, op);
     }
     qp.requester.forget();
+}
+
+/// What a cross-channel queue has not fetched: no further than was posted, however far it was enabled.
+#[cold]
+fn flush_cross(qp: &mut Qp, nic: &mut NicState, now: Instant) {
+    let Some(cross) = nic.cross.get_mut(qp.id.index) else { return };
+    let end = cross.posted;
+    let left = end.wrapping_sub(qp.sq.fetched) as i32;
+    let mut block = if left > 0 { qp.sq.fetched } else { end };
+    let mut flushed = Vec::new();
+    while block != end {
+        let available = end.wrapping_sub(block);
+        let (op, blocks) = match cross.host.decode(block, available, qp.sq.layout()) {
+            Ok(wqe) => (wqe.op, wqe.blocks()),
+            Err(_) => (WqeOp::Nop, 1),
+        };
+        flushed.push((block, block.wrapping_add(blocks), op));
+        block = block.wrapping_add(blocks);
+    }
+    // Nothing is left to fetch; what is posted from now on is flushed as well.
+    cross.cached = end;
+    (qp.sq.fetched, qp.sq.posted) = (end, end);
+    for (block, end_block, op) in flushed {
+        flush_one(qp, nic, now, block, end_block, op);
+    }
 }
 
 fn flush_one(qp: &mut Qp, nic: &mut NicState, now: Instant, block: u32, end_block: u32, op: WqeOp) {

@@ -58,13 +58,13 @@ pub(crate) struct Requester {
     /// One past the highest PSN ever sent.
     pub sent: Psn,
     /// First PSN of the next WQE.
-    pub(super) next_psn: Psn,
+    pub next_psn: Psn,
     /// In-flight ring, free-running indices: oldest, sending, next free.
     pub head: u32,
-    pub(super) cursor: u32,
-    pub(super) tail: u32,
+    pub cursor: u32,
+    pub tail: u32,
     /// Next packet of the WQE at the cursor.
-    pub(super) cursor_packet: u32,
+    pub cursor_packet: u32,
     /// READs and atomics without an answer.
     pub outstanding_reads: u8,
     pub max_rd_atomic: u8,
@@ -79,11 +79,11 @@ pub(crate) struct Requester {
     pub implied_nak: bool,
     pub window: Window,
     /// The WQE at the cursor has been read from memory; if the cursor is at the tail, it has not been executed yet.
-    pub(super) is_loaded: bool,
+    pub is_loaded: bool,
     /// The first response to the READ or atomic at the head came.
     pub is_answering: bool,
     /// The last WQE of the ring failed; reported when it becomes the head.
-    pub(super) has_failed: bool,
+    pub has_failed: bool,
     /// From the first WQE on.
     decoded: Option<Box<Decoded>>,
     /// Empty until the first WQE.
@@ -129,7 +129,7 @@ fn first_rare() -> Box<Rare> {
     Box::default()
 }
 
-pub(super) const BLANK: Inflight =
+pub const BLANK: Inflight =
     Inflight { psn: Psn::new(0), packets: 0, block: 0, blocks: 1, op: WqeOp::Nop, signaled: false };
 
 impl Requester {
@@ -280,7 +280,7 @@ impl Requester {
     }
 
     /// Takes a WQE into flight.
-    pub(super) fn push(&mut self, entry: Inflight) {
+    pub fn push(&mut self, entry: Inflight) {
         if self.is_empty() {
             // At the first place again, whose line is the likeliest to be in cache.
             let mask = (self.ring.len() as u32).wrapping_sub(1);
@@ -300,13 +300,13 @@ impl Requester {
     }
 
     /// What the atomic at the cursor computes with, where `is_loaded`.
-    pub(super) fn operands(&self) -> Operands {
+    pub fn operands(&self) -> Operands {
         self.decoded().rare.as_deref().map_or(Operands::NONE, |rare| rare.operands)
     }
 
     /// The WQE at the cursor was read from memory; its list has not been walked.
     #[inline]
-    pub(super) fn load(&mut self, wqe: &Wqe) {
+    pub fn load(&mut self, wqe: &Wqe) {
         self.is_loaded = true;
         let decoded = self.decoded_mut();
         decoded.loaded = *wqe;
@@ -315,7 +315,7 @@ impl Requester {
 
     /// The WQE at the cursor is an atomic, and computes with these.
     #[cold]
-    pub(super) fn keep_operands(&mut self, operands: Operands) {
+    pub fn keep_operands(&mut self, operands: Operands) {
         self.rare_mut().operands = operands;
     }
 
@@ -383,13 +383,20 @@ impl Requester {
         }
     }
 
+    /// Brings a cursor that stands at a WQE without packets, which is done, up to the oldest in flight.
+    pub fn pass_done(&mut self) {
+        if (self.cursor.wrapping_sub(self.head) as i32) < 0 {
+            self.cursor = self.head;
+        }
+    }
+
     /// Whether the head is a WQE that failed before it was sent.
     pub fn head_failed(&self) -> bool {
         self.has_failed && self.head.wrapping_add(1) == self.tail
     }
 
     /// Everything in flight is gone, flushed.
-    pub(super) fn forget(&mut self) {
+    pub fn forget(&mut self) {
         self.cursor = self.head;
         self.tail = self.head;
         self.una = self.next_psn;
@@ -402,13 +409,13 @@ impl Requester {
     }
 
     /// The newest WQE has failed.
-    pub(super) fn fail(&mut self, cause: Cause) {
+    pub fn fail(&mut self, cause: Cause) {
         self.has_failed = true;
         self.rare_mut().failure = Some(cause);
     }
 
     /// What the newest WQE failed of.
-    pub(super) fn take_failure(&mut self) -> Option<Cause> {
+    pub fn take_failure(&mut self) -> Option<Cause> {
         self.has_failed = false;
         self.rare_mut().failure.take()
     }

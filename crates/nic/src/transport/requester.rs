@@ -1,4 +1,4 @@
-//! The requester: fetches WQEs, executes them, and sends their packets (IBTA 9.7.2, 9.8).
+//! The requester: sends the packets of WQEs that the engine has fetched and executed, and completes them (IBTA 9.7.2, 9.8).
 //!
 //! Every service shares it. A WQE that has been executed stands in the in-flight ring until its work
 //! is done: for an unreliable queue when its last packet has left, for a reliable one when it is
@@ -11,8 +11,9 @@
 //!                       una             sent    next_psn
 //! ```
 
-use crate::attr::QpType;
+use crate::attr::QpState;
 use crate::congestion;
+use crate::engine::step::Next;
 use crate::event::Event;
 use crate::explain::Cause;
 use crate::frame::TxFrame;
@@ -22,42 +23,11 @@ use crate::queue::cq::Release;
 use crate::queue::wqe::{Wqe, WqeOp};
 use crate::state::NicState;
 use crate::transport::failure::fail_oldest;
-use crate::transport::inflight::{BLANK, Inflight};
+use crate::transport::inflight::Inflight;
 use crate::transport::report::completion;
 use crate::transport::segmentation;
 use crate::work::Status;
 use adverb_wire::{Instant, Packet};
-
-/// What one step of a requester did.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum SendStep {
-    /// Nothing to do until something else happens.
-    Idle,
-    /// Read a WQE from memory.
-    Fetched,
-    /// Executed a WQE. One that has packets to send is in flight now; of others nothing is left to do.
-    Executed(WqeOp, Option<Taken>),
-    /// A packet of a request is in the frame.
-    Packet,
-    /// A packet that no request asked for is in the frame: an acknowledgement, an answer.
-    Answer,
-}
-
-/// A WQE that was taken into flight.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Taken {
-    pub len: u32,
-}
-
-/// What the sending half would do next.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Next {
-    Idle,
-    Fetch,
-    Execute,
-    /// A packet of this WQE, the one at the cursor.
-    Packet(Inflight),
-}
 
 /// A packet that was put into a frame.
 #[derive(Clone, Copy, Debug)]
@@ -68,22 +38,23 @@ pub(crate) struct Made {
     pub end: u32,
     /// It was never sent before.
     pub new: bool,
+    /// It is the last one of its WQE.
+    pub last: bool,
 }
 
-/// What the sending half does next: [`fetch`], [`execute`], or one [`packet`].
-#[inline]
+/// What the sending half does next: fetch, execute, or one [`packet`].
+#[inline(always)]
 pub(crate) fn next(qp: &mut Qp) -> Next {
-    if qp.requester.rnr_wait || !(qp.sends() || qp.state == crate::attr::QpState::Sqd) {
+    if qp.requester.rnr_wait || !(qp.sends() || qp.state == QpState::Sqd) {
         return Next::Idle;
     }
     while qp.requester.cursor != qp.requester.tail {
-        let entry = *qp.requester.entry(qp.requester.cursor);
         let last_failed = qp.requester.has_failed && qp.requester.cursor.wrapping_add(1) == qp.requester.tail;
         if last_failed {
             return Next::Idle;
         }
-        if entry.packets > 0 {
-            return Next::Packet(entry);
+        if qp.requester.entry(qp.requester.cursor).packets > 0 {
+            return Next::Packet;
         }
         qp.requester.cursor = qp.requester.cursor.wrapping_add(1);
     }
@@ -91,75 +62,6 @@ pub(crate) fn next(qp: &mut Qp) -> Next {
         return Next::Idle;
     }
     if qp.requester.is_loaded { Next::Execute } else { Next::Fetch }
-}
-
-/// Reads the next WQE.
-pub(crate) fn fetch(qp: &mut Qp, nic: &mut NicState, now: Instant) -> SendStep {
-    if !qp.sq.has_unfetched() {
-        return SendStep::Idle;
-    }
-    let available = qp.sq.posted.wrapping_sub(qp.sq.fetched);
-    match qp.sq.ring.decode(qp.sq.fetched, available, qp.sq.layout()) {
-        Ok(wqe) => {
-            load(qp, &wqe);
-            SendStep::Fetched
-        }
-        Err(fault) => {
-            let block = qp.sq.fetched;
-            qp.sq.fetched = block.wrapping_add(1);
-            let bad = Inflight { block, psn: qp.requester.next_psn, ..BLANK };
-            qp.requester.push(Inflight { signaled: true, ..bad });
-            qp.requester.fail(Cause::local(Status::LocalQpOperation, fault.rule()));
-            settle(qp, nic, now);
-            SendStep::Executed(WqeOp::Nop, None)
-        }
-    }
-}
-
-/// Takes a fetched WQE into flight, unless it has to wait. A WQE that waits is fetched again, so that
-/// a change made to it in memory meanwhile takes effect.
-pub(crate) fn execute(qp: &mut Qp, nic: &mut NicState, now: Instant) -> SendStep {
-    let wqe = *qp.requester.loaded();
-    qp.requester.is_loaded = false;
-    let refused = check(qp, &wqe);
-    if refused.is_none() {
-        let waits_for_fence = wqe.fence && qp.requester.outstanding_reads > 0;
-        let waits_for_depth =
-            wqe.op.awaits_response() && qp.requester.outstanding_reads >= qp.requester.max_rd_atomic;
-        if waits_for_fence || waits_for_depth {
-            return SendStep::Idle;
-        }
-    }
-    let blocks = wqe.blocks();
-    qp.sq.fetched = wqe.block.wrapping_add(blocks);
-    let packets = if wqe.op.is_local() { 0 } else { packets_of(qp, &wqe) };
-    let psn = qp.requester.next_psn;
-    let entry = Inflight {
-        psn,
-        packets: if refused.is_some() { 0 } else { packets },
-        block: wqe.block,
-        blocks: blocks as u8,
-        op: wqe.op,
-        signaled: wqe.signaled,
-    };
-    qp.requester.push(entry);
-    let mut taken = None;
-    if let Some(cause) = refused {
-        qp.requester.fail(cause);
-    } else if wqe.op.is_local() {
-        if let Err(cause) = local(qp, nic, &wqe) {
-            qp.requester.fail(cause);
-        }
-    } else {
-        qp.requester.outstanding_reads += wqe.op.awaits_response() as u8;
-        taken = Some(Taken { len: wqe.len });
-        if qp.requester.cursor.wrapping_add(1) == qp.requester.tail {
-            qp.requester.is_loaded = true;
-            qp.requester.cursor_packet = 0;
-        }
-    }
-    settle(qp, nic, now);
-    SendStep::Executed(wqe.op, taken)
 }
 
 /// PSNs that a WQE takes.
@@ -172,69 +74,17 @@ pub(crate) fn packets_of(qp: &Qp, wqe: &Wqe) -> u32 {
     }
 }
 
-/// Rules that a WQE must meet before it is sent (IBTA table 36 for operations by service).
-fn check(qp: &Qp, wqe: &Wqe) -> Option<Cause> {
-    let operation = |rule| Some(Cause::local(Status::LocalQpOperation, rule));
-    let allowed = match qp.qp_type {
-        QpType::Rc | QpType::XrcSend => true,
-        QpType::Uc => {
-            wqe.op.is_local()
-                || matches!(wqe.op, WqeOp::Send | WqeOp::SendImm | WqeOp::Write | WqeOp::WriteImm)
-        }
-        QpType::Ud | QpType::Gsi => matches!(wqe.op, WqeOp::Nop | WqeOp::Send | WqeOp::SendImm),
-        QpType::XrcRecv => false,
-    };
-    if !allowed {
-        return operation("the operation is not one of this transport service's (IBTA 9.6, table 36)");
-    }
-    if wqe.op.awaits_response() && qp.requester.max_rd_atomic == 0 {
-        return operation("READs and atomics need an initiator depth above 0 (IBTA 11.2.4.2)");
-    }
-    if matches!(wqe.op, WqeOp::CompareSwap | WqeOp::FetchAdd) && wqe.len != 8 {
-        return Some(Cause::local(
-            Status::LocalLength,
-            "an atomic's answer takes exactly 8 bytes (IBTA 9.4.5)",
-        ));
-    }
-    if qp.is_datagram() && wqe.len > qp.mtu() {
-        return Some(Cause::local(Status::LocalLength, "a datagram is at most one path MTU (IBTA 9.8.4)"));
-    }
-    if wqe.inline && wqe.op.awaits_response() {
-        return operation("an answer cannot go inline");
-    }
-    None
-}
-
-/// Executes an operation that needs no packet.
-fn local(qp: &mut Qp, nic: &mut NicState, wqe: &Wqe) -> Result<(), Cause> {
-    let fault = |f: AccessFault| Cause::local(Status::MemoryWindowBind, f.rule());
-    match wqe.op {
-        WqeOp::BindMw => {
-            let bind = qp.sq.ring.bind(wqe);
-            nic.memory.bind_mw(qp.pd, qp.num, &bind).map_err(fault)?;
-        }
-        WqeOp::LocalInv => {
-            let key = adverb_wire::Key(wqe.imm);
-            nic.memory
-                .invalidate_local(qp.pd, qp.num, key)
-                .map_err(|f| Cause::local(Status::LocalProtection, f.rule()))?;
-        }
-        _ => {}
-    }
-    Ok(())
-}
-
 /// Puts the next packet of the WQE at the cursor into `out`, if it may be sent: with `limit` packets unacknowledged at most. The
 /// caller may still add to it; then it [leaves](leave).
-#[inline]
+#[inline(always)]
 pub(crate) fn packet(
     qp: &mut Qp,
     nic: &mut NicState,
     now: Instant,
     out: &mut TxFrame,
-    entry: &Inflight,
     limit: u32,
 ) -> Option<Made> {
+    let entry = *qp.requester.entry(qp.requester.cursor);
     let k = qp.requester.cursor_packet;
     let psn = entry.psn.add(k);
     if qp.is_reliable() && psn.since(qp.requester.una) >= limit as i32 {
@@ -243,11 +93,11 @@ pub(crate) fn packet(
     if !congestion::may_send(qp, now) {
         return None;
     }
-    if !qp.requester.is_loaded && !load_again(qp, nic, now, entry) {
+    if !qp.requester.is_loaded && !load_again(qp, nic, now, &entry) {
         return None;
     }
     let wqe = *qp.requester.loaded();
-    let end = match build(qp, nic, &wqe, entry, k, out) {
+    let end = match build(qp, nic, &wqe, &entry, k, out) {
         Ok(end) => end,
         Err(fault) => {
             abandon(qp, nic, now, Cause::local(Status::LocalProtection, fault.rule()));
@@ -265,27 +115,20 @@ pub(crate) fn packet(
     if qp.requester.sent.is_before(after) {
         qp.requester.sent = after;
     }
-    Some(Made { k, end, new })
+    Some(Made { k, end, new, last: end == entry.packets })
 }
 
 /// The packet is complete and leaves.
-#[inline]
-pub(crate) fn leave(
-    qp: &mut Qp,
-    nic: &mut NicState,
-    now: Instant,
-    out: &mut TxFrame,
-    entry: &Inflight,
-    made: Made,
-) {
+#[inline(always)]
+pub(crate) fn leave(qp: &mut Qp, nic: &mut NicState, now: Instant, out: &mut TxFrame, made: Made) {
     let sent = if made.new { congestion::Sent::New } else { congestion::Sent::Again };
     congestion::on_sent(qp, nic, &mut out.packet, sent, now);
-    advance(qp, entry, made.end);
+    advance(qp, made);
     if qp.is_reliable() {
         if qp.deadline == Instant::NEVER && qp.has_timeout() {
             qp.deadline = now + qp.rto(nic);
         }
-    } else if made.end == entry.packets {
+    } else if made.last {
         // Nobody acknowledges: the message is done when its last packet has left (IBTA 9.8.3.2).
         qp.requester.una = qp.requester.sent;
         settle_unreliable(qp, nic, now);
@@ -322,19 +165,20 @@ pub(crate) fn build(
     Ok(end)
 }
 
-fn advance(qp: &mut Qp, entry: &Inflight, end: u32) {
-    if end == entry.packets {
+#[inline]
+fn advance(qp: &mut Qp, made: Made) {
+    if made.last {
         qp.requester.cursor = qp.requester.cursor.wrapping_add(1);
         qp.requester.cursor_packet = 0;
         qp.requester.is_loaded = false;
     } else {
-        qp.requester.cursor_packet = end;
+        qp.requester.cursor_packet = made.end;
     }
 }
 
 /// Keeps a WQE that was just read.
 #[inline]
-fn load(qp: &mut Qp, wqe: &Wqe) {
+pub(crate) fn load(qp: &mut Qp, wqe: &Wqe) {
     qp.requester.load(wqe);
     if wqe.op.is_atomic() {
         qp.requester.keep_operands(qp.sq.ring.operands(wqe));
@@ -359,25 +203,19 @@ fn load_again(qp: &mut Qp, nic: &mut NicState, now: Instant, entry: &Inflight) -
 pub(crate) const CHANGED: &str = "the WQE was changed in memory after it was sent, and has to be sent again";
 
 /// As [`abandon`], for a WQE that the cursor has passed.
-pub(crate) fn abandon_at(
-    qp: &mut Qp,
-    nic: &mut NicState,
-    now: Instant,
-    index: u32,
-    cause: Cause,
-) -> SendStep {
+pub(crate) fn abandon_at(qp: &mut Qp, nic: &mut NicState, now: Instant, index: u32, cause: Cause) {
     qp.requester.cursor = index;
     qp.requester.cursor_packet = 0;
     qp.requester.is_loaded = false;
-    abandon(qp, nic, now, cause)
+    abandon(qp, nic, now, cause);
 }
 
 /// The WQE at the cursor cannot be sent any further: it fails once all before it are done. What was
 /// executed after it has not been sent (the cursor never passes a failing WQE) and is flushed.
-fn abandon(qp: &mut Qp, nic: &mut NicState, now: Instant, cause: Cause) -> SendStep {
+fn abandon(qp: &mut Qp, nic: &mut NicState, now: Instant, cause: Cause) {
     if qp.requester.cursor == qp.requester.head {
         fail_oldest(qp, nic, now, &cause);
-        return SendStep::Idle;
+        return;
     }
     // Give up the WQEs behind it: they go back to the send queue to be flushed with the rest.
     let keep = qp.requester.cursor.wrapping_add(1);
@@ -386,7 +224,6 @@ fn abandon(qp: &mut Qp, nic: &mut NicState, now: Instant, cause: Cause) -> SendS
         qp.requester.tail = keep;
     }
     qp.requester.fail(cause);
-    SendStep::Idle
 }
 
 /// Completes everything at the head that is done: local operations, and a failure whose turn came.

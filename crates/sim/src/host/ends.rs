@@ -261,7 +261,7 @@ impl Sim {
                 Step::Fetched(id, _) | Step::Executed(id, _) | Step::Frame(id) | Step::Answer(id) => {
                     host.nic.qp_number(id).map_or(0, |n| n.get() & 0xffff)
                 }
-                Step::Completed(_) => 0,
+                Step::Completed(_) | Step::Waiting(_) | Step::Enabled(_) => 0,
                 Step::Idle => break,
             };
             let cost = unit.step_cost(step, qp);

@@ -78,7 +78,7 @@ impl Unit {
     pub fn step_cost(&mut self, step: Step, qp: u32) -> u64 {
         let p = self.profile;
         match step {
-            Step::Idle => 0,
+            Step::Idle | Step::Waiting(_) | Step::Enabled(_) => 0,
             Step::Fetched(..) => self.touch(qp) + p.fetch_ps / p.units(),
             Step::Executed(..) => p.execute_ps / p.units(),
             Step::Frame(_) | Step::Answer(_) => self.touch(qp) + p.packet_ps / p.units(),

@@ -264,6 +264,7 @@ impl Host {
             congestion: transport.congestion,
             line_rate,
             pacing_burst: PACING_BURST,
+            ..NicConfig::default()
         };
         let mut nic = Nic::new(config.clone(), seed);
         let pd = nic.memory().alloc_pd()?;

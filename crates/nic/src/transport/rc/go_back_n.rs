@@ -6,6 +6,9 @@
 //! taken in order only, so `una` inside a READ is the next response expected.
 
 use crate::congestion;
+use crate::engine::execute::execute;
+use crate::engine::fetch::fetch;
+use crate::engine::step::{Next, SendStep};
 use crate::explain::{Cause, PacketCause, TimerCause, received};
 use crate::frame::TxFrame;
 use crate::memory::Payload;
@@ -15,7 +18,7 @@ use crate::state::NicState;
 use crate::transport::failure::fail_oldest;
 use crate::transport::inflight::Inflight;
 use crate::transport::rc::{read_answer, responder, retry};
-use crate::transport::requester::{self, Next, SendStep, complete_oldest};
+use crate::transport::requester::{self, complete_oldest};
 use crate::work::Status;
 use adverb_wire::{Instant, NakCode, Operation, Packet, Psn, Syndrome};
 
@@ -36,21 +39,21 @@ pub(super) fn on_packet(
 }
 
 /// One step: what the peer is owed, or else the requester's next piece of work.
-#[inline]
+#[inline(always)]
 pub(super) fn step(qp: &mut Qp, nic: &mut NicState, now: Instant, out: &mut TxFrame) -> SendStep {
     if responder::next_packet(qp, nic, now, out) {
         return SendStep::Answer;
     }
     match requester::next(qp) {
         Next::Idle => SendStep::Idle,
-        Next::Fetch => requester::fetch(qp, nic, now),
-        Next::Execute => requester::execute(qp, nic, now),
-        Next::Packet(entry) => {
+        Next::Fetch => fetch(qp, nic, now),
+        Next::Execute => execute(qp, nic, now),
+        Next::Packet => {
             let window = qp.requester.window.packets();
-            let Some(made) = requester::packet(qp, nic, now, out, &entry, window) else {
+            let Some(made) = requester::packet(qp, nic, now, out, window) else {
                 return SendStep::Idle;
             };
-            requester::leave(qp, nic, now, out, &entry, made);
+            requester::leave(qp, nic, now, out, made);
             SendStep::Packet
         }
     }

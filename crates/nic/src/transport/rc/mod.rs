@@ -22,11 +22,11 @@ pub(crate) mod responder;
 mod retry;
 
 use crate::attr::{QpState, QpType};
+use crate::engine::step::SendStep;
 use crate::frame::TxFrame;
 use crate::memory::Payload;
 use crate::qp::Qp;
 use crate::state::NicState;
-use crate::transport::requester::SendStep;
 use adverb_wire::{Instant, Packet, Service};
 use irn::Irn;
 use irn::config::LossRecovery;

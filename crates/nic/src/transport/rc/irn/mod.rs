@@ -55,13 +55,16 @@ pub use timeout::{Expiry, timeout};
 pub use tx_free::{Free, tx_free};
 
 use crate::attr::QpState;
+use crate::engine::execute::execute;
+use crate::engine::fetch::fetch;
+use crate::engine::step::{Next, SendStep};
 use crate::frame::TxFrame;
 use crate::memory::Payload;
 use crate::qp::Qp;
 use crate::state::NicState;
 use crate::transport::rc::dialect::Dialect;
 use crate::transport::rc::{go_back_n, responder as rc};
-use crate::transport::requester::{self as common, Next, SendStep};
+use crate::transport::requester as common;
 use adverb_wire::{Aeth, Bth, Instant, NakCode, Opcode, Operation, Packet, Psn, Service, Syndrome};
 use hello::Hello;
 use requester::Requests;
@@ -227,19 +230,26 @@ fn request(qp: &mut Qp, irn: &mut Irn, nic: &mut NicState, now: Instant, out: &m
         return step;
     }
     let active = qp.dialect == Dialect::Irn;
-    match common::next(qp) {
+    let next = common::next(qp);
+    match next {
         Next::Idle => SendStep::Idle,
-        Next::Fetch => common::fetch(qp, nic, now),
-        Next::Execute => {
-            let step = common::execute(qp, nic, now);
-            if active && let SendStep::Executed(op, Some(taken)) = step {
-                requester::on_executed(qp, irn, op, taken.len);
+        Next::Fetch | Next::Execute => {
+            let step = if matches!(next, Next::Fetch) { fetch(qp, nic, now) } else { execute(qp, nic, now) };
+            // What failed has no packets, and what is done by the NIC itself has none.
+            if active
+                && let SendStep::Executed(op) = step
+                && !op.is_local()
+                && !qp.requester.has_failed
+                && qp.state != QpState::Err
+            {
+                let len = qp.requester.loaded().len;
+                requester::on_executed(qp, irn, op, len);
             }
             step
         }
-        Next::Packet(entry) => {
+        Next::Packet => {
             let limit = if active { requester::limit(qp, irn, nic) } else { qp.requester.window.packets() };
-            let Some(made) = common::packet(qp, nic, now, out, &entry, limit) else { return SendStep::Idle };
+            let Some(made) = common::packet(qp, nic, now, out, limit) else { return SendStep::Idle };
             if active {
                 requester::dress(
                     qp,
@@ -249,9 +259,9 @@ fn request(qp: &mut Qp, irn: &mut Irn, nic: &mut NicState, now: Instant, out: &m
                     made.k,
                     &mut out.packet,
                 );
-                requester::on_sent(qp, irn, nic, now, &mut out.packet.bth, made.end == entry.packets);
+                requester::on_sent(qp, irn, nic, now, &mut out.packet.bth, made.last);
             }
-            common::leave(qp, nic, now, out, &entry, made);
+            common::leave(qp, nic, now, out, made);
             SendStep::Packet
         }
     }

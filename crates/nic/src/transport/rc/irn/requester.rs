@@ -10,6 +10,7 @@ use super::tx_free::{Free, tx_free};
 use super::{Acked, Arrival, Expiry, Irn, Receiver, Sender, WINDOW, ack_interval, receive_ack, receive_data};
 use crate::attr::QpState;
 use crate::congestion;
+use crate::engine::step::SendStep;
 use crate::explain::Cause;
 use crate::frame::TxFrame;
 use crate::memory::Payload;
@@ -19,7 +20,7 @@ use crate::state::NicState;
 use crate::transport::failure::fail_oldest;
 use crate::transport::rc::dialect::Dialect;
 use crate::transport::rc::{read_answer, retry};
-use crate::transport::requester::{self, SendStep, complete_oldest};
+use crate::transport::requester::{self, complete_oldest};
 use crate::transport::segmentation;
 use crate::work::Status;
 use adverb_wire::{
@@ -160,7 +161,8 @@ fn resend(
         Ok(wqe) if requester::packets_of(qp, &wqe) == entry.packets && wqe.op == entry.op => wqe,
         _ => {
             let cause = Cause::local(Status::LocalQpOperation, requester::CHANGED);
-            return Some(requester::abandon_at(qp, nic, now, index, cause));
+            requester::abandon_at(qp, nic, now, index, cause);
+            return Some(SendStep::Idle);
         }
     };
     let at = qp.requester.gather();
@@ -170,7 +172,8 @@ fn resend(
     qp.requester.set_gather(at);
     if let Err(fault) = built {
         let cause = Cause::local(Status::LocalProtection, fault.rule());
-        return Some(requester::abandon_at(qp, nic, now, index, cause));
+        requester::abandon_at(qp, nic, now, index, cause);
+        return Some(SendStep::Idle);
     }
     if wqe.op.is_atomic() {
         segmentation::operands(qp.sq.ring.operands(&wqe), &mut out.packet);

@@ -1,0 +1,145 @@
+//! Executing a WQE that was fetched: whether it may be, whether it has to wait, and what it does without a packet. One that has
+//! packets to send is in flight from then on, and the transport sends them.
+
+use super::step::SendStep;
+use crate::attr::QpType;
+use crate::explain::Cause;
+use crate::memory::AccessFault;
+use crate::qp::Qp;
+use crate::queue::wqe::{Wqe, WqeOp};
+use crate::state::NicState;
+use crate::transport::inflight::Inflight;
+use crate::transport::requester::{packets_of, settle};
+use crate::work::Status;
+use adverb_wire::Instant;
+
+/// Takes a fetched WQE into flight, unless it has to wait. A WQE that waits is fetched again, so that
+/// a change made to it in memory meanwhile takes effect.
+pub(crate) fn execute(qp: &mut Qp, nic: &mut NicState, now: Instant) -> SendStep {
+    let wqe = *qp.requester.loaded();
+    qp.requester.is_loaded = false;
+    let mut refused = check(qp, &wqe);
+    if wqe.op == WqeOp::Wait && refused.is_none() {
+        match wait(qp, nic, &wqe) {
+            Ok(None) => {}
+            Ok(Some(step)) => return step,
+            Err(cause) => refused = Some(cause),
+        }
+    }
+    if refused.is_none() {
+        let waits_for_fence = wqe.fence && qp.requester.outstanding_reads > 0;
+        let waits_for_depth =
+            wqe.op.awaits_response() && qp.requester.outstanding_reads >= qp.requester.max_rd_atomic;
+        if waits_for_fence || waits_for_depth {
+            return SendStep::Idle;
+        }
+    }
+    let blocks = wqe.blocks();
+    qp.sq.fetched = wqe.block.wrapping_add(blocks);
+    let packets = if wqe.op.is_local() { 0 } else { packets_of(qp, &wqe) };
+    let psn = qp.requester.next_psn;
+    let entry = Inflight {
+        psn,
+        packets: if refused.is_some() { 0 } else { packets },
+        block: wqe.block,
+        blocks: blocks as u8,
+        op: wqe.op,
+        signaled: wqe.signaled,
+    };
+    qp.requester.push(entry);
+    if let Some(cause) = refused {
+        qp.requester.fail(cause);
+    } else if wqe.op.is_local() {
+        if let Err(cause) = local(qp, nic, &wqe) {
+            qp.requester.fail(cause);
+        }
+        settle(qp, nic, now);
+        qp.requester.pass_done();
+        return SendStep::Executed(wqe.op);
+    } else {
+        qp.requester.outstanding_reads += wqe.op.awaits_response() as u8;
+        if qp.requester.cursor.wrapping_add(1) == qp.requester.tail {
+            qp.requester.is_loaded = true;
+            qp.requester.cursor_packet = 0;
+        }
+    }
+    settle(qp, nic, now);
+    SendStep::Executed(wqe.op)
+}
+
+/// A WAIT: nothing to do once the completion queue has moved past its index. Until then the queue pair waits in the row of those
+/// that wait for it.
+#[cold]
+fn wait(qp: &mut Qp, nic: &mut NicState, wqe: &Wqe) -> Result<Option<SendStep>, Cause> {
+    let (cq, index) = (wqe.queue_number(), wqe.queue_index());
+    let Some(queue) = nic.cqs.at(cq) else {
+        return Err(Cause::local(Status::LocalQpOperation, "a WAIT names no completion queue"));
+    };
+    if queue.has_passed(index) {
+        return Ok(None);
+    }
+    match nic.cross.get_mut(qp.id.index) {
+        Some(cross) if cross.waits_for.is_none() => {
+            cross.waits_for = Some(cq);
+            queue.wait_for(index, qp.id.index);
+            Ok(Some(SendStep::Waiting))
+        }
+        _ => Ok(Some(SendStep::Idle)),
+    }
+}
+
+/// Rules that a WQE must meet before it is sent (IBTA table 36 for operations by service).
+fn check(qp: &Qp, wqe: &Wqe) -> Option<Cause> {
+    let operation = |rule| Some(Cause::local(Status::LocalQpOperation, rule));
+    let allowed = match qp.qp_type {
+        QpType::Rc | QpType::XrcSend => true,
+        QpType::Uc => {
+            wqe.op.is_local()
+                || matches!(wqe.op, WqeOp::Send | WqeOp::SendImm | WqeOp::Write | WqeOp::WriteImm)
+        }
+        QpType::Ud | QpType::Gsi => matches!(wqe.op, WqeOp::Nop | WqeOp::Send | WqeOp::SendImm),
+        QpType::XrcRecv => false,
+    };
+    if !allowed {
+        return operation("the operation is not one of this transport service's (IBTA 9.6, table 36)");
+    }
+    if wqe.op.acts_on_queues() && !qp.sq.is_cross {
+        return operation("WAIT and ENABLE need a cross-channel queue pair");
+    }
+    if wqe.op.awaits_response() && qp.requester.max_rd_atomic == 0 {
+        return operation("READs and atomics need an initiator depth above 0 (IBTA 11.2.4.2)");
+    }
+    if matches!(wqe.op, WqeOp::CompareSwap | WqeOp::FetchAdd) && wqe.len != 8 {
+        return Some(Cause::local(
+            Status::LocalLength,
+            "an atomic's answer takes exactly 8 bytes (IBTA 9.4.5)",
+        ));
+    }
+    if qp.is_datagram() && wqe.len > qp.mtu() {
+        return Some(Cause::local(Status::LocalLength, "a datagram is at most one path MTU (IBTA 9.8.4)"));
+    }
+    if wqe.inline && wqe.op.awaits_response() {
+        return operation("an answer cannot go inline");
+    }
+    None
+}
+
+/// Executes an operation that needs no packet.
+fn local(qp: &mut Qp, nic: &mut NicState, wqe: &Wqe) -> Result<(), Cause> {
+    let fault = |f: AccessFault| Cause::local(Status::MemoryWindowBind, f.rule());
+    match wqe.op {
+        WqeOp::BindMw => {
+            let bind = qp.sq.ring.bind(wqe);
+            nic.memory.bind_mw(qp.pd, qp.num, &bind).map_err(fault)?;
+        }
+        WqeOp::LocalInv => {
+            let key = adverb_wire::Key(wqe.imm);
+            nic.memory
+                .invalidate_local(qp.pd, qp.num, key)
+                .map_err(|f| Cause::local(Status::LocalProtection, f.rule()))?;
+        }
+        WqeOp::SendEnable => nic.enable(qp.pd, wqe.queue_number(), wqe.queue_index())?,
+        _ => {}
+    }
+    Ok(())
+}

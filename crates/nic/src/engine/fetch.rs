@@ -1,0 +1,66 @@
+//! Fetching WQEs. A plain queue's WQE is read when its turn comes, so that what is changed in memory before takes effect. A
+//! cross-channel queue's go through the NIC's own memory of WQEs, several at a time, and stay there until they are done: what is
+//! executed is what was fetched, and what is sent again is what was sent first.
+
+use super::execute::execute;
+use super::step::SendStep;
+use crate::explain::Cause;
+use crate::qp::Qp;
+use crate::queue::wqe::{WqeFault, WqeOp};
+use crate::state::NicState;
+use crate::transport::inflight::{BLANK, Inflight};
+use crate::transport::requester::{load, settle};
+use crate::work::Status;
+use adverb_wire::Instant;
+
+/// Reads the next WQE.
+#[inline]
+pub(crate) fn fetch(qp: &mut Qp, nic: &mut NicState, now: Instant) -> SendStep {
+    if !qp.sq.has_unfetched() {
+        return SendStep::Idle;
+    }
+    if qp.sq.is_cross {
+        return fetch_cross(qp, nic, now);
+    }
+    let available = qp.sq.posted.wrapping_sub(qp.sq.fetched);
+    match qp.sq.ring.decode(qp.sq.fetched, available, qp.sq.layout()) {
+        Ok(wqe) => {
+            load(qp, &wqe);
+            SendStep::Fetched(1)
+        }
+        Err(fault) => reject(qp, nic, now, fault),
+    }
+}
+
+/// A WQE that says nothing that the NIC understands: it fails in its turn.
+#[cold]
+fn reject(qp: &mut Qp, nic: &mut NicState, now: Instant, fault: WqeFault) -> SendStep {
+    let block = qp.sq.fetched;
+    qp.sq.fetched = block.wrapping_add(1);
+    let bad = Inflight { block, psn: qp.requester.next_psn, ..BLANK };
+    qp.requester.push(Inflight { signaled: true, ..bad });
+    qp.requester.fail(Cause::local(Status::LocalQpOperation, fault.rule()));
+    settle(qp, nic, now);
+    SendStep::Executed(WqeOp::Nop)
+}
+
+/// Takes the next WQE from those at hand and executes it, or reads more of them.
+#[cold]
+fn fetch_cross(qp: &mut Qp, nic: &mut NicState, now: Instant) -> SendStep {
+    let (fetched, posted, layout) = (qp.sq.fetched, qp.sq.posted, qp.sq.layout());
+    let oldest = qp.requester.oldest().map_or(fetched, |entry| entry.block);
+    let Some(cross) = nic.cross.get_mut(qp.id.index) else { return SendStep::Idle };
+    if cross.cached == fetched {
+        // What is in flight keeps its place: a recycled queue that has come round to it waits.
+        let read = cross.read_ahead(&qp.sq.ring, oldest, posted);
+        return if read > 0 { SendStep::Fetched(read) } else { SendStep::Idle };
+    }
+    let at_hand = cross.cached.wrapping_sub(fetched).min(qp.sq.ring.blocks());
+    match qp.sq.ring.decode(fetched, at_hand, layout) {
+        Ok(wqe) => {
+            load(qp, &wqe);
+            execute(qp, nic, now)
+        }
+        Err(fault) => reject(qp, nic, now, fault),
+    }
+}
