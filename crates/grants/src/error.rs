@@ -1,6 +1,6 @@
 //! What can go wrong between a region's owner and its clients, and what helps.
 
-use adverb_rma::Rights;
+use adverb_nic::one_rma::Rights;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io;
@@ -116,54 +116,6 @@ pub enum Error {
 }
 
 impl Error {
-    /// Tells TLS's complaints from a lost connection.
-    pub(crate) fn lost(source: io::Error) -> Error {
-        let inner = source.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
-        match inner {
-            Some(error) => Error::tls(error),
-            None => Error::Lost(source),
-        }
-    }
-
-    pub(crate) fn tls(error: &rustls::Error) -> Error {
-        use rustls::{AlertDescription as Alert, CertificateError, Error as Tls};
-        Error::Tls(match error {
-            Tls::AlertReceived(Alert::NoApplicationProtocol) => {
-                "the other side speaks another version of this protocol; use the same version of adverb"
-                    .to_owned()
-            }
-            Tls::AlertReceived(Alert::CertificateRequired) => {
-                "the other side asks for a certificate; give one that its CA has signed".to_owned()
-            }
-            Tls::AlertReceived(Alert::CertificateExpired) => {
-                "the other side refused this side's certificate: expired; renew it".to_owned()
-            }
-            Tls::AlertReceived(
-                alert @ (Alert::UnknownCA
-                | Alert::BadCertificate
-                | Alert::DecryptError
-                | Alert::CertificateUnknown
-                | Alert::AccessDenied),
-            ) => format!(
-                "the other side refused this side's certificate ({alert:?}); give one that its CA has signed"
-            ),
-            Tls::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
-                "the other side's certificate was not signed by the CA given; check who it is, or name its CA"
-                    .to_owned()
-            }
-            Tls::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {
-                "the other side's certificate has expired".to_owned()
-            }
-            Tls::InvalidCertificate(
-                error @ (CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. }),
-            ) => format!(
-                "the owner's certificate is for another name: {error}; name the owner as its certificate does"
-            ),
-            Tls::NoCertificatesPresented => "the client showed no certificate".to_owned(),
-            other => other.to_string(),
-        })
-    }
-
     /// The owner's words, if it said no.
     pub fn refusal(&self) -> Option<&Refusal> {
         match self {
@@ -213,4 +165,24 @@ impl From<Refusal> for Error {
     fn from(refusal: Refusal) -> Error {
         Error::Refused(refusal)
     }
+}
+
+#[cfg(feature = "service")]
+impl From<adverb_tls::Error> for Error {
+    fn from(error: adverb_tls::Error) -> Error {
+        match error {
+            adverb_tls::Error::File { what, path, why } => Error::File { what, path, why },
+            adverb_tls::Error::Tls(text) => Error::Tls(text),
+            adverb_tls::Error::Nameless => Error::Protocol("a certificate without a name"),
+            adverb_tls::Error::Lost(source) => Error::Lost(source),
+        }
+    }
+}
+
+/// A connection that broke in the middle of a message: TLS's complaint, where it is one.
+pub(crate) fn lost(source: io::Error) -> Error {
+    #[cfg(feature = "service")]
+    return adverb_tls::Error::lost(source).into();
+    #[cfg(not(feature = "service"))]
+    Error::Lost(source)
 }

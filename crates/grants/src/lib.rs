@@ -20,28 +20,42 @@
 //! **Rotation** ([`Owner::rotate`]) is announced: each client that listens has K_d under the next key before the NIC has it. Commands that were under way then
 //! are refused, one round trip's worth; the next ones have the new key. Who does not listen learns of it by the refusal, and asks.
 //!
+//! ```text
+//! policy error wire              who may what, why not, and what is said: neither a NIC's driver nor TLS
+//! registry owner                 the owner's books; its regions are of `adverb_rma`
+//! server session clock           both sides' connections, by `adverb_tls`, and their threads
+//! ```
+//! The second and third line are the feature `service`, which is on unless it is turned off.
+//!
 //! Every table is bounded: [`MAX_REGIONS`], [`MAX_LEASES`], [`MAX_LEASES_OF_CLIENT`], [`MAX_CONNECTIONS`], [`MAX_MESSAGE`].
 #![forbid(unsafe_code)]
 
-mod certificates;
+#[cfg(feature = "service")]
 mod clock;
 mod error;
 #[doc(hidden)]
 pub mod fuzzing;
+#[cfg(feature = "service")]
 mod owner;
 mod policy;
+#[cfg(feature = "service")]
 mod registry;
+#[cfg(feature = "service")]
 mod server;
+#[cfg(feature = "service")]
 mod session;
-mod tls;
 mod wire;
 
-pub use certificates::{Holder, write_trial_certificates};
+#[cfg(feature = "service")]
+pub use adverb_tls::{Holder, Identity, write_trial_certificates};
 pub use error::{Error, Refusal, rights_text};
+#[cfg(feature = "service")]
 pub use owner::{Handler, Owner, TELL_TIME};
 pub use policy::{MAX_CLIENTS, MAX_TTL, Policy, Rule};
+#[cfg(feature = "service")]
 pub use registry::{MAX_LEASES, MAX_LEASES_OF_CLIENT, MAX_REGIONS};
+#[cfg(feature = "service")]
 pub use server::{MAX_CONNECTIONS, Server};
+#[cfg(feature = "service")]
 pub use session::{AfterRefusal, Held, Leased, Session};
-pub use tls::Identity;
-pub use wire::{MAX_MESSAGE, MAX_NAME, RegionInfo, Rotation};
+pub use wire::{ALPN, MAX_HELD, MAX_MESSAGE, MAX_NAME, RegionInfo, Rotation};

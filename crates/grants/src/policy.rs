@@ -12,7 +12,7 @@
 //! Who is not named may do nothing. A client may stand there several times, with other regions.
 
 use crate::error::Error;
-use adverb_rma::Rights;
+use adverb_nic::one_rma::Rights;
 use serde::Deserialize;
 use std::path::Path;
 use std::time::Duration;
@@ -121,7 +121,7 @@ impl Policy {
     }
 
     /// What a client may do to a region, and for how long at a time. `None` when it is not to know of it.
-    pub(crate) fn on_region(&self, client: &str, region: &str) -> Option<(Rights, Duration)> {
+    pub fn on_region(&self, client: &str, region: &str) -> Option<(Rights, Duration)> {
         let mut found =
             self.rules_of(client).filter(|rule| rule.regions.iter().any(|name| matches(name, region)));
         let first = found.next()?;
@@ -130,7 +130,8 @@ impl Policy {
         Some(found.fold((first.rights, first.max_ttl), both))
     }
 
-    pub(crate) fn may_call(&self, client: &str) -> bool {
+    /// Whether a client may call the application.
+    pub fn may_call(&self, client: &str) -> bool {
         self.rules_of(client).any(|rule| rule.call)
     }
 

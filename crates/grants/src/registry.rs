@@ -106,7 +106,8 @@ impl Registry {
             let leases =
                 self.leases.values().filter(|lease| lease.region == at && lease.expires > now).count();
             let counts = (entry.epoch, leases as u32);
-            Some(RegionInfo::new(&entry.name, &entry.region, self.address, rights, counts))
+            let region = (entry.region.id(), entry.region.len() as u64);
+            Some(RegionInfo::new(&entry.name, region, self.address, rights, counts))
         };
         self.entries.iter().enumerate().filter_map(seen).collect()
     }

@@ -2,10 +2,8 @@
 
 use crate::error::Error;
 use crate::owner::Owner;
-use crate::tls::{Identity, client_name};
-use crate::wire::{self, Request};
-use rustls::{ServerConfig, ServerConnection, StreamOwned};
-use std::io::{self, Read};
+use crate::wire::{self, ALPN, Request};
+use adverb_tls::{Acceptor, Identity};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
@@ -24,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 struct Shared {
     owner: Arc<Owner>,
-    tls: Arc<ServerConfig>,
+    acceptor: Acceptor,
     closing: Mutex<bool>,
     closed: Condvar,
     /// A place for each connection, by which it is ended from outside.
@@ -72,7 +70,7 @@ impl Server {
         let address = listener.local_addr().map_err(unheard)?;
         let shared = Arc::new(Shared {
             owner,
-            tls: identity.server()?,
+            acceptor: identity.acceptor(ALPN)?,
             closing: Mutex::new(false),
             closed: Condvar::new(),
             connections: Mutex::new((0..MAX_CONNECTIONS).map(|_| None).collect()),
@@ -146,20 +144,8 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
     }
 }
 
-fn serve(shared: &Shared, mut tcp: TcpStream) -> Result<(), Error> {
-    tcp.set_nodelay(true).map_err(Error::Lost)?;
-    tcp.set_read_timeout(Some(PATIENCE)).map_err(Error::Lost)?;
-    tcp.set_write_timeout(Some(PATIENCE)).map_err(Error::Lost)?;
-    let mut tls = ServerConnection::new(shared.tls.clone()).map_err(|e| Error::tls(&e))?;
-    while tls.is_handshaking() {
-        if let Err(error) = tls.complete_io(&mut tcp) {
-            farewell(&mut tcp);
-            return Err(Error::lost(error));
-        }
-    }
-    let certificate = tls.peer_certificates().and_then(<[_]>::first);
-    let client = certificate.and_then(client_name).ok_or(Error::Protocol("a certificate without a name"))?;
-    let mut stream = StreamOwned::new(tls, tcp);
+fn serve(shared: &Shared, tcp: TcpStream) -> Result<(), Error> {
+    let (mut stream, client) = shared.acceptor.accept(tcp, PATIENCE)?;
     loop {
         let patience = |time| move |tcp: &TcpStream| tcp.set_read_timeout(Some(time));
         patience(IDLE)(&stream.sock).map_err(Error::Lost)?;
@@ -170,13 +156,4 @@ fn serve(shared: &Shared, mut tcp: TcpStream) -> Result<(), Error> {
         let answer = shared.owner.answer(&client, request, &|| shared.closing());
         wire::send(&mut stream, &answer)?;
     }
-}
-
-/// Lets the reason of a failed handshake reach the client: what it still sends is read, or the kernel would answer it by a reset that overtakes the
-/// reason.
-fn farewell(tcp: &mut TcpStream) {
-    // All of this only helps the client to a better message.
-    let _ = tcp.shutdown(Shutdown::Write);
-    let _ = tcp.set_read_timeout(Some(Duration::from_secs(1)));
-    let _ = io::copy(&mut tcp.by_ref().take(64 << 10), &mut io::sink());
 }

@@ -9,10 +9,11 @@
 
 use crate::clock::now;
 use crate::error::{Error, Refusal};
-use crate::tls::{Identity, server_name};
-use crate::wire::{self, Answer, Ask, Issued, Known, MAX_HELD, RegionInfo, Request, Rotation, Secret};
-use adverb_rma::{Grant, Op, Rights};
-use rustls::{ClientConfig, ClientConnection, StreamOwned};
+use crate::wire::{self, ALPN, Answer, Ask, Issued, Known, MAX_HELD, RegionInfo, Request, Rotation, Secret};
+use adverb_nic::one_rma::Rights;
+use adverb_rdma::Grant;
+use adverb_tls::{ClientStream, Connector, Identity};
+use adverb_wire::one_rma::Op;
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Shutdown, TcpStream, ToSocketAddrs};
@@ -31,31 +32,22 @@ const RENEW_AGAIN: Duration = Duration::from_millis(500);
 
 /// A connection to an owner.
 struct Connection {
-    stream: StreamOwned<ClientConnection, TcpStream>,
+    stream: ClientStream,
 }
 
 impl Connection {
-    fn open(to: &str, name: &str, tls: Arc<ClientConfig>) -> Result<Connection, Error> {
+    fn open(to: &str, name: &str, connector: &Connector) -> Result<Connection, Error> {
         let unreached = |e| Error::Connect(to.to_owned(), e);
         let mut last = io::Error::new(io::ErrorKind::NotFound, "no address has this name");
         for address in to.to_socket_addrs().map_err(unreached)? {
             match TcpStream::connect_timeout(&address, PATIENCE) {
-                Ok(tcp) => return Connection::begin(tcp, name, tls),
+                Ok(tcp) => {
+                    return Ok(Connection { stream: connector.connect(tcp, name, PATIENCE)? });
+                }
                 Err(error) => last = error,
             }
         }
         Err(unreached(last))
-    }
-
-    fn begin(mut tcp: TcpStream, name: &str, tls: Arc<ClientConfig>) -> Result<Connection, Error> {
-        tcp.set_nodelay(true).map_err(Error::Lost)?;
-        tcp.set_read_timeout(Some(PATIENCE)).map_err(Error::Lost)?;
-        tcp.set_write_timeout(Some(PATIENCE)).map_err(Error::Lost)?;
-        let mut tls = ClientConnection::new(tls, server_name(name)?).map_err(|e| Error::tls(&e))?;
-        while tls.is_handshaking() {
-            tls.complete_io(&mut tcp).map_err(Error::lost)?;
-        }
-        Ok(Connection { stream: StreamOwned::new(tls, tcp) })
     }
 
     fn ask(&mut self, request: &Request) -> Result<Answer, Error> {
@@ -151,7 +143,7 @@ impl Shared {
 pub struct Session {
     to: String,
     name: String,
-    tls: Arc<ClientConfig>,
+    connector: Connector,
     client: String,
     calls: Arc<Mutex<Connection>>,
     shared: Arc<Shared>,
@@ -178,8 +170,8 @@ impl Session {
     pub fn connect(to: &str, name: Option<&str>, identity: &Identity) -> Result<Session, Error> {
         let host = to.rsplit_once(':').map_or(to, |(host, _)| host).trim_matches(['[', ']']);
         let name = name.unwrap_or(host).to_owned();
-        let tls = identity.client()?;
-        let mut calls = Connection::open(to, &name, tls.clone())?;
+        let connector = identity.connector(ALPN)?;
+        let mut calls = Connection::open(to, &name, &connector)?;
         // TLS 1.3 tells a client only with the first answer whether its certificate was accepted.
         let Answer::Hello { client } = calls.ask(&Request::Hello)? else { return Err(OTHER) };
         let handle = calls.stream.sock.try_clone().map_err(Error::Lost)?;
@@ -187,7 +179,7 @@ impl Session {
         Ok(Session {
             to: to.to_owned(),
             name,
-            tls,
+            connector,
             client,
             calls: Arc::new(Mutex::new(calls)),
             shared: Arc::new(Shared { state, changed: Condvar::new() }),
@@ -317,7 +309,7 @@ impl Session {
         if !threads.is_empty() {
             return Ok(());
         }
-        let watch = Connection::open(&self.to, &self.name, self.tls.clone())?;
+        let watch = Connection::open(&self.to, &self.name, &self.connector)?;
         let handle = watch.stream.sock.try_clone().map_err(Error::Lost)?;
         self.handles.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(handle);
         let (shared, calls) = (self.shared.clone(), self.calls.clone());

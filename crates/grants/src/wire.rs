@@ -3,8 +3,8 @@
 //!
 //! Messages carry keys, so buffers are made in their final size and erased. (rustls erases its keys, not the records that pass through it.)
 
-use crate::error::{Error, Refusal};
-use adverb_rma::{RegionId, Rights};
+use crate::error::{Error, Refusal, lost};
+use adverb_nic::one_rma::{RegionId, Rights};
 use serde::de::{DeserializeOwned, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
@@ -13,13 +13,13 @@ use std::net::IpAddr;
 use zeroize::Zeroizing;
 
 /// Both sides name it in TLS; who speaks another version is refused there.
-pub(crate) const ALPN: &[u8] = b"adverb-grants/1";
+pub const ALPN: &[u8] = b"adverb-grants/1";
 /// Bytes of a message at most: an application's largest call, and room for what stands around it.
 pub const MAX_MESSAGE: usize = (4 << 20) + 4096;
 /// Bytes of a region's name at most.
 pub const MAX_NAME: usize = 128;
 /// Leases in one question for news at most.
-pub(crate) const MAX_HELD: usize = 1024;
+pub const MAX_HELD: usize = 1024;
 
 /// Bytes that may be secret: not shown, erased when dropped.
 pub(crate) struct Secret(pub Zeroizing<Vec<u8>>);
@@ -110,7 +110,7 @@ pub(crate) struct Issued {
     /// Or announced, to be used once the one before is refused.
     pub in_force: bool,
     pub left_ms: u64,
-    /// [`adverb_rma::Grant::to_bytes`].
+    /// `Grant::to_bytes`.
     pub grant: Secret,
 }
 
@@ -145,15 +145,24 @@ pub struct RegionInfo {
 }
 
 impl RegionInfo {
-    pub(crate) fn new(
+    /// As an owner tells it: the region's name here, the NIC's name for it and its bytes, the NIC, the asker's rights,
+    /// how many times its key has changed and how many leases there are.
+    pub fn new(
         name: &str,
-        region: &adverb_rma::Region,
+        (id, len): (RegionId, u64),
         address: IpAddr,
         rights: Rights,
         (epoch, leases): (u64, u32),
     ) -> RegionInfo {
-        let (id, len) = (region.id().wire(), region.len() as u64);
-        RegionInfo { name: name.to_owned(), address, id, len, rights: rights.bits(), epoch, leases }
+        RegionInfo {
+            name: name.to_owned(),
+            address,
+            id: id.wire(),
+            len,
+            rights: rights.bits(),
+            epoch,
+            leases,
+        }
     }
 
     /// The NIC's name for it.
@@ -191,7 +200,7 @@ pub(crate) fn send(stream: &mut impl Write, message: &impl Serialize) -> Result<
     bytes[..4].copy_from_slice(&(size as u32).to_be_bytes());
     postcard::to_slice(message, &mut bytes[4..])
         .map_err(|_| Error::Protocol("a message that cannot be written"))?;
-    stream.write_all(&bytes).and_then(|()| stream.flush()).map_err(Error::lost)
+    stream.write_all(&bytes).and_then(|()| stream.flush()).map_err(lost)
 }
 
 /// Reads a message. `begun` is called when its first bytes are there.
@@ -200,9 +209,9 @@ pub(crate) fn receive<T: DeserializeOwned>(
     mut begun: impl FnMut(),
 ) -> Result<T, Error> {
     let mut len = [0; 4];
-    stream.read_exact(&mut len[..1]).map_err(Error::lost)?;
+    stream.read_exact(&mut len[..1]).map_err(lost)?;
     begun();
-    stream.read_exact(&mut len[1..]).map_err(Error::lost)?;
+    stream.read_exact(&mut len[1..]).map_err(lost)?;
     let len = u32::from_be_bytes(len) as usize;
     if len > MAX_MESSAGE {
         return Err(Error::Protocol("a message longer than any"));
@@ -213,7 +222,7 @@ pub(crate) fn receive<T: DeserializeOwned>(
         let next = len.min((2 * bytes.len()).max(4096));
         let mut larger = Zeroizing::new(vec![0; next]);
         larger[..bytes.len()].copy_from_slice(&bytes);
-        stream.read_exact(&mut larger[bytes.len()..]).map_err(Error::lost)?;
+        stream.read_exact(&mut larger[bytes.len()..]).map_err(lost)?;
         bytes = larger;
     }
     match postcard::take_from_bytes(&bytes) {

@@ -1,11 +1,11 @@
-//! Who is who: certificates, TLS 1.3 in both directions, and the name in a client's certificate.
+//! A side's certificate and key, and the CA that signs the other side's.
 
 use crate::error::Error;
-use crate::wire::ALPN;
+use crate::stream::{Acceptor, Connector};
 use rustls::client::Resumption;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use std::path::Path;
@@ -39,7 +39,9 @@ impl Identity {
         Ok(Identity { roots: Arc::new(roots), chain, key })
     }
 
-    pub(crate) fn server(&self) -> Result<Arc<ServerConfig>, Error> {
+    /// Accepts connections of clients that this CA has signed. Both sides name the protocol and its version; who speaks
+    /// another one is refused.
+    pub fn acceptor(&self, protocol: &[u8]) -> Result<Acceptor, Error> {
         let verifier = WebPkiClientVerifier::builder_with_provider(self.roots.clone(), provider());
         let verifier = verifier.build().map_err(|e| Error::Tls(e.to_string()))?;
         let mut config = ServerConfig::builder_with_provider(provider())
@@ -48,37 +50,26 @@ impl Identity {
             .with_client_cert_verifier(verifier)
             .with_single_cert(self.chain.clone(), self.key.clone_key())
             .map_err(|e| Error::tls(&e))?;
-        config.alpn_protocols = vec![ALPN.to_vec()];
+        config.alpn_protocols = vec![protocol.to_vec()];
         // A connection lives long; who comes again proves itself again.
         config.send_tls13_tickets = 0;
-        Ok(Arc::new(config))
+        Ok(Acceptor(Arc::new(config)))
     }
 
-    pub(crate) fn client(&self) -> Result<Arc<ClientConfig>, Error> {
+    /// Makes connections to sides that this CA has signed.
+    pub fn connector(&self, protocol: &[u8]) -> Result<Connector, Error> {
         let mut config = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&rustls::version::TLS13])
             .map_err(|e| Error::tls(&e))?
             .with_root_certificates(self.roots.clone())
             .with_client_auth_cert(self.chain.clone(), self.key.clone_key())
             .map_err(|e| Error::tls(&e))?;
-        config.alpn_protocols = vec![ALPN.to_vec()];
+        config.alpn_protocols = vec![protocol.to_vec()];
         config.resumption = Resumption::disabled();
-        Ok(Arc::new(config))
+        Ok(Connector(Arc::new(config)))
     }
 }
 
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(aws_lc_rs::default_provider())
-}
-
-/// A name to check the owner's certificate against: a DNS name or an address.
-pub(crate) fn server_name(text: &str) -> Result<ServerName<'static>, Error> {
-    ServerName::try_from(text.to_owned())
-        .map_err(|_| Error::Tls(format!("`{text}` is no name that a certificate can have")))
-}
-
-/// The first DNS name in a client's certificate, which TLS has verified.
-pub(crate) fn client_name(certificate: &CertificateDer<'_>) -> Option<String> {
-    let parsed = webpki::EndEntityCert::try_from(certificate).ok()?;
-    parsed.valid_dns_names().next().map(str::to_owned)
 }
