@@ -44,7 +44,8 @@ pub struct Consume {
     #[arg(long, value_name = "IP:PORT", env = "ADVERB_QUEUE", default_value = "127.0.0.1:7461")]
     pub at: String,
     /// Elements that the queue holds
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    #[arg(long, value_name = "N", default_value_t = 64,
+        value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub slots: u32,
     /// Bytes of an element at most
     #[arg(long, value_name = "BYTES", value_parser = size, default_value = "4KB")]

@@ -64,6 +64,7 @@ impl Sim {
         let answer = match &current.call {
             Call::Until { .. } | Call::Ask { .. } => return self.wait(programs, n, current),
             Call::PostSend { .. } | Call::PostRecv { .. } => return self.post_next(programs, n, current),
+            Call::Transfer(_) => return self.begin_transfer(programs, n, current),
             Call::Load { .. } | Call::Store { .. } => {
                 return match self.copy_next(programs, n, &mut current) {
                     Ok(None) => Outcome::More(current),
@@ -96,8 +97,10 @@ impl Sim {
             }
             Call::Random => Ok(Answer::Word(programs.life(who).map_or(0, |life| life.rng.u64(..)))),
             Call::Think(_) => Ok(Answer::Done),
-            Call::Allocate { .. } | Call::Grant { .. } | Call::Transfer(_) => {
-                Err(Error::Unsupported("1RMA by programs in the simulator"))
+            Call::Allocate { len } => self.allocate(programs, n, *len),
+            Call::Grant { memory, at, len, rights, peer, pid } => {
+                let part = (*memory, *at..at.saturating_add(*len));
+                self.grant(programs, n, part, *rights, (*peer, *pid))
             }
             _ => self.on_objects(programs, n, &current.call),
         };
@@ -253,10 +256,11 @@ impl Sim {
         let (gid, mtu) = (self.hosts.list[h].gid, self.config.transport.mtu);
         let class = self.config.transport.class;
         let mark = if self.config.transport.ecn { 2 } else { 0 };
+        let pid = self.one_rma_pid(h).unwrap_or((n + 1) << 8 | who.life & 0xff);
         let life = programs.life(who).ok_or(Error::Left)?;
         let (process, nic) = (&mut life.process, &mut self.hosts.list[h].nic);
         let answer = match call {
-            Call::Device => Answer::Device(Device { gid, mtu, pid: (n + 1) << 8 | who.life & 0xff }),
+            Call::Device => Answer::Device(Device { gid, mtu, pid }),
             Call::CreatePd => {
                 let id = nic.memory().alloc_pd()?;
                 process.pds.push(id);
@@ -373,7 +377,7 @@ impl Sim {
     }
 }
 
-fn bytes(len: u64) -> Result<Buffer, Error> {
+pub(super) fn bytes(len: u64) -> Result<Buffer, Error> {
     if len == 0 || len > MEMORY_MAX {
         return Err(Error::Range { at: 0, len, of: MEMORY_MAX });
     }

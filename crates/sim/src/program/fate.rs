@@ -152,6 +152,7 @@ impl Sim {
             self.tell_program(programs, n, "is KILLED");
             let process = self.end_life(programs, n, false);
             let host = programs.host(n);
+            self.end_one_rma(host, &process);
             process.end(self.now, &mut self.hosts.list[host], &mut programs.stations[host].left);
             // What its queue pairs owed is not owed any more.
             self.after_nic(host as u32, false);
@@ -194,6 +195,9 @@ impl Sim {
                 programs.list[n as usize].doing = Doing::Killed;
                 self.start_again(programs, n, Some(again));
             }
+        }
+        for process in &gone {
+            self.end_one_rma(host as usize, process);
         }
         let hosts = self.hosts.list.len() as u32;
         let station = &mut programs.stations[host as usize];

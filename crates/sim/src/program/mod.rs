@@ -22,6 +22,7 @@ mod exec;
 mod fate;
 pub mod history;
 mod mailbox;
+mod one_rma;
 mod process;
 
 mod turn;
@@ -34,6 +35,7 @@ pub use fate::{Cut, Fault, Stalls, What};
 use crate::host::memory::Buffer;
 use crate::sim::Sim;
 use crate::source::Source;
+use adverb_nic::one_rma::executor::Report;
 use adverb_rdma::seam::{Call, Note, Ticket};
 use adverb_rdma::{Error, Rdma};
 use core::future::Future;
@@ -210,6 +212,9 @@ pub(crate) struct Programs {
     notes: Vec<Noted>,
     calls: u64,
     failures: Vec<String>,
+    /// Transfers under way, by number: whose, and which call.
+    transfers: BTreeMap<u64, (Who, Ticket)>,
+    last_transfer: u64,
 }
 
 /// A host's state beside the simulation's own that changed, for programs that wait; kept here so that it can be
@@ -221,6 +226,8 @@ pub(crate) struct ProgramSide {
     on: bool,
     /// Hosts whose NIC did something.
     changed: Vec<u32>,
+    /// Transfers that have ended: their numbers, and how.
+    pub(crate) reports: Vec<(u64, Report)>,
 }
 
 impl Programs {
@@ -294,6 +301,8 @@ impl Sim {
             notes: Vec::new(),
             calls: 0,
             failures: Vec::new(),
+            transfers: BTreeMap::new(),
+            last_transfer: 0,
         };
         for fault in setup.faults {
             programs.at(fault.at, Due::Fault(fault.what));
@@ -302,7 +311,8 @@ impl Sim {
             programs.at(start.at, Due::Start(n as u32));
             programs.list.push(Program { start, doing: Doing::Waits, lives: 0, steps: 0, life: None });
         }
-        self.programs = ProgramSide { programs: Some(Box::new(programs)), on: true, changed: Vec::new() };
+        self.programs =
+            ProgramSide { programs: Some(Box::new(programs)), on: true, ..ProgramSide::default() };
         self.schedule_programs();
     }
 
@@ -335,6 +345,7 @@ impl Sim {
     pub(crate) fn on_programs(&mut self) {
         let Some(mut programs) = self.programs.programs.take() else { return };
         loop {
+            self.hear_reports(&mut programs);
             for h in core::mem::take(&mut self.programs.changed) {
                 self.look_at_waits(&mut programs, h);
             }

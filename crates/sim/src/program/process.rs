@@ -8,7 +8,9 @@
 
 use crate::host::Host;
 use crate::host::memory::Buffer;
+use crate::host::one_rma::Lent;
 use adverb_nic::memory::{AccessFault, Span, dma};
+use adverb_nic::one_rma::RegionId;
 use adverb_nic::{Access, CqId, Error as Refused, MrId, Nic, PdId, QpAttrMask, QpId, QpState, SrqId};
 use adverb_rdma::Error;
 use adverb_rdma::seam::{MemoryId, MemoryInfo, Object};
@@ -27,6 +29,10 @@ pub(super) struct Process {
     pub srqs: Vec<SrqId>,
     pub qps: Vec<QpId>,
     pub memories: BTreeMap<MemoryId, Piece>,
+    /// Of it, what is for 1RMA.
+    pub one_rma: BTreeMap<MemoryId, Lent>,
+    /// 1RMA regions that peers were granted.
+    pub granted: Vec<RegionId>,
     /// Memory that waits for the program's last queue.
     dropped: Vec<Piece>,
 }

@@ -125,6 +125,7 @@ impl Sim {
             self.tell_program(programs, n, &said);
             let process = self.end_life(programs, n, false);
             let host = programs.host(n);
+            self.end_one_rma(host, &process);
             process.end(self.now, &mut self.hosts.list[host], &mut programs.stations[host].left);
             self.after_nic(host as u32, false);
             programs.list[n as usize].doing = Doing::Ended(result);

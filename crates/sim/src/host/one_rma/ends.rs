@@ -182,7 +182,7 @@ impl Sim {
     }
 
     /// After the NIC was called: its completions, the software's next commands, its messages, its timer.
-    pub(super) fn after_rma(&mut self, h: u32) {
+    pub(crate) fn after_rma(&mut self, h: u32) {
         // A Rekey of an own region ends when it enters service, so sending may complete something.
         loop {
             while self.run_software(h) {}

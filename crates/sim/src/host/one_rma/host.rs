@@ -11,11 +11,16 @@ use adverb_nic::one_rma::{
     RegionKey, Rights, derive,
 };
 use adverb_nic::{Access, Error, OneRma};
+use adverb_wire::Gid;
 use adverb_wire::one_rma::{KEY_LEN, Op};
+use core::ops::Range;
 use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
 
 /// The process of every host.
-pub(super) const PID: u32 = 1;
+pub(crate) const PID: u32 = 1;
+/// Epochs of the keys of programs' memory begin there.
+const LENT: u64 = 1 << 32;
 /// Message counters of a host: more than any run sends.
 const COUNTERS: core::ops::Range<u64> = 1 << 32..1 << 48;
 
@@ -55,6 +60,15 @@ pub struct RmaHost {
     pub(super) rx: Side,
     pub(super) safe: Buffer,
     memory: Option<Buffer>,
+    /// Memory of programs. Dropped after the NIC, which names its address.
+    lent: Vec<Rc<Buffer>>,
+}
+
+/// Memory of a program, as the NIC knows it.
+pub(crate) struct Lent {
+    /// The region that makes it the own side of transfers.
+    pub local: RegionId,
+    init: RegionInit,
 }
 
 /// A right to a region.
@@ -136,7 +150,44 @@ impl RmaHost {
             rx: Side::default(),
             safe,
             memory,
+            lent: Vec::new(),
         })
+    }
+
+    /// Takes in memory of a program, which stays until the run ends.
+    pub(crate) fn lend(&mut self, buffer: Rc<Buffer>) -> Result<Lent, Error> {
+        let mr = buffer.register_for(self.nic.memory(), self.init.pd, Access::LOCAL_WRITE)?;
+        let init = RegionInit {
+            lkey: mr.lkey,
+            addr: buffer.addr(),
+            len: buffer.len() as u64,
+            rights: Rights::empty(),
+            key: RegionKey::new(region_key(self.seed, LENT + self.lent.len() as u64)),
+            ..self.init.clone()
+        };
+        let local = self.nic.register(&init)?;
+        self.lent.push(buffer);
+        Ok(Lent { local, init })
+    }
+
+    /// Makes a part of a program's memory a region that one process of a peer may use so.
+    pub(crate) fn grant_part(
+        &mut self,
+        lent: &Lent,
+        part: Range<u64>,
+        rights: Rights,
+        (peer, pid): (Gid, u32),
+    ) -> Result<(RegionId, adverb_rdma::Grant), Error> {
+        let len = part.end.saturating_sub(part.start);
+        let init = RegionInit { addr: lent.init.addr + part.start, len, rights, ..lent.init.clone() };
+        let region = self.nic.register(&init)?;
+        let mut grant = adverb_rdma::Grant::new(self.nic.config().address, region, len);
+        for (op, right) in adverb_rdma::GRANT_OPS {
+            if rights.contains(right) {
+                grant = grant.with_key(op, self.nic.derive(region, peer, pid, op)?);
+            }
+        }
+        Ok((region, grant))
     }
 
     /// What the region's owner hands to a client: the region and K_d under the key that is planned, which need not be in place yet.

@@ -16,7 +16,9 @@ mod transfers;
 pub use adverb_nic::one_rma::Outcome;
 pub(crate) use ends::describe;
 pub use host::RmaHost;
+pub(crate) use host::{Lent, PID};
 pub use record::Operation;
+pub(crate) use transfers::PROGRAMS;
 
 use crate::host::memory::Buffer;
 use crate::sim::{Config, Sim};

@@ -15,6 +15,8 @@ use adverb_wire::one_rma::{KEY_LEN, Op as Kind};
 
 /// Tag of transfers that are no flows.
 const NO_FLOW: u64 = u64::MAX;
+/// Set in tags of programs' transfers.
+pub(crate) const PROGRAMS: u64 = 1 << 63;
 
 impl Sim {
     /// Hands a flow to its host's executor.
@@ -103,6 +105,10 @@ impl Sim {
         }
         if report.tag == NO_FLOW {
             return;
+        }
+        if report.tag & PROGRAMS != 0 {
+            self.programs.reports.push((report.tag & !PROGRAMS, *report));
+            return self.host_changed(h);
         }
         let number = report.tag as u32;
         let submitted = self.now - report.elapsed.as_ps();
