@@ -1,6 +1,7 @@
-//! Asking for memory that coming calls will read: by a guess, where queue pairs are used in turn, and for a driver that
-//! knows what comes: a simulator of a thousand NICs, none of which is in cache when its turn comes. Each of its steps
-//! reads what the one before has asked for, so a driver leaves time between them. Hints only.
+//! Asking for memory that coming calls will read: by a guess, where queue pairs are used in turn, and for a
+//! driver that knows what comes: a simulator of a thousand NICs, none of which is in cache when its turn
+//! comes. Each of its steps reads what the one before has asked for, so a driver leaves time between them.
+//! Hints only.
 
 use crate::memory::prefetch;
 use crate::nic::Nic;

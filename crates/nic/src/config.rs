@@ -15,7 +15,8 @@ pub struct NicConfig {
     pub congestion: CongestionControl,
     /// Bits per second of the port, at which rate-based schemes start and which they do not exceed.
     pub line_rate: u64,
-    /// Packets that a queue pair below line rate may send at once to catch up, when the driver's timer was late.
+    /// Packets that a queue pair below line rate may send at once to catch up, when the driver's timer was
+    /// late.
     pub pacing_burst: u32,
     /// Packets that a reliable queue pair may have unacknowledged at most; below 8 it is 8.
     pub max_unacked_packets: u32,
@@ -23,18 +24,22 @@ pub struct NicConfig {
     /// with its last one; 0 for a quarter of what may be unacknowledged. A responder that owes an answer
     /// then goes before queue pairs that send, as in hardware, so that answers are not merged.
     pub ack_every: u32,
-    /// Completions are written by [`Nic::step`](crate::Nic::step) only, so that the driver can put time before them.
+    /// Completions are written by [`Nic::step`](crate::Nic::step) only, so that the driver can put time
+    /// before them.
     pub stepped: bool,
     /// Offers IRN to the peers of RC queue pairs; those that do not know it get plain RC.
     pub irn: Option<IrnConfig>,
-    /// Replaces the local ACK timeout attribute of queue pairs that have one, as long as they speak plain RC. The attribute
-    /// knows powers of two only. IRN has timeouts of its own, bounded by the attribute.
+    /// Replaces the local ACK timeout attribute of queue pairs that have one, as long as they speak plain RC.
+    /// The attribute knows powers of two only. IRN has timeouts of its own, bounded by the attribute.
     pub rto: Option<Duration>,
-    /// A retry count does not run out: for experiments whose networks lose more than an application would bear.
+    /// A retry count does not run out: for experiments whose networks lose more than an application would
+    /// bear.
     pub retry_forever: bool,
-    /// WQEs that a fetch of a cross-channel queue brings, WAITs not counted: the first one after idleness, and later ones.
+    /// WQEs that a fetch of a cross-channel queue brings, WAITs not counted: the first one after idleness,
+    /// and later ones.
     pub prefetch: (u8, u8),
-    /// Frames that a queue pair may send before the next one's turn; 1 is round robin by packets, as hardware does.
+    /// Frames that a queue pair may send before the next one's turn; 1 is round robin by packets, as hardware
+    /// does.
     pub quantum: u32,
 }
 

@@ -1,6 +1,7 @@
 //! Everything that the NIC counts, by name.
 
-/// A struct of counters that knows their names. Those that move with every packet stand first, in one cache line.
+/// A struct of counters that knows their names. Those that move with every packet stand first, in one cache
+/// line.
 macro_rules! counters {
     ($counters:ident; $($(#[doc = $doc:literal])* $name:ident,)*) => {
         /// Counters of one NIC since it was made. None ever decreases.

@@ -1,5 +1,5 @@
-//! The way of a frame in: whose it is, told by its service and number before any queue pair is looked up, and which transport
-//! takes it (IBTA 9.6).
+//! The way of a frame in: whose it is, told by its service and number before any queue pair is looked up, and
+//! which transport takes it (IBTA 9.6).
 
 use crate::admission::{admit, fits};
 use crate::attr::{QpState, QpType};
@@ -92,8 +92,8 @@ impl Nic {
         }
     }
 
-    /// A notification of congestion came. It is heeded if it is from the peer of a connection that is up; whatever else it says
-    /// does not matter (IBTA A17.9.3).
+    /// A notification of congestion came. It is heeded if it is from the peer of a connection that is up;
+    /// whatever else it says does not matter (IBTA A17.9.3).
     #[cold]
     fn on_notification(&mut self, index: u32, now: Instant, packet: &Packet) {
         let nic = &mut self.state;

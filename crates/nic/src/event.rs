@@ -23,8 +23,8 @@ pub enum Event {
     LastWqeReached(QpId),
     /// The peer of a queue pair knows IRN as this NIC does: loss is recovered selectively from now on.
     IrnAgreed(QpId),
-    /// The peer of a queue pair did not say whether it knows IRN, however often it was asked: loss is recovered by go-back-N.
-    /// It may still agree later.
+    /// The peer of a queue pair did not say whether it knows IRN, however often it was asked: loss is
+    /// recovered by go-back-N. It may still agree later.
     IrnUnanswered(QpId),
     /// A shared receive queue fell below its limit.
     SrqLimitReached(SrqId),

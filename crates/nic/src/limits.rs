@@ -30,8 +30,8 @@ pub const MAX_SRQ_SGE: u32 = 30;
 pub const MAX_INLINE: u32 = 928;
 /// READs and atomics of a peer that a queue pair may have to answer, as responder.
 pub const MAX_RD_ATOMIC: u8 = 16;
-/// READs and atomics a queue pair may have outstanding, as requester: a count and no table. Programs set it to
-/// what the peer can answer (perftest does), which is 128 for Linux's rxe.
+/// READs and atomics a queue pair may have outstanding, as requester: a count and no table. Programs set it
+/// to what the peer can answer (perftest does), which is 128 for Linux's rxe.
 pub const MAX_INIT_RD_ATOMIC: u8 = 128;
 /// Multicast groups of one NIC.
 pub const MAX_MCAST_GROUPS: usize = 1024;
@@ -60,7 +60,8 @@ pub const MAX_ONE_RMA_INBOUND: u32 = 1 << 16;
 pub const MAX_ONE_RMA_ANSWERS: usize = 1 << 10;
 /// Keys of peers that a 1RMA NIC keeps set up, however many peers there are.
 pub const ONE_RMA_KEY_CACHE: usize = 256;
-/// Keys of its commands that a process's part of a 1RMA NIC keeps set up, beside those that its slots had last.
+/// Keys of its commands that a process's part of a 1RMA NIC keeps set up, beside those that its slots had
+/// last.
 pub const ONE_RMA_COMMAND_KEYS: usize = 8;
 /// Transfers that a 1RMA executor works on at once.
 pub const MAX_ONE_RMA_TRANSFERS: u32 = 1 << 20;
@@ -69,7 +70,8 @@ pub const MAX_ONE_RMA_FLOWS: u32 = 1 << 20;
 /// Milliseconds of a 1RMA timeout; a solicitation tells its own in 32 bits of nanoseconds.
 pub const MAX_ONE_RMA_TIMEOUT_MS: u64 = 4000;
 
-/// Steps of a NIC without a frame after which its driver sees to its other duties: WQEs that order each other can go on for ever.
+/// Steps of a NIC without a frame after which its driver sees to its other duties: WQEs that order each other
+/// can go on for ever.
 pub const STEPS_WITHOUT_FRAME: u32 = 1 << 14;
 
 /// 64-byte blocks that the largest send work request takes.

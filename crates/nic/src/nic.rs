@@ -33,7 +33,8 @@ use crate::transport::receive;
 use crate::work::{Completion, RecvWr, SendWr};
 use adverb_wire::{Instant, Packet};
 
-/// The NIC. What every call reads stands at the beginning, and at that of [`NicState`]: six cache lines ([`Nic::prefetch`]).
+/// The NIC. What every call reads stands at the beginning, and at that of [`NicState`]: six cache lines
+/// ([`Nic::prefetch`]).
 #[repr(C, align(64))]
 pub struct Nic {
     pub(crate) timers: Timers,
@@ -97,7 +98,8 @@ impl Nic {
     }
 
     /// Produces the next frame. False when there is none, or when work without a frame has gone on for
-    /// [`limits::STEPS_WITHOUT_FRAME`] steps: then [`Nic::has_work`] says so, and the driver comes back after its other duties.
+    /// [`limits::STEPS_WITHOUT_FRAME`] steps: then [`Nic::has_work`] says so, and the driver comes back after
+    /// its other duties.
     #[inline]
     pub fn next_frame(&mut self, now: Instant, out: &mut TxFrame) -> bool {
         self.find_frame(now, out)
@@ -110,25 +112,27 @@ impl Nic {
         self.next_step(now, out)
     }
 
-    /// Does one piece of work of a queue pair, whoever's turn it is: for a driver that models several processing units.
-    /// [`Step::Idle`] when it has none. What belongs to no queue pair's turn comes from [`Nic::step_common`].
+    /// Does one piece of work of a queue pair, whoever's turn it is: for a driver that models several
+    /// processing units. [`Step::Idle`] when it has none. What belongs to no queue pair's turn comes from
+    /// [`Nic::step_common`].
     pub fn step_qp(&mut self, now: Instant, qp: QpId, out: &mut TxFrame) -> Step {
         self.step_named(now, qp, out)
     }
 
-    /// Does one piece of work that no queue pair has to take a turn for: writes a completion, or sends a notification of
-    /// congestion.
+    /// Does one piece of work that no queue pair has to take a turn for: writes a completion, or sends a
+    /// notification of congestion.
     pub fn step_common(&mut self, now: Instant, out: &mut TxFrame) -> Step {
         self.step_outside(now, out)
     }
 
-    /// The queue pairs that could do something, in the order of their turns, but those that were [taken](Nic::take_ready).
+    /// The queue pairs that could do something, in the order of their turns, but those that were
+    /// [taken](Nic::take_ready).
     pub fn ready(&self) -> impl Iterator<Item = QpId> + '_ {
         self.ready.iter().filter_map(|index| self.qps.id_at(index))
     }
 
-    /// Takes the first of them out of the row. It belongs to the driver until [`Nic::step_qp`] finds that it has nothing to
-    /// do; when it has something again, it comes back into the row.
+    /// Takes the first of them out of the row. It belongs to the driver until [`Nic::step_qp`] finds that it
+    /// has nothing to do; when it has something again, it comes back into the row.
     pub fn take_ready(&mut self) -> Option<QpId> {
         self.take_turn()
     }
@@ -240,8 +244,8 @@ impl Nic {
         Ok(())
     }
 
-    /// The memory of a send queue: 64-byte blocks, see [`crate::queue::wqe`]. From then on, blocks are used in their order, round
-    /// and round; who counts them asks before the first post.
+    /// The memory of a send queue: 64-byte blocks, see [`crate::queue::wqe`]. From then on, blocks are used
+    /// in their order, round and round; who counts them asks before the first post.
     pub fn send_queue_memory(&mut self, qp: QpId) -> Result<&QueueMemory, Error> {
         let pair = self.qps.get_mut(qp).ok_or(Error::NoSuchObject)?;
         match self.state.cross.get(qp.index) {

@@ -228,8 +228,9 @@ impl Nic {
         Ok(id)
     }
 
-    /// Creates a queue pair whose send queue may hold WAITs and ENABLEs: a cross-channel queue. Its WQEs are fetched ahead, and are
-    /// executed as they were when they were fetched. A managed one is fetched only as far as ENABLEs of other queues say.
+    /// Creates a queue pair whose send queue may hold WAITs and ENABLEs: a cross-channel queue. Its WQEs are
+    /// fetched ahead, and are executed as they were when they were fetched. A managed one is fetched only as
+    /// far as ENABLEs of other queues say.
     pub fn create_cross_qp(&mut self, init: &QpInit, managed: bool) -> Result<QpId, Error> {
         if !matches!(init.qp_type, QpType::Rc | QpType::Uc) {
             return Err(Error::Unsupported("a cross-channel queue pair that is neither RC nor UC"));
@@ -256,7 +257,8 @@ impl Nic {
         Ok(())
     }
 
-    /// Lets a completion queue that nobody polls go on counting when it is full: the oldest completion gives way.
+    /// Lets a completion queue that nobody polls go on counting when it is full: the oldest completion gives
+    /// way.
     pub fn ignore_overrun(&mut self, cq: CqId) -> Result<(), Error> {
         self.state.cqs.get_mut(cq).ok_or(Error::NoSuchObject)?.ignores_overrun = true;
         Ok(())
@@ -459,7 +461,7 @@ impl Nic {
         self.groups.attach(qp, group)
     }
 
-    /// Ends it.
+    /// Takes a queue pair out of a multicast group.
     pub fn detach_multicast(&mut self, qp: QpId, group: Gid) -> Result<(), Error> {
         self.qps.get(qp).ok_or(Error::NoSuchObject)?;
         self.groups.detach(qp, group)

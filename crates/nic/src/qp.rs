@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::ids::{CqId, PathId, PdId, QpId, SrqId, XrcdId};
 use crate::limits;
 use crate::memory::Access;
-use crate::queue::recv::{Receiver, RecvQueue, ScatterList};
+use crate::queue::recv::{Receives, RecvQueue, ScatterList};
 use crate::queue::send::SendQueue;
 use crate::queue::wqe::Layout;
 use crate::slab::{self, Held};
@@ -57,7 +57,7 @@ pub(crate) struct Qp {
     /// Congestion control's state, from RTR on, when the NIC's scheme needs more than a window.
     pub control: Option<Box<Control>>,
     /// Unless it can take no receives, its own or shared ones.
-    pub receiver: Option<Box<Receiver>>,
+    pub receiver: Option<Box<Receives>>,
     pub attr: Attributes,
 }
 
@@ -103,7 +103,7 @@ impl Qp {
             if given.max_recv_wr > 0 || scatter_room > 0 || init.srq.is_some() || init.xrcd.is_some() {
                 let queue = RecvQueue::new(given.max_recv_wr, given.max_recv_sge)?;
                 let list = ScatterList::with_room(scatter_room);
-                Some(Box::new(Receiver::new(queue, list, init.srq, init.xrcd)))
+                Some(Box::new(Receives::new(queue, list, init.srq, init.xrcd)))
             } else {
                 None
             };
@@ -244,7 +244,7 @@ impl Qp {
     /// Takes the next receive of its own queue. False when there is none.
     #[inline]
     pub fn take_receive(&mut self) -> bool {
-        self.receiver.as_deref_mut().is_some_and(Receiver::take)
+        self.receiver.as_deref_mut().is_some_and(Receives::take)
     }
 
     /// Receives that messages have taken in order, on a circle of 2^32.
@@ -259,8 +259,9 @@ impl Qp {
         self.state == QpState::Rts
     }
 
-    /// An ENABLE: the managed send queue may be fetched up to `end`, a count of blocks modulo 2^16. One that says less than is enabled
-    /// already, or more than half of that circle ahead of what is fetched, changes nothing.
+    /// An ENABLE: the managed send queue may be fetched up to `end`, a count of blocks modulo 2^16. One that
+    /// says less than is enabled already, or more than half of that circle ahead of what is fetched, changes
+    /// nothing.
     pub fn enable(&mut self, end: u16) {
         let posted = self.sq.posted.wrapping_add(end.wrapping_sub(self.sq.posted as u16).into());
         let before = self.sq.posted.wrapping_sub(self.sq.fetched);
@@ -439,8 +440,8 @@ impl Qp {
     }
 }
 
-/// Attributes as they were set, but those that the queue pair keeps where it uses them: access, peer, destination and path,
-/// and how many READs and atomics may be unanswered.
+/// Attributes as they were set, but those that the queue pair keeps where it uses them: access, peer,
+/// destination and path, and how many READs and atomics may be unanswered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attributes {
     pub retry_cnt: u8,

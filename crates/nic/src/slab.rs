@@ -21,8 +21,8 @@ pub(crate) fn existing<I: Id>(id: I) -> Option<I> {
     (id.index() != u32::MAX).then_some(id)
 }
 
-/// Objects of one allocation. One by one they would each take the allocator's header and a pointer, and a table of them that
-/// grows would move them and leave room for twice as many.
+/// Objects of one allocation. One by one they would each take the allocator's header and a pointer, and a
+/// table of them that grows would move them and leave room for twice as many.
 const CHUNK: usize = 8;
 
 struct Chunk<T> {
@@ -30,8 +30,8 @@ struct Chunk<T> {
     values: [Option<T>; CHUNK],
 }
 
-/// Objects by index, in chunks that stay where they are. Freed slots are reused in first-freed, first-reused order, so that an
-/// index (and a number made of it) stays unused for as long as possible.
+/// Objects by index, in chunks that stay where they are. Freed slots are reused in first-freed, first-reused
+/// order, so that an index (and a number made of it) stays unused for as long as possible.
 #[repr(C)]
 pub(crate) struct Slab<I, T> {
     chunks: Vec<Box<Chunk<T>>>,

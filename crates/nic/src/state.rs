@@ -49,8 +49,8 @@ pub(crate) struct NicState {
     pub rto: Option<Duration>,
     /// IRN's parameters; queue pairs have IRN state only on a NIC that offers it.
     pub irn: IrnConfig,
-    /// What steps have done to other queue pairs, until the turn carries it out: at most one for each completion queue's waiter, and
-    /// one ENABLE.
+    /// What steps have done to other queue pairs, until the turn carries it out: at most one for each
+    /// completion queue's waiter, and one ENABLE.
     pub effects: VecDeque<Effect>,
     pub cross: CrossChannels,
     /// Managed send queues by queue pair number: their protection domain, and the queue pair's index.
@@ -144,7 +144,8 @@ impl NicState {
         self.effects.push_back(effect);
     }
 
-    /// An ENABLE: the managed queue with this number, of the same protection domain, may be fetched up to `end`.
+    /// An ENABLE: the managed queue with this number, of the same protection domain, may be fetched up to
+    /// `end`.
     pub fn enable(&mut self, pd: PdId, number: u32, end: u32) -> Result<(), Cause> {
         match self.managed.get(&QpNumber::new(number)) {
             Some((domain, index)) if *domain == pd => {

@@ -1,5 +1,5 @@
-//! What WQEs do to each other: ENABLE, WAIT, queues that go round, and WQEs that are executed, and sent again, as they were fetched.
-//! They are written by hand, in the mlx5 layout.
+//! What WQEs do to each other: ENABLE, WAIT, queues that go round, and WQEs that are executed, and sent
+//! again, as they were fetched. They are written by hand, in the mlx5 layout.
 
 mod world;
 use adverb_nic::queue::wqe::WqeOp;

@@ -1,4 +1,5 @@
-//! IRN between two NICs: how they find out, what a loss costs, what comes early, and the errors, which are plain RC's.
+//! IRN between two NICs: how they find out, what a loss costs, what comes early, and the errors, which are
+//! plain RC's.
 
 mod world;
 use adverb_nic::*;
@@ -126,7 +127,8 @@ fn a_peer_that_comes_late_is_still_found() {
 
 #[test]
 fn requests_change_when_nothing_is_in_flight() {
-    // The hellos are held up; meanwhile plain RC is busy and loses packets. Then the change comes in the middle.
+    // The hellos are held up; meanwhile plain RC is busy and loses packets. Then the change comes in the
+    // middle.
     let mut w = both(4);
     w.keep_log = true;
     let open = Rc::new(RefCell::new(false));
@@ -301,7 +303,8 @@ fn no_more_is_in_flight_than_the_receiver_takes_in() {
 
 #[test]
 fn the_factor_analysis_recovers_as_it_should() {
-    // Two losses in one window: go-back-N sends everything again, without SACK each loss takes a round trip of its own.
+    // Two losses in one window: go-back-N sends everything again, without SACK each loss takes a round trip
+    // of its own.
     for (scheme, resent) in [(Scheme::Selective, 2..=2), (Scheme::NoSack, 2..=2), (Scheme::GoBackN, 49..=49)]
     {
         let mut w = World::with_config(2, 9, |c| c.irn = Some(IrnConfig { scheme, ..IrnConfig::paper() }));
@@ -349,8 +352,8 @@ fn an_older_write_goes_under_newer_ones() {
     let mut w = both(11);
     let (a, _, ma, mb) = agreed(&mut w, &Link { mtu: Mtu::M256, ..Link::default() });
     let (va, rkey) = mb.at(0);
-    // (from, length) of WRITEs, of which the first packet of each of the first two is lost; the second packet of the
-    // first one comes early.
+    // (from, length) of WRITEs, of which the first packet of each of the first two is lost; the second packet
+    // of the first one comes early.
     let writes =
         [(100, 400), (50, 200), (110, 20), (120, 30), (149, 1), (240, 20), (300, 0), (0, 60), (356, 100)];
     let mut expected = vec![0; 1024];

@@ -1,5 +1,6 @@
-//! The paper's attacks (section 4.2) on real NICs: A1, a process that reaches for others' memory; A2, somebody on the wire who sees, changes, repeats
-//! and invents messages. None reads or changes a byte that it may not, and each is counted by name.
+//! The paper's attacks (section 4.2) on real NICs: A1, a process that reaches for others' memory; A2,
+//! somebody on the wire who sees, changes, repeats and invents messages. None reads or changes a byte that it
+//! may not, and each is counted by name.
 
 mod one_rma_world;
 
@@ -117,7 +118,8 @@ fn a_key_for_something_else_opens_nothing() {
     assert_untouched(&w, "another's address");
 }
 
-/// A session in which every kind of message occurs: operations one after another, with the outcome that each has when left alone.
+/// A session in which every kind of message occurs: operations one after another, with the outcome that each
+/// has when left alone.
 fn session() -> Vec<(Op, bool, Outcome)> {
     vec![
         (Op::Read, true, Outcome::Ok),
@@ -205,7 +207,8 @@ fn every_flipped_bit_of_every_message_is_noticed() {
     assert!(bits > 7000, "{bits}");
 }
 
-/// Two operations that end with a NACK and with a refusal, after the message with this number has had this bit flipped.
+/// Two operations that end with a NACK and with a refusal, after the message with this number has had this
+/// bit flipped.
 fn refused_session(flip: Option<(usize, usize)>) -> (Rma, [Outcome; 2]) {
     let mut w = Rma::with(2, 1, &|c| c.nack_threshold = Some(0));
     w.meddler = Some(Box::new(move |which, _, bytes| {
@@ -458,8 +461,8 @@ fn sealed(key: &[u8; 16], header: &Header, previous: &[u8; 12], payload: &[u8]) 
     bytes
 }
 
-/// Keys that the target keeps set up (`key_cache.rs`): one process's opens nothing for others, whose keys would stand in the same place, and what is not
-/// authentic drives none out.
+/// Keys that the target keeps set up (`key_cache.rs`): one process's opens nothing for others, whose keys
+/// would stand in the same place, and what is not authentic drives none out.
 #[test]
 fn a_key_that_is_set_up_opens_nothing_for_others_and_stays() {
     let mut w = scene(2);
@@ -485,7 +488,8 @@ fn a_key_that_is_set_up_opens_nothing_for_others_and_stays() {
     assert_eq!(w.hosts[1].counter("requests_unauthentic"), others as u64 + 1);
 }
 
-/// A peer that has the key and breaks the protocol: its pieces stay inside the operation that this side began.
+/// A peer that has the key and breaks the protocol: its pieces stay inside the operation that this side
+/// began.
 #[test]
 fn an_authentic_peer_reaches_no_byte_beside_the_operation() {
     let piece = adverb_wire::one_rma::Piece { offset: 64, len: 64 };
@@ -531,7 +535,8 @@ fn every_message_of_an_operation_sent_twice_counts_once() {
         assert_eq!(w.run(0, &command).outcome, Outcome::Ok);
         w.drain();
     }
-    // Three pieces each, of which the last ends the operation; and each request was taken twice, for nothing tells the copy from the first.
+    // Three pieces each, of which the last ends the operation; and each request was taken twice, for nothing
+    // tells the copy from the first.
     let count = |host: usize, name| w.hosts[host].counter(name);
     assert_eq!((count(1, "drop_duplicate"), count(1, "writes_landed")), (2, 1));
     assert_eq!(
@@ -541,8 +546,9 @@ fn every_message_of_an_operation_sent_twice_counts_once() {
     assert!(count(0, "drop_duplicate") >= 2, "{}", count(0, "drop_duplicate"));
 }
 
-/// The failure notice's key is known to all, so anybody on the wire can end a request that the target has not taken up. That is all it can do: what
-/// has been taken up goes on (section 4.2 accepts the first, section 5.1 demands the second).
+/// The failure notice's key is known to all, so anybody on the wire can end a request that the target has not
+/// taken up. That is all it can do: what has been taken up goes on (section 4.2 accepts the first, section
+/// 5.1 demands the second).
 #[test]
 fn a_forged_failure_notice_ends_no_write_that_may_still_land() {
     let forge = |request: &Header, slot: u32| {

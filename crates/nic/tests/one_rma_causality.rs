@@ -1,5 +1,5 @@
-//! No side effect follows a reported failure, and every operation completes once and in time: over all delays and losses of the
-//! four hops, and over random networks.
+//! No side effect follows a reported failure, and every operation completes once and in time: over all delays
+//! and losses of the four hops, and over random networks.
 //!
 //! `ADVERB_SEEDS=n` sets how many random networks are run.
 
@@ -71,7 +71,8 @@ fn no_side_effect_follows_a_failure_over_all_delays_and_losses() {
     let n = DELAYS.len();
     for case in 0..n.pow(4) {
         let fate = |place: u32| case / n.pow(place) % n;
-        // The two pieces of data apart in every way; the completion quick or lost with the last of the grid's choices.
+        // The two pieces of data apart in every way; the completion quick or lost with the last of the grid's
+        // choices.
         for completion in [0, 6, n - 1] {
             outcomes[write([fate(0), fate(1), fate(2), fate(3), completion]) as usize] += 1;
         }

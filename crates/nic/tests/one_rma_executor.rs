@@ -515,8 +515,9 @@ fn plan() -> impl Strategy<Value = Plan> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// Whatever the network does: each transfer is reported once, within the time that its commands may take; what is reported as done is there; what
-    /// is not was not repeated more often than allowed; and nothing changes afterwards.
+    /// Whatever the network does: each transfer is reported once, within the time that its commands may take;
+    /// what is reported as done is there; what is not was not repeated more often than allowed; and nothing
+    /// changes afterwards.
     #[test]
     fn every_transfer_is_reported_once_and_truthfully(
         faults in faults(),
@@ -540,7 +541,8 @@ proptest! {
         let mut pending = Vec::new();
         let mut reports = Vec::new();
         for (index, plan) in plans.iter().enumerate() {
-            // Reads stay in the lower half of both parts, writes in the upper: each page belongs to the transfers of one plan slot.
+            // Reads stay in the lower half of both parts, writes in the upper: each page belongs to the
+            // transfers of one plan slot.
             let at = plan.page * 8192 + if plan.write { PART as u64 / 2 } else { 0 };
             let len = plan.len.min(8192);
             let op = if plan.write { Op::Write } else { Op::Read };

@@ -1,5 +1,5 @@
-//! No security state for each peer: what a target keeps does not grow with initiators (section 4.2). Alone in its program, for it looks at all of the
-//! program's memory.
+//! No security state for each peer: what a target keeps does not grow with initiators (section 4.2). Alone in
+//! its program, for it looks at all of the program's memory.
 
 mod one_rma_world;
 
@@ -20,7 +20,8 @@ fn memory_does_not_grow_with_initiators() {
     let mut frame = OneRmaFrame::new();
     let mut now = adverb_wire::Instant::from_ns(1);
     let mut serve = |index: usize, boot: u64| {
-        // One initiator after another, each from an address of its own: a read that is served, and a write that is given up halfway.
+        // One initiator after another, each from an address of its own: a read that is served, and a write
+        // that is given up halfway.
         let address = adverb_wire::Gid::from(std::net::Ipv4Addr::from(0x0b00_0000 + index as u32));
         let mut small = config(1);
         (small.address, small.slots, small.regions) = (address, 2, 3);

@@ -76,6 +76,9 @@ pub struct Packet {
     pub payload_len: u32,
 }
 
+// Every frame of a simulation is one of these: three cache lines.
+const _: () = assert!(core::mem::size_of::<Packet>() <= 168);
+
 /// What a frame says beyond its [`Packet`]: fields that the NIC has no use for, but that are covered
 /// by the ICRC or are needed to emit a captured frame again as it was. The default is what
 /// [`Packet::emit_ip`] sends.

@@ -5,8 +5,9 @@ use adverb_wire::Duration;
 /// What the sender of a reliable queue pair does about congestion.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub enum CongestionControl {
-    /// A window that halves on loss and grows again, from and up to [`NicConfig::max_unacked_packets`](crate::NicConfig):
-    /// for hosts whose sockets overflow. IRN, with its own bound on what is in flight, does without it.
+    /// A window that halves on loss and grows again, from and up to
+    /// [`NicConfig::max_unacked_packets`](crate::NicConfig): for hosts whose sockets overflow. IRN, with its
+    /// own bound on what is in flight, does without it.
     #[default]
     Halving,
     /// None: the window stays at [`NicConfig::max_unacked_packets`](crate::NicConfig).
@@ -15,13 +16,14 @@ pub enum CongestionControl {
     Dcqcn(DcqcnConfig),
     /// A rate that follows the round-trip time and its slope.
     Timely(TimelyConfig),
-    /// A window as TCP's: slow start, additive increase, halved once for a window with losses. With IRN's recovery, and without
-    /// its BDP flow control, it is the iWARP-like baseline (IRN 4.6).
+    /// A window as TCP's: slow start, additive increase, halved once for a window with losses. With IRN's
+    /// recovery, and without its BDP flow control, it is the iWARP-like baseline (IRN 4.6).
     Tcp(TcpConfig),
 }
 
-/// DCQCN (Zhu et al., SIGCOMM 2015), names as there. The defaults are the paper's; [`DcqcnConfig::rate_hyper`] is ten times the
-/// additive step, as in the simulator that HPCC's authors published.
+/// DCQCN (Zhu et al., SIGCOMM 2015), names as there. The defaults are the paper's;
+/// [`DcqcnConfig::rate_hyper`] is ten times the additive step, as in the simulator that HPCC's authors
+/// published.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct DcqcnConfig {
     /// g: weight of the newest notification in alpha.
@@ -38,10 +40,11 @@ pub struct DcqcnConfig {
     pub increase_bytes: u64,
     /// F: cycles of fast recovery.
     pub fast_recovery: u32,
-    /// The rate does not fall below this, bits/s: a packet of 4 KB each third of a millisecond, well inside usual timeouts.
+    /// The rate does not fall below this, bits/s: a packet of 4 KB each third of a millisecond, well inside
+    /// usual timeouts.
     pub rate_min: f64,
-    /// N: the receiver sends at most one notification for a queue pair in this time. It holds on a NIC that uses another
-    /// scheme too, with its default.
+    /// N: the receiver sends at most one notification for a queue pair in this time. It holds on a NIC that
+    /// uses another scheme too, with its default.
     pub cnp_interval: Duration,
 }
 

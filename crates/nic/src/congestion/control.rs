@@ -1,4 +1,5 @@
-//! What congestion control keeps: its rules for a NIC, and for a queue pair what a scheme needs beyond a window.
+//! What congestion control keeps: its rules for a NIC, and for a queue pair what a scheme needs beyond a
+//! window.
 
 use super::config::{CongestionControl, DcqcnConfig};
 use super::dcqcn::Dcqcn;
@@ -43,7 +44,8 @@ impl Rules {
         }
     }
 
-    /// How often a long message asks for an acknowledgement, in packets: often enough to keep the window moving.
+    /// How often a long message asks for an acknowledgement, in packets: often enough to keep the window
+    /// moving.
     #[inline]
     pub fn ack_interval(&self, window: Window) -> u32 {
         if self.ack_every > 0 { self.ack_every } else { window.packets().div_ceil(4) }
@@ -95,7 +97,8 @@ impl Control {
         let bytes = packet.frame_len() as u64 + pacer::FRAMING;
         let asked = sent != Sent::Answer || packet.bth.opcode.service() == Service::Irn;
         if asked && self.rate(rules) < rules.line && timeout > Duration::ZERO {
-            // Slow packets would let the timer end before the next one that asks for an acknowledgement leaves.
+            // Slow packets would let the timer end before the next one that asks for an acknowledgement
+            // leaves.
             let interval = if rules.ack_every > 0 { rules.ack_every } else { rules.ceiling.div_ceil(4) };
             let spread = bytes as f64 * 8e12 / self.rate(rules) * f64::from(interval);
             packet.bth.ack_req |= spread * 2.0 > timeout.as_ps() as f64;

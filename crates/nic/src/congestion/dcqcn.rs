@@ -1,10 +1,12 @@
 //! DCQCN at the reaction point (Zhu et al., SIGCOMM 2015, section 3.1 and figure 7).
 //!
-//! A notification cuts the rate by half of alpha, which follows how often notifications come. Without them a timer and a byte
-//! counter each count cycles; every cycle moves the rate halfway to the target (fast recovery), which after F cycles of either
-//! rises by a step (additive), and after F cycles of both by larger ones (hyper).
+//! A notification cuts the rate by half of alpha, which follows how often notifications come. Without them a
+//! timer and a byte counter each count cycles; every cycle moves the rate halfway to the target (fast
+//! recovery), which after F cycles of either rises by a step (additive), and after F cycles of both by larger
+//! ones (hyper).
 //!
-//! Its two timers are looked at when something is sent or notified: nothing in between could see the difference.
+//! Its two timers are looked at when something is sent or notified: nothing in between could see the
+//! difference.
 
 use super::config::DcqcnConfig;
 use adverb_wire::Instant;

@@ -1,8 +1,8 @@
 //! Congestion control: how much a reliable queue pair may have unacknowledged, and when it may send.
 //!
-//! One enum says which scheme a NIC uses ([`CongestionControl`]), and the functions here are the only place that matches on it:
-//! transports tell them what happened, and ask whether a packet may leave. Loss recovery is another matter: each scheme goes
-//! with go-back-N and with IRN.
+//! One enum says which scheme a NIC uses ([`CongestionControl`]), and the functions here are the only place
+//! that matches on it: transports tell them what happened, and ask whether a packet may leave. Loss recovery
+//! is another matter: each scheme goes with go-back-N and with IRN.
 //!
 //! | scheme | hears | does | state |
 //! |---|---|---|---|
@@ -12,9 +12,9 @@
 //! | TIMELY | round-trip times | rate | [`Control`] |
 //! | TCP | acknowledgements, losses, timeouts | window | [`Control`] |
 //!
-//! A rate holds for all data of a queue pair: requests, and answers to READs, in the order in which they come. A queue pair
-//! that has to wait leaves the row of those ready to send, and a timer brings it back. At line rate nobody waits: the port
-//! itself is the limit.
+//! A rate holds for all data of a queue pair: requests, and answers to READs, in the order in which they
+//! come. A queue pair that has to wait leaves the row of those ready to send, and a timer brings it back. At
+//! line rate nobody waits: the port itself is the limit.
 
 pub(crate) mod config;
 pub(crate) mod control;

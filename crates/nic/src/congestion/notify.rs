@@ -1,5 +1,5 @@
-//! The notification point: who receives packets that switches have marked tells their sender, at most once in an interval for a
-//! queue pair (IBTA A17.9; DCQCN 3.1).
+//! The notification point: who receives packets that switches have marked tells their sender, at most once in
+//! an interval for a queue pair (IBTA A17.9; DCQCN 3.1).
 
 use crate::ids::QpId;
 use crate::memory::{QueueMemory, Span};

@@ -1,5 +1,6 @@
-//! The rate limiter: a token bucket in virtual time that keeps no tokens but the time at which the next packet may leave.
-//! Times are exact: the part of a picosecond that a division leaves is carried to the next packet.
+//! The rate limiter: a token bucket in virtual time that keeps no tokens but the time at which the next
+//! packet may leave. Times are exact: the part of a picosecond that a division leaves is carried to the next
+//! packet.
 
 use adverb_wire::{Duration, Instant};
 
@@ -52,8 +53,8 @@ impl Pacer {
         self.next <= now
     }
 
-    /// A packet of `bytes` on the link leaves. Who comes late may catch up with as many packets as `burst`; one that was
-    /// idle finds the same.
+    /// A packet of `bytes` on the link leaves. Who comes late may catch up with as many packets as `burst`;
+    /// one that was idle finds the same.
     pub fn on_sent(&mut self, now: Instant, bytes: u64, burst: u32) {
         let bits = bytes * 8 * PS + self.rest;
         let gap = Duration::from_ps(bits / self.rate);

@@ -1,6 +1,6 @@
-//! TCP's window (RFC 5681) over a NIC's packets: slow start, congestion avoidance, one halving for a window with losses, one
-//! packet after a timeout. What is lost is the transport's to find and to send again; packets in flight count from the
-//! cumulative acknowledgement, so there is no inflation during recovery.
+//! TCP's window (RFC 5681) over a NIC's packets: slow start, congestion avoidance, one halving for a window
+//! with losses, one packet after a timeout. What is lost is the transport's to find and to send again;
+//! packets in flight count from the cumulative acknowledgement, so there is no inflation during recovery.
 
 use super::window::Window;
 use adverb_wire::Psn;

@@ -1,7 +1,8 @@
-//! TIMELY (Mittal et al., SIGCOMM 2015, algorithm 1): the round-trip time of completed segments, and its gradient.
+//! TIMELY (Mittal et al., SIGCOMM 2015, algorithm 1): the round-trip time of completed segments, and its
+//! gradient.
 //!
-//! A segment ends with a packet that asks for an acknowledgement; when that is covered, the time since the packet left is a
-//! sample. Samples of packets that were sent again would lie, and are dropped (Karn).
+//! A segment ends with a packet that asks for an acknowledgement; when that is covered, the time since the
+//! packet left is a sample. Samples of packets that were sent again would lie, and are dropped (Karn).
 
 use super::config::TimelyConfig;
 use adverb_wire::{Duration, Instant, Psn};

@@ -1,5 +1,5 @@
-//! Executing a WQE that was fetched: whether it may be, whether it has to wait, and what it does without a packet. One that has
-//! packets to send is in flight from then on, and the transport sends them.
+//! Executing a WQE that was fetched: whether it may be, whether it has to wait, and what it does without a
+//! packet. One that has packets to send is in flight from then on, and the transport sends them.
 
 use super::step::SendStep;
 use crate::attr::QpType;
@@ -67,8 +67,8 @@ pub(crate) fn execute(qp: &mut Qp, nic: &mut NicState, now: Instant) -> SendStep
     SendStep::Executed(wqe.op)
 }
 
-/// A WAIT: nothing to do once the completion queue has moved past its index. Until then the queue pair waits in the row of those
-/// that wait for it.
+/// A WAIT: nothing to do once the completion queue has moved past its index. Until then the queue pair waits
+/// in the row of those that wait for it.
 #[cold]
 fn wait(qp: &mut Qp, nic: &mut NicState, wqe: &Wqe) -> Result<Option<SendStep>, Cause> {
     let (cq, index) = (wqe.queue_number(), wqe.queue_index());

@@ -1,6 +1,7 @@
-//! Fetching WQEs. A plain queue's WQE is read when its turn comes, so that what is changed in memory before takes effect. A
-//! cross-channel queue's go through the NIC's own memory of WQEs, several at a time, and stay there until they are done: what is
-//! executed is what was fetched, and what is sent again is what was sent first.
+//! Fetching WQEs. A plain queue's WQE is read when its turn comes, so that what is changed in memory before
+//! takes effect. A cross-channel queue's go through the NIC's own memory of WQEs, several at a time, and stay
+//! there until they are done: what is executed is what was fetched, and what is sent again is what was sent
+//! first.
 
 use super::execute::execute;
 use super::step::SendStep;

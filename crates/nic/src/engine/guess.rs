@@ -1,7 +1,7 @@
 //! Which queue pair comes next: a guess, where a program uses many of them in turn.
 
-/// Guesses which queue pair comes next. Programs with many often use them in turn, and then each is out of cache when its
-/// turn comes; a guess is made where the last two steps were alike.
+/// Guesses which queue pair comes next. Programs with many often use them in turn, and then each is out of
+/// cache when its turn comes; a guess is made where the last two steps were alike.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Turns {
     last: u32,

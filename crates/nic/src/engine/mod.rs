@@ -1,4 +1,5 @@
-//! What drives the queue pairs: whose turn it is (`turn`), who has work, who waits for a path, whose timer runs.
+//! What drives the queue pairs: whose turn it is (`turn`), who has work, who waits for a path, whose timer
+//! runs.
 
 pub(crate) mod execute;
 pub(crate) mod fetch;

@@ -15,7 +15,8 @@ pub enum Step {
     Executed(QpId, WqeOp),
     /// A frame of a request is in the buffer; its payload has not been read yet.
     Frame(QpId),
-    /// A frame that no request asked for is in the buffer: an acknowledgement, an answer to a READ or atomic, a notification.
+    /// A frame that no request asked for is in the buffer: an acknowledgement, an answer to a READ or atomic,
+    /// a notification.
     Answer(QpId),
     /// A WAIT whose completions have not come was reached; the queue goes on when they have.
     Waiting(QpId),
@@ -69,7 +70,8 @@ impl SendStep {
 /// What a step of one queue pair does to others. The turn carries it out as a step of its own.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Effect {
-    /// The managed send queue of the queue pair at this index may be fetched up to this count of blocks, modulo 2^16.
+    /// The managed send queue of the queue pair at this index may be fetched up to this count of blocks,
+    /// modulo 2^16.
     Enable { index: u32, end: u16 },
     /// Completions that the queue pair at this index waits for have come.
     Wake { index: u32 },

@@ -8,7 +8,8 @@ use adverb_wire::Instant;
 use core::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// When a queue pair is to be looked at; the earliest is the greatest. Packed: each queue pair with a timer has one.
+/// When a queue pair is to be looked at; the earliest is the greatest. Packed: each queue pair with a timer
+/// has one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(Rust, packed(4))]
 struct Entry {
@@ -42,8 +43,8 @@ fn take_due(heap: &mut BinaryHeap<Entry>, now: Instant) -> Option<(u32, Instant)
 #[derive(Default)]
 pub(crate) struct Timers {
     heap: BinaryHeap<Entry>,
-    /// Queue pairs that wait for their rate, apart: their times come often, and would leave an entry of the other heap behind
-    /// each time.
+    /// Queue pairs that wait for their rate, apart: their times come often, and would leave an entry of the
+    /// other heap behind each time.
     waiting: BinaryHeap<Entry>,
 }
 

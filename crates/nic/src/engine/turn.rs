@@ -1,5 +1,5 @@
-//! Whose turn it is, and what a turn comes to. A driver that takes no time for it runs turns back to back; one that models
-//! several processing units names the queue pair of each step.
+//! Whose turn it is, and what a turn comes to. A driver that takes no time for it runs turns back to back;
+//! one that models several processing units names the queue pair of each step.
 
 use crate::congestion;
 use crate::engine::step::{Effect, SendStep, Step};
@@ -64,7 +64,8 @@ impl Nic {
         Step::Idle
     }
 
-    /// What goes before all queue pairs: notifications of congestion, and completions that the driver has put time before.
+    /// What goes before all queue pairs: notifications of congestion, and completions that the driver has put
+    /// time before.
     #[inline]
     pub(crate) fn step_outside(&mut self, _now: Instant, out: &mut TxFrame) -> Step {
         if self.state.notifier.is_due()
@@ -138,7 +139,8 @@ impl Nic {
         None
     }
 
-    /// A step of the queue pair with this index, which is ready. If it turns out to be idle, it must leave the row.
+    /// A step of the queue pair with this index, which is ready. If it turns out to be idle, it must leave
+    /// the row.
     #[inline(always)]
     fn step_at(&mut self, index: u32, now: Instant, out: &mut TxFrame) -> SendStep {
         loop {
@@ -182,8 +184,8 @@ impl Nic {
         }
     }
 
-    /// Notifications of congestion go before everything else. One whose path is blocked is left out: the next mark
-    /// brings another.
+    /// Notifications of congestion go before everything else. One whose path is blocked is left out: the next
+    /// mark brings another.
     #[cold]
     fn next_notification(&mut self, out: &mut TxFrame) -> Option<QpId> {
         while let Some(id) = self.state.notifier.next() {

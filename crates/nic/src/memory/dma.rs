@@ -46,8 +46,9 @@ pub fn write_bytes(dst: Span, bytes: &[u8]) {
     unsafe { copy::copy_last_word_last(dst.ptr(), bytes.as_ptr(), bytes.len(), Source::Arrived) }
 }
 
-/// Writes words to the start of `dst`, one store each, in order. Bytes that were made as words and are copied otherwise are loaded before they have left
-/// the processor's store buffer, which then must run empty: behind a large copy that takes longer than all else (measured on a Xeon: 110 ns).
+/// Writes words to the start of `dst`, one store each, in order. Bytes that were made as words and are copied
+/// otherwise are loaded before they have left the processor's store buffer, which then must run empty: behind
+/// a large copy that takes longer than all else.
 ///
 /// # Panics
 /// If `dst` is shorter than all of them.

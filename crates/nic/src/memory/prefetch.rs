@@ -34,7 +34,8 @@ pub fn prefetch_line(at: *const u8) {
 /// The same for a line that is to be written: other processors give it up.
 #[inline(always)]
 pub fn prefetch_line_for_write(at: *const u8) {
-    // The intrinsic makes this instruction only where the build demands a processor that has it. Those that have not take it for no operation.
+    // The intrinsic makes this instruction only where the build demands a processor that has it. Those that
+    // have not take it for no operation.
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: as above.
     unsafe {
@@ -55,8 +56,8 @@ pub struct Ahead {
 impl Ahead {
     /// Nothing is known.
     pub const NOTHING: Ahead = Ahead { at: 0, lines: 0 };
-    /// Lines of a step: as many as may be on their way to a first-level cache at a time (Intel's since 2021). With more, what is done meanwhile would
-    /// wait for them.
+    /// Lines of a step: as many as may be on their way to a first-level cache at a time (Intel's since 2021).
+    /// With more, what is done meanwhile would wait for them.
     const STEP: usize = 16;
 
     /// So many bytes from a line's beginning on.

@@ -16,7 +16,8 @@ use std::sync::{Mutex, PoisonError};
 /// Smallest block: a cache line, one send WQE.
 const SMALLEST: usize = 64;
 
-/// Alignment of blocks that are at least as large. Smaller ones are cut from a page, and so aligned to their size.
+/// Alignment of blocks that are at least as large. Smaller ones are cut from a page, and so aligned to their
+/// size.
 const PAGE: usize = 4096;
 
 /// Size classes: `SMALLEST << class` bytes.
@@ -70,8 +71,8 @@ impl QueueMemory {
             unsafe { copy::zero(block.0, size) };
             return Ok(QueueMemory { block, len: short });
         }
-        // The allocator would add a header to each block, and to a cache line nearly another one for its alignment: what is
-        // smaller than a page is cut from one.
+        // The allocator would add a header to each block, and to a cache line nearly another one for its
+        // alignment: what is smaller than a page is cut from one.
         let layout = Layout::from_size_align(size.max(PAGE), PAGE).map_err(|_| Error::TableFull)?;
         // SAFETY: the size is at least a page, so not 0.
         let ptr = unsafe { alloc_zeroed(layout) };
@@ -196,7 +197,7 @@ impl QueueMemory {
         unsafe { copy::copy(dst, bytes.as_ptr(), bytes.len(), Source::Arrived) }
     }
 
-    /// A part as a span. It may outlive the queue; see the top of this file.
+    /// A part as a span. It may outlive the queue, whose memory is never unmapped.
     ///
     /// # Panics
     /// If the part is not inside.

@@ -167,10 +167,10 @@ impl Memory {
     /// the end of an address space; `BadAccess` and `Unsupported` as [`Access::check_mr`] says.
     ///
     /// # Safety
-    /// The bytes `[addr, addr + len)` must stay mapped and readable, and writable if the rights
-    /// include LOCAL_WRITE, until `dereg_mr` or a `rereg_mr` that replaces the translation has
-    /// returned and every [`Span`](super::Span) and [`Gather`](super::Gather) obtained before is gone. No `&mut` reference to them may
-    /// be used meanwhile as if it were exclusive.
+    /// The bytes `[addr, addr + len)` must stay mapped and readable, and writable if the rights include
+    /// LOCAL_WRITE, until `dereg_mr` or a `rereg_mr` that replaces the translation has returned and every
+    /// [`Span`](super::Span) and [`Gather`](super::Gather) obtained before is gone. No `&mut` reference to
+    /// them may be used meanwhile as if it were exclusive.
     pub unsafe fn reg_mr(&mut self, init: &MrInit) -> Result<MrInfo, Error> {
         let access = region_access(init.access)?;
         let base = check_translation(init.addr, init.len, init.iova, access)?;
@@ -205,8 +205,8 @@ impl Memory {
         Ok(MrInfo { id, lkey: key, rkey: key })
     }
 
-    /// Registers the memory of a queue, with local rights. That is safe where other memory is not: it is never unmapped, and no reference to it is
-    /// ever formed.
+    /// Registers the memory of a queue, with local rights. That is safe where other memory is not: it is
+    /// never unmapped, and no reference to it is ever formed.
     pub fn reg_queue(&mut self, pd: PdId, queue: &QueueMemory) -> Result<MrInfo, Error> {
         let (addr, len) = (queue.addr(), queue.len() as u64);
         let init = MrInit { pd, addr, len, iova: addr, access: Access::LOCAL_WRITE };
@@ -214,9 +214,9 @@ impl Memory {
         unsafe { self.reg_mr(&init) }
     }
 
-    /// Changes a region in place (IBTA 11.2.8.6). Its keys stay the same. `Busy` while a window is
-    /// bound to it; `Invalid` when nothing is to change, or the length would be 0; otherwise as [`Memory::reg_mr`]. On an error
-    /// the region is as before.
+    /// Changes a region in place (IBTA 11.2.8.6). Its keys stay the same. `Busy` while a window is bound to
+    /// it; `Invalid` when nothing is to change, or the length would be 0; otherwise as [`Memory::reg_mr`]. On
+    /// an error the region is as before.
     ///
     /// # Safety
     /// As for [`Memory::reg_mr`], for the bytes and rights that the region then has.

@@ -1,8 +1,9 @@
 //! 1RMA (Singhvi et al., SIGCOMM 2020), in the paper's two halves.
 //!
-//! `nic` is what the paper has in hardware: [`OneRma`], which knows regions, command slots and independent operations of up to
-//! 4 KB. `software` is what runs above it on the host: [`CommandPortal`], a process's slots and completion ring, and [`executor`],
-//! transfers of any size under the congestion control of [`congestion`]. It stands here because every driver needs the same.
+//! `nic` is what the paper has in hardware: [`OneRma`], which knows regions, command slots and independent
+//! operations of up to 4 KB. `software` is what runs above it on the host: [`CommandPortal`], a process's
+//! slots and completion ring, and [`executor`], transfers of any size under the congestion control of
+//! [`congestion`]. It stands here because every driver needs the same.
 
 mod nic;
 mod software;

@@ -110,8 +110,8 @@ impl Cq {
         Added::Quiet
     }
 
-    /// Whether so many completions have come that the one with this index is among them. Indices are counted modulo 2^24, and
-    /// compared on that circle.
+    /// Whether so many completions have come that the one with this index is among them. Indices are counted
+    /// modulo 2^24, and compared on that circle.
     pub fn has_passed(&self, index: u32) -> bool {
         let ahead = (self.produced as u32).wrapping_sub(index) & 0xff_ffff;
         ahead != 0 && ahead < 1 << 23

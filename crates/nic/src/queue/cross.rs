@@ -1,8 +1,10 @@
-//! What a cross-channel send queue keeps beyond a plain one: CORE-Direct's queues, with which WQEs order each other.
+//! What a cross-channel send queue keeps beyond a plain one: CORE-Direct's queues, with which WQEs order each
+//! other.
 //!
 //! Programs write the ring here; the queue pair's own ring is the NIC's memory of WQEs, filled by fetches. In
-//! [`SendQueue`](super::send::SendQueue), `posted` is then how far the NIC may fetch: the doorbell, or in a managed queue what was
-//! enabled. That may run past the doorbell, round and round: the same WQEs are then executed again.
+//! [`SendQueue`](super::send::SendQueue), `posted` is then how far the NIC may fetch: the doorbell, or in a
+//! managed queue what was enabled. That may run past the doorbell, round and round: the same WQEs are then
+//! executed again.
 //!
 //! ```text
 //!   in flight ....... fetched ....... cached ....... may be fetched
@@ -53,7 +55,8 @@ pub(crate) struct CrossChannel {
     pub cached: u32,
     /// Fetched no further than ENABLEs allow.
     pub managed: bool,
-    /// WQEs that a fetch brings, WAITs not counted: the first after all that was posted has been fetched, and the later ones.
+    /// WQEs that a fetch brings, WAITs not counted: the first after all that was posted has been fetched, and
+    /// the later ones.
     pub first: u8,
     pub batch: u8,
     /// The next fetch is a first one.
@@ -76,8 +79,8 @@ impl CrossChannel {
         (self.posted, self.cached, self.idle) = (0, 0, true);
     }
 
-    /// Reads WQEs into `copies`, from what programs have written, up to block `end` and without touching those from block `oldest` on,
-    /// which are in flight. How many were read.
+    /// Reads WQEs into `copies`, from what programs have written, up to block `end` and without touching
+    /// those from block `oldest` on, which are in flight. How many were read.
     pub fn read_ahead(&mut self, copies: &Ring, oldest: u32, end: u32) -> u8 {
         let most = if core::mem::take(&mut self.idle) { self.first } else { self.batch };
         let (mut read, mut counted) = (0u8, 0u8);

@@ -126,10 +126,10 @@ impl RecvQueue {
     }
 }
 
-/// What a queue pair needs only if it may take receives: its own queue, empty of one that has a shared one, and the request
-/// that a message in progress lands in.
+/// What a queue pair needs only if it may take receives: its own queue, empty of one that has a shared one,
+/// and the request that a message in progress lands in.
 #[derive(Debug)]
-pub(crate) struct Receiver {
+pub(crate) struct Receives {
     pub queue: RecvQueue,
     pub list: ScatterList,
     /// The queue pair's shared receive queue.
@@ -156,9 +156,9 @@ fn first_early() -> Box<Early> {
     Box::default()
 }
 
-impl Receiver {
-    pub fn new(queue: RecvQueue, list: ScatterList, shared: Option<SrqId>, xrcd: Option<XrcdId>) -> Receiver {
-        Receiver { queue, list, shared, of_xrc: None, xrcd, taken: 0, early: None }
+impl Receives {
+    pub fn new(queue: RecvQueue, list: ScatterList, shared: Option<SrqId>, xrcd: Option<XrcdId>) -> Receives {
+        Receives { queue, list, shared, of_xrc: None, xrcd, taken: 0, early: None }
     }
 
     /// Forgets everything posted (transition to RESET).

@@ -4,9 +4,9 @@
 //! `released <= fetched <= posted`, and `posted - released` never exceeds the ring.
 //! A block is released when the completion that covers it is polled, as on mlx5.
 //!
-//! An empty queue goes on at the first block of its ring: a thousand queue pairs that are used now and then keep a line each
-//! in the processor's cache, not all of their rings. A program that writes WQEs itself counts blocks, so a queue whose
-//! memory it has asked for goes round.
+//! An empty queue goes on at the first block of its ring: a thousand queue pairs that are used now and then
+//! keep a line each in the processor's cache, not all of their rings. A program that writes WQEs itself
+//! counts blocks, so a queue whose memory it has asked for goes round.
 
 use crate::error::Error;
 use crate::memory::QueueMemory;
@@ -38,7 +38,8 @@ pub(crate) struct SendQueue {
 const _: () = assert!(core::mem::size_of::<SendQueue>() == 36);
 
 impl SendQueue {
-    /// A queue for `max_wr` requests of the largest size, without memory until it is used: many a queue pair only receives.
+    /// A queue for `max_wr` requests of the largest size, without memory until it is used: many a queue pair
+    /// only receives.
     pub fn new(max_wr: u32, max_sge: u32, max_inline: u32, layout: Layout, sig_all: bool) -> Self {
         let blocks = (max_wr.max(1) * wqe::blocks_per_wr(max_sge, max_inline, layout)).next_power_of_two();
         SendQueue {
@@ -137,8 +138,8 @@ impl SendQueue {
         Ok(())
     }
 
-    /// As [`SendQueue::post`], on a cross-channel queue: into the ring that programs write. A managed queue's doorbell lets nothing
-    /// be fetched.
+    /// As [`SendQueue::post`], on a cross-channel queue: into the ring that programs write. A managed queue's
+    /// doorbell lets nothing be fetched.
     pub fn post_cross(
         &mut self,
         cross: &mut CrossChannel,

@@ -153,8 +153,8 @@ impl Operands {
     pub const NONE: Operands = Operands { swap_add: 0, compare: 0 };
 }
 
-/// A decoded WQE: the fixed part. Its data segments stay in memory and are read as they are needed. Packed, because each queue
-/// pair that sends keeps one, which with its gather then takes 48 bytes.
+/// A decoded WQE: the fixed part. Its data segments stay in memory and are read as they are needed. Packed,
+/// because each queue pair that sends keeps one, which with its gather then takes 48 bytes.
 #[derive(Clone, Copy, Debug)]
 #[repr(Rust, packed(4))]
 pub(crate) struct Wqe {
@@ -344,7 +344,8 @@ impl Ring {
         Ok(())
     }
 
-    /// Copies so many blocks from `block` on out of another ring of the same size, each as it is at one moment.
+    /// Copies so many blocks from `block` on out of another ring of the same size, each as it is at one
+    /// moment.
     pub fn copy_from(&self, other: &Ring, block: u32, blocks: u32) {
         for at in 0..blocks {
             let offset = self.offset(block.wrapping_add(at));

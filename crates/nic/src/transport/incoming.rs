@@ -1,5 +1,5 @@
-//! The receiving half's state: the message in progress, the next PSN expected, and what the peer is owed. [`super::rc::responder`]
-//! and [`super::uc`] tell how it moves.
+//! The receiving half's state: the message in progress, the next PSN expected, and what the peer is owed.
+//! [`super::rc::responder`] and [`super::uc`] tell how it moves.
 
 use crate::ids::PdId;
 use adverb_wire::{Key, Psn, Syndrome};
@@ -62,7 +62,8 @@ impl Answer {
 /// The receiving half of a queue pair. UC uses `expected`, `message` and the receive fields only.
 #[derive(Debug, Default)]
 pub(crate) struct Responder {
-    /// [`Message`], as it needs the fewest bytes: of a SEND its offset, of a WRITE its address; and of a WRITE the rest.
+    /// [`Message`], as it needs the fewest bytes: of a SEND its offset, of a WRITE its address; and of a
+    /// WRITE the rest.
     message_at: u64,
     message_rkey: Key,
     message_len: u32,

@@ -1,6 +1,6 @@
-//! The sending half's state: WQEs that have been executed and are not done, in a ring, and where in it the next packet
-//! comes from. [`super::requester`] tells how it moves. The caller's words for completions stand in the same ring, so that a
-//! queue pair with one request in flight reads one line of it.
+//! The sending half's state: WQEs that have been executed and are not done, in a ring, and where in it the
+//! next packet comes from. [`super::requester`] tells how it moves. The caller's words for completions stand
+//! in the same ring, so that a queue pair with one request in flight reads one line of it.
 
 use crate::congestion::window::Window;
 use crate::explain::Cause;
@@ -33,8 +33,8 @@ impl Inflight {
     }
 }
 
-/// A place of the ring: for an executed WQE, by its index in flight, and for the caller's word of a WQE that was posted, by
-/// its first block in the send queue. The two rows only share memory.
+/// A place of the ring: for an executed WQE, by its index in flight, and for the caller's word of a WQE that
+/// was posted, by its first block in the send queue. The two rows only share memory.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     wr_id: u64,
@@ -78,7 +78,8 @@ pub(crate) struct Requester {
     /// A lost response has made us go back to `una`; not twice without progress.
     pub implied_nak: bool,
     pub window: Window,
-    /// The WQE at the cursor has been read from memory; if the cursor is at the tail, it has not been executed yet.
+    /// The WQE at the cursor has been read from memory; if the cursor is at the tail, it has not been
+    /// executed yet.
     pub is_loaded: bool,
     /// The first response to the READ or atomic at the head came.
     pub is_answering: bool,
@@ -273,7 +274,8 @@ impl Requester {
         index as usize & self.ring.len().wrapping_sub(1)
     }
 
-    /// The caller's word for the WQE that starts at `block`; 0 of one that was never posted but written through memory.
+    /// The caller's word for the WQE that starts at `block`; 0 of one that was never posted but written
+    /// through memory.
     #[inline]
     pub fn wr_id(&self, block: u32) -> u64 {
         self.ring.get(self.place(block)).map_or(0, |slot| slot.wr_id)

@@ -1,7 +1,8 @@
 //! Transports: how work requests become packets and packets become completions.
 //!
-//! [`requester`] runs the WQEs of every service (`inflight` is its state) and `segmentation` cuts their messages into packets; [`receive`] places the messages of RC, UC
-//! and XRC; [`rc`] adds reliability on both sides; [`uc`] and [`ud`] are what is left without it.
+//! [`requester`] runs the WQEs of every service (`inflight` is its state) and `segmentation` cuts their
+//! messages into packets; [`receive`] places the messages of RC, UC and XRC; [`rc`] adds reliability on both
+//! sides; [`uc`] and [`ud`] are what is left without it.
 
 pub(crate) mod failure;
 pub(crate) mod incoming;

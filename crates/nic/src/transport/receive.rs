@@ -5,7 +5,7 @@ use crate::attr::QpType;
 use crate::ids::{CqId, PdId, SrqId};
 use crate::memory::{Access, AccessFault, Payload, RemoteRight, dma};
 use crate::qp::Qp;
-use crate::queue::recv::{Receiver, ScatterList};
+use crate::queue::recv::{Receives, ScatterList};
 use crate::slab::Held;
 use crate::state::NicState;
 use crate::transport::incoming::Message;
@@ -146,7 +146,7 @@ fn take_receive(qp: &mut Qp, nic: &mut NicState, packet: &Packet) -> Result<(), 
             receiver.of_xrc = Some(srq);
             take_shared(nic, srq, &mut receiver.list)
         })
-    } else if qp.receiver.as_deref_mut().is_some_and(Receiver::take_early) {
+    } else if qp.receiver.as_deref_mut().is_some_and(Receives::take_early) {
         true
     } else if let Some(srq) = qp.srq() {
         qp.receiver.as_deref_mut().is_some_and(|receiver| take_shared(nic, srq, &mut receiver.list))

@@ -1,4 +1,5 @@
-//! The requester: sends the packets of WQEs that the engine has fetched and executed, and completes them (IBTA 9.7.2, 9.8).
+//! The requester: sends the packets of WQEs that the engine has fetched and executed, and completes them
+//! (IBTA 9.7.2, 9.8).
 //!
 //! Every service shares it. A WQE that has been executed stands in the in-flight ring until its work
 //! is done: for an unreliable queue when its last packet has left, for a reliable one when it is
@@ -74,8 +75,8 @@ pub(crate) fn packets_of(qp: &Qp, wqe: &Wqe) -> u32 {
     }
 }
 
-/// Puts the next packet of the WQE at the cursor into `out`, if it may be sent: with `limit` packets unacknowledged at most. The
-/// caller may still add to it; then it [leaves](leave).
+/// Puts the next packet of the WQE at the cursor into `out`, if it may be sent: with `limit` packets
+/// unacknowledged at most. The caller may still add to it; then it [leaves](leave).
 #[inline(always)]
 pub(crate) fn packet(
     qp: &mut Qp,

@@ -8,7 +8,8 @@ use crate::queue::wqe::{GatherCursor, Operands, Wqe, WqeOp};
 use crate::state::NicState;
 use adverb_wire::{AtomicEth, Bth, Opcode, Operation, Packet, Reth};
 
-/// READ and atomic requests: one packet, whatever the length of the answer. An atomic still lacks its [`operands`].
+/// READ and atomic requests: one packet, whatever the length of the answer. An atomic still lacks its
+/// [`operands`].
 pub(crate) fn request(qp: &Qp, wqe: &Wqe, index: u32, packet: &mut Packet) {
     let operation = match wqe.op {
         WqeOp::Read => Operation::ReadRequest,

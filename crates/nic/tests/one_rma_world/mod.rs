@@ -1,4 +1,5 @@
-//! Some 1RMA NICs on one wire, in virtual time: faults by seed, every message kept, and whoever wants to may change or hold each.
+//! Some 1RMA NICs on one wire, in virtual time: faults by seed, every message kept, and whoever wants to may
+//! change or hold each.
 #![allow(dead_code, reason = "each test binary uses its part of the world")]
 
 #[path = "../world/mod.rs"]
@@ -247,7 +248,8 @@ impl Rma {
         fate
     }
 
-    /// Sends what can be sent, then lets the next thing happen, unless that is after `end`. False when there is nothing.
+    /// Sends what can be sent, then lets the next thing happen, unless that is after `end`. False when there
+    /// is nothing.
     pub fn advance(&mut self, end: Instant) -> bool {
         self.transmit();
         let arrival = self.wire.first_key_value().map(|((at, _), _)| *at);

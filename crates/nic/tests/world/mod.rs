@@ -92,7 +92,7 @@ struct Flight {
     to: usize,
 }
 
-/// See the top of the file.
+/// Several NICs, the wire between them, and its clock.
 pub struct World {
     pub nodes: Vec<Node>,
     pub now: Instant,

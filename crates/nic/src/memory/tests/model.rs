@@ -54,7 +54,10 @@ fn op() -> impl Strategy<Value = Op> {
         1 => any::<usize>().prop_map(|mr| Op::Deregister { mr }),
         2 => (any::<bool>(), any::<bool>()).prop_map(|(pd, two)| Op::Allocate { pd, two }),
         1 => any::<usize>().prop_map(|mw| Op::Free { mw }),
-        4 => (any::<bool>(), 0u8..3, any::<usize>(), any::<usize>(), any::<u8>(), skew.clone(), length(), rights())
+        4 => (
+            any::<bool>(), 0u8..3, any::<usize>(), any::<usize>(), any::<u8>(),
+            skew.clone(), length(), rights()
+        )
             .prop_map(|(pd, qp, mw, mr, low, skew, len, access)| Op::Bind {
                 pd, qp, mw, mr, low, skew, len,
                 access: access & Access::OF_WINDOW,

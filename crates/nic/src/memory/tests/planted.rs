@@ -1,5 +1,5 @@
-//! Planted bugs, one for each tool that must find it: `scripts/sanitize.sh` runs them by name and fails where a tool stays
-//! silent. Without a tool they are not run.
+//! Planted bugs, one for each tool that must find it: `scripts/sanitize.sh` runs them by name and fails where
+//! a tool stays silent. Without a tool they are not run.
 
 use super::super::copy as raw;
 use core::cell::UnsafeCell;

@@ -1,6 +1,7 @@
 //! What software writes into a command slot, and what it finds in its completion ring.
 //!
-//! A command is 64 bytes, written whole (appendix B). Numbers are little-endian, as the processor writes them.
+//! A command is 64 bytes, written whole (appendix B). Numbers are little-endian, as the processor writes
+//! them.
 //!
 //! | byte | field |
 //! |---|---|
@@ -15,8 +16,9 @@
 //! | 40..48 | offset in the own region |
 //! | 48..64 | K_d |
 //!
-//! The completion region is a ring of 32-byte records. The last word of a record is written last, and counts the records written to the ring
-//! since its region was registered, from 1: software that has taken `n` records looks at record `n % entries` until it says `n + 1`.
+//! The completion region is a ring of 32-byte records. The last word of a record is written last, and counts
+//! the records written to the ring since its region was registered, from 1: software that has taken `n`
+//! records looks at record `n % entries` until it says `n + 1`.
 //!
 //! | byte | field |
 //! |---|---|
@@ -132,7 +134,8 @@ fn part<const N: usize>(b: &[u8], at: usize) -> &[u8; N] {
 pub enum Outcome {
     /// Done, and the bytes are where they belong.
     Ok = 0,
-    /// The target has no such region, K_d is not the region's for this process and operation, or the region does not allow it.
+    /// The target has no such region, K_d is not the region's for this process and operation, or the region
+    /// does not allow it.
     RemoteAuthenticationFailure = 1,
     /// The target has too much to do: remote congestion.
     Nack = 2,
@@ -262,7 +265,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_read_is_what_was_written(bytes: [u8; 32], rest: [u8; 32], op in 0u8..5, class in 0u8..3) {
+        fn whatever_is_read_is_what_was_written(
+            bytes: [u8; 32], rest: [u8; 32], op in 0u8..5, class in 0u8..3
+        ) {
             let mut b = [0; COMMAND_LEN];
             b[..32].copy_from_slice(&bytes);
             b[32..].copy_from_slice(&rest);

@@ -8,7 +8,8 @@ use adverb_wire::{Duration, Gid};
 /// Priorities of processes; 0 is the highest.
 pub const PRIORITIES: usize = 4;
 
-/// Sizes and times of a 1RMA NIC. The defaults are the paper's simulation (sections 6.1 and 7.5): 100 Gb/s, a round trip of 5 us.
+/// Sizes and times of a 1RMA NIC. The defaults are the paper's simulation (sections 6.1 and 7.5): 100 Gb/s, a
+/// round trip of 5 us.
 #[derive(Clone, Debug)]
 pub struct OneRmaConfig {
     /// The NIC's address: part of every key that it derives, and the source of everything it sends.
@@ -19,8 +20,8 @@ pub struct OneRmaConfig {
     pub slots: u32,
     /// Processes that may be attached at once.
     pub processes: u32,
-    /// Slots that processes of a priority *and all lower ones* may be promised together, so that the less important
-    /// never take what the more important were promised.
+    /// Slots that processes of a priority *and all lower ones* may be promised together, so that the less
+    /// important never take what the more important were promised.
     pub slots_by_priority: [u32; PRIORITIES],
     /// Operations of peers in progress at once; more are answered with a NACK.
     pub inbound_ops: u32,
@@ -36,8 +37,8 @@ pub struct OneRmaConfig {
     pub rtt: Duration,
     /// Bits per second of the port; only the NACK threshold is made of it.
     pub bandwidth: u64,
-    /// Bytes that peers have asked for and not been served, above which requests are answered with a NACK. `None`: what the port sends in the time
-    /// left, see [`OneRmaConfig::nack_threshold`].
+    /// Bytes that peers have asked for and not been served, above which requests are answered with a NACK.
+    /// `None`: what the port sends in the time left, see [`OneRmaConfig::nack_threshold`].
     pub nack_threshold: Option<u32>,
 }
 
@@ -62,8 +63,8 @@ impl Default for OneRmaConfig {
 }
 
 impl OneRmaConfig {
-    /// (timeout - rtt - dispatch timeout) * bandwidth, in bytes: what is behind more than that reaches its initiator after its timeout.
-    /// Section 6.1 prints a division by the bandwidth, which would not be bytes.
+    /// (timeout - rtt - dispatch timeout) * bandwidth, in bytes: what is behind more than that reaches its
+    /// initiator after its timeout. Section 6.1 prints a division by the bandwidth, which would not be bytes.
     pub fn nack_threshold(&self) -> Option<u32> {
         if self.nack_threshold.is_some() {
             return self.nack_threshold;
@@ -74,8 +75,8 @@ impl OneRmaConfig {
         Some(u32::try_from(bytes).unwrap_or(u32::MAX))
     }
 
-    /// By when every operation has completed, counted from its post: it waited for the window, its request was answered at the last moment, and the
-    /// target's time ran out.
+    /// By when every operation has completed, counted from its post: it waited for the window, its request
+    /// was answered at the last moment, and the target's time ran out.
     pub fn bound(&self) -> Duration {
         self.dispatch_timeout + self.timeout + initiator_open(self.open_ns())
     }
@@ -125,8 +126,8 @@ impl OneRmaConfig {
     }
 }
 
-/// How long an initiator waits after a solicitation that told `open_ns`. The target's time began before the message was sent, so the same time would
-/// do if both clocks ran alike; a 64th is for those that do not.
+/// How long an initiator waits after a solicitation that told `open_ns`. The target's time began before the
+/// message was sent, so the same time would do if both clocks ran alike; a 64th is for those that do not.
 pub(super) fn initiator_open(open_ns: u32) -> Duration {
     let ns = open_ns as u64;
     Duration::from_ns(ns + ns / 64 + 1)

@@ -32,7 +32,8 @@ counters! { OneRmaCounters;
     keys_derived,
     /// Requests refused: no such region, a guessed RegionId among others.
     requests_unknown_region,
-    /// Requests refused: wrong tag. Another host's, process's or operation's key, an old key, a changed or invented message.
+    /// Requests refused: wrong tag. Another host's, process's or operation's key, an old key, a changed or
+    /// invented message.
     requests_unauthentic,
     /// Requests refused, tag right: the region does not allow the operation.
     requests_without_right,

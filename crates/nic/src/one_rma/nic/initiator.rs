@@ -18,8 +18,9 @@ use adverb_wire::{Duration, Gid, Instant};
 use zeroize::Zeroize;
 
 impl OneRma {
-    /// Writes a command into a slot. `Busy` while the slot's last one is in progress; `Invalid` for a malformed command and for own regions
-    /// that are not the slot's process's, too short, or not writable where bytes are to come; then nothing has happened.
+    /// Writes a command into a slot. `Busy` while the slot's last one is in progress; `Invalid` for a
+    /// malformed command and for own regions that are not the slot's process's, too short, or not writable
+    /// where bytes are to come; then nothing has happened.
     pub fn post(&mut self, now: Instant, slot: SlotId, command: &[u8; COMMAND_LEN]) -> Result<(), Error> {
         self.on_timer(now);
         let pid = self.slots.owner(slot).ok_or(Error::NoSuchObject)?;
@@ -192,7 +193,8 @@ impl OneRma {
         }
     }
 
-    /// Where a piece of a read belongs, unless it is outside, or the process's memory is no longer registered for it.
+    /// Where a piece of a read belongs, unless it is outside, or the process's memory is no longer registered
+    /// for it.
     fn sink(&self, slot: u32, piece: Piece) -> Option<Span> {
         let active = self.slots.get(slot).filter(|active| fits(piece, active.len))?;
         let own = self.regions.owned(active.local_region, self.slots.owner(SlotId::new(slot))?)?;
@@ -218,7 +220,8 @@ impl OneRma {
             self.counters.drop_unauthentic += 1;
             return;
         }
-        // To answer would mean to wait longer than the bound that every operation has, or to report a failure while the target still takes data.
+        // To answer would mean to wait longer than the bound that every operation has, or to report a failure
+        // while the target still takes data.
         if open_ns > longest {
             self.counters.drop_solicitation += 1;
             return;
@@ -290,8 +293,8 @@ impl OneRma {
         self.complete(now, slot, outcome);
     }
 
-    /// A NACK or an authentication failure. Once the target has taken the operation up neither is believed: an old one, or an invented one, must not
-    /// report a failure whose side effect is still to come.
+    /// A NACK or an authentication failure. Once the target has taken the operation up neither is believed:
+    /// an old one, or an invented one, must not report a failure whose side effect is still to come.
     pub(super) fn on_refusal(
         &mut self,
         now: Instant,

@@ -1,5 +1,6 @@
-//! The counter that every message's nonce is made of. It ascends for as long as the NIC's address is used, restarts included
-//! (appendix A): whoever drives the NIC reserves a range on stable storage before it hands it over, and never hands it over again.
+//! The counter that every message's nonce is made of. It ascends for as long as the NIC's address is used,
+//! restarts included (appendix A): whoever drives the NIC reserves a range on stable storage before it hands
+//! it over, and never hands it over again.
 
 use crate::error::Error;
 use core::ops::Range;

@@ -1,8 +1,9 @@
-//! Keys of peers' requests, set up: the same few processes ask again and again, and to derive K_d and to set up AES-GCM with it costs more than all
-//! the rest of a small request.
+//! Keys of peers' requests, set up: the same few processes ask again and again, and to derive K_d and to set
+//! up AES-GCM with it costs more than all the rest of a small request.
 //!
-//! The cache is no state that a peer needs: of fixed size, whoever asks (`limits::ONE_RMA_KEY_CACHE`), and what is not in it is derived anew. A key enters only with an
-//! authentic request, so that nobody without one can drive others out; and leaves when its region's key changes or the region goes.
+//! The cache is no state that a peer needs: of fixed size, whoever asks (`limits::ONE_RMA_KEY_CACHE`), and
+//! what is not in it is derived anew. A key enters only with an authentic request, so that nobody without one
+//! can drive others out; and leaves when its region's key changes or the region goes.
 
 use super::keys::MessageKey;
 use super::regions::RegionId;

@@ -1,6 +1,7 @@
 //! Keys, and the messages sealed and opened with them.
 //!
-//! A region's key K_r is spread out once, when the region is registered. For each request the NIC derives K_d from it (section 4.2):
+//! A region's key K_r is spread out once, when the region is registered. For each request the NIC derives K_d
+//! from it (section 4.2):
 //!
 //! ```text
 //! x0  = AES(K_r, target's address)                       kept with the region
@@ -8,10 +9,11 @@
 //! K_d = AES(K_r, x1 xor (PID, operation, RegionId))
 //! ```
 //!
-//! The paper's one block (initiator's address, PID, operation) has no room for an IPv6 address beside the PID; three blocks chained
-//! this way are CBC-MAC of a message of fixed length, a pseudorandom function. The target's address is in it because an application
-//! may give several replicas the same K_r: each key then has exactly one NIC on each side, and a nonce made of that NIC's counter
-//! and the message's kind never comes twice under one key. That is what the sender's address in appendix A's IV is for.
+//! The paper's one block (initiator's address, PID, operation) has no room for an IPv6 address beside the
+//! PID; three blocks chained this way are CBC-MAC of a message of fixed length, a pseudorandom function. The
+//! target's address is in it because an application may give several replicas the same K_r: each key then has
+//! exactly one NIC on each side, and a nonce made of that NIC's counter and the message's kind never comes
+//! twice under one key. That is what the sender's address in appendix A's IV is for.
 
 use adverb_wire::Gid;
 use adverb_wire::one_rma::{Header, KEY_LEN, MAX_HEADER_LEN, NONCE_LEN, Op, TAG_LEN};
@@ -22,8 +24,9 @@ use aws_lc_rs::constant_time;
 use core::fmt;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
-/// Whether messages are encrypted and authenticated. False only in builds with the feature `benchmark-only-cleartext`, whose NICs nobody else can
-/// talk to; whatever serves others refuses to start then.
+/// Whether messages are encrypted and authenticated. False only in builds with the feature
+/// `benchmark-only-cleartext`, whose NICs nobody else can talk to; whatever serves others refuses to start
+/// then.
 pub const ENCRYPTED: bool = !cfg!(feature = "benchmark-only-cleartext");
 
 macro_rules! secret {
@@ -125,8 +128,8 @@ fn xor(block: &mut [u8; KEY_LEN], other: &[u8; KEY_LEN]) {
     block.iter_mut().zip(other).for_each(|(a, b)| *a ^= b);
 }
 
-/// K_d of a region with key `key` at `target`: what the owner's software hands to a client, and what the target's NIC derives again for each
-/// request.
+/// K_d of a region with key `key` at `target`: what the owner's software hands to a client, and what the
+/// target's NIC derives again for each request.
 pub fn derive(key: &RegionKey, target: Gid, region: u32, initiator: Gid, pid: u32, op: Op) -> DerivedKey {
     Deriver::new(key, target).derive(initiator, pid, op, region)
 }
@@ -148,8 +151,8 @@ impl MessageKey {
         MessageKey { cipher: Some(LessSafeKey::new(key)) }
     }
 
-    /// Writes the header, encrypts the payload that lies behind it, and appends the tag. `message` is as long as
-    /// the header says.
+    /// Writes the header, encrypts the payload that lies behind it, and appends the tag. `message` is as long
+    /// as the header says.
     pub fn seal(&self, header: &Header, previous: &Iv, message: &mut [u8]) {
         let mut aad = [0; AAD_LEN];
         let header_len = header.emit(&mut aad);
@@ -169,7 +172,8 @@ impl MessageKey {
         }
     }
 
-    /// Verifies a message and decrypts its payload in place. When it is false, nothing in the message means anything.
+    /// Verifies a message and decrypts its payload in place. When it is false, nothing in the message means
+    /// anything.
     pub fn open(&self, header: &Header, previous: &Iv, message: &mut [u8]) -> bool {
         let Some(cipher) = &self.cipher else {
             return !ENCRYPTED;

@@ -1,9 +1,12 @@
-//! The 1RMA NIC: connection-free, encrypted, fail-fast operations of up to 4 KB on a peer's memory (Singhvi et al., SIGCOMM 2020).
+//! The 1RMA NIC: connection-free, encrypted, fail-fast operations of up to 4 KB on a peer's memory (Singhvi
+//! et al., SIGCOMM 2020).
 //!
-//! [`OneRma`] stands beside [`Nic`](crate::Nic), not in it: it has no queue pairs, and shares nothing with it but the driver, which calls both
-//! in the same way: [`on_frame`](OneRma::on_frame), [`on_timer`](OneRma::on_timer), [`next_frame`](OneRma::next_frame),
-//! [`next_deadline`](OneRma::next_deadline). Its messages are their own UDP payloads, [`adverb_wire::one_rma`]. Its own [`Memory`] holds the
-//! memory that its regions lie in; one process's memory may be registered with both.
+//! [`OneRma`] stands beside [`Nic`](crate::Nic), not in it: it has no queue pairs, and shares nothing with it
+//! but the driver, which calls both in the same way: [`on_frame`](OneRma::on_frame),
+//! [`on_timer`](OneRma::on_timer), [`next_frame`](OneRma::next_frame),
+//! [`next_deadline`](OneRma::next_deadline). Its messages are their own UDP payloads,
+//! [`adverb_wire::one_rma`]. Its own [`Memory`] holds the memory that its regions lie in; one process's
+//! memory may be registered with both.
 //!
 //! ```text
 //! initiator (initiator.rs)                                    target (target.rs)
@@ -13,25 +16,31 @@
 //!      DISPATCH_TIMEOUT                      │  └ all bytes here: OK
 //!                                            ├── NACK, authentication failure, TIMEOUT
 //!
-//!                                         requested ─ write request ─►  authentic? room? ─► waiting ─ NACK
-//!                                            │                                                │ window has 4 KB
-//!                                         sending  ◄─ solicitation ──────────────────────── open, until now + timeout
-//!                                            │     ── write data ─────────────────────────►   │
-//!                                          sent    ◄─ completion ──────────────────────────── placed, all bytes here
+//!                           requested ─ write request ─►  authentic? room? ─► waiting ─ NACK
+//!                              │                                                │ window has 4 KB
+//!                           sending  ◄─ solicitation ──────────────────────── open, until now + timeout
+//!                              │     ── write data ─────────────────────────►   │
+//!                            sent    ◄─ completion ──────────────────────────── placed, all bytes here
 //! ```
 //!
-//! **No side effect follows a reported failure** (section 5.1). Data leave only after a solicitation; from then on the initiator ignores NACKs and
-//! authentication failures, and waits a little longer than the solicitation says that the target takes data, a time that began at the target
-//! earlier. All calls first let expire what is due, so late data never land. What the driver owes for this: the `now` of a call is not older than
-//! the frame that it brings, and a frame that was produced is not held back from the wire before its `now`.
+//! **No side effect follows a reported failure** (section 5.1). Data leave only after a solicitation; from
+//! then on the initiator ignores NACKs and authentication failures, and waits a little longer than the
+//! solicitation says that the target takes data, a time that began at the target earlier. All calls first let
+//! expire what is due, so late data never land. What the driver owes for this: the `now` of a call is not
+//! older than the frame that it brings, and a frame that was produced is not held back from the wire before
+//! its `now`.
 //!
-//! **Nothing is kept for a peer** but the operations in progress, whose tables are fixed. Keys are derived from each request
-//! (`keys.rs`), the last ones kept set up in a cache of fixed size (`key_cache.rs`), nonces come from one counter (`iv.rs`), and what chains the messages of an operation stands in its slot or table entry and goes with it.
+//! **Nothing is kept for a peer** but the operations in progress, whose tables are fixed. Keys are derived
+//! from each request (`keys.rs`), the last ones kept set up in a cache of fixed size (`key_cache.rs`), nonces
+//! come from one counter (`iv.rs`), and what chains the messages of an operation stands in its slot or table
+//! entry and goes with it.
 //!
-//! Where the paper leaves something open, this is what was built: what K_d is made of (`keys.rs`); nonces and what is chained to what
-//! ([`adverb_wire::one_rma`]); own writes debit the window too (`window.rs`); a solicitation tells how long it holds, so that the promise above
-//! does not rest on equal configurations; an authentic request that the region does not allow, or whose key changes halfway, is refused with
-//! REMOTE_AUTHENTICATION_FAILURE in a completion signed with K_d; peers' writes that wait too long for the window are NACKed.
+//! Where the paper leaves something open, this is what was built: what K_d is made of (`keys.rs`); nonces and
+//! what is chained to what ([`adverb_wire::one_rma`]); own writes debit the window too (`window.rs`); a
+//! solicitation tells how long it holds, so that the promise above does not rest on equal configurations; an
+//! authentic request that the region does not allow, or whose key changes halfway, is refused with
+//! REMOTE_AUTHENTICATION_FAILURE in a completion signed with K_d; peers' writes that wait too long for the
+//! window are NACKed.
 
 mod command;
 mod config;
@@ -67,7 +76,7 @@ use slots::Slots;
 use std::collections::VecDeque;
 use target::Inbounds;
 use timeouts::Timeouts;
-use window::{Arbiter, Waiting, Window};
+use window::{Arbiter, SolicitationWindow, Waiting};
 
 /// A message that leaves the NIC: the payload of a UDP datagram to [`adverb_wire::one_rma::UDP_PORT`].
 pub struct OneRmaFrame {
@@ -158,7 +167,7 @@ pub struct OneRma {
     regions: Regions,
     slots: Slots,
     inbound: Inbounds,
-    window: Window,
+    window: SolicitationWindow,
     arbiter: Arbiter,
     /// Of slots, then of peers' operations.
     timeouts: Timeouts,
@@ -180,8 +189,9 @@ pub struct OneRma {
 
 /// Life, objects.
 impl OneRma {
-    /// A NIC without objects. `message_counters` must lie above all that a NIC of this address ever had, in this process or an earlier
-    /// one: on it rests that no nonce comes twice. `seed` makes the local keys of its memory.
+    /// A NIC without objects. `message_counters` must lie above all that a NIC of this address ever had, in
+    /// this process or an earlier one: on it rests that no nonce comes twice. `seed` makes the local keys of
+    /// its memory.
     pub fn new(config: OneRmaConfig, message_counters: Range<u64>, seed: u64) -> Result<OneRma, Error> {
         config.check()?;
         let nack_threshold = config.nack_threshold().ok_or(Error::Invalid("timeout"))?;
@@ -192,7 +202,7 @@ impl OneRma {
             regions: Regions::new(config.regions),
             slots: Slots::new(config.slots, config.processes, config.slots_by_priority),
             inbound: Inbounds::new(config.inbound_ops),
-            window: Window::new(config.window),
+            window: SolicitationWindow::new(config.window),
             arbiter: Arbiter::new(slots + inbound),
             timeouts: Timeouts::new(slots + inbound),
             outbox: Outbox { counter: Counter::new(message_counters)?, answers: VecDeque::new() },
@@ -223,7 +233,8 @@ impl OneRma {
         &self.counters
     }
 
-    /// Message counters that are left. A driver reserves and hands over more long before there are none, or nothing is sent any more.
+    /// Message counters that are left. A driver reserves and hands over more long before there are none, or
+    /// nothing is sent any more.
     pub fn message_counters_left(&self) -> u64 {
         self.outbox.counter.left()
     }
@@ -233,13 +244,14 @@ impl OneRma {
         self.outbox.counter.extend(range)
     }
 
-    /// Lets a process in. `TableFull` when the slots that its priority may have are promised to others, `Busy` when it is in already.
+    /// Lets a process in. `TableFull` when the slots that its priority may have are promised to others,
+    /// `Busy` when it is in already.
     pub fn attach(&mut self, process: ProcessInit) -> Result<(), Error> {
         self.slots.attach(process)
     }
 
-    /// Forgets a process, its slots and its regions, at once. What it was doing ends without a completion; peers that work on its
-    /// regions are refused.
+    /// Forgets a process, its slots and its regions, at once. What it was doing ends without a completion;
+    /// peers that work on its regions are refused.
     pub fn detach(&mut self, pid: u32) -> Result<(), Error> {
         if !self.slots.is_attached(pid) {
             return Err(Error::NoSuchObject);
@@ -272,8 +284,8 @@ impl OneRma {
         Ok(())
     }
 
-    /// Enters a region. `Invalid` when it is not wholly inside one memory region (which must be writable if peers may write),
-    /// `NoSuchObject` when its owner is not attached.
+    /// Enters a region. `Invalid` when it is not wholly inside one memory region (which must be writable if
+    /// peers may write), `NoSuchObject` when its owner is not attached.
     pub fn register(&mut self, init: &RegionInit) -> Result<RegionId, Error> {
         if !self.slots.is_attached(init.owner) {
             return Err(Error::NoSuchObject);
@@ -293,7 +305,8 @@ impl OneRma {
         self.regions.get(region).map(|region| region.completions)
     }
 
-    /// Changes a region's key by its owner's hand, without an operation. Operations begun under the old key are refused.
+    /// Changes a region's key by its owner's hand, without an operation. Operations begun under the old key
+    /// are refused.
     pub fn rotate(&mut self, region: RegionId, key: &RegionKey) -> Result<(), Error> {
         let address = self.config.address;
         self.regions.get_mut(region).ok_or(Error::NoSuchObject)?.rekey(key, address);
@@ -339,8 +352,8 @@ impl OneRma {
         }
     }
 
-    /// [`on_frame`](OneRma::on_frame) for who knows where the message after this one lies, if it is there, far from this processor: its lines are asked for
-    /// between the steps of this one.
+    /// [`on_frame`](OneRma::on_frame) for who knows where the message after this one lies, if it is there,
+    /// far from this processor: its lines are asked for between the steps of this one.
     pub fn on_frame_before(&mut self, ahead: Ahead, now: Instant, from: Gid, message: &mut [u8]) {
         self.ahead = ahead;
         self.ahead.step();
@@ -375,7 +388,8 @@ impl OneRma {
         !self.outbox.answers.is_empty() || (self.outbox.counter.left() > 0 && (enters || data))
     }
 
-    /// Produces the next message. False when there is none. Answers go first, then requests, then data of both kinds in turns.
+    /// Produces the next message. False when there is none. Answers go first, then requests, then data of
+    /// both kinds in turns.
     pub fn next_frame(&mut self, now: Instant, out: &mut OneRmaFrame) -> bool {
         match self.next_message(now, &mut out.bytes) {
             None => false,

@@ -1,5 +1,6 @@
-//! The Registered Region Table (section 4.3): fixed size, one entry for each region, and all that the NIC knows about memory. It stands on
-//! [`crate::memory`], whose regions say which bytes exist; an entry adds an owner, a key and what peers may do.
+//! The Registered Region Table (section 4.3): fixed size, one entry for each region, and all that the NIC
+//! knows about memory. It stands on [`crate::memory`], whose regions say which bytes exist; an entry adds an
+//! owner, a key and what peers may do.
 
 use super::keys::{DerivedKey, Deriver, RegionKey};
 use crate::error::Error;
@@ -10,8 +11,8 @@ use adverb_wire::{Gid, Key};
 use bitflags::bitflags;
 
 bitflags! {
-    /// What peers may do to a region, provided that they have the key for it. The owner may always use it as its own side
-    /// of an operation.
+    /// What peers may do to a region, provided that they have the key for it. The owner may always use it as
+    /// its own side of an operation.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct Rights: u8 {
         /// Read.
@@ -33,7 +34,8 @@ impl Rights {
     }
 }
 
-/// Name of a region, on the wire too. The table's index is in the low 16 bits, the number of its use above. It is no secret.
+/// Name of a region, on the wire too. The table's index is in the low 16 bits, the number of its use above.
+/// It is no secret.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RegionId(u32);
 

@@ -1,5 +1,6 @@
-//! Processes and their command slots: the Command Slot Table (section 4.3). Its size is fixed; a process is promised a quota of it when it is
-//! attached, and is refused more. The process number in a slot is set when the slot is allotted, by the NIC's driver, and no command can change it.
+//! Processes and their command slots: the Command Slot Table (section 4.3). Its size is fixed; a process is
+//! promised a quota of it when it is attached, and is refused more. The process number in a slot is set when
+//! the slot is allotted, by the NIC's driver, and no command can change it.
 
 use super::config::PRIORITIES;
 use super::keys::{DerivedKey, Iv, MessageKey};
@@ -46,7 +47,8 @@ struct Process {
     init: ProcessInit,
     /// Slots that it has.
     slots: u32,
-    /// Keys that its commands had last, ready for use. Each process has its own, so that none learns from a command's time what keys others have.
+    /// Keys that its commands had last, ready for use. Each process has its own, so that none learns from a
+    /// command's time what keys others have.
     keys: [Option<Arc<CommandKey>>; limits::ONE_RMA_COMMAND_KEYS],
     /// Whose place the next one takes.
     oldest: usize,
@@ -109,8 +111,9 @@ pub(super) enum Phase {
 struct Slot {
     owner: Option<u32>,
     active: Option<Active>,
-    /// Key of the last command: commands of a slot often have the same one, and to set it up costs more than to seal a request. Slots share it,
-    /// so that one key is in the processor's cache where hundreds were not. Dropped with the slot's owner.
+    /// Key of the last command: commands of a slot often have the same one, and to set it up costs more than
+    /// to seal a request. Slots share it, so that one key is in the processor's cache where hundreds were
+    /// not. Dropped with the slot's owner.
     last_key: Option<Arc<CommandKey>>,
 }
 

@@ -34,7 +34,8 @@ struct Inbound {
 }
 
 impl Inbound {
-    /// Where a piece of a write belongs, if it is inside, and the region still has the key that it was asked for under.
+    /// Where a piece of a write belongs, if it is inside, and the region still has the key that it was asked
+    /// for under.
     fn place(&self, regions: &Regions, memory: &Memory, piece: Piece) -> Option<Span> {
         if self.op != Op::Write || !fits(piece, self.len) {
             return None;
@@ -207,7 +208,8 @@ impl OneRma {
         self.timeouts.set(self.thing(index), wait, now + patience);
     }
 
-    /// Tells an initiator at once that its request failed (section 4.2): under the reserved key, for there is no other that both have.
+    /// Tells an initiator at once that its request failed (section 4.2): under the reserved key, for there is
+    /// no other that both have.
     fn notify_failure(&mut self, to: Gid, slot: u32, previous: &Iv) {
         let body = Body::AuthenticationFailure { slot };
         self.outbox.answer(&mut self.counters, to, &self.notice_key, previous, body);

@@ -1,5 +1,6 @@
-//! When the operations in progress time out. What waits for the same thing waits equally long, so that each kind of waiting is a row in the order of time, in
-//! which almost everything enters at the end: a step for each change, whatever is in progress, where a heap takes a dozen.
+//! When the operations in progress time out. What waits for the same thing waits equally long, so that each
+//! kind of waiting is a row in the order of time, in which almost everything enters at the end: a step for
+//! each change, whatever is in progress, where a heap takes a dozen.
 
 use adverb_wire::Instant;
 

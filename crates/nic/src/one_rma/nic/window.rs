@@ -1,21 +1,22 @@
 //! The solicitation window, and the row in which operations wait for it (sections 4.1 and 4.3).
 //!
-//! Whatever makes data flow towards somebody takes its bytes out of the window before the request leaves and gives them back at its
-//! end: own reads; own writes and rekeys, from the request to the completion, so that writes hold it for two round trips
-//! (section 7.1); and peers' writes and rekeys, from the solicitation until their data are here. To enter, 4 KB must be free whatever the
-//! size is, so that small operations never keep large ones out.
+//! Whatever makes data flow towards somebody takes its bytes out of the window before the request leaves and
+//! gives them back at its end: own reads; own writes and rekeys, from the request to the completion, so that
+//! writes hold it for two round trips (section 7.1); and peers' writes and rekeys, from the solicitation
+//! until their data are here. To enter, 4 KB must be free whatever the size is, so that small operations
+//! never keep large ones out.
 
 use adverb_wire::one_rma::MAX_OP;
 use std::collections::VecDeque;
 
-pub(super) struct Window {
+pub(super) struct SolicitationWindow {
     size: u32,
     free: u32,
 }
 
-impl Window {
-    pub fn new(size: u32) -> Window {
-        Window { size, free: size }
+impl SolicitationWindow {
+    pub fn new(size: u32) -> SolicitationWindow {
+        SolicitationWindow { size, free: size }
     }
 
     /// Whether an operation may enter.
@@ -80,7 +81,8 @@ impl Arbiter {
         self.rows.iter().all(VecDeque::is_empty)
     }
 
-    /// Takes somebody out who waits no longer. Those whose time runs out are at the front, where this is quick: all wait equally long.
+    /// Takes somebody out who waits no longer. Those whose time runs out are at the front, where this is
+    /// quick: all wait equally long.
     pub fn remove(&mut self, class: u8, who: Waiting) {
         let row = &mut self.rows[(class & 1) as usize];
         if let Some(at) = row.iter().position(|waiting| *waiting == who) {
@@ -114,7 +116,7 @@ mod tests {
 
     #[test]
     fn four_kilobytes_must_be_free() {
-        let mut window = Window::new(8192);
+        let mut window = SolicitationWindow::new(8192);
         window.debit(4096);
         window.debit(1);
         assert!(!window.is_open());

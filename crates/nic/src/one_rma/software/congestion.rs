@@ -1,9 +1,10 @@
-//! Congestion control of 1RMA (section 6, algorithm 1): for the software above a NIC, which decides when operations are issued. The NIC only reports
-//! delays and outcomes, and uses nothing of this.
+//! Congestion control of 1RMA (section 6, algorithm 1): for the software above a NIC, which decides when
+//! operations are issued. The NIC only reports delays and outcomes, and uses nothing of this.
 //!
-//! Each pair of remote NIC and direction has a [`Window`] for remote congestion, moved by the remote delay (total less issue delay); one more,
-//! the local one, is moved by the issue delay of all operations. The smaller of the two says how many operations may be outstanding, and
-//! how fast they are issued: one operation's size times the window for each round trip.
+//! Each pair of remote NIC and direction has a [`CongestionWindow`] for remote congestion, moved by the
+//! remote delay (total less issue delay); one more, the local one, is moved by the issue delay of all
+//! operations. The smaller of the two says how many operations may be outstanding, and how fast they are
+//! issued: one operation's size times the window for each round trip.
 //!
 //! | completion | local window | remote window |
 //! |---|---|---|
@@ -19,7 +20,8 @@ use crate::one_rma::Outcome;
 use adverb_wire::one_rma::MAX_OP;
 use adverb_wire::{Duration, Instant};
 
-/// Parameters. The defaults are the paper's where it gives them; it gives neither targets nor bounds of the windows, which are ours.
+/// Parameters. The defaults are the paper's where it gives them; it gives neither targets nor bounds of the
+/// windows, which are ours.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct CongestionConfig {
     /// Operations added per round trip while the delay is below its target. Paper: 0.25.
@@ -40,10 +42,12 @@ pub struct CongestionConfig {
     pub window_min: f64,
     /// Largest window, in operations.
     pub window_max: f64,
-    /// First window, in operations. Not in the paper: with 13, line rate takes the 8 round trips of figure 15a; with 1 it takes 65.
+    /// First window, in operations. Not in the paper: with 13, line rate takes the 8 round trips of figure
+    /// 15a; with 1 it takes 65.
     pub window_start: f64,
-    /// Whether local congestion has a window of its own, as in the paper. False is for comparison (figure 15c): each pair of remote NIC and
-    /// direction then has one window, moved by the total delay against the sum of both targets, and by every failure.
+    /// Whether local congestion has a window of its own, as in the paper. False is for comparison (figure
+    /// 15c): each pair of remote NIC and direction then has one window, moved by the total delay against the
+    /// sum of both targets, and by every failure.
     pub split_local: bool,
 }
 
@@ -90,16 +94,16 @@ impl CongestionConfig {
 
 /// One congestion window, in operations of 4 KB.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Window {
+pub struct CongestionWindow {
     operations: f64,
     /// When it was last made smaller.
     decreased: Option<Instant>,
 }
 
-impl Window {
+impl CongestionWindow {
     /// A window as it starts.
-    pub fn new(config: &CongestionConfig) -> Window {
-        Window { operations: config.window_start, decreased: None }
+    pub fn new(config: &CongestionConfig) -> CongestionWindow {
+        CongestionWindow { operations: config.window_start, decreased: None }
     }
 
     /// Its size in operations; below 1, less than one operation per round trip.
@@ -144,8 +148,8 @@ pub fn on_completion(
     config: &CongestionConfig,
     now: Instant,
     sample: &Sample,
-    local: &mut Window,
-    remote: &mut Window,
+    local: &mut CongestionWindow,
+    remote: &mut CongestionWindow,
 ) {
     if !config.split_local {
         return on_total(config, now, sample, remote);
@@ -164,7 +168,7 @@ pub fn on_completion(
 }
 
 /// Without the split: all that delays an operation moves the one window.
-fn on_total(config: &CongestionConfig, now: Instant, sample: &Sample, window: &mut Window) {
+fn on_total(config: &CongestionConfig, now: Instant, sample: &Sample, window: &mut CongestionWindow) {
     match sample.outcome {
         Outcome::Ok => {
             window.on_delay(config, now, sample.total_delay, config.local_target + config.remote_target)
@@ -185,7 +189,7 @@ pub struct Allowance {
 
 impl Allowance {
     /// Of a remote window beside the local one.
-    pub fn new(config: &CongestionConfig, local: &Window, remote: &Window) -> Allowance {
+    pub fn new(config: &CongestionConfig, local: &CongestionWindow, remote: &CongestionWindow) -> Allowance {
         let local = if config.split_local { local.operations } else { f64::INFINITY };
         Allowance { operations: local.min(remote.operations), rtt: config.rtt }
     }
@@ -195,8 +199,8 @@ impl Allowance {
         (self.operations as u32).max(1)
     }
 
-    /// How long after an operation of `len` bytes the next one may be issued: its time at the rate of 4 KB times the window per
-    /// round trip.
+    /// How long after an operation of `len` bytes the next one may be issued: its time at the rate of 4 KB
+    /// times the window per round trip.
     pub fn spacing(&self, len: u16) -> Duration {
         let share = len as f64 / MAX_OP as f64;
         Duration::from_ps((self.rtt.as_ps() as f64 * share / self.operations) as u64)
@@ -211,15 +215,15 @@ mod tests {
 
     struct Pair {
         config: CongestionConfig,
-        local: Window,
-        remote: Window,
+        local: CongestionWindow,
+        remote: CongestionWindow,
         now: Instant,
     }
 
     impl Pair {
         fn new(start: f64) -> Pair {
             let config = CongestionConfig { window_start: start, ..CongestionConfig::default() };
-            let window = Window::new(&config);
+            let window = CongestionWindow::new(&config);
             Pair { config, local: window, remote: window, now: Instant::from_ns(1_000_000) }
         }
 
@@ -258,7 +262,8 @@ mod tests {
         // Issue 1 us: up by .25/6. Remote 10 us against 8: 1 - .8 * 2/10 = .84.
         let remote = 10.025 * 0.84;
         assert_near(p.after(US(6), Outcome::Ok, US(1), US(11)), [6.0 + 0.25 / 6.0, remote]);
-        // Within the same round trip it does not shrink again; the local one, last shrunk 6 us ago, halves at most: 1 - .8 * 98/100 is below .5.
+        // Within the same round trip it does not shrink again; the local one, last shrunk 6 us ago, halves at
+        // most: 1 - .8 * 98/100 is below .5.
         let local = (6.0 + 0.25 / 6.0) * 0.5;
         assert_near(p.after(US(0), Outcome::Ok, US(100), US(150)), [local, remote]);
         // At the target itself: a decrease by nothing.
@@ -274,7 +279,7 @@ mod tests {
         // 12.5 us against 10: 1 - .8 * 2.5/12.5 = .84.
         assert_near(p.after(US(0), Outcome::Ok, US(9), Duration::from_ns(12_500)), [10.0, 10.025 * 0.84]);
         assert_near(p.after(US(6), Outcome::DispatchTimeout, US(10), US(10)), [10.0, 10.025 * 0.084]);
-        let large = Window { operations: 20.0, decreased: None };
+        let large = CongestionWindow { operations: 20.0, decreased: None };
         assert_eq!(Allowance::new(&p.config, &p.local, &large).outstanding(), 20);
     }
 
@@ -318,7 +323,7 @@ mod tests {
     fn the_smaller_window_says_how_many_and_how_fast() {
         let config = CongestionConfig::default();
         let allowance = |local, remote| {
-            let window = |operations| Window { operations, decreased: None };
+            let window = |operations| CongestionWindow { operations, decreased: None };
             Allowance::new(&config, &window(local), &window(remote))
         };
         assert_eq!((allowance(2.5, 9.0).outstanding(), allowance(9.0, 2.5).outstanding()), (2, 2));

@@ -1,11 +1,12 @@
-//! CommandPortal (section 4.4): a process's command slots and its completion ring, for a driver that has the NIC at hand.
+//! CommandPortal (section 4.4): a process's command slots and its completion ring, for a driver that has the
+//! NIC at hand.
 
 use crate::error::Error;
 use crate::ids::{MrId, PdId};
 use crate::memory::QueueMemory;
 use crate::one_rma::{COMPLETION_LEN, Completion, OneRma, RegionId, RegionInit, RegionKey, Rights, SlotId};
 
-/// See the top of this file.
+/// Command slots and completion ring of one process.
 pub struct CommandPortal {
     slots: Vec<SlotId>,
     ring: QueueMemory,
@@ -16,7 +17,8 @@ pub struct CommandPortal {
 }
 
 impl CommandPortal {
-    /// Allots `slots` command slots to a process that is attached, and registers a completion ring for them. On an error nothing is allotted.
+    /// Allots `slots` command slots to a process that is attached, and registers a completion ring for them.
+    /// On an error nothing is allotted.
     pub fn open(nic: &mut OneRma, pid: u32, pd: PdId, slots: u32) -> Result<CommandPortal, Error> {
         // One record for each slot of the quota: no more operations can end before their records are taken.
         let quota = nic.quota(pid).ok_or(Error::NoSuchObject)?;

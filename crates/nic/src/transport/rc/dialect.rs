@@ -1,5 +1,5 @@
-//! What a queue pair's requests are on the wire: the byte that every packet looks at, beside the [`Mode`](super::Mode) that
-//! sets it.
+//! What a queue pair's requests are on the wire: the byte that every packet looks at, beside the
+//! [`Mode`](super::Mode) that sets it.
 
 /// Plain RC, whatever the mode, until both ends have agreed on something else.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -12,8 +12,8 @@ pub(crate) enum Dialect {
 }
 
 impl Dialect {
-    /// A READ takes one PSN, because its answers are a sequence of their own. In plain RC it takes one for each packet of
-    /// its answer.
+    /// A READ takes one PSN, because its answers are a sequence of their own. In plain RC it takes one for
+    /// each packet of its answer.
     #[inline]
     pub fn numbers_answers_apart(self) -> bool {
         self == Dialect::Irn

@@ -1,4 +1,5 @@
-//! Go-back-N, the recovery that IBTA has (9.7.5, 9.7.6): what acknowledgements, READ responses and timers do to the requester.
+//! Go-back-N, the recovery that IBTA has (9.7.5, 9.7.6): what acknowledgements, READ responses and timers do
+//! to the requester.
 //!
 //! `una` only moves forward over what is certain: an ACK covers everything up to its PSN except a
 //! READ or atomic that has no answer yet. An acknowledgement that runs past such a request says that
@@ -93,10 +94,12 @@ fn on_acknowledge(qp: &mut Qp, nic: &mut NicState, now: Instant, packet: &Packet
         }
         Syndrome::Nak(NakCode::PsnSequenceError) => {
             nic.counters.sequence_naks_received += 1;
-            // While the receiver is being waited for, its NAK of what was sent behind the refused message says
-            // nothing new, and must neither end the wait nor cost a retry: Linux's rxe sends one (9.7.5.2.8).
+            // While the receiver is being waited for, its NAK of what was sent behind the refused message
+            // says nothing new, and must neither end the wait nor cost a retry: Linux's rxe sends one
+            // (9.7.5.2.8).
             if acknowledge_before(qp, nic, now, psn) && !qp.requester.rnr_wait {
-                let rule = "the responder saw a gap in the PSNs more often than the retry count allows (IBTA 9.7.5.2.2)";
+                let rule = "the responder saw a gap in the PSNs more often than the retry count allows (IBTA \
+                    9.7.5.2.2)";
                 retry(qp, nic, now, Some(received(packet)), None, rule);
             }
         }
@@ -189,7 +192,8 @@ fn lost_answer(qp: &mut Qp, nic: &mut NicState) {
     qp.requester.go_back();
 }
 
-/// The receiver is not ready: nothing is sent for as long as it says, and then everything from the refused request on.
+/// The receiver is not ready: nothing is sent for as long as it says, and then everything from the refused
+/// request on.
 fn on_rnr_nak(qp: &mut Qp, nic: &mut NicState, now: Instant, packet: &Packet, code: u8) {
     if retry::spend_rnr_retry(qp, nic, now, packet, code) {
         qp.requester.go_back();

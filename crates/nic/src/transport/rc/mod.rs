@@ -1,7 +1,8 @@
 //! Reliable connection and XRC: PSNs in order, acknowledgements, retries (IBTA 9.7).
 //!
-//! A queue pair has a [`Mode`], and this is the only file that knows which modes there are. A mode decides how lost packets are
-//! recovered, and with that what requests say on the wire; everything else is common to all:
+//! A queue pair has a [`Mode`], and this is the only file that knows which modes there are. A mode decides
+//! how lost packets are recovered, and with that what requests say on the wire; everything else is common to
+//! all:
 //!
 //! | file | holds |
 //! |---|---|
@@ -11,8 +12,8 @@
 //! | `retry` | retry counts and what exhausts them |
 //! | `read_answer` | answers to READs and atomics, at both ends |
 //!
-//! What lies below gets `&mut Qp` alone, and so cannot ask which mode the queue pair has. When it takes the queue pair to ERR,
-//! the mode hears of it here, at the end of the call.
+//! What lies below gets `&mut Qp` alone, and so cannot ask which mode the queue pair has. When it takes the
+//! queue pair to ERR, the mode hears of it here, at the end of the call.
 
 pub(crate) mod dialect;
 mod go_back_n;
@@ -31,8 +32,8 @@ use adverb_wire::{Instant, Packet, Service};
 use irn::Irn;
 use irn::config::LossRecovery;
 
-/// How a queue pair recovers from loss, with the state that this takes. Unreliable queue pairs stay with the first, of which
-/// they use nothing.
+/// How a queue pair recovers from loss, with the state that this takes. Unreliable queue pairs stay with the
+/// first, of which they use nothing.
 #[derive(Debug, Default)]
 pub(crate) enum Mode {
     /// IBTA's, whose state is the queue pair's own.
@@ -105,7 +106,8 @@ pub(crate) fn on_packet(
     }
 }
 
-/// One step: something that is owed, or the next piece of work of the send queue. Unreliable queue pairs come here too.
+/// One step: something that is owed, or the next piece of work of the send queue. Unreliable queue pairs come
+/// here too.
 #[inline]
 pub(crate) fn step(
     qp: &mut Qp,
@@ -138,7 +140,8 @@ pub(crate) fn end_wait(qp: &mut Qp, mode: &mut Mode) {
     }
 }
 
-/// The queue pair has changed its state by its owner's hand. On the way to RTR it gets the mode that the NIC offers.
+/// The queue pair has changed its state by its owner's hand. On the way to RTR it gets the mode that the NIC
+/// offers.
 pub(crate) fn on_transition(
     qp: &mut Qp,
     mode: &mut Mode,

@@ -1,5 +1,5 @@
-//! Answers to READs and atomics, at both ends and for every mode: cutting what is read into packets at the responder, and
-//! placing it at the requester (IBTA 9.7.5.1.6).
+//! Answers to READs and atomics, at both ends and for every mode: cutting what is read into packets at the
+//! responder, and placing it at the requester (IBTA 9.7.5.1.6).
 
 use crate::explain::{Cause, received};
 use crate::frame::TxFrame;
@@ -48,7 +48,8 @@ pub(super) fn read_out(
     Ok(())
 }
 
-/// Places answer `k` of so many where the request wants it, if it has the length and the place that were asked for.
+/// Places answer `k` of so many where the request wants it, if it has the length and the place that were
+/// asked for.
 #[inline]
 pub(super) fn place(
     qp: &Qp,

@@ -1,5 +1,5 @@
-//! When a requester gives up: retry counts, and what an error says that used them up (IBTA 9.7.5.2, 9.7.6). Every mode of
-//! recovery spends the same counts.
+//! When a requester gives up: retry counts, and what an error says that used them up (IBTA 9.7.5.2, 9.7.6).
+//! Every mode of recovery spends the same counts.
 
 use crate::explain::{Cause, PacketCause, TimerCause, received};
 use crate::qp::Qp;
@@ -16,7 +16,8 @@ pub(super) fn nak_cause(code: NakCode, packet: &Packet) -> Cause {
     let (status, rule) = match code {
         NakCode::RemoteAccessError => (
             Status::RemoteAccess,
-            "the responder refused the access: key, bounds or rights (NAK remote access error, IBTA 9.7.5.2.4)",
+            "the responder refused the access: key, bounds or rights (NAK remote access error, IBTA \
+                9.7.5.2.4)",
         ),
         NakCode::RemoteOperationalError => (
             Status::RemoteOperation,
@@ -24,7 +25,8 @@ pub(super) fn nak_cause(code: NakCode, packet: &Packet) -> Cause {
         ),
         _ => (
             Status::RemoteInvalidRequest,
-            "the responder found the request invalid: operation, length, or a receive too small (NAK invalid request, IBTA 9.7.5.2.3)",
+            "the responder found the request invalid: operation, length, or a receive too small (NAK invalid \
+                request, IBTA 9.7.5.2.3)",
         ),
     };
     Cause { status, rule, packet: Some(received(packet)), timer: None }
@@ -43,7 +45,8 @@ pub(super) fn unanswered(qp: &Qp, nic: &NicState, una: Psn) -> Cause {
     }
 }
 
-/// Spends a retry. False when none is left: then the oldest request has failed of `cause`, and the queue pair with it.
+/// Spends a retry. False when none is left: then the oldest request has failed of `cause`, and the queue pair
+/// with it.
 pub(super) fn spend_retry(qp: &mut Qp, nic: &mut NicState, now: Instant, cause: &Cause) -> bool {
     if qp.requester.retries == 0 {
         fail_oldest(qp, nic, now, cause);
@@ -67,7 +70,8 @@ pub(super) fn spend_rnr_retry(
         let timer = TimerCause { name: "RNR timer", length: rnr_time(code), expiries: qp.attr.rnr_retry };
         let cause = Cause {
             status: Status::RnrRetryExceeded,
-            rule: "the responder had no receive posted more often than the RNR retry count allows (IBTA 9.7.5.2.8)",
+            rule: "the responder had no receive posted more often than the RNR retry count allows (IBTA \
+                9.7.5.2.8)",
             packet: Some(received(packet)),
             timer: Some(timer),
         };

@@ -1,5 +1,5 @@
-//! Deadlines of a fixed number of things, the earliest first: a binary heap that knows where each thing stands, so that a deadline moves in place
-//! and the heap never holds more entries than there are things.
+//! Deadlines of a fixed number of things, the earliest first: a binary heap that knows where each thing
+//! stands, so that a deadline moves in place and the heap never holds more entries than there are things.
 
 use adverb_wire::Instant;
 

@@ -1,9 +1,10 @@
-//! Congestion state of each pair of remote NIC and direction, and whose turn it is (section 6). It lies in the memory of the software; the NIC
-//! knows nothing of it. When the table is full, the pair that was idle for longest is forgotten and starts anew.
+//! Congestion state of each pair of remote NIC and direction, and whose turn it is (section 6). It lies in
+//! the memory of the software; the NIC knows nothing of it. When the table is full, the pair that was idle
+//! for longest is forgotten and starts anew.
 
 use super::transfer::Direction;
 use crate::error::Error;
-use crate::one_rma::congestion::{Allowance, CongestionConfig, Window};
+use crate::one_rma::congestion::{Allowance, CongestionConfig, CongestionWindow};
 use adverb_wire::{Duration, Gid, Instant};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,12 +13,14 @@ type Name = ([u8; 16], Direction);
 
 pub(super) struct Flow {
     name: Name,
-    pub window: Window,
+    pub window: CongestionWindow,
     /// Commands in the NIC.
     pub outstanding: u32,
-    /// Transfers that have a command to issue; they take turns, so that small ones do not wait for large ones.
+    /// Transfers that have a command to issue; they take turns, so that small ones do not wait for large
+    /// ones.
     pub row: VecDeque<u32>,
-    /// When the last command was issued, or should have been, and its bytes: the next one's time follows from the window as it is then.
+    /// When the last command was issued, or should have been, and its bytes: the next one's time follows from
+    /// the window as it is then.
     paced_from: Option<(Instant, u16)>,
     /// It is in the executor's row.
     pub in_ready: bool,
@@ -30,7 +33,8 @@ impl Flow {
         self.paced_from.map_or(Instant::ZERO, |(from, len)| from + allowance.spacing(len))
     }
 
-    /// Notes a command of `len` bytes. One that leaves late, for want of a call or a slot, lets the next ones follow sooner, by `slack` at most.
+    /// Notes a command of `len` bytes. One that leaves late, for want of a call or a slot, lets the next ones
+    /// follow sooner, by `slack` at most.
     pub fn on_issued(&mut self, now: Instant, allowance: &Allowance, len: u16, slack: Duration) {
         let late_by = now.since(self.next_issue(allowance)).as_ps().min(slack.as_ps());
         let late_by = if self.paced_from.is_some() { late_by } else { 0 };
@@ -90,7 +94,7 @@ impl Flows {
         let name = (target.0, direction);
         let flow = Flow {
             name,
-            window: Window::new(config),
+            window: CongestionWindow::new(config),
             outstanding: 0,
             row: VecDeque::new(),
             paced_from: None,

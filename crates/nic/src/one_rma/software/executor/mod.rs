@@ -1,6 +1,8 @@
-//! CommandExecutor (section 4.4): transfers of any size, carried out as commands of up to 4 KB that are pipelined, paced, and bounded by congestion
-//! control (section 6). It is the software above a NIC, as free of IO as the NIC itself: it says which command goes into which slot and when,
-//! and hears the completions. Who carries the commands there is a [`CommandPortal`](super::CommandPortal), a driver in another process, or a simulated host:
+//! CommandExecutor (section 4.4): transfers of any size, carried out as commands of up to 4 KB that are
+//! pipelined, paced, and bounded by congestion control (section 6). It is the software above a NIC, as free
+//! of IO as the NIC itself: it says which command goes into which slot and when, and hears the completions.
+//! Who carries the commands there is a [`CommandPortal`](super::CommandPortal), a driver in another process,
+//! or a simulated host:
 //!
 //! ```text
 //! submit ─► transfers ─► flows: one for each remote NIC and direction ─► next_command ─► a slot of the NIC
@@ -8,18 +10,22 @@
 //!         next_report ◄────┴──────────────── on_completion ◄───────────────── its completion ring
 //! ```
 //!
-//! The driver's round: `next_command` until there is none, then wait for a completion or for `next_deadline`. After a time that was waited for,
-//! `next_command` alone will do: it looks at the clock itself.
+//! The driver's round: `next_command` until there is none, then wait for a completion or for `next_deadline`.
+//! After a time that was waited for, `next_command` alone will do: it looks at the clock itself.
 //!
-//! A flow may have as many commands outstanding as the smaller of its own window and the local one says, and issues them at that many operations
-//! of 4 KB for each round trip; below one operation it issues one and waits that much longer. The local window is one number for
-//! all flows, as in the paper: it bounds each, so that flows that meet at this NIC get the same.
+//! A flow may have as many commands outstanding as the smaller of its own window and the local one says, and
+//! issues them at that many operations of 4 KB for each round trip; below one operation it issues one and
+//! waits that much longer. The local window is one number for all flows, as in the paper: it bounds each, so
+//! that flows that meet at this NIC get the same.
 //!
-//! **Nothing is done twice unless asked for** ([`Retry`]). The first command that fails for good ends its transfer; so do a deadline and
-//! [`cancel`](CommandExecutor::cancel). Then no further command is issued, but those in the NIC cannot be called back: the report waits for
-//! them, at most the NIC's [`bound`](crate::one_rma::OneRmaConfig::bound), so that nothing touches the own memory, or the peer's, after it.
+//! **Nothing is done twice unless asked for** ([`Retry`]). The first command that fails for good ends its
+//! transfer; so do a deadline and [`cancel`](CommandExecutor::cancel). Then no further command is issued, but
+//! those in the NIC cannot be called back: the report waits for them, at most the NIC's
+//! [`bound`](crate::one_rma::OneRmaConfig::bound), so that nothing touches the own memory, or the peer's,
+//! after it.
 //!
-//! Every table is bounded: transfers (reports that were not taken count), flows, and what is in flight by the slots.
+//! Every table is bounded: transfers (reports that were not taken count), flows, and what is in flight by the
+//! slots.
 
 mod deadlines;
 mod flows;
@@ -27,7 +33,7 @@ mod transfer;
 
 pub use transfer::{Direction, End, Report, Retry, TransferId, TransferInit};
 
-use super::congestion::{self, Allowance, CongestionConfig, Sample, Window};
+use super::congestion::{self, Allowance, CongestionConfig, CongestionWindow, Sample};
 use crate::error::Error;
 use crate::limits;
 use crate::one_rma::{COMMAND_LEN, Command, Completion, Outcome, RegionId, SlotId};
@@ -43,14 +49,15 @@ use transfer::{Chunk, Transfer};
 pub struct ExecutorConfig {
     /// Congestion control.
     pub congestion: CongestionConfig,
-    /// Bytes of a command at most, 1 to 4096 (section 6.1: small ones for frequent feedback, large ones for less work).
+    /// Bytes of a command at most, 1 to 4096 (section 6.1: small ones for frequent feedback, large ones for
+    /// less work).
     pub op_size: u16,
     /// Transfers at once, those whose report was not taken included.
     pub transfers: u32,
     /// Pairs of remote NIC and direction whose windows are remembered.
     pub flows: u32,
-    /// By how much a late command may let the next ones follow sooner. Zero paces strictly, as in the paper; where calls come late, as between
-    /// processes, the rate suffers without some.
+    /// By how much a late command may let the next ones follow sooner. Zero paces strictly, as in the paper;
+    /// where calls come late, as between processes, the rate suffers without some.
     pub pacing_slack: Duration,
 }
 
@@ -111,7 +118,7 @@ struct Entry {
 /// No place in a table.
 const NOWHERE: u32 = u32::MAX;
 
-/// See the top of this file.
+/// Carries out transfers of any size as commands to a 1RMA NIC.
 pub struct CommandExecutor {
     config: ExecutorConfig,
     completion_region: RegionId,
@@ -124,7 +131,7 @@ pub struct CommandExecutor {
     /// Entries of `transfers` without one.
     vacant: Vec<u32>,
     flows: Flows,
-    local: Window,
+    local: CongestionWindow,
     /// Flows that had a command to issue when they were last looked at; they take turns.
     ready: VecDeque<u32>,
     /// When flows may issue their next command.
@@ -146,7 +153,7 @@ impl CommandExecutor {
             transfers: Vec::new(),
             vacant: Vec::new(),
             flows: Flows::new(config.flows),
-            local: Window::new(&config.congestion),
+            local: CongestionWindow::new(&config.congestion),
             ready: VecDeque::new(),
             paces: Deadlines::new(config.flows as usize),
             deadlines: Deadlines::new(config.transfers as usize),
@@ -179,7 +186,8 @@ impl CommandExecutor {
         Ok(())
     }
 
-    /// Takes a transfer in. `Invalid` for what no NIC could do; `TableFull` when as many transfers are in progress as may be, or as many flows in use.
+    /// Takes a transfer in. `Invalid` for what no NIC could do; `TableFull` when as many transfers are in
+    /// progress as may be, or as many flows in use.
     pub fn submit(&mut self, now: Instant, init: TransferInit) -> Result<TransferId, Error> {
         init.check()?;
         if self.vacant.is_empty() && self.transfers.len() == self.config.transfers as usize {
@@ -202,7 +210,8 @@ impl CommandExecutor {
         Ok(id)
     }
 
-    /// Ends a transfer; its report says [`End::Cancelled`], unless it had ended otherwise before. `NoSuchObject` when its report is there.
+    /// Ends a transfer; its report says [`End::Cancelled`], unless it had ended otherwise before.
+    /// `NoSuchObject` when its report is there.
     pub fn cancel(&mut self, now: Instant, id: TransferId) -> Result<(), Error> {
         let entry = self.transfers.get(id.index as usize).ok_or(Error::NoSuchObject)?;
         if entry.generation != id.generation || entry.transfer.is_none() {
@@ -234,7 +243,8 @@ impl CommandExecutor {
         !self.ready.is_empty() && !self.free.is_empty()
     }
 
-    /// When [`next_command`](Self::next_command) or [`on_timer`](Self::on_timer) should be called next, if no completion comes first.
+    /// When [`next_command`](Self::next_command) or [`on_timer`](Self::on_timer) should be called next, if no
+    /// completion comes first.
     pub fn next_deadline(&self) -> Option<Instant> {
         let pace = self.paces.first().filter(|_| !self.free.is_empty());
         let deadline = self.deadlines.first();
@@ -281,7 +291,8 @@ impl CommandExecutor {
         true
     }
 
-    /// Hears that the NIC refused the command for a slot: nothing was done, and the transfer ends. False as above.
+    /// Hears that the NIC refused the command for a slot: nothing was done, and the transfer ends. False as
+    /// above.
     pub fn on_refused(&mut self, now: Instant, slot: SlotId, error: Error) -> bool {
         let Some(flight) = self.land(slot) else { return false };
         if let Some(transfer) = &mut self.transfers[flight.transfer as usize].transfer {
@@ -365,7 +376,8 @@ impl CommandExecutor {
             && flow.next_issue(&allowance) <= now
     }
 
-    /// Puts a flow where it will be looked at again: in the row, among the paces, or nowhere when a completion comes before anything else.
+    /// Puts a flow where it will be looked at again: in the row, among the paces, or nowhere when a
+    /// completion comes before anything else.
     fn wake(&mut self, index: u32, now: Instant) {
         let (allowance, flow) = (self.allowance(index), self.flows.get(index));
         if flow.in_ready {

@@ -27,7 +27,8 @@ pub struct TransferInit {
     pub local_offset: u64,
     /// K_d for this operation on the remote region.
     pub key: DerivedKey,
-    /// When no further command is issued and the transfer ends with [`End::Deadline`], unless it is done by then.
+    /// When no further command is issued and the transfer ends with [`End::Deadline`], unless it is done by
+    /// then.
     pub deadline: Option<Instant>,
     /// What becomes of commands that fail.
     pub retry: Retry,
@@ -59,8 +60,9 @@ impl TransferInit {
     }
 }
 
-/// How often a command of a transfer is issued again after it failed with NACK, TIMEOUT or DISPATCH_TIMEOUT, under the congestion windows
-/// that the failure has made smaller. After REMOTE_AUTHENTICATION_FAILURE never: the same key would fail again.
+/// How often a command of a transfer is issued again after it failed with NACK, TIMEOUT or DISPATCH_TIMEOUT,
+/// under the congestion windows that the failure has made smaller. After REMOTE_AUTHENTICATION_FAILURE never:
+/// the same key would fail again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Retry {
     /// Further attempts for each command.
@@ -101,7 +103,8 @@ pub struct TransferId {
 /// How a transfer ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
-    /// All commands ended with [`Outcome::Ok`], or one with something else and may not be issued again: then this is the first that did.
+    /// All commands ended with [`Outcome::Ok`], or one with something else and may not be issued again: then
+    /// this is the first that did.
     Outcome(Outcome),
     /// Its deadline came first.
     Deadline,
@@ -132,8 +135,8 @@ impl fmt::Display for End {
     }
 }
 
-/// What became of a transfer. When it is there, none of its commands is in progress any more: the own memory is the caller's again, and
-/// no side effect follows.
+/// What became of a transfer. When it is there, none of its commands is in progress any more: the own memory
+/// is the caller's again, and no side effect follows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Report {
     /// The transfer.

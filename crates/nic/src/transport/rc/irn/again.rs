@@ -1,8 +1,9 @@
 //! Retransmissions in the order in which they left, to find the ones that were lost too.
 //!
-//! The paper sends a lost packet once more and then waits for the timer, which on a real host is a hundred round trips. But what
-//! arrives tells about what left before it: when a packet is acknowledged that was sent, or sent again, after a
-//! retransmission that is still missing, the retransmission is lost (as TCP's RACK has it, by order instead of time).
+//! The paper sends a lost packet once more and then waits for the timer, which on a real host is a hundred
+//! round trips. But what arrives tells about what left before it: when a packet is acknowledged that was
+//! sent, or sent again, after a retransmission that is still missing, the retransmission is lost (as TCP's
+//! RACK has it, by order instead of time).
 
 use super::WINDOW;
 use super::bitmap::Bitmap;
@@ -17,8 +18,8 @@ struct Left {
     next: Psn,
 }
 
-/// Packets that were sent again and are not known to have arrived; at most one entry for each packet of a window. Memory is
-/// taken when the first loss is repaired.
+/// Packets that were sent again and are not known to have arrived; at most one entry for each packet of a
+/// window. Memory is taken when the first loss is repaired.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Again {
     /// Oldest first.
@@ -53,8 +54,8 @@ impl Again {
         None
     }
 
-    /// A packet leaves again, before the new packet `next`. Two rounds of a window are not in flight at once: should they
-    /// be, those that find no room wait for the timer.
+    /// A packet leaves again, before the new packet `next`. Two rounds of a window are not in flight at once:
+    /// should they be, those that find no room wait for the timer.
     #[inline(never)]
     pub fn on_resent(&mut self, psn: Psn, next: Psn) {
         if self.lost > 0 && self.left.front().is_some_and(|at| at.psn == psn) {
@@ -66,8 +67,8 @@ impl Again {
         }
     }
 
-    /// Packets from `from` to before `to` have arrived. Everything that was sent again `slack` packets or more before one of
-    /// them is lost, unless it has arrived too. True if that is news.
+    /// Packets from `from` to before `to` have arrived. Everything that was sent again `slack` packets or
+    /// more before one of them is lost, unless it has arrived too. True if that is news.
     #[inline(never)]
     pub fn on_arrived(&mut self, from: Psn, to: Psn, slack: u32) -> bool {
         let slack = slack as i32;

@@ -72,8 +72,8 @@ pub(super) fn next_answer(
         return true;
     }
     r.tx.on_sent(&nic.irn, rto, now);
-    // Behind the last one there is, or none for a while, nothing else would bring an acknowledgement: a READ request that
-    // follows says which answers have come.
+    // Behind the last one there is, or none for a while, nothing else would bring an acknowledgement: a READ
+    // request that follows says which answers have come.
     r.unasked += 1;
     if r.unsent == 0 || r.unasked as u32 >= interval {
         r.unasked = 0;

@@ -1,7 +1,8 @@
-//! A bitmap over the packets of a window, with find-first-zero, find-first-one and population count (IRN 6.1).
+//! A bitmap over the packets of a window, with find-first-zero, find-first-one and population count (IRN
+//! 6.1).
 //!
-//! IRN's hardware shifts its bitmaps as the window moves. Here a bit's place is its PSN modulo the size, so that moving
-//! the window costs nothing but clearing the bits that it leaves behind.
+//! IRN's hardware shifts its bitmaps as the window moves. Here a bit's place is its PSN modulo the size, so
+//! that moving the window costs nothing but clearing the bits that it leaves behind.
 
 use super::WINDOW;
 use adverb_wire::Psn;
@@ -10,7 +11,8 @@ const WORDS: usize = WINDOW as usize / 64;
 
 const _: () = assert!(WINDOW.is_power_of_two() && WINDOW >= 64, "whole words; the PSN circle is a multiple");
 
-/// One bit for each PSN of a window of [`WINDOW`] packets. The user keeps all bits outside of the window clear.
+/// One bit for each PSN of a window of [`WINDOW`] packets. The user keeps all bits outside of the window
+/// clear.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bitmap {
     words: [u64; WORDS],

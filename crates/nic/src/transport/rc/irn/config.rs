@@ -9,23 +9,24 @@ pub enum Scheme {
     /// The receiver keeps what comes early; the sender sends again what is known to be lost.
     #[default]
     Selective,
-    /// The receiver keeps what comes early; the sender knows the cumulative acknowledgement only, so it finds one loss
-    /// a round trip.
+    /// The receiver keeps what comes early; the sender knows the cumulative acknowledgement only, so it finds
+    /// one loss a round trip.
     NoSack,
     /// The receiver keeps nothing that comes early; the sender sends everything again from the loss on.
     GoBackN,
 }
 
-/// IRN's parameters. Both ends of a connection should have the same scheme; everything else is one end's own business.
+/// IRN's parameters. Both ends of a connection should have the same scheme; everything else is one end's own
+/// business.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IrnConfig {
     /// Recovery.
     pub scheme: Scheme,
-    /// BDP-FC: packets that may be in flight in each direction of a queue pair, 1..=[`WINDOW`]. `None` is "no BDP-FC":
-    /// the bitmaps' size alone bounds them.
+    /// BDP-FC: packets that may be in flight in each direction of a queue pair, 1..=[`WINDOW`]. `None` is "no
+    /// BDP-FC": the bitmaps' size alone bounds them.
     pub bdp_packets: Option<u32>,
-    /// Packets of each direction of a queue pair that this host can take in at once, 1..=[`WINDOW`]: the hello says so, and
-    /// the peer keeps no more in flight.
+    /// Packets of each direction of a queue pair that this host can take in at once, 1..=[`WINDOW`]: the
+    /// hello says so, and the peer keeps no more in flight.
     pub receive_packets: u32,
     /// Timeout while at most [`IrnConfig::few_packets`] are in flight.
     pub rto_low: Duration,
@@ -35,17 +36,18 @@ pub struct IrnConfig {
     pub few_packets: u32,
     /// NACKs without progress before recovery begins; more than 1 makes it robust against reordering (IRN 7).
     pub nack_threshold: u32,
-    /// Beyond the paper: retransmissions that are lost too are found by what left after them and arrived, not by the timer. BDP-FC
-    /// then leaves out of its count what the receiver has, so that something does leave after them. With
-    /// [`Scheme::Selective`] only.
+    /// Beyond the paper: retransmissions that are lost too are found by what left after them and arrived, not
+    /// by the timer. BDP-FC then leaves out of its count what the receiver has, so that something does leave
+    /// after them. With [`Scheme::Selective`] only.
     pub redetect: bool,
     /// Timeouts that follow each other without progress double, up to the queue pair's local ACK timeout.
     pub backoff: bool,
     /// Time from finding a packet lost until it can be sent again, as for a fetch over PCIe (IRN 6.3: 2 us).
     pub retransmit_delay: Duration,
-    /// That the peers know IRN was agreed on at connection set-up, out of band, and how many packets of each direction they take
-    /// in at once, 1..=[`WINDOW`]. Then there are no hellos, and a queue pair's first request is IRN's. It takes the word of
-    /// whoever says so: a peer that is plain RC drops everything, and the queue pair fails by its retry count.
+    /// That the peers know IRN was agreed on at connection set-up, out of band, and how many packets of each
+    /// direction they take in at once, 1..=[`WINDOW`]. Then there are no hellos, and a queue pair's first
+    /// request is IRN's. It takes the word of whoever says so: a peer that is plain RC drops everything, and
+    /// the queue pair fails by its retry count.
     pub agreed: Option<u32>,
     /// Time after which a hello that was not answered is sent again; it doubles each time.
     pub hello_interval: Duration,

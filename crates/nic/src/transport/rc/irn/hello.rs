@@ -1,18 +1,21 @@
 //! Finding out whether the peer knows IRN, without a connection manager.
 //!
-//! A queue pair says hello when it reaches RTR, and again at RTS if the peer has not answered: from RTR on it takes IRN's packets,
-//! so who hears a hello may speak IRN at once. A hello that asks is repeated a few times with growing intervals, then no more; a
-//! peer that does not know IRN drops them all. Every order and loss is harmless:
+//! A queue pair says hello when it reaches RTR, and again at RTS if the peer has not answered: from RTR on it
+//! takes IRN's packets, so who hears a hello may speak IRN at once. A hello that asks is repeated a few times
+//! with growing intervals, then no more; a peer that does not know IRN drops them all. Every order and loss
+//! is harmless:
 //! - A hello that comes before this side's RTR is lost; this side's own hello, sent then, brings the answer.
 //! - A hello that comes late changes nothing for what is in flight: requests switch when nothing is.
 //! - Who gets IRN's packets without having heard a hello knows enough.
 //!
-//! Where connection set-up has settled it ([`IrnConfig::agreed`](super::IrnConfig::agreed)), nobody says hello.
+//! Where connection set-up has settled it ([`IrnConfig::agreed`](super::IrnConfig::agreed)), nobody says
+//! hello.
 //!
-//! A peer that does not know the opcode may do worse than drop it. Linux's rxe of 6.1 does drop it; older ones, by their source, took
-//! every opcode that they did not know for a response, and looked at the PSN first: one beyond their requests would complete
-//! them, one among them would fail the queue pair, and only one from before them was dropped without a look at the opcode.
-//! So a hello's PSN is [`PSN_BACK`] before what this side expects.
+//! A peer that does not know the opcode may do worse than drop it. Linux's rxe of 6.1 does drop it; older
+//! ones, by their source, took every opcode that they did not know for a response, and looked at the PSN
+//! first: one beyond their requests would complete them, one among them would fail the queue pair, and only
+//! one from before them was dropped without a look at the opcode. So a hello's PSN is [`PSN_BACK`] before
+//! what this side expects.
 
 use super::{Irn, LossRecovery, WINDOW};
 use crate::event::Event;
@@ -24,7 +27,8 @@ use adverb_wire::{Instant, IrnEth, Operation, Packet, Psn, irn::VERSION};
 /// Hellos that ask, after each of the transitions to RTR and RTS.
 const TRIES: u8 = 6;
 
-/// How far a hello's PSN lies before the peer's requests: in the middle of the half circle that counts as the past.
+/// How far a hello's PSN lies before the peer's requests: in the middle of the half circle that counts as the
+/// past.
 const PSN_BACK: u32 = 1 << (Psn::BITS - 2);
 
 /// State of the agreement.

@@ -1,8 +1,9 @@
 //! IRN: selective loss recovery and BDP flow control for reliable connections (Mittal et al., SIGCOMM 2018).
 //!
-//! Two NICs that both offer it find out by hellos ([`hello`]), and then speak IRN's packets ([`adverb_wire::irn`]) instead of
-//! RC's; with any other peer a queue pair stays plain RC. Its four modules are plain functions over plain state, used twice: for
-//! requests, and for READ responses and atomic answers, which are a sequence of their own.
+//! Two NICs that both offer it find out by hellos ([`hello`]), and then speak IRN's packets
+//! ([`adverb_wire::irn`]) instead of RC's; with any other peer a queue pair stays plain RC. Its four modules
+//! are plain functions over plain state, used twice: for requests, and for READ responses and atomic answers,
+//! which are a sequence of their own.
 //!
 //! | module | state | requests | responses |
 //! |---|---|---|---|
@@ -11,16 +12,17 @@
 //! | [`receive_ack()`] | [`Sender`] | at the requester | at the responder |
 //! | [`timeout()`] | [`Sender`] | at the requester | at the responder |
 //!
-//! [`requester`] and [`responder`] join them to the queues. What comes early lands in the application's memory at once;
-//! everything else waits for its turn and then goes through the code that plain RC uses, so errors and
-//! completions are RC's.
+//! [`requester`] and [`responder`] join them to the queues. What comes early lands in the application's
+//! memory at once; everything else waits for its turn and then goes through the code that plain RC uses, so
+//! errors and completions are RC's.
 //!
 //! ```text
 //!   plain RC --- hello received ---> agreed --- nothing in flight ---> requests are IRN
 //! ```
 //!
 //! Of the order that RC gives (IBTA 9.5), early placement keeps what can be told afterwards:
-//! - Overlapping WRITEs leave the bytes of the last one: an older packet does not overwrite what a newer one has written.
+//! - Overlapping WRITEs leave the bytes of the last one: an older packet does not overwrite what a newer one
+//!   has written.
 //! - READs, atomics and invalidations are executed in their turn, and nothing behind them lands before that.
 //! - Completions come in order.
 //!
@@ -143,14 +145,14 @@ impl Irn {
     }
 }
 
-/// State that IRN needs for a queue pair, in bits: the two halves' numbers and flags, their bitmaps, and what is allocated with them
-/// beside the send queue (a word for each block). The paper has 52 bits on each side for the PSNs, 160 in all, and five
-/// bitmaps of 128 bits (640), with 3 bytes for each WQE.
+/// State that IRN needs for a queue pair, in bits: the two halves' numbers and flags, their bitmaps, and what
+/// is allocated with them beside the send queue (a word for each block). The paper has 52 bits on each side
+/// for the PSNs, 160 in all, and five bitmaps of 128 bits (640), with 3 bytes for each WQE.
 ///
-/// Ours are bigger for three reasons: the bitmaps hold 512 packets; deadlines and PSNs take whole words; and each of the two receivers
-/// has a second bitmap, for NACKs that are owed. The packets that came early are kept apart
-/// (allocated when the first one comes), as are the early receives; in the paper's NIC they
-/// are state in the host's memory too.
+/// Ours are bigger for three reasons: the bitmaps hold 512 packets; deadlines and PSNs take whole words; and
+/// each of the two receivers has a second bitmap, for NACKs that are owed. The packets that came early are
+/// kept apart (allocated when the first one comes), as are the early receives; in the paper's NIC they are
+/// state in the host's memory too.
 pub const fn state_bits() -> usize {
     8 * core::mem::size_of::<Irn>()
 }
@@ -195,8 +197,9 @@ fn enter_error(qp: &mut Qp, irn: &mut Irn) {
     responder::on_error(irn);
 }
 
-/// One step of a queue pair of a NIC that offers IRN: what IRN's side owes (hellos, acknowledgements of either kind, answers to
-/// READs and atomics), what plain RC's responder owes, lost requests, and then the requester's own step.
+/// One step of a queue pair of a NIC that offers IRN: what IRN's side owes (hellos, acknowledgements of
+/// either kind, answers to READs and atomics), what plain RC's responder owes, lost requests, and then the
+/// requester's own step.
 #[inline(never)]
 pub(super) fn step(
     qp: &mut Qp,

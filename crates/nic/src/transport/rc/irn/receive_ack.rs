@@ -1,17 +1,20 @@
 //! receiveAck: what an acknowledgement says to the sender (IRN 3.1, 6.1).
 //!
-//! A NACK carries the cumulative acknowledgement and the PSN of the packet that triggered it. The sender marks that
-//! packet, and enters recovery, which lasts until the cumulative acknowledgement passes the last packet sent before it.
+//! A NACK carries the cumulative acknowledgement and the PSN of the packet that triggered it. The sender
+//! marks that packet, and enters recovery, which lasts until the cumulative acknowledgement passes the last
+//! packet sent before it.
 //!
 //! Beyond the paper:
 //! - A receiver may have got a packet and not kept it; then it is lost like those before it.
 //! - A receiver that has waited too long asks for the packet at the cumulative acknowledgement, and gets it.
 //! - If holes are known when recovery ends, it goes on; the paper's would wait for the next NACK.
-//! - In a recovery that the timer began, nothing is known of what was in flight; each time the cumulative acknowledgement
-//!   moves on, the packet at it is sent again, so that a lost tail costs a round trip a packet, not a timeout.
-//! - A retransmission that is lost too is found by the packets that left after it and arrived (`again.rs`). The paper's waits for
-//!   the timeout: a few round trips there, a hundred on a host, where timeouts cover a peer's wait for a processor. So that
-//!   something does leave after it, BDP-FC does not count what the receiver has. [`IrnConfig::redetect`] is the switch.
+//! - In a recovery that the timer began, nothing is known of what was in flight; each time the cumulative
+//!   acknowledgement moves on, the packet at it is sent again, so that a lost tail costs a round trip a
+//!   packet, not a timeout.
+//! - A retransmission that is lost too is found by the packets that left after it and arrived (`again.rs`).
+//!   The paper's waits for the timeout: a few round trips there, a hundred on a host, where timeouts cover a
+//!   peer's wait for a processor. So that something does leave after it, BDP-FC does not count what the
+//!   receiver has. [`IrnConfig::redetect`] is the switch.
 
 use super::config::{IrnConfig, Scheme};
 use super::sender::Sender;
@@ -28,8 +31,8 @@ pub enum Acked {
     Advanced(u32),
 }
 
-/// Takes in a cumulative acknowledgement; `nack` is what triggered it, if a packet came ahead of its turn. `ceiling` bounds
-/// the timeout.
+/// Takes in a cumulative acknowledgement; `nack` is what triggered it, if a packet came ahead of its turn.
+/// `ceiling` bounds the timeout.
 #[inline]
 pub fn receive_ack(
     s: &mut Sender,
@@ -48,7 +51,8 @@ pub fn receive_ack(
     }
     if let Some(sack) = nack {
         if sack.psn() == s.una && cumulative == s.una && s.una != s.next {
-            // The receiver's own timer asks for the packet at the cumulative acknowledgement, as ours would send it.
+            // The receiver's own timer asks for the packet at the cumulative acknowledgement, as ours would
+            // send it.
             s.recover(true);
             s.lost_before(s.una.next());
             s.expiries = 0;
@@ -79,8 +83,8 @@ fn advance(
     // Bits are set only above `una` and below `lost_below`.
     if s.una.is_before(s.lost_below) {
         let mut done = s.sacked.clear_run(s.una, advanced);
-        // It came early, and an answer to a request before it acknowledges no further; or it came early and was refused
-        // in its turn. Only the cumulative acknowledgement can say that it is done.
+        // It came early, and an answer to a request before it acknowledges no further; or it came early and
+        // was refused in its turn. Only the cumulative acknowledgement can say that it is done.
         done += s.sacked.clear(cumulative) as u32;
         s.uncounted = s.uncounted.saturating_sub(done);
     }
@@ -134,7 +138,8 @@ fn on_nack(s: &mut Sender, config: &IrnConfig, cumulative: Psn, sack: SackEth, a
     }
 }
 
-/// Packets from `from` to before `to` have arrived, kept or not: what was sent again before them and is missing is lost.
+/// Packets from `from` to before `to` have arrived, kept or not: what was sent again before them and is
+/// missing is lost.
 #[cold]
 fn redetect(s: &mut Sender, config: &IrnConfig, from: Psn, to: Psn, now: Instant) {
     let known = next_lost(s).is_some();

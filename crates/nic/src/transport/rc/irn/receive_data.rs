@@ -1,8 +1,9 @@
-//! receiveData: what an arriving packet is to the receiver, and which acknowledgement it earns (IRN 3.1, 6.1).
+//! receiveData: what an arriving packet is to the receiver, and which acknowledgement it earns (IRN 3.1,
+//! 6.1).
 //!
-//! Every packet that comes early and is kept earns a NACK with its PSN; one that comes early and cannot be kept earns
-//! one that says so; one that comes again earns what it earned the first time. Packets in order are acknowledged when
-//! they ask for it, and all of them while a gap is being filled.
+//! Every packet that comes early and is kept earns a NACK with its PSN; one that comes early and cannot be
+//! kept earns one that says so; one that comes again earns what it earned the first time. Packets in order
+//! are acknowledged when they ask for it, and all of them while a gap is being filled.
 
 use super::WINDOW;
 use super::bitmap::Bitmap;

@@ -1,8 +1,8 @@
-//! IRN at the requester: what its requests say, which of them are sent again, and what acknowledgements and answers mean
-//! for the WQEs in flight.
+//! IRN at the requester: what its requests say, which of them are sent again, and what acknowledgements and
+//! answers mean for the WQEs in flight.
 //!
-//! A request is acknowledged when the cumulative acknowledgement has passed it; a READ or atomic is done when all its answers
-//! have come as well. The oldest WQE completes first, whatever came early.
+//! A request is acknowledged when the cumulative acknowledgement has passed it; a READ or atomic is done when
+//! all its answers have come as well. The oldest WQE completes first, whatever came early.
 
 use super::config::Scheme;
 use super::timeout::{length, timeout};
@@ -116,8 +116,8 @@ pub(crate) fn limit(qp: &Qp, irn: &Irn, nic: &NicState) -> u32 {
     if qp.control.is_some() { limit.min(qp.requester.window.packets()) } else { limit }
 }
 
-/// Before the requester looks for something new: goes over to IRN when both sides know it and nothing is in flight (new
-/// WQEs wait for that), and sends again what was lost.
+/// Before the requester looks for something new: goes over to IRN when both sides know it and nothing is in
+/// flight (new WQEs wait for that), and sends again what was lost.
 pub(super) fn before(
     qp: &mut Qp,
     irn: &mut Irn,
@@ -244,7 +244,8 @@ pub(crate) fn dress(qp: &Qp, irn: &Irn, wqe: &Wqe, index: u32, k: u32, packet: &
     }
 }
 
-/// A new packet leaves, perhaps the last of its message. It asks for an acknowledgement if none has been asked for in a while.
+/// A new packet leaves, perhaps the last of its message. It asks for an acknowledgement if none has been
+/// asked for in a while.
 #[inline]
 pub(crate) fn on_sent(qp: &mut Qp, irn: &mut Irn, nic: &NicState, now: Instant, bth: &mut Bth, last: bool) {
     let rto = qp.rto(nic);
@@ -476,7 +477,8 @@ fn on_answer(
     acknowledged(qp, irn, nic, now);
 }
 
-/// The answer expected has come, and perhaps others after it before. How many READs and atomics that makes done.
+/// The answer expected has come, and perhaps others after it before. How many READs and atomics that makes
+/// done.
 #[inline]
 fn take_answers(r: &mut Requests, ack_req: bool) -> u8 {
     let mut more = r.rx.take(ack_req);
@@ -535,8 +537,8 @@ fn changed() -> Cause {
     Cause::local(Status::LocalQpOperation, "the WQE was changed in memory before its answer came")
 }
 
-/// The queue pair's timer ran out. IRN's timeouts come often, and a silent peer may just be waiting for a processor; a
-/// retry is spent only for each local ACK timeout of silence.
+/// The queue pair's timer ran out. IRN's timeouts come often, and a silent peer may just be waiting for a
+/// processor; a retry is spent only for each local ACK timeout of silence.
 pub(crate) fn on_timeout(qp: &mut Qp, irn: &mut Irn, nic: &mut NicState, now: Instant) {
     qp.deadline = Instant::NEVER;
     let rto = qp.rto(nic);

@@ -1,9 +1,10 @@
-//! IRN at the responder: requests are taken in any order and executed in theirs, and answers are sent until they are acknowledged.
+//! IRN at the responder: requests are taken in any order and executed in theirs, and answers are sent until
+//! they are acknowledged.
 //!
-//! A packet in order goes through the code that plain RC uses. An early one lands at once, if that can do no harm, and
-//! then waits in [`HeldPackets`]; in its turn it goes the same way as any other, without its bytes. What cannot be
-//! kept (no receive, no right, a request before it that has to be executed first) is dropped with a NACK that says
-//! so; the errors come in order, when it is sent again.
+//! A packet in order goes through the code that plain RC uses. An early one lands at once, if that can do no
+//! harm, and then waits in [`HeldPackets`]; in its turn it goes the same way as any other, without its bytes.
+//! What cannot be kept (no receive, no right, a request before it that has to be executed first) is dropped
+//! with a NACK that says so; the errors come in order, when it is sent again.
 
 use super::config::Scheme;
 use super::held::HeldPackets;
@@ -22,8 +23,8 @@ use std::collections::VecDeque;
 /// Low 24 bits: the width of a sequence number.
 const SN_MASK: u32 = 0xff_ffff;
 
-/// Timeouts without progress after which answers are no longer sent on the responder's own account. The requester asks for
-/// them as long as it has patience.
+/// Timeouts without progress after which answers are no longer sent on the responder's own account. The
+/// requester asks for them as long as it has patience.
 const ANSWER_EXPIRIES: u8 = 10;
 
 #[derive(Clone, Copy, Debug)]
@@ -106,7 +107,8 @@ impl Responses {
         self.limit = limit;
     }
 
-    /// Sequence number of the next receive that a message takes in order. Those taken early follow from it on.
+    /// Sequence number of the next receive that a message takes in order. Those taken early follow from it
+    /// on.
     fn recv_sn(&self, qp: &Qp) -> u32 {
         qp.receives_taken().wrapping_sub(self.receives_before) & SN_MASK
     }
@@ -234,8 +236,8 @@ fn in_order(
     }
 }
 
-/// Whether the request just executed is a READ or atomic whose answer follows within a few windows: it acknowledges its request,
-/// and one that is lost is missed by the requester's timer, which asks again.
+/// Whether the request just executed is a READ or atomic whose answer follows within a few windows: it
+/// acknowledges its request, and one that is lost is missed by the requester's timer, which asks again.
 #[inline]
 fn answers_soon(irn: &Irn, packet: &Packet) -> bool {
     let operation = packet.bth.opcode.operation();
@@ -330,8 +332,8 @@ fn message(
     Ok(())
 }
 
-/// A WRITE packet that comes late, when newer ones have landed: writes its bytes where they have not. What is left of the
-/// payload is its length.
+/// A WRITE packet that comes late, when newer ones have landed: writes its bytes where they have not. What is
+/// left of the payload is its length.
 fn place_under_newer(
     qp: &Qp,
     irn: &Irn,
@@ -408,8 +410,8 @@ fn early(qp: &mut Qp, irn: &Irn, nic: &mut NicState, packet: &Packet, payload: &
     Some(Span::EMPTY)
 }
 
-/// The receive with sequence number `sn`: the one in use (`Some(None)`), or one of those taken early, which are
-/// taken now if need be. None when there is none.
+/// The receive with sequence number `sn`: the one in use (`Some(None)`), or one of those taken early, which
+/// are taken now if need be. None when there is none.
 fn receive_for(qp: &mut Qp, irn: &Irn, nic: &mut NicState, sn: u32) -> Option<Option<usize>> {
     let room = qp.scatter().room();
     let shared = qp.srq();

@@ -1,5 +1,6 @@
-//! The sending half's state: what is in flight, what the receiver has of it, and recovery. Requests have one, and READ
-//! responses one. [`tx_free`](super::tx_free), [`receive_ack`](super::receive_ack) and [`timeout`](super::timeout()) work on it.
+//! The sending half's state: what is in flight, what the receiver has of it, and recovery. Requests have one,
+//! and READ responses one. [`tx_free`](super::tx_free), [`receive_ack`](super::receive_ack) and
+//! [`timeout`](super::timeout()) work on it.
 //!
 //! ```text
 //!    una ....... resend ....... lost_below ....... recovery_end ....... next
@@ -11,7 +12,7 @@ use super::again::Again;
 use super::bitmap::Bitmap;
 use adverb_wire::{Instant, Psn};
 
-/// See the top of the file.
+/// What is in flight in one direction, what the receiver has of it, and how far recovery has come.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Sender {
     /// Cumulative acknowledgement: the first PSN that the receiver does not have.
@@ -116,7 +117,8 @@ impl Sender {
         self.again.clear();
     }
 
-    /// What the receiver does not have has to be sent again, all of it: it refused a packet and dropped others.
+    /// What the receiver does not have has to be sent again, all of it: it refused a packet and dropped
+    /// others.
     pub(super) fn resend_all(&mut self) {
         self.recover(true);
         self.lost_below = self.next;

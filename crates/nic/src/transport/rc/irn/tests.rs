@@ -1,5 +1,5 @@
-//! The four modules: tables of what they do, and both halves against naive ones made of sets, over a wire that loses,
-//! doubles and reorders.
+//! The four modules: tables of what they do, and both halves against naive ones made of sets, over a wire
+//! that loses, doubles and reorders.
 
 use super::*;
 use adverb_wire::{Duration, SackEth};
@@ -291,7 +291,8 @@ fn what_a_packet_earns() {
     assert_eq!(owed(&mut r), [(6, Some((6, false)))]);
 }
 
-/// State for each queue pair, beside the paper's: 52 bits a side and 160 bits a queue pair, and five bitmaps of 128 bits.
+/// State for each queue pair, beside the paper's: 52 bits a side and 160 bits a queue pair, and five bitmaps
+/// of 128 bits.
 #[test]
 fn state_is_within_its_budget() {
     let (bitmaps, rest) = state_bits_by_kind();

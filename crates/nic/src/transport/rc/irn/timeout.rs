@@ -1,5 +1,5 @@
-//! timeout: the sender's timer (IRN 3.1, 6.1). A short timeout while few packets are in flight, when a loss may leave nobody
-//! to send a NACK; else a long one.
+//! timeout: the sender's timer (IRN 3.1, 6.1). A short timeout while few packets are in flight, when a loss
+//! may leave nobody to send a NACK; else a long one.
 
 use super::config::{IrnConfig, Scheme};
 use super::sender::Sender;
@@ -16,7 +16,8 @@ pub enum Expiry {
     Expired,
 }
 
-/// Length of the timeout with so many packets in flight. `ceiling` is the queue pair's local ACK timeout, zero for none.
+/// Length of the timeout with so many packets in flight. `ceiling` is the queue pair's local ACK timeout,
+/// zero for none.
 #[inline]
 pub(super) fn length(config: &IrnConfig, in_flight: u32, expiries: u8, ceiling: Duration) -> Duration {
     let base = if in_flight <= config.few_packets { config.rto_low } else { config.rto_high };

@@ -17,8 +17,9 @@ pub enum Free {
     Closed,
 }
 
-/// In recovery: what was sent again and lost again; the packet at the cumulative acknowledgement, then every lost one, each once. Else, and after them, new
-/// packets while fewer than `limit` are in flight. `fresh`: there is something new to send.
+/// In recovery: what was sent again and lost again; the packet at the cumulative acknowledgement, then every
+/// lost one, each once. Else, and after them, new packets while fewer than `limit` are in flight. `fresh`:
+/// there is something new to send.
 #[inline]
 pub fn tx_free(s: &mut Sender, config: &IrnConfig, limit: u32, fresh: bool, now: Instant) -> Free {
     let mut wait = None;
