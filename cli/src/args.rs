@@ -64,6 +64,14 @@ Examples:
   adverb lab run irn --out results
   adverb lab run irn/fig12 --scale paper --seeds 5 --out results";
 
+const MUTATE_EXAMPLES: &str = "\
+Each experiment lists its mutations: all series alike, labels swapped, a mechanism off, a baseline that never
+ends.
+
+Examples:
+  adverb lab mutate irn/fig7
+  adverb lab mutate onerma";
+
 /// Runs unmodified RDMA programs on a NIC made of software: RoCEv2 over UDP, with no RDMA hardware, no kernel
 /// module and no root.
 #[derive(Parser, Debug)]
@@ -181,15 +189,18 @@ pub struct Replay {
 pub enum Lab {
     /// List the experiments
     List,
-    /// Run experiments; the exit status is 1 when a bound does not hold
+    /// Run experiments; the exit status is 1 when a bound that is claimed does not hold
     #[command(after_help = LAB_EXAMPLES)]
     Run(LabRun),
+    /// Run experiments, then with something wrong on purpose; the exit status is 1 when that is not noticed
+    #[command(after_help = MUTATE_EXAMPLES)]
+    Mutate(LabRun),
 }
 
-/// `adverb lab run`.
+/// `adverb lab run` and `adverb lab mutate`.
 #[derive(Args, Debug)]
 pub struct LabRun {
-    /// Experiments, such as irn/fig1; a paper's name stands for all of its own
+    /// Experiments, such as irn/fig1; a paper's name stands for all of its own; or a file, experiment.toml
     #[arg(required = true, value_name = "EXPERIMENT")]
     pub experiments: Vec<String>,
     /// How much is run: `quick` ends within a minute, `paper` takes as many flows and seeds as a figure needs

@@ -50,6 +50,8 @@ pub enum Error {
     Lab(adverb_lab::Error),
     /// Experiments whose bounds do not hold, or in which flows did not end.
     Bounds(String),
+    /// Experiments whose bounds hold although something is wrong on purpose.
+    Survived(String),
 }
 
 impl Error {
@@ -71,7 +73,8 @@ impl Error {
             | Error::Scenario(_)
             | Error::Options(_)
             | Error::Lab(_)
-            | Error::Bounds(_) => 1,
+            | Error::Bounds(_)
+            | Error::Survived(_) => 1,
         }
     }
 }
@@ -129,7 +132,10 @@ impl fmt::Display for Error {
             Error::Options(text) => write!(f, "{text}"),
             Error::Lab(e) => write!(f, "{e}"),
             Error::Bounds(names) => {
-                write!(f, "{names}: not every bound holds, or flows did not end; the lines above say which")
+                write!(f, "{names}: a bound that is claimed does not hold, or flows did not end; see above")
+            }
+            Error::Survived(names) => {
+                write!(f, "{names}: the bounds hold although something is wrong on purpose; see above")
             }
         }
     }

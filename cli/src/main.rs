@@ -25,7 +25,6 @@ mod settings;
 mod simulate;
 mod swarm;
 mod systems;
-mod trial;
 
 use args::{Action, Cli};
 use clap::Parser;

@@ -74,7 +74,7 @@ fn a_run_prints_and_writes_the_same_whatever_the_jobs() {
             said.contains("IRN without PFC / RoCE with PFC: 0.9 to 1.1; the paper: about the same"),
             "{said}"
         );
-        assert!(said.contains("1 seed, so no 95% confidence; 900 flows, 0 unfinished"), "{said}");
+        assert!(said.contains("1 seed, so no interval and no verdict; 900 flows, 0 unfinished"), "{said}");
         let files =
             ["runs.csv", "plot.svg"].map(|f| fs::read_to_string(out.join("irn/fig9").join(f)).unwrap());
         (said.lines().filter(|l| !l.contains("plot.svg")).collect::<Vec<_>>().join("\n"), files)
@@ -84,8 +84,39 @@ fn a_run_prints_and_writes_the_same_whatever_the_jobs() {
     let [csv, svg] = one.1;
     // 6 series, 5 places, and the heading.
     assert_eq!(csv.lines().count(), 31);
-    assert!(csv.starts_with("series,x,seed,rct_ms,flows,unfinished,link_hops,trace\n"), "{csv}");
+    assert!(
+        csv.starts_with("series,x,seed,rct_ms,rct_ms_first,rct_ms_second,flows,unfinished,link_hops,trace\n"),
+        "{csv}"
+    );
     assert!(svg.starts_with("<svg") && svg.contains("RoCE with PFC") && svg.contains("senders M"));
+    fs::remove_dir_all(folder).ok();
+}
+
+/// What is wrong on purpose is caught, and an experiment of one's own whose gates cannot fail is told so.
+#[test]
+fn mutations_are_caught_and_gates_that_cannot_fail_are_found() {
+    let folder = folder("mutate");
+    let output = lab(&["mutate", "onerma/fig11b", "--quiet"]);
+    let said = text(&output.stdout);
+    assert!(output.status.success(), "{said}{}", text(&output.stderr));
+    assert!(said.contains("onerma/fig11b: 3 hold, 0 report, 0 differ, 0 fail"), "{said}");
+    assert!(said.contains("the points are in reverse order") && !said.contains("SURVIVED"), "{said}");
+    assert_eq!(said.matches("caught by ").count(), 3, "{said}");
+
+    // The same, with a gate that 16 slots meet as well as one.
+    let lab_folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../lab/onerma");
+    let definition = fs::read_to_string(format!("{lab_folder}/fig11b/experiment.toml")).unwrap();
+    let first_bound = definition.find("[[bound]]").unwrap();
+    let blind = "[[bound]]\nratio = \"reads\"\nmin = 5\n";
+    fs::create_dir_all(folder.join("blind")).unwrap();
+    fs::copy(format!("{lab_folder}/paper.toml"), folder.join("paper.toml")).unwrap();
+    let own = folder.join("blind/experiment.toml");
+    fs::write(&own, format!("{}{blind}", &definition[..first_bound])).unwrap();
+    let output = lab(&["mutate", own.to_str().unwrap(), "--quiet"]);
+    let said = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("SURVIVED (all are as at 1)"), "{said}");
+    assert!(text(&output.stderr).contains("although something is wrong on purpose"));
     fs::remove_dir_all(folder).ok();
 }
 
@@ -97,18 +128,25 @@ fn cell(csv: &str, row: usize, column: &str) -> f64 {
     lines.nth(row).unwrap().split(',').nth(at).unwrap().parse().unwrap()
 }
 
-/// The figures of the real cache, small: processes, packets, a kill, rotations. Their gates hold, and the
-/// files say what happened.
+/// The figures of the real cache, small: processes, packets, a kill, rotations; and the files say what
+/// happened.
 #[test]
 fn the_real_cache_meets_its_bounds_under_load_a_kill_and_rotations() {
     let _turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let folder = folder("kvs");
-    let output = lab(&["run", "kvs", "--out", folder.to_str().unwrap(), "--quiet"]);
+    let output = lab(&["run", "kvs", "--seeds", "1", "--out", folder.to_str().unwrap(), "--quiet"]);
     let said = text(&output.stdout);
     assert!(output.status.success() && output.stderr.is_empty(), "{said}{}", text(&output.stderr));
     let file = |name: &str| fs::read_to_string(folder.join("kvs").join(name)).unwrap();
 
+    assert_eq!(said.matches(" 0 hold, ").count(), 3, "one run claims nothing: {said}");
+
     let loads = file("fig8/runs.csv");
+    for runs in [&loads, &file("fig9/runs.csv"), &file("fig14/runs.csv")] {
+        for row in 0..runs.lines().count() - 1 {
+            assert_eq!((cell(runs, row, "lookups_failed"), cell(runs, row, "wrong")), (0.0, 0.0), "{runs}");
+        }
+    }
     assert_eq!(loads.lines().count(), 14, "the heading, and each load");
     let (low, high) = (cell(&loads, 1, "asked_kps"), cell(&loads, 11, "asked_kps"));
     assert!(high > 10.0 * low && low > 0.0, "a tenth of the saturation, and twice it: {loads}");
@@ -131,7 +169,7 @@ fn the_real_cache_meets_its_bounds_under_load_a_kill_and_rotations() {
 
     let rotated = file("fig14/runs.csv");
     assert_eq!(file("fig14/timeline.csv").matches("RotateData").count(), 4);
-    assert_eq!(cell(&rotated, 0, "refused_elsewhere"), 0.0);
+    assert_eq!((cell(&rotated, 0, "refused_elsewhere"), cell(&rotated, 0, "other_failures")), (0.0, 0.0));
     fs::remove_dir_all(folder).ok();
 }
 

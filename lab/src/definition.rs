@@ -1,8 +1,10 @@
 //! The files of an experiment: what they may say.
 
-use crate::Error;
-use crate::measure::Metric;
+use crate::bounds::Relation;
+use crate::{Error, cache, measure};
 use serde::Deserialize;
+use serde::de::IntoDeserializer;
+use serde::de::value::{Error as NameError, StrDeserializer};
 use std::collections::BTreeMap;
 use toml::Table;
 
@@ -17,6 +19,20 @@ pub struct Paper {
     /// Changes to a scenario, by name.
     #[serde(default)]
     pub variants: BTreeMap<String, Table>,
+    /// Which part of a simulation is measured, where an experiment does not say.
+    #[serde(default)]
+    pub measure: Option<Interval>,
+}
+
+/// The part of a simulation that is measured: what begins within it. Shares of the time in which flows begin,
+/// from the first to the last.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Interval {
+    /// Left out at first, while the network fills.
+    pub warm_up: f64,
+    /// Left out at last, while it empties.
+    pub drain: f64,
 }
 
 /// `experiment.toml`.
@@ -33,12 +49,19 @@ pub struct Experiment {
     pub title: String,
     /// Which figure or table, and anything a reader must know of it.
     pub figure: String,
-    /// `simulation` (the default); `modules`, times and sizes of the NIC's own code; or `cache`, the real cache under load.
+    /// `simulation` (the default); `modules`, times and sizes of the NIC's own code; or `cache`, the real
+    /// cache under load.
     #[serde(default)]
     pub kind: Kind,
-    /// What is measured and plotted, in this order.
+    /// Names of what is measured and plotted, in this order.
     #[serde(default)]
-    pub metrics: Vec<Metric>,
+    pub metrics: Vec<String>,
+    /// The same, read.
+    #[serde(skip)]
+    pub measured: Metrics,
+    /// Which part of a simulation is measured; the paper's if absent.
+    #[serde(default)]
+    pub measure: Option<Interval>,
     /// Changes to the paper's scenario that hold for all of it.
     #[serde(default)]
     pub set: Table,
@@ -51,6 +74,12 @@ pub struct Experiment {
     /// Relations that must hold.
     #[serde(default, rename = "bound")]
     pub bounds: Vec<Bound>,
+    /// What is made of finished runs so that the bounds must fail.
+    #[serde(default)]
+    pub mutate: Vec<Mixed>,
+    /// Changes to scenarios that must make the bounds fail.
+    #[serde(default, rename = "mutation")]
+    pub mutations: Vec<Mutation>,
     /// Where ours is known to differ, and why; printed with the results.
     #[serde(default)]
     pub notes: Vec<String>,
@@ -150,7 +179,8 @@ pub struct Series {
     pub set: Table,
 }
 
-/// A relation that must hold at every point, seed by seed: the ratio of two series' values, or one series' value itself.
+/// A relation that must hold at every point, seed by seed: of the ratio of two series' values, or of one
+/// series' value itself. It says one of: `more`, `less`, `min`, `max`, or `min` and `max` for a band.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Bound {
@@ -160,15 +190,19 @@ pub struct Bound {
     pub over: Option<String>,
     /// The denominator's value at this x, wherever the numerator's is.
     pub over_at: Option<f64>,
-    /// Metrics that it holds for; all if absent.
+    /// Names of metrics that it holds for; all if absent.
     #[serde(default)]
-    pub metrics: Vec<Metric>,
+    pub metrics: Vec<String>,
     /// Points that it holds for, by x; all if absent.
     #[serde(default)]
     pub at: Vec<f64>,
-    /// The ratio is at least this.
+    /// The ratio is above 1 by this margin at least.
+    pub more: Option<f64>,
+    /// The ratio is below 1 by this margin at least.
+    pub less: Option<f64>,
+    /// The ratio, or the value, is at least this.
     pub min: Option<f64>,
-    /// The ratio is at most this.
+    /// The ratio, or the value, is at most this.
     pub max: Option<f64>,
     /// What the paper has, in its words or numbers.
     #[serde(default)]
@@ -176,9 +210,101 @@ pub struct Bound {
     /// Where that stands, and how sure it is: read in the text, or from memory of the figure.
     #[serde(default)]
     pub source: String,
-    /// Whether missing it fails the experiment; otherwise it is reported only.
+    /// Whether it is claimed to hold; otherwise it is reported only.
     #[serde(default = "yes")]
     pub gate: bool,
+    /// It is known not to hold, and this is why.
+    #[serde(default)]
+    pub differs: Option<String>,
+}
+
+/// What can be made of finished runs that must not pass for the experiment's outcome.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mixed {
+    /// All series have the runs of one of them, each in turn.
+    Equal,
+    /// The two series of a ratio that is to lie beyond equality change places, each pair in turn.
+    Swapped,
+    /// All points along the x axis have the runs of one of them, each in turn.
+    Flat,
+    /// The points along the x axis are in reverse order.
+    Reversed,
+}
+
+/// A change to scenarios under which some bound must fail.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Mutation {
+    /// What is wrong then.
+    pub name: String,
+    /// The series that are changed; all if absent.
+    #[serde(default)]
+    pub series: Vec<String>,
+    /// The points that are changed, by x; all if absent.
+    #[serde(default)]
+    pub at: Vec<f64>,
+    /// The change, made last.
+    pub set: Table,
+}
+
+/// What is measured in either world.
+#[derive(Clone, Debug)]
+pub enum Metrics {
+    /// In the simulator.
+    Simulated(Vec<measure::Metric>),
+    /// Of the real cache.
+    Cache(Vec<cache::Metric>),
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Metrics::Simulated(Vec::new())
+    }
+}
+
+/// Reads names as variants of `T`; the message of a failure names those that there are.
+fn named<'de, T: Deserialize<'de>>(names: &'de [String]) -> Result<Vec<T>, String> {
+    let read = |name: &'de String| {
+        let deserializer: StrDeserializer<'de, NameError> = name.as_str().into_deserializer();
+        T::deserialize(deserializer).map_err(|e| e.to_string())
+    };
+    names.iter().map(read).collect()
+}
+
+impl Metrics {
+    fn read(kind: Kind, names: &[String]) -> Result<Metrics, String> {
+        match kind {
+            Kind::Cache => named(names).map(Metrics::Cache),
+            Kind::Simulation | Kind::Modules => named(names).map(Metrics::Simulated),
+        }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        match self {
+            Metrics::Simulated(all) => all.len(),
+            Metrics::Cache(all) => all.len(),
+        }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The heading of one, with its unit, and its name in CSV files.
+    pub fn names(&self, at: usize) -> (&'static str, &'static str) {
+        match self {
+            Metrics::Simulated(all) => all[at].names(),
+            Metrics::Cache(all) => all[at].names(),
+        }
+    }
+
+    /// The heading of one, with its unit.
+    pub fn label(&self, at: usize) -> &'static str {
+        self.names(at).0
+    }
 }
 
 fn yes() -> bool {
@@ -194,6 +320,8 @@ impl Experiment {
             toml::from_str(text).map_err(|e| place(&format!("{name}/experiment.toml"), &e))?;
         let paper = toml::from_str(paper).map_err(|e| place(&format!("{folder}/paper.toml"), &e))?;
         (experiment.name, experiment.paper) = (name.to_owned(), Some(paper));
+        let measured = Metrics::read(experiment.kind, &experiment.metrics);
+        experiment.measured = measured.map_err(|e| Error(format!("{name}/experiment.toml: metrics: {e}")))?;
         experiment.check()?;
         Ok(experiment)
     }
@@ -217,6 +345,35 @@ impl Experiment {
         }
     }
 
+    /// Which part of a simulation is measured.
+    pub fn interval(&self) -> Option<Interval> {
+        self.measure.or(self.paper.as_ref()?.measure)
+    }
+
+    fn has_series(&self, name: &str) -> bool {
+        self.series.iter().any(|s| s.name == name)
+    }
+
+    fn has_point(&self, x: f64) -> bool {
+        self.sweep.as_ref().is_some_and(|sweep| sweep.points.iter().any(|point| point.x == x))
+    }
+
+    fn check_bound(&self, bound: &Bound) -> Result<(), String> {
+        if let Some(name) = core::iter::once(&bound.ratio).chain(&bound.over).find(|s| !self.has_series(s)) {
+            return Err(format!("there is no series `{name}`"));
+        }
+        if let Some(name) = bound.metrics.iter().find(|name| !self.metrics.contains(name)) {
+            return Err(format!("`{name}` is not among the metrics"));
+        }
+        if let Some(x) = bound.over_at.iter().chain(&bound.at).find(|x| !self.has_point(**x)) {
+            return Err(format!("there is no point at {x}"));
+        }
+        if bound.over_at.is_some() && bound.over.is_none() {
+            return Err("over-at goes with over".to_owned());
+        }
+        Relation::of(bound).map(|_| ())
+    }
+
     fn check(&self) -> Result<(), Error> {
         let fail = |why: String| Err(Error(format!("{}/experiment.toml: {why}", self.name)));
         if self.kind == Kind::Modules {
@@ -229,22 +386,25 @@ impl Experiment {
             return fail("needs [[series]] and metrics".to_owned());
         }
         for bound in &self.bounds {
-            for side in core::iter::once(&bound.ratio).chain(&bound.over) {
-                if !self.series.iter().any(|s| s.name == *side) {
-                    return fail(format!("bound: there is no series `{side}`"));
-                }
+            if let Err(why) = self.check_bound(bound) {
+                return fail(format!("bound of `{}`: {why}", bound.ratio));
             }
-            if bound.min.is_none() && bound.max.is_none() {
-                return fail(format!("bound of `{}`: give min, max or both", bound.ratio));
+        }
+        for mutation in &self.mutations {
+            if let Some(name) = mutation.series.iter().find(|name| !self.has_series(name)) {
+                return fail(format!("mutation `{}`: there is no series `{name}`", mutation.name));
             }
-            let points = self.sweep.as_ref().map_or(&[][..], |sweep| &sweep.points);
-            let known = |x: &f64| points.iter().any(|point| point.x == *x);
-            if let Some(x) = bound.over_at.iter().chain(&bound.at).find(|x| !known(x)) {
-                return fail(format!("bound of `{}`: there is no point at {x}", bound.ratio));
+            if let Some(x) = mutation.at.iter().find(|x| !self.has_point(**x)) {
+                return fail(format!("mutation `{}`: there is no point at {x}", mutation.name));
             }
-            if bound.over_at.is_some() && bound.over.is_none() {
-                return fail(format!("bound of `{}`: over-at goes with over", bound.ratio));
-            }
+        }
+        if self.kind == Kind::Simulation && self.interval().is_none() {
+            return fail("measure: give warm-up and drain, here or in paper.toml".to_owned());
+        }
+        if let Some(Interval { warm_up, drain }) = self.interval()
+            && !(warm_up >= 0.0 && drain >= 0.0 && warm_up + drain <= 0.9)
+        {
+            return fail("measure: warm-up and drain are shares, together at most 0.9".to_owned());
         }
         for series in &self.series {
             for variant in &series.variants {

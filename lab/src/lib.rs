@@ -1,30 +1,32 @@
-//! The lab: published experiments, each a folder of its own, run again: in the simulator, and those of the cache with real processes and packets too.
+//! The lab: published experiments, each a folder of its own, run again: in the simulator, and those of the
+//! cache with real processes and packets too.
 //!
 //! ```text
 //! lab/irn/paper.toml              the paper, its default scenario, and named changes to it
-//! lab/irn/fig1/experiment.toml    series, points, the paper's values, bounds, what to plot
+//! lab/irn/fig1/experiment.toml    series, points, the paper's values, bounds, mutations, what to plot
 //! ```
 //!
-//! [`definition`] reads them, [`points`] turns them into scenarios, [`run`] runs every point for every seed, [`measure`] says
-//! what came out of one run, [`bounds`] compares, [`report`] prints and writes CSV, [`plot`] draws.
-//! [`served`] is what trials of the real cache ask for and find. [`modules`] measures the NIC's own code for the paper's hardware tables.
+//! [`definition`] reads them, [`points`] turns them into scenarios, [`run`] runs every point for every seed,
+//! [`measure`] says what came out of one run, [`bounds`] judges, [`mutation`] shows that the bounds can fail,
+//! [`report`] prints, [`csv`] writes files, [`plot`] draws. [`cache`] runs trials of the real cache.
+//! [`modules`] measures the NIC's own code for the paper's hardware tables.
 #![forbid(unsafe_code)]
 
 pub mod bounds;
+pub mod cache;
+pub mod csv;
 pub mod definition;
 pub mod measure;
 pub mod modules;
-pub mod operations;
+pub mod mutation;
 pub mod plot;
 pub mod points;
 pub mod registry;
 pub mod report;
 pub mod run;
-pub mod served;
-mod served_plot;
 
 pub use definition::{Experiment, Scale};
-pub use run::{Outcome, Progress};
+pub use run::{Effort, Outcome, Progress};
 
 use core::fmt;
 

@@ -1,10 +1,11 @@
-//! Plots as SVG: bars for series, lines along a sweep, the tail of one-packet messages as a cumulative curve. One panel for each
-//! metric, as the papers' figures have them; whiskers and bands are 95% confidence intervals.
+//! Plots as SVG: bars for series, lines along a sweep, the tail of one-packet messages as a cumulative curve.
+//! One panel for each metric, as the papers' figures have them; whiskers and bands are 95% confidence
+//! intervals.
 
-use crate::definition::{Experiment, Kind};
+use crate::cache;
+use crate::definition::{Experiment, Kind, Metrics};
 use crate::measure::{Metric, TAIL};
 use crate::run::Outcome;
-use crate::served_plot;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
@@ -36,18 +37,16 @@ enum Panel {
 /// The plot of an experiment as the text of an SVG file.
 pub fn svg(experiment: &Experiment, outcome: &Outcome) -> Result<String, crate::Error> {
     let mut text = String::new();
-    let draw = if experiment.kind == Kind::Cache { served_plot::draw } else { draw };
+    let draw = if experiment.kind == Kind::Cache { cache::plot::draw } else { draw };
     draw(experiment, outcome, &mut text)
         .map_err(|e| crate::Error(format!("{}: plot: {e}", experiment.name)))?;
     Ok(text)
 }
 
 fn draw(experiment: &Experiment, outcome: &Outcome, text: &mut String) -> Drawn {
+    let single = |m: &Metric| matches!(m, Metric::SingleP90 | Metric::SingleP99 | Metric::SingleP999);
     let tails = outcome.places == 1
-        && experiment
-            .metrics
-            .iter()
-            .any(|m| matches!(m, Metric::SingleP90 | Metric::SingleP99 | Metric::SingleP999));
+        && matches!(&experiment.measured, Metrics::Simulated(metrics) if metrics.iter().any(single));
     let mut panels: Vec<Panel> =
         if tails { vec![Panel::Tail] } else { (0..experiment.metrics.len()).map(Panel::Metric).collect() };
     let timed = |n: &usize| outcome.places == 1 && !outcome.runs(*n, 0)[0].timeline.is_empty();
@@ -104,7 +103,7 @@ fn bars(experiment: &Experiment, outcome: &Outcome, metric: usize, area: &Area<'
         .configure_mesh()
         .disable_x_mesh()
         .disable_x_axis()
-        .y_desc(experiment.metrics[metric].label())
+        .y_desc(experiment.measured.label(metric))
         .light_line_style(WHITE)
         .y_label_formatter(&number)
         .draw()?;
@@ -142,7 +141,7 @@ fn lines(experiment: &Experiment, outcome: &Outcome, metric: usize, area: &Area<
     chart
         .configure_mesh()
         .x_desc(sweep.label.as_str())
-        .y_desc(experiment.metrics[metric].label())
+        .y_desc(experiment.measured.label(metric))
         .light_line_style(WHITE)
         .x_label_formatter(&number)
         .y_label_formatter(&number)
@@ -162,7 +161,8 @@ fn lines(experiment: &Experiment, outcome: &Outcome, metric: usize, area: &Area<
     Ok(())
 }
 
-/// Goodput over time of one series' first run, a line for each target; all in the series' colour, further targets paler.
+/// Goodput over time of one series' first run, a line for each target; all in the series' colour, further
+/// targets paler.
 fn timeline(experiment: &Experiment, outcome: &Outcome, n: usize, area: &Area<'_>) -> Drawn {
     let slices = &outcome.runs(n, 0)[0].timeline;
     let mut targets: Vec<u32> = slices.iter().map(|s| s.target).collect();

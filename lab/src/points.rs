@@ -1,56 +1,41 @@
-//! From an experiment to the scenarios of its points: the paper's default, changed by the experiment, the scale, the
-//! series' variants, the series and the point, in this order.
+//! From an experiment to the scenarios of its points: the paper's default, changed by the experiment, the
+//! scale, the series' variants, the point, the series and a mutation, in this order.
 
-use crate::definition::Point;
+use crate::definition::{Mutation, Point};
 use crate::{Error, Experiment, Scale};
 use adverb_sim::{Plan, Scenario};
 use toml::{Table, Value};
 
-/// One series at one place on the x axis.
+/// What one series asks for at one place on the x axis.
 #[derive(Clone, Debug)]
-pub struct PointOf {
+pub struct Asked {
     /// Number of the series.
     pub series: usize,
     /// Number of the point along the x axis; 0 where there is no sweep.
     pub at: usize,
     /// For messages.
-    name: String,
-    scenario: Scenario,
+    pub name: String,
+    /// A scenario, or a trial of the real cache.
+    pub table: Table,
 }
 
-impl PointOf {
-    /// What to run for a seed. The seed makes the workload, so that series can be compared seed by seed.
-    pub fn plan(&self, seed: u64) -> Result<Plan, Error> {
-        let seeded = Scenario { seed: Some(seed), ..self.scenario.clone() };
-        let plan = seeded.plan(&mut |file| {
-            Err(adverb_sim::Error::new("workload.sizes", format!("{file}: experiments name no files")))
-        });
-        plan.map_err(|e| Error(format!("{}: {e}", self.name)))
-    }
-}
-
-/// All points, series by series.
-pub fn points(experiment: &Experiment, scale: Scale) -> Result<Vec<PointOf>, Error> {
-    let places = experiment.places();
-    let point = |(n, (name, table)): (usize, (String, Table))| {
-        let scenario = Value::Table(table)
-            .try_into()
-            .map_err(|e: toml::de::Error| Error(format!("{name}: {}", e.message())))?;
-        Ok(PointOf { series: n / places, at: n % places, name, scenario })
-    };
-    tables(experiment, scale).into_iter().enumerate().map(point).collect()
-}
-
-/// What each point asks for, with its name for messages: series by series, place by place.
-pub(crate) fn tables(experiment: &Experiment, scale: Scale) -> Vec<(String, Table)> {
+/// What every series asks for at every place, series by series. With a mutation: only what it changes, so
+/// changed.
+pub fn asked(experiment: &Experiment, scale: Scale, mutation: Option<&Mutation>) -> Vec<Asked> {
     let Some(paper) = &experiment.paper else { return Vec::new() };
     let places: Vec<Option<&Point>> = match &experiment.sweep {
         None => vec![None],
         Some(sweep) => sweep.points.iter().map(Some).collect(),
     };
     let mut out = Vec::new();
-    for series in &experiment.series {
-        for place in &places {
+    for (n, series) in experiment.series.iter().enumerate() {
+        if mutation.is_some_and(|m| !m.series.is_empty() && !m.series.contains(&series.name)) {
+            continue;
+        }
+        for (at, place) in places.iter().enumerate() {
+            if mutation.is_some_and(|m| !m.at.is_empty() && place.is_none_or(|p| !m.at.contains(&p.x))) {
+                continue;
+            }
             let mut table = paper.scenario.clone();
             merge(&mut table, &experiment.set);
             merge(&mut table, &experiment.size(scale).set);
@@ -64,11 +49,31 @@ pub(crate) fn tables(experiment: &Experiment, scale: Scale) -> Vec<(String, Tabl
                 }
             }
             merge(&mut table, &series.set);
+            if let Some(mutation) = mutation {
+                merge(&mut table, &mutation.set);
+            }
             let at_x = place.map_or(String::new(), |p| format!(" at {}", p.x));
-            out.push((format!("{}, series `{}`{at_x}", experiment.name, series.name), table));
+            let mutated = mutation.map_or(String::new(), |m| format!(", mutation `{}`", m.name));
+            let name = format!("{}, series `{}`{at_x}{mutated}", experiment.name, series.name);
+            out.push(Asked { series: n, at, name, table });
         }
     }
     out
+}
+
+/// The scenario that a table describes.
+pub fn scenario(asked: &Asked) -> Result<Scenario, Error> {
+    let table = Value::Table(asked.table.clone());
+    table.try_into().map_err(|e: toml::de::Error| Error(format!("{}: {}", asked.name, e.message())))
+}
+
+/// What to run for a seed. The seed makes the workload, so that series can be compared seed by seed.
+pub fn plan(name: &str, scenario: &Scenario, seed: u64) -> Result<Plan, Error> {
+    let seeded = Scenario { seed: Some(seed), ..scenario.clone() };
+    let plan = seeded.plan(&mut |file| {
+        Err(adverb_sim::Error::new("workload.sizes", format!("{file}: experiments name no files")))
+    });
+    plan.map_err(|e| Error(format!("{name}: {e}")))
 }
 
 /// Changes `table`: values are replaced, tables merged; `false` where there was something else takes it away.

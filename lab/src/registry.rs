@@ -1,6 +1,7 @@
 //! Every experiment, built into the program.
 
 use crate::{Error, Experiment};
+use std::path::Path;
 
 macro_rules! experiments {
     ($($paper:literal: $($name:literal)*;)*) => {
@@ -13,8 +14,10 @@ macro_rules! experiments {
 }
 
 experiments! {
-    "irn": "fig1" "fig2" "fig3" "fig4" "fig5" "fig6" "fig7" "fig8" "fig9" "fig9-cross" "fig10" "fig11" "fig12" "load" "rate" "hosts" "sizes" "buffer" "rto-high" "few-packets" "modules";
-    "onerma": "fig8" "fig9" "fig10" "fig11a" "fig11b" "fig12" "fig13" "fig14" "fig15a" "fig15bc" "fig16a" "fig16b" "fig16c" "fig16d";
+    "irn": "fig1" "fig2" "fig3" "fig4" "fig5" "fig6" "fig7" "fig8" "fig9" "fig9-cross" "fig10" "fig11" "fig12"
+        "load" "rate" "hosts" "sizes" "buffer" "rto-high" "few-packets" "modules";
+    "onerma": "fig8" "fig9" "fig10" "fig11a" "fig11b" "fig12" "fig13" "fig14" "fig15a" "fig15bc"
+        "fig16a" "fig16b" "fig16c" "fig16d";
     "kvs": "fig8" "fig9" "fig14";
 }
 
@@ -36,28 +39,54 @@ pub fn find(name: &str) -> Result<Experiment, Error> {
     }
 }
 
+/// An experiment of one's own: a file like those of `lab/`, with its `paper.toml` in the folder above its
+/// own.
+pub fn load(path: &Path) -> Result<Experiment, Error> {
+    let read = |path: &Path| {
+        std::fs::read_to_string(path)
+            .map_err(|e| Error(format!("{}: {e}; name an experiment.toml", path.display())))
+    };
+    let full = path
+        .canonicalize()
+        .map_err(|e| Error(format!("{}: {e}; name an experiment.toml", path.display())))?;
+    let (own, paper) = (full.parent(), full.parent().and_then(Path::parent));
+    let last = |folder: Option<&Path>| {
+        folder.and_then(Path::file_name).map_or("own".to_owned(), |name| name.to_string_lossy().into_owned())
+    };
+    let beside = paper.unwrap_or(Path::new("/")).join("paper.toml");
+    Experiment::parse(&format!("{}/{}", last(paper), last(own)), &read(&full)?, &read(&beside)?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cache::Setup;
+    use crate::definition::Kind;
+    use crate::{Scale, points};
 
     /// Every file is read, and every scenario that it leads to is checked.
     #[test]
     fn all_experiments_are_sound() {
         for name in names() {
             let experiment = find(name).unwrap_or_else(|e| panic!("{e}"));
-            for scale in [crate::Scale::Quick, crate::Scale::Paper] {
-                if experiment.kind == crate::definition::Kind::Cache {
-                    let setups = crate::served::setups(&experiment, scale).unwrap_or_else(|e| panic!("{e}"));
-                    assert_eq!(setups.len(), experiment.series.len());
-                    let served = crate::served::Served::default();
-                    served.measured(&experiment.metrics).unwrap_or_else(|e| panic!("{name}: {e}"));
-                    continue;
-                }
-                for point in crate::points::points(&experiment, scale).unwrap_or_else(|e| panic!("{e}")) {
-                    point.plan(1).unwrap_or_else(|e| panic!("{e}"));
+            let mutations = experiment.mutations.iter().map(Some).chain([None]);
+            for (mutation, scale) in mutations.flat_map(|m| [(m, Scale::Quick), (m, Scale::Paper)]) {
+                let asked = points::asked(&experiment, scale, mutation);
+                assert!(!asked.is_empty() || experiment.kind == Kind::Modules, "{name}");
+                for one in asked {
+                    match experiment.kind {
+                        Kind::Cache => drop(Setup::of(&one, &experiment).unwrap_or_else(|e| panic!("{e}"))),
+                        _ => {
+                            let scenario = points::scenario(&one).unwrap_or_else(|e| panic!("{e}"));
+                            points::plan(&one.name, &scenario, 1).unwrap_or_else(|e| panic!("{e}"));
+                        }
+                    }
                 }
             }
         }
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/irn/fig1/experiment.toml");
+        assert_eq!(load(Path::new(file)).unwrap().name, "irn/fig1");
+        assert!(load(Path::new("nothing.toml")).unwrap_err().0.starts_with("nothing.toml: "));
         assert!(find("irn/fig99").unwrap_err().0.contains("irn/fig1, irn/fig2"));
     }
 }

@@ -1,9 +1,8 @@
-//! What is printed of an experiment, and its CSV files.
+//! What is printed of an experiment: measured values, bounds with the paper's values beside ours, notes.
 
-use crate::bounds::Checked;
-use crate::definition::{Experiment, Kind};
-use crate::measure::TAIL;
-use crate::run::Outcome;
+use crate::bounds::{Checked, Verdict};
+use crate::definition::{Bound, Experiment, Kind};
+use crate::run::{Outcome, Part};
 use core::fmt::Write;
 
 /// The table of measured values, the bounds with the paper's values beside ours, and the notes.
@@ -12,22 +11,39 @@ pub fn text(experiment: &Experiment, outcome: &Outcome, checked: &[Checked<'_>])
     // Writing to a `String` cannot fail.
     let _ = writeln!(out, "{}: {}\n{}\n", experiment.name, experiment.title, experiment.cite());
     values(&mut out, experiment, outcome);
-    bounds(&mut out, checked);
+    bounds(&mut out, experiment, checked);
     for note in &experiment.notes {
         let _ = writeln!(out, "note: {note}");
     }
     if let Some(reason) = outcome.reason() {
         let _ = writeln!(out, "a lookup was not answered: {reason}");
     }
+    measured(&mut out, experiment, outcome);
+    out
+}
+
+/// What was measured, and how much of it.
+fn measured(out: &mut String, experiment: &Experiment, outcome: &Outcome) {
+    if let Some(interval) = experiment.interval().filter(|_| experiment.kind == Kind::Simulation) {
+        let percent = |share: f64| format!("{:.0}%", share * 100.0);
+        let _ = writeln!(
+            out,
+            "measured: what begins from {} to {} of the time in which flows begin; [x]: its second half over its \
+             first",
+            percent(interval.warm_up),
+            percent(1.0 - interval.drain)
+        );
+    }
     let (bad, all) = outcome.unfinished();
-    let seeds =
-        if outcome.seeds == 1 { "1 seed, so no".to_owned() } else { format!("{} seeds,", outcome.seeds) };
+    let seeds = match outcome.seeds {
+        1 => "1 seed, so no interval and no verdict".to_owned(),
+        n => format!("{n} seeds, 95% confidence"),
+    };
     let hops = outcome.link_hops() as f64 / 1e6;
     let _ = match experiment.kind {
-        Kind::Cache => writeln!(out, "{seeds} 95% confidence; {all} lookups, {bad} without the value"),
-        _ => writeln!(out, "{seeds} 95% confidence; {all} flows, {bad} unfinished; {hops:.1} M link-hops"),
+        Kind::Cache => writeln!(out, "{seeds}; {all} lookups, {bad} without the value"),
+        _ => writeln!(out, "{seeds}; {all} flows, {bad} unfinished; {hops:.1} M link-hops"),
     };
-    out
 }
 
 fn values(out: &mut String, experiment: &Experiment, outcome: &Outcome) {
@@ -36,8 +52,8 @@ fn values(out: &mut String, experiment: &Experiment, outcome: &Outcome) {
     if let Some(sweep) = &experiment.sweep {
         let _ = write!(out, " {:>16}", sweep.label);
     }
-    for metric in &experiment.metrics {
-        let _ = write!(out, " {:>20}", metric.label());
+    for metric in 0..experiment.measured.len() {
+        let _ = write!(out, " {:>24}", experiment.measured.label(metric));
     }
     let _ = writeln!(out);
     for (n, series) in experiment.series.iter().enumerate() {
@@ -47,8 +63,9 @@ fn values(out: &mut String, experiment: &Experiment, outcome: &Outcome) {
             if let Some(sweep) = &experiment.sweep {
                 let _ = write!(out, " {:>16}", sweep.points[at].x);
             }
-            for m in 0..experiment.metrics.len() {
-                let _ = write!(out, " {:>20}", format!("{:.3}", outcome.estimate(n, at, m)));
+            for metric in 0..experiment.measured.len() {
+                let drift = drift(outcome, (n, at), metric).map_or(String::new(), |d| format!(" [{d:.2}]"));
+                let _ = write!(out, " {:>24}", format!("{:.3}{drift}", outcome.estimate(n, at, metric)));
             }
             let _ = writeln!(out);
         }
@@ -56,31 +73,45 @@ fn values(out: &mut String, experiment: &Experiment, outcome: &Outcome) {
     let _ = writeln!(out);
 }
 
-fn bounds(out: &mut String, checked: &[Checked<'_>]) {
+/// By what a value changes as a run goes on: that of the second half over that of the first, their means over
+/// seeds.
+fn drift(outcome: &Outcome, run: (usize, usize), metric: usize) -> Option<f64> {
+    let mean = |part| {
+        let values = outcome.values(run, metric, part);
+        values.iter().sum::<f64>() / values.len() as f64
+    };
+    let drift = mean(Part::Second) / mean(Part::First);
+    drift.is_finite().then_some(drift)
+}
+
+fn heading(out: &mut String, bound: &Bound, relation: impl core::fmt::Display) {
+    let source = if bound.source.is_empty() { String::new() } else { format!(" [{}]", bound.source) };
+    let paper =
+        if bound.paper.is_empty() { String::new() } else { format!("; the paper: {}{source}", bound.paper) };
+    let place = bound.over_at.map_or(String::new(), |x| format!(" at {x}"));
+    let over = bound.over.as_ref().map_or(String::new(), |over| format!(" / {over}{place}"));
+    let _ = writeln!(out, "{}{over}: {relation}{paper}", bound.ratio);
+    if let Some(why) = &bound.differs {
+        let _ = writeln!(out, "    differs: {why}");
+    }
+}
+
+fn bounds(out: &mut String, experiment: &Experiment, checked: &[Checked<'_>]) {
     let mut last = None;
     for c in checked {
         let this = core::ptr::from_ref(c.bound);
         if last != Some(this) {
-            let b = c.bound;
-            let source = if b.source.is_empty() { String::new() } else { format!(" [{}]", b.source) };
-            let paper =
-                if b.paper.is_empty() { String::new() } else { format!("; the paper: {}{source}", b.paper) };
-            let place = b.over_at.map_or(String::new(), |x| format!(" at {x}"));
-            let over = b.over.as_ref().map_or(String::new(), |over| format!(" / {over}{place}"));
-            let _ = writeln!(out, "{}{over}: {}{paper}", b.ratio, c.asked());
+            heading(out, c.bound, c.relation);
             last = Some(this);
         }
-        let verdict = match (c.holds(), c.bound.gate) {
-            (true, _) => "holds",
-            (false, true) => "FAILS",
-            (false, false) => "differs",
-        };
         let place = c.x.map_or(String::new(), |x| format!(" at {x}"));
+        let halves = c.halves.map_or(String::new(), |(a, b)| format!("[{a:.2}, {b:.2}]"));
         let _ = writeln!(
             out,
-            "    {:32} {:>18}  {verdict}",
-            format!("{}{place}", c.metric.label()),
-            format!("{:.2}", c.ratio)
+            "    {:32} {:>18} {halves:>16}  {}",
+            format!("{}{place}", experiment.measured.label(c.metric)),
+            format!("{:.2}", c.ratio),
+            c.verdict()
         );
     }
     if !checked.is_empty() {
@@ -88,119 +119,15 @@ fn bounds(out: &mut String, checked: &[Checked<'_>]) {
     }
 }
 
-/// Every run: a line for each series, place and seed.
-pub fn runs_csv(experiment: &Experiment, outcome: &Outcome) -> String {
-    let mut out = String::from("series,x,seed");
-    for metric in &experiment.metrics {
-        let _ = write!(out, ",{}", metric.key());
-    }
-    let cache = experiment.kind == Kind::Cache;
-    let _ = writeln!(out, "{}", if cache { ",lookups,failed" } else { ",flows,unfinished,link_hops,trace" });
-    for (n, series) in experiment.series.iter().enumerate() {
-        for at in 0..outcome.places {
-            let x = experiment.sweep.as_ref().map_or(String::new(), |s| s.points[at].x.to_string());
-            for (seed, run) in outcome.runs(n, at).iter().enumerate() {
-                let _ = write!(out, "\"{}\",{x},{}", series.name.replace('"', "'"), seed + 1);
-                for value in &run.values {
-                    let _ = write!(out, ",{value}");
-                }
-                let (flows, bad) = run.flows;
-                let _ = match cache {
-                    true => writeln!(out, ",{flows},{bad}"),
-                    false => writeln!(out, ",{flows},{bad},{},{:016x}", run.link_hops, run.trace),
-                };
-            }
-        }
-    }
-    out
-}
-
-/// What happened over time, a line for each series, seed, slice and pair of hosts; none where nobody asked.
-pub fn timeline_csv(experiment: &Experiment, outcome: &Outcome) -> Option<String> {
-    let head = "series,x,seed,t_us,initiator,target,goodput_gbps,ok,failed,issue_delay_us,total_delay_us\n";
-    let mut out = String::from(head);
-    for (n, series) in experiment.series.iter().enumerate() {
-        for at in 0..outcome.places {
-            let x = experiment.sweep.as_ref().map_or(String::new(), |s| s.points[at].x.to_string());
-            for (seed, run) in outcome.runs(n, at).iter().enumerate() {
-                for s in &run.timeline {
-                    let name = series.name.replace('"', "'");
-                    let _ = writeln!(
-                        out,
-                        "\"{name}\",{x},{},{},{},{},{:.3},{},{},{:.3},{:.3}",
-                        seed + 1,
-                        s.t_us,
-                        s.initiator,
-                        s.target,
-                        s.goodput,
-                        s.well,
-                        s.failed,
-                        s.issue_us,
-                        s.total_us
-                    );
-                }
-            }
-        }
-    }
-    (out.len() > head.len()).then_some(out)
-}
-
-/// What the real cache did over time, a line for each series, seed and slice; none for a sweep, or a simulation.
-pub fn served_csv(experiment: &Experiment, outcome: &Outcome) -> Option<String> {
-    let mut out = String::from(
-        "series,seed,t_ms,p50_us,p99_us,max_us,hits_by_replica,refused,failed,in_vain_us,under_way,allowed_by_replica,event\n",
-    );
-    let mut any = false;
-    for (n, series) in experiment.series.iter().enumerate().filter(|_| experiment.sweep.is_none()) {
-        for (seed, run) in outcome.runs(n, 0).iter().enumerate() {
-            let Some(served) = &run.served else { continue };
-            for (at, s) in served.slices.iter().enumerate() {
-                any = true;
-                let name = series.name.replace('"', "'");
-                let hits: Vec<String> = s.hits.iter().map(u64::to_string).collect();
-                let allowed = |window: &Option<f64>| window.map_or("-".to_owned(), |w| format!("{w:.2}"));
-                let allowed: Vec<String> = s.allowed.iter().map(allowed).collect();
-                let _ = write!(
-                    out,
-                    "\"{name}\",{},{},{:.1},{:.1},{:.1},{},{},{},{:.1},{},{},",
-                    seed + 1,
-                    s.t_ms,
-                    s.p50_us,
-                    s.p99_us,
-                    s.max_us,
-                    hits.join(" "),
-                    s.refused,
-                    s.failed,
-                    s.in_vain_us,
-                    s.under_way,
-                    allowed.join(" ")
-                );
-                let until = served.slices.get(at + 1).map_or(f64::INFINITY, |next| next.t_ms);
-                let here = served.events.iter().filter(|(_, t, _)| (s.t_ms..until).contains(t));
-                let here: Vec<String> = here
-                    .map(|(event, t, _)| format!("R{} {:?} {t:.2} ms", event.replica, event.what))
-                    .collect();
-                let _ = writeln!(out, "{}", here.join("; "));
-            }
-        }
-    }
-    any.then_some(out)
-}
-
-/// The tails of messages of one packet, a line for each series, seed and percentile; none if there are no such messages.
-pub fn tail_csv(experiment: &Experiment, outcome: &Outcome) -> Option<String> {
-    let mut out = String::from("series,x,seed,percentile,latency_ms\n");
-    let mut any = false;
-    for (n, series) in experiment.series.iter().enumerate() {
-        for at in 0..outcome.places {
-            let x = experiment.sweep.as_ref().map_or(String::new(), |s| s.points[at].x.to_string());
-            for (seed, run) in outcome.runs(n, at).iter().enumerate() {
-                for (percent, ms) in TAIL.iter().zip(&run.tail) {
-                    any = true;
-                    let _ = writeln!(out, "\"{}\",{x},{},{percent},{ms}", series.name, seed + 1);
-                }
-            }
-        }
-    }
-    any.then_some(out)
+/// How an experiment stands, in one line: how many of its bounds hold, report, differ and fail.
+pub fn summary(checked: &[Checked<'_>], stranded: bool) -> String {
+    let count = |kind: fn(&Verdict) -> bool| checked.iter().filter(|c| kind(&c.verdict())).count();
+    format!(
+        "{} hold, {} report, {} differ, {} fail{}",
+        count(|v| *v == Verdict::Holds),
+        count(|v| *v == Verdict::Reports),
+        count(|v| *v == Verdict::Differs),
+        count(|v| matches!(v, Verdict::Fails(_))),
+        if stranded { "; flows did not end" } else { "" }
+    )
 }

@@ -1,11 +1,14 @@
 //! Runs every point of an experiment for every seed, side by side.
 
-use crate::measure::{Measured, measure};
-use crate::operations;
-use crate::points::points;
+use crate::cache::trial;
+use crate::definition::{Kind, Mutation};
+use crate::measure::{Measured, measured, operations};
+use crate::points::{Asked, asked, plan, scenario};
 use crate::{Error, Experiment, Scale};
+use adverb_sim::Scenario;
 use adverb_sim::statistics::Estimate;
 use adverb_sim::sweep;
+use std::path::PathBuf;
 
 /// How far a run of an experiment is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,8 +19,33 @@ pub struct Progress {
     pub of: usize,
 }
 
+/// How much of an experiment is run, and with what.
+#[derive(Clone, Debug)]
+pub struct Effort {
+    /// How long the runs are.
+    pub scale: Scale,
+    /// How many seeds; the scale's own number if none is given.
+    pub seeds: Option<u32>,
+    /// How many simulations at once; 0 for as many as there are processors. What comes out does not depend on
+    /// it.
+    pub jobs: usize,
+    /// The program `adverb`, for the replicas of the real cache.
+    pub command: PathBuf,
+}
+
+/// Which part of the interval that is measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Part {
+    /// All of it.
+    Whole,
+    /// What begins in its first half.
+    First,
+    /// What begins in its second half.
+    Second,
+}
+
 /// What came out of an experiment.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Outcome {
     /// Seeds.
     pub seeds: u32,
@@ -33,20 +61,41 @@ impl Outcome {
         Outcome { seeds, places, runs }
     }
 
+    fn range(&self, series: usize, at: usize) -> core::ops::Range<usize> {
+        let from = (series * self.places + at) * self.seeds as usize;
+        from..from + self.seeds as usize
+    }
+
     /// The runs of a series at a place, seed by seed.
     pub fn runs(&self, series: usize, at: usize) -> &[Measured] {
-        let from = (series * self.places + at) * self.seeds as usize;
-        &self.runs[from..from + self.seeds as usize]
+        &self.runs[self.range(series, at)]
+    }
+
+    /// Puts other runs in their place.
+    pub fn replace(&mut self, series: usize, at: usize, runs: &[Measured]) {
+        let range = self.range(series, at);
+        self.runs[range].clone_from_slice(runs);
     }
 
     /// A metric, by its number, over seeds.
     pub fn estimate(&self, series: usize, at: usize, metric: usize) -> Estimate {
-        Estimate::of(&self.values(series, at, metric))
+        Estimate::of(&self.values((series, at), metric, Part::Whole))
     }
 
-    /// A metric's value for each seed.
-    pub fn values(&self, series: usize, at: usize, metric: usize) -> Vec<f64> {
-        self.runs(series, at).iter().map(|m| m.values[metric]).collect()
+    /// A metric's value for each seed, of a series at a place.
+    pub fn values(&self, (series, at): (usize, usize), metric: usize, part: Part) -> Vec<f64> {
+        let of = |m: &Measured| match part {
+            Part::Whole => m.values[metric],
+            Part::First => m.halves[0].get(metric).copied().unwrap_or(f64::NAN),
+            Part::Second => m.halves[1].get(metric).copied().unwrap_or(f64::NAN),
+        };
+        self.runs(series, at).iter().map(of).collect()
+    }
+
+    /// Whether seeds made different runs. Those of the real cache always are.
+    pub fn varied(&self, series: usize, at: usize) -> bool {
+        let runs = self.runs(series, at);
+        runs.iter().any(|run| run.served.is_some()) || runs.windows(2).any(|two| two[0].trace != two[1].trace)
     }
 
     /// Packets that crossed a link, in all runs together.
@@ -56,7 +105,7 @@ impl Outcome {
 
     /// Why a lookup of the real cache was not answered, if there is one.
     pub fn reason(&self) -> Option<&str> {
-        self.runs.iter().find_map(|run| run.served.as_ref()?.reason.as_deref())
+        self.runs.iter().find_map(|run| run.served.as_ref()?.report.all.reason.as_deref())
     }
 
     /// Flows that failed or did not end, of how many.
@@ -67,25 +116,66 @@ impl Outcome {
     }
 }
 
-/// Runs an experiment: `seeds` of them (the scale's own number if none is given), `jobs` at once (0 for as many
-/// as there are processors). The result does not depend on `jobs`.
+/// Runs an experiment.
 pub fn run(
     experiment: &Experiment,
-    scale: Scale,
-    seeds: Option<u32>,
-    jobs: usize,
+    effort: &Effort,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Outcome, Error> {
-    let points = points(experiment, scale)?;
-    let seeds = seeds.unwrap_or(experiment.size(scale).seeds).max(1);
-    let places = experiment.places();
-    let count = points.len() * seeds as usize;
+    let seeds = effort.seeds.unwrap_or(experiment.size(effort.scale).seeds).max(1);
+    let runs = runs(experiment, &asked(experiment, effort.scale, None), seeds, effort, progress)?;
+    Ok(Outcome::new(seeds, experiment.places(), runs.into_iter().flatten().collect()))
+}
+
+/// Runs what a mutation changes, for the seeds of an outcome, and returns that outcome with it.
+pub fn run_mutation(
+    experiment: &Experiment,
+    mutation: &Mutation,
+    (outcome, effort): (&Outcome, &Effort),
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Outcome, Error> {
+    let asked = asked(experiment, effort.scale, Some(mutation));
+    let runs = runs(experiment, &asked, outcome.seeds, effort, progress)?;
+    let mut mutant = outcome.clone();
+    for (asked, runs) in asked.iter().zip(&runs) {
+        mutant.replace(asked.series, asked.at, runs);
+    }
+    Ok(mutant)
+}
+
+/// The runs of what is asked for, each for seeds 1 and following.
+fn runs(
+    experiment: &Experiment,
+    asked: &[Asked],
+    seeds: u32,
+    effort: &Effort,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Vec<Vec<Measured>>, Error> {
+    match experiment.kind {
+        Kind::Cache => trial::run(experiment, asked, (seeds, &effort.command), progress),
+        Kind::Simulation | Kind::Modules => simulate(experiment, asked, (seeds, effort.jobs), progress),
+    }
+}
+
+fn simulate(
+    experiment: &Experiment,
+    asked: &[Asked],
+    (seeds, jobs): (u32, usize),
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Vec<Vec<Measured>>, Error> {
+    let scenarios = asked.iter().map(scenario).collect::<Result<Vec<Scenario>, Error>>()?;
+    // What is asked for twice, as a series that a sweep does not change, is run once.
+    let same = |n: usize| asked.iter().position(|a| a.table == asked[n].table).unwrap_or(n);
+    let first: Vec<usize> = (0..asked.len()).map(same).collect();
+    let distinct: Vec<usize> = (0..asked.len()).filter(|n| first[*n] == *n).collect();
+    let count = distinct.len() * seeds as usize;
+    let interval = experiment.interval().unwrap_or_default();
     let work = |n: usize| {
-        let (point, seed) = (&points[n / seeds as usize], n as u64 % u64::from(seeds) + 1);
-        let plan = point.plan(seed)?;
-        let mut sim = plan.start().map_err(|e| Error(format!("{}: {e}", experiment.name)))?;
+        let (point, seed) = (distinct[n / seeds as usize], n as u64 % u64::from(seeds) + 1);
+        let plan = plan(&asked[point].name, &scenarios[point], seed)?;
+        let mut sim = plan.start().map_err(|e| Error(format!("{}: {e}", asked[point].name)))?;
         plan.run(&mut sim, &mut |_| {});
-        let mut measured = measure(&sim, &experiment.metrics);
+        let mut measured = measured(&sim, &experiment.measured, interval);
         if experiment.timeline_us > 0 {
             let slice = u64::from(experiment.timeline_us) * 1_000_000;
             measured.timeline = operations::timeline(&sim, slice);
@@ -99,5 +189,9 @@ pub fn run(
         result.is_ok()
     });
     let runs = results.into_iter().collect::<Result<Vec<_>, _>>()?;
-    Ok(Outcome::new(seeds, places, runs))
+    let of = |n: &usize| {
+        let at = distinct.binary_search(n).unwrap_or(0) * seeds as usize;
+        runs[at..at + seeds as usize].to_vec()
+    };
+    Ok(first.iter().map(of).collect())
 }

@@ -1,9 +1,11 @@
-//! Plots of the real cache: latency and rate against load as in the paper's figure 8, or over time as in its figures 9 and 14.
+//! Plots of the real cache: latency and rate against load as in the paper's figure 8, or over time as in its
+//! figures 9 and 14.
 
+use super::{Event, Served, What, us};
 use crate::definition::Experiment;
 use crate::plot::{Area, Drawn, colour, number, top};
 use crate::run::Outcome;
-use crate::served::{Event, Served, ServedSlice, What};
+use adverb_apps::kv::Window;
 use plotters::prelude::*;
 
 const AXES: (u32, u32) = (40, 62);
@@ -69,7 +71,7 @@ fn against_load(experiment: &Experiment, outcome: &Outcome) -> Vec<Panel> {
             outcome.runs(n, at).iter().filter_map(|run| run.served.as_deref().map(of)).collect();
         values.iter().sum::<f64>() / values.len().max(1) as f64
     };
-    let asked: fn(&Served) -> f64 = |s| s.asked as f64 / s.asked_s / 1e3;
+    let asked: fn(&Served) -> f64 = Served::asked_kps;
     let line = |n: usize, what: &str, colour: usize, of: fn(&Served) -> f64| Line {
         name: if experiment.series.len() > 1 {
             format!("{}, {what}", experiment.series[n].name)
@@ -84,12 +86,12 @@ fn against_load(experiment: &Experiment, outcome: &Outcome) -> Vec<Panel> {
     };
     let latencies = series().flat_map(|n| {
         [
-            line(n, "median", 3 * n, |s| s.p50_us),
-            line(n, "99%", 3 * n + 1, |s| s.p99_us),
-            line(n, "99.9%", 3 * n + 2, |s| s.p999_us),
+            line(n, "median", 3 * n, |s| s.latency_us(0.5)),
+            line(n, "99%", 3 * n + 1, |s| s.latency_us(0.99)),
+            line(n, "99.9%", 3 * n + 2, |s| s.latency_us(0.999)),
         ]
     });
-    let answered = series().map(|n| line(n, "answered", 3 * n, |s| s.answered as f64 / s.answered_s / 1e3));
+    let answered = series().map(|n| line(n, "answered", 3 * n, Served::answered_kps));
     let marks = || {
         let saturation = |n| mean(n, 0, |s| s.saturation / 1e3);
         series().map(|n| (saturation(n), "saturation".to_owned())).collect::<Vec<_>>()
@@ -105,10 +107,10 @@ fn against_load(experiment: &Experiment, outcome: &Outcome) -> Vec<Panel> {
 /// Latency, rate by replica, and where keys changed what was refused, of the first repetition.
 fn over_time(served: &Served) -> Vec<Panel> {
     let slices = &served.slices;
-    let length_s = slices.get(1).map_or(1.0, |s| (s.t_ms - slices[0].t_ms) / 1e3);
-    let of = |of: &dyn Fn(&ServedSlice) -> f64| {
-        slices.iter().map(|slice| (slice.t_ms, of(slice))).collect::<Vec<_>>()
-    };
+    let length_s = slices.get(1).map_or(1.0, |s| (s.start - slices[0].start).as_secs_f64());
+    let t_ms = |slice: &Window| us(slice.start) / 1e3;
+    let of =
+        |of: &dyn Fn(&Window) -> f64| slices.iter().map(|slice| (t_ms(slice), of(slice))).collect::<Vec<_>>();
     let line = |name: &str, colour, points| Line { name: name.to_owned(), colour, points };
     let marks = || {
         let mark = |(event, t, _): &(Event, f64, f64)| {
@@ -123,13 +125,14 @@ fn over_time(served: &Served) -> Vec<Panel> {
     };
     // A slice without a lookup has no latency, and a gap in the line.
     let mut latencies = vec![
-        line("longest", 5, of(&|s| s.max_us)),
-        line("99%", 1, of(&|s| s.p99_us)),
-        line("median", 0, of(&|s| s.p50_us)),
+        line("longest", 5, of(&|s| us(s.latency.max()))),
+        line("99%", 1, of(&|s| us(s.latency.percentile(0.99)))),
+        line("median", 0, of(&|s| us(s.latency.percentile(0.5)))),
     ];
     latencies.iter_mut().for_each(|line| line.points.retain(|point| point.1 > 0.0));
-    let rates = (0..served.replicas.len()).map(|at| {
-        let rate = |s: &ServedSlice| *s.hits.get(at).unwrap_or(&0) as f64 / length_s / 1e3;
+    let replicas = served.report.all.replicas.len();
+    let rates = (0..replicas).map(|at| {
+        let rate = |s: &Window| s.replicas.get(at).map_or(0, |r| r.hits) as f64 / length_s / 1e3;
         line(&format!("R{}", at + 1), at, of(&rate))
     });
     let x = "time (ms)";
@@ -140,14 +143,14 @@ fn over_time(served: &Served) -> Vec<Panel> {
     ];
     if served.events.iter().any(|(event, ..)| event.what == What::Kill) {
         let allowed = |at: usize| {
-            let window = |s: &ServedSlice| Some((s.t_ms, (*s.allowed.get(at)?)?));
+            let window = |s: &Window| Some((t_ms(s), (*s.allowed.get(at)?)?));
             line(&format!("R{}", at + 1), at, slices.iter().filter_map(window).collect())
         };
-        let lines = (0..served.replicas.len()).map(allowed).collect();
+        let lines = (0..replicas).map(allowed).collect();
         panels.push(Panel { x, y: "reads allowed at once (congestion)", log: true, lines, marks: marks() });
     } else if !served.events.is_empty() {
         let lines = vec![
-            line("refused", 1, of(&|s| s.refused as f64)),
+            line("refused", 1, of(&|s| s.replicas.iter().map(|r| r.refused).sum::<u64>() as f64)),
             line("under way at once", 5, of(&|s| s.under_way as f64)),
         ];
         panels.push(Panel { x, y: "operations in a slice", log: false, lines, marks: marks() });

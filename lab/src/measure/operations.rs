@@ -1,114 +1,102 @@
-//! What came out of a run of single operations: tails of latency, goodput over time, how soon rates are right. For 1RMA's experiments, and for
-//! what they are compared with.
+//! What came out of a run of single operations: tails of latency, goodput over time, how soon rates are
+//! right. For 1RMA's experiments, and for what they are compared with.
 
-use crate::measure::Metric;
+use super::{Metric, Span, first_workload, of_times, sorted};
 use adverb_nic::one_rma::Outcome;
 use adverb_sim::rma::Operation;
-use adverb_sim::statistics::percentile;
 use adverb_sim::workload::Workload;
-use adverb_sim::workload::lookups::Lookups;
+use adverb_sim::workload::lookups::{Lookup, Lookups};
 use adverb_sim::{Flow, Sim};
 use std::collections::BTreeMap;
 
 const US: f64 = 1e6;
 
-/// Share of the time in which flows start that is left out at first: what is measured is how it goes on.
-const WARM_UP: f64 = 0.2;
-/// A rate has been reached from the round trip on in which so much of it is asked for, and stays so on average.
+/// A rate has been reached from the round trip on in which so much of it is asked for, and stays so on
+/// average.
 const FULL: f64 = 0.95;
-/// Two flows have converged when each has this share at least over every so many round trips, for so many in a row.
+/// Two flows have converged when each has this share at least over every so many round trips, for so many in
+/// a row.
 const SHARE_LEAST: f64 = 0.45;
 const SHARE_TRIPS: usize = 4;
 const SHARE_HOLDS: usize = 20;
 
-/// A metric of this kind; `None` for others.
-pub fn value(sim: &Sim, metric: Metric) -> Option<f64> {
-    Some(match metric {
-        Metric::LatencyP50 => latency(sim, 0.5),
-        Metric::LatencyP99 => latency(sim, 0.99),
-        Metric::LatencyP999 => latency(sim, 0.999),
-        Metric::SlowdownP50 => slowdown(sim, 0.5),
-        Metric::SlowdownP99 => slowdown(sim, 0.99),
-        Metric::Goodput => goodput(sim),
-        Metric::Accepted => accepted(sim),
-        Metric::Nacked => share(sim, Outcome::Nack),
-        Metric::TimedOut => share(sim, Outcome::Timeout),
-        Metric::DispatchTimedOut => share(sim, Outcome::DispatchTimeout),
+/// A metric of this kind; not a number for others, and where there is nothing of which it could be.
+pub fn value(sim: &Sim, metric: Metric, span: Span) -> f64 {
+    match metric {
+        Metric::LatencyP50 => of_times(&latencies(sim, span), 0.5) / US,
+        Metric::LatencyP99 => of_times(&latencies(sim, span), 0.99) / US,
+        Metric::LatencyP999 => of_times(&latencies(sim, span), 0.999) / US,
+        Metric::SlowdownP50 => of_times(&slowdowns(sim, span), 0.5),
+        Metric::SlowdownP99 => of_times(&slowdowns(sim, span), 0.99),
+        Metric::OpDelayP50 => of_times(&delays(sim, span), 0.5) / US,
+        Metric::Goodput => goodput(sim, span),
+        Metric::Accepted => accepted(sim, span),
+        Metric::Nacked => share(sim, Outcome::Nack, span),
+        Metric::TimedOut => share(sim, Outcome::Timeout, span),
+        Metric::DispatchTimedOut => share(sim, Outcome::DispatchTimeout, span),
         Metric::Ramp => ramp(sim),
         Metric::Converge => converge(sim),
-        Metric::LookupP50 => lookup(sim, 0.5),
-        Metric::LookupP99 => lookup(sim, 0.99),
-        Metric::LookupFailed => lookup_failed(sim),
-        Metric::LookupGap => lookup_gap(sim),
+        Metric::LookupP50 => lookup(sim, 0.5, span),
+        Metric::LookupP99 => lookup(sim, 0.99, span),
+        Metric::LookupFailed => lookup_failed(sim, span),
+        Metric::LookupGap => lookup_gap(sim, span),
         Metric::Unavailable => unavailable(sim),
-        _ => return None,
-    })
+        _ => f64::NAN,
+    }
 }
 
-/// Flows of the first workload that ended well.
-fn ended(sim: &Sim) -> impl Iterator<Item = &Flow> {
-    let first = sim.flows().iter().map(|f| f.spec.tag).min().unwrap_or(0);
-    sim.flows().iter().filter(move |f| f.spec.tag == first && !f.failed && f.received != u64::MAX)
+/// Until the requester knew, in ps. What failed or did not end took for ever.
+fn took(flow: &Flow) -> f64 {
+    if flow.failed || flow.completed == u64::MAX {
+        return f64::INFINITY;
+    }
+    (flow.completed - flow.spec.start) as f64
 }
 
-fn of_sorted(mut values: Vec<u64>, p: f64) -> f64 {
-    values.sort_unstable();
-    percentile(&values, p).map_or(f64::NAN, |v| v as f64)
+fn latencies(sim: &Sim, span: Span) -> Vec<f64> {
+    sorted(first_workload(sim, span).map(took))
 }
 
-fn latency(sim: &Sim, p: f64) -> f64 {
-    of_sorted(ended(sim).map(|f| f.completed - f.spec.start).collect(), p) / US
+fn slowdowns(sim: &Sim, span: Span) -> Vec<f64> {
+    sorted(first_workload(sim, span).map(|f| took(f) / sim.ideal_ps(f) as f64))
 }
 
-fn slowdown(sim: &Sim, p: f64) -> f64 {
-    let of = |f: &Flow| (f.completed - f.spec.start) as f64 / sim.ideal_ps(f) as f64;
-    let mut all: Vec<f64> = ended(sim).map(of).collect();
-    all.sort_unstable_by(f64::total_cmp);
-    percentile(&all, p).unwrap_or(f64::NAN)
-}
-
-/// From when to when goodput is measured, in ps: while flows start, without the first fifth.
-fn window(sim: &Sim) -> (u64, u64) {
-    let starts = || sim.flows().iter().map(|f| f.spec.start);
-    let (first, last) = (starts().min().unwrap_or(0), starts().max().unwrap_or(0));
-    let until = match sim.workload() {
-        Workload::Repeat(repeat) => repeat.until_ps.iter().map(|(_, until)| *until).max(),
-        _ => None,
-    };
-    let last = until.unwrap_or(last).min(sim.now().as_ps());
-    (first + ((last - first) as f64 * WARM_UP) as u64, last)
+/// Of operations of 1RMA that were posted within the span and ended well: from the post to the end, in ps.
+fn delays(sim: &Sim, span: Span) -> Vec<f64> {
+    let all = sim.rma_record().map_or(&[][..], |record| &record.operations);
+    let well = all.iter().filter(|o| o.outcome == Outcome::Ok && span.has(posted(o)));
+    sorted(well.map(|o| o.total_ps as f64))
 }
 
 /// Payload that arrived, in Gb/s.
-fn goodput(sim: &Sim) -> f64 {
-    let (from, to) = window(sim);
+fn goodput(sim: &Sim, span: Span) -> f64 {
     let bytes: u64 = match sim.rma_record() {
         // What was not kept cannot be counted.
         Some(record) if record.missed > 0 => return f64::NAN,
         Some(record) => {
-            let well =
-                record.operations.iter().filter(|o| o.outcome == Outcome::Ok && o.at >= from && o.at < to);
+            let well = record.operations.iter().filter(|o| o.outcome == Outcome::Ok && span.has(o.at));
             well.map(|o| u64::from(o.len)).sum()
         }
         None => {
-            let well = sim.flows().iter().filter(|f| !f.failed && f.received >= from && f.received < to);
+            let well = sim.flows().iter().filter(|f| !f.failed && span.has(f.received));
             well.map(|f| u64::from(f.spec.bytes)).sum()
         }
     };
-    bytes as f64 * 8e3 / (to - from) as f64
+    bytes as f64 * 8e3 / span.length() as f64
 }
 
 /// Goodput over what was asked for.
-fn accepted(sim: &Sim) -> f64 {
-    let (from, to) = window(sim);
-    let asked = sim.flows().iter().filter(|f| f.spec.start >= from && f.spec.start < to);
+fn accepted(sim: &Sim, span: Span) -> f64 {
+    let asked = sim.flows().iter().filter(|f| span.has(f.spec.start));
     let bytes: u64 = asked.map(|f| u64::from(f.spec.bytes)).sum();
-    goodput(sim) / (bytes as f64 * 8e3 / (to - from) as f64)
+    goodput(sim, span) / (bytes as f64 * 8e3 / span.length() as f64)
 }
 
-/// Operations that ended so, of all.
-fn share(sim: &Sim, outcome: Outcome) -> f64 {
-    sim.rma_record().map_or(f64::NAN, |record| record.count(outcome) as f64 / record.total().max(1) as f64)
+/// Operations posted within the span that ended so, of all of these.
+fn share(sim: &Sim, outcome: Outcome, span: Span) -> f64 {
+    let Some(record) = sim.rma_record().filter(|record| record.missed == 0) else { return f64::NAN };
+    let within = record.operations.iter().filter(|o| span.has(posted(o)));
+    super::mean(within.map(|o| if o.outcome == outcome { 1.0 } else { 0.0 }))
 }
 
 fn rtt_ps(sim: &Sim) -> Option<u64> {
@@ -120,7 +108,8 @@ fn posted(operation: &Operation) -> u64 {
     operation.at - operation.total_ps
 }
 
-/// Bytes asked for in each round trip from `from` on, of the operations that `pick` chooses; only whole round trips.
+/// Bytes asked for in each round trip from `from` on, of the operations that `pick` chooses; only whole round
+/// trips.
 fn submitted(sim: &Sim, from: u64, pick: impl Fn(&Operation) -> bool) -> Vec<f64> {
     let (Some(record), Some(rtt)) = (sim.rma_record(), rtt_ps(sim)) else { return Vec::new() };
     let last = record.operations.iter().map(posted).max().unwrap_or(0);
@@ -188,27 +177,34 @@ fn lookups(sim: &Sim) -> Option<&Lookups> {
     }
 }
 
-fn lookup(sim: &Sim, p: f64) -> f64 {
+/// Of lookups that began within the span; one that no server answered, or that did not end, took for ever.
+fn lookup(sim: &Sim, share: f64, span: Span) -> f64 {
     let Some(lookups) = lookups(sim) else { return f64::NAN };
-    let well = lookups.ended.iter().filter(|l| l.end != u64::MAX);
-    of_sorted(well.map(|l| l.end - l.start).collect(), p) / US
+    let took = |l: &Lookup| if l.end == u64::MAX { f64::INFINITY } else { (l.end - l.start) as f64 };
+    let ended = lookups.ended.iter().filter(|l| span.has(l.start)).map(took);
+    let asked = lookups.arrivals.iter().filter(|(at, ..)| span.has(*at)).count();
+    let mut all = sorted(ended);
+    all.resize(all.len().max(asked), f64::INFINITY);
+    of_times(&all, share) / US
 }
 
-/// Lookups that no server answered, or that did not end, of all.
-fn lookup_failed(sim: &Sim) -> f64 {
+/// Lookups that no server answered, or that did not end, of all that began within the span.
+fn lookup_failed(sim: &Sim, span: Span) -> f64 {
     let Some(lookups) = lookups(sim) else { return f64::NAN };
-    let well = lookups.ended.iter().filter(|l| l.end != u64::MAX).count();
-    1.0 - well as f64 / lookups.arrivals.len().max(1) as f64
+    let well = lookups.ended.iter().filter(|l| l.end != u64::MAX && span.has(l.start)).count();
+    let asked = lookups.arrivals.iter().filter(|(at, ..)| span.has(*at)).count();
+    1.0 - well as f64 / asked.max(1) as f64
 }
 
-/// Longest time between one lookup that ends well and the next, in us.
-fn lookup_gap(sim: &Sim) -> f64 {
+/// Longest time within the span between one lookup that ends well and the next, in us.
+fn lookup_gap(sim: &Sim, span: Span) -> f64 {
     let Some(lookups) = lookups(sim) else { return f64::NAN };
-    let ends: Vec<u64> = lookups.ended.iter().map(|l| l.end).filter(|end| *end != u64::MAX).collect();
+    let ends: Vec<u64> = lookups.ended.iter().map(|l| l.end).filter(|end| span.has(*end)).collect();
     ends.windows(2).map(|pair| pair[1] - pair[0]).max().map_or(f64::NAN, |gap| gap as f64 / US)
 }
 
-/// From when the first operation that fails was posted until the first one of those that end well after it was posted, in us: for how long a client asked in vain.
+/// From when the first operation that fails was posted until the first one of those that end well after it
+/// was posted, in us: for how long a client asked in vain.
 fn unavailable(sim: &Sim) -> f64 {
     let Some(record) = sim.rma_record() else { return f64::NAN };
     let failed = |o: &&Operation| o.outcome == Outcome::RemoteAuthenticationFailure;
@@ -290,19 +286,24 @@ mod tests {
 
     #[test]
     fn operations_of_a_run_are_measured() {
-        let text = "end = \"300us\"\n[topology]\nkind = \"two-hosts\"\nrate = \"100G\"\ndelay = \"2us\"\n[transport]\nkind = \"1rma\"\n\
+        let text = "end = \"300us\"\n\
+                    [topology]\nkind = \"two-hosts\"\nrate = \"100G\"\ndelay = \"2us\"\n\
+                    [transport]\nkind = \"1rma\"\n\
                     [transport.one-rma.control]\nfixed = 0\n\
-                    [workload]\nkind = \"steady\"\nop = \"read\"\npairs = [[0, 1]]\nbytes = \"4096\"\nload = 0.5\nuntil = \"200us\"\n";
+                    [workload]\nkind = \"steady\"\nop = \"read\"\npairs = [[0, 1]]\n\
+                    bytes = \"4096\"\nload = 0.5\nuntil = \"200us\"\n";
         let plan = adverb_sim::Scenario::parse(text).unwrap().plan(&mut |_| unreachable!()).unwrap();
         let mut sim = plan.start().unwrap();
         plan.run(&mut sim, &mut |_| {});
-        let of = |metric| value(&sim, metric).unwrap();
+        let span = Span::of(&sim, crate::definition::Interval { warm_up: 0.2, drain: 0.0 });
+        let of = |metric| value(&sim, metric, span);
         assert!((of(Metric::Goodput) - 50.0).abs() < 1.0, "{}", of(Metric::Goodput));
         assert!((of(Metric::Accepted) - 1.0).abs() < 0.02);
         assert_eq!((of(Metric::SlowdownP50), of(Metric::Nacked), of(Metric::Unavailable)), (1.0, 0.0, 0.0));
+        assert!((of(Metric::OpDelayP50) - 4.345).abs() < 0.001, "{}", of(Metric::OpDelayP50));
         // Two times 2 us, 118 and 4198 bytes at 100 Gb/s.
         assert!((of(Metric::LatencyP50) - 4.345).abs() < 0.001, "{}", of(Metric::LatencyP50));
-        assert!(of(Metric::LookupP50).is_nan() && value(&sim, Metric::Slowdown).is_none());
+        assert!(of(Metric::LookupP50).is_nan() && of(Metric::Slowdown).is_nan());
         let slices = timeline(&sim, 50_000_000);
         assert!((slices[1].goodput - 50.0).abs() < 1.0 && slices[1].failed == 0);
         assert_eq!(

@@ -1,17 +1,18 @@
-//! Trials of the real cache for the lab: this command as the replicas, each a process of its own, and a
-//! client in this process that loads them and harms them.
+//! Runs trials of the real cache: `adverb kv` as the replicas, each a process of its own, and a client in
+//! this process that loads them and harms them.
 //!
 //! Nothing outlives a trial. A replica is killed when its [`Replica`] is dropped; and should this process die
 //! in whatever way, the replicas' standard input ends, and they with it (`kv serve --until-eof`).
 //! Certificates are of use while the trial is prepared, and deleted before it begins.
 
-use crate::error::Error;
-use adverb_apps::kv::{Bench, BenchReport, Client, ClientConfig, DATA, INDEX, ReplicaInit, Window};
+use super::{Event, Served, Setup, What};
+use crate::definition::Metrics;
+use crate::measure::Measured;
+use crate::points::Asked;
+use crate::run::Progress;
+use crate::{Error, Experiment};
+use adverb_apps::kv::{Bench, Client, ClientConfig, DATA, INDEX, ReplicaInit, Window};
 use adverb_grants::{Holder, Identity, Session, write_trial_certificates};
-use adverb_lab::measure::Measured;
-use adverb_lab::run::Progress;
-use adverb_lab::served::{Event, Met, Served, ServedSlice, Setup, What, setups};
-use adverb_lab::{Experiment, Outcome, Scale};
 use adverb_rma::{PathPolicy, Rma, Settings};
 use adverb_wire::Duration as Time;
 use std::fmt::Display;
@@ -48,39 +49,42 @@ fn now() -> Instant {
 }
 
 fn failed(what: &str, why: impl Display) -> Error {
-    Error::Lab(adverb_lab::Error(format!("the real cache: {what}: {why}")))
+    Error(format!("the real cache: {what}: {why}"))
 }
 
-/// Runs all trials of an experiment, one after another.
-pub fn run(
+/// Runs what is asked for, one trial after another, for each of so many seeds. `command` is the program
+/// `adverb`.
+pub(crate) fn run(
     experiment: &Experiment,
-    scale: Scale,
-    seeds: Option<u32>,
+    asked: &[Asked],
+    (seeds, command): (u32, &Path),
     progress: &mut dyn FnMut(Progress),
-) -> Result<Outcome, Error> {
-    let seeds = seeds.unwrap_or(experiment.size(scale).seeds).max(1);
-    let series = setups(experiment, scale).map_err(Error::Lab)?;
-    let places = experiment.places();
-    let of = series.len() * places * seeds as usize;
-    let mut runs: Vec<Option<Measured>> = vec![None; of];
-    for (n, setups) in series.iter().enumerate() {
-        for seed in 0..seeds as usize {
+) -> Result<Vec<Vec<Measured>>, Error> {
+    let Metrics::Cache(metrics) = &experiment.measured else {
+        return Err(failed("its metrics", "they are a simulation's"));
+    };
+    let setups = asked.iter().map(|a| Setup::of(a, experiment)).collect::<Result<Vec<Setup>, Error>>()?;
+    let (of, mut done) = (asked.len() * seeds as usize, 0);
+    let mut runs = vec![Vec::new(); asked.len()];
+    let all: Vec<usize> = (0..asked.len()).collect();
+    for series in all.chunk_by(|a, b| asked[*a].series == asked[*b].series) {
+        for seed in 1..=u64::from(seeds) {
             // All places of a sweep have the same replicas, and go by the same saturation.
-            let mut house = House::open(&setups[0])?;
-            let saturation = house.saturation(&setups[0], seed as u64 + 1)?;
-            for (at, setup) in setups.iter().enumerate() {
-                let mut served = house.trial(experiment, setup, seed as u64 + 1, saturation)?;
+            let first = &setups[series[0]];
+            let mut house = House::open(first, command)?;
+            let saturation = house.saturation(first, seed)?;
+            for &at in series {
+                let mut served = house.trial(experiment, &setups[at], seed, saturation)?;
                 if experiment.sweep.is_some() {
                     served.slices.clear();
                 }
-                let measured = served.measured(&experiment.metrics).map_err(Error::Lab)?;
-                runs[(n * places + at) * seeds as usize + seed] = Some(measured);
-                let done = runs.iter().flatten().count();
+                runs[at].push(served.measured(metrics));
+                done += 1;
                 progress(Progress { done, of });
             }
         }
     }
-    Ok(Outcome::new(seeds, places, runs.into_iter().flatten().collect()))
+    Ok(runs)
 }
 
 /// A replica's process.
@@ -125,7 +129,7 @@ fn address(host: u8) -> Ipv4Addr {
 }
 
 impl House {
-    fn open(setup: &Setup) -> Result<House, Error> {
+    fn open(setup: &Setup, command: &Path) -> Result<House, Error> {
         let folder = Folder(std::env::temp_dir().join(format!("adverb-lab-{}", std::process::id())));
         let certs = folder.0.join("certs");
         let holder = |name: &str, addresses| Holder { name: name.to_owned(), addresses };
@@ -139,7 +143,7 @@ impl House {
             loaded.map_err(|error| failed("certificates", error))
         };
         let control = identity("control")?;
-        let started = |host| Replica::start(&folder.0, setup, host, &control);
+        let started = |host| Replica::start(command, &folder.0, setup, (host, &control));
         let replicas = (1..=setup.replicas).map(started).collect::<Result<Vec<_>, _>>()?;
         let rma = Rma::open(settings(&folder.0, setup)).map_err(|error| failed("the client's NIC", error))?;
         let init = |host| ReplicaInit { to: to(host), name: None, ttl: TTL };
@@ -186,23 +190,27 @@ impl House {
         let bench = Bench { window: slice, ..bench(setup, seed, Some(setup.load * saturation)) };
         let House { client, replicas } = self;
         let mut slices = Vec::new();
-        let (begin, mut on_window) = (now(), |window: &Window| slices.push(sliced(window)));
+        let (begin, mut on_window) = (now(), |window: &Window| slices.push(window.clone()));
         let (report, events) = std::thread::scope(|scope| {
             let harm = scope.spawn(|| harm(replicas, setup, begin));
             let report = bench.measure(client, &mut on_window);
             (report, harm.join())
         });
         let events = events.map_err(|_| failed("its events", "their thread panicked"))??;
-        Ok(Served { saturation, slices, events, ..served(setup, &report) })
+        Ok(Served { saturation, time: bench.time, report, slices, events })
     }
 }
 
 impl Replica {
-    fn start(folder: &Path, setup: &Setup, host: u8, control: &Identity) -> Result<Replica, Error> {
-        let me = std::env::current_exe().map_err(|error| failed("this program's file", error))?;
+    fn start(
+        command: &Path,
+        folder: &Path,
+        setup: &Setup,
+        (host, control): (u8, &Identity),
+    ) -> Result<Replica, Error> {
         let (address, keys) = (address(host), (setup.keys * ROOM).to_string());
         let timeout = format!("{}ms", setup.timeout_ms);
-        let mut command = Command::new(me);
+        let mut command = Command::new(command);
         command.args(["kv", "serve", "--until-eof", "--as", "certs/kv", "--policy", "policy.toml"]);
         command.args(["--state", "state", "--address", &address.to_string(), "--keys", &keys]);
         command.args(["--timeout", &timeout]).current_dir(folder);
@@ -278,48 +286,4 @@ fn harm(replicas: &mut [Replica], setup: &Setup, begin: Instant) -> Result<Vec<(
         happened.push((*event, since(from), since(now())));
     }
     Ok(happened)
-}
-
-fn us(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e6
-}
-
-fn sliced(window: &Window) -> ServedSlice {
-    let latency = &window.latency;
-    ServedSlice {
-        t_ms: us(window.start) / 1e3,
-        p50_us: us(latency.percentile(0.5)),
-        p99_us: us(latency.percentile(0.99)),
-        max_us: us(latency.max()),
-        hits: window.replicas.iter().map(|replica| replica.hits).collect(),
-        refused: window.replicas.iter().map(|replica| replica.refused).sum(),
-        failed: window.replicas.iter().map(|r| r.timeouts + r.nacks + r.others).sum(),
-        in_vain_us: window.replicas.iter().map(|replica| replica.in_vain_ns as f64 / 1e3).sum(),
-        under_way: window.under_way,
-        allowed: window.allowed.clone(),
-    }
-}
-
-fn served(setup: &Setup, report: &BenchReport) -> Served {
-    let (all, latency) = (&report.all, &report.all.latency);
-    let met = |r: &adverb_apps::kv::ReplicaCounters| Met {
-        refused_index: r.refused_index,
-        refused_data: r.refused - r.refused_index,
-        failed: r.timeouts + r.nacks + r.others,
-    };
-    Served {
-        // Each lookup that arrived is in one of these when all have ended.
-        asked: latency.total() + all.misses + all.unavailable + all.wrong,
-        answered: latency.total(),
-        wrong: all.wrong,
-        reason: all.reason.clone(),
-        asked_s: ms(setup.time_ms).as_secs_f64(),
-        answered_s: report.time.as_secs_f64(),
-        p50_us: us(latency.percentile(0.5)),
-        p99_us: us(latency.percentile(0.99)),
-        p999_us: us(latency.percentile(0.999)),
-        gap_us: us(report.longest_gap),
-        replicas: all.replicas.iter().map(met).collect(),
-        ..Served::default()
-    }
 }
