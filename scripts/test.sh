@@ -63,6 +63,16 @@ step_programs() {
     for app in lock queue; do check "$adverb" swarm --app "$app" --seeds "$seeds"; done
     found "$adverb" swarm --app lock --bug early-release --seeds 10000 --failures 1
     found "$adverb" swarm --app queue --bug torn-header --seeds 10000 --failures 1
+    own_program
+}
+
+# The crate outside the workspace, as a user has one: a thousand seeds of its own program. It takes the workspace's
+# versions and target folder, so that what is built already is not built again.
+own_program() {
+    local folder
+    folder=$(realpath "$target")
+    cp Cargo.lock examples/own-program/Cargo.lock
+    (cd examples/own-program && CARGO_TARGET_DIR=$folder cargo test --offline -- --nocapture)
 }
 
 step_lab() {

@@ -5,23 +5,24 @@
 //!
 //! ```text
 //! HEAD   the consumer's next ticket: a hint for producers that come late
-//! slot   claim     ticket:48 producer:16   producer 0: free for this ticket
+//! slot   claim     ticket:47 whole:1 producer:16   producer 0: free for this ticket
 //!        payload   what is queued
-//!        check     length:32 CRC:32        over ticket, length and payload
-//!        sequence  ticket + 1: written last
+//!        check     length:32 CRC:32                over ticket, length and payload
 //!
 //! producer   CAS claim (n, nobody) ─► (n, me)        the queue is full while n's slot still has n - slots
-//!            one list: WRITE payload, WRITE check and sequence
-//! consumer   until(sequence of ticket n changes); takes what checks; claim ─► (n + slots, nobody); HEAD
+//!            one list: WRITE payload, WRITE check, CAS claim (n, me) ─► (n, me, whole)
+//! consumer   until(claim of ticket n is whole); takes it; claim ─► (n + slots, nobody); HEAD
 //! ```
 //! **Tickets are claimed in order**: a producer tries ticket n only after it has seen that n - 1 is
 //! claimed. So the order of claims is the order of the queue, and whoever had its element queued before
 //! another began comes before it.
 //!
-//! **The sequence is not believed.** Bytes of a WRITE may be placed in any order before its completion,
-//! and a NIC that recovers losses selectively places a later WRITE before an earlier one's lost packet. So
-//! an element counts when its sequence *and* its CRC are right. [`Bug::TornHeader`] writes the header
-//! first, and believes it.
+//! **An atomic ends an element.** Bytes of a WRITE may be placed in any order before its completion, and a NIC
+//! that recovers losses selectively places a later WRITE before an earlier one's lost packet. A header that
+//! is written behind its payload, and even one with a CRC, may so be there too early: when the payload is the
+//! one that the slot had before, the CRC is right, the consumer goes on, and the payload's WRITE, sent
+//! again, lands in a later element. An atomic is executed after all that was posted before it (IBTA 10.8.3.3), so the
+//! claim that it marks as whole is. [`Bug::TornHeader`] marks it first, and believes it.
 //!
 //! **Producers that die.** A claimed ticket that is not filled stops everybody behind it. When its
 //! producer's line has ended, or after [`QueueConfig::patience`], the consumer takes that producer's queue
@@ -42,16 +43,15 @@ use std::fmt;
 
 const HEAD: u64 = 0;
 const SLOTS: u64 = 64;
-/// Claim, check and sequence.
-const SLOT_WORDS: u64 = 24;
+/// Claim and check.
+const SLOT_WORDS: u64 = 16;
 /// Slots of a queue at most.
 pub const SLOTS_MAX: u32 = 1 << 16;
 /// Bytes of an element at most.
 pub const ITEM_MAX: u32 = 1 << 20;
 /// Producers at once at most.
 pub const PRODUCERS_MAX: usize = 256;
-/// First pause of a producer before a queue that is full, and of the consumer before an element whose
-/// bytes have not all come.
+/// First pause of a producer before a queue that is full.
 const PAUSE: Duration = Duration::from_us(10);
 /// Longest pause.
 const PAUSE_MAX: Duration = Duration::from_us(1000);
@@ -62,7 +62,7 @@ pub enum Bug {
     /// None.
     #[default]
     None,
-    /// The header is written before the payload, and the consumer believes it.
+    /// The element is marked as whole before its payload is written, and the consumer believes it.
     TornHeader,
 }
 
@@ -127,16 +127,23 @@ impl std::error::Error for QueueError {}
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Claim {
     ticket: u64,
+    /// Its element can be taken.
+    whole: bool,
     producer: u64,
 }
 
 impl Claim {
     fn from_word(word: u64) -> Claim {
-        Claim { ticket: word >> 16, producer: word & 0xffff }
+        Claim { ticket: word >> 17, whole: word >> 16 & 1 != 0, producer: word & 0xffff }
+    }
+
+    /// Of a ticket that nobody has claimed.
+    fn free(ticket: u64) -> Claim {
+        Claim { ticket, whole: false, producer: 0 }
     }
 
     fn word(self) -> u64 {
-        self.ticket << 16 | self.producer
+        self.ticket << 17 | u64::from(self.whole) << 16 | self.producer
     }
 }
 
@@ -160,9 +167,9 @@ impl Layout {
         self.slot(ticket) + 8
     }
 
-    /// The check; the sequence is the word behind it.
+    /// The check.
     fn header(self, ticket: u64) -> u64 {
-        self.slot(ticket) + self.stride() - 16
+        self.slot(ticket) + self.stride() - 8
     }
 
     fn len(self) -> u64 {
@@ -256,7 +263,7 @@ impl Consumer {
         let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         let memory = pd.region(layout.len(), access).await?;
         for ticket in 0..layout.slots {
-            memory.store(layout.slot(ticket), Claim { ticket, producer: 0 }.word()).await?;
+            memory.store(layout.slot(ticket), Claim::free(ticket).word()).await?;
         }
         let epoch = rdma.random().await?;
         let listener = rdma.listen(name).await?;
@@ -288,12 +295,11 @@ impl Consumer {
     /// The next element. `None` when the program is asked to end, or the deadline has come.
     pub async fn next(&mut self, deadline: Option<Instant>) -> Result<Option<Vec<u8>>, QueueError> {
         let operation = self.rdma.operation(self.epoch, "dequeue", &[]);
-        // Since when the head's ticket waits for its producer, and how long to pause for its bytes.
-        let (mut since, mut pause) = (None, PAUSE);
+        // Since when the head's ticket waits for its producer.
+        let mut since = None;
         loop {
-            let sequence = self.memory.load(self.layout.header(self.head) + 8).await?;
             let claim = self.memory.load(self.layout.slot(self.head)).await?;
-            let waits = match self.look(sequence, claim).await? {
+            let waits = match self.look(claim).await? {
                 Head::Ready(payload) => {
                     operation.end(&[digest(&payload)]);
                     self.advance().await?;
@@ -309,15 +315,11 @@ impl Consumer {
                         since = None;
                         continue;
                     }
-                    // Bytes that come late change no word that could be waited for.
-                    let until =
-                        if sequence == self.head + 1 { now + pause } else { began + self.config.patience };
-                    pause = (pause + pause).min(PAUSE_MAX);
-                    Some(until)
+                    Some(began + self.config.patience)
                 }
             };
             let until = [waits, deadline].into_iter().flatten().min();
-            if !self.wait(sequence, claim, until).await? {
+            if !self.wait(claim, until).await? {
                 operation.void();
                 return Ok(None);
             }
@@ -330,17 +332,14 @@ impl Consumer {
         }
     }
 
-    async fn look(&self, sequence: u64, claim: u64) -> Result<Head, QueueError> {
-        let claim = Claim::from_word(claim);
-        if sequence == self.head + 1 {
-            let header = self.layout.header(self.head);
-            let word = self.memory.load(header).await?;
-            let len = word >> 32;
-            if len <= self.layout.item_max {
-                let payload = self.memory.read(self.layout.payload(self.head), len as usize).await?;
-                if self.config.bug == Bug::TornHeader || check(self.head, &payload) == word {
-                    return Ok(Head::Ready(payload));
-                }
+    async fn look(&self, word: u64) -> Result<Head, QueueError> {
+        let claim = Claim::from_word(word);
+        if claim.whole {
+            let check_word = self.memory.load(self.layout.header(self.head)).await?;
+            let len = (check_word >> 32).min(self.layout.item_max);
+            let payload = self.memory.read(self.layout.payload(self.head), len as usize).await?;
+            if self.config.bug == Bug::TornHeader || check(self.head, &payload) == check_word {
+                return Ok(Head::Ready(payload));
             }
         }
         Ok(if claim.producer == 0 { Head::Empty } else { Head::Waiting(claim.producer) })
@@ -348,11 +347,10 @@ impl Consumer {
 
     /// Waits for a change at the head, and deals with producers that come and go. False when the program
     /// is asked to end.
-    async fn wait(&mut self, sequence: u64, claim: u64, until: Option<Instant>) -> Result<bool, QueueError> {
+    async fn wait(&mut self, claim: u64, until: Option<Instant>) -> Result<bool, QueueError> {
         let mut on = vec![
             On::Stop,
             On::Asked(&self.listener),
-            On::Word(&self.memory, self.layout.header(self.head) + 8, sequence),
             On::Word(&self.memory, self.layout.slot(self.head), claim),
         ];
         let fixed = on.len();
@@ -415,9 +413,8 @@ impl Consumer {
     async fn give_up(&mut self, producer: u64) -> Result<(), QueueError> {
         self.shut_out(producer).await?;
         // It may have come in the meantime.
-        let sequence = self.memory.load(self.layout.header(self.head) + 8).await?;
-        let claim = Claim { ticket: self.head, producer }.word();
-        if let Head::Waiting(_) = self.look(sequence, claim).await? {
+        let claim = self.memory.load(self.layout.slot(self.head)).await?;
+        if let Head::Waiting(_) = self.look(claim).await? {
             self.rdma
                 .say(|| format!("ticket {} was given up: producer {producer} did not fill it", self.head));
             self.skipped += 1;
@@ -428,7 +425,7 @@ impl Consumer {
 
     /// The head's slot is free for a later ticket.
     async fn advance(&mut self) -> Result<(), QueueError> {
-        let free = Claim { ticket: self.head + self.layout.slots, producer: 0 };
+        let free = Claim::free(self.head + self.layout.slots);
         self.memory.store(self.layout.slot(self.head), free.word()).await?;
         self.head += 1;
         self.memory.store(HEAD, self.head).await?;
@@ -523,8 +520,8 @@ impl Producer {
         let mut pause = PAUSE;
         loop {
             let ticket = self.next;
-            let free = Claim { ticket, producer: 0 }.word();
-            let mine = Claim { ticket, producer: self.number }.word();
+            let free = Claim::free(ticket).word();
+            let mine = self.own_claim(ticket).word();
             let at = (&self.queue, self.layout.slot(ticket));
             let was = self.qp.compare_swap(at, (free, mine), (&self.own, LANDING)).await?;
             let found = Claim::from_word(was);
@@ -548,18 +545,34 @@ impl Producer {
         }
     }
 
+    fn own_claim(&self, ticket: u64) -> Claim {
+        Claim { ticket, whole: false, producer: self.number }
+    }
+
     async fn fill(&self, ticket: u64, payload: &[u8]) -> Result<(), QueueError> {
         self.own.write(PAYLOAD, payload).await?;
         self.own.store(HEADER, check(ticket, payload)).await?;
-        self.own.store(HEADER + 8, ticket + 1).await?;
         let write = |from: u64, to: u64, len: u64| -> Result<(SendOp, Data), Error> {
             let op = SendOp::Write(self.queue.at(to, len)?, self.queue.rkey);
             Ok((op, Data::Piece(self.own.piece(from, len as u32)?)))
         };
         let body = write(PAYLOAD, self.layout.payload(ticket), payload.len() as u64)?;
-        let header = write(HEADER, self.layout.header(ticket), 16)?;
-        let (first, last) = if self.bug == Bug::TornHeader { (header, body) } else { (body, header) };
-        self.qp.execute_after(vec![first], last.0, last.1).await?;
+        let header = write(HEADER, self.layout.header(ticket), 8)?;
+        let mine = self.own_claim(ticket);
+        let mark = SendOp::CompareSwap {
+            addr: self.queue.at(self.layout.slot(ticket), 8)?,
+            rkey: self.queue.rkey,
+            compare: mine.word(),
+            swap: Claim { whole: true, ..mine }.word(),
+        };
+        let mark = (mark, Data::Piece(self.own.piece(LANDING, 8)?));
+        let (before, last) =
+            if self.bug == Bug::TornHeader { (vec![header, mark], body) } else { (vec![body, header], mark) };
+        self.qp.execute_after(before, last.0, last.1).await?;
+        if self.own.load(LANDING).await? != mine.word() {
+            // The consumer has given the ticket up, and takes nothing of this producer any more.
+            return Err(Error::Left.into());
+        }
         Ok(())
     }
 }
@@ -620,8 +633,10 @@ mod tests {
 
     #[test]
     fn words_are_what_they_were_made_of() {
-        let claim = Claim { ticket: (1 << 48) - 1, producer: 0xfffe };
-        assert_eq!(Claim::from_word(claim.word()), claim);
+        for whole in [false, true] {
+            let claim = Claim { ticket: (1 << 47) - 1, whole, producer: 0xfffe };
+            assert_eq!(Claim::from_word(claim.word()), claim);
+        }
         assert_ne!(check(1, b"a"), check(2, b"a"), "an element is its ticket's");
         assert_ne!(check(1, b"a"), check(1, b"b"));
         assert_eq!(check(1, b"abc") >> 32, 3);
@@ -636,7 +651,7 @@ mod tests {
                     (layout.slot(ticket), layout.payload(ticket), layout.header(ticket));
                 assert!(slot % 64 == 0 && header % 8 == 0);
                 assert!(slot + 8 <= payload && payload + item_max <= header);
-                assert!(header + 16 <= layout.slot(ticket) + layout.stride());
+                assert!(header + 8 <= layout.slot(ticket) + layout.stride());
                 assert_eq!(layout.slot(ticket + 3), slot);
             }
             assert_eq!(layout.slot(2) + layout.stride(), layout.len());

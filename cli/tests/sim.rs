@@ -257,3 +257,39 @@ fn swarms_pass_and_broken_nics_are_found() {
     let refused = adverb(&["swarm", "--sabotage", "x"]);
     assert!(text(&refused.stderr).contains("completion-twice"), "{}", text(&refused.stderr));
 }
+
+/// Programs are tried under faults, their planted bugs found, and the line that is printed replays the seed.
+#[test]
+fn systems_of_programs_are_tried_and_replayed() {
+    for app in ["lock", "queue"] {
+        let output = adverb(&["swarm", "--app", app, "--seeds", "100"]);
+        let said = text(&output.stdout);
+        assert!(output.status.success() && said.starts_with("100 seeds, 0 failed; "), "{app}: {said}");
+        assert!(said.contains(" calls made, ") && said.contains(" programs killed"), "{said}");
+    }
+    for (app, bug) in [("lock", "early-release"), ("queue", "torn-header")] {
+        let found = adverb(&["swarm", "--app", app, "--bug", bug, "--seeds", "10000", "--failures", "1"]);
+        let said = text(&found.stdout);
+        assert_eq!(found.status.code(), Some(1), "{said}");
+        let line = said.split('`').nth(1).unwrap_or_else(|| panic!("no line to replay: {said}"));
+        let words: Vec<&str> = line.split(' ').skip(1).collect();
+        assert_eq!(words[0], "replay");
+        let replayed = adverb(&words);
+        let shown = text(&replayed.stdout);
+        assert_eq!(replayed.status.code(), Some(1), "{shown}");
+        assert!(shown.contains("(host ") && shown.contains("no order of its"), "{shown}");
+        assert_eq!(text(&adverb(&words).stdout), shown, "a replay is the same each time");
+        let sound = adverb(&["replay", words[1], "--app", app, "--limit", "1"]);
+        assert!(sound.status.success(), "without the bug it passes: {}", text(&sound.stdout));
+    }
+    for (words, part) in [
+        (&["swarm", "--app", "lokc"][..], "not one of lock, queue"),
+        (&["swarm", "--app", "lock", "--bug", "torn-header"], "can be broken by: early-release"),
+        (&["replay", "1", "--bug", "torn-header"], "--app"),
+        (&["swarm", "--app", "lock", "--1rma"], "cannot be used with"),
+    ] {
+        let refused = adverb(words);
+        let said = text(&refused.stderr);
+        assert!(!refused.status.success() && said.contains(part), "{words:?}: {said}");
+    }
+}
