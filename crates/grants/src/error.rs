@@ -60,7 +60,8 @@ impl fmt::Display for Refusal {
             Refusal::UnknownRegion(name) => {
                 write!(
                     f,
-                    "no region `{name}` that this client may use; `adverb region list` shows those that there are"
+                    "no region `{name}` that this client may use; `adverb region list` shows those \
+                     that there are"
                 )
             }
             Refusal::Denied { client, what } => {

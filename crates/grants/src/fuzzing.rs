@@ -17,8 +17,8 @@ fn encoded(message: &impl serde::Serialize) -> Vec<u8> {
     bytes
 }
 
-/// Reads the bytes as a request and as an answer; returns the names of what they are. What was read is written and read
-/// again, as the same.
+/// Reads the bytes as a request and as an answer; returns the names of what they are. What was read is
+/// written and read again, as the same.
 pub fn read(bytes: &[u8]) -> Vec<String> {
     let mut names = Vec::new();
     if let Ok(request) = wire::receive::<Request>(&mut &bytes[..], || ()) {

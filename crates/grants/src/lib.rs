@@ -1,7 +1,8 @@
 //! Out of band: who gets keys of 1RMA regions (Singhvi et al., SIGCOMM 2020, section 4.2 and figure 5).
 //!
-//! Before a client's first operation on a region it asks the region's owner, over TLS 1.3 with certificates on both sides, and gets address, RegionId and K_d:
-//! keys derived for its NIC's address, its process number and the operations that the owner's [`Policy`] allows it.
+//! Before a client's first operation on a region it asks the region's owner, over TLS 1.3 with certificates
+//! on both sides, and gets address, RegionId and K_d: keys derived for its NIC's address, its process number
+//! and the operations that the owner's [`Policy`] allows it.
 //!
 //! ```text
 //! client                                              owner
@@ -11,14 +12,17 @@
 //! held.refused(number) ─► the next key, no question
 //! ```
 //!
-//! **Who names which process.** A client may ask for keys for any address and process number: they are of no use to anybody else, and it could as well pass on
-//! what it reads itself. The certificate is what is trusted; the NIC sets the process number.
+//! **Who names which process.** A client may ask for keys for any address and process number: they are of no
+//! use to anybody else, and it could as well pass on what it reads itself. The certificate is what is
+//! trusted; the NIC sets the process number.
 //!
-//! **Grants expire.** A lease that is not renewed ends; renewing an expired one is refused with that reason. Since a key knows no time, the region then gets
-//! another key, of which all others are told ahead, within a second or so. The same follows when a lease is released.
+//! **Grants expire.** A lease that is not renewed ends; renewing an expired one is refused with that reason.
+//! Since a key knows no time, the region then gets another key, of which all others are told ahead, within a
+//! second or so. The same follows when a lease is released.
 //!
-//! **Rotation** ([`Owner::rotate`]) is announced: each client that listens has K_d under the next key before the NIC has it. Commands that were under way then
-//! are refused, one round trip's worth; the next ones have the new key. Who does not listen learns of it by the refusal, and asks.
+//! **Rotation** ([`Owner::rotate`]) is announced: each client that listens has K_d under the next key before
+//! the NIC has it. Commands that were under way then are refused, one round trip's worth; the next ones have
+//! the new key. Who does not listen learns of it by the refusal, and asks.
 //!
 //! ```text
 //! policy error wire              who may what, why not, and what is said: neither a NIC's driver nor TLS
@@ -27,7 +31,8 @@
 //! ```
 //! The second and third line are the feature `service`, which is on unless it is turned off.
 //!
-//! Every table is bounded: [`MAX_REGIONS`], [`MAX_LEASES`], [`MAX_LEASES_OF_CLIENT`], [`MAX_CONNECTIONS`], [`MAX_MESSAGE`].
+//! Every table is bounded: [`MAX_REGIONS`], [`MAX_LEASES`], [`MAX_LEASES_OF_CLIENT`], [`MAX_CONNECTIONS`],
+//! [`MAX_MESSAGE`].
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "service")]

@@ -23,7 +23,7 @@ pub const MAX_CLIENTS: usize = 4096;
 pub const MAX_TTL: Duration = Duration::from_secs(24 * 3600);
 const DEFAULT_TTL_S: u64 = 3600;
 
-/// See the top of this file.
+/// Which clients may have keys of which regions, and who may call the application.
 #[derive(Clone, Debug, Default)]
 pub struct Policy {
     rules: Vec<Rule>,

@@ -1,9 +1,10 @@
 //! The owner's books: its regions by name, and who holds leases of their keys. Time is an argument here.
 //!
-//! A lease says until when a client counts on its keys. K_d itself knows no time: what makes a lease's end real is that the region gets another key
-//! then, of which all others are told ahead ([`Registry::lapsed`]).
+//! A lease says until when a client counts on its keys. K_d itself knows no time: what makes a lease's end
+//! real is that the region gets another key then, of which all others are told ahead ([`Registry::lapsed`]).
 //!
-//! A rotation goes in two steps. *Announced*, there is a next key, and holders are given K_d under it. *Concluded*, the NIC has it.
+//! A rotation goes in two steps. *Announced*, there is a next key, and holders are given K_d under it.
+//! *Concluded*, the NIC has it.
 
 use crate::error::{Refusal, rights_text};
 use crate::policy::Policy;
@@ -53,7 +54,7 @@ struct Lease {
     listens_until: Instant,
 }
 
-/// See the top of this file.
+/// An owner's regions and the leases of their keys.
 pub(crate) struct Registry {
     address: IpAddr,
     policy: Policy,
@@ -63,7 +64,8 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    /// `first_lease` should differ from run to run, so that a lease of an earlier owner is not taken for one of this.
+    /// `first_lease` should differ from run to run, so that a lease of an earlier owner is not taken for one
+    /// of this.
     pub fn new(address: IpAddr, policy: Policy, first_lease: u64) -> Registry {
         Registry { address, policy, entries: Vec::new(), leases: BTreeMap::new(), next_lease: first_lease }
     }
@@ -216,7 +218,8 @@ impl Registry {
     pub fn renew(&mut self, now: Instant, client: &str, number: u64) -> Result<Issued, Refusal> {
         let lease = self.held(now, client, number)?;
         let region = lease.region;
-        // What the policy takes away is gone with the next rotation at the latest; a lease is not renewed beyond it.
+        // What the policy takes away is gone with the next rotation at the latest; a lease is not renewed
+        // beyond it.
         let (rights, ttl) = (lease.rights, lease.ttl);
         let name = self.entries[region].name.clone();
         let (_, allowed, max_ttl) = self.allowed(client, &name)?;

@@ -13,7 +13,8 @@ use std::time::Duration;
 pub const MAX_CONNECTIONS: usize = 512;
 /// A client that says nothing for so long is gone.
 const IDLE: Duration = Duration::from_secs(600);
-/// How often keys may change because leases have ended. By so much longer can the key of an expired lease be used.
+/// How often keys may change because leases have ended. By so much longer can the key of an expired lease be
+/// used.
 const LAPSE_PERIOD: Duration = Duration::from_secs(1);
 /// From a failure to accept a connection to the next attempt.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);

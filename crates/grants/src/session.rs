@@ -91,7 +91,8 @@ impl Lease {
         } else if issued.epoch > self.epoch {
             self.next = Some((issued.epoch, grant));
         }
-        // Counted from the question: too early rather than too late. Of several such guesses the latest is the best.
+        // Counted from the question: too early rather than too late. Of several such guesses the latest is
+        // the best.
         self.expires = self.expires.max(at + Duration::from_millis(issued.left_ms));
         Ok(())
     }
@@ -139,7 +140,8 @@ impl Shared {
     }
 }
 
-/// A client's connection to an owner. It does not come back once it is lost; a new one may find another owner, with other regions, there.
+/// A client's connection to an owner. It does not come back once it is lost; a new one may find another
+/// owner, with other regions, there.
 pub struct Session {
     to: String,
     name: String,
@@ -201,7 +203,8 @@ impl Session {
         }
     }
 
-    /// Keys of a region for the process with this number on the NIC with this address, valid for `ttl` from now on.
+    /// Keys of a region for the process with this number on the NIC with this address, valid for `ttl` from
+    /// now on.
     pub fn grant(
         &self,
         region: &str,

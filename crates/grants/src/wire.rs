@@ -1,7 +1,8 @@
-//! The RPC's messages: a length of four bytes, big-endian, then postcard's encoding of a [`Request`] or an [`Answer`]. Within TLS, whose ALPN names the
-//! version, so nothing here has to.
+//! The RPC's messages: a length of four bytes, big-endian, then postcard's encoding of a [`Request`] or an
+//! [`Answer`]. Within TLS, whose ALPN names the version, so nothing here has to.
 //!
-//! Messages carry keys, so buffers are made in their final size and erased. (rustls erases its keys, not the records that pass through it.)
+//! Messages carry keys, so buffers are made in their final size and erased. (rustls erases its keys, not the
+//! records that pass through it.)
 
 use crate::error::{Error, Refusal, lost};
 use adverb_nic::one_rma::{RegionId, Rights};
@@ -93,7 +94,8 @@ pub(crate) struct Ask {
     pub ttl_ms: u64,
 }
 
-/// What a client knows of a lease's keys: the epoch of the one that it uses, and the latest that it was told of.
+/// What a client knows of a lease's keys: the epoch of the one that it uses, and the latest that it was told
+/// of.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug)]
 pub(crate) struct Known {
     pub lease: u64,
@@ -145,8 +147,8 @@ pub struct RegionInfo {
 }
 
 impl RegionInfo {
-    /// As an owner tells it: the region's name here, the NIC's name for it and its bytes, the NIC, the asker's rights,
-    /// how many times its key has changed and how many leases there are.
+    /// As an owner tells it: the region's name here, the NIC's name for it and its bytes, the NIC, the
+    /// asker's rights, how many times its key has changed and how many leases there are.
     pub fn new(
         name: &str,
         (id, len): (RegionId, u64),

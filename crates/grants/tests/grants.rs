@@ -316,7 +316,8 @@ fn rotation_told_ahead_fails_what_was_under_way_and_nothing_else() {
         };
         let (usual, gaps) = (median(&mut usual), median(&mut gaps));
         println!(
-            "20 rotations, {refusals} reads refused; from one read to the next {usual:?}, past a refused one {gaps:?} (medians)"
+            "20 rotations, {refusals} reads refused; from one read to the next {usual:?}, past \
+             a refused one {gaps:?} (medians)"
         );
     });
     assert!(house.session("bob").list().unwrap()[0].epoch >= 20);
@@ -329,7 +330,8 @@ fn a_key_that_changes_unannounced_is_asked_for_after_one_refusal() {
     let near = nic.allocate(64).unwrap();
     let alice = house.session("alice");
     let log = alice.hold("log", me(&nic), Rights::READ, TTL).unwrap();
-    // By a third party with the right, past the owner. Regions of this house give nobody that right, so it is made anew.
+    // By a third party with the right, past the owner. Regions of this house give nobody that right, so it is
+    // made anew.
     let region = house.memory.register(0..64, Rights::READ | Rights::REKEY).unwrap();
     house.owner.add("shared", region).unwrap();
     let control = house.session("control");

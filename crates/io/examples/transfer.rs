@@ -1,5 +1,5 @@
-//! Latency and bandwidth between two processes of this host, to measure the loop:
-//! `cargo run --release --example transfer -- [write-lat|send-lat|read-lat|write-bw|send-bw] [bytes] [settings] [their settings]`.
+//! Latency and bandwidth between two processes of this host, to measure the loop: `cargo run --release
+//! --example transfer -- [write-lat|send-lat|read-lat|write-bw|send-bw] [bytes] [settings] [their settings]`.
 
 #[path = "../tests/common/mod.rs"]
 mod common;

@@ -23,10 +23,12 @@ macro_rules! counters {
             /// Names and values.
             pub fn iter(&self) -> impl Iterator<Item = (String, u64)> {
                 let plain = [$((stringify!($name), self.$name),)*];
-                let parse = ParseError::ALL.map(|e| (format!("drop_{}", e.name()), self.drop_parse[e as usize]));
+                let parse = ParseError::ALL
+                    .map(|e| (format!("drop_{}", e.name()), self.drop_parse[e as usize]));
                 let faults = |way: &'static str, c: FaultCounts| {
                     [("lost", c.lost), ("duplicated", c.duplicated), ("reordered", c.reordered),
-                     ("corrupted", c.corrupted), ("marked", c.marked)].map(|(what, n)| (format!("fault_{way}_{what}"), n))
+                     ("corrupted", c.corrupted), ("marked", c.marked)]
+                        .map(|(what, n)| (format!("fault_{way}_{what}"), n))
                 };
                 plain.into_iter().map(|(name, n)| (name.to_owned(), n)).chain(parse)
                     .chain(faults("rx", self.rx_faults)).chain(faults("tx", self.tx_faults))

@@ -11,8 +11,8 @@
 //! ```
 //! A ring's file is removed by its receiver as soon as it has mapped it.
 //!
-//! The table's first word names the layout of all this, rings included. A process that knows another one is refused
-//! while others live: each would take the other's frames for nonsense.
+//! The table's first word names the layout of all this, rings included. A process that knows another one is
+//! refused while others live: each would take the other's frames for nonsense.
 
 use crate::error::OpenError;
 use adverb_os::folders::{namespace, private_file, private_folder};

@@ -35,7 +35,8 @@ pub enum OpenError {
         /// Its path.
         path: PathBuf,
     },
-    /// Running processes of this address use another version of adverb, whose shared memory is laid out differently.
+    /// Running processes of this address use another version of adverb, whose shared memory is laid out
+    /// differently.
     OtherVersion {
         /// The address.
         address: IpAddr,
@@ -80,8 +81,8 @@ impl fmt::Display for OpenError {
             OpenError::PortTaken { address, directory } => write!(
                 f,
                 "UDP port 4791 of {address} is taken by a program that is not in {} (another user's, another \
-                 container's, or the kernel's rdma_rxe); end it, or set address= in ADVERB to another address \
-                 of this host, such as 127.0.0.2",
+                 container's, or the kernel's rdma_rxe); end it, or set address= in ADVERB to another \
+                 address of this host, such as 127.0.0.2",
                 directory.display()
             ),
             OpenError::Directory { path, source } => write!(
@@ -98,8 +99,8 @@ impl fmt::Display for OpenError {
             ),
             OpenError::OtherVersion { address, path } => write!(
                 f,
-                "running processes in {} use another version of adverb, which shares {address} in another way; end \
-                 them, or set address= in ADVERB to another address of this host, such as 127.0.0.2",
+                "running processes in {} use another version of adverb, which shares {address} in another \
+                 way; end them, or set address= in ADVERB to another address of this host, such as 127.0.0.2",
                 path.display()
             ),
             OpenError::Full { path } => write!(

@@ -1,6 +1,6 @@
-//! Who makes the rounds: the application in its own calls, or the progress thread. Nobody tells which of the two the
-//! application will do next, so this guesses, by what it did last. It is a pure machine: it is told of calls, frames
-//! and the time, and says what to do; `progress` does it.
+//! Who makes the rounds: the application in its own calls, or the progress thread. Nobody tells which of the
+//! two the application will do next, so this guesses, by what it did last. It is a pure machine: it is told
+//! of calls, frames and the time, and says what to do; `progress` does it.
 //!
 //! Two questions, each with its states. What do peers have to do who send frames here?
 //!
@@ -24,9 +24,9 @@
 //!                       asked for
 //! ```
 //!
-//! Without a call for IDLE the application is elsewhere: the bell is armed, and the thread sleeps until a frame or a
-//! deadline comes. Its next call ends that. A thread that carries the load alone spins for a moment after each frame,
-//! unless the application's threads need the processor.
+//! Without a call for IDLE the application is elsewhere: the bell is armed, and the thread sleeps until a
+//! frame or a deadline comes. Its next call ends that. A thread that carries the load alone spins for a
+//! moment after each frame, unless the application's threads need the processor.
 
 use adverb_wire::{Duration, Instant};
 
@@ -38,8 +38,8 @@ const SECOND_LOOK: Duration = Duration::from_us(30);
 const IDLE: Duration = Duration::from_ms(10);
 /// Useless wakes in a row after which the bell stays silent.
 const USELESS_MAX: u32 = 64;
-/// A thread that finds so many frames at once, on the processor of their sender, lets more of them come before it has
-/// its bell rung again: else each few frames would cost two thread switches.
+/// A thread that finds so many frames at once, on the processor of their sender, lets more of them come
+/// before it has its bell rung again: else each few frames would cost two thread switches.
 const STREAM_FRAMES: usize = 4;
 const MODERATION: Duration = Duration::from_us(30);
 /// How long the thread spins after the last frame.
@@ -117,7 +117,8 @@ pub enum Next {
         /// For the sockets too.
         socket: bool,
     },
-    /// Do this about the bell; if frames keep coming, another look at once; else [`Guess::rest`] says how long to wait.
+    /// Do this about the bell; if frames keep coming, another look at once; else [`Guess::rest`] says how
+    /// long to wait.
     Rest(Bell),
 }
 
@@ -158,8 +159,8 @@ pub struct Guess {
 
 /// The application's side: each call asks, with the lock held.
 impl Guess {
-    /// At the start of a post: an answer that comes before the application polls rings no bell. A woken peer may run,
-    /// and answer, before the post returns.
+    /// At the start of a post: an answer that comes before the application polls rings no bell. A woken peer
+    /// may run, and answer, before the post returns.
     #[inline]
     pub fn before_post(&self, is_armed: bool) -> Bell {
         let returns = !self.posts_alone && !self.asleep;
@@ -172,8 +173,8 @@ impl Guess {
         self.posted
     }
 
-    /// At the end of every call; `is_armed` says whether peers would ring now. What to do about the bell, and whether
-    /// the thread is to be told that it may be armed again.
+    /// At the end of every call; `is_armed` says whether peers would ring now. What to do about the bell, and
+    /// whether the thread is to be told that it may be armed again.
     #[inline]
     pub fn after_call(&mut self, call: Call, is_armed: bool) -> (Bell, bool) {
         self.calls = self.calls.wrapping_add(1);
@@ -204,7 +205,8 @@ impl Guess {
         (if arm { Bell::Arm } else { bell }, eager_again)
     }
 
-    /// Whether a call rings the thread's bell as it ends: it left work, or the thread sleeps for want of calls.
+    /// Whether a call rings the thread's bell as it ends: it left work, or the thread sleeps for want of
+    /// calls.
     #[inline]
     pub fn wakes_thread(&mut self, has_more: bool) -> bool {
         let was_asleep = std::mem::take(&mut self.asleep);
@@ -259,9 +261,9 @@ impl Guess {
         now.since(self.changed) < IDLE
     }
 
-    /// After a glance: frames wait, or none do; and when the next timer is due. `None` if nobody polled between two
-    /// glances that saw frames: the application is elsewhere, and a round is to be made as if a socket had woken the
-    /// thread.
+    /// After a glance: frames wait, or none do; and when the next timer is due. `None` if nobody polled
+    /// between two glances that saw frames: the application is elsewhere, and a round is to be made as if a
+    /// socket had woken the thread.
     pub fn glanced(&mut self, now: Instant, frames_wait: bool, deadline: Option<Instant>) -> Option<Next> {
         let first = self.first_look.take();
         if !frames_wait {
@@ -280,8 +282,9 @@ impl Guess {
         (self.woken.bell || self.woken.socket) && found.frames == 0 && self.app_was_here
     }
 
-    /// After a round: what to do next. `may_spin` says whether the processor has nothing better to do, and is asked only
-    /// where it matters. If the bell turned out useless once too often, it is to be silenced in any case: the flag.
+    /// After a round: what to do next. `may_spin` says whether the processor has nothing better to do, and is
+    /// asked only where it matters. If the bell turned out useless once too often, it is to be silenced in
+    /// any case: the flag.
     pub fn found(&mut self, now: Instant, found: Found, may_spin: impl FnOnce() -> bool) -> (Next, bool) {
         let active = self.is_active(now);
         if self.ticked && found.frames > 0 {
@@ -312,8 +315,8 @@ impl Guess {
         (Next::Rest(if comes_back { Bell::Keep } else { Bell::Arm }), silence)
     }
 
-    /// How long to wait, the bell being as it should; `deadline` is when the next timer is due. The flag says that the
-    /// application is elsewhere: the thread sleeps without ticks.
+    /// How long to wait, the bell being as it should; `deadline` is when the next timer is due. The flag says
+    /// that the application is elsewhere: the thread sleeps without ticks.
     pub fn rest(&mut self, now: Instant, deadline: Option<Instant>) -> (Next, bool) {
         let active = self.is_active(now);
         self.asleep = !active;

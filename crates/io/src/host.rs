@@ -306,8 +306,8 @@ fn open_parts(
     Ok(Shared { core: BiasedLock::new(core), member, state: State::default(), counters_file, forks })
 }
 
-/// Each scheme with its paper's parameters, but TIMELY's times, and with them its step, are ten times the paper's, as IRN's are
-/// here: a packet of a process may wait for a processor.
+/// Each scheme with its paper's parameters, but TIMELY's times, and with them its step, are ten times the
+/// paper's, as IRN's are here: a packet of a process may wait for a processor.
 fn congestion(scheme: Congestion) -> CongestionControl {
     match scheme {
         Congestion::Halving => CongestionControl::Halving,
@@ -331,9 +331,10 @@ fn max_unacked(settings: &Settings, device: &DeviceInfo, receive_buffer: usize) 
     settings.max_unacked.unwrap_or_else(|| held.clamp(16, MAX_UNACKED))
 }
 
-/// IRN's bandwidth-delay product is what a peer's socket can hold for us, and what ours holds we tell the peer: on one host the
-/// round trip is a few microseconds, and the time that a packet waits for a processor is all there is to cover. Frames in shared
-/// memory wait in a ring that blocks its sender when it is full; there the same bound keeps two queue pairs' worth in it.
+/// IRN's bandwidth-delay product is what a peer's socket can hold for us, and what ours holds we tell the
+/// peer: on one host the round trip is a few microseconds, and the time that a packet waits for a processor
+/// is all there is to cover. Frames in shared memory wait in a ring that blocks its sender when it is full;
+/// there the same bound keeps two queue pairs' worth in it.
 fn irn_config(max_unacked_packets: u32) -> IrnConfig {
     IrnConfig {
         bdp_packets: Some(max_unacked_packets),

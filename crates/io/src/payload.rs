@@ -10,13 +10,13 @@ use std::mem::MaybeUninit;
 #[inline]
 pub fn copy_payload(payload: &Gather, out: &mut [u8]) {
     assert!(out.len() == payload.len(), "room for the payload");
-    // SAFETY: `MaybeUninit<u8>` has the layout of `u8`, and `Gather::copy_to` only ever writes initialised bytes, so
-    // the slice is still initialised when the borrow ends.
+    // SAFETY: `MaybeUninit<u8>` has the layout of `u8`, and `Gather::copy_to` only ever writes initialised
+    // bytes, so the slice is still initialised when the borrow ends.
     payload.copy_to(unsafe { &mut *(std::ptr::from_mut(out) as *mut [MaybeUninit<u8>]) });
 }
 
-/// Appends a packet to a ring, its payload copied straight from registered memory; `own` is the address of both ends.
-/// `Ok(false)` when it does not fit now.
+/// Appends a packet to a ring, its payload copied straight from registered memory; `own` is the address of
+/// both ends. `Ok(false)` when it does not fit now.
 #[inline]
 pub fn push_packet(
     producer: &mut Producer,
@@ -25,8 +25,8 @@ pub fn push_packet(
     payload: &Gather,
 ) -> Result<bool, Broken> {
     assert!(payload.len() == packet.payload_len as usize, "payload as stated");
-    // SAFETY: the ring gives room for as many bytes as the packet states, which are as many as are copied; only the
-    // ring's other process maps that room besides, and no reference to it exists.
+    // SAFETY: the ring gives room for as many bytes as the packet states, which are as many as are copied;
+    // only the ring's other process maps that room besides, and no reference to it exists.
     producer.push_packet(own, packet, |place| unsafe { payload.copy_to_ptr(place) })
 }
 
@@ -34,7 +34,7 @@ pub fn push_packet(
 #[inline]
 pub fn payload_in_ring<'a>(frame: &Frame<'a>, offset: usize, len: usize) -> Option<Payload<'a>> {
     let place = frame.part(offset, len)?;
-    // SAFETY: `len` bytes from there on are inside the frame, which stays mapped while the ring's consumer is borrowed
-    // for `'a`; of this process no thread writes them, since the ring has one consumer.
+    // SAFETY: `len` bytes from there on are inside the frame, which stays mapped while the ring's consumer is
+    // borrowed for `'a`; of this process no thread writes them, since the ring has one consumer.
     Some(unsafe { Payload::from_raw(place, len) })
 }

@@ -1,5 +1,5 @@
-//! Makes progress: in the application's calls, and on a thread of this process. [`Guess`] says which of the two, and
-//! when; here are the locks, the bell's word in shared memory, the thread and its waits.
+//! Makes progress: in the application's calls, and on a thread of this process. [`Guess`] says which of the
+//! two, and when; here are the locks, the bell's word in shared memory, the thread and its waits.
 
 use crate::core::Core;
 use crate::counters::IoCounters;
@@ -222,8 +222,8 @@ fn spin(shared: &Shared, load: &mut AppLoad) {
         if done.frames > 0 {
             last_frame = Some(now);
         }
-        // Another thread gets the lock between two looks; and looking for every single small frame would take the cache
-        // line back from the sender each time.
+        // Another thread gets the lock between two looks; and looking for every single small frame would take
+        // the cache line back from the sender each time.
         pauses = if done.frames > 0 { 8 } else { 4 };
         if !core.guess.spins_on(last, now, done.events) || (looks.is_multiple_of(1024) && load.is_busy()) {
             return;

@@ -21,7 +21,8 @@ pub enum Transport {
     /// As RoCEv2 adapters do: everything from the lost packet on is sent again.
     #[default]
     Rc,
-    /// IRN with peers that offer it too: only what was lost is sent again. With all others as [`Transport::Rc`].
+    /// IRN with peers that offer it too: only what was lost is sent again. With all others as
+    /// [`Transport::Rc`].
     Irn,
 }
 
@@ -41,7 +42,8 @@ impl Choice for Transport {
                 "Go-back-N, as RoCEv2 adapters do: everything from the lost packet on is sent again"
             }
             Transport::Irn => {
-                "IRN with peers that offer it too: only lost packets are sent again; go-back-N with all others"
+                "IRN with peers that offer it too: only lost packets are sent again; go-back-N with all \
+                 others"
             }
         }
     }
@@ -138,8 +140,9 @@ impl fmt::Display for SettingsError {
 
 impl std::error::Error for SettingsError {}
 
-const OPTIONS: &str = "no such option; there are address, loss, duplicate, reorder, corrupt, mark, delay, direction, \
-                       seed, pcap, counters, trace, path, max_unacked, transport, congestion and directory";
+const OPTIONS: &str = "no such option; there are address, loss, duplicate, reorder, corrupt, mark, delay, \
+                       direction, seed, pcap, counters, trace, path, max_unacked, transport, \
+                       congestion and directory";
 const ADDRESS: &str = "an IPv4 or IPv6 address is needed, such as address=127.0.0.1";
 const PROBABILITY: &str = "a probability from 0 to 1 or a percentage is needed, such as 0.01 or 1%";
 const DELAY: &str = "a time is needed, such as delay=50us (units ns, us, ms, s; at most 60s)";

@@ -1,5 +1,5 @@
-//! The port's sockets: [`RoceSockets`], which know what a fork does to them, what goes wrong when they are opened,
-//! and what is counted.
+//! The port's sockets: [`RoceSockets`], which know what a fork does to them, what goes wrong when they are
+//! opened, and what is counted.
 
 use crate::counters::IoCounters;
 use crate::error::OpenError;
@@ -85,8 +85,8 @@ impl Udp {
         self.sockets.stage_packet(now, packet, |place| copy_payload(payload, place))
     }
 
-    /// Stages a complete frame as it is, without its IP and UDP headers (`flow` says what they said). Its ICRC is one
-    /// for identification 0.
+    /// Stages a complete frame as it is, without its IP and UDP headers (`flow` says what they said). Its
+    /// ICRC is one for identification 0.
     pub fn stage_bytes(&mut self, now: Instant, flow: &Flow, bytes: &[u8]) -> bool {
         self.sockets.stage_bytes(now, flow, bytes)
     }

@@ -1,5 +1,5 @@
-//! Frames that are staged during a round and given to the kernel together: runs of equal length on one way are one message, which the kernel cuts
-//! apart.
+//! Frames that are staged during a round and given to the kernel together: runs of equal length on one way
+//! are one message, which the kernel cuts apart.
 
 use crate::socket::{HOP_LIMIT, Run, Socket};
 use std::io;
@@ -83,7 +83,7 @@ pub fn before_line(buffer: &[u8], header_len: usize) -> usize {
     (LINE - misplaced) % LINE
 }
 
-/// See the top of this file.
+/// Frames that wait for the kernel, in the order in which it gets them.
 pub struct Batch {
     stage: Box<[u8]>,
     staged: usize,
@@ -117,8 +117,8 @@ impl Batch {
         }
     }
 
-    /// An empty one, in which what follows the first `header_len` bytes of a frame that is alone begins a cache line: to copy 4 KB there and to seal them takes
-    /// 0.13 us less than where every access straddles two.
+    /// An empty one, in which what follows the first `header_len` bytes of a frame that is alone begins a
+    /// cache line: no access to it straddles two.
     pub fn with_header(header_len: usize) -> Batch {
         let mut batch = Batch::new();
         batch.origin = before_line(&batch.stage, header_len);
@@ -144,7 +144,8 @@ impl Batch {
         &mut self.stage[self.staged..]
     }
 
-    /// Takes in a frame of `len` bytes, which are written to the slice returned if they do not stand there yet. With it its number in its message, from 0.
+    /// Takes in a frame of `len` bytes, which are written to the slice returned if they do not stand there
+    /// yet. With it its number in its message, from 0.
     ///
     /// # Panics
     /// If there is no room for it.
@@ -206,7 +207,8 @@ impl Batch {
         waiting.iter().all(|run| run.to == first).then_some(first)
     }
 
-    /// Gives frames to the kernel until it takes no more. An error is about the first message that it did not take.
+    /// Gives frames to the kernel until it takes no more. An error is about the first message that it did not
+    /// take.
     pub fn push(&mut self, socket: &Socket, tally: &mut Tally) -> Option<io::Error> {
         let (taken, error) = socket.send(&self.runs[self.sent..], &self.stage);
         self.runs[self.sent..self.sent + taken].iter().for_each(|run| tally.count(run));
@@ -214,8 +216,9 @@ impl Batch {
         error
     }
 
-    /// Gives all frames to the kernel, and drops those that it refuses. False while it takes no more: they stay staged. `renew` is called for each frame of a message
-    /// that has to be sent frame by frame, before it becomes a message of its own.
+    /// Gives all frames to the kernel, and drops those that it refuses. False while it takes no more: they
+    /// stay staged. `renew` is called for each frame of a message that has to be sent frame by frame, before
+    /// it becomes a message of its own.
     pub fn flush(&mut self, socket: &Socket, tally: &mut Tally, renew: impl Fn(&Way, &mut [u8])) -> bool {
         while self.sent < self.runs.len() {
             let Some(error) = self.push(socket, tally) else { continue };
@@ -287,7 +290,8 @@ mod tests {
         let mut batch = Batch::new();
         assert!(!batch.has_staged() && batch.only_peer().is_none());
         let way = Way::plain(to);
-        // Two of ten bytes, a shorter last one, and one that cannot join behind it; then one that must be alone.
+        // Two of ten bytes, a shorter last one, and one that cannot join behind it; then one that must be
+        // alone.
         let numbers = [10, 10, 4, 10].map(|len| {
             batch.room()[..len].fill(len as u8);
             batch.stage(&way, len).0

@@ -1,5 +1,5 @@
-//! The clocks of the host. Protocol code takes the time as an argument; the loops at the edge, which sleep and
-//! wake, ask for it here.
+//! The clocks of the host. Protocol code takes the time as an argument; the loops at the edge, which sleep
+//! and wake, ask for it here.
 #![allow(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "the clocks themselves")]
 

@@ -1,5 +1,5 @@
-//! Faults on demand: loss, duplication, reordering, corruption, delay and congestion marks of frames, decided by a
-//! seed.
+//! Faults on demand: loss, duplication, reordering, corruption, delay and congestion marks of frames, decided
+//! by a seed.
 //!
 //! The decisions about the n-th frame of a direction depend on the seed, the direction and n alone, so two
 //! runs with one seed and the same sequence of frames harm the same frames in the same way.

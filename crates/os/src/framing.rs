@@ -22,8 +22,8 @@ pub fn write_icrc(frame: &mut [u8], ip_header_len: usize) {
     }
 }
 
-/// Copies a frame out of a ring as it would be on the wire: with the headers that a compact entry leaves out, and
-/// the ICRC that its sender did not compute, if what it sent is a packet.
+/// Copies a frame out of a ring as it would be on the wire: with the headers that a compact entry leaves out,
+/// and the ICRC that its sender did not compute, if what it sent is a packet.
 pub fn whole_frame(
     own: Gid,
     frame: &Frame<'_>,

@@ -76,7 +76,7 @@ pub struct Inbox {
     count: usize,
     /// How many messages to ask for next.
     ask: usize,
-    /// See [`Inbox::stepwise`].
+    /// It asks for a single message, and for more as long as there are as many as it asks for.
     stepwise: bool,
     /// Messages of one frame that came alone, in a row; no more than [`QUIET`].
     alone: u32,
@@ -98,12 +98,13 @@ impl Inbox {
         }
     }
 
-    /// One that asks for a single message, and for more as long as there are as many as it asks for: to look for another in vain holds up the one that is
-    /// there. For who comes back at once (a message there and one back: 0.3 us less); who does something else between two looks takes what there is.
+    /// One that asks for a single message, and for more as long as there are as many as it asks for: to look
+    /// for another in vain holds up the one that is there. For who comes back at once; who does something
+    /// else between two looks takes what there is.
     ///
-    /// While messages come one by one, the kernel does not put frames together (UDP_GRO), so that it need not say how long they are: a shorter call.
-    /// Traffic classes are not told. The inbox is for one socket.
-    /// What follows the first `header_len` bytes of a message begins a cache line.
+    /// While messages come one by one, the kernel does not put frames together (UDP_GRO), so that it need not
+    /// say how long they are: a shorter call. Traffic classes are not told. The inbox is for one socket. What
+    /// follows the first `header_len` bytes of a message begins a cache line.
     pub fn stepwise(header_len: usize) -> Inbox {
         let mut inbox = Inbox { ask: 1, stepwise: true, ..Inbox::new() };
         inbox.origin = before_line(&inbox.buffer, header_len);
@@ -186,7 +187,8 @@ impl Socket {
             header.msg_control = controls[i].as_mut_ptr().cast();
             header.msg_controllen = size_of::<Control>() as _;
         }
-        // SAFETY: the first `ask` headers are written, and point to buffers that outlive the call and are as long as they say.
+        // SAFETY: the first `ask` headers are written, and point to buffers that outlive the call and are as
+        // long as they say.
         let count = unsafe { self.call(Call::Receive, &mut headers[..ask])? };
         for (i, header) in headers.iter().take(count).enumerate() {
             // SAFETY: written above, and then by the kernel.
@@ -199,7 +201,7 @@ impl Socket {
         Ok(count)
     }
 
-    /// Takes a message of one frame. There is no header for the kernel to copy in and out: 50 ns less for every look.
+    /// Takes a message of one frame. There is no header for the kernel to copy in and out.
     fn receive_one(&self, inbox: &mut Inbox) -> io::Result<usize> {
         inbox.count = 0;
         let start = inbox.buffer[inbox.origin..inbox.origin + MESSAGE_MAX].as_mut_ptr();
@@ -252,8 +254,8 @@ mod tests {
             }
             calls
         };
-        // Frames that were sent together come so, before, between and after those that come one by one: among these first the kernel is told,
-        // then the shorter call is taken.
+        // Frames that were sent together come so, before, between and after those that come one by one: among
+        // these first the kernel is told, then the shorter call is taken.
         for times in [0, 1, CALM - 1, CALM, CALM + 1, QUIET - 1, QUIET, QUIET + 1, 2 * QUIET] {
             for _ in 0..times {
                 send(&[9]);
@@ -265,7 +267,8 @@ mod tests {
                 let came: Vec<_> = take().concat();
                 assert_eq!(came, lengths.map(|len| (len as usize, len as usize)), "after {times}");
             }
-            // The first two messages, of three and four frames, in one call each: it is told to put them together again.
+            // The first two messages, of three and four frames, in one call each: it is told to put them
+            // together again.
             send(&lengths);
             assert_eq!(take().iter().map(Vec::len).collect::<Vec<_>>(), [3, 4], "after {times}");
         }

@@ -1,5 +1,5 @@
-//! The network interfaces of this host: their addresses, MTUs and link-layer addresses, and which address a host
-//! goes by.
+//! The network interfaces of this host: their addresses, MTUs and link-layer addresses, and which address a
+//! host goes by.
 #![allow(unsafe_code)]
 
 use crate::check;

@@ -1,5 +1,5 @@
-//! What a process that moves packets needs of Linux. Nothing here knows a NIC: `io` (queue pairs), `rma` (1RMA)
-//! and whatever else drives packets build on it.
+//! What a process that moves packets needs of Linux. Nothing here knows a NIC: `io` (queue pairs), `rma`
+//! (1RMA) and whatever else drives packets build on it.
 //!
 //! ```text
 //! clock            the one place that asks the kernel what time it is
@@ -21,8 +21,8 @@
 //! hint sync        prefetches; what synchronises, or a model of it
 //! ```
 //!
-//! Unsafe code is in `clock`, `sys`, `signals`, `interfaces`, `mapping`, `shm`, `ring`, `socket`, `inbox`, `unix`, `wake`,
-//! `lock` and `hint`.
+//! Unsafe code is in `clock`, `sys`, `signals`, `interfaces`, `mapping`, `shm`, `ring`, `socket`, `inbox`,
+//! `unix`, `wake`, `lock` and `hint`.
 #![deny(unsafe_code)]
 
 pub mod batch;

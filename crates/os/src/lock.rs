@@ -1,17 +1,20 @@
-//! The NIC's lock, which leans towards the thread that uses it: that one takes and leaves it with plain stores,
-//! where a mutex's locked instructions would each wait until the ring entries just written have left the store buffer.
+//! The NIC's lock, which leans towards the thread that uses it: that one takes and leaves it with plain
+//! stores, where a mutex's locked instructions would each wait until the ring entries just written have left
+//! the store buffer.
 //!
 //! ```text
 //! BIASED to a thread  the thread sets its mark, looks whether the bias still stands, and is inside;
 //!                     it leaves by clearing the mark
 //! NOT BIASED          everyone takes the mutex; a thread that took it STREAK times in a row gets the bias
 //! ```
-//! Whoever else wants in takes the mutex, ends the bias, and waits until the mark is clear. Between the two it has the
-//! kernel run a full barrier on every processor that runs a thread of this process (`membarrier(2)`, private expedited): a
-//! mark set before the barrier is seen after it, and a look at the bias after the barrier finds it ended. So one of the two
-//! always notices the other, and only the one that comes rarely pays. For the same reason a thread that leaves clears its mark
-//! first and then looks at the bias: it finds it ended, and wakes who waits, or its mark is seen clear. Each time the bias is taken from a thread by
-//! another of the application's, the next one takes a longer streak. Kernels without `membarrier` get no bias.
+//! Whoever else wants in takes the mutex, ends the bias, and waits until the mark is clear. Between the two
+//! it has the kernel run a full barrier on every processor that runs a thread of this process
+//! (`membarrier(2)`, private expedited): a mark set before the barrier is seen after it, and a look at the
+//! bias after the barrier finds it ended. So one of the two always notices the other, and only the one that
+//! comes rarely pays. For the same reason a thread that leaves clears its mark first and then looks at the
+//! bias: it finds it ended, and wakes who waits, or its mark is seen clear. Each time the bias is taken from
+//! a thread by another of the application's, the next one takes a longer streak. Kernels without `membarrier`
+//! get no bias.
 #![allow(unsafe_code)]
 
 use crate::sync::{
@@ -25,7 +28,8 @@ use std::sync::{PoisonError, TryLockError};
 
 /// Looks at a held lock before sleeping for it: some tens of microseconds.
 const LOCK_SPINS: u32 = if cfg!(loom) { 0 } else { 1000 };
-/// Times in a row that a thread takes the mutex before it gets the bias: so long that what it saves pays for the barrier.
+/// Times in a row that a thread takes the mutex before it gets the bias: so long that what it saves pays for
+/// the barrier.
 const STREAK: u32 = if cfg!(loom) { 1 } else { 64 };
 /// Doublings of the streak, at most.
 const BACK_OFF_MAX: u32 = 10;
@@ -58,7 +62,8 @@ struct Mark(AtomicBool);
 
 /// A lock as in the module's text.
 pub struct BiasedLock<T> {
-    /// Number of the mark whose thread needs no mutex. Changed only by who holds the mutex, or in a forked child.
+    /// Number of the mark whose thread needs no mutex. Changed only by who holds the mutex, or in a forked
+    /// child.
     bias: AtomicU32,
     /// There may be a bias.
     allowed: AtomicBool,
@@ -159,8 +164,8 @@ impl<T> BiasedLock<T> {
         self.lock_by_mutex()
     }
 
-    /// Clears this thread's mark, and wakes who ended its bias meanwhile. No new bias is given before that one is inside, so a
-    /// bias that was ended is nobody's here.
+    /// Clears this thread's mark, and wakes who ended its bias meanwhile. No new bias is given before that
+    /// one is inside, so a bias that was ended is nobody's here.
     #[inline]
     fn leave(&self, mark: &AtomicBool) {
         mark.store(false, ordering(Plant::Mark, Ordering::Release));
@@ -191,8 +196,8 @@ impl<T> BiasedLock<T> {
         }
     }
 
-    /// Ends the bias for ever. To be called by the only thread of a forked child, which holds the lock: the kernel
-    /// was asked for barriers by the parent.
+    /// Ends the bias for ever. To be called by the only thread of a forked child, which holds the lock: the
+    /// kernel was asked for barriers by the parent.
     pub fn forbid_bias(&self) {
         self.allowed.store(false, Ordering::Relaxed);
         self.bias.store(NOBODY, Ordering::Relaxed);
@@ -218,8 +223,9 @@ impl<T> BiasedLock<T> {
         self.mutex.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends another thread's bias, if there is one, and waits until that thread is outside. From then on the mutex, which
-    /// is held, keeps everyone out: a bias is given only under it, and a thread that finds none takes it.
+    /// Ends another thread's bias, if there is one, and waits until that thread is outside. From then on the
+    /// mutex, which is held, keeps everyone out: a bias is given only under it, and a thread that finds none
+    /// takes it.
     #[inline]
     fn acquire<'a>(&'a self, mut habits: MutexGuard<'a, Habits>, visit: bool) -> Guard<'a, T> {
         let biased = self.bias.load(Ordering::Relaxed);
@@ -283,7 +289,8 @@ mod tests {
     use super::*;
     use std::sync::Barrier;
 
-    /// Two words that are equal whenever nobody is inside, and of which a second one inside would see them differ.
+    /// Two words that are equal whenever nobody is inside, and of which a second one inside would see them
+    /// differ.
     fn add(guard: &mut Guard<'_, [u64; 2]>) {
         let [a, b] = **guard;
         assert_eq!(a, b, "one at a time");

@@ -1,5 +1,5 @@
-//! A mapping of memory that others read and write while the program does: anonymous, or of a file that several
-//! processes share. No reference to its bytes is ever formed, other than to atomics.
+//! A mapping of memory that others read and write while the program does: anonymous, or of a file that
+//! several processes share. No reference to its bytes is ever formed, other than to atomics.
 #![allow(unsafe_code)]
 
 use crate::shm::check_sealed;
@@ -31,8 +31,8 @@ impl Mapping {
         Self::map(len, libc::MAP_SHARED, file.as_raw_fd())
     }
 
-    /// The first `len` bytes of a file that somebody else gave: refused unless [`check_sealed`] says that it can
-    /// never lose them.
+    /// The first `len` bytes of a file that somebody else gave: refused unless [`check_sealed`] says that it
+    /// can never lose them.
     pub fn of_sealed(file: BorrowedFd<'_>, len: usize) -> io::Result<Mapping> {
         check_sealed(file, len as u64)?;
         Self::of_file(file, len)

@@ -1,14 +1,15 @@
 //! A ring of frames from one process to another: one producer, one consumer, no locks.
 //!
-//! Entries start at multiples of 64 bytes, with a word that says what follows. Most are COMPACT: they begin at the
-//! BTH, since both ends of a ring have one address, and what else the IP and UDP headers say fits the word; nor
-//! do they have an ICRC, since memory flips no bits. So an 8-byte WRITE takes one cache line and a 64-byte WRITE
-//! two. Others hold the whole IP packet as it would be on the wire. The offset puts a large payload at a
-//! multiple of 64 bytes, where copies are fastest. Positions count bytes and never wrap; the data is mapped twice
-//! in a row, so every entry is contiguous.
+//! Entries start at multiples of 64 bytes, with a word that says what follows. Most are COMPACT: they begin
+//! at the BTH, since both ends of a ring have one address, and what else the IP and UDP headers say fits the
+//! word; nor do they have an ICRC, since memory flips no bits. So an 8-byte WRITE takes one cache line and a
+//! 64-byte WRITE two. Others hold the whole IP packet as it would be on the wire. The offset puts a large
+//! payload at a multiple of 64 bytes, where copies are fastest. Positions count bytes and never wrap; the
+//! data is mapped twice in a row, so every entry is contiguous.
 //!
 //! ```text
-//! control page:  128 tail (producer, when it waits)   256 head (consumer)   384 producer waits   512 consumer sleeps
+//! control page:  128 tail (producer, when it waits)  256 head (consumer)
+//!                384 producer waits                  512 consumer sleeps
 //! word:          | len:16 offset:8 flags:8 class:8 hops:8 port:16 |   0: nothing yet
 //! compact entry: | word | BTH .. | payload | pad | .. to a multiple of 64
 //! whole entry:   | word | IP UDP BTH .. | payload | pad ICRC | .. to a multiple of 64
@@ -221,8 +222,8 @@ impl Producer {
         self.map.word(self.index(position))
     }
 
-    /// Completes the entry at the tail and moves the tail over it. The first word of a burst is held back until
-    /// the burst is published.
+    /// Completes the entry at the tail and moves the tail over it. The first word of a burst is held back
+    /// until the burst is published.
     #[inline]
     fn commit(&mut self, word: Word) {
         let len = word.entry_len();
@@ -249,9 +250,10 @@ impl Producer {
         }
     }
 
-    /// Appends a packet, its ICRC left out; `own` is the address of both ends. `Ok(false)` when it does not fit
-    /// now. `write` has to write the payload: it is told where, and that place is writable for as many bytes as
-    /// the packet says that its payload has. The consumer's process maps it too, so no reference to it is formed.
+    /// Appends a packet, its ICRC left out; `own` is the address of both ends. `Ok(false)` when it does not
+    /// fit now. `write` has to write the payload: it is told where, and that place is writable for as many
+    /// bytes as the packet says that its payload has. The consumer's process maps it too, so no reference to
+    /// it is formed.
     #[inline]
     pub fn push_packet(
         &mut self,
@@ -273,10 +275,10 @@ impl Producer {
         let written = packet.emit_bth(&mut headers);
         assert!(written == header_len, "room for all headers");
         let frame = self.at(self.tail).wrapping_add(offset);
-        // SAFETY: `offset + len` bytes from the entry's start are inside the doubled mapping, since the entry fits
-        // the room, and not published. All of `headers` fits too, as a copy of constant length: it reaches at most
-        // one line further than the entry, which is the line behind the last entry. The payload goes over what is
-        // too much.
+        // SAFETY: `offset + len` bytes from the entry's start are inside the doubled mapping, since the entry
+        // fits the room, and not published. All of `headers` fits too, as a copy of constant length: it
+        // reaches at most one line further than the entry, which is the line behind the last entry. The
+        // payload goes over what is too much.
         unsafe {
             frame.copy_from_nonoverlapping(headers.as_ptr(), MAX_BTH_HEADER_LEN);
             write(frame.add(written));
@@ -317,8 +319,8 @@ impl Producer {
         Ok(true)
     }
 
-    /// Appends a complete frame, which has `header_len` bytes before its payload. `Ok(false)` when it does not fit
-    /// now, or never would.
+    /// Appends a complete frame, which has `header_len` bytes before its payload. `Ok(false)` when it does
+    /// not fit now, or never would.
     pub fn push_bytes(&mut self, frame: &[u8], header_len: usize) -> Result<bool, Broken> {
         let offset = frame_offset(header_len, frame.len());
         if frame.len() > FRAME_MAX || !self.has_room(entry_len(offset, frame.len()))? {
@@ -340,8 +342,8 @@ impl Producer {
         }
     }
 
-    /// Whether the consumer sleeps and must be woken, which it will not say again. The caller's fence stands between
-    /// [`publish`](Self::publish) and this.
+    /// Whether the consumer sleeps and must be woken, which it will not say again. The caller's fence stands
+    /// between [`publish`](Self::publish) and this.
     #[inline]
     pub fn take_sleep(&self) -> bool {
         let sleeps = self.map.control().u32_at(SLEEPS_AT);
@@ -431,8 +433,8 @@ impl<'a> Frame<'a> {
             return Packet::parse_ip_headers(&prefix[..len], self.frame_len());
         }
         let mut prefix = [0; MAX_BTH_HEADER_LEN];
-        // SAFETY: an entry leaves at least a line of the doubled mapping behind it, and the frame starts in its first
-        // two lines; so as many bytes follow, whatever `len` is. The constant length spares a call.
+        // SAFETY: an entry leaves at least a line of the doubled mapping behind it, and the frame starts in
+        // its first two lines; so as many bytes follow, whatever `len` is. The constant length spares a call.
         unsafe { self.map.copy_out(self.index, prefix.as_mut_ptr(), MAX_BTH_HEADER_LEN) };
         Packet::parse_headers(
             self.flow(own),
@@ -450,8 +452,8 @@ impl<'a> Frame<'a> {
         len
     }
 
-    /// Where a part of the frame lies. `None` if it is not inside. The bytes stay readable for `'a`; the sender's
-    /// process may change them meanwhile.
+    /// Where a part of the frame lies. `None` if it is not inside. The bytes stay readable for `'a`; the
+    /// sender's process may change them meanwhile.
     #[inline]
     pub fn part(&self, offset: usize, len: usize) -> Option<*const u8> {
         let inside = offset.checked_add(len)? <= self.frame_len();
@@ -552,8 +554,8 @@ impl Consumer {
         Ok(Some((Frame { map: &self.map, index, word }, taken)))
     }
 
-    /// Where the next entry will be, for who wants to ask for its lines early: they take as long from the producer's
-    /// processor to this one as dealing with an entry that is here.
+    /// Where the next entry will be, for who wants to ask for its lines early: they take as long from the
+    /// producer's processor to this one as dealing with an entry that is here.
     #[inline]
     pub fn next_entry(&self) -> *const u8 {
         self.entry()

@@ -1,9 +1,9 @@
 //! RoCEv2 over UDP port 4791.
 //!
-//! The ICRC covers the IPv4 identification. An unconnected socket with DF set sends identification 0, and segment k
-//! of a message that is cut apart gets k; each frame's ICRC is computed with its own. The source port is 4791 for all
-//! frames, since the socket is one: routers that choose among paths by it see one flow per pair of addresses (a
-//! deviation from IBTA A17.9.1's advice).
+//! The ICRC covers the IPv4 identification. An unconnected socket with DF set sends identification 0, and
+//! segment k of a message that is cut apart gets k; each frame's ICRC is computed with its own. The source
+//! port is 4791 for all frames, since the socket is one: routers that choose among paths by it see one flow
+//! per pair of addresses (a deviation from IBTA A17.9.1's advice).
 
 use crate::batch::{Batch, Tally, Way};
 use crate::framing::Datagram;
@@ -84,8 +84,8 @@ impl RoceSockets {
         self.socket.receive_buffer()
     }
 
-    /// Receives a multicast group from now on. Each call wants a [`leave`](Self::leave). The descriptor is that of a
-    /// socket that was opened for it.
+    /// Receives a multicast group from now on. Each call wants a [`leave`](Self::leave). The descriptor is
+    /// that of a socket that was opened for it.
     pub fn join(&mut self, gid: Gid) -> io::Result<Option<RawFd>> {
         if let Some(group) = self.groups.iter_mut().find(|group| group.gid == gid) {
             group.joins += 1;
@@ -97,8 +97,8 @@ impl RoceSockets {
         Ok(Some(fd))
     }
 
-    /// Takes one join back; after the last, the group is not received any longer. `closing` is called before its
-    /// socket is closed.
+    /// Takes one join back; after the last, the group is not received any longer. `closing` is called before
+    /// its socket is closed.
     pub fn leave(&mut self, gid: Gid, closing: impl Fn(RawFd)) {
         self.groups.retain_mut(|group| {
             if group.gid == gid {
@@ -129,8 +129,8 @@ impl RoceSockets {
         self.batch.has_staged()
     }
 
-    /// Stages a packet, whose payload `write` puts where it is told. False, and nothing staged, when it is longer
-    /// than any path MTU allows.
+    /// Stages a packet, whose payload `write` puts where it is told. False, and nothing staged, when it is
+    /// longer than any path MTU allows.
     #[inline]
     pub fn stage_packet(&mut self, now: Instant, packet: &Packet, write: impl FnOnce(&mut [u8])) -> bool {
         let len = packet.wire_len();
@@ -150,8 +150,8 @@ impl RoceSockets {
         true
     }
 
-    /// Stages a complete frame as it is, without its IP and UDP headers (`flow` says what they said). Its ICRC is one
-    /// for identification 0.
+    /// Stages a complete frame as it is, without its IP and UDP headers (`flow` says what they said). Its
+    /// ICRC is one for identification 0.
     pub fn stage_bytes(&mut self, now: Instant, flow: &Flow, bytes: &[u8]) -> bool {
         if bytes.len() > FRAME_MAX {
             return false;

@@ -1,5 +1,6 @@
-//! Memory that several processes share: files without a name, sealed where the other side is not trusted, and a
-//! mirror, whose bytes appear twice in a row so that an entry which wraps around its end is still contiguous.
+//! Memory that several processes share: files without a name, sealed where the other side is not trusted, and
+//! a mirror, whose bytes appear twice in a row so that an entry which wraps around its end is still
+//! contiguous.
 //!
 //! Nothing here forms a reference to bytes that another process may change, other than to atomics.
 #![allow(unsafe_code)]
@@ -23,8 +24,8 @@ fn map_at(at: Option<*mut u8>, len: usize, file: Option<(BorrowedFd<'_>, usize)>
     let flags = if at.is_some() { flags | libc::MAP_FIXED } else { flags };
     let at = at.unwrap_or(std::ptr::null_mut());
     let (fd, offset) = file.map_or((-1, 0), |(fd, offset)| (fd.as_raw_fd(), offset));
-    // SAFETY: with an address, callers pass a range inside a reservation of their own; without one, the kernel
-    // chooses a free range.
+    // SAFETY: with an address, callers pass a range inside a reservation of their own; without one, the
+    // kernel chooses a free range.
     let base = unsafe { libc::mmap(at.cast(), len, protection, flags, fd, offset as libc::off_t) };
     if base == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
@@ -107,8 +108,8 @@ impl Mirror {
     /// Copies `len` bytes out from an index on.
     ///
     /// # Safety
-    /// They are inside the doubled mapping, and nobody of this process writes them meanwhile; `out` is writable for as
-    /// many.
+    /// They are inside the doubled mapping, and nobody of this process writes them meanwhile; `out` is
+    /// writable for as many.
     #[inline]
     pub(crate) unsafe fn copy_out(&self, index: usize, out: *mut u8, len: usize) {
         // SAFETY: as the caller says.
@@ -149,8 +150,9 @@ pub fn sealed_memory(len: usize) -> io::Result<OwnedFd> {
     Ok(file)
 }
 
-/// Whether a file that another process gave is memory that it cannot take away from a mapping: a memfd of ordinary
-/// pages, sealed against shrinking, of at least `len` bytes. Accesses to anything else could raise SIGBUS.
+/// Whether a file that another process gave is memory that it cannot take away from a mapping: a memfd of
+/// ordinary pages, sealed against shrinking, of at least `len` bytes. Accesses to anything else could raise
+/// SIGBUS.
 pub fn check_sealed(file: BorrowedFd<'_>, len: u64) -> io::Result<()> {
     let refused = |what| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
     // First: a file system of the other process's own making, which may take its time with an answer, is not

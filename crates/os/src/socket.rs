@@ -1,5 +1,5 @@
-//! UDP sockets as RoCEv2 and 1RMA need them: batches in both directions, segmentation by the kernel (UDP_SEGMENT,
-//! UDP_GRO), DF set, and traffic class and hop limit per message.
+//! UDP sockets as RoCEv2 and 1RMA need them: batches in both directions, segmentation by the kernel
+//! (UDP_SEGMENT, UDP_GRO), DF set, and traffic class and hop limit per message.
 #![allow(unsafe_code)]
 
 use adverb_wire::ROCE_UDP_PORT;
@@ -201,8 +201,8 @@ impl Socket {
         Ok(socket)
     }
 
-    /// Makes this the peer whose messages go without a look for the route: with a message there and one back on one host, 0.4 us less.
-    /// From now on nobody else's are received.
+    /// Makes this the peer whose messages go without a look for the route. From now on nobody else's are
+    /// received.
     pub fn connect(&mut self, peer: SocketAddr) -> io::Result<()> {
         let (storage, len) = encode(peer);
         // SAFETY: the storage holds an address of `len` bytes.
@@ -365,12 +365,12 @@ impl Socket {
             header.msg_hdr.msg_iovlen = 1;
             self.add_controls(run, &mut header.msg_hdr, controls[i].write([0; CONTROL_WORDS]));
         }
-        // SAFETY: the first `count` headers are written, and point to names, pieces, controls and bytes that are written too and outlive
-        // the call.
+        // SAFETY: the first `count` headers are written, and point to names, pieces, controls and bytes that
+        // are written too and outlive the call.
         unsafe { self.call(Call::Send, &mut headers[..count]) }
     }
 
-    /// Sends a message that needs no control messages: the kernel has no header to copy in, 50 ns less.
+    /// Sends a message that needs no control messages: the kernel has no header to copy in.
     fn send_plain(&self, run: &Run, bytes: &[u8]) -> io::Result<usize> {
         let fd = self.fd.as_raw_fd();
         let (start, len, flags) = (bytes.as_ptr(), bytes.len(), libc::MSG_NOSIGNAL);
@@ -437,8 +437,9 @@ impl Socket {
         header.msg_controllen = used as _;
     }
 
-    /// Sends or receives messages; returns how many. One alone goes the shorter way. The library's functions are points of cancellation of the thread, which
-    /// takes as long as a short message's copy; the calls themselves are not.
+    /// Sends or receives messages; returns how many. One alone goes the shorter way. The library's functions
+    /// are points of cancellation of the thread, which takes as long as a short message's copy; the calls
+    /// themselves are not.
     ///
     /// # Safety
     /// The headers must be written, and what they point to valid as the call has it.
@@ -457,7 +458,8 @@ impl Socket {
         let result = match count {
             // SAFETY: `msg_hdr` is the first member; the caller says that it is valid.
             1 => unsafe { libc::syscall(one, fd, first, flags) },
-            // SAFETY: `count` headers, as the caller says. Without a time, and where there is none the fifth argument is not looked at.
+            // SAFETY: `count` headers, as the caller says. Without a time, and where there is none the fifth
+            // argument is not looked at.
             _ => unsafe { libc::syscall(many, fd, first, count, flags, ptr::null::<libc::timespec>()) },
         };
         let result = usize::try_from(result).map_err(|_| io::Error::last_os_error())?;

@@ -1,13 +1,13 @@
-//! How long to look before sleeping. On a processor of its own, looking on is quicker than a wake-up. But where
-//! processors are short, who spins uses up its turn, and is not there when something comes; while who sleeps is woken
-//! before others. So a spinner that was kept from running stops spinning for a while.
+//! How long to look before sleeping. On a processor of its own, looking on is quicker than a wake-up. But
+//! where processors are short, who spins uses up its turn, and is not there when something comes; while who
+//! sleeps is woken before others. So a spinner that was kept from running stops spinning for a while.
 
 use adverb_wire::{Duration, Instant};
 
 /// A look that comes this much after the last one was kept from running.
 const KEPT: Duration = Duration::from_us(500);
-/// For how long to keep the processor for oneself: what is awaited may be to come from a thread that waits for the
-/// same one.
+/// For how long to keep the processor for oneself: what is awaited may be to come from a thread that waits
+/// for the same one.
 const ALONE: Duration = Duration::from_us(20);
 /// For how long not to spin then.
 const CALM: Duration = Duration::from_ms(20);

@@ -1,8 +1,8 @@
-//! What the lock and the rings synchronise with: the standard library's, or loom's where `cfg(loom)` runs them through
-//! every order that the memory model allows.
+//! What the lock and the rings synchronise with: the standard library's, or loom's where `cfg(loom)` runs
+//! them through every order that the memory model allows.
 //!
-//! loom knows no `membarrier(2)`. Its pair, a compiler's fence on the frequent side and a barrier in all threads on the
-//! rare one, is modelled as a sequentially consistent fence on each.
+//! loom knows no `membarrier(2)`. Its pair, a compiler's fence on the frequent side and a barrier in all
+//! threads on the rare one, is modelled as a sequentially consistent fence on each.
 
 #[cfg(loom)]
 pub(crate) use self::model::*;

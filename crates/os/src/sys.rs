@@ -21,7 +21,8 @@ const MEMBARRIER_PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
 const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
 
 fn membarrier(command: libc::c_int) -> io::Result<()> {
-    // SAFETY: takes plain values; what it does to other threads no program can notice but by their order of memory.
+    // SAFETY: takes plain values; what it does to other threads no program can notice but by their order of
+    // memory.
     match unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -34,11 +35,12 @@ pub fn register_barrier() -> bool {
         && membarrier(MEMBARRIER_PRIVATE_EXPEDITED).is_ok()
 }
 
-/// A full memory barrier in every thread of this process that runs, before this returns. The process has registered.
+/// A full memory barrier in every thread of this process that runs, before this returns. The process has
+/// registered.
 pub fn barrier_in_all_threads() {
     while let Err(error) = membarrier(MEMBARRIER_PRIVATE_EXPEDITED) {
-        // The kernel may lack memory for a moment. Otherwise a filter of system calls was put in place meanwhile, and
-        // there is no safe way to go on.
+        // The kernel may lack memory for a moment. Otherwise a filter of system calls was put in place
+        // meanwhile, and there is no safe way to go on.
         if error.raw_os_error() != Some(libc::ENOMEM) {
             eprintln!(
                 "adverb: membarrier(2) failed: {error}; let system call filters allow it, or set them before \

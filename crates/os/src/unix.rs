@@ -1,5 +1,5 @@
-//! Unix sockets that keep packets apart (SOCK_SEQPACKET), carry descriptors (SCM_RIGHTS), and know who is at the
-//! other end (SO_PEERCRED).
+//! Unix sockets that keep packets apart (SOCK_SEQPACKET), carry descriptors (SCM_RIGHTS), and know who is at
+//! the other end (SO_PEERCRED).
 #![allow(unsafe_code)]
 
 use crate::check;
@@ -140,9 +140,9 @@ impl Channel {
         Ok(Peer { pid, uid: found.uid })
     }
 
-    /// Something that becomes readable when the process at the other end has ended, whoever else holds its end of the
-    /// connection, such as a child that it forked. `None` on kernels before 6.5, where only the end of the connection
-    /// tells.
+    /// Something that becomes readable when the process at the other end has ended, whoever else holds its
+    /// end of the connection, such as a child that it forked. `None` on kernels before 6.5, where only the
+    /// end of the connection tells.
     pub fn peer_life(&self) -> Option<OwnedFd> {
         /// Of `asm-generic/socket.h`.
         const SO_PEERPIDFD: libc::c_int = 77;
@@ -187,9 +187,9 @@ impl Channel {
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Receives one packet: its bytes in `buffer`, how many, and the descriptors that came with it. `None` when the
-    /// other end is closed. A packet that is longer than the buffer, or has more descriptors than one may have, is an
-    /// error.
+    /// Receives one packet: its bytes in `buffer`, how many, and the descriptors that came with it. `None`
+    /// when the other end is closed. A packet that is longer than the buffer, or has more descriptors than
+    /// one may have, is an error.
     pub fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<(usize, Vec<OwnedFd>)>> {
         let mut piece = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
         let mut control = [0u64; CONTROL_WORDS];
@@ -205,8 +205,8 @@ impl Channel {
             return Err(io::Error::last_os_error());
         }
         let mut fds = Vec::new();
-        // SAFETY: the kernel filled the control buffer; the CMSG functions stay inside it, and each descriptor in it
-        // is now ours.
+        // SAFETY: the kernel filled the control buffer; the CMSG functions stay inside it, and each
+        // descriptor in it is now ours.
         unsafe {
             let mut at = libc::CMSG_FIRSTHDR(&header);
             while !at.is_null() {

@@ -15,10 +15,11 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Either end of the bell of a process: a FIFO that peers write a byte to when its progress thread should look.
+/// Either end of the bell of a process: a FIFO that peers write a byte to when its progress thread should
+/// look.
 ///
-/// A FIFO, because its wake-up puts the woken thread where the waker runs. Where all processors are busy that is
-/// much quicker than a futex, which puts it where it ran last.
+/// A FIFO, because its wake-up puts the woken thread where the waker runs. Where all processors are busy that
+/// is much quicker than a futex, which puts it where it ran last.
 #[derive(Debug)]
 pub struct Bell {
     fifo: File,
@@ -90,9 +91,9 @@ impl EventFd {
     }
 }
 
-/// One of two ends that ring one another, for processes that do not trust each other: sockets, since an eventfd's
-/// open file would be both's, and whoever has it can make the other's calls wait. Here no call waits, whatever is
-/// done to the other end.
+/// One of two ends that ring one another, for processes that do not trust each other: sockets, since an
+/// eventfd's open file would be both's, and whoever has it can make the other's calls wait. Here no call
+/// waits, whatever is done to the other end.
 #[derive(Debug)]
 pub struct BellSocket(OwnedFd);
 
@@ -115,7 +116,8 @@ impl BellSocket {
         BellSocket(fd)
     }
 
-    /// Wakes whoever waits at the other end. One that was rung so often that there is no room for more is awake.
+    /// Wakes whoever waits at the other end. One that was rung so often that there is no room for more is
+    /// awake.
     pub fn ring(&self) {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         // SAFETY: one byte that lives here.

@@ -24,7 +24,7 @@ use zeroize::Zeroizing;
 /// Seconds after which a daemon that does not answer counts as gone.
 const PATIENCE_S: u32 = 5;
 
-/// See the top of this file.
+/// This process's end of a connection to the daemon, and what it shares with it.
 pub(crate) struct Attached {
     channel: Channel,
     board: Mapping,

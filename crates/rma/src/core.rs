@@ -34,7 +34,7 @@ impl Aftermath {
     }
 }
 
-/// See the top of this file.
+/// A NIC's side, the executor of this process's commands, and the transfers that futures wait for.
 pub(crate) struct Core {
     pub side: Side,
     executor: CommandExecutor,
@@ -65,8 +65,8 @@ impl Core {
         self.closed
     }
 
-    /// Takes in what has come, and sends what is to be sent. True if there was anything. `clock` is asked at the
-    /// beginning, and again for messages that have come meanwhile.
+    /// Takes in what has come, and sends what is to be sent. True if there was anything. `clock` is asked at
+    /// the beginning, and again for messages that have come meanwhile.
     pub fn round(&mut self, clock: impl Fn() -> Instant, aftermath: &mut Aftermath) -> bool {
         let mut now = clock();
         if self.closed {

@@ -1,9 +1,10 @@
-//! The NIC's message counter on stable storage (appendix A): a range is written down, and on the disk, before it is used, so that no nonce comes twice,
-//! however the process ends.
+//! The NIC's message counter on stable storage (appendix A): a range is written down, and on the disk, before
+//! it is used, so that no nonce comes twice, however the process ends.
 //!
-//! One file for each address, `<folder>/<address>.counter`, holds the first number that was never handed out, in decimal. It is locked while its NIC
-//! lives. Should the file be lost, the clock stands in: a range starts no lower than the seconds since 1970 times 2^32, and no NIC sends
-//! that many messages in a second. So a number comes twice only if the file is lost *and* the clock goes back.
+//! One file for each address, `<folder>/<address>.counter`, holds the first number that was never handed out,
+//! in decimal. It is locked while its NIC lives. Should the file be lost, the clock stands in: a range starts
+//! no lower than the seconds since 1970 times 2^32, and no NIC sends that many messages in a second. So a
+//! number comes twice only if the file is lost *and* the clock goes back.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -14,12 +15,13 @@ use std::path::{Path, PathBuf};
 /// Numbers reserved at a time: hours of messages.
 const RANGE: u64 = 1 << 36;
 
-/// See the top of this file.
+/// The file of one address's message counter, open and locked.
 #[derive(Debug)]
 pub(crate) struct CounterFile {
     path: PathBuf,
     file: File,
-    /// No number below is handed out: where the clock was when the file was opened, or the end of the last range.
+    /// No number below is handed out: where the clock was when the file was opened, or the end of the last
+    /// range.
     floor: u64,
 }
 
@@ -35,7 +37,8 @@ pub(crate) enum CounterError {
 }
 
 impl CounterFile {
-    /// Opens and locks the file of an address; the folder is made where it is missing. `seconds` is the time since 1970.
+    /// Opens and locks the file of an address; the folder is made where it is missing. `seconds` is the time
+    /// since 1970.
     pub fn open(folder: &Path, address: IpAddr, seconds: u64) -> Result<CounterFile, CounterError> {
         let path = folder.join(format!("{address}.counter"));
         let system = |error| CounterError::System(path.clone(), error);
@@ -66,7 +69,8 @@ impl CounterFile {
         let garbled = || CounterError::Garbled(self.path.clone());
         let start = u64::max(next, self.floor);
         let end = start.checked_add(RANGE).ok_or_else(garbled)?;
-        // One short write over a number that is as long or shorter: numbers only grow, so no mix of the two is lower than the old one's digits say.
+        // One short write over a number that is as long or shorter: numbers only grow, so no mix of the two
+        // is lower than the old one's digits say.
         let written =
             self.file.rewind().and_then(|()| self.file.write_all(format!("{end:020}\n").as_bytes()));
         written.and_then(|()| self.file.sync_all()).map_err(|error| system(&self.path, error))?;

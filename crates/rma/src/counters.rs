@@ -1,7 +1,10 @@
 //! What the driver and the daemon count beside the NIC.
 
 macro_rules! counters {
-    ($(#[doc = $about:literal])* $counters:ident; $($(#[doc = $doc:literal])* $name:ident = $text:literal,)*) => {
+    (
+        $(#[doc = $about:literal])* $counters:ident;
+        $($(#[doc = $doc:literal])* $name:ident = $text:literal,)*
+    ) => {
         $(#[doc = $about])*
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
         pub struct $counters { $($(#[doc = $doc])* pub $name: u64,)* }
@@ -49,7 +52,8 @@ counters! {
     near_drop_full = "driver_near_drop_full",
     /// Peers that broke the rules of their ring, and are reached over UDP again.
     near_broken = "driver_near_broken",
-    /// Peers of this host that could not be agreed with, such as those of another version; they are reached over UDP.
+    /// Peers of this host that could not be agreed with, such as those of another version; they are reached
+    /// over UDP.
     near_failed = "driver_near_failed",
 }
 

@@ -24,11 +24,12 @@ const COUNTERS_LOW: u64 = 1 << 34;
 /// Bytes of an IPv6 and a UDP header.
 const IP_UDP_LEN: u32 = 48;
 
-/// See the top of this file.
+/// A NIC with its ways to the network.
 pub(crate) struct Engine {
     pub nic: OneRma,
     pub counters: DriverCounters,
-    /// Gone when the NIC is closed: address and counter file are others' to use, while memory of this NIC may live on.
+    /// Gone when the NIC is closed: address and counter file are others' to use, while memory of this NIC may
+    /// live on.
     outside: Option<Outside>,
     /// No more message counters can be had; the next reservation is tried when these are used up.
     counters_low: u64,
@@ -51,7 +52,8 @@ const UDP_IDLE: u32 = 64;
 const UDP_SKIP: u32 = 16;
 
 impl Outside {
-    /// Whether the socket is to be asked: that is a system call, which messages in shared memory would wait for.
+    /// Whether the socket is to be asked: that is a system call, which messages in shared memory would wait
+    /// for.
     fn asks_udp(&mut self, near_came: bool) -> bool {
         self.udp_skipped += 1;
         let spare =
@@ -65,7 +67,8 @@ impl Outside {
 }
 
 impl Engine {
-    /// Opens the NIC of an address. `seconds` is the time since 1970, which a lost message counter starts from.
+    /// Opens the NIC of an address. `seconds` is the time since 1970, which a lost message counter starts
+    /// from.
     pub fn open(settings: &Settings, seconds: u64) -> Result<Engine, OpenError> {
         let address = settings.address;
         if !settings.faults.are_probabilities() {
@@ -96,8 +99,8 @@ impl Engine {
         Ok(Engine { nic, counters, outside, counters_low: COUNTERS_LOW })
     }
 
-    /// Takes in what has come. If anything had: when it was taken. `clock` is asked once messages are there, since none
-    /// may be newer than the time that the NIC is told.
+    /// Takes in what has come. If anything had: when it was taken. `clock` is asked once messages are there,
+    /// since none may be newer than the time that the NIC is told.
     pub fn receive(&mut self, clock: impl Fn() -> Instant) -> Option<Instant> {
         let Engine { nic, counters, outside, .. } = self;
         let outside = outside.as_mut()?;
@@ -127,7 +130,8 @@ impl Engine {
         let Some(outside) = &mut self.outside else { return };
         let range = outside.counter_file.reserve();
         let added = range.is_ok_and(|range| self.nic.add_message_counters(range).is_ok());
-        // When the disk is full, what is left is used up, with a few more attempts; without counters nothing is sent any more, and all ends with TIMEOUT.
+        // When the disk is full, what is left is used up, with a few more attempts; without counters nothing
+        // is sent any more, and all ends with TIMEOUT.
         self.counters_low = if added { COUNTERS_LOW } else { self.counters_low / 2 };
         self.counters.counter_reservations_failed += !added as u64;
     }

@@ -69,20 +69,21 @@ impl fmt::Display for OpenError {
             }
             OpenError::PortTaken(address) => write!(
                 f,
-                "UDP port {} of {address} is taken: a NIC has its address alone; let processes share one through \
-                 `adverb nicd`, or choose another address of this host, such as 127.0.0.2",
+                "UDP port {} of {address} is taken: a NIC has its address alone; let processes share one \
+                 through `adverb nicd`, or choose another address of this host, such as 127.0.0.2",
                 adverb_wire::one_rma::UDP_PORT
             ),
             OpenError::NoState => f.write_str(
-                "nowhere to keep the message counter: neither XDG_STATE_HOME nor HOME is set; name a folder in the settings",
+                "nowhere to keep the message counter: neither XDG_STATE_HOME nor HOME is set; name a folder \
+                 in the settings",
             ),
             OpenError::StateHeld(path) => {
                 write!(f, "{} is in use by another NIC of this address", path.display())
             }
             OpenError::StateGarbled(path) => write!(
                 f,
-                "{} does not hold a message counter; if it was damaged, remove it and rotate the keys of all regions \
-                 that this NIC has keys for",
+                "{} does not hold a message counter; if it was damaged, remove it and rotate the keys of all \
+                 regions that this NIC has keys for",
                 path.display()
             ),
             OpenError::State(path, source) => {
@@ -90,8 +91,8 @@ impl fmt::Display for OpenError {
             }
             OpenError::Door(path, source) => write!(
                 f,
-                "{}, where the NICs of this host find one another, cannot be used: {source}; mend that, or choose the \
-                 path udp",
+                "{}, where the NICs of this host find one another, cannot be used: {source}; mend that, or \
+                 choose the path udp",
                 path.display()
             ),
             OpenError::Daemon(path, source) => {
@@ -183,7 +184,8 @@ impl From<adverb_nic::Error> for Error {
 pub enum TransferError {
     /// It was not begun.
     Refused(Error),
-    /// It ended otherwise; [`Report::end`] says how, and [`Report::bytes`] how many bytes were moved nevertheless.
+    /// It ended otherwise; [`Report::end`] says how, and [`Report::bytes`] how many bytes were moved
+    /// nevertheless.
     Ended(Report),
 }
 

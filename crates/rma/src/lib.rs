@@ -1,8 +1,10 @@
-//! 1RMA for programs: connection-free, encrypted, fail-fast reads and writes of a peer's memory (Singhvi et al., SIGCOMM 2020), over UDP port 61113,
-//! or through shared memory between NICs of one host and user ([`Settings::path`]).
+//! 1RMA for programs: connection-free, encrypted, fail-fast reads and writes of a peer's memory (Singhvi et
+//! al., SIGCOMM 2020), over UDP port 61113, or through shared memory between NICs of one host and user
+//! ([`Settings::path`]).
 //!
-//! [`Rma`] is a NIC and this process's side of it. The NIC runs on a thread of the process, or in the program's own [`block_on`](Rma::block_on). Its protocol
-//! is `adverb_nic::OneRma`, the same that the simulator runs.
+//! [`Rma`] is a NIC and this process's side of it. The NIC runs on a thread of the process, or in the
+//! program's own [`block_on`](Rma::block_on). Its protocol is `adverb_nic::OneRma`, the same that the
+//! simulator runs.
 //!
 //! ```no_run
 //! use adverb_rma::{Grant, Retry, Rights, Rma, Settings};
@@ -24,16 +26,18 @@
 //! let memory = rma.allocate(64 << 10)?;
 //! let grant = from_the_owner();
 //! let report = rma.block_on(async {
-//!     rma.read(&grant, 0, &memory, 0..64 << 10).within(Duration::from_millis(100)).retry(Retry::times(2)).await
+//!     let read = rma.read(&grant, 0, &memory, 0..64 << 10).within(Duration::from_millis(100));
+//!     read.retry(Retry::times(2)).await
 //! })?;
 //! println!("{} bytes in {:?}", report.bytes, report.elapsed);
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! Transfers are futures for any executor, tokio's for instance; many at once are joined there. Each ends with a [`Report`], or a
-//! [`TransferError`] that says how it ended: a peer that is gone is a TIMEOUT within the NIC's bound, a wrong or rotated key a
-//! REMOTE_AUTHENTICATION_FAILURE after one round trip. What to do then is the program's to decide; nothing is repeated by itself.
+//! Transfers are futures for any executor, tokio's for instance; many at once are joined there. Each ends
+//! with a [`Report`], or a [`TransferError`] that says how it ended: a peer that is gone is a TIMEOUT within
+//! the NIC's bound, a wrong or rotated key a REMOTE_AUTHENTICATION_FAILURE after one round trip. What to do
+//! then is the program's to decide; nothing is repeated by itself.
 //!
 //! ```text
 //! lib settings error             what a program calls, chooses, and is told
@@ -98,8 +102,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use zeroize::Zeroize;
 
-/// A NIC, and this process's side of it. It closes when it is dropped: transfers in progress end with [`End::Abandoned`], regions are gone, and what peers
-/// do to them times out.
+/// A NIC, and this process's side of it. It closes when it is dropped: transfers in progress end with
+/// [`End::Abandoned`], regions are gone, and what peers do to them times out.
 pub struct Rma {
     shared: Arc<Shared>,
     address: IpAddr,
@@ -178,7 +182,8 @@ impl Rma {
         Transfer::new(Op::Write, grant, offset, from.part(&self.shared, range))
     }
 
-    /// Gives a region, a peer's or an own one, another key. All keys granted for it before are worthless then.
+    /// Gives a region, a peer's or an own one, another key. All keys granted for it before are worthless
+    /// then.
     pub fn rekey(&self, grant: &Grant, key: &RegionKey) -> Transfer {
         let part = Memory::allocate(&self.shared, key.expose().len(), true).and_then(|memory| {
             memory.write(0, key.expose());
@@ -204,8 +209,8 @@ impl Rma {
         self.shared.now()
     }
 
-    /// Runs a future to its end on this thread, which makes the NIC's rounds meanwhile: the quickest way, without a switch of threads. Futures
-    /// of other kinds work in it too.
+    /// Runs a future to its end on this thread, which makes the NIC's rounds meanwhile: the quickest way,
+    /// without a switch of threads. Futures of other kinds work in it too.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         self.shared.block_on(future)
     }
@@ -215,8 +220,9 @@ impl Rma {
         self.shared.lock().side.counters()
     }
 
-    /// How many operations congestion control lets this process have outstanding at once: the local window, and the one for reads of this peer, if it
-    /// is remembered; the smaller one counts. In operations of 4 KB; below 1, one in several round trips.
+    /// How many operations congestion control lets this process have outstanding at once: the local window,
+    /// and the one for reads of this peer, if it is remembered; the smaller one counts. In operations of 4
+    /// KB; below 1, one in several round trips.
     pub fn read_windows(&self, peer: IpAddr) -> (f64, Option<f64>) {
         self.shared.lock().read_windows(peer)
     }

@@ -1,5 +1,5 @@
-//! What this crate does with a [`Mapping`] besides its words: bytes are copied as a NIC copies them, and all of it is
-//! registered with a NIC. What is read may be torn where somebody writes at the same time.
+//! What this crate does with a [`Mapping`] besides its words: bytes are copied as a NIC copies them, and all
+//! of it is registered with a NIC. What is read may be torn where somebody writes at the same time.
 #![allow(unsafe_code)]
 
 use adverb_nic::memory::{MrInit, Span, dma};
@@ -10,7 +10,8 @@ use adverb_os::mapping::Mapping;
 /// If the range is not inside.
 fn span(mapping: &Mapping, offset: usize, len: usize) -> Span {
     assert!(offset <= mapping.len() && len <= mapping.len() - offset, "inside the memory");
-    // SAFETY: inside the mapping, which lives as long as the borrow; callers use the span within their own call.
+    // SAFETY: inside the mapping, which lives as long as the borrow; callers use the span within their own
+    // call.
     unsafe { Span::new(mapping.addr() + offset as u64, len) }
 }
 
@@ -34,8 +35,8 @@ pub(crate) fn write(mapping: &Mapping, offset: usize, bytes: &[u8]) {
 pub(crate) fn register(mapping: &Mapping, nic: &mut OneRma, pd: PdId) -> Result<MrInfo, adverb_nic::Error> {
     let (addr, len) = (mapping.addr(), mapping.len() as u64);
     let init = MrInit { pd, addr, len, iova: addr, access: Access::LOCAL_WRITE };
-    // SAFETY: who registers keeps the mapping beside the registration (`memory.rs`, `nicd/tenant.rs`), and drops it
-    // after the other.
+    // SAFETY: who registers keeps the mapping beside the registration (`memory.rs`, `nicd/tenant.rs`), and
+    // drops it after the other.
     unsafe { nic.memory().reg_mr(&init) }
 }
 

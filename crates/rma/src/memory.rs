@@ -17,11 +17,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use zeroize::Zeroize;
 
-/// Zeroed memory that is registered with a NIC: the own side of transfers, and where [regions](Region) lie. Clones are the same memory; it is given back
-/// when the last clone, region and transfer of it is gone.
+/// Zeroed memory that is registered with a NIC: the own side of transfers, and where [regions](Region) lie.
+/// Clones are the same memory; it is given back when the last clone, region and transfer of it is gone.
 ///
-/// Peers with a key write to it, and the NIC reads it, at any moment. So its bytes are copied in and out and never borrowed: a copy may hold
-/// bytes from before and after a peer's write, but single aligned 8-byte words are whole.
+/// Peers with a key write to it, and the NIC reads it, at any moment. So its bytes are copied in and out and
+/// never borrowed: a copy may hold bytes from before and after a peer's write, but single aligned 8-byte
+/// words are whole.
 #[derive(Clone)]
 pub struct Memory(pub(crate) Arc<Inner>);
 
@@ -150,8 +151,8 @@ impl Drop for Inner {
     }
 }
 
-/// A range of memory that peers may use with a key derived from its own. It is theirs until this value is gone, or its key changes: then what they
-/// have in progress is refused.
+/// A range of memory that peers may use with a key derived from its own. It is theirs until this value is
+/// gone, or its key changes: then what they have in progress is refused.
 #[derive(Debug)]
 pub struct Region {
     id: RegionId,
@@ -186,8 +187,8 @@ impl Region {
         (&self.memory, self.range.clone())
     }
 
-    /// Keys for one process of one peer, for these operations: derived from the region's key, useless to any other process or host. To be handed over
-    /// on an encrypted channel, to a peer that has proved who it is.
+    /// Keys for one process of one peer, for these operations: derived from the region's key, useless to any
+    /// other process or host. To be handed over on an encrypted channel, to a peer that has proved who it is.
     pub fn grant(&self, peer: IpAddr, pid: u32, rights: Rights) -> Result<Grant, Error> {
         let mut core = self.memory.0.shared.open()?;
         let target = core.side.address();

@@ -9,33 +9,37 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration as StdDuration;
 
-/// How a NIC is opened. [`Settings::new`] has defaults for hosts, where a message's time is counted in the turns that processes get, not in the paper's
-/// microseconds.
+/// How a NIC is opened. [`Settings::new`] has defaults for hosts, where a message's time is counted in the
+/// turns that processes get, not in the paper's microseconds.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The NIC's address, one of this host's. In 127.0.0.0/8 all are.
     pub address: IpAddr,
-    /// Tables and times of the NIC. Its address is set from the field above, its `window` and `max_piece` from those below.
+    /// Tables and times of the NIC. Its address is set from the field above, its `window` and `max_piece`
+    /// from those below.
     pub nic: OneRmaConfig,
-    /// Solicitation window in bytes, at least 4096. `None`: a quarter of what the socket's receive buffer holds, at most 512 KB.
+    /// Solicitation window in bytes, at least 4096. `None`: a quarter of what the socket's receive buffer
+    /// holds, at most 512 KB.
     pub window: Option<u32>,
-    /// Bytes of one message's payload: a multiple of 64, no more than the path's MTU bears. `None`: what the MTU of the address's interface bears, at most
-    /// 4096.
+    /// Bytes of one message's payload: a multiple of 64, no more than the path's MTU bears. `None`: what the
+    /// MTU of the address's interface bears, at most 4096.
     pub max_piece: Option<u16>,
     /// Command slots of this process.
     pub slots: u32,
     /// Pacing and congestion control of this process's transfers.
     pub executor: ExecutorConfig,
-    /// Folder in which the NIC's message counter survives restarts. `None`: `$XDG_STATE_HOME/adverb/1rma`, or `~/.local/state/adverb/1rma`.
+    /// Folder in which the NIC's message counter survives restarts. `None`: `$XDG_STATE_HOME/adverb/1rma`, or
+    /// `~/.local/state/adverb/1rma`.
     pub state: Option<PathBuf>,
-    /// How messages reach the NICs of the same host and user: through shared memory where they agree, or as all others over UDP.
+    /// How messages reach the NICs of the same host and user: through shared memory where they agree, or as
+    /// all others over UDP.
     pub path: PathPolicy,
     /// Harm done to every message that leaves, for tests. Then all messages go over UDP.
     pub faults: Faults,
     /// How long the NIC looks for messages before it lets its processor go; less where others want it.
     pub spin: StdDuration,
-    /// Attach to the NIC of `adverb nicd` at this socket, instead of opening one in this process. Then only `executor` and `slots` (a wish, within the
-    /// quota) have a meaning; address and tables are the daemon's.
+    /// Attach to the NIC of `adverb nicd` at this socket, instead of opening one in this process. Then only
+    /// `executor` and `slots` (a wish, within the quota) have a meaning; address and tables are the daemon's.
     pub attach: Option<PathBuf>,
 }
 

@@ -1,9 +1,10 @@
 //! One NIC, several threads: the lock around [`Core`], and who makes its rounds.
 //!
-//! Either the program does, inside [`Rma::block_on`](crate::Rma::block_on), or the NIC's thread. A caller says with a lease, a time that it moves on with
-//! every round, that it is there; the thread looks again when the lease has run out, so that neither has to tell the other when calls
-//! come and go quickly. A caller with nothing to do sleeps on the network itself. Whoever submits a transfer from elsewhere sends it at once, under the lock, and rings the thread's bell only if the thread
-//! sleeps longer than the transfer can wait.
+//! Either the program does, inside [`Rma::block_on`](crate::Rma::block_on), or the NIC's thread. A caller
+//! says with a lease, a time that it moves on with every round, that it is there; the thread looks again when
+//! the lease has run out, so that neither has to tell the other when calls come and go quickly. A caller with
+//! nothing to do sleeps on the network itself. Whoever submits a transfer from elsewhere sends it at once,
+//! under the lock, and rings the thread's bell only if the thread sleeps longer than the transfer can wait.
 
 use crate::core::{Aftermath, Core};
 use crate::error::Error;
@@ -31,7 +32,7 @@ const NAP: Duration = Duration::from_ms(10);
 /// Scheduling slice that the NIC's thread asks for, so that its wake-up preempts a program that computes.
 const SLICE: StdDuration = StdDuration::from_micros(100);
 
-/// See the top of this file.
+/// What the NIC's thread and callers share: the core under its lock, and who makes the rounds.
 pub(crate) struct Shared {
     core: Mutex<Core>,
     /// Threads that want the lock; a thread that makes rounds lets them go first.
@@ -69,14 +70,15 @@ impl Shared {
         })
     }
 
-    /// What time it is. Rounds are told: this crate asks the clock here, where threads sleep and wake, and in the
-    /// daemon's loop.
+    /// What time it is. Rounds are told: this crate asks the clock here, where threads sleep and wake, and in
+    /// the daemon's loop.
     #[expect(clippy::disallowed_methods, reason = "the edge")]
     pub fn now(&self) -> Instant {
         clock::now()
     }
 
-    /// The core, even after a panic of a thread that had it: its tables change in whole steps, and a waker that panics does so outside.
+    /// The core, even after a panic of a thread that had it: its tables change in whole steps, and a waker
+    /// that panics does so outside.
     pub fn lock(&self) -> MutexGuard<'_, Core> {
         match self.core.try_lock() {
             Ok(guard) => return guard,
@@ -299,7 +301,8 @@ impl Signal {
 
     fn bell(&self) -> Option<&EventFd> {
         let bell = self.bell.get_or_init(|| EventFd::new().ok());
-        // Whoever wakes looks for the bell after it has said so; this thread looks whether somebody has after it has made the bell.
+        // Whoever wakes looks for the bell after it has said so; this thread looks whether somebody has after
+        // it has made the bell.
         fence(Ordering::SeqCst);
         bell.as_ref()
     }

@@ -1,4 +1,5 @@
-//! This process's side of a NIC: one that is here, or one in another process. Everything above is the same for both.
+//! This process's side of a NIC: one that is here, or one in another process. Everything above is the same
+//! for both.
 
 use crate::attached::Attached;
 use crate::counters::DriverCounters;
@@ -23,7 +24,7 @@ pub(crate) struct Embedded {
     pub pid: u32,
 }
 
-/// See the top of this file.
+/// Either kind of NIC, as this process uses it.
 pub(crate) enum Side {
     Embedded(Box<Embedded>),
     Attached(Box<Attached>),
@@ -53,7 +54,8 @@ impl Side {
         }
     }
 
-    /// Takes in what has come from the network. If anything had: when it was taken, by a clock that is asked then.
+    /// Takes in what has come from the network. If anything had: when it was taken, by a clock that is asked
+    /// then.
     pub fn receive(&mut self, clock: impl Fn() -> Instant) -> Option<Instant> {
         match self {
             Side::Embedded(here) => here.engine.receive(clock),

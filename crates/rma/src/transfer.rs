@@ -21,12 +21,14 @@ enum State {
     Done,
 }
 
-/// A read, write or rekey of any size. It begins when it is first polled, and works with any executor. Dropped before its end, it is cancelled: no
-/// further command is issued, and the own memory stays registered until what is under way has ended.
+/// A read, write or rekey of any size. It begins when it is first polled, and works with any executor.
+/// Dropped before its end, it is cancelled: no further command is issued, and the own memory stays registered
+/// until what is under way has ended.
 ///
-/// Nothing is repeated unless [`retry`](Transfer::retry) asks for it. Each command ends within the NIC's bound; but a transfer may wait for its turn, the
-/// longer the more congestion control holds a peer's transfers back, so that many at a silent peer fail one after the other:
-/// [`within`](Transfer::within) bounds the whole.
+/// Nothing is repeated unless [`retry`](Transfer::retry) asks for it. Each command ends within the NIC's
+/// bound; but a transfer may wait for its turn, the longer the more congestion control holds a peer's
+/// transfers back, so that many at a silent peer fail one after the other: [`within`](Transfer::within)
+/// bounds the whole.
 #[must_use = "a transfer begins when it is polled"]
 pub struct Transfer {
     state: State,
@@ -49,7 +51,8 @@ impl Transfer {
     ) -> Result<(TransferInit, Part), Error> {
         let part = part?;
         let key = grant.key(op).ok_or(Error::NoKey(op))?.clone();
-        // What is beyond the region now may be inside when its owner has made it anew; but then the grant is another too.
+        // What is beyond the region now may be inside when its owner has made it anew; but then the grant is
+        // another too.
         if op != Op::Rekey && (offset > grant.len() || part.len > grant.len() - offset) {
             return Err(Error::Range { start: offset, len: part.len, of: grant.len() });
         }
@@ -77,8 +80,8 @@ impl Transfer {
         self
     }
 
-    /// Ends it, unless it is done by itself, when this time has passed from now on. Commands that are under way are waited for; the NIC's
-    /// timeouts bound that.
+    /// Ends it, unless it is done by itself, when this time has passed from now on. Commands that are under
+    /// way are waited for; the NIC's timeouts bound that.
     pub fn within(self, time: StdDuration) -> Self {
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).min(1 << 53);
         self.change(|init, shared| init.deadline = Some(shared.now() + Duration::from_ns(ns)))

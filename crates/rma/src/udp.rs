@@ -18,7 +18,7 @@ pub(crate) const PAYLOAD_AT: usize = HEAD_LEN + 4;
 /// Sendings to one and the same peer, after which it is worth a connection.
 const FAITHFUL: u32 = 64;
 
-/// See the top of this file.
+/// The sockets of a NIC, and messages on their way to them.
 pub(crate) struct Udp {
     socket: Socket,
     inbox: Inbox,
@@ -67,8 +67,8 @@ impl Udp {
         self.faults.as_ref().and_then(Lane::next_deadline)
     }
 
-    /// Gives the NIC what has arrived, if anything has: then returns the time that it came with. `clock` is asked afterwards: no message is newer
-    /// than that.
+    /// Gives the NIC what has arrived, if anything has: then returns the time that it came with. `clock` is
+    /// asked afterwards: no message is newer than that.
     pub fn receive(
         &mut self,
         nic: &mut OneRma,
@@ -172,7 +172,8 @@ impl Udp {
         done
     }
 
-    /// Sends what is staged through the connected socket, if all of it is for its peer. What it does not take goes the other way.
+    /// Sends what is staged through the connected socket, if all of it is for its peer. What it does not take
+    /// goes the other way.
     fn push_directly(&mut self, tally: &mut Tally) {
         if !self.batch.has_staged() {
             return;

@@ -1,4 +1,5 @@
-//! Two real processes: this one uses memory that a child owns. The child is this program again, told by its environment which part to play.
+//! Two real processes: this one uses memory that a child owns. The child is this program again, told by its
+//! environment which part to play.
 #![expect(clippy::disallowed_methods, reason = "tests of real time")]
 
 mod common;
@@ -14,7 +15,8 @@ use std::time::{Duration, Instant};
 const LEN: usize = 1 << 20;
 const PART: &str = "ADVERB_TEST_OWNER";
 
-/// The child's part: owns a region, answers each line of its input with a grant for the peer it names, and says what its first bytes are.
+/// The child's part: owns a region, answers each line of its input with a grant for the peer it names, and
+/// says what its first bytes are.
 #[test]
 fn owner() {
     let Some(part) = std::env::var_os(PART) else { return };

@@ -22,8 +22,8 @@ fn made(error: rcgen::Error) -> Error {
     Error::Tls(format!("making a certificate: {error}"))
 }
 
-/// Writes `ca.pem`, and `NAME.pem` and `NAME.key` for each holder, into a folder, whose files of these names must not be there yet. The CA's key is
-/// nowhere kept: nobody can sign further certificates with it.
+/// Writes `ca.pem`, and `NAME.pem` and `NAME.key` for each holder, into a folder, whose files of these names
+/// must not be there yet. The CA's key is nowhere kept: nobody can sign further certificates with it.
 pub fn write_trial_certificates(folder: &Path, holders: &[Holder]) -> Result<(), Error> {
     let ca_key = KeyPair::generate().map_err(made)?;
     let mut ca = CertificateParams::default();

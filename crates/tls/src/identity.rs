@@ -39,8 +39,8 @@ impl Identity {
         Ok(Identity { roots: Arc::new(roots), chain, key })
     }
 
-    /// Accepts connections of clients that this CA has signed. Both sides name the protocol and its version; who speaks
-    /// another one is refused.
+    /// Accepts connections of clients that this CA has signed. Both sides name the protocol and its version;
+    /// who speaks another one is refused.
     pub fn acceptor(&self, protocol: &[u8]) -> Result<Acceptor, Error> {
         let verifier = WebPkiClientVerifier::builder_with_provider(self.roots.clone(), provider());
         let verifier = verifier.build().map_err(|e| Error::Tls(e.to_string()))?;

@@ -1,5 +1,5 @@
-//! Who is who out of band: certificates on both sides, TLS 1.3, and the name in a client's certificate. Nothing here
-//! knows a NIC, nor what is said in a connection; and nobody who only needs a NIC builds this.
+//! Who is who out of band: certificates on both sides, TLS 1.3, and the name in a client's certificate.
+//! Nothing here knows a NIC, nor what is said in a connection; and nobody who only needs a NIC builds this.
 //!
 //! ```text
 //! identity       a side's certificate and key, and the CA that signs the other side's

@@ -29,8 +29,8 @@ fn prepare(tcp: &TcpStream, patience: Duration) -> Result<(), Error> {
 }
 
 impl Connector {
-    /// Shakes hands with the other side, whose certificate has to be for this name. Each read and write may take so
-    /// long.
+    /// Shakes hands with the other side, whose certificate has to be for this name. Each read and write may
+    /// take so long.
     pub fn connect(&self, mut tcp: TcpStream, name: &str, patience: Duration) -> Result<ClientStream, Error> {
         prepare(&tcp, patience)?;
         let mut tls =
@@ -43,7 +43,8 @@ impl Connector {
 }
 
 impl Acceptor {
-    /// Shakes hands with the other side, and says the name in its certificate. Each read and write may take so long.
+    /// Shakes hands with the other side, and says the name in its certificate. Each read and write may take
+    /// so long.
     pub fn accept(&self, mut tcp: TcpStream, patience: Duration) -> Result<(ServerStream, String), Error> {
         prepare(&tcp, patience)?;
         let mut tls = ServerConnection::new(self.0.clone()).map_err(|e| Error::tls(&e))?;
@@ -59,8 +60,8 @@ impl Acceptor {
     }
 }
 
-/// Lets the reason of a failed handshake reach the client: what it still sends is read, or the kernel would answer it
-/// by a reset that overtakes the reason.
+/// Lets the reason of a failed handshake reach the client: what it still sends is read, or the kernel would
+/// answer it by a reset that overtakes the reason.
 fn farewell(tcp: &mut TcpStream) {
     // All of this only helps the client to a better message.
     let _ = tcp.shutdown(Shutdown::Write);

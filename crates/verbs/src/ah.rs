@@ -220,7 +220,7 @@ pub unsafe extern "C" fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, 
     })())
 }
 
-/// Ends it.
+/// Takes a queue pair out of a multicast group.
 ///
 /// # Safety
 /// C ABI: see `ibv_attach_mcast(3)`.

@@ -1,9 +1,9 @@
 //! From the pointers that C holds to this crate's objects and back.
 //!
-//! Every object begins with its C struct, so that one pointer serves both sides (a queue pair ends with it: see there). The C part sits in an
-//! `UnsafeCell`, because programs read and write its public fields behind our back; it is only touched
-//! through raw pointers. All else in an object is immutable, atomic or locked, so shared references
-//! from several threads are sound.
+//! Every object begins with its C struct, so that one pointer serves both sides (a queue pair ends with it:
+//! see there). The C part sits in an `UnsafeCell`, because programs read and write its public fields behind
+//! our back; it is only touched through raw pointers. All else in an object is immutable, atomic or locked,
+//! so shared references from several threads are sound.
 
 use core::ffi::c_int;
 

@@ -24,8 +24,8 @@ pub(crate) fn open() -> Result<(), c_int> {
     if let Some(host) = HOST.get() {
         if !host.is_own() {
             eprintln!(
-                "adverb: this process was forked after its parent opened the NIC, and cannot open one of its own: \
-                 open the device after fork, or exec"
+                "adverb: this process was forked after its parent opened the NIC, and cannot open one of its \
+                 own: open the device after fork, or exec"
             );
             return Err(libc::ENODEV);
         }

@@ -5,8 +5,8 @@
 //! into the queues of [`event`]. `link.sh` makes the shared library, with the symbol versions of
 //! `libibverbs.map`.
 //!
-//! What is not offered answers EOPNOTSUPP: flow steering, counters, raw packet queues, work queues and
-//! their indirection tables, tag matching, DMA buffers, imports from other processes, enhanced connection options.
+//! What is not offered answers EOPNOTSUPP: flow steering, counters, raw packet queues, work queues and their
+//! indirection tables, tag matching, DMA buffers, imports from other processes, enhanced connection options.
 
 pub mod abi;
 mod ah;

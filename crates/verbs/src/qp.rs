@@ -19,7 +19,8 @@ use core::mem::offset_of;
 use std::sync::Mutex;
 
 /// A queue pair. What is ours stands before the C struct, which is thus the plain one or the extended one, of
-/// which the plain one is a prefix: a plain queue pair does without the 192 bytes of calls that it cannot make.
+/// which the plain one is a prefix: a plain queue pair does without the 192 bytes of calls that it cannot
+/// make.
 pub(crate) struct Qp {
     /// C's part.
     ibv: *mut ibv_qp,

@@ -25,7 +25,8 @@ fn ask_the_header(name: &str, body: &str) -> String {
     let folder = folder(name);
     let (source, program) = (folder.join("ask.c"), folder.join("ask"));
     let text = format!(
-        "#include <stddef.h>\n#include <stdio.h>\n#include <infiniband/verbs.h>\nint main(void) {{\n{body}return 0;\n}}\n"
+        "#include <stddef.h>\n#include <stdio.h>\n#include <infiniband/verbs.h>\n\
+         int main(void) {{\n{body}return 0;\n}}\n"
     );
     std::fs::write(&source, text).expect("the C source");
     let compiled = Command::new("cc").arg("-o").arg(&program).arg(&source).output().expect("cc runs");

@@ -1,4 +1,5 @@
-//! What trials of owners and their clients have alike: a folder and addresses, certificates, a client that may use a cache.
+//! What trials of owners and their clients have alike: a folder and addresses, certificates, a client that
+//! may use a cache.
 #![allow(dead_code, unused_imports, reason = "each test program uses its part")]
 
 #[path = "../../../rma/tests/common/place.rs"]

@@ -1,5 +1,5 @@
-//! The lock under loom. Its value is a cell that tells loom of every access, so that two threads inside are found; a
-//! visitor that nobody wakes is a deadlock, which loom finds too.
+//! The lock under loom. Its value is a cell that tells loom of every access, so that two threads inside are
+//! found; a visitor that nobody wakes is a deadlock, which loom finds too.
 
 mod loom_models {
     use super::super::*;

@@ -1,5 +1,5 @@
-//! The ring under loom: memory whose words are loom's atomics, and whose bytes tell loom of every access, so that two
-//! sides that touch a byte at the same time are found.
+//! The ring under loom: memory whose words are loom's atomics, and whose bytes tell loom of every access, so
+//! that two sides that touch a byte at the same time are found.
 
 use crate::sync::{AtomicU32, AtomicU64};
 use loom::cell::UnsafeCell;
@@ -185,8 +185,8 @@ mod loom_models {
     /// Bytes of a frame that takes three lines.
     const THREE_LINES: usize = 3 * LINE - WORD;
 
-    /// Room is written again only once it has been read. In a ring of four lines the second of two frames that take
-    /// three each wraps around into the room of the first.
+    /// Room is written again only once it has been read. In a ring of four lines the second of two frames
+    /// that take three each wraps around into the room of the first.
     fn room_is_reused() {
         model(|| {
             let (mut producer, mut consumer) = pair(4);

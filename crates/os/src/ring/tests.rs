@@ -1,3 +1,5 @@
+//! A ring against a model, hostile ends of it, and two threads at once.
+
 use super::*;
 use crate::shm::anonymous_file;
 use adverb_wire::{Bth, Flow, Gid, Opcode, Operation, Psn, Service};

@@ -1,6 +1,8 @@
-//! Where peers of this host find a NIC: a Unix socket named after its address, in a folder for one user and one network namespace.
+//! Where peers of this host find a NIC: a Unix socket named after its address, in a folder for one user and
+//! one network namespace.
 //!
-//! Who has the UDP port of an address owns its door. Doors that dead processes left are removed when one is opened.
+//! Who has the UDP port of an address owns its door. Doors that dead processes left are removed when one is
+//! opened.
 
 use crate::error::OpenError;
 use adverb_os::folders::{FolderError, namespace, private_folder};
@@ -15,7 +17,7 @@ use std::path::{Path, PathBuf};
 /// Doors that are looked at when one is opened.
 const SWEPT_MAX: usize = 1024;
 
-/// See the top of this file.
+/// This NIC's door: open until it is dropped.
 pub(super) struct Door {
     listener: Listener,
     folder: PathBuf,
@@ -26,7 +28,8 @@ fn path_of(folder: &Path, address: IpAddr) -> PathBuf {
     folder.join(address.to_string())
 }
 
-/// Removes the doors that dead processes left, and whatever stands at `own`. Nobody is behind a door that refuses.
+/// Removes the doors that dead processes left, and whatever stands at `own`. Nobody is behind a door that
+/// refuses.
 fn sweep(folder: &Path, own: &Path) -> io::Result<()> {
     for entry in std::fs::read_dir(folder)?.take(SWEPT_MAX) {
         let path = entry?.path();
@@ -96,7 +99,8 @@ impl Door {
 
 impl Drop for Door {
     fn drop(&mut self) {
-        // The port is still this NIC's, so it is its own door. One that stays is replaced by the next NIC of the address.
+        // The port is still this NIC's, so it is its own door. One that stays is replaced by the next NIC of
+        // the address.
         let _ = std::fs::remove_file(&self.path);
     }
 }

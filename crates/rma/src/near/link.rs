@@ -1,14 +1,15 @@
 //! The way to one near peer and back.
 //!
-//! Either end makes the ring that it reads, as long as its own solicitation window asks for, and gives it to the other with its introduction, the first
-//! packet on the connection: who knocked introduces itself first. All other packets are rings of the bell. The end of the connection is the end of the link.
+//! Either end makes the ring that it reads, as long as its own solicitation window asks for, and gives it to
+//! the other with its introduction, the first packet on the connection: who knocked introduces itself first.
+//! All other packets are rings of the bell. The end of the connection is the end of the link.
 //!
 //! ```text
 //! introduction:  | "1RMA" | version:32 | address:128 |   and the descriptor of a ring's memory
 //! bell:          | 1 |
 //! ```
-//! Neither end trusts the other's memory: it must be sealed against shrinking, and what stands in a ring is checked as
-//! it is read ([`adverb_os::ring`]).
+//! Neither end trusts the other's memory: it must be sealed against shrinking, and what stands in a ring is
+//! checked as it is read ([`adverb_os::ring`]).
 
 use adverb_nic::memory::Ahead;
 use adverb_os::ring::{Broken, Consumer, LAYOUT, Producer};
@@ -18,7 +19,8 @@ use adverb_wire::{Duration, Gid, Instant};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 
-/// What both ends have to agree on: the first byte is to be counted up with every change here, the second is the rings' own.
+/// What both ends have to agree on: the first byte is to be counted up with every change here, the second is
+/// the rings' own.
 pub(super) const VERSION: u32 = u32::from_le_bytes([1, LAYOUT, 0, 0]);
 const MAGIC: [u8; 4] = *b"1RMA";
 const INTRODUCTION_LEN: usize = 24;
@@ -27,12 +29,15 @@ const RING_LEN_MIN: usize = 256 << 10;
 const RING_LEN_MAX: usize = 64 << 20;
 /// A reader gives room back after so many bytes, at the latest at the end of its burst.
 const RELEASED_BYTES: usize = 32 << 10;
-/// Entries of at least this many bytes, which are likely to be followed by others of their kind, are worth a look ahead.
+/// Entries of at least this many bytes, which are likely to be followed by others of their kind, are worth a
+/// look ahead.
 const LARGE: usize = 1024;
-/// A peer that leaves its messages lying for so long is gone, or as good as gone: a child that it forked may hold the connection open.
+/// A peer that leaves its messages lying for so long is gone, or as good as gone: a child that it forked may
+/// hold the connection open.
 const STUCK: Duration = Duration::from_ms(200);
 
-/// Bytes of the ring that takes what a solicitation window lets be under way: twice as much, since messages have headers, and small ones take whole lines.
+/// Bytes of the ring that takes what a solicitation window lets be under way: twice as much, since messages
+/// have headers, and small ones take whole lines.
 pub(super) fn ring_len(window: u32) -> usize {
     (2 * window as usize).next_power_of_two().clamp(RING_LEN_MIN, RING_LEN_MAX)
 }
@@ -64,7 +69,7 @@ struct Inward {
     peer: Gid,
 }
 
-/// See the top of this file.
+/// The two rings and the bell between this NIC and a near peer.
 pub(super) struct Link {
     channel: Channel,
     /// Gone until whoever knocked here has introduced itself.
@@ -155,7 +160,8 @@ impl Link {
         self.outward.as_mut()
     }
 
-    /// Takes the next message, copied to `room`, and says who it is from, and what may lie ahead. A message that is longer breaks the rules.
+    /// Takes the next message, copied to `room`, and says who it is from, and what may lie ahead. A message
+    /// that is longer breaks the rules.
     #[inline]
     pub fn next_message<'a>(&mut self, room: &'a mut [u8]) -> Result<Option<Arrived<'a>>, Broken> {
         let Some(Inward { consumer, peer }) = &mut self.inward else { return Ok(None) };
@@ -181,7 +187,8 @@ impl Link {
     pub fn wake(&mut self) -> bool {
         let sleeps = self.outward.as_ref().is_some_and(Producer::take_sleep);
         if sleeps {
-            // A connection that takes no more has rung often enough; one that has ended says so when it is heard.
+            // A connection that takes no more has rung often enough; one that has ended says so when it is
+            // heard.
             let _ = self.channel.send(&[1], &[]);
         }
         sleeps
@@ -214,7 +221,8 @@ impl Link {
         }
     }
 
-    /// Answers a visitor: messages may be sent. Before this, it sends none, and loses none when it is turned away.
+    /// Answers a visitor: messages may be sent. Before this, it sends none, and loses none when it is turned
+    /// away.
     pub fn welcome(&mut self, own: Gid, peer: Gid, producer: Producer, ring_len: usize) -> io::Result<()> {
         let consumer = introduce(&self.channel, own, ring_len)?;
         self.inward = Some(Inward { consumer, peer });

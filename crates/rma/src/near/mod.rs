@@ -1,15 +1,17 @@
 //! Messages between the NICs of one host and one user, through shared memory instead of the kernel's UDP.
 //!
-//! What travels is what would travel over UDP, sealed all the same: the NIC does not know the difference, and nobody is believed for being near. What is
-//! spared is the kernel: a message is copied into a ring by one process and out of it by the other, and nobody who is awake makes a system call.
+//! What travels is what would travel over UDP, sealed all the same: the NIC does not know the difference, and
+//! nobody is believed for being near. What is spared is the kernel: a message is copied into a ring by one
+//! process and out of it by the other, and nobody who is awake makes a system call.
 //!
 //! ```text
 //! door    a Unix socket by which peers find this NIC, and what is said there
 //! link    the way to one peer and back: two rings, and a bell for who sleeps
 //! ```
 //!
-//! A peer that [`FAITHFUL`] messages went to is looked for once a second; until it is found, and whenever it is lost, messages go over UDP. A ring takes what
-//! the reader's solicitation window lets be under way; what does not fit all the same is dropped, as a network would, and counted.
+//! A peer that [`FAITHFUL`] messages went to is looked for once a second; until it is found, and whenever it
+//! is lost, messages go over UDP. A ring takes what the reader's solicitation window lets be under way; what
+//! does not fit all the same is dropped, as a network would, and counted.
 
 mod door;
 mod link;
@@ -59,7 +61,7 @@ struct Way {
     again_at: Instant,
 }
 
-/// See the top of this file.
+/// This NIC's door, its links, and which way each peer is reached.
 pub(crate) struct Near {
     own: Gid,
     door: Door,
@@ -114,8 +116,8 @@ impl Near {
         self.open > 0
     }
 
-    /// Gives the NIC what has arrived, if anything has: then returns the time of the last message. `clock` is asked
-    /// after each message has been taken: none is newer than that.
+    /// Gives the NIC what has arrived, if anything has: then returns the time of the last message. `clock` is
+    /// asked after each message has been taken: none is newer than that.
     pub fn receive(
         &mut self,
         nic: &mut OneRma,
@@ -190,7 +192,8 @@ impl Near {
                 producer.publish();
             }
         }
-        // A reader that says that it sleeps looks once more after it has said so; this looks whether it has after the messages are there.
+        // A reader that says that it sleeps looks once more after it has said so; this looks whether it has
+        // after the messages are there.
         fence(Ordering::SeqCst);
         for index in self.dirty.drain(..) {
             if let Some(link) = &mut self.links[index] {
@@ -289,8 +292,8 @@ impl Near {
         }
     }
 
-    /// Lets a visitor in. Of two NICs that have knocked at the same time, the one with the smaller address turns the other away; a visitor that is known
-    /// otherwise has begun anew.
+    /// Lets a visitor in. Of two NICs that have knocked at the same time, the one with the smaller address
+    /// turns the other away; a visitor that is known otherwise has begun anew.
     fn meet(&mut self, index: usize, peer: Gid, producer: Producer, n: &mut DriverCounters) {
         let known = self.links.iter().position(|link| link.as_ref().is_some_and(|link| link.leads_to(peer)));
         if let Some(known) = known {

@@ -1,4 +1,5 @@
-//! Visitors who mean no good, and NICs that knock at the same time. What honest ones do is seen in `tests/near.rs`.
+//! Visitors who mean no good, and NICs that knock at the same time. What honest ones do is seen in
+//! `tests/near.rs`.
 
 use super::link::VERSION;
 use super::*;
@@ -61,7 +62,8 @@ fn ring() -> OwnedFd {
     sealed_memory(Mirror::file_len(256 << 10) as usize).unwrap()
 }
 
-/// A visitor who introduces itself as it should: its connection, the ring that it reads, and the one that the host reads.
+/// A visitor who introduces itself as it should: its connection, the ring that it reads, and the one that the
+/// host reads.
 fn visit(host: &mut Host, from: IpAddr) -> (Channel, File, File) {
     let channel = host.near.door.knock(host.near.own).unwrap();
     let own = ring();
@@ -194,7 +196,8 @@ fn a_full_ring_drops_and_a_peer_that_stands_still_is_left() {
     assert!(channel.is_closed() && !host.send(peer));
 }
 
-/// Both knock before either hears the other, in every order of what follows: one link is left, and nothing that was sent on it is lost.
+/// Both knock before either hears the other, in every order of what follows: one link is left, and nothing
+/// that was sent on it is lost.
 #[test]
 fn two_who_knock_at_the_same_time_keep_one_link() {
     for order in 0..64u32 {

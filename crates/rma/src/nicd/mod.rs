@@ -1,12 +1,15 @@
-//! The NIC as a process of its own (`adverb nicd`): it owns the slots, tables, keys and port, and applications attach over a Unix socket.
+//! The NIC as a process of its own (`adverb nicd`): it owns the slots, tables, keys and port, and
+//! applications attach over a Unix socket.
 //!
-//! The kernel says who connects: its process number is the initiator's PID in every key, and cannot be forged. Slots and completions lie in memory that the
-//! daemon made and sealed, applications' memory in memfds that they sealed against shrinking, so that nothing they do afterwards takes a page away
-//! under the daemon. Commands are posted and completions found without a system call; who sleeps says so, and is rung awake.
-//! An application that breaks things hurts itself: nothing that it shares with the daemon can make a call of the daemon wait, and what one asks for in a row is
-//! answered in turns with the others.
+//! The kernel says who connects: its process number is the initiator's PID in every key, and cannot be
+//! forged. Slots and completions lie in memory that the daemon made and sealed, applications' memory in
+//! memfds that they sealed against shrinking, so that nothing they do afterwards takes a page away under the
+//! daemon. Commands are posted and completions found without a system call; who sleeps says so, and is rung
+//! awake. An application that breaks things hurts itself: nothing that it shares with the daemon can make a
+//! call of the daemon wait, and what one asks for in a row is answered in turns with the others.
 //!
-//! The kernel closes a dead process's connection, whatever killed it; then its slots are free and its regions gone, before anything else happens.
+//! The kernel closes a dead process's connection, whatever killed it; then its slots are free and its regions
+//! gone, before anything else happens.
 
 pub(crate) mod protocol;
 mod tenant;
@@ -30,7 +33,8 @@ use tenant::{Farewell, Tenant};
 const ROUNDS_PER_LOOK: u32 = 32;
 /// Connections taken before those that are there have their turn.
 const CONNECTIONS_PER_LOOK: u32 = 16;
-/// Connections of one process: the one that it uses, and one more, which is told so. Otherwise one process could take all places.
+/// Connections of one process: the one that it uses, and one more, which is told so. Otherwise one process
+/// could take all places.
 const CONNECTIONS_PER_PROCESS: usize = 2;
 /// Scheduling slice that the daemon asks for.
 const SLICE: StdDuration = StdDuration::from_micros(100);
@@ -67,13 +71,14 @@ fn now() -> Instant {
     clock::now()
 }
 
-/// What a daemon, its driver and its NIC have counted, by name. No slots are taken for it: whoever may connect may ask.
+/// What a daemon, its driver and its NIC have counted, by name. No slots are taken for it: whoever may
+/// connect may ask.
 pub fn counters(socket: &Path) -> Result<Vec<(&'static str, u64)>, OpenError> {
     let (nic, driver, daemon) = crate::attached::counters_of(socket)?;
     Ok(nic.iter().chain(driver.iter()).chain(daemon.iter()).collect())
 }
 
-/// See the top of this file.
+/// The daemon: a NIC, and the applications that are attached to it.
 pub struct Nicd {
     engine: Engine,
     listener: Listener,
@@ -89,7 +94,8 @@ impl Nicd {
     pub fn open(settings: NicdSettings) -> Result<Nicd, OpenError> {
         if !crate::ENCRYPTED && !cfg!(debug_assertions) {
             return Err(OpenError::Driver(
-                "built with benchmark-only-cleartext, which a release build of the daemon does not serve with",
+                "built with benchmark-only-cleartext, which a release build of the daemon does not serve \
+                 with",
             ));
         }
         let quotas = settings.quota_by_user.iter().map(|(_, quota)| quota).chain([&settings.quota]);

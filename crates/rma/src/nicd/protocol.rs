@@ -1,7 +1,8 @@
-//! What an application and the daemon say to each other: packets on a Unix socket for what is rare, a shared memory for what is not.
+//! What an application and the daemon say to each other: packets on a Unix socket for what is rare, a shared
+//! memory for what is not.
 //!
-//! Each request has one answer. Numbers are little-endian, as both run on one machine. An answer starts with 0 and holds what was asked for, or with 1 and holds a
-//! reason in words.
+//! Each request has one answer. Numbers are little-endian, as both run on one machine. An answer starts with
+//! 0 and holds what was asked for, or with 1 and holds a reason in words.
 //!
 //! The shared memory, made and sealed by the daemon:
 //!
@@ -11,7 +12,7 @@
 //! | 64 | 1 while the daemon sleeps and wants its bell rung |
 //! | 128 | commands posted so far, by the application |
 //! | 192 | commands refused so far, by the daemon |
-//! | 256 | ring of posted slots: a word each, the NIC's number of the slot; as many as there are slots, rounded up to a power of two |
+//! | 256 | ring of posted slots: a word each, the NIC's number of the slot; slots, up to a power of two |
 //! | | ring of refused slots, as long: number of the slot, and why in the upper half |
 //! | | commands, 64 bytes for each slot, in the order in which the slots were given |
 //! | | completion ring, 32 bytes for each slot |
@@ -69,7 +70,8 @@ impl Layout {
     }
 }
 
-/// Place of the slot with this number. Slots are mostly given in a row, so that the place follows from the number.
+/// Place of the slot with this number. Slots are mostly given in a row, so that the place follows from the
+/// number.
 pub(crate) fn place_of(slots: &[SlotId], number: u64) -> Option<usize> {
     let at = |place: usize| slots.get(place).map(|slot| slot.index() as u64);
     let guess = usize::try_from(number.wrapping_sub(at(0)?)).ok().filter(|place| at(*place) == Some(number));
@@ -159,8 +161,8 @@ impl Reader<'_> {
 
 /// First byte of each request.
 pub(crate) mod request {
-    /// Version, slots wanted. Answer: PID, address, slots granted, their numbers, the ring's region; and two descriptors: the memory, and a
-    /// stream socket on which a byte wakes the other side.
+    /// Version, slots wanted. Answer: PID, address, slots granted, their numbers, the ring's region; and two
+    /// descriptors: the memory, and a stream socket on which a byte wakes the other side.
     pub const HELLO: u8 = 1;
     /// Bytes; and the memory's descriptor. Answer: number of the memory, its own region.
     pub const ALLOCATE: u8 = 2;

@@ -1,5 +1,6 @@
-//! One application at the daemon: its slots, its memory, its regions. Nothing that it writes is believed: commands are copied out once and checked
-//! by the NIC, slots must be its own, and what it says on the socket is parsed. What it breaks is its own; what can only be malice or a bug ends it.
+//! One application at the daemon: its slots, its memory, its regions. Nothing that it writes is believed:
+//! commands are copied out once and checked by the NIC, slots must be its own, and what it says on the socket
+//! is parsed. What it breaks is its own; what can only be malice or a bug ends it.
 
 use super::NicdQuota;
 use super::protocol::{Layout, PACKET_MAX, Reader, SLOTS_MAX, VERSION, Writer, place_of, refusal, request};
@@ -69,7 +70,7 @@ struct Desk {
     regions: Vec<RegionId>,
 }
 
-/// See the top of this file.
+/// An application at the daemon: its connection, and what it has there.
 pub(super) struct Tenant {
     channel: Channel,
     /// Readable when its process has ended.
@@ -271,7 +272,8 @@ impl Tenant {
             return;
         }
         desk.told = news;
-        // It says that it sleeps before it looks for the last time; this looks after the completion was written.
+        // It says that it sleeps before it looks for the last time; this looks after the completion was
+        // written.
         fence(Ordering::SeqCst);
         let sleeps = desk.board.u64_at(Layout::APPLICATION_SLEEPS);
         if sleeps.load(Ordering::Relaxed) != 0 {

@@ -1,6 +1,7 @@
-//! The paper's attacks (section 4.2) on real NICs and sockets: a process that guesses a RegionId or has a key for something else, and a man in the
-//! middle who has seen every message, holds the next one, and sends what he likes to either side: old messages, changed ones, invented ones. None
-//! reads or changes a byte, and each is counted by name.
+//! The paper's attacks (section 4.2) on real NICs and sockets: a process that guesses a RegionId or has a key
+//! for something else, and a man in the middle who has seen every message, holds the next one, and sends what
+//! he likes to either side: old messages, changed ones, invented ones. None reads or changes a byte, and each
+//! is counted by name.
 #![expect(clippy::disallowed_methods, reason = "tests of real time")]
 
 #[path = "../common/mod.rs"]
@@ -31,8 +32,8 @@ fn place(op: Op) -> u64 {
     if op == Op::Write { WRITE_AT } else { 0 }
 }
 
-/// Every kind of message but the NACK: three operations that end well, one under a wrong key, one outside the region. All have the same slot, and the
-/// same places as in every other session, but other bytes.
+/// Every kind of message but the NACK: three operations that end well, one under a wrong key, one outside the
+/// region. All have the same slot, and the same places as in every other session, but other bytes.
 fn session(middle: &mut Middle, scene: &mut Scene, salt: u8, attack: Attack<'_>) {
     scene.refresh(salt);
     let grant = scene.grant.clone();
@@ -103,8 +104,9 @@ fn replays_in_any_order_at_once_and_after_a_restart_do_nothing() {
     for who in lives {
         scene.restart(who, &|_| {});
         middle.begin(&scene);
-        // The same operations as in the life before, from the first message on. Before each message the attacker puts all answers and data that
-        // there ever were, in their order and shuffled; then also the requests, which draw more answers.
+        // The same operations as in the life before, from the first message on. Before each message the
+        // attacker puts all answers and data that there ever were, in their order and shuffled; then also the
+        // requests, which draw more answers.
         for with_requests in [false, true] {
             let mut replay = |middle: &mut Middle, scene: &Scene, hold: &Hold, _: (Side, &[u8])| {
                 let mut old = middle.library.clone();
@@ -125,7 +127,8 @@ fn replays_in_any_order_at_once_and_after_a_restart_do_nothing() {
             middle.attack(&scene, &IDLE, &old);
         }
     }
-    // Each old write and rekey was solicited, as a NIC that keeps nothing of its peers must, and nothing came of it.
+    // Each old write and rekey was solicited, as a NIC that keeps nothing of its peers must, and nothing came
+    // of it.
     let solicited = middle.opened;
     assert!(solicited > 100, "{solicited}");
     eventually("solicitations end", || scene.count(Side::Owner, "solicitations_expired") == solicited);
@@ -213,7 +216,8 @@ fn load(scene: &Scene, over: &AtomicBool) -> u64 {
     rounds
 }
 
-/// Nothing is held here: the messages fall where they fall. Each kind's sum is exact, for nothing else is dropped or refused.
+/// Nothing is held here: the messages fall where they fall. Each kind's sum is exact, for nothing else is
+/// dropped or refused.
 #[test]
 fn invented_messages_under_load_do_nothing() {
     let mut scene = Scene::new("load", 53);
@@ -346,7 +350,8 @@ fn guessed_regions_and_keys_for_something_else_open_nothing() {
     }
 }
 
-/// Even somebody who has the region's own key gets no further than the region: here the middle of a memory, for reading.
+/// Even somebody who has the region's own key gets no further than the region: here the middle of a memory,
+/// for reading.
 #[test]
 fn a_right_key_reaches_no_further_than_its_region() {
     let mut scene = Scene::new("reach", 55);

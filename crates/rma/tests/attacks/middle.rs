@@ -1,6 +1,7 @@
-//! A man in the middle. The user's messages reach him, since the grant that it uses names his address as the owner's; what he sends on to the
-//! owner goes under the user's address, and what the owner answers he hears, while the user drops it: it did not come from whom it asked. So each
-//! message is his to hold, to repeat, to change and to put others before. Keys he has none.
+//! A man in the middle. The user's messages reach him, since the grant that it uses names his address as the
+//! owner's; what he sends on to the owner goes under the user's address, and what the owner answers he hears,
+//! while the user drops it: it did not come from whom it asked. So each message is his to hold, to repeat, to
+//! change and to put others before. Keys he has none.
 
 use crate::scene::*;
 use crate::wire::*;
@@ -37,7 +38,7 @@ pub type Aimed = (Side, Vec<u8>);
 
 type Counts = BTreeMap<&'static str, u64>;
 
-/// See the top of this file.
+/// The man in the middle: his sockets, and the messages that he holds.
 pub struct Middle {
     /// At his own address, the owner's in the user's eyes.
     relay: UdpSocket,
@@ -45,7 +46,8 @@ pub struct Middle {
     as_user: UdpSocket,
     tap: Tap,
     hosts: [IpAddr; 2],
-    /// Messages that each side was sent by him, and that he was sent by the owner, since the last [`Middle::begin`].
+    /// Messages that each side was sent by him, and that he was sent by the owner, since the last
+    /// [`Middle::begin`].
     sent: [u64; 2],
     received: u64,
     /// Messages taken in by owner and user, and sent by the owner, at that time.
@@ -188,7 +190,8 @@ impl Middle {
                 let mut risen: Counts = risen.filter(|(_, n)| *n > 0).collect();
                 let expected = &expected[side as usize];
                 if side == Side::Owner && self.opened > 0 {
-                    // Old data may name a ticket that an old request has opened: by chance not unexpected, and refused for its tag.
+                    // Old data may name a ticket that an old request has opened: by chance not unexpected,
+                    // and refused for its tag.
                     let sure = expected.get("drop_unauthentic").copied().unwrap_or(0);
                     let more = risen.get("drop_unauthentic").copied().unwrap_or(0).saturating_sub(sure);
                     risen.entry("drop_unauthentic").and_modify(|n| *n -= more);
@@ -253,7 +256,8 @@ impl Middle {
         self.back(completion);
     }
 
-    /// Passes a message of the user on, and gives the owner's answer, which the user has dropped. From his own address it does nothing.
+    /// Passes a message of the user on, and gives the owner's answer, which the user has dropped. From his
+    /// own address it does nothing.
     fn forward(&mut self, scene: &Scene, bytes: Vec<u8>) -> Vec<u8> {
         let is_request = matches!(Header::parse(&bytes).unwrap().body, Body::Request(_));
         let name = if is_request { "requests_unauthentic" } else { "drop_source" };
@@ -300,8 +304,8 @@ impl Middle {
     }
 }
 
-/// What the owner counts beside `requests` when one comes again that it has answered: the NIC keeps nothing of it, and serves it again. `None` when
-/// it solicits, and will count that nothing came.
+/// What the owner counts beside `requests` when one comes again that it has answered: the NIC keeps nothing
+/// of it, and serves it again. `None` when it solicits, and will count that nothing came.
 fn again(request: &Request) -> Option<&'static str> {
     match request.op {
         _ if request.offset > LEN as u64 => Some("requests_out_of_bounds"),

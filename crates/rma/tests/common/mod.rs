@@ -13,7 +13,8 @@ pub fn settings(folder: &Folder, test: u8, host: u8) -> Settings {
     Settings { state: Some(folder.0.clone()), ..Settings::new(address(test, host)) }
 }
 
-/// With times that a machine which stands still for a while does not exceed: for tests in which nothing may time out.
+/// With times that a machine which stands still for a while does not exceed: for tests in which nothing may
+/// time out.
 pub fn patient(settings: Settings) -> Settings {
     let times = OneRmaConfig {
         dispatch_timeout: adverb_wire::Duration::from_ms(1500),

@@ -1,4 +1,5 @@
-//! Where a test lives: a folder, which goes with it, and addresses of its own, so that several runs at a time do not meet.
+//! Where a test lives: a folder, which goes with it, and addresses of its own, so that several runs at a time
+//! do not meet.
 
 use std::net::IpAddr;
 use std::path::PathBuf;

@@ -1,4 +1,5 @@
-//! The NIC as a process of its own, and applications that use it: all real processes. A child is this program again, told by its environment which part to play.
+//! The NIC as a process of its own, and applications that use it: all real processes. A child is this program
+//! again, told by its environment which part to play.
 #![expect(clippy::disallowed_methods, reason = "tests of real time")]
 
 #[path = "../common/mod.rs"]

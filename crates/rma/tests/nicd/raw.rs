@@ -49,7 +49,8 @@ fn connect(socket: &Path) -> OwnedFd {
 }
 
 fn say(channel: &OwnedFd, packet: &[u8], memory: Option<&File>) -> bool {
-    // SAFETY: all zeroes is a valid header; what it points to outlives the call, and the control message has room for one descriptor.
+    // SAFETY: all zeroes is a valid header; what it points to outlives the call, and the control message has
+    // room for one descriptor.
     unsafe {
         let mut control = [0u64; 4];
         let mut piece = libc::iovec { iov_base: packet.as_ptr().cast_mut().cast(), iov_len: packet.len() };
@@ -162,7 +163,8 @@ impl Raw {
         assert!(say(&self.channel, &[99; 40], None));
     }
 
-    /// Rings until there is no room for more, then has calls on everything that the two share wait, and leaves nobody a ring to take.
+    /// Rings until there is no room for more, then has calls on everything that the two share wait, and
+    /// leaves nobody a ring to take.
     pub fn jam(&self) {
         let flags = |flags: libc::c_int| {
             // SAFETY: plain values.
@@ -205,7 +207,8 @@ impl Raw {
         (0..200).map(|_| connect(socket)).collect()
     }
 
-    /// Asks by name for all that may be others': regions, memories. Posts commands about them. How many were refused.
+    /// Asks by name for all that may be others': regions, memories. Posts commands about them. How many were
+    /// refused.
     pub fn reach_for_neighbours(&self) -> u64 {
         let mut refused = 0;
         for index in 0..64u32 {
@@ -263,8 +266,9 @@ impl Raw {
         command.encode()
     }
 
-    /// Reads its own memory into its own, while another thread changes the command to a neighbour's and back as fast as it can: whoever looked at it twice
-    /// would find one thing and do the other. Until both were seen, often.
+    /// Reads its own memory into its own, while another thread changes the command to a neighbour's and back
+    /// as fast as it can: whoever looked at it twice would find one thing and do the other. Until both were
+    /// seen, often.
     pub fn race(&self) {
         // SAFETY: a C string and plain values; the descriptor is ours.
         let memory = unsafe {
