@@ -66,47 +66,16 @@ const _: () = assert!(limits::MAX_MTU <= u16::MAX as usize);
 impl Qp {
     /// A queue pair in RESET. The caller has checked that the objects in `init` exist.
     pub fn new(init: &QpInit, pd: PdId, cqs: (CqId, CqId), srq_sge: u32) -> Result<Self, Error> {
-        let caps = init.caps;
-        if caps.max_send_wr > limits::MAX_QP_WR || caps.max_recv_wr > limits::MAX_QP_WR {
-            return Err(Error::Invalid("number of work requests"));
-        }
-        if caps.max_send_sge > limits::MAX_SGE || caps.max_recv_sge > limits::MAX_SGE {
-            return Err(Error::Invalid("number of scatter/gather entries"));
-        }
-        if caps.max_inline > limits::MAX_INLINE {
-            return Err(Error::Invalid("inline length"));
-        }
+        check_sizes(&init.caps)?;
         let layout = match init.qp_type {
             QpType::Ud | QpType::Gsi => Layout::Datagram,
             QpType::XrcSend => Layout::Xrc,
             QpType::Rc | QpType::Uc | QpType::XrcRecv => Layout::Connected,
         };
-        let has_sq = init.qp_type != QpType::XrcRecv;
-        let has_rq = init.srq.is_none() && !matches!(init.qp_type, QpType::XrcSend | QpType::XrcRecv);
-        let given = QpCaps {
-            max_send_wr: if has_sq { caps.max_send_wr } else { 0 },
-            max_send_sge: if has_sq { caps.max_send_sge.max(1) } else { 0 },
-            max_recv_wr: if has_rq { caps.max_recv_wr } else { 0 },
-            max_recv_sge: if has_rq { caps.max_recv_sge } else { 0 },
-            max_inline: if has_sq { caps.max_inline } else { 0 },
-        };
+        let given = given(init);
         let sq =
             SendQueue::new(given.max_send_wr, given.max_send_sge, given.max_inline, layout, init.sq_sig_all);
-        let scatter_room = if init.qp_type == QpType::XrcRecv {
-            limits::MAX_SRQ_SGE
-        } else if init.srq.is_some() {
-            srq_sge
-        } else {
-            given.max_recv_sge
-        };
-        let receiver =
-            if given.max_recv_wr > 0 || scatter_room > 0 || init.srq.is_some() || init.xrcd.is_some() {
-                let queue = RecvQueue::new(given.max_recv_wr, given.max_recv_sge)?;
-                let list = ScatterList::with_room(scatter_room);
-                Some(Box::new(Receives::new(queue, list, init.srq, init.xrcd)))
-            } else {
-                None
-            };
+        let receiver = receives(init, &given, srq_sge)?;
         let requester = Requester::new();
         Ok(Qp {
             id: slab::Id::new(0, 0),
@@ -490,6 +459,51 @@ impl Attributes {
 const _: () = assert!(limits::MAX_QP_WR <= u16::MAX as u32);
 const _: () = assert!(limits::MAX_INLINE <= u16::MAX as u32);
 const _: () = assert!(limits::MAX_SGE <= u8::MAX as u32);
+
+/// Sizes asked for, against the NIC's bounds.
+fn check_sizes(caps: &QpCaps) -> Result<(), Error> {
+    if caps.max_send_wr > limits::MAX_QP_WR || caps.max_recv_wr > limits::MAX_QP_WR {
+        return Err(Error::Invalid("number of work requests"));
+    }
+    if caps.max_send_sge > limits::MAX_SGE || caps.max_recv_sge > limits::MAX_SGE {
+        return Err(Error::Invalid("number of scatter/gather entries"));
+    }
+    if caps.max_inline > limits::MAX_INLINE {
+        return Err(Error::Invalid("inline length"));
+    }
+    Ok(())
+}
+
+/// Sizes that it gets: none for what its type does not have.
+fn given(init: &QpInit) -> QpCaps {
+    let caps = init.caps;
+    let has_sq = init.qp_type != QpType::XrcRecv;
+    let has_rq = init.srq.is_none() && !matches!(init.qp_type, QpType::XrcSend | QpType::XrcRecv);
+    QpCaps {
+        max_send_wr: if has_sq { caps.max_send_wr } else { 0 },
+        max_send_sge: if has_sq { caps.max_send_sge.max(1) } else { 0 },
+        max_recv_wr: if has_rq { caps.max_recv_wr } else { 0 },
+        max_recv_sge: if has_rq { caps.max_recv_sge } else { 0 },
+        max_inline: if has_sq { caps.max_inline } else { 0 },
+    }
+}
+
+/// What it needs for taking receives, unless it can take none.
+fn receives(init: &QpInit, given: &QpCaps, srq_sge: u32) -> Result<Option<Box<Receives>>, Error> {
+    let scatter_room = if init.qp_type == QpType::XrcRecv {
+        limits::MAX_SRQ_SGE
+    } else if init.srq.is_some() {
+        srq_sge
+    } else {
+        given.max_recv_sge
+    };
+    if given.max_recv_wr == 0 && scatter_room == 0 && init.srq.is_none() && init.xrcd.is_none() {
+        return Ok(None);
+    }
+    let queue = RecvQueue::new(given.max_recv_wr, given.max_recv_sge)?;
+    let list = ScatterList::with_room(scatter_room);
+    Ok(Some(Box::new(Receives::new(queue, list, init.srq, init.xrcd))))
+}
 
 /// Local ACK timeout of `4.096 us * 2^code`; 0 means none (IBTA 9.7.6.1.3).
 pub(crate) fn ack_timeout(code: u8) -> Duration {

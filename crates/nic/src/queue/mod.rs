@@ -2,6 +2,7 @@
 
 pub(crate) mod cq;
 pub(crate) mod cross;
+mod op;
 pub(crate) mod recv;
 pub(crate) mod send;
 pub mod wqe;

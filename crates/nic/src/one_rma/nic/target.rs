@@ -196,6 +196,13 @@ impl OneRma {
             queued: len,
             state,
         };
+        self.enter(now, inbound);
+    }
+
+    /// Takes an operation into the table, which has room.
+    #[inline]
+    fn enter(&mut self, now: Instant, inbound: Inbound) {
+        let Inbound { op, class, len, .. } = inbound;
         let Some(index) = self.inbound.insert(inbound) else { unreachable!("there is a free entry") };
         self.depth += len as u32;
         let (wait, patience) = if op == Op::Read {
