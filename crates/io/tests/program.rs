@@ -7,7 +7,8 @@ mod common;
 use adverb_io::Settings;
 use adverb_io::program::{Programs, Stopper};
 use adverb_rdma::{
-    Access, Caps, Connect, Data, Duration, Error, On, Qp, Rdma, RecvRequest, Region, Remote, SendOp,
+    Access, Caps, Connect, Data, Duration, Error, On, Qp, QpType, Rdma, RecvRequest, Region, Remote, SendOp,
+    SendOrder,
 };
 use common::local;
 use std::future::{Future, poll_fn};
@@ -237,6 +238,33 @@ fn a_queue_is_memory_and_a_doorbell_has_it_looked_at() {
         memory.load(64).await
     });
     assert_eq!(done, Ok(0x1122_3344_5566_7788));
+}
+
+#[test]
+fn a_managed_queue_waits_for_another_to_enable_it() {
+    let programs = open(9, 1);
+    let rdma = Rdma::new(programs.clone());
+    let done = programs.block_on(async {
+        let pd = rdma.create_pd().await?;
+        let cq = rdma.create_cq(64).await?;
+        let memory = pd.region(4096, ALL).await?;
+        let mut woken = Vec::new();
+        for order in [SendOrder::Own, SendOrder::Cross, SendOrder::Managed] {
+            let qp = pd.create_ordered_qp(QpType::Rc, (&cq, &cq), None, Caps::default(), order).await?;
+            qp.connect_to_itself(&Connect::default()).await?;
+            let flags = adverb_rdma::SendFlags { signaled: true, ..Default::default() };
+            let op = SendOp::Write(memory.addr() + 64, memory.remote().rkey);
+            let data = Data::Piece(memory.piece(0, 8)?);
+            let request = adverb_rdma::SendRequest { wr_id: 1, op, flags, data, ud: None, xrc_srqn: 0 };
+            qp.post(vec![request]).await?;
+            let patience = if order == SendOrder::Managed { 50 } else { 20_000 };
+            let limit = rdma.now().await? + Duration::from_ms(patience);
+            woken.push(rdma.until(&[On::Cq(&cq)], Some(limit)).await?);
+            cq.poll(4).await?;
+        }
+        Ok::<_, Error>(woken)
+    });
+    assert_eq!(done, Ok(vec![Some(0), Some(0), None]));
 }
 
 #[test]

@@ -60,7 +60,7 @@ pub use grant::{Grant, OPS as GRANT_OPS};
 pub use memory::{File, Pd, Region, Remote};
 pub use note::Operation;
 pub use queue::{Cq, OWN_WORDS, Qp, Srq};
-pub use seam::{Answer, Begun, Call, Data, Device, Driver, Note, RecvRequest, SendRequest};
+pub use seam::{Answer, Begun, Call, Data, Device, Driver, Note, RecvRequest, SendOrder, SendRequest};
 pub use transfer::Memory;
 
 use core::cell::{Cell, RefCell};

@@ -7,7 +7,9 @@
 use crate::error::Error;
 use crate::memory::{Keeps, Pd, Region, Remote};
 use crate::pending::Pending;
-use crate::seam::{Answer, Backing, Call, Data, Object, RecvRequest, RecvTarget, SendRequest, Wait};
+use crate::seam::{
+    Answer, Backing, Call, Data, Object, RecvRequest, RecvTarget, SendOrder, SendRequest, Wait,
+};
 use crate::{Rdma, done, wrong};
 use adverb_nic::{
     Access, Completion, CqId, QpAttr, QpAttrMask, QpCaps, QpId, QpInit, QpType, SendFlags, SendOp, Sge,
@@ -270,9 +272,21 @@ impl Pd {
     pub async fn create_qp(
         &self,
         qp_type: QpType,
+        cqs: (&Cq, &Cq),
+        srq: Option<&Srq>,
+        caps: QpCaps,
+    ) -> Result<Qp, Error> {
+        self.create_ordered_qp(qp_type, cqs, srq, caps, SendOrder::Own).await
+    }
+
+    /// The same, with a send queue whose WQEs may order, or be ordered by, those of other queues.
+    pub async fn create_ordered_qp(
+        &self,
+        qp_type: QpType,
         (send_cq, recv_cq): (&Cq, &Cq),
         srq: Option<&Srq>,
         caps: QpCaps,
+        order: SendOrder,
     ) -> Result<Qp, Error> {
         let or = |value: u32, default: u32| if value == 0 { default } else { value };
         let caps = QpCaps {
@@ -292,7 +306,7 @@ impl Pd {
             sq_sig_all: false,
             caps,
         };
-        match self.inner.rdma.world.call(Call::CreateQp(init)).await? {
+        match self.inner.rdma.world.call(Call::CreateQp { init, order }).await? {
             Answer::Qp(id, number, caps) => {
                 let (send_cq, recv_cq) = (send_cq.clone(), recv_cq.clone());
                 let inner =

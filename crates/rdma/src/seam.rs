@@ -107,8 +107,13 @@ pub enum Call {
     },
     /// A shared receive queue: [`Answer::Srq`].
     CreateSrq(SrqInit),
-    /// A queue pair in RESET, with all that the NIC can be asked for at creation: [`Answer::Qp`].
-    CreateQp(QpInit),
+    /// A queue pair in RESET: [`Answer::Qp`].
+    CreateQp {
+        /// What it is made of.
+        init: QpInit,
+        /// Who says when its sends are executed.
+        order: SendOrder,
+    },
     /// Changes a queue pair's attributes and state. The driver finds the path to the destination.
     ModifyQp {
         /// The queue pair.
@@ -263,6 +268,19 @@ pub enum Backing {
     },
     /// The blocks of a queue pair's send queue.
     SendQueue(QpId),
+}
+
+/// Who says when the WQEs of a send queue are executed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum SendOrder {
+    /// The queue itself: one after the other.
+    #[default]
+    Own,
+    /// The queue itself, whose WQEs may wait for completions and enable other queues (cross-channel): they are
+    /// fetched ahead, and executed as they were then.
+    Cross,
+    /// Other queues: it is fetched as far as they enable it.
+    Managed,
 }
 
 /// Where receives are posted to.

@@ -6,7 +6,7 @@ use adverb_nic::{CqId, PdId, QpAttrMask, QpId, RecvWr, SendData, SendWr};
 use adverb_os::mapping::Mapping;
 use adverb_os::{shm, sys};
 use adverb_rdma::seam::{Backing, FileId, LineId, ListenerId, MemoryId, Object, RecvTarget};
-use adverb_rdma::{Answer, Call, Data, Device, Error, RecvRequest, SendRequest};
+use adverb_rdma::{Answer, Call, Data, Device, Error, RecvRequest, SendOrder, SendRequest};
 use adverb_wire::Gid;
 use std::os::fd::AsRawFd;
 
@@ -185,9 +185,13 @@ impl Programs {
                 self.state.borrow_mut().srqs.push(srq);
                 Ok(Answer::Srq(srq, number))
             }
-            Call::CreateQp(init) => {
+            Call::CreateQp { init, order } => {
                 let (qp, number, caps) = self.host.control(|nic, _| {
-                    let qp = nic.create_qp(&init)?;
+                    let qp = match order {
+                        SendOrder::Own => nic.create_qp(&init),
+                        SendOrder::Cross => nic.create_cross_qp(&init, false),
+                        SendOrder::Managed => nic.create_cross_qp(&init, true),
+                    }?;
                     Ok::<_, adverb_nic::Error>((qp, nic.qp_number(qp)?, nic.qp_caps(qp)?))
                 })?;
                 self.state.borrow_mut().qps.push(qp);

@@ -32,7 +32,7 @@ pub(super) fn call(call: &Call) -> String {
         Call::Accept(_) => "takes a question".to_owned(),
         Call::Reply { attributes, .. } => format!("replies {}", shown(attributes)),
         Call::ModifyQp { qp, attr, .. } => format!("modifies {qp:?} to {:?}", attr.state),
-        Call::CreateQp(init) => format!("creates a queue pair ({:?})", init.qp_type),
+        Call::CreateQp { init, .. } => format!("creates a queue pair ({:?})", init.qp_type),
         other => format!("{other:?}"),
     }
 }
