@@ -12,8 +12,10 @@ cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-target}
 adverb=$target/release/adverb
 logs=$target/test-logs
+own=$(realpath -m "$target")/own-program
 
 steps=(
+    "tidy     widths, lengths, links, words that say nothing"
     "format   rustfmt"
     "lints    clippy, warnings denied"
     "unit     cargo test of the workspace"
@@ -21,7 +23,7 @@ steps=(
     "models   the lock and the rings under loom, in every order that the memory model allows"
     "build    the command and the library, in release"
     "swarm    safety and liveness on random networks, thousands of seeds"
-    "programs native programs in the simulator, and bugs planted in them"
+    "programs native programs in the simulator, bugs planted in them, an example crate"
     "lab      figures of the papers, and that their gates can fail"
     "clients  unmodified programs on the library, in real processes"
     "interop  a Linux guest with rdma_rxe, both ways"
@@ -29,6 +31,7 @@ steps=(
 
 # -- what each step runs; its counts are read from what it prints ------------------------------------------------
 
+step_tidy() { check scripts/tidy.py; }
 step_format() { check cargo fmt --all --check; }
 step_lints() {
     check cargo clippy --workspace --all-targets --locked -- -D warnings
@@ -63,6 +66,8 @@ step_programs() {
     for app in lock queue; do check "$adverb" swarm --app "$app" --seeds "$seeds"; done
     found "$adverb" swarm --app lock --bug early-release --seeds 10000 --failures 1
     found "$adverb" swarm --app queue --bug torn-header --seeds 10000 --failures 1
+    # How somebody else's program is tried: a crate outside of this workspace.
+    (cd examples/own-program && CARGO_TARGET_DIR=$own cargo test)
     own_program
 }
 
@@ -76,8 +81,9 @@ own_program() {
 }
 
 step_lab() {
-    # Figures with numbers that stand in the papers' texts; the others: adverb lab run irn, adverb lab run onerma.
-    check "$adverb" lab run irn/fig1 irn/fig12 onerma/fig12 onerma/fig15bc onerma/fig16a --out "$logs/lab"
+    local which=short
+    [ "$long" = no ] || which=long
+    scripts/lab-gates.sh "$which"
 }
 
 step_clients() { tests/clients/run.py; }

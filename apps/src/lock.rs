@@ -33,6 +33,7 @@
 //! What the oracle is told, with the home's epoch as the object: `acquire` [] → [token]; `take-over`
 //! [token of who lost it] → [token]; `release` [token] → [token]; `store` [token, digest] → [token];
 //! `load` [token] → [digest]. No results: it was refused.
+// Long: a program is one file: its protocol, its home, its holders.
 
 use adverb_rdma::{
     Access, Caps, Connect, Data, Duration, Error, Instant, Line, Listener, On, Pd, Qp, Rdma, Region, Remote,

@@ -17,12 +17,12 @@
 //! claimed. So the order of claims is the order of the queue, and whoever had its element queued before
 //! another began comes before it.
 //!
-//! **An atomic ends an element.** Bytes of a WRITE may be placed in any order before its completion, and a NIC
-//! that recovers losses selectively places a later WRITE before an earlier one's lost packet. A header that
-//! is written behind its payload, and even one with a CRC, may so be there too early: when the payload is the
-//! one that the slot had before, the CRC is right, the consumer goes on, and the payload's WRITE, sent
-//! again, lands in a later element. An atomic is executed after all that was posted before it (IBTA 10.8.3.3), so the
-//! claim that it marks as whole is. [`Bug::TornHeader`] marks it first, and believes it.
+//! **An atomic ends an element.** Bytes of a WRITE may be placed in any order before its completion, and a
+//! NIC that recovers losses selectively places a later WRITE before an earlier one's lost packet. A header
+//! that is written behind its payload, and even one with a CRC, may so be there too early: when the payload
+//! is the one that the slot had before, the CRC is right, the consumer goes on, and the payload's WRITE, sent
+//! again, lands in a later element. An atomic is executed after all that was posted before it (IBTA
+//! 10.8.3.3), so the claim that it marks as whole is. [`Bug::TornHeader`] marks it first, and believes it.
 //!
 //! **Producers that die.** A claimed ticket that is not filled stops everybody behind it. When its
 //! producer's line has ended, or after [`QueueConfig::patience`], the consumer takes that producer's queue
@@ -32,6 +32,7 @@
 //!
 //! What the oracle is told, with the queue's epoch as the object: `enqueue` [digest] → [ticket];
 //! `dequeue` [] → [digest].
+// Long: a program is one file: its protocol, its consumer, its producers.
 
 use crate::lock::digest;
 use adverb_rdma::{

@@ -1,4 +1,5 @@
-//! Replicas and clients on real sockets, on threads of this process. Processes that are killed: `cli/tests/kv.rs`.
+//! Replicas and clients on real sockets, on threads of this process. Processes that are killed:
+//! `cli/tests/kv.rs`.
 #![allow(clippy::disallowed_methods, reason = "tests of real time")]
 
 #[path = "../../crates/grants/tests/trial/mod.rs"]
@@ -108,7 +109,8 @@ fn who_may_not_learns_it_and_reads_nothing() {
     assert!(denied.contains("no replica answered") && denied.contains("may not"), "{denied}");
 }
 
-/// A log of a few records, set as fast as can be: lookups meet records that are being overwritten, and never take one for a value.
+/// A log of a few records, set as fast as can be: lookups meet records that are being overwritten, and never
+/// take one for a value.
 #[test]
 fn torn_reads_are_noticed_while_values_change() {
     let house = House::new(3);

@@ -148,7 +148,12 @@ pub struct Swarm {
     #[arg(long = "1rma")]
     pub one_rma: bool,
     /// Run a system of programs: lock or queue
-    #[arg(long, value_name = "NAME", value_parser = crate::systems::by_name, conflicts_with_all = ["one_rma", "sabotage"])]
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_parser = crate::systems::by_name,
+        conflicts_with_all = ["one_rma", "sabotage"]
+    )]
     pub app: Option<System>,
     /// Break the programs on purpose, to see that it is found
     #[arg(long, value_name = "HOW", requires = "app")]
@@ -177,7 +182,12 @@ pub struct Replay {
     #[arg(long = "1rma")]
     pub one_rma: bool,
     /// A seed of a system of programs: lock or queue
-    #[arg(long, value_name = "NAME", value_parser = crate::systems::by_name, conflicts_with_all = ["one_rma", "sabotage"])]
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_parser = crate::systems::by_name,
+        conflicts_with_all = ["one_rma", "sabotage"]
+    )]
     pub app: Option<System>,
     /// Break the programs on purpose, as for the swarm
     #[arg(long, value_name = "HOW", requires = "app")]

@@ -28,7 +28,8 @@ fn measured(out: &mut String, experiment: &Experiment, outcome: &Outcome) {
         let percent = |share: f64| format!("{:.0}%", share * 100.0);
         let _ = writeln!(
             out,
-            "measured: what begins from {} to {} of the time in which flows begin; [x]: its second half over its \
+            "measured: what begins from {} to {} of the time in which flows begin; [x]: its second half over \
+             its \
              first",
             percent(interval.warm_up),
             percent(1.0 - interval.drain)

@@ -1,4 +1,5 @@
-//! Load on a cache, and what came of it: the paper's figures 8 (latency and rate), 9 (a timeline through a failure) and 14 (one through a rotation of keys).
+//! Load on a cache, and what came of it: the paper's figures 8 (latency and rate), 9 (a timeline through a
+//! failure) and 14 (one through a rotation of keys).
 
 use super::client::{Client, GetError, SetError};
 use super::histogram::Histogram;
@@ -17,8 +18,9 @@ pub struct Bench {
     pub time: Duration,
     /// Lookups at once; with a rate, at most.
     pub depth: usize,
-    /// Lookups each second on average, at random times, whether or not others have ended: their latency then counts from that time. Without it, a
-    /// lookup begins when another has ended, and shows how many there can be.
+    /// Lookups each second on average, at random times, whether or not others have ended: their latency then
+    /// counts from that time. Without it, a lookup begins when another has ended, and shows how many there
+    /// can be.
     pub rate: Option<f64>,
     /// Keys; all are set at the start.
     pub keys: u32,
@@ -51,7 +53,8 @@ pub struct Window {
     pub under_way: usize,
     /// What happened at each replica meanwhile.
     pub replicas: Vec<ReplicaCounters>,
-    /// As it ended, how many reads of each replica congestion control allowed to be outstanding; `None` for one that was down.
+    /// As it ended, how many reads of each replica congestion control allowed to be outstanding; `None` for
+    /// one that was down.
     pub allowed: Vec<Option<f64>>,
 }
 

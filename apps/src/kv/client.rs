@@ -171,7 +171,8 @@ impl Client {
         self.replicas.iter().map(|replica| (&*replica.to, replica.link().is_ok(), replica.counts.read()))
     }
 
-    /// How many reads of each replica congestion control lets be outstanding at once, in operations of 4 KB; `None` for one that is down.
+    /// How many reads of each replica congestion control lets be outstanding at once, in operations of 4 KB;
+    /// `None` for one that is down.
     pub fn read_windows(&self) -> Vec<Option<f64>> {
         let local = self.rma.read_windows(self.rma.address()).0;
         let allowed = |replica: &Arc<Replica>| Some(replica.read_window(&self.rma)?.min(local));

@@ -1,4 +1,5 @@
-//! Latencies: counts in buckets whose width is a 64th of a power of two, so that any percentile is right to within 1.6%.
+//! Latencies: counts in buckets whose width is a 64th of a power of two, so that any percentile is right to
+//! within 1.6%.
 
 use std::time::Duration;
 

@@ -7,7 +7,8 @@
 //!    tag       length / 64           offset / 64
 //! ```
 //!
-//! Log: records at multiples of 64 bytes. A record is a header, key, value, zeros, and its version again in its last 8 bytes:
+//! Log: records at multiples of 64 bytes. A record is a header, key, value, zeros, and its version again in
+//! its last 8 bytes:
 //!
 //! ```text
 //! 0        8       12      14      16        20       24      32
@@ -143,7 +144,8 @@ impl<'a> Record<'a> {
         out[8..12].copy_from_slice(&crc.to_le_bytes());
     }
 
-    /// What stands in these bytes, unless they are torn: of several records, or of one that was being written.
+    /// What stands in these bytes, unless they are torn: of several records, or of one that was being
+    /// written.
     pub fn parse(bytes: &'a [u8]) -> Option<Record<'a>> {
         let word =
             |at: usize| bytes.get(at..at + 8).and_then(|word| word.try_into().ok()).map(u64::from_le_bytes);
@@ -210,7 +212,8 @@ mod tests {
             prop_assert_eq!(record.hash, hash(7, &key));
         }
 
-        /// The log goes over an old record while it is read: the reader gets any mix of the bytes that stood there before and after.
+        /// The log goes over an old record while it is read: the reader gets any mix of the bytes that stood
+        /// there before and after.
         #[test]
         fn a_torn_record_is_never_taken_for_a_whole_one(
             lens in (1usize..80, 0usize..400, 0usize..400), shift in 0usize..4,
@@ -224,7 +227,8 @@ mod tests {
             // The new record begins there or a little before, as the head of the log comes along.
             let mut after = vec![0x77; shift * UNIT];
             after.extend_from_slice(&new);
-            let after: Vec<u8> = (0..old.len()).map(|i| *after.get(i + shift * UNIT).unwrap_or(&old[i])).collect();
+            let byte = |i: usize| *after.get(i + shift * UNIT).unwrap_or(&old[i]);
+            let after: Vec<u8> = (0..old.len()).map(byte).collect();
             let mut seen = old.clone();
             let mut from_new = false;
             let mut cuts = cuts;
@@ -250,7 +254,10 @@ mod tests {
         }
 
         #[test]
-        fn any_flipped_bit_is_noticed(at in any::<prop::sample::Index>(), value in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn any_flipped_bit_is_noticed(
+            at in any::<prop::sample::Index>(),
+            value in prop::collection::vec(any::<u8>(), 0..200),
+        ) {
             let mut bytes = emitted(9, b"key", &value);
             let bit = at.index(bytes.len() * 8);
             bytes[bit / 8] ^= 1 << (bit % 8);

@@ -40,7 +40,8 @@ pub(super) enum Trouble<E> {
     Torn,
 }
 
-/// Looks a key up in a replica with this layout. `read` reads bytes of one of its regions; `met` hears what was met.
+/// Looks a key up in a replica with this layout. `read` reads bytes of one of its regions; `met` hears what
+/// was met.
 pub(super) async fn look_up<E>(
     layout: &Layout,
     key: &[u8],

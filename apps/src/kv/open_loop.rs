@@ -1,4 +1,5 @@
-//! Lookups that begin when it is their time, not when another has ended: what many clients who do not know of one another ask for.
+//! Lookups that begin when it is their time, not when another has ended: what many clients who do not know of
+//! one another ask for.
 
 use super::bench::{Bench, Tally, key, now};
 use super::client::Client;
@@ -8,11 +9,13 @@ use std::future::poll_fn;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-/// For how long to keep the processor for oneself when there is nothing to do until the next arrival: replicas of this host may need it.
+/// For how long to keep the processor for oneself when there is nothing to do until the next arrival:
+/// replicas of this host may need it.
 const ALONE: Duration = Duration::from_micros(20);
 
-/// Poisson arrivals, `rate` of them each second on average, until the time of `bench` is over, and until all have ended. At most `bench.depth` are under way; more wait
-/// for their turn, and are not forgotten: each lookup's latency is counted from its arrival, whenever it was begun.
+/// Poisson arrivals, `rate` of them each second on average, until the time of `bench` is over, and until all
+/// have ended. At most `bench.depth` are under way; more wait for their turn, and are not forgotten: each
+/// lookup's latency is counted from its arrival, whenever it was begun.
 pub(super) async fn look_up(
     bench: &Bench,
     client: &Client,

@@ -8,8 +8,9 @@
 //!    └──────────────────────────────── connection lost ────────────────────────────────┘
 //! ```
 //!
-//! Lookups use replicas that are up: the first failed operation, or the end of the connection of a process that died, takes a replica away from all of them, those included that wait for it. Only
-//! when no replica is up do they try suspects.
+//! Lookups use replicas that are up: the first failed operation, or the end of the connection of a process
+//! that died, takes a replica away from all of them, those included that wait for it. Only when no replica is
+//! up do they try suspects.
 
 use super::layout::{BUCKET_LEN, Layout};
 use super::protocol::{Call, Reply};
@@ -57,8 +58,8 @@ pub struct ReplicaCounters {
     pub refused: u64,
     /// Of these, those on the index.
     pub refused_index: u64,
-    /// How long operations were asked for in vain, in ns: for each change of a key, from when the first one that was refused was given to the NIC until the
-    /// first that went well was.
+    /// How long operations were asked for in vain, in ns: for each change of a key, from when the first one
+    /// that was refused was given to the NIC until the first that went well was.
     pub in_vain_ns: u64,
     /// Operations that it did not answer in time.
     pub timeouts: u64,
@@ -116,7 +117,8 @@ pub(super) struct Part {
     held: Held,
     /// [`INDEX`] or [`DATA`].
     name: &'static str,
-    /// When the first operation that was refused was given to the NIC, in ns since the replica was made; 0 since one went well.
+    /// When the first operation that was refused was given to the NIC, in ns since the replica was made; 0
+    /// since one went well.
     in_vain_since: AtomicU64,
 }
 
@@ -127,7 +129,7 @@ struct State {
     stop: bool,
 }
 
-/// See the top of this file.
+/// One replica as a client sees it: connected or not, trusted or not.
 pub(super) struct Replica {
     pub to: String,
     init: ReplicaInit,
@@ -214,7 +216,8 @@ impl Replica {
         state.link.clone().ok_or_else(|| Failure::Down(state.why.clone()))
     }
 
-    /// How many reads of it congestion control lets be outstanding at once, without regard to local congestion; `None` when it is down.
+    /// How many reads of it congestion control lets be outstanding at once, without regard to local
+    /// congestion; `None` when it is down.
     pub fn read_window(&self, rma: &Rma) -> Option<f64> {
         let link = self.any_link().ok()?;
         let (grant, _) = link.index.held.key().ok()?;
@@ -225,8 +228,9 @@ impl Replica {
         self.trusted.load(Ordering::Acquire)
     }
 
-    /// Reads a part of a region, with the key to use now. A failure other than our own NIC's takes the replica away from lookups.
-    /// With `lookup` its number, a read that another's failure shows to be vain is given up: then the memory may still be written to.
+    /// Reads a part of a region, with the key to use now. A failure other than our own NIC's takes the
+    /// replica away from lookups. With `lookup` its number, a read that another's failure shows to be vain is
+    /// given up: then the memory may still be written to.
     pub async fn read(
         &self,
         part: &Part,

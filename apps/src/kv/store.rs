@@ -33,7 +33,8 @@ impl StoreConfig {
         let least = 2 * record_len(KEY_MAX, value_max);
         if memory < least || memory as u64 > (UNIT as u64) << 32 {
             return Err(format!(
-                "{memory} bytes of memory: with values of {value_max} bytes give at least {least}, at most 256 GiB"
+                "{memory} bytes of memory: with values of {value_max} bytes give at least {least}, at most \
+                 256 GiB"
             ));
         }
         if keys == 0 || keys > 1 << 30 {
@@ -84,7 +85,7 @@ impl fmt::Display for Refused {
     }
 }
 
-/// See the top of this file.
+/// A replica's memory: the log, and the index into it.
 pub(super) struct Store {
     layout: Layout,
     index: Memory,
@@ -127,7 +128,8 @@ impl Store {
         (&self.index, &self.log)
     }
 
-    /// Sets a value under this version, or one above all that were and not below `clock`. `Err` within is the higher version that is there.
+    /// Sets a value under this version, or one above all that were and not below `clock`. `Err` within is the
+    /// higher version that is there.
     pub fn set(
         &mut self,
         key: &[u8],
@@ -298,7 +300,8 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
-        /// Against a map: what is found is what was set last; what is missed was evicted, and as many are missed as were evicted.
+        /// Against a map: what is found is what was set last; what is missed was evicted, and as many are
+        /// missed as were evicted.
         #[test]
         fn what_is_found_is_what_was_set_last(
             sets in prop::collection::vec((0u16..60, 0usize..900), 1..300), small in any::<bool>(),

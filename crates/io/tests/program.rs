@@ -1,5 +1,5 @@
-//! Native programs on this host: what `adverb_rdma` promises, over real sockets and threads, with the own executor
-//! and with another.
+//! Native programs on this host: what `adverb_rdma` promises, over real sockets and threads, with the own
+//! executor and with another.
 #![allow(clippy::disallowed_methods, reason = "tests of real time")]
 
 mod common;
@@ -220,7 +220,8 @@ fn a_queue_is_memory_and_a_doorbell_has_it_looked_at() {
         let memory = pd.region(4096, ALL).await?;
         memory.store(0, 0x1122_3344_5566_7788).await?;
         let queue = qp.send_queue().await?;
-        // An RDMA WRITE of 8 bytes in mlx5's layout, asking for a completion: control segment, remote address, data.
+        // An RDMA WRITE of 8 bytes in mlx5's layout, asking for a completion: control segment, remote
+        // address, data.
         let mut wqe = [0u8; 64];
         wqe[3] = 0x08;
         wqe[4..8].copy_from_slice(&(qp.number().get() << 8 | 3).to_be_bytes());

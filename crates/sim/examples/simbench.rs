@@ -38,7 +38,8 @@ fn memory(hosts: u32, bytes: u32) {
     let packets = f64::from(sim.stats().packets_peak);
     let grown = (peak_rss() - idle) as f64;
     println!(
-        "{hosts} hosts: {flows} flows at once, {packets} packets; idle {:.2} MB, {:.0} B a flow for its record, {:.0} B a \
+        "{hosts} hosts: {flows} flows at once, {packets} packets; idle {:.2} MB, {:.0} B a flow for its \
+         record, {:.0} B a \
          flow in all, {:.0} B without its packets' {PACKET} B each",
         idle as f64 / 1e6,
         (listed - idle) as f64 / flows,
@@ -73,8 +74,10 @@ fn main() {
         assert!(sim.flows_done(), "every flow ends");
         let sum = sim.summary(|_| true);
         println!(
-            "{hosts} hosts x {bytes} B: {:.3} s, {:.2} M link-hops, {:.2} M events ({:.2} per hop), {:.2} M link-hops/s; \
-             pauses {}, drops {}, retransmitted {}, virtual {:.3} ms, avg FCT {:.3} ms, trace {:016x}, packets {}; \
+            "{hosts} hosts x {bytes} B: {:.3} s, {:.2} M link-hops, {:.2} M events ({:.2} per hop), {:.2} M \
+             link-hops/s; \
+             pauses {}, drops {}, retransmitted {}, virtual {:.3} ms, avg FCT {:.3} ms, trace {:016x}, \
+             packets {}; \
              peak RSS {:.1} MB, idle {:.1} MB",
             seconds,
             s.link_hops as f64 / 1e6,

@@ -128,7 +128,7 @@ impl PartialOrd for Odd {
     }
 }
 
-/// See the top of the file.
+/// The event queue: what is to happen, in the order of its time.
 pub struct Events {
     /// Key of each lane's first event.
     heads: [u64; LANES],
@@ -322,7 +322,8 @@ impl Events {
         event
     }
 
-    /// The event so many places behind the one that was taken from a lane last; where the lane is shorter, an old one.
+    /// The event so many places behind the one that was taken from a lane last; where the lane is shorter, an
+    /// old one.
     #[inline(always)]
     pub(crate) fn ahead(&self, places: u32) -> Event {
         let row = &self.lanes[self.lane];

@@ -1,10 +1,10 @@
 //! A deterministic packet-level simulator around the same NIC that serves real programs.
 //!
-//! [`sim::Sim`] is hosts on a fabric in virtual time. A packet's way: a host's [`adverb_nic::Nic`] gives a frame
-//! ([`host`]), a link carries it, switches queue, mark, drop or pause ([`fabric`]), the other host's NIC takes it.
-//! [`events`] orders what happens, [`workload`] says who sends what, [`watch`] holds what can be seen of it,
-//! [`scenario`] reads a run from a file. [`sweep`] runs many of them side by side, [`swarm`] random ones under an
-//! oracle.
+//! [`sim::Sim`] is hosts on a fabric in virtual time. A packet's way: a host's [`adverb_nic::Nic`] gives a
+//! frame ([`host`]), a link carries it, switches queue, mark, drop or pause ([`fabric`]), the other host's
+//! NIC takes it. [`events`] orders what happens, [`workload`] says who sends what, [`watch`] holds what can
+//! be seen of it, [`scenario`] reads a run from a file. [`sweep`] runs many of them side by side, [`swarm`]
+//! random ones under an oracle.
 #![deny(unsafe_code)]
 
 pub mod error;

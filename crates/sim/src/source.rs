@@ -1,6 +1,7 @@
 //! Sources of events: who an event is about. This is the one place that packs them into numbers.
 //!
-//! Events of one time come in the order of these numbers, so the order of the kinds is part of what a seed replays.
+//! Events of one time come in the order of these numbers, so the order of the kinds is part of what a seed
+//! replays.
 
 /// Who an event is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -118,7 +119,8 @@ impl Sources {
         }
     }
 
-    /// The link that a number of one is about, if it is about a link: one where a packet arrives, or whose port is free.
+    /// The link that a number of one is about, if it is about a link: one where a packet arrives, or whose
+    /// port is free.
     #[inline(always)]
     pub fn link_of(&self, number: u32) -> u32 {
         if number < self.links { number } else { number.wrapping_sub(self.links) }

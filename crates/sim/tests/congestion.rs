@@ -21,7 +21,8 @@ fn config(congestion: CongestionControl, irn: bool) -> Config {
     c
 }
 
-/// Two flows, the second one `later` ps after the first. The bytes that each has had acknowledged in the last half of `end`.
+/// Two flows, the second one `later` ps after the first. The bytes that each has had acknowledged in the last
+/// half of `end`.
 fn shares(config: Config, later: u64, end: u64) -> (Sim, [f64; 2]) {
     let mut sim = Sim::new(config).unwrap();
     sim.sample_every(10_000_000);
@@ -44,7 +45,8 @@ fn fairness([a, b]: [f64; 2]) -> f64 {
 
 #[test]
 fn two_flows_come_to_fair_shares() {
-    // Timers of 55 us and steps of 40 Mb/s take their time; steps ten times as large are looked at here as well.
+    // Timers of 55 us and steps of 40 Mb/s take their time; steps ten times as large are looked at here as
+    // well.
     let dcqcn = DcqcnConfig { rate_additive: 400e6, ..DcqcnConfig::default() };
     let timely = TimelyConfig { delta: 50e6, ..TimelyConfig::default() };
     for (scheme, end_ms) in [
@@ -106,8 +108,8 @@ fn a_seed_replays() {
     }
 }
 
-/// A queue pair that its rate keeps waiting is found out when its port becomes free; nothing else may happen at its host
-/// until its time comes, and there is no retransmission timer to hide a timer that was missed.
+/// A queue pair that its rate keeps waiting is found out when its port becomes free; nothing else may happen
+/// at its host until its time comes, and there is no retransmission timer to hide a timer that was missed.
 #[test]
 fn a_queue_pair_that_waits_for_its_rate_goes_on() {
     let text = "seed = 1\n[topology]\nkind = \"fat-tree\"\nk = 4\nrate = \"40G\"\ndelay = \"2us\"\n\

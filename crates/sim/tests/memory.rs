@@ -1,5 +1,5 @@
-//! What a flow under way takes of the host's memory, by an allocator that counts. A file of its own, because the
-//! allocator counts for the whole process.
+//! What a flow under way takes of the host's memory, by an allocator that counts. A file of its own, because
+//! the allocator counts for the whole process.
 
 use adverb_sim::Scenario;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -86,8 +86,8 @@ fn bytes_a_flow(transport: &str) -> f64 {
     each
 }
 
-/// With everything that grows while flows run: queue pairs, requests, records, packets under way, events, timers. Once in a
-/// process: memory of send queues is kept for the next ones.
+/// With everything that grows while flows run: queue pairs, requests, records, packets under way, events,
+/// timers. Once in a process: memory of send queues is kept for the next ones.
 #[test]
 fn a_flow_under_way_takes_at_most_a_kilobyte() {
     let each = bytes_a_flow("mtu = 1024");

@@ -1,9 +1,11 @@
-//! 1RMA in the simulator: exact times in an idle network, determinism, what PCIe costs, shared queue pairs, rotation, scenarios.
+//! 1RMA in the simulator: exact times in an idle network, determinism, what PCIe costs, shared queue pairs,
+//! rotation, scenarios.
 
 use adverb_nic::one_rma::Outcome;
 use adverb_sim::{Scenario, Sim};
 
-const FABRIC: &str = "[topology]\nkind = \"star\"\nhosts = 3\nrate = \"100G\"\ndelay = \"1us\"\n[transport]\nkind = \"1rma\"\n";
+const FABRIC: &str = "[topology]\nkind = \"star\"\nhosts = 3\nrate = \"100G\"\ndelay = \
+    \"1us\"\n[transport]\nkind = \"1rma\"\n";
 
 fn run(text: &str) -> Sim {
     let plan = Scenario::parse(text).unwrap().plan(&mut |_| unreachable!("no files")).unwrap();
@@ -15,7 +17,8 @@ fn run(text: &str) -> Sim {
 
 fn one(op: &str, bytes: &str, rest: &str) -> Sim {
     run(&format!(
-        "{FABRIC}{rest}\n[workload]\nkind = \"list\"\nop = \"{op}\"\nlist = [{{ src = 0, dst = 1, bytes = \"{bytes}\" }}]\n"
+        "{FABRIC}{rest}\n[workload]\nkind = \"list\"\nop = \"{op}\"\nlist = [{{ src = 0, dst = 1, bytes = \
+         \"{bytes}\" }}]\n"
     ))
 }
 
@@ -41,9 +44,12 @@ fn an_operation_alone_takes_its_ideal_time() {
 #[test]
 fn runs_repeat_and_messages_come_home() {
     let text = format!(
-        "seed = 5\n{FABRIC}[transport.one-rma]\nretries = 9\n[[faults.link]]\nloss = 0.01\nreorder = 0.1\nreorder-by = \"3us\"\nduplicate = 0.01\nbit-error = 1e-7\n\
-         [[workload]]\nkind = \"steady\"\nop = \"read\"\npairs = [[0, 1], [1, 2], [0, 2]]\nload = 0.2\nbytes = \"20KB\"\nuntil = \"200us\"\n\
-         [[workload]]\nkind = \"poisson\"\nop = \"write\"\npairs = [[2, 0], [0, 1]]\nload = 0.1\nbytes = \"3000\"\nuntil = \"200us\"\n"
+        "seed = 5\n{FABRIC}[transport.one-rma]\nretries = 9\n[[faults.link]]\nloss = 0.01\nreorder = \
+         0.1\nreorder-by = \"3us\"\nduplicate = 0.01\nbit-error = 1e-7\n\
+         [[workload]]\nkind = \"steady\"\nop = \"read\"\npairs = [[0, 1], [1, 2], [0, 2]]\nload = 0.2\n\
+         bytes = \"20KB\"\nuntil = \"200us\"\n\
+         [[workload]]\nkind = \"poisson\"\nop = \"write\"\npairs = [[2, 0], [0, 1]]\nload = 0.1\n\
+         bytes = \"3000\"\nuntil = \"200us\"\n"
     );
     let (a, b) = (run(&text), run(&text));
     assert_eq!((a.trace_hash(), a.stats()), (b.trace_hash(), b.stats()));
@@ -67,7 +73,8 @@ fn runs_repeat_and_messages_come_home() {
 fn memory_that_is_slower_than_the_link_bounds_what_is_served() {
     let text = |rate: &str| {
         format!(
-            "{FABRIC}[transport.one-rma]\nretries = 100\n[hardware]\npcie-rate = \"{rate}\"\n[workload]\nkind = \"list\"\nop = \"read\"\n\
+            "{FABRIC}[transport.one-rma]\nretries = 100\n[hardware]\npcie-rate = \
+             \"{rate}\"\n[workload]\nkind = \"list\"\nop = \"read\"\n\
              list = [{{ src = 0, dst = 1, bytes = \"4MB\" }}, {{ src = 0, dst = 2, bytes = \"4MB\" }}]\n"
         )
     };
@@ -81,8 +88,10 @@ fn memory_that_is_slower_than_the_link_bounds_what_is_served() {
 #[test]
 fn a_rekey_costs_clients_one_round_trip() {
     let text = format!(
-        "{FABRIC}[transport.one-rma]\n[[transport.one-rma.events]]\nat = \"50us\"\nhost = 0\nwhat = \"rekey\"\n\
-         [workload]\nkind = \"repeat\"\nop = \"read\"\npairs = [[0, 1]]\nbytes = \"64\"\noutstanding = 8\nuntil = \"100us\"\n"
+        "{FABRIC}[transport.one-rma]\n[[transport.one-rma.events]]\nat = \"50us\"\nhost = 0\nwhat = \
+         \"rekey\"\n\
+         [workload]\nkind = \"repeat\"\nop = \"read\"\npairs = [[0, 1]]\nbytes = \"64\"\noutstanding = 8\n\
+         until = \"100us\"\n"
     );
     let sim = run(&text);
     let record = sim.rma_record().unwrap();
@@ -96,7 +105,8 @@ fn a_rekey_costs_clients_one_round_trip() {
 fn a_client_of_a_server_that_is_gone_goes_on_with_the_other() {
     let text = "[topology]\nkind = \"star\"\nhosts = 4\nrate = \"100G\"\n[transport]\nkind = \"1rma\"\n\
          [[transport.one-rma.events]]\nat = \"50us\"\nhost = 1\nwhat = \"withdraw\"\n\
-         [workload]\nkind = \"lookups\"\nclients = [2, 3]\nservers = [0, 1]\nindex = \"64\"\nbytes = \"1024\"\nload = 0.2\nuntil = \"100us\"\n";
+         [workload]\nkind = \"lookups\"\nclients = [2, 3]\nservers = [0, 1]\nindex = \"64\"\n\
+         bytes = \"1024\"\nload = 0.2\nuntil = \"100us\"\n";
     let sim = run(text);
     let adverb_sim::workload::Workload::Lookups(lookups) = sim.workload() else { panic!("lookups") };
     assert_eq!(lookups.ended.len(), lookups.arrivals.len());
@@ -110,8 +120,10 @@ fn a_client_of_a_server_that_is_gone_goes_on_with_the_other() {
 fn flows_that_share_a_queue_pair_wait_for_one_another() {
     let text = |share| {
         format!(
-            "[topology]\nkind = \"two-hosts\"\nrate = \"100G\"\n[transport]\nmtu = 4096\nshare-qp = {share}\n[workload]\nkind = \"list\"\nop = \"read\"\n\
-             list = [{{ src = 0, dst = 1, bytes = \"4MB\" }}, {{ src = 0, dst = 1, bytes = \"64\", start = \"10us\" }}]\n"
+            "[topology]\nkind = \"two-hosts\"\nrate = \"100G\"\n[transport]\nmtu = 4096\nshare-qp = \
+             {share}\n[workload]\nkind = \"list\"\nop = \"read\"\n\
+             list = [{{ src = 0, dst = 1, bytes = \"4MB\" }}, \
+             {{ src = 0, dst = 1, bytes = \"64\", start = \"10us\" }}]\n"
         )
     };
     let small = |sim: &Sim| sim.flows()[1].completed - sim.flows()[1].spec.start;

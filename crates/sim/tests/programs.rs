@@ -1,5 +1,5 @@
-//! Programs on simulated hosts: a system of clients that share two words of a server's memory, under swarms; kills in
-//! the middle of things; processors that cost time.
+//! Programs on simulated hosts: a system of clients that share two words of a server's memory, under swarms;
+//! kills in the middle of things; processors that cost time.
 
 use adverb_rdma::{
     Access, Caps, Connect, Data, Duration, Error, On, Rdma, Remote, SendFlags, SendOp, SendRequest,
@@ -34,8 +34,8 @@ async fn serve(rdma: Rdma, name: &str, bytes: u64) -> Result<(), Error> {
     Ok(())
 }
 
-/// Does operations on a counter (object 0) and a register (object 8) of the server's memory, and connects anew when
-/// its connection fails. If `hasty`, it takes a write for done when it is posted.
+/// Does operations on a counter (object 0) and a register (object 8) of the server's memory, and connects
+/// anew when its connection fails. If `hasty`, it takes a write for done when it is posted.
 async fn use_words(rdma: Rdma, mut left: u64, hasty: bool) -> Result<(), Error> {
     let pd = rdma.create_pd().await?;
     let cq = rdma.create_cq(64).await?;
@@ -177,8 +177,8 @@ fn run(setup: Setup) -> Sim {
     sim
 }
 
-/// A client that posts a list of eight WRITEs of a word each, and is cut off at each step: as many words as were
-/// posted before land, and no more.
+/// A client that posts a list of eight WRITEs of a word each, and is cut off at each step: as many words as
+/// were posted before land, and no more.
 #[test]
 fn a_kill_falls_within_a_posted_list() {
     async fn post(rdma: Rdma) -> Result<(), Error> {
@@ -297,8 +297,8 @@ fn a_copy_that_takes_time_may_be_torn() {
     assert!(torn > 5, "{torn} torn");
 }
 
-/// Destructors of a killed program ask in vain; a host that crashes takes all with it; programs that are started
-/// again find nothing of what they had.
+/// Destructors of a killed program ask in vain; a host that crashes takes all with it; programs that are
+/// started again find nothing of what they had.
 #[test]
 fn kills_crashes_and_restarts() {
     struct Cry(Rdma);

@@ -1,7 +1,8 @@
-//! Numbers that are handed out once: a word of the home's memory holds the next one, and clients take numbers with
-//! fetch-and-add, without the home's help.
+//! Numbers that are handed out once: a word of the home's memory holds the next one, and clients take numbers
+//! with fetch-and-add, without the home's help.
 //!
-//! The program knows nothing of the world that it runs in. `tests/swarm.rs` runs it in a thousand simulated ones.
+//! The program knows nothing of the world that it runs in. `tests/swarm.rs` runs it in a thousand simulated
+//! ones.
 
 use adverb_rdma::{Access, Caps, Connect, Error, On, Qp, Rdma, Region, Remote};
 
@@ -35,8 +36,8 @@ pub async fn serve(rdma: Rdma, name: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// A client: takes so many numbers, one after another. When its connection fails it makes a new one; of the number that
-/// it was about to take it cannot know whether it is taken, and lets it go.
+/// A client: takes so many numbers, one after another. When its connection fails it makes a new one; of the
+/// number that it was about to take it cannot know whether it is taken, and lets it go.
 pub async fn take(rdma: Rdma, name: &str, count: u32, how: How) -> Result<Vec<u64>, Error> {
     let pd = rdma.create_pd().await?;
     let cq = rdma.create_cq(16).await?;

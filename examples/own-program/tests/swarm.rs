@@ -1,4 +1,5 @@
-//! A thousand networks, with loss, reordering, crashes and kills, each from its seed; and one of them step by step:
+//! A thousand networks, with loss, reordering, crashes and kills, each from its seed; and one of them step by
+//! step:
 //!
 //!     SEED=17 cargo test replay -- --nocapture
 //!

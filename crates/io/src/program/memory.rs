@@ -25,8 +25,8 @@ pub(super) fn map_file(own: Option<&OwnedFd>, number: i32, len: usize) -> io::Re
     if number < 0 {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    // SAFETY: not -1. A number that is no open descriptor makes the next call fail, which duplicates it; nothing else is
-    // done with it.
+    // SAFETY: not -1. A number that is no open descriptor makes the next call fail, which duplicates it;
+    // nothing else is done with it.
     let file = unsafe { BorrowedFd::borrow_raw(number) }.try_clone_to_owned()?;
     Mapping::of_sealed(file.as_fd(), len)
 }
@@ -56,8 +56,8 @@ impl Memory {
         assert!(at <= mapping.len() && len <= mapping.len() - at, "a part of the mapping");
         let start = mapping.addr() + at as u64;
         let init = MrInit { pd, addr: start, len: len as u64, iova: start, access };
-        // SAFETY: the mapping is readable and writable, is kept in `_mapping` until the driver has deregistered the
-        // region (`Memories`), and nobody forms a reference to its bytes.
+        // SAFETY: the mapping is readable and writable, is kept in `_mapping` until the driver has
+        // deregistered the region (`Memories`), and nobody forms a reference to its bytes.
         let mr = unsafe { nic.memory().reg_mr(&init) }?;
         Ok(Memory { _mapping: Some(Arc::new(mapping)), start, len, mr, received: Vec::new() })
     }
@@ -98,8 +98,8 @@ impl Memory {
         if !inside {
             return Err(Error::Range { at, len: len as u64, of: self.len as u64 });
         }
-        // SAFETY: inside the bytes that `self._mapping` keeps mapped, whose address is exposed; the span is used within
-        // this module's calls only, while `self` is borrowed.
+        // SAFETY: inside the bytes that `self._mapping` keeps mapped, whose address is exposed; the span is
+        // used within this module's calls only, while `self` is borrowed.
         Ok(unsafe { Span::new(self.start + at, len) })
     }
 
@@ -146,8 +146,8 @@ impl Retired {
         Retired { memory, sends: qps.iter().filter_map(posted).collect() }
     }
 
-    /// Deregisters it if nothing reaches it any more. `alive` says whether a receive queue is there. True when it may be
-    /// dropped.
+    /// Deregisters it if nothing reaches it any more. `alive` says whether a receive queue is there. True
+    /// when it may be dropped.
     pub fn try_free(&mut self, nic: &mut Nic, alive: impl Fn(RecvTarget) -> bool) -> bool {
         self.sends.retain(|(qp, posted)| matches!(nic.has_sent(*qp, *posted), Ok(false)));
         if !self.sends.is_empty() || self.memory.received.iter().any(|to| alive(*to)) {

@@ -7,6 +7,7 @@
 //!
 //! Own additions, all in fields that mlx5 reserves: the datagram segment carries the driver's path;
 //! a window bind is opcode UMR with one bind segment of ours instead of mlx5's key contexts.
+// Long: one layout, with what writes it and what reads it.
 
 use crate::error::Error;
 use crate::ids::{MwId, PathId};

@@ -1,5 +1,6 @@
-//! Asking for the memory of coming events: a fabric does not fit the processor's nearest caches, but lanes tell what comes.
-//! Each step follows what the step before has asked for, a few events later. Hints without effect on results.
+//! Asking for the memory of coming events: a fabric does not fit the processor's nearest caches, but lanes
+//! tell what comes. Each step follows what the step before has asked for, a few events later. Hints without
+//! effect on results.
 
 use crate::events::Event;
 use crate::fabric::link::HOST;
@@ -12,7 +13,8 @@ use adverb_nic::memory::prefetch;
 /// Events between two steps.
 const STEP: u32 = 2;
 
-/// From so many hosts on, all of them do not fit a second-level cache, and it pays to follow an event to its queue pair.
+/// From so many hosts on, all of them do not fit a second-level cache, and it pays to follow an event to its
+/// queue pair.
 pub(crate) const FAR: usize = 256;
 
 impl Sim {
@@ -60,7 +62,8 @@ impl Sim {
         }
     }
 
-    /// Where an arriving packet goes: its next link, or the host; then also what only that reads of the packet.
+    /// Where an arriving packet goes: its next link, or the host; then also what only that reads of the
+    /// packet.
     #[inline(always)]
     fn ask_for_place(&self, id: u32) {
         let Some(hot) = self.fabric.packets.hot.get(id as usize) else { return };

@@ -1,4 +1,5 @@
-//! Packets on their way: what every hop reads in half a cache line, and what only the ends read in a whole one beside it.
+//! Packets on their way: what every hop reads in half a cache line, and what only the ends read in a whole
+//! one beside it.
 
 use crate::host::{address, host_of};
 use adverb_nic::memory::prefetch;
@@ -83,8 +84,8 @@ const BLANK: Hot = Hot {
     lane: 2,
 };
 
-/// Read at the ends only: the descriptor that the NIC wrote, without what few packets have, and without the destination,
-/// which is a host's number in the hot part.
+/// Read at the ends only: the descriptor that the NIC wrote, without what few packets have, and without the
+/// destination, which is a host's number in the hot part.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
 struct Cold {

@@ -110,8 +110,8 @@ impl Buffer {
     }
 }
 
-/// Registers the memory of a queue pair's send queue, named by other addresses than its own, and says how long
-/// it is.
+/// Registers the memory of a queue pair's send queue, named by other addresses than its own, and says how
+/// long it is.
 pub fn register_queue(
     nic: &mut Nic,
     pd: PdId,

@@ -87,7 +87,8 @@ pub const NO_FLOW: u32 = u32::MAX;
 #[derive(Clone, Copy)]
 #[repr(Rust, packed(4))]
 struct Use {
-    /// The flow that uses it, with [`RECEIVER`] set at the receiving end; when it has none, the next one in its row.
+    /// The flow that uses it, with [`RECEIVER`] set at the receiving end; when it has none, the next one in
+    /// its row.
     word: u32,
     /// When its flow ended; [`IN_USE`] while it has one.
     since: u64,
@@ -97,7 +98,8 @@ const _: () = assert!(core::mem::size_of::<Use>() == 12);
 
 const IN_USE: u64 = u64::MAX;
 
-/// A row of queue pairs without a flow, the longest without one first, by index; linked through [`Use::word`].
+/// A row of queue pairs without a flow, the longest without one first, by index; linked through
+/// [`Use::word`].
 #[derive(Clone, Copy)]
 struct Idle {
     first: u32,

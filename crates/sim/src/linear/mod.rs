@@ -1,15 +1,15 @@
-//! Linearizability (Herlihy and Wing 1990): whether operations that overlapped in time could have been done one
-//! after another, each at a moment between its call and its return, with the answers that they got.
+//! Linearizability (Herlihy and Wing 1990): whether operations that overlapped in time could have been done
+//! one after another, each at a moment between its call and its return, with the answers that they got.
 //!
-//! A [`History`] is what was noted of a run: calls, with their answers or without. A call without an answer is *pending*:
-//! its client was killed, or the run ended, and it may have taken effect at any time after it began, or never. A
-//! [`Model`] says what an object does when it is used by one client at a time; [`model`] has those of words, of a lock
-//! with fencing tokens and of a bounded queue. Values may repeat.
+//! A [`History`] is what was noted of a run: calls, with their answers or without. A call without an answer
+//! is *pending*: its client was killed, or the run ended, and it may have taken effect at any time after it
+//! began, or never. A [`Model`] says what an object does when it is used by one client at a time; [`model`]
+//! has those of words, of a lock with fencing tokens and of a bounded queue. Values may repeat.
 //!
-//! [`History::check`] takes each object for itself, which is enough, because linearizability is local. It then searches
-//! as Wing and Gong (1993) do, with the states that it has been in remembered (Lowe 2017). The problem is NP-complete,
-//! so that the search has a bound on its work; beyond it a history is [`Verdict::Undecided`], which a caller must treat
-//! as a failure.
+//! [`History::check`] takes each object for itself, which is enough, because linearizability is local. It
+//! then searches as Wing and Gong (1993) do, with the states that it has been in remembered (Lowe 2017). The
+//! problem is NP-complete, so that the search has a bound on its work; beyond it a history is
+//! [`Verdict::Undecided`], which a caller must treat as a failure.
 
 pub mod model;
 mod search;
@@ -34,8 +34,9 @@ pub trait Model {
     /// What it holds at first.
     fn start(&self) -> Self::State;
 
-    /// What it holds after a call that answered so; `None` when the call cannot have answered so. Of a pending
-    /// call the answer is not known; it has an effect that does not depend on it, or `None` if it has no effect here.
+    /// What it holds after a call that answered so; `None` when the call cannot have answered so. Of a
+    /// pending call the answer is not known; it has an effect that does not depend on it, or `None` if it has
+    /// no effect here.
     fn step(
         &self,
         state: &Self::State,
@@ -43,16 +44,16 @@ pub trait Model {
         answer: Option<&Self::Answer>,
     ) -> Option<Self::State>;
 
-    /// Whether a call with this answer changes nothing, in whatever state it gives that answer. Such a call may
-    /// be placed as soon as it fits, which saves work.
+    /// Whether a call with this answer changes nothing, in whatever state it gives that answer. Such a call
+    /// may be placed as soon as it fits, which saves work.
     fn only_looks(&self, call: &Self::Call, answer: &Self::Answer) -> bool {
         let _ = (call, answer);
         false
     }
 }
 
-/// One call. Its moments are places in one order of all that a run noted; an operation that ended at a lower place
-/// than another's beginning came before it.
+/// One call. Its moments are places in one order of all that a run noted; an operation that ended at a lower
+/// place than another's beginning came before it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Operation<C, A> {
     /// Who called.
@@ -113,11 +114,13 @@ impl Verdict {
         match self {
             Verdict::Linearizable => None,
             Verdict::Wrong(Conflict { object, placed, operations, why }) => Some(format!(
-                "object {object:#x}: no order of its {operations} operations explains their answers; of the order \
+                "object {object:#x}: no order of its {operations} operations explains their answers; of the \
+                 order \
                  that explains most, {placed} long, {why}"
             )),
             Verdict::Undecided { object, operations, work } => Some(format!(
-                "object {object:#x}: undecided after {work} steps whether an order of its {operations} operations \
+                "object {object:#x}: undecided after {work} steps whether an order of its {operations} \
+                 operations \
                  explains their answers"
             )),
         }

@@ -60,9 +60,9 @@ impl Model for Word {
     }
 }
 
-/// A lock that is lent for a time (a lease), and a value that it guards. Each lending has a token, greater than all
-/// before. Who has lost the lock may not know it; so whoever changes the value shows its token, and the value
-/// remembers the greatest that it has seen (Kleppmann 2016 calls this fencing).
+/// A lock that is lent for a time (a lease), and a value that it guards. Each lending has a token, greater
+/// than all before. Who has lost the lock may not know it; so whoever changes the value shows its token, and
+/// the value remembers the greatest that it has seen (Kleppmann 2016 calls this fencing).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Lock;
 
@@ -111,8 +111,8 @@ pub struct LockState {
 }
 
 impl Lock {
-    /// What a call does, and what it answers. A lending's token is not fixed by the model, as long as it grows: with
-    /// `lent` the lock gives that one.
+    /// What a call does, and what it answers. A lending's token is not fixed by the model, as long as it
+    /// grows: with `lent` the lock gives that one.
     fn apply(state: LockState, call: LockCall, lent: u64) -> (LockState, LockAnswer) {
         let LockState { token, held, fence, .. } = state;
         match call {

@@ -1,8 +1,8 @@
 //! The search for an order of one object's operations.
 //!
-//! A node is a set of operations that are placed, and the state that they lead to. The next operation may be any
-//! that is not placed and began before all others that are not placed had ended. A node that was visited leads
-//! nowhere a second time, so nodes are remembered.
+//! A node is a set of operations that are placed, and the state that they lead to. The next operation may be
+//! any that is not placed and began before all others that are not placed had ended. A node that was visited
+//! leads nowhere a second time, so nodes are remembered.
 
 use super::{Model, OperationOf};
 use std::collections::BTreeSet;

@@ -48,7 +48,8 @@ fn registers() {
     };
     right(&word, repeated(1));
     wrong(&word, repeated(2), 3);
-    // A write that was never answered may have taken effect, late, or not at all; not twice, and not before it began.
+    // A write that was never answered may have taken effect, late, or not at all; not twice, and not before
+    // it began.
     right(&word, [(0, Write(1), 0, None), (1, Read, 50, Some((51, 0))), (1, Read, 60, Some((61, 1)))]);
     right(&word, [(0, Write(1), 0, None), (1, Read, 50, Some((51, 0)))]);
     wrong(&word, [(1, Read, 0, Some((1, 1))), (0, Write(1), 2, None)], 0);

@@ -1,5 +1,5 @@
-//! A host's processors: cores, one FIFO run queue, and threads that run, wait, sleep, and are stopped or killed.
-//! A pure machine: it says when something happens next, and whose work is done then.
+//! A host's processors: cores, one FIFO run queue, and threads that run, wait, sleep, and are stopped or
+//! killed. A pure machine: it says when something happens next, and whose work is done then.
 //!
 //! ```text
 //!            wake              latency               a free core
@@ -305,8 +305,8 @@ mod tests {
         }
     }
 
-    /// Round robin: a thread of work w among k threads that want more has w / slice turns, and waits k - 1 slices
-    /// before each but the first.
+    /// Round robin: a thread of work w among k threads that want more has w / slice turns, and waits k - 1
+    /// slices before each but the first.
     #[test]
     fn slices_are_taken_in_turns() {
         let profile = CpuProfile { cores: Some(1), slice_ps: Some(10), ..CpuProfile::default() };

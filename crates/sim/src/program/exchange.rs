@@ -1,5 +1,5 @@
-//! The exchange of attributes: programs listen under names, others ask there. Its way is apart from the fabric's, as a
-//! TCP connection's over a management network is: it takes a fixed time, and loses nothing.
+//! The exchange of attributes: programs listen under names, others ask there. Its way is apart from the
+//! fabric's, as a TCP connection's over a management network is: it takes a fixed time, and loses nothing.
 //!
 //! ```text
 //! ask ── delay ──► asked ── reply ── delay ──► told
@@ -67,8 +67,8 @@ pub(super) enum Message {
 }
 
 impl Exchange {
-    /// Listens under a name; `None` when another program does. Questions that nobody has heard so far are to be
-    /// sent again.
+    /// Listens under a name; `None` when another program does. Questions that nobody has heard so far are to
+    /// be sent again.
     pub fn listen(&mut self, who: Who, name: &str) -> Option<(ListenerId, Vec<Message>)> {
         if self.listeners.iter().any(|l| l.open && l.name == name) {
             return None;
@@ -129,8 +129,8 @@ impl Exchange {
         Some(listener.who)
     }
 
-    /// A reply to a question that the program has taken. Says whom to tell; nobody, if the asker has left. `None` if there
-    /// is no such question.
+    /// A reply to a question that the program has taken. Says whom to tell; nobody, if the asker has left.
+    /// `None` if there is no such question.
     pub fn reply(&mut self, who: Who, id: LineId) -> Option<Option<(Who, Ticket)>> {
         let line = self.lines.get_mut(id.0 as usize)?;
         match line.stage {

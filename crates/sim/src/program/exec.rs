@@ -1,5 +1,5 @@
-//! What each call does. A call is done in one step, but for lists, of which a step posts one request, and copies, of which
-//! a step moves eight bytes, or more where there are many.
+//! What each call does. A call is done in one step, but for lists, of which a step posts one request, and
+//! copies, of which a step moves eight bytes, or more where there are many.
 
 use super::process::{LOCAL, Piece, Process, address};
 use super::wait::{LATE, Waiting};
@@ -243,6 +243,7 @@ impl Sim {
     }
 
     /// Calls about one object, which are done at once.
+    // Long: one match over the calls, a few lines for each.
     fn on_objects(&mut self, programs: &mut Programs, n: u32, call: &Call) -> Result<Answer, Error> {
         let (h, who, now) = (programs.host(n), programs.who(n), Instant::from_ps(self.now));
         if let Call::CreateRegion { pd, backing, access } = call {

@@ -23,8 +23,8 @@ pub enum What {
     Kill(u32, Option<u64>),
     /// It is asked to end, as by Ctrl-C.
     Ask(u32),
-    /// The host's programs end, its NIC forgets everything, and its peers hear nothing of it. It comes back after so many
-    /// ps, and its programs with it.
+    /// The host's programs end, its NIC forgets everything, and its peers hear nothing of it. It comes back
+    /// after so many ps, and its programs with it.
     Crash(u32, u64),
 }
 
@@ -48,8 +48,8 @@ pub struct Cut {
     pub again: Option<u64>,
 }
 
-/// How programs are held up, as by an operating system that has something else to do: before a step, with this chance,
-/// for up to so many ps.
+/// How programs are held up, as by an operating system that has something else to do: before a step, with
+/// this chance, for up to so many ps.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Stalls {
     /// The chance.

@@ -19,8 +19,9 @@ pub struct Told<'a> {
 }
 
 /// The history that notes tell. `read` says what an operation is in the model's terms: its call, and its
-/// answer if it has results; `Ok(None)` for one that the model does not know of. Each life of each program is a client. An
-/// operation that was noted to have had no effect is left out. What `read` cannot understand is an error.
+/// answer if it has results; `Ok(None)` for one that the model does not know of. Each life of each program is
+/// a client. An operation that was noted to have had no effect is left out. What `read` cannot understand is
+/// an error.
 pub fn history<M: Model>(
     notes: &[Noted],
     mut read: impl FnMut(&Told<'_>) -> Result<Option<(M::Call, Option<M::Answer>)>, String>,

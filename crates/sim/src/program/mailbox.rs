@@ -1,6 +1,6 @@
-//! A simulated program's driver: it keeps what the program asks until the simulation takes it, and the answers until
-//! the program takes them. Of a program that was killed it keeps nothing more, so that whatever its
-//! destructors ask changes nothing.
+//! A simulated program's driver: it keeps what the program asks until the simulation takes it, and the
+//! answers until the program takes them. Of a program that was killed it keeps nothing more, so that whatever
+//! its destructors ask changes nothing.
 
 use adverb_rdma::Error;
 use adverb_rdma::seam::{Answer, Begun, Call, Driver, Note, Object, Ticket};

@@ -1,20 +1,20 @@
-//! Programs on simulated hosts: futures over `adverb_rdma`, the same that run over real NICs, polled in virtual
-//! time.
+//! Programs on simulated hosts: futures over `adverb_rdma`, the same that run over real NICs, polled in
+//! virtual time.
 //!
-//! A host runs any number of them, each a thread of its [`cpu`]. A program asks through its [`mailbox`]; each call
-//! waits for its core and its time, takes effect at the end of that time, and may be the program's last: a
-//! kill falls between any two steps, where a list that is posted takes a step for each request, and a copy one for each
-//! eight bytes (more, when there are many). Of a killed program nothing happens any more: its destructors
-//! ask in vain. Its objects are taken back as by an operating system ([`process`]); memory of files stays. A host that
-//! crashes loses its NIC's state and its files as well, and says nothing to peers.
+//! A host runs any number of them, each a thread of its [`cpu`]. A program asks through its [`mailbox`]; each
+//! call waits for its core and its time, takes effect at the end of that time, and may be the program's last:
+//! a kill falls between any two steps, where a list that is posted takes a step for each request, and a copy
+//! one for each eight bytes (more, when there are many). Of a killed program nothing happens any more: its
+//! destructors ask in vain. Its objects are taken back as by an operating system ([`process`]); memory of
+//! files stays. A host that crashes loses its NIC's state and its files as well, and says nothing to peers.
 //!
 //! ```text
 //! NIC did something on a host ──► look at what its programs wait for ──► wake threads
 //! a thread is idle on its core ──► turn: the next call, or poll the future, or sleep
 //! ```
 //! `cpu` says which thread runs, `turn` what it does there, `exec` what each call does, `exchange` who
-//! listens where, `fate` who is stopped, killed, started again. `words` tells it all to people. [`history`] makes of
-//! programs' notes what the checker of linearizability takes.
+//! listens where, `fate` who is stopped, killed, started again. `words` tells it all to people. [`history`]
+//! makes of programs' notes what the checker of linearizability takes.
 
 pub mod cpu;
 mod exchange;
@@ -217,8 +217,8 @@ pub(crate) struct Programs {
     last_transfer: u64,
 }
 
-/// A host's state beside the simulation's own that changed, for programs that wait; kept here so that it can be
-/// noted while the programs themselves are at work.
+/// A host's state beside the simulation's own that changed, for programs that wait; kept here so that it can
+/// be noted while the programs themselves are at work.
 #[derive(Default)]
 pub(crate) struct ProgramSide {
     programs: Option<Box<Programs>>,

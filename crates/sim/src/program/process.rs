@@ -1,10 +1,10 @@
-//! What a program has of its host's NIC: objects that it made, memory that it registered. A program reaches no
-//! object but its own.
+//! What a program has of its host's NIC: objects that it made, memory that it registered. A program reaches
+//! no object but its own.
 //!
-//! An object whose handle was dropped, or whose program was killed, goes when nothing needs it any more: memory,
-//! when the program has no queue left that could have a request for it. A queue pair stops at once, but its number
-//! rests before another can have it, so that late packets of its connection are not taken for another's
-//! (IBTA leaves that to the consumer; adapters' drivers cycle through numbers).
+//! An object whose handle was dropped, or whose program was killed, goes when nothing needs it any more:
+//! memory, when the program has no queue left that could have a request for it. A queue pair stops at once,
+//! but its number rests before another can have it, so that late packets of its connection are not taken for
+//! another's (IBTA leaves that to the consumer; adapters' drivers cycle through numbers).
 
 use crate::host::Host;
 use crate::host::memory::Buffer;
@@ -43,7 +43,8 @@ pub(super) struct Piece {
     pub info: MemoryInfo,
     pub pd: PdId,
     pub mr: MrId,
-    /// What it is a part of; `None` for a queue's own memory, which stays as long as the process that simulates.
+    /// What it is a part of; `None` for a queue's own memory, which stays as long as the process that
+    /// simulates.
     #[allow(dead_code, reason = "kept for as long as the NIC names its address")]
     pub bytes: Option<Rc<Buffer>>,
 }
@@ -177,8 +178,8 @@ impl Piece {
     }
 }
 
-/// Where a program's memory begins, as work requests name it. Not where it is on the machine that simulates, so that
-/// a seed replays a run.
+/// Where a program's memory begins, as work requests name it. Not where it is on the machine that simulates,
+/// so that a seed replays a run.
 pub(super) fn address(memory: MemoryId) -> u64 {
     (u64::from(memory.0) + 1) << 40
 }

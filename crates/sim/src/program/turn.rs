@@ -132,7 +132,8 @@ impl Sim {
         }
     }
 
-    /// What a program did while it was polled, beside its calls: notes, calls that it forgot, handles that it dropped.
+    /// What a program did while it was polled, beside its calls: notes, calls that it forgot, handles that it
+    /// dropped.
     fn take_aside(&mut self, programs: &mut Programs, n: u32) {
         let (host, who) = (programs.host(n), programs.who(n));
         let Some(life) = programs.life(who) else { return };

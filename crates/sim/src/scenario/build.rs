@@ -211,7 +211,8 @@ impl Scenario {
     }
 
     fn irn(&self) -> Result<IrnConfig, Error> {
-        // The ends of a simulated connection know each other, as if a connection manager had told them (IRN 5).
+        // The ends of a simulated connection know each other, as if a connection manager had told them (IRN
+        // 5).
         let mut out = IrnConfig { agreed: Some(IRN_WINDOW), ..IrnConfig::paper() };
         let Some(t) = &self.transport.irn else { return Ok(out) };
         let span = |part: &str, text: &Option<String>, default: Duration| {

@@ -255,7 +255,8 @@ pub struct TcpTable {
     pub initial: Option<u32>,
 }
 
-/// `[transport.irn]`: what is absent is as in the paper's default scenario ([`adverb_nic::IrnConfig::paper`]).
+/// `[transport.irn]`: what is absent is as in the paper's default scenario
+/// ([`adverb_nic::IrnConfig::paper`]).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct IrnTable {
@@ -439,17 +440,20 @@ pub struct OutageEntry {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkloadTable {
-    /// `poisson`, `permutation`, `incast`, `all-to-all`, `closed-loop`, `list`, `steady`, `repeat`, `lookups`.
+    /// `poisson`, `permutation`, `incast`, `all-to-all`, `closed-loop`, `list`, `steady`, `repeat`,
+    /// `lookups`.
     pub kind: String,
     /// When it starts.
     pub start: Option<String>,
-    /// `write` (the default), `send` or `read`: the bytes of a READ go the same way, but the destination asks for them.
+    /// `write` (the default), `send` or `read`: the bytes of a READ go the same way, but the destination asks
+    /// for them.
     pub op: Option<String>,
     /// Bytes of each flow; `incast`: of all together; `closed-loop`: of a request.
     pub bytes: Option<String>,
     /// `poisson`: share of each host's rate.
     pub load: Option<f64>,
-    /// `poisson`: what the load counts: `payload` (the default), or `link`, headers and framing of full packets too.
+    /// `poisson`: what the load counts: `payload` (the default), or `link`, headers and framing of full
+    /// packets too.
     #[serde(rename = "load-of")]
     pub load_of: Option<String>,
     /// `poisson`: how many.
@@ -468,7 +472,8 @@ pub struct WorkloadTable {
     pub pairs: Option<Vec<(u32, u32)>>,
     /// `repeat`: flows of each pair at once.
     pub outstanding: Option<u32>,
-    /// `repeat`: no flow starts after it. `steady`, `lookups`, and `poisson` without `flows`: how long flows arrive.
+    /// `repeat`: no flow starts after it. `steady`, `lookups`, and `poisson` without `flows`: how long flows
+    /// arrive.
     pub until: Option<String>,
     /// `lookups`: bytes of an index entry.
     pub index: Option<String>,

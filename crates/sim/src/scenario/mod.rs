@@ -125,8 +125,8 @@ impl ScenarioFile {
         &self.path
     }
 
-    /// Checks it and turns it into a plan, with another seed than its own if one is given. Files that it names
-    /// are looked up beside it. What is wrong is named with file, line, key and remedy.
+    /// Checks it and turns it into a plan, with another seed than its own if one is given. Files that it
+    /// names are looked up beside it. What is wrong is named with file, line, key and remedy.
     pub fn plan(&self, seed: Option<u64>) -> Result<Plan, Error> {
         let folder = self.path.parent().unwrap_or(Path::new("."));
         let seeded = Scenario { seed: seed.or(self.scenario.seed), ..self.scenario.clone() };
@@ -164,7 +164,8 @@ impl Plan {
         Ok(sim)
     }
 
-    /// Hands the traffic over to the fabric. The plan's flows are gone then: large runs need not have them twice.
+    /// Hands the traffic over to the fabric. The plan's flows are gone then: large runs need not have them
+    /// twice.
     pub fn begin(&mut self, sim: &mut Sim) {
         sim.add_flows(core::mem::take(&mut self.flows));
         sim.set_workload(core::mem::take(&mut self.workload));

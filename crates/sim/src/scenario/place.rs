@@ -9,8 +9,8 @@ pub(super) fn line_at(text: &str, offset: usize) -> usize {
     text.as_bytes().iter().take(offset).filter(|b| **b == b'\n').count() + 1
 }
 
-/// Line of a key such as `switch.pfc.xoff` or `faults.link[2].loss`. A key that is missing is looked for where
-/// it belongs: the line of its table.
+/// Line of a key such as `switch.pfc.xoff` or `faults.link[2].loss`. A key that is missing is looked for
+/// where it belongs: the line of its table.
 pub(super) fn line_of(text: &str, key: &str) -> Option<usize> {
     let document = DeTable::parse(text).ok()?;
     let mut table = document.get_ref();
@@ -75,8 +75,10 @@ fn in_value(value: &Spanned<DeValue<'_>>, offset: usize) -> Option<String> {
 mod tests {
     use super::*;
 
-    const TEXT: &str = "seed = 1\n[switch]\nbuffer = \"1MB\"\n[switch.pfc]\nxoff = \"1KB\"\n\n[[workload]]\nkind = \"list\"\n\
-                        list = [\n  { src = 0, dst = 1 },\n  { src = 0, dst = 7 },\n]\n[[workload]]\nkind = \"incast\"\n";
+    const TEXT: &str = "seed = 1\n[switch]\nbuffer = \"1MB\"\n[switch.pfc]\nxoff = \
+        \"1KB\"\n\n[[workload]]\nkind = \"list\"\n\
+                        list = [\n  { src = 0, dst = 1 },\n  { src = 0, dst = 7 },\n]\n[[workload]]\n\
+                        kind = \"incast\"\n";
 
     #[test]
     fn keys_and_lines_find_each_other() {

@@ -129,7 +129,8 @@ fn open(
         "list" => list(table, t)?,
         other => {
             let why = format!(
-                "`{other}` is not one of poisson, permutation, incast, all-to-all, closed-loop, list, steady, repeat, lookups"
+                "`{other}` is not one of poisson, permutation, incast, all-to-all, closed-loop, list, \
+                 steady, repeat, lookups"
             );
             return Err(Error::new("workload.kind", why));
         }
@@ -196,7 +197,8 @@ fn pairs(table: &WorkloadTable, t: &Topology) -> Result<Vec<(u32, u32)>, Error> 
     Ok(pairs)
 }
 
-/// Flows between given pairs. A load may be above 1: who asks for more than there is is what some experiments are about.
+/// Flows between given pairs. A load may be above 1: who asks for more than there is is what some experiments
+/// are about.
 fn between(
     table: &WorkloadTable,
     t: &Topology,

@@ -1,5 +1,6 @@
-//! A swarm of 1RMA: random fabrics, NICs, faults and work, all from one seed, under the oracle. First with faults: every operation ends within the
-//! bound, and memory is as the reports say. Then without: everything ends, and what begins then ends well.
+//! A swarm of 1RMA: random fabrics, NICs, faults and work, all from one seed, under the oracle. First with
+//! faults: every operation ends within the bound, and memory is as the reports say. Then without: everything
+//! ends, and what begins then ends well.
 
 use super::one_rma_oracle::Oracle;
 use crate::fabric::faults::Faults;
@@ -17,7 +18,8 @@ use adverb_wire::Duration;
 
 /// Virtual time with faults, in ps.
 const FAULTY_PS: u64 = 3_000_000_000;
-/// When what begins must end well: what was under way has ended by then, windows that failures have made small included.
+/// When what begins must end well: what was under way has ended by then, windows that failures have made
+/// small included.
 const LIVE_PS: u64 = 200_000_000_000;
 /// Between one flow that must end well and the next.
 const LIVE_GAP_PS: u64 = 10_000_000_000;

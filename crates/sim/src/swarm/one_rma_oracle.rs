@@ -1,6 +1,8 @@
-//! What must come of transfers, known from outside. Every flow has a part of both its hosts' memories to itself, and every host's memory starts as a pattern
-//! of its own. So when a flow ends well, its destination holds its source's pattern; when it fails, its destination holds the one or the other, byte for
-//! byte, and never changes again (section 5.1: no side effect follows a reported failure); and nothing else ever changes.
+//! What must come of transfers, known from outside. Every flow has a part of both its hosts' memories to
+//! itself, and every host's memory starts as a pattern of its own. So when a flow ends well, its destination
+//! holds its source's pattern; when it fails, its destination holds the one or the other, byte for byte, and
+//! never changes again (section 5.1: no side effect follows a reported failure); and nothing else ever
+//! changes.
 
 use crate::host::one_rma::RmaHost;
 use crate::watch::trace::mix;
@@ -17,7 +19,7 @@ struct Ended {
     bytes: Vec<u8>,
 }
 
-/// See the top of this file.
+/// What every host's memory must hold, and which transfers are still to be reported.
 #[derive(Default)]
 pub(crate) struct Oracle {
     apart: usize,
@@ -80,7 +82,8 @@ impl Oracle {
         }
     }
 
-    /// When nothing is left to happen: whether memory is as the reports said, and all else as it was. `flows` is how many there were.
+    /// When nothing is left to happen: whether memory is as the reports said, and all else as it was. `flows`
+    /// is how many there were.
     pub fn verdict(&mut self, hosts: &[RmaHost], flows: usize) {
         if self.ended.iter().filter(|ended| ended.is_some()).count() != flows {
             self.fail("flows were never reported".to_owned());
@@ -97,7 +100,10 @@ impl Oracle {
             if let Some(at) = (0..len).find(|at| found[*at] != expected[*at]) {
                 let flow = at / self.apart;
                 let (is, was) = (found[at], expected[at]);
-                self.fail(format!("host {h}: byte {at}, flow {flow}'s, is {is:#04x}, and was {was:#04x} when that was reported"));
+                self.fail(format!(
+                    "host {h}: byte {at}, flow {flow}'s, is {is:#04x}, and was {was:#04x} when \
+                    that was reported"
+                ));
             }
         }
     }

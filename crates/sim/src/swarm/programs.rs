@@ -1,6 +1,6 @@
-//! Swarms of programs: a system of programs on random fabrics, with random faults of the network, of programs and of
-//! hosts, all from one seed. First with faults: whatever the programs noted must be explained by the system's own
-//! judge. Then without: all must come to an end.
+//! Swarms of programs: a system of programs on random fabrics, with random faults of the network, of programs
+//! and of hosts, all from one seed. First with faults: whatever the programs noted must be explained by the
+//! system's own judge. Then without: all must come to an end.
 
 use super::{
     Outcome, pick, random_faults, random_hardware, random_switch, random_topology, random_transport,
@@ -39,8 +39,8 @@ pub struct Made {
     pub programs: Vec<Start>,
     /// Finds what is wrong with a run.
     pub judge: Judge,
-    /// Whether what must come of the run has come, once all programs that do not serve have ended. The run goes on
-    /// without faults until it has, for as long as programs may take to end.
+    /// Whether what must come of the run has come, once all programs that do not serve have ended. The run
+    /// goes on without faults until it has, for as long as programs may take to end.
     pub settled: Settled,
 }
 

@@ -1,5 +1,5 @@
-//! What is seen of a run: its trace, counts, samples, captures and journal, and an oracle that knows what must come of
-//! it.
+//! What is seen of a run: its trace, counts, samples, captures and journal, and an oracle that knows what
+//! must come of it.
 
 pub mod capture;
 pub(crate) mod journal;

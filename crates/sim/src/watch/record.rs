@@ -87,7 +87,8 @@ pub struct Report {
     pub paused_ps: u64,
     /// The ports that PFC keeps from sending for ever, each by its link's name.
     pub deadlock: Option<Vec<String>>,
-    /// Operations of 1RMA by outcome, as [`Outcome::ALL`](adverb_nic::one_rma::Outcome::ALL) orders them; none in a fabric of queue pairs.
+    /// Operations of 1RMA by outcome, as [`Outcome::ALL`](adverb_nic::one_rma::Outcome::ALL) orders them;
+    /// none in a fabric of queue pairs.
     pub operations: Option<[u64; 5]>,
     /// Hash of all that happened.
     pub trace: u64,
@@ -168,8 +169,8 @@ impl Sim {
         let spec = flow.spec;
         let mtu = self.config.transport.mtu.bytes();
         let packets = u64::from(spec.bytes.div_ceil(mtu).max(1));
-        // IPv4, UDP, BTH and ICRC; bytes to a multiple of four on the last. A WRITE's first packet has a RETH, a
-        // READ's first response and its last an AETH.
+        // IPv4, UDP, BTH and ICRC; bytes to a multiple of four on the last. A WRITE's first packet has a
+        // RETH, a READ's first response and its last an AETH.
         let headers = 20 + 8 + 12 + 4 + FRAMING;
         let (first, all) = match spec.op {
             Op::Write => (16, 16),

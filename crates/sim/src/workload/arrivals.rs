@@ -26,8 +26,8 @@ pub fn poisson(
         .collect()
 }
 
-/// Flows of one size between pairs of source and destination until `until` ps: each pair sends `load` times `rate`, at random times or, where
-/// `even`, evenly spaced. In the order of their starts.
+/// Flows of one size between pairs of source and destination until `until` ps: each pair sends `load` times
+/// `rate`, at random times or, where `even`, evenly spaced. In the order of their starts.
 pub fn between(
     pairs: &[(u32, u32)],
     sizes: &Sizes,

@@ -1,5 +1,6 @@
-//! Queue pairs that flows share: all flows between two hosts, in the order of their starts, on one connection, as programs do that cannot afford more
-//! (1RMA section 2.1). A flow waits for those before it: that is what is to be seen.
+//! Queue pairs that flows share: all flows between two hosts, in the order of their starts, on one
+//! connection, as programs do that cannot afford more (1RMA section 2.1). A flow waits for those before it:
+//! that is what is to be seen.
 
 use crate::host::Peer;
 use crate::sim::Sim;
@@ -99,7 +100,8 @@ impl Sim {
             connection.posted -= 1;
         }
         self.end_transfer(number, completion.status == Status::Success);
-        // A queue pair in error refuses posts, and flows that it was to carry do not end: they are counted as unfinished.
+        // A queue pair in error refuses posts, and flows that it was to carry do not end: they are counted as
+        // unfinished.
         let _ = self.post_shared(ends);
     }
 }

@@ -79,8 +79,8 @@ const _: () = assert!(core::mem::size_of::<Active>() == 12);
 /// No place.
 const NOWHERE: u32 = u32::MAX;
 
-/// Flows that have not started. Most are added in the order of their starts, and then this keeps nothing of them but how
-/// far the list has been gone through.
+/// Flows that have not started. Most are added in the order of their starts, and then this keeps nothing of
+/// them but how far the list has been gone through.
 #[derive(Default)]
 struct Waiting {
     /// Number of the first flow that has not started of those in order.
@@ -128,8 +128,8 @@ pub struct Flows {
     /// In order of their creation.
     pub list: Vec<Flow>,
     waiting: Waiting,
-    /// Flows under way; their places are reused, the one that became free last first. Where the flow of a host's queue pair
-    /// stands is kept in [`crate::host::Host`].
+    /// Flows under way; their places are reused, the one that became free last first. Where the flow of a
+    /// host's queue pair stands is kept in [`crate::host::Host`].
     active: Vec<Active>,
     /// The first free place; the next one stands there.
     free: u32,
@@ -405,14 +405,16 @@ impl Sim {
 mod tests {
     use super::*;
 
-    /// Against a heap of all: flows start in the order of their starts, then of their numbers, however they were added.
+    /// Against a heap of all: flows start in the order of their starts, then of their numbers, however they
+    /// were added.
     #[test]
     fn flows_wait_in_order() {
         let mut rng = fastrand::Rng::with_seed(5);
         let (mut waiting, mut list, mut model) = (Waiting::default(), Vec::new(), BinaryHeap::new());
         for step in 0..20_000u64 {
             if rng.u32(0..5) < 3 {
-                // Mostly later and later; sometimes before others that were added already, or at the same time.
+                // Mostly later and later; sometimes before others that were added already, or at the same
+                // time.
                 let start = if rng.u32(0..4) == 0 { rng.u64(..step + 1) } else { step / 4 * 4 };
                 let spec = FlowSpec { start, src: 0, dst: 1, bytes: 1, tag: 0, op: Op::Write };
                 let number = list.len() as u32;

@@ -1,5 +1,6 @@
-//! Lookups in a key-value cache (1RMA section 7.1): a read of an index entry, then one of the value, from one of several servers that have
-//! everything. A client that meets a failure goes on with another server at once, and does not come back.
+//! Lookups in a key-value cache (1RMA section 7.1): a read of an index entry, then one of the value, from one
+//! of several servers that have everything. A client that meets a failure goes on with another server at
+//! once, and does not come back.
 
 use crate::workload::flows::{Flow, FlowSpec, Op};
 use std::collections::BTreeSet;
@@ -24,7 +25,7 @@ pub struct Lookup {
     pub failures: u32,
 }
 
-/// See the top of this file.
+/// Lookups in a key-value cache: a read of an index entry, then one of the value.
 #[derive(Clone, Debug, Default)]
 pub struct Lookups {
     /// Hosts that have everything.
@@ -77,7 +78,8 @@ impl Lookups {
         self.arrivals.iter().enumerate().map(spec).collect()
     }
 
-    /// The server that a read goes to when it starts: another one, where its own has failed the client before.
+    /// The server that a read goes to when it starts: another one, where its own has failed the client
+    /// before.
     pub fn server(&self, spec: &FlowSpec) -> u32 {
         let at = self.servers.iter().position(|server| *server == spec.src).unwrap_or(0);
         let turned = (0..self.servers.len()).map(|i| self.servers[(at + i) % self.servers.len()]);

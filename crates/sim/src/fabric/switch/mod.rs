@@ -116,8 +116,8 @@ pub struct PortCounters {
     pub paused_ps: u64,
 }
 
-/// One switch: its configuration, its ports, and what is buffered in it. Ports count from 0; a port is the end of one
-/// cable, so packets come in and leave by it.
+/// One switch: its configuration, its ports, and what is buffered in it. Ports count from 0; a port is the
+/// end of one cable, so packets come in and leave by it.
 pub(crate) struct Switch {
     config: SwitchConfig,
     input_queued: bool,
@@ -215,8 +215,8 @@ impl Switch {
         }
     }
 
-    /// Buffers a packet, whose `via` names the port at which it came in, for the port that feeds `link`; whether it was
-    /// marked. The caller has asked [`Switch::admits`].
+    /// Buffers a packet, whose `via` names the port at which it came in, for the port that feeds `link`;
+    /// whether it was marked. The caller has asked [`Switch::admits`].
     #[inline]
     pub fn enqueue(
         &mut self,
@@ -246,7 +246,8 @@ impl Switch {
         marked
     }
 
-    /// Takes the next packet for the port that feeds `link` from the classes in `ready` (bits), the highest first.
+    /// Takes the next packet for the port that feeds `link` from the classes in `ready` (bits), the highest
+    /// first.
     #[inline]
     pub fn dequeue(&mut self, packets: &mut Packets, link: &mut Link, ready: u8) -> u32 {
         let class = ready.ilog2() as usize;

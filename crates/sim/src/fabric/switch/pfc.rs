@@ -18,7 +18,8 @@ pub struct Pfc {
 }
 
 impl Switch {
-    /// After a packet of `class` was buffered: whether the other end of port `entered`'s cable has to be paused now.
+    /// After a packet of `class` was buffered: whether the other end of port `entered`'s cable has to be
+    /// paused now.
     #[inline]
     pub fn must_pause(&mut self, entered: u16, class: usize) -> bool {
         let Some(pfc) = self.config.pfc[class] else { return false };

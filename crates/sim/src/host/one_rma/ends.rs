@@ -1,4 +1,5 @@
-//! The ends of a message's way: the NIC gives it, the NIC takes it, and what moving its payload to and from memory costs.
+//! The ends of a message's way: the NIC gives it, the NIC takes it, and what moving its payload to and from
+//! memory costs.
 
 use super::Rma;
 use super::host::RmaHost;
@@ -12,7 +13,8 @@ use adverb_wire::{Flow, Instant, Packet};
 
 /// IPv4 and UDP headers of a message.
 const IP_UDP: u32 = 20 + 8;
-/// Messages with payload that a NIC holds between memory and port: enough to keep a link of 400 Gb/s busy over a read of a microsecond.
+/// Messages with payload that a NIC holds between memory and port: enough to keep a link of 400 Gb/s busy
+/// over a read of a microsecond.
 const STAGED: usize = 16;
 
 /// Bytes that a message of so many takes on a link.
@@ -67,8 +69,8 @@ impl Sim {
         }
     }
 
-    /// The same where payload is read from memory before it can leave. While it is read, the NIC decides nothing: so what waits to be served waits in
-    /// its queue, which the NACK threshold is about.
+    /// The same where payload is read from memory before it can leave. While it is read, the NIC decides
+    /// nothing: so what waits to be served waits in its queue, which the NACK threshold is about.
     fn rma_send_through_pcie(&mut self, h: u32, up: u32) {
         let now = self.now;
         loop {
@@ -220,7 +222,8 @@ impl Sim {
         self.watch.journal.add(self.now, format_args!("host {h}"), format_args!("{what}{text}"));
     }
 
-    /// Time that an operation of a flow takes in an idle network, in ps: see [`Sim::ideal_ps`](crate::Sim::ideal_ps).
+    /// Time that an operation of a flow takes in an idle network, in ps: see
+    /// [`Sim::ideal_ps`](crate::Sim::ideal_ps).
     pub(crate) fn rma_ideal_ps(&self, flow: &crate::Flow) -> u64 {
         let rma = &self.hosts.one_rma;
         let (spec, pcie) = (flow.spec, rma.config.pcie);

@@ -31,7 +31,7 @@ pub(super) struct Posted {
     pub len: u16,
 }
 
-/// See the top of this file.
+/// A host with a 1RMA NIC: its process, its regions, its executor.
 pub struct RmaHost {
     /// Its NIC.
     pub nic: OneRma,
@@ -190,7 +190,8 @@ impl RmaHost {
         Ok((region, grant))
     }
 
-    /// What the region's owner hands to a client: the region and K_d under the key that is planned, which need not be in place yet.
+    /// What the region's owner hands to a client: the region and K_d under the key that is planned, which
+    /// need not be in place yet.
     pub(super) fn grant(&self, initiator: u32, op: Op) -> Grant {
         let key = RegionKey::new(region_key(self.seed, self.epoch));
         let address = self.nic.config().address;

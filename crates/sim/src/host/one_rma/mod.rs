@@ -1,10 +1,12 @@
-//! 1RMA in the simulator: on every host a [`OneRma`] NIC instead of the one with queue pairs, and above it the software of the
-//! paper, [`CommandPortal`](adverb_nic::one_rma::CommandPortal) and [`CommandExecutor`](adverb_nic::one_rma::CommandExecutor): the code that
-//! serves real programs. A flow is a transfer. Messages travel as packets that carry their bytes, encrypted as they are on a real network; links, switches,
-//! faults and captures treat them as they treat others.
+//! 1RMA in the simulator: on every host a [`OneRma`] NIC instead of the one with queue pairs, and above it
+//! the software of the paper, [`CommandPortal`](adverb_nic::one_rma::CommandPortal) and
+//! [`CommandExecutor`](adverb_nic::one_rma::CommandExecutor): the code that serves real programs. A flow is a
+//! transfer. Messages travel as packets that carry their bytes, encrypted as they are on a real network;
+//! links, switches, faults and captures treat them as they treat others.
 //!
-//! `host` makes a host, `ends` moves messages between NICs and links, `transfers` moves flows through executors, [`record`] keeps what
-//! NICs reported. [`crate::swarm::one_rma`] tries random faults under an oracle that knows what memory must hold.
+//! `host` makes a host, `ends` moves messages between NICs and links, `transfers` moves flows through
+//! executors, [`record`] keeps what NICs reported. [`crate::swarm::one_rma`] tries random faults under an
+//! oracle that knows what memory must hold.
 
 mod ends;
 mod host;
@@ -41,8 +43,8 @@ pub struct RmaConfig {
     pub pcie: Pcie,
     /// Traffic class of all messages.
     pub class: u8,
-    /// Each host has memory of its own, and each flow a part of it, so many bytes apart, as the oracle needs; 0: all share one place, whose contents
-    /// nobody looks at.
+    /// Each host has memory of its own, and each flow a part of it, so many bytes apart, as the oracle needs;
+    /// 0: all share one place, whose contents nobody looks at.
     pub apart: u64,
     /// What happens to hosts' regions on the way.
     pub events: Vec<RegionEvent>,
@@ -66,8 +68,8 @@ impl Default for RmaConfig {
     }
 }
 
-/// What moving payload between NIC and host memory costs. All zero is neutral. Commands cost nothing: software writes them into the NIC
-/// (appendix B).
+/// What moving payload between NIC and host memory costs. All zero is neutral. Commands cost nothing:
+/// software writes them into the NIC (appendix B).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Pcie {
     /// Picoseconds for a byte, each way.
@@ -99,7 +101,8 @@ pub struct RegionEvent {
 /// See [`RegionEvent`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RegionChange {
-    /// A Rekey operation puts the next key in place (section 5.2). Clients have been handed their keys for it before.
+    /// A Rekey operation puts the next key in place (section 5.2). Clients have been handed their keys for it
+    /// before.
     Rekey,
     /// The owner's driver does: the region is gone, and back after so many ps.
     Driver(u64),

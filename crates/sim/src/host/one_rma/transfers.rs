@@ -50,7 +50,8 @@ impl Sim {
         Ok(())
     }
 
-    /// The key that a host uses for a peer's region; it asks the owner for the first one, out of band and in no time.
+    /// The key that a host uses for a peer's region; it asks the owner for the first one, out of band and in
+    /// no time.
     fn key_for(&mut self, near: u32, far: u32, op: Kind) -> Result<Grant, Error> {
         let rma = &mut self.hosts.one_rma;
         if let Some((_, known)) = rma.hosts[near as usize].key(far, op) {
@@ -61,7 +62,8 @@ impl Sim {
         Ok(grant)
     }
 
-    /// What the software of a host has to do now: completions, reports, commands. False when there was nothing.
+    /// What the software of a host has to do now: completions, reports, commands. False when there was
+    /// nothing.
     pub(super) fn run_software(&mut self, h: u32) -> bool {
         let now = Instant::from_ps(self.now);
         let rma = &mut self.hosts.one_rma;
@@ -130,8 +132,8 @@ impl Sim {
         self.end_transfer(number, report.end.is_ok());
     }
 
-    /// Whether there is a newer key than a flow that began at `submitted` was begun with: one that its host has learnt since, or learns now because the peer's
-    /// owner has announced it.
+    /// Whether there is a newer key than a flow that began at `submitted` was begun with: one that its host
+    /// has learnt since, or learns now because the peer's owner has announced it.
     fn learn_again(&mut self, number: u32, submitted: u64) -> bool {
         let (near, far) = self.flows.list[number as usize].spec.ends();
         let op = kind(self.flows.list[number as usize].spec.op);
