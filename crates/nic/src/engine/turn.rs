@@ -22,12 +22,14 @@ impl Nic {
     pub(crate) fn find_frame(&mut self, now: Instant, out: &mut TxFrame) -> bool {
         let mut budget = limits::STEPS_WITHOUT_FRAME;
         while budget > 0 {
-            match self.step_outside(now, out) {
-                Step::Idle => {}
-                Step::Answer(_) => return true,
-                _ => {
-                    budget -= 1;
-                    continue;
+            if self.is_outside_due() {
+                match self.step_outside(now, out) {
+                    Step::Idle => {}
+                    Step::Answer(_) => return true,
+                    _ => {
+                        budget -= 1;
+                        continue;
+                    }
                 }
             }
             let Some(index) = self.ready.front() else { return false };
@@ -62,6 +64,12 @@ impl Nic {
             }
         }
         Step::Idle
+    }
+
+    /// Whether [`Nic::step_outside`] may have something to do.
+    #[inline]
+    fn is_outside_due(&self) -> bool {
+        self.state.stepped | self.state.has_effects | self.state.notifier.is_due()
     }
 
     /// What goes before all queue pairs: notifications of congestion, and completions that the driver has put
