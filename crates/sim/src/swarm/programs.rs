@@ -6,7 +6,7 @@ use super::{
     Outcome, pick, random_faults, random_hardware, random_switch, random_topology, random_transport,
 };
 use crate::fabric::faults::Faults;
-use crate::fabric::switch::{Discipline, SwitchConfig};
+use crate::fabric::switch::{Balance, Discipline, SwitchConfig};
 use crate::host::hardware::Profile;
 use crate::program::{CpuProfile, Cut, Doing, Fault, Mortal, Noted, Setup, Stalls, Start, What};
 use crate::sim::{Config, Sim};
@@ -116,10 +116,11 @@ fn plan(system: &System, seed: u64, bug: Option<&str>) -> Plan {
     Plan { config, faults, setup, judge: made.judge, settled: made.settled, quiet }
 }
 
-/// Switches that drop nothing, and NICs that cost nothing.
+/// Switches that drop nothing and keep packets of a flow in order, and NICs that cost nothing. (A request
+/// that others overtake waits for a timeout in some modes, which programs may find too long.)
 fn roomy(switch: SwitchConfig) -> (SwitchConfig, Profile) {
     let discipline = Discipline::SharedBuffer { buffer: 64 << 20, alpha: f64::INFINITY };
-    (SwitchConfig { discipline, pfc: [None; 8], ..switch }, Profile::default())
+    (SwitchConfig { discipline, pfc: [None; 8], balance: Balance::Ecmp, ..switch }, Profile::default())
 }
 
 fn random_cpu(rng: &mut fastrand::Rng) -> CpuProfile {
