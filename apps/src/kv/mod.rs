@@ -36,6 +36,8 @@ mod open_loop;
 mod protocol;
 mod replica;
 mod server;
+#[cfg(test)]
+mod simulated;
 mod store;
 
 pub use bench::{Bench, BenchReport, Window};
