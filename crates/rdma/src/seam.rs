@@ -276,8 +276,8 @@ pub enum SendOrder {
     /// The queue itself: one after the other.
     #[default]
     Own,
-    /// The queue itself, whose WQEs may wait for completions and enable other queues (cross-channel): they are
-    /// fetched ahead, and executed as they were then.
+    /// The queue itself, whose WQEs may wait for completions and enable other queues (cross-channel): they
+    /// are fetched ahead, and executed as they were then.
     Cross,
     /// Other queues: it is fetched as far as they enable it.
     Managed,
