@@ -43,7 +43,7 @@ pub use one_rma::OneRma;
 pub use transport::rc::irn::{self, IrnConfig, LossRecovery, Scheme};
 
 pub use config::NicConfig;
-pub use engine::step::Step;
+pub use engine::step::{Intent, Step};
 pub use frame::TxFrame;
 pub use ids::{CqId, MrId, MwId, PathId, PdId, QpId, SrqId, XrcdId};
 pub use memory::{Access, MrInfo, MrInit, MwInfo, MwType, Payload};

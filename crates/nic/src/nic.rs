@@ -14,7 +14,7 @@
 use crate::attr::{QpState, QpType};
 use crate::config::NicConfig;
 use crate::counters::Counters;
-use crate::engine::step::Step;
+use crate::engine::step::{Intent, Step};
 use crate::engine::wake::{doorbell, wake};
 use crate::engine::{Paths, Ready, Timers, Turns};
 use crate::error::Error;
@@ -117,6 +117,17 @@ impl Nic {
     /// [`Nic::step_common`].
     pub fn step_qp(&mut self, now: Instant, qp: QpId, out: &mut TxFrame) -> Step {
         self.step_named(now, qp, out)
+    }
+
+    /// What [`Nic::step_qp`] would do for a queue pair, for a driver that has to find the time before the
+    /// work is done.
+    pub fn intent(&mut self, qp: QpId) -> Intent {
+        self.intent_of(qp)
+    }
+
+    /// Blocks of a send queue that were posted and whose WQEs have not been executed.
+    pub fn unfetched(&self, qp: QpId) -> u32 {
+        self.qps.get(qp).map_or(0, |pair| pair.qp.sq.posted.wrapping_sub(pair.qp.sq.fetched))
     }
 
     /// Does one piece of work that no queue pair has to take a turn for: writes a completion, or sends a

@@ -33,4 +33,4 @@ pub use scenario::{Plan, Scenario, ScenarioFile};
 pub use sim::{Config, Sim};
 pub use watch::record::{Report, Stats, Summary};
 pub use watch::{capture, oracle, record, sabotage, statistics, trace};
-pub use workload::flows::{self, Flow, FlowSpec, Op};
+pub use workload::flows::{self, Flow, FlowSpec, Op, Via};

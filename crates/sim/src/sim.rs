@@ -32,8 +32,10 @@ pub struct Config {
     pub transport: Transport,
     /// Hosts that do not offer IRN, if `transport` does.
     pub plain_hosts: Vec<u32>,
-    /// What NICs cost.
+    /// What NICs of queue pairs cost.
     pub hardware: Profile,
+    /// Hosts whose NICs cost something else.
+    pub hardware_of: Vec<(u32, Profile)>,
     /// Packets carry their payload's bytes.
     pub payload: bool,
     /// Every packet is emitted to bytes and parsed again, and must come out as it went in: the proof that
@@ -48,6 +50,12 @@ pub struct Config {
 }
 
 impl Config {
+    /// What the NIC of a host costs.
+    pub fn hardware_of(&self, host: u32) -> Profile {
+        let own = self.hardware_of.iter().rev().find(|(other, _)| *other == host);
+        own.map_or(self.hardware, |(_, profile)| *profile)
+    }
+
     /// A fabric with defaults for everything but its topology.
     pub fn new(topology: Topology) -> Config {
         Config {
@@ -55,7 +63,8 @@ impl Config {
             switch: SwitchConfig::default(),
             transport: Transport::default(),
             plain_hosts: Vec::new(),
-            hardware: Profile::default(),
+            hardware: Profile::NEUTRAL,
+            hardware_of: Vec::new(),
             payload: false,
             through_bytes: false,
             one_rma: None,
@@ -207,8 +216,9 @@ impl Sim {
         match source {
             Source::Arrival(_) | Source::PortFree(_) => unreachable!("links' events are handled before"),
             Source::Deadline(h) => self.on_deadline(h),
-            Source::Sent(h) => self.on_hardware_sent(h),
-            Source::Received(h) => self.on_hardware_received(h),
+            Source::Sent(h) => self.rma_send(h),
+            Source::Received(h) => self.on_message_written(h),
+            Source::Hardware(h) => self.on_hardware(h),
             Source::Flows => self.start_due_flows(),
             Source::Faults => self.on_outage(),
             Source::Sample => self.on_sample(),

@@ -12,10 +12,12 @@ pub enum Source {
     PortFree(u32),
     /// A deadline of this host's NICs.
     Deadline(u32),
-    /// This host's hardware has done a piece of work for sending.
+    /// This host's 1RMA NIC has read payload, or may read more.
     Sent(u32),
-    /// This host's hardware has taken a packet in.
+    /// This host's 1RMA NIC has written payload.
     Received(u32),
+    /// Work of this host's hardware is due.
+    Hardware(u32),
     /// Flows start.
     Flows,
     /// A cable fails or is repaired.
@@ -31,7 +33,7 @@ pub enum Source {
 }
 
 /// Kinds of sources that there is one of for each host.
-const OF_HOSTS: u32 = 3;
+const OF_HOSTS: u32 = 4;
 /// Kinds of sources that there is one of.
 const ALONE: u32 = 6;
 
@@ -44,6 +46,7 @@ pub struct Sources {
     deadlines: u32,
     sent: u32,
     received: u32,
+    hardware: u32,
     /// First number of those that there is one of.
     alone: u32,
 }
@@ -59,6 +62,7 @@ impl Sources {
             deadlines,
             sent: of_hosts(1),
             received: of_hosts(2),
+            hardware: of_hosts(3),
             alone: of_hosts(OF_HOSTS),
         }
     }
@@ -82,6 +86,7 @@ impl Sources {
             Source::Deadline(host) => self.deadlines + host,
             Source::Sent(host) => self.sent + host,
             Source::Received(host) => self.received + host,
+            Source::Hardware(host) => self.hardware + host,
             Source::Flows => self.alone,
             Source::Faults => self.alone + 1,
             Source::Sample => self.alone + 2,
@@ -106,8 +111,11 @@ impl Sources {
         if number < self.received {
             return Source::Sent(number - self.sent);
         }
-        if number < self.alone {
+        if number < self.hardware {
             return Source::Received(number - self.received);
+        }
+        if number < self.alone {
+            return Source::Hardware(number - self.hardware);
         }
         match number - self.alone {
             0 => Source::Flows,

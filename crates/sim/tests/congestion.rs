@@ -2,7 +2,7 @@
 
 use adverb_nic::{CongestionControl, DcqcnConfig, TcpConfig, TimelyConfig};
 use adverb_sim::switch::ecn::Red;
-use adverb_sim::{CableKind, Config, FlowSpec, Op, Sim, SwitchConfig, Topology, Transport};
+use adverb_sim::{CableKind, Config, FlowSpec, Op, Sim, SwitchConfig, Topology, Transport, Via};
 use adverb_wire::Duration;
 
 const CABLE: CableKind = CableKind { rate: 40_000_000_000, delay: Duration::from_us(2) };
@@ -26,7 +26,15 @@ fn config(congestion: CongestionControl, irn: bool) -> Config {
 fn shares(config: Config, later: u64, end: u64) -> (Sim, [f64; 2]) {
     let mut sim = Sim::new(config).unwrap();
     sim.sample_every(10_000_000);
-    let flow = |src, start| FlowSpec { start, src, dst: src + 2, bytes: 1 << 28, tag: 0, op: Op::Write };
+    let flow = |src, start| FlowSpec {
+        start,
+        src,
+        dst: src + 2,
+        bytes: 1 << 28,
+        tag: 0,
+        op: Op::Write,
+        via: Via::Any,
+    };
     sim.add_flows([flow(0, 0), flow(1, later)]);
     let received = |sim: &Sim, h: usize| sim.hosts()[h].nic.counters().rx_bytes;
     while sim.run(end / 2, u64::MAX) {}

@@ -10,7 +10,7 @@ use adverb_sim::topology::{Cable, Node};
 use adverb_sim::workload::pattern::{all_to_all, incast, permutation};
 use adverb_sim::workload::{Closed, Workload};
 use adverb_sim::{
-    Balance, CableKind, Config, Discipline, FlowSpec, Op, Sim, SwitchConfig, Topology, Transport,
+    Balance, CableKind, Config, Discipline, FlowSpec, Op, Sim, SwitchConfig, Topology, Transport, Via,
 };
 use adverb_wire::Duration;
 use std::sync::{Arc, Mutex};
@@ -23,7 +23,7 @@ fn config(topology: Topology) -> Config {
 }
 
 fn flow(src: u32, dst: u32, bytes: u32) -> FlowSpec {
-    FlowSpec { start: 0, src, dst, bytes, tag: 0, op: Op::Write }
+    FlowSpec { start: 0, src, dst, bytes, tag: 0, op: Op::Write, via: Via::Any }
 }
 
 fn pfc(xoff: u32, xon: u32) -> [Option<Pfc>; 8] {
@@ -302,17 +302,17 @@ fn hardware_costs_take_their_time_and_neutral_ones_none() {
         (sim.flows()[0].received, sim.flows()[0].completed)
     };
     let none = received(Profile::default());
-    let sending = Profile { fetch_ps: 500_000, execute_ps: 100_000, ..Profile::default() };
+    let sending = Profile { fetch: 500_000, execute: 100_000, ..Profile::default() };
     assert_eq!(received(sending).0, none.0 + 600_000, "fetched and executed once");
     // Three packets of 1 us each: the pipe, not the link, sets the pace.
-    let packets = Profile { packet_ps: 1_000_000, ..Profile::default() };
+    let packets = Profile { packet: 1_000_000, ..Profile::default() };
     let last = (3000 - 2048 + 82) * 80 + 1_000_000;
     assert_eq!(received(packets).0, 3 * 1_000_000 + last);
-    let receiving = Profile { receive_ps: 200_000, ..Profile::default() };
+    let receiving = Profile { receive: 200_000, ..Profile::default() };
     assert_eq!(received(receiving).0, none.0 + 200_000 + 2 * 200_000 - 2 * 88_480 + (1024 - 952) * 80);
-    let completing = Profile { completion_ps: 300_000, ..Profile::default() };
+    let completing = Profile { completion: 300_000, ..Profile::default() };
     assert_eq!(received(completing), (none.0, none.1 + 300_000));
-    let misses = Profile { cache_entries: 1, miss_ps: 400_000, ..Profile::default() };
+    let misses = Profile { cache_entries: 1, miss: 400_000, ..Profile::default() };
     // Once at either end; at the receiver the last packet has come meanwhile, 88.48 + 82.72 ns later.
     assert_eq!(received(misses).0, none.0 + 2 * 400_000 - 171_200);
 }

@@ -160,6 +160,50 @@ fn what_does_not_go_together_is_refused_with_its_key() {
     assert_eq!(refused(&format!("{FABRIC}{send}")).key, "workload.op");
     let rc = FABRIC.replace("1rma", "rc");
     assert_eq!(refused(&format!("{rc}[transport.one-rma]\n{flows}")).key, "transport.one-rma");
-    assert_eq!(refused(&format!("{rc}[hardware]\npcie-rate = \"1G\"\n{flows}")).key, "hardware.pcie-rate");
+    assert_eq!(refused(&format!("{rc}[hardware]\nregistry = \"10ns\"\n{flows}")).key, "hardware.registry");
     assert_eq!(refused(&format!("{}{flows}", FABRIC.replace("1rma", "2rma"))).key, "transport.kind");
+}
+
+/// Hosts with both NICs: flows of either kind end, neither starves the other, and each kind alone is as
+/// before.
+#[test]
+fn hosts_may_have_queue_pairs_and_one_rma_at_once() {
+    let fabric = FABRIC.replace("1rma", "both");
+    let flows = |via: &str| {
+        format!(
+            "[[workload]]\nkind = \"list\"\nop = \"read\"\nvia = \"{via}\"\nlist = [{{ src = 0, dst = 1, bytes = \"400KB\" }}, \
+             {{ src = 1, dst = 0, bytes = \"400KB\" }}]\n"
+        )
+    };
+    let run = |text: String| {
+        let plan = Scenario::parse(&text).unwrap().plan(&mut |_| unreachable!()).unwrap();
+        let mut sim = plan.start().unwrap();
+        while sim.run(u64::MAX, 1000) {
+            sim.check_invariants();
+        }
+        let ends: Vec<u64> = sim.flows().iter().map(|f| f.received).collect();
+        assert!(sim.flows().iter().all(|f| !f.failed), "{ends:?}");
+        let operations: u64 = sim.report().operations.unwrap_or_default().iter().sum();
+        let by_queues: u64 =
+            sim.hosts().iter().map(|h| h.nic.counters().iter().map(|(_, n)| n).sum::<u64>()).sum();
+        (ends, operations, by_queues > 0)
+    };
+    for hardware in ["", "[hardware]\npcie-rate = \"126G\"\npcie-read = \"400ns\"\ncompletion = \"280ns\"\n"]
+    {
+        let only = |via: &str| run(format!("{fabric}{hardware}{}", flows(via)));
+        let (rma, rc) = (only("1rma"), only("rc"));
+        assert!(rma.1 > 0 && !rma.2, "1RMA's transfers touch no queue pair");
+        assert!(rc.1 == 0 && rc.2, "RC's flows are no operations");
+        let both = run(format!("{fabric}{hardware}{}{}", flows("1rma"), flows("rc")));
+        assert_eq!((both.1, both.2), (rma.1, true));
+        let slowest = |ends: &[u64]| ends.iter().copied().max().unwrap();
+        let (alone, together) = (slowest(&rma.0).max(slowest(&rc.0)), slowest(&both.0));
+        assert!(
+            together > alone && together < 5 * alone / 2,
+            "they share the link: {alone} alone, {together} together"
+        );
+    }
+    let error = |text: String| Scenario::parse(&text).unwrap().plan(&mut |_| unreachable!()).unwrap_err().key;
+    assert_eq!(error(format!("{FABRIC}{}", flows("rc"))), "workload.via");
+    assert_eq!(error(format!("{fabric}{}", flows("udp"))), "workload.via");
 }

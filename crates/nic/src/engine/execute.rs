@@ -26,13 +26,8 @@ pub(crate) fn execute(qp: &mut Qp, nic: &mut NicState, now: Instant) -> SendStep
             Err(cause) => refused = Some(cause),
         }
     }
-    if refused.is_none() {
-        let waits_for_fence = wqe.fence && qp.requester.outstanding_reads > 0;
-        let waits_for_depth =
-            wqe.op.awaits_response() && qp.requester.outstanding_reads >= qp.requester.max_rd_atomic;
-        if waits_for_fence || waits_for_depth {
-            return SendStep::Idle;
-        }
+    if refused.is_none() && waits(qp, &wqe) {
+        return SendStep::Idle;
     }
     let blocks = wqe.blocks();
     qp.sq.fetched = wqe.block.wrapping_add(blocks);
@@ -65,6 +60,14 @@ pub(crate) fn execute(qp: &mut Qp, nic: &mut NicState, now: Instant) -> SendStep
     }
     settle(qp, nic, now);
     SendStep::Executed(wqe.op)
+}
+
+/// Whether a WQE has to wait for READs and atomics that were posted before it: for its fence, or for room
+/// among them.
+#[inline]
+pub(crate) fn waits(qp: &Qp, wqe: &Wqe) -> bool {
+    let reads = qp.requester.outstanding_reads;
+    (wqe.fence && reads > 0) || (wqe.op.awaits_response() && reads >= qp.requester.max_rd_atomic)
 }
 
 /// A WAIT: nothing to do once the completion queue has moved past its index. Until then the queue pair waits

@@ -78,3 +78,26 @@ pub(crate) enum Effect {
     /// A completion that nobody polled has given way to a newer one.
     Release(Release),
 }
+
+/// What a queue pair would do in its next step, as far as it can be told without doing it; see
+/// [`Nic::intent`](crate::Nic::intent).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Intent {
+    /// Nothing, or nothing that can be told.
+    Nothing,
+    /// Send a frame that no request asked for.
+    Answer,
+    /// Send a frame of a request.
+    Packet,
+    /// Read a WQE, the first of so many blocks that are posted.
+    Fetch(u32),
+    /// Execute the WQE that was read.
+    Execute {
+        /// What it is.
+        op: WqeOp,
+        /// It has its payload in itself.
+        inline: bool,
+        /// It has to wait for what was posted before it.
+        waits: bool,
+    },
+}

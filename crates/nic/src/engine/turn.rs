@@ -2,7 +2,8 @@
 //! one that models several processing units names the queue pair of each step.
 
 use crate::congestion;
-use crate::engine::step::{Effect, SendStep, Step};
+use crate::engine::execute;
+use crate::engine::step::{Effect, Intent, Next, SendStep, Step};
 use crate::engine::wake::wake;
 use crate::frame::TxFrame;
 use crate::ids::QpId;
@@ -13,6 +14,7 @@ use crate::queue_pair::QueuePair;
 use crate::slab::Held;
 use crate::state::NicState;
 use crate::transport::rc;
+use crate::transport::requester;
 use adverb_wire::Instant;
 
 /// Turns.
@@ -133,6 +135,29 @@ impl Nic {
             self.ready.remove(id.index);
         }
         step.of(id)
+    }
+
+    /// What a queue pair would do next.
+    pub(crate) fn intent_of(&mut self, id: QpId) -> Intent {
+        let Some(QueuePair { qp, mode }) = self.qps.get_mut(id) else { return Intent::Nothing };
+        if !qp.ready {
+            return Intent::Nothing;
+        }
+        if mode.owes(qp) && !qp.responder.held_back {
+            return Intent::Answer;
+        }
+        match requester::next(qp) {
+            Next::Idle => Intent::Nothing,
+            Next::Packet => Intent::Packet,
+            Next::Fetch => match qp.sq.posted.wrapping_sub(qp.sq.fetched) {
+                0 => Intent::Nothing,
+                blocks => Intent::Fetch(blocks),
+            },
+            Next::Execute => {
+                let wqe = qp.requester.loaded();
+                Intent::Execute { op: wqe.op, inline: wqe.inline, waits: execute::waits(qp, wqe) }
+            }
+        }
     }
 
     /// Takes the queue pair whose turn it is out of the row.

@@ -4,7 +4,6 @@
 
 use crate::events::Event;
 use crate::fabric::link::HOST;
-use crate::fabric::packet::NONE;
 use crate::host::Host;
 use crate::sim::Sim;
 use crate::source::Source;
@@ -26,8 +25,8 @@ impl Sim {
         }
         self.ask_for_names(self.events.ahead(2 * STEP));
         let soon = self.events.ahead(STEP);
-        if let Source::Arrival(_) = self.sources.unpack(soon.source) {
-            self.ask_for_place(soon.word);
+        if let Source::Arrival(link) = self.sources.unpack(soon.source) {
+            self.ask_for_place(link, soon.word);
         }
     }
 
@@ -37,12 +36,12 @@ impl Sim {
         self.ask_for_names(self.events.ahead(4 * STEP));
         let [next, soon, later] = [1, 2, 3].map(|steps| self.events.ahead(steps * STEP));
         match self.sources.unpack(later.source) {
-            Source::Arrival(_) => self.ask_for_place(later.word),
+            Source::Arrival(link) => self.ask_for_place(link, later.word),
             Source::PortFree(link) => self.ask_for_queue(link),
             _ => {}
         }
         match self.sources.unpack(soon.source) {
-            Source::Arrival(_) => self.ask_for_way(soon.word),
+            Source::Arrival(link) => self.ask_for_way(link, soon.word),
             Source::PortFree(link) => self.ask_for_waiting(link),
             _ => {}
         }
@@ -62,13 +61,13 @@ impl Sim {
         }
     }
 
-    /// Where an arriving packet goes: its next link, or the host; then also what only that reads of the
-    /// packet.
+    /// Where a packet arrives: the host, and what only that reads of the packet; or the switch's route.
     #[inline(always)]
-    fn ask_for_place(&self, id: u32) {
+    fn ask_for_place(&self, link: u32, id: u32) {
         let Some(hot) = self.fabric.packets.hot.get(id as usize) else { return };
-        if let Some(link) = self.fabric.links.get(hot.via as usize) {
-            return prefetch(link);
+        let Some(link) = self.fabric.links.get(link as usize) else { return };
+        if link.to & HOST == 0 {
+            return self.fabric.routes.prefetch(link.to, hot.dst);
         }
         self.fabric.packets.prefetch(id);
         if let Some(host) = self.hosts.list.get(hot.dst as usize) {
@@ -95,13 +94,17 @@ impl Sim {
         }
     }
 
-    /// The route of an arriving packet from its next link's end, or where its queue pair is found.
+    /// The link on which an arriving packet will leave, or where its queue pair is found.
     #[inline(always)]
-    fn ask_for_way(&self, id: u32) {
+    fn ask_for_way(&self, link: u32, id: u32) {
         let Some(hot) = self.fabric.packets.hot.get(id as usize) else { return };
-        if let Some(link) = self.fabric.links.get(hot.via as usize) {
-            if link.to & HOST == 0 {
-                self.fabric.routes.prefetch(link.to, hot.dst);
+        let Some(link) = self.fabric.links.get(link as usize) else { return };
+        if link.to & HOST == 0 {
+            // An old event may name a packet that is a pause by now, without a destination.
+            if let Some(next) = self.fabric.routes.foresee(link.to, hot.dst, hot.hash ^ hot.via)
+                && let Some(link) = self.fabric.links.get(next as usize)
+            {
+                prefetch(link);
             }
         } else if let Some(host) = self.hosts.list.get(hot.dst as usize) {
             host.prefetch_tables(self.fabric.packets.dest_qp(id));
@@ -135,8 +138,9 @@ impl Sim {
             }
             return;
         }
-        if let Some(hot) = self.fabric.packets.hot.get(event.word as usize)
-            && hot.via == NONE
+        if let Some(link) = self.fabric.links.get(event.source as usize)
+            && link.to & HOST != 0
+            && let Some(hot) = self.fabric.packets.hot.get(event.word as usize)
             && let Some(host) = self.hosts.list.get(hot.dst as usize)
         {
             host.prefetch_qp(self.fabric.packets.dest_qp(event.word));

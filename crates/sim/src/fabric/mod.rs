@@ -48,6 +48,9 @@ impl Fabric {
         let classes = usize::from(config.switch.classes.max(1));
         let latency = Duration::from_ps(config.switch.latency_ps);
         let mut links: Vec<Link> = (0..t.links() as u32).map(|l| Link::new(t, l, latency)).collect();
+        for link in &mut links {
+            link.delay += [link.from, link.to].into_iter().map(|end| port_latency(config, end)).sum::<u64>();
+        }
         Ok(Fabric {
             lanes: assign_lanes(&mut links),
             packets: Packets::default(),
@@ -96,4 +99,9 @@ fn assign_lanes(links: &mut [Link]) -> usize {
         link.lanes = if at < LANES / 4 { at as u8 * 4 } else { NO_LANE };
     }
     (kinds.len() * 4).min(LANES)
+}
+
+/// What a port adds to the delay of its link, at a host with hardware.
+fn port_latency(config: &Config, end: u32) -> u64 {
+    if end & link::HOST == 0 { 0 } else { config.hardware_of(end & !link::HOST).port }
 }

@@ -3,7 +3,8 @@
 use crate::events::NO_LANE;
 use crate::fabric::faults::Fate;
 use crate::fabric::link::{HOST, LINK_CAPTURE, LINK_DOWN, LINK_FAULTS, PAUSE_BYTES};
-use crate::fabric::packet::{FLAG_CORRUPT, FLAG_LOST, Kind, NONE};
+use crate::fabric::packet::{FLAG_CORRUPT, FLAG_LOST, Kind};
+use crate::fabric::switch::{DropReason, Verdict};
 use crate::sim::Sim;
 use crate::source::Source;
 
@@ -18,11 +19,9 @@ impl Sim {
         let in_order = link.busy_until <= self.now && hot.lane <= 1;
         let at = link.send(self.now, u32::from(hot.size));
         hot.epoch = link.epoch;
-        // The next link is chosen here, so that its memory can be asked for before the packet arrives there.
-        hot.via = NONE;
-        if link.to & HOST == 0 && hot.kind == Kind::Data {
-            let spray = if self.fabric.spray { self.fabric.rng.u32(..) } else { 0 };
-            hot.via = self.fabric.routes.next(link.to, hot.dst, hot.hash ^ spray);
+        hot.via = 0;
+        if self.fabric.spray && link.to & HOST == 0 && hot.kind == Kind::Data {
+            hot.via = self.fabric.rng.u32(..);
         }
         let lane = if in_order { link.lanes.saturating_add(hot.lane * 2) } else { NO_LANE };
         if more && !link.wakes {
@@ -130,8 +129,14 @@ impl Sim {
 
     #[inline]
     fn on_switch_arrival(&mut self, s: u32, l: u32, id: u32) {
-        let hot = &mut self.fabric.packets.hot[id as usize];
-        let (class, size, out) = (usize::from(hot.class), u32::from(hot.size), hot.via);
+        let hot = &self.fabric.packets.hot[id as usize];
+        let (class, size) = (usize::from(hot.class), u32::from(hot.size));
+        let out = match self.fabric.switches[s as usize].on_packet(hot, &self.fabric.routes) {
+            Verdict::Forward(out) => out,
+            Verdict::Drop(reason) => return self.drop_in_switch(s, l, id, reason),
+            // The switch has the packet now, and will send it or drop it itself.
+            Verdict::Hold => return,
+        };
         let entered = self.fabric.links[l as usize].port_to;
         let link = &mut self.fabric.links[out as usize];
         let idle = !link.is_busy(self.now);
@@ -140,11 +145,7 @@ impl Sim {
         }
         let switch = &mut self.fabric.switches[s as usize];
         if !switch.admits(entered, link.port_from, class, size) {
-            switch.drops += 1;
-            self.fabric.counters[l as usize].drops += 1;
-            self.tell_arrival(l, id, ": dropped by the switch, no buffer left");
-            self.fabric.packets.give(id);
-            return;
+            return self.drop_in_switch(s, l, id, DropReason::NoBuffer);
         }
         self.fabric.packets.hot[id as usize].via = u32::from(entered);
         if switch.enqueue(&mut self.fabric.packets, &mut self.fabric.rng, link, id) {
@@ -159,6 +160,14 @@ impl Sim {
         } else {
             self.wake(out);
         }
+    }
+
+    #[cold]
+    fn drop_in_switch(&mut self, s: u32, l: u32, id: u32, reason: DropReason) {
+        self.fabric.switches[s as usize].drops += 1;
+        self.fabric.counters[l as usize].drops += 1;
+        self.tell_arrival(l, id, reason.in_words());
+        self.fabric.packets.give(id);
     }
 
     /// A port has finished sending.

@@ -6,7 +6,7 @@ use crate::host::memory::gather;
 use crate::host::{Device, host_of};
 use crate::sim::Sim;
 use crate::source::Source;
-use adverb_nic::{Payload, Step};
+use adverb_nic::Payload;
 use adverb_wire::{Instant, Operation};
 
 /// An acknowledgement on a link: IPv4, UDP, BTH, AETH, ICRC and framing.
@@ -59,7 +59,7 @@ impl Sim {
 
     /// Makes the frame in `out` a packet.
     #[inline]
-    fn take_frame(&mut self, h: u32) -> u32 {
+    pub(crate) fn take_frame(&mut self, h: u32) -> u32 {
         let id = self.fabric.packets.take();
         let packet = &self.hosts.out.packet;
         let dst = host_of(&packet.flow.dst);
@@ -102,7 +102,7 @@ impl Sim {
 
     /// The NIC takes a packet in, and the host looks what came of it.
     #[inline]
-    fn deliver(&mut self, h: u32, id: u32) {
+    pub(crate) fn deliver(&mut self, h: u32, id: u32) {
         let now = Instant::from_ps(self.now);
         let mut packet = self.fabric.packets.descriptor(id);
         if self.fabric.packets.hot[id as usize].flags & FLAG_CE != 0 {
@@ -149,6 +149,9 @@ impl Sim {
         loop {
             let host = &mut self.hosts.list[h as usize];
             let cq = host.cq;
+            if host.unit.as_deref_mut().is_some_and(|unit| !unit.take_visible(cq)) {
+                break;
+            }
             match host.nic.poll_cq(cq) {
                 Ok(Some(completion)) if self.watch.oracle.is_some() => {
                     self.on_oracle_completion(h, &completion)
@@ -161,7 +164,7 @@ impl Sim {
     }
 
     #[inline]
-    fn watch_timer(&mut self, h: u32) {
+    pub(crate) fn watch_timer(&mut self, h: u32) {
         if let Some(deadline) = self.hosts.list[h as usize].nic.next_deadline() {
             self.wake_by(Source::Deadline(h), deadline.as_ps().max(self.now));
         }
@@ -236,106 +239,6 @@ impl Sim {
         } else {
             self.deliver(h, id)
         }
-    }
-
-    /// Sends what hardware has ready, and does the NIC's next pieces of work: as many as cost nothing,
-    /// and one that has to be paid for. Work goes on while the link is busy, one frame ahead of it.
-    fn step_hardware(&mut self, h: u32) {
-        let source = self.sources.pack(Source::Sent(h));
-        let now = Instant::from_ps(self.now);
-        loop {
-            self.send_ready(h);
-            if self.events.timer(source) != u64::MAX {
-                break;
-            }
-            let host = &mut self.hosts.list[h as usize];
-            let Some(unit) = host.unit.as_mut() else { return };
-            if !unit.tx.row.is_empty() {
-                break;
-            }
-            if self.watch.journal.is_on() {
-                self.watch.journal.look(&host.nic);
-            }
-            let step = host.nic.step(now, &mut self.hosts.out);
-            let qp = match step {
-                Step::Fetched(id, _) | Step::Executed(id, _) | Step::Frame(id) | Step::Answer(id) => {
-                    host.nic.qp_number(id).map_or(0, |n| n.get() & 0xffff)
-                }
-                Step::Completed(_) | Step::Waiting(_) | Step::Enabled(_) => 0,
-                Step::Idle => break,
-            };
-            let cost = unit.step_cost(step, qp);
-            if let Step::Frame(_) | Step::Answer(_) = step {
-                let id = self.take_frame(h);
-                if self.watch.journal.is_on() {
-                    self.tell_sent(h, id);
-                }
-                if let Some(unit) = &mut self.hosts.list[h as usize].unit {
-                    unit.tx.row.push_back((self.now + cost, id));
-                }
-            }
-            if cost > 0 {
-                self.events.set_timer(source, self.now + cost);
-            } else if let Step::Completed(_) = step {
-                self.take_completions(h);
-                self.host_changed(h);
-            }
-        }
-        self.watch_timer(h);
-    }
-
-    /// Puts the frame that hardware is done with on the link, if that is free.
-    fn send_ready(&mut self, h: u32) {
-        let up = self.hosts.list[h as usize].up;
-        let link = &self.fabric.links[up as usize];
-        if link.wakes || (self.fabric.classes == 1 && link.paused != 0) {
-            return;
-        }
-        let sending = self.now < link.busy_until;
-        let Some(unit) = self.hosts.list[h as usize].unit.as_mut() else { return };
-        if let Some(&(at, id)) = unit.tx.row.front()
-            && at <= self.now
-        {
-            if sending {
-                return self.wake(up);
-            }
-            unit.tx.row.pop_front();
-            self.transmit(up, id, false);
-        }
-    }
-
-    /// A piece of work is paid for.
-    pub(crate) fn on_hardware_sent(&mut self, h: u32) {
-        match self.hosts.list[h as usize].device {
-            Device::OneRma => self.rma_send(h),
-            Device::Queues | Device::Both => self.after_nic(h, true),
-        }
-    }
-
-    fn enter_hardware(&mut self, h: u32, id: u32) {
-        let bth = self.fabric.packets.bth(id);
-        let atomic = matches!(bth.opcode.operation(), Operation::CompareSwap | Operation::FetchAdd);
-        let qp = bth.dest_qp.get() & 0xffff;
-        let Some(unit) = self.hosts.list[h as usize].unit.as_mut() else { return };
-        let cost = unit.receive_cost(qp, atomic);
-        unit.rx.free_at = unit.rx.free_at.max(self.now) + cost;
-        unit.rx.row.push_back((unit.rx.free_at, id));
-        if unit.rx.row.len() == 1 {
-            let at = unit.rx.free_at;
-            self.set_timer(Source::Received(h), at);
-        }
-    }
-
-    pub(crate) fn on_hardware_received(&mut self, h: u32) {
-        if self.hosts.list[h as usize].device == Device::OneRma {
-            return self.on_message_written(h);
-        }
-        let Some(unit) = self.hosts.list[h as usize].unit.as_mut() else { return };
-        let Some((_, id)) = unit.rx.row.pop_front() else { return };
-        if let Some((at, _)) = unit.rx.row.front().copied() {
-            self.set_timer(Source::Received(h), at);
-        }
-        self.deliver(h, id);
     }
 }
 

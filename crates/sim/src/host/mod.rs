@@ -16,6 +16,7 @@ use crate::watch::trace::seed_of;
 use adverb_nic::memory::prefetch;
 use adverb_nic::*;
 use adverb_wire::{Duration, Gid, Instant, Opcode, Operation, Psn, Service};
+use core::ops::Range;
 
 /// How queue pairs of a fabric are set up.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -163,7 +164,6 @@ impl Hosts {
     pub fn new(config: &Config, routes: &Routes) -> Result<Hosts, crate::Error> {
         let t = &config.topology;
         let region = Buffer::new(config.flow_bytes_max.max(8) as usize);
-        let stepped = !config.hardware.is_neutral();
         let device = Device::of(config);
         let rates: Vec<u64> = routes.up.iter().map(|up| t.cables[*up as usize / 2].rate).collect();
         let mut list = Vec::with_capacity(t.hosts as usize);
@@ -173,9 +173,15 @@ impl Hosts {
             let refuse = |e: Error| crate::Error::new("hosts", format!("host {h}: {e:?}"));
             let plain = Transport { irn: None, ..config.transport };
             let transport = if config.plain_hosts.contains(&h) { &plain } else { &config.transport };
+            let hardware = config.hardware_of(h);
+            let stepped = device.has_queues() && !hardware.is_neutral();
             let mut host = Host::new(h, (up, rates[h as usize]), transport, stepped, seed).map_err(refuse)?;
             host.register(&region).map_err(refuse)?;
-            host.unit = stepped.then(|| Box::new(Unit::new(config.hardware)));
+            if stepped {
+                let frame = config.transport.mtu.bytes() + 82;
+                let seed = seed_of(config.seed, "hardware", u64::from(h));
+                host.unit = Some(Box::new(Unit::new(hardware, rates[h as usize], frame, seed)));
+            }
             host.device = device;
             host.is_plain = device == Device::Queues && !stepped;
             list.push(host);
@@ -218,6 +224,8 @@ pub struct Host {
     pub(crate) one_rma_first: bool,
     /// Its cost model, when it is not neutral.
     pub unit: Option<Box<Unit>>,
+    /// Addresses of memory on its NIC, which is reached without PCIe.
+    pub chip: Vec<Range<u64>>,
     /// Its NIC.
     pub nic: Nic,
     /// Its address.
@@ -282,6 +290,7 @@ impl Host {
             device: Device::Queues,
             is_plain: true,
             one_rma_first: false,
+            chip: Vec::new(),
             uses: Vec::new(),
             idle: [Idle { first: NOBODY, last: NOBODY }; 2],
             unit: None,

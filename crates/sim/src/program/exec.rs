@@ -4,6 +4,7 @@
 use super::process::{LOCAL, Piece, Process, address};
 use super::wait::{LATE, Waiting};
 use super::{Current, Due, Programs};
+use crate::host::Host;
 use crate::host::memory::Buffer;
 use crate::sim::Sim;
 use adverb_nic::{Access, PathId, PdId, QpAttr, QpAttrMask, RecvWr, SendData, SendWr};
@@ -260,7 +261,8 @@ impl Sim {
         let mark = if self.config.transport.ecn { 2 } else { 0 };
         let pid = self.one_rma_pid(h).unwrap_or((n + 1) << 8 | who.life & 0xff);
         let life = programs.life(who).ok_or(Error::Left)?;
-        let (process, nic) = (&mut life.process, &mut self.hosts.list[h].nic);
+        let process = &mut life.process;
+        let Host { nic, unit, .. } = &mut self.hosts.list[h];
         let answer = match call {
             Call::Device => Answer::Device(Device { gid, mtu, pid }),
             Call::CreatePd => {
@@ -317,6 +319,7 @@ impl Sim {
                 let cq = Process::own(&process.cqs, *cq, "completion queue")?;
                 let mut taken = Vec::new();
                 while taken.len() < *max
+                    && unit.as_deref_mut().is_none_or(|unit| unit.take_visible(cq))
                     && let Some(completion) = nic.poll_cq(cq)?
                 {
                     taken.push(completion);

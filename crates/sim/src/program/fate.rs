@@ -207,6 +207,9 @@ impl Sim {
         // The NIC goes before the memory that it knows of.
         let seed = seed_of(programs.seed, "boot", u64::from(host) << 32 | u64::from(station.boots));
         self.hosts.list[host as usize].reboot(seed, station.boots * hosts);
+        if let Some(unit) = self.hosts.list[host as usize].unit.as_deref_mut() {
+            unit.restart().into_iter().for_each(|packet| self.fabric.packets.give(packet));
+        }
         let up = &self.fabric.links[self.hosts.list[host as usize].up as usize];
         let paused = if self.fabric.classes > 1 { up.paused } else { 0 };
         for class in (0..8).filter(|class| paused >> class & 1 != 0) {

@@ -2,6 +2,7 @@
 
 use super::exchange::{Message, Who};
 use super::{Current, Due, Programs};
+use crate::host::Host;
 use crate::sim::Sim;
 use adverb_rdma::Error;
 use adverb_rdma::seam::{Answer, Call, Ticket, Wait};
@@ -79,7 +80,7 @@ impl Sim {
 
     fn holds(&mut self, programs: &mut Programs, n: u32, wait: &Wait) -> Result<bool, Error> {
         let (host, who) = (programs.host(n), programs.who(n));
-        let nic = &mut self.hosts.list[host].nic;
+        let Host { nic, unit, .. } = &mut self.hosts.list[host];
         let left = Error::NoSuchObject("line");
         match *wait {
             Wait::Asked(id) => programs.exchange.has_question(who, id).ok_or(Error::NoSuchObject("listener")),
@@ -88,7 +89,9 @@ impl Sim {
             Wait::Cq(cq) => {
                 let Some(life) = programs.life(who) else { return Ok(false) };
                 let cq = super::process::Process::own(&life.process.cqs, cq, "completion queue")?;
-                Ok(nic.holds_completion(cq)?)
+                // With hardware, a completion is written before a processor can find it.
+                let found = unit.as_deref().is_none_or(|unit| unit.has_visible(cq));
+                Ok(nic.holds_completion(cq)? && found)
             }
             Wait::Word { memory, at, seen } => {
                 let Some(life) = programs.life(who) else { return Ok(false) };

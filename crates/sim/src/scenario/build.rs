@@ -8,7 +8,6 @@ use crate::fabric::switch::pfc::Pfc;
 use crate::fabric::switch::{Balance, Discipline, SwitchConfig};
 use crate::fabric::topology::{Cable, CableKind, Node, Topology};
 use crate::host::Transport;
-use crate::host::hardware::Profile;
 use crate::sim::Config;
 use crate::units::{parse_bytes, parse_rate, parse_time};
 use crate::watch::trace::seed_of;
@@ -139,11 +138,20 @@ impl Scenario {
             let why = format!("{} does not exist; there are {} classes", transport.class, switch.classes);
             return Err(Error::new("transport.class", why));
         }
-        let hardware = self.hardware_profile()?;
+        let (hardware, hardware_of) = self.hardware_profiles(topology.hosts)?;
         let one_rma = self.one_rma(&topology)?;
         let seed = self.seed.unwrap_or(1);
         let payload = self.payload;
-        Ok(Config { switch, transport, hardware, one_rma, payload, seed, ..Config::new(topology) })
+        Ok(Config {
+            switch,
+            transport,
+            hardware,
+            hardware_of,
+            one_rma,
+            payload,
+            seed,
+            ..Config::new(topology)
+        })
     }
 
     fn transport(&self) -> Result<Transport, Error> {
@@ -293,24 +301,6 @@ impl Scenario {
         }
         out.check()?;
         Ok(out)
-    }
-
-    fn hardware_profile(&self) -> Result<Profile, Error> {
-        let t = &self.hardware;
-        let cost = |key: &str, text: &Option<String>| {
-            time(&format!("hardware.{key}"), text.as_deref()).map(|t| t.unwrap_or(0))
-        };
-        Ok(Profile {
-            fetch_ps: cost("fetch", &t.fetch)?,
-            execute_ps: cost("execute", &t.execute)?,
-            packet_ps: cost("packet", &t.packet)?,
-            completion_ps: cost("completion", &t.completion)?,
-            receive_ps: cost("receive", &t.receive)?,
-            atomic_ps: cost("atomic", &t.atomic)?,
-            units: t.units.unwrap_or(1),
-            cache_entries: t.cache_entries.unwrap_or(0),
-            miss_ps: cost("miss", &t.miss)?,
-        })
     }
 
     pub(super) fn faults(&self, t: &Topology) -> Result<Faults, Error> {

@@ -4,6 +4,7 @@ use core::fmt;
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
+use std::collections::BTreeMap;
 
 /// A scenario's file.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -156,7 +157,7 @@ pub struct RedTable {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct TransportTable {
-    /// `rc` (the default): queue pairs; `1rma`.
+    /// `rc` (the default): queue pairs; `1rma`; `both`.
     pub kind: Option<String>,
     /// 1RMA's parameters; the paper's if absent.
     pub one_rma: Option<OneRmaTable>,
@@ -354,34 +355,29 @@ pub struct RegionEventEntry {
     pub length: Option<String>,
 }
 
-/// `[hardware]`: costs as times; all absent is neutral.
+/// `[hardware]`: a profile, and keys that override it; all absent is neutral.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct HardwareTable {
-    /// Reading a WQE over PCIe.
-    pub fetch: Option<String>,
-    /// Executing a WQE.
-    pub execute: Option<String>,
-    /// Producing a packet.
-    pub packet: Option<String>,
-    /// Writing a completion.
-    pub completion: Option<String>,
-    /// Taking in a packet.
-    pub receive: Option<String>,
-    /// An atomic at the responder.
-    pub atomic: Option<String>,
-    /// Processing units.
-    pub units: Option<u32>,
-    /// Connections whose state fits on the NIC.
-    pub cache_entries: Option<u32>,
-    /// Reading a connection's state.
-    pub miss: Option<String>,
-    /// 1RMA: rate between NIC and memory, each way.
-    pub pcie_rate: Option<String>,
-    /// 1RMA: from asking for memory to its first byte.
-    pub pcie_read: Option<String>,
-    /// 1RMA: from the last byte of a write until software sees it.
-    pub pcie_write: Option<String>,
+    /// A card by its name; see [`crate::hardware::profiles`].
+    pub profile: Option<String>,
+    /// Hosts with another card, or other keys.
+    #[serde(default)]
+    pub of: Vec<HardwareOf>,
+    /// See [`crate::hardware::profile`].
+    #[serde(flatten)]
+    pub keys: BTreeMap<String, toml::Value>,
+}
+
+/// An entry of `[[hardware.of]]`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HardwareOf {
+    /// Which hosts.
+    pub hosts: Vec<u32>,
+    /// Their card; that of all hosts if absent.
+    pub profile: Option<String>,
+    /// Keys that override it.
+    #[serde(flatten)]
+    pub keys: BTreeMap<String, toml::Value>,
 }
 
 /// `[faults]`.
@@ -448,6 +444,8 @@ pub struct WorkloadTable {
     /// `write` (the default), `send` or `read`: the bytes of a READ go the same way, but the destination asks
     /// for them.
     pub op: Option<String>,
+    /// Where hosts have both NICs: `rc` (the default) or `1rma`.
+    pub via: Option<String>,
     /// Bytes of each flow; `incast`: of all together; `closed-loop`: of a request.
     pub bytes: Option<String>,
     /// `poisson`: share of each host's rate.

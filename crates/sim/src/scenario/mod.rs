@@ -25,14 +25,15 @@
 mod build;
 mod control;
 mod format;
+mod hardware;
 mod one_rma;
 mod place;
 mod traffic;
 
 pub use format::{
-    CableEntry, FaultTable, FlowEntry, HardwareTable, IrnTable, LinkFaultEntry, OneRmaControlTable,
-    OneRmaTable, OutageEntry, PfcTable, RedTable, RegionEventEntry, Scenario, SwitchTable, TopologyTable,
-    TransportTable, WorkloadTable,
+    CableEntry, FaultTable, FlowEntry, HardwareOf, HardwareTable, IrnTable, LinkFaultEntry,
+    OneRmaControlTable, OneRmaTable, OutageEntry, PfcTable, RedTable, RegionEventEntry, Scenario,
+    SwitchTable, TopologyTable, TransportTable, WorkloadTable,
 };
 
 use crate::error::Error;

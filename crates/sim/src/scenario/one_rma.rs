@@ -4,8 +4,7 @@ use super::build::{bytes, need, time};
 use super::format::{OneRmaControlTable, OneRmaTable, RegionEventEntry, Scenario};
 use crate::error::Error;
 use crate::fabric::topology::Topology;
-use crate::host::one_rma::{Pcie, RegionChange, RegionEvent, RmaConfig};
-use crate::units::parse_rate;
+use crate::host::one_rma::{RegionChange, RegionEvent, RmaConfig};
 use adverb_nic::one_rma::congestion::CongestionConfig;
 use adverb_nic::one_rma::executor::Retry;
 use adverb_nic::one_rma::{ExecutorConfig, OneRmaConfig};
@@ -22,24 +21,19 @@ impl Scenario {
         let t = &self.transport;
         let pcie = self.pcie()?;
         match t.kind.as_deref().unwrap_or("rc") {
-            "1rma" => {}
+            "1rma" => self.refuse_what_queue_pairs_have()?,
+            "both" => {}
             "rc" if t.one_rma.is_some() => {
                 return Err(Error::new(
                     "transport.one-rma",
-                    "goes with kind = \"1rma\"; add that, or remove it",
+                    "goes with kind = \"1rma\" or \"both\"; add that, or remove it",
                 ));
-            }
-            "rc" if !pcie.is_neutral() => {
-                let why =
-                    "goes with transport.kind = \"1rma\"; for queue pairs give fetch, packet and receive";
-                return Err(Error::new("hardware.pcie-rate", why));
             }
             "rc" => return Ok(None),
             other => {
-                return Err(Error::new("transport.kind", format!("`{other}` is not one of rc, 1rma")));
+                return Err(Error::new("transport.kind", format!("`{other}` is not one of rc, 1rma, both")));
             }
         }
-        self.refuse_what_queue_pairs_have()?;
         let table = t.one_rma.clone().unwrap_or_default();
         let out = RmaConfig {
             nic: table.nic()?,
@@ -50,7 +44,7 @@ impl Scenario {
             class: t.class.unwrap_or(0),
             apart: 0,
             events: events(&table.events, topology)?,
-            beside_queues: false,
+            beside_queues: t.kind.as_deref() == Some("both"),
         };
         let refuse = |e: adverb_nic::Error| Error::new("transport.one-rma", format!("{e}; change it"));
         out.executor.check().map_err(refuse)?;
@@ -63,7 +57,6 @@ impl Scenario {
     /// Keys that would change nothing here are refused, lest somebody believe in them.
     fn refuse_what_queue_pairs_have(&self) -> Result<(), Error> {
         let t = &self.transport;
-        let h = &self.hardware;
         let given = [
             ("transport.mtu", t.mtu.is_some()),
             ("transport.window", t.window.is_some()),
@@ -74,36 +67,12 @@ impl Scenario {
             ("transport.retry-forever", t.retry_forever),
             ("transport.share-qp", t.share_qp),
             ("transport.ecn", t.ecn),
-            ("hardware.fetch", h.fetch.is_some()),
-            ("hardware.execute", h.execute.is_some()),
-            ("hardware.packet", h.packet.is_some()),
-            ("hardware.completion", h.completion.is_some()),
-            ("hardware.receive", h.receive.is_some()),
-            ("hardware.miss", h.miss.is_some()),
         ];
-        match given.iter().find(|(_, given)| *given) {
-            Some((key, _)) => {
-                Err(Error::new(*key, "is for queue pairs; remove it, or see [transport.one-rma]"))
-            }
+        let given = given.iter().find(|(_, given)| *given).map(|(key, _)| (*key).to_owned());
+        match given.or_else(|| self.hardware_for_queue_pairs()) {
+            Some(key) => Err(Error::new(key, "is for queue pairs; remove it, or see [transport.one-rma]")),
             None => Ok(()),
         }
-    }
-
-    fn pcie(&self) -> Result<Pcie, Error> {
-        let h = &self.hardware;
-        let rate = match &h.pcie_rate {
-            None => None,
-            Some(text) => match parse_rate(text) {
-                Ok(rate) if rate >= 1_000_000 => Some(rate),
-                Ok(_) => return Err(Error::new("hardware.pcie-rate", "is below 1M; give such as \"126G\"")),
-                Err(why) => return Err(Error::new("hardware.pcie-rate", why)),
-            },
-        };
-        Ok(Pcie {
-            byte_ps: rate.map_or(0, |rate| 8_000_000_000_000 / rate),
-            read_ps: time("hardware.pcie-read", h.pcie_read.as_deref())?.unwrap_or(0),
-            write_ps: time("hardware.pcie-write", h.pcie_write.as_deref())?.unwrap_or(0),
-        })
     }
 }
 

@@ -5,9 +5,10 @@ use super::format::{Scenario, WorkloadTable};
 use crate::error::Error;
 use crate::fabric::link::FRAMING;
 use crate::fabric::topology::Topology;
+use crate::host::Device;
 use crate::sim::Config;
 use crate::watch::trace::seed_of;
-use crate::workload::flows::{FlowSpec, Op};
+use crate::workload::flows::{FlowSpec, Op, Via};
 use crate::workload::lookups::Lookups;
 use crate::workload::sizes::Sizes;
 use crate::workload::{Closed, Repeat, Workload, arrivals, pattern};
@@ -31,7 +32,9 @@ impl Scenario {
         for (n, table) in tables.iter().enumerate() {
             let mut rng = fastrand::Rng::with_seed(seed_of(config.seed, "workload", n as u64));
             let op = operation(table).map_err(|e| of_many(e, n, tables.len()))?;
-            if op == Op::Send && (config.one_rma.is_some() || config.transport.share_qp) {
+            let via = via(table, config).map_err(|e| of_many(e, n, tables.len()))?;
+            let by_one_rma = via == Via::OneRma || Device::of(config) == Device::OneRma;
+            if op == Op::Send && (by_one_rma || config.transport.share_qp) {
                 let why = "neither 1RMA nor share-qp has sends; give \"read\" or \"write\"";
                 return Err(of_many(Error::new("workload.op", why), n, tables.len()));
             }
@@ -64,13 +67,14 @@ impl Scenario {
                 let closed = closed(table, &config.topology);
                 let mut closed = closed.map_err(|e| of_many(e, n, tables.len()))?;
                 closed.op = op;
+                closed.via = via;
                 workload = Workload::Closed(closed);
                 continue;
             }
             let from = flows.len();
             let opened = open(table, &config.topology, config.transport.mtu.bytes(), &mut rng, read);
             flows.extend(opened.map_err(|e| of_many(e, n, tables.len()))?);
-            flows[from..].iter_mut().for_each(|f: &mut FlowSpec| (f.tag, f.op) = (n as u32, op));
+            flows[from..].iter_mut().for_each(|f: &mut FlowSpec| (f.tag, f.op, f.via) = (n as u32, op, via));
         }
         if let Some(long) = flows.iter().find(|f| f.bytes > FLOW_MAX) {
             let why = format!("a flow of {} bytes is above 1 GiB; send several", long.bytes);
@@ -86,6 +90,20 @@ fn operation(table: &WorkloadTable) -> Result<Op, Error> {
         "send" => Ok(Op::Send),
         "read" => Ok(Op::Read),
         other => Err(Error::new("workload.op", format!("`{other}` is not one of write, send, read"))),
+    }
+}
+
+fn via(table: &WorkloadTable, config: &Config) -> Result<Via, Error> {
+    match (table.via.as_deref(), Device::of(config)) {
+        (None, _) => Ok(Via::Any),
+        (Some(_), Device::Queues | Device::OneRma) => {
+            Err(Error::new("workload.via", "goes with transport.kind = \"both\"; add that, or remove it"))
+        }
+        (Some("rc"), Device::Both) => Ok(Via::Any),
+        (Some("1rma"), Device::Both) => Ok(Via::OneRma),
+        (Some(other), Device::Both) => {
+            Err(Error::new("workload.via", format!("`{other}` is not one of rc, 1rma")))
+        }
     }
 }
 
@@ -120,7 +138,8 @@ fn open(
         "poisson" => poisson(table, t, mtu, start, rng, read)?,
         "steady" => between(table, t, true, rng, read)?,
         "repeat" => {
-            let flow = |(src, dst)| FlowSpec { start, src, dst, bytes: 0, tag: 0, op: Op::Write };
+            let flow =
+                |(src, dst)| FlowSpec { start, src, dst, bytes: 0, tag: 0, op: Op::Write, via: Via::Any };
             let bytes = size()?;
             let at_once = table.outstanding.unwrap_or(1) as usize;
             let flows = pairs(table, t)?.into_iter().map(flow);
@@ -294,6 +313,7 @@ fn list(table: &WorkloadTable, t: &Topology) -> Result<Vec<FlowSpec>, Error> {
             bytes: need(&key("bytes"), bytes(&key("bytes"), Some(&entry.bytes))?)?,
             tag: 0,
             op: Op::Write,
+            via: Via::Any,
         });
     }
     Ok(flows)

@@ -9,7 +9,7 @@ use crate::host::one_rma::{Pcie, RegionChange, RegionEvent, RmaConfig};
 use crate::sim::{Config, Sim};
 use crate::swarm::{Outcome, pick, random_faults, random_switch, random_topology};
 use crate::watch::trace::seed_of;
-use crate::workload::flows::{FlowSpec, Op};
+use crate::workload::flows::{FlowSpec, Op, Via};
 use adverb_nic::Mtu;
 use adverb_nic::one_rma::congestion::CongestionConfig;
 use adverb_nic::one_rma::executor::Retry;
@@ -56,7 +56,7 @@ fn scenario(seed: u64) -> (Config, Faults, Vec<FlowSpec>) {
         let op = if n < topology.hosts { Op::Read } else { Op::Write };
         // One operation each: several at once may be NACKed for good, where nothing controls congestion.
         let bytes = rng.u32(1..=u32::from(one_rma.executor.op_size));
-        flows.push(FlowSpec { start, src, dst, bytes, tag: 1, op });
+        flows.push(FlowSpec { start, src, dst, bytes, tag: 1, op, via: Via::Any });
     }
     let flow_bytes_max = u64::from(APART) * flows.len() as u64;
     let config = Config {
@@ -130,7 +130,7 @@ fn random_flows(rng: &mut fastrand::Rng, hosts: u32) -> Vec<FlowSpec> {
         let src = rng.u32(0..hosts);
         let dst = (src + rng.u32(1..hosts)) % hosts;
         let op = if rng.bool() { Op::Read } else { Op::Write };
-        FlowSpec { start: rng.u64(0..within), src, dst, bytes: rng.u32(1..=most), tag: 0, op }
+        FlowSpec { start: rng.u64(0..within), src, dst, bytes: rng.u32(1..=most), tag: 0, op, via: Via::Any }
     };
     (0..rng.u32(5..60)).map(|_| flow(rng)).collect()
 }

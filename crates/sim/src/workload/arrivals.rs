@@ -1,7 +1,7 @@
 //! Poisson arrivals at a load, between random hosts.
 
 use super::sizes::Sizes;
-use crate::workload::flows::{FlowSpec, Op};
+use crate::workload::flows::{FlowSpec, Op, Via};
 
 /// Flows that arrive at random: exponential gaps, random pairs of different hosts. The rate is such
 /// that each host sends `load` times `rate` (bits per second) on average, headers not counted.
@@ -21,7 +21,15 @@ pub fn poisson(
             at += -crate::portable::ln(1.0 - rng.f64()) * gap_ps;
             let src = rng.u32(0..hosts);
             let dst = (src + rng.u32(1..hosts)) % hosts;
-            FlowSpec { start: at as u64, src, dst, bytes: sizes.draw(rng), tag: 0, op: Op::Write }
+            FlowSpec {
+                start: at as u64,
+                src,
+                dst,
+                bytes: sizes.draw(rng),
+                tag: 0,
+                op: Op::Write,
+                via: Via::Any,
+            }
         })
         .collect()
 }
@@ -52,6 +60,7 @@ pub fn between(
                 bytes: sizes.draw(rng),
                 tag: 0,
                 op: Op::Write,
+                via: Via::Any,
             });
         }
     }

@@ -23,6 +23,16 @@ pub enum Op {
     Read,
 }
 
+/// Which of its host's NICs moves a flow's bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Via {
+    /// What the host has; queue pairs where it has both.
+    #[default]
+    Any,
+    /// 1RMA's.
+    OneRma,
+}
+
 /// What a flow is to do. Packed, because every flow of a run is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(Rust, packed(4))]
@@ -39,6 +49,8 @@ pub struct FlowSpec {
     pub tag: u32,
     /// How its bytes are moved.
     pub op: Op,
+    /// Which NIC moves them.
+    pub via: Via,
 }
 
 impl FlowSpec {
@@ -264,7 +276,8 @@ impl Sim {
     pub(crate) fn goes_by_one_rma(&self, spec: &FlowSpec) -> bool {
         match self.hosts.list[spec.ends().0 as usize].device {
             Device::Queues => false,
-            Device::OneRma | Device::Both => true,
+            Device::OneRma => true,
+            Device::Both => spec.via == Via::OneRma,
         }
     }
 
@@ -416,7 +429,7 @@ mod tests {
                 // Mostly later and later; sometimes before others that were added already, or at the same
                 // time.
                 let start = if rng.u32(0..4) == 0 { rng.u64(..step + 1) } else { step / 4 * 4 };
-                let spec = FlowSpec { start, src: 0, dst: 1, bytes: 1, tag: 0, op: Op::Write };
+                let spec = FlowSpec { start, src: 0, dst: 1, bytes: 1, tag: 0, op: Op::Write, via: Via::Any };
                 let number = list.len() as u32;
                 list.push(Flow { spec, received: u64::MAX, completed: u64::MAX, failed: false });
                 waiting.add(start, number);

@@ -8,7 +8,7 @@ pub mod lookups;
 pub mod pattern;
 pub mod sizes;
 
-use crate::workload::flows::{Flow, FlowSpec, Op};
+use crate::workload::flows::{Flow, FlowSpec, Op, Via};
 
 /// What creates flows while a simulation runs.
 #[derive(Clone, Debug, Default)]
@@ -46,6 +46,8 @@ pub struct Closed {
     pub rounds: u32,
     /// How requests and responses are moved.
     pub op: Op,
+    /// By which NIC.
+    pub via: Via,
     /// By pair: requests sent so far.
     sent: Vec<u32>,
 }
@@ -54,7 +56,7 @@ impl Closed {
     /// Clients that have not begun.
     pub fn new(pairs: Vec<(u32, u32)>, request: u32, response: u32, think_ps: u64, rounds: u32) -> Closed {
         let sent = vec![0; pairs.len()];
-        Closed { pairs, request, response, think_ps, rounds, op: Op::Write, sent }
+        Closed { pairs, request, response, think_ps, rounds, op: Op::Write, via: Via::Any, sent }
     }
 
     fn request(&mut self, pair: u32, start: u64) -> Option<FlowSpec> {
@@ -64,7 +66,7 @@ impl Closed {
         }
         self.sent[at] += 1;
         let (src, dst) = self.pairs[at];
-        Some(FlowSpec { start, src, dst, bytes: self.request, tag: pair * 2, op: self.op })
+        Some(FlowSpec { start, src, dst, bytes: self.request, tag: pair * 2, op: self.op, via: self.via })
     }
 }
 
@@ -96,10 +98,18 @@ impl Workload {
         if done.failed {
             return None;
         }
-        let FlowSpec { src, dst, tag, op, .. } = done.spec;
+        let FlowSpec { src, dst, tag, op, via, .. } = done.spec;
         if tag.is_multiple_of(2) {
             let start = done.received.min(done.completed);
-            return Some(FlowSpec { start, src: dst, dst: src, bytes: closed.response, tag: tag + 1, op });
+            return Some(FlowSpec {
+                start,
+                src: dst,
+                dst: src,
+                bytes: closed.response,
+                tag: tag + 1,
+                op,
+                via,
+            });
         }
         closed.request(tag / 2, done.completed.saturating_add(closed.think_ps))
     }

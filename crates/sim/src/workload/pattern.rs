@@ -1,6 +1,6 @@
 //! Who sends to whom, all at once: permutation, incast, all-to-all.
 
-use crate::workload::flows::{FlowSpec, Op};
+use crate::workload::flows::{FlowSpec, Op, Via};
 
 /// A random permutation without fixed points: every host sends one flow and receives one.
 pub fn permutation(hosts: u32, bytes: u32, start: u64, rng: &mut fastrand::Rng) -> Vec<FlowSpec> {
@@ -10,7 +10,15 @@ pub fn permutation(hosts: u32, bytes: u32, start: u64, rng: &mut fastrand::Rng) 
         to.swap(i, rng.usize(0..i));
     }
     (0..hosts)
-        .map(|src| FlowSpec { start, src, dst: to[src as usize], bytes, tag: 0, op: Op::Write })
+        .map(|src| FlowSpec {
+            start,
+            src,
+            dst: to[src as usize],
+            bytes,
+            tag: 0,
+            op: Op::Write,
+            via: Via::Any,
+        })
         .collect()
 }
 
@@ -21,13 +29,18 @@ pub fn incast(hosts: u32, senders: u32, bytes: u64, start: u64, rng: &mut fastra
     rng.shuffle(&mut others);
     others.truncate(senders as usize);
     let each = (bytes / u64::from(senders.max(1))).clamp(1, 1 << 30) as u32;
-    others.into_iter().map(|src| FlowSpec { start, src, dst, bytes: each, tag: 0, op: Op::Write }).collect()
+    others
+        .into_iter()
+        .map(|src| FlowSpec { start, src, dst, bytes: each, tag: 0, op: Op::Write, via: Via::Any })
+        .collect()
 }
 
 /// Every host sends to every other.
 pub fn all_to_all(hosts: u32, bytes: u32, start: u64) -> Vec<FlowSpec> {
     let pairs = (1..hosts).flat_map(|step| (0..hosts).map(move |src| (src, (src + step) % hosts)));
-    pairs.map(|(src, dst)| FlowSpec { start, src, dst, bytes, tag: 0, op: Op::Write }).collect()
+    pairs
+        .map(|(src, dst)| FlowSpec { start, src, dst, bytes, tag: 0, op: Op::Write, via: Via::Any })
+        .collect()
 }
 
 #[cfg(test)]

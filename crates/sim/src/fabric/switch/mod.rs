@@ -13,11 +13,12 @@ pub mod oq;
 pub mod pfc;
 
 use crate::fabric::link::Link;
-use crate::fabric::packet::{NONE, Packets};
-use crate::fabric::topology::{Node, Topology};
+use crate::fabric::packet::{Hot, NONE, Packets};
+use crate::fabric::topology::{Node, Routes, Topology};
 use adverb_nic::memory::prefetch;
 use ecn::Red;
 use pfc::Pfc;
+use std::sync::Arc;
 
 /// Traffic classes that a fabric may have.
 pub const CLASSES_MAX: usize = 8;
@@ -116,22 +117,55 @@ pub struct PortCounters {
     pub paused_ps: u64,
 }
 
+/// What a switch does with a packet that comes in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// It leaves on this link, when its turn comes.
+    Forward(u32),
+    /// It goes no further.
+    Drop(DropReason),
+    /// The switch keeps it for now.
+    Hold,
+}
+
+/// Why a switch drops a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DropReason {
+    /// There is no room to let it wait.
+    NoBuffer,
+    /// What the switch runs does not let it pass.
+    Refused,
+}
+
+impl DropReason {
+    /// For people who watch.
+    pub fn in_words(self) -> &'static str {
+        match self {
+            DropReason::NoBuffer => ": dropped by the switch, no buffer left",
+            DropReason::Refused => ": refused by the switch",
+        }
+    }
+}
+
 /// One switch: its configuration, its ports, and what is buffered in it. Ports count from 0; a port is the
 /// end of one cable, so packets come in and leave by it.
+#[repr(C, align(64))]
 pub(crate) struct Switch {
-    config: SwitchConfig,
-    input_queued: bool,
-    classes: usize,
-    /// By port: the link on which packets leave. They come in on its twin, `link ^ 1`.
-    ports: Vec<u32>,
-    /// By outgoing port and class.
-    queues: Vec<Queue>,
-    /// Input-queued: by outgoing port, incoming port and class.
-    voqs: Vec<iq::Voq>,
-    /// By incoming port and class.
-    ingress: Vec<Ingress>,
+    number: u32,
     /// Bytes buffered.
     used: u32,
+    classes: u8,
+    input_queued: bool,
+    /// Many switches are configured alike, and share what says so.
+    config: Arc<SwitchConfig>,
+    /// By outgoing port and class.
+    queues: Box<[Queue]>,
+    /// By incoming port and class.
+    ingress: Box<[Ingress]>,
+    /// By port: the link on which packets leave. They come in on its twin, `link ^ 1`.
+    ports: Box<[u32]>,
+    /// Input-queued: by outgoing port, incoming port and class.
+    voqs: Box<[iq::Voq]>,
     /// Packets dropped for want of buffer, packets marked, pauses begun.
     pub drops: u64,
     pub marked: u64,
@@ -149,27 +183,35 @@ pub(crate) fn build(t: &Topology, config: &SwitchConfig, links: &mut [Link]) -> 
             ports.push(out);
         }
     }
-    ports.into_iter().map(|ports| Switch::new(config.clone(), ports)).collect()
+    let config = Arc::new(config.clone());
+    let made = |(s, ports)| Switch::new(s as u32, config.clone(), ports);
+    ports.into_iter().enumerate().map(made).collect()
 }
 
 impl Switch {
-    fn new(config: SwitchConfig, ports: Vec<u32>) -> Switch {
-        let classes = usize::from(config.classes.max(1));
+    fn new(number: u32, config: Arc<SwitchConfig>, ports: Vec<u32>) -> Switch {
+        let classes = config.classes.max(1);
         let input_queued = matches!(config.discipline, Discipline::InputQueued { .. });
-        let rows = ports.len() * classes;
+        let rows = ports.len() * usize::from(classes);
         Switch {
+            number,
             input_queued,
             classes,
-            queues: vec![Queue { row: iq::Row::EMPTY, depth: 0, depth_max: 0 }; rows],
-            voqs: vec![iq::Voq::EMPTY; if input_queued { rows * ports.len() } else { 0 }],
-            ingress: vec![Ingress::default(); rows],
+            queues: vec![Queue { row: iq::Row::EMPTY, depth: 0, depth_max: 0 }; rows].into(),
+            voqs: vec![iq::Voq::EMPTY; if input_queued { rows * ports.len() } else { 0 }].into(),
+            ingress: vec![Ingress::default(); rows].into(),
             used: 0,
             drops: 0,
             marked: 0,
             pauses: 0,
-            ports,
+            ports: ports.into(),
             config,
         }
+    }
+
+    #[inline(always)]
+    fn classes(&self) -> usize {
+        usize::from(self.classes)
     }
 
     /// The link on which packets leave by a port.
@@ -178,10 +220,17 @@ impl Switch {
         self.ports[port]
     }
 
+    /// What becomes of a packet that has come in. Every packet passes here, and only here: what a switch does
+    /// beyond forwarding on shortest paths belongs in this place.
+    #[inline]
+    pub fn on_packet(&self, packet: &Hot, routes: &Routes) -> Verdict {
+        Verdict::Forward(routes.next(self.number, packet.dst, packet.hash ^ packet.via))
+    }
+
     /// Asks for the queues of a port.
     #[inline]
     pub fn prefetch(&self, port: u16) {
-        if let Some(queue) = self.queues.get(usize::from(port) * self.classes) {
+        if let Some(queue) = self.queues.get(usize::from(port) * self.classes()) {
             prefetch(queue);
         }
     }
@@ -189,12 +238,12 @@ impl Switch {
     /// The packet that may leave by a port next; of input queues, some number.
     #[inline]
     pub fn oldest(&self, port: u16) -> u32 {
-        self.queues.get(usize::from(port) * self.classes).map_or(NONE, |queue| queue.row.head)
+        self.queues.get(usize::from(port) * self.classes()).map_or(NONE, |queue| queue.row.head)
     }
 
     /// The queues of a port, by class.
     pub fn queues_of(&self, port: u16) -> &[Queue] {
-        &self.queues[usize::from(port) * self.classes..][..self.classes]
+        &self.queues[usize::from(port) * self.classes()..][..self.classes()]
     }
 
     /// Whether there is room for a packet that came in at `entered` and waits for `out`, two ports.
@@ -203,12 +252,12 @@ impl Switch {
         match self.config.discipline {
             Discipline::InputQueued { buffer } => {
                 let limit = buffer + self.config.pfc[class].map_or(0, |pfc| pfc.headroom);
-                let at = usize::from(entered) * self.classes;
-                let held: u32 = self.ingress[at..at + self.classes].iter().map(|i| i.bytes).sum();
+                let at = usize::from(entered) * self.classes();
+                let held: u32 = self.ingress[at..at + self.classes()].iter().map(|i| i.bytes).sum();
                 held + size <= limit
             }
             Discipline::SharedBuffer { buffer, alpha } => {
-                let depth = self.queues[usize::from(out) * self.classes + class].depth;
+                let depth = self.queues[usize::from(out) * self.classes() + class].depth;
                 let lossless = self.config.pfc[class].is_some();
                 oq::admits(self.used, buffer, alpha, depth, size, lossless)
             }
@@ -227,16 +276,17 @@ impl Switch {
     ) -> bool {
         let hot = &mut packets.hot[id as usize];
         let (class, size, entered) = (usize::from(hot.class), u32::from(hot.size), hot.via as usize);
-        let row = usize::from(link.port_from) * self.classes + class;
+        let classes = self.classes();
+        let row = usize::from(link.port_from) * classes + class;
         let queue = &mut self.queues[row];
         queue.depth += size;
         queue.depth_max = queue.depth_max.max(queue.depth);
         let marked = self.config.ecn.is_some_and(|red| red.mark(rng, queue.depth, &mut hot.flags));
         self.marked += u64::from(marked);
-        self.ingress[entered * self.classes + class].bytes += size;
+        self.ingress[entered * classes + class].bytes += size;
         self.used += size;
         if self.input_queued {
-            let voq = (usize::from(link.port_from) * self.ports.len() + entered) * self.classes + class;
+            let voq = (usize::from(link.port_from) * self.ports.len() + entered) * classes + class;
             iq::push(&mut queue.row, &mut self.voqs, packets, voq as u32, id);
         } else {
             oq::push(&mut queue.row, packets, id);
@@ -250,8 +300,8 @@ impl Switch {
     /// first.
     #[inline]
     pub fn dequeue(&mut self, packets: &mut Packets, link: &mut Link, ready: u8) -> u32 {
-        let class = ready.ilog2() as usize;
-        let queue = &mut self.queues[usize::from(link.port_from) * self.classes + class];
+        let (class, classes) = (ready.ilog2() as usize, self.classes());
+        let queue = &mut self.queues[usize::from(link.port_from) * classes + class];
         let id = if self.input_queued {
             iq::pop(&mut queue.row, &mut self.voqs, packets)
         } else {
@@ -260,7 +310,7 @@ impl Switch {
         let hot = &packets.hot[id as usize];
         let size = u32::from(hot.size);
         queue.depth -= size;
-        self.ingress[hot.via as usize * self.classes + class].bytes -= size;
+        self.ingress[hot.via as usize * classes + class].bytes -= size;
         self.used -= size;
         link.waiting -= 1;
         if queue.row.is_empty() {
@@ -271,8 +321,8 @@ impl Switch {
 
     /// The cable of a port has failed: what it was told to pause is forgotten.
     pub fn forget_pauses(&mut self, port: u16) {
-        let at = usize::from(port) * self.classes;
-        self.ingress[at..at + self.classes].iter_mut().for_each(|ingress| ingress.pausing = false);
+        let (at, classes) = (usize::from(port) * self.classes(), self.classes());
+        self.ingress[at..at + classes].iter_mut().for_each(|ingress| ingress.pausing = false);
     }
 
     /// Every account of the buffer agrees with what is queued. For tests: it walks all queues.
@@ -282,16 +332,16 @@ impl Switch {
         for (port, &out) in self.ports.iter().enumerate() {
             let link = &links[out as usize];
             let mut waiting = 0;
-            for class in 0..self.classes {
+            for class in 0..self.classes() {
                 let mut depth = 0;
                 self.for_each(packets, port, class, |hot| {
                     depth += u32::from(hot.size);
                     waiting += 1;
-                    ingress[hot.via as usize * self.classes + class] += u32::from(hot.size);
+                    ingress[hot.via as usize * self.classes() + class] += u32::from(hot.size);
                 });
                 assert_eq!(
                     depth,
-                    self.queues[port * self.classes + class].depth,
+                    self.queues[port * self.classes() + class].depth,
                     "bytes that wait for link {out}"
                 );
                 used += depth;
@@ -303,20 +353,14 @@ impl Switch {
         }
         assert_eq!(used, self.used, "bytes buffered by the switch");
         for (at, bytes) in ingress.iter().enumerate() {
-            let entered = self.ports[at / self.classes] ^ 1;
+            let entered = self.ports[at / self.classes()] ^ 1;
             assert_eq!(*bytes, self.ingress[at].bytes, "bytes that came on link {entered}");
         }
     }
 
     /// Calls `f` for each packet that waits for a port in `class`.
-    pub fn for_each(
-        &self,
-        packets: &Packets,
-        port: usize,
-        class: usize,
-        mut f: impl FnMut(&crate::fabric::packet::Hot),
-    ) {
-        let row = &self.queues[port * self.classes + class].row;
+    pub fn for_each(&self, packets: &Packets, port: usize, class: usize, mut f: impl FnMut(&Hot)) {
+        let row = &self.queues[port * self.classes() + class].row;
         if self.input_queued {
             iq::for_each(row, &self.voqs, packets, &mut f);
         } else {

@@ -23,7 +23,7 @@ impl Switch {
     #[inline]
     pub fn must_pause(&mut self, entered: u16, class: usize) -> bool {
         let Some(pfc) = self.config.pfc[class] else { return false };
-        let ingress = &mut self.ingress[usize::from(entered) * self.classes + class];
+        let ingress = &mut self.ingress[usize::from(entered) * self.classes() + class];
         if ingress.pausing || ingress.bytes <= pfc.xoff {
             return false;
         }
@@ -36,7 +36,7 @@ impl Switch {
     #[inline]
     pub fn may_resume(&mut self, entered: u16, class: usize) -> bool {
         let Some(pfc) = self.config.pfc[class] else { return false };
-        let ingress = &mut self.ingress[usize::from(entered) * self.classes + class];
+        let ingress = &mut self.ingress[usize::from(entered) * self.classes() + class];
         if !ingress.pausing || ingress.bytes > pfc.xon {
             return false;
         }

@@ -2,7 +2,6 @@
 
 use super::RmaConfig;
 use crate::host::address;
-use crate::host::hardware::Side;
 use crate::host::memory::Buffer;
 use crate::sim::Config;
 use crate::watch::trace::{mix, seed_of};
@@ -23,6 +22,15 @@ pub(crate) const PID: u32 = 1;
 const LENT: u64 = 1 << 32;
 /// Message counters of a host: more than any run sends.
 const COUNTERS: core::ops::Range<u64> = 1 << 32..1 << 48;
+
+/// One way between the NIC and memory, and what is under way on it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Lane {
+    /// Busy until then, in ps.
+    pub free_at: u64,
+    /// Messages in order, each with the time when its payload is over, in ps.
+    pub row: VecDeque<(u64, u32)>,
+}
 
 /// A command in a slot.
 #[derive(Clone, Copy, Debug, Default)]
@@ -53,11 +61,11 @@ pub struct RmaHost {
     /// By the NIC's number of the slot.
     pub(super) posted: Vec<Posted>,
     /// Messages whose payload is being read from memory.
-    pub(super) tx: Side,
+    pub(super) tx: Lane,
     /// Messages without payload, which wait for the port only.
     pub(super) direct: VecDeque<u32>,
     /// Messages whose payload is being written to memory.
-    pub(super) rx: Side,
+    pub(super) rx: Lane,
     pub(super) safe: Buffer,
     memory: Option<Buffer>,
     /// Memory of programs. Dropped after the NIC, which names its address.
@@ -145,9 +153,9 @@ impl RmaHost {
             epoch: 0,
             keys: BTreeMap::new(),
             posted: vec![Posted::default(); slots as usize],
-            tx: Side::default(),
+            tx: Lane::default(),
             direct: VecDeque::new(),
-            rx: Side::default(),
+            rx: Lane::default(),
             safe,
             memory,
             lent: Vec::new(),

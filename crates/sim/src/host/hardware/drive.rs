@@ -1,0 +1,492 @@
+//! A NIC driven through hardware that costs time: each step is charged in its order, and the NIC is called
+//! when its time has come.
+//!
+//! ```text
+//! post ─ doorbell ─ fetch ─ unit ─ payload ─ state ─ packet ─ port ─ link
+//! link ─ port ─ state ─ receive ─ late ─ responder ─ word ─ memory ─ completion
+//! ```
+//! The port's latency is part of the link's delay.
+
+use super::Need;
+use super::profile::AtomicOp;
+use super::responder::Request;
+use super::unit::{Unit, Work};
+use crate::fabric::packet::Kind;
+use crate::sim::Sim;
+use crate::source::Source;
+use adverb_nic::queue::wqe::WqeOp;
+use adverb_nic::{Intent, Nic, Step};
+use adverb_wire::{Instant, Operation};
+
+/// Index in what is kept for requests, and in what is kept for answers.
+const REQUEST: usize = 0;
+const ANSWER: usize = 1;
+
+impl Sim {
+    /// A host's NIC and its hardware.
+    fn hardware(&mut self, h: u32) -> (&mut Nic, &mut Unit) {
+        let host = &mut self.hosts.list[h as usize];
+        let unit = host.unit.as_deref_mut().expect("only hosts with hardware come here");
+        (&mut host.nic, unit)
+    }
+
+    /// Lets the hardware of a host go on: what the NIC has ready, and what may leave.
+    pub(crate) fn step_hardware(&mut self, h: u32) {
+        self.collect(h);
+        while let Some(id) = self.hardware(h).0.take_ready() {
+            let index = id.index() as u32;
+            self.hardware(h).1.pair(index).id = Some(id);
+            self.advance(h, index);
+        }
+        self.take_frames(h);
+        self.send_staged(h);
+        if let Some(at) = self.hardware(h).1.next_at() {
+            self.wake_by(Source::Hardware(h), at);
+        }
+        self.watch_timer(h);
+    }
+
+    /// The time of some work has come.
+    pub(crate) fn on_hardware(&mut self, h: u32) {
+        while let Some(work) = {
+            let now = self.now;
+            self.hardware(h).1.due(now)
+        } {
+            self.do_work(h, work);
+        }
+        self.step_hardware(h);
+    }
+
+    fn do_work(&mut self, h: u32, work: Work) {
+        let now = self.now;
+        match work {
+            Work::Known(index) => {
+                let pair = self.hardware(h).1.pair(index);
+                (pair.known, pair.engaged) = (true, false);
+                self.advance(h, index);
+            }
+            Work::Fetched(index, wqes) => {
+                let pair = self.hardware(h).1.pair(index);
+                (pair.at_hand, pair.engaged) = (wqes, false);
+                self.advance(h, index);
+            }
+            Work::Executed(index) => self.on_executed(h, index),
+            Work::Ready(index, packet, answer) => self.pass_out(h, index, packet, answer),
+            Work::Leave => {}
+            Work::Entered(packet) => self.on_entered(h, packet),
+            Work::Turned(packet) => self.ask_responder(h, packet),
+            Work::Ended(packet) => self.on_ended(h, packet),
+            Work::Landed(packet) => self.deliver(h, packet),
+            Work::Visible(key) => {
+                self.hardware(h).1.reveal(key);
+                self.after_nic(h, true);
+            }
+        }
+        debug_assert_eq!(now, self.now);
+    }
+
+    /// Finds out what a queue pair waits for next.
+    fn advance(&mut self, h: u32, index: u32) {
+        let now = self.now;
+        let (nic, unit) = self.hardware(h);
+        let p = unit.profile;
+        let pair = unit.pair(index);
+        let Some(id) = pair.id else { return };
+        match nic.intent(id) {
+            Intent::Answer | Intent::Packet => {
+                if !core::mem::replace(&mut pair.sending, true) {
+                    unit.sending.push_back(index);
+                }
+            }
+            _ if pair.engaged => {}
+            Intent::Nothing => self.rest(h, index),
+            Intent::Execute { waits: true, .. } => self.rest(h, index),
+            Intent::Execute { .. } => self.want_unit(h, index),
+            Intent::Fetch(_) if pair.at_hand > 0 => self.want_unit(h, index),
+            Intent::Fetch(_) if !pair.known => {
+                pair.engaged = true;
+                let at = now + p.doorbell;
+                unit.put(at, Work::Known(index));
+            }
+            Intent::Fetch(posted) => {
+                let batch = if pair.active { p.fetch_batch } else { p.fetch_first };
+                let wqes = u64::from(posted).min(batch.max(1)) as u32;
+                (pair.engaged, pair.active) = (true, true);
+                let at = unit.fetch(now, index, wqes);
+                unit.put(at, Work::Fetched(index, wqes));
+            }
+        }
+    }
+
+    /// A queue pair has nothing that it could do now; the NIC says when that changes.
+    fn rest(&mut self, h: u32, index: u32) {
+        let now = Instant::from_ps(self.now);
+        let host = &mut self.hosts.list[h as usize];
+        let unit = host.unit.as_deref_mut().expect("only hosts with hardware come here");
+        let Some(id) = unit.pair(index).id else { return };
+        match host.nic.step_qp(now, id, &mut self.hosts.out) {
+            Step::Frame(_) => self.on_frame_taken(h, index, false),
+            Step::Answer(_) => self.on_frame_taken(h, index, true),
+            Step::Idle => {
+                let pair = unit.pair(index);
+                if host.nic.unfetched(id) == 0 {
+                    (pair.known, pair.active, pair.at_hand) = (false, false, 0);
+                }
+                return;
+            }
+            _ => {}
+        }
+        self.advance(h, index);
+    }
+
+    /// A queue pair waits for its processing unit.
+    fn want_unit(&mut self, h: u32, index: u32) {
+        let (_, unit) = self.hardware(h);
+        unit.pair(index).engaged = true;
+        if unit.cores.is_empty() {
+            return self.on_unit(h, index, None);
+        }
+        let core = index as usize % unit.cores.len();
+        unit.cores[core].row.push_back(index);
+        self.serve_unit(h, core);
+    }
+
+    /// A unit that is free takes the next queue pair that does not have to wait.
+    fn serve_unit(&mut self, h: u32, core: usize) {
+        loop {
+            let (_, unit) = self.hardware(h);
+            if unit.cores[core].busy {
+                return;
+            }
+            let Some(index) = unit.cores[core].row.pop_front() else { return };
+            self.on_unit(h, index, Some(core));
+        }
+    }
+
+    /// A queue pair has a unit. A WQE that has to wait leaves it free.
+    fn on_unit(&mut self, h: u32, index: u32, core: Option<usize>) {
+        let at = Instant::from_ps(self.now);
+        let host = &mut self.hosts.list[h as usize];
+        let unit = host.unit.as_deref_mut().expect("only hosts with hardware come here");
+        let Some(id) = unit.pair(index).id else { return };
+        if let Intent::Fetch(_) = host.nic.intent(id) {
+            host.nic.step_qp(at, id, &mut self.hosts.out);
+        }
+        let Intent::Execute { op, inline, waits: false } = host.nic.intent(id) else {
+            unit.pair(index).engaged = false;
+            return self.advance(h, index);
+        };
+        unit.pair(index).inline = inline;
+        let cost = match op {
+            WqeOp::Wait => unit.profile.wait,
+            WqeOp::SendEnable => unit.profile.enable,
+            _ => unit.profile.execute,
+        };
+        if cost == 0 {
+            return self.on_executed(h, index);
+        }
+        if let Some(core) = core {
+            unit.cores[core].busy = true;
+        }
+        unit.put(self.now + cost, Work::Executed(index));
+    }
+
+    /// A WQE has been paid for: it takes effect.
+    fn on_executed(&mut self, h: u32, index: u32) {
+        let at = Instant::from_ps(self.now);
+        let host = &mut self.hosts.list[h as usize];
+        let unit = host.unit.as_deref_mut().expect("only hosts with hardware come here");
+        unit.pair(index).engaged = false;
+        if let Some(id) = unit.pair(index).id
+            && let Intent::Execute { .. } = host.nic.intent(id)
+        {
+            let step = host.nic.step_qp(at, id, &mut self.hosts.out);
+            let pair = unit.pair(index);
+            pair.at_hand = pair.at_hand.saturating_sub(u32::from(matches!(step, Step::Executed(..))));
+        }
+        self.collect(h);
+        self.advance(h, index);
+        let cores = self.hardware(h).1.cores.len();
+        if cores > 0 {
+            let core = index as usize % cores;
+            self.hardware(h).1.cores[core].busy = false;
+            self.serve_unit(h, core);
+        }
+    }
+
+    /// Takes frames from queue pairs in turns, as far as there is room for them.
+    fn take_frames(&mut self, h: u32) {
+        let now = self.now;
+        loop {
+            let host = &mut self.hosts.list[h as usize];
+            let unit = host.unit.as_deref_mut().expect("only hosts with hardware come here");
+            let Some(&index) = unit.sending.front() else { return };
+            if !unit.has_room(now) {
+                if let Some(at) = unit.read_ends() {
+                    unit.put(at, Work::Leave);
+                }
+                return;
+            }
+            unit.sending.pop_front();
+            unit.pair(index).sending = false;
+            let Some(id) = unit.pair(index).id else { continue };
+            if let Intent::Answer | Intent::Packet = host.nic.intent(id) {
+                if self.watch.journal.is_on() {
+                    self.watch.journal.look(&host.nic);
+                }
+                match host.nic.step_qp(Instant::from_ps(now), id, &mut self.hosts.out) {
+                    Step::Frame(_) => self.on_frame_taken(h, index, false),
+                    Step::Answer(_) => self.on_frame_taken(h, index, true),
+                    Step::Idle => {
+                        self.note_rest(h, index);
+                        continue;
+                    }
+                    _ => {}
+                }
+            }
+            self.advance(h, index);
+        }
+    }
+
+    /// The NIC has put a queue pair to rest by itself.
+    fn note_rest(&mut self, h: u32, index: u32) {
+        let (nic, unit) = self.hardware(h);
+        let pair = unit.pair(index);
+        if pair.id.is_some_and(|id| nic.unfetched(id) == 0) && !pair.engaged {
+            (pair.known, pair.active, pair.at_hand) = (false, false, 0);
+        }
+    }
+
+    /// The NIC has given a frame: its payload is read, and an answer waits for its turn.
+    fn on_frame_taken(&mut self, h: u32, index: u32, answer: bool) {
+        let id = self.take_frame(h);
+        if self.watch.journal.is_on() {
+            self.tell_sent(h, id);
+        }
+        let (now, size) = (self.now, u64::from(self.fabric.packets.hot[id as usize].size));
+        let packet = self.hosts.out.packet;
+        // Memory on the NIC is read without PCIe.
+        let chip = &self.hosts.list[h as usize].chip;
+        let spans = self.hosts.out.payload.spans();
+        let on_chip =
+            !chip.is_empty() && spans.iter().all(|span| chip.iter().any(|r| r.contains(&span.addr())));
+        let operation = packet.bth.opcode.operation();
+        let (_, unit) = self.hardware(h);
+        unit.taken += size;
+        let inline = !answer && unit.pair(index).inline;
+        let mut at = now;
+        if packet.payload_len > 0 && !inline && !on_chip {
+            at = unit.read(now, packet.payload_len);
+        }
+        if operation.is_read_response() {
+            at += unit.profile.read_turn;
+        } else if operation == Operation::AtomicAcknowledge {
+            at += unit.pair(index).turn;
+        }
+        let last = &mut unit.pair(index).out[usize::from(answer)];
+        at = at.max(*last);
+        *last = at;
+        let long = operation.is_read_response() || operation == Operation::AtomicAcknowledge;
+        if at > now {
+            return unit.put(at, Work::Ready(index, id, long));
+        }
+        self.pass_out(h, index, id, long);
+    }
+
+    /// A frame goes through the port's pipeline.
+    fn pass_out(&mut self, h: u32, index: u32, packet: u32, answer: bool) {
+        let now = self.now;
+        let (_, unit) = self.hardware(h);
+        let cost = unit.profile.send(answer);
+        let at = unit.pass(now, index, false, cost);
+        unit.stage(at, packet);
+        if at > now {
+            unit.put(at, Work::Leave);
+        }
+    }
+
+    /// Puts frames that may leave on the link, if that is free. What a host sends to itself does not see the
+    /// link.
+    fn send_staged(&mut self, h: u32) {
+        let (now, up) = (self.now, self.hosts.list[h as usize].up);
+        while let Some(id) = self.hardware(h).1.next_staged(now) {
+            let hot = self.fabric.packets.hot[id as usize];
+            let own = hot.dst == h && hot.kind == Kind::Data;
+            let link = &self.fabric.links[up as usize];
+            if !own {
+                if link.wakes || (self.fabric.classes == 1 && link.paused != 0) {
+                    return;
+                }
+                if now < link.busy_until {
+                    return self.wake(up);
+                }
+            }
+            let (_, unit) = self.hardware(h);
+            unit.unstage();
+            unit.taken -= u64::from(hot.size);
+            if own {
+                self.on_entered(h, id)
+            } else {
+                self.transmit(up, id, false)
+            }
+            self.take_frames(h);
+        }
+    }
+
+    /// Completions that the NIC has, and notifications of congestion.
+    fn collect(&mut self, h: u32) {
+        let at = Instant::from_ps(self.now);
+        loop {
+            let host = &mut self.hosts.list[h as usize];
+            let unit = host.unit.as_deref_mut().expect("only hosts with hardware come here");
+            match host.nic.step_common(at, &mut self.hosts.out) {
+                Step::Completed(cq) => {
+                    let visible = unit.complete(self.now);
+                    let key = unit.cq_key(cq);
+                    unit.put(visible, Work::Visible(key));
+                }
+                Step::Answer(id) | Step::Frame(id) => self.on_frame_taken(h, id.index() as u32, true),
+                Step::Idle => return,
+                _ => {}
+            }
+        }
+    }
+
+    /// A packet has reached the host's port.
+    pub(crate) fn enter_hardware(&mut self, h: u32, id: u32) {
+        let now = self.now;
+        let bth = self.fabric.packets.bth(id);
+        let (index, operation) = (bth.dest_qp.get() & 0xffff, bth.opcode.operation());
+        let request = !operation.is_response() && operation != Operation::Acknowledge;
+        let (_, unit) = self.hardware(h);
+        let mut at = unit.pass(now, index, true, unit.profile.receive);
+        if request && unit.profile.late_chance > 0 && unit.rng.u64(0..1_000_000) < unit.profile.late_chance {
+            at += unit.rng.u64(0..=unit.profile.late_by);
+        }
+        let kind = if request { REQUEST } else { ANSWER };
+        let last = &mut unit.pair(index).entered[kind];
+        at = at.max(*last);
+        *last = at;
+        if at > now {
+            unit.put(at, Work::Entered(id));
+            return self.arm_hardware(h);
+        }
+        self.on_entered(h, id);
+        self.arm_hardware(h);
+    }
+
+    fn arm_hardware(&mut self, h: u32) {
+        if let Some(at) = self.hardware(h).1.next_at() {
+            self.wake_by(Source::Hardware(h), at);
+        }
+    }
+
+    /// A packet has been taken in: a request has its turn at its queue pair, an answer goes to memory.
+    fn on_entered(&mut self, h: u32, id: u32) {
+        let now = self.now;
+        let packet = self.fabric.packets.descriptor(id);
+        let (index, operation) = (packet.bth.dest_qp.get() & 0xffff, packet.bth.opcode.operation());
+        if operation.is_response() || operation == Operation::Acknowledge {
+            // An atomic's answer carries a word.
+            let word = operation == Operation::AtomicAcknowledge;
+            return self.land(h, index, id, if word { 8 } else { packet.payload_len }, ANSWER);
+        }
+        let (_, unit) = self.hardware(h);
+        let cost = unit.profile.responder;
+        let atomic = matches!(operation, Operation::CompareSwap | Operation::FetchAdd);
+        let pair = unit.pair(index);
+        if !atomic && (operation.starts_message() || operation == Operation::ReadRequest) {
+            pair.busy = pair.busy.max(now) + cost;
+        }
+        let at = pair.busy.max(now);
+        if at > now {
+            return unit.put(at, Work::Turned(id));
+        }
+        self.ask_responder(h, id);
+    }
+
+    /// What a request needs of the responder.
+    fn request(&self, h: u32, id: u32) -> Request {
+        let packet = self.fabric.packets.descriptor(id);
+        let operation = packet.bth.opcode.operation();
+        let p =
+            self.hosts.list[h as usize].unit.as_ref().expect("only hosts with hardware come here").profile;
+        let (addr, len) = match operation {
+            Operation::CompareSwap | Operation::FetchAdd => (packet.atomic.va, 8),
+            _ => (packet.reth.va, u64::from(packet.reth.len)),
+        };
+        let host = &self.hosts.list[h as usize];
+        let chip = host.chip.iter().any(|range| range.contains(&addr));
+        let reads = operation == Operation::ReadRequest;
+        let word = (reads || operation == Operation::WriteOnly) && len <= 8 && p.word(!reads, chip) > 0;
+        let need = match operation {
+            Operation::CompareSwap => Need::Atomic(AtomicOp::CompareSwap),
+            Operation::FetchAdd => Need::Atomic(AtomicOp::FetchAdd),
+            _ if word => Need::Word { writes: !reads },
+            _ => Need::Turn,
+        };
+        Request { packet: id, qp: packet.bth.dest_qp.get() & 0xffff, need, addr, len, chip }
+    }
+
+    fn ask_responder(&mut self, h: u32, id: u32) {
+        let request = self.request(h, id);
+        let (_, unit) = self.hardware(h);
+        if request.need == Need::Turn && unit.responder.is_idle() {
+            return self.go_to_memory(h, &request);
+        }
+        unit.responder.add(request);
+        self.serve_responder(h);
+    }
+
+    /// Starts the requests that can start.
+    fn serve_responder(&mut self, h: u32) {
+        loop {
+            let now = self.now;
+            let (_, unit) = self.hardware(h);
+            let p = unit.profile;
+            let Some((request, hold)) = unit.responder.start(&p) else { return };
+            if hold > 0 {
+                unit.put(now + hold, Work::Ended(request.qp));
+            }
+            // Only an atomic takes effect when it lets go of its word.
+            if hold == 0 || !request.need.is_atomic() {
+                self.go_to_memory(h, &request);
+            }
+        }
+    }
+
+    /// A request lets go of its word; an atomic takes effect.
+    fn on_ended(&mut self, h: u32, index: u32) {
+        let (_, unit) = self.hardware(h);
+        let p = unit.profile;
+        let request = unit.responder.end(index).expect("what ends has started");
+        if let Need::Atomic(op) = request.need {
+            unit.pair(index).turn = p.turn(op, request.chip);
+            self.go_to_memory(h, &request);
+        }
+        self.serve_responder(h);
+    }
+
+    fn go_to_memory(&mut self, h: u32, request: &Request) {
+        let packet = self.fabric.packets.descriptor(request.packet);
+        let bytes = if request.chip { 0 } else { packet.payload_len };
+        self.land(h, request.qp, request.packet, bytes, REQUEST);
+    }
+
+    /// A packet's bytes go to memory, and then the NIC has it.
+    fn land(&mut self, h: u32, index: u32, id: u32, bytes: u32, kind: usize) {
+        let now = self.now;
+        let (_, unit) = self.hardware(h);
+        let mut at = now;
+        if bytes > 0 {
+            at = unit.write(now, bytes);
+        }
+        let last = &mut unit.pair(index).landed[kind];
+        at = at.max(*last);
+        *last = at;
+        if at > now {
+            return unit.put(at, Work::Landed(id));
+        }
+        self.deliver(h, id);
+    }
+}

@@ -1,0 +1,299 @@
+//! The hardware of one host's NIC at work: who waits for what, what is under way, and until when each station
+//! is taken. It holds no packets and calls no NIC; `drive` does.
+
+use super::profile::Profile;
+use super::responder::Responder;
+use super::state::{ConnectionState, Found};
+use adverb_nic::{CqId, QpId};
+use core::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+/// What is done at a later time. Queue pairs by index, packets by number.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Work {
+    /// The NIC knows of a post.
+    Known(u32),
+    /// So many WQEs are there.
+    Fetched(u32, u32),
+    /// A unit has executed a WQE of this queue pair.
+    Executed(u32),
+    /// A frame of this queue pair has all that it needs for the port's pipeline, which takes it as an answer,
+    /// or not.
+    Ready(u32, u32, bool),
+    /// A frame may go on the link.
+    Leave,
+    /// A packet has been taken in.
+    Entered(u32),
+    /// A request has had its turn at its queue pair.
+    Turned(u32),
+    /// The request of this queue pair that holds a word lets it go.
+    Ended(u32),
+    /// A packet's bytes are in memory, or it has none.
+    Landed(u32),
+    /// A processor can find a completion.
+    Visible(CqKey),
+}
+
+/// A completion queue, by its place among those that have been seen.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct CqKey(pub u32);
+
+/// A queue pair as the hardware sees it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pair {
+    pub id: Option<QpId>,
+    /// WQEs on the NIC that have not been executed.
+    pub at_hand: u32,
+    /// The NIC knows of its posts.
+    pub known: bool,
+    /// It has fetched since it was idle.
+    pub active: bool,
+    /// It waits for a doorbell, a fetch or a unit, or is on one.
+    pub engaged: bool,
+    /// It stands in the row of those that have frames.
+    pub sending: bool,
+    /// The WQE whose frames it sends has its payload in itself.
+    pub inline: bool,
+    /// What the answer to its last atomic waits for, in ps.
+    pub turn: u64,
+    /// Until then its messages take their turns.
+    pub busy: u64,
+    /// The last of its requests, and of its answers, is ready to leave then.
+    pub out: [u64; 2],
+    /// The last request to it, and the last answer, has entered then.
+    pub entered: [u64; 2],
+    /// The last request to it, and the last answer, is in memory then.
+    pub landed: [u64; 2],
+}
+
+/// A processing unit, and who waits for it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Core {
+    pub busy: bool,
+    pub row: VecDeque<u32>,
+}
+
+/// The hardware of one NIC.
+#[derive(Clone, Debug)]
+pub struct Unit {
+    /// Its parameters.
+    pub profile: Profile,
+    work: BinaryHeap<Reverse<(u64, u64, Work)>>,
+    order: u64,
+    pub(super) pairs: Vec<Pair>,
+    pub(super) cores: Vec<Core>,
+    /// Queue pairs that have frames, in turns.
+    pub(super) sending: VecDeque<u32>,
+    /// PCIe is taken until then: towards the NIC, and towards memory.
+    to_nic: u64,
+    to_memory: u64,
+    /// Ends of payload reads under way.
+    reads: VecDeque<u64>,
+    /// Bytes of frames that were taken from the NIC and are not on the link, and how many there may be.
+    pub(super) taken: u64,
+    taken_max: u64,
+    /// Frames that may leave: when, in what order, which.
+    staged: BinaryHeap<Reverse<(u64, u64, u32)>>,
+    /// The port's pipelines are taken until then: sending, receiving. A single one is the first.
+    pipelines: [u64; 2],
+    state: Option<ConnectionState>,
+    pub(super) responder: Responder,
+    /// Completion queues that have been seen, and the completions in each that a processor may find.
+    cqs: Vec<(CqId, u32)>,
+    pub(super) rng: fastrand::Rng,
+}
+
+impl Unit {
+    /// Idle hardware on a link of a rate; `frame` is the largest frame there.
+    pub fn new(profile: Profile, line_rate: u64, frame: u32, seed: u64) -> Unit {
+        let ahead = u128::from(profile.pcie_read) * u128::from(line_rate) * 2 / 8_000_000_000_000;
+        Unit {
+            work: BinaryHeap::new(),
+            order: 0,
+            pairs: Vec::new(),
+            cores: vec![Core::default(); profile.units as usize],
+            sending: VecDeque::new(),
+            to_nic: 0,
+            to_memory: 0,
+            reads: VecDeque::new(),
+            taken: 0,
+            taken_max: ahead as u64 + 2 * u64::from(frame),
+            staged: BinaryHeap::new(),
+            pipelines: [0; 2],
+            state: ConnectionState::new(&profile),
+            responder: Responder::default(),
+            cqs: Vec::new(),
+            rng: fastrand::Rng::with_seed(seed),
+            profile,
+        }
+    }
+
+    /// Times that a connection's state had to be read.
+    pub fn misses(&self) -> u64 {
+        self.state.as_ref().map_or(0, ConnectionState::misses)
+    }
+
+    /// Enters work for a time.
+    pub(super) fn put(&mut self, at: u64, work: Work) {
+        self.order += 1;
+        self.work.push(Reverse((at, self.order, work)));
+    }
+
+    /// When there is work next.
+    pub(super) fn next_at(&self) -> Option<u64> {
+        self.work.peek().map(|Reverse((at, ..))| *at)
+    }
+
+    /// Takes out work that is due.
+    pub(super) fn due(&mut self, now: u64) -> Option<Work> {
+        self.next_at().filter(|at| *at <= now)?;
+        self.work.pop().map(|Reverse((_, _, work))| work)
+    }
+
+    /// A queue pair by its index.
+    pub(super) fn pair(&mut self, index: u32) -> &mut Pair {
+        if self.pairs.len() <= index as usize {
+            self.pairs.resize(index as usize + 1, Pair::default());
+        }
+        &mut self.pairs[index as usize]
+    }
+
+    /// Whether a frame may be taken from the NIC now.
+    pub(super) fn has_room(&mut self, now: u64) -> bool {
+        while self.reads.front().is_some_and(|end| *end <= now) {
+            self.reads.pop_front();
+        }
+        let reads = self.profile.pcie_reads;
+        self.taken < self.taken_max && (reads == 0 || (self.reads.len() as u64) < reads)
+    }
+
+    /// When room comes back that reads take, if they are what is missing.
+    pub(super) fn read_ends(&self) -> Option<u64> {
+        let reads = self.profile.pcie_reads;
+        self.reads.front().copied().filter(|_| reads > 0 && self.reads.len() as u64 >= reads)
+    }
+
+    /// Starts a WQE fetch; when it ends.
+    pub(super) fn fetch(&mut self, now: u64, index: u32, wqes: u32) -> u64 {
+        let (at, hold) = self.find_state(now, index);
+        let start = self.to_nic.max(at);
+        self.to_nic = start + self.profile.transfer(64 * u64::from(wqes));
+        if let Some(state) = &mut self.state {
+            state.passed(start, index);
+        }
+        start + hold + self.profile.fetch
+    }
+
+    /// Reads payload; when the NIC has it.
+    pub(super) fn read(&mut self, now: u64, bytes: u32) -> u64 {
+        self.to_nic = self.to_nic.max(now) + self.profile.transfer(u64::from(bytes));
+        let end = self.to_nic + self.profile.pcie_read;
+        self.reads.push_back(end);
+        end
+    }
+
+    /// Writes to memory; when the last byte is there.
+    pub(super) fn write(&mut self, now: u64, bytes: u32) -> u64 {
+        self.to_memory = self.to_memory.max(now) + self.profile.transfer(u64::from(bytes));
+        self.to_memory
+    }
+
+    /// Writes a completion; when a processor can find it.
+    pub(super) fn complete(&mut self, now: u64) -> u64 {
+        let start = self.to_memory.max(now);
+        self.to_memory = start + self.profile.transfer(64);
+        start + self.profile.completion
+    }
+
+    /// Looks a connection's state up: when it is there, and for how long the pipeline waits besides.
+    fn find_state(&mut self, now: u64, index: u32) -> (u64, u64) {
+        let Some(state) = &mut self.state else { return (now, 0) };
+        let missed = match state.look_up(now, index, &mut self.rng) {
+            Found::Here => return (now, 0),
+            Found::At(at) => (at, 0),
+            Found::Holds(time) => (now, time),
+        };
+        let bytes = self.profile.transfer(self.profile.cache_bytes);
+        self.to_nic = self.to_nic.max(now) + bytes;
+        self.to_memory = self.to_memory.max(now) + bytes;
+        missed
+    }
+
+    /// A packet of a queue pair goes through a pipeline that it holds for `cost`; when it is through.
+    pub(super) fn pass(&mut self, now: u64, index: u32, receives: bool, cost: u64) -> u64 {
+        let (at, hold) = self.find_state(now, index);
+        let free = &mut self.pipelines[usize::from(receives && self.profile.pipelines != 1)];
+        *free = (*free).max(at) + hold + cost;
+        let through = *free;
+        if let Some(state) = &mut self.state {
+            state.passed(through, index);
+        }
+        through
+    }
+
+    /// A frame may leave from a time on.
+    pub(super) fn stage(&mut self, at: u64, packet: u32) {
+        self.order += 1;
+        self.staged.push(Reverse((at, self.order, packet)));
+    }
+
+    /// The frame that may leave next, if it may leave now.
+    pub(super) fn next_staged(&self, now: u64) -> Option<u32> {
+        self.staged.peek().filter(|Reverse((at, ..))| *at <= now).map(|Reverse((.., packet))| *packet)
+    }
+
+    /// Takes that frame out.
+    pub(super) fn unstage(&mut self) {
+        self.staged.pop();
+    }
+
+    /// The place of a completion queue.
+    pub(super) fn cq_key(&mut self, cq: CqId) -> CqKey {
+        let at = self.cqs.iter().position(|(known, _)| *known == cq).unwrap_or_else(|| {
+            self.cqs.push((cq, 0));
+            self.cqs.len() - 1
+        });
+        CqKey(at as u32)
+    }
+
+    /// One completion more can be found.
+    pub(super) fn reveal(&mut self, key: CqKey) {
+        self.cqs[key.0 as usize].1 += 1;
+    }
+
+    /// The host starts anew: nothing is under way. The packets that were.
+    pub(crate) fn restart(&mut self) -> Vec<u32> {
+        let mut packets: Vec<u32> = self.staged.drain().map(|Reverse((.., packet))| packet).collect();
+        packets.extend(self.responder.restart());
+        packets.extend(self.work.drain().filter_map(|Reverse((.., work))| match work {
+            Work::Ready(_, packet, _)
+            | Work::Entered(packet)
+            | Work::Turned(packet)
+            | Work::Landed(packet) => Some(packet),
+            _ => None,
+        }));
+        self.pairs.clear();
+        self.cores.iter_mut().for_each(|core| *core = Core::default());
+        self.sending.clear();
+        self.reads.clear();
+        self.taken = 0;
+        self.cqs.clear();
+        packets
+    }
+
+    /// Whether a completion can be found.
+    pub(crate) fn has_visible(&self, cq: CqId) -> bool {
+        self.cqs.iter().any(|(known, count)| *known == cq && *count > 0)
+    }
+
+    /// Takes one of the completions that can be found; false when there is none.
+    pub(crate) fn take_visible(&mut self, cq: CqId) -> bool {
+        match self.cqs.iter_mut().find(|(known, _)| *known == cq) {
+            Some((_, count)) if *count > 0 => {
+                *count -= 1;
+                true
+            }
+            _ => false,
+        }
+    }
+}
