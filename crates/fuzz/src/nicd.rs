@@ -45,6 +45,9 @@ struct Daemon {
 fn daemon() -> &'static Daemon {
     static DAEMON: OnceLock<Daemon> = OnceLock::new();
     DAEMON.get_or_init(|| {
+        // As every Rust program has it from its start; libFuzzer's own `main` leaves it as the system does.
+        // SAFETY: plain values.
+        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
         let folder = std::env::temp_dir().join(format!("adverb-fuzz-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder in the temporary directory");
         let [.., high, low] = std::process::id().to_be_bytes();
