@@ -171,7 +171,8 @@ fn hosts_may_have_queue_pairs_and_one_rma_at_once() {
     let fabric = FABRIC.replace("1rma", "both");
     let flows = |via: &str| {
         format!(
-            "[[workload]]\nkind = \"list\"\nop = \"read\"\nvia = \"{via}\"\nlist = [{{ src = 0, dst = 1, bytes = \"400KB\" }}, \
+            "[[workload]]\nkind = \"list\"\nop = \"read\"\nvia = \"{via}\"\n\
+             list = [{{ src = 0, dst = 1, bytes = \"400KB\" }}, \
              {{ src = 1, dst = 0, bytes = \"400KB\" }}]\n"
         )
     };

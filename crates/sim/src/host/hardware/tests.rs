@@ -206,8 +206,8 @@ fn writes_sends_and_reads_take_the_sums_of_their_parts() {
 
 #[test]
 fn chains_of_nops_on_a_plain_queue_take_their_fetches_and_executions() {
-    // A cross-channel queue's start is 170 ns more: WAIT and ENABLE, and the orders that need them, are not
-    // built yet.
+    // The model's sums have a cross-channel queue, whose start takes 170 ns longer: WAIT and ENABLE, and the
+    // orders that need them, are not built yet.
     for (count, wanted) in [(5, 2_065.0 - 170.0), (50, 8_480.0 - 170.0)] {
         let mut bench = Bench::direct(connectx5(), 1);
         bench.post_nops(0, count);
