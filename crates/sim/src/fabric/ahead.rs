@@ -34,7 +34,8 @@ impl Sim {
     #[inline(never)]
     fn look_far_ahead(&self) {
         self.ask_for_names(self.events.ahead(4 * STEP));
-        let [next, soon, later] = [1, 2, 3].map(|steps| self.events.ahead(steps * STEP));
+        let (next, soon) = (self.events.ahead(STEP), self.events.ahead(2 * STEP));
+        let later = self.events.ahead(3 * STEP);
         match self.sources.unpack(later.source) {
             Source::Arrival(link) => self.ask_for_place(link, later.word),
             Source::PortFree(link) => self.ask_for_queue(link),
