@@ -7,10 +7,9 @@ use adverb_rdma::{Connect, Duration, Rdma};
 use adverb_sim::linear::model::{Lock, LockAnswer, LockCall, Queue, QueueAnswer, QueueCall};
 use adverb_sim::linear::{Model, WORK_MAX};
 use adverb_sim::program::history::{Told, history};
-use adverb_sim::program::{Doing, Mortal, Start, Task};
+use adverb_sim::program::{Doing, Start};
 use adverb_sim::swarm::programs::{Made, Run, System};
 use std::collections::BTreeMap;
-use std::rc::Rc;
 
 /// All systems.
 pub const ALL: [System; 2] = [
@@ -36,19 +35,6 @@ pub fn by_name(name: &str) -> Result<System, String> {
     })
 }
 
-/// A program of a swarm.
-fn start<F, E>(name: String, host: u32, run: impl Fn(Rdma) -> F + 'static) -> Start
-where
-    F: Future<Output = Result<(), E>> + 'static,
-    E: ToString,
-{
-    let run = move |rdma: Rdma| -> Task {
-        let future = run(rdma);
-        Box::pin(async move { future.await.map_err(|error| error.to_string()) })
-    };
-    Start { name, host, at: 0, serves: false, mortal: Mortal::Again, run: Rc::new(run) }
-}
-
 /// Connections that give up after 7 ms, or after half a second.
 fn connect(rng: &mut fastrand::Rng) -> Connect {
     Connect { timeout: if rng.bool() { 8 } else { 14 }, ..Connect::default() }
@@ -64,11 +50,11 @@ fn make_lock(rng: &mut fastrand::Rng, hosts: u32, bug: Option<&str>) -> Made {
     let config = lock::HomeConfig { lease: duration(rng, &[200, 1_000, 5_000, 50_000]), connect };
     let home = rng.u32(0..hosts);
     let serve = move |rdma: Rdma| async move { lock::serve(&rdma, "lock", &config).await };
-    let mut programs = vec![Start { serves: true, ..start("home".into(), home, serve) }];
+    let mut programs = vec![Start::new("home", home, serve).serving()];
     for n in 0..rng.u32(2..=4) {
         let work = lock::Work { rounds: rng.u32(1..=6), values: rng.u64(1..=4), connect, bug };
         let run = move |rdma: Rdma| async move { lock::work(&rdma, "lock", &work).await };
-        programs.push(start(format!("client {n}"), apart(rng, hosts, home), run));
+        programs.push(Start::new(format!("client {n}"), apart(rng, hosts, home), run));
     }
     Made { programs, judge: Box::new(judge_lock), settled: |_| true }
 }
@@ -109,12 +95,12 @@ fn make_queue(rng: &mut fastrand::Rng, hosts: u32, bug: Option<&str>) -> Made {
     let home = rng.u32(0..hosts);
     let consume =
         move |rdma: Rdma| async move { queue::consume(&rdma, "queue", config, None).await.map(drop) };
-    let mut programs = vec![Start { serves: true, ..start("consumer".into(), home, consume) }];
+    let mut programs = vec![Start::new("consumer", home, consume).serving()];
     for n in 0..rng.u32(1..=4) {
         let (items, values, len_max) = (rng.u32(1..=12), rng.u64(1..=4), item_max);
         let work = queue::Work { items, values, len_max, connect, bug };
         let run = move |rdma: Rdma| async move { queue::produce(&rdma, "queue", &work).await };
-        programs.push(start(format!("producer {n}"), apart(rng, hosts, home), run));
+        programs.push(Start::new(format!("producer {n}"), apart(rng, hosts, home), run));
     }
     let judge = move |run: &Run<'_>| judge_queue(run, slots as usize);
     Made { programs, judge: Box::new(judge), settled: all_taken }

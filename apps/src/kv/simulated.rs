@@ -6,7 +6,7 @@ use super::layout::{BUCKET_LEN, Layout, Place, Record, hash, record_len};
 use super::lookup::{Found, Met, Trouble, Which, look_up};
 use adverb_rdma::{Duration, Error, Gid, Grant, On, Rdma, Rights};
 use adverb_sim::host::one_rma::RmaConfig;
-use adverb_sim::program::{CpuProfile, Doing, Mortal, Setup, Start, Task};
+use adverb_sim::program::{CpuProfile, Doing, Mortal, Setup, Start};
 use adverb_sim::{CableKind, Config, Sim, Topology};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -101,17 +101,6 @@ async fn client(rdma: Rdma, seen: Rc<RefCell<Seen>>) -> Result<(), Error> {
     Ok(())
 }
 
-fn start<F>(name: &str, host: u32, serves: bool, run: impl Fn(Rdma) -> F + 'static) -> Start
-where
-    F: Future<Output = Result<(), Error>> + 'static,
-{
-    let run = move |rdma: Rdma| -> Task {
-        let future = run(rdma);
-        Box::pin(async move { future.await.map_err(|error| error.to_string()) })
-    };
-    Start { name: name.to_owned(), host, at: 0, serves, mortal: Mortal::Never, run: Rc::new(run) }
-}
-
 #[test]
 fn lookups_race_with_a_replica_in_virtual_time() {
     let mut all = Seen::default();
@@ -123,8 +112,8 @@ fn lookups_race_with_a_replica_in_virtual_time() {
         let seen = Rc::new(RefCell::new(Seen::default()));
         let sees = seen.clone();
         let programs = vec![
-            start("replica", 0, true, replica),
-            start("client", 1, false, move |rdma| client(rdma, sees.clone())),
+            Start::new("replica", 0, replica).serving().mortal(Mortal::Never),
+            Start::new("client", 1, move |rdma| client(rdma, sees.clone())).mortal(Mortal::Never),
         ];
         // Copies take time, so that they are torn.
         let cpu = CpuProfile { byte_ps: 500, ..CpuProfile::default() };

@@ -3,7 +3,7 @@
 
 use adverb_rdma::{Duration, Error, Gid, Grant, On, Rdma, Report, Rights};
 use adverb_sim::host::one_rma::RmaConfig;
-use adverb_sim::program::{CpuProfile, Doing, Fault, Mortal, Setup, Start, Task, What};
+use adverb_sim::program::{CpuProfile, Doing, Fault, Mortal, Setup, Start, What};
 use adverb_sim::{CableKind, Config, Sim, Topology};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -74,17 +74,6 @@ async fn steal(rdma: Rdma, reports: Rc<RefCell<Vec<Report>>>) -> Result<(), Erro
     Ok(())
 }
 
-fn start<F>(name: &str, host: u32, serves: bool, run: impl Fn(Rdma) -> F + 'static) -> Start
-where
-    F: Future<Output = Result<(), Error>> + 'static,
-{
-    let run = move |rdma: Rdma| -> Task {
-        let future = run(rdma);
-        Box::pin(async move { future.await.map_err(|error| error.to_string()) })
-    };
-    Start { name: name.to_owned(), host, at: 0, serves, mortal: Mortal::Once, run: Rc::new(run) }
-}
-
 /// What readers and the thief were told, and the trace.
 fn run(beside_queues: bool, seed: u64) -> (Vec<Report>, Vec<Report>, u64) {
     let mut config =
@@ -98,9 +87,9 @@ fn run(beside_queues: bool, seed: u64) -> (Vec<Report>, Vec<Report>, u64) {
     sim.set_programs(Setup {
         cpu: CpuProfile::default(),
         programs: vec![
-            start("owner", 0, true, own),
-            start("reader", 1, false, move |rdma| read(rdma, reports.clone())),
-            start("thief", 2, false, move |rdma| steal(rdma, thief.clone())),
+            Start::new("owner", 0, own).serving().mortal(Mortal::Once),
+            Start::new("reader", 1, move |rdma| read(rdma, reports.clone())).mortal(Mortal::Once),
+            Start::new("thief", 2, move |rdma| steal(rdma, thief.clone())).mortal(Mortal::Once),
         ],
         faults: vec![Fault { at: 2_000_000_000, what: What::Kill(0, None) }],
         exchange_ps: 1_000_000,

@@ -7,7 +7,7 @@ use adverb_rdma::{
 use adverb_sim::linear::WORK_MAX;
 use adverb_sim::linear::model::{Word, WordCall};
 use adverb_sim::program::history::{Told, history};
-use adverb_sim::program::{CpuProfile, Cut, Doing, Fault, Mortal, Noted, Setup, Stalls, Start, Task, What};
+use adverb_sim::program::{CpuProfile, Cut, Doing, Fault, Mortal, Noted, Setup, Stalls, Start, What};
 use adverb_sim::swarm::programs::{Made, Run, System};
 use adverb_sim::{CableKind, Config, Sim, Topology};
 use std::cell::RefCell;
@@ -88,18 +88,6 @@ async fn use_words(rdma: Rdma, mut left: u64, hasty: bool) -> Result<(), Error> 
     }
 }
 
-/// A program for a simulation.
-fn start<F>(name: &str, host: u32, mortal: Mortal, serves: bool, run: impl Fn(Rdma) -> F + 'static) -> Start
-where
-    F: Future<Output = Result<(), Error>> + 'static,
-{
-    let run = move |rdma: Rdma| -> Task {
-        let future = run(rdma);
-        Box::pin(async move { future.await.map_err(|error| error.to_string()) })
-    };
-    Start { name: name.to_owned(), host, at: 0, serves, mortal, run: Rc::new(run) }
-}
-
 fn words_of(told: &Told<'_>) -> Result<Option<(WordCall, Option<u64>)>, String> {
     let call = match (told.name, told.arguments) {
         ("add", [more]) => WordCall::Add(*more),
@@ -125,13 +113,14 @@ const WORDS: System = System {
     make: |rng, hosts, bug| {
         let hasty = bug == Some("hasty");
         let server = rng.u32(0..hosts);
-        let mut programs =
-            vec![start("server", server, Mortal::Never, true, |rdma| serve(rdma, "words", 64))];
+        let mut programs = vec![
+            Start::new("server", server, |rdma| serve(rdma, "words", 64)).serving().mortal(Mortal::Never),
+        ];
         for n in 0..rng.u32(1..=4) {
             let (host, left) = (rng.u32(0..hosts), rng.u64(1..20));
             let host = if host == server { (host + 1) % hosts } else { host };
             let run = move |rdma| use_words(rdma, left, hasty);
-            programs.push(start(&format!("client {n}"), host, Mortal::Again, false, run));
+            programs.push(Start::new(format!("client {n}"), host, run));
         }
         Made { programs, judge: Box::new(judge), settled: |_| true }
     },
@@ -228,8 +217,8 @@ fn a_kill_falls_within_a_posted_list() {
         let seen = Rc::new(RefCell::new(0));
         let watched = seen.clone();
         let programs = vec![
-            start("watcher", 0, Mortal::Never, false, move |rdma| watch(rdma, watched.clone())),
-            start("poster", 1, Mortal::Once, false, post),
+            Start::new("watcher", 0, move |rdma| watch(rdma, watched.clone())).mortal(Mortal::Never),
+            Start::new("poster", 1, post).mortal(Mortal::Once),
         ];
         let cuts = step.map(|step| Cut { program: 1, step, again: None }).into_iter().collect();
         // Each request has left before the next is posted.
@@ -281,10 +270,10 @@ fn a_copy_that_takes_time_may_be_torn() {
     let trial = |byte_ps, stalls| {
         let (file, torn) = (Rc::new(RefCell::new(None)), Rc::new(RefCell::new(0)));
         let (made, found, seen) = (file.clone(), file, torn.clone());
-        let mut reader =
-            start("reader", 0, Mortal::Never, false, move |rdma| read(rdma, found.clone(), seen.clone()));
+        let mut reader = Start::new("reader", 0, move |rdma| read(rdma, found.clone(), seen.clone()))
+            .mortal(Mortal::Never);
         reader.at = 100;
-        let writer = start("writer", 0, Mortal::Never, false, move |rdma| write(rdma, made.clone()));
+        let writer = Start::new("writer", 0, move |rdma| write(rdma, made.clone())).mortal(Mortal::Never);
         let cpu = CpuProfile { byte_ps, ..CpuProfile::default() };
         let sim = run(Setup { cpu, stalls, programs: vec![writer, reader], ..Setup::default() });
         assert!(sim.programs().all(|(_, doing, ..)| *doing == Doing::Ended(Ok(()))));
@@ -328,11 +317,7 @@ fn kills_crashes_and_restarts() {
         fault(8_500, What::Ask(0)),
         fault(9_000, What::Continue(0)),
     ];
-    let sim = run(Setup {
-        programs: vec![start("one", 0, Mortal::Again, false, live)],
-        faults,
-        ..Setup::default()
-    });
+    let sim = run(Setup { programs: vec![Start::new("one", 0, live)], faults, ..Setup::default() });
     sim.check_invariants();
     let told: Vec<(u64, u32, String)> =
         sim.notes().iter().map(|Noted { at, life, note, .. }| (*at, *life, format!("{note:?}"))).collect();
@@ -358,7 +343,7 @@ fn a_loop_without_progress_is_reported() {
     }
     for (byte_ps, how) in [(0, "at one moment"), (1, "in a row")] {
         let cpu = CpuProfile { byte_ps, ..CpuProfile::default() };
-        let programs = vec![start("spinner", 0, Mortal::Never, false, spin)];
+        let programs = vec![Start::new("spinner", 0, spin).mortal(Mortal::Never)];
         let sim = run(Setup { cpu, programs, ..Setup::default() });
         let [failure] = sim.program_failures() else { panic!("one failure") };
         assert!(failure.contains("spinner makes no progress") && failure.contains(how), "{failure}");

@@ -5,11 +5,11 @@
 //!
 //! With `BUG=careless` the replay is of the broken program.
 
-use adverb_rdma::{Error, Rdma};
+use adverb_rdma::Rdma;
 use adverb_sim::linear::WORK_MAX;
 use adverb_sim::linear::model::{Word, WordCall};
 use adverb_sim::program::history::{Told, history};
-use adverb_sim::program::{Mortal, Start, Task};
+use adverb_sim::program::{Mortal, Start};
 use adverb_sim::swarm::programs::{Made, Run, System};
 use own_program::{How, serve, take};
 use std::rc::Rc;
@@ -25,32 +25,15 @@ const NUMBERS: System = System {
 fn make(rng: &mut fastrand::Rng, hosts: u32, bug: Option<&str>) -> Made {
     let how = if bug == Some("careless") { How::Carelessly } else { How::Atomically };
     let home = rng.u32(0..hosts);
-    let mut programs = vec![Start {
-        name: "home".to_owned(),
-        host: home,
-        at: 0,
-        serves: true,
-        mortal: Mortal::Never,
-        run: Rc::new(|rdma| task(serve(rdma, "numbers"))),
-    }];
+    let home_of = |rdma: Rdma| serve(rdma, "numbers");
+    let mut programs = vec![Start::new("home", home, home_of).serving().mortal(Mortal::Never)];
     for n in 0..rng.u32(1..=4) {
-        let count = rng.u32(1..20);
-        programs.push(Start {
-            name: format!("client {n}"),
-            host: (home + rng.u32(1..hosts)) % hosts,
-            at: 0,
-            serves: false,
-            mortal: Mortal::Again,
-            run: Rc::new(move |rdma: Rdma| {
-                task(async move { take(rdma, "numbers", count, how).await.map(drop) })
-            }),
-        });
+        let (count, host) = (rng.u32(1..20), (home + rng.u32(1..hosts)) % hosts);
+        let client =
+            move |rdma: Rdma| async move { take(rdma, "numbers", count, how).await.map(drop) };
+        programs.push(Start::new(format!("client {n}"), host, client));
     }
     Made { programs, judge: Box::new(judge), settled: |_| true }
-}
-
-fn task(future: impl Future<Output = Result<(), Error>> + 'static) -> Task {
-    Box::pin(async move { future.await.map_err(|error| error.to_string()) })
 }
 
 /// Taking a number is adding one to a word: is there an order of all takings that explains what each got?

@@ -70,6 +70,31 @@ pub struct Start {
     pub run: Rc<dyn Fn(Rdma) -> Task>,
 }
 
+impl Start {
+    /// A client on a host, from the beginning, that a swarm may kill and start again.
+    pub fn new<F, E>(name: impl Into<String>, host: u32, run: impl Fn(Rdma) -> F + 'static) -> Start
+    where
+        F: Future<Output = Result<(), E>> + 'static,
+        E: ToString,
+    {
+        let run = move |rdma: Rdma| -> Task {
+            let future = run(rdma);
+            Box::pin(async move { future.await.map_err(|error| error.to_string()) })
+        };
+        Start { name: name.into(), host, at: 0, serves: false, mortal: Mortal::Again, run: Rc::new(run) }
+    }
+
+    /// It serves until it is asked to end.
+    pub fn serving(self) -> Start {
+        Start { serves: true, ..self }
+    }
+
+    /// What a swarm may do to it instead.
+    pub fn mortal(self, mortal: Mortal) -> Start {
+        Start { mortal, ..self }
+    }
+}
+
 /// Whether a program may be killed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mortal {
