@@ -60,7 +60,7 @@ pub enum Call {
 
 /// What to do about the bell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Bell {
+pub enum Ringing {
     /// Nothing.
     Keep,
     /// Have peers ring it, and deal with the frames that came just before.
@@ -119,7 +119,7 @@ pub enum Next {
     },
     /// Do this about the bell; if frames keep coming, another look at once; else [`Guess::rest`] says how
     /// long to wait.
-    Rest(Bell),
+    Rest(Ringing),
 }
 
 /// The machine's state. Lives under the NIC's lock.
@@ -162,9 +162,9 @@ impl Guess {
     /// At the start of a post: an answer that comes before the application polls rings no bell. A woken peer
     /// may run, and answer, before the post returns.
     #[inline]
-    pub fn before_post(&self, is_armed: bool) -> Bell {
+    pub fn before_post(&self, is_armed: bool) -> Ringing {
         let returns = !self.posts_alone && !self.asleep;
-        if returns && is_armed { Bell::Silence } else { Bell::Keep }
+        if returns && is_armed { Ringing::Silence } else { Ringing::Keep }
     }
 
     /// Whether the call before this one was a post too.
@@ -176,7 +176,7 @@ impl Guess {
     /// At the end of every call; `is_armed` says whether peers would ring now. What to do about the bell, and
     /// whether the thread is to be told that it may be armed again.
     #[inline]
-    pub fn after_call(&mut self, call: Call, is_armed: bool) -> (Bell, bool) {
+    pub fn after_call(&mut self, call: Call, is_armed: bool) -> (Ringing, bool) {
         self.calls = self.calls.wrapping_add(1);
         let posted = std::mem::replace(&mut self.posted, call == Call::Post);
         let returns = match call {
@@ -188,21 +188,21 @@ impl Guess {
             self.posts_alone = false;
         }
         self.polling = returns;
-        let mut bell = Bell::Keep;
+        let mut bell = Ringing::Keep;
         if !is_armed && self.armed {
             // It was rung, but the application is here before the thread.
             self.armed = false;
             if self.note_useless() {
-                bell = Bell::Silence;
+                bell = Ringing::Silence;
             }
         }
         if returns {
             let silence = is_armed && !self.asleep;
-            return (if silence { Bell::Silence } else { bell }, false);
+            return (if silence { Ringing::Silence } else { bell }, false);
         }
         let eager_again = call == Call::Arm && std::mem::take(&mut self.lazy);
         let arm = !is_armed && !self.lazy;
-        (if arm { Bell::Arm } else { bell }, eager_again)
+        (if arm { Ringing::Arm } else { bell }, eager_again)
     }
 
     /// Whether a call rings the thread's bell as it ends: it left work, or the thread sleeps for want of
@@ -312,7 +312,7 @@ impl Guess {
             return (Next::Wait { until: Some(now + MODERATION), socket: true }, silence);
         }
         let comes_back = active && self.polling;
-        (Next::Rest(if comes_back { Bell::Keep } else { Bell::Arm }), silence)
+        (Next::Rest(if comes_back { Ringing::Keep } else { Ringing::Arm }), silence)
     }
 
     /// How long to wait, the bell being as it should; `deadline` is when the next timer is due. The flag says

@@ -3,7 +3,7 @@
 
 use crate::core::Core;
 use crate::counters::IoCounters;
-use crate::guess::{Bell, Found, Guess, Look, Next, Woken};
+use crate::guess::{Found, Guess, Look, Next, Ringing, Woken};
 use crate::host::Shared;
 use crate::rings::{ANYTHING, REQUESTS};
 use adverb_os::{clock, sys};
@@ -27,7 +27,7 @@ pub struct State {
 /// To be called at the start of a post, with the lock held.
 #[inline]
 pub fn before_post(shared: &Shared, core: &mut Core) {
-    if core.guess.before_post(is_armed(shared)) == Bell::Silence {
+    if core.guess.before_post(is_armed(shared)) == Ringing::Silence {
         silence(shared, &mut core.guess);
     }
 }
@@ -67,11 +67,11 @@ fn silence(shared: &Shared, guess: &mut Guess) {
 
 /// False if more frames keep coming: then the bell is not armed, and the thread was told to look.
 #[inline]
-fn set_bell(shared: &Shared, core: &mut Core, bell: Bell) -> bool {
+fn set_bell(shared: &Shared, core: &mut Core, bell: Ringing) -> bool {
     match bell {
-        Bell::Keep => true,
-        Bell::Arm => arm(shared, core),
-        Bell::Silence => {
+        Ringing::Keep => true,
+        Ringing::Arm => arm(shared, core),
+        Ringing::Silence => {
             silence(shared, &mut core.guess);
             true
         }

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::task::{Context, Poll, Waker};
 
 /// A transfer that was submitted.
-struct Op {
+struct Submitted {
     id: TransferId,
     /// Whom to tell; nobody once the future is gone.
     waker: Option<Waker>,
@@ -38,7 +38,7 @@ impl Aftermath {
 pub(crate) struct Core {
     pub side: Side,
     executor: CommandExecutor,
-    ops: Vec<Option<Op>>,
+    ops: Vec<Option<Submitted>>,
     free: Vec<usize>,
     closed: bool,
     /// Time of the last round.
@@ -149,7 +149,8 @@ impl Core {
         });
         match self.executor.submit(now, TransferInit { tag: index as u64, ..init }) {
             Ok(id) => {
-                self.ops[index] = Some(Op { id, waker: Some(waker.clone()), report: None, orphan: None });
+                self.ops[index] =
+                    Some(Submitted { id, waker: Some(waker.clone()), report: None, orphan: None });
                 Ok(index)
             }
             Err(error) => {

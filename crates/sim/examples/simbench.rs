@@ -9,7 +9,7 @@ use adverb_nic::Mtu;
 use adverb_sim::record::peak_rss;
 use adverb_sim::switch::pfc::Pfc;
 use adverb_sim::workload::pattern::{all_to_all, permutation};
-use adverb_sim::{CableKind, Config, Discipline, Sim, SwitchConfig, Topology, Transport, units};
+use adverb_sim::{CableKind, Config, Discipline, Sim, SwitchConfig, Topology, TransportConfig, units};
 use adverb_wire::Duration;
 
 fn config(hosts: u32) -> Config {
@@ -23,7 +23,7 @@ fn config(hosts: u32) -> Config {
         ..SwitchConfig::default()
     };
     switch.pfc[0] = Some(Pfc { xoff: 15 * packet, xon: 12 * packet, headroom: 64 * packet });
-    let transport = Transport { mtu: Mtu::M4096, timeout: 0, ..Transport::default() };
+    let transport = TransportConfig { mtu: Mtu::M4096, timeout: 0, ..TransportConfig::default() };
     Config { switch, transport, ..Config::new(topology) }
 }
 

@@ -6,14 +6,14 @@
 use crate::events::Events;
 use crate::fabric::Fabric;
 use crate::fabric::ahead::FAR;
-use crate::fabric::faults::Faults;
+use crate::fabric::faults::FaultPlan;
 use crate::fabric::link::Link;
 use crate::fabric::switch::SwitchConfig;
 use crate::fabric::topology::{Routes, Topology};
 use crate::host::hardware::Profile;
 use crate::host::memory::Buffer;
 use crate::host::one_rma::RmaConfig;
-use crate::host::{Host, Hosts, Transport};
+use crate::host::{Host, Hosts, TransportConfig};
 use crate::program::ProgramSide;
 use crate::source::{Source, Sources};
 use crate::watch::Watch;
@@ -29,7 +29,7 @@ pub struct Config {
     /// What switches do.
     pub switch: SwitchConfig,
     /// How queue pairs are set up.
-    pub transport: Transport,
+    pub transport: TransportConfig,
     /// Hosts that do not offer IRN, if `transport` does.
     pub plain_hosts: Vec<u32>,
     /// What NICs of queue pairs cost.
@@ -61,7 +61,7 @@ impl Config {
         Config {
             topology,
             switch: SwitchConfig::default(),
-            transport: Transport::default(),
+            transport: TransportConfig::default(),
             plain_hosts: Vec::new(),
             hardware: Profile::NEUTRAL,
             hardware_of: Vec::new(),
@@ -162,7 +162,7 @@ impl Sim {
     }
 
     /// Sets the faults. Links that have none are not slowed down by others'.
-    pub fn set_faults(&mut self, faults: Faults) {
+    pub fn set_faults(&mut self, faults: FaultPlan) {
         let first = faults.outages.first().map(|outage| outage.at);
         self.fabric.set_faults(faults);
         self.events.cancel_timer(self.sources.pack(Source::Faults));

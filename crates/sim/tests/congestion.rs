@@ -2,7 +2,7 @@
 
 use adverb_nic::{CongestionControl, DcqcnConfig, TcpConfig, TimelyConfig};
 use adverb_sim::switch::ecn::Red;
-use adverb_sim::{CableKind, Config, FlowSpec, Op, Sim, SwitchConfig, Topology, Transport, Via};
+use adverb_sim::{CableKind, Config, FlowSpec, Sim, SwitchConfig, Topology, TransportConfig, Verb, Via};
 use adverb_wire::Duration;
 
 const CABLE: CableKind = CableKind { rate: 40_000_000_000, delay: Duration::from_us(2) };
@@ -12,7 +12,7 @@ fn config(congestion: CongestionControl, irn: bool) -> Config {
     c.flow_bytes_max = 1 << 28;
     c.switch =
         SwitchConfig { ecn: Some(Red { kmin: 5_000, kmax: 200_000, pmax: 0.01 }), ..SwitchConfig::default() };
-    c.transport = Transport { congestion, ecn: true, ..Transport::default() };
+    c.transport = TransportConfig { congestion, ecn: true, ..TransportConfig::default() };
     c.transport.irn = irn.then(|| adverb_nic::IrnConfig {
         bdp_packets: None,
         agreed: Some(512),
@@ -32,7 +32,7 @@ fn shares(config: Config, later: u64, end: u64) -> (Sim, [f64; 2]) {
         dst: src + 2,
         bytes: 1 << 28,
         tag: 0,
-        op: Op::Write,
+        op: Verb::Write,
         via: Via::Any,
     };
     sim.add_flows([flow(0, 0), flow(1, later)]);

@@ -2,7 +2,7 @@
 //! faults by script, captures, determinism.
 
 use adverb_nic::Mtu;
-use adverb_sim::faults::{Faults, Outage, Rule};
+use adverb_sim::faults::{FaultPlan, Outage, Rule};
 use adverb_sim::hardware::Profile;
 use adverb_sim::switch::ecn::Red;
 use adverb_sim::switch::pfc::Pfc;
@@ -10,7 +10,7 @@ use adverb_sim::topology::{Cable, Node};
 use adverb_sim::workload::pattern::{all_to_all, incast, permutation};
 use adverb_sim::workload::{Closed, Workload};
 use adverb_sim::{
-    Balance, CableKind, Config, Discipline, FlowSpec, Op, Sim, SwitchConfig, Topology, Transport, Via,
+    Balance, CableKind, Config, Discipline, FlowSpec, Sim, SwitchConfig, Topology, TransportConfig, Verb, Via,
 };
 use adverb_wire::Duration;
 use std::sync::{Arc, Mutex};
@@ -23,7 +23,7 @@ fn config(topology: Topology) -> Config {
 }
 
 fn flow(src: u32, dst: u32, bytes: u32) -> FlowSpec {
-    FlowSpec { start: 0, src, dst, bytes, tag: 0, op: Op::Write, via: Via::Any }
+    FlowSpec { start: 0, src, dst, bytes, tag: 0, op: Verb::Write, via: Via::Any }
 }
 
 fn pfc(xoff: u32, xon: u32) -> [Option<Pfc>; 8] {
@@ -184,7 +184,7 @@ fn a_failed_cable_loses_what_is_on_it_and_go_back_n_recovers() {
     let mut sim = Sim::new(config(Topology::two_hosts(CABLE))).unwrap();
     let down = Outage { at: 20_000_000, cable: 0, repair: false };
     let up = Outage { at: 400_000_000, cable: 0, repair: true };
-    sim.set_faults(Faults { outages: vec![down, up], ..Faults::default() });
+    sim.set_faults(FaultPlan { outages: vec![down, up], ..FaultPlan::default() });
     sim.add_flows([flow(0, 1, 1_000_000)]);
     finish(&mut sim);
     let flow = sim.flows()[0];
@@ -198,7 +198,7 @@ fn a_script_hits_the_packet_that_it_names() {
     let drops = |script: &[&str]| {
         let mut sim = Sim::new(config(Topology::two_hosts(CABLE))).unwrap();
         let script = script.iter().map(|line| Rule::parse(line).unwrap()).collect();
-        sim.set_faults(Faults { script, ..Faults::default() });
+        sim.set_faults(FaultPlan { script, ..FaultPlan::default() });
         sim.add_flows([flow(0, 1, 50 * 1024)]);
         finish(&mut sim);
         assert!(sim.flows_done() && !sim.flows()[0].failed);
@@ -268,13 +268,13 @@ fn a_run_is_a_function_of_its_seed() {
         c.switch.pfc = pfc(15, 12);
         c.switch.ecn = Some(Red { kmin: 5 * PACKET, kmax: 50 * PACKET, pmax: 0.1 });
         c.switch.balance = Balance::Spray;
-        c.transport = Transport { ecn: true, mtu: Mtu::M1024, ..Transport::default() };
+        c.transport = TransportConfig { ecn: true, mtu: Mtu::M1024, ..TransportConfig::default() };
         (c.seed, c.payload, c.flow_bytes_max) = (seed, payload, 1 << 20);
         let mut sim = Sim::new(c).unwrap();
         let chances = adverb_sim::faults::Chances { loss: 0.001, ..Default::default() };
         let rng = |l| fastrand::Rng::with_seed(adverb_sim::trace::seed_of(seed, "link", l));
         let chances = (0..96).map(|l| (chances, rng(l))).collect();
-        sim.set_faults(Faults { chances, ..Faults::default() });
+        sim.set_faults(FaultPlan { chances, ..FaultPlan::default() });
         sim.add_flows(permutation(16, 200_000, 0, &mut fastrand::Rng::with_seed(seed)));
         finish(&mut sim);
         assert!(sim.flows_done());
@@ -321,7 +321,7 @@ fn hardware_costs_take_their_time_and_neutral_ones_none() {
 #[test]
 fn operations_take_their_ideal_time() {
     for bytes in [1, 1000, 1024, 50_001, 1_000_000] {
-        let times = [Op::Write, Op::Send, Op::Read].map(|op| {
+        let times = [Verb::Write, Verb::Send, Verb::Read].map(|op| {
             let mut sim = Sim::new(config(Topology::leaf_spine(2, 1, 2, CABLE, CABLE))).unwrap();
             sim.add_flows([
                 FlowSpec { op, ..flow(0, 3, bytes) },

@@ -29,11 +29,11 @@ struct Table {
 }
 
 impl Table {
-    fn set(&mut self, bell: Bell) {
+    fn set(&mut self, bell: Ringing) {
         match bell {
-            Bell::Keep => {}
-            Bell::Arm => (self.armed, self.guess.armed) = (true, true),
-            Bell::Silence => (self.armed, self.guess.armed) = (false, false),
+            Ringing::Keep => {}
+            Ringing::Arm => (self.armed, self.guess.armed) = (true, true),
+            Ringing::Silence => (self.armed, self.guess.armed) = (false, false),
         }
     }
 
@@ -62,7 +62,7 @@ impl Table {
         assert!(matches!(self.guess.look(at(us), woken), Look::Round { .. }), "no glance");
         let (next, silence) = self.guess.found(at(us), found, || false);
         if silence {
-            self.set(Bell::Silence);
+            self.set(Ringing::Silence);
         }
         let Next::Rest(bell) = next else { return next };
         self.set(bell);
@@ -145,12 +145,12 @@ fn without_calls_the_thread_sleeps_and_the_next_call_wakes_it() {
     assert!(!table.armed);
     assert_eq!(table.guess.look(at(10_000), BY_TIME), Look::Round { ask_socket: true });
     let (next, _) = table.guess.found(at(10_000), NOTHING, || false);
-    assert_eq!(next, Next::Rest(Bell::Arm));
-    table.set(Bell::Arm);
+    assert_eq!(next, Next::Rest(Ringing::Arm));
+    table.set(Ringing::Arm);
     let forever = Next::Wait { until: None, socket: true };
     assert_eq!(table.guess.rest(at(10_000), None), (forever, true));
     // The bell stays armed for a post: an answer must find the sleeper.
-    assert_eq!(table.guess.before_post(table.armed), Bell::Keep);
+    assert_eq!(table.guess.before_post(table.armed), Ringing::Keep);
     assert!(table.call(EmptyPoll), "the thread ticks again");
     assert!(table.armed, "and silences the bell itself");
     assert!(!table.call(EmptyPoll));
@@ -227,7 +227,7 @@ fn a_lazy_thread_looks_twice_before_it_takes_frames() {
     }
     assert!(!guess.lazy && !guess.polling);
     assert_eq!(guess.look(at(1190), BY_SOCKET), Look::Round { ask_socket: true });
-    assert_eq!(guess.found(at(1190), frames(1), || false), (Next::Rest(Bell::Arm), false));
+    assert_eq!(guess.found(at(1190), frames(1), || false), (Next::Rest(Ringing::Arm), false));
 }
 
 #[test]
@@ -236,13 +236,13 @@ fn a_lazy_thread_whose_application_is_gone_sleeps_as_any_other() {
     table.make_lazy();
     assert_eq!(table.guess.look(at(0), BY_TIME), Look::Glance);
     assert_eq!(table.guess.look(at(10_000), BY_TIME), Look::Round { ask_socket: true });
-    assert_eq!(table.guess.found(at(10_000), NOTHING, || false).0, Next::Rest(Bell::Arm));
+    assert_eq!(table.guess.found(at(10_000), NOTHING, || false).0, Next::Rest(Ringing::Arm));
 }
 
 #[test]
 fn what_a_round_found_decides_what_comes_next() {
     let near = |found| Found { shares_cpu: true, ..found };
-    let rest = Next::Rest(Bell::Arm);
+    let rest = Next::Rest(Ringing::Arm);
     // (woken, found, the processor is free, what next)
     for (woken, found, free, next) in [
         (BY_BELL, NOTHING, true, rest),

@@ -247,7 +247,7 @@ pub struct Fate {
 
 /// All faults of a run.
 #[derive(Clone, Debug, Default)]
-pub struct Faults {
+pub struct FaultPlan {
     /// By link: its chances, and its own generator.
     pub chances: Vec<(Chances, fastrand::Rng)>,
     /// Rules for single packets, on any link.
@@ -258,7 +258,7 @@ pub struct Faults {
     pub outages_done: usize,
 }
 
-impl Faults {
+impl FaultPlan {
     /// What becomes of a packet that is put on `link`.
     pub fn fate(&mut self, link: u32, hot: &Hot, packet: &Packet) -> Fate {
         let mut fate = Fate::default();

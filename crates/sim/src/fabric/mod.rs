@@ -12,7 +12,7 @@ use crate::events::{LANES, NO_LANE};
 use crate::sim::Config;
 use crate::watch::trace::seed_of;
 use adverb_wire::Duration;
-use faults::Faults;
+use faults::FaultPlan;
 use link::{LINK_FAULTS, Link};
 use packet::Packets;
 use switch::{Balance, PortCounters, Switch};
@@ -32,7 +32,7 @@ pub(crate) struct Fabric {
     pub paused_since: Vec<u64>,
     /// Of marks and of spraying.
     pub rng: fastrand::Rng,
-    pub faults: Faults,
+    pub faults: FaultPlan,
     /// Of the choice among equal paths.
     pub hash_seed: u32,
     pub spray: bool,
@@ -60,7 +60,7 @@ impl Fabric {
             counters: vec![PortCounters::default(); links.len()],
             paused_since: vec![0; links.len() * classes],
             rng: fastrand::Rng::with_seed(seed_of(config.seed, "switches", 0)),
-            faults: Faults::default(),
+            faults: FaultPlan::default(),
             links,
             hash_seed: seed_of(config.seed, "paths", 0) as u32,
             spray: config.switch.balance == Balance::Spray,
@@ -73,7 +73,7 @@ impl Fabric {
     }
 
     /// Sets the faults. Links that have none are not slowed down by others'.
-    pub fn set_faults(&mut self, faults: Faults) {
+    pub fn set_faults(&mut self, faults: FaultPlan) {
         for (l, link) in self.links.iter_mut().enumerate() {
             let chances = faults.chances.get(l).is_some_and(|(c, _)| !c.is_none());
             let script = faults.script.iter().any(|r| r.link.is_none_or(|x| x == l as u32));

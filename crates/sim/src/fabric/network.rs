@@ -286,7 +286,7 @@ impl Sim {
 
     /// Ends all faults: every cable works.
     pub fn repair(&mut self) {
-        self.set_faults(crate::fabric::faults::Faults::default());
+        self.set_faults(crate::fabric::faults::FaultPlan::default());
         for link in &mut self.fabric.links {
             link.flags &= !LINK_DOWN;
         }

@@ -20,7 +20,7 @@ use core::ops::Range;
 
 /// How queue pairs of a fabric are set up.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Transport {
+pub struct TransportConfig {
     /// Path MTU.
     pub mtu: Mtu,
     /// Packets that a queue pair may have unacknowledged.
@@ -51,9 +51,9 @@ pub struct Transport {
     pub free_irn_headers: bool,
 }
 
-impl Default for Transport {
+impl Default for TransportConfig {
     fn default() -> Self {
-        Transport {
+        TransportConfig {
             mtu: Mtu::M1024,
             window: 1 << 20,
             ack_every: 1,
@@ -171,7 +171,7 @@ impl Hosts {
             let up = routes.up[h as usize];
             let seed = seed_of(config.seed, "host", u64::from(h));
             let refuse = |e: Error| crate::Error::new("hosts", format!("host {h}: {e:?}"));
-            let plain = Transport { irn: None, ..config.transport };
+            let plain = TransportConfig { irn: None, ..config.transport };
             let transport = if config.plain_hosts.contains(&h) { &plain } else { &config.transport };
             let hardware = config.hardware_of(h);
             let stepped = device.has_queues() && !hardware.is_neutral();
@@ -196,7 +196,7 @@ impl Hosts {
 }
 
 /// Bytes on a link of a packet in the middle of a long WRITE.
-fn full_size(t: &Transport) -> u32 {
+fn full_size(t: &TransportConfig) -> u32 {
     let service = if t.irn.is_some() { Service::Irn } else { Service::Rc };
     let opcode = Opcode::new(service, Operation::WriteMiddle);
     let free = if t.free_irn_headers { opcode.irn_overhead() } else { 0 };
@@ -256,7 +256,7 @@ impl Host {
     pub fn new(
         number: u32,
         (up, line_rate): (u32, u64),
-        transport: &Transport,
+        transport: &TransportConfig,
         stepped: bool,
         seed: u64,
     ) -> Result<Host, Error> {
@@ -412,7 +412,7 @@ impl Host {
     }
 
     /// Takes a queue pair to RTS towards a peer.
-    pub fn connect(&mut self, now: Instant, qp: QpId, peer: &Peer, t: &Transport) -> Result<(), Error> {
+    pub fn connect(&mut self, now: Instant, qp: QpId, peer: &Peer, t: &TransportConfig) -> Result<(), Error> {
         use QpAttrMask as M;
         let (mut a, _) = self.nic.query_qp(qp)?;
         if a.state != QpState::Reset {

@@ -2,12 +2,12 @@
 
 use super::format::{LinkFaultEntry, PfcTable, Scenario, TopologyTable};
 use crate::error::Error;
-use crate::fabric::faults::{Chances, Faults, Outage, Rule};
+use crate::fabric::faults::{Chances, FaultPlan, Outage, Rule};
 use crate::fabric::switch::ecn::Red;
 use crate::fabric::switch::pfc::Pfc;
 use crate::fabric::switch::{Balance, Discipline, SwitchConfig};
 use crate::fabric::topology::{Cable, CableKind, Node, Topology};
-use crate::host::Transport;
+use crate::host::TransportConfig;
 use crate::sim::Config;
 use crate::units::{parse_bytes, parse_rate, parse_time};
 use crate::watch::trace::seed_of;
@@ -154,9 +154,10 @@ impl Scenario {
         })
     }
 
-    fn transport(&self) -> Result<Transport, Error> {
+    fn transport(&self) -> Result<TransportConfig, Error> {
         let t = &self.transport;
-        let mut out = Transport { ecn: t.ecn, class: t.class.unwrap_or(0), ..Transport::default() };
+        let mut out =
+            TransportConfig { ecn: t.ecn, class: t.class.unwrap_or(0), ..TransportConfig::default() };
         if let Some(mtu) = t.mtu {
             let code = (1..=5).find_map(|c| Mtu::from_code(c).filter(|m| m.bytes() == mtu));
             let why =
@@ -303,9 +304,9 @@ impl Scenario {
         Ok(out)
     }
 
-    pub(super) fn faults(&self, t: &Topology) -> Result<Faults, Error> {
+    pub(super) fn faults(&self, t: &Topology) -> Result<FaultPlan, Error> {
         let seed = self.seed.unwrap_or(1);
-        let mut faults = Faults::default();
+        let mut faults = FaultPlan::default();
         if !self.faults.link.is_empty() {
             let own = |l| fastrand::Rng::with_seed(seed_of(seed, "link", l));
             faults.chances = (0..t.links() as u64).map(|l| (Chances::default(), own(l))).collect();

@@ -37,7 +37,7 @@ pub use format::{
 };
 
 use crate::error::Error;
-use crate::fabric::faults::Faults;
+use crate::fabric::faults::FaultPlan;
 use crate::sim::{Config, Sim};
 use crate::workload::Workload;
 use crate::workload::flows::FlowSpec;
@@ -49,7 +49,7 @@ pub struct Plan {
     /// The fabric.
     pub config: Config,
     /// Its faults.
-    pub faults: Faults,
+    pub faults: FaultPlan,
     /// Flows known beforehand.
     pub flows: Vec<FlowSpec>,
     /// What creates flows while it runs.

@@ -8,7 +8,7 @@ use crate::fabric::topology::Topology;
 use crate::host::Device;
 use crate::sim::Config;
 use crate::watch::trace::seed_of;
-use crate::workload::flows::{FlowSpec, Op, Via};
+use crate::workload::flows::{FlowSpec, Verb, Via};
 use crate::workload::lookups::Lookups;
 use crate::workload::sizes::Sizes;
 use crate::workload::{Closed, Repeat, Workload, arrivals, pattern};
@@ -34,7 +34,7 @@ impl Scenario {
             let op = operation(table).map_err(|e| of_many(e, n, tables.len()))?;
             let via = via(table, config).map_err(|e| of_many(e, n, tables.len()))?;
             let by_one_rma = via == Via::OneRma || Device::of(config) == Device::OneRma;
-            if op == Op::Send && (by_one_rma || config.transport.share_qp) {
+            if op == Verb::Send && (by_one_rma || config.transport.share_qp) {
                 let why = "neither 1RMA nor share-qp has sends; give \"read\" or \"write\"";
                 return Err(of_many(Error::new("workload.op", why), n, tables.len()));
             }
@@ -84,11 +84,11 @@ impl Scenario {
     }
 }
 
-fn operation(table: &WorkloadTable) -> Result<Op, Error> {
+fn operation(table: &WorkloadTable) -> Result<Verb, Error> {
     match table.op.as_deref().unwrap_or("write") {
-        "write" => Ok(Op::Write),
-        "send" => Ok(Op::Send),
-        "read" => Ok(Op::Read),
+        "write" => Ok(Verb::Write),
+        "send" => Ok(Verb::Send),
+        "read" => Ok(Verb::Read),
         other => Err(Error::new("workload.op", format!("`{other}` is not one of write, send, read"))),
     }
 }
@@ -139,7 +139,7 @@ fn open(
         "steady" => between(table, t, true, rng, read)?,
         "repeat" => {
             let flow =
-                |(src, dst)| FlowSpec { start, src, dst, bytes: 0, tag: 0, op: Op::Write, via: Via::Any };
+                |(src, dst)| FlowSpec { start, src, dst, bytes: 0, tag: 0, op: Verb::Write, via: Via::Any };
             let bytes = size()?;
             let at_once = table.outstanding.unwrap_or(1) as usize;
             let flows = pairs(table, t)?.into_iter().map(flow);
@@ -312,7 +312,7 @@ fn list(table: &WorkloadTable, t: &Topology) -> Result<Vec<FlowSpec>, Error> {
             dst: entry.dst,
             bytes: need(&key("bytes"), bytes(&key("bytes"), Some(&entry.bytes))?)?,
             tag: 0,
-            op: Op::Write,
+            op: Verb::Write,
             via: Via::Any,
         });
     }

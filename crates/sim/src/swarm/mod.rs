@@ -5,12 +5,12 @@ pub mod one_rma;
 pub(crate) mod one_rma_oracle;
 pub mod programs;
 
-use crate::fabric::faults::{Chances, Faults, Outage};
+use crate::fabric::faults::{Chances, FaultPlan, Outage};
 use crate::fabric::switch::ecn::Red;
 use crate::fabric::switch::pfc::Pfc;
 use crate::fabric::switch::{Balance, Discipline, SwitchConfig};
 use crate::fabric::topology::{Cable, CableKind, Node, Topology};
-use crate::host::Transport;
+use crate::host::TransportConfig;
 use crate::host::hardware::Profile;
 use crate::sim::{Config, Sim};
 use crate::watch::oracle::Work;
@@ -41,7 +41,7 @@ const FAULTY_PS: u64 = 3_000_000_000;
 const LIVE_PS: u64 = 4_000_000_000_000;
 
 /// The fabric, faults and work of a seed.
-pub fn scenario(seed: u64) -> (Config, Faults, Work) {
+pub fn scenario(seed: u64) -> (Config, FaultPlan, Work) {
     let mut rng = fastrand::Rng::with_seed(seed_of(seed, "swarm", 0));
     let topology = random_topology(&mut rng);
     let mtu = *pick(&mut rng, &[Mtu::M256, Mtu::M512, Mtu::M1024, Mtu::M2048, Mtu::M4096]);
@@ -131,7 +131,12 @@ pub(crate) fn random_switch(rng: &mut fastrand::Rng, mtu: Mtu, ring: bool) -> Sw
 }
 
 /// `alike`: all hosts offer IRN, if any does.
-pub(crate) fn random_transport(rng: &mut fastrand::Rng, mtu: Mtu, classes: u8, alike: bool) -> Transport {
+pub(crate) fn random_transport(
+    rng: &mut fastrand::Rng,
+    mtu: Mtu,
+    classes: u8,
+    alike: bool,
+) -> TransportConfig {
     let receive_packets = *pick(rng, &[4, 30, 128]);
     let irn = rng.bool().then(|| IrnConfig {
         scheme: *pick(rng, &[Scheme::Selective, Scheme::Selective, Scheme::NoSack, Scheme::GoBackN]),
@@ -150,7 +155,7 @@ pub(crate) fn random_transport(rng: &mut fastrand::Rng, mtu: Mtu, classes: u8, a
         3 => CongestionControl::Tcp(TcpConfig::default()),
         _ => CongestionControl::Fixed,
     };
-    Transport {
+    TransportConfig {
         mtu,
         congestion,
         timeout: rng.u8(4..8),
@@ -160,12 +165,12 @@ pub(crate) fn random_transport(rng: &mut fastrand::Rng, mtu: Mtu, classes: u8, a
         ecn: rng.bool(),
         class: rng.u8(0..classes),
         irn,
-        ..Transport::default()
+        ..TransportConfig::default()
     }
 }
 
-pub(crate) fn random_faults(rng: &mut fastrand::Rng, topology: &Topology, seed: u64) -> Faults {
-    let mut faults = Faults::default();
+pub(crate) fn random_faults(rng: &mut fastrand::Rng, topology: &Topology, seed: u64) -> FaultPlan {
+    let mut faults = FaultPlan::default();
     for link in 0..topology.links() as u64 {
         let chances = if rng.bool() { random_chances(rng) } else { Chances::default() };
         faults.chances.push((chances, fastrand::Rng::with_seed(seed_of(seed, "link", link))));

@@ -3,13 +3,13 @@
 //! ends, and what begins then ends well.
 
 use super::one_rma_oracle::Oracle;
-use crate::fabric::faults::Faults;
+use crate::fabric::faults::FaultPlan;
 use crate::fabric::topology::Topology;
 use crate::host::one_rma::{Pcie, RegionChange, RegionEvent, RmaConfig};
 use crate::sim::{Config, Sim};
 use crate::swarm::{Outcome, pick, random_faults, random_switch, random_topology};
 use crate::watch::trace::seed_of;
-use crate::workload::flows::{FlowSpec, Op, Via};
+use crate::workload::flows::{FlowSpec, Verb, Via};
 use adverb_nic::Mtu;
 use adverb_nic::one_rma::congestion::CongestionConfig;
 use adverb_nic::one_rma::executor::Retry;
@@ -38,7 +38,7 @@ pub enum Mistake {
 }
 
 /// The fabric, faults and work of a seed.
-fn scenario(seed: u64) -> (Config, Faults, Vec<FlowSpec>) {
+fn scenario(seed: u64) -> (Config, FaultPlan, Vec<FlowSpec>) {
     let mut rng = fastrand::Rng::with_seed(seed_of(seed, "one-rma swarm", 0));
     let topology = random_topology(&mut rng);
     let switch = random_switch(&mut rng, Mtu::M4096, crate::swarm::is_ring(&topology));
@@ -53,7 +53,7 @@ fn scenario(seed: u64) -> (Config, Faults, Vec<FlowSpec>) {
     for n in 0..live {
         let (src, dst) = (n % topology.hosts, (n + 1) % topology.hosts);
         let start = LIVE_PS + u64::from(n) * LIVE_GAP_PS;
-        let op = if n < topology.hosts { Op::Read } else { Op::Write };
+        let op = if n < topology.hosts { Verb::Read } else { Verb::Write };
         // One operation each: several at once may be NACKed for good, where nothing controls congestion.
         let bytes = rng.u32(1..=u32::from(one_rma.executor.op_size));
         flows.push(FlowSpec { start, src, dst, bytes, tag: 1, op, via: Via::Any });
@@ -129,7 +129,7 @@ fn random_flows(rng: &mut fastrand::Rng, hosts: u32) -> Vec<FlowSpec> {
     let flow = |rng: &mut fastrand::Rng| {
         let src = rng.u32(0..hosts);
         let dst = (src + rng.u32(1..hosts)) % hosts;
-        let op = if rng.bool() { Op::Read } else { Op::Write };
+        let op = if rng.bool() { Verb::Read } else { Verb::Write };
         FlowSpec { start: rng.u64(0..within), src, dst, bytes: rng.u32(1..=most), tag: 0, op, via: Via::Any }
     };
     (0..rng.u32(5..60)).map(|_| flow(rng)).collect()
@@ -237,8 +237,8 @@ impl Sim {
         let apart = rma.config.apart as usize;
         let ended = self.flows.list.iter().enumerate().filter(|(_, flow)| flow.completed != u64::MAX);
         let found = match mistake {
-            Mistake::WriteAfterFailure => ended.clone().find(|(_, f)| f.failed && f.spec.op == Op::Write),
-            Mistake::WrongByte => ended.clone().find(|(_, f)| !f.failed && f.spec.op == Op::Read),
+            Mistake::WriteAfterFailure => ended.clone().find(|(_, f)| f.failed && f.spec.op == Verb::Write),
+            Mistake::WrongByte => ended.clone().find(|(_, f)| !f.failed && f.spec.op == Verb::Read),
             Mistake::WriteOutside => ended.clone().next(),
         };
         let Some((number, flow)) = found else { return false };

@@ -5,7 +5,7 @@
 use super::{
     Outcome, pick, random_faults, random_hardware, random_switch, random_topology, random_transport,
 };
-use crate::fabric::faults::Faults;
+use crate::fabric::faults::FaultPlan;
 use crate::fabric::switch::{Balance, Discipline, SwitchConfig};
 use crate::host::hardware::Profile;
 use crate::program::{CpuProfile, Cut, Doing, Fault, Mortal, Noted, Setup, Stalls, Start, What};
@@ -67,7 +67,7 @@ const LIVE_PS: u64 = 600_000_000_000_000;
 /// A system's run of one seed, before it begins.
 struct Plan {
     config: Config,
-    faults: Faults,
+    faults: FaultPlan,
     setup: Setup,
     judge: Judge,
     settled: Settled,
@@ -81,7 +81,7 @@ fn plan(system: &System, seed: u64, bug: Option<&str>) -> Plan {
     let switch = random_switch(&mut rng, mtu, super::is_ring(&topology));
     let transport = random_transport(&mut rng, mtu, switch.classes, true);
     let quiet = rng.u32(0..8) == 0;
-    let faults = if quiet { Faults::default() } else { random_faults(&mut rng, &topology, seed) };
+    let faults = if quiet { FaultPlan::default() } else { random_faults(&mut rng, &topology, seed) };
     let hardware = if rng.u32(0..6) == 0 { random_hardware(&mut rng) } else { Profile::default() };
     let made = (system.make)(&mut rng, topology.hosts, bug);
     let mut setup = Setup {
@@ -105,7 +105,7 @@ fn plan(system: &System, seed: u64, bug: Option<&str>) -> Plan {
     let rto = Some(Duration::from_us(rng.u64(60..600)));
     let config = Config {
         switch,
-        transport: crate::host::Transport { rto, ..transport },
+        transport: crate::host::TransportConfig { rto, ..transport },
         hardware,
         payload: true,
         through_bytes: rng.u32(0..4) == 0,

@@ -4,7 +4,7 @@ use crate::fabric::link::{FRAME_MIN, FRAMING, HOST};
 use crate::sim::Sim;
 use crate::source::Source;
 use crate::watch::statistics::percentile;
-use crate::workload::flows::{Flow, Op};
+use crate::workload::flows::{Flow, Verb};
 use core::fmt::Write;
 
 /// Counts of a run.
@@ -173,9 +173,9 @@ impl Sim {
         // RETH, a READ's first response and its last an AETH.
         let headers = 20 + 8 + 12 + 4 + FRAMING;
         let (first, all) = match spec.op {
-            Op::Write => (16, 16),
-            Op::Send => (0, 0),
-            Op::Read => (4, if packets > 1 { 8 } else { 4 }),
+            Verb::Write => (16, 16),
+            Verb::Send => (0, 0),
+            Verb::Read => (4, if packets > 1 { 8 } else { 4 }),
         };
         let padded = u64::from(spec.bytes.next_multiple_of(4));
         let wire = padded + packets * u64::from(headers) + all;
@@ -189,7 +189,7 @@ impl Sim {
         }
         let rest = u128::from(wire.saturating_sub(u64::from(largest))) * u128::from(slowest) / 1_000_000;
         let mut asking = 0;
-        if spec.op == Op::Read {
+        if spec.op == Verb::Read {
             for l in self.fabric.routes.path(&self.config.topology, spec.dst, spec.src, 0) {
                 let link = &self.fabric.links[l as usize];
                 asking += link.delay + link.serialization(headers + 16);

@@ -1,7 +1,7 @@
 //! Poisson arrivals at a load, between random hosts.
 
 use super::sizes::Sizes;
-use crate::workload::flows::{FlowSpec, Op, Via};
+use crate::workload::flows::{FlowSpec, Verb, Via};
 
 /// Flows that arrive at random: exponential gaps, random pairs of different hosts. The rate is such
 /// that each host sends `load` times `rate` (bits per second) on average, headers not counted.
@@ -27,7 +27,7 @@ pub fn poisson(
                 dst,
                 bytes: sizes.draw(rng),
                 tag: 0,
-                op: Op::Write,
+                op: Verb::Write,
                 via: Via::Any,
             }
         })
@@ -59,7 +59,7 @@ pub fn between(
                 dst,
                 bytes: sizes.draw(rng),
                 tag: 0,
-                op: Op::Write,
+                op: Verb::Write,
                 via: Via::Any,
             });
         }

@@ -4,7 +4,7 @@
 
 use crate::host::Peer;
 use crate::sim::Sim;
-use crate::workload::flows::Op;
+use crate::workload::flows::Verb;
 use adverb_nic::{Completion, Error, QpCaps, QpId, SendData, SendFlags, SendOp, SendWr, Sge, Status};
 use adverb_wire::Instant;
 use std::collections::{BTreeMap, VecDeque};
@@ -80,7 +80,7 @@ impl Sim {
             let spec = self.flows.list[number as usize].spec;
             let wr = SendWr {
                 wr_id: u64::from(number),
-                op: if spec.op == Op::Read { SendOp::Read(addr, rkey) } else { SendOp::Write(addr, rkey) },
+                op: if spec.op == Verb::Read { SendOp::Read(addr, rkey) } else { SendOp::Write(addr, rkey) },
                 flags: SendFlags { signaled: true, ..SendFlags::default() },
                 data: SendData::Sges(&[Sge { addr, len: spec.bytes, lkey }]),
                 ud: None,

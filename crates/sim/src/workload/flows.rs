@@ -13,7 +13,7 @@ use std::collections::BinaryHeap;
 
 /// How a flow's bytes are moved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Op {
+pub enum Verb {
     /// The source writes.
     #[default]
     Write,
@@ -48,7 +48,7 @@ pub struct FlowSpec {
     /// A word for the workload: which group or client it belongs to.
     pub tag: u32,
     /// How its bytes are moved.
-    pub op: Op,
+    pub op: Verb,
     /// Which NIC moves them.
     pub via: Via,
 }
@@ -56,7 +56,7 @@ pub struct FlowSpec {
 impl FlowSpec {
     /// The host that posts the request, and the other one.
     pub(crate) fn ends(&self) -> (u32, u32) {
-        if self.op == Op::Read { (self.dst, self.src) } else { (self.src, self.dst) }
+        if self.op == Verb::Read { (self.dst, self.src) } else { (self.src, self.dst) }
     }
 }
 
@@ -292,12 +292,12 @@ impl Sim {
         let (near, far) = spec.ends();
         let (now, t) = (Instant::from_ps(self.now), self.config.transport);
         let requester = self.hosts.list[near as usize].take_qp(self.now, false)?;
-        let responder = self.hosts.list[far as usize].take_qp(self.now, spec.op == Op::Send)?;
+        let responder = self.hosts.list[far as usize].take_qp(self.now, spec.op == Verb::Send)?;
         let qpn_near = self.hosts.list[near as usize].nic.qp_number(requester)?;
         let qpn_far = self.hosts.list[far as usize].nic.qp_number(responder)?;
         let psn_near = self.hosts.list[near as usize].first_psn();
         let psn_far = self.hosts.list[far as usize].first_psn();
-        let depth = u8::from(spec.op == Op::Read);
+        let depth = u8::from(spec.op == Verb::Read);
         let peer = |host, qpn: QpNumber, rq_psn: Psn, sq_psn: Psn| Peer { host, qpn, rq_psn, sq_psn, depth };
         self.hosts.list[near as usize].connect(now, requester, &peer(far, qpn_far, psn_far, psn_near), &t)?;
         self.hosts.list[far as usize].connect(
@@ -330,7 +330,7 @@ impl Sim {
         let (now, addr) = (Instant::from_ps(self.now), self.region_addr());
         let far_host = &mut self.hosts.list[far as usize];
         let far_region = far_host.region.ok_or(Error::NoSuchObject)?;
-        if spec.op == Op::Send {
+        if spec.op == Verb::Send {
             let sge = Sge { addr, len: spec.bytes, lkey: far_region.lkey };
             far_host.nic.post_recv(now, responder, &RecvWr { wr_id: 0, sges: &[sge] })?;
         }
@@ -339,9 +339,9 @@ impl Sim {
         let wr = SendWr {
             wr_id: u64::from(number),
             op: match spec.op {
-                Op::Write => SendOp::Write(addr, far_region.rkey),
-                Op::Send => SendOp::Send,
-                Op::Read => SendOp::Read(addr, far_region.rkey),
+                Verb::Write => SendOp::Write(addr, far_region.rkey),
+                Verb::Send => SendOp::Send,
+                Verb::Read => SendOp::Read(addr, far_region.rkey),
             },
             flags: SendFlags { signaled: true, ..SendFlags::default() },
             data: SendData::Sges(&[Sge { addr, len: spec.bytes, lkey }]),
@@ -397,7 +397,7 @@ impl Sim {
         let flow = &mut self.flows.list[active.flow as usize];
         flow.completed = self.now;
         flow.failed = completion.status != Status::Success;
-        if flow.spec.op == Op::Read && !flow.failed {
+        if flow.spec.op == Verb::Read && !flow.failed {
             flow.received = self.now;
         }
         let done = *flow;
@@ -407,7 +407,7 @@ impl Sim {
         let (now, spec) = (self.now, done.spec);
         let (near, far) = spec.ends();
         self.hosts.list[near as usize].give_qp(now, active.requester, false);
-        self.hosts.list[far as usize].give_qp(now, active.responder, spec.op == Op::Send);
+        self.hosts.list[far as usize].give_qp(now, active.responder, spec.op == Verb::Send);
         if let Some(next) = self.flows.workload.next(&done) {
             self.add_flows([next]);
         }
@@ -429,7 +429,8 @@ mod tests {
                 // Mostly later and later; sometimes before others that were added already, or at the same
                 // time.
                 let start = if rng.u32(0..4) == 0 { rng.u64(..step + 1) } else { step / 4 * 4 };
-                let spec = FlowSpec { start, src: 0, dst: 1, bytes: 1, tag: 0, op: Op::Write, via: Via::Any };
+                let spec =
+                    FlowSpec { start, src: 0, dst: 1, bytes: 1, tag: 0, op: Verb::Write, via: Via::Any };
                 let number = list.len() as u32;
                 list.push(Flow { spec, received: u64::MAX, completed: u64::MAX, failed: false });
                 waiting.add(start, number);

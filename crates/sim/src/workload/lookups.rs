@@ -2,7 +2,7 @@
 //! of several servers that have everything. A client that meets a failure goes on with another server at
 //! once, and does not come back.
 
-use crate::workload::flows::{Flow, FlowSpec, Op, Via};
+use crate::workload::flows::{Flow, FlowSpec, Verb, Via};
 use std::collections::BTreeSet;
 
 /// Bits of a tag: the step, then how many servers have failed it, then the lookup.
@@ -73,7 +73,7 @@ impl Lookups {
             dst: *client,
             bytes: self.index,
             tag: (n as u32) << LOOKUP_SHIFT,
-            op: Op::Read,
+            op: Verb::Read,
             via: Via::OneRma,
         };
         self.arrivals.iter().enumerate().map(spec).collect()

@@ -8,7 +8,7 @@ pub mod lookups;
 pub mod pattern;
 pub mod sizes;
 
-use crate::workload::flows::{Flow, FlowSpec, Op, Via};
+use crate::workload::flows::{Flow, FlowSpec, Verb, Via};
 
 /// What creates flows while a simulation runs.
 #[derive(Clone, Debug, Default)]
@@ -45,7 +45,7 @@ pub struct Closed {
     /// Requests of each pair.
     pub rounds: u32,
     /// How requests and responses are moved.
-    pub op: Op,
+    pub op: Verb,
     /// By which NIC.
     pub via: Via,
     /// By pair: requests sent so far.
@@ -56,7 +56,7 @@ impl Closed {
     /// Clients that have not begun.
     pub fn new(pairs: Vec<(u32, u32)>, request: u32, response: u32, think_ps: u64, rounds: u32) -> Closed {
         let sent = vec![0; pairs.len()];
-        Closed { pairs, request, response, think_ps, rounds, op: Op::Write, via: Via::Any, sent }
+        Closed { pairs, request, response, think_ps, rounds, op: Verb::Write, via: Via::Any, sent }
     }
 
     fn request(&mut self, pair: u32, start: u64) -> Option<FlowSpec> {

@@ -1,6 +1,6 @@
 //! Who sends to whom, all at once: permutation, incast, all-to-all.
 
-use crate::workload::flows::{FlowSpec, Op, Via};
+use crate::workload::flows::{FlowSpec, Verb, Via};
 
 /// A random permutation without fixed points: every host sends one flow and receives one.
 pub fn permutation(hosts: u32, bytes: u32, start: u64, rng: &mut fastrand::Rng) -> Vec<FlowSpec> {
@@ -16,7 +16,7 @@ pub fn permutation(hosts: u32, bytes: u32, start: u64, rng: &mut fastrand::Rng) 
             dst: to[src as usize],
             bytes,
             tag: 0,
-            op: Op::Write,
+            op: Verb::Write,
             via: Via::Any,
         })
         .collect()
@@ -31,7 +31,7 @@ pub fn incast(hosts: u32, senders: u32, bytes: u64, start: u64, rng: &mut fastra
     let each = (bytes / u64::from(senders.max(1))).clamp(1, 1 << 30) as u32;
     others
         .into_iter()
-        .map(|src| FlowSpec { start, src, dst, bytes: each, tag: 0, op: Op::Write, via: Via::Any })
+        .map(|src| FlowSpec { start, src, dst, bytes: each, tag: 0, op: Verb::Write, via: Via::Any })
         .collect()
 }
 
@@ -39,7 +39,7 @@ pub fn incast(hosts: u32, senders: u32, bytes: u64, start: u64, rng: &mut fastra
 pub fn all_to_all(hosts: u32, bytes: u32, start: u64) -> Vec<FlowSpec> {
     let pairs = (1..hosts).flat_map(|step| (0..hosts).map(move |src| (src, (src + step) % hosts)));
     pairs
-        .map(|(src, dst)| FlowSpec { start, src, dst, bytes, tag: 0, op: Op::Write, via: Via::Any })
+        .map(|(src, dst)| FlowSpec { start, src, dst, bytes, tag: 0, op: Verb::Write, via: Via::Any })
         .collect()
 }
 

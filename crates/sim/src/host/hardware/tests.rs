@@ -5,7 +5,7 @@ use super::Profile;
 use super::profiles::by_name;
 use crate::fabric::topology::{CableKind, Topology};
 use crate::host::memory::Buffer;
-use crate::host::{Peer, Transport};
+use crate::host::{Peer, TransportConfig};
 use crate::sim::{Config, Sim};
 use adverb_nic::*;
 use adverb_wire::{Duration, Instant, Key};
@@ -74,7 +74,7 @@ impl Bench {
             let qp = host.nic.create_qp(&init).unwrap();
             (qp, host.nic.qp_number(qp).unwrap(), host.first_psn())
         });
-        let t = Transport { timeout: 0, ..Transport::default() };
+        let t = TransportConfig { timeout: 0, ..TransportConfig::default() };
         for (h, other) in [(0, 1), (1, 0)] {
             let (mine, theirs) = (ends[h], ends[other]);
             let peer =

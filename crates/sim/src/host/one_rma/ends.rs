@@ -246,7 +246,7 @@ impl Sim {
         let memory = 2 * u64::from(first) * pcie.byte_ps + pcie.read_ps + pcie.write_ps;
         let request = on_link((HEAD_LEN + 20 + TAG_LEN) as u32);
         match spec.op {
-            crate::Op::Read => way(spec.dst, spec.src, request) + data + memory,
+            crate::Verb::Read => way(spec.dst, spec.src, request) + data + memory,
             _ => {
                 let solicitation = on_link((HEAD_LEN + 8 + TAG_LEN) as u32);
                 let completion = on_link((HEAD_LEN + TAG_LEN) as u32);

@@ -2,7 +2,7 @@
 
 use super::host::{Grant, PID, Posted, region_key};
 use super::{Operation, RegionChange};
-use crate::Op;
+use crate::Verb;
 use crate::host::{address, host_of};
 use crate::sim::Sim;
 use crate::source::Source;
@@ -208,10 +208,10 @@ impl Sim {
     }
 }
 
-fn kind(op: flows::Op) -> Option<Kind> {
+fn kind(op: flows::Verb) -> Option<Kind> {
     match op {
-        Op::Read => Some(Kind::Read),
-        Op::Write => Some(Kind::Write),
-        Op::Send => None,
+        Verb::Read => Some(Kind::Read),
+        Verb::Write => Some(Kind::Write),
+        Verb::Send => None,
     }
 }
