@@ -60,8 +60,8 @@ pub(super) mod x86_64 {
     use super::Source;
     use core::arch::asm;
 
-    /// From this length on, the string instruction is faster than 64-byte steps: on a Xeon with FSRM,
-    /// 14 against 17 ns at 1024 bytes, 27 against 21 at 2048, 51 against 26 at 4096 (`tests/bench.rs`).
+    /// From this length on, the string instruction is faster than 64-byte steps where the processor has FSRM
+    /// (`bench/NOTEBOOK.md`, "a copy's two ways").
     pub const STRING_MIN: usize = 1536;
 
     /// One load and one store of `$reg` size.
