@@ -6,7 +6,7 @@ use super::layout::{BUCKET_LEN, Layout, Place, Record, hash, record_len};
 use super::lookup::{Found, Met, Trouble, Which, look_up};
 use adverb_rdma::{Duration, Error, Gid, Grant, On, Rdma, Rights};
 use adverb_sim::host::one_rma::RmaConfig;
-use adverb_sim::program::{CpuProfile, Doing, Mortal, Setup, Start};
+use adverb_sim::program::{Doing, Mortal, Setup, Start};
 use adverb_sim::{CableKind, Config, Sim, Topology};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -108,6 +108,8 @@ fn lookups_race_with_a_replica_in_virtual_time() {
         let cable = CableKind { rate: 10_000_000_000, delay: Duration::from_us(1) };
         let mut config = Config::new(Topology::two_hosts(cable));
         (config.payload, config.seed, config.one_rma) = (true, seed, Some(RmaConfig::default()));
+        // Copies take time, so that they are torn.
+        config.hardware.cpu_copy = 16_000_000_000;
         let mut sim = Sim::new(config).unwrap();
         let seen = Rc::new(RefCell::new(Seen::default()));
         let sees = seen.clone();
@@ -115,9 +117,7 @@ fn lookups_race_with_a_replica_in_virtual_time() {
             Start::new("replica", 0, replica).serving().mortal(Mortal::Never),
             Start::new("client", 1, move |rdma| client(rdma, sees.clone())).mortal(Mortal::Never),
         ];
-        // Copies take time, so that they are torn.
-        let cpu = CpuProfile { byte_ps: 500, ..CpuProfile::default() };
-        sim.set_programs(Setup { cpu, programs, exchange_ps: 1_000_000, seed, ..Setup::default() });
+        sim.set_programs(Setup { programs, exchange_ps: 1_000_000, seed, ..Setup::default() });
         let mut end = 0;
         while !sim.programs_ended() {
             end += 1_000_000_000;

@@ -3,7 +3,7 @@
 
 use adverb_rdma::{Duration, Error, Gid, Grant, On, Rdma, Report, Rights};
 use adverb_sim::host::one_rma::RmaConfig;
-use adverb_sim::program::{CpuProfile, Doing, Fault, Mortal, Setup, Start, What};
+use adverb_sim::program::{Doing, Fault, Mortal, Setup, Start, What};
 use adverb_sim::{CableKind, Config, Sim, Topology};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -85,7 +85,6 @@ fn run(beside_queues: bool, seed: u64) -> (Vec<Report>, Vec<Report>, u64) {
     let (read_by, stolen) = (Rc::new(RefCell::new(Vec::new())), Rc::new(RefCell::new(Vec::new())));
     let (reports, thief) = (read_by.clone(), stolen.clone());
     sim.set_programs(Setup {
-        cpu: CpuProfile::default(),
         programs: vec![
             Start::new("owner", 0, own).serving().mortal(Mortal::Once),
             Start::new("reader", 1, move |rdma| read(rdma, reports.clone())).mortal(Mortal::Once),

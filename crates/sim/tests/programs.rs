@@ -4,10 +4,11 @@
 use adverb_rdma::{
     Access, Caps, Connect, Data, Duration, Error, On, Rdma, Remote, SendFlags, SendOp, SendRequest,
 };
+use adverb_sim::host::hardware::{Profile, profiles};
 use adverb_sim::linear::WORK_MAX;
 use adverb_sim::linear::model::{Word, WordCall};
 use adverb_sim::program::history::{Told, history};
-use adverb_sim::program::{CpuProfile, Cut, Doing, Fault, Mortal, Noted, Setup, Stalls, Start, What};
+use adverb_sim::program::{Cut, Doing, Fault, Mortal, Noted, Setup, Stalls, Start, What};
 use adverb_sim::swarm::programs::{Made, Run, System};
 use adverb_sim::{CableKind, Config, Sim, Topology};
 use std::cell::RefCell;
@@ -158,9 +159,9 @@ fn two_hosts() -> Config {
     Config { payload: true, flow_bytes_max: 8, ..Config::new(Topology::two_hosts(cable)) }
 }
 
-/// Runs programs on two hosts to their end.
-fn run(setup: Setup) -> Sim {
-    let mut sim = Sim::new(two_hosts()).unwrap();
+/// Runs programs on two hosts with such processors to their end.
+fn run(hardware: Profile, setup: Setup) -> Sim {
+    let mut sim = Sim::new(Config { hardware, ..two_hosts() }).unwrap();
     sim.set_programs(setup);
     sim.run(u64::MAX, u64::MAX);
     sim
@@ -222,8 +223,8 @@ fn a_kill_falls_within_a_posted_list() {
         ];
         let cuts = step.map(|step| Cut { program: 1, step, again: None }).into_iter().collect();
         // Each request has left before the next is posted.
-        let cpu = CpuProfile { post_ps: 3_000_000, ..CpuProfile::default() };
-        let sim = run(Setup { cpu, programs, cuts, exchange_ps: 10_000_000, ..Setup::default() });
+        let cpu = Profile { cpu_post: 3_000_000, ..Profile::NEUTRAL };
+        let sim = run(cpu, Setup { programs, cuts, exchange_ps: 10_000_000, ..Setup::default() });
         let noted = sim.notes().iter().filter(|n| n.program == 1).count() / 2;
         // Cut off before it connects, nobody is there whom the watcher could miss.
         assert!(sim.programs_ended() || noted == 0);
@@ -241,6 +242,8 @@ fn a_kill_falls_within_a_posted_list() {
     }
     assert_eq!(in_the_middle, [0, 1, 2, 3, 4, 5, 6, 7], "one kill before each request");
 }
+
+const RATE: u64 = 800_000_000_000;
 
 /// Copies are torn by whatever else happens meanwhile, words are not.
 #[test]
@@ -267,22 +270,23 @@ fn a_copy_that_takes_time_may_be_torn() {
         }
         Ok(())
     }
-    let trial = |byte_ps, stalls| {
+    let trial = |cpu_copy, stalls| {
         let (file, torn) = (Rc::new(RefCell::new(None)), Rc::new(RefCell::new(0)));
         let (made, found, seen) = (file.clone(), file, torn.clone());
         let mut reader = Start::new("reader", 0, move |rdma| read(rdma, found.clone(), seen.clone()))
             .mortal(Mortal::Never);
         reader.at = 100;
         let writer = Start::new("writer", 0, move |rdma| write(rdma, made.clone())).mortal(Mortal::Never);
-        let cpu = CpuProfile { byte_ps, ..CpuProfile::default() };
-        let sim = run(Setup { cpu, stalls, programs: vec![writer, reader], ..Setup::default() });
+        let cpu = Profile { cpu_copy, ..Profile::NEUTRAL };
+        let sim = run(cpu, Setup { stalls, programs: vec![writer, reader], ..Setup::default() });
         assert!(sim.programs().all(|(_, doing, ..)| *doing == Doing::Ended(Ok(()))));
         (*torn.borrow(), sim.now().as_ps())
     };
     assert_eq!(trial(0, None), (0, 100 + 20 * 150), "copies that take no time are whole");
-    let (_, now) = trial(10, None);
+    // At 800 Gb/s a byte takes 10 ps.
+    let (_, now) = trial(RATE, None);
     assert_eq!(now, 100 + 20 * (64 * 10 + 150), "the reader's copies, one after another");
-    let (torn, _) = trial(10, Some(Stalls { chance: 0.2, most_ps: 1_000 }));
+    let (torn, _) = trial(RATE, Some(Stalls { chance: 0.2, most_ps: 1_000 }));
     assert!(torn > 5, "{torn} torn");
 }
 
@@ -317,7 +321,10 @@ fn kills_crashes_and_restarts() {
         fault(8_500, What::Ask(0)),
         fault(9_000, What::Continue(0)),
     ];
-    let sim = run(Setup { programs: vec![Start::new("one", 0, live)], faults, ..Setup::default() });
+    let sim = run(
+        Profile::NEUTRAL,
+        Setup { programs: vec![Start::new("one", 0, live)], faults, ..Setup::default() },
+    );
     sim.check_invariants();
     let told: Vec<(u64, u32, String)> =
         sim.notes().iter().map(|Noted { at, life, note, .. }| (*at, *life, format!("{note:?}"))).collect();
@@ -341,11 +348,84 @@ fn a_loop_without_progress_is_reported() {
         while memory.load(0).await? == 0 {}
         Ok(())
     }
-    for (byte_ps, how) in [(0, "at one moment"), (1, "in a row")] {
-        let cpu = CpuProfile { byte_ps, ..CpuProfile::default() };
+    for (cpu_copy, how) in [(0, "at one moment"), (RATE, "in a row")] {
+        let cpu = Profile { cpu_copy, ..Profile::NEUTRAL };
         let programs = vec![Start::new("spinner", 0, spin).mortal(Mortal::Never)];
-        let sim = run(Setup { cpu, programs, ..Setup::default() });
+        let sim = run(cpu, Setup { programs, ..Setup::default() });
         let [failure] = sim.program_failures() else { panic!("one failure") };
         assert!(failure.contains("spinner makes no progress") && failure.contains(how), "{failure}");
+    }
+}
+
+/// A READ of 4,096 bytes that a program posts, finds and copies, on a ConnectX-5 as RedN measured it: each of
+/// its steps at its time, to the picosecond. The NIC's part is the hardware model's own sum.
+#[test]
+fn a_program_s_timeline_is_the_sum_of_nic_and_processor() {
+    type Times = Rc<RefCell<Vec<u64>>>;
+    async fn read(rdma: Rdma, times: Times) -> Result<(), Error> {
+        let pd = rdma.create_pd().await?;
+        let cq = rdma.create_cq(16).await?;
+        let own = pd.region(4096, Access::LOCAL_WRITE).await?;
+        let qp = pd.create_rc(&cq, Caps::default()).await?;
+        let (_line, told) = qp.connect("words", &[], &Connect::default(), None).await?;
+        let theirs = Remote::from_bytes(&told).ok_or(Error::Garbled("a region"))?;
+        let note = async || rdma.now().await.map(|now| times.borrow_mut().push(now.as_ps()));
+        note().await?;
+        let request = SendRequest {
+            wr_id: 1,
+            op: SendOp::Read(theirs.at(0, 4096)?, theirs.rkey),
+            flags: SendFlags { signaled: true, ..SendFlags::default() },
+            data: Data::Piece(own.piece(0, 4096)?),
+            ud: None,
+            xrc_srqn: 0,
+        };
+        qp.post(vec![request]).await?;
+        note().await?;
+        rdma.until(&[On::Cq(&cq)], None).await?;
+        note().await?;
+        assert_eq!(cq.poll(1).await?.len(), 1);
+        note().await?;
+        own.read(0, 4096).await?;
+        note().await?;
+        // It sleeps until a time.
+        let from = rdma.now().await?;
+        rdma.sleep(Duration::from_us(1)).await?;
+        times.borrow_mut().push((rdma.now().await? - from).as_ps());
+        Ok(())
+    }
+    let steps = |hardware: Profile| {
+        let cable = CableKind { rate: 100_000_000_000, delay: Duration::from_ns(10) };
+        let config = Config { payload: true, flow_bytes_max: 8, hardware, ..two_hosts() };
+        let mut sim = Sim::new(Config { topology: Topology::two_hosts(cable), ..config }).unwrap();
+        let times = Times::default();
+        let noted = times.clone();
+        let programs = vec![
+            Start::new("server", 0, |rdma| serve(rdma, "words", 4096)).serving().mortal(Mortal::Never),
+            Start::new("reader", 1, move |rdma| read(rdma, noted.clone())).mortal(Mortal::Never),
+        ];
+        sim.set_programs(Setup { programs, exchange_ps: 1_000_000, ..Setup::default() });
+        sim.run(u64::MAX, u64::MAX);
+        assert!(sim.programs_ended());
+        let times = times.take();
+        let spent: Vec<u64> = times[..5].windows(2).map(|pair| pair[1] - pair[0]).collect();
+        (spent, times[5])
+    };
+    // A program that spins never sleeps, so that nothing wakes it.
+    let spins = Profile { cpu_wake: 0, ..profiles::by_name("connectx5").unwrap() };
+    let (nic, poll, copy) = (2_323_240, 2_513_000, 4096 * 80);
+    assert_eq!(steps(spins), (vec![0, nic, poll, copy], 1_000_000));
+    assert_eq!(nic + poll + copy, 5_163_920, "5.18 us in the paper's figure 10");
+    // Each processor key moves its own step and no other: a post, a wake, a poll, a copy.
+    let wake = 9_620_000;
+    let cases = [
+        (Profile { cpu_post: 700_000, ..spins }, [700_000, nic, poll, copy], 0),
+        (Profile { cpu_wake: wake, ..spins }, [0, nic + wake, poll, copy], wake),
+        (Profile { cpu_poll: 2 * poll, ..spins }, [0, nic, 2 * poll, copy], 0),
+        (Profile { cpu_copy: spins.cpu_copy / 2, ..spins }, [0, nic, poll, 2 * copy], 0),
+        (Profile { cpu_spin: 2 * spins.cpu_spin, ..spins }, [0, nic, poll, copy], 0),
+        (Profile { cpu_cores: 1, cpu_slice: 1_000_000, ..spins }, [0, nic, poll, copy], 0),
+    ];
+    for (hardware, wanted, wakes) in cases {
+        assert_eq!(steps(hardware), (wanted.to_vec(), 1_000_000 + wakes), "{hardware:?}");
     }
 }

@@ -11,6 +11,7 @@
 //! ```
 //! What a thread does takes work; the work is charged from its start, and its effect is its end.
 
+use crate::host::hardware::Profile;
 use std::collections::VecDeque;
 
 /// What processors cost. Neutral by default: a core for each thread, and all work takes no time.
@@ -32,6 +33,22 @@ pub struct CpuProfile {
     pub spin_ps: u64,
     /// Copying a byte.
     pub byte_ps: u64,
+}
+
+impl CpuProfile {
+    /// What the processors of a host with this hardware cost its programs.
+    pub fn of(hardware: &Profile) -> CpuProfile {
+        CpuProfile {
+            cores: (hardware.cpu_cores > 0).then_some(hardware.cpu_cores as u32),
+            slice_ps: (hardware.cpu_slice > 0).then_some(hardware.cpu_slice),
+            switch_ps: hardware.cpu_switch,
+            wake_ps: hardware.cpu_wake,
+            post_ps: hardware.cpu_post,
+            poll_ps: hardware.cpu_poll,
+            spin_ps: hardware.cpu_spin,
+            byte_ps: 8_000_000_000_000u64.checked_div(hardware.cpu_copy).unwrap_or(0),
+        }
+    }
 }
 
 /// Names a thread of a host.
@@ -79,6 +96,11 @@ struct Core {
 }
 
 impl Cpu {
+    /// What they cost.
+    pub fn profile(&self) -> &CpuProfile {
+        &self.profile
+    }
+
     /// Idle processors.
     pub fn new(profile: CpuProfile) -> Cpu {
         let cores = vec![Core::default(); profile.cores.unwrap_or(0) as usize];

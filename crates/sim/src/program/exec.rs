@@ -32,9 +32,9 @@ pub(super) enum Outcome {
 }
 
 impl Programs {
-    /// Time on its core that the next step of a call takes.
-    pub(super) fn cost(&self, current: &Current) -> u64 {
-        let cpu = &self.cpu;
+    /// Time on its core, on this host, that the next step of a call takes.
+    pub(super) fn cost(&self, host: usize, current: &Current) -> u64 {
+        let cpu = self.stations[host].cpu.profile();
         match &current.call {
             Call::PostSend { .. } | Call::PostRecv { .. } | Call::Doorbell { .. } => cpu.post_ps,
             Call::PollCq { .. } => cpu.poll_ps,

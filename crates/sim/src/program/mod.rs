@@ -29,7 +29,6 @@ mod turn;
 mod wait;
 mod words;
 
-pub use cpu::CpuProfile;
 pub use fate::{Cut, Fault, Stalls, What};
 
 use crate::host::memory::Buffer;
@@ -41,7 +40,7 @@ use adverb_rdma::{Error, Rdma};
 use core::future::Future;
 use core::pin::Pin;
 use core::task::Waker;
-use cpu::{Cpu, Thread};
+use cpu::{Cpu, CpuProfile, Thread};
 use exchange::{Exchange, Message, Who};
 use mailbox::{Flag, Mailbox};
 use process::{Leftovers, Process};
@@ -106,11 +105,9 @@ pub enum Mortal {
     Again,
 }
 
-/// Programs of a run, and what befalls them.
+/// Programs of a run, and what befalls them. What their processors cost is part of each host's hardware.
 #[derive(Clone, Default)]
 pub struct Setup {
-    /// Processors of all hosts.
-    pub cpu: CpuProfile,
     /// The programs.
     pub programs: Vec<Start>,
     /// What befalls them at set times.
@@ -232,7 +229,6 @@ pub(crate) struct Programs {
     stalls: Option<Stalls>,
     exchange_ps: u64,
     seed: u64,
-    cpu: CpuProfile,
     rng: fastrand::Rng,
     notes: Vec<Noted>,
     calls: u64,
@@ -299,11 +295,12 @@ impl Sim {
     /// If it does not, or a program's host does not exist.
     pub fn set_programs(&mut self, setup: Setup) {
         assert!(self.config.payload, "programs look at bytes");
-        let hosts = self.hosts.list.len();
-        assert!(setup.programs.iter().all(|p| (p.host as usize) < hosts), "programs run on hosts");
+        let hosts = self.hosts.list.len() as u32;
+        assert!(setup.programs.iter().all(|p| p.host < hosts), "programs run on hosts");
         let mut rng = fastrand::Rng::with_seed(crate::watch::trace::seed_of(setup.seed, "programs", 0));
-        let station = |rng: &mut fastrand::Rng| Station {
-            cpu: Cpu::new(setup.cpu),
+        let config = &self.config;
+        let station = |rng: &mut fastrand::Rng, host: u32| Station {
+            cpu: Cpu::new(CpuProfile::of(&config.hardware_of(host))),
             left: Leftovers::default(),
             files: BTreeMap::new(),
             memories: 0,
@@ -312,7 +309,7 @@ impl Sim {
             down_until: 0,
         };
         let mut programs = Programs {
-            stations: (0..hosts).map(|_| station(&mut rng)).collect(),
+            stations: (0..hosts).map(|host| station(&mut rng, host)).collect(),
             list: Vec::new(),
             exchange: Exchange::default(),
             due: BTreeMap::new(),
@@ -321,7 +318,6 @@ impl Sim {
             stalls: setup.stalls,
             exchange_ps: setup.exchange_ps,
             seed: setup.seed,
-            cpu: setup.cpu,
             rng,
             notes: Vec::new(),
             calls: 0,

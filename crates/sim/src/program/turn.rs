@@ -36,8 +36,8 @@ impl Sim {
 
     /// The program's thread works on a step of a call; its effect is the work's end.
     pub(super) fn take_up(&mut self, programs: &mut Programs, n: u32, current: Current) {
-        let cost = programs.cost(&current);
         let (host, who) = (programs.host(n), programs.who(n));
+        let cost = programs.cost(host, &current);
         let Some(life) = programs.life(who) else { return };
         life.current = Some(current);
         let thread = life.thread;

@@ -46,16 +46,19 @@ fn resolve(
         };
         *(key.field)(&mut profile) = read(key, value).map_err(|why| Error::new(place, why))?;
     }
-    if profile.pcie_rate > 0 && profile.pcie_rate < 1_000_000 {
-        return Err(Error::new(format!("{at}.pcie-rate"), "is below 1M; give such as \"126G\""));
+    for (key, rate) in [("pcie-rate", profile.pcie_rate), ("cpu-copy", profile.cpu_copy)] {
+        if rate > 0 && rate < 1_000_000 {
+            return Err(Error::new(format!("{at}.{key}"), "is below 1M; give such as \"126G\""));
+        }
     }
     if profile.atomic_buckets > 0 && !(3..64).contains(&profile.atomic_buckets) {
         return Err(Error::new(format!("{at}.atomic-buckets"), "is not from 3, a word's own bits, to 63"));
     }
-    if profile.units > 4096 || profile.cache_fetches > 4096 || profile.cache_entries > 1 << 24 {
+    let most = profile.units.max(profile.cache_fetches).max(profile.cpu_cores);
+    if most > 4096 || profile.cache_entries > 1 << 24 {
         return Err(Error::new(
             at,
-            "more than 4,096 units or cache-fetches, or 16M cache-entries; give fewer",
+            "more than 4,096 units, cache-fetches or cpu-cores, or 16M cache-entries; give fewer",
         ));
     }
     Ok(profile)

@@ -8,7 +8,7 @@ use super::{
 use crate::fabric::faults::FaultPlan;
 use crate::fabric::switch::{Balance, Discipline, SwitchConfig};
 use crate::host::hardware::Profile;
-use crate::program::{CpuProfile, Cut, Doing, Fault, Mortal, Noted, Setup, Stalls, Start, What};
+use crate::program::{Cut, Doing, Fault, Mortal, Noted, Setup, Stalls, Start, What};
 use crate::sim::{Config, Sim};
 use crate::watch::trace::seed_of;
 use adverb_nic::Mtu;
@@ -84,8 +84,8 @@ fn plan(system: &System, seed: u64, bug: Option<&str>) -> Plan {
     let faults = if quiet { FaultPlan::default() } else { random_faults(&mut rng, &topology, seed) };
     let hardware = if rng.u32(0..6) == 0 { random_hardware(&mut rng) } else { Profile::default() };
     let made = (system.make)(&mut rng, topology.hosts, bug);
+    let hardware = random_cpu(&mut rng, hardware);
     let mut setup = Setup {
-        cpu: random_cpu(&mut rng),
         stalls: (rng.u32(0..3) == 0).then(|| Stalls {
             chance: rng.f64() * 0.05,
             most_ps: *pick(&mut rng, &[1_000_000, 100_000_000, 5_000_000_000]),
@@ -96,7 +96,7 @@ fn plan(system: &System, seed: u64, bug: Option<&str>) -> Plan {
         ..Setup::default()
     };
     if quiet {
-        (setup.cpu, setup.stalls) = (CpuProfile::default(), None);
+        setup.stalls = None;
     } else {
         befall(&mut rng, &mut setup, topology.hosts);
     }
@@ -123,20 +123,22 @@ fn roomy(switch: SwitchConfig) -> (SwitchConfig, Profile) {
     (SwitchConfig { discipline, pfc: [None; 8], balance: Balance::Ecmp, ..switch }, Profile::default())
 }
 
-fn random_cpu(rng: &mut fastrand::Rng) -> CpuProfile {
+/// The same hardware with random processors.
+fn random_cpu(rng: &mut fastrand::Rng, hardware: Profile) -> Profile {
     if rng.u32(0..4) == 0 {
-        return CpuProfile::default();
+        return hardware;
     }
     let mut cost = |most: u64| if rng.bool() { rng.u64(0..most) } else { 0 };
-    CpuProfile {
-        switch_ps: cost(2_000_000),
-        wake_ps: cost(10_000_000),
-        post_ps: cost(500_000),
-        poll_ps: cost(3_000_000),
-        spin_ps: cost(2_000_000),
-        byte_ps: cost(20_000),
-        cores: (cost(4) as u32 > 0).then_some(cost(3) as u32 + 1),
-        slice_ps: Some(cost(3_000_000_000)).filter(|slice| *slice > 1_000_000),
+    Profile {
+        cpu_switch: cost(2_000_000),
+        cpu_wake: cost(10_000_000),
+        cpu_post: cost(500_000),
+        cpu_poll: cost(3_000_000),
+        cpu_spin: cost(2_000_000),
+        cpu_copy: 8_000_000_000_000u64.checked_div(cost(20_000)).unwrap_or(0),
+        cpu_cores: if cost(4) > 0 { cost(3) + 1 } else { 0 },
+        cpu_slice: Some(cost(3_000_000_000)).filter(|slice| *slice > 1_000_000).unwrap_or(0),
+        ..hardware
     }
 }
 
