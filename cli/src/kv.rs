@@ -1,12 +1,14 @@
 //! `adverb kv`: a replicated cache on 1RMA.
 
 use crate::error::Error;
+use crate::output::print;
 use crate::remote::{NicChoice, Who, said, size, span};
 use adverb_apps::kv::{
     Bench, BenchReport, Client, ClientConfig, ReplicaCounters, ReplicaInit, Server, ServerConfig,
     StoreConfig, Window,
 };
 use adverb_grants::Policy;
+use adverb_os::say;
 use clap::{Args, Subcommand};
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -198,11 +200,6 @@ pub fn kv(action: &Kv) -> Result<ExitCode, Error> {
     }
 }
 
-fn print(text: &str) -> Result<(), Error> {
-    let mut out = std::io::stdout();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Error::Output)
-}
-
 #[expect(clippy::disallowed_methods, reason = "keys rotate by the clock")]
 fn serve(options: &Serve) -> Result<ExitCode, Error> {
     let identity = options.who.load()?;
@@ -250,7 +247,7 @@ fn get(options: &Get) -> Result<ExitCode, Error> {
             Ok(ExitCode::SUCCESS)
         }
         None => {
-            eprintln!("adverb: get {}: no replica has it", options.key);
+            say!("adverb: get {}: no replica has it", options.key);
             Ok(ExitCode::from(1))
         }
     }
@@ -268,7 +265,7 @@ fn set(options: &Set) -> Result<ExitCode, Error> {
         client.set(options.key.as_bytes(), &value).map_err(|error| said("set", &options.key, error))?;
     options.cache.nic.write_counters(client.rma())?;
     for (replica, why) in &stored.missing {
-        eprintln!("adverb: set {}: not on {replica}: {why}", options.key);
+        say!("adverb: set {}: not on {replica}: {why}", options.key);
     }
     let all = options.cache.replicas.len();
     print(&format!("on {} of {all} replicas, version {}\n", stored.replicas, stored.version))?;

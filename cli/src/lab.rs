@@ -2,11 +2,11 @@
 
 use crate::args;
 use crate::error::Error;
+use crate::output::print;
 use crate::progress::Progress;
 use adverb_lab::bounds::{self, Checked, Verdict};
 use adverb_lab::definition::Kind;
 use adverb_lab::{Effort, Experiment, Outcome, csv, modules, mutation, plot, registry, report, run};
-use std::io::Write as _;
 use std::path::Path;
 
 /// Lists the experiments, runs some of them, or tries their mutations.
@@ -31,10 +31,6 @@ fn list() -> Result<(), Error> {
         text += &format!("  {name:<18} {} ({})\n", experiment.title, experiment.figure);
     }
     print(&text)
-}
-
-fn print(text: &str) -> Result<(), Error> {
-    std::io::stdout().write_all(text.as_bytes()).map_err(Error::Output)
 }
 
 /// A name, or all experiments of a paper: `irn`, `irn/*`; or a file of one's own.

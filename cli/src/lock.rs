@@ -5,11 +5,12 @@
 
 use crate::args::Nic;
 use crate::error::Error;
+use crate::output::answer;
 use crate::program::{open, wire_time};
 use crate::remote::span;
 use adverb_apps::lock::{Bug, Client, Held, HomeConfig, LockError};
 use adverb_io::program::{Programs, Stopper};
-use adverb_os::signals;
+use adverb_os::{say, signals};
 use adverb_rdma::{Connect, Error as RdmaError, On, Rdma};
 use clap::{Args, Subcommand};
 use std::ffi::OsString;
@@ -139,7 +140,7 @@ pub fn lock(action: &Lock) -> Result<ExitCode, Error> {
             let rdma = Rdma::new(programs.clone());
             let served = programs.block_on(async {
                 let listener = rdma.listen(&options.at).await?;
-                println!("lock ready at {}, lease {:?}", options.at, options.lease);
+                say::announce(format_args!("lock ready at {}, lease {:?}", options.at, options.lease));
                 adverb_apps::lock::serve_at(&rdma, &listener, &config).await
             });
             served.map(|()| ExitCode::SUCCESS).map_err(|error| failed(&options.at, &error.into()))
@@ -156,8 +157,7 @@ pub fn lock(action: &Lock) -> Result<ExitCode, Error> {
             };
             let value = held.load().await?;
             held.release().await?;
-            println!("{}", String::from_utf8_lossy(&value));
-            Ok(ExitCode::SUCCESS)
+            Ok(answer(format_args!("{}", String::from_utf8_lossy(&value))))
         }),
         Lock::Set(options) => with_lock(&options.home, async |rdma, client, _| {
             let Some(held) = acquire(rdma, client, &options.home).await? else {
@@ -165,14 +165,13 @@ pub fn lock(action: &Lock) -> Result<ExitCode, Error> {
             };
             let token = held.token();
             held.store_and_release(options.value.as_bytes()).await?;
-            println!("stored with token {token}");
-            Ok(ExitCode::SUCCESS)
+            Ok(answer(format_args!("stored with token {token}")))
         }),
         Lock::Show(options) => with_lock(&options.home, async |_, client, _| {
             let (token, holder, fence) = client.look().await?;
             let held = if holder == 0 { "free".to_owned() } else { format!("held by client {holder}") };
-            println!("token {token}, {held}, fence {fence}, lease {:?}", std_time(client.lease()));
-            Ok(ExitCode::SUCCESS)
+            let lease = std_time(client.lease());
+            Ok(answer(format_args!("token {token}, {held}, fence {fence}, lease {lease:?}")))
         }),
         Lock::Bench(options) => {
             with_lock(&options.home, async |rdma, client, _| bench(rdma, client, options).await)
@@ -216,7 +215,7 @@ async fn acquire<'a>(rdma: &Rdma, client: &'a Client, home: &Home) -> Result<Opt
     let patience = deadline(rdma, home).await?;
     let held = client.acquire(patience).await?;
     if held.is_none() {
-        eprintln!("adverb: the lock was not free in time");
+        say!("adverb: the lock was not free in time");
     }
     Ok(held)
 }
@@ -228,7 +227,7 @@ async fn hold(
     held: Held<'_>,
     command: &[OsString],
 ) -> Result<ExitCode, LockError> {
-    println!("holding with token {}", held.token());
+    say::announce(format_args!("holding with token {}", held.token()));
     let Some((program, arguments)) = command.split_first() else {
         let lost = keep(rdma, client, &held, || false).await?;
         return finish(held, lost, ExitCode::SUCCESS).await;
@@ -239,7 +238,7 @@ async fn hold(
         Ok(child) => child,
         Err(error) => {
             held.release().await?;
-            eprintln!("adverb: {}: {error}", program.to_string_lossy());
+            say!("adverb: {}: {error}", program.to_string_lossy());
             return Ok(ExitCode::from(127));
         }
     };
@@ -298,7 +297,7 @@ async fn keep(
 async fn finish(held: Held<'_>, lost: bool, code: ExitCode) -> Result<ExitCode, LockError> {
     let token = held.token();
     if lost || !held.release().await? {
-        eprintln!(
+        say!(
             "adverb: the lock was lost: the lease of token {token} had run out, and another has taken it over"
         );
         return Ok(ExitCode::FAILURE);
@@ -324,7 +323,7 @@ async fn bench(rdma: &Rdma, client: &Client, options: &BenchOptions) -> Result<E
     let at = |part: usize| times.get((times.len() * part / 1000).min(times.len().saturating_sub(1)));
     let us = |part: usize| at(part).map_or(f64::NAN, |ns| *ns as f64 / 1000.0);
     let seconds = rdma.now().await?.since(start).as_ns() as f64 / 1e9;
-    println!(
+    Ok(answer(format_args!(
         "{} rounds of acquire, store, release in {seconds:.1} s: {:.0}/s; median {:.1} us, 99% {:.1} us, \
          longest {:.1} us",
         times.len(),
@@ -332,6 +331,5 @@ async fn bench(rdma: &Rdma, client: &Client, options: &BenchOptions) -> Result<E
         us(500),
         us(990),
         us(1000),
-    );
-    Ok(ExitCode::SUCCESS)
+    )))
 }

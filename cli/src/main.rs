@@ -14,6 +14,7 @@ mod lab;
 mod library;
 mod lock;
 mod nicd;
+mod output;
 mod pages;
 mod program;
 mod progress;
@@ -26,6 +27,7 @@ mod simulate;
 mod swarm;
 mod systems;
 
+use adverb_os::say;
 use args::{Action, Cli};
 use clap::Parser;
 use std::process::ExitCode;
@@ -54,7 +56,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(code) => code,
         Err(e) => {
-            eprintln!("adverb: {e}");
+            say!("adverb: {e}");
             ExitCode::from(e.status())
         }
     }

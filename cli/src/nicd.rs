@@ -194,7 +194,7 @@ pub fn nicd(arguments: &Nicd) -> Result<(), Error> {
         quota_by_user: quota_by_user.collect(),
     };
     let mut nicd = adverb_rma::nicd::Nicd::open(settings).map_err(|e| failed(e.to_string()))?;
-    println!("1RMA NIC of {address} ready at {}", socket.display());
+    adverb_os::say::announce(format_args!("1RMA NIC of {address} ready at {}", socket.display()));
     nicd.serve()
 }
 

@@ -3,10 +3,12 @@
 
 use crate::args::Nic;
 use crate::error::Error;
+use crate::output::print;
 use crate::program::{open, open_plain, wire_time};
 use crate::remote::{size, span};
 use adverb_apps::queue::{Bug, Consumer, Producer, QueueConfig, QueueError};
 use adverb_io::program::Programs;
+use adverb_os::say;
 use adverb_rdma::{Connect, Error as RdmaError, Rdma};
 use clap::{Args, Subcommand};
 use std::io::{BufRead, Write};
@@ -131,6 +133,8 @@ pub fn queue(action: &Queue) -> Result<ExitCode, Error> {
 
 enum Outcome {
     Done,
+    /// What to print.
+    Answer(String),
     /// A signal came first.
     Stopped,
     /// Standard input failed.
@@ -158,7 +162,7 @@ fn consume(options: &Consume) -> Result<ExitCode, Error> {
     };
     let consumed = programs.block_on(async {
         let mut consumer = Consumer::open(&rdma, &options.at, config).await?;
-        eprintln!("adverb: queue ready at {}", options.at);
+        say!("adverb: queue ready at {}", options.at);
         let mut count = 0;
         let mut out = std::io::stdout().lock();
         while options.count.is_none_or(|wanted| count < wanted) {
@@ -175,10 +179,10 @@ fn consume(options: &Consume) -> Result<ExitCode, Error> {
     });
     let (count, skipped) = consumed.map_err(|error| failed(&options.at, &error))??;
     if options.quiet {
-        println!("{count} elements");
+        print(&format!("{count} elements\n"))?;
     }
     if skipped > 0 {
-        eprintln!("adverb: {skipped} places were skipped: their producers did not fill them");
+        say!("adverb: {skipped} places were skipped: their producers did not fill them");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -198,6 +202,7 @@ fn with_queue(
     });
     match done.map_err(|error| failed(&to.at, &error))? {
         Outcome::Done => Ok(ExitCode::SUCCESS),
+        Outcome::Answer(text) => print(&text).map(|()| ExitCode::SUCCESS),
         Outcome::Stopped => Ok(ExitCode::FAILURE),
         Outcome::Input => Err(Error::Options("standard input cannot be read as lines of UTF-8".to_owned())),
     }
@@ -222,7 +227,7 @@ async fn bench(rdma: &Rdma, producer: &mut Producer, options: &BenchOptions) -> 
     let at = |part: usize| times.get((times.len() * part / 1000).min(times.len().saturating_sub(1)));
     let us = |part: usize| at(part).map_or(f64::NAN, |ns| *ns as f64 / 1000.0);
     let seconds = rdma.now().await?.since(start).as_ns() as f64 / 1e9;
-    println!(
+    let text = format!(
         "{} elements of {} bytes in {seconds:.1} s: {:.0}/s; median {:.1} us, 99% {:.1} us, longest {:.1} us",
         times.len(),
         options.size,
@@ -231,5 +236,5 @@ async fn bench(rdma: &Rdma, producer: &mut Producer, options: &BenchOptions) -> 
         us(990),
         us(1000),
     );
-    Ok(Outcome::Done)
+    Ok(Outcome::Answer(format!("{text}\n")))
 }

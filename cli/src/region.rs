@@ -1,6 +1,7 @@
 //! `adverb region` and `adverb certs`: keys of 1RMA regions, out of band.
 
 use crate::error::Error;
+use crate::output::print;
 use crate::remote::{Who, said, span};
 use adverb_grants::{Holder, Session, rights_text, write_trial_certificates};
 use adverb_rma::Rights;
@@ -177,10 +178,6 @@ pub fn region(action: &Region) -> Result<(), Error> {
         Region::Grant(wanted) => print(&grant(wanted)?),
         Region::Rotate(rotation) => rotate(rotation),
     }
-}
-
-fn print(text: &str) -> Result<(), Error> {
-    std::io::stdout().write_all(text.as_bytes()).map_err(Error::Output)
 }
 
 fn listed(asked: &Asked) -> Result<String, Error> {

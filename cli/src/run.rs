@@ -3,6 +3,7 @@
 use crate::args::Run;
 use crate::error::Error;
 use crate::{command, library, settings};
+use adverb_os::say;
 use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
@@ -20,7 +21,7 @@ pub fn run(arguments: &Run) -> Result<Infallible, Error> {
     let directory = library::directory(std::env::var_os("ADVERB_LIB").as_deref(), &executable)?;
     let settings = settings::from_options(&arguments.nic)?;
     let device = settings::describe(&settings)?;
-    eprintln!("adverb: {device}");
+    say!("adverb: {device}");
     let mut command = Command::new(&program);
     command
         .arg0(&arguments.command[0])

@@ -3,6 +3,7 @@
 use crate::args;
 use crate::error::Error;
 use crate::progress::{self, Progress};
+use adverb_os::say;
 use adverb_sim::record::peak_rss;
 use adverb_sim::rma::Outcome;
 use adverb_sim::statistics::Estimate;
@@ -140,7 +141,7 @@ fn write_records(sim: &Sim, directory: &Path) -> Result<(), Error> {
     }
     let missed = sim.samples().missed;
     if missed > 0 {
-        eprintln!(
+        say!(
             "adverb: {}: {missed} samples are missing, there were too many; give a longer `sample` in the \
              scenario",
             directory.join("queues.csv").display()

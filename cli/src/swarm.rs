@@ -4,6 +4,7 @@
 use crate::args;
 use crate::error::Error;
 use crate::progress::Progress;
+use adverb_os::say;
 use adverb_sim::sabotage::Sabotage;
 use adverb_sim::swarm::one_rma;
 use adverb_sim::swarm::programs::System;
@@ -223,7 +224,7 @@ fn name_the_seed_of_panics() {
     std::panic::set_hook(Box::new(move |info| {
         if let Some(seed) = SEED.get() {
             let options = OPTIONS.take();
-            eprintln!("seed {seed} broke an assertion; see `adverb replay {seed}{options}`");
+            say!("seed {seed} broke an assertion; see `adverb replay {seed}{options}`");
         }
         usual(info);
     }));

@@ -1,4 +1,5 @@
 //! `adverb kv`, `adverb region` and `adverb certs` as their users see them: processes, real sockets, kills.
+#![allow(clippy::print_stdout, reason = "a test")]
 #![allow(clippy::disallowed_methods, reason = "tests of real time")]
 
 #[path = "../../crates/grants/tests/trial/mod.rs"]

@@ -120,7 +120,27 @@ def counters(room):
         raise Fail("a run without loss had a timeout")
 
 
+# Python ignores SIGPIPE, and a program that it becomes would inherit that.
+BECOME = {
+    "full": "fd = os.open('/dev/full', os.O_WRONLY)",
+    "closed": "r, fd = os.pipe(); os.close(r)",
+}
+
+
+def unwritable(room):
+    """What the library has to say under --trace goes to a full disk, or to a pipe that nobody reads any more: the
+    program does not notice."""
+    require("ibv_rc_pingpong")
+    for name, opened in BECOME.items():
+        script = (f"import os, signal, sys; {opened}; os.dup2(fd, 2); os.close(fd); "
+                  "signal.signal(signal.SIGPIPE, signal.SIG_DFL); os.execvp(sys.argv[1], sys.argv[1:])")
+        # Each side says how its queue pair recovers.
+        argv = ["python3", "-c", script, *pingpong("rc")]
+        for proc in room.both_succeed(argv, options=("--trace", "--transport", "irn"), label=name + "-"):
+            require_text(proc.output(), r"^\d+ bytes in [\d.]+ seconds", "the program's own output")
+
+
 def cases():
     for run in (device_line, exit_status, signals, static_program, missing_program, missing_library, foreign_address,
-                environment_alone, bad_environment, devices, devices_json, nested, counters):
+                environment_alone, bad_environment, devices, devices_json, nested, counters, unwritable):
         yield Case("run/" + run.__name__.replace("_", "-"), run)

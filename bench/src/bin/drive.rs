@@ -4,6 +4,7 @@
 //!     drive --op write|send|read|atomic --size 8 --batch 1 --count 20000 --transport rc|irn
 //!
 //! `bench/profile` runs it twice and subtracts, so that what is paid once does not count.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a tool of those who build adverb")]
 
 use adverb_bench::{Options, now};
 use adverb_nic::{

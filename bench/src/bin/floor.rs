@@ -7,6 +7,7 @@
 //!     floor gcm --size 4096              AES-128-GCM of one message on one processor: sealed, and opened
 //!
 //! Each prints one JSON object. Nothing is pinned: the kernel places spinners better than a mask does.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a tool of those who build adverb")]
 
 use adverb_bench::{Options, now, percentile};
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};

@@ -7,6 +7,7 @@
 //!
 //! Each prints one JSON object. Built with `--features benchmark-only-cleartext`, messages are not encrypted;
 //! the object says so.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a tool of those who build adverb")]
 
 use adverb_bench::{Options, now, percentile};
 use adverb_rma::{ENCRYPTED, Grant, Memory, PathPolicy, Report, Rights, Rma, Settings};

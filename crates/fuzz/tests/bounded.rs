@@ -1,6 +1,7 @@
 //! Every fuzz target with a fixed number of inputs, made from its corpus by a seed: the part of fuzzing that
 //! each run of the tests can afford. Prints what was accepted, by opcode, and fails where an opcode never
 //! was: then the inputs no longer get past the first check, and finding nothing means nothing.
+#![allow(clippy::print_stdout, reason = "a test")]
 
 use adverb_fuzz::{Mutator, Seen, TARGETS, Target, target};
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,5 +1,6 @@
 //! Latency and bandwidth between two processes of this host, to measure the loop: `cargo run --release
 //! --example transfer -- [write-lat|send-lat|read-lat|write-bw|send-bw] [bytes] [settings] [their settings]`.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "an example")]
 
 #[path = "../tests/common/mod.rs"]
 mod common;

@@ -5,6 +5,7 @@ use crate::guess::Guess;
 use crate::port::Port;
 use adverb_nic::{Completion, CqId, Error, Event, Nic, PathId, TxFrame};
 use adverb_os::clock::Clock;
+use adverb_os::say;
 use adverb_wire::Instant;
 
 /// Frames sent in one call before the caller gets its thread back; the progress thread goes on.
@@ -94,7 +95,7 @@ impl Core {
         }
         if self.trace {
             while let Some(explanation) = self.nic.next_explanation() {
-                eprintln!("adverb: {explanation}");
+                say!("adverb: {explanation}");
             }
         }
         count
@@ -203,7 +204,7 @@ fn say_recovery(nic: &Nic, event: Event) {
     };
     // Without a number it was destroyed meanwhile.
     if let Ok(number) = nic.qp_number(id) {
-        eprintln!("adverb: qp {number} recovers by {how}");
+        say!("adverb: qp {number} recovers by {how}");
     }
 }
 

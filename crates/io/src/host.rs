@@ -19,7 +19,8 @@ use adverb_os::capture::Capture;
 use adverb_os::clock::{Clock, realtime_ns};
 use adverb_os::folders::shared_directory;
 use adverb_os::lock::{BiasedLock, Guard};
-use adverb_os::sys;
+use adverb_os::signals::without_sigpipe;
+use adverb_os::{say, sys};
 use adverb_wire::{Duration, Gid, Instant, QpNumber};
 use std::borrow::Cow;
 use std::io;
@@ -64,9 +65,9 @@ impl Shared {
         self.member.leave();
         fork::release(self.member.folder());
         if let Some((path, text)) = text
-            && let Err(e) = std::fs::write(path, text)
+            && let Err(e) = without_sigpipe(|| std::fs::write(path, text))
         {
-            eprintln!("adverb: the counters file {} cannot be written: {e}", path.display());
+            say!("adverb: the counters file {} cannot be written: {e}", path.display());
         }
     }
 }

@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 fn helper() {
     let Some(role) = role() else { return };
     match role[0].as_str() {
+        "deaf" => speak_to_nobody(&role[1]),
         "hold" => {
             let endpoint = Endpoint::open(&role[1]);
             say(&endpoint.host.device().slot.to_string());
@@ -253,5 +254,31 @@ fn captures_and_counters_are_on_disk_at_the_end() {
         assert!(text.lines().all(|line| line.split(' ').count() == 2) && text.contains("\nacks_sent "));
     }
     std::fs::remove_dir_all(files).unwrap();
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// Has the library say something on a standard error that takes nothing.
+fn speak_to_nobody(settings: &str) {
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    // SAFETY: both descriptors are open, and nobody else uses standard error meanwhile.
+    assert_eq!(unsafe { libc::dup2(full.as_raw_fd(), 2) }, 2);
+    let endpoint = Endpoint::open(settings);
+    let own = endpoint.remote();
+    endpoint.connect(&own);
+    // A key that is nobody's ends in an error completion, which --trace explains.
+    endpoint.post(1, SendOp::Write(own.addr, Key(!own.rkey)), 0, 8);
+    let completions = endpoint.wait(1);
+    say(&format!("{:?}", completions[0].status));
+    listen();
+}
+
+#[test]
+fn an_explanation_that_nobody_can_read_harms_nobody() {
+    let folder = folder("deaf");
+    let settings = format!("address={},directory={},trace", local(131, 1), folder.display());
+    let mut helper = Helper::start(&["deaf", &settings]);
+    // The same queue pair is at both ends: the refusal or its own error state comes first.
+    assert_ne!(helper.hear(), "Success");
+    helper.end();
     std::fs::remove_dir_all(folder).unwrap();
 }

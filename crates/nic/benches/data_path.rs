@@ -1,6 +1,7 @@
 //! What one operation costs in the NIC itself: two NICs back to back, frames handed over as descriptors.
 //! `cargo bench -p adverb-nic --bench data_path [operation] [count]`; under callgrind the count of
 //! instructions repeats exactly.
+#![allow(clippy::print_stdout, reason = "a tool of those who build adverb")]
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
 #[path = "../tests/world/mod.rs"]

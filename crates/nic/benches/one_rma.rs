@@ -1,6 +1,7 @@
 //! What one 1RMA operation costs in the NICs themselves: two of them back to back, messages handed over as
 //! bytes, everything sealed and opened. `cargo bench -p adverb-nic --bench one_rma [case] [count]`; with
 //! `--features benchmark-only-cleartext` the same without encryption.
+#![allow(clippy::print_stdout, reason = "a tool of those who build adverb")]
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
 #[path = "../tests/one_rma_world/mod.rs"]

@@ -2,6 +2,7 @@
 //! frames. Every request must complete exactly once, in order, with the right bytes.
 //!
 //! `ADVERB_SEEDS=n` sets how many seeds are run, `ADVERB_SEED=s` replays one of them.
+#![allow(clippy::print_stderr, reason = "a test")]
 
 mod world;
 use adverb_nic::*;

@@ -3,6 +3,8 @@
 //!
 //! A file that another process is writing stays its own: this process then writes to `FILE.PID`.
 
+use crate::say;
+use crate::signals::Quiet;
 use adverb_wire::eth::{ETH_LEN, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Mac};
 use adverb_wire::pcap::{LinkType, Writer};
 use adverb_wire::{Gid, Instant};
@@ -14,7 +16,7 @@ use std::path::{Path, PathBuf};
 /// An open capture file.
 #[derive(Debug)]
 pub struct Capture {
-    writer: Writer<BufWriter<File>>,
+    writer: Writer<BufWriter<Quiet<File>>>,
     path: PathBuf,
     /// Wall-clock nanoseconds at the driver's epoch.
     epoch_ns: u64,
@@ -49,7 +51,7 @@ impl Capture {
         }
         // Devices such as /dev/null and pipes have no length to set.
         let _ = file.set_len(0);
-        let mut writer = Writer::new(BufWriter::with_capacity(1 << 16, file), LinkType::Ethernet)?;
+        let mut writer = Writer::new(BufWriter::with_capacity(1 << 16, Quiet(file)), LinkType::Ethernet)?;
         writer.flush()?;
         Ok(Capture { writer, path: path_used, epoch_ns: epoch_realtime_ns, dirty: false, failed: false })
     }
@@ -92,7 +94,7 @@ impl Capture {
             && !self.failed
         {
             self.failed = true;
-            eprintln!("adverb: the capture {} ends here: {e}", self.path.display());
+            say!("adverb: the capture {} ends here: {e}", self.path.display());
         }
     }
 }

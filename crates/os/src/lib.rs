@@ -12,7 +12,8 @@
 //! batch inbox      frames on their way to the kernel, and from it
 //! roce framing     RoCEv2 on UDP port 4791; IP packets built around what a socket shows
 //! unix             sockets that carry descriptors and know who is at the other end
-//! signals          SIGINT and SIGTERM as something to wait for
+//! signals          SIGINT and SIGTERM as something to wait for; writing without SIGPIPE
+//! say              lines for the person who runs the program, which may be lost but harm nothing
 //! wake             bells for a process or thread that sleeps
 //! lock             a lock that leans towards one thread
 //! spin             how long to look before sleeping
@@ -39,6 +40,7 @@ pub mod lock;
 pub mod mapping;
 pub mod ring;
 pub mod roce;
+pub mod say;
 pub mod shm;
 pub mod signals;
 pub mod socket;

@@ -1,4 +1,5 @@
-//! SIGINT and SIGTERM as something a program can wait for, and SIGTERM for a child.
+//! SIGINT and SIGTERM as something a program can wait for, SIGTERM for a child, and writing to pipes without
+//! SIGPIPE.
 #![allow(unsafe_code)]
 
 use crate::check;
@@ -33,6 +34,47 @@ pub fn on_stop(stop: impl FnOnce() + Send + 'static) -> io::Result<()> {
         }
     })?;
     Ok(())
+}
+
+/// Calls `write`; a pipe without a reader is the error that it returns, and not SIGPIPE, which ends a program
+/// that does not ask for it. A library must not change how its program takes signals, so the signal is kept
+/// from this thread and taken away.
+pub fn without_sigpipe<R>(write: impl FnOnce() -> R) -> R {
+    // SAFETY: sets of zeros are places for the calls to fill, and all pointers are to locals. The mask and the
+    // pending signal are this thread's own: SIGPIPE is raised in the thread that writes.
+    unsafe {
+        let (mut pipe, mut before, mut pending): (libc::sigset_t, libc::sigset_t, libc::sigset_t) =
+            std::mem::zeroed();
+        libc::sigemptyset(&mut pipe);
+        libc::sigaddset(&mut pipe, libc::SIGPIPE);
+        libc::sigpending(&mut pending);
+        // One that waits already is the program's own.
+        let was_pending = libc::sigismember(&pending, libc::SIGPIPE) == 1;
+        if was_pending || libc::pthread_sigmask(libc::SIG_BLOCK, &pipe, &mut before) != 0 {
+            return write();
+        }
+        let result = write();
+        let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        while libc::sigtimedwait(&pipe, std::ptr::null_mut(), &now) < 0
+            && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
+        {}
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+        result
+    }
+}
+
+/// A writer whose pipe may lose its reader: see [`without_sigpipe`].
+#[derive(Debug)]
+pub struct Quiet<W>(pub W);
+
+impl<W: io::Write> io::Write for Quiet<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        without_sigpipe(|| self.0.write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        without_sigpipe(|| self.0.flush())
+    }
 }
 
 /// Lets a program that is started from here have the signals that [`on_stop`] keeps from this one. For

@@ -2,7 +2,7 @@
 //! randomness, memory barriers.
 #![allow(unsafe_code)]
 
-use crate::{check, clock};
+use crate::{check, clock, say};
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -42,9 +42,9 @@ pub fn barrier_in_all_threads() {
         // The kernel may lack memory for a moment. Otherwise a filter of system calls was put in place
         // meanwhile, and there is no safe way to go on.
         if error.raw_os_error() != Some(libc::ENOMEM) {
-            eprintln!(
+            say!(
                 "adverb: membarrier(2) failed: {error}; let system call filters allow it, or set them before \
-                       the device is opened"
+                 the device is opened"
             );
             std::process::abort();
         }

@@ -4,6 +4,7 @@
 //! `cargo run --release -p adverb-sim --example simbench -- [HOSTS] [BYTES] [REPEATS]`
 //!
 //! `... -- memory [HOSTS] [BYTES]`: what an active flow takes, every host sending to every other one at once.
+#![allow(clippy::print_stdout, reason = "an example")]
 
 use adverb_nic::Mtu;
 use adverb_sim::record::peak_rss;

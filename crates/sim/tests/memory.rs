@@ -1,5 +1,6 @@
 //! What a flow under way takes of the host's memory, by an allocator that counts. A file of its own, because
 //! the allocator counts for the whole process.
+#![allow(clippy::print_stdout, reason = "a test")]
 
 use adverb_sim::Scenario;
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -7,6 +7,7 @@ use crate::event::lock;
 use adverb_io::{Host, OpenError, Settings};
 use adverb_nic::memory::Memory;
 use adverb_nic::{Completion, CqId, Error, Nic, PathId, QpAttr, QpAttrMask, QpId};
+use adverb_os::say;
 use adverb_wire::{Gid, Instant, QpNumber};
 use core::ffi::c_int;
 use std::collections::BTreeMap;
@@ -23,7 +24,7 @@ pub(crate) fn open() -> Result<(), c_int> {
     let _opening = lock(&OPENING);
     if let Some(host) = HOST.get() {
         if !host.is_own() {
-            eprintln!(
+            say!(
                 "adverb: this process was forked after its parent opened the NIC, and cannot open one of its \
                  own: open the device after fork, or exec"
             );
@@ -40,7 +41,7 @@ pub(crate) fn open() -> Result<(), c_int> {
 
 /// Says why there is no device, and gives the errno for it.
 pub(crate) fn open_errno(error: &OpenError) -> c_int {
-    eprintln!("adverb: {error}");
+    say!("adverb: {error}");
     match error {
         OpenError::Address { .. } => libc::EADDRNOTAVAIL,
         OpenError::PortTaken { .. } | OpenError::OtherVersion { .. } => libc::EADDRINUSE,
@@ -57,7 +58,7 @@ pub(crate) fn open_errno(error: &OpenError) -> c_int {
 /// must never look like a machine without devices.
 pub(crate) fn settings() -> Result<Settings, c_int> {
     Settings::from_env().map_err(|error| {
-        eprintln!("adverb: {error}");
+        say!("adverb: {error}");
         libc::EINVAL
     })
 }

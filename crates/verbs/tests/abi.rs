@@ -1,6 +1,7 @@
 //! The C ABI against the system's: every struct's size and field offsets as the installed header's, and
 //! every exported name and version as the installed library's. Where the header, a C compiler,
 //! `readelf` or the library is missing, a test says `SKIPPED:` and passes.
+#![allow(clippy::print_stdout, reason = "a test")]
 
 use adverb_verbs::abi;
 use std::collections::BTreeSet;

@@ -1,5 +1,6 @@
 //! What parsing, emitting and summing one packet cost: `cargo bench -p adverb-wire`. Prints the best of
 //! several rounds, in nanoseconds per call.
+#![allow(clippy::print_stdout, reason = "a tool of those who build adverb")]
 
 use std::hint::black_box;
 use std::net::Ipv4Addr;

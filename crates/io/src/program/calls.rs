@@ -4,7 +4,7 @@ use super::memory::{Memory, map_file};
 use super::{Programs, State};
 use adverb_nic::{CqId, PdId, QpAttrMask, QpId, RecvWr, SendData, SendWr};
 use adverb_os::mapping::Mapping;
-use adverb_os::{shm, sys};
+use adverb_os::{say, shm, sys};
 use adverb_rdma::seam::{Backing, FileId, LineId, ListenerId, MemoryId, Object, RecvTarget};
 use adverb_rdma::{Answer, Call, Data, Device, Error, RecvRequest, SendOrder, SendRequest};
 use adverb_wire::Gid;
@@ -275,7 +275,7 @@ impl Programs {
             let fruitless = self.fruitless.get().saturating_add(1);
             self.fruitless.set(fruitless);
             if fruitless == FRUITLESS_MAX {
-                eprintln!(
+                say!(
                     "adverb: a program has polled {FRUITLESS_MAX} times in a row without finding anything; \
                      `until` waits without using the processor, and only such a program can be simulated"
                 );

@@ -1,4 +1,5 @@
 //! Two processes over the real loop: one endpoint each, and the lines by which they find each other.
+#![allow(clippy::print_stdout, reason = "a test")]
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use adverb_io::{Host, Settings};

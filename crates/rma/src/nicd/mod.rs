@@ -19,6 +19,8 @@ use crate::engine::Engine;
 use crate::error::OpenError;
 use crate::settings::Settings;
 use adverb_os::clock;
+use adverb_os::say;
+use adverb_os::say::Seldom;
 use adverb_os::spin::Spin;
 use adverb_os::sys::{WaitSet, prefer_short_waits};
 use adverb_os::unix::{Channel, Listener};
@@ -36,6 +38,8 @@ const CONNECTIONS_PER_LOOK: u32 = 16;
 /// Connections of one process: the one that it uses, and one more, which is told so. Otherwise one process
 /// could take all places.
 const CONNECTIONS_PER_PROCESS: usize = 2;
+/// Lines about applications that broke the protocol, in each minute: they can do it as often as they like.
+const COMPLAINTS: u32 = 10;
 /// Scheduling slice that the daemon asks for.
 const SLICE: StdDuration = StdDuration::from_micros(100);
 
@@ -86,6 +90,7 @@ pub struct Nicd {
     tenants: Vec<Tenant>,
     counters: NicdCounters,
     spin: Duration,
+    complaints: Seldom,
 }
 
 impl Nicd {
@@ -122,7 +127,9 @@ impl Nicd {
         std::fs::set_permissions(&settings.socket, permissions).map_err(socket)?;
         let spin = u64::try_from(settings.nic.spin.as_nanos()).unwrap_or(u64::MAX).min(1 << 40);
         let (tenants, counters) = (Vec::new(), NicdCounters::default());
-        Ok(Nicd { engine, listener, settings, tenants, counters, spin: Duration::from_ns(spin) })
+        let complaints = Seldom::new(COMPLAINTS, Duration::from_ms(60_000));
+        let spin = Duration::from_ns(spin);
+        Ok(Nicd { engine, listener, settings, tenants, counters, spin, complaints })
     }
 
     /// What has been counted.
@@ -207,7 +214,11 @@ impl Nicd {
             Farewell::Gone => self.counters.gone += 1,
             Farewell::Misbehaved => {
                 self.counters.misbehaved += 1;
-                eprintln!("adverb nicd: process {} broke the protocol and was let go", tenant.peer.pid);
+                if let Some(more) = self.complaints.allows(now()) {
+                    let unsaid = if more > 0 { format!(", and {more} more before it") } else { String::new() };
+                    let pid = tenant.peer.pid;
+                    say!("adverb nicd: process {pid} broke the protocol and was let go{unsaid}");
+                }
             }
         }
         tenant.leave(&mut self.engine.nic);

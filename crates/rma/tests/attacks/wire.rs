@@ -1,5 +1,6 @@
 //! What an attacker on the wire has: ears (a packet socket on the loopback, so it must be root), and sockets
 //! that speak under others' addresses.
+#![allow(clippy::print_stderr, reason = "a test")]
 #![allow(unsafe_code)]
 
 use adverb_wire::one_rma::UDP_PORT;

@@ -1,4 +1,5 @@
 //! Parts that children of the test play, and how they are asked.
+#![allow(clippy::print_stdout, reason = "a test")]
 
 use crate::raw::Raw;
 use crate::{LEN, PART, common::*};
