@@ -49,7 +49,7 @@ fn locate(command: &OsStr, search: Option<&OsStr>) -> Result<PathBuf, Error> {
         let path = PathBuf::from(command);
         return match fs::metadata(&path) {
             Ok(_) => executable(&path),
-            Err(_) => Err(Error::NoCommand(command.to_os_string())),
+            Err(e) => Err(Error::NoProgram(path, e)),
         };
     }
     let mut unusable = None;

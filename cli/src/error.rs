@@ -15,8 +15,10 @@ pub enum Error {
     },
     /// The directory that `ADVERB_LIB` names does not hold the verbs library.
     BadLibraryDirectory(PathBuf),
-    /// No such program.
+    /// No program of this name in PATH.
     NoCommand(OsString),
+    /// The program was named by a path, and the system found nothing there or did not let it be looked at.
+    NoProgram(PathBuf, io::Error),
     /// The file is there, but may not be executed.
     NotExecutable(PathBuf),
     /// A statically linked program loads no library.
@@ -59,7 +61,9 @@ impl Error {
     pub fn status(&self) -> u8 {
         match self {
             Error::NoCommand(_) => 127,
-            Error::NotExecutable(_)
+            Error::NoProgram(_, e) if e.kind() == io::ErrorKind::NotFound => 127,
+            Error::NoProgram(..)
+            | Error::NotExecutable(_)
             | Error::StaticCommand(_)
             | Error::SetidCommand(_)
             | Error::ForeignCommand(_)
@@ -101,6 +105,16 @@ impl fmt::Display for Error {
                  (ibverbs-utils, perftest)",
                 command.display()
             ),
+            Error::NoProgram(path, e) if e.kind() == io::ErrorKind::NotFound => {
+                write!(
+                    f,
+                    "{}: no such file; check the path, which was not searched for in PATH",
+                    path.display()
+                )
+            }
+            Error::NoProgram(path, e) => {
+                write!(f, "{}: {e}; name a program that this user may run", path.display())
+            }
             Error::NotExecutable(path) => {
                 write!(f, "{}: not an executable file; give a program, or chmod +x it", path.display())
             }

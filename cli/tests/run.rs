@@ -89,6 +89,13 @@ fn refusals_are_one_line_with_a_status_of_their_own() {
     let library = Library::new("refusals");
     for (words, status, part) in [
         (vec!["run", "--address", "127.0.0.1", "--", "no-such-program"], 127, "no-such-program"),
+        (vec!["run", "--address", "127.0.0.1", "--", "no-such-program"], 127, "no such command in PATH"),
+        (
+            vec!["run", "--address", "127.0.0.1", "--", "./missing"],
+            127,
+            "./missing: no such file; check the path",
+        ),
+        (vec!["run", "--address", "127.0.0.1", "--", "/etc/passwd/x"], 126, "Not a directory"),
         (vec!["run", "--address", "127.0.0.1", "--", "/etc/passwd"], 126, "/etc/passwd"),
         // TEST-NET-1 (RFC 5737): nobody's.
         (vec!["run", "--address", "192.0.2.1", "--", "true"], 1, "192.0.2.1"),

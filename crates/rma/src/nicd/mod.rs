@@ -215,7 +215,8 @@ impl Nicd {
             Farewell::Misbehaved => {
                 self.counters.misbehaved += 1;
                 if let Some(more) = self.complaints.allows(now()) {
-                    let unsaid = if more > 0 { format!(", and {more} more before it") } else { String::new() };
+                    let unsaid =
+                        if more > 0 { format!(", and {more} more before it") } else { String::new() };
                     let pid = tenant.peer.pid;
                     say!("adverb nicd: process {pid} broke the protocol and was let go{unsaid}");
                 }
