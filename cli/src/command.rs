@@ -193,7 +193,7 @@ mod tests {
         let found = resolve(OsStr::new("sh"), Some(OsStr::new("/nowhere:/bin:/usr/bin"))).unwrap();
         assert_eq!(found, Path::new("/bin/sh"));
         assert!(matches!(resolve(OsStr::new("sh"), Some(OsStr::new("/nowhere"))), Err(Error::NoCommand(_))));
-        assert!(matches!(resolve(OsStr::new("/no/such/program"), None), Err(Error::NoCommand(_))));
+        assert!(matches!(resolve(OsStr::new("/no/such/program"), None), Err(Error::NoProgram(..))));
         assert!(matches!(resolve(OsStr::new("/etc/passwd"), None), Err(Error::NotExecutable(_))));
         assert!(matches!(resolve(OsStr::new("/tmp"), None), Err(Error::NotExecutable(_))));
     }

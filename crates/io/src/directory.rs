@@ -9,7 +9,8 @@
 //!                                 /bell.<slot>.<generation>  FIFO that wakes the slot's process
 //!                                 /ring.<slot>.<generation>.<slot>.<generation>  frames from, to
 //! ```
-//! A ring's file is removed by its receiver as soon as it has mapped it.
+//! A ring's file is removed by its receiver as soon as it has mapped it. A sender that ends leaves those that
+//! their receivers have not mapped yet: there are frames in them whose work requests have completed.
 //!
 //! The table's first word names the layout of all this, rings included. A process that knows another one is
 //! refused while others live: each would take the other's frames for nonsense.
@@ -232,14 +233,27 @@ impl Member {
                 let number = word * 64 + bits.trailing_zeros() as usize;
                 bits &= bits - 1;
                 let Some(from) = Slot::new(number as u8) else { continue };
-                let generation = self.generation_of(from);
-                // A sender that died meanwhile leaves nothing, or a file of the wrong size.
-                if let Ok(mirror) = self.open_ring(from, generation, len) {
-                    found.push((from, generation, mirror));
+                // The sender may have ended since, and another have its slot.
+                for generation in self.rings_from(from) {
+                    // One that was killed while it made the file leaves the wrong size.
+                    if let Ok(mirror) = self.open_ring(from, generation, len) {
+                        found.push((from, generation, mirror));
+                    }
                 }
             }
         }
         found
+    }
+
+    /// Generations of a slot that have made rings to this process which it has not opened, the oldest first.
+    fn rings_from(&self, from: Slot) -> Vec<u64> {
+        let Ok(entries) = fs::read_dir(&self.folder) else { return Vec::new() };
+        let rings = entries.flatten().filter_map(|entry| RingName::parse(entry.file_name().to_str()?));
+        let to_us = |ring: &RingName| ring.from == from.get() && ring.to == self.slot.get();
+        let fresh = rings.filter(|ring| to_us(ring) && ring.to_generation == self.generation);
+        let mut generations: Vec<u64> = fresh.map(|ring| ring.from_generation).collect();
+        generations.sort_unstable();
+        generations
     }
 
     fn open_ring(&self, from: Slot, generation: u64, len: usize) -> io::Result<Mirror> {
@@ -261,10 +275,21 @@ impl Member {
         self.table.u64_at(entry_at(self.slot) + GENERATION_AT).store(0, Ordering::Release);
         fence(Ordering::SeqCst);
         if sys::lock_byte(self.file.as_fd(), CLAIM_LOCK).is_ok() {
-            remove_files_of(&self.folder, |owner| owner == self.slot.get());
+            let own = self.slot.get();
+            remove_files(&self.folder, |file| match file {
+                Named::Bell(slot) => slot == own,
+                Named::Ring(ring) => ring.to == own || (ring.from == own && !self.is_read(&ring)),
+            });
             sys::unlock_byte(self.file.as_fd(), life_lock(self.slot));
             sys::unlock_byte(self.file.as_fd(), CLAIM_LOCK);
         }
+    }
+}
+
+impl Member {
+    /// Whether the process that a ring leads to lives and will open it.
+    fn is_read(&self, ring: &RingName) -> bool {
+        Slot::new(ring.to).is_some_and(|to| self.generation_of(to) == ring.to_generation && self.is_alive(to))
     }
 }
 
@@ -280,22 +305,62 @@ fn bell_path(folder: &Path, slot: Slot, generation: u64) -> PathBuf {
     folder.join(format!("bell.{}.{generation}", slot.get()))
 }
 
-/// Removes bells and rings of which a dead slot is an end. Failures leave files that the next one removes.
+/// What a ring's file name says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct RingName {
+    from: u8,
+    from_generation: u64,
+    to: u8,
+    to_generation: u64,
+}
+
+impl RingName {
+    fn parse(name: &str) -> Option<RingName> {
+        let mut parts = name.strip_prefix("ring.")?.split('.');
+        let (from, from_generation) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+        let (to, to_generation) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+        parts.next().is_none().then_some(RingName { from, from_generation, to, to_generation })
+    }
+}
+
+/// A file of the folder that somebody may have to remove.
+enum Named {
+    /// The bell of a slot.
+    Bell(u8),
+    Ring(RingName),
+}
+
+/// Removes bells and rings of which a dead slot is an end.
 fn remove_files_of(folder: &Path, is_dead: impl Fn(u8) -> bool) {
+    remove_files(folder, |file| match file {
+        Named::Bell(slot) => is_dead(slot),
+        Named::Ring(ring) => is_dead(ring.from) || is_dead(ring.to),
+    });
+}
+
+/// Removes bells and rings. Failures leave files that the next one removes.
+fn remove_files(folder: &Path, goes: impl Fn(Named) -> bool) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();
         let Some(name) = name.to_str() else { continue };
-        let mut parts = name.split('.');
-        let owners: &[usize] = match parts.next() {
-            Some("bell") => &[0],
-            Some("ring") => &[0, 2],
-            _ => continue,
-        };
-        let numbers: Vec<&str> = parts.collect();
-        let dead = |&at: &usize| numbers.get(at).and_then(|n| n.parse().ok()).is_some_and(&is_dead);
-        if owners.iter().any(dead) {
+        let bell = || name.strip_prefix("bell.")?.split('.').next()?.parse().ok().map(Named::Bell);
+        if RingName::parse(name).map(Named::Ring).or_else(bell).is_some_and(&goes) {
             let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_rings_say_whose_they_are() {
+        let ring = RingName { from: 3, from_generation: 40, to: 254, to_generation: 7 };
+        assert_eq!(RingName::parse("ring.3.40.254.7"), Some(ring));
+        for name in ["ring.3.40.254", "ring.3.40.254.7.1", "ring.300.40.254.7", "bell.3.40", "table", ""] {
+            assert_eq!(RingName::parse(name), None, "{name}");
         }
     }
 }

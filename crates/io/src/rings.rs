@@ -416,7 +416,8 @@ impl Rings {
         let member = &self.member;
         let gone =
             |slot: Slot, generation: u64| member.generation_of(slot) != generation || !member.is_alive(slot);
-        self.inbound.retain(|ring| ring.consumer.has_frames() || !gone(ring.from, ring.generation));
+        // In this order: what the dead sent was there before they died.
+        self.inbound.retain(|ring| !gone(ring.from, ring.generation) || ring.consumer.has_frames());
         for slot in Slot::all() {
             let generation = match &self.outbound[slot.index()] {
                 None => continue,

@@ -293,6 +293,25 @@ fn datagrams_arrive() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
+/// A datagram's work request completes when the datagram is on its way. Its sender may end then, even if the
+/// receiver is not scheduled for a while.
+#[test]
+fn a_datagram_outlives_its_sender() {
+    let folder = folder("ud-last");
+    let settings = at(&local(59, 1), &folder, "");
+    let (mut helper, peer) = start("ud", &settings);
+    helper.signal(libc::SIGSTOP);
+    let endpoint = Endpoint::with(Settings::parse(&settings).unwrap(), QpType::Ud);
+    endpoint.start_ud();
+    send_datagram(&endpoint, &peer, 0x1234);
+    let from = endpoint.remote().qpn.get();
+    endpoint.host.close();
+    helper.signal(libc::SIGCONT);
+    assert_eq!(helper.hear(), format!("540 {from}"));
+    helper.end();
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
 /// Every process has a queue pair 1: a datagram for it reaches all of the address, over either path.
 #[test]
 fn datagrams_for_the_well_known_queue_pair_reach_everyone() {

@@ -306,6 +306,12 @@ impl Helper {
         assert!(self.child.wait().unwrap().success());
     }
 
+    /// Sends it a signal.
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: plain values; the process is a child that has not been waited for.
+        assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
+    }
+
     /// Kills it, as its end does.
     pub fn kill(self) {}
 }
