@@ -5,12 +5,16 @@
 //! inherit; it is right across PID namespaces too. Whoever claims a slot next cleans up behind the dead.
 //!
 //! ```text
+//! <directory>/numbers                                        where a new table begins to count
 //! <directory>/<netns>-<address>-v2/table                     this table
 //!                                 /bell.<slot>.<generation>  FIFO that wakes the slot's process
 //!                                 /ring.<slot>.<generation>.<slot>.<generation>  frames from, to
 //! ```
 //! A ring's file is removed by its receiver as soon as it has mapped it. A sender that ends leaves those that
 //! their receivers have not mapped yet: there are frames in them whose work requests have completed.
+//!
+//! The last process to leave removes the table. Processes that were killed leave it to the next one of the
+//! address.
 //!
 //! The table's first word names the layout of all this, rings included. A process that knows another one is
 //! refused while others live: each would take the other's frames for nonsense.
@@ -26,8 +30,10 @@ use std::fs::{self, File};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::time::Duration;
 
 /// Number of a process within its host, the upper eight bits of its queue pair numbers. Zero is that of
 /// the well-known queue pairs 0 and 1, and 255 that of multicast: no process has these.
@@ -75,6 +81,11 @@ const TABLE_LEN: usize = PAGE + 256 * ENTRY_LEN;
 const CLAIM_LOCK: u64 = 0;
 /// Byte whose lock says that slot 0 lives; the others follow.
 const LIFE_LOCKS: u64 = 1 << 20;
+/// How long one process may hold the claim lock before it is taken to be stopped. It binds the port meanwhile,
+/// which may take a second.
+const CLAIM_PATIENCE: Duration = Duration::from_secs(10);
+/// The same for one that leaves.
+const LEAVE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// This process's place in the table, and its view of everyone else's.
 #[derive(Debug)]
@@ -102,15 +113,18 @@ impl Member {
     ) -> Result<(Member, R), OpenError> {
         private_folder(directory)?;
         let folder = folder_of(directory, address);
-        private_folder(&folder)?;
         let failed = |source| OpenError::Directory { path: folder.clone(), source };
-        let file = private_file().create(true).truncate(false).open(folder.join("table")).map_err(failed)?;
-        sys::lock_byte(file.as_fd(), CLAIM_LOCK).map_err(failed)?;
+        let file = open_table(&folder)?;
         // Closing the file drops the lock, so an early return does not keep it.
         sys::allocate(file.as_fd(), TABLE_LEN as u64).map_err(failed)?;
         let table = Mapping::of_file(file.as_fd(), TABLE_LEN).map_err(failed)?;
         let alive = |slot: Slot| sys::is_locked_elsewhere(file.as_fd(), life_lock(slot));
-        let after = table.u32_at(NEXT_SLOT_AT).load(Ordering::Relaxed) % u32::from(Slot::LAST);
+        let knows_us = table.u64_at(MAGIC_AT).load(Ordering::Relaxed) == MAGIC;
+        let numbers = open_numbers(directory)?;
+        let after = match knows_us {
+            true => table.u32_at(NEXT_SLOT_AT).load(Ordering::Relaxed),
+            false => (numbers.u64_at(0).load(Ordering::Relaxed) % u64::from(Slot::LAST)) as u32,
+        } % u32::from(Slot::LAST);
         let (mut sole, mut free) = (true, None);
         for i in 0..u32::from(Slot::LAST) {
             let slot = Slot(((after + i) % u32::from(Slot::LAST) + 1) as u8);
@@ -120,7 +134,6 @@ impl Member {
                 false => {}
             }
         }
-        let knows_us = table.u64_at(MAGIC_AT).load(Ordering::Relaxed) == MAGIC;
         if !knows_us && !sole {
             return Err(OpenError::OtherVersion { address, path: folder.clone() });
         }
@@ -132,6 +145,8 @@ impl Member {
             table.u64_at(NEXT_GENERATION_AT).store(1, Ordering::Relaxed);
             table.u64_at(MAGIC_AT).store(MAGIC, Ordering::Relaxed);
         }
+        let further = (u32::from(slot.get()) + u32::from(Slot::LAST) - 1 - after) % u32::from(Slot::LAST) + 1;
+        numbers.u64_at(0).fetch_add(u64::from(further), Ordering::Relaxed);
         let generation = table.u64_at(NEXT_GENERATION_AT).fetch_add(1, Ordering::Relaxed);
         table.u32_at(NEXT_SLOT_AT).store(u32::from(slot.get()), Ordering::Relaxed);
         let bell = Bell::create(&bell_path(&folder, slot, generation)).map_err(failed)?;
@@ -274,12 +289,17 @@ impl Member {
     pub fn leave(&self) {
         self.table.u64_at(entry_at(self.slot) + GENERATION_AT).store(0, Ordering::Release);
         fence(Ordering::SeqCst);
-        if sys::lock_byte(self.file.as_fd(), CLAIM_LOCK).is_ok() {
+        // Who does not get the lock leaves its files to the next one that claims a slot.
+        if matches!(sys::lock_byte_patiently(self.file.as_fd(), CLAIM_LOCK, LEAVE_PATIENCE), Ok(None)) {
             let own = self.slot.get();
             remove_files(&self.folder, |file| match file {
                 Named::Bell(slot) => slot == own,
                 Named::Ring(ring) => ring.to == own || (ring.from == own && !self.is_read(&ring)),
             });
+            // Nobody else can have a slot, nor get one from this table: see `open_table`.
+            if self.others().next().is_none() && fs::remove_file(self.folder.join("table")).is_ok() {
+                let _ = fs::remove_dir(&self.folder);
+            }
             sys::unlock_byte(self.file.as_fd(), life_lock(self.slot));
             sys::unlock_byte(self.file.as_fd(), CLAIM_LOCK);
         }
@@ -290,6 +310,43 @@ impl Member {
     /// Whether the process that a ring leads to lives and will open it.
     fn is_read(&self, ring: &RingName) -> bool {
         Slot::new(ring.to).is_some_and(|to| self.generation_of(to) == ring.to_generation && self.is_alive(to))
+    }
+}
+
+/// How far slots have gone round, over all addresses of the directory: a process that is alone on its address
+/// does not inherit the numbers of the one before it, whose table is gone.
+fn open_numbers(directory: &Path) -> Result<Mapping, OpenError> {
+    let path = directory.join("numbers");
+    let opened = private_file().create(true).truncate(false).open(&path).and_then(|file| {
+        sys::allocate(file.as_fd(), PAGE as u64)?;
+        Mapping::of_file(file.as_fd(), PAGE)
+    });
+    opened.map_err(|source| OpenError::Directory { path, source })
+}
+
+/// Opens the table of a folder, which may have to be made, and takes its claim lock. The last process to leave
+/// removes both under that lock, so a table that is not at its path any more is nobody's.
+fn open_table(folder: &Path) -> Result<File, OpenError> {
+    let path = folder.join("table");
+    let failed = |source| OpenError::Directory { path: folder.to_owned(), source };
+    loop {
+        private_folder(folder)?;
+        let file = match private_file().create(true).truncate(false).open(&path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+            opened => opened.map_err(failed)?,
+        };
+        let held = sys::lock_byte_patiently(file.as_fd(), CLAIM_LOCK, CLAIM_PATIENCE).map_err(failed)?;
+        if let Some(holder) = held {
+            return Err(OpenError::Held { path, holder });
+        }
+        let opened = file.metadata().map_err(failed)?;
+        match fs::metadata(&path) {
+            Ok(there) if there.ino() == opened.ino() => return Ok(file),
+            // Closing it gives the lock back.
+            Ok(_) => {}
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(failed(e)),
+        }
     }
 }
 

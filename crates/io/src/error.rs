@@ -43,6 +43,13 @@ pub enum OpenError {
         /// The directory.
         path: PathBuf,
     },
+    /// A process holds the lock under which slots are given out, and does not go on.
+    Held {
+        /// The table that it has locked.
+        path: PathBuf,
+        /// Its number, 0 if it is in another PID namespace.
+        holder: u32,
+    },
     /// All slots are taken by live processes.
     Full {
         /// The directory.
@@ -101,6 +108,16 @@ impl fmt::Display for OpenError {
                 f,
                 "running processes in {} use another version of adverb, which shares {address} in another \
                  way; end them, or set address= in ADVERB to another address of this host, such as 127.0.0.2",
+                path.display()
+            ),
+            OpenError::Held { path, holder: 0 } => write!(
+                f,
+                "a process of another PID namespace holds {} and does not go on; continue it or end it",
+                path.display()
+            ),
+            OpenError::Held { path, holder } => write!(
+                f,
+                "process {holder} holds {} and does not go on; continue it (kill -CONT {holder}) or end it",
                 path.display()
             ),
             OpenError::Full { path } => write!(

@@ -35,9 +35,17 @@ fn helper() {
             // The process ends without closing the NIC itself.
             std::mem::forget(endpoint);
         }
+        "refused" => say(&open(&role[1]).err().unwrap().to_string()),
+        "claim" => {
+            let table = File::options().read(true).write(true).open(&role[1]).unwrap();
+            lock_byte(&table, 0);
+            say("locked");
+            listen();
+        }
         "fill" => {
             let table = File::options().read(true).write(true).open(&role[1]).unwrap();
-            for slot in 1..=254 {
+            // The first is its parent's.
+            for slot in 2..=254 {
                 lock_byte(&table, (1 << 20) + slot);
             }
             say("full");
@@ -69,10 +77,16 @@ fn open(settings: &str) -> Result<Arc<Host>, OpenError> {
 
 /// The only folder in the directory: that of the one address in use.
 fn inside(directory: &Path) -> PathBuf {
-    let mut entries = std::fs::read_dir(directory).unwrap();
-    let entry = entries.next().unwrap().unwrap();
-    assert!(entries.next().is_none());
-    entry.path()
+    let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let folders: Vec<PathBuf> = entries.filter(|path| path.is_dir()).collect();
+    assert_eq!(folders.len(), 1, "{folders:?}");
+    folders[0].clone()
+}
+
+/// Names of what the directory holds.
+fn left_in(directory: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).unwrap();
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
 #[test]
@@ -92,8 +106,7 @@ fn slots_go_round_and_a_process_opens_once() {
     let again = open(&settings).unwrap();
     assert_eq!(again.device().slot, 4);
     drop(again);
-    let left: Vec<_> = std::fs::read_dir(inside(&folder)).unwrap().collect();
-    assert_eq!(left.len(), 1, "only the table: {left:?}");
+    assert_eq!(left_in(&folder), ["numbers"], "no table, and a page for all addresses");
     std::fs::remove_dir_all(folder).unwrap();
 }
 
@@ -101,14 +114,14 @@ fn slots_go_round_and_a_process_opens_once() {
 fn a_full_table_says_so() {
     let folder = folder("full");
     let settings = at(&local(62, 1), &folder, "");
-    drop(open(&settings).unwrap());
+    let own = open(&settings).unwrap();
     let mut helper = Helper::start(&["fill", inside(&folder).join("table").to_str().unwrap()]);
     assert_eq!(helper.hear(), "full");
-    let error = open(&settings).err().unwrap();
-    assert!(matches!(error, OpenError::Full { .. }), "{error:?}");
-    assert!(error.to_string().contains("254"));
+    let mut refused = Helper::start(&["refused", &settings]);
+    assert!(refused.hear().contains("all 254 process slots"));
+    refused.end();
     helper.end();
-    drop(open(&settings).unwrap());
+    drop(own);
     std::fs::remove_dir_all(folder).unwrap();
 }
 
@@ -133,9 +146,9 @@ fn processes_of_another_version_are_left_alone() {
     assert!(error.to_string().contains("another version") && error.to_string().contains(&local(67, 1)));
     assert!(table_without_theirs() == before, "their table is as it was");
     helper.end();
-    // Nobody uses the table any more.
+    // Nobody uses the table any more. Its file is gone with its last process, whatever it says.
+    assert!(!path.exists());
     drop(open(&settings).unwrap());
-    assert_ne!(std::fs::read(&path).unwrap()[7], 0xff);
     std::fs::remove_dir_all(folder).unwrap();
 }
 
@@ -280,5 +293,66 @@ fn an_explanation_that_nobody_can_read_harms_nobody() {
     // The same queue pair is at both ends: the refusal or its own error state comes first.
     assert_ne!(helper.hear(), "Success");
     helper.end();
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// A killed process leaves its table to the next one of the address, which removes it in the end.
+#[test]
+fn a_killed_process_leaves_its_table_to_the_next() {
+    let folder = folder("left");
+    let settings = at(&local(132, 1), &folder, "");
+    let mut helper = Helper::start(&["hold", &settings]);
+    assert_eq!(helper.hear(), "1");
+    helper.kill();
+    assert!(inside(&folder).join("table").exists());
+    let next = open(&settings).unwrap();
+    assert_eq!(next.device().slot, 2);
+    drop(next);
+    assert_eq!(left_in(&folder), ["numbers"]);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// Who stopped while it took a slot holds up nobody for ever, and is named.
+#[test]
+fn a_stopped_holder_of_the_table_is_named() {
+    let folder = folder("held");
+    let settings = at(&local(133, 1), &folder, "");
+    let own = open(&settings).unwrap();
+    let mut holder = Helper::start(&["claim", inside(&folder).join("table").to_str().unwrap()]);
+    assert_eq!(holder.hear(), "locked");
+    holder.signal(libc::SIGSTOP);
+    let mut refused = Helper::start(&["refused", &settings]);
+    let said = refused.hear();
+    assert!(said.contains(&format!("kill -CONT {}", holder.child.id())), "{said}");
+    refused.end();
+    // Nor does it hold up who leaves.
+    drop(own);
+    holder.signal(libc::SIGCONT);
+    holder.end();
+    drop(open(&settings).unwrap());
+    assert_eq!(left_in(&folder), ["numbers"]);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// Many processes come and go at once: the table is removed under some, and none is lost between two tables.
+#[test]
+fn those_who_come_while_the_last_one_leaves_find_each_other() {
+    let folder = folder("churn");
+    let settings = at(&local(134, 1), &folder, "");
+    for _ in 0..5 {
+        let mut helpers: Vec<Helper> = (0..4).map(|_| Helper::start(&["hold", &settings])).collect();
+        let mut slots: Vec<String> = helpers.iter_mut().map(Helper::hear).collect();
+        slots.sort();
+        slots.dedup();
+        assert_eq!(slots.len(), 4, "each has its own slot: {slots:?}");
+        let (leaving, staying) = (helpers.split_off(1), helpers);
+        leaving.into_iter().for_each(Helper::end);
+        let late = Helper::start(&["hold", &settings]);
+        staying.into_iter().for_each(Helper::end);
+        let mut late = late;
+        late.hear();
+        late.end();
+    }
+    assert_eq!(left_in(&folder), ["numbers"]);
     std::fs::remove_dir_all(folder).unwrap();
 }

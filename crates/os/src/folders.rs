@@ -48,14 +48,46 @@ impl std::error::Error for FolderError {
 
 /// The directory that processes of this user share unless settings name another.
 pub fn shared_directory() -> PathBuf {
-    let shm = PathBuf::from(format!("/dev/shm/adverb-{}", sys::effective_uid()));
+    let own = format!("adverb-{}", sys::effective_uid());
     // Not the runtime directory first: its variable may be set for one process and not for the other, and
     // the two would not meet.
-    let usable = private_folder(&shm).is_ok();
+    let foreign = match shared_in(Path::new("/dev/shm"), &own) {
+        Ok(found) => return found,
+        Err(foreign) => foreign,
+    };
     match std::env::var_os("XDG_RUNTIME_DIR") {
-        Some(runtime) if !usable && !runtime.is_empty() => Path::new(&runtime).join("adverb"),
-        _ => shm,
+        Some(runtime) if !runtime.is_empty() => Path::new(&runtime).join("adverb"),
+        _ => foreign,
     }
+}
+
+/// This user's folder in a directory where anybody may make some: of this name, or, where another user sits on
+/// that, of the name with a random end, which nobody can have guessed. Where several stand, because processes
+/// made them at the same time, all take the oldest. `Err` is the first name, where nothing can be made.
+fn shared_in(directory: &Path, name: &str) -> Result<PathBuf, PathBuf> {
+    let first = directory.join(name);
+    match private_folder(&first) {
+        Ok(()) => return Ok(first),
+        Err(FolderError::Unusable { .. }) => return Err(first),
+        Err(FolderError::Foreign { .. }) => {}
+    }
+    if let Some(found) = oldest(directory, name) {
+        return Ok(found);
+    }
+    let made = directory.join(format!("{name}.{:016x}", sys::random_seed()));
+    match private_folder(&made) {
+        Ok(()) => Ok(oldest(directory, name).unwrap_or(made)),
+        Err(_) => Err(first),
+    }
+}
+
+/// The oldest of this user's folders whose names are this one with an end.
+fn oldest(directory: &Path, name: &str) -> Option<PathBuf> {
+    let begins = format!("{name}.");
+    let entries = fs::read_dir(directory).ok()?.flatten();
+    let named = entries.filter(|entry| entry.file_name().to_str().is_some_and(|n| n.starts_with(&begins)));
+    let own = named.map(|entry| entry.path()).filter(|path| is_private(path).unwrap_or(false));
+    own.min_by_key(|path| (fs::symlink_metadata(path).and_then(|found| found.created()).ok(), path.clone()))
 }
 
 /// Makes a folder that only this user may enter, or checks that it is one.
@@ -66,11 +98,15 @@ pub fn private_folder(path: &Path) -> Result<(), FolderError> {
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
         Err(e) => return Err(failed(e)),
     }
-    let found = fs::symlink_metadata(path).map_err(failed)?;
-    if !found.is_dir() || found.uid() != sys::effective_uid() || found.mode() & 0o022 != 0 {
-        return Err(FolderError::Foreign { path: path.to_owned() });
+    match is_private(path).map_err(failed)? {
+        true => Ok(()),
+        false => Err(FolderError::Foreign { path: path.to_owned() }),
     }
-    Ok(())
+}
+
+fn is_private(path: &Path) -> io::Result<bool> {
+    let found = fs::symlink_metadata(path)?;
+    Ok(found.is_dir() && found.uid() == sys::effective_uid() && found.mode() & 0o022 == 0)
 }
 
 /// How a file is opened that only this user may read and write.
@@ -90,6 +126,26 @@ pub fn namespace() -> u64 {
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
+
+    /// A folder that is open to others stands for one of another user's.
+    #[test]
+    fn who_sits_on_the_name_keeps_nobody_apart() {
+        let base = crate::test_folder("squat");
+        let name = "adverb-7";
+        assert_eq!(shared_in(&base, name), Ok(base.join(name)));
+        fs::remove_dir(base.join(name)).unwrap();
+        fs::create_dir(base.join(name)).unwrap();
+        fs::set_permissions(base.join(name), fs::Permissions::from_mode(0o777)).unwrap();
+        let foreign = base.join(format!("{name}.0000000000000000"));
+        fs::create_dir(&foreign).unwrap();
+        fs::set_permissions(&foreign, fs::Permissions::from_mode(0o777)).unwrap();
+        let found = shared_in(&base, name).unwrap();
+        assert!(found != foreign && found != base.join(name), "{found:?}");
+        // Another one of this user's, made at the same time, comes after it.
+        private_folder(&base.join(format!("{name}.00"))).unwrap();
+        assert_eq!(shared_in(&base, name), Ok(found));
+        assert_eq!(shared_in(&base.join("missing"), name), Err(base.join("missing").join(name)));
+    }
 
     #[test]
     fn a_private_folder_is_made_or_checked() {

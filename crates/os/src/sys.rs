@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The processor that this thread runs on, or was running on a moment ago.
 pub fn current_cpu() -> u32 {
@@ -96,6 +96,37 @@ pub fn lock_byte(file: BorrowedFd<'_>, offset: u64) -> io::Result<()> {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
             other => return other.map(drop),
         }
+    }
+}
+
+/// Between two looks at a lock that another process holds: the kernel offers a wait without an end only.
+const LOCK_TICK: Duration = Duration::from_millis(1);
+
+/// Locks one byte of a file for this process, as [`lock_byte`] does, unless the same process holds it for all
+/// of `patience`: that one is stopped, or hangs. `Some` is its number then, 0 if it cannot be seen from here.
+#[expect(clippy::disallowed_methods, reason = "a record lock has no wait with an end")]
+pub fn lock_byte_patiently(file: BorrowedFd<'_>, offset: u64, patience: Duration) -> io::Result<Option<u32>> {
+    let (mut holder, mut since) = (None, Instant::now());
+    loop {
+        let lock = byte_lock(libc::F_WRLCK, offset);
+        // SAFETY: `lock` is a valid record for the duration of the call.
+        match check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &lock) }) {
+            Ok(_) => return Ok(None),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => {}
+            Err(e) => return Err(e),
+        }
+        let mut found = byte_lock(libc::F_WRLCK, offset);
+        // SAFETY: `found` is a valid record that the call may change.
+        check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &mut found) })?;
+        let pid = u32::try_from(found.l_pid).unwrap_or(0);
+        if found.l_type != libc::F_UNLCK as libc::c_short && holder != Some(pid) {
+            (holder, since) = (Some(pid), Instant::now());
+        }
+        if since.elapsed() >= patience {
+            return Ok(Some(holder.unwrap_or(0)));
+        }
+        std::thread::sleep(LOCK_TICK);
     }
 }
 

@@ -46,6 +46,7 @@ pub(crate) fn open_errno(error: &OpenError) -> c_int {
         OpenError::Address { .. } => libc::EADDRNOTAVAIL,
         OpenError::PortTaken { .. } | OpenError::OtherVersion { .. } => libc::EADDRINUSE,
         OpenError::Full { .. } => libc::ENOSPC,
+        OpenError::Held { .. } => libc::ETIMEDOUT,
         OpenError::ForeignDirectory { .. } => libc::EACCES,
         OpenError::Directory { source, .. }
         | OpenError::System { source, .. }
