@@ -81,8 +81,8 @@ const TABLE_LEN: usize = PAGE + 256 * ENTRY_LEN;
 const CLAIM_LOCK: u64 = 0;
 /// Byte whose lock says that slot 0 lives; the others follow.
 const LIFE_LOCKS: u64 = 1 << 20;
-/// How long one process may hold the claim lock before it is taken to be stopped. It binds the port meanwhile,
-/// which may take a second.
+/// How long one process may hold the claim lock before it is taken to be stopped. It binds the port
+/// meanwhile, which may take a second.
 const CLAIM_PATIENCE: Duration = Duration::from_secs(10);
 /// The same for one that leaves.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(1);
@@ -324,8 +324,8 @@ fn open_numbers(directory: &Path) -> Result<Mapping, OpenError> {
     opened.map_err(|source| OpenError::Directory { path, source })
 }
 
-/// Opens the table of a folder, which may have to be made, and takes its claim lock. The last process to leave
-/// removes both under that lock, so a table that is not at its path any more is nobody's.
+/// Opens the table of a folder, which may have to be made, and takes its claim lock. The last process to
+/// leave removes both under that lock, so a table that is not at its path any more is nobody's.
 fn open_table(folder: &Path) -> Result<File, OpenError> {
     let path = folder.join("table");
     let failed = |source| OpenError::Directory { path: folder.to_owned(), source };

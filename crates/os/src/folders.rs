@@ -61,9 +61,10 @@ pub fn shared_directory() -> PathBuf {
     }
 }
 
-/// This user's folder in a directory where anybody may make some: of this name, or, where another user sits on
-/// that, of the name with a random end, which nobody can have guessed. Where several stand, because processes
-/// made them at the same time, all take the oldest. `Err` is the first name, where nothing can be made.
+/// This user's folder in a directory where anybody may make some: of this name, or, where another user sits
+/// on that, of the name with a random end, which nobody can have guessed. Where several stand, because
+/// processes made them at the same time, all take the oldest. `Err` is the first name, where nothing can be
+/// made.
 fn shared_in(directory: &Path, name: &str) -> Result<PathBuf, PathBuf> {
     let first = directory.join(name);
     match private_folder(&first) {

@@ -40,8 +40,8 @@ pub fn on_stop(stop: impl FnOnce() + Send + 'static) -> io::Result<()> {
 /// that does not ask for it. A library must not change how its program takes signals, so the signal is kept
 /// from this thread and taken away.
 pub fn without_sigpipe<R>(write: impl FnOnce() -> R) -> R {
-    // SAFETY: sets of zeros are places for the calls to fill, and all pointers are to locals. The mask and the
-    // pending signal are this thread's own: SIGPIPE is raised in the thread that writes.
+    // SAFETY: sets of zeros are places for the calls to fill, and all pointers are to locals. The mask and
+    // the pending signal are this thread's own: SIGPIPE is raised in the thread that writes.
     unsafe {
         let (mut pipe, mut before, mut pending): (libc::sigset_t, libc::sigset_t, libc::sigset_t) =
             std::mem::zeroed();
