@@ -20,6 +20,7 @@ f.receive_sn = ProtoField.uint24("adverb_irn.receive_sn", "Sequence number of th
 f.offset = ProtoField.uint32("adverb_irn.offset", "Bytes of the message before this packet")
 f.read_sn = ProtoField.uint24("adverb_irn.read_sn", "Sequence number of the READ or atomic")
 f.awaited = ProtoField.uint32("adverb_irn.awaited", "Next response awaited", base.HEX)
+f.runs = ProtoField.bool("adverb_irn.hello.runs", "The sender reads NACKs that name runs", 8, nil, 0x01)
 f.version = ProtoField.uint24("adverb_irn.hello.version", "Version")
 f.window = ProtoField.uint32("adverb_irn.hello.window", "Packets that the sender can take in")
 f.swap_add = ProtoField.uint64("adverb_irn.atomic.swap_add", "Swap or add", base.HEX)
@@ -29,6 +30,7 @@ f.syndrome = ProtoField.uint8("adverb_irn.aeth.syndrome", "Syndrome", base.HEX)
 f.msn = ProtoField.uint24("adverb_irn.aeth.msn", "Messages completed")
 f.cumulative = ProtoField.uint32("adverb_irn.ack.cumulative", "All before this PSN have arrived", base.HEX)
 f.not_kept = ProtoField.bool("adverb_irn.sack.not_kept", "The packet was not kept", 8, nil, 0x01)
+f.more = ProtoField.uint8("adverb_irn.sack.more", "Packets after it that have come, too", base.DEC, nil, 0xfe)
 f.sack = ProtoField.uint24("adverb_irn.sack.psn", "Packet that triggered this", base.HEX)
 
 local short = ProtoExpert.new("adverb_irn.short", "Shorter than its headers", expert.group.MALFORMED, expert.severity.ERROR)
@@ -75,6 +77,7 @@ local function of_read(tree, tvb, at)
 end
 
 local function of_hello(tree, tvb, at)
+  tree:add(f.runs, tvb(at, 1))
   tree:add(f.version, tvb(at + 1, 3))
   tree:add(f.window, tvb(at + 4, 4))
   return at + 8
@@ -103,6 +106,7 @@ local function sack(tree, tvb, at)
   -- The BTH's PSN is the cumulative acknowledgement; AETH and BTH lie before this header.
   tree:add(f.cumulative, tvb(at - 8, 4), tvb(at - 7, 3):uint())
   tree:add(f.not_kept, tvb(at, 1))
+  tree:add(f.more, tvb(at, 1))
   tree:add(f.sack, tvb(at + 1, 3))
   return at + 4
 end

@@ -6,7 +6,7 @@ use adverb_nic::*;
 use adverb_wire::{
     Duration, IrnEth, Key, NakCode, Operation, Packet, Psn, SackEth, Service, Syndrome, WriteLength,
 };
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use world::*;
 
@@ -202,6 +202,42 @@ fn a_lost_packet_costs_one_retransmission() {
         .collect();
     let expected: Vec<_> = (111..159).map(|psn| (110, psn)).collect();
     assert_eq!(nacks, expected);
+}
+
+#[test]
+fn a_lost_nack_costs_nothing_where_nacks_name_runs() {
+    // Packet 110 is lost, and four of five NACKs. The last early packets' are not.
+    let resent = |offers: [bool; 2]| {
+        let mut w = World::with_config(2, 5, |c| {
+            let runs = offers[(c.qpn_base >> 16) as usize - 1];
+            c.irn = Some(IrnConfig { runs, redetect: true, ..IrnConfig::paper() });
+        });
+        let (a, _, ma, mb) = agreed(&mut w, &Link::default());
+        let data = pattern(2, 60_000);
+        ma.write(0, &data);
+        let (va, rkey) = mb.at(0);
+        let (mut first, mut nacks, longest) = (true, 0, Rc::new(Cell::new(0)));
+        let most = longest.clone();
+        w.drop_if = Some(Box::new(move |_, p| {
+            let nack = p.aeth.syndrome == Syndrome::Nak(NakCode::PsnSequenceError);
+            if nack {
+                let longest = p.sack.more().max(most.get());
+                most.set(longest);
+                nacks += 1;
+            }
+            nack && nacks % 5 != 3 || p.bth.psn == Psn::new(110) && std::mem::take(&mut first)
+        }));
+        w.send(0, a, wr(1, SendOp::Write(va, rkey), &[ma.sge(0, 60_000)]));
+        assert_eq!(w.completion(0).status, Status::Success);
+        assert_eq!(mb.read(0, 60_000), data);
+        assert_eq!(w.counter(0, "timeouts"), 0);
+        (w.counter(0, "retransmitted_packets"), longest.get())
+    };
+    assert_eq!(resent([true, true]), (1, 47), "one was lost");
+    for offers in [[true, false], [false, true], [false, false]] {
+        let (packets, run) = resent(offers);
+        assert!(packets > 20 && run == 0, "{offers:?}: {packets}, a run of {run}");
+    }
 }
 
 #[test]
@@ -683,7 +719,8 @@ fn forged(w: &World, qp: QpId, mem: &Memory, rng: &mut fastrand::Rng) -> (Packet
         _ => rng.u32(..10).wrapping_sub(4),
     };
     p.bth.psn = base.add(near(rng));
-    p.sack = SackEth::new(rng.u8(..2), base.add(near(rng)));
+    let flags = [0, 1, rng.u8(..)][rng.usize(..3)];
+    p.sack = SackEth::new(flags, base.add(near(rng)));
     let sn = if rng.bool() { rng.u32(..6) } else { rng.u32(..) };
     let offset = [0, 1024, 2048, 4096, base.add(near(rng)).get(), rng.u32(..)][rng.usize(..6)];
     p.irn = IrnEth::new((rng.u8(..4) == 0) as u8, sn, offset);

@@ -390,7 +390,8 @@ fn a_program_s_timeline_is_the_sum_of_nic_and_processor() {
         // It sleeps until a time.
         let from = rdma.now().await?;
         rdma.sleep(Duration::from_us(1)).await?;
-        times.borrow_mut().push((rdma.now().await? - from).as_ps());
+        let slept = rdma.now().await? - from;
+        times.borrow_mut().push(slept.as_ps());
         Ok(())
     }
     let steps = |hardware: Profile| {

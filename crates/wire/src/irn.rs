@@ -30,7 +30,7 @@
 //!
 //! | byte | SEND, WRITE with immediate | READ, atomic | hello |
 //! |---|---|---|---|
-//! | 0 | flags; bit 0: [`IrnEth::ORDERED`] | 0 | 0 |
+//! | 0 | flags; bit 0: [`IrnEth::ORDERED`] | 0 | flags; bit 0: [`IrnEth::RUNS`] |
 //! | 1..4 | number of the receive that the message takes | of the READ or atomic | [`VERSION`] |
 //! | 4..8 | bytes of the message before this packet | PSN of the next response awaited | the sender's room |
 //!
@@ -43,7 +43,9 @@
 //! RC. A READ acknowledge travels from the requester and counts in the responses' sequence.
 //!
 //! **`SackEth`**, 4 bytes: flags (bit 0: [`SackEth::NOT_KEPT`]), and in the lower 24 bits the PSN of the
-//! packet that triggered the acknowledgement; equal to the cumulative one when there is nothing to say.
+//! packet that triggered the acknowledgement; equal to the cumulative one when there is nothing to say. To a
+//! peer whose hello says that it reads runs, the upper seven bits of the flags say how many packets after
+//! that one have come, too.
 //!
 //! **Hello**: AckReq asks for a hello in return, without AckReq. Its PSN is a quarter of the circle before
 //! the next request that the sender expects: who knows the opcode ignores it, and who takes it for an answer
@@ -93,6 +95,8 @@ impl IrnEth {
     /// A READ, an atomic or a SEND with invalidate before this packet is not acknowledged yet. Such a request
     /// is executed in its turn, so the bytes of this packet must not land before theirs.
     pub const ORDERED: u8 = 1;
+    /// In a hello: its sender reads NACKs that name a run of packets ([`SackEth::run`]).
+    pub const RUNS: u8 = 1;
 
     /// A header; the low 24 bits of `sn` travel.
     #[inline]
@@ -142,6 +146,20 @@ impl SackEth {
     pub const LEN: usize = 4;
     /// The packet came but was not kept: send it again too.
     pub const NOT_KEPT: u8 = 1;
+    /// Most packets after the first that a run names.
+    pub const MORE_MAX: u32 = 127;
+
+    /// A run of packets that have come: this one, and so many after it, at most [`SackEth::MORE_MAX`].
+    #[inline]
+    pub fn run(psn: Psn, more: u32) -> Self {
+        Self::new((more.min(Self::MORE_MAX) as u8) << 1, psn)
+    }
+
+    /// Packets after [`SackEth::psn`] that have come, too.
+    #[inline]
+    pub const fn more(self) -> u32 {
+        (self.flags() >> 1) as u32
+    }
 
     /// A header.
     #[inline]
@@ -198,6 +216,13 @@ mod tests {
         sack.write(&mut out);
         assert_eq!(out, [1, 10, 11, 12]);
         assert_eq!(SackEth::read(&out), sack);
+        assert_eq!((sack.is_kept(), sack.more()), (false, 0));
+
+        let run = SackEth::run(Psn::new(0x0a_0b0c), 5);
+        run.write(&mut out);
+        assert_eq!(out, [10, 10, 11, 12]);
+        assert_eq!((run.psn(), run.more(), run.is_kept()), (Psn::new(0x0a_0b0c), 5, true));
+        assert_eq!(SackEth::run(Psn::new(0), 4000).more(), SackEth::MORE_MAX);
         assert!(!sack.is_kept() && SackEth::new(0, Psn::new(1)).is_kept());
 
         let length = WriteLength { following: 0x7fff_ff00, ordered: true };

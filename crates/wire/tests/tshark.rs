@@ -207,6 +207,7 @@ fn expected_irn(packet: &Packet) -> Vec<(&'static str, Option<u64>)> {
         ("adverb_irn.offset", when(message, offset)),
         ("adverb_irn.read_sn", when(read, sn)),
         ("adverb_irn.awaited", when(read, offset)),
+        ("adverb_irn.hello.runs", when(hello, packet.irn.flags() as u64 & 1)),
         ("adverb_irn.hello.version", when(hello, sn)),
         ("adverb_irn.hello.window", when(hello, offset)),
         ("adverb_irn.atomic.swap_add", when(atomic, packet.atomic.swap_add)),
@@ -216,6 +217,7 @@ fn expected_irn(packet: &Packet) -> Vec<(&'static str, Option<u64>)> {
         ("adverb_irn.aeth.msn", when(has(Headers::AETH), packet.aeth.msn as u64)),
         ("adverb_irn.ack.cumulative", when(has(Headers::SACK_ETH), packet.bth.psn.get() as u64)),
         ("adverb_irn.sack.not_kept", when(has(Headers::SACK_ETH), !packet.sack.is_kept() as u64)),
+        ("adverb_irn.sack.more", when(has(Headers::SACK_ETH), packet.sack.more() as u64)),
         ("adverb_irn.sack.psn", when(has(Headers::SACK_ETH), packet.sack.psn().get() as u64)),
     ]
 }

@@ -251,6 +251,9 @@ impl Scenario {
         if out.rto_low == Duration::ZERO || out.rto_low > out.rto_high {
             return Err(Error::new("transport.irn.rto-low", "must be above 0 and at most rto-high"));
         }
+        out.redetect = t.redetect.unwrap_or(out.redetect);
+        out.runs = t.runs.unwrap_or(out.runs);
+        out.backoff = t.backoff.unwrap_or(out.backoff);
         out.few_packets = t.few_packets.unwrap_or(out.few_packets);
         out.nack_threshold = t.nack_threshold.unwrap_or(out.nack_threshold).max(1);
         out.retransmit_delay = span("retransmit-delay", &t.retransmit_delay, out.retransmit_delay)?;

@@ -263,6 +263,13 @@ pub struct TcpTable {
 pub struct IrnTable {
     /// `selective`, `no-sack` or `go-back-n`: the factor analysis of the paper's section 4.3.
     pub scheme: Option<String>,
+    /// Beyond the paper, as on real hosts: retransmissions that are lost too are found by what left after
+    /// them and arrived.
+    pub redetect: Option<bool>,
+    /// Beyond the paper, as on real hosts: a NACK names a run of packets.
+    pub runs: Option<bool>,
+    /// Beyond the paper, as on real hosts: timeouts in a row double.
+    pub backoff: Option<bool>,
     /// BDP flow control: packets in flight; 0 for none, up to what the bitmaps hold.
     pub bdp_packets: Option<u32>,
     /// Timeout while at most `few-packets` are in flight.

@@ -145,6 +145,7 @@ pub(crate) fn random_transport(
         agreed: (alike && rng.bool()).then_some(receive_packets),
         hello_interval: *pick(rng, &[Duration::from_us(50), Duration::from_ms(10)]),
         nack_threshold: rng.u32(1..4),
+        runs: rng.bool(),
         retransmit_delay: Duration::from_ns(*pick(rng, &[0, 0, 2000])),
         ..IrnConfig::default()
     });

@@ -62,19 +62,48 @@ impl Bitmap {
 
     /// Clears `count` bits from `from` on, at most [`WINDOW`]; how many were set.
     pub fn clear_run(&mut self, from: Psn, count: u32) -> u32 {
+        let mut cleared = 0;
+        self.each_word(from, count, |word, mask| {
+            cleared += (*word & mask).count_ones();
+            *word &= !mask;
+        });
+        cleared
+    }
+
+    /// Sets `count` bits from `from` on, at most [`WINDOW`]; how many were clear.
+    pub fn set_run(&mut self, from: Psn, count: u32) -> u32 {
+        let mut set = 0;
+        self.each_word(from, count, |word, mask| {
+            set += (!*word & mask).count_ones();
+            *word |= mask;
+        });
+        set
+    }
+
+    /// The words that hold `count` bits from `from` on, each with the mask of these bits.
+    #[inline]
+    fn each_word(&mut self, from: Psn, count: u32, mut each: impl FnMut(&mut u64, u64)) {
         let mut left = count.min(WINDOW);
-        let (mut at, mut cleared) = (from, 0);
+        let mut at = from;
         while left > 0 {
             let bit = at.get() & 63;
             let step = left.min(64 - bit);
             let mask = (u64::MAX >> (64 - step)) << bit;
-            let word = &mut self.words[place(at).0];
-            cleared += (*word & mask).count_ones();
-            *word &= !mask;
+            each(&mut self.words[place(at).0], mask);
             at = at.add(step);
             left -= step;
         }
-        cleared
+    }
+
+    /// How many bits just before `to` are set without a gap, at most `count`.
+    pub fn ones_before(&self, to: Psn, count: u32) -> u32 {
+        let mut at = to;
+        (0..count.min(WINDOW))
+            .take_while(|_| {
+                at = at.add(Psn::MASK);
+                self.get(at)
+            })
+            .count() as u32
     }
 
     /// Distance from `from` to the first clear bit, or `count` if there is none among so many.
@@ -122,6 +151,7 @@ mod tests {
         Set(u32),
         Clear(u32),
         ClearRun(u32, u32),
+        SetRun(u32, u32),
         Advance(u32),
     }
 
@@ -130,6 +160,7 @@ mod tests {
             4 => (0..WINDOW).prop_map(Op::Set),
             1 => (0..WINDOW).prop_map(Op::Clear),
             1 => (0..WINDOW, 0..WINDOW).prop_map(|(a, n)| Op::ClearRun(a, n.min(WINDOW - a))),
+            1 => (0..WINDOW, 0..WINDOW).prop_map(|(a, n)| Op::SetRun(a, n.min(WINDOW - a))),
             1 => (1..200u32).prop_map(Op::Advance),
         ]
     }
@@ -155,6 +186,10 @@ mod tests {
                         let gone = (0..n).filter(|k| set.remove(&base.add(i + k).get())).count();
                         prop_assert_eq!(map.clear_run(base.add(i), n), gone as u32);
                     }
+                    Op::SetRun(i, n) => {
+                        let new = (0..n).filter(|k| set.insert(base.add(i + k).get())).count();
+                        prop_assert_eq!(map.set_run(base.add(i), n), new as u32);
+                    }
                     Op::Advance(n) => {
                         (0..n).for_each(|k| { set.remove(&base.add(k).get()); });
                         map.clear_run(base, n);
@@ -171,6 +206,8 @@ mod tests {
                     prop_assert_eq!(map.first_one(base.add(from), count), one);
                     prop_assert_eq!(map.first_zero(base.add(from), count.min(5)), zero.min(5));
                     prop_assert_eq!(map.get(base.add(from)), at(0));
+                    let before = (1..=from).take_while(|k| set.contains(&base.add(from - k).get())).count();
+                    prop_assert_eq!(map.ones_before(base.add(from), from) as usize, before);
                 }
             }
         }

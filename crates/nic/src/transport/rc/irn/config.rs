@@ -40,6 +40,10 @@ pub struct IrnConfig {
     /// by the timer. BDP-FC then leaves out of its count what the receiver has, so that something does leave
     /// after them. With [`Scheme::Selective`] only.
     pub redetect: bool,
+    /// Beyond the paper: a NACK names the whole run of packets that its own is one of, so that packets that
+    /// arrive together are answered together, and a NACK that is lost costs no retransmission. Only between
+    /// peers that both say so in their hellos; where [`IrnConfig::agreed`] stands for hellos, both do.
+    pub runs: bool,
     /// Timeouts that follow each other without progress double, up to the queue pair's local ACK timeout.
     pub backoff: bool,
     /// Time from finding a packet lost until it can be sent again, as for a fetch over PCIe (IRN 6.3: 2 us).
@@ -65,6 +69,7 @@ impl Default for IrnConfig {
             few_packets: 3,
             nack_threshold: 1,
             redetect: true,
+            runs: true,
             backoff: true,
             retransmit_delay: Duration::ZERO,
             agreed: None,
@@ -81,6 +86,7 @@ impl IrnConfig {
             rto_low: Duration::from_us(100),
             rto_high: Duration::from_us(320),
             redetect: false,
+            runs: false,
             backoff: false,
             hello_interval: Duration::from_us(320),
             ..Self::default()

@@ -35,7 +35,9 @@ const PSN_BACK: u32 = 1 << (Psn::BITS - 2);
 #[derive(Debug)]
 pub(crate) struct Hello {
     /// Packets that the peer can keep; 0 as long as nothing was heard of it.
-    peer_window: u32,
+    peer_window: u16,
+    /// The peer reads runs, and this side offers them.
+    runs: bool,
     /// A hello that asks is to be sent.
     ask: bool,
     /// One that answers is.
@@ -48,7 +50,15 @@ pub(crate) struct Hello {
 
 impl Default for Hello {
     fn default() -> Self {
-        Hello { peer_window: 0, ask: false, answer: false, tries: 0, sent: 0, at: Instant::NEVER }
+        Hello {
+            peer_window: 0,
+            runs: false,
+            ask: false,
+            answer: false,
+            tries: 0,
+            sent: 0,
+            at: Instant::NEVER,
+        }
     }
 }
 
@@ -62,7 +72,13 @@ impl Hello {
     /// Packets that the peer can keep.
     #[inline]
     pub fn peer_window(&self) -> u32 {
-        self.peer_window
+        self.peer_window.into()
+    }
+
+    /// Whether a NACK may name a run.
+    #[inline]
+    pub fn has_runs(&self) -> bool {
+        self.runs
     }
 
     #[inline]
@@ -93,7 +109,7 @@ impl Hello {
 
     fn heard(&mut self, window: u32) -> bool {
         let news = self.peer_window == 0;
-        self.peer_window = window;
+        self.peer_window = window as u16;
         self.ask = false;
         self.at = Instant::NEVER;
         news
@@ -114,7 +130,8 @@ pub(super) fn begin(irn: &mut Irn) {
 pub(super) fn send(qp: &Qp, irn: &mut Irn, nic: &mut NicState, now: Instant, packet: &mut Packet) {
     let past = qp.responder.expected().add(Psn::MASK + 1 - PSN_BACK);
     packet.bth = super::bth(qp, Operation::Hello, past);
-    packet.irn = IrnEth::new(0, VERSION, nic.irn.receive_packets.clamp(1, WINDOW));
+    let flags = if nic.irn.runs { IrnEth::RUNS } else { 0 };
+    packet.irn = IrnEth::new(flags, VERSION, nic.irn.receive_packets.clamp(1, WINDOW));
     let hello = &mut irn.hello;
     nic.counters.irn_hellos_sent += 1;
     if core::mem::take(&mut hello.answer) && !hello.ask {
@@ -136,6 +153,7 @@ pub(super) fn receive(qp: &Qp, irn: &mut Irn, nic: &mut NicState, packet: &Packe
         return;
     }
     agree(qp, irn, nic, window);
+    irn.hello.runs = nic.irn.runs && packet.irn.flags() & IrnEth::RUNS != 0;
     irn.hello.answer |= packet.bth.ack_req;
 }
 
@@ -155,4 +173,9 @@ pub(super) fn agree(qp: &Qp, irn: &mut Irn, nic: &mut NicState, window: u32) {
         nic.counters.irn_agreed += 1;
         nic.event(Event::IrnAgreed(qp.id));
     }
+}
+
+/// Set-up out of band has settled what hellos would.
+pub(super) fn agree_on_runs(irn: &mut Irn, nic: &NicState) {
+    irn.hello.runs = nic.irn.runs;
 }

@@ -170,6 +170,7 @@ pub(super) fn on_transition(qp: &mut Qp, irn: &mut Irn, nic: &mut NicState, was:
         (QpState::Init, QpState::Rtr) => {
             if let Some(window) = nic.irn.agreed {
                 hello::agree(qp, irn, nic, window.clamp(1, WINDOW));
+                hello::agree_on_runs(irn, nic);
             }
         }
         (QpState::Rtr, QpState::Rts) => {}
@@ -279,11 +280,12 @@ fn put_packet(qp: &mut Qp, irn: &mut Irn, nic: &mut NicState, now: Instant, out:
         return true;
     }
     let msn = qp.responder.msn();
-    if let Some(owed) = irn.responses.rx.next_owed() {
+    let runs = irn.hello.has_runs();
+    if let Some(owed) = irn.responses.rx.next_owed(runs) {
         acknowledgement(qp, nic, Operation::Acknowledge, owed, msn, &mut out.packet);
         return true;
     }
-    if let Some(owed) = irn.requests.rx.next_owed() {
+    if let Some(owed) = irn.requests.rx.next_owed(runs) {
         acknowledgement(qp, nic, Operation::ReadAcknowledge, owed, 0, &mut out.packet);
         return true;
     }

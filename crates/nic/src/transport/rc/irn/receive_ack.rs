@@ -11,6 +11,7 @@
 //! - In a recovery that the timer began, nothing is known of what was in flight; each time the cumulative
 //!   acknowledgement moves on, the packet at it is sent again, so that a lost tail costs a round trip a
 //!   packet, not a timeout.
+//! - A NACK may name a run of packets that have come ([`SackEth::run`]), where both sides have agreed on it.
 //! - A retransmission that is lost too is found by the packets that left after it and arrived (`again.rs`).
 //!   The paper's waits for the timeout: a few round trips there, a hundred on a host, where timeouts cover a
 //!   peer's wait for a processor. So that something does leave after it, BDP-FC does not count what the
@@ -108,11 +109,17 @@ fn on_nack(s: &mut Sender, config: &IrnConfig, cumulative: Psn, sack: SackEth, a
         return;
     }
     let known = s.recovering && s.una.is_before(s.lost_below);
+    // A run may say more than is in flight, if the peer lies.
+    let more = sack.more().min(s.next.since(psn) as u32 - 1);
+    let mut news = 1;
     match config.scheme {
         Scheme::Selective => {
             if sack.is_kept() && psn != s.una {
-                s.uncounted += (s.sacked.set(psn) && config.redetects()) as u32;
-                s.lost_before(psn);
+                let new = s.sacked.set_run(psn, 1 + more);
+                s.uncounted += if config.redetects() { new } else { 0 };
+                // A run stands for the NACKs of all its packets that are news.
+                news = if more > 0 { new } else { 1 };
+                s.lost_before(psn.add(more));
             } else {
                 s.lost_before(psn.next());
             }
@@ -121,12 +128,12 @@ fn on_nack(s: &mut Sender, config: &IrnConfig, cumulative: Psn, sack: SackEth, a
         Scheme::GoBackN => s.lost_before(s.next),
     }
     if !s.again.is_empty() {
-        redetect(s, config, psn, psn.next(), now);
+        redetect(s, config, psn, psn.add(1 + more), now);
     }
     if cumulative != s.una {
         return;
     }
-    s.nacks = s.nacks.saturating_add(1);
+    s.nacks = s.nacks.saturating_add(news);
     if !s.recovering && s.nacks >= config.nack_threshold {
         s.recover(false);
         s.armed = now;

@@ -144,21 +144,32 @@ impl Receiver {
     }
 
     /// Takes the next acknowledgement that is owed. Each is cumulative; a NACK says all that an ACK would.
+    /// With `runs` a NACK names the run of packets that its own is one of, as far as a header can: what is
+    /// owed for all of them, and once more what was told before, should that have been lost.
     #[inline]
-    pub fn next_owed(&mut self) -> Option<Owed> {
+    pub fn next_owed(&mut self, runs: bool) -> Option<Owed> {
         let psn = self.expected;
         if self.owed_nacks > 0 {
             let at = psn.add(self.nacks.first_one(psn, WINDOW));
-            self.nacks.clear(at);
-            self.owed_nacks -= 1;
+            let sack = if runs { self.run_around(at) } else { SackEth::new(0, at) };
+            self.owed_nacks -= self.nacks.clear_run(sack.psn(), 1 + sack.more());
             self.ack = false;
-            return Some(Owed { psn, nack: Some(SackEth::new(0, at)) });
+            return Some(Owed { psn, nack: Some(sack) });
         }
         if let Some(at) = self.not_kept.take() {
             self.ack = false;
             return Some(Owed { psn, nack: Some(SackEth::new(SackEth::NOT_KEPT, at)) });
         }
         core::mem::take(&mut self.ack).then_some(Owed { psn, nack: None })
+    }
+
+    /// The run of packets around `at`, which came early.
+    fn run_around(&self, at: Psn) -> SackEth {
+        let room = WINDOW - at.since(self.expected) as u32;
+        let after = self.arrived.first_zero(at, room.min(1 + SackEth::MORE_MAX)) - 1;
+        let before = at.since(self.expected) as u32;
+        let before = self.arrived.ones_before(at, before.min(SackEth::MORE_MAX - after));
+        SackEth::run(at.add(Psn::MASK + 1 - before), before + after)
     }
 
     /// Counts and bitmaps agree.

@@ -252,7 +252,7 @@ fn what_a_packet_earns() {
     let mut r = Receiver::new(psn(0));
     let owed = |r: &mut Receiver| {
         let mut all = Vec::new();
-        while let Some(Owed { psn: p, nack }) = r.next_owed() {
+        while let Some(Owed { psn: p, nack }) = r.next_owed(false) {
             let sack = nack.map(|s| (s.psn().since(psn(0)), s.is_kept()));
             all.push((p.since(psn(0)), sack));
         }
@@ -289,6 +289,51 @@ fn what_a_packet_earns() {
     assert_eq!(owed(&mut r), [(6, None)]);
     r.probe();
     assert_eq!(owed(&mut r), [(6, Some((6, false)))]);
+}
+
+#[test]
+fn a_run_tells_of_all_its_packets() {
+    let mut r = Receiver::new(psn(0));
+    let owed = |r: &mut Receiver| {
+        let mut all = Vec::new();
+        while let Some(Owed { nack, .. }) = r.next_owed(true) {
+            all.extend(nack.map(|s| (s.psn().since(psn(0)), s.more())));
+        }
+        r.check_invariants();
+        all
+    };
+    [1, 2, 3, 5].iter().for_each(|n| r.keep(psn(*n)));
+    assert_eq!(owed(&mut r), [(1, 2), (5, 0)], "what came together is answered together");
+    r.keep(psn(6));
+    assert_eq!(owed(&mut r), [(5, 1)], "and what was told before is told again");
+    r.repeat(psn(2));
+    assert_eq!(owed(&mut r), [(1, 2)]);
+    // As much as a header holds: what is owed first, then what was told.
+    (7..WINDOW).for_each(|n| r.keep(psn(n)));
+    let most = SackEth::MORE_MAX;
+    assert_eq!(owed(&mut r), [(7, most), (135, most), (263, most), (384, most)]);
+    r.keep(psn(4));
+    assert_eq!(owed(&mut r), [(4, most)]);
+
+    // The sender takes each packet of a run for one that has come; packets and NACKs are counted alike.
+    for redetect in [false, true] {
+        let c = IrnConfig { nack_threshold: 3, redetect, runs: true, ..IrnConfig::paper() };
+        let mut s = sender(&c, 10);
+        let sack = |s: &mut Sender, p, more| {
+            receive_ack(s, &c, psn(0), Some(SackEth::run(psn(p), more)), NONE, at(1))
+        };
+        sack(&mut s, 1, 1);
+        assert!(!s.is_recovering(), "two packets have overtaken it");
+        sack(&mut s, 1, 1);
+        assert!(!s.is_recovering(), "the same two");
+        sack(&mut s, 4, 2);
+        assert_eq!(resent_by(&mut s, &c, 1), [0, 3]);
+        assert_eq!(s.reach(10), if redetect { 15 } else { 10 });
+        // A peer that tells of what was never sent is heard as far as it can be true.
+        sack(&mut s, 8, 100);
+        assert_eq!(resent_by(&mut s, &c, 1), [7]);
+        assert_eq!(s.reach(10), if redetect { 17 } else { 10 });
+    }
 }
 
 /// State for each queue pair, beside the paper's: 52 bits a side and 160 bits a queue pair, and five bitmaps
@@ -361,7 +406,7 @@ fn run(seed: u64, config: IrnConfig, total: u32) {
                 deliver(&mut s, &mut r, &mut arrived, &config, first, flight, at(now), rng.bool());
             }
         }
-        while let Some(owed) = r.next_owed() {
+        while let Some(owed) = r.next_owed(config.runs) {
             assert_eq!(owed.psn, r.expected);
             wire.push(Flight::Ack(owed.psn, owed.nack));
         }
@@ -443,6 +488,7 @@ proptest! {
         delay in 0..3u64,
         backoff in any::<bool>(),
         redetect in any::<bool>(),
+        runs in any::<bool>(),
     ) {
         let config = IrnConfig {
             scheme,
@@ -451,6 +497,7 @@ proptest! {
             retransmit_delay: Duration::from_us(delay),
             backoff,
             redetect,
+            runs,
             ..IrnConfig::paper()
         };
         run(seed, config, 300);
