@@ -90,9 +90,11 @@ fn offers(seed: u64, irn: bool) -> [Option<IrnConfig>; 2] {
         redetect: rng.bool(),
         retransmit_delay: if rng.bool() { Duration::from_us(2) } else { Duration::ZERO },
         hello_interval: Duration::from_us(rng.u64(10..1000)),
+        runs: rng.bool(),
     };
     let both = rng.u8(..8);
-    [(both != 0).then_some(config), (both != 1).then_some(config)]
+    let other = IrnConfig { runs: rng.u8(..4) > 0, ..config };
+    [(both != 0).then_some(config), (both != 1).then_some(other)]
 }
 
 /// A scheme with random parameters.
