@@ -54,14 +54,9 @@ fn make_lock(rng: &mut fastrand::Rng, hosts: u32, bug: Option<&str>) -> Made {
     for n in 0..rng.u32(2..=4) {
         let work = lock::Work { rounds: rng.u32(1..=6), values: rng.u64(1..=4), connect, bug };
         let run = move |rdma: Rdma| async move { lock::work(&rdma, "lock", &work).await };
-        programs.push(Start::new(format!("client {n}"), apart(rng, hosts, home), run));
+        programs.push(Start::new(format!("client {n}"), rng.u32(0..hosts), run));
     }
     Made { programs, judge: Box::new(judge_lock), settled: |_| true }
-}
-
-/// A host, other than this one.
-fn apart(rng: &mut fastrand::Rng, hosts: u32, from: u32) -> u32 {
-    (from + rng.u32(1..hosts)) % hosts
 }
 
 fn judge_lock(run: &Run<'_>) -> Vec<String> {
@@ -100,7 +95,7 @@ fn make_queue(rng: &mut fastrand::Rng, hosts: u32, bug: Option<&str>) -> Made {
         let (items, values, len_max) = (rng.u32(1..=12), rng.u64(1..=4), item_max);
         let work = queue::Work { items, values, len_max, connect, bug };
         let run = move |rdma: Rdma| async move { queue::produce(&rdma, "queue", &work).await };
-        programs.push(Start::new(format!("producer {n}"), apart(rng, hosts, home), run));
+        programs.push(Start::new(format!("producer {n}"), rng.u32(0..hosts), run));
     }
     let judge = move |run: &Run<'_>| judge_queue(run, slots as usize);
     Made { programs, judge: Box::new(judge), settled: all_taken }

@@ -69,6 +69,7 @@ impl Core {
     pub fn transmit(&mut self, now: Instant) -> usize {
         let Core { nic, port, tx, .. } = self;
         if let Some(port) = port {
+            let looped = nic.counters().loopback_packets;
             port.unblock(now, nic);
             let mut sent = 0;
             while sent < SEND_BUDGET && nic.next_frame(now, tx) {
@@ -79,6 +80,11 @@ impl Core {
             }
             self.more = sent == SEND_BUDGET || nic.has_work();
             port.flush(now, nic);
+            if nic.counters().loopback_packets != looped
+                && let Some(on_frames) = &self.on_frames
+            {
+                on_frames();
+            }
         }
         self.deliver_events()
     }

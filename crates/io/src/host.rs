@@ -16,6 +16,7 @@ use adverb_nic::{
     TimelyConfig,
 };
 use adverb_os::capture::Capture;
+use adverb_os::choice::PathPolicy;
 use adverb_os::clock::{Clock, realtime_ns};
 use adverb_os::folders::shared_directory;
 use adverb_os::lock::{BiasedLock, Guard};
@@ -295,6 +296,8 @@ fn open_parts(
         qpn_base: u32::from(device.slot) << 16,
         max_unacked_packets,
         congestion: congestion(settings.congestion),
+        // What is to be captured, or to suffer faults, passes the port.
+        loopback: settings.path != PathPolicy::Udp && !settings.faults.any() && capture.is_none(),
         irn: (settings.transport == Transport::Irn).then(|| irn_config(max_unacked_packets)),
         ..NicConfig::default()
     };

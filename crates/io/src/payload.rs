@@ -4,15 +4,12 @@
 use adverb_nic::memory::{Gather, Payload};
 use adverb_os::ring::{Broken, Frame, Producer};
 use adverb_wire::{Gid, Packet};
-use std::mem::MaybeUninit;
 
 /// Copies a frame's payload to private memory.
 #[inline]
 pub fn copy_payload(payload: &Gather, out: &mut [u8]) {
     assert!(out.len() == payload.len(), "room for the payload");
-    // SAFETY: `MaybeUninit<u8>` has the layout of `u8`, and `Gather::copy_to` only ever writes initialised
-    // bytes, so the slice is still initialised when the borrow ends.
-    payload.copy_to(unsafe { &mut *(std::ptr::from_mut(out) as *mut [MaybeUninit<u8>]) });
+    payload.read(out);
 }
 
 /// Appends a packet to a ring, its payload copied straight from registered memory; `own` is the address of

@@ -38,6 +38,11 @@ pub struct NicConfig {
     /// WQEs that a fetch of a cross-channel queue brings, WAITs not counted: the first one after idleness,
     /// and later ones.
     pub prefetch: (u8, u8),
+    /// Frames to an own queue pair number on an own address stay inside, as with an adapter's loopback:
+    /// [`Nic::next_frame`](crate::Nic::next_frame) takes them in at once, and no driver sees them. Without
+    /// it they leave like all others. A driver that steps the NIC gets them in either case, and can tell
+    /// them by [`PathId::LOOPBACK`](crate::PathId::LOOPBACK).
+    pub loopback: bool,
     /// Frames that a queue pair may send before the next one's turn; 1 is round robin by packets, as hardware
     /// does.
     pub quantum: u32,
@@ -58,6 +63,7 @@ impl Default for NicConfig {
             rto: None,
             retry_forever: false,
             prefetch: (4, 16),
+            loopback: true,
             quantum: 16,
         }
     }

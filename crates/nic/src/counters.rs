@@ -83,6 +83,8 @@ counters! { Counters;
     cnp_sent,
     /// Data packets received that a switch had marked.
     ecn_marked,
+    /// Packets to own queue pairs that never left the NIC. They count as produced and as given to it, too.
+    loopback_packets,
     /// Dropped: no queue pair of that number.
     drop_unknown_qp,
     /// Dropped: queue pair in a state that does not receive.

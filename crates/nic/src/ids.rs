@@ -68,4 +68,8 @@ pub struct PathId(pub u16);
 impl PathId {
     /// The path every frame takes unless the driver said otherwise.
     pub const DEFAULT: PathId = PathId(0);
+
+    /// Back into the NIC that the frame leaves; see [`NicConfig::loopback`](crate::NicConfig::loopback).
+    /// Never blocked, and no driver's to name.
+    pub const LOOPBACK: PathId = PathId(u16::MAX);
 }

@@ -73,6 +73,9 @@ pub const MAX_ONE_RMA_TIMEOUT_MS: u64 = 4000;
 /// Steps of a NIC without a frame after which its driver sees to its other duties: WQEs that order each other
 /// can go on for ever.
 pub const STEPS_WITHOUT_FRAME: u32 = 1 << 14;
+/// Of these, what a frame counts for that the NIC takes in itself: two of its queue pairs could answer each
+/// other for ever.
+pub const STEPS_OF_LOOPED_FRAME: u32 = STEPS_WITHOUT_FRAME / 512;
 
 /// 64-byte blocks that the largest send work request takes.
 pub const MAX_WQE_BLOCKS: u32 = 16;

@@ -53,6 +53,8 @@ pub struct Nic {
     /// Of posts, and of frames that arrive.
     pub(crate) post_turns: Turns,
     pub(crate) frame_turns: Turns,
+    /// Where the payload of a frame to an own queue pair stands meanwhile; from the first such frame on.
+    pub(crate) bounce: Option<Box<[u8; limits::MAX_MTU]>>,
     pub(crate) config: NicConfig,
 }
 
@@ -75,6 +77,7 @@ impl Nic {
             qpn_base: config.qpn_base,
             quantum: config.quantum,
             answers_first: config.ack_every > 0,
+            bounce: None,
             config,
         }
     }
@@ -97,9 +100,9 @@ impl Nic {
         self.demux(now, packet, payload);
     }
 
-    /// Produces the next frame. False when there is none, or when work without a frame has gone on for
-    /// [`limits::STEPS_WITHOUT_FRAME`] steps: then [`Nic::has_work`] says so, and the driver comes back after
-    /// its other duties.
+    /// Produces the next frame. What goes to an own queue pair is taken in at once. False when there is no
+    /// other, or when work without a frame has gone on for [`limits::STEPS_WITHOUT_FRAME`] steps: then
+    /// [`Nic::has_work`] says so, and the driver comes back after its other duties.
     #[inline]
     pub fn next_frame(&mut self, now: Instant, out: &mut TxFrame) -> bool {
         self.find_frame(now, out)

@@ -365,6 +365,9 @@ impl Nic {
         let pair = self.qps.get_mut(id).ok_or(Error::NoSuchObject)?;
         let QueuePair { qp, mode } = pair;
         let next = qp.apply(attr, mask, &self.state.gids)?;
+        if mask.contains(QpAttrMask::AV) {
+            qp.path = self.state.path_to(qp.dst, qp.peer, qp.path);
+        }
         let was = qp.state;
         match (was, next) {
             (_, QpState::Reset) => {

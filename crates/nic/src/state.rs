@@ -8,7 +8,7 @@ use crate::counters::Counters;
 use crate::engine::step::Effect;
 use crate::event::Event;
 use crate::explain::{Cause, Explanation};
-use crate::ids::{CqId, PdId, SrqId, XrcdId};
+use crate::ids::{CqId, PathId, PdId, SrqId, XrcdId};
 use crate::limits;
 use crate::memory::{AccessFault, Memory, Payload, dma};
 use crate::queue::cq::{Added, Cq, Entry, Release};
@@ -46,6 +46,8 @@ pub(crate) struct NicState {
     pub explanations: VecDeque<Explanation>,
     /// As in [`NicConfig`].
     pub gids: Vec<Gid>,
+    pub qpn_base: u32,
+    pub loopback: bool,
     pub rto: Option<Duration>,
     /// IRN's parameters; queue pairs have IRN state only on a NIC that offers it.
     pub irn: IrnConfig,
@@ -66,6 +68,8 @@ impl NicState {
             retry_forever: config.retry_forever,
             gid: config.gids.first().copied().unwrap_or_default(),
             gids: config.gids.clone(),
+            qpn_base: config.qpn_base,
+            loopback: config.loopback,
             rto: config.rto,
             memory: Memory::new(seed),
             cqs: Slab::new(limits::MAX_CQ),
@@ -157,6 +161,14 @@ impl NicState {
                 Err(Cause::local(Status::LocalQpOperation, rule))
             }
         }
+    }
+
+    /// The way to a queue pair, for which the driver has named one: frames to an own queue pair stay inside.
+    pub fn path_to(&self, dst: Gid, number: QpNumber, named: PathId) -> PathId {
+        if self.loopback && number.get() & !0xffff == self.qpn_base && self.gids.contains(&dst) {
+            return PathId::LOOPBACK;
+        }
+        if named == PathId::LOOPBACK { PathId::DEFAULT } else { named }
     }
 
     fn event_of(&mut self, cq: Held<CqId>, event: impl Fn(CqId) -> Event) {

@@ -119,7 +119,6 @@ const WORDS: System = System {
         ];
         for n in 0..rng.u32(1..=4) {
             let (host, left) = (rng.u32(0..hosts), rng.u64(1..20));
-            let host = if host == server { (host + 1) % hosts } else { host };
             let run = move |rdma| use_words(rdma, left, hasty);
             programs.push(Start::new(format!("client {n}"), host, run));
         }
@@ -429,4 +428,52 @@ fn a_program_s_timeline_is_the_sum_of_nic_and_processor() {
     for (hardware, wanted, wakes) in cases {
         assert_eq!(steps(hardware), (wanted.to_vec(), 1_000_000 + wakes), "{hardware:?}");
     }
+}
+
+/// Programs of one host connect to each other, and one to itself: their frames stay in the NIC, and see no
+/// link.
+#[test]
+fn programs_of_one_host_talk_to_each_other() {
+    async fn talk(rdma: Rdma, took: Rc<RefCell<u64>>) -> Result<(), Error> {
+        let pd = rdma.create_pd().await?;
+        let cq = rdma.create_cq(16).await?;
+        let own = pd.region(64, all()).await?;
+        let qp = pd.create_rc(&cq, Caps::default()).await?;
+        let (_line, told) = qp.connect("words", &[], &Connect::default(), None).await?;
+        let words = Remote::from_bytes(&told).ok_or(Error::Garbled("a region"))?;
+        let begun = rdma.now().await?;
+        for n in 0..100 {
+            assert_eq!(qp.fetch_add((&words, 0), 1, (&own, 0)).await?, n);
+            own.store(8, n).await?;
+            qp.write((&own, 8), 8, (&words, 8)).await?;
+            qp.read((&own, 16), 8, (&words, 8)).await?;
+            assert_eq!(own.load(16).await?, n);
+        }
+        *took.borrow_mut() = rdma.now().await?.since(begun).as_ps();
+        let itself = pd.create_rc(&cq, Caps::default()).await?;
+        itself.connect_to_itself(&Connect::default()).await?;
+        let own_words = own.remote();
+        assert_eq!(itself.fetch_add((&own_words, 24), 7, (&own, 32)).await?, 0);
+        assert_eq!(own.load(24).await?, 7);
+        Ok(())
+    }
+    let trial = |hardware| {
+        let took = Rc::new(RefCell::new(0));
+        let told = took.clone();
+        let programs = vec![
+            Start::new("server", 0, |rdma| serve(rdma, "words", 64)).serving().mortal(Mortal::Never),
+            Start::new("client", 0, move |rdma| talk(rdma, told.clone())).mortal(Mortal::Never),
+        ];
+        let mut sim = Sim::new(Config { hardware, ..two_hosts() }).unwrap();
+        sim.set_programs(Setup { programs, ..Setup::default() });
+        sim.run(u64::MAX, u64::MAX);
+        sim.check_invariants();
+        let (_, doing, ..) = sim.programs().nth(1).unwrap();
+        assert_eq!(*doing, Doing::Ended(Ok(())));
+        assert_eq!(sim.stats().link_hops, 0, "a link saw a frame");
+        *took.borrow()
+    };
+    assert_eq!(trial(Profile::NEUTRAL), 0, "what costs nothing takes no time");
+    let costly = trial(Profile { execute: 100_000, completion: 50_000, ..Profile::NEUTRAL });
+    assert_eq!(costly, 300 * 150_000, "a WQE and a completion for each of three operations");
 }

@@ -6,8 +6,9 @@ use crate::engine::execute;
 use crate::engine::step::{Effect, Intent, Next, SendStep, Step};
 use crate::engine::wake::wake;
 use crate::frame::TxFrame;
-use crate::ids::QpId;
+use crate::ids::{PathId, QpId};
 use crate::limits;
+use crate::memory::Payload;
 use crate::nic::Nic;
 use crate::qp::Qp;
 use crate::queue_pair::QueuePair;
@@ -27,7 +28,11 @@ impl Nic {
             if self.is_outside_due() {
                 match self.step_outside(now, out) {
                     Step::Idle => {}
-                    Step::Answer(_) => return true,
+                    Step::Answer(_) if out.path != PathId::LOOPBACK => return true,
+                    Step::Answer(_) => {
+                        budget = self.loop_back(now, out, budget);
+                        continue;
+                    }
                     _ => {
                         budget -= 1;
                         continue;
@@ -39,12 +44,28 @@ impl Nic {
                 SendStep::Idle => self.ready.pop(),
                 SendStep::Packet | SendStep::Answer => {
                     self.ready.served(index, self.quantum);
-                    return true;
+                    if out.path != PathId::LOOPBACK {
+                        return true;
+                    }
+                    budget = self.loop_back(now, out, budget);
                 }
                 _ => budget -= 1,
             }
         }
         false
+    }
+
+    /// Takes in a frame that an own queue pair has sent to another one, or to itself: what is left of the
+    /// budget. Its payload is copied first, as on a wire, because where it came from may be where it goes.
+    #[inline(never)]
+    fn loop_back(&mut self, now: Instant, out: &TxFrame, budget: u32) -> u32 {
+        let mut bounce = self.bounce.take().unwrap_or_else(|| Box::new([0; limits::MAX_MTU]));
+        let payload = &mut bounce[..out.payload.len()];
+        out.payload.read(payload);
+        self.state.counters.loopback_packets += 1;
+        self.on_frame(now, &out.packet, &Payload::from_slice(payload));
+        self.bounce = Some(bounce);
+        budget.saturating_sub(limits::STEPS_OF_LOOPED_FRAME)
     }
 
     /// The next step, whoever's it is.

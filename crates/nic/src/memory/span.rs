@@ -4,7 +4,6 @@ use super::copy::{self, Source};
 use super::prefetch::{LINE, prefetch_line_for_write};
 use crate::limits;
 use core::marker::PhantomData;
-use core::mem::MaybeUninit;
 
 /// A checked piece of memory that others may read and write at any moment. It can be copied from and
 /// to, never borrowed. Made only by [`Memory`](super::Memory)'s checks and by
@@ -138,15 +137,15 @@ impl Gather {
         &self.spans[..self.used]
     }
 
-    /// Copies all bytes to the start of `out`, and initialises exactly `self.len()` bytes of it.
+    /// Copies all bytes to the start of private memory, and leaves what is behind them as it is.
     ///
     /// # Panics
     /// If `out` is shorter than that.
     #[inline]
-    pub fn copy_to(&self, out: &mut [MaybeUninit<u8>]) {
+    pub fn read(&self, out: &mut [u8]) {
         assert!(out.len() >= self.bytes, "room for all gathered bytes");
         // SAFETY: `out` is writable for its whole length, which was just compared.
-        unsafe { self.copy_to_ptr(out.as_mut_ptr().cast()) }
+        unsafe { self.copy_to_ptr(out.as_mut_ptr()) }
     }
 
     /// Copies all bytes to `dst`.

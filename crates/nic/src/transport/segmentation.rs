@@ -66,7 +66,7 @@ pub(crate) fn message(
         packet.reth = Reth { va: wqe.raddr, rkey: wqe.rkey, len: wqe.len };
     }
     if qp.is_datagram() {
-        super::ud::address(qp, wqe, out);
+        super::ud::address(qp, nic, wqe, out);
     }
     if wqe.inline {
         qp.sq.ring.gather_inline(wqe, offset, len, &mut out.payload);

@@ -28,7 +28,7 @@ fn qkey(qp: &Qp) -> u32 {
 const SL_IPV4: u8 = 2;
 
 /// Addresses an outgoing datagram from its WQE.
-pub(crate) fn address(qp: &Qp, wqe: &Wqe, out: &mut TxFrame) {
+pub(crate) fn address(qp: &Qp, nic: &NicState, wqe: &Wqe, out: &mut TxFrame) {
     let to = qp.sq.ring.datagram(wqe);
     // A Q_Key with the top bit set stands for the queue pair's own (IBTA 10.2.5.3).
     let qkey = if to.qkey & 1 << 31 != 0 { qkey(qp) } else { to.qkey };
@@ -38,7 +38,7 @@ pub(crate) fn address(qp: &Qp, wqe: &Wqe, out: &mut TxFrame) {
     packet.flow.hop_limit = if to.hop_limit == 0 { 64 } else { to.hop_limit };
     packet.deth = Deth { qkey, src_qp: qp.num };
     packet.bth.dest_qp = if to.dgid.is_multicast() { QpNumber::MULTICAST } else { to.qpn };
-    out.path = to.path;
+    out.path = nic.path_to(to.dgid, to.qpn, to.path);
 }
 
 /// Takes in a datagram.

@@ -12,6 +12,9 @@ use adverb_wire::{Instant, Operation};
 /// An acknowledgement on a link: IPv4, UDP, BTH, AETH, ICRC and framing.
 const ACK_SIZE: u16 = 20 + 8 + 12 + 4 + 4 + FRAMING as u16;
 
+/// After so many ps, a NIC without costs that has worked on itself for long goes on.
+const BREATH: u64 = 1_000_000;
+
 /// Congestion experienced, in the traffic class (RFC 3168).
 const CE: u8 = 3;
 
@@ -44,7 +47,12 @@ impl Sim {
         if self.watch.journal.is_on() {
             self.watch.journal.look(&host.nic);
         }
-        if !host.nic.next_frame(Instant::from_ps(self.now), &mut self.hosts.out) {
+        let looped = if self.programs.on { host.nic.counters().loopback_packets } else { 0 };
+        let sends = host.nic.next_frame(Instant::from_ps(self.now), &mut self.hosts.out);
+        if self.programs.on {
+            self.note_loopback(h, looped, sends);
+        }
+        if !sends {
             // A queue pair whose rate makes it wait has a timer that nobody knows of yet.
             return self.watch_timer(h);
         }
@@ -55,6 +63,23 @@ impl Sim {
         let more = self.hosts.list[h as usize].nic.has_work();
         self.transmit(up, id, more);
         self.watch_timer(h);
+    }
+
+    /// After a host's NIC was asked for a frame: what it has sent to itself meanwhile may be what programs
+    /// wait for, and if that kept it from its other work, it is asked again a little later.
+    #[cold]
+    fn note_loopback(&mut self, h: u32, before: u64, sends: bool) {
+        let nic = &self.hosts.list[h as usize].nic;
+        let (looped, more) = (nic.counters().loopback_packets - before, nic.has_work());
+        if looped > 0 {
+            if self.watch.journal.is_on() && !sends {
+                self.tell_nic(h, "sends to itself");
+            }
+            self.host_changed(h);
+        }
+        if more && !sends {
+            self.wake_by(Source::Deadline(h), self.now + BREATH);
+        }
     }
 
     /// Makes the frame in `out` a packet.

@@ -244,7 +244,7 @@ pub(crate) struct Programs {
 pub(crate) struct ProgramSide {
     programs: Option<Box<Programs>>,
     /// There are programs.
-    on: bool,
+    pub(crate) on: bool,
     /// Hosts whose NIC did something.
     changed: Vec<u32>,
     /// Transfers that have ended: their numbers, and how.

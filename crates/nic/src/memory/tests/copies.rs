@@ -2,7 +2,6 @@
 
 use super::super::copy as raw;
 use super::*;
-use core::mem::MaybeUninit;
 
 const SHARED: raw::Source = raw::Source::Shared;
 
@@ -142,20 +141,18 @@ fn a_gather_collects_in_order() {
         }
         gather.push(Span::EMPTY);
         assert_eq!(gather.len(), expected.len());
-        let mut out = vec![MaybeUninit::new(0xee); expected.len() + 1];
-        gather.copy_to(&mut out);
-        // SAFETY: made initialised.
-        let out: Vec<u8> = out.into_iter().map(|byte| unsafe { byte.assume_init() }).collect();
+        let mut out = vec![0xee; expected.len() + 1];
+        gather.read(&mut out);
         assert_eq!((&out[..expected.len()], out[expected.len()]), (&expected[..], 0xee));
     }
     gather.clear();
     for _ in 0..Gather::CAPACITY {
         gather.push(host.span(0, 1));
     }
-    let mut short = [MaybeUninit::uninit(); 3];
+    let mut short = [0; 3];
     let full = std::panic::AssertUnwindSafe(&mut gather);
     assert!(std::panic::catch_unwind(move || { full }.0.push(host.span(0, 1))).is_err());
-    assert!(std::panic::catch_unwind(move || gather.copy_to(&mut short)).is_err());
+    assert!(std::panic::catch_unwind(move || gather.read(&mut short)).is_err());
 }
 
 #[test]
