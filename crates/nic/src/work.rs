@@ -10,7 +10,7 @@ use adverb_wire::{Gid, Key, QpNumber};
 pub struct Sge {
     /// Virtual address in the region named by `lkey`.
     pub addr: u64,
-    /// Bytes. Zero means zero here (not 2^31 as in some encodings).
+    /// Bytes, at most 2^31. Zero means zero here (not 2^31 as in some encodings).
     pub len: u32,
     /// Local key.
     pub lkey: Key,

@@ -11,7 +11,6 @@ use crate::queue::wqe::{WqeFault, WqeOp};
 use crate::state::NicState;
 use crate::transport::inflight::{BLANK, Inflight};
 use crate::transport::requester::{load, settle};
-use crate::work::Status;
 use adverb_wire::Instant;
 
 /// Reads the next WQE.
@@ -40,7 +39,7 @@ fn reject(qp: &mut Qp, nic: &mut NicState, now: Instant, fault: WqeFault) -> Sen
     qp.sq.fetched = block.wrapping_add(1);
     let bad = Inflight { block, psn: qp.requester.next_psn, ..BLANK };
     qp.requester.push(Inflight { signaled: true, ..bad });
-    qp.requester.fail(Cause::local(Status::LocalQpOperation, fault.rule()));
+    qp.requester.fail(Cause::local(fault.status(), fault.rule()));
     settle(qp, nic, now);
     SendStep::Executed(WqeOp::Nop)
 }

@@ -7,6 +7,7 @@
 
 use crate::error::Error;
 use crate::ids::{CqId, PdId, SrqId, XrcdId};
+use crate::limits;
 use crate::memory::QueueMemory;
 use crate::queue::wqe::SEGMENT;
 use crate::work::{RecvWr, Sge};
@@ -70,6 +71,9 @@ impl RecvQueue {
         if wr.sges.len() > self.max_sge as usize {
             return Err(Error::Invalid("number of scatter/gather entries"));
         }
+        if wr.sges.iter().any(|sge| u64::from(sge.len) > limits::MAX_MESSAGE) {
+            return Err(Error::Invalid("scatter entry longer than 2^31 bytes"));
+        }
         if self.len() >= self.max_wr {
             return Err(Error::QueueFull);
         }
@@ -109,6 +113,7 @@ impl RecvQueue {
             into.count += 1;
             into.capacity += len as u64;
         }
+        into.capacity = into.capacity.min(limits::MAX_MESSAGE);
         self.taken = self.taken.wrapping_add(1);
         true
     }
@@ -215,7 +220,7 @@ impl Receives {
 #[derive(Debug, Default)]
 pub(crate) struct ScatterList {
     pub wr_id: u64,
-    /// Bytes that the list holds.
+    /// Bytes of a message that the list has room for: those of its entries, or of the longest message.
     pub capacity: u64,
     pub count: usize,
     sges: Vec<Sge>,

@@ -9,6 +9,7 @@
 //! counts blocks, so a queue whose memory it has asked for goes round.
 
 use crate::error::Error;
+use crate::limits;
 use crate::memory::QueueMemory;
 use crate::queue::cross::CrossChannel;
 use crate::queue::wqe::{self, Layout, Ring};
@@ -126,6 +127,9 @@ impl SendQueue {
         match wr.data {
             SendData::Sges(list) if list.len() > self.max_sge as usize => {
                 return Err(Error::Invalid("number of scatter/gather entries"));
+            }
+            SendData::Sges(list) if wqe::bytes_of(list) > limits::MAX_MESSAGE => {
+                return Err(Error::Invalid("message longer than 2^31 bytes"));
             }
             SendData::Inline(bytes) if bytes.len() > self.max_inline as usize => {
                 return Err(Error::Invalid("inline length"));

@@ -14,7 +14,7 @@ use crate::ids::{MwId, PathId};
 use crate::limits;
 use crate::memory::{Access, Gather, MwBind, QueueMemory};
 use crate::slab::Id as _;
-use crate::work::{SendData, SendFlags, SendOp, SendWr, Sge, UdAddress};
+use crate::work::{SendData, SendFlags, SendOp, SendWr, Sge, Status, UdAddress};
 use adverb_wire::{Gid, Key, QpNumber};
 
 pub use super::op::WqeOp;
@@ -25,8 +25,10 @@ pub const BLOCK: usize = 64;
 pub const SEGMENT: usize = 16;
 /// Segments that the largest WQE may have (the 6-bit `ds` field).
 const MAX_SEGMENTS: usize = 63;
-/// Top bit of a data segment's byte count: inline bytes follow.
+/// Top bit of a data segment's byte count: inline bytes follow. Alone, with no inline bytes, it is the count
+/// of the longest entry, 2^31: no bytes at all are written as no segment.
 const INLINE: u32 = 1 << 31;
+const _: () = assert!(limits::MAX_MESSAGE == INLINE as u64);
 /// Low byte of the control segment's flags: generate a solicited event.
 const SOLICITED: u8 = 1 << 1;
 /// Write a completion.
@@ -42,7 +44,7 @@ pub(crate) enum Layout {
     Xrc,
 }
 
-/// What is wrong with a WQE in memory; ends in a completion with `LocalQpOperation`.
+/// What is wrong with a WQE in memory; ends in an error completion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WqeFault {
     UnknownOpcode,
@@ -51,6 +53,14 @@ pub(crate) enum WqeFault {
 }
 
 impl WqeFault {
+    /// Status of its completion.
+    pub const fn status(self) -> Status {
+        match self {
+            WqeFault::UnknownOpcode | WqeFault::SegmentCount => Status::LocalQpOperation,
+            WqeFault::TooLong => Status::LocalLength,
+        }
+    }
+
     pub const fn rule(self) -> &'static str {
         match self {
             WqeFault::UnknownOpcode => "the WQE's opcode is not one that this NIC executes",
@@ -285,7 +295,7 @@ impl Ring {
         let mut total = 0u64;
         for segment in wqe.data_segment..wqe.segments {
             let count = be32(&self.segment(wqe.block, segment));
-            if count & INLINE != 0 {
+            if count > INLINE {
                 let len = count & !INLINE;
                 let room = (wqe.segments - segment) as u32 * SEGMENT as u32 - 4;
                 if segment != wqe.data_segment || len > room {
@@ -381,6 +391,12 @@ impl Ring {
 
 fn is_local(op: &SendOp) -> bool {
     matches!(op, SendOp::BindMw { .. } | SendOp::LocalInv(_) | SendOp::Nop)
+}
+
+/// Bytes of all entries of a list.
+#[inline]
+pub(crate) fn bytes_of(list: &[Sge]) -> u64 {
+    list.iter().map(|sge| u64::from(sge.len)).sum()
 }
 
 /// Segments that a work request of this shape takes.
@@ -502,8 +518,8 @@ impl Builder<'_> {
         match *data {
             SendData::Sges(list) => {
                 for sge in list {
-                    let head = [sge.len & !INLINE, sge.lkey.0];
-                    self.words([head[0], head[1], (sge.addr >> 32) as u32, sge.addr as u32]);
+                    debug_assert!(sge.len <= INLINE, "checked when it was posted");
+                    self.words([sge.len, sge.lkey.0, (sge.addr >> 32) as u32, sge.addr as u32]);
                 }
             }
             SendData::Inline(bytes) => self.inline(bytes),

@@ -3,6 +3,7 @@
 
 use crate::attr::QpType;
 use crate::ids::{CqId, PdId, SrqId};
+use crate::limits;
 use crate::memory::{Access, AccessFault, Payload, RemoteRight, dma};
 use crate::qp::Qp;
 use crate::queue::recv::{Receives, ScatterList};
@@ -99,7 +100,12 @@ fn write(qp: &mut Qp, nic: &mut NicState, packet: &Packet, payload: &Payload<'_>
     let operation = packet.bth.opcode.operation();
     let (va, rkey, len, offset) = match qp.responder.message() {
         Message::Write { va, rkey, len, offset } => (va, rkey, len, offset),
-        _ => (packet.reth.va, packet.reth.rkey, packet.reth.len, 0),
+        _ => {
+            if u64::from(packet.reth.len) > limits::MAX_MESSAGE {
+                return Err(Refusal::Invalid("a WRITE is no longer than 2^31 bytes (IBTA 9.7.7)"));
+            }
+            (packet.reth.va, packet.reth.rkey, packet.reth.len, 0)
+        }
     };
     if !qp.access.contains(Access::REMOTE_WRITE) {
         return Err(Refusal::Rights);

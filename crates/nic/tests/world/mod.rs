@@ -34,7 +34,10 @@ pub struct Memory {
 impl Memory {
     /// Zeroed memory, registered.
     pub fn register(with: &mut adverb_nic::memory::Memory, pd: PdId, len: usize, access: Access) -> Memory {
-        let bytes: Box<[UnsafeCell<u64>]> = (0..len.div_ceil(8)).map(|_| UnsafeCell::new(0)).collect();
+        // Zeroed by the system, so that memory of gigabytes takes none before it is touched.
+        let words = Box::into_raw(vec![0u64; len.div_ceil(8)].into_boxed_slice());
+        // SAFETY: the box's own slice; a cell has the layout of what it holds.
+        let bytes = unsafe { Box::from_raw(words as *mut [UnsafeCell<u64>]) };
         let addr = bytes.as_ptr() as u64;
         let init = MrInit { pd, addr, len: len as u64, iova: addr, access };
         // SAFETY: the memory outlives the last call into its NIC in every test.
