@@ -332,14 +332,45 @@ fn draining_finishes_what_is_out_and_holds_the_rest() {
 }
 
 #[test]
+fn a_write_with_immediate_that_is_refused_fails_its_receive() {
+    for what in ["key", "bounds", "rights"] {
+        let mut w = World::new(2, 30);
+        let (a, b, ma, mb) = one(&mut w);
+        let local_only = w.memory_with(1, 64, Access::LOCAL_WRITE);
+        let (mut va, mut rkey) = mb.at(0);
+        match what {
+            "key" => rkey = Key(rkey.0 ^ 0x100),
+            "bounds" => va += 16384 - 4,
+            _ => (va, rkey) = local_only.at(0),
+        }
+        // Without a receive the key is not looked at.
+        w.send(0, a, wr(1, SendOp::WriteImm(va, rkey, 5), &[ma.sge(0, 8)]));
+        w.run(Duration::from_us(30));
+        assert!(w.counter(1, "rnr_naks_sent") >= 1 && w.poll(0).is_none(), "{what}");
+        w.recv(1, b, 7, &[]);
+        w.recv(1, b, 8, &[]);
+        let done = w.completion(0);
+        assert_eq!((done.wr_id, done.status), (1, Status::RemoteAccess), "{what}");
+        let (first, second) = (w.completion(1), w.completion(1));
+        assert_eq!((first.wr_id, first.status), (7, Status::LocalAccess), "{what}");
+        assert_eq!((second.wr_id, second.status), (8, Status::WorkRequestFlushed), "{what}");
+        let why = w.nodes[1].nic.next_explanation().unwrap();
+        assert_eq!(
+            (why.wr_id, why.status),
+            (7, Status::LocalAccess),
+            "what the trace says is what was polled"
+        );
+    }
+}
+
+#[test]
 fn full_queues_say_so() {
     let mut w = World::new(2, 14);
     let caps = QpCaps { max_send_wr: 4, max_recv_wr: 2, max_send_sge: 1, max_recv_sge: 1, max_inline: 0 };
     let (a, _) = w.pair(QpType::Rc, caps, &Link::default());
     let ma = w.memory(0, 64);
-    // At least what was asked for; what was given is the bound.
     let given = w.nodes[0].nic.qp_caps(a).unwrap().max_send_wr;
-    assert!(given >= 4);
+    assert_eq!(given, 4);
     for i in 0..u64::from(given) {
         w.send(0, a, wr(i, SendOp::Send, &[ma.sge(0, 1)]));
     }

@@ -107,6 +107,11 @@ fn write(qp: &mut Qp, nic: &mut NicState, packet: &Packet, payload: &Payload<'_>
             (packet.reth.va, packet.reth.rkey, packet.reth.len, 0)
         }
     };
+    // The receive first: one that is refused for its key fails the receive too (IBTA 11.6.2, local access
+    // error), and one without a receive draws an RNR NAK whatever its key.
+    if operation.has_immediate() {
+        take_receive(qp, nic, packet)?;
+    }
     if !qp.access.contains(Access::REMOTE_WRITE) {
         return Err(Refusal::Rights);
     }
@@ -127,14 +132,9 @@ fn write(qp: &mut Qp, nic: &mut NicState, packet: &Packet, payload: &Payload<'_>
             .memory
             .check_remote(pd, qp.num, rkey, at, left, RemoteRight::Write)
             .map_err(Refusal::Access)?;
-        if operation.has_immediate() && !qp.responder.receive_taken {
-            take_receive(qp, nic, packet)?;
-        }
         if !payload.is_elided() {
             dma::write(span.slice(0, part as usize), payload, 0, part as usize);
         }
-    } else if operation.has_immediate() && !qp.responder.receive_taken {
-        take_receive(qp, nic, packet)?;
     }
     qp.responder.set_message(Message::Write { va, rkey, len, offset: offset + part });
     Ok(())
