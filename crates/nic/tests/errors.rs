@@ -364,6 +364,25 @@ fn a_write_with_immediate_that_is_refused_fails_its_receive() {
 }
 
 #[test]
+fn a_refused_invalidation_draws_no_nak() {
+    let mut w = World::new(2, 31);
+    w.keep_log = true;
+    let (a, b, ma, mb) = one(&mut w);
+    // The key of a region: only a bound type 2 window of this queue pair may be invalidated.
+    let (_, rkey) = mb.at(0);
+    w.recv(1, b, 7, &[mb.sge(0, 64)]);
+    ma.write(0, b"taken");
+    w.send(0, a, wr(1, SendOp::SendInv(rkey), &[ma.sge(0, 5)]));
+    let got = w.completion(1);
+    assert_eq!((got.wr_id, got.status), (7, Status::LocalAccess));
+    assert_eq!(state(&w, 1, b), QpState::Err);
+    assert_eq!(w.nodes[1].nic.next_event(), Some(Event::QpAccessError(b)));
+    // Nothing tells the sender: it asks until its retries are used up.
+    assert_eq!(w.completion(0).status, Status::TransportRetryExceeded);
+    assert!(w.log.iter().all(|(from, _)| *from == 0), "the responder said nothing");
+}
+
+#[test]
 fn full_queues_say_so() {
     let mut w = World::new(2, 14);
     let caps = QpCaps { max_send_wr: 4, max_recv_wr: 2, max_send_sge: 1, max_recv_sge: 1, max_inline: 0 };

@@ -27,6 +27,8 @@ pub(crate) enum Refusal {
     Access(AccessFault),
     /// The queue pair itself does not grant the right.
     Rights,
+    /// The key that a SEND asks to invalidate is not one that the peer may.
+    Invalidate(AccessFault),
     /// The receive's own scatter list is at fault.
     Local(AccessFault),
 }
@@ -218,7 +220,7 @@ fn finish(qp: &mut Qp, nic: &mut NicState, now: Instant, packet: &Packet) -> Res
     let operation = packet.bth.opcode.operation();
     let invalidates = matches!(operation, Operation::SendLastInv | Operation::SendOnlyInv);
     if invalidates {
-        nic.memory.invalidate_remote(qp.pd, qp.num, Key(packet.invalidate)).map_err(Refusal::Access)?;
+        nic.memory.invalidate_remote(qp.pd, qp.num, Key(packet.invalidate)).map_err(Refusal::Invalidate)?;
     }
     let message = qp.responder.message();
     qp.responder.set_message(Message::None);

@@ -56,6 +56,8 @@ pub(crate) fn on_request(
             receive::fail_receive(qp, nic, now, Status::LocalLength);
             enter_error(qp, nic, now);
         }
-        Refusal::Invalid(_) | Refusal::Access(_) | Refusal::Rights => nic.counters.drop_length += 1,
+        Refusal::Invalid(_) | Refusal::Access(_) | Refusal::Rights | Refusal::Invalidate(_) => {
+            nic.counters.drop_length += 1;
+        }
     }
 }

@@ -240,6 +240,7 @@ fn duplicate_read(qp: &mut Qp, nic: &mut NicState, packet: &Packet) {
 /// Answers a request that cannot be carried out (IBTA 9.7.5.2, table 58).
 pub(super) fn refuse(qp: &mut Qp, nic: &mut NicState, now: Instant, packet: &Packet, refusal: Refusal) {
     let psn = qp.responder.expected;
+    let invalid = Some(NakCode::InvalidRequest);
     let (code, receive_status, rule, event) = match refusal {
         Refusal::NotReady => {
             nic.counters.rnr_naks_sent += 1;
@@ -248,25 +249,31 @@ pub(super) fn refuse(qp: &mut Qp, nic: &mut NicState, now: Instant, packet: &Pac
             qp.responder.owe(psn, Syndrome::RnrNak { timer });
             return;
         }
-        Refusal::Invalid(rule) => {
-            (NakCode::InvalidRequest, Status::RemoteInvalidRequest, rule, Event::QpRequestError(qp.id))
-        }
+        Refusal::Invalid(rule) => (invalid, Status::RemoteInvalidRequest, rule, Event::QpRequestError(qp.id)),
         Refusal::TooLong => {
             let rule = "the receive is smaller than the message (IBTA 9.7.4.1.6)";
-            (NakCode::InvalidRequest, Status::LocalLength, rule, Event::QpRequestError(qp.id))
+            (invalid, Status::LocalLength, rule, Event::QpRequestError(qp.id))
         }
         Refusal::Access(fault) => {
-            (NakCode::RemoteAccessError, Status::LocalAccess, fault.rule(), Event::QpAccessError(qp.id))
+            let code = Some(NakCode::RemoteAccessError);
+            (code, Status::LocalAccess, fault.rule(), Event::QpAccessError(qp.id))
         }
         Refusal::Rights => {
             let rule = "the queue pair does not grant this kind of remote access (IBTA 10.2.5)";
-            (NakCode::RemoteAccessError, Status::LocalAccess, rule, Event::QpAccessError(qp.id))
+            let code = Some(NakCode::RemoteAccessError);
+            (code, Status::LocalAccess, rule, Event::QpAccessError(qp.id))
         }
         Refusal::Local(fault) => {
-            (NakCode::RemoteOperationalError, Status::LocalProtection, fault.rule(), Event::QpFatal(qp.id))
+            let code = Some(NakCode::RemoteOperationalError);
+            (code, Status::LocalProtection, fault.rule(), Event::QpFatal(qp.id))
         }
+        // Class J (IBTA 9.9.3): the message itself was taken and may be acknowledged already, so that no NAK
+        // tells of the key. The peer's next request finds the queue pair in error.
+        Refusal::Invalidate(fault) => (None, Status::LocalAccess, fault.rule(), Event::QpAccessError(qp.id)),
     };
-    qp.responder.owe(psn, Syndrome::Nak(code));
+    if let Some(code) = code {
+        qp.responder.owe(psn, Syndrome::Nak(code));
+    }
     let wr_id = if qp.responder.receive_taken { qp.scatter().wr_id } else { 0 };
     let cause = Cause { status: receive_status, rule, packet: Some(received(packet)), timer: None };
     explain(qp, nic, now, wr_id, &cause);
