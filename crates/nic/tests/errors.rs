@@ -382,6 +382,64 @@ fn a_refused_invalidation_draws_no_nak() {
     assert!(w.log.iter().all(|(from, _)| *from == 0), "the responder said nothing");
 }
 
+/// A datagram queue pair of node 1 with a receive queue of its own or a shared one.
+fn datagrams(w: &mut World, shared: bool) -> (QpId, QpId, UdAddress, Option<SrqId>) {
+    let a = w.qp(0, QpType::Ud, CAPS);
+    let n = &mut w.nodes[1];
+    let srq =
+        shared.then(|| n.nic.create_srq(&SrqInit { pd: n.pd, max_wr: 8, max_sge: 1, xrc: None }).unwrap());
+    let init = QpInit {
+        qp_type: QpType::Ud,
+        pd: Some(n.pd),
+        send_cq: Some(n.cq),
+        recv_cq: Some(n.cq),
+        srq,
+        xrcd: None,
+        sq_sig_all: false,
+        caps: CAPS,
+    };
+    let b = n.nic.create_qp(&init).unwrap();
+    w.connect((0, a), (1, b), &Link::default());
+    w.connect((1, b), (0, a), &Link::default());
+    let to = UdAddress {
+        dgid: w.nodes[1].gid,
+        qpn: w.nodes[1].nic.qp_number(b).unwrap(),
+        qkey: 0x1111,
+        traffic_class: 0,
+        hop_limit: 0,
+        path: PathId::DEFAULT,
+    };
+    (a, b, to, srq)
+}
+
+#[test]
+fn a_datagram_that_is_too_large_leaves_the_receive_where_it_was() {
+    for shared in [false, true] {
+        let mut w = World::new(2, 32);
+        let (a, b, to, srq) = datagrams(&mut w, shared);
+        let (ma, mb) = (w.memory(0, 4096), w.memory(1, 4096));
+        ma.write(0, &pattern(1, 1000));
+        for (id, len) in [(5, 140), (6, 240)] {
+            let sges = [mb.sge(id as usize * 256, len)];
+            match srq {
+                Some(srq) => w.nodes[1].nic.post_srq_recv(srq, &RecvWr { wr_id: id, sges: &sges }).unwrap(),
+                None => w.recv(1, b, id, &sges),
+            }
+        }
+        for len in [101, 1000, 100, 200] {
+            let sges = [ma.sge(0, len)];
+            w.send(0, a, SendWr { ud: Some(to), ..wr(1, SendOp::Send, &sges) });
+            assert_eq!(w.completion(0).status, Status::Success);
+        }
+        w.run(Duration::from_ms(1));
+        let got: Vec<_> = std::iter::from_fn(|| w.poll(1)).map(|c| (c.wr_id, c.status, c.byte_len)).collect();
+        assert_eq!(got, [(5, Status::Success, 140), (6, Status::Success, 240)], "shared: {shared}");
+        assert_eq!(w.counter(1, "drop_receive_error"), 2);
+        assert_eq!(state(&w, 1, b), QpState::Rts);
+        assert_eq!(mb.read(5 * 256 + 40, 100), pattern(1, 1000)[..100]);
+    }
+}
+
 #[test]
 fn full_queues_say_so() {
     let mut w = World::new(2, 14);

@@ -118,6 +118,11 @@ impl RecvQueue {
         true
     }
 
+    /// The request taken last is the oldest again; nothing has been posted since.
+    pub fn put_back(&mut self) {
+        self.taken = self.taken.wrapping_sub(1);
+    }
+
     fn stride(&self) -> usize {
         self.max_sge.max(1) as usize * SEGMENT
     }
