@@ -36,9 +36,10 @@ pub struct MwInfo {
 pub struct MwBind {
     /// The window.
     pub mw: MwId,
-    /// New key. Its upper 24 bits must be the window's. For type 1, `Key(0)` lets the NIC choose:
-    /// the low byte is then the previous one plus 1, as `ibv_inc_rkey` does, so that a library which
-    /// must name the key before the bind executes can foretell it.
+    /// New key. Of type 2 its low byte counts, and the upper 24 bits stay the window's, as adapters have
+    /// it. Of type 1 the upper 24 bits must be the window's; `Key(0)` lets the NIC choose: the low byte
+    /// is then the previous one plus 1, as `ibv_inc_rkey` does, so that a library which must name the
+    /// key before the bind executes can foretell it.
     pub rkey: Key,
     /// The region, by its lkey. Not looked at when `len` is 0.
     pub lkey: Key,
@@ -104,8 +105,9 @@ impl Memory {
         }
         let key = match (kind, bind.rkey) {
             (MwType::One, Key(0)) => Key(old.key.0 & !0xff | (old.key.0.wrapping_add(1) & 0xff)),
-            (_, key) if key.0 >> 8 == old.key.0 >> 8 => key,
-            _ => return Err(AccessFault::ForeignKey),
+            (MwType::One, key) if key.0 >> 8 != old.key.0 >> 8 => return Err(AccessFault::ForeignKey),
+            //= IBTA 10.6.7.2.2
+            (_, key) => Key(old.key.0 & !0xff | key.0 & 0xff),
         };
         //= IBTA o10-37.2.30
         if old.kind == LineKind::WindowTwo {

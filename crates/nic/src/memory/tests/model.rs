@@ -157,7 +157,7 @@ impl Model {
         if mw.pd != pd {
             return Err(OtherDomain);
         }
-        if bind.rkey.0 >> 8 != old >> 8 {
+        if !mw.two && bind.rkey.0 >> 8 != old >> 8 {
             return Err(ForeignKey);
         }
         if mw.two && mw.bound.is_some() {
@@ -343,6 +343,8 @@ impl Pair {
         let real = self.real.bind_mw(pd, qp, &bind);
         match self.model.bind(pd, window, old, &bind) {
             Ok(range) => {
+                // Of type 2 only the low byte is the program's.
+                let rkey = Key(old & !0xff | rkey.0 & 0xff);
                 assert_eq!(real, Ok(rkey));
                 let mut window = self.model.mws.remove(&old).unwrap();
                 window.bound = range.zip(region).map(|(range, region)| (range, region, qp));

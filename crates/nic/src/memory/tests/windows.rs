@@ -122,6 +122,21 @@ fn a_type_2_window_serves_one_queue_pair() {
 }
 
 #[test]
+fn only_the_low_byte_of_a_type_2_key_is_the_program_s() {
+    for foreign in [0u32, 0x5a, 0x100, 0xffff_ff5a] {
+        let mut r = room();
+        let mw = r.m.alloc_mw(r.pd, MwType::Two).unwrap();
+        let bind = MwBind { rkey: Key((mw.rkey.0 ^ foreign) & !0xff | 0x5a), ..r.bind(&mw) };
+        let key = r.m.bind_mw(r.pd, QP, &bind).unwrap();
+        assert_eq!(key, Key(mw.rkey.0 & !0xff | 0x5a), "{foreign:#x}");
+        assert_eq!(r.read(QP, key, 0x5010, 32), Ok((0x10010, 32)));
+        if bind.rkey != key {
+            assert_eq!(r.read(QP, bind.rkey, 0x5010, 32), Err(UnknownKey));
+        }
+    }
+}
+
+#[test]
 fn binds_that_are_refused() {
     let r = room();
     let zero = Access::ZERO_BASED | Access::REMOTE_READ;
@@ -130,8 +145,8 @@ fn binds_that_are_refused() {
         (MwType::One, Box::new(|b| b), None),
         (MwType::Two, Box::new(|b| b), None),
         (MwType::Two, Box::new(|b| MwBind { len: 0, ..b }), Some(EmptyBind)),
-        (MwType::Two, Box::new(|b| MwBind { rkey: Key(b.rkey.0 ^ 0x100), ..b }), Some(ForeignKey)),
-        (MwType::Two, Box::new(|b| MwBind { rkey: Key(0), ..b }), Some(ForeignKey)),
+        (MwType::Two, Box::new(|b| MwBind { rkey: Key(b.rkey.0 ^ 0x100), ..b }), None),
+        (MwType::Two, Box::new(|b| MwBind { rkey: Key(0), ..b }), None),
         (MwType::One, Box::new(|b| MwBind { rkey: Key(b.rkey.0 ^ 0x100), ..b }), Some(ForeignKey)),
         (MwType::Two, Box::new(|b| MwBind { lkey: Key(77), ..b }), Some(UnknownKey)),
         (MwType::Two, Box::new(|b| MwBind { lkey: b.rkey, ..b }), Some(UnknownKey)),
