@@ -440,6 +440,68 @@ fn a_datagram_that_is_too_large_leaves_the_receive_where_it_was() {
     }
 }
 
+/// A READ request as node 0 would send it.
+fn read_request(w: &World, b: QpId, psn: u32, (va, rkey): (u64, Key), len: u32) -> Packet {
+    let mut read = Packet::default();
+    (read.flow.src, read.flow.dst) = (w.nodes[0].gid, w.nodes[1].gid);
+    read.bth.opcode = Opcode::new(Service::Rc, Operation::ReadRequest);
+    read.bth.dest_qp = w.nodes[1].nic.qp_number(b).unwrap();
+    read.bth.psn = Psn::new(psn);
+    read.bth.ack_req = true;
+    read.reth = adverb_wire::Reth { va, rkey, len };
+    read
+}
+
+#[test]
+fn only_reads_and_atomics_among_the_responder_resources_are_repeated() {
+    let mut w = World::new(2, 33);
+    // Depth 4. PSNs: a WRITE 100, READs of three packets 101, 104, .. 119, an atomic 122.
+    let (a, b, ma, mb) = one(&mut w);
+    let (va, rkey) = mb.at(0);
+    w.send(0, a, wr(0, SendOp::Write(va + 8192, rkey), &[ma.sge(0, 8)]));
+    for i in 1..=7 {
+        w.send(0, a, wr(i, SendOp::Read(va, rkey), &[ma.sge(0, 3000)]));
+    }
+    w.send(0, a, wr(8, SendOp::FetchAdd { addr: va + 4096, rkey, add: 3 }, &[ma.sge(4096, 8)]));
+    for i in 0..=8 {
+        let done = w.completion(0);
+        assert_eq!((done.wr_id, done.status), (i, Status::Success));
+    }
+    w.run(Duration::from_us(100));
+    // Nearly half the circle back.
+    let far = Psn::new(123).add(1 << 23 | 5).get();
+    let other = w.memory(1, 4096);
+    let tries = [
+        // Kept: the latest three READs, whole or from a packet on, and the atomic beside them.
+        (119, mb.at(0), 3000, 3),
+        (116, mb.at(0), 3000, 3),
+        (117, mb.at(1024), 1976, 2),
+        (118, mb.at(2048), 952, 1),
+        // Asked for before those, or never.
+        (110, mb.at(0), 3000, 0),
+        (101, mb.at(0), 3000, 0),
+        (100, mb.at(0), 1024, 0),
+        (99, mb.at(0), 1024, 0),
+        (far, mb.at(0), 1024, 0),
+        (122, mb.at(0), 8, 0),
+        // Other bytes, another key, or more than there was.
+        (119, mb.at(4096), 3000, 0),
+        (119, other.at(0), 3000, 0),
+        (119, mb.at(0), 3001, 0),
+        (121, mb.at(0), 3000, 0),
+    ];
+    for (psn, at, len, packets) in tries {
+        let before = (w.counter(1, "tx_packets"), w.counter(1, "drop_duplicate"));
+        let request = read_request(&w, b, psn, at, len);
+        w.inject(request, &[]);
+        w.run(Duration::from_us(100));
+        let sent = w.counter(1, "tx_packets") - before.0;
+        let dropped = w.counter(1, "drop_duplicate") - before.1;
+        assert_eq!((sent, dropped), (packets, u64::from(packets == 0)), "PSN {psn}, {len} bytes");
+    }
+    assert_eq!(mb.word(4096), 3, "the atomic was executed once");
+}
+
 #[test]
 fn full_queues_say_so() {
     let mut w = World::new(2, 14);

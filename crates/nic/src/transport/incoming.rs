@@ -102,8 +102,15 @@ enum Kind {
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     pub answers: VecDeque<Answer>,
-    /// Results of the latest atomics, for duplicates.
-    pub atomics: VecDeque<(Psn, u64)>,
+    /// The responder resources (IBTA 9.7.4.1.8): the latest READs and atomics, whose duplicates are answered.
+    pub resources: VecDeque<Resource>,
+}
+
+/// A READ or atomic that was carried out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Resource {
+    Read { psn: Psn, asked: Asked },
+    Atomic { psn: Psn, original: u64 },
 }
 
 #[cold]
@@ -157,6 +164,10 @@ impl Responder {
     /// Sets how many READs and atomics may be unanswered.
     pub fn set_depth(&mut self, depth: u8) {
         self.depth = depth;
+        if let Some(pending) = &mut self.pending {
+            let extra = pending.resources.len().saturating_sub(depth.into());
+            pending.resources.drain(..extra);
+        }
     }
 
     /// Something is waiting to be sent.
@@ -182,10 +193,44 @@ impl Responder {
         self.pending.get_or_insert_with(first_pending)
     }
 
+    /// Keeps a READ or atomic for its duplicates; the oldest gives way.
+    pub(super) fn keep(&mut self, resource: Resource) {
+        let depth = usize::from(self.depth);
+        let resources = &mut self.pending().resources;
+        while resources.len() >= depth.max(1) {
+            resources.pop_front();
+        }
+        resources.push_back(resource);
+    }
+
+    /// READs and atomics whose duplicates are answered.
+    fn resources(&self) -> impl Iterator<Item = &Resource> {
+        self.pending.as_deref().into_iter().flat_map(|pending| &pending.resources)
+    }
+
     /// The result of an atomic, if it is still kept.
     pub(super) fn original_of(&self, psn: Psn) -> Option<u64> {
-        let mut kept = self.pending.as_deref()?.atomics.iter();
-        kept.find(|(at, _)| *at == psn).map(|(_, original)| *original)
+        self.resources().find_map(|resource| match *resource {
+            Resource::Atomic { psn: at, original } if at == psn => Some(original),
+            _ => None,
+        })
+    }
+
+    /// The domain of the READ that this one repeats, from some packet on, if that is still kept. It must ask
+    /// for bytes that the first one asked for, with the same key (IBTA 9.7.5.1.1).
+    pub(super) fn read_again(&self, psn: Psn, va: u64, rkey: Key, len: u32, mtu: u32) -> Option<PdId> {
+        let packets = |len: u32| len.div_ceil(mtu).max(1);
+        self.resources().find_map(|resource| match *resource {
+            Resource::Read { psn: first, asked } => {
+                let skipped = u32::try_from(psn.since(first)).ok()?;
+                let whole = packets(asked.len);
+                let inside = skipped < whole && packets(len) <= whole - skipped;
+                let offset = va.wrapping_sub(asked.va);
+                let asked_for = offset <= asked.len.into() && u64::from(len) <= u64::from(asked.len) - offset;
+                (inside && asked_for && rkey == asked.rkey).then_some(asked.pd)
+            }
+            Resource::Atomic { .. } => None,
+        })
     }
 
     /// One packet further (UC).
@@ -226,6 +271,6 @@ impl Responder {
         let bound = self.depth as usize;
         let Some(pending) = &self.pending else { return };
         assert!(pending.answers.len() <= bound, "more answers than responder resources");
-        assert!(pending.atomics.len() <= bound, "more atomics kept than responder resources");
+        assert!(pending.resources.len() <= bound, "more requests kept than responder resources");
     }
 }

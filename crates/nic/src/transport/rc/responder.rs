@@ -13,7 +13,7 @@ use crate::memory::{Access, AccessFault, Payload, RemoteRight, Span, dma};
 use crate::qp::Qp;
 use crate::state::NicState;
 use crate::transport::failure::enter_error;
-use crate::transport::incoming::{Answer, Asked, Message};
+use crate::transport::incoming::{Answer, Asked, Message, Resource};
 use crate::transport::rc::read_answer;
 use crate::transport::receive::{self, Refusal};
 use crate::transport::report::explain;
@@ -107,6 +107,7 @@ fn read(qp: &mut Qp, nic: &mut NicState, packet: &Packet) -> Result<(), Refusal>
     qp.responder.end_message();
     let msn = qp.responder.msn;
     let asked = Asked { pd, va: reth.va, rkey: reth.rkey, len: reth.len };
+    qp.responder.keep(Resource::Read { psn, asked });
     qp.responder.answers().push_back(Answer::Read { psn, asked, packets, next: 0, msn, replay: false });
     qp.responder.expected = psn.add(packets);
     Ok(())
@@ -145,13 +146,9 @@ fn atomic(qp: &mut Qp, nic: &mut NicState, packet: &Packet) -> Result<(), Refusa
     let r = &mut qp.responder;
     r.end_message();
     r.expected = psn.next();
-    let (depth, msn) = (r.depth as usize, r.msn);
-    let pending = r.pending();
-    if pending.atomics.len() == depth {
-        pending.atomics.pop_front();
-    }
-    pending.atomics.push_back((psn, original));
-    pending.answers.push_back(Answer::Atomic { psn, original, msn, replay: false });
+    let msn = r.msn;
+    r.keep(Resource::Atomic { psn, original });
+    r.answers().push_back(Answer::Atomic { psn, original, msn, replay: false });
     Ok(())
 }
 
@@ -196,8 +193,9 @@ fn replay(qp: &mut Qp, nic: &mut NicState, answer: Answer) {
     row.insert(at, answer);
 }
 
-/// A request that came before (IBTA 9.7.5.1.1): SENDs and WRITEs are acknowledged again, READs are
-/// executed again, atomics answered from memory of their result.
+/// A request that came before (IBTA 9.7.5.1.1): SENDs and WRITEs are acknowledged again; of the READs and
+/// atomics that are kept among the responder resources, READs are executed again and atomics answered from
+/// memory of their result. The peer waits for no others, so that others are not its own.
 fn duplicate(qp: &mut Qp, nic: &mut NicState, packet: &Packet) {
     let psn = packet.bth.psn;
     match packet.bth.opcode.operation() {
@@ -222,13 +220,12 @@ fn duplicate(qp: &mut Qp, nic: &mut NicState, packet: &Packet) {
 fn duplicate_read(qp: &mut Qp, nic: &mut NicState, packet: &Packet) {
     let (psn, reth) = (packet.bth.psn, packet.reth);
     let packets = reth.len.div_ceil(qp.mtu()).max(1);
-    let in_the_past = qp.responder.expected.since(psn.add(packets)) >= 0;
-    let domain = receive::remote_pd(qp, nic, packet).ok().filter(|pd| {
+    let domain = qp.responder.read_again(psn, reth.va, reth.rkey, reth.len, qp.mtu()).filter(|pd| {
         let readable =
             || nic.memory.check_remote(*pd, qp.num, reth.rkey, reth.va, reth.len, RemoteRight::Read).is_ok();
         qp.access.contains(Access::REMOTE_READ) && (reth.len == 0 || readable())
     });
-    let Some(pd) = domain.filter(|_| in_the_past) else {
+    let Some(pd) = domain else {
         nic.counters.drop_duplicate += 1;
         return;
     };
