@@ -99,6 +99,8 @@ counters! { Counters;
     drop_qkey,
     /// Dropped: out of order and already NAKed, or a gap on an unreliable queue.
     drop_out_of_order,
+    /// Dropped: hello of IRN's that does not fit the connection, or comes after plain RC was settled on.
+    drop_hello,
     /// Dropped: duplicate that needs no answer, or whose answer is no longer kept.
     drop_duplicate,
     /// Dropped: acknowledgement of a PSN that is not outstanding.

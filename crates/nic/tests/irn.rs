@@ -155,6 +155,8 @@ fn requests_change_when_nothing_is_in_flight() {
             hello.bth.opcode = adverb_wire::Opcode::new(Service::Irn, Operation::Hello);
             hello.bth.dest_qp = w.nodes[0].nic.qp_number(a).unwrap();
             hello.bth.ack_req = true;
+            // What node 1 expects next, from the middle of the past.
+            hello.bth.psn = w.nodes[1].nic.expected_psn(b).unwrap().add(3 << (Psn::BITS - 2));
             hello.irn = IrnEth::new(0, adverb_wire::irn::VERSION, 512);
             w.inject(hello, &[]);
             w.run(LATENCY);

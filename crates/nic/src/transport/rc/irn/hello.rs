@@ -8,6 +8,10 @@
 //! - A hello that comes late changes nothing for what is in flight: requests switch when nothing is.
 //! - Who gets IRN's packets without having heard a hello knows enough.
 //!
+//! Anybody can send a hello, and who believed a forged one would speak IRN to a peer that drops it. So a hello
+//! must tell what the peer expects next, which is as hard to guess as any PSN; and none is believed any more
+//! when nobody has answered and the peer's packets are plain RC's.
+//!
 //! Where connection set-up has settled it ([`IrnConfig::agreed`](super::IrnConfig::agreed)), nobody says
 //! hello.
 //!
@@ -18,6 +22,7 @@
 //! what this side expects.
 
 use super::{Irn, LossRecovery, WINDOW};
+use crate::attr::QpState;
 use crate::event::Event;
 use crate::ids::QpId;
 use crate::qp::Qp;
@@ -44,6 +49,8 @@ pub(crate) struct Hello {
     answer: bool,
     tries: u8,
     sent: u8,
+    /// What a hello that came in RTR takes for this side's first PSN, which is not known before RTS.
+    unproven: Option<Psn>,
     /// When to ask again.
     pub(super) at: Instant,
 }
@@ -57,6 +64,7 @@ impl Default for Hello {
             answer: false,
             tries: 0,
             sent: 0,
+            unproven: None,
             at: Instant::NEVER,
         }
     }
@@ -152,12 +160,36 @@ pub(super) fn receive(qp: &Qp, irn: &mut Irn, nic: &mut NicState, packet: &Packe
         nic.counters.drop_wrong_service += 1;
         return;
     }
+    let next = packet.bth.psn.add(PSN_BACK);
+    if qp.state == QpState::Rtr {
+        irn.hello.unproven = Some(next);
+    } else if !is_expected(qp, next) || (irn.plain_heard && irn.hello.recovery() == LossRecovery::GoBackN) {
+        nic.counters.drop_hello += 1;
+        return;
+    }
     agree(qp, irn, nic, window);
     irn.hello.runs = nic.irn.runs && packet.irn.flags() & IrnEth::RUNS != 0;
     irn.hello.answer |= packet.bth.ack_req;
 }
 
-/// The peer sent another packet of IRN's: it has heard us, though we have not heard it.
+/// Whether a peer may expect this PSN next: it is one of those not acknowledged, or the one behind them. A
+/// hello that acknowledgements have overtaken is repeated.
+fn is_expected(qp: &Qp, next: Psn) -> bool {
+    let requester = &qp.requester;
+    next.since(requester.una) >= 0 && next.since(requester.sent) <= 0
+}
+
+/// The own first PSN is known now: what a hello said before must fit it.
+pub(super) fn prove(qp: &Qp, irn: &mut Irn, nic: &NicState) {
+    let fits = irn.hello.unproven.take().is_none_or(|next| next == qp.requester.next_psn());
+    if !fits && nic.irn.agreed.is_none() {
+        // The peer's own requests may have told that it speaks IRN; which extensions it knows, it says again.
+        let (peer_window, receiving) = (irn.hello.peer_window, irn.receiving);
+        irn.hello = Hello { peer_window: if receiving { peer_window } else { 0 }, ..Hello::default() };
+    }
+}
+
+/// The peer sent a request of IRN's: it has heard us, though we have not heard it.
 #[inline]
 pub(super) fn implied(qp: &Qp, irn: &mut Irn, nic: &mut NicState) {
     if !irn.hello.is_agreed() {

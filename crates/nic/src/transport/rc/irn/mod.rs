@@ -80,6 +80,8 @@ pub const WINDOW: u32 = 512;
 pub(crate) struct Irn {
     /// The peer's requests are IRN's.
     pub receiving: bool,
+    /// Plain RC's packets of the peer have moved the connection on.
+    plain_heard: bool,
     /// Something has happened since there was last nothing to send.
     stirred: bool,
     /// Answers wait for the queue pair's rate; a timer lets them go on.
@@ -96,6 +98,7 @@ impl Irn {
     pub fn new(blocks: u32) -> Self {
         Irn {
             receiving: false,
+            plain_heard: false,
             stirred: false,
             held_back: false,
             at: Instant::NEVER,
@@ -173,7 +176,7 @@ pub(super) fn on_transition(qp: &mut Qp, irn: &mut Irn, nic: &mut NicState, was:
                 hello::agree_on_runs(irn, nic);
             }
         }
-        (QpState::Rtr, QpState::Rts) => {}
+        (QpState::Rtr, QpState::Rts) => hello::prove(qp, irn, nic),
         (_, QpState::Err) => return heed_error(qp, irn),
         _ => return,
     }
@@ -360,7 +363,9 @@ pub(super) fn on_packet(
     } else if is_stale(qp, irn, packet) {
         nic.counters.drop_wrong_service += 1;
     } else {
+        let before = (qp.responder.expected(), qp.requester.una);
         go_back_n::on_packet(qp, nic, now, packet, payload);
+        irn.plain_heard |= before != (qp.responder.expected(), qp.requester.una);
     }
     heed_error(qp, irn);
 }
@@ -384,10 +389,6 @@ fn on_own_packet(
     payload: &Payload<'_>,
 ) {
     let operation = packet.bth.opcode.operation();
-    if operation != Operation::Hello {
-        // A peer that speaks IRN knows it.
-        hello::implied(qp, irn, nic);
-    }
     match operation {
         Operation::Hello => hello::receive(qp, irn, nic, packet),
         Operation::ReadAcknowledge => responder::on_read_acknowledge(qp, irn, nic, now, packet),

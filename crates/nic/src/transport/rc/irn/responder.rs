@@ -10,7 +10,7 @@ use super::config::Scheme;
 use super::held::HeldPackets;
 use super::timeout::timeout;
 use super::tx_free::has_lost;
-use super::{Acked, Arrival, Irn, Receiver, Sender, WINDOW, receive_ack, receive_data};
+use super::{Acked, Arrival, Irn, Receiver, Sender, WINDOW, hello, receive_ack, receive_data};
 use crate::memory::{Access, Payload, RemoteRight, Span};
 use crate::qp::Qp;
 use crate::state::NicState;
@@ -188,6 +188,12 @@ pub(super) fn on_request(
 ) {
     let expected = qp.responder.expected();
     if !irn.receiving {
+        // The first comes when all of plain RC's requests are done; one from elsewhere is not the peer's.
+        if !(0..WINDOW as i32).contains(&packet.bth.psn.since(expected)) {
+            nic.counters.drop_out_of_order += 1;
+            return;
+        }
+        hello::implied(qp, irn, nic);
         irn.receiving = true;
         irn.responses.begin(expected, nic.irn.limit(irn.hello.peer_window()), qp.receives_taken());
     }
