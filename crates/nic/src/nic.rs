@@ -25,6 +25,7 @@ use crate::ids::{CqId, PathId, QpId};
 use crate::limits;
 use crate::memory::{Memory, Payload, QueueMemory};
 use crate::multicast::Groups;
+use crate::queue::cq::Release;
 use crate::queue_pair::QueuePair;
 use crate::slab::Slab;
 use crate::state::NicState;
@@ -217,11 +218,11 @@ impl Nic {
             _ if qp.qp_type == QpType::XrcRecv => return Err(Error::Invalid("send on an XRC target")),
             _ => {}
         }
-        let block = if qp.sq.is_cross {
+        let block = if qp.sq.is_cross() {
             let cross = self.state.cross.get_mut(qp.id.index).ok_or(Error::NoSuchObject)?;
             qp.sq.post_cross(cross, qp.num, wr)?
         } else {
-            qp.sq.post(qp.num, wr)?
+            qp.sq.post(qp.num, wr, qp.max_send_wr())?
         };
         qp.requester.keep_wr_id(block, wr.wr_id, qp.sq.ring.blocks());
         doorbell(pair, &mut self.state, &mut self.ready, now);
@@ -230,11 +231,13 @@ impl Nic {
 
     /// Whether the send queue has room for all of these at once, for a caller that posts all or none.
     pub fn has_send_room<'a>(&self, qp: QpId, wrs: impl Iterator<Item = SendWr<'a>>) -> Result<bool, Error> {
-        let sq = &self.qps.get(qp).ok_or(Error::NoSuchObject)?.qp.sq;
-        let needed: usize =
-            wrs.map(|wr| crate::queue::wqe::segments_needed(&wr, sq.layout()).div_ceil(4)).sum();
-        let free = sq.ring.blocks() - sq.posted.wrapping_sub(sq.released);
-        Ok(needed <= free as usize)
+        let qp = &self.qps.get(qp).ok_or(Error::NoSuchObject)?.qp;
+        let (mut requests, mut blocks) = (0, 0);
+        for wr in wrs {
+            requests += 1;
+            blocks += crate::queue::wqe::segments_needed(&wr, qp.sq.layout()).div_ceil(4);
+        }
+        Ok(qp.sq.has_room(requests, blocks, qp.max_send_wr()))
     }
 
     /// Rings the doorbell of a send queue whose WQEs were written through memory: `posted` is the
@@ -290,12 +293,33 @@ impl Nic {
     pub fn poll_cq(&mut self, cq: CqId) -> Result<Option<Completion>, Error> {
         let queue = self.state.cqs.get_mut(cq).ok_or(Error::NoSuchObject)?;
         let Some(entry) = queue.pop() else { return Ok(None) };
-        if let Some(release) = entry.release
-            && let Some(QueuePair { qp, .. }) = self.qps.get_mut(release.qp)
-        {
-            qp.sq.release_to(release.end);
+        if let Some(release) = entry.release {
+            self.release(release);
         }
         Ok(Some(entry.completion))
+    }
+
+    /// Makes room where a completion's request was, now that the program has polled it.
+    #[inline]
+    pub(crate) fn release(&mut self, release: Release) {
+        match release {
+            Release::Send { qp, end } => {
+                if let Some(QueuePair { qp, .. }) = self.qps.get_mut(qp) {
+                    qp.sq.release_to(end);
+                }
+            }
+            Release::Receive(qp) => {
+                if let Some(receiver) = self.qps.get_mut(qp).and_then(|pair| pair.qp.receiver.as_deref_mut())
+                {
+                    receiver.queue.release(1);
+                }
+            }
+            Release::Shared(srq) => {
+                if let Some(srq) = self.state.srqs.get_mut(srq) {
+                    srq.queue.release(1);
+                }
+            }
+        }
     }
 
     /// How a queue pair recovers from loss, as far as the two NICs have agreed.

@@ -10,7 +10,7 @@ use crate::ids::{CqId, PdId, QpId, SrqId, XrcdId};
 use crate::limits;
 use crate::nic::Nic;
 use crate::qp::Qp;
-use crate::queue::cq::Cq;
+use crate::queue::cq::{Cq, Release};
 use crate::queue::cross::CrossChannel;
 use crate::queue::recv::{RecvQueue, Srq};
 use crate::queue_pair::QueuePair;
@@ -249,7 +249,7 @@ impl Nic {
         let blocks = qp.sq.ring.blocks();
         qp.sq.allocate()?;
         qp.requester.allocate(blocks);
-        qp.sq.is_cross = true;
+        qp.sq.cross();
         self.state.cross.insert(id.index, CrossChannel::new(blocks, managed, prefetch)?);
         if managed {
             self.state.managed.insert(qp.num, (qp.pd, id.index));
@@ -372,7 +372,10 @@ impl Nic {
         match (was, next) {
             (_, QpState::Reset) => {
                 let (num, send_cq, recv_cq) = (qp.num, qp.send_cq, qp.recv_cq);
-                pair.reset();
+                self.release_shared(id);
+                if let Some(pair) = self.qps.get_mut(id) {
+                    pair.reset();
+                }
                 self.stop_waiting(id);
                 if let Some(cross) = self.state.cross.get_mut(id.index) {
                     cross.reset();
@@ -409,12 +412,33 @@ impl Nic {
     }
 
     fn forget_completions(&mut self, num: QpNumber, send_cq: Held<CqId>, recv_cq: Held<CqId>) {
+        let mut freed = Vec::new();
         for cq in [send_cq, recv_cq] {
             if let Some(queue) = self.state.cqs.at(cq.index()) {
-                queue.forget(num);
+                queue.forget(num, &mut freed);
             }
         }
-        self.state.pending.retain(|(_, entry)| entry.completion.qp != num);
+        self.state.pending.retain(|(_, entry)| {
+            let stays = entry.completion.qp != num;
+            freed.extend(entry.release.filter(|release| !stays && release.is_shared()));
+            stays
+        });
+        for release in freed {
+            self.release(release);
+        }
+    }
+
+    /// Receives of a shared queue that a queue pair holds for messages in progress go back as places, before it
+    /// is reset or destroyed. The requests themselves are lost to it (IBTA 10.2.9.3).
+    fn release_shared(&mut self, id: QpId) {
+        let Some(QueuePair { qp, .. }) = self.qps.get(id) else { return };
+        let early = qp.receiver.as_deref().map_or(0, |receiver| receiver.early_count());
+        let held = early as u32 + u32::from(qp.responder.receive_taken);
+        if let Release::Shared(srq) = qp.receive_release()
+            && let Some(srq) = self.state.srqs.get_mut(srq)
+        {
+            srq.queue.release(held);
+        }
     }
 
     /// Destroys a queue pair; its completions that have not been polled are dropped. `Busy` while it is
@@ -430,6 +454,7 @@ impl Nic {
             self.paths.unpark(path, id.index);
         }
         self.stalled -= qp.stalled as u32;
+        self.release_shared(id);
         self.stop_waiting(id);
         self.state.cross.remove(id.index);
         self.state.managed.remove(&num);

@@ -7,6 +7,7 @@ use crate::error::Error;
 use crate::ids::{CqId, PathId, PdId, QpId, SrqId, XrcdId};
 use crate::limits;
 use crate::memory::Access;
+use crate::queue::cq::Release;
 use crate::queue::recv::{Receives, RecvQueue, ScatterList};
 use crate::queue::send::SendQueue;
 use crate::queue::wqe::Layout;
@@ -220,6 +221,22 @@ impl Qp {
     #[inline]
     pub fn receives_taken(&self) -> u32 {
         self.receiver.as_deref().map_or(0, |receiver| receiver.taken)
+    }
+
+    /// Send requests that it may hold, as the program was told.
+    #[inline]
+    pub fn max_send_wr(&self) -> u32 {
+        self.attr.max_send_wr.into()
+    }
+
+    /// What polling a receive's completion frees: a place in its own queue, or in the shared one that the
+    /// receive came from.
+    #[inline]
+    pub fn receive_release(&self) -> Release {
+        match self.srq_of_receive().or(self.srq()) {
+            Some(srq) => Release::Shared(srq),
+            None => Release::Receive(self.id),
+        }
     }
 
     /// May start new send work.

@@ -246,6 +246,107 @@ fn completion_events_are_raised_once_for_each_arming() {
 }
 
 #[test]
+fn a_send_queue_takes_as_many_requests_as_it_said() {
+    // Large requests leave the ring room for several times as many small ones.
+    for (asked, max_sge, max_inline) in [(13, 1, 0), (16, 1, 0), (16, 30, 0), (121, 4, 200), (16, 1, 928)] {
+        let mut w = World::new(2, 40);
+        let caps = QpCaps { max_send_wr: asked, max_send_sge: max_sge, max_inline, ..CAPS };
+        let (a, _) = w.pair(QpType::Rc, caps, &Link::default());
+        let (ma, mb) = (w.memory(0, 4096), w.memory(1, 4096));
+        let (va, rkey) = mb.at(0);
+        assert_eq!(w.nodes[0].nic.qp_caps(a).unwrap().max_send_wr, asked);
+        let small = [ma.sge(0, 8)];
+        let large = vec![ma.sge(0, 8); max_sge as usize];
+        for round in 0..5u64 {
+            // Both sizes mixed, every fifth one signalled, the last one too.
+            let sges = |i: u64| if (i + round).is_multiple_of(3) { &large[..] } else { &small[..] };
+            for i in 0..u64::from(asked) {
+                let mut request = wr(i, SendOp::Write(va, rkey), sges(i));
+                request.flags.signaled = i % 5 == 4 || i + 1 == u64::from(asked);
+                w.send(0, a, request);
+            }
+            let full = w.nodes[0].nic.post_send(w.now, a, &wr(0, SendOp::Write(va, rkey), &small));
+            assert_eq!(full, Err(Error::QueueFull), "{asked} of {max_sge} entries, round {round}");
+            let room = |w: &World, n: usize| {
+                let more = std::iter::repeat_n(wr(0, SendOp::Write(va, rkey), &small), n);
+                w.nodes[0].nic.has_send_room(a, more).unwrap()
+            };
+            assert!(!room(&w, 1));
+            w.run(Duration::from_ms(1));
+            // Done, but not polled: adapters free a request's place when its completion is polled.
+            assert!(!room(&w, 1));
+            assert_eq!(w.poll(0).map(|c| c.wr_id), Some(4));
+            assert!(room(&w, 5) && !room(&w, 6), "five are free");
+            while w.poll(0).is_some() {}
+            assert!(room(&w, asked as usize) && !room(&w, asked as usize + 1));
+        }
+    }
+}
+
+#[test]
+fn a_receive_queue_takes_as_many_requests_as_it_said_until_they_are_polled() {
+    for shared in [false, true] {
+        let mut w = World::new(2, 41);
+        let a = w.qp(0, QpType::Rc, CAPS);
+        let n = &mut w.nodes[1];
+        let srq = shared
+            .then(|| n.nic.create_srq(&SrqInit { pd: n.pd, max_wr: 5, max_sge: 1, xrc: None }).unwrap());
+        let caps = QpCaps { max_recv_wr: 5, ..CAPS };
+        let init = QpInit {
+            qp_type: QpType::Rc,
+            pd: Some(n.pd),
+            send_cq: Some(n.cq),
+            recv_cq: Some(n.cq),
+            srq,
+            xrcd: None,
+            sq_sig_all: false,
+            caps,
+        };
+        let b = n.nic.create_qp(&init).unwrap();
+        w.connect((0, a), (1, b), &Link::default());
+        w.connect((1, b), (0, a), &Link::default());
+        let (ma, mb) = (w.memory(0, 64), w.memory(1, 64));
+        let sges = [mb.sge(0, 64)];
+        let post = |w: &mut World, wr_id: u64| {
+            let receive = RecvWr { wr_id, sges: &sges };
+            match srq {
+                Some(srq) => w.nodes[1].nic.post_srq_recv(srq, &receive),
+                None => w.nodes[1].nic.post_recv(w.now, b, &receive),
+            }
+        };
+        for round in 0..4 {
+            for i in 0..5 {
+                post(&mut w, i).unwrap();
+            }
+            assert_eq!(post(&mut w, 9), Err(Error::QueueFull));
+            for i in 0..5 {
+                w.send(0, a, wr(i, SendOp::Send, &[ma.sge(0, 8)]));
+                w.completion(0);
+            }
+            // Taken, but not polled.
+            assert_eq!(post(&mut w, 9), Err(Error::QueueFull), "shared: {shared}, round {round}");
+            assert_eq!(w.poll(1).map(|c| c.wr_id), Some(0));
+            post(&mut w, 9).unwrap();
+            assert_eq!(post(&mut w, 9), Err(Error::QueueFull));
+            w.send(0, a, wr(9, SendOp::Send, &[ma.sge(0, 8)]));
+            w.completion(0);
+            while w.poll(1).is_some() {}
+        }
+        // Completions that go with their queue pair free their places too.
+        for i in 0..5 {
+            post(&mut w, i).unwrap();
+        }
+        w.send(0, a, wr(0, SendOp::Send, &[ma.sge(0, 8)]));
+        w.completion(0);
+        w.nodes[1].nic.destroy_qp(b).unwrap();
+        if shared {
+            post(&mut w, 5).unwrap();
+            assert_eq!(post(&mut w, 9), Err(Error::QueueFull));
+        }
+    }
+}
+
+#[test]
 fn fence_waits_for_reads() {
     let mut w = World::new(2, 8);
     w.keep_log = true;

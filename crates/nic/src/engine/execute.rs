@@ -106,7 +106,7 @@ fn check(qp: &Qp, wqe: &Wqe) -> Option<Cause> {
     if !allowed {
         return operation("the operation is not one of this transport service's (IBTA 9.6, table 36)");
     }
-    if wqe.op.acts_on_queues() && !qp.sq.is_cross {
+    if wqe.op.acts_on_queues() && !qp.sq.is_cross() {
         return operation("WAIT and ENABLE need a cross-channel queue pair");
     }
     if wqe.op.awaits_response() && qp.requester.max_rd_atomic == 0 {

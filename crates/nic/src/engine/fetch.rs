@@ -19,7 +19,7 @@ pub(crate) fn fetch(qp: &mut Qp, nic: &mut NicState, now: Instant) -> SendStep {
     if !qp.sq.has_unfetched() {
         return SendStep::Idle;
     }
-    if qp.sq.is_cross {
+    if qp.sq.is_cross() {
         return fetch_cross(qp, nic, now);
     }
     let available = qp.sq.posted.wrapping_sub(qp.sq.fetched);

@@ -118,11 +118,7 @@ impl Nic {
     fn step_effects(&mut self) -> Step {
         while let Some(effect) = self.state.effects.pop_front() {
             match effect {
-                Effect::Release(release) => {
-                    if let Some(pair) = self.qps.get_mut(release.qp) {
-                        pair.qp.sq.release_to(release.end);
-                    }
-                }
+                Effect::Release(release) => self.release(release),
                 Effect::Wake { index } => {
                     if let Some(pair) = self.qps.at(index)
                         && let Some(cross) = self.state.cross.get_mut(index)

@@ -1,8 +1,8 @@
 //! Completion queues (IBTA 10.8, 11.4.2): a bounded ring of completions, armed for events.
 
 use crate::error::Error;
-use crate::ids::QpId;
-use crate::work::Completion;
+use crate::ids::{QpId, SrqId};
+use crate::work::{Completion, Status};
 use adverb_wire::QpNumber;
 use std::collections::VecDeque;
 
@@ -22,12 +22,26 @@ pub(crate) struct Entry {
     pub release: Option<Release>,
 }
 
-/// Send queue blocks before `end` of a queue pair.
+/// What a program gets back with a completion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Release {
-    pub qp: QpId,
-    pub end: u32,
+pub(crate) enum Release {
+    /// Send queue blocks before `end` of a queue pair.
+    Send { qp: QpId, end: u32 },
+    /// A place in the receive queue of a queue pair.
+    Receive(QpId),
+    /// A place in a shared receive queue.
+    Shared(SrqId),
 }
+
+impl Release {
+    /// Whether it outlives the queue pair.
+    pub fn is_shared(&self) -> bool {
+        matches!(self, Release::Shared(_))
+    }
+}
+
+// A completion with what it releases takes a cache line.
+const _: () = assert!(core::mem::size_of::<Entry>() == 64);
 
 /// A completion queue.
 #[derive(Debug)]
@@ -176,8 +190,13 @@ impl Cq {
         Ok(())
     }
 
-    /// Drops the completions of a queue pair that is being destroyed or reset.
-    pub fn forget(&mut self, qp: QpNumber) {
-        self.entries.retain(|e| e.completion.qp != qp);
+    /// Drops the completions of a queue pair that is being destroyed or reset; what others would have
+    /// got back with them goes into `freed`.
+    pub fn forget(&mut self, qp: QpNumber, freed: &mut Vec<Release>) {
+        self.entries.retain(|entry| {
+            let stays = entry.completion.qp != qp;
+            freed.extend(entry.release.filter(|release| !stays && release.is_shared()));
+            stays
+        });
     }
 }

@@ -1,8 +1,8 @@
 //! Receive queues, own and shared: rings of scatter lists in memory.
 //!
 //! An entry is a row of 16-byte data segments in the mlx5 layout (byte count, lkey, address), ended
-//! early by [`END_OF_LIST`]. The NIC copies an entry out when a message takes it; from then on its slot may
-//! be posted to again. A shared queue is the same ring: entries leave it in order, so the linked list
+//! early by [`END_OF_LIST`]. The NIC copies an entry out when a message takes it; its place counts as taken
+//! until the program has polled its completion, as on mlx5. A shared queue is the same ring: entries leave it in order, so the linked list
 //! that mlx5 keeps for out-of-order release is not needed.
 
 use crate::error::Error;
@@ -24,6 +24,8 @@ pub(crate) struct RecvQueue {
     wr_ids: Box<[u64]>,
     posted: u32,
     taken: u32,
+    /// Requests posted whose completions have not been polled.
+    held: u32,
     mask: u32,
     max_wr: u32,
     max_sge: u32,
@@ -40,6 +42,7 @@ impl RecvQueue {
             wr_ids: vec![0; slots as usize].into_boxed_slice(),
             posted: 0,
             taken: 0,
+            held: 0,
             mask: slots.saturating_sub(1),
             max_wr,
             max_sge,
@@ -64,6 +67,34 @@ impl RecvQueue {
     pub fn reset(&mut self) {
         self.posted = 0;
         self.taken = 0;
+        self.held = 0;
+    }
+
+    /// The program has polled the completions of so many requests.
+    #[inline]
+    pub fn release(&mut self, requests: u32) {
+        self.held = self.held.saturating_sub(requests);
+    }
+
+    /// Changes the size; what is posted stays. `Invalid` when more is held than would fit.
+    pub fn resize(&mut self, max_wr: u32) -> Result<(), Error> {
+        if self.held > max_wr {
+            return Err(Error::Invalid("size below the number of receives posted and not polled"));
+        }
+        let mut new = RecvQueue::new(max_wr, self.max_sge)?;
+        (new.posted, new.taken, new.held) = (self.posted, self.taken, self.held);
+        let stride = self.stride();
+        for index in 0..self.len() {
+            let at = self.taken.wrapping_add(index);
+            let (from, to) = ((at & self.mask) as usize, (at & new.mask) as usize);
+            for offset in (0..stride).step_by(SEGMENT) {
+                let segment = self.memory.read_segment(from * stride + offset);
+                new.memory.write_segment(to * stride + offset, segment);
+            }
+            new.wr_ids[to] = self.wr_ids[from];
+        }
+        *self = new;
+        Ok(())
     }
 
     /// Adds a request. `QueueFull` at the queue's size, `Invalid` for too long a list.
@@ -74,7 +105,7 @@ impl RecvQueue {
         if wr.sges.iter().any(|sge| u64::from(sge.len) > limits::MAX_MESSAGE) {
             return Err(Error::Invalid("scatter entry longer than 2^31 bytes"));
         }
-        if self.len() >= self.max_wr {
+        if self.held >= self.max_wr {
             return Err(Error::QueueFull);
         }
         let slot = (self.posted & self.mask) as usize;
@@ -87,6 +118,7 @@ impl RecvQueue {
         }
         self.wr_ids[slot] = wr.wr_id;
         self.posted = self.posted.wrapping_add(1);
+        self.held += 1;
         Ok(())
     }
 
@@ -290,6 +322,7 @@ mod tests {
             assert!(q.take(&mut list));
             assert_eq!((list.count, list.capacity), (0, 0));
             assert!(!q.take(&mut list));
+            q.release(3);
         }
         let three = [sge(1); 3];
         assert!(matches!(q.post(&RecvWr { wr_id: 0, sges: &three }), Err(Error::Invalid(_))));

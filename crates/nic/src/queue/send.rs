@@ -2,7 +2,9 @@
 //!
 //! All indices count blocks, run freely modulo 2^32 and are masked on use:
 //! `released <= fetched <= posted`, and `posted - released` never exceeds the ring.
-//! A block is released when the completion that covers it is polled, as on mlx5.
+//! A block is released when the completion that covers it is polled, as on mlx5. A request may take fewer
+//! blocks than the largest one, of which the ring has room for as many as the queue pair was created with; so
+//! requests are counted too, and no more are taken than the program was told.
 //!
 //! An empty queue goes on at the first block of its ring: a thousand queue pairs that are used now and then
 //! keep a line each in the processor's cache, not all of their rings. A program that writes WQEs itself
@@ -30,10 +32,20 @@ pub(crate) struct SendQueue {
     max_sge: u8,
     layout: Layout,
     sig_all: bool,
-    /// Somebody else writes WQEs too, and counts on where the next one goes.
-    goes_round: bool,
+    writer: Writer,
+    /// Requests that were posted and not released, where only the NIC writes WQEs.
+    requests: u16,
+}
+
+/// Who writes a send queue's WQEs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Writer {
+    /// The NIC, of requests that were posted.
+    Nic,
+    /// A program too, which counts on where the next one goes.
+    Program,
     /// A cross-channel queue: programs write another ring.
-    pub is_cross: bool,
+    Cross,
 }
 
 const _: () = assert!(core::mem::size_of::<SendQueue>() == 36);
@@ -52,9 +64,28 @@ impl SendQueue {
             max_sge: max_sge as u8,
             layout,
             sig_all,
-            goes_round: false,
-            is_cross: false,
+            writer: Writer::Nic,
+            requests: 0,
         }
+    }
+
+    /// Makes it a cross-channel queue.
+    pub fn cross(&mut self) {
+        self.writer = Writer::Cross;
+    }
+
+    /// Whether it is a cross-channel queue.
+    #[inline]
+    pub fn is_cross(&self) -> bool {
+        self.writer == Writer::Cross
+    }
+
+    /// Whether `more` requests that take `blocks` blocks fit, of `most` that the queue may hold.
+    #[inline]
+    pub fn has_room(&self, more: usize, blocks: usize, most: u32) -> bool {
+        let free = self.ring.blocks().saturating_sub(self.posted.wrapping_sub(self.released));
+        let counted = self.writer != Writer::Nic || usize::from(self.requests) + more <= most as usize;
+        counted && blocks <= free as usize
     }
 
     /// Takes the queue's memory, if it has none yet. `TableFull` when the host has no more.
@@ -69,7 +100,7 @@ impl SendQueue {
     /// The ring's memory, for a program that writes WQEs itself.
     pub fn memory(&mut self) -> Result<&QueueMemory, Error> {
         self.allocate()?;
-        self.goes_round = true;
+        self.writer = Writer::Program;
         Ok(self.ring.memory())
     }
 
@@ -83,7 +114,7 @@ impl SendQueue {
     /// Whether the next post goes to the first block.
     #[inline]
     fn begins_again(&self) -> bool {
-        self.posted == self.released && !self.goes_round
+        self.posted == self.released && self.writer == Writer::Nic
     }
 
     /// Moves on to the first block of the ring.
@@ -114,6 +145,7 @@ impl SendQueue {
         self.posted = 0;
         self.fetched = 0;
         self.released = 0;
+        self.requests = 0;
     }
 
     /// Work is posted that has not been fetched.
@@ -183,10 +215,13 @@ impl SendQueue {
 
     /// Writes a work request into the ring and moves the producer index over it; the block that it starts at.
     ///
-    /// `QueueFull` when the ring has no room, `Invalid` when the request does not fit the sizes that
+    /// `QueueFull` when `most` requests are in the queue or the ring has no room, `Invalid` when the request does not fit the sizes that
     /// the queue was created with.
-    pub fn post(&mut self, qpn: QpNumber, wr: &SendWr<'_>) -> Result<u32, Error> {
+    pub fn post(&mut self, qpn: QpNumber, wr: &SendWr<'_>, most: u32) -> Result<u32, Error> {
         self.check_sizes(wr)?;
+        if u32::from(self.requests) >= most && self.writer == Writer::Nic {
+            return Err(Error::QueueFull);
+        }
         let blocks = wqe::segments_needed(wr, self.layout).div_ceil(4) as u32;
         if self.begins_again() {
             self.begin_again();
@@ -202,15 +237,30 @@ impl SendQueue {
         self.ring.encode(self.posted, qpn, wr, signaled, self.layout);
         let block = self.posted;
         self.posted = block.wrapping_add(blocks);
+        self.requests = self.requests.wrapping_add((self.writer == Writer::Nic) as u16);
         Ok(block)
     }
 
-    /// Frees all blocks before `end`.
+    /// Frees all blocks before `end`, and the requests that they hold.
     #[inline]
     pub fn release_to(&mut self, end: u32) {
-        if (end.wrapping_sub(self.released) as i32) > 0 {
+        let freed = end.wrapping_sub(self.released) as i32;
+        if freed > 0 {
+            let requests = if freed == 1 { 1 } else { self.requests_before(end) };
+            self.requests = self.requests.saturating_sub(requests);
             self.released = end;
         }
+    }
+
+    /// Requests whose blocks lie between those released and `end`.
+    fn requests_before(&self, end: u32) -> u16 {
+        let mut requests = 0;
+        let mut block = self.released;
+        while self.writer == Writer::Nic && (end.wrapping_sub(block) as i32) > 0 {
+            requests += 1;
+            block = block.wrapping_add(self.ring.peek(block).1);
+        }
+        requests
     }
 
     /// `released <= fetched <= posted` on the circle, within the ring.
@@ -219,6 +269,7 @@ impl SendQueue {
         let fetched = self.fetched.wrapping_sub(self.released);
         assert!(posted <= self.ring.blocks(), "send queue overran");
         assert!(fetched <= posted, "fetched beyond the doorbell");
+        assert!(u32::from(self.requests) <= posted, "more requests than blocks");
     }
 }
 
@@ -235,7 +286,7 @@ mod tests {
         let mut blocks = Vec::new();
         for number in 0..count {
             let wr = SendWr { wr_id: number.into(), op: SendOp::Send, flags, data, ud: None, xrc_srqn: 0 };
-            let block = queue.post(QpNumber::new(1), &wr).unwrap();
+            let block = queue.post(QpNumber::new(1), &wr, u32::MAX).unwrap();
             assert_eq!(block, queue.posted.wrapping_sub(1));
             blocks.push(block & (queue.ring.blocks() - 1));
             queue.check_invariants();
@@ -243,6 +294,7 @@ mod tests {
         queue.fetched = queue.posted;
         queue.release_to(queue.posted);
         queue.check_invariants();
+        assert_eq!(queue.requests, 0);
         blocks
     }
 

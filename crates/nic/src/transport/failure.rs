@@ -20,7 +20,7 @@ pub(crate) fn fail_oldest(qp: &mut Qp, nic: &mut NicState, now: Instant, cause: 
         qp.requester.head = qp.requester.head.wrapping_add(1);
         let mut done = completion(qp, now, wr_id, entry.op.completion(), cause.status);
         done.vendor = cause.packet.and_then(|p| p.syndrome).unwrap_or(0) as u32;
-        nic.complete(qp.send_cq, done, Some(Release { qp: qp.id, end: entry.end_block() }));
+        nic.complete(qp.send_cq, done, Some(Release::Send { qp: qp.id, end: entry.end_block() }));
     }
     if qp.is_datagram() || qp.qp_type == QpType::Uc {
         // Unreliable services stop sending only (IBTA 10.3.1.6).
@@ -37,7 +37,7 @@ pub(crate) fn flush_sends(qp: &mut Qp, nic: &mut NicState, now: Instant) {
         qp.requester.head = qp.requester.head.wrapping_add(1);
         flush_one(qp, nic, now, entry.block, entry.end_block(), entry.op);
     }
-    if qp.sq.is_cross {
+    if qp.sq.is_cross() {
         flush_cross(qp, nic, now);
     }
     while qp.sq.has_unfetched() {
@@ -80,7 +80,7 @@ fn flush_cross(qp: &mut Qp, nic: &mut NicState, now: Instant) {
 
 fn flush_one(qp: &mut Qp, nic: &mut NicState, now: Instant, block: u32, end_block: u32, op: WqeOp) {
     let done = completion(qp, now, qp.requester.wr_id(block), op.completion(), Status::WorkRequestFlushed);
-    nic.complete(qp.send_cq, done, Some(Release { qp: qp.id, end: end_block }));
+    nic.complete(qp.send_cq, done, Some(Release::Send { qp: qp.id, end: end_block }));
 }
 
 /// Takes a queue pair to ERR and flushes both queues (IBTA 10.3.1.5). What the responder still owes

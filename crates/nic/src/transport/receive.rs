@@ -238,7 +238,7 @@ fn finish(qp: &mut Qp, nic: &mut NicState, now: Instant, packet: &Packet) -> Res
     done.src_qp = qp.peer;
     let cq = receive_cq(qp, nic);
     qp.responder.receive_taken = false;
-    nic.complete(cq, done, None);
+    nic.complete(cq, done, Some(qp.receive_release()));
     Ok(())
 }
 
@@ -250,7 +250,7 @@ pub(crate) fn fail_receive(qp: &mut Qp, nic: &mut NicState, now: Instant, status
     qp.responder.set_message(Message::None);
     let done = completion(qp, now, qp.scatter().wr_id, CompletionOp::Recv, status);
     let cq = receive_cq(qp, nic);
-    nic.complete(cq, done, None);
+    nic.complete(cq, done, Some(qp.receive_release()));
 }
 
 /// Flushes the receive in progress and the queue pair's own receive queue (IBTA 10.3.1.5).
@@ -258,6 +258,6 @@ pub(crate) fn flush(qp: &mut Qp, nic: &mut NicState, now: Instant) {
     fail_receive(qp, nic, now, Status::WorkRequestFlushed);
     while qp.take_receive() {
         let done = completion(qp, now, qp.scatter().wr_id, CompletionOp::Recv, Status::WorkRequestFlushed);
-        nic.complete(qp.recv_cq, done, None);
+        nic.complete(qp.recv_cq, done, Some(qp.receive_release()));
     }
 }

@@ -274,6 +274,6 @@ pub(crate) fn complete_oldest(
         let wr_id = qp.requester.wr_id(entry.block);
         let mut done = completion(qp, now, wr_id, entry.op.completion(), Status::Success);
         done.byte_len = byte_len;
-        nic.complete(qp.send_cq, done, Some(Release { qp: qp.id, end: entry.end_block() }));
+        nic.complete(qp.send_cq, done, Some(Release::Send { qp: qp.id, end: entry.end_block() }));
     }
 }

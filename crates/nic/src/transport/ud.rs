@@ -94,7 +94,7 @@ pub(crate) fn on_datagram(
     done.has_immediate = packet.bth.opcode.operation().has_immediate();
     done.immediate = packet.immediate;
     done.sl = if packet.flow.dst.is_ipv4() { SL_IPV4 } else { 1 };
-    nic.complete(qp.recv_cq, done, None);
+    nic.complete(qp.recv_cq, done, Some(qp.receive_release()));
 }
 
 /// The receive just taken goes back to where it was.
