@@ -127,16 +127,20 @@ impl Nic {
         self.release_cq(Held::new(cq));
     }
 
-    /// Sets the limit, or the size (which may not fall below what is posted).
+    /// Sets the limit, or the size, which may not fall below the limit or what is posted and not polled.
     pub fn modify_srq(&mut self, srq: SrqId, max_wr: Option<u32>, limit: Option<u32>) -> Result<(), Error> {
         let srq = self.state.srqs.get_mut(srq).ok_or(Error::NoSuchObject)?;
-        if max_wr.is_some() {
-            return Err(Error::Unsupported("resizing a shared receive queue"));
+        let size = max_wr.unwrap_or(srq.queue.max_wr());
+        if size == 0 || size > limits::MAX_SRQ_WR {
+            return Err(Error::Invalid("number of work requests"));
+        }
+        if limit.unwrap_or(srq.limit) > size {
+            return Err(Error::Invalid("shared receive queue limit"));
+        }
+        if size != srq.queue.max_wr() {
+            srq.queue.resize(size)?;
         }
         if let Some(limit) = limit {
-            if limit > srq.queue.max_wr() {
-                return Err(Error::Invalid("shared receive queue limit"));
-            }
             srq.limit = limit;
         }
         Ok(())

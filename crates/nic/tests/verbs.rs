@@ -347,6 +347,61 @@ fn a_receive_queue_takes_as_many_requests_as_it_said_until_they_are_polled() {
 }
 
 #[test]
+fn a_shared_receive_queue_changes_its_size_and_keeps_what_is_posted() {
+    let mut w = World::new(2, 42);
+    let n = &mut w.nodes[1];
+    let srq = n.nic.create_srq(&SrqInit { pd: n.pd, max_wr: 6, max_sge: 2, xrc: None }).unwrap();
+    let init = QpInit {
+        qp_type: QpType::Rc,
+        pd: Some(n.pd),
+        send_cq: Some(n.cq),
+        recv_cq: Some(n.cq),
+        srq: Some(srq),
+        xrcd: None,
+        sq_sig_all: false,
+        caps: CAPS,
+    };
+    let b = n.nic.create_qp(&init).unwrap();
+    let a = w.qp(0, QpType::Rc, CAPS);
+    w.connect((0, a), (1, b), &Link::default());
+    w.connect((1, b), (0, a), &Link::default());
+    let (ma, mb) = (w.memory(0, 64), w.memory(1, 4096));
+    ma.write(0, &pattern(7, 64));
+    let (mut posted, mut received) = (0u64, 0u64);
+    for size in [6u32, 4, 20, 100, 3, 64, 64, 7] {
+        w.nodes[1].nic.modify_srq(srq, Some(size), None).unwrap();
+        assert_eq!(w.nodes[1].nic.query_srq(srq).unwrap().max_wr, size);
+        while posted - received < u64::from(size) {
+            let at = (posted % 32) as usize * 64;
+            let sges = [mb.sge(at, 1), mb.sge(at + 1, 63)];
+            w.nodes[1].nic.post_srq_recv(srq, &RecvWr { wr_id: posted, sges: &sges }).unwrap();
+            posted += 1;
+        }
+        let full = w.nodes[1].nic.post_srq_recv(srq, &RecvWr { wr_id: 0, sges: &[] });
+        assert_eq!(full, Err(Error::QueueFull));
+        let small = w.nodes[1].nic.modify_srq(srq, Some(size - 1), None);
+        assert!(matches!(small, Err(Error::Invalid(_))), "more is posted than that");
+        // All but two are taken, so that what stays lies anywhere in the ring.
+        while posted - received > 2 {
+            mb.write((received % 32) as usize * 64, &[0; 64]);
+            w.send(0, a, wr(0, SendOp::Send, &[ma.sge(0, 64)]));
+            let got = w.completion(1);
+            assert_eq!((got.wr_id, got.status, got.byte_len), (received, Status::Success, 64));
+            assert_eq!(mb.read((received % 32) as usize * 64, 64), pattern(7, 64));
+            w.completion(0);
+            received += 1;
+        }
+    }
+    let nic = &mut w.nodes[1].nic;
+    nic.modify_srq(srq, None, Some(5)).unwrap();
+    assert!(matches!(nic.modify_srq(srq, Some(4), None), Err(Error::Invalid(_))), "below the limit");
+    assert!(matches!(nic.modify_srq(srq, Some(limits::MAX_SRQ_WR + 1), None), Err(Error::Invalid(_))));
+    assert!(matches!(nic.modify_srq(srq, Some(0), None), Err(Error::Invalid(_))));
+    nic.modify_srq(srq, Some(4), Some(3)).unwrap();
+    assert_eq!(nic.query_srq(srq).unwrap().limit, 3);
+}
+
+#[test]
 fn fence_waits_for_reads() {
     let mut w = World::new(2, 8);
     w.keep_log = true;
