@@ -6,6 +6,7 @@ use crate::attr::{QpAttr, QpAttrMask, QpCaps, QpInit, QpState, QpType, SrqAttr, 
 use crate::congestion;
 use crate::engine::wake::wake;
 use crate::error::Error;
+use crate::event::Event;
 use crate::ids::{CqId, PdId, QpId, SrqId, XrcdId};
 use crate::limits;
 use crate::nic::Nic;
@@ -56,11 +57,16 @@ impl Nic {
         Ok(self.state.cqs.get(cq).ok_or(Error::NoSuchObject)?.is_overrun())
     }
 
-    /// Asks for an event at the next completion, or the next solicited one (IBTA 11.4.2.2).
+    /// Asks for an event at the next completion, or the next solicited one (IBTA 11.4.2.2); at once if one lies
+    /// there that came after the last event.
     pub fn arm_cq(&mut self, cq: CqId, solicited_only: bool) -> Result<(), Error> {
         let queue = self.state.cqs.get_mut(cq).ok_or(Error::NoSuchObject)?;
-        self.state.armed_cqs += !queue.is_armed() as u32;
-        queue.arm(solicited_only);
+        self.state.armed_cqs -= queue.is_armed() as u32;
+        let due = queue.arm(solicited_only);
+        self.state.armed_cqs += queue.is_armed() as u32;
+        if due {
+            self.state.event(Event::Completion(cq));
+        }
         Ok(())
     }
 

@@ -402,6 +402,52 @@ fn a_shared_receive_queue_changes_its_size_and_keeps_what_is_posted() {
 }
 
 #[test]
+fn arming_a_queue_with_news_raises_the_event_at_once() {
+    let mut w = World::new(2, 43);
+    let (a, b) = w.pair(QpType::Rc, CAPS, &Link::default());
+    let (ma, mb) = (w.memory(0, 64), w.memory(1, 1024));
+    let cq = w.nodes[1].cq;
+    let send = |w: &mut World, solicited: bool| {
+        w.recv(1, b, 0, &[mb.sge(0, 64)]);
+        let sges = [ma.sge(0, 8)];
+        let mut request = wr(0, SendOp::Send, &sges);
+        request.flags.solicited = solicited;
+        w.send(0, a, request);
+        w.completion(0);
+    };
+    let arm = |w: &mut World, solicited_only: bool| {
+        w.nodes[1].nic.arm_cq(cq, solicited_only).unwrap();
+        w.nodes[1].nic.next_event()
+    };
+    while w.nodes[1].nic.next_event().is_some() {}
+    send(&mut w, false);
+    assert_eq!(arm(&mut w, true), None, "none was solicited");
+    assert_eq!(arm(&mut w, false), Some(Event::Completion(cq)));
+    // The event is spent, and has told of all that is there.
+    assert_eq!(arm(&mut w, false), None);
+    send(&mut w, false);
+    assert_eq!(w.nodes[1].nic.next_event(), Some(Event::Completion(cq)));
+    // The usual way: an event, arm, poll. There is no second event for the same completion.
+    assert_eq!(arm(&mut w, false), None);
+    while w.poll(1).is_some() {}
+    assert_eq!(w.nodes[1].nic.next_event(), None);
+    // One that comes between the event and the arming, and is not polled.
+    send(&mut w, true);
+    assert_eq!(w.nodes[1].nic.next_event(), Some(Event::Completion(cq)));
+    send(&mut w, true);
+    assert_eq!(w.nodes[1].nic.next_event(), None);
+    assert_eq!(arm(&mut w, true), Some(Event::Completion(cq)));
+    // One that was polled needs no event.
+    send(&mut w, true);
+    while w.poll(1).is_some() {}
+    assert_eq!(arm(&mut w, true), None);
+    send(&mut w, true);
+    assert_eq!(w.nodes[1].nic.next_event(), Some(Event::Completion(cq)));
+    // An armed queue awaits acknowledgements, a queue whose event was raised at once does not.
+    assert!(!w.nodes[1].nic.awaits_acknowledgement());
+}
+
+#[test]
 fn fence_waits_for_reads() {
     let mut w = World::new(2, 8);
     w.keep_log = true;

@@ -14,6 +14,18 @@ pub(crate) enum Armed {
     Any,
 }
 
+impl Armed {
+    /// Whether a completion raises the event.
+    #[inline]
+    fn takes(self, entry: &Entry) -> bool {
+        match self {
+            Armed::No => false,
+            Armed::Any => true,
+            Armed::Solicited => entry.completion.solicited || entry.completion.status != Status::Success,
+        }
+    }
+}
+
 /// A completion with what polling it frees.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
@@ -50,6 +62,8 @@ pub(crate) struct Cq {
     capacity: u32,
     armed: Armed,
     overrun: bool,
+    /// Completions that had been added when the last event was raised.
+    notified: u64,
     /// Queue pairs and XRC shared receive queues that complete here.
     pub users: u32,
     /// Completions ever added, the count that a WAIT compares with.
@@ -78,6 +92,7 @@ impl Cq {
             capacity,
             armed: Armed::No,
             overrun: false,
+            notified: 0,
             users: 0,
             produced: 0,
             ignores_overrun: false,
@@ -110,15 +125,13 @@ impl Cq {
         }
         let wakes = match self.armed {
             Armed::No => false,
-            Armed::Any => true,
-            Armed::Solicited => {
-                entry.completion.solicited || entry.completion.status != crate::work::Status::Success
-            }
+            armed => armed.takes(&entry),
         };
         self.entries.push_back(entry);
         self.produced += 1;
         if wakes {
             self.armed = Armed::No;
+            self.notified = self.produced;
             return Added::Event;
         }
         Added::Quiet
@@ -170,12 +183,23 @@ impl Cq {
     }
 
     /// Asks for an event at the next (solicited) completion (IBTA 11.4.2.2). Arming for any completion
-    /// is never weakened by arming for solicited ones.
-    pub fn arm(&mut self, solicited_only: bool) {
-        self.armed = match (self.armed, solicited_only) {
+    /// is never weakened by arming for solicited ones. True if the event is due at once, and the queue is not
+    /// armed: a completion lies here that came after the last event. Adapters keep the index of the last
+    /// completion that they notified of (`last_notified_index` of mlx5's queue context), and programs that do
+    /// not poll between arming and sleeping rely on it (UCX).
+    pub fn arm(&mut self, solicited_only: bool) -> bool {
+        let armed = match (self.armed, solicited_only) {
             (Armed::Any, _) | (_, false) => Armed::Any,
             _ => Armed::Solicited,
         };
+        let news = usize::try_from(self.produced - self.notified).unwrap_or(usize::MAX);
+        if self.entries.iter().rev().take(news).any(|entry| armed.takes(entry)) {
+            self.armed = Armed::No;
+            self.notified = self.produced;
+            return true;
+        }
+        self.armed = armed;
+        false
     }
 
     /// Changes the size. `Invalid` when the pending completions would not fit.
