@@ -222,7 +222,7 @@ impl Nic {
             let cross = self.state.cross.get_mut(qp.id.index).ok_or(Error::NoSuchObject)?;
             qp.sq.post_cross(cross, qp.num, wr)?
         } else {
-            qp.sq.post(qp.num, wr, qp.max_send_wr())?
+            qp.sq.post(qp.num, wr, qp.attr.max_send_wr.into())?
         };
         qp.requester.keep_wr_id(block, wr.wr_id, qp.sq.ring.blocks());
         doorbell(pair, &mut self.state, &mut self.ready, now);
@@ -237,7 +237,7 @@ impl Nic {
             requests += 1;
             blocks += crate::queue::wqe::segments_needed(&wr, qp.sq.layout()).div_ceil(4);
         }
-        Ok(qp.sq.has_room(requests, blocks, qp.max_send_wr()))
+        Ok(qp.sq.has_room(requests, blocks, qp.attr.max_send_wr.into()))
     }
 
     /// Rings the doorbell of a send queue whose WQEs were written through memory: `posted` is the

@@ -17,7 +17,7 @@ use crate::queue::recv::{RecvQueue, Srq};
 use crate::queue_pair::QueuePair;
 use crate::slab::{Held, existing, nobody};
 use crate::transport::failure::enter_error;
-use crate::transport::{rc, requester};
+use crate::transport::{rc, receive, requester};
 use crate::work::RecvWr;
 use adverb_wire::{Gid, Instant, Psn, QpNumber};
 
@@ -57,8 +57,8 @@ impl Nic {
         Ok(self.state.cqs.get(cq).ok_or(Error::NoSuchObject)?.is_overrun())
     }
 
-    /// Asks for an event at the next completion, or the next solicited one (IBTA 11.4.2.2); at once if one lies
-    /// there that came after the last event.
+    /// Asks for an event at the next completion, or the next solicited one (IBTA 11.4.2.2); at once if one
+    /// lies there that came after the last event.
     pub fn arm_cq(&mut self, cq: CqId, solicited_only: bool) -> Result<(), Error> {
         let queue = self.state.cqs.get_mut(cq).ok_or(Error::NoSuchObject)?;
         self.state.armed_cqs -= queue.is_armed() as u32;
@@ -438,13 +438,13 @@ impl Nic {
         }
     }
 
-    /// Receives of a shared queue that a queue pair holds for messages in progress go back as places, before it
-    /// is reset or destroyed. The requests themselves are lost to it (IBTA 10.2.9.3).
+    /// Receives of a shared queue that a queue pair holds for messages in progress go back as places, before
+    /// it is reset or destroyed. The requests themselves are lost to it (IBTA 10.2.9.3).
     fn release_shared(&mut self, id: QpId) {
         let Some(QueuePair { qp, .. }) = self.qps.get(id) else { return };
         let early = qp.receiver.as_deref().map_or(0, |receiver| receiver.early_count());
         let held = early as u32 + u32::from(qp.responder.receive_taken);
-        if let Release::Shared(srq) = qp.receive_release()
+        if let Release::Shared(srq) = receive::release(qp)
             && let Some(srq) = self.state.srqs.get_mut(srq)
         {
             srq.queue.release(held);

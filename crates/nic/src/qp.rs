@@ -7,7 +7,6 @@ use crate::error::Error;
 use crate::ids::{CqId, PathId, PdId, QpId, SrqId, XrcdId};
 use crate::limits;
 use crate::memory::Access;
-use crate::queue::cq::Release;
 use crate::queue::recv::{Receives, RecvQueue, ScatterList};
 use crate::queue::send::SendQueue;
 use crate::queue::wqe::Layout;
@@ -223,22 +222,6 @@ impl Qp {
         self.receiver.as_deref().map_or(0, |receiver| receiver.taken)
     }
 
-    /// Send requests that it may hold, as the program was told.
-    #[inline]
-    pub fn max_send_wr(&self) -> u32 {
-        self.attr.max_send_wr.into()
-    }
-
-    /// What polling a receive's completion frees: a place in its own queue, or in the shared one that the
-    /// receive came from.
-    #[inline]
-    pub fn receive_release(&self) -> Release {
-        match self.srq_of_receive().or(self.srq()) {
-            Some(srq) => Release::Shared(srq),
-            None => Release::Receive(self.id),
-        }
-    }
-
     /// May start new send work.
     #[inline]
     pub fn sends(&self) -> bool {
@@ -442,7 +425,7 @@ pub(crate) struct Attributes {
     hop_limit: u8,
     sl: u8,
     max_recv_sge: u8,
-    max_send_wr: u16,
+    pub max_send_wr: u16,
     max_recv_wr: u16,
     flow_label: u32,
     pub qkey: u32,

@@ -2,8 +2,8 @@
 //!
 //! An entry is a row of 16-byte data segments in the mlx5 layout (byte count, lkey, address), ended
 //! early by [`END_OF_LIST`]. The NIC copies an entry out when a message takes it; its place counts as taken
-//! until the program has polled its completion, as on mlx5. A shared queue is the same ring: entries leave it in order, so the linked list
-//! that mlx5 keeps for out-of-order release is not needed.
+//! until the program has polled its completion, as on mlx5. A shared queue is the same ring: entries leave it
+//! in order, so the linked list that mlx5 keeps for out-of-order release is not needed.
 
 use crate::error::Error;
 use crate::ids::{CqId, PdId, SrqId, XrcdId};

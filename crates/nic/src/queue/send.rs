@@ -215,8 +215,8 @@ impl SendQueue {
 
     /// Writes a work request into the ring and moves the producer index over it; the block that it starts at.
     ///
-    /// `QueueFull` when `most` requests are in the queue or the ring has no room, `Invalid` when the request does not fit the sizes that
-    /// the queue was created with.
+    /// `QueueFull` when `most` requests are in the queue or the ring has no room, `Invalid` when the request
+    /// does not fit the sizes that the queue was created with.
     pub fn post(&mut self, qpn: QpNumber, wr: &SendWr<'_>, most: u32) -> Result<u32, Error> {
         self.check_sizes(wr)?;
         if u32::from(self.requests) >= most && self.writer == Writer::Nic {

@@ -6,6 +6,7 @@ use crate::ids::{CqId, PdId, SrqId};
 use crate::limits;
 use crate::memory::{Access, AccessFault, Payload, RemoteRight, dma};
 use crate::qp::Qp;
+use crate::queue::cq::Release;
 use crate::queue::recv::{Receives, ScatterList};
 use crate::slab::Held;
 use crate::state::NicState;
@@ -201,6 +202,16 @@ pub(crate) fn remote_pd(qp: &Qp, nic: &NicState, packet: &Packet) -> Result<PdId
     Ok(nic.srqs.get(srq).map_or(qp.pd, |srq| srq.pd))
 }
 
+/// What polling a receive's completion frees: a place in the queue pair's own queue, or in the shared one
+/// that the receive came from.
+#[inline]
+pub(crate) fn release(qp: &Qp) -> Release {
+    match qp.srq_of_receive().or(qp.srq()) {
+        Some(srq) => Release::Shared(srq),
+        None => Release::Receive(qp.id),
+    }
+}
+
 /// Protection domain that receives are checked against.
 pub(crate) fn receive_pd(qp: &Qp, nic: &NicState) -> PdId {
     qp.srq_of_receive().or(qp.srq()).and_then(|id| nic.srqs.get(id)).map_or(qp.pd, |srq| srq.pd)
@@ -238,7 +249,7 @@ fn finish(qp: &mut Qp, nic: &mut NicState, now: Instant, packet: &Packet) -> Res
     done.src_qp = qp.peer;
     let cq = receive_cq(qp, nic);
     qp.responder.receive_taken = false;
-    nic.complete(cq, done, Some(qp.receive_release()));
+    nic.complete(cq, done, Some(release(qp)));
     Ok(())
 }
 
@@ -250,7 +261,7 @@ pub(crate) fn fail_receive(qp: &mut Qp, nic: &mut NicState, now: Instant, status
     qp.responder.set_message(Message::None);
     let done = completion(qp, now, qp.scatter().wr_id, CompletionOp::Recv, status);
     let cq = receive_cq(qp, nic);
-    nic.complete(cq, done, Some(qp.receive_release()));
+    nic.complete(cq, done, Some(release(qp)));
 }
 
 /// Flushes the receive in progress and the queue pair's own receive queue (IBTA 10.3.1.5).
@@ -258,6 +269,6 @@ pub(crate) fn flush(qp: &mut Qp, nic: &mut NicState, now: Instant) {
     fail_receive(qp, nic, now, Status::WorkRequestFlushed);
     while qp.take_receive() {
         let done = completion(qp, now, qp.scatter().wr_id, CompletionOp::Recv, Status::WorkRequestFlushed);
-        nic.complete(qp.recv_cq, done, Some(qp.receive_release()));
+        nic.complete(qp.recv_cq, done, Some(release(qp)));
     }
 }

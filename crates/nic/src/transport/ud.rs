@@ -7,6 +7,7 @@ use crate::memory::Payload;
 use crate::qp::Qp;
 use crate::queue::wqe::Wqe;
 use crate::state::NicState;
+use crate::transport::receive;
 use crate::transport::report::{completion, explain};
 use crate::work::{CompletionOp, Status};
 use adverb_wire::{Deth, Instant, Packet, QpNumber};
@@ -70,8 +71,8 @@ pub(crate) fn on_datagram(
     }
     let total = GRH_LEN + payload.len();
     if total as u64 > qp.scatter().capacity {
-        // The receive stays for a datagram that fits: whoever knows the Q_Key could use all of them up. Class D
-        // (IBTA 9.9.3), as Linux's rxe has it.
+        // The receive stays for a datagram that fits: whoever knows the Q_Key could use all of them up.
+        // Class D (IBTA 9.9.3), as Linux's rxe has it.
         nic.counters.drop_receive_error += 1;
         put_back(qp, nic);
         return;
@@ -94,7 +95,7 @@ pub(crate) fn on_datagram(
     done.has_immediate = packet.bth.opcode.operation().has_immediate();
     done.immediate = packet.immediate;
     done.sl = if packet.flow.dst.is_ipv4() { SL_IPV4 } else { 1 };
-    nic.complete(qp.recv_cq, done, Some(qp.receive_release()));
+    nic.complete(qp.recv_cq, done, Some(receive::release(qp)));
 }
 
 /// The receive just taken goes back to where it was.

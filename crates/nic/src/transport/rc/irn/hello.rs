@@ -8,9 +8,9 @@
 //! - A hello that comes late changes nothing for what is in flight: requests switch when nothing is.
 //! - Who gets IRN's packets without having heard a hello knows enough.
 //!
-//! Anybody can send a hello, and who believed a forged one would speak IRN to a peer that drops it. So a hello
-//! must tell what the peer expects next, which is as hard to guess as any PSN; and none is believed any more
-//! when nobody has answered and the peer's packets are plain RC's.
+//! Anybody can send a hello, and who believed a forged one would speak IRN to a peer that drops it. So a
+//! hello must tell what the peer expects next, which is as hard to guess as any PSN; and none is believed any
+//! more when nobody has answered and the peer's packets are plain RC's.
 //!
 //! Where connection set-up has settled it ([`IrnConfig::agreed`](super::IrnConfig::agreed)), nobody says
 //! hello.
