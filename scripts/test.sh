@@ -25,6 +25,7 @@ steps=(
     "programs native programs in the simulator, bugs planted in them, an example crate"
     "lab      figures of the papers, and that their gates can fail"
     "clients  unmodified programs on the library, in real processes"
+    "starved  the same beside ten tasks for each processor: a sample, or three times four suites"
     "interop  a Linux guest with rdma_rxe, both ways"
 )
 
@@ -84,6 +85,21 @@ step_lab() {
 }
 
 step_clients() { tests/clients/run.py; }
+# Beside a load that leaves connections' processes without a processor for longer than their timeouts come to.
+step_starved() {
+    if [ "$long" = no ]; then
+        tests/clients/run.py --starved -k utils/rc-validate -k perftest/loss-send-bw-rc-bidirectional \
+            -k perftest/loss-send-lat-xrc-events -k perftest/udp-write-bw-rc -k irn/udp-send-lat-faulty \
+            -k faults/killed-server -k faults/stopped-server
+        return
+    fi
+    local status=0
+    for _ in 1 2 3; do
+        tests/clients/run.py --starved -k utils/ -k perftest/ -k faults/ -k irn/ || status=1
+    done
+    return "$status"
+}
+
 step_interop() { tests/interop/run.py; }
 
 # Of make test-long alone: its bounded twin is part of `unit`.
@@ -135,7 +151,7 @@ run() {
     local name=$1 log=$logs/$1.log status=0 begun=$SECONDS taken p f s word=ok
     times >"$logs/times"
     taken=$(processors <"$logs/times")
-    case $name in swarm | programs | lab | clients | interop)
+    case $name in swarm | programs | lab | clients | starved | interop)
         if [ ! -x "$adverb" ]; then
             echo "FAIL $name: $adverb is not there: scripts/test.sh build makes it"
             failed=$((failed + 1))

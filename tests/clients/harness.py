@@ -36,10 +36,17 @@ class Fail(Exception):
 class Case:
     """One test: a name `suite/case`, a function of a Room, and the seconds it may take."""
 
+    # Beside a load everything may take longer.
+    time_scale = 1
+
     def __init__(self, name, run, timeout=30):
         self.name = name
         self.run = run
-        self.timeout = timeout
+        self.seconds = timeout
+
+    @property
+    def timeout(self):
+        return self.seconds * Case.time_scale
 
 
 class Proc:
@@ -329,11 +336,12 @@ def run_case(case):
     return outcome, time.monotonic() - start, text
 
 
-def run_cases(cases, out=sys.stdout):
+def run_cases(cases, out=sys.stdout, before_each=lambda: None):
     """Runs the cases one after the other, a line each; returns the counts (passed, failed, skipped)."""
     counts = {"ok": 0, "FAIL": 0, "skip": 0}
     failed = []
     for case in cases:
+        before_each()
         outcome, seconds, text = run_case(case)
         counts[outcome] += 1
         note = f": {text}" if outcome == "skip" else ""

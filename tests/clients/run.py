@@ -3,6 +3,7 @@
 
     tests/clients/run.py                 everything
     tests/clients/run.py -k perftest     cases whose name contains the text (or matches it as a glob); repeatable
+    tests/clients/run.py --starved       beside a load of ten tasks for each processor (starve.py), with longer time limits
     tests/clients/run.py --list          names only
 
 Each case prints one line. The last line is `N passed, N failed, N skipped`; the exit status is 1 on any failure.
@@ -14,6 +15,7 @@ import signal
 import sys
 
 import harness
+import starve
 import suite_ecn
 import suite_faults
 import suite_irn
@@ -31,6 +33,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-k", dest="patterns", action="append", default=[], metavar="PATTERN")
     parser.add_argument("--list", action="store_true", help="print the names and the notes, run nothing")
+    parser.add_argument("--starved", action="store_true", help="beside a load of ten tasks for each processor")
     options = parser.parse_args()
 
     cases = harness.chosen([case for suite in SUITES for case in suite.cases()], options.patterns)
@@ -49,7 +52,12 @@ def main():
     if not cases:
         print(f"no case matches {options.patterns}", file=sys.stderr)
         return 2
-    passed, failed, skipped = harness.run_cases(cases)
+    if options.starved:
+        harness.Case.time_scale = starve.TIME_SCALE
+        with starve.Load() as load:
+            passed, failed, skipped = harness.run_cases(cases, before_each=load.check)
+    else:
+        passed, failed, skipped = harness.run_cases(cases)
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
     return 1 if failed else 0
 

@@ -1,6 +1,8 @@
 """What goes wrong on purpose: faults on the wire, dead and busy peers, forks, threads, churn, and what the NIC says."""
 
 import os
+import signal
+import time
 
 from captures import expect_sound
 from harness import Case, Fail, compile_c, listens, read_counters, require, require_text
@@ -19,6 +21,11 @@ CHURN_CYCLES = int(os.environ.get("ADVERB_CHURN", "200000"))
 CHURN_KINDS = {"pd": 1, "mr": 1, "mw": 1, "cq": 1, "srq": 1, "ah": 1, "xrcd": 1, "qp": 1, "channel": 1,
                "connection": 20, "context": 400}
 DEAD_PEER = ["ib_write_bw", "-F", "-s", "65536", "--run_infinitely", "-D", "1"]
+# 4.096 us * 2^14, the default, eight times: what a dead or stopped peer is given.
+CONFIGURED_S = 8 * 4.096e-6 * 2**14
+# Beyond that, for two processes on a machine with more to do to notice and to end.
+GRACE_S = 3
+ROUTES = {"": {}, "-udp": {"options": ("--path", "udp")}, "-two-addresses": {"client_address": "127.0.0.2"}}
 RESULT_ROW = r"^ 65536\s+\d+\s+[\d.]+"
 
 
@@ -98,6 +105,42 @@ def dead_peer(room):
     room.all_succeed(*bystanders)
     room.wait_until("free port", lambda: not listens(os.getpid(), port))
     room.both_succeed(pingpong("rc", "-c"), label="next-")
+
+
+def silenced_case(signum, word, route):
+    """The target is killed, or stopped for longer than the timeouts come to: an error in time, and the trace says which."""
+
+    def run(room):
+        require("ib_write_bw")
+        how = dict(route)
+        how["options"] = (*how.get("options", ()), "--trace")
+        server, client = room.pair(DEAD_PEER, DEAD_PEER, **how)
+        room.wait_output(client, RESULT_ROW)
+        begun = time.monotonic()
+        server.kill(signum)
+        status = room.wait_exit(client)
+        took = time.monotonic() - begun
+        if status == 0:
+            raise Fail("the client of a silent server exited with 0")
+        require_text(client.output(), r"[Ff]ailed status 12", "the client")
+        require_text(client.output(), rf"completed with TransportRetryExceeded: the peer's process {word}", "the trace")
+        if not CONFIGURED_S * 0.9 <= took <= (CONFIGURED_S + GRACE_S) * Case.time_scale:
+            raise Fail(f"the error came after {took:.2f} s; the timeouts come to {CONFIGURED_S:.2f} s")
+
+    return run
+
+
+def paused(room):
+    """A server that is stopped again and again, for less than the timeouts come to each time, is no error."""
+    require("ib_write_bw")
+    argv = ["ib_write_bw", "-F", "-s", "65536", "-D", "3"]
+    server, client = room.pair(argv, argv)
+    while client.popen.poll() is None and server.popen.poll() is None:
+        server.kill(signal.SIGSTOP)
+        time.sleep(CONFIGURED_S / 4)
+        server.kill(signal.SIGCONT)
+        time.sleep(CONFIGURED_S / 10)
+    room.all_succeed(server, client)
 
 
 def killed_client(room):
@@ -183,6 +226,10 @@ def cases():
     yield Case("faults/same-seed", same_seed)
     yield Case("faults/dead-peer", dead_peer, 60)
     yield Case("faults/killed-client", killed_client, 60)
+    for name, route in ROUTES.items():
+        yield Case(f"faults/killed-server{name}", silenced_case(signal.SIGKILL, "has ended", route), 60)
+        yield Case(f"faults/stopped-server{name}", silenced_case(signal.SIGSTOP, "is stopped", route), 60)
+    yield Case("faults/paused-server", paused, 60)
     yield Case("faults/many-processes", many_processes, 60)
     for mode in ("sleep", "spin"):
         yield Case(f"faults/one-sided-{mode}", one_sided_case(mode, {}))
