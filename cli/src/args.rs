@@ -30,6 +30,12 @@ The command inherits standard input and output, takes the place of this process,
 gives its exit status. Settings reach it, and every program that it starts, in the environment variable
 ADVERB; a program that is started with LD_LIBRARY_PATH and ADVERB set by other means behaves alike.
 
+Peers are software, and may wait for a processor. A peer's process on this host that lives, is not stopped and
+has not run since costs no retry, for 10 s at most in a row; nor does a timeout that this process itself came
+late to. Of a peer of which nothing can be known, at least 500 ms of silence are borne, however short the
+queue pair's timeout is; no timeout is shorter than 2 ms. A peer that has ended, or is stopped, fails within
+timeout and retry count, or those 500 ms; --trace says which of the two it was.
+
 Examples:
   adverb run -- ib_write_bw
   adverb run --address 127.0.0.2 -- ib_write_bw 127.0.0.1

@@ -2,10 +2,11 @@
 
 import os
 import signal
+import sys
 import time
 
 from captures import expect_sound
-from harness import Case, Fail, compile_c, listens, read_counters, require, require_text
+from harness import Case, Fail, Skip, compile_c, listens, read_counters, require, require_text
 from suite_perftest import program
 from suite_utils import pingpong
 
@@ -130,6 +131,45 @@ def silenced_case(signum, word, route):
     return run
 
 
+def set_schedule(pid, policy, cpus):
+    """Gives every thread of a process a scheduling policy and processors."""
+    for thread in map(int, os.listdir(f"/proc/{pid}/task")):
+        os.sched_setaffinity(thread, cpus)
+        os.sched_setscheduler(thread, policy, os.sched_param(0))
+
+
+def unscheduled_case(route):
+    """The target runs when nobody else wants its processor, and two others always do: for much longer than the timeouts
+    come to it gets none. That is no error, and the initiator's NIC says that it was borne."""
+
+    def run(room):
+        require("ib_write_bw")
+        cpus = os.sched_getaffinity(0)
+        if len(cpus) < 2:
+            raise Skip("one processor, and the initiator needs one too")
+        busy = {max(cpus)}
+        # Eight timeouts of 4.096 us * 2^10 are 34 ms.
+        argv = ["ib_write_bw", "-F", "-s", "65536", "-u", "10", "-D", "4"]
+        path = room.path("client.counters")
+        options = route.get("options", ())
+        how = {**route, "options": options, "client_options": (*options, "--trace", "--counters", path)}
+        server, client = room.pair(argv, argv, **how)
+        for i in range(2):
+            spinner = room.spawn(f"spinner{i}", [sys.executable, "-c", "while True: pass"])
+            os.sched_setaffinity(spinner.pid, busy)
+        # The transfer has begun when the target's NIC has opened its peer's ring or socket, and its table is set.
+        room.wait_output(client, r"^ #bytes ")
+        set_schedule(server.pid, os.SCHED_IDLE, busy)
+        room.expect_success(client)
+        set_schedule(server.pid, os.SCHED_OTHER, cpus)
+        room.expect_success(server)
+        excused = read_counters(path)["timeouts_excused"]
+        if excused == 0:
+            raise Fail("the target was never late: nothing was shown")
+
+    return run
+
+
 def paused(room):
     """A server that is stopped again and again, for less than the timeouts come to each time, is no error."""
     require("ib_write_bw")
@@ -229,6 +269,8 @@ def cases():
     for name, route in ROUTES.items():
         yield Case(f"faults/killed-server{name}", silenced_case(signal.SIGKILL, "has ended", route), 60)
         yield Case(f"faults/stopped-server{name}", silenced_case(signal.SIGSTOP, "is stopped", route), 60)
+    for name, route in ROUTES.items():
+        yield Case(f"faults/unscheduled-server{name}", unscheduled_case(route), 60)
     yield Case("faults/paused-server", paused, 60)
     yield Case("faults/many-processes", many_processes, 60)
     for mode in ("sleep", "spin"):

@@ -14,6 +14,8 @@ const SEND_BUDGET: usize = 512;
 const BURSTS: usize = 8;
 /// After a burst of fewer frames, nothing more is expected yet.
 const BURST_FULL: usize = 16;
+/// Times that arrivals are asked for before an acknowledgement is said to be overdue, while some come.
+const DRAIN_ROUNDS: usize = 64;
 /// Rounds that a NIC makes at most before it closes, however many frames keep coming.
 const FINAL_ROUNDS: usize = 64;
 
@@ -130,13 +132,14 @@ impl Core {
         for _ in 0..BURSTS {
             let now = self.clock.now();
             let Some(port) = &mut self.port else { break };
-            let frames = port.receive(now, &mut self.nic, ask_socket);
+            let mut frames = port.receive(now, &mut self.nic, ask_socket);
             if self.nic.next_deadline().is_some_and(|deadline| deadline <= now) {
-                self.nic.on_timer(now);
+                frames += self.run_timers(now);
             }
             done.events += self.transmit(now);
             done.frames += frames;
             if frames < BURST_FULL {
+                self.leave_word(now);
                 break;
             }
         }
@@ -146,6 +149,35 @@ impl Core {
             on_frames();
         }
         done
+    }
+
+    /// Lets timers run out, after what has arrived: an acknowledgement that lies here unread is not overdue,
+    /// however late this process is.
+    #[cold]
+    fn run_timers(&mut self, now: Instant) -> usize {
+        let Core { nic, port: Some(port), .. } = self else { return 0 };
+        let mut frames = 0;
+        if nic.has_expired(now) {
+            for _ in 0..DRAIN_ROUNDS {
+                let more = port.receive(now, nic, true);
+                frames += more;
+                if more == 0 {
+                    break;
+                }
+            }
+        }
+        nic.on_timer_asking(now, |overdue| port.judge(now, overdue));
+        frames
+    }
+
+    /// Tells peers that all that had come by `now` has been dealt with, if it has.
+    #[inline]
+    fn leave_word(&mut self, now: Instant) {
+        if let Some(port) = &mut self.port
+            && !self.more
+        {
+            port.leave_word(now);
+        }
     }
 
     /// The last rounds before the port closes. What was sent is on its way, whatever delays it; and datagrams

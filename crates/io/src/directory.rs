@@ -76,6 +76,9 @@ const GENERATION_AT: usize = 8;
 const ARMED_AT: usize = 64;
 const WAKER_AT: usize = 68;
 const ANNOUNCED_AT: usize = 128;
+const THREAD_AT: usize = 4;
+const PID_NAMESPACE_AT: usize = 16;
+const WORDS_AT: usize = 192;
 const TABLE_LEN: usize = PAGE + 256 * ENTRY_LEN;
 /// Byte of the file that is locked while slots are given out.
 const CLAIM_LOCK: u64 = 0;
@@ -86,6 +89,103 @@ const LIFE_LOCKS: u64 = 1 << 20;
 const CLAIM_PATIENCE: Duration = Duration::from_secs(10);
 /// The same for one that leaves.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(1);
+
+/// What a process leaves word of in its entry, for peers that have no answer from it. Zero of a process of a
+/// version that leaves none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Word {
+    /// As of when it had dealt with everything in its rings: nanoseconds of the host's monotonic clock.
+    Rings,
+    /// The same for its rings and its socket.
+    Socket,
+    /// Whether its progress thread waits for the socket, and does nothing else.
+    Rests,
+}
+
+/// A table as everyone may look at it.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    file: Option<&'a File>,
+    table: &'a Mapping,
+}
+
+impl View<'_> {
+    /// Which process a slot holds now; zero if none.
+    pub fn generation_of(&self, slot: Slot) -> u64 {
+        self.table.u64_at(entry_at(slot) + GENERATION_AT).load(Ordering::Acquire)
+    }
+
+    /// Whether a slot's process lives. Its own locks a process does not see.
+    pub fn is_alive(&self, slot: Slot) -> bool {
+        self.table.u32_at(entry_at(slot) + PID_AT).load(Ordering::Relaxed) == std::process::id()
+            || self
+                .file
+                .is_some_and(|file| sys::is_locked_elsewhere(file.as_fd(), life_lock(slot)).unwrap_or(false))
+    }
+
+    /// Process and progress thread of a slot, if their numbers mean anything in this process's namespace.
+    pub fn thread_of(&self, slot: Slot) -> Option<(u32, u32)> {
+        let number = |at| self.table.u32_at(entry_at(slot) + at).load(Ordering::Relaxed);
+        let namespace = self.table.u64_at(entry_at(slot) + PID_NAMESPACE_AT).load(Ordering::Relaxed);
+        let (pid, tid) = (number(PID_AT), number(THREAD_AT));
+        (tid != 0 && namespace == sys::pid_namespace()).then_some((pid, tid))
+    }
+
+    /// What a slot's process has left word of.
+    pub fn word(&self, slot: Slot, word: Word) -> u64 {
+        self.table.u64_at(word_at(slot, word)).load(Ordering::Acquire)
+    }
+
+    /// Whether a slot's process wants its bell rung.
+    pub fn is_armed(&self, slot: Slot) -> bool {
+        self.table.u32_at(entry_at(slot) + ARMED_AT).load(Ordering::Relaxed) != 0
+    }
+}
+
+/// The table of another address of this host, only looked at.
+#[derive(Debug)]
+pub struct Neighbour {
+    /// Not closed as long as it has a name: this process may have a NIC of that address too, whose locks a
+    /// close would give up.
+    file: Option<File>,
+    table: Mapping,
+}
+
+impl Neighbour {
+    /// Opens the table of an address, if there is one that this version understands.
+    pub fn open(directory: &Path, address: IpAddr) -> Option<Neighbour> {
+        let file = private_file().open(folder_of(directory, address).join("table")).ok()?;
+        let found = Mapping::of_file(file.as_fd(), TABLE_LEN).ok().filter(|table| {
+            let has_all = file.metadata().is_ok_and(|found| found.len() >= TABLE_LEN as u64);
+            has_all && table.u64_at(MAGIC_AT).load(Ordering::Relaxed) == MAGIC
+        });
+        match found {
+            Some(table) => Some(Neighbour { file: Some(file), table }),
+            None => {
+                std::mem::forget(file);
+                None
+            }
+        }
+    }
+
+    /// Whether the address's last process has removed it since.
+    pub fn is_removed(&self) -> bool {
+        self.file.as_ref().and_then(|file| file.metadata().ok()).is_some_and(|found| found.nlink() == 0)
+    }
+
+    /// The table.
+    pub fn view(&self) -> View<'_> {
+        View { file: self.file.as_ref(), table: &self.table }
+    }
+}
+
+impl Drop for Neighbour {
+    fn drop(&mut self) {
+        if !self.is_removed() {
+            std::mem::forget(self.file.take());
+        }
+    }
+}
 
 /// This process's place in the table, and its view of everyone else's.
 #[derive(Debug)]
@@ -154,6 +254,11 @@ impl Member {
             table.u64_at(entry_at(slot) + word * 8).store(0, Ordering::Relaxed);
         }
         table.u32_at(entry_at(slot) + PID_AT).store(std::process::id(), Ordering::Relaxed);
+        table.u64_at(entry_at(slot) + PID_NAMESPACE_AT).store(sys::pid_namespace(), Ordering::Relaxed);
+        for word in [Word::Rings, Word::Socket] {
+            // Long ago, but it leaves word.
+            table.u64_at(word_at(slot, word)).store(1, Ordering::Relaxed);
+        }
         table.u64_at(entry_at(slot) + GENERATION_AT).store(generation, Ordering::Release);
         sys::lock_byte(file.as_fd(), life_lock(slot)).map_err(failed)?;
         sys::unlock_byte(file.as_fd(), CLAIM_LOCK);
@@ -163,6 +268,22 @@ impl Member {
     /// This process's slot.
     pub fn slot(&self) -> Slot {
         self.slot
+    }
+
+    /// The table.
+    pub fn view(&self) -> View<'_> {
+        View { file: Some(&self.file), table: &self.table }
+    }
+
+    /// Leaves word for peers.
+    #[inline]
+    pub fn leave_word(&self, word: Word, value: u64) {
+        self.table.u64_at(word_at(self.slot, word)).store(value, Ordering::Release);
+    }
+
+    /// The calling thread is this process's progress thread.
+    pub fn note_thread(&self) {
+        self.table.u32_at(entry_at(self.slot) + THREAD_AT).store(sys::thread_id(), Ordering::Relaxed);
     }
 
     /// The folder of this address.
@@ -352,6 +473,10 @@ fn open_table(folder: &Path) -> Result<File, OpenError> {
 
 const fn entry_at(slot: Slot) -> usize {
     PAGE + slot.index() * ENTRY_LEN
+}
+
+const fn word_at(slot: Slot, word: Word) -> usize {
+    entry_at(slot) + WORDS_AT + 8 * word as usize
 }
 
 const fn life_lock(slot: Slot) -> u64 {

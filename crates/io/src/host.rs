@@ -6,6 +6,7 @@ use crate::device::{DeviceInfo, devices};
 use crate::directory::{Member, folder_of};
 use crate::error::OpenError;
 use crate::fork;
+use crate::life::Lives;
 use crate::port::Port;
 use crate::progress::{self, Call, State};
 use crate::rings::Rings;
@@ -13,7 +14,7 @@ use crate::settings::{Congestion, Settings, Transport};
 use crate::udp::Udp;
 use adverb_nic::{
     Completion, CongestionControl, CqId, DcqcnConfig, Error, IrnConfig, Nic, NicConfig, PathId, TcpConfig,
-    TimelyConfig,
+    TimelyConfig, Tolerance,
 };
 use adverb_os::capture::Capture;
 use adverb_os::choice::PathPolicy;
@@ -31,6 +32,10 @@ use std::thread::JoinHandle;
 
 /// Packets in flight that a queue pair may have by default, at most: what a ring holds twice over.
 const MAX_UNACKED: u32 = 128;
+/// A peer's process that lives but has no processor is waited for so long; and so long a peer that nothing is
+/// known of may be silent, whatever its queue pair's timeout is.
+const TOLERANCE: Tolerance =
+    Tolerance { excused_max: Duration::from_ms(10_000), silence_min: Duration::from_ms(500) };
 /// Kernel memory that one received packet takes beside its payload.
 const SOCKET_OVERHEAD: usize = 1024;
 
@@ -298,12 +303,14 @@ fn open_parts(
         congestion: congestion(settings.congestion),
         // What is to be captured, or to suffer faults, passes the port.
         loopback: settings.path != PathPolicy::Udp && !settings.faults.any() && capture.is_none(),
+        tolerance: TOLERANCE,
         irn: (settings.transport == Transport::Irn).then(|| irn_config(max_unacked_packets)),
         ..NicConfig::default()
     };
     let nic = Nic::new(config, seed);
     let rings = Rings::new(member.clone(), Gid::from(device.address));
-    let port = Port::new(settings, Gid::from(address), rings, udp, capture, seed);
+    let lives = Lives::new(Gid::from(address), directory.to_owned(), clock.epoch_ns());
+    let port = Port::new(settings, Gid::from(address), rings, lives, udp, capture, seed);
     let core = Core::new(nic, port, clock, on_event, settings.trace);
     let forks = fork::epoch();
     let counters_file = settings.counters.clone();

@@ -26,6 +26,7 @@ mod error;
 mod fork;
 mod guess;
 mod host;
+mod life;
 mod payload;
 mod port;
 pub mod program;

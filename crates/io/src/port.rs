@@ -3,13 +3,14 @@
 //! faults or a capture, every frame is built whole first.
 
 use crate::counters::IoCounters;
-use crate::directory::Slot;
+use crate::directory::{Slot, Word};
+use crate::life::Lives;
 use crate::payload::{copy_payload, payload_in_ring};
 use crate::rings::{Rings, Sent};
 use crate::settings::Settings;
 use crate::udp::Udp;
 use adverb_nic::memory::Payload;
-use adverb_nic::{Nic, PathId, TxFrame};
+use adverb_nic::{Nic, Overdue, PathId, Silence, TxFrame};
 use adverb_os::capture::Capture;
 use adverb_os::choice::PathPolicy;
 use adverb_os::faults::{Direction, Lane, Parcel};
@@ -21,6 +22,10 @@ use adverb_wire::{
 
 /// The path that leaves this host. Paths 1 to 254 are those of the slots.
 pub const UDP_PATH: PathId = PathId(256);
+/// Word is left so often at most: often enough for the shortest timeout.
+const WORD_EVERY: Duration = Duration::from_us(100);
+/// What faults let go within this time counts as not dealt with.
+const HELD_BACK: Duration = Duration::from_ms(1);
 /// Captured frames reach the file after this long.
 const CAPTURE_FLUSH: Duration = Duration::from_ms(1000);
 
@@ -43,16 +48,28 @@ struct Slow {
     flushed: Instant,
 }
 
+impl Slow {
+    /// Whether faults hold back something until then.
+    fn is_due(&self, by: Instant) -> bool {
+        [self.rx.next_deadline(), self.tx.next_deadline()].into_iter().flatten().any(|at| at <= by)
+    }
+}
+
 /// All paths of one process.
 pub struct Port {
     own: Gid,
     slot: Slot,
     policy: PathPolicy,
     rings: Rings,
+    lives: Lives,
     udp: Udp,
     udp_blocked: bool,
     /// Calls since the idle socket was last asked.
     udp_skipped: u32,
+    /// When word was left last.
+    word_left: Instant,
+    /// The socket was asked last time, and had nothing; and nothing has left through it since.
+    udp_empty: bool,
     /// Another post is likely to follow at once, so waking sleepers for certain can wait for it.
     pub settle_later: bool,
     slow: Option<Box<Slow>>,
@@ -70,6 +87,7 @@ impl Port {
         settings: &Settings,
         own: Gid,
         rings: Rings,
+        lives: Lives,
         udp: Udp,
         capture: Option<Capture>,
         seed: u64,
@@ -88,9 +106,12 @@ impl Port {
             slot,
             policy: settings.path,
             rings,
+            lives,
             udp,
             udp_blocked: false,
             udp_skipped: 0,
+            word_left: Instant::ZERO,
+            udp_empty: false,
             settle_later: false,
             slow,
             scratch: Vec::new(),
@@ -234,7 +255,12 @@ impl Port {
         if !self.settle_later {
             self.settle();
         }
-        if self.udp.has_staged() && !self.udp.flush(&mut self.counters) && !self.udp_blocked {
+        if !self.udp.has_staged() {
+            return;
+        }
+        // It may come back: who shares the address gets some of what this process sends to another.
+        self.udp_empty = false;
+        if !self.udp.flush(&mut self.counters) && !self.udp_blocked {
             self.udp_blocked = true;
             nic.block_path(UDP_PATH);
         }
@@ -304,6 +330,48 @@ impl Port {
         [slow, self.rings.next_deadline()].into_iter().flatten().min()
     }
 
+    /// Leaves word, now and then, that all that had come by `now` has been dealt with.
+    #[inline]
+    pub fn leave_word(&mut self, now: Instant) {
+        if now.since(self.word_left) >= WORD_EVERY {
+            self.word_left = now;
+            self.leave_word_now(now);
+        }
+    }
+
+    /// Nothing waits in the socket, nor in the rings.
+    pub fn found_empty(&mut self, now: Instant) {
+        self.udp_empty = true;
+        self.leave_word(now);
+    }
+
+    /// Not while faults hold back something that is about to be let go: a peer waits for that, too.
+    #[cold]
+    fn leave_word_now(&self, now: Instant) {
+        if self.slow.as_ref().is_some_and(|slow| slow.is_due(now + HELD_BACK)) {
+            return;
+        }
+        let (member, now_ns) = (self.rings.member(), self.lives.host_ns(now));
+        member.leave_word(Word::Rings, now_ns);
+        if self.udp_empty {
+            member.leave_word(Word::Socket, now_ns);
+        }
+    }
+
+    /// Why an acknowledgement is overdue, as far as this host can tell.
+    pub fn judge(&mut self, now: Instant, overdue: &Overdue) -> Silence {
+        if self.slow.as_ref().is_some_and(|slow| slow.tx.next_deadline().is_some_and(|at| at <= now)) {
+            // It may not even have left.
+            return Silence::Unread;
+        }
+        let by_socket = match overdue.path {
+            UDP_PATH => true,
+            PathId(1..=254) => false,
+            _ => return Silence::Unknown,
+        };
+        self.lives.judge(&mut self.rings, now, overdue, by_socket)
+    }
+
     /// To be called when nothing happens: puts the capture on disk, lets go of dead processes' rings.
     pub fn rest(&mut self) {
         if let Some(capture) = self.slow.as_mut().and_then(|slow| slow.capture.as_mut()) {
@@ -329,9 +397,12 @@ impl Port {
             }),
         };
         self.udp_skipped += 1;
+        self.udp_empty = false;
         if ask_socket || self.udp_skipped >= UDP_SKIP || self.udp.in_use(now) {
             self.udp_skipped = 0;
-            total += self.receive_udp(now, nic);
+            let frames = self.receive_udp(now, nic);
+            self.udp_empty = frames == 0;
+            total += frames;
         }
         if self.slow.is_some() {
             self.deliver_released(now, nic);

@@ -3,6 +3,7 @@
 
 use crate::core::Core;
 use crate::counters::IoCounters;
+use crate::directory::Word;
 use crate::guess::{Found, Guess, Look, Next, Ringing, Woken};
 use crate::host::Shared;
 use crate::rings::{ANYTHING, REQUESTS};
@@ -104,6 +105,7 @@ pub fn stop(shared: &Shared) {
 /// The progress thread.
 pub fn run(shared: &Shared) {
     sys::prefer_short_waits(SLICE);
+    shared.member.note_thread();
     let mut load = AppLoad::new();
     let mut woken = Woken::default();
     let mut set = sys::WaitSet::default();
@@ -126,8 +128,10 @@ pub fn run(shared: &Shared) {
         match next {
             Next::Again | Next::Rest(_) => {}
             Next::Spin => spin(shared, &mut load),
-            Next::Wait { until, .. } => {
+            Next::Wait { until, socket } => {
+                shared.member.leave_word(Word::Rests, socket.into());
                 set.wait(until.map(|until| StdDuration::from_nanos(until.since(now).as_ns())));
+                shared.member.leave_word(Word::Rests, 0);
                 woken = Woken { bell: set.is_ready(0), socket: set.is_any_ready(1) };
                 if woken.bell {
                     shared.member.bell().quieten();
@@ -148,6 +152,9 @@ fn look(shared: &Shared, core: &mut Core, now: Instant, woken: Woken, load: &mut
                 core.round(false);
             }
             let frames_wait = core.has_ring_work() || socket_is_readable(core);
+            if !frames_wait && let Some(port) = &mut core.port {
+                port.found_empty(now);
+            }
             let deadline = core.next_deadline();
             match core.guess.glanced(now, frames_wait, deadline) {
                 Some(next) => next,

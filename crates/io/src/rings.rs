@@ -59,6 +59,9 @@ struct OpenRing {
     urgent: bool,
     unsettled: bool,
     blocked: bool,
+    /// What had been put in at a time, for [`Rings::has_read`], and when all put in was known to be read.
+    mark: Option<(Instant, u64)>,
+    read_until: Instant,
 }
 
 #[derive(Debug)]
@@ -236,6 +239,8 @@ impl Rings {
                     urgent: false,
                     unsettled: false,
                     blocked: false,
+                    mark: None,
+                    read_until: Instant::ZERO,
                 })));
                 true
             }
@@ -310,6 +315,21 @@ impl Rings {
                 ring.urgent = false;
             }
         }
+    }
+
+    /// Whether a receiver is known to have read everything that was put into its ring up to `since`, though
+    /// it never finds it empty. That is known only when asked again; who has no ring has read nothing.
+    pub fn has_read(&mut self, to: Slot, since: Instant, now: Instant) -> bool {
+        let Some(Outbound::Open(ring)) = &mut self.outbound[to.index()] else { return false };
+        let Ok((head, end)) = ring.producer.progress() else { return false };
+        match ring.mark {
+            Some((at, tail)) if head >= tail => (ring.read_until, ring.mark) = (at, None),
+            _ => {}
+        }
+        if ring.mark.is_none() && head < end {
+            ring.mark = Some((now, end));
+        }
+        ring.read_until >= since
     }
 
     /// Whether some ring is full.

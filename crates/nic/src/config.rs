@@ -1,6 +1,7 @@
 //! What a NIC is made with.
 
 use crate::congestion::config::CongestionControl;
+use crate::silence::Tolerance;
 use crate::transport::rc::irn::config::IrnConfig;
 use adverb_wire::{Duration, Gid};
 
@@ -35,6 +36,8 @@ pub struct NicConfig {
     /// A retry count does not run out: for experiments whose networks lose more than an application would
     /// bear.
     pub retry_forever: bool,
+    /// Silence that the retry count does not speak of: for drivers whose peers may wait for a processor.
+    pub tolerance: Tolerance,
     /// WQEs that a fetch of a cross-channel queue brings, WAITs not counted: the first one after idleness,
     /// and later ones.
     pub prefetch: (u8, u8),
@@ -62,6 +65,7 @@ impl Default for NicConfig {
             irn: None,
             rto: None,
             retry_forever: false,
+            tolerance: Tolerance::default(),
             prefetch: (4, 16),
             loopback: true,
             quantum: 16,

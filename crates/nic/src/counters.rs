@@ -57,6 +57,8 @@ counters! { Counters;
     error_naks_sent,
     /// NAKs of other kinds received.
     error_naks_received,
+    /// Acknowledgements overdue that cost no retry, since the peer lives and had no processor.
+    timeouts_excused,
     /// Local ACK timeouts.
     timeouts,
     /// Packets sent again.

@@ -27,6 +27,7 @@ use crate::memory::{Memory, Payload, QueueMemory};
 use crate::multicast::Groups;
 use crate::queue::cq::Release;
 use crate::queue_pair::QueuePair;
+use crate::silence::{Overdue, Silence};
 use crate::slab::Slab;
 use crate::state::NicState;
 use crate::transport::rc::irn::config::LossRecovery;
@@ -154,7 +155,20 @@ impl Nic {
 
     /// Lets timers run out whose time has come.
     pub fn on_timer(&mut self, now: Instant) {
-        self.run_timers(now);
+        self.run_timers(now, |_| Silence::Unknown);
+    }
+
+    /// The same, for a driver that may know why a peer is silent: it is asked for each acknowledgement that
+    /// is overdue. It has taken in all frames that have arrived.
+    pub fn on_timer_asking(&mut self, now: Instant, ask: impl FnMut(&Overdue) -> Silence) {
+        self.run_timers(now, ask);
+    }
+
+    /// Whether an acknowledgement may be overdue, so that the driver takes in what has arrived before it lets
+    /// timers run out.
+    #[inline]
+    pub fn has_expired(&self, now: Instant) -> bool {
+        self.timers.next_timeout().is_some_and(|at| at <= now)
     }
 
     /// When [`Nic::on_timer`] should be called next; it may find nothing to do then.

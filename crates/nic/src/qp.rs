@@ -153,7 +153,8 @@ impl Qp {
     pub fn rto(&self, nic: &NicState) -> Duration {
         match nic.rto {
             Some(rto) if self.has_timeout() && !self.dialect.has_own_timeouts() => rto,
-            _ => ack_timeout(self.attr.timeout),
+            _ if self.has_timeout() => ack_timeout(self.attr.timeout).max(nic.rto_min),
+            _ => Duration::ZERO,
         }
     }
 

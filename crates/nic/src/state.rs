@@ -14,6 +14,7 @@ use crate::memory::{AccessFault, Memory, Payload, dma};
 use crate::queue::cq::{Added, Cq, Entry, Release};
 use crate::queue::cross::CrossChannels;
 use crate::queue::recv::Srq;
+use crate::silence::Tolerance;
 use crate::slab::{Held, Slab};
 use crate::transport::rc::irn::config::IrnConfig;
 use crate::work::{Completion, Sge, Status};
@@ -49,6 +50,9 @@ pub(crate) struct NicState {
     pub qpn_base: u32,
     pub loopback: bool,
     pub rto: Option<Duration>,
+    /// The shortest local ACK timeout.
+    pub rto_min: Duration,
+    pub tolerance: Tolerance,
     /// IRN's parameters; queue pairs have IRN state only on a NIC that offers it.
     pub irn: IrnConfig,
     /// What steps have done to other queue pairs, until the turn carries it out: at most one for each
@@ -71,6 +75,8 @@ impl NicState {
             qpn_base: config.qpn_base,
             loopback: config.loopback,
             rto: config.rto,
+            rto_min: config.tolerance.shortest_timeout(),
+            tolerance: config.tolerance,
             memory: Memory::new(seed),
             cqs: Slab::new(limits::MAX_CQ),
             srqs: Slab::new(limits::MAX_SRQ),

@@ -71,6 +71,11 @@ impl Clock {
         Clock { epoch_ns: monotonic_ns(), last: Instant::ZERO, cycles: 0 }
     }
 
+    /// When it was zero, by the clock that all processes of the host share.
+    pub fn epoch_ns(&self) -> u64 {
+        self.epoch_ns
+    }
+
     /// Time since the start.
     #[inline]
     pub fn now(&mut self) -> Instant {

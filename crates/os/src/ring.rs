@@ -350,10 +350,10 @@ impl Producer {
         sleeps.load(Ordering::Relaxed) != 0 && sleeps.swap(0, Ordering::Relaxed) != 0
     }
 
-    /// Where the consumer is, and whether it has all that was published.
-    pub fn progress(&mut self) -> Result<(u64, bool), Broken> {
+    /// Where the consumer is, and where what was published ends.
+    pub fn progress(&mut self) -> Result<(u64, u64), Broken> {
         self.refresh_head()?;
-        Ok((self.head, self.head == self.published))
+        Ok((self.head, self.published))
     }
 
     /// Asks the consumer to wake this process once it has drained half of the ring, unless it has done so

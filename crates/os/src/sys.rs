@@ -227,6 +227,46 @@ struct SchedAttr {
     period: u64,
 }
 
+/// What a thread does, by `/proc`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ThreadState {
+    /// It runs, or waits for a processor or a disk.
+    Runnable,
+    /// It waits for something else.
+    Sleeping,
+    /// A signal or a debugger has stopped it.
+    Stopped,
+    /// It cannot be seen: it has ended, or `/proc` hides it.
+    Unknown,
+}
+
+/// What a thread of a process does.
+pub fn thread_state(pid: u32, tid: u32) -> ThreadState {
+    std::fs::read(format!("/proc/{pid}/task/{tid}/stat")).map_or(ThreadState::Unknown, |stat| state_in(&stat))
+}
+
+/// The state in a line of `/proc/PID/stat`: behind the name, which may hold anything.
+fn state_in(stat: &[u8]) -> ThreadState {
+    let letter = stat.iter().rposition(|&byte| byte == b')').and_then(|at| stat.get(at + 2));
+    match letter {
+        Some(b'R' | b'D') => ThreadState::Runnable,
+        Some(b'S' | b'I') => ThreadState::Sleeping,
+        Some(b'T' | b't') => ThreadState::Stopped,
+        _ => ThreadState::Unknown,
+    }
+}
+
+/// The calling thread's number.
+pub fn thread_id() -> u32 {
+    // SAFETY: takes nothing, and cannot fail.
+    unsafe { libc::gettid() as u32 }
+}
+
+/// The number of this process's PID namespace, in which process numbers mean something.
+pub fn pid_namespace() -> u64 {
+    std::fs::metadata("/proc/self/ns/pid").map_or(0, |found| std::os::unix::fs::MetadataExt::ino(&found))
+}
+
 /// Asks for a short scheduling slice for the calling thread, so that its wake-up preempts a thread that
 /// spins on memory, and for exact timers. Older kernels and sandboxes refuse; then it is slower.
 pub fn prefer_short_waits(slice: Duration) {
@@ -257,6 +297,34 @@ pub fn prefer_short_waits(slice: Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_is_seen_as_what_it_does() {
+        assert_eq!(thread_state(std::process::id(), thread_id()), ThreadState::Runnable);
+        assert_eq!(thread_state(u32::MAX, 1), ThreadState::Unknown);
+        assert_ne!(pid_namespace(), 0);
+        for (line, expected) in [
+            ("7 (a) S 1", ThreadState::Sleeping),
+            ("7 (a) R) T 1", ThreadState::Stopped),
+            ("7 (a) t 1", ThreadState::Stopped),
+            ("7 (a) D 1", ThreadState::Runnable),
+            ("7 (a) Z 1", ThreadState::Unknown),
+            ("7 (a)", ThreadState::Unknown),
+            ("", ThreadState::Unknown),
+        ] {
+            assert_eq!(state_in(line.as_bytes()), expected, "{line}");
+        }
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        // SAFETY: signals a child that has not been waited for.
+        let signal = |signal| unsafe { libc::kill(child.id() as libc::pid_t, signal) };
+        assert_eq!(signal(libc::SIGSTOP), 0);
+        let mut status = 0;
+        // SAFETY: waits for that child to stop; `status` is a place for the answer.
+        unsafe { libc::waitpid(child.id() as libc::pid_t, &mut status, libc::WUNTRACED) };
+        assert_eq!(thread_state(child.id(), child.id()), ThreadState::Stopped);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 
     #[test]
     fn waits_end_by_time_and_by_data() {

@@ -215,6 +215,14 @@ impl Instant {
     }
 }
 
+impl Instant {
+    /// So long ago; zero at the earliest.
+    #[inline]
+    pub const fn before(self, time: Duration) -> Instant {
+        Instant::from_ps(self.as_ps().saturating_sub(time.as_ps()))
+    }
+}
+
 impl Add<Duration> for Instant {
     type Output = Instant;
     #[inline]
@@ -292,6 +300,14 @@ impl Duration {
     #[inline]
     pub const fn times(self, n: u64) -> Self {
         Duration(self.0.saturating_mul(n))
+    }
+}
+
+impl Duration {
+    /// This without another; zero at the least.
+    #[inline]
+    pub const fn minus(self, other: Duration) -> Duration {
+        Duration::from_ps(self.as_ps().saturating_sub(other.as_ps()))
     }
 }
 

@@ -79,6 +79,12 @@ impl Timers {
         take_due(&mut self.waiting, now)
     }
 
+    /// The earliest entry but for those of queue pairs that wait for their rate.
+    #[inline]
+    pub fn next_timeout(&self) -> Option<Instant> {
+        self.heap.peek().map(Entry::at)
+    }
+
     /// The earliest entry.
     #[inline]
     pub fn next(&self) -> Option<Instant> {

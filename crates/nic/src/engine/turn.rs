@@ -12,6 +12,7 @@ use crate::memory::Payload;
 use crate::nic::Nic;
 use crate::qp::Qp;
 use crate::queue_pair::QueuePair;
+use crate::silence::{Overdue, Silence};
 use crate::slab::Held;
 use crate::state::NicState;
 use crate::transport::rc;
@@ -256,8 +257,8 @@ impl Nic {
         None
     }
 
-    /// Lets timers run out whose time has come.
-    pub(crate) fn run_timers(&mut self, now: Instant) {
+    /// Lets timers run out whose time has come. `ask` says what the driver knows of a peer's silence.
+    pub(crate) fn run_timers(&mut self, now: Instant, mut ask: impl FnMut(&Overdue) -> Silence) {
         while let Some((index, at)) = self.timers.waited(now) {
             let Some(pair) = self.qps.at(index) else { continue };
             let QueuePair { qp, mode } = pair;
@@ -273,7 +274,9 @@ impl Nic {
                 continue;
             }
             qp.heap_at = Instant::NEVER;
-            rc::on_timer(qp, mode, &mut self.state, now);
+            let overdue = rc::overdue(qp, mode, &self.state, now);
+            let silence = overdue.map_or(Silence::Unknown, |overdue| ask(&overdue));
+            rc::on_timer(qp, mode, &mut self.state, now, silence);
             wake(pair, &mut self.ready);
             self.timers.track(pair);
         }

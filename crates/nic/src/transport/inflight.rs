@@ -7,6 +7,7 @@ use crate::explain::Cause;
 use crate::limits;
 use crate::memory::{prefetch, prefetch_whole};
 use crate::queue::wqe::{GatherCursor, Operands, Wqe, WqeOp};
+use crate::silence::Excused;
 use adverb_wire::Psn;
 
 /// A WQE that has been executed and is not done.
@@ -73,6 +74,8 @@ pub(crate) struct Requester {
     pub rnr_retries: u8,
     /// Timeouts in a row, for the explanation.
     pub expiries: u8,
+    /// Time without progress that costs no retry.
+    pub excused: Excused,
     /// Waiting for the RNR timer; nothing is sent.
     pub rnr_wait: bool,
     /// A lost response has made us go back to `una`; not twice without progress.
@@ -149,6 +152,7 @@ impl Requester {
             retries: 0,
             rnr_retries: 0,
             expiries: 0,
+            excused: Excused::default(),
             rnr_wait: false,
             implied_nak: false,
             window: Window::default(),

@@ -89,6 +89,9 @@ pub struct Node {
 /// Decides by sender and packet whether a frame is lost.
 pub type DropRule = Box<dyn FnMut(usize, &Packet) -> bool>;
 
+/// Says why an acknowledgement is overdue, by the node that waits for it.
+pub type AskRule = Box<dyn FnMut(usize, &Overdue) -> Silence>;
+
 struct Flight {
     packet: Packet,
     payload: Vec<u8>,
@@ -103,6 +106,8 @@ pub struct World {
     pub rng: fastrand::Rng,
     /// Drops the frames for which it answers true; looks at (sender, packet).
     pub drop_if: Option<DropRule>,
+    /// What the driver of a node knows of a peer's silence.
+    pub ask: Option<AskRule>,
     /// Everything sent, in order, dropped frames included.
     pub log: Vec<(usize, Packet)>,
     pub keep_log: bool,
@@ -138,6 +143,7 @@ impl World {
             faults: Faults::default(),
             rng: fastrand::Rng::with_seed(seed),
             drop_if: None,
+            ask: None,
             log: Vec::new(),
             keep_log: false,
             wire: BinaryHeap::new(),
@@ -353,8 +359,11 @@ impl World {
                 nic.on_frame(self.now, &flight.packet, &Payload::from_slice(&flight.payload));
             }
         } else {
-            for n in &mut self.nodes {
-                n.nic.on_timer(self.now);
+            for (i, n) in self.nodes.iter_mut().enumerate() {
+                match &mut self.ask {
+                    Some(ask) => n.nic.on_timer_asking(self.now, |overdue| ask(i, overdue)),
+                    None => n.nic.on_timer(self.now),
+                }
             }
         }
         for n in &self.nodes {

@@ -246,8 +246,8 @@ impl Link {
             let since = *self.seen.1.get_or_insert(now);
             return Ok(now.since(since) >= STUCK);
         };
-        let (head, has_all) = producer.progress()?;
-        if has_all || head != self.seen.0 {
+        let (head, end) = producer.progress()?;
+        if head == end || head != self.seen.0 {
             self.seen = (head, None);
             return Ok(false);
         }

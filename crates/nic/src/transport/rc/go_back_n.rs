@@ -10,11 +10,12 @@ use crate::congestion;
 use crate::engine::execute::execute;
 use crate::engine::fetch::fetch;
 use crate::engine::step::{Next, SendStep};
-use crate::explain::{Cause, PacketCause, TimerCause, received};
+use crate::explain::{Cause, received};
 use crate::frame::TxFrame;
 use crate::memory::Payload;
 use crate::qp::Qp;
 use crate::queue::wqe::{Wqe, WqeOp};
+use crate::silence::{Excused, Silence};
 use crate::state::NicState;
 use crate::transport::failure::fail_oldest;
 use crate::transport::inflight::Inflight;
@@ -100,7 +101,12 @@ fn on_acknowledge(qp: &mut Qp, nic: &mut NicState, now: Instant, packet: &Packet
             if acknowledge_before(qp, nic, now, psn) && !qp.requester.rnr_wait {
                 let rule = "the responder saw a gap in the PSNs more often than the retry count allows (IBTA \
                     9.7.5.2.2)";
-                retry(qp, nic, now, Some(received(packet)), None, rule);
+                let status = Status::TransportRetryExceeded;
+                let cause = Cause { status, rule, packet: Some(received(packet)), timer: None };
+                if retry::spend_retry(qp, nic, now, &cause) {
+                    congestion::on_loss(qp, nic, false);
+                    send_again(qp, nic, now);
+                }
             }
         }
         Syndrome::Nak(code) => {
@@ -163,6 +169,7 @@ fn progressed(qp: &mut Qp, nic: &mut NicState, now: Instant, before: Psn) {
         r.retries = qp.attr.retry_cnt;
         r.rnr_retries = qp.attr.rnr_retry;
         r.expiries = 0;
+        r.excused = Excused::default();
         r.implied_nak = false;
         r.rnr_wait = false;
         r.catch_up();
@@ -201,27 +208,17 @@ fn on_rnr_nak(qp: &mut Qp, nic: &mut NicState, now: Instant, packet: &Packet, co
     }
 }
 
-/// Goes back to the oldest unacknowledged PSN, or gives up when no retry is left.
-fn retry(
-    qp: &mut Qp,
-    nic: &mut NicState,
-    now: Instant,
-    packet: Option<PacketCause>,
-    timer: Option<TimerCause>,
-    rule: &'static str,
-) {
-    let cause = Cause { status: Status::TransportRetryExceeded, rule, packet, timer };
-    if !retry::spend_retry(qp, nic, now, &cause) {
-        return;
-    }
+/// Goes back to the oldest unacknowledged PSN.
+fn send_again(qp: &mut Qp, nic: &NicState, now: Instant) {
     qp.requester.rnr_wait = false;
-    congestion::on_loss(qp, nic, timer.is_some());
     qp.requester.go_back();
     restart_timer(qp, nic, now);
 }
 
-/// The queue pair's timer ran out: the RNR wait is over, or an acknowledgement is overdue.
-pub(super) fn on_timeout(qp: &mut Qp, nic: &mut NicState, now: Instant) {
+/// The queue pair's timer ran out: the RNR wait is over, or an acknowledgement is overdue. `silence` is what
+/// the driver knows of that.
+pub(super) fn on_timeout(qp: &mut Qp, nic: &mut NicState, now: Instant, silence: Silence) {
+    let waited = qp.rto(nic) + now.since(qp.deadline);
     qp.deadline = Instant::NEVER;
     if qp.requester.rnr_wait {
         qp.requester.rnr_wait = false;
@@ -231,11 +228,26 @@ pub(super) fn on_timeout(qp: &mut Qp, nic: &mut NicState, now: Instant) {
     if !qp.requester.awaits_acknowledgement() {
         return;
     }
+    let excused = retry::is_excused(qp, nic, silence, waited);
+    if excused && silence == Silence::Unread {
+        restart_timer(qp, nic, now);
+        return;
+    }
+    qp.requester.implied_nak = false;
+    if excused {
+        send_again(qp, nic, now);
+        return;
+    }
     nic.counters.timeouts += 1;
     qp.requester.expiries = qp.requester.expiries.saturating_add(1);
-    qp.requester.implied_nak = false;
-    let Cause { rule, packet, timer, .. } = retry::unanswered(qp, nic, qp.requester.una);
-    retry(qp, nic, now, packet, timer, rule);
+    if retry::costs_retry(qp, nic) {
+        let cause = retry::unanswered(qp, nic, qp.requester.una, silence);
+        if !retry::spend_retry(qp, nic, now, &cause) {
+            return;
+        }
+    }
+    congestion::on_loss(qp, nic, true);
+    send_again(qp, nic, now);
 }
 
 /// The READ or atomic whose answer this PSN is, with everything before it acknowledged.

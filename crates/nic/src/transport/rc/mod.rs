@@ -27,8 +27,10 @@ use crate::engine::step::SendStep;
 use crate::frame::TxFrame;
 use crate::memory::Payload;
 use crate::qp::Qp;
+use crate::silence::{Overdue, Silence};
 use crate::state::NicState;
 use adverb_wire::{Instant, Packet, Service};
+use dialect::Dialect;
 use irn::Irn;
 use irn::config::LossRecovery;
 
@@ -122,12 +124,28 @@ pub(crate) fn step(
     }
 }
 
-/// A timer may have run out.
-pub(crate) fn on_timer(qp: &mut Qp, mode: &mut Mode, nic: &mut NicState, now: Instant) {
+/// The acknowledgement that is overdue, if the queue pair's timer runs out because of one.
+pub(crate) fn overdue(qp: &Qp, mode: &Mode, nic: &NicState, now: Instant) -> Option<Overdue> {
+    if qp.deadline > now || qp.requester.rnr_wait {
+        return None;
+    }
+    let own = match mode {
+        Mode::Irn(irn) if qp.dialect == Dialect::Irn => Some(irn::awaits_since(irn)?),
+        _ => None,
+    };
+    if own.is_none() && !qp.requester.awaits_acknowledgement() {
+        return None;
+    }
+    let since = own.unwrap_or_else(|| qp.deadline.before(qp.rto(nic)));
+    Some(Overdue { path: qp.path, dst: qp.dst, peer: qp.peer, since, due: qp.deadline })
+}
+
+/// A timer may have run out. `silence` is what the driver knows of an overdue acknowledgement.
+pub(crate) fn on_timer(qp: &mut Qp, mode: &mut Mode, nic: &mut NicState, now: Instant, silence: Silence) {
     match mode {
-        Mode::GoBackN if qp.deadline <= now => go_back_n::on_timeout(qp, nic, now),
+        Mode::GoBackN if qp.deadline <= now => go_back_n::on_timeout(qp, nic, now, silence),
         Mode::GoBackN => {}
-        Mode::Irn(irn) => irn::on_timer(qp, irn, nic, now),
+        Mode::Irn(irn) => irn::on_timer(qp, irn, nic, now, silence),
     }
 }
 

@@ -3,6 +3,7 @@
 
 use crate::explain::{Cause, PacketCause, TimerCause, received};
 use crate::qp::Qp;
+use crate::silence::{Excused, Silence};
 use crate::state::NicState;
 use crate::transport::failure::fail_oldest;
 use crate::work::Status;
@@ -32,14 +33,52 @@ pub(super) fn nak_cause(code: NakCode, packet: &Packet) -> Cause {
     Cause { status, rule, packet: Some(received(packet)), timer: None }
 }
 
+/// Whether more time without an acknowledgement costs no retry, since the peer lives and had no processor.
+pub(super) fn is_excused(qp: &mut Qp, nic: &mut NicState, silence: Silence, time: Duration) -> bool {
+    let excused = silence.is_excused() && qp.requester.excused.add(time, nic.tolerance.excused_max);
+    nic.counters.timeouts_excused += u64::from(excused);
+    excused
+}
+
+/// Whether a timeout that counts costs a retry.
+pub(super) fn costs_retry(qp: &Qp, nic: &NicState) -> bool {
+    let (r, count) = (&qp.requester, qp.attr.retry_cnt);
+    nic.tolerance.costs_retry(qp.rto(nic), r.expiries, count.saturating_sub(r.retries), count)
+}
+
+/// Why a queue pair fails whose peer is silent, in words.
+fn rule_of_silence(silence: Silence) -> &'static str {
+    match silence {
+        Silence::Unknown => {
+            "the peer did not acknowledge within the timeout, retry count times over (IBTA 9.7.6.1.3)"
+        }
+        Silence::Heard => {
+            "the peer runs and took in what arrived, but did not acknowledge within the timeout, retry count \
+                times over (IBTA 9.7.6.1.3)"
+        }
+        Silence::Stopped => {
+            "the peer's process is stopped, and did not acknowledge within the timeout, retry count times \
+                over (IBTA 9.7.6.1.3)"
+        }
+        Silence::Gone => {
+            "the peer's process has ended, and did not acknowledge within the timeout, retry count times \
+                over (IBTA 9.7.6.1.3)"
+        }
+        Silence::Unread | Silence::Late => {
+            "the peer's process lives, but had no processor for longer than is waited for, and then for the \
+                timeout, retry count times over (IBTA 9.7.6.1.3)"
+        }
+    }
+}
+
 /// Why a queue pair fails whose peer is silent. `una` is the oldest PSN that it did not acknowledge.
-pub(super) fn unanswered(qp: &Qp, nic: &NicState, una: Psn) -> Cause {
+pub(super) fn unanswered(qp: &Qp, nic: &NicState, una: Psn, silence: Silence) -> Cause {
     let timer =
         TimerCause { name: "local ACK timeout", length: qp.rto(nic), expiries: qp.requester.expiries };
     let packet = PacketCause { received: false, opcode: None, psn: una, syndrome: None };
     Cause {
         status: Status::TransportRetryExceeded,
-        rule: "the peer did not acknowledge within the timeout, retry count times over (IBTA 9.7.6.1.3)",
+        rule: rule_of_silence(silence),
         packet: Some(packet),
         timer: Some(timer),
     }
@@ -89,6 +128,7 @@ pub(super) fn wait_for_receiver(qp: &mut Qp, now: Instant, code: u8) {
     // It answers, so it is there: only silence and gaps use up the transport's retries.
     qp.requester.retries = qp.attr.retry_cnt;
     qp.requester.expiries = 0;
+    qp.requester.excused = Excused::default();
     qp.requester.rnr_wait = true;
     qp.deadline = now + rnr_time(code);
 }

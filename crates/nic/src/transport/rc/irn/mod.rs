@@ -37,6 +37,7 @@ mod bitmap;
 pub(crate) mod config;
 mod held;
 mod hello;
+mod patience;
 mod receive_ack;
 mod receive_data;
 mod requester;
@@ -63,6 +64,7 @@ use crate::engine::step::{Next, SendStep};
 use crate::frame::TxFrame;
 use crate::memory::Payload;
 use crate::qp::Qp;
+use crate::silence::Silence;
 use crate::state::NicState;
 use crate::transport::rc::dialect::Dialect;
 use crate::transport::rc::{go_back_n, responder as rc};
@@ -320,8 +322,13 @@ fn bth(qp: &Qp, operation: Operation, psn: Psn) -> Bth {
     Bth { opcode: Opcode::new(Service::Irn, operation), psn, dest_qp: qp.peer, ..Bth::default() }
 }
 
+/// Since when an acknowledgement or an answer of the peer has been awaited, if one is.
+pub(super) fn awaits_since(irn: &Irn) -> Option<Instant> {
+    irn.requests.awaits_since()
+}
+
 /// Timers: hellos, the responses' timeout, and the queue pair's own.
-pub(super) fn on_timer(qp: &mut Qp, irn: &mut Irn, nic: &mut NicState, now: Instant) {
+pub(super) fn on_timer(qp: &mut Qp, irn: &mut Irn, nic: &mut NicState, now: Instant, silence: Silence) {
     let rto = qp.rto(nic);
     irn.hello.on_timer(qp.id, nic, now);
     if now >= irn.requests.tx.fetched_at {
@@ -335,8 +342,8 @@ pub(super) fn on_timer(qp: &mut Qp, irn: &mut Irn, nic: &mut NicState, now: Inst
     irn.stir();
     if qp.deadline <= now {
         match qp.dialect {
-            Dialect::Irn => requester::on_timeout(qp, irn, nic, now),
-            Dialect::Plain => go_back_n::on_timeout(qp, nic, now),
+            Dialect::Irn => patience::on_timeout(qp, irn, nic, now, silence),
+            Dialect::Plain => go_back_n::on_timeout(qp, nic, now, silence),
         }
         heed_error(qp, irn);
     }

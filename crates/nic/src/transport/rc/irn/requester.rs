@@ -5,9 +5,9 @@
 //! all its answers have come as well. The oldest WQE completes first, whatever came early.
 
 use super::config::Scheme;
-use super::timeout::{length, timeout};
+use super::timeout::length;
 use super::tx_free::{Free, tx_free};
-use super::{Acked, Arrival, Expiry, Irn, Receiver, Sender, WINDOW, ack_interval, receive_ack, receive_data};
+use super::{Acked, Arrival, Irn, Receiver, Sender, WINDOW, ack_interval, receive_ack, receive_data};
 use crate::attr::QpState;
 use crate::congestion;
 use crate::engine::step::SendStep;
@@ -16,6 +16,7 @@ use crate::frame::TxFrame;
 use crate::memory::Payload;
 use crate::qp::Qp;
 use crate::queue::wqe::{GatherCursor, Wqe, WqeOp};
+use crate::silence::Excused;
 use crate::state::NicState;
 use crate::transport::failure::fail_oldest;
 use crate::transport::rc::dialect::Dialect;
@@ -24,14 +25,13 @@ use crate::transport::requester::{self, complete_oldest};
 use crate::transport::segmentation;
 use crate::work::Status;
 use adverb_wire::{
-    Bth, Duration, Instant, IrnEth, NakCode, Opcode, Operation, Packet, Psn, Reth, Service, Syndrome,
-    WriteLength,
+    Bth, Instant, IrnEth, NakCode, Opcode, Operation, Packet, Psn, Reth, Service, Syndrome, WriteLength,
 };
 use std::collections::VecDeque;
 
 /// A READ or atomic that has been executed and has not completed.
 #[derive(Clone, Copy, Debug)]
-struct Outstanding {
+pub(super) struct Outstanding {
     /// Its place in the in-flight ring.
     index: u32,
     /// PSN of the request.
@@ -61,15 +61,15 @@ pub(crate) struct Requests {
     /// First PSN of the next READ's answers.
     next_answer: Psn,
     /// At most the READ depth.
-    reads: VecDeque<Outstanding>,
+    pub(super) reads: VecDeque<Outstanding>,
     /// Answers to the oldest of them that have come in order.
     answered: u32,
     /// The newest request that has to be executed before what follows may land.
     last_ordered: Option<Psn>,
     /// The last time that something moved on, and that the answers were asked for again.
-    moved: Instant,
-    probed: Instant,
-    probes: u8,
+    pub(super) moved: Instant,
+    pub(super) probed: Instant,
+    pub(super) probes: u8,
     /// An error NAK, until everything before the request it refuses is done.
     refused: Option<Box<(Psn, Cause)>>,
     /// The READ or atomic that answers are coming for.
@@ -384,6 +384,7 @@ fn progressed(qp: &mut Qp, irn: &mut Irn, now: Instant) {
     r.retries = qp.attr.retry_cnt;
     r.rnr_retries = qp.attr.rnr_retry;
     r.expiries = 0;
+    r.excused = Excused::default();
     r.rnr_wait = false;
     irn.requests.moved = now;
     irn.requests.probes = 0;
@@ -400,7 +401,7 @@ fn fail_refused(qp: &mut Qp, irn: &mut Irn, nic: &mut NicState, now: Instant) {
 }
 
 /// Sets the queue pair's timer: for requests in flight, or else for answers that are awaited.
-fn arm(qp: &mut Qp, irn: &Irn, nic: &NicState, _now: Instant) {
+pub(super) fn arm(qp: &mut Qp, irn: &Irn, nic: &NicState, _now: Instant) {
     if qp.requester.rnr_wait || qp.state == QpState::Err {
         return;
     }
@@ -408,7 +409,7 @@ fn arm(qp: &mut Qp, irn: &Irn, nic: &NicState, _now: Instant) {
     qp.deadline = if r.tx.in_flight() > 0 {
         r.tx.deadline
     } else if !r.reads.is_empty() {
-        r.moved.max(r.probed) + length(&nic.irn, WINDOW, r.probes, qp.rto(nic))
+        r.asked() + length(&nic.irn, WINDOW, r.probes, qp.rto(nic))
     } else {
         Instant::NEVER
     };
@@ -535,47 +536,6 @@ fn answering(qp: &mut Qp, irn: &mut Irn, read: &Outstanding) -> Result<Wqe, Caus
 
 fn changed() -> Cause {
     Cause::local(Status::LocalQpOperation, "the WQE was changed in memory before its answer came")
-}
-
-/// The queue pair's timer ran out. IRN's timeouts come often, and a silent peer may just be waiting for a
-/// processor; a retry is spent only for each local ACK timeout of silence.
-pub(crate) fn on_timeout(qp: &mut Qp, irn: &mut Irn, nic: &mut NicState, now: Instant) {
-    qp.deadline = Instant::NEVER;
-    let rto = qp.rto(nic);
-    let r = &mut irn.requests;
-    if qp.requester.rnr_wait {
-        qp.requester.rnr_wait = false;
-        super::timeout::rearm(&mut r.tx, &nic.irn, rto, now);
-        return arm(qp, irn, nic, now);
-    }
-    match timeout(&mut r.tx, &nic.irn, rto, now) {
-        Expiry::Early => return arm(qp, irn, nic, now),
-        Expiry::Expired => {}
-        Expiry::Idle if r.reads.is_empty() => return,
-        Expiry::Idle => {
-            r.probed = now;
-            r.probes = r.probes.saturating_add(1);
-            r.rx.probe();
-            irn.stirred = true;
-        }
-    }
-    nic.counters.timeouts += 1;
-    if qp.control.is_some() {
-        congestion::on_loss(qp, nic, true);
-    }
-    let rto = qp.rto(nic);
-    let r = &mut irn.requests;
-    let silent = now.since(r.moved);
-    let una = r.tx.una;
-    let patience = rto.times(qp.requester.expiries as u64 + 1);
-    if rto > Duration::ZERO && silent >= patience {
-        qp.requester.expiries = qp.requester.expiries.saturating_add(1);
-        let cause = retry::unanswered(qp, nic, una);
-        if !retry::spend_retry(qp, nic, now, &cause) {
-            return;
-        }
-    }
-    arm(qp, irn, nic, now);
 }
 
 /// Everything in flight was flushed.

@@ -36,6 +36,11 @@ pub(super) fn rearm(s: &mut Sender, config: &IrnConfig, ceiling: Duration, now: 
     s.deadline = now + length(config, s.in_flight(), s.expiries, ceiling);
 }
 
+/// Whether the timer ended too early, since more packets are in flight than when it was set.
+pub(super) fn is_early(s: &Sender, config: &IrnConfig, ceiling: Duration, now: Instant) -> bool {
+    s.una != s.next && s.armed + length(config, s.in_flight(), s.expiries, ceiling) > now
+}
+
 /// The timer ended.
 pub fn timeout(s: &mut Sender, config: &IrnConfig, ceiling: Duration, now: Instant) -> Expiry {
     if s.una == s.next {
