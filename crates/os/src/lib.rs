@@ -30,6 +30,7 @@ pub mod batch;
 pub mod capture;
 pub mod choice;
 pub mod clock;
+pub mod crowd;
 pub mod faults;
 pub mod folders;
 pub mod framing;
