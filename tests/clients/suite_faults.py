@@ -139,7 +139,7 @@ def set_schedule(pid, policy, cpus):
 
 
 def unscheduled_case(route):
-    """The target runs when nobody else wants its processor, and two others always do: for much longer than the timeouts
+    """The target runs when nobody else wants its processor, and four others always do: for much longer than the timeouts
     come to it gets none. That is no error, and the initiator's NIC says that it was borne."""
 
     def run(room):
@@ -148,13 +148,13 @@ def unscheduled_case(route):
         if len(cpus) < 2:
             raise Skip("one processor, and the initiator needs one too")
         busy = {max(cpus)}
-        # Eight timeouts of 4.096 us * 2^10 are 34 ms.
-        argv = ["ib_write_bw", "-F", "-s", "65536", "-u", "10", "-D", "4"]
+        # Eight timeouts of 4.096 us * 2^8 are 8 ms.
+        argv = ["ib_write_bw", "-F", "-s", "65536", "-u", "8", "-D", "4"]
         path = room.path("client.counters")
         options = route.get("options", ())
         how = {**route, "options": options, "client_options": (*options, "--trace", "--counters", path)}
         server, client = room.pair(argv, argv, **how)
-        for i in range(2):
+        for i in range(4):
             spinner = room.spawn(f"spinner{i}", [sys.executable, "-c", "while True: pass"])
             os.sched_setaffinity(spinner.pid, busy)
         # The transfer has begun when the target's NIC has opened its peer's ring or socket, and its table is set.
@@ -163,7 +163,7 @@ def unscheduled_case(route):
         room.expect_success(client)
         set_schedule(server.pid, os.SCHED_OTHER, cpus)
         room.expect_success(server)
-        excused = read_counters(path)["timeouts_excused"]
+        excused = read_counters(path).get("timeouts_excused", 0)
         if excused == 0:
             raise Fail("the target was never late: nothing was shown")
 
