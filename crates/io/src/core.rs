@@ -5,7 +5,6 @@ use crate::guess::Guess;
 use crate::port::Port;
 use adverb_nic::{Completion, CqId, Error, Event, Nic, PathId, TxFrame};
 use adverb_os::clock::Clock;
-use adverb_os::crowd::Crowd;
 use adverb_os::say;
 use adverb_wire::Instant;
 
@@ -43,10 +42,6 @@ pub struct Core {
     pub clock: Clock,
     /// Who makes the next round.
     pub guess: Guess,
-    /// Whether polls that find nothing let others run.
-    pub crowd: Crowd,
-    /// When the last round was made.
-    pub looked: Instant,
     tx: TxFrame,
     on_event: OnEvent,
     /// Called, while the NIC is locked, after a round that took frames in: they may have changed memory.
@@ -63,8 +58,6 @@ impl Core {
             port: Some(port),
             clock,
             guess: Guess::default(),
-            crowd: Crowd::default(),
-            looked: Instant::ZERO,
             tx: TxFrame::default(),
             on_event,
             on_frames: None,
@@ -138,7 +131,6 @@ impl Core {
         let mut done = Done::default();
         for _ in 0..BURSTS {
             let now = self.clock.now();
-            self.looked = now;
             let Some(port) = &mut self.port else { break };
             let mut frames = port.receive(now, &mut self.nic, ask_socket);
             if self.nic.next_deadline().is_some_and(|deadline| deadline <= now) {

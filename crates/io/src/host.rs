@@ -143,11 +143,10 @@ impl Host {
     }
 
     /// Takes up to `max` completions: those already there, or, if there are none, those that one round of
-    /// progress brings. On a crowded host a poll that finds nothing lets others run.
+    /// progress brings.
     #[inline]
     pub fn poll(&self, cq: CqId, max: usize, mut out: impl FnMut(Completion)) -> Result<usize, Error> {
-        let mut guard = self.shared.lock();
-        let core = &mut *guard;
+        let core = &mut *self.shared.lock();
         core.settle();
         let mut count = core.take(cq, max, &mut out)?;
         if count == 0 {
@@ -157,17 +156,8 @@ impl Host {
             }
             count = core.take(cq, max, &mut out)?;
         }
-        if count > 0 {
-            core.crowd.found();
-            self.after(core, Call::FullPoll);
-            return Ok(count);
-        }
-        self.after(core, Call::EmptyPoll);
-        if core.crowd.found_nothing(core.looked, sys::times_taken_off) {
-            drop(guard);
-            std::thread::yield_now();
-        }
-        Ok(0)
+        self.after(core, if count == 0 { Call::EmptyPoll } else { Call::FullPoll });
+        Ok(count)
     }
 
     /// Asks for an event at the next completion (or the next solicited one). The caller will probably

@@ -30,7 +30,6 @@ pub mod batch;
 pub mod capture;
 pub mod choice;
 pub mod clock;
-pub mod crowd;
 pub mod faults;
 pub mod folders;
 pub mod framing;

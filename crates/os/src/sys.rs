@@ -256,15 +256,6 @@ fn state_in(stat: &[u8]) -> ThreadState {
     }
 }
 
-/// How often the calling thread was taken off its processor for another's sake.
-pub fn times_taken_off() -> u64 {
-    // SAFETY: all zeroes is a valid `rusage`, and a place for the answer.
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: as above.
-    unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) };
-    usage.ru_nivcsw as u64
-}
-
 /// The calling thread's number.
 pub fn thread_id() -> u32 {
     // SAFETY: takes nothing, and cannot fail.
