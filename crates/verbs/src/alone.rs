@@ -1,5 +1,4 @@
-//! Calls that stand alone: translations of kernel structs (there is no kernel), and fork support
-//! (nothing to do: registered memory is not pinned, and the NIC notices a fork).
+//! Fork support: nothing to do, since registered memory is not pinned, and the NIC notices a fork.
 
 use crate::abi::IBV_FORK_UNNEEDED;
 use core::ffi::{c_int, c_void};
@@ -26,20 +25,4 @@ pub extern "C" fn ibv_dontfork_range(_base: *mut c_void, _size: usize) -> c_int 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_dofork_range(_base: *mut c_void, _size: usize) -> c_int {
     0
-}
-
-macro_rules! kernel_structs {
-    ($($name:ident,)*) => {$(
-        #[doc = "Translates between a kernel's struct and a program's; no kernel struct ever comes here, \
-                 and the destination stays as it is."]
-        #[unsafe(no_mangle)]
-        pub extern "C" fn $name(_to: *mut c_void, _from: *mut c_void) {}
-    )*};
-}
-
-kernel_structs! {
-    ibv_copy_ah_attr_from_kern,
-    ibv_copy_path_rec_from_kern,
-    ibv_copy_path_rec_to_kern,
-    ibv_copy_qp_attr_from_kern,
 }

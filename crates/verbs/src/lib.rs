@@ -23,6 +23,7 @@ mod handle;
 mod host;
 mod import;
 mod mapping;
+mod marshal;
 mod mr;
 mod mw;
 mod names;

@@ -27,6 +27,7 @@ fn ask_the_header(name: &str, body: &str) -> String {
     let (source, program) = (folder.join("ask.c"), folder.join("ask"));
     let text = format!(
         "#include <stddef.h>\n#include <stdio.h>\n#include <infiniband/verbs.h>\n\
+         #include <infiniband/sa.h>\n#include <rdma/ib_user_verbs.h>\n#include <rdma/ib_user_sa.h>\n\
          int main(void) {{\n{body}return 0;\n}}\n"
     );
     std::fs::write(&source, text).expect("the C source");
@@ -51,8 +52,11 @@ fn structs_are_laid_out_as_in_the_header() {
     }
     let (mut body, mut expected) = (String::new(), String::new());
     for layout in abi::layouts() {
-        let of =
-            if layout.name.starts_with("verbs_") || layout.name.starts_with("ibv_") { "struct " } else { "" };
+        let of = if ["verbs_", "ibv_", "ib_"].iter().any(|start| layout.name.starts_with(start)) {
+            "struct "
+        } else {
+            ""
+        };
         let name = format!("{of}{}", layout.name);
         writeln!(body, "printf(\"{name} %zu\\n\", sizeof({name}));").expect("a String");
         writeln!(expected, "{name} {}", layout.size).expect("a String");

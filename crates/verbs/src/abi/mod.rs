@@ -46,6 +46,7 @@ macro_rules! c_structs {
 pub mod attr;
 pub mod consts;
 pub mod context;
+pub mod kernel;
 pub mod object;
 pub mod queue;
 pub mod work;
@@ -53,11 +54,14 @@ pub mod work;
 pub use attr::*;
 pub use consts::*;
 pub use context::*;
+pub use kernel::*;
 pub use object::*;
 pub use queue::*;
 pub use work::*;
 
 /// The layouts of all structs.
 pub fn layouts() -> impl Iterator<Item = &'static Layout> {
-    [attr::LAYOUTS, context::LAYOUTS, object::LAYOUTS, queue::LAYOUTS, work::LAYOUTS].into_iter().flatten()
+    [attr::LAYOUTS, context::LAYOUTS, kernel::LAYOUTS, object::LAYOUTS, queue::LAYOUTS, work::LAYOUTS]
+        .into_iter()
+        .flatten()
 }
