@@ -3,7 +3,7 @@
 use crate::abi::*;
 use crate::cq::Cq;
 use crate::event::EventQueue;
-use crate::handle::{handle, null, set_errno};
+use crate::handle::{fail, handle, null, set_errno};
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicI32, Ordering};
@@ -74,7 +74,7 @@ pub unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *
 pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
     // SAFETY: the caller passes a live channel.
     if unsafe { Channel::of(channel) }.users().load(Ordering::Acquire) > 0 {
-        return libc::EBUSY;
+        return fail(libc::EBUSY);
     }
     // SAFETY: the caller gives it up.
     drop(unsafe { Channel::take(channel) });

@@ -19,7 +19,7 @@ extern "C" fn adverb_verbs_compat_absent() -> *mut c_void {
 /// What a 1.0 call that returns an error number returns.
 #[unsafe(no_mangle)]
 extern "C" fn adverb_verbs_compat_refused() -> c_int {
-    libc::EOPNOTSUPP
+    crate::handle::fail(libc::EOPNOTSUPP)
 }
 
 #[cfg(target_arch = "x86_64")]

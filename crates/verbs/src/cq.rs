@@ -4,7 +4,7 @@ use crate::abi::*;
 use crate::channel::Channel;
 use crate::context::{AsyncEvent, Context, Resource};
 use crate::event::{AckCount, Delivered};
-use crate::handle::{COND, MUTEX, code, handle, pointer_or_null};
+use crate::handle::{COND, MUTEX, code, fail, handle, pointer_or_null};
 use crate::pd::Pd;
 use crate::{cq_ex, host, tables};
 use adverb_nic::{Completion, CqId, Error, limits};
@@ -189,7 +189,7 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     match host::control(|nic| nic.destroy_cq(queue.id)) {
         // Closing the context in the meantime took the NIC's queue along.
         Ok(()) | Err(libc::ENOENT) => {}
-        Err(errno) => return errno,
+        Err(errno) => return fail(errno),
     }
     // From here on no new event can come; those that nobody took go, and those taken are waited for.
     tables::remove_cq(queue.id);
@@ -259,7 +259,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc:
     });
     match polled {
         Ok(count) => count as c_int,
-        Err(error) => -error.errno(),
+        Err(error) => -fail(error.errno()),
     }
 }
 
@@ -274,5 +274,5 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
 /// anyway, so the counts are taken and have no effect.
 pub(crate) unsafe extern "C" fn modify_cq(_cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
     // SAFETY: the caller passes valid attributes.
-    if unsafe { (*attr).attr_mask } & !IBV_CQ_ATTR_MODERATE != 0 { libc::EINVAL } else { 0 }
+    if unsafe { (*attr).attr_mask } & !IBV_CQ_ATTR_MODERATE != 0 { fail(libc::EINVAL) } else { 0 }
 }

@@ -2,7 +2,7 @@
 
 use crate::abi::*;
 use crate::cq::{Cq, CqInit, flags, immediate};
-use crate::handle::null;
+use crate::handle::{fail, null};
 use crate::host;
 use adverb_nic::Completion;
 use core::cell::UnsafeCell;
@@ -126,14 +126,14 @@ unsafe fn step(cq: *mut ibv_cq_ex) -> c_int {
     match polled {
         Ok(0) => libc::ENOENT,
         Ok(_) => 0,
-        Err(error) => error.errno(),
+        Err(error) => fail(error.errno()),
     }
 }
 
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
     // SAFETY: the caller passes NULL or valid attributes.
     if !attr.is_null() && unsafe { (*attr).comp_mask } != 0 {
-        return libc::EINVAL;
+        return fail(libc::EINVAL);
     }
     // SAFETY: the caller passes a live extended queue.
     let cursor = unsafe { &Cq::of(cq.cast()).cursor };

@@ -1,7 +1,7 @@
 //! Device memory: on this device, ordinary memory that programs reach by offset.
 
 use crate::abi::*;
-use crate::handle::{handle, null, pointer_or_null};
+use crate::handle::{fail, handle, null, pointer_or_null};
 use crate::import;
 use crate::mr::{self, Piece};
 use crate::query::DM_SIZE;
@@ -119,7 +119,7 @@ pub(crate) unsafe extern "C" fn alloc_dm(
 pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     // SAFETY: the caller passes live device memory.
     if unsafe { Dm::of(dm) }.block.regions.load(Ordering::Acquire) > 0 {
-        return libc::EBUSY;
+        return fail(libc::EBUSY);
     }
     // SAFETY: the caller gives it up; the handle is a public field.
     unsafe {
@@ -169,7 +169,7 @@ unsafe extern "C" fn memcpy_to_dm(
     // SAFETY: the caller passes live device memory.
     let Some(part) = unsafe { &Dm::of(dm).block }.part(offset, length).filter(|_| copyable(offset, length))
     else {
-        return libc::EINVAL;
+        return fail(libc::EINVAL);
     };
     // SAFETY: `part` has `length` bytes, and so has the caller's buffer.
     unsafe { core::ptr::copy(host_addr.cast::<u8>(), part, length) };
@@ -185,7 +185,7 @@ unsafe extern "C" fn memcpy_from_dm(
     // SAFETY: the caller passes live device memory.
     let Some(part) = unsafe { &Dm::of(dm).block }.part(offset, length).filter(|_| copyable(offset, length))
     else {
-        return libc::EINVAL;
+        return fail(libc::EINVAL);
     };
     // SAFETY: `part` has `length` bytes, and so has the caller's buffer.
     unsafe { core::ptr::copy(part, host_addr.cast::<u8>(), length) };

@@ -66,11 +66,24 @@ pub(crate) fn pointer_or_null<T>(result: Result<*mut T, c_int>) -> *mut T {
     result.unwrap_or_else(null)
 }
 
+/// The way in which calls that return an error number fail: errno has it too, because programs print that.
+#[cold]
+pub(crate) fn fail(errno: c_int) -> c_int {
+    set_errno(errno);
+    errno
+}
+
+/// As [`fail`], of a number that is 0 for success.
+#[inline]
+pub(crate) fn outcome(errno: c_int) -> c_int {
+    if errno == 0 { 0 } else { fail(errno) }
+}
+
 /// Result to the error number of a call that returns one.
 pub(crate) fn code(result: Result<(), c_int>) -> c_int {
     match result {
         Ok(()) => 0,
-        Err(errno) => errno,
+        Err(errno) => fail(errno),
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::abi::*;
 use crate::context::{Context, Resource};
 use crate::dm::Block;
-use crate::handle::{handle, null, pointer_or_null, set_errno};
+use crate::handle::{fail, handle, null, pointer_or_null, set_errno};
 use crate::import::Region;
 use crate::mapping;
 use crate::pd::Pd;
@@ -257,7 +257,7 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     let region = unsafe { Mr::of(mr) };
     match host::memory(|memory| memory.dereg_mr(region.id)) {
         Ok(()) | Err(libc::ENOENT) => {}
-        Err(errno) => return errno,
+        Err(errno) => return fail(errno),
     }
     // SAFETY: context, domain and device memory outlive the region; the caller gives the region up.
     unsafe {
@@ -286,7 +286,7 @@ pub(crate) unsafe extern "C" fn advise_mr(
     const PREFETCH_NO_FAULT: u32 = 2;
     const FLUSH: u32 = 1;
     if !matches!(advice, PREFETCH | PREFETCH_WRITE | PREFETCH_NO_FAULT) || flags & !FLUSH != 0 {
-        return libc::EOPNOTSUPP;
+        return fail(libc::EOPNOTSUPP);
     }
     for index in 0..count as usize {
         // SAFETY: the caller passes `count` entries.
@@ -295,7 +295,7 @@ pub(crate) unsafe extern "C" fn advise_mr(
             continue;
         }
         if mapping::check(sge.addr, sge.length.into(), advice == PREFETCH_WRITE, false).is_err() {
-            return libc::EFAULT;
+            return fail(libc::EFAULT);
         }
     }
     0

@@ -2,7 +2,7 @@
 
 use crate::abi::*;
 use crate::context::{Context, Resource};
-use crate::handle::{handle, null};
+use crate::handle::{fail, handle, null};
 use crate::mr::Mr;
 use crate::pd::Pd;
 use crate::qp::Qp;
@@ -51,7 +51,7 @@ pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     let window = unsafe { Mw::of(mw) };
     match host::memory(|memory| memory.dealloc_mw(window.id)) {
         Ok(()) | Err(libc::ENOENT) => {}
-        Err(errno) => return errno,
+        Err(errno) => return fail(errno),
     }
     // SAFETY: context and domain outlive the window; the caller gives the window up.
     unsafe {
@@ -96,12 +96,12 @@ pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: 
     // SAFETY: as above.
     let op = match unsafe { bind_op(mw, rkey, &bind.bind_info) } {
         Ok(op) => op,
-        Err(errno) => return errno,
+        Err(errno) => return fail(errno),
     };
-    let Some(flags) = post::send_flags(bind.send_flags & !IBV_SEND_INLINE) else { return libc::EINVAL };
+    let Some(flags) = post::send_flags(bind.send_flags & !IBV_SEND_INLINE) else { return fail(libc::EINVAL) };
     let wr = SendWr { wr_id: bind.wr_id, op, flags, data: SendData::Sges(&[]), ud: None, xrc_srqn: 0 };
     if let Err(error) = host::post(|nic, now| nic.post_send(now, queue.id, &wr)) {
-        return error.errno();
+        return fail(error.errno());
     }
     // SAFETY: a public field of the live window.
     unsafe { (*mw).rkey = rkey };

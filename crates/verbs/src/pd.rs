@@ -6,7 +6,7 @@
 
 use crate::abi::*;
 use crate::context::{Context, Resource};
-use crate::handle::{handle, null, pointer_or_null};
+use crate::handle::{fail, handle, null, pointer_or_null};
 use crate::{host, import};
 use adverb_nic::PdId;
 use adverb_nic::memory::Memory;
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     // SAFETY: the caller passes a live domain.
     let domain = unsafe { Pd::of(pd) };
     if domain.is_used() {
-        return libc::EBUSY;
+        return fail(libc::EBUSY);
     }
     if let Some(parent) = &domain.parent {
         // SAFETY: both were alive at creation, and cannot go while this domain counts as their user.
@@ -115,7 +115,7 @@ pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     } else {
         let id = domain.id;
         if let Err(errno) = host::memory(|memory| memory.dealloc_pd(id)) {
-            return errno;
+            return fail(errno);
         }
         // SAFETY: the domain's context outlives it.
         unsafe { Context::of(domain.context()) }.remove(&Resource::Pd(id));
@@ -169,7 +169,7 @@ pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     // SAFETY: the caller passes a live thread domain.
     let domain = unsafe { Td::of(td) };
     if domain.users.load(Ordering::Acquire) > 0 {
-        return libc::EBUSY;
+        return fail(libc::EBUSY);
     }
     // SAFETY: the caller gives it up.
     drop(unsafe { Td::take(td) });

@@ -3,6 +3,7 @@
 
 use crate::abi::*;
 use crate::ah::Ah;
+use crate::handle::outcome;
 use crate::host;
 use crate::mw::bind_op;
 use crate::qp::Qp;
@@ -172,7 +173,7 @@ pub(crate) unsafe extern "C" fn post_send(
 ) -> c_int {
     // SAFETY: the caller passes a live queue pair.
     let queue = unsafe { Qp::of(qp) };
-    host::post(|nic, now| {
+    outcome(host::post(|nic, now| {
         let mut at = wr;
         while !at.is_null() {
             // SAFETY: the caller passes a list of valid requests.
@@ -187,7 +188,7 @@ pub(crate) unsafe extern "C" fn post_send(
             at = request.next;
         }
         0
-    })
+    }))
 }
 
 /// Posts a list of receives with `post`.
@@ -225,10 +226,10 @@ pub(crate) unsafe extern "C" fn post_recv(
 ) -> c_int {
     // SAFETY: the caller passes a live queue pair.
     let queue = unsafe { Qp::of(qp) };
-    host::post(|nic, now| {
+    outcome(host::post(|nic, now| {
         // SAFETY: the caller passes a valid list and a place for the failed request.
         unsafe { post_receives(wr, bad, |wr| nic.post_recv(now, queue.id, wr)) }
-    })
+    }))
 }
 
 /// `ibv_post_srq_recv(3)`.
@@ -239,10 +240,10 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
 ) -> c_int {
     // SAFETY: the caller passes a live queue.
     let queue = unsafe { Srq::of(srq) };
-    host::post(|nic, _now| {
+    outcome(host::post(|nic, _now| {
         // SAFETY: the caller passes a valid list and a place for the failed request.
         unsafe { post_receives(wr, bad, |wr| nic.post_srq_recv(queue.id, wr)) }
-    })
+    }))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ macro_rules! unsupported {
         #[doc = "A kernel command; there is no kernel device."]
         #[unsafe(no_mangle)]
         pub extern "C" fn $name() -> c_int {
-            libc::EOPNOTSUPP
+            crate::handle::fail(libc::EOPNOTSUPP)
         }
     )*};
 }

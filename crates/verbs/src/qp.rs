@@ -5,7 +5,7 @@ use crate::ah::check_route;
 use crate::context::{AsyncEvent, Context, Resource, device_of};
 use crate::cq::Cq;
 use crate::event::{AckCount, Delivered, lock};
-use crate::handle::{COND, MUTEX, code, null, pointer_or_null};
+use crate::handle::{COND, MUTEX, code, fail, null, pointer_or_null};
 use crate::pd::Pd;
 use crate::qp_attr::{attr_from_c, attr_to_c, caps_from_c, caps_to_c, qp_type, with_room};
 use crate::qp_ex::{Builder, fill_calls};
@@ -398,7 +398,7 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         if queue.xrcd.is_none() || tables::qp_handles(queue.id) <= 1 {
             match host::control(|nic| nic.destroy_qp(queue.id)) {
                 Ok(()) | Err(libc::ENOENT) => {}
-                Err(errno) => return errno,
+                Err(errno) => return fail(errno),
             }
             // SAFETY: the context outlives the queue pair.
             unsafe { Context::of((*qp).context) }.remove(&Resource::Qp(queue.id));
@@ -444,9 +444,9 @@ pub unsafe extern "C" fn ibv_set_ece(_qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_i
     // SAFETY: the caller passes valid options.
     let ece = unsafe { *ece };
     if ece.comp_mask != 0 {
-        libc::EINVAL
+        fail(libc::EINVAL)
     } else if ece.options != 0 || ece.vendor_id != 0 {
-        libc::EOPNOTSUPP
+        fail(libc::EOPNOTSUPP)
     } else {
         0
     }

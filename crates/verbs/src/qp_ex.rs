@@ -3,6 +3,7 @@
 
 use crate::abi::*;
 use crate::ah::Ah;
+use crate::handle::outcome;
 use crate::host;
 use crate::mw::bind_op;
 use crate::post::send_flags;
@@ -256,7 +257,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     };
     // SAFETY: locked by this thread in `wr_start`.
     unsafe { libc::pthread_mutex_unlock(builder.mutex.get()) };
-    result
+    outcome(result)
 }
 
 unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {

@@ -4,7 +4,7 @@
 use crate::abi::*;
 use crate::context::device_of;
 use crate::device::{Device, c_text};
-use crate::handle::{code, set_errno};
+use crate::handle::{code, fail, set_errno};
 use adverb_nic::limits;
 use core::ffi::c_int;
 use core::mem::size_of;
@@ -155,10 +155,10 @@ pub(crate) unsafe extern "C" fn query_device_ex(
 ) -> c_int {
     // SAFETY: the caller passes NULL or a valid input.
     if !input.is_null() && unsafe { (*input).comp_mask } != 0 {
-        return libc::EINVAL;
+        return fail(libc::EINVAL);
     }
     if attr_size < size_of::<ibv_device_attr>() {
-        return libc::EINVAL;
+        return fail(libc::EINVAL);
     }
     // SAFETY: the caller passes an open context, and room of the stated size.
     unsafe { copy_sized(&device_attr_ex(device_of(context)), attr, attr_size) };
@@ -173,7 +173,7 @@ pub(crate) unsafe extern "C" fn query_port(
     attr_size: usize,
 ) -> c_int {
     if port != PORT {
-        return libc::EINVAL;
+        return fail(libc::EINVAL);
     }
     // SAFETY: the caller passes an open context, and room of the stated size.
     unsafe { copy_sized(&port_attr(device_of(context)), attr, attr_size) };
@@ -253,7 +253,7 @@ pub unsafe extern "C" fn _ibv_query_gid_ex(
     entry_size: usize,
 ) -> c_int {
     if flags != 0 {
-        return libc::EOPNOTSUPP;
+        return fail(libc::EOPNOTSUPP);
     }
     // SAFETY: the caller passes an open context.
     let device = unsafe { device_of(context) };
@@ -276,7 +276,7 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
     entry_size: usize,
 ) -> isize {
     if flags != 0 {
-        return -(libc::EOPNOTSUPP as isize);
+        return -(fail(libc::EOPNOTSUPP) as isize);
     }
     // SAFETY: the caller passes an open context.
     let device = unsafe { device_of(context) };
@@ -284,7 +284,7 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
     for index in 0..device.gids.len() {
         let Ok(found) = gid_entry(device, PORT.into(), index as u32) else { continue };
         if count == max_entries {
-            return -(libc::EINVAL as isize);
+            return -(fail(libc::EINVAL) as isize);
         }
         // SAFETY: the caller passes room for `max_entries` entries of the stated size.
         unsafe { copy_sized(&found, entries.byte_add(count * entry_size), entry_size) };
@@ -359,7 +359,7 @@ pub(crate) unsafe extern "C" fn query_rt_values(
     // SAFETY: the caller passes valid values.
     let values = unsafe { &mut *values };
     if values.comp_mask & !IBV_VALUES_MASK_RAW_CLOCK != 0 {
-        return libc::EOPNOTSUPP;
+        return fail(libc::EOPNOTSUPP);
     }
     let now = crate::host::now_ns();
     values.raw_clock = libc::timespec {

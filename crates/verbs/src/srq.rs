@@ -4,7 +4,7 @@ use crate::abi::*;
 use crate::context::{AsyncEvent, Context, Resource};
 use crate::cq::Cq;
 use crate::event::{AckCount, Delivered};
-use crate::handle::{COND, MUTEX, code, handle, null, pointer_or_null};
+use crate::handle::{COND, MUTEX, code, fail, handle, null, pointer_or_null};
 use crate::pd::Pd;
 use crate::xrcd::Xrcd;
 use crate::{host, tables};
@@ -138,7 +138,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
 pub unsafe extern "C" fn ibv_modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) -> c_int {
     let mask = mask as u32;
     if mask & !(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT) != 0 {
-        return libc::EINVAL;
+        return fail(libc::EINVAL);
     }
     // SAFETY: the caller passes a live queue and valid attributes.
     let (queue, attr) = unsafe { (Srq::of(srq), &*attr) };
@@ -183,7 +183,7 @@ pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     let queue = unsafe { Srq::of(srq) };
     match host::control(|nic| nic.destroy_srq(queue.id)) {
         Ok(()) | Err(libc::ENOENT) => {}
-        Err(errno) => return errno,
+        Err(errno) => return fail(errno),
     }
     tables::remove_srq(queue.id);
     // SAFETY: context and domain outlive the queue; the caller gives the queue up.

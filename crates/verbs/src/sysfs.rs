@@ -60,17 +60,23 @@ fn content(directory: &str, file: &str, room: usize) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
+/// How these calls fail: -1, and errno.
+fn absent(errno: c_int) -> c_int {
+    crate::set_errno(errno);
+    -1
+}
+
 /// Copies a file into a C buffer without its last newline; the length, or -1.
 ///
 /// # Safety
 /// `buffer` has room for `size` bytes.
 unsafe fn read_into(directory: &str, file: &str, buffer: *mut c_char, size: usize) -> c_int {
-    let Some(mut bytes) = content(directory, file, size) else { return -1 };
+    let Some(mut bytes) = content(directory, file, size) else { return absent(libc::ENOENT) };
     if bytes.last() == Some(&b'\n') {
         bytes.pop();
     }
     if size == 0 {
-        return -1;
+        return absent(libc::EINVAL);
     }
     bytes.truncate(size - 1);
     // SAFETY: the bytes and the terminating zero fit `size`.
@@ -94,7 +100,7 @@ pub unsafe extern "C" fn ibv_read_sysfs_file(
 ) -> c_int {
     // SAFETY: the caller passes C strings.
     let names = unsafe { (CStr::from_ptr(directory).to_str(), CStr::from_ptr(file).to_str()) };
-    let (Ok(directory), Ok(file)) = names else { return -1 };
+    let (Ok(directory), Ok(file)) = names else { return absent(libc::EINVAL) };
     // SAFETY: the caller passes a buffer of `size` bytes.
     unsafe { read_into(directory, file, buffer, size) }
 }
@@ -115,7 +121,7 @@ pub unsafe extern "C" fn ibv_read_ibdev_sysfs_file(
     let names = unsafe {
         (CStr::from_ptr(Device::of(device).ibdev_path().as_ptr()).to_str(), CStr::from_ptr(file).to_str())
     };
-    let (Ok(directory), Ok(file)) = names else { return -1 };
+    let (Ok(directory), Ok(file)) = names else { return absent(libc::EINVAL) };
     // SAFETY: the caller passes a buffer of `size` bytes.
     unsafe { read_into(directory, file, buffer, size) }
 }

@@ -4,7 +4,7 @@
 use crate::abi::*;
 use crate::context::{Context, Resource};
 use crate::event::lock;
-use crate::handle::{errno, handle, pointer_or_null};
+use crate::handle::{errno, fail, handle, pointer_or_null};
 use crate::host;
 use adverb_nic::XrcdId;
 use core::cell::UnsafeCell;
@@ -101,7 +101,7 @@ pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     let domain = unsafe { Xrcd::of(xrcd) };
     match release(domain.id) {
         Ok(()) | Err(libc::ENOENT) => {}
-        Err(errno) => return errno,
+        Err(errno) => return fail(errno),
     }
     // SAFETY: the context outlives the domain; the caller gives the domain up.
     unsafe {

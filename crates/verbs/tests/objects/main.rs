@@ -1,5 +1,6 @@
 //! Objects, posting, polling and events through the C ABI, in one process against itself.
 
+mod errno;
 mod fixture;
 
 use adverb_verbs::abi::*;
