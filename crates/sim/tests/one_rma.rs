@@ -208,3 +208,34 @@ fn hosts_may_have_queue_pairs_and_one_rma_at_once() {
     assert_eq!(error(format!("{FABRIC}{}", flows("rc"))), "workload.via");
     assert_eq!(error(format!("{fabric}{}", flows("udp"))), "workload.via");
 }
+
+/// Hosts with both NICs have one PCIe: what the one moves, the other waits for, each way. On a link that is
+/// much faster, a flow of each takes as long as both after one another; 1RMA's own requests for memory keep
+/// its turn short, so that the other one has its share from the beginning.
+#[test]
+fn both_nics_of_a_host_share_its_pcie() {
+    let flow = |via: &str, op: &str| {
+        format!(
+            "[[workload]]\nkind = \"list\"\nvia = \"{via}\"\nop = \"{op}\"\nlist = [{{ src = 0, dst = 1, \
+             bytes = \"500KB\" }}]\n"
+        )
+    };
+    let times = |flows: &[String]| {
+        let text = format!(
+            "[topology]\nkind = \"two-hosts\"\nrate = \"400G\"\ndelay = \"1us\"\n[transport]\nkind = \
+             \"both\"\n[transport.one-rma]\nretries = 255\n[hardware]\npcie-rate = \"40G\"\n{}",
+            flows.concat()
+        );
+        let sim = run(&text);
+        assert!(sim.flows().iter().all(|flow| !flow.failed));
+        sim.flows().iter().map(|flow| flow.completed as f64 / 1e6).collect::<Vec<_>>()
+    };
+    let (queues, one_rma) = (flow("rc", "write"), flow("1rma", "read"));
+    let alone = [times(std::slice::from_ref(&queues))[0], times(std::slice::from_ref(&one_rma))[0]];
+    // 500 KB at 40 Gb/s, and a round trip.
+    assert!(alone.iter().all(|us| (100.0..125.0).contains(us)), "{alone:?}");
+    let both = times(&[queues, one_rma]);
+    let (first, last) = (both[0].min(both[1]), both[0].max(both[1]));
+    assert!(last > 200.0 && last < 1.1 * (alone[0] + alone[1]), "{both:?} instead of {alone:?}");
+    assert!(first > 130.0, "{both:?}: neither goes on as if it were alone");
+}

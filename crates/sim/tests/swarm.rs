@@ -124,3 +124,18 @@ fn a_message_that_changes_on_the_way_is_found() {
     let verdict = sim.oracle_verdict();
     assert!(verdict.iter().any(|f| f.contains("other content") || f.contains("READ")), "{verdict:?}");
 }
+
+/// IRN sends some frames where a NIC whose steps cost time expected a fetch. Such frames were lost in the
+/// simulated host, again and again, until connections gave up: in two of five seeds with both.
+#[test]
+fn frames_that_hardware_did_not_expect_leave_all_the_same() {
+    let both = |seed: &u64| {
+        let (config, ..) = adverb_sim::swarm::scenario(*seed);
+        !config.hardware.is_neutral() && config.transport.irn.is_some()
+    };
+    let seeds: Vec<u64> = (0..300).filter(both).collect();
+    let outcomes = seeds.iter().map(|seed| adverb_sim::swarm::run_seed(*seed));
+    let dead: Vec<u64> = outcomes.filter(|o| o.dead > 0).map(|o| o.seed).collect();
+    println!("{} seeds, of which connections gave up: {dead:?}", seeds.len());
+    assert!(seeds.len() > 10 && dead.len() <= 1, "connections gave up in {dead:?} of {} seeds", seeds.len());
+}

@@ -3,8 +3,8 @@
 //! there until they are done: what is executed is what was fetched, and what is sent again is what was sent
 //! first.
 
-use super::execute::execute;
-use super::step::SendStep;
+use super::execute::{self, execute};
+use super::step::{Intent, SendStep};
 use crate::explain::Cause;
 use crate::qp::Qp;
 use crate::queue::wqe::{WqeFault, WqeOp};
@@ -62,5 +62,27 @@ fn fetch_cross(qp: &mut Qp, nic: &mut NicState, now: Instant) -> SendStep {
             execute(qp, nic, now)
         }
         Err(fault) => reject(qp, nic, now, fault),
+    }
+}
+
+/// What a cross-channel queue would do next: read WQEs ahead, or execute the first of those at hand.
+pub(crate) fn intent_of_cross(qp: &Qp, nic: &NicState) -> Intent {
+    let Some(cross) = nic.cross.get(qp.id.index) else { return Intent::Nothing };
+    let (fetched, posted) = (qp.sq.fetched, qp.sq.posted);
+    if cross.cached == fetched {
+        if posted == fetched {
+            return Intent::Nothing;
+        }
+        return Intent::FetchAhead { managed: cross.managed, orders: cross.orders_ahead(posted) };
+    }
+    let at_hand = cross.cached.wrapping_sub(fetched).min(qp.sq.ring.blocks());
+    match qp.sq.ring.decode(fetched, at_hand, qp.sq.layout()) {
+        Ok(wqe) => {
+            let queue = nic.cqs.peek(wqe.queue_number()).filter(|_| wqe.op == WqeOp::Wait);
+            let unmet = queue.is_some_and(|queue| !queue.has_passed(wqe.queue_index()));
+            Intent::Execute { op: wqe.op, inline: wqe.inline, waits: unmet || execute::waits(qp, &wqe) }
+        }
+        // One that is refused costs what a NOP does.
+        Err(_) => Intent::Execute { op: WqeOp::Nop, inline: false, waits: false },
     }
 }

@@ -91,6 +91,13 @@ pub enum Intent {
     Packet,
     /// Read a WQE, the first of so many blocks that are posted.
     Fetch(u32),
+    /// Read several WQEs of a cross-channel queue, as they are now.
+    FetchAhead {
+        /// Only ENABLEs let it be fetched, no doorbell.
+        managed: bool,
+        /// A WAIT or an ENABLE is among them.
+        orders: bool,
+    },
     /// Execute the WQE that was read.
     Execute {
         /// What it is.

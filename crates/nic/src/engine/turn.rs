@@ -2,9 +2,9 @@
 //! one that models several processing units names the queue pair of each step.
 
 use crate::congestion;
-use crate::engine::execute;
 use crate::engine::step::{Effect, Intent, Next, SendStep, Step};
 use crate::engine::wake::wake;
+use crate::engine::{execute, fetch};
 use crate::frame::TxFrame;
 use crate::ids::{PathId, QpId};
 use crate::limits;
@@ -167,6 +167,7 @@ impl Nic {
         match requester::next(qp) {
             Next::Idle => Intent::Nothing,
             Next::Packet => Intent::Packet,
+            Next::Fetch if qp.sq.is_cross() => fetch::intent_of_cross(qp, &self.state),
             Next::Fetch => match qp.sq.posted.wrapping_sub(qp.sq.fetched) {
                 0 => Intent::Nothing,
                 blocks => Intent::Fetch(blocks),

@@ -101,6 +101,21 @@ impl CrossChannel {
         read
     }
 
+    /// Whether a WAIT or an ENABLE is among the WQEs that the next fetch reads, up to block `end`.
+    pub fn orders_ahead(&self, end: u32) -> bool {
+        let most = if self.idle { self.first } else { self.batch };
+        let (mut at, mut counted) = (self.cached, 0u8);
+        while at != end && counted < most {
+            let (op, blocks) = self.host.peek(at);
+            if op == WqeOp::Wait as u8 || op == WqeOp::SendEnable as u8 {
+                return true;
+            }
+            at = at.wrapping_add(blocks.min(end.wrapping_sub(at)));
+            counted += 1;
+        }
+        false
+    }
+
     /// What is at hand fits the ring.
     pub fn check_invariants(&self, fetched: u32) {
         assert!(

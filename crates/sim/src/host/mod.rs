@@ -8,7 +8,7 @@ pub mod one_rma;
 
 use crate::fabric::link::FRAMING;
 use crate::fabric::topology::Routes;
-use crate::host::hardware::Unit;
+use crate::host::hardware::{Profile, Unit};
 use crate::host::memory::Buffer;
 use crate::host::one_rma::Rma;
 use crate::sim::Config;
@@ -175,7 +175,8 @@ impl Hosts {
             let transport = if config.plain_hosts.contains(&h) { &plain } else { &config.transport };
             let hardware = config.hardware_of(h);
             let stepped = device.has_queues() && !hardware.is_neutral();
-            let mut host = Host::new(h, (up, rates[h as usize]), transport, stepped, seed).map_err(refuse)?;
+            let costs = stepped.then_some(&hardware);
+            let mut host = Host::new(h, (up, rates[h as usize]), transport, costs, seed).map_err(refuse)?;
             host.register(&region).map_err(refuse)?;
             if stepped {
                 let frame = config.transport.mtu.bytes() + 82;
@@ -252,12 +253,13 @@ pub fn host_of(gid: &Gid) -> u32 {
 }
 
 impl Host {
-    /// A host with its NIC on a link with its rate in bits/s, not connected to anything.
+    /// A host with its NIC on a link with its rate in bits/s, not connected to anything. Of a NIC that costs
+    /// something, each step is taken singly.
     pub fn new(
         number: u32,
         (up, line_rate): (u32, u64),
         transport: &TransportConfig,
-        stepped: bool,
+        costs: Option<&Profile>,
         seed: u64,
     ) -> Result<Host, Error> {
         let gid = address(number);
@@ -266,7 +268,8 @@ impl Host {
             qpn_base: (number % 255 + 1) << 16,
             max_unacked_packets: transport.window,
             ack_every: transport.ack_every,
-            stepped,
+            stepped: costs.is_some(),
+            prefetch: costs.map_or(NicConfig::default().prefetch, Profile::prefetch),
             irn: transport.irn,
             rto: transport.rto,
             retry_forever: transport.retry_forever,

@@ -15,7 +15,7 @@ use crate::fabric::packet::Kind;
 use crate::sim::Sim;
 use crate::source::Source;
 use adverb_nic::queue::wqe::WqeOp;
-use adverb_nic::{Intent, Nic, Step};
+use adverb_nic::{Intent, Nic, QpId, Step};
 use adverb_wire::{Instant, Operation};
 
 /// Index in what is kept for requests, and in what is kept for answers.
@@ -65,6 +65,11 @@ impl Sim {
                 (pair.known, pair.engaged) = (true, false);
                 self.advance(h, index);
             }
+            Work::Started(index) => {
+                let pair = self.hardware(h).1.pair(index);
+                (pair.started, pair.engaged) = (true, false);
+                self.advance(h, index);
+            }
             Work::Fetched(index, wqes) => {
                 let pair = self.hardware(h).1.pair(index);
                 (pair.at_hand, pair.engaged) = (wqes, false);
@@ -102,6 +107,7 @@ impl Sim {
             Intent::Nothing => self.rest(h, index),
             Intent::Execute { waits: true, .. } => self.rest(h, index),
             Intent::Execute { .. } => self.want_unit(h, index),
+            Intent::FetchAhead { managed, orders } => self.fetch_ahead(h, index, managed, orders),
             Intent::Fetch(_) if pair.at_hand > 0 => self.want_unit(h, index),
             Intent::Fetch(_) if !pair.known => {
                 pair.engaged = true;
@@ -118,6 +124,36 @@ impl Sim {
         }
     }
 
+    /// A cross-channel queue has no WQE at hand: those that a fetch brings are read as they are when it
+    /// begins. A doorbell takes longer than a plain queue's; a managed queue is fetched as soon as it is
+    /// enabled.
+    fn fetch_ahead(&mut self, h: u32, index: u32, managed: bool, orders: bool) {
+        let now = self.now;
+        let (_, unit) = self.hardware(h);
+        let p = unit.profile;
+        let pair = unit.pair(index);
+        let Some(id) = pair.id else { return };
+        if !managed && !pair.known {
+            let (started, load) = (pair.started, if orders { p.cross_load } else { 0 });
+            if !started || load > 0 {
+                pair.engaged = true;
+                let (cost, work) = match started {
+                    false => (p.doorbell + p.cross_start, Work::Started(index)),
+                    true => (load, Work::Known(index)),
+                };
+                return unit.put(now + cost, work);
+            }
+            pair.known = true;
+        }
+        // In a queue that goes round, what is in flight may leave no room; its end brings the NIC back here.
+        if let Step::Fetched(_, wqes) = self.step_beyond_frames(h, index, id) {
+            let (_, unit) = self.hardware(h);
+            unit.pair(index).engaged = true;
+            let at = unit.fetch(now, index, wqes);
+            unit.put(at, Work::Fetched(index, wqes));
+        }
+    }
+
     /// A queue pair has nothing that it could do now; the NIC says when that changes.
     fn rest(&mut self, h: u32, index: u32) {
         let now = Instant::from_ps(self.now);
@@ -130,7 +166,7 @@ impl Sim {
             Step::Idle => {
                 let pair = unit.pair(index);
                 if host.nic.unfetched(id) == 0 {
-                    (pair.known, pair.active, pair.at_hand) = (false, false, 0);
+                    pair.rest();
                 }
                 return;
             }
@@ -165,14 +201,13 @@ impl Sim {
 
     /// A queue pair has a unit. A WQE that has to wait leaves it free.
     fn on_unit(&mut self, h: u32, index: u32, core: Option<usize>) {
-        let at = Instant::from_ps(self.now);
-        let host = &mut self.hosts.list[h as usize];
-        let unit = host.unit.as_deref_mut().expect("only hosts with hardware come here");
+        let (nic, unit) = self.hardware(h);
         let Some(id) = unit.pair(index).id else { return };
-        if let Intent::Fetch(_) = host.nic.intent(id) {
-            host.nic.step_qp(at, id, &mut self.hosts.out);
+        if let Intent::Fetch(_) = nic.intent(id) {
+            self.step_beyond_frames(h, index, id);
         }
-        let Intent::Execute { op, inline, waits: false } = host.nic.intent(id) else {
+        let (nic, unit) = self.hardware(h);
+        let Intent::Execute { op, inline, waits: false } = nic.intent(id) else {
             unit.pair(index).engaged = false;
             return self.advance(h, index);
         };
@@ -188,20 +223,33 @@ impl Sim {
         if let Some(core) = core {
             unit.cores[core].busy = true;
         }
-        unit.put(self.now + cost, Work::Executed(index));
+        let at = self.now + cost;
+        self.hardware(h).1.put(at, Work::Executed(index));
+    }
+
+    /// Steps a queue pair to fetch or execute. In some modes frames go before that which nothing has
+    /// announced, such as what IRN sends again: they go their way first.
+    fn step_beyond_frames(&mut self, h: u32, index: u32, id: QpId) -> Step {
+        let at = Instant::from_ps(self.now);
+        loop {
+            let step = self.hosts.list[h as usize].nic.step_qp(at, id, &mut self.hosts.out);
+            match step {
+                Step::Frame(_) => self.on_frame_taken(h, index, false),
+                Step::Answer(_) => self.on_frame_taken(h, index, true),
+                step => return step,
+            }
+        }
     }
 
     /// A WQE has been paid for: it takes effect.
     fn on_executed(&mut self, h: u32, index: u32) {
-        let at = Instant::from_ps(self.now);
-        let host = &mut self.hosts.list[h as usize];
-        let unit = host.unit.as_deref_mut().expect("only hosts with hardware come here");
+        let (nic, unit) = self.hardware(h);
         unit.pair(index).engaged = false;
         if let Some(id) = unit.pair(index).id
-            && let Intent::Execute { .. } = host.nic.intent(id)
+            && let Intent::Execute { .. } = nic.intent(id)
         {
-            let step = host.nic.step_qp(at, id, &mut self.hosts.out);
-            let pair = unit.pair(index);
+            let step = self.step_beyond_frames(h, index, id);
+            let pair = self.hardware(h).1.pair(index);
             pair.at_hand = pair.at_hand.saturating_sub(u32::from(matches!(step, Step::Executed(..))));
         }
         self.collect(h);
@@ -253,7 +301,7 @@ impl Sim {
         let (nic, unit) = self.hardware(h);
         let pair = unit.pair(index);
         if pair.id.is_some_and(|id| nic.unfetched(id) == 0) && !pair.engaged {
-            (pair.known, pair.active, pair.at_hand) = (false, false, 0);
+            pair.rest();
         }
     }
 

@@ -205,6 +205,12 @@ impl Profile {
         other == Profile::NEUTRAL
     }
 
+    /// WQEs that a NIC of queues that order each other reads at once: first, and later.
+    pub fn prefetch(&self) -> (u8, u8) {
+        let count = |wqes: u64| wqes.clamp(1, u8::MAX.into()) as u8;
+        (count(self.fetch_first), count(self.fetch_batch))
+    }
+
     /// Time that bytes hold PCIe, in ps.
     pub fn transfer(&self, bytes: u64) -> u64 {
         if self.pcie_rate == 0 {

@@ -2,11 +2,13 @@
 //! its parts against closed forms.
 
 use super::Profile;
+use super::profile::{AS_OTHER, KEYS};
 use super::profiles::by_name;
 use crate::fabric::topology::{CableKind, Topology};
 use crate::host::memory::Buffer;
 use crate::host::{Peer, TransportConfig};
 use crate::sim::{Config, Sim};
+use adverb_nic::queue::wqe::WqeOp;
 use adverb_nic::*;
 use adverb_wire::{Duration, Instant, Key};
 
@@ -56,6 +58,11 @@ impl Bench {
     }
 
     fn join(&mut self) {
+        self.join_with(|nic, init| nic.create_qp(init).unwrap());
+    }
+
+    /// Connects a queue pair of the first host, made like this, with a plain one of the second.
+    fn join_with(&mut self, make: impl Fn(&mut Nic, &QpInit) -> QpId) {
         let caps =
             QpCaps { max_send_wr: 64, max_recv_wr: 16, max_send_sge: 1, max_recv_sge: 1, max_inline: 64 };
         let ends = [0, 1].map(|h: usize| {
@@ -71,7 +78,7 @@ impl Bench {
                 caps,
             };
             let host = &mut self.sim.hosts.list[h];
-            let qp = host.nic.create_qp(&init).unwrap();
+            let qp = if h == 0 { make(&mut host.nic, &init) } else { host.nic.create_qp(&init).unwrap() };
             (qp, host.nic.qp_number(qp).unwrap(), host.first_psn())
         });
         let t = TransportConfig { timeout: 0, ..TransportConfig::default() };
@@ -204,14 +211,303 @@ fn writes_sends_and_reads_take_the_sums_of_their_parts() {
     }
 }
 
+/// A cross-channel queue pair of the first host, connected to a plain one.
+impl Bench {
+    fn join_cross(&mut self, managed: bool) -> QpId {
+        let caps =
+            QpCaps { max_send_wr: 128, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline: 0 };
+        self.join_with(|nic, init| nic.create_cross_qp(&QpInit { caps, ..*init }, managed).unwrap());
+        self.qps.last().unwrap()[0]
+    }
+
+    /// Writes WQEs into a ring and rings its doorbell once, for all of them.
+    fn chain(&mut self, qp: QpId, wqes: &[[u8; 64]]) {
+        let now = Instant::from_ps(self.sim.now);
+        let nic = &mut self.sim.hosts.list[0].nic;
+        let memory = nic.send_queue_memory(qp).unwrap();
+        wqes.iter().enumerate().for_each(|(at, wqe)| memory.write(64 * at, wqe));
+        nic.on_doorbell(now, qp, wqes.len() as u32).unwrap();
+    }
+
+    /// NOPs in one of the three orders of RedN's figure 8; when the last one's completion can be found, in
+    /// ns.
+    fn nops(profile: Profile, order: Order, count: u32) -> f64 {
+        let mut bench = Bench::direct(profile, 0);
+        let cq = bench.cqs[0].index() as u32;
+        let nop = ordering(WqeOp::Nop, 0, 0);
+        match order {
+            Order::Plain => {
+                bench.join();
+                bench.post_nops(0, count);
+            }
+            Order::Queue => {
+                let qp = bench.join_cross(false);
+                bench.chain(qp, &vec![nop; count as usize]);
+            }
+            Order::Completion => {
+                let qp = bench.join_cross(false);
+                let wait = |n| [ordering(WqeOp::Wait, n, cq), nop];
+                let chain: Vec<_> = [nop].into_iter().chain((0..count - 1).flat_map(wait)).collect();
+                bench.chain(qp, &chain);
+            }
+            Order::Doorbell => {
+                let (starter, target) = (bench.join_cross(false), bench.join_cross(true));
+                bench.chain(target, &vec![nop; count as usize]);
+                let number = bench.sim.hosts.list[0].nic.qp_number(target).unwrap().get();
+                let enable = |n| ordering(WqeOp::SendEnable, n, number);
+                let next = |n| [ordering(WqeOp::Wait, n - 1, cq), enable(n + 1)];
+                let chain: Vec<_> = [enable(1)].into_iter().chain((1..count).flat_map(next)).collect();
+                bench.chain(starter, &chain);
+            }
+        }
+        let found = bench.run();
+        assert_eq!(found.len(), count as usize, "each NOP completes, and nothing else");
+        found.last().unwrap().2
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Order {
+    /// A queue as others, which fetches as it executes.
+    Plain,
+    /// A cross-channel queue that is fetched ahead.
+    Queue,
+    /// Each NOP waits for the completion of the one before.
+    Completion,
+    /// Each NOP of a managed queue is enabled when the one before has completed, and fetched then.
+    Doorbell,
+}
+
+/// A WQE of one block: a NOP that is signaled, or a WAIT or ENABLE about a place in a queue, which is not.
+fn ordering(op: WqeOp, index: u32, number: u32) -> [u8; 64] {
+    let mut block = [0; 64];
+    (block[3], block[7]) = (op as u8, 1);
+    if op == WqeOp::Nop {
+        block[11] = 8;
+        return block;
+    }
+    block[7] = 2;
+    block[24..28].copy_from_slice(&index.to_be_bytes());
+    block[28..32].copy_from_slice(&number.to_be_bytes());
+    block
+}
+
+/// RedN's figure 8: the order costs what its start, its WAITs, its ENABLEs and its fetches do.
 #[test]
-fn chains_of_nops_on_a_plain_queue_take_their_fetches_and_executions() {
-    // The model's sums have a cross-channel queue, whose start takes 170 ns longer: WAIT and ENABLE, and the
-    // orders that need them, are not built yet.
-    for (count, wanted) in [(5, 2_065.0 - 170.0), (50, 8_480.0 - 170.0)] {
-        let mut bench = Bench::direct(connectx5(), 1);
-        bench.post_nops(0, count);
-        near(takes(&mut bench, "NOPs"), wanted, &format!("{count} NOPs"));
+fn chains_of_nops_take_what_their_order_costs() {
+    let cases = [
+        (Order::Plain, 5, 2_065.0 - 170.0),
+        (Order::Plain, 50, 8_480.0 - 170.0),
+        (Order::Queue, 1, 1_207.0),
+        (Order::Queue, 5, 2_065.0),
+        (Order::Queue, 50, 8_480.0),
+        (Order::Completion, 5, 2_613.0),
+        (Order::Completion, 50, 9_230.5),
+        // The starter's later fetches, of a WAIT and an ENABLE for each NOP from the fifth on, hold PCIe
+        // before the target's fetches, which the model's sums leave out.
+        (Order::Doorbell, 5, 4_108.0 + 0.08 * 128.0),
+        (Order::Doorbell, 50, 26_630.5 + 0.08 * 46.0 * 128.0),
+    ];
+    for (order, count, wanted) in cases {
+        near(Bench::nops(connectx5(), order, count), wanted, &format!("{count} NOPs, {order:?} order"));
+    }
+}
+
+/// A WAIT that is not met leaves its unit to others; a WQE that was fetched runs as it was then.
+#[test]
+fn a_queue_that_waits_leaves_its_unit_free_and_keeps_what_it_has_fetched() {
+    let p = Profile { units: 1, execute: 100 * NS, wait: 10 * NS, fetch: 300 * NS, ..Profile::NEUTRAL };
+    let mut bench = Bench::direct(Profile { fetch_first: 4, ..p }, 0);
+    let cq = bench.cqs[0].index() as u32;
+    let (waiter, worker) = (bench.join_cross(false), bench.join_cross(false));
+    let nop = ordering(WqeOp::Nop, 0, 0);
+    // Both are on the one unit. The waiter goes on when the third NOP of the worker has completed.
+    bench.chain(waiter, &[ordering(WqeOp::Wait, 2, cq), nop]);
+    bench.chain(worker, &[nop; 4]);
+    bench.sim.after_nic(0, false);
+    bench.sim.run(200 * NS, u64::MAX);
+    // What is written meanwhile is not what is executed: an operation that there is not would fail.
+    let memory = bench.sim.hosts.list[0].nic.send_queue_memory(waiter).unwrap();
+    memory.write(64, &[0xff; 64]);
+    let found = bench.run();
+    let at: Vec<f64> = found.iter().map(|(.., at)| *at).collect();
+    // Fetched at 300, the worker's NOPs end at 400, 500, 600 and, the unit being taken already, at 700; the
+    // WAIT is next, and then its NOP.
+    assert_eq!(at, [400.0, 500.0, 600.0, 700.0, 810.0]);
+}
+
+/// Work of which a figure is made: what it takes, in ns.
+type Figure = (&'static str, fn(Profile) -> f64);
+
+const FIGURES: [Figure; 11] = [
+    ("WRITE", |p| request(p, |b| b.post_bytes(0, 1, SendOp::Write(b.far(0).0, b.far(0).1), 64))),
+    ("remote NOOP", |p| {
+        request(p, |b| b.post(0, 1, SendOp::Write(b.far(0).0, b.far(0).1), SendData::Sges(&[])))
+    }),
+    ("inline WRITE", |p| request(p, |b| b.post_inline(0, 1, SendOp::Write(b.far(0).0, b.far(0).1), 64))),
+    ("READ", |p| request(p, |b| b.post_bytes(0, 1, SendOp::Read(b.far(0).0, b.far(0).1), 64))),
+    ("CAS", |p| request(p, |b| swap(b, 0, 1, 0))),
+    ("ADD", |p| {
+        request(p, |b| {
+            let (addr, rkey) = b.far(0);
+            b.post_bytes(0, 1, SendOp::FetchAdd { addr, rkey, add: 5 }, 8);
+        })
+    }),
+    ("NOP", |p| Bench::nops(p, Order::Plain, 1)),
+    ("queue order", |p| Bench::nops(p, Order::Queue, 5)),
+    ("completion order", |p| Bench::nops(p, Order::Completion, 5)),
+    ("doorbell order", |p| Bench::nops(p, Order::Doorbell, 5)),
+    ("second CAS of a word", |p| {
+        // The second one comes when the first holds the word: it waits for the rest of that.
+        let mut bench = Bench::direct(p, 2);
+        swap(&mut bench, 0, 1, 0);
+        swap(&mut bench, 1, 2, 0);
+        let found = bench.run();
+        found[1].2 - found[0].2
+    }),
+];
+
+fn request(profile: Profile, post: impl Fn(&mut Bench)) -> f64 {
+    let mut bench = Bench::direct(profile, 1);
+    post(&mut bench);
+    takes(&mut bench, "a request")
+}
+
+/// Each parameter doubled moves the figures in which it is charged, by as many times its value as it is
+/// charged there, and no other figure at all.
+#[test]
+fn a_parameter_moves_the_figures_in_which_it_is_charged() {
+    // By figure: how many times.
+    let table: [(&str, [i32; 11]); 27] = [
+        ("doorbell", [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0]),
+        ("cross-start", [0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 0]),
+        ("cross-load", [0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0]),
+        ("fetch", [1, 1, 1, 1, 1, 1, 1, 2, 2, 6, 0]),
+        ("fetch-batch", [0; 11]),
+        ("execute", [1, 1, 1, 1, 1, 1, 1, 5, 5, 5, 0]),
+        ("wait", [0, 0, 0, 0, 0, 0, 0, 0, 4, 4, 0]),
+        ("enable", [0, 0, 0, 0, 0, 0, 0, 0, 0, 5, 0]),
+        ("units", [0; 11]),
+        ("pcie-read", [1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]),
+        ("pcie-write", [0; 11]),
+        ("pcie-reads", [0; 11]),
+        ("port", [4, 4, 4, 4, 4, 4, 0, 0, 0, 0, 0]),
+        ("read-turn", [0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]),
+        ("atomic", [0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 1]),
+        ("atomic-turn", [0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0]),
+        ("add", [0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0]),
+        ("add-turn", [0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0]),
+        ("atomic-slots", [0; 11]),
+        ("completion", [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0]),
+        ("calc", [0; 11]),
+        ("cpu-spin", [0; 11]),
+        ("cpu-poll", [0; 11]),
+        ("cpu-wake", [0; 11]),
+        ("cpu-copy", [0; 11]),
+        // Those that the card has not: nothing, doubled, is nothing.
+        ("responder", [0; 11]),
+        ("packet", [0; 11]),
+    ];
+    let before = FIGURES.map(|(_, figure)| figure(connectx5()));
+    for (name, times) in table {
+        let key = KEYS.iter().find(|key| key.name == name).unwrap();
+        let mut doubled = connectx5();
+        let value = *(key.field)(&mut doubled);
+        *(key.field)(&mut doubled) = 2 * value;
+        for (n, (what, figure)) in FIGURES.iter().enumerate() {
+            let by = hundredths(value) * f64::from(times[n]);
+            near(figure(doubled) - before[n], by, &format!("{name} doubled moves {what} by"));
+        }
+    }
+    // Half the rate of PCIe: as many bytes again of payload at each end, and of an atomic's answer.
+    let halved = Profile { pcie_rate: connectx5().pcie_rate / 2, ..connectx5() };
+    let bytes = [128, 0, 64, 128, 8, 8, 0, 0, 0, 128, 0];
+    for (n, (what, figure)) in FIGURES.iter().enumerate() {
+        let by = 0.08 * f64::from(bytes[n]);
+        near(figure(halved) - before[n], by, &format!("half the rate of PCIe moves {what} by"));
+    }
+    // A larger first fetch saves a chain its second one, and where that only holds PCIe before another's, its
+    // bytes.
+    let larger = Profile { fetch_first: 8, ..connectx5() };
+    for (n, (what, figure)) in FIGURES.iter().enumerate() {
+        let by = match *what {
+            "queue order" | "completion order" => -350.0,
+            "doorbell order" => -0.08 * 128.0,
+            _ => 0.0,
+        };
+        near(figure(larger) - before[n], by, &format!("a first fetch of 8 moves {what} by"));
+    }
+}
+
+/// Requests a second, in millions, of so many queue pairs that have 60 each: from the first fifth of the
+/// completions to the last.
+fn rate(profile: Profile, rack: bool, pairs: usize, post: impl Fn(&mut Bench, usize, u64)) -> f64 {
+    let mut bench = match rack {
+        true => Bench::new(profile, Topology::star(2, CABLE), 455, pairs),
+        false => Bench::direct(profile, pairs),
+    };
+    for n in 0..60 {
+        (0..pairs).for_each(|pair| post(&mut bench, pair, n));
+    }
+    let at: Vec<f64> = bench.run().iter().map(|(.., at)| *at).collect();
+    let (from, to) = (at.len() / 5, at.len() * 4 / 5);
+    (to - from) as f64 * 1000.0 / (at[to] - at[from])
+}
+
+const RATES: [Figure; 7] = [
+    ("WRITEs of 16 queue pairs", |p| rate(p, false, 16, inline_write)),
+    ("CAS of 24 words", |p| rate(p, false, 24, |b, pair, n| swap(b, pair, n + 1, pair as u64 * 8))),
+    ("CAS of one word", |p| rate(p, false, 6, |b, pair, n| swap(b, pair, n + 1, 0))),
+    ("rack: WRITEs of a queue pair", |p| rate(p, true, 1, inline_write)),
+    ("rack: WRITEs of 24", |p| rate(p, true, 24, inline_write)),
+    ("rack: READs of 24", |p| {
+        rate(p, true, 24, |b, pair, n| {
+            b.post_bytes(pair, n, SendOp::Read(b.far(8 * pair as u64).0, b.far(0).1), 8)
+        })
+    }),
+    ("rack: CAS of a queue pair", |p| rate(p, true, 1, |b, pair, n| swap(b, pair, n + 1, 8 * n))),
+];
+
+fn inline_write(b: &mut Bench, pair: usize, n: u64) {
+    b.post_inline(pair, n, SendOp::Write(b.far(8 * pair as u64).0, b.far(0).1), 8);
+}
+
+/// What saturates, saturates where the model says, and moves with its own parameter only.
+#[test]
+fn rates_are_those_of_what_they_saturate() {
+    let rack = by_name("connectx5-rack").unwrap();
+    let card = |n: usize| if n < 3 { connectx5() } else { rack };
+    // RedN's table 1 and atomics; SwordBox's queue pair, its cap, its READs, its one queue pair of atomics.
+    let wanted = [63.0, 8.40, 2.80, 18.2, 117.6, 93.5, 2.93];
+    for (n, (what, figure)) in RATES.iter().enumerate() {
+        let found = figure(card(n));
+        assert!((found / wanted[n] - 1.0).abs() < 0.025, "{what}: {found} instead of {}", wanted[n]);
+    }
+    // By rate: what it is multiplied by.
+    let table: [(&str, [f64; 7]); 8] = [
+        ("execute", [0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]),
+        ("fetch", [1.0; 7]),
+        ("pcie-read", [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]),
+        ("atomic", [1.0, 0.5, 0.5, 1.0, 1.0, 1.0, 0.5]),
+        ("atomic-slots", [1.0, 2.0, 1.0, 1.0, 1.0, 1.0, 1.0]),
+        ("responder", [1.0, 1.0, 1.0, 0.5, 1.0, 1.0, 1.0]),
+        ("answer", [1.0, 1.0, 1.0, 1.0, 1.0, 0.5, 1.0]),
+        ("read-turn", [1.0; 7]),
+    ];
+    for (name, by) in table {
+        let key = KEYS.iter().find(|key| key.name == name).unwrap();
+        for (n, (what, figure)) in RATES.iter().enumerate() {
+            let mut doubled = card(n);
+            let value = *(key.field)(&mut doubled);
+            *(key.field)(&mut doubled) = if value == AS_OTHER { value } else { 2 * value };
+            let found = figure(doubled) / wanted[n];
+            assert!((found / by[n] - 1.0).abs() < 0.06, "{name} doubled: {what} at {found} of {}", by[n]);
+        }
+    }
+    let pipeline = Profile { packet: 2 * rack.packet, receive: 2 * rack.receive, ..rack };
+    let found = [RATES[3], RATES[4], RATES[5], RATES[6]].map(|(_, figure)| figure(pipeline));
+    for (found, wanted) in found.into_iter().zip([18.2, 58.8, 58.8, 2.93]) {
+        assert!((found / wanted - 1.0).abs() < 0.06, "packet and receive doubled: {found}, not {wanted}");
     }
 }
 

@@ -13,6 +13,8 @@ use std::collections::{BinaryHeap, VecDeque};
 pub(super) enum Work {
     /// The NIC knows of a post.
     Known(u32),
+    /// The NIC knows of a post to a cross-channel queue, and has started it.
+    Started(u32),
     /// So many WQEs are there.
     Fetched(u32, u32),
     /// A unit has executed a WQE of this queue pair.
@@ -46,6 +48,8 @@ pub(super) struct Pair {
     pub at_hand: u32,
     /// The NIC knows of its posts.
     pub known: bool,
+    /// It is a cross-channel queue that has been started.
+    pub started: bool,
     /// It has fetched since it was idle.
     pub active: bool,
     /// It waits for a doorbell, a fetch or a unit, or is on one.
@@ -66,6 +70,13 @@ pub(super) struct Pair {
     pub landed: [u64; 2],
 }
 
+impl Pair {
+    /// All that was posted has been executed.
+    pub fn rest(&mut self) {
+        (self.known, self.started, self.active, self.at_hand) = (false, false, false, 0);
+    }
+}
+
 /// A processing unit, and who waits for it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Core {
@@ -84,9 +95,9 @@ pub struct Unit {
     pub(super) cores: Vec<Core>,
     /// Queue pairs that have frames, in turns.
     pub(super) sending: VecDeque<u32>,
-    /// PCIe is taken until then: towards the NIC, and towards memory.
-    to_nic: u64,
-    to_memory: u64,
+    /// PCIe is taken until then: towards the NIC, and towards memory. The host's 1RMA NIC takes it too.
+    pub(crate) to_nic: u64,
+    pub(crate) to_memory: u64,
     /// Ends of payload reads under way.
     reads: VecDeque<u64>,
     /// Bytes of frames that were taken from the NIC and are not on the link, and how many there may be.
