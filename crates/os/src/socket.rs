@@ -18,6 +18,8 @@ pub(crate) const BATCH: usize = 16;
 const SOCKET_BUFFER: libc::c_int = 8 << 20;
 /// How long a port may stay taken before it must be a stranger's.
 const HANDOVER: Duration = Duration::from_secs(1);
+/// Of `linux/udp.h`: datagrams over IPv6 with checksum 0 are received too.
+const UDP_NO_CHECK6_RX: libc::c_int = 102;
 /// Room for three control messages of one word each, in words.
 const CONTROL_WORDS: usize = 12;
 /// That room.
@@ -304,6 +306,11 @@ impl Socket {
             true => self.set(libc::IPPROTO_IP, libc::IP_RECVTOS, 1)?,
             false => self.set(libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?,
         }
+        if !self.ipv4 {
+            // Linux's rdma_rxe sends such datagrams (RFC 6935 allows it for tunnels), and the ICRC, or 1RMA's
+            // authentication, covers what the checksum would. Kernels before 3.16 lack it.
+            let _ = self.set(libc::SOL_UDP, UDP_NO_CHECK6_RX, 1);
+        }
         self.ask_for_buffer(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF)?;
         // Kernels before 5.0 lack it; then frames come one by one.
         let _ = self.set(libc::SOL_UDP, libc::UDP_GRO, 1);
@@ -533,6 +540,22 @@ mod tests {
             let expected: Vec<_> = (0..9).map(|i| (i, 100, 0)).chain([(9, 50, 0), (1, 100, 0xb9)]).collect();
             assert_eq!(frames, expected);
         }
+    }
+
+    /// As Linux's rdma_rxe sends them.
+    #[test]
+    fn datagrams_over_ipv6_with_checksum_zero_are_received() {
+        const UDP_NO_CHECK6_TX: libc::c_int = 101;
+        let own = SocketAddr::from((Ipv6Addr::LOCALHOST, 4792));
+        let receiver = Socket::bind_alone(own).unwrap();
+        let sender = Socket::new(false).unwrap();
+        sender.set(libc::SOL_UDP, UDP_NO_CHECK6_TX, 1).unwrap();
+        let run =
+            Run { to: own, start: 0, len: 4, segment: 4, frames: 1, traffic_class: 0, hop_limit: HOP_LIMIT };
+        assert_eq!(sender.send(&[run], b"zero").0, 1);
+        let (mut inbox, mut heard) = (Inbox::new(), Vec::new());
+        receive_all(&receiver, &mut inbox, |m| heard.push(m.bytes.to_vec()));
+        assert_eq!(heard, [b"zero"]);
     }
 
     #[test]
