@@ -76,6 +76,8 @@ counters! {
     drop_ring_full,
     /// Dropped: the ring could not be made.
     drop_ring_failed,
+    /// Dropped: from an address of this host, but not from port 4791, where its NICs send from.
+    drop_injected,
     /// Dropped: ICRC wrong.
     drop_icrc,
     /// Dropped: the kernel refused the destination (no route, unreachable, not permitted).

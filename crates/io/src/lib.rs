@@ -27,6 +27,7 @@ mod fork;
 mod guess;
 mod host;
 mod life;
+mod locals;
 mod payload;
 mod port;
 pub mod program;

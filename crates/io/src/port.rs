@@ -5,6 +5,7 @@
 use crate::counters::IoCounters;
 use crate::directory::{Slot, Word};
 use crate::life::Lives;
+use crate::locals::Locals;
 use crate::payload::{copy_payload, payload_in_ring};
 use crate::rings::{Rings, Sent};
 use crate::settings::Settings;
@@ -16,6 +17,8 @@ use adverb_os::choice::PathPolicy;
 use adverb_os::faults::{Direction, Lane, Parcel};
 use adverb_os::framing::{UDP_LEN, bth_offset, outer_flow, rebuild, whole_frame, write_icrc};
 use adverb_os::ring::Frame;
+use adverb_os::say;
+use adverb_os::say::Seldom;
 use adverb_wire::{
     Duration, Flow, Gid, Instant, Packet, ParseError, QpNumber, ROCE_UDP_PORT, verify_ip, verify_udp,
 };
@@ -28,6 +31,9 @@ const WORD_EVERY: Duration = Duration::from_us(100);
 const HELD_BACK: Duration = Duration::from_ms(1);
 /// Captured frames reach the file after this long.
 const CAPTURE_FLUSH: Duration = Duration::from_ms(1000);
+
+/// Lines in a second about frames that a program of this host injects.
+const COMPLAINTS: u32 = 1;
 
 /// Where a frame goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,6 +78,9 @@ pub struct Port {
     udp_empty: bool,
     /// Another post is likely to follow at once, so waking sleepers for certain can wait for it.
     pub settle_later: bool,
+    locals: Locals,
+    /// Lines about injected frames, where a trace was asked for.
+    complaints: Option<Seldom>,
     slow: Option<Box<Slow>>,
     scratch: Vec<u8>,
     /// What this port counts.
@@ -113,6 +122,8 @@ impl Port {
             word_left: Instant::ZERO,
             udp_empty: false,
             settle_later: false,
+            locals: Locals::new(own),
+            complaints: settings.trace.then(|| Seldom::new(COMPLAINTS, Duration::from_ms(1000))),
             slow,
             scratch: Vec::new(),
             counters: IoCounters::default(),
@@ -411,9 +422,13 @@ impl Port {
     }
 
     fn receive_udp(&mut self, now: Instant, nic: &mut Nic) -> usize {
-        let Port { udp, rings, slow, scratch, counters, slot, .. } = self;
+        let Port { udp, rings, slow, scratch, counters, slot, locals, complaints, .. } = self;
         let mut handed_on = false;
         let total = udp.receive(now, counters, |datagram, n| {
+            if locals.is_injected(&datagram.flow, now) {
+                n.drop_injected += 1;
+                return complain(complaints.as_mut(), &datagram.flow, now);
+            }
             let parsed = match Packet::parse_bth(datagram.flow, datagram.bytes) {
                 Ok(parsed) => parsed,
                 Err(e) => return n.drop_parse[e as usize] += 1,
@@ -463,6 +478,18 @@ impl Port {
                 capture.record(now, flow.src, flow.dst, &parcel.bytes);
             }
         }
+    }
+}
+
+/// Says under a trace who tries to be taken for a NIC.
+#[cold]
+fn complain(complaints: Option<&mut Seldom>, flow: &Flow, now: Instant) {
+    if let Some(more) = complaints.and_then(|complaints| complaints.allows(now)) {
+        let (ip, port) = (flow.src.ip(), flow.src_port);
+        say!(
+            "adverb: dropped, with {more} more before it: a frame from port {port} of {ip}, which is this \
+             host's; its NICs send from port {ROCE_UDP_PORT}"
+        );
     }
 }
 

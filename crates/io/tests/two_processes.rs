@@ -5,7 +5,9 @@ mod common;
 
 use adverb_io::Settings;
 use adverb_nic::{QpType, SendData, SendFlags, SendOp, SendWr, Status, UdAddress};
-use adverb_wire::{Key, QpNumber};
+use adverb_wire::{
+    Bth, Flow, Gid, ICRC_LEN, Icrc, Key, Opcode, Operation, Packet, Psn, QpNumber, Reth, Service,
+};
 use common::{Endpoint, Helper, Remote, folder, listen, local, role, say};
 use std::sync::atomic::Ordering;
 
@@ -261,6 +263,69 @@ fn a_killed_peer_ends_in_retry_exceeded_and_leaves_no_trace() {
     drop(Endpoint::open(&settings));
     assert_eq!(left_in(&folder), [""; 0]);
     std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// Any local user may send datagrams from a port of its own, with the address of this host as their source.
+/// Such a sweep of sequence numbers, with all that else a packet needs, must not write to memory.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "a test that hangs must end")]
+fn a_local_program_injects_nothing() {
+    let folder = folder("inject");
+    for (address, source) in
+        [(&local(60, 1), &local(60, 1)), (&local(60, 1), &local(60, 2)), (&"::1".into(), &"::1".into())]
+    {
+        let settings = at(address, &folder, ",trace");
+        let endpoint = Endpoint::open(&settings);
+        // The peer is another process: of this address, through shared memory, or of another.
+        let (mut helper, peer) = start("sleep", &at(source, &folder, ""));
+        connect(&endpoint, &mut helper, &peer);
+        let own = endpoint.remote();
+        let attacker = std::net::UdpSocket::bind((source.as_str(), 0)).unwrap();
+        // The one expected is 77.
+        for psn in 0..200 {
+            let frame = forged_write(&own, peer.gid, attacker.local_addr().unwrap().port(), psn);
+            attacker.send_to(&frame, (address.as_str(), 4791)).unwrap();
+        }
+        // The connection is as it was.
+        endpoint.fill(4096, 64, 1);
+        endpoint.run(SendOp::Write(peer.addr, Key(peer.rkey)), 4096, 64);
+        helper.tell("0 64 1");
+        assert_eq!(helper.hear(), "right");
+        // Where the address is one, the kernel may have given them to the other process.
+        let said = helper.last_words();
+        let theirs = said.split(';').find_map(|line| line.strip_prefix("drop_injected ")).unwrap();
+        let theirs: u64 = theirs.parse().unwrap();
+        let start = std::time::Instant::now();
+        while endpoint.counter("drop_injected") + theirs < 200 {
+            endpoint.host.look();
+            assert!(start.elapsed().as_secs() < 30, "{theirs}; {}", endpoint.host.counters_text());
+        }
+        assert!(endpoint.memory[..8].iter().all(|word| word.load(Ordering::Relaxed) == 0), "written to");
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// A WRITE of 64 bytes to the beginning of a peer's memory, as it is in a datagram.
+fn forged_write(to: &Remote, src: Gid, src_port: u16, psn: u32) -> Vec<u8> {
+    let flow = Flow { src, dst: to.gid, src_port, ..Flow::default() };
+    let packet = Packet {
+        flow,
+        bth: Bth {
+            opcode: Opcode::new(Service::Rc, Operation::WriteOnly),
+            dest_qp: to.qpn,
+            psn: Psn::new(psn),
+            ..Bth::default()
+        },
+        reth: Reth { va: to.addr, rkey: Key(to.rkey), len: 64 },
+        payload_len: 64,
+        ..Packet::default()
+    };
+    let mut frame = vec![0xee; packet.wire_len()];
+    let len = frame.len();
+    packet.emit_bth(&mut frame);
+    let (covered, icrc) = frame.split_at_mut(len - ICRC_LEN);
+    icrc.copy_from_slice(&Icrc::over_flow(&flow, 0, len, covered).finish().to_le_bytes());
+    frame
 }
 
 fn send_datagram(endpoint: &Endpoint, peer: &Remote, qkey: u32) {

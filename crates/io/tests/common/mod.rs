@@ -301,6 +301,14 @@ impl Helper {
         }
     }
 
+    /// Ends it; its last line.
+    pub fn last_words(mut self) -> String {
+        self.stdin = None;
+        let said = self.hear();
+        assert!(self.child.wait().unwrap().success());
+        said
+    }
+
     pub fn end(mut self) {
         self.stdin = None;
         assert!(self.child.wait().unwrap().success());
