@@ -62,6 +62,10 @@ counters! {
     udp_rx_messages,
     /// Frames of the address's other processes that arrived here and were handed on.
     forwarded_frames,
+    /// Times that this process told the kernel which process gets which datagrams.
+    steering_programs,
+    /// Times that the kernel did not let it.
+    steering_refused,
     /// Rings opened to other processes.
     rings_opened_tx,
     /// Rings opened from other processes.

@@ -65,16 +65,20 @@ impl Slot {
     }
 }
 
-/// Says whose table this is, and in its last byte how rings are laid out.
-const MAGIC: u64 = u64::from_le_bytes([b'a', b'd', b'v', b'e', b'r', b'b', 0, LAYOUT]);
+/// Says whose table this is, how it and rings are used, and in its last byte how rings are laid out.
+const MAGIC: u64 = u64::from_le_bytes([b'a', b'd', b'v', b'e', b'r', b'b', 1, LAYOUT]);
 const MAGIC_AT: usize = 0;
 const NEXT_SLOT_AT: usize = 8;
 const NEXT_GENERATION_AT: usize = 16;
+/// Counts what may change which index a process's socket has: births, deaths, and what was found out.
+const CHANGES_AT: usize = 24;
 const ENTRY_LEN: usize = 256;
 const PID_AT: usize = 0;
 const GENERATION_AT: usize = 8;
 const ARMED_AT: usize = 64;
 const WAKER_AT: usize = 68;
+/// The index of the process's socket among those of the port, plus one; 0 while it does not know.
+const INDEX_AT: usize = 72;
 const ANNOUNCED_AT: usize = 128;
 const THREAD_AT: usize = 4;
 const PID_NAMESPACE_AT: usize = 16;
@@ -261,6 +265,8 @@ impl Member {
         }
         table.u64_at(entry_at(slot) + GENERATION_AT).store(generation, Ordering::Release);
         sys::lock_byte(file.as_fd(), life_lock(slot)).map_err(failed)?;
+        // Those who went before it may have moved others.
+        table.u32_at(CHANGES_AT).fetch_add(1, Ordering::Release);
         sys::unlock_byte(file.as_fd(), CLAIM_LOCK);
         Ok((Member { folder, file, table, slot, generation, bell }, bound))
     }
@@ -328,6 +334,39 @@ impl Member {
     #[inline]
     pub fn waker_cpu(&self, slot: Slot) -> &AtomicU32 {
         self.table.u32_at(entry_at(slot) + WAKER_AT)
+    }
+
+    /// How often something changed that concerns who gets which datagrams.
+    #[inline]
+    pub fn changes(&self) -> u32 {
+        self.table.u32_at(CHANGES_AT).load(Ordering::Acquire)
+    }
+
+    /// Something changed, or a datagram went to the wrong process.
+    pub fn note_change(&self) {
+        self.table.u32_at(CHANGES_AT).fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Notes the index of this process's socket among those of the port.
+    pub fn set_index(&self, index: u8) {
+        self.table.u32_at(entry_at(self.slot) + INDEX_AT).store(u32::from(index) + 1, Ordering::Release);
+    }
+
+    /// Slots of processes that live, this one included, and the indexes of their sockets.
+    pub fn indexes(&self) -> Vec<(u8, u8)> {
+        let index = |slot: Slot| self.table.u32_at(entry_at(slot) + INDEX_AT).load(Ordering::Acquire);
+        let known = Slot::all().filter(|&slot| index(slot) != 0 && self.generation_of(slot) != 0);
+        let alive = known.filter(|&slot| self.is_alive(slot));
+        alive.filter_map(|slot| Some((slot.get(), u8::try_from(index(slot) - 1).ok()?))).collect()
+    }
+
+    /// Wakes all other processes, to look after what changed.
+    fn wake_others(&self) {
+        for slot in self.others() {
+            if let Ok(bell) = self.open_bell(slot, self.generation_of(slot)) {
+                bell.ring();
+            }
+        }
     }
 
     fn announced(&self, slot: Slot, word: usize) -> &AtomicU64 {
@@ -410,6 +449,9 @@ impl Member {
     pub fn leave(&self) {
         self.table.u64_at(entry_at(self.slot) + GENERATION_AT).store(0, Ordering::Release);
         fence(Ordering::SeqCst);
+        // Its socket is closed, and the last one of the port has its index.
+        self.note_change();
+        self.wake_others();
         // Who does not get the lock leaves its files to the next one that claims a slot.
         if matches!(sys::lock_byte_patiently(self.file.as_fd(), CLAIM_LOCK, LEAVE_PATIENCE), Ok(None)) {
             let own = self.slot.get();

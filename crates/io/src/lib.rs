@@ -34,6 +34,7 @@ pub mod program;
 mod progress;
 mod rings;
 mod settings;
+mod steering;
 mod udp;
 
 pub use adverb_os::choice::{Choice, PathPolicy};

@@ -9,16 +9,18 @@ use crate::locals::Locals;
 use crate::payload::{copy_payload, payload_in_ring};
 use crate::rings::{Rings, Sent};
 use crate::settings::Settings;
+use crate::steering::{Order, Steering};
 use crate::udp::Udp;
 use adverb_nic::memory::Payload;
 use adverb_nic::{Nic, Overdue, PathId, Silence, TxFrame};
 use adverb_os::capture::Capture;
 use adverb_os::choice::PathPolicy;
 use adverb_os::faults::{Direction, Lane, Parcel};
-use adverb_os::framing::{UDP_LEN, bth_offset, outer_flow, rebuild, whole_frame, write_icrc};
+use adverb_os::framing::{Datagram, UDP_LEN, bth_offset, outer_flow, rebuild, whole_frame, write_icrc};
 use adverb_os::ring::Frame;
 use adverb_os::say;
 use adverb_os::say::Seldom;
+use adverb_os::steer::{INDEXES, Mark};
 use adverb_wire::{
     Duration, Flow, Gid, Instant, Packet, ParseError, QpNumber, ROCE_UDP_PORT, verify_ip, verify_udp,
 };
@@ -32,6 +34,10 @@ const HELD_BACK: Duration = Duration::from_ms(1);
 /// Captured frames reach the file after this long.
 const CAPTURE_FLUSH: Duration = Duration::from_ms(1000);
 
+/// Indexes that are asked for beyond the processes that the table knows.
+const SPARE_INDEXES: usize = 8;
+/// Programs attached in a row, while others change the table at the same time. Each of them attaches one too.
+const PROGRAMS_MAX: usize = 4;
 /// Lines in a second about frames that a program of this host injects.
 const COMPLAINTS: u32 = 1;
 
@@ -79,6 +85,7 @@ pub struct Port {
     /// Another post is likely to follow at once, so waking sleepers for certain can wait for it.
     pub settle_later: bool,
     locals: Locals,
+    steering: Steering,
     /// Lines about injected frames, where a trace was asked for.
     complaints: Option<Seldom>,
     slow: Option<Box<Slow>>,
@@ -110,6 +117,7 @@ impl Port {
             })
         });
         let slot = rings.member().slot();
+        let steering = Steering::new(seed, rings.member().changes());
         Port {
             own,
             slot,
@@ -123,6 +131,7 @@ impl Port {
             udp_empty: false,
             settle_later: false,
             locals: Locals::new(own),
+            steering,
             complaints: settings.trace.then(|| Seldom::new(COMPLAINTS, Duration::from_ms(1000))),
             slow,
             scratch: Vec::new(),
@@ -338,7 +347,8 @@ impl Port {
             let flush = dirty.then(|| slow.flushed + CAPTURE_FLUSH);
             [slow.rx.next_deadline(), slow.tx.next_deadline(), flush].into_iter().flatten().min()
         });
-        [slow, self.rings.next_deadline()].into_iter().flatten().min()
+        let steering = self.steering.next_deadline(self.rings.member().changes());
+        [slow, self.rings.next_deadline(), steering].into_iter().flatten().min()
     }
 
     /// Leaves word, now and then, that all that had come by `now` has been dealt with.
@@ -409,11 +419,18 @@ impl Port {
         };
         self.udp_skipped += 1;
         self.udp_empty = false;
-        if ask_socket || self.udp_skipped >= UDP_SKIP || self.udp.in_use(now) {
+        let in_use = self.udp.in_use(now);
+        let marks = self.steering.awaits_mark();
+        if ask_socket || self.udp_skipped >= UDP_SKIP || in_use || marks {
             self.udp_skipped = 0;
             let frames = self.receive_udp(now, nic);
-            self.udp_empty = frames == 0;
+            // Marks may have been all that the batch held, and frames be behind them.
+            self.udp_empty = frames == 0 && !marks;
             total += frames;
+        }
+        // After marks were taken, which may have waited longer than they should because nobody looked.
+        if let Some(order) = self.steering.due(now, in_use, self.rings.member().changes()) {
+            self.send_marks(order);
         }
         if self.slow.is_some() {
             self.deliver_released(now, nic);
@@ -422,9 +439,9 @@ impl Port {
     }
 
     fn receive_udp(&mut self, now: Instant, nic: &mut Nic) -> usize {
-        let Port { udp, rings, slow, scratch, counters, slot, locals, complaints, .. } = self;
-        let mut handed_on = false;
-        let total = udp.receive(now, counters, |datagram, n| {
+        let Port { udp, rings, slow, scratch, counters, slot, locals, complaints, steering, .. } = self;
+        let (mut handed_on, mut astray) = (false, false);
+        let each = |datagram: Datagram<'_>, n: &mut IoCounters| {
             if locals.is_injected(&datagram.flow, now) {
                 n.drop_injected += 1;
                 return complain(complaints.as_mut(), &datagram.flow, now);
@@ -441,6 +458,7 @@ impl Port {
                 rebuild(&parsed.packet, id, &datagram, scratch);
                 handed_on = true;
                 let others = rings.member().others().filter(|_| everyone).collect::<Vec<_>>();
+                astray |= owner.is_some();
                 for to in owner.into_iter().chain(others) {
                     n.forwarded_frames += 1;
                     rings.send_bytes(to, scratch, n);
@@ -461,11 +479,68 @@ impl Port {
                     slow.rx.admit(now, Parcel { bytes, bth_at, tag: () });
                 }
             }
-        });
+        };
+        let mut found = None;
+        let on_mark = |mark: Mark| found = steering.on_mark(now, mark.index, mark.nonce).or(found);
+        let total = udp.receive(now, counters, each, on_mark);
         if handed_on {
             self.rings.publish(&mut self.counters);
         }
+        if astray {
+            // Its owner looks after its way when it takes the frame.
+            self.rings.member().note_change();
+        }
+        if let Some(index) = found {
+            self.take_index(index);
+        }
         total
+    }
+
+    /// Sends this process the datagrams by which it finds its place among those of the port.
+    #[cold]
+    fn send_marks(&mut self, order: Order) {
+        let byte = self.slot.get();
+        let sockets = self.udp.sockets();
+        let sent = match order {
+            Order::Check(nonce) => sockets.send_marks([Mark { index: None, byte, nonce }].into_iter()),
+            Order::Search { nonce, all } => {
+                // Without a program marks mean nothing. Those of the dead may still be in the kernel, and
+                // sockets that children inherited among the indexes.
+                let known = self.rings.member().indexes();
+                let other = known.first().map_or(0, |&(_, index)| index);
+                let likely = self.rings.member().others().count() + 1 + SPARE_INDEXES;
+                let last = if all { usize::from(INDEXES) } else { likely.min(INDEXES.into()) };
+                let marks = (0..last as u8).map(|i| Mark { index: Some(i), byte, nonce });
+                sockets.steer(&known, other).and_then(|()| sockets.send_marks(marks))
+            }
+        };
+        self.steering.set_shared(self.rings.member().others().next().is_some());
+        if sent.is_err() {
+            self.counters.steering_refused += 1;
+            self.steering.refused();
+        }
+    }
+
+    /// Tells the others, and the kernel, which index this process has.
+    #[cold]
+    fn take_index(&mut self, index: u8) {
+        let member = self.rings.member();
+        member.set_index(index);
+        member.note_change();
+        for _ in 0..PROGRAMS_MAX {
+            let seen = member.changes();
+            match self.udp.sockets().steer(&member.indexes(), index) {
+                Ok(()) => self.counters.steering_programs += 1,
+                Err(_) => {
+                    self.counters.steering_refused += 1;
+                    return self.steering.refused();
+                }
+            }
+            // Another may have attached one that does not know this index, just after.
+            if member.changes() == seen {
+                return;
+            }
+        }
     }
 
     /// Gives the NIC what the faults have let go.

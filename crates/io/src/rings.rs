@@ -436,8 +436,13 @@ impl Rings {
         let member = &self.member;
         let gone =
             |slot: Slot, generation: u64| member.generation_of(slot) != generation || !member.is_alive(slot);
+        let ends = self.inbound.len();
         // In this order: what the dead sent was there before they died.
         self.inbound.retain(|ring| !gone(ring.from, ring.generation) || ring.consumer.has_frames());
+        if self.inbound.len() < ends {
+            // Who was killed has told nobody that its socket is closed.
+            member.note_change();
+        }
         for slot in Slot::all() {
             let generation = match &self.outbound[slot.index()] {
                 None => continue,

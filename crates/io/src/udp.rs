@@ -9,6 +9,7 @@ use adverb_nic::memory::Gather;
 use adverb_os::batch::Tally;
 use adverb_os::framing::Datagram;
 use adverb_os::roce::RoceSockets;
+use adverb_os::steer::Mark;
 use adverb_wire::{Flow, Gid, Instant, Packet};
 use std::io;
 use std::net::IpAddr;
@@ -104,14 +105,20 @@ impl Udp {
         done
     }
 
+    /// The sockets, to steer datagrams among processes.
+    pub fn sockets(&self) -> &RoceSockets {
+        &self.sockets
+    }
+
     /// Takes what has arrived, at most one batch per socket; returns how many frames.
     pub fn receive(
         &mut self,
         now: Instant,
         counters: &mut IoCounters,
         mut each: impl FnMut(Datagram<'_>, &mut IoCounters),
+        on_mark: impl FnMut(Mark),
     ) -> usize {
-        let received = self.sockets.receive(now, |datagram| each(datagram, counters));
+        let received = self.sockets.receive(now, |datagram| each(datagram, counters), on_mark);
         counters.udp_rx_messages += received.messages;
         counters.udp_rx_frames += received.frames;
         counters.udp_rx_bytes += received.bytes;

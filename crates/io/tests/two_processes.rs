@@ -398,3 +398,50 @@ fn datagrams_for_the_well_known_queue_pair_reach_everyone() {
     }
     std::fs::remove_dir_all(folder).unwrap();
 }
+
+/// A peer's flow reaches the process that its packets are for, whoever else of the address is stopped, killed
+/// or new: the kernel does not hash it to one of them for good.
+#[test]
+fn a_stopped_process_harms_no_other_of_its_address() {
+    let folder = folder("steer");
+    for (ours, theirs) in [([1, 2, 3, 4].map(|i| local(70, i)), local(71, 1))] {
+        let mut pairs: Vec<_> = ours
+            .iter()
+            .map(|own| {
+                let endpoint = Endpoint::open(&at(own, &folder, ""));
+                let (mut helper, peer) = start("sleep", &at(&theirs, &folder, ""));
+                connect(&endpoint, &mut helper, &peer);
+                (endpoint, helper, peer)
+            })
+            .collect();
+        let write = |(endpoint, _, peer): &(Endpoint, Helper, Remote)| {
+            endpoint.run(SendOp::Write(peer.addr, Key(peer.rkey)), 0, 64);
+        };
+        for stopped in 0..pairs.len() {
+            pairs[stopped].1.signal(libc::SIGSTOP);
+            pairs.iter().enumerate().filter(|&(i, _)| i != stopped).for_each(|(_, pair)| write(pair));
+            pairs[stopped].1.signal(libc::SIGCONT);
+            write(&pairs[stopped]);
+        }
+        // The first one's place is the last one's now, which has to find that out while another is stopped.
+        pairs.remove(0).1.kill();
+        for stopped in 0..pairs.len() {
+            pairs[stopped].1.signal(libc::SIGSTOP);
+            pairs.iter().enumerate().filter(|&(i, _)| i != stopped).for_each(|(_, pair)| write(pair));
+            pairs[stopped].1.signal(libc::SIGCONT);
+        }
+        // A new one, while another is stopped.
+        pairs[0].1.signal(libc::SIGSTOP);
+        let endpoint = Endpoint::open(&at(&local(70, 5), &folder, ""));
+        let (mut helper, peer) = start("sleep", &at(&theirs, &folder, ""));
+        connect(&endpoint, &mut helper, &peer);
+        write(&(endpoint, helper, peer));
+        pairs[0].1.signal(libc::SIGCONT);
+        pairs.iter().for_each(write);
+        for (_, helper, _) in pairs {
+            let said = helper.last_words();
+            assert!(said.split(';').any(|line| line == "steering_refused 0"), "{said}");
+        }
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}

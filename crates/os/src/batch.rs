@@ -161,6 +161,12 @@ impl Batch {
         self.take(len)
     }
 
+    /// The next frame begins a message of its own, whatever it is.
+    #[inline]
+    pub fn end_run(&mut self) {
+        self.open_run = false;
+    }
+
     #[inline]
     fn take(&mut self, len: usize) -> &mut [u8] {
         let start = self.staged;

@@ -9,6 +9,7 @@
 //! mapping shm      memory that several processes map
 //! ring             frames from one process to another through such memory
 //! socket           UDP in batches, cut apart and put together by the kernel
+//! steer            which process of an address gets a datagram: a program for the kernel
 //! batch inbox      frames on their way to the kernel, and from it
 //! roce framing     RoCEv2 on UDP port 4791; IP packets built around what a socket shows
 //! unix             sockets that carry descriptors and know who is at the other end
@@ -45,6 +46,7 @@ pub mod shm;
 pub mod signals;
 pub mod socket;
 pub mod spin;
+pub mod steer;
 mod sync;
 pub mod sys;
 pub mod unix;

@@ -8,7 +8,8 @@
 use crate::batch::{Batch, Tally, Way};
 use crate::framing::Datagram;
 use crate::inbox::Inbox;
-use crate::socket::{HOP_LIMIT, Socket};
+use crate::socket::{HOP_LIMIT, Run, Socket};
+use crate::steer::Mark;
 use adverb_wire::{Duration, Flow, Gid, ICRC_LEN, Icrc, Instant, Packet, ROCE_UDP_PORT};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -28,6 +29,9 @@ pub struct RoceSockets {
     batch: Batch,
     inbox: Inbox,
     last_used: Option<Instant>,
+    /// Upper byte of the last staged frame's destination: the kernel gives a message as a whole to whom its
+    /// first frame is for.
+    owner: u8,
 }
 
 /// A multicast group's socket.
@@ -66,6 +70,7 @@ impl RoceSockets {
             batch: Batch::new(),
             inbox: Inbox::new(),
             last_used: None,
+            owner: 0,
         })
     }
 
@@ -138,6 +143,11 @@ impl RoceSockets {
             return false;
         }
         let flow = Flow { src_port: ROCE_UDP_PORT, ..packet.flow };
+        let owner = (packet.bth.dest_qp.get() >> 16) as u8;
+        if owner != self.owner {
+            self.owner = owner;
+            self.batch.end_run();
+        }
         let (id, frame) = self.batch.stage(&way(&flow), len);
         let header_len = packet.emit_bth(frame);
         let (covered, icrc) = frame.split_at_mut(len - ICRC_LEN);
@@ -179,8 +189,36 @@ impl RoceSockets {
         })
     }
 
-    /// Takes what has arrived, at most one batch per socket.
-    pub fn receive(&mut self, now: Instant, mut each: impl FnMut(Datagram<'_>)) -> Received {
+    /// Sends marks to itself, each from a port that it had not before: where one of no index goes, a hash of
+    /// the port decides.
+    pub fn send_marks(&self, marks: impl Iterator<Item = Mark>) -> io::Result<()> {
+        let to = SocketAddr::new(self.own.ip(), ROCE_UDP_PORT);
+        let sender = Socket::sender(self.own.ip())?;
+        for mark in marks {
+            let bytes = mark.emit();
+            let len = bytes.len();
+            let run =
+                Run { to, start: 0, len, segment: len, frames: 1, traffic_class: 0, hop_limit: HOP_LIMIT };
+            if let (0, Some(error)) = sender.send(&[run], &bytes) {
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the kernel steer datagrams among the processes of the address; see [`Socket::steer`].
+    pub fn steer(&self, owners: &[(u8, u8)], other: u8) -> io::Result<()> {
+        self.socket.steer(owners, other)
+    }
+
+    /// Takes what has arrived, at most one batch per socket. Marks that come from the own address are no
+    /// frames; `on_mark` gets them.
+    pub fn receive(
+        &mut self,
+        now: Instant,
+        mut each: impl FnMut(Datagram<'_>),
+        mut on_mark: impl FnMut(Mark),
+    ) -> Received {
         let RoceSockets { socket, groups, own, inbox, last_used, .. } = self;
         let own = (*own, &*socket);
         let mut total = Received::default();
@@ -195,7 +233,6 @@ impl RoceSockets {
                     continue;
                 }
             }
-            *last_used = Some(now);
             for message in inbox.messages() {
                 let flow = Flow {
                     src: Gid::from(message.from.ip()),
@@ -205,6 +242,11 @@ impl RoceSockets {
                     hop_limit: HOP_LIMIT,
                 };
                 for bytes in message.bytes.chunks(message.segment.max(1)) {
+                    if let Some(mark) = Mark::parse(bytes).filter(|_| flow.src == own.0) {
+                        on_mark(mark);
+                        continue;
+                    }
+                    *last_used = Some(now);
                     total.frames += 1;
                     total.bytes += bytes.len() as u64;
                     each(Datagram { flow, bytes });
@@ -235,7 +277,7 @@ mod tests {
         let (mut all, mut frames) = (Vec::new(), 0);
         while frames < count {
             assert!(crate::sys::wait_readable(sockets.fd(), std::time::Duration::from_secs(5)));
-            let received = sockets.receive(Instant::ZERO, |d| all.push((d.flow, d.bytes.to_vec())));
+            let received = sockets.receive(Instant::ZERO, |d| all.push((d.flow, d.bytes.to_vec())), |_| {});
             frames += received.frames;
         }
         all

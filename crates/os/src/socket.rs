@@ -285,6 +285,17 @@ impl Socket {
         }
     }
 
+    /// Has the kernel give each datagram of the group that this socket shares its port with to the index of
+    /// its destination queue pair's upper byte, and those of bytes without one to `other`; see
+    /// [`steer`](crate::steer).
+    pub fn steer(&self, owners: &[(u8, u8)], other: u8) -> io::Result<()> {
+        let mut code = crate::steer::program(owners, other);
+        let len = libc::c_ushort::try_from(code.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let program = libc::sock_fprog { len, filter: code.as_mut_ptr() };
+        // The instructions live here for as long as the call takes, which copies them.
+        self.join(libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, &program)
+    }
+
     /// What all sockets need to send.
     fn configure_sending(&self) -> io::Result<()> {
         if self.ipv4 {
