@@ -6,7 +6,7 @@ import re
 import signal
 import subprocess
 
-from harness import ADVERB, TARGET, Case, Fail, require, require_text
+from harness import ADVERB, TARGET, Case, Fail, read_counters, require, require_text
 from suite_utils import pingpong
 
 LIBRARY_DIRECTORY = os.environ.get("ADVERB_LIB", os.path.join(TARGET, "release", "lib"))
@@ -140,7 +140,32 @@ def unwritable(room):
             require_text(proc.output(), r"^\d+ bytes in [\d.]+ seconds", "the program's own output")
 
 
+# Room for both rings at less than their size; for the table of processes only.
+SCARCE = {"smaller": "900k", "none": "100k"}
+
+
+def scarce_memory(room):
+    """A small /dev/shm, as containers have it: smaller rings, or none and UDP instead, which is said once."""
+    require("ibv_rc_pingpong", "unshare", "nsenter")
+    for name, size in SCARCE.items():
+        mount = f"mount -t tmpfs -o size={size} tmpfs /dev/shm && echo mounted; exec sleep 1000"
+        holder = room.spawn(name + "-holder", ["unshare", "-m", "sh", "-c", mount])
+        room.wait_output(holder, "^mounted")
+        argv = ["nsenter", "-t", str(holder.pid), "-m", *pingpong("rc", "-s", 4000)]
+        counters = {side: room.path(f"{name}-{side}.counters") for side in ("server", "client")}
+        procs = room.both_succeed(argv, server_options=("--counters", counters["server"]),
+                                  client_options=("--counters", counters["client"]), label=name + "-")
+        for proc, path in zip(procs, counters.values()):
+            values = read_counters(path)
+            said = proc.output().count("for shared memory to another process")
+            if name == "smaller" and (values["rings_unmade"] or values["udp_tx_frames"] or said):
+                raise Fail(f"{proc.label} did not make do with a smaller ring: {values}")
+            if name == "none" and (not values["rings_unmade"] or values["udp_tx_frames"] < 100 or said != 1):
+                raise Fail(f"{proc.label} did not take UDP, or said so {said} times: {values}")
+        holder.kill()
+
+
 def cases():
     for run in (device_line, exit_status, signals, static_program, missing_program, missing_library, foreign_address,
-                environment_alone, bad_environment, devices, devices_json, nested, counters, unwritable):
+                environment_alone, bad_environment, devices, devices_json, nested, counters, unwritable, scarce_memory):
         yield Case("run/" + run.__name__.replace("_", "-"), run)

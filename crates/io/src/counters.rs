@@ -78,7 +78,9 @@ counters! {
     drop_no_process,
     /// Dropped: ring full, for frames that cannot wait.
     drop_ring_full,
-    /// Dropped: the ring could not be made.
+    /// Rings for which there was no memory: their frames go over UDP.
+    rings_unmade,
+    /// Dropped: no ring could be made, for frames that another process was to get through one.
     drop_ring_failed,
     /// Dropped: from an address of this host, but not from port 4791, where its NICs send from.
     drop_injected,

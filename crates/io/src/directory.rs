@@ -22,7 +22,7 @@
 use crate::error::OpenError;
 use adverb_os::folders::{namespace, private_file, private_folder};
 use adverb_os::mapping::Mapping;
-use adverb_os::ring::LAYOUT;
+use adverb_os::ring::{LAYOUT, MAX_ENTRY, RING_LEN};
 use adverb_os::shm::{Mirror, PAGE};
 use adverb_os::sys;
 use adverb_os::wake::Bell;
@@ -83,6 +83,9 @@ const ANNOUNCED_AT: usize = 128;
 const THREAD_AT: usize = 4;
 const PID_NAMESPACE_AT: usize = 16;
 const WORDS_AT: usize = 192;
+/// The smallest ring that is made where memory is short: a few packets of 4 KB.
+const RING_LEN_MIN: usize = 1 << 16;
+const _: () = assert!(MAX_ENTRY * 8 <= RING_LEN_MIN && RING_LEN_MIN <= RING_LEN);
 const TABLE_LEN: usize = PAGE + 256 * ENTRY_LEN;
 /// Byte of the file that is locked while slots are given out.
 const CLAIM_LOCK: u64 = 0;
@@ -378,17 +381,28 @@ impl Member {
         Bell::open(&bell_path(&self.folder, slot, generation))
     }
 
-    /// Makes the ring to a live process and announces it.
-    pub fn create_ring(&self, to: Slot, generation: u64, len: usize) -> io::Result<Mirror> {
+    /// Makes the ring to a live process and announces it. Where the file system is full, a smaller one will
+    /// do.
+    pub fn create_ring(&self, to: Slot, generation: u64) -> io::Result<Mirror> {
         let path = self.ring_path(self.slot, self.generation, to, generation);
-        let made = private_file().create_new(true).open(&path).and_then(|file| {
-            sys::allocate(file.as_fd(), Mirror::file_len(len))?;
-            Mirror::map(file.as_fd(), len)
-        });
-        if made.is_err() {
-            let _ = fs::remove_file(&path);
-        }
-        let mirror = made?;
+        let make = |len| {
+            let made = private_file().create_new(true).open(&path).and_then(|file| {
+                sys::allocate(file.as_fd(), Mirror::file_len(len))?;
+                Mirror::map(file.as_fd(), len)
+            });
+            if made.is_err() {
+                let _ = fs::remove_file(&path);
+            }
+            made
+        };
+        let mut len = RING_LEN;
+        let mirror = loop {
+            match make(len) {
+                Ok(mirror) => break mirror,
+                Err(e) if len == RING_LEN_MIN => return Err(e),
+                Err(_) => len /= 2,
+            }
+        };
         self.announced(to, self.slot.index() / 64).fetch_or(1 << (self.slot.index() % 64), Ordering::Release);
         Ok(mirror)
     }
@@ -400,7 +414,7 @@ impl Member {
     }
 
     /// Opens the rings that were announced since the last call: sender, its generation, the memory.
-    pub fn take_announced_rings(&self, len: usize) -> Vec<(Slot, u64, Mirror)> {
+    pub fn take_announced_rings(&self) -> Vec<(Slot, u64, Mirror)> {
         let mut found = Vec::new();
         for word in 0..4 {
             let mut bits = self.announced(self.slot, word).swap(0, Ordering::Acquire);
@@ -411,7 +425,7 @@ impl Member {
                 // The sender may have ended since, and another have its slot.
                 for generation in self.rings_from(from) {
                     // One that was killed while it made the file leaves the wrong size.
-                    if let Ok(mirror) = self.open_ring(from, generation, len) {
+                    if let Ok(mirror) = self.open_ring(from, generation) {
                         found.push((from, generation, mirror));
                     }
                 }
@@ -431,13 +445,14 @@ impl Member {
         generations
     }
 
-    fn open_ring(&self, from: Slot, generation: u64, len: usize) -> io::Result<Mirror> {
+    fn open_ring(&self, from: Slot, generation: u64) -> io::Result<Mirror> {
         let path = self.ring_path(from, generation, self.slot, self.generation);
         let file = private_file().open(&path)?;
         fs::remove_file(&path)?;
-        if file.metadata()?.len() != Mirror::file_len(len) {
-            return Err(io::ErrorKind::InvalidData.into());
-        }
+        let size = file.metadata()?.len();
+        let lengths = std::iter::successors(Some(RING_LEN), |len| Some(len / 2));
+        let mut possible = lengths.take_while(|&len| len >= RING_LEN_MIN);
+        let len = possible.find(|&len| Mirror::file_len(len) == size).ok_or(io::ErrorKind::InvalidData)?;
         Mirror::map(file.as_fd(), len)
     }
 

@@ -76,6 +76,8 @@ pub struct Port {
     lives: Lives,
     udp: Udp,
     udp_blocked: bool,
+    /// Slots without a ring, whose frames go through the socket.
+    diverted: Vec<Slot>,
     /// Calls since the idle socket was last asked.
     udp_skipped: u32,
     /// When word was left last.
@@ -126,6 +128,7 @@ impl Port {
             lives,
             udp,
             udp_blocked: false,
+            diverted: Vec::new(),
             udp_skipped: 0,
             word_left: Instant::ZERO,
             udp_empty: false,
@@ -180,17 +183,16 @@ impl Port {
         }
         match route {
             Route::Slot(slot) => {
-                let sent = self.rings.send_packet(slot, &frame.packet, &frame.payload, &mut self.counters);
-                (sent == Sent::QueuedLast).then_some(PathId(u16::from(slot.get())))
-            }
-            Route::Udp => {
-                if !self.udp_has_room() {
-                    self.counters.drop_send_failed += 1;
-                } else if !self.udp.stage_packet(now, &frame.packet, &frame.payload) {
-                    self.counters.drop_too_long += 1;
+                match self.rings.send_packet(slot, &frame.packet, &frame.payload, &mut self.counters) {
+                    Sent::QueuedLast => Some(PathId(u16::from(slot.get()))),
+                    Sent::NoRing => {
+                        self.divert(slot);
+                        self.send_udp(now, frame).map(|_| PathId(u16::from(slot.get())))
+                    }
+                    Sent::Queued | Sent::Dropped => None,
                 }
-                self.udp_path_to_block()
             }
+            Route::Udp => self.send_udp(now, frame),
             Route::Everyone => {
                 let mut bytes = std::mem::take(&mut self.scratch);
                 build(frame, &mut bytes);
@@ -198,6 +200,24 @@ impl Port {
                 self.scratch = bytes;
                 None
             }
+        }
+    }
+
+    #[inline]
+    fn send_udp(&mut self, now: Instant, frame: &TxFrame) -> Option<PathId> {
+        if !self.udp_has_room() {
+            self.counters.drop_send_failed += 1;
+        } else if !self.udp.stage_packet(now, &frame.packet, &frame.payload) {
+            self.counters.drop_too_long += 1;
+        }
+        self.udp_path_to_block()
+    }
+
+    /// From now on the path of a slot waits for room in the socket too.
+    #[cold]
+    fn divert(&mut self, slot: Slot) {
+        if !self.diverted.contains(&slot) {
+            self.diverted.push(slot);
         }
     }
 
@@ -220,34 +240,41 @@ impl Port {
         let mut block = None;
         while let Some(parcel) = self.slow.as_mut().and_then(|slow| slow.tx.next(now)) {
             let blocked = match parcel.tag {
-                Route::Slot(slot) => {
-                    let sent = self.rings.send_bytes(slot, &parcel.bytes, &mut self.counters);
-                    (sent == Sent::QueuedLast).then_some(PathId(u16::from(slot.get())))
-                }
+                Route::Slot(slot) => match self.rings.send_bytes(slot, &parcel.bytes, &mut self.counters) {
+                    Sent::QueuedLast => Some(PathId(u16::from(slot.get()))),
+                    Sent::NoRing => {
+                        self.divert(slot);
+                        self.send_parcel(now, &parcel).map(|_| PathId(u16::from(slot.get())))
+                    }
+                    Sent::Queued | Sent::Dropped => None,
+                },
                 Route::Everyone => {
                     self.send_everyone(&parcel.bytes);
                     None
                 }
-                Route::Udp => {
-                    let flow = outer_flow(&parcel.bytes);
-                    let room = self.udp_has_room();
-                    let body = parcel.bytes.get(parcel.bth_at..).unwrap_or_default();
-                    match flow {
-                        Some(flow) if room && self.udp.stage_bytes(now, &flow, body) => {}
-                        _ => self.counters.drop_send_failed += 1,
-                    }
-                    self.udp_path_to_block()
-                }
+                Route::Udp => self.send_parcel(now, &parcel),
             };
             block = blocked.or(block);
         }
         block
     }
 
+    /// Gives what the faults let go to the socket.
+    fn send_parcel(&mut self, now: Instant, parcel: &Parcel<Route>) -> Option<PathId> {
+        let flow = outer_flow(&parcel.bytes);
+        let room = self.udp_has_room();
+        let body = parcel.bytes.get(parcel.bth_at..).unwrap_or_default();
+        match flow {
+            Some(flow) if room && self.udp.stage_bytes(now, &flow, body) => {}
+            _ => self.counters.drop_send_failed += 1,
+        }
+        self.udp_path_to_block()
+    }
+
     fn send_everyone(&mut self, bytes: &[u8]) {
         let others: Vec<Slot> = self.rings.member().others().collect();
         for slot in others.into_iter().chain([self.slot]) {
-            self.rings.send_bytes(slot, bytes, &mut self.counters);
+            hand_over(&mut self.rings, slot, bytes, &mut self.counters);
         }
     }
 
@@ -283,6 +310,7 @@ impl Port {
         if !self.udp.flush(&mut self.counters) && !self.udp_blocked {
             self.udp_blocked = true;
             nic.block_path(UDP_PATH);
+            self.diverted.iter().for_each(|slot| nic.block_path(PathId(u16::from(slot.get()))));
         }
     }
 
@@ -326,6 +354,7 @@ impl Port {
         if self.udp_blocked && self.udp.flush(&mut self.counters) {
             self.udp_blocked = false;
             nic.unblock_path(UDP_PATH);
+            self.diverted.iter().for_each(|slot| nic.unblock_path(PathId(u16::from(slot.get()))));
         }
     }
 
@@ -461,7 +490,7 @@ impl Port {
                 astray |= owner.is_some();
                 for to in owner.into_iter().chain(others) {
                     n.forwarded_frames += 1;
-                    rings.send_bytes(to, scratch, n);
+                    hand_over(rings, to, scratch, n);
                 }
             }
             if owner.is_some() {
@@ -553,6 +582,13 @@ impl Port {
                 capture.record(now, flow.src, flow.dst, &parcel.bytes);
             }
         }
+    }
+}
+
+/// Gives a process a frame that only a ring can take there.
+fn hand_over(rings: &mut Rings, to: Slot, frame: &[u8], n: &mut IoCounters) {
+    if rings.send_bytes(to, frame, n) == Sent::NoRing {
+        n.drop_ring_failed += 1;
     }
 }
 

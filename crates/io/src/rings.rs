@@ -9,8 +9,8 @@ use crate::payload::push_packet;
 use adverb_nic::memory::Gather;
 use adverb_os::ring::{Broken, Consumer, Frame, Producer, RING_LEN};
 use adverb_os::shm::{Mirror, anonymous_file};
-use adverb_os::sys;
 use adverb_os::wake::Bell;
+use adverb_os::{say, sys};
 use adverb_wire::{Duration, Flow, Gid, ICRC_LEN, Instant, Operation, Packet, Syndrome};
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -36,6 +36,8 @@ pub enum Sent {
     QueuedLast,
     /// It was dropped and counted.
     Dropped,
+    /// There is no memory for a ring to that process: another way has to be found.
+    NoRing,
 }
 
 /// The way to one other process.
@@ -44,6 +46,10 @@ enum Outbound {
     Open(Box<OpenRing>),
     /// That process broke its ring's rules; it gets no frames any more.
     Refused {
+        generation: u64,
+    },
+    /// There was no memory for a ring to it.
+    Unmade {
         generation: u64,
     },
 }
@@ -88,6 +94,8 @@ pub struct Rings {
     /// Slots whose rings are full.
     blocked: Vec<Slot>,
     life_checked: Instant,
+    /// It has been said that there is no memory for a ring.
+    said_unmade: bool,
 }
 
 /// A mailbox's word: nobody looks, and its owner wants to be woken for anything but plain acknowledgements.
@@ -116,6 +124,7 @@ impl Rings {
             unsettled: Vec::new(),
             blocked: Vec::new(),
             life_checked: Instant::ZERO,
+            said_unmade: false,
         }
     }
 
@@ -148,9 +157,13 @@ impl Rings {
         if self.outbound[to.index()].is_none() && !self.open(to, n) {
             return Sent::Dropped;
         }
-        let Some(Outbound::Open(ring)) = &mut self.outbound[to.index()] else {
-            n.drop_no_process += 1;
-            return Sent::Dropped;
+        let ring = match &mut self.outbound[to.index()] {
+            Some(Outbound::Open(ring)) => ring,
+            Some(Outbound::Unmade { .. }) => return Sent::NoRing,
+            _ => {
+                n.drop_no_process += 1;
+                return Sent::Dropped;
+            }
         };
         match push(&mut ring.producer) {
             Ok(true) => {}
@@ -215,7 +228,7 @@ impl Rings {
         }
     }
 
-    /// Makes the ring to a slot. False if nobody lives there, or it cannot be made.
+    /// Makes the ring to a slot, or notes that it cannot be made. False if nobody lives there.
     #[cold]
     fn open(&mut self, to: Slot, n: &mut IoCounters) -> bool {
         let generation = self.member.generation_of(to);
@@ -226,7 +239,7 @@ impl Rings {
         let made = if to == self.member.slot() {
             self.open_own(generation)
         } else {
-            self.member.create_ring(to, generation, RING_LEN)
+            self.member.create_ring(to, generation)
         };
         match made {
             Ok(mirror) => {
@@ -244,10 +257,25 @@ impl Rings {
                 })));
                 true
             }
-            Err(_) => {
-                n.drop_ring_failed += 1;
-                false
+            Err(error) => {
+                n.rings_unmade += 1;
+                self.outbound[to.index()] = Some(Outbound::Unmade { generation });
+                self.say_unmade(&error);
+                true
             }
+        }
+    }
+
+    /// Says once why this process is slower than it could be.
+    #[cold]
+    fn say_unmade(&mut self, error: &std::io::Error) {
+        if !std::mem::replace(&mut self.said_unmade, true) {
+            say!(
+                "adverb: no room in {} for shared memory to another process: {error}; its frames go over \
+                 UDP, which is slower. Give that file system more room (Docker: --shm-size), or set directory= in \
+                 ADVERB to another one in memory",
+                self.member.folder().display()
+            );
         }
     }
 
@@ -424,7 +452,7 @@ impl Rings {
 
     #[cold]
     fn open_announced(&mut self, n: &mut IoCounters) {
-        for (from, generation, mirror) in self.member.take_announced_rings(RING_LEN) {
+        for (from, generation, mirror) in self.member.take_announced_rings() {
             n.rings_opened_rx += 1;
             self.inbound.push(Inbound { from, generation, consumer: Consumer::new(mirror), bell: None });
         }
@@ -447,7 +475,7 @@ impl Rings {
             let generation = match &self.outbound[slot.index()] {
                 None => continue,
                 Some(Outbound::Open(ring)) => ring.generation,
-                Some(Outbound::Refused { generation }) => *generation,
+                Some(Outbound::Refused { generation } | Outbound::Unmade { generation }) => *generation,
             };
             // A blocked path is let go by `unblocked`, which tells the NIC.
             if gone(slot, generation) && !self.blocked.contains(&slot) {
