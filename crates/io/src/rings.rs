@@ -272,8 +272,8 @@ impl Rings {
         if !std::mem::replace(&mut self.said_unmade, true) {
             say!(
                 "adverb: no room in {} for shared memory to another process: {error}; its frames go over \
-                 UDP, which is slower. Give that file system more room (Docker: --shm-size), or set directory= in \
-                 ADVERB to another one in memory",
+                 UDP, which is slower. Give that file system more room (Docker: --shm-size), or set \
+                 directory= in ADVERB to another one in memory",
                 self.member.folder().display()
             );
         }
