@@ -7,6 +7,8 @@
 //! network's to guard.
 
 use adverb_os::interfaces::interface_addresses;
+use adverb_os::say;
+use adverb_os::say::Seldom;
 use adverb_wire::{Duration, Flow, Gid, Instant, ROCE_UDP_PORT};
 use std::net::IpAddr;
 
@@ -49,6 +51,18 @@ impl Locals {
 fn addresses() -> Vec<IpAddr> {
     let found = interface_addresses().unwrap_or_default();
     found.into_iter().map(|interface| interface.address).collect()
+}
+
+/// Says under a trace who tries to be taken for a NIC.
+#[cold]
+pub fn complain(complaints: Option<&mut Seldom>, flow: &Flow, now: Instant) {
+    if let Some(more) = complaints.and_then(|complaints| complaints.allows(now)) {
+        let (ip, port) = (flow.src.ip(), flow.src_port);
+        say!(
+            "adverb: dropped, with {more} more before it: a frame from port {port} of {ip}, which is this \
+             host's; its NICs send from port {ROCE_UDP_PORT}"
+        );
+    }
 }
 
 #[cfg(test)]

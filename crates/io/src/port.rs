@@ -2,14 +2,16 @@
 //! capture. The short way copies payloads once, from registered memory to the ring or the stage; with
 //! faults or a capture, every frame is built whole first.
 
+mod marks;
+
 use crate::counters::IoCounters;
 use crate::directory::{Slot, Word};
 use crate::life::Lives;
-use crate::locals::Locals;
+use crate::locals::{Locals, complain};
 use crate::payload::{copy_payload, payload_in_ring};
 use crate::rings::{Rings, Sent};
 use crate::settings::Settings;
-use crate::steering::{Order, Steering};
+use crate::steering::Steering;
 use crate::udp::Udp;
 use adverb_nic::memory::Payload;
 use adverb_nic::{Nic, Overdue, PathId, Silence, TxFrame};
@@ -18,9 +20,8 @@ use adverb_os::choice::PathPolicy;
 use adverb_os::faults::{Direction, Lane, Parcel};
 use adverb_os::framing::{Datagram, UDP_LEN, bth_offset, outer_flow, rebuild, whole_frame, write_icrc};
 use adverb_os::ring::Frame;
-use adverb_os::say;
 use adverb_os::say::Seldom;
-use adverb_os::steer::{INDEXES, Mark};
+use adverb_os::steer::Mark;
 use adverb_wire::{
     Duration, Flow, Gid, Instant, Packet, ParseError, QpNumber, ROCE_UDP_PORT, verify_ip, verify_udp,
 };
@@ -34,10 +35,6 @@ const HELD_BACK: Duration = Duration::from_ms(1);
 /// Captured frames reach the file after this long.
 const CAPTURE_FLUSH: Duration = Duration::from_ms(1000);
 
-/// Indexes that are asked for beyond the processes that the table knows.
-const SPARE_INDEXES: usize = 8;
-/// Programs attached in a row, while others change the table at the same time. Each of them attaches one too.
-const PROGRAMS_MAX: usize = 4;
 /// Lines in a second about frames that a program of this host injects.
 const COMPLAINTS: u32 = 1;
 
@@ -211,14 +208,6 @@ impl Port {
             self.counters.drop_too_long += 1;
         }
         self.udp_path_to_block()
-    }
-
-    /// From now on the path of a slot waits for room in the socket too.
-    #[cold]
-    fn divert(&mut self, slot: Slot) {
-        if !self.diverted.contains(&slot) {
-            self.diverted.push(slot);
-        }
     }
 
     /// Builds the whole frame, captures it, and lets the faults decide.
@@ -416,7 +405,8 @@ impl Port {
         }
         let by_socket = match overdue.path {
             UDP_PATH => true,
-            PathId(1..=254) => false,
+            // Without a ring it takes the socket.
+            PathId(slot @ 1..=254) => self.diverted.iter().any(|of| u16::from(of.get()) == slot),
             _ => return Silence::Unknown,
         };
         self.lives.judge(&mut self.rings, now, overdue, by_socket)
@@ -525,53 +515,6 @@ impl Port {
         total
     }
 
-    /// Sends this process the datagrams by which it finds its place among those of the port.
-    #[cold]
-    fn send_marks(&mut self, order: Order) {
-        let byte = self.slot.get();
-        let sockets = self.udp.sockets();
-        let sent = match order {
-            Order::Check(nonce) => sockets.send_marks([Mark { index: None, byte, nonce }].into_iter()),
-            Order::Search { nonce, all } => {
-                // Without a program marks mean nothing. Those of the dead may still be in the kernel, and
-                // sockets that children inherited among the indexes.
-                let known = self.rings.member().indexes();
-                let other = known.first().map_or(0, |&(_, index)| index);
-                let likely = self.rings.member().others().count() + 1 + SPARE_INDEXES;
-                let last = if all { usize::from(INDEXES) } else { likely.min(INDEXES.into()) };
-                let marks = (0..last as u8).map(|i| Mark { index: Some(i), byte, nonce });
-                sockets.steer(&known, other).and_then(|()| sockets.send_marks(marks))
-            }
-        };
-        self.steering.set_shared(self.rings.member().others().next().is_some());
-        if sent.is_err() {
-            self.counters.steering_refused += 1;
-            self.steering.refused();
-        }
-    }
-
-    /// Tells the others, and the kernel, which index this process has.
-    #[cold]
-    fn take_index(&mut self, index: u8) {
-        let member = self.rings.member();
-        member.set_index(index);
-        member.note_change();
-        for _ in 0..PROGRAMS_MAX {
-            let seen = member.changes();
-            match self.udp.sockets().steer(&member.indexes(), index) {
-                Ok(()) => self.counters.steering_programs += 1,
-                Err(_) => {
-                    self.counters.steering_refused += 1;
-                    return self.steering.refused();
-                }
-            }
-            // Another may have attached one that does not know this index, just after.
-            if member.changes() == seen {
-                return;
-            }
-        }
-    }
-
     /// Gives the NIC what the faults have let go.
     fn deliver_released(&mut self, now: Instant, nic: &mut Nic) {
         let Some(slow) = &mut self.slow else { return };
@@ -589,18 +532,6 @@ impl Port {
 fn hand_over(rings: &mut Rings, to: Slot, frame: &[u8], n: &mut IoCounters) {
     if rings.send_bytes(to, frame, n) == Sent::NoRing {
         n.drop_ring_failed += 1;
-    }
-}
-
-/// Says under a trace who tries to be taken for a NIC.
-#[cold]
-fn complain(complaints: Option<&mut Seldom>, flow: &Flow, now: Instant) {
-    if let Some(more) = complaints.and_then(|complaints| complaints.allows(now)) {
-        let (ip, port) = (flow.src.ip(), flow.src_port);
-        say!(
-            "adverb: dropped, with {more} more before it: a frame from port {port} of {ip}, which is this \
-             host's; its NICs send from port {ROCE_UDP_PORT}"
-        );
     }
 }
 

@@ -1,0 +1,68 @@
+//! How a port finds and tells its place among the sockets of its address, of which `steering.rs` says when;
+//! and which paths take the socket for want of a ring.
+
+use super::Port;
+use crate::directory::Slot;
+use crate::steering::Order;
+use adverb_os::steer::{INDEXES, Mark};
+
+/// Indexes that are asked for beyond the processes that the table knows.
+const SPARE_INDEXES: usize = 8;
+/// Programs attached in a row, while others change the table at the same time. Each of them attaches one too.
+const PROGRAMS_MAX: usize = 4;
+impl Port {
+    /// Sends this process the datagrams by which it finds its place among those of the port.
+    #[cold]
+    pub(super) fn send_marks(&mut self, order: Order) {
+        let byte = self.slot.get();
+        let sockets = self.udp.sockets();
+        let sent = match order {
+            Order::Check(nonce) => sockets.send_marks([Mark { index: None, byte, nonce }].into_iter()),
+            Order::Search { nonce, all } => {
+                // Without a program marks mean nothing. Those of the dead may still be in the kernel, and
+                // sockets that children inherited among the indexes.
+                let known = self.rings.member().indexes();
+                let other = known.first().map_or(0, |&(_, index)| index);
+                let likely = self.rings.member().others().count() + 1 + SPARE_INDEXES;
+                let last = if all { usize::from(INDEXES) } else { likely.min(INDEXES.into()) };
+                let marks = (0..last as u8).map(|i| Mark { index: Some(i), byte, nonce });
+                sockets.steer(&known, other).and_then(|()| sockets.send_marks(marks))
+            }
+        };
+        self.steering.set_shared(self.rings.member().others().next().is_some());
+        if sent.is_err() {
+            self.counters.steering_refused += 1;
+            self.steering.refused();
+        }
+    }
+
+    /// Tells the others, and the kernel, which index this process has.
+    #[cold]
+    pub(super) fn take_index(&mut self, index: u8) {
+        let member = self.rings.member();
+        member.set_index(index);
+        member.note_change();
+        for _ in 0..PROGRAMS_MAX {
+            let seen = member.changes();
+            match self.udp.sockets().steer(&member.indexes(), index) {
+                Ok(()) => self.counters.steering_programs += 1,
+                Err(_) => {
+                    self.counters.steering_refused += 1;
+                    return self.steering.refused();
+                }
+            }
+            // Another may have attached one that does not know this index, just after.
+            if member.changes() == seen {
+                return;
+            }
+        }
+    }
+
+    /// From now on the path of a slot waits for room in the socket too.
+    #[cold]
+    pub(super) fn divert(&mut self, slot: Slot) {
+        if !self.diverted.contains(&slot) {
+            self.diverted.push(slot);
+        }
+    }
+}
