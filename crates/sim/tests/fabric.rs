@@ -2,7 +2,7 @@
 //! faults by script, captures, determinism.
 
 use adverb_nic::Mtu;
-use adverb_sim::faults::{FaultPlan, Outage, Rule};
+use adverb_sim::faults::{FaultPlan, LinkFaults, Outage, Rule};
 use adverb_sim::hardware::Profile;
 use adverb_sim::switch::ecn::Red;
 use adverb_sim::switch::pfc::Pfc;
@@ -273,8 +273,8 @@ fn a_run_is_a_function_of_its_seed() {
         let mut sim = Sim::new(c).unwrap();
         let chances = adverb_sim::faults::Chances { loss: 0.001, ..Default::default() };
         let rng = |l| fastrand::Rng::with_seed(adverb_sim::trace::seed_of(seed, "link", l));
-        let chances = (0..96).map(|l| (chances, rng(l))).collect();
-        sim.set_faults(FaultPlan { chances, ..FaultPlan::default() });
+        let links = (0..96).map(|l| LinkFaults::new(chances, rng(l))).collect();
+        sim.set_faults(FaultPlan { links, ..FaultPlan::default() });
         sim.add_flows(permutation(16, 200_000, 0, &mut fastrand::Rng::with_seed(seed)));
         finish(&mut sim);
         assert!(sim.flows_done());

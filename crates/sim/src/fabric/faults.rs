@@ -20,6 +20,9 @@ use adverb_wire::{Opcode, Operation, Packet};
 pub struct Chances {
     /// The packet is lost.
     pub loss: f64,
+    /// Mean length of a row of packets that are lost together; up to 1, each is lost by itself. Between rows
+    /// one packet passes at least, so `loss` is at most `burst / (burst + 1)`.
+    pub burst: f64,
     /// A bit is wrong: chance for each bit. The packet fails its check where it arrives.
     pub bit_error: f64,
     /// The packet comes twice.
@@ -35,7 +38,37 @@ pub struct Chances {
 impl Chances {
     /// No faults.
     pub fn is_none(&self) -> bool {
-        *self == Chances { reorder_ps: self.reorder_ps, ..Chances::default() }
+        *self == Chances { reorder_ps: self.reorder_ps, burst: self.burst, ..Chances::default() }
+    }
+}
+
+/// The chances of one link, with a generator of its own.
+#[derive(Clone, Debug)]
+pub struct LinkFaults {
+    /// The chances.
+    pub chances: Chances,
+    rng: fastrand::Rng,
+    /// The last packet was lost, and the row goes on.
+    losing: bool,
+}
+
+impl LinkFaults {
+    /// Of a link whose generator is `rng`.
+    pub fn new(chances: Chances, rng: fastrand::Rng) -> Self {
+        LinkFaults { chances, rng, losing: false }
+    }
+
+    /// Whether the next packet is lost. Rows begin and end by chance (Gilbert's model), so often that the
+    /// share of packets lost is `loss`.
+    fn loses(&mut self) -> bool {
+        let Chances { loss, burst, .. } = self.chances;
+        let chance = match self.losing {
+            _ if burst <= 1.0 => loss,
+            true => 1.0 - 1.0 / burst,
+            false => loss / (burst * (1.0 - loss)),
+        };
+        self.losing = chance > 0.0 && self.rng.f64() < chance;
+        self.losing
     }
 }
 
@@ -248,8 +281,8 @@ pub struct Fate {
 /// All faults of a run.
 #[derive(Clone, Debug, Default)]
 pub struct FaultPlan {
-    /// By link: its chances, and its own generator.
-    pub chances: Vec<(Chances, fastrand::Rng)>,
+    /// By link.
+    pub links: Vec<LinkFaults>,
     /// Rules for single packets, on any link.
     pub script: Vec<Rule>,
     /// Failures and repairs by time.
@@ -262,9 +295,10 @@ impl FaultPlan {
     /// What becomes of a packet that is put on `link`.
     pub fn fate(&mut self, link: u32, hot: &Hot, packet: &Packet) -> Fate {
         let mut fate = Fate::default();
-        if let Some((c, rng)) = self.chances.get_mut(link as usize) {
+        if let Some(faults) = self.links.get_mut(link as usize) {
+            fate.lost = faults.loses();
+            let (c, rng) = (faults.chances, &mut faults.rng);
             let mut happens = |chance: f64| chance > 0.0 && rng.f64() < chance;
-            fate.lost = happens(c.loss);
             fate.twice = happens(c.duplicate);
             // The chance that all bits are right; 1 without bit errors.
             let intact = crate::portable::power(1.0 - c.bit_error, u32::from(hot.size) * 8);
@@ -293,6 +327,22 @@ impl FaultPlan {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn losses_come_in_rows_of_a_mean_length_and_are_as_many() {
+        for (loss, burst) in [(0.01, 0.0), (0.01, 8.0), (0.2, 3.0), (0.5, 1.0)] {
+            let rng = fastrand::Rng::with_seed(1);
+            let mut link = LinkFaults::new(Chances { loss, burst, ..Chances::default() }, rng);
+            let lost: Vec<bool> = (0..400_000).map(|_| link.loses()).collect();
+            let count = lost.iter().filter(|&&lost| lost).count() as f64;
+            let rows = lost.windows(2).filter(|pair| !pair[0] && pair[1]).count().max(1) as f64;
+            let share = count / lost.len() as f64;
+            assert!((share / loss - 1.0).abs() < 0.06, "{loss} in rows of {burst}: {share}");
+            // Losses that come by themselves meet by chance.
+            let mean = if burst > 1.0 { burst } else { 1.0 / (1.0 - loss) };
+            assert!((count / rows / mean - 1.0).abs() < 0.06, "rows of {burst}: {}", count / rows);
+        }
+    }
 
     #[test]
     fn rules_are_read() {

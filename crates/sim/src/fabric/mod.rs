@@ -75,7 +75,7 @@ impl Fabric {
     /// Sets the faults. Links that have none are not slowed down by others'.
     pub fn set_faults(&mut self, faults: FaultPlan) {
         for (l, link) in self.links.iter_mut().enumerate() {
-            let chances = faults.chances.get(l).is_some_and(|(c, _)| !c.is_none());
+            let chances = faults.links.get(l).is_some_and(|link| !link.chances.is_none());
             let script = faults.script.iter().any(|r| r.link.is_none_or(|x| x == l as u32));
             link.flags &= !LINK_FAULTS;
             if chances || script {

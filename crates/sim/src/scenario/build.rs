@@ -2,7 +2,7 @@
 
 use super::format::{LinkFaultEntry, PfcTable, Scenario, TopologyTable};
 use crate::error::Error;
-use crate::fabric::faults::{Chances, FaultPlan, Outage, Rule};
+use crate::fabric::faults::{Chances, FaultPlan, LinkFaults, Outage, Rule};
 use crate::fabric::switch::ecn::Red;
 use crate::fabric::switch::pfc::Pfc;
 use crate::fabric::switch::{Balance, Discipline, SwitchConfig};
@@ -312,14 +312,15 @@ impl Scenario {
         let mut faults = FaultPlan::default();
         if !self.faults.link.is_empty() {
             let own = |l| fastrand::Rng::with_seed(seed_of(seed, "link", l));
-            faults.chances = (0..t.links() as u64).map(|l| (Chances::default(), own(l))).collect();
+            faults.links =
+                (0..t.links() as u64).map(|l| LinkFaults::new(Chances::default(), own(l))).collect();
         }
         for (n, entry) in self.faults.link.iter().enumerate() {
             let chances = link_chances(n, entry)?;
             let all: Vec<u32> = (0..t.links() as u32).collect();
             for &l in entry.links.as_ref().unwrap_or(&all) {
                 let why = || Error::new(format!("faults.link[{n}].links"), no_such("link", l, t.links()));
-                faults.chances.get_mut(l as usize).ok_or_else(why)?.0 = chances;
+                faults.links.get_mut(l as usize).ok_or_else(why)?.chances = chances;
             }
         }
         for line in self.faults.script.lines().map(str::trim) {
@@ -362,8 +363,19 @@ fn link_chances(n: usize, entry: &LinkFaultEntry) -> Result<Chances, Error> {
         let key = format!("faults.link[{n}].reorder-by");
         return Err(Error::new(key, "is missing; give the time by which packets may be late"));
     }
+    let burst = entry.burst.unwrap_or(1.0);
+    if !(1.0..=1e6).contains(&burst) {
+        let key = format!("faults.link[{n}].burst");
+        return Err(Error::new(key, format!("{burst} is not a mean length of rows, from 1 to 1000000")));
+    }
+    if burst > 1.0 && entry.loss > burst / (burst + 1.0) {
+        let key = format!("faults.link[{n}].loss");
+        let why = format!("rows of {burst} cannot lose more than {}", burst / (burst + 1.0));
+        return Err(Error::new(key, why));
+    }
     Ok(Chances {
         loss: chance("loss", entry.loss)?,
+        burst,
         bit_error: chance("bit-error", entry.bit_error)?,
         duplicate: chance("duplicate", entry.duplicate)?,
         reorder: chance("reorder", entry.reorder)?,

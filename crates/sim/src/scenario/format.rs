@@ -411,6 +411,8 @@ pub struct LinkFaultEntry {
     /// Chance for each packet.
     #[serde(default)]
     pub loss: f64,
+    /// Mean length of the rows in which packets are lost; 1, each by itself, if absent.
+    pub burst: Option<f64>,
     /// Chance for each bit.
     #[serde(default)]
     pub bit_error: f64,

@@ -5,7 +5,7 @@ pub mod one_rma;
 pub(crate) mod one_rma_oracle;
 pub mod programs;
 
-use crate::fabric::faults::{Chances, FaultPlan, Outage};
+use crate::fabric::faults::{Chances, FaultPlan, LinkFaults, Outage};
 use crate::fabric::switch::ecn::Red;
 use crate::fabric::switch::pfc::Pfc;
 use crate::fabric::switch::{Balance, Discipline, SwitchConfig};
@@ -174,7 +174,8 @@ pub(crate) fn random_faults(rng: &mut fastrand::Rng, topology: &Topology, seed: 
     let mut faults = FaultPlan::default();
     for link in 0..topology.links() as u64 {
         let chances = if rng.bool() { random_chances(rng) } else { Chances::default() };
-        faults.chances.push((chances, fastrand::Rng::with_seed(seed_of(seed, "link", link))));
+        let own = fastrand::Rng::with_seed(seed_of(seed, "link", link));
+        faults.links.push(LinkFaults::new(chances, own));
     }
     if rng.u32(0..3) == 0 {
         let cable = rng.u32(0..topology.cables.len() as u32);
@@ -225,7 +226,8 @@ pub(crate) fn random_hardware(rng: &mut fastrand::Rng) -> Profile {
 fn random_chances(rng: &mut fastrand::Rng) -> Chances {
     let mut some = |most: f64| if rng.bool() { rng.f64() * most } else { 0.0 };
     let (loss, bit_error, duplicate, reorder) = (some(0.05), some(1e-6), some(0.05), some(0.1));
-    Chances { loss, bit_error, duplicate, reorder, reorder_ps: rng.u64(0..30_000_000), jitter_ps: 0 }
+    let reorder_ps = rng.u64(0..30_000_000);
+    Chances { loss, bit_error, duplicate, reorder, reorder_ps, ..Chances::default() }
 }
 
 pub(crate) fn pick<'a, T>(rng: &mut fastrand::Rng, of: &'a [T]) -> &'a T {

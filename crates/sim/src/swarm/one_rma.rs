@@ -3,7 +3,7 @@
 //! ends, and what begins then ends well.
 
 use super::one_rma_oracle::Oracle;
-use crate::fabric::faults::FaultPlan;
+use crate::fabric::faults::{FaultPlan, LinkFaults};
 use crate::fabric::topology::Topology;
 use crate::host::one_rma::{Pcie, RegionChange, RegionEvent, RmaConfig};
 use crate::sim::{Config, Sim};
@@ -43,7 +43,7 @@ fn scenario(seed: u64) -> (Config, FaultPlan, Vec<FlowSpec>) {
     let topology = random_topology(&mut rng);
     let switch = random_switch(&mut rng, Mtu::M4096, crate::swarm::is_ring(&topology));
     let mut faults = random_faults(&mut rng, &topology, seed);
-    for (chances, _) in &mut faults.chances {
+    for LinkFaults { chances, .. } in &mut faults.links {
         chances.jitter_ps = *pick(&mut rng, &[0, 0, 2_000_000, 20_000_000]);
     }
     let class = rng.u8(0..switch.classes);
