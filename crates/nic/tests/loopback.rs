@@ -27,7 +27,7 @@ impl Alone {
         (a, b)
     }
 
-    fn to_itself(&mut self) -> QpId {
+    fn self_connected(&mut self) -> QpId {
         let qp = self.w.qp(0, QpType::Rc, CAPS);
         self.w.connect((0, qp), (0, qp), &Link { psn: (psn(100), psn(100)), ..Link::default() });
         qp
@@ -63,7 +63,7 @@ fn every_operation_is_done_within_one_call() {
             }
         });
         let (a, b) = if itself {
-            let qp = alone.to_itself();
+            let qp = alone.self_connected();
             (qp, qp)
         } else {
             alone.pair(QpType::Rc)
