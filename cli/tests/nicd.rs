@@ -89,5 +89,12 @@ fn what_cannot_be_is_refused() {
         let text = String::from_utf8(output.stderr).unwrap();
         assert!(!output.status.success() && text.contains(reason), "{words:?}: {text}");
     }
+    std::fs::remove_file(folder.join("socket")).unwrap_or_default();
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("socket"), "a letter").unwrap();
+    let output = command(&folder, &["--address", &here]).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && said.contains("no socket is there, and stays"), "{said}");
+    assert_eq!(std::fs::read_to_string(folder.join("socket")).unwrap(), "a letter");
     let _ = std::fs::remove_dir_all(folder);
 }

@@ -39,6 +39,8 @@ pub enum OpenError {
     Door(PathBuf, io::Error),
     /// The daemon's socket cannot be reached.
     Daemon(PathBuf, io::Error),
+    /// A daemon cannot listen at its socket.
+    Socket(PathBuf, io::Error),
     /// The daemon refused.
     Refused(String),
     /// The system refused something.
@@ -98,6 +100,9 @@ impl fmt::Display for OpenError {
             OpenError::Daemon(path, source) => {
                 write!(f, "no NIC daemon at {}: {source}; start `adverb nicd`", path.display())
             }
+            OpenError::Socket(path, source) => {
+                write!(f, "{} cannot be listened at: {source}", path.display())
+            }
             OpenError::Refused(why) => write!(f, "the NIC daemon refused: {why}"),
             OpenError::System(what, source) => write!(f, "{what} failed: {source}"),
         }
@@ -112,6 +117,7 @@ impl std::error::Error for OpenError {
             | OpenError::State(_, source)
             | OpenError::Door(_, source)
             | OpenError::Daemon(_, source)
+            | OpenError::Socket(_, source)
             | OpenError::System(_, source) => Some(source),
             _ => None,
         }

@@ -12,6 +12,7 @@
 //! gone, before anything else happens.
 
 pub(crate) mod protocol;
+mod socket;
 mod tenant;
 
 pub use crate::counters::NicdCounters;
@@ -23,10 +24,8 @@ use adverb_os::say;
 use adverb_os::say::Seldom;
 use adverb_os::spin::Spin;
 use adverb_os::sys::{WaitSet, prefer_short_waits};
-use adverb_os::unix::{Channel, Listener};
 use adverb_wire::{Duration, Instant};
-use std::io;
-use std::os::unix::fs::PermissionsExt;
+use socket::Socket;
 use std::path::{Path, PathBuf};
 use std::time::Duration as StdDuration;
 use tenant::{Farewell, Tenant};
@@ -85,7 +84,7 @@ pub fn counters(socket: &Path) -> Result<Vec<(&'static str, u64)>, OpenError> {
 /// The daemon: a NIC, and the applications that are attached to it.
 pub struct Nicd {
     engine: Engine,
-    listener: Listener,
+    socket: Socket,
     settings: NicdSettings,
     tenants: Vec<Tenant>,
     counters: NicdCounters,
@@ -115,21 +114,13 @@ impl Nicd {
             OpenError::check("regions of a process's quota", quota.regions.into(), 1..=nic.regions.into())?;
         }
         let engine = Engine::open(&settings.nic, clock::seconds_since_1970())?;
-        let socket = |source| OpenError::Daemon(settings.socket.clone(), source);
-        if settings.socket.exists() {
-            if Channel::connect(&settings.socket, 1).is_ok() {
-                return Err(socket(io::Error::new(io::ErrorKind::AddrInUse, "another daemon listens there")));
-            }
-            std::fs::remove_file(&settings.socket).map_err(socket)?;
-        }
-        let listener = Listener::bind(&settings.socket).map_err(socket)?;
-        let permissions = std::fs::Permissions::from_mode(settings.mode);
-        std::fs::set_permissions(&settings.socket, permissions).map_err(socket)?;
+        let unheard = |source| OpenError::Socket(settings.socket.clone(), source);
+        let socket = Socket::bind(&settings.socket, settings.mode).map_err(unheard)?;
         let spin = u64::try_from(settings.nic.spin.as_nanos()).unwrap_or(u64::MAX).min(1 << 40);
         let (tenants, counters) = (Vec::new(), NicdCounters::default());
         let complaints = Seldom::new(COMPLAINTS, Duration::from_ms(60_000));
         let spin = Duration::from_ns(spin);
-        Ok(Nicd { engine, listener, settings, tenants, counters, spin, complaints })
+        Ok(Nicd { engine, socket, settings, tenants, counters, spin, complaints })
     }
 
     /// What has been counted.
@@ -188,7 +179,7 @@ impl Nicd {
     /// Lets new applications in, answers the others, and lets go who is gone.
     fn hear_all(&mut self) {
         for _ in 0..CONNECTIONS_PER_LOOK {
-            let Ok(channel) = self.listener.accept() else { break };
+            let Ok(channel) = self.socket.listener.accept() else { break };
             self.counters.connections += 1;
             let Ok(peer) = channel.peer() else { continue };
             let same = self.tenants.iter().filter(|tenant| tenant.peer.pid == peer.pid).count();
@@ -231,7 +222,7 @@ impl Nicd {
             self.tenants.iter_mut().all(|tenant| tenant.daemon_sleeps(true)) && self.engine.prepare_sleep();
         if quiet {
             waits.clear();
-            waits.add(self.listener.fd(), false);
+            waits.add(self.socket.listener.fd(), false);
             self.engine.fds().into_iter().flatten().for_each(|(fd, or_writable)| waits.add(fd, or_writable));
             self.tenants.iter().flat_map(Tenant::fds).for_each(|fd| waits.add(fd, false));
             let due = self.engine.next_deadline();
@@ -242,12 +233,5 @@ impl Nicd {
         self.tenants.iter_mut().for_each(|tenant| {
             tenant.daemon_sleeps(false);
         });
-    }
-}
-
-impl Drop for Nicd {
-    fn drop(&mut self) {
-        // A socket that nobody listens at is an error later than one that is not there.
-        let _ = std::fs::remove_file(&self.settings.socket);
     }
 }
