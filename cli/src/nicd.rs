@@ -2,7 +2,8 @@
 
 use crate::args::choice;
 use crate::error::Error;
-use adverb_rma::nicd::{NicdQuota, NicdSettings};
+use crate::remote::size;
+use adverb_rma::nicd::{NicdQuota, NicdSettings, NicdShare};
 use adverb_rma::{OneRmaConfig, PRIORITIES, PathPolicy, Settings};
 use clap::Args;
 use std::fmt::{self, Display};
@@ -15,7 +16,10 @@ use std::path::PathBuf;
 pub const EXAMPLES: &str = "\
 Applications attach with the socket in their settings (adverb_rma::Settings::attached). The kernel tells the
 daemon each application's process and user; keys are granted to a process by its number. A process that ends,
-however it does, loses its slots and regions at once.
+however it does, loses its slots and regions at once. A connection that has not asked to be let in after a
+second is closed. Where --mode lets others than the socket's owner attach, one user's processes together have
+at most half of the daemon's connections, slots, regions and of the host's memory, unless --per-user-.. says
+otherwise; where it does not, all of it.
 
 Examples:
   adverb nicd --address 192.0.2.1
@@ -69,6 +73,19 @@ pub struct Nicd {
     /// Command slots and priority of processes of one user, instead of the above; may be given several times
     #[arg(long, value_name = "UID:SLOTS:PRIORITY")]
     pub user_quota: Vec<UserQuota>,
+    /// Connections of one user's processes together [default: --processes, or half where others may attach]
+    #[arg(long, value_name = "N")]
+    pub per_user_connections: Option<u32>,
+    /// Command slots of one user's processes together [default: --slots, or half]
+    #[arg(long, value_name = "N")]
+    pub per_user_slots: Option<u32>,
+    /// Memories and regions of one user's processes together [default: --regions, or half]
+    #[arg(long, value_name = "N")]
+    pub per_user_regions: Option<u32>,
+    /// Bytes that one user's processes may share with the daemon together [default: the host's memory, or
+    /// half]
+    #[arg(long, value_name = "BYTES", value_parser = size)]
+    pub per_user_memory: Option<usize>,
 }
 
 /// Permissions.
@@ -135,6 +152,15 @@ impl Nicd {
         check("--priority", &self.priority, self.priority.into(), 0..=3, "0 is the highest")?;
         let all_regions = "the table has as many entries (--regions)";
         check("--region-quota", &self.region_quota, self.region_quota, regions, all_regions)?;
+        for (option, given, most) in [
+            ("--per-user-connections", self.per_user_connections, self.processes),
+            ("--per-user-slots", self.per_user_slots, self.slots),
+            ("--per-user-regions", self.per_user_regions, self.regions),
+        ] {
+            if let Some(given) = given {
+                check(option, &given, given, 1..=most, "the NIC has as many for all")?;
+            }
+        }
         for user in &self.user_quota {
             check("--user-quota", user, user.slots, slots.clone(), all)?;
             check(
@@ -186,12 +212,20 @@ pub fn nicd(arguments: &Nicd) -> Result<(), Error> {
         let quota = NicdQuota { slots: user.slots, priority: user.priority, ..quota };
         (user.uid, quota)
     });
+    let share = NicdShare::of(&nic.nic, arguments.mode.0);
+    let share = NicdShare {
+        connections: arguments.per_user_connections.unwrap_or(share.connections),
+        slots: arguments.per_user_slots.unwrap_or(share.slots),
+        regions: arguments.per_user_regions.unwrap_or(share.regions),
+        bytes: arguments.per_user_memory.map_or(share.bytes, |bytes| bytes as u64),
+    };
     let settings = NicdSettings {
         nic,
         socket: socket.clone(),
         mode: arguments.mode.0,
         quota,
         quota_by_user: quota_by_user.collect(),
+        share,
     };
     let mut nicd = adverb_rma::nicd::Nicd::open(settings).map_err(|e| failed(e.to_string()))?;
     adverb_os::say::announce(format_args!("1RMA NIC of {address} ready at {}", socket.display()));

@@ -76,6 +76,7 @@ fn what_cannot_be_is_refused() {
             &["--address", &here, "--quota", "2000"],
             "--quota 2000: give 1 to 1024; the NIC has as many slots (--slots)",
         ),
+        (&["--address", &here, "--per-user-slots", "0"], "--per-user-slots 0: give 1 to 1024"),
         (&["--address", &here, "--user-quota", "1:2000:0"], "--user-quota 1:2000:0: give 1 to 1024"),
         (&["--address", &here, "--user-quota", "1:2:7"], "--user-quota 1:2:7: give 0 to 3; a priority"),
         (&["--address", &here, "--region-quota", "0"], "--region-quota 0: give 1 to 1024"),

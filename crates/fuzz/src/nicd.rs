@@ -5,7 +5,7 @@
 use crate::frames::{Step, input, steps};
 use crate::{Seen, Target};
 use adverb_rma::Settings;
-use adverb_rma::nicd::{Nicd, NicdQuota, NicdSettings};
+use adverb_rma::nicd::{Nicd, NicdQuota, NicdSettings, NicdShare};
 use std::fs::File;
 use std::io::Write;
 use std::mem::{size_of, zeroed};
@@ -56,7 +56,8 @@ fn daemon() -> &'static Daemon {
         let nic = Settings { state: Some(folder), ..Settings::new(address) };
         let quota = NicdQuota { slots: SLOTS, priority: 0, regions: 32 };
         let at = socket.clone();
-        let settings = NicdSettings { nic, socket: at, mode: 0o600, quota, quota_by_user: Vec::new() };
+        let share = NicdShare::of(&nic.nic, 0o600);
+        let settings = NicdSettings { nic, socket: at, mode: 0o600, quota, quota_by_user: Vec::new(), share };
         let (ready, opened) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             let mut nicd = Nicd::open(settings).expect("an address of this process's own");

@@ -57,6 +57,13 @@ pub fn effective_uid() -> u32 {
     unsafe { libc::geteuid() }
 }
 
+/// Bytes of memory that this host has; 0 where the system does not tell.
+pub fn physical_memory() -> u64 {
+    // SAFETY: takes and returns plain values.
+    let (pages, bytes) = unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
+    u64::try_from(pages).unwrap_or(0).saturating_mul(u64::try_from(bytes).unwrap_or(0))
+}
+
 /// Eight bytes from the kernel's random generator; the clock, should it have none.
 #[expect(clippy::disallowed_methods, reason = "a seed, on systems that filter getrandom(2)")]
 pub fn random_seed() -> u64 {

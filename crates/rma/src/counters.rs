@@ -66,8 +66,10 @@ counters! {
     gone = "nicd_gone",
     /// Applications let go because they broke the protocol.
     misbehaved = "nicd_misbehaved",
-    /// Connections closed because there were too many, of all or of one process.
+    /// Connections closed because there were too many: of all, of one user or of one process.
     turned_away = "nicd_turned_away",
     /// Commands refused: of an application that names what is not its own, or what cannot be.
     commands_refused = "nicd_commands_refused",
+    /// Connections closed because nothing was said on them in time.
+    silent = "nicd_silent",
 }

@@ -12,10 +12,13 @@
 //! gone, before anything else happens.
 
 pub(crate) mod protocol;
+mod share;
 mod socket;
 mod tenant;
 
 pub use crate::counters::NicdCounters;
+pub use share::NicdShare;
+
 use crate::engine::Engine;
 use crate::error::OpenError;
 use crate::settings::Settings;
@@ -25,6 +28,7 @@ use adverb_os::say::Seldom;
 use adverb_os::spin::Spin;
 use adverb_os::sys::{WaitSet, prefer_short_waits};
 use adverb_wire::{Duration, Instant};
+use share::{Room, Used};
 use socket::Socket;
 use std::path::{Path, PathBuf};
 use std::time::Duration as StdDuration;
@@ -39,8 +43,13 @@ const CONNECTIONS_PER_LOOK: u32 = 16;
 const CONNECTIONS_PER_PROCESS: usize = 2;
 /// Lines about applications that broke the protocol, in each minute: they can do it as often as they like.
 const COMPLAINTS: u32 = 10;
+/// Time from a connection to its HELLO. Who says nothing takes a place for no longer.
+const FIRST_WORD: Duration = Duration::from_ms(1000);
 /// Scheduling slice that the daemon asks for.
 const SLICE: StdDuration = StdDuration::from_micros(100);
+
+/// A reason for the application.
+type Refused = String;
 
 /// What a process may have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,6 +75,8 @@ pub struct NicdSettings {
     pub quota: NicdQuota,
     /// What processes of certain users may have instead.
     pub quota_by_user: Vec<(u32, NicdQuota)>,
+    /// What all processes of one user may have together.
+    pub share: NicdShare,
 }
 
 /// The daemon's loop is where its NIC is told the time.
@@ -112,6 +123,15 @@ impl Nicd {
                 0..=crate::PRIORITIES as u64 - 1,
             )?;
             OpenError::check("regions of a process's quota", quota.regions.into(), 1..=nic.regions.into())?;
+        }
+        let NicdShare { connections, slots, regions, bytes } = settings.share;
+        for (what, value) in [
+            ("connections of a user", connections.into()),
+            ("slots of a user", slots.into()),
+            ("regions of a user", regions.into()),
+            ("bytes of a user", bytes),
+        ] {
+            OpenError::check(what, value, 1..=u64::MAX)?;
         }
         let engine = Engine::open(&settings.nic, clock::seconds_since_1970())?;
         let unheard = |source| OpenError::Socket(settings.socket.clone(), source);
@@ -178,22 +198,37 @@ impl Nicd {
 
     /// Lets new applications in, answers the others, and lets go who is gone.
     fn hear_all(&mut self) {
+        let now = now();
         for _ in 0..CONNECTIONS_PER_LOOK {
             let Ok(channel) = self.socket.listener.accept() else { break };
             self.counters.connections += 1;
             let Ok(peer) = channel.peer() else { continue };
-            let same = self.tenants.iter().filter(|tenant| tenant.peer.pid == peer.pid).count();
+            let count =
+                |which: &dyn Fn(&Tenant) -> bool| self.tenants.iter().filter(|one| which(one)).count();
             let full = self.tenants.len() == self.settings.nic.nic.processes as usize;
-            if full || same == CONNECTIONS_PER_PROCESS {
+            let of_process = count(&|tenant| tenant.peer.pid == peer.pid);
+            let of_user = count(&|tenant| tenant.peer.uid == peer.uid);
+            if full
+                || of_process >= CONNECTIONS_PER_PROCESS
+                || of_user >= self.settings.share.connections as usize
+            {
                 self.counters.turned_away += 1;
                 continue;
             }
             let by_user = self.settings.quota_by_user.iter().find(|(uid, _)| *uid == peer.uid);
             let quota = by_user.map_or(self.settings.quota, |(_, quota)| *quota);
-            self.tenants.push(Tenant::new(channel, peer, quota));
+            self.tenants.push(Tenant::new(channel, peer, quota, now + FIRST_WORD));
         }
         for index in (0..self.tenants.len()).rev() {
-            if let Err(farewell) = self.tenants[index].answer(&mut self.engine, &self.counters) {
+            let share = self.settings.share;
+            let (before, rest) = self.tenants.split_at_mut(index);
+            let Some((tenant, after)) = rest.split_first_mut() else { continue };
+            let uid = tenant.peer.uid;
+            let room = || {
+                let others = before.iter().chain(after.iter()).filter(|other| other.peer.uid == uid);
+                Room { share, others: others.map(Tenant::used).fold(Used::default(), Used::and) }
+            };
+            if let Err(farewell) = tenant.answer(now, &mut self.engine, &self.counters, &room) {
                 self.dismiss(index, farewell);
             }
         }
@@ -203,6 +238,7 @@ impl Nicd {
         let tenant = self.tenants.swap_remove(index);
         match farewell {
             Farewell::Gone => self.counters.gone += 1,
+            Farewell::Silent => self.counters.silent += 1,
             Farewell::Misbehaved => {
                 self.counters.misbehaved += 1;
                 if let Some(more) = self.complaints.allows(now()) {
@@ -225,7 +261,8 @@ impl Nicd {
             waits.add(self.socket.listener.fd(), false);
             self.engine.fds().into_iter().flatten().for_each(|(fd, or_writable)| waits.add(fd, or_writable));
             self.tenants.iter().flat_map(Tenant::fds).for_each(|fd| waits.add(fd, false));
-            let due = self.engine.next_deadline();
+            let due = self.tenants.iter().filter_map(Tenant::patience_ends);
+            let due = due.chain(self.engine.next_deadline()).min();
             self.engine.counters.sleeps += 1;
             waits.wait(due.map(|due| StdDuration::from_nanos(due.since(now()).as_ns())));
         }

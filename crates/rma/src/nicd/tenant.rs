@@ -2,8 +2,9 @@
 //! commands are copied out once and checked by the NIC, slots must be its own, and what it says on the socket
 //! is parsed. What it breaks is its own; what can only be malice or a bug ends it.
 
-use super::NicdQuota;
 use super::protocol::{Layout, PACKET_MAX, Reader, SLOTS_MAX, VERSION, Writer, place_of, refusal, request};
+use super::share::{Room, Used};
+use super::{NicdQuota, Refused};
 use crate::counters::NicdCounters;
 use crate::engine::Engine;
 use crate::mapping;
@@ -34,10 +35,9 @@ pub(super) enum Farewell {
     Gone,
     /// It broke the protocol.
     Misbehaved,
+    /// It did not say HELLO in time.
+    Silent,
 }
-
-/// A reason for the application.
-type Refused = String;
 
 fn refuse(error: impl ToString) -> Refused {
     error.to_string()
@@ -68,6 +68,7 @@ struct Desk {
     pd: PdId,
     memories: Vec<Option<Registered>>,
     regions: Vec<RegionId>,
+    used: Used,
 }
 
 /// An application at the daemon: its connection, and what it has there.
@@ -77,13 +78,25 @@ pub(super) struct Tenant {
     life: Option<OwnedFd>,
     pub peer: Peer,
     quota: NicdQuota,
+    /// When it must have been let in.
+    patience: Instant,
     desk: Option<Desk>,
 }
 
 impl Tenant {
-    pub fn new(channel: Channel, peer: Peer, quota: NicdQuota) -> Tenant {
+    pub fn new(channel: Channel, peer: Peer, quota: NicdQuota, patience: Instant) -> Tenant {
         let life = channel.peer_life();
-        Tenant { channel, life, peer, quota, desk: None }
+        Tenant { channel, life, peer, quota, patience, desk: None }
+    }
+
+    /// What it has.
+    pub fn used(&self) -> Used {
+        self.desk.as_ref().map(|desk| desk.used).unwrap_or_default()
+    }
+
+    /// When it is let go unless it has said HELLO.
+    pub fn patience_ends(&self) -> Option<Instant> {
+        self.desk.is_none().then_some(self.patience)
     }
 
     /// Descriptors that become readable when it wants something.
@@ -93,8 +106,14 @@ impl Tenant {
         bell.into_iter().chain(life).chain([self.channel.fd()])
     }
 
-    /// Answers what it asked on the socket, some of it.
-    pub fn answer(&mut self, engine: &mut Engine, counted: &NicdCounters) -> Result<(), Farewell> {
+    /// Answers what it asked on the socket, some of it. `room` is asked for what its user's share leaves it.
+    pub fn answer(
+        &mut self,
+        now: Instant,
+        engine: &mut Engine,
+        counted: &NicdCounters,
+        room: &dyn Fn() -> Room,
+    ) -> Result<(), Farewell> {
         if self.life.as_ref().is_some_and(|life| wait_readable(life.as_raw_fd(), StdDuration::ZERO)) {
             return Err(Farewell::Gone);
         }
@@ -106,12 +125,15 @@ impl Tenant {
             let (len, fds) = match self.channel.receive(&mut packet) {
                 Ok(Some(received)) => received,
                 Ok(None) => return Err(Farewell::Gone),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let late = self.patience_ends().is_some_and(|end| end <= now);
+                    return if late { Err(Farewell::Silent) } else { Ok(()) };
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => return Err(Farewell::Misbehaved),
                 Err(_) => return Err(Farewell::Gone),
             };
-            let done = self.execute(engine, counted, &mut Reader(&packet[..len]), fds);
+            let done = self.execute(engine, counted, room, &mut Reader(&packet[..len]), fds);
             packet.zeroize();
             let (answer, fds) = match done.ok_or(Farewell::Misbehaved)? {
                 Ok(answer) => answer,
@@ -130,6 +152,7 @@ impl Tenant {
         &mut self,
         engine: &mut Engine,
         counted: &NicdCounters,
+        room: &dyn Fn() -> Room,
         words: &mut Reader<'_>,
         fds: Vec<OwnedFd>,
     ) -> Option<Result<(Writer, Vec<OwnedFd>), Refused>> {
@@ -137,7 +160,7 @@ impl Tenant {
         if kind == request::HELLO {
             let (version, slots) = (words.u32()?, words.u32()?);
             words.end()?;
-            return Some(self.hello(&mut engine.nic, version, slots));
+            return Some(self.hello(&mut engine.nic, &room(), version, slots));
         }
         if kind == request::COUNTERS {
             words.end()?;
@@ -155,7 +178,7 @@ impl Tenant {
                 let len = words.u64()?;
                 words.end()?;
                 let [fd] = <[OwnedFd; 1]>::try_from(fds).ok()?;
-                desk.allocate(nic, owner, &quota, &fd, len)
+                desk.allocate(nic, owner, &quota, &room(), &fd, len)
             }
             request::FREE => {
                 let number = words.u32()?;
@@ -167,7 +190,8 @@ impl Tenant {
                 let rights = Rights::from_bits(words.u8()?)?;
                 let key = RegionKey::new(words.array()?);
                 words.end()?;
-                desk.register(nic, owner, &quota, number, (offset, len), rights, key)
+                desk.may_have_region(&quota, &room())
+                    .and_then(|()| desk.register(nic, owner, number, (offset, len), rights, key))
             }
             request::DEREGISTER => {
                 let region = RegionId::from_wire(words.u32()?);
@@ -196,6 +220,7 @@ impl Tenant {
     fn hello(
         &mut self,
         nic: &mut OneRma,
+        room: &Room,
         version: u32,
         wanted: u32,
     ) -> Result<(Writer, Vec<OwnedFd>), Refused> {
@@ -205,7 +230,7 @@ impl Tenant {
         if self.desk.is_some() {
             return Err("this connection has been let in before".to_owned());
         }
-        let count = wanted.min(self.quota.slots).min(SLOTS_MAX as u32);
+        let count = room.slots(wanted.min(self.quota.slots).min(SLOTS_MAX as u32))?;
         let pid = self.peer.pid;
         let init = ProcessInit { pid, quota: count, priority: self.quota.priority };
         nic.attach(init).map_err(|error| match error {
@@ -364,8 +389,17 @@ impl Desk {
             pd,
             memories: Vec::new(),
             regions: Vec::new(),
+            used: Used { slots: count, ..Used::default() },
         };
         Ok((desk, answer, fds))
+    }
+
+    /// Whether its own quota and its user's share leave it one more memory or region.
+    fn may_have_region(&self, quota: &NicdQuota, room: &Room) -> Result<(), Refused> {
+        if self.used.regions >= quota.regions {
+            return Err(format!("the quota of {} regions and memories is used up", quota.regions));
+        }
+        room.region(self.used)
     }
 
     fn allocate(
@@ -373,14 +407,14 @@ impl Desk {
         nic: &mut OneRma,
         owner: u32,
         quota: &NicdQuota,
+        room: &Room,
         file: &OwnedFd,
         len: u64,
     ) -> Result<Writer, Refused> {
         let free = self.memories.iter().position(Option::is_none).unwrap_or(self.memories.len());
-        let in_use = self.memories.iter().flatten().count();
-        if in_use + self.regions.len() >= quota.regions as usize {
-            return Err(format!("the quota of {} regions and memories is used up", quota.regions));
-        }
+        self.may_have_region(quota, room)?;
+        // A file may have more bytes than the host: what counts is what the daemon would map.
+        room.bytes(self.used, len)?;
         let len = usize::try_from(len).map_err(refuse)?;
         let mapping = Mapping::of_sealed(file.as_fd(), len).map_err(refuse)?;
         let mr = mapping::register(&mapping, nic, self.pd).map_err(refuse)?;
@@ -397,6 +431,8 @@ impl Desk {
             Some(place) => *place = registered,
             None => self.memories.push(registered),
         }
+        self.used.regions += 1;
+        self.used.bytes += len as u64;
         Ok(Writer::new(0).u32(free as u32).u32(local.wire()))
     }
 
@@ -413,24 +449,20 @@ impl Desk {
         // Regions over it find no registered memory from now on: what peers do to them is refused.
         let _ = nic.deregister(memory.local);
         let _ = nic.memory().dereg_mr(memory.mr.id);
+        self.used.regions -= 1;
+        self.used.bytes -= memory.mapping.len() as u64;
         Ok(Writer::new(0))
     }
 
-    #[expect(clippy::too_many_arguments, reason = "a region's parts")]
     fn register(
         &mut self,
         nic: &mut OneRma,
         owner: u32,
-        quota: &NicdQuota,
         number: u32,
         (offset, len): (u64, u64),
         rights: Rights,
         key: RegionKey,
     ) -> Result<Writer, Refused> {
-        let in_use = self.memories.iter().flatten().count();
-        if in_use + self.regions.len() >= quota.regions as usize {
-            return Err(format!("the quota of {} regions and memories is used up", quota.regions));
-        }
         let memory = self.memory(number)?;
         let size = memory.mapping.len() as u64;
         if len == 0 || offset > size || len > size - offset {
@@ -440,6 +472,7 @@ impl Desk {
         let init = region(owner, self.pd, memory.mr.lkey, at, rights, key);
         let id = nic.register(&init).map_err(refuse)?;
         self.regions.push(id);
+        self.used.regions += 1;
         Ok(Writer::new(0).u32(id.wire()))
     }
 
@@ -451,6 +484,7 @@ impl Desk {
     fn deregister(&mut self, nic: &mut OneRma, region: RegionId) -> Result<Writer, Refused> {
         let place = self.own(region)?;
         self.regions.swap_remove(place);
+        self.used.regions -= 1;
         nic.deregister(region).map_err(refuse)?;
         Ok(Writer::new(0))
     }

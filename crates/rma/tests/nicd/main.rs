@@ -7,12 +7,12 @@ mod common;
 mod parts;
 mod raw;
 
-use adverb_rma::nicd::{Nicd, NicdQuota, NicdSettings};
+use adverb_rma::nicd::{Nicd, NicdQuota, NicdSettings, NicdShare};
 use adverb_rma::{
     End, Error, Grant, Memory, Op, OpenError, Outcome, Retry, Rights, Rma, Settings, TransferError,
 };
 use common::*;
-use parts::{Part, application, daemon, vandal};
+use parts::{Part, application, daemon, family, greedy, vandal};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,10 @@ fn part() {
     let part = part.into_string().unwrap();
     let words: Vec<&str> = part.split(' ').collect();
     match words[..] {
-        ["daemon", address, folder, slots] => daemon(address, folder, slots.parse().unwrap()),
+        ["daemon", address, folder, slots] => daemon(address, folder, slots.parse().unwrap(), 0o600),
+        ["shared", address, folder, slots] => daemon(address, folder, slots.parse().unwrap(), 0o666),
+        ["greedy", socket] => greedy(Path::new(socket)),
+        ["family", socket] => family(Path::new(socket)),
         ["application", socket] => application(Path::new(socket)),
         ["vandal", socket, how] => vandal(Path::new(socket), how),
         _ => panic!("{part}"),
@@ -204,6 +207,79 @@ fn vandals_hurt_only_themselves() {
 }
 
 #[test]
+fn memory_that_no_host_has_is_not_mapped() {
+    let folder = Folder::new("sparse");
+    let _daemon = Part::daemon(&folder, 39, 3, 16);
+    let path = socket(&folder, 39, 3);
+    let user = Rma::open(Settings::attached(&path)).unwrap();
+    let mut vandal = Part::vandal(&path, "sparse");
+    vandal.kill();
+    // As soon as the daemon has heard of its end.
+    let start = Instant::now();
+    while let Err(error) = user.allocate(LEN) {
+        assert!(start.elapsed() < Duration::from_secs(10), "{error}");
+    }
+}
+
+/// A user of no name and no rights.
+const STRANGER: u32 = 65_534;
+
+#[test]
+fn one_user_leaves_room_for_the_others() {
+    // SAFETY: takes and returns plain values.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("skipped: only root can be two users");
+        return;
+    }
+    let folder = Folder::new("users");
+    let _daemon = Part::shared_daemon(&folder, 37, 1, 256);
+    let path = socket(&folder, 37, 1);
+    // More processes than the daemon has places for, with two connections each, on which they say nothing.
+    let mut children = Part::of_user(STRANGER, format!("family {}", path.display()));
+    children.answer("= ");
+    let user = Rma::open(Settings { slots: 64, ..Settings::attached(&path) }).unwrap();
+    let near = user.allocate(4096).unwrap();
+    // They lose their places soon.
+    let start = Instant::now();
+    let silent = |(name, count): &(&str, u64)| *name == "nicd_silent" && *count == 32;
+    while !adverb_rma::nicd::counters(&path).unwrap().iter().any(silent) {
+        assert!(start.elapsed() < Duration::from_secs(20), "the silent stay");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // Then more processes than there are slots for, each with its full quota.
+    let granted: Vec<u32> = (0..5)
+        .map(|_| Part::of_user(STRANGER, format!("greedy {}", path.display())))
+        .collect::<Vec<_>>()
+        .iter_mut()
+        .map(|greedy| greedy.answer("= ").parse().unwrap())
+        .collect();
+    assert_eq!(granted.iter().sum::<u32>(), 512, "half of the slots: {granted:?}");
+    let mut owner = Part::application(&path);
+    let grant = owner.grant_for(&user);
+    user.block_on(user.read(&grant, 0, &near, 0..4096).retry(Retry::times(3))).unwrap();
+    assert!(near.to_vec(0..4096) == pattern(LEN)[..4096]);
+}
+
+#[test]
+fn who_says_nothing_is_let_go() {
+    let folder = Folder::new("nothing");
+    let _daemon = Part::daemon(&folder, 38, 1, 16);
+    let path = socket(&folder, 38, 1);
+    let start = Instant::now();
+    let silent = raw::connect(&path);
+    // Who asks something else has not been let in either.
+    let other = raw::connect(&path);
+    assert!(raw::say(&other, &[8], None) && !raw::hear(&other).0.is_empty());
+    for mute in [&silent, &other] {
+        assert!(raw::hear_within(mute, 20).is_empty(), "closed");
+    }
+    let took = start.elapsed();
+    assert!(took > Duration::from_millis(900) && took < Duration::from_secs(10), "{took:?}");
+    let counted = adverb_rma::nicd::counters(&path).unwrap();
+    assert!(counted.contains(&("nicd_silent", 2)), "{counted:?}");
+}
+
+#[test]
 fn a_dead_daemon_ends_everything_and_its_successor_serves() {
     let folder = Folder::new("daemon");
     let path = socket(&folder, 33, 1);
@@ -280,7 +356,8 @@ fn a_release_build_without_encryption_serves_nobody() {
     let folder = Folder::new("cleartext");
     let (nic, socket) = (settings(&folder, 36, 1), folder.0.join("socket"));
     let quota = NicdQuota { slots: 16, priority: 0, regions: 16 };
-    let settings = NicdSettings { nic, socket, mode: 0o600, quota, quota_by_user: Vec::new() };
+    let share = NicdShare::of(&nic.nic, 0o600);
+    let settings = NicdSettings { nic, socket, mode: 0o600, quota, quota_by_user: Vec::new(), share };
     let refused = Nicd::open(settings).map(drop).unwrap_err().to_string();
     assert!(refused.contains("benchmark-only-cleartext"), "{refused}");
 }
@@ -291,7 +368,8 @@ fn quotas_that_cannot_be_are_refused() {
     let open = |quota: NicdQuota| {
         let nic = settings(&folder, 34, 1);
         let socket = folder.0.join("socket");
-        Nicd::open(NicdSettings { nic, socket, mode: 0o600, quota, quota_by_user: Vec::new() })
+        let share = NicdShare::of(&nic.nic, 0o600);
+        Nicd::open(NicdSettings { nic, socket, mode: 0o600, quota, quota_by_user: Vec::new(), share })
             .map(drop)
             .unwrap_err()
             .to_string()

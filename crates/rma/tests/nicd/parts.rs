@@ -1,25 +1,66 @@
 //! Parts that children of the test play, and how they are asked.
 #![allow(clippy::print_stdout, reason = "a test")]
 
-use crate::raw::Raw;
+use crate::raw::{self, Raw};
 use crate::{LEN, PART, common::*};
-use adverb_rma::nicd::{Nicd, NicdQuota, NicdSettings};
+use adverb_rma::nicd::{Nicd, NicdQuota, NicdSettings, NicdShare};
 use adverb_rma::{Grant, Rights, Rma, Settings};
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 
-pub fn daemon(address: &str, folder: &str, slots: u32) {
+pub fn daemon(address: &str, folder: &str, slots: u32, mode: u32) {
     let folder = PathBuf::from(folder);
     let nic = Settings { state: Some(folder.clone()), ..Settings::new(address.parse().unwrap()) };
     let nic = patient(nic);
     let quota = NicdQuota { slots, priority: 0, regions: 32 };
     let socket = folder.join(format!("{address}.socket"));
-    let settings = NicdSettings { nic, socket, mode: 0o600, quota, quota_by_user: Vec::new() };
+    let share = NicdShare::of(&nic.nic, mode);
+    let settings = NicdSettings { nic, socket, mode, quota, quota_by_user: Vec::new(), share };
     let mut nicd = Nicd::open(settings).unwrap();
     println!("\nready");
     nicd.serve();
+}
+
+/// Takes as many slots as it gets: says how many.
+pub fn greedy(socket: &Path) {
+    let (granted, _raw) = match Raw::try_attach(socket, 256) {
+        Ok(raw) => (raw.slots(), Some(raw)),
+        Err(why) => {
+            assert!(why.contains("command slots that they may have"), "{why}");
+            (0, None)
+        }
+    };
+    println!("\n= {granted}");
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+}
+
+/// Has more children than the daemon has places, each with two connections on which nothing is said.
+pub fn family(socket: &Path) {
+    for _ in 0..34 {
+        // SAFETY: the child makes system calls only, and ends with this process.
+        unsafe {
+            let (mut done, parent) = ([0; 2], libc::getpid());
+            assert_eq!(libc::pipe(done.as_mut_ptr()), 0);
+            if libc::fork() == 0 {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                let _connections = [raw::connect(socket), raw::connect(socket)];
+                libc::write(done[1], [1u8].as_ptr().cast(), 1);
+                while libc::getppid() == parent {
+                    libc::pause();
+                }
+                libc::_exit(0);
+            }
+            let mut byte = [0u8];
+            assert_eq!(libc::read(done[0], byte.as_mut_ptr().cast(), 1), 1);
+            libc::close(done[0]);
+            libc::close(done[1]);
+        }
+    }
+    println!("\n= there");
+    std::io::stdin().read_line(&mut String::new()).unwrap();
 }
 
 /// Owns a region, and reads others' on demand.
@@ -87,6 +128,7 @@ pub fn vandal(socket: &Path, how: &str) {
         "flood" => raw.flood(),
         "neighbours" => assert_eq!(raw.reach_for_neighbours(), 64 * 5 + 63 * 2),
         "race" => raw.race(),
+        "sparse" => raw.map_all(),
         "silent" | "crowd" => {}
         _ => panic!("{how}"),
     }
@@ -107,7 +149,18 @@ pub struct Part {
 
 impl Part {
     fn start(part: String) -> Part {
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        Part::spawn(Command::new(std::env::current_exe().unwrap()), part)
+    }
+
+    /// A part played by another user.
+    pub fn of_user(uid: u32, part: String) -> Part {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.uid(uid).gid(uid);
+        Part::spawn(command, part)
+    }
+
+    fn spawn(mut command: Command, part: String) -> Part {
+        let mut child = command
             .args(["--exact", "part", "--nocapture"])
             .env(PART, part)
             .stdin(Stdio::piped())
@@ -125,6 +178,14 @@ impl Part {
         part
     }
 
+    /// One that every user may attach to.
+    pub fn shared_daemon(folder: &Folder, test: u8, host: u8, slots: u32) -> Part {
+        let address = address(test, host);
+        let mut part = Part::start(format!("shared {address} {} {slots}", folder.0.display()));
+        part.answer("ready");
+        part
+    }
+
     pub fn application(socket: &Path) -> Part {
         Part::start(format!("application {}", socket.display()))
     }
@@ -135,7 +196,7 @@ impl Part {
         part
     }
 
-    fn answer(&mut self, prefix: &str) -> String {
+    pub fn answer(&mut self, prefix: &str) -> String {
         loop {
             let mut line = String::new();
             assert_ne!(self.output.read_line(&mut line).unwrap(), 0, "the child ended");

@@ -32,7 +32,7 @@ pub struct Raw {
     slots: Vec<u32>,
 }
 
-fn connect(socket: &Path) -> OwnedFd {
+pub fn connect(socket: &Path) -> OwnedFd {
     // SAFETY: all zeroes is a valid address, which outlives the call; the descriptor is ours.
     unsafe {
         let fd = libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0);
@@ -48,7 +48,7 @@ fn connect(socket: &Path) -> OwnedFd {
     }
 }
 
-fn say(channel: &OwnedFd, packet: &[u8], memory: Option<&File>) -> bool {
+pub fn say(channel: &OwnedFd, packet: &[u8], memory: Option<&File>) -> bool {
     // SAFETY: all zeroes is a valid header; what it points to outlives the call, and the control message has
     // room for one descriptor.
     unsafe {
@@ -70,7 +70,7 @@ fn say(channel: &OwnedFd, packet: &[u8], memory: Option<&File>) -> bool {
 }
 
 /// A packet, and the descriptors that came with it. Empty when the connection is closed.
-fn hear(channel: &OwnedFd) -> (Vec<u8>, Vec<File>) {
+pub fn hear(channel: &OwnedFd) -> (Vec<u8>, Vec<File>) {
     let mut packet = vec![0u8; 4096];
     // SAFETY: all zeroes is a valid header, the buffers outlive the call, and descriptors received are ours.
     unsafe {
@@ -88,22 +88,74 @@ fn hear(channel: &OwnedFd) -> (Vec<u8>, Vec<File>) {
     }
 }
 
+/// What comes on a connection; a panic if nothing does, its end included.
+pub fn hear_within(channel: &OwnedFd, patience_s: i64) -> Vec<u8> {
+    let mut packet = vec![0u8; 4096];
+    let patience = libc::timeval { tv_sec: patience_s, tv_usec: 0 };
+    // SAFETY: a timeval, and room for a packet, that live here.
+    let len = unsafe {
+        let (fd, size) = (channel.as_raw_fd(), size_of::<libc::timeval>() as u32);
+        libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, (&raw const patience).cast(), size);
+        libc::recv(fd, packet.as_mut_ptr().cast(), packet.len(), 0)
+    };
+    packet.truncate(usize::try_from(len).expect("the daemon says something, or closes the connection"));
+    packet
+}
+
 fn word(packet: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(packet[at..at + 4].try_into().unwrap())
 }
 
+/// Memory as the daemon takes it.
+fn memory(len: u64) -> File {
+    // SAFETY: a C string and plain values; the descriptor is ours.
+    let memory = unsafe {
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        File::from_raw_fd(libc::memfd_create(c"vandal".as_ptr(), flags))
+    };
+    memory.set_len(len).unwrap();
+    // SAFETY: plain values.
+    assert_eq!(unsafe { libc::fcntl(memory.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) }, 0);
+    memory
+}
+
 impl Raw {
     pub fn attach(socket: &Path) -> Raw {
+        Raw::try_attach(socket, 4).unwrap_or_else(|why| panic!("not let in: {why}"))
+    }
+
+    /// With up to so many slots; or why not.
+    pub fn try_attach(socket: &Path, slots: u32) -> Result<Raw, String> {
         let channel = connect(socket);
-        let hello = [&[1u8][..], &VERSION.to_le_bytes(), &4u32.to_le_bytes()].concat();
+        let hello = [&[1u8][..], &VERSION.to_le_bytes(), &slots.to_le_bytes()].concat();
         assert!(say(&channel, &hello, None));
         let (packet, files) = hear(&channel);
-        assert!(packet.len() > 29 && packet[0] == 0, "let in: {}", String::from_utf8_lossy(&packet));
+        if packet.len() <= 29 || packet[0] != 0 {
+            return Err(String::from_utf8_lossy(&packet).into_owned());
+        }
         let [board, bell] = files.try_into().unwrap();
         let slots = (0..word(&packet, 21) as usize).map(|i| word(&packet, 29 + 4 * i)).collect();
         let address = Gid(packet[5..21].try_into().unwrap());
         let (pid, ring) = (word(&packet, 1), word(&packet, 25));
-        Raw { channel, board, bell, pid, address, ring, slots }
+        Ok(Raw { channel, board, bell, pid, address, ring, slots })
+    }
+
+    /// How many slots it was given.
+    pub fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Asks the daemon to map memory that nobody has written to, until no address would be left. It maps no
+    /// more than the host could have.
+    pub fn map_all(&self) {
+        // SAFETY: plain values.
+        let host = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) * libc::sysconf(libc::_SC_PAGESIZE) } as u64;
+        let mut mapped = 0;
+        for len in (20..47).rev().map(|bits| 1u64 << bits) {
+            let answer = self.ask(&[&[2], &len.to_le_bytes()], Some(&memory(len)));
+            mapped += if answer[0] == 0 { len } else { 0 };
+        }
+        assert!(mapped > 0 && mapped <= host, "{mapped} bytes of {host} are mapped");
     }
 
     fn ask(&self, parts: &[&[u8]], memory: Option<&File>) -> Vec<u8> {
@@ -270,15 +322,8 @@ impl Raw {
     /// as fast as it can: whoever looked at it twice would find one thing and do the other. Until both were
     /// seen, often.
     pub fn race(&self) {
-        // SAFETY: a C string and plain values; the descriptor is ours.
-        let memory = unsafe {
-            let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-            File::from_raw_fd(libc::memfd_create(c"vandal".as_ptr(), flags))
-        };
-        memory.set_len(4096).unwrap();
+        let memory = memory(4096);
         memory.write_all_at(&[0xbd; 4096], 0).unwrap();
-        // SAFETY: plain values.
-        assert_eq!(unsafe { libc::fcntl(memory.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) }, 0);
         let entered = self.ask(&[&[2], &4096u64.to_le_bytes()], Some(&memory));
         let (number, local) = (word(&entered, 1).to_le_bytes(), word(&entered, 5));
         let span = [0u64.to_le_bytes(), 4096u64.to_le_bytes()].concat();
