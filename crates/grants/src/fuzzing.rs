@@ -21,15 +21,15 @@ fn encoded(message: &impl serde::Serialize) -> Vec<u8> {
 /// written and read again, as the same.
 pub fn read(bytes: &[u8]) -> Vec<String> {
     let mut names = Vec::new();
-    if let Ok(request) = wire::receive::<Request>(&mut &bytes[..], || ()) {
+    if let Ok(request) = wire::receive::<Request, _>(&mut &bytes[..], |_| ()) {
         let again = encoded(&request);
-        let twice: Request = wire::receive(&mut &again[..], || ()).expect("what was written can be read");
+        let twice: Request = wire::receive(&mut &again[..], |_| ()).expect("what was written can be read");
         assert_eq!(format!("{twice:?}"), format!("{request:?}"));
         names.push(name_of("request", &request));
     }
-    if let Ok(answer) = wire::receive::<Answer>(&mut &bytes[..], || ()) {
+    if let Ok(answer) = wire::receive::<Answer, _>(&mut &bytes[..], |_| ()) {
         let again = encoded(&answer);
-        let twice: Answer = wire::receive(&mut &again[..], || ()).expect("what was written can be read");
+        let twice: Answer = wire::receive(&mut &again[..], |_| ()).expect("what was written can be read");
         assert_eq!(format!("{twice:?}"), format!("{answer:?}"));
         names.push(name_of("answer", &answer));
     }

@@ -27,12 +27,13 @@
 //! ```text
 //! policy error wire              who may what, why not, and what is said: neither a NIC's driver nor TLS
 //! registry owner                 the owner's books; its regions are of `adverb_rma`
-//! server session clock           both sides' connections, by `adverb_tls`, and their threads
+//! server places session clock    both sides' connections, by `adverb_tls`, and their threads
 //! ```
 //! The second and third line are the feature `service`, which is on unless it is turned off.
 //!
 //! Every table is bounded: [`MAX_REGIONS`], [`MAX_LEASES`], [`MAX_LEASES_OF_CLIENT`], [`MAX_CONNECTIONS`],
-//! [`MAX_MESSAGE`].
+//! [`MAX_CONNECTIONS_OF_CLIENT`], [`MAX_CONNECTIONS_OF_ADDRESS`], [`MAX_HANDSHAKES`],
+//! [`MAX_HANDSHAKES_OF_ADDRESS`], [`MAX_MESSAGE`].
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "service")]
@@ -42,6 +43,8 @@ mod error;
 pub mod fuzzing;
 #[cfg(feature = "service")]
 mod owner;
+#[cfg(feature = "service")]
+mod places;
 mod policy;
 #[cfg(feature = "service")]
 mod registry;
@@ -56,11 +59,16 @@ pub use adverb_tls::{Holder, Identity, write_trial_certificates};
 pub use error::{Error, Refusal, rights_text};
 #[cfg(feature = "service")]
 pub use owner::{Handler, Owner, TELL_TIME};
+#[cfg(feature = "service")]
+pub use places::{
+    MAX_CONNECTIONS, MAX_CONNECTIONS_OF_ADDRESS, MAX_CONNECTIONS_OF_CLIENT, MAX_HANDSHAKES,
+    MAX_HANDSHAKES_OF_ADDRESS,
+};
 pub use policy::{MAX_CLIENTS, MAX_TTL, Policy, Rule};
 #[cfg(feature = "service")]
 pub use registry::{MAX_LEASES, MAX_LEASES_OF_CLIENT, MAX_REGIONS};
 #[cfg(feature = "service")]
-pub use server::{MAX_CONNECTIONS, Server};
+pub use server::Server;
 #[cfg(feature = "service")]
 pub use session::{AfterRefusal, Held, Leased, Session};
 pub use wire::{ALPN, MAX_HELD, MAX_MESSAGE, MAX_NAME, RegionInfo, Rotation};

@@ -1,16 +1,15 @@
-//! The owner's port: a thread for each connection, as many as are allowed.
+//! The owner's port: a thread for each connection, as many as are allowed ([`Places`]).
 
 use crate::error::Error;
 use crate::owner::Owner;
-use crate::wire::{self, ALPN, Request};
+use crate::places::Places;
+use crate::wire::{self, ALPN, Answer, Request};
 use adverb_tls::{Acceptor, Identity};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Connections at once. A client with news takes two.
-pub const MAX_CONNECTIONS: usize = 512;
 /// A client that says nothing for so long is gone.
 const IDLE: Duration = Duration::from_secs(600);
 /// How often keys may change because leases have ended. By so much longer can the key of an expired lease be
@@ -18,21 +17,24 @@ const IDLE: Duration = Duration::from_secs(600);
 const LAPSE_PERIOD: Duration = Duration::from_secs(1);
 /// From a failure to accept a connection to the next attempt.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
-/// For the handshake, and for the rest of a message that has begun.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// For the whole handshake, however its bytes come; and for the first question of a client for which there is
+/// no place.
+const HANDSHAKE: Duration = Duration::from_secs(5);
+/// For the rest of a message that has begun, and for a client to take an answer.
+const MESSAGE: Duration = Duration::from_secs(30);
 
 struct Shared {
     owner: Arc<Owner>,
     acceptor: Acceptor,
     closing: Mutex<bool>,
     closed: Condvar,
-    /// A place for each connection, by which it is ended from outside.
-    connections: Mutex<Vec<Option<TcpStream>>>,
+    /// Each connection, by which it is ended from outside.
+    places: Mutex<Places<TcpStream>>,
 }
 
 impl Shared {
-    fn connections(&self) -> MutexGuard<'_, Vec<Option<TcpStream>>> {
-        self.connections.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn places(&self) -> MutexGuard<'_, Places<TcpStream>> {
+        self.places.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     fn closing(&self) -> bool {
@@ -48,12 +50,14 @@ impl Shared {
     fn close(&self) {
         *self.closing.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = true;
         self.closed.notify_all();
-        for connection in self.connections().iter().flatten() {
-            // It may be over.
-            let _ = connection.shutdown(Shutdown::Both);
-        }
+        self.places().handles().for_each(end);
         self.owner.wake_all();
     }
+}
+
+/// Ends a connection, which may be over.
+fn end(connection: &TcpStream) {
+    let _ = connection.shutdown(Shutdown::Both);
 }
 
 /// An owner that clients can reach. Its connections end when it is dropped.
@@ -74,7 +78,7 @@ impl Server {
             acceptor: identity.acceptor(ALPN)?,
             closing: Mutex::new(false),
             closed: Condvar::new(),
-            connections: Mutex::new((0..MAX_CONNECTIONS).map(|_| None).collect()),
+            places: Mutex::new(Places::new()),
         });
         let mut server = Server { address, shared: shared.clone(), threads: Vec::new() };
         let accepting = shared.clone();
@@ -122,39 +126,35 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
             shared.closed_within(ACCEPT_AGAIN);
             continue;
         };
-        let Ok(handle) = stream.try_clone() else { continue };
-        let place = {
-            let mut places = shared.connections();
-            let free = places.iter().position(Option::is_none);
-            if let Some(place) = free {
-                places[place] = Some(handle);
-            }
-            free
-        };
-        // Beyond the bound a client sees its connection end.
-        let Some(place) = place else { continue };
+        let (Ok(handle), Ok(from)) = (stream.try_clone(), stream.peer_addr()) else { continue };
+        let (place, ended) = shared.places().arrive(from.ip(), handle);
+        ended.iter().for_each(end);
         let serving = shared.clone();
         let spawned = std::thread::Builder::new().name("adverb-client".to_owned()).spawn(move || {
             // Why a connection ended is the client's to know; it has been told by TLS or by an answer.
-            let _ = serve(&serving, stream);
-            serving.connections()[place] = None;
+            let _ = serve(&serving, stream, place);
+            serving.places().leave(place);
         });
         if spawned.is_err() {
-            shared.connections()[place] = None;
+            shared.places().leave(place);
         }
     }
 }
 
-fn serve(shared: &Shared, tcp: TcpStream) -> Result<(), Error> {
-    let (mut stream, client) = shared.acceptor.accept(tcp, PATIENCE)?;
+fn serve(shared: &Shared, tcp: TcpStream, place: u64) -> Result<(), Error> {
+    let (mut stream, client) = shared.acceptor.accept(tcp, HANDSHAKE)?;
+    let entered = shared.places().enter(place, &client);
     loop {
-        let patience = |time| move |tcp: &TcpStream| tcp.set_read_timeout(Some(time));
-        patience(IDLE)(&stream.sock).map_err(Error::Lost)?;
-        let handle = stream.sock.try_clone().map_err(Error::Lost)?;
-        // The socket's option is one for both handles. If it cannot be set, the longer time holds.
-        let begun = || drop(patience(PATIENCE)(&handle));
-        let request: Request = wire::receive(&mut stream, begun)?;
-        let answer = shared.owner.answer(&client, request, &|| shared.closing());
+        stream.sock.allow(if entered.is_ok() { IDLE } else { HANDSHAKE });
+        let request: Request = wire::receive(&mut stream, |stream| stream.sock.allow(MESSAGE))?;
+        let answer = match &entered {
+            Ok(()) => shared.owner.answer(&client, request, &|| shared.closing()),
+            Err(refusal) => Answer::Refused(refusal.clone()),
+        };
+        stream.sock.allow(MESSAGE);
         wire::send(&mut stream, &answer)?;
+        if entered.is_err() {
+            return Ok(());
+        }
     }
 }

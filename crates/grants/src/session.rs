@@ -52,7 +52,7 @@ impl Connection {
 
     fn ask(&mut self, request: &Request) -> Result<Answer, Error> {
         wire::send(&mut self.stream, request)?;
-        wire::receive::<Answer>(&mut self.stream, || ())?.granted()
+        wire::receive::<Answer, _>(&mut self.stream, |_| ())?.granted()
     }
 }
 

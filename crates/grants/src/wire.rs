@@ -206,13 +206,13 @@ pub(crate) fn send(stream: &mut impl Write, message: &impl Serialize) -> Result<
 }
 
 /// Reads a message. `begun` is called when its first bytes are there.
-pub(crate) fn receive<T: DeserializeOwned>(
-    stream: &mut impl Read,
-    mut begun: impl FnMut(),
+pub(crate) fn receive<T: DeserializeOwned, S: Read>(
+    stream: &mut S,
+    begun: impl FnOnce(&mut S),
 ) -> Result<T, Error> {
     let mut len = [0; 4];
     stream.read_exact(&mut len[..1]).map_err(lost)?;
-    begun();
+    begun(stream);
     stream.read_exact(&mut len[1..]).map_err(lost)?;
     let len = u32::from_be_bytes(len) as usize;
     if len > MAX_MESSAGE {
@@ -247,7 +247,7 @@ mod tests {
     fn messages_arrive_as_they_were_sent_and_secrets_do_not_show() {
         let call = Request::Call(Secret::from(&[0xab; 100_000][..]));
         let bytes = carried(&call);
-        let Request::Call(read) = receive(&mut &bytes[..], || ()).unwrap() else { panic!() };
+        let Request::Call(read) = receive(&mut &bytes[..], |_| ()).unwrap() else { panic!() };
         assert_eq!(*read.0, vec![0xab; 100_000]);
         assert_eq!(format!("{call:?}"), "Call(100000 bytes)");
     }
@@ -256,14 +256,14 @@ mod tests {
     fn what_is_cut_too_long_or_followed_by_more_is_refused() {
         let bytes = carried(&Request::Rotate { region: "r".to_owned() });
         for len in 0..bytes.len() {
-            assert!(receive::<Request>(&mut &bytes[..len], || ()).is_err(), "{len}");
+            assert!(receive::<Request, _>(&mut &bytes[..len], |_| ()).is_err(), "{len}");
         }
         let mut longer = bytes.clone();
         longer.push(0);
         longer[3] += 1;
-        assert!(matches!(receive::<Request>(&mut &longer[..], || ()), Err(Error::Protocol(_))));
+        assert!(matches!(receive::<Request, _>(&mut &longer[..], |_| ()), Err(Error::Protocol(_))));
         let endless = (MAX_MESSAGE as u32 + 1).to_be_bytes();
-        assert!(matches!(receive::<Request>(&mut &endless[..], || ()), Err(Error::Protocol(_))));
+        assert!(matches!(receive::<Request, _>(&mut &endless[..], |_| ()), Err(Error::Protocol(_))));
         let call = Request::Call(Secret(Zeroizing::new(vec![0; MAX_MESSAGE + 1])));
         assert!(matches!(send(&mut Vec::new(), &call), Err(Error::TooLong(_))));
     }
@@ -280,8 +280,8 @@ mod tests {
                 .collect();
             let mut framed = (bytes.len() as u32).to_be_bytes().to_vec();
             framed.extend(&bytes);
-            let _ = receive::<Request>(&mut &framed[..], || ());
-            let _ = receive::<Answer>(&mut &framed[..], || ());
+            let _ = receive::<Request, _>(&mut &framed[..], |_| ());
+            let _ = receive::<Answer, _>(&mut &framed[..], |_| ());
         }
     }
 }

@@ -4,8 +4,8 @@
 mod trial;
 
 use adverb_grants::{
-    AfterRefusal, Error, Holder, Identity, MAX_NAME, Owner, Policy, Refusal, Server, Session,
-    write_trial_certificates,
+    AfterRefusal, Error, Holder, Identity, MAX_CONNECTIONS_OF_CLIENT, MAX_NAME, Owner, Policy, Refusal,
+    Server, Session, write_trial_certificates,
 };
 use adverb_rma::{Grant, Memory, Outcome, RegionKey, Rights, Rma, Settings, TransferError};
 use std::net::IpAddr;
@@ -368,4 +368,39 @@ fn an_owner_that_is_gone_is_noticed_and_nothing_shows_a_key() {
     drop(house);
     assert!(alice.lost_within(Duration::from_secs(5)).is_some());
     assert!(matches!(alice.list(), Err(Error::Lost(_))));
+}
+
+#[test]
+fn who_says_nothing_locks_nobody_out() {
+    use std::io::Write;
+    let house = House::new(7);
+    let alice = house.session("alice");
+    // More than there are places. Each has begun a handshake, and keeps silent.
+    let silent: Vec<std::net::TcpStream> = (0..600)
+        .map(|_| {
+            let mut tcp = std::net::TcpStream::connect(house.server.address()).unwrap();
+            // It may have lost its place already.
+            let _ = tcp.write_all(&[22]);
+            tcp
+        })
+        .collect();
+    assert_eq!(house.session("bob").list().unwrap().len(), 1);
+    assert_eq!(alice.list().unwrap().len(), 2, "who was there stays");
+    drop(silent);
+}
+
+#[test]
+fn one_client_leaves_room_for_the_others() {
+    let house = House::new(8);
+    let mut sessions: Vec<Session> = (0..MAX_CONNECTIONS_OF_CLIENT).map(|_| house.session("bob")).collect();
+    let full = refusal(house.try_session("certs", "bob", None));
+    let what = "connections of this client".to_owned();
+    assert_eq!(full, Refusal::Full { what, limit: MAX_CONNECTIONS_OF_CLIENT as u64 });
+    assert_eq!(house.session("alice").list().unwrap().len(), 2);
+    // When one has left there is a place, as soon as the owner has heard of it.
+    drop(sessions.pop());
+    let start = Instant::now();
+    while let Err(error) = house.try_session("certs", "bob", None) {
+        assert!(start.elapsed() < Duration::from_secs(10), "{error}");
+    }
 }

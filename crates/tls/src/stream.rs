@@ -3,15 +3,71 @@
 use crate::error::Error;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection, StreamOwned};
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A connection as the side that made it has it.
 pub type ClientStream = StreamOwned<ClientConnection, TcpStream>;
 /// A connection as the side that accepted it has it.
-pub type ServerStream = StreamOwned<ServerConnection, TcpStream>;
+pub type ServerStream = StreamOwned<ServerConnection, Timed>;
+
+/// How long the end of a failed handshake waits for what the client still sends.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// A TCP connection of which all reads and writes together have a time, not only each of them: who sends a
+/// byte now and then keeps to the latter for ever.
+pub struct Timed {
+    tcp: TcpStream,
+    end: Instant,
+}
+
+#[expect(clippy::disallowed_methods, reason = "patience with real connections")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+impl Timed {
+    /// A connection on which everything has to be over when this time is.
+    pub fn new(tcp: TcpStream, time: Duration) -> Timed {
+        Timed { tcp, end: now() + time }
+    }
+
+    /// Gives what follows a time of its own.
+    pub fn allow(&mut self, time: Duration) {
+        self.end = now() + time;
+    }
+
+    fn left(&self) -> io::Result<Duration> {
+        let left = self.end.saturating_duration_since(now());
+        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+    }
+}
+
+impl Read for Timed {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.tcp.set_read_timeout(Some(self.left()?))?;
+        self.tcp.read(into)
+    }
+}
+
+impl Write for Timed {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.tcp.set_write_timeout(Some(self.left()?))?;
+        self.tcp.write(bytes)
+    }
+
+    /// TLS tries once to send what it has before it gives a handshake up: all of it, or the reason is lost.
+    fn write_vectored(&mut self, pieces: &[io::IoSlice<'_>]) -> io::Result<usize> {
+        self.tcp.set_write_timeout(Some(self.left()?))?;
+        self.tcp.write_vectored(pieces)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.tcp.flush()
+    }
+}
 
 /// Makes connections.
 #[derive(Clone)]
@@ -43,10 +99,11 @@ impl Connector {
 }
 
 impl Acceptor {
-    /// Shakes hands with the other side, and says the name in its certificate. Each read and write may take
-    /// so long.
-    pub fn accept(&self, mut tcp: TcpStream, patience: Duration) -> Result<(ServerStream, String), Error> {
-        prepare(&tcp, patience)?;
+    /// Shakes hands with the other side, and says the name in its certificate. All of it may take so long;
+    /// the stream that is returned is to be given a time for what follows.
+    pub fn accept(&self, tcp: TcpStream, patience: Duration) -> Result<(ServerStream, String), Error> {
+        tcp.set_nodelay(true).map_err(Error::Lost)?;
+        let mut tcp = Timed::new(tcp, patience);
         let mut tls = ServerConnection::new(self.0.clone()).map_err(|e| Error::tls(&e))?;
         while tls.is_handshaking() {
             if let Err(error) = tls.complete_io(&mut tcp) {
@@ -62,11 +119,11 @@ impl Acceptor {
 
 /// Lets the reason of a failed handshake reach the client: what it still sends is read, or the kernel would
 /// answer it by a reset that overtakes the reason.
-fn farewell(tcp: &mut TcpStream) {
+fn farewell(tcp: &mut Timed) {
     // All of this only helps the client to a better message.
-    let _ = tcp.shutdown(Shutdown::Write);
-    let _ = tcp.set_read_timeout(Some(Duration::from_secs(1)));
-    let _ = io::copy(&mut tcp.by_ref().take(64 << 10), &mut io::sink());
+    let _ = tcp.tcp.shutdown(Shutdown::Write);
+    tcp.allow(FAREWELL);
+    let _ = io::copy(&mut Read::by_ref(tcp).take(64 << 10), &mut io::sink());
 }
 
 /// A name to check the other side's certificate against: a DNS name or an address.
@@ -85,7 +142,6 @@ fn client_name(certificate: &CertificateDer<'_>) -> Option<String> {
 mod tests {
     use super::*;
     use crate::{Holder, Identity, write_trial_certificates};
-    use std::io::Write;
     use std::net::TcpListener;
     use std::path::PathBuf;
 
@@ -153,5 +209,30 @@ mod tests {
             assert!(echoed.unwrap_err().to_string().contains(said), "{said}");
         }
         assert!(matches!(server_name("no name"), Err(Error::Tls(_))));
+    }
+
+    #[test]
+    fn a_handshake_byte_by_byte_ends_in_time() {
+        let ours = certificates("slow");
+        let acceptor = identity(&ours, "owner").acceptor(ALPN).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (tcp, _) = listener.accept().unwrap();
+        let start = now();
+        let (over, ended) = std::sync::mpsc::channel();
+        let accepting = std::thread::spawn(move || {
+            let refused = acceptor.accept(tcp, Duration::from_millis(300)).map(drop).unwrap_err();
+            over.send(()).unwrap();
+            refused
+        });
+        // A record of 16 KB, of which a byte comes each 50 ms, for 20 s at most.
+        let mut record = [22, 3, 1, 0x3f, 0xff].into_iter().chain([1; 400]);
+        while ended.recv_timeout(Duration::from_millis(50)).is_err() {
+            let Some(byte) = record.next() else { panic!("the handshake goes on for ever") };
+            // The other side has gone when this fails.
+            let _ = client.write_all(&[byte]);
+        }
+        assert!(matches!(accepting.join().unwrap(), Error::Lost(_)));
+        assert!(start.elapsed() < Duration::from_millis(300) + 4 * FAREWELL, "{:?}", start.elapsed());
     }
 }

@@ -387,7 +387,8 @@ fn sources(folder: &Path) -> String {
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let text = |path: PathBuf| match path.is_dir() {
         true => sources(&path),
-        false => std::fs::read_to_string(path).unwrap(),
+        // Tests beside the code are indented.
+        false => std::fs::read_to_string(path).unwrap().replace("\n    ", "\n"),
     };
     entries.map(text).collect()
 }
@@ -396,7 +397,8 @@ fn sources(folder: &Path) -> String {
 fn the_table_of_attacks_names_counters_and_tests_that_there_are() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let table = std::fs::read_to_string(root.join("docs/1rma-attacks.md")).unwrap();
-    let places = ["crates/rma/tests", "crates/rma/src/near", "crates/nic/tests"];
+    let places =
+        ["crates/rma/tests", "crates/rma/src", "crates/nic/tests", "crates/grants/tests", "crates/tls/src"];
     let tests: String = places.iter().map(|place| sources(&root.join(place))).collect();
     let (nic, driver, daemon) =
         (OneRmaCounters::default(), DriverCounters::default(), NicdCounters::default());
