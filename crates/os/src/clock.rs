@@ -28,11 +28,6 @@ pub fn realtime_ns() -> u64 {
     clock_ns(libc::CLOCK_REALTIME)
 }
 
-/// Seconds since 1970.
-pub fn seconds_since_1970() -> u64 {
-    realtime_ns() / 1_000_000_000
-}
-
 /// Processor time that the other threads of this process have used, in nanoseconds.
 pub fn other_threads_cpu_ns() -> u64 {
     clock_ns(libc::CLOCK_PROCESS_CPUTIME_ID).saturating_sub(clock_ns(libc::CLOCK_THREAD_CPUTIME_ID))
@@ -97,7 +92,7 @@ mod tests {
         let start = monotonic_ns();
         while monotonic_ns() == start {}
         assert!(realtime_ns() > 1_600_000_000_000_000_000);
-        assert!(seconds_since_1970() > 1_600_000_000);
+        assert!(realtime_ns() > 1_600_000_000_000_000_000);
     }
 
     #[test]

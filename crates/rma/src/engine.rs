@@ -1,6 +1,6 @@
 //! The NIC and the network: a [`OneRma`], its ways out, its clock, its message counters.
 
-use crate::counter_file::{CounterError, CounterFile};
+use crate::counter_file::{CounterError, CounterFile, RANGE};
 use crate::counters::DriverCounters;
 use crate::error::OpenError;
 use crate::near::Near;
@@ -12,7 +12,7 @@ use adverb_os::choice::PathPolicy;
 use adverb_os::interfaces::mtu_of;
 use adverb_os::sys::random_seed;
 use adverb_wire::one_rma::{GRAIN, HEAD_LEN, MAX_OP, TAG_LEN};
-use adverb_wire::{Gid, Instant};
+use adverb_wire::{Duration, Gid, Instant};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
@@ -20,7 +20,7 @@ use std::os::fd::RawFd;
 /// Largest window that is chosen where none is asked for.
 const WINDOW_MAX: usize = 512 << 10;
 /// Message counters left, below which more are reserved.
-const COUNTERS_LOW: u64 = 1 << 34;
+const COUNTERS_LOW: u64 = RANGE / 2;
 /// Bytes of an IPv6 and a UDP header.
 const IP_UDP_LEN: u32 = 48;
 
@@ -33,6 +33,8 @@ pub(crate) struct Engine {
     outside: Option<Outside>,
     /// No more message counters can be had; the next reservation is tried when these are used up.
     counters_low: u64,
+    /// When the NIC was opened.
+    opened: Instant,
 }
 
 struct Outside {
@@ -67,9 +69,10 @@ impl Outside {
 }
 
 impl Engine {
-    /// Opens the NIC of an address. `seconds` is the time since 1970, which a lost message counter starts
-    /// from.
-    pub fn open(settings: &Settings, seconds: u64) -> Result<Engine, OpenError> {
+    /// Opens the NIC of an address. `since_1970_ns` is the time, which a lost message counter starts from,
+    /// and `now` the same moment as the NIC is told it. It may wait for less than a second, until the clock
+    /// has passed what an earlier life of this address has reserved.
+    pub fn open(settings: &Settings, since_1970_ns: u64, now: Instant) -> Result<Engine, OpenError> {
         let address = settings.address;
         if !settings.faults.are_probabilities() {
             return Err(OpenError::Driver("chance of a fault: from 0 to 1"));
@@ -89,14 +92,17 @@ impl Engine {
         let max_piece = settings.max_piece.unwrap_or_else(|| max_piece(address));
         let config = OneRmaConfig { address: Gid::from(address), window, max_piece, ..settings.nic.clone() };
         let folder = settings.state_folder().ok_or(OpenError::NoState)?;
-        let mut counter_file = CounterFile::open(&folder, address, seconds).map_err(counter_error)?;
-        let range = counter_file.reserve().map_err(counter_error)?;
+        let mut counter_file = CounterFile::open(&folder, address, since_1970_ns).map_err(counter_error)?;
+        let range = counter_file.reserve(Duration::ZERO).map_err(counter_error)?;
+        if let Some(ahead) = counter_file.ahead() {
+            wait(ahead);
+        }
         let nic = OneRma::new(config, range, seed).map_err(OpenError::Setting)?;
         let counters = DriverCounters::default();
         let wants_near = settings.path == PathPolicy::Auto && !settings.faults.any();
         let near = wants_near.then(|| Near::open(address, window)).transpose()?;
         let outside = Some(Outside { near, udp, udp_idle: 0, udp_skipped: 0, counter_file });
-        Ok(Engine { nic, counters, outside, counters_low: COUNTERS_LOW })
+        Ok(Engine { nic, counters, outside, counters_low: COUNTERS_LOW, opened: now })
     }
 
     /// Takes in what has come. If anything had: when it was taken. `clock` is asked once messages are there,
@@ -117,7 +123,7 @@ impl Engine {
     pub fn transmit(&mut self, now: Instant) -> bool {
         self.nic.on_timer(now);
         if self.nic.message_counters_left() < self.counters_low {
-            self.reserve_counters();
+            self.reserve_counters(now);
         }
         let Engine { nic, counters, outside, .. } = self;
         outside
@@ -126,9 +132,9 @@ impl Engine {
     }
 
     #[cold]
-    fn reserve_counters(&mut self) {
+    fn reserve_counters(&mut self, now: Instant) {
         let Some(outside) = &mut self.outside else { return };
-        let range = outside.counter_file.reserve();
+        let range = outside.counter_file.reserve(now.since(self.opened));
         let added = range.is_ok_and(|range| self.nic.add_message_counters(range).is_ok());
         // When the disk is full, what is left is used up, with a few more attempts; without counters nothing
         // is sent any more, and all ends with TIMEOUT.
@@ -176,10 +182,17 @@ impl Engine {
     }
 }
 
+/// Lets the clock catch up.
+#[expect(clippy::disallowed_methods, reason = "the clock itself is what it waits for")]
+fn wait(time: Duration) {
+    std::thread::sleep(std::time::Duration::from_nanos(time.as_ns()));
+}
+
 fn counter_error(error: CounterError) -> OpenError {
     match error {
         CounterError::Held(path) => OpenError::StateHeld(path),
         CounterError::Garbled(path) => OpenError::StateGarbled(path),
+        CounterError::Lost(path) => OpenError::StateLost(path),
         CounterError::System(path, source) => OpenError::State(path, source),
     }
 }

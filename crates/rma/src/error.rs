@@ -33,6 +33,8 @@ pub enum OpenError {
     StateHeld(PathBuf),
     /// The file of the message counter holds something else.
     StateGarbled(PathBuf),
+    /// There is no message counter, and the clock, which would stand in for it, was not set.
+    StateLost(PathBuf),
     /// The message counter cannot be kept.
     State(PathBuf, io::Error),
     /// The folder in which the NICs of this host find one another cannot be used.
@@ -86,6 +88,12 @@ impl fmt::Display for OpenError {
                 f,
                 "{} does not hold a message counter; if it was damaged, remove it and rotate the keys of all \
                  regions that this NIC has keys for",
+                path.display()
+            ),
+            OpenError::StateLost(path) => write!(
+                f,
+                "{} holds no message counter yet, and the clock, which it would start from, shows a year \
+                 before 2025: set the clock",
                 path.display()
             ),
             OpenError::State(path, source) => {

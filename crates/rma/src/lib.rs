@@ -119,7 +119,7 @@ impl Rma {
             return Self::attach(settings);
         }
         settings.executor.check().map_err(OpenError::Setting)?;
-        let mut engine = Engine::open(&settings, clock::seconds_since_1970())?;
+        let mut engine = Engine::open(&settings, clock::realtime_ns(), clock::now())?;
         let pid = std::process::id();
         let nic = &mut engine.nic;
         let process = ProcessInit { pid, quota: settings.slots, priority: 0 };

@@ -133,7 +133,7 @@ impl Nicd {
         ] {
             OpenError::check(what, value, 1..=u64::MAX)?;
         }
-        let engine = Engine::open(&settings.nic, clock::seconds_since_1970())?;
+        let engine = Engine::open(&settings.nic, clock::realtime_ns(), clock::now())?;
         let unheard = |source| OpenError::Socket(settings.socket.clone(), source);
         let socket = Socket::bind(&settings.socket, settings.mode).map_err(unheard)?;
         let spin = u64::try_from(settings.nic.spin.as_nanos()).unwrap_or(u64::MAX).min(1 << 40);
