@@ -9,6 +9,7 @@ use adverb_apps::kv::{
 };
 use adverb_grants::Policy;
 use adverb_os::say;
+use adverb_rma::Rma;
 use clap::{Args, Subcommand};
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -200,7 +201,6 @@ pub fn kv(action: &Kv) -> Result<ExitCode, Error> {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "keys rotate by the clock")]
 fn serve(options: &Serve) -> Result<ExitCode, Error> {
     let identity = options.who.load()?;
     let policy = Policy::load(&options.policy).map_err(|error| Error::Remote(format!("--{error}")))?;
@@ -220,15 +220,26 @@ fn serve(options: &Serve) -> Result<ExitCode, Error> {
         watch.map_err(|error| said("--until-eof:", "starting a thread", error))?;
     }
     print(&format!("kv replica of {} ready at {}\n", rma.address(), server.address()))?;
+    keep_serving(options, &rma, &server)
+}
+
+/// Writes counters and rotates keys when it is time to, for as long as there is a NIC.
+#[expect(clippy::disallowed_methods, reason = "keys rotate by the clock")]
+fn keep_serving(options: &Serve, rma: &Rma, server: &Server) -> Result<ExitCode, Error> {
+    options.nic.write_counters(rma)?;
     let mut rotated = Instant::now();
     loop {
-        options.nic.write_counters(&rma)?;
         let second = options.nic.counters.as_ref().map(|_| Duration::from_secs(1));
         let due = options.rotate_every.map(|time| time.saturating_sub(rotated.elapsed()));
-        match second.into_iter().chain(due).min() {
-            None => std::thread::park(),
-            Some(time) => std::thread::park_timeout(time),
+        if rma.ended_within(second.into_iter().chain(due).min()) {
+            let nic = options.nic.attach.as_ref().map(|socket| format!("--attach {}: ", socket.display()));
+            return Err(Error::Device(format!(
+                "{}the NIC daemon is gone or does not answer, and this replica's regions with it; start \
+                 `adverb nicd`, then the replica again",
+                nic.unwrap_or_default()
+            )));
         }
+        options.nic.write_counters(rma)?;
         if let Some(time) = options.rotate_every.filter(|time| rotated.elapsed() >= *time) {
             rotated = Instant::now();
             server.rotate().map_err(|refusal| said("--rotate-every", format!("{time:?}"), refusal))?;

@@ -334,3 +334,47 @@ fn a_cache_whose_processes_share_the_nic_of_a_daemon() {
         assert_eq!(text(&got.stdout), "v", "{}", text(&got.stderr));
     }
 }
+
+/// What a process has said on standard error, in a file.
+fn said_in(file: &std::path::Path) -> String {
+    std::fs::read_to_string(file).unwrap()
+}
+
+/// Waits until something is so; a panic after a while.
+fn until(what: &str, mut so: impl FnMut() -> bool) {
+    let start = std::time::Instant::now();
+    while !so() {
+        assert!(start.elapsed() < std::time::Duration::from_secs(30), "{what}");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_replica_whose_daemon_is_gone_says_so_and_ends() {
+    let house = House::new(8);
+    let (address, errors) = (house.address(1), house.folder.0.join("errors"));
+    let mut daemon = house.start("", &["nicd", "--address", &address, "--socket", "nicd.socket"]);
+    assert!(daemon.1.next().unwrap().unwrap().contains("ready at nicd.socket"));
+    let mut replica = house
+        .command("kv", &["kv", "serve", "--attach", "nicd.socket", "--policy", "policy.toml"])
+        .stdout(Stdio::piped())
+        .stderr(std::fs::File::create(&errors).unwrap())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(replica.stdout.take().unwrap()).lines();
+    let mut replica = Running(replica, lines);
+    assert!(replica.1.next().unwrap().unwrap().contains("ready at"));
+    let set =
+        house.run("app", &["kv", "set", "k", "v", "--replica", &address, "--address", &house.address(3)]);
+    assert!(set.status.success(), "{}", text(&set.stderr));
+    assert!(replica.0.try_wait().unwrap().is_none(), "it serves");
+    daemon.0.kill().unwrap();
+    let mut status = None;
+    until("the replica lives on", || {
+        status = replica.0.try_wait().unwrap();
+        status.is_some()
+    });
+    let said = said_in(&errors);
+    assert!(status.is_some_and(|status| status.code() == Some(1)), "{status:?} {said}");
+    assert!(said.contains("--attach nicd.socket: the NIC daemon is gone"), "{said}");
+}

@@ -152,7 +152,10 @@ impl Rma {
         let serving = shared.clone();
         let thread = std::thread::Builder::new()
             .name("adverb-1rma".to_owned())
-            .spawn(move || serving.serve())
+            .spawn(move || {
+                serving.serve();
+                serving.tell_end();
+            })
             .map_err(|e| OpenError::System("starting the NIC's thread", e))?;
         Ok(Rma { shared, address, pid, thread: Some(thread) })
     }
@@ -213,6 +216,13 @@ impl Rma {
     /// without a switch of threads. Futures of other kinds work in it too.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         self.shared.block_on(future)
+    }
+
+    /// Waits for the end of the NIC, for so long at most: of one in this process there is none, a daemon may
+    /// die or hang. True when it has ended. Then all transfers have too, and its regions and memory are
+    /// good for nothing: what is left is to open another one.
+    pub fn ended_within(&self, time: Option<std::time::Duration>) -> bool {
+        self.shared.ended_within(time)
     }
 
     /// What has been counted.

@@ -16,7 +16,7 @@ use adverb_wire::{Duration, Instant};
 use std::cell::Cell;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration as StdDuration;
@@ -45,6 +45,8 @@ pub(crate) struct Shared {
     spin: Duration,
     /// What the core says, for who does not need the lock otherwise.
     closed: AtomicBool,
+    /// The NIC's thread has returned: the NIC was closed, or its daemon is gone.
+    ended: (Mutex<bool>, Condvar),
 }
 
 thread_local! {
@@ -66,6 +68,7 @@ impl Shared {
             sleeps_until: AtomicU64::new(0),
             bell: EventFd::new()?,
             closed: AtomicBool::new(false),
+            ended: (Mutex::new(false), Condvar::new()),
             spin: Duration::from_ns(u64::try_from(spin.as_nanos()).unwrap_or(u64::MAX / 1000).min(1 << 50)),
         })
     }
@@ -262,6 +265,26 @@ impl Shared {
                 return;
             }
             spin.busy();
+        }
+    }
+
+    /// The NIC's thread has returned.
+    pub fn tell_end(&self) {
+        let (ended, changed) = &self.ended;
+        *ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        changed.notify_all();
+    }
+
+    /// Waits until it has, for so long at most. True when it has.
+    pub fn ended_within(&self, time: Option<StdDuration>) -> bool {
+        let (ended, changed) = &self.ended;
+        let guard = ended.lock().unwrap_or_else(PoisonError::into_inner);
+        let lives = |ended: &mut bool| !*ended;
+        match time {
+            None => *changed.wait_while(guard, lives).unwrap_or_else(PoisonError::into_inner),
+            Some(time) => {
+                *changed.wait_timeout_while(guard, time, lives).unwrap_or_else(PoisonError::into_inner).0
+            }
         }
     }
 
