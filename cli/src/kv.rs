@@ -228,6 +228,7 @@ fn serve(options: &Serve) -> Result<ExitCode, Error> {
 fn keep_serving(options: &Serve, rma: &Rma, server: &Server) -> Result<ExitCode, Error> {
     options.nic.write_counters(rma)?;
     let mut rotated = Instant::now();
+    let mut counters_lost = false;
     loop {
         let second = options.nic.counters.as_ref().map(|_| Duration::from_secs(1));
         let due = options.rotate_every.map(|time| time.saturating_sub(rotated.elapsed()));
@@ -239,7 +240,14 @@ fn keep_serving(options: &Serve, rma: &Rma, server: &Server) -> Result<ExitCode,
                 nic.unwrap_or_default()
             )));
         }
-        options.nic.write_counters(rma)?;
+        // A full disk ends neither the cache nor, once there is room again, the counters.
+        let written = options.nic.write_counters(rma);
+        if let Err(error) = &written
+            && !counters_lost
+        {
+            say!("adverb: {error}; going on without, and trying again each second");
+        }
+        counters_lost = written.is_err();
         if let Some(time) = options.rotate_every.filter(|time| rotated.elapsed() >= *time) {
             rotated = Instant::now();
             server.rotate().map_err(|refusal| said("--rotate-every", format!("{time:?}"), refusal))?;

@@ -378,3 +378,35 @@ fn a_replica_whose_daemon_is_gone_says_so_and_ends() {
     assert!(status.is_some_and(|status| status.code() == Some(1)), "{status:?} {said}");
     assert!(said.contains("--attach nicd.socket: the NIC daemon is gone"), "{said}");
 }
+
+#[test]
+fn counters_that_cannot_be_written_do_not_end_a_replica() {
+    let house = House::new(9);
+    let (errors, counters) = (house.folder.0.join("errors"), house.folder.0.join("c.txt"));
+    let address = house.address(1);
+    let words = ["kv", "serve", "--address", &address, "--policy", "policy.toml", "--counters", "c.txt"];
+    let mut command = house.command("kv", &words);
+    command.stdout(Stdio::piped()).stderr(std::fs::File::create(&errors).unwrap());
+    let mut child = command.spawn().unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut replica = Running(child, lines);
+    assert!(replica.1.next().unwrap().unwrap().contains("ready at"));
+    until("counters are written", || counters.exists());
+    // The disk is full from now on, as far as this file is concerned.
+    let fresh = house.folder.0.join("c.txt.new");
+    until("a moment without c.txt.new", || std::os::unix::fs::symlink("/dev/full", &fresh).is_ok());
+    until("it is said", || !said_in(&errors).is_empty());
+    // Again and again in vain, which is said once.
+    std::thread::sleep(std::time::Duration::from_millis(2500));
+    let said = said_in(&errors);
+    assert!(said.contains("--counters c.txt") && said.contains("No space left on device"), "{said}");
+    assert!(said.contains("going on without") && said.lines().count() == 1, "{said}");
+    let set =
+        house.run("app", &["kv", "set", "k", "v", "--replica", &address, "--address", &house.address(3)]);
+    assert!(set.status.success(), "it serves: {}", text(&set.stderr));
+    // There is room again.
+    std::fs::remove_file(&fresh).unwrap();
+    std::fs::remove_file(&counters).unwrap();
+    until("counters are written again", || counters.exists());
+    assert!(replica.0.try_wait().unwrap().is_none());
+}
