@@ -235,6 +235,12 @@ impl Channel {
         while let Ok(Some(_)) = self.receive(&mut rest) {}
     }
 
+    /// Ends the connection for both sides. Does not wait.
+    pub fn hang_up(&self) {
+        // SAFETY: plain values.
+        unsafe { libc::shutdown(self.fd(), libc::SHUT_RDWR) };
+    }
+
     /// Whether the other end is gone. Does not wait.
     pub fn is_closed(&self) -> bool {
         let mut byte = 0u8;

@@ -13,16 +13,19 @@ use adverb_os::mapping::Mapping;
 use adverb_os::shm::sealed_memory;
 use adverb_os::unix::Channel;
 use adverb_os::wake::BellSocket;
-use adverb_wire::Gid;
 use adverb_wire::one_rma::Op;
+use adverb_wire::{Duration, Gid, Instant};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::atomic::{Ordering, fence};
+use std::time::Duration as StdDuration;
 use zeroize::Zeroizing;
 
 /// Seconds after which a daemon that does not answer counts as gone.
 const PATIENCE_S: u32 = 5;
+/// How often a process looks whether its commands end, within the time after which a daemon hangs.
+const LOOKS: u32 = 3;
 
 /// This process's end of a connection to the daemon, and what it shares with it.
 pub(crate) struct Attached {
@@ -41,7 +44,37 @@ pub(crate) struct Attached {
     fresh: bool,
     bell: BellSocket,
     gone: bool,
+    pulse: Pulse,
     pub counters: DriverCounters,
+}
+
+/// Whether commands end. A daemon that was stopped, or hangs, keeps its connection.
+struct Pulse {
+    /// Time between two looks.
+    every: Duration,
+    next: Instant,
+    /// Commands that had ended at the last one.
+    ended: u64,
+    /// Looks in a row at which commands were outstanding and none had ended.
+    still: u32,
+}
+
+impl Pulse {
+    fn new(patience: StdDuration) -> Pulse {
+        let ns = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX).min(1 << 50) / u64::from(LOOKS);
+        Pulse { every: Duration::from_ns(ns.max(1_000_000)), next: Instant::ZERO, ended: 0, still: 0 }
+    }
+
+    /// Looks, when it is time to. False when there was no sign of life for too long.
+    fn beats(&mut self, now: Instant, posted: u64, ended: u64) -> bool {
+        if now >= self.next {
+            let still = posted > ended && ended == self.ended;
+            self.still = if still { self.still + 1 } else { 0 };
+            (self.next, self.ended) = (now + self.every, ended);
+        }
+        // At the first of them the command may have been posted just before.
+        self.still <= LOOKS
+    }
 }
 
 /// Why the daemon did not do what was asked.
@@ -88,8 +121,8 @@ fn ask(channel: &Channel, request: &Writer, fds: &[BorrowedFd<'_>]) -> Result<An
 }
 
 impl Attached {
-    /// Connects, and is let in with up to `wanted` slots.
-    pub fn open(path: &Path, wanted: u32) -> Result<Attached, OpenError> {
+    /// Connects, and is let in with up to `wanted` slots. A daemon that ends no command for `patience` hangs.
+    pub fn open(path: &Path, wanted: u32, patience: StdDuration) -> Result<Attached, OpenError> {
         if wanted == 0 || wanted as usize > SLOTS_MAX {
             return Err(OpenError::Driver("slots of a process: 1 to 4096"));
         }
@@ -97,11 +130,12 @@ impl Attached {
         let channel = Channel::connect(path, PATIENCE_S).map_err(lost)?;
         let hello = Writer::new(request::HELLO).u32(VERSION).u32(wanted);
         let (answer, fds) = ask(&channel, &hello, &[]).map_err(|failure| failure.opening(path))?;
-        Self::enter(channel, &answer, fds).ok_or_else(|| lost(io::ErrorKind::InvalidData.into()))
+        let pulse = Pulse::new(patience);
+        Self::enter(channel, &answer, fds, pulse).ok_or_else(|| lost(io::ErrorKind::InvalidData.into()))
     }
 
     /// `None` for what no daemon says.
-    fn enter(channel: Channel, answer: &[u8], fds: Vec<OwnedFd>) -> Option<Attached> {
+    fn enter(channel: Channel, answer: &[u8], fds: Vec<OwnedFd>, pulse: Pulse) -> Option<Attached> {
         let mut words = Reader(&answer[1..]);
         let (pid, address, count, ring) = (words.u32()?, Gid(words.array()?), words.u32()?, words.u32()?);
         if count == 0 || count as usize > SLOTS_MAX {
@@ -127,6 +161,7 @@ impl Attached {
             fresh: false,
             bell: BellSocket::from_fd(bell),
             gone: false,
+            pulse,
             counters: DriverCounters::default(),
         })
     }
@@ -194,10 +229,25 @@ impl Attached {
         !completed && self.board.u64_at(Layout::REFUSED).load(Ordering::Acquire) == self.refusals
     }
 
+    /// When to look next whether the daemon lives.
+    pub fn next_deadline(&self) -> Instant {
+        self.pulse.next
+    }
+
+    /// Looks whether commands end, when it is time to. A daemon that hangs counts as gone.
+    pub fn feel_pulse(&mut self, now: Instant) {
+        if !self.pulse.beats(now, self.posted, self.taken + self.refusals) && !self.gone {
+            self.gone = true;
+            // Should it go on one day, it finds this process gone.
+            self.channel.hang_up();
+        }
+    }
+
     /// After a sleep: whether the daemon is still there.
-    pub fn after_sleep(&mut self) -> bool {
+    pub fn after_sleep(&mut self, now: Instant) -> bool {
         self.board.u64_at(Layout::APPLICATION_SLEEPS).store(0, Ordering::Relaxed);
         self.bell.quieten();
+        self.feel_pulse(now);
         self.gone |= self.channel.is_closed();
         !self.gone
     }
@@ -291,4 +341,26 @@ pub(crate) fn counters_of(path: &Path) -> Result<(OneRmaCounters, DriverCounters
     let (answer, _) =
         ask(&channel, &Writer::new(request::COUNTERS), &[]).map_err(|failure| failure.opening(path))?;
     Ok(read_counters(&answer))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pulse_stops_when_commands_are_out_and_none_ends() {
+        let at = |ms| Instant::ZERO + Duration::from_ms(ms);
+        let mut pulse = Pulse::new(StdDuration::from_millis(300));
+        assert!(pulse.beats(at(0), 0, 0));
+        // Nothing is outstanding: an hour passes.
+        assert!(pulse.beats(at(3_600_000), 5, 5));
+        let start = 3_600_000;
+        // Slow, but alive: a command of many ends each time.
+        assert!((1..50).all(|i| pulse.beats(at(start + 100 * i), 100, 5 + i)));
+        let start = start + 5000;
+        let silent = (0..10_000).find(|ms| !pulse.beats(at(start + ms), 100, 54)).unwrap();
+        assert!((300..=400).contains(&silent), "{silent} ms");
+        // It goes on when it is heard of again.
+        assert!(pulse.beats(at(start + 5000), 100, 55));
+    }
 }

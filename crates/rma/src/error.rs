@@ -148,7 +148,7 @@ pub enum Error {
     },
     /// The grant has no key for this operation.
     NoKey(adverb_wire::one_rma::Op),
-    /// The NIC has been closed, or its daemon is gone.
+    /// The NIC has been closed, or its daemon is gone or hangs.
     Closed,
     /// The memory belongs to another NIC.
     Foreign,
@@ -169,7 +169,7 @@ impl fmt::Display for Error {
                 )
             }
             Error::NoKey(op) => write!(f, "the grant has no key for this operation: {op:?}"),
-            Error::Closed => f.write_str("the NIC is closed"),
+            Error::Closed => f.write_str("the NIC is closed, or its daemon is gone or does not answer"),
             Error::Foreign => f.write_str("the memory belongs to another NIC"),
             Error::Refused(why) => write!(f, "the NIC daemon refused: {why}"),
             Error::System(what, source) => write!(f, "{what} failed: {source}"),

@@ -135,7 +135,7 @@ impl Rma {
     fn attach(settings: Settings) -> Result<Rma, OpenError> {
         settings.executor.check().map_err(OpenError::Setting)?;
         let Some(path) = &settings.attach else { return Err(OpenError::Driver("attach: no socket")) };
-        let there = Attached::open(path, settings.slots)?;
+        let there = Attached::open(path, settings.slots, settings.daemon_patience)?;
         let (ring, slots) = (there.ring, there.slots.clone());
         Self::start(&settings, Side::Attached(Box::new(there)), ring, &slots)
     }

@@ -39,12 +39,18 @@ pub struct Settings {
     /// How long the NIC looks for messages before it lets its processor go; less where others want it.
     pub spin: StdDuration,
     /// Attach to the NIC of `adverb nicd` at this socket, instead of opening one in this process. Then only
-    /// `executor` and `slots` (a wish, within the quota) have a meaning; address and tables are the daemon's.
+    /// `executor`, `slots` (a wish, within the quota) and `daemon_patience` have a meaning; address and
+    /// tables are the daemon's.
     pub attach: Option<PathBuf>,
+    /// A daemon that ends none of this process's commands for so long hangs: then it counts as gone. No less
+    /// than what its NIC may take for one, which is 12 s at most, and far less by default.
+    pub daemon_patience: StdDuration,
 }
 
 /// Round trip of an idle host, wake-ups included.
 const RTT: Duration = Duration::from_us(50);
+/// Above the longest bound that a NIC's times may have.
+const DAEMON_PATIENCE: StdDuration = StdDuration::from_secs(15);
 /// Command slots of a host's NIC.
 const SLOTS: u32 = 1024;
 
@@ -88,6 +94,7 @@ impl Settings {
             faults: Faults::default(),
             spin: StdDuration::from_micros(100),
             attach: None,
+            daemon_patience: DAEMON_PATIENCE,
         }
     }
 

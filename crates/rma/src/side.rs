@@ -94,7 +94,10 @@ impl Side {
     pub fn transmit(&mut self, now: Instant) -> bool {
         match self {
             Side::Embedded(here) => here.engine.transmit(now),
-            Side::Attached(there) => there.ring_bell(),
+            Side::Attached(there) => {
+                there.feel_pulse(now);
+                there.ring_bell()
+            }
         }
     }
 
@@ -109,7 +112,7 @@ impl Side {
     pub fn next_deadline(&self) -> Option<Instant> {
         match self {
             Side::Embedded(here) => here.engine.next_deadline(),
-            Side::Attached(_) => None,
+            Side::Attached(there) => Some(there.next_deadline()),
         }
     }
 
@@ -129,7 +132,7 @@ impl Side {
                 here.engine.after_sleep(now);
                 true
             }
-            Side::Attached(there) => there.after_sleep(),
+            Side::Attached(there) => there.after_sleep(now),
         }
     }
 

@@ -313,6 +313,51 @@ fn a_dead_daemon_ends_everything_and_its_successor_serves() {
 }
 
 #[test]
+fn a_daemon_that_hangs_counts_as_gone() {
+    let folder = Folder::new("hangs");
+    let daemon = Part::daemon(&folder, 39, 1, 16);
+    let path = socket(&folder, 39, 1);
+    let patience = Duration::from_millis(900);
+    let user = Rma::open(Settings { daemon_patience: patience, ..Settings::attached(&path) }).unwrap();
+    let mut other = Part::application(&path);
+    let (near, grant) = (user.allocate(LEN).unwrap(), other.grant_for(&user));
+    read_all(&user, &grant, &near).unwrap();
+    assert!(!user.ended_within(Some(Duration::ZERO)));
+    daemon.signal(libc::SIGSTOP);
+    // Both ways to wait: the NIC's thread makes the rounds, and the caller.
+    let start = Instant::now();
+    let mut read = Box::pin(user.read(&grant, 0, &near, 0..LEN));
+    let end = user.block_on(async {
+        let first = std::future::poll_fn(|context| read.as_mut().poll(context)).await;
+        outcome(first)
+    });
+    assert_eq!(end, End::Abandoned);
+    assert!(
+        start.elapsed() >= patience && start.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        start.elapsed()
+    );
+    assert!(user.ended_within(Some(Duration::from_secs(10))));
+    let error = user.allocate(1).unwrap_err();
+    assert!(error.to_string().contains("does not answer"), "{error}");
+    // It goes on: who has left is gone, who has waited is served.
+    daemon.signal(libc::SIGCONT);
+    assert_eq!(other.ask("name"), format!("{} {}", address(39, 1), other.child.id()));
+    drop(near);
+    drop(user);
+    // As soon as it has heard of the other's end.
+    let start = Instant::now();
+    let again = loop {
+        match Rma::open(Settings::attached(&path)) {
+            Ok(rma) => break rma,
+            Err(error) => assert!(start.elapsed() < Duration::from_secs(10), "{error}"),
+        }
+    };
+    let near = again.allocate(LEN).unwrap();
+    read_all(&again, &other.grant_for(&again), &near).unwrap();
+}
+
+#[test]
 fn who_waits_for_something_else_sleeps_although_the_daemon_is_gone() {
     let folder = Folder::new("gone");
     let mut daemon = Part::daemon(&folder, 35, 1, 16);

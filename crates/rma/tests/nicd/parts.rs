@@ -215,6 +215,11 @@ impl Part {
         Grant::from_bytes(&unhex(&self.ask(&format!("grant {} {}", user.address(), user.pid())))).unwrap()
     }
 
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: plain values; the child has not been waited for, so its number is its own.
+        assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
+    }
+
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
