@@ -254,6 +254,9 @@ impl SendQueue {
 
     /// Requests whose blocks lie between those released and `end`.
     fn requests_before(&self, end: u32) -> u16 {
+        if wqe::blocks_per_wr(self.max_sge.into(), self.max_inline.into(), self.layout) == 1 {
+            return end.wrapping_sub(self.released) as u16;
+        }
         let mut requests = 0;
         let mut block = self.released;
         while self.writer == Writer::Nic && (end.wrapping_sub(block) as i32) > 0 {
