@@ -323,7 +323,7 @@ fn a_daemon_that_hangs_counts_as_gone() {
     let (near, grant) = (user.allocate(LEN).unwrap(), other.grant_for(&user));
     read_all(&user, &grant, &near).unwrap();
     assert!(!user.ended_within(Some(Duration::ZERO)));
-    daemon.signal(libc::SIGSTOP);
+    daemon.stop();
     // Both ways to wait: the NIC's thread makes the rounds, and the caller.
     let start = Instant::now();
     let mut read = Box::pin(user.read(&grant, 0, &near, 0..LEN));

@@ -220,6 +220,15 @@ impl Part {
         assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
     }
 
+    /// Stops it, and waits until all its threads stand still.
+    pub fn stop(&self) {
+        self.signal(libc::SIGSTOP);
+        let (pid, mut status) = (self.child.id() as i32, 0);
+        // SAFETY: an own child that has not been waited for, and a place for its status.
+        assert_eq!(unsafe { libc::waitpid(pid, &mut status, libc::WUNTRACED) }, pid);
+        assert!(libc::WIFSTOPPED(status), "{status:#x}");
+    }
+
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
