@@ -34,60 +34,62 @@ use dialect::Dialect;
 use irn::Irn;
 use irn::config::LossRecovery;
 
-/// How a queue pair recovers from loss, with the state that this takes. Unreliable queue pairs stay with the
-/// first, of which they use nothing.
+/// How a queue pair recovers from loss: IBTA's go-back-N, whose state is the queue pair's own, or what it
+/// keeps instead. Unreliable queue pairs stay with go-back-N, of which they use nothing.
 #[derive(Debug, Default)]
-pub(crate) enum Mode {
-    /// IBTA's, whose state is the queue pair's own.
-    #[default]
-    GoBackN,
+pub(crate) struct Mode(Option<Box<Kept>>);
+
+/// What a mode other than go-back-N keeps. Which one it is stands in the box with it: another mode is another
+/// variant here, and adds nothing to the queue pairs that do not have it.
+#[derive(Debug)]
+enum Kept {
     /// IRN, from RTR on where the NIC offers it. Whether the peer knows it too is part of its state.
-    Irn(Box<Irn>),
+    Irn(Irn),
 }
 
-const _: () = assert!(core::mem::size_of::<Mode>() == 8, "a plain queue pair pays one word");
+const _: () = assert!(core::mem::size_of::<Mode>() == 8, "a plain queue pair pays one word, for all modes");
 
 impl Mode {
     /// Whether packets of this service are the mode's, beside those of the queue pair's own service.
     #[inline]
     pub fn takes(&self, service: Service) -> bool {
-        match self {
-            Mode::GoBackN => false,
-            Mode::Irn(_) => service == Service::Irn,
+        match self.0.as_deref() {
+            None => false,
+            Some(Kept::Irn(_)) => service == Service::Irn,
         }
     }
 
     /// Whether there is something to send that no request asked for: an acknowledgement, an answer, a hello.
     #[inline]
     pub fn owes(&mut self, qp: &Qp) -> bool {
-        match self {
-            Mode::GoBackN => qp.responder.has_output(),
-            Mode::Irn(irn) => qp.responder.has_output() || irn.has_output(),
+        match self.0.as_deref_mut() {
+            None => qp.responder.has_output(),
+            Some(Kept::Irn(irn)) => qp.responder.has_output() || irn.has_output(),
         }
     }
 
     /// The earliest of the queue pair's timers.
     #[inline]
     pub fn deadline(&self, qp: &Qp) -> Instant {
-        match self {
-            Mode::GoBackN => qp.deadline,
-            Mode::Irn(irn) => qp.deadline.min(irn.at),
+        match self.0.as_deref() {
+            None => qp.deadline,
+            Some(Kept::Irn(irn)) => qp.deadline.min(irn.at),
         }
     }
 
     /// What the two NICs have agreed on, as far as it is known.
     pub fn recovery(&self) -> LossRecovery {
-        match self {
-            Mode::GoBackN => LossRecovery::GoBackN,
-            Mode::Irn(irn) => irn.recovery(),
+        match self.0.as_deref() {
+            None => LossRecovery::GoBackN,
+            Some(Kept::Irn(irn)) => irn.recovery(),
         }
     }
 
     /// Every invariant of its state.
     pub fn check_invariants(&self) {
-        match self {
-            Mode::GoBackN => {}
-            Mode::Irn(irn) => irn.check_invariants(),
+        match self.0.as_deref() {
+            None => {}
+            Some(Kept::Irn(irn)) => irn.check_invariants(),
         }
     }
 }
@@ -102,9 +104,9 @@ pub(crate) fn on_packet(
     packet: &Packet,
     payload: &Payload<'_>,
 ) {
-    match mode {
-        Mode::GoBackN => go_back_n::on_packet(qp, nic, now, packet, payload),
-        Mode::Irn(irn) => irn::on_packet(qp, irn, nic, now, packet, payload),
+    match mode.0.as_deref_mut() {
+        None => go_back_n::on_packet(qp, nic, now, packet, payload),
+        Some(Kept::Irn(irn)) => irn::on_packet(qp, irn, nic, now, packet, payload),
     }
 }
 
@@ -118,9 +120,9 @@ pub(crate) fn step(
     now: Instant,
     out: &mut TxFrame,
 ) -> SendStep {
-    match mode {
-        Mode::GoBackN => go_back_n::step(qp, nic, now, out),
-        Mode::Irn(irn) => irn::step(qp, irn, nic, now, out),
+    match mode.0.as_deref_mut() {
+        None => go_back_n::step(qp, nic, now, out),
+        Some(Kept::Irn(irn)) => irn::step(qp, irn, nic, now, out),
     }
 }
 
@@ -129,8 +131,8 @@ pub(crate) fn overdue(qp: &Qp, mode: &Mode, nic: &NicState, now: Instant) -> Opt
     if qp.deadline > now || qp.requester.rnr_wait {
         return None;
     }
-    let own = match mode {
-        Mode::Irn(irn) if qp.dialect == Dialect::Irn => Some(irn::awaits_since(irn)?),
+    let own = match mode.0.as_deref() {
+        Some(Kept::Irn(irn)) if qp.dialect == Dialect::Irn => Some(irn::awaits_since(irn)?),
         _ => None,
     };
     if own.is_none() && !qp.requester.awaits_acknowledgement() {
@@ -142,19 +144,19 @@ pub(crate) fn overdue(qp: &Qp, mode: &Mode, nic: &NicState, now: Instant) -> Opt
 
 /// A timer may have run out. `silence` is what the driver knows of an overdue acknowledgement.
 pub(crate) fn on_timer(qp: &mut Qp, mode: &mut Mode, nic: &mut NicState, now: Instant, silence: Silence) {
-    match mode {
-        Mode::GoBackN if qp.deadline <= now => go_back_n::on_timeout(qp, nic, now, silence),
-        Mode::GoBackN => {}
-        Mode::Irn(irn) => irn::on_timer(qp, irn, nic, now, silence),
+    match mode.0.as_deref_mut() {
+        None if qp.deadline <= now => go_back_n::on_timeout(qp, nic, now, silence),
+        None => {}
+        Some(Kept::Irn(irn)) => irn::on_timer(qp, irn, nic, now, silence),
     }
 }
 
 /// The queue pair's rate lets answers go on.
 pub(crate) fn end_wait(qp: &mut Qp, mode: &mut Mode) {
     qp.responder.held_back = false;
-    match mode {
-        Mode::GoBackN => {}
-        Mode::Irn(irn) => irn::end_wait(irn),
+    match mode.0.as_deref_mut() {
+        None => {}
+        Some(Kept::Irn(irn)) => irn::end_wait(irn),
     }
 }
 
@@ -168,10 +170,10 @@ pub(crate) fn on_transition(
     offers_irn: bool,
 ) {
     if offers_irn && qp.qp_type == QpType::Rc && (was, qp.state) == (QpState::Init, QpState::Rtr) {
-        *mode = Mode::Irn(Box::new(Irn::new(qp.sq.ring.blocks())));
+        mode.0 = Some(Box::new(Kept::Irn(Irn::new(qp.sq.ring.blocks()))));
     }
-    match mode {
-        Mode::GoBackN => {}
-        Mode::Irn(irn) => irn::on_transition(qp, irn, nic, was),
+    match mode.0.as_deref_mut() {
+        None => {}
+        Some(Kept::Irn(irn)) => irn::on_transition(qp, irn, nic, was),
     }
 }
