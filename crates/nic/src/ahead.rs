@@ -6,7 +6,7 @@
 use crate::memory::prefetch;
 use crate::nic::Nic;
 use crate::queue_pair::QueuePair;
-use adverb_wire::Key;
+use adverb_wire::{Key, QpNumber};
 
 /// For callers that do not know what comes: a guess.
 impl Nic {
@@ -45,11 +45,16 @@ impl Nic {
         self.state.memory.prefetch();
     }
 
-    /// Second step: where the queue pair with these low 16 bits of its number is found, and a key that its
-    /// requests name.
+    /// The index of the queue pair that has a number; of nobody's, one at which nothing stands.
+    #[inline]
+    pub fn index_of(&self, number: QpNumber) -> u32 {
+        self.numbers.owner(number)
+    }
+
+    /// Second step: where the queue pair at an index is found, and a key that its requests name.
     #[inline]
     pub fn prefetch_tables(&self, qp: u32, key: Option<Key>) {
-        self.qps.prefetch(qp & 0xffff);
+        self.qps.prefetch(qp);
         self.ready.prefetch();
         if let Some(key) = key {
             self.state.memory.prefetch_key(key);
@@ -59,13 +64,13 @@ impl Nic {
     /// Third step: the queue pair itself, and what the key stands for.
     #[inline]
     pub fn prefetch_qp(&self, qp: u32, key: Option<Key>) {
-        self.qps.prefetch_slot(qp & 0xffff);
+        self.qps.prefetch_slot(qp);
         if let Some(key) = key {
             self.state.memory.prefetch_line(key);
         }
     }
 
-    /// The queue pair whose turn it is, by the low 16 bits of its number.
+    /// The index of the queue pair whose turn it is.
     #[inline]
     pub fn next_ready(&self) -> Option<u32> {
         self.ready.front()

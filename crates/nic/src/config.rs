@@ -10,7 +10,7 @@ use adverb_wire::{Duration, Gid};
 pub struct NicConfig {
     /// Source addresses, by GID index.
     pub gids: Vec<Gid>,
-    /// Upper bits of every queue pair number; the index fills the low 16.
+    /// Upper bits of every queue pair number; the NIC hands out the low 16.
     pub qpn_base: u32,
     /// Congestion control of reliable queue pairs.
     pub congestion: CongestionControl,

@@ -49,10 +49,8 @@ impl Nic {
         let index = if number == QpNumber::GSI {
             let Some(gsi) = self.gsi else { return Destination::Nobody };
             gsi.index
-        } else if number.get() & !0xffff == self.qpn_base {
-            number.get() & 0xffff
         } else {
-            return Destination::Nobody;
+            self.numbers.owner(number)
         };
         match packet.bth.opcode.service() {
             Service::Cnp => Destination::Notification(index),

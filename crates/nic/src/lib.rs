@@ -23,6 +23,7 @@ pub mod limits;
 pub mod memory;
 mod multicast;
 pub mod nic;
+mod numbers;
 mod objects;
 pub mod one_rma;
 mod qp;

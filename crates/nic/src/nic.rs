@@ -25,6 +25,7 @@ use crate::ids::{CqId, PathId, QpId};
 use crate::limits;
 use crate::memory::{Memory, Payload, QueueMemory};
 use crate::multicast::Groups;
+use crate::numbers::Numbers;
 use crate::queue::cq::Release;
 use crate::queue_pair::QueuePair;
 use crate::silence::{Overdue, Silence};
@@ -43,10 +44,10 @@ pub struct Nic {
     /// Queue pairs that have more to send once something is acknowledged.
     pub(crate) stalled: u32,
     /// As in [`NicConfig`], but here where they are near.
-    pub(crate) qpn_base: u32,
     pub(crate) quantum: u32,
     pub(crate) answers_first: bool,
     pub(crate) ready: Ready,
+    pub(crate) numbers: Numbers,
     pub(crate) qps: Slab<QpId, QueuePair>,
     pub(crate) state: NicState,
     pub(crate) paths: Paths,
@@ -76,7 +77,7 @@ impl Nic {
             stalled: 0,
             post_turns: Turns::default(),
             frame_turns: Turns::default(),
-            qpn_base: config.qpn_base,
+            numbers: Numbers::new(config.qpn_base),
             quantum: config.quantum,
             answers_first: config.ack_every > 0,
             bounce: None,

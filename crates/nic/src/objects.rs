@@ -214,9 +214,12 @@ impl Nic {
         let qp = Qp::new(init, pd, cqs, srq_sge)?;
         let id = self.qps.insert(QueuePair::new(qp))?;
         let number = match init.qp_type {
-            QpType::Gsi => QpNumber::GSI,
-            _ => QpNumber::new(self.config.qpn_base | id.index),
+            QpType::Gsi => Ok(QpNumber::GSI),
+            _ => self.numbers.allocate(id.index),
         };
+        let number = number.inspect_err(|_| {
+            self.qps.remove(id);
+        })?;
         if let Some(QueuePair { qp, .. }) = self.qps.get_mut(id) {
             qp.id = id;
             qp.num = number;
@@ -325,8 +328,13 @@ impl Nic {
         Ok((init.pd.unwrap_or_else(nobody), cqs, srq_sge))
     }
 
-    /// The queue pair with these low 16 bits of its number, which are its index.
-    pub fn find_qp(&self, index: u16) -> Option<QpId> {
+    /// The queue pair with this number. QP1 has none of the table's.
+    pub fn find_qp(&self, number: QpNumber) -> Option<QpId> {
+        self.qps.id_at(self.numbers.owner(number))
+    }
+
+    /// The queue pair at an index ([`QpId::index`]).
+    pub fn qp_at(&self, index: u16) -> Option<QpId> {
         self.qps.id_at(index.into())
     }
 
@@ -472,6 +480,7 @@ impl Nic {
         self.state.notifier.forget(id);
         self.forget_completions(num, cqs.0, cqs.1);
         self.state.memory.release_qp(num);
+        self.numbers.release(num);
         self.qps.remove(id);
         if let Some(pd) = pd {
             self.state.memory.release_pd(pd);

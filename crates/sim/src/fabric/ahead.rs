@@ -108,7 +108,7 @@ impl Sim {
                 prefetch(link);
             }
         } else if let Some(host) = self.hosts.list.get(hot.dst as usize) {
-            host.prefetch_tables(self.fabric.packets.dest_qp(id));
+            host.prefetch_tables(host.nic.index_of(self.fabric.packets.dest_qp(id)));
         }
     }
 
@@ -144,7 +144,7 @@ impl Sim {
             && let Some(hot) = self.fabric.packets.hot.get(event.word as usize)
             && let Some(host) = self.hosts.list.get(hot.dst as usize)
         {
-            host.prefetch_qp(self.fabric.packets.dest_qp(event.word));
+            host.prefetch_qp(host.nic.index_of(self.fabric.packets.dest_qp(event.word)));
         }
     }
 

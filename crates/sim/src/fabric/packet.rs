@@ -6,7 +6,7 @@ use adverb_nic::memory::prefetch;
 use adverb_wire::irn::{IrnEth, SackEth};
 use adverb_wire::opcode::Headers;
 use adverb_wire::packet::WireExtra;
-use adverb_wire::{Aeth, AtomicEth, Bth, Deth, Flow, Packet, Reth};
+use adverb_wire::{Aeth, AtomicEth, Bth, Deth, Flow, Packet, QpNumber, Reth};
 
 /// No packet.
 pub const NONE: u32 = u32::MAX;
@@ -286,10 +286,10 @@ impl Packets {
         }
     }
 
-    /// Low 16 bits of a packet's destination queue pair.
+    /// A packet's destination queue pair.
     #[inline]
-    pub(crate) fn dest_qp(&self, id: u32) -> u32 {
-        self.cold.get(id as usize).map_or(0, |packet| packet.bth.dest_qp.get() & 0xffff)
+    pub(crate) fn dest_qp(&self, id: u32) -> QpNumber {
+        self.cold.get(id as usize).map_or(QpNumber::new(0), |packet| packet.bth.dest_qp)
     }
 
     /// Packets that exist now.

@@ -146,7 +146,7 @@ impl Sim {
         // With IRN the last packet may come before others of its message.
         let any = self.config.transport.irn.is_some() || operation.ends_message();
         let ends = any && (operation.is_write() || operation.is_send());
-        let qp = packet.bth.dest_qp.get() & 0xffff;
+        let qp = host.nic.index_of(packet.bth.dest_qp);
         self.fabric.packets.give(id);
         self.watch.stats.delivered += 1;
         if self.watch.journal.is_on() {

@@ -352,7 +352,7 @@ impl Host {
             let index = idle.first;
             idle.first = first.word;
             self.uses[index as usize] = Use { word: NO_FLOW, since: IN_USE };
-            return self.nic.find_qp(index as u16).ok_or(Error::NoSuchObject);
+            return self.nic.qp_at(index as u16).ok_or(Error::NoSuchObject);
         }
         let receives = u32::from(receives);
         let caps = QpCaps {

@@ -364,7 +364,7 @@ impl Sim {
         if flow.received != u64::MAX {
             return;
         }
-        let expected = host.nic.find_qp(active.responder).map(|qp| host.nic.expected_psn(qp));
+        let expected = host.nic.qp_at(active.responder).map(|qp| host.nic.expected_psn(qp));
         if expected == Some(Ok(active.end)) {
             flow.received = self.now;
         }
@@ -389,7 +389,8 @@ impl Sim {
         if self.config.transport.share_qp {
             return self.on_shared_completion(completion);
         }
-        let place = self.hosts.list[h as usize].flow_of(completion.qp.get() & 0xffff);
+        let host = &self.hosts.list[h as usize];
+        let place = host.flow_of(host.nic.index_of(completion.qp));
         if place == NO_FLOW || place & RECEIVER != 0 {
             return;
         }

@@ -16,7 +16,7 @@ use crate::sim::Sim;
 use crate::source::Source;
 use adverb_nic::queue::wqe::WqeOp;
 use adverb_nic::{Intent, Nic, QpId, Step};
-use adverb_wire::{Instant, Operation};
+use adverb_wire::{Instant, Operation, QpNumber};
 
 /// Index in what is kept for requests, and in what is kept for answers.
 const REQUEST: usize = 0;
@@ -403,10 +403,11 @@ impl Sim {
     /// A packet has reached the host's port.
     pub(crate) fn enter_hardware(&mut self, h: u32, id: u32) {
         let now = self.now;
-        let bth = self.fabric.packets.bth(id);
-        let (index, operation) = (bth.dest_qp.get() & 0xffff, bth.opcode.operation());
+        let bth = *self.fabric.packets.bth(id);
+        let operation = bth.opcode.operation();
         let request = !operation.is_response() && operation != Operation::Acknowledge;
-        let (_, unit) = self.hardware(h);
+        let (nic, unit) = self.hardware(h);
+        let index = place_of(nic, bth.dest_qp);
         let mut at = unit.pass(now, index, true, unit.profile.receive);
         if request && unit.profile.late_chance > 0 && unit.rng.u64(0..1_000_000) < unit.profile.late_chance {
             at += unit.rng.u64(0..=unit.profile.late_by);
@@ -433,7 +434,8 @@ impl Sim {
     fn on_entered(&mut self, h: u32, id: u32) {
         let now = self.now;
         let packet = self.fabric.packets.descriptor(id);
-        let (index, operation) = (packet.bth.dest_qp.get() & 0xffff, packet.bth.opcode.operation());
+        let operation = packet.bth.opcode.operation();
+        let index = place_of(self.hardware(h).0, packet.bth.dest_qp);
         if operation.is_response() || operation == Operation::Acknowledge {
             // An atomic's answer carries a word.
             let word = operation == Operation::AtomicAcknowledge;
@@ -473,7 +475,7 @@ impl Sim {
             _ if word => Need::Word { writes: !reads },
             _ => Need::Turn,
         };
-        Request { packet: id, qp: packet.bth.dest_qp.get() & 0xffff, need, addr, len, chip }
+        Request { packet: id, qp: place_of(&host.nic, packet.bth.dest_qp), need, addr, len, chip }
     }
 
     fn ask_responder(&mut self, h: u32, id: u32) {
@@ -537,4 +539,10 @@ impl Sim {
         }
         self.deliver(h, id);
     }
+}
+
+/// Where the state of a number's queue pair stands. A packet for nobody takes its way through the hardware
+/// like others, and the NIC drops it.
+fn place_of(nic: &Nic, number: QpNumber) -> u32 {
+    nic.find_qp(number).map_or(0, |id| id.index() as u32)
 }
