@@ -54,6 +54,8 @@ pub enum Error {
     Bounds(String),
     /// Experiments whose bounds hold although something is wrong on purpose.
     Survived(String),
+    /// Programs of a scenario that did what they must not; the text names the seeds.
+    Judged(String),
 }
 
 impl Error {
@@ -78,7 +80,8 @@ impl Error {
             | Error::Options(_)
             | Error::Lab(_)
             | Error::Bounds(_)
-            | Error::Survived(_) => 1,
+            | Error::Survived(_)
+            | Error::Judged(_) => 1,
         }
     }
 }
@@ -143,7 +146,7 @@ impl fmt::Display for Error {
             }
             Error::Output(e) => write!(f, "cannot write the answer: {e}"),
             Error::Scenario(e) => write!(f, "{e}"),
-            Error::Options(text) => write!(f, "{text}"),
+            Error::Options(text) | Error::Judged(text) => write!(f, "{text}"),
             Error::Lab(e) => write!(f, "{e}"),
             Error::Bounds(names) => {
                 write!(f, "{names}: a bound that is claimed does not hold, or flows did not end; see above")

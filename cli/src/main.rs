@@ -6,8 +6,10 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod cast;
 mod command;
 mod devices;
+mod enact;
 mod error;
 mod kv;
 mod lab;

@@ -1,12 +1,14 @@
 //! `adverb sim`: runs a scenario, for one seed or several, and says how it went.
 
 use crate::args;
+use crate::enact::{self, Played};
 use crate::error::Error;
 use crate::progress::{self, Progress};
 use adverb_os::say;
 use adverb_sim::record::peak_rss;
 use adverb_sim::rma::Outcome;
 use adverb_sim::statistics::Estimate;
+use adverb_sim::swarm::programs::Made;
 use adverb_sim::{Plan, Report, ScenarioFile, Sim, sweep};
 use std::fmt::Write as _;
 use std::fs::File;
@@ -25,6 +27,8 @@ struct Run {
     /// What the process grew by beyond the fabric without traffic, in bytes; other runs beside this one count
     /// too.
     grown: u64,
+    /// What programs did, if there are any.
+    played: Option<Played>,
 }
 
 /// Runs the scenario and prints what came of it.
@@ -41,6 +45,7 @@ pub fn simulate(arguments: &args::Sim) -> Result<(), Error> {
     // Everything is checked before time starts, the options too.
     let plan = file.plan(Some(first)).map_err(Error::Scenario)?;
     check_captures(arguments, &plan)?;
+    enact::made(&file, &plan)?;
     let bar = Mutex::new(Progress::new(arguments.quiet));
     let show = |share: f64, text: &dyn Fn() -> String| {
         if let Ok(mut bar) = bar.lock() {
@@ -50,10 +55,13 @@ pub fn simulate(arguments: &args::Sim) -> Result<(), Error> {
     let alone = arguments.seeds == 1;
     let work = |n: usize| {
         let plan = file.plan(Some(first + n as u64)).map_err(Error::Scenario)?;
-        run_seed(arguments, plan, &|sim: &Sim| {
+        let made = enact::made(&file, &plan)?;
+        run_seed(arguments, plan, made, &|sim: &Sim| {
             if alone {
                 let (ended, all) = (sim.flows_ended(), sim.flows().len());
-                show(f64::from(ended) / all as f64, &|| format!("{ended} of {all} flows, {:?}", sim.now()));
+                show(f64::from(ended) / all.max(1) as f64, &|| {
+                    format!("{ended} of {all} flows, {:?}", sim.now())
+                });
             }
         })
     };
@@ -70,13 +78,25 @@ pub fn simulate(arguments: &args::Sim) -> Result<(), Error> {
     let runs = runs.into_iter().collect::<Result<Vec<_>, _>>()?;
     let mut text = describe(&file, &plan, first, count);
     match runs.as_slice() {
-        [run] => one(&mut text, &run.report),
+        [run] => one(&mut text, run),
         runs => several(&mut text, runs, first),
     }
     if arguments.stats {
         speed(&mut text, &runs);
     }
-    std::io::stdout().write_all(text.as_bytes()).map_err(Error::Output)
+    std::io::stdout().write_all(text.as_bytes()).map_err(Error::Output)?;
+    let failed =
+        |(_, run): &(u64, &Run)| run.played.as_ref().is_some_and(|played| !played.failures.is_empty());
+    let failed: Vec<String> =
+        (first..).zip(&runs).filter(failed).map(|(seed, _)| format!("seed {seed}")).collect();
+    match failed.as_slice() {
+        [] => Ok(()),
+        seeds => Err(Error::Judged(format!(
+            "{}: programs: {}: not what this system may do; see above",
+            file.path().display(),
+            seeds.join(", ")
+        ))),
+    }
 }
 
 fn check_captures(arguments: &args::Sim, plan: &Plan) -> Result<(), Error> {
@@ -95,7 +115,12 @@ fn check_captures(arguments: &args::Sim, plan: &Plan) -> Result<(), Error> {
     Ok(())
 }
 
-fn run_seed(arguments: &args::Sim, mut plan: Plan, progress: &dyn Fn(&Sim)) -> Result<Run, Error> {
+fn run_seed(
+    arguments: &args::Sim,
+    mut plan: Plan,
+    made: Option<Made>,
+    progress: &dyn Fn(&Sim),
+) -> Result<Run, Error> {
     if arguments.out.is_some() && plan.sample_ps == 0 {
         plan.sample_ps = SAMPLE_PS;
     }
@@ -110,7 +135,13 @@ fn run_seed(arguments: &args::Sim, mut plan: Plan, progress: &dyn Fn(&Sim)) -> R
     let idle = peak_rss().saturating_sub(size_of_val(plan.flows.as_slice()) as u64);
     plan.begin(&mut sim);
     let begun = progress::thread_seconds();
-    plan.run(&mut sim, &mut |sim| progress(sim));
+    let played = match made {
+        Some(made) => Some(enact::play(&plan, &mut sim, made, &mut |sim| progress(sim))),
+        None => {
+            plan.run(&mut sim, &mut |sim| progress(sim));
+            None
+        }
+    };
     let seconds = progress::thread_seconds() - begun;
     sim.finish_captures().map_err(|source| {
         let path = arguments.pcap.first().map(|(_, path)| path.clone()).unwrap_or_default();
@@ -124,7 +155,7 @@ fn run_seed(arguments: &args::Sim, mut plan: Plan, progress: &dyn Fn(&Sim)) -> R
     }
     // The kernel sums a process's pages up from counters of its processors, a little late: a peak may seem to
     // fall.
-    Ok(Run { report: sim.report(), seconds, grown: peak_rss().saturating_sub(idle) })
+    Ok(Run { report: sim.report(), seconds, grown: peak_rss().saturating_sub(idle), played })
 }
 
 fn write_records(sim: &Sim, directory: &Path) -> Result<(), Error> {
@@ -161,12 +192,12 @@ fn describe(file: &ScenarioFile, plan: &Plan, first: u64, count: usize) -> Strin
 }
 
 /// A row of the answer. Writing to a `String` cannot fail.
-fn row(out: &mut String, name: &str, value: impl std::fmt::Display) {
+pub fn row(out: &mut String, name: &str, value: impl std::fmt::Display) {
     let _ = writeln!(out, "{name:<18}{value}");
 }
 
 /// A time for people: three digits and the unit that suits it.
-fn time(ps: f64) -> String {
+pub fn time(ps: f64) -> String {
     match ps {
         0.0 => "0 us".to_owned(),
         ps if ps < 1e6 => format!("{:.3} ns", ps / 1e3),
@@ -176,27 +207,15 @@ fn time(ps: f64) -> String {
     }
 }
 
-fn one(out: &mut String, r: &Report) {
-    let (s, stats) = (&r.summary, &r.stats);
-    row(
-        out,
-        "flows",
-        format_args!(
-            "{} ended, {} failed, {} unfinished, {} at once",
-            s.flows, r.failed, r.unfinished, r.at_once
-        ),
-    );
-    row(out, "average slowdown", format_args!("{:.3}", s.slowdown_avg));
-    row(
-        out,
-        "FCT",
-        format_args!(
-            "average {}, p99 {}, p99.9 {}",
-            time(s.fct_avg_ps),
-            time(s.fct_p99_ps as f64),
-            time(s.fct_p999_ps as f64)
-        ),
-    );
+fn one(out: &mut String, run: &Run) {
+    let r = &run.report;
+    if let Some(played) = &run.played {
+        played.tell(out);
+    }
+    if run.played.is_none() || r.at_once > 0 {
+        flow_rows(out, r);
+    }
+    let stats = &r.stats;
     row(
         out,
         "drops",
@@ -216,10 +235,40 @@ fn one(out: &mut String, r: &Report) {
     row(out, "trace", format_args!("{:016x}", r.trace));
 }
 
+/// What became of flows.
+fn flow_rows(out: &mut String, r: &Report) {
+    let s = &r.summary;
+    row(
+        out,
+        "flows",
+        format_args!(
+            "{} ended, {} failed, {} unfinished, {} at once",
+            s.flows, r.failed, r.unfinished, r.at_once
+        ),
+    );
+    row(out, "average slowdown", format_args!("{:.3}", s.slowdown_avg));
+    row(
+        out,
+        "FCT",
+        format_args!(
+            "average {}, p99 {}, p99.9 {}",
+            time(s.fct_avg_ps),
+            time(s.fct_p99_ps as f64),
+            time(s.fct_p999_ps as f64)
+        ),
+    );
+}
+
 fn several(out: &mut String, runs: &[Run], first: u64) {
     let over = |value: &dyn Fn(&Report) -> f64| {
         Estimate::of(&runs.iter().map(|run| value(&run.report)).collect::<Vec<_>>())
     };
+    for (seed, run) in (first..).zip(runs) {
+        if let Some(played) = &run.played {
+            row(out, &format!("seed {seed}"), "");
+            played.verdict(out);
+        }
+    }
     let _ = writeln!(out, "mean over {} seeds ± 95% confidence interval", runs.len());
     row(
         out,

@@ -59,7 +59,7 @@ fn make_lock(rng: &mut fastrand::Rng, hosts: u32, bug: Option<&str>) -> Made {
     Made { programs, judge: Box::new(judge_lock), settled: |_| true }
 }
 
-fn judge_lock(run: &Run<'_>) -> Vec<String> {
+pub fn judge_lock(run: &Run<'_>) -> Vec<String> {
     judge::<Lock>(run, &Lock, |told| {
         let call = match (told.name, told.arguments) {
             ("acquire", []) => LockCall::Acquire,
@@ -101,7 +101,7 @@ fn make_queue(rng: &mut fastrand::Rng, hosts: u32, bug: Option<&str>) -> Made {
     Made { programs, judge: Box::new(judge), settled: all_taken }
 }
 
-fn judge_queue(run: &Run<'_>, capacity: usize) -> Vec<String> {
+pub fn judge_queue(run: &Run<'_>, capacity: usize) -> Vec<String> {
     judge::<Queue>(run, &Queue { capacity }, |told| {
         let call = match (told.name, told.arguments) {
             ("enqueue", [value]) => QueueCall::Enqueue(*value),
@@ -120,7 +120,7 @@ fn judge_queue(run: &Run<'_>, capacity: usize) -> Vec<String> {
 
 /// The consumer has taken as many elements as were queued, of the queue that it has: one that is gone took
 /// its elements with it.
-fn all_taken(run: &Run<'_>) -> bool {
+pub fn all_taken(run: &Run<'_>) -> bool {
     let (consumer, life) = run.programs[0];
     let mut objects = BTreeMap::new();
     let (mut queued, mut taken, mut current) = (BTreeMap::new(), BTreeMap::new(), None);

@@ -293,3 +293,55 @@ fn systems_of_programs_are_tried_and_replayed() {
         assert!(!refused.status.success() && said.contains(part), "{words:?}: {said}");
     }
 }
+
+#[test]
+fn programs_of_a_scenario_run_and_are_judged() {
+    let path = example("programs.toml");
+    let said = accepted(&[&path, "--quiet"]);
+    let lines = |start: &str| said.lines().filter(|line| line.starts_with(start)).count();
+    assert_eq!((lines("serve 0"), lines("work "), lines("oracle")), (1, 3, 1), "{said}");
+    assert!(said.contains("work 0            ended"), "{said}");
+    assert!(said.contains("work 1            ended, after 1 lives that were cut off"), "{said}");
+    assert!(said.contains("acquire []") && said.contains("store ["), "{said}");
+    assert!(said.contains("an order of the operations explains every answer"), "{said}");
+    assert_eq!(said, accepted(&[&path, "--quiet"]), "a seed replays a run");
+    // What was planted is found, in one seed or another, with the exit status.
+    let folder = Folder::new("programs");
+    let good = fs::read_to_string(&path).unwrap();
+    let bad = good.replace("system = \"lock\"", "system = \"lock\"\nbug = \"early-release\"");
+    let bad = folder.file("bad.toml", &bad.replace("loss = 0.01", "loss = 0.1"));
+    let found = sim(&[&bad, "--seeds", "300", "--quiet"]);
+    assert_eq!(found.status.code(), Some(1), "{}", text(&found.stdout));
+    assert!(text(&found.stdout).contains("FAILS: "), "{}", text(&found.stdout));
+    assert!(text(&found.stderr).contains("bad.toml: programs: seed "), "{}", text(&found.stderr));
+    for (from, to, parts) in [
+        ("system = \"lock\"", "system = \"locks\"", ["programs.system", "lock, queue"]),
+        ("rounds = 6", "round = 6", ["programs.run[1].round", "rounds, values, timeout"]),
+        ("rounds = 6", "rounds = 0", ["programs.run[1].rounds", "from 1 to"]),
+        ("role = \"work\"", "role = \"play\"", ["programs.faults[0].program", "play 0, play 1"]),
+        ("role = \"serve\"", "role = \"work\"", ["programs.run", "stands first"]),
+        ("hosts = [1, 2, 3]", "hosts = [1, 2, 4]", ["programs.run[1].hosts", "host 4 does not exist"]),
+        ("program = \"work 1\"", "program = \"work 3\"", ["programs.faults[2].program", "work 2"]),
+        ("what = \"stop\"", "what = \"pause\"", ["programs.faults[0].what", "stop, continue"]),
+    ] {
+        let why = refused(&[&folder.file("refused.toml", &good.replacen(from, to, 1))]);
+        assert!(why.contains("refused.toml") && parts.iter().all(|part| why.contains(part)), "{why}");
+    }
+}
+
+#[test]
+fn producers_and_a_flow_share_a_fabric() {
+    let folder = Folder::new("queue");
+    let file = folder.file(
+        "queue.toml",
+        "seed = 3\n[topology]\nkind = \"star\"\nhosts = 3\nrate = \"40G\"\n[programs]\nsystem = \
+         \"queue\"\n[[programs.run]]\nrole = \"consume\"\nhosts = [0]\nslots = \
+         4\n[[programs.run]]\nrole = \"produce\"\nhosts = [1, 2]\nitems = 20\n[workload]\nkind = \
+         \"list\"\nlist = [{ src = 1, dst = 0, bytes = \"1MB\" }]\n",
+    );
+    let said = accepted(&[&file, "--quiet"]);
+    // Each of 40 elements is queued and taken, and the consumer waits for another one; the flow ends too.
+    assert!(said.contains("operations        81: 80 ended, 0 without effect, 1 never heard of"), "{said}");
+    assert!(said.contains("1 ended, 0 failed, 0 unfinished"), "{said}");
+    assert!(said.contains("explains every answer"), "{said}");
+}

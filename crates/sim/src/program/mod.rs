@@ -24,12 +24,13 @@ pub mod history;
 mod mailbox;
 mod one_rma;
 mod process;
-
+mod told;
 mod turn;
 mod wait;
 mod words;
 
 pub use fate::{Cut, Fault, Stalls, What};
+pub use told::{End, Operation};
 
 use crate::host::memory::Buffer;
 use crate::sim::Sim;

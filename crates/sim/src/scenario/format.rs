@@ -33,6 +33,8 @@ pub struct Scenario {
     /// What goes wrong.
     #[serde(default)]
     pub faults: FaultTable,
+    /// Programs, beside flows or instead of them.
+    pub programs: Option<super::programs::ProgramsTable>,
     /// Who sends what; several may go on at once.
     #[serde(default, rename = "workload", deserialize_with = "one_or_many")]
     pub workloads: Vec<WorkloadTable>,

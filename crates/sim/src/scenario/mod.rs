@@ -28,6 +28,7 @@ mod format;
 mod hardware;
 mod one_rma;
 mod place;
+mod programs;
 mod traffic;
 
 pub use format::{
@@ -36,12 +37,18 @@ pub use format::{
     SwitchTable, TopologyTable, TransportTable, WorkloadTable,
 };
 
+pub use programs::{Cast, ProgramFault, ProgramsTable, Role, RunTable};
+
 use crate::error::Error;
 use crate::fabric::faults::FaultPlan;
+use crate::host::Device;
 use crate::sim::{Config, Sim};
 use crate::workload::Workload;
 use crate::workload::flows::FlowSpec;
 use std::path::{Path, PathBuf};
+
+/// End of a run with programs that names none: programs may wait for ever.
+const PROGRAMS_END_PS: u64 = 10_000_000_000_000;
 
 /// A scenario that was checked: what a simulation is made of.
 #[derive(Clone, Debug)]
@@ -54,6 +61,8 @@ pub struct Plan {
     pub flows: Vec<FlowSpec>,
     /// What creates flows while it runs.
     pub workload: Workload,
+    /// Programs, which whoever runs the plan knows how to make.
+    pub cast: Option<Cast>,
     /// End of the run, in ps; `u64::MAX` for when all flows have ended.
     pub end_ps: u64,
     /// How often queue depths are sampled, in ps; 0 for never.
@@ -83,6 +92,15 @@ impl Scenario {
         let routes = crate::fabric::topology::Routes::build(&config.topology)?;
         config.switch.check()?;
         let faults = self.faults(&config.topology)?;
+        let cast = self.cast(config.topology.hosts)?;
+        if cast.is_some() {
+            // Programs look at bytes.
+            config.payload = true;
+            if !Device::of(&config).has_queues() {
+                let why = "is \"1rma\", and programs need queue pairs; give \"rc\" or \"both\"";
+                return Err(Error::new("transport.kind", why));
+            }
+        }
         let (flows, workload) = self.traffic(&config, read)?;
         let longest = flows.iter().map(|f| f.bytes).max().unwrap_or(0);
         let closed = match &workload {
@@ -98,7 +116,12 @@ impl Scenario {
             faults,
             flows,
             workload,
-            end_ps: time("end", &self.end)?.unwrap_or(u64::MAX),
+            end_ps: time("end", &self.end)?.unwrap_or(if cast.is_some() {
+                PROGRAMS_END_PS
+            } else {
+                u64::MAX
+            }),
+            cast,
             sample_ps: time("sample", &self.sample)?.unwrap_or(0),
         })
     }
@@ -131,12 +154,16 @@ impl ScenarioFile {
     pub fn plan(&self, seed: Option<u64>) -> Result<Plan, Error> {
         let folder = self.path.parent().unwrap_or(Path::new("."));
         let seeded = Scenario { seed: seed.or(self.scenario.seed), ..self.scenario.clone() };
-        let plan = seeded.plan(&mut |file| read_text(&folder.join(file)));
-        plan.map_err(|e| match e.file {
-            Some(_) => e,
-            None => Error { line: place::line_of(&self.text, &e.key), ..e }
+        seeded.plan(&mut |file| read_text(&folder.join(file))).map_err(|e| self.located(e))
+    }
+
+    /// What is wrong with a key of it, with file and line.
+    pub fn located(&self, error: Error) -> Error {
+        match error.file {
+            Some(_) => error,
+            None => Error { line: place::line_of(&self.text, &error.key), ..error }
                 .in_file(&self.path.display().to_string()),
-        })
+        }
     }
 }
 
@@ -147,8 +174,11 @@ fn read_text(path: &Path) -> Result<String, Error> {
 }
 
 impl Plan {
-    /// The simulation, ready to run.
+    /// The simulation, ready to run. One with programs is refused: only its caller can make them.
     pub fn start(&self) -> Result<Sim, Error> {
+        if self.cast.is_some() {
+            return Err(Error::new("programs", "are known to `adverb sim` only; run it with that"));
+        }
         let mut sim = self.fabric()?;
         sim.add_flows(self.flows.iter().copied());
         sim.set_workload(self.workload.clone());

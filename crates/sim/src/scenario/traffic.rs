@@ -25,8 +25,14 @@ impl Scenario {
         read: Read<'_>,
     ) -> Result<(Vec<FlowSpec>, Workload), Error> {
         let tables = &self.workloads;
+        if tables.is_empty() && self.programs.is_some() {
+            return Ok((Vec::new(), Workload::Open));
+        }
         if tables.is_empty() {
-            return Err(Error::new("workload", "is missing: nobody would send anything; add a [workload]"));
+            return Err(Error::new(
+                "workload",
+                "is missing: nobody would send anything; add a [workload], or [programs]",
+            ));
         }
         let (mut flows, mut workload) = (Vec::new(), Workload::Open);
         for (n, table) in tables.iter().enumerate() {

@@ -1,0 +1,154 @@
+//! The programs of `apps` by the roles that a scenario's `[programs]` gives them, with the keys of each.
+
+use crate::systems::{all_taken, judge_lock, judge_queue};
+use adverb_apps::{lock, queue};
+use adverb_rdma::{Connect, Duration, Rdma};
+use adverb_sim::Error;
+use adverb_sim::program::Start;
+use adverb_sim::scenario::{Cast, Role};
+use adverb_sim::swarm::programs::Made;
+use adverb_sim::units::parse_time;
+use std::ops::RangeInclusive;
+
+/// Makes the programs of a scenario.
+pub fn make(cast: &Cast) -> Result<Made, Error> {
+    match cast.system.as_str() {
+        "lock" => make_lock(cast),
+        "queue" => make_queue(cast),
+        other => Err(Error::new("programs.system", format!("`{other}` is not one of lock, queue"))),
+    }
+}
+
+/// The keys of a role, as they are asked for: what nobody has asked for is refused.
+struct Keys<'a> {
+    role: &'a Role,
+    asked: Vec<&'static str>,
+}
+
+impl<'a> Keys<'a> {
+    fn of(role: &'a Role) -> Keys<'a> {
+        Keys { role, asked: Vec::new() }
+    }
+
+    fn place(&self, key: &str) -> String {
+        format!("{}.{key}", self.role.place)
+    }
+
+    fn number(&mut self, key: &'static str, absent: u64, range: RangeInclusive<u64>) -> Result<u64, Error> {
+        self.asked.push(key);
+        let Some(value) = self.role.keys.get(key) else { return Ok(absent) };
+        let number = value.as_integer().and_then(|number| u64::try_from(number).ok());
+        number.filter(|number| range.contains(number)).ok_or_else(|| {
+            Error::new(self.place(key), format!("is not a number from {range:?}").replace("..=", " to "))
+        })
+    }
+
+    fn time(&mut self, key: &'static str, absent: Duration) -> Result<Duration, Error> {
+        self.asked.push(key);
+        let Some(value) = self.role.keys.get(key) else { return Ok(absent) };
+        let text = value.as_str().ok_or_else(|| "is not text such as \"1ms\"".to_owned());
+        let time = text.and_then(parse_time).map_err(|why| Error::new(self.place(key), why))?;
+        if time == Duration::ZERO {
+            return Err(Error::new(self.place(key), "is zero; give a time such as \"1ms\""));
+        }
+        Ok(time)
+    }
+
+    /// How the program's connections give up: after 7 ms, unless it says something else.
+    fn connect(&mut self) -> Result<Connect, Error> {
+        Ok(Connect { timeout: self.number("timeout", 8, 1..=20)? as u8, ..Connect::default() })
+    }
+
+    fn end(self) -> Result<(), Error> {
+        match self.role.keys.keys().find(|key| !self.asked.contains(&key.as_str())) {
+            Some(key) => {
+                let why = format!("is no key of `{}`, which has {}", self.role.role, self.asked.join(", "));
+                Err(Error::new(self.place(key), why))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// The one program that others need, which stands first.
+fn first<'a>(cast: &'a Cast, role: &str) -> Result<&'a Role, Error> {
+    let count = cast.roles.iter().filter(|other| other.role == role).count();
+    match cast.roles.first() {
+        Some(first) if first.role == role && count == 1 => Ok(first),
+        _ => {
+            let why =
+                format!("system `{}` has one program with role `{role}`, which stands first", cast.system);
+            Err(Error::new("programs.run", why))
+        }
+    }
+}
+
+fn no_such_role(role: &Role, known: &str) -> Error {
+    Error::new(format!("{}.role", role.place), format!("`{}` is not one of {known}", role.role))
+}
+
+fn bug<B>(cast: &Cast, none: B, name: &str, bug: B) -> Result<B, Error> {
+    match cast.bug.as_deref() {
+        None => Ok(none),
+        Some(asked) if asked == name => Ok(bug),
+        Some(other) => Err(Error::new("programs.bug", format!("`{other}` is not one of {name}"))),
+    }
+}
+
+fn at(role: &Role, start: Start) -> Start {
+    Start { at: role.start_ps, ..start }
+}
+
+fn make_lock(cast: &Cast) -> Result<Made, Error> {
+    let bug = bug(cast, lock::Bug::None, "early-release", lock::Bug::EarlyRelease)?;
+    let home = first(cast, "serve")?;
+    let mut keys = Keys::of(home);
+    let lease = keys.time("lease", Duration::from_ms(1))?;
+    let config = lock::HomeConfig { lease, connect: keys.connect()? };
+    keys.end()?;
+    let serve = move |rdma: Rdma| async move { lock::serve(&rdma, "lock", &config).await };
+    let mut programs = vec![at(home, Start::new(home.name.clone(), home.host, serve).serving())];
+    for role in &cast.roles[1..] {
+        if role.role != "work" {
+            return Err(no_such_role(role, "serve, work"));
+        }
+        let mut keys = Keys::of(role);
+        let rounds = keys.number("rounds", 3, 1..=100_000)? as u32;
+        let values = keys.number("values", 4, 1..=1 << 32)?;
+        let work = lock::Work { rounds, values, connect: keys.connect()?, bug };
+        keys.end()?;
+        let run = move |rdma: Rdma| async move { lock::work(&rdma, "lock", &work).await };
+        programs.push(at(role, Start::new(role.name.clone(), role.host, run)));
+    }
+    Ok(Made { programs, judge: Box::new(judge_lock), settled: |_| true })
+}
+
+fn make_queue(cast: &Cast) -> Result<Made, Error> {
+    let bug = bug(cast, queue::Bug::None, "torn-header", queue::Bug::TornHeader)?;
+    let consumer = first(cast, "consume")?;
+    let mut keys = Keys::of(consumer);
+    let slots = keys.number("slots", 8, 1..=1024)? as u32;
+    let item_max = keys.number("item-max", 1000, 8..=65_536)? as u32;
+    let patience = keys.time("patience", Duration::from_ms(5))?;
+    let config = queue::QueueConfig { slots, item_max, patience, connect: keys.connect()?, bug };
+    keys.end()?;
+    let consume =
+        move |rdma: Rdma| async move { queue::consume(&rdma, "queue", config, None).await.map(drop) };
+    let mut programs =
+        vec![at(consumer, Start::new(consumer.name.clone(), consumer.host, consume).serving())];
+    for role in &cast.roles[1..] {
+        if role.role != "produce" {
+            return Err(no_such_role(role, "consume, produce"));
+        }
+        let mut keys = Keys::of(role);
+        let items = keys.number("items", 10, 1..=100_000)? as u32;
+        let values = keys.number("values", 4, 1..=1 << 32)?;
+        let len_max = keys.number("len-max", item_max.into(), 8..=item_max.into())? as u32;
+        let work = queue::Work { items, values, len_max, connect: keys.connect()?, bug };
+        keys.end()?;
+        let run = move |rdma: Rdma| async move { queue::produce(&rdma, "queue", &work).await };
+        programs.push(at(role, Start::new(role.name.clone(), role.host, run)));
+    }
+    let judge = move |run: &adverb_sim::swarm::programs::Run<'_>| judge_queue(run, slots as usize);
+    Ok(Made { programs, judge: Box::new(judge), settled: all_taken })
+}
