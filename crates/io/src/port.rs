@@ -426,11 +426,13 @@ impl Port {
     pub fn receive(&mut self, now: Instant, nic: &mut Nic, ask_socket: bool) -> usize {
         let Port { own, rings, slow, scratch, counters, .. } = self;
         let mut total = match slow {
-            None => rings.receive(counters, |frame, n| take_ring_frame(now, nic, *own, frame, scratch, n)),
-            Some(slow) => rings.receive(counters, |frame, n| {
+            None => rings.receive(counters, |frame, counters| {
+                take_ring_frame(now, nic, *own, frame, scratch, counters)
+            }),
+            Some(slow) => rings.receive(counters, |frame, counters| {
                 let mut bytes = Vec::new();
                 if let Err(e) = whole_frame(*own, frame, scratch, &mut bytes) {
-                    return n.drop_parse[e as usize] += 1;
+                    return counters.drop_parse[e as usize] += 1;
                 }
                 let bth_at = bth_offset(&bytes);
                 slow.rx.admit(now, Parcel { bytes, bth_at, tag: () });
@@ -460,16 +462,16 @@ impl Port {
     fn receive_udp(&mut self, now: Instant, nic: &mut Nic) -> usize {
         let Port { udp, rings, slow, scratch, counters, slot, locals, complaints, steering, .. } = self;
         let (mut handed_on, mut astray) = (false, false);
-        let each = |datagram: Datagram<'_>, n: &mut IoCounters| {
+        let each = |datagram: Datagram<'_>, counters: &mut IoCounters| {
             if locals.is_injected(&datagram.flow, now) {
-                n.drop_injected += 1;
+                counters.drop_injected += 1;
                 return complain(complaints.as_mut(), &datagram.flow, now);
             }
             let parsed = match Packet::parse_bth(datagram.flow, datagram.bytes) {
                 Ok(parsed) => parsed,
-                Err(e) => return n.drop_parse[e as usize] += 1,
+                Err(e) => return counters.drop_parse[e as usize] += 1,
             };
-            let Some(id) = verify_udp(&datagram.flow, datagram.bytes) else { return n.drop_icrc += 1 };
+            let Some(id) = verify_udp(&datagram.flow, datagram.bytes) else { return counters.drop_icrc += 1 };
             let qpn = parsed.packet.bth.dest_qp;
             let everyone = qpn.get() >> 16 == 0;
             let owner = Slot::new((qpn.get() >> 16) as u8).filter(|owner| owner != slot);
@@ -479,8 +481,8 @@ impl Port {
                 let others = rings.member().others().filter(|_| everyone).collect::<Vec<_>>();
                 astray |= owner.is_some();
                 for to in owner.into_iter().chain(others) {
-                    n.forwarded_frames += 1;
-                    hand_over(rings, to, scratch, n);
+                    counters.forwarded_frames += 1;
+                    hand_over(rings, to, scratch, counters);
                 }
             }
             if owner.is_some() {
@@ -529,9 +531,9 @@ impl Port {
 }
 
 /// Gives a process a frame that only a ring can take there.
-fn hand_over(rings: &mut Rings, to: Slot, frame: &[u8], n: &mut IoCounters) {
-    if rings.send_bytes(to, frame, n) == Sent::NoRing {
-        n.drop_ring_failed += 1;
+fn hand_over(rings: &mut Rings, to: Slot, frame: &[u8], counters: &mut IoCounters) {
+    if rings.send_bytes(to, frame, counters) == Sent::NoRing {
+        counters.drop_ring_failed += 1;
     }
 }
 
@@ -543,38 +545,38 @@ fn take_ring_frame(
     own: Gid,
     frame: &Frame<'_>,
     scratch: &mut Vec<u8>,
-    n: &mut IoCounters,
+    counters: &mut IoCounters,
 ) {
     if !frame.elides_icrc() {
         // Checked bytes must be the ones that are used: the sender could change them in the ring.
         frame.copy_to(scratch);
-        deliver(now, nic, scratch, n);
+        deliver(now, nic, scratch, counters);
         return;
     }
-    n.shm_rx_icrc_elided += 1;
+    counters.shm_rx_icrc_elided += 1;
     let headers = match frame.parse_headers(own) {
         Ok(headers) => headers,
-        Err(e) => return n.drop_parse[e as usize] += 1,
+        Err(e) => return counters.drop_parse[e as usize] += 1,
     };
     match payload_in_ring(frame, headers.payload_offset, headers.packet.payload_len as usize) {
         Some(payload) => nic.on_frame(now, &headers.packet, &payload),
-        None => n.drop_parse[ParseError::Truncated as usize] += 1,
+        None => counters.drop_parse[ParseError::Truncated as usize] += 1,
     }
 }
 
 /// Verifies, parses and delivers a whole frame. Returns its flow if it is a packet.
-fn deliver(now: Instant, nic: &mut Nic, bytes: &[u8], n: &mut IoCounters) -> Option<Flow> {
+fn deliver(now: Instant, nic: &mut Nic, bytes: &[u8], counters: &mut IoCounters) -> Option<Flow> {
     let parsed = match Packet::parse_ip(bytes) {
         Ok(parsed) => parsed,
         Err(e) => {
-            n.drop_parse[e as usize] += 1;
+            counters.drop_parse[e as usize] += 1;
             return None;
         }
     };
     let sound = bytes.get(..parsed.frame_len).is_some_and(|frame| verify_ip(frame, parsed.ip_header_len));
     match bytes.get(parsed.payload) {
         Some(payload) if sound => nic.on_frame(now, &parsed.packet, &Payload::from_slice(payload)),
-        _ => n.drop_icrc += 1,
+        _ => counters.drop_icrc += 1,
     }
     Some(parsed.packet.flow)
 }

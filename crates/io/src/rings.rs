@@ -135,14 +135,22 @@ impl Rings {
 
     /// Puts a packet into a process's ring.
     #[inline]
-    pub fn send_packet(&mut self, to: Slot, packet: &Packet, payload: &Gather, n: &mut IoCounters) -> Sent {
+    pub fn send_packet(
+        &mut self,
+        to: Slot,
+        packet: &Packet,
+        payload: &Gather,
+        counters: &mut IoCounters,
+    ) -> Sent {
         let (len, own) = (packet.frame_len(), self.own);
-        self.send(to, len, is_urgent(packet), n, |producer| push_packet(producer, own, packet, payload))
+        self.send(to, len, is_urgent(packet), counters, |producer| {
+            push_packet(producer, own, packet, payload)
+        })
     }
 
     /// Puts a complete frame into a process's ring.
-    pub fn send_bytes(&mut self, to: Slot, frame: &[u8], n: &mut IoCounters) -> Sent {
-        self.send(to, frame.len(), true, n, |producer| producer.push_bytes(frame, 0))
+    pub fn send_bytes(&mut self, to: Slot, frame: &[u8], counters: &mut IoCounters) -> Sent {
+        self.send(to, frame.len(), true, counters, |producer| producer.push_bytes(frame, 0))
     }
 
     #[inline]
@@ -151,70 +159,70 @@ impl Rings {
         to: Slot,
         len: usize,
         urgent: bool,
-        n: &mut IoCounters,
+        counters: &mut IoCounters,
         push: impl FnOnce(&mut Producer) -> Result<bool, Broken>,
     ) -> Sent {
-        if self.outbound[to.index()].is_none() && !self.open(to, n) {
+        if self.outbound[to.index()].is_none() && !self.open(to, counters) {
             return Sent::Dropped;
         }
         let ring = match &mut self.outbound[to.index()] {
             Some(Outbound::Open(ring)) => ring,
             Some(Outbound::Unmade { .. }) => return Sent::NoRing,
             _ => {
-                n.drop_no_process += 1;
+                counters.drop_no_process += 1;
                 return Sent::Dropped;
             }
         };
         match push(&mut ring.producer) {
             Ok(true) => {}
             Ok(false) => {
-                n.drop_ring_full += 1;
+                counters.drop_ring_full += 1;
                 return Sent::Dropped;
             }
             Err(Broken) => {
-                self.refuse(to, n);
+                self.refuse(to, counters);
                 return Sent::Dropped;
             }
         }
-        n.shm_tx_frames += 1;
-        n.shm_tx_bytes += len as u64;
+        counters.shm_tx_frames += 1;
+        counters.shm_tx_bytes += len as u64;
         ring.urgent |= urgent;
         if !ring.dirty {
             ring.dirty = true;
             self.dirty.push(to);
         }
         if ring.producer.unpublished() >= PUBLISH_BYTES {
-            let open = self.publish_one(to, n);
+            let open = self.publish_one(to, counters);
             if !open {
                 return Sent::Dropped;
             }
         }
-        self.after_push(to, n)
+        self.after_push(to, counters)
     }
 
     /// Blocks the path if another frame may not fit.
     #[inline]
-    fn after_push(&mut self, to: Slot, n: &mut IoCounters) -> Sent {
+    fn after_push(&mut self, to: Slot, counters: &mut IoCounters) -> Sent {
         let Some(Outbound::Open(ring)) = &mut self.outbound[to.index()] else { return Sent::Dropped };
         match ring.producer.has_room_for_frame() {
             Ok(true) => return Sent::Queued,
             Ok(false) => {}
             Err(Broken) => {
-                self.refuse(to, n);
+                self.refuse(to, counters);
                 return Sent::Dropped;
             }
         }
         if let Some(Outbound::Open(ring)) = &mut self.outbound[to.index()] {
             ring.urgent = true;
         }
-        if !self.publish_one(to, n) {
+        if !self.publish_one(to, counters) {
             return Sent::Dropped;
         }
         let Some(Outbound::Open(ring)) = &mut self.outbound[to.index()] else { return Sent::Dropped };
         match ring.producer.wait_for_room() {
             Ok(false) => Sent::Queued,
             Ok(true) => {
-                n.ring_full += 1;
+                counters.ring_full += 1;
                 if !ring.blocked {
                     ring.blocked = true;
                     self.blocked.push(to);
@@ -222,7 +230,7 @@ impl Rings {
                 Sent::QueuedLast
             }
             Err(Broken) => {
-                self.refuse(to, n);
+                self.refuse(to, counters);
                 Sent::Dropped
             }
         }
@@ -230,10 +238,10 @@ impl Rings {
 
     /// Makes the ring to a slot, or notes that it cannot be made. False if nobody lives there.
     #[cold]
-    fn open(&mut self, to: Slot, n: &mut IoCounters) -> bool {
+    fn open(&mut self, to: Slot, counters: &mut IoCounters) -> bool {
         let generation = self.member.generation_of(to);
         if generation == 0 || !self.member.is_alive(to) {
-            n.drop_no_process += 1;
+            counters.drop_no_process += 1;
             return false;
         }
         let made = if to == self.member.slot() {
@@ -243,7 +251,7 @@ impl Rings {
         };
         match made {
             Ok(mirror) => {
-                n.rings_opened_tx += 1;
+                counters.rings_opened_tx += 1;
                 self.outbound[to.index()] = Some(Outbound::Open(Box::new(OpenRing {
                     producer: Producer::new(mirror),
                     generation,
@@ -258,7 +266,7 @@ impl Rings {
                 true
             }
             Err(error) => {
-                n.rings_unmade += 1;
+                counters.rings_unmade += 1;
                 self.outbound[to.index()] = Some(Outbound::Unmade { generation });
                 self.say_unmade(&error);
                 true
@@ -289,23 +297,23 @@ impl Rings {
 
     /// Forgets a process that broke its ring.
     #[cold]
-    fn refuse(&mut self, to: Slot, n: &mut IoCounters) {
-        n.rings_broken += 1;
+    fn refuse(&mut self, to: Slot, counters: &mut IoCounters) {
+        counters.rings_broken += 1;
         if let Some(Outbound::Open(ring)) = &self.outbound[to.index()] {
             self.outbound[to.index()] = Some(Outbound::Refused { generation: ring.generation });
         }
     }
 
     /// Shows one receiver its frames and wakes it if it sleeps. False if another process has the slot now.
-    fn publish_one(&mut self, to: Slot, n: &mut IoCounters) -> bool {
+    fn publish_one(&mut self, to: Slot, counters: &mut IoCounters) -> bool {
         let Some(Outbound::Open(ring)) = &mut self.outbound[to.index()] else { return false };
         if self.member.generation_of(to) != ring.generation {
             self.outbound[to.index()] = None;
-            n.drop_no_process += 1;
+            counters.drop_no_process += 1;
             return false;
         }
         ring.producer.publish();
-        ring_if_armed(&self.member, to, ring.urgent, ring.generation, &mut ring.bell, n);
+        ring_if_armed(&self.member, to, ring.urgent, ring.generation, &mut ring.bell, counters);
         if !ring.unsettled {
             ring.unsettled = true;
             self.unsettled.push(to);
@@ -316,12 +324,12 @@ impl Rings {
     /// Shows all receivers their frames, and wakes those that sleep. A receiver that falls asleep at this
     /// very moment may be missed: [`settle`](Self::settle) has to follow soon.
     #[inline]
-    pub fn publish(&mut self, n: &mut IoCounters) {
+    pub fn publish(&mut self, counters: &mut IoCounters) {
         while let Some(to) = self.dirty.pop() {
             if let Some(Outbound::Open(ring)) = &mut self.outbound[to.index()] {
                 ring.dirty = false;
                 if ring.producer.unpublished() > 0 {
-                    self.publish_one(to, n);
+                    self.publish_one(to, counters);
                 }
             }
         }
@@ -331,7 +339,7 @@ impl Rings {
     /// asleep, or this sees that it sleeps. The fence waits until the frames have left this processor's
     /// store buffer, about as long as handling another frame takes.
     #[inline]
-    pub fn settle(&mut self, n: &mut IoCounters) {
+    pub fn settle(&mut self, counters: &mut IoCounters) {
         if self.unsettled.is_empty() {
             return;
         }
@@ -339,7 +347,7 @@ impl Rings {
         while let Some(to) = self.unsettled.pop() {
             if let Some(Outbound::Open(ring)) = &mut self.outbound[to.index()] {
                 ring.unsettled = false;
-                ring_if_armed(&self.member, to, ring.urgent, ring.generation, &mut ring.bell, n);
+                ring_if_armed(&self.member, to, ring.urgent, ring.generation, &mut ring.bell, counters);
                 ring.urgent = false;
             }
         }
@@ -367,7 +375,7 @@ impl Rings {
     }
 
     /// A slot whose path may go on, if there is one: its ring has drained, or its process is gone.
-    pub fn unblocked(&mut self, now: Instant, n: &mut IoCounters) -> Option<Slot> {
+    pub fn unblocked(&mut self, now: Instant, counters: &mut IoCounters) -> Option<Slot> {
         let check_life = now.since(self.life_checked) >= LIFE_CHECK;
         for i in 0..self.blocked.len() {
             let slot = self.blocked[i];
@@ -385,7 +393,7 @@ impl Rings {
                             drained
                         }
                         Err(Broken) => {
-                            self.refuse(slot, n);
+                            self.refuse(slot, counters);
                             true
                         }
                     }
@@ -424,11 +432,11 @@ impl Rings {
     #[inline]
     pub fn receive(
         &mut self,
-        n: &mut IoCounters,
+        counters: &mut IoCounters,
         mut each: impl FnMut(&Frame<'_>, &mut IoCounters),
     ) -> usize {
         if self.member.has_announced_rings() {
-            self.open_announced(n);
+            self.open_announced(counters);
         }
         let left_out =
             Flow { src: self.own, dst: self.own, ..Flow::default() }.ip_header_len() + UDP_LEN + ICRC_LEN;
@@ -436,13 +444,13 @@ impl Rings {
         let mut i = 0;
         while i < self.inbound.len() {
             let ring = &mut self.inbound[i];
-            match drain(ring, &self.member, left_out, n, &mut each) {
+            match drain(ring, &self.member, left_out, counters, &mut each) {
                 Ok(count) => {
                     total += count;
                     i += 1;
                 }
                 Err(Broken) => {
-                    n.rings_broken += 1;
+                    counters.rings_broken += 1;
                     self.inbound.swap_remove(i);
                 }
             }
@@ -451,9 +459,9 @@ impl Rings {
     }
 
     #[cold]
-    fn open_announced(&mut self, n: &mut IoCounters) {
+    fn open_announced(&mut self, counters: &mut IoCounters) {
         for (from, generation, mirror) in self.member.take_announced_rings() {
-            n.rings_opened_rx += 1;
+            counters.rings_opened_rx += 1;
             self.inbound.push(Inbound { from, generation, consumer: Consumer::new(mirror), bell: None });
         }
         self.forget_the_gone();
@@ -493,14 +501,14 @@ fn ring_if_armed(
     urgent: bool,
     generation: u64,
     bell: &mut Option<Bell>,
-    n: &mut IoCounters,
+    counters: &mut IoCounters,
 ) {
     let armed = member.armed(slot);
     let wants = armed.load(Ordering::Relaxed);
     if wants == 0 || (wants == REQUESTS && !urgent) || armed.swap(0, Ordering::Relaxed) == 0 {
         return;
     }
-    n.bells_rung += 1;
+    counters.bells_rung += 1;
     member.waker_cpu(slot).store(sys::current_cpu(), Ordering::Relaxed);
     if slot == member.slot() {
         return member.bell().ring();
@@ -518,23 +526,23 @@ fn drain(
     ring: &mut Inbound,
     member: &Member,
     left_out: usize,
-    n: &mut IoCounters,
+    counters: &mut IoCounters,
     each: &mut impl FnMut(&Frame<'_>, &mut IoCounters),
 ) -> Result<usize, Broken> {
     let mut count = 0;
     while count < BURST {
         let Some((frame, taken)) = ring.consumer.peek()? else { break };
-        n.shm_rx_frames += 1;
-        n.shm_rx_bytes += (frame.frame_len() + if frame.is_compact() { left_out } else { 0 }) as u64;
-        each(&frame, n);
+        counters.shm_rx_frames += 1;
+        counters.shm_rx_bytes += (frame.frame_len() + if frame.is_compact() { left_out } else { 0 }) as u64;
+        each(&frame, counters);
         ring.consumer.skip(taken);
         count += 1;
         if ring.consumer.unreleased() >= RELEASE_BYTES && ring.consumer.release() {
-            ring_if_armed(member, ring.from, true, ring.generation, &mut ring.bell, n);
+            ring_if_armed(member, ring.from, true, ring.generation, &mut ring.bell, counters);
         }
     }
     if count > 0 && ring.consumer.release() {
-        ring_if_armed(member, ring.from, true, ring.generation, &mut ring.bell, n);
+        ring_if_armed(member, ring.from, true, ring.generation, &mut ring.bell, counters);
     }
     Ok(count)
 }

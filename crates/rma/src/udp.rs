@@ -72,7 +72,7 @@ impl Udp {
     pub fn receive(
         &mut self,
         nic: &mut OneRma,
-        n: &mut DriverCounters,
+        counters: &mut DriverCounters,
         clock: impl Fn() -> Instant,
     ) -> Option<Instant> {
         match self.socket.receive(&mut self.inbox) {
@@ -81,14 +81,14 @@ impl Udp {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
             // A peer's port that was closed: 1RMA's timeouts tell.
             Err(_) => {
-                n.receive_errors += 1;
+                counters.receive_errors += 1;
                 return None;
             }
         }
         let now = clock();
         self.inbox.for_each_mut(|from, segment, bytes| {
             let from = Gid::from(from.ip());
-            n.rx_datagrams += 1;
+            counters.rx_datagrams += 1;
             for message in bytes.chunks_mut(segment.max(1)) {
                 nic.on_frame(now, from, message);
             }
@@ -101,7 +101,7 @@ impl Udp {
         &mut self,
         nic: &mut OneRma,
         mut near: Option<&mut Near>,
-        n: &mut DriverCounters,
+        counters: &mut DriverCounters,
         now: Instant,
     ) -> bool {
         let mut any = false;
@@ -113,7 +113,7 @@ impl Udp {
                 match &mut self.faults {
                     None => {
                         let message = &self.batch.room()[..len];
-                        if !near.as_mut().is_some_and(|near| near.send(now, to, message, n)) {
+                        if !near.as_mut().is_some_and(|near| near.send(now, to, message, counters)) {
                             self.put(to, len);
                         }
                         // Before a look for more: who waits for this one waits longer for that.
@@ -129,9 +129,9 @@ impl Udp {
             }
             self.release_faulty(now);
             if let Some(near) = &mut near {
-                near.flush(n);
+                near.flush(counters);
             }
-            if !self.flush(n) || !nic.has_work() {
+            if !self.flush(counters) || !nic.has_work() {
                 return any;
             }
         }
@@ -162,13 +162,13 @@ impl Udp {
     }
 
     /// Gives staged messages to the kernel. False while it takes no more: they stay staged.
-    fn flush(&mut self, n: &mut DriverCounters) -> bool {
+    fn flush(&mut self, counters: &mut DriverCounters) -> bool {
         let mut tally = Tally::default();
         self.push_directly(&mut tally);
         // A message means the same wherever it stands.
         let done = self.batch.flush(&self.socket, &mut tally, |_, _| {});
-        n.tx_datagrams += tally.messages;
-        n.drop_send_failed += tally.too_long + tally.unreachable + tally.failed;
+        counters.tx_datagrams += tally.messages;
+        counters.drop_send_failed += tally.too_long + tally.unreachable + tally.failed;
         done
     }
 

@@ -121,18 +121,18 @@ impl Near {
     pub fn receive(
         &mut self,
         nic: &mut OneRma,
-        n: &mut DriverCounters,
+        counters: &mut DriverCounters,
         clock: impl Fn() -> Instant,
     ) -> Option<Instant> {
         self.looks = self.looks.wrapping_add(1);
         if self.looks.is_multiple_of(LOOKS_PER_TEND) {
-            self.tend(clock(), n);
+            self.tend(clock(), counters);
         }
         let mut last = None;
         for index in 0..self.links.len() {
-            match self.drain(index, nic, n, &clock) {
+            match self.drain(index, nic, counters, &clock) {
                 Ok(came) => last = came.or(last),
-                Err(Broken) => self.break_off(index, n),
+                Err(Broken) => self.break_off(index, counters),
             }
         }
         last
@@ -143,7 +143,7 @@ impl Near {
         &mut self,
         index: usize,
         nic: &mut OneRma,
-        n: &mut DriverCounters,
+        counters: &mut DriverCounters,
         clock: impl Fn() -> Instant,
     ) -> Result<Option<Instant>, Broken> {
         // A link that was broken off may have been the last.
@@ -152,7 +152,7 @@ impl Near {
         for _ in 0..BURST {
             let Some(arrived) = link.next_message(&mut self.arrived[self.origin..])? else { break };
             let now = clock();
-            n.near_rx_messages += 1;
+            counters.near_rx_messages += 1;
             nic.on_frame_before(arrived.ahead, now, arrived.from, arrived.message);
             last = Some(now);
         }
@@ -162,14 +162,14 @@ impl Near {
 
     /// Takes a message for a peer that is near. False when it is not: then UDP is the way.
     #[inline]
-    pub fn send(&mut self, now: Instant, to: Gid, message: &[u8], n: &mut DriverCounters) -> bool {
-        let Some(index) = self.way(now, to, n) else { return false };
+    pub fn send(&mut self, now: Instant, to: Gid, message: &[u8], counters: &mut DriverCounters) -> bool {
+        let Some(index) = self.way(now, to, counters) else { return false };
         let Some(producer) = self.links[index].as_mut().and_then(Link::producer) else { return false };
         match producer.push_bytes(message, PAYLOAD_AT) {
-            Ok(true) => n.near_tx_messages += 1,
-            Ok(false) => n.near_drop_full += 1,
+            Ok(true) => counters.near_tx_messages += 1,
+            Ok(false) => counters.near_drop_full += 1,
             Err(Broken) => {
-                self.break_off(index, n);
+                self.break_off(index, counters);
                 return false;
             }
         }
@@ -183,7 +183,7 @@ impl Near {
     }
 
     /// Shows all readers their messages, and wakes those that sleep.
-    pub fn flush(&mut self, n: &mut DriverCounters) {
+    pub fn flush(&mut self, counters: &mut DriverCounters) {
         if self.dirty.is_empty() {
             return;
         }
@@ -197,14 +197,14 @@ impl Near {
         fence(Ordering::SeqCst);
         for index in self.dirty.drain(..) {
             if let Some(link) = &mut self.links[index] {
-                n.near_bells += link.wake() as u64;
+                counters.near_bells += link.wake() as u64;
             }
         }
     }
 
     /// The link to a peer, if there is one. Looks for the peer if it is time to.
     #[inline]
-    fn way(&mut self, now: Instant, to: Gid, n: &mut DriverCounters) -> Option<usize> {
+    fn way(&mut self, now: Instant, to: Gid, counters: &mut DriverCounters) -> Option<usize> {
         let way = &mut self.ways[place(to)];
         if way.peer == to && way.link.is_some() {
             return way.link;
@@ -216,14 +216,14 @@ impl Near {
         way.sent = way.sent.saturating_add(way.link.is_none().into());
         if way.sent >= FAITHFUL && now >= way.again_at && to != self.own {
             (way.sent, way.again_at) = (0, now + PATIENCE);
-            self.look_for(to, n);
+            self.look_for(to, counters);
         }
         self.ways[place(to)].link
     }
 
     /// Knocks at a peer's door, if it has one.
     #[cold]
-    fn look_for(&mut self, peer: Gid, n: &mut DriverCounters) {
+    fn look_for(&mut self, peer: Gid, counters: &mut DriverCounters) {
         let known = self.links.iter().flatten().any(|link| link.leads_to(peer));
         if known {
             return;
@@ -231,17 +231,17 @@ impl Near {
         // Nobody there is what it is with most peers.
         let Ok(channel) = self.door.knock(peer) else { return };
         match Link::introduce(channel, self.own, peer, self.ring_len) {
-            Ok(link) => self.enter(link, n),
-            Err(_) => n.near_failed += 1,
+            Ok(link) => self.enter(link, counters),
+            Err(_) => counters.near_failed += 1,
         }
     }
 
     /// Finds a place for a link. With none left, the peer is let go, and goes on over UDP.
-    fn enter(&mut self, link: Link, n: &mut DriverCounters) {
+    fn enter(&mut self, link: Link, counters: &mut DriverCounters) {
         let free = self.links.iter().position(Option::is_none);
         let index = free.unwrap_or(self.links.len());
         if index == LINKS_MAX || self.interest.add(link.fd(), index as u64).is_err() {
-            n.near_failed += 1;
+            counters.near_failed += 1;
             return;
         }
         if free.is_none() {
@@ -252,41 +252,41 @@ impl Near {
 
     /// Sees to the door and the bells, and to who has gone.
     #[cold]
-    pub fn tend(&mut self, now: Instant, n: &mut DriverCounters) {
+    pub fn tend(&mut self, now: Instant, counters: &mut DriverCounters) {
         let mut ready = [0; 16];
         let count = self.interest.ready(&mut ready);
         for token in &ready[..count] {
             match *token {
-                DOOR => self.open_door(n),
-                index => self.hear(index as usize, n),
+                DOOR => self.open_door(counters),
+                index => self.hear(index as usize, counters),
             }
         }
         for index in 0..self.links.len() {
             match self.links.get_mut(index).and_then(Option::as_mut).map(|link| link.is_stuck(now)) {
                 Some(Ok(true)) => self.part(index),
-                Some(Err(Broken)) => self.break_off(index, n),
+                Some(Err(Broken)) => self.break_off(index, counters),
                 Some(Ok(false)) | None => {}
             }
         }
         self.count();
     }
 
-    fn open_door(&mut self, n: &mut DriverCounters) {
+    fn open_door(&mut self, counters: &mut DriverCounters) {
         while let Ok(channel) = self.door.accept() {
-            self.enter(Link::at_the_door(channel), n);
+            self.enter(Link::at_the_door(channel), counters);
         }
     }
 
     /// What a link's other end has said.
-    fn hear(&mut self, index: usize, n: &mut DriverCounters) {
+    fn hear(&mut self, index: usize, counters: &mut DriverCounters) {
         let Some(link) = self.links.get_mut(index).and_then(Option::as_mut) else { return };
         match link.hear() {
             Ok(Heard::Nothing) => {}
-            Ok(Heard::Answer(peer)) => self.opened(index, peer, n),
-            Ok(Heard::Visitor(peer, producer)) => self.meet(index, peer, producer, n),
+            Ok(Heard::Answer(peer)) => self.opened(index, peer, counters),
+            Ok(Heard::Visitor(peer, producer)) => self.meet(index, peer, producer, counters),
             Ok(Heard::Gone) => self.part(index),
             Err(_) => {
-                n.near_failed += 1;
+                counters.near_failed += 1;
                 self.part(index);
             }
         }
@@ -294,7 +294,7 @@ impl Near {
 
     /// Lets a visitor in. Of two NICs that have knocked at the same time, the one with the smaller address
     /// turns the other away; a visitor that is known otherwise has begun anew.
-    fn meet(&mut self, index: usize, peer: Gid, producer: Producer, n: &mut DriverCounters) {
+    fn meet(&mut self, index: usize, peer: Gid, producer: Producer, counters: &mut DriverCounters) {
         let known = self.links.iter().position(|link| link.as_ref().is_some_and(|link| link.leads_to(peer)));
         if let Some(known) = known {
             let mine = self.links[known].as_ref().is_some_and(Link::is_mine);
@@ -305,22 +305,22 @@ impl Near {
         }
         let Some(link) = &mut self.links[index] else { return };
         if peer != self.own && link.welcome(self.own, peer, producer, self.ring_len).is_ok() {
-            return self.opened(index, peer, n);
+            return self.opened(index, peer, counters);
         }
-        n.near_failed += 1;
+        counters.near_failed += 1;
         self.part(index);
     }
 
-    fn opened(&mut self, index: usize, peer: Gid, n: &mut DriverCounters) {
-        n.near_links += 1;
+    fn opened(&mut self, index: usize, peer: Gid, counters: &mut DriverCounters) {
+        counters.near_links += 1;
         self.count();
         self.ways[place(peer)] = Way { peer, link: Some(index), ..Way::default() };
     }
 
     /// A peer has broken the rules of its ring.
     #[cold]
-    fn break_off(&mut self, index: usize, n: &mut DriverCounters) {
-        n.near_broken += 1;
+    fn break_off(&mut self, index: usize, counters: &mut DriverCounters) {
+        counters.near_broken += 1;
         self.part(index);
     }
 
@@ -354,9 +354,9 @@ impl Near {
     }
 
     /// After a sleep: peers need not ring any more, and whoever rang is heard.
-    pub fn after_sleep(&mut self, now: Instant, n: &mut DriverCounters) {
+    pub fn after_sleep(&mut self, now: Instant, counters: &mut DriverCounters) {
         self.links.iter().flatten().for_each(|link| link.set_sleeps(false));
-        self.tend(now, n);
+        self.tend(now, counters);
     }
 }
 

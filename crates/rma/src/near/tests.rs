@@ -21,7 +21,7 @@ fn address(host: u8) -> IpAddr {
 struct Host {
     nic: OneRma,
     near: Near,
-    n: DriverCounters,
+    counters: DriverCounters,
     /// Goes on when the test says so.
     now: Instant,
 }
@@ -31,21 +31,21 @@ impl Host {
         let config = OneRmaConfig { address: Gid::from(address(host)), ..OneRmaConfig::default() };
         let nic = OneRma::new(config, 1..1 << 40, 1).unwrap();
         let near = Near::open(address(host), 128 << 10).unwrap();
-        Host { nic, near, n: DriverCounters::default(), now: Instant::ZERO }
+        Host { nic, near, counters: DriverCounters::default(), now: Instant::ZERO }
     }
 
     fn tend(&mut self) {
-        self.near.tend(self.now, &mut self.n);
+        self.near.tend(self.now, &mut self.counters);
     }
 
     fn receive(&mut self) {
         let now = self.now;
-        self.near.receive(&mut self.nic, &mut self.n, || now);
+        self.near.receive(&mut self.nic, &mut self.counters, || now);
     }
 
     fn send(&mut self, to: Gid) -> bool {
-        let sent = self.near.send(self.now, to, &[0; 500], &mut self.n);
-        self.near.flush(&mut self.n);
+        let sent = self.near.send(self.now, to, &[0; 500], &mut self.counters);
+        self.near.flush(&mut self.counters);
         sent
     }
 
@@ -109,11 +109,11 @@ fn wrong_introductions_are_turned_away() {
         channel.send(words, &fds).unwrap();
         host.tend();
         host.tend();
-        assert_eq!((host.n.near_failed, host.n.near_links, host.links()), (i as u64 + 1, 0, 0));
+        assert_eq!((host.counters.near_failed, host.counters.near_links, host.links()), (i as u64 + 1, 0, 0));
         assert!(channel.is_closed());
     }
     visit(&mut host, other);
-    assert_eq!((host.n.near_links, host.links()), (1, 1));
+    assert_eq!((host.counters.near_links, host.links()), (1, 1));
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn silent_visitors_take_few_places_and_not_for_long() {
         visitors.push(host.near.door.knock(host.near.own).unwrap());
         host.tend();
     }
-    assert_eq!((host.links(), host.n.near_failed), (LINKS_MAX, 30));
+    assert_eq!((host.links(), host.counters.near_failed), (LINKS_MAX, 30));
     // From when they are first seen to say nothing.
     host.tend();
     host.now += Duration::from_ms(199);
@@ -175,7 +175,7 @@ fn nonsense_in_a_ring_ends_the_link_and_nothing_else() {
             host.tend();
         }
     }
-    assert!(host.n.near_broken > 100, "{:?}", host.n);
+    assert!(host.counters.near_broken > 100, "{:?}", host.counters);
     assert!(host.nic.counters().rx_messages > 0, "what looked like messages was judged by the NIC");
 }
 
@@ -187,7 +187,7 @@ fn a_full_ring_drops_and_a_peer_that_stands_still_is_left() {
     for _ in 0..1000 {
         assert!(host.send(peer));
     }
-    assert!(host.n.near_drop_full > 0 && host.n.near_tx_messages > 400);
+    assert!(host.counters.near_drop_full > 0 && host.counters.near_tx_messages > 400);
     for (later, links) in [(0, 1), (199, 1), (1, 0)] {
         host.now += Duration::from_ms(later);
         host.tend();
@@ -227,7 +227,7 @@ fn two_who_knock_at_the_same_time_keep_one_link() {
         }
         assert_eq!((a.links(), b.links()), (1, 1), "order {order:b}");
         assert_eq!((a.near.open, b.near.open), (1, 1), "order {order:b}");
-        assert_eq!([b.n.near_rx_messages, a.n.near_rx_messages], sent, "order {order:b}");
+        assert_eq!([b.counters.near_rx_messages, a.counters.near_rx_messages], sent, "order {order:b}");
         assert!(sent[0] > 0 && sent[1] > 0);
     }
 }
