@@ -340,7 +340,7 @@ mod tests {
             packets.keep(id, &packet);
             let copy = packets.copy(id);
             assert_eq!((packets.descriptor(id), packets.descriptor(copy)), (packet, packet));
-            assert_eq!(packets.dest_qp(id), QpNumber::new(0x11));
+            assert_eq!(packets.dest_qp(id), packet.bth.dest_qp);
             packets.give(copy);
             packets.give(id);
         }
