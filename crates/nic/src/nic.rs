@@ -108,7 +108,8 @@ impl Nic {
     /// [`Nic::has_work`] says so, and the driver comes back after its other duties.
     #[inline]
     pub fn next_frame(&mut self, now: Instant, out: &mut TxFrame) -> bool {
-        self.find_frame(now, out)
+        // Every burst ends with a call that finds nothing.
+        (self.ready.front().is_some() || self.state.is_outside_due()) && self.find_frame(now, out)
     }
 
     /// Does one piece of work: fetches a WQE, executes one, produces one frame, or writes one

@@ -154,6 +154,12 @@ impl NicState {
         self.effects.push_back(effect);
     }
 
+    /// Whether something goes before the steps of all queue pairs.
+    #[inline]
+    pub fn is_outside_due(&self) -> bool {
+        self.stepped | self.has_effects | self.notifier.is_due()
+    }
+
     /// An ENABLE: the managed queue with this number, of the same protection domain, may be fetched up to
     /// `end`.
     pub fn enable(&mut self, pd: PdId, number: u32, end: u32) -> Result<(), Cause> {

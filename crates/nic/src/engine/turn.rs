@@ -26,8 +26,8 @@ impl Nic {
     pub(crate) fn find_frame(&mut self, now: Instant, out: &mut TxFrame) -> bool {
         let mut budget = limits::STEPS_WITHOUT_FRAME;
         while budget > 0 {
-            if self.is_outside_due() {
-                match self.step_outside(now, out) {
+            if self.state.is_outside_due() {
+                match self.step_first(now, out) {
                     Step::Idle => {}
                     Step::Answer(_) if out.path != PathId::LOOPBACK => return true,
                     Step::Answer(_) => {
@@ -77,7 +77,7 @@ impl Nic {
         }
         while let Some(index) = self.ready.front() {
             let id = self.qps.id_at(index);
-            match self.step_at(index, now, out) {
+            match self.step_once(index, now, out) {
                 SendStep::Idle => self.ready.pop(),
                 step => {
                     if let SendStep::Packet | SendStep::Answer = step {
@@ -90,10 +90,10 @@ impl Nic {
         Step::Idle
     }
 
-    /// Whether [`Nic::step_outside`] may have something to do.
-    #[inline]
-    fn is_outside_due(&self) -> bool {
-        self.state.stepped | self.state.has_effects | self.state.notifier.is_due()
+    /// [`Nic::step_outside`], apart from the way of a frame, which seldom needs it.
+    #[cold]
+    fn step_first(&mut self, now: Instant, out: &mut TxFrame) -> Step {
+        self.step_outside(now, out)
     }
 
     /// What goes before all queue pairs: notifications of congestion, and completions that the driver has put
@@ -148,7 +148,7 @@ impl Nic {
             return Step::Idle;
         }
         let taken = pair.qp.taken;
-        let step = self.step_at(id.index, now, out);
+        let step = self.step_once(id.index, now, out);
         if step == SendStep::Idle && !taken {
             self.ready.remove(id.index);
         }
@@ -189,6 +189,12 @@ impl Nic {
             }
         }
         None
+    }
+
+    /// [`Nic::step_at`] for drivers that take steps one by one, so that the way of a frame has it alone.
+    #[inline(never)]
+    fn step_once(&mut self, index: u32, now: Instant, out: &mut TxFrame) -> SendStep {
+        self.step_at(index, now, out)
     }
 
     /// A step of the queue pair with this index, which is ready. If it turns out to be idle, it must leave

@@ -176,6 +176,7 @@ impl SendQueue {
 
     /// As [`SendQueue::post`], on a cross-channel queue: into the ring that programs write. A managed queue's
     /// doorbell lets nothing be fetched.
+    #[inline(never)]
     pub fn post_cross(
         &mut self,
         cross: &mut CrossChannel,

@@ -370,8 +370,9 @@ impl Ring {
         }
     }
 
-    /// Writes a work request at `block`. The caller has checked its size with [`segments_needed`].
-    #[inline]
+    /// Writes a work request at `block`. The caller has checked its size with [`segments_needed`]. All of it
+    /// stands where it is called from, because every post comes through here.
+    #[inline(always)]
     pub fn encode(&self, block: u32, qpn: QpNumber, wr: &SendWr<'_>, signaled: bool, layout: Layout) {
         let mut build = Builder { ring: self, block, segment: 1 };
         if !is_local(&wr.op) {
@@ -461,6 +462,7 @@ impl Builder<'_> {
         self.words([(first >> 32) as u32, first as u32, (second >> 32) as u32, second as u32]);
     }
 
+    #[inline(always)]
     fn control(self, qpn: QpNumber, wr: &SendWr<'_>, signaled: bool) {
         let (op, imm) = match wr.op {
             SendOp::Send => (WqeOp::Send, 0),
@@ -490,7 +492,7 @@ impl Builder<'_> {
         self.put(ud.dgid.0);
     }
 
-    #[inline]
+    #[inline(always)]
     fn operation(&mut self, op: &SendOp) {
         match *op {
             SendOp::Write(addr, rkey) | SendOp::WriteImm(addr, rkey, _) | SendOp::Read(addr, rkey) => {
@@ -513,7 +515,7 @@ impl Builder<'_> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn data(&mut self, data: &SendData<'_>) {
         match *data {
             SendData::Sges(list) => {

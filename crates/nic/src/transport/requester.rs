@@ -137,7 +137,7 @@ pub(crate) fn leave(qp: &mut Qp, nic: &mut NicState, now: Instant, out: &mut TxF
 }
 
 /// Puts packet `index` of a WQE into `out`, without an atomic's operands; the one after it.
-#[inline]
+#[inline(always)]
 pub(crate) fn build(
     qp: &mut Qp,
     nic: &NicState,

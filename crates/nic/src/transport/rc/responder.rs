@@ -280,7 +280,7 @@ pub(super) fn refuse(qp: &mut Qp, nic: &mut NicState, now: Instant, packet: &Pac
 }
 
 /// Puts the next packet that the peer is owed into `out`.
-#[inline]
+#[inline(always)]
 pub(crate) fn next_packet(qp: &mut Qp, nic: &mut NicState, now: Instant, out: &mut TxFrame) -> bool {
     if !qp.responder.has_output() {
         return false;
