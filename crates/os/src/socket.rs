@@ -291,7 +291,16 @@ impl Socket {
     pub fn steer(&self, owners: &[(u8, u8)], other: u8) -> io::Result<()> {
         let mut code = crate::steer::program(owners, other);
         let len = libc::c_ushort::try_from(code.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
-        let program = libc::sock_fprog { len, filter: code.as_mut_ptr() };
+        // A `sock_fprog`, its padding included: what goes to the kernel is all written.
+        #[repr(C)]
+        struct Program {
+            len: libc::c_ushort,
+            padding: [u8; size_of::<*mut libc::sock_filter>() - size_of::<libc::c_ushort>()],
+            filter: *mut libc::sock_filter,
+        }
+        const _: () = assert!(size_of::<Program>() == size_of::<libc::sock_fprog>());
+        let padding = Default::default();
+        let program = Program { len, padding, filter: code.as_mut_ptr() };
         // The instructions live here for as long as the call takes, which copies them.
         self.join(libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, &program)
     }
