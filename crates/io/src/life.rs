@@ -110,13 +110,14 @@ impl Lives {
             neighbour(neighbours, directory, overdue.dst, now).map(Neighbour::view)
         };
         let Some(view) = view else { return nothing };
-        let state = match last {
-            Some((gid, of, at, state)) if (*gid, *of) == (overdue.dst, slot) && now.since(*at) < FRESH => {
-                *state
+        let state = match *last {
+            Some((gid, of, at, state)) if (gid, of) == (overdue.dst, slot) && now.since(at) < FRESH => state,
+            _ => {
+                let state = state_of(&view, slot);
+                *last = Some((overdue.dst, slot, now, state));
+                state
             }
-            _ => state_of(&view, slot),
         };
-        *last = Some((overdue.dst, slot, now, state));
         let word_ns = view.word(slot, if by_socket { Word::Socket } else { Word::Rings });
         if word_ns == 0 && state != State::Gone {
             // A process of an older version leaves none.
@@ -144,10 +145,8 @@ fn neighbour<'a>(
         None => return None,
     };
     let (_, asked, found) = &mut known[at];
-    if found.as_ref().is_some_and(Neighbour::is_removed) {
-        (*asked, *found) = (now, Neighbour::open(directory, gid.ip()));
-    }
-    if found.is_none() && now.since(*asked) >= ABSENT {
+    let is_stale = found.as_ref().map_or(now.since(*asked) >= ABSENT, Neighbour::is_removed);
+    if is_stale {
         (*asked, *found) = (now, Neighbour::open(directory, gid.ip()));
     }
     found.as_ref()

@@ -9,6 +9,7 @@ use crate::udp::Udp;
 use adverb_nic::OneRma;
 use adverb_nic::one_rma::OneRmaConfig;
 use adverb_os::choice::PathPolicy;
+use adverb_os::folders::shared_directory;
 use adverb_os::interfaces::mtu_of;
 use adverb_os::sys::random_seed;
 use adverb_wire::one_rma::{GRAIN, HEAD_LEN, MAX_OP, TAG_LEN};
@@ -100,7 +101,7 @@ impl Engine {
         let nic = OneRma::new(config, range, seed).map_err(OpenError::Setting)?;
         let counters = DriverCounters::default();
         let wants_near = settings.path == PathPolicy::Auto && !settings.faults.any();
-        let near = wants_near.then(|| Near::open(address, window)).transpose()?;
+        let near = wants_near.then(|| Near::open(&shared_directory(), address, window)).transpose()?;
         let outside = Some(Outside { near, udp, udp_idle: 0, udp_skipped: 0, counter_file });
         Ok(Engine { nic, counters, outside, counters_low: COUNTERS_LOW, opened: now })
     }

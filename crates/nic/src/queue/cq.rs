@@ -123,10 +123,7 @@ impl Cq {
             self.overrun = true;
             return if first { Added::Overrun } else { Added::Quiet };
         }
-        let wakes = match self.armed {
-            Armed::No => false,
-            armed => armed.takes(&entry),
-        };
+        let wakes = self.armed.takes(&entry);
         self.entries.push_back(entry);
         self.produced += 1;
         if wakes {

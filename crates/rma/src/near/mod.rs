@@ -21,7 +21,6 @@ use crate::error::OpenError;
 use crate::udp::PAYLOAD_AT;
 use adverb_nic::OneRma;
 use adverb_os::batch::{LINE, before_line};
-use adverb_os::folders::shared_directory;
 use adverb_os::ring::{Broken, Producer};
 use adverb_os::wake::Epoll;
 use adverb_wire::one_rma::MAX_MESSAGE;
@@ -30,6 +29,7 @@ use door::Door;
 use link::{Heard, Link};
 use std::net::IpAddr;
 use std::os::fd::RawFd;
+use std::path::Path;
 use std::sync::atomic::{Ordering, fence};
 
 /// Messages to a peer after which it is looked for.
@@ -83,9 +83,10 @@ pub(crate) struct Near {
 }
 
 impl Near {
-    /// Opens a door for a NIC with this solicitation window, in bytes. The NIC has the address already.
-    pub fn open(address: IpAddr, window: u32) -> Result<Near, OpenError> {
-        let door = Door::open(&shared_directory(), address)?;
+    /// Opens a door in this user's directory, for a NIC with this solicitation window, in bytes. The NIC has
+    /// the address already.
+    pub fn open(directory: &Path, address: IpAddr, window: u32) -> Result<Near, OpenError> {
+        let door = Door::open(directory, address)?;
         let failed = |source| OpenError::System("watching the door of this host's NICs", source);
         let interest = Epoll::new().map_err(failed)?;
         interest.add(door.fd(), DOOR).map_err(failed)?;

@@ -4,17 +4,41 @@
 use super::link::VERSION;
 use super::*;
 use adverb_nic::one_rma::OneRmaConfig;
+use adverb_os::folders::private_folder;
 use adverb_os::shm::{Mirror, PAGE, anonymous_file, sealed_memory};
 use adverb_os::unix::Channel;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 
-/// Addresses that no other run has.
 fn address(host: u8) -> IpAddr {
-    let [.., high, low] = std::process::id().to_be_bytes();
-    IpAddr::from([127, 192 + high % 60, low, host])
+    IpAddr::from([127, 0, 0, host])
+}
+
+/// Where the doors of one test are: whoever opens one knocks at all others, and no other test shall.
+struct Doors(PathBuf);
+
+impl Doors {
+    fn new(test: &str) -> Doors {
+        let folder = std::env::temp_dir().join(format!("adverb-near-{}-{test}", std::process::id()));
+        private_folder(&folder).unwrap();
+        Doors(folder)
+    }
+
+    fn host(&self, host: u8) -> Host {
+        let config = OneRmaConfig { address: Gid::from(address(host)), ..OneRmaConfig::default() };
+        let nic = OneRma::new(config, 1..1 << 40, 1).unwrap();
+        let near = Near::open(&self.0, address(host), 128 << 10).unwrap();
+        Host { nic, near, counters: DriverCounters::default(), now: Instant::ZERO }
+    }
+}
+
+impl Drop for Doors {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }
 
 /// A NIC without a network.
@@ -27,13 +51,6 @@ struct Host {
 }
 
 impl Host {
-    fn new(host: u8) -> Host {
-        let config = OneRmaConfig { address: Gid::from(address(host)), ..OneRmaConfig::default() };
-        let nic = OneRma::new(config, 1..1 << 40, 1).unwrap();
-        let near = Near::open(address(host), 128 << 10).unwrap();
-        Host { nic, near, counters: DriverCounters::default(), now: Instant::ZERO }
-    }
-
     fn tend(&mut self) {
         self.near.tend(self.now, &mut self.counters);
     }
@@ -84,7 +101,8 @@ fn address_of(host: &Host) -> IpAddr {
 
 #[test]
 fn wrong_introductions_are_turned_away() {
-    let mut host = Host::new(1);
+    let doors = Doors::new("introductions");
+    let mut host = doors.host(1);
     let own = address_of(&host);
     let loose = anonymous_file(Mirror::file_len(256 << 10)).unwrap();
     let odd = sealed_memory(PAGE + (256 << 10) + 64).unwrap();
@@ -118,7 +136,8 @@ fn wrong_introductions_are_turned_away() {
 
 #[test]
 fn silent_visitors_take_few_places_and_not_for_long() {
-    let mut host = Host::new(3);
+    let doors = Doors::new("silent");
+    let mut host = doors.host(3);
     let mut visitors = Vec::new();
     for _ in 0..LINKS_MAX + 30 {
         // The queue at the door is short.
@@ -140,7 +159,8 @@ fn silent_visitors_take_few_places_and_not_for_long() {
 
 #[test]
 fn nonsense_in_a_ring_ends_the_link_and_nothing_else() {
-    let mut host = Host::new(5);
+    let doors = Doors::new("nonsense");
+    let mut host = doors.host(5);
     let mut random = fastrand::Rng::with_seed(7);
     let peer = Gid::from(address(6));
     for round in 0..300 {
@@ -181,7 +201,8 @@ fn nonsense_in_a_ring_ends_the_link_and_nothing_else() {
 
 #[test]
 fn a_full_ring_drops_and_a_peer_that_stands_still_is_left() {
-    let mut host = Host::new(7);
+    let doors = Doors::new("full");
+    let mut host = doors.host(7);
     let peer = Gid::from(address(8));
     let (channel, _reads, _writes) = visit(&mut host, address(8));
     for _ in 0..1000 {
@@ -200,8 +221,9 @@ fn a_full_ring_drops_and_a_peer_that_stands_still_is_left() {
 /// that was sent on it is lost.
 #[test]
 fn two_who_knock_at_the_same_time_keep_one_link() {
+    let doors = Doors::new("at-once");
     for order in 0..64u32 {
-        let (mut a, mut b) = (Host::new(20), Host::new(21));
+        let (mut a, mut b) = (doors.host(20), doors.host(21));
         let (to_a, to_b) = (a.near.own, b.near.own);
         for _ in 0..FAITHFUL {
             assert!(!a.send(to_b) && !b.send(to_a));
@@ -234,8 +256,9 @@ fn two_who_knock_at_the_same_time_keep_one_link() {
 
 #[test]
 fn doors_of_the_dead_are_removed_and_a_closed_one_is_gone() {
+    let doors = Doors::new("dead");
     let dead = [address(30), address(32)].map(|address| {
-        let door = Door::open(&shared_directory(), address).unwrap();
+        let door = Door::open(&doors.0, address).unwrap();
         let path = door.path.clone();
         // As if its process had died: its socket is closed, and nobody removes its name.
         std::fs::rename(&path, path.with_extension("kept")).unwrap();
@@ -243,8 +266,8 @@ fn doors_of_the_dead_are_removed_and_a_closed_one_is_gone() {
         std::fs::rename(path.with_extension("kept"), &path).unwrap();
         path
     });
-    let host = Host::new(30);
-    let other = Host::new(31);
+    let host = doors.host(30);
+    let other = doors.host(31);
     assert!(dead[0].exists() && !dead[1].exists());
     assert!(other.near.door.knock(host.near.own).is_ok());
     let own = host.near.own;
@@ -255,15 +278,13 @@ fn doors_of_the_dead_are_removed_and_a_closed_one_is_gone() {
 #[test]
 fn a_folder_that_others_may_enter_is_refused_with_the_remedy() {
     use std::os::unix::fs::PermissionsExt;
-    let folder = std::env::temp_dir().join(format!("adverb-near-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o777)).unwrap();
-    let error = Door::open(&folder, address(33)).map(drop).unwrap_err().to_string();
+    let Doors(folder) = &Doors::new("open");
+    std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let error = Door::open(folder, address(33)).map(drop).unwrap_err().to_string();
     assert!(
         error.contains("open to others") && error.contains("path udp") && !error.contains("ADVERB"),
         "{error}"
     );
-    std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o700)).unwrap();
-    assert!(Door::open(&folder, address(33)).is_ok());
-    std::fs::remove_dir_all(folder).unwrap();
+    std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700)).unwrap();
+    assert!(Door::open(folder, address(33)).is_ok());
 }

@@ -167,8 +167,7 @@ pub(super) fn receive(qp: &Qp, irn: &mut Irn, nic: &mut NicState, packet: &Packe
         nic.counters.drop_hello += 1;
         return;
     }
-    agree(qp, irn, nic, window);
-    irn.hello.runs = nic.irn.runs && packet.irn.flags() & IrnEth::RUNS != 0;
+    agree(qp, irn, nic, window, packet.irn.flags() & IrnEth::RUNS != 0);
     irn.hello.answer |= packet.bth.ack_req;
 }
 
@@ -195,19 +194,15 @@ pub(super) fn implied(qp: &Qp, irn: &mut Irn, nic: &mut NicState) {
     if !irn.hello.is_agreed() {
         // How much it can take in it has not said: as much as this host, then.
         let window = nic.irn.receive_packets.clamp(1, WINDOW);
-        agree(qp, irn, nic, window);
+        agree(qp, irn, nic, window, false);
     }
 }
 
-/// The peer is known to speak IRN and to take in so many packets.
-pub(super) fn agree(qp: &Qp, irn: &mut Irn, nic: &mut NicState, window: u32) {
+/// The peer is known to speak IRN and to take in so many packets, and whether it reads runs.
+pub(super) fn agree(qp: &Qp, irn: &mut Irn, nic: &mut NicState, window: u32, reads_runs: bool) {
+    irn.hello.runs = nic.irn.runs && reads_runs;
     if irn.hello.heard(window) {
         nic.counters.irn_agreed += 1;
         nic.event(Event::IrnAgreed(qp.id));
     }
-}
-
-/// Set-up out of band has settled what hellos would.
-pub(super) fn agree_on_runs(irn: &mut Irn, nic: &NicState) {
-    irn.hello.runs = nic.irn.runs;
 }

@@ -174,8 +174,7 @@ pub(super) fn on_transition(qp: &mut Qp, irn: &mut Irn, nic: &mut NicState, was:
     match (was, qp.state) {
         (QpState::Init, QpState::Rtr) => {
             if let Some(window) = nic.irn.agreed {
-                hello::agree(qp, irn, nic, window.clamp(1, WINDOW));
-                hello::agree_on_runs(irn, nic);
+                hello::agree(qp, irn, nic, window.clamp(1, WINDOW), true);
             }
         }
         (QpState::Rtr, QpState::Rts) => hello::prove(qp, irn, nic),

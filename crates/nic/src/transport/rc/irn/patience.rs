@@ -35,7 +35,7 @@ pub(super) fn on_timeout(qp: &mut Qp, irn: &mut Irn, nic: &mut NicState, now: In
     if qp.requester.rnr_wait {
         qp.requester.rnr_wait = false;
         rearm(&mut r.tx, &nic.irn, rto, now);
-        return arm(qp, irn, nic, now);
+        return arm(qp, irn, nic);
     }
     if let Some(since) = r.awaits_since()
         && !is_early(&r.tx, &nic.irn, rto, now)
@@ -44,10 +44,10 @@ pub(super) fn on_timeout(qp: &mut Qp, irn: &mut Irn, nic: &mut NicState, now: In
     {
         rearm(&mut r.tx, &nic.irn, rto, now);
         r.probed = now;
-        return arm(qp, irn, nic, now);
+        return arm(qp, irn, nic);
     }
     match timeout(&mut r.tx, &nic.irn, rto, now) {
-        Expiry::Early => return arm(qp, irn, nic, now),
+        Expiry::Early => return arm(qp, irn, nic),
         Expiry::Expired => {}
         Expiry::Idle if r.reads.is_empty() => return,
         Expiry::Idle => {
@@ -74,5 +74,5 @@ pub(super) fn on_timeout(qp: &mut Qp, irn: &mut Irn, nic: &mut NicState, now: In
             return;
         }
     }
-    arm(qp, irn, nic, now);
+    arm(qp, irn, nic);
 }

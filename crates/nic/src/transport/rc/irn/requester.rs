@@ -376,7 +376,7 @@ fn acknowledged(qp: &mut Qp, irn: &mut Irn, nic: &mut NicState, now: Instant) {
     }
     fail_refused(qp, irn, nic, now);
     requester::settle(qp, nic, now);
-    arm(qp, irn, nic, now);
+    arm(qp, irn, nic);
 }
 
 fn progressed(qp: &mut Qp, irn: &mut Irn, now: Instant) {
@@ -401,7 +401,7 @@ fn fail_refused(qp: &mut Qp, irn: &mut Irn, nic: &mut NicState, now: Instant) {
 }
 
 /// Sets the queue pair's timer: for requests in flight, or else for answers that are awaited.
-pub(super) fn arm(qp: &mut Qp, irn: &Irn, nic: &NicState, _now: Instant) {
+pub(super) fn arm(qp: &mut Qp, irn: &Irn, nic: &NicState) {
     if qp.requester.rnr_wait || qp.state == QpState::Err {
         return;
     }
@@ -456,7 +456,7 @@ fn on_answer(
             qp.requester.outstanding_reads -= done;
             progressed(qp, irn, now);
             if nothing_more {
-                return arm(qp, irn, nic, now);
+                return arm(qp, irn, nic);
             }
         }
         (_, Ok(())) => {
