@@ -307,7 +307,9 @@ fn open_parts(
         irn: (settings.transport == Transport::Irn).then(|| irn_config(max_unacked_packets)),
         ..NicConfig::default()
     };
-    let nic = Nic::new(config, seed);
+    let secret = sys::random_bytes::<16>()
+        .map_err(|source| OpenError::System { what: "asking for random bytes", source })?;
+    let nic = Nic::new(config, secret);
     let rings = Rings::new(member.clone(), Gid::from(device.address));
     let lives = Lives::new(Gid::from(address), directory.to_owned(), clock.epoch_ns());
     let port = Port::new(settings, Gid::from(address), rings, lives, udp, capture, seed);

@@ -12,6 +12,9 @@ pub struct NicConfig {
     pub gids: Vec<Gid>,
     /// Upper bits of every queue pair number; the NIC hands out the low 16.
     pub qpn_base: u32,
+    /// Hands them out in order, which keeps its tables dense: for simulations. Without it they are drawn at
+    /// random: who knows none of them has to guess one to be heard by a queue pair.
+    pub qpns_in_order: bool,
     /// Congestion control of reliable queue pairs.
     pub congestion: CongestionControl,
     /// Bits per second of the port, at which rate-based schemes start and which they do not exceed.
@@ -56,6 +59,7 @@ impl Default for NicConfig {
         NicConfig {
             gids: Vec::new(),
             qpn_base: 0,
+            qpns_in_order: false,
             congestion: CongestionControl::default(),
             line_rate: 100_000_000_000,
             pacing_burst: 16,

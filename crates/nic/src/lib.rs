@@ -29,6 +29,7 @@ pub mod one_rma;
 mod qp;
 pub mod queue;
 mod queue_pair;
+pub mod random;
 pub mod silence;
 mod slab;
 mod state;
@@ -50,6 +51,7 @@ pub use frame::TxFrame;
 pub use ids::{CqId, MrId, MwId, PathId, PdId, QpId, SrqId, XrcdId};
 pub use memory::{Access, MrInfo, MrInit, MwInfo, MwType, Payload};
 pub use nic::Nic;
+pub use random::Seed;
 pub use silence::{Overdue, Silence, Tolerance};
 pub use work::{
     Completion, CompletionOp, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, Status, UdAddress,

@@ -28,6 +28,7 @@ use crate::multicast::Groups;
 use crate::numbers::Numbers;
 use crate::queue::cq::Release;
 use crate::queue_pair::QueuePair;
+use crate::random::Seed;
 use crate::silence::{Overdue, Silence};
 use crate::slab::Slab;
 use crate::state::NicState;
@@ -63,8 +64,10 @@ pub struct Nic {
 
 /// Life and data path.
 impl Nic {
-    /// A NIC without objects. `seed` makes its keys.
-    pub fn new(config: NicConfig, seed: u64) -> Nic {
+    /// A NIC without objects. Its keys and queue pair numbers are drawn from `seed`, which outsiders must not
+    /// know.
+    pub fn new(config: NicConfig, seed: impl Into<Seed>) -> Nic {
+        let seed = seed.into();
         let state = NicState::new(seed, &config);
         Nic {
             qps: Slab::new(limits::MAX_QP),
@@ -77,7 +80,7 @@ impl Nic {
             stalled: 0,
             post_turns: Turns::default(),
             frame_turns: Turns::default(),
-            numbers: Numbers::new(config.qpn_base),
+            numbers: Numbers::new(config.qpn_base, (!config.qpns_in_order).then_some(seed)),
             quantum: config.quantum,
             answers_first: config.ack_every > 0,
             bounce: None,

@@ -1,104 +1,198 @@
 //! Queue pair numbers: handed out apart from where queue pairs stand, so that a number may follow its owner
 //! when that moves, and may be had by who has no queue pair.
 //!
-//! A number that was given back rests for as long as possible, because late packets may still name it.
+//! They are drawn at random, so that one's own number tells nothing of others', or, for simulations, in
+//! order. A number that was given back rests for as long as possible, because late packets may still name
+//! it.
 
 use crate::error::Error;
 use crate::limits;
+use crate::random::{Generator, Purpose, Seed};
 use adverb_wire::QpNumber;
 use std::collections::VecDeque;
 
-/// Numbers in circulation before one is used again.
-const CIRCULATION: usize = 4096;
+/// Numbers that rest before one is used again, as long as there are others.
+const RESTING: usize = 4096;
+/// Draws before a number is looked for in order, behind the last one: only a table that is nearly full has so
+/// many misses.
+const DRAWS: u32 = 64;
 
-/// Nobody's number. No index of a queue pair: a look at where that would stand finds nothing.
-pub(crate) const NOBODY: u32 = u32::MAX;
+/// Who has a number: the index of a queue pair, plus one.
+type Owner = u32;
+/// Nobody has it. Zero, so that a table of such needs no memory before it is used.
+const FREE: Owner = 0;
+/// Nobody has it, and nobody may have it yet.
+const RESTS: Owner = u32::MAX;
 
 /// The numbers of one NIC: the upper bits are its own, the low 16 name an entry of the table.
 #[derive(Debug)]
 pub(crate) struct Numbers {
-    /// By the low 16 bits of a number: the index of the queue pair that has it.
-    owners: Vec<u32>,
+    /// By the low 16 bits of a number; as long as the highest that was handed out in order, or full.
+    owners: Vec<Owner>,
     base: u32,
+    /// How many are neither had nor resting.
+    free: u32,
     /// Numbers given back, by their low 16 bits, the one that has rested longest first.
-    free: VecDeque<u16>,
+    resting: VecDeque<u16>,
+    /// Where the next ones come from, unless they come in order.
+    generator: Option<Box<Generator>>,
+    /// Where the search in order goes on.
+    next: u16,
 }
 
-const _: () = assert!(limits::MAX_QP <= 1 << 16, "a number has 16 bits of its own");
+const _: () = assert!(limits::MAX_QP == 1 << 16, "a number has 16 bits of its own");
 
 impl Numbers {
-    /// Numbers with these upper bits. 0 and 1 are QP0's and QP1's on every NIC (IBTA 3.5.3).
-    pub fn new(base: u32) -> Numbers {
+    /// Numbers with these upper bits, drawn from a seed, or in order. 0 and 1 are QP0's and QP1's on every
+    /// NIC (IBTA 3.5.3).
+    pub fn new(base: u32, seed: Option<Seed>) -> Numbers {
         assert!(base & 0xffff == 0 && base < 1 << 24, "the upper bits of a queue pair number");
-        let owners = if base == 0 { vec![NOBODY; 2] } else { Vec::new() };
-        Numbers { owners, base, free: VecDeque::new() }
+        let reserved = if base == 0 { 2 } else { 0 };
+        let mut owners = vec![FREE; if seed.is_some() { limits::MAX_QP as usize } else { reserved }];
+        owners[..reserved].fill(RESTS);
+        Numbers {
+            owners,
+            base,
+            free: limits::MAX_QP - reserved as u32,
+            resting: VecDeque::new(),
+            generator: seed.map(|seed| Box::new(Generator::new(seed, Purpose::Numbers))),
+            next: reserved as u16,
+        }
     }
 
     /// A number for the queue pair at an index.
     pub fn allocate(&mut self, index: u32) -> Result<QpNumber, Error> {
-        let fresh = self.owners.len() < limits::MAX_QP as usize;
-        let low = match self.free.front() {
-            Some(_) if self.owners.len() >= CIRCULATION || !fresh => {
-                usize::from(self.free.pop_front().ok_or(Error::TableFull)?)
+        // In order, the table is to stay short.
+        let is_long = self.generator.is_none() && self.owners.len() >= RESTING;
+        let rested = if is_long || self.free == 0 { self.resting.pop_front() } else { None };
+        let low = match rested {
+            Some(low) => low,
+            None if self.free == 0 => return Err(Error::TableFull),
+            None => {
+                self.free -= 1;
+                self.unused()
             }
-            _ if fresh => {
-                self.owners.push(NOBODY);
-                self.owners.len() - 1
-            }
-            _ => return Err(Error::TableFull),
         };
-        self.owners[low] = index;
-        Ok(QpNumber::new(self.base | low as u32))
+        if self.owners.len() <= usize::from(low) {
+            self.owners.resize(usize::from(low) + 1, FREE);
+        }
+        self.owners[usize::from(low)] = index + 1;
+        Ok(QpNumber::new(self.base | u32::from(low)))
+    }
+
+    /// A number that is free. There is one.
+    fn unused(&mut self) -> u16 {
+        let is_free = |owners: &[Owner], low: u16| owners.get(usize::from(low)).is_none_or(|o| *o == FREE);
+        if let Some(generator) = &mut self.generator {
+            for _ in 0..DRAWS {
+                let low = generator.word() as u16;
+                if is_free(&self.owners, low) {
+                    return low;
+                }
+            }
+        }
+        while !is_free(&self.owners, self.next) {
+            self.next = self.next.wrapping_add(1);
+        }
+        self.next
     }
 
     /// A number is given back.
     pub fn release(&mut self, number: QpNumber) {
         let low = number.get() ^ self.base;
-        if let Some(owner) = self.owners.get_mut(low as usize)
-            && *owner != NOBODY
-        {
-            *owner = NOBODY;
-            self.free.push_back(low as u16);
+        let Some(owner) = self.owners.get_mut(low as usize) else { return };
+        if *owner == FREE || *owner == RESTS {
+            return;
+        }
+        *owner = RESTS;
+        self.resting.push_back(low as u16);
+        if self.generator.is_some() && self.resting.len() > RESTING {
+            let rested = self.resting.pop_front();
+            rested.into_iter().for_each(|low| self.owners[usize::from(low)] = FREE);
+            self.free += 1;
         }
     }
 
-    /// The index of the queue pair that has a number, or [`NOBODY`].
+    /// The index of the queue pair that has a number, or, if nobody has, one at which none stands.
     #[inline]
     pub fn owner(&self, number: QpNumber) -> u32 {
         // Other upper bits lie beyond the table.
-        self.owners.get((number.get() ^ self.base) as usize).copied().unwrap_or(NOBODY)
+        self.owners.get((number.get() ^ self.base) as usize).copied().unwrap_or(FREE).wrapping_sub(1)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
+
+    fn is_had(numbers: &Numbers, number: u32) -> bool {
+        numbers.owner(QpNumber::new(number)) < limits::MAX_QP
+    }
 
     #[test]
     fn a_number_leads_to_its_owner_and_rests_after_it() {
-        let mut numbers = Numbers::new(7 << 16);
-        let a = numbers.allocate(500).unwrap();
-        let b = numbers.allocate(2).unwrap();
-        assert_eq!((numbers.owner(a), numbers.owner(b)), (500, 2));
-        for other in [QpNumber::new(a.get() ^ 1 << 16), QpNumber::new((7 << 16) + 2), QpNumber::new(1)] {
-            assert_eq!(numbers.owner(other), NOBODY);
+        for seed in [None, Some(Seed::from(1))] {
+            let mut numbers = Numbers::new(7 << 16, seed);
+            let a = numbers.allocate(500).unwrap();
+            let b = numbers.allocate(2).unwrap();
+            assert_eq!((numbers.owner(a), numbers.owner(b)), (500, 2));
+            for other in [a.get() ^ 1 << 16, b.get() ^ 1 << 10, 1 << 16, 1] {
+                assert!(!is_had(&numbers, other));
+            }
+            numbers.release(a);
+            numbers.release(a);
+            assert!(!is_had(&numbers, a.get()));
+            // As many others live and die as rest at once, and none is the first one.
+            for n in 0..RESTING as u32 - 2 {
+                let other = numbers.allocate(n).unwrap();
+                assert_ne!(other, a, "it rests");
+            }
         }
-        numbers.release(a);
-        numbers.release(a);
-        assert_eq!(numbers.owner(a), NOBODY);
-        let others: Vec<_> = (0..CIRCULATION as u32 - 2).map(|n| numbers.allocate(n).unwrap()).collect();
-        assert!(!others.contains(&a), "it rests");
-        assert_eq!(numbers.allocate(9), Ok(a));
+    }
+
+    #[test]
+    fn in_order_the_one_that_rested_longest_is_next() {
+        let mut numbers = Numbers::new(7 << 16, None);
+        let all: Vec<_> = (0..RESTING as u32).map(|n| numbers.allocate(n).unwrap()).collect();
+        assert!(all.iter().enumerate().all(|(n, number)| number.get() == 7 << 16 | n as u32));
+        numbers.release(all[9]);
+        numbers.release(all[5]);
+        assert_eq!((numbers.allocate(1), numbers.allocate(1)), (Ok(all[9]), Ok(all[5])));
+        assert_eq!(numbers.allocate(1).unwrap().get(), 7 << 16 | RESTING as u32);
     }
 
     #[test]
     fn the_table_is_bounded_and_no_number_is_given_twice() {
-        let mut numbers = Numbers::new(0);
-        let all: Vec<_> = (0..limits::MAX_QP - 2).map(|n| numbers.allocate(n).unwrap()).collect();
-        assert_eq!((all[0], all[all.len() - 1]), (QpNumber::new(2), QpNumber::new(0xffff)));
-        assert_eq!(numbers.allocate(0), Err(Error::TableFull));
-        numbers.release(all[4000]);
-        assert_eq!(numbers.allocate(1), Ok(all[4000]));
-        assert_eq!(numbers.allocate(0), Err(Error::TableFull));
+        for seed in [None, Some(Seed::from(2))] {
+            let mut numbers = Numbers::new(0, seed);
+            let all: Vec<_> = (0..limits::MAX_QP - 2).map(|n| numbers.allocate(n).unwrap()).collect();
+            let set: BTreeSet<_> = all.iter().map(|number| number.get()).collect();
+            assert!(set.into_iter().eq(2..=0xffff), "all but those of QP0 and QP1");
+            assert_eq!(numbers.allocate(0), Err(Error::TableFull));
+            numbers.release(all[4000]);
+            assert_eq!(numbers.allocate(1), Ok(all[4000]));
+            assert_eq!(numbers.allocate(0), Err(Error::TableFull));
+            for number in &all {
+                numbers.release(*number);
+            }
+            for n in 0..2 * limits::MAX_QP {
+                let number = numbers.allocate(n % 1000).unwrap();
+                assert_eq!(numbers.owner(number), n % 1000);
+                numbers.release(number);
+            }
+        }
+    }
+
+    #[test]
+    fn drawn_numbers_spread_and_their_neighbours_tell_nothing() {
+        let mut numbers = Numbers::new(0, Some(Seed::from(3)));
+        let all: Vec<_> = (0..5000).map(|n| numbers.allocate(n).unwrap().get()).collect();
+        for bit in 0..16 {
+            let ones = all.iter().filter(|number| *number >> bit & 1 == 1).count();
+            assert!((2250..2750).contains(&ones), "bit {bit}: {ones}");
+        }
+        let steps: BTreeSet<_> = all.windows(2).map(|w| w[1].wrapping_sub(w[0])).collect();
+        assert!(steps.len() > 4500, "{}", steps.len());
     }
 }

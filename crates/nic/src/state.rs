@@ -14,6 +14,7 @@ use crate::memory::{AccessFault, Memory, Payload, dma};
 use crate::queue::cq::{Added, Cq, Entry, Release};
 use crate::queue::cross::CrossChannels;
 use crate::queue::recv::Srq;
+use crate::random::Seed;
 use crate::silence::Tolerance;
 use crate::slab::{Held, Slab};
 use crate::transport::rc::irn::config::IrnConfig;
@@ -64,7 +65,7 @@ pub(crate) struct NicState {
 }
 
 impl NicState {
-    pub fn new(seed: u64, config: &NicConfig) -> Self {
+    pub fn new(seed: Seed, config: &NicConfig) -> Self {
         NicState {
             congestion: Rules::new(config),
             notifier: Notifier::default(),

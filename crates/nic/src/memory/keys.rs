@@ -1,13 +1,15 @@
 //! The key table: from the random upper 24 bits of a key to its check line (IBTA 10.6.3).
 //!
 //! A key that can be guessed lets any peer of a queue pair write any region, so the 24 bits that the
-//! NIC chooses are drawn at random, not counted. They are their own hash: open addressing, linear
-//! probing, at most half full. Removal shifts the rest of a run back, so there are no tombstones and
-//! any number of registrations and deregistrations leaves the table as large as its largest content.
+//! NIC chooses are drawn by a cryptographic generator, not counted. They are their own hash: open
+//! addressing, linear probing, at most half full. Removal shifts the rest of a run back, so there are
+//! no tombstones and any number of registrations and deregistrations leaves the table as large as its
+//! largest content.
 
 use super::prefetch::prefetch;
 use crate::error::Error;
 use crate::limits;
+use crate::random::{Generator, Purpose, Seed};
 use adverb_wire::Key;
 
 /// Cells of an empty table: one page.
@@ -27,16 +29,16 @@ const _: () = assert!(limits::MAX_MR + limits::MAX_MW <= 1 << 21);
 pub(super) struct KeyTable {
     cells: Box<[Cell]>,
     used: usize,
-    rng: fastrand::Rng,
+    generator: Generator,
 }
 
 impl KeyTable {
     /// An empty table that draws its keys from a seed.
-    pub fn new(seed: u64) -> Self {
+    pub fn new(seed: Seed) -> Self {
         KeyTable {
             cells: vec![0; MIN_CELLS].into_boxed_slice(),
             used: 0,
-            rng: fastrand::Rng::with_seed(seed),
+            generator: Generator::new(seed, Purpose::Keys),
         }
     }
 
@@ -59,7 +61,7 @@ impl KeyTable {
             self.resize(self.cells.len() * 2)?;
         }
         let key = loop {
-            let key = self.rng.u32(..);
+            let key = self.generator.word();
             if key >> 8 != 0 && self.position(key >> 8).is_none() {
                 break Key(key);
             }
@@ -144,7 +146,7 @@ mod tests {
 
     #[test]
     fn agrees_with_a_map_through_growth_and_removal() {
-        let mut table = KeyTable::new(1);
+        let mut table = KeyTable::new(Seed::from(1));
         let mut model = BTreeMap::new();
         let mut rng = fastrand::Rng::with_seed(2);
         let rounds = if cfg!(miri) { 2_000 } else { 200_000 };
@@ -174,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_run_that_wraps_around_the_end_survives_removal() {
-        let mut table = KeyTable::new(1);
+        let mut table = KeyTable::new(Seed::from(1));
         // Homes 510, 510, 511, 510, 0: the run wraps.
         let indices = [510, 512 + 510, 511, 1024 + 510, 512];
         for (line, &index) in indices.iter().enumerate() {
@@ -192,7 +194,7 @@ mod tests {
 
     #[test]
     fn keys_are_distinct_and_their_upper_bits_spread() {
-        let mut table = KeyTable::new(3);
+        let mut table = KeyTable::new(Seed::from(3));
         let count: u32 = if cfg!(miri) { 500 } else { 100_000 };
         let mut keys: Vec<u32> = (0..count).map(|line| table.draw(line).unwrap().0).collect();
         for bit in 0..32 {

@@ -7,6 +7,7 @@ use super::window::Window;
 use crate::error::Error;
 use crate::ids::{MrId, MwId, PdId};
 use crate::limits;
+use crate::random::Seed;
 use crate::slab::Slab;
 use adverb_wire::{Key, QpNumber};
 use std::collections::BTreeSet;
@@ -116,9 +117,9 @@ pub struct Rereg {
 
 impl Memory {
     /// No objects. Keys are drawn from the seed.
-    pub fn new(seed: u64) -> Self {
+    pub fn new(seed: impl Into<Seed>) -> Self {
         Memory {
-            keys: KeyTable::new(seed),
+            keys: KeyTable::new(seed.into()),
             lines: Vec::new(),
             free_lines: Vec::new(),
             pds: Slab::new(limits::MAX_PD),

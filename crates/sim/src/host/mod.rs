@@ -266,6 +266,7 @@ impl Host {
         let config = NicConfig {
             gids: vec![gid],
             qpn_base: (number % 255 + 1) << 16,
+            qpns_in_order: true,
             max_unacked_packets: transport.window,
             ack_every: transport.ack_every,
             stepped: costs.is_some(),
