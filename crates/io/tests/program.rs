@@ -13,6 +13,8 @@ use adverb_rdma::{
 use common::local;
 use std::future::{Future, poll_fn};
 use std::net::TcpListener;
+use std::ops::Deref;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Instant;
@@ -20,14 +22,33 @@ use std::time::Instant;
 const ALL: Access =
     Access::LOCAL_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC);
 
-fn open(test: u8, host: u8) -> Rc<Programs> {
-    let settings = Settings::parse(&format!(
-        "address={},directory=/dev/shm/adverb-io-test-{}-program-{test}-{host}",
-        local(test, host),
-        std::process::id()
-    ))
-    .unwrap();
-    Programs::open(&settings).unwrap_or_else(|error| panic!("{error}"))
+/// A driver, and the folder of its address, which goes when the driver has gone.
+struct Opened {
+    programs: Rc<Programs>,
+    _folder: Folder,
+}
+
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Deref for Opened {
+    type Target = Rc<Programs>;
+
+    fn deref(&self) -> &Rc<Programs> {
+        &self.programs
+    }
+}
+
+fn open(test: u8, host: u8) -> Opened {
+    let path = format!("/dev/shm/adverb-io-test-{}-program-{test}-{host}", std::process::id());
+    let settings = Settings::parse(&format!("address={},directory={path}", local(test, host))).unwrap();
+    let programs = Programs::open(&settings).unwrap_or_else(|error| panic!("{error}"));
+    Opened { programs, _folder: Folder(path.into()) }
 }
 
 /// A free address for the exchange.

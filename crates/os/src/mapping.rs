@@ -4,9 +4,19 @@
 
 use crate::shm::check_sealed;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64};
+
+/// A descriptor of one's own for a file that this process has open under a number.
+pub fn duplicate(number: i32) -> io::Result<OwnedFd> {
+    if number < 0 {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: not -1. A number that is no open descriptor makes the next call fail, which duplicates it;
+    // nothing else is done with it.
+    unsafe { BorrowedFd::borrow_raw(number) }.try_clone_to_owned()
+}
 
 /// Mapped memory, unmapped when it is dropped.
 #[derive(Debug)]
@@ -36,6 +46,11 @@ impl Mapping {
     pub fn of_sealed(file: BorrowedFd<'_>, len: usize) -> io::Result<Mapping> {
         check_sealed(file, len as u64)?;
         Self::of_file(file, len)
+    }
+
+    /// The same of the file that this process has open under a number. One that it has not is an error.
+    pub fn of_number(number: i32, len: usize) -> io::Result<Mapping> {
+        Self::of_sealed(duplicate(number)?.as_fd(), len)
     }
 
     fn map(len: usize, flags: libc::c_int, fd: libc::c_int) -> io::Result<Mapping> {

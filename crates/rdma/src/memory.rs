@@ -111,6 +111,10 @@ impl File {
         File { inner: Rc::new(FileInner { rdma: rdma.clone(), id, own }) }
     }
 
+    pub(crate) fn id(&self) -> FileId {
+        self.inner.id
+    }
+
     /// Its number, for another program to find it by. On a host it is the descriptor, which a child
     /// process inherits.
     pub fn number(&self) -> i32 {

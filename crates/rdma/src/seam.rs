@@ -225,10 +225,11 @@ pub enum Call {
         /// When to give up; [`Error::NoAnswer`] then.
         deadline: Option<Instant>,
     },
-    /// Memory for 1RMA: [`Answer::Memory`], without keys.
+    /// Memory for 1RMA: [`Answer::Memory`], without keys. A region of queue pairs and memory of 1RMA that are
+    /// parts of one file are the same bytes; a send queue's blocks are none for 1RMA.
     Allocate {
-        /// Bytes.
-        len: u64,
+        /// Where its bytes are.
+        backing: Backing,
     },
     /// Lets a peer's process use a part of such memory: [`Answer::Granted`].
     Grant {

@@ -2,8 +2,8 @@
 
 use crate::error::Error;
 use crate::grant::Grant;
-use crate::memory::Region;
-use crate::seam::{Answer, Call, MemoryInfo, Transfer};
+use crate::memory::{File, Region};
+use crate::seam::{Answer, Backing, Call, MemoryInfo, Transfer};
 use crate::{Rdma, wrong};
 use adverb_nic::one_rma::Rights;
 use adverb_nic::one_rma::executor::{Report, Retry};
@@ -29,7 +29,17 @@ impl core::ops::Deref for Memory {
 impl Rdma {
     /// Memory of zeros for 1RMA.
     pub async fn allocate(&self, len: u64) -> Result<Memory, Error> {
-        match self.world.call(Call::Allocate { len }).await? {
+        self.allocate_of(Backing::Zeros { len }).await
+    }
+
+    /// A part of a file of memory for 1RMA. A [region](crate::Pd::region_of_file) of the same part is the
+    /// same bytes: peers reach them through queue pairs and by transfers.
+    pub async fn allocate_of_file(&self, file: &File, at: u64, len: u64) -> Result<Memory, Error> {
+        self.allocate_of(Backing::File { file: file.id(), at, len }).await
+    }
+
+    async fn allocate_of(&self, backing: Backing) -> Result<Memory, Error> {
+        match self.world.call(Call::Allocate { backing }).await? {
             Answer::Memory(info) => Ok(self.adopt(info)),
             other => wrong(&other),
         }

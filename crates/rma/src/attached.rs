@@ -9,7 +9,7 @@ use crate::nicd::protocol::{
 use adverb_nic::one_rma::{
     COMMAND_LEN, COMPLETION_LEN, Completion, DerivedKey, OneRmaCounters, RegionId, RegionKey, Rights, SlotId,
 };
-use adverb_os::mapping::Mapping;
+use adverb_os::mapping::{Mapping, duplicate};
 use adverb_os::shm::sealed_memory;
 use adverb_os::unix::Channel;
 use adverb_os::wake::BellSocket;
@@ -276,8 +276,12 @@ impl Attached {
     }
 
     /// Zeroed memory that the daemon reaches too: its number there, and its own region.
-    pub fn allocate(&mut self, len: usize) -> Result<(Mapping, u32, RegionId), Error> {
-        let file = sealed_memory(len).map_err(|e| Error::System("allocating memory", e))?;
+    pub fn allocate(&mut self, len: usize, file: Option<i32>) -> Result<(Mapping, u32, RegionId), Error> {
+        let file = match file {
+            None => sealed_memory(len),
+            Some(number) => duplicate(number),
+        };
+        let file = file.map_err(|e| Error::System("allocating memory", e))?;
         let mapping =
             Mapping::of_sealed(file.as_fd(), len).map_err(|e| Error::System("mapping memory", e))?;
         let answer = self.ask(&Writer::new(request::ALLOCATE).u64(len as u64), &[file.as_fd()])?;

@@ -5,8 +5,10 @@ use crate::side::Side;
 use adverb_nic::Error;
 use adverb_nic::one_rma::CommandExecutor;
 use adverb_nic::one_rma::executor::{Direction, Report, TransferId, TransferInit};
+use adverb_program::Waits;
 use adverb_wire::{Gid, Instant};
 use std::net::IpAddr;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 
 /// A transfer that was submitted.
@@ -24,12 +26,15 @@ struct Submitted {
 pub(crate) struct Aftermath {
     wakers: Vec<Waker>,
     parts: Vec<Part>,
+    /// Told of messages. Their end may be the end of memory too.
+    waits: Vec<Arc<Waits>>,
 }
 
 impl Aftermath {
     /// Does it; never under the lock, which both may want.
     pub fn conclude(&mut self) {
         self.parts.clear();
+        self.waits.clear();
         self.wakers.drain(..).for_each(Waker::wake);
     }
 }
@@ -40,6 +45,8 @@ pub(crate) struct Core {
     executor: CommandExecutor,
     ops: Vec<Option<Submitted>>,
     free: Vec<usize>,
+    /// Programs that wait for words of memory.
+    waits: Vec<Weak<Waits>>,
     closed: bool,
     /// Time of the last round.
     now: Instant,
@@ -47,7 +54,7 @@ pub(crate) struct Core {
 
 impl Core {
     pub fn new(side: Side, executor: CommandExecutor, now: Instant) -> Core {
-        Core { side, executor, ops: Vec::new(), free: Vec::new(), closed: false, now }
+        Core { side, executor, ops: Vec::new(), free: Vec::new(), waits: Vec::new(), closed: false, now }
     }
 
     /// Time of the last round: near enough for a transfer that the same thread's next round sends.
@@ -84,10 +91,29 @@ impl Core {
         if received.is_some() && self.side.has_work() {
             self.side.transmit(now);
         }
+        if received.is_some() && !self.waits.is_empty() {
+            self.tell_waits(aftermath);
+        }
         let completed = self.complete(now, aftermath);
         // Answers, and what has waited for room.
         let answered = self.is_due(now) && self.push(now);
         sent || received.is_some() || completed || answered
+    }
+
+    /// From now on these are told when messages have come.
+    pub fn tell(&mut self, waits: &Arc<Waits>) {
+        self.waits.push(Arc::downgrade(waits));
+    }
+
+    /// Words of memory may have changed.
+    #[cold]
+    fn tell_waits(&mut self, aftermath: &mut Aftermath) {
+        self.waits.retain(|waits| {
+            let Some(waits) = waits.upgrade() else { return false };
+            waits.collect_changed(&mut aftermath.wakers);
+            aftermath.waits.push(waits);
+            true
+        });
     }
 
     /// Whether [`push`](Core::push) has anything to do.

@@ -92,6 +92,7 @@ use crate::core::Core;
 use adverb_nic::one_rma::{CommandExecutor, CommandPortal, ProcessInit, SlotId};
 use adverb_os::clock;
 use adverb_os::sys::random_bytes;
+use adverb_program::Waits;
 use attached::Attached;
 use engine::Engine;
 use shared::Shared;
@@ -173,6 +174,22 @@ impl Rma {
     /// Zeroed memory of `len` bytes that the NIC reaches.
     pub fn allocate(&self, len: usize) -> Result<Memory, Error> {
         Memory::allocate(&self.shared, len, false)
+    }
+
+    /// The first bytes of a sealed file that this process has open under a number.
+    pub(crate) fn allocate_of_file(&self, file: i32, len: usize) -> Result<Memory, Error> {
+        Memory::of_file(&self.shared, file, len)
+    }
+
+    /// Tells these waits, as long as anybody keeps them, when messages have come, which may have changed
+    /// memory. False of a daemon's NIC: what that takes in is not told here.
+    pub(crate) fn tell(&self, waits: &Arc<Waits>) -> bool {
+        let mut core = self.shared.lock();
+        let told = core.side.is_here();
+        if told {
+            core.tell(waits);
+        }
+        told
     }
 
     /// Reads from `offset` of a peer's region into a range of own memory, as many bytes as it has.

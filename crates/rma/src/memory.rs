@@ -46,10 +46,19 @@ pub(crate) struct Part {
 
 impl Memory {
     pub(crate) fn allocate(shared: &Arc<Shared>, len: usize, erase: bool) -> Result<Memory, Error> {
+        Self::make(shared, (len, None), erase)
+    }
+
+    /// The first bytes of a sealed file that is open under a number.
+    pub(crate) fn of_file(shared: &Arc<Shared>, file: i32, len: usize) -> Result<Memory, Error> {
+        Self::make(shared, (len, Some(file)), false)
+    }
+
+    fn make(shared: &Arc<Shared>, (len, file): (usize, Option<i32>), erase: bool) -> Result<Memory, Error> {
         if len == 0 {
             return Err(Error::Range { start: 0, len: 0, of: 0 });
         }
-        let (mapping, name, local) = shared.open()?.side.allocate(len)?;
+        let (mapping, name, local) = shared.open()?.side.allocate(len, file)?;
         Ok(Memory(Arc::new(Inner { shared: shared.clone(), mapping, name, local, erase })))
     }
 

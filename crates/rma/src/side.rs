@@ -47,6 +47,11 @@ impl Side {
         }
     }
 
+    /// Whether the NIC is in this process, which is told then what it takes in.
+    pub fn is_here(&self) -> bool {
+        matches!(self, Side::Embedded(_))
+    }
+
     pub fn pid(&self) -> u32 {
         match self {
             Side::Embedded(here) => here.pid,
@@ -173,16 +178,25 @@ impl Side {
 
 /// Memory and regions.
 impl Side {
-    /// Zeroed memory that the NIC reaches, and the region that makes it the own side of operations.
-    pub fn allocate(&mut self, len: usize) -> Result<(Mapping, MemoryName, RegionId), Error> {
+    /// Memory that the NIC reaches, zeros or the first bytes of a sealed file that is open under a number,
+    /// and the region that makes it the own side of operations.
+    pub fn allocate(
+        &mut self,
+        len: usize,
+        file: Option<i32>,
+    ) -> Result<(Mapping, MemoryName, RegionId), Error> {
         let here = match self {
             Side::Attached(there) => {
-                let (mapping, number, local) = there.allocate(len)?;
+                let (mapping, number, local) = there.allocate(len, file)?;
                 return Ok((mapping, MemoryName::Attached(number), local));
             }
             Side::Embedded(here) => here,
         };
-        let mapping = Mapping::anonymous(len).map_err(|e| Error::System("allocating memory", e))?;
+        let mapping = match file {
+            None => Mapping::anonymous(len),
+            Some(file) => Mapping::of_number(file, len),
+        };
+        let mapping = mapping.map_err(|e| Error::System("allocating memory", e))?;
         let nic = &mut here.engine.nic;
         let mr = mapping::register(&mapping, nic, here.pd)?;
         let name = MemoryName::Embedded { mr: mr.id, lkey: mr.lkey, addr: mapping.addr() };

@@ -1,11 +1,11 @@
 //! Answers to calls that never wait: objects, posts, polls, memory, the exchange.
 
-use super::memory::{Memory, map_file};
+use super::memory::Memory;
 use super::{Programs, State};
 use adverb_nic::{CqId, PdId, QpAttrMask, QpId, RecvWr, SendData, SendWr};
 use adverb_os::mapping::Mapping;
 use adverb_os::{say, shm, sys};
-use adverb_rdma::seam::{Backing, FileId, LineId, ListenerId, MemoryId, Object, RecvTarget};
+use adverb_rdma::seam::{Backing, FileId, MemoryId, Object, RecvTarget};
 use adverb_rdma::{Answer, Call, Data, Device, Error, RecvRequest, SendOrder, SendRequest};
 use adverb_wire::Gid;
 use std::os::fd::AsRawFd;
@@ -78,6 +78,9 @@ impl Programs {
 
     /// Answers a call that never waits.
     pub(super) fn answer(&self, call: Call) -> Result<Answer, Error> {
+        if let Some(answer) = self.exchange.answer(&call) {
+            return answer;
+        }
         match call {
             Call::Device => {
                 let gid = self.host.device().gids.first().copied().unwrap_or(Gid([0; 16]));
@@ -112,14 +115,6 @@ impl Programs {
             Call::Store { memory, at, bytes } => {
                 self.memory(memory, |memory| memory.store(at, &bytes).map(|()| Answer::Done))
             }
-            Call::Listen { name } => self.exchange.listen(&name).map(|id| Answer::Listener(ListenerId(id))),
-            Call::Accept(ListenerId(listener)) => {
-                let asked = self.exchange.accept(listener)?;
-                Ok(Answer::Asked(asked.map(|(line, attributes)| (LineId(line), attributes))))
-            }
-            Call::Reply { line: LineId(line), attributes } => {
-                self.exchange.reply(line, &attributes).map(|()| Answer::Done)
-            }
             Call::Allocate { .. } | Call::Grant { .. } | Call::Transfer(_) => {
                 Err(Error::Unsupported("1RMA, which has a NIC of its own (adverb_rma)"))
             }
@@ -153,8 +148,7 @@ impl Programs {
             }
             Backing::File { file: FileId(file), at, len } => {
                 let end = at.checked_add(len).ok_or(Error::Range { at, len, of: u64::MAX })?;
-                let own = state.files.get(&file);
-                let mapping = map_file(own, file, size(end)?).map_err(failed)?;
+                let mapping = Mapping::of_number(file, size(end)?).map_err(failed)?;
                 let part = (size(at)?, size(len)?);
                 self.host.control(|nic, _| Memory::register(nic, pd, mapping, part, access))?
             }

@@ -13,23 +13,7 @@ use adverb_os::mapping::Mapping;
 use adverb_rdma::Error;
 use adverb_rdma::seam::{MemoryInfo, RecvTarget};
 use adverb_wire::Key;
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-
-/// The beginning of a file of memory: of the program's own, or of one that it has by number.
-pub(super) fn map_file(own: Option<&OwnedFd>, number: i32, len: usize) -> io::Result<Mapping> {
-    if let Some(own) = own {
-        return Mapping::of_sealed(own.as_fd(), len);
-    }
-    if number < 0 {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    // SAFETY: not -1. A number that is no open descriptor makes the next call fail, which duplicates it;
-    // nothing else is done with it.
-    let file = unsafe { BorrowedFd::borrow_raw(number) }.try_clone_to_owned()?;
-    Mapping::of_sealed(file.as_fd(), len)
-}
 
 /// A registered region. Clones keep its bytes where they are, not its registration.
 #[derive(Clone, Debug)]

@@ -15,24 +15,20 @@
 //! ```text
 //! mod calls  calls that wait, and those that do not
 //! memory     regions, and when they may go
-//! waits      who is to be woken, by which thread
-//! exchange   attributes over TCP
 //! ```
 //! The driver is for one thread. Others may [stop](Stopper) its program.
 
 mod calls;
-mod exchange;
 mod memory;
-mod waits;
 
 use crate::error::OpenError;
 use crate::host::Host;
 use crate::settings::Settings;
 use adverb_nic::{CqId, Mtu, PdId, QpId, SrqId};
-use adverb_rdma::seam::{FileId, LineId, ListenerId, MemoryId, Object, Ticket, Wait};
+use adverb_program::{Changed, Exchange, Waits, Watch, clock_ns};
+use adverb_rdma::seam::{FileId, MemoryId, Object, Ticket, Wait};
 use adverb_rdma::{Answer, Begun, Call, Driver, Error, Note, Rdma};
 use adverb_wire::{Duration, Instant};
-use exchange::Exchange;
 use memory::{Memory, Retired};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -45,7 +41,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration as StdDuration;
-use waits::{Waits, Watch, clock_ns};
+
+pub use adverb_program::Stopper;
 
 /// How long `block_on` looks around before it sleeps: about what waking up takes, several times.
 const SPIN: Duration = Duration::from_us(50);
@@ -73,27 +70,15 @@ struct State {
     /// Objects that could not go yet because others use them.
     leaving: Vec<Object>,
     files: BTreeMap<i32, OwnedFd>,
-    waiting: BTreeMap<u64, Waiting>,
-    /// The last number given to memory, and to a call that waits.
+    waiting: BTreeMap<Ticket, Waiting>,
+    /// The last number given to memory.
     last_memory: u32,
-    last_ticket: u64,
 }
 
 /// A call that waits.
 enum Waiting {
     Until { waits: Vec<Wait>, deadline: Option<Instant>, waker: Waker },
     Ask { line: u32 },
-}
-
-/// Asks a program to end, from any thread.
-#[derive(Clone)]
-pub struct Stopper(Arc<Waits>);
-
-impl Stopper {
-    /// From now on [`adverb_rdma::On::Stop`] holds.
-    pub fn stop(&self) {
-        self.0.stop();
-    }
 }
 
 /// Opens the NIC, runs a program to its end, and closes the NIC.
@@ -128,9 +113,14 @@ impl Programs {
         &self.host
     }
 
+    /// Who waits here: for another driver of the same programs.
+    pub fn waits(&self) -> &Arc<Waits> {
+        &self.waits
+    }
+
     /// For another thread that asks the program to end.
     pub fn stopper(&self) -> Stopper {
-        Stopper(self.waits.clone())
+        Stopper::new(self.waits.clone())
     }
 
     /// Runs a future to its end on this thread, which makes the NIC's rounds meanwhile.
@@ -244,9 +234,7 @@ impl Programs {
             Wait::Word { memory, at, seen } => {
                 state.memories.get(&memory.0).is_none_or(|memory| memory.load_word(at) != Ok(seen))
             }
-            Wait::Asked(ListenerId(listener)) => self.exchange.has_asked(listener),
-            Wait::Gone(LineId(line)) => self.exchange.is_gone(line),
-            Wait::Stop => self.waits.is_stopped(),
+            Wait::Asked(_) | Wait::Gone(_) | Wait::Stop => self.exchange.holds(wait) == Some(true),
         });
         match (first, deadline) {
             (Some(index), _) => Some(Some(index)),
@@ -258,15 +246,18 @@ impl Programs {
     /// Lets other threads wake a wait.
     fn watch(
         &self,
-        ticket: u64,
+        ticket: Ticket,
         waits: &[Wait],
         deadline: Option<Instant>,
         waker: &Waker,
     ) -> Result<(), Error> {
         let state = self.state.borrow();
         let cqs = waits.iter().filter_map(|wait| if let Wait::Cq(cq) = wait { Some(*cq) } else { None });
-        let words = waits.iter().filter_map(|wait| match wait {
-            Wait::Word { memory, at, seen } => Some((state.memories.get(&memory.0)?.clone(), *at, *seen)),
+        let words = waits.iter().filter_map(|wait| match *wait {
+            Wait::Word { memory, at, seen } => {
+                let memory = state.memories.get(&memory.0)?.clone();
+                Some(Box::new(move || memory.load_word(at) != Ok(seen)) as Changed)
+            }
             _ => None,
         });
         let (cqs, words) = (cqs.collect(), words.collect());
@@ -292,21 +283,16 @@ impl Programs {
             return Begun::Ready(Ok(Answer::Woken(index)));
         }
         self.fruitless.set(0);
-        let ticket = {
-            let mut state = self.state.borrow_mut();
-            state.last_ticket += 1;
-            let ticket = state.last_ticket;
-            let waker = context.waker().clone();
-            state.waiting.insert(ticket, Waiting::Until { waits, deadline, waker });
-            ticket
-        };
+        let ticket = self.waits.ticket();
+        let waker = context.waker().clone();
+        self.state.borrow_mut().waiting.insert(ticket, Waiting::Until { waits, deadline, waker });
         match self.poll_until(ticket, context) {
             Poll::Ready(answer) => Begun::Ready(answer),
-            Poll::Pending => Begun::Waiting(Ticket(ticket)),
+            Poll::Pending => Begun::Waiting(ticket),
         }
     }
 
-    fn poll_until(&self, ticket: u64, context: &Context<'_>) -> Poll<Result<Answer, Error>> {
+    fn poll_until(&self, ticket: Ticket, context: &Context<'_>) -> Poll<Result<Answer, Error>> {
         let (waits, deadline) = {
             let mut state = self.state.borrow_mut();
             let Some(Waiting::Until { waits, deadline, waker }) = state.waiting.get_mut(&ticket) else {
@@ -319,7 +305,7 @@ impl Programs {
         if held.is_none() {
             // In this order: who changes something later finds whom to wake.
             if let Err(error) = self.watch(ticket, &waits, deadline, context.waker()) {
-                self.forget(Ticket(ticket));
+                self.forget(ticket);
                 return Poll::Ready(Err(error));
             }
             if !self.driven.get() {
@@ -349,26 +335,20 @@ impl Programs {
             Ok(line) => line,
             Err(error) => return Begun::Ready(Err(error)),
         };
-        let mut state = self.state.borrow_mut();
-        state.last_ticket += 1;
-        let ticket = state.last_ticket;
-        state.waiting.insert(ticket, Waiting::Ask { line });
-        drop(state);
+        let ticket = self.waits.ticket();
+        self.state.borrow_mut().waiting.insert(ticket, Waiting::Ask { line });
         match self.poll_ask(ticket, line, context) {
             Poll::Ready(answer) => Begun::Ready(answer),
-            Poll::Pending => Begun::Waiting(Ticket(ticket)),
+            Poll::Pending => Begun::Waiting(ticket),
         }
     }
 
-    fn poll_ask(&self, ticket: u64, line: u32, context: &Context<'_>) -> Poll<Result<Answer, Error>> {
-        if let Err(error) = self.watch(ticket, &[], None, context.waker()) {
-            self.forget(Ticket(ticket));
-            return Poll::Ready(Err(error));
+    fn poll_ask(&self, ticket: Ticket, line: u32, context: &Context<'_>) -> Poll<Result<Answer, Error>> {
+        let told = self.exchange.poll_told(ticket, line, context.waker());
+        if told.is_ready() {
+            self.state.borrow_mut().waiting.remove(&ticket);
         }
-        let Some(told) = self.exchange.told(line) else { return Poll::Pending };
-        self.waits.remove(ticket);
-        self.state.borrow_mut().waiting.remove(&ticket);
-        Poll::Ready(told.map(|attributes| Answer::Told(LineId(line), attributes)))
+        told
     }
 }
 
@@ -406,27 +386,26 @@ impl Driver for Programs {
     }
 
     fn poll(&self, ticket: Ticket, context: &mut Context<'_>) -> Poll<Result<Answer, Error>> {
-        let line = match self.state.borrow().waiting.get(&ticket.0) {
+        let line = match self.state.borrow().waiting.get(&ticket) {
             Some(Waiting::Ask { line }) => Some(*line),
             _ => None,
         };
         match line {
-            Some(line) => self.poll_ask(ticket.0, line, context),
-            None => self.poll_until(ticket.0, context),
+            Some(line) => self.poll_ask(ticket, line, context),
+            None => self.poll_until(ticket, context),
         }
     }
 
     fn forget(&self, ticket: Ticket) {
-        self.waits.remove(ticket.0);
-        if let Some(Waiting::Ask { line }) = self.state.borrow_mut().waiting.remove(&ticket.0) {
+        self.waits.remove(ticket);
+        if let Some(Waiting::Ask { line }) = self.state.borrow_mut().waiting.remove(&ticket) {
             self.exchange.release_line(line);
         }
     }
 
     fn release(&self, object: Object) {
         match object {
-            Object::Listener(ListenerId(listener)) => self.exchange.release_listener(listener),
-            Object::Line(LineId(line)) => self.exchange.release_line(line),
+            Object::Listener(_) | Object::Line(_) => self.exchange.release(object),
             Object::File(FileId(file)) => drop(self.state.borrow_mut().files.remove(&file)),
             Object::Memory(MemoryId(memory)) => {
                 let state = &mut *self.state.borrow_mut();
@@ -445,7 +424,6 @@ impl Driver for Programs {
 
 impl Drop for Programs {
     fn drop(&mut self) {
-        self.waits.close();
         self.exchange.close();
         let state = self.state.get_mut();
         // The NIC ends on the network first: then nothing arrives that could reach what is unmapped.

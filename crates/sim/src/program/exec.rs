@@ -3,7 +3,7 @@
 
 use super::process::{LOCAL, Piece, Process, address};
 use super::wait::{LATE, Waiting};
-use super::{Current, Due, Programs};
+use super::{Current, Due, Programs, Station};
 use crate::host::Host;
 use crate::host::memory::Buffer;
 use crate::sim::Sim;
@@ -14,6 +14,7 @@ use adverb_rdma::seam::{
     Wait,
 };
 use adverb_wire::Instant;
+use core::ops::Range;
 use std::rc::Rc;
 
 /// Memory that a program may register in one piece, so that one that errs does not take the machine's.
@@ -99,7 +100,7 @@ impl Sim {
             }
             Call::Random => Ok(Answer::Word(programs.life(who).map_or(0, |life| life.rng.u64(..)))),
             Call::Think(_) => Ok(Answer::Done),
-            Call::Allocate { len } => self.allocate(programs, n, *len),
+            Call::Allocate { backing } => self.allocate(programs, n, *backing),
             Call::Grant { memory, at, len, rights, peer, pid } => {
                 let part = (*memory, *at..at.saturating_add(*len));
                 self.grant(programs, n, part, *rights, (*peer, *pid))
@@ -352,32 +353,19 @@ impl Sim {
         let station = &mut programs.stations[h];
         let id = MemoryId(station.memories);
         let iova = address(id);
-        let file = match backing {
-            Backing::File { file, .. } => station.files.get(&file.0).cloned(),
-            _ => None,
-        };
+        let bytes_of = station.bytes_of(backing);
         station.memories += 1;
         let life = programs.life(who).ok_or(Error::Left)?;
         let (process, nic) = (&mut life.process, &mut self.hosts.list[h].nic);
         Process::own(&process.pds, pd, "protection domain")?;
-        let (buffer, part) = match backing {
-            Backing::Zeros { len } => (Rc::new(bytes(len)?), 0..len),
-            Backing::File { at, len, .. } => {
-                let file = file.ok_or(Error::NoSuchObject("file"))?;
-                let of = file.len() as u64;
-                if at > of || len > of - at || !at.is_multiple_of(4096) {
-                    return Err(Error::Range { at, len, of });
-                }
-                (file, at..at + len)
-            }
-            Backing::SendQueue(qp) => {
-                let qp = Process::own(&process.qps, qp, "queue pair")?;
-                let (mr, len) = crate::host::memory::register_queue(nic, pd, qp, iova, LOCAL)?;
-                let info = MemoryInfo { id, addr: iova, len, lkey: mr.lkey, rkey: mr.rkey };
-                process.memories.insert(id, Piece { info, pd, mr: mr.id, bytes: None });
-                return Ok(Answer::Memory(info));
-            }
-        };
+        if let Backing::SendQueue(qp) = backing {
+            let qp = Process::own(&process.qps, qp, "queue pair")?;
+            let (mr, len) = crate::host::memory::register_queue(nic, pd, qp, iova, LOCAL)?;
+            let info = MemoryInfo { id, addr: iova, len, lkey: mr.lkey, rkey: mr.rkey };
+            process.memories.insert(id, Piece { info, pd, mr: mr.id, bytes: None });
+            return Ok(Answer::Memory(info));
+        }
+        let (buffer, part) = bytes_of?;
         let len = part.end - part.start;
         let mr = buffer.register_part(nic.memory(), pd, access, part, iova)?;
         let info = MemoryInfo { id, addr: iova, len, lkey: mr.lkey, rkey: mr.rkey };
@@ -386,7 +374,25 @@ impl Sim {
     }
 }
 
-pub(super) fn bytes(len: u64) -> Result<Buffer, Error> {
+impl Station {
+    /// The bytes of a region that is to be, and which part of them it is.
+    pub(super) fn bytes_of(&self, backing: Backing) -> Result<(Rc<Buffer>, Range<u64>), Error> {
+        match backing {
+            Backing::Zeros { len } => Ok((Rc::new(bytes(len)?), 0..len)),
+            Backing::File { file, at, len } => {
+                let file = self.files.get(&file.0).cloned().ok_or(Error::NoSuchObject("file"))?;
+                let of = file.len() as u64;
+                if at > of || len > of - at || !at.is_multiple_of(4096) {
+                    return Err(Error::Range { at, len, of });
+                }
+                Ok((file, at..at + len))
+            }
+            Backing::SendQueue(_) => Err(Error::Unsupported("a send queue's memory for that")),
+        }
+    }
+}
+
+fn bytes(len: u64) -> Result<Buffer, Error> {
     if len == 0 || len > MEMORY_MAX {
         return Err(Error::Range { at: 0, len, of: MEMORY_MAX });
     }

@@ -5,7 +5,7 @@
 //! one's table. Its regions are gone when it is; what peers do to them then fails. The bytes stay until the
 //! run ends. A host that crashes keeps its 1RMA NIC, without its programs' regions.
 
-use super::exec::{Outcome, bytes};
+use super::exec::Outcome;
 use super::process::{LOCAL, Piece, Process, address};
 use super::wait::Waiting;
 use super::{Current, Due, Programs};
@@ -13,22 +13,27 @@ use crate::host::one_rma::PID;
 use crate::sim::Sim;
 use adverb_nic::one_rma::Rights;
 use adverb_nic::one_rma::executor::TransferInit;
-use adverb_rdma::seam::{Answer, Call, MemoryId, MemoryInfo, Transfer};
+use adverb_rdma::seam::{Answer, Backing, Call, MemoryId, MemoryInfo, Transfer};
 use adverb_rdma::{Error, Gid};
 use adverb_wire::Instant;
 use core::ops::Range;
-use std::rc::Rc;
 
 const ELSEWHERE: Error = Error::Unsupported("1RMA, in a fabric without 1RMA NICs");
 
 impl Sim {
     /// Memory for transfers.
-    pub(super) fn allocate(&mut self, programs: &mut Programs, n: u32, len: u64) -> Result<Answer, Error> {
+    pub(super) fn allocate(
+        &mut self,
+        programs: &mut Programs,
+        n: u32,
+        backing: Backing,
+    ) -> Result<Answer, Error> {
         let (h, who) = (programs.host(n), programs.who(n));
         let host = self.hosts.one_rma.hosts.get_mut(h).ok_or(ELSEWHERE)?;
-        let buffer = Rc::new(bytes(len)?);
-        let lent = host.lend(buffer.clone())?;
         let station = &mut programs.stations[h];
+        let (buffer, part) = station.bytes_of(backing)?;
+        let len = part.end - part.start;
+        let lent = host.lend(buffer.clone(), part.clone())?;
         let id = MemoryId(station.memories);
         station.memories += 1;
         let process = &mut programs.life(who).ok_or(Error::Left)?.process;
@@ -36,7 +41,7 @@ impl Sim {
         let nic = &mut self.hosts.list[h].nic;
         let pd = nic.memory().alloc_pd()?;
         process.pds.push(pd);
-        let mr = buffer.register_part(nic.memory(), pd, LOCAL, 0..len, address(id))?;
+        let mr = buffer.register_part(nic.memory(), pd, LOCAL, part, address(id))?;
         let info = MemoryInfo { id, addr: address(id), len, lkey: mr.lkey, rkey: mr.rkey };
         process.memories.insert(id, Piece { info, pd, mr: mr.id, bytes: Some(buffer) });
         Ok(Answer::Memory(info))

@@ -162,13 +162,13 @@ impl RmaHost {
         })
     }
 
-    /// Takes in memory of a program, which stays until the run ends.
-    pub(crate) fn lend(&mut self, buffer: Rc<Buffer>) -> Result<Lent, Error> {
+    /// Takes in a part of a program's memory, which stays until the run ends.
+    pub(crate) fn lend(&mut self, buffer: Rc<Buffer>, part: Range<u64>) -> Result<Lent, Error> {
         let mr = buffer.register_for(self.nic.memory(), self.init.pd, Access::LOCAL_WRITE)?;
         let init = RegionInit {
             lkey: mr.lkey,
-            addr: buffer.addr(),
-            len: buffer.len() as u64,
+            addr: buffer.addr() + part.start,
+            len: part.end - part.start,
             rights: Rights::empty(),
             key: RegionKey::new(region_key(self.seed, LENT + self.lent.len() as u64)),
             ..self.init.clone()

@@ -8,12 +8,14 @@
 //! ```
 //! Each line has a thread that reads it; what peers can make this process keep is bounded.
 
-use super::waits::{Waits, clock_ns};
-use adverb_rdma::Error;
+use crate::waits::{Waits, Watch, clock_ns};
+use adverb_rdma::seam::{LineId, ListenerId, Object, Ticket, Wait};
+use adverb_rdma::{Answer, Call, Error};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 const MAGIC: &[u8; 4] = b"advX";
@@ -49,8 +51,8 @@ struct State {
     last: u32,
 }
 
-/// See the module.
-pub(super) struct Exchange {
+/// The exchange of a process's programs: TCP connections, and a thread for each.
+pub struct Exchange {
     state: Mutex<State>,
     /// A line was released, or all are.
     changed: Condvar,
@@ -98,11 +100,73 @@ fn wait_for_end(mut stream: &TcpStream) {
     }
 }
 
+/// What a driver asks of it.
 impl Exchange {
+    /// Without listeners and lines; who waits is woken there.
     pub fn new(waits: Arc<Waits>) -> Arc<Exchange> {
         Arc::new(Exchange { state: Mutex::default(), changed: Condvar::new(), waits })
     }
 
+    /// Answers a call that never waits; `None` for one that is none of the exchange's.
+    pub fn answer(self: &Arc<Exchange>, call: &Call) -> Option<Result<Answer, Error>> {
+        match call {
+            Call::Listen { name } => Some(self.listen(name).map(|id| Answer::Listener(ListenerId(id)))),
+            Call::Accept(ListenerId(listener)) => Some(
+                self.accept(*listener)
+                    .map(|asked| Answer::Asked(asked.map(|(line, attributes)| (LineId(line), attributes)))),
+            ),
+            Call::Reply { line: LineId(line), attributes } => {
+                Some(self.reply(*line, attributes).map(|()| Answer::Done))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether a condition holds; `None` for one that is none of the exchange's.
+    pub fn holds(&self, wait: &Wait) -> Option<bool> {
+        match *wait {
+            Wait::Asked(ListenerId(listener)) => Some(self.has_asked(listener)),
+            Wait::Gone(LineId(line)) => Some(self.is_gone(line)),
+            Wait::Stop => Some(self.waits.is_stopped()),
+            Wait::Cq(_) | Wait::Word { .. } => None,
+        }
+    }
+
+    /// The answer of a question, once there is one; until then its asker is woken by the exchange.
+    pub fn poll_told(&self, ticket: Ticket, line: u32, waker: &Waker) -> Poll<Result<Answer, Error>> {
+        let watch = Watch { waker: waker.clone(), cqs: Vec::new(), words: Vec::new(), deadline_ns: None };
+        // Without a deadline no thread is started, which is all that could fail.
+        let watched = self.waits.set(ticket, watch).map_err(|error| system("waiting", &error));
+        let told = match watched {
+            Ok(()) => self.told(line),
+            Err(error) => Some(Err(error)),
+        };
+        let Some(told) = told else { return Poll::Pending };
+        self.waits.remove(ticket);
+        Poll::Ready(told.map(|attributes| Answer::Told(LineId(line), attributes)))
+    }
+
+    /// A handle is gone, of a listener or a line.
+    pub fn release(&self, object: Object) {
+        match object {
+            Object::Listener(ListenerId(listener)) => self.release_listener(listener),
+            Object::Line(LineId(line)) => self.release_line(line),
+            _ => {}
+        }
+    }
+
+    /// All listeners and lines end, and with them the threads.
+    pub fn close(&self) {
+        let state = self.lock();
+        let lines: Vec<u32> = state.lines.keys().copied().collect();
+        let listeners: Vec<u32> = state.listeners.keys().copied().collect();
+        drop(state);
+        listeners.into_iter().for_each(|listener| self.release_listener(listener));
+        lines.into_iter().for_each(|line| self.release_line(line));
+    }
+}
+
+impl Exchange {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -113,7 +177,7 @@ impl Exchange {
         self.waits.wake_all();
     }
 
-    pub fn listen(self: &Arc<Exchange>, name: &str) -> Result<u32, Error> {
+    fn listen(self: &Arc<Exchange>, name: &str) -> Result<u32, Error> {
         let socket =
             TcpListener::bind(name).map_err(|error| system(&format!("listening at {name}"), &error))?;
         let address = socket.local_addr().map_err(|error| system("listening", &error))?;
@@ -183,21 +247,21 @@ impl Exchange {
     }
 
     /// The oldest question at a listener that nobody has taken, and its line.
-    pub fn accept(&self, listener: u32) -> Result<Option<(u32, Vec<u8>)>, Error> {
+    fn accept(&self, listener: u32) -> Result<Option<(u32, Vec<u8>)>, Error> {
         let mut state = self.lock();
         let listener = state.listeners.get_mut(&listener).ok_or(Error::NoSuchObject("listener"))?;
         Ok(listener.asked.pop_front())
     }
 
-    pub fn has_asked(&self, listener: u32) -> bool {
+    fn has_asked(&self, listener: u32) -> bool {
         self.lock().listeners.get(&listener).is_none_or(|listener| !listener.asked.is_empty())
     }
 
-    pub fn is_gone(&self, line: u32) -> bool {
+    fn is_gone(&self, line: u32) -> bool {
         self.lock().lines.get(&line).is_none_or(|line| line.gone)
     }
 
-    pub fn reply(&self, line: u32, attributes: &[u8]) -> Result<(), Error> {
+    fn reply(&self, line: u32, attributes: &[u8]) -> Result<(), Error> {
         if attributes.len() > ATTRIBUTES_MAX {
             return Err(Error::System(format!("attributes of {} bytes", attributes.len())));
         }
@@ -292,7 +356,7 @@ impl Exchange {
     }
 
     /// What came of a question.
-    pub fn told(&self, line: u32) -> Option<Result<Vec<u8>, Error>> {
+    fn told(&self, line: u32) -> Option<Result<Vec<u8>, Error>> {
         let mut state = self.lock();
         let told = state.lines.get_mut(&line).map_or(Some(Err(Error::Left)), |line| line.told.take());
         if matches!(told, Some(Err(_))) {
@@ -301,7 +365,7 @@ impl Exchange {
         told
     }
 
-    /// Leaves a line; the other end hears it.
+    /// Leaves a line; the other end hears it. A question's asker has given up.
     pub fn release_line(&self, line: u32) {
         let released = self.lock().lines.remove(&line);
         if let Some(stream) = released.and_then(|line| line.stream) {
@@ -311,19 +375,10 @@ impl Exchange {
         self.changed.notify_all();
     }
 
-    pub fn release_listener(&self, listener: u32) {
+    fn release_listener(&self, listener: u32) {
         let Some(released) = self.lock().listeners.remove(&listener) else { return };
         released.asked.iter().for_each(|(line, _)| self.release_line(*line));
         // Its thread waits in `accept`, and looks whether it is still wanted when somebody comes.
         let _ = TcpStream::connect_timeout(&released.address, ATTEMPT);
-    }
-
-    pub fn close(&self) {
-        let state = self.lock();
-        let lines: Vec<u32> = state.lines.keys().copied().collect();
-        let listeners: Vec<u32> = state.listeners.keys().copied().collect();
-        drop(state);
-        listeners.into_iter().for_each(|listener| self.release_listener(listener));
-        lines.into_iter().for_each(|line| self.release_line(line));
     }
 }
