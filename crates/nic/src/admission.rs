@@ -13,8 +13,9 @@ const PKEY_BASE: u16 = 0x7fff;
 #[inline]
 pub(crate) fn admit(pair: &QueuePair, counters: &mut Counters, packet: &Packet) -> bool {
     let QueuePair { qp, mode } = pair;
-    let service = packet.bth.opcode.service();
-    if service != qp.service() && !mode.takes(service) && !(service == Service::Cnp && qp.is_reliable()) {
+    let opcode = packet.bth.opcode;
+    let other = !opcode.is_of(qp.service());
+    if other && !mode.takes(opcode.service()) && !(opcode.is_of(Service::Cnp) && qp.is_reliable()) {
         counters.drop_wrong_service += 1;
         return false;
     }

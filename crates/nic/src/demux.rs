@@ -52,9 +52,10 @@ impl Nic {
         } else {
             self.numbers.owner(number)
         };
-        match packet.bth.opcode.service() {
-            Service::Cnp => Destination::Notification(index),
-            _ => Destination::QueuePair(index),
+        if packet.bth.opcode.is_of(Service::Cnp) {
+            Destination::Notification(index)
+        } else {
+            Destination::QueuePair(index)
         }
     }
 

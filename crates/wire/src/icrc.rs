@@ -9,7 +9,6 @@
 use crc32fast::Hasher;
 
 use crate::ROCE_UDP_PORT;
-use crate::bth::BTH_LEN;
 use crate::ip::{IPV4_DF, IPV4_LEN, IPV4_LEN_MAX, IPV6_LEN, PROTOCOL_UDP};
 use crate::packet::Flow;
 use crate::udp::UDP_LEN;
@@ -23,8 +22,11 @@ const ROUTE_HEADER_CRC: u32 = 0x2144_df1c;
 /// Offset in the BTH of the byte that is read as ones.
 const BTH_MASKED: usize = 4;
 
-/// Bytes of the longest masked prefix: IPv4 with options, UDP, and the BTH through its masked byte.
-const MASKED_LEN_MAX: usize = IPV4_LEN_MAX + UDP_LEN + BTH_MASKED + 1;
+/// Bytes of a packet that are copied, to be masked. They reach over every masked byte, and over a short
+/// packet as a whole: each piece that is summed apart costs a reduction of its own.
+const COPIED_LEN_MAX: usize = 128;
+const _: () = assert!(COPIED_LEN_MAX > IPV4_LEN_MAX + UDP_LEN + BTH_MASKED);
+const _: () = assert!(COPIED_LEN_MAX > IPV6_LEN + UDP_LEN + BTH_MASKED);
 
 /// An ICRC in progress: start over the headers, [`update`](Self::update) with the payload and the pad
 /// in any number of pieces, [`finish`](Self::finish).
@@ -39,17 +41,12 @@ impl Icrc {
     /// give a sum that matches nothing, and no panic.
     #[inline]
     pub fn over_headers(headers: &[u8], ip_header_len: usize) -> Icrc {
-        let masked_len = ip_header_len.saturating_add(UDP_LEN + BTH_MASKED + 1);
-        let masked_len = masked_len.min(MASKED_LEN_MAX).min(headers.len());
-        let (prefix, rest) = headers.split_at(masked_len);
-        let mut buffer = [0; MASKED_LEN_MAX];
-        let masked = &mut buffer[..masked_len];
+        let (prefix, rest) = headers.split_at(headers.len().min(COPIED_LEN_MAX));
+        let mut buffer = [0; COPIED_LEN_MAX];
+        let masked = &mut buffer[..prefix.len()];
         masked.copy_from_slice(prefix);
         mask(masked, ip_header_len);
-        let mut icrc = Self::start();
-        icrc.update(masked);
-        icrc.update(rest);
-        icrc
+        Self::over(masked, rest)
     }
 
     /// Starts over the headers of a packet that a plain UDP socket sends or has received. The IP and
@@ -60,7 +57,7 @@ impl Icrc {
     pub fn over_flow(flow: &Flow, ipv4_id: u16, udp_payload_len: usize, headers: &[u8]) -> Icrc {
         // Longer packets than IP can carry have no ICRC; the truncated lengths match nothing.
         let udp_len = udp_payload_len.wrapping_add(UDP_LEN) as u16;
-        let mut buffer = [0xff; IPV6_LEN + UDP_LEN + BTH_LEN];
+        let mut buffer = [0xff; COPIED_LEN_MAX];
         let ip_header_len = match flow.ipv4_octets() {
             Some((src, dst)) => {
                 let [len0, len1] = udp_len.wrapping_add(IPV4_LEN as u16).to_be_bytes();
@@ -95,19 +92,21 @@ impl Icrc {
         buffer[ip_header_len + 2..ip_header_len + 4].copy_from_slice(&ROCE_UDP_PORT.to_be_bytes());
         buffer[ip_header_len + 4..ip_header_len + 6].copy_from_slice(&udp_len.to_be_bytes());
         let bth_at = ip_header_len + UDP_LEN;
-        let bth_len = headers.len().min(BTH_LEN);
-        let (bth, rest) = headers.split_at(bth_len);
-        buffer[bth_at..bth_at + bth_len].copy_from_slice(bth);
+        let (prefix, rest) = headers.split_at(headers.len().min(COPIED_LEN_MAX - bth_at));
+        buffer[bth_at..bth_at + prefix.len()].copy_from_slice(prefix);
         buffer[bth_at + BTH_MASKED] = 0xff;
-        let mut icrc = Self::start();
-        icrc.update(&buffer[..bth_at + bth_len]);
-        icrc.update(rest);
-        icrc
+        Self::over(&buffer[..bth_at + prefix.len()], rest)
     }
 
+    /// Starts over a masked prefix of a packet and what follows it.
     #[inline]
-    fn start() -> Icrc {
-        Icrc { hasher: Hasher::new_with_initial(ROUTE_HEADER_CRC) }
+    fn over(prefix: &[u8], rest: &[u8]) -> Icrc {
+        let mut icrc = Icrc { hasher: Hasher::new_with_initial(ROUTE_HEADER_CRC) };
+        icrc.update(prefix);
+        if !rest.is_empty() {
+            icrc.update(rest);
+        }
+        icrc
     }
 
     /// Adds payload or pad.

@@ -93,6 +93,19 @@ impl Operation {
         table
     };
 
+    /// By the lower five bits of any opcode; those of no operation stand in no valid one.
+    const BY_BITS: [Operation; 32] = {
+        let mut table = [Operation::SendMiddle; 32];
+        let mut bits = 0;
+        while bits < table.len() {
+            if let Some(operation) = Self::ALL[bits] {
+                table[bits] = operation;
+            }
+            bits += 1;
+        }
+        table
+    };
+
     /// First packet of a multi-packet message.
     #[inline]
     pub const fn is_first(self) -> bool {
@@ -437,13 +450,16 @@ impl Opcode {
         }
     }
 
+    /// Whether this is the service.
+    #[inline]
+    pub const fn is_of(self, service: Service) -> bool {
+        self.0 >> 5 == service as u8
+    }
+
     /// Lower five bits. For a CNP the answer carries no meaning (`SendMiddle`).
     #[inline]
     pub const fn operation(self) -> Operation {
-        match Operation::ALL[(self.0 & 0x1f) as usize] {
-            Some(op) => op,
-            None => Operation::SendMiddle,
-        }
+        Operation::BY_BITS[(self.0 & 0x1f) as usize]
     }
 }
 

@@ -207,8 +207,8 @@ impl Flow {
 
 /// Reading: allocation-free, linear in the headers, for bytes that a peer controls.
 ///
-/// The leaves below are always inlined: otherwise each copies the descriptor on its way out, which
-/// doubled the cost of a parse when measured.
+/// Transport headers are read into the descriptor where it stands ([`Packet::read_transport`]); what is
+/// handed up by value is inlined always, because a copy of it costs as much as the parse.
 impl Packet {
     /// Parses a packet that starts at its IP header, version 4 or 6. Bytes after the IP packet
     /// (Ethernet padding) are ignored. The ICRC is returned, not verified.
@@ -221,7 +221,18 @@ impl Packet {
     /// content arrives as `flow`.
     #[inline]
     pub fn parse_bth(flow: Flow, udp_payload: &[u8]) -> Result<Parsed, ParseError> {
-        Self::parse_headers(flow, udp_payload, udp_payload.len())?.complete(udp_payload)
+        let (mut packet, mut extra) = (Packet { flow, ..Packet::default() }, WireExtra::default());
+        let frame_len = udp_payload.len();
+        let offset = packet.read_transport(&mut extra, udp_payload, frame_len)?;
+        let icrc = udp_payload.last_chunk::<ICRC_LEN>().ok_or(ParseError::Truncated)?;
+        Ok(Parsed {
+            payload: offset..offset + packet.payload_len as usize,
+            icrc: u32::from_le_bytes(*icrc),
+            packet,
+            frame_len,
+            ip_header_len: 0,
+            extra,
+        })
     }
 
     /// Like [`parse_ip`](Self::parse_ip) when only a prefix of the packet is contiguous: `prefix` holds
@@ -247,11 +258,10 @@ impl Packet {
         extra.udp_checksum = udp.checksum;
         let flow = Flow { src_port: udp.src_port, ..flow };
         let outer_len = ip_header_len + UDP_LEN;
-        let mut headers = parse_transport(flow, extra, udp_payload, ip_payload_len - UDP_LEN)?;
-        headers.payload_offset += outer_len;
-        headers.frame_len += outer_len;
-        headers.ip_header_len = ip_header_len;
-        Ok(headers)
+        let mut packet = Packet { flow, ..Packet::default() };
+        let len = ip_payload_len - UDP_LEN;
+        let payload_offset = outer_len + packet.read_transport(&mut extra, udp_payload, len)?;
+        Ok(ParsedHeaders { packet, payload_offset, frame_len: outer_len + len, ip_header_len, extra })
     }
 
     /// Like [`parse_bth`](Self::parse_bth) when only a prefix of the UDP payload is contiguous: `prefix`
@@ -264,7 +274,9 @@ impl Packet {
         prefix: &[u8],
         udp_payload_len: usize,
     ) -> Result<ParsedHeaders, ParseError> {
-        parse_transport(flow, WireExtra::default(), prefix, udp_payload_len)
+        let (mut packet, mut extra) = (Packet { flow, ..Packet::default() }, WireExtra::default());
+        let payload_offset = packet.read_transport(&mut extra, prefix, udp_payload_len)?;
+        Ok(ParsedHeaders { packet, payload_offset, frame_len: udp_payload_len, ip_header_len: 0, extra })
     }
 }
 
@@ -307,30 +319,6 @@ fn parse_network(prefix: &[u8], total_len: usize) -> Result<(Flow, WireExtra, us
     }
 }
 
-/// Reads BTH and extension headers from a prefix of a UDP payload of `len` bytes.
-#[inline(always)]
-fn parse_transport(
-    flow: Flow,
-    mut extra: WireExtra,
-    prefix: &[u8],
-    len: usize,
-) -> Result<ParsedHeaders, ParseError> {
-    if !len.is_multiple_of(4) {
-        return Err(ParseError::Alignment);
-    }
-    let (bth, rest) = prefix.split_first_chunk::<BTH_LEN>().ok_or(ParseError::HeaderSpace)?;
-    let (bth, pad, reserved) = Bth::read(bth)?;
-    extra.bth_reserved = reserved;
-    let payload_offset = BTH_LEN + bth.opcode.ext_len();
-    let body_len = len.checked_sub(payload_offset + ICRC_LEN).ok_or(ParseError::HeaderSpace)?;
-    let payload_len = body_len.checked_sub(pad as usize).ok_or(ParseError::PadCount)?;
-    let payload_len = u32::try_from(payload_len).map_err(|_| ParseError::UdpLength)?;
-    let packet = Packet { flow, bth, payload_len, ..Packet::default() };
-    let mut headers = ParsedHeaders { packet, payload_offset, frame_len: len, ip_header_len: 0, extra };
-    headers.packet.read_ext(&mut headers.extra, rest).ok_or(ParseError::HeaderSpace)?;
-    Ok(headers)
-}
-
 /// Takes the next `N` bytes off the front of `rest`.
 #[inline]
 fn take<'a, const N: usize>(rest: &mut &'a [u8]) -> Option<&'a [u8; N]> {
@@ -348,6 +336,29 @@ fn take_mut<'a, const N: usize>(rest: &mut &'a mut [u8]) -> Option<&'a mut [u8; 
 }
 
 impl Packet {
+    /// Reads BTH and extension headers from a prefix of a UDP payload of `len` bytes; where in it the
+    /// packet's payload starts. Into their places: a descriptor that is handed up is copied on its way.
+    fn read_transport(
+        &mut self,
+        extra: &mut WireExtra,
+        prefix: &[u8],
+        len: usize,
+    ) -> Result<usize, ParseError> {
+        if !len.is_multiple_of(4) {
+            return Err(ParseError::Alignment);
+        }
+        let (bth, rest) = prefix.split_first_chunk::<BTH_LEN>().ok_or(ParseError::HeaderSpace)?;
+        let (bth, pad, reserved) = Bth::read(bth)?;
+        let payload_offset = BTH_LEN + bth.opcode.ext_len();
+        let body_len = len.checked_sub(payload_offset + ICRC_LEN).ok_or(ParseError::HeaderSpace)?;
+        let payload_len = body_len.checked_sub(pad as usize).ok_or(ParseError::PadCount)?;
+        self.payload_len = u32::try_from(payload_len).map_err(|_| ParseError::UdpLength)?;
+        self.bth = bth;
+        extra.bth_reserved = reserved;
+        self.read_ext(extra, rest).ok_or(ParseError::HeaderSpace)?;
+        Ok(payload_offset)
+    }
+
     /// Reads the extension headers that the opcode calls for. `None` when the bytes end too early.
     #[inline(always)]
     fn read_ext(&mut self, extra: &mut WireExtra, bytes: &[u8]) -> Option<()> {

@@ -11,7 +11,6 @@
 //! counts blocks, so a queue whose memory it has asked for goes round.
 
 use crate::error::Error;
-use crate::limits;
 use crate::memory::QueueMemory;
 use crate::queue::cross::CrossChannel;
 use crate::queue::wqe::{self, Layout, Ring};
@@ -160,7 +159,7 @@ impl SendQueue {
             SendData::Sges(list) if list.len() > self.max_sge as usize => {
                 return Err(Error::Invalid("number of scatter/gather entries"));
             }
-            SendData::Sges(list) if wqe::bytes_of(list) > limits::MAX_MESSAGE => {
+            SendData::Sges(list) if !wqe::is_message(list) => {
                 return Err(Error::Invalid("message longer than 2^31 bytes"));
             }
             SendData::Inline(bytes) if bytes.len() > self.max_inline as usize => {

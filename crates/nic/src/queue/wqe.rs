@@ -394,10 +394,10 @@ fn is_local(op: &SendOp) -> bool {
     matches!(op, SendOp::BindMw { .. } | SendOp::LocalInv(_) | SendOp::Nop)
 }
 
-/// Bytes of all entries of a list.
+/// Whether the bytes of all entries of a list are no more than a message may have.
 #[inline]
-pub(crate) fn bytes_of(list: &[Sge]) -> u64 {
-    list.iter().map(|sge| u64::from(sge.len)).sum()
+pub(crate) fn is_message(list: &[Sge]) -> bool {
+    list.iter().try_fold(limits::MAX_MESSAGE, |room, sge| room.checked_sub(sge.len.into())).is_some()
 }
 
 /// Segments that a work request of this shape takes.

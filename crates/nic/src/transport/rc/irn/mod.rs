@@ -364,7 +364,7 @@ pub(super) fn on_packet(
     packet: &Packet,
     payload: &Payload<'_>,
 ) {
-    if packet.bth.opcode.service() == Service::Irn {
+    if packet.bth.opcode.is_of(Service::Irn) {
         on_own_packet(qp, irn, nic, now, packet, payload);
     } else if is_stale(qp, irn, packet) {
         nic.counters.drop_wrong_service += 1;
