@@ -68,6 +68,14 @@ impl Mtu {
         })
     }
 
+    /// From the payload bytes of a full packet.
+    pub(crate) const fn of_bytes(bytes: u32) -> Self {
+        match Mtu::from_code(bytes.ilog2() - 7) {
+            Some(mtu) => mtu,
+            None => panic!("no path MTU has as many bytes"),
+        }
+    }
+
     /// The largest path MTU whose packets fit a link of `link_mtu` bytes with all headers
     /// (IPv6 40, UDP 8, BTH 12, largest extension headers and ICRC).
     pub const fn fitting(link_mtu: u32) -> Self {

@@ -4,6 +4,8 @@
 use crate::admission::{admit, fits};
 use crate::attr::{QpState, QpType};
 use crate::congestion;
+use crate::counters::Counters;
+use crate::endpoint::Endpoints;
 use crate::engine::wake::wake;
 use crate::event::Event;
 use crate::memory::Payload;
@@ -26,6 +28,17 @@ enum Destination {
 /// IRN's hello is between the NICs; the program at the other end has sent nothing yet.
 fn is_hello(packet: &Packet) -> bool {
     packet.bth.opcode == Opcode::new(Service::Irn, Operation::Hello)
+}
+
+/// A frame came for a number whose owner is no queue pair: an endpoint without a transport takes in as little
+/// as a queue pair in RESET does, and of everything else nothing is known.
+#[cold]
+fn drop_unowned(counters: &mut Counters, index: u32) {
+    if Endpoints::has_index(index) {
+        counters.drop_qp_state += 1;
+    } else {
+        counters.drop_unknown_qp += 1;
+    }
 }
 
 impl Nic {
@@ -63,10 +76,7 @@ impl Nic {
     fn deliver(&mut self, index: u32, now: Instant, packet: &Packet, payload: &Payload<'_>) {
         self.prefetch_next_frame(index);
         let nic = &mut self.state;
-        let Some(pair) = self.qps.at(index) else {
-            nic.counters.drop_unknown_qp += 1;
-            return;
-        };
+        let Some(pair) = self.qps.at(index) else { return drop_unowned(&mut nic.counters, index) };
         if !admit(pair, &mut nic.counters, packet) || !fits(&pair.qp, &mut nic.counters, packet, payload) {
             return;
         }
@@ -96,10 +106,7 @@ impl Nic {
     #[cold]
     fn on_notification(&mut self, index: u32, now: Instant, packet: &Packet) {
         let nic = &mut self.state;
-        let Some(pair) = self.qps.at(index) else {
-            nic.counters.drop_unknown_qp += 1;
-            return;
-        };
+        let Some(pair) = self.qps.at(index) else { return drop_unowned(&mut nic.counters, index) };
         nic.counters.cnps_received += 1;
         if admit(pair, &mut nic.counters, packet) {
             congestion::on_cnp(&mut pair.qp, nic, now);

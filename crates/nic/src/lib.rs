@@ -12,12 +12,14 @@ pub mod config;
 pub mod congestion;
 pub mod counters;
 mod demux;
+mod endpoint;
 mod engine;
 pub mod error;
 pub mod event;
 pub mod explain;
 pub mod frame;
 pub mod ids;
+mod lend;
 pub mod limits;
 #[allow(unsafe_code, reason = "the room of raw memory access")]
 pub mod memory;

@@ -14,6 +14,7 @@
 use crate::attr::{QpState, QpType};
 use crate::config::NicConfig;
 use crate::counters::Counters;
+use crate::endpoint::{Endpoints, Object, Place};
 use crate::engine::step::{Intent, Step};
 use crate::engine::wake::{doorbell, wake};
 use crate::engine::{Paths, Ready, Timers, Turns};
@@ -59,6 +60,8 @@ pub struct Nic {
     pub(crate) frame_turns: Turns,
     /// Where the payload of a frame to an own queue pair stands meanwhile; from the first such frame on.
     pub(crate) bounce: Option<Box<[u8; limits::MAX_MTU]>>,
+    /// Queues without a queue pair, and those that were lent to one.
+    pub(crate) endpoints: Endpoints,
     pub(crate) config: NicConfig,
 }
 
@@ -84,6 +87,7 @@ impl Nic {
             quantum: config.quantum,
             answers_first: config.ack_every > 0,
             bounce: None,
+            endpoints: Endpoints::new(),
             config,
         }
     }
@@ -137,7 +141,10 @@ impl Nic {
 
     /// Blocks of a send queue that were posted and whose WQEs have not been executed.
     pub fn unfetched(&self, qp: QpId) -> u32 {
-        self.qps.get(qp).map_or(0, |pair| pair.qp.sq.posted.wrapping_sub(pair.qp.sq.fetched))
+        self.object(qp).map_or(0, |object| {
+            let sq = object.send_queue();
+            sq.posted.wrapping_sub(sq.fetched)
+        })
     }
 
     /// Does one piece of work that no queue pair has to take a turn for: writes a completion, or sends a
@@ -149,7 +156,7 @@ impl Nic {
     /// The queue pairs that could do something, in the order of their turns, but those that were
     /// [taken](Nic::take_ready).
     pub fn ready(&self) -> impl Iterator<Item = QpId> + '_ {
-        self.ready.iter().filter_map(|index| self.qps.id_at(index))
+        self.ready.iter().filter_map(|index| self.name_at(index))
     }
 
     /// Takes the first of them out of the row. It belongs to the driver until [`Nic::step_qp`] finds that it
@@ -230,7 +237,7 @@ impl Nic {
     #[inline]
     pub fn post_send(&mut self, now: Instant, qp: QpId, wr: &SendWr<'_>) -> Result<(), Error> {
         self.prefetch_next_post(qp.index);
-        let pair = self.qps.get_mut(qp).ok_or(Error::NoSuchObject)?;
+        let Some(pair) = self.qps.get_mut(qp) else { return self.post_send_elsewhere(now, qp, wr) };
         let qp = &mut pair.qp;
         match qp.state {
             QpState::Reset | QpState::Init | QpState::Rtr => return Err(Error::WrongState),
@@ -238,7 +245,7 @@ impl Nic {
             _ => {}
         }
         let block = if qp.sq.is_cross() {
-            let cross = self.state.cross.get_mut(qp.id.index).ok_or(Error::NoSuchObject)?;
+            let cross = self.state.cross.get_mut(qp.index()).ok_or(Error::NoSuchObject)?;
             qp.sq.post_cross(cross, qp.num, wr)?
         } else {
             qp.sq.post(qp.num, wr, qp.attr.max_send_wr.into())?
@@ -250,31 +257,26 @@ impl Nic {
 
     /// Whether the send queue has room for all of these at once, for a caller that posts all or none.
     pub fn has_send_room<'a>(&self, qp: QpId, wrs: impl Iterator<Item = SendWr<'a>>) -> Result<bool, Error> {
-        let qp = &self.qps.get(qp).ok_or(Error::NoSuchObject)?.qp;
+        let object = self.object(qp)?;
+        let sq = object.send_queue();
         let (mut requests, mut blocks) = (0, 0);
         for wr in wrs {
             requests += 1;
-            blocks += crate::queue::wqe::segments_needed(&wr, qp.sq.layout()).div_ceil(4);
+            blocks += crate::queue::wqe::segments_needed(&wr, sq.layout()).div_ceil(4);
         }
-        Ok(qp.sq.has_room(requests, blocks, qp.attr.max_send_wr.into()))
+        Ok(sq.has_room(requests, blocks, object.attributes().max_send_wr.into()))
     }
 
     /// Rings the doorbell of a send queue whose WQEs were written through memory: `posted` is the
     /// free-running count of blocks posted so far.
     pub fn on_doorbell(&mut self, now: Instant, qp: QpId, posted: u32) -> Result<(), Error> {
-        let pair = self.qps.get_mut(qp).ok_or(Error::NoSuchObject)?;
+        let Some(pair) = self.qps.get_mut(qp) else { return self.ring_elsewhere(now, qp, posted) };
         let qp = &mut pair.qp;
-        if let Some(cross) = self.state.cross.get_mut(qp.id.index) {
+        if let Some(cross) = self.state.cross.get_mut(qp.index()) {
             qp.sq.ring_cross(cross, posted)?;
         } else {
-            if posted.wrapping_sub(qp.sq.released) > qp.sq.ring.blocks()
-                || posted.wrapping_sub(qp.sq.fetched) > qp.sq.ring.blocks()
-            {
-                return Err(Error::QueueFull);
-            }
-            qp.sq.allocate()?;
+            qp.sq.ring(posted)?;
             qp.requester.allocate(qp.sq.ring.blocks());
-            qp.sq.posted = posted;
         }
         doorbell(pair, &mut self.state, &mut self.ready, now);
         Ok(())
@@ -283,6 +285,10 @@ impl Nic {
     /// The memory of a send queue: 64-byte blocks, see [`crate::queue::wqe`]. From then on, blocks are used
     /// in their order, round and round; who counts them asks before the first post.
     pub fn send_queue_memory(&mut self, qp: QpId) -> Result<&QueueMemory, Error> {
+        let qp = self.inner_name(qp);
+        if let Some(Place::Off(endpoint)) = self.endpoints.get_mut(qp) {
+            return endpoint.sq.memory();
+        }
         let pair = self.qps.get_mut(qp).ok_or(Error::NoSuchObject)?;
         match self.state.cross.get(qp.index) {
             Some(cross) => Ok(cross.host.memory()),
@@ -293,7 +299,8 @@ impl Nic {
     /// Posts a receive. Refused in RESET, flushed in ERR.
     #[inline]
     pub fn post_recv(&mut self, now: Instant, qp: QpId, wr: &RecvWr<'_>) -> Result<(), Error> {
-        let QueuePair { qp, .. } = self.qps.get_mut(qp).ok_or(Error::NoSuchObject)?;
+        let Some(pair) = self.qps.get_mut(qp) else { return self.post_recv_elsewhere(now, qp, wr) };
+        let qp = &mut pair.qp;
         if qp.srq().is_some() || matches!(qp.qp_type, QpType::XrcSend | QpType::XrcRecv) {
             return Err(Error::Invalid("receive: the queue pair has no receive queue of its own"));
         }
@@ -323,13 +330,12 @@ impl Nic {
     pub(crate) fn release(&mut self, release: Release) {
         match release {
             Release::Send { qp, end } => {
-                if let Some(QueuePair { qp, .. }) = self.qps.get_mut(qp) {
-                    qp.sq.release_to(end);
-                }
+                let Some(pair) = self.qps.get_mut(qp) else { return self.release_elsewhere(qp, release) };
+                pair.qp.sq.release_to(end);
             }
             Release::Receive(qp) => {
-                if let Some(receiver) = self.qps.get_mut(qp).and_then(|pair| pair.qp.receiver.as_deref_mut())
-                {
+                let Some(pair) = self.qps.get_mut(qp) else { return self.release_elsewhere(qp, release) };
+                if let Some(receiver) = pair.qp.receiver.as_deref_mut() {
                     receiver.queue.release(1);
                 }
             }
@@ -343,15 +349,19 @@ impl Nic {
 
     /// How a queue pair recovers from loss, as far as the two NICs have agreed.
     pub fn recovery_of(&self, qp: QpId) -> Result<LossRecovery, Error> {
-        Ok(self.qps.get(qp).ok_or(Error::NoSuchObject)?.mode.recovery())
+        Ok(match self.object(qp)? {
+            Object::On(pair) => pair.mode.recovery(),
+            Object::Off(_) => LossRecovery::GoBackN,
+        })
     }
 
     /// Checks every invariant; for tests and simulations.
     pub fn check_invariants(&self) {
+        self.check_endpoints();
         for (_, QueuePair { qp, mode }) in self.qps.iter() {
             qp.requester.check_invariants();
             qp.responder.check_invariants();
-            match self.state.cross.get(qp.id.index) {
+            match self.state.cross.get(qp.index()) {
                 None => qp.sq.check_invariants(),
                 Some(cross) => cross.check_invariants(qp.sq.fetched),
             }

@@ -17,7 +17,7 @@ const RESTING: usize = 4096;
 /// many misses.
 const DRAWS: u32 = 64;
 
-/// Who has a number: the index of a queue pair, plus one.
+/// Who has a number: the index of a queue pair, or of an endpoint whose queues no queue pair has, plus one.
 type Owner = u32;
 /// Nobody has it. Zero, so that a table of such needs no memory before it is used.
 const FREE: Owner = 0;
@@ -97,6 +97,14 @@ impl Numbers {
         self.next
     }
 
+    /// The owner of a number stands at another index now.
+    pub fn follow(&mut self, number: QpNumber, index: u32) {
+        let low = number.get() ^ self.base;
+        let owner = &mut self.owners[low as usize];
+        assert!(*owner != FREE && *owner != RESTS, "a number that nobody has cannot follow its owner");
+        *owner = index + 1;
+    }
+
     /// A number is given back.
     pub fn release(&mut self, number: QpNumber) {
         let low = number.get() ^ self.base;
@@ -113,7 +121,8 @@ impl Numbers {
         }
     }
 
-    /// The index of the queue pair that has a number, or, if nobody has, one at which none stands.
+    /// The index of the queue pair that has a number, or of its endpoint; if nobody has, one at which neither
+    /// stands.
     #[inline]
     pub fn owner(&self, number: QpNumber) -> u32 {
         // Other upper bits lie beyond the table.

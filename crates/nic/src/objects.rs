@@ -4,6 +4,7 @@
 
 use crate::attr::{QpAttr, QpAttrMask, QpCaps, QpInit, QpState, QpType, SrqAttr, SrqInit};
 use crate::congestion;
+use crate::endpoint::Object;
 use crate::engine::wake::wake;
 use crate::error::Error;
 use crate::event::Event;
@@ -16,6 +17,7 @@ use crate::queue::cross::CrossChannel;
 use crate::queue::recv::{RecvQueue, Srq};
 use crate::queue_pair::QueuePair;
 use crate::slab::{Held, existing, nobody};
+use crate::state::NicState;
 use crate::transport::failure::enter_error;
 use crate::transport::{rc, receive, requester};
 use crate::work::RecvWr;
@@ -82,7 +84,7 @@ impl Nic {
         Ok(())
     }
 
-    fn hold_cq(&mut self, cq: Option<CqId>) {
+    pub(crate) fn hold_cq(&mut self, cq: Option<CqId>) {
         if let Some(queue) = cq.and_then(|id| self.state.cqs.get_mut(id)) {
             queue.users += 1;
         }
@@ -212,23 +214,9 @@ impl Nic {
             return Err(Error::Busy);
         }
         let qp = Qp::new(init, pd, cqs, srq_sge)?;
-        let id = self.qps.insert(QueuePair::new(qp))?;
-        let number = match init.qp_type {
-            QpType::Gsi => Ok(QpNumber::GSI),
-            _ => self.numbers.allocate(id.index),
-        };
-        let number = number.inspect_err(|_| {
-            self.qps.remove(id);
-        })?;
-        if let Some(QueuePair { qp, .. }) = self.qps.get_mut(id) {
-            qp.id = id;
-            qp.num = number;
-        }
+        let id = self.holding_pd(init.pd, |nic| nic.insert_qp(qp))?;
         if init.qp_type == QpType::Gsi {
             self.gsi = Some(id);
-        }
-        if let Some(pd) = init.pd {
-            self.state.memory.hold_pd(pd)?;
         }
         self.hold_cq(init.send_cq);
         self.hold_cq(init.recv_cq);
@@ -237,6 +225,43 @@ impl Nic {
         }
         if let Some(users) = init.xrcd.and_then(|id| self.state.xrcds.get_mut(id)) {
             *users += 1;
+        }
+        Ok(id)
+    }
+
+    /// Holds a protection domain for what `make` makes of it, unless that fails.
+    pub(crate) fn holding_pd<T>(
+        &mut self,
+        pd: Option<PdId>,
+        make: impl FnOnce(&mut Nic) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        if let Some(pd) = pd {
+            self.state.memory.hold_pd(pd)?;
+        }
+        let made = make(self);
+        if made.is_err()
+            && let Some(pd) = pd
+        {
+            self.state.memory.release_pd(pd);
+        }
+        made
+    }
+
+    /// Gives a queue pair its place and its number.
+    fn insert_qp(&mut self, qp: Qp) -> Result<QpId, Error> {
+        let qp_type = qp.qp_type;
+        let id = self.qps.insert(QueuePair::new(qp))?;
+        let number = match qp_type {
+            QpType::Gsi => Ok(QpNumber::GSI),
+            _ => self.numbers.allocate(id.index),
+        };
+        let number = number.inspect_err(|_| {
+            self.qps.remove(id);
+        })?;
+        if let Some(QueuePair { qp, .. }) = self.qps.get_mut(id) {
+            qp.id = id;
+            qp.slot = id.index as u16;
+            qp.num = number;
         }
         Ok(id)
     }
@@ -293,7 +318,7 @@ impl Nic {
 
     /// Everything a queue pair refers to must exist. A role that a type does not have (the receive
     /// queue of an XRC initiator) gets a name that no object has.
-    fn check_init(&mut self, init: &QpInit) -> Result<(PdId, (CqId, CqId), u32), Error> {
+    pub(crate) fn check_init(&mut self, init: &QpInit) -> Result<(PdId, (CqId, CqId), u32), Error> {
         let target = init.qp_type == QpType::XrcRecv;
         if target && init.xrcd.is_none() {
             return Err(Error::Invalid("XRC target without a domain"));
@@ -330,46 +355,62 @@ impl Nic {
 
     /// The queue pair with this number. QP1 has none of the table's.
     pub fn find_qp(&self, number: QpNumber) -> Option<QpId> {
-        self.qps.id_at(self.numbers.owner(number))
+        self.name_at(self.numbers.owner(number))
     }
 
     /// The queue pair at an index ([`QpId::index`]).
     pub fn qp_at(&self, index: u16) -> Option<QpId> {
-        self.qps.id_at(index.into())
+        self.name_at(index.into())
+    }
+
+    /// The name of the queue pair, or of the endpoint, that stands at an index.
+    pub(crate) fn name_at(&self, index: u32) -> Option<QpId> {
+        match self.qps.peek(index) {
+            Some(pair) => Some(pair.qp.id),
+            None => self.endpoints.name_at(index),
+        }
+    }
+
+    /// A queue pair goes away: nobody's turn comes to it any more.
+    pub(crate) fn leave_turns(&mut self, id: QpId) {
+        let Some(QueuePair { qp, .. }) = self.qps.get(id) else { return };
+        if qp.parked {
+            self.paths.unpark(qp.path, id.index);
+        }
+        self.stalled -= qp.stalled as u32;
+        self.ready.remove(id.index);
+        self.state.notifier.forget(id.index);
     }
 
     /// The queue pair's number.
     pub fn qp_number(&self, qp: QpId) -> Result<QpNumber, Error> {
-        Ok(self.qps.get(qp).ok_or(Error::NoSuchObject)?.qp.num)
+        Ok(self.object(qp)?.number())
     }
 
     /// The sizes that it was given.
     pub fn qp_caps(&self, qp: QpId) -> Result<QpCaps, Error> {
-        Ok(self.qps.get(qp).ok_or(Error::NoSuchObject)?.qp.caps())
+        Ok(self.object(qp)?.query(&self.state).0.caps)
     }
 
     /// How far its send queue has been posted to, for [`Nic::has_sent`].
     pub fn sends_posted(&self, qp: QpId) -> Result<u32, Error> {
-        Ok(self.qps.get(qp).ok_or(Error::NoSuchObject)?.qp.sq.posted)
+        Ok(self.object(qp)?.send_queue().posted)
     }
 
     /// Whether everything that was posted to its send queue before a mark has been polled as complete: then
     /// no memory that it named is accessed for it any more.
     pub fn has_sent(&self, qp: QpId, posted: u32) -> Result<bool, Error> {
-        let sq = &self.qps.get(qp).ok_or(Error::NoSuchObject)?.qp.sq;
-        Ok(sq.released.wrapping_sub(posted) as i32 >= 0)
+        Ok(self.object(qp)?.send_queue().released.wrapping_sub(posted) as i32 >= 0)
     }
 
     /// Current attributes, and what it was created with; the sizes are those given.
     pub fn query_qp(&self, qp: QpId) -> Result<(QpAttr, QpInit), Error> {
-        let QueuePair { qp, .. } = self.qps.get(qp).ok_or(Error::NoSuchObject)?;
-        Ok((qp.query(), qp.created(&self.state)))
+        Ok(self.object(qp)?.query(&self.state))
     }
 
     /// The PSN that the responder expects next: what came before it is done.
     pub fn expected_psn(&self, qp: QpId) -> Result<Psn, Error> {
-        let QueuePair { qp, .. } = self.qps.get(qp).ok_or(Error::NoSuchObject)?;
-        Ok(qp.responder.expected())
+        Ok(self.object(qp)?.expected())
     }
 
     /// Changes attributes and state (IBTA 11.2.5.2, table 91).
@@ -380,47 +421,25 @@ impl Nic {
         attr: &QpAttr,
         mask: QpAttrMask,
     ) -> Result<(), Error> {
-        let pair = self.qps.get_mut(id).ok_or(Error::NoSuchObject)?;
+        let Some(pair) = self.qps.get_mut(id) else { return self.modify_elsewhere(now, id, attr, mask) };
         let QueuePair { qp, mode } = pair;
-        let next = qp.apply(attr, mask, &self.state.gids)?;
-        if mask.contains(QpAttrMask::AV) {
-            qp.path = self.state.path_to(qp.dst, qp.peer, qp.path);
-        }
         let was = qp.state;
-        match (was, next) {
-            (_, QpState::Reset) => {
-                let (num, send_cq, recv_cq) = (qp.num, qp.send_cq, qp.recv_cq);
-                self.release_shared(id);
-                if let Some(pair) = self.qps.get_mut(id) {
-                    pair.reset();
-                }
-                self.stop_waiting(id);
-                if let Some(cross) = self.state.cross.get_mut(id.index) {
-                    cross.reset();
-                }
-                self.forget_completions(num, send_cq, recv_cq);
-                return Ok(());
+        let next = transition(qp, &mut self.state, now, attr, mask)?;
+        if next == QpState::Reset {
+            let (num, send_cq, recv_cq) = (qp.num, qp.send_cq, qp.recv_cq);
+            self.release_shared(id);
+            if let Some(pair) = self.qps.get_mut(id) {
+                pair.reset();
             }
-            (_, QpState::Err) => enter_error(qp, &mut self.state, now),
-            (QpState::Rts, QpState::Sqd) => {
-                qp.state = QpState::Sqd;
-                qp.draining = true;
-                requester::settle(qp, &mut self.state, now);
+            self.stop_waiting(id);
+            if let Some(cross) = self.state.cross.get_mut(id.index) {
+                cross.reset();
             }
-            (_, next) => {
-                if next == QpState::Rtr && qp.is_datagram() {
-                    qp.src_port = 0xc000;
-                    qp.mtu = limits::MAX_MTU as u16;
-                }
-                if next == QpState::Rts && qp.state == QpState::Sqe {
-                    qp.requester.go_back();
-                }
-                if next == QpState::Rtr {
-                    congestion::begin(qp, &mut self.state);
-                }
-                qp.draining = false;
-                qp.state = next;
-            }
+            self.forget_completions(num, send_cq, recv_cq);
+            return Ok(());
+        }
+        if next == QpState::Rtr {
+            congestion::begin(qp, &mut self.state);
         }
         let offers_irn = self.config.irn.is_some();
         rc::on_transition(qp, mode, &mut self.state, was, offers_irn);
@@ -429,7 +448,7 @@ impl Nic {
         Ok(())
     }
 
-    fn forget_completions(&mut self, num: QpNumber, send_cq: Held<CqId>, recv_cq: Held<CqId>) {
+    pub(crate) fn forget_completions(&mut self, num: QpNumber, send_cq: Held<CqId>, recv_cq: Held<CqId>) {
         let mut freed = Vec::new();
         for cq in [send_cq, recv_cq] {
             if let Some(queue) = self.state.cqs.at(cq.index()) {
@@ -462,31 +481,19 @@ impl Nic {
     /// Destroys a queue pair; its completions that have not been polled are dropped. `Busy` while it is
     /// attached to a multicast group.
     pub fn destroy_qp(&mut self, id: QpId) -> Result<(), Error> {
-        let QueuePair { qp, .. } = self.qps.get(id).ok_or(Error::NoSuchObject)?;
+        let Some(QueuePair { qp, .. }) = self.qps.get(id) else { return self.destroy_elsewhere(id) };
         if self.groups.has(id) {
             return Err(Error::Busy);
         }
-        let (num, cqs, path, parked) = (qp.num, (qp.send_cq, qp.recv_cq), qp.path, qp.parked);
+        let (num, cqs) = (qp.num, (qp.send_cq, qp.recv_cq));
         let (pd, srq, xrcd) = (existing(qp.pd), qp.srq(), qp.xrcd());
-        if parked {
-            self.paths.unpark(path, id.index);
-        }
-        self.stalled -= qp.stalled as u32;
+        self.leave_turns(id);
         self.release_shared(id);
         self.stop_waiting(id);
         self.state.cross.remove(id.index);
         self.state.managed.remove(&num);
-        self.ready.remove(id.index);
-        self.state.notifier.forget(id);
-        self.forget_completions(num, cqs.0, cqs.1);
-        self.state.memory.release_qp(num);
-        self.numbers.release(num);
         self.qps.remove(id);
-        if let Some(pd) = pd {
-            self.state.memory.release_pd(pd);
-        }
-        self.release_cq(cqs.0);
-        self.release_cq(cqs.1);
+        self.let_go(num, pd, cqs);
         if let Some(srq) = srq.and_then(|id| self.state.srqs.get_mut(id)) {
             srq.users -= 1;
         }
@@ -499,10 +506,22 @@ impl Nic {
         Ok(())
     }
 
+    /// Gives back what every queue pair holds, whoever has its queues.
+    pub(crate) fn let_go(&mut self, num: QpNumber, pd: Option<PdId>, cqs: (Held<CqId>, Held<CqId>)) {
+        self.forget_completions(num, cqs.0, cqs.1);
+        self.state.memory.release_qp(num);
+        self.numbers.release(num);
+        if let Some(pd) = pd {
+            self.state.memory.release_pd(pd);
+        }
+        self.release_cq(cqs.0);
+        self.release_cq(cqs.1);
+    }
+
     /// Lets a datagram queue pair receive what is sent to a multicast group (IBTA 10.5).
     pub fn attach_multicast(&mut self, qp: QpId, group: Gid) -> Result<(), Error> {
-        let pair = self.qps.get(qp).ok_or(Error::NoSuchObject)?;
-        if !pair.qp.is_datagram() {
+        let object = self.object(qp)?;
+        if !matches!(object, Object::On(pair) if pair.qp.is_datagram()) {
             return Err(Error::Invalid("multicast needs a datagram queue pair"));
         }
         self.groups.attach(qp, group)
@@ -510,7 +529,43 @@ impl Nic {
 
     /// Takes a queue pair out of a multicast group.
     pub fn detach_multicast(&mut self, qp: QpId, group: Gid) -> Result<(), Error> {
-        self.qps.get(qp).ok_or(Error::NoSuchObject)?;
+        self.object(qp)?;
         self.groups.detach(qp, group)
     }
+}
+
+/// Takes attributes over and changes the state, with what that does to the queues. What else is to be done,
+/// in particular on the way to RESET, the caller knows.
+pub(crate) fn transition(
+    qp: &mut Qp,
+    nic: &mut NicState,
+    now: Instant,
+    attr: &QpAttr,
+    mask: QpAttrMask,
+) -> Result<QpState, Error> {
+    let next = qp.apply(attr, mask, &nic.gids)?;
+    if mask.contains(QpAttrMask::AV) {
+        qp.path = nic.path_to(qp.dst, qp.peer, qp.path);
+    }
+    match (qp.state, next) {
+        (_, QpState::Reset) => {}
+        (_, QpState::Err) => enter_error(qp, nic, now),
+        (QpState::Rts, QpState::Sqd) => {
+            qp.state = QpState::Sqd;
+            qp.draining = true;
+            requester::settle(qp, nic, now);
+        }
+        (was, next) => {
+            if next == QpState::Rtr && qp.is_datagram() {
+                qp.src_port = 0xc000;
+                qp.mtu = limits::MAX_MTU as u16;
+            }
+            if next == QpState::Rts && was == QpState::Sqe {
+                qp.requester.go_back();
+            }
+            qp.draining = false;
+            qp.state = next;
+        }
+    }
+    Ok(next)
 }

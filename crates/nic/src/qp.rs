@@ -19,7 +19,10 @@ use adverb_wire::{Duration, Flow, Gid, Instant, QpNumber, Service};
 
 /// A queue pair.
 pub(crate) struct Qp {
+    /// The name that the program and the driver know it by.
     pub id: QpId,
+    /// See [`Qp::index`].
+    pub slot: u16,
     pub num: QpNumber,
     pub state: QpState,
     pub qp_type: QpType,
@@ -61,7 +64,7 @@ pub(crate) struct Qp {
     pub attr: Attributes,
 }
 
-const _: () = assert!(limits::MAX_MTU <= u16::MAX as usize);
+const _: () = assert!(limits::MAX_MTU <= u16::MAX as usize && limits::MAX_QP <= 1 << 16);
 
 impl Qp {
     /// A queue pair in RESET. The caller has checked that the objects in `init` exist.
@@ -76,9 +79,9 @@ impl Qp {
         let sq =
             SendQueue::new(given.max_send_wr, given.max_send_sge, given.max_inline, layout, init.sq_sig_all);
         let receiver = receives(init, &given, srq_sge)?;
-        let requester = Requester::new();
         Ok(Qp {
             id: slab::Id::new(0, 0),
+            slot: 0,
             num: QpNumber::new(0),
             state: QpState::Reset,
             qp_type: init.qp_type,
@@ -102,16 +105,18 @@ impl Qp {
             deadline: Instant::NEVER,
             heap_at: Instant::NEVER,
             sq,
-            requester,
+            requester: Requester::new(),
             responder: Responder::default(),
             control: None,
             receiver,
-            attr: Attributes::new(
-                given.max_send_wr as u16,
-                given.max_recv_wr as u16,
-                given.max_recv_sge as u8,
-            ),
+            attr: Attributes::new(given.max_send_wr as u16),
         })
+    }
+
+    /// Where it stands in the NIC's table, and in those beside it. An endpoint's name says something else.
+    #[inline]
+    pub fn index(&self) -> u32 {
+        self.slot.into()
     }
 
     /// Largest payload of a packet, in bytes.
@@ -254,8 +259,8 @@ impl Qp {
         self.responder = Responder::default();
         self.control = None;
         self.dialect = Dialect::default();
-        let Attributes { max_send_wr, max_recv_wr, max_recv_sge, .. } = self.attr;
-        self.attr = Attributes::new(max_send_wr, max_recv_wr, max_recv_sge);
+        self.attr = Attributes::new(self.attr.max_send_wr);
+        self.mtu = Mtu::default().bytes() as u16;
         self.access = Access::empty();
         self.peer = QpNumber::new(0);
         self.dst = Gid::default();
@@ -298,7 +303,6 @@ impl Qp {
             kept.qkey = attr.qkey;
         }
         if has(QpAttrMask::PATH_MTU) {
-            kept.path_mtu = attr.path_mtu;
             self.mtu = attr.path_mtu.bytes() as u16;
         }
         if has(QpAttrMask::DEST_QPN) {
@@ -342,22 +346,13 @@ impl Qp {
         if has(QpAttrMask::EN_SQD_ASYNC_NOTIFY) {
             kept.sqd_notify = attr.sqd_notify;
         }
-        // UDP source port: entropy from the two queue pair numbers, as Linux computes it, so that
-        // both directions of a connection take one route (see the wire facts in ARCHITECTURE.md).
+        // Both directions of a connection take one route (see the wire facts in ARCHITECTURE.md).
         self.src_port = source_port(self.num, self.peer);
     }
 
     /// The sizes that it was given.
     pub fn caps(&self) -> QpCaps {
-        let kept = &self.attr;
-        let (max_inline, max_send_sge) = self.sq.request_sizes();
-        QpCaps {
-            max_send_wr: kept.max_send_wr.into(),
-            max_recv_wr: kept.max_recv_wr.into(),
-            max_send_sge: max_send_sge.into(),
-            max_recv_sge: kept.max_recv_sge.into(),
-            max_inline: max_inline.into(),
-        }
+        caps(&self.attr, &self.sq, self.receiver.as_deref())
     }
 
     /// What it was created with, its sizes as they were given.
@@ -384,16 +379,10 @@ impl Qp {
             pkey_index: 0,
             port: kept.port,
             qkey: kept.qkey,
-            av: AddressVector {
-                dgid: self.dst,
-                sgid_index: kept.sgid_index,
-                traffic_class: kept.traffic_class,
-                hop_limit: kept.hop_limit,
-                sl: kept.sl,
-                flow_label: kept.flow_label,
-            },
+            av: kept.address(self.dst),
             path: if self.dst.is_zero() { PathId::DEFAULT } else { self.path },
-            path_mtu: kept.path_mtu,
+            // Datagram queue pairs were set none.
+            path_mtu: if self.is_datagram() { Mtu::default() } else { Mtu::of_bytes(self.mtu()) },
             timeout: kept.timeout,
             retry_cnt: kept.retry_cnt,
             rnr_retry: kept.rnr_retry,
@@ -419,22 +408,25 @@ pub(crate) struct Attributes {
     pub min_rnr_timer: u8,
     pub timeout: u8,
     pub sqd_notify: bool,
-    port: u8,
-    path_mtu: Mtu,
+    pub port: u8,
     sgid_index: u8,
     traffic_class: u8,
     hop_limit: u8,
     sl: u8,
-    max_recv_sge: u8,
     pub max_send_wr: u16,
-    max_recv_wr: u16,
     flow_label: u32,
     pub qkey: u32,
 }
 
 impl Attributes {
+    /// Where packets go, as it was set.
+    pub fn address(&self, dgid: Gid) -> AddressVector {
+        let Attributes { sgid_index, traffic_class, hop_limit, sl, flow_label, .. } = *self;
+        AddressVector { dgid, sgid_index, traffic_class, hop_limit, sl, flow_label }
+    }
+
     /// Those of a queue pair in RESET.
-    fn new(max_send_wr: u16, max_recv_wr: u16, max_recv_sge: u8) -> Attributes {
+    fn new(max_send_wr: u16) -> Attributes {
         Attributes {
             retry_cnt: 0,
             rnr_retry: 0,
@@ -442,14 +434,11 @@ impl Attributes {
             timeout: 0,
             sqd_notify: false,
             port: 0,
-            path_mtu: Mtu::default(),
             sgid_index: 0,
             traffic_class: 0,
             hop_limit: 0,
             sl: 0,
-            max_recv_sge,
             max_send_wr,
-            max_recv_wr,
             flow_label: 0,
             qkey: 0,
         }
@@ -458,8 +447,19 @@ impl Attributes {
 
 // In as few bytes as their limits need.
 const _: () = assert!(limits::MAX_QP_WR <= u16::MAX as u32);
-const _: () = assert!(limits::MAX_INLINE <= u16::MAX as u32);
-const _: () = assert!(limits::MAX_SGE <= u8::MAX as u32);
+const _: () = assert!(limits::MAX_INLINE <= u16::MAX as u32 && limits::MAX_SGE <= u8::MAX as u32);
+
+/// The sizes that a queue pair with these queues was given.
+pub(crate) fn caps(attr: &Attributes, sq: &SendQueue, receiver: Option<&Receives>) -> QpCaps {
+    let (max_inline, max_send_sge) = sq.request_sizes();
+    QpCaps {
+        max_send_wr: attr.max_send_wr.into(),
+        max_recv_wr: receiver.map_or(0, |receiver| receiver.queue.max_wr()),
+        max_send_sge: max_send_sge.into(),
+        max_recv_sge: receiver.map_or(0, |receiver| receiver.queue.max_sge()),
+        max_inline: max_inline.into(),
+    }
+}
 
 /// Sizes asked for, against the NIC's bounds.
 fn check_sizes(caps: &QpCaps) -> Result<(), Error> {
@@ -514,7 +514,7 @@ pub(crate) fn ack_timeout(code: u8) -> Duration {
     }
 }
 
-/// UDP source port for a pair of queue pairs: a hash folded into the dynamic range.
+/// UDP source port for a pair of queue pairs, as Linux computes it: a hash folded into the dynamic range.
 fn source_port(local: QpNumber, peer: QpNumber) -> u16 {
     let mut v = local.get() as u64 * peer.get() as u64;
     v ^= v >> 20;

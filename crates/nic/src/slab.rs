@@ -86,6 +86,11 @@ impl<I: Id, T> Slab<I, T> {
         self.used as usize
     }
 
+    /// Whether another object can be stored.
+    pub fn has_room(&self) -> bool {
+        self.used < self.limit
+    }
+
     /// Stores an object. `Error::TableFull` at the limit.
     pub fn insert(&mut self, value: T) -> Result<I, Error> {
         if self.used == self.limit {

@@ -45,7 +45,7 @@ const ECT: u8 = 2;
 /// The queue pair begins anew.
 pub(crate) fn begin(qp: &mut Qp, nic: &mut NicState) {
     let rules = &nic.congestion;
-    nic.notifier.forget(qp.id);
+    nic.notifier.forget(qp.index());
     qp.requester.window = Window::new(match rules.scheme {
         CongestionControl::Tcp(c) => c.initial.clamp(1, rules.ceiling),
         _ => rules.ceiling,
@@ -126,7 +126,7 @@ fn on_marked(qp: &Qp, nic: &mut NicState, packet: &Packet, now: Instant) {
     let operation = packet.bth.opcode.operation();
     if qp.is_reliable() && (operation.is_send() || operation.is_write() || operation.is_read_response()) {
         nic.counters.ecn_marked += 1;
-        nic.notifier.on_marked(qp.id, nic.congestion.cnp_interval, now);
+        nic.notifier.on_marked(qp.index(), nic.congestion.cnp_interval, now);
     }
 }
 

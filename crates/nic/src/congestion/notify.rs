@@ -1,7 +1,6 @@
 //! The notification point: who receives packets that switches have marked tells their sender, at most once in
 //! an interval for a queue pair (IBTA A17.9; DCQCN 3.1).
 
-use crate::ids::QpId;
 use crate::memory::{QueueMemory, Span};
 use adverb_wire::{CNP_PAYLOAD, Duration, Instant};
 use std::collections::VecDeque;
@@ -10,8 +9,8 @@ use std::collections::VecDeque;
 #[derive(Default)]
 #[repr(C)]
 pub(crate) struct Notifier {
-    /// Queue pairs whose peers are to be told; each at most once.
-    due: VecDeque<QpId>,
+    /// Queue pairs whose peers are to be told, by index; each at most once.
+    due: VecDeque<u32>,
     /// When each queue pair's peer was last told, by index; as long as the last index that was marked.
     told: Vec<Instant>,
     /// What notifications carry: zeros.
@@ -26,28 +25,28 @@ impl Notifier {
     }
 
     /// A marked packet came for the queue pair.
-    pub fn on_marked(&mut self, id: QpId, interval: Duration, now: Instant) {
-        let index = id.index as usize;
-        if self.told.len() <= index {
+    pub fn on_marked(&mut self, index: u32, interval: Duration, now: Instant) {
+        let at = index as usize;
+        if self.told.len() <= at {
             // The index is below `limits::MAX_QP`.
-            self.told.resize(index + 1, Instant::NEVER);
+            self.told.resize(at + 1, Instant::NEVER);
         }
-        let told = &mut self.told[index];
+        let told = &mut self.told[at];
         if *told == Instant::NEVER || now.since(*told) >= interval {
             *told = now;
-            self.due.push_back(id);
+            self.due.push_back(index);
         }
     }
 
     /// Whose turn it is.
-    pub fn next(&mut self) -> Option<QpId> {
+    pub fn next(&mut self) -> Option<u32> {
         self.due.pop_front()
     }
 
     /// A queue pair begins anew, or goes away.
-    pub fn forget(&mut self, id: QpId) {
-        self.due.retain(|due| *due != id);
-        if let Some(told) = self.told.get_mut(id.index as usize) {
+    pub fn forget(&mut self, index: u32) {
+        self.due.retain(|due| *due != index);
+        if let Some(told) = self.told.get_mut(index as usize) {
             *told = Instant::NEVER;
         }
     }

@@ -81,10 +81,10 @@ fn wait(qp: &mut Qp, nic: &mut NicState, wqe: &Wqe) -> Result<Option<SendStep>, 
     if queue.has_passed(index) {
         return Ok(None);
     }
-    match nic.cross.get_mut(qp.id.index) {
+    match nic.cross.get_mut(qp.index()) {
         Some(cross) if cross.waits_for.is_none() => {
             cross.waits_for = Some(cq);
-            queue.wait_for(index, qp.id.index);
+            queue.wait_for(index, qp.index());
             Ok(Some(SendStep::Waiting))
         }
         _ => Ok(Some(SendStep::Idle)),

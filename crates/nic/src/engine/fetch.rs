@@ -49,7 +49,7 @@ fn reject(qp: &mut Qp, nic: &mut NicState, now: Instant, fault: WqeFault) -> Sen
 fn fetch_cross(qp: &mut Qp, nic: &mut NicState, now: Instant) -> SendStep {
     let (fetched, posted, layout) = (qp.sq.fetched, qp.sq.posted, qp.sq.layout());
     let oldest = qp.requester.oldest().map_or(fetched, |entry| entry.block);
-    let Some(cross) = nic.cross.get_mut(qp.id.index) else { return SendStep::Idle };
+    let Some(cross) = nic.cross.get_mut(qp.index()) else { return SendStep::Idle };
     if cross.cached == fetched {
         // What is in flight keeps its place: a recycled queue that has come round to it waits.
         let read = cross.read_ahead(&qp.sq.ring, oldest, posted);
@@ -67,7 +67,7 @@ fn fetch_cross(qp: &mut Qp, nic: &mut NicState, now: Instant) -> SendStep {
 
 /// What a cross-channel queue would do next: read WQEs ahead, or execute the first of those at hand.
 pub(crate) fn intent_of_cross(qp: &Qp, nic: &NicState) -> Intent {
-    let Some(cross) = nic.cross.get(qp.id.index) else { return Intent::Nothing };
+    let Some(cross) = nic.cross.get(qp.index()) else { return Intent::Nothing };
     let (fetched, posted) = (qp.sq.fetched, qp.sq.posted);
     if cross.cached == fetched {
         if posted == fetched {

@@ -56,7 +56,7 @@ impl Timers {
         let qp = &mut pair.qp;
         if deadline < qp.heap_at {
             qp.heap_at = deadline;
-            self.heap.push(Entry::new(deadline, qp.id.index));
+            self.heap.push(Entry::new(deadline, qp.index()));
         }
     }
 

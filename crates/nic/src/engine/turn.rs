@@ -76,7 +76,7 @@ impl Nic {
             step => return step,
         }
         while let Some(index) = self.ready.front() {
-            let id = self.qps.id_at(index);
+            let id = self.name_at(index);
             match self.step_once(index, now, out) {
                 SendStep::Idle => self.ready.pop(),
                 step => {
@@ -143,20 +143,21 @@ impl Nic {
 
     /// A step of a queue pair by its name.
     pub(crate) fn step_named(&mut self, now: Instant, id: QpId, out: &mut TxFrame) -> Step {
-        let Some(pair) = self.qps.get(id) else { return Step::Idle };
+        let Some(pair) = self.qps.get(self.inner_name(id)) else { return Step::Idle };
         if !pair.qp.ready {
             return Step::Idle;
         }
-        let taken = pair.qp.taken;
-        let step = self.step_once(id.index, now, out);
+        let (index, taken) = (pair.qp.index(), pair.qp.taken);
+        let step = self.step_once(index, now, out);
         if step == SendStep::Idle && !taken {
-            self.ready.remove(id.index);
+            self.ready.remove(index);
         }
         step.of(id)
     }
 
     /// What a queue pair would do next.
     pub(crate) fn intent_of(&mut self, id: QpId) -> Intent {
+        let id = self.inner_name(id);
         let Some(QueuePair { qp, mode }) = self.qps.get_mut(id) else { return Intent::Nothing };
         if !qp.ready {
             return Intent::Nothing;
@@ -246,8 +247,8 @@ impl Nic {
     /// mark brings another.
     #[cold]
     fn next_notification(&mut self, out: &mut TxFrame) -> Option<QpId> {
-        while let Some(id) = self.state.notifier.next() {
-            let Some(QueuePair { qp, .. }) = self.qps.get_mut(id) else { continue };
+        while let Some(index) = self.state.notifier.next() {
+            let Some(QueuePair { qp, .. }) = self.qps.at(index) else { continue };
             if !qp.receives() || self.paths.is_blocked(qp.path) {
                 continue;
             }
@@ -259,7 +260,7 @@ impl Nic {
             counters.cnp_sent += 1;
             counters.tx_packets += 1;
             counters.tx_bytes += out.packet.payload_len as u64;
-            return Some(id);
+            return Some(qp.id);
         }
         None
     }

@@ -18,7 +18,7 @@ pub(crate) fn wake(pair: &mut QueuePair, ready: &mut Ready) {
     let unsent = !qp.requester.is_empty() || qp.sq.has_unfetched();
     if (sends && unsent) || mode.owes(qp) {
         qp.ready = true;
-        ready.push(qp.id.index);
+        ready.push(qp.index());
     }
 }
 

@@ -199,6 +199,17 @@ impl SendQueue {
         Ok(block)
     }
 
+    /// Rings the doorbell of a queue whose WQEs were written through memory: `posted` blocks in all.
+    pub fn ring(&mut self, posted: u32) -> Result<(), Error> {
+        let blocks = self.ring.blocks();
+        if posted.wrapping_sub(self.released) > blocks || posted.wrapping_sub(self.fetched) > blocks {
+            return Err(Error::QueueFull);
+        }
+        self.allocate()?;
+        self.posted = posted;
+        Ok(())
+    }
+
     /// Rings the doorbell of a cross-channel queue: `posted` blocks in all.
     pub fn ring_cross(&mut self, cross: &mut CrossChannel, posted: u32) -> Result<(), Error> {
         let blocks = self.ring.blocks();

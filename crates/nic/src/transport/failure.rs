@@ -56,7 +56,7 @@ pub(crate) fn flush_sends(qp: &mut Qp, nic: &mut NicState, now: Instant) {
 /// What a cross-channel queue has not fetched: no further than was posted, however far it was enabled.
 #[cold]
 fn flush_cross(qp: &mut Qp, nic: &mut NicState, now: Instant) {
-    let Some(cross) = nic.cross.get_mut(qp.id.index) else { return };
+    let Some(cross) = nic.cross.get_mut(qp.index()) else { return };
     let end = cross.posted;
     let left = end.wrapping_sub(qp.sq.fetched) as i32;
     let mut block = if left > 0 { qp.sq.fetched } else { end };

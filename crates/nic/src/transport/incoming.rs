@@ -113,12 +113,48 @@ pub(super) enum Resource {
     Atomic { psn: Psn, original: u64 },
 }
 
+/// Where a responder goes on after it was taken off, with nothing owed and no message in progress.
+#[derive(Debug, Default)]
+pub(crate) struct Resume {
+    expected: Psn,
+    msn: u32,
+    heard: bool,
+    depth: u8,
+    /// Answers whose requests may come once more.
+    pending: Option<Box<Pending>>,
+}
+
+impl Resume {
+    /// Next PSN expected.
+    pub fn expected(&self) -> Psn {
+        self.expected
+    }
+
+    /// READs and atomics that may be unanswered.
+    pub fn depth(&self) -> u8 {
+        self.depth
+    }
+}
+
 #[cold]
 fn first_pending() -> Box<Pending> {
     Box::default()
 }
 
 impl Responder {
+    /// One that goes on where another one was taken off.
+    pub fn resume(from: Resume) -> Responder {
+        let Resume { expected, msn, heard, depth, pending } = from;
+        Responder { expected, msn, heard, depth, pending, ..Responder::default() }
+    }
+
+    /// What of it outlives it.
+    pub fn into_resume(self) -> Resume {
+        assert!(!self.has_output() && !self.receive_taken, "a responder that owes something cannot go");
+        let Responder { expected, msn, heard, depth, pending, .. } = self;
+        Resume { expected, msn, heard, depth, pending }
+    }
+
     /// Sets the first PSN expected (transition to RTR).
     pub fn set_expected(&mut self, psn: Psn) {
         self.expected = psn;

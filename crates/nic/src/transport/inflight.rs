@@ -51,6 +51,43 @@ fn first_slots(blocks: u32) -> Box<[Slot]> {
     vec![VACANT; blocks as usize].into_boxed_slice()
 }
 
+/// The ring's memory. It stays with the send queue, whose callers' words are in it, when the requester goes.
+/// Empty until the first WQE.
+#[derive(Debug, Default)]
+pub(crate) struct Slots(Box<[Slot]>);
+
+impl Slots {
+    /// Takes the memory, before the first WQE of a send queue with so many blocks.
+    #[inline]
+    pub fn allocate(&mut self, blocks: u32) {
+        if self.0.is_empty() {
+            self.0 = first_slots(blocks);
+        }
+    }
+
+    /// Keeps the caller's word for the WQE that was posted at `block`, of a send queue with so many blocks.
+    #[inline]
+    pub fn keep_wr_id(&mut self, block: u32, wr_id: u64, blocks: u32) {
+        self.allocate(blocks);
+        let place = self.place(block);
+        self.0[place].wr_id = wr_id;
+    }
+
+    /// Where a free-running index stands in the ring, whose size is a power of two.
+    #[inline]
+    fn place(&self, index: u32) -> usize {
+        index as usize & self.0.len().wrapping_sub(1)
+    }
+}
+
+/// Where a requester goes on after it was taken off its send queue with nothing in flight.
+#[derive(Debug)]
+pub(crate) struct Resume {
+    pub slots: Slots,
+    pub next_psn: Psn,
+    pub max_rd_atomic: u8,
+}
+
 /// The sending half of a queue pair.
 #[derive(Debug)]
 pub(crate) struct Requester {
@@ -90,8 +127,7 @@ pub(crate) struct Requester {
     pub has_failed: bool,
     /// From the first WQE on.
     decoded: Option<Box<Decoded>>,
-    /// Empty until the first WQE.
-    ring: Box<[Slot]>,
+    ring: Slots,
 }
 
 /// What was read from memory of the WQE at the cursor.
@@ -160,7 +196,7 @@ impl Requester {
             is_answering: false,
             has_failed: false,
             decoded: None,
-            ring: Box::default(),
+            ring: Slots::default(),
         }
     }
 
@@ -168,6 +204,21 @@ impl Requester {
     pub fn reset(&mut self) {
         let ring = core::mem::take(&mut self.ring);
         *self = Requester { ring, ..Requester::new() };
+    }
+
+    /// One that goes on where another one was taken off.
+    pub fn resume(from: Resume, retries: u8, rnr_retries: u8) -> Requester {
+        let Resume { slots, next_psn, max_rd_atomic } = from;
+        let mut requester =
+            Requester { ring: slots, max_rd_atomic, retries, rnr_retries, ..Requester::new() };
+        requester.set_first_psn(next_psn);
+        requester
+    }
+
+    /// What of it outlives it. A WQE that was fetched and not executed is fetched again.
+    pub fn into_resume(self) -> Resume {
+        assert!(self.is_empty(), "a requester with requests in flight cannot go");
+        Resume { slots: self.ring, next_psn: self.next_psn, max_rd_atomic: self.max_rd_atomic }
     }
 
     /// Sets the first PSN (transition to RTS).
@@ -241,14 +292,14 @@ impl Requester {
 
     #[inline]
     pub fn entry(&self, index: u32) -> &Inflight {
-        &self.ring[self.place(index)].entry
+        &self.ring.0[self.place(index)].entry
     }
 
     /// Asks for where the next WQE is taken into flight.
     #[inline]
     pub fn prefetch(&self) {
         let place = if self.is_empty() { 0 } else { self.place(self.tail) };
-        if let Some(entry) = self.ring.get(place) {
+        if let Some(entry) = self.ring.0.get(place) {
             prefetch(entry);
         }
         if let Some(decoded) = self.decoded.as_deref() {
@@ -259,42 +310,38 @@ impl Requester {
     /// Keeps the caller's word for the WQE that was posted at `block`, of a send queue with so many blocks.
     #[inline]
     pub fn keep_wr_id(&mut self, block: u32, wr_id: u64, blocks: u32) {
-        self.allocate(blocks);
-        let place = self.place(block);
-        self.ring[place].wr_id = wr_id;
+        self.ring.keep_wr_id(block, wr_id, blocks);
     }
 
     /// Takes the ring's memory, before the first WQE of a send queue with so many blocks.
     #[inline]
     pub fn allocate(&mut self, blocks: u32) {
-        if self.ring.is_empty() {
-            self.ring = first_slots(blocks);
-        }
+        self.ring.allocate(blocks);
     }
 
     /// Where a free-running index stands in the ring, whose size is a power of two.
     #[inline]
     fn place(&self, index: u32) -> usize {
-        index as usize & self.ring.len().wrapping_sub(1)
+        self.ring.place(index)
     }
 
     /// The caller's word for the WQE that starts at `block`; 0 of one that was never posted but written
     /// through memory.
     #[inline]
     pub fn wr_id(&self, block: u32) -> u64 {
-        self.ring.get(self.place(block)).map_or(0, |slot| slot.wr_id)
+        self.ring.0.get(self.place(block)).map_or(0, |slot| slot.wr_id)
     }
 
     /// Takes a WQE into flight.
     pub fn push(&mut self, entry: Inflight) {
         if self.is_empty() {
             // At the first place again, whose line is the likeliest to be in cache.
-            let mask = (self.ring.len() as u32).wrapping_sub(1);
+            let mask = (self.ring.0.len() as u32).wrapping_sub(1);
             self.head = self.head.wrapping_add(mask) & !mask;
             (self.cursor, self.tail) = (self.head, self.head);
         }
         let place = self.place(self.tail);
-        self.ring[place].entry = entry;
+        self.ring.0[place].entry = entry;
         self.tail = self.tail.wrapping_add(1);
         self.next_psn = self.next_psn.add(entry.packets);
     }
@@ -429,7 +476,7 @@ impl Requester {
     /// `head <= cursor <= tail`, `una <= sent <= next_psn`.
     pub fn check_invariants(&self) {
         let inflight = self.tail.wrapping_sub(self.head);
-        assert!(inflight as usize <= self.ring.len(), "more in flight than the ring holds");
+        assert!(inflight as usize <= self.ring.0.len(), "more in flight than the ring holds");
         assert!(self.cursor.wrapping_sub(self.head) <= inflight, "cursor outside of the ring");
         assert!(self.sent.since(self.una) >= 0, "acknowledged what was not sent");
         assert!(self.next_psn.since(self.sent) >= 0, "sent what was not executed");

@@ -68,6 +68,11 @@ impl Mode {
         }
     }
 
+    /// Whether it is another mode than go-back-N, with state of its own.
+    pub fn keeps_state(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// The earliest of the queue pair's timers.
     #[inline]
     pub fn deadline(&self, qp: &Qp) -> Instant {
@@ -158,6 +163,23 @@ pub(crate) fn end_wait(qp: &mut Qp, mode: &mut Mode) {
         None => {}
         Some(Kept::Irn(irn)) => irn::end_wait(irn),
     }
+}
+
+/// The queue pair is new, but over queues that are further than RESET: it gets what it would have got on the
+/// way to its state.
+pub(crate) fn on_lent(qp: &mut Qp, mode: &mut Mode, nic: &mut NicState, offers_irn: bool) {
+    let state = qp.state;
+    let way = [(QpState::Init, QpState::Rtr), (QpState::Rtr, QpState::Rts)];
+    let steps = match state {
+        QpState::Rtr => 1,
+        QpState::Rts | QpState::Sqd => 2,
+        _ => 0,
+    };
+    for (was, next) in way.into_iter().take(steps) {
+        qp.state = next;
+        on_transition(qp, mode, nic, was, offers_irn);
+    }
+    qp.state = state;
 }
 
 /// The queue pair has changed its state by its owner's hand. On the way to RTR it gets the mode that the NIC

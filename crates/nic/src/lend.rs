@@ -1,0 +1,318 @@
+//! What the NIC does with endpoints ([`crate::endpoint`]): creates them, lends their queues to a queue pair
+//! and takes them back, and does for a name that is an endpoint's what the same calls do for a queue pair.
+
+use crate::attr::{QpAttr, QpAttrMask, QpInit, QpState, QpType};
+use crate::congestion;
+use crate::endpoint::{Endpoint, Endpoints, Object, Place};
+use crate::engine::wake::wake;
+use crate::error::Error;
+use crate::ids::QpId;
+use crate::nic::Nic;
+use crate::objects::transition;
+use crate::qp::Qp;
+use crate::queue::cq::Release;
+use crate::queue_pair::QueuePair;
+use crate::slab::{existing, nobody};
+use crate::state::NicState;
+use crate::transport::failure::flush_sends;
+use crate::transport::{rc, receive};
+use crate::work::{RecvWr, SendWr};
+use adverb_wire::Instant;
+
+/// Endpoints.
+impl Nic {
+    /// Creates an endpoint in RESET: a queue pair's number, queues and attributes, without a transport. Every
+    /// call that takes a queue pair's name takes its. What is posted waits until [`Nic::lend`]; frames for
+    /// its number are dropped meanwhile, as those for a queue pair in RESET are. Only RC has endpoints, and
+    /// only with receives of their own.
+    pub fn create_endpoint(&mut self, init: &QpInit) -> Result<QpId, Error> {
+        if init.qp_type != QpType::Rc {
+            return Err(Error::Unsupported("an endpoint that is not RC"));
+        }
+        if init.srq.is_some() || init.xrcd.is_some() {
+            return Err(Error::Unsupported("an endpoint with a shared receive queue"));
+        }
+        let (pd, cqs, srq_sge) = self.check_init(init)?;
+        let endpoint = Box::new(Endpoint::of(Qp::new(init, pd, cqs, srq_sge)?));
+        let name = self.holding_pd(init.pd, |nic| nic.insert_endpoint(endpoint))?;
+        self.hold_cq(init.send_cq);
+        self.hold_cq(init.recv_cq);
+        Ok(name)
+    }
+
+    /// Gives an endpoint its place and its number.
+    fn insert_endpoint(&mut self, endpoint: Box<Endpoint>) -> Result<QpId, Error> {
+        let name = self.endpoints.insert(endpoint)?;
+        let number = self.numbers.allocate(name.index).inspect_err(|_| {
+            self.endpoints.remove(name);
+        })?;
+        if let Some(Place::Off(endpoint)) = self.endpoints.get_mut(name) {
+            endpoint.num = number;
+        }
+        Ok(name)
+    }
+
+    /// Lends an endpoint's queues to a queue pair, which begins in the endpoint's state, at the PSNs that its
+    /// attributes say, with whatever has been posted. Congestion control begins anew. `Busy` if they are
+    /// lent, `Invalid` for a queue pair that is no endpoint's.
+    pub fn lend(&mut self, id: QpId) -> Result<(), Error> {
+        let place = self.endpoint_mut(id)?;
+        if matches!(place, Place::On(_)) {
+            return Err(Error::Busy);
+        }
+        if !self.qps.has_room() {
+            return Err(Error::TableFull);
+        }
+        let Some(Place::Off(endpoint)) = self.endpoints.replace(id, Place::On(nobody())) else {
+            return Err(Error::NoSuchObject);
+        };
+        let inner = self.qps.insert(QueuePair::new(endpoint.into_qp(0)))?;
+        self.endpoints.replace(id, Place::On(inner));
+        let pair = self.qps.get_mut(inner).ok_or(Error::NoSuchObject)?;
+        pair.qp.slot = inner.index as u16;
+        self.numbers.follow(pair.qp.num, inner.index);
+        let QueuePair { qp, mode } = pair;
+        if matches!(qp.state, QpState::Rtr | QpState::Rts | QpState::Sqd) {
+            congestion::begin(qp, &mut self.state);
+        }
+        rc::on_lent(qp, mode, &mut self.state, self.config.irn.is_some());
+        wake(pair, &mut self.ready);
+        self.timers.track(pair);
+        Ok(())
+    }
+
+    /// Takes an endpoint's queues back from the queue pair that has them, which goes. What is posted and was
+    /// not executed stays posted; completions that were not polled stay owed. `Busy` while requests are in
+    /// flight, a message is coming in, or the peer is owed something; `WrongState` if they are not lent;
+    /// `Unsupported` while the two NICs recover from loss by IRN or are about to agree on it.
+    pub fn take_back(&mut self, id: QpId) -> Result<(), Error> {
+        let Place::On(inner) = *self.endpoint_mut(id)? else { return Err(Error::WrongState) };
+        let pair = self.qps.get_mut(inner).ok_or(Error::NoSuchObject)?;
+        if pair.mode.keeps_state() && pair.qp.state != QpState::Err {
+            return Err(Error::Unsupported("taking the queues of a queue pair back that may speak IRN"));
+        }
+        if !Endpoint::can_be_of(&pair.qp) || pair.owes() {
+            return Err(Error::Busy);
+        }
+        self.leave_turns(inner);
+        let Some(QueuePair { qp, .. }) = self.qps.remove(inner) else { return Err(Error::NoSuchObject) };
+        self.numbers.follow(qp.num, id.index);
+        self.endpoints.replace(id, Place::Off(Box::new(Endpoint::of(qp))));
+        Ok(())
+    }
+
+    /// Whether an endpoint's queues are lent.
+    pub fn is_lent(&self, id: QpId) -> Result<bool, Error> {
+        match self.endpoints.get(id) {
+            Some(place) => Ok(matches!(place, Place::On(_))),
+            None => Err(self.no_endpoint(id)),
+        }
+    }
+
+    fn endpoint_mut(&mut self, id: QpId) -> Result<&mut Place, Error> {
+        let none = self.no_endpoint(id);
+        self.endpoints.get_mut(id).ok_or(none)
+    }
+
+    /// Why a name is not an endpoint's.
+    fn no_endpoint(&self, id: QpId) -> Error {
+        match self.qps.get(id) {
+            Some(_) => Error::Invalid("object: the queue pair is no endpoint"),
+            None => Error::NoSuchObject,
+        }
+    }
+}
+
+/// What a queue pair's name stands for.
+impl Nic {
+    #[inline]
+    pub(crate) fn object(&self, id: QpId) -> Result<Object<&QueuePair, &Endpoint>, Error> {
+        match self.qps.get(id) {
+            Some(pair) => Ok(Object::On(pair)),
+            None => self.object_elsewhere(id),
+        }
+    }
+
+    #[cold]
+    fn object_elsewhere(&self, id: QpId) -> Result<Object<&QueuePair, &Endpoint>, Error> {
+        match self.endpoints.get(id).ok_or(Error::NoSuchObject)? {
+            Place::Off(endpoint) => Ok(Object::Off(endpoint)),
+            Place::On(inner) => self.qps.get(*inner).map(Object::On).ok_or(Error::NoSuchObject),
+        }
+    }
+
+    pub(crate) fn object_mut(&mut self, id: QpId) -> Result<Object<&mut QueuePair, &mut Endpoint>, Error> {
+        let id = self.inner_name(id);
+        match self.endpoints.get_mut(id) {
+            Some(Place::Off(endpoint)) => Ok(Object::Off(endpoint)),
+            _ => self.qps.get_mut(id).map(Object::On).ok_or(Error::NoSuchObject),
+        }
+    }
+
+    /// The name in the NIC's table of queue pairs, for that of an endpoint whose queues are lent; any other
+    /// as it is.
+    pub(crate) fn inner_name(&self, id: QpId) -> QpId {
+        match self.endpoints.get(id) {
+            Some(Place::On(inner)) => *inner,
+            _ => id,
+        }
+    }
+
+    /// The queue pair that an endpoint's queues are lent to, if they are.
+    fn lent_to(&self, id: QpId) -> Result<Option<QpId>, Error> {
+        match self.endpoints.get(id).ok_or(Error::NoSuchObject)? {
+            Place::Off(_) => Ok(None),
+            Place::On(inner) => Ok(Some(*inner)),
+        }
+    }
+
+    /// Lets something that is written for queue pairs be done to an endpoint whose queues are not lent. It
+    /// must leave nothing in flight, and nothing that needs a place in the NIC's table.
+    fn as_qp<T>(&mut self, id: QpId, act: impl FnOnce(&mut Qp, &mut NicState) -> T) -> Result<T, Error> {
+        let Some(Place::Off(endpoint)) = self.endpoints.replace(id, Place::On(nobody())) else {
+            return Err(Error::NoSuchObject);
+        };
+        let mut qp = endpoint.into_qp(u16::MAX);
+        let done = act(&mut qp, &mut self.state);
+        self.endpoints.replace(id, Place::Off(Box::new(Endpoint::of(qp))));
+        Ok(done)
+    }
+}
+
+/// Calls with a queue pair's name that is not in the NIC's table of queue pairs.
+impl Nic {
+    #[cold]
+    pub(crate) fn post_send_elsewhere(
+        &mut self,
+        now: Instant,
+        id: QpId,
+        wr: &SendWr<'_>,
+    ) -> Result<(), Error> {
+        match self.lent_to(id)? {
+            Some(inner) => self.post_send(now, inner, wr),
+            None => {
+                if let Object::Off(endpoint) = self.object_mut(id)? {
+                    endpoint.post_send(wr)?;
+                }
+                self.flush_posted(now, id)
+            }
+        }
+    }
+
+    #[cold]
+    pub(crate) fn ring_elsewhere(&mut self, now: Instant, id: QpId, posted: u32) -> Result<(), Error> {
+        match self.lent_to(id)? {
+            Some(inner) => self.on_doorbell(now, inner, posted),
+            None => {
+                if let Object::Off(endpoint) = self.object_mut(id)? {
+                    endpoint.ring(posted)?;
+                }
+                self.flush_posted(now, id)
+            }
+        }
+    }
+
+    #[cold]
+    pub(crate) fn post_recv_elsewhere(
+        &mut self,
+        now: Instant,
+        id: QpId,
+        wr: &RecvWr<'_>,
+    ) -> Result<(), Error> {
+        match self.lent_to(id)? {
+            Some(inner) => self.post_recv(now, inner, wr),
+            None => {
+                if let Object::Off(endpoint) = self.object_mut(id)? {
+                    endpoint.post_recv(wr)?;
+                }
+                self.flush_posted(now, id)
+            }
+        }
+    }
+
+    #[cold]
+    pub(crate) fn release_elsewhere(&mut self, id: QpId, release: Release) {
+        let (sq, receiver) = match self.object_mut(id) {
+            Ok(Object::On(pair)) => (&mut pair.qp.sq, &mut pair.qp.receiver),
+            Ok(Object::Off(endpoint)) => (&mut endpoint.sq, &mut endpoint.receiver),
+            Err(_) => return,
+        };
+        match (release, receiver) {
+            (Release::Send { end, .. }, _) => sq.release_to(end),
+            (Release::Receive(_), Some(receiver)) => receiver.queue.release(1),
+            _ => {}
+        }
+    }
+
+    #[cold]
+    pub(crate) fn modify_elsewhere(
+        &mut self,
+        now: Instant,
+        id: QpId,
+        attr: &QpAttr,
+        mask: QpAttrMask,
+    ) -> Result<(), Error> {
+        if let Some(inner) = self.lent_to(id)? {
+            return self.modify_qp(now, inner, attr, mask);
+        }
+        let (next, num, cqs) = self.as_qp(id, |qp, nic| {
+            let next = transition(qp, nic, now, attr, mask);
+            if next == Ok(QpState::Reset) {
+                qp.reset();
+            }
+            (next, qp.num, (qp.send_cq, qp.recv_cq))
+        })?;
+        if next? == QpState::Reset {
+            self.forget_completions(num, cqs.0, cqs.1);
+        }
+        Ok(())
+    }
+
+    #[cold]
+    pub(crate) fn destroy_elsewhere(&mut self, id: QpId) -> Result<(), Error> {
+        if let Some(inner) = self.lent_to(id)? {
+            self.destroy_qp(inner)?;
+            self.endpoints.remove(id);
+            return Ok(());
+        }
+        if let Some(Place::Off(endpoint)) = self.endpoints.remove(id) {
+            self.let_go(endpoint.num, existing(endpoint.pd), endpoint.cqs);
+        }
+        Ok(())
+    }
+
+    /// In ERR everything that is posted is flushed at once (IBTA 10.3.1.5).
+    fn flush_posted(&mut self, now: Instant, id: QpId) -> Result<(), Error> {
+        match self.object(id)? {
+            Object::Off(endpoint) if endpoint.state == QpState::Err => self.as_qp(id, |qp, nic| {
+                flush_sends(qp, nic, now);
+                receive::flush(qp, nic, now);
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Every invariant of the endpoints.
+    pub(crate) fn check_endpoints(&self) {
+        for (name, place) in self.endpoints.iter() {
+            let (id, num, index) = match place {
+                Place::Off(endpoint) => {
+                    endpoint.sq.check_invariants();
+                    (endpoint.id, endpoint.num, name.index)
+                }
+                Place::On(inner) => {
+                    let Some(QueuePair { qp, .. }) = self.qps.get(*inner) else {
+                        panic!("an endpoint's queues are gone");
+                    };
+                    (qp.id, qp.num, inner.index)
+                }
+            };
+            assert!(id == name, "an endpoint's queues have another name");
+            assert!(self.numbers.owner(num) == index, "a number did not follow its endpoint");
+            assert!(
+                Endpoints::has_index(name.index) && self.find_qp(num) == Some(name),
+                "who has the number"
+            );
+        }
+    }
+}
