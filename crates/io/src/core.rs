@@ -2,6 +2,7 @@
 //! that are due, sends what became ready, and delivers events.
 
 use crate::guess::Guess;
+use crate::hold::{Hold, Keep};
 use crate::port::Port;
 use adverb_nic::{Completion, CqId, Error, Event, Nic, PathId, TxFrame};
 use adverb_os::clock::Clock;
@@ -42,6 +43,8 @@ pub struct Core {
     pub clock: Clock,
     /// Who makes the next round.
     pub guess: Guess,
+    /// What may wait for the application's next call.
+    pub hold: Hold,
     tx: TxFrame,
     on_event: OnEvent,
     /// Called, while the NIC is locked, after a round that took frames in: they may have changed memory.
@@ -58,6 +61,7 @@ impl Core {
             port: Some(port),
             clock,
             guess: Guess::default(),
+            hold: Hold::default(),
             tx: TxFrame::default(),
             on_event,
             on_frames: None,
@@ -151,6 +155,82 @@ impl Core {
         done
     }
 
+    /// Sends what a post made ready, as far as it need not wait for the next call.
+    #[inline]
+    pub fn transmit_post(&mut self, now: Instant) {
+        let Core { port, hold, .. } = self;
+        let Some(port) = port else {
+            self.deliver_events();
+            return;
+        };
+        port.keep(hold.for_post(now));
+        self.transmit(now);
+        let Core { port: Some(port), hold, .. } = self else { return };
+        port.keep(Keep::Nothing);
+        hold.posted(now, port.take_sent().0, port.is_waiting());
+    }
+
+    /// To be called when a poll begins: sends what waited for that.
+    #[inline]
+    pub fn poll_begins(&mut self) {
+        let now = self.clock.now();
+        if self.hold.poll_begins(now) {
+            self.send_waiting(now);
+        }
+    }
+
+    /// A round of a poll of `cq`, and the completions that it brings. If there are some, acknowledgements may
+    /// wait: the caller probably answers.
+    #[inline]
+    pub fn round_for(
+        &mut self,
+        cq: CqId,
+        max: usize,
+        out: &mut impl FnMut(Completion),
+    ) -> Result<usize, Error> {
+        let (done, acknowledged) = self.round_keeping(false, self.hold.for_arrivals());
+        let count = self.take(cq, max, out)?;
+        let now = self.clock.now();
+        if count == 0 || done.events > 0 {
+            self.send_waiting(now);
+        }
+        let Some(port) = &mut self.port else { return Ok(count) };
+        port.counters.frames_by_calls += done.frames as u64;
+        if acknowledged && count > 0 {
+            self.hold.acknowledges(now, port.is_waiting(), false);
+        }
+        Ok(count)
+    }
+
+    /// A round after which this may wait; and whether it had something to acknowledge.
+    #[inline]
+    pub fn round_keeping(&mut self, ask_socket: bool, keep: Keep) -> (Done, bool) {
+        if let Some(port) = &mut self.port {
+            port.take_sent();
+            port.keep(keep);
+        }
+        let done = self.round(ask_socket);
+        let Some(port) = &mut self.port else { return (done, false) };
+        port.keep(Keep::Nothing);
+        (done, port.take_sent().1)
+    }
+
+    /// Sends what waits for the application's next call.
+    #[inline]
+    pub fn send_waiting(&mut self, now: Instant) {
+        if let Some(port) = &mut self.port
+            && port.is_waiting()
+        {
+            port.flush(now, &mut self.nic);
+        }
+    }
+
+    /// Whether something waits for the application's next call.
+    #[inline]
+    pub fn is_waiting(&self) -> bool {
+        self.port.as_ref().is_some_and(Port::is_waiting)
+    }
+
     /// Lets timers run out, after what has arrived: an acknowledgement that lies here unread is not overdue,
     /// however late this process is.
     #[cold]
@@ -175,6 +255,7 @@ impl Core {
     fn leave_word(&mut self, now: Instant) {
         if let Some(port) = &mut self.port
             && !self.more
+            && !port.is_waiting()
         {
             port.leave_word(now);
         }
@@ -216,7 +297,8 @@ impl Core {
             return Some(Instant::ZERO);
         }
         let port = self.port.as_ref().and_then(Port::next_deadline);
-        [self.nic.next_deadline(), port].into_iter().flatten().min()
+        let waits = self.is_waiting().then(|| self.hold.deadline());
+        [self.nic.next_deadline(), port, waits].into_iter().flatten().min()
     }
 
     /// The last call ended with work left.

@@ -124,19 +124,30 @@ impl Host {
     /// Calls the NIC, then sends what became ready and delivers events. For creating, changing and
     /// destroying objects.
     pub fn control<R>(&self, f: impl FnOnce(&mut Nic, Instant) -> R) -> R {
-        self.post(f)
+        self.call(f, |core, now| {
+            core.transmit(now);
+        })
     }
 
     /// The same, for posting work requests.
     #[inline]
     pub fn post<R>(&self, f: impl FnOnce(&mut Nic, Instant) -> R) -> R {
+        self.call(f, Core::transmit_post)
+    }
+
+    #[inline]
+    fn call<R>(
+        &self,
+        f: impl FnOnce(&mut Nic, Instant) -> R,
+        transmit: impl FnOnce(&mut Core, Instant),
+    ) -> R {
         let core = &mut *self.shared.lock();
         let now = core.clock.now();
         progress::before_post(self.shared, core);
         let result = f(&mut core.nic, now);
         // A row of posts settles with its first and with the poll, post or tick after its last.
         core.settle_later(progress::in_a_row(core));
-        core.transmit(now);
+        transmit(core, now);
         core.settle_later(false);
         self.after(core, Call::Post);
         result
@@ -148,13 +159,10 @@ impl Host {
     pub fn poll(&self, cq: CqId, max: usize, mut out: impl FnMut(Completion)) -> Result<usize, Error> {
         let core = &mut *self.shared.lock();
         core.settle();
+        core.poll_begins();
         let mut count = core.take(cq, max, &mut out)?;
         if count == 0 {
-            let done = core.round(false);
-            if let Some(port) = &mut core.port {
-                port.counters.frames_by_calls += done.frames as u64;
-            }
-            count = core.take(cq, max, &mut out)?;
+            count = core.round_for(cq, max, &mut out)?;
         }
         self.after(core, if count == 0 { Call::EmptyPoll } else { Call::FullPoll });
         Ok(count)
@@ -165,6 +173,7 @@ impl Host {
     pub fn arm(&self, cq: CqId, solicited_only: bool) -> Result<(), Error> {
         let core = &mut *self.shared.lock();
         core.nic.arm_cq(cq, solicited_only)?;
+        core.hold.expects_sleep();
         core.round(false);
         self.after(core, Call::Arm);
         Ok(())
@@ -179,6 +188,7 @@ impl Host {
     pub fn look(&self) {
         let core = &mut *self.shared.lock();
         core.settle();
+        core.hold.forget();
         let done = core.round(false);
         if let Some(port) = &mut core.port {
             port.counters.frames_by_calls += done.frames as u64;
@@ -190,6 +200,7 @@ impl Host {
     pub fn rest(&self) {
         let core = &mut *self.shared.lock();
         core.settle();
+        core.hold.expects_sleep();
         core.round(false);
         self.after(core, Call::Arm);
     }

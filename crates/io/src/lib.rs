@@ -25,6 +25,7 @@ mod directory;
 mod error;
 mod fork;
 mod guess;
+mod hold;
 mod host;
 mod life;
 mod locals;

@@ -3,6 +3,7 @@
 //! faults or a capture, every frame is built whole first.
 
 mod marks;
+mod outbox;
 
 use crate::counters::IoCounters;
 use crate::directory::{Slot, Word};
@@ -25,6 +26,7 @@ use adverb_os::steer::Mark;
 use adverb_wire::{
     Duration, Flow, Gid, Instant, Packet, ParseError, QpNumber, ROCE_UDP_PORT, verify_ip, verify_udp,
 };
+use outbox::Outbox;
 
 /// The path that leaves this host. Paths 1 to 254 are those of the slots.
 pub const UDP_PATH: PathId = PathId(256);
@@ -72,6 +74,7 @@ pub struct Port {
     rings: Rings,
     lives: Lives,
     udp: Udp,
+    outbox: Outbox,
     udp_blocked: bool,
     /// Slots without a ring, whose frames go through the socket.
     diverted: Vec<Slot>,
@@ -124,6 +127,7 @@ impl Port {
             rings,
             lives,
             udp,
+            outbox: Outbox::default(),
             udp_blocked: false,
             diverted: Vec::new(),
             udp_skipped: 0,
@@ -200,16 +204,6 @@ impl Port {
         }
     }
 
-    #[inline]
-    fn send_udp(&mut self, now: Instant, frame: &TxFrame) -> Option<PathId> {
-        if !self.udp_has_room() {
-            self.counters.drop_send_failed += 1;
-        } else if !self.udp.stage_packet(now, &frame.packet, &frame.payload) {
-            self.counters.drop_too_long += 1;
-        }
-        self.udp_path_to_block()
-    }
-
     /// Builds the whole frame, captures it, and lets the faults decide.
     fn send_slow(&mut self, now: Instant, frame: &TxFrame, route: Route) -> Option<PathId> {
         let mut bytes = Vec::new();
@@ -267,20 +261,6 @@ impl Port {
         }
     }
 
-    fn udp_has_room(&mut self) -> bool {
-        self.udp.has_room() || (self.udp.flush(&mut self.counters) && self.udp.has_room())
-    }
-
-    /// The stage's path, if it takes nothing more for now.
-    #[inline]
-    fn udp_path_to_block(&mut self) -> Option<PathId> {
-        if self.udp_has_room() {
-            return None;
-        }
-        self.udp_blocked = true;
-        Some(UDP_PATH)
-    }
-
     /// Shows receivers what was sent, and gives the kernel what was staged.
     #[inline]
     pub fn flush(&mut self, now: Instant, nic: &mut Nic) {
@@ -291,7 +271,7 @@ impl Port {
         if !self.settle_later {
             self.settle();
         }
-        if !self.udp.has_staged() {
+        if !self.is_socket_due(now) {
             return;
         }
         // It may come back: who shares the address gets some of what this process sends to another.
@@ -444,6 +424,9 @@ impl Port {
         let marks = self.steering.awaits_mark();
         if ask_socket || self.udp_skipped >= UDP_SKIP || in_use || marks {
             self.udp_skipped = 0;
+            if ask_socket || marks {
+                self.udp.ask_for_all();
+            }
             let frames = self.receive_udp(now, nic);
             // Marks may have been all that the batch held, and frames be behind them.
             self.udp_empty = frames == 0 && !marks;

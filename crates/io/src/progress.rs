@@ -5,6 +5,7 @@ use crate::core::Core;
 use crate::counters::IoCounters;
 use crate::directory::Word;
 use crate::guess::{Found, Guess, Look, Next, Ringing, Woken};
+use crate::hold::Keep;
 use crate::host::Shared;
 use crate::rings::{ANYTHING, REQUESTS};
 use adverb_os::{clock, sys};
@@ -144,6 +145,9 @@ pub fn run(shared: &Shared) {
 /// One look of the thread, with the lock held.
 fn look(shared: &Shared, core: &mut Core, now: Instant, woken: Woken, load: &mut AppLoad) -> Next {
     core.settle();
+    if core.hold.thread_looks(now) {
+        core.send_waiting(now);
+    }
     match core.guess.look(now, woken) {
         Look::Round { ask_socket } => round(shared, core, now, (woken, ask_socket), load),
         Look::Glance => {
@@ -174,7 +178,13 @@ fn round(
 ) -> Next {
     let cpu = sys::current_cpu();
     let ticked = core.guess.has_ticked();
-    let done = core.round(ask_socket);
+    // What waits already waits on, but nothing more with it.
+    let waited = core.is_waiting();
+    let keep = if waited { Keep::Acks } else { core.hold.for_arrivals() };
+    let (done, acknowledged) = core.round_keeping(ask_socket, keep);
+    if done.events > 0 || (waited && acknowledged) {
+        core.send_waiting(now);
+    }
     let shares_cpu = shared.member.waker_cpu(shared.member.slot()).load(Ordering::Relaxed) == cpu;
     let found = Found { frames: done.frames, events: done.events, more: core.has_more(), shares_cpu };
     let useless = core.guess.was_useless(found);
@@ -187,6 +197,12 @@ fn round(
     let (next, silenced) = core.guess.found(now, found, || !load.is_busy());
     if silenced || next == Next::Spin {
         silence(shared, &mut core.guess);
+    }
+    if matches!(next, Next::Spin | Next::Again) {
+        core.send_waiting(now);
+    }
+    if acknowledged {
+        core.hold.acknowledges(now, core.is_waiting(), true);
     }
     let Next::Rest(bell) = next else { return next };
     if !set_bell(shared, core, bell) {

@@ -110,6 +110,12 @@ impl Udp {
         &self.sockets
     }
 
+    /// The next call takes a whole batch.
+    #[inline]
+    pub fn ask_for_all(&mut self) {
+        self.sockets.ask_for_all();
+    }
+
     /// Takes what has arrived, at most one batch per socket; returns how many frames.
     pub fn receive(
         &mut self,

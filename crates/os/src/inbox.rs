@@ -78,6 +78,8 @@ pub struct Inbox {
     ask: usize,
     /// It asks for a single message, and for more as long as there are as many as it asks for.
     stepwise: bool,
+    /// It has the kernel put frames together only while they come in company.
+    lone: bool,
     /// Messages of one frame that came alone, in a row; no more than [`QUIET`].
     alone: u32,
 }
@@ -94,19 +96,30 @@ impl Inbox {
             count: 0,
             ask: BATCH,
             stepwise: false,
+            lone: false,
             alone: 0,
         }
     }
 
     /// One that asks for a single message, and for more as long as there are as many as it asks for: to look
     /// for another in vain holds up the one that is there. For who comes back at once; who does something
-    /// else between two looks takes what there is.
+    /// else between two looks [takes what there is](Inbox::ask_for_all).
+    pub fn gradual() -> Inbox {
+        Inbox { ask: 1, stepwise: true, ..Inbox::new() }
+    }
+
+    /// The next call takes what there is.
+    pub fn ask_for_all(&mut self) {
+        self.ask = BATCH;
+    }
+
+    /// A gradual one, for short messages that are answered one by one.
     ///
     /// While messages come one by one, the kernel does not put frames together (UDP_GRO), so that it need not
     /// say how long they are: a shorter call. Traffic classes are not told. The inbox is for one socket. What
     /// follows the first `header_len` bytes of a message begins a cache line.
     pub fn stepwise(header_len: usize) -> Inbox {
-        let mut inbox = Inbox { ask: 1, stepwise: true, ..Inbox::new() };
+        let mut inbox = Inbox { lone: true, ..Inbox::gradual() };
         inbox.origin = before_line(&inbox.buffer, header_len);
         inbox
     }
@@ -143,16 +156,17 @@ impl Socket {
         if !inbox.stepwise {
             return self.receive_many(inbox);
         }
-        let ask = std::mem::replace(&mut inbox.ask, 1);
-        let count = if ask == 1 && inbox.alone == QUIET {
+        let ask = inbox.ask;
+        let count = if inbox.lone && ask == 1 && inbox.alone == QUIET {
             self.receive_one(inbox)?
         } else {
-            inbox.ask = ask;
             let received = self.receive_many(inbox);
             inbox.ask = 1;
             let count = received?;
             let first = inbox.sizes[0];
-            self.note_company(inbox, ask == 1 && first.segment == first.len);
+            if inbox.lone {
+                self.note_company(inbox, ask == 1 && first.segment == first.len);
+            }
             count
         };
         inbox.ask = if count == ask { (2 * ask).min(BATCH) } else { count.max(1) };

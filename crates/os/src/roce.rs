@@ -68,7 +68,7 @@ impl RoceSockets {
             own: Gid::from(address),
             interface_index,
             batch: Batch::new(),
-            inbox: Inbox::new(),
+            inbox: Inbox::gradual(),
             last_used: None,
             owner: 0,
         })
@@ -209,6 +209,11 @@ impl RoceSockets {
     /// Has the kernel steer datagrams among the processes of the address; see [`Socket::steer`].
     pub fn steer(&self, owners: &[(u8, u8)], other: u8) -> io::Result<()> {
         self.socket.steer(owners, other)
+    }
+
+    /// The next call takes a whole batch; else a call takes few messages, and more when there were as many.
+    pub fn ask_for_all(&mut self) {
+        self.inbox.ask_for_all();
     }
 
     /// Takes what has arrived, at most one batch per socket. Marks that come from the own address are no

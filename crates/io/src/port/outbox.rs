@@ -1,0 +1,131 @@
+//! What the port has for the socket: staged frames, and acknowledgements beside them. Those are staged last,
+//! behind requests to the same peer: a shorter frame ends a message that the kernel cuts apart, so that a
+//! request and an acknowledgement are one message, in one system call. On the wire each is a frame of its
+//! own. What may wait for the application's next call is `hold.rs`'s to say.
+
+use super::{Port, UDP_PATH};
+use crate::hold::Keep;
+use adverb_nic::{PathId, TxFrame};
+use adverb_wire::{Instant, Operation, Packet, Service, Syndrome};
+
+/// Acknowledgements that are put beside.
+const ACKS_MAX: usize = 32;
+/// Frames and bytes of a row of posts that wait at most: the receiver should not stand idle.
+const ROW_FRAMES: usize = 32;
+const ROW_BYTES: usize = 16 << 10;
+
+/// Frames for the socket that have not left.
+#[derive(Default)]
+pub(super) struct Outbox {
+    acks: Vec<Packet>,
+    /// Frames staged since the last flush, and their bytes.
+    frames: usize,
+    bytes: usize,
+    /// Something waits for the application's next call.
+    waits: bool,
+    /// What may.
+    pub(super) keep: Keep,
+    /// Since this was last asked: requests or answers were staged, acknowledgements were due.
+    sent: bool,
+    acknowledged: bool,
+}
+
+/// Whether a packet only says that all was well until there. It is never the last that a peer hears, nor in
+/// order with requests.
+#[inline]
+fn is_plain_ack(packet: &Packet) -> bool {
+    let opcode = packet.bth.opcode;
+    opcode.operation() == Operation::Acknowledge
+        && matches!(opcode.service(), Service::Rc | Service::Xrc)
+        && matches!(packet.aeth.syndrome, Syndrome::Ack { .. })
+}
+
+impl Port {
+    #[inline]
+    pub(super) fn send_udp(&mut self, now: Instant, frame: &TxFrame) -> Option<PathId> {
+        if is_plain_ack(&frame.packet) && self.outbox.acks.len() < ACKS_MAX {
+            self.outbox.acknowledged = true;
+            self.outbox.acks.push(frame.packet);
+            return None;
+        }
+        if frame.packet.bth.opcode.operation().is_response() {
+            // Answers of a queue pair stay in order.
+            self.stage_acks(now);
+        }
+        (self.outbox.sent, self.outbox.frames) = (true, self.outbox.frames + 1);
+        self.outbox.bytes += frame.packet.wire_len();
+        if !self.udp_has_room() {
+            self.counters.drop_send_failed += 1;
+        } else if !self.udp.stage_packet(now, &frame.packet, &frame.payload) {
+            self.counters.drop_too_long += 1;
+        }
+        self.udp_path_to_block()
+    }
+
+    /// Stages the acknowledgements behind what is staged.
+    fn stage_acks(&mut self, now: Instant) {
+        let mut acks = std::mem::take(&mut self.outbox.acks);
+        for packet in acks.drain(..) {
+            if !self.udp_has_room() {
+                self.counters.drop_send_failed += 1;
+            } else if !self.udp.stage_packet(now, &packet, &Default::default()) {
+                self.counters.drop_too_long += 1;
+            }
+        }
+        self.outbox.acks = acks;
+    }
+
+    pub(super) fn udp_has_room(&mut self) -> bool {
+        self.udp.has_room() || (self.udp.flush(&mut self.counters) && self.udp.has_room())
+    }
+
+    /// The stage's path, if it takes nothing more for now.
+    #[inline]
+    pub(super) fn udp_path_to_block(&mut self) -> Option<PathId> {
+        if self.udp_has_room() {
+            return None;
+        }
+        self.udp_blocked = true;
+        Some(UDP_PATH)
+    }
+
+    /// Stages what is put beside. False if the kernel gets nothing now: nothing is there, or it waits.
+    #[inline]
+    pub(super) fn is_socket_due(&mut self, now: Instant) -> bool {
+        if self.outbox.acks.is_empty() && !self.udp.has_staged() {
+            return false;
+        }
+        let Outbox { keep, frames, bytes, .. } = self.outbox;
+        self.outbox.waits = match keep {
+            Keep::Nothing => false,
+            Keep::Acks => frames == 0,
+            Keep::Row => frames < ROW_FRAMES && bytes < ROW_BYTES,
+        } && !self.udp_blocked
+            && self.slow.is_none();
+        if self.outbox.waits {
+            return false;
+        }
+        (self.outbox.frames, self.outbox.bytes) = (0, 0);
+        self.stage_acks(now);
+        true
+    }
+
+    /// Whether something waits for the application's next call.
+    #[inline]
+    pub fn is_waiting(&self) -> bool {
+        self.outbox.waits
+    }
+
+    /// What may wait when frames have been sent, from now on.
+    #[inline]
+    pub fn keep(&mut self, keep: Keep) {
+        self.outbox.keep = keep;
+    }
+
+    /// Whether requests or answers went to the socket since this was last asked, and whether
+    /// acknowledgements did.
+    #[inline]
+    pub fn take_sent(&mut self) -> (bool, bool) {
+        (std::mem::take(&mut self.outbox.sent), std::mem::take(&mut self.outbox.acknowledged))
+    }
+}
