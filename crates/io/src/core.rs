@@ -52,6 +52,8 @@ pub struct Core {
     trace: bool,
     /// The NIC has more to send than one call's budget.
     more: bool,
+    /// Polls since one found something.
+    pub polls_in_vain: u32,
 }
 
 impl Core {
@@ -67,6 +69,7 @@ impl Core {
             on_frames: None,
             trace,
             more: false,
+            polls_in_vain: 0,
         }
     }
 

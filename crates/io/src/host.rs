@@ -12,6 +12,7 @@ use crate::progress::{self, Call, State};
 use crate::rings::Rings;
 use crate::settings::{Congestion, Settings, Transport};
 use crate::udp::Udp;
+use crate::vain;
 use adverb_nic::{
     Completion, CongestionControl, CqId, DcqcnConfig, Error, IrnConfig, Nic, NicConfig, PathId, TcpConfig,
     TimelyConfig, Tolerance,
@@ -157,7 +158,8 @@ impl Host {
     /// progress brings.
     #[inline]
     pub fn poll(&self, cq: CqId, max: usize, mut out: impl FnMut(Completion)) -> Result<usize, Error> {
-        let core = &mut *self.shared.lock();
+        let mut guard = self.shared.lock();
+        let core = &mut *guard;
         core.settle();
         core.poll_begins();
         let mut count = core.take(cq, max, &mut out)?;
@@ -165,6 +167,12 @@ impl Host {
             count = core.round_for(cq, max, &mut out)?;
         }
         self.after(core, if count == 0 { Call::EmptyPoll } else { Call::FullPoll });
+        core.polls_in_vain = if count == 0 { core.polls_in_vain + 1 } else { 0 };
+        if core.polls_in_vain == vain::ROW {
+            core.polls_in_vain = 0;
+            drop(guard);
+            vain::row();
+        }
         Ok(count)
     }
 

@@ -8,6 +8,7 @@
 //! settings device error          what a user chooses, sees, and is told
 //! host core fork                 the NIC, its lock, its rounds, its process's end
 //! progress guess                 who makes the rounds, the application or a thread
+//! vain                           callers that let others run
 //! port payload counters          where frames leave and enter
 //! directory rings                processes of one address
 //! udp                            the network
@@ -37,6 +38,7 @@ mod rings;
 mod settings;
 mod steering;
 mod udp;
+mod vain;
 
 pub use adverb_os::choice::{Choice, PathPolicy};
 pub use adverb_os::faults::{Direction, Faults};

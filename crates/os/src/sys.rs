@@ -277,6 +277,24 @@ pub fn pid_namespace() -> u64 {
 /// Asks for a short scheduling slice for the calling thread, so that its wake-up preempts a thread that
 /// spins on memory, and for exact timers. Older kernels and sandboxes refuse; then it is slower.
 pub fn prefer_short_waits(slice: Duration) {
+    // SAFETY: plain values.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
+    prefer_short_turns(slice);
+}
+
+/// Times that the calling thread was taken off its processor though it could have gone on.
+pub fn involuntary_switches() -> u64 {
+    // SAFETY: all zeroes is a valid `rusage`, and the call fills it.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_THREAD, &mut usage);
+        usage
+    };
+    u64::try_from(usage.ru_nivcsw).unwrap_or(0)
+}
+
+/// Asks for a short scheduling slice for the calling thread.
+pub fn prefer_short_turns(slice: Duration) {
     let attr = SchedAttr {
         size: size_of::<SchedAttr>() as u32,
         policy: libc::SCHED_OTHER as u32,
@@ -290,7 +308,6 @@ pub fn prefer_short_waits(slice: Duration) {
     // SAFETY: `attr` is a valid record of the size it states; thread 0 is the caller. The other calls
     // take plain values.
     unsafe {
-        libc::prctl(libc::PR_SET_TIMERSLACK, 1);
         if libc::sched_getscheduler(0) != libc::SCHED_OTHER {
             // The user chose how this process is scheduled.
             return;
