@@ -28,8 +28,8 @@ pub struct NicConfig {
     /// with its last one; 0 for a quarter of what may be unacknowledged. A responder that owes an answer
     /// then goes before queue pairs that send, as in hardware, so that answers are not merged.
     pub ack_every: u32,
-    /// Completions are written by [`Nic::step`](crate::Nic::step) only, so that the driver can put time
-    /// before them.
+    /// Completions are written by [`Nic::step`](crate::Nic::step) only, and a WQE is fetched in one step and
+    /// executed in another, so that the driver can put time before each.
     pub stepped: bool,
     /// Offers IRN to the peers of RC queue pairs; those that do not know it get plain RC.
     pub irn: Option<IrnConfig>,
