@@ -15,7 +15,7 @@ use std::collections::BinaryHeap;
 
 /// Lanes at most.
 pub const LANES: usize = 16;
-/// An event that belongs to no lane.
+/// An event that belongs to no lane, as to none beyond it.
 pub const NO_LANE: u8 = u8::MAX;
 /// Time of a timer that is not set.
 const NEVER: u64 = u64::MAX;
@@ -176,9 +176,9 @@ impl Events {
 
     /// Enters an event that nobody takes back, into a lane whose events are not later, or into none.
     #[inline(always)]
-    pub fn push(&mut self, lane: u8, at: u64, source: u32, word: u32) {
+    pub fn push(&mut self, lane: impl Into<usize>, at: u64, source: u32, word: u32) {
         let event = Event { at, source, word };
-        let lane = usize::from(lane);
+        let lane = lane.into();
         if lane >= self.used {
             return self.push_heap(event);
         }
@@ -288,29 +288,17 @@ impl Events {
         if self.heap_min <= first {
             return self.pop_with_heap(lane, first, end);
         }
-        let event = self.take(lane);
-        if event.at > end {
-            self.put_back(lane, event);
+        self.take(lane, end)
+    }
+
+    /// Takes the first event out of a lane, if it is due by `end`.
+    #[inline(always)]
+    fn take(&mut self, lane: usize, end: u64) -> Option<Event> {
+        let row = &mut self.lanes[lane];
+        let Event { at, source, word } = row.ring[row.slot(0)];
+        if at > end {
             return None;
         }
-        Some(event)
-    }
-
-    #[cold]
-    fn put_back(&mut self, lane: usize, event: Event) {
-        let row = &mut self.lanes[lane];
-        row.head = row.head.wrapping_sub(1);
-        row.len += 1;
-        let slot = row.slot(0);
-        row.ring[slot] = event;
-        self.heads[lane] = key(self.base, event.at, event.source);
-        self.popped -= 1;
-    }
-
-    #[inline(always)]
-    fn take(&mut self, lane: usize) -> Event {
-        let row = &mut self.lanes[lane];
-        let event = row.ring[row.slot(0)];
         row.head = row.head.wrapping_add(1);
         row.len -= 1;
         let next = row.ring[row.slot(0)];
@@ -319,7 +307,7 @@ impl Events {
         let after = next.at.wrapping_sub(self.base) << SOURCE_BITS | u64::from(next.source);
         self.heads[lane] = if row.len == 0 { NO_KEY } else { after };
         self.popped += 1;
-        event
+        Some(Event { at, source, word })
     }
 
     /// The event so many places behind the one that was taken from a lane last; where the lane is shorter, an
@@ -364,12 +352,7 @@ impl Events {
         if first == NO_KEY {
             return None;
         }
-        let event = self.take(lane);
-        if event.at > end {
-            self.put_back(lane, event);
-            return None;
-        }
-        Some(event)
+        self.take(lane, end)
     }
 }
 
@@ -442,9 +425,9 @@ mod tests {
         let mut now = 0;
         for round in 0..40u64 {
             queue.set_timer(10, now + round * SPAN / 7);
-            queue.push(0, now + 5, 3, 1);
-            queue.push(0, now + 5, 2, 2);
-            queue.push(1, now + 7, 1, 3);
+            queue.push(0u8, now + 5, 3, 1);
+            queue.push(0u8, now + 5, 2, 2);
+            queue.push(1u8, now + 7, 1, 3);
             let mut seen = Vec::new();
             while let Some(event) = queue.pop(u64::MAX) {
                 assert!(event.at >= now);
@@ -456,7 +439,7 @@ mod tests {
         }
         assert!(now > 50 * SPAN);
         // A pop that comes to nothing leaves the event where it is.
-        queue.push(0, now + 5, 3, 1);
+        queue.push(0u8, now + 5, 3, 1);
         assert_eq!(queue.pop(now + 4), None);
         assert_eq!(queue.pop(now + 5).map(|e| e.source), Some(3));
         assert_eq!(queue.pop(u64::MAX), None);

@@ -131,7 +131,8 @@ impl Sources {
     /// port is free.
     #[inline(always)]
     pub fn link_of(&self, number: u32) -> u32 {
-        if number < self.links { number } else { number.wrapping_sub(self.links) }
+        // Below zero the difference wraps to above the number.
+        number.min(number.wrapping_sub(self.links))
     }
 }
 

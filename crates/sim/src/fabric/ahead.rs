@@ -23,8 +23,8 @@ impl Sim {
         if self.far {
             return self.look_far_ahead();
         }
-        self.ask_for_names(self.events.ahead(2 * STEP));
-        let soon = self.events.ahead(STEP);
+        let (soon, later) = (self.events.ahead(STEP), self.events.ahead(2 * STEP));
+        self.ask_for_names(later);
         if let Source::Arrival(link) = self.sources.unpack(soon.source) {
             self.ask_for_place(link, soon.word);
         }

@@ -23,7 +23,7 @@ impl Sim {
         if self.fabric.spray && link.to & HOST == 0 && hot.kind == Kind::Data {
             hot.via = self.fabric.rng.u32(..);
         }
-        let lane = if in_order { link.lanes.saturating_add(hot.lane * 2) } else { NO_LANE };
+        let lane = if in_order { u16::from(link.lanes) + u16::from(hot.lane) * 2 } else { NO_LANE.into() };
         if more && !link.wakes {
             link.wakes = true;
             self.events.push(lane, link.busy_until, self.sources.pack(Source::PortFree(l)), 0);
@@ -32,7 +32,7 @@ impl Sim {
             let late = self.suffer(l, id, at);
             return self.events.push(NO_LANE, at + late, l, id);
         }
-        self.events.push(lane.saturating_add(1), at, l, id);
+        self.events.push(lane + 1, at, l, id);
     }
 
     /// Something waits for a port that is sending: enters that it becomes free, unless it is entered.
@@ -78,17 +78,17 @@ impl Sim {
     pub(crate) fn on_arrival(&mut self, l: u32, id: u32) {
         let link = &self.fabric.links[l as usize];
         let (to, flags, epoch) = (link.to, link.flags, link.epoch);
-        let hot = &mut self.fabric.packets.hot[id as usize];
+        let hot = &self.fabric.packets.hot[id as usize];
+        let (kind, digest) = (hot.kind, hot.digest);
         if (flags & LINK_CAPTURE != 0 || hot.flags & (FLAG_LOST | FLAG_CORRUPT) != 0 || hot.epoch != epoch)
             && !self.survives(l, id)
         {
             return;
         }
-        let hot = &mut self.fabric.packets.hot[id as usize];
-        if hot.kind != Kind::Data {
+        if kind != Kind::Data {
             return self.on_pause(l, id);
         }
-        self.watch.trace.add(self.now, l, hot.digest);
+        self.watch.trace.add(self.now, l, digest);
         self.watch.stats.link_hops += 1;
         if to & HOST != 0 {
             self.on_host_arrival(to & !HOST, id);

@@ -146,13 +146,13 @@ impl Sim {
         // With IRN the last packet may come before others of its message.
         let any = self.config.transport.irn.is_some() || operation.ends_message();
         let ends = any && (operation.is_write() || operation.is_send());
-        let qp = host.nic.index_of(packet.bth.dest_qp);
         self.fabric.packets.give(id);
         self.watch.stats.delivered += 1;
         if self.watch.journal.is_on() {
             self.tell_nic(h, "takes it");
         }
         if ends && self.watch.oracle.is_none() {
+            let qp = self.hosts.list[h as usize].nic.index_of(packet.bth.dest_qp);
             self.on_message_end(h, qp);
         }
         let completes = operation == Operation::Acknowledge || operation.is_response() || operation.is_send();
