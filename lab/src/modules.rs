@@ -141,7 +141,7 @@ fn transmit(out: &mut Vec<Time>) {
     out.push(measure("txFree, new packets", 15.9, |n| {
         for i in 0..n {
             assert!(tx_free(&mut s, &config, 110, true, black_box(NOW)) == Free::New);
-            s.on_sent(&config, NONE, NOW);
+            s.on_sent(&config, false, NONE, NOW);
             if i % 64 == 63 {
                 s = Sender::new(s.next);
             }
@@ -150,7 +150,7 @@ fn transmit(out: &mut Vec<Time>) {
     out.push(measure("txFree, half of 100 lost", 15.9, |n| {
         for _ in 0..n / 50 {
             s = Sender::new(Psn::new(0xff_ff80));
-            (0..100).for_each(|_| s.on_sent(&config, NONE, NOW));
+            (0..100).for_each(|_| s.on_sent(&config, false, NONE, NOW));
             for k in 0..50 {
                 let una = s.una;
                 let sack = SackEth::new(0, una.add(2 * k + 1));
@@ -171,7 +171,7 @@ fn acknowledge(out: &mut Vec<Time>) {
     let mut s = Sender::new(Psn::new(7));
     out.push(measure("receiveAck, and sending", 15.96, |n| {
         for _ in 0..n {
-            s.on_sent(&config, NONE, NOW);
+            s.on_sent(&config, false, NONE, NOW);
             let next = black_box(s.next);
             let acked = receive_ack(&mut s, &config, next, None, NONE, NOW);
             assert!(acked == Acked::Advanced(1));
@@ -181,7 +181,7 @@ fn acknowledge(out: &mut Vec<Time>) {
         for i in 0..n {
             if i % 100 == 0 {
                 s = Sender::new(Psn::new(0xff_fff0));
-                (0..110).for_each(|_| s.on_sent(&config, NONE, NOW));
+                (0..110).for_each(|_| s.on_sent(&config, false, NONE, NOW));
             }
             let una = black_box(s.una);
             let sack = SackEth::new(0, una.add(i % 100 + 1));

@@ -15,7 +15,7 @@ macro_rules! experiments {
 
 experiments! {
     "irn": "fig1" "fig2" "fig3" "fig4" "fig5" "fig6" "fig7" "fig8" "fig9" "fig9-cross" "fig10" "fig11" "fig12"
-        "load" "rate" "hosts" "sizes" "buffer" "rto-high" "few-packets" "loss" "loss-rows" "modules";
+        "load" "rate" "hosts" "sizes" "buffer" "rto-high" "few-packets" "loss" "loss-rows" "tails" "modules";
     "onerma": "fig8" "fig9" "fig10" "fig11a" "fig11b" "fig12" "fig13" "fig14" "fig15a" "fig15bc"
         "fig16a" "fig16b" "fig16c" "fig16d";
     "kvs": "fig8" "fig9" "fig14";

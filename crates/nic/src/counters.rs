@@ -73,6 +73,8 @@ counters! { Counters;
     irn_agreed,
     /// Queue pairs whose peers did not answer; they stay plain RC.
     irn_unanswered,
+    /// Packets sent again once before a timeout, so that the peer tells what it has.
+    irn_tail_probes,
     /// IRN packets that came ahead of their turn and were kept.
     early_packets,
     /// IRN packets that came ahead of their turn and could not be kept.

@@ -45,7 +45,7 @@ pub use error::Error;
 pub use event::Event;
 pub use explain::Explanation;
 pub use one_rma::OneRma;
-pub use transport::rc::irn::{self, IrnConfig, LossRecovery, Scheme};
+pub use transport::rc::irn::{self, IrnConfig, LossRecovery, Scheme, Timers};
 
 pub use config::NicConfig;
 pub use engine::step::{Intent, Step};

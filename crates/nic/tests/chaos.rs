@@ -91,6 +91,11 @@ fn offers(seed: u64, irn: bool) -> [Option<IrnConfig>; 2] {
         retransmit_delay: if rng.bool() { Duration::from_us(2) } else { Duration::ZERO },
         hello_interval: Duration::from_us(rng.u64(10..1000)),
         runs: rng.bool(),
+        timers: match rng.u8(..3) {
+            0 => Timers::Paper,
+            1 => Timers::Measured { probe: None },
+            _ => Timers::Measured { probe: Some(Duration::from_us(rng.u64(..100))) },
+        },
     };
     let both = rng.u8(..8);
     let other = IrnConfig { runs: rng.u8(..4) > 0, ..config };

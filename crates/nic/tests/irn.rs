@@ -289,6 +289,102 @@ fn a_lost_tail_costs_the_short_timeout_once() {
     assert!(took >= Duration::from_us(100) && took < Duration::from_us(110), "{took:?}: one in flight");
 }
 
+/// The paper's timeouts as bounds of measured ones, with tail probes and what else hosts have.
+fn on_hosts(seed: u64) -> World {
+    let timers = Timers::Measured { probe: Some(Duration::ZERO) };
+    World::with_config(2, seed, move |c| {
+        c.irn = Some(IrnConfig { timers, redetect: true, runs: true, backoff: true, ..IrnConfig::paper() });
+    })
+}
+
+/// An agreed pair of [`on_hosts`] whose requester and responder have measured the round trip.
+fn measured(w: &mut World) -> (QpId, QpId, Memory, Memory) {
+    let (a, b, ma, mb) = agreed(w, &Link::default());
+    let (va, rkey) = mb.at(0);
+    for id in 0..4 {
+        let op = if id % 2 == 0 { SendOp::Write(va, rkey) } else { SendOp::Read(va, rkey) };
+        w.send(0, a, wr(id, op, &[ma.sge(0, 10_240)]));
+        assert_eq!(w.completion(0).status, Status::Success);
+    }
+    w.run(Duration::from_us(50));
+    (a, b, ma, mb)
+}
+
+#[test]
+fn a_lost_tail_costs_a_probe_and_three_round_trips() {
+    // The tail of a WRITE, of which the requester knows; and of a READ's answers, the responder.
+    for (read, lost, probes, timeouts) in
+        [(false, 3, 1, 0), (true, 3, 1, 0), (false, 1, 1, 0), (true, 1, 1, 0), (false, 4, 1, 1)]
+    {
+        let mut w = on_hosts(7);
+        let (a, _, ma, mb) = measured(&mut w);
+        let (data, (va, rkey)) = (pattern(3, 10_240), mb.at(0));
+        (if read { &mb } else { &ma }).write(0, &data);
+        let (from, mut seen, mut left) = (read as usize, 0, lost);
+        // Of ten packets the last `lost`; of four, the fourth is the probe.
+        lose(&mut w, from, move |p| {
+            let data = p.payload_len > 0;
+            seen += data as u32;
+            let tail = data && seen > 10 - lost.min(3) && left > 0;
+            left -= tail as u32;
+            tail
+        });
+        let start = w.now;
+        let op = if read { SendOp::Read(va, rkey) } else { SendOp::Write(va, rkey) };
+        w.send(0, a, wr(9, op, &[ma.sge(0, 10_240)]));
+        assert_eq!(w.completion(0).status, Status::Success);
+        let took = w.now.since(start);
+        assert_eq!((if read { &ma } else { &mb }).read(0, 10_240), data);
+        let count = |name| w.counter(from, name);
+        assert_eq!((count("irn_tail_probes"), count("timeouts")), (probes, timeouts), "{read}, {lost}");
+        let most = if timeouts > 0 { Duration::from_us(320) } else { LATENCY.times(9) };
+        assert!(took <= most, "{read}, {lost}: {took:?}");
+    }
+}
+
+#[test]
+fn lost_acknowledgements_cost_a_probe() {
+    let mut w = on_hosts(8);
+    let (a, _, ma, mb) = measured(&mut w);
+    let (va, rkey) = mb.at(0);
+    lose_once(&mut w, 1, |_| true);
+    w.send(0, a, wr(9, SendOp::Write(va, rkey), &[ma.sge(0, 10_240)]));
+    assert_eq!(w.completion(0).status, Status::Success);
+    let count = |name| w.counter(0, name);
+    assert_eq!(
+        (count("irn_tail_probes"), count("retransmitted_packets"), count("timeouts")),
+        (1, 1, 0),
+        "one packet once more"
+    );
+    assert_eq!(w.counter(1, "duplicate_requests"), 1);
+}
+
+#[test]
+fn a_probe_costs_no_retry_and_none_is_sent_behind_what_lies_unread() {
+    for silence in [Silence::Unknown, Silence::Unread] {
+        let mut w = World::with_config(2, 9, |c| {
+            c.tolerance =
+                Tolerance { excused_max: Duration::from_ms(300), silence_min: Duration::from_ms(100) };
+            c.irn = Some(IrnConfig::default());
+        });
+        let (a, _, ma, mb) = measured(&mut w);
+        let (va, rkey) = mb.at(0);
+        w.ask = Some(Box::new(move |_, _| silence));
+        w.drop_if = Some(Box::new(|from, _| from == 1));
+        w.send(0, a, wr(9, SendOp::Write(va, rkey), &[ma.sge(0, 8)]));
+        w.run(Duration::from_us(900));
+        let probes = u64::from(silence == Silence::Unknown);
+        assert_eq!((w.counter(0, "irn_tail_probes"), w.counter(0, "timeouts")), (probes, 0), "{silence:?}");
+        // A peer that is gone takes as long as without.
+        let start = w.now;
+        assert_eq!(w.completion(0).status, Status::TransportRetryExceeded);
+        let took = w.now.since(start);
+        let (least, most) = if probes > 0 { (98, 110) } else { (270, 420) };
+        assert!(took > Duration::from_ms(least) && took < Duration::from_ms(most), "{silence:?}: {took:?}");
+        assert_eq!(w.counter(0, "irn_tail_probes"), probes, "one for all of the flight");
+    }
+}
+
 #[test]
 fn bdp_fc_bounds_what_is_in_flight() {
     for (bdp, expected) in [(Some(7), 7), (Some(110), 59), (None, 59)] {
@@ -744,7 +840,7 @@ fn forged_packets_do_no_harm_in_any_state() {
     let states = [QpState::Rts, QpState::Rts, QpState::Rtr, QpState::Sqd, QpState::Err, QpState::Reset];
     for seed in 0..600 {
         let mut rng = fastrand::Rng::with_seed(seed);
-        let mut w = both(seed);
+        let mut w = if seed % 2 == 0 { both(seed) } else { on_hosts(seed) };
         let heard = rng.bool();
         let link = Link { psn: (Psn::new(500), Psn::new(500)), timeout: 14, ..Link::default() };
         let (peer, qp) = (w.qp(0, QpType::Rc, CAPS), w.qp(1, QpType::Rc, CAPS));

@@ -33,6 +33,8 @@ pub enum Metric {
     Drops,
     /// Share of data packets that were sent again.
     Resent,
+    /// Retransmission timeouts for each thousand data packets.
+    Timeouts,
     /// Pause frames for each thousand data packets.
     Pauses,
     /// Median time of flows of the first workload, until the requester knows, in us.
@@ -86,6 +88,7 @@ impl Metric {
             Metric::Rct => ("RCT (ms)", "rct_ms"),
             Metric::Drops => ("dropped share", "drops"),
             Metric::Resent => ("resent share", "resent"),
+            Metric::Timeouts => ("timeouts/1000 pkts", "timeouts"),
             Metric::Pauses => ("pauses/1000 pkts", "pauses"),
             Metric::LatencyP50 => ("median (us)", "latency_p50_us"),
             Metric::LatencyP99 => ("99% (us)", "latency_p99_us"),
@@ -115,6 +118,7 @@ impl Metric {
             Metric::Rct
                 | Metric::Drops
                 | Metric::Resent
+                | Metric::Timeouts
                 | Metric::Pauses
                 | Metric::Ramp
                 | Metric::Converge
@@ -240,6 +244,7 @@ fn value(sim: &Sim, metric: Metric, span: Span) -> f64 {
         Metric::Rct => request(sim.flows()),
         Metric::Drops => share(stats.drops),
         Metric::Resent => share(sim.retransmissions()),
+        Metric::Timeouts => 1000.0 * share(sim.timeouts()),
         Metric::Pauses => 1000.0 * share(stats.pauses),
         other => operations::value(sim, other, span),
     }

@@ -12,7 +12,7 @@ use crate::sim::Config;
 use crate::units::{parse_bytes, parse_rate, parse_time};
 use crate::watch::trace::seed_of;
 use adverb_nic::Mtu;
-use adverb_nic::irn::{IrnConfig, Scheme, WINDOW as IRN_WINDOW};
+use adverb_nic::irn::{IrnConfig, Scheme, Timers, WINDOW as IRN_WINDOW};
 use adverb_wire::Duration;
 
 /// A time in ps, if it is given.
@@ -251,6 +251,20 @@ impl Scenario {
         if out.rto_low == Duration::ZERO || out.rto_low > out.rto_high {
             return Err(Error::new("transport.irn.rto-low", "must be above 0 and at most rto-high"));
         }
+        out.timers = match (t.timers.as_deref().unwrap_or("paper"), t.tail_probes) {
+            ("paper", None) => Timers::Paper,
+            ("paper", _) => {
+                let why = "goes with `timers = \"measured\"`; remove it";
+                return Err(Error::new("transport.irn.tail-probes", why));
+            }
+            ("measured", probes) => {
+                Timers::Measured { probe: probes.unwrap_or(true).then_some(Duration::ZERO) }
+            }
+            (other, _) => {
+                let why = format!("`{other}` is not one of paper, measured");
+                return Err(Error::new("transport.irn.timers", why));
+            }
+        };
         out.redetect = t.redetect.unwrap_or(out.redetect);
         out.runs = t.runs.unwrap_or(out.runs);
         out.backoff = t.backoff.unwrap_or(out.backoff);

@@ -278,6 +278,11 @@ pub struct IrnTable {
     pub rto_low: Option<String>,
     /// Timeout while more are.
     pub rto_high: Option<String>,
+    /// `paper` (the default): those two; `measured`, as on real hosts: by the measured round trip, between
+    /// the two, with tail probes before them.
+    pub timers: Option<String>,
+    /// Whether measured timers have tail probes; they do.
+    pub tail_probes: Option<bool>,
     /// The paper's N.
     pub few_packets: Option<u32>,
     /// NACKs without progress before recovery begins.

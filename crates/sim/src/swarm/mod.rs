@@ -16,7 +16,7 @@ use crate::sim::{Config, Sim};
 use crate::watch::oracle::Work;
 use crate::watch::sabotage::Sabotage;
 use crate::watch::trace::seed_of;
-use adverb_nic::{CongestionControl, DcqcnConfig, IrnConfig, Mtu, Scheme, TcpConfig, TimelyConfig};
+use adverb_nic::{CongestionControl, DcqcnConfig, IrnConfig, Mtu, Scheme, TcpConfig, TimelyConfig, Timers};
 use adverb_wire::Duration;
 
 /// How one seed went.
@@ -147,6 +147,7 @@ pub(crate) fn random_transport(
         nack_threshold: rng.u32(1..4),
         runs: rng.bool(),
         retransmit_delay: Duration::from_ns(*pick(rng, &[0, 0, 2000])),
+        timers: Timers::Paper,
         ..IrnConfig::default()
     });
     let congestion = match rng.u32(0..6) {

@@ -231,6 +231,11 @@ impl Sim {
         self.hosts.list.iter().map(|h| h.nic.counters().retransmitted_packets).sum()
     }
 
+    /// Retransmission timeouts, over all NICs.
+    pub fn timeouts(&self) -> u64 {
+        self.hosts.list.iter().map(|h| h.nic.counters().timeouts).sum()
+    }
+
     /// A record of every flow as CSV, times in ns. A flow that has not ended has empty fields.
     pub fn flows_csv(&self) -> String {
         let mut out = String::from(

@@ -1,9 +1,10 @@
 //! IRN's answers to READs and atomics on their way out: new ones, lost ones, and the NAK behind the last.
 
-use super::responder::{Answer, What};
-use super::sender::Sender;
-use super::tx_free::{Free, tx_free};
-use super::{Irn, ack_interval};
+use super::requester::probe_leaves;
+use super::responder::{Answer, Responses, What};
+use super::sender::{Probe, Sender};
+use super::tx_free::{Free, next_lost, tx_free};
+use super::{Irn, WINDOW, ack_interval};
 use crate::attr::QpState;
 use crate::congestion;
 use crate::event::Event;
@@ -39,6 +40,10 @@ pub(super) fn next_answer(
     let r = &mut irn.responses;
     let next = if r.last_words && r.unsent > 0 {
         Free::New
+    } else if r.tx.probe == Probe::Due
+        && let Some(psn) = tail_probe(r, nic, now)
+    {
+        Free::Resend(psn)
     } else {
         tx_free(&mut r.tx, &nic.irn, r.limit, r.unsent > 0, now)
     };
@@ -71,7 +76,6 @@ pub(super) fn next_answer(
         congestion::on_sent(qp, nic, &mut out.packet, congestion::Sent::Answer, now);
         return true;
     }
-    r.tx.on_sent(&nic.irn, rto, now);
     // Behind the last one there is, or none for a while, nothing else would bring an acknowledgement: a READ
     // request that follows says which answers have come.
     r.unasked += 1;
@@ -79,8 +83,22 @@ pub(super) fn next_answer(
         r.unasked = 0;
         out.packet.bth.ack_req = true;
     }
+    r.tx.on_sent(&nic.irn, out.packet.bth.ack_req, rto, now);
     congestion::on_sent(qp, nic, &mut out.packet, congestion::Sent::Answer, now);
     true
+}
+
+/// The tail probe that is due. None when an answer that goes anyway asks in its place.
+#[cold]
+fn tail_probe(r: &mut Responses, nic: &mut NicState, now: Instant) -> Option<Psn> {
+    let fresh = r.unsent > 0 && r.tx.has_room(r.limit);
+    let lost = r.tx.recovering && next_lost(&mut r.tx).is_some();
+    let Some(psn) = r.tx.take_probe(fresh || lost) else {
+        r.unasked = WINDOW as u16;
+        return None;
+    };
+    probe_leaves(&mut r.tx, nic, psn, now);
+    Some(psn)
 }
 
 fn nak(qp: &Qp, nic: &mut NicState, out: &mut TxFrame, psn: Psn, syndrome: Syndrome) {

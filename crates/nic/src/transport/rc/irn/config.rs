@@ -16,6 +16,19 @@ pub enum Scheme {
     GoBackN,
 }
 
+/// How long a sender waits for acknowledgements.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Timers {
+    /// The paper's two timeouts, by what is in flight.
+    Paper,
+    /// The smoothed round trip and four times its variation, [`IrnConfig::rto_low`] at least and
+    /// [`IrnConfig::rto_high`] at most. Before the first sample the paper's.
+    Measured {
+        /// Tail probes, after two round trips and this time at least.
+        probe: Option<Duration>,
+    },
+}
+
 /// IRN's parameters. Both ends of a connection should have the same scheme; everything else is one end's own
 /// business.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,6 +45,8 @@ pub struct IrnConfig {
     pub rto_low: Duration,
     /// Timeout while more are.
     pub rto_high: Duration,
+    /// Which of the timeouts it is.
+    pub timers: Timers,
     /// The paper's N.
     pub few_packets: u32,
     /// NACKs without progress before recovery begins; more than 1 makes it robust against reordering (IRN 7).
@@ -58,7 +73,8 @@ pub struct IrnConfig {
 }
 
 impl Default for IrnConfig {
-    /// For real hosts, where processes wait for a processor: timeouts ten times the paper's.
+    /// For real hosts, where processes wait for a processor: timeouts ten times the paper's, and tail probes
+    /// before them.
     fn default() -> Self {
         IrnConfig {
             scheme: Scheme::Selective,
@@ -66,6 +82,7 @@ impl Default for IrnConfig {
             receive_packets: WINDOW,
             rto_low: Duration::from_us(1000),
             rto_high: Duration::from_us(3200),
+            timers: Timers::Measured { probe: Some(Duration::from_us(200)) },
             few_packets: 3,
             nack_threshold: 1,
             redetect: true,
@@ -85,6 +102,7 @@ impl IrnConfig {
             bdp_packets: Some(110),
             rto_low: Duration::from_us(100),
             rto_high: Duration::from_us(320),
+            timers: Timers::Paper,
             redetect: false,
             runs: false,
             backoff: false,

@@ -42,6 +42,7 @@ mod receive_ack;
 mod receive_data;
 mod requester;
 mod responder;
+mod round_trip;
 mod sender;
 mod timeout;
 mod tx_free;
@@ -50,7 +51,7 @@ mod tx_free;
 mod tests;
 
 pub use bitmap::Bitmap;
-pub use config::{IrnConfig, LossRecovery, Scheme};
+pub use config::{IrnConfig, LossRecovery, Scheme, Timers};
 pub use receive_ack::{Acked, receive_ack};
 pub use receive_data::{Arrival, Owed, Receiver, receive_data};
 pub use sender::Sender;
@@ -139,7 +140,7 @@ impl Irn {
     /// Whether [`requester::before`] has something to do; `active` when requests are IRN's already.
     #[inline]
     fn comes_before(&self, active: bool) -> bool {
-        if active { self.requests.tx.recovering } else { self.hello.is_agreed() }
+        if active { self.requests.tx.has_repairs() } else { self.hello.is_agreed() }
     }
 
     /// Every invariant of every part.

@@ -48,6 +48,13 @@ pub(super) fn on_timeout(qp: &mut Qp, irn: &mut Irn, nic: &mut NicState, now: In
     }
     match timeout(&mut r.tx, &nic.irn, rto, now) {
         Expiry::Early => return arm(qp, irn, nic),
+        Expiry::Probe => {
+            // What lies unread is not lost; a probe would only lie behind it.
+            if silence == Silence::Unread {
+                r.tx.withhold_probe();
+            }
+            return arm(qp, irn, nic);
+        }
         Expiry::Expired => {}
         Expiry::Idle if r.reads.is_empty() => return,
         Expiry::Idle => {

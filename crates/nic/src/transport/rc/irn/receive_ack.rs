@@ -18,7 +18,7 @@
 //!   receiver has. [`IrnConfig::redetect`] is the switch.
 
 use super::config::{IrnConfig, Scheme};
-use super::sender::Sender;
+use super::sender::{Probe, Sender};
 use super::timeout::rearm;
 use super::tx_free::next_lost;
 use adverb_wire::{Duration, Instant, Psn, SackEth};
@@ -90,11 +90,13 @@ fn advance(
         s.uncounted = s.uncounted.saturating_sub(done);
     }
     let from = core::mem::replace(&mut s.una, cumulative);
+    s.round_trip.on_arrived(from, cumulative, !s.recovering, config.rto_high, now);
     if !s.again.is_empty() {
         redetect(s, config, from, cumulative, now);
     }
     s.nacks = 0;
     s.expiries = 0;
+    s.probe = Probe::Ready;
     s.lost_before(cumulative);
     let blind = s.by_timer || config.scheme == Scheme::NoSack;
     if s.recovering && blind && cumulative.is_before(s.recovery_end) {
@@ -116,6 +118,7 @@ fn on_nack(s: &mut Sender, config: &IrnConfig, cumulative: Psn, sack: SackEth, a
         Scheme::Selective => {
             if sack.is_kept() && psn != s.una {
                 let new = s.sacked.set_run(psn, 1 + more);
+                s.round_trip.on_arrived(psn, psn.add(1 + more), true, config.rto_high, now);
                 s.uncounted += if config.redetects() { new } else { 0 };
                 // A run stands for the NACKs of all its packets that are news.
                 news = if more > 0 { new } else { 1 };
@@ -133,8 +136,8 @@ fn on_nack(s: &mut Sender, config: &IrnConfig, cumulative: Psn, sack: SackEth, a
     if cumulative != s.una {
         return;
     }
-    s.nacks = s.nacks.saturating_add(news);
-    if !s.recovering && s.nacks >= config.nack_threshold {
+    s.nacks = s.nacks.saturating_add(news as u16);
+    if !s.recovering && u32::from(s.nacks) >= config.nack_threshold {
         s.recover(false);
         s.armed = now;
         s.fetched_at = now + config.retransmit_delay;

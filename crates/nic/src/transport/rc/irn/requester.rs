@@ -5,8 +5,9 @@
 //! all its answers have come as well. The oldest WQE completes first, whatever came early.
 
 use super::config::Scheme;
+use super::sender::Probe;
 use super::timeout::length;
-use super::tx_free::{Free, tx_free};
+use super::tx_free::{Free, next_lost, tx_free};
 use super::{Acked, Arrival, Irn, Receiver, Sender, WINDOW, ack_interval, receive_ack, receive_data};
 use crate::attr::QpState;
 use crate::congestion;
@@ -129,6 +130,11 @@ pub(super) fn before(
         if !congestion::may_send(qp, now) {
             return Some(SendStep::Idle);
         }
+        if irn.requests.tx.probe == Probe::Due
+            && let Some(psn) = tail_probe(qp, irn, nic, now)
+        {
+            return resend(qp, irn, nic, now, out, psn);
+        }
         let limit = nic.irn.limit(irn.hello.peer_window());
         return match tx_free(&mut irn.requests.tx, &nic.irn, limit, true, now) {
             Free::Resend(psn) => resend(qp, irn, nic, now, out, psn),
@@ -144,6 +150,30 @@ pub(super) fn before(
         return None;
     }
     qp.requester.is_all_sent().then_some(SendStep::Idle)
+}
+
+/// The tail probe that is due. None when something that goes anyway asks in its place.
+#[cold]
+fn tail_probe(qp: &Qp, irn: &mut Irn, nic: &mut NicState, now: Instant) -> Option<Psn> {
+    let limit = limit(qp, irn, nic);
+    let r = &mut irn.requests;
+    let fresh = !qp.requester.is_all_sent() && r.tx.in_flight() < limit;
+    let lost = r.tx.recovering && next_lost(&mut r.tx).is_some();
+    let Some(psn) = r.tx.take_probe(fresh || lost) else {
+        r.unasked = WINDOW as u16;
+        return None;
+    };
+    probe_leaves(&mut r.tx, nic, psn, now);
+    Some(psn)
+}
+
+/// A tail probe leaves.
+pub(super) fn probe_leaves(tx: &mut Sender, nic: &mut NicState, psn: Psn, now: Instant) {
+    nic.counters.irn_tail_probes += 1;
+    if tx.recovering && nic.irn.redetects() {
+        tx.again.on_resent(psn, tx.next);
+    }
+    tx.on_resent(psn, now);
 }
 
 /// Sends one lost packet again. None when it belongs to a WQE that cannot be sent any more.
@@ -259,7 +289,7 @@ pub(crate) fn on_sent(qp: &mut Qp, irn: &mut Irn, nic: &NicState, now: Instant, 
     if bth.ack_req {
         r.unasked = 0;
     }
-    r.tx.on_sent(&nic.irn, rto, now);
+    r.tx.on_sent(&nic.irn, bth.ack_req, rto, now);
     qp.deadline = r.tx.deadline;
 }
 
@@ -409,7 +439,7 @@ pub(super) fn arm(qp: &mut Qp, irn: &Irn, nic: &NicState) {
     qp.deadline = if r.tx.in_flight() > 0 {
         r.tx.deadline
     } else if !r.reads.is_empty() {
-        r.asked() + length(&nic.irn, WINDOW, r.probes, qp.rto(nic))
+        r.asked() + length(&nic.irn, &r.tx.round_trip, WINDOW, r.probes, qp.rto(nic))
     } else {
         Instant::NEVER
     };

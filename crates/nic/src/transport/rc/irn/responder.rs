@@ -8,6 +8,7 @@
 
 use super::config::Scheme;
 use super::held::HeldPackets;
+use super::sender::Probe;
 use super::timeout::timeout;
 use super::tx_free::has_lost;
 use super::{Acked, Arrival, Irn, Receiver, Sender, WINDOW, hello, receive_ack, receive_data};
@@ -128,7 +129,9 @@ impl Responses {
         if self.last_words {
             return self.unsent > 0;
         }
-        (self.unsent > 0 && self.tx.has_room(self.limit)) || has_lost(&mut self.tx)
+        (self.unsent > 0 && self.tx.has_room(self.limit))
+            || self.tx.probe == Probe::Due
+            || has_lost(&mut self.tx)
     }
 
     pub fn on_timer(&mut self, nic: &mut NicState, ceiling: Duration, now: Instant) {

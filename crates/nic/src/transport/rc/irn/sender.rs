@@ -10,7 +10,19 @@
 
 use super::again::Again;
 use super::bitmap::Bitmap;
+use super::round_trip::RoundTrip;
 use adverb_wire::{Instant, Psn};
+
+/// The tail probe of what is in flight.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Probe {
+    /// None was sent since the cumulative acknowledgement moved.
+    Ready,
+    /// One is to be sent.
+    Due,
+    /// It was sent, or there is to be none.
+    Spent,
+}
 
 /// What is in flight in one direction, what the receiver has of it, and how far recovery has come.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -26,7 +38,7 @@ pub struct Sender {
     /// Recovery ends when the cumulative acknowledgement gets here.
     pub(super) recovery_end: Psn,
     /// NACKs since the cumulative acknowledgement moved.
-    pub(super) nacks: u32,
+    pub(super) nacks: u16,
     /// Timeouts since it moved.
     pub(super) expiries: u8,
     pub(super) recovering: bool,
@@ -34,11 +46,15 @@ pub struct Sender {
     pub(super) by_timer: bool,
     /// A lost packet is being fetched; a timer says when it can be sent.
     pub(super) fetching: bool,
+    pub(super) probe: Probe,
     /// When it can.
     pub(super) fetched_at: Instant,
     /// Since when the timer runs, and when it ends; `NEVER` when it does not run.
     pub(super) armed: Instant,
     pub(super) deadline: Instant,
+    /// When the newest packet left, new or again.
+    pub(super) sent: Instant,
+    pub(super) round_trip: RoundTrip,
     /// Packets above `una` that the receiver has, and how many of them BDP-FC does not count
     /// ([`super::IrnConfig::redetect`]: all or none).
     pub(super) sacked: Bitmap,
@@ -61,9 +77,12 @@ impl Sender {
             recovering: false,
             by_timer: false,
             fetching: false,
+            probe: Probe::Ready,
             fetched_at: Instant::ZERO,
             armed: Instant::NEVER,
             deadline: Instant::NEVER,
+            sent: Instant::ZERO,
+            round_trip: RoundTrip::default(),
             sacked: Bitmap::default(),
             uncounted: 0,
             again: Again::default(),
@@ -98,9 +117,50 @@ impl Sender {
         self.deadline
     }
 
-    /// A new packet, numbered `next`, has left. `ceiling` bounds the timeout, as in [`super::receive_ack()`].
+    /// Whether something other than a new packet may be to be sent.
     #[inline]
-    pub fn on_sent(&mut self, config: &super::IrnConfig, ceiling: adverb_wire::Duration, now: Instant) {
+    pub(super) fn has_repairs(&self) -> bool {
+        self.recovering || self.probe == Probe::Due
+    }
+
+    /// The tail probe that is due, if any, leaves now; or a new packet goes in its place, which asks for an
+    /// acknowledgement as it does. In recovery the probe is the packet at the cumulative acknowledgement;
+    /// else the last one that the receiver is not known to have, since what it answers to that tells most.
+    #[inline(never)]
+    pub(super) fn take_probe(&mut self, new_instead: bool) -> Option<Psn> {
+        if self.probe != Probe::Due {
+            return None;
+        }
+        self.probe = Probe::Spent;
+        if new_instead || self.una == self.next {
+            return None;
+        }
+        if self.recovering {
+            return Some(self.una);
+        }
+        let known = self.sacked.ones_before(self.next, self.in_flight() - 1);
+        Some(self.next.add(Psn::MASK - known))
+    }
+
+    /// No probe is sent until the cumulative acknowledgement has moved.
+    pub(super) fn withhold_probe(&mut self) {
+        self.probe = Probe::Spent;
+    }
+
+    /// A new packet, numbered `next`, has left, which asks for an acknowledgement or not. `ceiling` bounds
+    /// the timeout, as in [`super::receive_ack()`].
+    #[inline]
+    pub fn on_sent(
+        &mut self,
+        config: &super::IrnConfig,
+        asks: bool,
+        ceiling: adverb_wire::Duration,
+        now: Instant,
+    ) {
+        if asks {
+            self.round_trip.on_asked(self.next, now);
+        }
+        self.sent = now;
         self.next = self.next.next();
         if self.deadline == Instant::NEVER {
             super::timeout::rearm(self, config, ceiling, now);
@@ -115,6 +175,13 @@ impl Sender {
         self.resend = self.una;
         self.nacks = 0;
         self.again.clear();
+    }
+
+    /// A packet leaves again.
+    #[inline]
+    pub(super) fn on_resent(&mut self, psn: Psn, now: Instant) {
+        self.sent = now;
+        self.round_trip.on_resent(psn);
     }
 
     /// What the receiver does not have has to be sent again, all of it: it refused a packet and dropped
@@ -144,6 +211,7 @@ impl Sender {
         assert_eq!(self.sacked.first_one(self.next, outside), outside, "sacked what was not sent");
         assert!([0, self.sacked.count_ones()].contains(&self.uncounted), "BDP-FC counts what has arrived");
         assert!(self.recovering || self.again.is_empty(), "remembers an old recovery");
+        assert!(self.probe != Probe::Due || window > 0, "a probe of nothing");
         self.again.check_invariants(self.next);
     }
 }

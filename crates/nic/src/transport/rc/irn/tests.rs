@@ -1,6 +1,8 @@
 //! The four modules: tables of what they do, and both halves against naive ones made of sets, over a wire
 //! that loses, doubles and reorders.
 
+use super::sender::Probe;
+use super::tx_free::next_lost;
 use super::*;
 use adverb_wire::{Duration, SackEth};
 use proptest::prelude::*;
@@ -18,7 +20,7 @@ fn at(us: u64) -> Instant {
 
 fn sender(config: &IrnConfig, packets: u32) -> Sender {
     let mut s = Sender::new(psn(0));
-    (0..packets).for_each(|_| s.on_sent(config, NONE, at(0)));
+    (0..packets).for_each(|_| s.on_sent(config, false, NONE, at(0)));
     s
 }
 
@@ -61,7 +63,7 @@ fn recovery_is_what_the_paper_says() {
     // Then new ones, if BDP-FC allows.
     assert_eq!(tx_free(&mut s, &c, 8, true, at(2)), Free::Closed);
     assert_eq!(tx_free(&mut s, &c, 9, true, at(2)), Free::New);
-    s.on_sent(&c, NONE, at(2));
+    s.on_sent(&c, false, NONE, at(2));
     // It lasts until the cumulative one passes what was sent before it.
     assert_eq!(ack(&mut s, &c, 9, 3), Acked::Advanced(7));
     assert!(s.is_recovering());
@@ -158,7 +160,7 @@ fn timeouts_short_and_long() {
 /// Sends a new packet.
 fn fresh(s: &mut Sender, config: &IrnConfig, us: u64) {
     assert_eq!(tx_free(s, config, 110, true, at(us)), Free::New);
-    s.on_sent(config, NONE, at(us));
+    s.on_sent(config, false, NONE, at(us));
 }
 
 #[test]
@@ -233,7 +235,7 @@ fn what_has_arrived_makes_room_for_new_packets() {
     assert_eq!(tx_free(&mut s, &c, limit, true, at(1)), Free::Resend(psn(0)));
     for _ in 0..2 {
         assert_eq!(tx_free(&mut s, &c, limit, true, at(1)), Free::New);
-        s.on_sent(&c, NONE, at(1));
+        s.on_sent(&c, false, NONE, at(1));
     }
     assert_eq!(tx_free(&mut s, &c, limit, true, at(1)), Free::Closed);
     // What arrived and is now acknowledged is not counted twice.
@@ -241,7 +243,7 @@ fn what_has_arrived_makes_room_for_new_packets() {
     s.check_invariants();
     assert_eq!((s.reach(limit), s.in_flight()), (10, 9));
     // Never farther than the receiver's bitmap.
-    (0..WINDOW - 9).for_each(|_| s.on_sent(&c, NONE, at(2)));
+    (0..WINDOW - 9).for_each(|_| s.on_sent(&c, false, NONE, at(2)));
     (1..WINDOW).for_each(|k| _ = nack(&mut s, &c, 3, 3 + k, 2));
     assert_eq!((s.reach(limit), s.has_room(limit)), (WINDOW, false));
     s.check_invariants();
@@ -336,14 +338,72 @@ fn a_run_tells_of_all_its_packets() {
     }
 }
 
+/// Timers by the round trip, with tail probes; each sender here has measured 20 us.
+fn measured(nack_threshold: u32) -> (IrnConfig, Sender) {
+    let timers = Timers::Measured { probe: Some(Duration::ZERO) };
+    let c = IrnConfig { timers, nack_threshold, ..IrnConfig::paper() };
+    let mut s = Sender::new(psn(0));
+    s.on_sent(&c, true, NONE, at(0));
+    assert_eq!(s.deadline(), at(100), "before the first sample the paper's");
+    receive_ack(&mut s, &c, psn(1), None, NONE, at(20));
+    (1..11).for_each(|_| s.on_sent(&c, false, NONE, at(100)));
+    (c, s)
+}
+
+#[test]
+fn a_tail_probe_goes_before_the_timeout() {
+    let (c, mut s) = measured(1);
+    assert_eq!(s.deadline(), at(140), "two round trips");
+    s.on_sent(&c, false, NONE, at(130));
+    assert_eq!(timeout(&mut s, &c, NONE, at(140)), Expiry::Early, "since the last packet left");
+    assert_eq!(s.deadline(), at(170));
+    assert_eq!(s.take_probe(false), None, "not due");
+    assert_eq!(timeout(&mut s, &c, NONE, at(170)), Expiry::Probe);
+    assert_eq!(s.take_probe(false), Some(psn(11)), "the last one");
+    assert_eq!(s.take_probe(false), None, "once");
+    assert!(!s.is_recovering());
+    // No second one: the timeout, 20 us and four times 10, but no less than the paper's shorter one; and no
+    // earlier than the probe's answer may come.
+    assert_eq!(s.deadline(), at(210));
+    assert_eq!(timeout(&mut s, &c, NONE, at(210)), Expiry::Expired);
+    assert_eq!(resent_by(&mut s, &c, 210), [1]);
+    assert_eq!(timeout(&mut s, &c, NONE, at(250)), Expiry::Early, "nor after that");
+    // In recovery it is the packet at the cumulative acknowledgement.
+    receive_ack(&mut s, &c, psn(2), None, NONE, at(251));
+    assert_eq!(resent_by(&mut s, &c, 252), [2]);
+    assert_eq!(timeout(&mut s, &c, NONE, at(292)), Expiry::Probe);
+    assert_eq!(s.take_probe(false), Some(psn(2)));
+    // When that moves, there may be another; a new packet can go in its place.
+    receive_ack(&mut s, &c, psn(12), None, NONE, at(295));
+    s.on_sent(&c, false, NONE, at(300));
+    assert_eq!(timeout(&mut s, &c, NONE, at(340)), Expiry::Probe);
+    assert_eq!((s.take_probe(true), s.take_probe(false)), (None, None));
+    s.check_invariants();
+}
+
+#[test]
+fn a_tail_probe_is_of_what_the_receiver_is_not_known_to_have() {
+    let (c, mut s) = measured(5);
+    nack(&mut s, &c, 1, 10, 110);
+    nack(&mut s, &c, 1, 9, 110);
+    assert!(!s.is_recovering(), "two NACKs of five");
+    assert_eq!(timeout(&mut s, &c, NONE, at(140)), Expiry::Probe);
+    assert_eq!(s.take_probe(false), Some(psn(8)));
+    // None when the peer has not read what it was sent.
+    let (c, mut s) = measured(1);
+    assert_eq!(timeout(&mut s, &c, NONE, at(140)), Expiry::Probe);
+    s.withhold_probe();
+    assert_eq!((s.take_probe(false), s.deadline()), (None, at(200)));
+}
+
 /// State for each queue pair, beside the paper's: 52 bits a side and 160 bits a queue pair, and five bitmaps
 /// of 128 bits.
 #[test]
 fn state_is_within_its_budget() {
     let (bitmaps, rest) = state_bits_by_kind();
     assert_eq!(bitmaps, 6 * WINDOW as usize, "six bitmaps where the paper has five of 128 bits");
-    assert_eq!(rest, 4096, "numbers, marks, timers, and the heads of tables");
-    assert_eq!(state_bits(), 7168);
+    assert_eq!(rest, 4608, "numbers, marks, timers, and the heads of tables");
+    assert_eq!(state_bits(), 7680);
     assert_eq!(core::mem::size_of::<Option<Box<Irn>>>(), 8, "a plain RC queue pair pays one word");
 }
 
@@ -372,12 +432,21 @@ fn run(seed: u64, config: IrnConfig, total: u32) {
         steps += 1;
         assert!(steps < 100_000, "seed {seed} stuck at {} of {total}", number(s.una));
         let fresh = number(s.next) < total;
+        if s.probe == Probe::Due {
+            let lost = s.recovering && next_lost(&mut s).is_some();
+            if let Some(p) = s.take_probe(lost || fresh && s.has_room(limit)) {
+                assert!(!p.is_before(s.una) && p.is_before(s.next) && !s.sacked.get(p), "a probe of {p:?}");
+                s.on_resent(p, at(now));
+                wire.push(Flight::Data(number(p)));
+            }
+            assert_eq!(s.probe, Probe::Spent, "one for each stand of the cumulative acknowledgement");
+        }
         match tx_free(&mut s, &config, limit, fresh, at(now)) {
             Free::New => {
                 assert!(s.in_flight() < limit + s.sacked.count_ones() * config.redetect as u32, "BDP-FC");
                 wire.push(Flight::Data(number(s.next)));
                 sent.insert(number(s.next), 1);
-                s.on_sent(&config, NONE, at(now));
+                s.on_sent(&config, rng.bool(), NONE, at(now));
             }
             Free::Resend(p) => {
                 assert!(s.is_recovering() && !p.is_before(s.una) && p.is_before(s.next));
@@ -489,6 +558,12 @@ proptest! {
         backoff in any::<bool>(),
         redetect in any::<bool>(),
         runs in any::<bool>(),
+        timers in prop::sample::select(vec![
+            Timers::Paper,
+            Timers::Measured { probe: None },
+            Timers::Measured { probe: Some(Duration::ZERO) },
+            Timers::Measured { probe: Some(Duration::from_us(30)) },
+        ]),
     ) {
         let config = IrnConfig {
             scheme,
@@ -498,6 +573,7 @@ proptest! {
             backoff,
             redetect,
             runs,
+            timers,
             ..IrnConfig::paper()
         };
         run(seed, config, 300);

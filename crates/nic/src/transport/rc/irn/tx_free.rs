@@ -34,6 +34,7 @@ pub fn tx_free(s: &mut Sender, config: &IrnConfig, limit: u32, fresh: bool, now:
                 s.again.on_resent(psn, s.next);
             }
             s.fetching = false;
+            s.on_resent(psn, now);
             return Free::Resend(psn);
         }
         s.fetching = true;
