@@ -63,9 +63,10 @@ step_swarm() {
 step_programs() {
     local seeds=1000
     [ "$long" = no ] || seeds=10000
-    for app in lock queue; do check "$adverb" swarm --app "$app" --seeds "$seeds"; done
+    for app in lock queue catalog; do check "$adverb" swarm --app "$app" --seeds "$seeds"; done
     found "$adverb" swarm --app lock --bug early-release --seeds 10000 --failures 1
     found "$adverb" swarm --app queue --bug torn-header --seeds 10000 --failures 1
+    found "$adverb" swarm --app catalog --bug early-head --seeds 10000 --failures 1
     own_program
 }
 

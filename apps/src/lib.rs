@@ -2,9 +2,11 @@
 //!
 //! [`kv`]: a replicated key-value cache whose lookups are one-sided 1RMA reads. [`lock`]: a lock in remote
 //! memory with leases and fencing tokens. [`queue`]: a bounded queue that several producers write
-//! one-sidedly. The latter two are each one file: protocol, program, and what an oracle is told of it.
+//! one-sidedly. [`catalog`]: a record that queue pairs update and 1RMA looks up. The latter three are each
+//! one file: protocol, program, and what an oracle is told of it.
 #![forbid(unsafe_code)]
 
+pub mod catalog;
 pub mod kv;
 pub mod lock;
 pub mod queue;

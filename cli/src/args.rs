@@ -153,7 +153,7 @@ pub struct Swarm {
     /// 1RMA's NICs and software instead of queue pairs
     #[arg(long = "1rma")]
     pub one_rma: bool,
-    /// Run a system of programs: lock or queue
+    /// Run a system of programs: lock, queue or catalog
     #[arg(
         long,
         value_name = "NAME",
@@ -187,7 +187,7 @@ pub struct Replay {
     /// A seed of the swarm of 1RMA
     #[arg(long = "1rma")]
     pub one_rma: bool,
-    /// A seed of a system of programs: lock or queue
+    /// A seed of a system of programs: lock, queue or catalog
     #[arg(
         long,
         value_name = "NAME",

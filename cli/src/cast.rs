@@ -1,7 +1,7 @@
 //! The programs of `apps` by the roles that a scenario's `[programs]` gives them, with the keys of each.
 
-use crate::systems::{all_taken, judge_lock, judge_queue};
-use adverb_apps::{lock, queue};
+use crate::systems::{all_taken, judge_catalog, judge_lock, judge_queue};
+use adverb_apps::{catalog, lock, queue};
 use adverb_rdma::{Connect, Duration, Rdma};
 use adverb_sim::Error;
 use adverb_sim::program::Start;
@@ -15,7 +15,8 @@ pub fn make(cast: &Cast) -> Result<Made, Error> {
     match cast.system.as_str() {
         "lock" => make_lock(cast),
         "queue" => make_queue(cast),
-        other => Err(Error::new("programs.system", format!("`{other}` is not one of lock, queue"))),
+        "catalog" => make_catalog(cast),
+        other => Err(Error::new("programs.system", format!("`{other}` is not one of lock, queue, catalog"))),
     }
 }
 
@@ -151,4 +152,28 @@ fn make_queue(cast: &Cast) -> Result<Made, Error> {
     }
     let judge = move |run: &adverb_sim::swarm::programs::Run<'_>| judge_queue(run, slots as usize);
     Ok(Made { programs, judge: Box::new(judge), settled: all_taken })
+}
+
+fn make_catalog(cast: &Cast) -> Result<Made, Error> {
+    let bug = bug(cast, catalog::Bug::None, "early-head", catalog::Bug::EarlyHead)?;
+    let home = first(cast, "serve")?;
+    let mut keys = Keys::of(home);
+    let connect = keys.connect()?;
+    keys.end()?;
+    let serve =
+        move |rdma: Rdma| async move { catalog::serve(&rdma, "catalog", &connect, None).await.map(drop) };
+    let mut programs = vec![at(home, Start::new(home.name.clone(), home.host, serve).serving())];
+    for role in &cast.roles[1..] {
+        if role.role != "work" {
+            return Err(no_such_role(role, "serve, work"));
+        }
+        let mut keys = Keys::of(role);
+        let rounds = keys.number("rounds", 10, 1..=100_000)? as u32;
+        let values = keys.number("values", 100, 1..=1 << 32)?;
+        let work = catalog::Work { rounds, values, connect: keys.connect()?, bug };
+        keys.end()?;
+        let run = move |rdma: Rdma| async move { catalog::work(&rdma, "catalog", &work).await };
+        programs.push(at(role, Start::new(role.name.clone(), role.host, run)));
+    }
+    Ok(Made { programs, judge: Box::new(judge_catalog), settled: |_| true })
 }

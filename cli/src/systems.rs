@@ -1,10 +1,10 @@
 //! The programs of `apps` as systems for the simulator's swarms: which of them run where, and what must be
 //! true of what they note.
 
-use adverb_apps::{lock, queue};
+use adverb_apps::{catalog, lock, queue};
 use adverb_rdma::seam::Note;
 use adverb_rdma::{Connect, Duration, Rdma};
-use adverb_sim::linear::model::{Lock, LockAnswer, LockCall, Queue, QueueAnswer, QueueCall};
+use adverb_sim::linear::model::{Lock, LockAnswer, LockCall, Queue, QueueAnswer, QueueCall, Word, WordCall};
 use adverb_sim::linear::{Model, WORK_MAX};
 use adverb_sim::program::history::{Told, history};
 use adverb_sim::program::{Doing, Start};
@@ -12,18 +12,27 @@ use adverb_sim::swarm::programs::{Made, Run, System};
 use std::collections::BTreeMap;
 
 /// All systems.
-pub const ALL: [System; 2] = [
+pub const ALL: [System; 3] = [
     System {
         name: "lock",
         about: "a lock with leases and fencing tokens, and the record that it guards",
         bugs: &[("early-release", "the lock is released before the record's change is acknowledged")],
+        one_rma: false,
         make: make_lock,
     },
     System {
         name: "queue",
         about: "a bounded queue that several producers write one-sidedly",
         bugs: &[("torn-header", "an element's header is written before its payload, and believed")],
+        one_rma: false,
         make: make_queue,
+    },
+    System {
+        name: "catalog",
+        about: "a record that queue pairs update and 1RMA looks up",
+        bugs: &[("early-head", "the head is changed before its record is written, and believed")],
+        one_rma: true,
+        make: make_catalog,
     },
 ];
 
@@ -115,6 +124,31 @@ pub fn judge_queue(run: &Run<'_>, capacity: usize) -> Vec<String> {
             (Some(_), _) => return None,
         };
         Some((call, answer))
+    })
+}
+
+fn make_catalog(rng: &mut fastrand::Rng, hosts: u32, bug: Option<&str>) -> Made {
+    let bug = if bug == Some("early-head") { catalog::Bug::EarlyHead } else { catalog::Bug::None };
+    let connect = connect(rng);
+    let home = rng.u32(0..hosts);
+    let serve =
+        move |rdma: Rdma| async move { catalog::serve(&rdma, "catalog", &connect, None).await.map(drop) };
+    let mut programs = vec![Start::new("home", home, serve).serving()];
+    for n in 0..rng.u32(2..=4) {
+        let work = catalog::Work { rounds: rng.u32(2..=12), values: rng.u64(2..=100), connect, bug };
+        let run = move |rdma: Rdma| async move { catalog::work(&rdma, "catalog", &work).await };
+        programs.push(Start::new(format!("client {n}"), rng.u32(0..hosts), run));
+    }
+    Made { programs, judge: Box::new(judge_catalog), settled: |_| true }
+}
+
+pub fn judge_catalog(run: &Run<'_>) -> Vec<String> {
+    judge::<Word>(run, &Word { start: 0 }, |told| match (told.name, told.arguments, told.results) {
+        ("update", [value], None) => Some((WordCall::Write(*value), None)),
+        ("update", [value], Some([])) => Some((WordCall::Write(*value), Some(0))),
+        ("look-up", [], None) => Some((WordCall::Read, None)),
+        ("look-up", [], Some([value])) => Some((WordCall::Read, Some(*value))),
+        _ => None,
     })
 }
 

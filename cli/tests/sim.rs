@@ -261,13 +261,13 @@ fn swarms_pass_and_broken_nics_are_found() {
 /// Programs are tried under faults, their planted bugs found, and the line that is printed replays the seed.
 #[test]
 fn systems_of_programs_are_tried_and_replayed() {
-    for app in ["lock", "queue"] {
+    for app in ["lock", "queue", "catalog"] {
         let output = adverb(&["swarm", "--app", app, "--seeds", "100"]);
         let said = text(&output.stdout);
         assert!(output.status.success() && said.starts_with("100 seeds, 0 failed; "), "{app}: {said}");
         assert!(said.contains(" calls made, ") && said.contains(" programs killed"), "{said}");
     }
-    for (app, bug) in [("lock", "early-release"), ("queue", "torn-header")] {
+    for (app, bug) in [("lock", "early-release"), ("queue", "torn-header"), ("catalog", "early-head")] {
         let found = adverb(&["swarm", "--app", app, "--bug", bug, "--seeds", "10000", "--failures", "1"]);
         let said = text(&found.stdout);
         assert_eq!(found.status.code(), Some(1), "{said}");
@@ -344,4 +344,23 @@ fn producers_and_a_flow_share_a_fabric() {
     assert!(said.contains("operations        81: 80 ended, 0 without effect, 1 never heard of"), "{said}");
     assert!(said.contains("1 ended, 0 failed, 0 unfinished"), "{said}");
     assert!(said.contains("explains every answer"), "{said}");
+}
+
+#[test]
+fn one_program_uses_both_nics_of_its_host_while_others_are_killed() {
+    let folder = Folder::new("catalog");
+    let good = "seed = 7\n[topology]\nkind = \"star\"\nhosts = 4\nrate = \"100G\"\n[transport]\nkind = \
+                \"both\"\n[programs]\nsystem = \"catalog\"\n[[programs.run]]\nrole = \"serve\"\nhosts = \
+                [0]\n[[programs.run]]\nrole = \"work\"\nhosts = [1, 2, 3]\nrounds = 20\n\
+                [[programs.faults]]\nat = \"60us\"\nwhat = \"kill\"\nprogram = \"work 0\"\nagain = \"30us\"\n\
+                [[programs.faults]]\nat = \"80us\"\nwhat = \"kill\"\nprogram = \"work 1\"\n";
+    let said = accepted(&[&folder.file("catalog.toml", good)]);
+    assert!(said.contains("work 0, life 2: update") && said.contains("work 2: look-up"), "{said}");
+    // The home's own looks, which it is woken for.
+    assert!(said.contains("serve 0: look-up"), "{said}");
+    assert!(said.contains("explains every answer"), "{said}");
+    // Without 1RMA NICs the programs are told so, and nothing was done that could be judged.
+    let rc = adverb(&["sim", &folder.file("rc.toml", &good.replace("\"both\"", "\"rc\""))]);
+    let said = text(&rc.stdout);
+    assert!(!rc.status.success() && said.contains("in a fabric without 1RMA NICs"), "{said}");
 }

@@ -8,9 +8,10 @@
 //! 2^-32 s. That is above all that earlier lives have used, because no life uses numbers ahead of the clock:
 //! no NIC sends a message in each such unit, and a life that would start ahead, since more is reserved than
 //! is used, waits until the clock is there ([`CounterFile::ahead`]). A range is therefore short at first;
-//! later ones reach as far as the clock does. So a number comes twice only if the file is lost *and* the
-//! clock goes back. A clock that was never set does not stand in for anything: then a life without a file is
-//! refused.
+//! later ones reach as far as the clock does. A clock that was never set does not stand in for anything, nor
+//! one that is behind the folder, which was changed when the file was lost: then a life without a file is
+//! refused. So a number comes twice only if the folder is lost *and* the clock goes back to where it was at
+//! an earlier life (`docs/design/one-rma.md` says why that is left).
 
 use adverb_wire::Duration;
 use std::fs::{File, OpenOptions};
@@ -18,12 +19,15 @@ use std::io::{self, Read, Seek, Write};
 use std::net::IpAddr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
 
 /// Numbers reserved at a time, at least: minutes of messages, and as many as the clock passes in a sixteenth
 /// of a second.
 pub(crate) const RANGE: u64 = 1 << 28;
 /// 2025-01-01, in seconds since 1970: a clock that shows an earlier time was not set.
 const CLOCK_SET: u64 = 1_735_689_600;
+/// A folder may be this much newer than the time that its reader has, in seconds: others write to it too.
+const BEHIND_MAX: u64 = 10;
 /// A life that starts further ahead of the clock does not wait for it: the clock was set back, or an earlier
 /// version, which reserved more, kept the file.
 const AHEAD_MAX: Duration = Duration::from_ms(1000);
@@ -39,6 +43,8 @@ pub(crate) struct CounterFile {
     floor: u64,
     /// Where the first range starts.
     first: Option<u64>,
+    /// The clock was set back since somebody changed the folder.
+    behind: bool,
 }
 
 /// Numbers that the clock passes.
@@ -63,7 +69,25 @@ impl CounterFile {
     /// Opens and locks the file of an address; the folder is made where it is missing. `since_1970_ns` is the
     /// time.
     pub fn open(folder: &Path, address: IpAddr, since_1970_ns: u64) -> Result<CounterFile, CounterError> {
+        // Before this life changes it.
+        let changed = std::fs::metadata(folder).and_then(|folder| folder.modified()).ok();
+        let changed = changed.and_then(|at| at.duration_since(UNIX_EPOCH).ok()).map_or(0, |at| at.as_secs());
+        Self::open_changed(folder, address, since_1970_ns, changed)
+    }
+
+    /// The same; the folder was changed so many seconds after 1970.
+    fn open_changed(
+        folder: &Path,
+        address: IpAddr,
+        since_1970_ns: u64,
+        changed: u64,
+    ) -> Result<CounterFile, CounterError> {
+        let behind = since_1970_ns / 1_000_000_000 + BEHIND_MAX < changed;
         let path = folder.join(format!("{address}.counter"));
+        if behind && !path.exists() {
+            // To make it would change the folder, and hide that from the next attempt.
+            return Err(CounterError::Lost(path));
+        }
         let system = |error| CounterError::System(path.clone(), error);
         std::fs::create_dir_all(folder).map_err(system)?;
         let mut options = OpenOptions::new();
@@ -76,7 +100,7 @@ impl CounterFile {
         // A new file's name is to survive too.
         File::open(folder).and_then(|folder| folder.sync_all()).map_err(system)?;
         let opened = numbers(since_1970_ns).ok_or_else(|| CounterError::Garbled(path.clone()))?;
-        Ok(CounterFile { path, file, opened, floor: opened, first: None })
+        Ok(CounterFile { path, file, opened, floor: opened, first: None, behind })
     }
 
     /// How long the first range has to wait until the clock is there, counted from when the file was opened.
@@ -93,7 +117,9 @@ impl CounterFile {
         let read = self.file.rewind().and_then(|()| self.file.read_to_string(&mut text));
         read.map_err(|error| system(&self.path, error))?;
         let next = match text.trim_end() {
-            "" if self.floor < CLOCK_SET << 32 => return Err(CounterError::Lost(self.path.clone())),
+            "" if self.floor < CLOCK_SET << 32 || (self.first.is_none() && self.behind) => {
+                return Err(CounterError::Lost(self.path.clone()));
+            }
             "" => 0,
             digits => digits.parse().map_err(|_| CounterError::Garbled(self.path.clone()))?,
         };
@@ -122,6 +148,11 @@ mod tests {
         path
     }
 
+    /// At a time that has nothing to do with the folder's.
+    fn open_file(folder: &Path, address: IpAddr, at_ns: u64) -> Result<CounterFile, CounterError> {
+        CounterFile::open_changed(folder, address, at_ns, 0)
+    }
+
     /// Seconds since 1970 on a day of 2026.
     const DAY: u64 = 1_790_000_000;
     const SECOND: u64 = 1_000_000_000;
@@ -134,8 +165,8 @@ mod tests {
         let mut last = 0;
         for seconds in [DAY, DAY, 5, DAY + 1, DAY + 1000, 0] {
             let ns = seconds * SECOND;
-            let mut file = CounterFile::open(&folder, address, ns).unwrap();
-            assert!(matches!(CounterFile::open(&folder, address, ns), Err(CounterError::Held(_))));
+            let mut file = open_file(&folder, address, ns).unwrap();
+            assert!(matches!(open_file(&folder, address, ns), Err(CounterError::Held(_))));
             for later in 0..3 {
                 let range = file.reserve(Duration::from_ms(100 * later)).unwrap();
                 assert!(range.start >= last && range.start >= seconds << 32 && range.end > range.start);
@@ -145,12 +176,12 @@ mod tests {
         let path = folder.join("127.0.0.1.counter");
         for text in ["ninety\n", "-5", "18446744073709551615\n"] {
             std::fs::write(&path, text).unwrap();
-            let reserved = CounterFile::open(&folder, address, 9).unwrap().reserve(Duration::ZERO);
+            let reserved = open_file(&folder, address, 9).unwrap().reserve(Duration::ZERO);
             assert!(matches!(reserved, Err(CounterError::Garbled(_))), "{text}");
         }
         let later = (DAY + 9000) * SECOND;
         std::fs::remove_file(&path).unwrap();
-        let mut file = CounterFile::open(&folder, address, later).unwrap();
+        let mut file = open_file(&folder, address, later).unwrap();
         let before = file.reserve(Duration::ZERO).unwrap();
         assert!(before.start >= last, "the clock stands in for a lost file");
         std::fs::write(&path, "").unwrap();
@@ -162,7 +193,7 @@ mod tests {
     /// A life of a NIC that starts at a time, waits if it has to, and uses so many numbers. When it was over,
     /// and what it used.
     fn live(folder: &Path, at_ns: u64, messages: u64) -> (u64, Range<u64>) {
-        let mut file = CounterFile::open(folder, IpAddr::from(HERE), at_ns).unwrap();
+        let mut file = open_file(folder, IpAddr::from(HERE), at_ns).unwrap();
         let range = file.reserve(Duration::ZERO).unwrap();
         let waited = file.ahead().map_or(0, Duration::as_ns);
         assert!(range.start <= numbers(at_ns + waited).unwrap(), "no life is ahead of the clock");
@@ -200,23 +231,23 @@ mod tests {
     fn a_busy_life_reserves_what_the_clock_has_passed_and_its_successor_does_not_wait() {
         let folder = folder("busy");
         let address = IpAddr::from(HERE);
-        let mut file = CounterFile::open(&folder, address, DAY * SECOND).unwrap();
+        let mut file = open_file(&folder, address, DAY * SECOND).unwrap();
         file.reserve(Duration::ZERO).unwrap();
         assert_eq!(file.ahead(), None);
         let minutes = file.reserve(Duration::from_ms(60_000)).unwrap();
         assert_eq!(minutes.end, (DAY + 60) << 32);
         drop(file);
-        let mut file = CounterFile::open(&folder, address, (DAY + 61) * SECOND).unwrap();
+        let mut file = open_file(&folder, address, (DAY + 61) * SECOND).unwrap();
         file.reserve(Duration::ZERO).unwrap();
         assert_eq!(file.ahead(), None);
         drop(file);
         // The next one is quick, and waits; one whose clock was set back by an hour does not.
-        let mut file = CounterFile::open(&folder, address, (DAY + 61) * SECOND + 1_000_000).unwrap();
+        let mut file = open_file(&folder, address, (DAY + 61) * SECOND + 1_000_000).unwrap();
         file.reserve(Duration::ZERO).unwrap();
         let wait = file.ahead().unwrap();
         assert!(wait > Duration::from_ms(61) && wait < Duration::from_ms(62), "{wait:?}");
         drop(file);
-        let mut file = CounterFile::open(&folder, address, (DAY - 3600) * SECOND).unwrap();
+        let mut file = open_file(&folder, address, (DAY - 3600) * SECOND).unwrap();
         assert!(file.reserve(Duration::ZERO).unwrap().start > (DAY + 61) << 32);
         assert_eq!(file.ahead(), None);
         std::fs::remove_dir_all(folder).unwrap();
@@ -226,10 +257,44 @@ mod tests {
     fn a_clock_that_was_not_set_stands_in_for_nothing() {
         let folder = folder("unset");
         let address = IpAddr::from(HERE);
-        let open = |seconds: u64| CounterFile::open(&folder, address, seconds * SECOND).unwrap();
+        let open = |seconds: u64| open_file(&folder, address, seconds * SECOND).unwrap();
         assert!(matches!(open(90).reserve(Duration::ZERO), Err(CounterError::Lost(_))));
         open(DAY).reserve(Duration::ZERO).unwrap();
         assert!(open(90).reserve(Duration::ZERO).unwrap().start > DAY << 32, "the file is enough");
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_clock_that_is_behind_the_folder_stands_in_for_nothing() {
+        let folder = folder("behind");
+        let address = IpAddr::from(HERE);
+        let path = folder.join("127.0.0.1.counter");
+        let open = |seconds: u64| CounterFile::open(&folder, address, seconds * SECOND).unwrap();
+        // A folder that is made now is no sign of anything, whatever the time.
+        let first = open(DAY).reserve(Duration::ZERO).unwrap();
+        for lost in [true, false] {
+            if lost {
+                std::fs::remove_file(&path).unwrap();
+            } else {
+                std::fs::write(&path, "").unwrap();
+            }
+            let at = UNIX_EPOCH + std::time::Duration::from_secs(DAY + 100);
+            File::open(&folder).unwrap().set_modified(at).unwrap();
+            // The same time as the first life's: it would use the same numbers, at a second attempt too.
+            for _ in 0..2 {
+                let opened = CounterFile::open(&folder, address, DAY * SECOND);
+                let reserved = opened.and_then(|mut file| file.reserve(Duration::ZERO));
+                assert!(matches!(reserved, Err(CounterError::Lost(_))), "{lost}");
+            }
+            assert_eq!(path.exists(), !lost);
+            std::fs::write(&path, "").unwrap();
+        }
+        File::open(&folder).unwrap().set_modified(UNIX_EPOCH + std::time::Duration::from_secs(DAY)).unwrap();
+        let mut file = open(DAY + 200);
+        assert!(file.reserve(Duration::ZERO).unwrap().start >= first.end);
+        // With its number a file is enough, wherever the clock is.
+        drop(file);
+        assert!(open(DAY - 10_000).reserve(Duration::ZERO).unwrap().start >= first.end);
         std::fs::remove_dir_all(folder).unwrap();
     }
 

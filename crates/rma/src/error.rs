@@ -33,7 +33,7 @@ pub enum OpenError {
     StateHeld(PathBuf),
     /// The file of the message counter holds something else.
     StateGarbled(PathBuf),
-    /// There is no message counter, and the clock, which would stand in for it, was not set.
+    /// There is no message counter, and the clock, which would stand in for it, was not set, or set back.
     StateLost(PathBuf),
     /// The message counter cannot be kept.
     State(PathBuf, io::Error),
@@ -92,8 +92,8 @@ impl fmt::Display for OpenError {
             ),
             OpenError::StateLost(path) => write!(
                 f,
-                "{} holds no message counter yet, and the clock, which it would start from, shows a year \
-                 before 2025: set the clock",
+                "{} holds no message counter, and the clock, which it would start from, shows a year before \
+                 2025 or a time before the folder's last change: set the clock",
                 path.display()
             ),
             OpenError::State(path, source) => {

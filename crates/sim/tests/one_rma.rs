@@ -239,3 +239,48 @@ fn both_nics_of_a_host_share_its_pcie() {
     assert!(last > 200.0 && last < 1.1 * (alone[0] + alone[1]), "{both:?} instead of {alone:?}");
     assert!(first > 130.0, "{both:?}: neither goes on as if it were alone");
 }
+
+/// A host with hardware of its own pays for that, and others for what `[hardware]` says: a read pays for
+/// the memory that it is read from, and for the landing in its initiator's.
+#[test]
+fn a_hosts_own_hardware_is_what_its_1rma_nic_pays() {
+    let read = |from: u32, hardware: &str| {
+        let list = format!(
+            "list = [{{ src = {from}, dst = {}, bytes = \"4KB\" }}]
+",
+            1 - from
+        );
+        let text = [
+            "[topology]
+kind = \"two-hosts\"
+rate = \"100G\"
+delay = \"1us\"
+",
+            "[transport]
+kind = \"both\"
+",
+            hardware,
+            "[[workload]]
+kind = \"list\"
+via = \"1rma\"
+op = \"read\"
+",
+            &list,
+        ]
+        .concat();
+        let sim = run(&text);
+        assert!(sim.flows().iter().all(|flow| !flow.failed));
+        let flow = &sim.flows()[0];
+        assert_eq!(flow.completed, sim.ideal_ps(flow), "an idle network takes what it must");
+        flow.completed
+    };
+    let us = 1_000_000;
+    let own = "[[hardware.of]]\nhosts = [1]\npcie-read = \"10us\"\npcie-write = \"3us\"\n";
+    let free = read(0, "");
+    assert_eq!(read(1, ""), free);
+    assert_eq!((read(1, own), read(0, own)), (free + 10 * us, free + 3 * us));
+    let all = "[hardware]\npcie-read = \"1us\"\n";
+    let but_one = "[[hardware.of]]\nhosts = [1]\npcie-read = \"4us\"\n";
+    let both = format!("{all}{but_one}");
+    assert_eq!((read(1, &both), read(0, &both)), (free + 4 * us, free + us));
+}

@@ -111,6 +111,7 @@ const WORDS: System = System {
     name: "words",
     about: "clients that add, read, write and swap two words of a server's memory",
     bugs: &[("hasty", "a write is taken for done when it is posted")],
+    one_rma: false,
     make: |rng, hosts, bug| {
         let hasty = bug == Some("hasty");
         let server = rng.u32(0..hosts);

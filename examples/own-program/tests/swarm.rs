@@ -18,6 +18,7 @@ const NUMBERS: System = System {
     name: "numbers",
     about: "numbers that are handed out once, by a word of remote memory",
     bugs: &[("careless", "a number is taken with a READ and a WRITE instead of an atomic")],
+    one_rma: false,
     make,
 };
 

@@ -117,9 +117,7 @@ impl Scenario {
 
     /// What PCIe costs 1RMA's NICs.
     pub(super) fn pcie(&self) -> Result<Pcie, Error> {
-        let p = self.hardware.profile()?;
-        let byte_ps = 8_000_000_000_000u64.checked_div(p.pcie_rate).unwrap_or(0);
-        Ok(Pcie { byte_ps, read_ps: p.pcie_read, write_ps: p.pcie_write })
+        Ok(Pcie::of(&self.hardware.profile()?))
     }
 
     /// The first key of [hardware] that would change nothing where hosts have 1RMA alone.

@@ -8,6 +8,7 @@ use super::{
 use crate::fabric::faults::FaultPlan;
 use crate::fabric::switch::{Balance, Discipline, SwitchConfig};
 use crate::host::hardware::Profile;
+use crate::host::one_rma::RmaConfig;
 use crate::program::{Cut, Doing, Fault, Mortal, Noted, Setup, Stalls, Start, What};
 use crate::sim::{Config, Sim};
 use crate::watch::trace::seed_of;
@@ -23,6 +24,8 @@ pub struct System {
     pub about: &'static str,
     /// Ways to break it on purpose, each with its name and what it is.
     pub bugs: &'static [(&'static str, &'static str)],
+    /// Its hosts have 1RMA NICs beside their queue pairs.
+    pub one_rma: bool,
     /// Its programs for a fabric of so many hosts, broken in this way.
     pub make: fn(rng: &mut fastrand::Rng, hosts: u32, bug: Option<&str>) -> Made,
 }
@@ -108,6 +111,7 @@ fn plan(system: &System, seed: u64, bug: Option<&str>) -> Plan {
         transport: crate::host::TransportConfig { rto, ..transport },
         hardware,
         payload: true,
+        one_rma: system.one_rma.then(|| RmaConfig { beside_queues: true, ..RmaConfig::default() }),
         through_bytes: rng.u32(0..4) == 0,
         flow_bytes_max: 8,
         seed,

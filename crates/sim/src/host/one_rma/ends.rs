@@ -47,7 +47,7 @@ impl Sim {
     pub(crate) fn rma_send(&mut self, h: u32) {
         let up = self.hosts.list[h as usize].up;
         let rma = &mut self.hosts.one_rma;
-        if !rma.config.pcie.is_neutral() {
+        if !rma.hosts[h as usize].pcie.is_neutral() {
             return self.rma_send_through_pcie(h, up);
         }
         let link = &self.fabric.links[up as usize];
@@ -75,9 +75,10 @@ impl Sim {
         let now = self.now;
         loop {
             let rma = &mut self.hosts.one_rma;
-            let (class, pcie) = (rma.config.class, rma.config.pcie);
+            let class = rma.config.class;
             let link = &self.fabric.links[up as usize];
             let host = &mut rma.hosts[h as usize];
+            let pcie = host.pcie;
             let free = !link.wakes && link.paused >> class & 1 == 0 && link.busy_until <= now;
             if free && let Some(id) = host.take_ready(now) {
                 self.transmit(up, id, false);
@@ -144,7 +145,7 @@ impl Sim {
 
     /// A message reaches its host.
     pub(crate) fn on_message_arrival(&mut self, h: u32, id: u32) {
-        let pcie = self.hosts.one_rma.config.pcie;
+        let pcie = self.hosts.one_rma.hosts[h as usize].pcie;
         let payload = payload_len(self.fabric.packets.payload(id).unwrap_or_default());
         let rma = &mut self.hosts.one_rma;
         if pcie.is_neutral() || payload == 0 {
@@ -228,7 +229,10 @@ impl Sim {
     /// [`Sim::ideal_ps`](crate::Sim::ideal_ps).
     pub(crate) fn rma_ideal_ps(&self, flow: &crate::Flow) -> u64 {
         let rma = &self.hosts.one_rma;
-        let (spec, pcie) = (flow.spec, rma.config.pcie);
+        let spec = flow.spec;
+        // Whoever asks for it: bytes leave the one's memory for the other's.
+        let (source, sink) = (rma.hosts[spec.src as usize].pcie, rma.hosts[spec.dst as usize].pcie);
+        let byte_ps = source.byte_ps.max(sink.byte_ps);
         let way = |from: u32, to: u32, bytes: u32| -> u64 {
             let path = self.fabric.routes.path(&self.config.topology, from, to, 0);
             path.into_iter()
@@ -243,9 +247,9 @@ impl Sim {
         let wire = |payload: u32| on_link(payload + (HEAD_LEN + 4 + TAG_LEN) as u32);
         let rate = |l: u32| self.fabric.links[l as usize].serialization(wire(first));
         let path = || self.fabric.routes.path(&self.config.topology, spec.src, spec.dst, 0);
-        let slowest = path().into_iter().map(rate).max().unwrap_or(0).max(u64::from(first) * pcie.byte_ps);
+        let slowest = path().into_iter().map(rate).max().unwrap_or(0).max(u64::from(first) * byte_ps);
         let data = way(spec.src, spec.dst, wire(first)) + slowest * (ops - 1);
-        let memory = 2 * u64::from(first) * pcie.byte_ps + pcie.read_ps + pcie.write_ps;
+        let memory = u64::from(first) * (source.byte_ps + sink.byte_ps) + source.read_ps + sink.write_ps;
         let request = on_link((HEAD_LEN + 20 + TAG_LEN) as u32);
         match spec.op {
             crate::Verb::Read => way(spec.dst, spec.src, request) + data + memory,

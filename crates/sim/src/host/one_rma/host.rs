@@ -1,6 +1,6 @@
 //! A host with a 1RMA NIC: one process with its slots, its regions, and its executor.
 
-use super::RmaConfig;
+use super::{Pcie, RmaConfig};
 use crate::host::address;
 use crate::host::memory::Buffer;
 use crate::sim::Config;
@@ -53,6 +53,8 @@ pub struct RmaHost {
     /// Where a new region key lies for a Rekey.
     pub(super) secret: RegionId,
     pub(super) init: RegionInit,
+    /// What PCIe costs it.
+    pub(super) pcie: Pcie,
     pub(super) seed: u64,
     /// How often the region's key has changed, as its owner plans it.
     pub(super) epoch: u64,
@@ -149,6 +151,7 @@ impl RmaHost {
             local,
             secret,
             init,
+            pcie: rma.pcie,
             seed,
             epoch: 0,
             keys: BTreeMap::new(),

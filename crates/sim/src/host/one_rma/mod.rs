@@ -22,6 +22,7 @@ pub(crate) use host::{Lent, PID};
 pub use record::Operation;
 pub(crate) use transfers::PROGRAMS;
 
+use crate::host::hardware::Profile;
 use crate::host::memory::Buffer;
 use crate::sim::{Config, Sim};
 use crate::swarm::one_rma_oracle::Oracle;
@@ -39,7 +40,7 @@ pub struct RmaConfig {
     pub slots: u32,
     /// Further attempts for commands that failed.
     pub retry: Retry,
-    /// What PCIe costs.
+    /// What PCIe costs, but on hosts whose hardware is their own ([`Config::hardware_of`]).
     pub pcie: Pcie,
     /// Traffic class of all messages.
     pub class: u8,
@@ -81,6 +82,12 @@ pub struct Pcie {
 }
 
 impl Pcie {
+    /// What it costs a host with this hardware.
+    pub fn of(profile: &Profile) -> Pcie {
+        let byte_ps = 8_000_000_000_000u64.checked_div(profile.pcie_rate).unwrap_or(0);
+        Pcie { byte_ps, read_ps: profile.pcie_read, write_ps: profile.pcie_write }
+    }
+
     /// Costs nothing.
     pub fn is_neutral(&self) -> bool {
         *self == Pcie::default()
@@ -135,7 +142,11 @@ impl Rma {
             let refuse = |e: adverb_nic::Error| {
                 crate::Error::new("transport.one-rma", format!("host {h}: {e}; change it"))
             };
-            RmaHost::new(h as u32, *rate, config, rma, shared).map_err(refuse)
+            let h = h as u32;
+            let has_own = config.hardware_of.iter().any(|(other, _)| *other == h);
+            let pcie = if has_own { Pcie::of(&config.hardware_of(h)) } else { rma.pcie };
+            let own = RmaConfig { pcie, ..rma.clone() };
+            RmaHost::new(h, *rate, config, &own, shared).map_err(refuse)
         };
         let hosts = rates.iter().enumerate().map(made).collect::<Result<Vec<_>, _>>()?;
         Ok(Rma {
