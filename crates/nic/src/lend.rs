@@ -263,7 +263,7 @@ impl Nic {
             (next, qp.num, (qp.send_cq, qp.recv_cq))
         })?;
         if next? == QpState::Reset {
-            self.forget_completions(num, cqs.0, cqs.1);
+            self.forget_completions(id, num, cqs.0, cqs.1);
         }
         Ok(())
     }
@@ -276,7 +276,7 @@ impl Nic {
             return Ok(());
         }
         if let Some(Place::Off(endpoint)) = self.endpoints.remove(id) {
-            self.let_go(endpoint.num, existing(endpoint.pd), endpoint.cqs);
+            self.let_go(id, endpoint.num, existing(endpoint.pd), endpoint.cqs);
         }
         Ok(())
     }

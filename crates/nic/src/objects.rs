@@ -426,7 +426,7 @@ impl Nic {
         let was = qp.state;
         let next = transition(qp, &mut self.state, now, attr, mask)?;
         if next == QpState::Reset {
-            let (num, send_cq, recv_cq) = (qp.num, qp.send_cq, qp.recv_cq);
+            let (name, num, send_cq, recv_cq) = (qp.id, qp.num, qp.send_cq, qp.recv_cq);
             self.release_shared(id);
             if let Some(pair) = self.qps.get_mut(id) {
                 pair.reset();
@@ -435,7 +435,7 @@ impl Nic {
             if let Some(cross) = self.state.cross.get_mut(id.index) {
                 cross.reset();
             }
-            self.forget_completions(num, send_cq, recv_cq);
+            self.forget_completions(name, num, send_cq, recv_cq);
             return Ok(());
         }
         if next == QpState::Rtr {
@@ -448,8 +448,16 @@ impl Nic {
         Ok(())
     }
 
-    pub(crate) fn forget_completions(&mut self, num: QpNumber, send_cq: Held<CqId>, recv_cq: Held<CqId>) {
+    /// Drops the completions of a queue pair that nobody has polled, with what they would have freed of it.
+    pub(crate) fn forget_completions(
+        &mut self,
+        id: QpId,
+        num: QpNumber,
+        send_cq: Held<CqId>,
+        recv_cq: Held<CqId>,
+    ) {
         let mut freed = Vec::new();
+        self.state.effects.retain(|effect| !effect.frees(id));
         for cq in [send_cq, recv_cq] {
             if let Some(queue) = self.state.cqs.at(cq.index()) {
                 queue.forget(num, &mut freed);
@@ -485,7 +493,7 @@ impl Nic {
         if self.groups.has(id) {
             return Err(Error::Busy);
         }
-        let (num, cqs) = (qp.num, (qp.send_cq, qp.recv_cq));
+        let (name, num, cqs) = (qp.id, qp.num, (qp.send_cq, qp.recv_cq));
         let (pd, srq, xrcd) = (existing(qp.pd), qp.srq(), qp.xrcd());
         self.leave_turns(id);
         self.release_shared(id);
@@ -493,7 +501,7 @@ impl Nic {
         self.state.cross.remove(id.index);
         self.state.managed.remove(&num);
         self.qps.remove(id);
-        self.let_go(num, pd, cqs);
+        self.let_go(name, num, pd, cqs);
         if let Some(srq) = srq.and_then(|id| self.state.srqs.get_mut(id)) {
             srq.users -= 1;
         }
@@ -507,8 +515,14 @@ impl Nic {
     }
 
     /// Gives back what every queue pair holds, whoever has its queues.
-    pub(crate) fn let_go(&mut self, num: QpNumber, pd: Option<PdId>, cqs: (Held<CqId>, Held<CqId>)) {
-        self.forget_completions(num, cqs.0, cqs.1);
+    pub(crate) fn let_go(
+        &mut self,
+        name: QpId,
+        num: QpNumber,
+        pd: Option<PdId>,
+        cqs: (Held<CqId>, Held<CqId>),
+    ) {
+        self.forget_completions(name, num, cqs.0, cqs.1);
         self.state.memory.release_qp(num);
         self.numbers.release(num);
         if let Some(pd) = pd {

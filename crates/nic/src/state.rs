@@ -57,7 +57,7 @@ pub(crate) struct NicState {
     /// IRN's parameters; queue pairs have IRN state only on a NIC that offers it.
     pub irn: IrnConfig,
     /// What steps have done to other queue pairs, until the turn carries it out: at most one for each
-    /// completion queue's waiter, and one ENABLE.
+    /// completion queue's waiter and for each request whose completion nobody polled, and one ENABLE.
     pub effects: VecDeque<Effect>,
     pub cross: CrossChannels,
     /// Managed send queues by queue pair number: their protection domain, and the queue pair's index.
@@ -126,18 +126,17 @@ impl NicState {
         }
         match added {
             Added::Quiet => {}
-            Added::Displaced(release) => {
-                if let Some(release) = release {
-                    self.affect(Effect::Release(release));
-                }
-            }
+            Added::Displaced(freed) => self.free(freed),
             Added::Event => {
                 self.armed_cqs -= 1;
                 self.event_of(cq, Event::Completion);
             }
-            Added::Overrun => {
-                self.counters.cq_overruns += 1;
-                self.event_of(cq, Event::CqError);
+            Added::Overrun { first, freed } => {
+                if first {
+                    self.counters.cq_overruns += 1;
+                    self.event_of(cq, Event::CqError);
+                }
+                self.free(freed);
             }
         }
     }
@@ -146,6 +145,14 @@ impl NicState {
     fn wake_waiters(&mut self, cq: Held<CqId>) {
         while let Some(index) = self.cqs.at(cq.index()).and_then(Cq::next_passed) {
             self.affect(Effect::Wake { index });
+        }
+    }
+
+    /// A completion went that nobody polled: the turn makes room where its request was.
+    #[cold]
+    fn free(&mut self, freed: Option<Release>) {
+        if let Some(release) = freed {
+            self.affect(Effect::Release(release));
         }
     }
 

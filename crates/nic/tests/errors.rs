@@ -545,6 +545,54 @@ fn an_overrun_completion_queue_is_an_event() {
 }
 
 #[test]
+fn requests_whose_completions_are_lost_take_no_room() {
+    let mut w = World::new(2, 17);
+    let small = w.nodes[0].nic.create_cq(1).unwrap();
+    w.nodes[0].cq = small;
+    let caps = QpCaps { max_send_wr: 4, max_recv_wr: 4, ..CAPS };
+    let (a, b) = w.pair(QpType::Rc, caps, &Link::default());
+    // Receives: of four completions one has room.
+    for round in 0..3 {
+        for id in 0..4 {
+            w.recv(0, a, id, &[]);
+            w.send(1, b, wr(id, SendOp::Send, &[]));
+        }
+        let refused = w.nodes[0].nic.post_recv(w.now, a, &RecvWr { wr_id: 9, sges: &[] });
+        assert_eq!(refused, Err(Error::QueueFull), "round {round}");
+        w.run(Duration::from_ms(1));
+        while w.poll(1).is_some() {}
+        assert_eq!(w.poll(0).map(|done| done.wr_id), Some(0));
+        assert_eq!(w.poll(0), None);
+    }
+    // Sends likewise.
+    for _ in 0..3 {
+        for id in 0..4 {
+            w.recv(1, b, id, &[]);
+            w.send(0, a, wr(id, SendOp::Send, &[]));
+        }
+        w.run(Duration::from_ms(1));
+        while w.poll(1).is_some() {}
+        assert_eq!(w.poll(0).map(|done| done.wr_id), Some(0));
+    }
+    assert_eq!(w.counter(0, "cq_overruns"), 1);
+    // What is left of a lost completion does not free what is posted after RESET.
+    for id in 0..4 {
+        w.recv(0, a, id, &[]);
+    }
+    for state in [QpState::Err, QpState::Reset] {
+        let attr = QpAttr { state, ..w.nodes[0].nic.query_qp(a).unwrap().0 };
+        w.nodes[0].nic.modify_qp(w.now, a, &attr, QpAttrMask::STATE).unwrap();
+    }
+    w.connect((0, a), (1, b), &Link::default());
+    for id in 0..4 {
+        w.recv(0, a, id, &[]);
+    }
+    w.transmit();
+    let refused = w.nodes[0].nic.post_recv(w.now, a, &RecvWr { wr_id: 9, sges: &[] });
+    assert_eq!(refused, Err(Error::QueueFull));
+}
+
+#[test]
 fn a_blocked_path_holds_frames_but_not_timers() {
     let mut w = World::new(2, 16);
     let (a, _, ma, mb) = one(&mut w);

@@ -75,8 +75,15 @@ pub(crate) enum Effect {
     Enable { index: u32, end: u16 },
     /// Completions that the queue pair at this index waits for have come.
     Wake { index: u32 },
-    /// A completion that nobody polled has given way to a newer one.
+    /// A completion that nobody polled has given way to a newer one, or found no place.
     Release(Release),
+}
+
+impl Effect {
+    /// Whether it makes room in a queue pair's own queues.
+    pub fn frees(&self, id: QpId) -> bool {
+        matches!(*self, Effect::Release(Release::Send { qp, .. } | Release::Receive(qp)) if qp == id)
+    }
 }
 
 /// What a queue pair would do in its next step, as far as it can be told without doing it; see

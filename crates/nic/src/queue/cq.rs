@@ -79,7 +79,11 @@ pub(crate) struct Cq {
 pub(crate) enum Added {
     Quiet,
     Event,
-    Overrun,
+    /// A completion is lost: for the first time, or once more. Nobody will poll it, so this is free at once.
+    Overrun {
+        first: bool,
+        freed: Option<Release>,
+    },
     /// The oldest completion gave way, and frees this.
     Displaced(Option<Release>),
 }
@@ -119,9 +123,8 @@ impl Cq {
                 self.produced += 1;
                 return Added::Displaced(oldest.and_then(|oldest| oldest.release));
             }
-            let first = !self.overrun;
-            self.overrun = true;
-            return if first { Added::Overrun } else { Added::Quiet };
+            let first = !core::mem::replace(&mut self.overrun, true);
+            return Added::Overrun { first, freed: entry.release };
         }
         let wakes = self.armed.takes(&entry);
         self.entries.push_back(entry);
