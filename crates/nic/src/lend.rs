@@ -10,7 +10,6 @@ use crate::ids::QpId;
 use crate::nic::Nic;
 use crate::objects::transition;
 use crate::qp::Qp;
-use crate::queue::cq::Release;
 use crate::queue_pair::QueuePair;
 use crate::slab::{existing, nobody};
 use crate::state::NicState;
@@ -231,16 +230,23 @@ impl Nic {
     }
 
     #[cold]
-    pub(crate) fn release_elsewhere(&mut self, id: QpId, release: Release) {
-        let (sq, receiver) = match self.object_mut(id) {
-            Ok(Object::On(pair)) => (&mut pair.qp.sq, &mut pair.qp.receiver),
-            Ok(Object::Off(endpoint)) => (&mut endpoint.sq, &mut endpoint.receiver),
+    pub(crate) fn release_send_elsewhere(&mut self, id: QpId, end: u32) {
+        match self.object_mut(id) {
+            Ok(Object::On(pair)) => pair.qp.sq.release_to(end),
+            Ok(Object::Off(endpoint)) => endpoint.sq.release_to(end),
+            Err(_) => {}
+        }
+    }
+
+    #[cold]
+    pub(crate) fn release_receive_elsewhere(&mut self, id: QpId) {
+        let receiver = match self.object_mut(id) {
+            Ok(Object::On(pair)) => &mut pair.qp.receiver,
+            Ok(Object::Off(endpoint)) => &mut endpoint.receiver,
             Err(_) => return,
         };
-        match (release, receiver) {
-            (Release::Send { end, .. }, _) => sq.release_to(end),
-            (Release::Receive(_), Some(receiver)) => receiver.queue.release(1),
-            _ => {}
+        if let Some(receiver) = receiver {
+            receiver.queue.release(1);
         }
     }
 

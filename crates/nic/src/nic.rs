@@ -330,11 +330,11 @@ impl Nic {
     pub(crate) fn release(&mut self, release: Release) {
         match release {
             Release::Send { qp, end } => {
-                let Some(pair) = self.qps.get_mut(qp) else { return self.release_elsewhere(qp, release) };
+                let Some(pair) = self.qps.get_mut(qp) else { return self.release_send_elsewhere(qp, end) };
                 pair.qp.sq.release_to(end);
             }
             Release::Receive(qp) => {
-                let Some(pair) = self.qps.get_mut(qp) else { return self.release_elsewhere(qp, release) };
+                let Some(pair) = self.qps.get_mut(qp) else { return self.release_receive_elsewhere(qp) };
                 if let Some(receiver) = pair.qp.receiver.as_deref_mut() {
                     receiver.queue.release(1);
                 }
