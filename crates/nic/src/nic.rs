@@ -139,6 +139,16 @@ impl Nic {
         self.intent_of(qp)
     }
 
+    /// Whether the payload of the frame that a queue pair has given last stands in its WQE, so that a driver
+    /// that models time knows what it reads. It tells by where the payload is.
+    pub fn is_inline(&self, qp: QpId, frame: &TxFrame) -> bool {
+        let Ok(object) = self.object(qp) else { return false };
+        let queue = object.send_queue().ring.memory();
+        let inside = |addr: u64| addr.wrapping_sub(queue.addr()) < queue.len() as u64;
+        let spans = frame.payload.spans();
+        !spans.is_empty() && spans.iter().all(|span| inside(span.addr()))
+    }
+
     /// Blocks of a send queue that were posted and whose WQEs have not been executed.
     pub fn unfetched(&self, qp: QpId) -> u32 {
         self.object(qp).map_or(0, |object| {

@@ -80,9 +80,9 @@ pub(crate) fn intent_of_cross(qp: &Qp, nic: &NicState) -> Intent {
         Ok(wqe) => {
             let queue = nic.cqs.peek(wqe.queue_number()).filter(|_| wqe.op == WqeOp::Wait);
             let unmet = queue.is_some_and(|queue| !queue.has_passed(wqe.queue_index()));
-            Intent::Execute { op: wqe.op, inline: wqe.inline, waits: unmet || execute::waits(qp, &wqe) }
+            Intent::Execute { op: wqe.op, waits: unmet || execute::waits(qp, &wqe) }
         }
         // One that is refused costs what a NOP does.
-        Err(_) => Intent::Execute { op: WqeOp::Nop, inline: false, waits: false },
+        Err(_) => Intent::Execute { op: WqeOp::Nop, waits: false },
     }
 }

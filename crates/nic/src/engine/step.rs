@@ -109,8 +109,6 @@ pub enum Intent {
     Execute {
         /// What it is.
         op: WqeOp,
-        /// It has its payload in itself.
-        inline: bool,
         /// It has to wait for what was posted before it.
         waits: bool,
     },

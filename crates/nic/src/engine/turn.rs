@@ -175,7 +175,7 @@ impl Nic {
             },
             Next::Execute => {
                 let wqe = qp.requester.loaded();
-                Intent::Execute { op: wqe.op, inline: wqe.inline, waits: execute::waits(qp, wqe) }
+                Intent::Execute { op: wqe.op, waits: execute::waits(qp, wqe) }
             }
         }
     }

@@ -207,11 +207,10 @@ impl Sim {
             self.step_beyond_frames(h, index, id);
         }
         let (nic, unit) = self.hardware(h);
-        let Intent::Execute { op, inline, waits: false } = nic.intent(id) else {
+        let Intent::Execute { op, waits: false } = nic.intent(id) else {
             unit.pair(index).engaged = false;
             return self.advance(h, index);
         };
-        unit.pair(index).inline = inline;
         let cost = match op {
             WqeOp::Wait => unit.profile.wait,
             WqeOp::SendEnable => unit.profile.enable,
@@ -314,14 +313,17 @@ impl Sim {
         let (now, size) = (self.now, u64::from(self.fabric.packets.hot[id as usize].size));
         let packet = self.hosts.out.packet;
         // Memory on the NIC is read without PCIe.
-        let chip = &self.hosts.list[h as usize].chip;
+        let host = &self.hosts.list[h as usize];
+        let chip = &host.chip;
         let spans = self.hosts.out.payload.spans();
         let on_chip =
             !chip.is_empty() && spans.iter().all(|span| chip.iter().any(|r| r.contains(&span.addr())));
+        // By the frame itself: a WQE that is sent again may have others executed behind it.
+        let name = host.nic.qp_at(index as u16);
+        let inline = !answer && name.is_some_and(|id| host.nic.is_inline(id, &self.hosts.out));
         let operation = packet.bth.opcode.operation();
         let (_, unit) = self.hardware(h);
         unit.taken += size;
-        let inline = !answer && unit.pair(index).inline;
         let mut at = now;
         if packet.payload_len > 0 && !inline && !on_chip {
             at = unit.read(now, packet.payload_len);

@@ -149,6 +149,34 @@ impl Bench {
     }
 }
 
+/// When a SEND of 64 B from memory is done that finds no receive at first, with a small SEND behind it.
+fn sent_again(inline_behind: bool) -> f64 {
+    let mut bench = Bench::direct(connectx5(), 1);
+    bench.post_bytes(0, 1, SendOp::Send, 64);
+    match inline_behind {
+        true => bench.post_inline(0, 2, SendOp::Send, 8),
+        false => bench.post_bytes(0, 2, SendOp::Send, 8),
+    }
+    bench.sim.after_nic(0, false);
+    let mut receives = 2;
+    while bench.sim.run(u64::MAX, 1) {
+        // Both have left by then, and the first was refused.
+        while receives > 0 && bench.sim.now > 5_000 * NS {
+            bench.post_recv(0, 64);
+            receives -= 1;
+        }
+        bench.look();
+    }
+    assert!(bench.sim.hosts.list[0].nic.counters().retransmitted_packets > 0);
+    let done = bench.found.iter().find(|(h, id, _)| (*h, *id) == (0, 1));
+    hundredths(done.expect("the first SEND completes").2)
+}
+
+#[test]
+fn what_is_sent_again_is_read_again_whatever_was_executed_behind_it() {
+    near(sent_again(true), sent_again(false), "a SEND before an inline one");
+}
+
 fn connectx5() -> Profile {
     by_name("connectx5").unwrap()
 }

@@ -56,8 +56,6 @@ pub(super) struct Pair {
     pub engaged: bool,
     /// It stands in the row of those that have frames.
     pub sending: bool,
-    /// The WQE whose frames it sends has its payload in itself.
-    pub inline: bool,
     /// What the answer to its last atomic waits for, in ps.
     pub turn: u64,
     /// Until then its messages take their turns.
