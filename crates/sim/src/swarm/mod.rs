@@ -40,6 +40,14 @@ pub struct Outcome {
 const FAULTY_PS: u64 = 3_000_000_000;
 const LIVE_PS: u64 = 4_000_000_000_000;
 
+/// How senders of IRN wait: as the paper's, by the round trip, and with probes that leave early and late.
+const TIMERS: [Timers; 4] = [
+    Timers::Paper,
+    Timers::Measured { probe: None },
+    Timers::Measured { probe: Some(Duration::from_us(2)) },
+    Timers::Measured { probe: Some(Duration::from_us(200)) },
+];
+
 /// The fabric, faults and work of a seed.
 pub fn scenario(seed: u64) -> (Config, FaultPlan, Work) {
     let mut rng = fastrand::Rng::with_seed(seed_of(seed, "swarm", 0));
@@ -147,7 +155,7 @@ pub(crate) fn random_transport(
         nack_threshold: rng.u32(1..4),
         runs: rng.bool(),
         retransmit_delay: Duration::from_ns(*pick(rng, &[0, 0, 2000])),
-        timers: Timers::Paper,
+        timers: *pick(rng, &TIMERS),
         ..IrnConfig::default()
     });
     let congestion = match rng.u32(0..6) {
