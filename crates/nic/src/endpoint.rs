@@ -133,6 +133,7 @@ impl Endpoint {
             attr: self.attr,
         }
     }
+
     /// Attributes as they are now.
     pub fn query(&self) -> QpAttr {
         let kept = &self.attr;

@@ -1,10 +1,10 @@
 //! IRN's answers to READs and atomics on their way out: new ones, lost ones, and the NAK behind the last.
 
-use super::requester::probe_leaves;
+use super::requester::probe;
 use super::responder::{Answer, Responses, What};
 use super::sender::{Probe, Sender};
-use super::tx_free::{Free, next_lost, tx_free};
-use super::{Irn, WINDOW, ack_interval};
+use super::tx_free::{Free, tx_free};
+use super::{Irn, ack_interval};
 use crate::attr::QpState;
 use crate::congestion;
 use crate::event::Event;
@@ -88,17 +88,11 @@ pub(super) fn next_answer(
     true
 }
 
-/// The tail probe that is due. None when an answer that goes anyway asks in its place.
+/// The tail probe that is due, if no answer goes anyway.
 #[cold]
 fn tail_probe(r: &mut Responses, nic: &mut NicState, now: Instant) -> Option<Psn> {
     let fresh = r.unsent > 0 && r.tx.has_room(r.limit);
-    let lost = r.tx.recovering && next_lost(&mut r.tx).is_some();
-    let Some(psn) = r.tx.take_probe(fresh || lost) else {
-        r.unasked = WINDOW as u16;
-        return None;
-    };
-    probe_leaves(&mut r.tx, nic, psn, now);
-    Some(psn)
+    probe(&mut r.tx, &mut r.unasked, fresh, nic, now)
 }
 
 fn nak(qp: &Qp, nic: &mut NicState, out: &mut TxFrame, psn: Psn, syndrome: Syndrome) {

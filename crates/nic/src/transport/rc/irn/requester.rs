@@ -152,28 +152,34 @@ pub(super) fn before(
     qp.requester.is_all_sent().then_some(SendStep::Idle)
 }
 
-/// The tail probe that is due. None when something that goes anyway asks in its place.
+/// The tail probe that is due, if nothing new goes anyway.
 #[cold]
 fn tail_probe(qp: &Qp, irn: &mut Irn, nic: &mut NicState, now: Instant) -> Option<Psn> {
     let limit = limit(qp, irn, nic);
     let r = &mut irn.requests;
     let fresh = !qp.requester.is_all_sent() && r.tx.in_flight() < limit;
-    let lost = r.tx.recovering && next_lost(&mut r.tx).is_some();
-    let Some(psn) = r.tx.take_probe(fresh || lost) else {
-        r.unasked = WINDOW as u16;
-        return None;
-    };
-    probe_leaves(&mut r.tx, nic, psn, now);
-    Some(psn)
+    probe(&mut r.tx, &mut r.unasked, fresh, nic, now)
 }
 
-/// A tail probe leaves.
-pub(super) fn probe_leaves(tx: &mut Sender, nic: &mut NicState, psn: Psn, now: Instant) {
+/// A tail probe leaves. None when something that goes anyway, fresh or lost, asks in its place.
+pub(super) fn probe(
+    tx: &mut Sender,
+    unasked: &mut u16,
+    fresh: bool,
+    nic: &mut NicState,
+    now: Instant,
+) -> Option<Psn> {
+    let lost = tx.recovering && next_lost(tx).is_some();
+    let Some(psn) = tx.take_probe(fresh || lost) else {
+        *unasked = WINDOW as u16;
+        return None;
+    };
     nic.counters.irn_tail_probes += 1;
     if tx.recovering && nic.irn.redetects() {
         tx.again.on_resent(psn, tx.next);
     }
     tx.on_resent(psn, now);
+    Some(psn)
 }
 
 /// Sends one lost packet again. None when it belongs to a WQE that cannot be sent any more.
