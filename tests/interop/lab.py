@@ -6,6 +6,7 @@ run that was killed left behind goes with the next.
 """
 
 import ctypes
+import ipaddress
 import os
 import random
 import re
@@ -22,8 +23,10 @@ from harness import Fail, Skip
 
 RUN_STEM = "adverb-rxe-run-"
 NETNS_STEM = "adverb-rxe-"
-HOST = "10.77.0.1"
-GUEST = "10.77.0.11"
+# Addresses of the two ends, by version of IP. A program's own words over TCP take IPv4 always.
+HOSTS = {4: "10.77.0.1", 6: "fd77::1"}
+GUESTS = {4: "10.77.0.11", 6: "fd77::11"}
+HOST, GUEST = HOSTS[4], GUESTS[4]
 # What the cases exchange over RDMA alone passes the first link; words to the guest take the second.
 WORDS_HOST = "10.78.0.1"
 WORDS_GUEST = "10.78.0.11"
@@ -33,9 +36,9 @@ BRIDGE = "br0"
 TAP = "t1"
 WORDS_TAP = "t2"
 GUEST_MACS = ("52:54:00:00:77:11", "52:54:00:00:78:11")
-# rxe's first GID is the link-local one; adverb's only one is its address.
-GUEST_GID = "1"
+# adverb's only GID is its address; rxe has one for each address of its link.
 ADVERB_GID = "0"
+GUEST_GIDS = "/sys/class/infiniband/rxe0/ports/1/gids"
 GUEST_MEMORY_MB = 384
 # Seconds to boot, and the accelerators in the order in which they are tried. Where the machine is itself a guest, KVM
 # may be offered and yet not run one: it gets less time, and what worked is remembered.
@@ -62,11 +65,24 @@ class Lab:
         self.guest = None
         self.mtu = MTU
         self.started = False
+        # The version of IP that the frames of the case take.
+        self.ip = 4
+        self.guest_gids = {}
 
     @property
     def exercise(self):
         """The verbs exerciser's binary on the host."""
         return self.image.exercise
+
+    @property
+    def host(self):
+        """adverb's address, of the case's version of IP."""
+        return HOSTS[self.ip]
+
+    @property
+    def guest_gid(self):
+        """The index of rxe's GID of that version."""
+        return self.guest_gids[self.ip]
 
     # -- up and down -----------------------------------------------------------------------------------------
 
@@ -74,13 +90,14 @@ class Lab:
         """Boots the guest; Skip says why it cannot be."""
         expect_permitted()
         sweep()
-        self.image = guest_image.image(GUEST, WORDS_GUEST, AGENT_PORT)
+        self.image = guest_image.image(GUESTS, WORDS_GUEST, AGENT_PORT)
         os.makedirs(self.dir, exist_ok=True)
         self.started = True
         self.make_network()
         for accelerator, limit_s in self.accelerators():
             why = self.boot(accelerator, limit_s)
             if why is None:
+                self.guest_gids = self.find_gids()
                 with open(self.image.accelerator, "w") as f:
                     f.write(accelerator)
                 return
@@ -101,6 +118,7 @@ class Lab:
         done = subprocess.run(["ip", "netns", "add", self.netns], capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise Skip(f"network namespaces are not permitted: {done.stderr.strip()}")
+        # IPv6 only where a case needs it: nothing else is to speak on the links.
         for key in ("all", "default"):
             self.words("sh", "-c", f"echo 1 >/proc/sys/net/ipv6/conf/{key}/disable_ipv6")
         for row in (
@@ -115,6 +133,8 @@ class Lab:
             f"addr add {WORDS_HOST}/24 dev {WORDS_TAP}",
         ):
             self.words("ip", *row.split())
+        self.words("sh", "-c", f"echo 0 >/proc/sys/net/ipv6/conf/{BRIDGE}/disable_ipv6")
+        self.words("ip", "addr", "add", f"{HOSTS[6]}/64", "dev", BRIDGE, "nodad")
 
     def accelerators(self):
         """Those to try: the one that worked last, or all."""
@@ -184,6 +204,15 @@ class Lab:
         if done.returncode != 0:
             raise Fail(f"guest: {command}: {done.stdout.strip()} {done.stderr.strip()}")
         return done.stdout
+
+    def find_gids(self):
+        """The indexes of rxe's GIDs, as text, by version of IP."""
+        rows = self.in_guest(f"cd {GUEST_GIDS} && grep -v '^0000:0000:0000:0000:0000:0000:0000:0000$' *").split()
+        found = {ipaddress.IPv6Address(gid): index for index, gid in (row.split(":", 1) for row in rows)}
+        wanted = {4: ipaddress.IPv6Address("::ffff:" + GUESTS[4]), 6: ipaddress.IPv6Address(GUESTS[6])}
+        if missing := [str(gid) for gid in wanted.values() if gid not in found]:
+            raise Fail(f"rxe has no GID {' or '.join(missing)}, but {' '.join(rows)}")
+        return {ip: found[gid] for ip, gid in wanted.items()}
 
     def set_mtu(self, mtu):
         """The MTU of the whole way: bridge, tap, the guest's link. rxe follows its link's."""

@@ -4,6 +4,7 @@ Every case runs under `watched`: the guest's tap is captured from before its fir
 each frame of the capture, adverb's and rxe's, must have a right ICRC.
 """
 
+import ipaddress
 import os
 import shlex
 
@@ -13,6 +14,7 @@ from captures import expect_sound
 from harness import Case, Fail, read_counters
 
 TIMEOUT_S = 30
+IPV6_HEADER = 40
 LISTEN_S = 15
 # The lab that the cases run in, booted by the runner.
 LAB = lab.Lab()
@@ -28,7 +30,7 @@ class Ends:
 
 def adverb(room, label, argv, options=()):
     counters = room.path(label + ".counters")
-    return room.adverb(f"{label}-adverb", argv, address=lab.HOST, netns=LAB.netns,
+    return room.adverb(f"{label}-adverb", argv, address=LAB.host, netns=LAB.netns,
                        options=("--trace", "--counters", counters, *options))
 
 
@@ -80,25 +82,34 @@ def counters_text(room):
     return "\n".join(rows)
 
 
-def frames_from(path, source):
-    """How many frames of a capture come from an IPv4 source, and how many of them have an IP identification."""
-    address = bytes(map(int, source.split(".")))
-    total = identified = 0
-    for frame in icrc.frames(path):
-        found = icrc.roce_datagram(frame)
-        if found and found[0][12:16] == address:
-            total += 1
-            identified += found[0][4:6] != b"\0\0"
-    return total, identified
+class Sent:
+    """What a capture holds of one source: frames, those with an IPv4 identification, those without a UDP checksum."""
+
+    def __init__(self, path, source):
+        address = ipaddress.ip_address(source)
+        self.frames = self.identified = self.unsummed = 0
+        for frame in icrc.frames(path):
+            found = icrc.roce_datagram(frame)
+            if found is None:
+                continue
+            ip, udp = found
+            source_field = ip[8:24] if udp == IPV6_HEADER else ip[12:16]
+            if source_field != address.packed:
+                continue
+            self.frames += 1
+            self.identified += udp != IPV6_HEADER and ip[4:6] != b"\0\0"
+            self.unsummed += ip[udp + 6 : udp + 8] == b"\0\0"
 
 
-def watched(run, least=1, one_way=False, mtu=lab.MTU, lose=0, segmented=0, dissect=False):
-    """A case's function: runs `run` on a way of the MTU, loses about every `lose`-th packet in each direction, captures.
-    At least `least` frames must have passed each way (`one_way`: one of the ways); at least `segmented` of adverb's
-    must have been cut out of a larger datagram by the kernel. `dissect` has tshark read all of them too."""
+def watched(run, least=1, one_way=False, mtu=lab.MTU, lose=0, segmented=0, dissect=False, ip=4):
+    """A case's function: runs `run` on a way of the MTU over a version of IP, loses about every `lose`-th packet in
+    each direction, captures. At least `least` frames must have passed each way (`one_way`: one of the ways); at least
+    `segmented` of adverb's must have been cut out of a larger datagram by the kernel. `dissect` has tshark read all of
+    them too."""
 
     def case(room):
         LAB.set_mtu(mtu)
+        LAB.ip = ip
         path = room.path("tap.pcap")
         capture = room.spawn("capture", LAB.capture_argv(path))
         room.wait_output(capture, "^capturing")
@@ -118,12 +129,17 @@ def watched(run, least=1, one_way=False, mtu=lab.MTU, lose=0, segmented=0, disse
         right, wrong = icrc.count(path)
         if wrong:
             raise Fail(f"{wrong} frames with a wrong ICRC, {right} with a right one")
-        sent, cut = frames_from(path, lab.HOST)
-        received = right - sent
-        if (max if one_way else min)(sent, received) < least:
-            raise Fail(f"{sent} frames from adverb, {received} from rxe, not {least}")
-        if cut < segmented:
-            raise Fail(f"the kernel cut {cut} frames out of larger datagrams, not {segmented}: nothing was shown")
+        sent, received = Sent(path, lab.HOSTS[ip]), Sent(path, lab.GUESTS[ip])
+        if (max if one_way else min)(sent.frames, received.frames) < least:
+            raise Fail(f"{sent.frames} frames from adverb, {received.frames} from rxe, not {least}")
+        if sent.frames + received.frames != right:
+            raise Fail(f"{right - sent.frames - received.frames} frames came from other addresses")
+        if sent.identified < segmented:
+            raise Fail(f"the kernel cut {sent.identified} frames out of larger datagrams, not {segmented}: "
+                       "nothing was shown")
+        # What a socket refuses unless it is told otherwise; were it not so, nothing would be shown.
+        if ip == 6 and received.unsummed != received.frames:
+            raise Fail(f"rxe set the UDP checksum of {received.frames - received.unsummed} frames")
         if dissect:
             expect_sound(path, least)
         if lose and not any(LAB.lost()):

@@ -75,6 +75,7 @@ def program(argv, results):
 
 def cases():
     yield from offered("all-4096B", operations(ALL, 4096), dissect=True)
+    yield from offered("ipv6-all-4096B", operations(ALL, 4096), ip=6)
     for psn in PSNS:
         for operation in ("write", "send", "read", "faa"):
             run = operations([operation], 8192, "--psn", psn, count=64, queued=True)

@@ -30,7 +30,7 @@ def exercise(*arguments):
 
     def argv(is_adverb, port, host):
         program = LAB.exercise if is_adverb else "exercise"
-        gid = lab.ADVERB_GID if is_adverb else lab.GUEST_GID
+        gid = lab.ADVERB_GID if is_adverb else LAB.guest_gid
         role = ["--to", host] if host else []
         return [program, *role, "--gid-index", gid, "--port", str(port), *map(str, arguments)]
 
@@ -169,6 +169,26 @@ def lossless():
         yield from both_ways(f"ud-{size}B", ud(size), one_way=True)
 
 
+def unrepeated(operation, size, service):
+    """A case's function: messages of a service that repeats nothing, some of whose packets are lost. Of those that
+    come, no byte is wrong, and they come once and in order."""
+    count = 100
+
+    def run(room, client_is_adverb):
+        ends = run_pair(room, client_is_adverb, "--service", service, "--ops", operation, "--size", size,
+                        "--count", count, "--lossy")
+        room.expect_success(ends.client, ends.server)
+        rows = re.findall(r"^received \d+: status 0 opcode \d+ length \d+ immediate ([0-9a-f]+) wrong 0 ",
+                          ends.server.output(), re.M)
+        came = [int(immediate, 16) & 0xFFFF for immediate in rows]
+        if came != sorted(set(came)):
+            raise Fail(f"the messages came as {came}")
+        if not count // 10 <= len(came) < count:
+            raise Fail(f"{len(came)} of {count} messages came")
+
+    return run
+
+
 def ud(size):
     def run(room, client_is_adverb):
         ends = run_pair(room, client_is_adverb, "--service", "ud", "--ops", "send,sendimm", "--size", size)
@@ -208,6 +228,8 @@ def lossy():
         yield from both_ways(f"loss-{operation}-1MB", run, timeout=60, lose=50)
     run = good(["write"], 8192, "--psn", "0xfffff0", count=32, queued=True, timeout=SHORT)
     yield from both_ways("loss-psn-wrap", run, timeout=60, lose=11)
+    yield from both_ways("loss-uc", unrepeated("sendimm", 3000, "uc"), timeout=60, lose=11, one_way=True)
+    yield from both_ways("loss-ud", unrepeated("sendimm", 1000, "ud"), timeout=60, lose=5, one_way=True)
 
 
 def large():
@@ -218,10 +240,34 @@ def large():
         yield from both_ways(f"{operation}-1MB-mtu4096", good([operation], 1 << 20, "--mtu", 4096), mtu=4200)
 
 
+def ipv6():
+    """The same over IPv6, without each size of each operation."""
+    six = {"ip": 6, "timeout": 60}
+    for size in (0, 1, 1025, 4096):
+        yield from both_ways(f"ipv6-all-{size}B", good(ALL, size), dissect=size == 4096, **six)
+    for operation in ("write", "read"):
+        yield from both_ways(f"ipv6-{operation}-1MB", good([operation], 1 << 20), **six)
+    mixed = good(("write", "read", "faa", "writeimm"), 2500, "--psn", "0xfffff0", count=24, queued=True)
+    yield from both_ways("ipv6-queue-mixed", mixed, **six)
+    for size in (1, 4096):
+        run = good(("send", "sendimm", "write", "writeimm"), size, service="uc")
+        yield from both_ways(f"ipv6-uc-{size}B", run, one_way=True, **six)
+    for size in (1, 1024):
+        yield from both_ways(f"ipv6-ud-{size}B", ud(size), one_way=True, **six)
+    for operation in ("send", "write", "read", "faa"):
+        run = good([operation], 3000, count=60, timeout=SHORT)
+        yield from both_ways(f"ipv6-loss-{operation}", run, lose=50, **six)
+    queued = good(["write"], 4096, count=100, queued=True, timeout=SHORT)
+    yield from both_ways("ipv6-loss-queue-write", queued, lose=50, **six)
+    yield from both_ways("ipv6-loss-uc", unrepeated("sendimm", 3000, "uc"), lose=11, one_way=True, **six)
+    yield from both_ways("ipv6-loss-ud", unrepeated("sendimm", 1000, "ud"), lose=5, one_way=True, **six)
+
+
 def cases():
     yield from lossless()
     yield from errors()
     yield from lossy()
+    yield from ipv6()
 
 
 def large_cases():

@@ -19,7 +19,7 @@ def stock(program, *arguments, device_option=None, gid_option="-g"):
     """The argv of a Debian program for one side, as `start` wants it."""
 
     def argv(is_adverb, port, host):
-        gid = lab.ADVERB_GID if is_adverb else lab.GUEST_GID
+        gid = lab.ADVERB_GID if is_adverb else LAB.guest_gid
         device = [] if is_adverb or device_option is None else [device_option, "rxe0"]
         return [program, gid_option, gid, *device, "-p", str(port), *map(str, arguments), *([host] if host else [])]
 
@@ -98,6 +98,15 @@ def cases():
     for operation in SERVICES:
         yield from both_ways(f"loss-{operation}-bw", perftest(operation, "bw", timeout=SHORT_TIMEOUT), timeout=60, lose=50)
         yield from both_ways(f"loss-{operation}-lat", perftest(operation, "lat", timeout=SHORT_TIMEOUT), timeout=60, lose=50)
+
+
+    for kind, extra in (("rc", ("-c",)), ("uc", ()), ("ud", ("-s", 1000))):
+        yield from both_ways(f"ipv6-{kind}-pingpong", pingpong(kind, *extra), timeout=60, dissect=True, ip=6)
+    for operation, services in SERVICES.items():
+        for service in services:
+            yield from both_ways(f"ipv6-{operation}-lat-{service.lower()}", perftest(operation, "lat", service),
+                                 timeout=60, ip=6)
+    yield from both_ways("ipv6-loss-write-bw", perftest("write", "bw", timeout=SHORT_TIMEOUT), timeout=60, lose=50, ip=6)
 
 
 def large_cases():
