@@ -127,7 +127,17 @@ impl Rdma {
 
     /// A completion queue of at least so many entries.
     pub async fn create_cq(&self, entries: u32) -> Result<Cq, Error> {
-        match self.world.call(Call::CreateCq { entries }).await? {
+        self.create_cq_of(entries, false).await
+    }
+
+    /// A completion queue that nobody has to poll: when it is full its oldest completion gives way, and WAITs
+    /// count on.
+    pub async fn create_endless_cq(&self, entries: u32) -> Result<Cq, Error> {
+        self.create_cq_of(entries, true).await
+    }
+
+    async fn create_cq_of(&self, entries: u32, endless: bool) -> Result<Cq, Error> {
+        match self.world.call(Call::CreateCq { entries, endless }).await? {
             Answer::Cq(id, number) => Ok(Cq::new(self, id, number)),
             other => wrong(&other),
         }

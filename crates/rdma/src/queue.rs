@@ -361,8 +361,14 @@ impl Qp {
     /// The memory of its send queue as a region: 64-byte blocks in mlx5's layout. A doorbell has the NIC
     /// look at what was written there.
     pub async fn send_queue(&self) -> Result<Region, Error> {
+        self.code(Access::LOCAL_WRITE).await
+    }
+
+    /// The same, with rights for queue pairs of its domain: so that their operations can change its WQEs.
+    /// Who has the region's key and such a queue pair has this one's rights.
+    pub async fn code(&self, access: Access) -> Result<Region, Error> {
         let keeps = Keeps::Qp { _qp: self.clone() };
-        self.inner.pd.region_of(Backing::SendQueue(self.id()), Access::LOCAL_WRITE, keeps).await
+        self.inner.pd.region_of(Backing::SendQueue(self.id()), access, keeps).await
     }
 
     /// Rings the doorbell of a send queue that was written through memory: `posted` counts blocks of 64

@@ -104,6 +104,9 @@ pub enum Call {
     CreateCq {
         /// Entries at least.
         entries: u32,
+        /// A full queue is not overrun: its oldest completion gives way. WAITs count on, and nobody has to
+        /// poll.
+        endless: bool,
     },
     /// A shared receive queue: [`Answer::Srq`].
     CreateSrq(SrqInit),

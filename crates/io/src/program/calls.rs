@@ -166,8 +166,14 @@ impl Programs {
     /// Answers a call to the NIC.
     fn verb(&self, call: Call) -> Result<Answer, Error> {
         match call {
-            Call::CreateCq { entries } => {
-                let cq = self.host.control(|nic, _| nic.create_cq(entries))?;
+            Call::CreateCq { entries, endless } => {
+                let cq = self.host.control(|nic, _| {
+                    let cq = nic.create_cq(entries)?;
+                    if endless {
+                        nic.ignore_overrun(cq)?;
+                    }
+                    Ok::<_, adverb_nic::Error>(cq)
+                })?;
                 self.state.borrow_mut().cqs.push(cq);
                 Ok(Answer::Cq(cq, cq.index() as u32))
             }

@@ -1,7 +1,7 @@
 //! What each call does. A call is done in one step, but for lists, of which a step posts one request, and
 //! copies, of which a step moves eight bytes, or more where there are many.
 
-use super::process::{LOCAL, Piece, Process, address};
+use super::process::{Piece, Process, address};
 use super::wait::{LATE, Waiting};
 use super::{Current, Due, Programs, Station};
 use crate::host::Host;
@@ -271,8 +271,11 @@ impl Sim {
                 process.pds.push(id);
                 Answer::Pd(id)
             }
-            Call::CreateCq { entries } => {
+            Call::CreateCq { entries, endless } => {
                 let id = nic.create_cq(*entries)?;
+                if *endless {
+                    nic.ignore_overrun(id)?;
+                }
                 process.cqs.push(id);
                 Answer::Cq(id, id.index() as u32)
             }
@@ -360,7 +363,7 @@ impl Sim {
         Process::own(&process.pds, pd, "protection domain")?;
         if let Backing::SendQueue(qp) = backing {
             let qp = Process::own(&process.qps, qp, "queue pair")?;
-            let (mr, len) = crate::host::memory::register_queue(nic, pd, qp, iova, LOCAL)?;
+            let (mr, len) = crate::host::memory::register_queue(nic, pd, qp, iova, access)?;
             let info = MemoryInfo { id, addr: iova, len, lkey: mr.lkey, rkey: mr.rkey };
             process.memories.insert(id, Piece { info, pd, mr: mr.id, bytes: None });
             return Ok(Answer::Memory(info));

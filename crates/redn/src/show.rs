@@ -1,0 +1,257 @@
+//! The disassembler: any send queue's bytes in words, with names where a chain knows them.
+//!
+//! ```text
+//! W2  read   table[?]   -> R0.ctrl+0:3  R0.ctrl+4:3  R0.addr:8
+//! ```
+//! Without a chain, addresses and numbers are shown as they are. Bytes that are no WQE are shown as such.
+
+use crate::WqeOp;
+use crate::chain::{Addresses, BLOCK, Chain, Layout, OPERAND, QueueId};
+use std::fmt::Write as _;
+
+/// Bytes of a segment.
+const SEGMENT: usize = 16;
+
+/// What a disassembler knows of names.
+#[derive(Clone, Copy)]
+pub struct Names<'a> {
+    /// The chain.
+    pub chain: &'a Chain,
+    /// Where its WQEs stand.
+    pub layout: &'a Layout,
+    /// Addresses and numbers that it was loaded with.
+    pub addresses: &'a Addresses,
+}
+
+/// A WQE that was read from memory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Line {
+    /// Its first block.
+    pub block: u32,
+    /// Its blocks.
+    pub blocks: u32,
+    /// What it is, in words.
+    pub text: String,
+}
+
+/// The WQEs of a send queue's bytes, up to so many blocks.
+pub fn show(code: &[u8], blocks: u32, names: Option<Names<'_>>) -> Vec<Line> {
+    let mut lines = Vec::new();
+    let mut block = 0;
+    let end = blocks.min((code.len() / BLOCK) as u32);
+    while block < end {
+        let wqe = &code[block as usize * BLOCK..];
+        let segments = usize::from(wqe[7] & 0x3f);
+        let taken = (segments.div_ceil(4) as u32).max(1).min(end - block);
+        let wqe = &wqe[..taken as usize * BLOCK];
+        lines.push(Line { block, blocks: taken, text: words(wqe, segments, names) });
+        block += taken;
+    }
+    lines
+}
+
+/// A WQE in words.
+pub fn words(wqe: &[u8], segments: usize, names: Option<Names<'_>>) -> String {
+    let speaker = Speaker { names };
+    let Some(op) = op_of(wqe[3]) else { return format!("opcode {:#04x}: no WQE", wqe[3]) };
+    if segments == 0 || segments * SEGMENT > wqe.len() {
+        return format!("{} of {segments} segments: no WQE", name(op));
+    }
+    let mut text = format!("{:<7}", name(op));
+    let segment = |n: usize| (n < segments).then(|| &wqe[n * SEGMENT..(n + 1) * SEGMENT]);
+    match op {
+        WqeOp::Nop => {
+            let operand: Vec<u8> = OPERAND.iter().map(|at| wqe[usize::from(*at)]).collect();
+            if segments > 1 && wqe[SEGMENT..segments * SEGMENT].iter().any(|byte| *byte != 0) {
+                // It holds what it may become.
+                let _ = write!(text, "|{} ", hex(&operand));
+                speaker.remote(segment(1), &mut text);
+                speaker.data(wqe, 2..segments, &mut text, " from ");
+            } else if segments > 4 {
+                let _ = write!(text, "of {} blocks", segments.div_ceil(4));
+            }
+        }
+        WqeOp::Wait | WqeOp::SendEnable => {
+            let Some(segment) = segment(1) else { return text + "without a segment: no WQE" };
+            speaker.order(op, be32(&segment[8..]), be32(&segment[12..]), &mut text);
+        }
+        WqeOp::Write | WqeOp::WriteImm => {
+            speaker.remote(segment(1), &mut text);
+            speaker.data(wqe, 2..segments, &mut text, " from ");
+        }
+        WqeOp::Read => {
+            speaker.remote(segment(1), &mut text);
+            speaker.data(wqe, 2..segments, &mut text, " -> ");
+        }
+        WqeOp::CompareSwap => {
+            speaker.remote(segment(1), &mut text);
+            if let Some(words) = segment(2) {
+                let (swap, compare) = (be64(words), be64(&words[8..]));
+                let _ = write!(text, " {} -> {}", control(compare), control(swap));
+            }
+        }
+        WqeOp::FetchAdd => {
+            speaker.remote(segment(1), &mut text);
+            if let Some(words) = segment(2) {
+                let _ = write!(text, " += {:#x}", be64(words));
+            }
+        }
+        WqeOp::Send | WqeOp::SendImm | WqeOp::SendInv => {
+            speaker.data(wqe, 1..segments, &mut text, "from ");
+        }
+        other => {
+            let _ = write!(text, "({other:?})");
+        }
+    }
+    if matches!(op, WqeOp::WriteImm | WqeOp::SendImm) {
+        let _ = write!(text, "  imm {}", be32(&wqe[12..]));
+    }
+    if wqe[11] & 0xc0 != 0 {
+        text.push_str("  fence");
+    }
+    if wqe[11] & 0x08 != 0 {
+        text.push_str("  signaled");
+    }
+    text.truncate(text.trim_end().len());
+    text
+}
+
+/// An operation's name.
+pub fn name(op: WqeOp) -> &'static str {
+    match op {
+        WqeOp::Nop => "nop",
+        WqeOp::SendInv => "send_inv",
+        WqeOp::Write => "write",
+        WqeOp::WriteImm => "write_imm",
+        WqeOp::Send => "send",
+        WqeOp::SendImm => "send_imm",
+        WqeOp::Wait => "wait",
+        WqeOp::Read => "read",
+        WqeOp::CompareSwap => "cas",
+        WqeOp::FetchAdd => "add",
+        WqeOp::SendEnable => "enable",
+        WqeOp::LocalInv => "local_inv",
+        WqeOp::BindMw => "bind_mw",
+        #[allow(unreachable_patterns, reason = "operations that have no name of their own here")]
+        _ => "other",
+    }
+}
+
+/// The operation with this code.
+fn op_of(code: u8) -> Option<WqeOp> {
+    const ALL: [WqeOp; 13] = [
+        WqeOp::Nop,
+        WqeOp::SendInv,
+        WqeOp::Write,
+        WqeOp::WriteImm,
+        WqeOp::Send,
+        WqeOp::SendImm,
+        WqeOp::Wait,
+        WqeOp::Read,
+        WqeOp::CompareSwap,
+        WqeOp::FetchAdd,
+        WqeOp::SendEnable,
+        WqeOp::LocalInv,
+        WqeOp::BindMw,
+    ];
+    ALL.into_iter().find(|op| *op as u8 == code)
+}
+
+struct Speaker<'a> {
+    names: Option<Names<'a>>,
+}
+
+impl Speaker<'_> {
+    fn remote(&self, segment: Option<&[u8]>, out: &mut String) {
+        let Some(segment) = segment else { return };
+        out.push_str(&self.place(be64(segment), be32(&segment[8..])));
+    }
+
+    fn data(&self, wqe: &[u8], segments: core::ops::Range<usize>, out: &mut String, before: &str) {
+        let mut before = before;
+        for n in segments {
+            let segment = &wqe[n * SEGMENT..(n + 1) * SEGMENT];
+            let count = be32(segment);
+            if count > 1 << 31 {
+                let len = (count & !(1 << 31)) as usize;
+                let bytes = &wqe[n * SEGMENT + 4..];
+                let _ = write!(out, "{before}{}", hex(&bytes[..len.min(bytes.len())]));
+                return;
+            }
+            let place = self.place(be64(&segment[8..]), be32(&segment[4..]));
+            let _ = write!(out, "{before}{place}:{count}");
+            before = "  ";
+        }
+    }
+
+    /// An address as a place that the chain knows.
+    fn place(&self, addr: u64, key: u32) -> String {
+        let Some(Names { chain, layout, addresses }) = self.names else { return format!("[{addr:#x}]") };
+        for (q, (code, ..)) in addresses.queues.iter().enumerate() {
+            let id = QueueId(q as u16);
+            let len = u64::from(layout.ring(id)) * BLOCK as u64;
+            if addr.wrapping_sub(code.addr) < len && (key == code.lkey.0 || key == code.rkey.0) {
+                let offset = (addr - code.addr) as usize;
+                let mut block = (offset / BLOCK) as u32;
+                while block > 0 && layout.wqe_at(id, block).is_none() {
+                    block -= 1;
+                }
+                let inside = offset - block as usize * BLOCK;
+                return format!("{}[{block}]+{inside}", chain.queues[q].name);
+            }
+        }
+        for (region, address) in chain.regions.iter().zip(&addresses.regions) {
+            if key == address.lkey.0 || key == address.rkey.0 {
+                return match addr {
+                    0 => format!("{}[?]", region.name),
+                    _ => format!("{}+{}", region.name, addr.wrapping_sub(address.addr) as i64),
+                };
+            }
+        }
+        format!("[{addr:#x}]")
+    }
+
+    fn order(&self, op: WqeOp, index: u32, number: u32, out: &mut String) {
+        let named = self.names.and_then(|Names { chain, addresses, .. }| {
+            let found = |(_, qpn, sends, receives): &(_, u32, u32, u32)| match op {
+                WqeOp::SendEnable => (*qpn == number).then_some(""),
+                _ if *sends == number => Some(".done"),
+                _ if *receives == number => Some(".recv"),
+                _ => None,
+            };
+            let at = addresses.queues.iter().position(|queue| found(queue).is_some())?;
+            Some(format!("{}{}", chain.queues[at].name, found(&addresses.queues[at])?))
+        });
+        let _ = match (op, named) {
+            (WqeOp::SendEnable, Some(queue)) => write!(out, "{queue} <{index}"),
+            (WqeOp::SendEnable, None) => write!(out, "qp {number:#x} <{index}"),
+            (_, Some(queue)) => write!(out, "{queue}[{index}]"),
+            (_, None) => write!(out, "cq {number}[{index}]"),
+        };
+    }
+}
+
+/// What a compare-and-swap takes for a control segment.
+fn control(word: u64) -> String {
+    let bytes = word.to_ne_bytes();
+    let operand: Vec<u8> = OPERAND.iter().map(|at| bytes[usize::from(*at)]).collect();
+    match op_of(bytes[3]) {
+        Some(op) if bytes[7] & 0x3f != 0 => format!("{}|{}", name(op), hex(&operand)),
+        _ => format!("{word:#x}"),
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut out, byte| {
+        let _ = write!(out, "{byte:02x}");
+        out
+    })
+}
+
+fn be32(bytes: &[u8]) -> u32 {
+    bytes[..4].iter().fold(0, |word, byte| word << 8 | u32::from(*byte))
+}
+
+fn be64(bytes: &[u8]) -> u64 {
+    bytes[..8].iter().fold(0, |word, byte| word << 8 | u64::from(*byte))
+}
