@@ -43,3 +43,4 @@ lint:
 install: build
 	install -D $(TARGET)/release/adverb $(DESTDIR)$(PREFIX)/bin/adverb
 	install -D -m 644 $(LIBRARY) $(DESTDIR)$(PREFIX)/lib/adverb/libibverbs.so.1
+	install -D -m 644 crates/verbs/include/adverb/xchannel.h $(DESTDIR)$(PREFIX)/include/adverb/xchannel.h

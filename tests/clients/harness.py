@@ -21,6 +21,8 @@ TARGET = os.environ.get("CARGO_TARGET_DIR", os.path.join(REPO, "target"))
 ADVERB = os.environ.get("ADVERB_BIN", os.path.join(TARGET, "release", "adverb"))
 HERE = os.path.dirname(os.path.abspath(__file__))
 WORK = os.path.join(TARGET, "clients")
+INCLUDE = os.path.join(REPO, "crates", "verbs", "include")
+LIBRARIES = os.environ.get("ADVERB_LIB") or os.path.join(os.path.dirname(ADVERB), "lib")
 POLL_S = 0.005
 LISTEN = "0A"
 
@@ -289,18 +291,22 @@ def read_counters(path):
     return values
 
 
-def compile_c(name, libraries=("ibverbs", "pthread")):
-    """Compiles tests/clients/<name>.c against the system's verbs headers, once; returns the binary."""
+def compile_c(name, libraries=("ibverbs", "pthread"), own=()):
+    """Compiles tests/clients/<name>.c against the system's verbs headers, once; returns the binary. `own` names
+    headers of adverb's that it includes: then it is linked with adverb's libraries."""
     require("cc")
     if not os.path.exists("/usr/include/infiniband/verbs.h"):
         raise Skip("infiniband/verbs.h is not installed (scripts/setup.sh installs libibverbs-dev)")
     source = os.path.join(HERE, name + ".c")
-    common = os.path.join(HERE, "client.h")
+    headers = [os.path.join(INCLUDE, "adverb", header) for header in own]
+    headers += [os.path.join(HERE, name) for name in os.listdir(HERE) if name.endswith(".h")]
     binary = os.path.join(WORK, "bin", name)
-    newest = max(os.path.getmtime(source), os.path.getmtime(common))
+    newest = max(os.path.getmtime(path) for path in (source, *headers))
     if not os.path.exists(binary) or os.path.getmtime(binary) < newest:
         os.makedirs(os.path.dirname(binary), exist_ok=True)
         argv = ["cc", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-o", binary, source]
+        if own:
+            argv += ["-I" + INCLUDE, "-L" + LIBRARIES, "-l:libibverbs.so.1"]
         argv += ["-l" + library for library in libraries]
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
         if done.returncode != 0:

@@ -25,8 +25,10 @@ import suite_perftest
 import suite_pyverbs
 import suite_run
 import suite_utils
+import suite_xchannel
 
-SUITES = (suite_run, suite_utils, suite_perftest, suite_faults, suite_irn, suite_netns, suite_ecn, suite_memcheck, suite_pyverbs)
+SUITES = (suite_run, suite_utils, suite_perftest, suite_faults, suite_irn, suite_netns, suite_ecn, suite_memcheck, suite_xchannel,
+          suite_pyverbs)
 
 
 def main():

@@ -265,6 +265,32 @@ impl Nic {
         Ok(())
     }
 
+    /// Posts a WQE that a program has built, in the layout of [`crate::queue::wqe`] and as long as its
+    /// control segment says, and rings its doorbell; its index is filled in. The block that it starts at.
+    pub fn post_built(&mut self, now: Instant, qp: QpId, wqe: &[u8], wr_id: u64) -> Result<u32, Error> {
+        let pair = self.qps.get_mut(qp).ok_or(Error::NoSuchObject)?;
+        let qp = &mut pair.qp;
+        match qp.state {
+            QpState::Reset | QpState::Init | QpState::Rtr => return Err(Error::WrongState),
+            _ if qp.qp_type == QpType::XrcRecv => return Err(Error::Invalid("send on an XRC target")),
+            _ => {}
+        }
+        let cross = self.state.cross.get_mut(qp.index());
+        let block = qp.sq.post_built(cross, wqe, qp.attr.max_send_wr.into())?;
+        qp.requester.keep_wr_id(block, wr_id, qp.sq.ring.blocks());
+        doorbell(pair, &mut self.state, &mut self.ready, now);
+        Ok(block)
+    }
+
+    /// Free-running index of the block at which the next WQE goes into a send queue whose memory was asked
+    /// for.
+    pub fn next_block(&self, qp: QpId) -> Result<u32, Error> {
+        match self.state.cross.get(qp.index) {
+            Some(cross) if self.qps.get(qp).is_some() => Ok(cross.posted),
+            _ => self.sends_posted(qp),
+        }
+    }
+
     /// Whether the send queue has room for all of these at once, for a caller that posts all or none.
     pub fn has_send_room<'a>(&self, qp: QpId, wrs: impl Iterator<Item = SendWr<'a>>) -> Result<bool, Error> {
         let object = self.object(qp)?;

@@ -2,7 +2,7 @@
 
 mod world;
 use adverb_nic::*;
-use adverb_wire::Duration;
+use adverb_wire::{Duration, Key};
 use world::*;
 
 #[test]
@@ -156,6 +156,75 @@ fn a_doorbell_covers_wqes_written_by_hand() {
     assert_eq!(mb.read(0, 8), b"by hand!");
     let beyond = w.nodes[0].nic.on_doorbell(w.now, a, 1 << 20);
     assert_eq!(beyond, Err(Error::QueueFull));
+}
+
+/// A WRITE of 8 bytes as a program builds it, with room for more blocks behind it.
+fn built_write(to: (u64, Key), from: Sge, segments: usize) -> Vec<u8> {
+    let mut wqe = vec![0; 16 * segments];
+    (wqe[3], wqe[7], wqe[11]) = (0x08, segments as u8, 8);
+    wqe[16..24].copy_from_slice(&to.0.to_be_bytes());
+    wqe[24..28].copy_from_slice(&to.1.0.to_be_bytes());
+    wqe[32..36].copy_from_slice(&from.len.to_be_bytes());
+    wqe[36..40].copy_from_slice(&from.lkey.0.to_be_bytes());
+    wqe[40..48].copy_from_slice(&from.addr.to_be_bytes());
+    wqe
+}
+
+#[test]
+fn a_built_wqe_takes_its_turn_among_posted_ones() {
+    let mut w = World::new(2, 8);
+    let caps = QpCaps { max_send_wr: 4, ..CAPS };
+    let (a, _) = w.pair(QpType::Rc, caps, &Link::default());
+    let (ma, mb) = (w.memory(0, 4096), w.memory(1, 4096));
+    ma.write(0, b"posted--built---");
+    let wqe = built_write(mb.at(8), ma.sge(8, 8), 3);
+    // Round the ring several times: what is polled makes room.
+    for round in 0..20u64 {
+        w.send(0, a, wr(2 * round, SendOp::Write(mb.at(0).0, mb.at(0).1), &[ma.sge(0, 8)]));
+        let now = w.now;
+        w.nodes[0].nic.post_built(now, a, &wqe, 2 * round + 1).unwrap();
+        for id in [2 * round, 2 * round + 1] {
+            let done = w.completion(0);
+            assert_eq!((done.wr_id, done.status), (id, Status::Success));
+        }
+        assert_eq!(mb.read(0, 16), b"posted--built---");
+        mb.write(0, &[0; 16]);
+    }
+    let (now, nic) = (w.now, &mut w.nodes[0].nic);
+    for _ in 0..4 {
+        nic.post_built(now, a, &wqe, 0).unwrap();
+    }
+    assert_eq!(nic.post_built(now, a, &wqe, 0), Err(Error::QueueFull), "no more than it was told");
+    nic.check_invariants();
+}
+
+#[test]
+fn a_built_wqe_is_as_long_as_it_says() {
+    let mut w = World::new(2, 9);
+    let (a, _) = w.pair(QpType::Rc, QpCaps { max_send_sge: 1, max_inline: 0, ..CAPS }, &Link::default());
+    let (ma, mb) = (w.memory(0, 64), w.memory(1, 64));
+    let now = w.now;
+    let nic = &mut w.nodes[0].nic;
+    let good = built_write(mb.at(0), ma.sge(0, 8), 3);
+    let mut counts_more = good.clone();
+    counts_more[7] = 4;
+    for bad in [&[][..], &good[..40], &good[..32], &counts_more, &[0; 1024]] {
+        assert!(matches!(nic.post_built(now, a, bad, 0), Err(Error::Invalid(_))));
+    }
+    // Two blocks, where every request takes one.
+    let long = built_write(mb.at(0), ma.sge(0, 8), 5);
+    assert!(matches!(nic.post_built(now, a, &long, 0), Err(Error::Invalid(_))));
+    // Whose memory the program has asked for, it may fill as it likes.
+    nic.send_queue_memory(a).unwrap();
+    let next = nic.next_block(a).unwrap();
+    assert_eq!(nic.post_built(now, a, &long, 7), Ok(next));
+    assert_eq!(nic.next_block(a), Ok(next + 2));
+    let done = w.completion(0);
+    assert_eq!((done.wr_id, done.status), (7, Status::Success));
+    let init = w.qp(0, QpType::Rc, CAPS);
+    assert_eq!(w.nodes[0].nic.post_built(now, init, &good, 0), Err(Error::WrongState));
+    let datagram = w.qp(0, QpType::Ud, CAPS);
+    assert!(w.nodes[0].nic.post_built(now, datagram, &good, 0).is_err());
 }
 
 #[test]

@@ -29,6 +29,8 @@ pub(crate) struct Cq {
     pub(crate) async_delivered: Delivered,
     /// Polling through the extended calls.
     pub(crate) cursor: cq_ex::Cursor,
+    /// The program's own (`adverb_cq_words`).
+    pub(crate) words: UnsafeCell<[u64; 2]>,
 }
 
 handle!(Cq, ibv_cq);
@@ -41,6 +43,8 @@ pub(crate) struct CqInit {
     pub(crate) comp_vector: u32,
     pub(crate) domain: *mut ibv_pd,
     pub(crate) single_threaded: bool,
+    /// When it is full, the oldest completion gives way.
+    pub(crate) ignores_overrun: bool,
 }
 
 impl Cq {
@@ -56,6 +60,9 @@ impl Cq {
         }
         let (id, capacity) = host::control(|nic| {
             let id = nic.create_cq(init.cqe.max(MIN_CQE))?;
+            if init.ignores_overrun {
+                nic.ignore_overrun(id)?;
+            }
             Ok((id, nic.cq_capacity(id)?))
         })?;
         // SAFETY: pointers, integers, optional functions.
@@ -85,6 +92,7 @@ impl Cq {
             comp_delivered: Delivered::default(),
             async_delivered: Delivered::default(),
             cursor: cq_ex::Cursor::new(init.single_threaded),
+            words: [0; 2].into(),
         };
         let cq = cq.give();
         tables::add_cq(id, cq);
@@ -151,6 +159,7 @@ pub unsafe extern "C" fn ibv_create_cq(
             comp_vector: u32::try_from(comp_vector).map_err(|_| libc::EINVAL)?,
             domain: core::ptr::null_mut(),
             single_threaded: false,
+            ignores_overrun: false,
         };
         // SAFETY: the caller passes an open context, and a live channel or NULL.
         unsafe { Cq::create(context, &init) }

@@ -53,7 +53,6 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     attr: *mut ibv_cq_init_attr_ex,
 ) -> *mut ibv_cq_ex {
     const KNOWN_MASK: u32 = IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD;
-    // Overruns are always counted and reported; nobody is slower for it.
     const KNOWN_FLAGS: u32 = IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
     // SAFETY: the caller passes valid attributes, of which the later fields only count if the mask
     // says so.
@@ -73,6 +72,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         comp_vector: attr.comp_vector,
         domain: if with_domain { attr.parent_domain } else { core::ptr::null_mut() },
         single_threaded: flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0,
+        ignores_overrun: flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN != 0,
     };
     // SAFETY: the caller passes an open context and live objects.
     match unsafe { Cq::create(context, &init) } {

@@ -37,6 +37,7 @@ mod query;
 mod srq;
 mod sysfs;
 mod tables;
+mod xchannel;
 mod xrcd;
 
 pub(crate) use handle::set_errno;

@@ -11,7 +11,7 @@ use crate::qp_attr::{attr_from_c, attr_to_c, caps_from_c, caps_to_c, qp_type, wi
 use crate::qp_ex::{Builder, fill_calls};
 use crate::srq::Srq;
 use crate::xrcd::Xrcd;
-use crate::{host, tables};
+use crate::{host, tables, xchannel};
 use adverb_nic::{Error, PdId, QpAttrMask, QpCaps, QpId, QpInit, QpType, XrcdId};
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
@@ -34,6 +34,12 @@ pub(crate) struct Qp {
     pub(crate) caps: QpCaps,
     xrcd: Option<XrcdId>,
     pub(crate) async_delivered: Delivered,
+    /// Every request completes.
+    pub(crate) signals_all: bool,
+    /// The flags of `ibv_create_qp_ex`.
+    pub(crate) create_flags: u32,
+    /// The program's own (`adverb_qp_words`).
+    pub(crate) words: UnsafeCell<[u64; 2]>,
     /// Work requests being built by the `wr_*` calls; `None` for a plain queue pair.
     pub(crate) builder: Option<Box<Builder>>,
 }
@@ -62,6 +68,17 @@ impl Qp {
     pub(crate) unsafe fn of<'a>(pointer: *mut ibv_qp) -> &'a Self {
         // SAFETY: by the caller's promise `give` laid it out, this many bytes before its C part.
         unsafe { &*pointer.byte_sub(C_OFFSET).cast::<Qp>() }
+    }
+
+    /// The queue pair's number.
+    pub(crate) fn number(&self) -> u32 {
+        // SAFETY: a public field of the live object, never written after creation.
+        unsafe { (*self.ibv).qp_num }
+    }
+
+    /// Whether its send queue may hold WAITs and ENABLEs.
+    pub(crate) fn may_order(&self) -> bool {
+        self.create_flags & xchannel::CREATE_CROSS_CHANNEL != 0
     }
 
     /// Hands the object to C: as an extended queue pair if it has a builder, else as a plain one.
@@ -134,6 +151,7 @@ struct Request {
     pd: *mut ibv_pd,
     xrcd: *mut ibv_xrcd,
     send_ops: Option<u64>,
+    create_flags: u32,
 }
 
 /// The NIC's part of a request.
@@ -172,8 +190,12 @@ unsafe fn nic_init(request: &Request, init: &ibv_qp_init_attr) -> Result<QpInit,
 unsafe fn create(request: &Request, init: &mut ibv_qp_init_attr) -> Result<*mut ibv_qp, c_int> {
     // SAFETY: by the caller's promise.
     let nic_init = unsafe { nic_init(request, init) }?;
+    let cross = xchannel::creation(request.create_flags, nic_init.qp_type)?;
     let (id, number, caps) = host::control(|nic| {
-        let id = nic.create_qp(&nic_init)?;
+        let id = match cross {
+            None => nic.create_qp(&nic_init)?,
+            Some(managed) => nic.create_cross_qp(&nic_init, managed)?,
+        };
         Ok((id, nic.qp_number(id)?, nic.qp_caps(id)?))
     })?;
     init.cap = caps_to_c(&caps);
@@ -207,6 +229,9 @@ unsafe fn create(request: &Request, init: &mut ibv_qp_init_attr) -> Result<*mut 
         caps,
         xrcd: nic_init.xrcd,
         async_delivered: Delivered::default(),
+        signals_all: nic_init.sq_sig_all,
+        create_flags: request.create_flags,
+        words: [0; 2].into(),
         builder: request.send_ops.map(|_| Box::new(Builder::new(&caps))),
     };
     let qp = qp.give(plain);
@@ -222,8 +247,8 @@ unsafe fn create(request: &Request, init: &mut ibv_qp_init_attr) -> Result<*mut 
 pub unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
     // SAFETY: the caller passes a live domain and valid attributes.
     pointer_or_null(unsafe {
-        let request =
-            Request { context: Pd::of(pd).context(), pd, xrcd: core::ptr::null_mut(), send_ops: None };
+        let context = Pd::of(pd).context();
+        let request = Request { context, pd, xrcd: core::ptr::null_mut(), send_ops: None, create_flags: 0 };
         create(&request, &mut *init)
     })
 }
@@ -243,8 +268,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     // A program calls the `wr_*` pointers without a look, so what is not known must fail here.
     let unknown_ops =
         has(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) && ex.send_ops_flags & !crate::qp_ex::SEND_OPS != 0;
-    let flags = if has(IBV_QP_INIT_ATTR_CREATE_FLAGS) { ex.create_flags } else { 0 };
-    if ex.comp_mask & !KNOWN != 0 || flags != 0 || unknown_ops {
+    if ex.comp_mask & !KNOWN != 0 || unknown_ops {
         return null(libc::EOPNOTSUPP);
     }
     let request = Request {
@@ -252,6 +276,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
         pd: if has(IBV_QP_INIT_ATTR_PD) { ex.pd } else { core::ptr::null_mut() },
         xrcd: if has(IBV_QP_INIT_ATTR_XRCD) { ex.xrcd } else { core::ptr::null_mut() },
         send_ops: has(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS).then_some(ex.send_ops_flags),
+        create_flags: if has(IBV_QP_INIT_ATTR_CREATE_FLAGS) { ex.create_flags } else { 0 },
     };
     // SAFETY: the plain attributes are a prefix of the extended ones; the caller passes an open context
     // and live objects.
@@ -293,6 +318,9 @@ pub(crate) unsafe extern "C" fn open_qp(
         caps,
         xrcd: Some(xrcd),
         async_delivered: Delivered::default(),
+        signals_all: false,
+        create_flags: 0,
+        words: [0; 2].into(),
         builder: None,
     };
     let qp = qp.give(plain);

@@ -187,7 +187,8 @@ fn exports_are_those_of_the_system_library() {
     let (ours, theirs) = (exports(&out.join("libibverbs.so.1")), exports(system));
     assert!(theirs.len() > 150, "the system library's symbols were read");
     let missing: Vec<_> = theirs.difference(&ours).collect();
-    let extra: Vec<_> = ours.difference(&theirs).collect();
+    // Calls of our own have a version node of their own.
+    let extra: Vec<_> = ours.difference(&theirs).filter(|name| !name.ends_with("ADVERB_1.0")).collect();
     assert!(missing.is_empty(), "missing: {missing:?}");
     assert!(extra.is_empty(), "exported beyond the system library: {extra:?}");
 }

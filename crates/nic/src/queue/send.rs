@@ -199,6 +199,50 @@ impl SendQueue {
         Ok(block)
     }
 
+    /// Writes a WQE that a program has built, all but its index, and moves the producer index over it; the
+    /// block that it starts at. `most` is as for [`SendQueue::post`].
+    pub fn post_built(
+        &mut self,
+        cross: Option<&mut CrossChannel>,
+        wqe: &[u8],
+        most: u32,
+    ) -> Result<u32, Error> {
+        let blocks = wqe::blocks_of_built(wqe, self.layout)?;
+        if let Some(cross) = cross {
+            // What was recycled may be released beyond the doorbell.
+            let used = (cross.posted.wrapping_sub(self.released) as i32).max(0) as u32;
+            if used + blocks > self.ring.blocks() {
+                return Err(Error::QueueFull);
+            }
+            let block = cross.posted;
+            cross.host.write_built(block, wqe);
+            cross.posted = block.wrapping_add(blocks);
+            if !cross.managed {
+                self.posted = cross.posted;
+            }
+            return Ok(block);
+        }
+        let largest = wqe::blocks_per_wr(self.max_sge.into(), self.max_inline.into(), self.layout);
+        if self.writer == Writer::Nic && blocks > largest {
+            return Err(Error::Invalid("work queue element longer than any request of its queue pair"));
+        }
+        self.allocate()?;
+        if self.begins_again() {
+            self.begin_again();
+        }
+        let used = self.posted.wrapping_sub(self.released);
+        if (u32::from(self.requests) >= most && self.writer == Writer::Nic)
+            || used + blocks > self.ring.blocks()
+        {
+            return Err(Error::QueueFull);
+        }
+        let block = self.posted;
+        self.ring.write_built(block, wqe);
+        self.posted = block.wrapping_add(blocks);
+        self.requests = self.requests.wrapping_add((self.writer == Writer::Nic) as u16);
+        Ok(block)
+    }
+
     /// Rings the doorbell of a queue whose WQEs were written through memory: `posted` blocks in all.
     pub fn ring(&mut self, posted: u32) -> Result<(), Error> {
         let blocks = self.ring.blocks();

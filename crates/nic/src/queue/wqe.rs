@@ -285,6 +285,18 @@ impl Ring {
         }
     }
 
+    /// Writes a WQE that a program has built at `block`, with that index in its control segment.
+    pub fn write_built(&self, block: u32, wqe: &[u8]) {
+        for (at, segment) in wqe.as_chunks::<SEGMENT>().0.iter().enumerate() {
+            let mut segment = *segment;
+            if at == 0 {
+                segment[1..3].copy_from_slice(&(block as u16).to_be_bytes());
+            }
+            let base = self.offset(block.wrapping_add(at as u32 / 4));
+            self.memory.write_segment(base + (at % 4) * SEGMENT, segment);
+        }
+    }
+
     /// Operation byte of the WQE at `block`, and the blocks that it says it takes, at least one.
     pub fn peek(&self, block: u32) -> (u8, u32) {
         let ctrl = self.segment(block, 0);
@@ -398,6 +410,20 @@ fn is_local(op: &SendOp) -> bool {
 #[inline]
 pub(crate) fn is_message(list: &[Sge]) -> bool {
     list.iter().try_fold(limits::MAX_MESSAGE, |room, sge| room.checked_sub(sge.len.into())).is_some()
+}
+
+/// Blocks of a WQE that a program has built: as many segments as its control segment says. A datagram's
+/// destination is in the driver's own words, which programs do not have.
+pub(crate) fn blocks_of_built(wqe: &[u8], layout: Layout) -> Result<u32, Error> {
+    if layout == Layout::Datagram {
+        return Err(Error::Unsupported("a built work queue element on a datagram queue pair"));
+    }
+    let (segments, rest) = wqe.as_chunks::<SEGMENT>();
+    let fits = rest.is_empty() && (1..=MAX_SEGMENTS).contains(&segments.len());
+    if !fits || segments[0][7] & 0x3f != segments.len() as u8 {
+        return Err(Error::Invalid("work queue element: its length and its segment count do not agree"));
+    }
+    Ok(segments.len().div_ceil(4) as u32)
 }
 
 /// Segments that a work request of this shape takes.

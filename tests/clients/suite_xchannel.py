@@ -1,0 +1,32 @@
+"""C programs that order work requests by work requests: adverb/xchannel.h, and what stands on it."""
+
+from harness import Case, compile_c, require_text
+
+HEADERS = ("xchannel.h",)
+
+# Both ways between two processes: shared memory on one address, UDP between two.
+PATHS = {
+    "shm": {},
+    "udp": {"client_address": "127.0.0.2", "options": ("--path", "udp")},
+}
+
+
+def chain(part):
+    def run(room):
+        require_text(room.alone([compile_c("chain", own=HEADERS), part]), "^OK$", f"chain {part}")
+
+    return run
+
+
+def get(room, how):
+    binary = compile_c("chain_get", own=HEADERS)
+    server, client = room.both_succeed([binary, "server"], [binary, "client"], **how)
+    require_text(server.output(), "^server answered$", "the server")
+    require_text(client.output(), r"^client got 11 values, missed 5$", "the client")
+
+
+def cases():
+    for part in ("order", "if", "stale", "count", "refuse"):
+        yield Case("xchannel/" + part, chain(part))
+    for name, how in PATHS.items():
+        yield Case("xchannel/get-" + name, lambda room, how=how: get(room, how))
