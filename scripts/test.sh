@@ -85,7 +85,10 @@ step_lab() {
     scripts/lab-gates.sh "$which"
 }
 
-step_clients() { tests/clients/run.py; }
+step_clients() {
+    scripts/older.sh || echo "the cases with an older adverb will be skipped"
+    tests/clients/run.py
+}
 # Beside a load that leaves connections' processes without a processor for longer than their timeouts come to.
 step_starved() {
     if [ "$long" = no ]; then

@@ -128,10 +128,10 @@ class Room:
         self.procs.append(proc)
         return proc
 
-    def adverb(self, label, argv, address="127.0.0.1", options=(), netns=None, env=None, stdin=None):
-        """Starts argv under `adverb run`."""
+    def adverb(self, label, argv, address="127.0.0.1", options=(), netns=None, env=None, stdin=None, command=ADVERB):
+        """Starts argv under `adverb run`, of another build if `command` says so."""
         prefix = ["ip", "netns", "exec", netns] if netns else []
-        full = prefix + [ADVERB, "run", "--address", address, *options, "--", *argv]
+        full = prefix + [command, "run", "--address", address, *options, "--", *argv]
         return self.spawn(label, full, env=env, stdin=stdin)
 
     # -- waiting -------------------------------------------------------------------------------------------

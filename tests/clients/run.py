@@ -21,14 +21,15 @@ import suite_faults
 import suite_irn
 import suite_memcheck
 import suite_netns
+import suite_older
 import suite_perftest
 import suite_pyverbs
 import suite_run
 import suite_utils
 import suite_xchannel
 
-SUITES = (suite_run, suite_utils, suite_perftest, suite_faults, suite_irn, suite_netns, suite_ecn, suite_memcheck, suite_xchannel,
-          suite_pyverbs)
+SUITES = (suite_run, suite_utils, suite_perftest, suite_faults, suite_irn, suite_older, suite_netns, suite_ecn,
+          suite_memcheck, suite_xchannel, suite_pyverbs)
 
 
 def main():
