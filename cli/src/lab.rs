@@ -75,7 +75,9 @@ fn run_all(arguments: &args::LabRun, mutate: bool) -> Result<(), Error> {
     for experiment in chosen(&arguments.experiments)? {
         let end = match experiment.kind {
             Kind::Modules => measure_modules(arguments, &experiment)?,
-            Kind::Simulation | Kind::Cache => measure(arguments, &experiment, &effort, mutate)?,
+            Kind::Simulation | Kind::Cache | Kind::Chains => {
+                measure(arguments, &experiment, &effort, mutate)?
+            }
         };
         match end {
             End::Well => {}

@@ -24,6 +24,9 @@ pub enum Relation {
     AtMost(f64),
     /// From the one to the other.
     Band(f64, f64),
+    /// The paper's value, and as a share of it how far ours may be from it; infinite where that is only
+    /// printed.
+    Near(f64, f64),
 }
 
 /// Why a relation does not hold.
@@ -53,9 +56,17 @@ impl fmt::Display for Miss {
 impl Relation {
     /// What a bound says, or why it says nothing. Of a ratio, `min` and `max` alone are directions too: a
     /// ratio that just equals them is not beyond them.
-    pub fn of(bound: &Bound) -> Result<Relation, String> {
+    pub fn of(bound: &Bound, at: usize) -> Result<Relation, String> {
         let ratio = bound.over.is_some();
         let finite = |x: f64| if x.is_finite() { Ok(x) } else { Err(format!("{x} is no bound")) };
+        if let Some(value) = bound.values.get(at) {
+            let alone = (bound.more, bound.less, bound.min, bound.max) == (None, None, None, None);
+            let share = bound.within.is_none_or(|within| within > 0.0 && within < 1.0);
+            return match alone && !ratio && finite(*value)? > 0.0 && share {
+                true => Ok(Relation::Near(*value, bound.within.unwrap_or(f64::INFINITY))),
+                false => Err("values are positive, of a series alone, and `within` is a share".to_owned()),
+            };
+        }
         let margin = |m: f64| match ratio && m > 0.0 && m < 1.0 {
             true => Ok(m),
             false => Err("more and less are margins of a ratio, above 0 and below 1".to_owned()),
@@ -77,7 +88,7 @@ impl Relation {
         match self {
             Relation::Above(x) => x >= 1.0,
             Relation::Below(x) => x <= 1.0,
-            Relation::AtLeast(_) | Relation::AtMost(_) | Relation::Band(..) => false,
+            Relation::AtLeast(_) | Relation::AtMost(_) | Relation::Band(..) | Relation::Near(..) => false,
         }
     }
 
@@ -96,9 +107,11 @@ impl Relation {
             Relation::AtLeast(least) => x >= least,
             Relation::AtMost(most) => x <= most,
             Relation::Band(least, most) => least <= x && x <= most,
+            Relation::Near(value, share) => (x / value - 1.0).abs() <= share,
         };
         let narrow = match self {
             Relation::Band(least, most) => high - low < most - least,
+            Relation::Near(value, share) => high - low < 2.0 * value * share,
             _ => false,
         };
         match (within(e.mean), within(low), within(high)) {
@@ -121,6 +134,8 @@ impl fmt::Display for Relation {
             Relation::AtLeast(x) => write!(f, "at least {x}"),
             Relation::AtMost(x) => write!(f, "at most {x}"),
             Relation::Band(a, b) => write!(f, "{a} to {b}"),
+            Relation::Near(value, share) if share.is_infinite() => write!(f, "{value}"),
+            Relation::Near(value, share) => write!(f, "within {:.0}% of {value}", share * 100.0),
         }
     }
 }
@@ -176,7 +191,7 @@ impl Checked<'_> {
 
     /// What is said of it.
     pub fn verdict(&self) -> Verdict {
-        if !self.bound.gate {
+        if !self.bound.gate || matches!(self.relation, Relation::Near(_, share) if share.is_infinite()) {
             return Verdict::Reports;
         }
         let known = self.bound.differs.is_some();
@@ -199,17 +214,17 @@ impl Checked<'_> {
 pub fn check<'a>(experiment: &'a Experiment, outcome: &Outcome) -> Vec<Checked<'a>> {
     let mut out = Vec::new();
     for bound in &experiment.bounds {
-        // An experiment that was read has been checked.
-        let Ok(relation) = Relation::of(bound) else { continue };
         for (metric, name) in experiment.metrics.iter().enumerate() {
             if !bound.metrics.is_empty() && !bound.metrics.contains(name) {
                 continue;
             }
             for at in 0..outcome.places {
                 let x = experiment.sweep.as_ref().map(|s| s.points[at].x);
-                if !bound.at.is_empty() && x.is_none_or(|x| !bound.at.contains(&x)) {
-                    continue;
-                }
+                let place =
+                    if bound.at.is_empty() { Some(at) } else { bound.at.iter().position(|b| Some(*b) == x) };
+                let Some(place) = place else { continue };
+                // An experiment that was read has been checked.
+                let Ok(relation) = Relation::of(bound, place) else { continue };
                 let sides = Sides::of(experiment, bound, at);
                 let ratio = Estimate::of(&sides.ratios(outcome, metric, Part::Whole));
                 let half = |part| Estimate::of(&sides.ratios(outcome, metric, part)).mean;
@@ -318,7 +333,7 @@ mod tests {
     }
 
     fn bound(text: &str) -> Result<Relation, String> {
-        Relation::of(&toml::from_str::<Bound>(&format!("ratio = \"A\"\n{text}")).unwrap())
+        Relation::of(&toml::from_str::<Bound>(&format!("ratio = \"A\"\n{text}")).unwrap(), 0)
     }
 
     #[test]
@@ -351,7 +366,7 @@ mod tests {
     fn verdicts_are_claims_and_no_more() {
         let checked = |text: &str, ratio, varied| {
             let bound: Bound = toml::from_str(&format!("ratio = \"A\"\nover = \"B\"\n{text}")).unwrap();
-            let relation = Relation::of(&bound).unwrap();
+            let relation = Relation::of(&bound, 0).unwrap();
             let c = Checked { bound: &bound, relation, metric: 0, x: None, ratio, halves: None, varied };
             (c.verdict().to_string(), c.is_claim_that_holds())
         };

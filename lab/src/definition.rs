@@ -1,7 +1,7 @@
 //! The files of an experiment: what they may say.
 
 use crate::bounds::Relation;
-use crate::{Error, cache, measure};
+use crate::{Error, cache, chains, measure};
 use serde::Deserialize;
 use serde::de::IntoDeserializer;
 use serde::de::value::{Error as NameError, StrDeserializer};
@@ -49,8 +49,8 @@ pub struct Experiment {
     pub title: String,
     /// Which figure or table, and anything a reader must know of it.
     pub figure: String,
-    /// `simulation` (the default); `modules`, times and sizes of the NIC's own code; or `cache`, the real
-    /// cache under load.
+    /// `simulation` (the default); `modules`, times and sizes of the NIC's own code; `cache`, the real
+    /// cache under load; or `chains`, chains of work requests on simulated adapters.
     #[serde(default)]
     pub kind: Kind,
     /// Names of what is measured and plotted, in this order.
@@ -108,6 +108,8 @@ pub enum Kind {
     Modules,
     /// The real cache: processes of this machine, and packets between them.
     Cache,
+    /// Programs over simulated adapters that charge for each work request.
+    Chains,
 }
 
 /// How much of an experiment is run.
@@ -204,6 +206,12 @@ pub struct Bound {
     pub min: Option<f64>,
     /// The ratio, or the value, is at most this.
     pub max: Option<f64>,
+    /// The paper's value at each point that it holds for, in their order. With `within` the series' value is
+    /// to be near it; otherwise it is printed beside ours.
+    #[serde(default)]
+    pub values: Vec<f64>,
+    /// How far from the paper's value it may be, as a share of that.
+    pub within: Option<f64>,
     /// What the paper has, in its words or numbers.
     #[serde(default)]
     pub paper: String,
@@ -255,6 +263,8 @@ pub enum Metrics {
     Simulated(Vec<measure::Metric>),
     /// Of the real cache.
     Cache(Vec<cache::Metric>),
+    /// Of chains of work requests.
+    Chains(Vec<chains::Metric>),
 }
 
 impl Default for Metrics {
@@ -276,6 +286,7 @@ impl Metrics {
     fn read(kind: Kind, names: &[String]) -> Result<Metrics, String> {
         match kind {
             Kind::Cache => named(names).map(Metrics::Cache),
+            Kind::Chains => named(names).map(Metrics::Chains),
             Kind::Simulation | Kind::Modules => named(names).map(Metrics::Simulated),
         }
     }
@@ -285,6 +296,7 @@ impl Metrics {
         match self {
             Metrics::Simulated(all) => all.len(),
             Metrics::Cache(all) => all.len(),
+            Metrics::Chains(all) => all.len(),
         }
     }
 
@@ -298,6 +310,7 @@ impl Metrics {
         match self {
             Metrics::Simulated(all) => all[at].names(),
             Metrics::Cache(all) => all[at].names(),
+            Metrics::Chains(all) => all[at].names(),
         }
     }
 
@@ -371,7 +384,11 @@ impl Experiment {
         if bound.over_at.is_some() && bound.over.is_none() {
             return Err("over-at goes with over".to_owned());
         }
-        Relation::of(bound).map(|_| ())
+        let places = if bound.at.is_empty() { self.places() } else { bound.at.len() };
+        if !bound.values.is_empty() && (bound.values.len() != places || bound.metrics.len() != 1) {
+            return Err(format!("values: give one for each of its {places} points, and one metric"));
+        }
+        (0..places).try_for_each(|at| Relation::of(bound, at).map(|_| ()))
     }
 
     fn check(&self) -> Result<(), Error> {

@@ -8,12 +8,14 @@
 //!
 //! [`definition`] reads them, [`points`] turns them into scenarios, [`run`] runs every point for every seed,
 //! [`measure`] says what came out of one run, [`bounds`] judges, [`mutation`] shows that the bounds can fail,
-//! [`report`] prints, [`csv`] writes files, [`plot`] draws. [`cache`] runs trials of the real cache.
+//! [`report`] prints, [`csv`] writes files, [`plot`] draws. [`cache`] runs trials of the real cache,
+//! [`chains`] chains of work requests.
 //! [`modules`] measures the NIC's own code for the paper's hardware tables.
 #![forbid(unsafe_code)]
 
 pub mod bounds;
 pub mod cache;
+pub mod chains;
 pub mod csv;
 pub mod definition;
 pub mod measure;

@@ -19,6 +19,7 @@ experiments! {
     "onerma": "fig8" "fig9" "fig10" "fig11a" "fig11b" "fig12" "fig13" "fig14" "fig15a" "fig15bc"
         "fig16a" "fig16b" "fig16c" "fig16d";
     "kvs": "fig8" "fig9" "fig14";
+    "redn": "table1" "fig7" "fig8" "fig8-slopes";
 }
 
 /// Names of all experiments, in the papers' order.
@@ -76,6 +77,10 @@ mod tests {
                 for one in asked {
                     match experiment.kind {
                         Kind::Cache => drop(Setup::of(&one, &experiment).unwrap_or_else(|e| panic!("{e}"))),
+                        Kind::Chains => {
+                            let setup = crate::chains::Setup::of(&one).unwrap_or_else(|e| panic!("{e}"));
+                            setup.plan(&one.name, 1).unwrap_or_else(|e| panic!("{e}"));
+                        }
                         _ => {
                             let scenario = points::scenario(&one).unwrap_or_else(|e| panic!("{e}"));
                             points::plan(&one.name, &scenario, 1).unwrap_or_else(|e| panic!("{e}"));

@@ -1,6 +1,6 @@
 //! What is printed of an experiment: measured values, bounds with the paper's values beside ours, notes.
 
-use crate::bounds::{Checked, Verdict};
+use crate::bounds::{Checked, Relation, Verdict};
 use crate::definition::{Bound, Experiment, Kind};
 use crate::run::{Outcome, Part};
 use core::fmt::Write;
@@ -38,11 +38,13 @@ fn measured(out: &mut String, experiment: &Experiment, outcome: &Outcome) {
     let (bad, all) = outcome.unfinished();
     let seeds = match outcome.seeds {
         1 => "1 seed, so no interval and no verdict".to_owned(),
+        n if experiment.kind == Kind::Chains => format!("{n} seeds"),
         n => format!("{n} seeds, 95% confidence"),
     };
     let hops = outcome.link_hops() as f64 / 1e6;
     let _ = match experiment.kind {
         Kind::Cache => writeln!(out, "{seeds}; {all} lookups, {bad} without the value"),
+        Kind::Chains => writeln!(out, "{seeds}; {all} programs, {bad} unfinished"),
         _ => writeln!(out, "{seeds}; {all} flows, {bad} unfinished; {hops:.1} M link-hops"),
     };
 }
@@ -91,7 +93,13 @@ fn heading(out: &mut String, bound: &Bound, relation: impl core::fmt::Display) {
         if bound.paper.is_empty() { String::new() } else { format!("; the paper: {}{source}", bound.paper) };
     let place = bound.over_at.map_or(String::new(), |x| format!(" at {x}"));
     let over = bound.over.as_ref().map_or(String::new(), |over| format!(" / {over}{place}"));
-    let _ = writeln!(out, "{}{over}: {relation}{paper}", bound.ratio);
+    let _ = match (bound.values.is_empty(), bound.within) {
+        (true, _) => writeln!(out, "{}{over}: {relation}{paper}", bound.ratio),
+        (false, None) => writeln!(out, "{}: beside the paper's values{source}", bound.ratio),
+        (false, Some(share)) => {
+            writeln!(out, "{}: within {:.0}% of the paper's values{source}", bound.ratio, share * 100.0)
+        }
+    };
     if let Some(why) = &bound.differs {
         let _ = writeln!(out, "    differs: {why}");
     }
@@ -107,13 +115,16 @@ fn bounds(out: &mut String, experiment: &Experiment, checked: &[Checked<'_>]) {
         }
         let place = c.x.map_or(String::new(), |x| format!(" at {x}"));
         let halves = c.halves.map_or(String::new(), |(a, b)| format!("[{a:.2}, {b:.2}]"));
-        let _ = writeln!(
-            out,
-            "    {:32} {:>18} {halves:>16}  {}",
-            format!("{}{place}", experiment.measured.label(c.metric)),
-            format!("{:.2}", c.ratio),
-            c.verdict()
-        );
+        // Beside a paper's value, three digits and by how much ours differs.
+        let (ratio, beside) = match c.relation {
+            Relation::Near(value, _) => (
+                format!("{:.3}", c.ratio),
+                format!("{value} ({:+.1}%)", (c.ratio.mean / value - 1.0) * 100.0),
+            ),
+            _ => (format!("{:.2}", c.ratio), halves),
+        };
+        let label = format!("{}{place}", experiment.measured.label(c.metric));
+        let _ = writeln!(out, "    {label:32} {ratio:>18} {beside:>16}  {}", c.verdict());
     }
     if !checked.is_empty() {
         let _ = writeln!(out);

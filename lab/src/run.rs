@@ -1,6 +1,7 @@
 //! Runs every point of an experiment for every seed, side by side.
 
 use crate::cache::trial;
+use crate::chains;
 use crate::definition::{Kind, Mutation};
 use crate::measure::{Measured, measured, operations};
 use crate::points::{Asked, asked, plan, scenario};
@@ -92,10 +93,13 @@ impl Outcome {
         self.runs(series, at).iter().map(of).collect()
     }
 
-    /// Whether seeds made different runs. Those of the real cache always are.
+    /// Whether seeds made different runs, or are known to need no different ones. Those of the real cache
+    /// always are; of chains, in which nothing is left to chance, all seeds make the same run, and its values
+    /// are exact.
     pub fn varied(&self, series: usize, at: usize) -> bool {
         let runs = self.runs(series, at);
-        runs.iter().any(|run| run.served.is_some()) || runs.windows(2).any(|two| two[0].trace != two[1].trace)
+        runs.iter().any(|run| run.served.is_some() || run.exact)
+            || runs.windows(2).any(|two| two[0].trace != two[1].trace)
     }
 
     /// Packets that crossed a link, in all runs together.
@@ -153,6 +157,7 @@ fn runs(
 ) -> Result<Vec<Vec<Measured>>, Error> {
     match experiment.kind {
         Kind::Cache => trial::run(experiment, asked, (seeds, &effort.command), progress),
+        Kind::Chains => chains::run(experiment, asked, (seeds, effort.jobs), progress),
         Kind::Simulation | Kind::Modules => simulate(experiment, asked, (seeds, effort.jobs), progress),
     }
 }
@@ -164,14 +169,8 @@ fn simulate(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Vec<Vec<Measured>>, Error> {
     let scenarios = asked.iter().map(scenario).collect::<Result<Vec<Scenario>, Error>>()?;
-    // What is asked for twice, as a series that a sweep does not change, is run once.
-    let same = |n: usize| asked.iter().position(|a| a.table == asked[n].table).unwrap_or(n);
-    let first: Vec<usize> = (0..asked.len()).map(same).collect();
-    let distinct: Vec<usize> = (0..asked.len()).filter(|n| first[*n] == *n).collect();
-    let count = distinct.len() * seeds as usize;
     let interval = experiment.interval().unwrap_or_default();
-    let work = |n: usize| {
-        let (point, seed) = (distinct[n / seeds as usize], n as u64 % u64::from(seeds) + 1);
+    let work = |point: usize, seed: u64| {
         let plan = plan(&asked[point].name, &scenarios[point], seed)?;
         let mut sim = plan.start().map_err(|e| Error(format!("{}: {e}", asked[point].name)))?;
         plan.run(&mut sim, &mut |_| {});
@@ -182,8 +181,24 @@ fn simulate(
         }
         Ok(measured)
     };
+    each(asked, (seeds, jobs), &work, progress)
+}
+
+/// Does some work for each point and seed, side by side. What is asked for twice, as a series that a sweep
+/// does not change, is run once.
+pub(crate) fn each(
+    asked: &[Asked],
+    (seeds, jobs): (u32, usize),
+    work: &(dyn Fn(usize, u64) -> Result<Measured, Error> + Sync),
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Vec<Vec<Measured>>, Error> {
+    let same = |n: usize| asked.iter().position(|a| a.table == asked[n].table).unwrap_or(n);
+    let first: Vec<usize> = (0..asked.len()).map(same).collect();
+    let distinct: Vec<usize> = (0..asked.len()).filter(|n| first[*n] == *n).collect();
+    let count = distinct.len() * seeds as usize;
+    let job = |n: usize| work(distinct[n / seeds as usize], n as u64 % u64::from(seeds) + 1);
     let mut done = 0;
-    let results = sweep::run(count, jobs, work, |_, result: &Result<Measured, Error>| {
+    let results = sweep::run(count, jobs, job, |_, result: &Result<Measured, Error>| {
         done += 1;
         progress(Progress { done, of: count });
         result.is_ok()

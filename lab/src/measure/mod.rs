@@ -149,6 +149,8 @@ pub struct Measured {
     pub flows: (u32, u32),
     /// Packets that crossed a link.
     pub link_hops: u64,
+    /// Nothing in it was left to chance: another seed makes the same run.
+    pub exact: bool,
     /// Hash of all that happened; 0 for the real cache.
     pub trace: u64,
     /// What the real cache did; `None` for simulations.
@@ -223,6 +225,7 @@ pub fn measure(sim: &Sim, metrics: &[Metric], interval: Interval) -> Measured {
         timeline: Vec::new(),
         flows: (summary.flows + summary.failed, summary.failed),
         link_hops: sim.stats().link_hops,
+        exact: false,
         trace: sim.trace_hash(),
         served: None,
     }
@@ -296,11 +299,12 @@ fn request(flows: &[Flow]) -> f64 {
     ends.reduce(f64::max).map_or(f64::NAN, |end| (end - start as f64) / MS)
 }
 
-/// Measures what an experiment asks for; nothing of the real cache, which is measured as it runs.
+/// Measures what an experiment asks for; nothing of the real cache and of chains, which are measured as they
+/// run.
 pub(crate) fn measured(sim: &Sim, metrics: &Metrics, interval: Interval) -> Measured {
     match metrics {
         Metrics::Simulated(metrics) => measure(sim, metrics, interval),
-        Metrics::Cache(_) => Measured::default(),
+        Metrics::Cache(_) | Metrics::Chains(_) => Measured::default(),
     }
 }
 

@@ -1,0 +1,126 @@
+//! Single verbs between two hosts: how long one takes on an idle network, and how many there are a second
+//! when as many queue pairs as are given have enough to do.
+
+use super::{Shared, Verb};
+use adverb_rdma::{
+    Access, Caps, Connect, Cq, Data, Error, Line, On, Pd, Qp, Rdma, Region, Remote, SendFlags, SendOp,
+    SendRequest, Status,
+};
+
+/// Where the server can be asked.
+const NAME: &str = "server";
+/// Queue pairs' words and payloads are so far apart.
+const APART: u64 = 1 << 16;
+
+/// No timeout: nothing is lost here, and a NIC that is busy is not dead.
+fn connect() -> Connect {
+    Connect { timeout: 0, ..Connect::default() }
+}
+
+/// Lets peers use its memory, through so many queue pairs, until it is asked to end.
+pub async fn serve(rdma: Rdma, pairs: u32) -> Result<(), Error> {
+    let pd = rdma.create_pd().await?;
+    let cq = rdma.create_cq(16).await?;
+    let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+    let memory = pd.region(APART * u64::from(pairs), all).await?;
+    let listener = rdma.listen(NAME).await?;
+    let mut peers = Vec::new();
+    for _ in 0..pairs {
+        let asked = listener.accept().await?;
+        let qp = pd.create_rc(&cq, Caps::default()).await?;
+        let line = asked.accept(&qp, &memory.remote().to_bytes(), &connect()).await?;
+        peers.push((qp, line));
+    }
+    rdma.until(&[On::Stop], None).await.map(|_| ())
+}
+
+/// A client's end of one queue pair, and where its bytes are.
+struct Pair {
+    qp: Qp,
+    _line: Line,
+    own: Region,
+    far: Remote,
+    at: u64,
+}
+
+async fn join(pd: &Pd, cq: &Cq, at: u64, depth: u32) -> Result<Pair, Error> {
+    let own = pd.region(APART, Access::LOCAL_WRITE).await?;
+    let qp = pd.create_rc(cq, Caps { max_send_wr: depth, ..Caps::default() }).await?;
+    let (line, told) = qp.connect(NAME, &[], &connect(), None).await?;
+    let far = Remote::from_bytes(&told).ok_or(Error::Garbled("a region"))?;
+    Ok(Pair { qp, _line: line, own, far, at })
+}
+
+impl Pair {
+    fn request(&self, verb: Verb, bytes: u32, wr_id: u64) -> Result<SendRequest, Error> {
+        let (addr, rkey) = (self.far.at(self.at, bytes.max(8).into())?, self.far.rkey);
+        let (op, len) = match verb {
+            Verb::Read => (SendOp::Read(addr, rkey), bytes),
+            Verb::Write => (SendOp::Write(addr, rkey), bytes),
+            Verb::NopRemote => (SendOp::Write(addr, rkey), 0),
+            Verb::NopLocal => (SendOp::Nop, 0),
+            Verb::Cas => (SendOp::CompareSwap { addr, rkey, compare: 0, swap: 1 }, 8),
+            Verb::Add => (SendOp::FetchAdd { addr, rkey, add: 1 }, 8),
+        };
+        let flags = SendFlags { signaled: true, ..SendFlags::default() };
+        let data = match len {
+            0 => Data::Pieces(Vec::new()),
+            len => Data::Piece(self.own.piece(0, len)?),
+        };
+        Ok(SendRequest { wr_id, op, flags, data, ud: None, xrc_srqn: 0 })
+    }
+}
+
+/// One after the other.
+pub async fn one_by_one(rdma: Rdma, log: Shared, verb: Verb, bytes: u32, count: u32) -> Result<(), Error> {
+    let pd = rdma.create_pd().await?;
+    let cq = rdma.create_cq(16).await?;
+    let pair = join(&pd, &cq, 0, 16).await?;
+    for n in 0..count {
+        let request = pair.request(verb, bytes, n.into())?;
+        let begun = rdma.now().await?;
+        pair.qp.post(vec![request]).await?;
+        rdma.until(&[On::Cq(&cq)], None).await?;
+        let took = rdma.now().await?.as_ps() - begun.as_ps();
+        took_off(&cq).await?;
+        log.borrow_mut().samples.push(took);
+    }
+    Ok(())
+}
+
+/// All that the queue pairs have, from the start.
+pub async fn at_once(
+    rdma: Rdma,
+    log: Shared,
+    (verb, bytes): (Verb, u32),
+    (pairs, each): (u32, u32),
+) -> Result<(), Error> {
+    let pd = rdma.create_pd().await?;
+    let cq = rdma.create_cq(pairs * each).await?;
+    let mut all = Vec::new();
+    for n in 0..pairs {
+        all.push(join(&pd, &cq, APART * u64::from(n), each).await?);
+    }
+    for pair in &all {
+        let list = (0..each).map(|n| pair.request(verb, bytes, n.into())).collect::<Result<_, _>>()?;
+        pair.qp.post(list).await?;
+    }
+    let mut left = pairs * each;
+    while left > 0 {
+        rdma.until(&[On::Cq(&cq)], None).await?;
+        let now = rdma.now().await?.as_ps();
+        let taken = took_off(&cq).await?;
+        left -= taken;
+        log.borrow_mut().done.extend((0..taken).map(|_| now));
+    }
+    Ok(())
+}
+
+/// Takes completions off a queue: how many, all of which must be successes.
+async fn took_off(cq: &Cq) -> Result<u32, Error> {
+    let taken = cq.poll(64).await?;
+    match taken.iter().find(|completion| completion.status != Status::Success) {
+        None => Ok(taken.len() as u32),
+        Some(completion) => Err(Error::of(completion)),
+    }
+}
