@@ -7,13 +7,17 @@
 //! ```text
 //! chain    assembler: WQEs on queues, with names for their fields, and numbers that stand for indices
 //! load     creates queues, regions and completion queues over `adverb_rdma`, fills in addresses, starts
+//! language programs of reads, comparisons, loops and moves, made into chains
+//! run      a compiled program between a server and a client
 //! show     the way back: any send queue's bytes, in words
 //! ```
 //! A chain is made, loaded and run in any world that `adverb_rdma` has a driver for.
 #![forbid(unsafe_code)]
 
 pub mod chain;
+pub mod language;
 pub mod load;
+pub mod run;
 pub mod show;
 
 pub use adverb_nic::queue::wqe::WqeOp;

@@ -251,7 +251,7 @@ fn what_a_queue_holds_is_shown_with_its_names() {
     }
     assert_eq!(shown.len(), expected.len());
     // Bytes that are no WQE are shown as what they are, and nothing panics.
-    let garbage: Vec<u8> = (0..640u32).map(|byte| (byte * 167 >> 3) as u8).collect();
+    let garbage: Vec<u8> = (0..640u32).map(|byte| ((byte * 167) >> 3) as u8).collect();
     assert!(show::show(&garbage, 10, None).iter().any(|line| line.text.contains("no WQE")));
 }
 

@@ -117,6 +117,8 @@ impl Encoder<'_> {
     fn bytes(&self, bytes: &Bytes) -> Vec<u8> {
         match bytes {
             Bytes::Are(bytes) => bytes.clone(),
+            Bytes::Address(place) => self.place(*place).addr.to_be_bytes().to_vec(),
+            Bytes::Word(word) => self.word(*word).to_ne_bytes().to_vec(),
             Bytes::Control(id, form) => self.control(*id, *form).to_vec(),
             Bytes::ControlAndFlags(id, form, signaled) => {
                 let mut bytes = self.control(*id, *form).to_vec();

@@ -136,14 +136,14 @@ pub(super) fn segments_of(wqe: &Wqe) -> usize {
 }
 
 /// Blocks of a WQE.
-pub(super) fn blocks_of(wqe: &Wqe) -> u32 {
+pub(crate) fn blocks_of(wqe: &Wqe) -> u32 {
     (segments_of(wqe) as u32).div_ceil(4).max(1)
 }
 
 pub(super) fn inline_len(bytes: &Bytes) -> usize {
     match bytes {
         Bytes::Are(bytes) => bytes.len(),
-        Bytes::Control(..) => 8,
+        Bytes::Control(..) | Bytes::Word(_) | Bytes::Address(_) => 8,
         Bytes::ControlAndFlags(..) => 12,
     }
 }
@@ -214,8 +214,15 @@ fn check_place(chain: &Chain, place: Place, len: u32) -> Result<(), Error> {
 }
 
 fn check_operands(chain: &Chain, wqe: &Wqe) -> Result<(), Error> {
+    let word = |word: &Word| match word {
+        Word::Control(id, _) => check_wqe(chain, *id).map(drop),
+        Word::AddressOf(place) => check_place(chain, *place, 0),
+        Word::Is(_) => Ok(()),
+    };
     let control = |bytes: &Bytes| match bytes {
         Bytes::Are(_) => Ok(()),
+        Bytes::Word(number) => word(number),
+        Bytes::Address(place) => check_place(chain, *place, 0),
         Bytes::Control(id, _) | Bytes::ControlAndFlags(id, ..) => check_wqe(chain, *id).map(drop),
     };
     let source = |source: &Source| match source {
@@ -223,11 +230,6 @@ fn check_operands(chain: &Chain, wqe: &Wqe) -> Result<(), Error> {
             pieces.iter().try_for_each(|piece| check_place(chain, piece.place, piece.len))
         }
         Source::Inline(bytes) => control(bytes),
-    };
-    let word = |word: &Word| match word {
-        Word::Control(id, _) => check_wqe(chain, *id).map(drop),
-        Word::AddressOf(place) => check_place(chain, *place, 0),
-        Word::Is(_) => Ok(()),
     };
     match &wqe.op {
         Op::Nop(_) => Ok(()),

@@ -23,6 +23,7 @@ pub use check::check;
 pub use encode::{Address, Addresses, encode};
 pub(crate) use encode::{address, data};
 pub use layout::Layout;
+pub(crate) use layout::blocks_of;
 
 use crate::WqeOp;
 use adverb_rdma::{Access, SendOrder};
@@ -186,6 +187,10 @@ pub enum Bytes {
     Are(Vec<u8>),
     /// The first 8 bytes of a WQE's control segment, as it would be in this form.
     Control(WqeId, Form),
+    /// A number in the host's byte order.
+    Word(Word),
+    /// A place's address, big-endian.
+    Address(Place),
     /// The first 12 bytes, which end with the flags: whether it completes with success.
     ControlAndFlags(WqeId, Form, bool),
 }
@@ -364,6 +369,16 @@ impl Chain {
     /// Puts bytes into a region before the chain starts.
     pub fn data(&mut self, region: RegionId, at: u64, bytes: impl Into<Vec<u8>>) {
         self.regions[usize::from(region.0)].data.push((at, Bytes::Are(bytes.into())));
+    }
+
+    /// Puts a number into a region before the chain starts, in the host's byte order.
+    pub fn word(&mut self, region: RegionId, at: u64, word: Word) {
+        self.regions[usize::from(region.0)].data.push((at, Bytes::Word(word)));
+    }
+
+    /// Puts a place's address into a region before the chain starts, big-endian.
+    pub fn big(&mut self, region: RegionId, at: u64, place: Place) {
+        self.regions[usize::from(region.0)].data.push((at, Bytes::Address(place)));
     }
 
     /// Puts a WQE behind those of a queue.

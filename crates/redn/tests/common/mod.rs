@@ -4,6 +4,7 @@
 use adverb_io::Settings;
 use adverb_io::program::Programs;
 use adverb_rdma::{Duration, Rdma};
+use adverb_sim::host::hardware::{Profile, profiles};
 use adverb_sim::program::{Setup, Start};
 use adverb_sim::{CableKind, Config, Sim, Topology};
 use std::cell::RefCell;
@@ -24,10 +25,12 @@ impl Drop for Folder {
 /// What a program says, or why it failed.
 pub type Said<T> = Result<T, String>;
 
-/// A simulation of two hosts.
-pub fn fabric() -> Sim {
+/// A simulation of two hosts with such NICs.
+pub fn fabric(hardware: &str) -> Sim {
+    let hardware = profiles::by_name(hardware).unwrap_or(Profile::NEUTRAL);
     let cable = CableKind { rate: 100_000_000_000, delay: Duration::from_ns(110) };
-    let config = Config { payload: true, flow_bytes_max: 8, ..Config::new(Topology::two_hosts(cable)) };
+    let config =
+        Config { payload: true, flow_bytes_max: 8, hardware, ..Config::new(Topology::two_hosts(cable)) };
     Sim::new(config).unwrap()
 }
 
@@ -45,7 +48,7 @@ pub fn in_simulator<T: 'static, F: Future<Output = Said<T>> + 'static>(
             Ok::<(), String>(())
         }
     });
-    let mut sim = fabric();
+    let mut sim = fabric("neutral");
     sim.set_programs(Setup { programs: vec![start], exchange_ps: 1_000_000, ..Setup::default() });
     sim.run(u64::MAX, u64::MAX);
     let how: Vec<_> = sim.programs().map(|(_, doing, ..)| doing.clone()).collect();
@@ -67,6 +70,7 @@ pub fn for_real<T, F: Future<Output = Said<T>>>(test: u8, run: impl Fn(Rdma) -> 
 
 /// Runs two programs on two simulated hosts: the first one serves.
 pub fn two_in_simulator<T: 'static, A, B>(
+    hardware: &str,
     serve: impl Fn(Rdma, String) -> A + 'static,
     ask: impl Fn(Rdma, String) -> B + 'static,
 ) -> T
@@ -85,7 +89,7 @@ where
             Ok::<(), String>(())
         }
     });
-    let mut sim = fabric();
+    let mut sim = fabric(hardware);
     sim.set_programs(Setup { programs: vec![server, client], exchange_ps: 1_000_000, ..Setup::default() });
     sim.run(u64::MAX, u64::MAX);
     let how: Vec<_> = sim.programs().map(|(_, doing, ..)| doing.clone()).collect();

@@ -1,0 +1,370 @@
+//! Programs of the language: what they are made into, what they do, and what is refused.
+
+mod common;
+
+use adverb_rdma::Duration;
+use adverb_redn::language::interpret::{Memory, interpret};
+use adverb_redn::language::lower::Options;
+use adverb_redn::language::{File, compile, parse};
+use adverb_redn::run::{connect, serve};
+use common::{Said, text, two_for_real, two_in_simulator};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// What came of a run.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct Ran {
+    replies: Vec<(Vec<u8>, u32)>,
+    variables: BTreeMap<String, u64>,
+    regions: BTreeMap<String, Memory>,
+    /// Regions before.
+    before: BTreeMap<String, Memory>,
+    arguments: Vec<u64>,
+}
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_ms(ms)
+}
+
+/// Serves a program until its end, and says what is in memory then.
+async fn server(rdma: adverb_rdma::Rdma, name: String, file: File, patience: u64) -> Said<Ran> {
+    let compiled = compile(&file, Options { finish: true }).map_err(text)?;
+    let served = serve(&rdma, &name, compiled).await.map_err(text)?;
+    let before = served.regions().await.map_err(text)?;
+    let ended = served.ended(&rdma, ms(patience)).await.map_err(text)?;
+    if ended.is_none() {
+        return Err("the program did not end".to_owned());
+    }
+    let variables = served.variables().await.map_err(text)?;
+    let regions = served.regions().await.map_err(text)?;
+    rdma.until(&[adverb_rdma::On::Gone(&served.line), adverb_rdma::On::Stop], None).await.map_err(text)?;
+    Ok(Ran { variables, regions, before, ..Ran::default() })
+}
+
+async fn client(rdma: adverb_rdma::Rdma, name: String, file: File, patience: u64) -> Said<Ran> {
+    let compiled = compile(&file, Options { finish: true }).map_err(text)?;
+    let client = connect(&rdma, &name, ms(10_000)).await.map_err(text)?;
+    let arguments = client.arguments(&file, &[]).map_err(text)?;
+    client.ask(&compiled.message(&arguments)).await.map_err(text)?;
+    let mut replies = Vec::new();
+    while let Some(reply) = client.reply(&rdma, ms(patience)).await.map_err(text)? {
+        let bytes = client.buffer.read(0, reply.len as usize).await.map_err(text)?;
+        replies.push((bytes, reply.imm));
+    }
+    Ok(Ran { replies, arguments, ..Ran::default() })
+}
+
+/// Runs a program between two simulated hosts.
+fn simulated(program: &str, hardware: &str) -> Ran {
+    let file = parse(program).unwrap_or_else(|error| panic!("{error}"));
+    let (for_server, for_client) = (file.clone(), file);
+    let kept: Rc<RefCell<Option<Said<Ran>>>> = Rc::default();
+    let said = kept.clone();
+    let replied = two_in_simulator(
+        hardware,
+        move |rdma, name| {
+            let (file, kept) = (for_server.clone(), kept.clone());
+            async move {
+                *kept.borrow_mut() = Some(server(rdma, name, file, 1000).await);
+                Ok(())
+            }
+        },
+        move |rdma, name| client(rdma, name, for_client.clone(), 50),
+    );
+    let served = said.take().expect("the server ended").unwrap_or_else(|error| panic!("{error}\n{program}"));
+    Ran { replies: replied.replies, arguments: replied.arguments, ..served }
+}
+
+/// The same over two real NICs: the replies.
+fn real(test: u8, program: &str) -> Vec<(Vec<u8>, u32)> {
+    let file = parse(program).unwrap();
+    let for_server = file.clone();
+    let ran = two_for_real(
+        test,
+        move |rdma, name| {
+            let file = for_server.clone();
+            async move { server(rdma, name, file, 20_000).await.map(drop) }
+        },
+        move |rdma, name| client(rdma, name, file.clone(), 300),
+    );
+    ran.replies
+}
+
+/// A run in the NIC, compared with the interpreter's.
+fn compared(program: &str) -> Ran {
+    compared_on(program, "neutral")
+}
+
+/// The same on such hardware.
+fn compared_on(program: &str, hardware: &str) -> Ran {
+    let file = parse(program).unwrap_or_else(|error| panic!("{error}"));
+    let ran = simulated(program, hardware);
+    let said = interpret(&file.program, &ran.arguments, ran.before.clone(), 10_000_000);
+    assert_eq!(said.stopped, None, "{program}");
+    assert_eq!(ran.regions, said.regions, "{program}");
+    for (name, value) in &ran.variables {
+        let said = said.variables.get(name).copied().unwrap_or(0);
+        assert_eq!(*value, said, "{name} in\n{program}");
+    }
+    let replies: Vec<_> = said.replies.iter().map(|(_, imm)| imm.unwrap_or(0)).collect();
+    assert_eq!(ran.replies.iter().map(|(_, imm)| *imm).collect::<Vec<_>>(), replies, "{program}");
+    if let (Some((bytes, _)), Some((other, _))) = (ran.replies.last(), said.replies.last()) {
+        assert_eq!(bytes, other, "{program}");
+    }
+    ran
+}
+
+const GET: &str = include_str!("../examples/programs/get.redn");
+const PARALLEL: &str = include_str!("../examples/programs/parallel.redn");
+const WALK: &str = include_str!("../examples/programs/walk.redn");
+const BREAK: &str = include_str!("../examples/programs/break.redn");
+const MOV: &str = include_str!("../examples/programs/mov.redn");
+const COUNT: &str = include_str!("../examples/programs/count.redn");
+
+#[test]
+fn a_lookup_is_six_wqes_and_a_reply() {
+    let file = parse(GET).unwrap();
+    let compiled = compile(&file, Options::default()).unwrap();
+    assert_eq!(compiled.counts.to_string(), "2C 1A 4E");
+    let worker = compiled.chain.queue_of(compiled.worker);
+    assert_eq!((worker.wqes.len(), compiled.chain.queue_of(compiled.client).wqes.len()), (6, 1));
+    assert_eq!(compiled.message.iter().map(|part| part.bytes).sum::<u8>(), 14);
+    let receive = &compiled.chain.queue_of(compiled.client).receives[0];
+    assert_eq!(receive.len(), 3, "two of the key, one of the address: {receive:?}");
+    let ran = compared(GET);
+    assert_eq!(ran.replies, [(b"the value 42".to_vec(), 1)]);
+    // Another key: no reply.
+    let ran = compared(&GET.replace("run key = 0x2a", "run key = 0x2c"));
+    assert_eq!(ran.replies, []);
+    let ran =
+        compared(&GET.replace("run key = 0x2a, bucket = &table+64", "run key = 0x2b, bucket = &table+82"));
+    assert_eq!(ran.replies, [(b"hello".to_vec(), 1)]);
+    assert_eq!(real(50, GET), [(b"the value 42".to_vec(), 1)]);
+}
+
+#[test]
+fn examples_do_what_the_interpreter_says() {
+    assert_eq!(compared(PARALLEL).replies, [(b"second place".to_vec(), 2)]);
+    assert_eq!(compared(WALK).replies, [(b"thirty-3".to_vec(), 1)]);
+    assert_eq!(compared(BREAK).replies, [(b"22......".to_vec(), 1)]);
+    assert_eq!(compared(&BREAK.replace("key = 22", "key = 23")).replies, []);
+    let moved = compared(MOV);
+    assert_eq!(moved.replies, [(106u64.to_ne_bytes().to_vec(), 3)]);
+    assert_eq!(compared(COUNT).replies, [(5050u64.to_ne_bytes().to_vec(), 1)]);
+}
+
+#[test]
+fn examples_run_on_real_nics() {
+    assert_eq!(real(60, BREAK), [(b"22......".to_vec(), 1)]);
+    assert_eq!(real(62, COUNT), [(5050u64.to_ne_bytes().to_vec(), 1)]);
+}
+
+/// The same loop runs any machine: which one is data.
+#[test]
+fn a_loop_of_wqes_is_a_turing_machine() {
+    let beaver = compared(include_str!("../examples/programs/busy_beaver.redn"));
+    assert_eq!(beaver.replies, [(107u64.to_ne_bytes().to_vec(), 1)]);
+    let tape = beaver.regions["words"].bytes[2048..6144].as_chunks::<8>().0;
+    assert_eq!(tape.iter().filter(|word| u64::from_ne_bytes(**word) == 32).count(), 13);
+    let endless = compared(include_str!("../examples/programs/endless.redn"));
+    assert_eq!(endless.replies, [(1000u64.to_ne_bytes().to_vec(), 1)]);
+}
+
+/// Random programs: the NIC's memory afterwards is what the interpreter, which knows no RDMA, says.
+#[test]
+fn random_programs_do_what_the_interpreter_says() {
+    for seed in 0..400 {
+        let program = Generator::program(seed);
+        println!("seed {seed}");
+        compared_on(&program, if seed % 2 == 0 { "neutral" } else { "connectx5" });
+    }
+}
+
+struct Generator {
+    rng: fastrand::Rng,
+    text: String,
+    /// Loops counted by a variable of their own.
+    counters: u32,
+    names: u32,
+}
+
+impl Generator {
+    fn program(seed: u64) -> String {
+        let mut this =
+            Generator { rng: fastrand::Rng::with_seed(seed), text: String::new(), counters: 0, names: 0 };
+        this.block(3, false, false);
+        let body = this.text;
+        let words: Vec<String> = (0..16).map(|_| format!("word {}", this.rng.u64(0..4))).collect();
+        let fields: Vec<String> = (0..8)
+            .map(|at| format!("{}: u48 {}, u32 {}, addr &words+{};", 32 * at, at % 4, at % 3, 8 * (at % 16)))
+            .collect();
+        format!(
+            "program p(x: u48, y: u48) {{\nregion words: memory\nregion table: read\nvar a: u48\nvar b: u48\n\
+             var c: u48\nvar p: addr\nmov p, &words\n{body}reply a imm 7\n}}\n\
+             data words 128 {{ 0: {} }}\ndata table 256 {{ {} }}\nrun x = {}, y = {}\n",
+            words.join(", "),
+            fields.join(" "),
+            this.rng.u64(0..4),
+            this.rng.u64(0..4),
+        )
+    }
+
+    fn pick(&mut self, from: &[&str]) -> String {
+        from[self.rng.usize(..from.len())].to_owned()
+    }
+
+    fn value(&mut self) -> String {
+        match self.rng.u8(0..6) {
+            0..2 => self.rng.u64(0..4).to_string(),
+            _ => self.pick(&["a", "b", "c", "x", "y"]),
+        }
+    }
+
+    fn line(&mut self, text: &str) {
+        self.text.push_str(text);
+        self.text.push('\n');
+    }
+
+    fn block(&mut self, depth: u32, in_loop: bool, in_ring: bool) {
+        for _ in 0..self.rng.usize(1..4) {
+            self.statement(depth, in_loop, in_ring);
+        }
+    }
+
+    fn statement(&mut self, depth: u32, in_loop: bool, in_ring: bool) {
+        let to = self.pick(&["a", "b", "c"]);
+        let value = self.value();
+        let word = 8 * self.rng.u64(0..8);
+        match self.rng.u8(0..if depth > 0 { 14 } else { 8 }) {
+            0 => self.line(&format!("mov {to}, {value}")),
+            1 | 2 => self.line(&format!("{to} += {value}")),
+            3 => self.line(&format!("mov {to}, [p + {word}]")),
+            4 => self.line(&format!("mov [p + {word}], {value}")),
+            5 => self.line(&format!("mov p, &words+{word}")),
+            6 => {
+                self.names += 1;
+                let (name, at) = (self.names, 32 * self.rng.u64(0..8));
+                self.line(&format!("let t{name} = read table[&table+{at}] {{ k: u48, n: u32, ptr: addr }}"));
+                self.line(&format!("{to} = t{name}.k"));
+                if self.rng.bool() {
+                    self.line(&format!("if t{name}.n == {value} {{ {to} += t{name}.n }}"));
+                }
+                if self.rng.bool() {
+                    self.line(&format!("mov c, [t{name}.ptr]"));
+                }
+            }
+            7 => {
+                let compare = self.pick(&["==", "!="]);
+                let wide = self.pick(&["", "wide "]);
+                self.line(&format!("if {wide}{to} {compare} {value} {{ b += 1 }}"));
+            }
+            8..11 => {
+                let compare = self.pick(&["==", "!="]);
+                self.line(&format!("if {to} {compare} {value} {{"));
+                self.block(depth - 1, in_loop, in_ring);
+                if in_loop && self.rng.u8(0..3) == 0 {
+                    self.line("break");
+                }
+                if self.rng.bool() {
+                    self.line("} else {");
+                    self.block(depth - 1, in_loop, in_ring);
+                }
+                self.line("}");
+            }
+            11 => {
+                let times = self.rng.u8(1..4);
+                self.line(&format!("loop unroll {times} {{"));
+                self.block(depth - 1, true, in_ring);
+                self.line("}");
+            }
+            12 => {
+                let (times, least) = (self.rng.u8(1..4), self.rng.u8(0..4));
+                self.line(&format!("while {to} != {least} unroll {times} {{"));
+                self.block(depth - 1, true, in_ring);
+                self.line("}");
+            }
+            _ if in_ring => self.line(&format!("{to} = {value}")),
+            _ => {
+                self.counters += 1;
+                let (n, laps) = (self.counters, self.rng.u8(0..5));
+                self.line(&format!("var n{n}: u48\nmov n{n}, 0\nwhile n{n} != {laps} recycle {{\nn{n} += 1"));
+                self.block(depth - 1, true, true);
+                self.line("}");
+            }
+        }
+    }
+}
+
+/// Table 2 of the paper: what a conditional costs.
+#[test]
+fn a_conditional_is_one_copy_one_atomic_and_three_orders() {
+    let program = "program t(x: u48) {\n region v: source\n\n if x == 5 { reply v[&v; 8] imm 1 }\n}
+        data v 8 { 0: \"12345678\" }";
+    let compiled = compile(&parse(program).unwrap(), Options::default()).unwrap();
+    // The message changes no WQE that the worker has not fetched yet: one ENABLE more, for the program.
+    let of = |line: u32| compiled.lines.iter().find(|(other, _)| *other == line).map(|(_, c)| c.to_string());
+    assert_eq!(of(4).as_deref(), Some("1C 1A 3E"), "{:?}", compiled.lines);
+}
+
+#[test]
+fn mistakes_are_named_by_line_and_rule() {
+    let cases = [
+        ("program p() {\n  if r == 1 { }\n}", "line 2: there is no variable or argument r"),
+        (
+            "program p(a: u64) {\n  if a == 1 { reply imm 1 }\n}",
+            "line 2: compares 64 bits: at most 48 in one test; write `wide`, or declare it `var NAME: u48`",
+        ),
+        ("program p(a: addr) {\n\n  let b = read t[a] { k: u48 }\n}", "line 3: there is no region t"),
+        ("program p() {\n  break\n}", "line 2: `break` stands in no loop"),
+        ("program p() {\n  mov r, [r2]\n}", "line 2: `[..]` needs a region that is declared as `memory`"),
+        (
+            "program p() {\n  loop recycle {\n    loop recycle { r += 1 }\n  }\n}",
+            "line 3: a recycled loop inside another one: unroll the inner one",
+        ),
+        (
+            "program p() {\n  loop recycle {\n    reply imm 1\n  }\n}",
+            "line 3: `reply` in a recycled loop: leave it by `break`, and reply behind it",
+        ),
+        (
+            "program p() {\n  loop unroll 4 {\n    break\n    r += 1\n  }\n}",
+            "line 4: a statement behind `break` is never reached",
+        ),
+        ("program p() {\n  region t: read\n}", "line 2: region t has no `data` in the file"),
+        ("program p() {\n  r == 1\n}", "line 2: `=` is expected, not `==`"),
+        ("program p() {\n  loop unroll 5000 { r += 1 }\n}", "line 2: a loop is unrolled 1 to 4096 times"),
+        (
+            "program p() {\n  loop unroll 4096 {\n    loop unroll 4096 { r += 1 }\n  }\n}",
+            "line 3: the program is too long: more than 20000 WQEs",
+        ),
+        (
+            "program p(a: addr) {\n region t: read\n let b = read t[a] { a: u64, b: u64, c: u64, d: u64 }\n\
+             loop unroll 2 { x += b.a; x += b.b; x += b.c; x += b.d }\n}\ndata t 64 { }",
+            "line 3: the fields take 32 scatter entries: at most 30 in one read",
+        ),
+        ("program p() {\n  $\n}", "line 2: `$` is no sign of the language"),
+        ("data t 8 {\n  4: word 5\n}", "line 2: 8 bytes at 4 of a region of 8"),
+        ("data t 8 { }", "line 1: there is no `program` in the file"),
+        ("program p(a: u48, a: u48) { }", "line 1: a is declared twice"),
+        (
+            "program p() {\n  if r < 1 { }",
+            "line 2: the name of a variable, or a statement, is expected, not the end",
+        ),
+    ];
+    for (program, expected) in cases {
+        let refused = parse(program).and_then(|file| compile(&file, Options::default()).map(drop));
+        assert_eq!(refused.map_err(text), Err(expected.to_owned()), "{program}");
+    }
+    // No text makes the parser fail otherwise.
+    let mut rng = fastrand::Rng::with_seed(1);
+    let words: Vec<&str> = GET.split_inclusive(' ').chain(COUNT.split_inclusive(' ')).collect();
+    for _ in 0..2_000 {
+        let text: String = (0..rng.usize(1..60)).map(|_| words[rng.usize(..words.len())]).collect();
+        let _ = parse(&text).and_then(|file| compile(&file, Options::default()));
+    }
+    assert!(parse(&"program p() { loop unroll 2 { ".repeat(100)).is_err());
+    assert!(
+        parse(&format!("program p() {{ {}", "loop unroll 2 { ".repeat(10_000))).is_err(),
+        "no stack is long enough"
+    );
+}
