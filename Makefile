@@ -10,12 +10,14 @@
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 PREFIX ?= /usr/local
 LIBRARY := $(TARGET)/release/lib/libibverbs.so.1
+DIRECT := $(TARGET)/release/lib/mlx5dv/libmlx5.so.1
 
 .PHONY: demo build test test-long tidy bench lint install
 
 build:
-	cargo build --release --locked -p adverb-cli -p adverb-verbs
+	cargo build --release --locked -p adverb-cli -p adverb-verbs -p adverb-mlx5
 	crates/verbs/link.sh $(TARGET)/release/libadverb_verbs.a $(TARGET)/release/lib
+	crates/mlx5/link.sh $(TARGET)/release/libadverb_mlx5.a $(LIBRARY) $(TARGET)/release/lib/mlx5dv
 
 demo:
 	@scripts/setup.sh
@@ -43,4 +45,5 @@ lint:
 install: build
 	install -D $(TARGET)/release/adverb $(DESTDIR)$(PREFIX)/bin/adverb
 	install -D -m 644 $(LIBRARY) $(DESTDIR)$(PREFIX)/lib/adverb/libibverbs.so.1
+	install -D -m 644 $(DIRECT) $(DESTDIR)$(PREFIX)/lib/adverb/mlx5dv/libmlx5.so.1
 	install -D -m 644 crates/verbs/include/adverb/xchannel.h $(DESTDIR)$(PREFIX)/include/adverb/xchannel.h

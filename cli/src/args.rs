@@ -294,6 +294,10 @@ pub struct Run {
     /// The NIC and its faults.
     #[command(flatten)]
     pub nic: Nic,
+    /// Give the program mlx5's direct verbs as well (an own libmlx5.so.1): send queues, doorbell records, raw
+    /// WQEs. Not a default, because programs that find them change their transport
+    #[arg(long)]
+    pub mlx5dv: bool,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,

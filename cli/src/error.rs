@@ -15,6 +15,8 @@ pub enum Error {
     },
     /// The directory that `ADVERB_LIB` names does not hold the verbs library.
     BadLibraryDirectory(PathBuf),
+    /// The direct verbs are not where they belong.
+    NoDirectVerbs(PathBuf),
     /// No program of this name in PATH.
     NoCommand(OsString),
     /// The program was named by a path, and the system found nothing there or did not let it be looked at.
@@ -72,6 +74,7 @@ impl Error {
             | Error::Exec(..) => 126,
             Error::NoLibrary { .. }
             | Error::BadLibraryDirectory(_)
+            | Error::NoDirectVerbs(_)
             | Error::Device(_)
             | Error::Remote(_)
             | Error::File { .. }
@@ -102,6 +105,7 @@ impl fmt::Display for Error {
                  or unset ADVERB_LIB",
                 directory.display()
             ),
+            Error::NoDirectVerbs(at) => write!(f, "no libmlx5.so.1 in {}; run `make build`", at.display()),
             Error::NoCommand(command) => write!(
                 f,
                 "{}: no such command in PATH; check the name, or install the package that has it \

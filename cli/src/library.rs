@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 /// The name that programs ask the dynamic linker for.
 pub const SONAME: &str = "libibverbs.so.1";
 
+const DIRECT_SONAME: &str = "libmlx5.so.1";
+
 /// The directory that holds the library: `ADVERB_LIB` if set, else beside the executable (`lib/` of a build
 /// directory), else where `make install` puts it.
 pub fn directory(setting: Option<&OsStr>, executable: &Path) -> Result<PathBuf, Error> {
@@ -23,6 +25,13 @@ pub fn directory(setting: Option<&OsStr>, executable: &Path) -> Result<PathBuf, 
         Some(found) => absolute(found),
         None => Err(Error::NoLibrary { tried }),
     }
+}
+
+/// The directory of the direct verbs, beside the verbs library: one of its own, so that only who asks for
+/// them has them in its path.
+pub fn direct_verbs(library: &Path) -> Result<PathBuf, Error> {
+    let directory = library.join("mlx5dv");
+    if directory.join(DIRECT_SONAME).is_file() { Ok(directory) } else { Err(Error::NoDirectVerbs(directory)) }
 }
 
 fn candidates(executable: &Path) -> Vec<PathBuf> {
@@ -66,6 +75,17 @@ mod tests {
         assert_eq!(super::directory(None, &executable).unwrap(), installed);
         fs::write(built.join(SONAME), "").unwrap();
         assert_eq!(super::directory(None, &executable).unwrap(), built);
+        fs::remove_dir_all(top).unwrap();
+    }
+
+    #[test]
+    fn direct_verbs_are_beside_the_library() {
+        let top = scratch("direct");
+        let missing = direct_verbs(&top);
+        assert!(matches!(missing, Err(Error::NoDirectVerbs(d)) if d == top.join("mlx5dv")));
+        fs::create_dir(top.join("mlx5dv")).unwrap();
+        fs::write(top.join("mlx5dv").join(DIRECT_SONAME), "").unwrap();
+        assert_eq!(direct_verbs(&top).unwrap(), top.join("mlx5dv"));
         fs::remove_dir_all(top).unwrap();
     }
 

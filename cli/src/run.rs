@@ -7,7 +7,7 @@ use adverb_os::say;
 use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
@@ -19,6 +19,10 @@ pub fn run(arguments: &Run) -> Result<Infallible, Error> {
     let program = program(&arguments.command)?;
     let executable = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("adverb"));
     let directory = library::directory(std::env::var_os("ADVERB_LIB").as_deref(), &executable)?;
+    let mut directories = vec![directory.clone()];
+    if arguments.mlx5dv {
+        directories.insert(0, library::direct_verbs(&directory)?);
+    }
     let settings = settings::from_options(&arguments.nic)?;
     let device = settings::describe(&settings)?;
     say!("adverb: {device}");
@@ -26,7 +30,7 @@ pub fn run(arguments: &Run) -> Result<Infallible, Error> {
     command
         .arg0(&arguments.command[0])
         .args(&arguments.command[1..])
-        .env(LIBRARY_PATH, prepended(&directory, std::env::var_os(LIBRARY_PATH).as_deref()))
+        .env(LIBRARY_PATH, prepended(&directories, std::env::var_os(LIBRARY_PATH).as_deref()))
         .env(VARIABLE, settings.to_env());
     Err(Error::Exec(program, command.exec()))
 }
@@ -37,15 +41,12 @@ fn program(command: &[OsString]) -> Result<PathBuf, Error> {
     command::resolve(name, std::env::var_os("PATH").as_deref())
 }
 
-/// The directory before what the path held. An empty path means the working directory to the linker: not
+/// The directories before what the path held. An empty path means the working directory to the linker: not
 /// kept.
-fn prepended(directory: &Path, path: Option<&OsStr>) -> OsString {
-    let mut value = directory.as_os_str().to_os_string();
-    if let Some(path) = path.filter(|p| !p.is_empty()) {
-        value.push(":");
-        value.push(path);
-    }
-    value
+fn prepended(directories: &[PathBuf], path: Option<&OsStr>) -> OsString {
+    let own = directories.iter().map(|directory| directory.as_os_str());
+    let kept = path.filter(|path| !path.is_empty());
+    own.chain(kept).collect::<Vec<_>>().join(OsStr::new(":"))
 }
 
 #[cfg(test)]
@@ -54,9 +55,11 @@ mod tests {
 
     #[test]
     fn the_library_comes_first_and_the_rest_stays() {
-        let own = Path::new("/adverb/lib");
-        assert_eq!(prepended(own, None), "/adverb/lib");
-        assert_eq!(prepended(own, Some(OsStr::new(""))), "/adverb/lib");
-        assert_eq!(prepended(own, Some(OsStr::new("/a:/b"))), "/adverb/lib:/a:/b");
+        let own = [PathBuf::from("/adverb/lib")];
+        assert_eq!(prepended(&own, None), "/adverb/lib");
+        assert_eq!(prepended(&own, Some(OsStr::new(""))), "/adverb/lib");
+        assert_eq!(prepended(&own, Some(OsStr::new("/a:/b"))), "/adverb/lib:/a:/b");
+        let both = [PathBuf::from("/adverb/lib/mlx5dv"), PathBuf::from("/adverb/lib")];
+        assert_eq!(prepended(&both, Some(OsStr::new("/a"))), "/adverb/lib/mlx5dv:/adverb/lib:/a");
     }
 }

@@ -1,6 +1,6 @@
 """C programs that order work requests by work requests: adverb/xchannel.h, and what stands on it."""
 
-from harness import Case, compile_c, require_text
+from harness import Case, Fail, compile_c, require_text
 
 HEADERS = ("xchannel.h",)
 
@@ -25,8 +25,27 @@ def get(room, how):
     require_text(client.output(), r"^client got 11 values, missed 5$", "the client")
 
 
+def direct(part):
+    def run(room):
+        binary = compile_c("direct", libraries=("ibverbs", "mlx5"))
+        require_text(room.alone([binary, part], options=("--mlx5dv",)), "^OK$", f"direct {part}")
+
+    return run
+
+
+def direct_unasked(room):
+    """Without `--mlx5dv` a program sees no direct verbs."""
+    proc = room.adverb("alone", [compile_c("direct", libraries=("ibverbs", "mlx5")), "chain"])
+    if room.wait_exit(proc) != 2:
+        raise Fail("a program that was not to have direct verbs has them")
+    require_text(proc.output(), "^no direct verbs", "the program")
+
+
 def cases():
     for part in ("order", "if", "stale", "count", "refuse"):
         yield Case("xchannel/" + part, chain(part))
+    for part in ("chain", "raw", "refuse"):
+        yield Case("xchannel/direct-" + part, direct(part))
+    yield Case("xchannel/direct-unasked", direct_unasked)
     for name, how in PATHS.items():
         yield Case("xchannel/get-" + name, lambda room, how=how: get(room, how))

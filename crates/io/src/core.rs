@@ -1,6 +1,7 @@
 //! The NIC with its port and clock: what one lock protects. A round takes in what has arrived, runs timers
 //! that are due, sends what became ready, and delivers events.
 
+use crate::doorbells::Doorbells;
 use crate::guess::Guess;
 use crate::hold::{Hold, Keep};
 use crate::port::Port;
@@ -45,6 +46,8 @@ pub struct Core {
     pub guess: Guess,
     /// What may wait for the application's next call.
     pub hold: Hold,
+    /// Send queues that programs ring through memory.
+    pub doorbells: Doorbells,
     tx: TxFrame,
     on_event: OnEvent,
     /// Called, while the NIC is locked, after a round that took frames in: they may have changed memory.
@@ -64,6 +67,7 @@ impl Core {
             clock,
             guess: Guess::default(),
             hold: Hold::default(),
+            doorbells: Doorbells::default(),
             tx: TxFrame::default(),
             on_event,
             on_frames: None,
@@ -76,7 +80,10 @@ impl Core {
     /// Sends what is ready and delivers events.
     #[inline]
     pub fn transmit(&mut self, now: Instant) -> usize {
-        let Core { nic, port, tx, .. } = self;
+        let Core { nic, port, tx, doorbells, .. } = self;
+        if !doorbells.is_empty() {
+            doorbells.look(nic, now);
+        }
         if let Some(port) = port {
             let looped = nic.counters().loopback_packets;
             port.unblock(now, nic);
@@ -179,6 +186,9 @@ impl Core {
         let now = self.clock.now();
         if self.hold.poll_begins(now) {
             self.send_waiting(now);
+        }
+        if !self.doorbells.is_empty() {
+            self.transmit(now);
         }
     }
 
@@ -301,7 +311,7 @@ impl Core {
         }
         let port = self.port.as_ref().and_then(Port::next_deadline);
         let waits = self.is_waiting().then(|| self.hold.deadline());
-        [self.nic.next_deadline(), port, waits].into_iter().flatten().min()
+        [self.nic.next_deadline(), port, waits, self.doorbells.deadline()].into_iter().flatten().min()
     }
 
     /// The last call ended with work left.

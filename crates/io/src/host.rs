@@ -14,8 +14,8 @@ use crate::settings::{Congestion, Settings, Transport};
 use crate::udp::Udp;
 use crate::vain;
 use adverb_nic::{
-    Completion, CongestionControl, CqId, DcqcnConfig, Error, IrnConfig, Nic, NicConfig, PathId, TcpConfig,
-    TimelyConfig, Tolerance,
+    Completion, CongestionControl, CqId, DcqcnConfig, Error, IrnConfig, Nic, NicConfig, PathId, QpId,
+    TcpConfig, TimelyConfig, Tolerance,
 };
 use adverb_os::capture::Capture;
 use adverb_os::choice::PathPolicy;
@@ -152,6 +152,22 @@ impl Host {
         core.settle_later(false);
         self.after(core, Call::Post);
         result
+    }
+
+    /// The address of a queue pair's doorbell records, two words of 4 bytes: the second one is the count,
+    /// modulo 2^16, of the blocks that a program has written into its send queue. It is looked at in every
+    /// call, and by the progress thread every few dozen microseconds from now on.
+    pub fn doorbell_record(&self, qp: QpId) -> Result<u64, Error> {
+        let core = &mut *self.shared.lock();
+        let addr = core.doorbells.record(&mut core.nic, qp)?;
+        core.round(false);
+        self.after(core, Call::Post);
+        Ok(addr)
+    }
+
+    /// A queue pair was reset: its doorbell records begin again at 0, if it has some.
+    pub fn reset_doorbells(&self, qp: QpId) {
+        self.shared.lock().doorbells.reset(qp);
     }
 
     /// Takes up to `max` completions: those already there, or, if there are none, those that one round of

@@ -9,6 +9,7 @@
 //! host core fork                 the NIC, its lock, its rounds, its process's end
 //! progress guess                 who makes the rounds, the application or a thread
 //! vain                           callers that let others run
+//! doorbells                      send queues that programs ring through memory
 //! port payload counters          where frames leave and enter
 //! directory rings                processes of one address
 //! udp                            the network
@@ -23,6 +24,7 @@ mod core;
 mod counters;
 mod device;
 mod directory;
+mod doorbells;
 mod error;
 mod fork;
 mod guess;

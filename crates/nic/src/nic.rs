@@ -293,12 +293,26 @@ impl Nic {
 
     /// Whether the send queue has room for all of these at once, for a caller that posts all or none.
     pub fn has_send_room<'a>(&self, qp: QpId, wrs: impl Iterator<Item = SendWr<'a>>) -> Result<bool, Error> {
+        self.has_room_among(qp, wrs, core::iter::empty())
+    }
+
+    /// As [`Nic::has_send_room`], with WQEs that a program has built among them.
+    pub fn has_room_among<'a>(
+        &self,
+        qp: QpId,
+        wrs: impl Iterator<Item = SendWr<'a>>,
+        built: impl Iterator<Item = &'a [u8]>,
+    ) -> Result<bool, Error> {
         let object = self.object(qp)?;
         let sq = object.send_queue();
         let (mut requests, mut blocks) = (0, 0);
         for wr in wrs {
             requests += 1;
             blocks += crate::queue::wqe::segments_needed(&wr, sq.layout()).div_ceil(4);
+        }
+        for wqe in built {
+            requests += 1;
+            blocks += wqe.len().div_ceil(crate::queue::wqe::BLOCK);
         }
         Ok(sq.has_room(requests, blocks, object.attributes().max_send_wr.into()))
     }

@@ -85,6 +85,16 @@ pub(crate) fn modify_qp(qp: QpId, attr: &QpAttr, mask: QpAttrMask) -> Result<(),
     host().control(|nic, now| nic.modify_qp(now, qp, attr, mask)).map_err(Error::errno)
 }
 
+/// The address of a queue pair's doorbell records; the error as errno.
+pub(crate) fn doorbell_record(qp: QpId) -> Result<u64, c_int> {
+    host().doorbell_record(qp).map_err(Error::errno)
+}
+
+/// A queue pair was reset: its doorbell records begin again at 0, if it has some.
+pub(crate) fn reset_doorbells(qp: QpId) {
+    host().reset_doorbells(qp);
+}
+
 /// Posts work requests.
 #[inline]
 pub(crate) fn post<R>(call: impl FnOnce(&mut Nic, Instant) -> R) -> R {

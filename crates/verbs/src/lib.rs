@@ -17,6 +17,7 @@ mod context;
 mod cq;
 mod cq_ex;
 mod device;
+mod direct;
 mod dm;
 mod event;
 mod handle;

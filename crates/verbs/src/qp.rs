@@ -12,7 +12,7 @@ use crate::qp_ex::{Builder, fill_calls};
 use crate::srq::Srq;
 use crate::xrcd::Xrcd;
 use crate::{host, tables, xchannel};
-use adverb_nic::{Error, PdId, QpAttrMask, QpCaps, QpId, QpInit, QpType, XrcdId};
+use adverb_nic::{Error, PdId, QpAttrMask, QpCaps, QpId, QpInit, QpState, QpType, XrcdId};
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::mem::offset_of;
@@ -283,6 +283,29 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     pointer_or_null(unsafe { create(&request, &mut *init.cast()) })
 }
 
+/// As `create_qp_ex`, with an extended queue pair even if no operations are asked for: the direct verbs add
+/// some of their own.
+///
+/// # Safety
+/// As for `create_qp_ex`.
+pub(crate) unsafe fn create_extended_qp(
+    context: *mut ibv_context,
+    init: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    // SAFETY: the caller passes valid attributes, which are as they were when this returns, but for the
+    // sizes.
+    unsafe {
+        let (mask, ops) = ((*init).comp_mask, (*init).send_ops_flags);
+        if mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS == 0 {
+            (*init).comp_mask = mask | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+            (*init).send_ops_flags = 0;
+        }
+        let qp = create_qp_ex(context, init);
+        ((*init).comp_mask, (*init).send_ops_flags) = (mask, ops);
+        qp
+    }
+}
+
 /// `ibv_open_qp(3)`: another object for an XRC target of this process.
 pub(crate) unsafe extern "C" fn open_qp(
     context: *mut ibv_context,
@@ -373,6 +396,9 @@ pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, 
         }
         host::modify_qp(queue.id, &nic_attr, mask)?;
         if mask.contains(QpAttrMask::STATE) {
+            if nic_attr.state == QpState::Reset {
+                host::reset_doorbells(queue.id);
+            }
             // SAFETY: a public field of the live object.
             unsafe { (*qp).state = attr.qp_state };
         }

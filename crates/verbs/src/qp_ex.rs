@@ -8,11 +8,12 @@ use crate::host;
 use crate::mw::bind_op;
 use crate::post::send_flags;
 use crate::qp::Qp;
-use adverb_nic::{QpCaps, QpType, SendData, SendFlags, SendOp, SendWr, Sge, UdAddress, limits};
-use adverb_wire::Key;
+use adverb_nic::{Error, Nic, QpCaps, QpType, SendData, SendFlags, SendOp, SendWr, Sge, UdAddress, limits};
+use adverb_wire::{Instant, Key};
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::ops::Range;
+use std::sync::OnceLock;
 
 /// The operations that may be asked for.
 pub(crate) const SEND_OPS: u64 = IBV_QP_EX_WITH_RDMA_WRITE
@@ -33,12 +34,18 @@ const ROOM: usize = 64;
 pub(crate) struct Builder {
     mutex: UnsafeCell<libc::pthread_mutex_t>,
     batch: UnsafeCell<Batch>,
+    /// Words that the direct verbs keep with the queue pair, once they have asked for them.
+    direct: OnceLock<Box<UnsafeCell<[u64; DIRECT_WORDS]>>>,
 }
+
+/// Words that the direct verbs may keep with a queue pair.
+const DIRECT_WORDS: usize = 16;
 
 /// The requests, and the data that they refer to.
 struct Batch {
     requests: Vec<Request>,
     sges: Vec<Sge>,
+    /// Inline data, and WQEs that the program has built.
     inline: Vec<u8>,
     /// The first mistake, as errno.
     error: c_int,
@@ -60,6 +67,8 @@ struct Request {
 enum Data {
     Sges(Range<usize>),
     Inline(Range<usize>),
+    /// It is all of a WQE; the request's other fields say nothing.
+    Built(Range<usize>),
 }
 
 impl Builder {
@@ -72,7 +81,7 @@ impl Builder {
             max_sge: caps.max_send_sge as usize,
             max_inline: caps.max_inline as usize,
         };
-        Builder { mutex: crate::handle::MUTEX.into(), batch: batch.into() }
+        Builder { mutex: crate::handle::MUTEX.into(), batch: batch.into(), direct: OnceLock::new() }
     }
 }
 
@@ -146,6 +155,38 @@ impl Batch {
         }
     }
 
+    /// Adds a WQE that the program has built. Nothing may be set of it.
+    fn add_built(&mut self, wr_id: u64, wqe: &[u8]) {
+        let start = self.inline.len();
+        self.inline.extend_from_slice(wqe);
+        let data = Data::Built(start..self.inline.len());
+        let flags = SendFlags::default();
+        self.requests.push(Request { wr_id, op: SendOp::Nop, flags, data, ud: None, xrc_srqn: 0 });
+    }
+
+    /// The bytes of a request that the program has built.
+    fn built(&self, request: &Request) -> Option<&[u8]> {
+        match &request.data {
+            Data::Built(range) => Some(&self.inline[range.clone()]),
+            _ => None,
+        }
+    }
+
+    /// Whether the NIC's queue has room for all.
+    fn fits(&self, nic: &Nic, queue: &Qp) -> bool {
+        let requests = self.requests.iter().filter(|request| self.built(request).is_none());
+        let built = self.requests.iter().filter_map(|request| self.built(request));
+        nic.has_room_among(queue.id, requests.map(|request| self.send_wr(request)), built).unwrap_or(true)
+    }
+
+    /// Posts a request.
+    fn post(&self, nic: &mut Nic, now: Instant, queue: &Qp, request: &Request) -> Result<(), Error> {
+        match self.built(request) {
+            Some(wqe) => nic.post_built(now, queue.id, wqe, request.wr_id).map(|_| ()),
+            None => nic.post_send(now, queue.id, &self.send_wr(request)),
+        }
+    }
+
     /// The request as the NIC takes it.
     fn send_wr(&self, request: &Request) -> SendWr<'_> {
         SendWr {
@@ -155,6 +196,7 @@ impl Batch {
             data: match &request.data {
                 Data::Sges(range) => SendData::Sges(&self.sges[range.clone()]),
                 Data::Inline(range) => SendData::Inline(&self.inline[range.clone()]),
+                Data::Built(_) => SendData::Sges(&[]),
             },
             ud: request.ud,
             xrc_srqn: request.xrc_srqn,
@@ -242,13 +284,11 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
         host::post(|nic, now| {
             // All or none: what makes one of several fail is only the room, once `set_` has checked
             // the rest and the first was taken.
-            let several = batch.requests.len() > 1;
-            let all = || batch.requests.iter().map(|request| batch.send_wr(request));
-            if several && !nic.has_send_room(queue.id, all()).unwrap_or(true) {
+            if batch.requests.len() > 1 && !batch.fits(nic, queue) {
                 return libc::ENOMEM;
             }
             for request in &batch.requests {
-                if let Err(error) = nic.post_send(now, queue.id, &batch.send_wr(request)) {
+                if let Err(error) = batch.post(nic, now, queue, request) {
                     return error.errno();
                 }
             }
@@ -351,6 +391,35 @@ unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, count: usize, l
             (piece.addr.cast_const().cast(), piece.length)
         }));
     }
+}
+
+/// Adds a WQE that the program has built to those being built.
+///
+/// # Safety
+/// `qp` is alive, the calling thread is between `wr_start` and `wr_complete`, and the WQE is readable and as
+/// long as its control segment says.
+pub(crate) unsafe fn wr_built(qp: *mut ibv_qp_ex, wqe: *const c_void) {
+    // SAFETY: by the caller's promise; the field is public.
+    unsafe { batch(qp).add_built((*qp).wr_id, crate::xchannel::built(wqe)) };
+}
+
+/// The words that the direct verbs keep with an extended queue pair, which `begin` fills in once.
+///
+/// # Safety
+/// `qp` is alive and an extended one.
+pub(crate) unsafe fn direct_words(
+    qp: *mut ibv_qp_ex,
+    begin: unsafe extern "C" fn(*mut u64, *mut ibv_qp_ex),
+) -> *mut u64 {
+    // SAFETY: by the caller's promise.
+    let (_, builder) = unsafe { builder(qp) };
+    let words = builder.direct.get_or_init(|| {
+        let words = Box::new(UnsafeCell::new([0; DIRECT_WORDS]));
+        // SAFETY: so many words, which nobody else knows yet.
+        unsafe { begin(words.get().cast(), qp) };
+        words
+    });
+    words.get().cast()
 }
 
 /// The extended form of a queue pair, if it was created as one.

@@ -3,7 +3,7 @@
 
 use crate::fixture::*;
 use adverb_verbs::abi::*;
-use core::ffi::{c_char, c_int};
+use core::ffi::{c_char, c_int, c_void};
 use core::mem::zeroed;
 use core::ptr::null_mut;
 use std::collections::BTreeSet;
@@ -47,6 +47,10 @@ unsafe extern "C" {
         flags: u32,
         size: usize,
     ) -> isize;
+    fn adverb_post_wait(qp: *mut ibv_qp, cq: *mut ibv_cq, index: u32) -> c_int;
+    fn adverb_post_enable(qp: *mut ibv_qp, target: *mut ibv_qp, index: u32) -> c_int;
+    fn adverb_post_wqe(qp: *mut ibv_qp, wqe: *const c_void, wr_id: u64) -> c_int;
+    fn adverb_ring(qp: *mut ibv_qp, next: u32) -> c_int;
     fn ibv_read_sysfs_file(
         folder: *const c_char,
         file: *const c_char,
@@ -141,6 +145,18 @@ const NO_NUMBER: &[&str] = &[
     "__ioctl_final_num_attrs",
     "__verbs_log",
     "_verbs_init_and_alloc_context",
+    "adverb_cq_ignore_overrun",
+    "adverb_cq_number",
+    "adverb_cq_produced",
+    "adverb_cq_words",
+    "adverb_direct_create_cq",
+    "adverb_direct_create_qp",
+    "adverb_direct_doorbell",
+    "adverb_direct_words",
+    "adverb_direct_wr",
+    "adverb_qp_flags",
+    "adverb_qp_words",
+    "adverb_sq_info",
     "ibv_ack_async_event",
     "ibv_ack_cq_events",
     "ibv_alloc_pd",
@@ -199,6 +215,21 @@ const NO_NUMBER: &[&str] = &[
     "verbs_set_ops",
     "verbs_uninit_context",
 ];
+
+/// The calls of `adverb/xchannel.h`, of a plain queue pair that has not been connected.
+///
+/// # Safety
+/// Both objects are alive.
+unsafe fn of_xchannel(walk: &mut Walk, rc: *mut ibv_qp, cq: *mut ibv_cq) {
+    let wqe = [0u8; 64];
+    // SAFETY: by the caller's promise; a WQE without segments is one segment long.
+    unsafe {
+        walk.fails("adverb_post_wait", || adverb_post_wait(rc, cq, 0).into());
+        walk.fails("adverb_post_enable", || adverb_post_enable(rc, rc, 0).into());
+        walk.fails("adverb_post_wqe", || adverb_post_wqe(rc, wqe.as_ptr().cast(), 0).into());
+        walk.fails("adverb_ring", || adverb_ring(rc, 1 << 20).into());
+    }
+}
 
 /// Runs a call that must fail, and compares what it returns with errno: the number itself, or its negative,
 /// or -1 where that is how the call says it.
@@ -359,6 +390,7 @@ fn every_call_that_fails_with_a_number_leaves_it_in_errno() {
         assert_eq!(ibv_detach_mcast(ud, &group, 0), 0);
 
         through_the_context(&mut walk, &f, rc, srq, cq);
+        of_xchannel(&mut walk, rc, cq);
         assert_eq!((ibv_destroy_qp(ud), ibv_destroy_qp(rc)), (0, 0));
         assert_eq!((ibv_destroy_srq(srq), ibv_destroy_cq(cq)), (0, 0));
         assert_eq!(ibv_destroy_comp_channel(channel), 0);
