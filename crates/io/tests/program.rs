@@ -7,8 +7,8 @@ mod common;
 use adverb_io::Settings;
 use adverb_io::program::{Programs, Stopper};
 use adverb_rdma::{
-    Access, Caps, Connect, Data, Duration, Error, On, Qp, QpType, Rdma, RecvRequest, Region, Remote, SendOp,
-    SendOrder,
+    Access, CALLS_UNWAITED, Caps, Connect, Data, Duration, Error, On, Qp, QpType, Rdma, RecvRequest, Region,
+    Remote, SendOp, SendOrder, without_progress,
 };
 use common::local;
 use std::future::{Future, poll_fn};
@@ -352,4 +352,80 @@ fn a_file_of_memory_is_shared_by_its_regions() {
             Ok::<_, Error>(())
         })
         .unwrap();
+}
+
+#[test]
+fn a_store_by_the_program_itself_wakes_another_of_its_tasks() {
+    for (test, executor) in [(10, Executor::Own), (11, Executor::Other)] {
+        let programs = open(test, 1);
+        let rdma = Rdma::new(programs.clone());
+        run(executor, &programs, async {
+            let pd = rdma.create_pd().await?;
+            let memory = &pd.region(4096, ALL).await?;
+            for (at, bytes) in [(64, false), (128, true)] {
+                let limit = rdma.now().await? + Duration::from_ms(20_000);
+                let on = [On::Stop, On::Word(memory, at, 0)];
+                let waits = rdma.until(&on, Some(limit));
+                let stores = async {
+                    // The other task waits by then.
+                    rdma.sleep(Duration::from_ms(20)).await?;
+                    if bytes { memory.write(at, &[7; 8]).await } else { memory.store(at, 7).await }
+                };
+                let (woken, stored) = futures_util::future::join(waits, stores).await;
+                stored?;
+                assert_eq!(woken?, Some(1), "the store is noticed, by bytes: {bytes}");
+            }
+            Ok::<_, Error>(())
+        })
+        .unwrap();
+    }
+}
+
+/// Looks again and again, in one way, as often as is borne; and then often enough, but waiting between.
+async fn look(rdma: Rdma, how: &str) -> Result<(), Error> {
+    let pd = rdma.create_pd().await?;
+    let cq = rdma.create_cq(4).await?;
+    let memory = pd.region(4096, ALL).await?;
+    let listener = rdma.listen(&rendezvous()).await?;
+    let calls = if how == "waits" { CALLS_UNWAITED - 1000 } else { CALLS_UNWAITED };
+    rdma.until(&[], Some(rdma.now().await?)).await?;
+    for _ in 0..calls {
+        match how {
+            "polls" => drop(cq.poll(1).await?),
+            "accepts" => assert!(listener.try_accept().await?.is_none()),
+            "asks the time" => drop(rdma.now().await?),
+            "copies" => drop(memory.read(0, 8).await?),
+            _ => drop(memory.load(0).await?),
+        }
+    }
+    rdma.until(&[], Some(rdma.now().await?)).await?;
+    for _ in 0..2000 {
+        memory.load(0).await?;
+    }
+    Ok(())
+}
+
+/// A child that looks in vain, in the way that its role names.
+#[test]
+fn helper() {
+    let Some(role) = common::role() else { return };
+    let programs = open(role[0].parse().unwrap(), 1);
+    programs.block_on(look(Rdma::new(programs.clone()), &role[1])).unwrap();
+}
+
+#[test]
+fn a_program_that_only_looks_is_told_so_whatever_it_looks_at() {
+    let kinds = ["polls", "accepts", "asks the time", "copies", "loads", "waits"];
+    for (n, how) in kinds.into_iter().enumerate() {
+        let output = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "helper", "--nocapture", "--test-threads=1"])
+            .env("ADVERB_IO_TEST_ROLE", format!("{}|{how}", 12 + n))
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        let expected = if how == "waits" { 0 } else { 1 };
+        let words = without_progress("the program", CALLS_UNWAITED, "in a row");
+        assert_eq!(said.matches(&words).count(), expected, "{how}: {said}");
+    }
 }

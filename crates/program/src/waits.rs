@@ -4,10 +4,14 @@
 //! The program's own thread decides whether a wait is over, by looking. Others only wake it, and rather
 //! once too often than not at all. Wakers are called when the table is free again: they may do anything.
 //! Drivers of one program share one table, so that a word of memory that two NICs reach is looked at
-//! whichever of them has written it.
+//! whichever of them has written it, or the program's own processor.
+//!
+//! Calls that are answered at once are counted until the program waits: one that only looks is told so.
 
 use adverb_nic::{CqId, Event};
+use adverb_os::say;
 use adverb_rdma::seam::Ticket;
+use adverb_rdma::{Answer, CALLS_UNWAITED, Error, without_progress};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -57,6 +61,8 @@ pub struct Waits {
     timed: Arc<Timed>,
     stop: AtomicBool,
     last_ticket: AtomicU64,
+    /// Calls since the program last waited for anything.
+    unwaited: AtomicU64,
 }
 
 /// Asks a program to end, from any thread.
@@ -152,8 +158,8 @@ impl Waits {
         }
     }
 
-    /// Frames have come: words may have changed.
-    pub fn on_frames(&self) {
+    /// Words of memory may have been written: frames have come, or the program has stored.
+    pub fn on_words(&self) {
         self.wake(Watch::has_changed);
     }
 
@@ -178,6 +184,37 @@ impl Waits {
         wakers.into_iter().for_each(Waker::wake);
     }
 
+    /// The program waits, or would have waited but for luck.
+    pub fn on_wait(&self) {
+        self.unwaited.store(0, Ordering::Relaxed);
+    }
+
+    /// A call was answered without a wait. What brings something that others have done is as good as one.
+    pub fn on_answer(&self, answer: &Result<Answer, Error>) {
+        if self.counts_to_the_limit(answer) {
+            say!(
+                "adverb: {}; `until` waits without using the processor, and only a program that waits can be \
+                 simulated",
+                without_progress("the program", CALLS_UNWAITED, "in a row")
+            );
+        }
+    }
+
+    /// True of the one call that reaches the limit.
+    fn counts_to_the_limit(&self, answer: &Result<Answer, Error>) -> bool {
+        let found = match answer {
+            Ok(Answer::Completions(completions)) => !completions.is_empty(),
+            Ok(Answer::Asked(asked)) => asked.is_some(),
+            _ => false,
+        };
+        if found {
+            self.on_wait();
+            return false;
+        }
+        // Calls are the program's thread's; several drivers of one program count together.
+        self.unwaited.fetch_add(1, Ordering::Relaxed) + 1 == CALLS_UNWAITED
+    }
+
     /// Whether the program was asked to end.
     pub fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Acquire)
@@ -198,5 +235,31 @@ impl Drop for Waits {
         drop(table);
         drop(watches);
         self.timed.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use adverb_rdma::seam::LineId;
+
+    #[test]
+    fn calls_count_until_the_program_waits_or_finds_what_others_did() {
+        let waits = Waits::default();
+        let calls = |n: u64, answer: &dyn Fn() -> Answer| {
+            (0..n).filter(|_| waits.counts_to_the_limit(&Ok(answer()))).count()
+        };
+        let none = || Answer::Completions(Vec::new());
+        assert_eq!(calls(CALLS_UNWAITED - 1, &none), 0);
+        assert_eq!(calls(2 * CALLS_UNWAITED, &|| Answer::Word(7)), 1, "it is said once");
+        waits.on_wait();
+        assert_eq!(calls(CALLS_UNWAITED - 1, &|| Answer::Asked(None)), 0);
+        assert_eq!(calls(1, &|| Answer::Asked(Some((LineId(1), Vec::new())))), 0);
+        assert_eq!(calls(CALLS_UNWAITED - 1, &|| Answer::Done), 0);
+        assert_eq!(calls(1, &|| Answer::Done), 1);
+        // A mistake that is made again and again is no progress either.
+        waits.on_wait();
+        let wrong = |_: &u64| waits.counts_to_the_limit(&Err(Error::NoSuchObject("memory")));
+        assert_eq!((0..CALLS_UNWAITED).filter(wrong).count(), 1);
     }
 }

@@ -34,6 +34,7 @@
 //! memory queue connect regions; queue pairs, completion queues; how two programs meet
 //! transfer grant       1RMA: transfers without connections, and keys for them
 //! note                 what an oracle is told
+//! unwaited             when a program makes no progress
 //! ```
 #![forbid(unsafe_code)]
 
@@ -46,6 +47,7 @@ mod pending;
 mod queue;
 pub mod seam;
 mod transfer;
+mod unwaited;
 
 pub use adverb_nic::one_rma::Rights;
 pub use adverb_nic::one_rma::executor::{Report, Retry};
@@ -62,6 +64,7 @@ pub use note::Operation;
 pub use queue::{Cq, OWN_WORDS, Qp, Srq};
 pub use seam::{Answer, Begun, Call, Data, Device, Driver, Note, RecvRequest, SendOrder, SendRequest};
 pub use transfer::Memory;
+pub use unwaited::{CALLS_UNWAITED, without_progress};
 
 use core::cell::{Cell, RefCell};
 use core::future::poll_fn;

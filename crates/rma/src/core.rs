@@ -105,9 +105,14 @@ impl Core {
         self.waits.push(Arc::downgrade(waits));
     }
 
+    /// How many are told.
+    pub fn waits(&self) -> usize {
+        self.waits.len()
+    }
+
     /// Words of memory may have changed.
     #[cold]
-    fn tell_waits(&mut self, aftermath: &mut Aftermath) {
+    pub fn tell_waits(&mut self, aftermath: &mut Aftermath) {
         self.waits.retain(|waits| {
             let Some(waits) = waits.upgrade() else { return false };
             waits.collect_changed(&mut aftermath.wakers);

@@ -188,8 +188,15 @@ impl Rma {
         let told = core.side.is_here();
         if told {
             core.tell(waits);
+            self.shared.note_waits(core.waits());
         }
         told
+    }
+
+    /// A program has written to memory that the NIC knows. Its driver has looked at its own waits; `own` says
+    /// that these are among those that are told.
+    pub(crate) fn stored(&self, own: bool) {
+        self.shared.stored(usize::from(own));
     }
 
     /// Reads from `offset` of a peer's region into a range of own memory, as many bytes as it has.

@@ -206,7 +206,7 @@ impl Programs {
             Call::LoadWord { memory, at } => self.memory(memory)?.load_word(at).map(Answer::Word),
             Call::StoreWord { memory, at, value } => {
                 self.memory(memory)?.word(at)?.store(value, Ordering::Release);
-                Ok(Answer::Done)
+                Ok(self.stored())
             }
             Call::Load { memory, at, len } => {
                 let piece = self.memory(memory)?;
@@ -215,7 +215,7 @@ impl Programs {
             Call::Store { memory, at, bytes } => {
                 let piece = self.memory(memory)?;
                 piece.memory.write(piece.part(at, bytes.len() as u64)?.start, &bytes);
-                Ok(Answer::Done)
+                Ok(self.stored())
             }
             Call::Now => Ok(Answer::Time(self.rma.now())),
             Call::Random => Ok(Answer::Word(sys::random_seed())),
@@ -226,6 +226,16 @@ impl Programs {
             }
             _ => Err(CallError::Unsupported("on a 1RMA NIC alone, a call of queue pairs")),
         }
+    }
+
+    /// The program has written to its memory, where another of its tasks may wait for a word, through this
+    /// driver or through another one over the same NIC.
+    fn stored(&self) -> Answer {
+        if let Some(waits) = self.waits.get() {
+            waits.on_words();
+        }
+        self.rma.stored(self.told.get());
+        Answer::Done
     }
 
     fn allocate(&self, backing: Backing) -> Result<Answer, CallError> {
@@ -345,10 +355,25 @@ fn begun(ticket: Ticket, polled: Poll<Result<Answer, CallError>>) -> Begun {
 impl Driver for Programs {
     fn begin(&self, call: Call, context: &mut Context<'_>) -> Begun {
         match call {
-            Call::Transfer(transfer) => self.begin_transfer(&transfer, context),
-            Call::Until { waits, deadline } => self.until(waits, deadline, context),
-            Call::Ask { name, attributes, deadline } => self.ask(&name, attributes, deadline, context),
-            call => Begun::Ready(self.answer(call)),
+            Call::Transfer(transfer) => {
+                if let Some(waits) = self.waits.get() {
+                    waits.on_wait();
+                }
+                self.begin_transfer(&transfer, context)
+            }
+            Call::Until { waits, deadline } => {
+                self.waits().on_wait();
+                self.until(waits, deadline, context)
+            }
+            Call::Ask { name, attributes, deadline } => {
+                self.waits().on_wait();
+                self.ask(&name, attributes, deadline, context)
+            }
+            call => {
+                let answer = self.answer(call);
+                self.waits().on_answer(&answer);
+                Begun::Ready(answer)
+            }
         }
     }
 

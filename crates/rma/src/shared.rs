@@ -15,7 +15,7 @@ use adverb_os::wake::EventFd;
 use adverb_wire::{Duration, Instant};
 use std::cell::Cell;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
@@ -45,6 +45,8 @@ pub(crate) struct Shared {
     spin: Duration,
     /// What the core says, for who does not need the lock otherwise.
     closed: AtomicBool,
+    /// Drivers of programs that have waited for words of memory, at least as many as still live.
+    waits: AtomicUsize,
     /// The NIC's thread has returned: the NIC was closed, or its daemon is gone.
     ended: (Mutex<bool>, Condvar),
 }
@@ -68,6 +70,7 @@ impl Shared {
             sleeps_until: AtomicU64::new(0),
             bell: EventFd::new()?,
             closed: AtomicBool::new(false),
+            waits: AtomicUsize::new(0),
             ended: (Mutex::new(false), Condvar::new()),
             spin: Duration::from_ns(u64::try_from(spin.as_nanos()).unwrap_or(u64::MAX / 1000).min(1 << 50)),
         })
@@ -119,6 +122,27 @@ impl Shared {
         if due.is_some_and(|due| due.as_ps() < sleeps_until) {
             self.bell.ring();
         }
+        aftermath.conclude();
+    }
+
+    /// So many drivers of programs are told of words now.
+    pub fn note_waits(&self, count: usize) {
+        self.waits.store(count, Ordering::Relaxed);
+        // Who waits looks at the word after this; who stores asks after the store who waits.
+        fence(Ordering::SeqCst);
+    }
+
+    /// A word of memory may have been written by a program, which has told so many drivers already.
+    pub fn stored(&self, told: usize) {
+        fence(Ordering::SeqCst);
+        if self.waits.load(Ordering::Relaxed) <= told {
+            return;
+        }
+        let mut aftermath = Aftermath::default();
+        let mut core = self.lock();
+        core.tell_waits(&mut aftermath);
+        self.note_waits(core.waits());
+        drop(core);
         aftermath.conclude();
     }
 

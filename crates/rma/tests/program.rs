@@ -6,8 +6,9 @@ mod common;
 
 use adverb_rdma::{Duration, Error, Gid, Grant, Memory, On, Rdma, Rights};
 use adverb_rma::{Programs, Rma};
-use common::{Folder, block_on, pair, settings};
+use common::{Folder, all, block_on, pair, settings};
 use std::net::TcpListener;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
@@ -164,4 +165,65 @@ fn what_it_cannot_do_it_says() {
         Ok::<_, Error>(())
     })
     .unwrap();
+}
+
+#[test]
+fn a_store_by_the_program_itself_wakes_another_of_its_tasks() {
+    for (test, executor) in [(7, Executor::Own), (8, Executor::Other)] {
+        let folder = Folder::new(&format!("program-{test}"));
+        let rma = Arc::new(Rma::open(settings(&folder, test, 1)).unwrap());
+        run(executor, &rma, async |rdma, _| {
+            let memory = &rdma.allocate(4096).await?;
+            for (at, bytes) in [(64, false), (128, true)] {
+                let limit = soon(&rdma).await?;
+                let waits = async {
+                    let woken = rdma.until(&[On::Stop, On::Word(memory, at, 0)], limit).await?;
+                    assert_eq!(woken, Some(1), "the store is noticed, by bytes: {bytes}");
+                    Ok::<_, Error>(())
+                };
+                let stores = async {
+                    // The other task waits by then.
+                    rdma.sleep(Duration::from_ms(20)).await?;
+                    if bytes { memory.write(at, &[7; 8]).await } else { memory.store(at, 7).await }
+                };
+                let both: [Pin<Box<dyn Future<Output = _>>>; 2] = [Box::pin(waits), Box::pin(stores)];
+                all(both).await.into_iter().collect::<Result<(), Error>>()?;
+            }
+            Ok::<_, Error>(())
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn a_store_through_one_driver_wakes_who_waits_at_another_of_the_same_nic() {
+    let folder = Folder::new("program-9");
+    let rma = Arc::new(Rma::open(settings(&folder, 9, 1)).unwrap());
+    let (number, told) = std::sync::mpsc::channel();
+    let (waits, ready) = std::sync::mpsc::channel();
+    let there = rma.clone();
+    let waiting = std::thread::spawn(move || {
+        run(Executor::Other, &there, async |rdma, _| {
+            let file = rdma.create_file(4096).await?;
+            let memory = rdma.allocate_of_file(&file, 0, 4096).await?;
+            number.send(file.number()).unwrap();
+            for seen in 0..100 {
+                waits.send(()).unwrap();
+                let on = [On::Stop, On::Word(&memory, 8, seen)];
+                assert_eq!(rdma.until(&on, soon(&rdma).await?).await?, Some(1), "store {seen} is noticed");
+            }
+            Ok::<_, Error>(())
+        })
+    });
+    run(Executor::Other, &rma, async |rdma, _| {
+        let file = rdma.file(told.recv().unwrap());
+        let memory = rdma.allocate_of_file(&file, 0, 4096).await?;
+        for value in 1..=100 {
+            ready.recv().unwrap();
+            memory.store(8, value).await?;
+        }
+        Ok::<_, Error>(())
+    })
+    .unwrap();
+    waiting.join().unwrap().unwrap();
 }

@@ -4,7 +4,7 @@ use super::memory::Memory;
 use super::{Programs, State};
 use adverb_nic::{CqId, PdId, QpAttrMask, QpId, RecvWr, SendData, SendWr};
 use adverb_os::mapping::Mapping;
-use adverb_os::{say, shm, sys};
+use adverb_os::{shm, sys};
 use adverb_rdma::seam::{Backing, FileId, MemoryId, Object, RecvTarget};
 use adverb_rdma::{Answer, Call, Data, Device, Error, RecvRequest, SendOrder, SendRequest};
 use adverb_wire::Gid;
@@ -12,8 +12,6 @@ use std::os::fd::AsRawFd;
 
 /// Regions of a program at most.
 const MEMORIES_MAX: usize = 1 << 16;
-/// Polls in a row that find nothing, after which a program is told that it should wait.
-const FRUITLESS_MAX: u32 = 10_000_000;
 
 /// Objects.
 impl Programs {
@@ -107,13 +105,15 @@ impl Programs {
                 self.memory(memory, |memory| memory.load_word(at).map(Answer::Word))
             }
             Call::StoreWord { memory, at, value } => {
-                self.memory(memory, |memory| memory.store_word(at, value).map(|()| Answer::Done))
+                let stored = self.memory(memory, |memory| memory.store_word(at, value));
+                stored.map(|()| self.stored())
             }
             Call::Load { memory, at, len } => {
                 self.memory(memory, |memory| memory.load(at, len).map(Answer::Bytes))
             }
             Call::Store { memory, at, bytes } => {
-                self.memory(memory, |memory| memory.store(at, &bytes).map(|()| Answer::Done))
+                let stored = self.memory(memory, |memory| memory.store(at, &bytes));
+                stored.map(|()| self.stored())
             }
             Call::Allocate { .. } | Call::Grant { .. } | Call::Transfer(_) => {
                 Err(Error::Unsupported("1RMA, which has a NIC of its own (adverb_rma)"))
@@ -130,6 +130,12 @@ impl Programs {
     ) -> Result<R, Error> {
         let state = self.state.borrow();
         access(state.memories.get(&memory).ok_or(Error::NoSuchObject("memory"))?)
+    }
+
+    /// The program has written to its memory, where another of its tasks may wait for a word.
+    fn stored(&self) -> Answer {
+        self.waits.on_words();
+        Answer::Done
     }
 
     fn create_region(&self, pd: PdId, backing: Backing, access: adverb_nic::Access) -> Result<Answer, Error> {
@@ -266,20 +272,8 @@ impl Programs {
     fn poll_cq(&self, cq: CqId, max: usize) -> Result<Answer, Error> {
         let mut completions = Vec::new();
         let taken = self.host.poll(cq, max, |completion| completions.push(completion))?;
-        if taken > 0 {
-            self.fruitless.set(0);
-            if !self.state.borrow().retired.is_empty() {
-                self.sweep();
-            }
-        } else {
-            let fruitless = self.fruitless.get().saturating_add(1);
-            self.fruitless.set(fruitless);
-            if fruitless == FRUITLESS_MAX {
-                say!(
-                    "adverb: a program has polled {FRUITLESS_MAX} times in a row without finding anything; \
-                     `until` waits without using the processor, and only such a program can be simulated"
-                );
-            }
+        if taken > 0 && !self.state.borrow().retired.is_empty() {
+            self.sweep();
         }
         Ok(Answer::Completions(completions))
     }

@@ -55,7 +55,6 @@ pub struct Programs {
     state: RefCell<State>,
     /// `block_on` looks after the waits.
     driven: Cell<bool>,
-    fruitless: Cell<u32>,
     mtu: Mtu,
 }
 
@@ -95,7 +94,7 @@ impl Programs {
         let hears = waits.clone();
         let host = Host::open(settings, Box::new(move |event| hears.on_event(event)))?;
         let hears = waits.clone();
-        host.on_frames(Box::new(move || hears.on_frames()));
+        host.on_frames(Box::new(move || hears.on_words()));
         let mtu = host.device().active_mtu;
         Ok(Rc::new(Programs {
             host,
@@ -103,7 +102,6 @@ impl Programs {
             waits,
             state: RefCell::default(),
             driven: Cell::new(false),
-            fruitless: Cell::new(0),
             mtu,
         }))
     }
@@ -274,6 +272,7 @@ impl Programs {
     }
 
     fn until(&self, waits: Vec<Wait>, deadline: Option<Instant>, context: &Context<'_>) -> Begun {
+        self.waits.on_wait();
         let held = self.holds(&self.state.borrow(), &waits, deadline);
         let held = held.or_else(|| {
             self.host.look();
@@ -282,7 +281,6 @@ impl Programs {
         if let Some(index) = held {
             return Begun::Ready(Ok(Answer::Woken(index)));
         }
-        self.fruitless.set(0);
         let ticket = self.waits.ticket();
         let waker = context.waker().clone();
         self.state.borrow_mut().waiting.insert(ticket, Waiting::Until { waits, deadline, waker });
@@ -332,7 +330,10 @@ impl Programs {
     ) -> Begun {
         let time = deadline.map(|deadline| StdDuration::from_nanos(deadline.since(self.host.now()).as_ns()));
         let line = match self.exchange.ask(name, attributes, time) {
-            Ok(line) => line,
+            Ok(line) => {
+                self.waits.on_wait();
+                line
+            }
             Err(error) => return Begun::Ready(Err(error)),
         };
         let ticket = self.waits.ticket();
@@ -381,7 +382,11 @@ impl Driver for Programs {
         match call {
             Call::Until { waits, deadline } => self.until(waits, deadline, context),
             Call::Ask { name, attributes, deadline } => self.ask(&name, attributes, deadline, context),
-            call => Begun::Ready(self.answer(call)),
+            call => {
+                let answer = self.answer(call);
+                self.waits.on_answer(&answer);
+                Begun::Ready(answer)
+            }
         }
     }
 

@@ -7,13 +7,15 @@ mod common;
 mod parts;
 mod raw;
 
+use adverb_rdma::{On, Rdma};
 use adverb_rma::nicd::{Nicd, NicdQuota, NicdSettings, NicdShare};
 use adverb_rma::{
-    End, Error, Grant, Memory, Op, OpenError, Outcome, Retry, Rights, Rma, Settings, TransferError,
+    End, Error, Grant, Memory, Op, OpenError, Outcome, Programs, Retry, Rights, Rma, Settings, TransferError,
 };
 use common::*;
 use parts::{Part, application, daemon, family, greedy, vandal};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const LEN: usize = 1 << 20;
@@ -310,6 +312,30 @@ fn a_dead_daemon_ends_everything_and_its_successor_serves() {
     let _daemon = Part::daemon(&folder, 33, 1, 16);
     let user = Rma::open(Settings::attached(&path)).unwrap();
     assert!(user.allocate(1).is_ok());
+}
+
+#[test]
+fn a_program_cannot_wait_for_a_word_that_the_daemons_nic_writes() {
+    let folder = Folder::new("word");
+    let _daemon = Part::daemon(&folder, 36, 1, 64);
+    let rma = Arc::new(Rma::open(Settings::attached(socket(&folder, 36, 1))).unwrap());
+    let rdma = Rdma::new(Programs::new(rma.clone()));
+    rma.block_on(async {
+        let memory = rdma.allocate(64).await?;
+        let limit = rdma.now().await? + adverb_rdma::Duration::from_ms(20_000);
+        let refused = rdma.until(&[On::Word(&memory, 0, 0)], Some(limit)).await.unwrap_err();
+        assert!(refused.to_string().contains("a word of memory that a daemon's NIC writes"), "{refused}");
+        // Whatever it holds, and even if something else is waited for too.
+        memory.store(0, 1).await?;
+        assert!(matches!(
+            rdma.until(&[On::Stop, On::Word(&memory, 0, 0)], None).await,
+            Err(adverb_rdma::Error::Unsupported(_))
+        ));
+        let soon = rdma.now().await? + adverb_rdma::Duration::from_ms(20);
+        assert_eq!(rdma.until(&[On::Stop], Some(soon)).await?, None, "other waits are none of the daemon's");
+        Ok::<_, adverb_rdma::Error>(())
+    })
+    .unwrap();
 }
 
 #[test]

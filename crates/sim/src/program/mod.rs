@@ -151,8 +151,6 @@ pub enum Doing {
 
 /// Calls at one moment after which a program that has not waited is taken to make no progress.
 const CALLS_AT_ONCE: u64 = 20_000;
-/// Calls since it last waited for anything, likewise.
-const CALLS_UNWAITED: u64 = 1_000_000;
 
 /// A call that was taken, and how far it has come.
 struct Current {

@@ -2,9 +2,10 @@
 
 use super::cpu::Thread;
 use super::exec::Outcome;
-use super::{CALLS_AT_ONCE, CALLS_UNWAITED, Current, Doing, Due, Noted, Programs};
+use super::{CALLS_AT_ONCE, Current, Doing, Due, Noted, Programs};
 use crate::sim::Sim;
 use adverb_rdma::seam::{Call, Note, Object};
+use adverb_rdma::{CALLS_UNWAITED, without_progress};
 use core::task::{Context, Poll};
 
 impl Sim {
@@ -103,11 +104,9 @@ impl Sim {
             return false;
         }
         let name = &programs.list[n as usize].start.name;
-        let how = if unwaited < CALLS_UNWAITED { "at one moment" } else { "in a row" };
-        programs.failures.push(format!(
-            "{name} makes no progress: {} calls {how} without waiting for anything",
-            if unwaited < CALLS_UNWAITED { at_once } else { unwaited }
-        ));
+        let (calls, how) =
+            if unwaited < CALLS_UNWAITED { (at_once, "at one moment") } else { (unwaited, "in a row") };
+        programs.failures.push(without_progress(name, calls, how));
         self.kill_program(programs, n, None);
         true
     }
