@@ -24,6 +24,8 @@
 //!                       asked for
 //! ```
 //!
+//! An application that is LAZY and calls without polling has its frames taken a TICK after they were seen.
+//!
 //! Without a call for IDLE the application is elsewhere: the bell is armed, and the thread sleeps until a
 //! frame or a deadline comes. Its next call ends that. A thread that carries the load alone spins for a
 //! moment after each frame, unless the application's threads need the processor.
@@ -127,6 +129,8 @@ pub enum Next {
 pub struct Guess {
     /// Calls that made a round or may have left work.
     calls: u32,
+    /// Those of them by which the application takes frames in, or asks for an event.
+    polls: u32,
     /// The last call was one after which the application will poll.
     polling: bool,
     /// The last call was a post.
@@ -147,14 +151,25 @@ pub struct Guess {
     seen_calls: u32,
     /// When the thread first saw the latest call.
     changed: Instant,
-    /// Calls at the first of two looks, if it found frames.
-    first_look: Option<u32>,
+    /// The first of two looks, if it found frames.
+    first_look: Option<FirstLook>,
+    /// The next look takes frames, LAZY or not.
+    takes: bool,
     /// What ended the wait before the round that is being made.
     woken: Woken,
     /// That wait was a tick.
     ticked: bool,
     /// A call came during that wait, but not one that rang the bell to end the thread's sleep.
     app_was_here: bool,
+}
+
+/// A look that saw frames, which the application may poll away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct FirstLook {
+    at: Instant,
+    /// Calls, and polls among them, by the latest look.
+    calls: u32,
+    polls: u32,
 }
 
 /// The application's side: each call asks, with the lock held.
@@ -178,6 +193,7 @@ impl Guess {
     #[inline]
     pub fn after_call(&mut self, call: Call, is_armed: bool) -> (Ringing, bool) {
         self.calls = self.calls.wrapping_add(1);
+        self.polls = self.polls.wrapping_add(u32::from(call != Call::Post));
         let posted = std::mem::replace(&mut self.posted, call == Call::Post);
         let returns = match call {
             Call::EmptyPoll => true,
@@ -242,7 +258,7 @@ impl Guess {
         self.asleep = false;
         let roused = std::mem::take(&mut self.roused);
         let active = self.is_active(now);
-        if active && self.lazy {
+        if active && self.lazy && !std::mem::take(&mut self.takes) {
             return Look::Glance;
         }
         self.first_look = None;
@@ -261,19 +277,28 @@ impl Guess {
         now.since(self.changed) < IDLE
     }
 
-    /// After a glance: frames wait, or none do; and when the next timer is due. `None` if nobody polled
-    /// between two glances that saw frames: the application is elsewhere, and a round is to be made as if a
-    /// socket had woken the thread.
+    /// After a glance: frames wait, or none do; and when the next timer is due. `None` if a round is to be
+    /// made as if a socket had woken the thread: nobody called between two glances that saw frames, so the
+    /// application is elsewhere; or it called without polling for a whole tick.
     pub fn glanced(&mut self, now: Instant, frames_wait: bool, deadline: Option<Instant>) -> Option<Next> {
         let first = self.first_look.take();
         if !frames_wait {
             return Some(Next::Wait { until: Some(tick_or(deadline, now)), socket: false });
         }
-        if first != Some(self.calls) {
-            self.first_look = Some(self.calls);
+        let (calls, polls) = (self.calls, self.polls);
+        let Some(first) = first.filter(|first| first.polls == polls) else {
+            self.first_look = Some(FirstLook { at: now, calls, polls });
             return Some(Next::Wait { until: Some(now + SECOND_LOOK), socket: false });
+        };
+        if first.calls == calls {
+            (self.lazy, self.polling, self.useless) = (false, false, 0);
+            return None;
         }
-        (self.lazy, self.polling, self.useless) = (false, false, 0);
+        if now.since(first.at) < TICK {
+            self.first_look = Some(FirstLook { calls, ..first });
+            return Some(Next::Wait { until: Some(tick_or(deadline, first.at)), socket: false });
+        }
+        self.takes = true;
         None
     }
 
@@ -331,7 +356,7 @@ impl Guess {
     }
 }
 
-/// A tick from now on, or the deadline before it.
+/// A tick from then on, or the deadline before it.
 fn tick_or(deadline: Option<Instant>, now: Instant) -> Instant {
     deadline.map_or(now + TICK, |deadline| deadline.min(now + TICK))
 }

@@ -231,6 +231,40 @@ fn a_lazy_thread_looks_twice_before_it_takes_frames() {
 }
 
 #[test]
+fn a_lazy_thread_takes_frames_of_an_application_that_only_posts() {
+    let mut table = Table::default();
+    table.make_lazy();
+    let guess = &mut table.guess;
+    // (us, calls before, what next)
+    for (us, calls, next) in [
+        (600, &[Post][..], Some(wait(630, false))),
+        (630, &[Post, Post], Some(wait(1100, false))),
+        // A poll may have taken what was seen: what waits now is looked at anew.
+        (1100, &[Post, EmptyPoll], Some(wait(1130, false))),
+        (1130, &[Post], Some(wait(1600, false))),
+        (1600, &[Post], None),
+    ] {
+        for &call in calls {
+            guess.after_call(call, false);
+        }
+        assert_eq!(guess.look(at(us), BY_TIME), Look::Glance, "{us}");
+        assert_eq!(guess.glanced(at(us), true, None), next, "{us}");
+    }
+    assert_eq!(guess.look(at(1600), BY_SOCKET), Look::Round { ask_socket: true });
+    assert_eq!(guess.found(at(1600), frames(3), || false), (wait(2100, false), false));
+    assert!(guess.lazy, "it may poll again at any time");
+    assert_eq!(guess.look(at(2100), BY_TIME), Look::Glance);
+    // A timer that is due before the tick's end is not overslept.
+    guess.after_call(Post, false);
+    assert_eq!(guess.glanced(at(2100), true, None), Some(wait(2130, false)));
+    guess.after_call(Post, false);
+    assert_eq!(guess.glanced(at(2130), true, Some(at(2200))), Some(wait(2200, false)));
+    // Posts that end are as good as no call: the application is elsewhere.
+    assert_eq!(guess.glanced(at(2200), true, None), None);
+    assert!(!guess.lazy);
+}
+
+#[test]
 fn a_lazy_thread_whose_application_is_gone_sleeps_as_any_other() {
     let mut table = Table::default();
     table.make_lazy();
