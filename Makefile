@@ -46,4 +46,5 @@ install: build
 	install -D $(TARGET)/release/adverb $(DESTDIR)$(PREFIX)/bin/adverb
 	install -D -m 644 $(LIBRARY) $(DESTDIR)$(PREFIX)/lib/adverb/libibverbs.so.1
 	install -D -m 644 $(DIRECT) $(DESTDIR)$(PREFIX)/lib/adverb/mlx5dv/libmlx5.so.1
-	install -D -m 644 crates/verbs/include/adverb/xchannel.h $(DESTDIR)$(PREFIX)/include/adverb/xchannel.h
+	for header in xchannel.h verbs_exp.h compat/infiniband/verbs_exp.h; do install -D -m 644 \
+		crates/verbs/include/adverb/$$header $(DESTDIR)$(PREFIX)/include/adverb/$$header; done

@@ -306,7 +306,8 @@ def compile_c(name, libraries=("ibverbs", "pthread"), own=()):
         os.makedirs(os.path.dirname(binary), exist_ok=True)
         argv = ["cc", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-o", binary, source]
         if own:
-            argv += ["-I" + INCLUDE, "-L" + LIBRARIES, "-l:libibverbs.so.1"]
+            argv += ["-I" + INCLUDE, "-I" + os.path.join(INCLUDE, "adverb", "compat")]
+            argv += ["-L" + LIBRARIES, "-l:libibverbs.so.1"]
         argv += ["-l" + library for library in libraries]
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
         if done.returncode != 0:

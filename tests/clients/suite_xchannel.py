@@ -33,6 +33,14 @@ def direct(part):
     return run
 
 
+def exp(part):
+    def run(room):
+        binary = compile_c("exp", own=("xchannel.h", "verbs_exp.h"))
+        require_text(room.alone([binary, part]), "^OK$", f"exp {part}")
+
+    return run
+
+
 def direct_unasked(room):
     """Without `--mlx5dv` a program sees no direct verbs."""
     proc = room.adverb("alone", [compile_c("direct", libraries=("ibverbs", "mlx5")), "chain"])
@@ -47,5 +55,7 @@ def cases():
     for part in ("chain", "raw", "refuse"):
         yield Case("xchannel/direct-" + part, direct(part))
     yield Case("xchannel/direct-unasked", direct_unasked)
+    for part in ("task", "count", "refuse"):
+        yield Case("xchannel/exp-" + part, exp(part))
     for name, how in PATHS.items():
         yield Case("xchannel/get-" + name, lambda room, how=how: get(room, how))
