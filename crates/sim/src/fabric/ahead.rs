@@ -4,6 +4,7 @@
 
 use crate::events::Event;
 use crate::fabric::link::HOST;
+use crate::fabric::packet::NONE;
 use crate::host::Host;
 use crate::sim::Sim;
 use crate::source::Source;
@@ -25,8 +26,8 @@ impl Sim {
         }
         let (soon, later) = (self.events.ahead(STEP), self.events.ahead(2 * STEP));
         self.ask_for_names(later);
-        if let Source::Arrival(link) = self.sources.unpack(soon.source) {
-            self.ask_for_place(link, soon.word);
+        if let Source::Arrival(_) = self.sources.unpack(soon.source) {
+            self.ask_for_place(soon.word);
         }
     }
 
@@ -37,12 +38,12 @@ impl Sim {
         let (next, soon) = (self.events.ahead(STEP), self.events.ahead(2 * STEP));
         let later = self.events.ahead(3 * STEP);
         match self.sources.unpack(later.source) {
-            Source::Arrival(link) => self.ask_for_place(link, later.word),
+            Source::Arrival(_) => self.ask_for_place(later.word),
             Source::PortFree(link) => self.ask_for_queue(link),
             _ => {}
         }
         match self.sources.unpack(soon.source) {
-            Source::Arrival(link) => self.ask_for_way(link, soon.word),
+            Source::Arrival(_) => self.ask_for_way(soon.word),
             Source::PortFree(link) => self.ask_for_waiting(link),
             _ => {}
         }
@@ -62,13 +63,12 @@ impl Sim {
         }
     }
 
-    /// Where a packet arrives: the host, and what only that reads of the packet; or the switch's route.
+    /// Where an arriving packet goes: its next link, or the host; then also what only that reads of it.
     #[inline(always)]
-    fn ask_for_place(&self, link: u32, id: u32) {
+    fn ask_for_place(&self, id: u32) {
         let Some(hot) = self.fabric.packets.hot.get(id as usize) else { return };
-        let Some(link) = self.fabric.links.get(link as usize) else { return };
-        if link.to & HOST == 0 {
-            return self.fabric.routes.prefetch(link.to, hot.dst);
+        if let Some(link) = self.fabric.links.get(hot.via as usize) {
+            return prefetch(link);
         }
         self.fabric.packets.prefetch(id);
         if let Some(host) = self.hosts.list.get(hot.dst as usize) {
@@ -95,17 +95,13 @@ impl Sim {
         }
     }
 
-    /// The link on which an arriving packet will leave, or where its queue pair is found.
+    /// The route of an arriving packet from its next link's end, or where its queue pair is found.
     #[inline(always)]
-    fn ask_for_way(&self, link: u32, id: u32) {
+    fn ask_for_way(&self, id: u32) {
         let Some(hot) = self.fabric.packets.hot.get(id as usize) else { return };
-        let Some(link) = self.fabric.links.get(link as usize) else { return };
-        if link.to & HOST == 0 {
-            // An old event may name a packet that is a pause by now, without a destination.
-            if let Some(next) = self.fabric.routes.foresee(link.to, hot.dst, hot.hash ^ hot.via)
-                && let Some(link) = self.fabric.links.get(next as usize)
-            {
-                prefetch(link);
+        if let Some(link) = self.fabric.links.get(hot.via as usize) {
+            if link.to & HOST == 0 {
+                self.fabric.routes.prefetch(link.to, hot.dst);
             }
         } else if let Some(host) = self.hosts.list.get(hot.dst as usize) {
             host.prefetch_tables(host.nic.index_of(self.fabric.packets.dest_qp(id)));
@@ -139,9 +135,8 @@ impl Sim {
             }
             return;
         }
-        if let Some(link) = self.fabric.links.get(event.source as usize)
-            && link.to & HOST != 0
-            && let Some(hot) = self.fabric.packets.hot.get(event.word as usize)
+        if let Some(hot) = self.fabric.packets.hot.get(event.word as usize)
+            && hot.via == NONE
             && let Some(host) = self.hosts.list.get(hot.dst as usize)
         {
             host.prefetch_qp(host.nic.index_of(self.fabric.packets.dest_qp(event.word)));

@@ -3,7 +3,7 @@
 use crate::events::NO_LANE;
 use crate::fabric::faults::Fate;
 use crate::fabric::link::{HOST, LINK_CAPTURE, LINK_DOWN, LINK_FAULTS, PAUSE_BYTES};
-use crate::fabric::packet::{FLAG_CORRUPT, FLAG_LOST, Kind};
+use crate::fabric::packet::{FLAG_CORRUPT, FLAG_LOST, Kind, NONE};
 use crate::fabric::switch::{DropReason, Verdict};
 use crate::sim::Sim;
 use crate::source::Source;
@@ -19,9 +19,10 @@ impl Sim {
         let in_order = link.busy_until <= self.now && hot.lane <= 1;
         let at = link.send(self.now, u32::from(hot.size));
         hot.epoch = link.epoch;
-        hot.via = 0;
-        if self.fabric.spray && link.to & HOST == 0 && hot.kind == Kind::Data {
-            hot.via = self.fabric.rng.u32(..);
+        hot.via = NONE;
+        if link.to & HOST == 0 && hot.kind == Kind::Data {
+            let spray = if self.fabric.spray { self.fabric.rng.u32(..) } else { 0 };
+            hot.via = self.fabric.routes.next(link.to, hot.dst, hot.hash ^ spray);
         }
         let lane = if in_order { u16::from(link.lanes) + u16::from(hot.lane) * 2 } else { NO_LANE.into() };
         if more && !link.wakes {
@@ -131,7 +132,7 @@ impl Sim {
     fn on_switch_arrival(&mut self, s: u32, l: u32, id: u32) {
         let hot = &self.fabric.packets.hot[id as usize];
         let (class, size) = (usize::from(hot.class), u32::from(hot.size));
-        let out = match self.fabric.switches[s as usize].on_packet(hot, &self.fabric.routes) {
+        let out = match self.fabric.switches[s as usize].on_packet(hot) {
             Verdict::Forward(out) => out,
             Verdict::Drop(reason) => return self.drop_in_switch(s, l, id, reason),
             // The switch has the packet now, and will send it or drop it itself.
@@ -139,6 +140,7 @@ impl Sim {
         };
         let entered = self.fabric.links[l as usize].port_to;
         let link = &mut self.fabric.links[out as usize];
+        debug_assert_eq!(link.from, s, "a switch sends on its own links");
         let idle = !link.is_busy(self.now);
         if idle && link.waiting == 0 && link.paused >> class & 1 == 0 {
             return self.transmit(out, id, false);

@@ -51,8 +51,8 @@ pub struct Hot {
     pub dst: u32,
     /// Hash of its flow, for the choice among equal paths.
     pub hash: u32,
-    /// While it is on a link: what the switch there mixes into its hash, where packets are sprayed; 0
-    /// elsewhere. While it waits in a switch: the port at which it came in.
+    /// While it is on a link: the link on which a shortest path goes on from the switch there, [`NONE`] if
+    /// there is a host. While it waits in a switch: the port at which it came in.
     pub via: u32,
     /// Bytes that it takes on a link, framing included.
     pub size: u16,

@@ -14,7 +14,7 @@ pub mod pfc;
 
 use crate::fabric::link::Link;
 use crate::fabric::packet::{Hot, NONE, Packets};
-use crate::fabric::topology::{Node, Routes, Topology};
+use crate::fabric::topology::{Node, Topology};
 use adverb_nic::memory::prefetch;
 use ecn::Red;
 use pfc::Pfc;
@@ -151,7 +151,6 @@ impl DropReason {
 /// end of one cable, so packets come in and leave by it.
 #[repr(C, align(64))]
 pub(crate) struct Switch {
-    number: u32,
     /// Bytes buffered.
     used: u32,
     classes: u8,
@@ -184,17 +183,15 @@ pub(crate) fn build(t: &Topology, config: &SwitchConfig, links: &mut [Link]) -> 
         }
     }
     let config = Arc::new(config.clone());
-    let made = |(s, ports)| Switch::new(s as u32, config.clone(), ports);
-    ports.into_iter().enumerate().map(made).collect()
+    ports.into_iter().map(|ports| Switch::new(config.clone(), ports)).collect()
 }
 
 impl Switch {
-    fn new(number: u32, config: Arc<SwitchConfig>, ports: Vec<u32>) -> Switch {
+    fn new(config: Arc<SwitchConfig>, ports: Vec<u32>) -> Switch {
         let classes = config.classes.max(1);
         let input_queued = matches!(config.discipline, Discipline::InputQueued { .. });
         let rows = ports.len() * usize::from(classes);
         Switch {
-            number,
             input_queued,
             classes,
             queues: vec![Queue { row: iq::Row::EMPTY, depth: 0, depth_max: 0 }; rows].into(),
@@ -221,10 +218,11 @@ impl Switch {
     }
 
     /// What becomes of a packet that has come in. Every packet passes here, and only here: what a switch does
-    /// beyond forwarding on shortest paths belongs in this place.
+    /// beyond forwarding on shortest paths belongs in this place. Of those, the link that was foreseen when
+    /// the packet was put on the last one is the choice still, because routes do not change.
     #[inline]
-    pub fn on_packet(&self, packet: &Hot, routes: &Routes) -> Verdict {
-        Verdict::Forward(routes.next(self.number, packet.dst, packet.hash ^ packet.via))
+    pub fn on_packet(&self, packet: &Hot) -> Verdict {
+        Verdict::Forward(packet.via)
     }
 
     /// Asks for the queues of a port.

@@ -169,14 +169,6 @@ impl Routes {
         }
     }
 
-    /// What [`Routes::next`] will say, as a hint: nothing where it has no answer.
-    #[inline]
-    pub(crate) fn foresee(&self, s: u32, dst: u32, hash: u32) -> Option<u32> {
-        let leaf = *self.leaf_of.get(dst as usize)?;
-        let entry = *self.table.get((s * self.leaves).wrapping_add(leaf) as usize)?;
-        (entry != UNREACHABLE).then(|| self.next(s, dst, hash))
-    }
-
     /// The link on which switch `s` sends a packet for host `dst`, chosen by `hash` among equals.
     #[inline]
     pub fn next(&self, s: u32, dst: u32, hash: u32) -> u32 {
