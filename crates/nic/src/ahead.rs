@@ -39,6 +39,7 @@ impl Nic {
     pub fn prefetch(&self) {
         prefetch(&self.timers);
         prefetch(&self.ready);
+        prefetch(&self.numbers);
         prefetch(&self.state.events);
         prefetch(&self.state.armed_cqs);
         prefetch(&self.state.counters.rx_packets);
@@ -49,6 +50,13 @@ impl Nic {
     #[inline]
     pub fn index_of(&self, number: QpNumber) -> u32 {
         self.numbers.owner(number)
+    }
+
+    /// Second step for a frame: whose a number is, where its owner is likely to be found, and a key.
+    #[inline]
+    pub fn prefetch_owner(&self, number: QpNumber, key: Option<Key>) {
+        let likely = self.numbers.prefetch(number);
+        self.prefetch_tables(likely, key);
     }
 
     /// Second step: where the queue pair at an index is found, and a key that its requests name.

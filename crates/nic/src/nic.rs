@@ -38,8 +38,8 @@ use crate::transport::receive;
 use crate::work::{Completion, RecvWr, SendWr};
 use adverb_wire::{Instant, Packet};
 
-/// The NIC. What every call reads stands at the beginning, and at that of [`NicState`]: six cache lines
-/// ([`Nic::prefetch`]).
+/// The NIC. What every call reads stands at the beginning, and at that of [`NicState`]: seven cache
+/// lines ([`Nic::prefetch`]).
 #[repr(C, align(64))]
 pub struct Nic {
     pub(crate) timers: Timers,
@@ -49,12 +49,12 @@ pub struct Nic {
     pub(crate) quantum: u32,
     pub(crate) answers_first: bool,
     pub(crate) ready: Ready,
-    pub(crate) numbers: Numbers,
     pub(crate) qps: Slab<QpId, QueuePair>,
+    pub(crate) gsi: Option<QpId>,
+    pub(crate) numbers: Numbers,
     pub(crate) state: NicState,
     pub(crate) paths: Paths,
     pub(crate) groups: Groups,
-    pub(crate) gsi: Option<QpId>,
     /// Of posts, and of frames that arrive.
     pub(crate) post_turns: Turns,
     pub(crate) frame_turns: Turns,
@@ -64,6 +64,9 @@ pub struct Nic {
     pub(crate) endpoints: Endpoints,
     pub(crate) config: NicConfig,
 }
+
+// Where queue pairs are found ends the second line, and whose a number is begins one.
+const _: () = assert!(core::mem::offset_of!(Nic, qps) == 104 && core::mem::offset_of!(Nic, numbers) == 192);
 
 /// Life and data path.
 impl Nic {

@@ -15,6 +15,8 @@ use std::collections::BinaryHeap;
 
 /// Lanes at most.
 pub const LANES: usize = 16;
+/// Lanes come in pairs: one for ports that become free, and, so much further, one for arrivals.
+pub const ARRIVALS: usize = 1;
 /// An event that belongs to no lane, as to none beyond it.
 pub const NO_LANE: u8 = u8::MAX;
 /// Time of a timer that is not set.
@@ -308,6 +310,12 @@ impl Events {
         self.heads[lane] = if row.len == 0 { NO_KEY } else { after };
         self.popped += 1;
         Some(Event { at, source, word })
+    }
+
+    /// Whether the lane that an event was taken from last is one of arrivals.
+    #[inline(always)]
+    pub(crate) fn lane_has_arrivals(&self) -> bool {
+        self.lane & 1 == ARRIVALS
     }
 
     /// The event so many places behind the one that was taken from a lane last; where the lane is shorter, an

@@ -1,6 +1,6 @@
 //! The way of a packet through the network: on to a link, off it, through a switch, pauses on the way.
 
-use crate::events::NO_LANE;
+use crate::events::{ARRIVALS, NO_LANE};
 use crate::fabric::faults::Fate;
 use crate::fabric::link::{HOST, LINK_CAPTURE, LINK_DOWN, LINK_FAULTS, PAUSE_BYTES};
 use crate::fabric::packet::{FLAG_CORRUPT, FLAG_LOST, Kind, NONE};
@@ -33,7 +33,7 @@ impl Sim {
             let late = self.suffer(l, id, at);
             return self.events.push(NO_LANE, at + late, l, id);
         }
-        self.events.push(lane + 1, at, l, id);
+        self.events.push(usize::from(lane) + ARRIVALS, at, l, id);
     }
 
     /// Something waits for a port that is sending: enters that it becomes free, unless it is entered.

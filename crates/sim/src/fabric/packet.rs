@@ -286,10 +286,10 @@ impl Packets {
         }
     }
 
-    /// A packet's destination queue pair.
+    /// The host that a packet comes from, and its destination queue pair.
     #[inline]
-    pub(crate) fn dest_qp(&self, id: u32) -> QpNumber {
-        self.cold.get(id as usize).map_or(QpNumber::new(0), |packet| packet.bth.dest_qp)
+    pub(crate) fn names(&self, id: u32) -> Option<(u32, QpNumber)> {
+        self.cold.get(id as usize).map(|packet| (packet.src, packet.bth.dest_qp))
     }
 
     /// Packets that exist now.
@@ -340,7 +340,7 @@ mod tests {
             packets.keep(id, &packet);
             let copy = packets.copy(id);
             assert_eq!((packets.descriptor(id), packets.descriptor(copy)), (packet, packet));
-            assert_eq!(packets.dest_qp(id), packet.bth.dest_qp);
+            assert_eq!(packets.names(id), Some((7, packet.bth.dest_qp)));
             packets.give(copy);
             packets.give(id);
         }

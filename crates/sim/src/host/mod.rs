@@ -15,7 +15,7 @@ use crate::sim::Config;
 use crate::watch::trace::seed_of;
 use adverb_nic::memory::prefetch;
 use adverb_nic::*;
-use adverb_wire::{Duration, Gid, Instant, Opcode, Operation, Psn, Service};
+use adverb_wire::{Duration, Gid, Instant, Opcode, Operation, Psn, QpNumber, Service};
 use core::ops::Range;
 
 /// How queue pairs of a fabric are set up.
@@ -308,6 +308,12 @@ impl Host {
     pub(crate) fn prefetch(&self, all: bool) {
         prefetch(&self.up);
         if all { self.nic.prefetch() } else { prefetch(&self.nic) }
+    }
+
+    /// Asks for whose a queue pair number is, where it is likely to be found, and the flows' region.
+    #[inline]
+    pub(crate) fn prefetch_owner(&self, number: QpNumber) {
+        self.nic.prefetch_owner(number, self.region.map(|region| region.lkey));
     }
 
     /// Asks for where a queue pair is found, and the flows' region.
