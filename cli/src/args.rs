@@ -1,6 +1,6 @@
 //! The command line: what `adverb --help` says.
 
-use crate::{kv, lock, nicd, queue, region};
+use crate::{kv, lock, nicd, queue, redn, region};
 use adverb_io::{Choice, Congestion, Direction, PathPolicy, Settings, Transport};
 use adverb_sim::sabotage::Sabotage;
 use adverb_sim::swarm::programs::System;
@@ -111,6 +111,9 @@ pub enum Action {
     /// A queue in remote memory that several processes write: consume, produce, bench
     #[command(subcommand, after_help = queue::EXAMPLES)]
     Queue(queue::Queue),
+    /// Programs that run in the NIC: compile, show, run, trace
+    #[command(subcommand, after_help = redn::EXAMPLES)]
+    Redn(redn::Redn),
     /// Make certificates for trials of `kv` and `region`
     #[command(after_help = region::CERTS_EXAMPLES)]
     Certs(region::Certs),

@@ -21,6 +21,7 @@ mod pages;
 mod program;
 mod progress;
 mod queue;
+mod redn;
 mod region;
 mod remote;
 mod run;
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         Action::Kv(action) => kv::kv(&action),
         Action::Lock(action) => lock::lock(&action),
         Action::Queue(action) => queue::queue(&action),
+        Action::Redn(action) => redn::redn(&action),
         Action::Region(action) => region::region(&action).map(|()| ExitCode::SUCCESS),
         Action::Certs(arguments) => region::certs(&arguments).map(|()| ExitCode::SUCCESS),
         Action::Run(arguments) => run::run(&arguments).map(|never| match never {}),

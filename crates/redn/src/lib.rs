@@ -10,6 +10,7 @@
 //! language programs of reads, comparisons, loops and moves, made into chains
 //! run      a compiled program between a server and a client
 //! show     the way back: any send queue's bytes, in words
+//! trace    what a running chain changes of itself, and when
 //! ```
 //! A chain is made, loaded and run in any world that `adverb_rdma` has a driver for.
 #![forbid(unsafe_code)]
@@ -19,6 +20,7 @@ pub mod language;
 pub mod load;
 pub mod run;
 pub mod show;
+pub mod trace;
 
 pub use adverb_nic::queue::wqe::WqeOp;
 pub use chain::Chain;

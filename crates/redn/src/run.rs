@@ -93,6 +93,14 @@ pub async fn serve(rdma: &Rdma, name: &str, compiled: Compiled) -> Result<Served
 }
 
 impl Served {
+    /// Whether the program has come to its end.
+    pub async fn has_ended(&self) -> Result<bool, Failure> {
+        match (self.compiled.finish, self.loaded.region(self.compiled.cells)) {
+            (Some(cell), Some(cells)) => Ok(cells.load(cell).await? != 0),
+            _ => Ok(false),
+        }
+    }
+
     /// Waits until the program has ended, or a WR of it has failed. `None` if the time is over first.
     pub async fn ended(&self, rdma: &Rdma, limit: Duration) -> Result<Option<()>, Failure> {
         let Some(cell) = self.compiled.finish else { return Ok(None) };
@@ -155,7 +163,7 @@ pub struct Client {
     /// Where the program's regions are.
     pub regions: BTreeMap<String, u64>,
     message: Region,
-    _line: Line,
+    line: Line,
 }
 
 /// A reply.
@@ -188,7 +196,7 @@ pub async fn connect(rdma: &Rdma, name: &str, limit: Duration) -> Result<Client,
     }
     let receive = |wr_id| RecvRequest { wr_id, pieces: Vec::new() };
     qp.post_recv((0..RECEIVES.into()).map(receive).collect()).await?;
-    Ok(Client { qp, buffer, regions, message, _line: line })
+    Ok(Client { qp, buffer, regions, message, line })
 }
 
 impl Client {
@@ -221,6 +229,14 @@ impl Client {
         self.message.write(0, message).await?;
         self.qp.send((&self.message, 0), message.len() as u32).await?;
         Ok(())
+    }
+
+    /// The next reply with an immediate; `None` if the program has gone, or the time is over first.
+    pub async fn reply_or_end(&self, rdma: &Rdma, limit: Duration) -> Result<Option<Reply>, Failure> {
+        let cq = self.qp.send_cq();
+        let deadline = rdma.now().await? + limit;
+        let woken = rdma.until(&[On::Cq(cq), On::Gone(&self.line)], Some(deadline)).await?;
+        if woken == Some(0) { self.reply(rdma, Duration::ZERO).await } else { Ok(None) }
     }
 
     /// The next reply with an immediate; `None` if the time is over first.

@@ -6,7 +6,11 @@
 //! Without a chain, addresses and numbers are shown as they are. Bytes that are no WQE are shown as such.
 
 use crate::WqeOp;
-use crate::chain::{Addresses, BLOCK, Chain, Layout, OPERAND, QueueId};
+use crate::chain::{
+    Address, Addresses, BLOCK, Chain, Field, Layout, Memory, OPERAND, Op, Place, QueueId, Region, Wqe, WqeId,
+    field_of,
+};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 /// Bytes of a segment.
@@ -157,6 +161,98 @@ fn op_of(code: u8) -> Option<WqeOp> {
     ALL.into_iter().find(|op| *op as u8 == code)
 }
 
+/// A WQE's short name: the initial of the worker's and the client's queue, or its queue, and its number.
+pub fn short(chain: &Chain, id: WqeId) -> String {
+    match chain.queue_of(id.queue).name.as_str() {
+        "worker" => format!("W{}", id.at),
+        "reply" => format!("R{}", id.at),
+        name => format!("{name}[{}]", id.at),
+    }
+}
+
+/// The fields of a WQE: name, first byte, bytes. The operand's bytes are those around the operation code.
+pub fn fields(wqe: &Wqe) -> Vec<(&'static str, usize, usize)> {
+    const DATA: [(&str, &str, &str); 30] = [("len", "lkey", "local"); 30];
+    let mut out = vec![("ctrl", 0, 3), ("opcode", 3, 1), ("ctrl", 4, 3), ("flags", 11, 1), ("imm", 12, 4)];
+    let swap = if matches!(wqe.op, Op::FetchAdd(..)) { "add" } else { "swap" };
+    let one = [
+        ("addr", Field::RemoteAddress),
+        ("rkey", Field::RemoteKey),
+        (swap, Field::Swap),
+        ("compare", Field::Compare),
+        ("inline", Field::Inline),
+        ("index", Field::Index),
+    ];
+    out.extend(
+        one.into_iter()
+            .filter_map(|(label, field)| field_of(wqe, field).map(|(first, len)| (label, first, len))),
+    );
+    for (n, (len, lkey, local)) in (0u8..).zip(DATA) {
+        let entries = [(len, Field::Count(n)), (lkey, Field::LocalKey(n)), (local, Field::LocalAddress(n))];
+        out.extend(
+            entries
+                .into_iter()
+                .filter_map(|(label, field)| field_of(wqe, field).map(|(first, len)| (label, first, len))),
+        );
+    }
+    out
+}
+
+/// Who changes a WQE while the chain runs: receives, by the bytes of the message, and other WQEs.
+pub fn changed_by(chain: &Chain) -> BTreeMap<WqeId, BTreeSet<String>> {
+    let mut out: BTreeMap<WqeId, BTreeSet<String>> = BTreeMap::new();
+    let mut note = |place: Place, who: String| {
+        if let Place::In(id, ..) = place {
+            out.entry(id).or_default().insert(who);
+        }
+    };
+    for (q, queue) in chain.queues.iter().enumerate() {
+        for pieces in &queue.receives {
+            let mut at = 0;
+            for piece in pieces {
+                note(piece.place, format!("recv:{at}..{}", at + piece.len));
+                at += piece.len;
+            }
+        }
+        for (at, wqe) in queue.wqes.iter().enumerate() {
+            let who = short(chain, WqeId { queue: QueueId(q as u16), at: at as u32 });
+            match &wqe.op {
+                Op::Read(_, into) => into.iter().for_each(|piece| note(piece.place, who.clone())),
+                Op::Write(_, to, _) | Op::CompareSwap(to, ..) | Op::FetchAdd(to, ..) => note(*to, who),
+                _ => {}
+            }
+        }
+    }
+    out
+}
+
+impl Names<'_> {
+    /// A field's bytes in words.
+    pub fn value(&self, label: &str, bytes: &[u8]) -> String {
+        match label {
+            "addr" | "local" => match be64(bytes) {
+                0 => "?".to_owned(),
+                addr => self.address(addr).unwrap_or_else(|| format!("{addr:#x}")),
+            },
+            "opcode" => op_of(bytes[0]).map_or_else(|| hex(bytes), |op| name(op).to_owned()),
+            "len" | "imm" | "index" => be32(bytes).to_string(),
+            _ => hex(bytes),
+        }
+    }
+
+    /// The region that an address is in.
+    fn address(&self, addr: u64) -> Option<String> {
+        let regions = self.chain.regions.iter().zip(&self.addresses.regions);
+        let found = |(region, address): (&Region, &Address)| match region.memory {
+            Memory::New { len, .. } if addr.wrapping_sub(address.addr) < len => {
+                Some(format!("{}+{}", region.name, addr - address.addr))
+            }
+            _ => None,
+        };
+        regions.filter_map(found).next()
+    }
+}
+
 struct Speaker<'a> {
     names: Option<Names<'a>>,
 }
@@ -197,7 +293,18 @@ impl Speaker<'_> {
                     block -= 1;
                 }
                 let inside = offset - block as usize * BLOCK;
-                return format!("{}[{block}]+{inside}", chain.queues[q].name);
+                let Some(wqe) = layout.wqe_at(id, block) else {
+                    return format!("{}+{offset}", chain.queues[q].name);
+                };
+                let label = fields(chain.wqe(wqe))
+                    .into_iter()
+                    .find(|(_, first, len)| inside >= *first && inside < first + len);
+                return match label {
+                    // An operand's bytes are counted from the segment's first.
+                    Some(("ctrl", ..)) => format!("{}.ctrl+{inside}", short(chain, wqe)),
+                    Some((label, first, _)) => format!("{}.{label}+{}", short(chain, wqe), inside - first),
+                    None => format!("{}+{inside}", short(chain, wqe)),
+                };
             }
         }
         for (region, address) in chain.regions.iter().zip(&addresses.regions) {

@@ -241,7 +241,7 @@ fn what_a_queue_holds_is_shown_with_its_names() {
         Ok(shown.into_iter().map(|line| line.text).collect::<Vec<_>>())
     });
     let expected = [
-        "cas    target[0]+0 nop|010203040506 -> write|000000",
+        "cas    target[0].ctrl+0 nop|010203040506 -> write|000000",
         "wait   worker.done[0]",
         "enable target <1  signaled",
         "nop    |000000000007 memory+0 from 0100000000000000  signaled",

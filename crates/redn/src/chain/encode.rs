@@ -224,3 +224,24 @@ impl Encoder<'_> {
         }
     }
 }
+
+impl Addresses {
+    /// Addresses for a chain that is not loaded, so that it can be shown.
+    pub fn symbolic(chain: &Chain) -> Addresses {
+        let region = |n: usize| {
+            let key = Key(0x1000 + n as u32);
+            Address { addr: (n as u64 + 1) << 40, lkey: key, rkey: key }
+        };
+        let queue = |n: usize| {
+            let key = Key(0x8000 + n as u32);
+            let code = Address { addr: 1 << 56 | (n as u64) << 40, lkey: key, rkey: key };
+            // Sends that complete elsewhere are looked for there.
+            let sends = chain.queues[n].completes_with.map_or(n, |other| usize::from(other.0));
+            (code, 0x100 + n as u32, 2 * sends as u32, 2 * n as u32 + 1)
+        };
+        Addresses {
+            regions: (0..chain.regions.len()).map(region).collect(),
+            queues: (0..chain.queues.len()).map(queue).collect(),
+        }
+    }
+}

@@ -149,7 +149,7 @@ pub(super) fn inline_len(bytes: &Bytes) -> usize {
 }
 
 /// Offset of a field in its WQE, and how many bytes from there on are its own.
-pub(super) fn field_of(wqe: &Wqe, field: Field) -> Option<(usize, usize)> {
+pub(crate) fn field_of(wqe: &Wqe, field: Field) -> Option<(usize, usize)> {
     let has_address = matches!(wqe.op, Op::Write(..) | Op::Read(..) | Op::CompareSwap(..) | Op::FetchAdd(..));
     let is_atomic = matches!(wqe.op, Op::CompareSwap(..) | Op::FetchAdd(..));
     let (data, entries, inline) = match &wqe.op {

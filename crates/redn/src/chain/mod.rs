@@ -23,7 +23,7 @@ pub use check::check;
 pub use encode::{Address, Addresses, encode};
 pub(crate) use encode::{address, data};
 pub use layout::Layout;
-pub(crate) use layout::blocks_of;
+pub(crate) use layout::{blocks_of, field_of};
 
 use crate::WqeOp;
 use adverb_rdma::{Access, SendOrder};

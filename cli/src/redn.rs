@@ -1,0 +1,405 @@
+//! `adverb redn`: programs that run in the NIC. Compiles them, shows their WQEs, runs them simulated or
+//! on real NICs, and traces what they change of themselves.
+
+use crate::error::Error;
+use crate::output::{answer, print};
+use crate::remote::span;
+use adverb_io::Settings;
+use adverb_io::program::Programs;
+use adverb_rdma::{Duration, On, Rdma};
+use adverb_redn::chain::{Addresses, Layout, QueueId, encode};
+use adverb_redn::language::lower::Options;
+use adverb_redn::language::{Atom, Compiled, File, compile, parse};
+use adverb_redn::run::{Reply, connect, serve};
+use adverb_redn::show::{self, Names};
+use adverb_redn::trace::{self, Trace};
+use adverb_sim::host::hardware::{Profile, profiles};
+use adverb_sim::program::{Doing, Setup, Start};
+use adverb_sim::{CableKind, Config, Sim, Topology};
+use clap::{Args, Subcommand};
+use std::cell::RefCell;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::rc::Rc;
+
+/// Shown by `adverb redn --help`.
+pub const EXAMPLES: &str = "\
+A program is a chain of work requests that change each other: reads, comparisons and loops that the NIC
+executes without a processor. docs/redn.md describes the language; crates/redn/examples/programs has programs.
+
+Examples:
+  adverb redn compile get.redn
+  adverb redn show get.redn
+  adverb redn run get.redn --args 'key=0x2a,bucket=table+64'
+  adverb redn run --real get.redn
+  adverb redn trace get.redn --args key=0x2b";
+
+/// Between two looks of a trace in the simulator.
+const LOOK_NS: u64 = 5;
+/// What a trace prints at most.
+const EVENTS_MAX: usize = 2000;
+
+/// `adverb redn`.
+#[derive(Subcommand, Debug)]
+pub enum Redn {
+    /// Compile a program, and print how many work requests of which kind it takes
+    Compile(Source),
+    /// Print a program's WQEs, and what changes each of them
+    Show(Source),
+    /// Run a program between a server and a client
+    Run(Run),
+    /// Run a program in the simulator, and print what it changes of itself, and when
+    Trace(Run),
+}
+
+/// A program.
+#[derive(Args, Debug)]
+pub struct Source {
+    /// The program's file
+    pub file: PathBuf,
+}
+
+/// How a program is run.
+#[derive(Args, Debug)]
+pub struct Run {
+    /// The program's file, with its data
+    pub file: PathBuf,
+    /// Arguments that are not as in the file: numbers, or places such as table+64
+    #[arg(long, value_name = "NAME=VALUE,..", default_value = "")]
+    pub args: String,
+    /// On two real NICs of this host, not in the simulator
+    #[arg(long)]
+    pub real: bool,
+    /// What the simulated NICs cost: a profile of docs/scenarios.md, or neutral
+    #[arg(long, value_name = "PROFILE", default_value = "connectx5", conflicts_with = "real")]
+    pub hardware: String,
+    /// How long the program may take, in the simulator's time or in real time
+    #[arg(long, value_name = "TIME", value_parser = span, default_value = "2s")]
+    pub limit: std::time::Duration,
+}
+
+/// Runs it.
+pub fn redn(action: &Redn) -> Result<ExitCode, Error> {
+    match action {
+        Redn::Compile(source) => {
+            let compiled = made(&read(&source.file)?, &source.file, false)?;
+            print(&counted(&source.file, &compiled)?)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Redn::Show(source) => {
+            let compiled = made(&read(&source.file)?, &source.file, false)?;
+            print(&shown(&compiled, &source.file)?)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Redn::Run(options) => run(options, false),
+        Redn::Trace(options) if options.real => Err(Error::Options(
+            "--real: a trace is taken in the simulator, where looking takes no time".into(),
+        )),
+        Redn::Trace(options) => run(options, true),
+    }
+}
+
+fn failed(file: &std::path::Path, why: impl std::fmt::Display) -> Error {
+    Error::Options(format!("{}: {why}", file.display()))
+}
+
+fn read(path: &PathBuf) -> Result<File, Error> {
+    let text = std::fs::read_to_string(path).map_err(|error| failed(path, error))?;
+    parse(&text).map_err(|error| failed(path, error))
+}
+
+fn made(file: &File, path: &std::path::Path, finish: bool) -> Result<Compiled, Error> {
+    compile(file, Options { finish }).map_err(|error| failed(path, error))
+}
+
+fn counted(path: &std::path::Path, compiled: &Compiled) -> Result<String, Error> {
+    let chain = &compiled.chain;
+    let layout = Layout::of(chain).map_err(|error| failed(path, error))?;
+    let length = |queue: QueueId| chain.queue_of(queue).wqes.len();
+    let entries: usize = chain.queue_of(compiled.client).receives.iter().map(Vec::len).sum();
+    let bytes: u32 = compiled.message.iter().map(|part| u32::from(part.bytes)).sum();
+    let mut out = format!(
+        "1 receive ({entries} entries), worker {} WQEs, reply {} WQEs; {}; arguments {bytes} bytes\n",
+        length(compiled.worker),
+        length(compiled.client),
+        compiled.counts,
+    );
+    for (q, queue) in chain.queues.iter().enumerate().filter(|(_, queue)| queue.recycled) {
+        let blocks = layout.ring(QueueId(q as u16));
+        let _ =
+            writeln!(out, "{}: {} WQEs in a ring of {blocks} blocks, each lap", queue.name, queue.wqes.len());
+    }
+    let _ =
+        writeln!(out, "{} doorbell orders; {} queues", compiled.stages.saturating_sub(1), chain.queues.len());
+    for (line, counts) in &compiled.lines {
+        let _ = writeln!(out, "  line {line}: {counts}");
+    }
+    Ok(out)
+}
+
+fn shown(compiled: &Compiled, path: &std::path::Path) -> Result<String, Error> {
+    let chain = &compiled.chain;
+    let layout = Layout::of(chain).map_err(|error| failed(path, error))?;
+    let addresses = Addresses::symbolic(chain);
+    let names = Names { chain, layout: &layout, addresses: &addresses };
+    let by = show::changed_by(chain);
+    let mut out = String::new();
+    for (q, code) in encode(chain, &layout, &addresses).iter().enumerate() {
+        let queue = QueueId(q as u16);
+        for line in show::show(code, layout.blocks(chain, queue), Some(names)) {
+            let Some(wqe) = layout.wqe_at(queue, line.block) else { continue };
+            let changed: Vec<&str> = by.get(&wqe).into_iter().flatten().map(String::as_str).collect();
+            let changed = match changed.is_empty() {
+                true => String::new(),
+                false => format!("   ? by {}", changed.join(", ")),
+            };
+            let _ = writeln!(out, "{:<10} {}{changed}", show::short(chain, wqe), line.text);
+        }
+    }
+    Ok(out)
+}
+
+/// `NAME=VALUE,..`: numbers and places.
+fn arguments(text: &str) -> Result<Vec<(String, Atom)>, Error> {
+    let wrong =
+        |part: &str| Error::Options(format!("--args: `{part}` is not NAME=NUMBER or NAME=REGION+OFFSET"));
+    let number = |text: &str| match text.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16).ok(),
+        None => text.parse().ok(),
+    };
+    let mut out = Vec::new();
+    for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        let (name, value) = part.split_once('=').ok_or_else(|| wrong(part))?;
+        let (name, value) = (name.trim(), value.trim().trim_start_matches('&'));
+        let atom = match (number(value), value.split_once('+')) {
+            (Some(number), _) => Atom::Number(number),
+            (None, Some((region, at))) => {
+                Atom::Address(region.trim().to_owned(), number(at.trim()).ok_or_else(|| wrong(part))?)
+            }
+            (None, None) if value.starts_with(|c: char| c.is_ascii_alphabetic()) => {
+                Atom::Address(value.to_owned(), 0)
+            }
+            (None, None) => return Err(wrong(part)),
+        };
+        out.push((name.to_owned(), atom));
+    }
+    Ok(out)
+}
+
+/// What a client saw.
+#[derive(Default)]
+struct Seen {
+    replies: Vec<(Reply, Vec<u8>, f64)>,
+}
+
+/// What the server saw.
+#[derive(Default)]
+struct Served {
+    lines: Vec<String>,
+    variables: Vec<(String, u64)>,
+    ended: bool,
+}
+
+async fn server(rdma: Rdma, name: String, job: Rc<Job>) -> Result<Served, String> {
+    let text = |error: &dyn std::fmt::Display| error.to_string();
+    let compiled = compile(&job.file, Options { finish: true }).map_err(|e| text(&e))?;
+    let served = serve(&rdma, &name, compiled).await.map_err(|e| text(&e))?;
+    let begin = rdma.now().await.map_err(|e| text(&e))?;
+    let mut out = Served::default();
+    if job.trace {
+        let mut trace = Trace::of(&served.loaded).await.map_err(|e| text(&e))?;
+        let limit = begin + job.limit;
+        let step = Duration::from_ns(LOOK_NS);
+        loop {
+            let ended = served.has_ended().await.map_err(|e| text(&e))?;
+            let now = rdma.now().await.map_err(|e| text(&e))?;
+            trace.follow(&rdma, &served.loaded, step, now + step).await.map_err(|e| text(&e))?;
+            if ended || now >= limit || trace.events.len() > EVENTS_MAX {
+                break;
+            }
+        }
+        let chain = served.loaded.chain();
+        out.lines = trace.events.iter().map(|event| trace::words(chain, event, begin)).collect();
+    }
+    out.ended = served.ended(&rdma, job.limit).await.map_err(|e| text(&e))?.is_some();
+    out.variables = served.variables().await.map_err(|e| text(&e))?.into_iter().collect();
+    // Replies that are under way arrive before the connection goes.
+    let patience = rdma.now().await.map_err(|e| text(&e))? + job.grace;
+    rdma.until(&[On::Gone(&served.line), On::Stop], Some(patience)).await.map_err(|e| text(&e))?;
+    Ok(out)
+}
+
+async fn client(rdma: Rdma, name: String, job: Rc<Job>) -> Result<Seen, String> {
+    let text = |error: &dyn std::fmt::Display| error.to_string();
+    let compiled = compile(&job.file, Options { finish: true }).map_err(|e| text(&e))?;
+    let client = connect(&rdma, &name, Duration::from_ms(10_000)).await.map_err(|e| text(&e))?;
+    let arguments = client.arguments(&job.file, &job.given)?;
+    let begin = rdma.now().await.map_err(|e| text(&e))?;
+    client.ask(&compiled.message(&arguments)).await.map_err(|e| text(&e))?;
+    let mut seen = Seen::default();
+    while let Some(reply) = client.reply_or_end(&rdma, job.limit).await.map_err(|e| text(&e))? {
+        let took = rdma.now().await.map_err(|e| text(&e))?.since(begin).as_ps() as f64 / 1e6;
+        let bytes = client.buffer.read(0, reply.len as usize).await.map_err(|e| text(&e))?;
+        seen.replies.push((reply, bytes, took));
+    }
+    Ok(seen)
+}
+
+/// What is to be run.
+struct Job {
+    file: File,
+    given: Vec<(String, Atom)>,
+    limit: Duration,
+    grace: Duration,
+    trace: bool,
+}
+
+fn run(options: &Run, trace: bool) -> Result<ExitCode, Error> {
+    let file = read(&options.file)?;
+    made(&file, &options.file, true)?;
+    let given = arguments(&options.args)?;
+    let limit = crate::program::wire_time(options.limit);
+    let grace = if options.real { Duration::from_ms(50) } else { Duration::from_us(100) };
+    let job = Job { file, given, limit, grace, trace };
+    let (served, seen) = match options.real {
+        true => really(&options.file, job)?,
+        false => simulated(options, job)?,
+    };
+    let mut out = String::new();
+    for line in &served.lines {
+        let _ = writeln!(out, "{line}");
+    }
+    for (reply, bytes, took) in &seen.replies {
+        let text: String = bytes.iter().take(64).map(|byte| char::from(*byte)).map(printable).collect();
+        let number = bytes.as_slice().try_into().map(u64::from_ne_bytes);
+        let number = number.map_or_else(|_| String::new(), |number| format!(" = {number}"));
+        let _ = writeln!(out, "reply imm {}, {} bytes, {took:.1} us: {text}{number}", reply.imm, reply.len);
+    }
+    if seen.replies.is_empty() {
+        out.push_str("no reply\n");
+    }
+    for (name, value) in &served.variables {
+        let _ = writeln!(out, "{name} = {value:#x}");
+    }
+    print(&out)?;
+    match served.ended {
+        true => Ok(ExitCode::SUCCESS),
+        false => {
+            answer(format_args!("the program did not end within {:?} (--limit)", options.limit));
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}
+
+fn printable(c: char) -> char {
+    if c.is_ascii_graphic() || c == ' ' { c } else { '.' }
+}
+
+/// Between two simulated hosts.
+fn simulated(options: &Run, job: Job) -> Result<(Served, Seen), Error> {
+    let hardware = match (options.hardware.as_str(), profiles::by_name(&options.hardware)) {
+        ("neutral", _) => Profile::NEUTRAL,
+        (_, Some(profile)) => profile,
+        (name, None) => return Err(Error::Options(format!("--hardware {name}: there is no such profile"))),
+    };
+    // What is told is the time in NICs and on the wire: programs' processors cost nothing.
+    let hardware = Profile {
+        cpu_cores: 0,
+        cpu_slice: 0,
+        cpu_switch: 0,
+        cpu_wake: 0,
+        cpu_post: 0,
+        cpu_poll: 0,
+        cpu_spin: 0,
+        cpu_copy: 0,
+        ..hardware
+    };
+    let cable = CableKind { rate: 100_000_000_000, delay: Duration::from_ns(110) };
+    let fabric = Config::new(Topology::two_hosts(cable));
+    let config = Config { payload: true, flow_bytes_max: 8, hardware, ..fabric };
+    let mut sim = Sim::new(config).map_err(Error::Scenario)?;
+    let job = Rc::new(job);
+    let served: Rc<RefCell<Option<Served>>> = Rc::default();
+    let seen: Rc<RefCell<Option<Seen>>> = Rc::default();
+    let (for_server, for_client) = ((job.clone(), served.clone()), (job.clone(), seen.clone()));
+    let first = Start::new("server", 0, move |rdma| {
+        let (job, kept) = for_server.clone();
+        async move {
+            *kept.borrow_mut() = Some(server(rdma, "program".to_owned(), job).await?);
+            Ok::<(), String>(())
+        }
+    });
+    let second = Start::new("client", 1, move |rdma| {
+        let (job, kept) = for_client.clone();
+        async move {
+            *kept.borrow_mut() = Some(client(rdma, "program".to_owned(), job).await?);
+            Ok::<(), String>(())
+        }
+    });
+    sim.set_programs(Setup { programs: vec![first, second], exchange_ps: 1_000_000, ..Setup::default() });
+    sim.run(u64::MAX, u64::MAX);
+    let wrong = sim.programs().find_map(|(name, doing, ..)| match doing {
+        Doing::Ended(Err(why)) => Some(format!("{name}: {why}")),
+        _ => None,
+    });
+    match (served.take(), seen.take(), wrong) {
+        (Some(served), Some(seen), None) => Ok((served, seen)),
+        (_, _, Some(why)) => Err(failed(&options.file, why)),
+        _ => {
+            let why = sim.program_failures().join("; ");
+            Err(failed(&options.file, format!("the simulation ended before the program: {why}")))
+        }
+    }
+}
+
+/// Between two real NICs of this process, each of which has an address of this host.
+fn really(path: &std::path::Path, job: Job) -> Result<(Served, Seen), Error> {
+    let pid = std::process::id();
+    let open = move |host: u8| {
+        let address = format!("127.{}.{}.{host}", 128 + (pid >> 8) % 64, pid % 256);
+        let folder = std::env::temp_dir().join(format!("adverb-redn-{pid}-{host}"));
+        let text = format!("address={address},directory={}", folder.display());
+        let settings = Settings::parse(&text).map_err(|error| Error::Device(error.to_string()))?;
+        let programs = Programs::open(&settings).map_err(|error| Error::Device(error.to_string()))?;
+        Ok::<_, Error>((programs, Folder(folder)))
+    };
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
+    let name = listener.map_err(|error| Error::Device(error.to_string()))?.to_string();
+    let (at, copy) = (name.clone(), Job { file: job.file.clone(), given: job.given.clone(), ..job });
+    let thread = std::thread::spawn(move || {
+        let (programs, _folder) = open(1)?;
+        let served = programs.block_on(server(Rdma::new(programs.clone()), at, Rc::new(copy)));
+        served.map_err(Error::Remote)
+    });
+    let (programs, _folder) = open(2)?;
+    let seen = programs.block_on(client(Rdma::new(programs.clone()), name, Rc::new(job)));
+    let served = thread.join().map_err(|_| Error::Device("the server's thread ended".to_owned()))?;
+    let seen = seen.map_err(|why| failed(path, why));
+    Ok((served.map_err(|error| failed(path, error))?, seen?))
+}
+
+/// A folder of an address, which goes at the end.
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_numbers_and_places() {
+        let given = arguments("key=0x2a, bucket=table+64,at=&list").unwrap();
+        let place = |region: &str, at| Atom::Address(region.to_owned(), at);
+        let expected = [("key", Atom::Number(42)), ("bucket", place("table", 64)), ("at", place("list", 0))];
+        assert_eq!(given, expected.map(|(name, atom)| (name.to_owned(), atom)));
+        for wrong in ["key", "key=", "key=-1", "key=table+x", "key=0xg"] {
+            assert!(arguments(wrong).is_err(), "{wrong}");
+        }
+    }
+}
