@@ -5,8 +5,9 @@ use crate::socket::{HOP_LIMIT, Run, Socket};
 use std::io;
 use std::net::SocketAddr;
 
-/// Bytes staged before the kernel gets them.
-const STAGE_LEN: usize = 512 << 10;
+/// Bytes staged before the kernel gets them: one message of the longest, which the kernel copies while the
+/// nearest caches hold it.
+const STAGE_LEN: usize = 64 << 10;
 /// Frames that the kernel cuts out of one message (UDP_MAX_SEGMENTS).
 const RUN_FRAMES_MAX: usize = 64;
 /// Bytes of one message, below what UDP over IPv4 carries.

@@ -9,6 +9,9 @@ use std::net::SocketAddr;
 
 /// Bytes of one received message, at most: what UDP can carry, coalesced segments included.
 const MESSAGE_MAX: usize = 1 << 16;
+/// Bytes taken in one call, about, by what the last one brought: what the kernel has copied is read while the
+/// nearest caches hold it.
+const WARM: usize = 2 * MESSAGE_MAX;
 /// Messages of one frame each, one at a time, after which the kernel is told to put none together any more.
 const CALM: u32 = 64;
 /// The same, after which no message is left that it had put together before.
@@ -74,8 +77,9 @@ pub struct Inbox {
     names: [libc::sockaddr_storage; BATCH],
     sizes: [Size; BATCH],
     count: usize,
-    /// How many messages to ask for next.
+    /// How many messages to ask for next, and at most, as they are long.
     ask: usize,
+    ask_max: usize,
     /// It asks for a single message, and for more as long as there are as many as it asks for.
     stepwise: bool,
     /// It has the kernel put frames together only while they come in company.
@@ -95,6 +99,7 @@ impl Inbox {
             sizes: [Size::default(); BATCH],
             count: 0,
             ask: BATCH,
+            ask_max: BATCH,
             stepwise: false,
             lone: false,
             alone: 0,
@@ -156,7 +161,7 @@ impl Socket {
         if !inbox.stepwise {
             return self.receive_many(inbox);
         }
-        let ask = inbox.ask;
+        let ask = inbox.ask.min(inbox.ask_max);
         let count = if inbox.lone && ask == 1 && inbox.alone == QUIET {
             self.receive_one(inbox)?
         } else {
@@ -185,7 +190,7 @@ impl Socket {
     }
 
     fn receive_many(&self, inbox: &mut Inbox) -> io::Result<usize> {
-        let ask = inbox.ask;
+        let ask = inbox.ask.min(inbox.ask_max);
         inbox.count = 0;
         let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; BATCH];
         let mut pieces = [const { MaybeUninit::<libc::iovec>::uninit() }; BATCH];
@@ -212,6 +217,8 @@ impl Socket {
             inbox.sizes[i] = Size { len, segment: segment.unwrap_or(len), traffic_class };
         }
         inbox.count = count;
+        let len: usize = inbox.sizes[..count].iter().map(|size| size.len).sum();
+        inbox.ask_max = if len > WARM / BATCH * count { (WARM * count / len).max(1) } else { BATCH };
         Ok(count)
     }
 
