@@ -242,6 +242,8 @@ pub fn check<'a>(experiment: &'a Experiment, outcome: &Outcome) -> Vec<Checked<'
 struct Sides {
     above: (usize, usize),
     below: Option<(usize, usize)>,
+    /// What is below is taken away.
+    minus: bool,
 }
 
 impl Sides {
@@ -249,15 +251,17 @@ impl Sides {
         let series = |name: &str| experiment.series.iter().position(|s| s.name == name).unwrap_or(0);
         let places = experiment.sweep.as_ref().map_or(&[][..], |sweep| &sweep.points);
         let over_at = bound.over_at.and_then(|x| places.iter().position(|point| point.x == x));
-        let below = bound.over.as_deref().map(|over| (series(over), over_at.unwrap_or(at)));
-        Sides { above: (series(&bound.ratio), at), below }
+        let other = bound.over.as_deref().or(bound.minus.as_deref());
+        let below = other.map(|other| (series(other), over_at.unwrap_or(at)));
+        Sides { above: (series(&bound.ratio), at), below, minus: bound.minus.is_some() }
     }
 
     fn ratios(&self, outcome: &Outcome, metric: usize, part: Part) -> Vec<f64> {
         let mut ratios = outcome.values(self.above, metric, part);
         if let Some(below) = self.below {
             let below = outcome.values(below, metric, part);
-            ratios.iter_mut().zip(&below).for_each(|(a, b)| *a /= b);
+            let pairs = ratios.iter_mut().zip(&below);
+            pairs.for_each(|(a, b)| if self.minus { *a -= b } else { *a /= b });
         }
         ratios
     }

@@ -190,6 +190,8 @@ pub struct Bound {
     pub ratio: String,
     /// Denominator: a series; none for the value itself.
     pub over: Option<String>,
+    /// A series whose value is taken away instead: a difference, which `min` and `max` bound.
+    pub minus: Option<String>,
     /// The denominator's value at this x, wherever the numerator's is.
     pub over_at: Option<f64>,
     /// Names of metrics that it holds for; all if absent.
@@ -372,7 +374,11 @@ impl Experiment {
     }
 
     fn check_bound(&self, bound: &Bound) -> Result<(), String> {
-        if let Some(name) = core::iter::once(&bound.ratio).chain(&bound.over).find(|s| !self.has_series(s)) {
+        if let Some(name) = core::iter::once(&bound.ratio)
+            .chain(&bound.over)
+            .chain(&bound.minus)
+            .find(|s| !self.has_series(s))
+        {
             return Err(format!("there is no series `{name}`"));
         }
         if let Some(name) = bound.metrics.iter().find(|name| !self.metrics.contains(name)) {
@@ -380,6 +386,9 @@ impl Experiment {
         }
         if let Some(x) = bound.over_at.iter().chain(&bound.at).find(|x| !self.has_point(**x)) {
             return Err(format!("there is no point at {x}"));
+        }
+        if bound.over.is_some() && bound.minus.is_some() {
+            return Err("give over or minus".to_owned());
         }
         if bound.over_at.is_some() && bound.over.is_none() {
             return Err("over-at goes with over".to_owned());

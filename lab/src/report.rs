@@ -92,7 +92,8 @@ fn heading(out: &mut String, bound: &Bound, relation: impl core::fmt::Display) {
     let paper =
         if bound.paper.is_empty() { String::new() } else { format!("; the paper: {}{source}", bound.paper) };
     let place = bound.over_at.map_or(String::new(), |x| format!(" at {x}"));
-    let over = bound.over.as_ref().map_or(String::new(), |over| format!(" / {over}{place}"));
+    let over = bound.over.as_ref().map(|over| format!(" / {over}{place}"));
+    let over = over.or(bound.minus.as_ref().map(|minus| format!(" - {minus}"))).unwrap_or_default();
     let _ = match (bound.values.is_empty(), bound.within) {
         (true, _) => writeln!(out, "{}{over}: {relation}{paper}", bound.ratio),
         (false, None) => writeln!(out, "{}: beside the paper's values{source}", bound.ratio),

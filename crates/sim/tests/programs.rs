@@ -478,3 +478,53 @@ fn programs_of_one_host_talk_to_each_other() {
     let costly = trial(Profile { execute: 100_000, completion: 50_000, ..Profile::NEUTRAL });
     assert_eq!(costly, 300 * 150_000, "a WQE and a completion for each of three operations");
 }
+
+/// A program that waits for a word sees a peer's WRITE of it `pcie-write` after the NIC has written it, and
+/// finds that out in `cpu-spin`; no other wait becomes later.
+#[test]
+fn a_word_that_the_nic_writes_is_seen_later() {
+    type Times = Rc<RefCell<Vec<u64>>>;
+    async fn wait(rdma: Rdma, times: Times) -> Result<(), Error> {
+        let pd = rdma.create_pd().await?;
+        let cq = rdma.create_cq(16).await?;
+        let own = pd.region(64, all()).await?;
+        own.store(8, 7).await?;
+        let qp = pd.create_rc(&cq, Caps::default()).await?;
+        qp.connect_to_itself(&Connect::default()).await?;
+        let note = async || rdma.now().await.map(|now| times.borrow_mut().push(now.as_ps()));
+        let write = SendRequest {
+            wr_id: 1,
+            op: SendOp::Write(own.addr(), own.remote().rkey),
+            flags: SendFlags { signaled: true, ..SendFlags::default() },
+            data: Data::Piece(own.piece(8, 8)?),
+            ud: None,
+            xrc_srqn: 0,
+        };
+        // Once by the word, and once, when the word is what it was, by the completion.
+        note().await?;
+        qp.post(vec![write.clone()]).await?;
+        rdma.until(&[On::Word(&own, 0, 0)], None).await?;
+        note().await?;
+        assert_eq!(own.load(0).await?, 7);
+        rdma.sleep(Duration::from_us(100)).await?;
+        cq.poll(1).await?;
+        note().await?;
+        qp.post(vec![write]).await?;
+        rdma.until(&[On::Word(&own, 0, 7), On::Cq(&cq)], None).await?;
+        note().await
+    }
+    let steps = |hardware: Profile| {
+        let times = Times::default();
+        let noted = times.clone();
+        let programs =
+            vec![Start::new("waiter", 0, move |rdma| wait(rdma, noted.clone())).mortal(Mortal::Never)];
+        let sim = run(hardware, Setup { programs, ..Setup::default() });
+        assert!(sim.programs_ended());
+        let times = times.take();
+        [times[1] - times[0], times[3] - times[2]]
+    };
+    let p = Profile { execute: 100_000, completion: 50_000, ..Profile::NEUTRAL };
+    assert_eq!(steps(p), [100_000, 150_000]);
+    assert_eq!(steps(Profile { pcie_write: 280_000, ..p }), [380_000, 150_000]);
+    assert_eq!(steps(Profile { pcie_write: 280_000, cpu_spin: 9_000, ..p }), [389_000, 150_000]);
+}

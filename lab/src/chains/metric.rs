@@ -16,6 +16,8 @@ pub enum Metric {
     LatencyP99,
     /// Millions of operations a second, between the first fifth of them and the last.
     Rate,
+    /// WQEs of a walk's chain.
+    Wqes,
     /// From the first chain to the last one, us for each NOP that it has more; only for chains of NOPs.
     Slope,
 }
@@ -30,6 +32,7 @@ impl Metric {
             Metric::LatencyP50 => ("median (us)", "latency_p50_us"),
             Metric::LatencyP99 => ("99% (us)", "latency_p99_us"),
             Metric::Rate => ("rate (M/s)", "rate_mps"),
+            Metric::Wqes => ("WQEs", "wqes"),
             Metric::Slope => ("slope (us/op)", "slope_us"),
         }
     }
@@ -41,6 +44,7 @@ impl Metric {
             Metric::LatencyP50 => of_times(log, 0.5),
             Metric::LatencyP99 => of_times(log, 0.99),
             Metric::Rate => rate(&log.done),
+            Metric::Wqes => log.wqes.into(),
             Metric::Slope => match (log.samples.as_slice(), log.counts.as_slice()) {
                 ([first, .., last], [one, .., many]) if many > one => {
                     (*last as f64 - *first as f64) / f64::from(many - one) / US
@@ -76,6 +80,7 @@ mod tests {
             samples: vec![1_000_000, 3_000_000],
             done: (0..100).map(|n| n * 10_000).collect(),
             counts: vec![1, 5],
+            ..Log::default()
         };
         let of = |metric: Metric| metric.of(&log);
         assert_eq!((of(Metric::Latency), of(Metric::LatencyP50), of(Metric::LatencyP99)), (2.0, 1.0, 3.0));

@@ -8,11 +8,17 @@
 //! | [`metric`] | figures of a run, by name |
 //! | `verbs` | single verbs: how long one takes, how many a second |
 //! | `nops` | chains of NOPs in RedN's three orders |
+//! | `constructs` | conditionals and recycled loops at full speed |
+//! | `gets` | lookups in a hash table: by chains, by READs, by the server's processor |
+//! | `walks` | walks of a linked list, likewise |
 //! | `wqe` | WQEs written by hand |
 
+mod constructs;
+mod gets;
 pub mod metric;
 mod nops;
 mod verbs;
+mod walks;
 mod wqe;
 
 pub use metric::Metric;
@@ -21,7 +27,7 @@ use crate::definition::Metrics;
 use crate::measure::Measured;
 use crate::points::{Asked, plan, scenario};
 use crate::{Error, Experiment};
-use adverb_rdma::Rdma;
+use adverb_rdma::{Duration, Rdma};
 use adverb_sim::program::{self, Doing, Start, Task};
 use adverb_sim::{Plan, Scenario};
 use core::cell::RefCell;
@@ -65,6 +71,67 @@ pub enum Program {
         /// NOPs of each chain.
         counts: Vec<u32>,
     },
+    /// Conditionals one after another.
+    Conditionals {
+        /// How many.
+        count: u32,
+        /// Their conditions hold.
+        hits: bool,
+    },
+    /// A loop in recycled queues.
+    Recycled {
+        /// How often it goes round.
+        laps: u32,
+        /// Its condition holds in the first lap, and turns its WRITE off.
+        hits: bool,
+    },
+    /// Lookups in a hash table.
+    Gets {
+        /// By whom.
+        how: How,
+        /// Bytes of a value.
+        value: u32,
+        /// How many.
+        count: u32,
+        /// How many at once.
+        depth: u32,
+        /// What a processor computes for each: the server's handler, or a one-sided client between its READs.
+        #[serde(default)]
+        think: Option<String>,
+    },
+    /// Walks of a linked list of eight nodes.
+    Walks {
+        /// By whom: `offload`, `one-sided` or `two-sided`.
+        how: How,
+        /// The chain stops where it has found the key.
+        #[serde(default)]
+        breaks: bool,
+        /// The keys are those of the first so many nodes, in turns.
+        range: u32,
+        /// How many.
+        count: u32,
+        /// What a processor computes for each: the server's handler, or a one-sided client between its READs.
+        #[serde(default)]
+        think: Option<String>,
+    },
+}
+
+/// By whom a lookup or a walk is done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum How {
+    /// By nobody: the client reads the value, whose address it knows.
+    Ideal,
+    /// By a chain in the server's NIC; the key is in the bucket that the client names.
+    Offload,
+    /// By a chain that tries one bucket and then another, where the key is.
+    Sequential,
+    /// By two chains that try a bucket each.
+    Parallel,
+    /// By the client, with two READs.
+    OneSided,
+    /// By the server's processor.
+    TwoSided,
 }
 
 /// A verb, as RedN's figure 7 has them.
@@ -111,6 +178,8 @@ pub struct Log {
     pub samples: Vec<u64>,
     /// Of chains: how long each of them is.
     pub counts: Vec<u32>,
+    /// WQEs of a walk's chain.
+    pub wqes: u32,
     /// When each operation of a stream of them was done.
     pub done: Vec<u64>,
 }
@@ -197,6 +266,33 @@ impl Setup {
                 });
                 vec![server(pairs), client]
             }
+            Program::Conditionals { count, hits } => {
+                let (count, hits) = (*count, *hits);
+                vec![start("client", 0, log, move |rdma, log| {
+                    Box::pin(constructs::run_conditionals(rdma, log, count, hits))
+                })]
+            }
+            Program::Recycled { laps, hits } => {
+                let (laps, hits) = (*laps, *hits);
+                vec![start("client", 0, log, move |rdma, log| {
+                    Box::pin(constructs::run_recycled(rdma, log, laps, hits))
+                })]
+            }
+            Program::Gets { how, value, count, depth, .. } => {
+                let think = self.program.think().unwrap_or_default();
+                let gets = gets::Gets { how: *how, value: *value, count: *count, depth: *depth, think };
+                let server = Start::new("server", 1, move |rdma| gets::serve(rdma, gets)).serving();
+                let client = start("client", 0, log, move |rdma, log| Box::pin(gets::ask(rdma, log, gets)));
+                vec![server, client]
+            }
+            Program::Walks { how, breaks, range, count, .. } => {
+                let think = self.program.think().unwrap_or_default();
+                let walks = walks::Walks { how: *how, breaks: *breaks, range: *range, count: *count, think };
+                let server =
+                    start("server", 1, log, move |rdma, log| Box::pin(walks::serve(rdma, log, walks)));
+                let client = start("client", 0, log, move |rdma, log| Box::pin(walks::ask(rdma, log, walks)));
+                vec![server.serving(), client]
+            }
             Program::Nops { order, counts } => {
                 let (order, counts) = (*order, counts.clone());
                 vec![start("client", 0, log, move |rdma, log| {
@@ -227,7 +323,21 @@ fn start(
     Start { run: Rc::new(run), ..Start::new(name, host, |_| async { Ok::<(), String>(()) }) }
 }
 
+fn text(error: impl core::fmt::Display) -> adverb_rdma::Error {
+    adverb_rdma::Error::System(error.to_string())
+}
+
 impl Program {
+    /// What a processor computes, if it is given and is a time.
+    fn think(&self) -> Result<Duration, String> {
+        match self {
+            Program::Gets { think: Some(text), .. } | Program::Walks { think: Some(text), .. } => {
+                adverb_sim::units::parse_time(text)
+            }
+            _ => Ok(Duration::ZERO),
+        }
+    }
+
     fn check(&self) -> Result<(), String> {
         let within = |name: &str, value: u32, most: u32| match (1..=most).contains(&value) {
             true => Ok(()),
@@ -242,6 +352,28 @@ impl Program {
                 within("pairs", *pairs, 256)?;
                 within("each", *each, 1024)?;
                 within("bytes", (*bytes).max(1), 1 << 16)
+            }
+            Program::Conditionals { count, .. } => within("count", *count, 1000),
+            Program::Recycled { laps, .. } => within("laps", *laps, COUNT_MAX),
+            Program::Gets { value, count, depth, how, .. } => {
+                within("value", *value / 8, 1 << 13)?;
+                within("count", *count, 2000)?;
+                within("depth", *depth, 32)?;
+                if *depth > 1 && !matches!(how, How::Offload | How::Sequential | How::Parallel) {
+                    return Err("depth: only chains have several lookups under way".to_owned());
+                }
+                if !value.is_multiple_of(8) {
+                    return Err(format!("value = {value}: give a multiple of 8"));
+                }
+                self.think().map(drop).map_err(|why| format!("think: {why}"))
+            }
+            Program::Walks { range, count, how, .. } => {
+                within("range", *range, 8)?;
+                within("count", *count, 64)?;
+                if !matches!(how, How::Offload | How::OneSided | How::TwoSided) {
+                    return Err("how: walks are by offload, one-sided or two-sided".to_owned());
+                }
+                self.think().map(drop).map_err(|why| format!("think: {why}"))
             }
             Program::Nops { counts, .. } => match counts.iter().all(|n| (1..=64).contains(n)) {
                 true if !counts.is_empty() => Ok(()),
@@ -271,17 +403,35 @@ mod tests {
     /// Every gate of every experiment holds, and every mutation is caught.
     #[test]
     fn experiments_of_chains_hold_and_can_fail() {
-        let effort = Effort { scale: Scale::Quick, seeds: None, jobs: 1, command: "adverb".into() };
+        // All seeds make the same run; one alone would have no verdict.
+        let effort = Effort { scale: Scale::Quick, seeds: Some(2), jobs: 1, command: "adverb".into() };
         let only = std::env::var("ADVERB_REDN").unwrap_or_default();
+        let mut wrong = Vec::new();
         for name in registry::names().filter(|name| name.starts_with("redn/") && name.contains(&only)) {
             let experiment = registry::find(name).unwrap_or_else(|e| panic!("{e}"));
-            let outcome = run::run(&experiment, &effort, &mut |_| {}).unwrap_or_else(|e| panic!("{e}"));
+            let outcome = match run::run(&experiment, &effort, &mut |_| {}) {
+                Ok(outcome) => outcome,
+                Err(error) => {
+                    wrong.push(error.to_string());
+                    continue;
+                }
+            };
             let checked = check(&experiment, &outcome);
             println!("{}", report::text(&experiment, &outcome, &checked));
-            let trial = mutation::run(&experiment, &outcome, &effort, &mut |_| {}).unwrap();
-            println!("{}", mutation::text(&experiment, &outcome, &trial));
-            assert!(checked.iter().all(|c| !matches!(c.verdict(), Verdict::Fails(_))), "{name}");
-            assert!(trial.passed() && outcome.unfinished().0 == 0, "{name}");
+            if checked.iter().any(|c| matches!(c.verdict(), Verdict::Fails(_))) || outcome.unfinished().0 > 0
+            {
+                wrong.push(format!("{name}: gates do not hold"));
+            }
+            match mutation::run(&experiment, &outcome, &effort, &mut |_| {}) {
+                Ok(trial) => {
+                    println!("{}", mutation::text(&experiment, &outcome, &trial));
+                    if !trial.passed() {
+                        wrong.push(format!("{name}: a mutation survived"));
+                    }
+                }
+                Err(error) => wrong.push(error.to_string()),
+            }
         }
+        assert_eq!(wrong, Vec::<String>::new());
     }
 }

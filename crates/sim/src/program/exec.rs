@@ -141,7 +141,7 @@ impl Sim {
                     let what = super::words::waits(&waits, deadline);
                     self.tell_program(programs, n, &what);
                 }
-                Outcome::Wait(Waiting { ticket, waits })
+                Outcome::Wait(Waiting { ticket, waits, seen_at: None })
             }
             Call::Ask { name, attributes, deadline } => {
                 let line = programs.exchange.ask(who, ticket, name, core::mem::take(attributes));
@@ -153,7 +153,7 @@ impl Sim {
                     let what = format!("asks {name}");
                     self.tell_program(programs, n, &what);
                 }
-                Outcome::Wait(Waiting { ticket, waits: Vec::new() })
+                Outcome::Wait(Waiting { ticket, waits: Vec::new(), seen_at: None })
             }
             _ => Outcome::Answer(Err(Error::Unsupported("waiting"))),
         }

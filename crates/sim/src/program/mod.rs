@@ -214,6 +214,8 @@ enum Due {
     Told(Who, Ticket, Result<adverb_rdma::Answer, Error>),
     Deadline(Who, Ticket),
     Continue(Who),
+    /// What a NIC has written can be seen on its host.
+    Look(u32),
 }
 
 /// All programs of a run.

@@ -74,7 +74,7 @@ impl Sim {
             Ok(number) => {
                 programs.transfers.insert(number, (programs.who(n), current.ticket));
                 self.after_rma(programs.host(n) as u32);
-                Outcome::Wait(Waiting { ticket: current.ticket, waits: Vec::new() })
+                Outcome::Wait(Waiting { ticket: current.ticket, waits: Vec::new(), seen_at: None })
             }
         }
     }

@@ -12,14 +12,18 @@ pub(super) struct Waiting {
     pub ticket: Ticket,
     /// Conditions; none of a question, which waits for its answer.
     pub waits: Vec<Wait>,
+    /// The NIC has written an awaited word, and a processor sees that then.
+    pub seen_at: Option<u64>,
 }
 
 /// In [`Current::progress`] of a call that waited: the deadline has come.
 pub(super) const LATE: usize = usize::MAX;
 
 impl Sim {
-    /// Something of a host has changed: which of its programs have waited for that?
+    /// Something of a host has changed: which of its programs have waited for that? What the NIC has written
+    /// takes its time to be seen (`pcie-write`).
     pub(super) fn look_at_waits(&mut self, programs: &mut Programs, h: u32) {
+        let late = self.hosts.list[h as usize].unit.as_ref().map_or(0, |unit| unit.profile.pcie_write);
         for n in 0..programs.list.len() as u32 {
             if programs.host(n) != h as usize {
                 continue;
@@ -28,8 +32,20 @@ impl Sim {
             let Some(life) = programs.life(who) else { continue };
             let mut waits = core::mem::take(&mut life.waits);
             let mut met = Vec::new();
+            let now = self.now;
             waits.retain_mut(|waiting| match self.first_that_holds(programs, n, &waiting.waits) {
                 Ok(None) => true,
+                Ok(Some(at))
+                    if late > 0
+                        && matches!(waiting.waits[at], Wait::Word { .. })
+                        && waiting.seen_at.is_none_or(|seen| seen > now) =>
+                {
+                    if waiting.seen_at.is_none() {
+                        waiting.seen_at = Some(now + late);
+                        programs.at(now + late, Due::Look(h));
+                    }
+                    true
+                }
                 found => {
                     met.push((waiting.ticket, core::mem::take(&mut waiting.waits), found));
                     false
