@@ -239,8 +239,8 @@ impl Sim {
 
     /// Programs of the host may wait for a word that another of them has written.
     fn memory_changed(&mut self, host: u32) {
-        if !self.programs.changed.contains(&host) {
-            self.programs.changed.push(host);
+        if !self.programs.stored.contains(&host) {
+            self.programs.stored.push(host);
         }
     }
 

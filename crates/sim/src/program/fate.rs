@@ -74,7 +74,7 @@ impl Sim {
                         programs.stations[host].cpu.cont(self.now, thread);
                     }
                 }
-                Due::Look(h) => self.look_at_waits(programs, h),
+                Due::Look(h) => self.look_at_waits(programs, h, 0),
             }
         }
     }

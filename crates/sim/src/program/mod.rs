@@ -248,6 +248,8 @@ pub(crate) struct ProgramSide {
     pub(crate) on: bool,
     /// Hosts whose NIC did something.
     changed: Vec<u32>,
+    /// Hosts of which a program wrote memory.
+    stored: Vec<u32>,
     /// Transfers that have ended: their numbers, and how.
     pub(crate) reports: Vec<(u64, Report)>,
 }
@@ -368,11 +370,17 @@ impl Sim {
         let Some(mut programs) = self.programs.programs.take() else { return };
         loop {
             self.hear_reports(&mut programs);
+            for h in core::mem::take(&mut self.programs.stored) {
+                self.look_at_waits(&mut programs, h, 0);
+            }
             for h in core::mem::take(&mut self.programs.changed) {
-                self.look_at_waits(&mut programs, h);
+                let unit = self.hosts.list[h as usize].unit.as_ref();
+                let late = unit.map_or(0, |unit| unit.profile.pcie_write);
+                self.look_at_waits(&mut programs, h, late);
             }
             let next = programs.next();
-            if next.is_none_or(|at| at > self.now) && self.programs.changed.is_empty() {
+            let quiet = self.programs.changed.is_empty() && self.programs.stored.is_empty();
+            if next.is_none_or(|at| at > self.now) && quiet {
                 break;
             }
             self.happen(&mut programs);

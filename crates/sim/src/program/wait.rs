@@ -21,9 +21,8 @@ pub(super) const LATE: usize = usize::MAX;
 
 impl Sim {
     /// Something of a host has changed: which of its programs have waited for that? What the NIC has written
-    /// takes its time to be seen (`pcie-write`).
-    pub(super) fn look_at_waits(&mut self, programs: &mut Programs, h: u32) {
-        let late = self.hosts.list[h as usize].unit.as_ref().map_or(0, |unit| unit.profile.pcie_write);
+    /// takes so long to be seen (`pcie-write`); what a program has stored is seen at once.
+    pub(super) fn look_at_waits(&mut self, programs: &mut Programs, h: u32, late: u64) {
         for n in 0..programs.list.len() as u32 {
             if programs.host(n) != h as usize {
                 continue;
@@ -34,11 +33,13 @@ impl Sim {
             let mut met = Vec::new();
             let now = self.now;
             waits.retain_mut(|waiting| match self.first_that_holds(programs, n, &waiting.waits) {
-                Ok(None) => true,
+                Ok(None) => {
+                    waiting.seen_at = None;
+                    true
+                }
                 Ok(Some(at))
-                    if late > 0
-                        && matches!(waiting.waits[at], Wait::Word { .. })
-                        && waiting.seen_at.is_none_or(|seen| seen > now) =>
+                    if matches!(waiting.waits[at], Wait::Word { .. })
+                        && waiting.seen_at.map_or(late > 0, |seen| seen > now) =>
                 {
                     if waiting.seen_at.is_none() {
                         waiting.seen_at = Some(now + late);
