@@ -398,7 +398,7 @@ pub(crate) fn run(
 #[cfg(test)]
 mod tests {
     use crate::bounds::{Verdict, check};
-    use crate::{Effort, Scale, mutation, registry, report, run};
+    use crate::{Effort, Scale, csv, mutation, plot, registry, report, run};
 
     /// Every gate of every experiment holds, and every mutation is caught.
     #[test]
@@ -422,6 +422,10 @@ mod tests {
             {
                 wrong.push(format!("{name}: gates do not hold"));
             }
+            let drawn = plot::svg(&experiment, &outcome).unwrap_or_else(|e| panic!("{e}"));
+            assert!(experiment.series.iter().all(|series| drawn.contains(&series.name)), "{name}");
+            let rows = experiment.series.len() * outcome.places * outcome.seeds as usize;
+            assert_eq!(csv::runs(&experiment, &outcome).lines().count(), rows + 1);
             match mutation::run(&experiment, &outcome, &effort, &mut |_| {}) {
                 Ok(trial) => {
                     println!("{}", mutation::text(&experiment, &outcome, &trial));
