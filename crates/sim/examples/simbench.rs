@@ -118,7 +118,7 @@ async fn nops(rdma: Rdma, chains: u32) -> Result<(), Error> {
     qp.connect_to_itself(&Connect { timeout: 0, ..Connect::default() }).await?;
     let queue = qp.send_queue().await?;
     let blocks = queue.len() as u32 / BLOCK as u32;
-    // A control segment in mlx5's layout: opcode, one segment of 16 bytes; the last one asks for a completion.
+    // A control segment in mlx5's layout: opcode, one segment of 16 bytes. The last asks for a completion.
     let mut wqes = vec![[0u8; BLOCK]; blocks as usize];
     wqes.iter_mut().for_each(|wqe| (wqe[3], wqe[7]) = (WqeOp::Nop as u8, 1));
     wqes[blocks as usize - 1][11] = 2 << 2;
