@@ -110,7 +110,7 @@ fn read(path: &PathBuf) -> Result<File, Error> {
 }
 
 fn made(file: &File, path: &std::path::Path, finish: bool) -> Result<Compiled, Error> {
-    compile(file, Options { finish }).map_err(|error| failed(path, error))
+    compile(file, Options { finish, bug: None }).map_err(|error| failed(path, error))
 }
 
 fn counted(path: &std::path::Path, compiled: &Compiled) -> Result<String, Error> {
@@ -203,7 +203,7 @@ struct Served {
 
 async fn server(rdma: Rdma, name: String, job: Rc<Job>) -> Result<Served, String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
-    let compiled = compile(&job.file, Options { finish: true }).map_err(|e| text(&e))?;
+    let compiled = compile(&job.file, Options { finish: true, bug: None }).map_err(|e| text(&e))?;
     let served = serve(&rdma, &name, compiled).await.map_err(|e| text(&e))?;
     let begin = rdma.now().await.map_err(|e| text(&e))?;
     let mut out = Served::default();
@@ -232,7 +232,7 @@ async fn server(rdma: Rdma, name: String, job: Rc<Job>) -> Result<Served, String
 
 async fn client(rdma: Rdma, name: String, job: Rc<Job>) -> Result<Seen, String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
-    let compiled = compile(&job.file, Options { finish: true }).map_err(|e| text(&e))?;
+    let compiled = compile(&job.file, Options { finish: true, bug: None }).map_err(|e| text(&e))?;
     let client = connect(&rdma, &name, Duration::from_ms(10_000)).await.map_err(|e| text(&e))?;
     let arguments = client.arguments(&job.file, &job.given)?;
     let begin = rdma.now().await.map_err(|e| text(&e))?;

@@ -4,7 +4,7 @@ mod common;
 
 use adverb_rdma::Duration;
 use adverb_redn::language::interpret::{Memory, interpret};
-use adverb_redn::language::lower::Options;
+use adverb_redn::language::lower::{Bug, Options};
 use adverb_redn::language::{File, compile, parse};
 use adverb_redn::run::{connect, serve};
 use common::{Said, text, two_for_real, two_in_simulator};
@@ -28,8 +28,13 @@ fn ms(ms: u64) -> Duration {
 }
 
 /// Serves a program until its end, and says what is in memory then.
-async fn server(rdma: adverb_rdma::Rdma, name: String, file: File, patience: u64) -> Said<Ran> {
-    let compiled = compile(&file, Options { finish: true }).map_err(text)?;
+async fn server(
+    rdma: adverb_rdma::Rdma,
+    name: String,
+    (file, bug): (File, Option<Bug>),
+    patience: u64,
+) -> Said<Ran> {
+    let compiled = compile(&file, Options { finish: true, bug }).map_err(text)?;
     let served = serve(&rdma, &name, compiled).await.map_err(text)?;
     let before = served.regions().await.map_err(text)?;
     let ended = served.ended(&rdma, ms(patience)).await.map_err(text)?;
@@ -43,7 +48,7 @@ async fn server(rdma: adverb_rdma::Rdma, name: String, file: File, patience: u64
 }
 
 async fn client(rdma: adverb_rdma::Rdma, name: String, file: File, patience: u64) -> Said<Ran> {
-    let compiled = compile(&file, Options { finish: true }).map_err(text)?;
+    let compiled = compile(&file, Options { finish: true, bug: None }).map_err(text)?;
     let client = connect(&rdma, &name, ms(10_000)).await.map_err(text)?;
     let arguments = client.arguments(&file, &[]).map_err(text)?;
     client.ask(&compiled.message(&arguments)).await.map_err(text)?;
@@ -57,6 +62,11 @@ async fn client(rdma: adverb_rdma::Rdma, name: String, file: File, patience: u64
 
 /// Runs a program between two simulated hosts.
 fn simulated(program: &str, hardware: &str) -> Ran {
+    broken(program, hardware, None).unwrap_or_else(|error| panic!("{error}\n{program}"))
+}
+
+/// The same with a program that is made wrong on purpose.
+fn broken(program: &str, hardware: &str, bug: Option<Bug>) -> Said<Ran> {
     let file = parse(program).unwrap_or_else(|error| panic!("{error}"));
     let (for_server, for_client) = (file.clone(), file);
     let kept: Rc<RefCell<Option<Said<Ran>>>> = Rc::default();
@@ -66,14 +76,14 @@ fn simulated(program: &str, hardware: &str) -> Ran {
         move |rdma, name| {
             let (file, kept) = (for_server.clone(), kept.clone());
             async move {
-                *kept.borrow_mut() = Some(server(rdma, name, file, 1000).await);
+                *kept.borrow_mut() = Some(server(rdma, name, (file, bug), 1000).await);
                 Ok(())
             }
         },
         move |rdma, name| client(rdma, name, for_client.clone(), 50),
     );
-    let served = said.take().expect("the server ended").unwrap_or_else(|error| panic!("{error}\n{program}"));
-    Ran { replies: replied.replies, arguments: replied.arguments, ..served }
+    let served = said.take().expect("the server ended")?;
+    Ok(Ran { replies: replied.replies, arguments: replied.arguments, ..served })
 }
 
 /// The same over two real NICs: the replies.
@@ -84,7 +94,7 @@ fn real(test: u8, program: &str) -> Vec<(Vec<u8>, u32)> {
         test,
         move |rdma, name| {
             let file = for_server.clone();
-            async move { server(rdma, name, file, 20_000).await.map(drop) }
+            async move { server(rdma, name, (file, None), 20_000).await.map(drop) }
         },
         move |rdma, name| client(rdma, name, file.clone(), 300),
     );
@@ -178,6 +188,26 @@ fn random_programs_do_what_the_interpreter_says() {
         let program = Generator::program(seed);
         println!("seed {seed}");
         compared_on(&program, if seed % 2 == 0 { "neutral" } else { "connectx5" });
+    }
+}
+
+/// Each mistake of the compiler is found within some programs.
+#[test]
+fn a_compiler_that_errs_is_found_out() {
+    for bug in [Bug::NoFence, Bug::NoStage, Bug::NoRestore] {
+        let differs = |seed: &u64| {
+            let program = Generator::program(*seed);
+            let file = parse(&program).unwrap();
+            // A program that fails, or does not end, is found out as well.
+            let Ok(ran) = broken(&program, "connectx5", Some(bug)) else { return true };
+            let said = interpret(&file.program, &ran.arguments, ran.before.clone(), 10_000_000);
+            let wrong =
+                |(name, value): (&String, &u64)| said.variables.get(name).copied().unwrap_or(0) != *value;
+            ran.regions != said.regions || ran.variables.iter().any(wrong)
+        };
+        let found = (0..200).find(differs);
+        assert!(found.is_some(), "{bug:?} is not found in 200 programs");
+        println!("{bug:?}: seed {found:?}");
     }
 }
 
@@ -305,6 +335,25 @@ fn a_conditional_is_one_copy_one_atomic_and_three_orders() {
     // The message changes no WQE that the worker has not fetched yet: one ENABLE more, for the program.
     let of = |line: u32| compiled.lines.iter().find(|(other, _)| *other == line).map(|(_, c)| c.to_string());
     assert_eq!(of(4).as_deref(), Some("1C 1A 3E"), "{:?}", compiled.lines);
+}
+
+/// The loop's own share of a lap: two READs and an ADD that bring its indices up, two pairs of WAIT and
+/// ENABLE, the test and its conditional. A WRITE more restores the conditional, which the last lap may have
+/// turned on.
+#[test]
+fn a_lap_of_a_recycled_loop_is_three_copies_two_atomics_and_four_orders() {
+    let program = "program t() {\n loop recycle {\n  if 5 == 5 { mov y, 1 }\n }\n}";
+    let compiled = compile(&parse(program).unwrap(), Options::default()).unwrap();
+    let bug = Some(Bug::NoRestore);
+    let bare = compile(&parse(program).unwrap(), Options { bug, ..Options::default() }).unwrap();
+    let lap = |compiled: &adverb_redn::language::Compiled| {
+        let mut counts = adverb_redn::language::lower::Counts::default();
+        for queue in compiled.chain.queues.iter().filter(|queue| queue.recycled) {
+            queue.wqes.iter().for_each(|wqe| counts.add(&wqe.op));
+        }
+        counts.to_string()
+    };
+    assert_eq!((lap(&compiled).as_str(), lap(&bare).as_str()), ("4C 2A 4E", "3C 2A 4E"));
 }
 
 #[test]

@@ -20,6 +20,7 @@
 //!
 //! The same program is lowered twice. The first time it is counted how often each value is used.
 
+mod counts;
 mod loops;
 mod place;
 mod test;
@@ -32,6 +33,7 @@ use crate::chain::{
     Bytes, Chain, Field, Form, Memory, Op, Peer, Piece, Place, QueueId, RegionId, Source, Word, Wqe, WqeId,
 };
 use adverb_rdma::{Access, SendOrder};
+pub use counts::Counts;
 use std::collections::{BTreeMap, BTreeSet};
 use values::{Binding, Value};
 
@@ -47,36 +49,6 @@ const VIRTUAL: QueueId = QueueId(u16::MAX);
 const NODES_MAX: usize = 20_000;
 /// Bytes of the memory for cells and guards.
 const CELLS: u64 = 1 << 20;
-
-/// Which of the kinds of WRs that the paper counts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Counts {
-    /// Copies: READ, WRITE, SEND.
-    pub copies: u32,
-    /// Atomics.
-    pub atomics: u32,
-    /// WAIT and ENABLE.
-    pub orders: u32,
-    /// NOPs that fill a ring.
-    pub fill: u32,
-}
-
-impl Counts {
-    pub(crate) fn add(&mut self, op: &Op) {
-        match op {
-            Op::Nop(_) => self.fill += 1,
-            Op::Wait(_) | Op::Enable(_) => self.orders += 1,
-            Op::CompareSwap(..) | Op::FetchAdd(..) => self.atomics += 1,
-            Op::Write(..) | Op::Read(..) | Op::Send(..) => self.copies += 1,
-        }
-    }
-}
-
-impl std::fmt::Display for Counts {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}C {}A {}E", self.copies, self.atomics, self.orders)
-    }
-}
 
 /// A part of the client's message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -139,6 +111,19 @@ impl Compiled {
 pub struct Options {
     /// A word is set at the program's end, for whoever waits for it.
     pub finish: bool,
+    /// How the program is made wrong on purpose.
+    pub bug: Option<Bug>,
+}
+
+/// Ways to make a program wrong on purpose, which a comparison with the interpreter has to find.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Bug {
+    /// No WQE waits for READs before it that bring what it uses.
+    NoFence,
+    /// What changes a WQE stands in the same stage.
+    NoStage,
+    /// A conditional of a loop stays as the last lap has left it.
+    NoRestore,
 }
 
 /// Makes a chain of a program.

@@ -1,8 +1,8 @@
 //! Stages: which WQEs are fetched together, what waits by its fence, and the queues that come of it.
 
 use super::{
-    Bytes, Compiled, Counts, Lowering, Node, Op, Peer, Piece, Place, QueueId, Source, Stage, VIRTUAL, Word,
-    Wqe, WqeId, values::Origin,
+    Bug, Bytes, Compiled, Counts, Lowering, Node, Op, Peer, Piece, Place, QueueId, Source, Stage, VIRTUAL,
+    Word, Wqe, WqeId, values::Origin,
 };
 use crate::chain::{Done, ENTRIES_MAX, NOP_BLOCKS_MAX, Until, blocks_of, parts};
 use crate::language::Error;
@@ -19,7 +19,8 @@ impl Lowering<'_> {
     pub(super) fn place(&mut self, id: WqeId) -> Result<(), Error> {
         let stage = self.stage();
         let closed = self.stages[stage].awaits_replies;
-        if self.nodes[id.at as usize].changed == Some(stage) || closed {
+        let changed = self.nodes[id.at as usize].changed == Some(stage);
+        if changed && self.options.bug != Some(Bug::NoStage) || closed {
             self.boundary();
         }
         self.push(id);
@@ -34,7 +35,7 @@ impl Lowering<'_> {
     pub(super) fn push(&mut self, id: WqeId) {
         let node = &self.nodes[id.at as usize];
         let (replies, signaled) = (node.replies, node.wqe.signaled);
-        if !replies && self.needs_fence(id) {
+        if !replies && self.options.bug != Some(Bug::NoFence) && self.needs_fence(id) {
             self.nodes[id.at as usize].wqe.fence = true;
         }
         let stage = self.stage();

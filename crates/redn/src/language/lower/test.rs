@@ -1,6 +1,6 @@
 //! Conditions: a compare-and-swap that turns one WR on, or a guard.
 
-use super::{FAILS, GUARD, Guard, HOLDS, Lowering, values};
+use super::{Bug, FAILS, GUARD, Guard, HOLDS, Lowering, values};
 use crate::WqeOp;
 use crate::chain::{Bytes, Field, Form, OPERAND, Op, Place, Source, Word, WqeId};
 use crate::language::Error;
@@ -134,7 +134,7 @@ impl Lowering<'_> {
         let new = Word::Control(node, Form::of(code));
         let control = Place::In(node, Field::Control, 0);
         let test = self.node(Op::CompareSwap(control, (old, new), self.dump().piece(8)))?;
-        if self.ring.is_some() {
+        if self.ring.is_some() && self.options.bug != Some(Bug::NoRestore) {
             // It may have been turned on the last time.
             let source = Source::Inline(Bytes::Control(node, form));
             let restore = self.node(Op::Write(source, control, None))?;
