@@ -298,4 +298,25 @@ mod tests {
         assert_eq!(take().iter().map(Vec::len).collect::<Vec<_>>(), [1, 2, 2]);
         assert_eq!(inbox.ask, 1);
     }
+
+    #[test]
+    fn of_long_messages_few_are_taken_in_one_call() {
+        let [from, to] = [3, 4].map(address);
+        let [a, b] = [from, to].map(|at| Socket::bind_alone(at).unwrap());
+        let (mut batch, mut inbox) = (Batch::new(), Inbox::new());
+        let mut take = |count: usize, len: usize| {
+            for _ in 0..count {
+                batch.stage_alone(&Way::plain(to), len);
+                assert!(batch.flush(&a, &mut Tally::default(), |_, _| {}));
+            }
+            assert!(crate::sys::wait_readable(b.fd(), Duration::from_secs(5)));
+            let calls: Vec<usize> = std::iter::from_fn(|| b.receive(&mut inbox).ok()).collect();
+            assert_eq!(calls.iter().sum::<usize>(), count);
+            calls
+        };
+        assert_eq!(take(2, 60_000), [2]);
+        assert_eq!(take(3, 60_000), [2, 1]);
+        assert_eq!(take(6, 30_000), [2, 4]);
+        assert_eq!(take(20, 100), [4, 16]);
+    }
 }
