@@ -22,9 +22,10 @@
 //! What the oracle is told, with the home's epoch as the object: `update` [value] → []; `look-up` [] →
 //! [value], 0 before the first update. The home's own looks are lookups too.
 
+use crate::meeting::{self, Fields, Met};
 use adverb_rdma::{
-    Access, Caps, Connect, Duration, Error, Gid, Grant, Instant, Line, Listener, Memory, On, Pd, Qp, Rdma,
-    Region, Remote, Rights,
+    Access, Connect, Duration, Error, Gid, Grant, Instant, Line, Listener, Memory, On, Pd, Qp, Rdma, Region,
+    Remote, Rights,
 };
 
 /// Slots, of which each client has two.
@@ -115,20 +116,13 @@ impl Welcome {
     }
 
     fn from_bytes(bytes: &[u8]) -> Option<Welcome> {
-        let (epoch, rest) = bytes.split_first_chunk::<8>()?;
-        let (number, rest) = rest.split_first_chunk::<2>()?;
-        let (memory, grant) = rest.split_first_chunk::<{ Remote::LEN }>()?;
-        let (memory, grant) = (Remote::from_bytes(memory)?, Grant::from_bytes(grant)?);
+        let mut fields = Fields(bytes);
+        let (epoch, number) = (fields.u64()?, fields.u16()?);
+        let memory = Remote::from_bytes(fields.take::<{ Remote::LEN }>()?)?;
+        let grant = Grant::from_bytes(fields.0)?;
         let sound = memory.len >= HOME_LEN && grant.len() >= HOME_LEN;
-        let (epoch, number) = (u64::from_be_bytes(*epoch), u16::from_be_bytes(*number));
         sound.then_some(Welcome { epoch, number, memory, grant })
     }
-}
-
-/// A client's connection, at the home.
-struct Connected {
-    _qp: Qp,
-    line: Line,
 }
 
 struct Home {
@@ -137,7 +131,7 @@ struct Home {
     region: Region,
     memory: Memory,
     epoch: u64,
-    clients: Vec<Connected>,
+    clients: Vec<Met>,
     last_number: u16,
 }
 
@@ -198,13 +192,10 @@ impl Home {
         let (gid, pid) = asked.own()?.split_first_chunk::<16>().ok_or(Error::Garbled("a device"))?;
         let pid = u32::from_be_bytes(pid.try_into().map_err(|_| Error::Garbled("a device"))?);
         let grant = self.memory.grant(0..HOME_LEN, Rights::READ, Gid(*gid), pid).await?;
-        let cq = self.rdma.create_cq(16).await?;
-        let qp = self.pd.create_rc(&cq, Caps { max_send_wr: 1, ..Caps::default() }).await?;
         self.last_number = self.last_number.wrapping_add(1);
         let (epoch, number, memory) = (self.epoch, self.last_number, self.region.remote());
         let welcome = Welcome { epoch, number, memory, grant }.to_bytes();
-        let line = asked.accept(&qp, &welcome, connect).await?;
-        self.clients.push(Connected { _qp: qp, line });
+        self.clients.push(meeting::admit(&self.rdma, &self.pd, asked, &welcome, connect).await?);
         Ok(())
     }
 
@@ -237,10 +228,8 @@ impl Client {
         let pd = rdma.create_pd().await?;
         let own = pd.region(OWN_LEN, Access::LOCAL_WRITE).await?;
         let near = rdma.allocate(OWN_LEN).await?;
-        let cq = rdma.create_cq(64).await?;
-        let qp = pd.create_rc(&cq, Caps { max_send_wr: 16, ..Caps::default() }).await?;
         let question = [&device.gid.0[..], &device.pid.to_be_bytes()].concat();
-        let (line, told) = qp.connect(name, &question, connect, deadline).await?;
+        let (Met { qp, line }, told) = meeting::join(rdma, &pd, name, &question, connect, deadline).await?;
         let welcome = Welcome::from_bytes(&told).ok_or(Error::Garbled("a record's home"))?;
         Ok(Client { rdma: rdma.clone(), qp, line, own, near, welcome, bug })
     }

@@ -3,10 +3,11 @@
 //! [`kv`]: a replicated key-value cache whose lookups are one-sided 1RMA reads. [`lock`]: a lock in remote
 //! memory with leases and fencing tokens. [`queue`]: a bounded queue that several producers write
 //! one-sidedly. [`catalog`]: a record that queue pairs update and 1RMA looks up. The latter three are each
-//! one file: protocol, program, and what an oracle is told of it.
+//! one file: protocol, program, and what an oracle is told of it; `meeting` has how they find each other.
 #![forbid(unsafe_code)]
 
 pub mod catalog;
 pub mod kv;
 pub mod lock;
+mod meeting;
 pub mod queue;

@@ -35,8 +35,9 @@
 //! `load` [token] → [digest]. No results: it was refused.
 // Long: a program is one file: its protocol, its home, its holders.
 
+use crate::meeting::{self, Fields, Met};
 use adverb_rdma::{
-    Access, Caps, Connect, Data, Duration, Error, Instant, Line, Listener, On, Pd, Qp, Rdma, Region, Remote,
+    Access, Connect, Data, Duration, Error, Instant, Line, Listener, On, Pd, Qp, Rdma, Region, Remote,
     SendFlags, SendOp, SendRequest,
 };
 use std::cell::Cell;
@@ -250,22 +251,13 @@ impl Welcome {
     }
 
     fn from_bytes(bytes: &[u8]) -> Option<Welcome> {
-        let (epoch, rest) = bytes.split_first_chunk::<8>()?;
-        let (lease, rest) = rest.split_first_chunk::<8>()?;
-        let (holder, rest) = rest.split_first_chunk::<2>()?;
-        let (memory, lease) = (Remote::from_bytes(rest)?, u64::from_be_bytes(*lease));
-        let holder = u16::from_be_bytes(*holder);
+        let mut fields = Fields(bytes);
+        let (epoch, lease, holder) = (fields.u64()?, fields.u64()?, fields.u16()?);
+        let memory = Remote::from_bytes(fields.0)?;
         // An hour bounds what a home can make a client wait.
         let sound = memory.len >= HOME_LEN && holder != 0 && (1..=3_600_000_000_000).contains(&lease);
-        let epoch = u64::from_be_bytes(*epoch);
         sound.then_some(Welcome { epoch, lease: Duration::from_ns(lease), holder, memory })
     }
-}
-
-/// A client's connection, at the home.
-struct Connected {
-    _qp: Qp,
-    line: Line,
 }
 
 /// A lock's home: connects clients until the program is asked to end.
@@ -281,7 +273,7 @@ pub async fn serve_at(rdma: &Rdma, listener: &Listener, config: &HomeConfig) -> 
     let memory = pd.region(HOME_LEN, access).await?;
     let mut welcome =
         Welcome { epoch: rdma.random().await?, lease: config.lease, holder: 0, memory: memory.remote() };
-    let mut clients: Vec<Connected> = Vec::new();
+    let mut clients: Vec<Met> = Vec::new();
     loop {
         let gone = clients.iter().map(|client| On::Gone(&client.line));
         let on: Vec<On<'_>> = [On::Stop, On::Asked(listener)].into_iter().chain(gone).collect();
@@ -311,13 +303,10 @@ async fn admit(
     listener: &Listener,
     config: &HomeConfig,
     welcome: &mut Welcome,
-) -> Result<Option<Connected>, Error> {
+) -> Result<Option<Met>, Error> {
     let Some(asked) = listener.try_accept().await? else { return Ok(None) };
-    let cq = rdma.create_cq(16).await?;
-    let qp = pd.create_rc(&cq, Caps { max_send_wr: 1, ..Caps::default() }).await?;
     welcome.holder = welcome.holder.checked_add(1).unwrap_or(1);
-    let line = asked.accept(&qp, &welcome.to_bytes(), &config.connect).await?;
-    Ok(Some(Connected { _qp: qp, line }))
+    meeting::admit(rdma, pd, asked, &welcome.to_bytes(), &config.connect).await.map(Some)
 }
 
 /// A client of a lock.
@@ -348,9 +337,7 @@ impl Client {
         let own = pd.region(OWN_LEN, Access::LOCAL_WRITE).await?;
         let mut ends = Vec::with_capacity(2);
         for _ in 0..2 {
-            let cq = rdma.create_cq(64).await?;
-            let qp = pd.create_rc(&cq, Caps { max_send_wr: 16, ..Caps::default() }).await?;
-            let (line, told) = qp.connect(name, &[], connect, deadline).await?;
+            let (Met { qp, line }, told) = meeting::join(rdma, &pd, name, &[], connect, deadline).await?;
             let welcome = Welcome::from_bytes(&told).ok_or(Error::Garbled("a lock"))?;
             ends.push((qp, line, welcome));
         }

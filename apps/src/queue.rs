@@ -35,9 +35,10 @@
 // Long: a program is one file: its protocol, its consumer, its producers.
 
 use crate::lock::digest;
+use crate::meeting::{self, Fields, Met};
 use adverb_rdma::{
-    Access, Caps, Connect, Data, Duration, Error, Instant, Line, Listener, On, Pd, Qp, QpAttrMask, QpState,
-    Rdma, Region, Remote, SendOp,
+    Access, Connect, Data, Duration, Error, Instant, Line, Listener, On, Pd, Qp, QpAttrMask, QpState, Rdma,
+    Region, Remote, SendOp,
 };
 use std::collections::BTreeMap;
 use std::fmt;
@@ -206,25 +207,17 @@ impl Welcome {
     }
 
     fn from_bytes(bytes: &[u8]) -> Option<Welcome> {
-        let (epoch, rest) = bytes.split_first_chunk::<8>()?;
-        let (producer, rest) = rest.split_first_chunk::<2>()?;
-        let (slots, rest) = rest.split_first_chunk::<4>()?;
-        let (item_max, rest) = rest.split_first_chunk::<4>()?;
-        let (slots, item_max) = (u32::from_be_bytes(*slots), u32::from_be_bytes(*item_max));
-        let (memory, producer) = (Remote::from_bytes(rest)?, u16::from_be_bytes(*producer));
+        let mut fields = Fields(bytes);
+        let (epoch, producer) = (fields.u64()?, fields.u16()?);
+        let (slots, item_max) = (fields.u32()?, fields.u32()?);
+        let memory = Remote::from_bytes(fields.0)?;
         let layout = Layout { slots: slots.into(), item_max: item_max.into() };
         let sound = (1..=SLOTS_MAX).contains(&slots)
             && (1..=ITEM_MAX).contains(&item_max)
             && memory.len >= layout.len()
             && producer != 0;
-        sound.then_some(Welcome { epoch: u64::from_be_bytes(*epoch), producer, layout, memory })
+        sound.then_some(Welcome { epoch, producer, layout, memory })
     }
-}
-
-/// A producer's connection, at the consumer.
-struct Connected {
-    qp: Qp,
-    line: Line,
 }
 
 /// The consumer, which owns the queue.
@@ -238,7 +231,8 @@ pub struct Consumer {
     epoch: u64,
     /// The next ticket.
     head: u64,
-    producers: BTreeMap<u64, Connected>,
+    /// Those that are connected.
+    producers: BTreeMap<u64, Met>,
     /// The last producer's number.
     number: u16,
     skipped: u64,
@@ -381,8 +375,6 @@ impl Consumer {
             // Not answered, so refused.
             return Ok(());
         }
-        let cq = self.rdma.create_cq(16).await?;
-        let qp = self.pd.create_rc(&cq, Caps { max_send_wr: 1, ..Caps::default() }).await?;
         loop {
             self.number = self.number.checked_add(1).unwrap_or(1);
             if !self.producers.contains_key(&self.number.into()) {
@@ -395,14 +387,15 @@ impl Consumer {
             layout: self.layout,
             memory: self.memory.remote(),
         };
-        let line = asked.accept(&qp, &welcome.to_bytes(), &self.config.connect).await?;
-        self.producers.insert(self.number.into(), Connected { qp, line });
+        let (rdma, pd, connect) = (&self.rdma, &self.pd, &self.config.connect);
+        let met = meeting::admit(rdma, pd, asked, &welcome.to_bytes(), connect).await?;
+        self.producers.insert(self.number.into(), met);
         Ok(())
     }
 
     /// Nothing of this producer arrives any more.
     async fn shut_out(&mut self, producer: u64) -> Result<(), QueueError> {
-        if let Some(Connected { qp, .. }) = self.producers.remove(&producer) {
+        if let Some(Met { qp, .. }) = self.producers.remove(&producer) {
             let mut attr = qp.query().await?;
             attr.state = QpState::Err;
             qp.modify(&attr, QpAttrMask::STATE).await?;
@@ -464,9 +457,7 @@ impl Producer {
         bug: Bug,
     ) -> Result<Producer, QueueError> {
         let pd = rdma.create_pd().await?;
-        let cq = rdma.create_cq(64).await?;
-        let qp = pd.create_rc(&cq, Caps { max_send_wr: 16, ..Caps::default() }).await?;
-        let (line, told) = qp.connect(name, &[], connect, deadline).await?;
+        let (Met { qp, line }, told) = meeting::join(rdma, &pd, name, &[], connect, deadline).await?;
         let Welcome { epoch, producer, layout, memory } =
             Welcome::from_bytes(&told).ok_or(Error::Garbled("a queue"))?;
         let own = pd.region(PAYLOAD + layout.item_max, Access::LOCAL_WRITE).await?;
