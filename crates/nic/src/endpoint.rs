@@ -20,11 +20,12 @@
 //! the answers to READs and atomics that a peer may ask for once more (IBTA 9.7.5.1.1).
 
 use crate::attr::{Mtu, QpAttr, QpInit, QpState, QpType};
+use crate::attributes::{Attributes, Live};
 use crate::error::Error;
 use crate::ids::{CqId, PathId, PdId, QpId};
 use crate::limits;
 use crate::memory::Access;
-use crate::qp::{Attributes, Qp, caps};
+use crate::qp::{Qp, caps};
 use crate::queue::recv::Receives;
 use crate::queue::send::SendQueue;
 use crate::queue_pair::QueuePair;
@@ -136,30 +137,20 @@ impl Endpoint {
 
     /// Attributes as they are now.
     pub fn query(&self) -> QpAttr {
-        let kept = &self.attr;
-        QpAttr {
+        self.attr.query(Live {
             state: self.state,
-            cur_state: self.state,
             access: self.access,
-            pkey_index: 0,
-            port: kept.port,
-            qkey: kept.qkey,
-            av: kept.address(self.dst),
-            path: if self.dst.is_zero() { PathId::DEFAULT } else { self.path },
+            dst: self.dst,
+            path: self.path,
             path_mtu: Mtu::of_bytes(self.mtu.into()),
-            timeout: kept.timeout,
-            retry_cnt: kept.retry_cnt,
-            rnr_retry: kept.rnr_retry,
             rq_psn: self.answers.expected(),
             sq_psn: self.requests.next_psn,
             max_rd_atomic: self.requests.max_rd_atomic,
             max_dest_rd_atomic: self.answers.depth(),
-            min_rnr_timer: kept.min_rnr_timer,
             dest_qpn: self.peer,
-            sqd_notify: kept.sqd_notify,
             sq_draining: false,
-            caps: caps(kept, &self.sq, self.receiver.as_deref()),
-        }
+            caps: caps(&self.attr, &self.sq, self.receiver.as_deref()),
+        })
     }
 
     /// What it was created with, its sizes as they were given.

@@ -60,6 +60,16 @@ id! {
     XrcdId;
 }
 
+impl QpId {
+    /// The queue pair's place in the NIC's table, which no other has meanwhile: for a driver's tables of
+    /// [`limits::MAX_QP`](crate::limits::MAX_QP) entries. An endpoint has none: its [`index`](QpId::index) is
+    /// beyond all of them, and below twice as many.
+    #[inline]
+    pub const fn slot(self) -> Option<u16> {
+        if self.index < crate::limits::MAX_QP { Some(self.index as u16) } else { None }
+    }
+}
+
 /// A route to a destination, named by the driver: on a host, a UDP socket or the shared-memory ring
 /// of one peer process; in a simulator, the port's only link. The NIC only compares and stores it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]

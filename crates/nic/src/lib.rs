@@ -8,6 +8,7 @@
 mod admission;
 mod ahead;
 pub mod attr;
+mod attributes;
 pub mod config;
 pub mod congestion;
 pub mod counters;

@@ -2,6 +2,7 @@
 //! its transport. What to do with packets is in [`crate::transport`].
 
 use crate::attr::{AddressVector, Mtu, QpAttr, QpAttrMask, QpCaps, QpInit, QpState, QpType};
+use crate::attributes::{Attributes, Live};
 use crate::congestion::control::Control;
 use crate::error::Error;
 use crate::ids::{CqId, PathId, PdId, QpId, SrqId, XrcdId};
@@ -371,77 +372,21 @@ impl Qp {
 
     /// Attributes as they are now.
     pub fn query(&self) -> QpAttr {
-        let kept = &self.attr;
-        QpAttr {
+        self.attr.query(Live {
             state: self.state,
-            cur_state: self.state,
             access: self.access,
-            pkey_index: 0,
-            port: kept.port,
-            qkey: kept.qkey,
-            av: kept.address(self.dst),
-            path: if self.dst.is_zero() { PathId::DEFAULT } else { self.path },
+            dst: self.dst,
+            path: self.path,
             // Datagram queue pairs were set none.
             path_mtu: if self.is_datagram() { Mtu::default() } else { Mtu::of_bytes(self.mtu()) },
-            timeout: kept.timeout,
-            retry_cnt: kept.retry_cnt,
-            rnr_retry: kept.rnr_retry,
             rq_psn: self.responder.expected(),
             sq_psn: self.requester.next_psn(),
             max_rd_atomic: self.requester.max_rd_atomic,
             max_dest_rd_atomic: self.responder.depth(),
-            min_rnr_timer: kept.min_rnr_timer,
             dest_qpn: self.peer,
-            sqd_notify: kept.sqd_notify,
             sq_draining: self.draining,
             caps: self.caps(),
-        }
-    }
-}
-
-/// Attributes as they were set, but those that the queue pair keeps where it uses them: access, peer,
-/// destination and path, and how many READs and atomics may be unanswered.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Attributes {
-    pub retry_cnt: u8,
-    pub rnr_retry: u8,
-    pub min_rnr_timer: u8,
-    pub timeout: u8,
-    pub sqd_notify: bool,
-    pub port: u8,
-    sgid_index: u8,
-    traffic_class: u8,
-    hop_limit: u8,
-    sl: u8,
-    pub max_send_wr: u16,
-    flow_label: u32,
-    pub qkey: u32,
-}
-
-impl Attributes {
-    /// Where packets go, as it was set.
-    pub fn address(&self, dgid: Gid) -> AddressVector {
-        let Attributes { sgid_index, traffic_class, hop_limit, sl, flow_label, .. } = *self;
-        AddressVector { dgid, sgid_index, traffic_class, hop_limit, sl, flow_label }
-    }
-
-    /// Those of a queue pair in RESET.
-    fn new(max_send_wr: u16) -> Attributes {
-        Attributes {
-            retry_cnt: 0,
-            rnr_retry: 0,
-            min_rnr_timer: 0,
-            timeout: 0,
-            sqd_notify: false,
-            port: 0,
-            sgid_index: 0,
-            traffic_class: 0,
-            hop_limit: 0,
-            sl: 0,
-            max_send_wr,
-            flow_label: 0,
-            qkey: 0,
-        }
+        })
     }
 }
 

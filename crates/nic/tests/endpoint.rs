@@ -183,6 +183,20 @@ fn a_number_and_a_name_stay_until_the_object_goes() {
 }
 
 #[test]
+fn a_drivers_tables_by_place_have_queue_pairs_only() {
+    let mut w = World::new(1, 1);
+    let (qp, name) = (w.qp(0, QpType::Rc, CAPS), endpoint(&mut w, 0));
+    assert_eq!(qp.slot().map(usize::from), Some(qp.index()));
+    let places = limits::MAX_QP as usize;
+    assert!(name.slot().is_none() && (places..2 * places).contains(&name.index()), "{name:?}");
+    // Lent, its queues have a place among queue pairs, but the name stays what it was.
+    w.nodes[0].nic.lend(name).unwrap();
+    assert!(name.slot().is_none() && name.index() >= places);
+    let another = w.qp(0, QpType::Rc, CAPS);
+    assert!(another.slot().is_some_and(|slot| usize::from(slot) > qp.index() + 1), "the lent queues' place");
+}
+
+#[test]
 fn attributes_are_the_same_with_a_queue_pair_and_without_and_it_goes_in_every_state() {
     use QpState::*;
     for state in [Reset, Init, Rtr, Rts, Sqd, Err] {

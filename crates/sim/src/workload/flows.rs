@@ -308,9 +308,10 @@ impl Sim {
         )?;
         let packets = spec.bytes.div_ceil(t.mtu.bytes()).max(1);
         let end = psn_near.add(packets);
-        let indices = (requester.index() as u16, responder.index() as u16);
-        let place =
-            self.flows.place(Active { flow: number, end, requester: indices.0, responder: indices.1 });
+        let [requester_at, responder_at] =
+            [requester, responder].map(|qp| qp.slot().expect("a flow's queue pairs are no endpoints"));
+        let active = Active { flow: number, end, requester: requester_at, responder: responder_at };
+        let place = self.flows.place(active);
         self.flows.began();
         self.hosts.list[near as usize].set_flow(requester, place);
         self.hosts.list[far as usize].set_flow(responder, place | RECEIVER);
