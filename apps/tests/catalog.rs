@@ -3,15 +3,17 @@
 //! environment which part to play.
 #![allow(clippy::disallowed_methods, reason = "tests of real time")]
 
+#[path = "../../crates/rma/tests/common/child.rs"]
+mod child;
+
 use adverb_apps::catalog::{Bug, Client, serve};
 use adverb_io::program::Programs as Queues;
 use adverb_program::Both;
 use adverb_rdma::{Connect, Duration, Error, On, Rdma};
 use adverb_rma::{Programs as Transfers, Rma, Settings};
-use std::io::{BufRead, BufReader, Lines};
+use child::Part;
 use std::net::{IpAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -91,41 +93,8 @@ fn part() {
     assert_eq!(done, Ok(()));
 }
 
-/// A process with a part, ended with its test.
-struct Part {
-    child: Child,
-    lines: Lines<BufReader<ChildStdout>>,
-}
-
-impl Part {
-    fn start(role: &str, address: IpAddr, folder: &Folder, name: &str) -> Part {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "part", "--nocapture"])
-            .env(PART, format!("{role} {address} {} {name}", folder.0.display()))
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        Part { child, lines }
-    }
-
-    /// The next line that begins so.
-    fn hear(&mut self, begins: &str) -> String {
-        let found = self.lines.by_ref().map(Result::unwrap).find(|line| line.starts_with(begins));
-        found.unwrap_or_else(|| panic!("it ended without saying {begins}"))
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-impl Drop for Part {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+fn start(role: &str, address: IpAddr, folder: &Folder, name: &str) -> Part {
+    Part::play("part", PART, &format!("{role} {address} {} {name}", folder.0.display()))
 }
 
 /// A free address for the exchange.
@@ -136,9 +105,8 @@ fn rendezvous() -> String {
 #[test]
 fn one_program_uses_both_nics_while_its_peers_are_killed() {
     let (folder, name) = (Folder::new("catalog-1"), rendezvous());
-    let mut home = Part::start("home", address(1, 1), &folder, &name);
-    let mut others: Vec<Part> =
-        (0..2).map(|n| Part::start("client", address(1, 3 + n), &folder, &name)).collect();
+    let mut home = start("home", address(1, 1), &folder, &name);
+    let mut others: Vec<Part> = (0..2).map(|n| start("client", address(1, 3 + n), &folder, &name)).collect();
     let (queues, both) = open(address(1, 2), &folder.0);
     queues
         .block_on(async {
@@ -165,7 +133,7 @@ fn one_program_uses_both_nics_while_its_peers_are_killed() {
         })
         .unwrap();
     // The home sleeps on a word by 1RMA's name that queue pairs have changed.
-    let changes: u64 = home.hear("changes").split_once(' ').unwrap().1.parse().unwrap();
+    let changes: u64 = home.hear("changes ").parse().unwrap();
     assert!(changes >= 2, "{changes} changes seen");
     assert!(home.child.wait().unwrap().success());
 }
@@ -173,7 +141,7 @@ fn one_program_uses_both_nics_while_its_peers_are_killed() {
 #[test]
 fn a_killed_home_is_told_by_the_exchange_and_by_both_nics() {
     let (folder, name) = (Folder::new("catalog-2"), rendezvous());
-    let mut home = Part::start("home", address(2, 1), &folder, &name);
+    let mut home = start("home", address(2, 1), &folder, &name);
     let (queues, both) = open(address(2, 2), &folder.0);
     queues
         .block_on(async {

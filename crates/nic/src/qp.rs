@@ -347,7 +347,7 @@ impl Qp {
         if has(QpAttrMask::EN_SQD_ASYNC_NOTIFY) {
             kept.sqd_notify = attr.sqd_notify;
         }
-        // Both directions of a connection take one route (see the wire facts in ARCHITECTURE.md).
+        // Both directions of a connection take one route, as Linux has it (entropy by flow: IBTA A17.9.1).
         self.src_port = source_port(self.num, self.peer);
     }
 

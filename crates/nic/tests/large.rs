@@ -32,8 +32,12 @@ struct Big {
 }
 
 fn big(qp_type: QpType, irn: bool) -> Big {
+    big_in_packets_of(Mtu::M4096, qp_type, irn)
+}
+
+fn big_in_packets_of(mtu: Mtu, qp_type: QpType, irn: bool) -> Big {
     let mut w = World::with_config(2, 1, |c| c.irn = irn.then(IrnConfig::paper));
-    let (a, b) = w.pair(qp_type, CAPS, &WIDE);
+    let (a, b) = w.pair(qp_type, CAPS, &Link { mtu, ..WIDE });
     w.run(Duration::from_us(100));
     let (ma, mb) = (w.memory(0, MOST + 8192), w.memory(1, MOST + 8192));
     Big { w, a, b, ma, mb }
@@ -130,6 +134,22 @@ fn irn_carries_the_longest_message() {
     assert_eq!(big.w.nodes[0].nic.recovery_of(big.a), Ok(LossRecovery::Irn));
     for what in ["send", "write", "read"] {
         big.moves(what, MOST);
+    }
+}
+
+/// In the smallest packets it takes 2^23 PSNs, half of all there are: one more could not be told from an old
+/// one.
+#[test]
+fn the_longest_message_in_the_smallest_packets_takes_half_of_all_psns() {
+    for (qp_type, irn, operations) in [
+        (QpType::Rc, false, &["write", "read"][..]),
+        (QpType::Rc, true, &["write", "read"]),
+        (QpType::Uc, false, &["send"]),
+    ] {
+        let mut big = big_in_packets_of(Mtu::M256, qp_type, irn);
+        for what in operations {
+            big.moves(what, MOST);
+        }
     }
 }
 

@@ -31,7 +31,7 @@ pub(crate) struct Aftermath {
 }
 
 impl Aftermath {
-    /// Does it; never under the lock, which both may want.
+    /// Wakes them and lets memory go; never under the lock, which both may want.
     pub fn conclude(&mut self) {
         self.parts.clear();
         self.waits.clear();

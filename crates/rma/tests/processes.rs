@@ -5,11 +5,10 @@
 mod common;
 
 use adverb_rma::{End, Grant, Outcome, Retry, Rights, Rma, Settings, TransferError};
+use common::child::Part;
 use common::*;
-use std::io::{BufRead, BufReader, Write};
 use std::net::IpAddr;
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const LEN: usize = 1 << 20;
@@ -36,43 +35,19 @@ fn owner() {
     }
 }
 
-struct Owner {
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-}
+struct Owner(Part);
 
 impl Owner {
     fn start(address: IpAddr, state: &Path) -> Owner {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "owner", "--nocapture"])
-            .env(PART, format!("{address} {}", state.display()))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        Owner { child, input, output: BufReader::new(output) }
+        Owner(Part::play("owner", PART, &format!("{address} {}", state.display())))
     }
 
     /// A grant for `user`, and the first bytes of the memory.
     fn ask(&mut self, user: &Rma) -> (Grant, Vec<u8>) {
-        writeln!(self.input, "{} {}", user.address(), user.pid()).unwrap();
-        loop {
-            let mut line = String::new();
-            assert_ne!(self.output.read_line(&mut line).unwrap(), 0, "the owner ended");
-            if let Some(answer) = line.trim().strip_prefix("grant ") {
-                let (grant, bytes) = answer.split_once(' ').unwrap();
-                return (Grant::from_bytes(&unhex(grant)).unwrap(), unhex(bytes));
-            }
-        }
-    }
-}
-
-impl Drop for Owner {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.0.tell(&format!("{} {}", user.address(), user.pid()));
+        let answer = self.0.hear("grant ");
+        let (grant, bytes) = answer.trim().split_once(' ').unwrap();
+        (Grant::from_bytes(&unhex(grant)).unwrap(), unhex(bytes))
     }
 }
 
@@ -122,7 +97,7 @@ fn a_killed_owner_is_a_timeout_and_its_successor_repeats_no_number() {
         let reads = user.block_on(async {
             let reads = (0..4).map(|_| user.read(&grant, 0, &near, 0..LEN));
             let kill = std::future::poll_fn(|_| {
-                owner.child.kill().unwrap();
+                owner.0.child.kill().unwrap();
                 std::task::Poll::Ready(())
             });
             let mut reads = Box::pin(all(reads));
@@ -142,6 +117,6 @@ fn a_killed_owner_is_a_timeout_and_its_successor_repeats_no_number() {
             let Err(TransferError::Ended(report)) = read else { panic!("4 MB within a kill") };
             assert_eq!(report.end, End::Outcome(Outcome::Timeout));
         }
-        owner.child.wait().unwrap();
+        owner.0.child.wait().unwrap();
     }
 }

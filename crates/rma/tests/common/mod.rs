@@ -1,6 +1,7 @@
 //! NICs of tests.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+pub mod child;
 mod place;
 
 use adverb_rma::{OneRmaConfig, Rma, Settings};

@@ -12,8 +12,9 @@ use adverb_rma::nicd::{Nicd, NicdQuota, NicdSettings, NicdShare};
 use adverb_rma::{
     End, Error, Grant, Memory, Op, OpenError, Outcome, Programs, Retry, Rights, Rma, Settings, TransferError,
 };
+use common::child::Part;
 use common::*;
-use parts::{Part, application, daemon, family, greedy, vandal};
+use parts::{application, daemon, family, greedy, vandal};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -238,7 +239,7 @@ fn one_user_leaves_room_for_the_others() {
     let path = socket(&folder, 37, 1);
     // More processes than the daemon has places for, with two connections each, on which they say nothing.
     let mut children = Part::of_user(STRANGER, format!("family {}", path.display()));
-    children.answer("= ");
+    children.hear("= ");
     let user = Rma::open(Settings { slots: 64, ..Settings::attached(&path) }).unwrap();
     let near = user.allocate(4096).unwrap();
     // They lose their places soon.
@@ -253,7 +254,7 @@ fn one_user_leaves_room_for_the_others() {
         .map(|_| Part::of_user(STRANGER, format!("greedy {}", path.display())))
         .collect::<Vec<_>>()
         .iter_mut()
-        .map(|greedy| greedy.answer("= ").parse().unwrap())
+        .map(|greedy| greedy.hear("= ").parse().unwrap())
         .collect();
     assert_eq!(granted.iter().sum::<u32>(), 512, "half of the slots: {granted:?}");
     let mut owner = Part::application(&path);

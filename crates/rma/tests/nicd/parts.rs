@@ -1,14 +1,14 @@
 //! Parts that children of the test play, and how they are asked.
 #![allow(clippy::print_stdout, reason = "a test")]
 
+use crate::common::child::Part;
 use crate::raw::{self, Raw};
 use crate::{LEN, PART, common::*};
 use adverb_rma::nicd::{Nicd, NicdQuota, NicdSettings, NicdShare};
 use adverb_rma::{Grant, Rights, Rma, Settings};
-use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 
 pub fn daemon(address: &str, folder: &str, slots: u32, mode: u32) {
@@ -141,40 +141,22 @@ pub fn vandal(socket: &Path, how: &str) {
     std::io::stdin().read_line(&mut line).unwrap();
 }
 
-pub struct Part {
-    pub child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-}
-
 impl Part {
     fn start(part: String) -> Part {
-        Part::spawn(Command::new(std::env::current_exe().unwrap()), part)
+        Part::play("part", PART, &part)
     }
 
     /// A part played by another user.
     pub fn of_user(uid: u32, part: String) -> Part {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.uid(uid).gid(uid);
-        Part::spawn(command, part)
-    }
-
-    fn spawn(mut command: Command, part: String) -> Part {
-        let mut child = command
-            .args(["--exact", "part", "--nocapture"])
-            .env(PART, part)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        Part { child, input, output: BufReader::new(output) }
+        Part::play_by(command, "part", PART, &part)
     }
 
     pub fn daemon(folder: &Folder, test: u8, host: u8, slots: u32) -> Part {
         let address = address(test, host);
         let mut part = Part::start(format!("daemon {address} {} {slots}", folder.0.display()));
-        part.answer("ready");
+        part.hear("ready");
         part
     }
 
@@ -182,7 +164,7 @@ impl Part {
     pub fn shared_daemon(folder: &Folder, test: u8, host: u8, slots: u32) -> Part {
         let address = address(test, host);
         let mut part = Part::start(format!("shared {address} {} {slots}", folder.0.display()));
-        part.answer("ready");
+        part.hear("ready");
         part
     }
 
@@ -192,23 +174,13 @@ impl Part {
 
     pub fn vandal(socket: &Path, how: &str) -> Part {
         let mut part = Part::start(format!("vandal {} {how}", socket.display()));
-        part.answer("= ");
+        part.hear("= ");
         part
     }
 
-    pub fn answer(&mut self, prefix: &str) -> String {
-        loop {
-            let mut line = String::new();
-            assert_ne!(self.output.read_line(&mut line).unwrap(), 0, "the child ended");
-            if let Some(rest) = line.trim_end_matches('\n').strip_prefix(prefix) {
-                return rest.to_owned();
-            }
-        }
-    }
-
     pub fn ask(&mut self, line: &str) -> String {
-        writeln!(self.input, "{line}").unwrap();
-        self.answer("= ")
+        self.tell(line);
+        self.hear("= ")
     }
 
     pub fn grant_for(&mut self, user: &Rma) -> Grant {
@@ -227,17 +199,5 @@ impl Part {
         // SAFETY: an own child that has not been waited for, and a place for its status.
         assert_eq!(unsafe { libc::waitpid(pid, &mut status, libc::WUNTRACED) }, pid);
         assert!(libc::WIFSTOPPED(status), "{status:#x}");
-    }
-
-    pub fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-impl Drop for Part {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
