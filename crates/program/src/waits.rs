@@ -184,12 +184,13 @@ impl Waits {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// The program waits, or would have waited but for luck.
+    /// The program waits, or would have waited but for luck; or it has stored something.
     pub fn on_wait(&self) {
         self.unwaited.store(0, Ordering::Relaxed);
     }
 
-    /// A call was answered without a wait. What brings something that others have done is as good as one.
+    /// A call was answered without a wait. What brings something that others have done is as good as one, and
+    /// so is what others can see.
     pub fn on_answer(&self, answer: &Result<Answer, Error>) {
         if self.counts_to_the_limit(answer) {
             say!(
@@ -202,12 +203,13 @@ impl Waits {
 
     /// True of the one call that reaches the limit.
     fn counts_to_the_limit(&self, answer: &Result<Answer, Error>) -> bool {
-        let found = match answer {
+        let moves = match answer {
             Ok(Answer::Completions(completions)) => !completions.is_empty(),
             Ok(Answer::Asked(asked)) => asked.is_some(),
+            Ok(Answer::Posted(posted, _)) => *posted > 0,
             _ => false,
         };
-        if found {
+        if moves {
             self.on_wait();
             return false;
         }
@@ -255,6 +257,8 @@ mod tests {
         waits.on_wait();
         assert_eq!(calls(CALLS_UNWAITED - 1, &|| Answer::Asked(None)), 0);
         assert_eq!(calls(1, &|| Answer::Asked(Some((LineId(1), Vec::new())))), 0);
+        assert_eq!(calls(CALLS_UNWAITED - 1, &|| Answer::Posted(0, None)), 0);
+        assert_eq!(calls(1, &|| Answer::Posted(1, None)), 0, "who posts does not only look");
         assert_eq!(calls(CALLS_UNWAITED - 1, &|| Answer::Done), 0);
         assert_eq!(calls(1, &|| Answer::Done), 1);
         // A mistake that is made again and again is no progress either.

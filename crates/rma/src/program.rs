@@ -232,6 +232,7 @@ impl Programs {
     /// driver or through another one over the same NIC.
     fn stored(&self) -> Answer {
         if let Some(waits) = self.waits.get() {
+            waits.on_wait();
             waits.on_words();
         }
         self.rma.stored(self.told.get());

@@ -134,6 +134,7 @@ impl Programs {
 
     /// The program has written to its memory, where another of its tasks may wait for a word.
     fn stored(&self) -> Answer {
+        self.waits.on_wait();
         self.waits.on_words();
         Answer::Done
     }
