@@ -21,6 +21,7 @@ f.offset = ProtoField.uint32("adverb_irn.offset", "Bytes of the message before t
 f.read_sn = ProtoField.uint24("adverb_irn.read_sn", "Sequence number of the READ or atomic")
 f.awaited = ProtoField.uint32("adverb_irn.awaited", "Next response awaited", base.HEX)
 f.runs = ProtoField.bool("adverb_irn.hello.runs", "The sender reads NACKs that name runs", 8, nil, 0x01)
+f.masked = ProtoField.bool("adverb_irn.hello.masked", "The sender executes masked atomics", 8, nil, 0x02)
 f.version = ProtoField.uint24("adverb_irn.hello.version", "Version")
 f.window = ProtoField.uint32("adverb_irn.hello.window", "Packets that the sender can take in")
 f.swap_add = ProtoField.uint64("adverb_irn.atomic.swap_add", "Swap or add", base.HEX)
@@ -78,6 +79,7 @@ end
 
 local function of_hello(tree, tvb, at)
   tree:add(f.runs, tvb(at, 1))
+  tree:add(f.masked, tvb(at, 1))
   tree:add(f.version, tvb(at + 1, 3))
   tree:add(f.window, tvb(at + 4, 4))
   return at + 8
@@ -139,6 +141,8 @@ local OPERATIONS = {
   [0x17] = { "SEND Only with Invalidate", 12, invalidate, of_message },
   [0x18] = { "READ Acknowledge", 8, aeth, sack },
   [0x19] = { "Hello", 8, of_hello },
+  [0x1a] = { "Masked Compare and Swap", 36, atomic, of_read },
+  [0x1b] = { "Masked Fetch and Add", 36, atomic, of_read },
 }
 
 local opcode_of = Field.new("infiniband.bth.opcode")

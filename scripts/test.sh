@@ -109,6 +109,9 @@ step_interop() { tests/interop/run.py; }
 # Of make test-long alone: its bounded twin is part of `unit`.
 step_fuzz() { scripts/fuzz.sh 300; }
 
+# Of make test-long alone: queues of WQEs that go round until their indices wrap.
+step_laps() { cargo test --release --locked -p adverb-nic --test engine -- --ignored; }
+
 # -- running and counting ------------------------------------------------------------------------------------------
 
 passed=0 failed=0 skipped=0
@@ -196,7 +199,7 @@ for word in "$@"; do
 done
 if [ ${#chosen[@]} -eq 0 ]; then
     for row in "${steps[@]}"; do chosen+=("${row%% *}"); done
-    [ "$long" = no ] || chosen+=(fuzz)
+    [ "$long" = no ] || chosen+=(fuzz laps)
 fi
 
 mkdir -p "$logs"

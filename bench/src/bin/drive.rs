@@ -3,15 +3,19 @@
 //!
 //!     drive --op write|send|read|atomic --size 8 --batch 1 --count 20000 --transport rc|irn
 //!
+//! What a program of WQEs costs is seen with `--op nop|wait|enable|own-write|own-read|own-atomic`: one NIC,
+//! whose cross-channel queue pair is connected to itself, without a frame.
+//!
 //! `bench/profile` runs it twice and subtracts, so that what is paid once does not count.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a tool of those who build adverb")]
 
 use adverb_bench::{Options, now};
 use adverb_nic::{
     Access, CqId, Error, IrnConfig, LossRecovery, MrInfo, MrInit, Mtu, Nic, NicConfig, Payload, QpAttrMask,
-    QpCaps, QpId, QpInit, QpState, QpType, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, TxFrame,
+    QpCaps, QpFlags, QpId, QpInit, QpState, QpType, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, Status,
+    TxFrame,
 };
-use adverb_wire::{Flow, Gid, ICRC_LEN, Icrc, Instant, Packet, verify_udp};
+use adverb_wire::{Flow, Gid, ICRC_LEN, Icrc, Instant, Packet, QpNumber, verify_udp};
 use std::cell::UnsafeCell;
 use std::net::Ipv4Addr;
 use std::process::ExitCode;
@@ -45,7 +49,7 @@ struct End {
 }
 
 impl End {
-    fn new(host: u8, irn: bool) -> Result<End, Error> {
+    fn new(host: u8, irn: bool, flags: QpFlags) -> Result<End, Error> {
         let gid = Gid::from(Ipv4Addr::new(127, 0, 0, host));
         let config = NicConfig {
             gids: vec![gid],
@@ -69,7 +73,7 @@ impl End {
             max_recv_sge: 1,
             max_inline: 0,
         };
-        let qp = nic.create_qp(&QpInit {
+        let init = QpInit {
             qp_type: QpType::Rc,
             pd: Some(pd),
             send_cq: Some(cq),
@@ -78,11 +82,17 @@ impl End {
             xrcd: None,
             sq_sig_all: false,
             caps,
-        })?;
+        };
+        let qp = nic.create_qp_with(&init, flags)?;
         Ok(End { nic, qp, cq, mr, region, gid })
     }
 
-    fn connect(&mut self, peer: &End) -> Result<(), Error> {
+    /// Address and number.
+    fn name(&self) -> Result<(Gid, QpNumber), Error> {
+        Ok((self.gid, self.nic.qp_number(self.qp)?))
+    }
+
+    fn connect(&mut self, (gid, number): (Gid, QpNumber)) -> Result<(), Error> {
         use QpAttrMask as M;
         let (mut a, _) = self.nic.query_qp(self.qp)?;
         a.state = QpState::Init;
@@ -91,8 +101,8 @@ impl End {
         self.nic.modify_qp(NOW, self.qp, &a, M::STATE | M::PORT | M::PKEY_INDEX | M::ACCESS_FLAGS)?;
         a.state = QpState::Rtr;
         a.path_mtu = Mtu::M4096;
-        a.dest_qpn = peer.nic.qp_number(peer.qp)?;
-        a.av.dgid = peer.gid;
+        a.dest_qpn = number;
+        a.av.dgid = gid;
         a.max_dest_rd_atomic = 16;
         a.max_rd_atomic = 16;
         let rtr = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
@@ -238,7 +248,7 @@ fn drive(options: &Options) -> Result<String, String> {
         "send" => Op::Send,
         "read" => Op::Read,
         "atomic" => Op::Atomic,
-        other => return Err(format!("--op {other}: write, send, read or atomic")),
+        own => return drive_own(options, own),
     };
     let size = options.get("size", 8usize)?.min(REGION);
     let batch = options.get("batch", 1usize)?.clamp(1, QUEUE as usize);
@@ -249,9 +259,10 @@ fn drive(options: &Options) -> Result<String, String> {
         other => return Err(format!("--transport {other}: rc or irn")),
     };
     let said = |e: Error| format!("{e:?}");
-    let (mut a, mut b) = (End::new(1, irn).map_err(said)?, End::new(2, irn).map_err(said)?);
-    a.connect(&b).map_err(said)?;
-    b.connect(&a).map_err(said)?;
+    let plain = QpFlags::empty();
+    let (mut a, mut b) = (End::new(1, irn, plain).map_err(said)?, End::new(2, irn, plain).map_err(said)?);
+    a.connect(b.name().map_err(said)?).map_err(said)?;
+    b.connect(a.name().map_err(said)?).map_err(said)?;
     let local = [Sge { addr: a.region.addr(), len: size as u32, lkey: a.mr.lkey }];
     let landing = [Sge { addr: b.region.addr(), len: size as u32, lkey: b.mr.lkey }];
     let (addr, rkey) = (b.region.addr(), b.mr.rkey);
@@ -298,6 +309,50 @@ fn drive(options: &Options) -> Result<String, String> {
     ))
 }
 
+/// What a NIC does with WQEs of a queue pair that is connected to itself.
+fn drive_own(options: &Options, op: &str) -> Result<String, String> {
+    let batch = options.get("batch", 32usize)?.clamp(1, QUEUE as usize);
+    let rounds = options.get("count", 20_000usize)? / batch;
+    let said = |e: Error| format!("{e:?}");
+    // The ENABLEs' target is a queue of its own, which has nothing to do.
+    let mut a = End::new(1, false, QpFlags::CROSS_CHANNEL | QpFlags::MANAGED_RECV).map_err(said)?;
+    let own = a.name().map_err(said)?;
+    a.connect(own).map_err(said)?;
+    let (addr, rkey) = (a.region.addr() + 4096, a.mr.rkey);
+    let local = [Sge { addr: a.region.addr(), len: 8, lkey: a.mr.lkey }];
+    let request = match op {
+        "nop" => SendOp::Nop,
+        "wait" => SendOp::Wait { cq: a.cq.index() as u32, index: 0 },
+        "enable" => SendOp::RecvEnable { qp: own.1, index: 0 },
+        "own-write" => SendOp::Write(addr, rkey),
+        "own-read" => SendOp::Read(addr, rkey),
+        "own-atomic" => SendOp::CompareSwap { addr, rkey, compare: 1, swap: 0 },
+        other => {
+            let known = "write, send, read, atomic, nop, wait, enable, own-write, own-read or own-atomic";
+            return Err(format!("--op {other}: {known}"));
+        }
+    };
+    let mut out = TxFrame::default();
+    let mut turn = |a: &mut End, request: SendOp, count: usize| -> Result<(), String> {
+        for number in 1..=count {
+            layer_post_send(a, request, &local, number == count).map_err(said)?;
+        }
+        while layer_next_frame(a, &mut out) || a.nic.has_work() {}
+        match a.nic.poll_cq(a.cq).map_err(said)? {
+            Some(done) if done.status == Status::Success => Ok(()),
+            other => Err(format!("{op} ended with {other:?}")),
+        }
+    };
+    // The completion that WAITs are for.
+    turn(&mut a, SendOp::Nop, 1)?;
+    let begun = now();
+    for _ in 0..rounds {
+        turn(&mut a, request, batch)?;
+    }
+    let took = begun.elapsed().as_nanos() as f64;
+    Ok(format!(r#"{{"ns_per_op": {:.1}, "frames_per_op": 0.00}}"#, took / (rounds * batch).max(1) as f64))
+}
+
 fn main() -> ExitCode {
     match drive(&Options::new(std::env::args().skip(1).collect())) {
         Ok(report) => {
@@ -324,6 +379,11 @@ mod tests {
                 let report = drive(&Options::new(words.iter().map(|w| (*w).to_owned()).collect())).unwrap();
                 assert!(report.contains("frames_per_op"), "{op}: {report}");
             }
+        }
+        for op in ["nop", "wait", "enable", "own-write", "own-read", "own-atomic"] {
+            let words = ["--op", op, "--batch", "16", "--count", "400"];
+            let report = drive(&Options::new(words.iter().map(|w| (*w).to_owned()).collect())).unwrap();
+            assert!(report.contains("ns_per_op"), "{op}: {report}");
         }
         assert!(drive(&Options::new(vec!["--op".into(), "jump".into()])).is_err());
     }

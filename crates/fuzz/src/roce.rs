@@ -9,7 +9,7 @@ use crate::frames::{Step, append, steps};
 use crate::{Seen, Target};
 use adverb_nic::*;
 use adverb_wire::packet::Flow;
-use adverb_wire::{Duration, Gid, Key, Opcode, Packet, QpNumber, Service};
+use adverb_wire::{AtomicEth, Bth, Duration, Gid, Key, Opcode, Operation, Packet, QpNumber, Service};
 use std::net::Ipv4Addr;
 
 #[path = "../../nic/tests/world/mod.rs"]
@@ -114,10 +114,19 @@ impl Scene {
             5 => SendOp::Read(va, rkey),
             6 => SendOp::CompareSwap { addr: va, rkey, compare: 0, swap: 1 },
             7 => SendOp::FetchAdd { addr: va, rkey, add: 1 },
+            0x10 => SendOp::MaskedFetchAdd { addr: va, rkey, add: 1, boundary: 1 << 31 },
+            0x11 => SendOp::MaskedCompareSwap {
+                addr: va,
+                rkey,
+                compare: 0,
+                swap: 1,
+                compare_mask: 0xff,
+                swap_mask: 0xffff,
+            },
             // A key that nobody gave out.
             _ => SendOp::Write(0x1000, Key(0x7777_7777)),
         };
-        let len = if matches!(what & 0x7f, 6 | 7) { 8 } else { len };
+        let len = if matches!(what & 0x7f, 6 | 7 | 0x10 | 0x11) { 8 } else { len };
         let sges = [own.sge(2048, len)];
         let ud = (TYPES[kind] == QpType::Ud).then(|| UdAddress {
             dgid: self.w.nodes[other].gid,
@@ -324,6 +333,10 @@ const RC: [Conversation; 11] = [
     Conversation { name: "own-lost", kind: 0, posts: &[(TESTED, LONG_BIT | 3), (TESTED, 5)], lose: Some(1) },
 ];
 
+/// What a peer sends only after both hellos.
+const IRN_ALONE: [Conversation; 1] =
+    [of_peer("masked-atomics", 0, &[(PEER, 0x10), (PEER, 0x11), (PEER, 0x10)])];
+
 const UNCONNECTED: [Conversation; 3] = [
     of_peer("uc-sends", 1, &[(PEER, 0), (PEER, 1), (PEER, LONG_BIT), (PEER, LONG_BIT | 1)]),
     of_peer("uc-writes", 1, &[(PEER, 3), (PEER, 4), (PEER, LONG_BIT | 3), (PEER, LONG_BIT | 4)]),
@@ -346,6 +359,25 @@ fn notification() -> (String, Vec<u8>) {
     ("cnp".to_owned(), input)
 }
 
+/// Masked atomics of plain RC, which only a NIC's own queue pairs send to each other.
+fn masked_atomics() -> (String, Vec<u8>) {
+    let mut input = Vec::new();
+    for (count, operation) in
+        [Operation::MaskedFetchAdd, Operation::MaskedCompareSwap].into_iter().enumerate()
+    {
+        let opcode = Opcode::new(Service::Rc, operation);
+        let psn = Link::default().psn.0.add(count as u32);
+        let bth = Bth { opcode, psn, ack_req: true, ..Bth::default() };
+        let atomic = AtomicEth { rkey: Key(OWN_KEY), swap_add: 5, ..AtomicEth::default() };
+        let payload_len = if operation == Operation::MaskedCompareSwap { 16 } else { 0 };
+        append(
+            &mut input,
+            Step::Frame(&Packet { bth, atomic, payload_len, ..Packet::default() }.bytes_with_zeros()),
+        );
+    }
+    ("masked-atomics".to_owned(), input)
+}
+
 fn opcodes(services: &[Service]) -> Vec<String> {
     let wanted = Opcode::all().filter(|opcode| services.contains(&opcode.service()));
     wanted.map(|opcode| format!("{opcode:?}")).collect()
@@ -358,6 +390,7 @@ pub const CONNECTED: Target = Target {
     seeds: || {
         let mut seeds = recorded(false, &RC);
         seeds.push(notification());
+        seeds.push(masked_atomics());
         seeds
     },
     expected: || opcodes(&[Service::Rc, Service::Cnp]),
@@ -377,7 +410,7 @@ pub const DATAGRAM: Target = Target {
 pub const IRN: Target = Target {
     name: "nic_irn",
     run: |input, seen| run(true, input, seen),
-    seeds: || recorded(true, &RC),
+    seeds: || [recorded(true, &RC), recorded(true, &IRN_ALONE)].concat(),
     expected: || opcodes(&[Service::Irn]),
     bounded: 20_000,
 };

@@ -340,6 +340,9 @@ fn open_parts(
         loopback: settings.path != PathPolicy::Udp && !settings.faults.any() && capture.is_none(),
         tolerance: TOLERANCE,
         irn: (settings.transport == Transport::Irn).then(|| irn_config(max_unacked_packets)),
+        prefetch: [settings.prefetch.unwrap_or(PREFETCH); 2].into(),
+        wqe_checks: settings.wqe_checks,
+        wait_on_error: settings.wait_on_error,
         ..NicConfig::default()
     };
     let secret = sys::random_bytes::<16>()
@@ -353,6 +356,10 @@ fn open_parts(
     let counters_file = settings.counters.clone();
     Ok(Shared { core: BiasedLock::new(core), member, state: State::default(), counters_file, forks })
 }
+
+/// WQEs that a fetch of a cross-channel queue brings. Adapters fetch ahead by rules of their own; a program
+/// that orders its WQEs rightly cannot tell.
+const PREFETCH: u8 = 8;
 
 /// Each scheme with its paper's parameters, but TIMELY's times, and with them its step, are ten times the
 /// paper's, as IRN's are here: a packet of a process may wait for a processor.

@@ -3,6 +3,7 @@
 //!
 //! Paths escape bytes as `%2C` (a comma) or `%25` (a percent sign).
 
+use adverb_nic::WaitOnError;
 use adverb_os::choice::{Choice, PathPolicy};
 use adverb_os::faults::{Direction, Faults};
 use std::ffi::OsString;
@@ -114,6 +115,12 @@ pub struct Settings {
     pub transport: Transport,
     /// What senders of reliable connections do about congestion.
     pub congestion: Congestion,
+    /// WQEs that a fetch of a cross-channel queue brings; 8 by default.
+    pub prefetch: Option<u8>,
+    /// WQEs that programs write must name their place and their queue pair, as stock firmware demands.
+    pub wqe_checks: bool,
+    /// What an error completion does to WAITs that it should have ended.
+    pub wait_on_error: WaitOnError,
     /// Directory in which processes find each other; by default `/dev/shm/adverb-UID`.
     pub directory: Option<PathBuf>,
 }
@@ -142,7 +149,7 @@ impl std::error::Error for SettingsError {}
 
 const OPTIONS: &str = "no such option; there are address, loss, duplicate, reorder, corrupt, mark, delay, \
                        direction, seed, pcap, counters, trace, path, max_unacked, transport, \
-                       congestion and directory";
+                       congestion, prefetch, wqe-checks, wait-on-error and directory";
 const ADDRESS: &str = "an IPv4 or IPv6 address is needed, such as address=127.0.0.1";
 const PROBABILITY: &str = "a probability from 0 to 1 or a percentage is needed, such as 0.01 or 1%";
 const DELAY: &str = "a time is needed, such as delay=50us (units ns, us, ms, s; at most 60s)";
@@ -153,6 +160,8 @@ const SWITCH: &str = "a switch is on or off";
 const POLICY: &str = "path is auto or udp";
 const TRANSPORT: &str = "transport is rc or irn";
 const CONGESTION: &str = "congestion is halving, fixed, dcqcn, timely or tcp";
+const PREFETCH: &str = "a number of WQEs from 1 to 64 is needed";
+const ON_ERROR: &str = "wait-on-error is fail or release";
 const UNACKED: &str = "a number of packets from 1 to 65536 is needed";
 
 /// Longest delay that a fault may add.
@@ -216,6 +225,18 @@ impl Settings {
             }
             "transport" => self.transport = Transport::named(text).ok_or(TRANSPORT)?,
             "congestion" => self.congestion = Congestion::named(text).ok_or(CONGESTION)?,
+            "prefetch" => {
+                let wqes = text.parse().ok().filter(|wqes| (1..=64).contains(wqes));
+                self.prefetch = Some(wqes.ok_or(PREFETCH)?);
+            }
+            "wqe-checks" => self.wqe_checks = switch(value)?,
+            "wait-on-error" => {
+                self.wait_on_error = match text {
+                    "fail" => WaitOnError::Fail,
+                    "release" => WaitOnError::Release,
+                    _ => return Err(ON_ERROR),
+                }
+            }
             "directory" => self.directory = Some(unescape(text)?),
             _ => return Err(OPTIONS),
         }
@@ -255,6 +276,15 @@ impl Settings {
         name_choice(&mut parts, "path", self.path);
         if let Some(packets) = self.max_unacked {
             parts.push(format!("max_unacked={packets}"));
+        }
+        if let Some(wqes) = self.prefetch {
+            parts.push(format!("prefetch={wqes}"));
+        }
+        if self.wqe_checks {
+            parts.push("wqe-checks=on".to_owned());
+        }
+        if self.wait_on_error == WaitOnError::Release {
+            parts.push("wait-on-error=release".to_owned());
         }
         name_choice(&mut parts, "transport", self.transport);
         name_choice(&mut parts, "congestion", self.congestion);
@@ -343,7 +373,7 @@ mod tests {
     fn options_are_read() {
         let s = Settings::parse(
             " address=::1, loss=0.01,duplicate=50%,delay=1.5ms,direction=rx,seed=7,pcap=/tmp/a%2Cb.pcap,\
-             trace,path=udp,max_unacked=64,transport=irn,,",
+             trace,path=udp,max_unacked=64,transport=irn,prefetch=3,wqe-checks=on,wait-on-error=release,,",
         )
         .unwrap();
         assert_eq!(s.address, Some("::1".parse().unwrap()));
@@ -353,6 +383,7 @@ mod tests {
         assert_eq!(s.pcap.as_deref(), Some(Path::new("/tmp/a,b.pcap")));
         assert_eq!((s.path, s.max_unacked), (PathPolicy::Udp, Some(64)));
         assert_eq!(s.transport, Transport::Irn);
+        assert_eq!((s.prefetch, s.wqe_checks, s.wait_on_error), (Some(3), true, WaitOnError::Release));
         assert!(s.faults.any());
         assert_eq!(Settings::parse("").unwrap(), Settings::default());
         assert!(!Settings::parse("trace=off").unwrap().trace);
@@ -379,6 +410,10 @@ mod tests {
             ("transport=tcp", "transport", Some("tcp"), TRANSPORT),
             ("congestion=vegas", "congestion", Some("vegas"), CONGESTION),
             ("max_unacked=0", "max_unacked", Some("0"), UNACKED),
+            ("prefetch=0", "prefetch", Some("0"), PREFETCH),
+            ("prefetch=65", "prefetch", Some("65"), PREFETCH),
+            ("wqe-checks=some", "wqe-checks", Some("some"), SWITCH),
+            ("wait-on-error=never", "wait-on-error", Some("never"), ON_ERROR),
             ("lose=0.1", "lose", Some("0.1"), OPTIONS),
         ] {
             let error = Settings::parse(text).unwrap_err();
@@ -412,6 +447,9 @@ mod tests {
             irn: bool,
             congestion in 0usize..5,
             max_unacked in proptest::option::of(1u32..=65_536),
+            prefetch in proptest::option::of(1u8..=64),
+            wqe_checks: bool,
+            release: bool,
         ) {
             let [loss, duplicate, reorder, corrupt, mark] = probabilities;
             let settings = Settings {
@@ -426,7 +464,8 @@ mod tests {
                 pcap, counters, trace,
                 path: if udp { PathPolicy::Udp } else { PathPolicy::Auto },
                 transport: if irn { Transport::Irn } else { Transport::Rc },
-                max_unacked, directory,
+                max_unacked, directory, prefetch, wqe_checks,
+                wait_on_error: if release { WaitOnError::Release } else { WaitOnError::Fail },
             };
             prop_assert_eq!(Settings::parse(&settings.to_env()).unwrap(), settings);
         }

@@ -4,7 +4,8 @@ use crate::counters::Counters;
 use crate::memory::Payload;
 use crate::qp::Qp;
 use crate::queue_pair::QueuePair;
-use adverb_wire::{Packet, Service};
+use adverb_wire::ext::MASKS_LEN;
+use adverb_wire::{Operation, Packet, Service};
 
 /// Partition key bits that must match; the top bit is membership (IBTA 10.9.3).
 const PKEY_BASE: u16 = 0x7fff;
@@ -41,7 +42,8 @@ pub(crate) fn fits(qp: &Qp, counters: &mut Counters, packet: &Packet, payload: &
     let carries = operation.is_send() || operation.is_write() || operation.is_read_response();
     if payload.len() > qp.mtu() as usize || (!carries && !payload.is_empty()) {
         // An over-long request would earn a NAK (IBTA 9.7.4.1.6); the rest is noise.
-        if !(qp.is_reliable() && (operation.is_send() || operation.is_write())) {
+        let masks = operation == Operation::MaskedCompareSwap && payload.len() == MASKS_LEN;
+        if !masks && !(qp.is_reliable() && (operation.is_send() || operation.is_write())) {
             counters.drop_length += 1;
             return false;
         }

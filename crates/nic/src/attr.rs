@@ -128,6 +128,25 @@ pub struct QpInit {
 }
 
 bitflags! {
+    /// What a queue pair is created with beyond a plain one. Bits are those of the vendor's
+    /// `ibv_exp_qp_create_flags`, of which the kernel has the first three.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct QpFlags: u32 {
+        /// The send queue may hold WAITs, ENABLEs and calculations. Its WQEs are fetched ahead, and are
+        /// executed as they were when they were fetched.
+        const CROSS_CHANNEL = 1 << 2;
+        /// The send queue, a cross-channel one, is fetched only as far as ENABLEs say.
+        const MANAGED_SEND = 1 << 3;
+        /// Messages take receives only as far as RECV_ENABLEs say.
+        const MANAGED_RECV = 1 << 4;
+        /// A full cross-channel send queue can be posted to: the oldest WQEs are replaced.
+        const IGNORE_SQ_OVERFLOW = 1 << 6;
+        /// A full receive queue can be posted to.
+        const IGNORE_RQ_OVERFLOW = 1 << 7;
+    }
+}
+
+bitflags! {
     /// Which fields of a [`QpAttr`] are set. Bits are those of `enum ibv_qp_attr_mask`.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct QpAttrMask: u32 {

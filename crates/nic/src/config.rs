@@ -5,6 +5,16 @@ use crate::silence::Tolerance;
 use crate::transport::rc::irn::config::IrnConfig;
 use adverb_wire::{Duration, Gid};
 
+/// What an error completion does to WAITs that it should have ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum WaitOnError {
+    /// They fail too, so that nobody works on what was not done.
+    #[default]
+    Fail,
+    /// They end, as with any completion.
+    Release,
+}
+
 /// What a NIC is made with.
 #[derive(Clone, Debug)]
 pub struct NicConfig {
@@ -44,6 +54,11 @@ pub struct NicConfig {
     /// WQEs that a fetch of a cross-channel queue brings, WAITs not counted: the first one after idleness,
     /// and later ones.
     pub prefetch: (u8, u8),
+    /// What an error completion does to WAITs for it, or for later ones of its completion queue.
+    pub wait_on_error: WaitOnError,
+    /// A WQE that a program writes must name its place and its queue pair in its control segment, as stock
+    /// firmware demands; otherwise it fails. Without this, neither is looked at.
+    pub wqe_checks: bool,
     /// Frames to an own queue pair number on an own address stay inside, as with an adapter's loopback:
     /// [`Nic::next_frame`](crate::Nic::next_frame) takes them in at once, and no driver sees them. Without
     /// it they leave like all others. A driver that steps the NIC gets them in either case, and can tell
@@ -71,6 +86,8 @@ impl Default for NicConfig {
             retry_forever: false,
             tolerance: Tolerance::default(),
             prefetch: (4, 16),
+            wait_on_error: WaitOnError::default(),
+            wqe_checks: false,
             loopback: true,
             quantum: 16,
         }

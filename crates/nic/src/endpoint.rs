@@ -113,6 +113,7 @@ impl Endpoint {
             stalled: false,
             draining: false,
             dialect: Default::default(),
+            masked_peer: false,
             hop_limit: self.hop_limit,
             traffic_class: self.traffic_class,
             src_port: self.src_port,

@@ -27,6 +27,17 @@ pub struct Explanation {
     pub timer: Option<TimerCause>,
     /// The rule that was broken, in words, with its clause.
     pub rule: &'static str,
+    /// The failure that this one comes of: of a completion that a WAIT was for.
+    pub after: Option<Awaited>,
+}
+
+/// An error completion that somebody waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Awaited {
+    /// Whose it was.
+    pub qp: QpNumber,
+    /// What it said.
+    pub status: Status,
 }
 
 /// A packet in an explanation.
@@ -60,6 +71,9 @@ impl fmt::Display for Explanation {
             "qp {} (peer {}) wr_id {:#x} completed with {:?}: {}",
             self.qp, self.peer, self.wr_id, self.status, self.rule
         )?;
+        if let Some(awaited) = &self.after {
+            write!(f, "; qp {} had completed with {:?}", awaited.qp, awaited.status)?;
+        }
         if let Some(p) = &self.packet {
             let direction = if p.received { "received" } else { "sent" };
             write!(f, "; packet {direction}: ")?;
@@ -86,11 +100,12 @@ pub(crate) struct Cause {
     pub rule: &'static str,
     pub packet: Option<PacketCause>,
     pub timer: Option<TimerCause>,
+    pub after: Option<Awaited>,
 }
 
 impl Cause {
     pub const fn local(status: Status, rule: &'static str) -> Self {
-        Cause { status, rule, packet: None, timer: None }
+        Cause { status, rule, packet: None, timer: None, after: None }
     }
 }
 

@@ -9,6 +9,7 @@ mod admission;
 mod ahead;
 pub mod attr;
 mod attributes;
+mod chains;
 pub mod config;
 pub mod congestion;
 pub mod counters;
@@ -39,8 +40,10 @@ mod state;
 mod transport;
 pub mod work;
 
-pub use attr::{AddressVector, Mtu, QpAttr, QpAttrMask, QpCaps, QpInit, QpState, QpType, SrqAttr, SrqInit};
-pub use congestion::{CongestionControl, DcqcnConfig, TcpConfig, TimelyConfig};
+pub use attr::{
+    AddressVector, Mtu, QpAttr, QpAttrMask, QpCaps, QpFlags, QpInit, QpState, QpType, SrqAttr, SrqInit,
+};
+pub use congestion::{CongestionControl, DcqcnConfig, RateLimit, TcpConfig, TimelyConfig};
 pub use counters::Counters;
 pub use error::Error;
 pub use event::Event;
@@ -48,7 +51,8 @@ pub use explain::Explanation;
 pub use one_rma::OneRma;
 pub use transport::rc::irn::{self, IrnConfig, LossRecovery, Scheme, Timers};
 
-pub use config::NicConfig;
+pub use config::{NicConfig, WaitOnError};
+pub use engine::live::{LiveQueue, LiveWait};
 pub use engine::step::{Intent, Step};
 pub use frame::TxFrame;
 pub use ids::{CqId, MrId, MwId, PathId, PdId, QpId, SrqId, XrcdId};

@@ -77,6 +77,9 @@ pub const STEPS_WITHOUT_FRAME: u32 = 1 << 14;
 /// other for ever.
 pub const STEPS_OF_LOOPED_FRAME: u32 = STEPS_WITHOUT_FRAME / 512;
 
+/// Bytes of data that a calculation takes: one step computes all of it.
+pub const MAX_CALC: usize = 8192;
+
 /// 64-byte blocks that the largest send work request takes.
 pub const MAX_WQE_BLOCKS: u32 = 16;
 

@@ -13,7 +13,6 @@ use crate::limits;
 use crate::nic::Nic;
 use crate::qp::Qp;
 use crate::queue::cq::{Cq, Release};
-use crate::queue::cross::CrossChannel;
 use crate::queue::recv::{RecvQueue, Srq};
 use crate::queue_pair::QueuePair;
 use crate::slab::{Held, existing, nobody};
@@ -72,10 +71,10 @@ impl Nic {
         Ok(())
     }
 
-    /// `Busy` while a queue pair completes there.
+    /// `Busy` while a queue pair completes there, or waits for it.
     pub fn destroy_cq(&mut self, cq: CqId) -> Result<(), Error> {
         let queue = self.state.cqs.get(cq).ok_or(Error::NoSuchObject)?;
-        if queue.users > 0 {
+        if queue.users > 0 || queue.is_awaited() {
             return Err(Error::Busy);
         }
         self.state.armed_cqs -= queue.is_armed() as u32;
@@ -266,56 +265,6 @@ impl Nic {
         Ok(id)
     }
 
-    /// Creates a queue pair whose send queue may hold WAITs and ENABLEs: a cross-channel queue. Its WQEs are
-    /// fetched ahead, and are executed as they were when they were fetched. A managed one is fetched only as
-    /// far as ENABLEs of other queues say.
-    pub fn create_cross_qp(&mut self, init: &QpInit, managed: bool) -> Result<QpId, Error> {
-        if !matches!(init.qp_type, QpType::Rc | QpType::Uc) {
-            return Err(Error::Unsupported("a cross-channel queue pair that is neither RC nor UC"));
-        }
-        let id = self.create_qp(init)?;
-        let made = self.make_cross(id, managed);
-        if made.is_err() {
-            self.destroy_qp(id)?;
-        }
-        made.map(|()| id)
-    }
-
-    fn make_cross(&mut self, id: QpId, managed: bool) -> Result<(), Error> {
-        let prefetch = self.config.prefetch;
-        let QueuePair { qp, .. } = self.qps.get_mut(id).ok_or(Error::NoSuchObject)?;
-        let blocks = qp.sq.ring.blocks();
-        qp.sq.allocate()?;
-        qp.requester.allocate(blocks);
-        qp.sq.cross();
-        self.state.cross.insert(id.index, CrossChannel::new(blocks, managed, prefetch)?);
-        if managed {
-            self.state.managed.insert(qp.num, (qp.pd, id.index));
-        }
-        Ok(())
-    }
-
-    /// Lets a completion queue that nobody polls go on counting when it is full: the oldest completion gives
-    /// way.
-    pub fn ignore_overrun(&mut self, cq: CqId) -> Result<(), Error> {
-        self.state.cqs.get_mut(cq).ok_or(Error::NoSuchObject)?.ignores_overrun = true;
-        Ok(())
-    }
-
-    /// Completions ever written to a completion queue: what WAITs compare with.
-    pub fn cq_produced(&self, cq: CqId) -> Result<u64, Error> {
-        Ok(self.state.cqs.get(cq).ok_or(Error::NoSuchObject)?.produced)
-    }
-
-    /// A queue pair stops waiting for a completion queue.
-    fn stop_waiting(&mut self, id: QpId) {
-        if let Some(cq) = self.state.cross.get_mut(id.index).and_then(|cross| cross.waits_for.take())
-            && let Some(queue) = self.state.cqs.at(cq)
-        {
-            queue.forget_waiter(id.index);
-        }
-    }
-
     /// Everything a queue pair refers to must exist. A role that a type does not have (the receive
     /// queue of an XRC initiator) gets a name that no object has.
     pub(crate) fn check_init(&mut self, init: &QpInit) -> Result<(PdId, (CqId, CqId), u32), Error> {
@@ -431,10 +380,11 @@ impl Nic {
             if let Some(pair) = self.qps.get_mut(id) {
                 pair.reset();
             }
-            self.stop_waiting(id);
+            self.state.stop_waiting(id.index);
             if let Some(cross) = self.state.cross.get_mut(id.index) {
                 cross.reset();
             }
+            self.state.note_state(num, QpState::Reset);
             self.forget_completions(name, num, send_cq, recv_cq);
             return Ok(());
         }
@@ -497,7 +447,7 @@ impl Nic {
         let (pd, srq, xrcd) = (existing(qp.pd), qp.srq(), qp.xrcd());
         self.leave_turns(id);
         self.release_shared(id);
-        self.stop_waiting(id);
+        self.state.stop_waiting(id.index);
         self.state.cross.remove(id.index);
         self.state.managed.remove(&num);
         self.qps.remove(id);
@@ -581,5 +531,6 @@ pub(crate) fn transition(
             qp.state = next;
         }
     }
+    nic.note_state(qp.num, qp.state);
     Ok(next)
 }

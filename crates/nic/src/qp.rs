@@ -38,6 +38,8 @@ pub(crate) struct Qp {
     pub draining: bool,
     /// What its requests are on the wire.
     pub dialect: Dialect,
+    /// The peer has said that it executes masked atomics.
+    pub masked_peer: bool,
     pub hop_limit: u8,
     pub traffic_class: u8,
     pub src_port: u16,
@@ -92,6 +94,7 @@ impl Qp {
             stalled: false,
             draining: false,
             dialect: Dialect::default(),
+            masked_peer: false,
             hop_limit: 0,
             traffic_class: 0,
             src_port: 0,
@@ -235,18 +238,6 @@ impl Qp {
         self.state == QpState::Rts
     }
 
-    /// An ENABLE: the managed send queue may be fetched up to `end`, a count of blocks modulo 2^16. One that
-    /// says less than is enabled already, or more than half of that circle ahead of what is fetched, changes
-    /// nothing.
-    pub fn enable(&mut self, end: u16) {
-        let posted = self.sq.posted.wrapping_add(end.wrapping_sub(self.sq.posted as u16).into());
-        let before = self.sq.posted.wrapping_sub(self.sq.fetched);
-        let after = posted.wrapping_sub(self.sq.fetched);
-        if before <= after && after <= 1 << 15 {
-            self.sq.posted = posted;
-        }
-    }
-
     /// Back to RESET: everything posted is forgotten, the attributes are blank.
     pub fn reset(&mut self) {
         self.state = QpState::Reset;
@@ -260,6 +251,7 @@ impl Qp {
         self.responder = Responder::default();
         self.control = None;
         self.dialect = Dialect::default();
+        self.masked_peer = false;
         self.attr = Attributes::new(self.attr.max_send_wr);
         self.mtu = Mtu::default().bytes() as u16;
         self.access = Access::empty();

@@ -1,13 +1,14 @@
 //! What every queue pair of a NIC shares: memory, completion and shared receive queues, events,
 //! counters, explanations. Transports get one `&mut NicState` beside their one `&mut Qp`.
 
-use crate::config::NicConfig;
+use crate::attr::QpState;
+use crate::config::{NicConfig, WaitOnError};
 use crate::congestion::control::Rules;
 use crate::congestion::notify::Notifier;
 use crate::counters::Counters;
 use crate::engine::step::Effect;
 use crate::event::Event;
-use crate::explain::{Cause, Explanation};
+use crate::explain::{Awaited, Cause, Explanation};
 use crate::ids::{CqId, PathId, PdId, SrqId, XrcdId};
 use crate::limits;
 use crate::memory::{AccessFault, Memory, Payload, dma};
@@ -60,8 +61,40 @@ pub(crate) struct NicState {
     /// completion queue's waiter and for each request whose completion nobody polled, and one ENABLE.
     pub effects: VecDeque<Effect>,
     pub cross: CrossChannels,
-    /// Managed send queues by queue pair number: their protection domain, and the queue pair's index.
-    pub managed: BTreeMap<QpNumber, (PdId, u32)>,
+    /// Managed queues by queue pair number.
+    pub managed: BTreeMap<QpNumber, Managed>,
+    /// Error completions release WAITs as all others.
+    pub errors_release: bool,
+    /// WQEs that programs write must name their place and their queue pair.
+    pub wqe_checks: bool,
+}
+
+/// A queue pair with a managed queue, as those see it who enable it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Managed {
+    pub pd: PdId,
+    /// The queue pair's index.
+    pub index: u32,
+    /// Its send queue is managed, its receive queue is.
+    pub sends: bool,
+    pub receives: bool,
+    pub state: QpState,
+}
+
+impl Managed {
+    /// Whether its send queue may be enabled. In SQD that takes effect when the queue pair sends again.
+    fn takes_sends(&self) -> bool {
+        matches!(self.state, QpState::Rts | QpState::Sqd)
+    }
+
+    /// Whether its receive queue may: receives are posted from INIT on.
+    fn takes_receives(&self) -> bool {
+        !matches!(self.state, QpState::Reset | QpState::Err)
+    }
+}
+
+fn refuse(rule: &'static str) -> Result<(), Cause> {
+    Err(Cause::local(Status::LocalQpOperation, rule))
 }
 
 impl NicState {
@@ -91,6 +124,8 @@ impl NicState {
             effects: VecDeque::new(),
             cross: CrossChannels::default(),
             managed: BTreeMap::new(),
+            errors_release: config.wait_on_error == WaitOnError::Release,
+            wqe_checks: config.wqe_checks,
             armed_cqs: 0,
         }
     }
@@ -121,6 +156,9 @@ impl NicState {
         }
         let Some(queue) = self.cqs.at(cq.index()) else { return };
         let added = queue.add(entry);
+        if entry.completion.status != Status::Success && !self.errors_release {
+            queue.note_error(Awaited { qp: entry.completion.qp, status: entry.completion.status });
+        }
         if queue.is_awaited() {
             self.wake_waiters(cq);
         }
@@ -171,21 +209,62 @@ impl NicState {
     /// An ENABLE: the managed queue with this number, of the same protection domain, may be fetched up to
     /// `end`.
     pub fn enable(&mut self, pd: PdId, number: u32, end: u32) -> Result<(), Cause> {
-        match self.managed.get(&QpNumber::new(number)) {
-            Some((domain, index)) if *domain == pd => {
-                self.affect(Effect::Enable { index: *index, end: end as u16 });
-                Ok(())
+        match self.managed.get(&QpNumber::new(number)).filter(|queue| queue.pd == pd && queue.sends) {
+            None => refuse("an ENABLE names no managed queue pair of its own protection domain"),
+            Some(queue) if !queue.takes_sends() => {
+                refuse("an ENABLE names a queue pair that is not ready to send")
             }
-            _ => {
-                let rule = "an ENABLE names no managed queue pair of its own protection domain";
-                Err(Cause::local(Status::LocalQpOperation, rule))
+            Some(queue) => {
+                let index = queue.index;
+                self.affect(Effect::Enable { index, end: end as u16 });
+                Ok(())
             }
         }
     }
 
+    /// A RECV_ENABLE: messages may take requests of the managed receive queue with this number, of the same
+    /// protection domain, up to `end`.
+    pub fn enable_receives(&mut self, pd: PdId, number: u32, end: u32) -> Result<(), Cause> {
+        match self.managed.get(&QpNumber::new(number)).filter(|queue| queue.pd == pd && queue.receives) {
+            None => refuse("a RECV_ENABLE names no managed receive queue of its own protection domain"),
+            Some(queue) if !queue.takes_receives() => {
+                refuse("a RECV_ENABLE names a queue pair that is in RESET or ERR")
+            }
+            Some(queue) => {
+                let index = queue.index;
+                self.affect(Effect::EnableReceives { index, end: end as u16 });
+                Ok(())
+            }
+        }
+    }
+
+    /// The queue pair at this index stops waiting for a completion queue, if it does.
+    pub fn stop_waiting(&mut self, index: u32) {
+        if let Some(cq) = self.cross.get_mut(index).and_then(|cross| cross.waits_for.take())
+            && let Some(queue) = self.cqs.at(cq)
+        {
+            queue.forget_waiter(index);
+        }
+    }
+
+    /// A queue pair is in this state now, so that ENABLEs of others know.
+    #[inline]
+    pub fn note_state(&mut self, number: QpNumber, state: QpState) {
+        if !self.managed.is_empty()
+            && let Some(queue) = self.managed.get_mut(&number)
+        {
+            queue.state = state;
+        }
+    }
+
+    /// Whether an address and a queue pair number are this NIC's.
+    pub fn is_own(&self, dst: Gid, number: QpNumber) -> bool {
+        number.get() & !0xffff == self.qpn_base && self.gids.contains(&dst)
+    }
+
     /// The way to a queue pair, for which the driver has named one: frames to an own queue pair stay inside.
     pub fn path_to(&self, dst: Gid, number: QpNumber, named: PathId) -> PathId {
-        if self.loopback && number.get() & !0xffff == self.qpn_base && self.gids.contains(&dst) {
+        if self.loopback && self.is_own(dst, number) {
             return PathId::LOOPBACK;
         }
         if named == PathId::LOOPBACK { PathId::DEFAULT } else { named }

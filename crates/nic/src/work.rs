@@ -2,6 +2,7 @@
 
 use crate::ids::{MwId, PathId};
 use crate::memory::Access;
+use crate::queue::wqe::Calc;
 use adverb_wire::{Gid, Key, QpNumber};
 
 /// One scatter/gather entry: a piece of a registered region.
@@ -51,6 +52,59 @@ pub enum SendOp {
         /// Value added.
         add: u64,
     },
+    /// As [`SendOp::CompareSwap`], in parts of the word: compares the bits of one mask, and swaps those of
+    /// the other.
+    MaskedCompareSwap {
+        /// Remote address, 8-byte aligned.
+        addr: u64,
+        /// Remote key.
+        rkey: Key,
+        /// Value expected.
+        compare: u64,
+        /// Value stored on equality.
+        swap: u64,
+        /// Bits that are compared.
+        compare_mask: u64,
+        /// Bits that are stored.
+        swap_mask: u64,
+    },
+    /// As [`SendOp::FetchAdd`], in fields of the word that do not carry into each other.
+    MaskedFetchAdd {
+        /// Remote address, 8-byte aligned.
+        addr: u64,
+        /// Remote key.
+        rkey: Key,
+        /// Values added.
+        add: u64,
+        /// The uppermost bit of each field.
+        boundary: u64,
+    },
+    /// Holds the queue until the completion queue has got the completion with this index, counted from 0
+    /// modulo 2^24. Only a cross-channel queue may, here and below.
+    Wait {
+        /// The completion queue's number.
+        cq: u32,
+        /// Index of the completion.
+        index: u32,
+    },
+    /// Lets a managed send queue go on to this index, a count of blocks modulo 2^16.
+    SendEnable {
+        /// Whose send queue.
+        qp: QpNumber,
+        /// End of what is enabled.
+        index: u32,
+    },
+    /// Lets messages take a managed receive queue's requests up to this index, a count modulo 2^16.
+    RecvEnable {
+        /// Whose receive queue.
+        qp: QpNumber,
+        /// End of what is enabled.
+        index: u32,
+    },
+    /// SEND of what is computed of the data.
+    SendCalc(Calc),
+    /// RDMA WRITE of what is computed of the data, to (address, rkey).
+    WriteCalc(u64, Key, Calc),
     /// Binds a memory window. Length 0 unbinds a type 1 window and is refused for type 2.
     BindMw {
         /// The window.

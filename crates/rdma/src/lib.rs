@@ -52,8 +52,8 @@ mod unwaited;
 pub use adverb_nic::one_rma::Rights;
 pub use adverb_nic::one_rma::executor::{Report, Retry};
 pub use adverb_nic::{
-    Access, Completion, CompletionOp, Mtu, QpAttr, QpAttrMask, QpCaps as Caps, QpInit, QpState, QpType,
-    SendFlags, SendOp, Sge, Status,
+    Access, Completion, CompletionOp, Mtu, QpAttr, QpAttrMask, QpCaps as Caps, QpFlags, QpInit, QpState,
+    QpType, SendFlags, SendOp, Sge, Status,
 };
 pub use adverb_wire::{Duration, Gid, Instant, Key, QpNumber};
 pub use connect::{Asked, Connect, Line, Listener};

@@ -12,8 +12,8 @@ use crate::seam::{
 };
 use crate::{Rdma, done, wrong};
 use adverb_nic::{
-    Access, Completion, CqId, QpAttr, QpAttrMask, QpCaps, QpId, QpInit, QpType, SendFlags, SendOp, Sge,
-    SrqId, SrqInit, Status,
+    Access, Completion, CqId, QpAttr, QpAttrMask, QpCaps, QpFlags, QpId, QpInit, QpType, SendFlags, SendOp,
+    Sge, SrqId, SrqInit, Status,
 };
 use adverb_wire::QpNumber;
 use core::cell::{Cell, RefCell};
@@ -283,10 +283,22 @@ impl Pd {
     pub async fn create_ordered_qp(
         &self,
         qp_type: QpType,
-        (send_cq, recv_cq): (&Cq, &Cq),
+        cqs: (&Cq, &Cq),
         srq: Option<&Srq>,
         caps: QpCaps,
         order: SendOrder,
+    ) -> Result<Qp, Error> {
+        self.create_qp_with(qp_type, cqs, srq, caps, order.flags()).await
+    }
+
+    /// The same, with all that queues may be beyond plain ones: of receives too.
+    pub async fn create_qp_with(
+        &self,
+        qp_type: QpType,
+        (send_cq, recv_cq): (&Cq, &Cq),
+        srq: Option<&Srq>,
+        caps: QpCaps,
+        flags: QpFlags,
     ) -> Result<Qp, Error> {
         let or = |value: u32, default: u32| if value == 0 { default } else { value };
         let caps = QpCaps {
@@ -306,7 +318,7 @@ impl Pd {
             sq_sig_all: false,
             caps,
         };
-        match self.inner.rdma.world.call(Call::CreateQp { init, order }).await? {
+        match self.inner.rdma.world.call(Call::CreateQp { init, flags }).await? {
             Answer::Qp(id, number, caps) => {
                 let (send_cq, recv_cq) = (send_cq.clone(), recv_cq.clone());
                 let inner =

@@ -25,8 +25,8 @@ use crate::grant::Grant;
 use adverb_nic::one_rma::Rights;
 use adverb_nic::one_rma::executor::{Report, Retry};
 use adverb_nic::{
-    Access, Completion, CqId, Mtu, PdId, QpAttr, QpAttrMask, QpCaps, QpId, QpInit, SendFlags, SendOp, Sge,
-    SrqId, SrqInit, UdAddress,
+    Access, Completion, CqId, Mtu, PdId, QpAttr, QpAttrMask, QpCaps, QpFlags, QpId, QpInit, SendFlags,
+    SendOp, Sge, SrqId, SrqInit, UdAddress,
 };
 use adverb_wire::one_rma::Op;
 use adverb_wire::{Duration, Gid, Instant, Key, QpNumber};
@@ -114,8 +114,8 @@ pub enum Call {
     CreateQp {
         /// What it is made of.
         init: QpInit,
-        /// Who says when its sends are executed.
-        order: SendOrder,
+        /// What its queues are beyond plain ones.
+        flags: QpFlags,
     },
     /// Changes a queue pair's attributes and state. The driver finds the path to the destination.
     ModifyQp {
@@ -285,6 +285,17 @@ pub enum SendOrder {
     Cross,
     /// Other queues: it is fetched as far as they enable it.
     Managed,
+}
+
+impl SendOrder {
+    /// What a queue pair is created with for it.
+    pub fn flags(self) -> QpFlags {
+        match self {
+            SendOrder::Own => QpFlags::empty(),
+            SendOrder::Cross => QpFlags::CROSS_CHANNEL,
+            SendOrder::Managed => QpFlags::CROSS_CHANNEL | QpFlags::MANAGED_SEND,
+        }
+    }
 }
 
 /// Where receives are posted to.

@@ -174,6 +174,15 @@ impl AtomicEth {
     }
 }
 
+/// Bytes of the masks of a masked compare and swap.
+pub const MASKS_LEN: usize = 16;
+
+/// The masks of a masked compare and swap, from its payload: of what is swapped, and of what is compared.
+/// They stand as in mlx5's WQE.
+pub fn masks(payload: &[u8; MASKS_LEN]) -> (u64, u64) {
+    (u64::from_be_bytes(at(payload, 0)), u64::from_be_bytes(at(payload, 8)))
+}
+
 impl Deth {
     /// Bytes on the wire.
     pub const LEN: usize = 8;

@@ -2,7 +2,7 @@
 //! (Mittal et al., SIGCOMM 2018, section 5).
 //!
 //! IBTA 9.2 leaves BTH opcodes `0xc0..=0xff` to manufacturers. IRN's packets are those of RC with the upper
-//! three bits `110` and two operations more. A NIC that does not know them (Linux's rxe) drops them.
+//! three bits `110` and four operations more. A NIC that does not know them (Linux's rxe) drops them.
 //!
 //! | operations | headers after the BTH, in this order |
 //! |---|---|
@@ -17,6 +17,7 @@
 //! | atomic acknowledge | AETH, AtomicAckETH |
 //! | acknowledge, READ acknowledge (`0x18`) | AETH, `SackEth` |
 //! | hello (`0x19`) | `IrnEth` |
+//! | masked compare and swap (`0x1a`), fetch and add (`0x1b`) | AtomicETH, `IrnEth` |
 //!
 //! **Two sequences of PSNs.** Requests are numbered one by one, a READ or atomic taking one number. READ
 //! responses and atomic acknowledges are numbered in a sequence of their own, in the order of their requests;
@@ -30,7 +31,7 @@
 //!
 //! | byte | SEND, WRITE with immediate | READ, atomic | hello |
 //! |---|---|---|---|
-//! | 0 | flags; bit 0: [`IrnEth::ORDERED`] | 0 | flags; bit 0: [`IrnEth::RUNS`] |
+//! | 0 | flags; bit 0: [`IrnEth::ORDERED`] | 0 | flags: [`IrnEth::RUNS`], [`IrnEth::MASKED_ATOMICS`] |
 //! | 1..4 | number of the receive that the message takes | of the READ or atomic | [`VERSION`] |
 //! | 4..8 | bytes of the message before this packet | PSN of the next response awaited | the sender's room |
 //!
@@ -97,6 +98,8 @@ impl IrnEth {
     pub const ORDERED: u8 = 1;
     /// In a hello: its sender reads NACKs that name a run of packets ([`SackEth::run`]).
     pub const RUNS: u8 = 1;
+    /// In a hello: its sender executes masked atomics.
+    pub const MASKED_ATOMICS: u8 = 2;
 
     /// A header; the low 24 bits of `sn` travel.
     #[inline]

@@ -52,6 +52,10 @@ pub enum Operation {
     ReadAcknowledge = 0x18,
     /// IRN only: the sender knows IRN.
     Hello = 0x19,
+    /// Own: compares and swaps the bits of two masks, which are its payload ([`masks`](crate::ext::masks)).
+    MaskedCompareSwap = 0x1a,
+    /// Own: adds in fields whose upper ends a mask tells, in the place of the value to compare with.
+    MaskedFetchAdd = 0x1b,
 }
 
 impl Operation {
@@ -84,6 +88,8 @@ impl Operation {
             SendOnlyInv,
             ReadAcknowledge,
             Hello,
+            MaskedCompareSwap,
+            MaskedFetchAdd,
         ];
         let mut i = 0;
         while i < known.len() {
@@ -193,10 +199,17 @@ impl Operation {
         )
     }
 
-    /// CAS or FETCH-ADD request.
+    /// CAS or FETCH-ADD request, masked or not.
     #[inline]
     pub const fn is_atomic(self) -> bool {
-        matches!(self, Self::CompareSwap | Self::FetchAdd)
+        matches!(self, Self::CompareSwap | Self::FetchAdd) || self.is_masked()
+    }
+
+    /// CAS or FETCH-ADD request with masks. IBTA's table 38 has none, and the one vendor who has such atomics
+    /// does not publish theirs; so these are sent only to an end that is known to read them.
+    #[inline]
+    pub const fn is_masked(self) -> bool {
+        matches!(self, Self::MaskedCompareSwap | Self::MaskedFetchAdd)
     }
 
     /// Travels from responder to requester.
@@ -295,7 +308,7 @@ impl Headers {
             ReadResponseMiddle => Self::NONE,
             ReadResponseFirst | ReadResponseLast | ReadResponseOnly | Acknowledge => Self::AETH,
             AtomicAcknowledge => Self::AETH.union(Self::ATOMIC_ACK_ETH),
-            CompareSwap | FetchAdd => Self::ATOMIC_ETH,
+            CompareSwap | FetchAdd | MaskedCompareSwap | MaskedFetchAdd => Self::ATOMIC_ETH,
             ReadAcknowledge => Self::AETH,
             Hello => Self::NONE,
         }
@@ -307,7 +320,8 @@ impl Headers {
         match operation {
             WriteMiddle | WriteLast => Self::RETH,
             WriteLastImm => Self::RETH.union(Self::IRN_ETH),
-            WriteOnlyImm | ReadRequest | CompareSwap | FetchAdd | Hello => Self::IRN_ETH,
+            WriteOnlyImm | ReadRequest | Hello => Self::IRN_ETH,
+            _ if operation.is_atomic() => Self::IRN_ETH,
             Acknowledge | ReadAcknowledge => Self::SACK_ETH,
             _ if operation.is_send() => Self::IRN_ETH,
             _ => Self::NONE,
@@ -404,7 +418,7 @@ impl Opcode {
         }
     }
 
-    /// IBTA table 38, from which [`LAYOUTS`] is built.
+    /// IBTA table 38 and the own operations, from which [`LAYOUTS`] is built.
     const fn checked(byte: u8) -> Option<Self> {
         let op = match Operation::ALL[(byte & 0x1f) as usize] {
             Some(op) => op,
@@ -414,7 +428,8 @@ impl Opcode {
         let valid = match byte >> 5 {
             6 => true,
             _ if irn_only => false,
-            0 | 5 => true,
+            0 => true,
+            5 => !op.is_masked(),
             1 => {
                 op.is_send() && !matches!(op, Operation::SendLastInv | Operation::SendOnlyInv)
                     || op.is_write()
@@ -485,8 +500,8 @@ mod tests {
     #[test]
     fn only_defined_opcodes_pass() {
         let count = (0..=255u8).filter(|&b| Opcode::from_wire(b).is_some()).count();
-        // RC and XRC 23 each, IRN 25, UC 12, UD 2, CNP 1.
-        assert_eq!(count, 23 + 23 + 25 + 12 + 2 + 1);
+        // RC 25, XRC 23, IRN 27, UC 12, UD 2, CNP 1.
+        assert_eq!(count, 25 + 23 + 27 + 12 + 2 + 1);
         for b in 0..=255u8 {
             if let Some(op) = Opcode::from_wire(b) {
                 assert_eq!(op.wire(), b);
@@ -503,6 +518,8 @@ mod tests {
         assert_eq!(len(Service::Rc, Operation::WriteOnlyImm), 20);
         assert_eq!(len(Service::Xrc, Operation::WriteOnlyImm), 24);
         assert_eq!(len(Service::Xrc, Operation::CompareSwap), 32);
+        assert_eq!(len(Service::Rc, Operation::MaskedCompareSwap), 28);
+        assert_eq!(len(Service::Irn, Operation::MaskedFetchAdd), 36);
         assert_eq!(len(Service::Xrc, Operation::AtomicAcknowledge), 12);
         assert_eq!(len(Service::Ud, Operation::SendOnlyImm), 12);
         assert_eq!(len(Service::Rc, Operation::ReadResponseMiddle), 0);

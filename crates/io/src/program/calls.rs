@@ -6,7 +6,7 @@ use adverb_nic::{CqId, PdId, QpAttrMask, QpId, RecvWr, SendData, SendWr};
 use adverb_os::mapping::Mapping;
 use adverb_os::{shm, sys};
 use adverb_rdma::seam::{Backing, FileId, MemoryId, Object, RecvTarget};
-use adverb_rdma::{Answer, Call, Data, Device, Error, RecvRequest, SendOrder, SendRequest};
+use adverb_rdma::{Answer, Call, Data, Device, Error, RecvRequest, SendRequest};
 use adverb_wire::Gid;
 use std::os::fd::AsRawFd;
 
@@ -192,13 +192,9 @@ impl Programs {
                 self.state.borrow_mut().srqs.push(srq);
                 Ok(Answer::Srq(srq, number))
             }
-            Call::CreateQp { init, order } => {
+            Call::CreateQp { init, flags } => {
                 let (qp, number, caps) = self.host.control(|nic, _| {
-                    let qp = match order {
-                        SendOrder::Own => nic.create_qp(&init),
-                        SendOrder::Cross => nic.create_cross_qp(&init, false),
-                        SendOrder::Managed => nic.create_cross_qp(&init, true),
-                    }?;
+                    let qp = nic.create_qp_with(&init, flags)?;
                     Ok::<_, adverb_nic::Error>((qp, nic.qp_number(qp)?, nic.qp_caps(qp)?))
                 })?;
                 self.state.borrow_mut().qps.push(qp);

@@ -3,6 +3,7 @@
 
 use super::config::{CongestionControl, DcqcnConfig};
 use super::dcqcn::Dcqcn;
+use super::limit::{Limiter, RateLimit};
 use super::pacer::{self, Pacer};
 use super::tcp::Tcp;
 use super::timely::Timely;
@@ -52,15 +53,19 @@ impl Rules {
     }
 }
 
-/// What a scheme with more than a window keeps for a queue pair.
+/// What a scheme with more than a window keeps for a queue pair, or one whose program has set a rate.
 #[derive(Debug)]
 pub(crate) struct Control {
     pub(super) pacer: Pacer,
     pub(super) algorithm: Algorithm,
+    /// What its program has set.
+    limit: Option<Box<Limiter>>,
 }
 
 #[derive(Debug)]
 pub(super) enum Algorithm {
+    /// The scheme needs nothing here.
+    None,
     Dcqcn(Dcqcn),
     Timely(Timely),
     Tcp(Tcp),
@@ -74,14 +79,48 @@ impl Control {
             CongestionControl::Timely(_) => Algorithm::Timely(Timely::new(rules.line)),
             CongestionControl::Tcp(_) => Algorithm::Tcp(Tcp::new()),
         };
-        Some(Box::new(Control { pacer: Pacer::new(rules.line as u64), algorithm }))
+        Some(Box::new(Control { pacer: Pacer::new(rules.line as u64), algorithm, limit: None }))
+    }
+
+    /// One for a rate alone.
+    pub(super) fn limited(rules: &Rules) -> Box<Control> {
+        let pacer = Pacer::new(rules.line as u64);
+        Box::new(Control { pacer, algorithm: Algorithm::None, limit: None })
+    }
+
+    /// Sets the rate of requests, or takes it off. The queue pair is to be woken.
+    pub(super) fn set_limit(&mut self, limit: Option<RateLimit>) {
+        self.limit = limit.map(|limit| Box::new(Limiter::new(limit)));
+        (self.pacer.queued, self.pacer.waits) = (Instant::NEVER, false);
+    }
+
+    pub(super) fn limit(&self) -> Option<RateLimit> {
+        Some(self.limit.as_deref()?.set)
+    }
+
+    /// Whether a packet may leave now.
+    #[inline]
+    pub(super) fn is_open(&self, now: Instant) -> bool {
+        self.pacer.is_open(now) && self.limit.as_deref().is_none_or(|limit| limit.is_open(now))
+    }
+
+    /// Whether a request of no frame may be executed now; then it counts.
+    pub(super) fn may_execute(&mut self, now: Instant) -> bool {
+        let Some(limit) = self.limit.as_deref_mut() else { return true };
+        let open = limit.is_open(now);
+        if open {
+            limit.on_local(now);
+        } else {
+            self.pacer.waits = true;
+        }
+        open
     }
 
     fn rate(&self, rules: &Rules) -> f64 {
         match &self.algorithm {
             Algorithm::Dcqcn(dcqcn) => dcqcn.rate(),
             Algorithm::Timely(timely) => timely.rate(),
-            Algorithm::Tcp(_) => rules.line,
+            Algorithm::Tcp(_) | Algorithm::None => rules.line,
         }
     }
 
@@ -95,6 +134,13 @@ impl Control {
         now: Instant,
     ) {
         let bytes = packet.frame_len() as u64 + pacer::FRAMING;
+        if sent != Sent::Answer
+            && let Some(limit) = self.limit.as_deref_mut()
+        {
+            limit.on_sent(now, packet);
+            // Who waits for its rate wants to hear of each packet before the timer ends.
+            packet.bth.ack_req |= timeout > Duration::ZERO;
+        }
         let asked = sent != Sent::Answer || packet.bth.opcode.service() == Service::Irn;
         if asked && self.rate(rules) < rules.line && timeout > Duration::ZERO {
             // Slow packets would let the timer end before the next one that asks for an acknowledgement
@@ -126,11 +172,17 @@ impl Control {
         }
     }
 
+    /// Whether something has to wait.
+    pub fn waits(&self) -> bool {
+        self.pacer.waits
+    }
+
     /// A packet has to wait; the time until which it does, if no timer stands for it.
     pub fn wait(&mut self) -> Option<Instant> {
         let wanted = self.pacer.waits && self.pacer.queued == Instant::NEVER;
         wanted.then(|| {
-            self.pacer.queued = self.pacer.next();
+            let limit = self.limit.as_deref().map_or(Instant::ZERO, Limiter::next);
+            self.pacer.queued = self.pacer.next().max(limit);
             self.pacer.queued
         })
     }

@@ -19,6 +19,7 @@
 pub(crate) mod config;
 pub(crate) mod control;
 mod dcqcn;
+pub(crate) mod limit;
 pub(crate) mod notify;
 mod pacer;
 mod tcp;
@@ -28,6 +29,7 @@ pub(crate) mod window;
 pub use config::{CongestionControl, DcqcnConfig, TcpConfig, TimelyConfig};
 pub(crate) use control::Sent;
 pub use dcqcn::Dcqcn;
+pub use limit::RateLimit;
 pub use pacer::Pacer;
 pub use tcp::Tcp;
 pub use timely::Timely;
@@ -63,12 +65,45 @@ pub(crate) fn begin(qp: &mut Qp, nic: &mut NicState) {
 #[inline]
 pub(crate) fn may_send(qp: &mut Qp, now: Instant) -> bool {
     match qp.control.as_deref_mut() {
-        Some(control) if !control.pacer.is_open(now) => {
+        Some(control) if !control.is_open(now) => {
             control.pacer.waits = true;
             false
         }
         _ => true,
     }
+}
+
+/// Whether the limit that its program has set lets a request of no frame be executed now. If it does, the
+/// request counts.
+pub(crate) fn may_execute(qp: &mut Qp, now: Instant) -> bool {
+    match qp.control.as_deref_mut() {
+        Some(control) => control.may_execute(now),
+        None => true,
+    }
+}
+
+/// Sets the rate of a queue pair's requests, or takes the bound off. It holds until the queue pair is reset.
+pub(crate) fn set_limit(qp: &mut Qp, nic: &NicState, limit: RateLimit) {
+    if limit.kbps > 0 {
+        let control = qp.control.get_or_insert_with(|| Control::limited(&nic.congestion));
+        control.set_limit(Some(limit));
+    } else if let Some(control) = qp.control.as_deref_mut() {
+        control.set_limit(None);
+        if matches!(control.algorithm, Algorithm::None) {
+            qp.control = None;
+        }
+    }
+}
+
+/// The rate that was set for a queue pair.
+pub(crate) fn limit_of(qp: &Qp) -> RateLimit {
+    qp.control.as_deref().and_then(Control::limit).unwrap_or_default()
+}
+
+/// Whether a scheme governs the queue pair that needs more than a window.
+#[inline]
+pub(crate) fn is_governed(qp: &Qp) -> bool {
+    qp.control.as_deref().is_some_and(|control| !matches!(control.algorithm, Algorithm::None))
 }
 
 /// A packet of data leaves, or the request for some. It may have to ask for an acknowledgement.
@@ -94,7 +129,7 @@ pub(crate) fn on_ack(qp: &mut Qp, nic: &NicState, before: Psn, now: Instant) {
 fn acknowledged(qp: &mut Qp, nic: &NicState, before: Psn, now: Instant) {
     let r = &mut qp.requester;
     let count = r.una.since(before) as u32;
-    match qp.control.as_deref_mut() {
+    match qp.control.as_deref_mut().filter(|control| !matches!(control.algorithm, Algorithm::None)) {
         Some(control) => control.on_ack(&nic.congestion, &mut r.window, count, r.una, now),
         None => r.window.on_ack(count, nic.congestion.ceiling),
     }

@@ -3,22 +3,23 @@
 
 use super::step::SendStep;
 use crate::attr::QpType;
+use crate::congestion;
 use crate::explain::Cause;
-use crate::memory::AccessFault;
+use crate::memory::{AccessFault, dma};
 use crate::qp::Qp;
 use crate::queue::wqe::{Wqe, WqeOp};
 use crate::state::NicState;
 use crate::transport::inflight::Inflight;
-use crate::transport::requester::{packets_of, settle};
+use crate::transport::requester::{load, packets_of, settle};
 use crate::work::Status;
 use adverb_wire::Instant;
 
 /// Takes a fetched WQE into flight, unless it has to wait. A WQE that waits is fetched again, so that
 /// a change made to it in memory meanwhile takes effect.
 pub(crate) fn execute(qp: &mut Qp, nic: &mut NicState, now: Instant) -> SendStep {
-    let wqe = *qp.requester.loaded();
+    let mut wqe = *qp.requester.loaded();
     qp.requester.is_loaded = false;
-    let mut refused = check(qp, &wqe);
+    let mut refused = check(qp, nic, &wqe);
     if wqe.op == WqeOp::Wait && refused.is_none() {
         match wait(qp, nic, &wqe) {
             Ok(None) => {}
@@ -28,6 +29,15 @@ pub(crate) fn execute(qp: &mut Qp, nic: &mut NicState, now: Instant) -> SendStep
     }
     if refused.is_none() && waits(qp, &wqe) {
         return SendStep::Idle;
+    }
+    if wqe.op.is_local() && !congestion::may_execute(qp, now) {
+        return SendStep::Idle;
+    }
+    if wqe.calc && refused.is_none() {
+        match calculate(qp, nic, &wqe) {
+            Ok(result) => wqe = result,
+            Err(cause) => refused = Some(cause),
+        }
     }
     let blocks = wqe.blocks();
     qp.sq.fetched = wqe.block.wrapping_add(blocks);
@@ -70,6 +80,40 @@ pub(crate) fn waits(qp: &Qp, wqe: &Wqe) -> bool {
     (wqe.fence && reads > 0) || (wqe.op.awaits_response() && reads >= qp.requester.max_rd_atomic)
 }
 
+/// Computes what a WQE sends, and latches it: what is sent again is the same, whatever becomes of the
+/// operands.
+#[cold]
+fn calculate(qp: &mut Qp, nic: &NicState, wqe: &Wqe) -> Result<Wqe, Cause> {
+    let operation = |rule| Cause::local(Status::LocalQpOperation, rule);
+    let calc = qp.sq.ring.calc(wqe).ok_or(operation(
+        "a calculation that this NIC does not make: it has MAX and MIN of 64-bit integers",
+    ))?;
+    if wqe.inline {
+        return Err(operation("a calculation takes its data from memory, not inline"));
+    }
+    let width = calc.result_len(wqe.len).map_err(|fault| operation(fault.rule()))?;
+    let mut data = vec![0; wqe.len as usize];
+    let mut at = 0;
+    for segment in wqe.data_segment..wqe.segments {
+        let sge = qp.sq.ring.sge(wqe, segment);
+        let span = nic
+            .memory
+            .check_local(qp.pd, sge.lkey, sge.addr, sge.len, false)
+            .map_err(|fault| Cause::local(Status::LocalProtection, fault.rule()))?;
+        dma::read_bytes(span, &mut data[at..at + sge.len as usize]);
+        at += sge.len as usize;
+    }
+    calc.compute(&mut data, width);
+    if !qp.sq.ring.put_result(wqe, &data[..width]) {
+        return Err(operation("the result of a calculation takes more segments than its WQE has"));
+    }
+    let latched = qp.sq.ring.decode(wqe.block, wqe.blocks(), qp.sq.layout());
+    let latched = latched.map_err(|fault| Cause::local(fault.status(), fault.rule()))?;
+    load(qp, &latched);
+    qp.requester.is_loaded = false;
+    Ok(latched)
+}
+
 /// A WAIT: nothing to do once the completion queue has moved past its index. Until then the queue pair waits
 /// in the row of those that wait for it.
 #[cold]
@@ -78,8 +122,14 @@ fn wait(qp: &mut Qp, nic: &mut NicState, wqe: &Wqe) -> Result<Option<SendStep>, 
     let Some(queue) = nic.cqs.at(cq) else {
         return Err(Cause::local(Status::LocalQpOperation, "a WAIT names no completion queue"));
     };
+    if let Some(failed) = queue.failed_before(index) {
+        return Err(Cause { after: Some(failed), ..Cause::local(Status::LocalQpOperation, AWAITED_FAILED) });
+    }
     if queue.has_passed(index) {
         return Ok(None);
+    }
+    if queue.is_overrun() {
+        return Err(Cause::local(Status::LocalQpOperation, AWAITED_OVERRUN));
     }
     match nic.cross.get_mut(qp.index()) {
         Some(cross) if cross.waits_for.is_none() => {
@@ -91,8 +141,20 @@ fn wait(qp: &mut Qp, nic: &mut NicState, wqe: &Wqe) -> Result<Option<SendStep>, 
     }
 }
 
+/// Whether the peer is known to execute masked atomics, which are not IBTA's.
+#[cold]
+fn has_masked_atomics(qp: &Qp, nic: &NicState) -> bool {
+    qp.masked_peer || qp.is_reliable() && nic.is_own(qp.dst, qp.peer)
+}
+
+/// Rules of WAITs that nothing ends.
+const AWAITED_FAILED: &str =
+    "a work request that the WAIT was for has failed (wait-on-error=release goes on)";
+const AWAITED_OVERRUN: &str =
+    "the completion queue that the WAIT was for is overrun, and counts no further (IGNORE_OVERRUN does)";
+
 /// Rules that a WQE must meet before it is sent (IBTA table 36 for operations by service).
-fn check(qp: &Qp, wqe: &Wqe) -> Option<Cause> {
+fn check(qp: &Qp, nic: &NicState, wqe: &Wqe) -> Option<Cause> {
     let operation = |rule| Some(Cause::local(Status::LocalQpOperation, rule));
     let allowed = match qp.qp_type {
         QpType::Rc | QpType::XrcSend => true,
@@ -109,10 +171,18 @@ fn check(qp: &Qp, wqe: &Wqe) -> Option<Cause> {
     if wqe.op.acts_on_queues() && !qp.sq.is_cross() {
         return operation("WAIT and ENABLE need a cross-channel queue pair");
     }
+    if wqe.calc && !qp.sq.is_cross() {
+        return operation("a calculation needs a cross-channel queue pair");
+    }
     if wqe.op.awaits_response() && qp.requester.max_rd_atomic == 0 {
         return operation("READs and atomics need an initiator depth above 0 (IBTA 11.2.4.2)");
     }
-    if matches!(wqe.op, WqeOp::CompareSwap | WqeOp::FetchAdd) && wqe.len != 8 {
+    if wqe.op.is_masked() && !has_masked_atomics(qp, nic) {
+        return operation(
+            "masked atomics need a peer that is known to execute them: this NIC, or one that agreed on IRN",
+        );
+    }
+    if wqe.op.is_atomic() && wqe.len != 8 {
         return Some(Cause::local(
             Status::LocalLength,
             "an atomic's answer takes exactly 8 bytes (IBTA 9.4.5)",
@@ -142,6 +212,7 @@ fn local(qp: &mut Qp, nic: &mut NicState, wqe: &Wqe) -> Result<(), Cause> {
                 .map_err(|f| Cause::local(Status::LocalProtection, f.rule()))?;
         }
         WqeOp::SendEnable => nic.enable(qp.pd, wqe.queue_number(), wqe.queue_index())?,
+        WqeOp::RecvEnable => nic.enable_receives(qp.pd, wqe.queue_number(), wqe.queue_index())?,
         _ => {}
     }
     Ok(())

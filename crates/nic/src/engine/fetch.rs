@@ -19,8 +19,10 @@ pub(crate) fn fetch(qp: &mut Qp, nic: &mut NicState, now: Instant) -> SendStep {
     if !qp.sq.has_unfetched() {
         return SendStep::Idle;
     }
-    if qp.sq.is_cross() {
-        return fetch_cross(qp, nic, now);
+    if qp.sq.is_written_by_program()
+        && let Some(step) = fetch_written(qp, nic, now)
+    {
+        return step;
     }
     let available = qp.sq.posted.wrapping_sub(qp.sq.fetched);
     match qp.sq.ring.decode(qp.sq.fetched, available, qp.sq.layout()) {
@@ -30,6 +32,16 @@ pub(crate) fn fetch(qp: &mut Qp, nic: &mut NicState, now: Instant) -> SendStep {
         }
         Err(fault) => reject(qp, nic, now, fault),
     }
+}
+
+/// The next WQE of a queue that a program writes, where that makes a difference.
+#[cold]
+fn fetch_written(qp: &mut Qp, nic: &mut NicState, now: Instant) -> Option<SendStep> {
+    if qp.sq.is_cross() {
+        return Some(fetch_cross(qp, nic, now));
+    }
+    let fault = qp.sq.ring.check_control(qp.sq.fetched, qp.num).err().filter(|_| nic.wqe_checks)?;
+    Some(reject(qp, nic, now, fault))
 }
 
 /// A WQE that says nothing that the NIC understands: it fails in its turn.
@@ -56,6 +68,9 @@ fn fetch_cross(qp: &mut Qp, nic: &mut NicState, now: Instant) -> SendStep {
         return if read > 0 { SendStep::Fetched(read) } else { SendStep::Idle };
     }
     let at_hand = cross.cached.wrapping_sub(fetched).min(qp.sq.ring.blocks());
+    if let Some(fault) = qp.sq.ring.check_control(fetched, qp.num).err().filter(|_| nic.wqe_checks) {
+        return reject(qp, nic, now, fault);
+    }
     match qp.sq.ring.decode(fetched, at_hand, layout) {
         Ok(wqe) => {
             load(qp, &wqe);

@@ -4,6 +4,7 @@
 pub(crate) mod execute;
 pub(crate) mod fetch;
 mod guess;
+pub mod live;
 mod paths;
 mod ready;
 pub mod step;

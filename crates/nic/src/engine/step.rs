@@ -73,6 +73,9 @@ pub(crate) enum Effect {
     /// The managed send queue of the queue pair at this index may be fetched up to this count of blocks,
     /// modulo 2^16.
     Enable { index: u32, end: u16 },
+    /// Messages may take requests of the managed receive queue of the queue pair at this index up to this
+    /// count, modulo 2^16.
+    EnableReceives { index: u32, end: u16 },
     /// Completions that the queue pair at this index waits for have come.
     Wake { index: u32 },
     /// A completion that nobody polled has given way to a newer one, or found no place.

@@ -128,9 +128,17 @@ impl Nic {
                         wake(pair, &mut self.ready);
                     }
                 }
+                Effect::EnableReceives { index, end } => {
+                    if let Some(pair) = self.qps.at(index)
+                        && let Some(receiver) = pair.qp.receiver.as_deref_mut()
+                    {
+                        receiver.queue.enable(end);
+                        return Step::Enabled(pair.qp.id);
+                    }
+                }
                 Effect::Enable { index, end } => {
                     if let Some(pair) = self.qps.at(index) {
-                        pair.qp.enable(end);
+                        pair.qp.sq.enable(end);
                         wake(pair, &mut self.ready);
                         return Step::Enabled(pair.qp.id);
                     }

@@ -109,6 +109,17 @@ pub fn fetch_add(target: Span, add: u64) -> u64 {
     word(target).fetch_add(add, Ordering::SeqCst)
 }
 
+/// Replaces a word in host byte order by what `new` makes of it, if anything, and returns what it was. Atomic
+/// like [`fetch_add`].
+///
+/// # Panics
+/// As [`fetch_add`].
+pub fn update(target: Span, new: impl Fn(u64) -> Option<u64>) -> u64 {
+    match word(target).fetch_update(Ordering::SeqCst, Ordering::SeqCst, new) {
+        Ok(was) | Err(was) => was,
+    }
+}
+
 /// Stores `swap` in a word in host byte order if it equals `compare`, and returns what it was.
 /// Atomic like [`fetch_add`].
 ///

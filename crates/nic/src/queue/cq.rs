@@ -1,6 +1,7 @@
 //! Completion queues (IBTA 10.8, 11.4.2): a bounded ring of completions, armed for events.
 
 use crate::error::Error;
+use crate::explain::Awaited;
 use crate::ids::{QpId, SrqId};
 use crate::work::{Completion, Status};
 use adverb_wire::QpNumber;
@@ -72,6 +73,9 @@ pub(crate) struct Cq {
     pub ignores_overrun: bool,
     /// Queue pairs whose WAIT is for the completion with this index.
     waiters: Vec<(u32, u32)>,
+    /// The first error completion whose queue pair has not been reset or destroyed: its index, and what it
+    /// was.
+    failed: Option<Box<(u64, Awaited)>>,
 }
 
 /// What adding a completion led to.
@@ -101,6 +105,7 @@ impl Cq {
             produced: 0,
             ignores_overrun: false,
             waiters: Vec::new(),
+            failed: None,
         }
     }
 
@@ -137,11 +142,33 @@ impl Cq {
         Added::Quiet
     }
 
+    /// Counts from `produced` on.
+    pub fn start_at(&mut self, produced: u64) {
+        (self.produced, self.notified) = (produced, produced);
+    }
+
     /// Whether so many completions have come that the one with this index is among them. Indices are counted
     /// modulo 2^24, and compared on that circle.
     pub fn has_passed(&self, index: u32) -> bool {
         let ahead = (self.produced as u32).wrapping_sub(index) & 0xff_ffff;
         ahead != 0 && ahead < 1 << 23
+    }
+
+    /// Keeps in mind that the completion added last was an error. The queue pairs that wait are to be woken:
+    /// they fail as well.
+    #[cold]
+    pub fn note_error(&mut self, awaited: Awaited) {
+        if self.failed.is_none() {
+            self.failed = Some(Box::new((self.produced.wrapping_sub(1), awaited)));
+        }
+    }
+
+    /// The error completion that came no later than the one with this index, or in its place.
+    pub fn failed_before(&self, index: u32) -> Option<Awaited> {
+        let (at, awaited) = self.failed.as_deref()?;
+        // Once it lies so far back that the circle cannot tell, all that anybody waits for is later.
+        let ahead = index.wrapping_sub(*at as u32) & 0xff_ffff;
+        (ahead < 1 << 23 || self.produced - at >= 1 << 23).then_some(*awaited)
     }
 
     /// The queue pair at this index waits for the completion with index `index`.
@@ -157,7 +184,8 @@ impl Cq {
 
     /// Takes out one who has waited long enough.
     pub fn next_passed(&mut self) -> Option<u32> {
-        let at = self.waiters.iter().position(|(index, _)| self.has_passed(*index))?;
+        let done = |index: u32| self.has_passed(index) || self.failed_before(index).is_some() || self.overrun;
+        let at = self.waiters.iter().position(|(index, _)| done(*index))?;
         Some(self.waiters.remove(at).1)
     }
 
@@ -222,5 +250,8 @@ impl Cq {
             freed.extend(entry.release.filter(|release| !stays && release.is_shared()));
             stays
         });
+        if self.failed.as_deref().is_some_and(|(_, awaited)| awaited.qp == qp) {
+            self.failed = None;
+        }
     }
 }

@@ -55,6 +55,8 @@ pub(crate) struct CrossChannel {
     pub cached: u32,
     /// Fetched no further than ENABLEs allow.
     pub managed: bool,
+    /// Posts to a full queue replace its oldest WQEs.
+    pub ignores_overflow: bool,
     /// WQEs that a fetch brings, WAITs not counted: the first after all that was posted has been fetched, and
     /// the later ones.
     pub first: u8,
@@ -71,7 +73,17 @@ impl CrossChannel {
         let mut host = Ring::new(blocks);
         host.allocate()?;
         let (first, batch) = (first.max(1), batch.max(1));
-        Ok(CrossChannel { host, posted: 0, cached: 0, managed, first, batch, idle: true, waits_for: None })
+        Ok(CrossChannel {
+            host,
+            posted: 0,
+            cached: 0,
+            managed,
+            ignores_overflow: false,
+            first,
+            batch,
+            idle: true,
+            waits_for: None,
+        })
     }
 
     /// Empties the queue (transition to RESET).
@@ -107,7 +119,7 @@ impl CrossChannel {
         let (mut at, mut counted) = (self.cached, 0u8);
         while at != end && counted < most {
             let (op, blocks) = self.host.peek(at);
-            if op == WqeOp::Wait as u8 || op == WqeOp::SendEnable as u8 {
+            if [WqeOp::Wait, WqeOp::SendEnable, WqeOp::RecvEnable].iter().any(|known| op == *known as u8) {
                 return true;
             }
             at = at.wrapping_add(blocks.min(end.wrapping_sub(at)));

@@ -1,5 +1,6 @@
 //! Queues: WQE and CQE layouts, send, receive, shared receive and completion queues, doorbells.
 
+mod calc;
 pub(crate) mod cq;
 pub(crate) mod cross;
 mod op;

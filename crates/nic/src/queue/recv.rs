@@ -4,6 +4,9 @@
 //! early by [`END_OF_LIST`]. The NIC copies an entry out when a message takes it; its place counts as taken
 //! until the program has polled its completion, as on mlx5. A shared queue is the same ring: entries leave it
 //! in order, so the linked list that mlx5 keeps for out-of-order release is not needed.
+//!
+//! Of a managed queue messages take only what ENABLEs allow, which may go round and round: the same requests
+//! are then taken again.
 
 use crate::error::Error;
 use crate::ids::{CqId, PdId, SrqId, XrcdId};
@@ -22,14 +25,21 @@ const END_OF_LIST: u32 = 0x100;
 pub(crate) struct RecvQueue {
     memory: QueueMemory,
     wr_ids: Box<[u64]>,
+    /// What messages may take: what was posted, or of a managed queue what was enabled.
     posted: u32,
+    /// What was posted to a managed queue.
+    written: u32,
     taken: u32,
     /// Requests posted whose completions have not been polled.
     held: u32,
     mask: u32,
     max_wr: u32,
-    max_sge: u32,
+    max_sge: u16,
+    managed: bool,
+    ignores_overflow: bool,
 }
+
+const _: () = assert!(limits::MAX_SGE <= u16::MAX as u32 && limits::MAX_SRQ_SGE <= u16::MAX as u32);
 
 impl RecvQueue {
     /// A queue for `max_wr` requests of `max_sge` entries each; both may be 0.
@@ -41,11 +51,14 @@ impl RecvQueue {
             memory: QueueMemory::new(slots as usize * stride)?,
             wr_ids: vec![0; slots as usize].into_boxed_slice(),
             posted: 0,
+            written: 0,
             taken: 0,
             held: 0,
             mask: slots.saturating_sub(1),
             max_wr,
-            max_sge,
+            max_sge: max_sge as u16,
+            managed: false,
+            ignores_overflow: false,
         })
     }
 
@@ -60,12 +73,40 @@ impl RecvQueue {
     }
 
     pub fn max_sge(&self) -> u32 {
-        self.max_sge
+        self.max_sge.into()
+    }
+
+    /// Lets only ENABLEs say which requests messages may take.
+    pub fn manage(&mut self) {
+        self.managed = true;
+    }
+
+    /// Takes more requests than it has room for: newer ones replace the oldest.
+    pub fn ignore_overflow(&mut self) {
+        self.ignores_overflow = true;
+    }
+
+    /// An ENABLE: messages may take requests up to `end`, a count modulo 2^16. One that says less than is
+    /// enabled already, or more than half of that circle ahead of what is taken, changes nothing.
+    pub fn enable(&mut self, end: u16) {
+        let posted = self.posted.wrapping_add(end.wrapping_sub(self.posted as u16).into());
+        if self.len() <= posted.wrapping_sub(self.taken) && posted.wrapping_sub(self.taken) <= 1 << 15 {
+            self.posted = posted;
+        }
+    }
+
+    /// What was posted and not taken is to be flushed, whatever was enabled.
+    pub fn enable_all(&mut self) {
+        if self.managed {
+            let left = self.written.wrapping_sub(self.taken) as i32;
+            self.posted = if left > 0 { self.written } else { self.taken };
+        }
     }
 
     /// Empties the queue (transition to RESET).
     pub fn reset(&mut self) {
         self.posted = 0;
+        self.written = 0;
         self.taken = 0;
         self.held = 0;
     }
@@ -81,7 +122,7 @@ impl RecvQueue {
         if self.held > max_wr {
             return Err(Error::Invalid("size below the number of receives posted and not polled"));
         }
-        let mut new = RecvQueue::new(max_wr, self.max_sge)?;
+        let mut new = RecvQueue::new(max_wr, self.max_sge())?;
         (new.posted, new.taken, new.held) = (self.posted, self.taken, self.held);
         let stride = self.stride();
         for index in 0..self.len() {
@@ -105,10 +146,11 @@ impl RecvQueue {
         if wr.sges.iter().any(|sge| u64::from(sge.len) > limits::MAX_MESSAGE) {
             return Err(Error::Invalid("scatter entry longer than 2^31 bytes"));
         }
-        if self.held >= self.max_wr {
+        if self.held >= self.max_wr && !(self.ignores_overflow && self.max_wr > 0) {
             return Err(Error::QueueFull);
         }
-        let slot = (self.posted & self.mask) as usize;
+        let at = if self.managed { self.written } else { self.posted };
+        let slot = (at & self.mask) as usize;
         let base = slot * self.stride();
         for (i, sge) in wr.sges.iter().enumerate() {
             self.write(base, i, sge);
@@ -117,7 +159,11 @@ impl RecvQueue {
             self.write(base, wr.sges.len(), &Sge { addr: 0, len: 0, lkey: Key(END_OF_LIST) });
         }
         self.wr_ids[slot] = wr.wr_id;
-        self.posted = self.posted.wrapping_add(1);
+        if self.managed {
+            self.written = at.wrapping_add(1);
+        } else {
+            self.posted = at.wrapping_add(1);
+        }
         self.held += 1;
         Ok(())
     }

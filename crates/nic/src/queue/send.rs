@@ -79,6 +79,12 @@ impl SendQueue {
         self.writer == Writer::Cross
     }
 
+    /// Whether its WQEs are not only the NIC's own.
+    #[inline]
+    pub fn is_written_by_program(&self) -> bool {
+        self.writer != Writer::Nic
+    }
+
     /// Whether `more` requests that take `blocks` blocks fit, of `most` that the queue may hold.
     #[inline]
     pub fn has_room(&self, more: usize, blocks: usize, most: u32) -> bool {
@@ -186,7 +192,8 @@ impl SendQueue {
         let blocks = wqe::segments_needed(wr, self.layout).div_ceil(4) as u32;
         // What was recycled may be released beyond the doorbell.
         let used = (cross.posted.wrapping_sub(self.released) as i32).max(0) as u32;
-        if used + blocks > self.ring.blocks() {
+        let room = if cross.ignores_overflow { blocks } else { used + blocks };
+        if room > self.ring.blocks() {
             return Err(Error::QueueFull);
         }
         let signaled = wr.flags.signaled || self.sig_all;
@@ -211,7 +218,8 @@ impl SendQueue {
         if let Some(cross) = cross {
             // What was recycled may be released beyond the doorbell.
             let used = (cross.posted.wrapping_sub(self.released) as i32).max(0) as u32;
-            if used + blocks > self.ring.blocks() {
+            let room = if cross.ignores_overflow { blocks } else { used + blocks };
+            if room > self.ring.blocks() {
                 return Err(Error::QueueFull);
             }
             let block = cross.posted;
@@ -258,7 +266,8 @@ impl SendQueue {
     pub fn ring_cross(&mut self, cross: &mut CrossChannel, posted: u32) -> Result<(), Error> {
         let blocks = self.ring.blocks();
         let used = (posted.wrapping_sub(self.released) as i32).max(0) as u32;
-        if used > blocks || posted.wrapping_sub(cross.posted) > blocks {
+        let overflows = used > blocks && !cross.ignores_overflow;
+        if overflows || posted.wrapping_sub(cross.posted) > blocks {
             return Err(Error::QueueFull);
         }
         cross.posted = posted;
@@ -266,6 +275,18 @@ impl SendQueue {
             self.posted = posted;
         }
         Ok(())
+    }
+
+    /// An ENABLE: the managed send queue may be fetched up to `end`, a count of blocks modulo 2^16. One that
+    /// says less than is enabled already, or more than half of that circle ahead of what is fetched, changes
+    /// nothing.
+    pub fn enable(&mut self, end: u16) {
+        let posted = self.posted.wrapping_add(end.wrapping_sub(self.posted as u16).into());
+        let before = self.posted.wrapping_sub(self.fetched);
+        let after = posted.wrapping_sub(self.fetched);
+        if before <= after && after <= 1 << 15 {
+            self.posted = posted;
+        }
     }
 
     /// Writes a work request into the ring and moves the producer index over it; the block that it starts at.

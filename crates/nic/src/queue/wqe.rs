@@ -17,6 +17,7 @@ use crate::slab::Id as _;
 use crate::work::{SendData, SendFlags, SendOp, SendWr, Sge, Status, UdAddress};
 use adverb_wire::{Gid, Key, QpNumber};
 
+pub use super::calc::{Calc, CalcOp};
 pub use super::op::WqeOp;
 
 /// Bytes of one block.
@@ -29,6 +30,11 @@ const MAX_SEGMENTS: usize = 63;
 /// of the longest entry, 2^31: no bytes at all are written as no segment.
 const INLINE: u32 = 1 << 31;
 const _: () = assert!(limits::MAX_MESSAGE == INLINE as u64);
+/// Operation modifier of a SEND or WRITE that sends the result of a [`Calc`].
+pub const OPMOD_CALC: u8 = 0xff;
+/// Operation modifier of a masked atomic on 8 bytes: extended (8), and the binary logarithm of its size less
+/// 2.
+pub const OPMOD_MASKED: u8 = 0x09;
 /// Low byte of the control segment's flags: generate a solicited event.
 const SOLICITED: u8 = 1 << 1;
 /// Write a completion.
@@ -48,22 +54,29 @@ pub(crate) enum Layout {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WqeFault {
     UnknownOpcode,
+    UnknownModifier,
     SegmentCount,
     TooLong,
+    /// Found by checks that a NIC makes only if it is told to.
+    Index,
+    Number,
 }
 
 impl WqeFault {
     /// Status of its completion.
     pub const fn status(self) -> Status {
         match self {
-            WqeFault::UnknownOpcode | WqeFault::SegmentCount => Status::LocalQpOperation,
             WqeFault::TooLong => Status::LocalLength,
+            _ => Status::LocalQpOperation,
         }
     }
 
     pub const fn rule(self) -> &'static str {
         match self {
             WqeFault::UnknownOpcode => "the WQE's opcode is not one that this NIC executes",
+            WqeFault::UnknownModifier => "the WQE's operation modifier is none that its opcode has here",
+            WqeFault::Index => "the index in the WQE is not that of its place (wqe-checks=on)",
+            WqeFault::Number => "the number in the WQE is not that of its queue pair (wqe-checks=on)",
             WqeFault::SegmentCount => "the WQE's segment count does not fit its operation or its queue",
             WqeFault::TooLong => "the message is longer than 2^31 bytes (IBTA 9.7.7)",
         }
@@ -74,6 +87,7 @@ impl WqeFault {
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Operands {
     pub swap_add: u64,
+    /// Of a masked addition, the bits that no carry leaves.
     pub compare: u64,
 }
 
@@ -105,7 +119,11 @@ pub(crate) struct Wqe {
     pub signaled: bool,
     pub solicited: bool,
     pub fence: bool,
+    /// Its data is computed with, and the result is sent ([`Calc`]).
+    pub calc: bool,
 }
+
+const _: () = assert!(core::mem::size_of::<Wqe>() == 36);
 
 impl Default for Wqe {
     fn default() -> Self {
@@ -129,6 +147,7 @@ impl Wqe {
         signaled: false,
         solicited: false,
         fence: false,
+        calc: false,
     };
 
     /// Number of the queue that a WAIT or ENABLE acts on: 24 bits.
@@ -228,13 +247,14 @@ impl Ring {
             signaled: flags & CQ_UPDATE != 0,
             solicited: flags & SOLICITED != 0,
             fence: flags & FENCE != 0,
+            calc: false,
         };
         if segments == 0 || wqe.blocks() > available {
             return Err(WqeFault::SegmentCount);
         }
         if op.is_local() {
             if op.acts_on_queues() {
-                self.decode_queue(&mut wqe)?;
+                self.decode_queue(&mut wqe, ctrl[0])?;
             }
             return Ok(wqe);
         }
@@ -253,7 +273,10 @@ impl Ring {
             wqe.data_segment += 1;
         }
         if op.is_atomic() {
-            wqe.data_segment += 1;
+            wqe.data_segment += atomic_segments(op, ctrl[0])?;
+        } else if ctrl[0] != 0 && op.is_message() {
+            wqe.data_segment += Calc::segments(ctrl[0])?;
+            wqe.calc = true;
         }
         if wqe.data_segment > segments {
             return Err(WqeFault::SegmentCount);
@@ -264,7 +287,11 @@ impl Ring {
 
     /// The segment of a WAIT or ENABLE: 8 bytes that do not matter, index, number.
     #[cold]
-    fn decode_queue(&self, wqe: &mut Wqe) -> Result<(), WqeFault> {
+    fn decode_queue(&self, wqe: &mut Wqe, modifier: u8) -> Result<(), WqeFault> {
+        // Of WAITs for memory or for a time (1, 2) this NIC has none.
+        if modifier != 0 && wqe.op == WqeOp::Wait {
+            return Err(WqeFault::UnknownModifier);
+        }
         if wqe.segments < 2 {
             return Err(WqeFault::SegmentCount);
         }
@@ -326,10 +353,12 @@ impl Ring {
         Ok(())
     }
 
-    /// What an atomic computes with: the segment before its data. Read together with [`Ring::decode`].
+    /// What an atomic computes with: the segment before its data, or before its masks. Read together with
+    /// [`Ring::decode`].
     #[cold]
     pub fn operands(&self, wqe: &Wqe) -> Operands {
-        let seg = self.segment(wqe.block, wqe.data_segment - 1);
+        let masks = (wqe.op == WqeOp::MaskedCompareSwap) as u8;
+        let seg = self.segment(wqe.block, wqe.data_segment - 1 - masks);
         Operands { swap_add: be64(&seg), compare: be64(&seg[8..]) }
     }
 
@@ -338,6 +367,51 @@ impl Ring {
     pub fn sge(&self, wqe: &Wqe, segment: u8) -> Sge {
         let seg = self.segment(wqe.block, segment);
         Sge { len: be32(&seg), lkey: Key(be32(&seg[4..])), addr: be64(&seg[8..]) }
+    }
+
+    /// Adds the masks of a masked compare and swap to the gather: the segment before its data.
+    #[cold]
+    pub fn gather_masks(&self, wqe: &Wqe, out: &mut Gather) {
+        let at = wqe.data_segment - 1;
+        let base = self.offset(wqe.block.wrapping_add(u32::from(at) / 4));
+        out.push(self.memory.span(base + (usize::from(at) % 4) * SEGMENT, SEGMENT));
+    }
+
+    /// What a WQE computes before it is sent: the two segments before its data.
+    #[cold]
+    pub fn calc(&self, wqe: &Wqe) -> Option<Calc> {
+        let first = wqe.data_segment - 2;
+        Calc::read(&self.segment(wqe.block, first), &self.segment(wqe.block, first + 1))
+    }
+
+    /// Replaces what a WQE computes, and its data, by the result, which is inline from then on. False when
+    /// that takes more segments than there are.
+    #[cold]
+    pub fn put_result(&self, wqe: &Wqe, result: &[u8]) -> bool {
+        let first = wqe.data_segment - 2;
+        if 4 + result.len() > usize::from(wqe.segments - first) * SEGMENT {
+            return false;
+        }
+        let mut build = Builder { ring: self, block: wqe.block, segment: first.into() };
+        build.inline(result);
+        let mut control = self.segment(wqe.block, 0);
+        control[0] = 0;
+        self.memory.write_segment(self.offset(wqe.block), control);
+        true
+    }
+
+    /// Whether index and number in a control segment are those of its place and of its queue pair, as stock
+    /// firmware demands.
+    #[cold]
+    pub fn check_control(&self, block: u32, qpn: QpNumber) -> Result<(), WqeFault> {
+        let control = self.segment(block, 0);
+        if u16::from_be_bytes([control[1], control[2]]) != block as u16 {
+            return Err(WqeFault::Index);
+        }
+        if be32(&control[4..]) >> 8 != qpn.get() {
+            return Err(WqeFault::Number);
+        }
+        Ok(())
     }
 
     /// Adds `len` inline bytes from `offset` on to the gather.
@@ -402,8 +476,43 @@ impl Ring {
     }
 }
 
+/// Segments of what an atomic computes with.
+#[cold]
+fn atomic_segments(op: WqeOp, modifier: u8) -> Result<u8, WqeFault> {
+    match op {
+        WqeOp::CompareSwap | WqeOp::FetchAdd => Ok(1),
+        _ if modifier != OPMOD_MASKED => Err(WqeFault::UnknownModifier),
+        WqeOp::MaskedCompareSwap => Ok(2),
+        _ => Ok(1),
+    }
+}
+
+/// Opcode and modifier of what programs of chains post; and no immediate.
+#[cold]
+fn rare_code(op: &SendOp) -> (WqeOp, u8, u32) {
+    let (op, modifier) = match op {
+        SendOp::MaskedCompareSwap { .. } => (WqeOp::MaskedCompareSwap, OPMOD_MASKED),
+        SendOp::MaskedFetchAdd { .. } => (WqeOp::MaskedFetchAdd, OPMOD_MASKED),
+        SendOp::Wait { .. } => (WqeOp::Wait, 0),
+        SendOp::SendEnable { .. } => (WqeOp::SendEnable, 0),
+        SendOp::RecvEnable { .. } => (WqeOp::RecvEnable, 0),
+        SendOp::SendCalc(_) => (WqeOp::Send, OPMOD_CALC),
+        SendOp::WriteCalc(..) => (WqeOp::Write, OPMOD_CALC),
+        _ => (WqeOp::Nop, 0),
+    };
+    (op, modifier, 0)
+}
+
 fn is_local(op: &SendOp) -> bool {
-    matches!(op, SendOp::BindMw { .. } | SendOp::LocalInv(_) | SendOp::Nop)
+    matches!(
+        op,
+        SendOp::BindMw { .. }
+            | SendOp::LocalInv(_)
+            | SendOp::Nop
+            | SendOp::Wait { .. }
+            | SendOp::SendEnable { .. }
+            | SendOp::RecvEnable { .. }
+    )
 }
 
 /// Whether the bytes of all entries of a list are no more than a message may have.
@@ -431,7 +540,11 @@ pub(crate) fn segments_needed(wr: &SendWr<'_>, layout: Layout) -> usize {
     let op = match wr.op {
         SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_) | SendOp::Nop | SendOp::LocalInv(_) => 0,
         SendOp::Write(..) | SendOp::WriteImm(..) | SendOp::Read(..) => 1,
-        SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => 2,
+        SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } | SendOp::MaskedFetchAdd { .. } => 2,
+        SendOp::MaskedCompareSwap { .. } => 3,
+        SendOp::Wait { .. } | SendOp::SendEnable { .. } | SendOp::RecvEnable { .. } => 1,
+        SendOp::SendCalc(_) => 2,
+        SendOp::WriteCalc(..) => 3,
         SendOp::BindMw { .. } => 3,
     };
     if is_local(&wr.op) {
@@ -490,23 +603,24 @@ impl Builder<'_> {
 
     #[inline(always)]
     fn control(self, qpn: QpNumber, wr: &SendWr<'_>, signaled: bool) {
-        let (op, imm) = match wr.op {
-            SendOp::Send => (WqeOp::Send, 0),
-            SendOp::SendImm(imm) => (WqeOp::SendImm, imm),
-            SendOp::SendInv(key) => (WqeOp::SendInv, key.0),
-            SendOp::Write(..) => (WqeOp::Write, 0),
-            SendOp::WriteImm(_, _, imm) => (WqeOp::WriteImm, imm),
-            SendOp::Read(..) => (WqeOp::Read, 0),
-            SendOp::CompareSwap { .. } => (WqeOp::CompareSwap, 0),
-            SendOp::FetchAdd { .. } => (WqeOp::FetchAdd, 0),
-            SendOp::BindMw { .. } => (WqeOp::BindMw, 0),
-            SendOp::LocalInv(key) => (WqeOp::LocalInv, key.0),
-            SendOp::Nop => (WqeOp::Nop, 0),
+        let (op, modifier, imm) = match wr.op {
+            SendOp::Send => (WqeOp::Send, 0, 0),
+            SendOp::SendImm(imm) => (WqeOp::SendImm, 0, imm),
+            SendOp::SendInv(key) => (WqeOp::SendInv, 0, key.0),
+            SendOp::Write(..) => (WqeOp::Write, 0, 0),
+            SendOp::WriteImm(_, _, imm) => (WqeOp::WriteImm, 0, imm),
+            SendOp::Read(..) => (WqeOp::Read, 0, 0),
+            SendOp::CompareSwap { .. } => (WqeOp::CompareSwap, 0, 0),
+            SendOp::FetchAdd { .. } => (WqeOp::FetchAdd, 0, 0),
+            SendOp::BindMw { .. } => (WqeOp::BindMw, 0, 0),
+            SendOp::LocalInv(key) => (WqeOp::LocalInv, 0, key.0),
+            SendOp::Nop => (WqeOp::Nop, 0, 0),
+            ref rare => rare_code(rare),
         };
         debug_assert!(self.segment as usize <= MAX_SEGMENTS);
         let SendFlags { solicited, fence, .. } = wr.flags;
         let flags = (signaled as u8 * CQ_UPDATE) | (solicited as u8 * SOLICITED) | (fence as u8 * FENCE);
-        let first = (self.block & 0xffff) << 8 | op as u32;
+        let first = (modifier as u32) << 24 | (self.block & 0xffff) << 8 | op as u32;
         let segment = segment_of([first, qpn.get() << 8 | self.segment, flags as u32, imm]);
         self.ring.memory.write_segment(self.ring.offset(self.block), segment);
     }
@@ -538,6 +652,33 @@ impl Builder<'_> {
                 self.words([access.bits(), 0, 0, 0]);
             }
             SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_) | SendOp::LocalInv(_) | SendOp::Nop => {}
+            ref rare => self.rare_operation(rare),
+        }
+    }
+
+    /// What programs of chains post.
+    #[cold]
+    fn rare_operation(&mut self, op: &SendOp) {
+        match *op {
+            SendOp::MaskedCompareSwap { addr, rkey, compare, swap, compare_mask, swap_mask } => {
+                self.longs(addr, (rkey.0 as u64) << 32);
+                self.longs(swap, compare);
+                self.longs(swap_mask, compare_mask);
+            }
+            SendOp::MaskedFetchAdd { addr, rkey, add, boundary } => {
+                self.longs(addr, (rkey.0 as u64) << 32);
+                self.longs(add, boundary);
+            }
+            SendOp::Wait { cq, index } => self.words([0, 0, index, cq]),
+            SendOp::SendEnable { qp, index } | SendOp::RecvEnable { qp, index } => {
+                self.words([0, 0, index, qp.get()]);
+            }
+            SendOp::SendCalc(calc) => calc.write(|words| self.words(words)),
+            SendOp::WriteCalc(addr, rkey, calc) => {
+                self.longs(addr, (rkey.0 as u64) << 32);
+                calc.write(|words| self.words(words));
+            }
+            _ => {}
         }
     }
 

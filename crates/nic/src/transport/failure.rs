@@ -26,6 +26,7 @@ pub(crate) fn fail_oldest(qp: &mut Qp, nic: &mut NicState, now: Instant, cause: 
         // Unreliable services stop sending only (IBTA 10.3.1.6).
         flush_sends(qp, nic, now);
         qp.state = QpState::Sqe;
+        nic.note_state(qp.num, qp.state);
         return;
     }
     enter_error(qp, nic, now);
@@ -56,6 +57,7 @@ pub(crate) fn flush_sends(qp: &mut Qp, nic: &mut NicState, now: Instant) {
 /// What a cross-channel queue has not fetched: no further than was posted, however far it was enabled.
 #[cold]
 fn flush_cross(qp: &mut Qp, nic: &mut NicState, now: Instant) {
+    nic.stop_waiting(qp.index());
     let Some(cross) = nic.cross.get_mut(qp.index()) else { return };
     let end = cross.posted;
     let left = end.wrapping_sub(qp.sq.fetched) as i32;
@@ -90,6 +92,7 @@ pub(crate) fn enter_error(qp: &mut Qp, nic: &mut NicState, now: Instant) {
         return;
     }
     qp.state = QpState::Err;
+    nic.note_state(qp.num, qp.state);
     qp.draining = false;
     qp.deadline = Instant::NEVER;
     flush_sends(qp, nic, now);

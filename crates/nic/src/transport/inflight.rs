@@ -233,6 +233,11 @@ impl Requester {
         self.next_psn
     }
 
+    /// WQEs in flight.
+    pub fn in_flight(&self) -> u32 {
+        self.tail.wrapping_sub(self.head)
+    }
+
     /// Whether anything is in flight.
     #[inline]
     pub fn is_empty(&self) -> bool {

@@ -267,6 +267,9 @@ pub(crate) fn fail_receive(qp: &mut Qp, nic: &mut NicState, now: Instant, status
 /// Flushes the receive in progress and the queue pair's own receive queue (IBTA 10.3.1.5).
 pub(crate) fn flush(qp: &mut Qp, nic: &mut NicState, now: Instant) {
     fail_receive(qp, nic, now, Status::WorkRequestFlushed);
+    if let Some(receiver) = qp.receiver.as_deref_mut() {
+        receiver.queue.enable_all();
+    }
     while qp.take_receive() {
         let done = completion(qp, now, qp.scatter().wr_id, CompletionOp::Recv, Status::WorkRequestFlushed);
         nic.complete(qp.recv_cq, done, Some(release(qp)));

@@ -39,5 +39,6 @@ pub(crate) fn explain(qp: &Qp, nic: &mut NicState, now: Instant, wr_id: u64, cau
         packet: cause.packet,
         timer: cause.timer,
         rule: cause.rule,
+        after: cause.after,
     });
 }

@@ -21,7 +21,7 @@ use crate::frame::TxFrame;
 use crate::memory::AccessFault;
 use crate::qp::Qp;
 use crate::queue::cq::Release;
-use crate::queue::wqe::{Wqe, WqeOp};
+use crate::queue::wqe::Wqe;
 use crate::state::NicState;
 use crate::transport::failure::fail_oldest;
 use crate::transport::inflight::Inflight;
@@ -106,7 +106,7 @@ pub(crate) fn packet(
         }
     };
     if wqe.op.is_atomic() {
-        segmentation::operands(qp.requester.operands(), &mut out.packet);
+        segmentation::operands(qp, &wqe, qp.requester.operands(), out);
     }
     let after = entry.psn.add(end);
     let new = !psn.is_before(qp.requester.sent);
@@ -150,7 +150,7 @@ pub(crate) fn build(
     out.packet = Packet { flow: qp.flow(nic), ..Packet::default() };
     out.path = qp.path;
     let end = match wqe.op {
-        WqeOp::Read | WqeOp::CompareSwap | WqeOp::FetchAdd => {
+        op if op.awaits_response() => {
             segmentation::request(qp, wqe, index, &mut out.packet);
             entry.packets
         }

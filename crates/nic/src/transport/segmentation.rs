@@ -6,6 +6,7 @@ use crate::memory::AccessFault;
 use crate::qp::Qp;
 use crate::queue::wqe::{GatherCursor, Operands, Wqe, WqeOp};
 use crate::state::NicState;
+use adverb_wire::ext::MASKS_LEN;
 use adverb_wire::{AtomicEth, Bth, Opcode, Operation, Packet, Reth};
 
 /// READ and atomic requests: one packet, whatever the length of the answer. An atomic still lacks its
@@ -14,6 +15,8 @@ pub(crate) fn request(qp: &Qp, wqe: &Wqe, index: u32, packet: &mut Packet) {
     let operation = match wqe.op {
         WqeOp::Read => Operation::ReadRequest,
         WqeOp::CompareSwap => Operation::CompareSwap,
+        WqeOp::MaskedCompareSwap => Operation::MaskedCompareSwap,
+        WqeOp::MaskedFetchAdd => Operation::MaskedFetchAdd,
         _ => Operation::FetchAdd,
     };
     packet.bth = Bth { opcode: Opcode::new(qp.service(), operation), ack_req: true, ..Bth::default() };
@@ -28,10 +31,14 @@ pub(crate) fn request(qp: &Qp, wqe: &Wqe, index: u32, packet: &mut Packet) {
     }
 }
 
-/// What the atomic of a request computes with.
+/// What the atomic of a request computes with. Masks of a swap are its payload.
 #[cold]
-pub(crate) fn operands(of: Operands, packet: &mut Packet) {
-    (packet.atomic.swap_add, packet.atomic.compare) = (of.swap_add, of.compare);
+pub(crate) fn operands(qp: &Qp, wqe: &Wqe, of: Operands, out: &mut TxFrame) {
+    (out.packet.atomic.swap_add, out.packet.atomic.compare) = (of.swap_add, of.compare);
+    if wqe.op == WqeOp::MaskedCompareSwap {
+        qp.sq.ring.gather_masks(wqe, &mut out.payload);
+        out.packet.payload_len = MASKS_LEN as u32;
+    }
 }
 
 /// A SEND or WRITE packet with its payload.

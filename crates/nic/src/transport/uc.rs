@@ -36,12 +36,8 @@ pub(crate) fn on_request(
     match refusal {
         Refusal::NotReady => nic.counters.drop_no_receive += 1,
         Refusal::Local(fault) => {
-            let cause = Cause {
-                status: Status::LocalProtection,
-                rule: fault.rule(),
-                packet: Some(received(packet)),
-                timer: None,
-            };
+            let cause = Cause::local(Status::LocalProtection, fault.rule());
+            let cause = Cause { packet: Some(received(packet)), ..cause };
             explain(qp, nic, now, qp.scatter().wr_id, &cause);
             receive::fail_receive(qp, nic, now, Status::LocalProtection);
             nic.event(Event::QpFatal(qp.id));
@@ -50,8 +46,7 @@ pub(crate) fn on_request(
         Refusal::TooLong => {
             // A local length error ends the receive and the connection (IBTA 9.8.3.1.2).
             let rule = "the receive is smaller than the message (IBTA 9.8.3.1.2)";
-            let cause =
-                Cause { status: Status::LocalLength, rule, packet: Some(received(packet)), timer: None };
+            let cause = Cause { packet: Some(received(packet)), ..Cause::local(Status::LocalLength, rule) };
             explain(qp, nic, now, qp.scatter().wr_id, &cause);
             receive::fail_receive(qp, nic, now, Status::LocalLength);
             enter_error(qp, nic, now);

@@ -85,7 +85,7 @@ pub(crate) fn on_datagram(
     if status != Status::Success {
         nic.counters.drop_receive_error += 1;
         let rule = "a scatter entry of the receive fails its access check (IBTA 10.6.3)";
-        let cause = Cause { status, rule, packet: Some(received(packet)), timer: None };
+        let cause = Cause { packet: Some(received(packet)), ..Cause::local(status, rule) };
         explain(qp, nic, now, qp.scatter().wr_id, &cause);
     }
     done.byte_len = total as u32;

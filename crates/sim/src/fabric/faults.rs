@@ -115,7 +115,7 @@ impl PacketKind {
             PacketKind::Write => operation.is_write(),
             PacketKind::ReadRequest => operation == Operation::ReadRequest,
             PacketKind::ReadResponse => operation.is_read_response(),
-            PacketKind::Atomic => matches!(operation, Operation::CompareSwap | Operation::FetchAdd),
+            PacketKind::Atomic => operation.is_atomic(),
             PacketKind::AtomicResponse => operation == Operation::AtomicAcknowledge,
             PacketKind::Ack => operation == Operation::Acknowledge,
         }

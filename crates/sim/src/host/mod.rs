@@ -37,6 +37,13 @@ pub struct TransportConfig {
     pub retry_forever: bool,
     /// Frames that a queue pair sends before the next one's turn.
     pub quantum: u32,
+    /// WQEs that a fetch of a cross-channel queue brings; what its hardware does, or the NIC's own way, if
+    /// none.
+    pub prefetch: Option<u8>,
+    /// WQEs that programs write must name their place and their queue pair.
+    pub wqe_checks: bool,
+    /// What an error completion does to WAITs.
+    pub wait_on_error: WaitOnError,
     /// Congestion control.
     pub congestion: CongestionControl,
     /// Packets may be marked by ECN.
@@ -62,6 +69,9 @@ impl Default for TransportConfig {
             rto: None,
             retry_forever: false,
             quantum: 1,
+            prefetch: None,
+            wqe_checks: false,
+            wait_on_error: WaitOnError::default(),
             congestion: CongestionControl::Fixed,
             ecn: false,
             class: 0,
@@ -270,7 +280,12 @@ impl Host {
             max_unacked_packets: transport.window,
             ack_every: transport.ack_every,
             stepped: costs.is_some(),
-            prefetch: costs.map_or(NicConfig::default().prefetch, Profile::prefetch),
+            prefetch: transport
+                .prefetch
+                .map(|wqes| (wqes, wqes))
+                .unwrap_or_else(|| costs.map_or(NicConfig::default().prefetch, Profile::prefetch)),
+            wqe_checks: transport.wqe_checks,
+            wait_on_error: transport.wait_on_error,
             irn: transport.irn,
             rto: transport.rto,
             retry_forever: transport.retry_forever,

@@ -10,8 +10,7 @@ use crate::sim::Sim;
 use adverb_nic::{Access, PathId, PdId, QpAttr, QpAttrMask, RecvWr, SendData, SendWr};
 use adverb_rdma::Error;
 use adverb_rdma::seam::{
-    Answer, Backing, Call, Data, Device, FileId, MemoryId, MemoryInfo, RecvTarget, SendOrder, SendRequest,
-    Wait,
+    Answer, Backing, Call, Data, Device, FileId, MemoryId, MemoryInfo, RecvTarget, SendRequest, Wait,
 };
 use adverb_wire::Instant;
 use core::ops::Range;
@@ -285,17 +284,13 @@ impl Sim {
                 process.srqs.push(id);
                 Answer::Srq(id, nic.srq_number(id)?)
             }
-            Call::CreateQp { init, order } => {
+            Call::CreateQp { init, flags } => {
                 let pd = init.pd.map(|pd| Process::own(&process.pds, pd, "protection domain"));
                 pd.transpose()?;
                 for cq in [init.send_cq, init.recv_cq].into_iter().flatten() {
                     Process::own(&process.cqs, cq, "completion queue")?;
                 }
-                let id = match order {
-                    SendOrder::Own => nic.create_qp(init),
-                    SendOrder::Cross => nic.create_cross_qp(init, false),
-                    SendOrder::Managed => nic.create_cross_qp(init, true),
-                }?;
+                let id = nic.create_qp_with(init, *flags)?;
                 process.qps.push(id);
                 Answer::Qp(id, nic.qp_number(id)?, nic.qp_caps(id)?)
             }

@@ -1,6 +1,6 @@
 //! From tables to a fabric and its faults, with every value checked.
 
-use super::format::{LinkFaultEntry, PfcTable, Scenario, TopologyTable};
+use super::format::{LinkFaultEntry, PfcTable, Scenario, TopologyTable, TransportTable};
 use crate::error::Error;
 use crate::fabric::faults::{Chances, FaultPlan, LinkFaults, Outage, Rule};
 use crate::fabric::switch::ecn::Red;
@@ -11,8 +11,8 @@ use crate::host::TransportConfig;
 use crate::sim::Config;
 use crate::units::{parse_bytes, parse_rate, parse_time};
 use crate::watch::trace::seed_of;
-use adverb_nic::Mtu;
 use adverb_nic::irn::{IrnConfig, Scheme, Timers, WINDOW as IRN_WINDOW};
+use adverb_nic::{Mtu, WaitOnError};
 use adverb_wire::Duration;
 
 /// A time in ps, if it is given.
@@ -175,6 +175,7 @@ impl Scenario {
         out.retries = t.retries.unwrap_or(out.retries);
         out.retry_forever = t.retry_forever;
         out.quantum = t.quantum.unwrap_or(out.quantum);
+        t.chains(&mut out)?;
         if out.timeout > 31 {
             return Err(Error::new("transport.timeout", "is above 31; the time is 4.096 us * 2^timeout"));
         }
@@ -423,4 +424,21 @@ fn pfc_thresholds(table: &PfcTable, t: &Topology, mtu: Mtu) -> Result<Pfc, Error
         }
     };
     Ok(Pfc { xoff, xon, headroom })
+}
+
+impl TransportTable {
+    /// What chains of WQEs notice of the NIC.
+    fn chains(&self, out: &mut TransportConfig) -> Result<(), Error> {
+        if self.prefetch.is_some_and(|wqes| !(1..=64).contains(&wqes)) {
+            return Err(Error::new("transport.prefetch", "is not a number of WQEs from 1 to 64"));
+        }
+        out.prefetch = self.prefetch;
+        out.wqe_checks = self.wqe_checks;
+        out.wait_on_error = match self.wait_on_error.as_deref() {
+            None | Some("fail") => WaitOnError::Fail,
+            Some("release") => WaitOnError::Release,
+            Some(_) => return Err(Error::new("transport.wait-on-error", "is neither fail nor release")),
+        };
+        Ok(())
+    }
 }

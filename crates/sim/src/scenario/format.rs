@@ -183,6 +183,14 @@ pub struct TransportTable {
     pub retry_forever: bool,
     /// Frames that a queue pair sends before the next one's turn; 1 if absent.
     pub quantum: Option<u32>,
+    /// WQEs that a fetch of a cross-channel queue brings, 1 to 64; 4 and then 16, or what the hardware does,
+    /// if absent.
+    pub prefetch: Option<u8>,
+    /// WQEs that programs write must name their place and their queue pair.
+    #[serde(default)]
+    pub wqe_checks: bool,
+    /// What an error completion does to WAITs: `fail` (the default) or `release`.
+    pub wait_on_error: Option<String>,
     /// `fixed` (the default), `halving`, `dcqcn`, `timely` or `tcp`.
     pub congestion: Option<String>,
     /// DCQCN's parameters; the paper's if absent.

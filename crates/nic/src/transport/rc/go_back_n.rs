@@ -102,7 +102,7 @@ fn on_acknowledge(qp: &mut Qp, nic: &mut NicState, now: Instant, packet: &Packet
                 let rule = "the responder saw a gap in the PSNs more often than the retry count allows (IBTA \
                     9.7.5.2.2)";
                 let status = Status::TransportRetryExceeded;
-                let cause = Cause { status, rule, packet: Some(received(packet)), timer: None };
+                let cause = Cause { packet: Some(received(packet)), ..Cause::local(status, rule) };
                 if retry::spend_retry(qp, nic, now, &cause) {
                     congestion::on_loss(qp, nic, false);
                     send_again(qp, nic, now);

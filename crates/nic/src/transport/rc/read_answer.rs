@@ -82,7 +82,7 @@ pub(super) fn place(
 #[cold]
 fn misfit(packet: &Packet) -> Cause {
     let rule = "a READ response has another length or place than the request asked for (IBTA 9.7.5.1.6)";
-    Cause { status: Status::BadResponse, rule, packet: Some(received(packet)), timer: None }
+    Cause { packet: Some(received(packet)), ..Cause::local(Status::BadResponse, rule) }
 }
 
 /// Places response bytes at `offset` of the request's scatter list.

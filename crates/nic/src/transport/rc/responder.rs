@@ -18,6 +18,7 @@ use crate::transport::rc::read_answer;
 use crate::transport::receive::{self, Refusal};
 use crate::transport::report::explain;
 use crate::work::Status;
+use adverb_wire::ext::MASKS_LEN;
 use adverb_wire::{Aeth, Bth, Instant, NakCode, Opcode, Operation, Packet, Psn, Syndrome};
 
 /// Takes in a request.
@@ -39,7 +40,7 @@ pub(crate) fn on_request(
     let operation = packet.bth.opcode.operation();
     let taken = match operation {
         Operation::ReadRequest => read(qp, nic, packet),
-        Operation::CompareSwap | Operation::FetchAdd => atomic(qp, nic, packet),
+        op if op.is_atomic() => atomic(qp, nic, packet, payload),
         _ => message(qp, nic, now, packet, payload),
     };
     match taken {
@@ -128,20 +129,49 @@ pub(super) fn atomic_target(qp: &Qp, nic: &NicState, packet: &Packet) -> Result<
     })
 }
 
+/// The masks that come with an atomic, of what is swapped and of what is compared: all bits, but of a masked
+/// compare and swap.
+#[inline]
+pub(super) fn masks(packet: &Packet, payload: &Payload<'_>) -> Result<(u64, u64), Refusal> {
+    if packet.bth.opcode.operation() != Operation::MaskedCompareSwap {
+        return Ok((u64::MAX, u64::MAX));
+    }
+    if payload.len() != MASKS_LEN || payload.is_elided() {
+        return Err(Refusal::Invalid("a masked compare and swap comes with its two masks, 16 bytes"));
+    }
+    let mut bytes = [0; MASKS_LEN];
+    payload.read(0, &mut bytes);
+    Ok(adverb_wire::ext::masks(&bytes))
+}
+
 /// Carries out an atomic on its word; what that was before.
-pub(super) fn perform(packet: &Packet, word: Span) -> u64 {
+pub(super) fn perform(packet: &Packet, (swap_mask, compare_mask): (u64, u64), word: Span) -> u64 {
     let eth = &packet.atomic;
-    if packet.bth.opcode.operation() == Operation::FetchAdd {
-        dma::fetch_add(word, eth.swap_add)
-    } else {
-        dma::compare_swap(word, eth.compare, eth.swap_add)
+    match packet.bth.opcode.operation() {
+        Operation::FetchAdd => dma::fetch_add(word, eth.swap_add),
+        Operation::MaskedFetchAdd => {
+            dma::update(word, |old| Some(add_fields(old, eth.swap_add, eth.compare)))
+        }
+        Operation::MaskedCompareSwap => dma::update(word, |old| {
+            let equal = (old ^ eth.compare) & compare_mask == 0;
+            equal.then_some(old & !swap_mask | eth.swap_add & swap_mask)
+        }),
+        _ => dma::compare_swap(word, eth.compare, eth.swap_add),
     }
 }
 
-fn atomic(qp: &mut Qp, nic: &mut NicState, packet: &Packet) -> Result<(), Refusal> {
+/// Adds words field by field: no carry leaves a bit that `boundary` has.
+fn add_fields(a: u64, b: u64, boundary: u64) -> u64 {
+    // Without the uppermost bits no field carries into the next one; they are added without a carry after.
+    let low = (a & !boundary).wrapping_add(b & !boundary);
+    low ^ (a ^ b) & boundary
+}
+
+fn atomic(qp: &mut Qp, nic: &mut NicState, packet: &Packet, payload: &Payload<'_>) -> Result<(), Refusal> {
     let word = atomic_target(qp, nic, packet)?;
+    let masks = masks(packet, payload)?;
     room_for_answer(qp)?;
-    let original = perform(packet, word);
+    let original = perform(packet, masks, word);
     let psn = packet.bth.psn;
     let r = &mut qp.responder;
     r.end_message();
@@ -200,7 +230,7 @@ fn duplicate(qp: &mut Qp, nic: &mut NicState, packet: &Packet) {
     let psn = packet.bth.psn;
     match packet.bth.opcode.operation() {
         Operation::ReadRequest => duplicate_read(qp, nic, packet),
-        Operation::CompareSwap | Operation::FetchAdd => {
+        op if op.is_atomic() => {
             let msn = qp.responder.msn;
             match qp.responder.original_of(psn) {
                 Some(original) => replay(qp, nic, Answer::Atomic { psn, original, msn, replay: true }),
@@ -272,7 +302,7 @@ pub(super) fn refuse(qp: &mut Qp, nic: &mut NicState, now: Instant, packet: &Pac
         qp.responder.owe(psn, Syndrome::Nak(code));
     }
     let wr_id = if qp.responder.receive_taken { qp.scatter().wr_id } else { 0 };
-    let cause = Cause { status: receive_status, rule, packet: Some(received(packet)), timer: None };
+    let cause = Cause { packet: Some(received(packet)), ..Cause::local(receive_status, rule) };
     explain(qp, nic, now, wr_id, &cause);
     receive::fail_receive(qp, nic, now, receive_status);
     nic.event(event);
@@ -371,4 +401,35 @@ fn read_failed(
     nic.event(Event::QpAccessError(qp.id));
     enter_error(qp, nic, now);
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bit by bit, as the vendor's manual describes it.
+    fn slowly(a: u64, b: u64, boundary: u64) -> u64 {
+        let (mut sum, mut carry) = (0, 0);
+        for bit in 0..64 {
+            let total = (a >> bit & 1) + (b >> bit & 1) + carry;
+            sum |= (total & 1) << bit;
+            carry = if boundary >> bit & 1 == 1 { 0 } else { total >> 1 };
+        }
+        sum
+    }
+
+    #[test]
+    fn fields_are_added_without_a_carry_between_them() {
+        let mut rng = fastrand::Rng::with_seed(1);
+        for round in 0..100_000 {
+            let (a, b) = (rng.u64(..), rng.u64(..));
+            let boundary = match round % 4 {
+                0 => 0,
+                1 => u64::MAX,
+                2 => 0x8080_8080_8080_8080,
+                _ => rng.u64(..) & rng.u64(..),
+            };
+            assert_eq!(add_fields(a, b, boundary), slowly(a, b, boundary), "{a:x} {b:x} {boundary:x}");
+        }
+    }
 }

@@ -30,7 +30,7 @@ pub(super) fn nak_cause(code: NakCode, packet: &Packet) -> Cause {
                 request, IBTA 9.7.5.2.3)",
         ),
     };
-    Cause { status, rule, packet: Some(received(packet)), timer: None }
+    Cause { packet: Some(received(packet)), ..Cause::local(status, rule) }
 }
 
 /// Whether more time without an acknowledgement costs no retry, since the peer lives and had no processor.
@@ -76,12 +76,8 @@ pub(super) fn unanswered(qp: &Qp, nic: &NicState, una: Psn, silence: Silence) ->
     let timer =
         TimerCause { name: "local ACK timeout", length: qp.rto(nic), expiries: qp.requester.expiries };
     let packet = PacketCause { received: false, opcode: None, psn: una, syndrome: None };
-    Cause {
-        status: Status::TransportRetryExceeded,
-        rule: rule_of_silence(silence),
-        packet: Some(packet),
-        timer: Some(timer),
-    }
+    let cause = Cause::local(Status::TransportRetryExceeded, rule_of_silence(silence));
+    Cause { packet: Some(packet), timer: Some(timer), ..cause }
 }
 
 /// Spends a retry. False when none is left: then the oldest request has failed of `cause`, and the queue pair
@@ -107,13 +103,10 @@ pub(super) fn spend_rnr_retry(
 ) -> bool {
     if qp.requester.rnr_retries == 0 {
         let timer = TimerCause { name: "RNR timer", length: rnr_time(code), expiries: qp.attr.rnr_retry };
-        let cause = Cause {
-            status: Status::RnrRetryExceeded,
-            rule: "the responder had no receive posted more often than the RNR retry count allows (IBTA \
-                9.7.5.2.8)",
-            packet: Some(received(packet)),
-            timer: Some(timer),
-        };
+        let rule = "the responder had no receive posted more often than the RNR retry count allows (IBTA \
+                    9.7.5.2.8)";
+        let cause = Cause::local(Status::RnrRetryExceeded, rule);
+        let cause = Cause { packet: Some(received(packet)), timer: Some(timer), ..cause };
         fail_oldest(qp, nic, now, &cause);
         return false;
     }

@@ -213,7 +213,7 @@ impl Sim {
         };
         let cost = match op {
             WqeOp::Wait => unit.profile.wait,
-            WqeOp::SendEnable => unit.profile.enable,
+            WqeOp::SendEnable | WqeOp::RecvEnable => unit.profile.enable,
             _ => unit.profile.execute,
         };
         if cost == 0 {
@@ -445,7 +445,7 @@ impl Sim {
         }
         let (_, unit) = self.hardware(h);
         let cost = unit.profile.responder;
-        let atomic = matches!(operation, Operation::CompareSwap | Operation::FetchAdd);
+        let atomic = operation.is_atomic();
         let pair = unit.pair(index);
         if !atomic && (operation.starts_message() || operation == Operation::ReadRequest) {
             pair.busy = pair.busy.max(now) + cost;
@@ -464,7 +464,7 @@ impl Sim {
         let p =
             self.hosts.list[h as usize].unit.as_ref().expect("only hosts with hardware come here").profile;
         let (addr, len) = match operation {
-            Operation::CompareSwap | Operation::FetchAdd => (packet.atomic.va, 8),
+            _ if operation.is_atomic() => (packet.atomic.va, 8),
             _ => (packet.reth.va, u64::from(packet.reth.len)),
         };
         let host = &self.hosts.list[h as usize];
@@ -472,8 +472,8 @@ impl Sim {
         let reads = operation == Operation::ReadRequest;
         let word = (reads || operation == Operation::WriteOnly) && len <= 8 && p.word(!reads, chip) > 0;
         let need = match operation {
-            Operation::CompareSwap => Need::Atomic(AtomicOp::CompareSwap),
-            Operation::FetchAdd => Need::Atomic(AtomicOp::FetchAdd),
+            Operation::CompareSwap | Operation::MaskedCompareSwap => Need::Atomic(AtomicOp::CompareSwap),
+            Operation::FetchAdd | Operation::MaskedFetchAdd => Need::Atomic(AtomicOp::FetchAdd),
             _ if word => Need::Word { writes: !reads },
             _ => Need::Turn,
         };

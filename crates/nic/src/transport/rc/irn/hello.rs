@@ -43,6 +43,8 @@ pub(crate) struct Hello {
     peer_window: u16,
     /// The peer reads runs, and this side offers them.
     runs: bool,
+    /// The peer executes masked atomics.
+    masked: bool,
     /// A hello that asks is to be sent.
     ask: bool,
     /// One that answers is.
@@ -60,6 +62,7 @@ impl Default for Hello {
         Hello {
             peer_window: 0,
             runs: false,
+            masked: false,
             ask: false,
             answer: false,
             tries: 0,
@@ -81,6 +84,12 @@ impl Hello {
     #[inline]
     pub fn peer_window(&self) -> u32 {
         self.peer_window.into()
+    }
+
+    /// Whether the peer executes masked atomics.
+    #[inline]
+    pub fn has_masked_atomics(&self) -> bool {
+        self.masked
     }
 
     /// Whether a NACK may name a run.
@@ -138,7 +147,7 @@ pub(super) fn begin(irn: &mut Irn) {
 pub(super) fn send(qp: &Qp, irn: &mut Irn, nic: &mut NicState, now: Instant, packet: &mut Packet) {
     let past = qp.responder.expected().add(Psn::MASK + 1 - PSN_BACK);
     packet.bth = super::bth(qp, Operation::Hello, past);
-    let flags = if nic.irn.runs { IrnEth::RUNS } else { 0 };
+    let flags = IrnEth::MASKED_ATOMICS | if nic.irn.runs { IrnEth::RUNS } else { 0 };
     packet.irn = IrnEth::new(flags, VERSION, nic.irn.receive_packets.clamp(1, WINDOW));
     let hello = &mut irn.hello;
     nic.counters.irn_hellos_sent += 1;
@@ -167,7 +176,9 @@ pub(super) fn receive(qp: &Qp, irn: &mut Irn, nic: &mut NicState, packet: &Packe
         nic.counters.drop_hello += 1;
         return;
     }
-    agree(qp, irn, nic, window, packet.irn.flags() & IrnEth::RUNS != 0);
+    let flags = packet.irn.flags();
+    irn.hello.masked = flags & IrnEth::MASKED_ATOMICS != 0;
+    agree(qp, irn, nic, window, flags & IrnEth::RUNS != 0);
     irn.hello.answer |= packet.bth.ack_req;
 }
 
@@ -196,6 +207,12 @@ pub(super) fn implied(qp: &Qp, irn: &mut Irn, nic: &mut NicState) {
         let window = nic.irn.receive_packets.clamp(1, WINDOW);
         agree(qp, irn, nic, window, false);
     }
+}
+
+/// Connection set-up says that the peer speaks IRN as this NIC does.
+pub(super) fn agree_all(qp: &Qp, irn: &mut Irn, nic: &mut NicState, window: u32) {
+    irn.hello.masked = true;
+    agree(qp, irn, nic, window, true);
 }
 
 /// The peer is known to speak IRN and to take in so many packets, and whether it reads runs.

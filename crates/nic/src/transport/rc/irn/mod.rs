@@ -175,7 +175,7 @@ pub(super) fn on_transition(qp: &mut Qp, irn: &mut Irn, nic: &mut NicState, was:
     match (was, qp.state) {
         (QpState::Init, QpState::Rtr) => {
             if let Some(window) = nic.irn.agreed {
-                hello::agree(qp, irn, nic, window.clamp(1, WINDOW), true);
+                hello::agree_all(qp, irn, nic, window.clamp(1, WINDOW));
             }
         }
         (QpState::Rtr, QpState::Rts) => hello::prove(qp, irn, nic),
@@ -243,6 +243,7 @@ fn request(qp: &mut Qp, irn: &mut Irn, nic: &mut NicState, now: Instant, out: &m
     match next {
         Next::Idle => SendStep::Idle,
         Next::Fetch | Next::Execute => {
+            qp.masked_peer = irn.hello.has_masked_atomics();
             let step = if matches!(next, Next::Fetch) { fetch(qp, nic, now) } else { execute(qp, nic, now) };
             // What failed has no packets, and what is done by the NIC itself has none.
             if active

@@ -114,7 +114,7 @@ impl Requests {
 #[inline]
 pub(crate) fn limit(qp: &Qp, irn: &Irn, nic: &NicState) -> u32 {
     let limit = irn.requests.tx.reach(nic.irn.limit(irn.hello.peer_window()));
-    if qp.control.is_some() { limit.min(qp.requester.window.packets()) } else { limit }
+    if congestion::is_governed(qp) { limit.min(qp.requester.window.packets()) } else { limit }
 }
 
 /// Before the requester looks for something new: goes over to IRN when both sides know it and nothing is in
@@ -212,7 +212,7 @@ fn resend(
         return Some(SendStep::Idle);
     }
     if wqe.op.is_atomic() {
-        segmentation::operands(qp.sq.ring.operands(&wqe), &mut out.packet);
+        segmentation::operands(qp, &wqe, qp.sq.ring.operands(&wqe), out);
     }
     dress(qp, irn, &wqe, index, k, &mut out.packet);
     // What came of it must be known soon, whatever its place in the message.
@@ -235,7 +235,7 @@ pub(crate) fn on_executed(qp: &mut Qp, irn: &mut Irn, op: WqeOp, len: u32) {
             r.next_recv_sn = r.next_recv_sn.wrapping_add(1);
             op == WqeOp::SendInv
         }
-        WqeOp::Read | WqeOp::CompareSwap | WqeOp::FetchAdd => {
+        _ if op.awaits_response() => {
             let slot = index as usize & (r.sns.len() - 1);
             r.sns[slot] = r.next_read_sn;
             r.next_read_sn = r.next_read_sn.wrapping_add(1);
@@ -259,12 +259,9 @@ pub(crate) fn dress(qp: &Qp, irn: &Irn, wqe: &Wqe, index: u32, k: u32, packet: &
     let operation = packet.bth.opcode.operation();
     packet.bth.opcode = Opcode::new(Service::Irn, operation);
     let ordered = r.last_ordered.is_some_and(|psn| !psn.is_before(r.tx.una));
-    match wqe.op {
-        WqeOp::Read | WqeOp::CompareSwap | WqeOp::FetchAdd => {
-            packet.irn = IrnEth::new(0, r.sn(index), r.rx.expected.get());
-            return;
-        }
-        _ => {}
+    if wqe.op.awaits_response() {
+        packet.irn = IrnEth::new(0, r.sn(index), r.rx.expected.get());
+        return;
     }
     let offset = k * qp.mtu();
     if operation.is_write() {

@@ -286,7 +286,7 @@ fn execute(
 ) -> Result<(), Refusal> {
     match packet.bth.opcode.operation() {
         Operation::ReadRequest => read(qp, irn, nic, now, packet),
-        Operation::CompareSwap | Operation::FetchAdd => atomic(qp, irn, nic, now, packet),
+        op if op.is_atomic() => atomic(qp, irn, nic, now, packet, payload),
         _ => message(qp, irn, nic, now, packet, payload),
     }
 }
@@ -415,7 +415,10 @@ fn early(qp: &mut Qp, irn: &Irn, nic: &mut NicState, packet: &Packet, payload: &
         let pd = receive::receive_pd(qp, nic);
         nic.scatter(pd, list.sges(), offset, payload).ok()?;
     }
-    // READs and atomics wait for their turn.
+    // READs and atomics wait for their turn, for which no payload is kept.
+    if operation == Operation::MaskedCompareSwap {
+        return None;
+    }
     Some(Span::EMPTY)
 }
 
@@ -466,10 +469,12 @@ fn atomic(
     nic: &mut NicState,
     now: Instant,
     packet: &Packet,
+    payload: &Payload<'_>,
 ) -> Result<(), Refusal> {
     let span = rc::atomic_target(qp, nic, packet)?;
+    let masks = rc::masks(packet, payload)?;
     room(qp, irn, nic, now, packet)?;
-    let original = rc::perform(packet, span);
+    let original = rc::perform(packet, masks, span);
     answer(qp, irn, packet.bth.psn, 1, What::Atomic(original));
     Ok(())
 }

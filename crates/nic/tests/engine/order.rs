@@ -1,111 +1,11 @@
 //! What WQEs do to each other: ENABLE, WAIT, queues that go round, and WQEs that are executed, and sent
-//! again, as they were fetched. They are written by hand, in the mlx5 layout.
+//! again, as they were fetched.
 
-mod world;
+use super::bench::*;
+use super::world::*;
 use adverb_nic::queue::wqe::WqeOp;
 use adverb_nic::*;
-use adverb_wire::{Duration, Key};
-use world::*;
-
-/// One block for each WQE.
-const SMALL: QpCaps =
-    QpCaps { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline: 0 };
-
-const SIGNALED: u8 = 8;
-
-/// A WQE of one block: operation, segments behind the control segment, flags.
-fn wqe(op: WqeOp, segments: &[[u8; 16]], flags: u8) -> [u8; 64] {
-    let mut block = [0; 64];
-    block[3] = op as u8;
-    block[7] = 1 + segments.len() as u8;
-    block[11] = flags;
-    for (at, segment) in segments.iter().enumerate() {
-        block[16 * (at + 1)..16 * (at + 2)].copy_from_slice(segment);
-    }
-    block
-}
-
-/// The segment of a WAIT or ENABLE.
-fn queue(index: u32, number: u32) -> [u8; 16] {
-    let mut segment = [0xee; 16];
-    segment[8..12].copy_from_slice(&index.to_be_bytes());
-    segment[12..].copy_from_slice(&number.to_be_bytes());
-    segment
-}
-
-fn words(a: u64, b: u32, c: u32) -> [u8; 16] {
-    let mut segment = [0; 16];
-    segment[..8].copy_from_slice(&a.to_be_bytes());
-    segment[8..12].copy_from_slice(&b.to_be_bytes());
-    segment[12..].copy_from_slice(&c.to_be_bytes());
-    segment
-}
-
-/// A data segment.
-fn data(sge: Sge) -> [u8; 16] {
-    words(u64::from(sge.len) << 32 | u64::from(sge.lkey.0), (sge.addr >> 32) as u32, sge.addr as u32)
-}
-
-fn write((va, rkey): (u64, Key), from: Sge) -> [u8; 64] {
-    wqe(WqeOp::Write, &[words(va, rkey.0, 0), data(from)], SIGNALED)
-}
-
-fn fetch_add((va, rkey): (u64, Key), add: u64, into: Sge) -> [u8; 64] {
-    wqe(WqeOp::FetchAdd, &[words(va, rkey.0, 0), words(add, 0, 0), data(into)], SIGNALED)
-}
-
-/// Two NICs, and on the first one cross-channel queue pairs that are connected to plain ones of the other.
-struct Bench {
-    w: World,
-    near: Memory,
-    far: Memory,
-}
-
-impl Bench {
-    fn new(seed: u64) -> Bench {
-        let mut w = World::new(2, seed);
-        let (near, far) = (w.memory(0, 4096), w.memory(1, 4096));
-        Bench { w, near, far }
-    }
-
-    fn qp(&mut self, managed: bool) -> QpId {
-        let node = &mut self.w.nodes[0];
-        let (pd, cq) = (Some(node.pd), Some(node.cq));
-        let init = QpInit {
-            qp_type: QpType::Rc,
-            pd,
-            send_cq: cq,
-            recv_cq: cq,
-            srq: None,
-            xrcd: None,
-            sq_sig_all: false,
-            caps: SMALL,
-        };
-        let qp = node.nic.create_cross_qp(&init, managed).unwrap();
-        let peer = self.w.qp(1, QpType::Rc, SMALL);
-        self.w.connect((0, qp), (1, peer), &Link::default());
-        self.w.connect((1, peer), (0, qp), &Link::default());
-        qp
-    }
-
-    fn number(&self, qp: QpId) -> u32 {
-        self.w.nodes[0].nic.qp_number(qp).unwrap().get()
-    }
-
-    fn put(&mut self, qp: QpId, block: usize, wqe: &[u8; 64]) {
-        self.w.nodes[0].nic.send_queue_memory(qp).unwrap().write(block * 64, wqe);
-    }
-
-    fn ring(&mut self, qp: QpId, posted: u32) {
-        self.w.nodes[0].nic.on_doorbell(self.w.now, qp, posted).unwrap();
-    }
-
-    fn nothing_more(&mut self) {
-        self.w.run(Duration::from_ms(100));
-        assert!(self.w.poll(0).is_none(), "nothing more completes");
-        self.w.nodes[0].nic.check_invariants();
-    }
-}
+use adverb_wire::Duration;
 
 #[test]
 fn a_managed_queue_goes_as_far_as_it_is_enabled_and_as_its_wqes_are_then() {
