@@ -41,6 +41,13 @@ def exp(part):
     return run
 
 
+def rate(part):
+    def run(room):
+        require_text(room.alone([compile_c("rate", own=HEADERS), part]), "^OK$", f"rate {part}")
+
+    return run
+
+
 def direct_unasked(room):
     """Without `--mlx5dv` a program sees no direct verbs."""
     proc = room.adverb("alone", [compile_c("direct", libraries=("ibverbs", "mlx5")), "chain"])
@@ -55,7 +62,9 @@ def cases():
     for part in ("chain", "raw", "refuse"):
         yield Case("xchannel/direct-" + part, direct(part))
     yield Case("xchannel/direct-unasked", direct_unasked)
-    for part in ("task", "count", "refuse"):
+    for part in ("frames", "loop", "refuse"):
+        yield Case("xchannel/rate-" + part, rate(part))
+    for part in ("task", "count", "recv", "masked", "refuse"):
         yield Case("xchannel/exp-" + part, exp(part))
     for name, how in PATHS.items():
         yield Case("xchannel/get-" + name, lambda room, how=how: get(room, how))

@@ -4,7 +4,7 @@ use crate::abi::*;
 use crate::device::Device;
 use crate::event::{EventQueue, lock};
 use crate::handle::{MUTEX, null};
-use crate::{cq, cq_ex, dm, host, import, mr, mw, pd, post, qp, query, srq, tables, xrcd};
+use crate::{cq, cq_ex, dm, host, import, mr, mw, pd, post, qp, query, rate, srq, tables, xrcd};
 use adverb_nic::{CqId, MrId, MwId, PdId, QpId, SrqId, XrcdId};
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
@@ -106,6 +106,7 @@ fn verbs_ops(context: ibv_context) -> verbs_context {
     verbs.reg_dm_mr = Some(dm::reg_dm_mr);
     verbs.alloc_dm = Some(dm::alloc_dm);
     verbs.free_dm = Some(dm::free_dm);
+    verbs.modify_qp_rate_limit = Some(rate::modify_qp_rate_limit);
     verbs.alloc_parent_domain = Some(pd::alloc_parent_domain);
     verbs.dealloc_td = Some(pd::dealloc_td);
     verbs.alloc_td = Some(pd::alloc_td);

@@ -35,6 +35,7 @@ mod qp;
 mod qp_attr;
 mod qp_ex;
 mod query;
+mod rate;
 mod srq;
 mod sysfs;
 mod tables;

@@ -12,7 +12,7 @@ use crate::qp_ex::{Builder, fill_calls};
 use crate::srq::Srq;
 use crate::xrcd::Xrcd;
 use crate::{host, tables, xchannel};
-use adverb_nic::{Error, PdId, QpAttrMask, QpCaps, QpId, QpInit, QpState, QpType, XrcdId};
+use adverb_nic::{Error, PdId, QpAttrMask, QpCaps, QpFlags, QpId, QpInit, QpState, QpType, XrcdId};
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::mem::offset_of;
@@ -37,7 +37,7 @@ pub(crate) struct Qp {
     /// Every request completes.
     pub(crate) signals_all: bool,
     /// The flags of `ibv_create_qp_ex`.
-    pub(crate) create_flags: u32,
+    pub(crate) create_flags: QpFlags,
     /// The program's own (`adverb_qp_words`).
     pub(crate) words: UnsafeCell<[u64; 2]>,
     /// Work requests being built by the `wr_*` calls; `None` for a plain queue pair.
@@ -78,7 +78,7 @@ impl Qp {
 
     /// Whether its send queue may hold WAITs and ENABLEs.
     pub(crate) fn may_order(&self) -> bool {
-        self.create_flags & xchannel::CREATE_CROSS_CHANNEL != 0
+        self.create_flags.contains(QpFlags::CROSS_CHANNEL)
     }
 
     /// Hands the object to C: as an extended queue pair if it has a builder, else as a plain one.
@@ -190,12 +190,9 @@ unsafe fn nic_init(request: &Request, init: &ibv_qp_init_attr) -> Result<QpInit,
 unsafe fn create(request: &Request, init: &mut ibv_qp_init_attr) -> Result<*mut ibv_qp, c_int> {
     // SAFETY: by the caller's promise.
     let nic_init = unsafe { nic_init(request, init) }?;
-    let cross = xchannel::creation(request.create_flags, nic_init.qp_type)?;
+    let flags = xchannel::creation(request.create_flags)?;
     let (id, number, caps) = host::control(|nic| {
-        let id = match cross {
-            None => nic.create_qp(&nic_init)?,
-            Some(managed) => nic.create_cross_qp(&nic_init, managed)?,
-        };
+        let id = nic.create_qp_with(&nic_init, flags)?;
         Ok((id, nic.qp_number(id)?, nic.qp_caps(id)?))
     })?;
     init.cap = caps_to_c(&caps);
@@ -230,7 +227,7 @@ unsafe fn create(request: &Request, init: &mut ibv_qp_init_attr) -> Result<*mut 
         xrcd: nic_init.xrcd,
         async_delivered: Delivered::default(),
         signals_all: nic_init.sq_sig_all,
-        create_flags: request.create_flags,
+        create_flags: flags,
         words: [0; 2].into(),
         builder: request.send_ops.map(|_| Box::new(Builder::new(&caps))),
     };
@@ -342,7 +339,7 @@ pub(crate) unsafe extern "C" fn open_qp(
         xrcd: Some(xrcd),
         async_delivered: Delivered::default(),
         signals_all: false,
-        create_flags: 0,
+        create_flags: QpFlags::empty(),
         words: [0; 2].into(),
         builder: None,
     };
@@ -419,10 +416,12 @@ pub unsafe extern "C" fn ibv_query_qp(
 ) -> c_int {
     // SAFETY: the caller passes a live queue pair.
     let queue = unsafe { Qp::of(qp) };
-    code(host::control(|nic| nic.query_qp(queue.id)).map(|(found, created)| {
+    let found = host::control(|nic| Ok((nic.query_qp(queue.id)?, nic.rate_limit(queue.id)?)));
+    code(found.map(|((found, created), limit)| {
         // SAFETY: the caller passes places for both; the fields of the live object are public.
         unsafe {
             *attr = attr_to_c(&found);
+            (*attr).rate_limit = limit.kbps;
             *init = ibv_qp_init_attr {
                 qp_context: (*qp).qp_context,
                 send_cq: (*qp).send_cq,

@@ -96,6 +96,7 @@ fn device_attr_ex(device: &Device) -> ibv_device_attr_ex {
     attr.completion_timestamp_mask = u64::MAX;
     attr.hca_core_clock = 1_000_000;
     attr.device_cap_flags_ex = u64::from(attr.orig_attr.device_cap_flags);
+    attr.packet_pacing_caps = crate::rate::CAPS;
     attr.max_dm_size = DM_SIZE;
     attr.phys_port_cnt_ex = u32::from(PORT);
     attr

@@ -7,16 +7,13 @@ use crate::cq::Cq;
 use crate::handle::code;
 use crate::host;
 use crate::qp::Qp;
-use adverb_nic::{CqId, QpType};
+use adverb_nic::{CqId, QpFlags, QpType};
 use core::ffi::{c_int, c_void};
-
-/// Flags of `ibv_create_qp_ex`: the numbers that OFED's interface and the kernel give them.
-pub(crate) const CREATE_CROSS_CHANNEL: u32 = 1 << 2;
-pub(crate) const CREATE_MANAGED_SEND: u32 = 1 << 3;
 
 /// Work queue elements, in the mlx5 layout.
 const SEGMENT: usize = 16;
 const OP_WAIT: u8 = 0x0f;
+const OP_RECV_ENABLE: u8 = 0x16;
 const OP_SEND_ENABLE: u8 = 0x17;
 /// The control segment's flag for a completion.
 const CQ_UPDATE: u8 = 2 << 2;
@@ -29,20 +26,14 @@ pub struct AdverbSqInfo {
     next: u32,
 }
 
-/// What the flags of `ibv_create_qp_ex` ask for: whether the send queue may hold WAITs and ENABLEs, and
-/// whether it is managed. `Err` is errno.
-pub(crate) fn creation(flags: u32, kind: QpType) -> Result<Option<bool>, c_int> {
-    if flags & !(CREATE_CROSS_CHANNEL | CREATE_MANAGED_SEND) != 0 {
-        return Err(libc::EOPNOTSUPP);
+/// What the flags of `ibv_create_qp_ex` ask for: the numbers are those of OFED's interface and the kernel.
+/// The NIC says which of them go with which queue pairs. `Err` is errno.
+pub(crate) fn creation(flags: u32) -> Result<QpFlags, c_int> {
+    let flags = QpFlags::from_bits(flags).ok_or(libc::EOPNOTSUPP)?;
+    if flags.contains(QpFlags::MANAGED_SEND) && !flags.contains(QpFlags::CROSS_CHANNEL) {
+        return Err(libc::EINVAL);
     }
-    let managed = flags & CREATE_MANAGED_SEND != 0;
-    if flags & CREATE_CROSS_CHANNEL == 0 {
-        return if managed { Err(libc::EINVAL) } else { Ok(None) };
-    }
-    if !matches!(kind, QpType::Rc | QpType::Uc) {
-        return Err(libc::EOPNOTSUPP);
-    }
-    Ok(Some(managed))
+    Ok(flags)
 }
 
 /// A WAIT or ENABLE for the queue with this number.
@@ -82,6 +73,14 @@ pub unsafe extern "C" fn adverb_post_wait(qp: *mut ibv_qp, cq: *mut ibv_cq, inde
     post(qp, &ordering(qp, OP_WAIT, index, cq_number(cq.id)), 0)
 }
 
+/// Posts an ENABLE of a queue of `target` that was created with `flag`.
+fn enable(qp: &Qp, target: &Qp, flag: QpFlags, op: u8, index: u32) -> c_int {
+    if !qp.may_order() || !target.create_flags.contains(flag) || qp.pd != target.pd {
+        return code(Err(libc::EINVAL));
+    }
+    post(qp, &ordering(qp, op, index, target.number()), 0)
+}
+
 /// Posts an ENABLE of a managed send queue.
 ///
 /// # Safety
@@ -90,11 +89,18 @@ pub unsafe extern "C" fn adverb_post_wait(qp: *mut ibv_qp, cq: *mut ibv_cq, inde
 pub unsafe extern "C" fn adverb_post_enable(qp: *mut ibv_qp, target: *mut ibv_qp, index: u32) -> c_int {
     // SAFETY: the caller passes live objects.
     let (qp, target) = unsafe { (Qp::of(qp), Qp::of(target)) };
-    let managed = target.create_flags & CREATE_MANAGED_SEND != 0;
-    if !qp.may_order() || !managed || qp.pd != target.pd {
-        return code(Err(libc::EINVAL));
-    }
-    post(qp, &ordering(qp, OP_SEND_ENABLE, index, target.number()), 0)
+    enable(qp, target, QpFlags::MANAGED_SEND, OP_SEND_ENABLE, index)
+}
+
+/// Posts an ENABLE of a managed receive queue.
+///
+/// # Safety
+/// C ABI: live queue pairs.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn adverb_post_recv_enable(qp: *mut ibv_qp, target: *mut ibv_qp, index: u32) -> c_int {
+    // SAFETY: the caller passes live objects.
+    let (qp, target) = unsafe { (Qp::of(qp), Qp::of(target)) };
+    enable(qp, target, QpFlags::MANAGED_RECV, OP_RECV_ENABLE, index)
 }
 
 /// Posts a WQE that the program has built.
@@ -199,7 +205,7 @@ pub unsafe extern "C" fn adverb_cq_ignore_overrun(cq: *mut ibv_cq) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adverb_qp_flags(qp: *mut ibv_qp) -> u32 {
     // SAFETY: the caller passes a live queue pair.
-    unsafe { Qp::of(qp) }.create_flags
+    unsafe { Qp::of(qp) }.create_flags.bits()
 }
 
 /// Two words of the program's own, kept with a queue pair.
@@ -228,11 +234,12 @@ mod tests {
 
     #[test]
     fn flags_that_go_together() {
-        assert_eq!(creation(0, QpType::Ud), Ok(None));
-        assert_eq!(creation(CREATE_CROSS_CHANNEL, QpType::Rc), Ok(Some(false)));
-        assert_eq!(creation(CREATE_CROSS_CHANNEL | CREATE_MANAGED_SEND, QpType::Uc), Ok(Some(true)));
-        assert_eq!(creation(CREATE_MANAGED_SEND, QpType::Rc), Err(libc::EINVAL));
-        assert_eq!(creation(CREATE_CROSS_CHANNEL, QpType::Ud), Err(libc::EOPNOTSUPP));
-        assert_eq!(creation(1 << 1, QpType::Rc), Err(libc::EOPNOTSUPP));
+        assert_eq!(creation(0), Ok(QpFlags::empty()));
+        assert_eq!(creation(1 << 2), Ok(QpFlags::CROSS_CHANNEL));
+        assert_eq!(creation(1 << 2 | 1 << 3), Ok(QpFlags::CROSS_CHANNEL | QpFlags::MANAGED_SEND));
+        assert_eq!(creation(1 << 4 | 1 << 7), Ok(QpFlags::MANAGED_RECV | QpFlags::IGNORE_RQ_OVERFLOW));
+        assert_eq!(creation(1 << 3), Err(libc::EINVAL));
+        assert_eq!(creation(1 << 1), Err(libc::EOPNOTSUPP));
+        assert_eq!(creation(1 << 8), Err(libc::EOPNOTSUPP));
     }
 }

@@ -24,7 +24,8 @@ enum adverb_qp_create_flags {
 	ADVERB_QP_CREATE_CROSS_CHANNEL = 1 << 2, /* may hold WAIT and ENABLE; its WQEs are fetched ahead */
 	ADVERB_QP_CREATE_MANAGED_SEND = 1 << 3,	 /* its send queue waits for ENABLE; needs CROSS_CHANNEL */
 	ADVERB_QP_CREATE_MANAGED_RECV = 1 << 4,	 /* its receive queue waits for a receive ENABLE */
-	ADVERB_QP_CREATE_IGNORE_SQ_OVERFLOW = 1 << 6,
+	/* Full queues can be posted to: the oldest requests are replaced. */
+	ADVERB_QP_CREATE_IGNORE_SQ_OVERFLOW = 1 << 6, /* needs CROSS_CHANNEL */
 	ADVERB_QP_CREATE_IGNORE_RQ_OVERFLOW = 1 << 7,
 };
 
@@ -36,6 +37,10 @@ int adverb_post_wait(struct ibv_qp *qp, struct ibv_cq *cq, uint32_t index);
  * count modulo 2^16 from the queue pair's reset on. EINVAL unless qp is a cross-channel queue pair and target a
  * managed one of the same protection domain. */
 int adverb_post_enable(struct ibv_qp *qp, struct ibv_qp *target, uint32_t index);
+
+/* Posts an ENABLE of a receive queue: messages to the managed target may take receives up to this one, which is not
+ * included. Receives count modulo 2^16 from the queue pair's reset on. EINVAL as for adverb_post_enable(). */
+int adverb_post_recv_enable(struct ibv_qp *qp, struct ibv_qp *target, uint32_t index);
 
 /* Posts a WQE that the program has built, as many 16-byte segments as its control segment says. The block's index is
  * filled in, all else is taken as it is. wr_id is what its completion, if it asks for one, will say. EINVAL for

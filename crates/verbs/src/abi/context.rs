@@ -72,7 +72,8 @@ c_structs! {
         modify_flow_action_esp: Unused,
         destroy_flow_action: Unused,
         create_flow_action_esp: Unused,
-        modify_qp_rate_limit: Unused,
+        modify_qp_rate_limit:
+            Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_qp_rate_limit_attr) -> c_int>,
         alloc_parent_domain:
             Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_parent_domain_init_attr) -> *mut ibv_pd>,
         dealloc_td: Option<unsafe extern "C" fn(*mut ibv_td) -> c_int>,

@@ -114,6 +114,13 @@ c_structs! {
         qp_type: u32,
     }
 
+    struct ibv_qp_rate_limit_attr {
+        rate_limit: u32,
+        max_burst_sz: u32,
+        typical_pkt_sz: u16,
+        comp_mask: u32,
+    }
+
     struct ibv_qp_attr {
         qp_state: u32,
         cur_qp_state: u32,

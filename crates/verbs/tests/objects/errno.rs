@@ -49,6 +49,7 @@ unsafe extern "C" {
     ) -> isize;
     fn adverb_post_wait(qp: *mut ibv_qp, cq: *mut ibv_cq, index: u32) -> c_int;
     fn adverb_post_enable(qp: *mut ibv_qp, target: *mut ibv_qp, index: u32) -> c_int;
+    fn adverb_post_recv_enable(qp: *mut ibv_qp, target: *mut ibv_qp, index: u32) -> c_int;
     fn adverb_post_wqe(qp: *mut ibv_qp, wqe: *const c_void, wr_id: u64) -> c_int;
     fn adverb_ring(qp: *mut ibv_qp, next: u32) -> c_int;
     fn ibv_read_sysfs_file(
@@ -226,6 +227,7 @@ unsafe fn of_xchannel(walk: &mut Walk, rc: *mut ibv_qp, cq: *mut ibv_cq) {
     unsafe {
         walk.fails("adverb_post_wait", || adverb_post_wait(rc, cq, 0).into());
         walk.fails("adverb_post_enable", || adverb_post_enable(rc, rc, 0).into());
+        walk.fails("adverb_post_recv_enable", || adverb_post_recv_enable(rc, rc, 0).into());
         walk.fails("adverb_post_wqe", || adverb_post_wqe(rc, wqe.as_ptr().cast(), 0).into());
         walk.fails("adverb_ring", || adverb_ring(rc, 1 << 20).into());
     }
@@ -304,6 +306,10 @@ unsafe fn through_the_context(
         let verbs = extended(context);
         let mut moderation: ibv_modify_cq_attr = zeroed();
         moderation.attr_mask = 1 << 9;
+        let mut rate: ibv_qp_rate_limit_attr = zeroed();
+        rate.comp_mask = 1;
+        let limit = verbs.modify_qp_rate_limit.expect("set");
+        walk.fails("modify_qp_rate_limit", || limit(rc, &mut rate).into());
         walk.fails("modify_cq", || verbs.modify_cq.expect("set")(cq, &mut moderation).into());
         walk.fails("query_port", || {
             verbs.query_port.expect("set")(context, 9, &mut port, size_of::<ibv_port_attr>()).into()
