@@ -17,7 +17,7 @@ use adverb_wire::Instant;
 /// Takes a fetched WQE into flight, unless it has to wait. A WQE that waits is fetched again, so that
 /// a change made to it in memory meanwhile takes effect.
 pub(crate) fn execute(qp: &mut Qp, nic: &mut NicState, now: Instant) -> SendStep {
-    let mut wqe = *qp.requester.loaded();
+    let wqe = *qp.requester.loaded();
     qp.requester.is_loaded = false;
     let mut refused = check(qp, nic, &wqe);
     if wqe.op == WqeOp::Wait && refused.is_none() {
@@ -35,7 +35,7 @@ pub(crate) fn execute(qp: &mut Qp, nic: &mut NicState, now: Instant) -> SendStep
     }
     if wqe.calc && refused.is_none() {
         match calculate(qp, nic, &wqe) {
-            Ok(result) => wqe = result,
+            Ok(()) => return execute(qp, nic, now),
             Err(cause) => refused = Some(cause),
         }
     }
@@ -83,7 +83,7 @@ pub(crate) fn waits(qp: &Qp, wqe: &Wqe) -> bool {
 /// Computes what a WQE sends, and latches it: what is sent again is the same, whatever becomes of the
 /// operands.
 #[cold]
-fn calculate(qp: &mut Qp, nic: &NicState, wqe: &Wqe) -> Result<Wqe, Cause> {
+fn calculate(qp: &mut Qp, nic: &NicState, wqe: &Wqe) -> Result<(), Cause> {
     let operation = |rule| Cause::local(Status::LocalQpOperation, rule);
     let calc = qp.sq.ring.calc(wqe).ok_or(operation(
         "a calculation that this NIC does not make: it has MAX and MIN of 64-bit integers",
@@ -110,8 +110,7 @@ fn calculate(qp: &mut Qp, nic: &NicState, wqe: &Wqe) -> Result<Wqe, Cause> {
     let latched = qp.sq.ring.decode(wqe.block, wqe.blocks(), qp.sq.layout());
     let latched = latched.map_err(|fault| Cause::local(fault.status(), fault.rule()))?;
     load(qp, &latched);
-    qp.requester.is_loaded = false;
-    Ok(latched)
+    Ok(())
 }
 
 /// A WAIT: nothing to do once the completion queue has moved past its index. Until then the queue pair waits
@@ -155,6 +154,10 @@ const AWAITED_OVERRUN: &str =
 
 /// Rules that a WQE must meet before it is sent (IBTA table 36 for operations by service).
 fn check(qp: &Qp, nic: &NicState, wqe: &Wqe) -> Option<Cause> {
+    // What most WQEs are breaks none of them.
+    if qp.qp_type == QpType::Rc && wqe.op.is_message() && !wqe.calc {
+        return None;
+    }
     let operation = |rule| Some(Cause::local(Status::LocalQpOperation, rule));
     let allowed = match qp.qp_type {
         QpType::Rc | QpType::XrcSend => true,
