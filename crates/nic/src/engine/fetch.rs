@@ -40,7 +40,10 @@ fn fetch_written(qp: &mut Qp, nic: &mut NicState, now: Instant) -> Option<SendSt
     if qp.sq.is_cross() {
         return Some(fetch_cross(qp, nic, now));
     }
-    let fault = qp.sq.ring.check_control(qp.sq.fetched, qp.num).err().filter(|_| nic.wqe_checks)?;
+    if !nic.wqe_checks {
+        return None;
+    }
+    let fault = qp.sq.ring.check_control(qp.sq.fetched, qp.num).err()?;
     Some(reject(qp, nic, now, fault))
 }
 
@@ -68,7 +71,9 @@ fn fetch_cross(qp: &mut Qp, nic: &mut NicState, now: Instant) -> SendStep {
         return if read > 0 { SendStep::Fetched(read) } else { SendStep::Idle };
     }
     let at_hand = cross.cached.wrapping_sub(fetched).min(qp.sq.ring.blocks());
-    if let Some(fault) = qp.sq.ring.check_control(fetched, qp.num).err().filter(|_| nic.wqe_checks) {
+    if nic.wqe_checks
+        && let Err(fault) = qp.sq.ring.check_control(fetched, qp.num)
+    {
         return reject(qp, nic, now, fault);
     }
     match qp.sq.ring.decode(fetched, at_hand, layout) {
