@@ -72,6 +72,10 @@ pub async fn run_conditionals(rdma: Rdma, log: Shared, count: u32, hits: bool) -
 /// Blocks of each ring of the loop.
 const BLOCKS: u32 = 8;
 
+/// What stands in the loop's WRITE. Its highest byte, of 48 bits, lies in the operation modifier, which must
+/// be 0 in a WRITE that is executed.
+const MARK: u64 = 0x02_0304_0506;
+
 /// A loop in two recycled rings, which has no end: each lap tests, and does its WRITE unless the test has
 /// turned it off. The laps' number is kept by an ADD and two READs that scatter it into the indices of WAITs
 /// and ENABLEs (3C + 2A + 4E, table 2).
@@ -91,8 +95,8 @@ fn recycled(hits: bool) -> (Chain, RegionId) {
     let (test_wait, test_enable) = (id(tests, 3), id(tests, 4));
     chain.push(tests, Wqe::new(Op::FetchAdd(laps, Word::Is(parts::lanes(1, BLOCKS)), dump.piece(8))));
     chain.push(tests, Wqe::new(parts::upkeep(laps, act_wait, act_enable, dump.plus(8))));
-    let on = Form { op: WqeOp::Write, operand: Some(parts::big(KEY)) };
-    let sought = Form { operand: Some(parts::big(if hits { KEY } else { KEY + 1 })), ..on };
+    let on = Form { op: WqeOp::Write, operand: Some(parts::big(MARK)) };
+    let sought = Form { operand: Some(parts::big(if hits { MARK } else { MARK + 1 })), ..on };
     let (old, off) = (Word::Control(act, sought), Word::Control(act, Form::of(WqeOp::Nop)));
     let place = Place::In(act, adverb_redn::chain::Field::Control, 0);
     let test = Op::CompareSwap(place, (old, off), dump.plus(16).piece(8));
