@@ -304,17 +304,7 @@ fn simulated(options: &Run, job: Job) -> Result<(Served, Seen), Error> {
         (name, None) => return Err(Error::Options(format!("--hardware {name}: there is no such profile"))),
     };
     // What is told is the time in NICs and on the wire: programs' processors cost nothing.
-    let hardware = Profile {
-        cpu_cores: 0,
-        cpu_slice: 0,
-        cpu_switch: 0,
-        cpu_wake: 0,
-        cpu_post: 0,
-        cpu_poll: 0,
-        cpu_spin: 0,
-        cpu_copy: 0,
-        ..hardware
-    };
+    let hardware = hardware.without_processors();
     let cable = CableKind { rate: 100_000_000_000, delay: Duration::from_ns(110) };
     let fabric = Config::new(Topology::two_hosts(cable));
     let config = Config { payload: true, flow_bytes_max: 8, hardware, ..fabric };

@@ -24,30 +24,6 @@ static void exchange(int fd, const struct hello *mine, struct hello *theirs)
 	CHECK(recv(fd, theirs, sizeof(*theirs), MSG_WAITALL) == sizeof(*theirs), "read from the peer");
 }
 
-static int listen_once(int port)
-{
-	struct sockaddr_in addr = {.sin_family = AF_INET, .sin_port = htons(port)};
-	int one = 1, fd = socket(AF_INET, SOCK_STREAM, 0), peer;
-
-	addr.sin_addr.s_addr = htonl(INADDR_ANY);
-	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-	CHECK(fd >= 0 && !bind(fd, (struct sockaddr *)&addr, sizeof(addr)) && !listen(fd, 1), "listen on %d", port);
-	peer = accept(fd, NULL, NULL);
-	CHECK(peer >= 0, "accept");
-	close(fd);
-	return peer;
-}
-
-static int dial(const char *host, int port)
-{
-	struct sockaddr_in addr = {.sin_family = AF_INET, .sin_port = htons(port)};
-	int fd = socket(AF_INET, SOCK_STREAM, 0);
-
-	CHECK(inet_pton(AF_INET, host, &addr.sin_addr) == 1, "address %s", host);
-	CHECK(fd >= 0 && !connect(fd, (struct sockaddr *)&addr, sizeof(addr)), "connect to %s:%d", host, port);
-	return fd;
-}
-
 static unsigned char expected(int i)
 {
 	return (unsigned char)(i * 131 + 17);

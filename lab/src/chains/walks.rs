@@ -75,7 +75,7 @@ impl Maker {
         self.push(Wqe::new(Op::Enable(Until::Through(last))));
     }
 
-    /// A reply, as a NOP for now.
+    /// A reply, posted as a NOP.
     fn reply(&mut self, breaks: bool) -> WqeId {
         let from = Source::Pieces(vec![Place::Of(self.values).piece(VALUE as u32)]);
         let write = Wqe::new(Op::Write(from, Place::At(self.reply, 0), None));

@@ -188,10 +188,13 @@ impl Profile {
     /// The NIC of queue pairs costs nothing. Processors are another matter, and what only a stateless server
     /// pays, too.
     pub fn is_neutral(&self) -> bool {
-        let other = Profile {
-            fetch_first: 1,
-            fetch_batch: 1,
-            registry: 0,
+        let other = Profile { fetch_first: 1, fetch_batch: 1, registry: 0, ..self.without_processors() };
+        other == Profile::NEUTRAL
+    }
+
+    /// The same NIC in a host whose programs' processors cost nothing.
+    pub fn without_processors(&self) -> Profile {
+        Profile {
             cpu_cores: 0,
             cpu_slice: 0,
             cpu_switch: 0,
@@ -201,8 +204,7 @@ impl Profile {
             cpu_spin: 0,
             cpu_copy: 0,
             ..*self
-        };
-        other == Profile::NEUTRAL
+        }
     }
 
     /// WQEs that a NIC of queues that order each other reads at once: first, and later.
