@@ -33,6 +33,7 @@
 //! lib pending error    a program's world; a call as a future; what can go wrong
 //! memory queue connect regions; queue pairs, completion queues; how two programs meet
 //! transfer grant       1RMA: transfers without connections, and keys for them
+//! record               keys and values that are read while they are written
 //! note                 what an oracle is told
 //! unwaited             when a program makes no progress
 //! ```
@@ -45,6 +46,7 @@ mod memory;
 mod note;
 mod pending;
 mod queue;
+pub mod record;
 pub mod seam;
 mod transfer;
 mod unwaited;

@@ -9,6 +9,7 @@
 //! load     creates queues, regions and completion queues over `adverb_rdma`, fills in addresses, starts
 //! language programs of reads, comparisons, loops and moves, made into chains
 //! run      a compiled program between a server and a client
+//! service  gets that a NIC answers for ever: the table, and how clients read it
 //! show     the way back: any send queue's bytes, in words
 //! trace    what a running chain changes of itself, and when
 //! ```
@@ -19,6 +20,7 @@ pub mod chain;
 pub mod language;
 pub mod load;
 pub mod run;
+pub mod service;
 pub mod show;
 pub mod trace;
 
