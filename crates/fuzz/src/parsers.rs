@@ -5,7 +5,8 @@ use crate::{Seen, Target};
 use adverb_wire::one_rma::{Body, Header, Kind, Op, Piece, Request, Status};
 use adverb_wire::packet::WireExtra;
 use adverb_wire::pcap::{LinkType, Reader, Writer};
-use adverb_wire::{FrameMut, Gid, Opcode, Packet, Psn, QpNumber};
+use adverb_wire::star;
+use adverb_wire::{FrameMut, Gid, Opcode, Operation, Packet, Psn, QpNumber, Service};
 use std::net::Ipv4Addr;
 
 fn opcodes() -> Vec<String> {
@@ -31,7 +32,11 @@ fn frames() -> Vec<(String, Vec<u8>)> {
             || opcode.operation().is_write()
             || opcode.operation().is_read_response();
         packet.payload_len = if opcode == Opcode::CNP { 16 } else { 30 * carries as u32 };
-        let payload = vec![if opcode == Opcode::CNP { 0 } else { 7 }; packet.payload_len as usize];
+        let mut payload = vec![if opcode == Opcode::CNP { 0 } else { 7 }; packet.payload_len as usize];
+        if opcode.is_of(Service::Star) {
+            payload = star_body(opcode.operation());
+            packet.payload_len = payload.len() as u32;
+        }
         let mut bytes = [0; 512];
         let len = packet.emit_frame(&WireExtra::default(), &payload, &mut bytes);
         (format!("{opcode:?}").to_lowercase().replace(' ', "-"), bytes[..len].to_vec())
@@ -39,9 +44,67 @@ fn frames() -> Vec<(String, Vec<u8>)> {
     Opcode::all().map(frame).collect()
 }
 
-/// RoCEv2 packets, IRN's among them: from the IP header on, and from the BTH on as a socket gives them.
+/// The payload that a packet of StaR's may have.
+fn star_body(operation: Operation) -> Vec<u8> {
+    match operation {
+        Operation::RemoteData | Operation::GetDataAnswer => vec![7; 30],
+        Operation::Hello => {
+            let (wish, connections, threshold, clock) = (star::Wish::Auto, 3, 128, 1000);
+            let (features, window, capacity, queues) = (0, 512, 60, (64, 64));
+            let hello =
+                star::Hello { wish, features, window, connections, threshold, capacity, queues, clock };
+            hello.bytes().to_vec()
+        }
+        Operation::WqePacket => {
+            let (op, flags) = (star::Op::Send, star::Wqe::SIGNALED);
+            star::Wqe { op, flags, index: 5, len: 64, va: 0, rkey: 0, immediate: 0 }.bytes().to_vec()
+        }
+        Operation::CqePacket => {
+            let (op, flags) = (star::Op::Recv, star::Cqe::RECV_QUEUE);
+            star::Cqe { flags, status: 0, op, index: 5, len: 64, immediate: 0 }.bytes().to_vec()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// What a packet of StaR's carries is read or refused, and read it is written as it stood there.
+fn star_payload(operation: Operation, payload: &[u8], seen: &mut Seen) {
+    match operation {
+        Operation::Hello => {
+            let Some(hello) = star::Hello::read(payload) else { return };
+            assert_eq!(hello.bytes(), payload);
+            seen.accept("Star hello's payload");
+        }
+        Operation::WqePacket => {
+            if let Some(record) = star::Record::read(payload) {
+                assert_eq!(record.bytes(), payload);
+            }
+            for entry in payload.as_chunks().0 {
+                let Some(wqe) = star::Wqe::read(entry) else { return };
+                assert_eq!(wqe.bytes(), *entry);
+                seen.accept("Star WQE");
+            }
+        }
+        Operation::CqePacket => {
+            for entry in payload.as_chunks().0 {
+                let Some(cqe) = star::Cqe::read(entry) else { return };
+                assert_eq!(cqe.bytes(), *entry);
+                seen.accept("Star CQE");
+            }
+        }
+        _ => {}
+    }
+}
+
+/// RoCEv2 packets, IRN's and StaR's among them: from the IP header on, and from the BTH on as a socket gives
+/// them.
 pub const WIRE: Target =
-    Target { name: "wire", run: wire, seeds: frames, expected: opcodes, bounded: 200_000 };
+    Target { name: "wire", run: wire, seeds: frames, expected: all_of_wire, bounded: 200_000 };
+
+fn all_of_wire() -> Vec<String> {
+    let bodies = ["Star hello's payload", "Star WQE", "Star CQE"].map(String::from);
+    opcodes().into_iter().chain(bodies).collect()
+}
 
 fn wire(input: &[u8], seen: &mut Seen) {
     if let Ok(parsed) = Packet::parse_ip(input) {
@@ -54,7 +117,11 @@ fn wire(input: &[u8], seen: &mut Seen) {
         assert_eq!(&out[again.payload.clone()], payload);
         // It says the same whether its ICRC is right or not; looking must not panic either.
         let _ = adverb_wire::icrc::verify_ip(frame, parsed.ip_header_len);
-        seen.accept(format!("{:?}", parsed.packet.bth.opcode));
+        let opcode = parsed.packet.bth.opcode;
+        if opcode.is_of(Service::Star) {
+            star_payload(opcode.operation(), payload, seen);
+        }
+        seen.accept(format!("{opcode:?}"));
     }
     let (src, dst) = ends();
     let flow = adverb_wire::packet::Flow { src, dst, ..Default::default() };

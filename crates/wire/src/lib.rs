@@ -16,6 +16,7 @@ pub mod opcode;
 pub mod packet;
 pub mod pcap;
 pub mod rewrite;
+pub mod star;
 pub mod udp;
 pub mod units;
 

@@ -18,9 +18,12 @@ pub enum Service {
     Xrc = 5,
     /// Reliable connection with selective recovery, in the manufacturers' range ([`crate::irn`]).
     Irn = 6,
+    /// Reliable connection of which one NIC keeps nothing, in the manufacturers' range ([`crate::star`]).
+    Star = 7,
 }
 
-/// Operation, the lower five bits of the opcode.
+/// Operation, the lower five bits of the opcode. StaR's own have numbers from 0x20 on here: they share their
+/// bits with operations of other services, and none of what those are holds for them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 #[allow(missing_docs, reason = "the names are the specification's own")]
@@ -50,12 +53,28 @@ pub enum Operation {
     SendOnlyInv = 0x17,
     /// IRN only: acknowledges READ responses and atomic answers.
     ReadAcknowledge = 0x18,
-    /// IRN only: the sender knows IRN.
+    /// IRN and StaR: the sender knows the service.
     Hello = 0x19,
     /// Own: compares and swaps the bits of two masks, which are its payload ([`masks`](crate::ext::masks)).
     MaskedCompareSwap = 0x1a,
     /// Own: adds in fields whose upper ends a mask tells, in the place of the value to compare with.
     MaskedFetchAdd = 0x1b,
+    /// StaR: acknowledges WQE packets, to the stateless side.
+    WqeEventAcknowledge = 0x20 | 0x14,
+    /// StaR: data that the stateless side was asked for.
+    GetDataAnswer = 0x20 | 0x15,
+    /// StaR: WQEs of the stateless side.
+    WqePacket = 0x20 | 0x1a,
+    /// StaR: CQEs for the stateless side.
+    CqePacket = 0x20 | 0x1b,
+    /// StaR: acknowledges CQE packets, to the stateful side.
+    CqeEventAcknowledge = 0x20 | 0x1c,
+    /// StaR: data for the stateless side.
+    RemoteData = 0x20 | 0x1d,
+    /// StaR: says what became of remote data.
+    RemoteDataAnswer = 0x20 | 0x1e,
+    /// StaR: asks the stateless side for data.
+    GetData = 0x20 | 0x1f,
 }
 
 impl Operation {
@@ -99,18 +118,49 @@ impl Operation {
         table
     };
 
-    /// By the lower five bits of any opcode; those of no operation stand in no valid one.
-    const BY_BITS: [Operation; 32] = {
-        let mut table = [Operation::SendMiddle; 32];
-        let mut bits = 0;
-        while bits < table.len() {
-            if let Some(operation) = Self::ALL[bits] {
-                table[bits] = operation;
+    /// What StaR has beside the hello.
+    const OF_STAR: [Operation; 8] = {
+        use Operation::*;
+        [
+            WqeEventAcknowledge,
+            GetDataAnswer,
+            WqePacket,
+            CqePacket,
+            CqeEventAcknowledge,
+            RemoteData,
+            RemoteDataAnswer,
+            GetData,
+        ]
+    };
+
+    /// By the byte of any opcode; those of no operation stand in no valid one.
+    const BY_BYTE: [Operation; 256] = {
+        let mut table = [Operation::SendMiddle; 256];
+        let mut byte = 0;
+        while byte < table.len() {
+            if let Some(operation) = Self::of_byte(byte as u8) {
+                table[byte] = operation;
             }
-            bits += 1;
+            byte += 1;
         }
         table
     };
+
+    /// The operation of an opcode, if its service has operations of that number.
+    const fn of_byte(byte: u8) -> Option<Operation> {
+        let (service, bits) = (byte >> 5, byte & 0x1f);
+        if service != Service::Star as u8 {
+            return Self::ALL[bits as usize];
+        }
+        let mut i = 0;
+        while i < Self::OF_STAR.len() {
+            if Self::OF_STAR[i] as u8 & 0x1f == bits {
+                return Some(Self::OF_STAR[i]);
+            }
+            i += 1;
+        }
+        if bits == Operation::Hello as u8 { Some(Operation::Hello) } else { None }
+    }
 
     /// First packet of a multi-packet message.
     #[inline]
@@ -253,9 +303,13 @@ impl Headers {
     pub const IRN_ETH: Headers = Headers(1 << 8);
     /// IRN's selective acknowledgement, 4 bytes.
     pub const SACK_ETH: Headers = Headers(1 << 9);
+    /// StaR's header, 8 bytes: no packet has both, so it is [`Headers::IRN_ETH`]'s bit.
+    pub const STAR_ETH: Headers = Headers::IRN_ETH;
+    /// StaR's ticket, 16 bytes. It stands behind a StaR header only.
+    pub const TICKET: Headers = Headers(1 << 10);
 
     /// Lengths in bytes, by bit.
-    const LENGTHS: [usize; 10] = [8, 4, 16, 28, 4, 8, 4, 4, 8, 4];
+    const LENGTHS: [usize; 11] = [8, 4, 16, 28, 4, 8, 4, 4, 8, 4, 16];
 
     /// Whether every header of `other` is in this set.
     #[inline]
@@ -311,6 +365,10 @@ impl Headers {
             CompareSwap | FetchAdd | MaskedCompareSwap | MaskedFetchAdd => Self::ATOMIC_ETH,
             ReadAcknowledge => Self::AETH,
             Hello => Self::NONE,
+            RemoteData | GetData => Self::RETH.union(Self::STAR_ETH).union(Self::TICKET),
+            RemoteDataAnswer | GetDataAnswer => Self::AETH.union(Self::STAR_ETH),
+            WqePacket | CqeEventAcknowledge => Self::STAR_ETH,
+            CqePacket | WqeEventAcknowledge => Self::STAR_ETH.union(Self::TICKET),
         }
     }
 
@@ -337,6 +395,7 @@ impl Headers {
             Service::Xrc if operation.is_response() => own,
             Service::Xrc => Self::XRCETH.union(own),
             Service::Irn => own.union(Self::of_irn(operation)),
+            Service::Star => own.union(Self::STAR_ETH),
             Service::Cnp => Self::NONE,
         }
     }
@@ -389,10 +448,11 @@ impl Opcode {
     /// Builds an opcode; the caller pairs only what IBTA table 38 pairs.
     #[inline]
     pub const fn new(service: Service, operation: Operation) -> Self {
-        Opcode((service as u8) << 5 | operation as u8)
+        Opcode((service as u8) << 5 | operation as u8 & 0x1f)
     }
 
-    /// Checks a byte from the wire. `None` for reserved and RD opcodes, and manufacturers' own but IRN's.
+    /// Checks a byte from the wire. `None` for reserved and RD opcodes, and manufacturers' own but IRN's
+    /// and StaR's.
     #[inline]
     pub fn from_wire(byte: u8) -> Option<Self> {
         if LAYOUTS[byte as usize].known { Some(Opcode(byte)) } else { None }
@@ -420,13 +480,13 @@ impl Opcode {
 
     /// IBTA table 38 and the own operations, from which [`LAYOUTS`] is built.
     const fn checked(byte: u8) -> Option<Self> {
-        let op = match Operation::ALL[(byte & 0x1f) as usize] {
+        let op = match Operation::of_byte(byte) {
             Some(op) => op,
             None => return None,
         };
         let irn_only = matches!(op, Operation::ReadAcknowledge | Operation::Hello);
         let valid = match byte >> 5 {
-            6 => true,
+            6 | 7 => true,
             _ if irn_only => false,
             0 => true,
             5 => !op.is_masked(),
@@ -461,6 +521,7 @@ impl Opcode {
             3 => Service::Ud,
             4 => Service::Cnp,
             6 => Service::Irn,
+            7 => Service::Star,
             _ => Service::Xrc,
         }
     }
@@ -474,7 +535,7 @@ impl Opcode {
     /// Lower five bits. For a CNP the answer carries no meaning (`SendMiddle`).
     #[inline]
     pub const fn operation(self) -> Operation {
-        Operation::BY_BITS[(self.0 & 0x1f) as usize]
+        Operation::BY_BYTE[self.0 as usize]
     }
 }
 
@@ -500,8 +561,8 @@ mod tests {
     #[test]
     fn only_defined_opcodes_pass() {
         let count = (0..=255u8).filter(|&b| Opcode::from_wire(b).is_some()).count();
-        // RC 25, XRC 23, IRN 27, UC 12, UD 2, CNP 1.
-        assert_eq!(count, 25 + 23 + 27 + 12 + 2 + 1);
+        // RC 25, XRC 23, IRN 27, StaR 9, UC 12, UD 2, CNP 1.
+        assert_eq!(count, 25 + 23 + 27 + 9 + 12 + 2 + 1);
         for b in 0..=255u8 {
             if let Some(op) = Opcode::from_wire(b) {
                 assert_eq!(op.wire(), b);
@@ -534,7 +595,42 @@ mod tests {
         assert_eq!(Opcode::new(Service::Irn, Operation::WriteMiddle).irn_overhead(), 16);
         assert_eq!(Opcode::new(Service::Irn, Operation::SendFirst).irn_overhead(), 8);
         assert_eq!(Opcode::new(Service::Irn, Operation::ReadResponseFirst).irn_overhead(), 0);
-        assert_eq!(MAX_EXT_LEN, 36);
+        assert_eq!(MAX_EXT_LEN, 40);
         assert!(Opcode::all().all(|o| o.headers().is_empty() == (o.ext_len() == 0)));
+    }
+
+    #[test]
+    fn stars_packets_are_none_of_the_others_kinds() {
+        let table = [
+            (0xf4, Operation::WqeEventAcknowledge, 24),
+            (0xf5, Operation::GetDataAnswer, 12),
+            (0xf9, Operation::Hello, 8),
+            (0xfa, Operation::WqePacket, 8),
+            (0xfb, Operation::CqePacket, 24),
+            (0xfc, Operation::CqeEventAcknowledge, 8),
+            (0xfd, Operation::RemoteData, 40),
+            (0xfe, Operation::RemoteDataAnswer, 12),
+            (0xff, Operation::GetData, 40),
+        ];
+        let all: Vec<u8> = Opcode::all().map(Opcode::wire).filter(|byte| *byte >= 0xe0).collect();
+        assert_eq!(all, table.map(|(byte, _, _)| byte));
+        for (byte, operation, len) in table {
+            let opcode = Opcode::from_wire(byte).unwrap();
+            assert_eq!((opcode.service(), opcode.operation()), (Service::Star, operation));
+            assert_eq!((opcode, opcode.ext_len()), (Opcode::new(Service::Star, operation), len));
+            let other = operation.is_send()
+                || operation.is_write()
+                || operation.is_atomic()
+                || operation.is_response()
+                || operation.is_first()
+                || operation.is_middle()
+                || operation.ends_message()
+                || operation.starts_message()
+                || operation.has_immediate();
+            assert!(!other, "{operation:?}");
+            // With another service in front, the same bits are another operation or none.
+            let plain = Opcode::from_wire(byte & 0x1f);
+            assert!(plain.is_none_or(|plain| plain.operation() != operation));
+        }
     }
 }

@@ -15,6 +15,7 @@ use crate::icrc::{ICRC_LEN, Icrc};
 use crate::ip::{IPV4_DF, IPV4_LEN, IPV4_LEN_MAX, IPV6_LEN, Ipv4, Ipv6, PROTOCOL_UDP};
 use crate::irn::{IrnEth, SackEth};
 use crate::opcode::{Headers, MAX_EXT_LEN, Opcode};
+use crate::star::Ticket;
 use crate::udp::{UDP_LEN, Udp};
 use crate::units::{Gid, QpNumber};
 
@@ -68,16 +69,19 @@ pub struct Packet {
     pub immediate: u32,
     /// Key to invalidate (SEND with invalidate).
     pub invalidate: u32,
-    /// Sequence number and offset (IRN SEND, WRITE with immediate, READ, atomic, hello).
+    /// Sequence number and offset (IRN SEND, WRITE with immediate, READ, atomic, hello). In a packet of
+    /// StaR's its own header ([`StarEth`](crate::star::StarEth)).
     pub irn: IrnEth,
     /// Selective acknowledgement (IRN acknowledge, READ acknowledge).
     pub sack: SackEth,
+    /// What lets a packet of StaR's in at the stateless side.
+    pub ticket: Ticket,
     /// Payload bytes, pad excluded.
     pub payload_len: u32,
 }
 
 // Every frame of a simulation is one of these: three cache lines.
-const _: () = assert!(core::mem::size_of::<Packet>() <= 168);
+const _: () = assert!(core::mem::size_of::<Packet>() <= 184);
 
 /// What a frame says beyond its [`Packet`]: fields that the NIC has no use for, but that are covered
 /// by the ICRC or are needed to emit a captured frame again as it was. The default is what
@@ -395,6 +399,9 @@ impl Packet {
         }
         if headers.contains(Headers::IRN_ETH) {
             self.irn = IrnEth::read(take(&mut rest)?);
+            if headers.contains(Headers::TICKET) {
+                self.ticket = Ticket::read(take(&mut rest)?);
+            }
         }
         if headers.contains(Headers::SACK_ETH) {
             self.sack = SackEth::read(take(&mut rest)?);
@@ -437,6 +444,9 @@ impl Packet {
         }
         if headers.contains(Headers::IRN_ETH) {
             self.irn.write(take_mut(&mut rest)?);
+            if headers.contains(Headers::TICKET) {
+                self.ticket.write(take_mut(&mut rest)?);
+            }
         }
         if headers.contains(Headers::SACK_ETH) {
             self.sack.write(take_mut(&mut rest)?);

@@ -7,7 +7,8 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::Command;
 
-use adverb_wire::{Headers, Opcode, Operation, Packet, Service, WireExtra, WriteLength, pcap};
+use adverb_wire::star::{Cqe, Grant, Hello, Op, Record, Stamp, StarEth, Ticket, Wish, Wqe};
+use adverb_wire::{Headers, Opcode, Operation, Packet, QpNumber, Service, WireExtra, WriteLength, pcap};
 
 /// Fields asked for, in order. Numbers are compared by value, whatever base they are printed in.
 const FIELDS: [&str; 26] = [
@@ -101,7 +102,67 @@ fn payload_len(opcode: Opcode) -> u32 {
     let operation = opcode.operation();
     let bare =
         matches!(operation, Operation::ReadRequest | Operation::Acknowledge | Operation::AtomicAcknowledge);
-    if bare || operation.is_atomic() { 0 } else { 21 }
+    match opcode.service() {
+        Service::Star => star_body(operation).len() as u32,
+        _ if bare || operation.is_atomic() => 0,
+        _ => 21,
+    }
+}
+
+/// The payload of a packet of StaR's.
+fn star_body(operation: Operation) -> Vec<u8> {
+    let numbers = |from: u32| from.wrapping_mul(0x0101_0101);
+    match operation {
+        Operation::RemoteData | Operation::GetDataAnswer => vec![0; 21],
+        Operation::Hello => {
+            let (wish, queues) = (Wish::Auto, (0x0708, 0x090a));
+            let (connections, threshold, clock) = (numbers(2), numbers(3), numbers(4));
+            let hello =
+                Hello { wish, features: 5, window: 77, connections, threshold, capacity: 78, queues, clock };
+            hello.bytes().to_vec()
+        }
+        Operation::WqePacket => {
+            let wqe = |index| Wqe {
+                op: Op::Write,
+                flags: Wqe::SIGNALED,
+                index,
+                len: numbers(5),
+                va: 0x1234_5678_9abc,
+                rkey: numbers(6),
+                immediate: numbers(7),
+            };
+            [wqe(8).bytes(), wqe(9).bytes()].concat()
+        }
+        Operation::CqePacket => {
+            let (op, flags) = (Op::Recv, Cqe::RECV_QUEUE);
+            Cqe { flags, status: 10, op, index: 11, len: numbers(12), immediate: numbers(13) }
+                .bytes()
+                .to_vec()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// A WQEP that carries a connection's record.
+fn migration(ipv4: bool) -> (Packet, Vec<u8>) {
+    let opcode = Opcode::new(Service::Star, Operation::WqePacket);
+    let mut packet = common::packet(opcode, common::flow(ipv4), Record::LEN as u32, 5);
+    packet.irn = StarEth::new(Op::Control, StarEth::MIGRATION, 0, 0).into();
+    let (rnr_timer, depths, queues) = (4, (5, 6), (0x0708, 0x090a));
+    let ticket = Ticket { word: 21, seal: 22 };
+    let record = Record {
+        timeout: 1,
+        retries: 2,
+        rnr_retries: 3,
+        rnr_timer,
+        depths,
+        psn: 0x0b_0c0d,
+        queues,
+        clock: 31,
+        lifetime: 32,
+        ticket,
+    };
+    (packet, record.bytes().to_vec())
 }
 
 /// Packets of every opcode over both IP versions.
@@ -131,7 +192,10 @@ fn dissects_every_opcode() {
     let mut icrcs = Vec::new();
     for (i, packet) in packets.iter().enumerate() {
         let mut frame = vec![0; packet.frame_len()];
-        let payload = vec![0; packet.payload_len as usize];
+        let mut payload = vec![0; packet.payload_len as usize];
+        if packet.bth.opcode.is_of(Service::Star) {
+            payload = star_body(packet.bth.opcode.operation());
+        }
         assert_eq!(packet.emit_frame(&WireExtra::default(), &payload, &mut frame), frame.len());
         // The dissector shows the sum in the order of the bytes on the wire.
         icrcs.push(u32::from_be_bytes(*frame.last_chunk().unwrap()));
@@ -175,7 +239,7 @@ fn dissects_every_opcode() {
 
 /// Wireshark 4.0 stops after the BTH of XRC packets, of CNPs, and of opcodes that IBTA does not know.
 fn beyond_dissector(opcode: Opcode, field: &str, shown: &str) -> bool {
-    let service = matches!(opcode.service(), Service::Xrc | Service::Cnp | Service::Irn);
+    let service = matches!(opcode.service(), Service::Xrc | Service::Cnp | Service::Irn | Service::Star);
     (service || opcode.operation().is_masked())
         && shown.is_empty()
         && field.starts_with("infiniband.")
@@ -263,4 +327,148 @@ fn the_script_reads_every_irn_opcode() {
             assert_eq!(number(field, shown), value, "{:?} {field}", packet.bth.opcode);
         }
     }
+}
+
+/// What `scripts/adverb_star.lua` should show of a packet of StaR's, by field.
+fn expected_star(packet: &Packet, body: &[u8]) -> Vec<(&'static str, Option<u64>)> {
+    let (headers, operation) = (packet.bth.opcode.headers(), packet.bth.opcode.operation());
+    let eth = StarEth::from(packet.irn);
+    let is = |one: Operation| operation == one;
+    let when = |there: bool, value: u64| there.then_some(value);
+    let (reth, ticket) = (headers.contains(Headers::RETH), headers.contains(Headers::TICKET));
+    let posted = reth && eth.has(StarEth::POSTED);
+    let answer = is(Operation::RemoteDataAnswer) || is(Operation::GetDataAnswer);
+    let events = !reth && !answer && !is(Operation::Hello);
+    let acknowledge = is(Operation::WqeEventAcknowledge) || is(Operation::CqeEventAcknowledge);
+    let grant = Grant::of_word(packet.ticket.word);
+    let hello = Hello::read(body).filter(|_| is(Operation::Hello));
+    let record = Record::read(body).filter(|_| is(Operation::WqePacket) && eth.has(StarEth::MIGRATION));
+    let plain = is(Operation::WqePacket) && !eth.has(StarEth::MIGRATION);
+    let wqe = body.first_chunk().and_then(Wqe::read).filter(|_| plain);
+    let cqe = body.first_chunk().and_then(Cqe::read).filter(|_| is(Operation::CqePacket));
+    vec![
+        ("_ws.malformed", None),
+        ("adverb_star.op", when(!answer, u64::from(eth.op_flags >> 4))),
+        ("adverb_star.migration", when(!answer, eth.has(StarEth::MIGRATION).into())),
+        ("adverb_star.recv_queue", when(!answer, eth.has(StarEth::RECV_QUEUE).into())),
+        ("adverb_star.posted", when(!answer, eth.has(StarEth::POSTED).into())),
+        ("adverb_star.copy", when(!answer, eth.copy.into())),
+        ("adverb_star.clock", when(answer, Stamp::from(packet.irn).clock.into())),
+        ("adverb_star.asked", when(is(Operation::GetData), eth.count.into())),
+        ("adverb_star.entries", when(events, eth.count.into())),
+        ("adverb_star.following", when(reth, eth.value.into())),
+        ("adverb_star.order", when(answer, Stamp::from(packet.irn).order.into())),
+        ("adverb_star.refusal", when(acknowledge, eth.value.into())),
+        ("adverb_star.va", when(reth && !posted, packet.reth.va)),
+        ("adverb_star.index", when(posted, packet.reth.va >> 32 & 0xff_ffff)),
+        ("adverb_star.offset", when(posted, packet.reth.va & 0xffff_ffff)),
+        ("adverb_star.rkey", when(reth, packet.reth.rkey.0.into())),
+        ("adverb_star.deadline", when(reth, packet.reth.len.into())),
+        ("adverb_star.syndrome", when(answer, packet.aeth.syndrome.wire().into())),
+        ("adverb_star.answered_copy", when(answer, u64::from(packet.aeth.msn >> 16))),
+        ("adverb_star.congested", when(answer, u64::from(packet.aeth.msn >> 8 & 1))),
+        ("adverb_star.run", when(answer, u64::from(packet.aeth.msn & 0xff))),
+        ("adverb_star.ticket.epoch", when(ticket, grant.epoch.into())),
+        ("adverb_star.ticket.incarnation", when(ticket, grant.incarnation.into())),
+        ("adverb_star.ticket.pd", when(ticket, grant.pd.into())),
+        ("adverb_star.ticket.mtu", when(ticket, grant.mtu.into())),
+        ("adverb_star.ticket.write", when(ticket, u64::from(grant.rights & 1))),
+        ("adverb_star.ticket.read", when(ticket, u64::from(grant.rights >> 1 & 1))),
+        ("adverb_star.ticket.atomic", when(ticket, u64::from(grant.rights >> 2 & 1))),
+        ("adverb_star.ticket.peer", when(ticket, grant.peer.get().into())),
+        ("adverb_star.ticket.seal", when(ticket, packet.ticket.seal)),
+        ("adverb_star.hello.wish", hello.map(|hello| hello.wish as u64)),
+        ("adverb_star.hello.features", hello.map(|hello| hello.features.into())),
+        ("adverb_star.hello.window", hello.map(|hello| hello.window.into())),
+        ("adverb_star.hello.connections", hello.map(|hello| hello.connections.into())),
+        ("adverb_star.hello.threshold", hello.map(|hello| hello.threshold.into())),
+        ("adverb_star.hello.capacity", hello.map(|hello| hello.capacity.into())),
+        ("adverb_star.hello.send_queue", hello.map(|hello| hello.queues.0.into())),
+        ("adverb_star.hello.recv_queue", hello.map(|hello| hello.queues.1.into())),
+        ("adverb_star.hello.clock", hello.map(|hello| hello.clock.into())),
+        ("adverb_star.wqe.op", wqe.map(|wqe| wqe.op as u64)),
+        ("adverb_star.wqe.flags", wqe.map(|wqe| wqe.flags.into())),
+        ("adverb_star.wqe.index", wqe.map(|wqe| wqe.index.into())),
+        ("adverb_star.wqe.length", wqe.map(|wqe| wqe.len.into())),
+        ("adverb_star.wqe.va", wqe.map(|wqe| wqe.va)),
+        ("adverb_star.wqe.rkey", wqe.map(|wqe| wqe.rkey.into())),
+        ("adverb_star.wqe.immediate", wqe.map(|wqe| wqe.immediate.into())),
+        ("adverb_star.cqe.flags", cqe.map(|cqe| cqe.flags.into())),
+        ("adverb_star.cqe.status", cqe.map(|cqe| cqe.status.into())),
+        ("adverb_star.cqe.op", cqe.map(|cqe| cqe.op as u64)),
+        ("adverb_star.cqe.index", cqe.map(|cqe| cqe.index.into())),
+        ("adverb_star.cqe.length", cqe.map(|cqe| cqe.len.into())),
+        ("adverb_star.cqe.immediate", cqe.map(|cqe| cqe.immediate.into())),
+        ("adverb_star.record.timeout", record.map(|record| record.timeout.into())),
+        ("adverb_star.record.retries", record.map(|record| record.retries.into())),
+        ("adverb_star.record.rnr_retries", record.map(|record| record.rnr_retries.into())),
+        ("adverb_star.record.rnr_timer", record.map(|record| record.rnr_timer.into())),
+        ("adverb_star.record.depth", record.map(|record| record.depths.0.into())),
+        ("adverb_star.record.dest_depth", record.map(|record| record.depths.1.into())),
+        ("adverb_star.record.psn", record.map(|record| record.psn.into())),
+        ("adverb_star.record.send_queue", record.map(|record| record.queues.0.into())),
+        ("adverb_star.record.recv_queue", record.map(|record| record.queues.1.into())),
+        ("adverb_star.record.clock", record.map(|record| record.clock.into())),
+        ("adverb_star.record.lifetime", record.map(|record| record.lifetime.into())),
+        ("adverb_star.record.ticket", record.map(|record| record.ticket.word)),
+        ("adverb_star.record.seal", record.map(|record| record.ticket.seal)),
+    ]
+}
+
+/// Our own script for Wireshark reads every field behind the BTH of every packet of StaR's.
+#[test]
+fn the_script_reads_every_star_opcode() {
+    if let Err(e) = Command::new("tshark").arg("--version").output() {
+        writeln!(std::io::stdout(), "SKIPPED: tshark cannot be run: {e}").unwrap();
+        return;
+    }
+    let plain = |mut packet: Packet| {
+        let operation = packet.bth.opcode.operation();
+        let mut eth = StarEth::from(packet.irn);
+        eth.op_flags &= !StarEth::MIGRATION;
+        packet.irn = eth.into();
+        (packet, star_body(operation))
+    };
+    let mut all: Vec<_> =
+        packets().into_iter().filter(|p| p.bth.opcode.is_of(Service::Star)).map(plain).collect();
+    assert_eq!(all.len(), 2 * 9, "every operation over IPv4 and IPv6");
+    all.extend([migration(true), migration(false)]);
+    // Both ways to say where, whatever the packets above have drawn.
+    for flags in [0, StarEth::POSTED] {
+        let opcode = Opcode::new(Service::Star, Operation::GetData);
+        let packet = common::packet(opcode, common::flow(true), 0, 9);
+        all.push((Packet { irn: StarEth::new(Op::Read, flags, 512, 77).into(), ..packet }, Vec::new()));
+    }
+    assert!(all.iter().all(|(packet, _)| packet.bth.dest_qp != QpNumber::MULTICAST));
+    let mut writer = pcap::Writer::new(Vec::new(), pcap::LinkType::Raw).unwrap();
+    for (i, (packet, body)) in all.iter().enumerate() {
+        let mut frame = vec![0; packet.frame_len()];
+        assert_eq!(packet.emit_frame(&WireExtra::default(), body, &mut frame), frame.len());
+        writer.record(i as u32, 0, &[&frame]).unwrap();
+    }
+    let path = std::env::temp_dir().join(format!("adverb-wire-star-{}.pcap", std::process::id()));
+    std::fs::File::create(&path).unwrap().write_all(&writer.into_inner()).unwrap();
+    let script = concat!("lua_script:", env!("CARGO_MANIFEST_DIR"), "/../../scripts/adverb_star.lua");
+    let mut command = Command::new("tshark");
+    command.args(["-n", "-X", script, "-T", "fields", "-E", "occurrence=f", "-r"]).arg(&path);
+    for (field, _) in expected_star(&all[0].0, &all[0].1) {
+        command.args(["-e", field]);
+    }
+    let output = command.output().unwrap();
+    std::fs::remove_file(&path).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), all.len());
+    let mut seen = std::collections::BTreeSet::new();
+    for ((packet, body), line) in all.iter().zip(lines) {
+        let shown: Vec<&str> = line.split('\t').collect();
+        for ((field, value), shown) in expected_star(packet, body).into_iter().zip(shown) {
+            assert_eq!(number(field, shown), value, "{:?} {field}", packet.bth.opcode);
+            value.inspect(|_| _ = seen.insert(field));
+        }
+    }
+    let missing: Vec<_> =
+        expected_star(&all[0].0, &all[0].1).into_iter().filter(|(field, _)| !seen.contains(field)).collect();
+    assert_eq!(missing, [("_ws.malformed", None)], "every field stands in some packet");
 }

@@ -6,6 +6,7 @@ use adverb_nic::memory::prefetch;
 use adverb_wire::irn::{IrnEth, SackEth};
 use adverb_wire::opcode::Headers;
 use adverb_wire::packet::WireExtra;
+use adverb_wire::star::Ticket;
 use adverb_wire::{Aeth, AtomicEth, Bth, Deth, Flow, Packet, QpNumber, Reth};
 
 /// No packet.
@@ -103,7 +104,7 @@ struct Cold {
 
 const _: () = assert!(core::mem::size_of::<Cold>() == 64);
 
-/// Headers of datagrams, XRC, atomics, immediate data and invalidations.
+/// Headers of datagrams, XRC, atomics, immediate data and invalidations; tickets.
 #[derive(Clone, Copy, Default)]
 struct Rare {
     deth: Deth,
@@ -112,6 +113,7 @@ struct Rare {
     xrc_srq: u32,
     immediate: u32,
     invalidate: u32,
+    ticket: Ticket,
 }
 
 /// Headers that are [`Cold`]'s.
@@ -152,14 +154,14 @@ impl Cold {
 
 impl Rare {
     fn of(packet: &Packet) -> Rare {
-        let Packet { deth, atomic, atomic_original, xrc_srq, immediate, invalidate, .. } = *packet;
-        Rare { deth, atomic, atomic_original, xrc_srq, immediate, invalidate }
+        let Packet { deth, atomic, atomic_original, xrc_srq, immediate, invalidate, ticket, .. } = *packet;
+        Rare { deth, atomic, atomic_original, xrc_srq, immediate, invalidate, ticket }
     }
 
     #[cold]
     fn add_to(self, packet: &mut Packet) {
-        let Rare { deth, atomic, atomic_original, xrc_srq, immediate, invalidate } = self;
-        *packet = Packet { deth, atomic, atomic_original, xrc_srq, immediate, invalidate, ..*packet };
+        let Rare { deth, atomic, atomic_original, xrc_srq, immediate, invalidate, ticket } = self;
+        *packet = Packet { deth, atomic, atomic_original, xrc_srq, immediate, invalidate, ticket, ..*packet };
     }
 }
 
@@ -332,8 +334,10 @@ mod tests {
             ..packet(Operation::FetchAdd)
         };
         let immediate = Packet { immediate: 0xdead_beef, ..packet(Operation::SendOnlyImm) };
+        let mut sealed = Packet { ticket: Ticket { word: 0x0123_4567, seal: 89 }, ..write };
+        sealed.bth.opcode = Opcode::new(Service::Star, Operation::RemoteData);
         let mut packets = Packets::default();
-        for packet in [write, add, write, immediate, add] {
+        for packet in [write, add, write, immediate, sealed, add] {
             let id = packets.take();
             packets.hot[id as usize].dst = host_of(&packet.flow.dst);
             packets.hot[id as usize].flags = 0;

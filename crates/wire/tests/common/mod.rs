@@ -130,5 +130,8 @@ pub fn packet(opcode: Opcode, flow: Flow, payload_len: u32, seed: u64) -> Packet
     if has(Headers::SACK_ETH) {
         p.sack = SackEth::new(next() as u8, Psn::new(next() as u32));
     }
+    if has(Headers::TICKET) {
+        p.ticket = adverb_wire::star::Ticket { word: next(), seal: next() };
+    }
     p
 }
