@@ -120,22 +120,29 @@ fn counted(path: &std::path::Path, compiled: &Compiled) -> Result<String, Error>
     let entries: usize = chain.queue_of(compiled.client).receives.iter().map(Vec::len).sum();
     let bytes: u32 = compiled.message.iter().map(|part| u32::from(part.bytes)).sum();
     let mut out = format!(
-        "1 receive ({entries} entries), worker {} WQEs, reply {} WQEs; {}; arguments {bytes} bytes\n",
-        length(compiled.worker),
-        length(compiled.client),
+        "1 receive ({}), worker {}, reply {}; {}; arguments {}\n",
+        count(entries, "entry", "entries"),
+        count(length(compiled.worker), "WQE", "WQEs"),
+        count(length(compiled.client), "WQE", "WQEs"),
         compiled.counts,
+        count(bytes as usize, "byte", "bytes"),
     );
     for (q, queue) in chain.queues.iter().enumerate().filter(|(_, queue)| queue.recycled) {
         let blocks = layout.ring(QueueId(q as u16));
-        let _ =
-            writeln!(out, "{}: {} WQEs in a ring of {blocks} blocks, each lap", queue.name, queue.wqes.len());
+        let wqes = count(queue.wqes.len(), "WQE", "WQEs");
+        let _ = writeln!(out, "{}: {wqes} in a ring of {blocks} blocks, each lap", queue.name);
     }
-    let _ =
-        writeln!(out, "{} doorbell orders; {} queues", compiled.stages.saturating_sub(1), chain.queues.len());
+    let orders = count(compiled.stages.saturating_sub(1) as usize, "doorbell order", "doorbell orders");
+    let _ = writeln!(out, "{orders}; {}", count(chain.queues.len(), "queue", "queues"));
     for (line, counts) in &compiled.lines {
         let _ = writeln!(out, "  line {line}: {counts}");
     }
     Ok(out)
+}
+
+/// So many of them.
+fn count(number: usize, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
 }
 
 fn shown(compiled: &Compiled, path: &std::path::Path) -> Result<String, Error> {

@@ -7,9 +7,10 @@
 
 use crate::WqeOp;
 use crate::chain::{
-    Address, Addresses, BLOCK, Chain, Field, Layout, Memory, OPERAND, Op, Place, QueueId, Region, Wqe, WqeId,
-    field_of,
+    Address, Addresses, BLOCK, Calc, CalcOp, Chain, Field, Layout, Memory, OPERAND, Op, Place, QueueId,
+    Region, Wqe, WqeId, field_of,
 };
+use adverb_nic::queue::wqe::OPMOD_CALC;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
@@ -61,47 +62,45 @@ pub fn words(wqe: &[u8], segments: usize, names: Option<Names<'_>>) -> String {
     if segments == 0 || segments * SEGMENT > wqe.len() {
         return format!("{} of {segments} segments: no WQE", name(op));
     }
-    let mut text = format!("{:<7}", name(op));
+    let mut text = format!("{:<6} ", name(op));
     let segment = |n: usize| (n < segments).then(|| &wqe[n * SEGMENT..(n + 1) * SEGMENT]);
     match op {
-        WqeOp::Nop => {
-            let operand: Vec<u8> = OPERAND.iter().map(|at| wqe[usize::from(*at)]).collect();
-            if segments > 1 && wqe[SEGMENT..segments * SEGMENT].iter().any(|byte| *byte != 0) {
-                // It holds what it may become.
-                let _ = write!(text, "|{} ", hex(&operand));
-                speaker.remote(segment(1), &mut text);
-                speaker.data(wqe, 2..segments, &mut text, " from ");
-            } else if segments > 4 {
-                let _ = write!(text, "of {} blocks", segments.div_ceil(4));
-            }
-        }
-        WqeOp::Wait | WqeOp::SendEnable => {
+        WqeOp::Nop => held(&speaker, wqe, segments, &mut text),
+        WqeOp::Wait | WqeOp::SendEnable | WqeOp::RecvEnable => {
             let Some(segment) = segment(1) else { return text + "without a segment: no WQE" };
             speaker.order(op, be32(&segment[8..]), be32(&segment[12..]), &mut text);
         }
         WqeOp::Write | WqeOp::WriteImm => {
             speaker.remote(segment(1), &mut text);
-            speaker.data(wqe, 2..segments, &mut text, " from ");
+            let first = calculated(wqe, 2, segments, &mut text);
+            speaker.data(wqe, first..segments, &mut text, if first == 2 { " from " } else { "  " });
         }
         WqeOp::Read => {
             speaker.remote(segment(1), &mut text);
             speaker.data(wqe, 2..segments, &mut text, " -> ");
         }
-        WqeOp::CompareSwap => {
+        WqeOp::CompareSwap | WqeOp::MaskedCompareSwap => {
             speaker.remote(segment(1), &mut text);
             if let Some(words) = segment(2) {
                 let (swap, compare) = (be64(words), be64(&words[8..]));
                 let _ = write!(text, " {} -> {}", control(compare), control(swap));
             }
+            if let (WqeOp::MaskedCompareSwap, Some(masks)) = (op, segment(3)) {
+                let _ = write!(text, "  bits {:#x} -> {:#x}", be64(&masks[8..]), be64(masks));
+            }
         }
-        WqeOp::FetchAdd => {
+        WqeOp::FetchAdd | WqeOp::MaskedFetchAdd => {
             speaker.remote(segment(1), &mut text);
             if let Some(words) = segment(2) {
                 let _ = write!(text, " += {:#x}", be64(words));
+                if op == WqeOp::MaskedFetchAdd {
+                    let _ = write!(text, "  no carry out of {:#x}", be64(&words[8..]));
+                }
             }
         }
         WqeOp::Send | WqeOp::SendImm | WqeOp::SendInv => {
-            speaker.data(wqe, 1..segments, &mut text, "from ");
+            let first = calculated(wqe, 1, segments, &mut text);
+            speaker.data(wqe, first..segments, &mut text, if first == 1 { "from " } else { "  " });
         }
         other => {
             let _ = write!(text, "({other:?})");
@@ -120,6 +119,33 @@ pub fn words(wqe: &[u8], segments: usize, names: Option<Names<'_>>) -> String {
     text
 }
 
+/// What a NOP holds, and what it may become.
+fn held(speaker: &Speaker<'_>, wqe: &[u8], segments: usize, text: &mut String) {
+    let operand: Vec<u8> = OPERAND.iter().map(|at| wqe[usize::from(*at)]).collect();
+    if segments > 1 && wqe[SEGMENT..segments * SEGMENT].iter().any(|byte| *byte != 0) {
+        let _ = write!(text, "|{} ", hex(&operand));
+        speaker.remote(Some(&wqe[SEGMENT..2 * SEGMENT]), text);
+        speaker.data(wqe, 2..segments, text, " from ");
+    } else if segments > 4 {
+        let _ = write!(text, "of {} blocks", segments.div_ceil(4));
+    }
+}
+
+/// What a message computes of its data, in words; the number of its first data segment.
+fn calculated(wqe: &[u8], first: usize, segments: usize, out: &mut String) -> usize {
+    if wqe[0] != OPMOD_CALC || segments < first + 2 {
+        return first;
+    }
+    let segment = |n: usize| wqe[n * SEGMENT..].first_chunk::<SEGMENT>();
+    let calc = segment(first).zip(segment(first + 1)).and_then(|(a, b)| Calc::read(a, b));
+    let _ = match calc {
+        Some(Calc { op: CalcOp::Max, vectors, .. }) => write!(out, " max of {vectors}:"),
+        Some(Calc { op: CalcOp::Min, vectors, .. }) => write!(out, " min of {vectors}:"),
+        None => write!(out, " (a calculation that this NIC does not make)"),
+    };
+    first + 2
+}
+
 /// An operation's name.
 pub fn name(op: WqeOp) -> &'static str {
     match op {
@@ -133,17 +159,18 @@ pub fn name(op: WqeOp) -> &'static str {
         WqeOp::Read => "read",
         WqeOp::CompareSwap => "cas",
         WqeOp::FetchAdd => "add",
+        WqeOp::MaskedCompareSwap => "masked_cas",
+        WqeOp::MaskedFetchAdd => "masked_add",
+        WqeOp::RecvEnable => "recv_en",
         WqeOp::SendEnable => "enable",
         WqeOp::LocalInv => "local_inv",
         WqeOp::BindMw => "bind_mw",
-        #[allow(unreachable_patterns, reason = "operations that have no name of their own here")]
-        _ => "other",
     }
 }
 
 /// The operation with this code.
 fn op_of(code: u8) -> Option<WqeOp> {
-    const ALL: [WqeOp; 13] = [
+    const ALL: [WqeOp; 16] = [
         WqeOp::Nop,
         WqeOp::SendInv,
         WqeOp::Write,
@@ -154,6 +181,9 @@ fn op_of(code: u8) -> Option<WqeOp> {
         WqeOp::Read,
         WqeOp::CompareSwap,
         WqeOp::FetchAdd,
+        WqeOp::MaskedCompareSwap,
+        WqeOp::MaskedFetchAdd,
+        WqeOp::RecvEnable,
         WqeOp::SendEnable,
         WqeOp::LocalInv,
         WqeOp::BindMw,
@@ -218,7 +248,9 @@ pub fn changed_by(chain: &Chain) -> BTreeMap<WqeId, BTreeSet<String>> {
             let who = short(chain, WqeId { queue: QueueId(q as u16), at: at as u32 });
             match &wqe.op {
                 Op::Read(_, into) => into.iter().for_each(|piece| note(piece.place, who.clone())),
-                Op::Write(_, to, _) | Op::CompareSwap(to, ..) | Op::FetchAdd(to, ..) => note(*to, who),
+                Op::Write(_, to, _) | Op::CompareSwap(to, ..) | Op::FetchAdd(to, ..) | Op::Calc(_, _, to) => {
+                    note(*to, who)
+                }
                 _ => {}
             }
         }
@@ -322,6 +354,7 @@ impl Speaker<'_> {
         let named = self.names.and_then(|Names { chain, addresses, .. }| {
             let found = |(_, qpn, sends, receives): &(_, u32, u32, u32)| match op {
                 WqeOp::SendEnable => (*qpn == number).then_some(""),
+                WqeOp::RecvEnable => (*qpn == number).then_some(".recv"),
                 _ if *sends == number => Some(".done"),
                 _ if *receives == number => Some(".recv"),
                 _ => None,
@@ -330,8 +363,8 @@ impl Speaker<'_> {
             Some(format!("{}{}", chain.queues[at].name, found(&addresses.queues[at])?))
         });
         let _ = match (op, named) {
-            (WqeOp::SendEnable, Some(queue)) => write!(out, "{queue} <{index}"),
-            (WqeOp::SendEnable, None) => write!(out, "qp {number:#x} <{index}"),
+            (WqeOp::SendEnable | WqeOp::RecvEnable, Some(queue)) => write!(out, "{queue} <{index}"),
+            (WqeOp::SendEnable | WqeOp::RecvEnable, None) => write!(out, "qp {number:#x} <{index}"),
             (_, Some(queue)) => write!(out, "{queue}[{index}]"),
             (_, None) => write!(out, "cq {number}[{index}]"),
         };

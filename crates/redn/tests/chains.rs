@@ -299,6 +299,93 @@ fn a_chain_with_a_mistake_is_refused_by_its_rule() {
     assert_eq!(field, "q[1] has no such bytes of its RemoteAddress");
 }
 
+/// The NIC takes the first byte of an operand for the operation modifier, if the WQE is executed: then a
+/// WRITE would be a calculation, or fail. A NOP and an ENABLE have none.
+#[test]
+fn an_operand_in_the_modifier_of_a_wqe_that_is_executed_is_refused() {
+    use adverb_redn::chain::Layout;
+    let laid_out = |op: WqeOp, operand: [u8; 6], how: u8| {
+        let mut chain = Chain::new();
+        let memory = chain.memory("memory", 64);
+        let q = chain.queue("acts", SendOrder::Managed, Peer::Itself);
+        let write = Wqe::new(Op::Write(inline(&[1; 8]), Place::At(memory, 0), None));
+        let form = Form { op, operand: Some(operand) };
+        let posted = if how == 0 { form } else { Form { op, operand: None } };
+        let act = chain.push(q, Wqe { line: 7, ..write.posted_as(posted) });
+        let control = Place::In(act, Field::Control, 0);
+        match how {
+            0 => {}
+            1 => {
+                let (old, new) = (Word::Control(act, Form::nop(operand)), Word::Control(act, form));
+                let swap = Op::CompareSwap(control, (old, new), Place::At(memory, 8).piece(8));
+                chain.push(q, Wqe::new(swap));
+            }
+            2 => {
+                let restore = Op::Write(Source::Inline(Bytes::Control(act, form)), control, None);
+                chain.push(q, Wqe::new(restore));
+            }
+            3 => {
+                let into = parts::operand(act).to_vec();
+                chain.push(q, Wqe::new(Op::Read(Place::At(memory, 16), into)));
+            }
+            _ => chain.receive(q, parts::operand(act).to_vec()),
+        }
+        Layout::of(&chain).map(drop).map_err(text)
+    };
+    let rule = |op| {
+        Err(format!(
+            "line 7: acts[0] is executed as {op}, whose operation modifier is the operand's first byte: it \
+             must be 0, or the WQE be posted as a NOP"
+        ))
+    };
+    for how in 0..5 {
+        assert_eq!(laid_out(WqeOp::Write, [1, 2, 3, 4, 5, 6], how), rule("Write"), "{how}");
+        assert_eq!(laid_out(WqeOp::Nop, [1, 2, 3, 4, 5, 6], how), Ok(()), "{how}");
+        assert_eq!(laid_out(WqeOp::SendEnable, [1, 2, 3, 4, 5, 6], how), Ok(()), "{how}");
+    }
+    assert_eq!(laid_out(WqeOp::CompareSwap, [1, 0, 0, 0, 0, 0], 0), rule("CompareSwap"));
+    assert_eq!(laid_out(WqeOp::Read, [1, 0, 0, 0, 0, 0], 0), Ok(()), "the NIC has no modifier of a READ");
+    for how in 0..3 {
+        assert_eq!(laid_out(WqeOp::Write, [0, 2, 3, 4, 5, 6], how), Ok(()), "{how}");
+    }
+}
+
+/// Calculations, masked atomics and RECV_EN, as the NIC writes them, are shown by their names.
+#[test]
+fn what_else_a_queue_may_hold_is_shown() {
+    use adverb_redn::chain::{Calc, CalcOp};
+    let mut words = [[0u8; 16]; 4];
+    let mut shown = |op: WqeOp, modifier: u8, segments: &[[u8; 16]]| {
+        words[0] = [0; 16];
+        (words[0][0], words[0][3], words[0][7]) = (modifier, op as u8, segments.len() as u8 + 1);
+        let bytes: Vec<u8> = words[..1].iter().chain(segments).flatten().copied().collect();
+        show::words(&bytes, segments.len() + 1, None)
+    };
+    let pair = |a: u64, b: u64| {
+        let bytes: Vec<u8> = [a.to_be_bytes(), b.to_be_bytes()].concat();
+        <[u8; 16]>::try_from(bytes).unwrap_or_default()
+    };
+    let data = |len: u64, addr: u64| pair(len << 32, addr);
+    let mut calc = Vec::new();
+    Calc { op: CalcOp::Min, signed: false, big_endian: false, vectors: 2 }.write(|words| {
+        calc.push(pair(
+            u64::from(words[0]) << 32 | u64::from(words[1]),
+            u64::from(words[2]) << 32 | u64::from(words[3]),
+        ));
+    });
+    let min = [pair(0x1000, 0), calc[0], calc[1], data(32, 0x2000)];
+    assert_eq!(shown(WqeOp::Write, 0xff, &min), "write  [0x1000] min of 2:  [0x2000]:32");
+    let swap = [pair(0x1000, 0), pair(5, 4), pair(0xff, 0xf0), data(8, 0x2000)];
+    let expected = "masked_cas [0x1000] 0x4 -> 0x5  bits 0xf0 -> 0xff";
+    assert_eq!(shown(WqeOp::MaskedCompareSwap, 9, &swap), expected);
+    let add = [pair(0x1000, 0), pair(5, 1 << 47), data(8, 0x2000)];
+    assert_eq!(
+        shown(WqeOp::MaskedFetchAdd, 9, &add),
+        "masked_add [0x1000] += 0x5  no carry out of 0x800000000000"
+    );
+    assert_eq!(shown(WqeOp::RecvEnable, 0, &[pair(0, 3 << 32 | 0x11)]), "recv_en qp 0x11 <3");
+}
+
 /// What a client sends may fill in operands, addresses and lengths, and nothing else: not directly, and not
 /// by way of memory.
 #[test]

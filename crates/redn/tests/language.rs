@@ -194,7 +194,7 @@ fn random_programs_do_what_the_interpreter_says() {
 /// Each mistake of the compiler is found within some programs.
 #[test]
 fn a_compiler_that_errs_is_found_out() {
-    for bug in [Bug::NoFence, Bug::NoStage, Bug::NoRestore] {
+    for bug in [Bug::NoFence, Bug::NoStage, Bug::NoRestore, Bug::Ties] {
         let differs = |seed: &u64| {
             let program = Generator::program(*seed);
             let file = parse(&program).unwrap();
@@ -231,7 +231,8 @@ impl Generator {
             .collect();
         format!(
             "program p(x: u48, y: u48) {{\nregion words: memory\nregion table: read\nvar a: u48\nvar b: u48\n\
-             var c: u48\nvar p: addr\nmov p, &words\n{body}reply a imm 7\n}}\n\
+             var c: u48\nvar p: addr\nmov p, &words\n{body}reply a imm 7\n\
+             reply words[&words; 128] imm 8\n}}\n\
              data words 128 {{ 0: {} }}\ndata table 256 {{ {} }}\nrun x = {}, y = {}\n",
             words.join(", "),
             fields.join(" "),
@@ -285,12 +286,12 @@ impl Generator {
                 }
             }
             7 => {
-                let compare = self.pick(&["==", "!="]);
+                let compare = self.pick(&["==", "!=", "<", "<=", ">", ">="]);
                 let wide = self.pick(&["", "wide "]);
                 self.line(&format!("if {wide}{to} {compare} {value} {{ b += 1 }}"));
             }
             8..11 => {
-                let compare = self.pick(&["==", "!="]);
+                let compare = self.pick(&["==", "!=", "<", "<=", ">", ">="]);
                 self.line(&format!("if {to} {compare} {value} {{"));
                 self.block(depth - 1, in_loop, in_ring);
                 if in_loop && self.rng.u8(0..3) == 0 {
@@ -310,7 +311,8 @@ impl Generator {
             }
             12 => {
                 let (times, least) = (self.rng.u8(1..4), self.rng.u8(0..4));
-                self.line(&format!("while {to} != {least} unroll {times} {{"));
+                let compare = self.pick(&["!=", "<", ">="]);
+                self.line(&format!("while {to} {compare} {least} unroll {times} {{"));
                 self.block(depth - 1, true, in_ring);
                 self.line("}");
             }
@@ -318,7 +320,10 @@ impl Generator {
             _ => {
                 self.counters += 1;
                 let (n, laps) = (self.counters, self.rng.u8(0..5));
-                self.line(&format!("var n{n}: u48\nmov n{n}, 0\nwhile n{n} != {laps} recycle {{\nn{n} += 1"));
+                let compare = self.pick(&["!=", "<"]);
+                self.line(&format!(
+                    "var n{n}: u48\nmov n{n}, 0\nwhile n{n} {compare} {laps} recycle {{\nn{n} += 1"
+                ));
                 self.block(depth - 1, true, true);
                 self.line("}");
             }
@@ -335,6 +340,55 @@ fn a_conditional_is_one_copy_one_atomic_and_three_orders() {
     // The message changes no WQE that the worker has not fetched yet: one ENABLE more, for the program.
     let of = |line: u32| compiled.lines.iter().find(|(other, _)| *other == line).map(|(_, c)| c.to_string());
     assert_eq!(of(4).as_deref(), Some("1C 1A 3E"), "{:?}", compiled.lines);
+}
+
+/// All six comparisons, of 48 bits and of 64, of values that are next to each other, far apart, and equal in
+/// their lower 48 bits.
+#[test]
+fn order_is_compared_by_max_and_min() {
+    let values =
+        [0u64, 1, 5, 6, 255, 256, 0xffff_ffff, 1 << 47, (1 << 48) - 1, 1 << 48, 5 | 1 << 63, u64::MAX];
+    let mut rng = fastrand::Rng::with_seed(9);
+    for (at, left) in values.into_iter().enumerate() {
+        let others = [values[at], values[(at + 1) % values.len()], values[rng.usize(..values.len())]];
+        for right in others {
+            let mut body = String::new();
+            for (n, compare) in ["<", "<=", ">", ">=", "==", "!="].into_iter().enumerate() {
+                body += &format!("if wide a {compare} b {{ r{n} = 1 }} else {{ r{n} = 2 }}\n");
+                body += &format!("if c {compare} d {{ s{n} = 1 }} else {{ s{n} = 2 }}\n");
+                body += &format!(
+                    "if wide t.v {compare} x {{ u{n} += 1 }}\nif {compare_left} {compare} c {{ v{n} = 7 }}\n",
+                    compare_left = right & 0xffff_ffff_ffff
+                );
+            }
+            let program = format!(
+                "program p(x: u64) {{\nregion table: read\nvar c: u48\nvar d: u48\nmov a, {left}\n\
+                 mov b, {right}\n\
+                 mov c, {left}\nmov d, {right}\nlet t = read table[&table] {{ v: u64 }}\n{body}}}\n\
+                 data table 8 {{ 0: u64 {left} }}\nrun x = {right}"
+            );
+            let ran = compared(&program);
+            let expected = if left < right { 1 } else { 2 };
+            assert_eq!(ran.variables["r0"], expected, "{left:#x} < {right:#x}");
+        }
+    }
+}
+
+/// What a reply carries is gathered when it is executed: what is written before has arrived by then.
+#[test]
+fn a_reply_carries_what_was_written_before() {
+    let program = "program p() {
+        region words: memory
+        mov p, &words
+        mov [p + 8], 5
+        reply words[&words + 8; 8] imm 1
+        mov [p + 8], 6
+        r += 3
+        reply r imm 2
+    }
+    data words 16 { }";
+    let ran = compared(&program.replace("&words + 8;", "&words+8;"));
+    assert_eq!(ran.replies, [(5u64.to_ne_bytes().to_vec(), 1), (3u64.to_ne_bytes().to_vec(), 2)]);
 }
 
 /// The loop's own share of a lap: two READs and an ADD that bring its indices up, two pairs of WAIT and

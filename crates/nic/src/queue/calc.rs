@@ -12,7 +12,7 @@ use crate::limits;
 /// Segments that it takes.
 const SEGMENTS: u8 = 2;
 /// Bytes of an entry: value and location.
-const ENTRY: usize = 16;
+pub const ENTRY: usize = 16;
 /// Flag of the options: values are little-endian.
 const LITTLE_ENDIAN: u32 = 1 << 22;
 /// Codes of the types.
@@ -68,7 +68,7 @@ impl Calc {
     }
 
     /// Reads its segments. `None` for what this NIC does not compute.
-    pub(super) fn read(first: &[u8; SEGMENT], _second: &[u8; SEGMENT]) -> Option<Calc> {
+    pub fn read(first: &[u8; SEGMENT], _second: &[u8; SEGMENT]) -> Option<Calc> {
         let word = |at: usize| u32::from_be_bytes([first[at], first[at + 1], first[at + 2], first[at + 3]]);
         let options = word(12);
         let op = match word(0) >> 24 {
@@ -86,7 +86,7 @@ impl Calc {
     }
 
     /// Writes its segments, word by word.
-    pub(super) fn write(self, mut segment: impl FnMut([u32; 4])) {
+    pub fn write(self, mut segment: impl FnMut([u32; 4])) {
         let Calc { op, signed, big_endian, vectors } = self;
         let order = if big_endian { 0 } else { LITTLE_ENDIAN };
         let options = (if signed { INT64 } else { UINT64 }) << 24 | order | u32::from(vectors);

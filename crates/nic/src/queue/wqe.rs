@@ -17,7 +17,7 @@ use crate::slab::Id as _;
 use crate::work::{SendData, SendFlags, SendOp, SendWr, Sge, Status, UdAddress};
 use adverb_wire::{Gid, Key, QpNumber};
 
-pub use super::calc::{Calc, CalcOp};
+pub use super::calc::{Calc, CalcOp, ENTRY as CALC_ENTRY};
 pub use super::op::WqeOp;
 
 /// Bytes of one block.

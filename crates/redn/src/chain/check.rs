@@ -4,8 +4,9 @@
 //! What a client sends is followed from the receives: a READ that may see it, or that reads where it said,
 //! passes it on to where it scatters.
 
-use super::layout::field_of;
+use super::layout::{field_of, result_len};
 use super::{Chain, Error, Field, OPERAND, Op, Piece, Place, RegionId, Source, WqeId};
+use std::ops::Range;
 
 /// Bytes of a region that hold what a client sent.
 type Tainted = Vec<(RegionId, u64, u64)>;
@@ -41,6 +42,12 @@ pub fn check(chain: &Chain) -> Result<(), Error> {
                         let len = from.iter().map(|piece| piece.len).sum();
                         reach(chain, to.piece(len), &mut tainted, &mut told)?;
                     }
+                    Op::Calc(_, from, to) => {
+                        for part in selected(&wqe.op, from, &tainted) {
+                            let piece = to.plus(part.start.into()).piece(part.end - part.start);
+                            reach(chain, piece, &mut tainted, &mut told)?;
+                        }
+                    }
                     _ => {}
                 }
             }
@@ -49,6 +56,22 @@ pub fn check(chain: &Chain) -> Result<(), Error> {
             return Ok(());
         }
     }
+}
+
+/// The bytes of a calculation's result that may be a client's: those whose place in a row one of the rows
+/// has from it.
+fn selected(op: &Op, from: &[Piece], tainted: &Tainted) -> Vec<Range<u32>> {
+    let width = result_len(op).max(1);
+    let (mut out, mut at) = (Vec::new(), 0);
+    for piece in from {
+        let first = at % width;
+        at += piece.len;
+        if is_tainted(*piece, tainted) {
+            let within = first + piece.len <= width;
+            out.push(if within { first..first + piece.len } else { 0..width });
+        }
+    }
+    out
 }
 
 fn is_tainted(piece: Piece, tainted: &Tainted) -> bool {

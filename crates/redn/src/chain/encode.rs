@@ -5,6 +5,7 @@ use super::{
     BLOCK, Bytes, Chain, Done, Form, Layout, NOP_BLOCKS_MAX, OPERAND, Op, Piece, Place, QueueId, RegionId,
     Source, Until, Word, Wqe, WqeId,
 };
+use adverb_nic::queue::wqe::OPMOD_CALC;
 use adverb_rdma::Key;
 
 /// Where memory is, and its keys.
@@ -98,6 +99,9 @@ impl Encoder<'_> {
     fn control(&self, id: WqeId, form: Form) -> [u8; 8] {
         let mut bytes = [0; 8];
         bytes[1..3].copy_from_slice(&(self.layout.block(id) as u16).to_be_bytes());
+        if matches!(self.chain.wqe(id).op, Op::Calc(..)) {
+            bytes[0] = OPMOD_CALC;
+        }
         let number = self.addresses.queues[usize::from(id.queue.0)].1;
         bytes[4..7].copy_from_slice(&number.to_be_bytes()[1..]);
         if let Some(operand) = form.operand {
@@ -165,6 +169,11 @@ impl Encoder<'_> {
             Op::Read(from, into) => {
                 self.remote(*from, out);
                 into.iter().for_each(|piece| self.piece(*piece, out));
+            }
+            Op::Calc(calc, from, to) => {
+                self.remote(*to, out);
+                calc.write(|words| words.iter().for_each(|word| out.extend_from_slice(&word.to_be_bytes())));
+                from.iter().for_each(|piece| self.piece(*piece, out));
             }
             Op::CompareSwap(at, (compare, swap), old) => {
                 self.remote(*at, out);

@@ -1,9 +1,10 @@
 //! Where the WQEs of a chain stand: blocks by queue, completions by index, fields by offset.
 
 use super::{
-    BLOCK, BLOCKS_MAX, Bytes, Chain, Done, ENTRIES_MAX, Error, Field, NOP_BLOCKS_MAX, Op, Place, Queue,
-    QueueId, Source, Until, Word, Wqe, WqeId,
+    BLOCK, BLOCKS_MAX, Bytes, Chain, Done, ENTRIES_MAX, Error, Field, Form, NOP_BLOCKS_MAX, Op, Piece, Place,
+    Queue, QueueId, Source, Until, Word, Wqe, WqeId,
 };
+use crate::WqeOp;
 use adverb_rdma::SendOrder;
 
 /// Bytes of a segment.
@@ -107,7 +108,9 @@ impl Layout {
                 .try_for_each(|piece| check_place(chain, piece.place, piece.len))?;
             for wqe in &queue.wqes {
                 check_operands(chain, wqe)?;
+                check_modifiers(chain, wqe)?;
             }
+            queue.receives.iter().flatten().try_for_each(|piece| check_landing(chain, *piece))?;
             for pieces in &queue.receives {
                 if pieces.len() > ENTRIES_MAX {
                     let wqe = format!("a receive of {}", queue.name);
@@ -132,6 +135,7 @@ pub(super) fn segments_of(wqe: &Wqe) -> usize {
         Op::Send(from, _) => 1 + source(from),
         Op::Read(_, into) => 2 + into.len(),
         Op::CompareSwap(..) | Op::FetchAdd(..) => 4,
+        Op::Calc(_, from, _) => 4 + from.len(),
     }
 }
 
@@ -140,7 +144,7 @@ pub(crate) fn blocks_of(wqe: &Wqe) -> u32 {
     (segments_of(wqe) as u32).div_ceil(4).max(1)
 }
 
-pub(super) fn inline_len(bytes: &Bytes) -> usize {
+pub(crate) fn inline_len(bytes: &Bytes) -> usize {
     match bytes {
         Bytes::Are(bytes) => bytes.len(),
         Bytes::Control(..) | Bytes::Word(_) | Bytes::Address(_) => 8,
@@ -150,11 +154,15 @@ pub(super) fn inline_len(bytes: &Bytes) -> usize {
 
 /// Offset of a field in its WQE, and how many bytes from there on are its own.
 pub(crate) fn field_of(wqe: &Wqe, field: Field) -> Option<(usize, usize)> {
-    let has_address = matches!(wqe.op, Op::Write(..) | Op::Read(..) | Op::CompareSwap(..) | Op::FetchAdd(..));
+    let has_address = matches!(
+        wqe.op,
+        Op::Write(..) | Op::Read(..) | Op::CompareSwap(..) | Op::FetchAdd(..) | Op::Calc(..)
+    );
     let is_atomic = matches!(wqe.op, Op::CompareSwap(..) | Op::FetchAdd(..));
     let (data, entries, inline) = match &wqe.op {
         Op::Write(Source::Pieces(pieces), ..) => (32, pieces.len(), 0),
         Op::Read(_, pieces) => (32, pieces.len(), 0),
+        Op::Calc(_, pieces, _) => (64, pieces.len(), 0),
         Op::Send(Source::Pieces(pieces), _) => (16, pieces.len(), 0),
         Op::Write(Source::Inline(bytes), ..) => (32, 0, inline_len(bytes)),
         Op::Send(Source::Inline(bytes), _) => (16, 0, inline_len(bytes)),
@@ -185,9 +193,12 @@ fn check_shape(chain: &Chain, id: WqeId, wqe: &Wqe) -> Result<(), Error> {
     {
         return Err(Error::NopBlocks(blocks));
     }
+    if let Some(form) = wqe.posted {
+        check_form(chain, id, form)?;
+    }
     let entries = match &wqe.op {
         Op::Write(Source::Pieces(pieces), ..) | Op::Send(Source::Pieces(pieces), _) => pieces.len(),
-        Op::Read(_, pieces) => pieces.len(),
+        Op::Read(_, pieces) | Op::Calc(_, pieces, _) => pieces.len(),
         _ => 0,
     };
     if entries > ENTRIES_MAX || segments_of(wqe) > 63 {
@@ -196,12 +207,66 @@ fn check_shape(chain: &Chain, id: WqeId, wqe: &Wqe) -> Result<(), Error> {
     Ok(())
 }
 
+/// Bytes that a calculation writes.
+pub(crate) fn result_len(op: &Op) -> u32 {
+    match op {
+        Op::Calc(calc, from, _) => {
+            from.iter().map(|piece| piece.len).sum::<u32>() / u32::from(calc.vectors.max(1))
+        }
+        _ => 0,
+    }
+}
+
 fn check_wqe(chain: &Chain, id: WqeId) -> Result<&Wqe, Error> {
     let queue = chain.queues.get(usize::from(id.queue.0));
     queue.and_then(|queue: &Queue| queue.wqes.get(id.at as usize)).ok_or_else(|| Error::NoSuchWqe {
         queue: queue.map_or_else(|| "?".to_owned(), |queue| queue.name.clone()),
         at: id.at,
     })
+}
+
+/// Refuses a form in which an operand would be the operation modifier of a WQE that is executed.
+fn check_form(chain: &Chain, id: WqeId, form: Form) -> Result<(), Error> {
+    match form.operand {
+        Some([modifier, ..]) if modifier != 0 && has_modifier(form.op) => {
+            Err(Error::Modifier { wqe: chain.name(id), line: chain.wqe(id).line, op: form.op })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether the NIC looks at the operation modifier of such a WQE.
+fn has_modifier(op: WqeOp) -> bool {
+    op.is_message() || op.is_atomic() || op == WqeOp::Wait
+}
+
+/// The same of all forms that a WQE gives others, and of where it puts bytes.
+fn check_modifiers(chain: &Chain, wqe: &Wqe) -> Result<(), Error> {
+    match &wqe.op {
+        Op::CompareSwap(_, (_, Word::Control(id, form)), _) => check_form(chain, *id, *form),
+        Op::Write(
+            Source::Inline(
+                Bytes::Control(id, form)
+                | Bytes::ControlAndFlags(id, form, _)
+                | Bytes::Word(Word::Control(id, form)),
+            ),
+            ..,
+        ) => check_form(chain, *id, *form),
+        Op::Read(_, into) => into.iter().try_for_each(|piece| check_landing(chain, *piece)),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses bytes that would come to be the operation modifier of a WQE that is posted as what it does. With
+/// the operation code they bring another operation.
+fn check_landing(chain: &Chain, piece: Piece) -> Result<(), Error> {
+    let Place::In(id, Field::Control, 0) = piece.place else { return Ok(()) };
+    let wqe = chain.wqe(id);
+    let op = wqe.posted.map_or(wqe.op.code(), |form| form.op);
+    if piece.len <= 3 && has_modifier(op) {
+        return Err(Error::Modifier { wqe: chain.name(id), line: wqe.line, op });
+    }
+    Ok(())
 }
 
 fn check_place(chain: &Chain, place: Place, len: u32) -> Result<(), Error> {
@@ -255,6 +320,10 @@ fn check_operands(chain: &Chain, wqe: &Wqe) -> Result<(), Error> {
             source(from).and_then(|()| check_place(chain, *to, len))
         }
         Op::Send(from, _) => source(from),
+        Op::Calc(_, from, to) => {
+            from.iter().try_for_each(|piece| check_place(chain, piece.place, piece.len))?;
+            check_place(chain, *to, result_len(&wqe.op))
+        }
         Op::Read(from, into) => {
             check_place(chain, *from, into.iter().map(|piece| piece.len).sum())?;
             into.iter().try_for_each(|piece| check_place(chain, piece.place, piece.len))

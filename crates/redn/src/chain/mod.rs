@@ -23,9 +23,10 @@ pub use check::check;
 pub use encode::{Address, Addresses, encode};
 pub(crate) use encode::{address, data};
 pub use layout::Layout;
-pub(crate) use layout::{blocks_of, field_of};
+pub(crate) use layout::{blocks_of, field_of, inline_len, result_len};
 
 use crate::WqeOp;
+pub use adverb_nic::queue::wqe::{CALC_ENTRY, Calc, CalcOp};
 use adverb_rdma::{Access, SendOrder};
 use std::fmt;
 
@@ -243,6 +244,9 @@ pub enum Op {
     FetchAdd(Place, Word, Piece),
     /// Sends a message.
     Send(Source, Option<u32>),
+    /// Writes the greatest, or the least, of its operands to the peer's memory: rows of entries, each a value
+    /// and what goes with it, gathered when the WQE is executed.
+    Calc(Calc, Vec<Piece>, Place),
 }
 
 impl Op {
@@ -259,6 +263,7 @@ impl Op {
             Op::FetchAdd(..) => WqeOp::FetchAdd,
             Op::Send(_, None) => WqeOp::Send,
             Op::Send(_, Some(_)) => WqeOp::SendImm,
+            Op::Calc(..) => WqeOp::Write,
         }
     }
 }
@@ -468,6 +473,16 @@ pub enum Error {
         /// Which one there.
         at: u32,
     },
+    /// The first byte of an operand stands in the operation modifier of a WQE that is executed, and says
+    /// there what the operation is.
+    Modifier {
+        /// The WQE.
+        wqe: String,
+        /// The line of a program that it comes from, 0 for none.
+        line: u32,
+        /// Its operation.
+        op: WqeOp,
+    },
     /// What a client sends would reach a part of a WQE that it may not decide about.
     Reaches {
         /// The WQE.
@@ -493,6 +508,16 @@ impl fmt::Display for Error {
             Error::NotManaged { queue } => write!(f, "queue {queue} is enabled, but is not managed"),
             Error::NopBlocks(blocks) => {
                 write!(f, "a NOP of {blocks} blocks: it takes 1 to {NOP_BLOCKS_MAX}")
+            }
+            Error::Modifier { wqe, line, op } => {
+                if *line > 0 {
+                    write!(f, "line {line}: ")?;
+                }
+                write!(
+                    f,
+                    "{wqe} is executed as {op:?}, whose operation modifier is the operand's first byte: it \
+                     must be 0, or the WQE be posted as a NOP"
+                )
             }
             Error::NoSuchWqe { queue, at } => write!(f, "queue {queue} has no WQE {at}"),
             Error::Reaches { wqe, byte, what } => {

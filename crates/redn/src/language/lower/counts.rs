@@ -22,7 +22,7 @@ impl Counts {
             Op::Nop(_) => self.fill += 1,
             Op::Wait(_) | Op::Enable(_) => self.orders += 1,
             Op::CompareSwap(..) | Op::FetchAdd(..) => self.atomics += 1,
-            Op::Write(..) | Op::Read(..) | Op::Send(..) => self.copies += 1,
+            Op::Write(..) | Op::Read(..) | Op::Send(..) | Op::Calc(..) => self.copies += 1,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Loops: unrolled, each round with WQEs of its own; or recycled, whose stages are rings.
 
-use super::{Guard, Lowering, Ring, Stage, values};
+use super::{Guard, Lowering, OTHERWISE, Ring, Stage, values};
 use crate::chain::{Op, QueueId, Until};
 use crate::language::Error;
 use crate::language::ast::*;
@@ -35,7 +35,7 @@ impl Lowering<'_> {
         for _ in 0..times {
             self.line = line;
             if let Some(condition) = condition {
-                goes_on = Some(self.choose(condition, goes_on)?.0);
+                goes_on = Some(self.choose(condition, goes_on, false)?.0);
             }
             self.leaves.push(goes_on.into_iter().collect());
             self.block(body, goes_on)?;
@@ -68,7 +68,7 @@ impl Lowering<'_> {
         self.ring = Some(ring);
         self.stages.push(Stage { ring: self.ring, ..Stage::default() });
         let goes_on = match condition {
-            Some(condition) => Some(self.choose(condition, alive)?.0),
+            Some(condition) => Some(self.choose(condition, alive, false)?.0),
             None => alive,
         };
         self.leaves.push(goes_on.into_iter().collect());
@@ -77,7 +77,7 @@ impl Lowering<'_> {
         self.line = line;
         if let (Some(guard), Some(exit)) = (goes_on, exit) {
             self.operation_from(next, guard, 4);
-            self.operation_from(exit, guard, 8);
+            self.operation_from(exit, guard, OTHERWISE);
             self.boundary();
         } else if self.stages.iter().filter(|stage| stage.ring == self.ring).count() < 2 {
             // The last stage brings up the others' indices: it is another one.

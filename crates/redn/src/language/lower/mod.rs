@@ -18,6 +18,10 @@
 //! one WR, that is it; otherwise the conditional sets a *guard*, bytes of memory that are the operation
 //! codes of guarded WRs, or NOPs: each of those takes its operation from there before it is fetched.
 //!
+//! **Order.** `<` and its kin are one WR: a WRITE that calculates MAX or MIN of two entries, each a value and
+//! what goes with it. What goes with them are the guard that holds and the one that does not, so that the
+//! result is the guard. Of equal values the first entry wins: which one comes first makes a test strict.
+//!
 //! The same program is lowered twice. The first time it is counted how often each value is used.
 
 mod counts;
@@ -39,10 +43,12 @@ use values::{Binding, Value};
 
 /// Scatter entries of a receive or a READ at most, as on the paper's adapter.
 pub const SCATTER: usize = 16;
-/// Bytes of a guard: operation codes if it holds, and at 8 that of an ENABLE if it does not.
-const GUARD: u64 = 16;
-const HOLDS: [u8; 16] = [0x08, 0x10, 0x11, 0x12, 0x17, 0x09, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-const FAILS: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0x17, 0, 0, 0, 0, 0, 0, 0];
+/// Bytes of a guard: operation codes if it holds, and at [`OTHERWISE`] that of an ENABLE if it does not. They
+/// are as many as the location has that goes with a value of a calculation.
+const GUARD: u64 = 8;
+const HOLDS: [u8; 8] = [0x08, 0x10, 0x11, 0x12, 0x17, 0x09, 0, 0];
+const FAILS: [u8; 8] = [0, 0, 0, 0, 0, 0, 0x17, 0];
+const OTHERWISE: u64 = 6;
 /// Queues of a virtual WQE name.
 const VIRTUAL: QueueId = QueueId(u16::MAX);
 /// WQEs that a program may be lowered to.
@@ -124,6 +130,8 @@ pub enum Bug {
     NoStage,
     /// A conditional of a loop stays as the last lap has left it.
     NoRestore,
+    /// Of two equal values the wrong one wins.
+    Ties,
 }
 
 /// Makes a chain of a program.
@@ -186,6 +194,8 @@ struct Lowering<'a> {
     registers: BTreeSet<String>,
     names: BTreeMap<String, Binding>,
     variables: Vec<(String, u64)>,
+    /// Bytes that are a guard that holds, and one that does not, each behind two zeros, once they are needed.
+    guards: Option<(u64, u64)>,
     /// Of each loop around: its guard, and those of the blocks around within it.
     leaves: Vec<Vec<u64>>,
     line: u32,
@@ -242,6 +252,7 @@ impl<'a> Lowering<'a> {
             registers,
             names: BTreeMap::new(),
             variables: Vec::new(),
+            guards: None,
             leaves: Vec::new(),
             line,
         })
@@ -479,9 +490,6 @@ impl<'a> Lowering<'a> {
             Carries::Nothing => self.add(reply(Vec::new()), true)?,
             Carries::Value(value) => {
                 let cell = self.cell_of(value)?;
-                if !self.stages[self.stages.len() - 1].nodes.is_empty() {
-                    self.boundary();
-                }
                 let node = self.add(reply(vec![self.at(cell).piece(8)]), true)?;
                 self.nodes[node.at as usize].changed = None;
                 node
@@ -518,7 +526,12 @@ impl<'a> Lowering<'a> {
                 node
             }
         };
-        if let Carries::Value(_) = carries {
+        let changes = match carries {
+            Carries::Nothing => false,
+            Carries::Value(_) => true,
+            Carries::Piece(region, ..) => matches!(self.regions.get(region), Some((_, Some(Right::Memory)))),
+        };
+        if changes {
             // What it carries is not changed before it has left.
             self.nodes[node.at as usize].wqe.signaled = true;
         }

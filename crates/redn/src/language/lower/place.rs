@@ -4,7 +4,7 @@ use super::{
     Bug, Bytes, Compiled, Counts, Lowering, Node, Op, Peer, Piece, Place, QueueId, Source, Stage, VIRTUAL,
     Word, Wqe, WqeId, values::Origin,
 };
-use crate::chain::{Done, ENTRIES_MAX, NOP_BLOCKS_MAX, Until, blocks_of, parts};
+use crate::chain::{Done, ENTRIES_MAX, NOP_BLOCKS_MAX, Until, blocks_of, inline_len, parts, result_len};
 use crate::language::Error;
 use adverb_rdma::SendOrder;
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ impl Lowering<'_> {
     pub(super) fn place(&mut self, id: WqeId) -> Result<(), Error> {
         let stage = self.stage();
         let closed = self.stages[stage].awaits_replies;
-        let changed = self.nodes[id.at as usize].changed == Some(stage);
+        let changed = self.nodes[id.at as usize].changed == Some(stage) || self.gathers_too_early(id);
         if changed && self.options.bug != Some(Bug::NoStage) || closed {
             self.boundary();
         }
@@ -43,6 +43,39 @@ impl Lowering<'_> {
         self.stages[stage].awaits_replies |= replies && signaled;
     }
 
+    /// Whether a WQE of the current stage changes memory that this one gathers, and may come too late. A
+    /// calculation's operands are gathered when it is executed, and a WRITE before it may be under way; for
+    /// READs and atomics it waits by its fence. Replies are enabled before the stage begins.
+    fn gathers_too_early(&self, id: WqeId) -> bool {
+        let node = &self.nodes[id.at as usize];
+        let gathered: Vec<Piece> = match &node.wqe.op {
+            Op::Calc(_, from, _) => from.clone(),
+            Op::Write(Source::Pieces(from), ..) if node.replies => {
+                from.iter().copied().map(anywhere).collect()
+            }
+            _ => return false,
+        };
+        self.stages[self.stage()].nodes.iter().any(|id| {
+            let other = &self.nodes[id.at as usize];
+            let is_awaited = matches!(other.wqe.op, Op::Read(..) | Op::CompareSwap(..) | Op::FetchAdd(..));
+            if other.replies || is_awaited && !node.replies {
+                return false;
+            }
+            let landings = self.landings(*id);
+            gathered.iter().any(|piece| landings.iter().any(|landing| self.meet(*landing, *piece)))
+        })
+    }
+
+    /// What a WR changes, the fields that a `let` brings too.
+    fn landings(&self, id: WqeId) -> Vec<Piece> {
+        let fields = self.values.iter().filter(|value| value.origin == Origin::Read(id));
+        let fields = fields.flat_map(|value| {
+            let cell = value.cell.map(|cell| self.at(cell).piece(8));
+            cell.into_iter().chain(value.uses.iter().flatten().map(|place| place.piece(1)))
+        });
+        landings(&self.nodes[id.at as usize].wqe.op).into_iter().chain(fields).collect()
+    }
+
     /// Whether a READ before it in its stage brings what it uses.
     fn needs_fence(&self, id: WqeId) -> bool {
         let uses = used(&self.nodes[id.at as usize].wqe.op);
@@ -51,14 +84,15 @@ impl Lowering<'_> {
             if node.replies {
                 continue;
             }
-            if let Op::Read(_, into) = &node.wqe.op {
+            if let (Op::Calc(_, from, _), Op::CompareSwap(at, ..) | Op::FetchAdd(at, ..)) =
+                (&self.nodes[id.at as usize].wqe.op, &node.wqe.op)
+                && from.iter().any(|piece| self.meet(at.piece(8), *piece))
+            {
+                return true;
+            }
+            if let Op::Read(..) = &node.wqe.op {
                 let meets = |landing: Piece| uses.iter().any(|piece| self.meet(landing, *piece));
-                let fields = self.values.iter().filter(|value| value.origin == Origin::Read(*other));
-                let later = fields.flat_map(|value| {
-                    let cell = value.cell.map(|cell| self.at(cell).piece(8));
-                    cell.into_iter().chain(value.uses.iter().flatten().map(|place| place.piece(1)))
-                });
-                if into.iter().copied().chain(later).any(meets) {
+                if self.landings(*other).into_iter().any(meets) {
                     return true;
                 }
             }
@@ -403,28 +437,35 @@ impl<'a, 'b> Queues<'a, 'b> {
     }
 }
 
+/// A piece whose length is not known before the program runs may be anywhere in its region.
+fn anywhere(piece: Piece) -> Piece {
+    match piece.place {
+        Place::At(region, _) if piece.len == 0 => Place::Of(region).piece(0),
+        _ => piece,
+    }
+}
+
+/// What a WR changes, beside itself.
+fn landings(op: &Op) -> Vec<Piece> {
+    match op {
+        Op::Read(_, into) => into.clone(),
+        Op::Write(Source::Pieces(pieces), to, _) => {
+            vec![to.piece(pieces.iter().map(|piece| piece.len).sum())]
+        }
+        Op::Write(Source::Inline(bytes), to, _) => vec![to.piece(inline_len(bytes) as u32)],
+        Op::CompareSwap(at, _, old) | Op::FetchAdd(at, _, old) => vec![at.piece(8), *old],
+        Op::Calc(_, _, to) => vec![to.piece(result_len(op))],
+        Op::Send(..) | Op::Nop(_) | Op::Wait(_) | Op::Enable(_) => Vec::new(),
+    }
+}
+
 /// What a WR reads and writes when it is executed, beside itself.
 fn used(op: &Op) -> Vec<Piece> {
-    let mut out = Vec::new();
+    let mut out = landings(op);
     match op {
-        Op::Read(from, into) => {
-            let len = into.iter().map(|piece| piece.len).sum();
-            out.push(from.piece(len));
-            out.extend(into);
-        }
-        Op::Write(source, to, _) => {
-            let mut len = 32;
-            if let Source::Pieces(pieces) = source {
-                out.extend(pieces);
-                len = pieces.iter().map(|piece| piece.len).sum();
-            }
-            out.push(to.piece(len));
-        }
-        Op::CompareSwap(at, _, old) | Op::FetchAdd(at, _, old) => {
-            out.push(at.piece(8));
-            out.push(*old);
-        }
-        Op::Send(..) | Op::Nop(_) | Op::Wait(_) | Op::Enable(_) => {}
+        Op::Read(from, into) => out.push(from.piece(into.iter().map(|piece| piece.len).sum())),
+        Op::Write(Source::Pieces(from), ..) | Op::Calc(_, from, _) => out.extend(from),
+        _ => {}
     }
     out
 }
@@ -462,6 +503,10 @@ fn rename(op: &mut Op, names: &BTreeMap<WqeId, WqeId>) {
             place(to);
         }
         Op::Send(from, _) => source(from),
+        Op::Calc(_, from, to) => {
+            pieces(from);
+            place(to);
+        }
         Op::Read(from, into) => {
             place(from);
             pieces(into);

@@ -2,7 +2,8 @@
 
 use super::{Bug, FAILS, GUARD, Guard, HOLDS, Lowering, values};
 use crate::WqeOp;
-use crate::chain::{Bytes, Field, Form, OPERAND, Op, Place, Source, Word, WqeId};
+use crate::chain::CALC_ENTRY;
+use crate::chain::{Bytes, Calc, CalcOp, Field, Form, OPERAND, Op, Piece, Place, Source, Word, WqeId};
 use crate::language::Error;
 use crate::language::ast::*;
 use std::ops::Range;
@@ -35,7 +36,7 @@ impl Lowering<'_> {
             self.line = line;
             return self.test(condition, 0..6, guard, node);
         }
-        let (holds, fails) = self.choose(condition, guard)?;
+        let (holds, fails) = self.choose(condition, guard, !otherwise.is_empty())?;
         for (body, guard) in [(then, holds), (otherwise, fails)] {
             if let Some(guards) = self.leaves.last_mut() {
                 guards.push(guard);
@@ -48,8 +49,23 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// Two guards: one that holds if the condition does, and one if it does not.
-    pub(super) fn choose(&mut self, condition: &Condition, guard: Guard) -> Result<(u64, u64), Error> {
+    /// Two guards: one that holds if the condition does, and one, if `both` are wanted, if it does not.
+    pub(super) fn choose(
+        &mut self,
+        condition: &Condition,
+        guard: Guard,
+        both: bool,
+    ) -> Result<(u64, u64), Error> {
+        self.check_width(condition)?;
+        match condition.compare {
+            Compare::Equal => self.alike(condition, guard),
+            Compare::NotEqual => self.alike(condition, guard).map(|(yes, no)| (no, yes)),
+            _ => self.ordered(condition, guard, both),
+        }
+    }
+
+    /// The guards of a test for equality: one that holds if the values are equal, and one if they are not.
+    fn alike(&mut self, condition: &Condition, guard: Guard) -> Result<(u64, u64), Error> {
         let cells = self.cell(2 * GUARD)?;
         let (yes, no) = (cells, cells + GUARD);
         match guard {
@@ -77,11 +93,63 @@ impl Lowering<'_> {
         };
         let node = self.write(yes, &[HOLDS, FAILS].concat())?;
         self.test(condition, if condition.wide { 6..8 } else { 0..6 }, lower, node)?;
-        match condition.compare {
-            Compare::Equal => Ok((yes, no)),
-            Compare::NotEqual => Ok((no, yes)),
-            _ => self.error("only `==` and `!=` are compared by the NIC yet"),
+        Ok((yes, no))
+    }
+
+    /// The guards of an ordered comparison, of which the second is there if `both` are wanted. One
+    /// calculation writes them.
+    fn ordered(&mut self, condition: &Condition, guard: Guard, both: bool) -> Result<(u64, u64), Error> {
+        let entry = CALC_ENTRY as u64;
+        let width = if both { 2 } else { 1 };
+        let result = self.cell(width * entry)?;
+        let (yes, no) = (result + GUARD, result + entry + GUARD);
+        if guard.is_some() {
+            // If the outer guard does not hold, nothing is calculated.
+            let fails = [[0; GUARD as usize], FAILS].concat().repeat(width as usize);
+            let first = self.write(result, &fails)?;
+            self.place(first)?;
         }
+        let (left, right) = (self.cell_of(&condition.left)?, self.cell_of(&condition.right)?);
+        let (op, strict) = match condition.compare {
+            Compare::Less => (CalcOp::Max, true),
+            Compare::LessEqual => (CalcOp::Max, false),
+            Compare::Greater => (CalcOp::Min, true),
+            _ => (CalcOp::Min, false),
+        };
+        // The right value wins if the condition holds. The left one does if both are equal and it is first.
+        let (holds, fails) = self.guard_bytes()?;
+        let (left, right) = ((left, [fails, holds]), (right, [holds, fails]));
+        let strict = strict != (self.options.bug == Some(Bug::Ties));
+        let rows = if strict { [left, right] } else { [right, left] };
+        let bytes: u32 = if condition.wide { 8 } else { 6 };
+        let mut from: Vec<Piece> = Vec::new();
+        for (value, goes_with) in rows {
+            for guard in &goes_with[..width as usize] {
+                // What is cut off of a value is the zeros before the guard's bytes.
+                let zeros = 8 - bytes;
+                from.push(self.at(value).piece(bytes));
+                from.push(self.at(guard + 2 - u64::from(zeros)).piece(zeros + GUARD as u32));
+            }
+        }
+        let calc = Calc { op, signed: false, big_endian: cfg!(target_endian = "big"), vectors: 2 };
+        let node = self.node(Op::Calc(calc, from, self.at(result)))?;
+        self.guard(node, guard);
+        self.place(node)?;
+        Ok((yes, no))
+    }
+
+    /// Where the bytes are of a guard that holds, and of one that does not. Two zeros stand before each.
+    fn guard_bytes(&mut self) -> Result<(u64, u64), Error> {
+        if let Some(known) = self.guards {
+            return Ok(known);
+        }
+        let (holds, fails) = (self.cell(2 + GUARD)?, self.cell(2 + GUARD)?);
+        for (at, bytes) in [(holds, HOLDS), (fails, FAILS)] {
+            let cells = self.cells;
+            self.chain.data(cells, at + 2, bytes);
+        }
+        self.guards = Some((holds, fails));
+        Ok((holds, fails))
     }
 
     fn check_width(&self, condition: &Condition) -> Result<(), Error> {
@@ -105,9 +173,6 @@ impl Lowering<'_> {
         node: WqeId,
     ) -> Result<(), Error> {
         self.check_width(condition)?;
-        if !matches!(condition.compare, Compare::Equal | Compare::NotEqual) {
-            return self.error("only `==` and `!=` are compared by the NIC yet");
-        }
         let fixed = |value: &Atom| match value {
             Atom::Number(number) => Some(number >> (8 * part.start)),
             _ => None,
