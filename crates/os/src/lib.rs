@@ -13,6 +13,7 @@
 //! batch inbox      frames on their way to the kernel, and from it
 //! roce framing     RoCEv2 on UDP port 4791; IP packets built around what a socket shows
 //! unix             sockets that carry descriptors and know who is at the other end
+//! socket_file      a daemon's place in the file system for them
 //! signals          SIGINT and SIGTERM as something to wait for; writing without SIGPIPE
 //! say              lines for the person who runs the program, which may be lost but harm nothing
 //! wake             bells for a process or thread that sleeps
@@ -45,6 +46,7 @@ pub mod say;
 pub mod shm;
 pub mod signals;
 pub mod socket;
+pub mod socket_file;
 pub mod spin;
 pub mod steer;
 mod sync;

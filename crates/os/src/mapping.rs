@@ -104,6 +104,13 @@ impl Mapping {
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) }
     }
 
+    /// All of its whole 64-bit words.
+    pub fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping has so many words from its aligned base on, which live as long as the borrow,
+        // and atomics are all that is ever formed over it.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr().cast(), self.len / 8) }
+    }
+
     #[inline]
     fn assert_word(&self, offset: usize, size: usize) {
         let inside = offset <= self.len && self.len - offset >= size;
@@ -138,6 +145,8 @@ mod tests {
         for wrong in [2, 100, usize::MAX - 3] {
             assert!(std::panic::catch_unwind(|| memory.u32_at(wrong)).is_err(), "{wrong}");
         }
+        let words = memory.words();
+        assert_eq!((words.len(), words[1].load(Ordering::Relaxed)), (12, u64::MAX - 6));
         assert!(Mapping::anonymous(0).is_err());
     }
 

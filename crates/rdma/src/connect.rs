@@ -87,14 +87,17 @@ impl Default for Connect {
 
 /// Where a queue pair is, as peers tell each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Endpoint {
-    gid: Gid,
-    qpn: QpNumber,
+pub struct Endpoint {
+    /// Its NIC's address.
+    pub gid: Gid,
+    /// Its number.
+    pub qpn: QpNumber,
     /// The first PSN that it sends.
-    psn: Psn,
-    mtu: Mtu,
+    pub psn: Psn,
+    /// Path MTU that its port can carry.
+    pub mtu: Mtu,
     /// READs and atomics that it answers at once.
-    reads: u8,
+    pub reads: u8,
 }
 
 impl Endpoint {
@@ -222,7 +225,15 @@ impl Qp {
         self.bring_up(&here, &here, how).await
     }
 
-    async fn endpoint(&self, how: &Connect) -> Result<Endpoint, Error> {
+    /// Connects it, as this endpoint of its own, to a peer's: for programs that have told each other by an
+    /// exchange of their own.
+    pub async fn connect_to(&self, here: &Endpoint, peer: &Endpoint, how: &Connect) -> Result<(), Error> {
+        self.begin(how).await?;
+        self.bring_up(here, peer, how).await
+    }
+
+    /// Where it is, with a PSN to begin with that nobody knows in advance.
+    pub async fn endpoint(&self, how: &Connect) -> Result<Endpoint, Error> {
         let device = self.rdma().device().await?;
         let psn = Psn::new(self.rdma().random().await? as u32);
         Ok(Endpoint { gid: device.gid, qpn: self.number(), psn, mtu: device.mtu, reads: how.reads })

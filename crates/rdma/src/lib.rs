@@ -57,8 +57,8 @@ pub use adverb_nic::{
     Access, Completion, CompletionOp, Mtu, QpAttr, QpAttrMask, QpCaps as Caps, QpFlags, QpInit, QpState,
     QpType, SendFlags, SendOp, Sge, Status,
 };
-pub use adverb_wire::{Duration, Gid, Instant, Key, QpNumber};
-pub use connect::{Asked, Connect, Line, Listener};
+pub use adverb_wire::{Duration, Gid, Instant, Key, Psn, QpNumber};
+pub use connect::{Asked, Connect, Endpoint, Line, Listener};
 pub use error::Error;
 pub use grant::{Grant, OPS as GRANT_OPS};
 pub use memory::{File, Pd, Region, Remote};

@@ -13,7 +13,6 @@
 
 pub(crate) mod protocol;
 mod share;
-mod socket;
 mod tenant;
 
 pub use crate::counters::NicdCounters;
@@ -25,11 +24,11 @@ use crate::settings::Settings;
 use adverb_os::clock;
 use adverb_os::say;
 use adverb_os::say::Seldom;
+use adverb_os::socket_file::SocketFile;
 use adverb_os::spin::Spin;
 use adverb_os::sys::{WaitSet, prefer_short_waits};
 use adverb_wire::{Duration, Instant};
 use share::{Room, Used};
-use socket::Socket;
 use std::path::{Path, PathBuf};
 use std::time::Duration as StdDuration;
 use tenant::{Farewell, Tenant};
@@ -95,7 +94,7 @@ pub fn counters(socket: &Path) -> Result<Vec<(&'static str, u64)>, OpenError> {
 /// The daemon: a NIC, and the applications that are attached to it.
 pub struct Nicd {
     engine: Engine,
-    socket: Socket,
+    socket: SocketFile,
     settings: NicdSettings,
     tenants: Vec<Tenant>,
     counters: NicdCounters,
@@ -135,7 +134,7 @@ impl Nicd {
         }
         let engine = Engine::open(&settings.nic, clock::realtime_ns(), clock::now())?;
         let unheard = |source| OpenError::Socket(settings.socket.clone(), source);
-        let socket = Socket::bind(&settings.socket, settings.mode).map_err(unheard)?;
+        let socket = SocketFile::bind(&settings.socket, settings.mode).map_err(unheard)?;
         let spin = u64::try_from(settings.nic.spin.as_nanos()).unwrap_or(u64::MAX).min(1 << 40);
         let (tenants, counters) = (Vec::new(), NicdCounters::default());
         let complaints = Seldom::new(COMPLAINTS, Duration::from_ms(60_000));

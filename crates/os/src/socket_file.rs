@@ -1,7 +1,7 @@
-//! The daemon's socket in the file system. Only what a dead daemon left there may be taken away: a file of
+//! A daemon's socket in the file system. Only what a dead daemon left there may be taken away: a file of
 //! that name, another program's socket, or one whose listener is busy, is somebody's.
 
-use adverb_os::unix::{Channel, Listener};
+use crate::unix::{Channel, Listener};
 use std::fs::{self, Metadata, Permissions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 const PATIENCE_S: u32 = 1;
 
 /// A socket that is listened at, and removed at the end if it is still there.
-pub(super) struct Socket {
+pub struct SocketFile {
+    /// To accept connections from.
     pub listener: Listener,
     path: PathBuf,
     /// Device and number of the file.
@@ -43,18 +44,18 @@ fn clear(path: &Path) -> io::Result<()> {
     }
 }
 
-impl Socket {
+impl SocketFile {
     /// Listens at a path, for whom these permissions let write to it.
-    pub fn bind(path: &Path, mode: u32) -> io::Result<Socket> {
+    pub fn bind(path: &Path, mode: u32) -> io::Result<SocketFile> {
         clear(path)?;
         let listener = Listener::bind(path)?;
         fs::set_permissions(path, Permissions::from_mode(mode))?;
         let file = name_of(&fs::symlink_metadata(path)?);
-        Ok(Socket { listener, path: path.to_owned(), file })
+        Ok(SocketFile { listener, path: path.to_owned(), file })
     }
 }
 
-impl Drop for Socket {
+impl Drop for SocketFile {
     fn drop(&mut self) {
         // Somebody may have put something else there. A socket that nobody listens at is an error later than
         // one that is not there.
@@ -71,10 +72,10 @@ mod tests {
 
     #[test]
     fn only_a_dead_socket_is_replaced() {
-        let folder = std::env::temp_dir().join(format!("adverb-nicd-socket-{}", std::process::id()));
+        let folder = std::env::temp_dir().join(format!("adverb-os-socket-{}", std::process::id()));
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).unwrap();
-        let refused = |path: &Path| Socket::bind(path, 0o600).map(drop).unwrap_err().to_string();
+        let refused = |path: &Path| SocketFile::bind(path, 0o600).map(drop).unwrap_err().to_string();
 
         let text = folder.join("text");
         fs::write(&text, "a letter").unwrap();
@@ -85,7 +86,7 @@ mod tests {
         assert!(refused(&link).contains("no socket") && link.exists());
 
         let live = folder.join("live");
-        let first = Socket::bind(&live, 0o600).unwrap();
+        let first = SocketFile::bind(&live, 0o600).unwrap();
         assert!(refused(&live).contains("another daemon"));
         // Another program's, which speaks in streams: the kernel does not say that nobody listens.
         let stream = folder.join("stream");
@@ -98,7 +99,7 @@ mod tests {
         let dead = folder.join("dead");
         drop(Listener::bind(&dead).unwrap());
         assert!(dead.exists());
-        let heir = Socket::bind(&dead, 0o600).unwrap();
+        let heir = SocketFile::bind(&dead, 0o600).unwrap();
         assert_eq!(fs::metadata(&dead).unwrap().mode() & 0o777, 0o600);
         fs::remove_file(&dead).unwrap();
         fs::write(&dead, "a letter").unwrap();
