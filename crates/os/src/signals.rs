@@ -97,6 +97,24 @@ pub fn for_child(command: &mut std::process::Command) -> &mut std::process::Comm
     unsafe { command.pre_exec(unblock) }
 }
 
+/// Has the child of a command be killed when the thread that starts it ends, however that comes, even if the
+/// child is stopped.
+pub fn dies_with_this_thread(command: &mut std::process::Command) -> &mut std::process::Command {
+    use std::os::unix::process::CommandExt;
+    let parent = std::process::id();
+    let ask = move || {
+        // SAFETY: two system calls with plain values.
+        let here = unsafe {
+            check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))?;
+            libc::getppid()
+        };
+        // It may have ended before it was asked about.
+        if u32::try_from(here) == Ok(parent) { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
+    };
+    // SAFETY: between fork and exec, `ask` makes two calls that are safe there, and allocates nothing.
+    unsafe { command.pre_exec(ask) }
+}
+
 /// Asks a child of this process that has not been waited for to end.
 pub fn terminate(child: u32) {
     let Ok(child) = libc::pid_t::try_from(child) else { return };

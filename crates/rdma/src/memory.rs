@@ -56,6 +56,13 @@ impl Pd {
         self.region_of(backing, access, Keeps::File { _file: file.clone() }).await
     }
 
+    /// The bytes of a region, under the same addresses: for the queue pairs of this domain, with keys of its
+    /// own.
+    pub async fn region_again(&self, region: &Region, access: Access) -> Result<Region, Error> {
+        let keeps = Keeps::Region { _region: region.clone() };
+        self.region_of(Backing::Same(region.id()), access, keeps).await
+    }
+
     pub(crate) async fn region_of(
         &self,
         backing: Backing,
@@ -82,6 +89,7 @@ impl Pd {
 pub(crate) enum Keeps {
     Nothing,
     File { _file: File },
+    Region { _region: Region },
     Qp { _qp: Qp },
 }
 

@@ -270,6 +270,9 @@ pub enum Backing {
         /// Bytes.
         len: u64,
     },
+    /// The bytes of a region that is there, under the same addresses: for another domain, with keys of its
+    /// own.
+    Same(MemoryId),
     /// The blocks of a queue pair's send queue.
     SendQueue(QpId),
 }

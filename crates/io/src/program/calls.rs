@@ -159,6 +159,10 @@ impl Programs {
                 let part = (size(at)?, size(len)?);
                 self.host.control(|nic, _| Memory::register(nic, pd, mapping, part, access))?
             }
+            Backing::Same(MemoryId(memory)) => {
+                let memory = state.memories.get(&memory).ok_or(Error::NoSuchObject("memory"))?;
+                self.host.control(|nic, _| memory.register_again(nic, pd, access))?
+            }
             Backing::SendQueue(qp) => {
                 self.host.control(|nic, _| Memory::register_queue(nic, pd, qp, access))?
             }

@@ -18,8 +18,8 @@ use std::sync::Arc;
 /// A registered region. Clones keep its bytes where they are, not its registration.
 #[derive(Clone, Debug)]
 pub(super) struct Memory {
-    /// Kept for its addresses to be valid; a queue's memory is never unmapped.
-    _mapping: Option<Arc<Mapping>>,
+    /// Kept for its addresses to be valid; `None` for a queue's memory, which is never unmapped.
+    mapping: Option<Arc<Mapping>>,
     /// Its addresses.
     start: u64,
     len: usize,
@@ -40,10 +40,20 @@ impl Memory {
         assert!(at <= mapping.len() && len <= mapping.len() - at, "a part of the mapping");
         let start = mapping.addr() + at as u64;
         let init = MrInit { pd, addr: start, len: len as u64, iova: start, access };
-        // SAFETY: the mapping is readable and writable, is kept in `_mapping` until the driver has
+        // SAFETY: the mapping is readable and writable, is kept in `mapping` until the driver has
         // deregistered the region (`Memories`), and nobody forms a reference to its bytes.
         let mr = unsafe { nic.memory().reg_mr(&init) }?;
-        Ok(Memory { _mapping: Some(Arc::new(mapping)), start, len, mr, received: Vec::new() })
+        Ok(Memory { mapping: Some(Arc::new(mapping)), start, len, mr, received: Vec::new() })
+    }
+
+    /// Registers its bytes once more.
+    pub fn register_again(&self, nic: &mut Nic, pd: PdId, access: Access) -> Result<Memory, Error> {
+        let mapping = self.mapping.clone().ok_or(Error::Unsupported("a send queue's memory for that"))?;
+        let (start, len) = (self.start, self.len);
+        let init = MrInit { pd, addr: start, len: len as u64, iova: start, access };
+        // SAFETY: as when it was registered first; the new value keeps the same mapping.
+        let mr = unsafe { nic.memory().reg_mr(&init) }?;
+        Ok(Memory { mapping: Some(mapping), start, len, mr, received: Vec::new() })
     }
 
     /// Registers the memory of a send queue.
@@ -53,7 +63,7 @@ impl Memory {
         let init = MrInit { pd, addr: start, len: len as u64, iova: start, access };
         // SAFETY: a queue's memory is never unmapped, and always accessed raw.
         let mr = unsafe { nic.memory().reg_mr(&init) }?;
-        Ok(Memory { _mapping: None, start, len, mr, received: Vec::new() })
+        Ok(Memory { mapping: None, start, len, mr, received: Vec::new() })
     }
 
     pub fn info(&self, id: adverb_rdma::seam::MemoryId) -> MemoryInfo {
@@ -82,7 +92,7 @@ impl Memory {
         if !inside {
             return Err(Error::Range { at, len: len as u64, of: self.len as u64 });
         }
-        // SAFETY: inside the bytes that `self._mapping` keeps mapped, whose address is exposed; the span is
+        // SAFETY: inside the bytes that `self.mapping` keeps mapped, whose address is exposed; the span is
         // used within this module's calls only, while `self` is borrowed.
         Ok(unsafe { Span::new(self.start + at, len) })
     }

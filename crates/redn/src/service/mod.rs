@@ -3,6 +3,13 @@
 //!
 //! ```text
 //! layout  what stands in the index and among the values, as chains and clients read it
+//! table   the one who writes it; log has the records' places
+//! item    a value as memcached's clients know it
+//! memcached  their protocol, and what a worker answers
 //! ```
 
+pub mod item;
 pub mod layout;
+mod log;
+pub mod memcached;
+pub mod table;

@@ -363,11 +363,18 @@ impl Sim {
             process.memories.insert(id, Piece { info, pd, mr: mr.id, bytes: None });
             return Ok(Answer::Memory(info));
         }
-        let (buffer, part) = bytes_of?;
+        let (iova, (buffer, part)) = match backing {
+            Backing::Same(memory) => {
+                let same = process.memories.get(&memory).ok_or(Error::NoSuchObject("memory"))?;
+                let bytes = same.bytes.clone().ok_or(Error::Unsupported("a send queue's memory for that"))?;
+                (same.info.addr, bytes)
+            }
+            _ => (iova, bytes_of?),
+        };
         let len = part.end - part.start;
-        let mr = buffer.register_part(nic.memory(), pd, access, part, iova)?;
+        let mr = buffer.register_part(nic.memory(), pd, access, part.clone(), iova)?;
         let info = MemoryInfo { id, addr: iova, len, lkey: mr.lkey, rkey: mr.rkey };
-        process.memories.insert(id, Piece { info, pd, mr: mr.id, bytes: Some(buffer) });
+        process.memories.insert(id, Piece { info, pd, mr: mr.id, bytes: Some((buffer, part)) });
         Ok(Answer::Memory(info))
     }
 }
@@ -385,7 +392,9 @@ impl Station {
                 }
                 Ok((file, at..at + len))
             }
-            Backing::SendQueue(_) => Err(Error::Unsupported("a send queue's memory for that")),
+            Backing::Same(_) | Backing::SendQueue(_) => {
+                Err(Error::Unsupported("memory that is registered already for that"))
+            }
         }
     }
 }

@@ -41,9 +41,9 @@ impl Sim {
         let nic = &mut self.hosts.list[h].nic;
         let pd = nic.memory().alloc_pd()?;
         process.pds.push(pd);
-        let mr = buffer.register_part(nic.memory(), pd, LOCAL, part, address(id))?;
+        let mr = buffer.register_part(nic.memory(), pd, LOCAL, part.clone(), address(id))?;
         let info = MemoryInfo { id, addr: address(id), len, lkey: mr.lkey, rkey: mr.rkey };
-        process.memories.insert(id, Piece { info, pd, mr: mr.id, bytes: Some(buffer) });
+        process.memories.insert(id, Piece { info, pd, mr: mr.id, bytes: Some((buffer, part)) });
         Ok(Answer::Memory(info))
     }
 

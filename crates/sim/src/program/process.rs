@@ -16,6 +16,7 @@ use adverb_rdma::Error;
 use adverb_rdma::seam::{MemoryId, MemoryInfo, Object};
 use adverb_wire::Instant;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::rc::Rc;
 
 /// How long a queue pair's number rests: longer than a packet lives in a fabric.
@@ -43,10 +44,9 @@ pub(super) struct Piece {
     pub info: MemoryInfo,
     pub pd: PdId,
     pub mr: MrId,
-    /// What it is a part of; `None` for a queue's own memory, which stays as long as the process that
-    /// simulates.
-    #[allow(dead_code, reason = "kept for as long as the NIC names its address")]
-    pub bytes: Option<Rc<Buffer>>,
+    /// What it is a part of, kept for as long as the NIC names its address, and which part; `None` for a
+    /// queue's own memory, which stays as long as the process that simulates.
+    pub bytes: Option<(Rc<Buffer>, Range<u64>)>,
 }
 
 /// A host's objects that belong to nobody any more.
