@@ -8,9 +8,10 @@
 //! ```
 //! The keys of code regions stay in the program: whoever may write a send queue has its queue pair's rights.
 
-use crate::chain::{self, Address, Addresses, Chain, Layout, Memory, Peer, Place, QueueId, RegionId};
+use crate::chain::{self, Address, Addresses, Chain, Layout, Memory, Peer, Place, QueueId, RegionId, With};
 use adverb_rdma::{
-    Access, Caps, Connect, Cq, Error as RdmaError, Pd, Qp, QpType, Rdma, RecvRequest, Region, SendOrder, Sge,
+    Access, Caps, Connect, Cq, Error as RdmaError, Pd, Qp, QpFlags, QpType, Rdma, RecvRequest, Region,
+    SendOrder, Sge,
 };
 use std::fmt;
 
@@ -89,15 +90,17 @@ impl Loaded {
     pub async fn create(rdma: &Rdma, pd: &Pd, chain: Chain) -> Result<Loaded, Error> {
         let layout = Layout::of(&chain)?;
         chain::check(&chain)?;
-        let (mut queues, mut regions) = (Vec::new(), Vec::new());
+        let (mut queues, mut regions): (Vec<Queue>, _) = (Vec::new(), Vec::new());
         let mut addresses = Addresses::default();
         for (q, queue) in chain.queues.iter().enumerate() {
             let id = QueueId(q as u16);
-            let sends = match queue.completes_with.and_then(|other| queues.get(usize::from(other.0))) {
-                Some(Queue { sends, .. }) => sends.clone(),
+            let own: &[Queue] = &queues;
+            let sends = match queue.completes_with {
+                Some(With::Sends(other)) => own[usize::from(other.0)].sends.clone(),
+                Some(With::Receives(other)) => own[usize::from(other.0)].receives.clone(),
                 None => completions(rdma, layout.completions(&chain, id), queue.recycled).await?,
             };
-            let receives = completions(rdma, queue.receives.len() as u32, false).await?;
+            let receives = completions(rdma, queue.receives.len() as u32, queue.managed_receives).await?;
             let entries = queue.receives.iter().map(Vec::len).max().unwrap_or(1);
             let caps = Caps {
                 max_send_wr: layout.ring(id),
@@ -106,7 +109,9 @@ impl Loaded {
                 ..Caps::default()
             };
             let cqs = (&sends, &receives);
-            let qp = pd.create_ordered_qp(QpType::Rc, cqs, None, caps, queue.order).await?;
+            let managed = if queue.managed_receives { QpFlags::MANAGED_RECV } else { QpFlags::empty() };
+            let flags = queue.order.flags() | managed;
+            let qp = pd.create_qp_with(QpType::Rc, cqs, None, caps, flags).await?;
             let code = qp.code(CODE).await?;
             let ring = (code.len() / chain::BLOCK as u64) as u32;
             if queue.recycled && ring != layout.ring(id) {

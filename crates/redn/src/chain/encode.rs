@@ -3,7 +3,7 @@
 use super::layout::{blocks_of, segments_of};
 use super::{
     BLOCK, Bytes, Chain, Done, Form, Layout, NOP_BLOCKS_MAX, OPERAND, Op, Piece, Place, QueueId, RegionId,
-    Source, Until, Word, Wqe, WqeId,
+    Source, Until, With, Word, Wqe, WqeId,
 };
 use adverb_nic::queue::wqe::OPMOD_CALC;
 use adverb_rdma::Key;
@@ -161,6 +161,9 @@ impl Encoder<'_> {
                 let number = self.addresses.queues[usize::from(queue.0)].1;
                 self.queue(self.layout.end_of(self.chain, *until), number, out);
             }
+            Op::EnableReceives(queue, end) => {
+                self.queue(*end, self.addresses.queues[usize::from(queue.0)].1, out);
+            }
             Op::Write(from, to, _) => {
                 self.remote(*to, out);
                 self.source(from, out);
@@ -245,8 +248,12 @@ impl Addresses {
             let key = Key(0x8000 + n as u32);
             let code = Address { addr: 1 << 56 | (n as u64) << 40, lkey: key, rkey: key };
             // Sends that complete elsewhere are looked for there.
-            let sends = chain.queues[n].completes_with.map_or(n, |other| usize::from(other.0));
-            (code, 0x100 + n as u32, 2 * sends as u32, 2 * n as u32 + 1)
+            let sends = match chain.queues[n].completes_with {
+                None => 2 * u32::from(n as u16),
+                Some(With::Sends(other)) => 2 * u32::from(other.0),
+                Some(With::Receives(other)) => 2 * u32::from(other.0) + 1,
+            };
+            (code, 0x100 + n as u32, sends, 2 * n as u32 + 1)
         };
         Addresses {
             regions: (0..chain.regions.len()).map(region).collect(),

@@ -2,7 +2,7 @@
 
 use super::{
     BLOCK, BLOCKS_MAX, Bytes, Chain, Done, ENTRIES_MAX, Error, Field, Form, NOP_BLOCKS_MAX, Op, Piece, Place,
-    Queue, QueueId, Source, Until, Word, Wqe, WqeId,
+    Queue, QueueId, Source, Until, With, Word, Wqe, WqeId,
 };
 use crate::WqeOp;
 use adverb_rdma::SendOrder;
@@ -60,8 +60,9 @@ impl Layout {
 
     /// Completions that come to a queue's completion queue, in a lap.
     pub fn completions(&self, chain: &Chain, queue: QueueId) -> u32 {
-        let here =
-            |(q, other): &(usize, &Queue)| *q == usize::from(queue.0) || other.completes_with == Some(queue);
+        let here = |(q, other): &(usize, &Queue)| {
+            *q == usize::from(queue.0) || other.completes_with == Some(With::Sends(queue))
+        };
         let queues = chain.queues.iter().enumerate().filter(here);
         queues.flat_map(|(_, queue)| &queue.wqes).map(|wqe| u32::from(wqe.signaled)).sum()
     }
@@ -130,7 +131,7 @@ pub(super) fn segments_of(wqe: &Wqe) -> usize {
     };
     match &wqe.op {
         Op::Nop(blocks) => usize::from(*blocks) * 4,
-        Op::Wait(_) | Op::Enable(_) => 2,
+        Op::Wait(_) | Op::Enable(_) | Op::EnableReceives(..) => 2,
         Op::Write(from, ..) => 2 + source(from),
         Op::Send(from, _) => 1 + source(from),
         Op::Read(_, into) => 2 + into.len(),
@@ -167,7 +168,7 @@ pub(crate) fn field_of(wqe: &Wqe, field: Field) -> Option<(usize, usize)> {
         Op::Write(Source::Inline(bytes), ..) => (32, 0, inline_len(bytes)),
         Op::Send(Source::Inline(bytes), _) => (16, 0, inline_len(bytes)),
         Op::CompareSwap(..) | Op::FetchAdd(..) => (48, 1, 0),
-        Op::Nop(_) | Op::Wait(_) | Op::Enable(_) => (16, 0, 0),
+        Op::Nop(_) | Op::Wait(_) | Op::Enable(_) | Op::EnableReceives(..) => (16, 0, 0),
     };
     let entry = |n: u8| (usize::from(n) < entries).then(|| data + SEGMENT * usize::from(n));
     match field {
@@ -183,7 +184,9 @@ pub(crate) fn field_of(wqe: &Wqe, field: Field) -> Option<(usize, usize)> {
         Field::LocalKey(n) => entry(n).map(|at| (at + 4, 4)),
         Field::LocalAddress(n) => entry(n).map(|at| (at + 8, 8)),
         Field::Inline => (inline > 0).then_some((data + 4, inline)),
-        Field::Index => matches!(wqe.op, Op::Wait(_) | Op::Enable(_)).then_some((24, 4)),
+        Field::Index => {
+            matches!(wqe.op, Op::Wait(_) | Op::Enable(_) | Op::EnableReceives(..)).then_some((24, 4))
+        }
     }
 }
 
@@ -311,6 +314,10 @@ fn check_operands(chain: &Chain, wqe: &Wqe) -> Result<(), Error> {
             let queue = chain.queue_of(queue);
             let managed = queue.order == SendOrder::Managed;
             if managed { Ok(()) } else { Err(Error::NotManaged { queue: queue.name.clone() }) }
+        }
+        Op::EnableReceives(queue, _) => {
+            let queue = chain.queue_of(*queue);
+            if queue.managed_receives { Ok(()) } else { Err(Error::NotManaged { queue: queue.name.clone() }) }
         }
         Op::Write(from, to, _) => {
             let len = match from {

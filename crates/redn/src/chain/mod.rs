@@ -234,6 +234,8 @@ pub enum Op {
     Wait(Done),
     /// Another queue, or this one, may go on.
     Enable(Until),
+    /// Messages may take the receives of a queue up to this one, counted from 1 round and round.
+    EnableReceives(QueueId, u32),
     /// Writes to the peer's memory, and with an immediate tells it.
     Write(Source, Place, Option<u32>),
     /// Reads the peer's memory into these pieces.
@@ -256,6 +258,7 @@ impl Op {
             Op::Nop(_) => WqeOp::Nop,
             Op::Wait(_) => WqeOp::Wait,
             Op::Enable(_) => WqeOp::SendEnable,
+            Op::EnableReceives(..) => WqeOp::RecvEnable,
             Op::Write(_, _, None) => WqeOp::Write,
             Op::Write(_, _, Some(_)) => WqeOp::WriteImm,
             Op::Read(..) => WqeOp::Read,
@@ -320,8 +323,19 @@ pub struct Queue {
     pub receives: Vec<Vec<Piece>>,
     /// It is executed round and round: its ring is exactly as long as its WQEs, padded with NOPs.
     pub recycled: bool,
-    /// Its sends complete where those of this queue do.
-    pub completes_with: Option<QueueId>,
+    /// Messages take its receives as far as WQEs enable them, round and round.
+    pub managed_receives: bool,
+    /// Its sends complete where something of another queue does.
+    pub completes_with: Option<With>,
+}
+
+/// What a queue's sends complete with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum With {
+    /// The sends of this queue.
+    Sends(QueueId),
+    /// Its receives.
+    Receives(QueueId),
 }
 
 /// A region.
@@ -355,7 +369,16 @@ impl Chain {
     pub fn queue(&mut self, name: &str, order: SendOrder, peer: Peer) -> QueueId {
         let name = name.to_owned();
         let (wqes, receives) = (Vec::new(), Vec::new());
-        self.queues.push(Queue { name, order, peer, wqes, receives, recycled: false, completes_with: None });
+        self.queues.push(Queue {
+            name,
+            order,
+            peer,
+            wqes,
+            receives,
+            recycled: false,
+            managed_receives: false,
+            completes_with: None,
+        });
         QueueId(self.queues.len() as u16 - 1)
     }
 
@@ -418,10 +441,21 @@ impl Chain {
         self.queues[usize::from(queue.0)].recycled = true;
     }
 
+    /// Messages take a queue's receives as far as [`Op::EnableReceives`] says, round and round.
+    pub fn manage_receives(&mut self, queue: QueueId) {
+        self.queues[usize::from(queue.0)].managed_receives = true;
+    }
+
     /// The sends of a queue complete where those of another do, which was made before it.
     pub fn complete_with(&mut self, queue: QueueId, other: QueueId) {
         assert!(other < queue, "the other queue comes first");
-        self.queues[usize::from(queue.0)].completes_with = Some(other);
+        self.queues[usize::from(queue.0)].completes_with = Some(With::Sends(other));
+    }
+
+    /// The sends of a queue complete where the receives of another do, which was made before it.
+    pub fn complete_with_receives(&mut self, queue: QueueId, other: QueueId) {
+        assert!(other < queue, "the other queue comes first");
+        self.queues[usize::from(queue.0)].completes_with = Some(With::Receives(other));
     }
 
     /// The queue with this id.
@@ -459,7 +493,7 @@ pub enum Error {
         /// The one that makes none.
         wqe: String,
     },
-    /// An ENABLE is of a queue that is not managed.
+    /// An ENABLE is of a queue that is not managed, or of receives that are not.
     NotManaged {
         /// The queue.
         queue: String,

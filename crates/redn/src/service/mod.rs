@@ -3,11 +3,15 @@
 //!
 //! ```text
 //! layout  what stands in the index and among the values, as chains and clients read it
+//! chain   what answers one client's gets
+//! client  how a client asks it
 //! table   the one who writes it; log has the records' places
 //! item    a value as memcached's clients know it
 //! memcached  their protocol, and what a worker answers
 //! ```
 
+pub mod chain;
+pub mod client;
 pub mod item;
 pub mod layout;
 mod log;

@@ -20,7 +20,7 @@ impl Counts {
     pub fn add(&mut self, op: &Op) {
         match op {
             Op::Nop(_) => self.fill += 1,
-            Op::Wait(_) | Op::Enable(_) => self.orders += 1,
+            Op::Wait(_) | Op::Enable(_) | Op::EnableReceives(..) => self.orders += 1,
             Op::CompareSwap(..) | Op::FetchAdd(..) => self.atomics += 1,
             Op::Write(..) | Op::Read(..) | Op::Send(..) | Op::Calc(..) => self.copies += 1,
         }

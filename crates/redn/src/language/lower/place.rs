@@ -455,7 +455,7 @@ fn landings(op: &Op) -> Vec<Piece> {
         Op::Write(Source::Inline(bytes), to, _) => vec![to.piece(inline_len(bytes) as u32)],
         Op::CompareSwap(at, _, old) | Op::FetchAdd(at, _, old) => vec![at.piece(8), *old],
         Op::Calc(_, _, to) => vec![to.piece(result_len(op))],
-        Op::Send(..) | Op::Nop(_) | Op::Wait(_) | Op::Enable(_) => Vec::new(),
+        Op::Send(..) | Op::Nop(_) | Op::Wait(_) | Op::Enable(_) | Op::EnableReceives(..) => Vec::new(),
     }
 }
 
@@ -497,7 +497,7 @@ fn rename(op: &mut Op, names: &BTreeMap<WqeId, WqeId>) {
     match op {
         Op::Nop(_) => {}
         Op::Wait(Done::Of(wqe)) | Op::Enable(Until::Through(wqe)) => id(wqe),
-        Op::Wait(_) | Op::Enable(_) => {}
+        Op::Wait(_) | Op::Enable(_) | Op::EnableReceives(..) => {}
         Op::Write(from, to, _) => {
             source(from);
             place(to);

@@ -1,0 +1,270 @@
+//! Gets, as a client makes them: it asks the server's chain, and judges what comes.
+//!
+//! ```text
+//! ask (buckets in order) ──► record of this key, whole          value
+//!                            torn, or another key's             ask again, up to `TRIES`, then unsure
+//!                            none                               ask once more, in the opposite order: none
+//! ```
+//! The opposite order is because a key may move from the bucket that is read last to the one that was read
+//! first. What is unsure, only who writes the table can say: [`Client::get_or`] makes a call for it.
+
+use super::chain::{MESSAGE_LEN, Shape, message};
+use super::layout::{Layout, Sought};
+use adverb_rdma::record::{Record, UNIT};
+use adverb_rdma::{
+    Access, Caps, Completion, CompletionOp, Cq, Data, Duration, Error, Instant, On, Qp, Rdma, RecvRequest,
+    Region, SendFlags, SendOp, SendRequest, Status,
+};
+
+/// Times that a key is asked for whose record comes torn, or is another key's.
+pub const TRIES: u32 = 8;
+/// How long a reply may take before the connection is given up.
+pub const LIMIT: Duration = Duration::from_ms(5_000);
+/// Words of requests: messages, and receives.
+const MESSAGE: u64 = 0;
+const RECEIVE: u64 = 1;
+
+/// What a get came to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Got {
+    /// The key's value.
+    Value(Vec<u8>),
+    /// There is no such key.
+    Missing,
+    /// The table's writer has to be asked.
+    Unsure,
+}
+
+/// What gets came to, counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counters {
+    /// Messages sent.
+    pub asked: u64,
+    /// Records that came torn.
+    pub torn: u64,
+    /// Records of other keys: with the same fingerprint, or in a place that was written anew.
+    pub strangers: u64,
+    /// Messages sent because of these, or in the opposite order of buckets.
+    pub retries: u64,
+    /// Gets that a call had to decide.
+    pub fallbacks: u64,
+    /// Replies that did not come in time.
+    pub timeouts: u64,
+}
+
+/// A client's half of a connection, to be connected: it tells its buffer, and is told a layout.
+pub struct Half {
+    rdma: Rdma,
+    shape: Shape,
+    /// Its queue pair.
+    pub qp: Qp,
+    /// Where replies come to.
+    pub buffer: Region,
+    cq: Cq,
+}
+
+/// A client of a table.
+pub struct Client {
+    half: Half,
+    layout: Layout,
+    /// Messages sent, replies taken, and receives used since some were posted.
+    sent: u64,
+    taken: u64,
+    used: u32,
+    /// Replies' lengths that have come, the oldest first.
+    come: std::collections::VecDeque<u32>,
+    /// What gets came to.
+    pub counters: Counters,
+}
+
+impl Half {
+    /// A queue pair and a buffer for chains of this shape.
+    pub async fn new(rdma: &Rdma, shape: Shape) -> Result<Half, Error> {
+        if !shape.is_sound() {
+            return Err(Error::Garbled("the shape of a chain"));
+        }
+        let pd = rdma.create_pd().await?;
+        let cq = rdma.create_cq(4 * shape.slots).await?;
+        let buffer = pd.region(shape.buffer_len(), Access::LOCAL_WRITE | Access::REMOTE_WRITE).await?;
+        let caps = Caps {
+            max_send_wr: 2 * shape.slots,
+            max_recv_wr: shape.slots,
+            max_inline: MESSAGE_LEN as u32,
+            ..Caps::default()
+        };
+        let qp = pd.create_rc(&cq, caps).await?;
+        Ok(Half { rdma: rdma.clone(), shape, qp, buffer, cq })
+    }
+
+    /// A client, once the queue pair is connected to a chain of the same shape over a table like this.
+    pub async fn connected(self, layout: Layout) -> Result<Client, Error> {
+        if !layout.is_sound() {
+            return Err(Error::Garbled("the layout of a table"));
+        }
+        let (used, come) = (self.shape.slots, std::collections::VecDeque::new());
+        let counters = Counters::default();
+        let mut client = Client { half: self, layout, sent: 0, taken: 0, used, come, counters };
+        client.post_receives().await?;
+        Ok(client)
+    }
+}
+
+impl Client {
+    /// How keys are spread.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Its queue pair.
+    pub fn qp(&self) -> &Qp {
+        &self.half.qp
+    }
+
+    /// Messages that have no reply yet.
+    pub fn under_way(&self) -> u64 {
+        self.sent - self.taken
+    }
+
+    /// The value of a key.
+    pub async fn get(&mut self, key: &[u8]) -> Result<Got, Error> {
+        let sought = self.layout.sought(self.layout.hash(key));
+        let mut missed = false;
+        for attempt in 0..TRIES {
+            self.counters.retries += u64::from(attempt > 0);
+            // After a miss, and at every other attempt, the other bucket first.
+            self.ask(&sought, attempt % 2 == 1).await?;
+            match self.answer(key).await? {
+                Some(Got::Missing) if missed => return Ok(Got::Missing),
+                Some(Got::Missing) => missed = true,
+                Some(got) => return Ok(got),
+                None => missed = false,
+            }
+        }
+        Ok(Got::Unsure)
+    }
+
+    /// The value of a key; what is unsure is asked for by a call.
+    pub async fn get_or<E: From<Error>>(
+        &mut self,
+        key: &[u8],
+        call: impl AsyncFnOnce(&[u8]) -> Result<Option<Vec<u8>>, E>,
+    ) -> Result<Option<Vec<u8>>, E> {
+        match self.get(key).await? {
+            Got::Value(value) => Ok(Some(value)),
+            Got::Missing => Ok(None),
+            Got::Unsure => {
+                self.counters.fallbacks += 1;
+                call(key).await
+            }
+        }
+    }
+
+    /// The values of keys, several under way at once.
+    pub async fn get_all(&mut self, keys: &[&[u8]]) -> Result<Vec<Got>, Error> {
+        let window = self.half.shape.outstanding() as usize;
+        let mut out = Vec::with_capacity(keys.len());
+        let mut asked = 0;
+        while out.len() < keys.len() {
+            while asked < keys.len() && asked - out.len() < window {
+                let sought = self.layout.sought(self.layout.hash(keys[asked]));
+                self.ask(&sought, false).await?;
+                asked += 1;
+            }
+            out.push(self.answer(keys[out.len()]).await?.filter(|got| *got != Got::Missing));
+        }
+        // Those that were not found at once are asked for alone.
+        let mut settled = Vec::with_capacity(keys.len());
+        for (got, key) in out.into_iter().zip(keys) {
+            settled.push(match got {
+                Some(got) => got,
+                None => {
+                    self.counters.retries += 1;
+                    self.get(key).await?
+                }
+            });
+        }
+        Ok(settled)
+    }
+
+    /// Sends a message.
+    async fn ask(&mut self, sought: &Sought, flipped: bool) -> Result<(), Error> {
+        let [first, second] = sought.buckets.map(|bucket| self.layout.bucket(bucket));
+        let buckets = if flipped { [second, first] } else { [first, second] };
+        // One completion for several messages, so that the queue has room again.
+        let signaled = self.sent.is_multiple_of(self.half.shape.slots.into());
+        let request = SendRequest {
+            wr_id: MESSAGE,
+            op: SendOp::Send,
+            flags: SendFlags { signaled, ..SendFlags::default() },
+            data: Data::Inline(message(sought, buckets).to_vec()),
+            ud: None,
+            xrc_srqn: 0,
+        };
+        self.half.qp.post(vec![request]).await?;
+        self.sent += 1;
+        self.counters.asked += 1;
+        Ok(())
+    }
+
+    /// What the oldest message's reply says of this key; `None` for a record that is not the key's.
+    async fn answer(&mut self, key: &[u8]) -> Result<Option<Got>, Error> {
+        let deadline = self.half.rdma.now().await? + LIMIT;
+        while self.come.is_empty() {
+            self.collect(deadline).await?;
+        }
+        let len = self.come.pop_front().unwrap_or_default() as usize;
+        let at = self.half.shape.reply_at(self.taken);
+        self.taken += 1;
+        if len < UNIT {
+            return Ok(Some(Got::Missing));
+        }
+        let bytes = self.half.buffer.read(at, len.min(self.half.shape.reply_len as usize)).await?;
+        match Record::parse(&bytes) {
+            Some(record) if record.key == key => Ok(Some(Got::Value(record.value.to_vec()))),
+            Some(_) => {
+                self.counters.strangers += 1;
+                Ok(None)
+            }
+            None => {
+                self.counters.torn += 1;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Takes completions, and waits for one if there are none.
+    async fn collect(&mut self, deadline: Instant) -> Result<(), Error> {
+        let completions = self.half.cq.poll(16).await?;
+        if completions.is_empty() {
+            let woken = self.half.rdma.until(&[On::Cq(&self.half.cq)], Some(deadline)).await?;
+            if woken.is_none() {
+                self.counters.timeouts += 1;
+                return Err(Error::NoAnswer);
+            }
+        }
+        completions.iter().try_for_each(|completion| self.note(completion))?;
+        if self.used >= self.half.shape.slots / 2 {
+            self.post_receives().await?;
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, completion: &Completion) -> Result<(), Error> {
+        if completion.status != Status::Success {
+            return Err(Error::of(completion));
+        }
+        if completion.op == CompletionOp::RecvWriteImm {
+            self.used += 1;
+            self.come.push_back(completion.byte_len);
+        }
+        Ok(())
+    }
+
+    /// Posts receives for those that were used.
+    async fn post_receives(&mut self) -> Result<(), Error> {
+        let receive = |_| RecvRequest { wr_id: RECEIVE, pieces: Vec::new() };
+        self.half.qp.post_recv((0..self.used).map(receive).collect()).await?;
+        self.used = 0;
+        Ok(())
+    }
+}
