@@ -23,7 +23,13 @@ fn said(action: &str, name: &str, more: &[&str]) -> String {
 fn every_example_runs_by_its_file_alone() {
     let replies = [
         ("get.redn", "reply imm 1, 12 bytes"),
+        ("sequential.redn", "reply imm 2, 12 bytes"),
         ("parallel.redn", "reply imm 2, 12 bytes"),
+        ("hopscotch.redn", "two away"),
+        ("cuckoo.redn", "in the other"),
+        ("lookup.redn", "medium"),
+        ("btree.redn", "seventy-three"),
+        ("store.redn", "reply imm 4, 16 bytes"),
         ("walk.redn", "thirty-3"),
         ("break.redn", "22......"),
         ("mov.redn", "= 106"),

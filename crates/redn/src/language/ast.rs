@@ -10,6 +10,8 @@ pub enum Type {
     U64,
     /// An address: 8 bytes, of which the upper two are 0.
     Addr,
+    /// 8 bytes in the host's order, as `mov` takes them. The others are big-endian in memory.
+    Word,
 }
 
 impl Type {
@@ -19,7 +21,7 @@ impl Type {
             Type::U16 => 2,
             Type::U32 => 4,
             Type::U48 => 6,
-            Type::U64 | Type::Addr => 8,
+            Type::U64 | Type::Addr | Type::Word => 8,
         }
     }
 
@@ -205,6 +207,9 @@ pub enum Kind {
     Store(Atom, Option<Atom>, Atom),
     /// `NAME += VALUE`
     Add(String, Atom),
+    /// `NAME = pick KEY { KEY: VALUE, .. }`: the value of the last key that is not greater, or else the first
+    /// one's.
+    Pick(String, Atom, Vec<(Atom, Atom)>),
     /// `reply CARRIES imm N`
     Reply(Carries, Option<u32>),
 }

@@ -79,7 +79,8 @@ impl Machine<'_> {
                 let mut at = self.value(at)?;
                 for (field, ty) in fields {
                     let bytes = self.bytes(region, at, ty.bytes().into())?;
-                    let number = bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
+                    let big = bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
+                    let number = if *ty == Type::Word { u64::from_ne_bytes(big.to_be_bytes()) } else { big };
                     self.read.insert((name.clone(), field.clone()), (number, *ty));
                     at += u64::from(ty.bytes());
                 }
@@ -121,6 +122,7 @@ impl Machine<'_> {
                 let sum = self.out.variables.entry(name.clone()).or_insert(0);
                 *sum = sum.wrapping_add(value);
             }
+            Kind::Pick(name, key, pairs) => self.pick(name, key, pairs)?,
             Kind::Reply(carries, imm) => {
                 let bytes = match carries {
                     Carries::Nothing => Vec::new(),
@@ -134,6 +136,18 @@ impl Machine<'_> {
             }
         }
         Ok(Flow::On)
+    }
+
+    fn pick(&mut self, name: &str, key: &Atom, pairs: &[(Atom, Atom)]) -> Result<(), String> {
+        let key = self.value(key)?;
+        let mut picked = None;
+        for (other, value) in pairs {
+            if self.value(other)? <= key || picked.is_none() {
+                picked = Some(self.value(value)?);
+            }
+        }
+        self.out.variables.insert(name.to_owned(), picked.unwrap_or(0));
+        Ok(())
     }
 
     fn load(&mut self, name: &str, at: u64) -> Result<(), String> {

@@ -7,9 +7,9 @@ use super::ast::*;
 const DEPTH_MAX: u32 = 64;
 
 /// Words that no variable may have as its name.
-const KEYWORDS: [&str; 20] = [
+const KEYWORDS: [&str; 21] = [
     "program", "region", "data", "run", "let", "read", "var", "if", "else", "while", "loop", "unroll",
-    "recycle", "break", "mov", "reply", "imm", "wide", "source", "memory",
+    "recycle", "break", "mov", "reply", "imm", "wide", "source", "memory", "pick",
 ];
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -167,7 +167,7 @@ impl Parser {
             Some(Token::Word(word)) => type_of(word),
             _ => None,
         };
-        let ty = ty.ok_or_else(|| self.expected("a type (u16, u32, u48, u64 or addr)"))?;
+        let ty = ty.ok_or_else(|| self.expected("a type (u16, u32, u48, u64, addr or word)"))?;
         self.at += 1;
         Ok(ty)
     }
@@ -261,7 +261,26 @@ impl Parser {
             return Ok(Kind::Add(name, self.atom()?));
         }
         self.sign("=")?;
+        if self.takes("pick") {
+            return self.pick(name);
+        }
         Ok(Kind::Set(name, self.atom()?))
+    }
+
+    fn pick(&mut self, name: String) -> Result<Kind, Error> {
+        let key = self.atom()?;
+        self.sign("{")?;
+        let mut pairs = Vec::new();
+        while !self.signs("}") {
+            let other = self.atom()?;
+            self.sign(":")?;
+            pairs.push((other, self.atom()?));
+            if !self.signs(",") {
+                self.sign("}")?;
+                break;
+            }
+        }
+        Ok(Kind::Pick(name, key, pairs))
     }
 
     fn reading(&mut self) -> Result<Kind, Error> {
@@ -452,6 +471,7 @@ fn type_of(word: &str) -> Option<Type> {
         "u48" => Type::U48,
         "u64" => Type::U64,
         "addr" => Type::Addr,
+        "word" => Type::Word,
         _ => return None,
     })
 }

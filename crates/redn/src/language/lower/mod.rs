@@ -26,6 +26,7 @@
 
 mod counts;
 mod loops;
+mod pick;
 mod place;
 mod test;
 mod values;
@@ -196,6 +197,8 @@ struct Lowering<'a> {
     variables: Vec<(String, u64)>,
     /// Bytes that are a guard that holds, and one that does not, each behind two zeros, once they are needed.
     guards: Option<(u64, u64)>,
+    /// Zeros, once they are needed.
+    zeros: Option<u64>,
     /// Of each loop around: its guard, and those of the blocks around within it.
     leaves: Vec<Vec<u64>>,
     line: u32,
@@ -253,6 +256,7 @@ impl<'a> Lowering<'a> {
             names: BTreeMap::new(),
             variables: Vec::new(),
             guards: None,
+            zeros: None,
             leaves: Vec::new(),
             line,
         })
@@ -365,6 +369,7 @@ impl<'a> Lowering<'a> {
                 Ok(())
             }
             Kind::Break => self.leave(guard),
+            Kind::Pick(name, key, pairs) => self.pick(name, key, pairs, guard),
             effect => {
                 let node = self.effect(effect)?;
                 self.guard(node, guard);
@@ -583,16 +588,4 @@ impl<'a> Lowering<'a> {
         let id = WqeId { queue: VIRTUAL, at: self.nodes.len() as u32 - 1 };
         self.push(id);
     }
-}
-
-/// A piece of so many bytes, or one for each run of neighbours.
-fn runs(bytes: &[Place]) -> Vec<Piece> {
-    let mut out: Vec<Piece> = Vec::new();
-    for place in bytes {
-        match out.last_mut() {
-            Some(last) if last.place.plus(last.len.into()) == *place => last.len += 1,
-            _ => out.push(place.piece(1)),
-        }
-    }
-    out
 }

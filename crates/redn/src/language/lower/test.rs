@@ -3,7 +3,7 @@
 use super::{Bug, FAILS, GUARD, Guard, HOLDS, Lowering, values};
 use crate::WqeOp;
 use crate::chain::CALC_ENTRY;
-use crate::chain::{Bytes, Calc, CalcOp, Field, Form, OPERAND, Op, Piece, Place, Source, Word, WqeId};
+use crate::chain::{Bytes, CalcOp, Field, Form, OPERAND, Op, Piece, Place, Source, Word, WqeId};
 use crate::language::Error;
 use crate::language::ast::*;
 use std::ops::Range;
@@ -131,10 +131,7 @@ impl Lowering<'_> {
                 from.push(self.at(guard + 2 - u64::from(zeros)).piece(zeros + GUARD as u32));
             }
         }
-        let calc = Calc { op, signed: false, big_endian: cfg!(target_endian = "big"), vectors: 2 };
-        let node = self.node(Op::Calc(calc, from, self.at(result)))?;
-        self.guard(node, guard);
-        self.place(node)?;
+        self.calculate(op, 2, from, result, guard)?;
         Ok((yes, no))
     }
 

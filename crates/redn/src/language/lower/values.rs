@@ -1,6 +1,6 @@
 //! Values: where arguments, fields and variables are, and how their bytes come into WQEs.
 
-use super::{Lowering, Part, SCATTER, Type, runs};
+use super::{Lowering, Part, SCATTER, Type};
 use crate::chain::{Field, Op, Piece, Place, WqeId};
 use crate::language::ast::*;
 use crate::language::{Error, Program};
@@ -60,7 +60,11 @@ fn collect(body: &[Statement], straight: bool, out: &mut BTreeSet<String>) {
     for statement in body {
         match &statement.kind {
             Kind::Set(_, Atom::Field(..)) if straight => {}
-            Kind::Set(name, _) | Kind::Add(name, _) | Kind::Load(name, ..) | Kind::Var(name, _) => {
+            Kind::Set(name, _)
+            | Kind::Add(name, _)
+            | Kind::Load(name, ..)
+            | Kind::Var(name, _)
+            | Kind::Pick(name, ..) => {
                 out.insert(name.clone());
             }
             Kind::If(_, then, otherwise) => {
@@ -113,7 +117,9 @@ impl Lowering<'_> {
         let (ring, stage) = (self.ring, self.stage());
         let value = Value { ty, origin, ring, stage, uses: Vec::new(), must_spill: false, cell: None };
         self.values.push(value);
-        if self.spilled.contains(&id) {
+        // A word's bytes stand as in a cell.
+        if self.spilled.contains(&id) || ty == Type::Word {
+            self.values[id].must_spill = true;
             self.spill(id)?;
         }
         Ok(id)
@@ -365,7 +371,10 @@ impl Lowering<'_> {
                     continue;
                 }
             };
-            bytes.extend(to.iter().rev());
+            match value.ty {
+                Type::Word => bytes.extend(to),
+                _ => bytes.extend(to.iter().rev()),
+            }
         }
         runs(&bytes)
     }
@@ -376,4 +385,16 @@ fn by_order(to: &[Place]) -> (bool, Vec<Piece>) {
     let backwards: Vec<Place> = to.iter().rev().copied().collect();
     let (little, big) = (runs(to), runs(&backwards));
     if big.len() < little.len() { (true, big) } else { (false, little) }
+}
+
+/// A piece of so many bytes, or one for each run of neighbours.
+pub(super) fn runs(bytes: &[Place]) -> Vec<Piece> {
+    let mut out: Vec<Piece> = Vec::new();
+    for place in bytes {
+        match out.last_mut() {
+            Some(last) if last.place.plus(last.len.into()) == *place => last.len += 1,
+            _ => out.push(place.piece(1)),
+        }
+    }
+    out
 }
