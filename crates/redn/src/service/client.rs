@@ -159,9 +159,10 @@ impl Client {
         }
     }
 
-    /// The values of keys, several under way at once.
-    pub async fn get_all(&mut self, keys: &[&[u8]]) -> Result<Vec<Got>, Error> {
-        let window = self.half.shape.outstanding() as usize;
+    /// The values of keys, so many under way at once as there are slots at most. More than
+    /// [`Shape::outstanding`] have to be sent again, which takes its time.
+    pub async fn get_all(&mut self, keys: &[&[u8]], under_way: u32) -> Result<Vec<Got>, Error> {
+        let window = under_way.clamp(1, self.half.shape.slots) as usize;
         let mut out = Vec::with_capacity(keys.len());
         let mut asked = 0;
         while out.len() < keys.len() {
