@@ -22,6 +22,8 @@ test=(
     nft=nftables
     tshark=tshark
     valgrind=valgrind
+    memccat=libmemcached-tools
+    /usr/lib/python3/dist-packages/pymemcache=python3-pymemcache
     # The guest with Linux's rdma_rxe (tests/interop/guest_image.py).
     qemu-system-x86_64=qemu-system-x86
     /bin/busybox=busybox-static

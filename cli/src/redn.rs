@@ -1,6 +1,14 @@
 //! `adverb redn`: programs that run in the NIC. Compiles them, shows their WQEs, runs them simulated or
 //! on real NICs, and traces what they change of themselves.
 
+mod connect;
+mod desk;
+mod door;
+mod keeper;
+mod proxy;
+mod serve;
+mod worker;
+
 use crate::error::Error;
 use crate::output::{answer, print};
 use crate::remote::span;
@@ -10,7 +18,7 @@ use adverb_rdma::{Duration, On, Rdma};
 use adverb_redn::chain::{Addresses, Layout, QueueId, encode};
 use adverb_redn::language::lower::Options;
 use adverb_redn::language::{Atom, Compiled, File, compile, parse};
-use adverb_redn::run::{Reply, connect, serve};
+use adverb_redn::run::{self as trial, Reply};
 use adverb_redn::show::{self, Names};
 use adverb_redn::trace::{self, Trace};
 use adverb_sim::host::hardware::{Profile, profiles};
@@ -33,7 +41,9 @@ Examples:
   adverb redn show get.redn
   adverb redn run get.redn --args 'key=0x2a,bucket=table+64'
   adverb redn run --real get.redn
-  adverb redn trace get.redn --args key=0x2b";
+  adverb redn trace get.redn --args key=0x2b
+  adverb redn serve --address 127.0.0.2 --respawn 1s &
+  adverb redn proxy --address 127.0.0.3 --server 127.0.0.2 &";
 
 /// Between two looks of a trace in the simulator.
 const LOOK_NS: u64 = 5;
@@ -51,6 +61,12 @@ pub enum Redn {
     Run(Run),
     /// Run a program in the simulator, and print what it changes of itself, and when
     Trace(Run),
+    /// Answer gets of a table by the NIC, whatever becomes of the process that writes it
+    Serve(Box<serve::Options>),
+    /// Speak memcached's protocol: gets by the NIC of `serve`, the rest by its worker
+    Proxy(Box<proxy::Options>),
+    /// Write the table of a `serve` that has no worker
+    Worker(worker::Options),
 }
 
 /// A program.
@@ -97,6 +113,9 @@ pub fn redn(action: &Redn) -> Result<ExitCode, Error> {
             "--real: a trace is taken in the simulator, where looking takes no time".into(),
         )),
         Redn::Trace(options) => run(options, true),
+        Redn::Serve(options) => serve::serve(options),
+        Redn::Proxy(options) => proxy::proxy(options),
+        Redn::Worker(options) => worker::worker(options),
     }
 }
 
@@ -211,7 +230,7 @@ struct Served {
 async fn server(rdma: Rdma, name: String, job: Rc<Job>) -> Result<Served, String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let compiled = compile(&job.file, Options { finish: true, bug: None }).map_err(|e| text(&e))?;
-    let served = serve(&rdma, &name, compiled).await.map_err(|e| text(&e))?;
+    let served = trial::serve(&rdma, &name, compiled).await.map_err(|e| text(&e))?;
     let begin = rdma.now().await.map_err(|e| text(&e))?;
     let mut out = Served::default();
     if job.trace {
@@ -240,7 +259,7 @@ async fn server(rdma: Rdma, name: String, job: Rc<Job>) -> Result<Served, String
 async fn client(rdma: Rdma, name: String, job: Rc<Job>) -> Result<Seen, String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let compiled = compile(&job.file, Options { finish: true, bug: None }).map_err(|e| text(&e))?;
-    let client = connect(&rdma, &name, Duration::from_ms(10_000)).await.map_err(|e| text(&e))?;
+    let client = trial::connect(&rdma, &name, Duration::from_ms(10_000)).await.map_err(|e| text(&e))?;
     let arguments = client.arguments(&job.file, &job.given)?;
     let begin = rdma.now().await.map_err(|e| text(&e))?;
     client.ask(&compiled.message(&arguments)).await.map_err(|e| text(&e))?;

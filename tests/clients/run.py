@@ -19,6 +19,7 @@ import starve
 import suite_ecn
 import suite_faults
 import suite_irn
+import suite_memcached
 import suite_memcheck
 import suite_netns
 import suite_older
@@ -29,7 +30,7 @@ import suite_utils
 import suite_xchannel
 
 SUITES = (suite_run, suite_utils, suite_perftest, suite_faults, suite_irn, suite_older, suite_netns, suite_ecn,
-          suite_memcheck, suite_xchannel, suite_pyverbs)
+          suite_memcheck, suite_xchannel, suite_memcached, suite_pyverbs)
 
 
 def main():

@@ -55,13 +55,20 @@ impl SocketFile {
     }
 }
 
-impl Drop for SocketFile {
-    fn drop(&mut self) {
+impl SocketFile {
+    /// Takes it out of the file system.
+    pub fn remove(&self) {
         // Somebody may have put something else there. A socket that nobody listens at is an error later than
         // one that is not there.
         if fs::symlink_metadata(&self.path).is_ok_and(|about| name_of(&about) == self.file) {
             let _ = fs::remove_file(&self.path);
         }
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        self.remove();
     }
 }
 

@@ -221,6 +221,36 @@ pub fn wait_readable(fd: RawFd, timeout: Duration) -> bool {
     set.is_ready(0)
 }
 
+/// Has the kernel ask the other end of an idle TCP connection whether it is there: after so many seconds, and
+/// then three times more. A host that ended without a word ends the connection.
+pub fn keep_alive(stream: BorrowedFd<'_>, idle_s: i32) -> io::Result<()> {
+    let between_s = (idle_s / 3).max(1);
+    for (level, option, value) in [
+        (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, idle_s),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, between_s),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 3),
+    ] {
+        let size = size_of::<libc::c_int>() as libc::socklen_t;
+        // SAFETY: the value is an int of that size.
+        check(unsafe {
+            libc::setsockopt(stream.as_raw_fd(), level, option, (&raw const value).cast(), size)
+        })?;
+    }
+    Ok(())
+}
+
+/// Has a connection be reset when it is closed: the other end, if it has not yet read what was sent, learns
+/// that nobody waits for it any more.
+pub fn reset_on_close(stream: BorrowedFd<'_>) -> io::Result<()> {
+    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+    let size = size_of::<libc::linger>() as libc::socklen_t;
+    let value = (&raw const linger).cast();
+    // SAFETY: the value is a linger of that size.
+    check(unsafe { libc::setsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_LINGER, value, size) })?;
+    Ok(())
+}
+
 /// `struct sched_attr` of sched_setattr(2), first version.
 #[repr(C)]
 struct SchedAttr {

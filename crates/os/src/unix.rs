@@ -235,6 +235,21 @@ impl Channel {
         while let Ok(Some(_)) = self.receive(&mut rest) {}
     }
 
+    /// Returns when the other end has closed, or its process has ended. What comes before that is lost.
+    pub fn wait_for_end(&self) {
+        let mut rest = [0; 256];
+        loop {
+            match self.receive(&mut rest) {
+                Ok(Some(_)) => {}
+                Ok(None) => return,
+                // A call may wait for so long only, or a signal came.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return,
+            }
+        }
+    }
+
     /// Ends the connection for both sides. Does not wait.
     pub fn hang_up(&self) {
         // SAFETY: plain values.

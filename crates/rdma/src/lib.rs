@@ -55,7 +55,7 @@ pub use adverb_nic::one_rma::Rights;
 pub use adverb_nic::one_rma::executor::{Report, Retry};
 pub use adverb_nic::{
     Access, Completion, CompletionOp, Mtu, QpAttr, QpAttrMask, QpCaps as Caps, QpFlags, QpInit, QpState,
-    QpType, SendFlags, SendOp, Sge, Status,
+    QpType, RateLimit, SendFlags, SendOp, Sge, Status,
 };
 pub use adverb_wire::{Duration, Gid, Instant, Key, Psn, QpNumber};
 pub use connect::{Asked, Connect, Endpoint, Line, Listener};

@@ -12,8 +12,8 @@ use crate::seam::{
 };
 use crate::{Rdma, done, wrong};
 use adverb_nic::{
-    Access, Completion, CqId, QpAttr, QpAttrMask, QpCaps, QpFlags, QpId, QpInit, QpType, SendFlags, SendOp,
-    Sge, SrqId, SrqInit, Status,
+    Access, Completion, CqId, QpAttr, QpAttrMask, QpCaps, QpFlags, QpId, QpInit, QpType, RateLimit,
+    SendFlags, SendOp, Sge, SrqId, SrqInit, Status,
 };
 use adverb_wire::QpNumber;
 use core::cell::{Cell, RefCell};
@@ -381,6 +381,11 @@ impl Qp {
     pub async fn code(&self, access: Access) -> Result<Region, Error> {
         let keeps = Keeps::Qp { _qp: self.clone() };
         self.inner.pd.region_of(Backing::SendQueue(self.id()), access, keeps).await
+    }
+
+    /// Bounds the rate of its requests, those without a frame too. It is in RTS.
+    pub async fn limit_rate(&self, limit: RateLimit) -> Result<(), Error> {
+        done(self.rdma().world.call(Call::LimitRate { qp: self.id(), limit }).await?)
     }
 
     /// Rings the doorbell of a send queue that was written through memory: `posted` counts blocks of 64

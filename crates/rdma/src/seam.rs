@@ -25,8 +25,8 @@ use crate::grant::Grant;
 use adverb_nic::one_rma::Rights;
 use adverb_nic::one_rma::executor::{Report, Retry};
 use adverb_nic::{
-    Access, Completion, CqId, Mtu, PdId, QpAttr, QpAttrMask, QpCaps, QpFlags, QpId, QpInit, SendFlags,
-    SendOp, Sge, SrqId, SrqInit, UdAddress,
+    Access, Completion, CqId, Mtu, PdId, QpAttr, QpAttrMask, QpCaps, QpFlags, QpId, QpInit, RateLimit,
+    SendFlags, SendOp, Sge, SrqId, SrqInit, UdAddress,
 };
 use adverb_wire::one_rma::Op;
 use adverb_wire::{Duration, Gid, Instant, Key, QpNumber};
@@ -149,6 +149,13 @@ pub enum Call {
         qp: QpId,
         /// Blocks posted.
         posted: u32,
+    },
+    /// Bounds the rate of a queue pair's requests, those without a frame too.
+    LimitRate {
+        /// The queue pair, in RTS.
+        qp: QpId,
+        /// The bound.
+        limit: RateLimit,
     },
     /// Takes completions that are there: [`Answer::Completions`].
     PollCq {

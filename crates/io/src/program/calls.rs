@@ -226,6 +226,10 @@ impl Programs {
                 self.host.post(|nic, now| nic.on_doorbell(now, qp, posted))?;
                 Ok(Answer::Done)
             }
+            Call::LimitRate { qp, limit } => {
+                self.host.control(|nic, _| nic.set_rate_limit(qp, limit))?;
+                Ok(Answer::Done)
+            }
             Call::PollCq { cq, max } => self.poll_cq(cq, max),
             other => unreachable!("answered elsewhere: {other:?}"),
         }

@@ -23,6 +23,7 @@ pub(super) struct Memory {
     /// Its addresses.
     start: u64,
     len: usize,
+    pd: PdId,
     mr: MrInfo,
     /// Where receives into it were posted to.
     pub received: Vec<RecvTarget>,
@@ -43,7 +44,7 @@ impl Memory {
         // SAFETY: the mapping is readable and writable, is kept in `mapping` until the driver has
         // deregistered the region (`Memories`), and nobody forms a reference to its bytes.
         let mr = unsafe { nic.memory().reg_mr(&init) }?;
-        Ok(Memory { mapping: Some(Arc::new(mapping)), start, len, mr, received: Vec::new() })
+        Ok(Memory { mapping: Some(Arc::new(mapping)), start, len, pd, mr, received: Vec::new() })
     }
 
     /// Registers its bytes once more.
@@ -53,7 +54,7 @@ impl Memory {
         let init = MrInit { pd, addr: start, len: len as u64, iova: start, access };
         // SAFETY: as when it was registered first; the new value keeps the same mapping.
         let mr = unsafe { nic.memory().reg_mr(&init) }?;
-        Ok(Memory { mapping: Some(mapping), start, len, mr, received: Vec::new() })
+        Ok(Memory { mapping: Some(mapping), start, len, pd, mr, received: Vec::new() })
     }
 
     /// Registers the memory of a send queue.
@@ -63,7 +64,7 @@ impl Memory {
         let init = MrInit { pd, addr: start, len: len as u64, iova: start, access };
         // SAFETY: a queue's memory is never unmapped, and always accessed raw.
         let mr = unsafe { nic.memory().reg_mr(&init) }?;
-        Ok(Memory { mapping: None, start, len, mr, received: Vec::new() })
+        Ok(Memory { mapping: None, start, len, pd, mr, received: Vec::new() })
     }
 
     pub fn info(&self, id: adverb_rdma::seam::MemoryId) -> MemoryInfo {
@@ -135,9 +136,12 @@ pub(super) struct Retired {
 impl Retired {
     /// `qps` are the program's queue pairs.
     pub fn new(nic: &Nic, memory: Memory, qps: &[QpId]) -> Retired {
-        // A queue pair that the NIC does not know reaches nothing.
-        let posted = |qp: &QpId| nic.sends_posted(*qp).ok().map(|posted| (*qp, posted));
-        Retired { memory, sends: qps.iter().filter_map(posted).collect() }
+        // A queue pair that the NIC does not know reaches nothing, and one of another domain not this.
+        let reaches = |qp: &QpId| nic.query_qp(*qp).is_ok_and(|(_, init)| init.pd == Some(memory.pd));
+        let posted =
+            |qp: &QpId| nic.sends_posted(*qp).ok().filter(|_| reaches(qp)).map(|posted| (*qp, posted));
+        let sends = qps.iter().filter_map(posted).collect();
+        Retired { memory, sends }
     }
 
     /// Deregisters it if nothing reaches it any more. `alive` says whether a receive queue is there. True

@@ -106,6 +106,15 @@ pub fn message(sought: &Sought, buckets: [u64; 2]) -> [u8; MESSAGE_LEN] {
     out
 }
 
+/// The region of a chain whose first word counts its steps.
+pub const STATE: &str = "state";
+
+/// Steps that a chain has made, by that word: messages that it has answered.
+pub fn answered(counter: u64, slots: u32) -> u64 {
+    let steps = counter & (parts::lanes(0, 1) - 1);
+    steps.saturating_sub(u64::from(slots) + 1)
+}
+
 /// A chain of one client.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Lookup {
@@ -141,7 +150,7 @@ impl Lookup {
         let index = chain.region("index", Memory::Given);
         let values = chain.region("values", Memory::Given);
         let buffer = chain.region("buffer", Memory::Given);
-        let state = chain.memory("state", SCRATCH + u64::from(slots) * SCRATCH_LEN);
+        let state = chain.memory(STATE, SCRATCH + u64::from(slots) * SCRATCH_LEN);
         let reply = chain.queue("reply", SendOrder::Managed, Peer::Client);
         let look = chain.queue("look", SendOrder::Managed, Peer::Itself);
         let act = chain.queue("act", SendOrder::Managed, Peer::Itself);

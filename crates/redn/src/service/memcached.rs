@@ -17,6 +17,9 @@ use std::fmt::Write as _;
 
 /// Bytes of a key at most, as the protocol has it.
 pub const KEY_MAX: usize = 250;
+/// What `version` answers. Clients read the numbers, and take 0 for a failure: the first are those of the
+/// memcached whose commands these are.
+pub const VERSION: &str = concat!("1.4.0-adverb-", env!("CARGO_PKG_VERSION"));
 /// Bytes of a line at most.
 pub const LINE_MAX: usize = 64 << 10;
 /// Keys of one `get` at most.
@@ -257,7 +260,7 @@ impl<'m> Worker<'m> {
                 plain("OK\r\n", *noreply)
             }
             Command::Verbosity { noreply } => plain("OK\r\n", *noreply),
-            Command::Version => format!("VERSION {} (adverb)\r\n", env!("CARGO_PKG_VERSION")).into_bytes(),
+            Command::Version => format!("VERSION {VERSION}\r\n").into_bytes(),
             Command::Stats => self.stats(now_s).into_bytes(),
             Command::Quit => Vec::new(),
         }
@@ -333,7 +336,7 @@ impl<'m> Worker<'m> {
         line("found_keys", self.found.keys);
         line("found_in_two_buckets", self.found.in_two_buckets);
         line("found_without_record", self.found.without_record);
-        let _ = write!(out, "STAT version {}\r\nEND\r\n", env!("CARGO_PKG_VERSION"));
+        let _ = write!(out, "STAT version {VERSION}\r\nEND\r\n");
         out
     }
 }

@@ -6,14 +6,18 @@
 //! chain   what answers one client's gets
 //! client  how a client asks it
 //! table   the one who writes it; log has the records' places
+//! setup   how a client and a hull tell each other where they are
+//! hull    the one who owns the NIC, and serves clients whether the table's writer lives or not
 //! item    a value as memcached's clients know it
 //! memcached  their protocol, and what a worker answers
 //! ```
 
 pub mod chain;
 pub mod client;
+pub mod hull;
 pub mod item;
 pub mod layout;
 mod log;
 pub mod memcached;
+pub mod setup;
 pub mod table;

@@ -30,6 +30,9 @@ const PATH_MAX: usize = 500;
 /// Word of a record that holds its key's hash.
 const HASH_WORD: usize = 3;
 
+/// Bytes of values at least.
+pub const MEMORY_MIN: u64 = LOG_MIN;
+
 /// Why a table or a value is refused.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Refused {
@@ -47,7 +50,7 @@ impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Refused::Layout => f.write_str("a layout that no table has"),
-            Refused::Memory(len) => write!(f, "{len} bytes of values: give {LOG_MIN} at least"),
+            Refused::Memory(len) => write!(f, "{len} bytes of values: give {MEMORY_MIN} at least"),
             Refused::Key(len) => write!(f, "a key of {len} bytes: give 1 to {KEY_MAX}"),
             Refused::Value(len) => write!(f, "a value of {len} bytes: give {VALUE_MAX} at most"),
         }
@@ -130,7 +133,7 @@ impl<'m> Table<'m> {
         if !layout.is_sound() || layout.index_len() > index.len() as u64 * 8 {
             return Err(Refused::Layout);
         }
-        if layout.values_len < LOG_MIN || layout.values_len > values.len() as u64 * 8 {
+        if layout.values_len < MEMORY_MIN || layout.values_len > values.len() as u64 * 8 {
             return Err(Refused::Memory(layout.values_len));
         }
         let log = Log::new(layout.values_len, Vec::new());

@@ -314,6 +314,10 @@ impl Sim {
                 nic.on_doorbell(now, qp, *posted)?;
                 Answer::Done
             }
+            Call::LimitRate { qp, limit } => {
+                nic.set_rate_limit(Process::own(&process.qps, *qp, "queue pair")?, *limit)?;
+                Answer::Done
+            }
             Call::PollCq { cq, max } => {
                 let cq = Process::own(&process.cqs, *cq, "completion queue")?;
                 let mut taken = Vec::new();

@@ -1,0 +1,230 @@
+//! `adverb redn worker`: the program that writes a hull's table, and answers calls in memcached's text
+//! protocol. It has no NIC. What it does for itself is found again by the next one.
+
+use crate::error::Error;
+use adverb_os::mapping::Mapping;
+use adverb_os::signals::Quiet;
+use adverb_os::unix::Channel;
+use adverb_os::{clock, say};
+use adverb_redn::service::layout::Layout;
+use adverb_redn::service::memcached::{BAD_DATA, Command, LINE_MAX, Worker, Wrong, parse};
+use adverb_redn::service::table::Table;
+use clap::Args;
+use std::fmt;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// For the hull to answer, in seconds.
+const PATIENCE_S: u32 = 5;
+/// Connections at once.
+const CONNECTIONS_MAX: u32 = 1024;
+/// Bytes of what a hull tells.
+const TOLD_MAX: usize = 512;
+
+/// `adverb redn worker`.
+#[derive(Args, Debug)]
+pub struct Options {
+    /// The hull's socket, as `adverb redn serve` says it
+    #[arg(long, value_name = "SOCKET")]
+    pub attach: PathBuf,
+}
+
+/// What a worker is told: which table this is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Attach(pub Layout);
+
+impl fmt::Display for Attach {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Layout { buckets, seed, index, values, values_len } = self.0;
+        write!(f, "table {buckets} {seed} {index} {values} {values_len}")
+    }
+}
+
+impl Attach {
+    fn parse(text: &str) -> Option<Attach> {
+        let mut words = text.strip_prefix("table ")?.split(' ').map(|word| word.parse().ok());
+        let mut next = || words.next().flatten();
+        let (buckets, seed, index) = (next()?, next()?, next()?);
+        let layout = Layout { buckets, seed, index, values: next()?, values_len: next()? };
+        layout.is_sound().then_some(Attach(layout))
+    }
+}
+
+fn failed(what: impl fmt::Display) -> Error {
+    Error::Remote(format!("--attach: {what}"))
+}
+
+#[expect(clippy::disallowed_methods, reason = "the edge")]
+fn realtime_ns() -> u64 {
+    clock::realtime_ns()
+}
+
+fn now_s() -> u64 {
+    realtime_ns() / 1_000_000_000
+}
+
+/// What came from the hull.
+struct Given {
+    layout: Layout,
+    files: [OwnedFd; 2],
+    calls: TcpListener,
+}
+
+fn take(channel: &Channel) -> Result<Given, Error> {
+    let receive = || {
+        let mut buffer = [0; TOLD_MAX];
+        let (len, fds) = channel.receive(&mut buffer).map_err(failed)?.ok_or_else(|| failed("it ends"))?;
+        Ok((String::from_utf8_lossy(&buffer[..len]).into_owned(), fds))
+    };
+    let (text, files) = receive()?;
+    if let Some(why) = text.strip_prefix("refused ") {
+        return Err(failed(why));
+    }
+    let Some(Attach(layout)) = Attach::parse(&text) else { return Err(failed("not a hull")) };
+    let files: [OwnedFd; 2] = files.try_into().map_err(|_| failed("the table's files did not come"))?;
+    let (text, calls) = receive()?;
+    let calls: [OwnedFd; 1] = calls.try_into().map_err(|_| failed("the socket for calls did not come"))?;
+    if text != "calls" {
+        return Err(failed("not a hull"));
+    }
+    let [calls] = calls;
+    Ok(Given { layout, files, calls: TcpListener::from(calls) })
+}
+
+/// Serves until the hull ends.
+pub fn worker(options: &Options) -> Result<ExitCode, Error> {
+    let channel = Channel::connect(&options.attach, PATIENCE_S)
+        .map_err(|error| failed(format!("{}: {error}", options.attach.display())))?;
+    let Given { layout, files: [index, values], calls } = take(&channel)?;
+    let map = |file: &OwnedFd, len: u64| {
+        let len = usize::try_from(len).map_err(|_| failed("a table that does not fit"))?;
+        Mapping::of_sealed(file.as_fd(), len).map_err(failed)
+    };
+    let index = map(&index, layout.index_len())?;
+    let values = map(&values, layout.values_len)?;
+    // Each life's versions are greater than those of all before.
+    let (table, found) = Table::open(layout, index.words(), values.words(), realtime_ns()).map_err(failed)?;
+    let pid = std::process::id();
+    if found.keys > 0 || found.without_record > 0 {
+        say!(
+            "worker {pid} found {} keys; it mended {} that were being moved, and {} that were not whole",
+            found.keys,
+            found.in_two_buckets,
+            found.without_record
+        );
+    }
+    let worker = Mutex::new(Worker::new(table, found, pid, now_s()));
+    let connections = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // The hull says nothing more: its end is all that comes.
+            channel.wait_for_end();
+            // Nobody reads this table any more.
+            std::process::exit(0);
+        });
+        for stream in calls.incoming().flatten() {
+            if connections.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
+                connections.fetch_sub(1, Ordering::Relaxed);
+                continue;
+            }
+            let (worker, connections) = (&worker, &connections);
+            let builder = std::thread::Builder::new().name("adverb-call".to_owned());
+            let spawned = builder.spawn_scoped(scope, move || {
+                // Whatever went wrong, the connection ends, which says it.
+                let _ = serve(&stream, worker);
+                connections.fetch_sub(1, Ordering::Relaxed);
+            });
+            if spawned.is_err() {
+                connections.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    });
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Answers one connection's commands.
+fn serve(stream: &TcpStream, worker: &Mutex<Worker<'_>>) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut session = Session::new(stream);
+    while let Some(line) = session.line()? {
+        let answer = match parse(&line) {
+            Ok(Command::Quit) => return Ok(()),
+            Ok(command) => match session.data(&command)? {
+                // Who has given up waits for nothing that is done now.
+                Some(_) if stream.take_error()?.is_some() => return Ok(()),
+                Some(data) => {
+                    let mut worker = worker.lock().unwrap_or_else(PoisonError::into_inner);
+                    worker.answer(&command, &data, now_s())
+                }
+                None => BAD_DATA.as_bytes().to_vec(),
+            },
+            Err(Wrong { answer, swallow }) => {
+                session.swallow(swallow)?;
+                answer.into_bytes()
+            }
+        };
+        session.answer(&answer)?;
+    }
+    Ok(())
+}
+
+/// One connection of a client that speaks memcached's protocol.
+pub struct Session<'s> {
+    reader: BufReader<&'s TcpStream>,
+    stream: &'s TcpStream,
+}
+
+impl<'s> Session<'s> {
+    /// Of a stream.
+    pub fn new(stream: &'s TcpStream) -> Session<'s> {
+        Session { reader: BufReader::with_capacity(LINE_MAX, stream), stream }
+    }
+
+    /// The next line without its end; `None` when the client has gone. One that is too long is an error.
+    pub fn line(&mut self) -> io::Result<Option<Vec<u8>>> {
+        let mut line = Vec::new();
+        let len = self.reader.by_ref().take(LINE_MAX as u64).read_until(b'\n', &mut line)?;
+        match line.pop() {
+            None => Ok(None),
+            Some(b'\n') => {
+                if line.last() == Some(&b'\r') {
+                    line.pop();
+                }
+                Ok(Some(line))
+            }
+            Some(_) if len == LINE_MAX => Err(io::ErrorKind::InvalidData.into()),
+            Some(_) => Ok(None),
+        }
+    }
+
+    /// The bytes that follow a command; `None` if no line's end stands behind them: then the rest of their
+    /// line is gone.
+    pub fn data(&mut self, command: &Command<'_>) -> io::Result<Option<Vec<u8>>> {
+        let Command::Store(store) = command else { return Ok(Some(Vec::new())) };
+        let mut data = vec![0; store.len + 2];
+        self.reader.read_exact(&mut data)?;
+        if data.ends_with(b"\r\n") {
+            data.truncate(store.len);
+            return Ok(Some(data));
+        }
+        if !data.ends_with(b"\n") {
+            self.line()?;
+        }
+        Ok(None)
+    }
+
+    /// Passes over so many bytes.
+    pub fn swallow(&mut self, bytes: usize) -> io::Result<()> {
+        io::copy(&mut self.reader.by_ref().take(bytes as u64), &mut io::sink()).map(|_| ())
+    }
+
+    /// Answers.
+    pub fn answer(&self, answer: &[u8]) -> io::Result<()> {
+        Quiet(self.stream).write_all(answer)
+    }
+}

@@ -1,0 +1,349 @@
+//! `adverb redn serve` with real processes: gets go on whatever becomes of the worker, a hull's end is told,
+//! and clients come and go.
+#![cfg(unix)]
+
+use adverb_io::Settings;
+use adverb_io::program::Programs;
+use adverb_rdma::{Connect, Rdma};
+use adverb_redn::service::chain::Shape;
+use adverb_redn::service::client::{Client, Got, Half};
+use adverb_redn::service::item::Item;
+use adverb_redn::service::setup::{Offer, Told};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long anything may take that has to happen.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[expect(clippy::disallowed_methods, reason = "a test of real processes")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+/// Looks until it is so.
+fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begin = now();
+    while !is_so() {
+        assert!(now() - begin < PATIENCE, "{what}");
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+}
+
+/// An address that no other run of these tests uses.
+fn address(host: u8) -> String {
+    let [.., high, low] = std::process::id().to_be_bytes();
+    format!("127.{}.{low}.{host}", 192 + high % 32)
+}
+
+struct Server {
+    hull: Child,
+    folder: PathBuf,
+    worker: u32,
+    setup: String,
+    calls: String,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.hull.kill();
+        let _ = self.hull.wait();
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+impl Server {
+    fn start(host: u8, words: &[&str]) -> Server {
+        let address = address(host);
+        let folder = std::env::temp_dir().join(format!("adverb-redn-serve-{}-{host}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_adverb"));
+        command.args(["redn", "serve", "--address", &address, "--port", "0", "--calls-port", "0"]);
+        command.args(["--memory", "4MB", "--keys", "1000"]).args(words);
+        command.arg("--socket").arg(folder.join("socket"));
+        let mut hull = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(hull.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let (first, second) = (lines.next().unwrap(), lines.next().unwrap());
+        let expected = format!("hull {} owns the NIC of {address}; worker ", hull.id());
+        let worker = first.strip_prefix(&expected).and_then(|pid| pid.parse().ok());
+        let (setup, calls) = second.split_once(", calls at ").unwrap();
+        let setup = setup.strip_prefix("set-up at ").unwrap().to_owned();
+        Server { hull, folder, worker: worker.expect(&first), setup, calls: calls.to_owned() }
+    }
+
+    /// What a worker answers; `None` if none does.
+    fn call(&self, text: &str) -> Option<String> {
+        let stream = TcpStream::connect(&self.calls).ok()?;
+        stream.set_read_timeout(Some(PATIENCE)).ok()?;
+        (&stream).write_all(text.as_bytes()).ok()?;
+        let mut line = String::new();
+        BufReader::new(&stream).read_line(&mut line).ok().filter(|len| *len > 0)?;
+        Some(line.trim_end().to_owned())
+    }
+
+    fn set(&self, key: &str, value: &str) {
+        let answer = self.call(&format!("set {key} 0 0 {}\r\n{value}\r\n", value.len()));
+        assert_eq!(answer.as_deref(), Some("STORED"), "{key}");
+    }
+
+    fn counters(&self) -> BTreeMap<String, u64> {
+        let stream = TcpStream::connect(&self.setup).unwrap();
+        (&stream).write_all(b"counters\n").unwrap();
+        let lines = BufReader::new(&stream).lines().map_while(Result::ok);
+        let pairs = lines.take_while(|line| line != "end");
+        pairs
+            .map(|line| line.split_once(' ').map(|(n, v)| (n.to_owned(), v.parse().unwrap())).unwrap())
+            .collect()
+    }
+
+    fn worker(&self) -> u32 {
+        self.counters()["worker"] as u32
+    }
+}
+
+fn signal(pid: u32, name: &str) {
+    assert!(Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status().unwrap().success());
+}
+
+/// A NIC of this thread's.
+fn open(host: u8) -> (Rc<Programs>, Rdma) {
+    let text = format!("address={}", address(host));
+    let programs = Programs::open(&Settings::parse(&text).unwrap()).unwrap();
+    let rdma = Rdma::new(programs.clone());
+    (programs, rdma)
+}
+
+fn shape() -> Shape {
+    Shape { slots: 8, reply_len: 4096 }
+}
+
+/// Sets up, as any client does.
+async fn connect(rdma: &Rdma, setup: &str) -> Result<(Client, TcpStream), String> {
+    let half = Half::new(rdma, shape()).await.unwrap();
+    let how = Connect::default();
+    let endpoint = half.qp.endpoint(&how).await.unwrap();
+    let offer = Offer { endpoint, buffer: half.buffer.remote(), shape: shape(), one_sided: false };
+    let stream = TcpStream::connect(setup).unwrap();
+    (&stream).write_all(format!("{offer}\n").as_bytes()).unwrap();
+    let mut line = String::new();
+    BufReader::new(&stream).read_line(&mut line).unwrap();
+    let told = Told::parse(&line).map_err(|wrong| wrong.to_string())?;
+    half.qp.connect_to(&endpoint, &told.endpoint, &how).await.unwrap();
+    Ok((half.connected(told.layout).await.unwrap(), stream))
+}
+
+fn is_value(got: &Got, expected: &str) -> bool {
+    let Got::Value(value) = got else { return false };
+    Item::of_value(value).is_some_and(|item| item.data == expected.as_bytes())
+}
+
+#[test]
+fn no_get_is_lost_while_the_worker_is_stopped_killed_and_started_again() {
+    let server = Server::start(1, &["--respawn", "1s"]);
+    for key in 0..100 {
+        server.set(&format!("key{key}"), &format!("value {key}"));
+    }
+    let (done, gets, gap_ns) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let (programs, rdma) = open(2);
+            programs.block_on(async {
+                let (mut client, _line) = connect(&rdma, &server.setup).await.unwrap();
+                let mut last = now();
+                while !done.load(Ordering::Relaxed) {
+                    let key = gets.load(Ordering::Relaxed) % 100;
+                    let got = client.get(format!("key{key}").as_bytes()).await.unwrap();
+                    assert!(is_value(&got, &format!("value {key}")), "key{key}: {got:?}");
+                    gets.fetch_add(1, Ordering::Relaxed);
+                    let next = now();
+                    gap_ns.fetch_max((next - last).as_nanos() as u64, Ordering::Relaxed);
+                    last = next;
+                }
+                client.counters
+            })
+        });
+        let some_more = |what: &str| {
+            let begin = gets.load(Ordering::Relaxed);
+            wait_for(what, || gets.load(Ordering::Relaxed) >= begin + 500 || reader.is_finished());
+            assert!(!reader.is_finished(), "{what}");
+        };
+        some_more("gets while the worker lives");
+        signal(server.worker, "STOP");
+        some_more("gets while the worker is stopped");
+        signal(server.worker, "CONT");
+        server.set("other", "set after it went on");
+        some_more("gets after it went on");
+        signal(server.worker, "KILL");
+        wait_for("the hull hears of the worker's end", || server.worker() == 0);
+        some_more("gets while the worker is dead");
+        // A client that comes now is served like any other.
+        let (programs, rdma) = open(3);
+        programs.block_on(async {
+            let (mut late, _line) = connect(&rdma, &server.setup).await.unwrap();
+            let got = late.get(b"other").await.unwrap();
+            assert!(is_value(&got, "set after it went on"), "{got:?}");
+            assert_eq!(late.get(b"nobody's").await.unwrap(), Got::Missing);
+        });
+        wait_for("another worker", || ![0, server.worker].contains(&server.worker()));
+        server.set("key5", "value 5");
+        assert_eq!(server.call("get other\r\n").as_deref(), Some("VALUE other 0 20"));
+        let stats = server.call("stats\r\n").unwrap();
+        assert_eq!(stats, format!("STAT pid {}", server.worker()));
+        some_more("gets after it came again");
+        done.store(true, Ordering::Relaxed);
+        let counters = reader.join().unwrap();
+        assert_eq!((counters.timeouts, counters.fallbacks), (0, 0), "{counters:?}");
+    });
+    let gap = Duration::from_nanos(gap_ns.load(Ordering::Relaxed));
+    println!("{} gets, the longest took {gap:?}", gets.load(Ordering::Relaxed));
+    assert!(gap < Duration::from_secs(2), "{gap:?}");
+}
+
+#[test]
+fn clients_are_told_within_a_second_that_the_hull_has_gone() {
+    let mut server = Server::start(4, &[]);
+    server.set("key", "value");
+    let (programs, rdma) = open(5);
+    let line = programs.block_on(async {
+        let (mut client, line) = connect(&rdma, &server.setup).await.unwrap();
+        assert!(is_value(&client.get(b"key").await.unwrap(), "value"));
+        line
+    });
+    // A worker that is stopped ends with it too.
+    signal(server.worker, "STOP");
+    let begin = now();
+    server.hull.kill().unwrap();
+    line.set_read_timeout(Some(PATIENCE)).unwrap();
+    let end = (&line).read(&mut [0]);
+    assert!(matches!(end, Ok(0)) || end.is_err_and(|error| error.kind() != std::io::ErrorKind::WouldBlock));
+    assert!(now() - begin < Duration::from_secs(1));
+    let ended = || match fs::read_to_string(format!("/proc/{}/stat", server.worker)) {
+        Err(_) => true,
+        Ok(stat) => stat.contains(") Z"),
+    };
+    wait_for("the worker ends with the hull", ended);
+}
+
+#[test]
+fn a_hundred_clients_come_and_go_twice() {
+    let server = Server::start(6, &["--clients", "100"]);
+    server.set("key", "value");
+    let (programs, rdma) = open(7);
+    for round in 1..=2 {
+        programs.block_on(async {
+            let mut clients = Vec::new();
+            for _ in 0..100 {
+                clients.push(connect(&rdma, &server.setup).await.unwrap());
+            }
+            for (client, _) in &mut clients {
+                for _ in 0..20 {
+                    assert!(is_value(&client.get(b"key").await.unwrap(), "value"));
+                }
+            }
+            assert_eq!(connect(&rdma, &server.setup).await.err().unwrap(), "100 clients are served already");
+            assert_eq!(server.counters()["clients"], 100);
+        });
+        wait_for("what clients had goes with them", || server.counters()["clients"] == 0);
+        let counters = server.counters();
+        assert_eq!(counters["clients_gone"], 100 * round);
+        assert_eq!((counters["clients_connected"], counters["clients_refused"]), (100 * round, round));
+    }
+}
+
+/// Voluntary and other switches of each thread but the NIC's.
+fn switches(pid: u32) -> BTreeMap<String, String> {
+    let mut out = BTreeMap::new();
+    for task in fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
+        let path = task.unwrap().path();
+        let name = fs::read_to_string(path.join("comm")).unwrap();
+        if name.trim() == NIC_THREAD {
+            continue;
+        }
+        let status = fs::read_to_string(path.join("status")).unwrap();
+        let lines = status.lines().filter(|line| line.contains("ctxt_switches"));
+        out.insert(format!("{} {}", path.display(), name.trim()), lines.collect::<Vec<_>>().join(" "));
+    }
+    out
+}
+
+/// As the kernel shows the name of the thread that moves frames.
+const NIC_THREAD: &str = "adverb";
+
+#[test]
+fn gets_are_answered_by_no_thread_but_the_nics() {
+    let server = Server::start(8, &[]);
+    server.set("key", "value");
+    let (programs, rdma) = open(9);
+    programs.block_on(async {
+        let (mut client, _line) = connect(&rdma, &server.setup).await.unwrap();
+        assert!(is_value(&client.get(b"key").await.unwrap(), "value"));
+        let (hull, worker) = (server.hull.id(), server.worker);
+        let mut before = (switches(hull), switches(worker));
+        // What connecting has begun may still be going to sleep.
+        wait_for("all others sleep", || {
+            let again = (switches(hull), switches(worker));
+            std::mem::replace(&mut before, again.clone()) == again
+        });
+        for _ in 0..3000 {
+            assert!(is_value(&client.get(b"key").await.unwrap(), "value"));
+        }
+        let after = (switches(hull), switches(worker));
+        wait_for("all are counted", || server.counters()["client_1_answered"] == 3001);
+        assert!(before.0.len() >= 4, "{before:?}");
+        assert_eq!(after, before);
+    });
+}
+
+/// A get takes eight WQEs of the queue that looks, each of which counts 512 bits.
+#[test]
+fn a_clients_rate_is_bounded() {
+    let server = Server::start(11, &["--rate", "1"]);
+    server.set("key", "value");
+    let (programs, rdma) = open(12);
+    programs.block_on(async {
+        let (mut client, _line) = connect(&rdma, &server.setup).await.unwrap();
+        let begin = now();
+        for _ in 0..400 {
+            assert!(is_value(&client.get(b"key").await.unwrap(), "value"));
+        }
+        let took = now() - begin;
+        let least = Duration::from_millis(400 * 8 * 512 / 1000);
+        assert!(took > least * 8 / 10, "400 gets in {took:?}, not {least:?}");
+        // A chain counts a message behind its reply.
+        wait_for("all are counted", || server.counters()["client_1_answered"] == 400);
+    });
+}
+
+#[test]
+fn what_a_client_says_wrongly_is_refused() {
+    let server = Server::start(10, &["--slots", "16"]);
+    let said = |text: &str| {
+        let stream = TcpStream::connect(&server.setup).unwrap();
+        (&stream).write_all(text.as_bytes()).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut answer = String::new();
+        (&stream).read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let good = "connect version=1 gid=127.0.0.1 qpn=17 psn=5 buffer=0x1000 rkey=9 reply=64";
+    assert_eq!(said("GET / HTTP/1.1\r\n"), "refused a line that is none: connect, counters, quit\n");
+    assert_eq!(said(&good.replace("qpn=17", "").replace("  ", " ")), "refused qpn= is missing\n");
+    assert_eq!(said(&format!("{good} slots=32\n")), "refused slots: 16 at most\n");
+    assert_eq!(
+        said(&format!("{good} slots=8 one-sided=1\n")),
+        "refused keys of index and values are not given here\n"
+    );
+    let twice = said(&format!("{good} slots=8\n{good} slots=8\n"));
+    assert!(
+        twice.starts_with("connected version=1 ") && twice.ends_with("refused connected already\n"),
+        "{twice}"
+    );
+    assert!(said(&"x".repeat(5000)).starts_with("refused "));
+    assert_eq!(server.counters()["clients_connected"], 1);
+}
