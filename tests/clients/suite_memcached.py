@@ -6,7 +6,7 @@ import os
 import re
 import signal
 
-from harness import ADVERB, Case, Fail, Skip, compile_c, require, require_text
+from harness import ADVERB, HERE, Case, Fail, Skip, compile_c, require, require_text
 
 NOTES = ("needs libmemcached-tools (memccat, memccp, memcrm, memcstat) and python3-pymemcache",)
 
@@ -182,16 +182,25 @@ def raw(room):
         check(f.read(), b"", "after quit")
 
 
-def verbs(options):
+def in_c():
+    return [compile_c("redn_get", libraries=("ibverbs",))]
+
+
+def in_python():
+    if importlib.util.find_spec("pyverbs") is None:
+        raise Skip("python3-pyverbs is not installed (scripts/setup.sh installs it)")
+    return ["/usr/bin/python3", os.path.join(HERE, "redn_get.py")]
+
+
+def verbs(program, options=()):
     """A client in plain verbs, which knows the exchange from docs/redn.md only."""
 
     def run(room):
-        binary = compile_c("redn_get", libraries=("ibverbs",))
         service = Service(room)
         client = service.client()
         for n in range(20):
             client.set(f"key{n}", b"value %d" % n, noreply=False)
-        argv = [binary, HULL, str(service.setup), CLIENT, *(f"key{n}" for n in range(20)), "nobody"]
+        argv = [*program(), HULL, str(service.setup), CLIENT, *(f"key{n}" for n in range(20)), "nobody"]
         expected = "".join(f"key{n} value {n}\n" for n in range(20)) + "nobody -\n"
         for label in ("alive", "dead"):
             proc = room.adverb(label, argv, address=CLIENT, options=options)
@@ -205,8 +214,9 @@ def verbs(options):
 
 
 def cases():
-    yield Case("memcached/verbs", verbs(()))
-    yield Case("memcached/verbs-loss", verbs(("--path", "udp", "--loss", "0.02", "--seed", "5")))
+    yield Case("memcached/verbs", verbs(in_c))
+    yield Case("memcached/pyverbs", verbs(in_python))
+    yield Case("memcached/verbs-loss", verbs(in_c, ("--path", "udp", "--loss", "0.02", "--seed", "5")))
     yield Case("memcached/tools", tools)
     yield Case("memcached/remove", remove)
     yield Case("memcached/pymemcache", pymemcache)
