@@ -70,13 +70,15 @@ step_programs() {
     own_program
 }
 
-# The crate outside the workspace, as a user has one: a thousand seeds of its own program. It takes the workspace's
-# versions and target folder, so that what is built already is not built again.
+# The crates outside the workspace, as a user has them: a thousand seeds of a program, and a program for the NIC.
+# They take the workspace's versions and target folder, so that what is built already is not built again.
 own_program() {
-    local folder
+    local folder own
     folder=$(realpath "$target")
-    cp Cargo.lock examples/own-program/Cargo.lock
-    (cd examples/own-program && CARGO_TARGET_DIR=$folder cargo test --offline -- --nocapture)
+    for own in own-program own-chain; do
+        cp Cargo.lock examples/$own/Cargo.lock
+        (cd examples/$own && CARGO_TARGET_DIR=$folder cargo test --offline -- --nocapture)
+    done
 }
 
 step_lab() {

@@ -30,6 +30,9 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
+use tree::Tree;
+
+mod tree;
 
 /// Shown by `adverb redn --help`.
 pub const EXAMPLES: &str = "\
@@ -67,6 +70,8 @@ pub enum Redn {
     Proxy(Box<proxy::Options>),
     /// Write the table of a `serve` that has no worker
     Worker(worker::Options),
+    /// Walk a B-tree by chains while its writer inserts, removes and splits, and print what the walks found
+    Tree(Tree),
 }
 
 /// A program.
@@ -116,6 +121,7 @@ pub fn redn(action: &Redn) -> Result<ExitCode, Error> {
         Redn::Serve(options) => serve::serve(options),
         Redn::Proxy(options) => proxy::proxy(options),
         Redn::Worker(options) => worker::worker(options),
+        Redn::Tree(options) => tree::tree(options),
     }
 }
 
@@ -322,19 +328,24 @@ fn printable(c: char) -> char {
     if c.is_ascii_graphic() || c == ' ' { c } else { '.' }
 }
 
-/// Between two simulated hosts.
-fn simulated(options: &Run, job: Job) -> Result<(Served, Seen), Error> {
-    let hardware = match (options.hardware.as_str(), profiles::by_name(&options.hardware)) {
+/// Two hosts with such NICs. What is told is the time in NICs and on the wire: programs' processors cost
+/// nothing.
+fn two_hosts(hardware: &str) -> Result<Sim, Error> {
+    let hardware = match (hardware, profiles::by_name(hardware)) {
         ("neutral", _) => Profile::NEUTRAL,
         (_, Some(profile)) => profile,
         (name, None) => return Err(Error::Options(format!("--hardware {name}: there is no such profile"))),
     };
-    // What is told is the time in NICs and on the wire: programs' processors cost nothing.
     let hardware = hardware.without_processors();
     let cable = CableKind { rate: 100_000_000_000, delay: Duration::from_ns(110) };
     let fabric = Config::new(Topology::two_hosts(cable));
     let config = Config { payload: true, flow_bytes_max: 8, hardware, ..fabric };
-    let mut sim = Sim::new(config).map_err(Error::Scenario)?;
+    Sim::new(config).map_err(Error::Scenario)
+}
+
+/// Between two simulated hosts.
+fn simulated(options: &Run, job: Job) -> Result<(Served, Seen), Error> {
+    let mut sim = two_hosts(&options.hardware)?;
     let job = Rc::new(job);
     let served: Rc<RefCell<Option<Served>>> = Rc::default();
     let seen: Rc<RefCell<Option<Seen>>> = Rc::default();

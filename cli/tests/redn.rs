@@ -90,3 +90,21 @@ fn what_cannot_be_run_is_refused_in_words() {
     let endless = redn("run", "busy_beaver.redn", &["--limit", "1ms", "--args", "limit=0"]);
     assert!(!endless.status.success(), "it needs longer than 1 ms");
 }
+
+/// Walks of a tree beside its writer: all right, and those that go astray are resolved by a call.
+#[test]
+fn a_tree_is_walked_beside_its_writer() {
+    let tree = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_adverb"));
+        let output = command.args(["redn", "tree"]).args(more).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let out = tree(&["--gets", "60"]);
+    assert!(
+        out.contains("60 gets:") && out.contains(" 0 by a call (0.00%") && out.contains(" 0 wrong"),
+        "{out}"
+    );
+    let out = tree(&["--gets", "60", "--spare", "0", "--pace", "10"]);
+    assert!(!out.contains(" 0 by a call") && out.contains(" 0 wrong"), "{out}");
+}

@@ -5,6 +5,7 @@
 //! al., "RDMA is Turing complete, we just did not know it yet!", NSDI 2022).
 //!
 //! ```text
+//! btree    a tree that one program writes while chains walk it
 //! chain    assembler: WQEs on queues, with names for their fields, and numbers that stand for indices
 //! load     creates queues, regions and completion queues over `adverb_rdma`, fills in addresses, starts
 //! language programs of reads, comparisons, loops and moves, made into chains
@@ -16,6 +17,7 @@
 //! A chain is made, loaded and run in any world that `adverb_rdma` has a driver for.
 #![forbid(unsafe_code)]
 
+pub mod btree;
 pub mod chain;
 pub mod language;
 pub mod load;

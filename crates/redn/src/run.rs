@@ -5,8 +5,8 @@ use crate::language::interpret::Memory;
 use crate::language::{Atom, Compiled, File};
 use crate::load::{Error as LoadError, Loaded};
 use adverb_rdma::{
-    Access, Caps, Completion, Connect, Duration, Error, Line, On, Pd, Qp, Rdma, RecvRequest, Region, Remote,
-    Status,
+    Access, Asked, Caps, Completion, Connect, Duration, Error, Line, On, Pd, Qp, Rdma, RecvRequest, Region,
+    Remote, Status,
 };
 use std::collections::BTreeMap;
 
@@ -30,6 +30,14 @@ pub enum Failure {
     Rdma(Error),
     /// A WR of the program failed.
     Stopped(Completion),
+    /// It cannot be compiled.
+    Language(crate::language::Error),
+}
+
+impl From<crate::language::Error> for Failure {
+    fn from(error: crate::language::Error) -> Failure {
+        Failure::Language(error)
+    }
 }
 
 impl std::fmt::Display for Failure {
@@ -37,6 +45,7 @@ impl std::fmt::Display for Failure {
         match self {
             Failure::Load(error) => error.fmt(f),
             Failure::Rdma(error) => error.fmt(f),
+            Failure::Language(error) => error.fmt(f),
             Failure::Stopped(completion) => {
                 write!(f, "a WR of the program failed: {}", Error::of(completion))
             }
@@ -70,10 +79,15 @@ pub struct Served {
 /// Loads a program, and connects its client, who asks under this name.
 pub async fn serve(rdma: &Rdma, name: &str, compiled: Compiled) -> Result<Served, Failure> {
     let pd = rdma.create_pd().await?;
-    let mut loaded = Loaded::create(rdma, &pd, compiled.chain.clone()).await?;
+    let loaded = Loaded::create(rdma, &pd, compiled.chain.clone()).await?;
     loaded.connect(&Connect::default()).await?;
     let listener = rdma.listen(name).await?;
     let asked = listener.accept().await?;
+    admit(asked, pd, loaded, compiled).await
+}
+
+/// Connects the client that asks with a loaded program, and starts the program.
+pub async fn admit(asked: Asked, pd: Pd, mut loaded: Loaded, compiled: Compiled) -> Result<Served, Failure> {
     let buffer = Remote::from_bytes(asked.own()?).ok_or(Error::Garbled("a client's buffer"))?;
     loaded.give(compiled.buffer, Address { addr: buffer.addr, rkey: buffer.rkey, ..Address::default() });
     // The client is told where regions are, so that it can name places in them.

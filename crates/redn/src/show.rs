@@ -125,10 +125,20 @@ fn held(speaker: &Speaker<'_>, wqe: &[u8], segments: usize, text: &mut String) {
     if segments > 1 && wqe[SEGMENT..segments * SEGMENT].iter().any(|byte| *byte != 0) {
         let _ = write!(text, "|{} ", hex(&operand));
         speaker.remote(Some(&wqe[SEGMENT..2 * SEGMENT]), text);
-        speaker.data(wqe, 2..segments, text, " from ");
+        // An operand may look as the modifier of a calculation does.
+        let first = if calc_of(wqe, 2, segments).is_some() { calculated(wqe, 2, segments, text) } else { 2 };
+        speaker.data(wqe, first..segments, text, if first == 2 { " from " } else { "  " });
     } else if segments > 4 {
         let _ = write!(text, "of {} blocks", segments.div_ceil(4));
     }
+}
+
+/// What a message computes of its data, said by two segments.
+fn calc_of(wqe: &[u8], first: usize, segments: usize) -> Option<Calc> {
+    let segment = |n: usize| wqe.get(n * SEGMENT..)?.first_chunk::<SEGMENT>();
+    let (a, b) = segment(first).zip(segment(first + 1))?;
+    let marked = wqe[0] == OPMOD_CALC && segments >= first + 2;
+    Calc::read(a, b).filter(|_| marked)
 }
 
 /// What a message computes of its data, in words; the number of its first data segment.
@@ -136,9 +146,7 @@ fn calculated(wqe: &[u8], first: usize, segments: usize, out: &mut String) -> us
     if wqe[0] != OPMOD_CALC || segments < first + 2 {
         return first;
     }
-    let segment = |n: usize| wqe[n * SEGMENT..].first_chunk::<SEGMENT>();
-    let calc = segment(first).zip(segment(first + 1)).and_then(|(a, b)| Calc::read(a, b));
-    let _ = match calc {
+    let _ = match calc_of(wqe, first, segments) {
         Some(Calc { op: CalcOp::Max, vectors, .. }) => write!(out, " max of {vectors}:"),
         Some(Calc { op: CalcOp::Min, vectors, .. }) => write!(out, " min of {vectors}:"),
         None => write!(out, " (a calculation that this NIC does not make)"),

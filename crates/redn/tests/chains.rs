@@ -4,6 +4,7 @@
 mod common;
 
 use adverb_rdma::{Connect, Cq, Duration, On, Rdma, SendOrder};
+use adverb_redn::chain::laps::{Lap, TwoStages};
 use adverb_redn::chain::{
     Bytes, Chain, Done, Error, Field, Form, Op, Peer, Place, RegionId, Source, Until, Word, Wqe, parts,
 };
@@ -153,44 +154,21 @@ fn a_break_ends_the_chain_where_it_is() {
 fn counting(last: u64) -> (Chain, RegionId) {
     let mut chain = Chain::new();
     let memory = chain.memory("memory", 64);
-    let (laps, dump) = (Place::At(memory, 8), Place::At(memory, 16));
-    let tests = chain.queue("tests", SendOrder::Managed, Peer::Itself);
-    let acts = chain.queue("acts", SendOrder::Managed, Peer::Itself);
-    let starter = chain.queue("starter", SendOrder::Cross, Peer::Itself);
-    chain.recycle(tests);
-    chain.recycle(acts);
-    // One completion before the loop's own, so that both stages' WAITs have the same index.
-    chain.complete_with(starter, acts);
-    let blocks = 8;
-    let id = |queue, at| adverb_redn::chain::WqeId { queue, at };
-    let (test_wait, test_enable) = (id(tests, 5), id(tests, 6));
-    let (act_wait, act_enable) = (id(acts, 2), id(acts, 3));
-    // Stage 1: the lap's numbers, the other stage's pair, the body, the test.
-    let add = Op::FetchAdd(laps, Word::Is(parts::lanes(1, blocks)), dump.piece(8));
-    chain.push(tests, Wqe::new(add));
-    chain.push(tests, Wqe::new(parts::upkeep(laps, act_wait, act_enable, dump)));
-    let body = Op::FetchAdd(Place::At(memory, 0), Word::Is(1), dump.plus(8).piece(8));
-    chain.push(tests, Wqe::new(body));
-    let operand = parts::operand(act_enable).to_vec();
-    chain.push(tests, Wqe::new(Op::Read(Place::At(memory, 0), operand)));
+    let count = Place::At(memory, 0);
+    let dump = Place::At(memory, 16);
+    let stages = TwoStages::new(&mut chain, ["tests", "acts"]);
+    let next = stages.next(0);
+    let add = Wqe::new(Op::FetchAdd(count, Word::Is(1), dump.plus(8).piece(8)));
+    let held = Wqe::new(Op::Read(count, parts::operand(next).to_vec()));
     let enable = Form { op: WqeOp::SendEnable, operand: Some(parts::little(last)) };
-    let old = Word::Control(act_enable, enable);
-    let stop = Word::Control(act_enable, Form::of(WqeOp::Nop));
-    let place = Place::In(act_enable, Field::Control, 0);
-    let test = Op::CompareSwap(place, (old, stop), dump.plus(16).piece(8));
-    chain.push(tests, Wqe::new(test).fenced().signaled());
-    chain.push(tests, Wqe::new(Op::Wait(Done::Index(tests, 0))));
-    chain.push(tests, Wqe::new(Op::Enable(Until::Blocks(acts, blocks))));
-    // Stage 2: stage 1's pair for the next lap, and whether there is one.
-    chain.push(acts, Wqe::new(parts::upkeep(laps, test_wait, test_enable, dump.plus(24))).signaled());
-    chain.push(acts, Wqe::new(Op::Nop(2)));
-    chain.push(acts, Wqe::new(Op::Wait(Done::Index(acts, 1))));
-    let next = Wqe::new(Op::Enable(Until::Blocks(tests, 2 * blocks)));
-    chain.push(acts, next.posted_as(Form { op: WqeOp::SendEnable, operand: Some([0; 6]) }));
-    chain.data(memory, 8, parts::lanes(0, blocks).to_ne_bytes());
-    chain.push(starter, Wqe::new(Op::Nop(1)).signaled());
-    chain.push(starter, Wqe::new(Op::Wait(Done::Index(acts, 0))));
-    chain.push(starter, Wqe::new(Op::Enable(Until::Blocks(tests, blocks))));
+    let (old, stop) = (Word::Control(next, enable), Word::Control(next, Form::of(WqeOp::Nop)));
+    let test = Op::CompareSwap(Place::In(next, Field::Control, 0), (old, stop), dump.plus(16).piece(8));
+    let lap = Lap {
+        first: vec![add, held, Wqe::new(test).fenced()],
+        second: Vec::new(),
+        next: Some(Form { op: WqeOp::SendEnable, operand: Some([0; 6]) }),
+    };
+    assert_eq!(stages.lay_out(&mut chain, lap, (memory, 8), dump), 8);
     (chain, memory)
 }
 

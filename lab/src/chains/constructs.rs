@@ -3,8 +3,9 @@
 
 use super::{Shared, text};
 use adverb_rdma::{Connect, Error, On, Rdma, Region, SendOrder, Status};
+use adverb_redn::chain::laps::{Lap, TwoStages};
 use adverb_redn::chain::{
-    Chain, Done, Form, Op, Peer, Place, QueueId, RegionId, Source, Until, Word, Wqe, WqeId, parts,
+    Chain, Done, Form, Op, Peer, Place, QueueId, RegionId, Source, Until, Word, Wqe, parts,
 };
 use adverb_redn::{Loaded, WqeOp};
 
@@ -69,9 +70,6 @@ pub async fn run_conditionals(rdma: Rdma, log: Shared, count: u32, hits: bool) -
     Ok(())
 }
 
-/// Blocks of each ring of the loop.
-const BLOCKS: u32 = 8;
-
 /// What stands in the loop's WRITE. Its highest byte, of 48 bits, lies in the operation modifier, which must
 /// be 0 in a WRITE that is executed.
 const MARK: u64 = 0x02_0304_0506;
@@ -79,50 +77,32 @@ const MARK: u64 = 0x02_0304_0506;
 /// A loop in two recycled rings, which has no end: each lap tests, and does its WRITE unless the test has
 /// turned it off. The laps' number is kept by an ADD and two READs that scatter it into the indices of WAITs
 /// and ENABLEs (3C + 2A + 4E, table 2).
-fn recycled(hits: bool) -> (Chain, RegionId) {
+fn recycled(hits: bool) -> (Chain, RegionId, u32) {
     let mut chain = Chain::new();
     let memory = chain.memory("memory", 128);
-    let (laps, dump) = (Place::At(memory, 8), Place::At(memory, 32));
-    let tests = chain.queue("tests", SendOrder::Managed, Peer::Itself);
-    let acts = chain.queue("acts", SendOrder::Managed, Peer::Itself);
-    let starter = chain.queue("starter", SendOrder::Cross, Peer::Itself);
-    chain.recycle(tests);
-    chain.recycle(acts);
-    // One completion before the loop's own, so that the WAITs of both rings have the same index.
-    chain.complete_with(starter, acts);
-    let id = |queue, at| WqeId { queue, at };
-    let (act, act_wait, act_enable) = (id(acts, 0), id(acts, 2), id(acts, 3));
-    let (test_wait, test_enable) = (id(tests, 3), id(tests, 4));
-    chain.push(tests, Wqe::new(Op::FetchAdd(laps, Word::Is(parts::lanes(1, BLOCKS)), dump.piece(8))));
-    chain.push(tests, Wqe::new(parts::upkeep(laps, act_wait, act_enable, dump.plus(8))));
+    let dump = Place::At(memory, 32);
+    let stages = TwoStages::new(&mut chain, ["tests", "acts"]);
+    let act = stages.in_second(0);
     let on = Form { op: WqeOp::Write, operand: Some(parts::big(MARK)) };
     let sought = Form { operand: Some(parts::big(if hits { MARK } else { MARK + 1 })), ..on };
     let (old, off) = (Word::Control(act, sought), Word::Control(act, Form::of(WqeOp::Nop)));
     let place = Place::In(act, adverb_redn::chain::Field::Control, 0);
     let test = Op::CompareSwap(place, (old, off), dump.plus(16).piece(8));
-    chain.push(tests, Wqe::new(test).fenced().signaled());
-    chain.push(tests, Wqe::new(Op::Wait(Done::Index(tests, 0))));
-    chain.push(tests, Wqe::new(Op::Enable(Until::Blocks(acts, BLOCKS))));
-    let from = Source::Pieces(vec![laps.piece(8)]);
-    chain.push(acts, Wqe::new(Op::Write(from, Place::At(memory, 0), None)).posted_as(on));
-    chain.push(acts, Wqe::new(parts::upkeep(laps, test_wait, test_enable, dump.plus(24))).signaled());
-    chain.push(acts, Wqe::new(Op::Wait(Done::Index(acts, 1))));
-    chain.push(acts, Wqe::new(Op::Enable(Until::Blocks(tests, 2 * BLOCKS))));
-    chain.data(memory, 8, parts::lanes(0, BLOCKS).to_ne_bytes());
-    chain.push(starter, Wqe::new(Op::Nop(1)).signaled());
-    chain.push(starter, Wqe::new(Op::Wait(Done::Index(acts, 0))));
-    chain.push(starter, Wqe::new(Op::Enable(Until::Blocks(tests, BLOCKS))));
-    (chain, memory)
+    let from = Source::Pieces(vec![Place::At(memory, 8).piece(8)]);
+    let write = Wqe::new(Op::Write(from, Place::At(memory, 0), None)).posted_as(on);
+    let lap = Lap { first: vec![Wqe::new(test).fenced()], second: vec![write], next: None };
+    let blocks = stages.lay_out(&mut chain, lap, (memory, 8), dump);
+    (chain, memory, blocks)
 }
 
 /// Lets the loop go round so many times, and then takes its queues away.
 pub async fn run_recycled(rdma: Rdma, log: Shared, laps: u32, hits: bool) -> Result<(), Error> {
-    let (chain, memory) = recycled(hits);
+    let (chain, memory, blocks) = recycled(hits);
     let loaded = load(&rdma, chain).await?;
     let memory = region(&loaded, memory)?;
     let begun = memory.load(8).await?;
     let mut seen = begun;
-    let lap = parts::lanes(1, BLOCKS);
+    let lap = parts::lanes(1, blocks);
     let mut passed = 0u64;
     while passed < laps.into() {
         rdma.until(&[On::Word(memory, 8, seen)], None).await?;

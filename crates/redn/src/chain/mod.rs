@@ -16,6 +16,7 @@
 
 mod check;
 mod encode;
+pub mod laps;
 mod layout;
 pub mod parts;
 

@@ -27,7 +27,11 @@ pub type Said<T> = Result<T, String>;
 
 /// A simulation of two hosts with such NICs.
 pub fn fabric(hardware: &str) -> Sim {
-    let hardware = profiles::by_name(hardware).unwrap_or(Profile::NEUTRAL);
+    let hardware = match hardware.strip_suffix(" without processors") {
+        Some(name) => profiles::by_name(name).map(|profile| profile.without_processors()),
+        None => profiles::by_name(hardware),
+    };
+    let hardware = hardware.unwrap_or(Profile::NEUTRAL);
     let cable = CableKind { rate: 100_000_000_000, delay: Duration::from_ns(110) };
     let config =
         Config { payload: true, flow_bytes_max: 8, hardware, ..Config::new(Topology::two_hosts(cable)) };

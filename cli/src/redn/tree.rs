@@ -1,0 +1,87 @@
+//! `adverb redn tree`: chains that walk a B-tree, beside the program that changes it.
+
+use super::two_hosts;
+use crate::error::Error;
+use crate::output::print;
+use adverb_rdma::Duration;
+use adverb_redn::btree::walk::{History, Plan, Tally, get_all, program, serve};
+use adverb_sim::program::{Doing, Setup, Start};
+use clap::Args;
+use std::cell::RefCell;
+use std::process::ExitCode;
+use std::rc::Rc;
+
+/// How a tree is walked.
+#[derive(Args, Debug)]
+pub struct Tree {
+    /// How many keys are got, one after the other
+    #[arg(long, value_name = "N", default_value_t = 300,
+          value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub gets: u32,
+    /// Keys are 1 to this; about two thirds of them are in the tree at a time
+    #[arg(long, value_name = "N", default_value_t = 96,
+          value_parser = clap::value_parser!(u32).range(1..=160))]
+    pub keys: u32,
+    /// Nodes of each level, entries and records that stand by before one is used again
+    #[arg(long, value_name = "N", default_value_t = 64,
+          value_parser = clap::value_parser!(u32).range(0..=100_000))]
+    pub spare: u32,
+    /// Between two of the writer's stores while a chain walks, in ns
+    #[arg(long, value_name = "NS", default_value_t = 200,
+          value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub pace: u64,
+    /// Which keys are changed, and which are got
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// What the simulated NICs cost: a profile of docs/scenarios.md, or neutral
+    #[arg(long, value_name = "PROFILE", default_value = "connectx5")]
+    pub hardware: String,
+}
+
+pub fn tree(options: &Tree) -> Result<ExitCode, Error> {
+    let pace = Duration::from_ns(options.pace);
+    let plan = Plan { keys: options.keys, spare: options.spare, pace, seed: options.seed, careless: false };
+    let compiled = program(plan.room(), plan.values()).map_err(|error| Error::Options(error.to_string()))?;
+    let history: Rc<RefCell<History>> = Rc::default();
+    let tally: Rc<RefCell<Option<Tally>>> = Rc::default();
+    let mut sim = two_hosts(&options.hardware)?;
+    let for_server = history.clone();
+    let server = Start::new("server", 0, move |rdma| {
+        let history = for_server.clone();
+        async move { serve(rdma, "tree".to_owned(), plan, history).await.map_err(|error| error.to_string()) }
+    });
+    let (for_client, kept, gets) = (history.clone(), tally.clone(), options.gets);
+    let client = Start::new("client", 1, move |rdma| {
+        let (history, kept) = (for_client.clone(), kept.clone());
+        async move {
+            let got = get_all(rdma, "tree".to_owned(), plan, (gets, history)).await;
+            *kept.borrow_mut() = Some(got.map_err(|error| error.to_string())?);
+            Ok::<(), String>(())
+        }
+    });
+    sim.set_programs(Setup { programs: vec![server, client], exchange_ps: 1_000_000, ..Setup::default() });
+    sim.run(u64::MAX, u64::MAX);
+    let wrong = sim.programs().find_map(|(name, doing, ..)| match doing {
+        Doing::Ended(Err(why)) => Some(format!("{name}: {why}")),
+        _ => None,
+    });
+    let Some(tally) = tally.take().filter(|_| wrong.is_none()) else {
+        let why = wrong.unwrap_or_else(|| sim.program_failures().join("; "));
+        return Err(Error::Options(format!("the walks ended: {why}")));
+    };
+    let history = history.borrow();
+    let levels = history.levels;
+    let mut out = format!(
+        "one program for up to 4 levels: {}, {} doorbell orders; the tree had {levels}, of 4 keys a node\n\
+         writer: {} changes, {} splits, {} keys without room\n{tally}\nmedian {:.1} us\n",
+        compiled.counts,
+        compiled.stages.saturating_sub(1),
+        history.changes(),
+        history.splits,
+        history.refused,
+        tally.median().as_ps() as f64 / 1e6,
+    );
+    tally.wrong.iter().for_each(|line| out.push_str(&format!("wrong: {line}\n")));
+    print(&out)?;
+    Ok(if tally.wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
