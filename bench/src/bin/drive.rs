@@ -4,7 +4,9 @@
 //!     drive --op write|send|read|atomic --size 8 --batch 1 --count 20000 --transport rc|irn
 //!
 //! What a program of WQEs costs is seen with `--op nop|wait|enable|own-write|own-read|own-atomic`: one NIC,
-//! whose cross-channel queue pair is connected to itself, without a frame.
+//! whose cross-channel queue pair is connected to itself, without a frame, posting included. With
+//! `--op chain-nop|chain-wait|chain-enable|chain-write|chain-read|chain-atomic` they are posted once, and
+//! what is counted is their execution in a ring that goes round.
 //!
 //! `bench/profile` runs it twice and subtracts, so that what is paid once does not count.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a tool of those who build adverb")]
@@ -46,6 +48,8 @@ struct End {
     mr: MrInfo,
     region: Region,
     gid: Gid,
+    /// What its queue pair was made of.
+    init: QpInit,
 }
 
 impl End {
@@ -84,7 +88,7 @@ impl End {
             caps,
         };
         let qp = nic.create_qp_with(&init, flags)?;
-        Ok(End { nic, qp, cq, mr, region, gid })
+        Ok(End { nic, qp, cq, mr, region, gid, init })
     }
 
     /// Address and number.
@@ -248,6 +252,7 @@ fn drive(options: &Options) -> Result<String, String> {
         "send" => Op::Send,
         "read" => Op::Read,
         "atomic" => Op::Atomic,
+        chain if chain.starts_with("chain-") => return drive_chain(options, chain),
         own => return drive_own(options, own),
     };
     let size = options.get("size", 8usize)?.min(REGION);
@@ -328,8 +333,9 @@ fn drive_own(options: &Options, op: &str) -> Result<String, String> {
         "own-read" => SendOp::Read(addr, rkey),
         "own-atomic" => SendOp::CompareSwap { addr, rkey, compare: 1, swap: 0 },
         other => {
-            let known = "write, send, read, atomic, nop, wait, enable, own-write, own-read or own-atomic";
-            return Err(format!("--op {other}: {known}"));
+            let known =
+                "write, send, read, atomic, nop, wait, enable, own-write, own-read, own-atomic, or chain-";
+            return Err(format!("--op {other}: {known} and one of those from nop on"));
         }
     };
     let mut out = TxFrame::default();
@@ -351,6 +357,55 @@ fn drive_own(options: &Options, op: &str) -> Result<String, String> {
     }
     let took = begun.elapsed().as_nanos() as f64;
     Ok(format!(r#"{{"ns_per_op": {:.1}, "frames_per_op": 0.00}}"#, took / (rounds * batch).max(1) as f64))
+}
+
+/// What a NIC does with the WQEs of a ring that goes round, beside their posting.
+fn drive_chain(options: &Options, op: &str) -> Result<String, String> {
+    let count = options.get("count", 20_000u32)?;
+    let said = |e: Error| format!("{e:?}");
+    let mut a = End::new(1, false, QpFlags::MANAGED_SEND | QpFlags::MANAGED_RECV).map_err(said)?;
+    let (ring, own) = (a.qp, a.name().map_err(said)?);
+    a.connect(own).map_err(said)?;
+    let (addr, rkey) = (a.region.addr() + 4096, a.mr.rkey);
+    let local = [Sge { addr: a.region.addr(), len: 8, lkey: a.mr.lkey }];
+    let request = match op {
+        "chain-nop" => SendOp::Nop,
+        "chain-wait" => SendOp::Wait { cq: a.cq.index() as u32, index: 0 },
+        "chain-enable" => SendOp::RecvEnable { qp: own.1, index: 0 },
+        "chain-write" => SendOp::Write(addr, rkey),
+        "chain-read" => SendOp::Read(addr, rkey),
+        "chain-atomic" => SendOp::CompareSwap { addr, rkey, compare: 1, swap: 0 },
+        other => return Err(format!("--op {other}: chain-nop, -wait, -enable, -write, -read or -atomic")),
+    };
+    for _ in 0..QUEUE {
+        layer_post_send(&mut a, request, &local, false).map_err(said)?;
+    }
+    // Another queue pair enables it, as far as the circle of indices allows at once.
+    a.qp = a.nic.create_qp_with(&a.init, QpFlags::CROSS_CHANNEL).map_err(said)?;
+    let starter = a.name().map_err(said)?;
+    a.connect(starter).map_err(said)?;
+    let mut out = TxFrame::default();
+    let mut turn = |a: &mut End, request: SendOp| -> Result<(), String> {
+        layer_post_send(a, request, &[], true).map_err(said)?;
+        while layer_next_frame(a, &mut out) || a.nic.has_work() {}
+        match a.nic.poll_cq(a.cq).map_err(said)? {
+            Some(done) if done.status == Status::Success => Ok(()),
+            other => Err(format!("{op} ended with {other:?}")),
+        }
+    };
+    // The completion that WAITs are for.
+    turn(&mut a, SendOp::Nop)?;
+    let begun = now();
+    let mut done = 0;
+    while done < count {
+        done += (count - done).min(1 << 12);
+        turn(&mut a, SendOp::SendEnable { qp: own.1, index: done })?;
+        if a.nic.live_queue(ring).map_err(said)?.next != done {
+            return Err(format!("{op}: the ring has not come to block {done}"));
+        }
+    }
+    let took = begun.elapsed().as_nanos() as f64;
+    Ok(format!(r#"{{"ns_per_op": {:.1}, "frames_per_op": 0.00}}"#, took / f64::from(count.max(1))))
 }
 
 fn main() -> ExitCode {
@@ -382,6 +437,11 @@ mod tests {
         }
         for op in ["nop", "wait", "enable", "own-write", "own-read", "own-atomic"] {
             let words = ["--op", op, "--batch", "16", "--count", "400"];
+            let report = drive(&Options::new(words.iter().map(|w| (*w).to_owned()).collect())).unwrap();
+            assert!(report.contains("ns_per_op"), "{op}: {report}");
+        }
+        for op in ["nop", "wait", "enable", "write", "read", "atomic"] {
+            let words = ["--op", &format!("chain-{op}"), "--count", "10000"];
             let report = drive(&Options::new(words.iter().map(|w| (*w).to_owned()).collect())).unwrap();
             assert!(report.contains("ns_per_op"), "{op}: {report}");
         }

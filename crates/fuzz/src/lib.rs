@@ -10,6 +10,7 @@
 //! the first check.
 #![allow(clippy::duplicate_mod, reason = "1RMA's world of tests is made of RC's, and targets take both")]
 
+mod chains;
 mod frames;
 mod mutate;
 mod nicd;
@@ -46,7 +47,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 11] = [
+pub const TARGETS: [Target; 12] = [
     parsers::WIRE,
     parsers::REWRITE,
     parsers::ONE_RMA_WIRE,
@@ -55,6 +56,7 @@ pub const TARGETS: [Target; 11] = [
     roce::CONNECTED,
     roce::DATAGRAM,
     roce::IRN,
+    chains::CHAINS,
     one_rma::NIC,
     parsers::GRANTS,
     nicd::NICD,

@@ -57,7 +57,9 @@ macro_rules! bounded {
     )* };
 }
 
-bounded! { wire rewrite one_rma_wire pcap scenario nic_rc nic_uc_ud nic_irn nic_one_rma grants nicd }
+bounded! {
+    wire rewrite one_rma_wire pcap scenario nic_rc nic_uc_ud nic_irn nic_chains nic_one_rma grants nicd
+}
 
 /// The corpus in the tree is the one that the targets describe. `ADVERB_WRITE_CORPUS=1` writes it.
 #[test]

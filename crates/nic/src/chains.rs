@@ -74,6 +74,16 @@ impl Nic {
         qp.sq.cross();
         let mut cross = CrossChannel::new(blocks, managed, prefetch)?;
         cross.ignores_overflow = flags.contains(QpFlags::IGNORE_SQ_OVERFLOW);
+        let number = qp.num;
+        let queues = [qp.send_cq, qp.recv_cq];
+        if let Some(watch) = self.state.watch.as_deref_mut() {
+            watch.add(id.index, number, &cross);
+            for cq in queues {
+                if let Some(queue) = self.state.cqs.at(cq.index()) {
+                    queue.watch();
+                }
+            }
+        }
         self.state.cross.insert(id.index, cross);
         Ok(())
     }

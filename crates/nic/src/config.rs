@@ -59,6 +59,9 @@ pub struct NicConfig {
     /// A WQE that a program writes must name its place and its queue pair in its control segment, as stock
     /// firmware demands; otherwise it fails. Without this, neither is looked at.
     pub wqe_checks: bool,
+    /// Tells what cross-channel queues do, step by step:
+    /// [`Nic::next_chain_event`](crate::Nic::next_chain_event).
+    pub watch_chains: bool,
     /// Frames to an own queue pair number on an own address stay inside, as with an adapter's loopback:
     /// [`Nic::next_frame`](crate::Nic::next_frame) takes them in at once, and no driver sees them. Without
     /// it they leave like all others. A driver that steps the NIC gets them in either case, and can tell
@@ -88,6 +91,7 @@ impl Default for NicConfig {
             prefetch: (4, 16),
             wait_on_error: WaitOnError::default(),
             wqe_checks: false,
+            watch_chains: false,
             loopback: true,
             quantum: 16,
         }

@@ -54,6 +54,7 @@ pub use transport::rc::irn::{self, IrnConfig, LossRecovery, Scheme, Timers};
 pub use config::{NicConfig, WaitOnError};
 pub use engine::live::{LiveQueue, LiveWait};
 pub use engine::step::{Intent, Step};
+pub use engine::watch::{Author, ChainEvent, ChainStep, Change, Copied, WqePlace};
 pub use frame::TxFrame;
 pub use ids::{CqId, MrId, MwId, PathId, PdId, QpId, SrqId, XrcdId};
 pub use memory::{Access, MrInfo, MrInit, MwInfo, MwType, Payload};

@@ -72,10 +72,19 @@ pub const MAX_ONE_RMA_TIMEOUT_MS: u64 = 4000;
 
 /// Steps of a NIC without a frame after which its driver sees to its other duties: WQEs that order each other
 /// can go on for ever.
-pub const STEPS_WITHOUT_FRAME: u32 = 1 << 14;
+pub const STEPS_WITHOUT_FRAME: u32 = 1 << 13;
 /// Of these, what a frame counts for that the NIC takes in itself: two of its queue pairs could answer each
 /// other for ever.
 pub const STEPS_OF_LOOPED_FRAME: u32 = STEPS_WITHOUT_FRAME / 512;
+/// Steps without a frame that a queue pair takes in its turn while others wait for theirs: about what two
+/// frames cost.
+pub const QUANTUM_OF_STEPS: u32 = 8;
+/// Frames to its own NIC that a queue pair sends in its turn while others wait for theirs: a request and its
+/// answer. Each is sent and taken in, so that chains of WQEs would otherwise take most of the NIC's time.
+pub const QUANTUM_OF_LOOPED_FRAMES: u32 = 2;
+
+/// Steps of chains of WQEs that a watched NIC keeps until they are taken; later ones are counted.
+pub const MAX_CHAIN_EVENTS: usize = 1 << 16;
 
 /// Bytes of data that a calculation takes: one step computes all of it.
 pub const MAX_CALC: usize = 8192;
@@ -86,5 +95,6 @@ pub const MAX_WQE_BLOCKS: u32 = 16;
 const _: () = assert!(16 + 48 + MAX_SGE * 16 <= MAX_WQE_BLOCKS * 64);
 const _: () = assert!(16 + 48 + 4 + MAX_INLINE <= MAX_WQE_BLOCKS * 64);
 const _: () = assert!(MAX_QP_WR * MAX_WQE_BLOCKS <= 1 << 20);
+const _: () = assert!(STEPS_WITHOUT_FRAME.is_multiple_of(QUANTUM_OF_STEPS));
 const _: () = assert!(MAX_ONE_RMA_REGIONS <= 1 << 16 && MAX_ONE_RMA_INBOUND <= 1 << 16);
 const _: () = assert!(MAX_ONE_RMA_TIMEOUT_MS * 1_000_000 <= u32::MAX as u64);

@@ -110,6 +110,9 @@ impl Nic {
     pub fn on_frame(&mut self, now: Instant, packet: &Packet, payload: &Payload<'_>) {
         self.state.counters.rx_packets += 1;
         self.state.counters.rx_bytes += payload.len() as u64;
+        if self.state.watch.is_some() {
+            return self.take_in_watched(now, packet, payload);
+        }
         self.demux(now, packet, payload);
     }
 

@@ -74,7 +74,7 @@ impl Nic {
     /// `Busy` while a queue pair completes there, or waits for it.
     pub fn destroy_cq(&mut self, cq: CqId) -> Result<(), Error> {
         let queue = self.state.cqs.get(cq).ok_or(Error::NoSuchObject)?;
-        if queue.users > 0 || queue.is_awaited() {
+        if queue.users > 0 || queue.has_waiters() {
             return Err(Error::Busy);
         }
         self.state.armed_cqs -= queue.is_armed() as u32;

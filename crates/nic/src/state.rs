@@ -7,6 +7,7 @@ use crate::congestion::control::Rules;
 use crate::congestion::notify::Notifier;
 use crate::counters::Counters;
 use crate::engine::step::Effect;
+use crate::engine::watch::Watch;
 use crate::event::Event;
 use crate::explain::{Awaited, Cause, Explanation};
 use crate::ids::{CqId, PathId, PdId, SrqId, XrcdId};
@@ -61,6 +62,8 @@ pub(crate) struct NicState {
     /// completion queue's waiter and for each request whose completion nobody polled, and one ENABLE.
     pub effects: VecDeque<Effect>,
     pub cross: CrossChannels,
+    /// What chains do, if that is to be told.
+    pub watch: Option<Box<Watch>>,
     /// Managed queues by queue pair number.
     pub managed: BTreeMap<QpNumber, Managed>,
     /// Error completions release WAITs as all others.
@@ -123,6 +126,7 @@ impl NicState {
             has_effects: false,
             effects: VecDeque::new(),
             cross: CrossChannels::default(),
+            watch: config.watch_chains.then(Box::default),
             managed: BTreeMap::new(),
             errors_release: config.wait_on_error == WaitOnError::Release,
             wqe_checks: config.wqe_checks,
@@ -181,6 +185,9 @@ impl NicState {
 
     #[cold]
     fn wake_waiters(&mut self, cq: Held<CqId>) {
+        if self.watch.is_some() {
+            self.tell_completed(cq.index());
+        }
         while let Some(index) = self.cqs.at(cq.index()).and_then(Cq::next_passed) {
             self.affect(Effect::Wake { index });
         }

@@ -19,29 +19,24 @@ use adverb_wire::Instant;
 pub(crate) fn execute(qp: &mut Qp, nic: &mut NicState, now: Instant) -> SendStep {
     let wqe = *qp.requester.loaded();
     qp.requester.is_loaded = false;
-    let mut refused = check(qp, nic, &wqe);
-    if wqe.op == WqeOp::Wait && refused.is_none() {
-        match wait(qp, nic, &wqe) {
+    // What most WQEs are breaks no rule of its own, and waits for its fence alone.
+    let plain = qp.qp_type == QpType::Rc && wqe.op.is_message() && !wqe.calc;
+    let mut refused = None;
+    if plain {
+        if waits(qp, &wqe) {
+            return SendStep::Idle;
+        }
+    } else {
+        match prepare(qp, nic, now, &wqe) {
             Ok(None) => {}
             Ok(Some(step)) => return step,
             Err(cause) => refused = Some(cause),
         }
     }
-    if refused.is_none() && waits(qp, &wqe) {
-        return SendStep::Idle;
-    }
-    if wqe.op.is_local() && !congestion::may_execute(qp, now) {
-        return SendStep::Idle;
-    }
-    if wqe.calc && refused.is_none() {
-        match calculate(qp, nic, &wqe) {
-            Ok(()) => return execute(qp, nic, now),
-            Err(cause) => refused = Some(cause),
-        }
-    }
+    let is_local = !plain && wqe.op.is_local();
     let blocks = wqe.blocks();
     qp.sq.fetched = wqe.block.wrapping_add(blocks);
-    let packets = if wqe.op.is_local() { 0 } else { packets_of(qp, &wqe) };
+    let packets = if is_local { 0 } else { packets_of(qp, &wqe) };
     let psn = qp.requester.next_psn;
     let entry = Inflight {
         psn,
@@ -54,7 +49,7 @@ pub(crate) fn execute(qp: &mut Qp, nic: &mut NicState, now: Instant) -> SendStep
     qp.requester.push(entry);
     if let Some(cause) = refused {
         qp.requester.fail(cause);
-    } else if wqe.op.is_local() {
+    } else if is_local {
         if let Err(cause) = local(qp, nic, &wqe) {
             qp.requester.fail(cause);
         }
@@ -62,7 +57,7 @@ pub(crate) fn execute(qp: &mut Qp, nic: &mut NicState, now: Instant) -> SendStep
         qp.requester.pass_done();
         return SendStep::Executed(wqe.op);
     } else {
-        qp.requester.outstanding_reads += wqe.op.awaits_response() as u8;
+        qp.requester.outstanding_reads += (!plain && wqe.op.awaits_response()) as u8;
         if qp.requester.cursor.wrapping_add(1) == qp.requester.tail {
             qp.requester.is_loaded = true;
             qp.requester.cursor_packet = 0;
@@ -70,6 +65,30 @@ pub(crate) fn execute(qp: &mut Qp, nic: &mut NicState, now: Instant) -> SendStep
     }
     settle(qp, nic, now);
     SendStep::Executed(wqe.op)
+}
+
+/// Whether a WQE that is more than a message may be executed: at once, or not, because of what this step came
+/// to; or why it is refused.
+#[inline]
+fn prepare(qp: &mut Qp, nic: &mut NicState, now: Instant, wqe: &Wqe) -> Result<Option<SendStep>, Cause> {
+    if let Some(cause) = check(qp, nic, wqe) {
+        // In its turn, as all that is local.
+        let held = wqe.op.is_local() && !congestion::may_execute(qp, now);
+        return if held { Ok(Some(SendStep::Idle)) } else { Err(cause) };
+    }
+    if wqe.op == WqeOp::Wait
+        && let Some(step) = wait(qp, nic, wqe)?
+    {
+        return Ok(Some(step));
+    }
+    if waits(qp, wqe) || wqe.op.is_local() && !congestion::may_execute(qp, now) {
+        return Ok(Some(SendStep::Idle));
+    }
+    if wqe.calc {
+        calculate(qp, nic, wqe)?;
+        return Ok(Some(execute(qp, nic, now)));
+    }
+    Ok(None)
 }
 
 /// Whether a WQE has to wait for READs and atomics that were posted before it: for its fence, or for room
@@ -154,10 +173,6 @@ const AWAITED_OVERRUN: &str =
 
 /// Rules that a WQE must meet before it is sent (IBTA table 36 for operations by service).
 fn check(qp: &Qp, nic: &NicState, wqe: &Wqe) -> Option<Cause> {
-    // What most WQEs are breaks none of them.
-    if qp.qp_type == QpType::Rc && wqe.op.is_message() && !wqe.calc {
-        return None;
-    }
     let operation = |rule| Some(Cause::local(Status::LocalQpOperation, rule));
     let allowed = match qp.qp_type {
         QpType::Rc | QpType::XrcSend => true,

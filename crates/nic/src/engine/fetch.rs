@@ -5,9 +5,10 @@
 
 use super::execute::{self, execute};
 use super::step::{Intent, SendStep};
+use super::watch::Author;
 use crate::explain::Cause;
 use crate::qp::Qp;
-use crate::queue::wqe::{WqeFault, WqeOp};
+use crate::queue::wqe::{Wqe, WqeFault, WqeOp};
 use crate::state::NicState;
 use crate::transport::inflight::{BLANK, Inflight};
 use crate::transport::requester::{load, settle};
@@ -52,6 +53,9 @@ fn fetch_written(qp: &mut Qp, nic: &mut NicState, now: Instant) -> Option<SendSt
 fn reject(qp: &mut Qp, nic: &mut NicState, now: Instant, fault: WqeFault) -> SendStep {
     let block = qp.sq.fetched;
     qp.sq.fetched = block.wrapping_add(1);
+    if nic.watch.is_some() {
+        nic.tell_refused(qp, block, fault.rule(), now);
+    }
     let bad = Inflight { block, psn: qp.requester.next_psn, ..BLANK };
     qp.requester.push(Inflight { signaled: true, ..bad });
     qp.requester.fail(Cause::local(fault.status(), fault.rule()));
@@ -64,10 +68,16 @@ fn reject(qp: &mut Qp, nic: &mut NicState, now: Instant, fault: WqeFault) -> Sen
 fn fetch_cross(qp: &mut Qp, nic: &mut NicState, now: Instant) -> SendStep {
     let (fetched, posted, layout) = (qp.sq.fetched, qp.sq.posted, qp.sq.layout());
     let oldest = qp.requester.oldest().map_or(fetched, |entry| entry.block);
+    if nic.watch.is_some() {
+        nic.look(Author::Host, now);
+    }
     let Some(cross) = nic.cross.get_mut(qp.index()) else { return SendStep::Idle };
     if cross.cached == fetched {
         // What is in flight keeps its place: a recycled queue that has come round to it waits.
         let read = cross.read_ahead(&qp.sq.ring, oldest, posted);
+        if nic.watch.is_some() && read > 0 {
+            nic.tell_fetched(qp, fetched, now);
+        }
         return if read > 0 { SendStep::Fetched(read) } else { SendStep::Idle };
     }
     let at_hand = cross.cached.wrapping_sub(fetched).min(qp.sq.ring.blocks());
@@ -79,10 +89,23 @@ fn fetch_cross(qp: &mut Qp, nic: &mut NicState, now: Instant) -> SendStep {
     match qp.sq.ring.decode(fetched, at_hand, layout) {
         Ok(wqe) => {
             load(qp, &wqe);
-            execute(qp, nic, now)
+            if nic.watch.is_some() { execute_watched(qp, nic, now, &wqe) } else { execute(qp, nic, now) }
         }
         Err(fault) => reject(qp, nic, now, fault),
     }
+}
+
+/// Executes a WQE, and tells of it.
+#[cold]
+fn execute_watched(qp: &mut Qp, nic: &mut NicState, now: Instant, wqe: &Wqe) -> SendStep {
+    let place = nic.told();
+    let step = execute(qp, nic, now);
+    match step {
+        SendStep::Executed(_) => nic.tell_executed(qp, wqe, place, now),
+        SendStep::Waiting => nic.tell_waiting(qp, wqe, now),
+        _ => {}
+    }
+    step
 }
 
 /// What a cross-channel queue would do next: read WQEs ahead, or execute the first of those at hand.

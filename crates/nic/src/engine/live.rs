@@ -53,6 +53,12 @@ pub enum LiveWait {
 }
 
 impl Nic {
+    /// The queue pairs whose send queues are cross-channel ones.
+    pub fn cross_queues(&self) -> Vec<QpId> {
+        let own = self.qps.iter().map(|(_, pair)| &pair.qp);
+        own.filter(|qp| self.state.cross.get(qp.index()).is_some()).map(|qp| qp.id).collect()
+    }
+
     /// How far a send queue has come, and what it waits for.
     pub fn live_queue(&self, id: QpId) -> Result<LiveQueue, Error> {
         Ok(match self.object(id)? {

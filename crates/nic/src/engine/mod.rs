@@ -11,6 +11,7 @@ pub mod step;
 mod timers;
 mod turn;
 pub(crate) mod wake;
+pub mod watch;
 
 pub(crate) use guess::Turns;
 pub(crate) use paths::Paths;

@@ -44,13 +44,19 @@ impl Nic {
             match self.step_at(index, now, out) {
                 SendStep::Idle => self.ready.pop(),
                 SendStep::Packet | SendStep::Answer => {
-                    self.ready.served(index, self.quantum);
                     if out.path != PathId::LOOPBACK {
+                        self.ready.served(index, self.quantum);
                         return true;
                     }
+                    self.ready.served(index, self.quantum.min(limits::QUANTUM_OF_LOOPED_FRAMES));
                     budget = self.loop_back(now, out, budget);
                 }
-                _ => budget -= 1,
+                _ => {
+                    budget -= 1;
+                    if budget.is_multiple_of(limits::QUANTUM_OF_STEPS) {
+                        self.ready.pass(index);
+                    }
+                }
             }
         }
         false

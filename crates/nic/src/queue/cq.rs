@@ -56,6 +56,9 @@ impl Release {
 // A completion with what it releases takes a cache line.
 const _: () = assert!(core::mem::size_of::<Entry>() == 64);
 
+/// Who stands among the waiters of a completion queue that is watched, and waits for nothing.
+const WATCHER: u32 = u32::MAX;
+
 /// A completion queue.
 #[derive(Debug)]
 pub(crate) struct Cq {
@@ -176,16 +179,33 @@ impl Cq {
         self.waiters.push((index, qp));
     }
 
-    /// Whether anybody waits.
+    /// Whether anybody waits, or watches.
     #[inline]
     pub fn is_awaited(&self) -> bool {
         !self.waiters.is_empty()
     }
 
+    /// Whether a WAIT is for a completion that has not come.
+    pub fn has_waiters(&self) -> bool {
+        self.waiters.iter().any(|(_, qp)| *qp != WATCHER)
+    }
+
+    /// Its completions are to be told of.
+    pub fn watch(&mut self) {
+        if self.waiters.iter().all(|(_, qp)| *qp != WATCHER) {
+            self.waiters.push((0, WATCHER));
+        }
+    }
+
+    /// The completion that was added last, if it is there.
+    pub fn newest(&self) -> Option<&Entry> {
+        self.entries.back()
+    }
+
     /// Takes out one who has waited long enough.
     pub fn next_passed(&mut self) -> Option<u32> {
         let done = |index: u32| self.has_passed(index) || self.failed_before(index).is_some() || self.overrun;
-        let at = self.waiters.iter().position(|(index, _)| done(*index))?;
+        let at = self.waiters.iter().position(|(index, qp)| *qp != WATCHER && done(*index))?;
         Some(self.waiters.remove(at).1)
     }
 

@@ -99,7 +99,7 @@ impl CrossChannel {
         while self.cached != end && counted < most && read < u8::MAX {
             let (op, blocks) = self.host.peek(self.cached);
             // One that claims more than is there is found out when it is decoded.
-            let blocks = blocks.min(end.wrapping_sub(self.cached));
+            let blocks = blocks.min(end.wrapping_sub(self.cached)).min(copies.blocks());
             let room = copies.blocks() - self.cached.wrapping_sub(oldest);
             if blocks > room {
                 break;

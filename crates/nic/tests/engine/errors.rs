@@ -162,6 +162,23 @@ fn an_enable_beyond_what_was_ever_written_finds_zeros() {
     b.nothing_more();
 }
 
+/// A WQE that claims more blocks than its ring has, in a queue that is enabled far beyond it, would never
+/// find room: it fails.
+#[test]
+fn a_wqe_that_is_longer_than_its_ring_fails() {
+    let mut b = Bench::new(8);
+    let (starter, target) = (b.qp(false), b.qp(true));
+    let mut long = wqe(WqeOp::Nop, &[], 0);
+    long[7] = 0x3f;
+    b.put(target, 0, &wqe(WqeOp::Nop, &[], SIGNALED));
+    b.put(target, 1, &long);
+    b.put(starter, 0, &wqe(WqeOp::SendEnable, &[queue(1 << 14, b.number(target))], 0));
+    b.ring(starter, 1);
+    assert_eq!(b.w.completion(0).status, Status::Success);
+    assert_eq!(b.w.completion(0).status, Status::LocalQpOperation);
+    b.nothing_more();
+}
+
 #[test]
 fn wqes_that_do_not_name_their_place_fail_where_that_is_checked() {
     for checks in [false, true] {

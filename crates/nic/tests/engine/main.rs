@@ -3,10 +3,12 @@
 mod atomics;
 mod bench;
 mod errors;
+mod hostile;
 mod indices;
 mod limit;
 mod order;
 mod programs;
 mod receives;
+mod watch;
 #[path = "../world/mod.rs"]
 mod world;
