@@ -5,8 +5,10 @@ mod connect;
 mod desk;
 mod door;
 mod keeper;
+mod live;
 mod proxy;
 mod serve;
+mod story;
 mod worker;
 
 use crate::error::Error;
@@ -14,13 +16,13 @@ use crate::output::{answer, print};
 use crate::remote::span;
 use adverb_io::Settings;
 use adverb_io::program::Programs;
-use adverb_rdma::{Duration, On, Rdma};
-use adverb_redn::chain::{Addresses, Layout, QueueId, encode};
+use adverb_rdma::{Duration, Instant, On, Rdma};
+use adverb_redn::chain::{Addresses, Chain, Layout, QueueId, encode};
 use adverb_redn::language::lower::Options;
+use adverb_redn::language::wrong::Wrong;
 use adverb_redn::language::{Atom, Compiled, File, compile, parse};
 use adverb_redn::run::{self as trial, Reply};
 use adverb_redn::show::{self, Names};
-use adverb_redn::trace::{self, Trace};
 use adverb_sim::host::hardware::{Profile, profiles};
 use adverb_sim::program::{Doing, Setup, Start};
 use adverb_sim::{CableKind, Config, Sim, Topology};
@@ -30,6 +32,8 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
+use std::sync::{Arc, OnceLock};
+use story::{Ending, Story};
 use tree::Tree;
 
 mod tree;
@@ -42,27 +46,23 @@ executes without a processor. docs/redn.md describes the language; crates/redn/e
 Examples:
   adverb redn compile get.redn
   adverb redn show get.redn
+  adverb redn show --pid 4711
   adverb redn run get.redn --args 'key=0x2a,bucket=table+64'
   adverb redn run --real get.redn
   adverb redn trace get.redn --args key=0x2b
   adverb redn serve --address 127.0.0.2 --respawn 1s &
   adverb redn proxy --address 127.0.0.3 --server 127.0.0.2 &";
 
-/// Between two looks of a trace in the simulator.
-const LOOK_NS: u64 = 5;
-/// What a trace prints at most.
-const EVENTS_MAX: usize = 2000;
-
 /// `adverb redn`.
 #[derive(Subcommand, Debug)]
 pub enum Redn {
     /// Compile a program, and print how many work requests of which kind it takes
     Compile(Source),
-    /// Print a program's WQEs, and what changes each of them
-    Show(Source),
+    /// Print a program's WQEs, and what changes each of them; or those of a running process
+    Show(Show),
     /// Run a program between a server and a client
     Run(Run),
-    /// Run a program in the simulator, and print what it changes of itself, and when
+    /// Run a program in the simulator, and print what was fetched, changed and completed when
     Trace(Run),
     /// Answer gets of a table by the NIC, whatever becomes of the process that writes it
     Serve(Box<serve::Options>),
@@ -81,6 +81,17 @@ pub struct Source {
     pub file: PathBuf,
 }
 
+/// Whose WQEs are shown.
+#[derive(Args, Debug)]
+#[group(required = true, multiple = false)]
+pub struct Show {
+    /// The program's file
+    pub file: Option<PathBuf>,
+    /// A process of the same user: its cross-channel queues, and what each of them waits for
+    #[arg(long)]
+    pub pid: Option<u32>,
+}
+
 /// How a program is run.
 #[derive(Args, Debug)]
 pub struct Run {
@@ -95,6 +106,10 @@ pub struct Run {
     /// What the simulated NICs cost: a profile of docs/scenarios.md, or neutral
     #[arg(long, value_name = "PROFILE", default_value = "connectx5", conflicts_with = "real")]
     pub hardware: String,
+    /// Make the program wrong on purpose: no-fence, no-stage, one-stage, no-restore, no-enable or
+    /// waits-for-itself
+    #[arg(long, value_name = "HOW", value_parser = Wrong::by_name)]
+    pub bug: Option<Wrong>,
     /// How long the program may take, in the simulator's time or in real time
     #[arg(long, value_name = "TIME", value_parser = span, default_value = "2s")]
     pub limit: std::time::Duration,
@@ -108,9 +123,13 @@ pub fn redn(action: &Redn) -> Result<ExitCode, Error> {
             print(&counted(&source.file, &compiled)?)?;
             Ok(ExitCode::SUCCESS)
         }
-        Redn::Show(source) => {
-            let compiled = made(&read(&source.file)?, &source.file, false)?;
-            print(&shown(&compiled, &source.file)?)?;
+        Redn::Show(Show { file: Some(file), .. }) => {
+            let compiled = made(&read(file)?, file, false)?;
+            print(&shown(&compiled, file)?)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Redn::Show(Show { pid, .. }) => {
+            live::show_process(pid.unwrap_or_default())?;
             Ok(ExitCode::SUCCESS)
         }
         Redn::Run(options) => run(options, false),
@@ -228,34 +247,28 @@ struct Seen {
 /// What the server saw.
 #[derive(Default)]
 struct Served {
-    lines: Vec<String>,
     variables: Vec<(String, u64)>,
     ended: bool,
 }
 
 async fn server(rdma: Rdma, name: String, job: Rc<Job>) -> Result<Served, String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
-    let compiled = compile(&job.file, Options { finish: true, bug: None }).map_err(|e| text(&e))?;
-    let served = trial::serve(&rdma, &name, compiled).await.map_err(|e| text(&e))?;
-    let begin = rdma.now().await.map_err(|e| text(&e))?;
-    let mut out = Served::default();
-    if job.trace {
-        let mut trace = Trace::of(&served.loaded).await.map_err(|e| text(&e))?;
-        let limit = begin + job.limit;
-        let step = Duration::from_ns(LOOK_NS);
-        loop {
-            let ended = served.has_ended().await.map_err(|e| text(&e))?;
-            let now = rdma.now().await.map_err(|e| text(&e))?;
-            trace.follow(&rdma, &served.loaded, step, now + step).await.map_err(|e| text(&e))?;
-            if ended || now >= limit || trace.events.len() > EVENTS_MAX {
-                break;
-            }
-        }
-        let chain = served.loaded.chain();
-        out.lines = trace.events.iter().map(|event| trace::words(chain, event, begin)).collect();
+    let mut compiled = compile(&job.file, Options { finish: true, bug: job.bug.and_then(Wrong::bug) })
+        .map_err(|e| text(&e))?;
+    if let Some(bug) = job.bug {
+        bug.spoil(&mut compiled);
     }
-    out.ended = served.ended(&rdma, job.limit).await.map_err(|e| text(&e))?.is_some();
-    out.variables = served.variables().await.map_err(|e| text(&e))?.into_iter().collect();
+    let served = trial::serve(&rdma, &name, compiled).await.map_err(|e| text(&e))?;
+    let loaded = &served.loaded;
+    let known = Known {
+        chain: loaded.chain().clone(),
+        layout: loaded.layout().clone(),
+        addresses: loaded.addresses().clone(),
+    };
+    let _ = job.known.set(known);
+    let ended = served.ended(&rdma, job.limit).await.map_err(|e| text(&e))?.is_some();
+    let variables = served.variables().await.map_err(|e| text(&e))?.into_iter().collect();
+    let out = Served { variables, ended };
     // Replies that are under way arrive before the connection goes.
     let patience = rdma.now().await.map_err(|e| text(&e))? + job.grace;
     rdma.until(&[On::Gone(&served.line), On::Stop], Some(patience)).await.map_err(|e| text(&e))?;
@@ -268,6 +281,7 @@ async fn client(rdma: Rdma, name: String, job: Rc<Job>) -> Result<Seen, String> 
     let client = trial::connect(&rdma, &name, Duration::from_ms(10_000)).await.map_err(|e| text(&e))?;
     let arguments = client.arguments(&job.file, &job.given)?;
     let begin = rdma.now().await.map_err(|e| text(&e))?;
+    let _ = job.asked.set(begin);
     client.ask(&compiled.message(&arguments)).await.map_err(|e| text(&e))?;
     let mut seen = Seen::default();
     while let Some(reply) = client.reply_or_end(&rdma, job.limit).await.map_err(|e| text(&e))? {
@@ -279,12 +293,23 @@ async fn client(rdma: Rdma, name: String, job: Rc<Job>) -> Result<Seen, String> 
 }
 
 /// What is to be run.
+#[derive(Clone)]
 struct Job {
     file: File,
     given: Vec<(String, Atom)>,
     limit: Duration,
     grace: Duration,
-    trace: bool,
+    bug: Option<Wrong>,
+    /// What the server has loaded, and when the client asked.
+    known: Arc<OnceLock<Known>>,
+    asked: Arc<OnceLock<Instant>>,
+}
+
+/// A chain with its addresses: what a trace needs for names.
+struct Known {
+    chain: Chain,
+    layout: Layout,
+    addresses: Addresses,
 }
 
 fn run(options: &Run, trace: bool) -> Result<ExitCode, Error> {
@@ -293,22 +318,29 @@ fn run(options: &Run, trace: bool) -> Result<ExitCode, Error> {
     let given = arguments(&options.args)?;
     let limit = crate::program::wire_time(options.limit);
     let grace = if options.real { Duration::from_ms(50) } else { Duration::from_us(100) };
-    let job = Job { file, given, limit, grace, trace };
-    let (served, seen) = match options.real {
-        true => really(&options.file, job)?,
-        false => simulated(options, job)?,
+    let (known, asked) = Default::default();
+    let job = Rc::new(Job { file, given, limit, grace, bug: options.bug, known, asked });
+    let mut story = trace.then(Story::default);
+    let outcome = match options.real {
+        true => really(&options.file, &job),
+        false => simulated(options, &job, story.as_mut()),
     };
-    let mut out = String::new();
-    for line in &served.lines {
-        let _ = writeln!(out, "{line}");
+    if let Some(story) = &story {
+        print(&story.words(&job))?;
+        if story.ending == Ending::Cut {
+            return Ok(ExitCode::SUCCESS);
+        }
     }
+    let (served, seen) = outcome?;
+    let mut out = String::new();
     for (reply, bytes, took) in &seen.replies {
         let text: String = bytes.iter().take(64).map(|byte| char::from(*byte)).map(printable).collect();
         let number = bytes.as_slice().try_into().map(u64::from_ne_bytes);
         let number = number.map_or_else(|_| String::new(), |number| format!(" = {number}"));
         let _ = writeln!(out, "reply imm {}, {} bytes, {took:.1} us: {text}{number}", reply.imm, reply.len);
     }
-    if seen.replies.is_empty() {
+    let told = story.as_ref().is_some_and(|story| matches!(story.ending, Ending::Ended(_)));
+    if seen.replies.is_empty() && !told {
         out.push_str("no reply\n");
     }
     for (name, value) in &served.variables {
@@ -328,9 +360,9 @@ fn printable(c: char) -> char {
     if c.is_ascii_graphic() || c == ' ' { c } else { '.' }
 }
 
-/// Two hosts with such NICs. What is told is the time in NICs and on the wire: programs' processors cost
-/// nothing.
-fn two_hosts(hardware: &str) -> Result<Sim, Error> {
+/// Two hosts with such NICs, which tell what their chains do if they are `watched`. What is told is the time
+/// in NICs and on the wire: programs' processors cost nothing.
+fn two_hosts(hardware: &str, watched: bool) -> Result<Sim, Error> {
     let hardware = match (hardware, profiles::by_name(hardware)) {
         ("neutral", _) => Profile::NEUTRAL,
         (_, Some(profile)) => profile,
@@ -339,14 +371,14 @@ fn two_hosts(hardware: &str) -> Result<Sim, Error> {
     let hardware = hardware.without_processors();
     let cable = CableKind { rate: 100_000_000_000, delay: Duration::from_ns(110) };
     let fabric = Config::new(Topology::two_hosts(cable));
-    let config = Config { payload: true, flow_bytes_max: 8, hardware, ..fabric };
+    let mut config = Config { payload: true, flow_bytes_max: 8, hardware, ..fabric };
+    config.transport.watch_chains = watched;
     Sim::new(config).map_err(Error::Scenario)
 }
 
 /// Between two simulated hosts.
-fn simulated(options: &Run, job: Job) -> Result<(Served, Seen), Error> {
-    let mut sim = two_hosts(&options.hardware)?;
-    let job = Rc::new(job);
+fn simulated(options: &Run, job: &Rc<Job>, story: Option<&mut Story>) -> Result<(Served, Seen), Error> {
+    let mut sim = two_hosts(&options.hardware, story.is_some())?;
     let served: Rc<RefCell<Option<Served>>> = Rc::default();
     let seen: Rc<RefCell<Option<Seen>>> = Rc::default();
     let (for_server, for_client) = ((job.clone(), served.clone()), (job.clone(), seen.clone()));
@@ -365,7 +397,20 @@ fn simulated(options: &Run, job: Job) -> Result<(Served, Seen), Error> {
         }
     });
     sim.set_programs(Setup { programs: vec![first, second], exchange_ps: 1_000_000, ..Setup::default() });
-    sim.run(u64::MAX, u64::MAX);
+    match story {
+        Some(story) => {
+            if !story.run(&mut sim) {
+                return Ok((Served::default(), Seen::default()));
+            }
+            story.ending = match (&*served.borrow(), &*seen.borrow()) {
+                (Some(Served { ended: true, .. }), Some(seen)) => Ending::Ended(seen.replies.len()),
+                _ => Ending::Stopped,
+            };
+        }
+        None => {
+            sim.run(u64::MAX, u64::MAX);
+        }
+    }
     let wrong = sim.programs().find_map(|(name, doing, ..)| match doing {
         Doing::Ended(Err(why)) => Some(format!("{name}: {why}")),
         _ => None,
@@ -381,7 +426,7 @@ fn simulated(options: &Run, job: Job) -> Result<(Served, Seen), Error> {
 }
 
 /// Between two real NICs of this process, each of which has an address of this host.
-fn really(path: &std::path::Path, job: Job) -> Result<(Served, Seen), Error> {
+fn really(path: &std::path::Path, job: &Rc<Job>) -> Result<(Served, Seen), Error> {
     let pid = std::process::id();
     let open = move |host: u8| {
         let address = format!("127.{}.{}.{host}", 128 + (pid >> 8) % 64, pid % 256);
@@ -393,14 +438,14 @@ fn really(path: &std::path::Path, job: Job) -> Result<(Served, Seen), Error> {
     };
     let listener = std::net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
     let name = listener.map_err(|error| Error::Device(error.to_string()))?.to_string();
-    let (at, copy) = (name.clone(), Job { file: job.file.clone(), given: job.given.clone(), ..job });
+    let (at, copy) = (name.clone(), Job::clone(job));
     let thread = std::thread::spawn(move || {
         let (programs, _folder) = open(1)?;
         let served = programs.block_on(server(Rdma::new(programs.clone()), at, Rc::new(copy)));
         served.map_err(Error::Remote)
     });
     let (programs, _folder) = open(2)?;
-    let seen = programs.block_on(client(Rdma::new(programs.clone()), name, Rc::new(job)));
+    let seen = programs.block_on(client(Rdma::new(programs.clone()), name, job.clone()));
     let served = thread.join().map_err(|_| Error::Device("the server's thread ended".to_owned()))?;
     let seen = seen.map_err(|why| failed(path, why));
     Ok((served.map_err(|error| failed(path, error))?, seen?))

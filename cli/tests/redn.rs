@@ -1,7 +1,8 @@
 //! `adverb redn` as its user sees it: every example compiles, is shown, runs by its file alone, is traced.
 
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 fn example(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../crates/redn/examples/programs").join(name)
@@ -36,6 +37,7 @@ fn every_example_runs_by_its_file_alone() {
         ("count.redn", "= 5050"),
         ("busy_beaver.redn", "= 107"),
         ("endless.redn", "= 1000"),
+        ("stale.redn", "no reply"),
     ];
     let folder = example("");
     let files = std::fs::read_dir(&folder).unwrap().count();
@@ -60,16 +62,99 @@ fn a_lookup_is_shown_and_traced_field_by_field() {
     let at = |what: &str| trace.find(what).unwrap_or_else(|| panic!("{what} in {trace}"));
     // What the message changes, then what the READ brings, then what the compare-and-swap turns on.
     let order = [
-        at("addr = table+64, was ?"),
-        at("local = values+4096"),
-        at("opcode = write_imm"),
+        at("sends its message"),
+        at("recv              message: W2.addr = table+64, W3.compare ="),
+        at("W2       line 5   fetched (as changed by recv)"),
+        at("W2       line 5   read: R0.operand = 00000000002a, R0.len = 12, R0.local = values+4096"),
+        at("W3       line 6   cas: R0.operand = 000000010000, R0.opcode = write_imm"),
+        at("W3       line 6   done"),
+        at("W5       line 6   enables reply <1"),
+        at("R0       line 6   fetched: write_imm (as changed by W2, W3)"),
+        at("R0       line 6   executed: write_imm"),
         at("reply imm 1"),
     ];
     assert!(order.is_sorted(), "{trace}");
     let other = said("trace", "get.redn", &["--args", "key=0x2b"]);
-    assert!(!other.contains("opcode = write_imm") && other.contains("no reply"), "{other}");
+    let unchanged = "cas: R0.ctrl is nop|00000000002a, not nop|00000000002b: unchanged";
+    assert!(!other.contains("opcode = write_imm") && other.contains(unchanged), "{other}");
+    assert!(other.ends_with("no reply: `if` at line 6 was false\n"), "{other}");
     let other = said("run", "get.redn", &["--args", "key=0x2b,bucket=table+82", "--hardware", "neutral"]);
     assert!(other.contains("hello"), "{other}");
+}
+
+/// A wrong order is named: which WQE was fetched when, and who changed it too late.
+#[test]
+fn a_stale_fetch_is_named() {
+    let trace = said("trace", "stale.redn", &[]);
+    let stale = |line: u32, by: &str| {
+        let begin = format!("line {line}: R0 was fetched at 1.31 us, before {by} changed it at ");
+        let end = format!(
+            "the change has no effect (its ENABLE came too early: it belongs behind a WAIT for {by})"
+        );
+        trace.lines().any(|text| text.starts_with(&begin) && text.ends_with(&end))
+    };
+    assert!(stale(6, "W3") && stale(7, "W4"), "{trace}");
+    // The same, when the compiler is told to make the mistake; and in no right program.
+    let trace = said("trace", "get.redn", &["--bug", "one-stage"]);
+    assert!(trace.contains("the change has no effect"), "{trace}");
+    let folder = example("");
+    for file in std::fs::read_dir(&folder).unwrap() {
+        let name = file.unwrap().file_name().into_string().unwrap();
+        let trace = said("trace", &name, &[]);
+        assert_eq!(trace.contains("the change has no effect"), name == "stale.redn", "{name}: {trace}");
+        assert!(!trace.contains("stuck"), "{name}: {trace}");
+    }
+    let trace = said("trace", "endless.redn", &[]);
+    assert!(trace.contains("the trace ends here"), "{trace}");
+}
+
+/// What nothing lets go on is named, with what it waits for.
+#[test]
+fn what_is_stuck_is_named() {
+    let output = redn("trace", "get.redn", &["--bug", "waits-for-itself", "--limit", "1ms"]);
+    let trace = String::from_utf8(output.stdout).unwrap();
+    let stuck =
+        "stuck: W4 waits for worker.done[1], and that has had 1: what is missing would come from behind it";
+    assert!(!output.status.success() && trace.contains(stuck), "{trace}");
+    let trace = said("trace", "get.redn", &["--bug", "no-enable"]);
+    assert!(trace.contains("stuck: queue reply was never enabled: R0 stands at block 0"), "{trace}");
+}
+
+/// A chain of a running process is shown with what it waits for; a process that is not there is refused in
+/// words.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "a limit for a process of its own")]
+fn queues_of_a_running_process_are_shown() {
+    let show = |pid: u32| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_adverb"));
+        command.args(["redn", "show", "--pid", &pid.to_string()]).output().unwrap()
+    };
+    let mut command = Command::new(env!("CARGO_BIN_EXE_adverb"));
+    command.args(["redn", "run", "--real", "--bug", "waits-for-itself", "--limit", "60s"]);
+    let mut process = command.arg(example("get.redn")).stdout(Stdio::piped()).spawn().unwrap();
+    // It has to be up, and to come to its WAIT.
+    let end = Instant::now() + Duration::from_secs(50);
+    let shown = loop {
+        let output = show(process.id());
+        let text = String::from_utf8(output.stdout).unwrap();
+        if text.contains("which has had 1") || Instant::now() > end {
+            break text;
+        }
+        std::thread::yield_now();
+    };
+    process.kill().unwrap();
+    process.wait().unwrap();
+    let lines: Vec<&str> = shown.lines().collect();
+    let waiter =
+        lines.iter().position(|line| line.contains("managed, RTS") && line.contains("[1], which has had 1"));
+    let waiter = waiter.unwrap_or_else(|| panic!("{shown}"));
+    assert!(
+        lines[waiter..].iter().any(|line| line.starts_with(" >    ") && line.contains("wait   cq ")),
+        "{shown}"
+    );
+    assert!(lines.iter().any(|line| line.contains("cas ")), "{shown}");
+    let refused = String::from_utf8(show(process.id()).stderr).unwrap();
+    assert!(refused.contains("it has no cross-channel queues"), "{refused}");
 }
 
 #[test]

@@ -44,7 +44,7 @@ pub fn tree(options: &Tree) -> Result<ExitCode, Error> {
     let compiled = program(plan.room(), plan.values()).map_err(|error| Error::Options(error.to_string()))?;
     let history: Rc<RefCell<History>> = Rc::default();
     let tally: Rc<RefCell<Option<Tally>>> = Rc::default();
-    let mut sim = two_hosts(&options.hardware)?;
+    let mut sim = two_hosts(&options.hardware, false)?;
     let for_server = history.clone();
     let server = Start::new("server", 0, move |rdma| {
         let history = for_server.clone();

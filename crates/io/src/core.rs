@@ -5,10 +5,13 @@ use crate::doorbells::Doorbells;
 use crate::guess::Guess;
 use crate::hold::{Hold, Keep};
 use crate::port::Port;
-use adverb_nic::{Completion, CqId, Error, Event, Nic, PathId, TxFrame};
+use adverb_nic::{
+    Author, ChainEvent, ChainStep, Completion, Copied, CqId, Error, Event, Nic, PathId, TxFrame,
+};
 use adverb_os::clock::Clock;
 use adverb_os::say;
-use adverb_wire::Instant;
+use adverb_os::say::Seldom;
+use adverb_wire::{Duration, Instant};
 
 /// Frames sent in one call before the caller gets its thread back; the progress thread goes on.
 const SEND_BUDGET: usize = 512;
@@ -20,6 +23,8 @@ const BURST_FULL: usize = 16;
 const DRAIN_ROUNDS: usize = 64;
 /// Rounds that a NIC makes at most before it closes, however many frames keep coming.
 const FINAL_ROUNDS: usize = 64;
+/// Lines about chains of WQEs in a second, under a trace.
+const CHAIN_LINES: u32 = 200;
 
 /// Receives events while the NIC is locked: it may only queue them and signal.
 pub type OnEvent = Box<dyn Fn(Event) + Send + Sync>;
@@ -53,6 +58,8 @@ pub struct Core {
     /// Called, while the NIC is locked, after a round that took frames in: they may have changed memory.
     pub on_frames: Option<OnFrames>,
     trace: bool,
+    /// Lines about chains of WQEs.
+    chains: Seldom,
     /// The NIC has more to send than one call's budget.
     more: bool,
     /// Polls since one found something.
@@ -72,6 +79,7 @@ impl Core {
             on_event,
             on_frames: None,
             trace,
+            chains: Seldom::new(CHAIN_LINES, Duration::from_ms(1000)),
             more: false,
             polls_in_vain: 0,
         }
@@ -119,8 +127,22 @@ impl Core {
             while let Some(explanation) = self.nic.next_explanation() {
                 say!("adverb: {explanation}");
             }
+            self.say_chains();
         }
         count
+    }
+
+    /// Says who has changed which WQE, and which of these changes came too late.
+    #[cold]
+    fn say_chains(&mut self) {
+        while let Some(event) = self.nic.next_chain_event() {
+            let Some(line) = chain_words(&event) else { continue };
+            match self.chains.allows(event.at) {
+                Some(0) => say!("adverb: {line}"),
+                Some(kept_back) => say!("adverb: {line} ({kept_back} lines before were kept back)"),
+                None => {}
+            }
+        }
     }
 
     /// Wakes receivers that fell asleep while frames were on their way to them.
@@ -325,6 +347,31 @@ impl Core {
     pub fn has_ring_work(&self) -> bool {
         self.port.as_ref().is_some_and(Port::has_ring_work)
     }
+}
+
+/// A change of a WQE in words: by whom, with which verb, and whether it came too late.
+fn chain_words(event: &ChainEvent) -> Option<String> {
+    let change = match &event.what {
+        ChainStep::Changed(change) => change,
+        ChainStep::Refused { wqe, rule } => {
+            return Some(format!("qp {} block {}: refused: {rule}", wqe.qp, wqe.block));
+        }
+        _ => return None,
+    };
+    let by = match change.by {
+        Author::Host => "a store of this process".to_owned(),
+        Author::Message(qp) => format!("a message to qp {qp}"),
+        Author::Peer(qp, operation) => format!("{operation:?} of the peer of qp {qp}"),
+        Author::Wqe(wqe, operation) => format!("{operation:?} of qp {} block {}", wqe.qp, wqe.block),
+    };
+    let differs = |at: &usize| change.before[*at] != change.after[*at];
+    let first = (0..change.after.len()).find(differs)?;
+    let last = (0..change.after.len()).rfind(differs)?;
+    let late = match change.copy {
+        Copied::AtHand(_) => ": too late, it had been fetched",
+        _ => "",
+    };
+    Some(format!("qp {} block {} bytes {first}..{} changed by {by}{late}", change.qp, change.block, last + 1))
 }
 
 /// Says how a queue pair recovers from loss, once that is known.

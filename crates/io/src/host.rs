@@ -7,6 +7,7 @@ use crate::directory::{Member, folder_of};
 use crate::error::OpenError;
 use crate::fork;
 use crate::life::Lives;
+use crate::looks::{self, Looks};
 use crate::port::Port;
 use crate::progress::{self, Call, State};
 use crate::rings::Rings;
@@ -45,6 +46,7 @@ pub struct Shared {
     pub core: BiasedLock<Core>,
     pub member: Arc<Member>,
     pub state: State,
+    pub looks: Looks,
     counters_file: Option<PathBuf>,
     forks: u32,
 }
@@ -69,6 +71,7 @@ impl Shared {
         drop(port);
         drop(core);
         progress::stop(self);
+        looks::stop(self);
         self.member.leave();
         fork::release(self.member.folder());
         if let Some((path, text)) = text
@@ -259,6 +262,14 @@ impl Host {
         realtime_ns().saturating_sub(age_ns)
     }
 
+    /// Lets `adverb redn show --pid` look at the NIC's cross-channel queues. Where that cannot be had, the
+    /// program goes on without it.
+    pub fn offer_looks(&self) {
+        if let Err(error) = looks::offer(self.shared) {
+            say!("adverb: `adverb redn show --pid` cannot look at this process: {error}");
+        }
+    }
+
     /// Whether this process opened it. A child that was forked since has a copy that moves no frames.
     pub fn is_own(&self) -> bool {
         self.shared.forks == fork::epoch()
@@ -332,6 +343,7 @@ fn open_parts(
     let seed = sys::random_seed();
     let max_unacked_packets = max_unacked(settings, device, udp.receive_buffer());
     let config = NicConfig {
+        watch_chains: settings.trace,
         gids: device.gids.clone(),
         qpn_base: u32::from(device.slot) << 16,
         max_unacked_packets,
@@ -354,7 +366,8 @@ fn open_parts(
     let core = Core::new(nic, port, clock, on_event, settings.trace);
     let forks = fork::epoch();
     let counters_file = settings.counters.clone();
-    Ok(Shared { core: BiasedLock::new(core), member, state: State::default(), counters_file, forks })
+    let (state, looks) = (State::default(), Looks::default());
+    Ok(Shared { core: BiasedLock::new(core), member, state, looks, counters_file, forks })
 }
 
 /// WQEs that a fetch of a cross-channel queue brings. Adapters fetch ahead by rules of their own; a program

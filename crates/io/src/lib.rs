@@ -32,6 +32,7 @@ mod hold;
 mod host;
 mod life;
 mod locals;
+pub mod looks;
 mod payload;
 mod port;
 pub mod program;

@@ -44,13 +44,17 @@ fn address(path: &Path) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
     let mut name: libc::sockaddr_un = unsafe { zeroed() };
     name.sun_family = libc::AF_UNIX as libc::sa_family_t;
     let bytes = OsStr::as_bytes(path.as_os_str());
-    if bytes.is_empty() || bytes.len() >= name.sun_path.len() || bytes.contains(&0) {
+    // A name that begins with a zero has no file: it is in the abstract namespace, and all its bytes count.
+    let nameless = bytes.first() == Some(&0);
+    if bytes.is_empty() || bytes.len() >= name.sun_path.len() || bytes[1..].contains(&0) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "a socket's path has 1 to 107 bytes"));
     }
     for (to, from) in name.sun_path.iter_mut().zip(bytes) {
         *to = *from as libc::c_char;
     }
-    Ok((name, size_of::<libc::sockaddr_un>() as libc::socklen_t))
+    let whole = size_of::<libc::sockaddr_un>();
+    let len = if nameless { whole - name.sun_path.len() + bytes.len() } else { whole };
+    Ok((name, len as libc::socklen_t))
 }
 
 impl Listener {
@@ -76,6 +80,12 @@ impl Listener {
             let fd = check(libc::accept4(self.0.as_raw_fd(), none, std::ptr::null_mut(), flags))?;
             Ok(Channel(OwnedFd::from_raw_fd(fd)))
         }
+    }
+
+    /// Takes no more connections, and wakes who waits for some.
+    pub fn close(&self) {
+        // SAFETY: plain values.
+        unsafe { libc::shutdown(self.0.as_raw_fd(), libc::SHUT_RDWR) };
     }
 
     /// The descriptor, to wait on.

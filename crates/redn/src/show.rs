@@ -176,6 +176,11 @@ pub fn name(op: WqeOp) -> &'static str {
     }
 }
 
+/// The name of the operation with this code.
+pub(crate) fn code_name(code: u8) -> &'static str {
+    op_of(code).map_or("no WQE", name)
+}
+
 /// The operation with this code.
 fn op_of(code: u8) -> Option<WqeOp> {
     const ALL: [WqeOp; 16] = [
@@ -280,6 +285,15 @@ impl Names<'_> {
         }
     }
 
+    /// The name of a completion queue.
+    pub fn cq(&self, number: u32) -> String {
+        let queues = &self.addresses.queues;
+        let found = |at: Option<usize>, what: &str| Some(format!("{}.{what}", self.chain.queues[at?].name));
+        found(queues.iter().position(|(_, _, sends, _)| *sends == number), "done")
+            .or_else(|| found(queues.iter().position(|(.., receives)| *receives == number), "recv"))
+            .unwrap_or_else(|| format!("cq {number}"))
+    }
+
     /// The region that an address is in.
     fn address(&self, addr: u64) -> Option<String> {
         let regions = self.chain.regions.iter().zip(&self.addresses.regions);
@@ -380,7 +394,7 @@ impl Speaker<'_> {
 }
 
 /// What a compare-and-swap takes for a control segment.
-fn control(word: u64) -> String {
+pub(crate) fn control(word: u64) -> String {
     let bytes = word.to_ne_bytes();
     let operand: Vec<u8> = OPERAND.iter().map(|at| bytes[usize::from(*at)]).collect();
     match op_of(bytes[3]) {
@@ -389,7 +403,7 @@ fn control(word: u64) -> String {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut out, byte| {
         let _ = write!(out, "{byte:02x}");
         out

@@ -19,6 +19,7 @@ use crate::source::{Source, Sources};
 use crate::watch::Watch;
 use crate::watch::record::Stats;
 use crate::workload::flows::Flows;
+use adverb_nic::ChainEvent;
 use adverb_wire::Instant;
 
 /// Everything that a simulation is made of.
@@ -144,6 +145,11 @@ impl Sim {
     /// The hosts.
     pub fn hosts(&self) -> &[Host] {
         &self.hosts.list
+    }
+
+    /// The oldest step of a host's chains of WQEs that has not been taken, if they are watched.
+    pub fn next_chain_event(&mut self, host: u32) -> Option<ChainEvent> {
+        self.hosts.list.get_mut(host as usize)?.nic.next_chain_event()
     }
 
     /// The links: state and counters of the wire.

@@ -75,6 +75,11 @@ pub(crate) fn control<R>(call: impl FnOnce(&mut Nic) -> Result<R, Error>) -> Res
     host().control(|nic, _| call(nic)).map_err(Error::errno)
 }
 
+/// Lets the NIC's cross-channel queues be looked at.
+pub(crate) fn offer_looks() {
+    host().offer_looks();
+}
+
 /// A control call into the NIC's memory; its error as errno.
 pub(crate) fn memory<R>(call: impl FnOnce(&mut Memory) -> Result<R, Error>) -> Result<R, c_int> {
     control(|nic| call(nic.memory()))

@@ -195,6 +195,9 @@ unsafe fn create(request: &Request, init: &mut ibv_qp_init_attr) -> Result<*mut 
         let id = nic.create_qp_with(&nic_init, flags)?;
         Ok((id, nic.qp_number(id)?, nic.qp_caps(id)?))
     })?;
+    if !flags.is_empty() {
+        host::offer_looks();
+    }
     init.cap = caps_to_c(&caps);
     let plain = ibv_qp {
         context: request.context,

@@ -201,6 +201,9 @@ impl Programs {
                     let qp = nic.create_qp_with(&init, flags)?;
                     Ok::<_, adverb_nic::Error>((qp, nic.qp_number(qp)?, nic.qp_caps(qp)?))
                 })?;
+                if !flags.is_empty() {
+                    self.host.offer_looks();
+                }
                 self.state.borrow_mut().qps.push(qp);
                 Ok(Answer::Qp(qp, number, caps))
             }

@@ -58,6 +58,8 @@ pub struct Program {
     pub regions: Vec<Region>,
     /// What it does.
     pub body: Vec<Statement>,
+    /// Its order is wrong on purpose: nothing stands between a WQE and what changes it.
+    pub unordered: bool,
     /// Where it begins.
     pub line: u32,
 }

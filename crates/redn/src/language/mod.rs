@@ -15,6 +15,7 @@ mod ast;
 pub mod interpret;
 pub mod lower;
 mod parse;
+pub mod wrong;
 
 pub use ast::*;
 pub use lower::{Compiled, compile};

@@ -186,6 +186,7 @@ impl Parser {
                 break;
             }
         }
+        let unordered = self.takes("unordered");
         self.sign("{")?;
         let mut regions = Vec::new();
         loop {
@@ -204,7 +205,7 @@ impl Parser {
             regions.push(Region { name, right, line });
             self.signs(";");
         }
-        Ok(Program { name, params, regions, body: self.rest_of_block()?, line })
+        Ok(Program { name, params, regions, body: self.rest_of_block()?, unordered, line })
     }
 
     fn block(&mut self) -> Result<Vec<Statement>, Error> {

@@ -42,6 +42,8 @@ pub struct TransportConfig {
     pub prefetch: Option<u8>,
     /// WQEs that programs write must name their place and their queue pair.
     pub wqe_checks: bool,
+    /// NICs tell what chains of WQEs do: [`Sim::next_chain_event`](crate::Sim::next_chain_event).
+    pub watch_chains: bool,
     /// What an error completion does to WAITs.
     pub wait_on_error: WaitOnError,
     /// Congestion control.
@@ -71,6 +73,7 @@ impl Default for TransportConfig {
             quantum: 1,
             prefetch: None,
             wqe_checks: false,
+            watch_chains: false,
             wait_on_error: WaitOnError::default(),
             congestion: CongestionControl::Fixed,
             ecn: false,
@@ -285,6 +288,7 @@ impl Host {
                 .map(|wqes| (wqes, wqes))
                 .unwrap_or_else(|| costs.map_or(NicConfig::default().prefetch, Profile::prefetch)),
             wqe_checks: transport.wqe_checks,
+            watch_chains: transport.watch_chains,
             wait_on_error: transport.wait_on_error,
             irn: transport.irn,
             rto: transport.rto,

@@ -418,6 +418,13 @@ impl Sim {
         self.programs.programs.as_ref().is_none_or(|programs| programs.list.iter().all(over))
     }
 
+    /// How far a host's clock, as its programs see it, is ahead of the run's time.
+    pub fn clock_ahead(&self, host: u32) -> adverb_wire::Duration {
+        let programs = self.programs.programs.as_ref();
+        let station = programs.and_then(|programs| programs.stations.get(host as usize));
+        adverb_wire::Duration::from_ps(station.map_or(0, |station| station.clock))
+    }
+
     /// Calls that programs made.
     pub fn program_calls(&self) -> u64 {
         self.programs.programs.as_ref().map_or(0, |programs| programs.calls)

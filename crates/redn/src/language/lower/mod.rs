@@ -129,6 +129,8 @@ pub enum Bug {
     NoFence,
     /// What changes a WQE stands in the same stage.
     NoStage,
+    /// The same, but for what the message changes.
+    OneStage,
     /// A conditional of a loop stays as the last lap has left it.
     NoRestore,
     /// Of two equal values the wrong one wins.
@@ -137,6 +139,8 @@ pub enum Bug {
 
 /// Makes a chain of a program.
 pub fn compile(file: &File, options: Options) -> Result<Compiled, Error> {
+    let bug = options.bug.or(file.program.unordered.then_some(Bug::OneStage));
+    let options = Options { bug, ..options };
     let mut first = Lowering::new(file, options, BTreeSet::new())?;
     first.program()?;
     let spilled = first.spills();

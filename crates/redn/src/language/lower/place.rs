@@ -20,7 +20,12 @@ impl Lowering<'_> {
         let stage = self.stage();
         let closed = self.stages[stage].awaits_replies;
         let changed = self.nodes[id.at as usize].changed == Some(stage) || self.gathers_too_early(id);
-        if changed && self.options.bug != Some(Bug::NoStage) || closed {
+        let unordered = match self.options.bug {
+            Some(Bug::NoStage) => true,
+            Some(Bug::OneStage) => stage > 0,
+            _ => false,
+        };
+        if changed && !unordered || closed {
             self.boundary();
         }
         self.push(id);
