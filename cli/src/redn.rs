@@ -9,6 +9,7 @@ mod live;
 mod proxy;
 mod serve;
 mod story;
+mod tree;
 mod worker;
 
 use crate::error::Error;
@@ -35,8 +36,6 @@ use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use story::{Ending, Story};
 use tree::Tree;
-
-mod tree;
 
 /// Shown by `adverb redn --help`.
 pub const EXAMPLES: &str = "\

@@ -22,11 +22,6 @@ fn walked(plan: Plan, gets: u32, hardware: &str) -> (Tally, History) {
             async move { get_all(rdma, name, plan, (gets, history)).await.map_err(text) }
         },
     );
-    println!(
-        "{hardware}: {tally}; {} changes, {} splits",
-        history.borrow().changes(),
-        history.borrow().splits
-    );
     let history = history.borrow().clone();
     (tally, history)
 }
@@ -37,6 +32,7 @@ fn walks_beside_a_writer_find_the_right_value() {
     for (hardware, pace) in [("neutral", 20), ("connectx5 without processors", 500)] {
         let plan = Plan { keys: 96, spare: 200, pace: Duration::from_ns(pace), seed: 1, careless: false };
         let (tally, history) = walked(plan, 150, hardware);
+        println!("{hardware}: {tally}; {} changes, {} splits", history.changes(), history.splits);
         assert_eq!(tally.wrong, Vec::<String>::new());
         assert_eq!(tally.called, 0, "{tally}");
         assert!(tally.found > 50 && tally.absent > 10, "{tally}");
@@ -49,6 +45,7 @@ fn walks_beside_a_writer_find_the_right_value() {
 fn a_walk_that_goes_astray_is_a_miss_that_a_call_resolves() {
     let plan = Plan { keys: 96, spare: 0, pace: Duration::from_ns(20), seed: 2, careless: false };
     let (tally, _) = walked(plan, 150, "connectx5 without processors");
+    println!("no node to spare: {tally}");
     assert_eq!(tally.wrong, Vec::<String>::new());
     assert!(tally.called > 3 && tally.torn > 0 && tally.found > 40, "{tally}");
     // Who takes any record for its key's gets wrong values.

@@ -18,6 +18,12 @@ pub enum Metric {
     Rate,
     /// WQEs of a walk's chain.
     Wqes,
+    /// A construct's READs, WRITEs and SENDs.
+    Copies,
+    /// Its atomics.
+    Atomics,
+    /// Its WAITs and ENABLEs.
+    Orders,
     /// From the first chain to the last one, us for each NOP that it has more; only for chains of NOPs.
     Slope,
 }
@@ -33,6 +39,9 @@ impl Metric {
             Metric::LatencyP99 => ("99% (us)", "latency_p99_us"),
             Metric::Rate => ("rate (M/s)", "rate_mps"),
             Metric::Wqes => ("WQEs", "wqes"),
+            Metric::Copies => ("copies", "copies"),
+            Metric::Atomics => ("atomics", "atomics"),
+            Metric::Orders => ("orders", "orders"),
             Metric::Slope => ("slope (us/op)", "slope_us"),
         }
     }
@@ -45,6 +54,9 @@ impl Metric {
             Metric::LatencyP99 => of_times(log, 0.99),
             Metric::Rate => rate(&log.done),
             Metric::Wqes => log.wqes.into(),
+            Metric::Copies => log.kinds[0],
+            Metric::Atomics => log.kinds[1],
+            Metric::Orders => log.kinds[2],
             Metric::Slope => match (log.samples.as_slice(), log.counts.as_slice()) {
                 ([first, .., last], [one, .., many]) if many > one => {
                     (*last as f64 - *first as f64) / f64::from(many - one) / US

@@ -9,12 +9,14 @@
 //! | `verbs` | single verbs: how long one takes, how many a second |
 //! | `nops` | chains of NOPs in RedN's three orders |
 //! | `constructs` | conditionals and recycled loops at full speed |
+//! | `kinds` | WRs by kind that the compiler emits for a construct |
 //! | `gets` | lookups in a hash table: by chains, by READs, by the server's processor |
 //! | `walks` | walks of a linked list, likewise |
 //! | `wqe` | WQEs written by hand |
 
 mod constructs;
 mod gets;
+mod kinds;
 pub mod metric;
 mod nops;
 mod verbs;
@@ -84,6 +86,11 @@ pub enum Program {
         laps: u32,
         /// Its condition holds in the first lap, and turns its WRITE off.
         hits: bool,
+    },
+    /// A program of the language, whose WRs are counted.
+    Compiled {
+        /// What is counted in it.
+        construct: kinds::Construct,
     },
     /// Lookups in a hash table.
     Gets {
@@ -180,6 +187,8 @@ pub struct Log {
     pub counts: Vec<u32>,
     /// WQEs of a walk's chain.
     pub wqes: u32,
+    /// Of a construct: copies, atomics and orders.
+    pub kinds: [f64; 3],
     /// When each operation of a stream of them was done.
     pub done: Vec<u64>,
 }
@@ -278,6 +287,13 @@ impl Setup {
                     Box::pin(constructs::run_recycled(rdma, log, laps, hits))
                 })]
             }
+            Program::Compiled { construct } => {
+                let construct = *construct;
+                let server =
+                    start("server", 1, log, move |rdma, log| Box::pin(kinds::count(rdma, log, construct)));
+                let client = Start::new("client", 0, move |rdma| kinds::ask(rdma, construct));
+                vec![server, client]
+            }
             Program::Gets { how, value, count, depth, .. } => {
                 let think = self.program.think().unwrap_or_default();
                 let gets = gets::Gets { how: *how, value: *value, count: *count, depth: *depth, think };
@@ -355,6 +371,7 @@ impl Program {
             }
             Program::Conditionals { count, .. } => within("count", *count, 1000),
             Program::Recycled { laps, .. } => within("laps", *laps, COUNT_MAX),
+            Program::Compiled { .. } => Ok(()),
             Program::Gets { value, count, depth, how, .. } => {
                 within("value", *value / 8, 1 << 13)?;
                 within("count", *count, 2000)?;
