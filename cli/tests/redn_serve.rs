@@ -205,6 +205,84 @@ fn no_get_is_lost_while_the_worker_is_stopped_killed_and_started_again() {
     assert!(gap < Duration::from_secs(2), "{gap:?}");
 }
 
+/// Killed again and again in the middle of sets, and each time another finds the table: what was answered is
+/// there, what was not may be, and nothing is torn.
+#[test]
+fn workers_that_are_killed_while_they_set_leave_whole_values() {
+    let server = Server::start(13, &["--respawn", "20ms"]);
+    let keys: Vec<String> = (0..40).map(|key| format!("key{key}")).collect();
+    let value = |round: u32| format!("{round} ").repeat(40 + round as usize % 500);
+    let mut rounds: Vec<u32> = vec![0; keys.len()];
+    for key in &keys {
+        server.set(key, &value(0));
+    }
+    let (programs, rdma) = open(14);
+    programs.block_on(async {
+        let (mut client, _line) = connect(&rdma, &server.setup).await.unwrap();
+        let (mut round, mut worker) = (0u32, server.worker);
+        for kills in 0..12 {
+            let sets = std::thread::scope(|scope| {
+                let killer = scope.spawn(|| {
+                    std::thread::park_timeout(Duration::from_micros(500 + 1700 * kills));
+                    signal(worker, "KILL");
+                });
+                // Each answered set counts; the first that is not answered may have been done.
+                let open = TcpStream::connect(&server.calls).unwrap();
+                let mut reader = BufReader::new(&open);
+                let doubtful = loop {
+                    round += 1;
+                    let at = round as usize % keys.len();
+                    let (key, value) = (&keys[at], value(round));
+                    let text = format!("set {key} 0 0 {}\r\n{value}\r\n", value.len());
+                    let mut line = String::new();
+                    let sent = (&open).write_all(text.as_bytes());
+                    if sent.is_err() || reader.read_line(&mut line).unwrap_or(0) == 0 {
+                        break at;
+                    }
+                    assert_eq!(line, "STORED\r\n");
+                    rounds[at] = round;
+                };
+                killer.join().unwrap();
+                doubtful
+            });
+            for (at, key) in keys.iter().enumerate() {
+                let got = client.get(key.as_bytes()).await.unwrap();
+                if at == sets && is_value(&got, &value(round)) {
+                    rounds[at] = round;
+                }
+                assert!(is_value(&got, &value(rounds[at])), "{key} after {kills} kills: {got:?}");
+            }
+            wait_for("another worker", || ![0, worker].contains(&server.worker()));
+            worker = server.worker();
+        }
+        println!("{round} sets, 12 kills");
+    });
+    let stats = server.call("get key0\r\n").unwrap();
+    assert!(stats.starts_with("VALUE key0 "), "{stats}");
+}
+
+#[test]
+fn a_worker_attaches_by_hand_and_only_one_does() {
+    let server = Server::start(15, &[]);
+    server.set("key", "value");
+    let attach = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_adverb"));
+        command.args(["redn", "worker", "--attach"]).arg(server.folder.join("socket"));
+        command.stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let second = attach().wait_with_output().unwrap();
+    let said = String::from_utf8(second.stderr).unwrap();
+    assert!(!second.status.success() && said.contains("there is a worker already"), "{said}");
+    signal(server.worker, "KILL");
+    wait_for("the hull hears of the worker's end", || server.worker() == 0);
+    let mut heir = attach();
+    wait_for("the heir is attached", || server.worker() == heir.id());
+    assert_eq!(server.call("get key\r\n").as_deref(), Some("VALUE key 0 5"));
+    server.set("key", "other");
+    drop(server);
+    wait_for("it ends with the hull", || heir.try_wait().unwrap().is_some());
+}
+
 #[test]
 fn clients_are_told_within_a_second_that_the_hull_has_gone() {
     let mut server = Server::start(4, &[]);

@@ -353,6 +353,28 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_connection_that_is_reset_tells_who_has_not_yet_read() {
+        use std::io::Write;
+        use std::os::fd::AsFd;
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        for resets in [false, true] {
+            let mut near = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (far, _) = listener.accept().unwrap();
+            keep_alive(far.as_fd(), 15).unwrap();
+            near.write_all(b"do it").unwrap();
+            if resets {
+                reset_on_close(near.as_fd()).unwrap();
+            }
+            drop(near);
+            assert!(wait_readable(far.as_raw_fd(), Duration::from_secs(10)));
+            let error = far.take_error().unwrap().map(|error| error.kind());
+            assert_eq!(error, resets.then_some(io::ErrorKind::ConnectionReset));
+        }
+        let pipe = io::pipe().unwrap().0;
+        assert!(keep_alive(pipe.as_fd(), 15).is_err() && reset_on_close(pipe.as_fd()).is_err());
+    }
+
+    #[test]
     fn a_thread_is_seen_as_what_it_does() {
         assert_eq!(thread_state(std::process::id(), thread_id()), ThreadState::Runnable);
         assert_eq!(thread_state(u32::MAX, 1), ThreadState::Unknown);

@@ -308,6 +308,7 @@ mod tests {
         assert_eq!(far.receive(&mut buffer).unwrap_err().kind(), io::ErrorKind::InvalidData);
         assert!(!far.is_closed());
         drop(near);
+        far.wait_for_end();
         assert!(far.is_closed() && far.receive(&mut buffer).unwrap().is_none());
         std::fs::remove_file(&path).unwrap();
         assert!(Channel::connect(&path, 1).is_err());

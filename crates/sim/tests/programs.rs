@@ -2,7 +2,7 @@
 //! kills in the middle of things; processors that cost time.
 
 use adverb_rdma::{
-    Access, Caps, Connect, Data, Duration, Error, On, Rdma, Remote, SendFlags, SendOp, SendRequest,
+    Access, Caps, Connect, Data, Duration, Error, On, RateLimit, Rdma, Remote, SendFlags, SendOp, SendRequest,
 };
 use adverb_sim::host::hardware::{Profile, profiles};
 use adverb_sim::linear::WORK_MAX;
@@ -241,6 +241,45 @@ fn a_kill_falls_within_a_posted_list() {
         }
     }
     assert_eq!(in_the_middle, [0, 1, 2, 3, 4, 5, 6, 7], "one kill before each request");
+}
+
+/// A region's bytes in a second domain, under keys of its own; and a bound on the rate of a queue pair there.
+#[test]
+fn a_region_again_and_a_rate() {
+    async fn twice(rdma: Rdma) -> Result<(), Error> {
+        let (first, second) = (rdma.create_pd().await?, rdma.create_pd().await?);
+        let (memory, other) = (first.region(4096, all()).await?, first.region(4096, all()).await?);
+        let again = second.region_again(&memory, all()).await?;
+        assert_eq!((again.addr(), again.len()), (memory.addr(), memory.len()));
+        assert_ne!(again.lkey(), memory.lkey());
+        memory.write(0, &[7; 64]).await?;
+        // The bytes stay as long as one of the two.
+        drop(memory);
+        let cq = rdma.create_cq(16).await?;
+        let qp = second.create_rc(&cq, Caps::default()).await?;
+        let limit = RateLimit { kbps: 1000, ..RateLimit::default() };
+        assert!(qp.limit_rate(limit).await.is_err(), "not before RTS");
+        qp.connect_to_itself(&Connect::default()).await?;
+        let begin = rdma.now().await?;
+        qp.read((&again, 2048), 64, (&again.remote(), 0)).await?;
+        assert_eq!(again.read(2048, 64).await?, [7; 64]);
+        let free = rdma.now().await?.since(begin);
+        qp.limit_rate(limit).await?;
+        let begin = rdma.now().await?;
+        for _ in 0..20 {
+            qp.read((&again, 2048), 64, (&again.remote(), 0)).await?;
+        }
+        // 512 bits each.
+        let bound = rdma.now().await?.since(begin);
+        assert!(free < Duration::from_us(100) && bound > Duration::from_us(19 * 512), "{free:?}, {bound:?}");
+        qp.limit_rate(RateLimit::default()).await?;
+        let strange = qp.read((&again, 2048), 8, (&other.remote(), 0)).await;
+        assert!(strange.is_err(), "a key of another domain");
+        Ok(())
+    }
+    let start = Start::new("twice", 0, twice).mortal(Mortal::Never);
+    let sim = run(Profile::NEUTRAL, Setup { programs: vec![start], ..Setup::default() });
+    assert!(sim.programs().all(|(_, doing, ..)| *doing == Doing::Ended(Ok(()))));
 }
 
 const RATE: u64 = 800_000_000_000;
