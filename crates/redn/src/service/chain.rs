@@ -25,11 +25,13 @@
 //! before   t + S       (t + S) * B          ENABLE reply and ENABLE act of slot t - 1, in the next lap
 //! behind   NOP, NOP    1                    copies of slot t - 1; length of the reply S / 4 steps ahead
 //! ```
-//! which are right because the messages' completion queue has one completion more at the beginning. Four
-//! times a lap `act` enables receives: half a lap's from there on, once the replies of half a lap ago have
-//! been acknowledged. So no message fills in a slot, and no copy a reply, that is still in use, whatever a
-//! client sends: a message that comes too early finds no receive, and is sent again. A client that has at
-//! most [`Shape::outstanding`] gets under way never meets that.
+//! as long as the READ is answered before the counter is added to. A READ's answer is taken from memory when
+//! it leaves, which may be behind an atomic that came later, where they go over a wire: so the ADD is fenced.
+//! The numbers are right because the messages' completion queue has one completion more at the beginning.
+//! Four times a lap `act` enables receives: half a lap's from there on, once the replies of half a lap ago
+//! have been acknowledged. So no message fills in a slot, and no copy a reply, that is still in use,
+//! whatever a client sends: a message that comes too early finds no receive, and is sent again. A client
+//! that has at most [`Shape::outstanding`] gets under way never meets that.
 //!
 //! Left out: checks of WQEs (a conditional's index and number are operands here).
 
@@ -259,7 +261,7 @@ impl Making {
             Place::At(self.state, BEFORE).piece(8),
         );
         if !slot.is_multiple_of(self.slots / 4) {
-            self.push(act, Wqe::new(add));
+            self.push(act, Wqe::new(add).fenced());
             self.push(act, Wqe::new(Op::Nop(ACT_PADDING)));
             return;
         }
@@ -275,7 +277,7 @@ impl Making {
             byte(RECEIVES, 2),
         ];
         self.push(act, Wqe::new(Op::Read(Place::At(self.state, 0), into)));
-        self.push(act, Wqe::new(add));
+        self.push(act, Wqe::new(add).fenced());
         self.push(act, Wqe::new(Op::Wait(Done::Index(self.reply, slot + half + 1))));
         let enable = Op::EnableReceives(self.reply, slot + half);
         self.push(act, Wqe::new(enable).fenced());
