@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 adverb=${ADVERB:-${CARGO_TARGET_DIR:-target}/release/adverb}
 case ${1:-} in
 short)
-    mutate=(irn/fig10 onerma/fig16a redn/fig8 redn/table3)
+    mutate=(irn/fig10 onerma/fig16a redn/fig8 redn/table3 redn/turing redn/table7 redn/doubled-latency)
     run=(irn/fig1 onerma/fig9 onerma/fig11b onerma/fig12 onerma/fig15bc)
     ;;
 long)

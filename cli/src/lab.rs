@@ -8,6 +8,7 @@ use adverb_lab::bounds::{self, Checked, Verdict};
 use adverb_lab::definition::Kind;
 use adverb_lab::{Effort, Experiment, Outcome, csv, modules, mutation, plot, registry, report, run};
 use std::path::Path;
+use std::time::Instant;
 
 /// Lists the experiments, runs some of them, or tries their mutations.
 pub fn lab(action: &args::Lab) -> Result<(), Error> {
@@ -72,24 +73,41 @@ fn run_all(arguments: &args::LabRun, mutate: bool) -> Result<(), Error> {
         command,
     };
     let (mut failed, mut survived) = (Vec::new(), Vec::new());
-    for experiment in chosen(&arguments.experiments)? {
+    let (begun, experiments) = (clock(), chosen(&arguments.experiments)?);
+    let count = experiments.len();
+    for experiment in experiments {
+        let begun = clock();
         let end = match experiment.kind {
             Kind::Modules => measure_modules(arguments, &experiment)?,
             Kind::Simulation | Kind::Cache | Kind::Chains => {
                 measure(arguments, &experiment, &effort, mutate)?
             }
         };
+        print(&format!("{} took {}\n\n", experiment.name, seconds(begun)))?;
         match end {
             End::Well => {}
             End::Failed => failed.push(experiment.name),
             End::Survived => survived.push(experiment.name),
         }
     }
+    if count > 1 {
+        print(&format!("{count} experiments took {}\n", seconds(begun)))?;
+    }
     match (failed.is_empty(), survived.is_empty()) {
         (true, true) => Ok(()),
         (false, _) => Err(Error::Bounds(failed.join(", "))),
         (true, false) => Err(Error::Survived(survived.join(", "))),
     }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the command shows real time to people")]
+fn clock() -> Instant {
+    Instant::now()
+}
+
+/// Real time since then.
+fn seconds(begun: Instant) -> String {
+    format!("{:.1} s", begun.elapsed().as_secs_f64())
 }
 
 fn measure(

@@ -130,10 +130,13 @@ fn program(gets: &Gets) -> Program {
     let clients: Vec<QueueId> = (0..lanes).map(|_| queue(&mut chain, Peer::Client)).collect();
     let workers: Vec<QueueId> = (0..lanes).map(|_| queue(&mut chain, Peer::Itself)).collect();
     let starter = chain.queue("starter", SendOrder::Cross, Peer::Itself);
-    // WQEs of a lookup on a worker: two that wait for the client, four for each bucket.
-    let per_get = 2 + 4 * gets.buckets() / lanes;
+    // WQEs of a lookup on a worker: two that wait for the client, four for each bucket, and between two
+    // buckets one that waits for the first one's reply: each is a conditional of its own (1C + 1A + 3E).
+    let per_worker = gets.buckets() / lanes;
+    let per_get = 2 + 4 * per_worker + (per_worker - 1);
     for k in 0..gets.count {
         let mut entries = Vec::new();
+        let mut before = None;
         for bucket in 0..gets.buckets() {
             let lane = (bucket % lanes) as usize;
             let worker = workers[lane];
@@ -144,9 +147,15 @@ fn program(gets: &Gets) -> Program {
                 let last = WqeId { queue: worker, at: last };
                 chain.push(worker, Wqe::new(Op::Enable(Until::Through(last))));
             }
+            if let Some(before) = before.filter(|_| bucket >= lanes) {
+                chain.push(worker, Wqe::new(Op::Wait(Done::Of(before))));
+            }
             let to = Place::At(reply, u64::from(k % gets.depth) * u64::from(gets.value));
             let write = Op::Write(Source::Pieces(vec![Place::Of(values).piece(0)]), to, None);
-            let answer = chain.push(clients[lane], Wqe::new(write).posted_as(Form::nop([0; 6])));
+            let mut write = Wqe::new(write).posted_as(Form::nop([0; 6]));
+            write.signaled = bucket + lanes < gets.buckets();
+            let answer = chain.push(clients[lane], write);
+            before = Some(answer);
             let mut into = parts::operand(answer).to_vec();
             into.push(Place::In(answer, Field::LocalAddress(0), 0).piece(8));
             into.push(Place::In(answer, Field::Count(0), 0).piece(4));

@@ -24,6 +24,32 @@ pub enum Metric {
     Atomics,
     /// Its WAITs and ENABLEs.
     Orders,
+    /// Steps that a machine took.
+    Steps,
+    /// Cells of its tape that are not blank.
+    Marks,
+    /// It came to its end by itself: 1 or 0.
+    Halted,
+    /// Bytes of memory that are not as an interpreter has them that knows no RDMA.
+    Wrong,
+    /// Blocks of the rings of a recycled loop.
+    Blocks,
+    /// Requests that processors posted, and doorbells that they rang, after the chain was started.
+    Posts,
+    /// WQEs that NICs executed since then.
+    Executed,
+    /// The same of the server's NIC, for each operation of the client.
+    ExecutedEach,
+    /// What a reader asked for, whether it was there or not.
+    Asked,
+    /// Gets that found their value in the worst quarter of a second, over those in the best.
+    Worst,
+    /// Gets that found their value in the last quarter of a second, over those in the best.
+    Last,
+    /// Longest time without such a get, in ms.
+    Gap,
+    /// From that time's beginning until a quarter of a second has nine tenths of the best's, in ms.
+    Back,
     /// From the first chain to the last one, us for each NOP that it has more; only for chains of NOPs.
     Slope,
 }
@@ -43,6 +69,19 @@ impl Metric {
             Metric::Atomics => ("atomics", "atomics"),
             Metric::Orders => ("orders", "orders"),
             Metric::Slope => ("slope (us/op)", "slope_us"),
+            Metric::Steps => ("steps", "steps"),
+            Metric::ExecutedEach => ("WQEs each", "executed_each"),
+            Metric::Asked => ("asked", "asked"),
+            Metric::Worst => ("worst / best", "worst"),
+            Metric::Last => ("last / best", "last"),
+            Metric::Gap => ("gap (ms)", "gap_ms"),
+            Metric::Back => ("back (ms)", "back_ms"),
+            Metric::Marks => ("marks", "marks"),
+            Metric::Halted => ("halted", "halted"),
+            Metric::Wrong => ("wrong bytes", "wrong"),
+            Metric::Blocks => ("blocks of rings", "blocks"),
+            Metric::Posts => ("posts", "posts"),
+            Metric::Executed => ("WQEs executed", "executed"),
         }
     }
 
@@ -63,7 +102,77 @@ impl Metric {
                 }
                 _ => f64::NAN,
             },
+            Metric::Worst => Slices::of(log).map_or(f64::NAN, |slices| slices.worst()),
+            Metric::Last => Slices::of(log).map_or(f64::NAN, |slices| slices.last()),
+            Metric::Gap => Slices::of(log).map_or(f64::NAN, |slices| slices.gap as f64 / 1e9),
+            Metric::Back => Slices::of(log).map_or(f64::NAN, |slices| slices.back(log)),
+            Metric::Asked
+            | Metric::ExecutedEach
+            | Metric::Steps
+            | Metric::Marks
+            | Metric::Halted
+            | Metric::Wrong
+            | Metric::Blocks
+            | Metric::Posts
+            | Metric::Executed => {
+                log.facts.iter().find(|(fact, _)| *fact == self).map_or(f64::NAN, |(_, value)| *value)
+            }
         }
+    }
+}
+
+/// A quarter of a second, in ps.
+const SLICE: u64 = 250_000_000_000;
+
+/// Gets by quarters of a second.
+struct Slices {
+    counts: Vec<u64>,
+    /// The longest time without a get, in ps, and its beginning.
+    gap: u64,
+    gap_at: u64,
+}
+
+impl Slices {
+    /// Of a run that had a time.
+    fn of(log: &Log) -> Option<Slices> {
+        let (first, end) = (*log.done.first()?, log.ended?);
+        let mut counts = vec![0; ((end - first) / SLICE) as usize];
+        for at in &log.done {
+            if let Some(count) = counts.get_mut(((at - first) / SLICE) as usize) {
+                *count += 1;
+            }
+        }
+        let ends = log.done[1..].iter().chain([&end]);
+        let gaps = log.done.iter().zip(ends).map(|(from, to)| (to - from, *from));
+        let (gap, gap_at) = gaps.max_by_key(|(gap, at)| (*gap, core::cmp::Reverse(*at)))?;
+        (!counts.is_empty()).then_some(Slices { counts, gap, gap_at })
+    }
+
+    fn best(&self) -> f64 {
+        self.counts.iter().copied().max().unwrap_or(0) as f64
+    }
+
+    fn worst(&self) -> f64 {
+        self.counts.iter().copied().min().unwrap_or(0) as f64 / self.best()
+    }
+
+    fn last(&self) -> f64 {
+        self.counts.last().copied().unwrap_or(0) as f64 / self.best()
+    }
+
+    /// Infinite if it never is.
+    fn back(&self, log: &Log) -> f64 {
+        let end = log.ended.unwrap_or(0);
+        let mut from = self.gap_at;
+        while from + SLICE <= end {
+            let within =
+                log.done.partition_point(|at| *at < from + SLICE) - log.done.partition_point(|at| *at < from);
+            if within as f64 >= 0.9 * self.best() {
+                return (from - self.gap_at) as f64 / 1e9;
+            }
+            from += SLICE / 5;
+        }
+        f64::INFINITY
     }
 }
 
@@ -97,6 +206,12 @@ mod tests {
         let of = |metric: Metric| metric.of(&log);
         assert_eq!((of(Metric::Latency), of(Metric::LatencyP50), of(Metric::LatencyP99)), (2.0, 1.0, 3.0));
         assert_eq!((of(Metric::Rate), of(Metric::Slope)), (100.0, 0.5));
+        // A get each ms for a second, none for half a second, and again for a second.
+        let done: Vec<u64> = (0..1000).chain(1500..2500).map(|ms| ms * 1_000_000_000).collect();
+        let log = Log { done, ended: Some(2_500_000_000_000), ..Log::default() };
+        let of = |metric: Metric| metric.of(&log);
+        assert_eq!((of(Metric::Worst), of(Metric::Last), of(Metric::Gap)), (0.0, 1.0, 501.0));
+        assert_eq!(of(Metric::Back), 500.0, "nine tenths of a quarter from here on");
         assert!(Metric::Rate.of(&Log::default()).is_nan() && Metric::Slope.of(&Log::default()).is_nan());
     }
 }

@@ -8,17 +8,23 @@
 //! | [`metric`] | figures of a run, by name |
 //! | `verbs` | single verbs: how long one takes, how many a second |
 //! | `nops` | chains of NOPs in RedN's three orders |
+//! | `language` | programs of the language: WRs by kind, and memory beside an interpreter's |
 //! | `constructs` | conditionals and recycled loops at full speed |
 //! | `kinds` | WRs by kind that the compiler emits for a construct |
 //! | `gets` | lookups in a hash table: by chains, by READs, by the server's processor |
 //! | `walks` | walks of a linked list, likewise |
+//! | `service` | a store of values with other clients and with faults: gets by recycled chains or processes |
+//! | `machine` | Turing machines by one recycled loop |
 //! | `wqe` | WQEs written by hand |
 
 mod constructs;
 mod gets;
 mod kinds;
+mod language;
+mod machine;
 pub mod metric;
 mod nops;
+mod service;
 mod verbs;
 mod walks;
 mod wqe;
@@ -31,7 +37,7 @@ use crate::points::{Asked, plan, scenario};
 use crate::{Error, Experiment};
 use adverb_rdma::{Duration, Rdma};
 use adverb_sim::program::{self, Doing, Start, Task};
-use adverb_sim::{Plan, Scenario};
+use adverb_sim::{Plan, Scenario, Sim};
 use core::cell::RefCell;
 use serde::Deserialize;
 use std::rc::Rc;
@@ -39,6 +45,8 @@ use toml::Value;
 
 /// Operations of a run at most.
 const COUNT_MAX: u32 = 100_000;
+/// Steps of a machine at most.
+const STEPS_MAX: u64 = 1_000_000;
 /// Virtual time after which a run that has not ended has failed, in ps.
 const END_PS: u64 = 10_000_000_000_000;
 
@@ -106,6 +114,28 @@ pub enum Program {
         #[serde(default)]
         think: Option<String>,
     },
+    /// A program of the language, whose outcome is judged.
+    Language {
+        /// Its text, with data and arguments.
+        source: String,
+        /// The line whose WRs are counted.
+        line: u32,
+        /// How the compiler errs on purpose.
+        #[serde(default)]
+        fault: Option<Fault>,
+    },
+    /// A store of values, with other clients and with faults.
+    Service(service::Serving),
+    /// A Turing machine, whose table is data of one loop.
+    Machine {
+        /// Its rules, such as `1RB1LB_1LA1RH`.
+        machine: machine::Machine,
+        /// Steps after which it is stopped, if it does not end before.
+        limit: u64,
+        /// How the loop is made wrong on purpose.
+        #[serde(default)]
+        fault: Option<Fault>,
+    },
     /// Walks of a linked list of eight nodes.
     Walks {
         /// By whom: `offload`, `one-sided` or `two-sided`.
@@ -121,6 +151,24 @@ pub enum Program {
         #[serde(default)]
         think: Option<String>,
     },
+}
+
+/// How a chain is made wrong on purpose.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fault {
+    /// An ENABLE stands before the WAIT that it has to follow.
+    NoOrder,
+    /// Indices of a pair of WAIT and ENABLE stay as they are.
+    NoUpkeep,
+    /// What processors post at the start is counted as well.
+    Posts,
+    /// No WQE waits for READs before it that bring what it uses.
+    NoFence,
+    /// What changes a WQE is fetched together with it.
+    NoStage,
+    /// A conditional of a loop stays as the last lap has left it.
+    NoRestore,
 }
 
 /// By whom a lookup or a walk is done.
@@ -153,6 +201,8 @@ pub enum Verb {
     Cas,
     /// A fetch and add.
     Add,
+    /// A WRITE of the greater one of two entries, on a cross-channel queue.
+    Max,
     /// A WRITE of no bytes: a NOP that goes to the other adapter and back.
     NopRemote,
     /// A NOP, which stays on the adapter.
@@ -191,6 +241,21 @@ pub struct Log {
     pub kinds: [f64; 3],
     /// When each operation of a stream of them was done.
     pub done: Vec<u64>,
+    /// The chain has been started: what is counted from outside counts from here on.
+    pub begun: bool,
+    /// When a reader that looks at the time has ended.
+    pub ended: Option<u64>,
+    /// Replies of a program: bytes and immediate.
+    pub replies: Vec<(Vec<u8>, u32)>,
+    /// What is a single number.
+    pub facts: Vec<(Metric, f64)>,
+}
+
+impl Log {
+    /// Enters a single number.
+    pub fn fact(&mut self, metric: Metric, value: f64) {
+        self.facts.push((metric, value));
+    }
 }
 
 /// A log that the programs of a run share.
@@ -236,12 +301,27 @@ impl Setup {
         let mut sim = plan.start().map_err(|e| Error(format!("{name}: {e}")))?;
         let log = Shared::default();
         let programs = self.programs(&log);
-        sim.set_programs(program::Setup { programs, exchange_ps: 1_000_000, seed, ..Default::default() });
+        let faults = match &self.program {
+            Program::Service(serving) => serving.faults().map_err(|why| Error(format!("{name}: {why}")))?,
+            _ => Vec::new(),
+        };
+        let exchange_ps = 1_000_000;
+        sim.set_programs(program::Setup { programs, faults, exchange_ps, seed, ..Default::default() });
+        // What programs post to start a chain does not count, nor what the NIC executes of it.
+        while !log.borrow().begun && !sim.programs_ended() && sim.run(END_PS, 1) {}
+        let before = Counted::of(&sim);
         while !sim.programs_ended() && sim.run(END_PS, 1_000_000) {}
-        let log = log.take();
+        let mut log = log.take();
+        before.tell(&sim, &mut log);
+        if let Program::Language { source, line, fault } = &self.program {
+            let counts = language::Source::new(source, *fault).and_then(|source| source.counts(*line));
+            let counts = counts.map_err(|why| Error(format!("{name}: {why}")))?;
+            log.kinds = [counts.copies, counts.atomics, counts.orders].map(f64::from);
+        }
         let values = metrics.iter().map(|metric| metric.of(&log)).collect();
         let well = |doing: &Doing, serves: bool| matches!(doing, Doing::Ended(Ok(()))) || serves;
-        let all: Vec<bool> = sim.programs().map(|(name, doing, ..)| well(doing, name == "server")).collect();
+        let asks = |name: &str| name == "client" || name == "reader";
+        let all: Vec<bool> = sim.programs().map(|(name, doing, ..)| well(doing, !asks(name))).collect();
         let failed = sim.programs().find_map(|(name, doing, ..)| match doing {
             Doing::Ended(Err(why)) => Some(format!("{name}: {why}")),
             _ => None,
@@ -301,6 +381,14 @@ impl Setup {
                 let client = start("client", 0, log, move |rdma, log| Box::pin(gets::ask(rdma, log, gets)));
                 vec![server, client]
             }
+            Program::Service(serving) => serving.programs(log).unwrap_or_default(),
+            Program::Language { source, fault, .. } => language::programs(source, *fault, log),
+            Program::Machine { machine, limit, fault } => {
+                let (machine, limit, fault) = (machine.clone(), *limit, *fault);
+                vec![start("client", 0, log, move |rdma, log| {
+                    Box::pin(machine::run(rdma, log, (machine.clone(), limit), fault))
+                })]
+            }
             Program::Walks { how, breaks, range, count, .. } => {
                 let think = self.program.think().unwrap_or_default();
                 let walks = walks::Walks { how: *how, breaks: *breaks, range: *range, count: *count, think };
@@ -316,6 +404,30 @@ impl Setup {
                 })]
             }
         }
+    }
+}
+
+/// What is counted outside of programs: requests that they post, and WQEs that hosts' hardware executes.
+struct Counted {
+    posts: u64,
+    executed: Vec<u64>,
+}
+
+impl Counted {
+    fn of(sim: &Sim) -> Counted {
+        let hosts = sim.config().topology.hosts;
+        Counted { posts: sim.program_posts(), executed: (0..hosts).map(|host| sim.executed(host)).collect() }
+    }
+
+    /// What came since then.
+    fn tell(&self, sim: &Sim, log: &mut Log) {
+        let now = Counted::of(sim);
+        log.fact(Metric::Posts, (now.posts - self.posts) as f64);
+        let since = now.executed.iter().zip(&self.executed).map(|(now, before)| now - before);
+        let since: Vec<u64> = since.collect();
+        log.fact(Metric::Executed, since.iter().sum::<u64>() as f64);
+        let each = since.get(1).copied().unwrap_or(0) as f64 / log.samples.len() as f64;
+        log.fact(Metric::ExecutedEach, each);
     }
 }
 
@@ -384,6 +496,14 @@ impl Program {
                 }
                 self.think().map(drop).map_err(|why| format!("think: {why}"))
             }
+            Program::Service(serving) => serving.check(),
+            Program::Language { source, line, fault } => {
+                language::Source::new(source, *fault)?.counts(*line).map(drop)
+            }
+            Program::Machine { limit, .. } => match (1..=STEPS_MAX).contains(limit) {
+                true => Ok(()),
+                false => Err(format!("limit = {limit}: give 1 to {STEPS_MAX}")),
+            },
             Program::Walks { range, count, how, .. } => {
                 within("range", *range, 8)?;
                 within("count", *count, 64)?;
@@ -400,7 +520,8 @@ impl Program {
     }
 }
 
-/// Runs of what is asked for, each for seeds 1 and following.
+/// Runs of what is asked for, each for seeds 1 and following. Where two seeds make the same run, to the bit,
+/// nothing in it is left to chance, and more of them are not tried.
 pub(crate) fn run(
     experiment: &Experiment,
     asked: &[Asked],
@@ -409,7 +530,16 @@ pub(crate) fn run(
 ) -> Result<Vec<Vec<Measured>>, Error> {
     let setups = asked.iter().map(Setup::of).collect::<Result<Vec<_>, _>>()?;
     let work = |point: usize, seed: u64| setups[point].run(&asked[point].name, seed, &experiment.measured);
-    crate::run::each(asked, (seeds, jobs), &work, progress)
+    let mut runs = crate::run::each(asked, (seeds.min(2), jobs), &work, progress)?;
+    let same = |runs: &[Measured]| runs.windows(2).all(|two| two[0].trace == two[1].trace);
+    if !runs.iter().all(|runs| same(runs)) {
+        return crate::run::each(asked, (seeds, jobs), &work, progress);
+    }
+    for runs in &mut runs {
+        let first = runs[0].clone();
+        runs.resize(seeds as usize, first);
+    }
+    Ok(runs)
 }
 
 #[cfg(test)]
@@ -424,7 +554,10 @@ mod tests {
         let effort = Effort { scale: Scale::Quick, seeds: Some(2), jobs: 1, command: "adverb".into() };
         let only = std::env::var("ADVERB_REDN").unwrap_or_default();
         let mut wrong = Vec::new();
-        for name in registry::names().filter(|name| name.starts_with("redn/") && name.contains(&only)) {
+        // These take minutes: `lab-gates.sh long` has them.
+        let long = ["redn/turing-endless", "redn/fig15", "redn/fig16"];
+        let names = registry::names().filter(|name| name.starts_with("redn/") && !long.contains(name));
+        for name in names.filter(|name| name.contains(&only)) {
             let experiment = registry::find(name).unwrap_or_else(|e| panic!("{e}"));
             let outcome = match run::run(&experiment, &effort, &mut |_| {}) {
                 Ok(outcome) => outcome,

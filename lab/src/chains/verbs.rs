@@ -3,14 +3,18 @@
 
 use super::{Shared, Verb};
 use adverb_rdma::{
-    Access, Caps, Connect, Cq, Data, Error, Line, On, Pd, Qp, Rdma, Region, Remote, SendFlags, SendOp,
-    SendRequest, Status,
+    Access, Caps, Connect, Cq, Data, Error, Line, On, Pd, Qp, QpType, Rdma, Region, Remote, SendFlags,
+    SendOp, SendOrder, SendRequest, Status,
 };
+use adverb_redn::chain::{CALC_ENTRY, Calc, CalcOp};
 
 /// Where the server can be asked.
 const NAME: &str = "server";
 /// Queue pairs' words and payloads are so far apart.
 const APART: u64 = 1 << 16;
+
+/// The greater one of two entries of a value and a location.
+const MAX: Calc = Calc { op: CalcOp::Max, signed: false, big_endian: false, vectors: 2 };
 
 /// No timeout: nothing is lost here, and a NIC that is busy is not dead.
 fn connect() -> Connect {
@@ -43,9 +47,13 @@ struct Pair {
     at: u64,
 }
 
-async fn join(pd: &Pd, cq: &Cq, at: u64, depth: u32) -> Result<Pair, Error> {
+async fn join(pd: &Pd, cq: &Cq, at: u64, (verb, depth): (Verb, u32)) -> Result<Pair, Error> {
     let own = pd.region(APART, Access::LOCAL_WRITE).await?;
-    let qp = pd.create_rc(cq, Caps { max_send_wr: depth, ..Caps::default() }).await?;
+    // A calculation takes two segments more, and a queue that may hold it.
+    let more = if verb == Verb::Max { 2 * depth } else { depth };
+    let caps = Caps { max_send_wr: more, ..Caps::default() };
+    let order = if verb == Verb::Max { SendOrder::Cross } else { SendOrder::Own };
+    let qp = pd.create_ordered_qp(QpType::Rc, (cq, cq), None, caps, order).await?;
     let (line, told) = qp.connect(NAME, &[], &connect(), None).await?;
     let far = Remote::from_bytes(&told).ok_or(Error::Garbled("a region"))?;
     Ok(Pair { qp, _line: line, own, far, at })
@@ -59,6 +67,7 @@ impl Pair {
             Verb::Write => (SendOp::Write(addr, rkey), bytes),
             Verb::NopRemote => (SendOp::Write(addr, rkey), 0),
             Verb::NopLocal => (SendOp::Nop, 0),
+            Verb::Max => (SendOp::WriteCalc(addr, rkey, MAX), CALC_ENTRY as u32 * 2),
             Verb::Cas => (SendOp::CompareSwap { addr, rkey, compare: 0, swap: 1 }, 8),
             Verb::Add => (SendOp::FetchAdd { addr, rkey, add: 1 }, 8),
         };
@@ -75,7 +84,7 @@ impl Pair {
 pub async fn one_by_one(rdma: Rdma, log: Shared, verb: Verb, bytes: u32, count: u32) -> Result<(), Error> {
     let pd = rdma.create_pd().await?;
     let cq = rdma.create_cq(16).await?;
-    let pair = join(&pd, &cq, 0, 16).await?;
+    let pair = join(&pd, &cq, 0, (verb, 16)).await?;
     for n in 0..count {
         let request = pair.request(verb, bytes, n.into())?;
         let begun = rdma.now().await?;
@@ -99,7 +108,7 @@ pub async fn at_once(
     let cq = rdma.create_cq(pairs * each).await?;
     let mut all = Vec::new();
     for n in 0..pairs {
-        all.push(join(&pd, &cq, APART * u64::from(n), each).await?);
+        all.push(join(&pd, &cq, APART * u64::from(n), (verb, each)).await?);
     }
     for pair in &all {
         let list = (0..each).map(|n| pair.request(verb, bytes, n.into())).collect::<Result<_, _>>()?;

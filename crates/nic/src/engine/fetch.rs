@@ -123,9 +123,10 @@ pub(crate) fn intent_of_cross(qp: &Qp, nic: &NicState) -> Intent {
         Ok(wqe) => {
             let queue = nic.cqs.peek(wqe.queue_number()).filter(|_| wqe.op == WqeOp::Wait);
             let unmet = queue.is_some_and(|queue| !queue.has_passed(wqe.queue_index()));
-            Intent::Execute { op: wqe.op, waits: unmet || execute::waits(qp, &wqe) }
+            let calculates = if wqe.calc { wqe.len } else { 0 };
+            Intent::Execute { op: wqe.op, waits: unmet || execute::waits(qp, &wqe), calculates }
         }
         // One that is refused costs what a NOP does.
-        Err(_) => Intent::Execute { op: WqeOp::Nop, waits: false },
+        Err(_) => Intent::Execute { op: WqeOp::Nop, waits: false, calculates: 0 },
     }
 }

@@ -114,5 +114,7 @@ pub enum Intent {
         op: WqeOp,
         /// It has to wait for what was posted before it.
         waits: bool,
+        /// Bytes that a calculation reads, of which it sends less; 0 for what is none.
+        calculates: u32,
     },
 }

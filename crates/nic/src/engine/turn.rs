@@ -189,7 +189,7 @@ impl Nic {
             },
             Next::Execute => {
                 let wqe = qp.requester.loaded();
-                Intent::Execute { op: wqe.op, waits: execute::waits(qp, wqe) }
+                Intent::Execute { op: wqe.op, waits: execute::waits(qp, wqe), calculates: 0 }
             }
         }
     }

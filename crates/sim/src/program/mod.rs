@@ -233,6 +233,7 @@ pub(crate) struct Programs {
     rng: fastrand::Rng,
     notes: Vec<Noted>,
     calls: u64,
+    posts: u64,
     failures: Vec<String>,
     /// Transfers under way, by number: whose, and which call.
     transfers: BTreeMap<u64, (Who, Ticket)>,
@@ -324,6 +325,7 @@ impl Sim {
             rng,
             notes: Vec::new(),
             calls: 0,
+            posts: 0,
             failures: Vec::new(),
             transfers: BTreeMap::new(),
             last_transfer: 0,
@@ -428,5 +430,10 @@ impl Sim {
     /// Calls that programs made.
     pub fn program_calls(&self) -> u64 {
         self.programs.programs.as_ref().map_or(0, |programs| programs.calls)
+    }
+
+    /// Requests that programs posted, and doorbells that they rang.
+    pub fn program_posts(&self) -> u64 {
+        self.programs.programs.as_ref().map_or(0, |programs| programs.posts)
     }
 }

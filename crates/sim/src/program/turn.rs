@@ -65,6 +65,9 @@ impl Sim {
             return self.kill_program(programs, n, again);
         }
         programs.calls += 1;
+        let posts =
+            matches!(current.call, Call::PostSend { .. } | Call::PostRecv { .. } | Call::Doorbell { .. });
+        programs.posts += u64::from(posts);
         self.watch.trace.add(self.now, 1 << 19 | n, step);
         let ticket = current.ticket;
         let told = self.watch.journal.is_on().then(|| super::words::call(&current.call));

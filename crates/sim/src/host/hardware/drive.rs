@@ -23,6 +23,11 @@ const REQUEST: usize = 0;
 const ANSWER: usize = 1;
 
 impl Sim {
+    /// WQEs that a host's hardware has executed; 0 of one whose hardware costs nothing.
+    pub fn executed(&self, host: u32) -> u64 {
+        self.hosts.list[host as usize].unit.as_ref().map_or(0, |unit| unit.executed())
+    }
+
     /// A host's NIC and its hardware.
     fn hardware(&mut self, h: u32) -> (&mut Nic, &mut Unit) {
         let host = &mut self.hosts.list[h as usize];
@@ -81,7 +86,7 @@ impl Sim {
             Work::Entered(packet) => self.on_entered(h, packet),
             Work::Turned(packet) => self.ask_responder(h, packet),
             Work::Ended(packet) => self.on_ended(h, packet),
-            Work::Landed(packet) => self.deliver(h, packet),
+            Work::Landed(packet) => self.hand_over(h, packet),
             Work::Visible(key) => {
                 self.hardware(h).1.reveal(key);
                 self.after_nic(h, true);
@@ -106,6 +111,7 @@ impl Sim {
             _ if pair.engaged => {}
             Intent::Nothing => self.rest(h, index),
             Intent::Execute { waits: true, .. } => self.rest(h, index),
+            Intent::Execute { .. } if pair.paid => self.execute_paid(h, index, id),
             Intent::Execute { .. } => self.want_unit(h, index),
             Intent::FetchAhead { managed, orders } => self.fetch_ahead(h, index, managed, orders),
             Intent::Fetch(_) if pair.at_hand > 0 => self.want_unit(h, index),
@@ -207,7 +213,7 @@ impl Sim {
             self.step_beyond_frames(h, index, id);
         }
         let (nic, unit) = self.hardware(h);
-        let Intent::Execute { op, waits: false } = nic.intent(id) else {
+        let Intent::Execute { op, waits: false, .. } = nic.intent(id) else {
             unit.pair(index).engaged = false;
             return self.advance(h, index);
         };
@@ -240,17 +246,11 @@ impl Sim {
         }
     }
 
-    /// A WQE has been paid for: it takes effect.
+    /// A WQE has been paid for: it takes effect, as soon as its queue pair has sent what it owes.
     fn on_executed(&mut self, h: u32, index: u32) {
-        let (nic, unit) = self.hardware(h);
-        unit.pair(index).engaged = false;
-        if let Some(id) = unit.pair(index).id
-            && let Intent::Execute { .. } = nic.intent(id)
-        {
-            let step = self.step_beyond_frames(h, index, id);
-            let pair = self.hardware(h).1.pair(index);
-            pair.at_hand = pair.at_hand.saturating_sub(u32::from(matches!(step, Step::Executed(..))));
-        }
+        let (_, unit) = self.hardware(h);
+        let pair = unit.pair(index);
+        (pair.engaged, pair.paid) = (false, true);
         self.collect(h);
         self.advance(h, index);
         let cores = self.hardware(h).1.cores.len();
@@ -259,6 +259,27 @@ impl Sim {
             self.hardware(h).1.cores[core].busy = false;
             self.serve_unit(h, core);
         }
+    }
+
+    /// A WQE takes effect that a unit has worked on.
+    fn execute_paid(&mut self, h: u32, index: u32, id: QpId) {
+        let now = self.now;
+        let (nic, unit) = self.hardware(h);
+        if let Intent::Execute { calculates: bytes @ 1.., .. } = nic.intent(id) {
+            // What it computes is in the WQE then, so that its frame reads nothing more.
+            let known = unit.read(now, bytes) + unit.profile.calc;
+            let last = &mut unit.pair(index).out[REQUEST];
+            *last = known.max(*last);
+        }
+        let step = self.step_beyond_frames(h, index, id);
+        let executed = matches!(step, Step::Executed(..));
+        let (_, unit) = self.hardware(h);
+        unit.executed += u64::from(executed);
+        let pair = unit.pair(index);
+        pair.paid = false;
+        pair.at_hand = pair.at_hand.saturating_sub(u32::from(executed));
+        self.collect(h);
+        self.advance(h, index);
     }
 
     /// Takes frames from queue pairs in turns, as far as there is room for them.
@@ -539,7 +560,20 @@ impl Sim {
         if at > now {
             return unit.put(at, Work::Landed(id));
         }
+        self.hand_over(h, id);
+    }
+
+    /// The NIC has a packet. What its queue pair owes then does not wait until a unit has done with a WQE of
+    /// the same queue pair.
+    fn hand_over(&mut self, h: u32, id: u32) {
+        let number = self.fabric.packets.bth(id).dest_qp;
+        let index = place_of(self.hardware(h).0, number);
         self.deliver(h, id);
+        if self.hardware(h).1.pair(index).engaged {
+            self.advance(h, index);
+            self.take_frames(h);
+            self.send_staged(h);
+        }
     }
 }
 

@@ -113,7 +113,7 @@ profile! {
     responder = "responder", Time, 0;
     /// Before a READ is answered.
     read_turn = "read-turn", Time, 0;
-    /// Before MAX or MIN is answered.
+    /// Of a MAX or MIN, from its data until its frame is ready.
     calc = "calc", Time, 0;
     /// Each receive entry beyond the first.
     scatter = "scatter", Time, 0;

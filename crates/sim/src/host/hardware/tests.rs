@@ -91,6 +91,20 @@ impl Bench {
         self.qps.push(ends.map(|(qp, ..)| qp));
     }
 
+    /// Takes the first host's end of a pair for one that is connected to itself.
+    fn join_itself(&mut self) {
+        self.join();
+        let qp = self.qps[self.qps.len() - 1][0];
+        let host = &mut self.sim.hosts.list[0];
+        let (mut attr, _) = host.nic.query_qp(qp).unwrap();
+        attr.state = QpState::Reset;
+        host.nic.modify_qp(Instant::ZERO, qp, &attr, QpAttrMask::STATE).unwrap();
+        let (qpn, psn) = (host.nic.qp_number(qp).unwrap(), host.first_psn());
+        let peer = Peer { host: 0, qpn, rq_psn: psn, sq_psn: psn, depth: 16 };
+        let t = TransportConfig { timeout: 0, ..TransportConfig::default() };
+        host.connect(Instant::ZERO, qp, &peer, &t).unwrap();
+    }
+
     /// A place in the second host's memory.
     fn far(&self, at: u64) -> (u64, Key) {
         (self.memory[1].addr() + at, self.regions[1].rkey)
@@ -657,4 +671,20 @@ fn a_hot_word_sets_the_pace_of_those_who_read_it() {
     // Eight requests of 98 bytes arrive 7.84 ns apart; the last waits for seven holds that began with the
     // first.
     assert!((hot - cold - (7.0 * 1_000.0 - 7.0 * 7.84)).abs() < 8.0, "{hot} {cold}");
+}
+
+/// What a queue pair owes while a unit works on its next WQE is sent meanwhile, and the unit's work counts.
+#[test]
+fn a_queue_pair_that_answers_itself_is_not_charged_twice() {
+    let mut bench = Bench::direct(by_name("connectx5").unwrap(), 0);
+    bench.join_itself();
+    let (addr, key) = (bench.memory[0].addr(), bench.regions[0].rkey);
+    for wr in 1..=4 {
+        bench.post_bytes(0, wr, SendOp::Read(addr + 8 * wr, key), 8);
+    }
+    let found: Vec<f64> = bench.run().iter().map(|(.., at)| *at).collect();
+    // To the responder and back: payload's read, the turn, and 8 bytes on PCIe twice.
+    near(found[0], 757.0 + 540.0 + 280.0 + 1.28, "the first READ");
+    let apart: Vec<f64> = found.windows(2).map(|two| two[1] - two[0]).collect();
+    assert!(apart.iter().all(|apart| (apart - 127.0).abs() < 0.01), "{apart:?}");
 }

@@ -54,6 +54,8 @@ pub(super) struct Pair {
     pub active: bool,
     /// It waits for a doorbell, a fetch or a unit, or is on one.
     pub engaged: bool,
+    /// A unit has worked on its next WQE, which takes effect when nothing goes before it.
+    pub paid: bool,
     /// It stands in the row of those that have frames.
     pub sending: bool,
     /// What the answer to its last atomic waits for, in ps.
@@ -71,7 +73,7 @@ pub(super) struct Pair {
 impl Pair {
     /// All that was posted has been executed.
     pub fn rest(&mut self) {
-        (self.known, self.started, self.active, self.at_hand) = (false, false, false, 0);
+        (self.known, self.started, self.active, self.paid, self.at_hand) = (false, false, false, false, 0);
     }
 }
 
@@ -107,6 +109,8 @@ pub struct Unit {
     pipelines: [u64; 2],
     state: Option<ConnectionState>,
     pub(super) responder: Responder,
+    /// WQEs that were executed.
+    pub(super) executed: u64,
     /// Completion queues that have been seen, and the completions in each that a processor may find.
     cqs: Vec<(CqId, u32)>,
     pub(super) rng: fastrand::Rng,
@@ -131,6 +135,7 @@ impl Unit {
             pipelines: [0; 2],
             state: ConnectionState::new(&profile),
             responder: Responder::default(),
+            executed: 0,
             cqs: Vec::new(),
             rng: fastrand::Rng::with_seed(seed),
             profile,
@@ -140,6 +145,11 @@ impl Unit {
     /// Times that a connection's state had to be read.
     pub fn misses(&self) -> u64 {
         self.state.as_ref().map_or(0, ConnectionState::misses)
+    }
+
+    /// WQEs that were executed.
+    pub(crate) fn executed(&self) -> u64 {
+        self.executed
     }
 
     /// Enters work for a time.
