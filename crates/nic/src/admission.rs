@@ -8,7 +8,7 @@ use adverb_wire::ext::MASKS_LEN;
 use adverb_wire::{Operation, Packet, Service};
 
 /// Partition key bits that must match; the top bit is membership (IBTA 10.9.3).
-const PKEY_BASE: u16 = 0x7fff;
+pub(crate) const PKEY_BASE: u16 = 0x7fff;
 
 /// Checks that hold for every packet of a queue pair: service, state, partition, source.
 #[inline]
@@ -43,7 +43,9 @@ pub(crate) fn fits(qp: &Qp, counters: &mut Counters, packet: &Packet, payload: &
     if payload.len() > qp.mtu() as usize || (!carries && !payload.is_empty()) {
         // An over-long request would earn a NAK (IBTA 9.7.4.1.6); the rest is noise.
         let masks = operation == Operation::MaskedCompareSwap && payload.len() == MASKS_LEN;
-        if !masks && !(qp.is_reliable() && (operation.is_send() || operation.is_write())) {
+        // StaR's packets say by their kind what they carry.
+        let star = packet.bth.opcode.is_of(Service::Star) && payload.len() <= qp.mtu() as usize;
+        if !masks && !star && !(qp.is_reliable() && (operation.is_send() || operation.is_write())) {
             counters.drop_length += 1;
             return false;
         }

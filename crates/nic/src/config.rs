@@ -3,6 +3,7 @@
 use crate::congestion::config::CongestionControl;
 use crate::silence::Tolerance;
 use crate::transport::rc::irn::config::IrnConfig;
+use crate::transport::star::StarConfig;
 use adverb_wire::{Duration, Gid};
 
 /// What an error completion does to WAITs that it should have ended.
@@ -43,6 +44,9 @@ pub struct NicConfig {
     pub stepped: bool,
     /// Offers IRN to the peers of RC queue pairs; those that do not know it get plain RC.
     pub irn: Option<IrnConfig>,
+    /// Offers StaR to the peers of RC queue pairs without shared receive queues; those that do not know it
+    /// get plain RC.
+    pub star: Option<StarConfig>,
     /// Replaces the local ACK timeout attribute of queue pairs that have one, as long as they speak plain RC.
     /// The attribute knows powers of two only. IRN has timeouts of its own, bounded by the attribute.
     pub rto: Option<Duration>,
@@ -85,6 +89,7 @@ impl Default for NicConfig {
             ack_every: 0,
             stepped: false,
             irn: None,
+            star: None,
             rto: None,
             retry_forever: false,
             tolerance: Tolerance::default(),

@@ -89,6 +89,38 @@ counters! { Counters;
     ecn_marked,
     /// Packets to own queue pairs that never left the NIC. They count as produced and as given to it, too.
     loopback_packets,
+    /// StaR: hellos sent.
+    star_hellos_sent,
+    /// StaR: connections that agreed on a stateless and a stateful side.
+    star_agreed,
+    /// StaR: connections that became plain RC, since the peer did not answer, or the wishes led there.
+    star_fell_back,
+    /// StaR: connections that became plain RC because both sides insisted on the same role.
+    star_role_conflicts,
+    /// StaR, stateless: RDs and GDs executed.
+    star_executed,
+    /// StaR, stateless: copies of RDs that had been executed, acknowledged again.
+    star_duplicate,
+    /// StaR, stateless: requests refused because their key, bounds or rights do not allow them.
+    star_nak_region,
+    /// StaR, stateless: requests refused because they name something posted that is not outstanding.
+    star_nak_not_posted,
+    /// StaR, stateless: requests refused because of their form.
+    star_nak_invalid,
+    /// StaR, stateless: requests that were past their deadline, or claimed one too far ahead.
+    star_drop_expired,
+    /// StaR, stateless: RDs put off because the history had no room.
+    star_history_full,
+    /// StaR, stateless: requests dropped because the row of answers was full.
+    star_answers_full,
+    /// StaR, stateful: answers whose place in the order made the request be executed again.
+    star_out_of_order,
+    /// StaR, stateful: requests that were put off or past their deadline, and are sent again.
+    star_deferred,
+    /// Dropped: StaR's ticket is not this NIC's, or not the sender's, or for another queue pair.
+    star_drop_ticket,
+    /// Dropped: StaR's ticket is of a queue pair number that does not live, or of an earlier life.
+    star_drop_not_live,
     /// Dropped: no queue pair of that number.
     drop_unknown_qp,
     /// Dropped: queue pair in a state that does not receive.

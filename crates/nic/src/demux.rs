@@ -20,6 +20,8 @@ enum Destination {
     QueuePair(u32),
     /// Congestion control's of that queue pair.
     Notification(u32),
+    /// StaR's, of the queue pair or the endpoint with this index, or of the half that knows neither.
+    Star(u32),
     /// Every member's of a multicast group.
     Multicast,
     Nobody,
@@ -48,6 +50,11 @@ impl Nic {
         match self.destination(packet) {
             Destination::QueuePair(index) => self.deliver(index, now, packet, payload),
             Destination::Notification(index) => self.on_notification(index, now, packet),
+            Destination::Star(index) => {
+                if !self.on_star_frame(now, packet, payload) {
+                    self.deliver_again(index, now, packet, payload);
+                }
+            }
             Destination::Multicast => self.on_multicast(now, packet, payload),
             Destination::Nobody => self.state.counters.drop_unknown_qp += 1,
         }
@@ -65,10 +72,32 @@ impl Nic {
         } else {
             self.numbers.owner(number)
         };
-        if packet.bth.opcode.is_of(Service::Cnp) {
+        let opcode = packet.bth.opcode;
+        // The upper half of the opcodes: XRC and IRN's are queue pairs' too.
+        if opcode.wire() < 0x80 {
+            Destination::QueuePair(index)
+        } else if opcode.is_of(Service::Cnp) {
             Destination::Notification(index)
+        } else if opcode.is_of(Service::Star) {
+            Destination::Star(index)
         } else {
             Destination::QueuePair(index)
+        }
+    }
+
+    /// Apart from the way of most frames.
+    #[cold]
+    fn deliver_again(&mut self, index: u32, now: Instant, packet: &Packet, payload: &Payload<'_>) {
+        self.deliver(index, now, packet, payload);
+    }
+
+    /// A frame for a number that no queue pair has. It may let an endpoint become one.
+    #[cold]
+    fn deliver_elsewhere(&mut self, index: u32, now: Instant, packet: &Packet, payload: &Payload<'_>) {
+        if self.on_plain_frame(index, packet) {
+            self.deliver_again(self.numbers.owner(packet.bth.dest_qp), now, packet, payload);
+        } else {
+            drop_unowned(&mut self.state.counters, index);
         }
     }
 
@@ -76,7 +105,9 @@ impl Nic {
     fn deliver(&mut self, index: u32, now: Instant, packet: &Packet, payload: &Payload<'_>) {
         self.prefetch_next_frame(index);
         let nic = &mut self.state;
-        let Some(pair) = self.qps.at(index) else { return drop_unowned(&mut nic.counters, index) };
+        let Some(pair) = self.qps.at(index) else {
+            return self.deliver_elsewhere(index, now, packet, payload);
+        };
         if !admit(pair, &mut nic.counters, packet) || !fits(&pair.qp, &mut nic.counters, packet, payload) {
             return;
         }

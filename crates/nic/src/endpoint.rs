@@ -30,11 +30,12 @@ use crate::queue::recv::Receives;
 use crate::queue::send::SendQueue;
 use crate::queue_pair::QueuePair;
 use crate::slab::{self, Held, Slab};
+use crate::star::Hosted;
 use crate::state::NicState;
 use crate::transport::incoming::{self, Message};
 use crate::transport::inflight;
 use crate::work::{RecvWr, SendWr};
-use adverb_wire::{Gid, Instant, Psn, QpNumber};
+use adverb_wire::{Flow, Gid, Instant, Psn, QpNumber};
 
 /// The host's half of a queue pair, while its queues are not lent.
 pub(crate) struct Endpoint {
@@ -47,15 +48,17 @@ pub(crate) struct Endpoint {
     pub state: QpState,
     pub attr: Attributes,
     access: Access,
-    dst: Gid,
-    peer: QpNumber,
-    path: PathId,
+    pub dst: Gid,
+    pub peer: QpNumber,
+    pub path: PathId,
     mtu: u16,
     src_port: u16,
     hop_limit: u8,
     traffic_class: u8,
     requests: inflight::Resume,
     answers: incoming::Resume,
+    /// What it knows of StaR, from RTS on, where the NIC offers that.
+    pub star: Option<Box<Hosted>>,
 }
 
 const _: () = assert!(core::mem::size_of::<Endpoint>() <= 320);
@@ -94,6 +97,7 @@ impl Endpoint {
             traffic_class,
             requests: requester.into_resume(),
             answers: responder.into_resume(),
+            star: None,
         }
     }
 
@@ -173,8 +177,21 @@ impl Endpoint {
         self.answers.expected()
     }
 
+    /// The PSN of its first request.
+    pub fn next_psn(&self) -> Psn {
+        self.requests.next_psn
+    }
+
+    /// Addresses of outgoing packets. `gids` are the NIC's.
+    pub fn flow(&self, gids: &[Gid]) -> Flow {
+        let Endpoint { dst, src_port, traffic_class, hop_limit, .. } = *self;
+        let src = gids.get(usize::from(self.attr.sgid_index)).copied().unwrap_or_default();
+        Flow { src, dst, src_port, traffic_class, hop_limit }
+    }
+
     /// Posts a send work request, for the queue pair to execute that gets the queues.
     pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), Error> {
+        self.check_post()?;
         if matches!(self.state, QpState::Reset | QpState::Init | QpState::Rtr) {
             return Err(Error::WrongState);
         }
@@ -185,6 +202,7 @@ impl Endpoint {
 
     /// Rings the doorbell of a send queue whose WQEs were written through memory.
     pub fn ring(&mut self, posted: u32) -> Result<(), Error> {
+        self.check_post()?;
         self.sq.ring(posted)?;
         self.requests.slots.allocate(self.sq.ring.blocks());
         Ok(())
@@ -192,6 +210,7 @@ impl Endpoint {
 
     /// Posts a receive.
     pub fn post_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), Error> {
+        self.check_post()?;
         if self.state == QpState::Reset {
             return Err(Error::WrongState);
         }

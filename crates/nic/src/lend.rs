@@ -14,6 +14,7 @@ use crate::queue_pair::QueuePair;
 use crate::slab::{existing, nobody};
 use crate::state::NicState;
 use crate::transport::failure::flush_sends;
+use crate::transport::rc::star::Star;
 use crate::transport::{rc, receive};
 use crate::work::{RecvWr, SendWr};
 use adverb_wire::Instant;
@@ -55,9 +56,15 @@ impl Nic {
     /// attributes say, with whatever has been posted. Congestion control begins anew. `Busy` if they are
     /// lent, `Invalid` for a queue pair that is no endpoint's.
     pub fn lend(&mut self, id: QpId) -> Result<(), Error> {
-        let place = self.endpoint_mut(id)?;
-        if matches!(place, Place::On(_)) {
-            return Err(Error::Busy);
+        self.lend_in(id, None)
+    }
+
+    /// The same; with `star`, to a queue pair that is StaR's stateful half.
+    pub(crate) fn lend_in(&mut self, id: QpId, star: Option<Star>) -> Result<(), Error> {
+        match self.endpoint_mut(id)? {
+            Place::On(_) => return Err(Error::Busy),
+            Place::Off(endpoint) if endpoint.is_handed_over() => return Err(Error::Busy),
+            Place::Off(_) => {}
         }
         if !self.qps.has_room() {
             return Err(Error::TableFull);
@@ -74,7 +81,10 @@ impl Nic {
         if matches!(qp.state, QpState::Rtr | QpState::Rts | QpState::Sqd) {
             congestion::begin(qp, &mut self.state);
         }
-        rc::on_lent(qp, mode, &mut self.state, self.config.irn.is_some());
+        match star {
+            Some(star) => *mode = rc::Mode::of_star(star),
+            None => rc::on_lent(qp, mode, &mut self.state, self.config.irn.is_some()),
+        }
         wake(pair, &mut self.ready);
         self.timers.track(pair);
         Ok(())
@@ -168,12 +178,15 @@ impl Nic {
     /// Lets something that is written for queue pairs be done to an endpoint whose queues are not lent. It
     /// must leave nothing in flight, and nothing that needs a place in the NIC's table.
     fn as_qp<T>(&mut self, id: QpId, act: impl FnOnce(&mut Qp, &mut NicState) -> T) -> Result<T, Error> {
-        let Some(Place::Off(endpoint)) = self.endpoints.replace(id, Place::On(nobody())) else {
+        let Some(Place::Off(mut endpoint)) = self.endpoints.replace(id, Place::On(nobody())) else {
             return Err(Error::NoSuchObject);
         };
+        let star = endpoint.star.take();
         let mut qp = endpoint.into_qp(u16::MAX);
         let done = act(&mut qp, &mut self.state);
-        self.endpoints.replace(id, Place::Off(Box::new(Endpoint::of(qp))));
+        let mut endpoint = Endpoint::of(qp);
+        endpoint.star = star;
+        self.endpoints.replace(id, Place::Off(Box::new(endpoint)));
         Ok(done)
     }
 }
@@ -193,6 +206,7 @@ impl Nic {
                 if let Object::Off(endpoint) = self.object_mut(id)? {
                     endpoint.post_send(wr)?;
                 }
+                self.after_post(id);
                 self.flush_posted(now, id)
             }
         }
@@ -206,6 +220,7 @@ impl Nic {
                 if let Object::Off(endpoint) = self.object_mut(id)? {
                     endpoint.ring(posted)?;
                 }
+                self.after_post(id);
                 self.flush_posted(now, id)
             }
         }
@@ -224,6 +239,7 @@ impl Nic {
                 if let Object::Off(endpoint) = self.object_mut(id)? {
                     endpoint.post_recv(wr)?;
                 }
+                self.after_post(id);
                 self.flush_posted(now, id)
             }
         }
@@ -268,8 +284,14 @@ impl Nic {
             }
             (next, qp.num, (qp.send_cq, qp.recv_cq))
         })?;
-        if next? == QpState::Reset {
-            self.forget_completions(id, num, cqs.0, cqs.1);
+        match next? {
+            QpState::Reset => {
+                self.end_star(id);
+                self.forget_completions(id, num, cqs.0, cqs.1);
+            }
+            QpState::Err => self.end_star(id),
+            QpState::Rts => self.begin_star(id),
+            _ => {}
         }
         Ok(())
     }
@@ -281,6 +303,7 @@ impl Nic {
             self.endpoints.remove(id);
             return Ok(());
         }
+        self.end_star(id);
         if let Some(Place::Off(endpoint)) = self.endpoints.remove(id) {
             self.let_go(id, endpoint.num, existing(endpoint.pd), endpoint.cqs);
         }

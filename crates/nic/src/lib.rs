@@ -36,6 +36,7 @@ mod queue_pair;
 pub mod random;
 pub mod silence;
 mod slab;
+mod star;
 mod state;
 mod transport;
 pub mod work;
@@ -50,6 +51,7 @@ pub use event::Event;
 pub use explain::Explanation;
 pub use one_rma::OneRma;
 pub use transport::rc::irn::{self, IrnConfig, LossRecovery, Scheme, Timers};
+pub use transport::star::StarConfig;
 
 pub use config::{NicConfig, WaitOnError};
 pub use engine::live::{LiveQueue, LiveWait};
@@ -61,6 +63,7 @@ pub use memory::{Access, MrInfo, MrInit, MwInfo, MwType, Payload};
 pub use nic::Nic;
 pub use random::Seed;
 pub use silence::{Overdue, Silence, Tolerance};
+pub use star::StarSide;
 pub use work::{
     Completion, CompletionOp, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, Status, UdAddress,
 };

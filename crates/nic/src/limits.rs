@@ -48,6 +48,9 @@ pub const MAX_PENDING_EXPLANATIONS: usize = 256;
 /// Paths a driver may name.
 pub const MAX_PATHS: usize = 4096;
 
+/// Answers that StaR's stateless half has ready to send; what would need one more is dropped and counted.
+pub const MAX_STAR_ANSWERS: usize = 1 << 10;
+
 /// Entries of a 1RMA NIC's Registered Region Table; the index takes the low 16 bits of a RegionId.
 pub const MAX_ONE_RMA_REGIONS: u32 = 1 << 16;
 /// Command slots of a 1RMA NIC.

@@ -32,6 +32,7 @@ use crate::queue_pair::QueuePair;
 use crate::random::Seed;
 use crate::silence::{Overdue, Silence};
 use crate::slab::Slab;
+use crate::star::StarNic;
 use crate::state::NicState;
 use crate::transport::rc::irn::config::LossRecovery;
 use crate::transport::receive;
@@ -62,6 +63,8 @@ pub struct Nic {
     pub(crate) bounce: Option<Box<[u8; limits::MAX_MTU]>>,
     /// Queues without a queue pair, and those that were lent to one.
     pub(crate) endpoints: Endpoints,
+    /// StaR's, where it is offered.
+    pub(crate) star: Option<Box<StarNic>>,
     pub(crate) config: NicConfig,
 }
 
@@ -91,6 +94,7 @@ impl Nic {
             answers_first: config.ack_every > 0,
             bounce: None,
             endpoints: Endpoints::new(),
+            star: config.star.map(|star| Box::new(StarNic::new(star, seed))),
             config,
         }
     }
@@ -235,6 +239,8 @@ impl Nic {
                 wake(pair, &mut self.ready);
             }
         }
+        // StaR's answers may have waited.
+        self.state.has_effects |= self.star.is_some();
     }
 
     /// The oldest event that has not been taken.

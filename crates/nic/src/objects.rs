@@ -206,8 +206,12 @@ impl Nic {
 
 /// Queue pairs.
 impl Nic {
-    /// Creates a queue pair in RESET.
+    /// Creates a queue pair in RESET. Where the NIC offers StaR, RC ones without shared queues are
+    /// [endpoints](Nic::create_endpoint) until it is known who keeps their state.
     pub fn create_qp(&mut self, init: &QpInit) -> Result<QpId, Error> {
+        if self.star.is_some() && init.qp_type == QpType::Rc && init.srq.is_none() && init.xrcd.is_none() {
+            return self.create_star_endpoint(init);
+        }
         let (pd, cqs, srq_sge) = self.check_init(init)?;
         if init.qp_type == QpType::Gsi && self.gsi.is_some() {
             return Err(Error::Busy);

@@ -452,7 +452,7 @@ pub(crate) fn ack_timeout(code: u8) -> Duration {
 }
 
 /// UDP source port for a pair of queue pairs, as Linux computes it: a hash folded into the dynamic range.
-fn source_port(local: QpNumber, peer: QpNumber) -> u16 {
+pub(crate) fn source_port(local: QpNumber, peer: QpNumber) -> u16 {
     let mut v = local.get() as u64 * peer.get() as u64;
     v ^= v >> 20;
     v ^= v >> 40;

@@ -29,6 +29,10 @@ impl From<u64> for Seed {
 pub(crate) enum Purpose {
     Keys,
     Numbers,
+    /// The key that seals StaR's tickets.
+    Tickets,
+    /// Where StaR's stateless half remembers a packet.
+    History,
 }
 
 /// An endless stream of words.

@@ -18,6 +18,8 @@ pub enum Step {
     /// A frame that no request asked for is in the buffer: an acknowledgement, an answer to a READ or atomic,
     /// a notification.
     Answer(QpId),
+    /// A frame that belongs to no queue pair is in the buffer: of StaR's stateless half, or of an endpoint.
+    Stateless,
     /// A WAIT whose completions have not come was reached; the queue goes on when they have.
     Waiting(QpId),
     /// An ENABLE took effect on this managed queue.

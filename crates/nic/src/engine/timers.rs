@@ -60,6 +60,11 @@ impl Timers {
         }
     }
 
+    /// Enters a time for what is no queue pair: it is looked at when the time has come.
+    pub fn enter(&mut self, at: Instant, index: u32) {
+        self.heap.push(Entry::new(at, index));
+    }
+
     /// The next entry whose time has come: index, and the time that it was entered with.
     #[inline]
     pub fn expired(&mut self, now: Instant) -> Option<(u32, Instant)> {

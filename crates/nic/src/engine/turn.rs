@@ -29,8 +29,8 @@ impl Nic {
             if self.state.is_outside_due() {
                 match self.step_first(now, out) {
                     Step::Idle => {}
-                    Step::Answer(_) if out.path != PathId::LOOPBACK => return true,
-                    Step::Answer(_) => {
+                    Step::Answer(_) | Step::Stateless if out.path != PathId::LOOPBACK => return true,
+                    Step::Answer(_) | Step::Stateless => {
                         budget = self.loop_back(now, out, budget);
                         continue;
                     }
@@ -105,7 +105,7 @@ impl Nic {
     /// What goes before all queue pairs: notifications of congestion, and completions that the driver has put
     /// time before.
     #[inline]
-    pub(crate) fn step_outside(&mut self, _now: Instant, out: &mut TxFrame) -> Step {
+    pub(crate) fn step_outside(&mut self, now: Instant, out: &mut TxFrame) -> Step {
         if self.state.notifier.is_due()
             && let Some(id) = self.next_notification(out)
         {
@@ -117,12 +117,13 @@ impl Nic {
             self.state.write_completion(Held::new(cq), entry);
             return Step::Completed(cq);
         }
-        if self.state.has_effects { self.step_effects() } else { Step::Idle }
+        if self.state.has_effects { self.step_effects(now, out) } else { Step::Idle }
     }
 
-    /// Carries out what steps have done to other queue pairs, up to the first ENABLE.
+    /// Carries out what steps have done to other queue pairs, up to the first ENABLE; then what StaR has to
+    /// say in the name of none.
     #[cold]
-    fn step_effects(&mut self) -> Step {
+    fn step_effects(&mut self, now: Instant, out: &mut TxFrame) -> Step {
         while let Some(effect) = self.state.effects.pop_front() {
             match effect {
                 Effect::Release(release) => self.release(release),
@@ -150,6 +151,9 @@ impl Nic {
                     }
                 }
             }
+        }
+        if self.next_star_frame(now, out) {
+            return Step::Stateless;
         }
         self.state.has_effects = false;
         Step::Idle
@@ -290,7 +294,10 @@ impl Nic {
             }
         }
         while let Some((index, at)) = self.timers.expired(now) {
-            let Some(pair) = self.qps.at(index) else { continue };
+            let Some(pair) = self.qps.at(index) else {
+                self.on_endpoint_timer(index, now);
+                continue;
+            };
             let QueuePair { qp, mode } = pair;
             if qp.heap_at != at {
                 continue;

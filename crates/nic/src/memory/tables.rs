@@ -134,6 +134,12 @@ impl Memory {
         self.pds.insert(Domain::default())
     }
 
+    /// The protection domain at an index, if there is one.
+    #[inline]
+    pub(crate) fn pd_at(&self, index: u16) -> Option<PdId> {
+        self.pds.id_at(index.into())
+    }
+
     /// Destroys a protection domain. `Busy` while a region, a window or a holder refers to it.
     pub fn dealloc_pd(&mut self, pd: PdId) -> Result<(), Error> {
         match self.pds.get(pd) {

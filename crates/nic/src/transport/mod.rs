@@ -12,5 +12,6 @@ pub(crate) mod receive;
 pub(crate) mod report;
 pub(crate) mod requester;
 mod segmentation;
+pub(crate) mod star;
 pub(crate) mod uc;
 pub(crate) mod ud;

@@ -187,7 +187,7 @@ pub(crate) fn load(qp: &mut Qp, wqe: &Wqe) {
 }
 
 /// Reads the WQE at the cursor again, after going back. False when it cannot be sent any more.
-fn load_again(qp: &mut Qp, nic: &mut NicState, now: Instant, entry: &Inflight) -> bool {
+pub(crate) fn load_again(qp: &mut Qp, nic: &mut NicState, now: Instant, entry: &Inflight) -> bool {
     match qp.sq.ring.decode(entry.block, entry.blocks.into(), qp.sq.layout()) {
         Ok(wqe) if packets_of(qp, &wqe) == entry.packets && wqe.op == entry.op => {
             load(qp, &wqe);

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`go_back_n`] | IBTA's recovery: the requester goes back to the first gap and sends everything again |
 //! | [`irn`] | selective recovery, where both NICs offer it; go-back-N until they have agreed |
+//! | [`star`] | the peer's NIC keeps nothing of the connection, and this one keeps both sides' state |
 //! | [`responder`] | requests in PSN order: executed, acknowledged, answered |
 //! | `retry` | retry counts and what exhausts them |
 //! | `read_answer` | answers to READs and atomics, at both ends |
@@ -21,6 +22,7 @@ pub mod irn;
 mod read_answer;
 pub(crate) mod responder;
 mod retry;
+pub(crate) mod star;
 
 use crate::attr::{QpState, QpType};
 use crate::engine::step::SendStep;
@@ -33,6 +35,7 @@ use adverb_wire::{Instant, Packet, Service};
 use dialect::Dialect;
 use irn::Irn;
 use irn::config::LossRecovery;
+use star::Star;
 
 /// How a queue pair recovers from loss: IBTA's go-back-N, whose state is the queue pair's own, or what it
 /// keeps instead. Unreliable queue pairs stay with go-back-N, of which they use nothing.
@@ -42,9 +45,12 @@ pub(crate) struct Mode(Option<Box<Kept>>);
 /// What a mode other than go-back-N keeps. Which one it is stands in the box with it: another mode is another
 /// variant here, and adds nothing to the queue pairs that do not have it.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "it stands in a box, and a queue pair has one or the other")]
 enum Kept {
     /// IRN, from RTR on where the NIC offers it. Whether the peer knows it too is part of its state.
     Irn(Irn),
+    /// StaR's stateful half.
+    Star(Star),
 }
 
 const _: () = assert!(core::mem::size_of::<Mode>() == 8, "a plain queue pair pays one word, for all modes");
@@ -56,6 +62,7 @@ impl Mode {
         match self.0.as_deref() {
             None => false,
             Some(Kept::Irn(_)) => service == Service::Irn,
+            Some(Kept::Star(_)) => service == Service::Star,
         }
     }
 
@@ -65,6 +72,7 @@ impl Mode {
         match self.0.as_deref_mut() {
             None => qp.responder.has_output(),
             Some(Kept::Irn(irn)) => qp.responder.has_output() || irn.has_output(),
+            Some(Kept::Star(star)) => star.has_output(),
         }
     }
 
@@ -77,7 +85,7 @@ impl Mode {
     #[inline]
     pub fn deadline(&self, qp: &Qp) -> Instant {
         match self.0.as_deref() {
-            None => qp.deadline,
+            None | Some(Kept::Star(_)) => qp.deadline,
             Some(Kept::Irn(irn)) => qp.deadline.min(irn.at),
         }
     }
@@ -87,7 +95,18 @@ impl Mode {
         match self.0.as_deref() {
             None => LossRecovery::GoBackN,
             Some(Kept::Irn(irn)) => irn.recovery(),
+            Some(Kept::Star(_)) => LossRecovery::Star,
         }
+    }
+
+    /// StaR's stateful half, from the first moment on.
+    pub fn of_star(star: Star) -> Mode {
+        Mode(Some(Box::new(Kept::Star(star))))
+    }
+
+    /// Whether it is StaR's stateful half.
+    pub fn is_star(&self) -> bool {
+        matches!(self.0.as_deref(), Some(Kept::Star(_)))
     }
 
     /// Every invariant of its state.
@@ -95,6 +114,7 @@ impl Mode {
         match self.0.as_deref() {
             None => {}
             Some(Kept::Irn(irn)) => irn.check_invariants(),
+            Some(Kept::Star(star)) => star.check_invariants(),
         }
     }
 }
@@ -112,6 +132,7 @@ pub(crate) fn on_packet(
     match mode.0.as_deref_mut() {
         None => go_back_n::on_packet(qp, nic, now, packet, payload),
         Some(Kept::Irn(irn)) => irn::on_packet(qp, irn, nic, now, packet, payload),
+        Some(Kept::Star(star)) => star::on_packet(qp, star, nic, now, packet, payload),
     }
 }
 
@@ -128,6 +149,7 @@ pub(crate) fn step(
     match mode.0.as_deref_mut() {
         None => go_back_n::step(qp, nic, now, out),
         Some(Kept::Irn(irn)) => irn::step(qp, irn, nic, now, out),
+        Some(Kept::Star(star)) => star::step(qp, star, nic, now, out),
     }
 }
 
@@ -153,6 +175,7 @@ pub(crate) fn on_timer(qp: &mut Qp, mode: &mut Mode, nic: &mut NicState, now: In
         None if qp.deadline <= now => go_back_n::on_timeout(qp, nic, now, silence),
         None => {}
         Some(Kept::Irn(irn)) => irn::on_timer(qp, irn, nic, now, silence),
+        Some(Kept::Star(star)) => star::on_timer(qp, star, nic, now, silence),
     }
 }
 
@@ -160,7 +183,7 @@ pub(crate) fn on_timer(qp: &mut Qp, mode: &mut Mode, nic: &mut NicState, now: In
 pub(crate) fn end_wait(qp: &mut Qp, mode: &mut Mode) {
     qp.responder.held_back = false;
     match mode.0.as_deref_mut() {
-        None => {}
+        None | Some(Kept::Star(_)) => {}
         Some(Kept::Irn(irn)) => irn::end_wait(irn),
     }
 }
@@ -197,5 +220,6 @@ pub(crate) fn on_transition(
     match mode.0.as_deref_mut() {
         None => {}
         Some(Kept::Irn(irn)) => irn::on_transition(qp, irn, nic, was),
+        Some(Kept::Star(star)) => star::on_transition(qp, star),
     }
 }

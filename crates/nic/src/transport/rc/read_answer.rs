@@ -86,7 +86,7 @@ fn misfit(packet: &Packet) -> Cause {
 }
 
 /// Places response bytes at `offset` of the request's scatter list.
-fn scatter(
+pub(super) fn scatter(
     qp: &Qp,
     nic: &NicState,
     wqe: &Wqe,

@@ -133,4 +133,7 @@ pub enum LossRecovery {
     Undecided,
     /// The peer knows IRN; requests use it from the next moment on at which nothing is in flight.
     Irn,
+    /// The peer's NIC keeps nothing of the connection (StaR). This one knows of each packet whether it was
+    /// executed, and sends again what was lost.
+    Star,
 }

@@ -1,0 +1,579 @@
+//! What the NIC does for StaR outside of its two halves: which side of a connection keeps the state, and how
+//! the two agree on it (StaR, III-C1).
+//!
+//! On a NIC that offers StaR every queue pair begins as an endpoint ([`crate::endpoint`]), in which no NIC
+//! state is. From RTS on it says hello:
+//!
+//! ```text
+//!             hello: stateless                     acknowledged
+//!   asking  ------------------>  handing over  ---------------->  stateless
+//!     | \
+//!     |  `-- the peer's state -->  a queue pair has the queues, and both sides' state
+//!     |
+//!     `-- no answer, or plain -->  a queue pair has the queues: plain RC
+//! ```
+//!
+//! Who does not know StaR drops the hellos, and the endpoint becomes plain RC when there is something to do:
+//! when a request of plain RC comes, when something is posted and nobody has answered, or when the side that
+//! would keep nothing posts something. A hello must tell
+//! what the peer expects next, which is as hard to guess as any PSN.
+//!
+//! So far the protocol carries what the stateful side asks for: WRITEs and READs. The stateless side posts
+//! nothing: an endpoint with receives posted before RTS is plain RC.
+
+use crate::admission::PKEY_BASE;
+use crate::attr::{QpInit, QpState};
+use crate::endpoint::{Endpoint, Object, Place};
+use crate::error::Error;
+use crate::frame::TxFrame;
+use crate::ids::{PathId, QpId};
+use crate::limits;
+use crate::memory::{Access, Payload, QueueMemory};
+use crate::nic::Nic;
+use crate::random::Seed;
+use crate::transport::rc::star::{Star, WINDOW, record};
+use crate::transport::star::{Role, StarConfig, Stateless, clock, role};
+use adverb_wire::star::{Grant, Hello, Op, Record, StarEth, Ticket, Wish};
+use adverb_wire::{Bth, Flow, Instant, Opcode, Operation, Packet, Psn, QpNumber, Service};
+use std::collections::VecDeque;
+
+/// How far a hello's PSN lies before the peer's requests, as with IRN's.
+const PSN_BACK: u32 = 1 << (Psn::BITS - 2);
+/// Times that a connection's record is sent without an answer.
+const RECORD_TRIES: u8 = 8;
+/// Of the intervals after which it is sent again, the longest has so many doublings.
+const DOUBLINGS_MAX: u8 = 6;
+
+/// What a queue pair of a NIC that offers StaR is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StarSide {
+    /// The peer is being asked, or the state is being handed over.
+    Undecided,
+    /// This NIC keeps nothing of the connection.
+    Stateless,
+    /// This NIC keeps both sides' state.
+    Stateful,
+    /// Plain RC, or another service.
+    Plain,
+}
+
+/// A NIC's part in StaR. NICs that do not offer it have none.
+pub(crate) struct StarNic {
+    config: StarConfig,
+    pub stateless: Stateless,
+    /// Endpoints with something to say, by index; each at most once.
+    due: VecDeque<u32>,
+    /// What the frame that leaves carries.
+    body: Option<QueueMemory>,
+}
+
+/// How far an endpoint is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    Asking,
+    /// Nobody has answered.
+    Silent,
+    /// Decided, and leaves when the peer's hello is answered.
+    Leaving(Role),
+    /// The peer is to have the state.
+    Handing,
+    Stateless,
+}
+
+/// What an endpoint knows of StaR, from RTS on.
+#[derive(Debug)]
+pub(crate) struct Hosted {
+    phase: Phase,
+    /// A hello that asks is to be sent; one that answers is; the record is.
+    ask: bool,
+    answer: bool,
+    hand_over: bool,
+    /// Stands in the row of those with something to say.
+    is_due: bool,
+    sent: u8,
+    /// When to ask again, or to hand over again.
+    at: Instant,
+    /// The first hello that was told: repeats tell the same, or the sides could decide differently.
+    told: Hello,
+    ticket: Ticket,
+}
+
+impl Hosted {
+    /// Whether nothing can be posted here: the peer may have the state.
+    fn refuses_posts(&self) -> bool {
+        matches!(self.phase, Phase::Handing | Phase::Stateless)
+    }
+
+    /// Whether it is to be plain RC when something is posted.
+    fn is_plain_for_posts(&self) -> bool {
+        self.phase == Phase::Silent || self.phase == Phase::Asking && self.told.wish == Wish::Server
+    }
+
+    /// Whether it would take the peer's state.
+    fn may_be_stateful(&self) -> bool {
+        self.told.wish == Wish::Client && matches!(self.phase, Phase::Asking | Phase::Silent)
+    }
+}
+
+impl Endpoint {
+    /// Whether something may be posted: the stateless side's requests are not carried.
+    pub fn check_post(&self) -> Result<(), Error> {
+        match self.star.as_deref() {
+            Some(hosted) if hosted.refuses_posts() => {
+                Err(Error::Unsupported("posting at the stateless side of a StaR connection"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the peer has its state, or is getting it.
+    pub fn is_handed_over(&self) -> bool {
+        let phase = self.star.as_deref().map(|hosted| hosted.phase);
+        matches!(phase, Some(Phase::Handing | Phase::Stateless))
+    }
+
+    fn has_posted(&self) -> bool {
+        self.sq.has_unfetched() || self.receiver.as_deref().is_some_and(|receiver| receiver.queue.len() > 0)
+    }
+}
+
+/// Ends of a connection, as a packet of StaR's control needs them.
+struct Ends {
+    flow: Flow,
+    peer: QpNumber,
+    path: PathId,
+    /// Next PSN expected of the peer.
+    expected: Psn,
+}
+
+impl StarNic {
+    pub fn new(config: StarConfig, seed: Seed) -> StarNic {
+        let stateless = Stateless::new(seed, config.lifetime_us());
+        StarNic { config, stateless, due: VecDeque::new(), body: None }
+    }
+
+    /// Puts a packet of StaR's control into `out`, with a body. False when the host has no memory for it.
+    fn put(&mut self, ends: &Ends, bth: Bth, eth: StarEth, body: &[u8], out: &mut TxFrame) -> bool {
+        if self.body.is_none() {
+            self.body = QueueMemory::new(Record::LEN).ok();
+        }
+        let Some(memory) = &self.body else { return false };
+        memory.write(0, body);
+        out.payload.clear();
+        out.payload.push(memory.span(0, body.len()));
+        let bth = Bth { dest_qp: ends.peer, ..bth };
+        let payload_len = body.len() as u32;
+        out.packet = Packet { flow: ends.flow, bth, irn: eth.into(), payload_len, ..Packet::default() };
+        out.path = ends.path;
+        true
+    }
+
+    fn put_hello(&mut self, ends: &Ends, hello: &Hello, asks: bool, out: &mut TxFrame) -> bool {
+        let opcode = Opcode::new(Service::Star, Operation::Hello);
+        let psn = ends.expected.add(Psn::MASK + 1 - PSN_BACK);
+        let bth = Bth { opcode, psn, ack_req: asks, ..Bth::default() };
+        self.put(ends, bth, StarEth::new(Op::Control, 0, 0, 0), &hello.bytes(), out)
+    }
+
+    fn put_record(&mut self, ends: &Ends, first: Psn, record: &Record, out: &mut TxFrame) -> bool {
+        let opcode = Opcode::new(Service::Star, Operation::WqePacket);
+        let bth = Bth { opcode, psn: first, ack_req: true, ..Bth::default() };
+        let eth = StarEth::new(Op::Control, StarEth::MIGRATION, 0, 0);
+        self.put(ends, bth, eth, &record.bytes(), out)
+    }
+}
+
+/// Life of an endpoint under StaR.
+impl Nic {
+    /// What a queue pair is, as far as StaR goes.
+    pub fn star_side(&self, qp: QpId) -> Result<StarSide, Error> {
+        Ok(match self.object(qp)? {
+            Object::On(pair) if pair.mode.is_star() => StarSide::Stateful,
+            Object::On(_) => StarSide::Plain,
+            Object::Off(endpoint) => match endpoint.star.as_deref().map(|hosted| hosted.phase) {
+                Some(Phase::Stateless) => StarSide::Stateless,
+                _ if self.star.is_some() => StarSide::Undecided,
+                _ => StarSide::Plain,
+            },
+        })
+    }
+
+    /// Creates a queue pair that may become either side of a StaR connection.
+    #[cold]
+    pub(crate) fn create_star_endpoint(&mut self, init: &QpInit) -> Result<QpId, Error> {
+        if self.star.as_ref().is_some_and(|star| star.config.wish == Wish::Auto) {
+            return Err(Error::Unsupported("StaR with roles by number of connections: wish for one of them"));
+        }
+        self.create_endpoint(init)
+    }
+
+    /// An endpoint has come to RTS.
+    pub(crate) fn begin_star(&mut self, id: QpId) {
+        let Some(star) = &self.star else { return };
+        let (config, connections) = (star.config, self.qps.len() as u32);
+        let Some(Place::Off(endpoint)) = self.endpoints.get_mut(id) else { return };
+        if endpoint.star.is_some() {
+            return;
+        }
+        let sizes = endpoint.query().caps;
+        let told = Hello {
+            wish: config.wish,
+            features: 0,
+            window: WINDOW as u16,
+            connections,
+            threshold: config.threshold,
+            capacity: (limits::MAX_QP - connections).min(u16::MAX.into()) as u16,
+            queues: (sizes.max_send_wr as u16, sizes.max_recv_wr as u16),
+            clock: 0,
+        };
+        let plain = endpoint.has_posted();
+        endpoint.star = Some(Box::new(Hosted {
+            phase: Phase::Asking,
+            ask: true,
+            answer: false,
+            hand_over: false,
+            is_due: false,
+            sent: 0,
+            at: Instant::NEVER,
+            told,
+            ticket: Ticket::default(),
+        }));
+        if plain {
+            self.leave_for(id, Role::Plain);
+        } else {
+            self.star_due(id);
+        }
+    }
+
+    /// An endpoint has nothing to do with StaR any more: its state is another one, or it goes.
+    pub(crate) fn end_star(&mut self, id: QpId) {
+        let Some(star) = &mut self.star else { return };
+        if let Some(Place::Off(endpoint)) = self.endpoints.get_mut(id)
+            && endpoint.star.take().is_some()
+        {
+            star.stateless.revoke(endpoint.num);
+        }
+    }
+
+    /// An endpoint stands in the row of those with something to say.
+    fn star_due(&mut self, id: QpId) {
+        let Some(star) = &mut self.star else { return };
+        let Some(Place::Off(endpoint)) = self.endpoints.get_mut(id) else { return };
+        if let Some(hosted) = endpoint.star.as_deref_mut()
+            && !core::mem::replace(&mut hosted.is_due, true)
+        {
+            star.due.push_back(id.index);
+        }
+        self.state.has_effects = true;
+    }
+
+    /// Something was posted: who has waited for an answer in vain waits no longer, and who would keep nothing
+    /// goes over to plain RC.
+    pub(crate) fn after_post(&mut self, id: QpId) {
+        if let Some(Place::Off(endpoint)) = self.endpoints.get(id)
+            && endpoint.star.as_deref().is_some_and(Hosted::is_plain_for_posts)
+        {
+            self.leave_for(id, Role::Plain);
+        }
+    }
+
+    /// An endpoint's queues go to a queue pair: plain RC. Where there is no room for one, it stays as it is,
+    /// and the next request or post tries again.
+    fn leave_for(&mut self, id: QpId, role: Role) {
+        self.leave_in(id, role, None);
+    }
+
+    fn leave_in(&mut self, id: QpId, role: Role, mode: Option<Star>) {
+        let Some(Place::Off(endpoint)) = self.endpoints.get_mut(id) else { return };
+        let num = endpoint.num;
+        let hosted = endpoint.star.take();
+        if self.lend_in(id, mode).is_err() {
+            if let Some(Place::Off(endpoint)) = self.endpoints.get_mut(id) {
+                endpoint.star = hosted;
+            }
+            return;
+        }
+        let counter = match role {
+            Role::Conflict => &mut self.state.counters.star_role_conflicts,
+            Role::Stateful => &mut self.state.counters.star_agreed,
+            Role::Plain | Role::Stateless => &mut self.state.counters.star_fell_back,
+        };
+        *counter += 1;
+        if let Some(star) = &mut self.star {
+            star.stateless.revoke(num);
+        }
+    }
+
+    /// An endpoint's timer ran out.
+    #[cold]
+    pub(crate) fn on_endpoint_timer(&mut self, index: u32, now: Instant) {
+        let Some(name) = self.endpoints.name_at(index) else { return };
+        let Some(star) = &self.star else { return };
+        let tries = star.config.hello_tries;
+        let Some(Place::Off(endpoint)) = self.endpoints.get_mut(name) else { return };
+        let posted = endpoint.has_posted();
+        let Some(hosted) = endpoint.star.as_deref_mut().filter(|hosted| hosted.at <= now) else { return };
+        hosted.at = Instant::NEVER;
+        match hosted.phase {
+            Phase::Asking if hosted.sent < tries => hosted.ask = true,
+            Phase::Asking => {
+                hosted.phase = Phase::Silent;
+                if posted {
+                    self.leave_for(name, Role::Plain);
+                }
+                return;
+            }
+            Phase::Handing if hosted.sent < RECORD_TRIES => hosted.hand_over = true,
+            _ => return,
+        }
+        self.star_due(name);
+    }
+}
+
+/// Frames of StaR.
+impl Nic {
+    /// Takes in a packet that is not for a queue pair's mode. False for one that is.
+    #[cold]
+    pub(crate) fn on_star_frame(&mut self, now: Instant, packet: &Packet, payload: &Payload<'_>) -> bool {
+        let operation = packet.bth.opcode.operation();
+        match operation {
+            Operation::RemoteData | Operation::GetData => {
+                let Some(star) = &mut self.star else {
+                    self.state.counters.drop_wrong_service += 1;
+                    return true;
+                };
+                let state = &mut self.state;
+                star.stateless.on_request(now, packet, payload, &state.memory, &mut state.counters);
+                state.has_effects |= star.stateless.has_answers();
+            }
+            Operation::WqeEventAcknowledge => self.on_handed_over(packet),
+            Operation::WqePacket => return self.on_record(now, packet, payload),
+            Operation::CqePacket => self.state.counters.drop_wrong_service += 1,
+            Operation::Hello => self.on_hello(packet, payload),
+            _ => return false,
+        }
+        true
+    }
+
+    /// The peer has the state.
+    fn on_handed_over(&mut self, packet: &Packet) {
+        let admitted = self
+            .star
+            .as_ref()
+            .is_some_and(|star| star.stateless.admit(packet, &mut self.state.counters).is_some());
+        let Some(name) = self.endpoints.name_at(self.numbers.owner(packet.bth.dest_qp)) else { return };
+        if let Some(Place::Off(endpoint)) = self.endpoints.get_mut(name).filter(|_| admitted)
+            && let Some(hosted) = endpoint.star.as_deref_mut()
+            && hosted.phase == Phase::Handing
+        {
+            hosted.phase = Phase::Stateless;
+            (hosted.hand_over, hosted.at) = (false, Instant::NEVER);
+            self.state.counters.star_agreed += 1;
+        }
+    }
+
+    /// The peer says hello.
+    fn on_hello(&mut self, packet: &Packet, payload: &Payload<'_>) {
+        let index = self.numbers.owner(packet.bth.dest_qp);
+        let mut bytes = [0; Hello::LEN];
+        if payload.len() == Hello::LEN && !payload.is_elided() {
+            payload.read(0, &mut bytes);
+        }
+        let (Some(hello), Some(star)) = (Hello::read(&bytes), &mut self.star) else {
+            self.state.counters.drop_wrong_service += 1;
+            return;
+        };
+        let next = packet.bth.psn.add(PSN_BACK);
+        if self.qps.at(index).is_some() {
+            // It is decided.
+            self.state.counters.drop_hello += 1;
+            return;
+        }
+        let Some(name) = self.endpoints.name_at(index) else {
+            self.state.counters.drop_unknown_qp += 1;
+            return;
+        };
+        let Some(Place::Off(endpoint)) = self.endpoints.get_mut(name) else { return };
+        let fits = endpoint.takes(packet) && next == endpoint.next_psn();
+        let ends = ((endpoint.num, packet.flow.dst), (endpoint.peer, packet.flow.src));
+        let Some(hosted) = endpoint.star.as_deref_mut().filter(|_| fits) else {
+            self.state.counters.drop_hello += 1;
+            return;
+        };
+        hosted.answer |= packet.bth.ack_req;
+        if let Phase::Asking | Phase::Silent = hosted.phase {
+            let ((own, here), (peer, there)) = ends;
+            let decided = role((&hosted.told, here, own), (&hello, there, peer));
+            if decided == Role::Stateful {
+                // The peer's state comes next; until then, this side goes on asking.
+                return self.star_due(name);
+            }
+            (hosted.ask, hosted.at, hosted.sent) = (false, Instant::NEVER, 0);
+            if decided == Role::Stateless {
+                hosted.phase = Phase::Handing;
+                hosted.hand_over = true;
+                let grant = grant_of(endpoint);
+                let ticket = star.stateless.bring_to_life(own, there, grant);
+                if let Some(hosted) = endpoint.star.as_deref_mut() {
+                    hosted.ticket = ticket;
+                }
+            } else {
+                hosted.phase = Phase::Leaving(decided);
+                if !hosted.answer {
+                    return self.leave_for(name, decided);
+                }
+            }
+        }
+        self.star_due(name);
+    }
+
+    /// The peer hands its state over to an endpoint: a queue pair gets the queues, and keeps it. False for a
+    /// queue pair, which knows.
+    fn on_record(&mut self, now: Instant, packet: &Packet, payload: &Payload<'_>) -> bool {
+        let index = self.numbers.owner(packet.bth.dest_qp);
+        let Some(name) = self.endpoints.name_at(index) else { return false };
+        let Some(Place::Off(endpoint)) = self.endpoints.get_mut(name) else { return false };
+        let (first, peer_psn) = (endpoint.next_psn(), endpoint.expected());
+        let waits = endpoint.star.as_deref().is_some_and(Hosted::may_be_stateful) && endpoint.takes(packet);
+        match record(packet, payload, peer_psn).filter(|_| waits) {
+            Some(record) => {
+                let star = Star::new(first, peer_psn, &record, &self.state, now);
+                self.leave_in(name, Role::Stateful, Some(star));
+            }
+            None => self.state.counters.drop_hello += 1,
+        }
+        true
+    }
+
+    /// A request of plain RC came for an endpoint: if it fits the connection, the endpoint's queues go to a
+    /// queue pair, which takes it. Not any more when the peer has the state.
+    #[cold]
+    pub(crate) fn on_plain_frame(&mut self, index: u32, packet: &Packet) -> bool {
+        let Some(name) = self.endpoints.name_at(index).filter(|_| self.star.is_some()) else { return false };
+        let Some(Place::Off(endpoint)) = self.endpoints.get_mut(name) else { return false };
+        let fits = packet.bth.opcode.is_of(Service::Rc)
+            && !packet.bth.opcode.operation().is_response()
+            && endpoint.takes(packet)
+            && packet.bth.psn == endpoint.expected();
+        let decided = endpoint.star.as_deref().is_some_and(|hosted| hosted.phase == Phase::Stateless);
+        if !fits || decided {
+            return false;
+        }
+        self.leave_for(name, Role::Plain);
+        matches!(self.endpoints.get(name), Some(Place::On(_)))
+    }
+
+    /// The next frame that no queue pair's turn brings: of an endpoint, or of the stateless half.
+    #[cold]
+    pub(crate) fn next_star_frame(&mut self, now: Instant, out: &mut TxFrame) -> bool {
+        if self.star.is_none() || !self.put_star_frame(now, out) {
+            return false;
+        }
+        self.state.counters.tx_packets += 1;
+        self.state.counters.tx_bytes += u64::from(out.packet.payload_len);
+        true
+    }
+
+    fn put_star_frame(&mut self, now: Instant, out: &mut TxFrame) -> bool {
+        while let Some(index) = self.star.as_mut().and_then(|star| star.due.pop_front()) {
+            if self.put_of_endpoint(now, index, out) {
+                return true;
+            }
+        }
+        let Some(star) = &mut self.star else { return false };
+        let state = &mut self.state;
+        if self.paths.is_blocked(PathId::DEFAULT)
+            || !star.stateless.next_answer(now, &state.memory, &mut state.counters, out)
+        {
+            return false;
+        }
+        out.path = state.path_to(out.packet.flow.dst, out.packet.bth.dest_qp, PathId::DEFAULT);
+        true
+    }
+
+    fn put_of_endpoint(&mut self, now: Instant, index: u32, out: &mut TxFrame) -> bool {
+        let Some(name) = self.endpoints.name_at(index) else { return false };
+        let Some(Place::Off(endpoint)) = self.endpoints.get_mut(name) else { return false };
+        let Some(star) = &mut self.star else { return false };
+        let ends = Ends {
+            flow: endpoint.flow(&self.state.gids),
+            peer: endpoint.peer,
+            path: endpoint.path,
+            expected: endpoint.expected(),
+        };
+        let (first, record) = (endpoint.next_psn(), record_of(endpoint, star, now));
+        let Some(hosted) = endpoint.star.as_deref_mut() else { return false };
+        hosted.is_due = false;
+        let interval = |sent: u8| star.config.hello_interval.times(1 << sent.min(DOUBLINGS_MAX));
+        let sent = if hosted.ask || hosted.answer {
+            let asks = core::mem::take(&mut hosted.ask);
+            hosted.answer = false;
+            if asks {
+                // All asks but the last one's silence count the same.
+                hosted.sent += 1;
+                hosted.at = now + star.config.hello_interval;
+            }
+            self.state.counters.star_hellos_sent += 1;
+            star.put_hello(&ends, &hosted.told, asks, out)
+        } else if core::mem::take(&mut hosted.hand_over) {
+            hosted.at = now + interval(hosted.sent);
+            hosted.sent += 1;
+            star.put_record(&ends, first, &record, out)
+        } else {
+            false
+        };
+        let (phase, at, more) = (hosted.phase, hosted.at, hosted.hand_over);
+        if at != Instant::NEVER {
+            self.timers.enter(at, index);
+        }
+        if more {
+            self.star_due(name);
+        }
+        if let Phase::Leaving(role) = phase {
+            self.leave_for(name, role);
+        }
+        sent
+    }
+}
+
+/// What a ticket of an endpoint grants its peer.
+fn grant_of(endpoint: &Endpoint) -> Grant {
+    let attr = endpoint.query();
+    let mut rights = 0;
+    for (access, right) in [
+        (Access::REMOTE_WRITE, Grant::WRITE),
+        (Access::REMOTE_READ, Grant::READ),
+        (Access::REMOTE_ATOMIC, Grant::ATOMIC),
+    ] {
+        if attr.access.contains(access) {
+            rights |= right;
+        }
+    }
+    let (pd, mtu) = (endpoint.pd.index as u16, attr.path_mtu as u8);
+    Grant { epoch: 0, incarnation: 0, pd, rights, mtu, peer: endpoint.peer }
+}
+
+/// What the stateful side is to know of an endpoint.
+fn record_of(endpoint: &Endpoint, star: &StarNic, now: Instant) -> Record {
+    let attr = endpoint.query();
+    Record {
+        timeout: attr.timeout,
+        retries: attr.retry_cnt,
+        rnr_retries: attr.rnr_retry,
+        rnr_timer: attr.min_rnr_timer,
+        depths: (attr.max_rd_atomic, attr.max_dest_rd_atomic),
+        psn: attr.rq_psn.get(),
+        queues: (attr.caps.max_send_wr as u16, attr.caps.max_recv_wr as u16),
+        clock: clock(now),
+        lifetime: star.config.lifetime_us(),
+        ticket: endpoint.star.as_deref().map_or(Ticket::default(), |hosted| hosted.ticket),
+    }
+}
+
+impl Endpoint {
+    /// Whether a packet may be the peer's, by state, partition and source.
+    fn takes(&self, packet: &Packet) -> bool {
+        let up = matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd);
+        up && packet.bth.pkey & PKEY_BASE == PKEY_BASE && packet.flow.src == self.dst
+    }
+}

@@ -1,0 +1,267 @@
+//! StaR's stateful half: keeps both ends' state, numbers every packet, orders them and sends again what was
+//! lost; the other NIC only executes (StaR, III-B and III-C).
+//!
+//! A WRITE is an RD for each packet, a READ a GD. Each is answered by itself, so lost packets are known one
+//! by one, and IRN's sender ([`super::irn`]) recovers them. What the answers say beyond that:
+//!
+//! - **Deadline.** All copies of a packet carry the same deadline, and the stateless side executes it at most
+//!   once before it. Only when that side's own clock has passed it, or the packet is known to be executed and
+//!   is to be executed again, does it get a new one, and a new copy number with it; answers to earlier copies
+//!   do not count from then on. So when a WRITE completes, no copy of it can land any more.
+//! - **Order.** The stateless side stamps what it executes. A READ that was executed before an earlier WRITE
+//!   is asked again, and so is a WRITE that an earlier one has overwritten because that had to be sent again.
+//!
+//! Given up, as with IRN: a program that polls on memory may see later bytes before earlier ones while a loss
+//! is repaired.
+
+mod requests;
+
+use super::irn::{IrnConfig, Sender, Timers};
+use crate::attr::QpState;
+use crate::engine::execute::execute;
+use crate::engine::fetch::fetch;
+use crate::engine::step::{Next, SendStep};
+use crate::explain::Cause;
+use crate::frame::TxFrame;
+use crate::memory::Payload;
+use crate::qp::Qp;
+use crate::silence::Silence;
+use crate::state::NicState;
+use crate::transport::requester as common;
+use adverb_wire::star::{Op, Record, StarEth, Ticket};
+use adverb_wire::{Bth, Duration, Instant, Key, Opcode, Operation, Packet, Psn, Service};
+use std::collections::VecDeque;
+
+/// Packets that may be in flight.
+pub(crate) const WINDOW: u32 = 128;
+/// Packets that are remembered: those in flight, and as many before them, since those may have landed after
+/// later ones.
+const REMEMBERED: usize = 2 * WINDOW as usize;
+
+/// A packet that was sent.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    va: u64,
+    rkey: Key,
+    /// In microseconds of the stateless side's clock.
+    deadline: u32,
+    /// When it was executed, among all that was, if it was.
+    order: u32,
+    len: u16,
+    /// Deadlines that it had before this one.
+    copy: u8,
+    is_read: bool,
+    is_done: bool,
+    /// Its deadline has passed, or it is to be executed again: the next copy gets a new one.
+    is_renewed: bool,
+}
+
+const NEVER_SENT: Sent = Sent {
+    va: 0,
+    rkey: Key(0),
+    deadline: 0,
+    order: 0,
+    len: 0,
+    copy: 0,
+    is_read: true,
+    is_done: false,
+    is_renewed: false,
+};
+
+const _: () = assert!(core::mem::size_of::<Sent>() == 32 && REMEMBERED.is_power_of_two());
+
+/// What the stateless side has handed over.
+#[derive(Clone, Copy, Debug)]
+struct Remote {
+    ticket: Ticket,
+    lifetime: u32,
+}
+
+/// StaR's state of one queue pair.
+#[derive(Debug)]
+pub(crate) struct Star {
+    tx: Sender,
+    remote: Remote,
+    /// The record is to be acknowledged.
+    owes_event: bool,
+    /// First PSN of the peer, by which its record is known.
+    peer_psn: Psn,
+    /// The stateless side's clock as last told, and when.
+    told: (u32, Instant),
+    sent: Box<[Sent; REMEMBERED]>,
+    /// The latest of the WRITEs that are acknowledged, in the order in which they were executed.
+    last_write: Option<u32>,
+    /// READs in flight, oldest first: place in flight, bytes. At most the READ depth.
+    reads: VecDeque<(u32, u32)>,
+    /// A refusal, until everything before the packet is done.
+    refused: Option<Box<(Psn, Cause)>>,
+    /// The last time that something moved on.
+    moved: Instant,
+    /// IRN's parameters, as they are for packets that are each acknowledged.
+    recovery: IrnConfig,
+}
+
+const _: () = assert!(core::mem::size_of::<Star>() <= 640);
+
+impl Star {
+    /// For a queue pair whose peer has handed its state over, and which begins at this PSN; `peer_psn` is the
+    /// peer's.
+    pub fn new(first: Psn, peer_psn: Psn, record: &Record, nic: &NicState, now: Instant) -> Star {
+        let sent = vec![NEVER_SENT; REMEMBERED].into_boxed_slice();
+        let timers = Timers::Measured { probe: None };
+        Star {
+            tx: Sender::new(first),
+            remote: Remote { ticket: record.ticket, lifetime: record.lifetime.min(i32::MAX as u32) },
+            owes_event: true,
+            peer_psn,
+            told: (record.clock, now),
+            sent: sent.try_into().unwrap_or_else(|_| unreachable!("a slice of {REMEMBERED}")),
+            last_write: None,
+            reads: VecDeque::new(),
+            refused: None,
+            moved: now,
+            recovery: IrnConfig { timers, retransmit_delay: Duration::ZERO, ..nic.irn },
+        }
+    }
+
+    /// Whether something is owed that no request asked for.
+    pub fn has_output(&self) -> bool {
+        self.owes_event
+    }
+
+    fn packet(&self, psn: Psn) -> &Sent {
+        &self.sent[psn.get() as usize & (REMEMBERED - 1)]
+    }
+
+    fn packet_mut(&mut self, psn: Psn) -> &mut Sent {
+        &mut self.sent[psn.get() as usize & (REMEMBERED - 1)]
+    }
+
+    /// Every invariant of its state.
+    pub fn check_invariants(&self) {
+        self.tx.check_invariants();
+        assert!(self.tx.in_flight() <= WINDOW, "more in flight than the window");
+    }
+
+    /// The stateless side's clock, as far as it is sure to have come: its pace is taken for a thousandth too
+    /// slow, so that deadlines are not told too far ahead.
+    fn clock(&self, now: Instant) -> u32 {
+        let (told, at) = self.told;
+        let since = now.since(at).as_ps() / 1_000_000;
+        told.wrapping_add((since - since / 1024) as u32)
+    }
+
+    /// The clock is told again; packets may overtake each other.
+    fn hear_clock(&mut self, told: u32, now: Instant) {
+        if told.wrapping_sub(self.told.0) as i32 >= 0 {
+            self.told = (told, now);
+        }
+    }
+}
+
+/// The queue pair has gone to ERR, if it has: what was in flight is flushed.
+fn heed_error(qp: &mut Qp, star: &mut Star) {
+    if qp.state == QpState::Err {
+        qp.deadline = Instant::NEVER;
+        star.tx = Sender::new(qp.requester.next_psn());
+        star.reads.clear();
+        star.refused = None;
+    }
+}
+
+/// The queue pair has changed its state by its owner's hand.
+pub(super) fn on_transition(qp: &mut Qp, star: &mut Star) {
+    heed_error(qp, star);
+}
+
+/// One step: the acknowledgement of the record, lost packets, then the requester's own step.
+#[inline(never)]
+pub(super) fn step(
+    qp: &mut Qp,
+    star: &mut Star,
+    nic: &mut NicState,
+    now: Instant,
+    out: &mut TxFrame,
+) -> SendStep {
+    if core::mem::take(&mut star.owes_event) {
+        acknowledge_record(qp, star.remote, nic, out);
+        return SendStep::Answer;
+    }
+    let step = if qp.requester.rnr_wait || !(qp.sends() || qp.state == QpState::Sqd) {
+        SendStep::Idle
+    } else {
+        request(qp, star, nic, now, out)
+    };
+    heed_error(qp, star);
+    step
+}
+
+fn request(qp: &mut Qp, star: &mut Star, nic: &mut NicState, now: Instant, out: &mut TxFrame) -> SendStep {
+    if star.tx.is_recovering()
+        && let Some(step) = requests::repair(qp, star, nic, now, out)
+    {
+        return step;
+    }
+    let next = common::next(qp);
+    match next {
+        Next::Idle => SendStep::Idle,
+        Next::Fetch | Next::Execute => {
+            let step = if matches!(next, Next::Fetch) { fetch(qp, nic, now) } else { execute(qp, nic, now) };
+            if let SendStep::Executed(op) = step {
+                requests::on_executed(qp, star, op, now);
+            }
+            step
+        }
+        Next::Packet => requests::next_packet(qp, star, nic, now, out),
+    }
+}
+
+/// Acknowledges the record, with the ticket that came in it.
+fn acknowledge_record(qp: &Qp, remote: Remote, nic: &NicState, out: &mut TxFrame) {
+    out.payload.clear();
+    let opcode = Opcode::new(Service::Star, Operation::WqeEventAcknowledge);
+    let bth = Bth { opcode, psn: qp.requester.next_psn(), dest_qp: qp.peer, ..Bth::default() };
+    let irn = StarEth::new(Op::Control, StarEth::MIGRATION, 0, 0).into();
+    out.packet = Packet { flow: qp.flow(nic), bth, irn, ticket: remote.ticket, ..Packet::default() };
+    out.path = qp.path;
+}
+
+/// The queue pair's timer ran out.
+pub(super) fn on_timer(qp: &mut Qp, star: &mut Star, nic: &mut NicState, now: Instant, silence: Silence) {
+    if qp.deadline <= now {
+        requests::on_timeout(qp, star, nic, now, silence);
+        heed_error(qp, star);
+    }
+}
+
+/// Takes in a packet.
+#[inline(never)]
+pub(super) fn on_packet(
+    qp: &mut Qp,
+    star: &mut Star,
+    nic: &mut NicState,
+    now: Instant,
+    packet: &Packet,
+    payload: &Payload<'_>,
+) {
+    match packet.bth.opcode.operation() {
+        _ if !packet.bth.opcode.is_of(Service::Star) => nic.counters.drop_wrong_service += 1,
+        Operation::RemoteDataAnswer | Operation::GetDataAnswer => {
+            requests::on_answer(qp, star, nic, now, packet, payload);
+        }
+        // The peer hands its state over once more: it has not heard that it came.
+        Operation::WqePacket if record(packet, payload, star.peer_psn).is_some() => star.owes_event = true,
+        _ => nic.counters.drop_wrong_service += 1,
+    }
+    heed_error(qp, star);
+}
+
+/// What the peer hands over, if the packet is of the connection: its number is the peer's first.
+pub(crate) fn record(packet: &Packet, payload: &Payload<'_>, peer_psn: Psn) -> Option<Record> {
+    let mut bytes = [0; Record::LEN];
+    if payload.len() != Record::LEN || payload.is_elided() || packet.bth.psn != peer_psn {
+        return None;
+    }
+    payload.read(0, &mut bytes);
+    Record::read(&bytes).filter(|_| StarEth::from(packet.irn).has(StarEth::MIGRATION))
+}

@@ -1,0 +1,116 @@
+//! What a NIC that offers StaR is configured with, and which role its connections get.
+
+use adverb_wire::star::{Hello, Wish};
+use adverb_wire::{Duration, Gid, QpNumber};
+
+/// StaR's parameters.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StarConfig {
+    /// Which side of its connections the NIC wants to be.
+    pub wish: Wish,
+    /// [`Wish::Auto`]: with more connections than these in the NIC, it would rather be stateless.
+    pub threshold: u32,
+    /// For how long a region's WRITE or READ may be on its way to the stateless side, which remembers WRITEs
+    /// for as long. At least 10 us, at most 10 s.
+    pub lifetime: Duration,
+    /// Time after which a hello that was not answered is sent again.
+    pub hello_interval: Duration,
+    /// After so many of them the peer is taken for one that does not know StaR.
+    pub hello_tries: u8,
+}
+
+impl Default for StarConfig {
+    fn default() -> Self {
+        StarConfig {
+            wish: Wish::Auto,
+            threshold: 128,
+            lifetime: Duration::from_ms(20),
+            hello_interval: Duration::from_ms(10),
+            hello_tries: 2,
+        }
+    }
+}
+
+impl StarConfig {
+    /// The lifetime in microseconds, within its bounds.
+    pub(crate) fn lifetime_us(&self) -> u32 {
+        (self.lifetime.as_ps() / 1_000_000).clamp(10, 10_000_000) as u32
+    }
+}
+
+/// What becomes of one side of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// Its NIC keeps nothing of the connection.
+    Stateless,
+    /// Its NIC keeps both sides' state.
+    Stateful,
+    /// Plain RC suits both.
+    Plain,
+    /// Plain RC, because both sides insist on the same.
+    Conflict,
+}
+
+/// A side's role (StaR, III-C1): what the two hellos say decides it, and the names of the ends where they say
+/// the same. Both sides come to the same result.
+pub(crate) fn role(own: (&Hello, Gid, QpNumber), other: (&Hello, Gid, QpNumber)) -> Role {
+    let is_over = |hello: &Hello| hello.connections > hello.threshold;
+    match (own.0.wish, other.0.wish) {
+        (Wish::Server, Wish::Client | Wish::Auto) | (Wish::Auto, Wish::Client) => Role::Stateless,
+        (Wish::Client, Wish::Server | Wish::Auto) | (Wish::Auto, Wish::Server) => Role::Stateful,
+        (Wish::Server, Wish::Server) | (Wish::Client, Wish::Client) => Role::Conflict,
+        (Wish::Auto, Wish::Auto) if !is_over(own.0) && !is_over(other.0) => Role::Plain,
+        (Wish::Auto, Wish::Auto) => {
+            let key = |end: (&Hello, Gid, QpNumber)| (end.0.connections, end.1.0, end.2);
+            if key(own) < key(other) { Role::Stateful } else { Role::Stateless }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    fn hello(wish: Wish, connections: u32, threshold: u32) -> Hello {
+        let (features, window, capacity, queues, clock) = (0, 512, 0, (64, 64), 0);
+        Hello { wish, features, window, connections, threshold, capacity, queues, clock }
+    }
+
+    #[test]
+    fn both_sides_come_to_the_same() {
+        let ends = [(1, 0x11), (2, 0x10)]
+            .map(|(last, number)| (Gid::from(Ipv4Addr::new(10, 0, 0, last)), QpNumber::new(number)));
+        let wishes = [Wish::Server, Wish::Client, Wish::Auto];
+        for (a, b) in wishes.iter().flat_map(|a| wishes.iter().map(move |b| (*a, *b))) {
+            for (many, few) in [(0, 0), (5, 5), (129, 5), (129, 130), (129, 129)] {
+                let (one, two) = (hello(a, many, 128), hello(b, few, 128));
+                let (one, two) = ((&one, ends[0].0, ends[0].1), (&two, ends[1].0, ends[1].1));
+                let (first, second) = (role(one, two), role(two, one));
+                let expected = match first {
+                    Role::Stateless => Role::Stateful,
+                    Role::Stateful => Role::Stateless,
+                    same => same,
+                };
+                assert_eq!(second, expected, "{a:?} {b:?} {many} {few}");
+            }
+        }
+    }
+
+    #[test]
+    fn wishes_go_before_numbers_and_the_fuller_side_becomes_stateless() {
+        let gid = |last| Gid::from(Ipv4Addr::new(10, 0, 0, last));
+        let own = |hello: &Hello, other: &Hello| {
+            role((hello, gid(1), QpNumber::new(1)), (other, gid(2), QpNumber::new(1)))
+        };
+        let auto = |count| hello(Wish::Auto, count, 128);
+        assert_eq!(own(&hello(Wish::Server, 0, 128), &auto(1000)), Role::Stateless);
+        assert_eq!(own(&auto(1000), &hello(Wish::Server, 0, 128)), Role::Stateful);
+        assert_eq!(own(&hello(Wish::Client, 0, 1), &hello(Wish::Client, 9, 1)), Role::Conflict);
+        assert_eq!(own(&auto(128), &auto(128)), Role::Plain);
+        assert_eq!(own(&auto(129), &auto(3)), Role::Stateless);
+        assert_eq!(own(&auto(3), &auto(129)), Role::Stateful);
+        // As many at both: the lower name is stateful.
+        assert_eq!(own(&auto(129), &auto(129)), Role::Stateful);
+    }
+}

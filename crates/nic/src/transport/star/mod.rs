@@ -1,0 +1,23 @@
+//! StaR: a reliable connection of which one NIC keeps nothing (Wang et al., ICNP 2021).
+//!
+//! | file | holds |
+//! |---|---|
+//! | [`stateless`] | the half that keeps nothing: executes, answers |
+//! | `seal` | tickets, by which it knows whom to obey |
+//! | `history` | what it executed lately, in a table of constant size |
+//! | [`config`] | parameters, and the rule that gives each side its role |
+//! | [`super::rc::star`] | the stateful half, a mode of RC |
+//! | `nic/src/star.rs` | endpoints, hellos, the way of frames to the halves |
+//!
+//! Beyond the paper, which trusts every NIC and every packet of its network: tickets and keys of regions are
+//! checked where memory is; deadlines, a history and order stamps make a late or doubled packet harmless, and
+//! keep the order of overlapping WRITEs and of READs after WRITEs when packets are lost.
+
+pub(crate) mod config;
+mod history;
+mod seal;
+pub(crate) mod stateless;
+
+pub use config::StarConfig;
+pub(crate) use config::{Role, role};
+pub(crate) use stateless::{Stateless, clock};

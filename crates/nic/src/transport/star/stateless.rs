@@ -1,0 +1,380 @@
+//! The stateless half: executes what packets say and answers from what stands in them (StaR, III-B).
+//!
+//! ```text
+//!   RD, GD -> ticket -> live? -> deadline -> seen before? -> region's rights -> memory
+//!                                                                   RDA, GDA <- row of answers
+//! ```
+//!
+//! It is one struct of fixed size, whatever the number of connections: it is given the packet and the
+//! memory's tables, and has no way to a queue pair or an endpoint. What a NIC would keep of a connection
+//! stands in the packet's ticket instead; the only table by queue pair number says whether the number lives.
+//!
+//! Beyond the paper: tickets, keys of regions, deadlines, the history and the order stamps. Without them a
+//! copy that the network delivers late would overwrite memory that has a new use, and nobody could tell.
+
+use super::history::{Found, History, Identity};
+use super::seal::Sealer;
+use crate::admission::PKEY_BASE;
+use crate::counters::Counters;
+use crate::frame::TxFrame;
+use crate::ids::PdId;
+use crate::limits::{MAX_QP, MAX_STAR_ANSWERS};
+use crate::memory::{AccessFault, Memory, Payload, RemoteRight, Span, dma};
+use crate::qp::source_port;
+use crate::random::{Generator, Purpose, Seed};
+use adverb_wire::star::{self, Answer, Grant, Op, Stamp, StarEth, Ticket, Verdict};
+use adverb_wire::{Bth, Flow, Gid, Instant, Key, Opcode, Operation, Packet, Psn, QpNumber, Service};
+use std::collections::VecDeque;
+
+/// An answer acknowledges so many packets at most.
+const RUN_MAX: u8 = u8::MAX;
+
+/// An RDA or GDA that has not left.
+#[derive(Clone, Copy, Debug)]
+struct Owed {
+    flow: Flow,
+    number: QpNumber,
+    peer: QpNumber,
+    psn: Psn,
+    answer: Answer,
+    /// Of the first packet that it answers; a GDA gets its own when it leaves.
+    order: u32,
+    /// What a GDA brings.
+    data: Option<Wanted>,
+}
+
+/// Bytes of a region that were asked for.
+#[derive(Clone, Copy, Debug)]
+struct Wanted {
+    pd: PdId,
+    va: u64,
+    rkey: Key,
+    len: u16,
+}
+
+/// The stateless half of a NIC.
+pub(crate) struct Stateless {
+    sealer: Sealer,
+    history: History,
+    /// By the low 16 bits of a queue pair number: which of its lives it lives, or 0.
+    live: Box<[u8; MAX_QP as usize]>,
+    /// And which life it had last.
+    lives: Box<[u8; MAX_QP as usize]>,
+    /// In the order in which they leave; never more than it has had room for from the start.
+    answers: VecDeque<Owed>,
+    /// Packets executed so far.
+    order: u32,
+    /// How far ahead a deadline is half believed, in microseconds.
+    lifetime: u32,
+}
+
+// What it allocates has a fixed size as well, given when it is made.
+const _: () = assert!(core::mem::size_of::<Stateless>() <= 1024);
+
+/// The clock that deadlines are told in: microseconds, modulo 2^32.
+pub(crate) fn clock(now: Instant) -> u32 {
+    (now.as_ps() / 1_000_000) as u32
+}
+
+fn slot(number: QpNumber) -> usize {
+    (number.get() & (MAX_QP - 1)) as usize
+}
+
+fn bytes() -> Box<[u8; MAX_QP as usize]> {
+    let bytes = vec![0; MAX_QP as usize].into_boxed_slice();
+    bytes.try_into().unwrap_or_else(|_| unreachable!("a slice of {MAX_QP} bytes"))
+}
+
+impl Stateless {
+    pub fn new(seed: Seed, lifetime: u32) -> Stateless {
+        let mut drawn = Generator::new(seed, Purpose::History);
+        Stateless {
+            sealer: Sealer::new(seed),
+            history: History::new(u64::from(drawn.word()) << 32 | u64::from(drawn.word())),
+            live: bytes(),
+            lives: bytes(),
+            answers: VecDeque::with_capacity(MAX_STAR_ANSWERS),
+            order: 0,
+            lifetime,
+        }
+    }
+
+    /// A queue pair number comes to life for a peer: the ticket that the peer is to show.
+    pub fn bring_to_life(&mut self, number: QpNumber, peer: Gid, grant: Grant) -> Ticket {
+        let life = &mut self.lives[slot(number)];
+        *life = life.wrapping_add(1).max(1);
+        let incarnation = *life;
+        self.live[slot(number)] = incarnation;
+        self.sealer.seal(Grant { incarnation, ..grant }, number, peer)
+    }
+
+    /// The queue pair number dies: from now on nothing lands in its name, and nothing that it owes leaves.
+    pub fn revoke(&mut self, number: QpNumber) {
+        self.live[slot(number)] = 0;
+        self.answers.retain(|owed| owed.number != number);
+    }
+
+    /// What the packet's ticket grants. `None`, counted, when it may not come in.
+    pub fn admit(&self, packet: &Packet, counters: &mut Counters) -> Option<Grant> {
+        if packet.bth.pkey & PKEY_BASE != PKEY_BASE {
+            counters.drop_pkey += 1;
+            return None;
+        }
+        let number = packet.bth.dest_qp;
+        let Some(grant) = self.sealer.open(packet.ticket, number, packet.flow.src) else {
+            counters.star_drop_ticket += 1;
+            return None;
+        };
+        if grant.incarnation == 0 || self.live[slot(number)] != grant.incarnation {
+            counters.star_drop_not_live += 1;
+            return None;
+        }
+        Some(grant)
+    }
+
+    /// Takes in an RD or GD: executes it, and has an answer ready for it, whatever came of it.
+    pub fn on_request(
+        &mut self,
+        now: Instant,
+        packet: &Packet,
+        payload: &Payload<'_>,
+        memory: &Memory,
+        counters: &mut Counters,
+    ) {
+        let Some(grant) = self.admit(packet, counters) else { return };
+        if self.answers.len() == MAX_STAR_ANSWERS {
+            counters.star_answers_full += 1;
+            return;
+        }
+        let is_data = packet.bth.opcode.operation() == Operation::RemoteData;
+        let done = if is_data {
+            self.remote_data(now, packet, payload, grant, memory, counters)
+        } else {
+            self.get_data(now, packet, payload, grant, memory, counters).map(|wanted| (0, Some(wanted)))
+        };
+        let (verdict, order, data) = match done {
+            Ok((order, data)) => (Verdict::Done, order, data),
+            Err(verdict) => (verdict, self.order, None),
+        };
+        let copy = StarEth::from(packet.irn).copy;
+        let congested = packet.flow.traffic_class & 3 == 3;
+        let number = packet.bth.dest_qp;
+        let answer = Answer { verdict, copy, congested, run: 1 };
+        let owed = Owed {
+            flow: back(packet, number, grant.peer),
+            number,
+            peer: grant.peer,
+            psn: packet.bth.psn,
+            answer,
+            order,
+            data,
+        };
+        if !(is_data && self.joins_run(&owed)) {
+            self.answers.push_back(Owed { data: owed.data.filter(|_| !is_data), ..owed });
+        }
+    }
+
+    /// Lets the last answer of the row answer for this packet too, if the two were executed one right after
+    /// the other.
+    fn joins_run(&mut self, owed: &Owed) -> bool {
+        let Some(last) = self.answers.back_mut() else { return false };
+        let run = last.answer.run;
+        let same = last.number == owed.number && last.peer == owed.peer && last.flow == owed.flow;
+        let next = last.psn.add(run.into()) == owed.psn && last.order.wrapping_add(run.into()) == owed.order;
+        let joins = same
+            && next
+            && last.data.is_none()
+            && run < RUN_MAX
+            && owed.answer == Answer { run: 1, ..last.answer }
+            && owed.answer.verdict == Verdict::Done;
+        last.answer.run += u8::from(joins);
+        joins
+    }
+
+    /// Whether a region's packet comes in time.
+    fn is_timely(&self, now: Instant, packet: &Packet, counters: &mut Counters) -> Result<(), Verdict> {
+        let ahead = star::deadline(&packet.reth).wrapping_sub(clock(now)) as i32;
+        if ahead < 0 || ahead as u32 > 2 * self.lifetime {
+            counters.star_drop_expired += 1;
+            return Err(Verdict::Expired);
+        }
+        Ok(())
+    }
+
+    /// Executes an RD; its place among all that were executed.
+    fn remote_data(
+        &mut self,
+        now: Instant,
+        packet: &Packet,
+        payload: &Payload<'_>,
+        grant: Grant,
+        memory: &Memory,
+        counters: &mut Counters,
+    ) -> Result<(u32, Option<Wanted>), Verdict> {
+        check_form(packet, grant, payload.len(), Op::Write, Grant::WRITE, counters)?;
+        self.is_timely(now, packet, counters)?;
+        let number = packet.bth.dest_qp;
+        let identity = Identity {
+            queue: u32::from(grant.incarnation) << 24 | number.get(),
+            psn: packet.bth.psn.get(),
+            deadline: star::deadline(&packet.reth),
+        };
+        let place = match self.history.find(identity, clock(now)) {
+            Found::Executed(order) => {
+                counters.star_duplicate += 1;
+                return Ok((order, None));
+            }
+            Found::Full => {
+                counters.star_history_full += 1;
+                return Err(Verdict::Busy);
+            }
+            Found::Place(place) => place,
+        };
+        let (va, rkey) = (packet.reth.va, packet.reth.rkey);
+        let span = region(memory, grant, number, (va, rkey), payload.len() as u32, RemoteRight::Write)
+            .map_err(|_| refuse_region(counters))?;
+        if !payload.is_empty() && !payload.is_elided() {
+            dma::write(span, payload, 0, payload.len());
+        }
+        self.order = self.order.wrapping_add(1);
+        self.history.keep(place, identity, self.order);
+        counters.star_executed += 1;
+        Ok((self.order, None))
+    }
+
+    /// Takes a GD for what can be answered: what it wants.
+    fn get_data(
+        &mut self,
+        now: Instant,
+        packet: &Packet,
+        payload: &Payload<'_>,
+        grant: Grant,
+        memory: &Memory,
+        counters: &mut Counters,
+    ) -> Result<Wanted, Verdict> {
+        let len = StarEth::from(packet.irn).count;
+        if !payload.is_empty() {
+            counters.star_nak_invalid += 1;
+            return Err(Verdict::Invalid);
+        }
+        check_form(packet, grant, len.into(), Op::Read, Grant::READ, counters)?;
+        self.is_timely(now, packet, counters)?;
+        let (va, rkey, number) = (packet.reth.va, packet.reth.rkey, packet.bth.dest_qp);
+        region(memory, grant, number, (va, rkey), len.into(), RemoteRight::Read)
+            .map_err(|_| refuse_region(counters))?;
+        let pd = memory.pd_at(grant.pd).ok_or(Verdict::Access)?;
+        Ok(Wanted { pd, va, rkey, len })
+    }
+
+    /// Whether an answer waits.
+    pub fn has_answers(&self) -> bool {
+        !self.answers.is_empty()
+    }
+
+    /// Puts the next answer into `out`. Memory is read, and its rights are looked at, only now.
+    pub fn next_answer(
+        &mut self,
+        now: Instant,
+        memory: &Memory,
+        counters: &mut Counters,
+        out: &mut TxFrame,
+    ) -> bool {
+        let Some(owed) = self.answers.pop_front() else { return false };
+        out.payload.clear();
+        let Owed { flow, number, peer, psn, mut answer, mut order, data } = owed;
+        let mut operation = Operation::RemoteDataAnswer;
+        if let Some(Wanted { pd, va, rkey, len }) = data {
+            match allowed(memory, pd, number, (va, rkey), len.into(), RemoteRight::Read) {
+                Ok(span) => {
+                    operation = Operation::GetDataAnswer;
+                    self.order = self.order.wrapping_add(1);
+                    order = self.order;
+                    counters.star_executed += 1;
+                    if len > 0 {
+                        out.payload.push(span);
+                    }
+                }
+                Err(_) => answer.verdict = refuse_region(counters),
+            }
+        }
+        let opcode = Opcode::new(Service::Star, operation);
+        out.packet = Packet {
+            flow,
+            bth: Bth { opcode, psn, dest_qp: peer, ..Bth::default() },
+            aeth: answer.aeth(),
+            irn: Stamp { clock: clock(now), order }.into(),
+            payload_len: out.payload.len() as u32,
+            ..Packet::default()
+        };
+        true
+    }
+}
+
+/// Whether a request has the form of one, and its ticket the right for it.
+fn check_form(
+    packet: &Packet,
+    grant: Grant,
+    len: usize,
+    op: Op,
+    right: u8,
+    counters: &mut Counters,
+) -> Result<(), Verdict> {
+    let eth = StarEth::from(packet.irn);
+    if eth.has(StarEth::POSTED) {
+        // This half gives nothing that is posted away.
+        counters.star_nak_not_posted += 1;
+        return Err(Verdict::NotPosted);
+    }
+    if eth.op() != Some(op) || len > 128 << grant.mtu {
+        counters.star_nak_invalid += 1;
+        return Err(Verdict::Invalid);
+    }
+    if grant.rights & right == 0 {
+        return Err(refuse_region(counters));
+    }
+    Ok(())
+}
+
+fn refuse_region(counters: &mut Counters) -> Verdict {
+    counters.star_nak_region += 1;
+    Verdict::Access
+}
+
+/// The bytes of a region that a ticket lets in.
+fn region(
+    memory: &Memory,
+    grant: Grant,
+    number: QpNumber,
+    (va, rkey): (u64, Key),
+    len: u32,
+    right: RemoteRight,
+) -> Result<Span, AccessFault> {
+    let pd = memory.pd_at(grant.pd).ok_or(AccessFault::OtherDomain)?;
+    allowed(memory, pd, number, (va, rkey), len, right)
+}
+
+/// One place for the check of all, so that others' copies of it stay where they are fast.
+#[inline(never)]
+fn allowed(
+    memory: &Memory,
+    pd: PdId,
+    number: QpNumber,
+    (va, rkey): (u64, Key),
+    len: u32,
+    right: RemoteRight,
+) -> Result<Span, AccessFault> {
+    memory.check_remote(pd, number, rkey, va, len, right)
+}
+
+/// The way back to who sent a packet. An answer may be marked on its way if the request could.
+fn back(packet: &Packet, number: QpNumber, peer: QpNumber) -> Flow {
+    let Flow { src, dst, traffic_class, hop_limit: _, src_port: _ } = packet.flow;
+    let capable = if traffic_class & 3 == 0 { 0 } else { 2 };
+    Flow {
+        src: dst,
+        dst: src,
+        src_port: source_port(number, peer),
+        traffic_class: traffic_class & !3 | capable,
+        hop_limit: 64,
+    }
+}
