@@ -164,8 +164,11 @@ pub struct Swarm {
         conflicts_with_all = ["one_rma", "sabotage"]
     )]
     pub app: Option<System>,
-    /// Break the programs on purpose, to see that it is found
-    #[arg(long, value_name = "HOW", requires = "app")]
+    /// Random programs in NICs, compiled, run under faults, and compared with an interpreter
+    #[arg(long, conflicts_with_all = ["one_rma", "sabotage", "app"])]
+    pub redn: bool,
+    /// Break the programs on purpose, to see that it is found: with --app or --redn
+    #[arg(long, value_name = "HOW")]
     pub bug: Option<String>,
     /// Print one hash over the traces of all seeds: two builds that print the same one behaved alike
     #[arg(long)]
@@ -198,8 +201,11 @@ pub struct Replay {
         conflicts_with_all = ["one_rma", "sabotage"]
     )]
     pub app: Option<System>,
+    /// A seed of random programs in NICs; they are printed first
+    #[arg(long, conflicts_with_all = ["one_rma", "sabotage", "app"])]
+    pub redn: bool,
     /// Break the programs on purpose, as for the swarm
-    #[arg(long, value_name = "HOW", requires = "app")]
+    #[arg(long, value_name = "HOW")]
     pub bug: Option<String>,
 }
 

@@ -22,6 +22,7 @@ mod program;
 mod progress;
 mod queue;
 mod redn;
+mod redn_swarm;
 mod region;
 mod remote;
 mod run;

@@ -4,7 +4,9 @@
 use crate::args;
 use crate::error::Error;
 use crate::progress::Progress;
+use crate::redn_swarm::{REDN, covered, show_programs};
 use adverb_os::say;
+use adverb_redn::language::coverage::Coverage;
 use adverb_sim::sabotage::Sabotage;
 use adverb_sim::swarm::one_rma;
 use adverb_sim::swarm::programs::System;
@@ -18,6 +20,8 @@ use std::process::ExitCode;
 
 /// Lines before a failure that `--around-failure` shows without `--limit`.
 const AROUND: usize = 100;
+/// Seeds whose programs have to have everything in them.
+const COVERED_BY: u64 = 1000;
 
 thread_local! {
     /// The seed that this thread runs: what broke an assertion is told with it.
@@ -45,7 +49,10 @@ impl<'a> Tried<'a> {
         sabotage: Option<Sabotage>,
     ) -> Result<Tried<'a>, Error> {
         let Some(app) = app else {
-            return Ok(if one_rma { Tried::OneRma } else { Tried::Queues(sabotage) });
+            return match bug {
+                Some(bug) => Err(Error::Options(format!("--bug {bug}: needs --app NAME, or --redn"))),
+                None => Ok(if one_rma { Tried::OneRma } else { Tried::Queues(sabotage) }),
+            };
         };
         match bug.filter(|bug| !app.has_bug(bug)) {
             Some(bug) => {
@@ -83,9 +90,16 @@ impl<'a> Tried<'a> {
                 format!(" --sabotage {name}")
             }
             Tried::OneRma => " --1rma".to_owned(),
-            Tried::App(app, None) => format!(" --app {}", app.name),
-            Tried::App(app, Some(bug)) => format!(" --app {} --bug {bug}", app.name),
+            Tried::App(app, bug) => {
+                let bug = bug.map_or(String::new(), |bug| format!(" --bug {bug}"));
+                if self.is_redn() { format!(" --redn{bug}") } else { format!(" --app {}{bug}", app.name) }
+            }
         }
+    }
+
+    /// Programs in NICs, which are made by the seed.
+    fn is_redn(self) -> bool {
+        matches!(self, Tried::App(app, _) if app.name == REDN.name)
     }
 
     /// What is counted as completed, and as dead.
@@ -104,7 +118,8 @@ pub fn swarm(arguments: &args::Swarm) -> Result<ExitCode, Error> {
         let why = format!("--first {first}: {count} seeds count beyond the last one; give a smaller one");
         return Err(Error::Options(why));
     }
-    let (app, bug) = (arguments.app.as_ref(), arguments.bug.as_deref());
+    let app = if arguments.redn { Some(&REDN) } else { arguments.app.as_ref() };
+    let bug = arguments.bug.as_deref();
     let tried = Tried::new(app, bug, arguments.one_rma, arguments.sabotage)?;
     name_the_seed_of_panics();
     let mut bar = Progress::new(false);
@@ -116,10 +131,14 @@ pub fn swarm(arguments: &args::Swarm) -> Result<ExitCode, Error> {
         let seed = first + n as u64;
         SEED.set(Some(seed));
         OPTIONS.set(tried.options());
-        tried.run(seed)
+        let outcome = tried.run(seed);
+        (outcome, covered())
     };
     let mut written = Ok(());
-    sweep::run(count as usize, arguments.jobs.unwrap_or(0) as usize, work, |_, outcome: &Outcome| {
+    let mut coverage = Coverage::default();
+    let jobs = arguments.jobs.unwrap_or(0) as usize;
+    sweep::run(count as usize, jobs, work, |_, (outcome, covered): &(Outcome, Coverage)| {
+        coverage.add(covered);
         ended += 1;
         completed += outcome.completed;
         faults += outcome.faults;
@@ -147,18 +166,32 @@ pub fn swarm(arguments: &args::Swarm) -> Result<ExitCode, Error> {
     if arguments.hash {
         writeln!(out, "hash {hash:016x}").map_err(Error::Output)?;
     }
-    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let complete = !tried.is_redn() || cover(&coverage, ended).map_err(Error::Output)?;
+    Ok(if failed == 0 && complete { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Prints what programs had in them; false if so many seeds should have had more.
+fn cover(coverage: &Coverage, seeds: u64) -> io::Result<bool> {
+    let mut out = io::stdout();
+    writeln!(out, "{coverage}")?;
+    let missing = coverage.missing();
+    if !missing.is_empty() {
+        writeln!(out, "no program of these seeds had: {}", missing.join("; "))?;
+    }
+    Ok(missing.is_empty() || seeds < COVERED_BY)
 }
 
 fn tell(outcome: &Outcome, option: &str) -> io::Result<()> {
     let mut out = io::stdout();
     writeln!(out, "seed {} failed; see `adverb replay {0}{option} --around-failure`", outcome.seed)?;
-    outcome.failures.iter().try_for_each(|failure| writeln!(out, "  {failure}"))
+    let lines = outcome.failures.iter().flat_map(|failure| failure.lines());
+    lines.into_iter().try_for_each(|line| writeln!(out, "  {line}"))
 }
 
 /// Shows a seed step by step; failure when it fails.
 pub fn replay(arguments: &args::Replay) -> Result<ExitCode, Error> {
-    let (app, bug) = (arguments.app.as_ref(), arguments.bug.as_deref());
+    let app = if arguments.redn { Some(&REDN) } else { arguments.app.as_ref() };
+    let bug = arguments.bug.as_deref();
     let tried = Tried::new(app, bug, arguments.one_rma, arguments.sabotage)?;
     name_the_seed_of_panics();
     SEED.set(Some(arguments.seed));
@@ -168,6 +201,9 @@ pub fn replay(arguments: &args::Replay) -> Result<ExitCode, Error> {
     let mut last: VecDeque<String> = VecDeque::new();
     let mut written = Ok(());
     OPTIONS.set(tried.options());
+    if tried.is_redn() && !arguments.around_failure {
+        show_programs();
+    }
     let mut show = |line: &str| {
         if arguments.around_failure {
             if last.len() == limit {

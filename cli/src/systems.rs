@@ -19,6 +19,7 @@ pub const ALL: [System; 3] = [
         bugs: &[("early-release", "the lock is released before the record's change is acknowledged")],
         one_rma: false,
         make: make_lock,
+        tune: |_, _| {},
     },
     System {
         name: "queue",
@@ -26,6 +27,7 @@ pub const ALL: [System; 3] = [
         bugs: &[("torn-header", "an element's header is written before its payload, and believed")],
         one_rma: false,
         make: make_queue,
+        tune: |_, _| {},
     },
     System {
         name: "catalog",
@@ -33,6 +35,7 @@ pub const ALL: [System; 3] = [
         bugs: &[("early-head", "the head is changed before its record is written, and believed")],
         one_rma: true,
         make: make_catalog,
+        tune: |_, _| {},
     },
 ];
 

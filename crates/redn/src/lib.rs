@@ -13,6 +13,7 @@
 //! service  gets that a NIC answers for ever: the table, and how clients read it
 //! show     the way back: any send queue's bytes, in words
 //! trace    what a running chain changes of itself, and when
+//! trial    one run, compared with an interpreter that knows no RDMA
 //! ```
 //! A chain is made, loaded and run in any world that `adverb_rdma` has a driver for.
 #![forbid(unsafe_code)]
@@ -25,6 +26,7 @@ pub mod run;
 pub mod service;
 pub mod show;
 pub mod trace;
+pub mod trial;
 
 pub use adverb_nic::queue::wqe::WqeOp;
 pub use chain::Chain;

@@ -174,6 +174,17 @@ impl Loaded {
         self.regions[usize::from(region.0)].as_ref()
     }
 
+    /// What the loader writes into a region that it makes, before the chain is started.
+    pub fn data(&self, region: RegionId) -> Option<(Address, Vec<u8>)> {
+        let made = self.region(region)?;
+        let mut out = vec![0; made.len() as usize];
+        for (at, bytes) in &self.chain.regions[usize::from(region.0)].data {
+            let bytes = chain::data(&self.chain, &self.layout, &self.addresses, bytes);
+            out[*at as usize..][..bytes.len()].copy_from_slice(&bytes);
+        }
+        Some((address(made), out))
+    }
+
     /// Says where a region is that the loader does not make: a peer's, or one of the caller's.
     pub fn give(&mut self, region: RegionId, address: Address) {
         let at = usize::from(region.0);

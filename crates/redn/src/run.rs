@@ -156,6 +156,16 @@ impl Served {
         Ok(out)
     }
 
+    /// Regions as they were before the program was started.
+    pub fn regions_before(&self) -> BTreeMap<String, Memory> {
+        let regions = self.compiled.regions.iter();
+        let one = |(name, id): &(String, _)| {
+            let (address, bytes) = self.loaded.data(*id)?;
+            Some((name.clone(), Memory { addr: address.addr, bytes }))
+        };
+        regions.filter_map(one).collect()
+    }
+
     /// Regions as they are.
     pub async fn regions(&self) -> Result<BTreeMap<String, Memory>, Failure> {
         let mut out = BTreeMap::new();

@@ -20,6 +20,7 @@ const NUMBERS: System = System {
     bugs: &[("careless", "a number is taken with a READ and a WRITE instead of an atomic")],
     one_rma: false,
     make,
+    tune: |_, _| {},
 };
 
 /// The programs of a seed: a home, and some clients on other hosts, which may be killed and come back.

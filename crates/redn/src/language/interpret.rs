@@ -4,7 +4,7 @@
 //! in the NIC.
 
 use super::ast::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A region's bytes, and where they are.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -26,6 +26,10 @@ pub struct Outcome {
     pub replies: Vec<(Vec<u8>, Option<u32>)>,
     /// Why it stopped, if not at its end.
     pub stopped: Option<String>,
+    /// Lines of statements that were executed.
+    pub executed: BTreeSet<u32>,
+    /// How conditions came out: their lines, and whether they held.
+    pub tested: BTreeSet<(u32, bool)>,
 }
 
 /// How a statement ended.
@@ -66,14 +70,15 @@ impl Machine<'_> {
     fn block(&mut self, body: &[Statement]) -> Result<Flow, String> {
         for statement in body {
             self.steps = self.steps.checked_sub(1).ok_or("too many steps")?;
-            if let Flow::Leave = self.statement(&statement.kind)? {
+            self.out.executed.insert(statement.line);
+            if let Flow::Leave = self.statement(statement)? {
                 return Ok(Flow::Leave);
             }
         }
         Ok(Flow::On)
     }
 
-    fn statement(&mut self, kind: &Kind) -> Result<Flow, String> {
+    fn statement(&mut self, Statement { line, kind }: &Statement) -> Result<Flow, String> {
         match kind {
             Kind::Let(name, region, at, fields) => {
                 let mut at = self.value(at)?;
@@ -90,16 +95,20 @@ impl Machine<'_> {
                 self.out.variables.entry(name.clone()).or_insert(0);
             }
             Kind::If(condition, then, otherwise) => {
-                let body = if self.holds(condition)? { then } else { otherwise };
+                let holds = self.holds(condition)?;
+                self.out.tested.insert((*line, holds));
+                let body = if holds { then } else { otherwise };
                 return self.block(body);
             }
             Kind::Loop(condition, times, body) => {
                 let mut round = 0;
                 while *times == Times::Recycle || matches!(times, Times::Unroll(times) if round < *times) {
-                    if let Some(condition) = condition
-                        && !self.holds(condition)?
-                    {
-                        break;
+                    if let Some(condition) = condition {
+                        let holds = self.holds(condition)?;
+                        self.out.tested.insert((*line, holds));
+                        if !holds {
+                            break;
+                        }
                     }
                     if let Flow::Leave = self.block(body)? {
                         break;

@@ -9,12 +9,15 @@
 //! }
 //! ```
 //! [`parse`] reads it, [`lower`] makes a chain of it, [`interpret`] says what it does without knowing RDMA.
-//! Errors name the line and the rule.
+//! Errors name the line and the rule. [`random`] makes programs from seeds, and [`coverage`] says what they
+//! have in them.
 
 mod ast;
+pub mod coverage;
 pub mod interpret;
 pub mod lower;
 mod parse;
+pub mod random;
 pub mod wrong;
 
 pub use ast::*;

@@ -28,6 +28,8 @@ pub struct System {
     pub one_rma: bool,
     /// Its programs for a fabric of so many hosts, broken in this way.
     pub make: fn(rng: &mut fastrand::Rng, hosts: u32, bug: Option<&str>) -> Made,
+    /// What else is random of the fabric and its NICs; it may do nothing.
+    pub tune: fn(rng: &mut fastrand::Rng, config: &mut Config),
 }
 
 impl core::fmt::Debug for System {
@@ -66,6 +68,8 @@ pub struct Run<'a> {
 /// Virtual time with faults, and the longest that programs may take to end without, in ps.
 const FAULTY_PS: u64 = 2_000_000_000_000;
 const LIVE_PS: u64 = 600_000_000_000_000;
+/// Events of a run at most: NICs that go on for ever may do so without any time passing.
+const EVENTS_MAX: u64 = 50_000_000;
 
 /// A system's run of one seed, before it begins.
 struct Plan {
@@ -106,7 +110,7 @@ fn plan(system: &System, seed: u64, bug: Option<&str>) -> Plan {
     let (switch, hardware) = if quiet { roomy(switch) } else { (switch, hardware) };
     // Late packets are repaired soon, as programs' own timeouts are made for real hosts.
     let rto = Some(Duration::from_us(rng.u64(60..600)));
-    let config = Config {
+    let mut config = Config {
         switch,
         transport: crate::host::TransportConfig { rto, ..transport },
         hardware,
@@ -117,6 +121,7 @@ fn plan(system: &System, seed: u64, bug: Option<&str>) -> Plan {
         seed,
         ..Config::new(topology)
     };
+    (system.tune)(&mut rng, &mut config);
     Plan { config, faults, setup, judge: made.judge, settled: made.settled, quiet }
 }
 
@@ -218,12 +223,20 @@ impl System {
         sim.set_faults(faults);
         step(&mut sim);
         let over = |sim: &Sim| sim.programs_ended() || !sim.program_failures().is_empty();
-        while !over(&sim) && sim.run(FAULTY_PS, 1) {
+        let mut events = 0;
+        let mut go_on = |sim: &mut Sim, end| {
+            events += 1;
+            events <= EVENTS_MAX && !over(sim) && sim.run(end, 1)
+        };
+        while go_on(&mut sim, FAULTY_PS) {
             step(&mut sim);
         }
         sim.repair();
-        while !over(&sim) && sim.run(FAULTY_PS + LIVE_PS, 1) {
+        while go_on(&mut sim, FAULTY_PS + LIVE_PS) {
             step(&mut sim);
+        }
+        if events > EVENTS_MAX {
+            outcome.failures.push(format!("after {EVENTS_MAX} events the run has not ended"));
         }
         step(&mut sim);
         let settled = sim.programs_ended() && settle(&mut sim, settled, step);

@@ -24,6 +24,7 @@
 //!
 //! The same program is lowered twice. The first time it is counted how often each value is used.
 
+mod bugs;
 mod counts;
 mod loops;
 mod pick;
@@ -38,6 +39,7 @@ use crate::chain::{
     Bytes, Chain, Field, Form, Memory, Op, Peer, Piece, Place, QueueId, RegionId, Source, Word, Wqe, WqeId,
 };
 use adverb_rdma::{Access, SendOrder};
+pub use bugs::Bug;
 pub use counts::Counts;
 use std::collections::{BTreeMap, BTreeSet};
 use values::{Binding, Value};
@@ -120,21 +122,6 @@ pub struct Options {
     pub finish: bool,
     /// How the program is made wrong on purpose.
     pub bug: Option<Bug>,
-}
-
-/// Ways to make a program wrong on purpose, which a comparison with the interpreter has to find.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Bug {
-    /// No WQE waits for READs before it that bring what it uses.
-    NoFence,
-    /// What changes a WQE stands in the same stage.
-    NoStage,
-    /// The same, but for what the message changes.
-    OneStage,
-    /// A conditional of a loop stays as the last lap has left it.
-    NoRestore,
-    /// Of two equal values the wrong one wins.
-    Ties,
 }
 
 /// Makes a chain of a program.

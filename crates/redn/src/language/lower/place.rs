@@ -176,6 +176,9 @@ impl Lowering<'_> {
                 piece.place = renamed(piece.place, &names);
             }
         }
+        if let Some(bug) = self.options.bug {
+            bug.plant(&mut self.chain, (client, worker));
+        }
         let regions = self.regions.into_iter().map(|(name, (id, _))| (name, id)).collect();
         Ok(Compiled {
             chain: self.chain,

@@ -198,8 +198,18 @@ impl Lowering<'_> {
         let test = self.node(Op::CompareSwap(control, (old, new), self.dump().piece(8)))?;
         if self.ring.is_some() && self.options.bug != Some(Bug::NoRestore) {
             // It may have been turned on the last time.
-            let source = Source::Inline(Bytes::Control(node, form));
-            let restore = self.node(Op::Write(source, control, None))?;
+            let whole = self.type_of(held)?.compared() == 6;
+            if big && !whole {
+                // From a cell it comes when all of the operand has been restored.
+                self.spill_later(held);
+            }
+            let restore = if big && whole {
+                // The READ before has brought all of the operand.
+                let nop = Source::Inline(Bytes::Are(vec![WqeOp::Nop as u8]));
+                self.node(Op::Write(nop, Place::In(node, Field::Opcode, 0), None))?
+            } else {
+                self.node(Op::Write(Source::Inline(Bytes::Control(node, form)), control, None))?
+            };
             self.place(restore)?;
         }
         if fixed(held).is_none() {

@@ -206,6 +206,13 @@ impl Lowering<'_> {
         }
     }
 
+    /// A value has to be in a cell when the program is lowered for the second time.
+    pub(super) fn spill_later(&mut self, value: &Atom) {
+        if let Ok(Some(Binding::Value(id))) = self.binding(value) {
+            self.values[id].must_spill = true;
+        }
+    }
+
     /// A cell that holds a value.
     pub(super) fn cell_of(&mut self, value: &Atom) -> Result<u64, Error> {
         match self.binding(value)? {
