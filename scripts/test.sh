@@ -67,6 +67,10 @@ step_programs() {
     found "$adverb" swarm --app lock --bug early-release --seeds 10000 --failures 1
     found "$adverb" swarm --app queue --bug torn-header --seeds 10000 --failures 1
     found "$adverb" swarm --app catalog --bug early-head --seeds 10000 --failures 1
+    check "$adverb" swarm --redn --seeds "$seeds"
+    for bug in skip-wait prefetch-managed forget-restore forget-indices no-fence no-stage reply-twice wrong-ties; do
+        found "$adverb" swarm --redn --bug "$bug" --seeds 100 --failures 1
+    done
     own_program
 }
 

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 
 /// Statements that the interpreter executes at most.
 const STEPS_MAX: u64 = 10_000_000;
-/// How long a client waits for replies that should not come.
-const SURPLUS: Duration = Duration::from_ms(5);
+/// How long a client waits for replies that should not come, and stays to acknowledge the last one again.
+const SURPLUS: Duration = Duration::from_ms(5_000);
 /// How long a client waits until its server listens.
 const LISTENS: Duration = Duration::from_ms(10_000);
 

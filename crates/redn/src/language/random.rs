@@ -12,20 +12,19 @@ const ENTRIES: u64 = 8;
 const STRIDE: u64 = 64;
 /// Words of the memory that programs move in.
 const WORDS: u64 = 16;
-/// Fields of an entry, one after the other.
-const FIELDS: [(&str, &str); 7] = [
-    ("k", "u48"),
-    ("n", "u32"),
-    ("ptr", "addr"),
-    ("h", "u64"),
-    ("at", "addr"),
-    ("next", "addr"),
-    ("s", "u16"),
-];
+/// Fields of an entry, one after the other: those at its beginning, and those behind them. In a cell each of
+/// their bytes takes a scatter entry, of which a READ has 30.
+const FIRST: [Field; 5] = [("k", "u48"), ("next", "addr"), ("n", "u32"), ("ptr", "addr"), ("s", "u16")];
+const SECOND: [Field; 3] = [("h", "u64"), ("at", "addr"), ("n", "u32")];
+/// Bytes of the first ones.
+const BEHIND: u64 = 28;
 /// Numbers of 48 bits that differ in one byte.
 const NEAR: [u64; 6] = [1, 0x0101, 0x8000_0000_0001, 0x0100_0000_0001, 0xffff_ffff_ffff, 0x0001_0000_0001];
 /// Numbers of 64 bits that differ in one byte, of the lower six or of the upper two.
 const WIDE: [u64; 5] = [1, 0x0001_0000_0000_0001, 0x8000_0000_0000_0001, 0x0101, u64::MAX];
+
+/// A name and a type.
+type Field = (&'static str, &'static str);
 
 /// The text of a seed's program, with its data and its arguments.
 pub fn program(seed: u64) -> String {
@@ -53,8 +52,8 @@ struct Generator {
     text: String,
     /// Variables and reads that have names of their own.
     names: u32,
-    /// What was read and is known here: its name, and how many of its fields.
-    reads: Vec<(String, usize)>,
+    /// What was read and is known here: its name, and its fields.
+    reads: Vec<(String, &'static [Field])>,
     /// Replies that the program makes at most, and how often what is made here is executed.
     replies: u64,
     rounds: u64,
@@ -79,11 +78,13 @@ impl Generator {
             let next = if next == ENTRIES { "0".to_owned() } else { format!("&table+{}", STRIDE * next) };
             let (key, wide, word) = (self.number(), self.wide_number(), 8 * self.rng.u64(0..WORDS));
             format!(
-                "{}: u48 {key}, u32 {}, addr &words+{word}, u64 {wide}, addr &values+{}, addr {next}, u16 {};",
+                "{}: u48 {key}, addr {next}, u32 {}, addr &words+{word}, u16 {}, u64 {wide}, addr &values+{}, \
+                 u32 {};",
                 STRIDE * n,
-                self.rng.u64(0..9),
-                self.rng.u64(0..48),
                 self.rng.u64(0..4),
+                self.rng.u64(0..4),
+                self.rng.u64(0..48),
+                self.rng.u64(0..9),
             )
         };
         let entries: Vec<String> = (0..ENTRIES).map(entry).collect();
@@ -122,7 +123,7 @@ impl Generator {
         let known: Vec<String> = self
             .reads
             .iter()
-            .flat_map(|(name, count)| FIELDS[..*count].iter().map(move |(field, _)| (name, *field)))
+            .flat_map(|(name, fields)| fields.iter().map(move |(field, _)| (name, *field)))
             .filter(|(_, field)| fields.contains(field))
             .map(|(name, field)| format!("{name}.{field}"))
             .collect();
@@ -226,13 +227,16 @@ impl Generator {
 
     /// What is known by its place, by an argument, or by what was read before.
     fn reading(&mut self) {
-        let fixed = format!("&table+{}", STRIDE * self.rng.u64(0..ENTRIES));
-        let at = if self.rng.u8(0..3) == 0 { "node".to_owned() } else { fixed };
-        let count = self.rng.usize(1..=FIELDS.len());
+        let entry = STRIDE * self.rng.u64(0..ENTRIES);
+        let (at, fields) = match self.rng.u8(0..4) {
+            0 => ("node".to_owned(), &FIRST[..self.rng.usize(1..=FIRST.len())]),
+            1 => (format!("&table+{}", entry + BEHIND), &SECOND[..self.rng.usize(1..=SECOND.len())]),
+            _ => (format!("&table+{entry}"), &FIRST[..self.rng.usize(1..=FIRST.len())]),
+        };
         let name = self.name("t");
-        self.line(&format!("let {name} = read table[{at}] {{ {} }}", fields(count)));
-        self.reads.push((name.clone(), count));
-        if self.rng.bool() {
+        self.line(&format!("let {name} = read table[{at}] {{ {} }}", list(fields)));
+        self.reads.push((name.clone(), fields));
+        if self.rng.bool() && fields[0].0 == "k" {
             let to = self.pick(&["a", "b"]);
             self.line(&format!("{to} = {name}.k"));
         }
@@ -294,8 +298,8 @@ impl Generator {
             _ => {
                 let (at, name) = (self.name("at"), self.name("t"));
                 self.line(&format!("var {at}: addr\nmov {at}, node\nwhile {at} != 0 unroll {times} {{"));
-                self.line(&format!("let {name} = read table[{at}] {{ {} }}", fields(6)));
-                self.reads.push((name.clone(), 6));
+                self.line(&format!("let {name} = read table[{at}] {{ {} }}", list(&FIRST)));
+                self.reads.push((name.clone(), &FIRST));
                 self.block(within);
                 self.reads.pop();
                 self.line(&format!("{at} = {name}.next"));
@@ -336,7 +340,7 @@ impl Generator {
             2 => format!("values[&values+{at}; {len}]"),
             3 if len == 0 => format!("words[&words; {}]", 8 * WORDS),
             3 => format!("words[&words+{}; 8]", at / 8 * 8),
-            _ => match self.reads.iter().rev().find(|(_, count)| *count > 4) {
+            _ => match self.reads.iter().rev().find(|(_, fields)| *fields == &SECOND[..]) {
                 Some((name, _)) => format!("values[{name}.at; {name}.n]"),
                 None => format!("values[&values+{at}; {len}]"),
             },
@@ -350,8 +354,8 @@ impl Generator {
     }
 }
 
-/// The first fields of an entry, as `read` takes them.
-fn fields(count: usize) -> String {
-    let fields: Vec<String> = FIELDS[..count].iter().map(|(name, ty)| format!("{name}: {ty}")).collect();
+/// Fields as `read` takes them.
+fn list(fields: &[Field]) -> String {
+    let fields: Vec<String> = fields.iter().map(|(name, ty)| format!("{name}: {ty}")).collect();
     fields.join(", ")
 }
