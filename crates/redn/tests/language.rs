@@ -198,8 +198,8 @@ fn a_field_is_compared_in_every_lap() {
     for (ty, key) in [("u16", 2), ("u32", 2), ("u48", 2), ("addr", 2), ("u48", 0xffff_ffff_ffffu64)] {
         let program = format!(
             "program laps() {{\nregion table: read\nvar n: u48\nvar hits: u48\nvar key: u48\nkey = {key}\n\
-             while n != 3 recycle {{\nlet t = read table[&table] {{ k: {ty} }}\nif t.k == key {{ hits += 1 }}\n\
-             n += 1 }}\nreply hits imm 1 }}\ndata table 64 {{ 0: {ty} {key} }}"
+             while n != 3 recycle {{\nlet t = read table[&table] {{ k: {ty} }}\n\
+             if t.k == key {{ hits += 1 }}\nn += 1 }}\nreply hits imm 1 }}\ndata table 64 {{ 0: {ty} {key} }}"
         );
         assert_eq!(compared(&program).replies(), [(3u64.to_ne_bytes().to_vec(), 1)], "{ty}");
     }

@@ -35,6 +35,7 @@ pub enum Row {
     StoreIndexed,
     AddNumber,
     AddValue,
+    Pick,
     Equal(bool),
     NotEqual(bool),
     Ordered(bool),
@@ -54,7 +55,7 @@ pub enum Row {
 
 impl Row {
     /// All of them that the generator makes, in words.
-    pub const ALL: [(Row, &'static str); 31] = [
+    pub const ALL: [(Row, &'static str); 32] = [
         (Row::ReadFixed, "read at an address"),
         (Row::ReadComputed, "read at a value"),
         (Row::MoveNumber, "mov r, number"),
@@ -67,6 +68,7 @@ impl Row {
         (Row::StoreIndexed, "mov [a + b], r"),
         (Row::AddNumber, "r += number"),
         (Row::AddValue, "r += value"),
+        (Row::Pick, "pick"),
         (Row::Equal(true), "== holds"),
         (Row::Equal(false), "== fails"),
         (Row::NotEqual(true), "!= holds"),
@@ -230,6 +232,7 @@ fn simple(kind: &Kind) -> Option<Row> {
         Kind::Store(..) => Row::StoreIndexed,
         Kind::Add(_, Atom::Number(_) | Atom::Address(..)) => Row::AddNumber,
         Kind::Add(..) => Row::AddValue,
+        Kind::Pick(..) => Row::Pick,
         Kind::Break => Row::Break,
         Kind::Reply(_, None) => Row::ReplySilent,
         Kind::Reply(Carries::Nothing, _) => Row::ReplyNothing,

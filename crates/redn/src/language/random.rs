@@ -15,7 +15,7 @@ const WORDS: u64 = 16;
 /// Fields of an entry, one after the other: those at its beginning, and those behind them. In a cell each of
 /// their bytes takes a scatter entry, of which a READ has 30.
 const FIRST: [Field; 5] = [("k", "u48"), ("next", "addr"), ("n", "u32"), ("ptr", "addr"), ("s", "u16")];
-const SECOND: [Field; 3] = [("h", "u64"), ("at", "addr"), ("n", "u32")];
+const SECOND: [Field; 4] = [("h", "u64"), ("at", "addr"), ("n", "u32"), ("v", "word")];
 /// Bytes of the first ones.
 const BEHIND: u64 = 28;
 /// Numbers of 48 bits that differ in one byte.
@@ -41,8 +41,8 @@ pub fn program(seed: u64) -> String {
     let body = core::mem::take(&mut this.text);
     format!(
         "program p(x: u48, y: u48, z: u64, s: u16, node: addr, p: addr) {{\nregion words: memory\n\
-         region table: read\nregion values: source\nvar a: u48\nvar b: u48\nvar c: u48\nvar w: u64\nvar q: u48\n\
-         {body}reply a imm {LAST}\n}}\n{}",
+         region table: read\nregion values: source\nvar a: u48\nvar b: u48\nvar c: u48\nvar w: u64\n\
+         var q: u48\n{body}reply a imm {LAST}\n}}\n{}",
         this.data()
     )
 }
@@ -78,13 +78,14 @@ impl Generator {
             let next = if next == ENTRIES { "0".to_owned() } else { format!("&table+{}", STRIDE * next) };
             let (key, wide, word) = (self.number(), self.wide_number(), 8 * self.rng.u64(0..WORDS));
             format!(
-                "{}: u48 {key}, addr {next}, u32 {}, addr &words+{word}, u16 {}, u64 {wide}, addr &values+{}, \
-                 u32 {};",
+                "{}: u48 {key}, addr {next}, u32 {}, addr &words+{word}, u16 {}, u64 {wide}, \
+                 addr &values+{}, u32 {}, word {};",
                 STRIDE * n,
                 self.rng.u64(0..4),
                 self.rng.u64(0..4),
                 self.rng.u64(0..48),
                 self.rng.u64(0..9),
+                self.wide_number(),
             )
         };
         let entries: Vec<String> = (0..ENTRIES).map(entry).collect();
@@ -143,7 +144,7 @@ impl Generator {
     fn wide_value(&mut self) -> String {
         match self.rng.u8(0..5) {
             0 => self.wide_number().to_string(),
-            1 => self.field(&["h"]).unwrap_or_else(|| "z".to_owned()),
+            1 => self.field(&["h", "v"]).unwrap_or_else(|| "z".to_owned()),
             2 => self.value(),
             _ => self.pick(&["w", "z"]).to_owned(),
         }
@@ -208,7 +209,7 @@ impl Generator {
         let to = self.pick(&["a", "b", "c"]);
         let value = self.value();
         let word = 8 * self.rng.u64(0..WORDS / 2);
-        let line = match self.rng.u8(0..12) {
+        let line = match self.rng.u8(0..13) {
             0 => format!("mov {to}, {}", self.number()),
             1 => format!("mov {to}, {value}"),
             2 => format!("{to} += {}", self.rng.u64(0..4)),
@@ -217,6 +218,12 @@ impl Generator {
             6..8 => format!("mov [{}], {value}", self.place()),
             8 => format!("mov p, &words+{}", word / 2),
             9 => format!("mov q, {}", word / 2 / 8 * 8),
+            12 => {
+                let pairs: Vec<String> = (0..self.rng.usize(1..8))
+                    .map(|_| format!("{}: {}", self.wide_value(), self.value()))
+                    .collect();
+                format!("{to} = pick {} {{ {} }}", self.wide_value(), pairs.join(", "))
+            }
             10 if scope.depth == 0 => format!("mov node, &table+{}", STRIDE * self.rng.u64(0..ENTRIES)),
             10 => format!("mov w, {}", self.wide_value()),
             _ if scope.depth > 2 => format!("w += {}", self.wide_number()),
@@ -340,7 +347,12 @@ impl Generator {
             2 => format!("values[&values+{at}; {len}]"),
             3 if len == 0 => format!("words[&words; {}]", 8 * WORDS),
             3 => format!("words[&words+{}; 8]", at / 8 * 8),
-            _ => match self.reads.iter().rev().find(|(_, fields)| *fields == &SECOND[..]) {
+            _ => match self
+                .reads
+                .iter()
+                .rev()
+                .find(|(_, fields)| fields.len() > 2 && fields[..3] == SECOND[..3])
+            {
                 Some((name, _)) => format!("values[{name}.at; {name}.n]"),
                 None => format!("values[&values+{at}; {len}]"),
             },
