@@ -1,9 +1,11 @@
 //! `adverb redn`: programs that run in the NIC. Compiles them, shows their WQEs, runs them simulated or
 //! on real NICs, and traces what they change of themselves.
 
+mod bench;
 mod connect;
 mod desk;
 mod door;
+mod get;
 mod keeper;
 mod live;
 mod proxy;
@@ -50,7 +52,9 @@ Examples:
   adverb redn run --real get.redn
   adverb redn trace get.redn --args key=0x2b
   adverb redn serve --address 127.0.0.2 --respawn 1s &
-  adverb redn proxy --address 127.0.0.3 --server 127.0.0.2 &";
+  adverb redn proxy --address 127.0.0.3 --server 127.0.0.2 &
+  adverb redn get --address 127.0.0.4 --server 127.0.0.2 greeting
+  adverb redn bench --address 127.0.0.4 --server 127.0.0.2 --time 6s --timeline 500ms";
 
 /// `adverb redn`.
 #[derive(Subcommand, Debug)]
@@ -67,6 +71,10 @@ pub enum Redn {
     Serve(Box<serve::Options>),
     /// Speak memcached's protocol: gets by the NIC of `serve`, the rest by its worker
     Proxy(Box<proxy::Options>),
+    /// Ask the NIC of `serve` for values
+    Get(Box<get::Options>),
+    /// Measure gets of `serve`: answered by its NIC, by its worker, and read by the client itself
+    Bench(Box<bench::Options>),
     /// Write the table of a `serve` that has no worker
     Worker(worker::Options),
     /// Walk a B-tree by chains while its writer inserts, removes and splits, and print what the walks found
@@ -138,6 +146,8 @@ pub fn redn(action: &Redn) -> Result<ExitCode, Error> {
         Redn::Trace(options) => run(options, true),
         Redn::Serve(options) => serve::serve(options),
         Redn::Proxy(options) => proxy::proxy(options),
+        Redn::Get(options) => get::get(options),
+        Redn::Bench(options) => bench::bench(options),
         Redn::Worker(options) => worker::worker(options),
         Redn::Tree(options) => tree::tree(options),
     }

@@ -436,3 +436,37 @@ fn what_a_client_says_wrongly_is_refused() {
     assert!(said(&"x".repeat(5000)).starts_with("refused "));
     assert_eq!(server.counters()["clients_connected"], 1);
 }
+
+/// The command, with the status that is expected, and what it prints.
+fn adverb(host: u8, server: &Server, words: &[&str], fails: bool) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_adverb"));
+    command.arg("redn").args(words).args(["--address", &address(host), "--server", &server.setup]);
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.success(), !fails, "{text}{}", String::from_utf8_lossy(&output.stderr));
+    text
+}
+
+#[test]
+fn get_and_bench_ask_the_chain_and_the_worker() {
+    let server = Server::start(40, &["--one-sided"]);
+    server.set("greeting", "hello");
+    assert_eq!(adverb(41, &server, &["get", "greeting"], false), "hello\n");
+    assert_eq!(adverb(41, &server, &["get", "nobody", "greeting"], true), "hello\n");
+    let words = ["bench", "--time", "600ms", "--timeline", "200ms", "--keys", "100"];
+    let told = adverb(41, &server, &[&words[..], &["--one-sided", "--two-sided"]].concat(), false);
+    for way in ["offload", "two reads", "call"] {
+        let sum = told.lines().find(|line| line.starts_with(&format!("{way}: ")));
+        assert!(sum.is_some_and(|sum| sum.contains("; 0 failed, 0 timeouts")), "{told}");
+        let lines = told.lines().filter(|line| line.contains(&format!("  {way} ")));
+        assert!(lines.count() >= 2, "{told}");
+    }
+    // Without a worker the NIC answers on; calls fail, and the bench says so.
+    signal(server.worker, "KILL");
+    wait_for("the hull hears of the worker's end", || server.worker() == 0);
+    let words = ["bench", "--time", "300ms", "--keys", "100", "--no-fill"];
+    let told = adverb(41, &server, &words, false);
+    assert!(told.contains("0 failed, 0 timeouts") && told.contains(" 0 fallbacks"), "{told}");
+    adverb(41, &server, &["bench", "--time", "200ms"], true);
+    assert_eq!(adverb(41, &server, &["get", "greeting"], false), "hello\n");
+}

@@ -67,7 +67,7 @@ enum Question {
 
 /// What is counted.
 #[derive(Default)]
-struct Counters {
+pub(super) struct Counters {
     gets: AtomicU64,
     hits: AtomicU64,
     calls: AtomicU64,
@@ -259,7 +259,7 @@ fn stats(counters: &Counters, worker: Option<Vec<u8>>) -> Vec<u8> {
 
 /// What a call is answered with.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Expected {
+pub(super) enum Expected {
     Nothing,
     Line,
     /// Lines, and values, up to `END`.
@@ -267,16 +267,16 @@ enum Expected {
 }
 
 /// A connection's way to the worker.
-struct Calls<'c> {
-    to: &'c str,
-    stream: Option<BufReader<TcpStream>>,
-    counters: &'c Counters,
+pub(super) struct Calls<'c> {
+    pub to: &'c str,
+    pub stream: Option<BufReader<TcpStream>>,
+    pub counters: &'c Counters,
 }
 
 impl Calls<'_> {
     /// What the worker answers; `None` if it does not. Then it may have done what it was asked, but does not
     /// begin to.
-    fn call(&mut self, line: &[u8], data: Option<&[u8]>, expected: Expected) -> Option<Vec<u8>> {
+    pub fn call(&mut self, line: &[u8], data: Option<&[u8]>, expected: Expected) -> Option<Vec<u8>> {
         self.counters.calls.fetch_add(1, Ordering::Relaxed);
         let answered = self.try_call(line, data, expected);
         if answered.is_err() {

@@ -9,11 +9,11 @@
 //! first. What is unsure, only who writes the table can say: [`Client::get_or`] makes a call for it.
 
 use super::chain::{MESSAGE_LEN, Shape, message};
-use super::layout::{Layout, Sought};
+use super::layout::{BUCKET_LEN, Layout, Sought, fingerprint};
 use adverb_rdma::record::{Record, UNIT};
 use adverb_rdma::{
-    Access, Caps, Completion, CompletionOp, Cq, Data, Duration, Error, Instant, On, Qp, Rdma, RecvRequest,
-    Region, SendFlags, SendOp, SendRequest, Status,
+    Access, Caps, Completion, CompletionOp, Cq, Data, Duration, Error, Instant, Key, On, Qp, Rdma,
+    RecvRequest, Region, Remote, SendFlags, SendOp, SendRequest, Status,
 };
 
 /// Times that a key is asked for whose record comes torn, or is another key's.
@@ -185,6 +185,42 @@ impl Client {
             });
         }
         Ok(settled)
+    }
+
+    /// The value of a key, read by the client itself: one bucket, or both, and the record. The keys are those
+    /// of index and values, if the server gives them. Nothing else may be under way.
+    pub async fn get_by_reads(&mut self, key: &[u8], (index, values): (Key, Key)) -> Result<Got, Error> {
+        assert_eq!(self.under_way(), 0, "the buffer is free");
+        let Layout { index: at, values: from, values_len, .. } = self.layout;
+        let index = Remote { addr: at, len: self.layout.index_len(), rkey: index };
+        let values = Remote { addr: from, len: values_len, rkey: values };
+        let sought = self.layout.sought(self.layout.hash(key));
+        let Half { qp, buffer, shape, .. } = &self.half;
+        let mut missed = 0;
+        for attempt in 0..2 * TRIES as usize {
+            let bucket = sought.buckets[attempt % 2];
+            qp.read((buffer, 0), BUCKET_LEN as u32, (&index, Layout::bucket_at(bucket))).await?;
+            if fingerprint(buffer.load(0).await?) != sought.fingerprint {
+                // Neither bucket has it, in both orders.
+                missed += 1;
+                if missed == 4 {
+                    return Ok(Got::Missing);
+                }
+                continue;
+            }
+            missed = 0;
+            let extent = self.layout.extent(buffer.load(8).await?);
+            let Some(extent) = extent.filter(|extent| extent.len <= shape.reply_len) else { continue };
+            qp.read((buffer, 0), extent.len, (&values, extent.at)).await?;
+            let bytes = buffer.read(0, extent.len as usize).await?;
+            match Record::parse(&bytes) {
+                Some(record) if record.key == key => return Ok(Got::Value(record.value.to_vec())),
+                Some(_) => self.counters.strangers += 1,
+                None => self.counters.torn += 1,
+            }
+            self.counters.retries += 1;
+        }
+        Ok(Got::Unsure)
     }
 
     /// Sends a message.
