@@ -12,6 +12,7 @@ use adverb_sim::host::hardware::{Profile, profiles};
 use adverb_sim::program::{Doing, Mortal, Start};
 use adverb_sim::swarm::programs::{Made, Run, System};
 use std::cell::{Cell, RefCell};
+use std::io::Write as _;
 use std::rc::Rc;
 
 /// Programs in NICs.
@@ -71,7 +72,9 @@ fn make(rng: &mut fastrand::Rng, hosts: u32, bug: Option<&str>) -> Made {
     for n in 0..if rng.u32(0..4) == 0 { 2 } else { 1 } {
         let text = program(rng.u64(..));
         if SHOWN.get() {
-            text.lines().for_each(|line| println!("program {n}: {line}"));
+            // Whether stdout is still open is told by the trace behind it.
+            let mut out = std::io::stdout();
+            let _ = text.lines().try_for_each(|line| writeln!(out, "program {n}: {line}"));
         }
         let made = parse(&text).and_then(|file| {
             let compiled = compile(&file, Options { finish: true, bug })?;
