@@ -240,7 +240,7 @@ pub struct LabRun {
     /// Write the runs as CSV and the plot as SVG into a folder of this directory for each experiment
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// No progress bar
+    /// No progress bar, and no times that it took
     #[arg(long)]
     pub quiet: bool,
 }

@@ -83,14 +83,16 @@ fn run_all(arguments: &args::LabRun, mutate: bool) -> Result<(), Error> {
                 measure(arguments, &experiment, &effort, mutate)?
             }
         };
-        print(&format!("{} took {}\n\n", experiment.name, seconds(begun)))?;
+        if !arguments.quiet {
+            print(&format!("{} took {}\n\n", experiment.name, seconds(begun)))?;
+        }
         match end {
             End::Well => {}
             End::Failed => failed.push(experiment.name),
             End::Survived => survived.push(experiment.name),
         }
     }
-    if count > 1 {
+    if count > 1 && !arguments.quiet {
         print(&format!("{count} experiments took {}\n", seconds(begun)))?;
     }
     match (failed.is_empty(), survived.is_empty()) {

@@ -230,7 +230,8 @@ fn one_call_has_an_end() {
         assert!(looped - before <= 512, "{}", looped - before);
         (before, calls) = (looped, calls + 1);
     }
-    assert!(calls >= 40 * 64 * 2 / 512, "{calls} calls for {before} packets");
+    // 64 packets a WRITE, and some answers, of which one may stand for several.
+    assert!(before > 40 * 64 && calls > before / 512, "{calls} calls for {before} packets");
     assert_eq!(std::iter::from_fn(|| alone.w.poll(0)).count(), 40);
     alone.w.run(Duration::from_ms(1));
     assert!(alone.w.log.is_empty());
