@@ -157,6 +157,11 @@ impl Sim {
         &self.fabric.links
     }
 
+    /// Counters of a host's NIC.
+    pub fn nic_counters(&self, host: u32) -> &adverb_nic::Counters {
+        self.hosts.list[host as usize].nic.counters()
+    }
+
     /// Counters of ports, by link.
     pub fn ports(&self) -> &[crate::fabric::switch::PortCounters] {
         &self.fabric.counters

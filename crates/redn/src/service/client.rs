@@ -120,6 +120,11 @@ impl Client {
         &self.half.qp
     }
 
+    /// Where replies come to.
+    pub fn buffer(&self) -> &Region {
+        &self.half.buffer
+    }
+
     /// Messages that have no reply yet.
     pub fn under_way(&self) -> u64 {
         self.sent - self.taken

@@ -306,6 +306,8 @@ impl Sim {
                     Step::Frame(_) => self.on_frame_taken(h, index, false),
                     Step::Answer(_) => self.on_frame_taken(h, index, true),
                     Step::Idle => {
+                        // A request whose memory is not there ends here, with its completion.
+                        self.collect(h);
                         self.note_rest(h, index);
                         continue;
                     }

@@ -688,3 +688,19 @@ fn a_queue_pair_that_answers_itself_is_not_charged_twice() {
     let apart: Vec<f64> = found.windows(2).map(|two| two[1] - two[0]).collect();
     assert!(apart.iter().all(|apart| (apart - 127.0).abs() < 0.01), "{apart:?}");
 }
+
+/// That a request's memory is not there is found out when its frame would leave: no frame leaves, and the
+/// completion comes all the same.
+#[test]
+fn a_request_without_memory_ends_with_a_completion() {
+    let mut bench = Bench::direct(by_name("connectx5").unwrap(), 1);
+    let foreign = Key(bench.regions[0].lkey.0 ^ 1 << 16);
+    let sge = bench.memory[0].sge(0, 8, foreign);
+    let (addr, rkey) = bench.far(0);
+    bench.post(0, 1, SendOp::Write(addr, rkey), SendData::Sges(&[sge]));
+    bench.sim.after_nic(0, false);
+    while bench.sim.run(u64::MAX, 1) {}
+    let (cq, host) = (bench.cqs[0], &mut bench.sim.hosts.list[0]);
+    assert!(host.unit.as_deref_mut().unwrap().take_visible(cq));
+    assert_eq!(host.nic.poll_cq(cq).unwrap().unwrap().status, Status::LocalProtection);
+}
