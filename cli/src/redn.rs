@@ -1,6 +1,7 @@
 //! `adverb redn`: programs that run in the NIC. Compiles them, shows their WQEs, runs them simulated or
 //! on real NICs, and traces what they change of themselves.
 
+mod answers;
 mod bench;
 mod connect;
 mod desk;
@@ -8,6 +9,7 @@ mod door;
 mod get;
 mod keeper;
 mod live;
+mod measure;
 mod proxy;
 mod serve;
 mod story;

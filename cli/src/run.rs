@@ -12,7 +12,7 @@ use std::process::Command;
 
 const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 /// Where `Settings::from_env` looks, in the program.
-const VARIABLE: &str = "ADVERB";
+pub const VARIABLE: &str = "ADVERB";
 
 /// Replaces this process by the command. Returns only when that failed.
 pub fn run(arguments: &Run) -> Result<Infallible, Error> {

@@ -6,7 +6,7 @@ use adverb_io::Settings;
 use adverb_io::program::Programs;
 use adverb_rdma::{Connect, Rdma};
 use adverb_redn::service::chain::Shape;
-use adverb_redn::service::client::{Client, Got, Half};
+use adverb_redn::service::client::{By, Client, Got, Half};
 use adverb_redn::service::item::Item;
 use adverb_redn::service::setup::{Offer, Told};
 use std::collections::BTreeMap;
@@ -125,6 +125,11 @@ fn shape() -> Shape {
 
 /// Sets up, as any client does.
 async fn connect(rdma: &Rdma, setup: &str) -> Result<(Client, TcpStream), String> {
+    connect_to(By::Chain, rdma, setup).await
+}
+
+/// The same, with a hull or with its worker.
+async fn connect_to(by: By, rdma: &Rdma, setup: &str) -> Result<(Client, TcpStream), String> {
     let half = Half::new(rdma, shape()).await.unwrap();
     let how = Connect::default();
     let endpoint = half.qp.endpoint(&how).await.unwrap();
@@ -135,7 +140,7 @@ async fn connect(rdma: &Rdma, setup: &str) -> Result<(Client, TcpStream), String
     BufReader::new(&stream).read_line(&mut line).unwrap();
     let told = Told::parse(&line).map_err(|wrong| wrong.to_string())?;
     half.qp.connect_to(&endpoint, &told.endpoint, &how).await.unwrap();
-    Ok((half.connected(told.layout).await.unwrap(), stream))
+    Ok((half.connected_to(by, told.layout).await.unwrap(), stream))
 }
 
 fn is_value(got: &Got, expected: &str) -> bool {
@@ -437,6 +442,65 @@ fn what_a_client_says_wrongly_is_refused() {
     assert_eq!(server.counters()["clients_connected"], 1);
 }
 
+#[test]
+fn two_sided_gets_are_the_workers_and_end_with_it() {
+    let server = Server::start(43, &["--two-sided", "--respawn", "20ms"]);
+    server.set("key", "value");
+    server.set("long", &"x".repeat(5000));
+    let (programs, rdma) = open(44);
+    programs.block_on(async {
+        let (mut chain, _line) = connect(&rdma, &server.setup).await.unwrap();
+        let (mut asked, line) = connect_to(By::Program, &rdma, &server.calls).await.unwrap();
+        assert_eq!(asked.get(b"nobody's").await.unwrap(), Got::Missing);
+        // Longer than a slot of this client's buffer.
+        assert_eq!(asked.get(b"long").await.unwrap(), Got::Unsure);
+        // More than once round the ring; and so many under way as there are slots.
+        for _ in 0..50 {
+            assert!(is_value(&asked.get(b"key").await.unwrap(), "value"));
+        }
+        let keys = [&b"key"[..], b"nobody's"].repeat(40);
+        for (got, key) in asked.get_all(&keys, shape().slots).await.unwrap().iter().zip(&keys) {
+            assert!(if *key == b"key" { is_value(got, "value") } else { *got == Got::Missing }, "{got:?}");
+        }
+        let counted = |name: &str| {
+            let stream = TcpStream::connect(&server.calls).unwrap();
+            (&stream).write_all(b"stats\r\n").unwrap();
+            let lines = BufReader::new(&stream).lines().map_while(Result::ok);
+            let found = lines.take_while(|line| line != "END").find(|line| line.contains(name));
+            found.and_then(|line| line.split(' ').next_back().unwrap().parse::<u64>().ok()).unwrap()
+        };
+        // The worker has answered each of them, and none of the chain's; a miss of many is asked for again.
+        let before = counted("cmd_get");
+        assert_eq!(before, 1 + 1 + 50 + 80 + 40);
+        assert!(is_value(&chain.get(b"key").await.unwrap(), "value"));
+        assert_eq!(counted("cmd_get"), before);
+        // While it is stopped nobody answers but the chain.
+        asked.limit = adverb_rdma::Duration::from_ms(200);
+        signal(server.worker, "STOP");
+        assert!(asked.get(b"key").await.is_err());
+        assert!(is_value(&chain.get(b"key").await.unwrap(), "value"));
+        signal(server.worker, "KILL");
+        // Its client is told at once, and the next worker serves it.
+        line.set_read_timeout(Some(PATIENCE)).unwrap();
+        let end = (&line).read(&mut [0]);
+        assert!(
+            matches!(end, Ok(0)) || end.is_err_and(|error| error.kind() != std::io::ErrorKind::WouldBlock)
+        );
+        wait_for("another worker", || ![0, server.worker].contains(&server.worker()));
+        let (mut again, _line) = connect_to(By::Program, &rdma, &server.calls).await.unwrap();
+        assert!(is_value(&again.get(b"key").await.unwrap(), "value"));
+    });
+}
+
+#[test]
+fn a_worker_without_a_nic_refuses_two_sided_gets() {
+    let server = Server::start(45, &[]);
+    let told = server.call("connect version=1 gid=127.0.0.1 qpn=17 psn=5 buffer=0x1000 rkey=9\r\n").unwrap();
+    assert_eq!(told, "refused the worker has no NIC: serve --two-sided gives it one");
+    let words = ["bench", "--time", "100ms", "--keys", "10", "--two-sided"];
+    adverb(46, &server, &words, true);
+}
+
 /// The command, with the status that is expected, and what it prints.
 fn adverb(host: u8, server: &Server, words: &[&str], fails: bool) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_adverb"));
@@ -449,13 +513,13 @@ fn adverb(host: u8, server: &Server, words: &[&str], fails: bool) -> String {
 
 #[test]
 fn get_and_bench_ask_the_chain_and_the_worker() {
-    let server = Server::start(40, &["--one-sided"]);
+    let server = Server::start(40, &["--one-sided", "--two-sided"]);
     server.set("greeting", "hello");
     assert_eq!(adverb(41, &server, &["get", "greeting"], false), "hello\n");
     assert_eq!(adverb(41, &server, &["get", "nobody", "greeting"], true), "hello\n");
     let words = ["bench", "--time", "600ms", "--timeline", "200ms", "--keys", "100"];
     let told = adverb(41, &server, &[&words[..], &["--one-sided", "--two-sided"]].concat(), false);
-    for way in ["offload", "two reads", "call"] {
+    for way in ["offload", "two reads", "two-sided"] {
         let sum = told.lines().find(|line| line.starts_with(&format!("{way}: ")));
         assert!(sum.is_some_and(|sum| sum.contains("; 0 failed, 0 timeouts")), "{told}");
         let lines = told.lines().filter(|line| line.contains(&format!("  {way} ")));

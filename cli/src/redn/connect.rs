@@ -5,7 +5,7 @@ use adverb_os::signals::Quiet;
 use adverb_os::sys::keep_alive;
 use adverb_rdma::{Connect, Rdma};
 use adverb_redn::service::chain::Shape;
-use adverb_redn::service::client::{Client, Half};
+use adverb_redn::service::client::{By, Client, Half};
 use adverb_redn::service::setup::{LINE_MAX, Offer, Told};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -34,18 +34,17 @@ fn addresses(server: &str) -> io::Result<Vec<SocketAddr>> {
     named.or_else(|_| (server, PORT).to_socket_addrs()).map(Iterator::collect)
 }
 
-fn exchange(server: &str, offer: &Offer) -> Result<(TcpStream, Told), String> {
-    let text = |error: io::Error| error.to_string();
+fn exchange(server: &str, offer: &Offer, patience: Duration) -> Result<(TcpStream, Told), String> {
     let mut last = "no address".to_owned();
     for address in addresses(server).map_err(text)? {
-        let stream = match TcpStream::connect_timeout(&address, PATIENCE) {
+        let stream = match TcpStream::connect_timeout(&address, patience) {
             Ok(stream) => stream,
             Err(error) => {
                 last = error.to_string();
                 continue;
             }
         };
-        stream.set_nodelay(true).and_then(|()| stream.set_read_timeout(Some(PATIENCE))).map_err(text)?;
+        stream.set_nodelay(true).and_then(|()| stream.set_read_timeout(Some(patience))).map_err(text)?;
         Quiet(&stream).write_all(format!("{offer}\n").as_bytes()).map_err(text)?;
         let mut line = String::new();
         BufReader::new(&stream).take(LINE_MAX as u64).read_line(&mut line).map_err(text)?;
@@ -57,14 +56,39 @@ fn exchange(server: &str, offer: &Offer) -> Result<(TcpStream, Told), String> {
 
 /// Connects to the hull of `--server`, an address with or without a port.
 pub async fn connect(rdma: &Rdma, server: &str, shape: Shape, one_sided: bool) -> Result<Served, Error> {
-    let failed = |why: &dyn std::fmt::Display| Error::Remote(format!("--server {server}: {why}"));
-    let half = Half::new(rdma, shape).await.map_err(|error| failed(&error))?;
-    let how = Connect::default();
-    let endpoint = half.qp.endpoint(&how).await.map_err(|error| failed(&error))?;
-    let offer = Offer { endpoint, buffer: half.buffer.remote(), shape, one_sided };
-    let (line, told) = exchange(server, &offer).map_err(|why| failed(&why))?;
-    let connected = half.qp.connect_to(&endpoint, &told.endpoint, &how).await;
-    connected.map_err(|error| failed(&error))?;
-    let client = half.connected(told.layout).await.map_err(|error| failed(&error))?;
-    Ok(Served { client, told, line })
+    let failed = |why: String| Error::Remote(format!("--server {server}: {why}"));
+    let to = To { by: By::Chain, shape, one_sided, patience: PATIENCE };
+    to.connect(rdma, server).await.map_err(failed)
+}
+
+/// What is connected to.
+#[derive(Clone, Copy)]
+pub struct To {
+    /// A hull, for its chains; or a worker, where its calls go.
+    pub by: By,
+    /// How much is under way.
+    pub shape: Shape,
+    /// Keys of index and values are asked for.
+    pub one_sided: bool,
+    /// How long the other side may take.
+    pub patience: Duration,
+}
+
+impl To {
+    /// Sets up.
+    pub async fn connect(&self, rdma: &Rdma, server: &str) -> Result<Served, String> {
+        let To { by, shape, one_sided, patience } = *self;
+        let half = Half::new(rdma, shape).await.map_err(text)?;
+        let how = Connect::default();
+        let endpoint = half.qp.endpoint(&how).await.map_err(text)?;
+        let offer = Offer { endpoint, buffer: half.buffer.remote(), shape, one_sided };
+        let (line, told) = exchange(server, &offer, patience)?;
+        half.qp.connect_to(&endpoint, &told.endpoint, &how).await.map_err(text)?;
+        let client = half.connected_to(by, told.layout).await.map_err(text)?;
+        Ok(Served { client, told, line })
+    }
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
 }

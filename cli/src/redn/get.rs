@@ -30,10 +30,15 @@ pub struct Options {
 
 /// An item's data, unless it has ended.
 #[expect(clippy::disallowed_methods, reason = "the edge")]
-pub(super) fn data(value: &[u8]) -> Option<Vec<u8>> {
+pub(super) fn item(value: &[u8]) -> Option<&[u8]> {
     let item = Item::of_value(value)?;
     let now_s = clock::realtime_ns() / 1_000_000_000;
-    (!item.has_ended(now_s)).then(|| item.data.to_vec())
+    (!item.has_ended(now_s)).then_some(item.data)
+}
+
+/// A copy of it.
+fn data(value: &[u8]) -> Option<Vec<u8>> {
+    item(value).map(<[u8]>::to_vec)
 }
 
 /// What a call's answer says of the one key that it was for: its data, if it is there. `None` for an answer
@@ -57,7 +62,7 @@ pub fn get(options: &Options) -> Result<ExitCode, Error> {
         let Served { mut client, told: setup, line: _line } =
             connect(&rdma, &options.server, Shape::default(), false).await?;
         let counters = Counters::default();
-        let mut calls = Calls { to: &setup.calls, stream: None, counters: &counters };
+        let mut calls = Calls { to: setup.calls.as_str().into(), stream: None, counters: &counters };
         let mut status = ExitCode::SUCCESS;
         for key in &options.keys {
             let call = async |key: &[u8]| {

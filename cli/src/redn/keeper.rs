@@ -10,6 +10,7 @@
 
 use super::worker::Attach;
 use crate::error::Error;
+use crate::run::VARIABLE;
 use adverb_os::socket_file::SocketFile;
 use adverb_os::sys::{WaitSet, effective_uid};
 use adverb_os::unix::{Channel, Peer};
@@ -41,6 +42,8 @@ pub struct Keeper {
     pub calls: TcpListener,
     /// Start another so long after one has ended.
     pub respawn: Option<Duration>,
+    /// Settings of the NIC that workers open to answer gets by SEND and RECV, if they are to.
+    pub two_sided: Option<String>,
     /// The hull's, which reads it: the process that is attached, or 0.
     pub attached: Arc<AtomicU32>,
 }
@@ -129,6 +132,9 @@ impl Keeper {
         let program = std::env::current_exe().map_err(|error| Error::Device(error.to_string()))?;
         let mut command = Command::new(program);
         command.args(["redn", "worker", "--attach"]).arg(&self.path).stdin(Stdio::null());
+        if let Some(settings) = &self.two_sided {
+            command.arg("--two-sided").env(VARIABLE, settings);
+        }
         // This thread is there for as long as the hull.
         signals::dies_with_this_thread(signals::for_child(&mut command));
         command.spawn().map_err(|error| Error::Device(format!("starting a worker: {error}")))

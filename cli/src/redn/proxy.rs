@@ -24,6 +24,7 @@ use adverb_redn::service::memcached::{
     BAD_DATA, Command, LINE_MAX, Store, VERSION, Wrong, parse, push_value,
 };
 use clap::Args;
+use std::borrow::Cow;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
@@ -168,7 +169,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
 fn serve(stream: &TcpStream, shared: &Shared) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut session = Session::new(stream);
-    let mut calls = Calls { to: &shared.calls, stream: None, counters: &shared.counters };
+    let mut calls = Calls { to: shared.calls.as_str().into(), stream: None, counters: &shared.counters };
     while let Some(line) = session.line()? {
         let answer = match parse(&line) {
             Ok(Command::Quit) => return Ok(()),
@@ -268,7 +269,7 @@ pub(super) enum Expected {
 
 /// A connection's way to the worker.
 pub(super) struct Calls<'c> {
-    pub to: &'c str,
+    pub to: Cow<'c, str>,
     pub stream: Option<BufReader<TcpStream>>,
     pub counters: &'c Counters,
 }
@@ -301,7 +302,7 @@ impl Calls<'_> {
         }
         let reader = match &mut self.stream {
             Some(reader) => reader,
-            None => self.stream.insert(BufReader::new(open(self.to)?)),
+            None => self.stream.insert(BufReader::new(open(&self.to)?)),
         };
         Quiet(reader.get_ref()).write_all(&request)?;
         match expected {

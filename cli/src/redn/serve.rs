@@ -74,6 +74,9 @@ pub struct Options {
     /// Give clients that ask for them the keys to read index and values themselves
     #[arg(long)]
     pub one_sided: bool,
+    /// Have the worker answer gets by SEND and RECV too, at a NIC of its own with this address
+    #[arg(long)]
+    pub two_sided: bool,
     /// Socket at which workers attach [default: in the folder where this user's processes meet]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
@@ -167,8 +170,10 @@ async fn hull(
 
     let attach = Attach(*hull.layout());
     let respawn = options.respawn;
+    let two_sided = worker_settings(options, address)?;
+    let (heard, socket_of) = (attached.clone(), socket.clone());
     let keeper =
-        Keeper { socket: socket.clone(), path, attach, files, calls, respawn, attached: attached.clone() };
+        Keeper { socket: socket_of, path, attach, files, calls, respawn, two_sided, attached: heard };
     let (door, ends) = (Door::new(desk.clone(), options.clients), desk.clone());
     let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
         std::thread::Builder::new().name(name.to_owned()).spawn(run).map_err(device)
@@ -194,6 +199,16 @@ async fn hull(
     socket.remove();
     let served = hull.counters().connected;
     Ok(answer(format_args!("hull {} has ended; it served {served} clients", std::process::id())))
+}
+
+/// Settings of workers' NICs: the hull's, but for the file of counters, which is the hull's own.
+fn worker_settings(options: &Options, address: IpAddr) -> Result<Option<String>, Error> {
+    if !options.two_sided {
+        return Ok(None);
+    }
+    let mut settings = from_options(&options.nic)?;
+    (settings.address, settings.counters) = (Some(address), None);
+    Ok(Some(settings.to_env()))
 }
 
 /// Answers clients' threads until the hull is asked to end.

@@ -1,7 +1,11 @@
 //! `adverb redn worker`: the program that writes a hull's table, and answers calls in memcached's text
-//! protocol. It has no NIC. What it does for itself is found again by the next one.
+//! protocol. What it does for itself is found again by the next one. It needs no NIC; with `--two-sided` it
+//! opens one of its own, and answers gets by SEND and RECV too.
 
+use super::answers::Answers;
+use crate::args::Nic;
 use crate::error::Error;
+use crate::settings::from_options;
 use adverb_os::mapping::Mapping;
 use adverb_os::signals::Quiet;
 use adverb_os::unix::Channel;
@@ -17,7 +21,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, mpsc};
 
 /// For the hull to answer, in seconds.
 const PATIENCE_S: u32 = 5;
@@ -32,6 +36,12 @@ pub struct Options {
     /// The hull's socket, as `adverb redn serve` says it
     #[arg(long, value_name = "SOCKET")]
     pub attach: PathBuf,
+    /// Answer gets by SEND and RECV too, at a NIC of this process's
+    #[arg(long)]
+    pub two_sided: bool,
+    /// The NIC and its faults.
+    #[command(flatten)]
+    pub nic: Nic,
 }
 
 /// What a worker is told: which table this is.
@@ -120,6 +130,9 @@ pub fn worker(options: &Options) -> Result<ExitCode, Error> {
     }
     let worker = Mutex::new(Worker::new(table, found, pid, now_s()));
     let connections = AtomicU32::new(0);
+    let calls_at = calls.local_addr().map_err(failed)?.to_string();
+    let answers = options.two_sided.then(|| Answers::new(layout, calls_at));
+    let settings = from_options(&options.nic)?;
     std::thread::scope(|scope| {
         scope.spawn(|| {
             // The hull says nothing more: its end is all that comes.
@@ -127,16 +140,34 @@ pub fn worker(options: &Options) -> Result<ExitCode, Error> {
             // Nobody reads this table any more.
             std::process::exit(0);
         });
+        if let Some(answers) = &answers {
+            let (sender, opened) = mpsc::channel();
+            let (worker, settings) = (&worker, &settings);
+            let answer = move || {
+                let find = |key: &[u8]| worker.lock().unwrap_or_else(PoisonError::into_inner).record(key);
+                if let Err(error) = answers.run(settings, &sender, find) {
+                    say!("adverb: {error}");
+                    std::process::exit(1);
+                }
+            };
+            let spawned =
+                std::thread::Builder::new().name("adverb-answers".to_owned()).spawn_scoped(scope, answer);
+            let opened = spawned.map_err(failed).and_then(|_| opened.recv().map_err(failed).flatten());
+            if let Err(error) = opened {
+                say!("adverb: {error}");
+                std::process::exit(1);
+            }
+        }
         for stream in calls.incoming().flatten() {
             if connections.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
                 connections.fetch_sub(1, Ordering::Relaxed);
                 continue;
             }
-            let (worker, connections) = (&worker, &connections);
+            let (worker, answers, connections) = (&worker, answers.as_ref(), &connections);
             let builder = std::thread::Builder::new().name("adverb-call".to_owned());
             let spawned = builder.spawn_scoped(scope, move || {
                 // Whatever went wrong, the connection ends, which says it.
-                let _ = serve(&stream, worker);
+                let _ = serve(&stream, worker, answers);
                 connections.fetch_sub(1, Ordering::Relaxed);
             });
             if spawned.is_err() {
@@ -147,11 +178,38 @@ pub fn worker(options: &Options) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Answers one connection's commands.
-fn serve(stream: &TcpStream, worker: &Mutex<Worker<'_>>) -> io::Result<()> {
+/// Answers one connection's commands. A client that asks by SEND and RECV too is served as long as it lasts.
+fn serve(stream: &TcpStream, worker: &Mutex<Worker<'_>>, answers: Option<&Answers>) -> io::Result<()> {
     stream.set_nodelay(true)?;
+    let mut client = 0;
+    let served = commands(stream, worker, answers, &mut client);
+    if let Some(answers) = answers.filter(|_| client != 0) {
+        answers.leave(client);
+    }
+    served
+}
+
+fn commands(
+    stream: &TcpStream,
+    worker: &Mutex<Worker<'_>>,
+    answers: Option<&Answers>,
+    client: &mut u32,
+) -> io::Result<()> {
     let mut session = Session::new(stream);
     while let Some(line) = session.line()? {
+        if line.starts_with(b"connect ") {
+            let answer = match answers {
+                None => "refused the worker has no NIC: serve --two-sided gives it one\n".to_owned(),
+                Some(_) if *client != 0 => "refused connected already\n".to_owned(),
+                Some(answers) => {
+                    let (number, answer) = answers.connect(&line);
+                    *client = number;
+                    answer
+                }
+            };
+            session.answer(answer.as_bytes())?;
+            continue;
+        }
         let answer = match parse(&line) {
             Ok(Command::Quit) => return Ok(()),
             Ok(command) => match session.data(&command)? {

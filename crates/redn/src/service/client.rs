@@ -5,12 +5,14 @@
 //!                            torn, or another key's             ask again, up to `TRIES`, then unsure
 //!                            none                               ask once more, in the opposite order: none
 //! ```
+//! A program that answers ([`super::rpc`]) is asked by the key itself, once: it knows.
 //! The opposite order is because a key may move from the bucket that is read last to the one that was read
 //! first. What is unsure, only who writes the table can say: [`Client::get_or`] makes a call for it.
 
-use super::chain::{MESSAGE_LEN, Shape, message};
+use super::chain::{Shape, message};
 use super::layout::{BUCKET_LEN, Layout, Sought, fingerprint};
-use adverb_rdma::record::{Record, UNIT};
+use super::rpc::{self, MISS_LEN};
+use adverb_rdma::record::Record;
 use adverb_rdma::{
     Access, Caps, Completion, CompletionOp, Cq, Data, Duration, Error, Instant, Key, On, Qp, Rdma,
     RecvRequest, Region, Remote, SendFlags, SendOp, SendRequest, Status,
@@ -52,6 +54,15 @@ pub struct Counters {
     pub timeouts: u64,
 }
 
+/// Who answers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum By {
+    /// A chain in the server's NIC.
+    Chain,
+    /// A program, by SEND and RECV.
+    Program,
+}
+
 /// A client's half of a connection, to be connected: it tells its buffer, and is told a layout.
 pub struct Half {
     rdma: Rdma,
@@ -67,6 +78,9 @@ pub struct Half {
 pub struct Client {
     half: Half,
     layout: Layout,
+    by: By,
+    /// How long a reply may take before the connection is given up.
+    pub limit: Duration,
     /// Messages sent, replies taken, and receives used since some were posted.
     sent: u64,
     taken: u64,
@@ -89,7 +103,7 @@ impl Half {
         let caps = Caps {
             max_send_wr: 2 * shape.slots,
             max_recv_wr: shape.slots,
-            max_inline: MESSAGE_LEN as u32,
+            max_inline: rpc::MESSAGE_MAX as u32,
             ..Caps::default()
         };
         let qp = pd.create_rc(&cq, caps).await?;
@@ -98,12 +112,18 @@ impl Half {
 
     /// A client, once the queue pair is connected to a chain of the same shape over a table like this.
     pub async fn connected(self, layout: Layout) -> Result<Client, Error> {
+        self.connected_to(By::Chain, layout).await
+    }
+
+    /// A client, once the queue pair is connected to whoever answers.
+    pub async fn connected_to(self, by: By, layout: Layout) -> Result<Client, Error> {
         if !layout.is_sound() {
             return Err(Error::Garbled("the layout of a table"));
         }
         let (used, come) = (self.shape.slots, std::collections::VecDeque::new());
         let counters = Counters::default();
-        let mut client = Client { half: self, layout, sent: 0, taken: 0, used, come, counters };
+        let (sent, taken, limit) = (0, 0, LIMIT);
+        let mut client = Client { half: self, layout, by, limit, sent, taken, used, come, counters };
         client.post_receives().await?;
         Ok(client)
     }
@@ -137,9 +157,9 @@ impl Client {
         for attempt in 0..TRIES {
             self.counters.retries += u64::from(attempt > 0);
             // After a miss, and at every other attempt, the other bucket first.
-            self.ask(&sought, attempt % 2 == 1).await?;
+            self.ask(key, &sought, attempt % 2 == 1).await?;
             match self.answer(key).await? {
-                Some(Got::Missing) if missed => return Ok(Got::Missing),
+                Some(Got::Missing) if missed || self.by == By::Program => return Ok(Got::Missing),
                 Some(Got::Missing) => missed = true,
                 Some(got) => return Ok(got),
                 None => missed = false,
@@ -173,7 +193,7 @@ impl Client {
         while out.len() < keys.len() {
             while asked < keys.len() && asked - out.len() < window {
                 let sought = self.layout.sought(self.layout.hash(keys[asked]));
-                self.ask(&sought, false).await?;
+                self.ask(keys[asked], &sought, false).await?;
                 asked += 1;
             }
             out.push(self.answer(keys[out.len()]).await?.filter(|got| *got != Got::Missing));
@@ -229,16 +249,20 @@ impl Client {
     }
 
     /// Sends a message.
-    async fn ask(&mut self, sought: &Sought, flipped: bool) -> Result<(), Error> {
+    async fn ask(&mut self, key: &[u8], sought: &Sought, flipped: bool) -> Result<(), Error> {
         let [first, second] = sought.buckets.map(|bucket| self.layout.bucket(bucket));
         let buckets = if flipped { [second, first] } else { [first, second] };
+        let message = match self.by {
+            By::Chain => message(sought, buckets).to_vec(),
+            By::Program => key.to_vec(),
+        };
         // One completion for several messages, so that the queue has room again.
         let signaled = self.sent.is_multiple_of(self.half.shape.slots.into());
         let request = SendRequest {
             wr_id: MESSAGE,
             op: SendOp::Send,
             flags: SendFlags { signaled, ..SendFlags::default() },
-            data: Data::Inline(message(sought, buckets).to_vec()),
+            data: Data::Inline(message),
             ud: None,
             xrc_srqn: 0,
         };
@@ -250,15 +274,18 @@ impl Client {
 
     /// What the oldest message's reply says of this key; `None` for a record that is not the key's.
     async fn answer(&mut self, key: &[u8]) -> Result<Option<Got>, Error> {
-        let deadline = self.half.rdma.now().await? + LIMIT;
+        let deadline = self.half.rdma.now().await? + self.limit;
         while self.come.is_empty() {
             self.collect(deadline).await?;
         }
         let len = self.come.pop_front().unwrap_or_default() as usize;
         let at = self.half.shape.reply_at(self.taken);
         self.taken += 1;
-        if len < UNIT {
-            return Ok(Some(Got::Missing));
+        match len as u32 {
+            // It is there, and longer than a slot.
+            0 => return Ok(Some(Got::Unsure)),
+            MISS_LEN => return Ok(Some(Got::Missing)),
+            _ => {}
         }
         let bytes = self.half.buffer.read(at, len.min(self.half.shape.reply_len as usize)).await?;
         match Record::parse(&bytes) {

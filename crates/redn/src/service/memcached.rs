@@ -266,6 +266,14 @@ impl<'m> Worker<'m> {
         }
     }
 
+    /// The record of a key, for a client that judges its end itself, as of what a chain brings.
+    pub fn record(&mut self, key: &[u8]) -> Option<Vec<u8>> {
+        let record = self.table.record(key);
+        self.asked.gets += 1;
+        self.asked.hits += u64::from(record.is_some());
+        record
+    }
+
     /// Version and value of a key that has not ended.
     fn item(&self, key: &[u8], now_s: u64) -> Option<(u64, Vec<u8>)> {
         let value = self.table.get(key)?;

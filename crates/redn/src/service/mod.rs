@@ -10,6 +10,7 @@
 //! hull    the one who owns the NIC, and serves clients whether the table's writer lives or not
 //! item    a value as memcached's clients know it
 //! memcached  their protocol, and what a worker answers
+//! rpc     gets that a worker answers by SEND and RECV: what chains are compared with
 //! ```
 
 pub mod chain;
@@ -19,5 +20,6 @@ pub mod item;
 pub mod layout;
 mod log;
 pub mod memcached;
+pub mod rpc;
 pub mod setup;
 pub mod table;

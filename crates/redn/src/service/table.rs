@@ -202,6 +202,12 @@ impl Table<'_> {
         Some(Value { version: record.version, bytes: record.value.to_vec() })
     }
 
+    /// The whole record of a key, as a reader of the table gets it.
+    pub fn record(&self, key: &[u8]) -> Option<Vec<u8>> {
+        let (_, extent) = self.find(&self.layout.sought(self.layout.hash(key)), key)?;
+        Some(self.bytes(extent))
+    }
+
     /// Sets the value of a key; its version. Others are given up if there is no room.
     pub fn set(&mut self, key: &[u8], value: &[u8]) -> Result<u64, Refused> {
         if key.is_empty() || key.len() > KEY_MAX {
