@@ -6,6 +6,7 @@
 use super::execute::{self, execute};
 use super::step::{Intent, SendStep};
 use super::watch::Author;
+use crate::attr::QpType;
 use crate::explain::Cause;
 use crate::qp::Qp;
 use crate::queue::wqe::{Wqe, WqeFault, WqeOp};
@@ -17,11 +18,22 @@ use adverb_wire::Instant;
 /// Reads the next WQE; where nobody charges for each step, it is executed at once.
 #[inline]
 pub(crate) fn fetch(qp: &mut Qp, nic: &mut NicState, now: Instant) -> SendStep {
+    fetch_next(qp, nic, now, false)
+}
+
+/// The same, but that a chain is left to the turn, if it may be [run](super::chain).
+#[inline(always)]
+pub(crate) fn fetch_or_chain(qp: &mut Qp, nic: &mut NicState, now: Instant) -> SendStep {
+    fetch_next(qp, nic, now, true)
+}
+
+#[inline(always)]
+fn fetch_next(qp: &mut Qp, nic: &mut NicState, now: Instant, chains: bool) -> SendStep {
     if !qp.sq.has_unfetched() {
         return SendStep::Idle;
     }
     if qp.sq.is_written_by_program()
-        && let Some(step) = fetch_written(qp, nic, now)
+        && let Some(step) = fetch_written(qp, nic, now, chains)
     {
         return step;
     }
@@ -37,9 +49,10 @@ pub(crate) fn fetch(qp: &mut Qp, nic: &mut NicState, now: Instant) -> SendStep {
 
 /// The next WQE of a queue that a program writes, where that makes a difference.
 #[cold]
-fn fetch_written(qp: &mut Qp, nic: &mut NicState, now: Instant) -> Option<SendStep> {
+fn fetch_written(qp: &mut Qp, nic: &mut NicState, now: Instant, chains: bool) -> Option<SendStep> {
     if qp.sq.is_cross() {
-        return Some(fetch_cross(qp, nic, now));
+        let runs = chains && may_run(qp, nic);
+        return Some(if runs { SendStep::Chain } else { fetch_cross(qp, nic, now) });
     }
     if !nic.wqe_checks {
         return None;
@@ -63,9 +76,17 @@ fn reject(qp: &mut Qp, nic: &mut NicState, now: Instant, fault: WqeFault) -> Sen
     SendStep::Executed(WqeOp::Nop)
 }
 
+/// Whether the WQEs of a cross-channel queue may be executed back to back: nobody charges for steps or is
+/// told of them, no rate bounds them, and nothing is in flight that they would have to wait for.
+fn may_run(qp: &Qp, nic: &NicState) -> bool {
+    let plain = !nic.stepped && nic.watch.is_none() && !nic.wqe_checks;
+    let waits = nic.cross.get(qp.index()).is_none_or(|cross| cross.waits_for.is_some());
+    plain && !waits && qp.control.is_none() && qp.requester.is_empty() && qp.qp_type == QpType::Rc
+}
+
 /// Takes the next WQE from those at hand and executes it, or reads more of them.
 #[cold]
-fn fetch_cross(qp: &mut Qp, nic: &mut NicState, now: Instant) -> SendStep {
+pub(crate) fn fetch_cross(qp: &mut Qp, nic: &mut NicState, now: Instant) -> SendStep {
     let (fetched, posted, layout) = (qp.sq.fetched, qp.sq.posted, qp.sq.layout());
     let oldest = qp.requester.oldest().map_or(fetched, |entry| entry.block);
     if nic.watch.is_some() {

@@ -1,6 +1,7 @@
 //! What drives the queue pairs: whose turn it is (`turn`), who has work, who waits for a path, whose timer
 //! runs.
 
+pub(crate) mod chain;
 pub(crate) mod execute;
 pub(crate) mod fetch;
 mod guess;

@@ -69,6 +69,12 @@ impl Ready {
         }
     }
 
+    /// Whether others than the first one wait for their turn.
+    #[inline]
+    pub fn has_others(&self) -> bool {
+        self.row.len() > 1
+    }
+
     /// Takes a queue pair out wherever it stands.
     pub fn remove(&mut self, index: u32) {
         self.row.retain(|&i| u32::from(i) != index);

@@ -37,6 +37,8 @@ pub(crate) enum SendStep {
     Fetched(u8),
     /// Came to a WAIT that is not met.
     Waiting,
+    /// Nothing yet: the WQEs at hand are a chain, of which the turn executes as many as it may.
+    Chain,
     /// Executed a WQE. One that has packets to send is in flight now; of others nothing is left to do.
     Executed(WqeOp),
     /// A packet of a request is in the frame.
@@ -59,7 +61,7 @@ impl SendStep {
     /// As the driver sees it.
     pub fn of(self, id: QpId) -> Step {
         match self {
-            SendStep::Idle => Step::Idle,
+            SendStep::Idle | SendStep::Chain => Step::Idle,
             SendStep::Fetched(count) => Step::Fetched(id, count.into()),
             SendStep::Waiting => Step::Waiting(id),
             SendStep::Executed(op) => Step::Executed(id, op),

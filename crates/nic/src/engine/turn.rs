@@ -51,6 +51,7 @@ impl Nic {
                     self.ready.served(index, self.quantum.min(limits::QUANTUM_OF_LOOPED_FRAMES));
                     budget = self.loop_back(now, out, budget);
                 }
+                SendStep::Chain => budget = self.run_chain(index, now, budget),
                 _ => {
                     budget -= 1;
                     if budget.is_multiple_of(limits::QUANTUM_OF_STEPS) {
@@ -213,7 +214,10 @@ impl Nic {
     /// [`Nic::step_at`] for drivers that take steps one by one, so that the way of a frame has it alone.
     #[inline(never)]
     fn step_once(&mut self, index: u32, now: Instant, out: &mut TxFrame) -> SendStep {
-        self.step_at(index, now, out)
+        match self.step_at(index, now, out) {
+            SendStep::Chain => self.step_chain(index, now),
+            step => step,
+        }
     }
 
     /// A step of the queue pair with this index, which is ready. If it turns out to be idle, it must leave

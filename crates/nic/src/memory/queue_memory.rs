@@ -186,6 +186,24 @@ impl QueueMemory {
         }
     }
 
+    /// Copies the 64-byte block at a multiple of 64 out of another queue's memory, to the same place: word by
+    /// word in order, each read once, whole.
+    ///
+    /// # Panics
+    /// If the block is not inside both, or not aligned.
+    #[inline]
+    pub fn copy_block(&self, from: &QueueMemory, offset: usize) {
+        assert!(offset.is_multiple_of(SMALLEST), "an aligned block");
+        let (source, target) =
+            (from.at(offset, SMALLEST).cast::<u64>(), self.at(offset, SMALLEST).cast::<u64>());
+        for i in 0..SMALLEST / 8 {
+            // SAFETY: inside a block aligned to 64 that lives for ever, aligned, always accessed raw.
+            let word = unsafe { AtomicU64::from_ptr(source.wrapping_add(i)) }.load(Ordering::Relaxed);
+            // SAFETY: as above, in the other block.
+            unsafe { AtomicU64::from_ptr(target.wrapping_add(i)) }.store(word, Ordering::Relaxed);
+        }
+    }
+
     /// Copies bytes in.
     ///
     /// # Panics

@@ -35,10 +35,12 @@ impl CrossChannels {
         }
     }
 
+    #[inline]
     pub fn get(&self, index: u32) -> Option<&CrossChannel> {
         self.by_index.get(index as usize)?.as_deref()
     }
 
+    #[inline]
     pub fn get_mut(&mut self, index: u32) -> Option<&mut CrossChannel> {
         self.by_index.get_mut(index as usize)?.as_deref_mut()
     }
@@ -97,15 +99,23 @@ impl CrossChannel {
         let most = if core::mem::take(&mut self.idle) { self.first } else { self.batch };
         let (mut read, mut counted) = (0u8, 0u8);
         while self.cached != end && counted < most && read < u8::MAX {
-            let (op, blocks) = self.host.peek(self.cached);
-            // One that claims more than is there is found out when it is decoded.
-            let blocks = blocks.min(end.wrapping_sub(self.cached)).min(copies.blocks());
             let room = copies.blocks() - self.cached.wrapping_sub(oldest);
-            if blocks > room {
+            if room == 0 {
                 break;
             }
-            copies.copy_from(&self.host, self.cached, blocks);
-            self.cached = self.cached.wrapping_add(blocks);
+            copies.copy_from(&self.host, self.cached, 1);
+            let (op, blocks) = copies.peek(self.cached);
+            if blocks > 1 {
+                // One that claims more than is there is found out when it is decoded.
+                let blocks = blocks.min(end.wrapping_sub(self.cached)).min(copies.blocks());
+                if blocks > room {
+                    break;
+                }
+                copies.copy_from(&self.host, self.cached.wrapping_add(1), blocks - 1);
+                self.cached = self.cached.wrapping_add(blocks);
+            } else {
+                self.cached = self.cached.wrapping_add(1);
+            }
             read += 1;
             counted += u8::from(op != WqeOp::Wait as u8);
         }

@@ -86,6 +86,12 @@ impl RecvQueue {
         self.ignores_overflow = true;
     }
 
+    /// Whether messages take only what ENABLEs allow.
+    #[inline]
+    pub fn is_managed(&self) -> bool {
+        self.managed
+    }
+
     /// An ENABLE: messages may take requests up to `end`, a count modulo 2^16. One that says less than is
     /// enabled already, or more than half of that circle ahead of what is taken, changes nothing.
     pub fn enable(&mut self, end: u16) {

@@ -167,6 +167,27 @@ impl Wqe {
     }
 }
 
+/// What the first segment of a WQE says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Control {
+    /// None of one that this NIC does not know.
+    pub op: Option<WqeOp>,
+    pub modifier: u8,
+    pub segments: u8,
+    pub signaled: bool,
+}
+
+impl Control {
+    /// Of nothing.
+    pub const NONE: Control = Control { op: None, modifier: 0, segments: 0, signaled: false };
+
+    /// Blocks that the WQE says it takes.
+    #[inline]
+    pub fn blocks(self) -> u32 {
+        u32::from(self.segments).div_ceil(4)
+    }
+}
+
 /// Where a gather stands: which data segment, and how far in it.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub(crate) struct GatherCursor {
@@ -225,6 +246,25 @@ impl Ring {
     fn segment(&self, wqe_block: u32, segment: u8) -> [u8; SEGMENT] {
         let base = self.offset(wqe_block.wrapping_add(segment as u32 / 4));
         self.memory.read_segment(base + (segment as usize % 4) * SEGMENT)
+    }
+
+    /// The first segment of the WQE at `block`, as far as it says what to do.
+    #[inline]
+    pub fn control(&self, block: u32) -> Control {
+        let segment = self.segment(block, 0);
+        Control {
+            op: WqeOp::from_byte(segment[3]),
+            modifier: segment[0],
+            segments: segment[7] & 0x3f,
+            signaled: segment[11] & CQ_UPDATE != 0,
+        }
+    }
+
+    /// The second segment of a WAIT or ENABLE: the number of a queue, and an index there.
+    #[inline]
+    pub fn queue_of(&self, block: u32) -> (u32, u32) {
+        let segment = self.segment(block, 1);
+        (be32(&segment[12..]) & 0xff_ffff, be32(&segment[8..]))
     }
 
     /// Reads the fixed part of the WQE at `block`. `available` is how many blocks the doorbell covers.
@@ -300,15 +340,12 @@ impl Ring {
         Ok(())
     }
 
-    /// Copies so many blocks from `block` on out of another ring of the same size, each as it is at one
+    /// Copies so many blocks from `block` on out of another ring of the same size, each word as it is at one
     /// moment.
+    #[inline]
     pub fn copy_from(&self, other: &Ring, block: u32, blocks: u32) {
         for at in 0..blocks {
-            let offset = self.offset(block.wrapping_add(at));
-            for segment in 0..BLOCK / SEGMENT {
-                let at = offset + segment * SEGMENT;
-                self.memory.write_segment(at, other.memory.read_segment(at));
-            }
+            self.memory.copy_block(&other.memory, self.offset(block.wrapping_add(at)));
         }
     }
 
@@ -325,6 +362,7 @@ impl Ring {
     }
 
     /// Operation byte of the WQE at `block`, and the blocks that it says it takes, at least one.
+    #[inline]
     pub fn peek(&self, block: u32) -> (u8, u32) {
         let ctrl = self.segment(block, 0);
         (ctrl[3], u32::from(ctrl[7] & 0x3f).div_ceil(4).max(1))
@@ -375,6 +413,13 @@ impl Ring {
         let at = wqe.data_segment - 1;
         let base = self.offset(wqe.block.wrapping_add(u32::from(at) / 4));
         out.push(self.memory.span(base + (usize::from(at) % 4) * SEGMENT, SEGMENT));
+    }
+
+    /// The masks of a masked compare and swap: of what is swapped, and of what is compared.
+    #[cold]
+    pub fn masks(&self, wqe: &Wqe) -> (u64, u64) {
+        let seg = self.segment(wqe.block, wqe.data_segment - 1);
+        (be64(&seg), be64(&seg[8..]))
     }
 
     /// What a WQE computes before it is sent: the two segments before its data.

@@ -239,6 +239,14 @@ impl Responder {
         resources.push_back(resource);
     }
 
+    /// Forgets them all: their answers have arrived.
+    #[inline]
+    pub(super) fn forget_resources(&mut self) {
+        if let Some(pending) = &mut self.pending {
+            pending.resources.clear();
+        }
+    }
+
     /// READs and atomics whose duplicates are answered.
     fn resources(&self) -> impl Iterator<Item = &Resource> {
         self.pending.as_deref().into_iter().flat_map(|pending| &pending.resources)

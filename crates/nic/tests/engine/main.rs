@@ -2,6 +2,7 @@
 
 mod atomics;
 mod bench;
+mod direct;
 mod errors;
 mod hostile;
 mod indices;

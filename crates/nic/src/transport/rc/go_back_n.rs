@@ -8,7 +8,7 @@
 
 use crate::congestion;
 use crate::engine::execute::execute;
-use crate::engine::fetch::fetch;
+use crate::engine::fetch::fetch_or_chain;
 use crate::engine::step::{Next, SendStep};
 use crate::explain::{Cause, received};
 use crate::frame::TxFrame;
@@ -48,7 +48,7 @@ pub(super) fn step(qp: &mut Qp, nic: &mut NicState, now: Instant, out: &mut TxFr
     }
     match requester::next(qp) {
         Next::Idle => SendStep::Idle,
-        Next::Fetch => fetch(qp, nic, now),
+        Next::Fetch => fetch_or_chain(qp, nic, now),
         Next::Execute => execute(qp, nic, now),
         Next::Packet => {
             let window = qp.requester.window.packets();

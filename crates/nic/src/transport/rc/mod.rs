@@ -10,6 +10,7 @@
 //! | [`irn`] | selective recovery, where both NICs offer it; go-back-N until they have agreed |
 //! | [`star`] | the peer's NIC keeps nothing of the connection, and this one keeps both sides' state |
 //! | [`responder`] | requests in PSN order: executed, acknowledged, answered |
+//! | [`direct`] | requests to a queue pair of the same NIC, without packets |
 //! | `retry` | retry counts and what exhausts them |
 //! | `read_answer` | answers to READs and atomics, at both ends |
 //!
@@ -17,6 +18,7 @@
 //! queue pair to ERR, the mode hears of it here, at the end of the call.
 
 pub(crate) mod dialect;
+pub(crate) mod direct;
 mod go_back_n;
 pub mod irn;
 mod read_answer;

@@ -19,7 +19,7 @@ use crate::transport::receive::{self, Refusal};
 use crate::transport::report::explain;
 use crate::work::Status;
 use adverb_wire::ext::MASKS_LEN;
-use adverb_wire::{Aeth, Bth, Instant, NakCode, Opcode, Operation, Packet, Psn, Syndrome};
+use adverb_wire::{Aeth, AtomicEth, Bth, Instant, NakCode, Opcode, Operation, Packet, Psn, Syndrome};
 
 /// Takes in a request.
 #[inline]
@@ -145,18 +145,28 @@ pub(super) fn masks(packet: &Packet, payload: &Payload<'_>) -> Result<(u64, u64)
 }
 
 /// Carries out an atomic on its word; what that was before.
-pub(super) fn perform(packet: &Packet, (swap_mask, compare_mask): (u64, u64), word: Span) -> u64 {
-    let eth = &packet.atomic;
-    match packet.bth.opcode.operation() {
-        Operation::FetchAdd => dma::fetch_add(word, eth.swap_add),
-        Operation::MaskedFetchAdd => {
-            dma::update(word, |old| Some(add_fields(old, eth.swap_add, eth.compare)))
-        }
+pub(super) fn perform(packet: &Packet, masks: (u64, u64), word: Span) -> u64 {
+    let AtomicEth { swap_add, compare, .. } = packet.atomic;
+    compute(packet.bth.opcode.operation(), (swap_add, compare), masks, word)
+}
+
+/// Computes an atomic's operands (what is swapped or added; what is compared, or bounds the fields of a
+/// masked addition) and masks with a word; what that was before.
+#[inline]
+pub(super) fn compute(
+    operation: Operation,
+    (swap_add, compare): (u64, u64),
+    (swap_mask, compare_mask): (u64, u64),
+    word: Span,
+) -> u64 {
+    match operation {
+        Operation::FetchAdd => dma::fetch_add(word, swap_add),
+        Operation::MaskedFetchAdd => dma::update(word, |old| Some(add_fields(old, swap_add, compare))),
         Operation::MaskedCompareSwap => dma::update(word, |old| {
-            let equal = (old ^ eth.compare) & compare_mask == 0;
-            equal.then_some(old & !swap_mask | eth.swap_add & swap_mask)
+            let equal = (old ^ compare) & compare_mask == 0;
+            equal.then_some(old & !swap_mask | swap_add & swap_mask)
         }),
-        _ => dma::compare_swap(word, eth.compare, eth.swap_add),
+        _ => dma::compare_swap(word, compare, swap_add),
     }
 }
 
