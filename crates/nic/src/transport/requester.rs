@@ -14,21 +14,21 @@
 
 use crate::attr::QpState;
 use crate::congestion;
-use crate::engine::step::Next;
+use crate::engine::step::{Next, SendStep};
 use crate::event::Event;
 use crate::explain::Cause;
 use crate::frame::TxFrame;
 use crate::memory::AccessFault;
 use crate::qp::Qp;
 use crate::queue::cq::Release;
-use crate::queue::wqe::Wqe;
+use crate::queue::wqe::{GatherCursor, Wqe};
 use crate::state::NicState;
 use crate::transport::failure::fail_oldest;
 use crate::transport::inflight::Inflight;
 use crate::transport::report::completion;
 use crate::transport::segmentation;
 use crate::work::Status;
-use adverb_wire::{Instant, Packet};
+use adverb_wire::{Instant, Packet, Psn};
 
 /// A packet that was put into a frame.
 #[derive(Clone, Copy, Debug)]
@@ -198,6 +198,37 @@ pub(crate) fn load_again(qp: &mut Qp, nic: &mut NicState, now: Instant, entry: &
             false
         }
     }
+}
+
+/// Builds a packet that the cursor has passed once more: `build` is given the WQE as memory has it, its place
+/// in flight, and which of its packets it is. The WQE, its index in flight and the packet's; or the step to
+/// return: none if it is no more in flight, an idle one if its WQE cannot be sent again, which fails it.
+pub(crate) fn build_again<T>(
+    qp: &mut Qp,
+    nic: &mut NicState,
+    now: Instant,
+    psn: Psn,
+    build: impl FnOnce(&mut Qp, &mut NicState, &Wqe, &Inflight, u32) -> Result<T, AccessFault>,
+) -> Result<(Wqe, u32, u32), Option<SendStep>> {
+    let index = qp.requester.find(psn).ok_or(None)?;
+    let entry = *qp.requester.entry(index);
+    let wqe = match qp.sq.ring.decode(entry.block, entry.blocks.into(), qp.sq.layout()) {
+        Ok(wqe) if packets_of(qp, &wqe) == entry.packets && wqe.op == entry.op => wqe,
+        _ => {
+            abandon_at(qp, nic, now, index, Cause::local(Status::LocalQpOperation, CHANGED));
+            return Err(Some(SendStep::Idle));
+        }
+    };
+    let at = qp.requester.gather();
+    qp.requester.set_gather(GatherCursor { segment: wqe.data_segment, ..Default::default() });
+    let k = psn.since(entry.psn) as u32;
+    let built = build(qp, nic, &wqe, &entry, k);
+    qp.requester.set_gather(at);
+    if let Err(fault) = built {
+        abandon_at(qp, nic, now, index, Cause::local(Status::LocalProtection, fault.rule()));
+        return Err(Some(SendStep::Idle));
+    }
+    Ok((wqe, index, k))
 }
 
 /// Rule of a WQE that cannot be sent again.

@@ -16,7 +16,7 @@ use crate::explain::Cause;
 use crate::frame::TxFrame;
 use crate::memory::Payload;
 use crate::qp::Qp;
-use crate::queue::wqe::{GatherCursor, Wqe, WqeOp};
+use crate::queue::wqe::{Wqe, WqeOp};
 use crate::silence::Excused;
 use crate::state::NicState;
 use crate::transport::failure::fail_oldest;
@@ -191,26 +191,13 @@ fn resend(
     out: &mut TxFrame,
     psn: Psn,
 ) -> Option<SendStep> {
-    let index = qp.requester.find(psn)?;
-    let entry = *qp.requester.entry(index);
-    let wqe = match qp.sq.ring.decode(entry.block, entry.blocks.into(), qp.sq.layout()) {
-        Ok(wqe) if requester::packets_of(qp, &wqe) == entry.packets && wqe.op == entry.op => wqe,
-        _ => {
-            let cause = Cause::local(Status::LocalQpOperation, requester::CHANGED);
-            requester::abandon_at(qp, nic, now, index, cause);
-            return Some(SendStep::Idle);
-        }
+    let built = requester::build_again(qp, nic, now, psn, |qp, nic, wqe, entry, k| {
+        requester::build(qp, nic, wqe, entry, k, out)
+    });
+    let (wqe, index, k) = match built {
+        Ok(built) => built,
+        Err(step) => return step,
     };
-    let at = qp.requester.gather();
-    qp.requester.set_gather(GatherCursor { segment: wqe.data_segment, ..Default::default() });
-    let k = psn.since(entry.psn) as u32;
-    let built = requester::build(qp, nic, &wqe, &entry, k, out);
-    qp.requester.set_gather(at);
-    if let Err(fault) = built {
-        let cause = Cause::local(Status::LocalProtection, fault.rule());
-        requester::abandon_at(qp, nic, now, index, cause);
-        return Some(SendStep::Idle);
-    }
     if wqe.op.is_atomic() {
         segmentation::operands(qp, &wqe, qp.sq.ring.operands(&wqe), out);
     }

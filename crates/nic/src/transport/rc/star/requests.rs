@@ -7,7 +7,7 @@ use crate::explain::{Cause, received};
 use crate::frame::TxFrame;
 use crate::memory::{AccessFault, Payload};
 use crate::qp::Qp;
-use crate::queue::wqe::{GatherCursor, Wqe, WqeOp};
+use crate::queue::wqe::{Wqe, WqeOp};
 use crate::silence::{Excused, Silence};
 use crate::state::NicState;
 use crate::transport::failure::fail_oldest;
@@ -166,25 +166,11 @@ pub(super) fn repair(
     }
     let limit = star.tx_limit(qp);
     let Free::Resend(psn) = tx_free(&mut star.tx, &star.recovery, limit, false, now) else { return None };
-    let index = qp.requester.find(psn)?;
-    let entry = *qp.requester.entry(index);
-    let wqe = match qp.sq.ring.decode(entry.block, entry.blocks.into(), qp.sq.layout()) {
-        Ok(wqe) if requester::packets_of(qp, &wqe) == entry.packets && wqe.op == entry.op => wqe,
-        _ => {
-            let cause = Cause::local(Status::LocalQpOperation, requester::CHANGED);
-            requester::abandon_at(qp, nic, now, index, cause);
-            return Some(SendStep::Idle);
-        }
-    };
-    let at = qp.requester.gather();
-    qp.requester.set_gather(GatherCursor { segment: wqe.data_segment, ..Default::default() });
-    let k = psn.since(entry.psn) as u32;
-    let built = build(qp, star, nic, now, &wqe, &entry, k, out);
-    qp.requester.set_gather(at);
-    if let Err(fault) = built {
-        let cause = Cause::local(Status::LocalProtection, fault.rule());
-        requester::abandon_at(qp, nic, now, index, cause);
-        return Some(SendStep::Idle);
+    let built = requester::build_again(qp, nic, now, psn, |qp, nic, wqe, entry, k| {
+        build(qp, star, nic, now, wqe, entry, k, out)
+    });
+    if let Err(step) = built {
+        return step;
     }
     nic.counters.retransmitted_packets += 1;
     congestion::on_sent(qp, nic, &mut out.packet, congestion::Sent::Again, now);
