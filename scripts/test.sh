@@ -118,6 +118,9 @@ step_fuzz() { scripts/fuzz.sh 300; }
 # Of make test-long alone: queues of WQEs that go round until their indices wrap.
 step_laps() { cargo test --release --locked -p adverb-nic --test engine -- --ignored; }
 
+# Of make test-long alone: a hundred thousand gets that a recycled chain answers under loss, doubling and reordering.
+step_gets() { cargo test --release --locked -p adverb-redn --test gets -- --ignored; }
+
 # -- running and counting ------------------------------------------------------------------------------------------
 
 passed=0 failed=0 skipped=0
@@ -205,7 +208,7 @@ for word in "$@"; do
 done
 if [ ${#chosen[@]} -eq 0 ]; then
     for row in "${steps[@]}"; do chosen+=("${row%% *}"); done
-    [ "$long" = no ] || chosen+=(fuzz laps)
+    [ "$long" = no ] || chosen+=(fuzz laps gets)
 fi
 
 mkdir -p "$logs"

@@ -6,10 +6,12 @@ use adverb_rdma::Duration;
 use adverb_redn::language::interpret::Outcome;
 use adverb_redn::language::lower::{Bug, Options};
 use adverb_redn::language::{Compiled, File, compile, parse, random};
+use adverb_redn::run::connect;
 use adverb_redn::trial::{Asked, Served, ask_once, differences, interpreted, serve_once};
-use common::{Said, text, two_for_real, two_in_simulator};
+use common::{Said, text, two_for_real, two_for_real_with, two_in_simulator};
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 
 /// What came of a run.
 struct Ran {
@@ -179,6 +181,64 @@ fn examples_do_what_the_interpreter_says() {
 fn examples_run_on_real_nics() {
     real(60, BREAK, b"22......");
     real(62, COUNT, &5050u64.to_ne_bytes());
+}
+
+/// In each lap indices, the counter and the body change WQEs and memory that the next lap fetches and reads.
+const LAPS: &str = "program laps(n: u48) {
+    region words: memory
+    var i: u48
+    var middle: u48
+    while i != n recycle {
+        i += 1
+        sum += i
+        mov x, [&words + 8]
+        x += sum
+        mov [&words + 8], x
+        if i == 30 { middle = sum }
+    }
+    reply sum imm 1
+}
+data words 64 { 8: word 7 }
+run n = LAPS";
+
+/// Frames of a loop to its own NIC stay in it, or go through sockets that may lose and reorder them; 1 to 64
+/// WQEs are fetched at once.
+#[test]
+fn recycled_loops_go_round_on_real_nics_however_much_is_fetched_ahead() {
+    let ways = [("", 300), ("path=udp", 300), ("path=udp,loss=1%,reorder=2%,duplicate=1%,seed=7", 40)];
+    let cases = [1, 2, 3, 4, 8, 16, 32, 64].into_iter().flat_map(|depth| ways.map(|way| (depth, way)));
+    for (n, (depth, (way, laps))) in (0u8..).zip(cases) {
+        let file = parse(&LAPS.replace("LAPS", &laps.to_string())).unwrap();
+        let (for_server, kept) = (file.clone(), Arc::new(Mutex::new(None)));
+        let seen = kept.clone();
+        let buffer = two_for_real_with(
+            (100 + 2 * n, &format!("prefetch={depth},{way}")),
+            move |rdma, name| {
+                let (file, kept) = (for_server.clone(), kept.clone());
+                let keep = move |served| *kept.lock().unwrap() = Some(served);
+                async move { serve_once(&rdma, &name, made(&file, None)?, ms(60_000), keep).await }
+            },
+            move |rdma, name| {
+                let file = file.clone();
+                async move {
+                    let client = connect(&rdma, &name, ms(10_000)).await.map_err(text)?;
+                    let arguments = client.arguments(&file, &[])?;
+                    client.ask(&made(&file, None)?.message(&arguments)).await.map_err(text)?;
+                    let reply = client.reply(&rdma, ms(60_000)).await.map_err(text)?.ok_or("no reply")?;
+                    assert_eq!((reply.imm, reply.len), (1, 8));
+                    client.buffer.load(0).await.map_err(text)
+                }
+            },
+        );
+        let sum = |n: u64| n * (n + 1) / 2;
+        let case = format!("{depth} WQEs at once, {way}");
+        assert_eq!(buffer, sum(laps), "{case}");
+        let served: Served = seen.lock().unwrap().take().unwrap_or_else(|| panic!("{case}: no end"));
+        let (variables, words) = (&served.variables, &served.after["words"].bytes);
+        assert_eq!((variables["i"], variables["middle"]), (laps, sum(30)), "{case}");
+        let all = 7 + (1..=laps).map(sum).sum::<u64>();
+        assert_eq!(words[8..16], all.to_ne_bytes(), "{case}");
+    }
 }
 
 /// The same loop runs any machine: which one is data.

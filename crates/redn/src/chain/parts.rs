@@ -59,10 +59,12 @@ pub fn lanes(completions: u64, blocks: u32) -> u64 {
     u64::from(blocks) << LANE | completions
 }
 
+/// The lowest bytes of a WAIT's or ENABLE's index, in the order in which a counter has them.
+pub fn index(wqe: WqeId, bytes: u8) -> impl Iterator<Item = Piece> {
+    (0..bytes).map(move |n| Place::In(wqe, Field::Index, 3 - n).piece(1))
+}
+
 /// A READ that brings the indices of a pair to what a counter says. Bytes that nobody needs go to `dump`.
 pub fn upkeep(counter: Place, wait: WqeId, enable: WqeId, dump: Place) -> Op {
-    let byte = |wqe, skip| Place::In(wqe, Field::Index, skip).piece(1);
-    let into =
-        vec![byte(wait, 3), byte(wait, 2), byte(wait, 1), dump.piece(3), byte(enable, 3), byte(enable, 2)];
-    Op::Read(counter, into)
+    Op::Read(counter, index(wait, 3).chain([dump.piece(LANE / 8 - 3)]).chain(index(enable, 2)).collect())
 }

@@ -3,7 +3,8 @@
 //!
 //! A statement's line tells its WQEs. Each of them stands in one of the paper's three orders: nothing but its
 //! queue holds it (WQ order); it waits for what came before it (completion order: a fence, or a WAIT); or it
-//! is fetched only then, too, because others change it (doorbell order: WAIT and ENABLE).
+//! is fetched only then, too, because others change it (doorbell order: WAIT and ENABLE). Some stand on a
+//! queue of their own beside the worker's, which does other statements meanwhile.
 
 use super::Compiled;
 use super::ast::*;
@@ -13,11 +14,12 @@ use crate::show::changed_by;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// How a program's cells are counted: by order, and by number of queues.
-pub const COLUMNS: [&str; 7] = ["WQ", "completion", "doorbell", "3 queues", "4-12", "13-24", "25-"];
+/// How a program's cells are counted: by order, by what is done meanwhile, and by number of queues.
+pub const COLUMNS: [&str; 8] = ["WQ", "completion", "doorbell", "beside", "3 queues", "4-12", "13-24", "25-"];
 /// Columns from here on are numbers of queues: these many at least.
 const QUEUES: [usize; 4] = [3, 4, 13, 25];
 const ORDERS: usize = COLUMNS.len() - QUEUES.len();
+const BESIDE: usize = 3;
 
 /// What is executed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -246,11 +248,11 @@ fn simple(kind: &Kind) -> Option<Row> {
 fn orders(compiled: &Compiled) -> BTreeMap<u32, BTreeSet<usize>> {
     let chain = &compiled.chain;
     let changed = changed_by(chain);
-    // Replies that begin what a stage of the worker enables.
-    let enabled: BTreeSet<WqeId> = chain
-        .queue_of(compiled.worker)
-        .wqes
+    // Replies that begin what a stage enables.
+    let enabled: BTreeSet<WqeId> = [compiled.worker]
         .iter()
+        .chain(&compiled.beside)
+        .flat_map(|queue| &chain.queue_of(*queue).wqes)
         .filter_map(|wqe| match wqe.op {
             Op::Enable(Until::Through(id)) if id.queue == compiled.client => {
                 Some(WqeId { at: id.at + 1, ..id })
@@ -259,6 +261,7 @@ fn orders(compiled: &Compiled) -> BTreeMap<u32, BTreeSet<usize>> {
         })
         .chain([WqeId { queue: compiled.client, at: 0 }])
         .collect();
+    let entered = entered(compiled);
     let mut out: BTreeMap<u32, BTreeSet<usize>> = BTreeMap::new();
     for (q, queue) in chain.queues.iter().enumerate() {
         // A loop's stages are enabled behind a WAIT of the stage before.
@@ -272,14 +275,39 @@ fn orders(compiled: &Compiled) -> BTreeMap<u32, BTreeSet<usize>> {
                 Op::Nop(_) => {}
                 _ => {
                     let first = if enabled.contains(&id) { 1 } else { 0 };
-                    let own = match changed.contains_key(&id) {
+                    let own = match changed.contains_key(&id) || entered.contains(&id) {
                         true => 2,
                         false => first.max(before).max(usize::from(wqe.fence)),
                     };
-                    out.entry(wqe.line).or_default().insert(own);
+                    let cells = out.entry(wqe.line).or_default();
+                    cells.insert(own);
+                    if compiled.beside.contains(&id.queue) {
+                        cells.insert(BESIDE);
+                    }
                     before = 0;
                 }
             }
+        }
+    }
+    out
+}
+
+/// The first WQEs that the worker enables on each queue beside its own.
+fn entered(compiled: &Compiled) -> BTreeSet<WqeId> {
+    let chain = &compiled.chain;
+    let ends = |queue: &crate::chain::Queue, of: QueueId| -> BTreeSet<u32> {
+        let ends = queue.wqes.iter().filter_map(|wqe| match wqe.op {
+            Op::Enable(Until::Through(id)) if id.queue == of => Some(id.at),
+            _ => None,
+        });
+        ends.collect()
+    };
+    let mut out = BTreeSet::new();
+    for queue in &compiled.beside {
+        let own: BTreeSet<u32> = chain.queues.iter().flat_map(|other| ends(other, *queue)).collect();
+        for end in ends(chain.queue_of(compiled.worker), *queue) {
+            let at = own.range(..end).next_back().map_or(0, |before| before + 1);
+            out.insert(WqeId { queue: *queue, at });
         }
     }
     out

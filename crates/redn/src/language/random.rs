@@ -162,6 +162,9 @@ impl Generator {
 
     fn block(&mut self, scope: Scope) {
         let known = self.reads.len();
+        if !scope.ring && scope.depth > 0 && self.rng.u8(0..4) == 0 {
+            self.apart();
+        }
         for _ in 0..self.rng.usize(1..4) {
             match self.rng.u8(0..if scope.depth > 0 { 20 } else { 12 }) {
                 0..6 => self.simple(scope),
@@ -230,6 +233,57 @@ impl Generator {
             _ => format!("{to} = {value}"),
         };
         self.line(&line);
+    }
+
+    /// Statements that do not need each other, as long as they do not meet in memory; and then one that needs
+    /// them all.
+    fn apart(&mut self) {
+        let own: Vec<String> = (0..self.rng.usize(2..6)).map(|_| self.name("v")).collect();
+        for name in &own {
+            self.line(&format!("var {name}: u48"));
+        }
+        for name in &own {
+            self.part(name);
+        }
+        let to = self.pick(&["a", "b", "c"]);
+        for name in &own {
+            self.line(&format!("{to} += {name}"));
+        }
+    }
+
+    /// One of them, which changes this variable.
+    fn part(&mut self, own: &str) {
+        let (number, small, argument) =
+            (self.number(), self.rng.u64(0..4), self.pick(&["x", "y", "s"]).to_owned());
+        let compare = self.pick(&["==", "!=", "<", ">="]);
+        match self.rng.u8(0..9) {
+            0 => self.line(&format!(
+                "if {argument} {compare} {number} {{\nmov {own}, {small}\n}} else {{\n{own} = {argument}\n}}"
+            )),
+            1 => self.line(&format!(
+                "while {own} != {small} unroll 3 {{\n{own} += 1\nif {own} == 2 {{\nbreak\n}}\n}}"
+            )),
+            2 => self.line(&format!(
+                "mov {own}, 0\nloop recycle {{\nif {own} == {small} {{\nbreak\n}}\n{own} += 1\n}}"
+            )),
+            3 => {
+                let (name, entry) = (self.name("t"), STRIDE * self.rng.u64(0..ENTRIES));
+                self.line(&format!("let {name} = read table[&table+{entry}] {{ {} }}", list(&FIRST)));
+                self.line(&format!("if {name}.k {compare} {argument} {{\nmov {own}, {name}.n\n}}"));
+                self.reads.push((name, &FIRST));
+            }
+            4..6 => {
+                self.line(&format!("if {argument} {compare} {number} {{\n{own} += {small}"));
+                self.reply();
+                self.line("}");
+            }
+            6 => self.line(&format!("{own} = pick z {{ 0: {small}, {number}: {argument} }}")),
+            7 => self.line(&format!("mov {own}, [p + q]\n{own} += {argument}")),
+            _ => self.line(&format!(
+                "if {argument} {compare} {small} {{\nif wide z {compare} {number} {{\n{own} += 1\n}}\n}}\n\
+                 mov [p + 8], {own}"
+            )),
+        }
     }
 
     /// What is known by its place, by an argument, or by what was read before.

@@ -267,15 +267,8 @@ impl Making {
         }
         // The WAIT and the ENABLE half a ring away have been executed in this lap.
         let (half, dump) = (self.slots / 2, self.dump());
-        let byte = |at: u32, skip| Place::In(self.at(act, slot + half, at), Field::Index, skip).piece(1);
-        let into = vec![
-            byte(REPLIED, 3),
-            byte(REPLIED, 2),
-            byte(REPLIED, 1),
-            dump.piece(5),
-            byte(RECEIVES, 3),
-            byte(RECEIVES, 2),
-        ];
+        let index = |at: u32, bytes| parts::index(self.at(act, slot + half, at), bytes);
+        let into = index(REPLIED, 3).chain([dump.piece(5)]).chain(index(RECEIVES, 2)).collect();
         self.push(act, Wqe::new(Op::Read(Place::At(self.state, 0), into)));
         self.push(act, Wqe::new(add).fenced());
         self.push(act, Wqe::new(Op::Wait(Done::Index(self.reply, slot + half + 1))));
@@ -287,28 +280,19 @@ impl Making {
     /// Brings the slot before this one to where it has to be in the next lap.
     fn upkeep(&self, slot: u32) -> Op {
         let before = slot + self.slots - 1;
-        let byte = |id: WqeId, skip| Place::In(id, Field::Index, skip).piece(1);
         let (message, next) = (self.at(self.look, before, MESSAGE), self.at(self.look, before, NEXT));
         let (tested, copied) = (self.at(self.look, before, TESTED), self.at(self.act, before, COPIED));
         let opcode = |bucket| Place::In(self.copy(before, bucket), Field::Opcode, 0).piece(1);
         let ahead = self.reply_of(slot + self.slots / 4);
-        let into = vec![
-            byte(message, 3),
-            byte(message, 2),
-            byte(message, 1),
-            self.dump().piece(3),
-            byte(next, 3),
-            byte(next, 2),
-            byte(copied, 3),
-            byte(copied, 2),
-            self.dump().piece(4),
-            byte(tested, 3),
-            byte(tested, 2),
-            opcode(0),
-            opcode(1),
-            Place::In(ahead, Field::Count(0), 1).piece(3),
-        ];
-        Op::Read(Place::At(self.state, 0), into)
+        let length = Place::In(ahead, Field::Count(0), 1).piece(3);
+        let into = parts::index(message, 3)
+            .chain([self.dump().piece(3)])
+            .chain(parts::index(next, 2))
+            .chain(parts::index(copied, 2))
+            .chain([self.dump().piece(4)])
+            .chain(parts::index(tested, 2))
+            .chain([opcode(0), opcode(1), length]);
+        Op::Read(Place::At(self.state, 0), into.collect())
     }
 
     /// What starts the rings, and makes the completions that they count from.

@@ -110,26 +110,40 @@ where
     A: Future<Output = Said<()>>,
     B: Future<Output = Said<T>>,
 {
+    two_for_real_with((test, ""), serve, ask)
+}
+
+/// The same with more settings than the addresses.
+pub fn two_for_real_with<T, A, B>(
+    (test, more): (u8, &str),
+    serve: impl Fn(Rdma, String) -> A + Send + 'static,
+    ask: impl Fn(Rdma, String) -> B,
+) -> T
+where
+    A: Future<Output = Said<()>>,
+    B: Future<Output = Said<T>>,
+{
     let name = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let (sender, stopper) = std::sync::mpsc::channel();
     let at = name.clone();
+    let settings = more.to_owned();
     let server = std::thread::spawn(move || {
-        open(test, |programs| {
+        open((test, &settings), |programs| {
             sender.send(programs.stopper()).unwrap();
             programs.block_on(serve(Rdma::new(programs.clone()), at))
         })
     });
-    let said = open(test + 1, |programs| programs.block_on(ask(Rdma::new(programs.clone()), name)));
+    let said = open((test + 1, more), |programs| programs.block_on(ask(Rdma::new(programs.clone()), name)));
     stopper.recv().unwrap().stop();
     server.join().unwrap().unwrap();
     said.unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn open<T>(test: u8, run: impl FnOnce(Rc<Programs>) -> T) -> T {
+fn open<T>((test, more): (u8, &str), run: impl FnOnce(Rc<Programs>) -> T) -> T {
     let pid = std::process::id();
     let path = format!("/dev/shm/adverb-redn-test-{pid}-{test}");
     let address = format!("127.{}.{}.{test}", 64 + (pid >> 8) % 64, pid % 256);
-    let settings = Settings::parse(&format!("address={address},directory={path}")).unwrap();
+    let settings = Settings::parse(&format!("address={address},directory={path},{more}")).unwrap();
     let _folder = Folder(path.into());
     run(Programs::open(&settings).unwrap_or_else(|error| panic!("{error}")))
 }

@@ -1,6 +1,6 @@
 //! Loops: unrolled, each round with WQEs of its own; or recycled, whose stages are rings.
 
-use super::{Guard, Lowering, OTHERWISE, Ring, Stage, values};
+use super::{Guard, Lowering, OTHERWISE, Ring, values};
 use crate::chain::{Op, QueueId, Until};
 use crate::language::Error;
 use crate::language::ast::*;
@@ -66,7 +66,7 @@ impl Lowering<'_> {
         let laps = self.cell(8)?;
         self.rings.push(Ring { next, exit, laps, line });
         self.ring = Some(ring);
-        self.stages.push(Stage { ring: self.ring, ..Stage::default() });
+        self.boundary();
         let goes_on = match condition {
             Some(condition) => Some(self.choose(condition, alive, false)?.0),
             None => alive,
@@ -84,7 +84,7 @@ impl Lowering<'_> {
             self.boundary();
         }
         self.ring = None;
-        self.stages.push(Stage::default());
+        self.boundary();
         Ok(())
     }
 }

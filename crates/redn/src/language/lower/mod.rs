@@ -9,6 +9,7 @@
 //! reply    R0  R1 ..                               each enabled with the stage that it belongs to
 //! loop     a queue for each stage, executed round and round; the last one enables the first one,
 //!          or the worker's next stage
+//! worker2  stages of statements that do not need those of the worker, enabled by it and waited for
 //! ```
 //! **Values.** Arguments and fields of what was read go from the message, or the READ, straight into the WQEs
 //! that use them, if they are used once and the scatter entries suffice. Otherwise they go into a *cell*, a
@@ -24,11 +25,13 @@
 //!
 //! The same program is lowered twice. The first time it is counted how often each value is used.
 
+mod beside;
 mod bugs;
 mod counts;
 mod loops;
 mod pick;
 mod place;
+mod queues;
 mod test;
 mod values;
 
@@ -79,6 +82,8 @@ pub struct Compiled {
     pub client: QueueId,
     /// The queue that does the work.
     pub worker: QueueId,
+    /// Queues that do some of it at the same time.
+    pub beside: Vec<QueueId>,
     /// The client's buffer, which is to be given.
     pub buffer: RegionId,
     /// Cells of variables: where each is in [`Compiled::cells`].
@@ -151,6 +156,8 @@ struct Stage {
     nodes: Vec<WqeId>,
     /// The loop whose stage it is.
     ring: Option<usize>,
+    /// Of statements beside each other: whose stage it is, 0 for those that stay on the worker's queue.
+    lane: Option<usize>,
     /// The next stage waits for its replies too.
     awaits_replies: bool,
 }
@@ -181,6 +188,10 @@ struct Lowering<'a> {
     rings: Vec<Ring>,
     /// The loop that is being lowered.
     ring: Option<usize>,
+    /// Which of statements beside each other are being lowered.
+    lane: Option<usize>,
+    /// The current stage has WQEs of statements before.
+    begun: bool,
     values: Vec<Value>,
     spilled: BTreeSet<usize>,
     registers: BTreeSet<String>,
@@ -241,6 +252,8 @@ impl<'a> Lowering<'a> {
             stages: vec![Stage::default()],
             rings: Vec::new(),
             ring: None,
+            lane: None,
+            begun: false,
             values: Vec::new(),
             spilled,
             registers,
@@ -327,12 +340,19 @@ impl<'a> Lowering<'a> {
 
     fn block(&mut self, body: &[Statement], guard: Guard) -> Result<(), Error> {
         let outer = self.names.clone();
-        for (at, statement) in body.iter().enumerate() {
+        let mut at = 0;
+        while let Some(statement) = body.get(at) {
+            if let Some(lanes) = self.independent(&body[at..]) {
+                at += lanes.iter().map(Vec::len).sum::<usize>();
+                self.side_by_side(&lanes, guard)?;
+                continue;
+            }
             self.line = statement.line;
+            self.begun |= !matches!(statement.kind, Kind::Var(..));
             self.statement(statement, guard)?;
-            if statement.kind == Kind::Break && at + 1 < body.len() {
-                self.line = body[at + 1].line;
-                return self.error("a statement behind `break` is never reached");
+            at += 1;
+            if let (Kind::Break, Some(behind)) = (&statement.kind, body.get(at)) {
+                return Err(Error::new(behind.line, "a statement behind `break` is never reached"));
             }
         }
         // What was read in the block has no name behind it; variables are the whole program's.
@@ -570,13 +590,5 @@ impl<'a> Lowering<'a> {
         let into = vec![Place::In(node, Field::Opcode, 0).piece(1)];
         self.hidden(Op::Read(self.at(guard + at as u64), into));
         self.nodes[node.at as usize].changed = Some(self.stage());
-    }
-
-    /// A WR that changes nothing but WQEs and cells of our own.
-    fn hidden(&mut self, op: Op) {
-        // The bound is found by the next statement's WR.
-        self.nodes.push(Node { wqe: Wqe { line: self.line, ..Wqe::new(op) }, replies: false, changed: None });
-        let id = WqeId { queue: VIRTUAL, at: self.nodes.len() as u32 - 1 };
-        self.push(id);
     }
 }

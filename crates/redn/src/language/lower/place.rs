@@ -1,18 +1,17 @@
-//! Stages: which WQEs are fetched together, what waits by its fence, and the queues that come of it.
+//! Stages: which WQEs are fetched together, and what waits by its fence.
 
+use super::queues::Queues;
 use super::{
-    Bug, Bytes, Compiled, Counts, Lowering, Node, Op, Peer, Piece, Place, QueueId, Source, Stage, VIRTUAL,
-    Word, Wqe, WqeId, values::Origin,
+    Bug, Bytes, Compiled, Counts, Lowering, Node, Op, Piece, Place, Source, Stage, VIRTUAL, Word, Wqe, WqeId,
+    values::Origin,
 };
-use crate::chain::{Done, ENTRIES_MAX, NOP_BLOCKS_MAX, Until, blocks_of, inline_len, parts, result_len};
+use crate::chain::{Done, ENTRIES_MAX, Until, inline_len, result_len};
 use crate::language::Error;
 use adverb_rdma::SendOrder;
 use std::collections::BTreeMap;
 
 /// Bytes at the beginning of the cells in which nobody looks.
 const DUMP: u64 = 64;
-/// Queues that a program's loops may take.
-const STAGES_MAX: usize = 128;
 
 impl Lowering<'_> {
     /// Puts a WQE into the current stage, or into a new one if this one changes it.
@@ -34,7 +33,7 @@ impl Lowering<'_> {
 
     /// Begins a new stage.
     pub(super) fn boundary(&mut self) {
-        self.stages.push(Stage { ring: self.ring, ..Stage::default() });
+        self.stages.push(Stage { ring: self.ring, lane: self.lane, ..Stage::default() });
     }
 
     pub(super) fn push(&mut self, id: WqeId) {
@@ -125,7 +124,15 @@ impl Lowering<'_> {
         }
     }
 
-    fn order(&mut self, op: Op, line: u32) -> WqeId {
+    /// A WR that changes nothing but WQEs and cells of our own.
+    pub(super) fn hidden(&mut self, op: Op) {
+        // The bound is found by the next statement's WR.
+        self.nodes.push(Node { wqe: Wqe { line: self.line, ..Wqe::new(op) }, replies: false, changed: None });
+        let id = WqeId { queue: VIRTUAL, at: self.nodes.len() as u32 - 1 };
+        self.push(id);
+    }
+
+    pub(super) fn order(&mut self, op: Op, line: u32) -> WqeId {
         let wqe = Wqe { line, ..Wqe::new(op) };
         self.nodes.push(Node { wqe, replies: false, changed: None });
         WqeId { queue: VIRTUAL, at: self.nodes.len() as u32 - 1 }
@@ -136,7 +143,10 @@ impl Lowering<'_> {
         let finish = match self.options.finish {
             true => {
                 let cell = self.cell(8)?;
-                self.boundary();
+                // Where queues have come together, all is done that was begun.
+                if !self.is_join() {
+                    self.boundary();
+                }
                 let source = Source::Inline(Bytes::Word(Word::Is(1)));
                 let node = self.node(Op::Write(source, self.at(cell), None))?;
                 self.place(node)?;
@@ -149,6 +159,7 @@ impl Lowering<'_> {
         let stages = self.stages.iter().filter(|stage| !stage.nodes.is_empty()).count() as u32;
         let mut queues = Queues::new(&mut self);
         queues.lay_out()?;
+        let beside = queues.beside();
         let lists = queues.lists;
         let (client, worker) = (self.client, self.worker);
         self.chain.receive(client, pieces);
@@ -184,6 +195,7 @@ impl Lowering<'_> {
             chain: self.chain,
             client,
             worker,
+            beside,
             buffer: self.buffer,
             variables: self.variables,
             cells: self.cells,
@@ -221,227 +233,6 @@ impl Lowering<'_> {
             }
         }
         Ok(())
-    }
-}
-
-/// What queues hold, by virtual names, while they are laid out.
-struct Queues<'a, 'b> {
-    lowering: &'a mut Lowering<'b>,
-    lists: Vec<(QueueId, Vec<WqeId>)>,
-    /// The ENABLE of the worker's stage that is being laid out.
-    open: Option<WqeId>,
-}
-
-impl<'a, 'b> Queues<'a, 'b> {
-    fn new(lowering: &'a mut Lowering<'b>) -> Self {
-        let lists = vec![(lowering.client, Vec::new()), (lowering.worker, Vec::new())];
-        Queues { lowering, lists, open: None }
-    }
-
-    fn work(&mut self, id: WqeId) {
-        self.lists[1].1.push(id);
-    }
-
-    /// The worker's nodes of a stage, and its replies.
-    fn of(&self, stage: usize) -> (Vec<WqeId>, Vec<WqeId>) {
-        let nodes = &self.lowering.stages[stage].nodes;
-        nodes.iter().partition(|id| !self.lowering.nodes[id.at as usize].replies)
-    }
-
-    /// The line that needs a stage.
-    fn line(&self, stage: usize) -> u32 {
-        let first = self.lowering.stages.get(stage).and_then(|stage| stage.nodes.last());
-        first.map_or(self.lowering.line, |id| self.lowering.nodes[id.at as usize].wqe.line)
-    }
-
-    fn lay_out(&mut self) -> Result<(), Error> {
-        let starter = self.lowering.chain.queue("starter", SendOrder::Cross, Peer::Itself);
-        let program = self.lowering.file.program.line;
-        let start = self.lowering.order(Op::Enable(Until::Blocks(self.lowering.worker, 0)), program);
-        self.open = Some(start);
-        let client = self.lowering.client;
-        let line = self.line(0);
-        let message = self.lowering.order(Op::Wait(Done::Received(client, 0)), line);
-        self.work(message);
-        self.enable_replies(0);
-        let mut stage = 0;
-        while stage < self.lowering.stages.len() {
-            match self.lowering.stages[stage].ring {
-                None => {
-                    self.straight(stage);
-                    stage += 1;
-                }
-                Some(ring) => {
-                    let same = |s: &Stage| s.ring == Some(ring);
-                    let count = self.lowering.stages[stage..].iter().take_while(|s| same(s)).count();
-                    self.ring(ring, stage, count)?;
-                    stage += count;
-                }
-            }
-        }
-        self.close();
-        self.lists.push((starter, vec![start]));
-        Ok(())
-    }
-
-    /// The worker's stage ends here, and its ENABLE says so.
-    fn close(&mut self) {
-        if let Some(open) = self.open.take()
-            && let Some(last) = self.lists[1].1.last().copied()
-        {
-            self.lowering.wqe(open).op = Op::Enable(Until::Through(last));
-        }
-    }
-
-    fn enable_replies(&mut self, stage: usize) {
-        let (_, replies) = self.of(stage);
-        if let Some(last) = replies.last().copied() {
-            self.lists[0].1.extend(replies);
-            let line = self.line(stage);
-            let enable = self.lowering.order(Op::Enable(Until::Through(last)), line);
-            self.work(enable);
-        }
-    }
-
-    /// A stage of the worker, and what leads to the next one.
-    fn straight(&mut self, stage: usize) {
-        let (nodes, replies) = self.of(stage);
-        self.lists[1].1.extend(&nodes);
-        let Some(next) = self.lowering.stages.get(stage + 1) else { return };
-        let (ring, awaits) = (next.ring, self.lowering.stages[stage].awaits_replies);
-        let line = self.line(stage + 1);
-        let awaited = nodes.last().into_iter().chain(replies.last().filter(|_| awaits));
-        for id in awaited.copied().collect::<Vec<_>>() {
-            self.lowering.wqe(id).signaled = true;
-            let wait = self.lowering.order(Op::Wait(Done::Of(id)), line);
-            self.work(wait);
-        }
-        if ring.is_some() {
-            let enable = self.lowering.order(Op::Enable(Until::Blocks(QueueId(0), 0)), line);
-            self.work(enable);
-            self.close();
-            // The ring says which queue that is.
-            self.open = Some(enable);
-            return;
-        }
-        self.enable_replies(stage + 1);
-        let more = !self.of(stage + 1).0.is_empty() || stage + 2 < self.lowering.stages.len();
-        if more {
-            let enable = self.lowering.order(Op::Enable(Until::Blocks(QueueId(0), 0)), line);
-            self.work(enable);
-            self.close();
-            self.open = Some(enable);
-        } else {
-            self.close();
-        }
-    }
-
-    /// The stages of a recycled loop, each a queue.
-    fn ring(&mut self, ring: usize, first: usize, count: usize) -> Result<(), Error> {
-        let (line, laps) = (self.lowering.rings[ring].line, self.lowering.rings[ring].laps);
-        if count > STAGES_MAX {
-            let rule = format!("the recycled loop takes {count} queues: at most {STAGES_MAX}");
-            return Err(Error::new(line, rule));
-        }
-        let name = |n: usize| format!("loop{}.{}", ring + 1, n + 1);
-        let queues: Vec<QueueId> = (0..count)
-            .map(|n| self.lowering.chain.queue(&name(n), SendOrder::Managed, Peer::Itself))
-            .collect();
-        let last = count - 1;
-        // Each stage's pair; the last one's ENABLE has been made with the loop.
-        let next = self.lowering.rings[ring].next;
-        let pairs: Vec<(WqeId, WqeId)> = (0..count)
-            .map(|n| {
-                let index = u32::from(n == last);
-                let wait = self.lowering.order(Op::Wait(Done::Index(queues[n], index)), line);
-                let enable = Op::Enable(Until::Blocks(queues[(n + 1) % count], 0));
-                (wait, if n == last { next } else { self.lowering.order(enable, line) })
-            })
-            .collect();
-        let counter = self.lowering.at(laps);
-        let dump = self.lowering.dump();
-        let mut lists: Vec<Vec<WqeId>> = (0..count).map(|n| self.of(first + n).0).collect();
-        let up = |pair: (WqeId, WqeId)| parts::upkeep(counter, pair.0, pair.1, dump);
-        let add = self.lowering.order(Op::FetchAdd(counter, Word::Is(0), dump.piece(8)), line);
-        let begin = self.lowering.order(up(pairs[last]), line);
-        lists[0].splice(0..0, [add, begin]);
-        for pair in &pairs[..last] {
-            let upkeep = self.lowering.order(up(*pair), line);
-            lists[last].push(upkeep);
-        }
-        for (n, list) in lists.iter_mut().enumerate() {
-            if list.is_empty() {
-                list.push(self.lowering.order(Op::Nop(1), line));
-            }
-            if let Some(end) = list.last().copied() {
-                self.lowering.wqe(end).signaled = true;
-            }
-            list.extend([pairs[n].0, pairs[n].1]);
-        }
-        lists[last].extend(self.lowering.rings[ring].exit);
-        let lap = self.fill(&mut lists, line);
-        for (n, pair) in pairs.iter().enumerate() {
-            let end = if n == last { 2 * lap } else { lap };
-            self.lowering.wqe(pair.1).op = Op::Enable(Until::Blocks(queues[(n + 1) % count], end));
-        }
-        self.lowering.wqe(add).op = Op::FetchAdd(counter, Word::Is(parts::lanes(1, lap)), dump.piece(8));
-        let cells = self.lowering.cells;
-        self.lowering.chain.word(cells, laps, Word::Is(parts::lanes(0, lap)));
-        for (queue, list) in queues.iter().zip(lists) {
-            self.lowering.chain.recycle(*queue);
-            self.lists.push((*queue, list));
-        }
-        // The completion before the loop's own, so that all pairs have the same numbers.
-        let one = self.lowering.chain.queue(&format!("loop{}.0", ring + 1), SendOrder::Cross, Peer::Itself);
-        self.lowering.chain.complete_with(one, queues[last]);
-        let nop = self.lowering.order(Op::Nop(1), line);
-        self.lowering.wqe(nop).signaled = true;
-        self.lists.push((one, vec![nop]));
-        if let Some(enter) = self.open.take() {
-            self.lowering.wqe(enter).op = Op::Enable(Until::Blocks(queues[0], lap));
-        }
-        self.behind(ring, first + count)
-    }
-
-    /// Fills the stages of a loop with NOPs, until each lap takes as many blocks: a power of two.
-    fn fill(&mut self, lists: &mut [Vec<WqeId>], line: u32) -> u32 {
-        let blocks = |lowering: &Lowering<'_>, list: &[WqeId]| -> u32 {
-            list.iter().map(|id| blocks_of(&lowering.nodes[id.at as usize].wqe)).sum()
-        };
-        let longest = lists.iter().map(|list| blocks(self.lowering, list)).max().unwrap_or(1);
-        let lap = longest.next_power_of_two();
-        for list in lists {
-            let mut missing = lap - blocks(self.lowering, list);
-            while missing > 0 {
-                let fill = missing.min(u32::from(NOP_BLOCKS_MAX));
-                list.push(self.lowering.order(Op::Nop(fill as u8), line));
-                missing -= fill;
-            }
-        }
-        lap
-    }
-
-    /// What stands behind a loop.
-    fn behind(&mut self, ring: usize, stage: usize) -> Result<(), Error> {
-        let (nodes, replies) = self.of(stage);
-        match self.lowering.rings[ring].exit {
-            Some(exit) => {
-                self.open = Some(exit);
-                self.enable_replies(stage);
-                if nodes.is_empty() && replies.is_empty() {
-                    let line = self.lowering.rings[ring].line;
-                    let nop = self.lowering.order(Op::Nop(1), line);
-                    self.work(nop);
-                }
-                Ok(())
-            }
-            None if nodes.is_empty() && replies.is_empty() => Ok(()),
-            None if self.lowering.options.finish => Ok(()),
-            None => {
-                let rule = "the loop before never ends: what stands behind it is never reached";
-                Err(Error::new(self.line(stage), rule))
-            }
-        }
     }
 }
 
