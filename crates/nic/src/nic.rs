@@ -159,6 +159,17 @@ impl Nic {
         !spans.is_empty() && spans.iter().all(|span| inside(span.addr()))
     }
 
+    /// Entries of a queue pair's own next receive that a message of so many bytes comes to, so that a driver
+    /// that models time knows where it is scattered.
+    pub fn receive_entries(&self, qp: QpId, bytes: u32) -> u32 {
+        let Ok(object) = self.object(qp) else { return 0 };
+        let receiver = match object {
+            Object::On(pair) => pair.qp.receiver.as_deref(),
+            Object::Off(endpoint) => endpoint.receiver.as_deref(),
+        };
+        receiver.map_or(0, |receiver| receiver.queue.entries(bytes.into()))
+    }
+
     /// Blocks of a send queue that were posted and whose WQEs have not been executed.
     pub fn unfetched(&self, qp: QpId) -> u32 {
         self.object(qp).map_or(0, |object| {

@@ -174,6 +174,25 @@ impl RecvQueue {
         Ok(())
     }
 
+    /// Entries of the oldest request that so many bytes come to.
+    pub fn entries(&self, bytes: u64) -> u32 {
+        if self.posted == self.taken {
+            return 0;
+        }
+        let base = (self.taken & self.mask) as usize * self.stride();
+        let (mut count, mut room) = (0, 0);
+        while room < bytes && count < u32::from(self.max_sge) {
+            let seg = self.memory.read_segment(base + count as usize * SEGMENT);
+            let word = |at: usize| u32::from_be_bytes([seg[at], seg[at + 1], seg[at + 2], seg[at + 3]]);
+            if (word(0), word(4)) == (0, END_OF_LIST) {
+                break;
+            }
+            room += u64::from(word(0));
+            count += 1;
+        }
+        count
+    }
+
     /// Takes the oldest request into `into`.
     #[inline]
     pub fn take(&mut self, into: &mut ScatterList) -> bool {

@@ -17,6 +17,7 @@ use adverb_nic::memory::prefetch;
 use adverb_nic::*;
 use adverb_wire::{Duration, Gid, Instant, Opcode, Operation, Psn, QpNumber, Service};
 use core::ops::Range;
+use std::collections::BTreeMap;
 
 /// How queue pairs of a fabric are set up.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -180,6 +181,7 @@ impl Hosts {
         let device = Device::of(config);
         let rates: Vec<u64> = routes.up.iter().map(|up| t.cables[*up as usize / 2].rate).collect();
         let mut list = Vec::with_capacity(t.hosts as usize);
+        let mut groups = BTreeMap::new();
         for h in 0..t.hosts {
             let up = routes.up[h as usize];
             let seed = seed_of(config.seed, "host", u64::from(h));
@@ -194,7 +196,13 @@ impl Hosts {
             if stepped {
                 let frame = config.transport.mtu.bytes() + 82;
                 let seed = seed_of(config.seed, "hardware", u64::from(h));
-                host.unit = Some(Box::new(Unit::new(hardware, rates[h as usize], frame, seed)));
+                let mut unit = Unit::new(hardware, rates[h as usize], frame, seed);
+                if hardware.pcie_group > 0 {
+                    let first = || (unit.to_nic.clone(), unit.to_memory.clone());
+                    let (to_nic, to_memory) = groups.entry(hardware.pcie_group).or_insert_with(first).clone();
+                    (unit.to_nic, unit.to_memory) = (to_nic, to_memory);
+                }
+                host.unit = Some(Box::new(unit));
             }
             host.device = device;
             host.is_plain = device == Device::Queues && !stepped;

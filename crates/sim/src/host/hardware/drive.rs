@@ -466,8 +466,14 @@ impl Sim {
             let word = operation == Operation::AtomicAcknowledge;
             return self.land(h, index, id, if word { 8 } else { packet.payload_len }, ANSWER);
         }
-        let (_, unit) = self.hardware(h);
-        let cost = unit.profile.responder;
+        let (nic, unit) = self.hardware(h);
+        let mut cost = unit.profile.responder;
+        if unit.profile.scatter > 0 && operation.is_send() && operation.starts_message() {
+            // Those that its first packet comes to; what a chain is asked for is one packet.
+            let receiver = nic.find_qp(packet.bth.dest_qp);
+            let entries = receiver.map_or(0, |id| nic.receive_entries(id, packet.payload_len));
+            cost += unit.profile.scatter * u64::from(entries.saturating_sub(1));
+        }
         let atomic = operation.is_atomic();
         let pair = unit.pair(index);
         if !atomic && (operation.starts_message() || operation == Operation::ReadRequest) {

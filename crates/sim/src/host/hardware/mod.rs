@@ -27,3 +27,4 @@ mod unit;
 pub use profile::Profile;
 pub use responder::Need;
 pub use unit::Unit;
+pub(crate) use unit::Way;

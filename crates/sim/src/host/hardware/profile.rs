@@ -81,6 +81,8 @@ profile! {
     pcie_write = "pcie-write", Time, 0;
     /// Payload reads under way at once; 0 for any number.
     pcie_reads = "pcie-reads", Count, 0;
+    /// NICs with the same number share one PCIe, each way; 0 for one of its own.
+    pcie_group = "pcie-group", Count, 0;
     /// Connections whose state fits on the NIC; 0 for all.
     cache_entries = "cache-entries", Count, 0;
     /// What makes room there.

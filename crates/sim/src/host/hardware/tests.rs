@@ -64,7 +64,7 @@ impl Bench {
     /// Connects a queue pair of the first host, made like this, with a plain one of the second.
     fn join_with(&mut self, make: impl Fn(&mut Nic, &QpInit) -> QpId) {
         let caps =
-            QpCaps { max_send_wr: 64, max_recv_wr: 16, max_send_sge: 1, max_recv_sge: 1, max_inline: 64 };
+            QpCaps { max_send_wr: 64, max_recv_wr: 16, max_send_sge: 1, max_recv_sge: 4, max_inline: 64 };
         let ends = [0, 1].map(|h: usize| {
             let (pd, cq) = (self.sim.hosts.list[h].pd, Some(self.cqs[h]));
             let init = QpInit {
@@ -128,9 +128,15 @@ impl Bench {
     }
 
     fn post_recv(&mut self, pair: usize, len: usize) {
-        let sge = self.memory[1].sge(0, len, self.regions[1].lkey);
+        self.post_entries(pair, &[len]);
+    }
+
+    /// A receive of entries of so many bytes each.
+    fn post_entries(&mut self, pair: usize, entries: &[usize]) {
+        let sges: Vec<Sge> =
+            entries.iter().map(|len| self.memory[1].sge(0, *len, self.regions[1].lkey)).collect();
         let (qp, now) = (self.qps[pair][1], Instant::from_ps(self.sim.now));
-        self.sim.hosts.list[1].nic.post_recv(now, qp, &RecvWr { wr_id: 99, sges: &[sge] }).unwrap();
+        self.sim.hosts.list[1].nic.post_recv(now, qp, &RecvWr { wr_id: 99, sges: &sges }).unwrap();
     }
 
     fn post_nops(&mut self, pair: usize, count: u32) {
@@ -703,4 +709,37 @@ fn a_request_without_memory_ends_with_a_completion() {
     let (cq, host) = (bench.cqs[0], &mut bench.sim.hosts.list[0]);
     assert!(host.unit.as_deref_mut().unwrap().take_visible(cq));
     assert_eq!(host.nic.poll_cq(cq).unwrap().unwrap().status, Status::LocalProtection);
+}
+
+/// A receive's first entry costs nothing, and neither does one that the message does not come to.
+#[test]
+fn each_further_entry_that_a_message_comes_to_takes_its_time() {
+    let took = |scatter: u64, entries: &[usize]| {
+        let profile = Profile { scatter: scatter * NS, ..by_name("connectx5").unwrap() };
+        request(profile, |b| {
+            b.post_entries(0, entries);
+            b.post_inline(0, 1, SendOp::Send, 14);
+        })
+    };
+    for (entries, charged) in
+        [(&[64][..], 0), (&[14, 6], 0), (&[6, 8], 1), (&[3, 3, 4, 4], 3), (&[2, 2, 60], 2)]
+    {
+        near(took(50, entries) - took(0, entries), f64::from(charged) * 50.0, &format!("{entries:?}"));
+    }
+}
+
+/// What one port of a card moves, the other one waits for; a card of its own does not.
+#[test]
+fn ports_of_a_card_share_its_pcie() {
+    let took = |pcie_group: u64| {
+        let profile = Profile { pcie_group, ..by_name("connectx5").unwrap() };
+        request(profile, |b| {
+            b.sim.hosts.list[1].unit.as_deref().unwrap().to_nic.take(0, 10_000 * NS);
+            let (addr, key) = b.far(0);
+            b.post_bytes(0, 1, SendOp::Write(addr, key), 64);
+        })
+    };
+    near(took(0), 1_597.08, "a card of its own");
+    // The fetch waits until the other port's bytes are through; the doorbell has come by then.
+    near(took(1) - took(0), 10_000.0 - 280.0, "the same card");
 }

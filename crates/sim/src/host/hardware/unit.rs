@@ -5,8 +5,10 @@ use super::profile::Profile;
 use super::responder::Responder;
 use super::state::{ConnectionState, Found};
 use adverb_nic::{CqId, QpId};
+use core::cell::Cell;
 use core::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::rc::Rc;
 
 /// What is done at a later time. Queue pairs by index, packets by number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -84,6 +86,18 @@ pub(super) struct Core {
     pub row: VecDeque<u32>,
 }
 
+/// One way over PCIe: until when it is taken. NICs of a group share it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Way(Rc<Cell<u64>>);
+
+impl Way {
+    /// Takes it, from a time on or when it is free; until when.
+    pub fn take(&self, from: u64, takes: u64) -> u64 {
+        self.0.set(self.0.get().max(from) + takes);
+        self.0.get()
+    }
+}
+
 /// The hardware of one NIC.
 #[derive(Clone, Debug)]
 pub struct Unit {
@@ -96,8 +110,8 @@ pub struct Unit {
     /// Queue pairs that have frames, in turns.
     pub(super) sending: VecDeque<u32>,
     /// PCIe is taken until then: towards the NIC, and towards memory. The host's 1RMA NIC takes it too.
-    pub(crate) to_nic: u64,
-    pub(crate) to_memory: u64,
+    pub(crate) to_nic: Way,
+    pub(crate) to_memory: Way,
     /// Ends of payload reads under way.
     reads: VecDeque<u64>,
     /// Bytes of frames that were taken from the NIC and are not on the link, and how many there may be.
@@ -126,8 +140,8 @@ impl Unit {
             pairs: Vec::new(),
             cores: vec![Core::default(); profile.units as usize],
             sending: VecDeque::new(),
-            to_nic: 0,
-            to_memory: 0,
+            to_nic: Way::default(),
+            to_memory: Way::default(),
             reads: VecDeque::new(),
             taken: 0,
             taken_max: ahead as u64 + 2 * u64::from(frame),
@@ -195,8 +209,8 @@ impl Unit {
     /// Starts a WQE fetch; when it ends.
     pub(super) fn fetch(&mut self, now: u64, index: u32, wqes: u32) -> u64 {
         let (at, hold) = self.find_state(now, index);
-        let start = self.to_nic.max(at);
-        self.to_nic = start + self.profile.transfer(64 * u64::from(wqes));
+        let takes = self.profile.transfer(64 * u64::from(wqes));
+        let start = self.to_nic.take(at, takes) - takes;
         if let Some(state) = &mut self.state {
             state.passed(start, index);
         }
@@ -205,23 +219,21 @@ impl Unit {
 
     /// Reads payload; when the NIC has it.
     pub(super) fn read(&mut self, now: u64, bytes: u32) -> u64 {
-        self.to_nic = self.to_nic.max(now) + self.profile.transfer(u64::from(bytes));
-        let end = self.to_nic + self.profile.pcie_read;
+        let transferred = self.to_nic.take(now, self.profile.transfer(u64::from(bytes)));
+        let end = transferred + self.profile.pcie_read;
         self.reads.push_back(end);
         end
     }
 
     /// Writes to memory; when the last byte is there.
     pub(super) fn write(&mut self, now: u64, bytes: u32) -> u64 {
-        self.to_memory = self.to_memory.max(now) + self.profile.transfer(u64::from(bytes));
-        self.to_memory
+        self.to_memory.take(now, self.profile.transfer(u64::from(bytes)))
     }
 
     /// Writes a completion; when a processor can find it.
     pub(super) fn complete(&mut self, now: u64) -> u64 {
-        let start = self.to_memory.max(now);
-        self.to_memory = start + self.profile.transfer(64);
-        start + self.profile.completion
+        let takes = self.profile.transfer(64);
+        self.to_memory.take(now, takes) - takes + self.profile.completion
     }
 
     /// Looks a connection's state up: when it is there, and for how long the pipeline waits besides.
@@ -233,8 +245,8 @@ impl Unit {
             Found::Holds(time) => (now, time),
         };
         let bytes = self.profile.transfer(self.profile.cache_bytes);
-        self.to_nic = self.to_nic.max(now) + bytes;
-        self.to_memory = self.to_memory.max(now) + bytes;
+        self.to_nic.take(now, bytes);
+        self.to_memory.take(now, bytes);
         missed
     }
 

@@ -5,6 +5,7 @@ use super::Rma;
 use super::host::RmaHost;
 use crate::fabric::link::{FRAME_MIN, FRAMING};
 use crate::fabric::packet::{FLAG_MESSAGE, FLAG_PAYLOAD, Kind};
+use crate::host::hardware::Way;
 use crate::host::{address, host_of};
 use crate::sim::Sim;
 use crate::source::Source;
@@ -94,7 +95,7 @@ impl Sim {
             if payload == 0 {
                 host.direct.push_back(id);
             } else {
-                let shared = self.hosts.list[h as usize].unit.as_deref_mut().map(|unit| &mut unit.to_nic);
+                let shared = self.hosts.list[h as usize].unit.as_deref().map(|unit| &unit.to_nic);
                 host.tx.free_at = transfer(shared, now, u64::from(payload) * pcie.byte_ps);
                 host.tx.row.push_back((host.tx.free_at + pcie.read_ps, id));
             }
@@ -152,7 +153,7 @@ impl Sim {
             return self.deliver_message(h, id);
         }
         let rx = &mut rma.hosts[h as usize].rx;
-        let shared = self.hosts.list[h as usize].unit.as_deref_mut().map(|unit| &mut unit.to_memory);
+        let shared = self.hosts.list[h as usize].unit.as_deref().map(|unit| &unit.to_memory);
         rx.free_at = transfer(shared, rx.free_at.max(self.now), u64::from(payload) * pcie.byte_ps);
         rx.row.push_back((rx.free_at + pcie.write_ps, id));
         if rx.row.len() == 1 {
@@ -268,10 +269,8 @@ impl Sim {
 
 /// When a transfer ends that may begin at a time. Where the host's other NIC has costs too, the two share one
 /// PCIe, in the order in which they ask for it.
-fn transfer(shared: Option<&mut u64>, from: u64, takes: u64) -> u64 {
-    let Some(free_at) = shared else { return from + takes };
-    *free_at = from.max(*free_at) + takes;
-    *free_at
+fn transfer(shared: Option<&Way>, from: u64, takes: u64) -> u64 {
+    shared.map_or(from + takes, |way| way.take(from, takes))
 }
 
 /// A message, as replays show it.
