@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 adverb=${ADVERB:-${CARGO_TARGET_DIR:-target}/release/adverb}
 case ${1:-} in
 short)
-    mutate=(irn/fig10 onerma/fig16a redn/fig8 redn/table3 redn/turing redn/table7 redn/doubled-latency)
+    mutate=(irn/fig10 onerma/fig16a redn/fig8 redn/table3 redn/turing redn/table7 redn/scatter redn/doubled-latency)
     run=(irn/fig1 onerma/fig9 onerma/fig11b onerma/fig12 onerma/fig15bc)
     ;;
 long)
@@ -28,6 +28,10 @@ out=$(mktemp)
 trap 'rm -f "$out"' EXIT
 status=0
 "$adverb" lab mutate "${mutate[@]}" --quiet | tee -a "$out" || status=1
+if [ "$1" = long ]; then
+    # A million steps, where quick scale takes a tenth.
+    "$adverb" lab run redn/turing-endless --scale paper --quiet | tee -a "$out" || status=1
+fi
 if [ "${#run[@]}" -gt 0 ]; then
     "$adverb" lab run "${run[@]}" --quiet | tee -a "$out" || status=1
 fi

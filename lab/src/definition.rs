@@ -390,8 +390,8 @@ impl Experiment {
         if bound.over.is_some() && bound.minus.is_some() {
             return Err("give over or minus".to_owned());
         }
-        if bound.over_at.is_some() && bound.over.is_none() {
-            return Err("over-at goes with over".to_owned());
+        if bound.over_at.is_some() && bound.over.is_none() && bound.minus.is_none() {
+            return Err("over-at goes with over or minus".to_owned());
         }
         let places = if bound.at.is_empty() { self.places() } else { bound.at.len() };
         if !bound.values.is_empty() && (bound.values.len() != places || bound.metrics.len() != 1) {

@@ -20,8 +20,8 @@ experiments! {
         "fig16a" "fig16b" "fig16c" "fig16d";
     "kvs": "fig8" "fig9" "fig14";
     "redn": "table1" "table2" "table3" "table4" "table5" "table7" "fig7" "fig8" "fig8-slopes" "fig10"
-        "fig11" "fig13" "fig14" "fig15" "fig16" "doubled" "doubled-latency"
-        "turing" "turing-endless";
+        "fig11" "fig13" "fig14" "fig15" "fig16" "scatter" "doubled" "doubled-latency" "doubled-writers"
+        "doubled-outage" "turing" "turing-endless";
 }
 
 /// Names of all experiments, in the papers' order.
@@ -66,6 +66,15 @@ mod tests {
     use crate::cache::Setup;
     use crate::definition::Kind;
     use crate::{Scale, points};
+
+    /// A reader can tell what follows from the model from what was put into it.
+    #[test]
+    fn experiments_of_chains_say_what_is_calibrated_and_what_is_predicted() {
+        for name in names().filter(|name| name.starts_with("redn/")) {
+            let notes = find(name).unwrap_or_else(|e| panic!("{e}")).notes.concat();
+            assert!(notes.contains("Calibrated") || notes.contains("Predicted"), "{name}: {notes}");
+        }
+    }
 
     /// Every file is read, and every scenario that it leads to is checked.
     #[test]

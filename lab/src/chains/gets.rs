@@ -16,7 +16,7 @@ use adverb_redn::chain::{
 };
 use adverb_redn::{Loaded, WqeOp};
 
-/// Where the server can be asked.
+/// Where a server can be asked; behind it stands which.
 pub(super) const NAME: &str = "server";
 /// Keys of the table.
 const KEYS: u64 = 16;
@@ -38,6 +38,8 @@ pub struct Gets {
     pub depth: u32,
     /// What the processor computes for each: the server's handler, or a one-sided client between its READs.
     pub think: Duration,
+    /// Which pair of hosts it is.
+    pub port: u32,
 }
 
 pub(super) fn connect() -> Connect {
@@ -55,6 +57,11 @@ pub(super) fn word(n: u64, at: u64) -> u64 {
 }
 
 impl Gets {
+    /// Where the server can be asked.
+    fn name(&self) -> String {
+        format!("{NAME} {}", self.port)
+    }
+
     fn bytes(&self, n: u64) -> Vec<u8> {
         (0..u64::from(self.value) / 8).flat_map(|at| word(n, at).to_ne_bytes()).collect()
     }
@@ -184,7 +191,7 @@ fn program(gets: &Gets) -> Program {
 /// The server, until it is asked to end.
 pub async fn serve(rdma: Rdma, gets: Gets) -> Result<(), Error> {
     let pd = rdma.create_pd().await?;
-    let listener = rdma.listen(NAME).await?;
+    let listener = rdma.listen(&gets.name()).await?;
     if gets.is_offload() {
         return serve_by_chains(&rdma, &pd, &listener, &gets).await;
     }
@@ -257,7 +264,7 @@ impl Client {
         let (mut qps, mut lines, mut told) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..gets.lanes() {
             let qp = pd.create_rc(&cq, caps).await?;
-            let (line, bytes) = qp.connect(NAME, &own.remote().to_bytes(), &connect(), None).await?;
+            let (line, bytes) = qp.connect(&gets.name(), &own.remote().to_bytes(), &connect(), None).await?;
             qps.push(qp);
             lines.push(line);
             told = bytes;
@@ -265,7 +272,7 @@ impl Client {
         let (table, values) = told.split_at_checked(Remote::LEN).ok_or(Error::Garbled("regions"))?;
         let region = |bytes| Remote::from_bytes(bytes).ok_or(Error::Garbled("a region"));
         let (table, values) = (region(table)?, region(values)?);
-        lines.push(rdma.ask(NAME, &[], None).await?.0);
+        lines.push(rdma.ask(&gets.name(), &[], None).await?.0);
         Ok(Client { rdma, gets, qps, cq, own, table, values, _lines: lines })
     }
 

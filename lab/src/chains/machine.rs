@@ -288,6 +288,7 @@ pub async fn run(
     let mut log = log.borrow_mut();
     log.samples.push(took / laps.max(1));
     log.fact(Metric::Steps, laps as f64);
+    log.fact(Metric::Short, if ended { 0.0 } else { limit.saturating_sub(laps) as f64 });
     log.fact(Metric::Marks, found.iter().filter(|cell| **cell != 0).count() as f64);
     log.fact(Metric::Wrong, wrong as f64);
     log.fact(Metric::Blocks, f64::from(blocks));

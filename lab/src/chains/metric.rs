@@ -26,6 +26,8 @@ pub enum Metric {
     Orders,
     /// Steps that a machine took.
     Steps,
+    /// Steps that it should have taken before it was stopped, and did not.
+    Short,
     /// Cells of its tape that are not blank.
     Marks,
     /// It came to its end by itself: 1 or 0.
@@ -70,6 +72,7 @@ impl Metric {
             Metric::Orders => ("orders", "orders"),
             Metric::Slope => ("slope (us/op)", "slope_us"),
             Metric::Steps => ("steps", "steps"),
+            Metric::Short => ("steps short", "steps_short"),
             Metric::ExecutedEach => ("WQEs each", "executed_each"),
             Metric::Asked => ("asked", "asked"),
             Metric::Worst => ("worst / best", "worst"),
@@ -109,6 +112,7 @@ impl Metric {
             Metric::Asked
             | Metric::ExecutedEach
             | Metric::Steps
+            | Metric::Short
             | Metric::Marks
             | Metric::Halted
             | Metric::Wrong

@@ -11,6 +11,7 @@
 //! | `language` | programs of the language: WRs by kind, and memory beside an interpreter's |
 //! | `constructs` | conditionals and recycled loops at full speed |
 //! | `kinds` | WRs by kind that the compiler emits for a construct |
+//! | `scatter` | messages that fill in one WQE or many |
 //! | `gets` | lookups in a hash table: by chains, by READs, by the server's processor |
 //! | `walks` | walks of a linked list, likewise |
 //! | `service` | a store of values with other clients and with faults: gets by recycled chains or processes |
@@ -24,6 +25,7 @@ mod language;
 mod machine;
 pub mod metric;
 mod nops;
+mod scatter;
 mod service;
 mod verbs;
 mod walks;
@@ -110,9 +112,22 @@ pub enum Program {
         count: u32,
         /// How many at once.
         depth: u32,
+        /// Pairs of a client's host and a server's: 0 and 1, 2 and 3.
+        #[serde(default = "one")]
+        ports: u32,
         /// What a processor computes for each: the server's handler, or a one-sided client between its READs.
         #[serde(default)]
         think: Option<String>,
+    },
+    /// Messages whose receives are scattered into WQEs, one after the other.
+    Scatter {
+        /// Entries of each receive, of two bytes each, and WQEs that they fill in.
+        entries: u32,
+        /// How many messages.
+        count: u32,
+        /// How the chain is made wrong on purpose.
+        #[serde(default)]
+        fault: Option<Fault>,
     },
     /// A program of the language, whose outcome is judged.
     Language {
@@ -288,8 +303,12 @@ impl Setup {
         let mut plan = plan(name, &self.scenario, seed)?;
         // Programs look at bytes.
         plan.config.payload = true;
-        if plan.config.topology.hosts < 2 || plan.config.one_rma.is_some() {
-            return Err(Error(format!("{name}: chains need two hosts with queue pairs")));
+        let hosts = match &self.program {
+            Program::Gets { ports, .. } => 2 * ports,
+            _ => 2,
+        };
+        if plan.config.topology.hosts < hosts || plan.config.one_rma.is_some() {
+            return Err(Error(format!("{name}: chains need {hosts} hosts with queue pairs")));
         }
         Ok(plan)
     }
@@ -320,7 +339,7 @@ impl Setup {
         }
         let values = metrics.iter().map(|metric| metric.of(&log)).collect();
         let well = |doing: &Doing, serves: bool| matches!(doing, Doing::Ended(Ok(()))) || serves;
-        let asks = |name: &str| name == "client" || name == "reader";
+        let asks = |name: &str| name.starts_with("client") || name == "reader";
         let all: Vec<bool> = sim.programs().map(|(name, doing, ..)| well(doing, !asks(name))).collect();
         let failed = sim.programs().find_map(|(name, doing, ..)| match doing {
             Doing::Ended(Err(why)) => Some(format!("{name}: {why}")),
@@ -355,18 +374,12 @@ impl Setup {
                 });
                 vec![server(pairs), client]
             }
-            Program::Conditionals { count, hits } => {
-                let (count, hits) = (*count, *hits);
-                vec![start("client", 0, log, move |rdma, log| {
-                    Box::pin(constructs::run_conditionals(rdma, log, count, hits))
-                })]
-            }
-            Program::Recycled { laps, hits } => {
-                let (laps, hits) = (*laps, *hits);
-                vec![start("client", 0, log, move |rdma, log| {
-                    Box::pin(constructs::run_recycled(rdma, log, laps, hits))
-                })]
-            }
+            &Program::Conditionals { count, hits } => vec![start("client", 0, log, move |rdma, log| {
+                Box::pin(constructs::run_conditionals(rdma, log, count, hits))
+            })],
+            &Program::Recycled { laps, hits } => vec![start("client", 0, log, move |rdma, log| {
+                Box::pin(constructs::run_recycled(rdma, log, laps, hits))
+            })],
             Program::Compiled { construct } => {
                 let construct = *construct;
                 let server =
@@ -374,11 +387,17 @@ impl Setup {
                 let client = Start::new("client", 0, move |rdma| kinds::ask(rdma, construct));
                 vec![server, client]
             }
-            Program::Gets { how, value, count, depth, .. } => {
+            Program::Gets { how, value, count, depth, ports, .. } => {
                 let think = self.program.think().unwrap_or_default();
-                let gets = gets::Gets { how: *how, value: *value, count: *count, depth: *depth, think };
-                let server = Start::new("server", 1, move |rdma| gets::serve(rdma, gets)).serving();
-                let client = start("client", 0, log, move |rdma, log| Box::pin(gets::ask(rdma, log, gets)));
+                let gets =
+                    gets::Gets { how: *how, value: *value, count: *count, depth: *depth, think, port: 0 };
+                (0..*ports).flat_map(|port| lookups(gets::Gets { port, ..gets }, log)).collect()
+            }
+            Program::Scatter { entries, count, fault } => {
+                let scattered = scatter::Scattered { entries: *entries, count: *count, fault: *fault };
+                let server = Start::new("server", 1, move |rdma| scatter::serve(rdma, scattered)).serving();
+                let client =
+                    start("client", 0, log, move |rdma, log| Box::pin(scatter::ask(rdma, log, scattered)));
                 vec![server, client]
             }
             Program::Service(serving) => serving.programs(log).unwrap_or_default(),
@@ -429,6 +448,19 @@ impl Counted {
         let each = since.get(1).copied().unwrap_or(0) as f64 / log.samples.len() as f64;
         log.fact(Metric::ExecutedEach, each);
     }
+}
+
+/// The server and the client of one pair of hosts.
+fn lookups(gets: gets::Gets, log: &Shared) -> [Start; 2] {
+    let host = 2 * gets.port;
+    let serve = move |rdma| gets::serve(rdma, gets);
+    let server = Start::new(format!("server {}", gets.port), host + 1, serve).serving();
+    let client = format!("client {}", gets.port);
+    [server, start(&client, host, log, move |rdma, log| Box::pin(gets::ask(rdma, log, gets)))]
+}
+
+fn one() -> u32 {
+    1
 }
 
 fn server(pairs: u32) -> Start {
@@ -484,7 +516,16 @@ impl Program {
             Program::Conditionals { count, .. } => within("count", *count, 1000),
             Program::Recycled { laps, .. } => within("laps", *laps, COUNT_MAX),
             Program::Compiled { .. } => Ok(()),
-            Program::Gets { value, count, depth, how, .. } => {
+            Program::Scatter { entries, count, fault } => {
+                within("entries", *entries, adverb_redn::chain::ENTRIES_MAX as u32)?;
+                within("count", *count, 1000)?;
+                match fault {
+                    None | Some(Fault::NoOrder) => Ok(()),
+                    Some(_) => Err("fault: no-order of messages that are scattered".to_owned()),
+                }
+            }
+            Program::Gets { value, count, depth, how, ports, .. } => {
+                within("ports", *ports, 16)?;
                 within("value", *value / 8, 1 << 13)?;
                 within("count", *count, 2000)?;
                 within("depth", *depth, 32)?;
@@ -555,8 +596,9 @@ mod tests {
         let only = std::env::var("ADVERB_REDN").unwrap_or_default();
         let mut wrong = Vec::new();
         // These take minutes: `lab-gates.sh long` has them.
-        let long = ["redn/turing-endless", "redn/fig15", "redn/fig16"];
-        let names = registry::names().filter(|name| name.starts_with("redn/") && !long.contains(name));
+        let long = ["turing-endless", "fig15", "fig16", "doubled-writers", "doubled-outage"];
+        let names = registry::names()
+            .filter(|name| name.strip_prefix("redn/").is_some_and(|name| !long.contains(&name)));
         for name in names.filter(|name| name.contains(&only)) {
             let experiment = registry::find(name).unwrap_or_else(|e| panic!("{e}"));
             let outcome = match run::run(&experiment, &effort, &mut |_| {}) {
