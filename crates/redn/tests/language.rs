@@ -177,6 +177,47 @@ fn examples_do_what_the_interpreter_says() {
     assert_eq!(compared(COUNT).replies(), [(5050u64.to_ne_bytes().to_vec(), 1)]);
 }
 
+/// Parts that need nothing of each other have queues of their own, at most eight; replies come in the
+/// program's order, whichever part is done first.
+#[test]
+fn statements_that_do_not_need_each_other_stand_beside_each_other() {
+    let beside = |program: &str| {
+        compile(&parse(program).unwrap(), Options::default()).unwrap_or_else(|e| panic!("{e}")).beside.len()
+    };
+    assert_eq!(beside(PARALLEL), 1);
+    let both = PARALLEL.replace("u48 0x17", "u48 0x2a");
+    assert_eq!(compared(&both).replies(), [(b"wrong".to_vec(), 1), (b"second place".to_vec(), 2)]);
+    assert_eq!((beside(GET), beside(SEQUENTIAL), beside(WALK)), (0, 0, 0));
+    let ifs = |count: usize, value: &dyn Fn(usize) -> String| {
+        let one = |n: usize| format!("if x == {n} {{ r{n} = {} }} else {{ r{n} = 9 }}\n", value(n));
+        format!("program p(x: u48) {{\n{}}}\nrun x = 3", (0..count).map(one).collect::<String>())
+    };
+    for (count, expected) in [(1, 0), (2, 1), (8, 7), (20, 7)] {
+        let program = ifs(count, &|n| n.to_string());
+        assert_eq!(beside(&program), expected, "{count} parts");
+        compared_on(&program, "connectx5");
+    }
+    // Each needs the one before.
+    assert_eq!(beside(&ifs(8, &|n| if n == 0 { "1".into() } else { format!("r{}", n - 1) })), 0);
+    // What comes before has to be done first, which two parts are not worth.
+    let behind =
+        |count| ifs(count, &|n| n.to_string()).replace("{\nif", "{\nq = 1\nq = x\nr0 = q\nr1 = q\nif");
+    assert_eq!((beside(&behind(2)), beside(&behind(3).replace("r0 = q\nr1 = q\n", ""))), (0, 2));
+    // A loop that is left, and memory that one part writes and the other reads.
+    let words = "region words: memory\nmov p, &words\nmov q, &words+8";
+    let data = "data words 64 { 0: word 4, word 5, word 6 }";
+    for (body, expected) in [
+        ("if x == 1 { break }\nif x == 3 { r1 = 2 }", 0),
+        ("mov r1, [p]\nmov r2, [q]\nmov r3, [p + 8]", 2),
+        ("mov r1, [p]\nmov [q], 7\nmov r3, [p + 8]", 0),
+    ] {
+        let program =
+            format!("program p(x: u48) {{\n{words}\nloop unroll 1 {{\n{body}\n}}\n}}\n{data}\nrun x = 3");
+        assert_eq!(beside(&program), expected, "{body}");
+        compared_on(&program, "connectx5");
+    }
+}
+
 #[test]
 fn examples_run_on_real_nics() {
     real(60, BREAK, b"22......");
