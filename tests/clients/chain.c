@@ -4,6 +4,7 @@
  *   chain stale     a change after the fetch is lost in an unmanaged queue, and seen in a managed one
  *   chain count     a completion queue that nobody polls goes on counting
  *   chain refuse    what is refused, and with which error
+ *   chain endless   chains that never end: others go on, and they can be ended; one still runs at the exit
  * Each prints `OK` at its end. */
 #include "chain.h"
 
@@ -284,17 +285,71 @@ static void refuse(void)
 	CHECK(!ibv_dealloc_pd(other_pd) && !ibv_destroy_cq(cq), "teardown");
 }
 
+/* A queue that goes round for ever: ENABLEs of itself, each a quarter of the circle of 2^16 blocks further, and
+ * between them what is given. */
+static struct ibv_qp *round_and_round(struct ibv_cq *cq, struct ibv_qp *starter, int writes)
+{
+	const uint32_t flags = ADVERB_QP_CREATE_CROSS_CHANNEL | ADVERB_QP_CREATE_MANAGED_SEND;
+	struct ibv_qp *qp = own_queue(cq, 8, flags);
+	struct adverb_sq_info sq = queue_of(qp);
+	struct wqe wqe;
+
+	for (uint32_t at = 0; at < sq.blocks; at++) {
+		if (at % (sq.blocks / 4))
+			wqe = writes ? write_word(qp, &words.out, &words.one, 0) : wqe_begin(qp, OP_NOP, 0);
+		else
+			wqe = wqe_order(qp, OP_SEND_ENABLE, (at / (sq.blocks / 4) + 1) << 14, qp->qp_num);
+		/* A NOP has its control segment alone. */
+		if (!wqe.bytes[7])
+			wqe.bytes[7] = 1;
+		memcpy((uint8_t *)sq.buf + 64 * at, wqe.bytes, 64);
+	}
+	CHECK(!adverb_ring(qp, sq.blocks), "adverb_ring");
+	CHECK(!adverb_post_enable(starter, qp, 1), "adverb_post_enable");
+	return qp;
+}
+
+static void endless(void)
+{
+	const uint32_t cross = ADVERB_QP_CREATE_CROSS_CHANNEL;
+	struct ibv_cq *cq = ibv_create_cq(context, 64, NULL, NULL, 0), *counter = make_counter(context);
+	struct ibv_qp *starter = own_queue(cq, 16, cross), *other = own_queue(cq, 16, cross);
+	struct ibv_qp *loops[3];
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
+	struct wqe wqe;
+	struct ibv_wc wc;
+
+	for (int n = 0; n < 3; n++)
+		loops[n] = round_and_round(counter, starter, n == 1);
+	/* Others go on beside them, one request after the other. */
+	for (int n = 0; n < 1000; n++) {
+		words.two = n;
+		wqe = write_word(other, &words.hole, &words.two, SIGNALED);
+		post_wqe(other, &wqe, n);
+		wc = wait_one(cq, LIMIT);
+		CHECK(!wc.status && wc.wr_id == (uint64_t)n && words.hole == (uint64_t)n, "a WRITE beside endless chains: %s",
+		      ibv_wc_status_str(wc.status));
+	}
+	/* They end when they are told to. */
+	CHECK(!ibv_modify_qp(loops[0], &attr, IBV_QP_STATE), "modify to ERR");
+	CHECK(!ibv_destroy_qp(loops[0]) && !ibv_destroy_qp(loops[1]), "ibv_destroy_qp");
+	/* The third one goes on until the process has ended. */
+	printf("OK\n");
+	exit(0);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct {
 		const char *name;
 		void (*run)(void);
-	} parts[] = {{"order", order}, {"if", branch}, {"stale", stale}, {"count", count}, {"refuse", refuse}};
+	} parts[] = {{"order", order}, {"if", branch}, {"stale", stale}, {"count", count}, {"refuse", refuse},
+		     {"endless", endless}};
 	size_t at = 0;
 
 	while (at < sizeof(parts) / sizeof(*parts) && (argc < 2 || strcmp(parts[at].name, argv[1])))
 		at++;
-	CHECK(at < sizeof(parts) / sizeof(*parts), "usage: chain order|if|stale|count|refuse");
+	CHECK(at < sizeof(parts) / sizeof(*parts), "usage: chain order|if|stale|count|refuse|endless");
 	context = open_first();
 	pd = ibv_alloc_pd(context);
 	CHECK(pd, "ibv_alloc_pd");

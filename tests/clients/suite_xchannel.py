@@ -57,7 +57,7 @@ def direct_unasked(room):
 
 
 def cases():
-    for part in ("order", "if", "stale", "count", "refuse"):
+    for part in ("order", "if", "stale", "count", "refuse", "endless"):
         yield Case("xchannel/" + part, chain(part))
     for part in ("chain", "raw", "refuse"):
         yield Case("xchannel/direct-" + part, direct(part))
