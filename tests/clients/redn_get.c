@@ -1,6 +1,7 @@
 /* A client of `adverb redn serve` in plain verbs: it sets up by lines of text, and gets by messages of 28 bytes.
- *   redn_get HOST PORT ADDRESS KEY..    prints KEY VALUE, or KEY -
- * ADDRESS is that of the own NIC. docs/redn.md describes the exchange, the message, buckets and records. */
+ *   redn_get [-g INDEX] HOST PORT ADDRESS KEY..    prints KEY VALUE, or KEY -
+ * ADDRESS is that of the own NIC, INDEX that address's among its GIDs (0).
+ * docs/redn.md describes the exchange, the message, buckets and records. */
 #include <arpa/inet.h>
 #include <infiniband/verbs.h>
 #include <inttypes.h>
@@ -102,7 +103,7 @@ static struct told set_up(const char *host, const char *port, const char *own)
 	return told;
 }
 
-static void connect_to(const struct told *told)
+static void connect_to(const struct told *told, uint8_t gid_index)
 {
 	struct ibv_qp_attr attr = {
 		.qp_state = IBV_QPS_RTR,
@@ -111,7 +112,7 @@ static void connect_to(const struct told *told)
 		.rq_psn = told->psn,
 		.max_dest_rd_atomic = 1,
 		.min_rnr_timer = 1,
-		.ah_attr = { .is_global = 1, .port_num = 1, .grh = { .hop_limit = 64 } },
+		.ah_attr = { .is_global = 1, .port_num = 1, .grh = { .hop_limit = 64, .sgid_index = gid_index } },
 	};
 	uint8_t *gid = attr.ah_attr.grh.dgid.raw;
 
@@ -229,11 +230,18 @@ static void get(const struct told *told, const char *key)
 
 int main(int argc, char **argv)
 {
+	int gid_index = 0;
+
+	if (argc > 2 && !strcmp(argv[1], "-g")) {
+		gid_index = atoi(argv[2]);
+		argc -= 2;
+		argv += 2;
+	}
 	if (argc < 5)
-		die("redn_get HOST PORT ADDRESS KEY..");
+		die("redn_get [-g INDEX] HOST PORT ADDRESS KEY..");
 	make_queue_pair();
 	struct told told = set_up(argv[1], argv[2], argv[3]);
-	connect_to(&told);
+	connect_to(&told, gid_index);
 	for (int i = 4; i < argc; i++)
 		get(&told, argv[i]);
 	return 0;

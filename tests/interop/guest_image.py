@@ -122,7 +122,7 @@ def kernel_version():
 def digest(place, host_files):
     said = hashlib.sha256(str(sorted(place.items())).encode())
     sources = [os.path.join(PARTS, name) for name in sorted(os.listdir(PARTS))]
-    for path in [__file__, os.path.join(CLIENTS, "client.h"), *sources]:
+    for path in [__file__, *(os.path.join(CLIENTS, name) for name in ("client.h", "redn_get.c")), *sources]:
         with open(path, "rb") as f:
             said.update(f.read())
     for path in host_files:
@@ -145,6 +145,7 @@ def make(folder, place, host_files):
         write(os.path.join(work, "kernel"), bootable(f.read()))
     compile_program(work, "agent", ["-static"])
     compile_program(work, "exercise", [f"-I{CLIENTS}", "-libverbs"])
+    compile_program(work, "redn_get", ["-libverbs"], CLIENTS)
     tree = Tree()
     order = add_modules(tree, os.path.join(work, "deb", "lib", "modules", version))
     tree.file("modules/order", "".join(f"{name}\n" for name in order).encode())
@@ -191,8 +192,8 @@ def bootable(bz_image):
     return unpacked if unpacked.startswith(b"\x7fELF") else bz_image
 
 
-def compile_program(work, name, options):
-    source = os.path.join(PARTS, name + ".c")
+def compile_program(work, name, options, folder=PARTS):
+    source = os.path.join(folder, name + ".c")
     run(["cc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", os.path.join(work, name), source, *options])
 
 
@@ -233,7 +234,7 @@ def add_modules(tree, folder):
 
 def add_programs(tree, work, host_files):
     """Puts the programs, the libraries they load, and busybox under its applets' names into the tree."""
-    own = [os.path.join(work, name) for name in ("agent", "exercise")]
+    own = [os.path.join(work, name) for name in ("agent", "exercise", "redn_get")]
     provider = [os.path.join(PROVIDERS, n) for n in sorted(os.listdir(PROVIDERS)) if n.startswith("librxe-")]
     if not provider:
         raise Skip("the guest's image cannot be made: ibverbs-providers has no rxe provider")

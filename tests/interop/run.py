@@ -21,10 +21,11 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(
 import harness
 import suite_offer
 import suite_operations
+import suite_redn
 import suite_stock
 from sides import LAB
 
-SUITES = (suite_operations, suite_stock, suite_offer)
+SUITES = (suite_operations, suite_stock, suite_offer, suite_redn)
 
 
 def all_cases():
