@@ -1,0 +1,244 @@
+//! Answers on their way to the client: whose they are, what they tell of words, and the answers that the
+//! switch makes for what it has converted.
+//!
+//! An acknowledgement speaks for all requests before it, but each converted atomic needs an answer of its
+//! own; so does one that a READ's answer, an atomic's or a NAK implies.
+
+use super::connection::{Entry, Kind};
+use super::word::State;
+use super::{CasToWrite, make_unsure};
+use crate::counters::{Counter, Drop};
+use crate::frame::Frame;
+use crate::program::Context;
+use crate::trace::Note;
+use adverb_wire::{Aeth, Instant, NakCode, Opcode, Operation, Packet, Service, Syndrome};
+
+/// Message numbers have 24 bits.
+const MSN_MASK: u32 = 0xff_ffff;
+
+/// Whose an answer is.
+enum Whose {
+    /// A connection's.
+    Of(u32),
+    /// Unknown, but it does no harm.
+    Anybody,
+    /// Nobody's that this switch has seen ask.
+    Nobody,
+}
+
+impl CasToWrite {
+    /// An answer has come.
+    pub(super) fn on_answer(&mut self, ctx: &mut Context<'_>, frame: Frame) {
+        let packet = frame.packet;
+        let (client, qpn) = (packet.flow.dst, packet.bth.dest_qp);
+        let whose = match self.connections.of_answer(client, qpn) {
+            Some(at) => Whose::Of(at),
+            None => self.guess(ctx, &packet),
+        };
+        let at = match whose {
+            Whose::Of(at) => at,
+            Whose::Anybody => return ctx.pass_on(frame),
+            Whose::Nobody => return ctx.drop(&packet, Drop::AckUnseen),
+        };
+        let connection = self.connections.get_mut(at);
+        let psn = packet.bth.psn;
+        let outside = psn.is_before(connection.first) || !psn.is_before(connection.expected);
+        if is_plain_ack(&packet) && outside && !connection.uncounted {
+            // From before this switch's time it may be the answer to an atomic that another one converted.
+            return ctx.drop(&packet, Drop::AckUnseen);
+        }
+        if packet.bth.opcode.operation().is_read_response() && packet.bth.opcode.operation().is_middle() {
+            connection.learn_mtu(packet.payload_len);
+        }
+        self.settle(ctx, at, frame);
+    }
+
+    /// Matches an answer with one of the client's connections whose own number is not known yet. Only an
+    /// atomic's answer tells, and only if its number fits one of them.
+    fn guess(&mut self, ctx: &mut Context<'_>, packet: &Packet) -> Whose {
+        let (client, qpn, psn) = (packet.flow.dst, packet.bth.dest_qp, packet.bth.psn);
+        let mut unpaired = self.connections.of_client(client).filter(|at| {
+            let connection = self.connections.get(*at);
+            connection.client_qpn.is_none()
+        });
+        if packet.bth.opcode.operation() == Operation::AtomicAcknowledge {
+            let fits = |at: &u32| {
+                let mut entries = self.connections.get(*at).entries.iter();
+                entries.any(|entry| entry.psn == psn && entry.is_native())
+            };
+            let mut fitting = unpaired.filter(fits);
+            let (first, more) = (fitting.next(), fitting.next().is_some());
+            drop(fitting);
+            return match (first, more) {
+                (Some(at), false) => {
+                    self.connections.pair(at, qpn);
+                    ctx.count(Counter::Paired);
+                    Whose::Of(at)
+                }
+                (Some(_), true) => {
+                    ctx.count(Counter::Ambiguous);
+                    Whose::Anybody
+                }
+                (None, _) => Whose::Anybody,
+            };
+        }
+        // An answer to something that was seen, and that was no atomic.
+        let asked = |at: u32| {
+            let connection = self.connections.get(at);
+            let inside = !psn.is_before(connection.first) && psn.is_before(connection.expected);
+            connection.uncounted || (inside && !connection.entries.iter().any(|entry| entry.psn == psn))
+        };
+        match !is_plain_ack(packet) || self.connections.overflowed || unpaired.any(asked) {
+            true => Whose::Anybody,
+            false => Whose::Nobody,
+        }
+    }
+
+    /// Tells the words what an answer says, answers for what was converted, and lets the answer go on if it
+    /// is one that its client can read.
+    fn settle(&mut self, ctx: &mut Context<'_>, at: u32, frame: Frame) {
+        let packet = frame.packet;
+        let (psn, plain) = (packet.bth.psn, is_plain_ack(&packet));
+        let whole = plain || packet.bth.opcode.operation() == Operation::AtomicAcknowledge;
+        let before = if whole { psn.next() } else { psn };
+        self.connections.get_mut(at).advance(before, packet.aeth.msn);
+        let mut own = None;
+        for place in 0..self.connections.get(at).entries.len() {
+            let entry = self.connections.get(at).entries[place];
+            let is_own = entry.psn == psn;
+            if is_own {
+                own = Some(entry);
+            }
+            let covered = entry.psn.is_before(psn) || (plain && is_own);
+            if !covered || entry.answered || entry.kind == Kind::Native {
+                continue;
+            }
+            self.acknowledged(ctx, at, &entry);
+            self.connections.get_mut(at).entries[place].answered = true;
+            if entry.is_converted() {
+                self.answer(ctx, at, &frame, &entry, !is_own);
+            }
+        }
+        if let (Syndrome::Nak(code), Some(entry)) = (packet.aeth.syndrome, own)
+            && packet.bth.opcode.operation() == Operation::Acknowledge
+            && code != NakCode::PsnSequenceError
+        {
+            self.on_refusal(ctx, at, &entry, code);
+        }
+        match own {
+            // Its client has had the atomic acknowledgement in its place.
+            Some(entry) if plain && entry.is_converted() => return,
+            Some(entry) if plain && entry.kind == Kind::Native => {
+                return ctx.drop(&packet, Drop::AckBare);
+            }
+            Some(entry) if packet.bth.opcode.operation() == Operation::AtomicAcknowledge => {
+                match entry.kind {
+                    Kind::Native if !entry.answered => self.learn(ctx, at, &entry, &packet),
+                    Kind::Native => {}
+                    // The server was sent a WRITE.
+                    _ => return ctx.drop(&packet, Drop::AckBare),
+                }
+            }
+            _ => {}
+        }
+        ctx.pass_on(frame);
+    }
+
+    /// The server has executed a change.
+    fn acknowledged(&mut self, ctx: &mut Context<'_>, at: u32, entry: &Entry) {
+        if entry.kind == Kind::Nothing {
+            return;
+        }
+        let pass = ctx.again();
+        let word = self.words.access(pass, entry.word);
+        if let State::Pending { value, connection, psn, .. } = word.state
+            && word.va == entry.va
+            && (connection, psn) == (at, entry.psn)
+        {
+            word.state = State::Known(value);
+            self.freed.push_back(entry.va);
+        }
+    }
+
+    /// Makes an atomic's answer.
+    fn answer(&mut self, ctx: &mut Context<'_>, at: u32, ack: &Frame, entry: &Entry, implied: bool) {
+        let Some(base) = self.connections.get(at).msn_base else {
+            unreachable!("nothing was converted before")
+        };
+        let mut packet = Packet { flow: ack.packet.flow, bth: ack.packet.bth, ..Packet::default() };
+        packet.bth.opcode = Opcode::new(Service::Rc, Operation::AtomicAcknowledge);
+        packet.bth.psn = entry.psn;
+        let syndrome = match ack.packet.aeth.syndrome {
+            syndrome @ Syndrome::Ack { .. } => syndrome,
+            _ => Syndrome::default(),
+        };
+        packet.aeth = Aeth { syndrome, msn: base.wrapping_add(entry.message) & MSN_MASK };
+        packet.atomic_original = entry.original;
+        ctx.count(Counter::Answered);
+        ctx.count(Counter::Generated);
+        if implied {
+            ctx.count(Counter::DeCoalesced);
+        }
+        ctx.note(&packet, Note::Answered(entry.original));
+        ctx.pass_on(ack.made_like(packet, &[]));
+    }
+
+    /// The server's own answer to an atomic tells the word's value.
+    fn learn(&mut self, ctx: &mut Context<'_>, at: u32, entry: &Entry, packet: &Packet) {
+        let original = packet.atomic_original;
+        let connection = self.connections.get_mut(at);
+        connection.accept(entry.rkey);
+        connection.msn_base = Some(packet.aeth.msn.wrapping_sub(entry.message) & MSN_MASK);
+        let owner = connection.owner(entry.rkey);
+        if let Some(entry) = connection.entry(entry.psn) {
+            entry.answered = true;
+        }
+        let (operand, compare) = entry.operands;
+        let value = match entry.operation {
+            Operation::FetchAdd => original.wrapping_add(operand),
+            _ if original == compare => operand,
+            _ => original,
+        };
+        let pass = ctx.again();
+        let word = self.words.access(pass, entry.word);
+        assert_eq!(word.va, entry.va, "a word stays while an atomic is on its way to it");
+        word.natives -= 1;
+        if word.owner.is_some_and(|before| before != owner) {
+            // Two keys, or two processes, for one address: it is not known whether that is one word.
+            make_unsure(word, Instant::NEVER);
+            ctx.count(Counter::WordsUnsure);
+        } else if let State::Learning { connection, psn, .. } = word.state
+            && (connection, psn) == (at, entry.psn)
+        {
+            word.state = State::Known(value);
+            word.owner = Some(owner);
+            ctx.note(packet, Note::Learned(value));
+        }
+        self.freed.push_back(entry.va);
+    }
+
+    /// The server has refused a tracked request: its queue pair takes no more. What it has under way to words
+    /// is unsure.
+    fn on_refusal(&mut self, ctx: &mut Context<'_>, at: u32, refused: &Entry, code: NakCode) {
+        let wrote = matches!(refused.kind, Kind::Change(_) | Kind::Store(_));
+        if wrote && code == NakCode::RemoteAccessError {
+            self.refuse_key(ctx, refused.rkey);
+        }
+        for place in 0..self.connections.get(at).entries.len() {
+            let entry = self.connections.get(at).entries[place];
+            if entry.answered || entry.psn.is_before(refused.psn) {
+                continue;
+            }
+            self.settle_for_good(ctx, at, &entry);
+            let entry = &mut self.connections.get_mut(at).entries[place];
+            entry.answered = true;
+            entry.dead = true;
+        }
+    }
+}
+
+/// Whether a packet says no more than that all was well until there.
+fn is_plain_ack(packet: &Packet) -> bool {
+    packet.bth.opcode.operation() == Operation::Acknowledge
+        && matches!(packet.aeth.syndrome, Syndrome::Ack { .. })
+}

@@ -1,0 +1,309 @@
+//! Reliable connections to the server: the order of their requests, and what became of the last atomics of
+//! each.
+
+use super::word::Owner;
+use crate::frame::Frame;
+use crate::program::PortId;
+use adverb_wire::{Gid, Instant, Key, Operation, Packet, Psn, QpNumber};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Results that are kept for each connection: an end may have 16 atomics under way at most, and answers for
+/// so many must be found again (IBTA 9.7.5.1.1).
+pub const RESULTS: usize = 16;
+/// Requests that wait for each connection, at most.
+pub const HELD: usize = 64;
+/// Keys that the server has accepted, remembered for each connection.
+const KEYS: usize = 8;
+/// Sequence numbers further off than this are another life of the queue pair.
+pub const WINDOW: i32 = 1 << 16;
+/// A READ of at most so many bytes is one packet at every path MTU.
+const SMALLEST_MTU: u32 = 256;
+
+/// What became of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// The server decides.
+    Native,
+    /// It became a WRITE of this value.
+    Change(u64),
+    /// It became a WRITE of nothing.
+    Nothing,
+    /// It is a WRITE of this value to a followed word.
+    Store(u64),
+}
+
+/// A tracked request, and what became of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// Its number.
+    pub psn: Psn,
+    /// Messages of the connection up to and with it.
+    pub message: u32,
+    /// Its word.
+    pub word: u32,
+    /// The request's operation.
+    pub operation: Operation,
+    /// Its address.
+    pub va: u64,
+    /// Its key.
+    pub rkey: Key,
+    /// Its operands.
+    pub operands: (u64, u64),
+    /// The word's value before it.
+    pub original: u64,
+    /// What became of it.
+    pub kind: Kind,
+    /// An answer has gone to the client since it last asked.
+    pub answered: bool,
+    /// Too late: the word is the server's again, and this must not reach it any more.
+    pub dead: bool,
+}
+
+impl Entry {
+    /// Whether the server decides it, and has not answered.
+    pub fn is_native(&self) -> bool {
+        self.kind == Kind::Native && !self.answered
+    }
+
+    /// Whether the client waits for an atomic's answer that the switch makes.
+    pub fn is_converted(&self) -> bool {
+        matches!(self.kind, Kind::Change(_) | Kind::Nothing)
+    }
+}
+
+/// A frame that waits.
+#[derive(Debug)]
+pub struct Waiting {
+    /// The frame.
+    pub frame: Frame,
+    /// Where it came from and where it goes.
+    pub ports: (PortId, PortId),
+}
+
+/// A connection, as the requests of its client show it.
+#[derive(Debug)]
+pub struct Connection {
+    /// Who asks.
+    pub client: Gid,
+    /// The queue pair that is asked.
+    pub server_qpn: QpNumber,
+    /// The queue pair that asks, as soon as it is known: answers name only that.
+    pub client_qpn: Option<QpNumber>,
+    /// The first request that was seen.
+    pub first: Psn,
+    /// The next one in order.
+    pub expected: Psn,
+    /// The first one that the server has not acknowledged, with the message number before it, as soon as
+    /// an answer has told. Of what came before the first request that was seen nothing is known.
+    pub acknowledged: Option<(Psn, u32)>,
+    /// Messages seen, up to the next one.
+    pub messages: u32,
+    /// What the server's message number is before the first of them.
+    pub msn_base: Option<u32>,
+    /// Payload bytes of a packet, as soon as they are known.
+    pub path_mtu: Option<u32>,
+    /// The order of its requests cannot be told: a READ of several packets at an unknown path MTU.
+    pub uncounted: bool,
+    /// What became of its last tracked requests, in order.
+    pub entries: VecDeque<Entry>,
+    /// Keys that the server has accepted from it.
+    accepted: VecDeque<Key>,
+    /// The range that a WRITE of several packets is writing.
+    pub writing: Option<(u64, u64)>,
+    /// Requests that wait, in order, the first of them for a word.
+    pub held: VecDeque<Waiting>,
+    /// The word that the first one waits for, and since when.
+    pub waits: (u64, Instant),
+    /// From when on a request is missing.
+    pub gap: Option<Instant>,
+    /// When it was seen last.
+    pub seen: Instant,
+}
+
+impl Connection {
+    /// One whose first request has this number.
+    pub fn new(client: Gid, server_qpn: QpNumber, psn: Psn, now: Instant) -> Connection {
+        Connection {
+            client,
+            server_qpn,
+            client_qpn: None,
+            first: psn,
+            expected: psn,
+            acknowledged: None,
+            messages: 0,
+            msn_base: None,
+            path_mtu: None,
+            uncounted: false,
+            entries: VecDeque::with_capacity(RESULTS),
+            accepted: VecDeque::new(),
+            writing: None,
+            held: VecDeque::new(),
+            waits: (0, Instant::ZERO),
+            gap: None,
+            seen: now,
+        }
+    }
+
+    /// Under which key, and in which process, the server has what this key names.
+    pub fn owner(&self, rkey: Key) -> Owner {
+        Owner { rkey, process: (self.server_qpn.get() >> 16) as u8 }
+    }
+
+    /// Whether the server has accepted the key from this queue pair.
+    pub fn accepts(&self, rkey: Key) -> bool {
+        self.accepted.contains(&rkey)
+    }
+
+    /// The server has accepted the key.
+    pub fn accept(&mut self, rkey: Key) {
+        if !self.accepts(rkey) {
+            if self.accepted.len() == KEYS {
+                self.accepted.pop_front();
+            }
+            self.accepted.push_back(rkey);
+        }
+    }
+
+    /// The tracked request of a number.
+    pub fn entry(&mut self, psn: Psn) -> Option<&mut Entry> {
+        self.entries.iter_mut().find(|entry| entry.psn == psn)
+    }
+
+    /// A request in order is on its way.
+    pub fn account(&mut self, packet: &Packet) {
+        let operation = packet.bth.opcode.operation();
+        if operation.is_first() || operation.is_middle() {
+            self.learn_mtu(packet.payload_len);
+        }
+        let mut packets = 1;
+        if operation == Operation::ReadRequest && packet.reth.len > SMALLEST_MTU {
+            match self.path_mtu {
+                Some(mtu) => packets = packet.reth.len.div_ceil(mtu),
+                None => self.uncounted = true,
+            }
+        }
+        self.gap = None;
+        self.expected = packet.bth.psn.add(packets);
+        let ends = operation.ends_message() || operation == Operation::ReadRequest || operation.is_atomic();
+        self.messages = self.messages.wrapping_add(u32::from(ends));
+        if operation == Operation::WriteFirst {
+            self.writing = Some((packet.reth.va, u64::from(packet.reth.len)));
+        } else if operation.ends_message() {
+            self.writing = None;
+        }
+    }
+
+    /// An answer says that the server has executed everything before this number.
+    pub fn advance(&mut self, psn: Psn, msn: u32) {
+        let inside = !psn.is_before(self.first) && psn.since(self.expected) <= 0;
+        if inside && self.acknowledged.is_none_or(|(before, _)| before.is_before(psn)) {
+            self.acknowledged = Some((psn, msn));
+        }
+    }
+
+    /// Every packet of a message but its last is full.
+    pub fn learn_mtu(&mut self, payload_len: u32) {
+        if self.path_mtu.is_none() && payload_len.is_power_of_two() && (256..=4096).contains(&payload_len) {
+            self.path_mtu = Some(payload_len);
+        }
+    }
+}
+
+/// The table of connections.
+#[derive(Debug)]
+pub struct Connections {
+    slots: Vec<Option<Connection>>,
+    free: Vec<u32>,
+    room: usize,
+    by_request: BTreeMap<([u8; 16], u32), u32>,
+    by_answer: BTreeMap<([u8; 16], u32), u32>,
+    /// Once there were more than there is room for: some are not followed.
+    pub overflowed: bool,
+}
+
+impl Connections {
+    /// Room for so many.
+    pub fn new(room: usize) -> Connections {
+        let (slots, free) = (Vec::new(), Vec::new());
+        let (by_request, by_answer) = (BTreeMap::new(), BTreeMap::new());
+        Connections { slots, free, room, by_request, by_answer, overflowed: false }
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.by_request.len()
+    }
+
+    /// The connection that a request belongs to.
+    pub fn of_request(&self, client: Gid, server_qpn: QpNumber) -> Option<u32> {
+        self.by_request.get(&(client.0, server_qpn.get())).copied()
+    }
+
+    /// The connection that an answer belongs to.
+    pub fn of_answer(&self, client: Gid, client_qpn: QpNumber) -> Option<u32> {
+        self.by_answer.get(&(client.0, client_qpn.get())).copied()
+    }
+
+    /// Whether there is room for another.
+    pub fn has_room(&self) -> bool {
+        self.count() < self.room
+    }
+
+    /// Follows a connection. There must be room, and none of that name.
+    pub fn add(&mut self, connection: Connection) -> u32 {
+        assert!(self.has_room(), "room was asked for");
+        let at = self.free.pop().unwrap_or(self.slots.len() as u32);
+        if at as usize == self.slots.len() {
+            self.slots.push(None);
+        }
+        self.by_request.insert((connection.client.0, connection.server_qpn.get()), at);
+        self.slots[at as usize] = Some(connection);
+        at
+    }
+
+    /// The client's queue pair of a connection is known now. One that had that number before has lost it.
+    pub fn pair(&mut self, at: u32, client_qpn: QpNumber) {
+        let client = self.get(at).client;
+        if let Some(before) = self.by_answer.insert((client.0, client_qpn.get()), at)
+            && before != at
+        {
+            self.get_mut(before).client_qpn = None;
+        }
+        if let Some(other) = self.get_mut(at).client_qpn.replace(client_qpn)
+            && other != client_qpn
+        {
+            self.by_answer.remove(&(client.0, other.get()));
+        }
+    }
+
+    /// Takes a connection out.
+    pub fn remove(&mut self, at: u32) -> Connection {
+        let gone = self.slots[at as usize].take().expect("a connection that is there");
+        self.by_request.remove(&(gone.client.0, gone.server_qpn.get()));
+        if let Some(qpn) = gone.client_qpn {
+            self.by_answer.remove(&(gone.client.0, qpn.get()));
+        }
+        self.free.push(at);
+        gone
+    }
+
+    /// A connection that is there.
+    pub fn get(&self, at: u32) -> &Connection {
+        self.slots[at as usize].as_ref().expect("a connection that is there")
+    }
+
+    /// A connection that is there.
+    pub fn get_mut(&mut self, at: u32) -> &mut Connection {
+        self.slots[at as usize].as_mut().expect("a connection that is there")
+    }
+
+    /// The connections of one client.
+    pub fn of_client(&self, client: Gid) -> impl Iterator<Item = u32> + '_ {
+        self.by_request.range((client.0, 0)..=(client.0, u32::MAX)).map(|(_, at)| *at)
+    }
+
+    /// All of them, with their places.
+    pub fn all(&self) -> impl Iterator<Item = (u32, &Connection)> {
+        self.slots.iter().enumerate().filter_map(|(at, there)| there.as_ref().map(|c| (at as u32, c)))
+    }
+}

@@ -1,0 +1,447 @@
+//! Atomics that the switch decides (SwordBox, in place): a compare and swap or a fetch and add of a followed
+//! word goes on as a WRITE of its outcome, on its own queue pair and under its own number, and the server's
+//! acknowledgement becomes the atomic's answer. The server's NIC does a WRITE where it would have done an
+//! atomic.
+//!
+//! The switch follows a word of the server from the first atomic on ([`word`]), and converts for a queue pair
+//! as soon as the server has accepted the word's key from it. A refused compare and swap goes on as a WRITE
+//! of nothing, so that sequence and message numbers agree. Requests of a connection are decided in their
+//! order only ([`connection`]); what must wait for a word waits with all that comes behind it, for a stated
+//! time. A request that is sent again becomes what it was before.
+//!
+//! An operation takes place, for those who look at the word, when the server executes its WRITE; one that was
+//! refused, when the switch decided. Both lie between its request and its answer, because changes of one
+//! word follow each other: the next one is decided when the server has acknowledged the last. That holds
+//! for all accesses that pass the switch. Accesses that it does not follow (WRITEs of other lengths, masked
+//! atomics, connections without a place in the table) leave the word to the server for a packet's life.
+//!
+//! What passes untouched: everything but RC to and from the server, and IPv4 with options. What the server's
+//! own processors do to a word is unseen; such words do not belong into the range.
+//!
+//! Deviations from the paper: no multiplexing, and compare and swaps wait for a pending word even if they
+//! will be refused, so that no answer tells a value that may still be lost.
+
+mod answers;
+pub mod connection;
+mod hold;
+mod requests;
+pub mod word;
+
+use crate::budget::{Ability, Needs};
+use crate::counters::{Counter, Drop};
+use crate::frame::Frame;
+use crate::program::Context;
+use crate::register::Shape;
+use crate::switch::Announcement;
+use adverb_wire::{Duration, Gid, Instant, Key, Service};
+use connection::{Connection, Connections, Kind};
+use std::collections::VecDeque;
+use word::{State, WORD_LEN, Word, Words};
+
+/// Words that one program follows, at most.
+pub const WORDS_MAX: usize = 1 << 16;
+/// Connections that one program follows, at most.
+pub const CONNECTIONS_MAX: usize = 1 << 12;
+/// Frames that wait in one program, at most.
+pub const HELD_MAX: usize = 1 << 10;
+/// Keys for which the server refused a WRITE, remembered at most.
+const REFUSED_MAX: usize = 64;
+
+/// Which addresses are words.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WordRange {
+    /// Every aligned address that an atomic names.
+    Any,
+    /// Those of a range.
+    Range {
+        /// Its first byte, aligned.
+        va: u64,
+        /// Its length, a multiple of 8.
+        len: u64,
+    },
+}
+
+/// How the server's processors keep numbers. An atomic's operands are numbers, a WRITE's payload is bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ByteOrder {
+    /// The least significant byte first, as x86 and Arm do.
+    #[default]
+    Little,
+    /// The most significant byte first.
+    Big,
+}
+
+/// What the program is told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CasConfig {
+    /// Whose words.
+    pub server: Gid,
+    /// Under this key only; by default under each that the server accepts.
+    pub rkey: Option<Key>,
+    /// Which addresses.
+    pub words: WordRange,
+    /// The server's.
+    pub byte_order: ByteOrder,
+    /// Words that are followed at most.
+    pub words_max: usize,
+    /// Connections that are followed at most.
+    pub connections_max: usize,
+    /// How long a request may wait for its word.
+    pub hold: Duration,
+    /// How long a packet is on its way from the switch to the server at most.
+    pub flight: Duration,
+    /// What left the switch so long ago has arrived or never will, and its sender has given up.
+    pub life: Duration,
+}
+
+impl CasConfig {
+    /// The usual for a server.
+    pub fn new(server: Gid) -> CasConfig {
+        CasConfig {
+            server,
+            rkey: None,
+            words: WordRange::Any,
+            byte_order: ByteOrder::Little,
+            words_max: 1 << 15,
+            connections_max: 1 << 10,
+            hold: Duration::from_ms(1),
+            flight: Duration::from_ms(10),
+            life: Duration::from_ms(1000),
+        }
+    }
+
+    /// What is wrong with it, in words.
+    pub fn check(&self) -> Result<(), &'static str> {
+        if let WordRange::Range { va, len } = self.words {
+            if !va.is_multiple_of(WORD_LEN) || !len.is_multiple_of(WORD_LEN) || len == 0 {
+                return Err("a range of words begins at a multiple of 8 and is a multiple of 8 bytes long");
+            }
+            if va.checked_add(len).is_none() {
+                return Err("the range of words runs beyond the last address");
+            }
+        }
+        match () {
+            () if !(1..=WORDS_MAX).contains(&self.words_max) => Err("words: 1 to 65536"),
+            () if !(1..=CONNECTIONS_MAX).contains(&self.connections_max) => Err("connections: 1 to 4096"),
+            () if self.hold == Duration::ZERO || self.hold >= self.life || self.flight >= self.life => Err(
+                "a request waits for some time, and a packet's life is longer than that and than its flight",
+            ),
+            () => Ok(()),
+        }
+    }
+
+    /// Whether an atomic's address is a word's.
+    fn has_word(&self, va: u64) -> bool {
+        va.is_multiple_of(WORD_LEN)
+            && match self.words {
+                WordRange::Any => true,
+                WordRange::Range { va: first, len } => va >= first && va - first < len,
+            }
+    }
+
+    fn bytes(&self, value: u64) -> [u8; 8] {
+        match self.byte_order {
+            ByteOrder::Little => value.to_le_bytes(),
+            ByteOrder::Big => value.to_be_bytes(),
+        }
+    }
+
+    fn value(&self, bytes: [u8; 8]) -> u64 {
+        match self.byte_order {
+            ByteOrder::Little => u64::from_le_bytes(bytes),
+            ByteOrder::Big => u64::from_be_bytes(bytes),
+        }
+    }
+}
+
+/// The program's state.
+#[derive(Debug)]
+pub struct CasToWrite {
+    config: CasConfig,
+    words: Words,
+    connections: Connections,
+    /// Connections whose requests wait, in the order in which they began to.
+    waiting: Vec<u32>,
+    /// Frames that wait.
+    held: usize,
+    /// Words that became free, for which others may wait.
+    freed: VecDeque<u64>,
+    /// Keys for which the server refused a WRITE.
+    refused: Vec<Key>,
+    /// What another switch in this place has converted may be on its way until then.
+    quiet_until: Instant,
+}
+
+/// How many words are in which state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct WordCounts {
+    /// Their value is known.
+    pub known: usize,
+    /// A change is on its way to the server.
+    pub pending: usize,
+    /// An answer will tell.
+    pub learning: usize,
+    /// The server decides.
+    pub unsure: usize,
+}
+
+impl CasToWrite {
+    /// A program that follows nothing yet. What changes words does not pass for a packet's flight from its
+    /// start on: a WRITE that another switch in this place has made of an atomic must not meet it.
+    ///
+    /// # Errors
+    /// What is wrong with the configuration.
+    pub fn new(config: CasConfig, start: Instant) -> Result<CasToWrite, &'static str> {
+        config.check()?;
+        Ok(CasToWrite {
+            quiet_until: start + config.flight,
+            words: Words::new(config.words_max),
+            connections: Connections::new(config.connections_max),
+            waiting: Vec::new(),
+            held: 0,
+            freed: VecDeque::new(),
+            refused: Vec::new(),
+            config,
+        })
+    }
+
+    /// What it was told.
+    pub fn config(&self) -> &CasConfig {
+        &self.config
+    }
+
+    /// The words that are followed.
+    pub fn words(&self) -> impl Iterator<Item = &Word> {
+        self.words.all()
+    }
+
+    /// The connections that are followed.
+    pub fn connections(&self) -> impl Iterator<Item = &Connection> {
+        self.connections.all().map(|(_, connection)| connection)
+    }
+
+    /// Frames that wait.
+    pub fn held(&self) -> usize {
+        self.held
+    }
+
+    /// How many words are in which state.
+    pub fn count_words(&self) -> WordCounts {
+        let mut counts = WordCounts::default();
+        for word in self.words.all() {
+            match word.state {
+                State::Known(_) => counts.known += 1,
+                State::Pending { .. } | State::Closed { .. } => counts.pending += 1,
+                State::Learning { .. } => counts.learning += 1,
+                State::Unsure { .. } => counts.unsure += 1,
+            }
+        }
+        counts
+    }
+
+    /// Gives a word back to the server, which decides for a packet's life. Whether it was followed, and
+    /// nothing was on its way to it.
+    pub fn forget_word(&mut self, now: Instant, va: u64) -> bool {
+        let Some(at) = self.words.find(va) else { return false };
+        let word = self.words.get_mut(at);
+        if word.is_busy() {
+            return false;
+        }
+        word.state = State::Unsure { until: now + self.config.life };
+        word.owner = None;
+        true
+    }
+
+    /// What it needs of hardware.
+    pub fn needs(&self, needs: &mut Needs) {
+        let connections = self.config.connections_max;
+        needs.registers.extend([
+            // Sequence numbers, the other end's number, message numbers, keys.
+            Shape { name: "connections", width: 448, entries: connections, stage: 1 },
+            self.words.shape(),
+            // Operands, original, numbers and flags of the last requests of each connection.
+            Shape { name: "results", width: 384, entries: connections * connection::RESULTS, stage: 3 },
+        ]);
+        needs.abilities.extend([Ability::Holds, Ability::Generates, Ability::SumsPayload]);
+    }
+
+    /// Deals with one frame.
+    pub fn on_frame(&mut self, ctx: &mut Context<'_>, frame: Frame) {
+        let packet = &frame.packet;
+        let (src, dst) = (packet.flow.src, packet.flow.dst);
+        let is_response = packet.bth.opcode.operation().is_response();
+        let to_server = dst == self.config.server && !is_response;
+        let from_server = src == self.config.server && is_response;
+        if !packet.bth.opcode.is_of(Service::Rc) || !(to_server || from_server) || frame.has_options() {
+            return ctx.pass_on(frame);
+        }
+        // A new sum would hide the damage, and a damaged number would be believed.
+        if !frame.is_sound() {
+            return ctx.drop(&frame.packet, Drop::Icrc);
+        }
+        match to_server {
+            true => self.on_request(ctx, frame),
+            false => self.on_answer(ctx, frame),
+        }
+        self.release(ctx);
+    }
+
+    /// A connection's ends, told by one of them. It begins anew.
+    pub fn announce(&mut self, ctx: &mut Context<'_>, told: &Announcement) {
+        if told.server != self.config.server {
+            return;
+        }
+        if let Some(at) = self.connections.of_request(told.client, told.server_qpn) {
+            self.forget_connection(ctx, at);
+        }
+        if !self.make_room(ctx) {
+            return;
+        }
+        let mut connection = Connection::new(told.client, told.server_qpn, told.psn, ctx.now);
+        connection.learn_mtu(told.path_mtu);
+        connection.msn_base = Some(0);
+        connection.acknowledged = Some((told.psn, 0));
+        let at = self.connections.add(connection);
+        self.connections.pair(at, told.client_qpn);
+        ctx.count(Counter::Paired);
+        self.release(ctx);
+    }
+
+    /// An address has left: what was known of it is gone. A server that comes again has other memory.
+    pub fn on_gone(&mut self, ctx: &mut Context<'_>, address: Gid) {
+        let is_server = address == self.config.server;
+        let gone: Vec<u32> = self
+            .connections
+            .all()
+            .filter(|(_, connection)| is_server || connection.client == address)
+            .map(|(at, _)| at)
+            .collect();
+        gone.into_iter().for_each(|at| self.forget_connection(ctx, at));
+        if is_server {
+            self.words.clear();
+            self.refused.clear();
+            self.freed.clear();
+        }
+        self.release(ctx);
+    }
+
+    /// Whether a connection more has room; the one that has been silent for longest makes some, if it has
+    /// been so for long.
+    fn make_room(&mut self, ctx: &mut Context<'_>) -> bool {
+        if self.connections.has_room() {
+            return true;
+        }
+        self.connections.overflowed = true;
+        let oldest = self.connections.all().min_by_key(|(_, connection)| connection.seen);
+        match oldest.map(|(at, connection)| (at, connection.seen)) {
+            Some((at, seen)) if seen + self.config.life < ctx.now => {
+                self.forget_connection(ctx, at);
+                true
+            }
+            _ => {
+                ctx.count(Counter::ConnectionsFull);
+                false
+            }
+        }
+    }
+
+    /// Takes a connection out of the table. Its words are the server's for a packet's life, because what it
+    /// has under way may still arrive.
+    fn forget_connection(&mut self, ctx: &mut Context<'_>, at: u32) {
+        let gone = self.connections.remove(at);
+        for entry in &gone.entries {
+            self.settle_for_good(ctx, at, entry);
+        }
+        self.waiting.retain(|other| *other != at);
+        self.held -= gone.held.len();
+        for waiting in gone.held {
+            ctx.drop(&waiting.frame.packet, Drop::NoPort);
+        }
+    }
+
+    /// Nothing more is expected of a tracked request: what it may still do to its word is unsure.
+    fn settle_for_good(&mut self, ctx: &mut Context<'_>, connection: u32, entry: &connection::Entry) {
+        let until = ctx.now + self.config.life;
+        let native = entry.is_native();
+        let word = self.words.get_mut(entry.word);
+        if word.va != entry.va {
+            return;
+        }
+        if native {
+            word.natives -= 1;
+        }
+        let its_own = match word.state {
+            State::Learning { connection: whose, psn, .. }
+            | State::Pending { connection: whose, psn, .. } => whose == connection && psn == entry.psn,
+            State::Unsure { .. } | State::Known(_) | State::Closed { .. } => native,
+        };
+        if its_own {
+            match word.state {
+                State::Pending { .. } => {
+                    word.state = State::Closed { until: ctx.now + self.config.flight };
+                }
+                _ => make_unsure(word, until),
+            }
+            ctx.count(Counter::WordsUnsure);
+            self.freed.push_back(entry.va);
+        }
+    }
+
+    /// Does what is due.
+    pub fn on_timer(&mut self, ctx: &mut Context<'_>) {
+        self.end_waits(ctx);
+    }
+
+    /// When something is due next.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.next_wait_end()
+    }
+
+    /// Asserts what must hold between two frames.
+    pub fn check_invariants(&self) {
+        let mut held = 0;
+        let mut natives = vec![0; self.config.words_max];
+        for (at, connection) in self.connections.all() {
+            held += connection.held.len();
+            assert_eq!(
+                connection.held.is_empty(),
+                !self.waiting.contains(&at),
+                "who waits stands in the row"
+            );
+            assert!(
+                connection.entries.len() <= connection::RESULTS && connection.held.len() <= connection::HELD
+            );
+            for entry in connection.entries.iter().filter(|entry| entry.is_native()) {
+                natives[entry.word as usize] += 1;
+            }
+        }
+        assert_eq!(held, self.held, "frames that wait");
+        assert!(held <= HELD_MAX);
+        for word in self.words.all() {
+            let at = self.words.find(word.va).expect("it is in the table");
+            assert_eq!(natives[at as usize], word.natives, "atomics on their way to {:#x}", word.va);
+            let (connection, psn, learning) = match word.state {
+                State::Learning { connection, psn, .. } => (connection, psn, true),
+                State::Pending { connection, psn, .. } => (connection, psn, false),
+                State::Known(_) => {
+                    assert_eq!(word.natives, 0, "what the server changes is not known");
+                    continue;
+                }
+                State::Unsure { .. } | State::Closed { .. } => continue,
+            };
+            let mut entries = self.connections.get(connection).entries.iter();
+            let entry = entries.find(|entry| entry.psn == psn).expect("a busy word has its request");
+            assert_eq!(entry.kind == Kind::Native, learning);
+            assert!(entry.va == word.va && !entry.dead);
+        }
+    }
+}
+
+/// The server decides until then, at least.
+fn make_unsure(word: &mut Word, until: Instant) {
+    word.state = match word.state {
+        State::Unsure { until: before } => State::Unsure { until: before.max(until) },
+        State::Closed { .. } => return,
+        _ => State::Unsure { until },
+    };
+}

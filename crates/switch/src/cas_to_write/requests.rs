@@ -1,0 +1,534 @@
+//! Requests on their way to the server: which are tracked, in which order, and what each becomes.
+
+use super::connection::{Connection, Entry, Kind, RESULTS, WINDOW, Waiting};
+use super::word::{State, WORD_LEN};
+use super::{CasToWrite, REFUSED_MAX, make_unsure};
+use crate::counters::{Counter, Drop};
+use crate::frame::Frame;
+use crate::program::Context;
+use crate::trace::Note;
+use adverb_wire::{Aeth, Instant, Key, NakCode, Opcode, Operation, Packet, Reth, Service, Syndrome};
+use std::cmp::Ordering;
+
+/// What a request is to this program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Class {
+    /// A compare and swap or a fetch and add of one word.
+    Atomic,
+    /// A WRITE of exactly one followed word.
+    Store(u64),
+    /// It may change followed words in a way that is not followed.
+    Touch { va: u64, len: u64 },
+    /// Nothing that changes a followed word.
+    Other,
+}
+
+/// A request that must wait, and for which word.
+pub(super) type Blocked = (u64, Frame);
+
+/// How a request may go on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Way {
+    /// As its word's state says.
+    Usual,
+    /// Its time to wait is over: if the server may decide, it does.
+    Overdue,
+}
+
+impl CasToWrite {
+    /// A request has come.
+    pub(super) fn on_request(&mut self, ctx: &mut Context<'_>, frame: Frame) {
+        let operation = frame.packet.bth.opcode.operation();
+        if ctx.now < self.quiet_until && (operation.is_atomic() || operation.is_write()) {
+            return ctx.drop(&frame.packet, Drop::Starting);
+        }
+        let Some(at) = self.connection_of(ctx, &frame.packet) else {
+            return self.without_connection(ctx, frame);
+        };
+        let connection = self.connections.get_mut(at);
+        connection.seen = ctx.now;
+        if !connection.held.is_empty() {
+            return self.hold(ctx, at, frame);
+        }
+        if let Err(blocked) = self.attempt(ctx, at, frame, Way::Usual) {
+            let (va, frame) = *blocked;
+            self.connections.get_mut(at).waits = (va, ctx.now);
+            self.hold(ctx, at, frame);
+        }
+    }
+
+    /// The request's connection; a new one if it is the first, or if the queue pair begins another life.
+    fn connection_of(&mut self, ctx: &mut Context<'_>, packet: &Packet) -> Option<u32> {
+        let (client, qpn, psn) = (packet.flow.src, packet.bth.dest_qp, packet.bth.psn);
+        if let Some(at) = self.connections.of_request(client, qpn) {
+            let connection = self.connections.get(at);
+            let off = psn.since(connection.expected);
+            let lost = connection.gap.is_some_and(|since| ctx.now.since(since) > self.config.life);
+            if connection.uncounted || (off.abs() <= WINDOW && !(lost && off > 0)) {
+                return Some(at);
+            }
+            self.forget_connection(ctx, at);
+        }
+        self.make_room(ctx).then(|| self.connections.add(Connection::new(client, qpn, psn, ctx.now)))
+    }
+
+    /// The table is full: the request goes on as it is, and what it may change is the server's.
+    fn without_connection(&mut self, ctx: &mut Context<'_>, frame: Frame) {
+        let touched = match self.classify(&frame, None) {
+            Class::Atomic => Some((frame.packet.atomic.va, WORD_LEN)),
+            Class::Store(_) => Some((frame.packet.reth.va, WORD_LEN)),
+            Class::Touch { va, len } => Some((va, len)),
+            // The rest of a message whose address was in its first packet: nobody knows where it writes.
+            Class::Other if frame.packet.bth.opcode.operation().is_write() => Some((0, u64::MAX)),
+            Class::Other => None,
+        };
+        if let Some((va, len)) = touched
+            && self.touch(ctx, va, len).is_err()
+        {
+            return ctx.drop(&frame.packet, Drop::HoldRoom);
+        }
+        ctx.pass_on(frame);
+    }
+
+    fn classify(&self, frame: &Frame, connection: Option<&Connection>) -> Class {
+        let packet = &frame.packet;
+        let operation = packet.bth.opcode.operation();
+        if operation.is_atomic() {
+            let va = packet.atomic.va;
+            return match operation.is_masked() || !self.config.has_word(va) {
+                true => Class::Touch { va, len: WORD_LEN },
+                false => Class::Atomic,
+            };
+        }
+        if !operation.is_write() {
+            return Class::Other;
+        }
+        let range = match operation {
+            Operation::WriteFirst | Operation::WriteOnly | Operation::WriteOnlyImm => {
+                Some((packet.reth.va, u64::from(packet.reth.len)))
+            }
+            _ => connection.and_then(|connection| connection.writing),
+        };
+        let Some((va, len)) = range else { return Class::Other };
+        if self.words.overlapping(va, len).next().is_none() {
+            return Class::Other;
+        }
+        match <[u8; 8]>::try_from(frame.payload()) {
+            Ok(bytes)
+                if operation == Operation::WriteOnly && len == WORD_LEN && self.words.find(va).is_some() =>
+            {
+                Class::Store(self.config.value(bytes))
+            }
+            _ => Class::Touch { va, len },
+        }
+    }
+
+    /// Lets a request go on, or returns it with the word that it must wait for.
+    pub(super) fn attempt(
+        &mut self,
+        ctx: &mut Context<'_>,
+        at: u32,
+        frame: Frame,
+        way: Way,
+    ) -> Result<(), Box<Blocked>> {
+        let connection = self.connections.get(at);
+        let class = self.classify(&frame, Some(connection));
+        if connection.uncounted {
+            let psn = frame.packet.bth.psn;
+            return match connection.entries.iter().any(|entry| entry.psn == psn) {
+                true => self.repeat(ctx, at, frame, class),
+                false => self.uncounted(ctx, frame, class),
+            };
+        }
+        let off = frame.packet.bth.psn.since(connection.expected);
+        match (off.cmp(&0), class) {
+            (Ordering::Equal, Class::Atomic) => self.decide(ctx, at, frame, way),
+            (Ordering::Equal, Class::Store(value)) => self.store(ctx, at, frame, value),
+            (Ordering::Equal, Class::Other) => {
+                self.connections.get_mut(at).account(&frame.packet);
+                ctx.pass_on(frame);
+                Ok(())
+            }
+            (Ordering::Equal, Class::Touch { va, len }) => {
+                let packet = frame.packet;
+                self.touch_and_pass(ctx, frame, va, len)?;
+                self.connections.get_mut(at).account(&packet);
+                Ok(())
+            }
+            (Ordering::Greater, Class::Other) => {
+                // The server will find the gap, too.
+                self.connections.get_mut(at).gap.get_or_insert(ctx.now);
+                ctx.pass_on(frame);
+                Ok(())
+            }
+            (Ordering::Greater, _) => {
+                self.refuse_behind_gap(ctx, at, &frame);
+                Ok(())
+            }
+            (Ordering::Less, _) => self.repeat(ctx, at, frame, class),
+        }
+    }
+
+    /// A request of a connection whose order is unknown: the server decides.
+    fn uncounted(&mut self, ctx: &mut Context<'_>, frame: Frame, class: Class) -> Result<(), Box<Blocked>> {
+        match class {
+            Class::Other => {
+                ctx.pass_on(frame);
+                Ok(())
+            }
+            Class::Atomic => {
+                let va = frame.packet.atomic.va;
+                self.touch_and_pass(ctx, frame, va, WORD_LEN)
+            }
+            Class::Store(_) => {
+                let va = frame.packet.reth.va;
+                self.touch_and_pass(ctx, frame, va, WORD_LEN)
+            }
+            Class::Touch { va, len } => self.touch_and_pass(ctx, frame, va, len),
+        }
+    }
+
+    /// A request that changes words in a way that is not followed goes on, when nothing else is under way.
+    fn touch_and_pass(
+        &mut self,
+        ctx: &mut Context<'_>,
+        frame: Frame,
+        va: u64,
+        len: u64,
+    ) -> Result<(), Box<Blocked>> {
+        match self.touch(ctx, va, len) {
+            Err(busy) => Err(Box::new((busy, frame))),
+            Ok(()) => {
+                if frame.packet.bth.opcode.operation().is_atomic() {
+                    ctx.count(Counter::AtomicsPassed);
+                    ctx.note(&frame.packet, Note::Passed);
+                }
+                ctx.pass_on(frame);
+                Ok(())
+            }
+        }
+    }
+
+    /// Gives the words of a range to the server for a packet's life. If something is under way to one of
+    /// them, that one is told.
+    fn touch(&mut self, ctx: &mut Context<'_>, va: u64, len: u64) -> Result<(), u64> {
+        let touched: Vec<u32> = self.words.overlapping(va, len).collect();
+        let until = ctx.now + self.config.life;
+        for at in touched {
+            self.expire(ctx, at);
+            let pass = ctx.again();
+            let word = self.words.access(pass, at);
+            if word.is_busy() {
+                return Err(word.va);
+            }
+            make_unsure(word, until);
+            ctx.count(Counter::WordsUnsure);
+        }
+        Ok(())
+    }
+
+    /// What has been under way to a word for longer than a packet's life will not be answered.
+    fn expire(&mut self, ctx: &mut Context<'_>, at: u32) {
+        let life = self.config.life;
+        let word = self.words.get_mut(at);
+        let (connection, psn, pending) = match word.state {
+            State::Closed { until } if ctx.now >= until => {
+                word.state = State::Unsure { until: until + life };
+                return;
+            }
+            State::Pending { connection, psn, since, .. } if ctx.now.since(since) > life => {
+                (connection, psn, true)
+            }
+            State::Learning { connection, psn, since } if ctx.now.since(since) > life => {
+                (connection, psn, false)
+            }
+            _ => return,
+        };
+        word.state = State::Unsure { until: ctx.now };
+        ctx.count(Counter::WordsUnsure);
+        if pending && let Some(entry) = self.connections.get_mut(connection).entry(psn) {
+            entry.dead = true;
+        }
+    }
+
+    /// An atomic in its turn.
+    fn decide(&mut self, ctx: &mut Context<'_>, at: u32, frame: Frame, way: Way) -> Result<(), Box<Blocked>> {
+        let packet = frame.packet;
+        let va = packet.atomic.va;
+        let followed = self.words.find(va).or_else(|| self.words.follow(va, ctx.now + self.config.life));
+        let Some(word_at) = followed else {
+            ctx.count(Counter::WordsFull);
+            ctx.count(Counter::AtomicsPassed);
+            self.connections.get_mut(at).account(&packet);
+            ctx.pass_on(frame);
+            return Ok(());
+        };
+        if !self.make_result_room(ctx, at) {
+            ctx.drop(&packet, Drop::Depth);
+            return Ok(());
+        }
+        self.expire(ctx, word_at);
+        let convertible = self.converts(at, packet.atomic.rkey);
+        let connection = self.connections.get_mut(at);
+        let (owner, message) = (connection.owner(packet.atomic.rkey), connection.messages.wrapping_add(1));
+        let (psn, since) = (packet.bth.psn, ctx.now);
+        let word = self.words.access(ctx.pass, word_at);
+        let kind = match word.state {
+            State::Known(value) if convertible && word.owner == Some(owner) => outcome(&packet, value),
+            State::Pending { .. } | State::Closed { .. } => return Err(Box::new((va, frame))),
+            State::Learning { .. } if way == Way::Usual => return Err(Box::new((va, frame))),
+            State::Unsure { until } if ctx.now >= until && word.natives > 0 && way == Way::Usual => {
+                return Err(Box::new((va, frame)));
+            }
+            _ => Kind::Native,
+        };
+        let original = if let State::Known(value) = word.state { value } else { 0 };
+        if kind == Kind::Native {
+            word.state = match word.state {
+                State::Learning { .. } => State::Unsure { until: since },
+                State::Unsure { until } if since < until || word.natives > 0 => State::Unsure { until },
+                _ => State::Learning { connection: at, psn, since },
+            };
+            word.natives += 1;
+        } else if let Kind::Change(value) = kind {
+            word.state = State::Pending { value, connection: at, psn, since };
+        }
+        let AtomicOperands { rkey, operands } = operands_of(&packet);
+        let (operation, word) = (packet.bth.opcode.operation(), word_at);
+        let (answered, dead) = (false, false);
+        let entry =
+            Entry { psn, message, word, operation, va, rkey, operands, original, kind, answered, dead };
+        connection.account(&packet);
+        connection.entries.push_back(entry);
+        self.send_as(ctx, frame, &entry, true);
+        Ok(())
+    }
+
+    /// A WRITE of one word in its turn.
+    fn store(
+        &mut self,
+        ctx: &mut Context<'_>,
+        at: u32,
+        frame: Frame,
+        value: u64,
+    ) -> Result<(), Box<Blocked>> {
+        let packet = frame.packet;
+        let (va, rkey) = (packet.reth.va, packet.reth.rkey);
+        let Some(word_at) = self.words.find(va) else { unreachable!("it was classified as a word's") };
+        if !self.make_result_room(ctx, at) {
+            ctx.drop(&packet, Drop::Depth);
+            return Ok(());
+        }
+        self.expire(ctx, word_at);
+        let convertible = self.converts(at, rkey);
+        let connection = self.connections.get_mut(at);
+        let (owner, message) = (connection.owner(rkey), connection.messages.wrapping_add(1));
+        let (psn, since) = (packet.bth.psn, ctx.now);
+        let word = self.words.access(ctx.pass, word_at);
+        if word.is_busy() {
+            return Err(Box::new((va, frame)));
+        }
+        let State::Known(original) = word.state else {
+            make_unsure(word, since + self.config.life);
+            connection.account(&packet);
+            ctx.pass_on(frame);
+            return Ok(());
+        };
+        if !convertible || word.owner != Some(owner) {
+            make_unsure(word, since + self.config.life);
+            ctx.count(Counter::WordsUnsure);
+            connection.account(&packet);
+            ctx.pass_on(frame);
+            return Ok(());
+        }
+        word.state = State::Pending { value, connection: at, psn, since };
+        let (kind, word, operation) = (Kind::Store(value), word_at, Operation::WriteOnly);
+        let (operands, answered, dead) = ((value, 0), false, false);
+        let entry =
+            Entry { psn, message, word, operation, va, rkey, operands, original, kind, answered, dead };
+        connection.account(&packet);
+        connection.entries.push_back(entry);
+        self.send_as(ctx, frame, &entry, true);
+        Ok(())
+    }
+
+    /// A request that was seen before, or before the first one that was.
+    fn repeat(
+        &mut self,
+        ctx: &mut Context<'_>,
+        at: u32,
+        frame: Frame,
+        class: Class,
+    ) -> Result<(), Box<Blocked>> {
+        let packet = frame.packet;
+        let (operation, AtomicOperands { rkey, operands }) =
+            (packet.bth.opcode.operation(), operands_of(&packet));
+        let (va, rkey, operands) = match class {
+            Class::Store(value) => (packet.reth.va, packet.reth.rkey, (value, 0)),
+            _ => (packet.atomic.va, rkey, operands),
+        };
+        let Some(entry) = self.connections.get_mut(at).entry(packet.bth.psn) else {
+            // The server alone may still know what became of it.
+            return self.uncounted(ctx, frame, class);
+        };
+        if (entry.operation, entry.va, entry.rkey, entry.operands) != (operation, va, rkey, operands) {
+            ctx.drop(&packet, Drop::Replay);
+            return Ok(());
+        }
+        if entry.dead {
+            ctx.drop(&packet, Drop::Late);
+            return Ok(());
+        }
+        if entry.is_converted() {
+            entry.answered = false;
+        }
+        let entry = *entry;
+        ctx.count(Counter::Repeated);
+        ctx.note(&packet, Note::Repeated);
+        self.send_as(ctx, frame, &entry, false);
+        Ok(())
+    }
+
+    /// Sends a tracked request on as what it has become.
+    fn send_as(&mut self, ctx: &mut Context<'_>, mut frame: Frame, entry: &Entry, first: bool) {
+        let was = frame.packet;
+        let (counter, note) = match entry.kind {
+            Kind::Native => (Counter::AtomicsPassed, Note::Passed),
+            Kind::Change(value) if entry.operation == Operation::FetchAdd => {
+                (Counter::FetchAdded, Note::Added(value))
+            }
+            Kind::Change(value) => (Counter::CasGranted, Note::Granted(value)),
+            Kind::Nothing => (Counter::CasRefused, Note::Refused(entry.original)),
+            Kind::Store(value) => (Counter::Stores, Note::Stored(value)),
+        };
+        if first {
+            ctx.count(counter);
+            ctx.note(&was, note);
+        }
+        match entry.kind {
+            Kind::Native => {}
+            Kind::Store(_) if was.bth.ack_req => {}
+            Kind::Store(value) => {
+                let mut packet = was;
+                packet.bth.ack_req = true;
+                frame.change(packet, &self.config.bytes(value));
+            }
+            Kind::Change(value) => frame.change(as_write(&was, 8), &self.config.bytes(value)),
+            Kind::Nothing => frame.change(as_write(&was, 0), &[]),
+        }
+        ctx.pass_on(frame);
+    }
+
+    /// Room for one more result: the oldest one makes some, unless its client waits for an answer that only
+    /// the switch can make.
+    fn make_result_room(&mut self, ctx: &mut Context<'_>, at: u32) -> bool {
+        let entries = &mut self.connections.get_mut(at).entries;
+        let Some(oldest) = entries.front().copied().filter(|_| entries.len() == RESULTS) else { return true };
+        if !oldest.answered && oldest.kind != Kind::Native {
+            return false;
+        }
+        entries.pop_front();
+        self.settle_for_good(ctx, at, &oldest);
+        true
+    }
+
+    /// Whether atomics of a connection under a key are converted.
+    fn converts(&self, at: u32, rkey: Key) -> bool {
+        let connection = self.connections.get(at);
+        connection.client_qpn.is_some()
+            && connection.msn_base.is_some()
+            && connection.accepts(rkey)
+            && !self.refused.contains(&rkey)
+            && self.config.rkey.is_none_or(|only| only == rkey)
+    }
+
+    /// The server has refused a WRITE under a key whose atomics it took.
+    pub(super) fn refuse_key(&mut self, ctx: &mut Context<'_>, rkey: Key) {
+        if !self.refused.contains(&rkey) {
+            if self.refused.len() == REFUSED_MAX {
+                self.refused.remove(0);
+            }
+            self.refused.push(rkey);
+            ctx.count(Counter::KeysRefused);
+        }
+    }
+
+    /// A tracked request came before one that is missing. The client is told once, as a server would. A NAK
+    /// also acknowledges all that is before its number, so it names what the server has acknowledged last:
+    /// requests that this switch has seen may be lost behind it.
+    fn refuse_behind_gap(&mut self, ctx: &mut Context<'_>, at: u32, frame: &Frame) {
+        ctx.drop(&frame.packet, Drop::Gap);
+        let connection = self.connections.get_mut(at);
+        let told = connection.gap.replace(connection.gap.unwrap_or(ctx.now)).is_some();
+        let (Some(qpn), Some((psn, msn)), false) = (connection.client_qpn, connection.acknowledged, told)
+        else {
+            return;
+        };
+        let syndrome = Syndrome::Nak(NakCode::PsnSequenceError);
+        let aeth = Aeth { syndrome, msn };
+        let mut nak = Packet { flow: frame.packet.flow, bth: frame.packet.bth, aeth, ..Packet::default() };
+        (nak.flow.src, nak.flow.dst) = (frame.packet.flow.dst, frame.packet.flow.src);
+        nak.bth.opcode = Opcode::new(Service::Rc, Operation::Acknowledge);
+        (nak.bth.dest_qp, nak.bth.psn, nak.bth.ack_req) = (qpn, psn, false);
+        (nak.bth.fecn, nak.bth.becn, nak.bth.solicited) = (false, false, false);
+        let nak = frame.made_like(nak, &[]);
+        ctx.count(Counter::GapNaks);
+        ctx.count(Counter::Generated);
+        ctx.note(&frame.packet, Note::GapNak);
+        ctx.again();
+        ctx.send_back(nak);
+    }
+
+    /// Lets a frame wait behind those of its connection.
+    fn hold(&mut self, ctx: &mut Context<'_>, at: u32, frame: Frame) {
+        let connection = self.connections.get_mut(at);
+        if connection.held.len() == super::connection::HELD || self.held == super::HELD_MAX {
+            return ctx.drop(&frame.packet, Drop::HoldRoom);
+        }
+        ctx.count(Counter::Held);
+        ctx.note(&frame.packet, Note::Held);
+        if connection.held.is_empty() {
+            self.waiting.push(at);
+        }
+        connection.held.push_back(Waiting { frame, ports: (ctx.from, ctx.to) });
+        self.held += 1;
+    }
+
+    /// When a request has waited for long enough.
+    pub(super) fn wait_ends(&self, at: u32) -> Instant {
+        self.connections.get(at).waits.1 + self.config.hold
+    }
+}
+
+/// What identifies an atomic's operands.
+struct AtomicOperands {
+    rkey: Key,
+    operands: (u64, u64),
+}
+
+/// A fetch and add has no value to compare with: what stands there is not used.
+fn operands_of(packet: &Packet) -> AtomicOperands {
+    let atomic = packet.atomic;
+    AtomicOperands { rkey: atomic.rkey, operands: (atomic.swap_add, atomic.compare) }
+}
+
+/// What an atomic becomes at a word of this value.
+fn outcome(packet: &Packet, value: u64) -> Kind {
+    let atomic = packet.atomic;
+    match packet.bth.opcode.operation() {
+        Operation::FetchAdd => Kind::Change(value.wrapping_add(atomic.swap_add)),
+        _ if atomic.compare == value => Kind::Change(atomic.swap_add),
+        _ => Kind::Nothing,
+    }
+}
+
+/// The WRITE that an atomic goes on as. It asks for an acknowledgement, which an atomic need not.
+fn as_write(was: &Packet, len: u32) -> Packet {
+    let mut packet = *was;
+    packet.bth.opcode = Opcode::new(Service::Rc, Operation::WriteOnly);
+    packet.bth.ack_req = true;
+    packet.reth = Reth { va: was.atomic.va, rkey: was.atomic.rkey, len };
+    packet.atomic = Default::default();
+    packet.payload_len = len;
+    packet
+}

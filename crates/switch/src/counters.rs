@@ -1,0 +1,163 @@
+//! What the switch counts, by name.
+
+macro_rules! counters {
+    ($($(#[doc = $doc:literal])+ $name:ident = $text:literal,)*) => {
+        /// Something that is counted.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[repr(usize)]
+        pub enum Counter { $($(#[doc = $doc])+ $name,)* }
+
+        impl Counter {
+            /// All of them, in order.
+            pub const ALL: &[Counter] = &[$(Counter::$name,)*];
+
+            /// Its name.
+            pub fn name(self) -> &'static str {
+                match self { $(Counter::$name => $text,)* }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Frames that came in.
+    RxFrames = "rx_frames",
+    /// Frames that left.
+    TxFrames = "tx_frames",
+    /// Frames that a program changed.
+    Changed = "changed",
+    /// Frames that a program made.
+    Generated = "generated",
+    /// Marked as having met congestion.
+    Marked = "ecn_marked",
+    /// Cut down to their headers.
+    Trimmed = "trimmed",
+    /// Compare and swaps that the switch granted: a WRITE of the new value went on.
+    CasGranted = "cas_granted",
+    /// Compare and swaps that the switch refused: a WRITE of nothing went on.
+    CasRefused = "cas_refused",
+    /// Fetch and adds that the switch did.
+    FetchAdded = "fetch_added",
+    /// WRITEs of tracked words.
+    Stores = "stores",
+    /// Atomics that the server decides.
+    AtomicsPassed = "atomics_passed",
+    /// Requests that waited.
+    Held = "held",
+    /// Requests that were sent again, and were made again what they had been made before.
+    Repeated = "repeated",
+    /// Atomic acknowledgements made of acknowledgements.
+    Answered = "answered",
+    /// Of these, those of an acknowledgement that also spoke for later requests.
+    DeCoalesced = "de_coalesced",
+    /// NAKs that the switch sent for a gap before a tracked request.
+    GapNaks = "gap_naks",
+    /// Connections whose two numbers were matched.
+    Paired = "paired",
+    /// Answers that might have been of several connections.
+    Ambiguous = "answers_ambiguous",
+    /// Keys for which the switch stopped to convert: the server refused a WRITE.
+    KeysRefused = "keys_refused",
+    /// Words given back to the server: an access that the switch does not follow, or no answer.
+    WordsUnsure = "words_unsure",
+    /// Connections that were not followed, because the table is full.
+    ConnectionsFull = "connections_full",
+    /// Words that were not followed, because the table is full.
+    WordsFull = "words_full",
+}
+
+macro_rules! drops {
+    ($($(#[doc = $doc:literal])+ $name:ident = $text:literal,)*) => {
+        /// Why a frame goes no further.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[repr(usize)]
+        pub enum Drop { $($(#[doc = $doc])+ $name,)* }
+
+        impl Drop {
+            /// All of them, in order.
+            pub const ALL: &[Drop] = &[$(Drop::$name,)*];
+
+            /// The counter's name.
+            pub fn name(self) -> &'static str {
+                match self { $(Drop::$name => $text,)* }
+            }
+        }
+    };
+}
+
+drops! {
+    /// It is no RoCEv2 packet.
+    Parse = "drop_parse",
+    /// Its source is not an address of the port.
+    Source = "drop_source",
+    /// Nobody has its destination.
+    NoRoute = "drop_no_route",
+    /// Its port is gone.
+    NoPort = "drop_no_port",
+    /// Its ICRC is wrong, and a program would have used what it says.
+    Icrc = "drop_icrc",
+    /// A change of memory, while what another switch has converted may be on its way.
+    Starting = "drop_starting",
+    /// A tracked request behind a gap in its connection's PSNs.
+    Gap = "drop_gap",
+    /// It waited for its word for as long as it may.
+    HoldTime = "drop_hold_time",
+    /// No room to let it wait.
+    HoldRoom = "drop_hold_room",
+    /// A repeated PSN with other operands.
+    Replay = "drop_replay",
+    /// More atomics at once than the connection's results are kept for.
+    Depth = "drop_depth",
+    /// Sent again so late that its word has been given back to the server.
+    Late = "drop_late",
+    /// An acknowledgement of requests that this switch has not seen.
+    AckUnseen = "drop_ack_unseen",
+    /// An acknowledgement that answers an atomic without its value.
+    AckBare = "drop_ack_bare",
+}
+
+/// The counts.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Counters {
+    counts: [u64; Counter::ALL.len()],
+    drops: [u64; Drop::ALL.len()],
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Counters { counts: [0; Counter::ALL.len()], drops: [0; Drop::ALL.len()] }
+    }
+}
+
+impl Counters {
+    /// One more.
+    pub fn add(&mut self, counter: Counter) {
+        self.counts[counter as usize] += 1;
+    }
+
+    /// A frame was dropped.
+    pub fn drop(&mut self, reason: Drop) {
+        self.drops[reason as usize] += 1;
+    }
+
+    /// How many.
+    pub fn get(&self, counter: Counter) -> u64 {
+        self.counts[counter as usize]
+    }
+
+    /// How many frames were dropped for this reason.
+    pub fn dropped(&self, reason: Drop) -> u64 {
+        self.drops[reason as usize]
+    }
+
+    /// How many frames were dropped.
+    pub fn dropped_in_all(&self) -> u64 {
+        self.drops.iter().sum()
+    }
+
+    /// All by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        let counts = Counter::ALL.iter().map(|counter| (counter.name(), self.get(*counter)));
+        counts.chain(Drop::ALL.iter().map(|reason| (reason.name(), self.dropped(*reason))))
+    }
+}

@@ -1,0 +1,37 @@
+//! A programmable switch for RoCEv2, sans-IO: no sockets, no clock, no threads.
+//!
+//! A driver gives it frames ([`Switch::on_frame`]) and the time, and takes frames for ports
+//! ([`Switch::next_frame`]). Between, a frame goes to the port that has its destination address, and
+//! through the switch's programs in a row ([`program::Program`]). A program parses (the descriptor of
+//! `adverb-wire`), matches (tables of a stated size) and acts: changes the frame, drops it for a named
+//! reason, keeps it for a while, or makes others. What no program changed leaves bit for bit as it came.
+//!
+//! ```text
+//! frame      a packet: descriptor, and the bytes as they came
+//! switch     ports, addresses, the row of programs
+//! program    what a program is, and which there are
+//! mark       ecn and trim
+//! cas_to_write   atomics that the switch decides, and sends on as WRITEs
+//! register   arrays with one access a pass; budget: what programs need, against hardware
+//! counters trace
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod budget;
+pub mod cas_to_write;
+pub mod counters;
+pub mod frame;
+pub mod mark;
+pub mod program;
+pub mod register;
+pub mod switch;
+pub mod trace;
+
+pub use budget::{Ability, Misfit, Needs, Profile};
+pub use cas_to_write::{ByteOrder, CasConfig, CasToWrite, WordRange};
+pub use counters::{Counter, Counters, Drop};
+pub use frame::Frame;
+pub use mark::{Mark, MarkConfig};
+pub use program::{Context, PortId, Program};
+pub use switch::{Announcement, Error, PortCounts, Switch};
+pub use trace::{Event, Note, Trace};

@@ -1,0 +1,144 @@
+//! What a program is: something that sees each frame once it is known where it goes, and says what leaves.
+
+use crate::budget::Needs;
+use crate::cas_to_write::CasToWrite;
+use crate::counters::{Counter, Counters, Drop};
+use crate::frame::Frame;
+use crate::mark::Mark;
+use crate::register::{Pass, Passes};
+use crate::switch::Announcement;
+use crate::trace::{Note, Trace};
+use adverb_wire::{Gid, Instant, Packet};
+
+/// A port's number.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct PortId(pub u16);
+
+/// What a program may use while it deals with a frame.
+#[derive(Debug)]
+pub struct Context<'a> {
+    /// The time.
+    pub now: Instant,
+    /// The port on which the frame came.
+    pub from: PortId,
+    /// The port that has its destination.
+    pub to: PortId,
+    /// Bytes that wait at that port, as the driver said last.
+    pub depth: u32,
+    /// The frame's way through the pipeline.
+    pub pass: Pass,
+    pub(crate) passes: &'a mut Passes,
+    pub(crate) counters: &'a mut Counters,
+    pub(crate) trace: &'a mut Trace,
+    pub(crate) out: &'a mut Vec<(PortId, PortId, Frame)>,
+}
+
+impl Context<'_> {
+    /// Lets the frame go on to the port that has its destination.
+    pub fn pass_on(&mut self, frame: Frame) {
+        self.out.push((self.from, self.to, frame));
+    }
+
+    /// Sends a frame back to the port on which this one came.
+    pub fn send_back(&mut self, frame: Frame) {
+        self.out.push((self.to, self.from, frame));
+    }
+
+    /// Another way through the pipeline, for a packet that the program made or had kept.
+    pub fn again(&mut self) -> Pass {
+        self.pass = self.passes.again();
+        self.pass
+    }
+
+    /// Counts.
+    pub fn count(&mut self, counter: Counter) {
+        self.counters.add(counter);
+    }
+
+    /// Says what became of a packet.
+    pub fn note(&mut self, packet: &Packet, note: Note) {
+        self.trace.add(self.now, (self.from, self.to), packet, note);
+    }
+
+    /// Counts a frame that goes no further, and says why.
+    pub fn drop(&mut self, packet: &Packet, reason: Drop) {
+        self.counters.drop(reason);
+        self.note(packet, Note::Dropped(reason));
+    }
+}
+
+/// The programs that there are. `forward` is none: it is what the switch does without one.
+#[derive(Debug)]
+pub enum Program {
+    /// Marks packets where many wait, or every so many-th.
+    Ecn(Mark),
+    /// Cuts off payloads where many packets wait, or every so many-th.
+    Trim(Mark),
+    /// Decides atomics, and sends them on as WRITEs.
+    CasToWrite(Box<CasToWrite>),
+}
+
+impl Program {
+    /// Its name.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Program::Ecn(_) => "ecn",
+            Program::Trim(_) => "trim",
+            Program::CasToWrite(_) => "cas_to_write",
+        }
+    }
+
+    /// Deals with one frame: passes it on, changed or not, drops it, or keeps it.
+    pub fn on_frame(&mut self, ctx: &mut Context<'_>, frame: Frame) {
+        match self {
+            Program::Ecn(mark) => mark.ecn(ctx, frame),
+            Program::Trim(mark) => mark.trim(ctx, frame),
+            Program::CasToWrite(program) => program.on_frame(ctx, frame),
+        }
+    }
+
+    /// Does what is due.
+    pub fn on_timer(&mut self, ctx: &mut Context<'_>) {
+        match self {
+            Program::Ecn(_) | Program::Trim(_) => {}
+            Program::CasToWrite(program) => program.on_timer(ctx),
+        }
+    }
+
+    /// When something is due next.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        match self {
+            Program::Ecn(_) | Program::Trim(_) => None,
+            Program::CasToWrite(program) => program.next_deadline(),
+        }
+    }
+
+    /// A connection's ends, told by one of them.
+    pub fn announce(&mut self, ctx: &mut Context<'_>, announcement: &Announcement) {
+        if let Program::CasToWrite(program) = self {
+            program.announce(ctx, announcement);
+        }
+    }
+
+    /// An address has left its port.
+    pub fn on_gone(&mut self, ctx: &mut Context<'_>, address: Gid) {
+        if let Program::CasToWrite(program) = self {
+            program.on_gone(ctx, address);
+        }
+    }
+
+    /// What it needs of hardware.
+    pub fn needs(&self, needs: &mut Needs) {
+        match self {
+            Program::Ecn(mark) | Program::Trim(mark) => needs.registers.push(mark.shape()),
+            Program::CasToWrite(program) => program.needs(needs),
+        }
+    }
+
+    /// Asserts what must hold between two frames.
+    pub fn check_invariants(&self) {
+        if let Program::CasToWrite(program) = self {
+            program.check_invariants();
+        }
+    }
+}

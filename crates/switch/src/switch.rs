@@ -1,0 +1,362 @@
+//! The switch: ports, which address is behind which of them, and the row of programs that each frame passes.
+
+use crate::budget::Needs;
+use crate::counters::{Counter, Counters, Drop};
+use crate::frame::Frame;
+use crate::program::{Context, PortId, Program};
+use crate::register::Passes;
+use crate::trace::{Note, Trace};
+use adverb_wire::{Gid, Instant, Psn, QpNumber};
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+
+/// Ports at most.
+pub const PORTS_MAX: usize = 256;
+/// Addresses of a port at most.
+pub const ADDRESSES_MAX: usize = 16;
+/// Programs in a row at most.
+pub const PROGRAMS_MAX: usize = 8;
+
+/// What one end of a reliable connection tells of it, so that nothing has to be guessed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Announcement {
+    /// The end that sends the requests in question.
+    pub client: Gid,
+    /// Its queue pair.
+    pub client_qpn: QpNumber,
+    /// The end that answers them.
+    pub server: Gid,
+    /// Its queue pair.
+    pub server_qpn: QpNumber,
+    /// The client's first sequence number.
+    pub psn: Psn,
+    /// Payload bytes of a packet.
+    pub path_mtu: u32,
+}
+
+/// What a caller may have done wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Error {
+    /// All ports are in use.
+    TooManyPorts,
+    /// The port has as many addresses as it may.
+    TooManyAddresses,
+    /// There is no such port.
+    NoPort(PortId),
+    /// Another port has the address.
+    AddressTaken(Gid, PortId),
+    /// No host can have this address.
+    NotAHost(Gid),
+    /// The row of programs is full.
+    TooManyPrograms,
+    /// Two programs would decide the words of one server.
+    ServerTwice(Gid),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::TooManyPorts => write!(f, "the switch has {PORTS_MAX} ports, and all are in use"),
+            Error::TooManyAddresses => write!(f, "a port has at most {ADDRESSES_MAX} addresses"),
+            Error::NoPort(port) => write!(f, "there is no port {}", port.0),
+            Error::AddressTaken(address, port) => {
+                write!(f, "port {} has the address {address} already; choose another address", port.0)
+            }
+            Error::NotAHost(address) => write!(f, "{address} is not the address of a host"),
+            Error::TooManyPrograms => write!(f, "a switch runs at most {PROGRAMS_MAX} programs"),
+            Error::ServerTwice(server) => write!(f, "two programs would decide the atomics to {server}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// What a port has counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PortCounts {
+    /// Frames that came in on it.
+    pub rx_frames: u64,
+    /// Their bytes.
+    pub rx_bytes: u64,
+    /// Frames that left by it.
+    pub tx_frames: u64,
+    /// Their bytes.
+    pub tx_bytes: u64,
+    /// Of these, frames that a program had changed or made.
+    pub changed: u64,
+    /// Frames that came in on it and went no further at once.
+    pub dropped: u64,
+}
+
+#[derive(Debug, Default)]
+struct Port {
+    addresses: Vec<Gid>,
+    depth: u32,
+    counts: PortCounts,
+}
+
+/// A switch.
+#[derive(Debug)]
+pub struct Switch {
+    ports: Vec<Option<Port>>,
+    /// By address.
+    routes: BTreeMap<[u8; 16], PortId>,
+    programs: Vec<Program>,
+    passes: Passes,
+    counters: Counters,
+    trace: Trace,
+    out: VecDeque<(PortId, Frame)>,
+}
+
+impl Switch {
+    /// A switch without ports that runs these programs, in this order, and remembers so many events.
+    pub fn new(programs: Vec<Program>, trace: usize) -> Result<Switch, Error> {
+        if programs.len() > PROGRAMS_MAX {
+            return Err(Error::TooManyPrograms);
+        }
+        let servers: Vec<Gid> = programs
+            .iter()
+            .filter_map(|program| match program {
+                Program::CasToWrite(program) => Some(program.config().server),
+                Program::Ecn(_) | Program::Trim(_) => None,
+            })
+            .collect();
+        for (i, server) in servers.iter().enumerate() {
+            if servers[..i].contains(server) {
+                return Err(Error::ServerTwice(*server));
+            }
+        }
+        Ok(Switch {
+            ports: Vec::new(),
+            routes: BTreeMap::new(),
+            programs,
+            passes: Passes::default(),
+            counters: Counters::default(),
+            trace: Trace::new(trace),
+            out: VecDeque::new(),
+        })
+    }
+
+    /// A new port, without addresses.
+    pub fn add_port(&mut self) -> Result<PortId, Error> {
+        let free = self.ports.iter().position(Option::is_none);
+        if free.is_none() && self.ports.len() == PORTS_MAX {
+            return Err(Error::TooManyPorts);
+        }
+        let at = free.unwrap_or(self.ports.len());
+        if free.is_none() {
+            self.ports.push(None);
+        }
+        self.ports[at] = Some(Port::default());
+        Ok(PortId(at as u16))
+    }
+
+    /// Takes a port away, with its addresses and what programs knew of them.
+    pub fn remove_port(&mut self, now: Instant, port: PortId) -> Result<(), Error> {
+        let gone =
+            self.ports.get_mut(usize::from(port.0)).and_then(Option::take).ok_or(Error::NoPort(port))?;
+        for address in gone.addresses {
+            self.routes.remove(&address.0);
+            for at in 0..self.programs.len() {
+                self.with_program(now, at, |program, ctx| program.on_gone(ctx, address));
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts an address behind a port. Frames from it are taken from that port only.
+    pub fn claim(&mut self, port: PortId, address: Gid) -> Result<(), Error> {
+        if address.is_zero() || address.is_multicast() || address.ip().is_unspecified() {
+            return Err(Error::NotAHost(address));
+        }
+        let there =
+            self.ports.get_mut(usize::from(port.0)).and_then(Option::as_mut).ok_or(Error::NoPort(port))?;
+        match self.routes.get(&address.0) {
+            Some(owner) if *owner == port => return Ok(()),
+            Some(owner) => return Err(Error::AddressTaken(address, *owner)),
+            None if there.addresses.len() == ADDRESSES_MAX => return Err(Error::TooManyAddresses),
+            None => {}
+        }
+        there.addresses.push(address);
+        self.routes.insert(address.0, port);
+        Ok(())
+    }
+
+    /// Says how many bytes wait at a port, for programs that act on it.
+    pub fn set_depth(&mut self, port: PortId, bytes: u32) {
+        if let Some(Some(port)) = self.ports.get_mut(usize::from(port.0)) {
+            port.depth = bytes;
+        }
+    }
+
+    /// Takes a frame, which starts at its IP header. What leaves for it stands ready in
+    /// [`next_frame`](Self::next_frame).
+    pub fn on_frame(&mut self, now: Instant, from: PortId, bytes: Vec<u8>) {
+        let Some(Some(port)) = self.ports.get_mut(usize::from(from.0)) else {
+            return self.counters.drop(Drop::NoPort);
+        };
+        port.counts.rx_frames += 1;
+        port.counts.rx_bytes += bytes.len() as u64;
+        self.counters.add(Counter::RxFrames);
+        let dropped = match Frame::parse(bytes) {
+            Err(_) => Some(Drop::Parse),
+            Ok(frame) if !port.addresses.contains(&frame.packet.flow.src) => {
+                self.trace.add(now, (from, from), &frame.packet, Note::Dropped(Drop::Source));
+                Some(Drop::Source)
+            }
+            Ok(frame) => self.forward(now, from, frame),
+        };
+        if let Some(reason) = dropped {
+            self.counters.drop(reason);
+            if let Some(Some(port)) = self.ports.get_mut(usize::from(from.0)) {
+                port.counts.dropped += 1;
+            }
+        }
+    }
+
+    /// Sends a frame to the port of its destination; to all others, if that is a group.
+    fn forward(&mut self, now: Instant, from: PortId, frame: Frame) -> Option<Drop> {
+        let dst = frame.packet.flow.dst;
+        if dst.is_multicast() {
+            let others = (0..self.ports.len()).filter(|at| self.ports[*at].is_some());
+            let others: Vec<PortId> = others.map(|at| PortId(at as u16)).filter(|to| *to != from).collect();
+            others.into_iter().for_each(|to| self.run(now, vec![(from, to, frame.clone())], 0));
+            return None;
+        }
+        let Some(to) = self.routes.get(&dst.0) else {
+            self.trace.add(now, (from, from), &frame.packet, Note::Dropped(Drop::NoRoute));
+            return Some(Drop::NoRoute);
+        };
+        self.run(now, vec![(from, *to, frame)], 0);
+        None
+    }
+
+    /// Lets frames pass the programs from one of them on.
+    fn run(&mut self, now: Instant, mut frames: Vec<(PortId, PortId, Frame)>, first: usize) {
+        for at in first..self.programs.len() {
+            let mut out = Vec::with_capacity(frames.len());
+            for (from, to, frame) in frames.drain(..) {
+                let pass = self.passes.first();
+                let depth = self.depth_of(to);
+                let Switch { programs, passes, counters, trace, .. } = self;
+                let mut ctx = Context { now, from, to, depth, pass, passes, counters, trace, out: &mut out };
+                programs[at].on_frame(&mut ctx, frame);
+            }
+            frames = out;
+        }
+        for (_, to, frame) in frames {
+            match self.ports.get(usize::from(to.0)) {
+                Some(Some(_)) => self.out.push_back((to, frame)),
+                _ => self.counters.drop(Drop::NoPort),
+            }
+        }
+    }
+
+    fn depth_of(&self, port: PortId) -> u32 {
+        self.ports.get(usize::from(port.0)).and_then(Option::as_ref).map_or(0, |port| port.depth)
+    }
+
+    /// Calls a program outside of a frame's way; what it sends passes the programs behind it.
+    fn with_program(&mut self, now: Instant, at: usize, f: impl FnOnce(&mut Program, &mut Context<'_>)) {
+        let mut out = Vec::new();
+        let pass = self.passes.first();
+        let Switch { programs, passes, counters, trace, .. } = self;
+        let (from, to) = (PortId::default(), PortId::default());
+        let mut ctx = Context { now, from, to, depth: 0, pass, passes, counters, trace, out: &mut out };
+        f(&mut programs[at], &mut ctx);
+        self.run(now, out, at + 1);
+    }
+
+    /// Tells the programs of a connection.
+    pub fn announce(&mut self, now: Instant, announcement: &Announcement) {
+        for at in 0..self.programs.len() {
+            self.with_program(now, at, |program, ctx| program.announce(ctx, announcement));
+        }
+    }
+
+    /// Does what is due.
+    pub fn on_timer(&mut self, now: Instant) {
+        for at in 0..self.programs.len() {
+            self.with_program(now, at, Program::on_timer);
+        }
+    }
+
+    /// When [`on_timer`](Self::on_timer) wants to be called.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.programs.iter().filter_map(Program::next_deadline).min()
+    }
+
+    /// The next frame that leaves, and by which port.
+    pub fn next_frame(&mut self) -> Option<(PortId, Vec<u8>)> {
+        let (to, frame) = self.out.pop_front()?;
+        let changed = frame.is_changed();
+        let bytes = frame.into_bytes();
+        self.counters.add(Counter::TxFrames);
+        if changed {
+            self.counters.add(Counter::Changed);
+        }
+        if let Some(Some(port)) = self.ports.get_mut(usize::from(to.0)) {
+            port.counts.tx_frames += 1;
+            port.counts.tx_bytes += bytes.len() as u64;
+            port.counts.changed += u64::from(changed);
+        }
+        Some((to, bytes))
+    }
+
+    /// What was counted.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Ways through the pipeline beyond the first one of each packet.
+    pub fn recirculated(&self) -> u64 {
+        self.passes.recirculated
+    }
+
+    /// The last events.
+    pub fn trace(&self) -> &Trace {
+        &self.trace
+    }
+
+    /// The ports that there are, with their addresses and what they counted.
+    pub fn ports(&self) -> impl Iterator<Item = (PortId, &[Gid], PortCounts)> {
+        self.ports.iter().enumerate().filter_map(|(at, port)| {
+            port.as_ref().map(|port| (PortId(at as u16), &*port.addresses, port.counts))
+        })
+    }
+
+    /// The programs, to be read and set at run time.
+    pub fn programs(&self) -> &[Program] {
+        &self.programs
+    }
+
+    /// The programs, to be set at run time.
+    pub fn programs_mut(&mut self) -> &mut [Program] {
+        &mut self.programs
+    }
+
+    /// What all programs together need of hardware. Each begins behind the stages of the one before it.
+    pub fn needs(&self) -> Needs {
+        let mut all = Needs::default();
+        for program in &self.programs {
+            let (mut needs, before) = (Needs::default(), all.stages());
+            program.needs(&mut needs);
+            needs.registers.iter_mut().for_each(|shape| shape.stage += before);
+            all.registers.append(&mut needs.registers);
+            all.abilities.extend(needs.abilities);
+        }
+        all
+    }
+
+    /// Asserts what must hold between two frames.
+    pub fn check_invariants(&self) {
+        for (address, port) in &self.routes {
+            let there = self.ports.get(usize::from(port.0)).and_then(Option::as_ref);
+            assert!(
+                there.is_some_and(|port| port.addresses.contains(&Gid(*address))),
+                "a route leads to its port"
+            );
+        }
+        self.programs.iter().for_each(Program::check_invariants);
+    }
+}

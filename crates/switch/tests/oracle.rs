@@ -1,0 +1,421 @@
+//! Words that several clients change through the switch are linearizable, whatever is lost, doubled,
+//! overtaken or damaged on any hop, and while the switch is restarted. The ends are real NICs.
+//!
+//! `ADVERB_SEEDS=n` sets how many seeds are run, `ADVERB_SEED=s` replays one of them.
+#![allow(clippy::print_stdout, reason = "a test")]
+
+mod rack;
+
+use adverb_nic::{CompletionOp, QpId, SendOp, Status};
+use adverb_switch::{CasConfig, CasToWrite, Counter, Counters, Program, Switch};
+use adverb_wire::{Duration, Psn, QpNumber};
+use rack::world::{CAPS, Link, Memory, wr};
+use rack::{Chances, Rack};
+use std::collections::{BTreeMap, BTreeSet};
+
+const SERVER: usize = 3;
+const CLIENTS: usize = 3;
+const WORDS: u64 = 2;
+const LIFE: Duration = Duration::from_ms(40);
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Call {
+    Cas {
+        compare: u64,
+        swap: u64,
+    },
+    Add(u64),
+    /// A WRITE of the lower half of the word, which the switch does not follow.
+    WriteHalf(u32),
+    Read,
+    Write(u64),
+}
+
+/// An operation on a word: when it was called, when it returned, and what.
+#[derive(Clone, Copy, Debug)]
+struct Op {
+    call: Call,
+    called: u64,
+    /// The place of its return, and the word's value before it. Without one it may have happened or not.
+    returned: Option<(u64, u64)>,
+}
+
+/// The word's value after an operation, if the operation may have had its answer at this value.
+fn step(op: &Op, value: u64) -> Option<u64> {
+    let fits = |seen| op.returned.is_none_or(|(_, original)| original == seen);
+    match op.call {
+        Call::Cas { compare, swap } => fits(value).then_some(if value == compare { swap } else { value }),
+        Call::Add(operand) => fits(value).then_some(value.wrapping_add(operand)),
+        Call::Read => fits(value).then_some(value),
+        Call::Write(value) => Some(value),
+        Call::WriteHalf(half) => Some(value >> 32 << 32 | u64::from(half)),
+    }
+}
+
+/// Whether the operations of a word, which was 0, can have happened one after another (Wing and Gong 1993).
+fn is_linearizable(ops: &[Op]) -> bool {
+    assert!(ops.len() <= 128);
+    let answered: u128 =
+        (0..ops.len()).filter(|i| ops[*i].returned.is_some()).fold(0, |mask, i| mask | 1 << i);
+    let mut seen = BTreeSet::new();
+    let mut open = vec![(0u128, 0u64)];
+    while let Some((done, value)) = open.pop() {
+        if done & answered == answered {
+            return true;
+        }
+        if !seen.insert((done, value)) {
+            continue;
+        }
+        assert!(seen.len() < 2_000_000, "the history is too wide to be judged");
+        let left = || (0..ops.len()).filter(|i| done >> i & 1 == 0);
+        let first_return = left().filter_map(|i| ops[i].returned).map(|(at, _)| at).min().unwrap_or(u64::MAX);
+        let may = || left().filter(|i| ops[*i].called < first_return);
+        // What only looks, and fits, may take place now: nothing else depends on when it does.
+        let looks = may().find(|i| ops[*i].returned.is_some() && step(&ops[*i], value) == Some(value));
+        if let Some(i) = looks.filter(|i| !matches!(ops[*i].call, Call::Write(_) | Call::WriteHalf(_))) {
+            open.push((done | 1 << i, value));
+            continue;
+        }
+        for i in may() {
+            if let Some(value) = step(&ops[i], value) {
+                open.push((done | 1 << i, value));
+            }
+        }
+    }
+    false
+}
+
+struct Client {
+    node: usize,
+    qp: QpId,
+    qpn: QpNumber,
+    memory: Memory,
+    posted: usize,
+    open: usize,
+    failed: bool,
+}
+
+struct Run {
+    rack: Rack,
+    rng: fastrand::Rng,
+    server: Memory,
+    clients: Vec<Client>,
+    /// By word.
+    history: BTreeMap<u64, Vec<Op>>,
+    /// By client and work request: its word, and its place there.
+    open: BTreeMap<(usize, u64), (u64, usize)>,
+    clock: u64,
+    counters: Vec<Counters>,
+    halves: bool,
+    /// What the switch did before it was restarted.
+    before: String,
+}
+
+fn switch(rack: &rack::world::World) -> Switch {
+    let config = CasConfig {
+        life: LIFE,
+        hold: Duration::from_us(200),
+        // A packet is overtaken for 20 us at most.
+        flight: Duration::from_us(25),
+        words_max: 64,
+        ..CasConfig::new(rack.nodes[SERVER].gid)
+    };
+    let program = CasToWrite::new(config, rack.now).unwrap();
+    Switch::new(vec![Program::CasToWrite(Box::new(program))], 4096).unwrap()
+}
+
+impl Run {
+    fn new(seed: u64) -> Run {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let empty = Switch::new(Vec::new(), 0).unwrap();
+        let mut rack = Rack::new(CLIENTS + 1, seed, empty);
+        rack.restart(switch(&rack.w));
+        let server = rack.w.memory(SERVER, 4096);
+        let mut clients = Vec::new();
+        for node in (0..CLIENTS).flat_map(|node| [node; 2]) {
+            let memory = rack.w.memory(node, 4096);
+            let (qp, peer) = (
+                rack.w.qp(node, adverb_nic::QpType::Rc, CAPS),
+                rack.w.qp(SERVER, adverb_nic::QpType::Rc, CAPS),
+            );
+            let psn = Psn::new(if rng.bool() { 0xff_fffa } else { rng.u32(..) });
+            let link = Link { psn: (psn, Psn::new(rng.u32(..))), timeout: 6, ..Link::default() };
+            rack.w.connect((node, qp), (SERVER, peer), &link);
+            rack.w.connect((SERVER, peer), (node, qp), &link);
+            let qpn = rack.w.nodes[node].nic.qp_number(qp).unwrap();
+            clients.push(Client { node, qp, qpn, memory, posted: 0, open: 0, failed: false });
+        }
+        let (history, open, counters) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+        Run {
+            rack,
+            rng,
+            server,
+            clients,
+            history,
+            open,
+            clock: 0,
+            counters,
+            halves: false,
+            before: String::new(),
+        }
+    }
+
+    fn post(&mut self, who: usize, word: u64, call: Call) {
+        let (addr, rkey) = self.server.at(word as usize * 8);
+        let client = &mut self.clients[who];
+        let (wr_id, slot) = (client.posted as u64, client.posted % 500 * 8);
+        let mut sge = [client.memory.sge(slot, 8)];
+        let op = match call {
+            Call::Cas { compare, swap } => SendOp::CompareSwap { addr, rkey, compare, swap },
+            Call::Add(add) => SendOp::FetchAdd { addr, rkey, add },
+            Call::Read => SendOp::Read(addr, rkey),
+            Call::Write(value) => {
+                client.memory.write(slot, &value.to_ne_bytes());
+                SendOp::Write(addr, rkey)
+            }
+            Call::WriteHalf(half) => {
+                client.memory.write(slot, &half.to_le_bytes());
+                sge[0].len = 4;
+                SendOp::Write(addr, rkey)
+            }
+        };
+        client.posted += 1;
+        client.open += 1;
+        let (node, qp) = (client.node, client.qp);
+        self.clock += 1;
+        let ops = self.history.entry(word).or_default();
+        ops.push(Op { call, called: self.clock, returned: None });
+        self.open.insert((who, wr_id), (word, ops.len() - 1));
+        self.rack.w.send(node, qp, wr(wr_id, op, &sge));
+    }
+
+    fn poll(&mut self) {
+        for node in 0..CLIENTS {
+            while let Some(done) = self.rack.w.poll(node) {
+                let Some(who) = self.clients.iter().position(|c| c.node == node && c.qpn == done.qp) else {
+                    panic!("a completion of nobody's");
+                };
+                let client = &mut self.clients[who];
+                client.open -= 1;
+                let (word, place) = self.open.remove(&(who, done.wr_id)).expect("each completes once");
+                self.clock += 1;
+                if done.status != Status::Success {
+                    client.failed = true;
+                    continue;
+                }
+                let value = match done.op {
+                    CompletionOp::Write => 0,
+                    _ => client.memory.word(done.wr_id as usize % 500 * 8),
+                };
+                self.history.get_mut(&word).unwrap()[place].returned = Some((self.clock, value));
+            }
+        }
+    }
+
+    fn random_call(&mut self) -> Call {
+        let small = |rng: &mut fastrand::Rng| rng.u64(..3);
+        if self.halves && self.rng.u8(..60) == 0 {
+            return Call::WriteHalf(self.rng.u32(..3));
+        }
+        match self.rng.u8(..10) {
+            0 | 1 => Call::Add(1),
+            2 => Call::Read,
+            3 => Call::Write(small(&mut self.rng)),
+            _ => Call::Cas { compare: small(&mut self.rng), swap: small(&mut self.rng) },
+        }
+    }
+
+    /// So many operations in all, each client with up to `depth` at once.
+    fn work(&mut self, mut left: usize, depth: usize) {
+        let end = self.rack.w.now + Duration::from_ms(2_000);
+        loop {
+            for who in 0..self.clients.len() {
+                while left > 0 && !self.clients[who].failed && self.clients[who].open < depth {
+                    if self.rng.u8(..3) == 0 {
+                        break;
+                    }
+                    let (word, call) = (self.rng.u64(..WORDS), self.random_call());
+                    self.post(who, word, call);
+                    left -= 1;
+                }
+            }
+            if left > 0 && self.clients.iter().all(|c| c.open == 0) && self.clients.iter().any(|c| !c.failed)
+            {
+                continue;
+            }
+            let all_failed = self.clients.iter().all(|c| c.failed);
+            let goes_on = self.rack.advance(end);
+            self.poll();
+            let idle = self.clients.iter().all(|c| c.open == 0 || c.failed);
+            if idle && (left == 0 || all_failed) {
+                return;
+            }
+            assert!(goes_on || left > 0, "something waits for ever");
+            assert!(self.rack.w.now < end, "no end: {left} left");
+        }
+    }
+
+    /// Each client asks for each word once, and what the switch cannot know of is over.
+    fn warm_up(&mut self) {
+        for _ in 0..2 {
+            for who in 0..self.clients.len() {
+                for word in 0..WORDS {
+                    self.post(who, word, Call::Add(0));
+                    self.rack.run(Duration::from_us(200));
+                    self.poll();
+                }
+            }
+            self.rack.run(LIFE + Duration::from_ms(1));
+            self.poll();
+        }
+        assert!(self.open.is_empty(), "without faults all is answered");
+    }
+
+    fn trace(&self) -> String {
+        self.rack.switch.trace().events().map(|e| format!("{e}\n")).collect()
+    }
+
+    /// What is in memory at the end is a READ that came last.
+    fn check(&mut self) -> Result<(), String> {
+        self.counters.push(self.rack.switch.counters().clone());
+        self.rack.run(Duration::from_ms(100));
+        self.poll();
+        for (word, ops) in &self.history {
+            let mut ops = ops.clone();
+            let value = self.server.word(*word as usize * 8);
+            ops.push(Op {
+                call: Call::Read,
+                called: self.clock + 1,
+                returned: Some((self.clock + 2, value)),
+            });
+            if !is_linearizable(&ops) {
+                let trace = format!("{}restarted\n{}", self.before, self.trace());
+                let ops = ops.iter().map(|op| format!("{op:?}\n")).collect::<String>();
+                return Err(format!("word {word} is not linearizable:\n{ops}{trace}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn chances(seed: u64) -> Chances {
+    let mut rng = fastrand::Rng::with_seed(seed ^ 0x5eed);
+    let mut one = |most: f64| if rng.bool() { rng.f64() * most } else { 0.0 };
+    Chances { loss: one(0.05), duplicate: one(0.1), reorder: one(0.2), corrupt: one(0.03) }
+}
+
+fn seeds(usual: u64) -> std::ops::Range<u64> {
+    let number = |name| std::env::var(name).ok().and_then(|text: String| text.parse().ok());
+    match number("ADVERB_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("ADVERB_SEEDS").unwrap_or(usual),
+    }
+}
+
+fn sum(all: &[Counters], counter: Counter) -> u64 {
+    all.iter().map(|counters| counters.get(counter)).sum()
+}
+
+#[test]
+fn words_are_linearizable_under_faults() {
+    let mut all = Vec::new();
+    for seed in seeds(150) {
+        let mut run = Run::new(seed);
+        run.warm_up();
+        run.rack.chances = chances(seed);
+        run.halves = seed % 3 == 0;
+        let depth = 1 + (seed % 4) as usize;
+        run.work(140, depth);
+        run.rack.chances = Chances::default();
+        run.check().unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        all.append(&mut run.counters);
+    }
+    for counter in Counter::ALL {
+        println!("{:>9} {}", sum(&all, *counter), counter.name());
+    }
+    for counter in [
+        Counter::CasGranted,
+        Counter::CasRefused,
+        Counter::FetchAdded,
+        Counter::Stores,
+        Counter::Held,
+        Counter::Repeated,
+        Counter::Answered,
+        Counter::DeCoalesced,
+        Counter::GapNaks,
+        Counter::AtomicsPassed,
+        Counter::WordsUnsure,
+    ] {
+        assert!(sum(&all, counter) > 0, "no run had {}", counter.name());
+    }
+}
+
+#[test]
+fn without_faults_nearly_all_atomics_are_converted() {
+    let mut run = Run::new(7);
+    run.warm_up();
+    let before = run.rack.switch.counters().get(Counter::AtomicsPassed);
+    run.work(140, 1);
+    let counters = run.rack.switch.counters();
+    let converted = [Counter::CasGranted, Counter::CasRefused, Counter::FetchAdded].map(|c| counters.get(c));
+    let (converted, passed) = (converted.iter().sum::<u64>(), counters.get(Counter::AtomicsPassed) - before);
+    println!("{converted} converted, {passed} passed");
+    assert!(converted >= 99 * passed && converted > 80, "{converted} converted, {passed} passed");
+    run.check().unwrap();
+}
+
+#[test]
+fn a_restarted_switch_gives_no_wrong_value() {
+    let mut restarted_with_work = 0;
+    for seed in seeds(60) {
+        let mut run = Run::new(seed);
+        run.warm_up();
+        run.rack.chances = chances(seed);
+        run.work(60, 3);
+        // Requests are on their way, and the switch forgets all.
+        for who in 0..run.clients.len() {
+            if !run.clients[who].failed {
+                let (word, call) = (run.rng.u64(..WORDS), run.random_call());
+                run.post(who, word, call);
+            }
+        }
+        let steps = run.rng.usize(4..30);
+        for _ in 0..steps {
+            run.rack.advance(run.rack.w.now + Duration::from_us(50));
+        }
+        run.poll();
+        restarted_with_work += u64::from(!run.open.is_empty());
+        run.counters.push(run.rack.switch.counters().clone());
+        run.before = run.trace();
+        let again = switch(&run.rack.w);
+        run.rack.restart(again);
+        run.work(50, 2);
+        run.rack.chances = Chances::default();
+        run.check().unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    }
+    assert!(restarted_with_work > 0, "no restart met a request");
+}
+
+/// The oracle sees a wrong answer: what it finds above means something.
+#[test]
+fn a_wrong_original_is_found() {
+    let found = (0..5).filter(|seed| {
+        let mut run = Run::new(*seed);
+        run.warm_up();
+        let mut count = 0;
+        run.rack.meddle = Some(Box::new(move |bytes| {
+            let mut view = adverb_wire::FrameMut::new(bytes).unwrap();
+            let original = view.packet().atomic_original;
+            if view.set_atomic_original(original + 1).is_ok() {
+                count += 1;
+                match count % 10 {
+                    0 => view.refresh_icrc(),
+                    _ => view.set_atomic_original(original).unwrap(),
+                }
+            }
+        }));
+        run.work(120, 2);
+        run.check().is_err()
+    });
+    assert_eq!(found.count(), 5);
+}

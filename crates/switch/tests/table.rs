@@ -1,0 +1,551 @@
+//! Packets in, packets out: what each program makes of each kind, byte by byte.
+
+use adverb_switch::*;
+use adverb_wire::{
+    Aeth, AtomicEth, Bth, Duration, Flow, Gid, Instant, Key, NakCode, Opcode, Operation, Packet, Psn,
+    QpNumber, Reth, Service, Syndrome, WireExtra, verify_ip,
+};
+use std::net::IpAddr;
+
+const CLIENT: PortId = PortId(0);
+const SERVER: PortId = PortId(1);
+const OTHER: PortId = PortId(2);
+const VA: u64 = 0x7000_0000;
+const RKEY: Key = Key(0x1234);
+const SERVER_QPN: u32 = 0x11_0001;
+const CLIENT_QPN: u32 = 0x22_0002;
+const LIFE: Duration = Duration::from_ms(15);
+const FLIGHT: Duration = Duration::from_ms(10);
+
+fn gid(last: u8, v4: bool) -> Gid {
+    let text = if v4 { format!("10.9.0.{last}") } else { format!("fd00::{last}") };
+    Gid::from(text.parse::<IpAddr>().unwrap())
+}
+
+struct Bench {
+    switch: Switch,
+    now: Instant,
+    v4: bool,
+}
+
+type Out = Vec<(PortId, Packet, Vec<u8>, Vec<u8>)>;
+
+impl Bench {
+    fn of(programs: Vec<Program>, v4: bool) -> Bench {
+        let mut switch = Switch::new(programs, 64).unwrap();
+        for last in 1..=3 {
+            let port = switch.add_port().unwrap();
+            switch.claim(port, gid(last, v4)).unwrap();
+        }
+        Bench { switch, now: Instant::from_ns(20_000_000), v4 }
+    }
+
+    fn cas(v4: bool, adjust: impl FnOnce(&mut CasConfig)) -> Bench {
+        let mut config = CasConfig { life: LIFE, words_max: 16, ..CasConfig::new(gid(2, v4)) };
+        adjust(&mut config);
+        Bench::of(vec![Program::CasToWrite(Box::new(CasToWrite::new(config, Instant::ZERO).unwrap()))], v4)
+    }
+
+    fn emit(&self, packet: &Packet, payload: &[u8]) -> Vec<u8> {
+        let extra = WireExtra { ipv4_id: if self.v4 { 0xabcd } else { 0 }, ..WireExtra::default() };
+        let mut bytes = vec![0; packet.frame_len()];
+        assert_eq!(packet.emit_frame(&extra, payload, &mut bytes), bytes.len());
+        bytes
+    }
+
+    fn raw(&mut self, port: PortId, bytes: Vec<u8>) -> Out {
+        self.now += Duration::from_ns(1000);
+        self.switch.on_frame(self.now, port, bytes);
+        self.drain()
+    }
+
+    fn drain(&mut self) -> Out {
+        self.switch.check_invariants();
+        let mut out = Vec::new();
+        while let Some((port, bytes)) = self.switch.next_frame() {
+            let parsed = Packet::parse_ip(&bytes).unwrap();
+            assert!(verify_ip(&bytes, parsed.ip_header_len), "what leaves has a right ICRC");
+            out.push((port, parsed.packet, bytes[parsed.payload].to_vec(), bytes));
+        }
+        out
+    }
+
+    fn flow(&self, from: u8, to: u8) -> Flow {
+        let (src, dst) = (gid(from, self.v4), gid(to, self.v4));
+        Flow { src, dst, src_port: 0xc123, traffic_class: 2, hop_limit: 1 }
+    }
+
+    fn packet(&self, from: u8, to: u8, operation: Operation, psn: u32) -> Packet {
+        let qpn = if to == 2 { SERVER_QPN } else { CLIENT_QPN };
+        let opcode = Opcode::new(Service::Rc, operation);
+        let bth = Bth { opcode, psn: Psn::new(psn), dest_qp: QpNumber::new(qpn), ..Bth::default() };
+        Packet { flow: self.flow(from, to), bth, ..Packet::default() }
+    }
+
+    fn send(&mut self, port: PortId, packet: &Packet, payload: &[u8]) -> Out {
+        let packet = Packet { payload_len: payload.len() as u32, ..*packet };
+        let bytes = self.emit(&packet, payload);
+        self.raw(port, bytes)
+    }
+
+    fn atomic(&mut self, psn: u32, operation: Operation, swap_add: u64, compare: u64) -> Out {
+        let mut packet = self.packet(1, 2, operation, psn);
+        packet.atomic = AtomicEth { va: VA, rkey: RKEY, swap_add, compare };
+        self.send(CLIENT, &packet, &[])
+    }
+
+    fn compare_swap(&mut self, psn: u32, compare: u64, swap: u64) -> Out {
+        self.atomic(psn, Operation::CompareSwap, swap, compare)
+    }
+
+    fn answer(&mut self, psn: u32, msn: u32, original: u64) -> Out {
+        let mut packet = self.packet(2, 1, Operation::AtomicAcknowledge, psn);
+        packet.aeth = Aeth { syndrome: Syndrome::default(), msn };
+        packet.atomic_original = original;
+        self.send(SERVER, &packet, &[])
+    }
+
+    fn acknowledge(&mut self, psn: u32, msn: u32, syndrome: Syndrome) -> Out {
+        let mut packet = self.packet(2, 1, Operation::Acknowledge, psn);
+        packet.aeth = Aeth { syndrome, msn };
+        self.send(SERVER, &packet, &[])
+    }
+
+    fn ack(&mut self, psn: u32, msn: u32) -> Out {
+        self.acknowledge(psn, msn, Syndrome::default())
+    }
+
+    fn get(&self, counter: Counter) -> u64 {
+        self.switch.counters().get(counter)
+    }
+
+    fn dropped(&self, reason: Drop) -> u64 {
+        self.switch.counters().dropped(reason)
+    }
+
+    /// Two atomics of 0 with PSNs 100 and 101: the word is known to hold `value` then, and the next PSN is
+    /// 102.
+    fn known(&mut self, value: u64) {
+        for psn in [100, 101] {
+            let out = self.atomic(psn, Operation::FetchAdd, 0, 0);
+            assert_eq!((out.len(), out[0].1.bth.opcode.operation()), (1, Operation::FetchAdd));
+            assert_eq!(self.answer(psn, psn - 99 + 40, value).len(), 1);
+            self.now += LIFE;
+        }
+        let Program::CasToWrite(program) = &self.switch.programs()[0] else { unreachable!() };
+        assert_eq!(program.count_words().known, 1);
+    }
+}
+
+fn operation(packet: &Packet) -> Operation {
+    packet.bth.opcode.operation()
+}
+
+#[test]
+fn a_granted_atomic_becomes_a_write_and_its_ack_an_atomic_ack() {
+    for v4 in [true, false] {
+        for (byte_order, bytes) in
+            [(ByteOrder::Little, [8, 7, 6, 5, 4, 3, 2, 1]), (ByteOrder::Big, [1, 2, 3, 4, 5, 6, 7, 8])]
+        {
+            let mut b = Bench::cas(v4, |config| config.byte_order = byte_order);
+            b.known(9);
+            let out = b.compare_swap(102, 9, 0x0102_0304_0506_0708);
+            let (port, packet, payload, frame) = &out[0];
+            assert_eq!((out.len(), *port, operation(packet)), (1, SERVER, Operation::WriteOnly));
+            assert_eq!((packet.reth, packet.bth.ack_req), (Reth { va: VA, rkey: RKEY, len: 8 }, true));
+            assert_eq!((packet.bth.psn, packet.flow), (Psn::new(102), b.flow(1, 2)));
+            assert_eq!(*payload, bytes);
+            if v4 {
+                // Lengths of IP and UDP, and the identification as it came.
+                assert_eq!(
+                    (frame.len(), &frame[2..6], &frame[24..26]),
+                    (68, &[0, 68, 0xab, 0xcd][..], &[0, 48][..])
+                );
+                assert_eq!((frame[28], frame[36] & 0x80), (0x0a, 0x80));
+            }
+            let out = b.ack(102, 43);
+            let (port, packet, _, frame) = &out[0];
+            assert_eq!((out.len(), *port, operation(packet)), (1, CLIENT, Operation::AtomicAcknowledge));
+            assert_eq!((packet.atomic_original, packet.aeth.msn), (9, 43));
+            assert_eq!((packet.bth.psn, packet.bth.dest_qp.get()), (Psn::new(102), CLIENT_QPN));
+            if v4 {
+                assert_eq!((frame.len(), &frame[24..26], frame[28]), (56, &[0, 36][..], 0x12));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_refused_one_becomes_a_write_of_nothing() {
+    let mut b = Bench::cas(true, |_| {});
+    b.known(9);
+    let out = b.compare_swap(102, 8, 1);
+    assert_eq!((out.len(), out[0].1.reth.len, out[0].3.len()), (1, 0, 60));
+    assert_eq!((operation(&out[0].1), out[0].1.bth.ack_req), (Operation::WriteOnly, true));
+    // Nothing was changed, so the next one need not wait.
+    assert_eq!(b.compare_swap(103, 9, 1)[0].2, [1, 0, 0, 0, 0, 0, 0, 0]);
+    let out = b.ack(102, 43);
+    assert_eq!((out.len(), out[0].1.atomic_original), (1, 9));
+    let out = b.ack(103, 44);
+    assert_eq!((out.len(), out[0].1.atomic_original), (1, 9));
+    assert_eq!((b.get(Counter::CasRefused), b.get(Counter::CasGranted)), (1, 1));
+}
+
+#[test]
+fn one_ack_for_several_is_several_answers_in_order() {
+    let mut b = Bench::cas(true, |_| {});
+    b.known(5);
+    for psn in [102, 103, 104] {
+        assert_eq!(b.compare_swap(psn, 0, 1).len(), 1);
+    }
+    let mut write = b.packet(1, 2, Operation::WriteOnly, 105);
+    write.reth = Reth { va: 0x100, rkey: RKEY, len: 4 };
+    assert_eq!(b.send(CLIENT, &write, &[1; 4]).len(), 1);
+    let out = b.ack(105, 46);
+    let said: Vec<_> = out.iter().map(|(_, p, ..)| (operation(p), p.bth.psn.get(), p.aeth.msn)).collect();
+    use Operation::{Acknowledge, AtomicAcknowledge as Atomic};
+    assert_eq!(said, [(Atomic, 102, 43), (Atomic, 103, 44), (Atomic, 104, 45), (Acknowledge, 105, 46)]);
+    assert_eq!((b.get(Counter::Answered), b.get(Counter::DeCoalesced)), (3, 3));
+}
+
+#[test]
+fn a_second_change_waits_for_the_first_and_all_behind_it() {
+    let mut b = Bench::cas(true, |_| {});
+    b.known(5);
+    assert_eq!(b.atomic(102, Operation::FetchAdd, 2, 0)[0].2, 7u64.to_le_bytes());
+    assert_eq!(b.atomic(103, Operation::FetchAdd, 3, 0).len(), 0);
+    let send = b.packet(1, 2, Operation::SendOnly, 104);
+    assert_eq!(b.send(CLIENT, &send, &[1]).len(), 0);
+    let out = b.ack(102, 43);
+    let said: Vec<_> = out.iter().map(|(port, p, ..)| (*port, operation(p), p.bth.psn.get())).collect();
+    assert_eq!(
+        said,
+        [
+            (CLIENT, Operation::AtomicAcknowledge, 102),
+            (SERVER, Operation::WriteOnly, 103),
+            (SERVER, Operation::SendOnly, 104)
+        ]
+    );
+    assert_eq!(out[1].2, 10u64.to_le_bytes());
+    assert_eq!(b.ack(103, 44)[0].1.atomic_original, 7);
+    assert_eq!(b.get(Counter::Held), 2);
+}
+
+#[test]
+fn who_waits_for_too_long_is_dropped_and_decided_anew() {
+    let mut b = Bench::cas(true, |_| {});
+    b.known(5);
+    b.compare_swap(102, 5, 6);
+    assert_eq!(b.compare_swap(103, 6, 7).len(), 0);
+    let due = b.switch.next_deadline().unwrap();
+    assert!(due > b.now && due <= b.now + Duration::from_ms(1));
+    b.now = due;
+    b.switch.on_timer(due);
+    assert_eq!((b.drain().len(), b.dropped(Drop::HoldTime)), (0, 1));
+    assert_eq!(b.switch.next_deadline(), None);
+    b.ack(102, 43);
+    assert_eq!(b.compare_swap(103, 6, 7)[0].2, 7u64.to_le_bytes());
+}
+
+#[test]
+fn a_repetition_is_what_it_was_and_never_another() {
+    let mut b = Bench::cas(true, |_| {});
+    b.known(5);
+    let first = b.compare_swap(102, 5, 6);
+    assert_eq!(b.compare_swap(102, 5, 6)[0].3, first[0].3, "bit for bit");
+    assert_eq!((b.compare_swap(102, 5, 9).len(), b.dropped(Drop::Replay)), (0, 1));
+    assert_eq!(b.ack(102, 43).len(), 1);
+    // Its answer was lost: it comes again, though the word has changed.
+    assert_eq!(b.compare_swap(102, 5, 6)[0].3, first[0].3);
+    assert_eq!(b.ack(102, 43)[0].1.atomic_original, 5);
+    assert_eq!(b.compare_swap(103, 6, 7)[0].2, 7u64.to_le_bytes());
+}
+
+#[test]
+fn behind_a_gap_nothing_is_decided() {
+    let mut b = Bench::cas(true, |_| {});
+    b.known(5);
+    let out = b.compare_swap(103, 5, 6);
+    let (port, packet, ..) = &out[0];
+    assert_eq!((out.len(), *port, packet.bth.psn.get()), (1, CLIENT, 102));
+    assert_eq!(packet.aeth, Aeth { syndrome: Syndrome::Nak(NakCode::PsnSequenceError), msn: 42 });
+    assert_eq!(packet.flow, Flow { src: gid(2, true), dst: gid(1, true), ..b.flow(1, 2) });
+    assert_eq!(b.compare_swap(104, 5, 6).len(), 0, "told once");
+    assert_eq!(b.dropped(Drop::Gap), 2);
+    assert_eq!(b.compare_swap(102, 5, 6)[0].2, 6u64.to_le_bytes());
+}
+
+#[test]
+fn a_store_changes_what_is_known() {
+    let mut b = Bench::cas(true, |_| {});
+    b.known(5);
+    let mut write = b.packet(1, 2, Operation::WriteOnly, 102);
+    write.reth = Reth { va: VA, rkey: RKEY, len: 8 };
+    let out = b.send(CLIENT, &write, &77u64.to_le_bytes());
+    assert_eq!((out.len(), out[0].1.bth.ack_req, &*out[0].2), (1, true, &77u64.to_le_bytes()[..]));
+    assert_eq!(b.compare_swap(103, 77, 78).len(), 0, "it waits");
+    let out = b.ack(102, 43);
+    assert_eq!((operation(&out[0].1), operation(&out[1].1)), (Operation::Acknowledge, Operation::WriteOnly));
+    assert_eq!(b.ack(103, 44)[0].1.atomic_original, 77);
+}
+
+#[test]
+fn what_is_not_followed_leaves_the_word_to_the_server() {
+    let mut b = Bench::cas(true, |_| {});
+    b.known(5);
+    let mut write = b.packet(1, 2, Operation::WriteOnly, 102);
+    write.reth = Reth { va: VA - 4, rkey: RKEY, len: 16 };
+    assert_eq!(b.send(CLIENT, &write, &[1; 16]).len(), 1);
+    assert_eq!(operation(&b.compare_swap(103, 5, 6)[0].1), Operation::CompareSwap);
+    assert_eq!(b.get(Counter::WordsUnsure), 1);
+    // A packet's life later an answer tells it again.
+    b.answer(103, 44, 5);
+    b.now += LIFE;
+    assert_eq!(operation(&b.compare_swap(104, 0, 0)[0].1), Operation::CompareSwap);
+    b.answer(104, 45, 6);
+    assert_eq!(b.compare_swap(105, 6, 1)[0].2, 1u64.to_le_bytes());
+}
+
+#[test]
+fn a_refused_write_ends_conversion_under_its_key() {
+    let mut b = Bench::cas(true, |_| {});
+    b.known(5);
+    b.compare_swap(102, 5, 6);
+    let out = b.acknowledge(102, 42, Syndrome::Nak(NakCode::RemoteAccessError));
+    assert_eq!((out.len(), operation(&out[0].1)), (1, Operation::Acknowledge));
+    assert_eq!(b.get(Counter::KeysRefused), 1);
+    b.now += FLIGHT;
+    assert_eq!(operation(&b.compare_swap(103, 6, 7)[0].1), Operation::CompareSwap);
+}
+
+#[test]
+fn answers_that_no_client_should_see_are_dropped() {
+    let mut b = Bench::cas(true, |_| {});
+    // From before this switch: it may be the answer to an atomic that another switch converted.
+    assert_eq!((b.ack(99, 39).len(), b.dropped(Drop::AckUnseen)), (0, 1));
+    b.known(5);
+    assert_eq!((b.ack(99, 39).len(), b.dropped(Drop::AckUnseen)), (0, 2));
+    assert_eq!((b.ack(102, 43).len(), b.dropped(Drop::AckUnseen)), (0, 3), "not asked yet");
+    assert_eq!((b.ack(101, 42).len(), b.dropped(Drop::AckBare)), (0, 1), "an atomic's, without its value");
+    b.compare_swap(102, 5, 6);
+    assert_eq!((b.answer(102, 43, 1).len(), b.dropped(Drop::AckBare)), (0, 2), "a WRITE has no such answer");
+}
+
+#[test]
+fn nothing_meets_what_may_still_be_on_its_way() {
+    // What another switch has converted.
+    let mut b = Bench::cas(true, |_| {});
+    b.now = Instant::from_ns(1000);
+    assert_eq!((b.compare_swap(100, 0, 1).len(), b.dropped(Drop::Starting)), (0, 1));
+    let mut read = b.packet(1, 2, Operation::ReadRequest, 100);
+    read.reth = Reth { va: VA, rkey: RKEY, len: 8 };
+    assert_eq!(b.send(CLIENT, &read, &[]).len(), 1);
+    // What a client that has gone has left.
+    let mut b = Bench::cas(true, |_| {});
+    b.known(5);
+    b.compare_swap(102, 5, 6);
+    b.switch.remove_port(b.now, CLIENT).unwrap();
+    let other = |b: &mut Bench, psn| {
+        let mut packet = b.packet(3, 2, Operation::FetchAdd, psn);
+        packet.atomic = AtomicEth { va: VA, rkey: RKEY, swap_add: 1, compare: 0 };
+        b.send(OTHER, &packet, &[]).len()
+    };
+    assert_eq!(other(&mut b, 7), 0, "it waits");
+    b.now += FLIGHT;
+    b.switch.on_timer(b.now);
+    assert_eq!(b.drain().len(), 1, "now the server decides");
+}
+
+#[test]
+fn results_are_kept_for_16_and_no_more_are_decided() {
+    let mut b = Bench::cas(true, |_| {});
+    b.known(5);
+    let sent: usize = (102..120).map(|psn| b.compare_swap(psn, 0, 1).len()).sum();
+    // The two that taught the word have been answered, and make room.
+    assert_eq!((sent, b.dropped(Drop::Depth)), (16 + 1, 1), "16 as WRITEs, then a NAK for the gap");
+    assert_eq!(b.get(Counter::CasRefused), 16);
+    assert_eq!(b.ack(117, 58).len(), 16);
+    assert_eq!(b.compare_swap(118, 0, 1).len(), 1);
+}
+
+#[test]
+fn what_comes_too_late_does_not_reach_a_word_that_was_given_back() {
+    let mut b = Bench::cas(true, |_| {});
+    b.known(5);
+    b.compare_swap(102, 5, 6);
+    // No acknowledgement for longer than a packet's life: the server decides the next one.
+    b.now += LIFE + Duration::from_ms(1);
+    assert_eq!(operation(&b.compare_swap(103, 5, 7)[0].1), Operation::CompareSwap);
+    assert_eq!((b.compare_swap(102, 5, 6).len(), b.dropped(Drop::Late)), (0, 1));
+}
+
+#[test]
+fn words_without_a_place_are_the_servers() {
+    let mut b = Bench::cas(true, |config| config.words_max = 1);
+    b.known(5);
+    b.compare_swap(102, 5, 6);
+    let mut other = b.packet(1, 2, Operation::FetchAdd, 103);
+    other.atomic = AtomicEth { va: VA + 8, rkey: RKEY, swap_add: 1, compare: 0 };
+    let out = b.send(CLIENT, &other, &[]);
+    assert_eq!((operation(&out[0].1), b.get(Counter::WordsFull)), (Operation::FetchAdd, 1));
+    // Its answer is nobody's that the switch knows, and passes; it also says that the WRITE was done.
+    let out = b.answer(103, 44, 0);
+    let said: Vec<_> = out.iter().map(|(_, p, ..)| (operation(p), p.bth.psn.get())).collect();
+    assert_eq!(said, [(Operation::AtomicAcknowledge, 102), (Operation::AtomicAcknowledge, 103)]);
+}
+
+#[test]
+fn damage_is_not_hidden() {
+    let mut b = Bench::cas(true, |_| {});
+    b.known(5);
+    let mut packet = b.packet(1, 2, Operation::CompareSwap, 102);
+    packet.atomic = AtomicEth { va: VA, rkey: RKEY, swap_add: 1, compare: 5 };
+    let mut bytes = b.emit(&packet, &[]);
+    bytes[60] ^= 1;
+    assert_eq!((b.raw(CLIENT, bytes).len(), b.dropped(Drop::Icrc)), (0, 1));
+}
+
+#[test]
+fn two_connections_that_fit_one_answer_are_not_guessed() {
+    let mut b = Bench::cas(true, |_| {});
+    for qpn in [SERVER_QPN, SERVER_QPN + 1] {
+        let mut packet = b.packet(1, 2, Operation::FetchAdd, 100);
+        packet.bth.dest_qp = QpNumber::new(qpn);
+        packet.atomic = AtomicEth { va: VA + u64::from(qpn) * 8, rkey: RKEY, swap_add: 0, compare: 0 };
+        b.send(CLIENT, &packet, &[]);
+    }
+    assert_eq!(b.answer(100, 1, 5).len(), 1);
+    assert_eq!((b.get(Counter::Ambiguous), b.get(Counter::Paired)), (1, 0));
+}
+
+#[test]
+fn announced_connections_need_no_guess() {
+    let mut b = Bench::cas(true, |_| {});
+    let (client, server) = (gid(1, true), gid(2, true));
+    let announcement = Announcement {
+        client,
+        client_qpn: QpNumber::new(CLIENT_QPN),
+        server,
+        server_qpn: QpNumber::new(SERVER_QPN),
+        psn: Psn::new(7),
+        path_mtu: 1024,
+    };
+    b.switch.announce(b.now, &announcement);
+    // A READ of three packets, then an atomic in its turn.
+    let mut read = b.packet(1, 2, Operation::ReadRequest, 7);
+    read.reth = Reth { va: 0, rkey: RKEY, len: 3000 };
+    b.send(CLIENT, &read, &[]);
+    assert_eq!(b.atomic(10, Operation::FetchAdd, 0, 0).len(), 1);
+    b.answer(10, 2, 5);
+    b.now += LIFE;
+    b.atomic(11, Operation::FetchAdd, 0, 0);
+    b.answer(11, 3, 5);
+    assert_eq!(b.compare_swap(12, 5, 6)[0].2, 6u64.to_le_bytes());
+    assert_eq!(b.ack(12, 4)[0].1.aeth.msn, 4);
+}
+
+#[test]
+fn what_no_rule_touches_leaves_bit_for_bit() {
+    for cas in [false, true] {
+        for opcode in Opcode::all() {
+            let mut b = if cas { Bench::cas(true, |_| {}) } else { Bench::of(Vec::new(), true) };
+            let mut packet = Packet { flow: b.flow(1, 3), ..Packet::default() };
+            packet.bth.opcode = opcode;
+            packet.payload_len = 21;
+            let mut bytes = b.emit(&packet, &[7; 21]);
+            bytes[32] |= 0x15; // Reserved bits of the BTH, which the ICRC does not cover.
+            let last = bytes.len() - 1;
+            bytes[last] ^= 1; // A wrong ICRC is the receiver's to count.
+            let mut padded = bytes.clone();
+            padded.extend([0; 6]);
+            b.switch.on_frame(b.now, CLIENT, padded);
+            assert_eq!(b.switch.next_frame(), Some((OTHER, bytes)), "{opcode:?}");
+        }
+    }
+}
+
+#[test]
+fn frames_are_taken_from_their_port_only() {
+    let mut b = Bench::of(Vec::new(), true);
+    let packet = b.packet(1, 2, Operation::SendOnly, 1);
+    assert_eq!((b.send(OTHER, &packet, &[]).len(), b.dropped(Drop::Source)), (0, 1));
+    let mut stray = packet;
+    stray.flow.dst = gid(9, true);
+    assert_eq!((b.send(CLIENT, &stray, &[]).len(), b.dropped(Drop::NoRoute)), (0, 1));
+    assert_eq!((b.raw(CLIENT, vec![0x45; 30]).len(), b.dropped(Drop::Parse)), (0, 1));
+    assert_eq!((b.raw(PortId(9), vec![]).len(), b.dropped(Drop::NoPort)), (0, 1));
+    let (one, two) = (gid(1, true), gid(2, true));
+    assert_eq!(b.switch.claim(OTHER, one), Err(Error::AddressTaken(one, CLIENT)));
+    assert_eq!(b.switch.claim(CLIENT, one), Ok(()));
+    let group = Gid::from("224.0.0.9".parse::<IpAddr>().unwrap());
+    assert_eq!(b.switch.claim(CLIENT, group), Err(Error::NotAHost(group)));
+    // A group's frames go everywhere else.
+    let mut many = packet;
+    many.flow.dst = group;
+    assert_eq!(b.send(CLIENT, &many, &[]).iter().map(|o| o.0).collect::<Vec<_>>(), [SERVER, OTHER]);
+    b.switch.remove_port(b.now, SERVER).unwrap();
+    assert_eq!((b.send(CLIENT, &packet, &[]).len(), b.dropped(Drop::NoRoute)), (0, 2));
+    assert_eq!(b.switch.claim(OTHER, two), Ok(()));
+    assert_eq!(b.send(CLIENT, &packet, &[])[0].0, OTHER);
+}
+
+#[test]
+fn ecn_marks_and_trim_cuts() {
+    let every = |n| MarkConfig { every: Some(n), above: None };
+    let mut b = Bench::of(vec![Program::Ecn(Mark::new(every(2)))], true);
+    let packet = b.packet(1, 2, Operation::SendOnly, 1);
+    let marks: Vec<u8> = (0..4).map(|_| b.send(CLIENT, &packet, &[1])[0].1.flow.traffic_class).collect();
+    assert_eq!(marks, [2, 3, 2, 3]);
+    let mut plain = packet;
+    plain.flow.traffic_class = 0;
+    assert_eq!((0..4).filter(|_| b.send(CLIENT, &plain, &[1])[0].1.flow.traffic_class != 0).count(), 0);
+
+    let above = MarkConfig { every: None, above: Some(1000) };
+    let mut b = Bench::of(vec![Program::Trim(Mark::new(above))], true);
+    assert_eq!(b.send(CLIENT, &packet, &[1; 64])[0].2.len(), 64);
+    b.switch.set_depth(SERVER, 1000);
+    let bytes = b.emit(&Packet { payload_len: 64, ..packet }, &[1; 64]);
+    b.switch.on_frame(b.now, CLIENT, bytes);
+    let (_, cut) = b.switch.next_frame().unwrap();
+    let parsed = Packet::parse_ip(&cut).unwrap();
+    assert_eq!((parsed.packet, cut.len()), (packet, packet.frame_len()));
+    assert!(!verify_ip(&cut, parsed.ip_header_len), "its receiver drops it");
+    assert_eq!(b.get(Counter::Trimmed), 1);
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let config = CasConfig::new(gid(2, true));
+    let refused = |config| CasToWrite::new(config, Instant::ZERO).err().is_some();
+    assert!(!refused(config));
+    assert!(refused(CasConfig { words: WordRange::Range { va: 4, len: 8 }, ..config }));
+    assert!(refused(CasConfig { words: WordRange::Range { va: 8, len: 0 }, ..config }));
+    assert!(refused(CasConfig { words: WordRange::Range { va: u64::MAX - 7, len: 16 }, ..config }));
+    assert!(refused(CasConfig { words_max: 0, ..config }));
+    assert!(refused(CasConfig { hold: LIFE, life: LIFE, ..config }));
+    let twice =
+        [0; 2].map(|_| Program::CasToWrite(Box::new(CasToWrite::new(config, Instant::ZERO).unwrap())));
+    assert_eq!(Switch::new(twice.into(), 0).err(), Some(Error::ServerTwice(gid(2, true))));
+}
+
+#[test]
+fn the_program_fits_software_only_and_says_why() {
+    let b = Bench::cas(true, |_| {});
+    let needs = b.switch.needs();
+    assert_eq!(needs.misfits(Profile::Software), []);
+    let said: Vec<String> = needs.misfits(Profile::Tofino1).iter().map(Misfit::to_string).collect();
+    assert!(said.contains(&"holds packets, which no stage can".to_owned()), "{said:?}");
+    assert!(said.contains(&"words: 192 bits of an entry, 64 there (128 too many)".to_owned()), "{said:?}");
+}
+
+#[test]
+fn the_trace_says_why() {
+    let mut b = Bench::cas(true, |_| {});
+    b.known(5);
+    b.compare_swap(102, 5, 6);
+    b.ack(102, 43);
+    let said: Vec<String> = b.switch.trace().events().map(Event::to_string).collect();
+    let last = &said[said.len() - 2..];
+    assert!(last[0].ends_with("psn 0x000066  va 0x70000000  granted; out 1 as WRITE of 0x6"), "{last:?}");
+    assert!(last[1].ends_with("out 0 as atomic ACK, original 0x5"), "{last:?}");
+}
