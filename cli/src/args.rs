@@ -332,9 +332,12 @@ pub struct Nic {
     /// Way to processes of the same address
     #[arg(long, value_name = "WAY", value_parser = choice::<PathPolicy>())]
     pub path: Option<PathPolicy>,
-    /// Recovery of reliable connections from loss [default: rc]
+    /// How reliable connections are carried [default: rc]
     #[arg(long, value_name = "HOW", value_parser = choice::<Transport>())]
     pub transport: Option<Transport>,
+    /// With --transport star: a side with more connections than these would rather keep none [default: 128]
+    #[arg(long, value_name = "N")]
+    pub star_threshold: Option<u32>,
     /// What senders of reliable connections do about congestion [default: halving]
     #[arg(long, value_name = "NAME", value_parser = choice::<Congestion>())]
     pub congestion: Option<Congestion>,
@@ -499,7 +502,7 @@ mod tests {
             ("--delay", "us", "units"),
             ("--delay", "61s", "at most 60s"),
             ("--direction", "up", "rx, tx, both"),
-            ("--transport", "tcp", "rc, irn"),
+            ("--transport", "tcp", "rc, irn, star-server, star-client, star"),
         ] {
             let joined = format!("{option}={value}");
             let said = run(&[&joined, "--", "true"]).unwrap_err();

@@ -22,6 +22,7 @@ pub fn from_options(options: &Nic) -> Result<Settings, Error> {
     faults.seed = options.seed.or(faults.seed);
     set(&mut settings.path, options.path);
     set(&mut settings.transport, options.transport);
+    settings.star_threshold = options.star_threshold.or(settings.star_threshold);
     set(&mut settings.congestion, options.congestion);
     settings.address = options.address.or(settings.address);
     settings.trace |= options.trace;
@@ -71,8 +72,12 @@ pub fn describe(settings: &Settings) -> Result<String, Error> {
 
 fn choices(settings: &Settings) -> Vec<String> {
     let mut list = Vec::new();
-    if settings.transport == Transport::Irn {
-        list.push("IRN with peers that offer it too".to_owned());
+    match settings.transport {
+        Transport::Rc => {}
+        Transport::Irn => list.push("IRN with peers that offer it too".to_owned()),
+        Transport::StarServer => list.push("StaR, stateless with star-clients".to_owned()),
+        Transport::StarClient => list.push("StaR, stateful with star-servers".to_owned()),
+        Transport::Star => list.push("StaR, with the role that suits both".to_owned()),
     }
     if settings.congestion != Congestion::default() {
         list.push(format!("congestion control {}", settings.congestion.name()));

@@ -374,10 +374,16 @@ fn chain_words(event: &ChainEvent) -> Option<String> {
     Some(format!("qp {} block {} bytes {first}..{} changed by {by}{late}", change.qp, change.block, last + 1))
 }
 
-/// Says how a queue pair recovers from loss, once that is known.
+/// Says how a queue pair recovers from loss, or what has become of it, once that is known.
 #[cold]
 fn say_recovery(nic: &Nic, event: Event) {
     let (id, how) = match event {
+        Event::Star(id, outcome) => {
+            if let Ok(number) = nic.qp_number(id) {
+                say!("adverb: qp {number} is {}", outcome.words());
+            }
+            return;
+        }
         Event::IrnAgreed(id) => (id, "IRN: the peer agreed"),
         Event::IrnUnanswered(id) => (id, "go-back-N: the peer did not answer whether it knows IRN"),
         _ => return,

@@ -16,7 +16,7 @@ use crate::udp::Udp;
 use crate::vain;
 use adverb_nic::{
     Completion, CongestionControl, CqId, DcqcnConfig, Error, IrnConfig, Nic, NicConfig, PathId, QpId,
-    TcpConfig, TimelyConfig, Tolerance,
+    StarConfig, TcpConfig, TimelyConfig, Tolerance,
 };
 use adverb_os::capture::Capture;
 use adverb_os::choice::PathPolicy;
@@ -25,6 +25,7 @@ use adverb_os::folders::shared_directory;
 use adverb_os::lock::{BiasedLock, Guard};
 use adverb_os::signals::without_sigpipe;
 use adverb_os::{say, sys};
+use adverb_wire::star::Wish;
 use adverb_wire::{Duration, Gid, Instant, QpNumber};
 use std::borrow::Cow;
 use std::io;
@@ -352,6 +353,7 @@ fn open_parts(
         loopback: settings.path != PathPolicy::Udp && !settings.faults.any() && capture.is_none(),
         tolerance: TOLERANCE,
         irn: (settings.transport == Transport::Irn).then(|| irn_config(max_unacked_packets)),
+        star: star_config(settings),
         prefetch: [settings.prefetch.unwrap_or(PREFETCH); 2].into(),
         wqe_checks: settings.wqe_checks,
         wait_on_error: settings.wait_on_error,
@@ -397,6 +399,18 @@ fn max_unacked(settings: &Settings, device: &DeviceInfo, receive_buffer: usize) 
     let packet = device.active_mtu.bytes() as usize + SOCKET_OVERHEAD;
     let held = (receive_buffer / packet) as u32;
     settings.max_unacked.unwrap_or_else(|| held.clamp(16, MAX_UNACKED))
+}
+
+/// What a NIC of the host wants to be under StaR, if anything.
+fn star_config(settings: &Settings) -> Option<StarConfig> {
+    let wish = match settings.transport {
+        Transport::Rc | Transport::Irn => return None,
+        Transport::StarServer => Wish::Server,
+        Transport::StarClient => Wish::Client,
+        Transport::Star => Wish::Auto,
+    };
+    let usual = StarConfig::default();
+    Some(StarConfig { wish, threshold: settings.star_threshold.unwrap_or(usual.threshold), ..usual })
 }
 
 /// IRN's bandwidth-delay product is what a peer's socket can hold for us, and what ours holds we tell the

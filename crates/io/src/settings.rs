@@ -25,15 +25,25 @@ pub enum Transport {
     /// IRN with peers that offer it too: only what was lost is sent again. With all others as
     /// [`Transport::Rc`].
     Irn,
+    /// StaR, and this side's NIC keeps nothing of a connection whose peer will keep all of it.
+    StarServer,
+    /// StaR, and this side's NIC keeps both sides' state of a connection whose peer will keep nothing.
+    StarClient,
+    /// StaR, with the role that the two sides' numbers of connections ask for, if one has too many.
+    Star,
 }
 
 impl Choice for Transport {
-    const ALL: &'static [Self] = &[Transport::Rc, Transport::Irn];
+    const ALL: &'static [Self] =
+        &[Transport::Rc, Transport::Irn, Transport::StarServer, Transport::StarClient, Transport::Star];
 
     fn name(self) -> &'static str {
         match self {
             Transport::Rc => "rc",
             Transport::Irn => "irn",
+            Transport::StarServer => "star-server",
+            Transport::StarClient => "star-client",
+            Transport::Star => "star",
         }
     }
 
@@ -45,6 +55,17 @@ impl Choice for Transport {
             Transport::Irn => {
                 "IRN with peers that offer it too: only lost packets are sent again; go-back-N with all \
                  others"
+            }
+            Transport::StarServer => {
+                "StaR: this side's NIC keeps nothing of connections whose peer is a star-client; go-back-N \
+                 with all others"
+            }
+            Transport::StarClient => {
+                "StaR: this side's NIC keeps both sides' state of connections to a star-server; go-back-N \
+                 with all others"
+            }
+            Transport::Star => {
+                "StaR with the role that suits both, once one side has more connections than star_threshold"
             }
         }
     }
@@ -113,6 +134,8 @@ pub struct Settings {
     pub max_unacked: Option<u32>,
     /// How reliable connections recover from loss.
     pub transport: Transport,
+    /// [`Transport::Star`]: with more connections than these in its NIC, a side would rather keep none.
+    pub star_threshold: Option<u32>,
     /// What senders of reliable connections do about congestion.
     pub congestion: Congestion,
     /// WQEs that a fetch of a cross-channel queue brings; 8 by default.
@@ -149,7 +172,7 @@ impl std::error::Error for SettingsError {}
 
 const OPTIONS: &str = "no such option; there are address, loss, duplicate, reorder, corrupt, mark, delay, \
                        direction, seed, pcap, counters, trace, path, max_unacked, transport, \
-                       congestion, prefetch, wqe-checks, wait-on-error and directory";
+                       star_threshold, congestion, prefetch, wqe-checks, wait-on-error and directory";
 const ADDRESS: &str = "an IPv4 or IPv6 address is needed, such as address=127.0.0.1";
 const PROBABILITY: &str = "a probability from 0 to 1 or a percentage is needed, such as 0.01 or 1%";
 const DELAY: &str = "a time is needed, such as delay=50us (units ns, us, ms, s; at most 60s)";
@@ -158,7 +181,8 @@ const SEED: &str = "a whole number is needed, such as seed=7";
 const PATH: &str = "a file name is needed; write a comma as %2C and a percent sign as %25";
 const SWITCH: &str = "a switch is on or off";
 const POLICY: &str = "path is auto or udp";
-const TRANSPORT: &str = "transport is rc or irn";
+const TRANSPORT: &str = "transport is rc, irn, star-server, star-client or star";
+const THRESHOLD: &str = "a number of connections is needed, such as star_threshold=128";
 const CONGESTION: &str = "congestion is halving, fixed, dcqcn, timely or tcp";
 const PREFETCH: &str = "a number of WQEs from 1 to 64 is needed";
 const ON_ERROR: &str = "wait-on-error is fail or release";
@@ -224,6 +248,7 @@ impl Settings {
                 self.max_unacked = Some(packets);
             }
             "transport" => self.transport = Transport::named(text).ok_or(TRANSPORT)?,
+            "star_threshold" => self.star_threshold = Some(text.parse().map_err(|_| THRESHOLD)?),
             "congestion" => self.congestion = Congestion::named(text).ok_or(CONGESTION)?,
             "prefetch" => {
                 let wqes = text.parse().ok().filter(|wqes| (1..=64).contains(wqes));
@@ -287,6 +312,9 @@ impl Settings {
             parts.push("wait-on-error=release".to_owned());
         }
         name_choice(&mut parts, "transport", self.transport);
+        if let Some(threshold) = self.star_threshold {
+            parts.push(format!("star_threshold={threshold}"));
+        }
         name_choice(&mut parts, "congestion", self.congestion);
         parts.join(",")
     }
@@ -408,6 +436,7 @@ mod tests {
             ("trace=maybe", "trace", Some("maybe"), SWITCH),
             ("path=shm", "path", Some("shm"), POLICY),
             ("transport=tcp", "transport", Some("tcp"), TRANSPORT),
+            ("star_threshold=many", "star_threshold", Some("many"), THRESHOLD),
             ("congestion=vegas", "congestion", Some("vegas"), CONGESTION),
             ("max_unacked=0", "max_unacked", Some("0"), UNACKED),
             ("prefetch=0", "prefetch", Some("0"), PREFETCH),
@@ -444,7 +473,8 @@ mod tests {
             directory in any_path(),
             trace: bool,
             udp: bool,
-            irn: bool,
+            transport in 0usize..5,
+            star_threshold: Option<u32>,
             congestion in 0usize..5,
             max_unacked in proptest::option::of(1u32..=65_536),
             prefetch in proptest::option::of(1u8..=64),
@@ -463,8 +493,8 @@ mod tests {
                 congestion: Congestion::ALL[congestion],
                 pcap, counters, trace,
                 path: if udp { PathPolicy::Udp } else { PathPolicy::Auto },
-                transport: if irn { Transport::Irn } else { Transport::Rc },
-                max_unacked, directory, prefetch, wqe_checks,
+                transport: Transport::ALL[transport],
+                star_threshold, max_unacked, directory, prefetch, wqe_checks,
                 wait_on_error: if release { WaitOnError::Release } else { WaitOnError::Fail },
             };
             prop_assert_eq!(Settings::parse(&settings.to_env()).unwrap(), settings);

@@ -121,6 +121,21 @@ counters! { Counters;
     star_drop_ticket,
     /// Dropped: StaR's ticket is of a queue pair number that does not live, or of an earlier life.
     star_drop_not_live,
+    /// StaR, stateless side: packets sent with work requests for the peer, or that ask for a sign of life.
+    star_work_sent,
+    /// StaR, stateless side: times that the peer was told again, or asked, because it had not answered.
+    star_repeats,
+    /// StaR, stateless side: completions that came once more.
+    star_cqe_duplicate,
+    /// StaR, stateless side: completions for what is not outstanding.
+    star_cqe_unknown,
+    /// StaR, stateless side: completions of receives with more bytes than they have room for.
+    star_cqe_length,
+    /// StaR, stateful side: work requests of the peer that came once more.
+    star_wqe_duplicate,
+    /// StaR, stateful side: work requests of the peer that came before their turn, made no sense or did not
+    /// fit the queues that it has told.
+    star_wqe_gap,
     /// Dropped: no queue pair of that number.
     drop_unknown_qp,
     /// Dropped: queue pair in a state that does not receive.

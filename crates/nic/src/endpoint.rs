@@ -51,7 +51,7 @@ pub(crate) struct Endpoint {
     pub dst: Gid,
     pub peer: QpNumber,
     pub path: PathId,
-    mtu: u16,
+    pub mtu: u16,
     src_port: u16,
     hop_limit: u8,
     traffic_class: u8,
@@ -177,6 +177,11 @@ impl Endpoint {
         self.answers.expected()
     }
 
+    /// Callers' words for its sends, and where each begins.
+    pub fn starts(&self) -> &inflight::Slots {
+        &self.requests.slots
+    }
+
     /// The PSN of its first request.
     pub fn next_psn(&self) -> Psn {
         self.requests.next_psn
@@ -191,18 +196,20 @@ impl Endpoint {
 
     /// Posts a send work request, for the queue pair to execute that gets the queues.
     pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), Error> {
-        self.check_post()?;
         if matches!(self.state, QpState::Reset | QpState::Init | QpState::Rtr) {
             return Err(Error::WrongState);
         }
+        let end = self.sq.posted;
         let block = self.sq.post(self.num, wr, self.attr.max_send_wr.into())?;
         self.requests.slots.keep_wr_id(block, wr.wr_id, self.sq.ring.blocks());
+        self.requests.slots.keep_start(block, self.sq.posted.wrapping_sub(block));
+        self.follow_post(end, block);
         Ok(())
     }
 
     /// Rings the doorbell of a send queue whose WQEs were written through memory.
     pub fn ring(&mut self, posted: u32) -> Result<(), Error> {
-        self.check_post()?;
+        self.check_written()?;
         self.sq.ring(posted)?;
         self.requests.slots.allocate(self.sq.ring.blocks());
         Ok(())
@@ -210,7 +217,6 @@ impl Endpoint {
 
     /// Posts a receive.
     pub fn post_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), Error> {
-        self.check_post()?;
         if self.state == QpState::Reset {
             return Err(Error::WrongState);
         }

@@ -26,6 +26,49 @@ pub enum Event {
     /// The peer of a queue pair did not say whether it knows IRN, however often it was asked: loss is
     /// recovered by go-back-N. It may still agree later.
     IrnUnanswered(QpId),
+    /// What a queue pair of a NIC that offers StaR has become.
+    Star(QpId, StarOutcome),
     /// A shared receive queue fell below its limit.
     SrqLimitReached(SrqId),
+}
+
+/// What a queue pair of a NIC that offers StaR has become, and why.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StarOutcome {
+    /// This NIC keeps nothing of the connection.
+    Stateless,
+    /// This NIC keeps both sides' state.
+    Stateful,
+    /// Plain RC: both sides insist on the same role.
+    Conflict,
+    /// Plain RC: neither side has too many connections.
+    Few,
+    /// Plain RC: the peer has not answered, and something is to be sent.
+    Unanswered,
+    /// Plain RC: the peer has sent a request of plain RC.
+    PlainRequest,
+    /// Plain RC: the program writes its WQEs itself.
+    Written,
+    /// Not a queue pair that StaR carries.
+    Excluded,
+}
+
+impl StarOutcome {
+    /// In words.
+    pub const fn words(self) -> &'static str {
+        match self {
+            StarOutcome::Stateless => "StaR, stateless: the peer keeps both sides' state",
+            StarOutcome::Stateful => "StaR, stateful: keeps both sides' state",
+            StarOutcome::Conflict => "plain RC: both sides want the same role of StaR",
+            StarOutcome::Few => "plain RC: neither side has more connections than its StaR threshold",
+            StarOutcome::Unanswered => "plain RC: the peer did not answer whether it knows StaR",
+            StarOutcome::PlainRequest => "plain RC: the peer sent a request of plain RC",
+            StarOutcome::Written => {
+                "plain RC: the program writes its work queue elements itself, against StaR"
+            }
+            StarOutcome::Excluded => {
+                "unchanged: StaR carries RC with receive queues of its own, no shared ones, XRC, UC or UD"
+            }
+        }
+    }
 }

@@ -177,7 +177,11 @@ impl Nic {
 
     /// Lets something that is written for queue pairs be done to an endpoint whose queues are not lent. It
     /// must leave nothing in flight, and nothing that needs a place in the NIC's table.
-    fn as_qp<T>(&mut self, id: QpId, act: impl FnOnce(&mut Qp, &mut NicState) -> T) -> Result<T, Error> {
+    pub(crate) fn as_qp<T>(
+        &mut self,
+        id: QpId,
+        act: impl FnOnce(&mut Qp, &mut NicState) -> T,
+    ) -> Result<T, Error> {
         let Some(Place::Off(mut endpoint)) = self.endpoints.replace(id, Place::On(nobody())) else {
             return Err(Error::NoSuchObject);
         };
@@ -206,7 +210,7 @@ impl Nic {
                 if let Object::Off(endpoint) = self.object_mut(id)? {
                     endpoint.post_send(wr)?;
                 }
-                self.after_post(id);
+                self.after_post(now, id);
                 self.flush_posted(now, id)
             }
         }
@@ -220,7 +224,7 @@ impl Nic {
                 if let Object::Off(endpoint) = self.object_mut(id)? {
                     endpoint.ring(posted)?;
                 }
-                self.after_post(id);
+                self.after_post(now, id);
                 self.flush_posted(now, id)
             }
         }
@@ -239,7 +243,7 @@ impl Nic {
                 if let Object::Off(endpoint) = self.object_mut(id)? {
                     endpoint.post_recv(wr)?;
                 }
-                self.after_post(id);
+                self.after_post(now, id);
                 self.flush_posted(now, id)
             }
         }

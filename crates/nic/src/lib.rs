@@ -47,7 +47,7 @@ pub use attr::{
 pub use congestion::{CongestionControl, DcqcnConfig, RateLimit, TcpConfig, TimelyConfig};
 pub use counters::Counters;
 pub use error::Error;
-pub use event::Event;
+pub use event::{Event, StarOutcome};
 pub use explain::Explanation;
 pub use one_rma::OneRma;
 pub use transport::rc::irn::{self, IrnConfig, LossRecovery, Scheme, Timers};

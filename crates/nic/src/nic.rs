@@ -360,6 +360,7 @@ impl Nic {
     pub fn send_queue_memory(&mut self, qp: QpId) -> Result<&QueueMemory, Error> {
         let qp = self.inner_name(qp);
         if let Some(Place::Off(endpoint)) = self.endpoints.get_mut(qp) {
+            endpoint.check_written()?;
             return endpoint.sq.memory();
         }
         let pair = self.qps.get_mut(qp).ok_or(Error::NoSuchObject)?;

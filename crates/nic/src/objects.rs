@@ -229,6 +229,7 @@ impl Nic {
         if let Some(users) = init.xrcd.and_then(|id| self.state.xrcds.get_mut(id)) {
             *users += 1;
         }
+        self.tell_excluded(id);
         Ok(id)
     }
 

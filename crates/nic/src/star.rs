@@ -14,17 +14,18 @@
 //! ```
 //!
 //! Who does not know StaR drops the hellos, and the endpoint becomes plain RC when there is something to do:
-//! when a request of plain RC comes, when something is posted and nobody has answered, or when the side that
-//! would keep nothing posts something. A hello must tell
+//! when a request of plain RC comes, or when a send is posted and nobody has answered. A hello must tell
 //! what the peer expects next, which is as hard to guess as any PSN.
 //!
-//! So far the protocol carries what the stateful side asks for: WRITEs and READs. The stateless side posts
-//! nothing: an endpoint with receives posted before RTS is plain RC.
+//! What is posted before waits in the queues, and is told to the peer once it has the state ([`library`]).
+
+mod library;
 
 use crate::admission::PKEY_BASE;
 use crate::attr::{QpInit, QpState};
 use crate::endpoint::{Endpoint, Object, Place};
 use crate::error::Error;
+use crate::event::{Event, StarOutcome};
 use crate::frame::TxFrame;
 use crate::ids::{PathId, QpId};
 use crate::limits;
@@ -35,6 +36,7 @@ use crate::transport::rc::star::{Star, WINDOW, record};
 use crate::transport::star::{Role, StarConfig, Stateless, clock, role};
 use adverb_wire::star::{Grant, Hello, Op, Record, StarEth, Ticket, Wish};
 use adverb_wire::{Bth, Flow, Instant, Opcode, Operation, Packet, Psn, QpNumber, Service};
+use library::Library;
 use std::collections::VecDeque;
 
 /// How far a hello's PSN lies before the peer's requests, as with IRN's.
@@ -74,7 +76,7 @@ enum Phase {
     /// Nobody has answered.
     Silent,
     /// Decided, and leaves when the peer's hello is answered.
-    Leaving(Role),
+    Leaving(StarOutcome),
     /// The peer is to have the state.
     Handing,
     Stateless,
@@ -91,39 +93,39 @@ pub(crate) struct Hosted {
     /// Stands in the row of those with something to say.
     is_due: bool,
     sent: u8,
-    /// When to ask again, or to hand over again.
+    /// When to ask again, to hand over again, or to repeat what nobody has acknowledged.
     at: Instant,
+    /// The time at which the timers look at it.
+    heap_at: Instant,
     /// The first hello that was told: repeats tell the same, or the sides could decide differently.
     told: Hello,
     ticket: Ticket,
+    library: Library,
 }
 
 impl Hosted {
-    /// Whether nothing can be posted here: the peer may have the state.
-    fn refuses_posts(&self) -> bool {
-        matches!(self.phase, Phase::Handing | Phase::Stateless)
-    }
-
-    /// Whether it is to be plain RC when something is posted.
-    fn is_plain_for_posts(&self) -> bool {
-        self.phase == Phase::Silent || self.phase == Phase::Asking && self.told.wish == Wish::Server
+    /// The peer has the state.
+    fn become_stateless(&mut self, now: Instant) {
+        self.phase = Phase::Stateless;
+        (self.hand_over, self.at) = (false, Instant::NEVER);
+        self.library.heard_at(now);
     }
 
     /// Whether it would take the peer's state.
     fn may_be_stateful(&self) -> bool {
-        self.told.wish == Wish::Client && matches!(self.phase, Phase::Asking | Phase::Silent)
+        self.told.wish != Wish::Server && matches!(self.phase, Phase::Asking | Phase::Silent)
     }
 }
 
 impl Endpoint {
-    /// Whether something may be posted: the stateless side's requests are not carried.
-    pub fn check_post(&self) -> Result<(), Error> {
-        match self.star.as_deref() {
-            Some(hosted) if hosted.refuses_posts() => {
-                Err(Error::Unsupported("posting at the stateless side of a StaR connection"))
-            }
-            _ => Ok(()),
+    /// Whether a program may write WQEs itself: not while the peer has the state, and reads them one by one.
+    pub fn check_written(&self) -> Result<(), Error> {
+        if self.is_handed_over() {
+            return Err(Error::Unsupported(
+                "a program's own WQEs at the stateless side of a StaR connection",
+            ));
         }
+        Ok(())
     }
 
     /// Whether the peer has its state, or is getting it.
@@ -132,8 +134,11 @@ impl Endpoint {
         matches!(phase, Some(Phase::Handing | Phase::Stateless))
     }
 
-    fn has_posted(&self) -> bool {
-        self.sq.has_unfetched() || self.receiver.as_deref().is_some_and(|receiver| receiver.queue.len() > 0)
+    /// A send request was posted at `block`, behind `end`.
+    pub fn follow_post(&mut self, end: u32, block: u32) {
+        if let Some(hosted) = self.star.as_deref_mut() {
+            hosted.library.follow(end, block);
+        }
     }
 }
 
@@ -155,7 +160,7 @@ impl StarNic {
     /// Puts a packet of StaR's control into `out`, with a body. False when the host has no memory for it.
     fn put(&mut self, ends: &Ends, bth: Bth, eth: StarEth, body: &[u8], out: &mut TxFrame) -> bool {
         if self.body.is_none() {
-            self.body = QueueMemory::new(Record::LEN).ok();
+            self.body = QueueMemory::new(limits::MAX_MTU).ok();
         }
         let Some(memory) = &self.body else { return false };
         memory.write(0, body);
@@ -201,9 +206,6 @@ impl Nic {
     /// Creates a queue pair that may become either side of a StaR connection.
     #[cold]
     pub(crate) fn create_star_endpoint(&mut self, init: &QpInit) -> Result<QpId, Error> {
-        if self.star.as_ref().is_some_and(|star| star.config.wish == Wish::Auto) {
-            return Err(Error::Unsupported("StaR with roles by number of connections: wish for one of them"));
-        }
         self.create_endpoint(init)
     }
 
@@ -226,7 +228,7 @@ impl Nic {
             queues: (sizes.max_send_wr as u16, sizes.max_recv_wr as u16),
             clock: 0,
         };
-        let plain = endpoint.has_posted();
+        let plain = endpoint.sq.is_written_by_program();
         endpoint.star = Some(Box::new(Hosted {
             phase: Phase::Asking,
             ask: true,
@@ -235,11 +237,13 @@ impl Nic {
             is_due: false,
             sent: 0,
             at: Instant::NEVER,
+            heap_at: Instant::NEVER,
             told,
             ticket: Ticket::default(),
+            library: Library::new(endpoint.sq.posted),
         }));
         if plain {
-            self.leave_for(id, Role::Plain);
+            self.leave_for(id, StarOutcome::Written);
         } else {
             self.star_due(id);
         }
@@ -255,6 +259,16 @@ impl Nic {
         }
     }
 
+    /// The peer has taken an endpoint to ERR: the peer is acknowledged all the same.
+    fn close_star(&mut self, id: QpId) {
+        let Some(star) = &mut self.star else { return };
+        if let Some(Place::Off(endpoint)) = self.endpoints.get_mut(id)
+            && endpoint.star.take().is_some()
+        {
+            star.stateless.close(endpoint.num);
+        }
+    }
+
     /// An endpoint stands in the row of those with something to say.
     fn star_due(&mut self, id: QpId) {
         let Some(star) = &mut self.star else { return };
@@ -267,23 +281,33 @@ impl Nic {
         self.state.has_effects = true;
     }
 
-    /// Something was posted: who has waited for an answer in vain waits no longer, and who would keep nothing
-    /// goes over to plain RC.
-    pub(crate) fn after_post(&mut self, id: QpId) {
-        if let Some(Place::Off(endpoint)) = self.endpoints.get(id)
-            && endpoint.star.as_deref().is_some_and(Hosted::is_plain_for_posts)
-        {
-            self.leave_for(id, Role::Plain);
+    /// Something was posted: the peer is told, if it has the state; who has waited for an answer in vain and
+    /// has something to send waits no longer.
+    pub(crate) fn after_post(&mut self, now: Instant, id: QpId) {
+        let Some(Place::Off(endpoint)) = self.endpoints.get(id) else { return };
+        match endpoint.star.as_deref().map(|hosted| hosted.phase) {
+            Some(Phase::Stateless | Phase::Handing) => self.tell_posted(now, id),
+            Some(Phase::Silent) if endpoint.sq.has_unfetched() => {
+                self.leave_for(id, StarOutcome::Unanswered);
+            }
+            _ => {}
+        }
+    }
+
+    /// A queue pair that StaR never carries was created.
+    pub(crate) fn tell_excluded(&mut self, id: QpId) {
+        if self.star.is_some() {
+            self.state.event(Event::Star(id, StarOutcome::Excluded));
         }
     }
 
     /// An endpoint's queues go to a queue pair: plain RC. Where there is no room for one, it stays as it is,
     /// and the next request or post tries again.
-    fn leave_for(&mut self, id: QpId, role: Role) {
-        self.leave_in(id, role, None);
+    fn leave_for(&mut self, id: QpId, outcome: StarOutcome) {
+        self.leave_in(id, outcome, None);
     }
 
-    fn leave_in(&mut self, id: QpId, role: Role, mode: Option<Star>) {
+    fn leave_in(&mut self, id: QpId, outcome: StarOutcome, mode: Option<Star>) {
         let Some(Place::Off(endpoint)) = self.endpoints.get_mut(id) else { return };
         let num = endpoint.num;
         let hosted = endpoint.star.take();
@@ -293,12 +317,13 @@ impl Nic {
             }
             return;
         }
-        let counter = match role {
-            Role::Conflict => &mut self.state.counters.star_role_conflicts,
-            Role::Stateful => &mut self.state.counters.star_agreed,
-            Role::Plain | Role::Stateless => &mut self.state.counters.star_fell_back,
+        let counter = match outcome {
+            StarOutcome::Conflict => &mut self.state.counters.star_role_conflicts,
+            StarOutcome::Stateful => &mut self.state.counters.star_agreed,
+            _ => &mut self.state.counters.star_fell_back,
         };
         *counter += 1;
+        self.state.event(Event::Star(id, outcome));
         if let Some(star) = &mut self.star {
             star.stateless.revoke(num);
         }
@@ -311,22 +336,46 @@ impl Nic {
         let Some(star) = &self.star else { return };
         let tries = star.config.hello_tries;
         let Some(Place::Off(endpoint)) = self.endpoints.get_mut(name) else { return };
-        let posted = endpoint.has_posted();
-        let Some(hosted) = endpoint.star.as_deref_mut().filter(|hosted| hosted.at <= now) else { return };
+        let posted = endpoint.sq.has_unfetched();
+        let Some(hosted) = endpoint.star.as_deref_mut() else { return };
+        if hosted.heap_at <= now {
+            hosted.heap_at = Instant::NEVER;
+        }
+        if hosted.at > now {
+            return self.arm(name);
+        }
         hosted.at = Instant::NEVER;
         match hosted.phase {
             Phase::Asking if hosted.sent < tries => hosted.ask = true,
             Phase::Asking => {
                 hosted.phase = Phase::Silent;
                 if posted {
-                    self.leave_for(name, Role::Plain);
+                    self.leave_for(name, StarOutcome::Unanswered);
                 }
                 return;
             }
-            Phase::Handing if hosted.sent < RECORD_TRIES => hosted.hand_over = true,
+            // The peer may have gone: what is posted finds out.
+            Phase::Handing => hosted.hand_over = posted || hosted.sent < RECORD_TRIES,
+            Phase::Stateless => {}
             _ => return,
         }
-        self.star_due(name);
+        let decided = matches!(hosted.phase, Phase::Stateless | Phase::Handing);
+        if hosted.phase != Phase::Stateless {
+            self.star_due(name);
+        }
+        if decided {
+            self.library_timer(now, name);
+        }
+    }
+
+    /// Has the timers look at an endpoint in time.
+    fn arm(&mut self, id: QpId) {
+        let Some(Place::Off(endpoint)) = self.endpoints.get_mut(id) else { return };
+        let Some(hosted) = endpoint.star.as_deref_mut() else { return };
+        if hosted.at < hosted.heap_at {
+            hosted.heap_at = hosted.at;
+            self.timers.enter(hosted.at, id.index);
+        }
     }
 }
 
@@ -343,37 +392,26 @@ impl Nic {
                     return true;
                 };
                 let state = &mut self.state;
-                star.stateless.on_request(now, packet, payload, &state.memory, &mut state.counters);
-                state.has_effects |= star.stateless.has_answers();
+                let posted = StarEth::from(packet.irn).has(StarEth::POSTED);
+                let host = match posted {
+                    true => library::queues_of(&self.endpoints, &self.numbers, packet.bth.dest_qp),
+                    false => None,
+                };
+                let stateless = &mut star.stateless;
+                stateless.on_request(now, packet, payload, &state.memory, host, &mut state.counters);
+                state.has_effects |= stateless.has_answers();
             }
-            Operation::WqeEventAcknowledge => self.on_handed_over(packet),
+            Operation::WqeEventAcknowledge => self.on_work_acknowledged(now, packet),
             Operation::WqePacket => return self.on_record(now, packet, payload),
-            Operation::CqePacket => self.state.counters.drop_wrong_service += 1,
-            Operation::Hello => self.on_hello(packet, payload),
+            Operation::CqePacket => self.on_completions(now, packet, payload),
+            Operation::Hello => self.on_hello(now, packet, payload),
             _ => return false,
         }
         true
     }
 
-    /// The peer has the state.
-    fn on_handed_over(&mut self, packet: &Packet) {
-        let admitted = self
-            .star
-            .as_ref()
-            .is_some_and(|star| star.stateless.admit(packet, &mut self.state.counters).is_some());
-        let Some(name) = self.endpoints.name_at(self.numbers.owner(packet.bth.dest_qp)) else { return };
-        if let Some(Place::Off(endpoint)) = self.endpoints.get_mut(name).filter(|_| admitted)
-            && let Some(hosted) = endpoint.star.as_deref_mut()
-            && hosted.phase == Phase::Handing
-        {
-            hosted.phase = Phase::Stateless;
-            (hosted.hand_over, hosted.at) = (false, Instant::NEVER);
-            self.state.counters.star_agreed += 1;
-        }
-    }
-
     /// The peer says hello.
-    fn on_hello(&mut self, packet: &Packet, payload: &Payload<'_>) {
+    fn on_hello(&mut self, now: Instant, packet: &Packet, payload: &Payload<'_>) {
         let index = self.numbers.owner(packet.bth.dest_qp);
         let mut bytes = [0; Hello::LEN];
         if payload.len() == Hello::LEN && !payload.is_elided() {
@@ -412,15 +450,20 @@ impl Nic {
             if decided == Role::Stateless {
                 hosted.phase = Phase::Handing;
                 hosted.hand_over = true;
+                hosted.library.heard_at(now);
                 let grant = grant_of(endpoint);
                 let ticket = star.stateless.bring_to_life(own, there, grant);
                 if let Some(hosted) = endpoint.star.as_deref_mut() {
                     hosted.ticket = ticket;
                 }
             } else {
-                hosted.phase = Phase::Leaving(decided);
+                let outcome = match decided {
+                    Role::Conflict => StarOutcome::Conflict,
+                    _ => StarOutcome::Few,
+                };
+                hosted.phase = Phase::Leaving(outcome);
                 if !hosted.answer {
-                    return self.leave_for(name, decided);
+                    return self.leave_for(name, outcome);
                 }
             }
         }
@@ -438,7 +481,7 @@ impl Nic {
         match record(packet, payload, peer_psn).filter(|_| waits) {
             Some(record) => {
                 let star = Star::new(first, peer_psn, &record, &self.state, now);
-                self.leave_in(name, Role::Stateful, Some(star));
+                self.leave_in(name, StarOutcome::Stateful, Some(star));
             }
             None => self.state.counters.drop_hello += 1,
         }
@@ -459,7 +502,7 @@ impl Nic {
         if !fits || decided {
             return false;
         }
-        self.leave_for(name, Role::Plain);
+        self.leave_for(name, StarOutcome::PlainRequest);
         matches!(self.endpoints.get(name), Some(Place::On(_)))
     }
 
@@ -482,8 +525,9 @@ impl Nic {
         }
         let Some(star) = &mut self.star else { return false };
         let state = &mut self.state;
+        let host = |number| library::queues_of(&self.endpoints, &self.numbers, number);
         if self.paths.is_blocked(PathId::DEFAULT)
-            || !star.stateless.next_answer(now, &state.memory, &mut state.counters, out)
+            || !star.stateless.next_answer(now, &state.memory, host, &mut state.counters, out)
         {
             return false;
         }
@@ -504,7 +548,8 @@ impl Nic {
         let (first, record) = (endpoint.next_psn(), record_of(endpoint, star, now));
         let Some(hosted) = endpoint.star.as_deref_mut() else { return false };
         hosted.is_due = false;
-        let interval = |sent: u8| star.config.hello_interval.times(1 << sent.min(DOUBLINGS_MAX));
+        let hello_interval = star.config.hello_interval;
+        let interval = |sent: u8| hello_interval.times(1 << sent.min(DOUBLINGS_MAX));
         let sent = if hosted.ask || hosted.answer {
             let asks = core::mem::take(&mut hosted.ask);
             hosted.answer = false;
@@ -517,20 +562,22 @@ impl Nic {
             star.put_hello(&ends, &hosted.told, asks, out)
         } else if core::mem::take(&mut hosted.hand_over) {
             hosted.at = now + interval(hosted.sent);
-            hosted.sent += 1;
+            hosted.sent = hosted.sent.saturating_add(1);
             star.put_record(&ends, first, &record, out)
+        } else if hosted.phase == Phase::Stateless {
+            star.put_work(now, endpoint, &mut self.state, &ends, out)
         } else {
             false
         };
-        let (phase, at, more) = (hosted.phase, hosted.at, hosted.hand_over);
-        if at != Instant::NEVER {
-            self.timers.enter(at, index);
-        }
+        let Some(hosted) = endpoint.star.as_deref() else { return sent };
+        let more = hosted.hand_over || sent && hosted.phase == Phase::Stateless && endpoint.has_untold();
+        let phase = hosted.phase;
+        self.arm(name);
         if more {
             self.star_due(name);
         }
-        if let Phase::Leaving(role) = phase {
-            self.leave_for(name, role);
+        if let Phase::Leaving(outcome) = phase {
+            self.leave_for(name, outcome);
         }
         sent
     }

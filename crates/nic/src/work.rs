@@ -212,6 +212,31 @@ pub enum Status {
     General = 21,
 }
 
+impl Status {
+    /// By its number; one without meaning here is a general error.
+    pub const fn of_wire(number: u8) -> Status {
+        use Status::*;
+        match number {
+            0 => Success,
+            1 => LocalLength,
+            2 => LocalQpOperation,
+            4 => LocalProtection,
+            5 => WorkRequestFlushed,
+            6 => MemoryWindowBind,
+            7 => BadResponse,
+            8 => LocalAccess,
+            9 => RemoteInvalidRequest,
+            10 => RemoteAccess,
+            11 => RemoteOperation,
+            12 => TransportRetryExceeded,
+            13 => RnrRetryExceeded,
+            16 => RemoteAborted,
+            19 => Fatal,
+            _ => General,
+        }
+    }
+}
+
 /// What completed; numbers are those of `enum ibv_wc_opcode`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]

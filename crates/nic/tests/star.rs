@@ -478,8 +478,6 @@ fn refusals_fail_the_request_and_say_why() {
     let cases = [
         (SendOp::Write(va_ro, rkey_ro), Status::RemoteAccess, "StaR NAK access"),
         (SendOp::Read(va + 4090, rkey), Status::RemoteAccess, "StaR NAK access"),
-        (SendOp::Send, Status::LocalQpOperation, "StaR carries"),
-        (SendOp::WriteImm(va, rkey, 5), Status::LocalQpOperation, "StaR carries"),
         (SendOp::FetchAdd { addr: va, rkey, add: 1 }, Status::LocalQpOperation, "StaR carries"),
     ];
     for (op, status, rule) in cases {
@@ -497,39 +495,47 @@ fn refusals_fail_the_request_and_say_why() {
 }
 
 #[test]
-fn the_stateless_side_posts_nothing_and_is_lent_to_nobody() {
+fn the_stateless_side_is_lent_to_nobody_and_takes_no_wqes_of_a_programs() {
     let mut w = client_and_server(11);
     let (_, b) = agreed(&mut w);
-    let mb = w.memory(SERVER, 64);
     let now = w.now;
     let nic = &mut w.nodes[SERVER].nic;
-    let refused = |result: Result<(), Error>| assert!(matches!(result, Err(Error::Unsupported(_))));
-    refused(nic.post_send(now, b, &wr(1, SendOp::Send, &[mb.sge(0, 8)])));
-    refused(nic.post_recv(now, b, &RecvWr { wr_id: 1, sges: &[mb.sge(0, 8)] }));
     assert_eq!(nic.lend(b), Err(Error::Busy));
-    // Who has receives posted when it comes to RTS needs plain RC.
+    assert!(matches!(nic.send_queue_memory(b), Err(Error::Unsupported(_))));
+    assert!(matches!(nic.on_doorbell(now, b, 1), Err(Error::Unsupported(_))));
+    // Whose program writes WQEs itself before RTS is plain RC.
     let (c, d) = (w.qp(CLIENT, QpType::Rc, CAPS), w.qp(SERVER, QpType::Rc, CAPS));
-    let (mut attr, _) = w.nodes[SERVER].nic.query_qp(d).unwrap();
-    (attr.state, attr.port) = (QpState::Init, 1);
-    attr.access = Access::REMOTE_WRITE;
-    use QpAttrMask as M;
-    let init = M::STATE | M::PORT | M::PKEY_INDEX | M::ACCESS_FLAGS;
-    w.nodes[SERVER].nic.modify_qp(now, d, &attr, init).unwrap();
-    w.recv(SERVER, d, 5, &[mb.sge(0, 8)]);
+    w.nodes[SERVER].nic.send_queue_memory(d).unwrap();
     let link = Link { timeout: 14, ..Link::default() };
     w.connect((SERVER, d), (CLIENT, c), &link);
     assert_eq!(w.nodes[SERVER].nic.star_side(d), Ok(StarSide::Plain));
-    w.connect((CLIENT, c), (SERVER, d), &link);
-    let ma = w.memory(CLIENT, 64);
-    w.send(CLIENT, c, wr(6, SendOp::Send, &[ma.sge(0, 8)]));
-    assert_eq!((w.completion(CLIENT).status, w.completion(SERVER).wr_id), (Status::Success, 5));
+    let events: Vec<_> = std::iter::from_fn(|| w.nodes[SERVER].nic.next_event()).collect();
+    assert!(events.contains(&Event::Star(d, StarOutcome::Written)), "{events:?}");
+}
 
-    let auto = NicConfig { star: Some(StarConfig::default()), ..NicConfig::default() };
-    let mut nic = Nic::new(auto, 1);
-    let (pd, cq) = (nic.memory().alloc_pd().unwrap(), nic.create_cq(16).unwrap());
-    let mut init = w.nodes[SERVER].nic.query_qp(d).unwrap().1;
-    (init.pd, init.send_cq, init.recv_cq) = (Some(pd), Some(cq), Some(cq));
-    assert!(matches!(nic.create_qp(&init), Err(Error::Unsupported(_))));
+#[test]
+fn roles_by_number_of_connections() {
+    // Both over their threshold, one of them, none; the client's pairs are made before the server's.
+    for (thresholds, first, second) in [
+        ([128, 0], StarSide::Stateful, StarSide::Stateless),
+        ([0, 128], StarSide::Stateless, StarSide::Stateful),
+        ([128, 128], StarSide::Plain, StarSide::Plain),
+    ] {
+        let mut w = World::with_config(2, 4, move |config| {
+            let threshold = thresholds[(config.qpn_base >> 16) as usize - 1];
+            config.star = Some(StarConfig { threshold, ..StarConfig::default() });
+        });
+        // What is counted is what takes a place in a NIC: one connection that is plain, to each NIC itself.
+        for node in [CLIENT, SERVER] {
+            if thresholds[node] == 0 {
+                w.qp(node, QpType::Uc, CAPS);
+            }
+        }
+        let (a, b) = w.pair(QpType::Rc, CAPS, &Link { timeout: 14, ..Link::default() });
+        w.run(Duration::from_ms(100));
+        let sides = [w.nodes[CLIENT].nic.star_side(a).unwrap(), w.nodes[SERVER].nic.star_side(b).unwrap()];
+        assert_eq!(sides, [first, second], "{thresholds:?}");
+    }
 }
 
 #[test]

@@ -116,6 +116,6 @@ pub(crate) fn on_event(event: Event) {
         Event::SqDrained(id) => qp(id, IBV_EVENT_SQ_DRAINED),
         Event::LastWqeReached(id) => qp(id, IBV_EVENT_QP_LAST_WQE_REACHED),
         // Between the NICs; verbs has no event for it.
-        Event::IrnAgreed(_) | Event::IrnUnanswered(_) => {}
+        Event::IrnAgreed(_) | Event::IrnUnanswered(_) | Event::Star(..) => {}
     }
 }

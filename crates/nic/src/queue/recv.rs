@@ -221,6 +221,37 @@ impl RecvQueue {
         true
     }
 
+    /// Requests that were posted and not taken, by their places in the order of the queue: the first one, and
+    /// one past the last.
+    #[inline]
+    pub fn waiting(&self) -> (u32, u32) {
+        (self.taken, self.posted)
+    }
+
+    /// Entries of the request at a place in the order of the queue.
+    pub fn sges_of(&self, index: u32) -> impl Iterator<Item = Sge> + '_ {
+        let base = (index & self.mask) as usize * self.stride();
+        (0..self.max_sge as usize).map_while(move |i| {
+            let seg = self.memory.read_segment(base + i * SEGMENT);
+            let word = |at: usize| u32::from_be_bytes([seg[at], seg[at + 1], seg[at + 2], seg[at + 3]]);
+            let (len, lkey) = (word(0), word(4));
+            let sge = Sge { addr: (word(8) as u64) << 32 | word(12) as u64, len, lkey: Key(lkey) };
+            (len != 0 || lkey != END_OF_LIST).then_some(sge)
+        })
+    }
+
+    /// Bytes that the request at a place has room for.
+    pub fn capacity_of(&self, index: u32) -> u64 {
+        self.sges_of(index).map(|sge| u64::from(sge.len)).sum::<u64>().min(limits::MAX_MESSAGE)
+    }
+
+    /// The oldest request that was not taken is done: the caller's word for it.
+    pub fn pass(&mut self) -> u64 {
+        let wr_id = self.wr_ids[(self.taken & self.mask) as usize];
+        self.taken = self.taken.wrapping_add(1);
+        wr_id
+    }
+
     /// The request taken last is the oldest again; nothing has been posted since.
     pub fn put_back(&mut self) {
         self.taken = self.taken.wrapping_sub(1);

@@ -73,6 +73,27 @@ impl Slots {
         self.0[place].wr_id = wr_id;
     }
 
+    /// The caller's word for the WQE that starts at `block`.
+    pub fn wr_id(&self, block: u32) -> u64 {
+        self.0.get(self.place(block)).map_or(0, |slot| slot.wr_id)
+    }
+
+    /// Keeps where a WQE starts and how long it is, while its queue has no requester.
+    pub fn keep_start(&mut self, block: u32, blocks: u32) {
+        for inside in (0..blocks).map(|at| block.wrapping_add(at)) {
+            let place = self.place(inside);
+            if let Some(slot) = self.0.get_mut(place) {
+                slot.entry = Inflight { block, blocks: blocks as u8, ..BLANK };
+            }
+        }
+    }
+
+    /// Blocks of the WQE that was kept for this block; `None` where none starts.
+    pub fn blocks_from(&self, block: u32) -> Option<u32> {
+        let entry = &self.0.get(self.place(block))?.entry;
+        (entry.block == block).then_some(entry.blocks.into())
+    }
+
     /// Where a free-running index stands in the ring, whose size is a power of two.
     #[inline]
     fn place(&self, index: u32) -> usize {

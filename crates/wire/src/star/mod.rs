@@ -318,6 +318,9 @@ pub struct Answer {
     pub copy: u8,
     /// The request came marked with "congestion experienced".
     pub congested: bool,
+    /// The request was for a work request of the stateless side's send queue: numbers of those are a sequence
+    /// of their own.
+    pub of_sends: bool,
     /// So many packets are answered, from this one's PSN on; at least 1.
     pub run: u8,
 }
@@ -326,7 +329,8 @@ impl Answer {
     /// As an AETH.
     #[inline]
     pub const fn aeth(self) -> Aeth {
-        let msn = (self.copy as u32) << 16 | (self.congested as u32) << 8 | self.run as u32;
+        let marks = (self.of_sends as u32) << 1 | self.congested as u32;
+        let msn = (self.copy as u32) << 16 | marks << 8 | self.run as u32;
         Aeth { syndrome: self.verdict.syndrome(), msn }
     }
 
@@ -338,8 +342,8 @@ impl Answer {
         if run == 0 {
             return None;
         }
-        let congested = aeth.msn >> 8 & 1 == 1;
-        Some(Answer { verdict, copy: (aeth.msn >> 16) as u8, congested, run })
+        let (congested, of_sends) = (aeth.msn >> 8 & 1 == 1, aeth.msn >> 9 & 1 == 1);
+        Some(Answer { verdict, copy: (aeth.msn >> 16) as u8, congested, of_sends, run })
     }
 }
 

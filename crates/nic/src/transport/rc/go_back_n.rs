@@ -202,7 +202,7 @@ fn lost_answer(qp: &mut Qp, nic: &mut NicState) {
 /// The receiver is not ready: nothing is sent for as long as it says, and then everything from the refused
 /// request on.
 fn on_rnr_nak(qp: &mut Qp, nic: &mut NicState, now: Instant, packet: &Packet, code: u8) {
-    if retry::spend_rnr_retry(qp, nic, now, packet, code) {
+    if retry::spend_rnr_retry(qp, nic, now, Some(packet), code) {
         qp.requester.go_back();
         retry::wait_for_receiver(qp, now, code);
     }

@@ -87,7 +87,8 @@ impl Mode {
     #[inline]
     pub fn deadline(&self, qp: &Qp) -> Instant {
         match self.0.as_deref() {
-            None | Some(Kept::Star(_)) => qp.deadline,
+            None => qp.deadline,
+            Some(Kept::Star(star)) => qp.deadline.min(star.deadline()),
             Some(Kept::Irn(irn)) => qp.deadline.min(irn.at),
         }
     }
@@ -185,7 +186,8 @@ pub(crate) fn on_timer(qp: &mut Qp, mode: &mut Mode, nic: &mut NicState, now: In
 pub(crate) fn end_wait(qp: &mut Qp, mode: &mut Mode) {
     qp.responder.held_back = false;
     match mode.0.as_deref_mut() {
-        None | Some(Kept::Star(_)) => {}
+        None => {}
+        Some(Kept::Star(star)) => star.end_wait(),
         Some(Kept::Irn(irn)) => irn::end_wait(irn),
     }
 }

@@ -10,7 +10,7 @@ use crate::work::Status;
 use adverb_wire::{Duration, Instant, NakCode, Packet, Psn};
 
 /// RNR retry count that stands for "without limit" (IBTA 9.7.5.2.8).
-const RNR_UNLIMITED: u8 = 7;
+pub(super) const RNR_UNLIMITED: u8 = 7;
 
 /// What a NAK means for the request that it refuses.
 pub(super) fn nak_cause(code: NakCode, packet: &Packet) -> Cause {
@@ -93,12 +93,13 @@ pub(super) fn spend_retry(qp: &mut Qp, nic: &mut NicState, now: Instant, cause: 
     true
 }
 
-/// Spends a retry for a receiver that is not ready, in the same way.
+/// Spends a retry for a receiver that is not ready, in the same way. `packet` is the one that said so, if one
+/// did.
 pub(super) fn spend_rnr_retry(
     qp: &mut Qp,
     nic: &mut NicState,
     now: Instant,
-    packet: &Packet,
+    packet: Option<&Packet>,
     code: u8,
 ) -> bool {
     if qp.requester.rnr_retries == 0 {
@@ -106,7 +107,7 @@ pub(super) fn spend_rnr_retry(
         let rule = "the responder had no receive posted more often than the RNR retry count allows (IBTA \
                     9.7.5.2.8)";
         let cause = Cause::local(Status::RnrRetryExceeded, rule);
-        let cause = Cause { packet: Some(received(packet)), timer: Some(timer), ..cause };
+        let cause = Cause { packet: packet.map(received), timer: Some(timer), ..cause };
         fail_oldest(qp, nic, now, &cause);
         return false;
     }
@@ -127,7 +128,7 @@ pub(super) fn wait_for_receiver(qp: &mut Qp, now: Instant, code: u8) {
 }
 
 /// Time that an RNR NAK's 5-bit code stands for (IBTA table 49).
-fn rnr_time(code: u8) -> Duration {
+pub(super) fn rnr_time(code: u8) -> Duration {
     /// In units of 10 us.
     const TABLE: [u16; 32] = [
         0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048,

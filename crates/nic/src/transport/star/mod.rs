@@ -4,10 +4,12 @@
 //! |---|---|
 //! | [`stateless`] | the half that keeps nothing: executes, answers |
 //! | `seal` | tickets, by which it knows whom to obey |
+//! | [`posted`] | what it reads of its host's queues, for packets that name something posted |
 //! | `history` | what it executed lately, in a table of constant size |
 //! | [`config`] | parameters, and the rule that gives each side its role |
 //! | [`super::rc::star`] | the stateful half, a mode of RC |
 //! | `nic/src/star.rs` | endpoints, hellos, the way of frames to the halves |
+//! | `nic/src/star/library.rs` | what the stateless side's host does: work requests out, completions in |
 //!
 //! Beyond the paper, which trusts every NIC and every packet of its network: tickets and keys of regions are
 //! checked where memory is; deadlines, a history and order stamps make a late or doubled packet harmless, and
@@ -15,6 +17,7 @@
 
 pub(crate) mod config;
 mod history;
+pub(crate) mod posted;
 mod seal;
 pub(crate) mod stateless;
 

@@ -2,17 +2,19 @@
 //!
 //! ```text
 //!   RD, GD -> ticket -> live? -> deadline -> seen before? -> region's rights -> memory
-//!                                                                   RDA, GDA <- row of answers
+//!                                                          or what is posted        |
+//!                                                               RDA, GDA <- row of answers
 //! ```
 //!
-//! It is one struct of fixed size, whatever the number of connections: it is given the packet and the
-//! memory's tables, and has no way to a queue pair or an endpoint. What a NIC would keep of a connection
+//! It is one struct of fixed size, whatever the number of connections: it is given the packet, the memory's
+//! tables and, for what is posted, its host's queues to read; it has no way to a queue pair or an endpoint. What a NIC would keep of a connection
 //! stands in the packet's ticket instead; the only table by queue pair number says whether the number lives.
 //!
 //! Beyond the paper: tickets, keys of regions, deadlines, the history and the order stamps. Without them a
 //! copy that the network delivers late would overwrite memory that has a new use, and nobody could tell.
 
 use super::history::{Found, History, Identity};
+use super::posted::{HostQueues, Misplaced};
 use super::seal::Sealer;
 use crate::admission::PKEY_BASE;
 use crate::counters::Counters;
@@ -22,14 +24,17 @@ use crate::limits::{MAX_QP, MAX_STAR_ANSWERS};
 use crate::memory::{AccessFault, Memory, Payload, RemoteRight, Span, dma};
 use crate::qp::source_port;
 use crate::random::{Generator, Purpose, Seed};
-use adverb_wire::star::{self, Answer, Grant, Op, Stamp, StarEth, Ticket, Verdict};
+use adverb_wire::star::{self, Answer, Grant, Op, Place, Stamp, StarEth, Ticket, Verdict};
 use adverb_wire::{Bth, Flow, Gid, Instant, Key, Opcode, Operation, Packet, Psn, QpNumber, Service};
 use std::collections::VecDeque;
 
 /// An answer acknowledges so many packets at most.
 const RUN_MAX: u8 = u8::MAX;
 
-/// An RDA or GDA that has not left.
+/// History's mark of packets for the send queue, whose numbers are a sequence of their own.
+const OF_SENDS: u32 = 1 << 24;
+
+/// An RDA, GDA or EA that has not left.
 #[derive(Clone, Copy, Debug)]
 struct Owed {
     flow: Flow,
@@ -37,19 +42,29 @@ struct Owed {
     peer: QpNumber,
     psn: Psn,
     answer: Answer,
-    /// Of the first packet that it answers; a GDA gets its own when it leaves.
+    /// Of the first packet that it answers; a GDA gets its own when it leaves. An EA's number.
     order: u32,
-    /// What a GDA brings.
-    data: Option<Wanted>,
+    brings: Brings,
 }
 
-/// Bytes of a region that were asked for.
+/// What an answer brings beside its verdict.
 #[derive(Clone, Copy, Debug)]
-struct Wanted {
-    pd: PdId,
-    va: u64,
-    rkey: Key,
-    len: u16,
+enum Brings {
+    Nothing,
+    /// Bytes of a region.
+    Region {
+        pd: PdId,
+        va: u64,
+        rkey: Key,
+        len: u16,
+    },
+    /// Bytes of what is posted.
+    Posted {
+        place: Place,
+        len: u16,
+    },
+    /// It is an EA, not an RDA.
+    Event,
 }
 
 /// The stateless half of a NIC.
@@ -114,6 +129,13 @@ impl Stateless {
         self.answers.retain(|owed| owed.number != number);
     }
 
+    /// The queue pair number dies because of what its peer said: of what is owed, only the acknowledgement of
+    /// that leaves.
+    pub fn close(&mut self, number: QpNumber) {
+        self.live[slot(number)] = 0;
+        self.answers.retain(|owed| owed.number != number || matches!(owed.brings, Brings::Event));
+    }
+
     /// What the packet's ticket grants. `None`, counted, when it may not come in.
     pub fn admit(&self, packet: &Packet, counters: &mut Counters) -> Option<Grant> {
         if packet.bth.pkey & PKEY_BASE != PKEY_BASE {
@@ -132,34 +154,37 @@ impl Stateless {
         Some(grant)
     }
 
-    /// Takes in an RD or GD: executes it, and has an answer ready for it, whatever came of it.
+    /// Takes in an RD or GD: executes it, and has an answer ready for it, whatever came of it. `host` are the
+    /// queues of the number, for a packet that names something posted.
     pub fn on_request(
         &mut self,
         now: Instant,
         packet: &Packet,
         payload: &Payload<'_>,
         memory: &Memory,
+        host: Option<HostQueues<'_>>,
         counters: &mut Counters,
     ) {
         let Some(grant) = self.admit(packet, counters) else { return };
-        if self.answers.len() == MAX_STAR_ANSWERS {
+        if !self.has_room() {
             counters.star_answers_full += 1;
             return;
         }
         let is_data = packet.bth.opcode.operation() == Operation::RemoteData;
         let done = if is_data {
-            self.remote_data(now, packet, payload, grant, memory, counters)
+            let done = self.remote_data(now, packet, payload, grant, memory, host, counters);
+            done.map(|order| (order, Brings::Nothing))
         } else {
-            self.get_data(now, packet, payload, grant, memory, counters).map(|wanted| (0, Some(wanted)))
+            self.get_data(now, packet, payload, grant, memory, counters).map(|brings| (0, brings))
         };
-        let (verdict, order, data) = match done {
-            Ok((order, data)) => (Verdict::Done, order, data),
-            Err(verdict) => (verdict, self.order, None),
+        let (verdict, order, brings) = match done {
+            Ok((order, brings)) => (Verdict::Done, order, brings),
+            Err(verdict) => (verdict, self.order, Brings::Nothing),
         };
-        let copy = StarEth::from(packet.irn).copy;
+        let eth = StarEth::from(packet.irn);
         let congested = packet.flow.traffic_class & 3 == 3;
         let number = packet.bth.dest_qp;
-        let answer = Answer { verdict, copy, congested, run: 1 };
+        let answer = Answer { verdict, copy: eth.copy, congested, of_sends: is_of_sends(eth), run: 1 };
         let owed = Owed {
             flow: back(packet, number, grant.peer),
             number,
@@ -167,11 +192,32 @@ impl Stateless {
             psn: packet.bth.psn,
             answer,
             order,
-            data,
+            brings,
         };
         if !(is_data && self.joins_run(&owed)) {
-            self.answers.push_back(Owed { data: owed.data.filter(|_| !is_data), ..owed });
+            self.answers.push_back(owed);
         }
+    }
+
+    /// Whether one answer more has a place.
+    pub fn has_room(&self) -> bool {
+        self.answers.len() < MAX_STAR_ANSWERS
+    }
+
+    /// Acknowledges a CQEP that was admitted: its host has taken all completions before `expected`, and has
+    /// posted so many receives.
+    pub fn acknowledge_event(&mut self, packet: &Packet, grant: Grant, expected: Psn, receives: u32) {
+        let (number, copy) = (packet.bth.dest_qp, StarEth::from(packet.irn).copy);
+        let answer = Answer { verdict: Verdict::Done, copy, congested: false, of_sends: false, run: 1 };
+        self.answers.push_back(Owed {
+            flow: back(packet, number, grant.peer),
+            number,
+            peer: grant.peer,
+            psn: expected,
+            answer,
+            order: receives,
+            brings: Brings::Event,
+        });
     }
 
     /// Lets the last answer of the row answer for this packet too, if the two were executed one right after
@@ -183,7 +229,7 @@ impl Stateless {
         let next = last.psn.add(run.into()) == owed.psn && last.order.wrapping_add(run.into()) == owed.order;
         let joins = same
             && next
-            && last.data.is_none()
+            && matches!(last.brings, Brings::Nothing)
             && run < RUN_MAX
             && owed.answer == Answer { run: 1, ..last.answer }
             && owed.answer.verdict == Verdict::Done;
@@ -202,6 +248,7 @@ impl Stateless {
     }
 
     /// Executes an RD; its place among all that were executed.
+    #[allow(clippy::too_many_arguments, reason = "all that an RD is executed with")]
     fn remote_data(
         &mut self,
         now: Instant,
@@ -209,20 +256,23 @@ impl Stateless {
         payload: &Payload<'_>,
         grant: Grant,
         memory: &Memory,
+        host: Option<HostQueues<'_>>,
         counters: &mut Counters,
-    ) -> Result<(u32, Option<Wanted>), Verdict> {
+    ) -> Result<u32, Verdict> {
+        let eth = StarEth::from(packet.irn);
         check_form(packet, grant, payload.len(), Op::Write, Grant::WRITE, counters)?;
         self.is_timely(now, packet, counters)?;
         let number = packet.bth.dest_qp;
+        let sequence = if is_of_sends(eth) { OF_SENDS } else { 0 };
         let identity = Identity {
             queue: u32::from(grant.incarnation) << 24 | number.get(),
-            psn: packet.bth.psn.get(),
+            psn: packet.bth.psn.get() | sequence,
             deadline: star::deadline(&packet.reth),
         };
-        let place = match self.history.find(identity, clock(now)) {
+        let found = match self.history.find(identity, clock(now)) {
             Found::Executed(order) => {
                 counters.star_duplicate += 1;
-                return Ok((order, None));
+                return Ok(order);
             }
             Found::Full => {
                 counters.star_history_full += 1;
@@ -231,15 +281,21 @@ impl Stateless {
             Found::Place(place) => place,
         };
         let (va, rkey) = (packet.reth.va, packet.reth.rkey);
-        let span = region(memory, grant, number, (va, rkey), payload.len() as u32, RemoteRight::Write)
-            .map_err(|_| refuse_region(counters))?;
-        if !payload.is_empty() && !payload.is_elided() {
-            dma::write(span, payload, 0, payload.len());
+        if eth.has(StarEth::POSTED) {
+            let host = host.ok_or_else(|| refuse_posted(counters))?;
+            host.place(memory, eth.has(StarEth::RECV_QUEUE), Place::of_va(va), payload)
+                .map_err(|why| misplaced(why, counters))?;
+        } else {
+            let span = region(memory, grant, number, (va, rkey), payload.len() as u32, RemoteRight::Write)
+                .map_err(|_| refuse_region(counters))?;
+            if !payload.is_empty() && !payload.is_elided() {
+                dma::write(span, payload, 0, payload.len());
+            }
         }
         self.order = self.order.wrapping_add(1);
-        self.history.keep(place, identity, self.order);
+        self.history.keep(found, identity, self.order);
         counters.star_executed += 1;
-        Ok((self.order, None))
+        Ok(self.order)
     }
 
     /// Takes a GD for what can be answered: what it wants.
@@ -251,8 +307,9 @@ impl Stateless {
         grant: Grant,
         memory: &Memory,
         counters: &mut Counters,
-    ) -> Result<Wanted, Verdict> {
-        let len = StarEth::from(packet.irn).count;
+    ) -> Result<Brings, Verdict> {
+        let eth = StarEth::from(packet.irn);
+        let len = eth.count;
         if !payload.is_empty() {
             counters.star_nak_invalid += 1;
             return Err(Verdict::Invalid);
@@ -260,10 +317,13 @@ impl Stateless {
         check_form(packet, grant, len.into(), Op::Read, Grant::READ, counters)?;
         self.is_timely(now, packet, counters)?;
         let (va, rkey, number) = (packet.reth.va, packet.reth.rkey, packet.bth.dest_qp);
+        if eth.has(StarEth::POSTED) {
+            return Ok(Brings::Posted { place: Place::of_va(va), len });
+        }
         region(memory, grant, number, (va, rkey), len.into(), RemoteRight::Read)
             .map_err(|_| refuse_region(counters))?;
         let pd = memory.pd_at(grant.pd).ok_or(Verdict::Access)?;
-        Ok(Wanted { pd, va, rkey, len })
+        Ok(Brings::Region { pd, va, rkey, len })
     }
 
     /// Whether an answer waits.
@@ -271,31 +331,54 @@ impl Stateless {
         !self.answers.is_empty()
     }
 
-    /// Puts the next answer into `out`. Memory is read, and its rights are looked at, only now.
-    pub fn next_answer(
+    /// Puts the next answer into `out`. Memory is read, and its rights or what is posted are looked at, only
+    /// now. `host` finds the queues of a number.
+    pub fn next_answer<'a>(
         &mut self,
         now: Instant,
         memory: &Memory,
+        host: impl Fn(QpNumber) -> Option<HostQueues<'a>>,
         counters: &mut Counters,
         out: &mut TxFrame,
     ) -> bool {
         let Some(owed) = self.answers.pop_front() else { return false };
         out.payload.clear();
-        let Owed { flow, number, peer, psn, mut answer, mut order, data } = owed;
-        let mut operation = Operation::RemoteDataAnswer;
-        if let Some(Wanted { pd, va, rkey, len }) = data {
-            match allowed(memory, pd, number, (va, rkey), len.into(), RemoteRight::Read) {
-                Ok(span) => {
-                    operation = Operation::GetDataAnswer;
-                    self.order = self.order.wrapping_add(1);
-                    order = self.order;
-                    counters.star_executed += 1;
-                    if len > 0 {
-                        out.payload.push(span);
-                    }
-                }
-                Err(_) => answer.verdict = refuse_region(counters),
+        let Owed { flow, number, peer, psn, mut answer, mut order, brings } = owed;
+        let got = match brings {
+            Brings::Nothing => Ok(Operation::RemoteDataAnswer),
+            Brings::Event => {
+                let opcode = Opcode::new(Service::Star, Operation::CqeEventAcknowledge);
+                let eth = StarEth { copy: answer.copy, ..StarEth::new(Op::Control, 0, 0, order) };
+                let bth = Bth { opcode, psn, dest_qp: peer, ..Bth::default() };
+                out.packet = Packet { flow, bth, irn: eth.into(), ..Packet::default() };
+                return true;
             }
+            Brings::Region { pd, va, rkey, len } => {
+                match allowed(memory, pd, number, (va, rkey), len.into(), RemoteRight::Read) {
+                    Ok(span) => {
+                        out.payload.push(span);
+                        Ok(Operation::GetDataAnswer)
+                    }
+                    Err(_) => Err(refuse_region(counters)),
+                }
+            }
+            Brings::Posted { place, len } => match host(number) {
+                Some(host) => host
+                    .gather(memory, place, len.into(), &mut out.payload)
+                    .map(|()| Operation::GetDataAnswer)
+                    .map_err(|why| misplaced(why, counters)),
+                None => Err(refuse_posted(counters)),
+            },
+        };
+        let operation = got.unwrap_or_else(|verdict| {
+            answer.verdict = verdict;
+            out.payload.clear();
+            Operation::RemoteDataAnswer
+        });
+        if operation == Operation::GetDataAnswer {
+            self.order = self.order.wrapping_add(1);
+            order = self.order;
+            counters.star_executed += 1;
         }
         let opcode = Opcode::new(Service::Star, operation);
         out.packet = Packet {
@@ -310,6 +393,11 @@ impl Stateless {
     }
 }
 
+/// Whether a packet is for a request of the send queue, not for a region or a receive.
+fn is_of_sends(eth: StarEth) -> bool {
+    eth.has(StarEth::POSTED) && !eth.has(StarEth::RECV_QUEUE)
+}
+
 /// Whether a request has the form of one, and its ticket the right for it.
 fn check_form(
     packet: &Packet,
@@ -320,19 +408,32 @@ fn check_form(
     counters: &mut Counters,
 ) -> Result<(), Verdict> {
     let eth = StarEth::from(packet.irn);
-    if eth.has(StarEth::POSTED) {
-        // This half gives nothing that is posted away.
-        counters.star_nak_not_posted += 1;
-        return Err(Verdict::NotPosted);
-    }
-    if eth.op() != Some(op) || len > 128 << grant.mtu {
+    let posted = eth.has(StarEth::POSTED);
+    if (!posted && eth.op() != Some(op)) || len > 128 << grant.mtu {
         counters.star_nak_invalid += 1;
         return Err(Verdict::Invalid);
+    }
+    if posted {
+        // What is posted is given away by posting it.
+        return Ok(());
     }
     if grant.rights & right == 0 {
         return Err(refuse_region(counters));
     }
     Ok(())
+}
+
+fn refuse_posted(counters: &mut Counters) -> Verdict {
+    counters.star_nak_not_posted += 1;
+    Verdict::NotPosted
+}
+
+/// An access verdict for something posted says that the stateless side's own buffers are at fault.
+fn misplaced(why: Misplaced, counters: &mut Counters) -> Verdict {
+    match why {
+        Misplaced::NotPosted => refuse_posted(counters),
+        Misplaced::Local(_) => refuse_region(counters),
+    }
 }
 
 fn refuse_region(counters: &mut Counters) -> Verdict {

@@ -348,7 +348,7 @@ fn on_rnr_nak(qp: &mut Qp, irn: &mut Irn, nic: &mut NicState, now: Instant, pack
     }
     let refused = qp.requester.oldest().is_some_and(|e| (0..e.packets as i32).contains(&psn.since(e.psn)));
     // Else a READ before it still waits for its answer, and no retry is spent.
-    if refused && !retry::spend_rnr_retry(qp, nic, now, packet, timer) {
+    if refused && !retry::spend_rnr_retry(qp, nic, now, Some(packet), timer) {
         return;
     }
     irn.requests.tx.resend_all();

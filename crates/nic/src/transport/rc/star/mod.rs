@@ -11,13 +11,19 @@
 //! - **Order.** The stateless side stamps what it executes. A READ that was executed before an earlier WRITE
 //!   is asked again, and so is a WRITE that an earlier one has overwritten because that had to be sent again.
 //!
+//! A SEND is RDs as well, into a receive that the other side has handed over by WQEP; a CQEP tells it that its
+//! receive is done ([`peer`]). What the other side sends, writes and reads is executed here ([`pulls`]).
+//!
 //! Given up, as with IRN: a program that polls on memory may see later bytes before earlier ones while a loss
 //! is repaired.
 
+mod peer;
+mod pulls;
 mod requests;
 
 use super::irn::{IrnConfig, Sender, Timers};
 use crate::attr::QpState;
+use crate::congestion;
 use crate::engine::execute::execute;
 use crate::engine::fetch::fetch;
 use crate::engine::step::{Next, SendStep};
@@ -28,8 +34,9 @@ use crate::qp::Qp;
 use crate::silence::Silence;
 use crate::state::NicState;
 use crate::transport::requester as common;
-use adverb_wire::star::{Op, Record, StarEth, Ticket};
+use adverb_wire::star::{Answer, Op, Record, Stamp, StarEth, Ticket};
 use adverb_wire::{Bth, Duration, Instant, Key, Opcode, Operation, Packet, Psn, Service};
+use peer::{Ask, Peer};
 use std::collections::VecDeque;
 
 /// Packets that may be in flight.
@@ -51,6 +58,8 @@ struct Sent {
     /// Deadlines that it had before this one.
     copy: u8,
     is_read: bool,
+    /// Its address is a place in what the other side has posted.
+    is_posted: bool,
     is_done: bool,
     /// Its deadline has passed, or it is to be executed again: the next copy gets a new one.
     is_renewed: bool,
@@ -64,11 +73,24 @@ const NEVER_SENT: Sent = Sent {
     len: 0,
     copy: 0,
     is_read: true,
+    is_posted: false,
     is_done: false,
     is_renewed: false,
 };
 
 const _: () = assert!(core::mem::size_of::<Sent>() == 32 && REMEMBERED.is_power_of_two());
+
+impl Sent {
+    /// Gives it a new deadline, if it is to have one.
+    fn renew(&mut self, clock: u32, lifetime: u32) {
+        if core::mem::take(&mut self.is_renewed) {
+            let next = clock.wrapping_add(lifetime);
+            // Another deadline than before, whatever the clock says: that makes it another packet.
+            self.deadline = if next == self.deadline { next.wrapping_add(1) } else { next };
+            self.copy = self.copy.wrapping_add(1);
+        }
+    }
+}
 
 /// What the stateless side has handed over.
 #[derive(Clone, Copy, Debug)]
@@ -99,6 +121,7 @@ pub(crate) struct Star {
     moved: Instant,
     /// IRN's parameters, as they are for packets that are each acknowledged.
     recovery: IrnConfig,
+    peer: Box<Peer>,
 }
 
 const _: () = assert!(core::mem::size_of::<Star>() <= 640);
@@ -121,12 +144,23 @@ impl Star {
             refused: None,
             moved: now,
             recovery: IrnConfig { timers, retransmit_delay: Duration::ZERO, ..nic.irn },
+            peer: Box::new(Peer::new(peer_psn, record)),
         }
     }
 
     /// Whether something is owed that no request asked for.
     pub fn has_output(&self) -> bool {
-        self.owes_event
+        self.owes_event || self.peer.has_output()
+    }
+
+    /// The earliest of the timers that are not the queue pair's.
+    pub fn deadline(&self) -> Instant {
+        self.peer.deadline()
+    }
+
+    /// The queue pair's rate lets data go on.
+    pub fn end_wait(&mut self) {
+        self.peer.pulls.wake();
     }
 
     fn packet(&self, psn: Psn) -> &Sent {
@@ -166,7 +200,15 @@ fn heed_error(qp: &mut Qp, star: &mut Star) {
         star.tx = Sender::new(qp.requester.next_psn());
         star.reads.clear();
         star.refused = None;
+        star.peer.end();
     }
+}
+
+/// Whether a silence is shorter than the timeout, retry count times over.
+fn is_patient(qp: &Qp, nic: &NicState, silent: Duration) -> bool {
+    let (rto, retries) = (qp.rto(nic), qp.attr.retry_cnt);
+    let patience = rto.max(nic.tolerance.share(retries)).times(u64::from(retries) + 1);
+    rto == Duration::ZERO || silent < patience
 }
 
 /// The queue pair has changed its state by its owner's hand.
@@ -186,6 +228,13 @@ pub(super) fn step(
     if core::mem::take(&mut star.owes_event) {
         acknowledge_record(qp, star.remote, nic, out);
         return SendStep::Answer;
+    }
+    if star.peer.next_packet(qp, nic, star.remote, now, out) {
+        return SendStep::Answer;
+    }
+    if let Some(step) = pulls::step(qp, star, nic, now, out) {
+        heed_error(qp, star);
+        return step;
     }
     let step = if qp.requester.rnr_wait || !(qp.sends() || qp.state == QpState::Sqd) {
         SendStep::Idle
@@ -228,10 +277,18 @@ fn acknowledge_record(qp: &Qp, remote: Remote, nic: &NicState, out: &mut TxFrame
 
 /// The queue pair's timer ran out.
 pub(super) fn on_timer(qp: &mut Qp, star: &mut Star, nic: &mut NicState, now: Instant, silence: Silence) {
-    if qp.deadline <= now {
-        requests::on_timeout(qp, star, nic, now, silence);
-        heed_error(qp, star);
+    if !star.peer.on_timer(qp, nic, now) {
+        star.peer.ask = Ask::No;
+        peer::give_up(qp, nic, now);
     }
+    if qp.deadline <= now {
+        if core::mem::take(&mut qp.requester.rnr_wait) {
+            qp.deadline = star.tx.deadline();
+        } else {
+            requests::on_timeout(qp, star, nic, now, silence);
+        }
+    }
+    heed_error(qp, star);
 }
 
 /// Takes in a packet.
@@ -247,10 +304,31 @@ pub(super) fn on_packet(
     match packet.bth.opcode.operation() {
         _ if !packet.bth.opcode.is_of(Service::Star) => nic.counters.drop_wrong_service += 1,
         Operation::RemoteDataAnswer | Operation::GetDataAnswer => {
-            requests::on_answer(qp, star, nic, now, packet, payload);
+            // What it echoes of the request, or an answer with data met itself.
+            let is_data = packet.bth.opcode.operation() == Operation::GetDataAnswer;
+            let Some(answer) = Answer::of_aeth(packet.aeth).filter(|answer| !is_data || answer.run == 1)
+            else {
+                nic.counters.drop_syndrome += 1;
+                return;
+            };
+            star.hear_clock(Stamp::from(packet.irn).clock, now);
+            if answer.congested || is_data && packet.flow.traffic_class & 3 == 3 {
+                congestion::on_cnp(qp, nic, now);
+            }
+            if answer.of_sends {
+                pulls::on_answer(qp, star, nic, now, packet, payload, answer);
+            } else {
+                requests::on_answer(qp, star, nic, now, packet, payload, answer);
+            }
         }
+        Operation::CqeEventAcknowledge => star.peer.on_event_acknowledged(packet, now),
         // The peer hands its state over once more: it has not heard that it came.
         Operation::WqePacket if record(packet, payload, star.peer_psn).is_some() => star.owes_event = true,
+        Operation::WqePacket if !StarEth::from(packet.irn).has(StarEth::MIGRATION) => {
+            if star.peer.on_work(nic, packet, payload) && core::mem::take(&mut qp.requester.rnr_wait) {
+                qp.deadline = star.tx.deadline();
+            }
+        }
         _ => nic.counters.drop_wrong_service += 1,
     }
     heed_error(qp, star);

@@ -1,5 +1,6 @@
 //! RDs and GDs of the stateful half: how they are made, sent again and answered.
 
+use super::peer::{self, Readiness};
 use super::{Sent, Star, WINDOW};
 use crate::congestion;
 use crate::engine::step::SendStep;
@@ -17,15 +18,15 @@ use crate::transport::rc::{read_answer, retry};
 use crate::transport::requester::{self, complete_oldest};
 use crate::transport::segmentation;
 use crate::work::Status;
-use adverb_wire::star::{Answer, Op, Stamp, StarEth, Verdict};
-use adverb_wire::{Bth, Duration, Instant, Opcode, Operation, Packet, Psn, Reth, SackEth, Service};
+use adverb_wire::star::{Answer, Op, Place, Stamp, StarEth, Verdict};
+use adverb_wire::{Bth, Duration, Instant, Key, Opcode, Operation, Packet, Psn, Reth, SackEth, Service};
 
 /// Rule of requests that the protocol does not carry.
-const NOT_CARRIED: &str =
-    "StaR carries WRITEs and READs of the stateful side only: no SENDs, immediate data or atomics";
+const NOT_CARRIED: &str = "StaR carries no atomics of the stateful side";
 /// Rules of refusals.
 const ACCESS: &str = "the stateless side refused the access: key, bounds or rights (StaR NAK access)";
 const INVALID: &str = "the stateless side found the request invalid (StaR NAK invalid)";
+const TOO_LONG: &str = "the receive of the stateless side is smaller than the message (IBTA 9.7.4.1.6)";
 const MISFIT: &str = "an answer has another length than was asked for (StaR GDA)";
 const CHANGED: &str = "the WQE was changed in memory before its answer came";
 
@@ -52,7 +53,7 @@ pub(super) fn next_packet(
     let entry = *qp.requester.entry(qp.requester.cursor);
     let k = qp.requester.cursor_packet;
     let psn = entry.psn.add(k);
-    if !matches!(entry.op, WqeOp::Write | WqeOp::Read) {
+    if entry.op.is_atomic() {
         let cause = Cause::local(Status::LocalQpOperation, NOT_CARRIED);
         requester::abandon_at(qp, nic, now, qp.requester.cursor, cause);
         return SendStep::Idle;
@@ -65,7 +66,19 @@ pub(super) fn next_packet(
         return SendStep::Idle;
     }
     let wqe = *qp.requester.loaded();
+    if k == 0 && peer::takes_receive(wqe.op) {
+        match peer::take_receive(qp, star, nic, now, &wqe) {
+            Readiness::Ready => {}
+            Readiness::Waits => return SendStep::Idle,
+            Readiness::TooLong => {
+                let cause = Cause::local(Status::RemoteInvalidRequest, TOO_LONG);
+                requester::abandon_at(qp, nic, now, qp.requester.cursor, cause);
+                return SendStep::Idle;
+            }
+        }
+    }
     *star.packet_mut(psn) = first_copy(&wqe, k, qp.mtu());
+    star.place(psn, qp.requester.cursor, &wqe, k * qp.mtu());
     if let Err(fault) = build(qp, star, nic, now, &wqe, &entry, k, out) {
         let cause = Cause::local(Status::LocalProtection, fault.rule());
         requester::abandon_at(qp, nic, now, qp.requester.cursor, cause);
@@ -100,12 +113,23 @@ fn first_copy(wqe: &Wqe, k: u32, mtu: u32) -> Sent {
         len: (wqe.len - offset).min(mtu) as u16,
         copy: u8::MAX,
         is_read: wqe.op == WqeOp::Read,
+        is_posted: false,
         is_done: false,
         is_renewed: true,
     }
 }
 
 impl Star {
+    /// A SEND's packet goes to a place in the receive that the SEND has taken.
+    fn place(&mut self, psn: Psn, request: u32, wqe: &Wqe, offset: u32) {
+        let taken = self.peer.taken.iter().rev().find(|taken| taken.request == request);
+        if let Some(taken) = taken.filter(|_| wqe.op != WqeOp::WriteImm) {
+            let va = Place { index: taken.cqe.index, offset }.va();
+            let sent = self.packet_mut(psn);
+            (sent.va, sent.rkey, sent.is_posted) = (va, Key(0), true);
+        }
+    }
+
     /// Packets that may be in flight.
     fn tx_limit(&self, qp: &Qp) -> u32 {
         if congestion::is_governed(qp) { WINDOW.min(qp.requester.window.packets()) } else { WINDOW }
@@ -128,27 +152,25 @@ fn build(
     out.payload.clear();
     out.packet = Packet { flow: qp.flow(nic), ..Packet::default() };
     out.path = qp.path;
-    if wqe.op == WqeOp::Write {
+    if wqe.op.is_message() {
         segmentation::message(qp, nic, wqe, k, out)?;
+        (out.packet.immediate, out.packet.invalidate) = (0, 0);
     }
     let (remote, clock) = (star.remote, star.clock(now));
     let packet = star.packet_mut(psn);
-    if core::mem::take(&mut packet.is_renewed) {
-        let next = clock.wrapping_add(remote.lifetime);
-        // Another deadline than before, whatever the clock says: that makes it another packet.
-        packet.deadline = if next == packet.deadline { next.wrapping_add(1) } else { next };
-        packet.copy = packet.copy.wrapping_add(1);
-    }
-    let Sent { va, rkey, deadline, len, copy, is_read, .. } = *packet;
+    packet.renew(clock, remote.lifetime);
+    let Sent { va, rkey, deadline, len, copy, is_read, is_posted, .. } = *packet;
     let (operation, op, count) = match is_read {
         true => (Operation::GetData, Op::Read, len),
+        false if is_posted => (Operation::RemoteData, Op::Send, 0),
         false => (Operation::RemoteData, Op::Write, 0),
     };
+    let flags = if is_posted { StarEth::POSTED | StarEth::RECV_QUEUE } else { 0 };
     let following = wqe.len - k * qp.mtu() - u32::from(len);
     let opcode = Opcode::new(Service::Star, operation);
     out.packet.bth = Bth { opcode, psn, dest_qp: qp.peer, ack_req: true, ..Bth::default() };
     out.packet.reth = Reth { va, rkey, len: deadline };
-    out.packet.irn = StarEth { copy, ..StarEth::new(op, 0, count, following) }.into();
+    out.packet.irn = StarEth { copy, ..StarEth::new(op, flags, count, following) }.into();
     out.packet.ticket = remote.ticket;
     Ok(())
 }
@@ -185,18 +207,10 @@ pub(super) fn on_answer(
     now: Instant,
     packet: &Packet,
     payload: &Payload<'_>,
+    answer: Answer,
 ) {
     let is_data = packet.bth.opcode.operation() == Operation::GetDataAnswer;
-    let Some(answer) = Answer::of_aeth(packet.aeth).filter(|answer| !is_data || answer.run == 1) else {
-        nic.counters.drop_syndrome += 1;
-        return;
-    };
     let stamp = Stamp::from(packet.irn);
-    star.hear_clock(stamp.clock, now);
-    // What it echoes of the request, or an answer with data met itself.
-    if answer.congested || is_data && packet.flow.traffic_class & 3 == 3 {
-        congestion::on_cnp(qp, nic, now);
-    }
     let knew = star.tx.is_recovering();
     let mut news = false;
     for step in 0..u32::from(answer.run) {
@@ -324,6 +338,11 @@ fn overlap(one: &Sent, other: &Sent) -> bool {
     if one.len == 0 || other.len == 0 {
         return false;
     }
+    if one.is_posted || other.is_posted {
+        // Of what is posted only the other side knows where it lies. Packets of one message share nothing.
+        let index = |sent: &Sent| Place::of_va(sent.va).index;
+        return !(one.is_posted && other.is_posted && index(one) == index(other));
+    }
     let offset = other.va.wrapping_sub(one.va);
     one.rkey != other.rkey || offset < u64::from(one.len) || offset.wrapping_neg() < u64::from(other.len)
 }
@@ -381,6 +400,13 @@ fn acknowledged(qp: &mut Qp, star: &mut Star, nic: &mut NicState, now: Instant) 
             qp.requester.outstanding_reads -= 1;
             byte_len = len;
         }
+        if let Some(taken) = star.peer.taken.front()
+            && taken.request == qp.requester.head
+        {
+            let cqe = taken.cqe;
+            star.peer.taken.pop_front();
+            star.peer.complete(cqe);
+        }
         complete_oldest(qp, nic, now, &entry, byte_len);
         finished += 1;
     }
@@ -392,6 +418,9 @@ fn acknowledged(qp: &mut Qp, star: &mut Star, nic: &mut NicState, now: Instant) 
         && (0..entry.packets as i32).contains(&psn.since(entry.psn))
     {
         star.refused = None;
+        if matches!(cause.status, Status::RemoteAccess | Status::RemoteInvalidRequest) {
+            star.peer.close(cause.status);
+        }
         fail_oldest(qp, nic, now, &cause);
     }
     requester::settle(qp, nic, now);

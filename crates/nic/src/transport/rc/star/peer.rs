@@ -1,0 +1,431 @@
+//! What the stateful half keeps for the other side: its receives, the completions that it is to have, and, in
+//! [`super::pulls`], its send requests. WQEPs come in and are acknowledged; CQEPs go out, one at a time, until
+//! they are.
+
+use super::pulls::{Pull, Pulls};
+use super::{Remote, Star};
+use crate::explain::Cause;
+use crate::frame::TxFrame;
+use crate::memory::{Payload, QueueMemory};
+use crate::qp::Qp;
+use crate::queue::wqe::{Wqe, WqeOp};
+use crate::state::NicState;
+use crate::transport::failure::fail_oldest;
+use crate::transport::rc::retry;
+use crate::work::Status;
+use adverb_wire::star::{self, Cqe, Op, Record, StarEth};
+use adverb_wire::{Bth, Duration, Instant, Opcode, Operation, Packet, Psn, Service};
+use std::collections::VecDeque;
+
+/// Completions of a CQEP at most.
+const CQES: usize = 64;
+/// Longest inline data of an entry.
+const INLINE_MAX: u32 = 256;
+/// How long an acknowledgement takes before one was measured.
+const FIRST_WAIT: Duration = Duration::from_ms(10);
+/// Of the waits, the longest has so many doublings.
+const DOUBLINGS_MAX: u8 = 6;
+/// Queues: which of two numbers is whose.
+const SENDS: usize = 0;
+const RECEIVES: usize = 1;
+
+/// A receive of the stateless side that no message has taken.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Receive {
+    pub index: u32,
+    pub len: u32,
+}
+
+/// One that a request of this side has taken.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Taken {
+    /// The request's place in flight.
+    pub request: u32,
+    /// What the other side is to be told when that is done.
+    pub cqe: Cqe,
+}
+
+/// Whether the other side has a receive that this one has not heard of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Ask {
+    No,
+    Asking,
+    /// It has posted so many in all.
+    Told(u32),
+}
+
+/// The other side's part of the connection.
+#[derive(Debug)]
+pub(super) struct Peer {
+    /// Its first PSN: numbers of its entries, of completions and of its requests' packets begin there.
+    base: Psn,
+    /// Sizes of its queues.
+    sizes: (u16, u16),
+    /// Of its attributes: after how long a sender asks again that finds no receive, and its own RNR retries.
+    pub rnr_timer: u8,
+    pub rnr_retries: u8,
+    /// Entries that have come, by queue; and whether that is to be acknowledged.
+    heard: [u32; 2],
+    acknowledges: [bool; 2],
+    pub receives: VecDeque<Receive>,
+    pub taken: VecDeque<Taken>,
+    pub ask: Ask,
+    pub pulls: Pulls,
+    /// Completions that are not acknowledged, the oldest with this number.
+    cqes: VecDeque<Cqe>,
+    first: u32,
+    /// Those in the CQEP that is under way, if one is.
+    under_way: Option<u16>,
+    /// Which CQEP it is.
+    token: u8,
+    is_due: bool,
+    /// Why this side has failed, for the other one to hear.
+    closing: Option<Status>,
+    /// When the CQEP is sent again; since when it is under way; how often it was.
+    at: Instant,
+    since: Instant,
+    repeats: u8,
+    body: Option<QueueMemory>,
+}
+
+impl Peer {
+    pub fn new(base: Psn, record: &Record) -> Peer {
+        Peer {
+            base,
+            sizes: record.queues,
+            rnr_timer: record.rnr_timer,
+            rnr_retries: record.rnr_retries,
+            heard: [0; 2],
+            acknowledges: [false; 2],
+            receives: VecDeque::new(),
+            taken: VecDeque::new(),
+            ask: Ask::No,
+            pulls: Pulls::new(base),
+            cqes: VecDeque::new(),
+            first: 0,
+            under_way: None,
+            token: 0,
+            is_due: false,
+            closing: None,
+            at: Instant::NEVER,
+            since: Instant::ZERO,
+            repeats: 0,
+            body: None,
+        }
+    }
+
+    /// Whether something is to be sent.
+    pub fn has_output(&self) -> bool {
+        self.acknowledges != [false; 2] || self.is_due || self.pulls.is_due()
+    }
+
+    /// The earliest of its timers.
+    pub fn deadline(&self) -> Instant {
+        self.at.min(self.pulls.deadline())
+    }
+
+    /// Receives of which this side was told, in all.
+    pub fn receives_told(&self) -> u32 {
+        self.heard[RECEIVES]
+    }
+
+    /// The other side is to be told of this completion.
+    pub fn complete(&mut self, cqe: Cqe) {
+        self.cqes.push_back(cqe);
+        self.is_due |= self.under_way.is_none();
+    }
+
+    /// The other side is asked how many receives it has posted.
+    pub fn ask_for_receives(&mut self) {
+        self.ask = Ask::Asking;
+        self.is_due |= self.under_way.is_none();
+    }
+
+    /// This side has failed because the other one refused something.
+    pub fn close(&mut self, status: Status) {
+        if self.closing.is_none() {
+            self.closing = Some(status);
+            self.is_due |= self.under_way.is_none();
+        }
+    }
+
+    /// The queue pair is in ERR: nothing more is done for the other side, but what it is to know.
+    pub fn end(&mut self) {
+        if let Some(taken) = self.taken.front()
+            && taken.cqe.status != 0
+        {
+            self.complete(taken.cqe);
+        }
+        self.taken.clear();
+        self.receives.clear();
+        self.pulls.end();
+        self.ask = Ask::No;
+    }
+
+    /// Whether anything is to be told.
+    fn has_news(&self) -> bool {
+        !self.cqes.is_empty() || self.ask == Ask::Asking || self.closing.is_some()
+    }
+
+    /// The next acknowledgement of entries, or a CQEP.
+    pub fn next_packet(
+        &mut self,
+        qp: &Qp,
+        nic: &NicState,
+        remote: Remote,
+        now: Instant,
+        out: &mut TxFrame,
+    ) -> bool {
+        let flow = qp.flow(nic);
+        for queue in [RECEIVES, SENDS] {
+            if core::mem::take(&mut self.acknowledges[queue]) {
+                out.payload.clear();
+                let opcode = Opcode::new(Service::Star, Operation::WqeEventAcknowledge);
+                let psn = self.base.add(self.heard[queue] & Psn::MASK);
+                let bth = Bth { opcode, psn, dest_qp: qp.peer, ..Bth::default() };
+                let flags = if queue == RECEIVES { StarEth::RECV_QUEUE } else { 0 };
+                let irn = StarEth::new(Op::Control, flags, 0, 0).into();
+                out.packet = Packet { flow, bth, irn, ticket: remote.ticket, ..Packet::default() };
+                out.path = qp.path;
+                return true;
+            }
+        }
+        if !core::mem::take(&mut self.is_due) {
+            return false;
+        }
+        if self.body.is_none() {
+            self.body = QueueMemory::new(CQES * Cqe::LEN).ok();
+        }
+        let Some(body) = &self.body else { return false };
+        let room = CQES.min(qp.mtu() as usize / Cqe::LEN);
+        if self.under_way.is_none() {
+            self.under_way = Some(self.cqes.len().min(room) as u16);
+            self.token = self.token.wrapping_add(1);
+            (self.since, self.repeats) = (now, 0);
+        }
+        let count = usize::from(self.under_way.unwrap_or(0));
+        for (at, cqe) in self.cqes.iter().take(count).enumerate() {
+            body.write(at * Cqe::LEN, &cqe.bytes());
+        }
+        out.payload.clear();
+        let len = count * Cqe::LEN;
+        if len > 0 {
+            out.payload.push(body.span(0, len));
+        }
+        let closes = self.closing.filter(|_| count == self.cqes.len()).map_or(0, |status| status as u32);
+        let opcode = Opcode::new(Service::Star, Operation::CqePacket);
+        let psn = self.base.add(self.first & Psn::MASK);
+        let bth = Bth { opcode, psn, dest_qp: qp.peer, ack_req: true, ..Bth::default() };
+        let eth = StarEth { copy: self.token, ..StarEth::new(Op::Control, 0, count as u16, closes) };
+        let ticket = remote.ticket;
+        out.packet =
+            Packet { flow, bth, irn: eth.into(), ticket, payload_len: len as u32, ..Packet::default() };
+        out.path = qp.path;
+        self.at = now + self.wait(qp, nic);
+        true
+    }
+
+    /// How long an acknowledgement is waited for, for the so manieth time.
+    fn wait(&self, qp: &Qp, nic: &NicState) -> Duration {
+        self.pulls.round_trip_wait(qp, nic).times(1 << self.repeats.min(DOUBLINGS_MAX))
+    }
+
+    /// The other side has the completions before `psn`.
+    pub fn on_event_acknowledged(&mut self, packet: &Packet, now: Instant) {
+        let eth = StarEth::from(packet.irn);
+        let Some(count) = self.under_way.filter(|_| eth.copy == self.token) else { return };
+        let first = self.base.add(self.first & Psn::MASK);
+        if packet.bth.psn.since(first) != i32::from(count) as i32 {
+            return;
+        }
+        if self.repeats == 0 {
+            self.pulls.measured(now.since(self.since));
+        }
+        self.cqes.drain(..usize::from(count));
+        self.first = self.first.wrapping_add(count.into());
+        self.under_way = None;
+        self.at = Instant::NEVER;
+        if self.ask == Ask::Asking {
+            self.ask = Ask::Told(eth.value);
+        }
+        if self.cqes.is_empty() {
+            self.closing = None;
+        }
+        self.is_due = self.has_news();
+    }
+
+    /// Takes in entries of the other side's queues. True if there are new receives.
+    pub fn on_work(&mut self, nic: &mut NicState, packet: &Packet, payload: &Payload<'_>) -> bool {
+        let eth = StarEth::from(packet.irn);
+        let queue = usize::from(eth.has(StarEth::RECV_QUEUE));
+        let mut bytes = [0; crate::limits::MAX_MTU];
+        let Some(bytes) = bytes.get_mut(..payload.len()) else { return false };
+        if payload.is_elided() && !payload.is_empty() {
+            return false;
+        }
+        payload.read(0, bytes);
+        let mut rest = &*bytes;
+        let before = self.heard;
+        for at in 0..u32::from(eth.count) {
+            let Some((entry, data)) = next_entry(&mut rest) else {
+                nic.counters.star_wqe_gap += 1;
+                break;
+            };
+            let expected = self.base.add(self.heard[queue] & Psn::MASK);
+            match packet.bth.psn.add(at).since(expected) {
+                0 if self.take(queue, entry, data) => self.heard[queue] = self.heard[queue].wrapping_add(1),
+                behind if behind < 0 => nic.counters.star_wqe_duplicate += 1,
+                _ => {
+                    nic.counters.star_wqe_gap += 1;
+                    break;
+                }
+            }
+        }
+        self.acknowledges[queue] = true;
+        // Who asks lives, and waits: what was given up is taken up again.
+        self.pulls.resume();
+        if self.under_way.is_some() && self.at == Instant::NEVER {
+            self.is_due = true;
+        }
+        self.heard[RECEIVES] != before[RECEIVES]
+    }
+
+    fn take(&mut self, queue: usize, entry: star::Wqe, data: &[u8]) -> bool {
+        if queue == RECEIVES {
+            let room =
+                self.receives.len() + self.taken.len() + self.cqes.len() < 2 * usize::from(self.sizes.1) + 1;
+            let fits = entry.op == Op::Recv && room && self.receives.len() < usize::from(self.sizes.1);
+            if fits {
+                self.receives.push_back(Receive { index: entry.index, len: entry.len });
+            }
+            return fits;
+        }
+        let fits = entry.op != Op::Recv && self.pulls.len() < usize::from(self.sizes.0);
+        if fits {
+            self.pulls.push(Pull::new(entry, data));
+        }
+        fits
+    }
+
+    /// A timer may have run out. False when the other side is to be taken for gone.
+    pub fn on_timer(&mut self, qp: &Qp, nic: &NicState, now: Instant) -> bool {
+        self.pulls.on_timer(qp, nic, now);
+        if self.at > now {
+            return true;
+        }
+        self.at = Instant::NEVER;
+        if super::is_patient(qp, nic, now.since(self.since)) {
+            self.repeats = self.repeats.saturating_add(1);
+            self.is_due = true;
+            return true;
+        }
+        // It is told again when it asks.
+        self.ask != Ask::Asking
+    }
+}
+
+/// The next entry of a WQEP, and the data that follow it.
+fn next_entry<'a>(rest: &mut &'a [u8]) -> Option<(star::Wqe, &'a [u8])> {
+    let (head, after) = rest.split_first_chunk::<{ star::Wqe::LEN }>()?;
+    let entry = star::Wqe::read(head)?;
+    let len = match entry.op {
+        Op::CompareSwap | Op::FetchAdd => 16,
+        _ if entry.flags & star::Wqe::INLINE == 0 => 0,
+        Op::Send | Op::Write if (1..=INLINE_MAX).contains(&entry.len) => entry.len as usize,
+        _ => return None,
+    };
+    let (data, after) = after.split_at_checked(len.next_multiple_of(4))?;
+    *rest = after;
+    Some((entry, &data[..len]))
+}
+
+/// What a request of this side needs of the other one before its first packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Readiness {
+    Ready,
+    /// Not now.
+    Waits,
+    /// The request is longer than the receive that it gets.
+    TooLong,
+}
+
+/// Whether a request takes a receive of the other side.
+pub(super) fn takes_receive(op: WqeOp) -> bool {
+    matches!(op, WqeOp::Send | WqeOp::SendImm | WqeOp::SendInv | WqeOp::WriteImm)
+}
+
+/// Takes a receive of the other side for the request at the cursor. Without one, the other side is asked
+/// whether there is one that has not been told yet; if not, it is "receiver not ready" (IBTA 9.7.5.2.8).
+pub(super) fn take_receive(
+    qp: &mut Qp,
+    star: &mut Star,
+    nic: &mut NicState,
+    now: Instant,
+    wqe: &Wqe,
+) -> Readiness {
+    let cursor = qp.requester.cursor;
+    let peer = &mut *star.peer;
+    if peer.taken.iter().any(|taken| taken.request == cursor) {
+        return Readiness::Ready;
+    }
+    if let Some(receive) = peer.receives.pop_front() {
+        peer.ask = Ask::No;
+        qp.requester.rnr_retries = qp.attr.rnr_retry;
+        let too_long = wqe.op != WqeOp::WriteImm && wqe.len > receive.len;
+        let cqe = if too_long {
+            let status = Status::LocalLength as u8;
+            Cqe { flags: Cqe::RECV_QUEUE, status, op: Op::Recv, index: receive.index, len: 0, immediate: 0 }
+        } else {
+            cqe_of(wqe, receive.index)
+        };
+        peer.taken.push_back(Taken { request: cursor, cqe });
+        return if too_long { Readiness::TooLong } else { Readiness::Ready };
+    }
+    // What was posted before comes first.
+    if cursor != qp.requester.head {
+        return Readiness::Waits;
+    }
+    match peer.ask {
+        Ask::No => peer.ask_for_receives(),
+        Ask::Asking => {}
+        // They are on their way.
+        Ask::Told(count) if count != peer.receives_told() => {
+            peer.ask = Ask::No;
+            retry::wait_for_receiver(qp, now, peer.rnr_timer);
+        }
+        Ask::Told(_) => {
+            let code = peer.rnr_timer;
+            peer.ask = Ask::No;
+            nic.counters.rnr_naks_received += 1;
+            if retry::spend_rnr_retry(qp, nic, now, None, code) {
+                retry::wait_for_receiver(qp, now, code);
+            }
+        }
+    }
+    Readiness::Waits
+}
+
+/// What the other side is told when a request is done that has taken a receive.
+fn cqe_of(wqe: &Wqe, index: u32) -> Cqe {
+    let mut flags = Cqe::RECV_QUEUE;
+    flags |= if wqe.solicited { Cqe::SOLICITED } else { 0 };
+    flags |= match wqe.op {
+        WqeOp::SendImm | WqeOp::WriteImm => Cqe::IMMEDIATE,
+        WqeOp::SendInv => Cqe::INVALIDATED,
+        _ => 0,
+    };
+    let op = if wqe.op == WqeOp::WriteImm { Op::Write } else { Op::Recv };
+    Cqe { flags, status: 0, op, index, len: wqe.len, immediate: wqe.imm }
+}
+
+/// The other side has not answered for too long: the oldest request fails of it.
+pub(super) fn give_up(qp: &mut Qp, nic: &mut NicState, now: Instant) {
+    let rule = "the stateless side did not say whether it has a receive, within the timeout, retry count \
+                times over (StaR; IBTA 9.7.6.1.3)";
+    fail_oldest(qp, nic, now, &Cause::local(Status::TransportRetryExceeded, rule));
+}
+
+/// The wait for an acknowledgement that was not measured yet.
+pub(super) const fn first_wait() -> Duration {
+    FIRST_WAIT
+}

@@ -1,0 +1,695 @@
+//! Requests of the stateless side, executed by the stateful one: it asks for their data, or sends what they
+//! want to read (StaR, III-B).
+//!
+//! ```text
+//!   SEND, WRITE: GD, GDA for each packet, into an own receive or region
+//!   READ:        RD, RDA for each packet, from an own region
+//!   atomic:      executed here once, its result sent by RD
+//! ```
+//!
+//! Their packets have a sequence of numbers of their own, from the other side's first PSN on, and are taken
+//! strictly in order: what comes before its turn is asked for again. Asking twice harms nobody, since the
+//! other side only gives what is posted and not yet completed; a READ's data carry deadlines and order stamps
+//! as all RDs do. What an answer brings goes the way of a packet of plain RC.
+
+use super::{Remote, Sent, Star, peer};
+use crate::attr::QpState;
+use crate::congestion;
+use crate::engine::step::SendStep;
+use crate::event::Event;
+use crate::frame::TxFrame;
+use crate::memory::{Access, Payload, QueueMemory, RemoteRight};
+use crate::qp::Qp;
+use crate::state::NicState;
+use crate::transport::rc::{responder, retry};
+use crate::transport::receive::{self, Refusal};
+use crate::work::Status;
+use adverb_wire::star::{self, Answer, Cqe, Op, Place, Stamp, StarEth, Verdict};
+use adverb_wire::{
+    AtomicEth, Bth, Duration, Instant, Key, Opcode, Operation, Packet, Psn, Reth, Service, Syndrome,
+};
+use std::collections::VecDeque;
+
+/// Packets that may be under way.
+const WINDOW: u32 = 64;
+const DOUBLINGS_MAX: u8 = 6;
+const _: () = assert!(WINDOW.is_power_of_two());
+
+/// A send request of the other side.
+#[derive(Debug)]
+pub(super) struct Pull {
+    wqe: star::Wqe,
+    /// Inline data, or what an atomic computes with.
+    data: Box<[u8]>,
+    /// Its packets, once it was begun.
+    first: Psn,
+    packets: u32,
+    /// What an atomic has found.
+    original: Option<u64>,
+    /// Why it is refused when its turn comes.
+    refusal: Option<Refusal>,
+}
+
+impl Pull {
+    pub fn new(wqe: star::Wqe, data: &[u8]) -> Pull {
+        Pull { wqe, data: data.into(), first: Psn::new(0), packets: 0, original: None, refusal: None }
+    }
+
+    fn has(&self, flag: u8) -> bool {
+        self.wqe.flags & flag != 0
+    }
+
+    /// Sends data of this side: READ or atomic.
+    fn is_read(&self) -> bool {
+        matches!(self.wqe.op, Op::Read | Op::CompareSwap | Op::FetchAdd)
+    }
+
+    fn is_atomic(&self) -> bool {
+        matches!(self.wqe.op, Op::CompareSwap | Op::FetchAdd)
+    }
+
+    /// Takes a receive of this side.
+    fn takes_receive(&self) -> bool {
+        self.wqe.op == Op::Send || self.has(star::Wqe::IMMEDIATE)
+    }
+
+    /// Bytes to be moved by packets of its own.
+    fn len(&self) -> u32 {
+        if self.has(star::Wqe::INLINE) && !self.is_atomic() { 0 } else { self.wqe.len }
+    }
+
+    /// Packet `k` as plain RC would have it.
+    fn packet(&self, k: u32, last: bool) -> Packet {
+        let first = k == 0;
+        let (imm, inv) = (self.has(star::Wqe::IMMEDIATE), self.has(star::Wqe::INVALIDATE));
+        use Operation::*;
+        let operation = match (self.wqe.op, first, last) {
+            (Op::Read, ..) => ReadRequest,
+            (Op::CompareSwap, ..) => CompareSwap,
+            (Op::FetchAdd, ..) => FetchAdd,
+            (Op::Write, true, true) => [WriteOnly, WriteOnlyImm][usize::from(imm)],
+            (Op::Write, true, false) => WriteFirst,
+            (Op::Write, false, false) => WriteMiddle,
+            (Op::Write, false, true) => [WriteLast, WriteLastImm][usize::from(imm)],
+            (_, true, true) if inv => SendOnlyInv,
+            (_, true, true) => [SendOnly, SendOnlyImm][usize::from(imm)],
+            (_, true, false) => SendFirst,
+            (_, false, false) => SendMiddle,
+            (_, false, true) if inv => SendLastInv,
+            (_, false, true) => [SendLast, SendLastImm][usize::from(imm)],
+        };
+        let solicited = last && self.has(star::Wqe::SOLICITED);
+        let (va, rkey) = (self.wqe.va, Key(self.wqe.rkey));
+        let word = |at: usize| {
+            self.data
+                .get(at..at + 8)
+                .map_or(0, |bytes| bytes.iter().fold(0, |word, byte| word << 8 | u64::from(*byte)))
+        };
+        Packet {
+            bth: Bth {
+                opcode: Opcode::new(Service::Rc, operation),
+                psn: self.first.add(k),
+                solicited,
+                ..Bth::default()
+            },
+            reth: Reth { va, rkey, len: self.wqe.len },
+            atomic: AtomicEth { va, rkey, swap_add: word(0), compare: word(8) },
+            immediate: self.wqe.immediate,
+            invalidate: self.wqe.immediate,
+            ..Packet::default()
+        }
+    }
+}
+
+/// The other side's send requests.
+#[derive(Debug)]
+pub(super) struct Pulls {
+    /// In order; so many of them are begun.
+    queue: VecDeque<Pull>,
+    begun: usize,
+    /// Numbers: the oldest not answered, the next to be sent, one past the highest ever sent, one past those
+    /// that are given.
+    una: Psn,
+    cursor: Psn,
+    high: Psn,
+    end: Psn,
+    /// Packets under way, by the low bits of their number. Empty until the first one.
+    sent: Vec<Sent>,
+    /// When the last RD that counts was executed, among all that was.
+    last_order: Option<u32>,
+    is_due: bool,
+    /// Something that came too early has made us go back to `una`; not twice without progress.
+    went_back: bool,
+    /// When to go back without that; when to look for a receive again.
+    at: Instant,
+    rnr_at: Instant,
+    rnr_spent: u8,
+    /// Since when nothing has moved, and how often it was sent again.
+    moved: Instant,
+    repeats: u8,
+    /// A packet whose answer is timed, and how long answers take.
+    timed: Option<(Psn, Instant)>,
+    round_trip: Option<Duration>,
+    /// Result of the atomic that is being sent.
+    result: Option<QueueMemory>,
+}
+
+impl Pulls {
+    pub fn new(first: Psn) -> Pulls {
+        Pulls {
+            queue: VecDeque::new(),
+            begun: 0,
+            una: first,
+            cursor: first,
+            high: first,
+            end: first,
+            sent: Vec::new(),
+            last_order: None,
+            is_due: false,
+            went_back: false,
+            at: Instant::NEVER,
+            rnr_at: Instant::NEVER,
+            rnr_spent: 0,
+            moved: Instant::ZERO,
+            repeats: 0,
+            timed: None,
+            round_trip: None,
+            result: None,
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    pub fn push(&mut self, pull: Pull) {
+        self.queue.push_back(pull);
+        self.is_due = true;
+    }
+
+    pub fn is_due(&self) -> bool {
+        self.is_due
+    }
+
+    pub fn deadline(&self) -> Instant {
+        self.at.min(self.rnr_at)
+    }
+
+    /// Something may go on.
+    pub fn wake(&mut self) {
+        self.is_due |= !self.queue.is_empty();
+    }
+
+    /// The other side has been heard, after this one had given it up.
+    pub fn resume(&mut self) {
+        if self.una != self.high && self.at == Instant::NEVER {
+            self.go_back();
+        }
+    }
+
+    /// Nothing more is executed.
+    pub fn end(&mut self) {
+        self.queue.clear();
+        self.begun = 0;
+        self.is_due = false;
+        (self.at, self.rnr_at) = (Instant::NEVER, Instant::NEVER);
+        (self.cursor, self.high, self.end) = (self.una, self.una, self.una);
+    }
+
+    /// An answer took so long.
+    pub fn measured(&mut self, time: Duration) {
+        let smooth = |old: Duration| Duration::from_ps((old.as_ps() * 7 + time.as_ps()) / 8);
+        self.round_trip = Some(self.round_trip.map_or(time, smooth));
+    }
+
+    /// How long an answer is waited for.
+    pub fn round_trip_wait(&self, qp: &Qp, nic: &NicState) -> Duration {
+        let measured = self.round_trip.map(|time| time.times(4).max(nic.irn.rto_low));
+        let wait = measured.unwrap_or(peer::first_wait());
+        let rto = qp.rto(nic);
+        if rto > Duration::ZERO { wait.min(rto) } else { wait }
+    }
+
+    fn slot(&self, psn: Psn) -> usize {
+        (psn.get() & (WINDOW - 1)) as usize
+    }
+
+    fn go_back(&mut self) {
+        self.cursor = self.una;
+        self.timed = None;
+        self.is_due = true;
+    }
+
+    /// The request that a packet belongs to.
+    fn of(&self, psn: Psn) -> Option<&Pull> {
+        let is_of = |pull: &&Pull| (0..pull.packets as i32).contains(&psn.since(pull.first));
+        self.queue.iter().take(self.begun).find(is_of)
+    }
+
+    /// A timer may have run out.
+    pub fn on_timer(&mut self, qp: &Qp, nic: &NicState, now: Instant) {
+        if self.rnr_at <= now {
+            self.rnr_at = Instant::NEVER;
+            self.is_due = true;
+        }
+        if self.at > now {
+            return;
+        }
+        self.at = Instant::NEVER;
+        if super::is_patient(qp, nic, now.since(self.moved)) {
+            self.repeats = self.repeats.saturating_add(1);
+            self.went_back = false;
+            self.go_back();
+        }
+    }
+
+    /// Packets of a request are done with; it completes.
+    fn is_front_answered(&self) -> bool {
+        let Some(front) = self.queue.front() else { return false };
+        self.begun > 0 && !self.una.is_before(front.first.add(front.packets))
+    }
+
+    /// Whether the next request may begin, as far as those before it go.
+    fn may_begin(&self, pull: &Pull) -> bool {
+        let before = || self.queue.iter().take(self.begun);
+        let in_window = self.cursor == self.end && self.cursor.since(self.una) < WINDOW as i32;
+        // What is read is read after all that was written before.
+        let waits_for_writes = pull.is_read() && before().any(|earlier| !earlier.is_read());
+        let waits_for_reads = pull.has(star::Wqe::FENCE) && before().any(Pull::is_read);
+        in_window && !waits_for_writes && !waits_for_reads
+    }
+}
+
+/// One step for the other side's requests: something is completed, begun or sent. `None` when there is nothing.
+pub(super) fn step(
+    qp: &mut Qp,
+    star: &mut Star,
+    nic: &mut NicState,
+    now: Instant,
+    out: &mut TxFrame,
+) -> Option<SendStep> {
+    while star.peer.pulls.is_due {
+        if !qp.receives() {
+            star.peer.pulls.is_due = false;
+            break;
+        }
+        if star.peer.pulls.is_front_answered() {
+            finish(qp, star, nic, now);
+            continue;
+        }
+        if begin(qp, star, nic, now) {
+            continue;
+        }
+        let pulls = &star.peer.pulls;
+        let in_window = pulls.cursor.since(pulls.una) < WINDOW as i32;
+        if pulls.cursor.is_before(pulls.end) && in_window && send(qp, star, nic, now, out) {
+            return Some(SendStep::Answer);
+        }
+        star.peer.pulls.is_due = false;
+    }
+    None
+}
+
+/// Begins the next request, if it may.
+fn begin(qp: &mut Qp, star: &mut Star, nic: &mut NicState, now: Instant) -> bool {
+    let pulls = &mut star.peer.pulls;
+    let Some(pull) = pulls.queue.get(pulls.begun) else { return false };
+    if !pulls.may_begin(pull) || pulls.rnr_at != Instant::NEVER {
+        return false;
+    }
+    if pull.takes_receive() {
+        let pending = pulls.queue.iter().take(pulls.begun).filter(|pull| pull.takes_receive()).count();
+        // One that is being received into is the first of those that are begun.
+        let held = usize::from(qp.responder.receive_taken);
+        let posted = qp.receiver.as_deref().map_or(0, |receiver| receiver.queue.len() as usize);
+        if posted + held <= pending {
+            return pulls.begun == 0 && not_ready(qp, star, nic, now);
+        }
+    }
+    pulls.rnr_spent = 0;
+    let (len, mtu) = (pull.len(), qp.mtu());
+    let refusal = if pull.is_read() { check(qp, nic, pull).err() } else { None };
+    let packets = if refusal.is_some() { 0 } else { len.div_ceil(mtu) };
+    if pulls.una == pulls.end {
+        (pulls.moved, pulls.repeats) = (now, 0);
+    }
+    let end = pulls.end;
+    if let Some(pull) = pulls.queue.get_mut(pulls.begun) {
+        (pull.first, pull.packets, pull.refusal) = (end, packets, refusal);
+    }
+    pulls.begun += 1;
+    pulls.end = end.add(packets);
+    true
+}
+
+/// Whether what a READ or atomic names may be accessed.
+fn check(qp: &Qp, nic: &NicState, pull: &Pull) -> Result<(), Refusal> {
+    let packet = pull.packet(0, true);
+    match pull.is_atomic() {
+        true => responder::atomic_target(qp, nic, &packet).map(|_| ()),
+        false => responder::check_read(qp, nic, &packet).map(|_| ()),
+    }
+}
+
+/// This side has no receive for the oldest request, a SEND: as RC, it is tried again after this side's RNR
+/// timer, as often as the other side's RNR retry count allows. True if it has failed.
+fn not_ready(qp: &mut Qp, star: &mut Star, nic: &mut NicState, now: Instant) -> bool {
+    let allowed = star.peer.rnr_retries;
+    let pulls = &mut star.peer.pulls;
+    if allowed == retry::RNR_UNLIMITED || pulls.rnr_spent < allowed {
+        pulls.rnr_spent = pulls.rnr_spent.saturating_add(1);
+        pulls.rnr_at = now + retry::rnr_time(qp.attr.min_rnr_timer);
+        nic.counters.rnr_naks_sent += 1;
+        return false;
+    }
+    drop_front(star, Status::RnrRetryExceeded);
+    true
+}
+
+/// The oldest request ends with this status, and the other side does not go on after an error.
+fn drop_front(star: &mut Star, status: Status) {
+    let pulls = &mut star.peer.pulls;
+    let Some(pull) = pulls.queue.pop_front() else { return };
+    pulls.begun = pulls.begun.saturating_sub(1);
+    let Pull { wqe, .. } = pull;
+    let cqe = Cqe { flags: 0, status: status as u8, op: wqe.op, index: wqe.index, len: 0, immediate: 0 };
+    star.peer.complete(cqe);
+    if status != Status::Success {
+        star.peer.pulls.end();
+    }
+}
+
+/// All packets of the oldest request are answered.
+fn finish(qp: &mut Qp, star: &mut Star, nic: &mut NicState, now: Instant) {
+    let Some(pull) = star.peer.pulls.queue.front() else { return };
+    if let Some(refusal) = pull.refusal {
+        let packet = pull.packet(0, true);
+        return refuse(qp, star, nic, now, &packet, refusal);
+    }
+    // What brings its data along, or has none, lands now. A WRITE of nothing needs no right.
+    let lands = !pull.is_read()
+        && pull.packets == 0
+        && (pull.wqe.op == Op::Send || pull.takes_receive() || pull.wqe.len > 0);
+    if lands {
+        let mtu = qp.mtu();
+        let count = (pull.data.len() as u32).div_ceil(mtu).max(1);
+        for k in 0..count {
+            let Some(pull) = star.peer.pulls.queue.front() else { return };
+            let from = (k * mtu) as usize;
+            let bytes = &pull.data[from..pull.data.len().min(from + mtu as usize)];
+            let packet = pull.packet(k, k + 1 == count);
+            let accepted = receive::accept(qp, nic, now, &packet, &Payload::from_slice(bytes));
+            if let Err(refusal) = accepted {
+                return refuse(qp, star, nic, now, &packet, refusal);
+            }
+        }
+    }
+    drop_front(star, Status::Success);
+}
+
+/// Completes all that is answered: what lands by itself lands before what comes after it.
+fn finish_all(qp: &mut Qp, star: &mut Star, nic: &mut NicState, now: Instant) {
+    while star.peer.pulls.is_front_answered() {
+        finish(qp, star, nic, now);
+    }
+}
+
+/// The oldest request is refused: as a responder of RC does, this side goes to ERR.
+fn refuse(qp: &mut Qp, star: &mut Star, nic: &mut NicState, now: Instant, packet: &Packet, refusal: Refusal) {
+    responder::refuse(qp, nic, now, packet, refusal);
+    let status = match qp.responder.take_acknowledge() {
+        Some((_, Syndrome::Nak(code))) => retry::nak_cause(code, packet).status,
+        _ => Status::Success,
+    };
+    drop_front(star, status);
+    star.peer.pulls.end();
+}
+
+/// Sends the packet at the cursor. False if it cannot be sent now.
+fn send(qp: &mut Qp, star: &mut Star, nic: &mut NicState, now: Instant, out: &mut TxFrame) -> bool {
+    let (remote, clock) = (star.remote, star.clock(now));
+    let psn = star.peer.pulls.cursor;
+    let Some(pull) = star.peer.pulls.of(psn) else { return false };
+    let (mtu, wqe, reads) = (qp.mtu(), pull.wqe, pull.is_read());
+    let k = psn.since(pull.first) as u32;
+    let offset = k * mtu;
+    let len = (wqe.len - offset).min(mtu);
+    out.payload.clear();
+    if reads && !congestion::may_send(qp, now) {
+        qp.responder.held_back = true;
+        return false;
+    }
+    if reads && let Err(refusal) = read_out(qp, star, nic, psn, (offset, len), out) {
+        // Its turn comes when all before it are done.
+        let pulls = &mut star.peer.pulls;
+        let is_front = pulls
+            .queue
+            .front()
+            .is_some_and(|front| psn.since(front.first) >= 0 && front.packets > k && pulls.una == psn);
+        if is_front && let Some(front) = pulls.queue.front_mut() {
+            (front.refusal, front.packets) = (Some(refusal), k);
+            pulls.end = psn;
+            pulls.begun = 1;
+            pulls.is_due = true;
+            finish(qp, star, nic, now);
+        }
+        return false;
+    }
+    let pulls = &mut star.peer.pulls;
+    if pulls.sent.is_empty() {
+        pulls.sent = vec![super::NEVER_SENT; WINDOW as usize];
+    }
+    let slot = pulls.slot(psn);
+    if psn == pulls.high {
+        let va = Place { index: wqe.index, offset }.va();
+        pulls.sent[slot] = Sent {
+            va,
+            len: len as u16,
+            is_read: !reads,
+            is_renewed: true,
+            copy: u8::MAX,
+            ..super::NEVER_SENT
+        };
+        pulls.high = psn.next();
+        pulls.timed.get_or_insert((psn, now));
+    } else {
+        nic.counters.retransmitted_packets += 1;
+    }
+    head(&mut pulls.sent[slot], remote, clock, &wqe, psn, (offset, len), out);
+    out.packet.flow = qp.flow(nic);
+    out.packet.bth.dest_qp = qp.peer;
+    out.path = qp.path;
+    pulls.cursor = psn.next();
+    if pulls.at == Instant::NEVER {
+        pulls.at = now + pulls.round_trip_wait(qp, nic).times(1 << pulls.repeats.min(DOUBLINGS_MAX));
+    }
+    if reads {
+        congestion::on_sent(qp, nic, &mut out.packet, congestion::Sent::Answer, now);
+    }
+    true
+}
+
+/// The headers of an RD or GD for a posted request, with a new deadline if it is to have one.
+fn head(
+    sent: &mut Sent,
+    remote: Remote,
+    clock: u32,
+    wqe: &star::Wqe,
+    psn: Psn,
+    (offset, len): (u32, u32),
+    out: &mut TxFrame,
+) {
+    sent.renew(clock, remote.lifetime);
+    let (operation, count) =
+        if sent.is_read { (Operation::GetData, len as u16) } else { (Operation::RemoteData, 0) };
+    let opcode = Opcode::new(Service::Star, operation);
+    let eth = StarEth::new(wqe.op, StarEth::POSTED, count, wqe.len - offset - len);
+    out.packet = Packet {
+        bth: Bth { opcode, psn, ack_req: true, ..Bth::default() },
+        reth: Reth { va: sent.va, rkey: Key(0), len: sent.deadline },
+        irn: StarEth { copy: sent.copy, ..eth }.into(),
+        ticket: remote.ticket,
+        payload_len: out.payload.len() as u32,
+        ..Packet::default()
+    };
+}
+
+/// Puts what a READ or atomic sends into `out`. An atomic is executed when it is first sent.
+fn read_out(
+    qp: &mut Qp,
+    star: &mut Star,
+    nic: &mut NicState,
+    psn: Psn,
+    (offset, len): (u32, u32),
+    out: &mut TxFrame,
+) -> Result<(), Refusal> {
+    let pulls = &mut star.peer.pulls;
+    let is_of = |pull: &&mut Pull| (0..pull.packets as i32).contains(&psn.since(pull.first));
+    let Some(pull) = pulls.queue.iter_mut().take(pulls.begun).find(is_of) else { return Ok(()) };
+    if !pull.is_atomic() {
+        if !qp.access.contains(Access::REMOTE_READ) {
+            return Err(Refusal::Rights);
+        }
+        let va = pull.wqe.va.wrapping_add(offset.into());
+        let rkey = Key(pull.wqe.rkey);
+        let span = nic.memory.check_remote(qp.pd, qp.num, rkey, va, len, RemoteRight::Read);
+        out.payload.push(span.map_err(Refusal::Access)?);
+        return Ok(());
+    }
+    let original = match pull.original {
+        Some(original) => original,
+        None => {
+            let packet = pull.packet(0, true);
+            let word = responder::atomic_target(qp, nic, &packet)?;
+            responder::perform(&packet, (u64::MAX, u64::MAX), word)
+        }
+    };
+    pull.original = Some(original);
+    if pulls.result.is_none() {
+        pulls.result = QueueMemory::new(8).ok();
+    }
+    if let Some(result) = &pulls.result {
+        // As it stands in memory there: this side's order of bytes, the least significant one first.
+        result.write(0, &original.to_le_bytes());
+        out.payload.push(result.span(0, 8));
+    }
+    Ok(())
+}
+
+/// Takes in an RDA or GDA for a request of the other side.
+pub(super) fn on_answer(
+    qp: &mut Qp,
+    star: &mut Star,
+    nic: &mut NicState,
+    now: Instant,
+    packet: &Packet,
+    payload: &Payload<'_>,
+    answer: Answer,
+) {
+    let stamp = Stamp::from(packet.irn);
+    let before = star.peer.pulls.una;
+    for step in 0..u32::from(answer.run) {
+        finish_all(qp, star, nic, now);
+        let psn = packet.bth.psn.add(step);
+        let pulls = &mut star.peer.pulls;
+        if psn.is_before(pulls.una) || !psn.is_before(pulls.high) {
+            nic.counters.drop_ghost_ack += 1;
+            continue;
+        }
+        if psn != pulls.una {
+            nic.counters.drop_out_of_order += 1;
+            if !core::mem::replace(&mut pulls.went_back, true) {
+                pulls.go_back();
+            }
+            return;
+        }
+        let slot = pulls.slot(psn);
+        let sent = pulls.sent[slot];
+        if sent.is_renewed || sent.copy != answer.copy {
+            nic.counters.drop_duplicate += 1;
+            continue;
+        }
+        let order = stamp.order.wrapping_add(step);
+        if !take(qp, star, nic, now, psn, answer.verdict, order, packet, payload) {
+            break;
+        }
+    }
+    let pulls = &mut star.peer.pulls;
+    if pulls.una == before {
+        return;
+    }
+    if let Some((timed, at)) = pulls.timed
+        && timed.is_before(pulls.una)
+    {
+        pulls.timed = None;
+        pulls.measured(now.since(at));
+    }
+    if pulls.cursor.is_before(pulls.una) {
+        pulls.cursor = pulls.una;
+    }
+    (pulls.moved, pulls.repeats, pulls.went_back) = (now, 0, false);
+    pulls.is_due = true;
+    pulls.at = if pulls.una == pulls.high { Instant::NEVER } else { now + pulls.round_trip_wait(qp, nic) };
+}
+
+/// What an answer says of the oldest packet. True if that is done.
+#[allow(clippy::too_many_arguments, reason = "what an answer says")]
+fn take(
+    qp: &mut Qp,
+    star: &mut Star,
+    nic: &mut NicState,
+    now: Instant,
+    psn: Psn,
+    verdict: Verdict,
+    order: u32,
+    packet: &Packet,
+    payload: &Payload<'_>,
+) -> bool {
+    let is_data = packet.bth.opcode.operation() == Operation::GetDataAnswer;
+    let pulls = &mut star.peer.pulls;
+    let slot = pulls.slot(psn);
+    let sent = pulls.sent[slot];
+    match verdict {
+        Verdict::Done if is_data != sent.is_read => {
+            nic.counters.drop_duplicate += 1;
+            false
+        }
+        Verdict::Done if !is_data => {
+            // Executed before an earlier one: another copy of that has come since.
+            if pulls.last_order.is_some_and(|last| order.wrapping_sub(last) as i32 <= 0) {
+                nic.counters.star_out_of_order += 1;
+                pulls.sent[slot].is_renewed = true;
+                pulls.go_back();
+                return false;
+            }
+            pulls.last_order = Some(order);
+            pulls.una = psn.next();
+            true
+        }
+        Verdict::Done => {
+            let Some(pull) = pulls.of(psn) else { return false };
+            if payload.len() != usize::from(sent.len) {
+                nic.counters.drop_length += 1;
+                return false;
+            }
+            let k = psn.since(pull.first) as u32;
+            let plain = pull.packet(k, k + 1 == pull.packets);
+            match receive::accept(qp, nic, now, &plain, payload) {
+                Ok(_) => {
+                    star.peer.pulls.una = psn.next();
+                    true
+                }
+                Err(refusal) => {
+                    refuse(qp, star, nic, now, &plain, refusal);
+                    false
+                }
+            }
+        }
+        Verdict::Expired => {
+            nic.counters.star_deferred += 1;
+            let (told, _) = star.told;
+            if (told.wrapping_sub(sent.deadline) as i32) > 0 {
+                pulls.sent[slot].is_renewed = true;
+                pulls.go_back();
+            }
+            false
+        }
+        Verdict::Busy => {
+            nic.counters.star_deferred += 1;
+            false
+        }
+        // Its own buffers are at fault; requests before this one are done.
+        Verdict::Access => {
+            drop_front(star, Status::LocalProtection);
+            false
+        }
+        Verdict::Invalid | Verdict::NotPosted => {
+            nic.counters.error_naks_received += 1;
+            if qp.state != QpState::Err {
+                nic.event(Event::QpFatal(qp.id));
+            }
+            drop_front(star, Status::General);
+            false
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! StaR's messages: what both sides send, and what the stateless side reads, writes and receives though its
+//! NIC keeps nothing of it.
+
+mod world;
+use adverb_nic::*;
+use adverb_wire::star::Wish;
+use adverb_wire::{Duration, Operation, Packet, Service};
+use std::collections::VecDeque;
+use world::*;
+
+/// The client's node, which is stateful, and the server's, which is stateless.
+const CLIENT: usize = 0;
+const SERVER: usize = 1;
+
+fn client_and_server(seed: u64, lifetime: Duration) -> World {
+    World::with_config(2, seed, |config| {
+        let wish = if config.qpn_base == 1 << 16 { Wish::Client } else { Wish::Server };
+        config.star = Some(StarConfig { wish, lifetime, ..StarConfig::default() });
+    })
+}
+
+/// A pair of queue pairs that have agreed.
+fn agreed(w: &mut World, link: &Link) -> [QpId; 2] {
+    let (a, b) = w.pair(QpType::Rc, CAPS, link);
+    w.run(Duration::from_ms(1));
+    assert_eq!(w.nodes[CLIENT].nic.star_side(a), Ok(StarSide::Stateful));
+    assert_eq!(w.nodes[SERVER].nic.star_side(b), Ok(StarSide::Stateless));
+    [a, b]
+}
+
+fn world(seed: u64) -> (World, [QpId; 2]) {
+    let mut w = client_and_server(seed, Duration::from_ms(20));
+    let ids = agreed(&mut w, &Link { timeout: 14, ..Link::default() });
+    (w, ids)
+}
+
+fn is_star(p: &Packet) -> bool {
+    p.bth.opcode.is_of(Service::Star)
+}
+
+fn inline(wr_id: u64, op: SendOp, bytes: &[u8]) -> SendWr<'_> {
+    SendWr { data: SendData::Inline(bytes), ..wr(wr_id, op, &[]) }
+}
+
+#[test]
+fn sends_of_every_length_arrive_whole_both_ways() {
+    let (mut w, ids) = world(1);
+    w.keep_log = true;
+    let memory = [w.memory(CLIENT, 1 << 17), w.memory(SERVER, 1 << 17)];
+    for from in [CLIENT, SERVER] {
+        let to = 1 - from;
+        for len in [0, 1, 8, 64, 1000, 1024, 1025, 10_000, 60_000] {
+            let bytes = pattern(len as u8, len);
+            memory[from].write(0, &bytes);
+            memory[to].write(0, &vec![0; len + 100]);
+            let halves = [memory[to].sge(0, len / 3), memory[to].sge(len / 3, len)];
+            w.recv(to, ids[to], 7, &halves);
+            let op = if len % 2 == 0 { SendOp::Send } else { SendOp::SendImm(0x1234_5678) };
+            let mut request = wr(9, op, &[]);
+            let pieces = [memory[from].sge(0, len / 2), memory[from].sge(len / 2, len - len / 2)];
+            request.data = SendData::Sges(&pieces);
+            request.flags.solicited = true;
+            w.send(from, ids[from], request);
+            let (sent, received) = (w.completion(from), w.completion(to));
+            assert_eq!((sent.wr_id, sent.status, sent.op), (9, Status::Success, CompletionOp::Send));
+            assert_eq!((received.wr_id, received.status), (7, Status::Success), "{len} from {from}");
+            assert_eq!((received.byte_len, received.solicited), (len as u32, true));
+            assert_eq!(received.has_immediate, len % 2 == 1);
+            assert!(len % 2 == 0 || received.immediate == 0x1234_5678);
+            assert_eq!(memory[to].read(0, len), bytes, "{len} from {from}");
+            assert_eq!(memory[to].read(len, 100), [0; 100]);
+        }
+        w.recv(to, ids[to], 7, &[memory[to].sge(0, 64)]);
+        w.send(from, ids[from], inline(9, SendOp::Send, b"comes along"));
+        assert_eq!((w.completion(from).status, w.completion(to).byte_len), (Status::Success, 11));
+        assert_eq!(memory[to].read(0, 11), b"comes along");
+    }
+    assert!(w.log.iter().all(|(_, p)| is_star(p)));
+    assert_eq!(w.counter(CLIENT, "retransmitted_packets"), 0);
+    assert_eq!(w.counter(SERVER, "star_repeats"), 0);
+}
+
+#[test]
+fn the_stateless_side_reads_writes_and_computes_too() {
+    let (mut w, ids) = world(2);
+    let memory = [w.memory(CLIENT, 1 << 17), w.memory(SERVER, 1 << 17)];
+    let (va, rkey) = memory[CLIENT].at(16);
+    for len in [0, 1, 1024, 1025, 60_000] {
+        let bytes = pattern(len as u8, len);
+        memory[SERVER].write(0, &bytes);
+        w.send(SERVER, ids[SERVER], wr(1, SendOp::Write(va, rkey), &[memory[SERVER].sge(0, len)]));
+        memory[SERVER].sge(0, len);
+        assert_eq!(w.completion(SERVER).status, Status::Success);
+        assert_eq!(memory[CLIENT].read(16, len), bytes);
+        w.send(SERVER, ids[SERVER], wr(2, SendOp::Read(va, rkey), &[memory[SERVER].sge(65_000, len)]));
+        let read = w.completion(SERVER);
+        assert_eq!((read.status, read.byte_len), (Status::Success, len as u32));
+        assert_eq!(memory[SERVER].read(65_000, len), bytes);
+        // WRITEs with immediate data take a receive, in either direction.
+        for from in [CLIENT, SERVER] {
+            let to = 1 - from;
+            let (va, rkey) = memory[to].at(16);
+            memory[from].write(0, &bytes);
+            w.recv(to, ids[to], 5, &[]);
+            w.send(from, ids[from], wr(6, SendOp::WriteImm(va, rkey, 77), &[memory[from].sge(0, len)]));
+            let (sent, got) = (w.completion(from), w.completion(to));
+            assert_eq!((sent.status, got.status), (Status::Success, Status::Success));
+            assert_eq!((got.op, got.immediate, got.wr_id), (CompletionOp::RecvWriteImm, 77, 5));
+            assert_eq!((got.byte_len, memory[to].read(16, len)), (len as u32, bytes.clone()));
+        }
+    }
+    memory[CLIENT].write(16, &5u64.to_ne_bytes());
+    let result = memory[SERVER].sge(0, 8);
+    w.send(SERVER, ids[SERVER], wr(3, SendOp::FetchAdd { addr: va, rkey, add: 7 }, &[result]));
+    assert_eq!((w.completion(SERVER).status, memory[SERVER].word(0)), (Status::Success, 5));
+    let swap = SendOp::CompareSwap { addr: va, rkey, compare: 12, swap: 99 };
+    w.send(SERVER, ids[SERVER], wr(4, swap, &[result]));
+    assert_eq!((w.completion(SERVER).status, memory[SERVER].word(0)), (Status::Success, 12));
+    assert_eq!(memory[CLIENT].word(16), 99);
+}
+
+/// Everything is lost, doubled, reordered or late now and then.
+const TROUBLE: Faults =
+    Faults { loss: 0.03, duplicate: 0.1, reorder: 0.2, corrupt: 0.0, late: 0.05, mark: 0.0 };
+
+/// Bytes that each receive has room for.
+const ROOM: usize = 1500;
+
+/// What a side has under way.
+#[derive(Default)]
+struct Side {
+    posted: u64,
+    done: u64,
+    received: u64,
+    receives: u64,
+    /// Messages that the other side has sent and this one has not received.
+    due: VecDeque<Vec<u8>>,
+    /// READs and atomics: by number, what they must bring.
+    reads: VecDeque<(u64, usize, Vec<u8>)>,
+}
+
+/// Both sides send messages of random lengths into receives that are used again and again, and the stateless
+/// side writes, reads and adds between them, all under trouble: every message is received once, in order and
+/// whole, every READ brings what was written before it, and each addition counts once. Then the memory has
+/// another use, and nothing that is still on its way may touch it.
+fn chaos(seed: u64, lifetime: Duration, faults: Faults, rounds: u64) -> World {
+    const SLOTS: usize = 16;
+    let mut w = client_and_server(seed, lifetime);
+    let link = Link { timeout: 18, mtu: Mtu::M256, depth: 16, rnr_timer: 1, ..Link::default() };
+    let ids = agreed(&mut w, &link);
+    let into = [w.memory(CLIENT, SLOTS * ROOM), w.memory(SERVER, SLOTS * ROOM)];
+    let from = [w.memory(CLIENT, 1 << 20), w.memory(SERVER, 1 << 20)];
+    let region = w.memory(CLIENT, 4096);
+    let mut shadow = vec![0; 4000];
+    let mut sum = 0u64;
+    w.faults = faults;
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut sides = [Side::default(), Side::default()];
+    let until = w.now + Duration::from_ms(60_000);
+    let mut place = 0;
+    while sides.iter().any(|side| side.done < rounds) || sides.iter().any(|side| !side.due.is_empty()) {
+        for me in [CLIENT, SERVER] {
+            let other = 1 - me;
+            while sides[me].receives - sides[me].received < SLOTS as u64 - 2 && rng.u8(..) < 100 {
+                let slot = sides[me].receives as usize % SLOTS;
+                w.recv(me, ids[me], sides[me].receives, &[into[me].sge(slot * ROOM, ROOM)]);
+                sides[me].receives += 1;
+            }
+            let room = sides[me].posted < rounds && sides[me].posted - sides[me].done < 20;
+            if !room || rng.bool() {
+                continue;
+            }
+            let number = sides[me].posted;
+            sides[me].posted += 1;
+            place = (place + 8192) % (1 << 20);
+            let len = if rng.bool() { rng.usize(..300) } else { rng.usize(..ROOM) };
+            let bytes = pattern(rng.u8(..), len);
+            let kind = if me == SERVER { rng.u8(..10) } else { 0 };
+            let at = rng.usize(..4000 - len);
+            let (va, rkey) = region.at(at);
+            match kind {
+                7 => {
+                    from[me].write(place, &bytes);
+                    shadow[at..at + len].copy_from_slice(&bytes);
+                    let mut request = wr(number, SendOp::Write(va, rkey), &[]);
+                    let sges = [from[me].sge(place, len)];
+                    request.data = SendData::Sges(&sges);
+                    request.flags.fence = true;
+                    w.send(me, ids[me], request);
+                }
+                8 => {
+                    sides[me].reads.push_back((number, place, shadow[at..at + len].to_vec()));
+                    w.send(me, ids[me], wr(number, SendOp::Read(va, rkey), &[from[me].sge(place, len)]));
+                }
+                9 => {
+                    let (addr, rkey) = region.at(4000);
+                    let add = rng.u64(..1000);
+                    sides[me].reads.push_back((number, place, sum.to_ne_bytes().to_vec()));
+                    sum += add;
+                    let op = SendOp::FetchAdd { addr, rkey, add };
+                    w.send(me, ids[me], wr(number, op, &[from[me].sge(place, 8)]));
+                }
+                _ if len <= 64 && rng.bool() => {
+                    sides[other].due.push_back(bytes.clone());
+                    w.send(me, ids[me], inline(number, SendOp::Send, &bytes));
+                }
+                _ => {
+                    from[me].write(place, &bytes);
+                    sides[other].due.push_back(bytes);
+                    w.send(me, ids[me], wr(number, SendOp::Send, &[from[me].sge(place, len)]));
+                }
+            }
+        }
+        let ends = [(sides[0].done, sides[0].received), (sides[1].done, sides[1].received)];
+        assert!(w.advance(until), "seed {seed}: nothing happens any more with {ends:?}");
+        for me in [CLIENT, SERVER] {
+            while let Some(c) = w.poll(me) {
+                let side = &mut sides[me];
+                assert_eq!(c.status, Status::Success, "seed {seed} at {me}: {c:?}");
+                if c.op == CompletionOp::Recv {
+                    let slot = side.received as usize % SLOTS;
+                    assert_eq!(c.wr_id, side.received, "seed {seed}: a receive out of order");
+                    let message = side.due.pop_front().expect("a message that was sent");
+                    assert_eq!(c.byte_len as usize, message.len(), "seed {seed} at {me}");
+                    assert_eq!(into[me].read(slot * ROOM, message.len()), message, "seed {seed} at {me}");
+                    // The program uses its memory for something else before it posts it again.
+                    into[me].write(slot * ROOM, &[0xee; ROOM]);
+                    side.received += 1;
+                    continue;
+                }
+                assert_eq!(c.wr_id, side.done, "seed {seed} at {me}: a request out of order");
+                side.done += 1;
+                if let Some((_, place, bytes)) = side.reads.pop_front_if(|(number, ..)| *number == c.wr_id) {
+                    assert_eq!(from[me].read(place, bytes.len()), bytes, "seed {seed}, READ {}", c.wr_id);
+                }
+            }
+        }
+        for (me, side) in sides.iter().enumerate() {
+            for free in side.receives..side.received + SLOTS as u64 {
+                let bytes = into[me].read(free as usize % SLOTS * ROOM, ROOM);
+                assert!(
+                    free < SLOTS as u64 || bytes == [0xee; ROOM],
+                    "seed {seed}: a late copy landed at {me}"
+                );
+            }
+        }
+    }
+    assert_eq!(region.read(0, 4000), shadow, "seed {seed}: memory when all is done");
+    assert_eq!(region.word(4000), sum, "seed {seed}: additions");
+    w.faults = faults;
+    w.run(Duration::from_ms(100));
+    w
+}
+
+#[test]
+fn messages_survive_loss_doubles_and_late_copies() {
+    let mut counts = [
+        ("star_duplicate", 0),
+        ("star_drop_expired", 0),
+        ("star_nak_not_posted", 0),
+        ("star_cqe_duplicate", 0),
+        ("star_wqe_duplicate", 0),
+        ("star_repeats", 0),
+    ];
+    for seed in 0..40 {
+        let lifetime = Duration::from_us(if seed % 2 == 0 { 300 } else { 20_000 });
+        let w = chaos(seed, lifetime, TROUBLE, 120);
+        for (name, count) in &mut counts {
+            *count += w.counter(CLIENT, name) + w.counter(SERVER, name);
+        }
+    }
+    assert!(counts.iter().all(|(_, count)| *count > 10), "{counts:?}: every rule was needed");
+}
+
+#[test]
+fn a_quiet_network_needs_no_repair_of_messages() {
+    let w = chaos(5, Duration::from_ms(20), Faults::default(), 200);
+    let names = [
+        "star_duplicate",
+        "star_drop_expired",
+        "star_cqe_duplicate",
+        "star_wqe_duplicate",
+        "retransmitted_packets",
+    ];
+    for name in names {
+        assert_eq!(w.counter(CLIENT, name) + w.counter(SERVER, name), 0, "{name}");
+    }
+}
+
+#[test]
+fn each_kind_of_packet_may_be_lost_among_messages() {
+    use Operation::*;
+    let kinds = [
+        RemoteData,
+        RemoteDataAnswer,
+        GetData,
+        GetDataAnswer,
+        WqePacket,
+        WqeEventAcknowledge,
+        CqePacket,
+        CqeEventAcknowledge,
+    ];
+    for operation in kinds {
+        for nth in 0..4 {
+            let (mut w, ids) = world(nth);
+            let memory = [w.memory(CLIENT, 8192), w.memory(SERVER, 8192)];
+            let mut seen = 0;
+            w.drop_if = Some(Box::new(move |_, p| {
+                let is = is_star(p) && p.bth.opcode.operation() == operation;
+                seen += u64::from(is);
+                is && seen == nth + 1
+            }));
+            for round in 0..3u64 {
+                for from in [CLIENT, SERVER] {
+                    let to = 1 - from;
+                    let bytes = pattern(round as u8, 2500);
+                    memory[from].write(0, &bytes);
+                    w.recv(to, ids[to], round, &[memory[to].sge(4096, 2500)]);
+                    w.send(from, ids[from], wr(round, SendOp::Send, &[memory[from].sge(0, 2500)]));
+                    assert_eq!(w.completion(from).status, Status::Success, "{operation:?} {nth}");
+                    assert_eq!(w.completion(to).wr_id, round, "{operation:?} {nth}");
+                    assert_eq!(memory[to].read(4096, 2500), bytes);
+                }
+                let (va, rkey) = memory[CLIENT].at(0);
+                w.send(SERVER, ids[SERVER], wr(9, SendOp::Read(va, rkey), &[memory[SERVER].sge(0, 2500)]));
+                assert_eq!(w.completion(SERVER).status, Status::Success, "{operation:?} {nth}");
+            }
+            assert_eq!(w.lost, 1, "{operation:?} {nth}");
+        }
+    }
+}
