@@ -27,6 +27,8 @@ f.entries = ProtoField.uint16("adverb_star.entries", "Entries")
 f.following = ProtoField.uint32("adverb_star.following", "Bytes of the message after this packet")
 f.order = ProtoField.uint32("adverb_star.order", "Place among all that the NIC has executed")
 f.refusal = ProtoField.uint32("adverb_star.refusal", "Refusal", base.DEC, REFUSALS)
+f.receives = ProtoField.uint32("adverb_star.receives", "Receives posted in all")
+f.closing = ProtoField.uint32("adverb_star.closing", "Why the sender has failed")
 f.va = ProtoField.uint64("adverb_star.va", "Address", base.HEX)
 f.index = ProtoField.uint24("adverb_star.index", "Posted request")
 f.offset = ProtoField.uint32("adverb_star.offset", "Bytes of the message before these")
@@ -35,6 +37,7 @@ f.deadline = ProtoField.uint32("adverb_star.deadline", "Deadline in us")
 f.syndrome = ProtoField.uint8("adverb_star.syndrome", "Syndrome", base.HEX, SYNDROMES)
 f.answered_copy = ProtoField.uint8("adverb_star.answered_copy", "Answers the copy")
 f.congested = ProtoField.bool("adverb_star.congested", "The request met congestion", 8, nil, 0x01)
+f.of_sends = ProtoField.bool("adverb_star.of_sends", "Answers a packet for the send queue", 8, nil, 0x02)
 f.run = ProtoField.uint8("adverb_star.run", "Packets answered")
 f.epoch = ProtoField.uint8("adverb_star.ticket.epoch", "Epoch of the key")
 f.incarnation = ProtoField.uint8("adverb_star.ticket.incarnation", "Incarnation")
@@ -103,6 +106,7 @@ local function aeth(tree, tvb, at)
   tree:add(f.syndrome, tvb(at, 1))
   tree:add(f.answered_copy, tvb(at + 1, 1))
   tree:add(f.congested, tvb(at + 2, 1))
+  tree:add(f.of_sends, tvb(at + 2, 1))
   tree:add(f.run, tvb(at + 3, 1))
   return at + 4
 end
@@ -179,8 +183,9 @@ local function wqes(tree, tvb, at, left, flags)
   end
   while left >= 32 do
     body(tree, tvb, at, WQE)
-    local inline = bit.band(tvb(at + 1, 1):uint(), 8) ~= 0
+    local op, inline = tvb(at, 1):uint(), bit.band(tvb(at + 1, 1):uint(), 8) ~= 0
     local len = 32 + (inline and bit.band(tvb(at + 8, 4):uint() + 3, bit.bnot(3)) or 0)
+    if op == 4 or op == 5 then len = 48 end
     if len < 32 or len > left then return end
     at, left = at + len, left - len
   end
@@ -200,8 +205,8 @@ local PACKETS = {
   [0xf5] = { "GDA", 12, 4, nil, aeth, answer },
   [0xf9] = { "Hello", 8, 0, hello, header(nil, nil) },
   [0xfa] = { "WQEP", 8, 0, wqes, event },
-  [0xfb] = { "CQEP", 24, 0, entries(CQE, 16), event, ticket },
-  [0xfc] = { "EA (CQE)", 8, 0, nil, acknowledge },
+  [0xfb] = { "CQEP", 24, 0, entries(CQE, 16), header(f.entries, f.closing), ticket },
+  [0xfc] = { "EA (CQE)", 8, 0, nil, header(nil, f.receives) },
   [0xfd] = { "RD", 40, 16, nil, reth, header(nil, f.following), ticket },
   [0xfe] = { "RDA", 12, 4, nil, aeth, answer },
   [0xff] = { "GD", 40, 16, nil, reth, header(f.asked, f.following), ticket },

@@ -100,6 +100,7 @@ pub(crate) struct Hosted {
     /// The first hello that was told: repeats tell the same, or the sides could decide differently.
     told: Hello,
     ticket: Ticket,
+    last_atomic: Option<(u32, u64)>,
     library: Library,
 }
 
@@ -132,6 +133,11 @@ impl Endpoint {
     pub fn is_handed_over(&self) -> bool {
         let phase = self.star.as_deref().map(|hosted| hosted.phase);
         matches!(phase, Some(Phase::Handing | Phase::Stateless))
+    }
+
+    /// The last atomic of the peer's that was executed: its number, and what it has found.
+    fn last_atomic(&mut self) -> Option<&mut Option<(u32, u64)>> {
+        self.star.as_deref_mut().map(|hosted| &mut hosted.last_atomic)
     }
 
     /// A send request was posted at `block`, behind `end`.
@@ -240,6 +246,7 @@ impl Nic {
             heap_at: Instant::NEVER,
             told,
             ticket: Ticket::default(),
+            last_atomic: None,
             library: Library::new(endpoint.sq.posted),
         }));
         if plain {
@@ -392,7 +399,25 @@ impl Nic {
                     return true;
                 };
                 let state = &mut self.state;
-                let posted = StarEth::from(packet.irn).has(StarEth::POSTED);
+                let eth = StarEth::from(packet.irn);
+                if operation == Operation::GetData
+                    && matches!(eth.op(), Some(Op::CompareSwap | Op::FetchAdd))
+                    && !eth.has(StarEth::POSTED)
+                {
+                    let owner = self.numbers.owner(packet.bth.dest_qp);
+                    let name = self.endpoints.name_at(owner);
+                    // Without an endpoint the number does not live, and no ticket lets the packet in.
+                    let mut none = None;
+                    let last = match name.and_then(|name| self.endpoints.get_mut(name)) {
+                        Some(Place::Off(endpoint)) => endpoint.last_atomic(),
+                        _ => None,
+                    };
+                    let last = last.unwrap_or(&mut none);
+                    star.stateless.on_atomic(packet, payload, &state.memory, last, &mut state.counters);
+                    state.has_effects |= star.stateless.has_answers();
+                    return true;
+                }
+                let posted = eth.has(StarEth::POSTED);
                 let host = match posted {
                     true => library::queues_of(&self.endpoints, &self.numbers, packet.bth.dest_qp),
                     false => None,

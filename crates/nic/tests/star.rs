@@ -478,7 +478,8 @@ fn refusals_fail_the_request_and_say_why() {
     let cases = [
         (SendOp::Write(va_ro, rkey_ro), Status::RemoteAccess, "StaR NAK access"),
         (SendOp::Read(va + 4090, rkey), Status::RemoteAccess, "StaR NAK access"),
-        (SendOp::FetchAdd { addr: va, rkey, add: 1 }, Status::LocalQpOperation, "StaR carries"),
+        (SendOp::FetchAdd { addr: va_ro, rkey: rkey_ro, add: 1 }, Status::RemoteAccess, "StaR NAK access"),
+        (SendOp::FetchAdd { addr: va + 4, rkey, add: 1 }, Status::RemoteInvalidRequest, "StaR NAK invalid"),
     ];
     for (op, status, rule) in cases {
         let (a, _) = agreed(&mut w);

@@ -3,8 +3,8 @@
 
 mod world;
 use adverb_nic::*;
-use adverb_wire::star::Wish;
-use adverb_wire::{Duration, Operation, Packet, Service};
+use adverb_wire::star::{Answer, Cqe, Op, Place, StarEth, Verdict, Wish};
+use adverb_wire::{Duration, Operation, Packet, Psn, Service};
 use std::collections::VecDeque;
 use world::*;
 
@@ -117,6 +117,43 @@ fn the_stateless_side_reads_writes_and_computes_too() {
     w.send(SERVER, ids[SERVER], wr(4, swap, &[result]));
     assert_eq!((w.completion(SERVER).status, memory[SERVER].word(0)), (Status::Success, 12));
     assert_eq!(memory[CLIENT].word(16), 99);
+}
+
+#[test]
+fn atomics_of_the_stateful_side_are_executed_once_each() {
+    for seed in 0..30 {
+        let mut w = client_and_server(seed, Duration::from_us(300));
+        let ids = agreed(&mut w, &Link { timeout: 18, depth: 16, ..Link::default() });
+        let memory = [w.memory(CLIENT, 4096), w.memory(SERVER, 4096)];
+        w.faults = TROUBLE;
+        let (addr, rkey) = memory[SERVER].at(8);
+        let mut value = 0u64;
+        for round in 0..100u64 {
+            let result = [memory[CLIENT].sge(0, 8)];
+            let op = match round % 4 {
+                0 => SendOp::CompareSwap { addr, rkey, compare: value, swap: round },
+                1 => SendOp::CompareSwap { addr, rkey, compare: !value, swap: 5 },
+                _ => SendOp::FetchAdd { addr, rkey, add: round },
+            };
+            // A WRITE before it has landed, and one after it lands after it.
+            memory[CLIENT].write(64, &round.to_ne_bytes());
+            let word = [memory[CLIENT].sge(64, 8)];
+            w.send(CLIENT, ids[CLIENT], wr(1, SendOp::Write(addr + 8, rkey), &word));
+            w.send(CLIENT, ids[CLIENT], wr(2, op, &result));
+            w.send(CLIENT, ids[CLIENT], wr(3, SendOp::Write(addr + 16, rkey), &word));
+            let ends: Vec<_> = (0..3).map(|_| w.completion(CLIENT)).map(|c| (c.wr_id, c.status)).collect();
+            assert_eq!(ends, [1, 2, 3].map(|id| (id, Status::Success)), "seed {seed}");
+            assert_eq!(memory[CLIENT].word(0), value, "seed {seed}, round {round}");
+            value = match round % 4 {
+                0 => round,
+                1 => value,
+                _ => value + round,
+            };
+            assert_eq!((memory[SERVER].word(8), memory[SERVER].word(24)), (value, round), "seed {seed}");
+        }
+        w.run(Duration::from_ms(100));
+        assert_eq!(memory[SERVER].word(8), value, "seed {seed}: a copy was executed after the end");
+    }
 }
 
 /// Everything is lost, doubled, reordered or late now and then.
@@ -326,6 +363,257 @@ fn each_kind_of_packet_may_be_lost_among_messages() {
                 assert_eq!(w.completion(SERVER).status, Status::Success, "{operation:?} {nth}");
             }
             assert_eq!(w.lost, 1, "{operation:?} {nth}");
+        }
+    }
+}
+
+#[test]
+fn who_is_not_ready_is_waited_for_as_often_as_allowed() {
+    for from in [CLIENT, SERVER] {
+        let to = 1 - from;
+        for (retries, ready) in [(7, true), (7, false), (0, true), (0, false), (2, false)] {
+            let mut w = client_and_server(3, Duration::from_ms(20));
+            let link = Link { timeout: 14, rnr_retries: retries, rnr_timer: 12, ..Link::default() };
+            let ids = agreed(&mut w, &link);
+            let memory = [w.memory(CLIENT, 64), w.memory(SERVER, 64)];
+            if ready {
+                // That it has a receive is not heard at first: that is not the same as having none.
+                let mut left = 3;
+                w.drop_if = Some(Box::new(move |from, p| {
+                    let hit = from == SERVER && p.bth.opcode.operation() == Operation::WqePacket && left > 0;
+                    left -= i32::from(hit);
+                    hit
+                }));
+                w.recv(to, ids[to], 5, &[memory[to].sge(0, 64)]);
+            }
+            w.send(from, ids[from], wr(1, SendOp::Send, &[memory[from].sge(0, 8)]));
+            w.run(Duration::from_ms(5));
+            if !ready && retries == 7 {
+                assert!(w.poll(from).is_none(), "it waits for as long as it takes");
+                w.recv(to, ids[to], 5, &[memory[to].sge(0, 64)]);
+            }
+            let end = w.completion(from);
+            if ready || retries == 7 {
+                assert_eq!((end.status, w.completion(to).wr_id), (Status::Success, 5), "{from} {retries}");
+            } else {
+                assert_eq!(end.status, Status::RnrRetryExceeded, "{from} {retries}");
+                let why = w.nodes[from].nic.next_explanation().unwrap();
+                assert_eq!(why.status, Status::RnrRetryExceeded);
+            }
+        }
+    }
+}
+
+fn state(w: &mut World, node: usize, id: QpId) -> QpState {
+    w.nodes[node].nic.query_qp(id).unwrap().0.state
+}
+
+fn ends(w: &mut World, node: usize) -> Vec<(u64, Status)> {
+    std::iter::from_fn(|| w.poll(node)).map(|c| (c.wr_id, c.status)).collect()
+}
+
+#[test]
+fn what_is_refused_fails_on_both_sides_as_with_rc() {
+    for from in [CLIENT, SERVER] {
+        let to = 1 - from;
+        for case in 0..5 {
+            let mut outcomes = Vec::new();
+            // Plain RC, then StaR: the same program has the same completions.
+            for star in [false, true] {
+                let mut w = if star { client_and_server(9, Duration::from_ms(20)) } else { World::new(2, 9) };
+                let link = Link { timeout: 12, ..Link::default() };
+                let ids = match star {
+                    true => agreed(&mut w, &link),
+                    false => <[QpId; 2]>::from(w.pair(QpType::Rc, CAPS, &link)),
+                };
+                let memory = [w.memory(CLIENT, 4096), w.memory(SERVER, 4096)];
+                let closed = w.memory_with(to, 64, Access::LOCAL_WRITE);
+                let ((va, rkey), (va_closed, key_closed)) = (memory[to].at(0), closed.at(0));
+                for receive in 0..3 {
+                    w.recv(to, ids[to], 50 + receive, &[memory[to].sge(0, 16)]);
+                }
+                w.send(from, ids[from], wr(1, SendOp::Send, &[memory[from].sge(0, 16)]));
+                let op = match case {
+                    0 => SendOp::Send,
+                    1 => SendOp::Write(va_closed, key_closed),
+                    2 => SendOp::Read(va + 4090, rkey),
+                    3 => SendOp::FetchAdd { addr: va_closed, rkey: key_closed, add: 1 },
+                    _ => SendOp::FetchAdd { addr: va + 4, rkey, add: 1 },
+                };
+                let len = if case == 0 { 2000 } else { 8 };
+                w.send(from, ids[from], wr(2, op, &[memory[from].sge(0, len)]));
+                w.send(from, ids[from], wr(3, SendOp::Send, &[memory[from].sge(0, 16)]));
+                w.run(Duration::from_ms(2000));
+                let seen = [ends(&mut w, from), ends(&mut w, to)];
+                let events: Vec<_> = std::iter::from_fn(|| w.nodes[to].nic.next_event())
+                    .filter(|event| !matches!(event, Event::Star(..)))
+                    .map(|event| std::mem::discriminant(&event))
+                    .collect();
+                outcomes.push((seen, events, state(&mut w, from, ids[from]), state(&mut w, to, ids[to])));
+            }
+            assert_eq!(outcomes[0], outcomes[1], "case {case} from {from}");
+            assert_eq!(outcomes[1].2, QpState::Err);
+        }
+    }
+}
+
+#[test]
+fn nobody_waits_for_the_dead() {
+    // The client falls silent at any packet: everybody's requests end, and another connection goes on.
+    for silent_from in 0..24 {
+        let mut w = client_and_server(silent_from, Duration::from_ms(20));
+        let link = Link { timeout: 12, ..Link::default() };
+        let ids = agreed(&mut w, &link);
+        let other = w.pair(QpType::Rc, CAPS, &Link { psn: (Psn::new(7), Psn::new(9)), ..link });
+        w.run(Duration::from_ms(1));
+        let memory = [w.memory(CLIENT, 4096), w.memory(SERVER, 4096)];
+        let numbers = [ids[CLIENT], other.0].map(|id| w.nodes[CLIENT].nic.qp_number(id).unwrap());
+        let server = w.nodes[SERVER].nic.qp_number(ids[SERVER]).unwrap();
+        let mut seen = 0;
+        w.drop_if = Some(Box::new(move |from, p| {
+            let is = from == CLIENT && p.bth.dest_qp == server;
+            seen += u64::from(is);
+            is && seen > silent_from
+        }));
+        for receive in 0..3 {
+            w.recv(SERVER, ids[SERVER], 50 + receive, &[memory[SERVER].sge(0, 64)]);
+        }
+        w.recv(CLIENT, ids[CLIENT], 60, &[memory[CLIENT].sge(0, 2000)]);
+        w.send(SERVER, ids[SERVER], wr(1, SendOp::Send, &[memory[SERVER].sge(0, 2000)]));
+        let (va, rkey) = memory[CLIENT].at(2048);
+        w.send(SERVER, ids[SERVER], wr(2, SendOp::Read(va, rkey), &[memory[SERVER].sge(100, 2000)]));
+        w.send(CLIENT, ids[CLIENT], wr(3, SendOp::Send, &[memory[CLIENT].sge(0, 64)]));
+        w.run(Duration::from_ms(1000));
+        let seen = ends(&mut w, SERVER);
+        let sends: Vec<_> = seen.iter().filter(|(id, _)| *id < 50).copied().collect();
+        assert_eq!(sends.len(), 2, "{silent_from}: {seen:?}");
+        let failed = sends.iter().any(|(_, status)| *status != Status::Success);
+        assert_eq!(failed, state(&mut w, SERVER, ids[SERVER]) == QpState::Err, "{silent_from}: {seen:?}");
+        assert!(ends(&mut w, CLIENT).iter().any(|(id, _)| *id == 3), "{silent_from}: the client waits");
+        // The other connection's number differs, and nobody has disturbed it.
+        assert_ne!(numbers[0], numbers[1]);
+        w.recv(SERVER, other.1, 70, &[memory[SERVER].sge(0, 64)]);
+        w.send(CLIENT, other.0, wr(4, SendOp::Send, &[memory[CLIENT].sge(0, 8)]));
+        assert_eq!((w.completion(CLIENT).wr_id, w.completion(SERVER).wr_id), (4, 70), "{silent_from}");
+    }
+}
+
+/// Gives a packet to the server's NIC; verdicts of what it answers.
+fn serve(w: &mut World, packet: &Packet, payload: &[u8]) -> Vec<Verdict> {
+    let nic = &mut w.nodes[SERVER].nic;
+    nic.on_frame(w.now, packet, &Payload::from_slice(payload));
+    let mut out = TxFrame::default();
+    let packets = std::iter::from_fn(|| nic.next_frame(w.now, &mut out).then_some(out.packet));
+    packets.filter_map(|p| Answer::of_aeth(p.aeth)).map(|answer| answer.verdict).collect()
+}
+
+#[test]
+fn a_ticket_opens_what_is_posted_and_only_as_it_is_posted() {
+    let (mut w, ids) = world(6);
+    let memory = [w.memory(CLIENT, 8192), w.memory(SERVER, 8192)];
+    w.recv(SERVER, ids[SERVER], 50, &[memory[SERVER].sge(0, 64)]);
+    w.recv(SERVER, ids[SERVER], 51, &[memory[SERVER].sge(64, 64)]);
+    w.run(Duration::from_ms(1));
+    // A SEND that has left; it arrives when this test gives it.
+    w.keep_log = true;
+    w.drop_if = Some(Box::new(|from, p| from == CLIENT && p.bth.opcode.operation() == Operation::RemoteData));
+    w.send(CLIENT, ids[CLIENT], wr(1, SendOp::Send, &[memory[CLIENT].sge(0, 64)]));
+    w.transmit();
+    let good = w.log.iter().find(|(_, p)| p.bth.opcode.operation() == Operation::RemoteData).unwrap().1;
+    // Two requests of the server's own: an inline SEND of more than one block, a READ.
+    let fake = [0x0a; 64];
+    w.send(SERVER, ids[SERVER], inline(2, SendOp::Send, &fake));
+    let (va, rkey) = memory[CLIENT].at(0);
+    w.send(SERVER, ids[SERVER], wr(3, SendOp::Read(va, rkey), &[memory[SERVER].sge(4096, 64)]));
+    let posted = |index: u32, offset: u32, flags: u8, get: bool, psn: u32| {
+        let mut p = good;
+        p.reth.va = Place { index, offset }.va();
+        p.irn = StarEth::new(Op::Send, StarEth::POSTED | flags, if get { 8 } else { 0 }, 0).into();
+        let operation = if get { Operation::GetData } else { Operation::RemoteData };
+        p.bth.opcode = adverb_wire::Opcode::new(Service::Star, operation);
+        p.bth.psn = good.bth.psn.add(psn);
+        p
+    };
+    let receive = StarEth::RECV_QUEUE;
+    let before = memory[SERVER].read(0, 8192);
+    let cases = [
+        ("a receive never posted", posted(2, 0, receive, false, 1)),
+        ("far ahead", posted(0x80_0000, 0, receive, false, 2)),
+        ("beyond the receive", posted(0, 60, receive, false, 3)),
+        ("an offset that overflows", posted(0, u32::MAX, receive, false, 4)),
+        ("a SEND written to", posted(0, 0, 0, false, 5)),
+        ("inside of a WQE", posted(1, 0, 0, false, 6)),
+        ("a READ's buffer, beyond its end", posted(2, 60, 0, false, 7)),
+        ("a READ's buffer asked for", posted(2, 0, 0, true, 8)),
+        ("inside of a WQE, asked for", posted(1, 0, 0, true, 9)),
+        ("beyond a SEND's end", posted(0, 60, 0, true, 10)),
+        ("nothing that was posted", posted(9, 0, 0, true, 11)),
+    ];
+    let count = cases.len() as u64;
+    for (what, packet) in cases {
+        let bytes = if packet.bth.opcode.operation() == Operation::GetData { &[][..] } else { &[1; 8] };
+        assert_eq!(serve(&mut w, &packet, bytes), [Verdict::NotPosted], "{what}");
+    }
+    assert_eq!(w.counter(SERVER, "star_nak_not_posted"), count);
+    assert!(memory[SERVER].read(0, 8192) == before, "nothing landed");
+    assert_eq!(serve(&mut w, &posted(0, 0, 0, true, 12), &[]), [Verdict::Done]);
+    assert_eq!(serve(&mut w, &good, &[7; 64]), [Verdict::Done]);
+    assert_eq!(memory[SERVER].read(0, 65)[63..], [7, 0]);
+    // Its completion ends it.
+    w.drop_if = None;
+    w.recv(CLIENT, ids[CLIENT], 61, &[memory[CLIENT].sge(1024, 64)]);
+    assert_eq!(w.completion(CLIENT).status, Status::Success);
+    w.run(Duration::from_ms(30));
+    let mut again = good;
+    again.reth.len = again.reth.len.wrapping_add(30_000);
+    memory[SERVER].write(0, &[9; 64]);
+    assert_eq!(serve(&mut w, &again, &[8; 64]), [Verdict::NotPosted], "a replay with a deadline of its own");
+    assert_eq!(memory[SERVER].read(0, 64), [9; 64]);
+}
+
+#[test]
+fn completions_for_nothing_take_the_queue_pair_to_err_and_no_other() {
+    for case in 0..4 {
+        let (mut w, ids) = world(7);
+        let memory = w.memory(SERVER, 64);
+        w.keep_log = true;
+        w.recv(SERVER, ids[SERVER], 50, &[memory.sge(0, 16)]);
+        w.run(Duration::from_ms(1));
+        let told = w.log.iter().find(|(_, p)| p.bth.opcode.operation() == Operation::WqePacket).unwrap().1;
+        let ea = w
+            .log
+            .iter()
+            .rfind(|(_, p)| p.bth.opcode.operation() == Operation::WqeEventAcknowledge)
+            .unwrap()
+            .1;
+        let cqe = |flags, index, len, op| Cqe { flags, status: 0, op, index, len, immediate: 0 };
+        let entry = match case {
+            0 => cqe(Cqe::RECV_QUEUE, 1, 8, Op::Recv),
+            1 => cqe(0, 0, 8, Op::Send),
+            2 => cqe(Cqe::RECV_QUEUE, 0, 17, Op::Recv),
+            _ => cqe(Cqe::RECV_QUEUE, 0, 8, Op::Recv),
+        };
+        let mut packet = ea;
+        packet.bth.opcode = adverb_wire::Opcode::new(Service::Star, Operation::CqePacket);
+        packet.bth.psn = told.bth.psn;
+        packet.irn = StarEth::new(Op::Control, 0, 1, 0).into();
+        packet.payload_len = 16;
+        serve(&mut w, &packet, &entry.bytes());
+        let wanted = match case {
+            3 => (QpState::Rts, vec![(50, Status::Success)], 0, 0),
+            2 => (QpState::Err, vec![(50, Status::LocalLength)], 0, 1),
+            _ => (QpState::Err, vec![(50, Status::WorkRequestFlushed)], 1, 0),
+        };
+        let counts = (w.counter(SERVER, "star_cqe_unknown"), w.counter(SERVER, "star_cqe_length"));
+        assert_eq!(
+            (state(&mut w, SERVER, ids[SERVER]), ends(&mut w, SERVER), counts.0, counts.1),
+            wanted,
+            "{case}"
+        );
+        if case == 3 {
+            // Once more: acknowledged, not taken.
+            serve(&mut w, &packet, &entry.bytes());
+            assert_eq!((ends(&mut w, SERVER), w.counter(SERVER, "star_cqe_duplicate")), (vec![], 1));
         }
     }
 }

@@ -339,7 +339,8 @@ fn expected_star(packet: &Packet, body: &[u8]) -> Vec<(&'static str, Option<u64>
     let posted = reth && eth.has(StarEth::POSTED);
     let answer = is(Operation::RemoteDataAnswer) || is(Operation::GetDataAnswer);
     let events = !reth && !answer && !is(Operation::Hello);
-    let acknowledge = is(Operation::WqeEventAcknowledge) || is(Operation::CqeEventAcknowledge);
+    let acknowledge = is(Operation::WqeEventAcknowledge);
+    let events = events && !is(Operation::CqeEventAcknowledge);
     let grant = Grant::of_word(packet.ticket.word);
     let hello = Hello::read(body).filter(|_| is(Operation::Hello));
     let record = Record::read(body).filter(|_| is(Operation::WqePacket) && eth.has(StarEth::MIGRATION));
@@ -359,6 +360,8 @@ fn expected_star(packet: &Packet, body: &[u8]) -> Vec<(&'static str, Option<u64>
         ("adverb_star.following", when(reth, eth.value.into())),
         ("adverb_star.order", when(answer, Stamp::from(packet.irn).order.into())),
         ("adverb_star.refusal", when(acknowledge, eth.value.into())),
+        ("adverb_star.receives", when(is(Operation::CqeEventAcknowledge), eth.value.into())),
+        ("adverb_star.closing", when(is(Operation::CqePacket), eth.value.into())),
         ("adverb_star.va", when(reth && !posted, packet.reth.va)),
         ("adverb_star.index", when(posted, packet.reth.va >> 32 & 0xff_ffff)),
         ("adverb_star.offset", when(posted, packet.reth.va & 0xffff_ffff)),
@@ -367,6 +370,7 @@ fn expected_star(packet: &Packet, body: &[u8]) -> Vec<(&'static str, Option<u64>
         ("adverb_star.syndrome", when(answer, packet.aeth.syndrome.wire().into())),
         ("adverb_star.answered_copy", when(answer, u64::from(packet.aeth.msn >> 16))),
         ("adverb_star.congested", when(answer, u64::from(packet.aeth.msn >> 8 & 1))),
+        ("adverb_star.of_sends", when(answer, u64::from(packet.aeth.msn >> 9 & 1))),
         ("adverb_star.run", when(answer, u64::from(packet.aeth.msn & 0xff))),
         ("adverb_star.ticket.epoch", when(ticket, grant.epoch.into())),
         ("adverb_star.ticket.incarnation", when(ticket, grant.incarnation.into())),

@@ -90,7 +90,8 @@ pub struct StarEth {
     pub copy: u8,
     /// GD: bytes asked for. WQEP, CQEP and their EAs: entries.
     pub count: u16,
-    /// RD, GD: bytes of the message after this packet's. EA: a [`Refusal`], or 0.
+    /// RD, GD: bytes of the message after this packet's. EA to the stateless side: a [`Refusal`], or 0; to the
+    /// stateful one: receives that were posted in all. CQEP: the status that its sender has failed with, or 0.
     pub value: u32,
 }
 
@@ -423,7 +424,7 @@ mod tests {
             (Verdict::Busy, 0x6a),
         ];
         for (verdict, byte) in verdicts {
-            let answer = Answer { verdict, copy: 7, congested: true, run: 3 };
+            let answer = Answer { verdict, copy: 7, congested: true, of_sends: false, run: 3 };
             let mut out = [0; 4];
             answer.aeth().write(&mut out);
             assert_eq!(out, [byte, 7, 1, 3]);

@@ -81,13 +81,18 @@ impl HostQueues<'_> {
             Ok(())
         };
         let len = payload.len() as u32;
+        // All of it, or none.
+        let fits = |room: u64| u64::from(place.offset) + u64::from(len) <= room;
         let whole = if of_receives {
             let queue = self.receives.ok_or(Misplaced::NotPosted)?;
             let index = outstanding(place.index, queue.waiting()).ok_or(Misplaced::NotPosted)?;
+            if !fits(queue.capacity_of(index)) {
+                return Err(Misplaced::NotPosted);
+            }
             walk(queue.sges_of(index), place.offset, len, put)
         } else {
             let wqe = self.wqe(place.index).filter(|wqe| wqe.op.awaits_response() && !wqe.inline);
-            let wqe = wqe.ok_or(Misplaced::NotPosted)?;
+            let wqe = wqe.filter(|wqe| fits(wqe.len.into())).ok_or(Misplaced::NotPosted)?;
             let list = (wqe.data_segment..wqe.segments).map(|at| self.sends.ring.sge(&wqe, at));
             walk(list, place.offset, len, put)
         };

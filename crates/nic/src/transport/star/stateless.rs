@@ -21,7 +21,7 @@ use crate::counters::Counters;
 use crate::frame::TxFrame;
 use crate::ids::PdId;
 use crate::limits::{MAX_QP, MAX_STAR_ANSWERS};
-use crate::memory::{AccessFault, Memory, Payload, RemoteRight, Span, dma};
+use crate::memory::{AccessFault, Memory, Payload, QueueMemory, RemoteRight, Span, dma};
 use crate::qp::source_port;
 use crate::random::{Generator, Purpose, Seed};
 use adverb_wire::star::{self, Answer, Grant, Op, Place, Stamp, StarEth, Ticket, Verdict};
@@ -63,6 +63,8 @@ enum Brings {
         place: Place,
         len: u16,
     },
+    /// What an atomic has found.
+    Original(u64),
     /// It is an EA, not an RDA.
     Event,
 }
@@ -81,6 +83,8 @@ pub(crate) struct Stateless {
     order: u32,
     /// How far ahead a deadline is half believed, in microseconds.
     lifetime: u32,
+    /// What the atomic's answer that leaves carries.
+    original: Option<QueueMemory>,
 }
 
 // What it allocates has a fixed size as well, given when it is made.
@@ -111,6 +115,7 @@ impl Stateless {
             answers: VecDeque::with_capacity(MAX_STAR_ANSWERS),
             order: 0,
             lifetime,
+            original: QueueMemory::new(8).ok(),
         }
     }
 
@@ -197,6 +202,55 @@ impl Stateless {
         if !(is_data && self.joins_run(&owed)) {
             self.answers.push_back(owed);
         }
+    }
+
+    /// Takes in an atomic. `last` is the connection's record in its host's memory: the last one that was
+    /// executed, by its number, and what it has found. So no copy is executed, however late.
+    pub fn on_atomic(
+        &mut self,
+        packet: &Packet,
+        payload: &Payload<'_>,
+        memory: &Memory,
+        last: &mut Option<(u32, u64)>,
+        counters: &mut Counters,
+    ) {
+        let Some(grant) = self.admit(packet, counters) else { return };
+        if !self.has_room() {
+            counters.star_answers_full += 1;
+            return;
+        }
+        let eth = StarEth::from(packet.irn);
+        let ahead = last.map_or(1, |(number, _)| eth.value.wrapping_sub(number) as i32);
+        let done = match *last {
+            Some((_, original)) if ahead == 0 => {
+                counters.star_duplicate += 1;
+                Ok(original)
+            }
+            _ if ahead < 0 => {
+                counters.star_duplicate += 1;
+                return;
+            }
+            _ => atomic(packet, payload, memory, grant, counters),
+        };
+        if let Ok(original) = done {
+            if ahead > 0 {
+                self.order = self.order.wrapping_add(1);
+                counters.star_executed += 1;
+            }
+            *last = Some((eth.value, original));
+        }
+        let congested = packet.flow.traffic_class & 3 == 3;
+        let verdict = done.err().unwrap_or(Verdict::Done);
+        let number = packet.bth.dest_qp;
+        self.answers.push_back(Owed {
+            flow: back(packet, number, grant.peer),
+            number,
+            peer: grant.peer,
+            psn: packet.bth.psn,
+            answer: Answer { verdict, copy: eth.copy, congested, of_sends: false, run: 1 },
+            order: self.order,
+            brings: done.map_or(Brings::Nothing, Brings::Original),
+        });
     }
 
     /// Whether one answer more has a place.
@@ -353,6 +407,15 @@ impl Stateless {
                 out.packet = Packet { flow, bth, irn: eth.into(), ..Packet::default() };
                 return true;
             }
+            Brings::Original(original) => match &self.original {
+                Some(memory) => {
+                    // As it stands in memory there, the least significant byte first.
+                    memory.write(0, &original.to_le_bytes());
+                    out.payload.push(memory.span(0, 8));
+                    Ok(Operation::GetDataAnswer)
+                }
+                None => Err(Verdict::Busy),
+            },
             Brings::Region { pd, va, rkey, len } => {
                 match allowed(memory, pd, number, (va, rkey), len.into(), RemoteRight::Read) {
                     Ok(span) => {
@@ -375,7 +438,7 @@ impl Stateless {
             out.payload.clear();
             Operation::RemoteDataAnswer
         });
-        if operation == Operation::GetDataAnswer {
+        if operation == Operation::GetDataAnswer && !matches!(brings, Brings::Original(_)) {
             self.order = self.order.wrapping_add(1);
             order = self.order;
             counters.star_executed += 1;
@@ -391,6 +454,41 @@ impl Stateless {
         };
         true
     }
+}
+
+/// Executes an atomic.
+fn atomic(
+    packet: &Packet,
+    payload: &Payload<'_>,
+    memory: &Memory,
+    grant: Grant,
+    counters: &mut Counters,
+) -> Result<u64, Verdict> {
+    let eth = StarEth::from(packet.irn);
+    let mut bytes = [0; 16];
+    if payload.len() != bytes.len() || payload.is_elided() || eth.count != 8 {
+        counters.star_nak_invalid += 1;
+        return Err(Verdict::Invalid);
+    }
+    payload.read(0, &mut bytes);
+    if grant.rights & Grant::ATOMIC == 0 {
+        return Err(refuse_region(counters));
+    }
+    let target = (packet.reth.va, packet.reth.rkey);
+    let word = match region(memory, grant, packet.bth.dest_qp, target, 8, RemoteRight::Atomic) {
+        Ok(word) => word,
+        Err(AccessFault::Misaligned) => {
+            counters.star_nak_invalid += 1;
+            return Err(Verdict::Invalid);
+        }
+        Err(_) => return Err(refuse_region(counters)),
+    };
+    let operand = |half: &[u8]| half.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+    let (swap_add, compare) = (operand(&bytes[..8]), operand(&bytes[8..]));
+    Ok(match eth.op() {
+        Some(Op::FetchAdd) => dma::fetch_add(word, swap_add),
+        _ => dma::compare_swap(word, compare, swap_add),
+    })
 }
 
 /// Whether a packet is for a request of the send queue, not for a region or a receive.

@@ -14,6 +14,8 @@
 //! A SEND is RDs as well, into a receive that the other side has handed over by WQEP; a CQEP tells it that its
 //! receive is done ([`peer`]). What the other side sends, writes and reads is executed here ([`pulls`]).
 //!
+//! An atomic goes alone and has a number, by which the other side knows a copy: it is executed once.
+//!
 //! Given up, as with IRN: a program that polls on memory may see later bytes before earlier ones while a loss
 //! is repaired.
 
@@ -106,6 +108,9 @@ pub(crate) struct Star {
     remote: Remote,
     /// The record is to be acknowledged.
     owes_event: bool,
+    /// The packet that was sent last is an atomic's; so many were sent.
+    awaits_atomic: bool,
+    atomics: u32,
     /// First PSN of the peer, by which its record is known.
     peer_psn: Psn,
     /// The stateless side's clock as last told, and when.
@@ -136,6 +141,8 @@ impl Star {
             tx: Sender::new(first),
             remote: Remote { ticket: record.ticket, lifetime: record.lifetime.min(i32::MAX as u32) },
             owes_event: true,
+            awaits_atomic: false,
+            atomics: 0,
             peer_psn,
             told: (record.clock, now),
             sent: sent.try_into().unwrap_or_else(|_| unreachable!("a slice of {REMEMBERED}")),

@@ -79,6 +79,7 @@ pub(super) struct Peer {
     /// Which CQEP it is.
     token: u8,
     is_due: bool,
+    has_ended: bool,
     /// Why this side has failed, for the other one to hear.
     closing: Option<Status>,
     /// When the CQEP is sent again; since when it is under way; how often it was.
@@ -106,6 +107,7 @@ impl Peer {
             under_way: None,
             token: 0,
             is_due: false,
+            has_ended: false,
             closing: None,
             at: Instant::NEVER,
             since: Instant::ZERO,
@@ -160,6 +162,11 @@ impl Peer {
         self.receives.clear();
         self.pulls.end();
         self.ask = Ask::No;
+        if !core::mem::replace(&mut self.has_ended, true) && self.has_news() {
+            // No acknowledgement comes in any more: all goes into one, whatever is under way.
+            self.under_way = None;
+            self.is_due = true;
+        }
     }
 
     /// Whether anything is to be told.

@@ -35,7 +35,7 @@ pub(super) fn on_executed(qp: &mut Qp, star: &mut Star, op: WqeOp, now: Instant)
     if star.tx.in_flight() == 0 {
         star.moved = now;
     }
-    if op == WqeOp::Read && !qp.requester.has_failed && !qp.requester.is_empty() {
+    if op.awaits_response() && !qp.requester.has_failed && !qp.requester.is_empty() {
         let (index, _) = qp.requester.newest();
         let len = qp.requester.loaded().len;
         star.reads.push_back((index, len));
@@ -53,13 +53,19 @@ pub(super) fn next_packet(
     let entry = *qp.requester.entry(qp.requester.cursor);
     let k = qp.requester.cursor_packet;
     let psn = entry.psn.add(k);
-    if entry.op.is_atomic() {
+    if entry.op.is_masked() {
         let cause = Cause::local(Status::LocalQpOperation, NOT_CARRIED);
         requester::abandon_at(qp, nic, now, qp.requester.cursor, cause);
         return SendStep::Idle;
     }
     let limit = star.tx_limit(qp);
     if psn.since(qp.requester.una) >= limit as i32 || !congestion::may_send(qp, now) {
+        return SendStep::Idle;
+    }
+    // An atomic is executed once, so it can be in no other place: it waits for all before it, and all after it
+    // wait for it.
+    let is_alone = star.tx.in_flight() == 0;
+    if !is_alone && (entry.op.is_atomic() || star.awaits_atomic) {
         return SendStep::Idle;
     }
     if !qp.requester.is_loaded && !requester::load_again(qp, nic, now, &entry) {
@@ -78,6 +84,8 @@ pub(super) fn next_packet(
         }
     }
     *star.packet_mut(psn) = first_copy(&wqe, k, qp.mtu());
+    star.awaits_atomic = entry.op.is_atomic();
+    star.atomics = star.atomics.wrapping_add(star.awaits_atomic.into());
     star.place(psn, qp.requester.cursor, &wqe, k * qp.mtu());
     if let Err(fault) = build(qp, star, nic, now, &wqe, &entry, k, out) {
         let cause = Cause::local(Status::LocalProtection, fault.rule());
@@ -112,7 +120,7 @@ fn first_copy(wqe: &Wqe, k: u32, mtu: u32) -> Sent {
         order: 0,
         len: (wqe.len - offset).min(mtu) as u16,
         copy: u8::MAX,
-        is_read: wqe.op == WqeOp::Read,
+        is_read: wqe.op.awaits_response(),
         is_posted: false,
         is_done: false,
         is_renewed: true,
@@ -156,17 +164,25 @@ fn build(
         segmentation::message(qp, nic, wqe, k, out)?;
         (out.packet.immediate, out.packet.invalidate) = (0, 0);
     }
-    let (remote, clock) = (star.remote, star.clock(now));
+    let (remote, clock, atomics) = (star.remote, star.clock(now), star.atomics);
     let packet = star.packet_mut(psn);
     packet.renew(clock, remote.lifetime);
     let Sent { va, rkey, deadline, len, copy, is_read, is_posted, .. } = *packet;
     let (operation, op, count) = match is_read {
+        true if wqe.op == WqeOp::CompareSwap => (Operation::GetData, Op::CompareSwap, len),
+        true if wqe.op == WqeOp::FetchAdd => (Operation::GetData, Op::FetchAdd, len),
         true => (Operation::GetData, Op::Read, len),
         false if is_posted => (Operation::RemoteData, Op::Send, 0),
         false => (Operation::RemoteData, Op::Write, 0),
     };
     let flags = if is_posted { StarEth::POSTED | StarEth::RECV_QUEUE } else { 0 };
-    let following = wqe.len - k * qp.mtu() - u32::from(len);
+    let mut following = wqe.len - k * qp.mtu() - u32::from(len);
+    if wqe.op.is_atomic() {
+        // What it computes with stands before its data, and is the same on the wire.
+        qp.sq.ring.gather_masks(wqe, &mut out.payload);
+        out.packet.payload_len = out.payload.len() as u32;
+        following = atomics;
+    }
     let opcode = Opcode::new(Service::Star, operation);
     out.packet.bth = Bth { opcode, psn, dest_qp: qp.peer, ack_req: true, ..Bth::default() };
     out.packet.reth = Reth { va, rkey, len: deadline };
@@ -445,7 +461,7 @@ fn place(
     let Some(index) = qp.requester.find(psn) else { return Err(misfit(MISFIT)) };
     let entry = *qp.requester.entry(index);
     let wqe = match qp.sq.ring.decode(entry.block, entry.blocks.into(), qp.sq.layout()) {
-        Ok(wqe) if wqe.op == entry.op && wqe.op == WqeOp::Read => wqe,
+        Ok(wqe) if wqe.op == entry.op && wqe.op.awaits_response() => wqe,
         _ => return Err(Cause::local(Status::LocalQpOperation, CHANGED)),
     };
     let offset = psn.since(entry.psn) as u32 * qp.mtu();
