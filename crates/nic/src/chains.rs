@@ -41,7 +41,11 @@ impl Nic {
         if receives && (init.srq.is_some() || init.caps.max_recv_wr == 0) {
             return Err(Error::Unsupported("a managed receive queue that is shared, or of no size"));
         }
-        let id = self.create_qp(init)?;
+        if flags.is_empty() {
+            return self.create_qp(init);
+        }
+        // Queues that programs write or order are read by their own NIC only.
+        let id = self.create_without_endpoint(init)?;
         let made = if cross { self.make_cross(id, flags) } else { Ok(()) };
         if made.is_err() {
             self.destroy_qp(id)?;

@@ -196,15 +196,35 @@ impl Endpoint {
 
     /// Posts a send work request, for the queue pair to execute that gets the queues.
     pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), Error> {
-        if matches!(self.state, QpState::Reset | QpState::Init | QpState::Rtr) {
-            return Err(Error::WrongState);
-        }
+        self.check_sends()?;
         let end = self.sq.posted;
         let block = self.sq.post(self.num, wr, self.attr.max_send_wr.into())?;
-        self.requests.slots.keep_wr_id(block, wr.wr_id, self.sq.ring.blocks());
-        self.requests.slots.keep_start(block, self.sq.posted.wrapping_sub(block));
-        self.follow_post(end, block);
+        self.keep_posted(end, block, wr.wr_id);
         Ok(())
+    }
+
+    /// Posts a WQE that a program has built; the block that it starts at.
+    pub fn post_built(&mut self, wqe: &[u8], wr_id: u64) -> Result<u32, Error> {
+        self.check_sends()?;
+        let end = self.sq.posted;
+        let block = self.sq.post_built(None, wqe, self.attr.max_send_wr.into())?;
+        self.keep_posted(end, block, wr_id);
+        Ok(block)
+    }
+
+    fn check_sends(&self) -> Result<(), Error> {
+        match self.state {
+            QpState::Reset | QpState::Init | QpState::Rtr => Err(Error::WrongState),
+            _ => Ok(()),
+        }
+    }
+
+    /// A request was posted at `block`, behind `end`.
+    fn keep_posted(&mut self, end: u32, block: u32, wr_id: u64) {
+        let slots = &mut self.requests.slots;
+        slots.keep_wr_id(block, wr_id, self.sq.ring.blocks());
+        slots.keep_start(block, self.sq.posted.wrapping_sub(block));
+        self.follow_post(end, block);
     }
 
     /// Rings the doorbell of a send queue whose WQEs were written through memory.

@@ -217,6 +217,24 @@ impl Nic {
     }
 
     #[cold]
+    pub(crate) fn post_built_elsewhere(
+        &mut self,
+        now: Instant,
+        id: QpId,
+        wqe: &[u8],
+        wr_id: u64,
+    ) -> Result<u32, Error> {
+        if let Some(inner) = self.lent_to(id)? {
+            return self.post_built(now, inner, wqe, wr_id);
+        }
+        let Object::Off(endpoint) = self.object_mut(id)? else { return Err(Error::NoSuchObject) };
+        let block = endpoint.post_built(wqe, wr_id)?;
+        self.after_post(now, id);
+        self.flush_posted(now, id)?;
+        Ok(block)
+    }
+
+    #[cold]
     pub(crate) fn ring_elsewhere(&mut self, now: Instant, id: QpId, posted: u32) -> Result<(), Error> {
         match self.lent_to(id)? {
             Some(inner) => self.on_doorbell(now, inner, posted),
@@ -294,7 +312,7 @@ impl Nic {
                 self.forget_completions(id, num, cqs.0, cqs.1);
             }
             QpState::Err => self.end_star(id),
-            QpState::Rts => self.begin_star(id),
+            QpState::Rtr | QpState::Rts => self.begin_star(id),
             _ => {}
         }
         Ok(())

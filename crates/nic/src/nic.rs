@@ -291,7 +291,7 @@ impl Nic {
     /// Posts a WQE that a program has built, in the layout of [`crate::queue::wqe`] and as long as its
     /// control segment says, and rings its doorbell; its index is filled in. The block that it starts at.
     pub fn post_built(&mut self, now: Instant, qp: QpId, wqe: &[u8], wr_id: u64) -> Result<u32, Error> {
-        let pair = self.qps.get_mut(qp).ok_or(Error::NoSuchObject)?;
+        let Some(pair) = self.qps.get_mut(qp) else { return self.post_built_elsewhere(now, qp, wqe, wr_id) };
         let qp = &mut pair.qp;
         match qp.state {
             QpState::Reset | QpState::Init | QpState::Rtr => return Err(Error::WrongState),

@@ -210,8 +210,13 @@ impl Nic {
     /// [endpoints](Nic::create_endpoint) until it is known who keeps their state.
     pub fn create_qp(&mut self, init: &QpInit) -> Result<QpId, Error> {
         if self.star.is_some() && init.qp_type == QpType::Rc && init.srq.is_none() && init.xrcd.is_none() {
-            return self.create_star_endpoint(init);
+            return self.create_endpoint(init);
         }
+        self.create_without_endpoint(init)
+    }
+
+    /// The same, whatever the NIC offers.
+    pub(crate) fn create_without_endpoint(&mut self, init: &QpInit) -> Result<QpId, Error> {
         let (pd, cqs, srq_sge) = self.check_init(init)?;
         if init.qp_type == QpType::Gsi && self.gsi.is_some() {
             return Err(Error::Busy);

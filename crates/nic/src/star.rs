@@ -2,7 +2,7 @@
 //! the two agree on it (StaR, III-C1).
 //!
 //! On a NIC that offers StaR every queue pair begins as an endpoint ([`crate::endpoint`]), in which no NIC
-//! state is. From RTS on it says hello:
+//! state is. From RTR on it says hello, and from RTS on once more, since a server may stay in RTR:
 //!
 //! ```text
 //!             hello: stateless                     acknowledged
@@ -22,7 +22,7 @@
 mod library;
 
 use crate::admission::PKEY_BASE;
-use crate::attr::{QpInit, QpState};
+use crate::attr::QpState;
 use crate::endpoint::{Endpoint, Object, Place};
 use crate::error::Error;
 use crate::event::{Event, StarOutcome};
@@ -82,7 +82,7 @@ enum Phase {
     Stateless,
 }
 
-/// What an endpoint knows of StaR, from RTS on.
+/// What an endpoint knows of StaR, from RTR on.
 #[derive(Debug)]
 pub(crate) struct Hosted {
     phase: Phase,
@@ -101,6 +101,9 @@ pub(crate) struct Hosted {
     told: Hello,
     ticket: Ticket,
     last_atomic: Option<(u32, u64)>,
+    /// The PSN at which the numbers of this side's work requests begin: that of its first request, which the
+    /// peer tells before this side's program does.
+    base: Psn,
     library: Library,
 }
 
@@ -209,19 +212,21 @@ impl Nic {
         })
     }
 
-    /// Creates a queue pair that may become either side of a StaR connection.
-    #[cold]
-    pub(crate) fn create_star_endpoint(&mut self, init: &QpInit) -> Result<QpId, Error> {
-        self.create_endpoint(init)
-    }
-
-    /// An endpoint has come to RTS.
+    /// An endpoint has come to RTR, or to RTS.
     pub(crate) fn begin_star(&mut self, id: QpId) {
         let Some(star) = &self.star else { return };
         let (config, connections) = (star.config, self.qps.len() as u32);
         let Some(Place::Off(endpoint)) = self.endpoints.get_mut(id) else { return };
-        if endpoint.star.is_some() {
-            return;
+        if let Some(hosted) = endpoint.star.as_deref_mut() {
+            // What the state's keeper was told of the attributes is told again, now that they are known.
+            match hosted.phase {
+                Phase::Stateless | Phase::Handing => hosted.hand_over = true,
+                Phase::Asking | Phase::Silent => {
+                    (hosted.phase, hosted.ask, hosted.sent) = (Phase::Asking, true, 0);
+                }
+                Phase::Leaving(_) => {}
+            }
+            return self.star_due(id);
         }
         let sizes = endpoint.query().caps;
         let told = Hello {
@@ -247,6 +252,7 @@ impl Nic {
             told,
             ticket: Ticket::default(),
             last_atomic: None,
+            base: Psn::new(0),
             library: Library::new(endpoint.sq.posted),
         }));
         if plain {
@@ -289,16 +295,25 @@ impl Nic {
     }
 
     /// Something was posted: the peer is told, if it has the state; who has waited for an answer in vain and
-    /// has something to send waits no longer.
+    /// has something to send asks once more, and then waits no longer.
     pub(crate) fn after_post(&mut self, now: Instant, id: QpId) {
         let Some(Place::Off(endpoint)) = self.endpoints.get(id) else { return };
         match endpoint.star.as_deref().map(|hosted| hosted.phase) {
             Some(Phase::Stateless | Phase::Handing) => self.tell_posted(now, id),
-            Some(Phase::Silent) if endpoint.sq.has_unfetched() => {
-                self.leave_for(id, StarOutcome::Unanswered);
-            }
+            Some(Phase::Silent) if endpoint.sq.has_unfetched() => self.ask_once_more(id),
             _ => {}
         }
+    }
+
+    /// Something is to be sent, and nobody has answered: the peer may have come up meanwhile.
+    fn ask_once_more(&mut self, id: QpId) {
+        let tries = self.star.as_ref().map_or(0, |star| star.config.hello_tries);
+        let Some(Place::Off(endpoint)) = self.endpoints.get_mut(id) else { return };
+        if let Some(hosted) = endpoint.star.as_deref_mut() {
+            (hosted.phase, hosted.ask) = (Phase::Asking, true);
+            hosted.sent = tries.saturating_sub(1);
+        }
+        self.star_due(id);
     }
 
     /// A queue pair that StaR never carries was created.
@@ -457,7 +472,9 @@ impl Nic {
             return;
         };
         let Some(Place::Off(endpoint)) = self.endpoints.get_mut(name) else { return };
-        let fits = endpoint.takes(packet) && next == endpoint.next_psn();
+        // Before RTS its program has not said yet where it begins.
+        let is_known = endpoint.state != QpState::Rtr;
+        let fits = endpoint.takes(packet) && (next == endpoint.next_psn() || !is_known);
         let ends = ((endpoint.num, packet.flow.dst), (endpoint.peer, packet.flow.src));
         let Some(hosted) = endpoint.star.as_deref_mut().filter(|_| fits) else {
             self.state.counters.drop_hello += 1;
@@ -469,12 +486,17 @@ impl Nic {
             let decided = role((&hosted.told, here, own), (&hello, there, peer));
             if decided == Role::Stateful {
                 // The peer's state comes next; until then, this side goes on asking.
+                if hosted.phase == Phase::Silent {
+                    (hosted.phase, hosted.ask) = (Phase::Asking, true);
+                }
+                hosted.sent = 0;
                 return self.star_due(name);
             }
             (hosted.ask, hosted.at, hosted.sent) = (false, Instant::NEVER, 0);
             if decided == Role::Stateless {
                 hosted.phase = Phase::Handing;
                 hosted.hand_over = true;
+                hosted.base = next;
                 hosted.library.heard_at(now);
                 let grant = grant_of(endpoint);
                 let ticket = star.stateless.bring_to_life(own, there, grant);
@@ -570,7 +592,7 @@ impl Nic {
             path: endpoint.path,
             expected: endpoint.expected(),
         };
-        let (first, record) = (endpoint.next_psn(), record_of(endpoint, star, now));
+        let record = record_of(endpoint, star, now);
         let Some(hosted) = endpoint.star.as_deref_mut() else { return false };
         hosted.is_due = false;
         let hello_interval = star.config.hello_interval;
@@ -588,7 +610,7 @@ impl Nic {
         } else if core::mem::take(&mut hosted.hand_over) {
             hosted.at = now + interval(hosted.sent);
             hosted.sent = hosted.sent.saturating_add(1);
-            star.put_record(&ends, first, &record, out)
+            star.put_record(&ends, hosted.base, &record, out)
         } else if hosted.phase == Phase::Stateless {
             star.put_work(now, endpoint, &mut self.state, &ends, out)
         } else {
@@ -631,7 +653,8 @@ fn record_of(endpoint: &Endpoint, star: &StarNic, now: Instant) -> Record {
     Record {
         timeout: attr.timeout,
         retries: attr.retry_cnt,
-        rnr_retries: attr.rnr_retry,
+        // Not known before RTS: told again then.
+        rnr_retries: if endpoint.state == QpState::Rtr { 7 } else { attr.rnr_retry },
         rnr_timer: attr.min_rnr_timer,
         depths: (attr.max_rd_atomic, attr.max_dest_rd_atomic),
         psn: attr.rq_psn.get(),

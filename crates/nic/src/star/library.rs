@@ -269,8 +269,9 @@ impl StarNic {
             self.body = QueueMemory::new(MAX_MTU).ok();
         }
         let Some(memory) = &self.body else { return false };
-        let (base, patience) = (endpoint.next_psn(), endpoint.patience(nic));
+        let patience = endpoint.patience(nic);
         let Some(mut hosted) = endpoint.star.take() else { return false };
+        let base = hosted.base;
         let library = &mut hosted.library;
         let room = usize::from(endpoint.mtu).min(MAX_MTU);
         let receives = endpoint.receives_posted();
@@ -355,7 +356,14 @@ fn put_sends(
     while library.told_block != endpoint.sq.posted {
         let block = library.told_block;
         let available = endpoint.sq.posted.wrapping_sub(block);
-        let Ok(wqe) = endpoint.sq.ring.decode(block, available, endpoint.sq.layout()) else { break };
+        let decoded = endpoint.sq.ring.decode(block, available, endpoint.sq.layout());
+        let blocks = endpoint.starts().blocks_from(block).unwrap_or(1);
+        // What cannot be read has its turn all the same, and fails then.
+        let wqe = decoded.unwrap_or(Wqe { block, segments: 4 * blocks as u8, ..Wqe::NOP });
+        if let Err(fault) = decoded {
+            let cause = Cause::local(fault.status(), fault.rule());
+            library.failed.get_or_insert_with(|| Box::new((block, cause)));
+        }
         let mut entry = entry_of(&wqe);
         let once = library.told[SENDS] == library.executed;
         if once {
@@ -393,7 +401,7 @@ fn put_sends(
         len += size;
         count += 1;
         library.told[SENDS] = library.told[SENDS].wrapping_add(1);
-        library.told_block = block.wrapping_add(wqe.blocks());
+        library.told_block = block.wrapping_add(blocks);
     }
     (count, len)
 }
@@ -467,8 +475,8 @@ impl Nic {
         }
         let Some(name) = self.endpoints.name_at(self.numbers.owner(packet.bth.dest_qp)) else { return };
         let Some(Place::Off(endpoint)) = self.endpoints.get_mut(name) else { return };
-        let base = endpoint.next_psn();
         let Some(mut hosted) = endpoint.star.take() else { return };
+        let base = hosted.base;
         let eth = StarEth::from(packet.irn);
         if hosted.phase == Phase::Handing {
             self.state.counters.star_agreed += 1;
@@ -509,8 +517,8 @@ impl Nic {
         }
         let Some(name) = self.endpoints.name_at(self.numbers.owner(packet.bth.dest_qp)) else { return };
         let Some(Place::Off(endpoint)) = self.endpoints.get_mut(name) else { return };
-        let base = endpoint.next_psn();
         let Some(mut hosted) = endpoint.star.take() else { return };
+        let base = hosted.base;
         if hosted.phase == Phase::Handing {
             counters.star_agreed += 1;
             self.state.event(Event::Star(name, StarOutcome::Stateless));

@@ -224,6 +224,6 @@ pub(crate) fn on_transition(
     match mode.0.as_deref_mut() {
         None => {}
         Some(Kept::Irn(irn)) => irn::on_transition(qp, irn, nic, was),
-        Some(Kept::Star(star)) => star::on_transition(qp, star),
+        Some(Kept::Star(star)) => star::on_transition(qp, star, was),
     }
 }

@@ -219,7 +219,11 @@ fn is_patient(qp: &Qp, nic: &NicState, silent: Duration) -> bool {
 }
 
 /// The queue pair has changed its state by its owner's hand.
-pub(super) fn on_transition(qp: &mut Qp, star: &mut Star) {
+pub(super) fn on_transition(qp: &mut Qp, star: &mut Star, was: QpState) {
+    if (was, qp.state) == (QpState::Rtr, QpState::Rts) {
+        // Only now it is known where this side begins.
+        star.tx = Sender::new(qp.requester.next_psn());
+    }
     heed_error(qp, star);
 }
 
@@ -329,9 +333,17 @@ pub(super) fn on_packet(
             }
         }
         Operation::CqeEventAcknowledge => star.peer.on_event_acknowledged(packet, now),
-        // The peer hands its state over once more: it has not heard that it came.
-        Operation::WqePacket if record(packet, payload, star.peer_psn).is_some() => star.owes_event = true,
-        Operation::WqePacket if !StarEth::from(packet.irn).has(StarEth::MIGRATION) => {
+        // The peer hands its state over once more: it has not heard that it came, or knows more of it.
+        Operation::WqePacket if StarEth::from(packet.irn).has(StarEth::MIGRATION) => {
+            match record(packet, payload, star.peer_psn) {
+                Some(record) => {
+                    star.peer.hear(&record);
+                    star.owes_event = true;
+                }
+                None => nic.counters.drop_hello += 1,
+            }
+        }
+        Operation::WqePacket => {
             if star.peer.on_work(nic, packet, payload) && core::mem::take(&mut qp.requester.rnr_wait) {
                 qp.deadline = star.tx.deadline();
             }

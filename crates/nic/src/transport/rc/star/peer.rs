@@ -116,6 +116,11 @@ impl Peer {
         }
     }
 
+    /// The other side's attributes as they are now.
+    pub fn hear(&mut self, record: &Record) {
+        (self.rnr_timer, self.rnr_retries) = (record.rnr_timer, record.rnr_retries);
+    }
+
     /// Whether something is to be sent.
     pub fn has_output(&self) -> bool {
         self.acknowledges != [false; 2] || self.is_due || self.pulls.is_due()
