@@ -1,6 +1,6 @@
 //! What the stateless NIC reads of a host's queues: for a packet that names something posted it looks at the
-//! range of what is outstanding and at that one WQE, as every NIC fetches WQEs. A name that is not outstanding
-//! any more opens nothing, so late copies and replays end here.
+//! range of what is outstanding and at that one WQE, as every NIC fetches WQEs. A name that is not
+//! outstanding any more opens nothing, so late copies and replays end here.
 
 use crate::ids::PdId;
 use crate::memory::{AccessFault, Gather, Memory, Payload, dma};
@@ -37,8 +37,8 @@ pub(crate) fn outstanding(index: u32, (first, end): (u32, u32)) -> Option<u32> {
     (ahead < end.wrapping_sub(first)).then(|| first.wrapping_add(ahead))
 }
 
-/// Walks `len` bytes from `offset` of a list: address ranges, each inside of one entry. False when the list is
-/// shorter.
+/// Walks `len` bytes from `offset` of a list: address ranges, each inside of one entry. False when the list
+/// is shorter.
 fn walk(
     list: impl Iterator<Item = Sge>,
     offset: u32,

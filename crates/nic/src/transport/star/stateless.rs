@@ -7,8 +7,9 @@
 //! ```
 //!
 //! It is one struct of fixed size, whatever the number of connections: it is given the packet, the memory's
-//! tables and, for what is posted, its host's queues to read; it has no way to a queue pair or an endpoint. What a NIC would keep of a connection
-//! stands in the packet's ticket instead; the only table by queue pair number says whether the number lives.
+//! tables and, for what is posted, its host's queues to read; it has no way to a queue pair or an endpoint.
+//! What a NIC would keep of a connection stands in the packet's ticket instead; the only table by queue pair
+//! number says whether the number lives.
 //!
 //! Beyond the paper: tickets, keys of regions, deadlines, the history and the order stamps. Without them a
 //! copy that the network delivers late would overwrite memory that has a new use, and nobody could tell.

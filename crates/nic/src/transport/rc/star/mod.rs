@@ -11,8 +11,8 @@
 //! - **Order.** The stateless side stamps what it executes. A READ that was executed before an earlier WRITE
 //!   is asked again, and so is a WRITE that an earlier one has overwritten because that had to be sent again.
 //!
-//! A SEND is RDs as well, into a receive that the other side has handed over by WQEP; a CQEP tells it that its
-//! receive is done ([`peer`]). What the other side sends, writes and reads is executed here ([`pulls`]).
+//! A SEND is RDs as well, into a receive that the other side has handed over by WQEP; a CQEP tells it that
+//! its receive is done ([`peer`]). What the other side sends, writes and reads is executed here ([`pulls`]).
 //!
 //! An atomic goes alone and has a number, by which the other side knows a copy: it is executed once.
 //!
@@ -20,6 +20,7 @@
 //! is repaired.
 
 mod peer;
+mod pull;
 mod pulls;
 mod requests;
 

@@ -1,8 +1,9 @@
-//! What the stateful half keeps for the other side: its receives, the completions that it is to have, and, in
-//! [`super::pulls`], its send requests. WQEPs come in and are acknowledged; CQEPs go out, one at a time, until
-//! they are.
+//! What the stateful half keeps for the other side: its receives, the completions that it is to have, and,
+//! in [`super::pulls`], its send requests. WQEPs come in and are acknowledged; CQEPs go out, one at a time,
+//! until they are.
 
-use super::pulls::{Pull, Pulls};
+use super::pull::Pull;
+use super::pulls::Pulls;
 use super::{Remote, Star};
 use crate::explain::Cause;
 use crate::frame::TxFrame;

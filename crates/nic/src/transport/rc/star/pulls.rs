@@ -12,114 +12,27 @@
 //! other side only gives what is posted and not yet completed; a READ's data carry deadlines and order stamps
 //! as all RDs do. What an answer brings goes the way of a packet of plain RC.
 
-use super::{Remote, Sent, Star, peer};
+use super::pull::{Pull, check, head, read_out};
+use super::{NEVER_SENT, Sent, Star, peer};
 use crate::attr::QpState;
 use crate::congestion;
 use crate::engine::step::SendStep;
 use crate::event::Event;
 use crate::frame::TxFrame;
-use crate::memory::{Access, Payload, QueueMemory, RemoteRight};
+use crate::memory::{Payload, QueueMemory};
 use crate::qp::Qp;
 use crate::state::NicState;
 use crate::transport::rc::{responder, retry};
 use crate::transport::receive::{self, Refusal};
 use crate::work::Status;
-use adverb_wire::star::{self, Answer, Cqe, Op, Place, Stamp, StarEth, Verdict};
-use adverb_wire::{
-    AtomicEth, Bth, Duration, Instant, Key, Opcode, Operation, Packet, Psn, Reth, Service, Syndrome,
-};
+use adverb_wire::star::{self, Answer, Cqe, Op, Place, Stamp, Verdict};
+use adverb_wire::{Duration, Instant, Operation, Packet, Psn, Syndrome};
 use std::collections::VecDeque;
 
 /// Packets that may be under way.
 const WINDOW: u32 = 64;
 const DOUBLINGS_MAX: u8 = 6;
 const _: () = assert!(WINDOW.is_power_of_two());
-
-/// A send request of the other side.
-#[derive(Debug)]
-pub(super) struct Pull {
-    wqe: star::Wqe,
-    /// Inline data, or what an atomic computes with.
-    data: Box<[u8]>,
-    /// Its packets, once it was begun.
-    first: Psn,
-    packets: u32,
-    /// What an atomic has found.
-    original: Option<u64>,
-    /// Why it is refused when its turn comes.
-    refusal: Option<Refusal>,
-}
-
-impl Pull {
-    pub fn new(wqe: star::Wqe, data: &[u8]) -> Pull {
-        Pull { wqe, data: data.into(), first: Psn::new(0), packets: 0, original: None, refusal: None }
-    }
-
-    fn has(&self, flag: u8) -> bool {
-        self.wqe.flags & flag != 0
-    }
-
-    /// Sends data of this side: READ or atomic.
-    fn is_read(&self) -> bool {
-        matches!(self.wqe.op, Op::Read | Op::CompareSwap | Op::FetchAdd)
-    }
-
-    fn is_atomic(&self) -> bool {
-        matches!(self.wqe.op, Op::CompareSwap | Op::FetchAdd)
-    }
-
-    /// Takes a receive of this side.
-    fn takes_receive(&self) -> bool {
-        self.wqe.op == Op::Send || self.has(star::Wqe::IMMEDIATE)
-    }
-
-    /// Bytes to be moved by packets of its own.
-    fn len(&self) -> u32 {
-        if self.has(star::Wqe::INLINE) && !self.is_atomic() { 0 } else { self.wqe.len }
-    }
-
-    /// Packet `k` as plain RC would have it.
-    fn packet(&self, k: u32, last: bool) -> Packet {
-        let first = k == 0;
-        let (imm, inv) = (self.has(star::Wqe::IMMEDIATE), self.has(star::Wqe::INVALIDATE));
-        use Operation::*;
-        let operation = match (self.wqe.op, first, last) {
-            (Op::Read, ..) => ReadRequest,
-            (Op::CompareSwap, ..) => CompareSwap,
-            (Op::FetchAdd, ..) => FetchAdd,
-            (Op::Write, true, true) => [WriteOnly, WriteOnlyImm][usize::from(imm)],
-            (Op::Write, true, false) => WriteFirst,
-            (Op::Write, false, false) => WriteMiddle,
-            (Op::Write, false, true) => [WriteLast, WriteLastImm][usize::from(imm)],
-            (_, true, true) if inv => SendOnlyInv,
-            (_, true, true) => [SendOnly, SendOnlyImm][usize::from(imm)],
-            (_, true, false) => SendFirst,
-            (_, false, false) => SendMiddle,
-            (_, false, true) if inv => SendLastInv,
-            (_, false, true) => [SendLast, SendLastImm][usize::from(imm)],
-        };
-        let solicited = last && self.has(star::Wqe::SOLICITED);
-        let (va, rkey) = (self.wqe.va, Key(self.wqe.rkey));
-        let word = |at: usize| {
-            self.data
-                .get(at..at + 8)
-                .map_or(0, |bytes| bytes.iter().fold(0, |word, byte| word << 8 | u64::from(*byte)))
-        };
-        Packet {
-            bth: Bth {
-                opcode: Opcode::new(Service::Rc, operation),
-                psn: self.first.add(k),
-                solicited,
-                ..Bth::default()
-            },
-            reth: Reth { va, rkey, len: self.wqe.len },
-            atomic: AtomicEth { va, rkey, swap_add: word(0), compare: word(8) },
-            immediate: self.wqe.immediate,
-            invalidate: self.wqe.immediate,
-            ..Packet::default()
-        }
-    }
-}
 
 /// The other side's send requests.
 #[derive(Debug)]
@@ -246,6 +159,13 @@ impl Pulls {
         self.queue.iter().take(self.begun).find(is_of)
     }
 
+    /// The same, and where an atomic's result stands.
+    pub fn of_mut(&mut self, psn: Psn) -> Option<(&mut Pull, &mut Option<QueueMemory>)> {
+        let is_of = |pull: &&mut Pull| (0..pull.packets as i32).contains(&psn.since(pull.first));
+        let pull = self.queue.iter_mut().take(self.begun).find(is_of)?;
+        Some((pull, &mut self.result))
+    }
+
     /// A timer may have run out.
     pub fn on_timer(&mut self, qp: &Qp, nic: &NicState, now: Instant) {
         if self.rnr_at <= now {
@@ -280,7 +200,8 @@ impl Pulls {
     }
 }
 
-/// One step for the other side's requests: something is completed, begun or sent. `None` when there is nothing.
+/// One step for the other side's requests: something is completed, begun or sent. `None` when there is
+/// nothing.
 pub(super) fn step(
     qp: &mut Qp,
     star: &mut Star,
@@ -340,15 +261,6 @@ fn begin(qp: &mut Qp, star: &mut Star, nic: &mut NicState, now: Instant) -> bool
     pulls.begun += 1;
     pulls.end = end.add(packets);
     true
-}
-
-/// Whether what a READ or atomic names may be accessed.
-fn check(qp: &Qp, nic: &NicState, pull: &Pull) -> Result<(), Refusal> {
-    let packet = pull.packet(0, true);
-    match pull.is_atomic() {
-        true => responder::atomic_target(qp, nic, &packet).map(|_| ()),
-        false => responder::check_read(qp, nic, &packet).map(|_| ()),
-    }
 }
 
 /// This side has no receive for the oldest request, a SEND: as RC, it is tried again after this side's RNR
@@ -457,19 +369,13 @@ fn send(qp: &mut Qp, star: &mut Star, nic: &mut NicState, now: Instant, out: &mu
     }
     let pulls = &mut star.peer.pulls;
     if pulls.sent.is_empty() {
-        pulls.sent = vec![super::NEVER_SENT; WINDOW as usize];
+        pulls.sent = vec![NEVER_SENT; WINDOW as usize];
     }
     let slot = pulls.slot(psn);
     if psn == pulls.high {
         let va = Place { index: wqe.index, offset }.va();
-        pulls.sent[slot] = Sent {
-            va,
-            len: len as u16,
-            is_read: !reads,
-            is_renewed: true,
-            copy: u8::MAX,
-            ..super::NEVER_SENT
-        };
+        pulls.sent[slot] =
+            Sent { va, len: len as u16, is_read: !reads, is_renewed: true, copy: u8::MAX, ..NEVER_SENT };
         pulls.high = psn.next();
         pulls.timed.get_or_insert((psn, now));
     } else {
@@ -487,73 +393,6 @@ fn send(qp: &mut Qp, star: &mut Star, nic: &mut NicState, now: Instant, out: &mu
         congestion::on_sent(qp, nic, &mut out.packet, congestion::Sent::Answer, now);
     }
     true
-}
-
-/// The headers of an RD or GD for a posted request, with a new deadline if it is to have one.
-fn head(
-    sent: &mut Sent,
-    remote: Remote,
-    clock: u32,
-    wqe: &star::Wqe,
-    psn: Psn,
-    (offset, len): (u32, u32),
-    out: &mut TxFrame,
-) {
-    sent.renew(clock, remote.lifetime);
-    let (operation, count) =
-        if sent.is_read { (Operation::GetData, len as u16) } else { (Operation::RemoteData, 0) };
-    let opcode = Opcode::new(Service::Star, operation);
-    let eth = StarEth::new(wqe.op, StarEth::POSTED, count, wqe.len - offset - len);
-    out.packet = Packet {
-        bth: Bth { opcode, psn, ack_req: true, ..Bth::default() },
-        reth: Reth { va: sent.va, rkey: Key(0), len: sent.deadline },
-        irn: StarEth { copy: sent.copy, ..eth }.into(),
-        ticket: remote.ticket,
-        payload_len: out.payload.len() as u32,
-        ..Packet::default()
-    };
-}
-
-/// Puts what a READ or atomic sends into `out`. An atomic is executed when it is first sent.
-fn read_out(
-    qp: &mut Qp,
-    star: &mut Star,
-    nic: &mut NicState,
-    psn: Psn,
-    (offset, len): (u32, u32),
-    out: &mut TxFrame,
-) -> Result<(), Refusal> {
-    let pulls = &mut star.peer.pulls;
-    let is_of = |pull: &&mut Pull| (0..pull.packets as i32).contains(&psn.since(pull.first));
-    let Some(pull) = pulls.queue.iter_mut().take(pulls.begun).find(is_of) else { return Ok(()) };
-    if !pull.is_atomic() {
-        if !qp.access.contains(Access::REMOTE_READ) {
-            return Err(Refusal::Rights);
-        }
-        let va = pull.wqe.va.wrapping_add(offset.into());
-        let rkey = Key(pull.wqe.rkey);
-        let span = nic.memory.check_remote(qp.pd, qp.num, rkey, va, len, RemoteRight::Read);
-        out.payload.push(span.map_err(Refusal::Access)?);
-        return Ok(());
-    }
-    let original = match pull.original {
-        Some(original) => original,
-        None => {
-            let packet = pull.packet(0, true);
-            let word = responder::atomic_target(qp, nic, &packet)?;
-            responder::perform(&packet, (u64::MAX, u64::MAX), word)
-        }
-    };
-    pull.original = Some(original);
-    if pulls.result.is_none() {
-        pulls.result = QueueMemory::new(8).ok();
-    }
-    if let Some(result) = &pulls.result {
-        // As it stands in memory there: this side's order of bytes, the least significant one first.
-        result.write(0, &original.to_le_bytes());
-        out.payload.push(result.span(0, 8));
-    }
-    Ok(())
 }
 
 /// Takes in an RDA or GDA for a request of the other side.
@@ -612,6 +451,35 @@ pub(super) fn on_answer(
     pulls.at = if pulls.una == pulls.high { Instant::NEVER } else { now + pulls.round_trip_wait(qp, nic) };
 }
 
+/// Data came that was asked for: it goes the way of plain RC. False if it is refused.
+fn land(
+    qp: &mut Qp,
+    star: &mut Star,
+    nic: &mut NicState,
+    now: Instant,
+    psn: Psn,
+    payload: &Payload<'_>,
+) -> bool {
+    let pulls = &mut star.peer.pulls;
+    let asked = pulls.sent[pulls.slot(psn)].len;
+    let Some(pull) = pulls.of(psn).filter(|_| payload.len() == usize::from(asked)) else {
+        nic.counters.drop_length += 1;
+        return false;
+    };
+    let k = psn.since(pull.first) as u32;
+    let plain = pull.packet(k, k + 1 == pull.packets);
+    match receive::accept(qp, nic, now, &plain, payload) {
+        Ok(_) => {
+            star.peer.pulls.una = psn.next();
+            true
+        }
+        Err(refusal) => {
+            refuse(qp, star, nic, now, &plain, refusal);
+            false
+        }
+    }
+}
+
 /// What an answer says of the oldest packet. True if that is done.
 #[allow(clippy::too_many_arguments, reason = "what an answer says")]
 fn take(
@@ -646,25 +514,7 @@ fn take(
             pulls.una = psn.next();
             true
         }
-        Verdict::Done => {
-            let Some(pull) = pulls.of(psn) else { return false };
-            if payload.len() != usize::from(sent.len) {
-                nic.counters.drop_length += 1;
-                return false;
-            }
-            let k = psn.since(pull.first) as u32;
-            let plain = pull.packet(k, k + 1 == pull.packets);
-            match receive::accept(qp, nic, now, &plain, payload) {
-                Ok(_) => {
-                    star.peer.pulls.una = psn.next();
-                    true
-                }
-                Err(refusal) => {
-                    refuse(qp, star, nic, now, &plain, refusal);
-                    false
-                }
-            }
-        }
+        Verdict::Done => land(qp, star, nic, now, psn, payload),
         Verdict::Expired => {
             nic.counters.star_deferred += 1;
             let (told, _) = star.told;

@@ -62,8 +62,8 @@ pub(super) fn next_packet(
     if psn.since(qp.requester.una) >= limit as i32 || !congestion::may_send(qp, now) {
         return SendStep::Idle;
     }
-    // An atomic is executed once, so it can be in no other place: it waits for all before it, and all after it
-    // wait for it.
+    // An atomic is executed once, so it can be in no other place: it waits for all before it, and all after
+    // it wait for it.
     let is_alone = star.tx.in_flight() == 0;
     if !is_alone && (entry.op.is_atomic() || star.awaits_atomic) {
         return SendStep::Idle;
