@@ -620,3 +620,56 @@ fn completions_for_nothing_take_the_queue_pair_to_err_and_no_other() {
         }
     }
 }
+
+/// Takes a queue pair to RTR, and no further: a server that only responds.
+fn respond_only(w: &mut World, (node, qp): (usize, QpId), (peer, peer_qp): (usize, QpId), how: &Link) {
+    use QpAttrMask as M;
+    let (dest, dgid) = (w.nodes[peer].nic.qp_number(peer_qp).unwrap(), w.nodes[peer].gid);
+    let nic = &mut w.nodes[node].nic;
+    let (mut a, _) = nic.query_qp(qp).unwrap();
+    (a.state, a.port, a.access) = (QpState::Init, 1, how.access);
+    nic.modify_qp(w.now, qp, &a, M::STATE | M::PORT | M::PKEY_INDEX | M::ACCESS_FLAGS).unwrap();
+    (a.state, a.path_mtu, a.dest_qpn, a.av.dgid) = (QpState::Rtr, how.mtu, dest, dgid);
+    a.rq_psn = if node < peer { how.psn.1 } else { how.psn.0 };
+    (a.max_dest_rd_atomic, a.min_rnr_timer) = (how.depth, how.rnr_timer);
+    let depths = M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
+    let path = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
+    nic.modify_qp(w.now, qp, &a, M::STATE | path | depths).unwrap();
+}
+
+#[test]
+fn a_server_that_stays_in_rtr_is_served_and_may_go_on_later() {
+    // Either side may be the one that only responds.
+    for server in [CLIENT, SERVER] {
+        let client = 1 - server;
+        let mut w = client_and_server(8, Duration::from_ms(20));
+        let link = Link { timeout: 14, ..Link::default() };
+        let ids = [w.qp(CLIENT, QpType::Rc, CAPS), w.qp(SERVER, QpType::Rc, CAPS)];
+        let memory = [w.memory(CLIENT, 4096), w.memory(SERVER, 4096)];
+        respond_only(&mut w, (server, ids[server]), (client, ids[client]), &link);
+        w.recv(server, ids[server], 50, &[memory[server].sge(0, 64)]);
+        // Longer than anybody asks.
+        w.run(Duration::from_ms(100));
+        w.connect((client, ids[client]), (server, ids[server]), &link);
+        w.send(client, ids[client], wr(1, SendOp::Send, &[memory[client].sge(0, 64)]));
+        assert_eq!((w.completion(client).status, w.completion(server).wr_id), (Status::Success, 50));
+        let sides = [CLIENT, SERVER].map(|node| w.nodes[node].nic.star_side(ids[node]));
+        assert_eq!(sides, [Ok(StarSide::Stateful), Ok(StarSide::Stateless)], "server {server}");
+        // It sends something of its own after all.
+        let nic = &mut w.nodes[server].nic;
+        let (mut a, _) = nic.query_qp(ids[server]).unwrap();
+        a.state = QpState::Rts;
+        a.sq_psn = if server < client { link.psn.0 } else { link.psn.1 };
+        (a.timeout, a.retry_cnt, a.rnr_retry, a.max_rd_atomic) = (14, 7, 7, 4);
+        use QpAttrMask as M;
+        let rts = M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC | M::SQ_PSN;
+        nic.modify_qp(w.now, ids[server], &a, M::STATE | rts).unwrap();
+        w.recv(client, ids[client], 60, &[memory[client].sge(0, 2000)]);
+        w.send(server, ids[server], wr(2, SendOp::Send, &[memory[server].sge(0, 2000)]));
+        assert_eq!((w.completion(server).status, w.completion(client).wr_id), (Status::Success, 60));
+        w.send(server, ids[server], wr(3, SendOp::Send, &[memory[server].sge(0, 8)]));
+        w.run(Duration::from_ms(20));
+        w.recv(client, ids[client], 61, &[memory[client].sge(0, 2000)]);
+        assert_eq!((w.completion(server).status, w.completion(client).wr_id), (Status::Success, 61));
+    }
+}

@@ -248,7 +248,7 @@ impl Peer {
         let eth = StarEth::from(packet.irn);
         let Some(count) = self.under_way.filter(|_| eth.copy == self.token) else { return };
         let first = self.base.add(self.first & Psn::MASK);
-        if packet.bth.psn.since(first) != i32::from(count) as i32 {
+        if packet.bth.psn.since(first) != i32::from(count) {
             return;
         }
         if self.repeats == 0 {
