@@ -49,7 +49,8 @@ def pair_case(name, argv, stateless, options=(), rows=1, timeout=60, carried=Tru
 def matrix():
     for stateless in ROLES:
         for name, argv, rows, reliable in combinations():
-            if not reliable:
+            # 23 sizes up to 8 MB take half a minute each: the pingpongs have sizes of their own.
+            if not reliable or "all-sizes" in name:
                 continue
             carried = "-xrc" not in name and "-srq" not in name
             yield pair_case(f"{name}-{stateless}", argv, stateless, rows=rows, timeout=120, carried=carried)
@@ -57,7 +58,7 @@ def matrix():
             for kind in ("bw", "lat"):
                 argv = program(operation, kind)
                 yield pair_case(f"udp-{operation}-{kind}-{stateless}", argv, stateless, UDP, timeout=120)
-                lossy = argv + LOSSY_TIMEOUT
+                lossy = program(operation, kind, iterations=30) + LOSSY_TIMEOUT
                 yield pair_case(f"udp-{operation}-{kind}-faulty-{stateless}", lossy, stateless, (*UDP, *LOSS), timeout=120)
 
 
@@ -85,7 +86,7 @@ def plain(name, server_options, client_options, words):
         expect_results(procs[1], 1)
         for proc, offers in zip(procs, (server_options, client_options)):
             roles = became(proc)
-            if bool(roles) != bool(offers) or any(role != "plain RC" for role in roles):
+            if bool(roles) != ("star" in str(offers)) or any(role != "plain RC" for role in roles):
                 raise Fail(f"the {proc.label}'s queue pairs became {roles}")
         said = "".join(proc.output() for proc in procs)
         if not re.search(words, said):
