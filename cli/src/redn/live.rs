@@ -21,7 +21,9 @@ pub fn show_process(pid: u32) -> Result<(), Error> {
 }
 
 fn one(queue: &Looked, out: &mut String) {
-    let Looked { number, state, managed, posted, enabled, cached, next, in_flight, blocks, .. } = queue;
+    let Looked {
+        number, state, managed, posted, enabled, cached, next, in_flight, blocks, not_ready, ..
+    } = queue;
     let order = if *managed { "managed" } else { "unmanaged" };
     let waits = match queue.waits {
         None if next == enabled => "nothing to do".to_owned(),
@@ -34,10 +36,14 @@ fn one(queue: &Looked, out: &mut String) {
         }
     };
     let state = state.to_uppercase();
+    let early = match not_ready {
+        0 => String::new(),
+        messages => format!("; {messages} messages found no receive"),
+    };
     let _ = writeln!(
         out,
         "qp {number:#x}: {order}, {state}, ring of {blocks}, posted <{posted}, enabled <{enabled}, \
-         fetched <{cached}, next {next}, in flight {in_flight}: {waits}"
+         fetched <{cached}, next {next}, in flight {in_flight}: {waits}{early}"
     );
     let at = if *blocks > 0 { next % blocks } else { 0 };
     for line in show(&queue.code, *blocks, None) {

@@ -52,6 +52,8 @@ pub struct Looked {
     pub in_flight: u32,
     /// Blocks of the ring.
     pub blocks: u32,
+    /// Messages to the queue pair that found no receive.
+    pub not_ready: u32,
     /// What it waits for.
     pub waits: Option<LookedWait>,
     /// Its memory, up to the last block that holds something.
@@ -140,7 +142,8 @@ fn text(nic: &mut Nic) -> String {
         else {
             continue;
         };
-        let LiveQueue { managed, posted, enabled, cached, next, in_flight, blocks, waits, .. } = live;
+        let LiveQueue { managed, posted, enabled, cached, next, in_flight, blocks, not_ready, waits, .. } =
+            live;
         let waits = match waits {
             None => "-".to_owned(),
             Some(LiveWait::Completion { cq, index, produced }) => {
@@ -152,7 +155,7 @@ fn text(nic: &mut Nic) -> String {
         };
         let _ = writeln!(
             out,
-            "{} {:?} {managed} {posted} {enabled} {cached} {next} {in_flight} {blocks} {waits}",
+            "{} {:?} {managed} {posted} {enabled} {cached} {next} {in_flight} {blocks} {not_ready} {waits}",
             number.get(),
             attr.state
         );
@@ -217,7 +220,8 @@ fn parse(text: &str) -> Option<Vec<Looked>> {
             continue;
         }
         let words: Vec<&str> = line.split(' ').collect();
-        let [number, state, managed, posted, enabled, cached, next, in_flight, blocks, waits] = words[..]
+        let [number, state, managed, posted, enabled, cached, next, in_flight, blocks, not_ready, waits] =
+            words[..]
         else {
             return None;
         };
@@ -233,6 +237,7 @@ fn parse(text: &str) -> Option<Vec<Looked>> {
             next: next.parse().ok()?,
             in_flight: in_flight.parse().ok()?,
             blocks: blocks.parse().ok()?,
+            not_ready: not_ready.parse().ok()?,
             waits: match waits {
                 "-" => None,
                 "enable" => Some(LookedWait::Enable),
@@ -257,7 +262,7 @@ mod tests {
 
     #[test]
     fn what_is_told_is_understood() {
-        let words = "65541 Rts true 10 8 8 7 1 64 3:5:2\n0a0b\n65542 Err false 0 0 0 0 0 4 -\n\n";
+        let words = "65541 Rts true 10 8 8 7 1 64 9 3:5:2\n0a0b\n65542 Err false 0 0 0 0 0 4 0 -\n\n";
         let queues = parse(words).expect("two queues");
         let waits = LookedWait::Completion { cq: 3, index: 5, produced: 2 };
         assert_eq!(
@@ -266,7 +271,7 @@ mod tests {
         );
         assert_eq!((queues[1].state.as_str(), queues[1].managed, queues[1].waits), ("Err", false, None));
         for garbled in
-            ["1 2 3", "65541 Rts true 10 8 8 7 1 64 -", "65541 Rts true 10 8 8 7 1 64 -\n0", "1\n2"]
+            ["1 2 3", "65541 Rts true 10 8 8 7 1 64 0 -", "65541 Rts true 10 8 8 7 1 64 0 -\n0", "1\n2"]
         {
             assert_eq!(parse(garbled), None, "{garbled}");
         }

@@ -68,6 +68,9 @@ pub struct Connect {
     pub retries: u8,
     /// Retries while the peer has no receive posted; 7 is without limit.
     pub rnr_retries: u8,
+    /// How long the peer waits with a message that finds no receive here, as RNR NAKs say it (IBTA table 45):
+    /// 1 is 10 us, the least, and 12 is 640 us.
+    pub rnr_timer: u8,
     /// READs and atomics outstanding, each way.
     pub reads: u8,
 }
@@ -80,6 +83,7 @@ impl Default for Connect {
             timeout: 14,
             retries: 7,
             rnr_retries: 7,
+            rnr_timer: 1,
             reads: 16,
         }
     }
@@ -253,8 +257,7 @@ impl Qp {
             dest_qpn: peer.qpn,
             rq_psn: peer.psn,
             max_dest_rd_atomic: how.reads,
-            // 10 us (IBTA table 45).
-            min_rnr_timer: 1,
+            min_rnr_timer: how.rnr_timer,
             ..blank(QpState::Rtr)
         };
         let mask = M::STATE | M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;

@@ -54,8 +54,8 @@ mod unwaited;
 pub use adverb_nic::one_rma::Rights;
 pub use adverb_nic::one_rma::executor::{Report, Retry};
 pub use adverb_nic::{
-    Access, Completion, CompletionOp, Mtu, QpAttr, QpAttrMask, QpCaps as Caps, QpFlags, QpInit, QpState,
-    QpType, RateLimit, SendFlags, SendOp, Sge, Status,
+    Access, Completion, CompletionOp, LiveQueue, LiveWait, Mtu, QpAttr, QpAttrMask, QpCaps as Caps, QpFlags,
+    QpInit, QpState, QpType, RateLimit, SendFlags, SendOp, Sge, Status,
 };
 pub use adverb_wire::{Duration, Gid, Instant, Key, Psn, QpNumber};
 pub use connect::{Asked, Connect, Endpoint, Line, Listener};

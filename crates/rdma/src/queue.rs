@@ -12,8 +12,8 @@ use crate::seam::{
 };
 use crate::{Rdma, done, wrong};
 use adverb_nic::{
-    Access, Completion, CqId, QpAttr, QpAttrMask, QpCaps, QpFlags, QpId, QpInit, QpType, RateLimit,
-    SendFlags, SendOp, Sge, SrqId, SrqInit, Status,
+    Access, Completion, CqId, LiveQueue, QpAttr, QpAttrMask, QpCaps, QpFlags, QpId, QpInit, QpType,
+    RateLimit, SendFlags, SendOp, Sge, SrqId, SrqInit, Status,
 };
 use adverb_wire::QpNumber;
 use core::cell::{Cell, RefCell};
@@ -366,6 +366,14 @@ impl Qp {
     pub async fn query(&self) -> Result<QpAttr, Error> {
         match self.rdma().world.call(Call::QueryQp(self.id())).await? {
             Answer::Attributes(attr) => Ok(*attr),
+            other => wrong(&other),
+        }
+    }
+
+    /// How far its send queue has come, what it waits for, and how many messages found no receive.
+    pub async fn live(&self) -> Result<LiveQueue, Error> {
+        match self.rdma().world.call(Call::Live(self.id())).await? {
+            Answer::Live(live) => Ok(live),
             other => wrong(&other),
         }
     }

@@ -25,8 +25,8 @@ use crate::grant::Grant;
 use adverb_nic::one_rma::Rights;
 use adverb_nic::one_rma::executor::{Report, Retry};
 use adverb_nic::{
-    Access, Completion, CqId, Mtu, PdId, QpAttr, QpAttrMask, QpCaps, QpFlags, QpId, QpInit, RateLimit,
-    SendFlags, SendOp, Sge, SrqId, SrqInit, UdAddress,
+    Access, Completion, CqId, LiveQueue, Mtu, PdId, QpAttr, QpAttrMask, QpCaps, QpFlags, QpId, QpInit,
+    RateLimit, SendFlags, SendOp, Sge, SrqId, SrqInit, UdAddress,
 };
 use adverb_wire::one_rma::Op;
 use adverb_wire::{Duration, Gid, Instant, Key, QpNumber};
@@ -128,6 +128,8 @@ pub enum Call {
     },
     /// A queue pair's attributes: [`Answer::Attributes`].
     QueryQp(QpId),
+    /// How far its send queue has come, and what it waits for: [`Answer::Live`].
+    Live(QpId),
     /// Posts sends one after the other, up to the first that is refused: [`Answer::Posted`].
     PostSend {
         /// The queue pair.
@@ -446,6 +448,8 @@ pub enum Answer {
     Qp(QpId, QpNumber, QpCaps),
     /// Of [`Call::QueryQp`].
     Attributes(Box<QpAttr>),
+    /// Of [`Call::Live`].
+    Live(LiveQueue),
     /// Of posts: how many requests were taken, and why the next one was not.
     Posted(usize, Option<adverb_nic::Error>),
     /// Of [`Call::PollCq`].

@@ -223,6 +223,7 @@ impl Programs {
                 let (attr, _) = self.host.control(|nic, _| nic.query_qp(qp))?;
                 Ok(Answer::Attributes(Box::new(attr)))
             }
+            Call::Live(qp) => Ok(Answer::Live(self.host.control(|nic, _| nic.live_queue(qp))?)),
             Call::PostSend { qp, list } => Ok(self.post_send(qp, list)),
             Call::PostRecv { to, list } => Ok(self.post_recv(to, &list)),
             Call::Doorbell { qp, posted } => {

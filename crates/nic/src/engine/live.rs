@@ -1,6 +1,7 @@
 //! What a send queue is doing, for who wants to see it from outside: how far it has come, and what it waits
 //! for.
 
+use crate::attr::QpState;
 use crate::endpoint::Object;
 use crate::error::Error;
 use crate::ids::{CqId, QpId};
@@ -12,6 +13,8 @@ use crate::state::NicState;
 /// How far a send queue has come. Indices count blocks and run freely modulo 2^32.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LiveQueue {
+    /// The queue pair's state.
+    pub state: QpState,
     /// What was posted: the doorbell.
     pub posted: u32,
     /// How far it may be fetched: the doorbell, or of a managed queue what was enabled.
@@ -28,6 +31,8 @@ pub struct LiveQueue {
     pub cross: bool,
     /// Only ENABLEs let it be fetched.
     pub managed: bool,
+    /// Messages to the queue pair that found no receive, modulo 2^32.
+    pub not_ready: u32,
     /// Why it does not go on, if it does not.
     pub waits: Option<LiveWait>,
 }
@@ -73,6 +78,7 @@ fn live(qp: &Qp, nic: &NicState) -> LiveQueue {
     let cross = nic.cross.get(qp.index());
     let cached = cross.map_or(sq.fetched, |cross| cross.cached);
     LiveQueue {
+        state: qp.state,
         posted: cross.map_or(sq.posted, |cross| cross.posted),
         enabled: sq.posted,
         cached,
@@ -81,6 +87,7 @@ fn live(qp: &Qp, nic: &NicState) -> LiveQueue {
         blocks: sq.ring.blocks(),
         cross: cross.is_some(),
         managed: cross.is_some_and(|cross| cross.managed),
+        not_ready: qp.receiver.as_deref().map_or(0, |receiver| receiver.not_ready),
         waits: waits(qp, nic, cached),
     }
 }

@@ -284,6 +284,8 @@ pub(crate) struct Receives {
     pub xrcd: Option<XrcdId>,
     /// Receives that messages have taken in order, on a circle of 2^32.
     pub taken: u32,
+    /// Messages that found none, since RESET: modulo 2^32.
+    pub not_ready: u32,
     /// From the first message on that came before its turn.
     early: Option<Box<Early>>,
 }
@@ -302,13 +304,14 @@ fn first_early() -> Box<Early> {
 
 impl Receives {
     pub fn new(queue: RecvQueue, list: ScatterList, shared: Option<SrqId>, xrcd: Option<XrcdId>) -> Receives {
-        Receives { queue, list, shared, of_xrc: None, xrcd, taken: 0, early: None }
+        Receives { queue, list, shared, of_xrc: None, xrcd, taken: 0, not_ready: 0, early: None }
     }
 
     /// Forgets everything posted (transition to RESET).
     pub fn reset(&mut self) {
         self.queue.reset();
         self.of_xrc = None;
+        self.not_ready = 0;
         self.early = None;
     }
 

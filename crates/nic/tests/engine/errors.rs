@@ -78,18 +78,22 @@ fn an_awaited_error_fails_the_waiter_unless_it_is_to_be_released() {
 
 #[test]
 fn a_completion_queue_that_somebody_waits_for_cannot_be_destroyed() {
-    let mut b = Bench::new(2);
-    let waiter = b.qp(false);
-    let cq = b.w.nodes[0].nic.create_cq(4).unwrap();
-    b.put(waiter, 0, &wqe(WqeOp::Wait, &[queue(0, cq.index() as u32)], SIGNALED));
-    b.ring(waiter, 1);
-    b.nothing_more();
-    assert_eq!(b.w.nodes[0].nic.destroy_cq(cq), Err(Error::Busy));
-    // ERR ends the wait: the WAIT is flushed as any request.
-    set_state(&mut b, waiter, QpState::Err);
-    assert_eq!(b.w.completion(0).status, Status::WorkRequestFlushed);
-    b.w.nodes[0].nic.destroy_cq(cq).unwrap();
-    b.nothing_more();
+    for end in [QpState::Err, QpState::Reset] {
+        let mut b = Bench::new(2);
+        let waiter = b.qp(false);
+        let cq = b.w.nodes[0].nic.create_cq(4).unwrap();
+        b.put(waiter, 0, &wqe(WqeOp::Wait, &[queue(0, cq.index() as u32)], SIGNALED));
+        b.ring(waiter, 1);
+        b.nothing_more();
+        assert_eq!(b.w.nodes[0].nic.destroy_cq(cq), Err(Error::Busy));
+        set_state(&mut b, waiter, end);
+        // ERR ends the wait: the WAIT is flushed as any request. RESET forgets it.
+        if end == QpState::Err {
+            assert_eq!(b.w.completion(0).status, Status::WorkRequestFlushed);
+        }
+        b.w.nodes[0].nic.destroy_cq(cq).unwrap();
+        b.nothing_more();
+    }
 }
 
 #[test]

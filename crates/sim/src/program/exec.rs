@@ -309,6 +309,7 @@ impl Sim {
                 let qp = Process::own(&process.qps, *qp, "queue pair")?;
                 Answer::Attributes(Box::new(nic.query_qp(qp)?.0))
             }
+            Call::Live(qp) => Answer::Live(nic.live_queue(Process::own(&process.qps, *qp, "queue pair")?)?),
             Call::Doorbell { qp, posted } => {
                 let qp = Process::own(&process.qps, *qp, "queue pair")?;
                 nic.on_doorbell(now, qp, *posted)?;

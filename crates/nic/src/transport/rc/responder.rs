@@ -281,6 +281,9 @@ pub(super) fn refuse(qp: &mut Qp, nic: &mut NicState, now: Instant, packet: &Pac
     let (code, receive_status, rule, event) = match refusal {
         Refusal::NotReady => {
             nic.counters.rnr_naks_sent += 1;
+            if let Some(receiver) = qp.receiver.as_deref_mut() {
+                receiver.not_ready = receiver.not_ready.wrapping_add(1);
+            }
             qp.responder.nak_sent = true;
             let timer = qp.attr.min_rnr_timer;
             qp.responder.owe(psn, Syndrome::RnrNak { timer });
