@@ -86,7 +86,7 @@ impl Door {
                 Ok(Line::Counters) => self.counters(),
                 Ok(Line::Connect(_)) if client.is_some() => "refused connected already\n".to_owned(),
                 Ok(Line::Connect(offer)) => {
-                    let answer = self.connect(offer, client);
+                    let answer = self.connect(offer, stream.try_clone()?, client);
                     stream.set_read_timeout(None)?;
                     answer
                 }
@@ -99,9 +99,9 @@ impl Door {
         }
     }
 
-    fn connect(&self, offer: Box<Offer>, client: &mut Option<u32>) -> String {
+    fn connect(&self, offer: Box<Offer>, line: TcpStream, client: &mut Option<u32>) -> String {
         let (sender, receiver) = mpsc::channel();
-        self.desk.ask(Question::Connect(offer, sender));
+        self.desk.ask(Question::Connect(offer, line, sender));
         match receiver.recv() {
             Ok(Ok(told)) => {
                 *client = Some(told.client);

@@ -36,8 +36,8 @@ pub struct Keeper {
     pub path: PathBuf,
     /// What workers are told.
     pub attach: Attach,
-    /// Index and values.
-    pub files: [OwnedFd; 2],
+    /// Index and values, or one file with both.
+    pub files: Vec<OwnedFd>,
     /// Where calls come.
     pub calls: TcpListener,
     /// Start another so long after one has ended.
@@ -152,8 +152,8 @@ impl Keeper {
             let _ = channel.send(b"refused there is a worker already", &[]);
             return None;
         }
-        let [index, values] = &self.files;
-        let told = channel.send(self.attach.to_string().as_bytes(), &[index.as_fd(), values.as_fd()]);
+        let files: Vec<_> = self.files.iter().map(AsFd::as_fd).collect();
+        let told = channel.send(self.attach.to_string().as_bytes(), &files);
         told.and_then(|()| channel.send(b"calls", &[self.calls.as_fd()])).ok()?;
         Some(Attached { life: channel.peer_life(), channel, peer })
     }

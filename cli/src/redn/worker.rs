@@ -81,7 +81,7 @@ fn now_s() -> u64 {
 /// What came from the hull.
 struct Given {
     layout: Layout,
-    files: [OwnedFd; 2],
+    files: Vec<OwnedFd>,
     calls: TcpListener,
 }
 
@@ -96,7 +96,9 @@ fn take(channel: &Channel) -> Result<Given, Error> {
         return Err(failed(why));
     }
     let Some(Attach(layout)) = Attach::parse(&text) else { return Err(failed("not a hull")) };
-    let files: [OwnedFd; 2] = files.try_into().map_err(|_| failed("the table's files did not come"))?;
+    if !(1..=2).contains(&files.len()) {
+        return Err(failed("the table's files did not come"));
+    }
     let (text, calls) = receive()?;
     let calls: [OwnedFd; 1] = calls.try_into().map_err(|_| failed("the socket for calls did not come"))?;
     if text != "calls" {
@@ -106,19 +108,30 @@ fn take(channel: &Channel) -> Result<Given, Error> {
     Ok(Given { layout, files, calls: TcpListener::from(calls) })
 }
 
-/// Serves until the hull ends.
-pub fn worker(options: &Options) -> Result<ExitCode, Error> {
-    let channel = Channel::connect(&options.attach, PATIENCE_S)
-        .map_err(|error| failed(format!("{}: {error}", options.attach.display())))?;
-    let Given { layout, files: [index, values], calls } = take(&channel)?;
+/// The files of a table: index and values, or one with both.
+fn map(files: &[OwnedFd], layout: &Layout) -> Result<Vec<Mapping>, Error> {
     let map = |file: &OwnedFd, len: u64| {
         let len = usize::try_from(len).map_err(|_| failed("a table that does not fit"))?;
         Mapping::of_sealed(file.as_fd(), len).map_err(failed)
     };
-    let index = map(&index, layout.index_len())?;
-    let values = map(&values, layout.values_len)?;
+    Ok(match files {
+        [index, values] => vec![map(index, layout.index_len())?, map(values, layout.values_len)?],
+        both => vec![map(&both[0], layout.index_len() + layout.values_len)?],
+    })
+}
+
+/// Serves until the hull ends.
+pub fn worker(options: &Options) -> Result<ExitCode, Error> {
+    let channel = Channel::connect(&options.attach, PATIENCE_S)
+        .map_err(|error| failed(format!("{}: {error}", options.attach.display())))?;
+    let Given { layout, files, calls } = take(&channel)?;
+    let mapped = map(&files, &layout)?;
+    let (index, values) = match &mapped[..] {
+        [index, values] => (index.words(), values.words()),
+        both => both[0].words().split_at((layout.index_len() / 8) as usize),
+    };
     // Each life's versions are greater than those of all before.
-    let (table, found) = Table::open(layout, index.words(), values.words(), realtime_ns()).map_err(failed)?;
+    let (table, found) = Table::open(layout, index, values, realtime_ns()).map_err(failed)?;
     let pid = std::process::id();
     if found.keys > 0 || found.without_record > 0 {
         say!(

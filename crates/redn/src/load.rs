@@ -19,6 +19,11 @@ use std::fmt;
 const CODE: Access =
     Access::LOCAL_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC);
 
+/// Bytes of a scatter entry.
+const SEGMENT: u64 = 16;
+/// Completions beside those of a lap: what fails makes one too.
+const SPARE: u32 = 16;
+
 /// Why a chain could not be loaded.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Error {
@@ -132,6 +137,23 @@ impl Loaded {
         }
         let given = regions.iter().map(Option::is_some).collect();
         Ok(Loaded { chain, layout, queues, regions, addresses, given })
+    }
+
+    /// Bytes that a chain takes of a host's memory: rings, receives, completions, and regions of its own.
+    pub fn memory_of(chain: &Chain) -> Result<u64, Error> {
+        let layout = Layout::of(chain)?;
+        let queues = chain.queues.iter().enumerate().map(|(q, queue)| {
+            let id = QueueId(q as u16);
+            let entries = queue.receives.iter().map(Vec::len).max().unwrap_or(1).max(1) as u64;
+            let receives = (queue.receives.len() as u64).next_power_of_two() * entries * SEGMENT;
+            let completions = u64::from(layout.completions(chain, id)) + queue.receives.len() as u64;
+            (u64::from(layout.ring(id)) + completions) * chain::BLOCK as u64 + receives
+        });
+        let regions = chain.regions.iter().map(|region| match region.memory {
+            Memory::New { len, .. } => len,
+            Memory::Given => 0,
+        });
+        Ok(queues.chain(regions).sum())
     }
 
     /// The chain.
@@ -267,9 +289,9 @@ impl Loaded {
 /// A completion queue for so many completions, or for any number that nobody polls.
 async fn completions(rdma: &Rdma, entries: u32, endless: bool) -> Result<Cq, RdmaError> {
     match endless {
-        true => rdma.create_endless_cq(16).await,
-        // Errors make completions too.
-        false => rdma.create_cq(entries + 16).await,
+        // One that watches it finds an error and all that is flushed behind it.
+        true => rdma.create_endless_cq(entries + SPARE).await,
+        false => rdma.create_cq(entries + SPARE).await,
     }
 }
 

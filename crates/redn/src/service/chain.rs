@@ -146,6 +146,15 @@ struct Making {
 impl Lookup {
     /// A chain of a sound shape.
     pub fn new(shape: Shape) -> Lookup {
+        Lookup::made(shape, false)
+    }
+
+    /// The same, of which every WQE makes a completion, so that somebody can watch what it does.
+    pub fn audited(shape: Shape) -> Lookup {
+        Lookup::made(shape, true)
+    }
+
+    fn made(shape: Shape, audited: bool) -> Lookup {
         assert!(shape.is_sound(), "{shape:?}");
         let slots = shape.slots;
         let mut chain = Chain::new();
@@ -171,7 +180,10 @@ impl Lookup {
             making.look(slot);
             making.act(slot);
         }
-        making.starters();
+        making.starters(audited);
+        if audited {
+            making.signal_all();
+        }
         Lookup { chain: making.chain, client: reply, index, values, buffer }
     }
 }
@@ -296,19 +308,34 @@ impl Making {
     }
 
     /// What starts the rings, and makes the completions that they count from.
-    fn starters(&mut self) {
+    fn starters(&mut self, audited: bool) {
         let starter = self.chain.queue("starter", SendOrder::Cross, Peer::Itself);
         self.chain.complete_with_receives(starter, self.reply);
-        self.push(starter, Wqe::new(Op::Nop(1)).signaled());
-        self.push(starter, Wqe::new(Op::EnableReceives(self.reply, self.slots / 2)));
-        self.push(starter, Wqe::new(Op::Wait(Done::Received(self.reply, 1))));
-        self.push(starter, Wqe::new(Op::Enable(Until::Blocks(self.look, STEP))));
+        let receives = Wqe::new(Op::EnableReceives(self.reply, self.slots / 2));
+        let waker = if audited {
+            // This is the one completion before the first message; what comes after it completes elsewhere.
+            self.push(starter, receives.signaled());
+            self.chain.queue("waker", SendOrder::Cross, Peer::Itself)
+        } else {
+            self.push(starter, Wqe::new(Op::Nop(1)).signaled());
+            self.push(starter, receives);
+            starter
+        };
+        self.push(waker, Wqe::new(Op::Wait(Done::Received(self.reply, 1))));
+        self.push(waker, Wqe::new(Op::Enable(Until::Blocks(self.look, STEP))));
         // Reply number r is completion r + S + 2.
         let counted = self.chain.queue("counted", SendOrder::Cross, Peer::Itself);
         self.chain.complete_with(counted, self.reply);
         for _ in 0..self.slots + 2 {
             self.push(counted, Wqe::new(Op::Nop(1)).signaled());
         }
+    }
+
+    /// Every WQE makes a completion. WAITs are for messages and for replies: those of the other rings, which
+    /// have completion queues of their own, change no index.
+    fn signal_all(&mut self) {
+        let wqes = self.chain.queues.iter_mut().flat_map(|queue| &mut queue.wqes);
+        wqes.for_each(|wqe| wqe.signaled = true);
     }
 }
 

@@ -9,15 +9,23 @@
 //! index    REMOTE_READ     its key stands in the READs that the chain makes of its own host
 //! client   no rights       it sends, and nothing else
 //! ```
+//! As in the paper, index and values may be one region instead, under one key: then a value that a client has
+//! stored may be a bucket, and names any byte of the region ([`Files::Together`]; docs/redn-attacks.md).
 
-use super::chain::{Lookup, STATE, answered};
+use super::chain::Lookup;
 use super::layout::{BUCKET_LEN, Layout};
 use super::setup::{Offer, Told};
-use crate::chain::{Address, QueueId, RegionId};
+use super::watch::{ClientCounters, Finding, Watch};
+use crate::chain::{Address, QueueId};
 use crate::load::{self, Loaded};
-use adverb_rdma::{Access, Connect, Error as RdmaError, File, Pd, RateLimit, Rdma, Region};
+use adverb_rdma::{Access, Connect, Error as RdmaError, File, Gid, Pd, RateLimit, Rdma, Region};
 use std::collections::BTreeMap;
 use std::fmt;
+
+/// How long a message has to wait that comes before its turn, as IBTA's table 45 counts: 0.64 ms, so that
+/// who floods its chain slows down itself and nobody else. A client that keeps to
+/// [`Shape::outstanding`](super::chain::Shape::outstanding) never meets it.
+const RNR_TIMER: u8 = 12;
 
 /// What clients may have.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -29,8 +37,26 @@ pub struct Limits {
     /// Megabits per second of each queue of a client's chain, in which a request counts its bytes and never
     /// less than 64; 0 for no bound.
     pub mbps: u32,
+    /// Bytes of this host's memory that a client's chain may take.
+    pub memory: u64,
+    /// Chains are audited, and so many messages of a client may find no receive between two looks.
+    pub audit: Option<u64>,
     /// Clients may be told the keys of index and values, and read them.
     pub one_sided: bool,
+}
+
+/// The table's files, of which a worker has the other descriptors.
+#[derive(Clone, Copy)]
+pub enum Files<'f> {
+    /// Two regions, each of which has a key of its own.
+    Apart {
+        /// The index.
+        index: &'f File,
+        /// The values.
+        values: &'f File,
+    },
+    /// One region, as in the paper: the index, and behind it the values.
+    Together(&'f File),
 }
 
 /// Why the hull does not serve.
@@ -40,6 +66,8 @@ pub enum Refused {
     Clients(u32),
     /// Its chain would have more slots than a client may have.
     Slots(u32),
+    /// Its chain would take so many bytes of memory, and may take so many.
+    Memory(u64, u64),
     /// Keys of index and values are not given here.
     OneSided,
     /// Index or values are where no layout has them.
@@ -53,6 +81,9 @@ impl fmt::Display for Refused {
         match self {
             Refused::Clients(most) => write!(f, "{most} clients are served already"),
             Refused::Slots(most) => write!(f, "slots: {most} at most"),
+            Refused::Memory(takes, most) => {
+                write!(f, "memory: a chain of these slots takes {takes} bytes, {most} at most")
+            }
             Refused::OneSided => f.write_str("keys of index and values are not given here"),
             Refused::Layout => f.write_str("index or values are where no table can be"),
             Refused::Load(error) => error.fmt(f),
@@ -83,12 +114,15 @@ pub struct HullCounters {
     pub refused: u64,
     /// Clients that have gone.
     pub gone: u64,
+    /// Clients whose connections an audit has ended.
+    pub ended: u64,
 }
 
 /// A client's things, in the order in which they go.
 struct Client {
     loaded: Loaded,
-    slots: u32,
+    watch: Watch,
+    gid: Gid,
     _regions: [Region; 2],
     _pd: Pd,
 }
@@ -100,34 +134,61 @@ pub struct Hull {
     layout: Layout,
     index: Region,
     values: Region,
+    /// They are one region.
+    together: bool,
     _pd: Pd,
     calls: String,
     clients: BTreeMap<u32, Client>,
     last: u32,
     counters: HullCounters,
+    /// Of clients that have gone.
+    gone: ClientCounters,
 }
 
 impl Hull {
-    /// Of a table in these files, of which a worker has the other descriptors. Clients are told where calls
-    /// go that the worker answers.
+    /// Of a table in these files. Clients are told where calls go that the worker answers.
     pub async fn open(
         rdma: &Rdma,
-        (index, buckets): (&File, u64),
-        (values, values_len): (&File, u64),
+        files: Files<'_>,
+        (buckets, values_len): (u64, u64),
         seed: u64,
         calls: String,
         limits: Limits,
     ) -> Result<Hull, Refused> {
         let pd = rdma.create_pd().await?;
-        let index = pd.region_of_file(index, 0, buckets * BUCKET_LEN, Access::empty()).await?;
-        let values = pd.region_of_file(values, 0, values_len, Access::empty()).await?;
-        let layout = Layout { buckets, seed, index: index.addr(), values: values.addr(), values_len };
+        let (index_len, none) = (buckets * BUCKET_LEN, Access::empty());
+        let (index, values) = match files {
+            Files::Apart { index, values } => {
+                let index = pd.region_of_file(index, 0, index_len, none).await?;
+                (index, pd.region_of_file(values, 0, values_len, none).await?)
+            }
+            Files::Together(file) => {
+                let both = pd.region_of_file(file, 0, index_len + values_len, none).await?;
+                (both.clone(), both)
+            }
+        };
+        let together = matches!(files, Files::Together(_));
+        let at = if together { index_len } else { 0 };
+        let layout = Layout { buckets, seed, index: index.addr(), values: values.addr() + at, values_len };
         if !layout.is_sound() {
             return Err(Refused::Layout);
         }
         let (clients, last, counters) = (BTreeMap::new(), 0, HullCounters::default());
-        let rdma = rdma.clone();
-        Ok(Hull { rdma, limits, layout, index, values, _pd: pd, calls, clients, last, counters })
+        let (rdma, gone) = (rdma.clone(), ClientCounters::default());
+        Ok(Hull {
+            rdma,
+            limits,
+            layout,
+            index,
+            values,
+            together,
+            _pd: pd,
+            calls,
+            clients,
+            last,
+            counters,
+            gone,
+        })
     }
 
     /// The table, as clients and its worker know it.
@@ -140,25 +201,51 @@ impl Hull {
         self.clients.len() as u32
     }
 
-    /// The same by name, with what there is now: clients, and messages that each one's chain has answered.
-    pub async fn counted(&self) -> Result<Vec<(String, u64)>, Refused> {
-        let HullCounters { connected, refused, gone } = self.counters;
+    /// What was counted, by name: of the hull, of all clients that there were, and of each that there is.
+    pub async fn counted(&mut self) -> Result<Vec<(String, u64)>, Refused> {
+        let (mut all, mut each) = (self.gone, Vec::new());
+        for (number, client) in &mut self.clients {
+            let counters = client.watch.look(&client.loaded).await?;
+            all.add(&counters);
+            let named = counters.named().map(|(name, value)| (format!("client_{number}_{name}"), value));
+            each.extend(named);
+        }
+        let HullCounters { connected, refused, gone, ended } = self.counters;
         let names = [
             ("clients", self.clients().into()),
             ("clients_connected", connected),
             ("clients_refused", refused),
             ("clients_gone", gone),
+            ("clients_ended", ended),
         ];
-        let mut out: Vec<(String, u64)> = names.map(|(name, value)| (name.to_owned(), value)).into();
-        for (number, client) in &self.clients {
-            let loaded = &client.loaded;
-            let state = loaded.chain().regions.iter().position(|region| region.name == STATE);
-            if let Some(state) = state.and_then(|at| loaded.region(RegionId(at as u16))) {
-                let count = answered(state.load(0).await?, client.slots);
-                out.push((format!("client_{number}_answered"), count));
+        let own = names.into_iter().chain(all.named()).map(|(name, value)| (name.to_owned(), value));
+        Ok(own.chain(each).collect())
+    }
+
+    /// What the chains of all clients have done that there were.
+    pub async fn summed(&mut self) -> Result<ClientCounters, Refused> {
+        let mut all = self.gone;
+        for client in self.clients.values_mut() {
+            all.add(&client.watch.look(&client.loaded).await?);
+        }
+        Ok(all)
+    }
+
+    /// Looks at every audited chain, and ends the clients that do what they should not.
+    pub async fn audit(&mut self) -> Result<Vec<Finding>, Refused> {
+        let Some(not_ready_max) = self.limits.audit else { return Ok(Vec::new()) };
+        let mut found = Vec::new();
+        for (number, Client { loaded, watch, gid, .. }) in &mut self.clients {
+            if let Some(why) = watch.audit(loaded, not_ready_max).await? {
+                found.push(Finding { client: *number, gid: *gid, why });
             }
         }
-        Ok(out)
+        for finding in &found {
+            // It may be found again while it goes.
+            let _ = self.leave(finding.client).await?;
+            self.counters.ended += 1;
+        }
+        Ok(found)
     }
 
     /// What has been counted.
@@ -186,23 +273,28 @@ impl Hull {
         if offer.one_sided && !self.limits.one_sided {
             return Err(Refused::OneSided);
         }
+        let made = if self.limits.audit.is_some() { Lookup::audited } else { Lookup::new };
+        let lookup = made(offer.shape);
+        let takes = Loaded::memory_of(&lookup.chain)?;
+        if takes > self.limits.memory {
+            return Err(Refused::Memory(takes, self.limits.memory));
+        }
         let pd = self.rdma.create_pd().await?;
         let rights = if offer.one_sided { Access::REMOTE_READ } else { Access::empty() };
         let index = pd.region_again(&self.index, Access::REMOTE_READ).await?;
-        let values = pd.region_again(&self.values, rights).await?;
-        let lookup = Lookup::new(offer.shape);
+        let values = match self.together {
+            true => index.clone(),
+            false => pd.region_again(&self.values, rights).await?,
+        };
+        let watch = Watch::new(&lookup, offer.shape.slots);
         let mut loaded = Loaded::create(&self.rdma, &pd, lookup.chain).await?;
         loaded.connect(&Connect::default()).await?;
-        let of = |region: &Region| Address {
-            addr: region.addr(),
-            lkey: region.lkey(),
-            rkey: region.remote().rkey,
-        };
-        loaded.give(lookup.index, of(&index));
-        loaded.give(lookup.values, of(&values));
+        let of = |region: &Region, addr| Address { addr, lkey: region.lkey(), rkey: region.remote().rkey };
+        loaded.give(lookup.index, of(&index, self.layout.index));
+        loaded.give(lookup.values, of(&values, self.layout.values));
         let buffer = Address { addr: offer.buffer.addr, rkey: offer.buffer.rkey, ..Address::default() };
         loaded.give(lookup.buffer, buffer);
-        let how = Connect { access: rights, ..Connect::default() };
+        let how = Connect { access: rights, rnr_timer: RNR_TIMER, ..Connect::default() };
         let qp = loaded.qp(lookup.client).clone();
         let endpoint = qp.endpoint(&how).await?;
         qp.connect_to(&endpoint, &offer.endpoint, &how).await?;
@@ -215,16 +307,23 @@ impl Hull {
         loaded.start().await?;
         self.last = self.last.wrapping_add(1);
         let rkeys = offer.one_sided.then(|| (index.remote().rkey, values.remote().rkey));
-        let client = Client { loaded, slots: offer.shape.slots, _regions: [index, values], _pd: pd };
+        let gid = offer.endpoint.gid;
+        let client = Client { loaded, watch, gid, _regions: [index, values], _pd: pd };
         self.clients.insert(self.last, client);
         let (layout, calls) = (self.layout, self.calls.clone());
         Ok(Told { client: self.last, endpoint, layout, calls, rkeys })
     }
 
-    /// A client has gone, and all that it had goes.
-    pub fn leave(&mut self, client: u32) {
-        if self.clients.remove(&client).is_some() {
-            self.counters.gone += 1;
-        }
+    /// A client has gone, and all that it had goes. What its chain has done is kept in the sums; what it
+    /// should not have done is told, where chains are audited.
+    pub async fn leave(&mut self, number: u32) -> Result<Option<Finding>, Refused> {
+        let Some(mut client) = self.clients.remove(&number) else { return Ok(None) };
+        let why = match self.limits.audit {
+            Some(most) => client.watch.audit(&client.loaded, most).await?,
+            None => None,
+        };
+        self.gone.add(&client.watch.look(&client.loaded).await?);
+        self.counters.gone += 1;
+        Ok(why.map(|why| Finding { client: number, gid: client.gid, why }))
     }
 }

@@ -8,6 +8,7 @@
 //! table   the one who writes it; log has the records' places
 //! setup   how a client and a hull tell each other where they are
 //! hull    the one who owns the NIC, and serves clients whether the table's writer lives or not
+//! watch   what each client's chain has done, and what it should not
 //! item    a value as memcached's clients know it
 //! memcached  their protocol, and what a worker answers
 //! rpc     gets that a worker answers by SEND and RECV: what chains are compared with
@@ -23,3 +24,4 @@ pub mod memcached;
 pub mod rpc;
 pub mod setup;
 pub mod table;
+pub mod watch;

@@ -1,152 +1,15 @@
-//! `adverb redn serve` with real processes: gets go on whatever becomes of the worker, a hull's end is told,
-//! and clients come and go.
-#![cfg(unix)]
+//! Gets while workers are stopped, killed and started again, while clients come and go, and when the hull
+//! ends.
 
-use adverb_io::Settings;
-use adverb_io::program::Programs;
-use adverb_rdma::{Connect, Rdma};
-use adverb_redn::service::chain::Shape;
-use adverb_redn::service::client::{By, Client, Got, Half};
-use adverb_redn::service::item::Item;
-use adverb_redn::service::setup::{Offer, Told};
+use crate::world::*;
+use adverb_redn::service::client::{By, Got};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::rc::Rc;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
-
-/// How long anything may take that has to happen.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-#[expect(clippy::disallowed_methods, reason = "a test of real processes")]
-fn now() -> Instant {
-    Instant::now()
-}
-
-/// Looks until it is so.
-fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
-    let begin = now();
-    while !is_so() {
-        assert!(now() - begin < PATIENCE, "{what}");
-        std::thread::park_timeout(Duration::from_millis(5));
-    }
-}
-
-/// An address that no other run of these tests uses.
-fn address(host: u8) -> String {
-    let [.., high, low] = std::process::id().to_be_bytes();
-    format!("127.{}.{low}.{host}", 192 + high % 32)
-}
-
-struct Server {
-    hull: Child,
-    folder: PathBuf,
-    worker: u32,
-    setup: String,
-    calls: String,
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.hull.kill();
-        let _ = self.hull.wait();
-        let _ = fs::remove_dir_all(&self.folder);
-    }
-}
-
-impl Server {
-    fn start(host: u8, words: &[&str]) -> Server {
-        let address = address(host);
-        let folder = std::env::temp_dir().join(format!("adverb-redn-serve-{}-{host}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_adverb"));
-        command.args(["redn", "serve", "--address", &address, "--port", "0", "--calls-port", "0"]);
-        command.args(["--memory", "4MB", "--keys", "1000"]).args(words);
-        command.arg("--socket").arg(folder.join("socket"));
-        let mut hull = command.stdout(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(hull.stdout.take().unwrap()).lines().map_while(Result::ok);
-        let (first, second) = (lines.next().unwrap(), lines.next().unwrap());
-        let expected = format!("hull {} owns the NIC of {address}; worker ", hull.id());
-        let worker = first.strip_prefix(&expected).and_then(|pid| pid.parse().ok());
-        let (setup, calls) = second.split_once(", calls at ").unwrap();
-        let setup = setup.strip_prefix("set-up at ").unwrap().to_owned();
-        Server { hull, folder, worker: worker.expect(&first), setup, calls: calls.to_owned() }
-    }
-
-    /// What a worker answers; `None` if none does.
-    fn call(&self, text: &str) -> Option<String> {
-        let stream = TcpStream::connect(&self.calls).ok()?;
-        stream.set_read_timeout(Some(PATIENCE)).ok()?;
-        (&stream).write_all(text.as_bytes()).ok()?;
-        let mut line = String::new();
-        BufReader::new(&stream).read_line(&mut line).ok().filter(|len| *len > 0)?;
-        Some(line.trim_end().to_owned())
-    }
-
-    fn set(&self, key: &str, value: &str) {
-        let answer = self.call(&format!("set {key} 0 0 {}\r\n{value}\r\n", value.len()));
-        assert_eq!(answer.as_deref(), Some("STORED"), "{key}");
-    }
-
-    fn counters(&self) -> BTreeMap<String, u64> {
-        let stream = TcpStream::connect(&self.setup).unwrap();
-        (&stream).write_all(b"counters\n").unwrap();
-        let lines = BufReader::new(&stream).lines().map_while(Result::ok);
-        let pairs = lines.take_while(|line| line != "end");
-        pairs
-            .map(|line| line.split_once(' ').map(|(n, v)| (n.to_owned(), v.parse().unwrap())).unwrap())
-            .collect()
-    }
-
-    fn worker(&self) -> u32 {
-        self.counters()["worker"] as u32
-    }
-}
-
-fn signal(pid: u32, name: &str) {
-    assert!(Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status().unwrap().success());
-}
-
-/// A NIC of this thread's.
-fn open(host: u8) -> (Rc<Programs>, Rdma) {
-    let text = format!("address={}", address(host));
-    let programs = Programs::open(&Settings::parse(&text).unwrap()).unwrap();
-    let rdma = Rdma::new(programs.clone());
-    (programs, rdma)
-}
-
-fn shape() -> Shape {
-    Shape { slots: 8, reply_len: 4096 }
-}
-
-/// Sets up, as any client does.
-async fn connect(rdma: &Rdma, setup: &str) -> Result<(Client, TcpStream), String> {
-    connect_to(By::Chain, rdma, setup).await
-}
-
-/// The same, with a hull or with its worker.
-async fn connect_to(by: By, rdma: &Rdma, setup: &str) -> Result<(Client, TcpStream), String> {
-    let half = Half::new(rdma, shape()).await.unwrap();
-    let how = Connect::default();
-    let endpoint = half.qp.endpoint(&how).await.unwrap();
-    let offer = Offer { endpoint, buffer: half.buffer.remote(), shape: shape(), one_sided: false };
-    let stream = TcpStream::connect(setup).unwrap();
-    (&stream).write_all(format!("{offer}\n").as_bytes()).unwrap();
-    let mut line = String::new();
-    BufReader::new(&stream).read_line(&mut line).unwrap();
-    let told = Told::parse(&line).map_err(|wrong| wrong.to_string())?;
-    half.qp.connect_to(&endpoint, &told.endpoint, &how).await.unwrap();
-    Ok((half.connected_to(by, told.layout).await.unwrap(), stream))
-}
-
-fn is_value(got: &Got, expected: &str) -> bool {
-    let Got::Value(value) = got else { return false };
-    Item::of_value(value).is_some_and(|item| item.data == expected.as_bytes())
-}
+use std::time::Duration;
 
 #[test]
 fn no_get_is_lost_while_the_worker_is_stopped_killed_and_started_again() {
@@ -163,7 +26,7 @@ fn no_get_is_lost_by_udp_that_loses_packets_either() {
 fn lose_no_get(host: u8, nic: &[&str]) -> String {
     let server = Server::start(host, &[&["--respawn", "1s"], nic].concat());
     for key in 0..100 {
-        server.set(&format!("key{key}"), &format!("value {key}"));
+        server.set(&format!("key{key}"), format!("value {key}"));
     }
     let (done, gets, gap_ns) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
@@ -230,7 +93,7 @@ fn workers_that_are_killed_while_they_set_leave_whole_values() {
     let value = |round: u32| format!("{round} ").repeat(40 + round as usize % 500);
     let mut rounds: Vec<u32> = vec![0; keys.len()];
     for key in &keys {
-        server.set(key, &value(0));
+        server.set(key, value(0));
     }
     let (programs, rdma) = open(14);
     programs.block_on(async {
@@ -446,11 +309,11 @@ fn what_a_client_says_wrongly_is_refused() {
 fn two_sided_gets_are_the_workers_and_end_with_it() {
     let server = Server::start(43, &["--two-sided", "--respawn", "20ms"]);
     server.set("key", "value");
-    server.set("long", &"x".repeat(5000));
+    server.set("long", "x".repeat(5000));
     let (programs, rdma) = open(44);
     programs.block_on(async {
         let (mut chain, _line) = connect(&rdma, &server.setup).await.unwrap();
-        let (mut asked, line) = connect_to(By::Program, &rdma, &server.calls).await.unwrap();
+        let (mut asked, line) = connect_to(By::Program, &rdma, &server.calls, shape()).await.unwrap();
         assert_eq!(asked.get(b"nobody's").await.unwrap(), Got::Missing);
         // Longer than a slot of this client's buffer.
         assert_eq!(asked.get(b"long").await.unwrap(), Got::Unsure);
@@ -487,7 +350,7 @@ fn two_sided_gets_are_the_workers_and_end_with_it() {
             matches!(end, Ok(0)) || end.is_err_and(|error| error.kind() != std::io::ErrorKind::WouldBlock)
         );
         wait_for("another worker", || ![0, server.worker].contains(&server.worker()));
-        let (mut again, _line) = connect_to(By::Program, &rdma, &server.calls).await.unwrap();
+        let (mut again, _line) = connect_to(By::Program, &rdma, &server.calls, shape()).await.unwrap();
         assert!(is_value(&again.get(b"key").await.unwrap(), "value"));
     });
 }
