@@ -95,11 +95,16 @@ impl Core {
         if let Some(port) = port {
             let looped = nic.counters().loopback_packets;
             port.unblock(now, nic);
-            let mut sent = 0;
+            let (mut sent, mut looped_before) = (0, looped);
             while sent < SEND_BUDGET && nic.next_frame(now, tx) {
                 sent += 1;
                 if let Some(path) = port.send(now, tx) {
                     block(nic, path, tx.path);
+                }
+                // A chain of WQEs is at work, which may go on for longer than its answer takes to the peer.
+                if nic.counters().loopback_packets != looped_before {
+                    looped_before = nic.counters().loopback_packets;
+                    port.flush(now, nic);
                 }
             }
             self.more = sent == SEND_BUDGET || nic.has_work();

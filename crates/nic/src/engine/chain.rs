@@ -52,7 +52,7 @@ impl Nic {
             }
             let (link, control, fetched) = next_link(qp, &mut self.state);
             let mut steps = 1 + fetched;
-            let pd = qp.pd;
+            let (pd, own) = (qp.pd, qp.num.get());
             let is_done = match link {
                 Link::Done => true,
                 Link::Enable(number, end) => self.enable_sends(pd, number, end),
@@ -62,6 +62,10 @@ impl Nic {
             if is_done {
                 if let Some(QueuePair { qp, .. }) = self.qps.at(index) {
                     pass(qp, &mut self.state, now, control);
+                }
+                // Whoever is let go on goes first: what a queue does behind that is mostly for later.
+                if matches!(link, Link::Enable(number, _) if number != own) {
+                    worked += limits::QUANTUM_OF_STEPS;
                 }
             } else if matches!(link, Link::Request) && self.request_directly(index, now) {
                 worked += limits::QUANTUM_OF_STEPS;

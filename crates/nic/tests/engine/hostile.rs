@@ -118,7 +118,7 @@ fn a_chain_without_end_leaves_others_their_rate() {
         }
         let steps = executed(&b, &queues) - before;
         let looped = b.w.counter(0, "loopback_packets") - looped;
-        assert!(steps > 500, "{kind:?}: the chain goes on too: {steps}");
+        assert!(steps > 400, "{kind:?}: the chain goes on too: {steps}");
         let others = steps as f64 / 4.0 + looped as f64 * 2.0;
         // A frame sent, and its acknowledgement taken in.
         let share = 2.0 * frames as f64 / (2.0 * frames as f64 + others);

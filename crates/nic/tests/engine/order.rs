@@ -51,6 +51,27 @@ fn an_unmanaged_queue_is_fetched_ahead_and_does_not_see_later_changes() {
 }
 
 #[test]
+fn whoever_is_enabled_goes_before_what_follows_the_enable() {
+    let mut b = Bench::new(31);
+    let (starter, target) = (b.qp(false), b.qp(true));
+    b.put(target, 0, &write(b.far.at(0), b.near.sge(0, 8)));
+    b.ring(target, 1);
+    b.put(starter, 0, &wqe(WqeOp::SendEnable, &[queue(1, b.number(target))], 0));
+    for at in 1..4 {
+        b.put(starter, at, &wqe(WqeOp::Nop, &[], SIGNALED));
+    }
+    b.ring(starter, 4);
+    let (mut out, now) = (TxFrame::default(), b.w.now);
+    let node = &mut b.w.nodes[0];
+    assert!(node.nic.next_frame(now, &mut out));
+    assert_eq!(out.packet.payload_len, 8, "the WRITE");
+    assert!(node.nic.poll_cq(node.cq).unwrap().is_none(), "NOPs behind the ENABLE went first");
+    assert!(!node.nic.next_frame(now, &mut out));
+    let done = std::iter::from_fn(|| node.nic.poll_cq(node.cq).unwrap());
+    assert_eq!(done.count(), 3);
+}
+
+#[test]
 fn a_wait_holds_its_queue_until_the_completion_with_its_index_has_come() {
     let mut b = Bench::new(3);
     let (worker, waiter) = (b.qp(false), b.qp(false));

@@ -4,14 +4,14 @@
 //!
 //! Nobody can tell the difference. Rights, bounds and order are those of packets, both ends' packet numbers
 //! move on, and the counters count the request and its answer. So this is for what must go well: one packet,
-//! one piece of memory at each end, a connection in RTS that is idle both ways, and no rate, congestion
-//! control, IRN or StaR that would have a say. Whatever is not so, every fault among it, goes by packets,
-//! which know all rules and say what was broken.
+//! one piece of memory at each end (a READ's answer may land in several), a connection in RTS that is idle
+//! both ways, and no rate, congestion control, IRN or StaR that would have a say. Whatever is not so, every
+//! fault among it, goes by packets, which know all rules and say what was broken.
 
 use crate::attr::{QpState, QpType};
 use crate::ids::{PathId, PdId};
 use crate::limits;
-use crate::memory::{Access, RemoteRight, Span, dma};
+use crate::memory::{Access, Gather, RemoteRight, Span, dma};
 use crate::qp::Qp;
 use crate::queue::cq::Release;
 use crate::queue::wqe::{Operands, Wqe, WqeOp};
@@ -65,7 +65,8 @@ pub(crate) fn request(pair: &QueuePair, nic: &NicState) -> Option<Request> {
     }
     let at_hand = nic.cross.get(qp.index())?.cached.wrapping_sub(qp.sq.fetched);
     let wqe = qp.sq.ring.decode(qp.sq.fetched, at_hand, qp.sq.layout()).ok()?;
-    let one_piece = wqe.data_segment + 1 == wqe.segments && !wqe.inline;
+    let pieces = wqe.segments.saturating_sub(wqe.data_segment);
+    let one_piece = !wqe.inline && (pieces == 1 || pieces > 1 && wqe.op == WqeOp::Read);
     let one_packet = wqe.len > 0 && wqe.len <= qp.mtu() && (wqe.len == 8 || !wqe.op.is_atomic());
     let allowed = wqe.op == WqeOp::Write || qp.requester.max_rd_atomic > 0;
     let fits = one_piece && one_packet && allowed && !wqe.calc;
@@ -111,6 +112,9 @@ pub(crate) fn carry_out(
         WqeOp::Read => RemoteRight::Read,
         _ => RemoteRight::Atomic,
     };
+    if wqe.data_segment + 1 < wqe.segments {
+        return scatter(qp, nic, request, right, bounce) && end(qp, nic, now, request, wqe.len, wqe.len);
+    }
     let entry = qp.sq.ring.sge(wqe, wqe.data_segment);
     let lands = wqe.op != WqeOp::Write;
     let Ok(local) = nic.memory.check_local(qp.pd, entry.lkey, entry.addr, wqe.len, lands) else {
@@ -137,6 +141,49 @@ pub(crate) fn carry_out(
             byte_len = wqe.len;
         }
     }
+    end(qp, nic, now, request, sent, byte_len)
+}
+
+/// Carries out a READ whose answer lands in several pieces of memory, all of which are checked before any is
+/// written.
+#[inline(never)]
+fn scatter(
+    qp: &Qp,
+    nic: &NicState,
+    request: &Request,
+    right: &Right,
+    bounce: &mut [u8; limits::MAX_MTU],
+) -> bool {
+    let wqe = &request.wqe;
+    let remote = (wqe.rkey, wqe.raddr, wqe.len);
+    let from =
+        nic.memory.check_remote(right.pd, right.number, remote.0, remote.1, remote.2, RemoteRight::Read);
+    let (Ok(from), mut pieces) = (from, Gather::new()) else { return false };
+    for segment in wqe.data_segment..wqe.segments {
+        let entry = qp.sq.ring.sge(wqe, segment);
+        match nic.memory.check_local(qp.pd, entry.lkey, entry.addr, entry.len, true) {
+            Ok(piece) => pieces.push(piece),
+            Err(_) => return false,
+        }
+    }
+    if pieces.len() != wqe.len as usize {
+        return false;
+    }
+    let bytes = &mut bounce[..wqe.len as usize];
+    dma::read_bytes(from, bytes);
+    let mut rest = &bytes[..];
+    for piece in pieces.spans() {
+        let (first, others) = rest.split_at(piece.len());
+        dma::write_bytes(*piece, first);
+        rest = others;
+    }
+    true
+}
+
+/// What a request that was carried out leaves behind, with so many bytes sent and received.
+#[inline]
+fn end(qp: &mut Qp, nic: &mut NicState, now: Instant, request: &Request, sent: u32, byte_len: u32) -> bool {
+    let wqe = &request.wqe;
     count(nic, wqe.op, sent.into());
     let r = &mut qp.requester;
     r.next_psn = request.psn.next();
