@@ -7,7 +7,7 @@
 mod rack;
 
 use adverb_nic::{CompletionOp, QpId, SendOp, Status};
-use adverb_switch::{CasConfig, CasToWrite, Counter, Counters, Program, Switch};
+use adverb_switch::{ByteOrder, CasConfig, CasToWrite, Counter, Counters, Program, Switch};
 use adverb_wire::{Duration, Psn, QpNumber};
 use rack::world::{CAPS, Link, Memory, wr};
 use rack::{Chances, Rack};
@@ -111,8 +111,11 @@ struct Run {
     before: String,
 }
 
-fn switch(rack: &rack::world::World) -> Switch {
-    let config = CasConfig {
+/// What a test changes of the configuration.
+type Adjust = fn(&mut CasConfig);
+
+fn switch(rack: &rack::world::World, adjust: Adjust) -> Switch {
+    let mut config = CasConfig {
         life: LIFE,
         hold: Duration::from_us(200),
         // A packet is overtaken for 20 us at most.
@@ -120,16 +123,21 @@ fn switch(rack: &rack::world::World) -> Switch {
         words_max: 64,
         ..CasConfig::new(rack.nodes[SERVER].gid)
     };
+    adjust(&mut config);
     let program = CasToWrite::new(config, rack.now).unwrap();
     Switch::new(vec![Program::CasToWrite(Box::new(program))], 4096).unwrap()
 }
 
 impl Run {
     fn new(seed: u64) -> Run {
+        Run::with(seed, |_| {})
+    }
+
+    fn with(seed: u64, adjust: Adjust) -> Run {
         let mut rng = fastrand::Rng::with_seed(seed);
         let empty = Switch::new(Vec::new(), 0).unwrap();
         let mut rack = Rack::new(CLIENTS + 1, seed, empty);
-        rack.restart(switch(&rack.w));
+        rack.restart(switch(&rack.w, adjust));
         let server = rack.w.memory(SERVER, 4096);
         let mut clients = Vec::new();
         for node in (0..CLIENTS).flat_map(|node| [node; 2]) {
@@ -364,36 +372,63 @@ fn without_faults_nearly_all_atomics_are_converted() {
     run.check().unwrap();
 }
 
+/// Restarts the switch under load; whether requests were on their way, and what the oracle says.
+fn restart_under_load(seed: u64, adjust: Adjust) -> (bool, Result<(), String>) {
+    let mut run = Run::with(seed, adjust);
+    run.warm_up();
+    run.rack.chances = chances(seed);
+    run.work(60, 3);
+    // Requests are on their way, and the switch forgets all.
+    for who in 0..run.clients.len() {
+        if !run.clients[who].failed {
+            let (word, call) = (run.rng.u64(..WORDS), run.random_call());
+            run.post(who, word, call);
+        }
+    }
+    let steps = run.rng.usize(4..30);
+    for _ in 0..steps {
+        run.rack.advance(run.rack.w.now + Duration::from_us(50));
+    }
+    run.poll();
+    let under_load = !run.open.is_empty();
+    run.counters.push(run.rack.switch.counters().clone());
+    run.before = run.trace();
+    let again = switch(&run.rack.w, adjust);
+    run.rack.restart(again);
+    run.work(50, 2);
+    run.rack.chances = Chances::default();
+    (under_load, run.check())
+}
+
 #[test]
 fn a_restarted_switch_gives_no_wrong_value() {
-    let mut restarted_with_work = 0;
-    for seed in seeds(60) {
-        let mut run = Run::new(seed);
-        run.warm_up();
-        run.rack.chances = chances(seed);
-        run.work(60, 3);
-        // Requests are on their way, and the switch forgets all.
-        for who in 0..run.clients.len() {
-            if !run.clients[who].failed {
-                let (word, call) = (run.rng.u64(..WORDS), run.random_call());
-                run.post(who, word, call);
-            }
-        }
-        let steps = run.rng.usize(4..30);
-        for _ in 0..steps {
-            run.rack.advance(run.rack.w.now + Duration::from_us(50));
-        }
-        run.poll();
-        restarted_with_work += u64::from(!run.open.is_empty());
-        run.counters.push(run.rack.switch.counters().clone());
-        run.before = run.trace();
-        let again = switch(&run.rack.w);
-        run.rack.restart(again);
-        run.work(50, 2);
-        run.rack.chances = Chances::default();
-        run.check().unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    let mut restarted_under_load = 0;
+    for seed in seeds(100) {
+        let (under_load, judged) = restart_under_load(seed, |_| {});
+        judged.unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        restarted_under_load += u64::from(under_load);
     }
-    assert!(restarted_with_work > 0, "no restart met a request");
+    println!("{restarted_under_load} restarts met requests on their way");
+    assert!(restarted_under_load > 0, "no restart met a request");
+}
+
+/// What another instance has converted must have left the path before anything changes a word again: with a
+/// switch that does not wait for that, the oracle finds a lost change.
+#[test]
+fn a_restart_that_does_not_wait_is_found() {
+    let found = (0..1000)
+        .find(|seed| restart_under_load(*seed, |config| config.flight = Duration::from_ps(1)).1.is_err());
+    println!("seed {found:?}");
+    assert!(found.is_some());
+}
+
+/// A payload in the wrong byte order is another value.
+#[test]
+fn a_wrong_byte_order_is_found() {
+    let mut run = Run::with(1, |config| config.byte_order = ByteOrder::Big);
+    run.warm_up();
+    run.work(100, 1);
+    assert!(run.check().is_err());
 }
 
 /// The oracle sees a wrong answer: what it finds above means something.
