@@ -118,8 +118,12 @@ step_fuzz() { scripts/fuzz.sh 300; }
 # Of make test-long alone: queues of WQEs that go round until their indices wrap.
 step_laps() { cargo test --release --locked -p adverb-nic --test engine -- --ignored; }
 
-# Of make test-long alone: a hundred thousand gets that a recycled chain answers under loss, doubling and reordering.
-step_gets() { cargo test --release --locked -p adverb-redn --test gets -- --ignored; }
+# Of make test-long alone: gets under loss, doubling and reordering, and until all that counts them has wrapped, in the
+# simulator and between processes.
+step_gets() {
+    cargo test --release --locked -p adverb-redn --test gets -- --ignored
+    cargo test --release --locked -p adverb-cli --test redn_figures -- --ignored
+}
 
 # -- running and counting ------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ mod bench;
 mod connect;
 mod desk;
 mod door;
+mod figure;
 mod get;
 mod keeper;
 mod live;
@@ -56,7 +57,8 @@ Examples:
   adverb redn serve --address 127.0.0.2 --respawn 1s &
   adverb redn proxy --address 127.0.0.3 --server 127.0.0.2 &
   adverb redn get --address 127.0.0.4 --server 127.0.0.2 greeting
-  adverb redn bench --address 127.0.0.4 --server 127.0.0.2 --time 6s --timeline 500ms";
+  adverb redn bench --address 127.0.0.4 --server 127.0.0.2 --time 6s --timeline 500ms
+  adverb redn figure 16";
 
 /// `adverb redn`.
 #[derive(Subcommand, Debug)]
@@ -77,6 +79,8 @@ pub enum Redn {
     Get(Box<get::Options>),
     /// Measure gets of `serve`: answered by its NIC, by its worker, and read by the client itself
     Bench(Box<bench::Options>),
+    /// Measure figures 14 to 16 of RedN's paper with processes of this host, its values beside ours
+    Figure(Box<figure::Options>),
     /// Write the table of a `serve` that has no worker
     Worker(worker::Options),
     /// Walk a B-tree by chains while its writer inserts, removes and splits, and print what the walks found
@@ -150,6 +154,7 @@ pub fn redn(action: &Redn) -> Result<ExitCode, Error> {
         Redn::Proxy(options) => proxy::proxy(options),
         Redn::Get(options) => get::get(options),
         Redn::Bench(options) => bench::bench(options),
+        Redn::Figure(options) => figure::figure(options),
         Redn::Worker(options) => worker::worker(options),
         Redn::Tree(options) => tree::tree(options),
     }
@@ -438,6 +443,19 @@ fn simulated(options: &Run, job: &Rc<Job>, story: Option<&mut Story>) -> Result<
 
 /// Between two real NICs of this process, each of which has an address of this host.
 fn really(path: &std::path::Path, job: &Rc<Job>) -> Result<(Served, Seen), Error> {
+    let copy = Job::clone(job);
+    let (served, seen) = on_two_nics(
+        async move |rdma, name| server(rdma, name, Rc::new(copy)).await,
+        async |rdma, name| client(rdma, name, job.clone()).await,
+    )?;
+    Ok((served.map_err(|why| failed(path, why))?, seen.map_err(|why| failed(path, why))?))
+}
+
+/// What two programs came to that meet under a name, each in a thread with a real NIC of its own.
+fn on_two_nics<A: Send, B>(
+    server: impl AsyncFnOnce(Rdma, String) -> Result<A, String> + Send,
+    client: impl AsyncFnOnce(Rdma, String) -> Result<B, String>,
+) -> Result<(Result<A, String>, Result<B, String>), Error> {
     let pid = std::process::id();
     let open = move |host: u8| {
         let address = format!("127.{}.{}.{host}", 128 + (pid >> 8) % 64, pid % 256);
@@ -449,17 +467,17 @@ fn really(path: &std::path::Path, job: &Rc<Job>) -> Result<(Served, Seen), Error
     };
     let listener = std::net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
     let name = listener.map_err(|error| Error::Device(error.to_string()))?.to_string();
-    let (at, copy) = (name.clone(), Job::clone(job));
-    let thread = std::thread::spawn(move || {
-        let (programs, _folder) = open(1)?;
-        let served = programs.block_on(server(Rdma::new(programs.clone()), at, Rc::new(copy)));
-        served.map_err(Error::Remote)
-    });
-    let (programs, _folder) = open(2)?;
-    let seen = programs.block_on(client(Rdma::new(programs.clone()), name, job.clone()));
-    let served = thread.join().map_err(|_| Error::Device("the server's thread ended".to_owned()))?;
-    let seen = seen.map_err(|why| failed(path, why));
-    Ok((served.map_err(|error| failed(path, error))?, seen?))
+    let at = name.clone();
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(move || {
+            let (programs, _folder) = open(1)?;
+            Ok::<_, Error>(programs.block_on(server(Rdma::new(programs.clone()), at)))
+        });
+        let (programs, _folder) = open(2)?;
+        let seen = programs.block_on(client(Rdma::new(programs.clone()), name));
+        let served = thread.join().map_err(|_| Error::Device("the server's thread ended".to_owned()))?;
+        Ok((served?, seen))
+    })
 }
 
 /// A folder of an address, which goes at the end.

@@ -192,4 +192,7 @@ fn a_tree_is_walked_beside_its_writer() {
     );
     let out = tree(&["--gets", "60", "--spare", "0", "--pace", "10"]);
     assert!(!out.contains(" 0 by a call") && out.contains(" 0 wrong"), "{out}");
+    // Between real NICs the writer and the chains have processors of their own.
+    let out = tree(&["--gets", "40", "--real"]);
+    assert!(out.contains("40 gets:") && out.contains(" 0 wrong"), "{out}");
 }

@@ -88,6 +88,8 @@ pub struct Bench<'a> {
     rdma: Rdma,
     chain: Served,
     worker: Option<Served>,
+    /// What clients of workers have counted that are connected to no more.
+    ended: Counters,
     calls: Calls<'a>,
     random: fastrand::Rng,
     /// One for each way.
@@ -138,12 +140,19 @@ impl<'a> Bench<'a> {
         let chain = connect(rdma, server, Shape::default(), one_sided).await?;
         let calls = Calls { to: chain.told.calls.clone().into(), stream: None, counters: called };
         let tallies = load.ways.iter().map(|way| Tally::new(*way)).collect();
-        let random = fastrand::Rng::with_seed(1);
-        let mut bench = Bench { load, rdma: rdma.clone(), chain, worker: None, calls, random, tallies };
+        let (random, ended) = (fastrand::Rng::with_seed(1), Counters::default());
+        let mut bench =
+            Bench { load, rdma: rdma.clone(), chain, worker: None, ended, calls, random, tallies };
         if bench.load.ways.contains(&Way::TwoSided) {
             bench.find_worker().await.map_err(failed)?;
         }
         Ok(bench)
+    }
+
+    /// Counts anew, with values of so many bytes from now on.
+    pub fn begin_anew(&mut self, value: usize) {
+        self.load.value = value;
+        self.tallies = self.load.ways.iter().map(|way| Tally::new(*way)).collect();
     }
 
     /// Sets all keys.
@@ -179,6 +188,7 @@ impl<'a> Bench<'a> {
                 match worker.client.get(&key).await {
                     Ok(got) => got,
                     Err(_) => {
+                        self.ended = sum(&self.ended, &worker.client.counters);
                         self.worker = None;
                         return Ok(false);
                     }
@@ -190,7 +200,10 @@ impl<'a> Bench<'a> {
             Got::Value(value) => get::item(&value).is_some_and(|found| is_data(found, n, len)),
             Got::Missing => false,
             Got::Unsure => {
-                self.chain.client.counters.fallbacks += 1;
+                match way {
+                    Way::TwoSided => self.ended.fallbacks += 1,
+                    _ => self.chain.client.counters.fallbacks += 1,
+                }
                 let line = [b"get ", &key[..]].concat();
                 let answer =
                     self.calls.call(&line, None, Expected::End).and_then(|answer| get::told(&answer));
@@ -201,8 +214,8 @@ impl<'a> Bench<'a> {
 
     fn counted(&self, way: Way) -> Counters {
         match (way, &self.worker) {
-            (Way::TwoSided, Some(worker)) => worker.client.counters,
-            (Way::TwoSided, None) => Counters::default(),
+            (Way::TwoSided, Some(worker)) => sum(&self.ended, &worker.client.counters),
+            (Way::TwoSided, None) => self.ended,
             _ => self.chain.client.counters,
         }
     }
@@ -263,6 +276,16 @@ impl<'a> Bench<'a> {
     }
 }
 
+/// Of what `bench` prints.
+fn sum(one: &Counters, other: &Counters) -> Counters {
+    Counters {
+        timeouts: one.timeouts + other.timeouts,
+        retries: one.retries + other.retries,
+        fallbacks: one.fallbacks + other.fallbacks,
+        ..Counters::default()
+    }
+}
+
 fn failed(why: impl std::fmt::Display) -> Error {
     Error::Remote(format!("--server: {why}"))
 }
@@ -292,12 +315,11 @@ impl Tally {
         }
     }
 
-    /// What the client has counted in a turn; a new client begins with zeros.
+    /// What clients have counted in a turn.
     fn count(&mut self, before: &Counters, after: &Counters) {
-        let since = |after: u64, before: u64| after.checked_sub(before).unwrap_or(after);
-        self.counted.timeouts += since(after.timeouts, before.timeouts);
-        self.counted.retries += since(after.retries, before.retries);
-        self.counted.fallbacks += since(after.fallbacks, before.fallbacks);
+        self.counted.timeouts += after.timeouts - before.timeouts;
+        self.counted.retries += after.retries - before.retries;
+        self.counted.fallbacks += after.fallbacks - before.fallbacks;
     }
 
     /// The median, and the 99th percentile, in us.
@@ -308,6 +330,22 @@ impl Tally {
     /// Gets a second, of the time that it had.
     pub fn rate(&self) -> f64 {
         rate(self.latencies.total(), self.spent_ns)
+    }
+
+    /// Milliseconds without a get, at most.
+    pub fn longest_gap_ms(&self) -> f64 {
+        self.longest_gap_ns as f64 / 1e6
+    }
+
+    /// Gets a second since the last line, which ends here, and how many failed.
+    pub fn take_recent(&mut self) -> (f64, u64) {
+        let found = (rate(self.recent.total(), self.spent_recently_ns), self.failed_recently);
+        self.forget_recent();
+        found
+    }
+
+    fn forget_recent(&mut self) {
+        (self.recent, self.failed_recently, self.spent_recently_ns) = (Histogram::default(), 0, 0);
     }
 
     /// A line of the time line, which begins anew.
@@ -322,7 +360,7 @@ impl Tally {
             us(&self.recent, 0.99),
             self.failed_recently
         );
-        (self.recent, self.failed_recently, self.spent_recently_ns) = (Histogram::default(), 0, 0);
+        self.forget_recent();
     }
 
     /// The whole in a line.
@@ -337,7 +375,7 @@ impl Tally {
             self.latencies.total(),
             self.rate(),
             self.failed,
-            self.longest_gap_ns as f64 / 1e6,
+            self.longest_gap_ms(),
         );
     }
 }

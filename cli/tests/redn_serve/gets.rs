@@ -254,6 +254,8 @@ fn gets_are_answered_by_no_thread_but_the_nics() {
         wait_for("all are counted", || server.counters()["client_1_answered"] == 3001);
         assert!(before.0.len() >= 4, "{before:?}");
         assert_eq!(after, before);
+        // It would have been seen: the hull has just been asked for its counters, which takes other threads.
+        assert_ne!(switches(hull), before.0);
     });
 }
 

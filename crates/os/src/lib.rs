@@ -40,6 +40,7 @@ pub mod inbox;
 pub mod interfaces;
 pub mod lock;
 pub mod mapping;
+pub mod processors;
 pub mod ring;
 pub mod roce;
 pub mod say;

@@ -124,11 +124,53 @@ pub fn terminate(child: u32) {
     }
 }
 
+/// What a process of this user's is told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Signal {
+    /// Stand still.
+    Stop,
+    /// Go on.
+    Continue,
+    /// End at once.
+    Kill,
+}
+
+/// Tells a process.
+pub fn send(process: u32, signal: Signal) -> io::Result<()> {
+    let number = match signal {
+        Signal::Stop => libc::SIGSTOP,
+        Signal::Continue => libc::SIGCONT,
+        Signal::Kill => libc::SIGKILL,
+    };
+    let process = libc::pid_t::try_from(process).ok().filter(|process| *process > 0);
+    let process = process.ok_or(io::ErrorKind::InvalidInput)?;
+    // SAFETY: plain values, and one process is named.
+    check(unsafe { libc::kill(process, number) }).map(|_| ())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::os::unix::process::ExitStatusExt;
     use std::process::Command;
+
+    #[test]
+    fn a_child_is_stopped_continued_and_killed() {
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let state = || std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+        let until = |stopped: bool| {
+            while state().contains(") T ") != stopped {
+                std::thread::yield_now();
+            }
+        };
+        send(child.id(), Signal::Stop).unwrap();
+        until(true);
+        send(child.id(), Signal::Continue).unwrap();
+        until(false);
+        send(child.id(), Signal::Kill).unwrap();
+        assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
+        assert!(send(0, Signal::Kill).is_err(), "that would be a group");
+    }
 
     #[test]
     fn a_child_dies_with_the_thread_that_started_it() {

@@ -4,12 +4,11 @@ mod common;
 
 use adverb_rdma::Duration;
 use adverb_redn::btree::walk::{History, Plan, Tally, get_all, program, serve};
-use common::{text, two_in_simulator};
-use std::cell::RefCell;
-use std::rc::Rc;
+use common::{text, two_for_real, two_in_simulator};
+use std::sync::{Arc, Mutex};
 
 fn walked(plan: Plan, gets: u32, hardware: &str) -> (Tally, History) {
-    let history: Rc<RefCell<History>> = Rc::default();
+    let history: Arc<Mutex<History>> = Arc::default();
     let (for_server, for_client) = (history.clone(), history.clone());
     let tally = two_in_simulator(
         hardware,
@@ -22,7 +21,7 @@ fn walked(plan: Plan, gets: u32, hardware: &str) -> (Tally, History) {
             async move { get_all(rdma, name, plan, (gets, history)).await.map_err(text) }
         },
     );
-    let history = history.borrow().clone();
+    let history = history.lock().unwrap().clone();
     (tally, history)
 }
 
@@ -38,6 +37,27 @@ fn walks_beside_a_writer_find_the_right_value() {
         assert!(tally.found > 50 && tally.absent > 10, "{tally}");
         assert!(history.levels == 4 && history.splits > 30 && history.changes() > 500, "{history:?}");
     }
+}
+
+/// The same on real NICs, where the writer and the chains have processors of their own.
+#[test]
+fn walks_on_real_nics_find_the_right_value() {
+    let plan = Plan { keys: 96, spare: 200, pace: Duration::from_ns(200), seed: 3, careless: false };
+    let history: Arc<Mutex<History>> = Arc::default();
+    let (for_server, for_client) = (history.clone(), history);
+    let tally = two_for_real(
+        20,
+        move |rdma, name| {
+            let history = for_server.clone();
+            async move { serve(rdma, name, plan, history).await.map_err(text) }
+        },
+        move |rdma, name| {
+            let history = for_client.clone();
+            async move { get_all(rdma, name, plan, (60, history)).await.map_err(text) }
+        },
+    );
+    assert_eq!(tally.wrong, Vec::<String>::new());
+    assert!(tally.found > 20 && tally.absent > 3, "{tally}");
 }
 
 /// Nodes that are used again at once lead walks astray: they miss, and a call resolves it.

@@ -397,6 +397,16 @@ fn hundred_thousand_gets_are_right_under_faults_and_writes() {
     under_faults(25_000, 0..2);
 }
 
+/// The 24 bits of a WAIT's index, and with them all that wraps sooner, begin again.
+#[test]
+#[ignore = "minutes"]
+fn gets_are_right_past_two_to_the_twenty_fourth() {
+    let how = Ask { gets: (1 << 24) + 4096, at_once: 4, ..ASK };
+    let counters = simulated(WORLD, SERVE, move |_, rdma, name| ask(rdma, name, how));
+    assert!(counters[0].asked > 1 << 24, "{counters:?}");
+    assert_eq!((counters[0].timeouts, counters[0].torn), (0, 0), "{counters:?}");
+}
+
 /// Messages that come while the chain is busy find no receive: they wait, and change nothing.
 #[test]
 fn a_client_that_asks_too_much_at_once_waits() {

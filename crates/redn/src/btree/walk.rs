@@ -13,16 +13,15 @@ use crate::load::Loaded;
 use crate::run::{Failure, admit, connect};
 use adverb_rdma::record::{Record, hash, record_len};
 use adverb_rdma::{Access, Asked, Connect, Duration, Error, On, Pd, Rdma, Region};
-use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The program that walks: an example, whose data is not used here.
 const PROGRAM: &str = include_str!("../../examples/programs/btree.redn");
 /// Bytes of a record: a key and a serial number.
 const RECORD: u64 = record_len(8, 8) as u64;
-/// How long a client waits for a reply, and a server for a chain.
-const PATIENCE: Duration = Duration::from_ms(100);
+/// How long a client waits for a reply, and a server for a chain: on a host that has other work, too.
+const PATIENCE: Duration = Duration::from_ms(3000);
 /// What a client says that needs no more.
 const LEAVES: &[u8] = b"!";
 
@@ -41,7 +40,7 @@ pub struct Plan {
     pub careless: bool,
 }
 
-/// What the writer has done, for a judge of what others read: in one simulation.
+/// What the writer has done, for a judge of what others read: in one simulation, or in one process.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct History {
     /// Keys, and the serial numbers of their values from then on.
@@ -55,6 +54,11 @@ pub struct History {
     pub levels: usize,
     /// Keys that found no room.
     pub refused: u32,
+}
+
+/// A history that another thread may have as well.
+pub fn locked(history: &Mutex<History>) -> MutexGuard<'_, History> {
+    history.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl History {
@@ -132,11 +136,11 @@ struct Writer {
     serial: u64,
     random: u64,
     keys: u64,
-    history: Rc<RefCell<History>>,
+    history: Arc<Mutex<History>>,
 }
 
 impl Writer {
-    async fn new(pd: &Pd, plan: Plan, history: Rc<RefCell<History>>) -> Result<Writer, Error> {
+    async fn new(pd: &Pd, plan: Plan, history: Arc<Mutex<History>>) -> Result<Writer, Error> {
         let nodes = pd.region(plan.room().bytes(), Access::LOCAL_WRITE | Access::REMOTE_READ).await?;
         let values = pd.region(plan.values(), Access::LOCAL_WRITE).await?;
         let (tree, begin) = Tree::new(nodes.addr(), plan.room());
@@ -193,7 +197,7 @@ impl Writer {
                 (change, Some(self.serial))
             }
         };
-        let mut history = self.history.borrow_mut();
+        let mut history = locked(&self.history);
         history.levels = history.levels.max(self.tree.levels());
         let Ok(mut change) = change else {
             history.refused += 1;
@@ -216,12 +220,12 @@ impl Writer {
             Some(Step::Tree(Store { at, word })) => self.nodes.store(at, word).await?,
             Some(Step::Publish(Store { at, word }, key, serial)) => {
                 {
-                    let mut history = self.history.borrow_mut();
+                    let mut history = locked(&self.history);
                     history.changes.push((key, serial));
                     history.begun += 1;
                 }
                 self.nodes.store(at, word).await?;
-                self.history.borrow_mut().done += 1;
+                locked(&self.history).done += 1;
             }
         }
         Ok(())
@@ -249,7 +253,7 @@ pub async fn serve(
     rdma: Rdma,
     name: String,
     plan: Plan,
-    history: Rc<RefCell<History>>,
+    history: Arc<Mutex<History>>,
 ) -> Result<(), Failure> {
     let pd = rdma.create_pd().await?;
     let compiled = program(plan.room(), plan.values())?;
@@ -301,15 +305,22 @@ pub async fn get_all(
     rdma: Rdma,
     name: String,
     plan: Plan,
-    (gets, history): (u32, Rc<RefCell<History>>),
+    (gets, history): (u32, Arc<Mutex<History>>),
 ) -> Result<Tally, Failure> {
     let compiled = program(plan.room(), plan.values())?;
     let mut tally = Tally::default();
+    let mut got = Ok(());
     for n in 0..gets {
         let key = hash(plan.seed ^ u64::from(n), b"client") % u64::from(plan.keys) + 1;
-        get(&rdma, (&name, plan), &compiled, key, &history, &mut tally).await?;
+        got = get(&rdma, (&name, plan), &compiled, key, &history, &mut tally).await;
+        if got.is_err() {
+            break;
+        }
     }
-    rdma.ask(&name, LEAVES, Some(rdma.now().await? + PATIENCE)).await?;
+    // The server serves until somebody leaves, whatever became of the gets.
+    let left = rdma.ask(&name, LEAVES, Some(rdma.now().await? + PATIENCE)).await;
+    got?;
+    left?;
     Ok(tally)
 }
 
@@ -318,29 +329,29 @@ async fn get(
     (name, plan): (&str, Plan),
     compiled: &Compiled,
     key: u64,
-    history: &RefCell<History>,
+    history: &Mutex<History>,
     tally: &mut Tally,
 ) -> Result<(), Failure> {
     let client = connect(rdma, name, PATIENCE).await?;
     let root = client.regions.get("tree").copied().unwrap_or(0);
-    let from = history.borrow().done;
+    let from = locked(history).done;
     let begin = rdma.now().await?;
     client.ask(&compiled.message(&[key, root])).await?;
     let Some(reply) = client.reply(rdma, PATIENCE).await? else {
         tally.wrong.push(format!("key {key}: no reply"));
         return Ok(());
     };
-    let to = history.borrow().begun;
+    let to = locked(history).begun;
     tally.took.push(rdma.now().await?.since(begin));
     let bytes = client.buffer.read(0, reply.len as usize).await?;
     drop(client);
     if reply.imm == 0 {
-        if history.borrow().had(key, None, from, to) {
+        if locked(history).had(key, None, from, to) {
             tally.absent += 1;
             return Ok(());
         }
     } else if let Some(serial) = serial_of(&bytes, key, plan.careless) {
-        match history.borrow().had(key, Some(serial), from, to) {
+        match locked(history).had(key, Some(serial), from, to) {
             true => tally.found += 1,
             false => tally.wrong.push(format!("key {key}: value {serial}, which it did not have")),
         }
@@ -350,8 +361,8 @@ async fn get(
     }
     let deadline = rdma.now().await? + PATIENCE;
     let (_, bytes) = rdma.ask(name, &key.to_le_bytes(), Some(deadline)).await?;
-    let (value, now) = (serial_of(&bytes, key, false), history.borrow().done);
-    match history.borrow().had(key, value, to, now) {
+    let (value, now) = (serial_of(&bytes, key, false), locked(history).done);
+    match locked(history).had(key, value, to, now) {
         true => tally.called += 1,
         false => tally.wrong.push(format!("key {key}: a call says {value:?}, which it did not have")),
     }

@@ -75,8 +75,8 @@ impl Server {
     /// Without clients.
     pub async fn new(rdma: &Rdma, limits: Limits) -> Result<Server, Error> {
         let pd = rdma.create_pd().await?;
-        // Of each client a receive for every slot, and two laps' signaled replies.
-        let cq = rdma.create_cq(limits.clients.saturating_mul(limits.slots.saturating_add(2))).await?;
+        // When a connection fails, all that is posted completes: receives, and twice as many replies.
+        let cq = rdma.create_cq(limits.clients.saturating_mul(4 * limits.slots)).await?;
         let (peers, counters) = (BTreeMap::new(), Counters::default());
         Ok(Server { rdma: rdma.clone(), limits, pd, cq, peers, last: 0, counters })
     }
