@@ -24,7 +24,7 @@ use adverb_os::ring::Frame;
 use adverb_os::say::Seldom;
 use adverb_os::steer::Mark;
 use adverb_wire::{
-    Duration, Flow, Gid, Instant, Packet, ParseError, QpNumber, ROCE_UDP_PORT, verify_ip, verify_udp,
+    Duration, Flow, Gid, Instant, Packet, ParseError, Parsed, QpNumber, ROCE_UDP_PORT, verify_ip, verify_udp,
 };
 use outbox::Outbox;
 
@@ -445,15 +445,15 @@ impl Port {
     fn receive_udp(&mut self, now: Instant, nic: &mut Nic) -> usize {
         let Port { udp, rings, slow, scratch, counters, slot, locals, complaints, steering, .. } = self;
         let (mut handed_on, mut astray) = (false, false);
+        let mut parsed = Parsed::default();
         let each = |datagram: Datagram<'_>, counters: &mut IoCounters| {
             if locals.is_injected(&datagram.flow, now) {
                 counters.drop_injected += 1;
                 return complain(complaints.as_mut(), &datagram.flow, now);
             }
-            let parsed = match Packet::parse_bth(datagram.flow, datagram.bytes) {
-                Ok(parsed) => parsed,
-                Err(e) => return counters.drop_parse[e as usize] += 1,
-            };
+            if let Err(e) = Packet::parse_bth_into(&mut parsed, datagram.flow, datagram.bytes) {
+                return counters.drop_parse[e as usize] += 1;
+            }
             let Some(id) = verify_udp(&datagram.flow, datagram.bytes) else { return counters.drop_icrc += 1 };
             let qpn = parsed.packet.bth.dest_qp;
             let everyone = qpn.get() >> 16 == 0;
@@ -473,7 +473,7 @@ impl Port {
             }
             match slow {
                 None => {
-                    let payload = &datagram.bytes[parsed.payload];
+                    let payload = &datagram.bytes[parsed.payload.clone()];
                     nic.on_frame(now, &parsed.packet, &Payload::from_slice(payload));
                 }
                 Some(slow) => {

@@ -126,7 +126,7 @@ impl WireExtra {
 }
 
 /// A whole packet that was parsed. All offsets count from the first byte given to the parser.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Parsed {
     /// The descriptor.
     pub packet: Packet,
@@ -225,18 +225,23 @@ impl Packet {
     /// content arrives as `flow`.
     #[inline]
     pub fn parse_bth(flow: Flow, udp_payload: &[u8]) -> Result<Parsed, ParseError> {
-        let (mut packet, mut extra) = (Packet { flow, ..Packet::default() }, WireExtra::default());
-        let frame_len = udp_payload.len();
-        let offset = packet.read_transport(&mut extra, udp_payload, frame_len)?;
+        let mut parsed = Parsed::default();
+        Self::parse_bth_into(&mut parsed, flow, udp_payload)?;
+        Ok(parsed)
+    }
+
+    /// The same into a place that is used again and again. After an error it holds what does not matter.
+    #[inline(always)]
+    pub fn parse_bth_into(into: &mut Parsed, flow: Flow, udp_payload: &[u8]) -> Result<(), ParseError> {
+        into.packet = Packet { flow, ..Packet::default() };
+        into.extra = WireExtra::default();
+        into.frame_len = udp_payload.len();
+        into.ip_header_len = 0;
+        let offset = into.packet.read_transport(&mut into.extra, udp_payload, udp_payload.len())?;
         let icrc = udp_payload.last_chunk::<ICRC_LEN>().ok_or(ParseError::Truncated)?;
-        Ok(Parsed {
-            payload: offset..offset + packet.payload_len as usize,
-            icrc: u32::from_le_bytes(*icrc),
-            packet,
-            frame_len,
-            ip_header_len: 0,
-            extra,
-        })
+        into.payload = offset..offset + into.packet.payload_len as usize;
+        into.icrc = u32::from_le_bytes(*icrc);
+        Ok(())
     }
 
     /// Like [`parse_ip`](Self::parse_ip) when only a prefix of the packet is contiguous: `prefix` holds

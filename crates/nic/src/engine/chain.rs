@@ -21,7 +21,7 @@ use crate::queue::cq::Release;
 use crate::queue::wqe::{Control, WqeOp};
 use crate::queue_pair::QueuePair;
 use crate::state::NicState;
-use crate::transport::rc::direct;
+use crate::transport::rc::direct::{self, Route};
 use crate::transport::report::completion;
 use crate::work::{CompletionOp, Status};
 use adverb_wire::{Instant, QpNumber};
@@ -36,6 +36,8 @@ enum Link {
     EnableReceives(u32, u16),
     /// It may be a request to a queue pair of this NIC.
     Request,
+    /// It is a WAIT that is not met, and stands in the row of the completion queue.
+    Wait,
     /// It needs a step of its own.
     Single,
 }
@@ -45,6 +47,8 @@ impl Nic {
     #[inline(never)]
     pub(crate) fn run_chain(&mut self, index: u32, now: Instant, budget: u32) -> u32 {
         let (mut left, mut worked) = (budget, 0);
+        // Nothing but this chain does anything with its ends meanwhile.
+        let mut route = None;
         loop {
             let Some(QueuePair { qp, .. }) = self.qps.at(index) else { return left };
             if !qp.sq.has_unfetched() {
@@ -57,6 +61,7 @@ impl Nic {
                 Link::Done => true,
                 Link::Enable(number, end) => self.enable_sends(pd, number, end),
                 Link::EnableReceives(number, end) => self.enable_receives(pd, number, end),
+                Link::Wait => return left.saturating_sub(steps),
                 Link::Request | Link::Single => false,
             };
             if is_done {
@@ -67,12 +72,17 @@ impl Nic {
                 if matches!(link, Link::Enable(number, _) if number != own) {
                     worked += limits::QUANTUM_OF_STEPS;
                 }
-            } else if matches!(link, Link::Request) && self.request_directly(index, now) {
+            } else if matches!(link, Link::Request) && self.request_directly(index, now, control, &mut route)
+            {
                 worked += limits::QUANTUM_OF_STEPS;
                 steps += 2 * limits::STEPS_OF_LOOPED_FRAME;
             } else {
                 self.step_chain(index, now);
                 return left.saturating_sub(steps);
+            }
+            // What nobody polls makes room, and who waited goes on.
+            if self.state.has_effects {
+                self.take_effects();
             }
             worked += steps;
             left = left.saturating_sub(steps);
@@ -80,10 +90,18 @@ impl Nic {
                 self.ready.pass(index);
                 return left;
             }
-            if left == 0 || self.state.is_outside_due() {
+            if left == 0 || self.state.notifier.is_due() {
                 return left;
             }
         }
+    }
+
+    #[inline(never)]
+    fn take_effects(&mut self) {
+        while let Some(effect) = self.state.effects.pop_front() {
+            self.take_effect(effect);
+        }
+        self.state.has_effects = self.star.is_some();
     }
 
     /// An ENABLE of a send queue, unless it breaks a rule.
@@ -125,23 +143,36 @@ impl Nic {
         step
     }
 
-    /// Carries out the next WQE of a queue pair as a request to a queue pair of this NIC, if it is one and
-    /// nothing stands in its way.
-    fn request_directly(&mut self, index: u32, now: Instant) -> bool {
-        let Some(pair) = self.qps.at(index) else { return false };
-        let Some(request) = direct::request(pair, &self.state) else { return false };
+    /// The way from a queue pair to its peer, if requests may be carried out there without packets.
+    #[inline(never)]
+    fn route(&mut self, index: u32) -> Option<Route> {
+        let pair = self.qps.at(index)?;
+        let asking = direct::asking(pair, &self.state)?;
         let peer = self.numbers.owner(pair.qp.peer);
-        let Some(right) = self.qps.at(peer).and_then(|pair| direct::allow(pair, &self.state, &request))
-        else {
-            return false;
-        };
+        direct::route(self.qps.at(peer)?, peer, &self.state, &asking)
+    }
+
+    /// Carries out the next WQE of a queue pair as a request to a queue pair of this NIC, if it is one and
+    /// nothing stands in its way. The route is looked up if it is not known yet.
+    #[inline]
+    fn request_directly(
+        &mut self,
+        index: u32,
+        now: Instant,
+        control: Control,
+        route: &mut Option<Route>,
+    ) -> bool {
+        if route.is_none() {
+            *route = self.route(index);
+        }
+        let Some(route) = route else { return false };
         let Some(QueuePair { qp, .. }) = self.qps.at(index) else { return false };
         let bounce = self.bounce.get_or_insert_with(|| Box::new([0; limits::MAX_MTU]));
-        if !direct::carry_out(qp, &mut self.state, now, &request, &right, bounce) {
+        if !direct::carry_out(qp, &mut self.state, now, control, route, bounce) {
             return false;
         }
-        if let Some(QueuePair { qp, .. }) = self.qps.at(peer) {
-            direct::taken(qp, &request);
+        if let Some(QueuePair { qp, .. }) = self.qps.at(route.peer) {
+            direct::taken(qp, control);
         }
         true
     }
@@ -169,7 +200,13 @@ fn next_link(qp: &Qp, nic: &mut NicState) -> (Link, Control, u32) {
         Some(WqeOp::Wait) if control.modifier == 0 => {
             let (cq, index) = qp.sq.ring.queue_of(block);
             match nic.cqs.at(cq) {
-                Some(queue) if queue.has_passed(index) && queue.failed_before(index).is_none() => Link::Done,
+                Some(queue) if queue.failed_before(index).is_some() => Link::Single,
+                Some(queue) if queue.has_passed(index) => Link::Done,
+                Some(queue) if !queue.is_overrun() && cross.waits_for.is_none() => {
+                    cross.waits_for = Some(cq);
+                    queue.wait_for(index, qp.index());
+                    Link::Wait
+                }
                 _ => Link::Single,
             }
         }

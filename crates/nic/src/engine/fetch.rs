@@ -16,7 +16,7 @@ use crate::transport::requester::{load, settle};
 use adverb_wire::Instant;
 
 /// Reads the next WQE; where nobody charges for each step, it is executed at once.
-#[inline]
+#[inline(always)]
 pub(crate) fn fetch(qp: &mut Qp, nic: &mut NicState, now: Instant) -> SendStep {
     fetch_next(qp, nic, now, false)
 }
@@ -51,8 +51,11 @@ fn fetch_next(qp: &mut Qp, nic: &mut NicState, now: Instant, chains: bool) -> Se
 #[cold]
 fn fetch_written(qp: &mut Qp, nic: &mut NicState, now: Instant, chains: bool) -> Option<SendStep> {
     if qp.sq.is_cross() {
-        let runs = chains && may_run(qp, nic);
-        return Some(if runs { SendStep::Chain } else { fetch_cross(qp, nic, now) });
+        return Some(match chains.then(|| runs(qp, nic)) {
+            Some(Runs::Now) => SendStep::Chain,
+            Some(Runs::Later) => SendStep::Idle,
+            _ => fetch_cross(qp, nic, now),
+        });
     }
     if !nic.wqe_checks {
         return None;
@@ -76,12 +79,29 @@ fn reject(qp: &mut Qp, nic: &mut NicState, now: Instant, fault: WqeFault) -> Sen
     SendStep::Executed(WqeOp::Nop)
 }
 
-/// Whether the WQEs of a cross-channel queue may be executed back to back: nobody charges for steps or is
-/// told of them, no rate bounds them, and nothing is in flight that they would have to wait for.
-fn may_run(qp: &Qp, nic: &NicState) -> bool {
+/// Whether the WQEs of a cross-channel queue may be executed back to back.
+enum Runs {
+    Now,
+    /// A WAIT is in front that is not met.
+    Later,
+    /// Somebody charges for steps or is told of them, a rate bounds them, or something is in flight that they
+    /// may have to wait for.
+    Never,
+}
+
+fn runs(qp: &Qp, nic: &NicState) -> Runs {
     let plain = !nic.stepped && nic.watch.is_none() && !nic.wqe_checks;
-    let waits = nic.cross.get(qp.index()).is_none_or(|cross| cross.waits_for.is_some());
-    plain && !waits && qp.control.is_none() && qp.requester.is_empty() && qp.qp_type == QpType::Rc
+    let free = qp.control.is_none() && qp.requester.is_empty() && qp.qp_type == QpType::Rc;
+    match nic.cross.get(qp.index()) {
+        Some(cross) if plain && free => {
+            if cross.waits_for.is_some() {
+                Runs::Later
+            } else {
+                Runs::Now
+            }
+        }
+        _ => Runs::Never,
+    }
 }
 
 /// Takes the next WQE from those at hand and executes it, or reads more of them.

@@ -51,7 +51,13 @@ impl Nic {
                     self.ready.served(index, self.quantum.min(limits::QUANTUM_OF_LOOPED_FRAMES));
                     budget = self.loop_back(now, out, budget);
                 }
-                SendStep::Chain => budget = self.run_chain(index, now, budget),
+                SendStep::Chain => {
+                    let turns = budget / limits::QUANTUM_OF_STEPS;
+                    budget = self.run_chain(index, now, budget);
+                    if budget / limits::QUANTUM_OF_STEPS != turns {
+                        self.ready.pass(index);
+                    }
+                }
                 _ => {
                     budget -= 1;
                     if budget.is_multiple_of(limits::QUANTUM_OF_STEPS) {
@@ -126,31 +132,8 @@ impl Nic {
     #[cold]
     fn step_effects(&mut self, now: Instant, out: &mut TxFrame) -> Step {
         while let Some(effect) = self.state.effects.pop_front() {
-            match effect {
-                Effect::Release(release) => self.release(release),
-                Effect::Wake { index } => {
-                    if let Some(pair) = self.qps.at(index)
-                        && let Some(cross) = self.state.cross.get_mut(index)
-                    {
-                        cross.waits_for = None;
-                        wake(pair, &mut self.ready);
-                    }
-                }
-                Effect::EnableReceives { index, end } => {
-                    if let Some(pair) = self.qps.at(index)
-                        && let Some(receiver) = pair.qp.receiver.as_deref_mut()
-                    {
-                        receiver.queue.enable(end);
-                        return Step::Enabled(pair.qp.id);
-                    }
-                }
-                Effect::Enable { index, end } => {
-                    if let Some(pair) = self.qps.at(index) {
-                        pair.qp.sq.enable(end);
-                        wake(pair, &mut self.ready);
-                        return Step::Enabled(pair.qp.id);
-                    }
-                }
+            if let Some(enabled) = self.take_effect(effect) {
+                return Step::Enabled(enabled);
             }
         }
         if self.next_star_frame(now, out) {
@@ -158,6 +141,33 @@ impl Nic {
         }
         self.state.has_effects = false;
         Step::Idle
+    }
+
+    /// Carries out what a step has done to another queue pair, which is named if that was an ENABLE.
+    pub(crate) fn take_effect(&mut self, effect: Effect) -> Option<QpId> {
+        match effect {
+            Effect::Release(release) => self.release(release),
+            Effect::Wake { index } => {
+                if let Some(pair) = self.qps.at(index)
+                    && let Some(cross) = self.state.cross.get_mut(index)
+                {
+                    cross.waits_for = None;
+                    wake(pair, &mut self.ready);
+                }
+            }
+            Effect::EnableReceives { index, end } => {
+                let qp = &mut self.qps.at(index)?.qp;
+                qp.receiver.as_deref_mut()?.queue.enable(end);
+                return Some(qp.id);
+            }
+            Effect::Enable { index, end } => {
+                let pair = self.qps.at(index)?;
+                pair.qp.sq.enable(end);
+                wake(pair, &mut self.ready);
+                return Some(pair.qp.id);
+            }
+        }
+        None
     }
 
     /// A step of a queue pair by its name.
@@ -227,7 +237,7 @@ impl Nic {
         loop {
             let Some(pair) = self.qps.at(index) else { return SendStep::Idle };
             let QueuePair { qp, mode } = pair;
-            if !qp.is_datagram() && self.paths.is_blocked(qp.path) {
+            if self.paths.is_blocked(qp.path) && !qp.is_datagram() {
                 (qp.ready, qp.taken) = (false, false);
                 if !qp.parked {
                     qp.parked = true;
@@ -241,7 +251,7 @@ impl Nic {
             self.timers.track(pair);
             let qp = &mut pair.qp;
             match step {
-                SendStep::Packet if qp.is_datagram() && self.paths.is_blocked(out.path) => {
+                SendStep::Packet if self.paths.is_blocked(out.path) && qp.is_datagram() => {
                     self.state.counters.drop_tx_blocked += 1;
                 }
                 SendStep::Packet | SendStep::Answer => {

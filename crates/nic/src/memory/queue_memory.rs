@@ -157,7 +157,7 @@ impl QueueMemory {
     ///
     /// # Panics
     /// If the segment is not inside, or not aligned.
-    #[inline]
+    #[inline(always)]
     pub fn read_segment(&self, offset: usize) -> [u8; 16] {
         assert!(offset.is_multiple_of(8), "an aligned segment");
         let words = self.at(offset, 16).cast::<u64>();

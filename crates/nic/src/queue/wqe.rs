@@ -267,6 +267,27 @@ impl Ring {
         (be32(&segment[12..]) & 0xff_ffff, be32(&segment[8..]))
     }
 
+    /// The remote address of a request, and its key.
+    #[inline]
+    pub fn target(&self, block: u32) -> (u64, Key) {
+        let segment = self.segment(block, 1);
+        (be64(&segment), Key(be32(&segment[8..])))
+    }
+
+    /// The two halves of a segment: what an atomic swaps or adds and compares with, or its masks.
+    #[inline]
+    pub fn longs(&self, block: u32, segment: u8) -> (u64, u64) {
+        let segment = self.segment(block, segment);
+        (be64(&segment), be64(&segment[8..]))
+    }
+
+    /// A data segment of the WQE at `block`, which may be inline data.
+    #[inline]
+    pub fn data(&self, block: u32, segment: u8) -> Sge {
+        let segment = self.segment(block, segment);
+        Sge { len: be32(&segment), lkey: Key(be32(&segment[4..])), addr: be64(&segment[8..]) }
+    }
+
     /// Reads the fixed part of the WQE at `block`. `available` is how many blocks the doorbell covers.
     pub fn decode(&self, block: u32, available: u32, layout: Layout) -> Result<Wqe, WqeFault> {
         let ctrl = self.segment(block, 0);
@@ -320,6 +341,14 @@ impl Ring {
         }
         if wqe.data_segment > segments {
             return Err(WqeFault::SegmentCount);
+        }
+        if wqe.data_segment + 1 == segments {
+            // Most have one entry.
+            let count = be32(&self.segment(block, wqe.data_segment));
+            if count <= INLINE {
+                wqe.len = count;
+                return Ok(wqe);
+            }
         }
         self.sum_data(&mut wqe)?;
         Ok(wqe)
@@ -403,8 +432,7 @@ impl Ring {
     /// Data segment number `index` of a WQE that has no inline data.
     #[inline]
     pub fn sge(&self, wqe: &Wqe, segment: u8) -> Sge {
-        let seg = self.segment(wqe.block, segment);
-        Sge { len: be32(&seg), lkey: Key(be32(&seg[4..])), addr: be64(&seg[8..]) }
+        self.data(wqe.block, segment)
     }
 
     /// Adds the masks of a masked compare and swap to the gather: the segment before its data.
@@ -413,13 +441,6 @@ impl Ring {
         let at = wqe.data_segment - 1;
         let base = self.offset(wqe.block.wrapping_add(u32::from(at) / 4));
         out.push(self.memory.span(base + (usize::from(at) % 4) * SEGMENT, SEGMENT));
-    }
-
-    /// The masks of a masked compare and swap: of what is swapped, and of what is compared.
-    #[cold]
-    pub fn masks(&self, wqe: &Wqe) -> (u64, u64) {
-        let seg = self.segment(wqe.block, wqe.data_segment - 1);
-        (be64(&seg), be64(&seg[8..]))
     }
 
     /// What a WQE computes before it is sent: the two segments before its data.

@@ -21,10 +21,19 @@ enum Endless {
     Reads,
     /// Atomics on a word of the own NIC.
     Atomics,
+    /// NOPs, and a WRITE of no bytes, which goes by packets.
+    Mixed,
 }
 
-const ALL: [Endless; 6] =
-    [Endless::Enables, Endless::Nops, Endless::EachOther, Endless::Writes, Endless::Reads, Endless::Atomics];
+const ALL: [Endless; 7] = [
+    Endless::Enables,
+    Endless::Nops,
+    Endless::EachOther,
+    Endless::Writes,
+    Endless::Reads,
+    Endless::Atomics,
+    Endless::Mixed,
+];
 
 /// Queues of four blocks that go round for ever, on one completion queue that nobody polls.
 fn endless(b: &mut Bench, kind: Endless) -> Vec<QpId> {
@@ -50,7 +59,7 @@ fn endless(b: &mut Bench, kind: Endless) -> Vec<QpId> {
             b.ring(other, 4);
             queues.push(other);
         }
-        Endless::Nops | Endless::Writes | Endless::Reads | Endless::Atomics => {
+        Endless::Nops | Endless::Writes | Endless::Reads | Endless::Atomics | Endless::Mixed => {
             let body = match kind {
                 Endless::Writes => write,
                 Endless::Reads => read,
@@ -58,6 +67,9 @@ fn endless(b: &mut Bench, kind: Endless) -> Vec<QpId> {
                 _ => wqe(WqeOp::Nop, &[], 0),
             };
             (0..4).for_each(|at| b.put(looped, at, &body));
+            if matches!(kind, Endless::Mixed) {
+                b.put(looped, 3, &wqe(WqeOp::Write, &[words(b.near.at(16).0, b.near.at(16).1.0, 0)], 0));
+            }
             // Somebody else keeps it enabled: a queue of ENABLEs that goes round too.
             let enabler = b.own(QpFlags::MANAGED_SEND, SMALL, cq);
             let own = b.number(enabler);

@@ -4,46 +4,55 @@
 //!
 //! Nobody can tell the difference. Rights, bounds and order are those of packets, both ends' packet numbers
 //! move on, and the counters count the request and its answer. So this is for what must go well: one packet,
-//! one piece of memory at each end (a READ's answer may land in several), a connection in RTS that is idle
-//! both ways, and no rate, congestion control, IRN or StaR that would have a say. Whatever is not so, every
-//! fault among it, goes by packets, which know all rules and say what was broken.
+//! a few pieces of memory, a connection in RTS that is idle both ways, and no rate, congestion control, IRN
+//! or StaR that would have a say. Whatever is not so, every fault among it, goes by packets,
+//! which know all rules and say what was broken.
 
 use crate::attr::{QpState, QpType};
 use crate::ids::{PathId, PdId};
 use crate::limits;
-use crate::memory::{Access, Gather, RemoteRight, Span, dma};
+use crate::memory::{Access, RemoteRight, Span, dma};
 use crate::qp::Qp;
 use crate::queue::cq::Release;
-use crate::queue::wqe::{Operands, Wqe, WqeOp};
+use crate::queue::wqe::{Control, OPMOD_MASKED, WqeOp};
 use crate::queue_pair::QueuePair;
 use crate::state::NicState;
 use crate::transport::incoming::Message;
 use crate::transport::rc::responder;
 use crate::transport::report::completion;
-use crate::work::Status;
+use crate::work::{CompletionOp, Sge, Status};
 use adverb_wire::ext::MASKS_LEN;
 use adverb_wire::{Gid, Instant, Operation, Psn, QpNumber};
 
 /// Codepoint of congestion experienced (RFC 3168): packets that say so ask for notifications.
 const MARKED: u8 = 3;
 
-/// A request, and who asks.
-pub(crate) struct Request {
-    wqe: Wqe,
+/// Pieces of memory of one request at most: a chain's READs fill several operands of its WQEs.
+const PIECES: usize = 8;
+
+/// The end of a connection that asks.
+pub(crate) struct Asking {
     from: QpNumber,
     source: Gid,
     destination: Gid,
     psn: Psn,
+    mtu: u32,
+    answers: bool,
 }
 
-/// What the other end lets it do.
-pub(crate) struct Right {
-    pd: PdId,
+/// A connection whose requests may be carried out so, as long as nothing else is done with its ends.
+pub(crate) struct Route {
+    /// Index of the queue pair at the other end.
+    pub peer: u32,
     number: QpNumber,
+    pd: PdId,
+    access: Access,
+    mtu: u32,
+    /// READs and atomics may be outstanding.
+    answers: bool,
 }
 
 /// Whether an end of a connection is as plain as it must be.
-#[inline]
 fn is_plain(QueuePair { qp, mode }: &QueuePair) -> bool {
     qp.state == QpState::Rts
         && qp.qp_type == QpType::Rc
@@ -53,189 +62,219 @@ fn is_plain(QueuePair { qp, mode }: &QueuePair) -> bool {
         && qp.traffic_class & MARKED != MARKED
 }
 
-/// The next WQE at hand of a queue pair that has nothing in flight, if it can be carried out so.
-#[inline]
-pub(crate) fn request(pair: &QueuePair, nic: &NicState) -> Option<Request> {
-    let qp = &pair.qp;
-    let open = qp.requester.window.packets() == nic.congestion.ceiling;
-    let r = &qp.requester;
+/// The end that asks, if it has nothing in flight and nobody has a say in what it sends.
+pub(crate) fn asking(pair: &QueuePair, nic: &NicState) -> Option<Asking> {
+    let (qp, r) = (&pair.qp, &pair.qp.requester);
+    let open = r.window.packets() == nic.congestion.ceiling;
     let idle = r.is_empty() && !r.rnr_wait && !r.has_failed && !qp.draining;
-    if !is_plain(pair) || !open || !idle {
-        return None;
-    }
-    let at_hand = nic.cross.get(qp.index())?.cached.wrapping_sub(qp.sq.fetched);
-    let wqe = qp.sq.ring.decode(qp.sq.fetched, at_hand, qp.sq.layout()).ok()?;
-    let pieces = wqe.segments.saturating_sub(wqe.data_segment);
-    let one_piece = !wqe.inline && (pieces == 1 || pieces > 1 && wqe.op == WqeOp::Read);
-    let one_packet = wqe.len > 0 && wqe.len <= qp.mtu() && (wqe.len == 8 || !wqe.op.is_atomic());
-    let allowed = wqe.op == WqeOp::Write || qp.requester.max_rd_atomic > 0;
-    let fits = one_piece && one_packet && allowed && !wqe.calc;
-    fits.then(|| Request {
-        wqe,
+    (is_plain(pair) && open && idle).then(|| Asking {
         from: qp.num,
         source: qp.flow(nic).src,
         destination: qp.dst,
-        psn: qp.requester.next_psn,
+        psn: r.next_psn,
+        mtu: qp.mtu(),
+        answers: r.max_rd_atomic > 0,
     })
 }
 
-/// Whether the queue pair that a request is for would take it as the next one, and answer at once.
-#[inline]
-pub(crate) fn allow(pair: &QueuePair, nic: &NicState, request: &Request) -> Option<Right> {
-    let (qp, wqe) = (&pair.qp, &request.wqe);
-    let connected = qp.peer == request.from && qp.dst == request.source;
-    let answers = qp.flow(nic).src == request.destination;
-    let r = &qp.responder;
-    let next = r.expected == request.psn && !r.has_output() && r.message() == Message::None;
-    let granted = match wqe.op {
-        WqeOp::Write => qp.access.contains(Access::REMOTE_WRITE),
-        WqeOp::Read => qp.access.contains(Access::REMOTE_READ) && r.depth > 0,
-        _ => qp.access.contains(Access::REMOTE_ATOMIC) && r.depth > 0,
-    };
-    let allowed = is_plain(pair) && connected && answers && next && granted && wqe.len <= qp.mtu();
-    allowed.then_some(Right { pd: qp.pd, number: qp.num })
+/// The way to the queue pair with this index, if it would take what is asked as the next request, and answer
+/// at once.
+pub(crate) fn route(pair: &QueuePair, index: u32, nic: &NicState, asking: &Asking) -> Option<Route> {
+    let (qp, r) = (&pair.qp, &pair.qp.responder);
+    let connected = qp.peer == asking.from && qp.dst == asking.source;
+    let returns = qp.flow(nic).src == asking.destination;
+    let next = r.expected == asking.psn && !r.has_output() && r.message() == Message::None;
+    (is_plain(pair) && connected && returns && next).then(|| Route {
+        peer: index,
+        number: qp.num,
+        pd: qp.pd,
+        access: qp.access,
+        mtu: asking.mtu.min(qp.mtu()),
+        answers: asking.answers && r.depth > 0,
+    })
 }
 
-/// Carries a request out, at the end that asks. False if a check of memory fails: then nothing has happened.
+/// What a request does at the other end, and its first data segment, if it is one that can be carried out so.
+#[inline]
+fn kind(control: Control) -> Option<(RemoteRight, u8)> {
+    let masked = control.modifier == OPMOD_MASKED;
+    match control.op? {
+        WqeOp::Write if control.modifier == 0 => Some((RemoteRight::Write, 2)),
+        WqeOp::Read => Some((RemoteRight::Read, 2)),
+        WqeOp::CompareSwap | WqeOp::FetchAdd => Some((RemoteRight::Atomic, 3)),
+        WqeOp::MaskedFetchAdd if masked => Some((RemoteRight::Atomic, 3)),
+        WqeOp::MaskedCompareSwap if masked => Some((RemoteRight::Atomic, 4)),
+        _ => None,
+    }
+}
+
+/// Carries out the next WQE at hand, of which this is the control segment, at the end that asks. False if it
+/// is no request that can be carried out so, or fails a check: then nothing has happened.
 #[inline]
 pub(crate) fn carry_out(
     qp: &mut Qp,
     nic: &mut NicState,
     now: Instant,
-    request: &Request,
-    right: &Right,
+    control: Control,
+    route: &Route,
     bounce: &mut [u8; limits::MAX_MTU],
 ) -> bool {
-    let wqe = &request.wqe;
-    let kind = match wqe.op {
-        WqeOp::Write => RemoteRight::Write,
-        WqeOp::Read => RemoteRight::Read,
-        _ => RemoteRight::Atomic,
-    };
-    if wqe.data_segment + 1 < wqe.segments {
-        return scatter(qp, nic, request, right, bounce) && end(qp, nic, now, request, wqe.len, wqe.len);
+    let Some((kind, first)) = kind(control) else { return false };
+    let block = qp.sq.fetched;
+    let granted = route.access.contains(kind.access());
+    if control.segments <= first || !granted || !(route.answers || kind == RemoteRight::Write) {
+        return false;
     }
-    let entry = qp.sq.ring.sge(wqe, wqe.data_segment);
-    let lands = wqe.op != WqeOp::Write;
-    let Ok(local) = nic.memory.check_local(qp.pd, entry.lkey, entry.addr, wqe.len, lands) else {
-        return false;
-    };
-    let Ok(remote) = nic.memory.check_remote(right.pd, right.number, wqe.rkey, wqe.raddr, wqe.len, kind)
-    else {
-        return false;
-    };
-    let (to, from) = if lands { (local, remote) } else { (remote, local) };
-    let (mut sent, mut byte_len) = (wqe.len, 0);
-    if wqe.op.is_atomic() {
-        let operands = qp.sq.ring.operands(wqe);
-        let was = atomic(qp, wqe, operands, remote);
-        dma::write_bytes(local, &was.to_ne_bytes());
-        byte_len = 8;
-        sent = if wqe.op == WqeOp::MaskedCompareSwap { MASKS_LEN as u32 } else { 0 };
+    let len = if control.segments == first + 1 {
+        one_piece(qp, nic, control, kind, first, route, bounce)
     } else {
-        // By way of private memory, because where it comes from may be where it goes.
-        let bytes = &mut bounce[..wqe.len as usize];
-        dma::read_bytes(from, bytes);
-        dma::write_bytes(to, bytes);
-        if lands {
-            byte_len = wqe.len;
-        }
-    }
-    end(qp, nic, now, request, sent, byte_len)
-}
-
-/// Carries out a READ whose answer lands in several pieces of memory, all of which are checked before any is
-/// written.
-#[inline(never)]
-fn scatter(
-    qp: &Qp,
-    nic: &NicState,
-    request: &Request,
-    right: &Right,
-    bounce: &mut [u8; limits::MAX_MTU],
-) -> bool {
-    let wqe = &request.wqe;
-    let remote = (wqe.rkey, wqe.raddr, wqe.len);
-    let from =
-        nic.memory.check_remote(right.pd, right.number, remote.0, remote.1, remote.2, RemoteRight::Read);
-    let (Ok(from), mut pieces) = (from, Gather::new()) else { return false };
-    for segment in wqe.data_segment..wqe.segments {
-        let entry = qp.sq.ring.sge(wqe, segment);
-        match nic.memory.check_local(qp.pd, entry.lkey, entry.addr, entry.len, true) {
-            Ok(piece) => pieces.push(piece),
-            Err(_) => return false,
-        }
-    }
-    if pieces.len() != wqe.len as usize {
-        return false;
-    }
-    let bytes = &mut bounce[..wqe.len as usize];
-    dma::read_bytes(from, bytes);
-    let mut rest = &bytes[..];
-    for piece in pieces.spans() {
-        let (first, others) = rest.split_at(piece.len());
-        dma::write_bytes(*piece, first);
-        rest = others;
-    }
-    true
-}
-
-/// What a request that was carried out leaves behind, with so many bytes sent and received.
-#[inline]
-fn end(qp: &mut Qp, nic: &mut NicState, now: Instant, request: &Request, sent: u32, byte_len: u32) -> bool {
-    let wqe = &request.wqe;
-    count(nic, wqe.op, sent.into());
+        several_pieces(qp, nic, control, kind, first, route, bounce)
+    };
+    let Some(len) = len else { return false };
+    count(nic, control, kind, len);
     let r = &mut qp.requester;
-    r.next_psn = request.psn.next();
+    r.next_psn = r.next_psn.next();
     (r.una, r.sent) = (r.next_psn, r.next_psn);
-    qp.sq.fetched = wqe.block.wrapping_add(wqe.blocks());
-    if wqe.signaled {
-        let mut done =
-            completion(qp, now, qp.requester.wr_id(wqe.block), wqe.op.completion(), Status::Success);
-        done.byte_len = byte_len;
+    qp.sq.fetched = block.wrapping_add(control.blocks());
+    if control.signaled {
+        let operation = control.op.map_or(CompletionOp::Send, WqeOp::completion);
+        let mut done = completion(qp, now, qp.requester.wr_id(block), operation, Status::Success);
+        done.byte_len = if kind == RemoteRight::Write { 0 } else { len };
         nic.complete(qp.send_cq, done, Some(Release::Send { qp: qp.id, end: qp.sq.fetched }));
     }
     true
 }
 
+/// A request with one piece of memory: its length.
 #[inline]
-fn atomic(qp: &Qp, wqe: &Wqe, of: Operands, word: Span) -> u64 {
-    let mut masks = (u64::MAX, u64::MAX);
-    let operation = match wqe.op {
-        WqeOp::CompareSwap => Operation::CompareSwap,
-        WqeOp::MaskedCompareSwap => {
-            masks = qp.sq.ring.masks(wqe);
-            Operation::MaskedCompareSwap
-        }
-        WqeOp::MaskedFetchAdd => Operation::MaskedFetchAdd,
-        _ => Operation::FetchAdd,
-    };
-    responder::compute(operation, (of.swap_add, of.compare), masks, word)
+fn one_piece(
+    qp: &Qp,
+    nic: &NicState,
+    control: Control,
+    kind: RemoteRight,
+    first: u8,
+    route: &Route,
+    bounce: &mut [u8; limits::MAX_MTU],
+) -> Option<u32> {
+    let block = qp.sq.fetched;
+    let Sge { addr, len, lkey } = qp.sq.ring.data(block, first);
+    let (va, rkey) = qp.sq.ring.target(block);
+    let atomic = kind == RemoteRight::Atomic;
+    if len == 0 || len > route.mtu || atomic && len != 8 {
+        return None;
+    }
+    let remote = nic.memory.check_remote(route.pd, route.number, rkey, va, len, kind).ok()?;
+    let lands = kind != RemoteRight::Write;
+    let local = nic.memory.check_local(qp.pd, lkey, addr, len, lands).ok()?;
+    if atomic {
+        dma::write_bytes(local, &compute(qp, control, remote).to_ne_bytes());
+        return Some(len);
+    }
+    let (to, from) = if lands { (local, remote) } else { (remote, local) };
+    // By way of private memory, because where it comes from may be where it goes.
+    let bytes = &mut bounce[..len as usize];
+    dma::read_bytes(from, bytes);
+    dma::write_bytes(to, bytes);
+    Some(len)
 }
 
-/// The request and its answer, with so many bytes of payload in one of them.
+/// A READ or WRITE with several pieces of memory.
+#[inline(never)]
+fn several_pieces(
+    qp: &Qp,
+    nic: &NicState,
+    control: Control,
+    kind: RemoteRight,
+    first: u8,
+    route: &Route,
+    bounce: &mut [u8; limits::MAX_MTU],
+) -> Option<u32> {
+    let block = qp.sq.fetched;
+    let (va, rkey) = qp.sq.ring.target(block);
+    let mut pieces = [Span::EMPTY; PIECES];
+    let pieces = pieces.get_mut(..usize::from(control.segments - first))?;
+    if kind == RemoteRight::Atomic {
+        return None;
+    }
+    let (lands, mut total) = (kind == RemoteRight::Read, 0);
+    for (piece, segment) in pieces.iter_mut().zip(first..) {
+        let Sge { addr, len, lkey } = qp.sq.ring.data(block, segment);
+        // An inline one, which is no entry, is longer than any packet.
+        if len > route.mtu - total {
+            return None;
+        }
+        *piece = nic.memory.check_local(qp.pd, lkey, addr, len, lands).ok()?;
+        total += len;
+    }
+    if total == 0 {
+        return None;
+    }
+    let remote = nic.memory.check_remote(route.pd, route.number, rkey, va, total, kind).ok()?;
+    let bytes = &mut bounce[..total as usize];
+    if lands {
+        dma::read_bytes(remote, bytes);
+    }
+    let mut at = 0;
+    for piece in pieces.iter() {
+        let part = &mut bytes[at..at + piece.len()];
+        if lands {
+            dma::write_bytes(*piece, part);
+        } else {
+            dma::read_bytes(*piece, part);
+        }
+        at += piece.len();
+    }
+    if !lands {
+        dma::write_bytes(remote, bytes);
+    }
+    Some(total)
+}
+
+/// Computes an atomic with its word; what that was.
 #[inline]
-fn count(nic: &mut NicState, op: WqeOp, bytes: u64) {
+fn compute(qp: &Qp, control: Control, word: Span) -> u64 {
+    let block = qp.sq.fetched;
+    let mut masks = (u64::MAX, u64::MAX);
+    let operation = match control.op {
+        Some(WqeOp::CompareSwap) => Operation::CompareSwap,
+        Some(WqeOp::MaskedCompareSwap) => {
+            masks = qp.sq.ring.longs(block, 3);
+            Operation::MaskedCompareSwap
+        }
+        Some(WqeOp::MaskedFetchAdd) => Operation::MaskedFetchAdd,
+        _ => Operation::FetchAdd,
+    };
+    responder::compute(operation, qp.sq.ring.longs(block, 2), masks, word)
+}
+
+/// The request and its answer.
+#[inline]
+fn count(nic: &mut NicState, control: Control, kind: RemoteRight, len: u32) {
     let counters = &mut nic.counters;
     counters.tx_packets += 2;
     counters.rx_packets += 2;
     counters.loopback_packets += 2;
+    let bytes = match kind {
+        RemoteRight::Atomic if control.op == Some(WqeOp::MaskedCompareSwap) => MASKS_LEN as u64,
+        RemoteRight::Atomic => 0,
+        _ => len.into(),
+    };
     counters.tx_bytes += bytes;
     counters.rx_bytes += bytes;
-    if op == WqeOp::Write {
+    if kind == RemoteRight::Write {
         counters.acks_sent += 1;
         counters.acks_received += 1;
     }
 }
 
-/// The other end has taken the request, and answered.
+/// The other end has taken a request, and answered.
 #[inline]
-pub(crate) fn taken(qp: &mut Qp, request: &Request) {
+pub(crate) fn taken(qp: &mut Qp, control: Control) {
     let r = &mut qp.responder;
-    r.expected = request.psn.next();
+    r.expected = r.expected.next();
     r.nak_sent = false;
     r.end_message();
-    if request.wqe.op != WqeOp::Write {
+    if control.op != Some(WqeOp::Write) {
         // All answers have arrived, so that no duplicate is one of theirs.
         r.forget_resources();
     }

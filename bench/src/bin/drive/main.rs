@@ -6,10 +6,13 @@
 //! What a program of WQEs costs is seen with `--op nop|wait|enable|own-write|own-read|own-atomic`: one NIC,
 //! whose cross-channel queue pair is connected to itself, without a frame, posting included. With
 //! `--op chain-nop|chain-wait|chain-enable|chain-write|chain-read|chain-atomic` they are posted once, and
-//! what is counted is their execution in a ring that goes round.
+//! what is counted is their execution in a ring that goes round; `--op chain-if` and `--op chain-loop` count
+//! whole conditions and laps of a recycled loop ([`chains`]).
 //!
 //! `bench/profile` runs it twice and subtracts, so that what is paid once does not count.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a tool of those who build adverb")]
+
+mod chains;
 
 use adverb_bench::{Options, now};
 use adverb_nic::{
@@ -17,7 +20,7 @@ use adverb_nic::{
     QpCaps, QpFlags, QpId, QpInit, QpState, QpType, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, Status,
     TxFrame,
 };
-use adverb_wire::{Flow, Gid, ICRC_LEN, Icrc, Instant, Packet, QpNumber, verify_udp};
+use adverb_wire::{Flow, Gid, ICRC_LEN, Icrc, Instant, Packet, Parsed, QpNumber, verify_udp};
 use std::cell::UnsafeCell;
 use std::net::Ipv4Addr;
 use std::process::ExitCode;
@@ -37,6 +40,16 @@ impl Region {
 
     fn addr(&self) -> u64 {
         self.0.as_ptr() as u64
+    }
+
+    fn word(&self, offset: usize) -> u64 {
+        // SAFETY: the NIC, the only other user, is not running now.
+        unsafe { *self.0[offset / 8].get() }
+    }
+
+    fn set_word(&self, offset: usize, value: u64) {
+        // SAFETY: as above.
+        unsafe { *self.0[offset / 8].get() = value };
     }
 }
 
@@ -175,19 +188,21 @@ fn layer_verify(flow: &Flow, bytes: &[u8]) -> bool {
 }
 
 #[inline(never)]
-fn layer_parse_and_request(end: &mut End, flow: Flow, bytes: &[u8]) -> bool {
-    deliver(end, flow, bytes)
+fn layer_parse_and_request(end: &mut End, flow: Flow, bytes: &[u8], parsed: &mut Parsed) -> bool {
+    deliver(end, flow, bytes, parsed)
 }
 
 #[inline(never)]
-fn layer_parse_and_response(end: &mut End, flow: Flow, bytes: &[u8]) -> bool {
-    deliver(end, flow, bytes)
+fn layer_parse_and_response(end: &mut End, flow: Flow, bytes: &[u8], parsed: &mut Parsed) -> bool {
+    deliver(end, flow, bytes, parsed)
 }
 
 #[inline(always)]
-fn deliver(end: &mut End, flow: Flow, bytes: &[u8]) -> bool {
-    let Ok(parsed) = Packet::parse_bth(flow, bytes) else { return false };
-    end.nic.on_frame(NOW, &parsed.packet, &Payload::from_slice(&bytes[parsed.payload]));
+fn deliver(end: &mut End, flow: Flow, bytes: &[u8], parsed: &mut Parsed) -> bool {
+    if Packet::parse_bth_into(parsed, flow, bytes).is_err() {
+        return false;
+    }
+    end.nic.on_frame(NOW, &parsed.packet, &Payload::from_slice(&bytes[parsed.payload.clone()]));
     true
 }
 
@@ -200,15 +215,28 @@ fn layer_poll_cq(end: &mut End) -> Result<usize, Error> {
     Ok(count)
 }
 
+/// Where a frame stands between the two ends: its bytes, and what they were read as.
+struct Wire {
+    bytes: Vec<u8>,
+    parsed: Parsed,
+}
+
+impl Wire {
+    fn new() -> Wire {
+        Wire { bytes: vec![0; 4096 + 256], parsed: Parsed::default() }
+    }
+}
+
 /// Moves frames from one end to the other until there are none; how many.
 fn carry(
     from: &mut End,
     to: &mut End,
     requests: bool,
     out: &mut TxFrame,
-    bytes: &mut [u8],
+    wire: &mut Wire,
 ) -> Result<usize, String> {
     let mut count = 0;
+    let Wire { bytes, parsed } = wire;
     while layer_next_frame(from, out) {
         let len = layer_emit(out, bytes);
         let flow = out.packet.flow;
@@ -217,8 +245,8 @@ fn carry(
             return Err("the ICRC is wrong".into());
         }
         let taken = match requests {
-            true => layer_parse_and_request(to, flow, &bytes[..len]),
-            false => layer_parse_and_response(to, flow, &bytes[..len]),
+            true => layer_parse_and_request(to, flow, &bytes[..len], parsed),
+            false => layer_parse_and_response(to, flow, &bytes[..len], parsed),
         };
         if !taken {
             return Err("a frame does not parse".into());
@@ -234,9 +262,9 @@ fn shake_hands(
     b: &mut End,
     irn: bool,
     out: &mut TxFrame,
-    bytes: &mut [u8],
+    wire: &mut Wire,
 ) -> Result<(), String> {
-    while carry(a, b, true, out, bytes)? + carry(b, a, false, out, bytes)? > 0 {}
+    while carry(a, b, true, out, wire)? + carry(b, a, false, out, wire)? > 0 {}
     for end in [a, b] {
         let agreed = end.nic.recovery_of(end.qp).map_err(|e| format!("{e:?}"))? == LossRecovery::Irn;
         if agreed != irn {
@@ -252,7 +280,7 @@ fn drive(options: &Options) -> Result<String, String> {
         "send" => Op::Send,
         "read" => Op::Read,
         "atomic" => Op::Atomic,
-        chain if chain.starts_with("chain-") => return drive_chain(options, chain),
+        chain if chain.starts_with("chain-") => return chains::drive(options, chain),
         own => return drive_own(options, own),
     };
     let size = options.get("size", 8usize)?.min(REGION);
@@ -277,9 +305,9 @@ fn drive(options: &Options) -> Result<String, String> {
         Op::Read => SendOp::Read(addr, rkey),
         Op::Atomic => SendOp::FetchAdd { addr, rkey, add: 1 },
     };
-    let (mut out, mut bytes) = (TxFrame::default(), vec![0u8; 4096 + 256]);
+    let (mut out, mut wire) = (TxFrame::default(), Wire::new());
     let (mut frames, mut completions) = (0, 0);
-    shake_hands(&mut a, &mut b, irn, &mut out, &mut bytes)?;
+    shake_hands(&mut a, &mut b, irn, &mut out, &mut wire)?;
     let begun = now();
     for _ in 0..count / batch {
         for number in 1..=batch {
@@ -289,8 +317,8 @@ fn drive(options: &Options) -> Result<String, String> {
             layer_post_send(&mut a, request, &local, number == batch).map_err(said)?;
         }
         loop {
-            let sent = carry(&mut a, &mut b, true, &mut out, &mut bytes)?;
-            let answered = carry(&mut b, &mut a, false, &mut out, &mut bytes)?;
+            let sent = carry(&mut a, &mut b, true, &mut out, &mut wire)?;
+            let answered = carry(&mut b, &mut a, false, &mut out, &mut wire)?;
             frames += sent + answered;
             if sent + answered == 0 {
                 break;
@@ -359,55 +387,6 @@ fn drive_own(options: &Options, op: &str) -> Result<String, String> {
     Ok(format!(r#"{{"ns_per_op": {:.1}, "frames_per_op": 0.00}}"#, took / (rounds * batch).max(1) as f64))
 }
 
-/// What a NIC does with the WQEs of a ring that goes round, beside their posting.
-fn drive_chain(options: &Options, op: &str) -> Result<String, String> {
-    let count = options.get("count", 20_000u32)?;
-    let said = |e: Error| format!("{e:?}");
-    let mut a = End::new(1, false, QpFlags::MANAGED_SEND | QpFlags::MANAGED_RECV).map_err(said)?;
-    let (ring, own) = (a.qp, a.name().map_err(said)?);
-    a.connect(own).map_err(said)?;
-    let (addr, rkey) = (a.region.addr() + 4096, a.mr.rkey);
-    let local = [Sge { addr: a.region.addr(), len: 8, lkey: a.mr.lkey }];
-    let request = match op {
-        "chain-nop" => SendOp::Nop,
-        "chain-wait" => SendOp::Wait { cq: a.cq.index() as u32, index: 0 },
-        "chain-enable" => SendOp::RecvEnable { qp: own.1, index: 0 },
-        "chain-write" => SendOp::Write(addr, rkey),
-        "chain-read" => SendOp::Read(addr, rkey),
-        "chain-atomic" => SendOp::CompareSwap { addr, rkey, compare: 1, swap: 0 },
-        other => return Err(format!("--op {other}: chain-nop, -wait, -enable, -write, -read or -atomic")),
-    };
-    for _ in 0..QUEUE {
-        layer_post_send(&mut a, request, &local, false).map_err(said)?;
-    }
-    // Another queue pair enables it, as far as the circle of indices allows at once.
-    a.qp = a.nic.create_qp_with(&a.init, QpFlags::CROSS_CHANNEL).map_err(said)?;
-    let starter = a.name().map_err(said)?;
-    a.connect(starter).map_err(said)?;
-    let mut out = TxFrame::default();
-    let mut turn = |a: &mut End, request: SendOp| -> Result<(), String> {
-        layer_post_send(a, request, &[], true).map_err(said)?;
-        while layer_next_frame(a, &mut out) || a.nic.has_work() {}
-        match a.nic.poll_cq(a.cq).map_err(said)? {
-            Some(done) if done.status == Status::Success => Ok(()),
-            other => Err(format!("{op} ended with {other:?}")),
-        }
-    };
-    // The completion that WAITs are for.
-    turn(&mut a, SendOp::Nop)?;
-    let begun = now();
-    let mut done = 0;
-    while done < count {
-        done += (count - done).min(1 << 12);
-        turn(&mut a, SendOp::SendEnable { qp: own.1, index: done })?;
-        if a.nic.live_queue(ring).map_err(said)?.next != done {
-            return Err(format!("{op}: the ring has not come to block {done}"));
-        }
-    }
-    let took = begun.elapsed().as_nanos() as f64;
-    Ok(format!(r#"{{"ns_per_op": {:.1}, "frames_per_op": 0.00}}"#, took / f64::from(count.max(1))))
-}
-
 fn main() -> ExitCode {
     match drive(&Options::new(std::env::args().skip(1).collect())) {
         Ok(report) => {
@@ -442,6 +421,11 @@ mod tests {
         }
         for op in ["nop", "wait", "enable", "write", "read", "atomic"] {
             let words = ["--op", &format!("chain-{op}"), "--count", "10000"];
+            let report = drive(&Options::new(words.iter().map(|w| (*w).to_owned()).collect())).unwrap();
+            assert!(report.contains("ns_per_op"), "{op}: {report}");
+        }
+        for op in ["if", "loop"] {
+            let words = ["--op", &format!("chain-{op}"), "--count", "20000"];
             let report = drive(&Options::new(words.iter().map(|w| (*w).to_owned()).collect())).unwrap();
             assert!(report.contains("ns_per_op"), "{op}: {report}");
         }
