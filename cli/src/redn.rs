@@ -444,18 +444,20 @@ fn simulated(options: &Run, job: &Rc<Job>, story: Option<&mut Story>) -> Result<
 /// Between two real NICs of this process, each of which has an address of this host.
 fn really(path: &std::path::Path, job: &Rc<Job>) -> Result<(Served, Seen), Error> {
     let copy = Job::clone(job);
-    let (served, seen) = on_two_nics(
+    on_two_nics(
         async move |rdma, name| server(rdma, name, Rc::new(copy)).await,
         async |rdma, name| client(rdma, name, job.clone()).await,
-    )?;
-    Ok((served.map_err(|why| failed(path, why))?, seen.map_err(|why| failed(path, why))?))
+        |why| failed(path, why),
+    )
 }
 
-/// What two programs came to that meet under a name, each in a thread with a real NIC of its own.
+/// What two programs came to that meet under a name, each in a thread with a real NIC of its own; `ended`
+/// says why one of them did not.
 fn on_two_nics<A: Send, B>(
     server: impl AsyncFnOnce(Rdma, String) -> Result<A, String> + Send,
     client: impl AsyncFnOnce(Rdma, String) -> Result<B, String>,
-) -> Result<(Result<A, String>, Result<B, String>), Error> {
+    ended: impl Fn(String) -> Error,
+) -> Result<(A, B), Error> {
     let pid = std::process::id();
     let open = move |host: u8| {
         let address = format!("127.{}.{}.{host}", 128 + (pid >> 8) % 64, pid % 256);
@@ -476,7 +478,8 @@ fn on_two_nics<A: Send, B>(
         let (programs, _folder) = open(2)?;
         let seen = programs.block_on(client(Rdma::new(programs.clone()), name));
         let served = thread.join().map_err(|_| Error::Device("the server's thread ended".to_owned()))?;
-        Ok((served?, seen))
+        // Where both failed, the client's reason is mostly that the server has.
+        Ok((served?.map_err(&ended)?, seen.map_err(ended)?))
     })
 }
 

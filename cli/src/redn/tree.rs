@@ -100,11 +100,10 @@ fn simulated(options: &Tree, plan: Plan, history: &Arc<Mutex<History>>) -> Resul
 fn really(options: &Tree, plan: Plan, history: &Arc<Mutex<History>>) -> Result<Tally, Error> {
     let (for_server, for_client, gets) = (history.clone(), history.clone(), options.gets);
     let text = |error: adverb_redn::run::Failure| error.to_string();
-    let (served, tally) = on_two_nics(
+    let ((), tally) = on_two_nics(
         async move |rdma, name| serve(rdma, name, plan, for_server).await.map_err(text),
         async move |rdma, name| get_all(rdma, name, plan, (gets, for_client)).await.map_err(text),
+        |why| Error::Remote(format!("the walks ended: {why}")),
     )?;
-    let ended = |why: String| Error::Remote(format!("the walks ended: {why}"));
-    let tally = tally.map_err(ended)?;
-    served.map_err(ended).map(|()| tally)
+    Ok(tally)
 }
