@@ -673,3 +673,30 @@ fn a_server_that_stays_in_rtr_is_served_and_may_go_on_later() {
         assert_eq!((w.completion(server).status, w.completion(client).wr_id), (Status::Success, 61));
     }
 }
+
+/// The first that the stateless side hears may be a completion packet, when the record's acknowledgement was
+/// lost: what it has posted until then is told all the same.
+#[test]
+fn what_was_posted_before_a_lost_acknowledgement_of_the_record_is_told() {
+    let mut w = client_and_server(10, Duration::from_ms(20));
+    let mut lost = false;
+    w.drop_if = Some(Box::new(move |_, p| {
+        let is = is_star(p) && p.bth.opcode.operation() == Operation::WqeEventAcknowledge;
+        is && !core::mem::replace(&mut lost, true)
+    }));
+    let (a, b) = w.pair(QpType::Rc, CAPS, &Link { timeout: 14, ..Link::default() });
+    let memory = [w.memory(CLIENT, 64), w.memory(SERVER, 64)];
+    w.recv(SERVER, b, 50, &[memory[SERVER].sge(0, 64)]);
+    w.recv(CLIENT, a, 60, &[memory[CLIENT].sge(0, 64)]);
+    w.send(CLIENT, a, inline(1, SendOp::Send, b"there"));
+    w.send(SERVER, b, inline(2, SendOp::Send, b"and back"));
+    w.run(Duration::from_ms(5));
+    for (node, wr_ids, bytes) in [(CLIENT, [1, 60], &b"and back"[..]), (SERVER, [2, 50], b"there")] {
+        let mut done: Vec<_> = std::iter::from_fn(|| w.poll(node)).map(|c| (c.wr_id, c.status)).collect();
+        done.sort_unstable_by_key(|(wr_id, _)| *wr_id);
+        assert_eq!(done, wr_ids.map(|wr_id| (wr_id, Status::Success)), "node {node}");
+        assert_eq!(memory[node].read(0, bytes.len()), bytes);
+    }
+    assert_eq!(w.lost, 1);
+    assert_eq!(w.nodes[SERVER].nic.star_side(b), Ok(StarSide::Stateless));
+}

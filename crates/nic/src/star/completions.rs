@@ -114,7 +114,8 @@ impl Nic {
         let Some(name) = self.endpoints.name_at(self.numbers.owner(packet.bth.dest_qp)) else { return };
         let Some(Place::Off(endpoint)) = self.endpoints.get_mut(name) else { return };
         let Some(mut hosted) = endpoint.star.take() else { return };
-        if hosted.phase == Phase::Handing {
+        let is_first = hosted.phase == Phase::Handing;
+        if is_first {
             counters.star_agreed += 1;
             self.state.event(Event::Star(name, StarOutcome::Stateless));
             hosted.become_stateless(now);
@@ -127,6 +128,10 @@ impl Nic {
         endpoint.star = Some(hosted);
         star.stateless.acknowledge_event(packet, grant, expected, receives);
         self.state.has_effects = true;
+        if is_first {
+            // The record's acknowledgement may be lost: what was posted before has waited for it.
+            self.star_due(name);
+        }
         match taken {
             Err(why) => self.fail_broken(now, name, packet, why),
             // As a responder that has refused a request does (IBTA 9.7.5.2.4).
