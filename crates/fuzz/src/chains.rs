@@ -52,16 +52,7 @@ impl Scene {
         let caps = QpCaps { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 1, max_recv_sge: 1, max_inline: 0 };
         let (mut qps, mut code) = (Vec::new(), Vec::new());
         for number in 0..QUEUES {
-            let init = QpInit {
-                qp_type: QpType::Rc,
-                pd: Some(node.pd),
-                send_cq: Some(cq),
-                recv_cq: Some(cq),
-                srq: None,
-                xrcd: None,
-                sq_sig_all: false,
-                caps,
-            };
+            let init = QpInit::rc(node.pd, cq, caps);
             let managed = QpFlags::MANAGED_SEND | QpFlags::MANAGED_RECV;
             let flags = if number == 0 { QpFlags::CROSS_CHANNEL } else { managed };
             qps.push(node.nic.create_qp_with(&init, flags).expect("room for a queue pair"));

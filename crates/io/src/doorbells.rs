@@ -90,7 +90,7 @@ impl Doorbells {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use adverb_nic::{NicConfig, QpAttr, QpAttrMask, QpCaps, QpInit, QpState, QpType};
+    use adverb_nic::{NicConfig, QpAttr, QpAttrMask, QpCaps, QpInit, QpState};
 
     /// A NIC with a queue pair in ERR, which takes doorbells and flushes what they cover.
     fn nic() -> (Nic, QpId) {
@@ -98,16 +98,7 @@ mod tests {
         let pd = nic.memory().alloc_pd().expect("a domain");
         let cq = nic.create_cq(16).expect("a queue");
         let caps = QpCaps { max_send_wr: 8, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline: 0 };
-        let init = QpInit {
-            qp_type: QpType::Rc,
-            pd: Some(pd),
-            send_cq: Some(cq),
-            recv_cq: Some(cq),
-            srq: None,
-            xrcd: None,
-            sq_sig_all: false,
-            caps,
-        };
+        let init = QpInit::rc(pd, cq, caps);
         let qp = nic.create_qp(&init).expect("a queue pair");
         let attr = QpAttr { state: QpState::Err, ..nic.query_qp(qp).expect("alive").0 };
         nic.modify_qp(Instant::ZERO, qp, &attr, QpAttrMask::STATE).expect("ERR");

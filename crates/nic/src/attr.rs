@@ -127,6 +127,22 @@ pub struct QpInit {
     pub caps: QpCaps,
 }
 
+impl QpInit {
+    /// A plain RC queue pair with one completion queue for both ways and receives of its own.
+    pub const fn rc(pd: PdId, cq: CqId, caps: QpCaps) -> QpInit {
+        QpInit {
+            qp_type: QpType::Rc,
+            pd: Some(pd),
+            send_cq: Some(cq),
+            recv_cq: Some(cq),
+            srq: None,
+            xrcd: None,
+            sq_sig_all: false,
+            caps,
+        }
+    }
+}
+
 bitflags! {
     /// What a queue pair is created with beyond a plain one. Bits are those of the vendor's
     /// `ibv_exp_qp_create_flags`, of which the kernel has the first three.

@@ -7,16 +7,7 @@ use world::*;
 
 fn init_of(w: &World, node: usize) -> QpInit {
     let n = &w.nodes[node];
-    QpInit {
-        qp_type: QpType::Rc,
-        pd: Some(n.pd),
-        send_cq: Some(n.cq),
-        recv_cq: Some(n.cq),
-        srq: None,
-        xrcd: None,
-        sq_sig_all: false,
-        caps: CAPS,
-    }
+    QpInit::rc(n.pd, n.cq, CAPS)
 }
 
 fn endpoint(w: &mut World, node: usize) -> QpId {

@@ -7,12 +7,10 @@
 //! on by an ADD and five READs, tests the next lap's conditional WQE by a compare-and-swap, and enables the
 //! next lap.
 
-use crate::{End, NOW, QUEUE, layer_next_frame, layer_post_send};
+use crate::{End, NOW, QUEUE, layer_next_frame, layer_post_send, said};
 use adverb_bench::{Options, now};
 use adverb_nic::queue::wqe::WqeOp;
-use adverb_nic::{
-    Access, CqId, Error, MrInfo, MrInit, Nic, QpFlags, QpId, QpInit, SendOp, Sge, Status, TxFrame,
-};
+use adverb_nic::{Access, CqId, Error, MrInfo, MrInit, Nic, QpFlags, QpId, QpInit, SendOp, Sge, TxFrame};
 use adverb_wire::{Key, QpNumber};
 use std::time::Duration;
 
@@ -30,32 +28,16 @@ fn report(took: Duration, count: u32) -> String {
     format!(r#"{{"ns_per_op": {each:.1}, "m_per_s": {:.3}, "frames_per_op": 0.00}}"#, 1000.0 / each)
 }
 
-fn said(error: Error) -> String {
-    format!("{error:?}")
-}
-
 /// What a NIC does with the WQEs of a ring that goes round, beside their posting.
 fn single(options: &Options, op: &str) -> Result<String, String> {
     let count = options.get("count", 20_000u32)?;
-    let said = |e: Error| format!("{e:?}");
     let mut a = End::new(1, false, QpFlags::MANAGED_SEND | QpFlags::MANAGED_RECV).map_err(said)?;
     let (ring, own) = (a.qp, a.name().map_err(said)?);
     a.connect(own).map_err(said)?;
-    let (addr, rkey) = (a.region.addr() + 4096, a.mr.rkey);
     let local = [Sge { addr: a.region.addr(), len: 8, lkey: a.mr.lkey }];
-    let request = match op {
-        "chain-nop" => SendOp::Nop,
-        "chain-wait" => SendOp::Wait { cq: a.cq.index() as u32, index: 0 },
-        "chain-enable" => SendOp::RecvEnable { qp: own.1, index: 0 },
-        "chain-write" => SendOp::Write(addr, rkey),
-        "chain-read" => SendOp::Read(addr, rkey),
-        "chain-atomic" => SendOp::CompareSwap { addr, rkey, compare: 1, swap: 0 },
-        other => {
-            return Err(format!(
-                "--op {other}: chain-nop, -wait, -enable, -write, -read, -atomic, -if, -loop"
-            ));
-        }
-    };
+    let request = a
+        .to_itself(op.trim_start_matches("chain-"))
+        .ok_or_else(|| format!("--op {op}: chain-nop, -wait, -enable, -write, -read, -atomic, -if, -loop"))?;
     for _ in 0..QUEUE {
         layer_post_send(&mut a, request, &local, false).map_err(said)?;
     }
@@ -66,11 +48,7 @@ fn single(options: &Options, op: &str) -> Result<String, String> {
     let mut out = TxFrame::default();
     let mut turn = |a: &mut End, request: SendOp| -> Result<(), String> {
         layer_post_send(a, request, &[], true).map_err(said)?;
-        while layer_next_frame(a, &mut out) || a.nic.has_work() {}
-        match a.nic.poll_cq(a.cq).map_err(said)? {
-            Some(done) if done.status == Status::Success => Ok(()),
-            other => Err(format!("{op} ended with {other:?}")),
-        }
+        a.finish(op, &mut out)
     };
     // The completion that WAITs are for.
     turn(&mut a, SendOp::Nop)?;

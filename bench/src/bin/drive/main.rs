@@ -17,7 +17,7 @@ mod chains;
 use adverb_bench::{Options, now};
 use adverb_nic::{
     Access, CqId, Error, IrnConfig, LossRecovery, MrInfo, MrInit, Mtu, Nic, NicConfig, Payload, QpAttrMask,
-    QpCaps, QpFlags, QpId, QpInit, QpState, QpType, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, Status,
+    QpCaps, QpFlags, QpId, QpInit, QpState, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, Status,
     TxFrame,
 };
 use adverb_wire::{Flow, Gid, ICRC_LEN, Icrc, Instant, Packet, Parsed, QpNumber, verify_udp};
@@ -29,6 +29,10 @@ const REGION: usize = 1 << 20;
 const QUEUE: u32 = 128;
 /// Before each operation's time; it never passes a timeout.
 const NOW: Instant = Instant::from_ns(1);
+
+fn said(error: Error) -> String {
+    format!("{error:?}")
+}
 
 /// Registered memory. The NIC writes it through its address, so it is made of cells.
 struct Region(Box<[UnsafeCell<u64>]>);
@@ -90,16 +94,7 @@ impl End {
             max_recv_sge: 1,
             max_inline: 0,
         };
-        let init = QpInit {
-            qp_type: QpType::Rc,
-            pd: Some(pd),
-            send_cq: Some(cq),
-            recv_cq: Some(cq),
-            srq: None,
-            xrcd: None,
-            sq_sig_all: false,
-            caps,
-        };
+        let init = QpInit::rc(pd, cq, caps);
         let qp = nic.create_qp_with(&init, flags)?;
         Ok(End { nic, qp, cq, mr, region, gid, init })
     }
@@ -107,6 +102,30 @@ impl End {
     /// Address and number.
     fn name(&self) -> Result<(Gid, QpNumber), Error> {
         Ok((self.gid, self.nic.qp_number(self.qp)?))
+    }
+
+    /// A request to its own queue pair: of 8 bytes in its own region, a WAIT that is met, an ENABLE
+    /// of receives that changes nothing.
+    fn to_itself(&self, op: &str) -> Option<SendOp> {
+        let (addr, rkey) = (self.region.addr() + 4096, self.mr.rkey);
+        Some(match op {
+            "nop" => SendOp::Nop,
+            "wait" => SendOp::Wait { cq: self.cq.index() as u32, index: 0 },
+            "enable" => SendOp::RecvEnable { qp: self.name().ok()?.1, index: 0 },
+            "write" => SendOp::Write(addr, rkey),
+            "read" => SendOp::Read(addr, rkey),
+            "atomic" => SendOp::CompareSwap { addr, rkey, compare: 1, swap: 0 },
+            _ => return None,
+        })
+    }
+
+    /// Lets the NIC work until it has nothing more to do; what it has worked on must complete well.
+    fn finish(&mut self, op: &str, out: &mut TxFrame) -> Result<(), String> {
+        while layer_next_frame(self, out) || self.nic.has_work() {}
+        match self.nic.poll_cq(self.cq).map_err(said)? {
+            Some(done) if done.status == Status::Success => Ok(()),
+            other => Err(format!("{op} ended with {other:?}")),
+        }
     }
 
     fn connect(&mut self, (gid, number): (Gid, QpNumber)) -> Result<(), Error> {
@@ -291,7 +310,6 @@ fn drive(options: &Options) -> Result<String, String> {
         "irn" => true,
         other => return Err(format!("--transport {other}: rc or irn")),
     };
-    let said = |e: Error| format!("{e:?}");
     let plain = QpFlags::empty();
     let (mut a, mut b) = (End::new(1, irn, plain).map_err(said)?, End::new(2, irn, plain).map_err(said)?);
     a.connect(b.name().map_err(said)?).map_err(said)?;
@@ -346,36 +364,21 @@ fn drive(options: &Options) -> Result<String, String> {
 fn drive_own(options: &Options, op: &str) -> Result<String, String> {
     let batch = options.get("batch", 32usize)?.clamp(1, QUEUE as usize);
     let rounds = options.get("count", 20_000usize)? / batch;
-    let said = |e: Error| format!("{e:?}");
     // The ENABLEs' target is a queue of its own, which has nothing to do.
     let mut a = End::new(1, false, QpFlags::CROSS_CHANNEL | QpFlags::MANAGED_RECV).map_err(said)?;
     let own = a.name().map_err(said)?;
     a.connect(own).map_err(said)?;
-    let (addr, rkey) = (a.region.addr() + 4096, a.mr.rkey);
     let local = [Sge { addr: a.region.addr(), len: 8, lkey: a.mr.lkey }];
-    let request = match op {
-        "nop" => SendOp::Nop,
-        "wait" => SendOp::Wait { cq: a.cq.index() as u32, index: 0 },
-        "enable" => SendOp::RecvEnable { qp: own.1, index: 0 },
-        "own-write" => SendOp::Write(addr, rkey),
-        "own-read" => SendOp::Read(addr, rkey),
-        "own-atomic" => SendOp::CompareSwap { addr, rkey, compare: 1, swap: 0 },
-        other => {
-            let known =
-                "write, send, read, atomic, nop, wait, enable, own-write, own-read, own-atomic, or chain-";
-            return Err(format!("--op {other}: {known} and one of those from nop on"));
-        }
-    };
+    let request = a.to_itself(op.trim_start_matches("own-")).ok_or_else(|| {
+        let known = "write, send, read, atomic, nop, wait, enable, own-write, own-read, own-atomic";
+        format!("--op {op}: {known}; or chain-nop, -wait, -enable, -write, -read, -atomic, -if, -loop")
+    })?;
     let mut out = TxFrame::default();
     let mut turn = |a: &mut End, request: SendOp, count: usize| -> Result<(), String> {
         for number in 1..=count {
             layer_post_send(a, request, &local, number == count).map_err(said)?;
         }
-        while layer_next_frame(a, &mut out) || a.nic.has_work() {}
-        match a.nic.poll_cq(a.cq).map_err(said)? {
-            Some(done) if done.status == Status::Success => Ok(()),
-            other => Err(format!("{op} ended with {other:?}")),
-        }
+        a.finish(op, &mut out)
     };
     // The completion that WAITs are for.
     turn(&mut a, SendOp::Nop, 1)?;

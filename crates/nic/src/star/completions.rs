@@ -13,11 +13,12 @@ use crate::queue::cq::Release;
 use crate::queue::wqe::WqeOp;
 use crate::state::NicState;
 use crate::transport::failure::enter_error;
+use crate::transport::report::completion_of;
 use crate::transport::report::{completion, explain};
 use crate::transport::star::posted::outstanding;
-use crate::work::{Completion, CompletionOp, Status};
+use crate::work::{CompletionOp, Status};
 use adverb_wire::star::{Cqe, Op, StarEth};
-use adverb_wire::{Instant, Key, Packet, Psn, QpNumber};
+use adverb_wire::{Instant, Key, Packet, Psn};
 
 /// Rule of what it says went wrong.
 const TOLD: &str = "the stateful side completed the request with this status (StaR CQEP)";
@@ -38,27 +39,6 @@ enum Broken {
 pub(super) enum Queue {
     Sends,
     Receives,
-}
-
-impl Endpoint {
-    fn completion(&self, now: Instant, wr_id: u64, op: CompletionOp) -> Completion {
-        Completion {
-            wr_id,
-            qp: self.num,
-            src_qp: QpNumber::new(0),
-            byte_len: 0,
-            immediate: 0,
-            status: Status::Success,
-            op,
-            has_immediate: false,
-            has_invalidate: false,
-            has_grh: false,
-            solicited: false,
-            sl: 0,
-            vendor: 0,
-            timestamp_ns: now.as_ps() / 1000,
-        }
-    }
 }
 
 /// Acknowledgements and completions in.
@@ -268,7 +248,7 @@ fn take(
     if (hosted.library.acknowledged[RECEIVES].wrapping_sub(count) as i32) < 0 {
         hosted.library.acknowledge(RECEIVES, count, endpoint);
     }
-    let mut done = endpoint.completion(now, wr_id, op);
+    let mut done = completion_of(endpoint.num, now, wr_id, op, Status::Success);
     (done.byte_len, done.immediate, done.src_qp) = (cqe.len, cqe.immediate, endpoint.peer);
     done.solicited = has(Cqe::SOLICITED);
     (done.has_immediate, done.has_invalidate) = (has(Cqe::IMMEDIATE), has(Cqe::INVALIDATED));
@@ -308,7 +288,7 @@ fn take_send(
     endpoint.sq.fetched = end;
     if wqe.signaled {
         let wr_id = endpoint.starts().wr_id(block);
-        let mut done = endpoint.completion(now, wr_id, wqe.op.completion());
+        let mut done = completion_of(endpoint.num, now, wr_id, wqe.op.completion(), Status::Success);
         done.byte_len = if wqe.op.awaits_response() { wqe.len } else { 0 };
         nic.complete(endpoint.cqs.0, done, Some(Release::Send { qp: endpoint.id, end }));
     }

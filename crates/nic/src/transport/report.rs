@@ -9,9 +9,21 @@ use adverb_wire::{Instant, QpNumber};
 /// A completion with everything but its outcome blank.
 #[inline]
 pub(crate) fn completion(qp: &Qp, now: Instant, wr_id: u64, op: CompletionOp, status: Status) -> Completion {
+    completion_of(qp.num, now, wr_id, op, status)
+}
+
+/// The same, of a queue pair by its number.
+#[inline]
+pub(crate) fn completion_of(
+    qp: QpNumber,
+    now: Instant,
+    wr_id: u64,
+    op: CompletionOp,
+    status: Status,
+) -> Completion {
     Completion {
         wr_id,
-        qp: qp.num,
+        qp,
         src_qp: QpNumber::new(0),
         byte_len: 0,
         immediate: 0,

@@ -73,17 +73,7 @@ impl Bench {
     /// What a queue pair of the first NIC is made of.
     pub fn init(&self, caps: QpCaps) -> QpInit {
         let node = &self.w.nodes[0];
-        let (pd, cq) = (Some(node.pd), Some(node.cq));
-        QpInit {
-            qp_type: QpType::Rc,
-            pd,
-            send_cq: cq,
-            recv_cq: cq,
-            srq: None,
-            xrcd: None,
-            sq_sig_all: false,
-            caps,
-        }
+        QpInit::rc(node.pd, node.cq, caps)
     }
 
     pub fn qp(&mut self, managed: bool) -> QpId {

@@ -30,17 +30,7 @@ impl Loops {
         memory.write(0, &pattern(seed as u8, BYTES));
         fixed.write(0, &pattern(!seed as u8, BYTES));
         let node = &mut w.nodes[0];
-        let (pd, cq) = (Some(node.pd), Some(node.cq));
-        let init = QpInit {
-            qp_type: QpType::Rc,
-            pd,
-            send_cq: cq,
-            recv_cq: cq,
-            srq: None,
-            xrcd: None,
-            sq_sig_all: false,
-            caps: ROOM,
-        };
+        let init = QpInit::rc(node.pd, node.cq, ROOM);
         let (faults, managed) = (seed.is_multiple_of(4), seed.is_multiple_of(7));
         let flags = if managed { QpFlags::MANAGED_RECV } else { QpFlags::empty() } | QpFlags::CROSS_CHANNEL;
         let qps = [(); 3].map(|()| node.nic.create_qp_with(&init, flags).unwrap());

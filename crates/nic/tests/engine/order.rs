@@ -226,16 +226,7 @@ fn a_completion_queue_that_nobody_polls_goes_on_counting() {
     nic.ignore_overrun(small).unwrap();
     let pd = b.w.nodes[0].pd;
     let nic = &mut b.w.nodes[0].nic;
-    let init = QpInit {
-        qp_type: QpType::Rc,
-        pd: Some(pd),
-        send_cq: Some(small),
-        recv_cq: Some(small),
-        srq: None,
-        xrcd: None,
-        sq_sig_all: false,
-        caps: SMALL,
-    };
+    let init = QpInit::rc(pd, small, SMALL);
     let unpolled = nic.create_cross_qp(&init, false).unwrap();
     let peer = b.w.qp(1, QpType::Rc, SMALL);
     b.w.connect((0, unpolled), (1, peer), &Link::default());
@@ -280,16 +271,7 @@ fn wqes_that_name_no_queue_or_somebody_else_s_fail() {
     }
     // Another protection domain's managed queue.
     let cq = b.w.nodes[0].cq;
-    let init = QpInit {
-        qp_type: QpType::Rc,
-        pd: Some(other),
-        send_cq: Some(cq),
-        recv_cq: Some(cq),
-        srq: None,
-        xrcd: None,
-        sq_sig_all: false,
-        caps: SMALL,
-    };
+    let init = QpInit::rc(other, cq, SMALL);
     let stranger = b.w.nodes[0].nic.create_cross_qp(&init, false).unwrap();
     let peer = b.w.qp(1, QpType::Rc, SMALL);
     b.w.connect((0, stranger), (1, peer), &Link::default());

@@ -431,16 +431,7 @@ impl Host {
 
     /// An RC queue pair of the host's one domain and completion queue, in RESET.
     pub fn create_rc(&mut self, caps: QpCaps) -> Result<QpId, Error> {
-        self.nic.create_qp(&QpInit {
-            qp_type: QpType::Rc,
-            pd: Some(self.pd),
-            send_cq: Some(self.cq),
-            recv_cq: Some(self.cq),
-            srq: None,
-            xrcd: None,
-            sq_sig_all: false,
-            caps,
-        })
+        self.nic.create_qp(&QpInit::rc(self.pd, self.cq, caps))
     }
 
     /// A first PSN.

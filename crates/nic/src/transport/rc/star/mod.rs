@@ -193,6 +193,11 @@ impl Star {
         told.wrapping_add((since - since / 1024) as u32)
     }
 
+    /// Whether the stateless side has told that this time has passed at its clock.
+    fn has_passed(&self, deadline: u32) -> bool {
+        self.told.0.wrapping_sub(deadline) as i32 > 0
+    }
+
     /// The clock is told again; packets may overtake each other.
     fn hear_clock(&mut self, told: u32, now: Instant) {
         if told.wrapping_sub(self.told.0) as i32 >= 0 {

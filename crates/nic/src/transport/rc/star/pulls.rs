@@ -517,8 +517,8 @@ fn take(
         Verdict::Done => land(qp, star, nic, now, psn, payload),
         Verdict::Expired => {
             nic.counters.star_deferred += 1;
-            let (told, _) = star.told;
-            if (told.wrapping_sub(sent.deadline) as i32) > 0 {
+            if star.has_passed(sent.deadline) {
+                let pulls = &mut star.peer.pulls;
                 pulls.sent[slot].is_renewed = true;
                 pulls.go_back();
             }

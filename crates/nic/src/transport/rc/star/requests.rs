@@ -288,12 +288,10 @@ fn take(
         }
         Verdict::Expired => {
             nic.counters.star_deferred += 1;
-            let (told, _) = star.told;
-            let sent = star.packet_mut(psn);
             // One that is too far ahead may still be executed: it waits until the clock has come closer.
-            let passed = (told.wrapping_sub(sent.deadline) as i32) > 0;
+            let passed = star.has_passed(star.packet(psn).deadline);
             if passed {
-                sent.is_renewed = true;
+                star.packet_mut(psn).is_renewed = true;
                 star.lost(qp, nic, psn, now);
             }
             passed
