@@ -36,14 +36,16 @@ class Fail(Exception):
 
 
 class Case:
-    """One test: a name `suite/case`, a function of a Room, and the seconds it may take."""
+    """One test: a name `suite/case`, a function of a Room, the seconds it may take; `long` where only `make test-long`
+    has the time for it."""
 
     # Beside a load everything may take longer.
     time_scale = 1
 
-    def __init__(self, name, run, timeout=30):
+    def __init__(self, name, run, timeout=30, long=False):
         self.name = name
         self.run = run
+        self.long = long
         self.seconds = timeout
 
     @property
@@ -315,11 +317,14 @@ def compile_c(name, libraries=("ibverbs", "pthread"), own=()):
     return binary
 
 
-def chosen(cases, patterns):
-    """The cases whose names contain, or match as a glob, any of the patterns."""
-    if not patterns:
-        return cases
-    return [c for c in cases if any(p in c.name or fnmatch.fnmatch(c.name, p) for p in patterns)]
+def chosen(cases, patterns, without=()):
+    """The cases whose names contain, or match as a glob, any of the patterns, or all if there are none; and none of
+    `without`."""
+
+    def among(case, patterns):
+        return any(p in case.name or fnmatch.fnmatch(case.name, p) for p in patterns)
+
+    return [c for c in cases if (not patterns or among(c, patterns)) and not among(c, without)]
 
 
 def run_case(case):

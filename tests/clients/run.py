@@ -3,6 +3,8 @@
 
     tests/clients/run.py                 everything
     tests/clients/run.py -k perftest     cases whose name contains the text (or matches it as a glob); repeatable
+    tests/clients/run.py --without older/  all but those whose name contains the text
+    tests/clients/run.py --long          those too that take long and show little more
     tests/clients/run.py --starved       beside a load of ten tasks for each processor (starve.py), with longer time limits
     tests/clients/run.py --list          names only
 
@@ -37,11 +39,17 @@ SUITES = (suite_run, suite_utils, suite_perftest, suite_faults, suite_irn, suite
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-k", dest="patterns", action="append", default=[], metavar="PATTERN")
+    parser.add_argument("--without", action="append", default=[], metavar="PATTERN")
+    parser.add_argument("--long", action="store_true", help="the cases of make test-long too")
     parser.add_argument("--list", action="store_true", help="print the names and the notes, run nothing")
     parser.add_argument("--starved", action="store_true", help="beside a load of ten tasks for each processor")
     options = parser.parse_args()
 
-    cases = harness.chosen([case for suite in SUITES for case in suite.cases()], options.patterns)
+    cases = [case for suite in SUITES for case in suite.cases()]
+    # Whoever names a case means it.
+    if not options.long and not options.patterns:
+        cases = [case for case in cases if not case.long]
+    cases = harness.chosen(cases, options.patterns, options.without)
     if options.list:
         for suite in SUITES:
             for note in getattr(suite, "NOTES", ()):

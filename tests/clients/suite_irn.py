@@ -6,7 +6,7 @@ import os
 from harness import REPO, Case, Fail, read_counters, require
 from captures import expect_sound, tshark
 from suite_netns import TIMEOUT_S, Wire
-from suite_perftest import LOSSY_TIMEOUT, combinations, expect_results, program
+from suite_perftest import LOSSY_TIMEOUT, combinations, expect_results, is_long, program
 from suite_utils import RC_VARIANTS, SIZES, pingpong
 
 NOTES = (
@@ -47,7 +47,7 @@ def pair_case(name, argv, sides, faults=(), rows=1, timeout=60, connected=True, 
             expect_results(client, rows)
         expect_choice(room, sides == "both", connected)
 
-    return Case(f"irn/{name}", run, timeout)
+    return Case(f"irn/{name}", run, timeout, is_long(name.removesuffix("-faulty")))
 
 
 def matrix():

@@ -13,7 +13,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 /// For a hull to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub const PATIENCE: Duration = Duration::from_secs(5);
 /// Seconds after which a silent hull's host is asked whether it is there.
 const IDLE_S: i32 = 15;
 /// TCP port of a hull, if none is named.
@@ -47,7 +47,11 @@ fn exchange(server: &str, offer: &Offer, patience: Duration) -> Result<(TcpStrea
         stream.set_nodelay(true).and_then(|()| stream.set_read_timeout(Some(patience))).map_err(text)?;
         Quiet(&stream).write_all(format!("{offer}\n").as_bytes()).map_err(text)?;
         let mut line = String::new();
-        BufReader::new(&stream).take(LINE_MAX as u64).read_line(&mut line).map_err(text)?;
+        let answered = BufReader::new(&stream).take(LINE_MAX as u64).read_line(&mut line);
+        answered.map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => format!("no answer within {patience:?}"),
+            _ => text(error),
+        })?;
         stream.set_read_timeout(None).and_then(|()| keep_alive(stream.as_fd(), IDLE_S)).map_err(text)?;
         return Ok((stream, Told::parse(&line).map_err(|wrong| wrong.to_string())?));
     }

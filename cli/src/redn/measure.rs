@@ -8,7 +8,7 @@
 //! A way's rate and gaps are of the time that it had. What fails is asked again by the next get; a worker
 //! that has ended is connected to anew.
 
-use super::connect::{Served, To, connect};
+use super::connect::{self, Served, To, connect};
 use super::get;
 use super::proxy::{Calls, Counters as Called, Expected};
 use crate::error::Error;
@@ -144,7 +144,8 @@ impl<'a> Bench<'a> {
         let mut bench =
             Bench { load, rdma: rdma.clone(), chain, worker: None, ended, calls, random, tallies };
         if bench.load.ways.contains(&Way::TwoSided) {
-            bench.find_worker().await.map_err(failed)?;
+            // It serves now, however busy the host is: what a worker may take that was killed comes later.
+            bench.find_worker(connect::PATIENCE).await.map_err(failed)?;
         }
         Ok(bench)
     }
@@ -161,11 +162,10 @@ impl<'a> Bench<'a> {
             .try_for_each(|n| set(&mut self.calls, &key(n), &data(n, self.load.value)).map_err(failed))
     }
 
-    async fn find_worker(&mut self) -> Result<(), String> {
-        let Load { patience, .. } = self.load;
+    async fn find_worker(&mut self, patience: Duration) -> Result<(), String> {
         let to = To { by: By::Program, shape: Shape::default(), one_sided: false, patience };
         let mut served = to.connect(&self.rdma, &self.chain.told.calls).await?;
-        served.client.limit = adverb_rdma::Duration::from_ns(patience.as_nanos() as u64);
+        served.client.limit = adverb_rdma::Duration::from_ns(self.load.patience.as_nanos() as u64);
         self.worker = Some(served);
         Ok(())
     }
@@ -181,7 +181,7 @@ impl<'a> Bench<'a> {
                 None => return Err(failed("keys of index and values are not given")),
             },
             Way::TwoSided => {
-                if self.worker.is_none() && self.find_worker().await.is_err() {
+                if self.worker.is_none() && self.find_worker(self.load.patience).await.is_err() {
                     return Ok(false);
                 }
                 let Some(worker) = &mut self.worker else { return Ok(false) };

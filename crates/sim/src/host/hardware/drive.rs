@@ -111,7 +111,7 @@ impl Sim {
             _ if pair.engaged => {}
             Intent::Nothing => self.rest(h, index),
             Intent::Execute { waits: true, .. } => self.rest(h, index),
-            Intent::Execute { .. } if pair.paid => self.execute_paid(h, index, id),
+            Intent::Execute { calculates, .. } if pair.paid => self.execute_paid(h, index, id, calculates),
             Intent::Execute { .. } => self.want_unit(h, index),
             Intent::FetchAhead { managed, orders } => self.fetch_ahead(h, index, managed, orders),
             Intent::Fetch(_) if pair.at_hand > 0 => self.want_unit(h, index),
@@ -209,11 +209,13 @@ impl Sim {
     fn on_unit(&mut self, h: u32, index: u32, core: Option<usize>) {
         let (nic, unit) = self.hardware(h);
         let Some(id) = unit.pair(index).id else { return };
-        if let Intent::Fetch(_) = nic.intent(id) {
+        let mut intent = nic.intent(id);
+        if let Intent::Fetch(_) = intent {
             self.step_beyond_frames(h, index, id);
+            intent = self.hardware(h).0.intent(id);
         }
-        let (nic, unit) = self.hardware(h);
-        let Intent::Execute { op, waits: false, .. } = nic.intent(id) else {
+        let (_, unit) = self.hardware(h);
+        let Intent::Execute { op, waits: false, .. } = intent else {
             unit.pair(index).engaged = false;
             return self.advance(h, index);
         };
@@ -261,13 +263,13 @@ impl Sim {
         }
     }
 
-    /// A WQE takes effect that a unit has worked on.
-    fn execute_paid(&mut self, h: u32, index: u32, id: QpId) {
+    /// A WQE takes effect that a unit has worked on; it computes over so many bytes.
+    fn execute_paid(&mut self, h: u32, index: u32, id: QpId, calculates: u32) {
         let now = self.now;
-        let (nic, unit) = self.hardware(h);
-        if let Intent::Execute { calculates: bytes @ 1.., .. } = nic.intent(id) {
+        let (_, unit) = self.hardware(h);
+        if calculates > 0 {
             // What it computes is in the WQE then, so that its frame reads nothing more.
-            let known = unit.read(now, bytes) + unit.profile.calc;
+            let known = unit.read(now, calculates) + unit.profile.calc;
             let last = &mut unit.pair(index).out[REQUEST];
             *last = known.max(*last);
         }
