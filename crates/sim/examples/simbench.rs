@@ -155,6 +155,8 @@ fn chains(card: &str) -> f64 {
 }
 
 /// Prints one line for each bound, of medians of so many turns of card and floor; whether all are kept.
+/// Bounds are ratios to a floor of the same run: on a processor that makes 2.5 M WRITEs a second between
+/// hosts that cost nothing they are 1 M WRITEs and 5 M NOPs.
 fn hardware(turns: u32) -> bool {
     let median = |mut values: Vec<f64>| {
         values.sort_by(f64::total_cmp);
@@ -168,13 +170,14 @@ fn hardware(turns: u32) -> bool {
     let verdict = |kept: bool| if kept { "kept" } else { "MISSED" };
     let (costly, neutral, ratio) = in_turns(&|| writes("connectx5"), &|| writes("neutral"));
     println!(
-        "64 B WRITEs, connectx5: {costly:.2} M/s (at least 1: {}), {ratio:.2} of neutral's {neutral:.2} \
-         (at least 0.4: {})",
-        verdict(costly >= 1.0),
+        "64 B WRITEs, connectx5: {costly:.2} M/s, {ratio:.2} of neutral's {neutral:.2} (at least 0.4: {})",
         verdict(ratio >= 0.4)
     );
-    let rate = median((0..turns).map(|_| chains("connectx5")).collect());
-    println!("chains of NOPs, connectx5: {rate:.2} M WQEs/s (at least 5: {})", verdict(rate >= 5.0));
+    let (rate, _, chained) = in_turns(&|| chains("connectx5"), &|| writes("neutral"));
+    println!(
+        "chains of NOPs, connectx5: {rate:.2} M WQEs/s, {chained:.2} of neutral's WRITEs (at least 2: {})",
+        verdict(chained >= 2.0)
+    );
     let over = |card: &'static str, n| move || packet_over(card, n);
     let (many, few, grown) = in_turns(&over("connectx6dx", 60_000), &over("connectx6dx", 600));
     println!(
@@ -188,7 +191,7 @@ fn hardware(turns: u32) -> bool {
         "{{\"writes\": {costly}, \"writes_neutral\": {neutral}, \"nops\": {rate}, \"packet_60000\": {many}, \
          \"packet_600\": {few}}}"
     );
-    costly >= 1.0 && ratio >= 0.4 && rate >= 5.0 && grown <= 1.5
+    ratio >= 0.4 && chained >= 2.0 && grown <= 1.5
 }
 
 fn main() {
