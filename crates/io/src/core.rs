@@ -242,6 +242,22 @@ impl Core {
         Ok(count)
     }
 
+    /// A round of a caller that waits for something, and whether it had something to acknowledge: that may
+    /// wait until the caller has seen whether this is what it waits for.
+    pub fn round_for_waiting(&mut self) -> bool {
+        let (done, acknowledged) = self.round_keeping(false, self.hold.for_arrivals());
+        let now = self.clock.now();
+        if done.frames == 0 || done.events > 0 {
+            self.send_waiting(now);
+        }
+        let Some(port) = &mut self.port else { return false };
+        port.counters.frames_by_calls += done.frames as u64;
+        if acknowledged {
+            self.hold.acknowledges(now, port.is_waiting(), false);
+        }
+        acknowledged
+    }
+
     /// A round after which this may wait; and whether it had something to acknowledge.
     #[inline]
     pub fn round_keeping(&mut self, ask_socket: bool, keep: Keep) -> (Done, bool) {

@@ -1,9 +1,10 @@
 //! Whether frames for the socket may wait for the application's next call. A system call is what a small
 //! message costs over UDP: two frames that leave together take little more time than one.
 //!
-//! Two things may wait. An acknowledgement, after a poll that found something or a look of the progress
-//! thread: who answers a message posts at once, and its request takes the acknowledgement along. And the
-//! requests of a row of posts, but for the first: a poll or another post follows.
+//! Two things may wait. An acknowledgement, after a poll that found something, a look that brought a native
+//! program what it waits for, or a look of the progress thread: who answers a message posts at once, and its
+//! request takes the acknowledgement along. And the requests of a row of posts, but for the first: a poll or
+//! another post follows.
 //!
 //! Nobody tells what the application will do, so it must have earned the trust: [`NEEDED`] times in a row it
 //! came back within [`SOON`]. Where something waited and it did not come, it has to do so more often before
@@ -336,6 +337,21 @@ mod tests {
             assert_eq!(hold.for_post(at(us + 401)), Keep::Nothing);
             hold.poll_begins(at(us + 402));
         }
+    }
+
+    #[test]
+    fn what_was_not_waited_for_leaves_at_once_and_says_nothing_of_the_application() {
+        let mut hold = Hold::default();
+        (0..4).for_each(|i| assert!(!answer(&mut hold, i * 100, 3)));
+        // A look brings something else than what the program waits for, again and again.
+        for i in 0..100 {
+            assert!(hold.poll_begins(at(1000 + i)), "nothing waits");
+            assert_eq!(hold.for_arrivals(), Keep::Acks);
+            hold.acknowledges(at(1000 + i), true, false);
+            hold.forget();
+            assert_eq!(hold.for_post(at(1000 + i)), Keep::Nothing);
+        }
+        assert!(answer(&mut hold, 2000, 3));
     }
 
     #[test]

@@ -212,16 +212,23 @@ impl Host {
         self.shared.lock().nic.holds_completion(cq)
     }
 
-    /// One round of progress, for a caller that will soon make another.
-    pub fn look(&self) {
+    /// One round of progress, for a caller that waits for something and will soon make another. True when it
+    /// took in what is acknowledged: whoever goes on waiting then calls [`Host::let_go`].
+    pub fn look(&self) -> bool {
         let core = &mut *self.shared.lock();
         core.settle();
-        core.hold.forget();
-        let done = core.round(false);
-        if let Some(port) = &mut core.port {
-            port.counters.frames_by_calls += done.frames as u64;
-        }
+        core.poll_begins();
+        let acknowledged = core.round_for_waiting();
         self.after(core, Call::EmptyPoll);
+        acknowledged
+    }
+
+    /// What a look took in is not what its caller waits for: acknowledgements leave at once.
+    pub fn let_go(&self) {
+        let core = &mut *self.shared.lock();
+        core.hold.forget();
+        let now = core.clock.now();
+        core.send_waiting(now);
     }
 
     /// One round of progress, for a caller that will sleep: the progress thread takes over at once.

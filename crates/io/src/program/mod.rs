@@ -152,10 +152,13 @@ impl Programs {
     fn look_around(&self, unpark: &Unpark, time: Duration) -> bool {
         let start = self.host.now();
         loop {
-            self.host.look();
+            let acknowledged = self.host.look();
             self.wake_due();
             if unpark.is_woken() {
                 return true;
+            }
+            if acknowledged {
+                self.host.let_go();
             }
             if self.host.now().since(start) >= time {
                 return false;
@@ -275,8 +278,12 @@ impl Programs {
         self.waits.on_wait();
         let held = self.holds(&self.state.borrow(), &waits, deadline);
         let held = held.or_else(|| {
-            self.host.look();
-            self.holds(&self.state.borrow(), &waits, deadline)
+            let acknowledged = self.host.look();
+            let held = self.holds(&self.state.borrow(), &waits, deadline);
+            if acknowledged && held.is_none() {
+                self.host.let_go();
+            }
+            held
         });
         if let Some(index) = held {
             return Begun::Ready(Ok(Answer::Woken(index)));
