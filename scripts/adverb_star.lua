@@ -70,6 +70,7 @@ f.cqe_op = ProtoField.uint8("adverb_star.cqe.op", "Operation", base.DEC, OPS)
 f.cqe_index = ProtoField.uint24("adverb_star.cqe.index", "Index")
 f.cqe_length = ProtoField.uint32("adverb_star.cqe.length", "Bytes")
 f.cqe_immediate = ProtoField.uint32("adverb_star.cqe.immediate", "Immediate, or invalidated key", base.HEX)
+f.rnr_retries = ProtoField.uint32("adverb_star.rnr_retries", "RNR retries of these requests")
 f.record_timeout = ProtoField.uint8("adverb_star.record.timeout", "Local ACK timeout")
 f.record_retries = ProtoField.uint8("adverb_star.record.retries", "Retries")
 f.record_rnr_retries = ProtoField.uint8("adverb_star.record.rnr_retries", "RNR retries")
@@ -191,7 +192,7 @@ local function wqes(tree, tvb, at, left, flags)
   end
 end
 
-local event = header(f.entries, nil)
+local event = header(f.entries, f.rnr_retries)
 local acknowledge = header(f.entries, f.refusal)
 local function answer(tree, tvb, at)
   tree:add(f.clock, tvb(at, 4))

@@ -50,6 +50,8 @@ pub const MAX_PATHS: usize = 4096;
 
 /// Answers that StaR's stateless half has ready to send; what would need one more is dropped and counted.
 pub const MAX_STAR_ANSWERS: usize = 1 << 10;
+/// Peers that StaR remembers because they have not answered.
+pub const MAX_STAR_SILENT: usize = 256;
 
 /// Entries of a 1RMA NIC's Registered Region Table; the index takes the low 16 bits of a RegionId.
 pub const MAX_ONE_RMA_REGIONS: u32 = 1 << 16;

@@ -22,6 +22,7 @@
 mod completions;
 mod frames;
 mod library;
+mod silent;
 
 use crate::admission::PKEY_BASE;
 use crate::attr::QpState;
@@ -38,6 +39,7 @@ use crate::transport::star::{Role, StarConfig, Stateless, role};
 use adverb_wire::star::{Grant, Hello, Op, StarEth, Ticket, Wish};
 use adverb_wire::{Instant, Operation, Packet, Psn, Service};
 use library::Library;
+use silent::SilentPeers;
 use std::collections::VecDeque;
 
 /// How far a hello's PSN lies before the peer's requests, as with IRN's.
@@ -66,6 +68,8 @@ pub(crate) struct StarNic {
     pub stateless: Stateless,
     /// Endpoints with something to say, by index; each at most once.
     due: VecDeque<u32>,
+    /// Processes at whose queue pairs nobody has answered lately.
+    silent: SilentPeers,
     /// What the frame that leaves carries.
     body: Option<QueueMemory>,
 }
@@ -155,7 +159,7 @@ impl Endpoint {
 impl StarNic {
     pub fn new(config: StarConfig, seed: Seed) -> StarNic {
         let stateless = Stateless::new(seed, config.lifetime_us());
-        StarNic { config, stateless, due: VecDeque::new(), body: None }
+        StarNic { config, stateless, due: VecDeque::new(), silent: SilentPeers::default(), body: None }
     }
 }
 
@@ -172,6 +176,11 @@ impl Nic {
                 _ => StarSide::Plain,
             },
         })
+    }
+
+    /// Bytes that StaR's stateless half has allocated on this NIC: the same for any number of connections.
+    pub fn stateless_bytes(&self) -> usize {
+        self.star.as_ref().map_or(0, |star| star.stateless.allocated())
     }
 
     /// An endpoint has come to RTR, or to RTS.
@@ -262,9 +271,19 @@ impl Nic {
         let Some(Place::Off(endpoint)) = self.endpoints.get(id) else { return };
         match endpoint.star.as_deref().map(|hosted| hosted.phase) {
             Some(Phase::Stateless | Phase::Handing) => self.tell_posted(now, id),
+            Some(Phase::Asking | Phase::Silent) if self.is_known_silent(now, endpoint) => {
+                self.leave_for(id, StarOutcome::Unanswered);
+            }
             Some(Phase::Silent) if endpoint.sq.has_unfetched() => self.ask_once_more(id),
             _ => {}
         }
+    }
+
+    /// Whether a request is not to wait for an answer: none has come to the last one for this peer.
+    fn is_known_silent(&self, now: Instant, endpoint: &Endpoint) -> bool {
+        let silent = self.star.as_ref().map(|star| &star.silent);
+        endpoint.sq.has_unfetched()
+            && silent.is_some_and(|silent| silent.has(now, (endpoint.dst, endpoint.peer)))
     }
 
     /// Something is to be sent, and nobody has answered: the peer may have come up meanwhile.
@@ -317,10 +336,11 @@ impl Nic {
     #[cold]
     pub(crate) fn on_endpoint_timer(&mut self, index: u32, now: Instant) {
         let Some(name) = self.endpoints.name_at(index) else { return };
-        let Some(star) = &self.star else { return };
+        let Some(star) = &mut self.star else { return };
         let tries = star.config.hello_tries;
         let Some(Place::Off(endpoint)) = self.endpoints.get_mut(name) else { return };
         let posted = endpoint.sq.has_unfetched();
+        let peer = (endpoint.dst, endpoint.peer);
         let Some(hosted) = endpoint.star.as_deref_mut() else { return };
         if hosted.heap_at <= now {
             hosted.heap_at = Instant::NEVER;
@@ -334,6 +354,7 @@ impl Nic {
             Phase::Asking => {
                 hosted.phase = Phase::Silent;
                 if posted {
+                    star.silent.note(now, star.config.hello_interval, peer);
                     self.leave_for(name, StarOutcome::Unanswered);
                 }
                 return;
@@ -442,6 +463,7 @@ impl Nic {
             self.state.counters.drop_hello += 1;
             return;
         };
+        star.silent.forget((endpoint.dst, endpoint.peer));
         hosted.answer |= packet.bth.ack_req;
         if let Phase::Asking | Phase::Silent = hosted.phase {
             let ((own, here), (peer, there)) = ends;

@@ -250,6 +250,44 @@ fn who_does_not_know_star_gets_plain_rc() {
     }
 }
 
+/// How long a WRITE takes on a pair that is new.
+fn first_write(w: &mut World, from: &Memory, to: &Memory) -> Duration {
+    let (a, _) = w.pair(QpType::Rc, CAPS, &Link { timeout: 14, ..Link::default() });
+    let (begun, (va, rkey)) = (w.now, to.at(0));
+    w.send(CLIENT, a, wr(1, SendOp::Write(va, rkey), &[from.sge(0, 8)]));
+    assert_eq!(w.completion(CLIENT).status, Status::Success);
+    w.now.since(begun)
+}
+
+#[test]
+fn only_one_request_in_a_while_waits_for_who_does_not_know_star() {
+    let mut w = offering(14, [Some(Wish::Client), None]);
+    let (ma, mb) = (w.memory(CLIENT, 64), w.memory(SERVER, 64));
+    for _ in 0..2 {
+        let waits: Vec<_> = (0..4).map(|_| first_write(&mut w, &ma, &mb)).collect();
+        assert!(waits[0] >= Duration::from_ms(10), "{waits:?}");
+        assert!(waits[1..].iter().all(|wait| *wait < Duration::from_ms(1)), "{waits:?}");
+        // The process there may be another one by then.
+        w.run(Duration::from_ms(1000));
+    }
+}
+
+#[test]
+fn a_hello_from_who_was_silent_counts_at_once() {
+    let mut w = client_and_server(15);
+    let (ma, mb) = (w.memory(CLIENT, 64), w.memory(SERVER, 64));
+    w.drop_if = Some(Box::new(|_, p| operation_is(p, Operation::Hello)));
+    first_write(&mut w, &ma, &mb);
+    w.drop_if = None;
+    // The server's hello comes before anything is posted here.
+    agreed(&mut w);
+    let (a, _) = w.pair(QpType::Rc, CAPS, &Link { timeout: 14, ..Link::default() });
+    let (va, rkey) = mb.at(0);
+    w.send(CLIENT, a, wr(1, SendOp::Write(va, rkey), &[ma.sge(0, 8)]));
+    assert_eq!(w.completion(CLIENT).status, Status::Success);
+    assert_eq!(w.nodes[CLIENT].nic.star_side(a), Ok(StarSide::Stateful));
+}
+
 #[test]
 fn a_request_of_plain_rc_turns_a_silent_endpoint_into_a_queue_pair_if_it_fits() {
     let mut w = offering(4, [None, Some(Wish::Server)]);

@@ -700,3 +700,34 @@ fn what_was_posted_before_a_lost_acknowledgement_of_the_record_is_told() {
     assert_eq!(w.lost, 1);
     assert_eq!(w.nodes[SERVER].nic.star_side(b), Ok(StarSide::Stateless));
 }
+
+/// How many RNR retries its requests have a server knows from RTS on only, when its connection is told already.
+#[test]
+fn a_servers_rnr_retries_travel_with_its_requests() {
+    let mut w = client_and_server(9, Duration::from_ms(20));
+    let link = Link { timeout: 14, ..Link::default() };
+    let ids = [w.qp(CLIENT, QpType::Rc, CAPS), w.qp(SERVER, QpType::Rc, CAPS)];
+    let memory = [w.memory(CLIENT, 64), w.memory(SERVER, 64)];
+    respond_only(&mut w, (SERVER, ids[SERVER]), (CLIENT, ids[CLIENT]), &link);
+    w.connect((CLIENT, ids[CLIENT]), (SERVER, ids[SERVER]), &link);
+    w.recv(SERVER, ids[SERVER], 50, &[memory[SERVER].sge(0, 64)]);
+    w.keep_log = true;
+    w.send(CLIENT, ids[CLIENT], wr(1, SendOp::Send, &[memory[CLIENT].sge(0, 64)]));
+    assert_eq!((w.completion(CLIENT).status, w.completion(SERVER).wr_id), (Status::Success, 50));
+    // No record gets through any more.
+    let is_record = |p: &Packet| {
+        p.bth.opcode.operation() == Operation::WqePacket && StarEth::from(p.irn).has(StarEth::MIGRATION)
+    };
+    assert!(w.log.iter().any(|(_, p)| is_record(p)));
+    w.drop_if = Some(Box::new(move |_, p| is_record(p)));
+    let nic = &mut w.nodes[SERVER].nic;
+    let (mut a, _) = nic.query_qp(ids[SERVER]).unwrap();
+    a.state = QpState::Rts;
+    (a.sq_psn, a.timeout, a.retry_cnt, a.rnr_retry, a.max_rd_atomic) = (link.psn.1, 14, 7, 2, 4);
+    use QpAttrMask as M;
+    let rts = M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC | M::SQ_PSN;
+    nic.modify_qp(w.now, ids[SERVER], &a, M::STATE | rts).unwrap();
+    w.send(SERVER, ids[SERVER], wr(2, SendOp::Send, &[memory[SERVER].sge(0, 64)]));
+    assert_eq!(w.completion(SERVER).status, Status::RnrRetryExceeded);
+    assert_eq!(w.counter(CLIENT, "rnr_naks_sent"), 2);
+}

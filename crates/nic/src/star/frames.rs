@@ -2,7 +2,6 @@
 //! they tell their peers, and what the stateless half answers.
 
 use super::{DOUBLINGS_MAX, PSN_BACK, Phase, StarNic, library};
-use crate::attr::QpState;
 use crate::endpoint::{Endpoint, Place};
 use crate::frame::TxFrame;
 use crate::ids::PathId;
@@ -139,8 +138,8 @@ fn record_of(endpoint: &Endpoint, star: &StarNic, now: Instant) -> Record {
     Record {
         timeout: attr.timeout,
         retries: attr.retry_cnt,
-        // Not known before RTS: told again then.
-        rnr_retries: if endpoint.state == QpState::Rtr { 7 } else { attr.rnr_retry },
+        // Of those that are posted later: these say it again, since before RTS it is not known.
+        rnr_retries: attr.rnr_retry,
         rnr_timer: attr.min_rnr_timer,
         depths: (attr.max_rd_atomic, attr.max_dest_rd_atomic),
         psn: attr.rq_psn.get(),

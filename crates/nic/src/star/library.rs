@@ -266,7 +266,9 @@ impl StarNic {
         if len > 0 {
             out.payload.push(memory.span(0, len));
         }
-        let irn = StarEth::new(op, flags, count, 0).into();
+        // Known from RTS on only, and so told with the requests, not with the connection.
+        let rnr_retries = if queue == SENDS { u32::from(endpoint.attr.rnr_retry) } else { 0 };
+        let irn = StarEth::new(op, flags, count, rnr_retries).into();
         out.packet = Packet { flow: ends.flow, bth, irn, payload_len: len as u32, ..Packet::default() };
         out.path = ends.path;
         nic.counters.star_work_sent += 1;

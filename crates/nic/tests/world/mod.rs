@@ -110,6 +110,8 @@ pub struct World {
     pub ask: Option<AskRule>,
     /// Everything sent, in order, dropped frames included.
     pub log: Vec<(usize, Packet)>,
+    /// Their payloads, in the same order.
+    pub log_payloads: Vec<Vec<u8>>,
     pub keep_log: bool,
     wire: BinaryHeap<Reverse<(Instant, u64)>>,
     flights: Vec<Option<Flight>>,
@@ -145,6 +147,7 @@ impl World {
             drop_if: None,
             ask: None,
             log: Vec::new(),
+            log_payloads: Vec::new(),
             keep_log: false,
             wire: BinaryHeap::new(),
             flights: Vec::new(),
@@ -280,6 +283,9 @@ impl World {
             at += span.len();
         }
         assert_eq!(payload.len(), packet.payload_len as usize, "descriptor and payload agree");
+        if self.keep_log {
+            self.log_payloads.push(payload.clone());
+        }
         self.through_bytes(&packet, &payload);
         let f = self.faults;
         let lost = self.rng.f64() < f.loss || self.rng.f64() < f.corrupt;

@@ -90,7 +90,8 @@ pub struct StarEth {
     pub copy: u8,
     /// GD: bytes asked for. WQEP, CQEP and their EAs: entries.
     pub count: u16,
-    /// RD, GD: bytes of the message after this packet's; an atomic's number. EA to the stateless side: a
+    /// RD, GD: bytes of the message after this packet's; an atomic's number. WQEP of send requests: the RNR
+    /// retries that its sender allows them. EA to the stateless side: a
     /// [`Refusal`], or 0; to the stateful one: receives that were posted in all. CQEP: the status that its
     /// sender has failed with, or 0.
     pub value: u32,

@@ -64,6 +64,11 @@ impl History {
         History { entries, secret }
     }
 
+    /// Bytes that it has allocated.
+    pub fn allocated(&self) -> usize {
+        size_of_val(&*self.entries)
+    }
+
     fn group(&self, packet: Identity) -> usize {
         let value = u64::from(packet.queue) << 32 | u64::from(packet.psn);
         // Two rounds of a multiply and fold under the secret.

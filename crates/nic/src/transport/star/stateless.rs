@@ -120,6 +120,16 @@ impl Stateless {
         }
     }
 
+    /// Bytes that it has allocated. Named one by one, so that a field that grows is not forgotten.
+    pub fn allocated(&self) -> usize {
+        let Stateless { sealer: _, history, live, lives, answers, order: _, lifetime: _, original } = self;
+        size_of_val(&**live)
+            + size_of_val(&**lives)
+            + history.allocated()
+            + answers.capacity() * size_of::<Owed>()
+            + original.as_ref().map_or(0, QueueMemory::len)
+    }
+
     /// A queue pair number comes to life for a peer: the ticket that the peer is to show.
     pub fn bring_to_life(&mut self, number: QpNumber, peer: Gid, grant: Grant) -> Ticket {
         let life = &mut self.lives[slot(number)];

@@ -217,6 +217,10 @@ fn heed_error(qp: &mut Qp, star: &mut Star) {
     }
 }
 
+/// Rule of packets that always come too late.
+const TOO_LATE: &str = "the stateless side found every copy past its deadline, for the timeout, retry count \
+                        times over: the way there takes longer than the lifetime (StaR; IBTA 9.7.6.1.3)";
+
 /// Whether a silence is shorter than the timeout, retry count times over.
 fn is_patient(qp: &Qp, nic: &NicState, silent: Duration) -> bool {
     let (rto, retries) = (qp.rto(nic), qp.attr.retry_cnt);

@@ -62,7 +62,8 @@ pub(super) struct Peer {
     base: Psn,
     /// Sizes of its queues.
     sizes: (u16, u16),
-    /// Of its attributes: after how long a sender asks again that finds no receive, and its own RNR retries.
+    /// Of its attributes: after how long a sender asks again that finds no receive, and the RNR retries of
+    /// its own requests, as the newest of them says.
     pub rnr_timer: u8,
     pub rnr_retries: u8,
     /// Entries that have come, by queue; and whether that is to be acknowledged.
@@ -117,9 +118,10 @@ impl Peer {
         }
     }
 
-    /// The other side's attributes as they are now.
+    /// The other side's attributes as they are now. Not its RNR retries: a copy of the record may be older
+    /// than the send requests, and each of these says itself how many it has.
     pub fn hear(&mut self, record: &Record) {
-        (self.rnr_timer, self.rnr_retries) = (record.rnr_timer, record.rnr_retries);
+        self.rnr_timer = record.rnr_timer;
     }
 
     /// Whether something is to be sent.
@@ -286,7 +288,12 @@ impl Peer {
             };
             let expected = self.base.add(self.heard[queue] & Psn::MASK);
             match packet.bth.psn.add(at).since(expected) {
-                0 if self.take(queue, entry, data) => self.heard[queue] = self.heard[queue].wrapping_add(1),
+                0 if self.take(queue, entry, data) => {
+                    self.heard[queue] = self.heard[queue].wrapping_add(1);
+                    if queue == SENDS {
+                        self.rnr_retries = (eth.value & 7) as u8;
+                    }
+                }
                 behind if behind < 0 => nic.counters.star_wqe_duplicate += 1,
                 _ => {
                     nic.counters.star_wqe_gap += 1;

@@ -517,6 +517,10 @@ fn take(
         Verdict::Done => land(qp, star, nic, now, psn, payload),
         Verdict::Expired => {
             nic.counters.star_deferred += 1;
+            if !super::is_patient(qp, nic, now.since(pulls.moved)) {
+                drop_front(star, Status::TransportRetryExceeded);
+                return false;
+            }
             if star.has_passed(sent.deadline) {
                 let pulls = &mut star.peer.pulls;
                 pulls.sent[slot].is_renewed = true;

@@ -288,6 +288,12 @@ fn take(
         }
         Verdict::Expired => {
             nic.counters.star_deferred += 1;
+            // A way that takes longer than the lifetime is as good as none.
+            if psn == star.tx.una && !super::is_patient(qp, nic, now.since(star.moved)) {
+                let cause = Cause::local(Status::TransportRetryExceeded, super::TOO_LATE);
+                star.refuse(psn, Cause { packet: Some(received(packet)), ..cause });
+                return true;
+            }
             // One that is too far ahead may still be executed: it waits until the clock has come closer.
             let passed = star.has_passed(star.packet(psn).deadline);
             if passed {
