@@ -17,6 +17,7 @@ mod nicd;
 mod one_rma;
 mod parsers;
 mod roce;
+mod star;
 
 pub use mutate::Mutator;
 
@@ -47,7 +48,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 13] = [
     parsers::WIRE,
     parsers::REWRITE,
     parsers::ONE_RMA_WIRE,
@@ -56,6 +57,7 @@ pub const TARGETS: [Target; 12] = [
     roce::CONNECTED,
     roce::DATAGRAM,
     roce::IRN,
+    star::NIC,
     chains::CHAINS,
     one_rma::NIC,
     parsers::GRANTS,
