@@ -19,7 +19,7 @@ use crate::source::{Source, Sources};
 use crate::watch::Watch;
 use crate::watch::record::Stats;
 use crate::workload::flows::Flows;
-use adverb_nic::ChainEvent;
+use adverb_nic::{ChainEvent, StarConfig};
 use adverb_wire::Instant;
 
 /// Everything that a simulation is made of.
@@ -33,6 +33,8 @@ pub struct Config {
     pub transport: TransportConfig,
     /// Hosts that do not offer IRN, if `transport` does.
     pub plain_hosts: Vec<u32>,
+    /// By host: the StaR that it offers, or none; hosts beyond offer the transport's.
+    pub star_of: Vec<Option<StarConfig>>,
     /// What NICs of queue pairs cost.
     pub hardware: Profile,
     /// Hosts whose NICs cost something else.
@@ -64,6 +66,7 @@ impl Config {
             switch: SwitchConfig::default(),
             transport: TransportConfig::default(),
             plain_hosts: Vec::new(),
+            star_of: Vec::new(),
             hardware: Profile::NEUTRAL,
             hardware_of: Vec::new(),
             payload: false,

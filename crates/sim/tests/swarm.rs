@@ -64,6 +64,7 @@ fn a_broken_nic_is_found() {
             Sabotage::CompletionsSwapped => &["in place of", "receive", "too many", "outstanding", "READ"],
             Sabotage::AtomicTwice => &["atomics on object"],
             Sabotage::WriteOutside => &["byte 77 of its memory", "content", "READ"],
+            other => panic!("{other:?} is one of StaR's"),
         };
         assert!(part.iter().any(|p| said.contains(p)), "{name}: {said}");
         assert_eq!(run_seed(found.seed).failures, Vec::<String>::new());

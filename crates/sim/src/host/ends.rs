@@ -133,6 +133,9 @@ impl Sim {
         if self.fabric.packets.hot[id as usize].flags & FLAG_CE != 0 {
             packet.flow.traffic_class |= CE;
         }
+        if self.watch.sabotage.is_some() {
+            self.spoil(h, &mut packet);
+        }
         let payload = match self.fabric.packets.payload(id) {
             Some(bytes) => Payload::from_slice(bytes),
             None => Payload::elided(packet.payload_len as usize),

@@ -55,6 +55,9 @@ pub struct TransportConfig {
     pub class: u8,
     /// Selective recovery and BDP flow control; `None` for plain RC.
     pub irn: Option<IrnConfig>,
+    /// StaR: what hosts offer that have no choice of their own in [`Config::star_of`]. The oracle's work takes
+    /// any; flows find their queue pairs by index, and so are for NICs without it.
+    pub star: Option<StarConfig>,
     /// Flows between the same two hosts share a queue pair, and wait for one another.
     pub share_qp: bool,
     /// The headers that IRN adds take no time on links, as in the paper's own simulations.
@@ -80,6 +83,7 @@ impl Default for TransportConfig {
             ecn: false,
             class: 0,
             irn: None,
+            star: None,
             share_qp: false,
             free_irn_headers: false,
         }
@@ -186,8 +190,13 @@ impl Hosts {
             let up = routes.up[h as usize];
             let seed = seed_of(config.seed, "host", u64::from(h));
             let refuse = |e: Error| crate::Error::new("hosts", format!("host {h}: {e:?}"));
-            let plain = TransportConfig { irn: None, ..config.transport };
-            let transport = if config.plain_hosts.contains(&h) { &plain } else { &config.transport };
+            let is_plain = config.plain_hosts.contains(&h);
+            let own_star = config.star_of.get(h as usize).copied();
+            let transport = &TransportConfig {
+                irn: config.transport.irn.filter(|_| !is_plain),
+                star: own_star.unwrap_or(config.transport.star),
+                ..config.transport
+            };
             let hardware = config.hardware_of(h);
             let stepped = device.has_queues() && !hardware.is_neutral();
             let costs = stepped.then_some(&hardware);
@@ -299,6 +308,7 @@ impl Host {
             watch_chains: transport.watch_chains,
             wait_on_error: transport.wait_on_error,
             irn: transport.irn,
+            star: transport.star,
             rto: transport.rto,
             retry_forever: transport.retry_forever,
             quantum: transport.quantum,

@@ -4,6 +4,7 @@
 pub mod one_rma;
 pub(crate) mod one_rma_oracle;
 pub mod programs;
+pub mod star;
 
 use crate::fabric::faults::{Chances, FaultPlan, LinkFaults, Outage};
 use crate::fabric::switch::ecn::Red;
@@ -266,7 +267,16 @@ pub fn replay(seed: u64, sabotage: Option<Sabotage>, show: &mut dyn FnMut(&str))
 
 /// Runs a seed; `step` sees the simulation before its first event and after every one.
 fn run(seed: u64, sabotage: Option<Sabotage>, step: &mut dyn FnMut(&mut Sim)) -> Outcome {
-    let (config, faults, work) = scenario(seed);
+    run_made(seed, scenario(seed), sabotage, step)
+}
+
+/// Runs what was made of a seed.
+fn run_made(
+    seed: u64,
+    (config, faults, work): (Config, FaultPlan, Work),
+    sabotage: Option<Sabotage>,
+    step: &mut dyn FnMut(&mut Sim),
+) -> Outcome {
     let mut outcome = Outcome { seed, failures: Vec::new(), trace: 0, completed: 0, dead: 0, faults: 0 };
     let made = Sim::new(config).map_err(|e| e.to_string()).and_then(|mut sim| {
         sim.set_oracle(&work, seed_of(seed, "oracle", 0)).map_err(|e| format!("{e:?}"))?;
@@ -283,6 +293,7 @@ fn run(seed: u64, sabotage: Option<Sabotage>, step: &mut dyn FnMut(&mut Sim)) ->
     if let Some(kind) = sabotage {
         sim.sabotage(kind);
     }
+    let stateless: Vec<usize> = sim.hosts().iter().map(|host| host.nic.stateless_bytes()).collect();
     let failed = |sim: &Sim| sim.oracle().is_some_and(|o| !o.failures().is_empty());
     step(&mut sim);
     while sim.run(FAULTY_PS, 1) && !failed(&sim) {
@@ -299,6 +310,14 @@ fn run(seed: u64, sabotage: Option<Sabotage>, step: &mut dyn FnMut(&mut Sim)) ->
     }
     step(&mut sim);
     outcome.failures = sim.oracle_verdict();
+    for (h, before) in stateless.into_iter().enumerate() {
+        let after = sim.hosts()[h].nic.stateless_bytes();
+        if after != before {
+            outcome.failures.push(format!(
+                "host {h}: StaR's stateless half has {after} bytes of memory, not {before} as at the start"
+            ));
+        }
+    }
     if let Some(oracle) = sim.oracle() {
         if !oracle.is_done() && outcome.failures.is_empty() {
             outcome.failures.push("without faults, requests are still outstanding".into());

@@ -13,7 +13,7 @@ use capture::Captures;
 use journal::Journal;
 use oracle::Oracle;
 use record::{Samples, Stats};
-use sabotage::Sabotage;
+use sabotage::{Newest, Sabotage};
 use trace::Trace;
 
 /// Everything that looks at a run. None of it changes what happens, but for sabotage, which is asked for.
@@ -26,4 +26,7 @@ pub(crate) struct Watch {
     pub journal: Journal,
     pub oracle: Option<Box<Oracle>>,
     pub sabotage: Option<Sabotage>,
+    /// Packets that sabotage has changed, and what it goes by.
+    pub spoilt: u32,
+    pub newest: Newest,
 }

@@ -18,7 +18,8 @@ use crate::source::Source;
 use crate::watch::sabotage::Sabotage;
 use adverb_nic::{Access, Completion, CompletionOp, MrInfo, QpCaps, RecvWr, SendOp, Status};
 use adverb_wire::Instant;
-use side::{RECV_BYTES, RECV_SLOTS, Side, WANTED_MAX};
+pub(crate) use side::RECV_SLOTS;
+use side::{RECV_BYTES, Side, WANTED_MAX};
 
 /// Bytes of a host's memory that are only ever read: what WRITEs and SENDs send.
 const SOURCE_BYTES: usize = 16 << 10;

@@ -1,0 +1,99 @@
+//! A swarm of StaR: random fabrics and faults as ever, and on them NICs that offer StaR in random roles, with
+//! random lifetimes, thresholds and hellos, beside NICs that know nothing of it. The oracle is that of plain
+//! queue pairs: a program must not see the difference. What a run must show beside that: the memory of the
+//! stateless half is as it was at the start.
+
+use super::{
+    Outcome, is_ring, pick, random_faults, random_switch, random_topology, random_transport, run_made,
+};
+use crate::fabric::faults::FaultPlan;
+use crate::sim::{Config, Sim};
+use crate::watch::oracle::Work;
+use crate::watch::sabotage::Sabotage;
+use crate::watch::trace::seed_of;
+use adverb_nic::{Mtu, StarConfig};
+use adverb_wire::Duration;
+use adverb_wire::star::Wish;
+
+/// The fabric, faults and work of a seed.
+pub fn scenario(seed: u64) -> (Config, FaultPlan, Work) {
+    let mut rng = fastrand::Rng::with_seed(seed_of(seed, "star swarm", 0));
+    let topology = random_topology(&mut rng);
+    let mtu = *pick(&mut rng, &[Mtu::M256, Mtu::M512, Mtu::M1024, Mtu::M2048, Mtu::M4096]);
+    let switch = random_switch(&mut rng, mtu, is_ring(&topology));
+    let mut transport = random_transport(&mut rng, mtu, switch.classes, true);
+    // Who gets plain RC may agree on IRN. A peer that is no StaR's must not be taken to have agreed before.
+    transport.irn =
+        transport.irn.filter(|_| rng.u32(0..4) == 0).map(|irn| adverb_nic::IrnConfig { agreed: None, ..irn });
+    let mut faults = random_faults(&mut rng, &topology, seed);
+    // Copies come later than some lifetimes last.
+    let later = rng.u64(1..40);
+    faults.links.iter_mut().for_each(|link| link.chances.reorder_ps *= later);
+    let work = Work {
+        connections: rng.u32(1..=3),
+        requests: rng.u32(5..40),
+        gap_ps: *pick(&mut rng, &[1_000, 1_000_000, 50_000_000]),
+        repost_ps: *pick(&mut rng, &[0, 0, 1_000_000, 30_000_000]),
+    };
+    let star_of = random_roles(&mut rng, topology.hosts);
+    let config = Config {
+        switch,
+        transport,
+        star_of,
+        payload: true,
+        through_bytes: true,
+        flow_bytes_max: 8,
+        seed,
+        ..Config::new(topology)
+    };
+    (config, faults, work)
+}
+
+/// What each host offers: mostly roles that fit, now and then none that do, or none at all.
+fn random_roles(rng: &mut fastrand::Rng, hosts: u32) -> Vec<Option<StarConfig>> {
+    let common = StarConfig {
+        lifetime: Duration::from_us(*pick(rng, &[30, 320, 1_000, 20_000])),
+        hello_interval: Duration::from_us(*pick(rng, &[20, 100, 1_000])),
+        hello_tries: rng.u8(2..6),
+        ..StarConfig::default()
+    };
+    let kind = rng.u32(0..5);
+    (0..hosts)
+        .map(|h| {
+            let wish = match kind {
+                // Every second one is a server: neighbours fit.
+                0 | 1 if h % 2 == 0 => Wish::Server,
+                0 | 1 => Wish::Client,
+                2 => Wish::Auto,
+                _ => *pick(rng, &[Wish::Server, Wish::Client, Wish::Auto]),
+            };
+            let knows = kind < 4 || rng.bool();
+            knows.then(|| StarConfig { wish, threshold: rng.u32(0..3), ..common })
+        })
+        .collect()
+}
+
+/// Runs a seed.
+pub fn run_seed(seed: u64) -> Outcome {
+    run_broken(seed, None)
+}
+
+/// Runs a seed on NICs that are broken on purpose, if `sabotage` says so.
+pub fn run_broken(seed: u64, sabotage: Option<Sabotage>) -> Outcome {
+    run_made(seed, scenario(seed), sabotage, &mut |_| {})
+}
+
+/// Runs a seed; `look` sees the simulation before its first event and after every one.
+pub fn run_seen(seed: u64, look: &mut dyn FnMut(&Sim)) -> Outcome {
+    run_made(seed, scenario(seed), None, &mut |sim| look(sim))
+}
+
+/// Runs a seed again and shows all that happens, a line each.
+pub fn replay(seed: u64, sabotage: Option<Sabotage>, show: &mut dyn FnMut(&str)) -> Outcome {
+    run_made(seed, scenario(seed), sabotage, &mut |sim| {
+        if !sim.watch.journal.is_on() {
+            sim.watch();
+        }
+        sim.take_log().iter().for_each(|line| show(line));
+    })
+}
