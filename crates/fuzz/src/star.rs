@@ -1,8 +1,8 @@
 //! The NIC's way in for StaR: frames to either side of connections that have agreed, and of one that has not.
 //!
-//! An input's first byte says which side is under test; the rest are steps. Addresses of memory differ from run
-//! to run, so they stand in an input by offsets, and queue pairs by small numbers; tickets come out the same in
-//! every run, since they are drawn from the NIC's seed.
+//! An input's first byte says which side is under test; the rest are steps. Addresses of memory differ from
+//! run to run, so they stand in an input by offsets, and queue pairs by small numbers; tickets come out the
+//! same in every run, since they are drawn from the NIC's seed.
 
 use crate::frames::{Step, append, steps};
 use crate::{Seen, Target};

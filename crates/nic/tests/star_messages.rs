@@ -701,7 +701,8 @@ fn what_was_posted_before_a_lost_acknowledgement_of_the_record_is_told() {
     assert_eq!(w.nodes[SERVER].nic.star_side(b), Ok(StarSide::Stateless));
 }
 
-/// How many RNR retries its requests have a server knows from RTS on only, when its connection is told already.
+/// How many RNR retries its requests have a server knows from RTS on only, when its connection is told
+/// already.
 #[test]
 fn a_servers_rnr_retries_travel_with_its_requests() {
     let mut w = client_and_server(9, Duration::from_ms(20));
@@ -730,4 +731,25 @@ fn a_servers_rnr_retries_travel_with_its_requests() {
     w.send(SERVER, ids[SERVER], wr(2, SendOp::Send, &[memory[SERVER].sge(0, 64)]));
     assert_eq!(w.completion(SERVER).status, Status::RnrRetryExceeded);
     assert_eq!(w.counter(CLIENT, "rnr_naks_sent"), 2);
+}
+
+/// A server that says it has a receive and never tells which is no reason to wait for ever.
+#[test]
+fn a_receive_that_is_promised_and_never_told_fails_the_send() {
+    let mut w = client_and_server(11, Duration::from_ms(20));
+    let (a, b) = w.pair(QpType::Rc, CAPS, &Link { timeout: 10, ..Link::default() });
+    let memory = [w.memory(CLIENT, 64), w.memory(SERVER, 64)];
+    w.run(Duration::from_ms(1));
+    assert_eq!(w.nodes[SERVER].nic.star_side(b), Ok(StarSide::Stateless));
+    w.drop_if = Some(Box::new(|_, p| is_star(p) && p.bth.opcode.operation() == Operation::WqePacket));
+    w.recv(SERVER, b, 50, &[memory[SERVER].sge(0, 64)]);
+    w.send(CLIENT, a, wr(1, SendOp::Send, &[memory[CLIENT].sge(0, 64)]));
+    let begin = w.now;
+    assert_eq!(w.completion(CLIENT).status, Status::TransportRetryExceeded);
+    // 4.2 ms, eight times over, and a wait of the RNR timer.
+    let took = w.now.since(begin);
+    assert!((Duration::from_ms(33)..Duration::from_ms(60)).contains(&took), "{took:?}");
+    assert_eq!(w.counter(CLIENT, "rnr_naks_received"), 0, "it was not said to have none");
+    let why = w.nodes[CLIENT].nic.next_explanation().unwrap();
+    assert!(why.rule.contains("did not tell which"), "{}", why.rule);
 }

@@ -55,8 +55,8 @@ pub struct TransportConfig {
     pub class: u8,
     /// Selective recovery and BDP flow control; `None` for plain RC.
     pub irn: Option<IrnConfig>,
-    /// StaR: what hosts offer that have no choice of their own in [`Config::star_of`]. The oracle's work takes
-    /// any; flows find their queue pairs by index, and so are for NICs without it.
+    /// StaR: what hosts offer that have no choice of their own in [`Config::star_of`]. The oracle's work
+    /// takes any; flows find their queue pairs by index, and so are for NICs without it.
     pub star: Option<StarConfig>,
     /// Flows between the same two hosts share a queue pair, and wait for one another.
     pub share_qp: bool,

@@ -309,6 +309,8 @@ fn run_made(
         }
     }
     step(&mut sim);
+    // What was found wrong has ended the run.
+    let was_cut = failed(&sim);
     outcome.failures = sim.oracle_verdict();
     for (h, before) in stateless.into_iter().enumerate() {
         let after = sim.hosts()[h].nic.stateless_bytes();
@@ -319,7 +321,7 @@ fn run_made(
         }
     }
     if let Some(oracle) = sim.oracle() {
-        if !oracle.is_done() && outcome.failures.is_empty() {
+        if !oracle.is_done() && !was_cut {
             outcome.failures.push("without faults, requests are still outstanding".into());
             if let Some(cycle) = sim.deadlock() {
                 let names: Vec<String> = cycle.iter().map(|l| sim.link_name(*l)).collect();

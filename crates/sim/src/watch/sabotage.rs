@@ -71,10 +71,12 @@ impl Sabotage {
     }
 }
 
-/// The newest receives into which data were sent, by host and queue pair: what [`Sabotage::StarPlace`] goes by.
+/// The newest receives into which data were sent, by host and queue pair: what [`Sabotage::StarPlace`] goes
+/// by.
 pub(crate) type Newest = BTreeMap<(u32, QpNumber), u32>;
 
-/// Receives of the oracle's sides that take turns: a place is used again by the receive that is so much newer.
+/// Receives of the oracle's sides that take turns: a place is used again by the receive that is so much
+/// newer.
 const TURN: u32 = crate::watch::oracle::RECV_SLOTS;
 /// A deadline that is moved stays far closer than the stateless side believes.
 const NUDGES: u32 = 8;

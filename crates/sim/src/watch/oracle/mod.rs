@@ -79,9 +79,12 @@ impl Oracle {
         self.dead
     }
 
-    /// Whether every request of every side that lives has completed.
+    /// Whether every request of every side that lives has completed, and every message has arrived: at a
+    /// stateless side of StaR it does so after it has completed at its sender.
     pub fn is_done(&self) -> bool {
-        self.sides.iter().all(|s| s.dead || (s.posted == self.requests && s.wanted.is_empty()))
+        let has_arrived = |n: usize| self.sides[n].has_arrived() || self.sides[n ^ 1].dead;
+        let is_done = |s: &Side| s.posted == self.requests && s.wanted.is_empty();
+        self.sides.iter().enumerate().all(|(n, s)| s.dead || (is_done(s) && has_arrived(n)))
     }
 
     /// Requests that completed well.

@@ -145,6 +145,11 @@ impl Side {
             dead: false,
         }
     }
+
+    /// Whether the peer has got every message of this side.
+    pub(super) fn has_arrived(&self) -> bool {
+        self.sent.is_empty()
+    }
 }
 
 impl Oracle {

@@ -72,6 +72,8 @@ pub(super) struct Peer {
     pub receives: VecDeque<Receive>,
     pub taken: VecDeque<Taken>,
     pub ask: Ask,
+    /// Since when it has told of receives that do not come.
+    promised: Instant,
     pub pulls: Pulls,
     /// Completions that are not acknowledged, the oldest with this number.
     cqes: VecDeque<Cqe>,
@@ -103,6 +105,7 @@ impl Peer {
             receives: VecDeque::new(),
             taken: VecDeque::new(),
             ask: Ask::No,
+            promised: Instant::NEVER,
             pulls: Pulls::new(base),
             cqes: VecDeque::new(),
             first: 0,
@@ -389,7 +392,7 @@ pub(super) fn take_receive(
         return Readiness::Ready;
     }
     if let Some(receive) = peer.receives.pop_front() {
-        peer.ask = Ask::No;
+        (peer.ask, peer.promised) = (Ask::No, Instant::NEVER);
         qp.requester.rnr_retries = qp.attr.rnr_retry;
         let too_long = wqe.op != WqeOp::WriteImm && wqe.len > receive.len;
         let cqe = if too_long {
@@ -408,14 +411,19 @@ pub(super) fn take_receive(
     match peer.ask {
         Ask::No => peer.ask_for_receives(),
         Ask::Asking => {}
-        // They are on their way.
+        // They are on their way, but not for ever.
         Ask::Told(count) if count != peer.receives_told() => {
-            peer.ask = Ask::No;
-            retry::wait_for_receiver(qp, now, peer.rnr_timer);
+            (peer.ask, peer.promised) = (Ask::No, peer.promised.min(now));
+            if super::is_patient(qp, nic, now.since(peer.promised)) {
+                retry::wait_for_receiver(qp, now, peer.rnr_timer);
+            } else {
+                let cause = Cause::local(Status::TransportRetryExceeded, PROMISED);
+                fail_oldest(qp, nic, now, &cause);
+            }
         }
         Ask::Told(_) => {
             let code = peer.rnr_timer;
-            peer.ask = Ask::No;
+            (peer.ask, peer.promised) = (Ask::No, Instant::NEVER);
             nic.counters.rnr_naks_received += 1;
             if retry::spend_rnr_retry(qp, nic, now, None, code) {
                 retry::wait_for_receiver(qp, now, code);
@@ -437,6 +445,10 @@ fn cqe_of(wqe: &Wqe, index: u32) -> Cqe {
     let op = if wqe.op == WqeOp::WriteImm { Op::Write } else { Op::Recv };
     Cqe { flags, status: 0, op, index, len: wqe.len, immediate: wqe.imm }
 }
+
+/// Rule of receives that the other side has told of and that do not come.
+const PROMISED: &str = "the stateless side said that it has a receive, and did not tell which within the \
+                        timeout, retry count times over (StaR; IBTA 9.7.6.1.3)";
 
 /// The other side has not answered for too long: the oldest request fails of it.
 pub(super) fn give_up(qp: &mut Qp, nic: &mut NicState, now: Instant) {
