@@ -156,16 +156,19 @@ pub struct Swarm {
     /// 1RMA's NICs and software instead of queue pairs
     #[arg(long = "1rma")]
     pub one_rma: bool,
+    /// Queue pairs of NICs that offer StaR, in random roles
+    #[arg(long, conflicts_with = "one_rma")]
+    pub star: bool,
     /// Run a system of programs: lock, queue or catalog
     #[arg(
         long,
         value_name = "NAME",
         value_parser = crate::systems::by_name,
-        conflicts_with_all = ["one_rma", "sabotage"]
+        conflicts_with_all = ["one_rma", "star", "sabotage"]
     )]
     pub app: Option<System>,
     /// Random programs in NICs, compiled, run under faults, and compared with an interpreter
-    #[arg(long, conflicts_with_all = ["one_rma", "sabotage", "app"])]
+    #[arg(long, conflicts_with_all = ["one_rma", "star", "sabotage", "app"])]
     pub redn: bool,
     /// Break the programs on purpose, to see that it is found: with --app or --redn
     #[arg(long, value_name = "HOW")]
@@ -193,16 +196,19 @@ pub struct Replay {
     /// A seed of the swarm of 1RMA
     #[arg(long = "1rma")]
     pub one_rma: bool,
+    /// A seed of the swarm of StaR
+    #[arg(long, conflicts_with = "one_rma")]
+    pub star: bool,
     /// A seed of a system of programs: lock, queue or catalog
     #[arg(
         long,
         value_name = "NAME",
         value_parser = crate::systems::by_name,
-        conflicts_with_all = ["one_rma", "sabotage"]
+        conflicts_with_all = ["one_rma", "star", "sabotage"]
     )]
     pub app: Option<System>,
     /// A seed of random programs in NICs; they are printed first
-    #[arg(long, conflicts_with_all = ["one_rma", "sabotage", "app"])]
+    #[arg(long, conflicts_with_all = ["one_rma", "star", "sabotage", "app"])]
     pub redn: bool,
     /// Break the programs on purpose, as for the swarm
     #[arg(long, value_name = "HOW")]
@@ -394,7 +400,7 @@ fn capture(text: &str) -> Result<(u32, PathBuf), String> {
 }
 
 fn sabotage(text: &str) -> Result<Sabotage, String> {
-    let names: Vec<&str> = Sabotage::ALL.iter().map(|(name, _)| *name).collect();
+    let names: Vec<&str> = Sabotage::every().map(|(name, _)| name).collect();
     Sabotage::by_name(text).ok_or_else(|| format!("give one of {}", names.join(", ")))
 }
 

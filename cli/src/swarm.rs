@@ -10,7 +10,7 @@ use adverb_redn::language::coverage::Coverage;
 use adverb_sim::sabotage::Sabotage;
 use adverb_sim::swarm::one_rma;
 use adverb_sim::swarm::programs::System;
-use adverb_sim::swarm::{Outcome, replay as replay_seed, run_broken};
+use adverb_sim::swarm::{Outcome, replay as replay_seed, run_broken, star};
 use adverb_sim::sweep;
 use adverb_sim::trace::mix;
 use std::cell::{Cell, RefCell};
@@ -35,6 +35,8 @@ thread_local! {
 enum Tried<'a> {
     /// Queue pairs, on NICs that are broken in this way.
     Queues(Option<Sabotage>),
+    /// Queue pairs of NICs that offer StaR, broken in this way.
+    Star(Option<Sabotage>),
     /// 1RMA.
     OneRma,
     /// A system of programs, broken in this way.
@@ -45,13 +47,18 @@ impl<'a> Tried<'a> {
     fn new(
         app: Option<&'a System>,
         bug: Option<&'a str>,
-        one_rma: bool,
+        (one_rma, star): (bool, bool),
         sabotage: Option<Sabotage>,
     ) -> Result<Tried<'a>, Error> {
+        if let Some(kind) = sabotage.filter(|kind| kind.is_of_star() && !star) {
+            return Err(Error::Options(format!("--sabotage {}: needs --star", kind.name())));
+        }
         let Some(app) = app else {
             return match bug {
                 Some(bug) => Err(Error::Options(format!("--bug {bug}: needs --app NAME, or --redn"))),
-                None => Ok(if one_rma { Tried::OneRma } else { Tried::Queues(sabotage) }),
+                None if one_rma => Ok(Tried::OneRma),
+                None if star => Ok(Tried::Star(sabotage)),
+                None => Ok(Tried::Queues(sabotage)),
             };
         };
         match bug.filter(|bug| !app.has_bug(bug)) {
@@ -67,6 +74,7 @@ impl<'a> Tried<'a> {
     fn run(self, seed: u64) -> Outcome {
         match self {
             Tried::Queues(sabotage) => run_broken(seed, sabotage),
+            Tried::Star(sabotage) => star::run_broken(seed, sabotage),
             Tried::OneRma => one_rma::run_seed(seed),
             Tried::App(app, bug) => app.run_seed(seed, bug),
         }
@@ -75,6 +83,7 @@ impl<'a> Tried<'a> {
     fn replay(self, seed: u64, show: &mut dyn FnMut(&str)) -> Outcome {
         match self {
             Tried::Queues(sabotage) => replay_seed(seed, sabotage, show),
+            Tried::Star(sabotage) => star::replay(seed, sabotage, show),
             Tried::OneRma => one_rma::replay(seed, show),
             Tried::App(app, bug) => app.replay(seed, bug, show),
         }
@@ -84,11 +93,9 @@ impl<'a> Tried<'a> {
     fn options(self) -> String {
         match self {
             Tried::Queues(None) => String::new(),
-            Tried::Queues(Some(kind)) => {
-                let name =
-                    Sabotage::ALL.iter().find(|(_, other)| *other == kind).map_or("", |(name, _)| name);
-                format!(" --sabotage {name}")
-            }
+            Tried::Queues(Some(kind)) => format!(" --sabotage {}", kind.name()),
+            Tried::Star(None) => " --star".to_owned(),
+            Tried::Star(Some(kind)) => format!(" --star --sabotage {}", kind.name()),
             Tried::OneRma => " --1rma".to_owned(),
             Tried::App(app, bug) => {
                 let bug = bug.map_or(String::new(), |bug| format!(" --bug {bug}"));
@@ -120,7 +127,7 @@ pub fn swarm(arguments: &args::Swarm) -> Result<ExitCode, Error> {
     }
     let app = if arguments.redn { Some(&REDN) } else { arguments.app.as_ref() };
     let bug = arguments.bug.as_deref();
-    let tried = Tried::new(app, bug, arguments.one_rma, arguments.sabotage)?;
+    let tried = Tried::new(app, bug, (arguments.one_rma, arguments.star), arguments.sabotage)?;
     name_the_seed_of_panics();
     let mut bar = Progress::new(false);
     let (mut failed, mut ended) = (0u64, 0u64);
@@ -192,7 +199,7 @@ fn tell(outcome: &Outcome, option: &str) -> io::Result<()> {
 pub fn replay(arguments: &args::Replay) -> Result<ExitCode, Error> {
     let app = if arguments.redn { Some(&REDN) } else { arguments.app.as_ref() };
     let bug = arguments.bug.as_deref();
-    let tried = Tried::new(app, bug, arguments.one_rma, arguments.sabotage)?;
+    let tried = Tried::new(app, bug, (arguments.one_rma, arguments.star), arguments.sabotage)?;
     name_the_seed_of_panics();
     SEED.set(Some(arguments.seed));
     let mut out = io::BufWriter::new(io::stdout().lock());

@@ -258,6 +258,41 @@ fn swarms_pass_and_broken_nics_are_found() {
     assert!(text(&refused.stderr).contains("completion-twice"), "{}", text(&refused.stderr));
 }
 
+/// StaR's swarm has a work of its own, finds what only its NICs can do wrong, and says how to see it again.
+#[test]
+fn the_swarm_of_star_is_one_of_its_own_and_replays() {
+    let output = adverb(&["swarm", "--star", "--seeds", "30", "--first", "7"]);
+    let said = text(&output.stdout);
+    assert!(output.status.success() && said.starts_with("30 seeds, 0 failed; "), "{said}");
+    let plain = text(&adverb(&["swarm", "--seeds", "30", "--first", "7"]).stdout);
+    assert_ne!(plain, said, "it is not the swarm without StaR");
+
+    let shown = (0..10).map(|seed| text(&adverb(&["replay", "--star", &seed.to_string()]).stdout));
+    let shown: Vec<String> = shown.collect();
+    assert!(shown.iter().all(|s| s.contains("nothing wrong")), "{shown:?}");
+    assert!(shown.iter().any(|s| s.contains("RemoteData")), "packets of StaR are shown");
+
+    let words = ["swarm", "--star", "--sabotage", "star-place", "--seeds", "1000", "--failures", "1"];
+    let found = adverb(&words);
+    let said = text(&found.stdout);
+    assert_eq!(found.status.code(), Some(1), "{said}");
+    let line = said.split('`').nth(1).unwrap_or_else(|| panic!("no line to replay: {said}"));
+    assert!(line.contains(" --star --sabotage star-place"), "{line}");
+    let replayed = adverb(&line.split(' ').skip(1).collect::<Vec<_>>());
+    assert_eq!(replayed.status.code(), Some(1), "{}", text(&replayed.stdout));
+    for (words, part) in [
+        (&["swarm", "--sabotage", "star-late"][..], "--sabotage star-late: needs --star"),
+        (&["replay", "1", "--sabotage", "star-late"], "--sabotage star-late: needs --star"),
+        (&["swarm", "--star", "--1rma"], "cannot be used with"),
+        (&["swarm", "--star", "--app", "lock"], "cannot be used with"),
+        (&["swarm", "--star", "--redn"], "cannot be used with"),
+    ] {
+        let refused = adverb(words);
+        let said = text(&refused.stderr);
+        assert!(!refused.status.success() && said.contains(part), "{words:?}: {said}");
+    }
+}
+
 /// Programs are tried under faults, their planted bugs found, and the line that is printed replays the seed.
 #[test]
 fn systems_of_programs_are_tried_and_replayed() {
