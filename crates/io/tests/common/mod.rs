@@ -269,8 +269,11 @@ pub fn role() -> Option<Vec<String>> {
 
 impl Helper {
     pub fn start(role: &[&str]) -> Helper {
-        // Another network namespace, for instance: `ip netns exec NAME`.
-        let via = std::env::var("ADVERB_IO_TEST_VIA").unwrap_or_default();
+        Helper::start_via(&std::env::var("ADVERB_IO_TEST_VIA").unwrap_or_default(), role)
+    }
+
+    /// Starts it by way of another command: `ip netns exec NAME` for another network namespace.
+    pub fn start_via(via: &str, role: &[&str]) -> Helper {
         let own = std::env::current_exe().unwrap();
         let mut words = via.split_whitespace().map(std::ffi::OsStr::new).chain([own.as_os_str()]);
         let mut child = Command::new(words.next().expect("at least our own name"))
