@@ -272,12 +272,12 @@ fn the_swarm_of_star_is_one_of_its_own_and_replays() {
     assert!(shown.iter().all(|s| s.contains("nothing wrong")), "{shown:?}");
     assert!(shown.iter().any(|s| s.contains("RemoteData")), "packets of StaR are shown");
 
-    let words = ["swarm", "--star", "--sabotage", "star-place", "--seeds", "1000", "--failures", "1"];
+    let words = ["swarm", "--star", "--sabotage", "star-copies", "--seeds", "100", "--failures", "1"];
     let found = adverb(&words);
     let said = text(&found.stdout);
     assert_eq!(found.status.code(), Some(1), "{said}");
     let line = said.split('`').nth(1).unwrap_or_else(|| panic!("no line to replay: {said}"));
-    assert!(line.contains(" --star --sabotage star-place"), "{line}");
+    assert!(line.contains(" --star --sabotage star-copies"), "{line}");
     let replayed = adverb(&line.split(' ').skip(1).collect::<Vec<_>>());
     assert_eq!(replayed.status.code(), Some(1), "{}", text(&replayed.stdout));
     for (words, part) in [
