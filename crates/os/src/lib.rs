@@ -14,6 +14,7 @@
 //! roce framing     RoCEv2 on UDP port 4791; IP packets built around what a socket shows
 //! unix             sockets that carry descriptors and know who is at the other end
 //! socket_file      a daemon's place in the file system for them
+//! via              frames to and from a port of a switch's process, through one of them
 //! signals          SIGINT and SIGTERM as something to wait for; writing without SIGPIPE
 //! say              lines for the person who runs the program, which may be lost but harm nothing
 //! wake             bells for a process or thread that sleeps
@@ -53,6 +54,7 @@ pub mod steer;
 mod sync;
 pub mod sys;
 pub mod unix;
+pub mod via;
 pub mod wake;
 
 /// Turns the `-1` of a system call into the error it stands for.

@@ -128,6 +128,19 @@ impl Channel {
         self.0.as_raw_fd()
     }
 
+    /// Asks the kernel to keep so many bytes of packets that the other end has not read. It may keep fewer.
+    pub fn ask_for_send_buffer(&self, bytes: usize) {
+        let value = bytes as libc::c_int;
+        let size = size_of::<libc::c_int>() as libc::socklen_t;
+        for option in [libc::SO_SNDBUFFORCE, libc::SO_SNDBUF] {
+            let place = (&raw const value).cast();
+            // SAFETY: the value is an int of that size.
+            if unsafe { libc::setsockopt(self.fd(), libc::SOL_SOCKET, option, place, size) } == 0 {
+                return;
+            }
+        }
+    }
+
     /// Whether a process of this process's user is at the other end, whatever its number.
     pub fn is_of_own_user(&self) -> bool {
         self.credentials().is_ok_and(|found| found.uid == crate::sys::effective_uid())

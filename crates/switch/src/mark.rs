@@ -35,6 +35,16 @@ impl Mark {
         Mark { config, seen: Register::new(shape) }
     }
 
+    /// Other conditions, from now on.
+    pub fn set_config(&mut self, config: MarkConfig) {
+        self.config = config;
+    }
+
+    /// The conditions.
+    pub fn config(&self) -> MarkConfig {
+        self.config
+    }
+
     /// What its register costs.
     pub fn shape(&self) -> Shape {
         self.seen.shape()

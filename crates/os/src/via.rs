@@ -1,0 +1,572 @@
+//! The way to a port of a switch's process: packets of a Unix socket, each of which carries several frames.
+//!
+//! A process says who it is in a [`Hello`], and is welcomed or refused in words. After that, frames go both
+//! ways. A frame begins at its IP header and has its ICRC, as on a wire without Ethernet. The same socket
+//! takes questions for the switch (`Ask`), which its process answers and then hangs up.
+//!
+//! ```text
+//! 1 Hello    version, slot, address (16 bytes), which host's table the slot is of (16 bytes)
+//! 2 Welcome  the port's number (2 bytes)
+//! 3 Refused  why, in words
+//! 4 Frames   length (2 bytes), frame; length, frame; ...
+//! 5 Ask      a question
+//! 6 Answer   a part of the answer
+//! ```
+//! Numbers have their least significant byte first. A switch that ends and comes back is found again: until
+//! then frames are lost, as on a cable that is pulled.
+
+use crate::batch::Tally;
+use crate::framing::{Datagram, UDP_LEN, bth_offset, outer_flow, write_icrc};
+use crate::roce::Received;
+use crate::say;
+use crate::sys;
+use crate::unix::Channel;
+use adverb_wire::{Bth, Duration, Flow, Gid, Instant, Opcode, Operation, Packet, ROCE_UDP_PORT, Service};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::RawFd;
+use std::path::{Path, PathBuf};
+
+/// Bytes of a message at most.
+pub const MESSAGE_MAX: usize = 60 << 10;
+/// Bytes of a frame at most: the largest path MTU with all its headers.
+pub const FRAME_MAX: usize = 4096 + 320;
+/// What either side asks the kernel to keep of messages that the other has not read.
+pub const SEND_BUFFER: usize = 1 << 20;
+/// Bytes that the switch keeps for a process that does not read.
+pub const QUEUE_MAX: usize = 1 << 20;
+
+/// The version of the messages.
+const VERSION: u8 = 1;
+const HELLO_LEN: usize = 35;
+/// Bytes that wait in a process for the kernel at most.
+const STAGED_MAX: usize = 256 << 10;
+/// Messages that one call takes at most.
+const MESSAGES_MAX: usize = 16;
+/// How long a switch has to answer the first hello.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
+/// How often a switch that is gone is looked for, and one that refuses is asked again.
+const LOOK: Duration = Duration::from_ms(10);
+const ASK_AGAIN: Duration = Duration::from_ms(1000);
+/// The port counts as in use, and is asked at every poll, for this long after its last frame.
+const IN_USE: Duration = Duration::from_ms(100);
+
+const HELLO: u8 = 1;
+const WELCOME: u8 = 2;
+const REFUSED: u8 = 3;
+const FRAMES: u8 = 4;
+const ASK: u8 = 5;
+const ANSWER: u8 = 6;
+
+/// Who a process is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Hello {
+    /// Its number among the processes of its address: the upper byte of its queue pairs' numbers.
+    pub slot: u8,
+    /// The address that it claims.
+    pub address: Gid,
+    /// Which table the number is of: processes that share an address share the table.
+    pub host: [u8; 16],
+}
+
+/// A message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Message<'a> {
+    /// A process's first.
+    Hello(Hello),
+    /// The process has this port.
+    Welcome(u16),
+    /// The process has no port.
+    Refused(&'a str),
+    /// Frames in a row.
+    Frames(Frames<'a>),
+    /// A question.
+    Ask(&'a [u8]),
+    /// A part of the answer.
+    Answer(&'a [u8]),
+}
+
+impl<'a> Message<'a> {
+    /// Reads a message. `None` for what nobody sends who speaks this version.
+    pub fn parse(bytes: &'a [u8]) -> Option<Message<'a>> {
+        let (&kind, rest) = bytes.split_first()?;
+        match kind {
+            HELLO => {
+                let rest: &[u8; HELLO_LEN - 1] = rest.try_into().ok()?;
+                let [address, host] = [2, 18].map(|at| rest[at..at + 16].try_into().ok());
+                let hello = Hello { slot: rest[1], address: Gid(address?), host: host? };
+                (rest[0] == VERSION).then_some(Message::Hello(hello))
+            }
+            WELCOME => Some(Message::Welcome(u16::from_le_bytes(rest.try_into().ok()?))),
+            REFUSED => std::str::from_utf8(rest).ok().map(Message::Refused),
+            FRAMES => Some(Message::Frames(Frames(rest))),
+            ASK => Some(Message::Ask(rest)),
+            ANSWER => Some(Message::Answer(rest)),
+            _ => None,
+        }
+    }
+
+    /// The bytes of a message; those of frames are made by [`Packer`].
+    pub fn emit(&self) -> Vec<u8> {
+        let with = |kind: u8, rest: &[u8]| [&[kind], rest].concat();
+        match self {
+            Message::Hello(hello) => {
+                [&[HELLO, VERSION, hello.slot][..], &hello.address.0, &hello.host].concat()
+            }
+            Message::Welcome(port) => with(WELCOME, &port.to_le_bytes()),
+            Message::Refused(why) => with(REFUSED, why.as_bytes()),
+            Message::Frames(frames) => with(FRAMES, frames.0),
+            Message::Ask(text) => with(ASK, text),
+            Message::Answer(text) => with(ANSWER, text),
+        }
+    }
+}
+
+/// Frames in a row. What is left where a length is wrong is no frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Frames<'a>(&'a [u8]);
+
+impl<'a> Iterator for Frames<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let (len, rest) = self.0.split_first_chunk::<2>()?;
+        let found = rest.split_at_checked(usize::from(u16::from_le_bytes(*len)));
+        let (frame, rest) = found.unwrap_or_default();
+        self.0 = rest;
+        (!frame.is_empty() && frame.len() <= FRAME_MAX).then_some(frame)
+    }
+}
+
+/// Frames on their way into messages, and those to the kernel.
+#[derive(Debug, Default)]
+pub struct Packer {
+    /// Messages in order, each with the number of its frames; the last one may take more.
+    messages: VecDeque<(Vec<u8>, u32)>,
+    bytes: usize,
+}
+
+impl Packer {
+    /// Bytes that wait.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.messages.is_empty()
+    }
+
+    /// Room for a frame of `len` bytes, of at most [`FRAME_MAX`], at the end.
+    pub fn add(&mut self, len: usize) -> &mut [u8] {
+        assert!((1..=FRAME_MAX).contains(&len), "a frame that a message takes");
+        let fits = |(message, frames): &(Vec<u8>, u32)| *frames > 0 && message.len() + 2 + len <= MESSAGE_MAX;
+        if !self.messages.back().is_some_and(fits) {
+            self.messages.push_back((vec![FRAMES], 0));
+        }
+        self.bytes += len;
+        let at = self.messages.len() - 1;
+        let (message, frames) = &mut self.messages[at];
+        *frames += 1;
+        message.extend_from_slice(&(len as u16).to_le_bytes());
+        let start = message.len();
+        message.resize(start + len, 0);
+        &mut message[start..]
+    }
+
+    /// A message that is no frames.
+    pub fn add_message(&mut self, message: &Message<'_>) {
+        self.messages.push_back((message.emit(), 0));
+    }
+
+    /// Gives the kernel what waits. False while it takes no more.
+    pub fn flush(&mut self, channel: &Channel, tally: &mut Tally) -> io::Result<bool> {
+        while let Some((message, frames)) = self.messages.front() {
+            match channel.send(message, &[]) {
+                Ok(()) => {
+                    let bytes = message.len() - 1 - 2 * *frames as usize;
+                    tally.messages += 1;
+                    tally.frames += u64::from(*frames);
+                    if *frames > 0 {
+                        tally.bytes += bytes as u64;
+                        self.bytes -= bytes;
+                    }
+                    self.messages.pop_front();
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Forgets everything; returns how many frames that were.
+    pub fn clear(&mut self) -> u64 {
+        self.bytes = 0;
+        self.messages.drain(..).map(|(_, frames)| u64::from(frames)).sum()
+    }
+}
+
+/// Where a switch of a name listens. A name with a slash is a path already.
+pub fn socket_path(directory: &Path, name: &Path) -> PathBuf {
+    match name.components().count() {
+        1 if !name.is_absolute() => {
+            let mut file = name.as_os_str().to_owned();
+            file.push(".switch");
+            directory.join(file)
+        }
+        _ => name.to_owned(),
+    }
+}
+
+/// A process's way to its port.
+#[derive(Debug)]
+pub struct Via {
+    path: PathBuf,
+    hello: Hello,
+    /// None while the switch is gone.
+    channel: Option<Channel>,
+    packer: Packer,
+    inbox: Vec<u8>,
+    last_used: Option<Instant>,
+    /// When a switch that is gone is looked for again.
+    look_at: Instant,
+    /// A refusal has been said.
+    said: bool,
+}
+
+impl Via {
+    /// Claims an address at the switch that listens at a path. The error says why that cannot be.
+    pub fn open(path: &Path, hello: Hello) -> io::Result<Via> {
+        let mut via = Via {
+            path: path.to_owned(),
+            hello,
+            channel: None,
+            packer: Packer::default(),
+            inbox: vec![0; MESSAGE_MAX],
+            last_used: None,
+            look_at: Instant::ZERO,
+            said: false,
+        };
+        via.connect()?;
+        let Some(channel) = &via.channel else { return Err(io::ErrorKind::NotConnected.into()) };
+        if !sys::wait_readable(channel.fd(), PATIENCE) {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "the switch does not answer"));
+        }
+        let answer = channel.receive(&mut via.inbox)?.map_or(0, |(len, _)| len);
+        match Message::parse(&via.inbox[..answer]) {
+            Some(Message::Welcome(_)) => Ok(via),
+            Some(Message::Refused(why)) => Err(io::Error::new(io::ErrorKind::AddrInUse, why)),
+            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "what listens there is no switch")),
+        }
+    }
+
+    fn connect(&mut self) -> io::Result<()> {
+        let channel = Channel::connect_at_once(&self.path)?;
+        if !channel.is_of_own_user() {
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the switch is another user's"));
+        }
+        channel.ask_for_send_buffer(SEND_BUFFER);
+        channel.send(&Message::Hello(self.hello).emit(), &[])?;
+        self.channel = Some(channel);
+        Ok(())
+    }
+
+    /// The descriptor to wait on; -1, which nothing ever comes from, while the switch is gone.
+    pub fn fd(&self) -> RawFd {
+        self.channel.as_ref().map_or(-1, Channel::fd)
+    }
+
+    /// When a switch that is gone is to be looked for.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.channel.is_none().then_some(self.look_at)
+    }
+
+    /// Whether frames came or went lately, or it is time to look for the switch.
+    #[inline]
+    pub fn in_use(&self, now: Instant) -> bool {
+        self.last_used.is_some_and(|last| now.since(last) < IN_USE)
+            || self.next_deadline().is_some_and(|at| at <= now)
+    }
+
+    /// Whether another frame may be staged.
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        self.packer.bytes() + FRAME_MAX <= STAGED_MAX
+    }
+
+    /// Whether frames wait for the kernel.
+    #[inline]
+    pub fn has_staged(&self) -> bool {
+        !self.packer.is_empty()
+    }
+
+    /// Stages a packet, whose payload `write` puts where it is told. False, and nothing staged, when it is
+    /// longer than any path MTU allows.
+    pub fn stage_packet(&mut self, now: Instant, packet: &Packet, write: impl FnOnce(&mut [u8])) -> bool {
+        let flow = Flow { src_port: ROCE_UDP_PORT, ..packet.flow };
+        let packet = Packet { flow, ..*packet };
+        let len = packet.frame_len();
+        if len > FRAME_MAX {
+            return false;
+        }
+        let frame = self.packer.add(len);
+        let header_len = packet.emit_ip(frame);
+        assert!(header_len > 0, "a frame that IP carries");
+        write(&mut frame[header_len..header_len + packet.payload_len as usize]);
+        write_icrc(frame, flow.ip_header_len());
+        self.last_used = Some(now);
+        true
+    }
+
+    /// Stages a complete frame as it is, without its IP and UDP headers, which `flow` describes. False where
+    /// it is no frame's length.
+    pub fn stage_bytes(&mut self, now: Instant, flow: &Flow, bytes: &[u8]) -> bool {
+        // Headers and payload are a multiple of 4 bytes, whatever they say: those of a SEND of this length
+        // stand for them.
+        let Some(payload_len) = bytes.len().checked_sub(BARE_LEN).filter(|len| len.is_multiple_of(4)) else {
+            return false;
+        };
+        let bth = Bth { opcode: Opcode::new(Service::Rc, Operation::SendMiddle), ..Bth::default() };
+        let flow = Flow { src_port: ROCE_UDP_PORT, ..*flow };
+        let packet = Packet { flow, bth, payload_len: payload_len as u32, ..Packet::default() };
+        let outer_len = flow.ip_header_len() + UDP_LEN;
+        if outer_len + bytes.len() > FRAME_MAX {
+            return false;
+        }
+        let frame = self.packer.add(outer_len + bytes.len());
+        packet.emit_ip(frame);
+        frame[outer_len..].copy_from_slice(bytes);
+        self.last_used = Some(now);
+        true
+    }
+
+    /// Gives staged frames to the kernel. False while it takes no more: they stay staged. Where the switch is
+    /// gone they are lost.
+    pub fn flush(&mut self, tally: &mut Tally) -> bool {
+        let done = match &self.channel {
+            Some(channel) => self.packer.flush(channel, tally),
+            None => Err(io::ErrorKind::NotConnected.into()),
+        };
+        done.unwrap_or_else(|_| {
+            // What the switch said before it ended is still there to be read, and its end behind it.
+            tally.failed += self.packer.clear();
+            true
+        })
+    }
+
+    /// Takes what has arrived, some messages at most; and looks for the switch if that is gone and it is
+    /// time.
+    pub fn receive(&mut self, now: Instant, mut each: impl FnMut(Datagram<'_>)) -> Received {
+        let mut total = Received::default();
+        if self.channel.is_none() && now >= self.look_at {
+            self.look_at = now + LOOK;
+            let _ = self.connect();
+        }
+        for _ in 0..MESSAGES_MAX {
+            let Some(channel) = &self.channel else { break };
+            let len = match channel.receive(&mut self.inbox) {
+                Ok(Some((len, _))) => len,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Ok(None) | Err(_) => {
+                    total.errors += 1;
+                    self.channel = None;
+                    self.look_at = self.look_at.max(now + LOOK);
+                    break;
+                }
+            };
+            match Message::parse(&self.inbox[..len]) {
+                Some(Message::Frames(frames)) => {
+                    self.last_used = Some(now);
+                    total.messages += 1;
+                    for datagram in frames.filter_map(datagram_of) {
+                        total.frames += 1;
+                        total.bytes += datagram.bytes.len() as u64;
+                        each(datagram);
+                    }
+                }
+                Some(Message::Refused(why)) => {
+                    if !self.said {
+                        say!("adverb: the switch at {} came back and says: {why}", self.path.display());
+                    }
+                    (self.said, self.look_at) = (true, now + ASK_AGAIN);
+                    self.channel = None;
+                }
+                Some(Message::Welcome(_)) => self.said = false,
+                _ => total.errors += 1,
+            }
+        }
+        total
+    }
+}
+
+/// Bytes of a frame from its BTH on, without extended headers and payload.
+const BARE_LEN: usize = 16;
+
+/// A frame as a UDP socket would show it. `None` where it is no UDP datagram to RoCE's port.
+fn datagram_of(frame: &[u8]) -> Option<Datagram<'_>> {
+    let bth_at = bth_offset(frame);
+    let flow = outer_flow(frame)?;
+    let (headers, bytes) = frame.split_at_checked(bth_at)?;
+    let [from, to] = [8, 6].map(|before| {
+        let at = bth_at.checked_sub(before)?;
+        Some(u16::from_be_bytes(headers.get(at..at + 2)?.try_into().ok()?))
+    });
+    (to? == ROCE_UDP_PORT).then_some(Datagram { flow: Flow { src_port: from?, ..flow }, bytes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::unix::Listener;
+    use adverb_wire::{Psn, verify_ip, verify_udp};
+    use std::net::IpAddr;
+
+    fn gid(text: &str) -> Gid {
+        Gid::from(text.parse::<IpAddr>().unwrap())
+    }
+
+    const HOST: [u8; 16] = [9; 16];
+
+    #[test]
+    fn messages_are_read_as_they_were_written() {
+        let hello = Hello { slot: 7, address: gid("fd00::7"), host: HOST };
+        for message in [
+            Message::Hello(hello),
+            Message::Welcome(513),
+            Message::Refused("no"),
+            Message::Ask(b"show"),
+            Message::Answer(b""),
+        ] {
+            assert_eq!(Message::parse(&message.emit()), Some(message));
+        }
+        let mut other = Message::Hello(hello).emit();
+        other[1] = VERSION + 1;
+        assert_eq!(Message::parse(&other), None);
+        for bytes in [&[][..], &[HELLO], &[WELCOME, 1], &[REFUSED, 0xff], &[99, 1, 2]] {
+            assert_eq!(Message::parse(bytes), None);
+        }
+        let frames = |bytes: &[u8]| Frames(bytes).map(<[u8]>::to_vec).collect::<Vec<_>>();
+        assert_eq!(frames(&[2, 0, 5, 6, 1, 0, 7]), [vec![5, 6], vec![7]]);
+        assert_eq!(frames(&[1, 0, 7, 9, 0, 1]), [vec![7]], "a length beyond the end");
+        assert_eq!(frames(&[0, 0, 1, 0, 7]), [[0u8; 0]; 0], "a frame of nothing");
+        assert_eq!(frames(&[0xff; 3]), [[0u8; 0]; 0]);
+    }
+
+    #[test]
+    fn a_name_is_a_file_of_the_folder_and_a_path_is_itself() {
+        let path = |name| socket_path(Path::new("/dev/shm/x"), Path::new(name));
+        assert_eq!(path("sw0"), Path::new("/dev/shm/x/sw0.switch"));
+        assert_eq!(path("/tmp/sw0"), Path::new("/tmp/sw0"));
+        assert_eq!(path("./sw0"), Path::new("./sw0"));
+    }
+
+    fn packet(src: &str, dst: &str, psn: u32, payload_len: u32) -> Packet {
+        let (src, dst) = (gid(src), gid(dst));
+        let flow = Flow { src, dst, src_port: ROCE_UDP_PORT, traffic_class: 2, hop_limit: 64 };
+        let opcode = Opcode::new(Service::Rc, Operation::SendMiddle);
+        let bth = Bth { opcode, psn: Psn::new(psn), ..Bth::default() };
+        Packet { flow, bth, payload_len, ..Packet::default() }
+    }
+
+    /// A switch with one port that sends everything back, is ended, and comes again.
+    #[test]
+    fn frames_go_both_ways_and_a_switch_that_comes_back_is_found() {
+        let folder = crate::test_folder("via");
+        let path = folder.join("sw0.switch");
+        let hello = Hello { slot: 1, address: gid("10.9.0.1"), host: HOST };
+        assert!(Via::open(&path, hello).is_err(), "nobody listens");
+        let listener = Listener::bind(&path).unwrap();
+        let accept = |listener: &Listener, answer: Message<'_>| {
+            assert!(sys::wait_readable(listener.fd(), PATIENCE));
+            let channel = listener.accept().unwrap();
+            let mut buffer = vec![0; MESSAGE_MAX];
+            assert!(sys::wait_readable(channel.fd(), PATIENCE));
+            let (len, _) = channel.receive(&mut buffer).unwrap().unwrap();
+            assert_eq!(Message::parse(&buffer[..len]), Some(Message::Hello(hello)));
+            channel.send(&answer.emit(), &[]).unwrap();
+            channel
+        };
+        let (mut via, far) = std::thread::scope(|scope| {
+            let opening = scope.spawn(|| Via::open(&path, hello).unwrap_err().to_string());
+            accept(&listener, Message::Refused("it is taken"));
+            assert_eq!(opening.join().unwrap(), "it is taken");
+            let opening = scope.spawn(|| Via::open(&path, hello).unwrap());
+            let far = accept(&listener, Message::Welcome(1));
+            (opening.join().unwrap(), far)
+        });
+        let (mut tally, mut buffer) = (Tally::default(), vec![0; MESSAGE_MAX]);
+        for psn in 0..20 {
+            let sent = packet("10.9.0.1", "10.9.0.2", psn, 4096);
+            assert!(via.stage_packet(Instant::ZERO, &sent, |at| at.fill(psn as u8)));
+        }
+        assert!(via.has_staged() && via.flush(&mut tally) && !via.has_staged());
+        assert_eq!((tally.messages, tally.frames, tally.failed), (2, 20, 0));
+        let mut psn = 0;
+        for _ in 0..tally.messages {
+            let (len, _) = far.receive(&mut buffer).unwrap().unwrap();
+            let Some(Message::Frames(frames)) = Message::parse(&buffer[..len]) else { panic!("frames") };
+            for frame in frames {
+                assert!(verify_ip(frame, 20));
+                assert_eq!(frame[20 + UDP_LEN + 12], psn);
+                psn += 1;
+            }
+            far.send(&buffer[..len], &[]).unwrap();
+        }
+        let mut heard = 0;
+        while heard < 20 {
+            let received = via.receive(Instant::ZERO, |datagram| {
+                assert_eq!(datagram.flow.src, gid("10.9.0.1"));
+                assert_eq!(verify_udp(&datagram.flow, datagram.bytes), Some(0));
+            });
+            heard += received.frames;
+        }
+        drop(far);
+        via.receive(Instant::ZERO, |_| panic!("no frame"));
+        assert_eq!((via.fd(), via.next_deadline()), (-1, Some(Instant::ZERO + LOOK)));
+        assert!(via.stage_packet(Instant::ZERO, &packet("10.9.0.1", "10.9.0.2", 0, 4), |_| {}));
+        assert!(via.flush(&mut tally));
+        assert_eq!(tally.failed, 1);
+        via.receive(Instant::ZERO + LOOK, |_| panic!("no frame"));
+        assert_eq!(via.next_deadline(), None);
+        accept(&listener, Message::Refused("taken meanwhile"));
+        via.receive(Instant::ZERO + LOOK, |_| panic!("no frame"));
+        assert_eq!(via.next_deadline(), Some(Instant::ZERO + LOOK + ASK_AGAIN));
+    }
+
+    /// Faults flip bits of the headers that a frame's length does not depend on.
+    #[test]
+    fn a_damaged_frame_leaves_as_it_is() {
+        for (src, dst) in [("10.9.0.1", "10.9.0.2"), ("fd00::1", "fd00::2")] {
+            let sent = packet(src, dst, 3, 5);
+            let mut frame = vec![0; sent.frame_len()];
+            let at = sent.emit_ip(&mut frame);
+            frame[at..at + 5].copy_from_slice(b"hello");
+            write_icrc(&mut frame, sent.flow.ip_header_len());
+            let bth_at = bth_offset(&frame);
+            frame[bth_at] ^= 0x40;
+            let hello = Hello { slot: 1, address: gid(src), host: HOST };
+            let mut via = Via {
+                path: PathBuf::new(),
+                hello,
+                channel: None,
+                packer: Packer::default(),
+                inbox: Vec::new(),
+                last_used: None,
+                look_at: Instant::ZERO,
+                said: false,
+            };
+            assert!(via.stage_bytes(Instant::ZERO, &sent.flow, &frame[bth_at..]));
+            assert!(!via.stage_bytes(Instant::ZERO, &sent.flow, &frame[bth_at + 1..]));
+            assert!(!via.stage_bytes(Instant::ZERO, &sent.flow, &[0; 12]));
+            let (message, _) = via.packer.messages.pop_front().unwrap();
+            let Some(Message::Frames(mut frames)) = Message::parse(&message) else { panic!("frames") };
+            let found = frames.next().unwrap();
+            assert_eq!(found, frame);
+            let datagram = datagram_of(found).unwrap();
+            assert_eq!((datagram.flow.src, datagram.bytes), (gid(src), &frame[bth_at..]));
+        }
+    }
+}

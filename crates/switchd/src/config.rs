@@ -1,0 +1,333 @@
+//! The file that describes a switch, in TOML: its name, the programs in their order, its ports' faults and
+//! captures.
+
+use adverb_os::choice::Choice;
+use adverb_os::faults::{Direction, Faults};
+use adverb_switch::mark::Mark;
+use adverb_switch::switch::{PORTS_MAX, PROGRAMS_MAX};
+use adverb_switch::{ByteOrder, CasConfig, CasToWrite, MarkConfig, Program, Switch, WordRange};
+use adverb_wire::{Duration, Gid, Instant, Key};
+use serde::Deserialize;
+use std::fmt;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+/// Events that are kept at most.
+const TRACE_MAX: usize = 1 << 16;
+/// The longest delay that a port may add.
+const DELAY_US_MAX: u64 = 60_000_000;
+
+/// What is wrong with a file.
+#[derive(Debug)]
+pub struct ConfigError {
+    /// The file.
+    pub path: PathBuf,
+    /// What, and what would be right.
+    pub what: String,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path.display(), self.what)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// A switch as its file has it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Its name; the socket is called after it.
+    #[serde(default = "usual_name")]
+    pub name: String,
+    /// Events that are kept for `trace`.
+    #[serde(default = "usual_trace")]
+    pub trace: usize,
+    /// Faults of ports that have none of their own.
+    #[serde(default)]
+    faults: FaultKeys,
+    #[serde(default, rename = "port")]
+    ports: Vec<PortKeys>,
+    #[serde(default, rename = "program")]
+    programs: Vec<ProgramKeys>,
+}
+
+fn usual_name() -> String {
+    "sw0".to_owned()
+}
+
+fn usual_trace() -> usize {
+    1000
+}
+
+/// Probabilities of faults, and times in microseconds.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+struct FaultKeys {
+    loss: f64,
+    duplicate: f64,
+    reorder: f64,
+    corrupt: f64,
+    mark: f64,
+    delay_us: u64,
+    direction: Option<String>,
+    seed: Option<u64>,
+}
+
+impl FaultKeys {
+    fn faults(&self) -> Result<Faults, String> {
+        let direction = match &self.direction {
+            None => Direction::Both,
+            Some(name) => Direction::named(name).ok_or("direction is rx, tx or both")?,
+        };
+        let faults = Faults {
+            loss: self.loss,
+            duplicate: self.duplicate,
+            reorder: self.reorder,
+            corrupt: self.corrupt,
+            mark: self.mark,
+            delay: std::time::Duration::from_micros(self.delay_us),
+            direction,
+            seed: self.seed,
+        };
+        match faults.are_probabilities() {
+            false => Err("loss, duplicate, reorder, corrupt and mark are 0 to 1".to_owned()),
+            true if self.delay_us > DELAY_US_MAX => Err("delay-us is at most 60 seconds".to_owned()),
+            true => Ok(faults),
+        }
+    }
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PortKeys {
+    address: IpAddr,
+    faults: Option<FaultKeys>,
+    pcap: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(tag = "kind", deny_unknown_fields, rename_all = "snake_case", rename_all_fields = "kebab-case")]
+enum ProgramKeys {
+    Forward {},
+    Ecn { above: Option<u32>, every: Option<u32> },
+    Trim { above: Option<u32>, every: Option<u32> },
+    CasToWrite(CasKeys),
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct CasKeys {
+    server: IpAddr,
+    rkey: Option<u32>,
+    va: Option<u64>,
+    len: Option<u64>,
+    byte_order: Option<String>,
+    words: Option<usize>,
+    connections: Option<usize>,
+    hold_us: Option<u64>,
+    flight_us: Option<u64>,
+    life_us: Option<u64>,
+}
+
+impl CasKeys {
+    fn config(&self) -> Result<CasConfig, String> {
+        let usual = CasConfig::new(Gid::from(self.server));
+        let time = |given: Option<u64>, usual| given.map_or(usual, Duration::from_us);
+        Ok(CasConfig {
+            rkey: self.rkey.map(Key),
+            words: match (self.va, self.len) {
+                (None, None) => WordRange::Any,
+                (Some(va), Some(len)) => WordRange::Range { va, len },
+                _ => return Err("a range of words has va and len, or neither".to_owned()),
+            },
+            byte_order: match self.byte_order.as_deref() {
+                None | Some("little") => ByteOrder::Little,
+                Some("big") => ByteOrder::Big,
+                Some(_) => return Err("byte-order is little or big".to_owned()),
+            },
+            words_max: self.words.unwrap_or(usual.words_max),
+            connections_max: self.connections.unwrap_or(usual.connections_max),
+            hold: time(self.hold_us, usual.hold),
+            flight: time(self.flight_us, usual.flight),
+            life: time(self.life_us, usual.life),
+            ..usual
+        })
+    }
+}
+
+impl ProgramKeys {
+    /// The program. `None` for `forward`, which is what a switch does without one.
+    fn program(&self, start: Instant) -> Result<Option<Program>, String> {
+        let mark = |above: Option<u32>, every: Option<u32>| match (above, every) {
+            (None, None) => Err("give above, in waiting bytes, or every, in packets".to_owned()),
+            (_, Some(0)) => Err("every is 1 or more".to_owned()),
+            _ => Ok(Mark::new(MarkConfig { above, every })),
+        };
+        Ok(match self {
+            ProgramKeys::Forward {} => None,
+            ProgramKeys::Ecn { above, every } => Some(Program::Ecn(mark(*above, *every)?)),
+            ProgramKeys::Trim { above, every } => Some(Program::Trim(mark(*above, *every)?)),
+            ProgramKeys::CasToWrite(keys) => {
+                let program = CasToWrite::new(keys.config()?, start).map_err(str::to_owned)?;
+                Some(Program::CasToWrite(Box::new(program)))
+            }
+        })
+    }
+}
+
+impl Config {
+    /// Reads and checks a file. Paths in it are relative to it.
+    pub fn read(path: &Path) -> Result<Config, ConfigError> {
+        let wrong = |what: String| ConfigError { path: path.to_owned(), what };
+        let text = std::fs::read_to_string(path).map_err(|e| wrong(e.to_string()))?;
+        let mut config = Config::parse(&text).map_err(wrong)?;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        config.ports.iter_mut().filter_map(|port| port.pcap.as_mut()).for_each(|at| *at = folder.join(&*at));
+        Ok(config)
+    }
+
+    /// Reads and checks a text.
+    pub fn parse(text: &str) -> Result<Config, String> {
+        let config: Config = toml::from_str(text).map_err(|e| e.to_string().trim_end().to_owned())?;
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        if !(1..=32).contains(&config.name.len()) || !config.name.chars().all(plain) {
+            return Err("name: 1 to 32 letters, digits, - and _".to_owned());
+        }
+        if config.trace > TRACE_MAX {
+            return Err(format!("trace: at most {TRACE_MAX} events"));
+        }
+        if config.programs.len() > PROGRAMS_MAX || config.ports.len() > PORTS_MAX {
+            return Err(format!("at most {PROGRAMS_MAX} programs and {PORTS_MAX} ports"));
+        }
+        config.faults.faults().map_err(|why| format!("[faults]: {why}"))?;
+        for (at, port) in config.ports.iter().enumerate() {
+            let is_same = |other: &PortKeys| other.address == port.address;
+            if config.ports[..at].iter().any(is_same) {
+                return Err(format!("[[port]] {}: two entries for one address", port.address));
+            }
+            let faults = port.faults.as_ref().map_or(Ok(Faults::default()), FaultKeys::faults);
+            faults.map_err(|why| format!("[[port]] {}: {why}", port.address))?;
+        }
+        config.switch(Instant::ZERO)?;
+        Ok(config)
+    }
+
+    /// The switch, which begins now.
+    pub fn switch(&self, start: Instant) -> Result<Switch, String> {
+        let mut programs = Vec::new();
+        for (at, keys) in self.programs.iter().enumerate() {
+            let program = keys.program(start).map_err(|why| format!("[[program]] {}: {why}", at + 1))?;
+            programs.extend(program);
+        }
+        Switch::new(programs, self.trace).map_err(|e| e.to_string())
+    }
+
+    /// What stands between an address's port and the switch.
+    pub fn line_of(&self, address: Gid) -> (Faults, Option<&Path>) {
+        let keys = self.ports.iter().find(|port| Gid::from(port.address) == address);
+        let faults = keys.and_then(|keys| keys.faults.as_ref()).unwrap_or(&self.faults);
+        // They were checked when the text was read.
+        (faults.faults().unwrap_or_default(), keys.and_then(|keys| keys.pcap.as_deref()))
+    }
+
+    /// The names of the programs in their order.
+    pub fn program_names(&self) -> String {
+        let name = |keys: &ProgramKeys| match keys {
+            ProgramKeys::Forward {} => "forward",
+            ProgramKeys::Ecn { .. } => "ecn",
+            ProgramKeys::Trim { .. } => "trim",
+            ProgramKeys::CasToWrite(_) => "cas_to_write",
+        };
+        match self.programs.is_empty() {
+            true => "forward".to_owned(),
+            false => self.programs.iter().map(name).collect::<Vec<_>>().join(", "),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_says_programs_ports_and_faults() {
+        let text = r#"
+            name = "lock"
+            trace = 10
+            [faults]
+            loss = 0.25
+            seed = 7
+            [[port]]
+            address = "10.9.0.2"
+            faults = { delay-us = 20, direction = "tx" }
+            pcap = "two.pcap"
+            [[program]]
+            kind = "ecn"
+            every = 10
+            [[program]]
+            kind = "cas_to_write"
+            server = "10.9.0.1"
+            va = 0x0
+            len = 0x40000
+            byte-order = "big"
+            hold-us = 500
+        "#;
+        let config = Config::parse(text).unwrap();
+        assert_eq!((config.name.as_str(), config.program_names().as_str()), ("lock", "ecn, cas_to_write"));
+        let gid = |text: &str| Gid::from(text.parse::<IpAddr>().unwrap());
+        let (faults, pcap) = config.line_of(gid("10.9.0.2"));
+        assert_eq!((faults.loss, faults.direction, pcap), (0.0, Direction::Tx, Some(Path::new("two.pcap"))));
+        assert_eq!(faults.delay, std::time::Duration::from_micros(20));
+        let (faults, pcap) = config.line_of(gid("10.9.0.9"));
+        assert_eq!((faults.loss, faults.seed, pcap), (0.25, Some(7), None));
+        let switch = config.switch(Instant::ZERO).unwrap();
+        let Program::CasToWrite(program) = &switch.programs()[1] else { panic!("the second program") };
+        let found = program.config();
+        assert_eq!(found.words, WordRange::Range { va: 0, len: 0x40000 });
+        assert_eq!((found.byte_order, found.hold), (ByteOrder::Big, Duration::from_us(500)));
+        let empty = Config::parse("").unwrap();
+        assert_eq!((empty.name.as_str(), empty.program_names().as_str()), ("sw0", "forward"));
+    }
+
+    #[test]
+    fn the_examples_are_read() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+        for (name, programs) in [("forward", "forward"), ("ecn", "ecn"), ("lock", "cas_to_write")] {
+            let config = Config::read(&folder.join(name).with_extension("toml")).unwrap();
+            assert_eq!(config.program_names(), programs);
+        }
+        let missing = Config::read(&folder.join("none.toml")).unwrap_err().to_string();
+        assert!(missing.contains("none.toml"), "{missing}");
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        for (text, said) in [
+            ("nmae = 'x'", "nmae"),
+            ("name = 'a/b'", "name: 1 to 32"),
+            ("trace = 100000", "at most 65536"),
+            ("[faults]\nloss = 2.0", "[faults]: loss"),
+            ("[faults]\ndirection = 'up'", "direction is rx"),
+            ("[[port]]\naddress = '10.9.0.300'", "10.9.0.300"),
+            ("[[port]]\naddress = '1.1.1.1'\n[[port]]\naddress = '1.1.1.1'", "two entries"),
+            ("[[program]]\nkind = 'sort'", "sort"),
+            ("[[program]]\nkind = 'forward'\nfast = true", "fast"),
+            ("[[program]]\nkind = 'ecn'", "give above"),
+            ("[[program]]\nkind = 'trim'\nevery = 0", "every is 1"),
+            ("[[program]]\nkind = 'cas_to_write'", "server"),
+            ("[[program]]\nkind = 'cas_to_write'\nserver = '10.9.0.1'\nva = 8", "va and len"),
+            ("[[program]]\nkind = 'cas_to_write'\nserver = '10.9.0.1'\nva = 4\nlen = 8", "multiple of 8"),
+            ("[[program]]\nkind = 'cas_to_write'\nserver = '10.9.0.1'\nspeed = 9", "speed"),
+        ] {
+            let found = Config::parse(text).unwrap_err();
+            assert!(found.contains(said), "{text}: {found}");
+        }
+        let cas = "[[program]]\nkind = 'cas_to_write'\nserver = '10.9.0.1'\n";
+        assert!(Config::parse(&cas.repeat(2)).unwrap_err().contains("10.9.0.1"), "one server, two programs");
+        assert!(
+            Config::parse(&"[[program]]\nkind = 'forward'\n".repeat(9)).unwrap_err().contains("at most 8")
+        );
+    }
+}

@@ -1,0 +1,173 @@
+//! Questions to a running switch, and their answers: JSON both ways, one question a connection.
+
+use crate::process::Process;
+use adverb_os::unix::Channel;
+use adverb_os::via::{MESSAGE_MAX, Message};
+use adverb_switch::{MarkConfig, Program};
+use adverb_wire::Instant;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use std::io;
+use std::path::Path;
+
+/// How long a switch may take to answer, in seconds.
+const PATIENCE_S: u32 = 10;
+/// Bytes of an answer at most, in whole lines: what a socket holds at once.
+const TRACE_BYTES_MAX: usize = 256 << 10;
+
+/// A question.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "ask", deny_unknown_fields, rename_all = "kebab-case")]
+pub enum Question {
+    /// Ports, programs, counters.
+    Show {},
+    /// The last events, those of one queue pair only if it is named.
+    Trace {
+        /// The queue pair that packets name.
+        qp: Option<u32>,
+        /// How many.
+        last: Option<usize>,
+    },
+    /// A word is given back to the server.
+    Forget {
+        /// The program, by name or by number from 1 on.
+        program: String,
+        /// The word's address.
+        word: u64,
+    },
+    /// Other conditions for `ecn` or `trim`.
+    Mark {
+        /// The program, by name or by number from 1 on.
+        program: String,
+        /// At so many waiting bytes.
+        above: Option<u32>,
+        /// Every so many-th packet of a port.
+        every: Option<u32>,
+    },
+}
+
+/// Asks the switch that listens at a path. A refusal is an error with the switch's words.
+pub fn ask(path: &Path, question: &Question) -> io::Result<Value> {
+    let channel = Channel::connect(path, PATIENCE_S)?;
+    let text = serde_json::to_vec(question)?;
+    channel.send(&Message::Ask(&text).emit(), &[])?;
+    let (mut answer, mut buffer) = (Vec::new(), vec![0; MESSAGE_MAX]);
+    while let Some((len, _)) = channel.receive(&mut buffer)? {
+        match Message::parse(&buffer[..len]) {
+            Some(Message::Answer(part)) => answer.extend_from_slice(part),
+            _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "what listens there is no switch")),
+        }
+    }
+    let mut answer: Value = serde_json::from_slice(&answer)?;
+    match answer.get("error").and_then(Value::as_str) {
+        Some(why) => Err(io::Error::new(io::ErrorKind::InvalidInput, why.to_owned())),
+        None => Ok(answer.take()),
+    }
+}
+
+/// Answers.
+pub(crate) fn answer(process: &mut Process, now: Instant, text: &[u8]) -> String {
+    let answered = match serde_json::from_slice(text) {
+        Ok(Question::Show {}) => Ok(show(process)),
+        Ok(Question::Trace { qp, last }) => Ok(trace(process, qp, last)),
+        Ok(Question::Forget { program, word }) => forget(process, now, &program, word),
+        Ok(Question::Mark { program, above, every }) => mark(process, &program, above, every),
+        Err(e) => Err(format!("no question: {e}")),
+    };
+    answered.unwrap_or_else(|why| json!({ "error": why })).to_string()
+}
+
+fn show(process: &Process) -> Value {
+    let Process { switch, seats, tally, malformed, .. } = process;
+    let ports = switch.ports().filter_map(|(port, _, counts)| {
+        let seat = seats.get(usize::from(port.0))?.as_ref()?;
+        let faults = seat.line.counts().map(|counts| {
+            json!({
+                "lost": counts.lost, "duplicated": counts.duplicated, "reordered": counts.reordered,
+                "corrupted": counts.corrupted, "marked": counts.marked,
+            })
+        });
+        Some(json!({
+            "port": port.0, "address": seat.address.ip().to_string(), "processes": seat.members.all().count(),
+            "rx_frames": counts.rx_frames, "rx_bytes": counts.rx_bytes, "tx_frames": counts.tx_frames,
+            "tx_bytes": counts.tx_bytes, "changed": counts.changed, "dropped": counts.dropped,
+            "drop_no_process": seat.nobody, "drop_queue_full": seat.full,
+            "rx_faults": faults[0], "tx_faults": faults[1],
+        }))
+    });
+    let programs = switch.programs().iter().map(|program| match program {
+        Program::Ecn(mark) | Program::Trim(mark) => {
+            let MarkConfig { above, every } = mark.config();
+            json!({ "kind": program.name(), "above": above, "every": every })
+        }
+        Program::CasToWrite(cas) => {
+            let words = cas.count_words();
+            json!({
+                "kind": program.name(), "server": cas.config().server.ip().to_string(),
+                "connections": cas.connections().count(), "held": cas.held(),
+                "words": {
+                    "known": words.known, "pending": words.pending, "learning": words.learning,
+                    "unsure": words.unsure,
+                },
+            })
+        }
+    });
+    let counters: Map<String, Value> =
+        switch.counters().iter().map(|(name, count)| (name.to_owned(), count.into())).collect();
+    json!({
+        "name": process.config.name, "ports": ports.collect::<Vec<_>>(),
+        "programs": programs.collect::<Vec<_>>(), "counters": counters,
+        "recirculated": switch.recirculated(), "messages_sent": tally.messages,
+        "messages_malformed": malformed,
+    })
+}
+
+fn trace(process: &Process, qp: Option<u32>, last: Option<usize>) -> Value {
+    let events = process.switch.trace().events().rev();
+    let named = events.filter(|event| qp.is_none_or(|qp| event.qpn.get() == qp));
+    let mut bytes = 0;
+    let lines = named.take(last.unwrap_or(usize::MAX)).map(ToString::to_string).take_while(|line| {
+        bytes += line.len();
+        bytes <= TRACE_BYTES_MAX
+    });
+    let mut lines: Vec<String> = lines.collect();
+    lines.reverse();
+    json!({ "events": lines })
+}
+
+fn program_named<'a>(process: &'a mut Process, name: &str) -> Result<&'a mut Program, String> {
+    let programs = process.switch.programs_mut();
+    let by_number = name.parse::<usize>().ok().and_then(|number| number.checked_sub(1));
+    let found: Vec<usize> = match by_number {
+        Some(at) => (at < programs.len()).then_some(at).into_iter().collect(),
+        None => (0..programs.len()).filter(|at| programs[*at].name() == name).collect(),
+    };
+    match found[..] {
+        [at] => Ok(&mut programs[at]),
+        [] => Err(format!("the switch runs no program {name}")),
+        _ => Err(format!("the switch runs {} programs {name}; give its number", found.len())),
+    }
+}
+
+fn forget(process: &mut Process, now: Instant, name: &str, word: u64) -> Result<Value, String> {
+    match program_named(process, name)? {
+        Program::CasToWrite(program) => match program.forget_word(now, word) {
+            true => Ok(json!({ "word": word })),
+            false => Err(format!("the word {word:#x} is not followed, or something is on its way to it")),
+        },
+        program => Err(format!("{} follows no words", program.name())),
+    }
+}
+
+fn mark(process: &mut Process, name: &str, above: Option<u32>, every: Option<u32>) -> Result<Value, String> {
+    if every == Some(0) {
+        return Err("every is 1 or more".to_owned());
+    }
+    match program_named(process, name)? {
+        Program::Ecn(mark) | Program::Trim(mark) => {
+            mark.set_config(MarkConfig { above, every });
+            Ok(json!({ "above": above, "every": every }))
+        }
+        program => Err(format!("{} marks nothing", program.name())),
+    }
+}

@@ -1,0 +1,21 @@
+//! The process of a switch: it moves frames between the ports of [`adverb_switch`] and processes of this
+//! host, which come through Unix sockets (`adverb_os::via`).
+//!
+//! ```text
+//! config    the file that says which programs, ports and faults there are
+//! process   the loop: waits, takes frames, gives them to the switch, sends what leaves
+//! members   processes behind a port, and who of them gets a frame
+//! line      what stands between a port and the switch: faults and capture
+//! control   questions: show, trace, set
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod config;
+pub mod control;
+mod line;
+mod members;
+mod process;
+
+pub use config::Config;
+pub use control::Question;
+pub use process::{OpenError, Process, Stopper};

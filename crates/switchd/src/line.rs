@@ -1,0 +1,86 @@
+//! What stands between a port and the switch: the faults of both directions, and the capture.
+
+use adverb_os::capture::Capture;
+use adverb_os::faults::{Direction, FaultCounts, Faults, Lane, Parcel};
+use adverb_os::framing::{bth_offset, outer_flow};
+use adverb_wire::{Duration, Instant};
+
+/// Captured frames reach the file after this long.
+const CAPTURE_FLUSH: Duration = Duration::from_ms(1000);
+
+/// One port's line. Frames that the process sends are `rx`, those that it gets `tx`: as the switch sees it.
+pub struct Line {
+    /// None where no frame can be harmed.
+    lanes: Option<[Lane<()>; 2]>,
+    capture: Option<Capture>,
+    flushed: Instant,
+}
+
+/// Which of the two ways.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// Into the switch.
+    Rx = 0,
+    /// Out of it.
+    Tx = 1,
+}
+
+impl Line {
+    /// A line with these faults. `seed` decides where they name none.
+    pub fn new(faults: &Faults, capture: Option<Capture>, seed: u64) -> Line {
+        let lane = |direction| Lane::new(faults, direction, seed);
+        let lanes = faults.any().then(|| [lane(Direction::Rx), lane(Direction::Tx)]);
+        Line { lanes, capture, flushed: Instant::ZERO }
+    }
+
+    /// Takes a frame in; gives it back where nothing can happen to it.
+    pub fn admit(&mut self, now: Instant, way: Way, bytes: Vec<u8>) -> Option<Vec<u8>> {
+        // What comes in is captured before the faults, what leaves behind them: as seen beside the port.
+        if way == Way::Rx || self.lanes.is_none() {
+            self.record(now, &bytes);
+        }
+        let Some(lanes) = &mut self.lanes else { return Some(bytes) };
+        let bth_at = bth_offset(&bytes);
+        lanes[way as usize].admit(now, Parcel { bytes, bth_at, tag: () });
+        None
+    }
+
+    /// The next frame that the faults let go.
+    pub fn next(&mut self, now: Instant, way: Way) -> Option<Vec<u8>> {
+        let bytes = self.lanes.as_mut()?[way as usize].next(now)?.bytes;
+        if way == Way::Tx {
+            self.record(now, &bytes);
+        }
+        Some(bytes)
+    }
+
+    fn record(&mut self, now: Instant, bytes: &[u8]) {
+        if let Some(capture) = &mut self.capture {
+            let flow = outer_flow(bytes).unwrap_or_default();
+            capture.record(now, flow.src, flow.dst, bytes);
+        }
+    }
+
+    /// Puts what was captured into the file, if it is time or `at_once` is said.
+    pub fn flush(&mut self, now: Instant, at_once: bool) {
+        if let Some(capture) = &mut self.capture
+            && (at_once || now.since(self.flushed) >= CAPTURE_FLUSH)
+        {
+            self.flushed = now;
+            capture.flush();
+        }
+    }
+
+    /// When something is due.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let lanes = self.lanes.iter().flatten().filter_map(Lane::next_deadline).min();
+        let dirty = self.capture.as_ref().is_some_and(Capture::is_dirty);
+        let flush = dirty.then(|| self.flushed + CAPTURE_FLUSH);
+        [lanes, flush].into_iter().flatten().min()
+    }
+
+    /// What the faults did: to frames that came in, and to those that left.
+    pub fn counts(&self) -> [FaultCounts; 2] {
+        self.lanes.as_ref().map_or_else(Default::default, |[rx, tx]| [rx.counts(), tx.counts()])
+    }
+}

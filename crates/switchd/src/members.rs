@@ -1,0 +1,99 @@
+//! Who is at the other ends of the sockets, and the processes behind one port.
+
+use adverb_os::batch::Tally;
+use adverb_os::unix::Channel;
+use adverb_os::via::{Hello, Packer, QUEUE_MAX};
+use adverb_switch::PortId;
+use std::time::Duration;
+
+/// How long who has connected may take to say something.
+pub const SILENCE_MAX: Duration = Duration::from_secs(10);
+
+/// What a connection is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// It has said nothing yet.
+    Unknown,
+    /// A process behind a port, and its slot.
+    Member(PortId, u8),
+    /// It was answered or refused, and is to be closed when it has been told.
+    Leaving,
+}
+
+/// One end of a connection.
+pub struct Peer {
+    pub channel: Channel,
+    pub role: Role,
+    /// What it has not been sent yet.
+    pub packer: Packer,
+    /// The connection has ended.
+    pub is_gone: bool,
+}
+
+impl Peer {
+    pub fn new(channel: Channel) -> Peer {
+        Peer { channel, role: Role::Unknown, packer: Packer::default(), is_gone: false }
+    }
+
+    /// Queues a frame. False, and nothing done, if too much waits already.
+    pub fn add(&mut self, frame: &[u8]) -> bool {
+        if self.packer.bytes() + frame.len() > QUEUE_MAX {
+            return false;
+        }
+        self.packer.add(frame.len()).copy_from_slice(frame);
+        true
+    }
+
+    /// Sends what waits, as far as the kernel takes it.
+    pub fn flush(&mut self, tally: &mut Tally) {
+        if self.packer.is_empty() {
+            return;
+        }
+        match self.packer.flush(&self.channel, tally) {
+            Ok(true) if self.role == Role::Leaving => self.is_gone = true,
+            Ok(_) => {}
+            Err(_) => self.is_gone = true,
+        }
+    }
+}
+
+/// The processes of one address.
+pub struct Members {
+    /// Which table their slots are of.
+    host: [u8; 16],
+    /// By slot, the connection's place plus one.
+    places: [u32; 256],
+}
+
+impl Members {
+    /// Nobody yet, of the host of a first process.
+    pub fn new(hello: &Hello) -> Members {
+        Members { host: hello.host, places: [0; 256] }
+    }
+
+    /// Whether a process is of the host whose processes these are.
+    pub fn are_of(&self, hello: &Hello) -> bool {
+        self.host == hello.host
+    }
+
+    /// The place of a slot's process.
+    pub fn of_slot(&self, slot: u8) -> Option<usize> {
+        self.places[usize::from(slot)].checked_sub(1).map(|at| at as usize)
+    }
+
+    /// Notes a process.
+    pub fn add(&mut self, slot: u8, at: usize) {
+        self.places[usize::from(slot)] = at as u32 + 1;
+    }
+
+    /// Forgets one. Whether none is left.
+    pub fn remove(&mut self, slot: u8) -> bool {
+        self.places[usize::from(slot)] = 0;
+        self.all().next().is_none()
+    }
+
+    /// All places.
+    pub fn all(&self) -> impl Iterator<Item = usize> + '_ {
+        self.places.iter().filter_map(|at| at.checked_sub(1)).map(|at| at as usize)
+    }
+}

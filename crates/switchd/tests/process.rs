@@ -1,0 +1,270 @@
+//! The process with its sockets: processes claim addresses, frames cross, faults and questions.
+
+use adverb_os::batch::Tally;
+use adverb_os::sys::wait_readable;
+use adverb_os::unix::Channel;
+use adverb_os::via::{Hello, Message, Via, socket_path};
+use adverb_switchd::{Config, Process, Question, Stopper, control};
+use adverb_wire::{Bth, Flow, Gid, Instant, Opcode, Operation, Packet, Psn, QpNumber, Service, verify_udp};
+use serde_json::Value;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct Running {
+    thread: Option<JoinHandle<()>>,
+    stopper: Stopper,
+    path: PathBuf,
+    folder: PathBuf,
+}
+
+impl Running {
+    fn start(test: &str, text: &str) -> Running {
+        let folder = std::env::temp_dir().join(format!("adverb-switchd-{}-{test}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        let text = text.replace("FOLDER", &folder.display().to_string());
+        let mut process = Process::open(Config::parse(&text).unwrap(), &folder).unwrap();
+        let (stopper, path) = (process.stopper(), process.path().to_owned());
+        let thread = Some(std::thread::spawn(move || process.run()));
+        Running { thread, stopper, path, folder }
+    }
+
+    fn show(&self) -> Value {
+        control::ask(&self.path, &Question::Show {}).unwrap()
+    }
+
+    fn stop(&mut self) {
+        self.stopper.stop();
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn gid(text: &str) -> Gid {
+    Gid::from(text.parse::<IpAddr>().unwrap())
+}
+
+fn hello(address: &str, slot: u8, host: u8) -> Hello {
+    Hello { slot, address: gid(address), host: [host; 16] }
+}
+
+fn packet(from: &str, to: &str, slot: u8, psn: u32) -> Packet {
+    let flow = Flow { src: gid(from), dst: gid(to), traffic_class: 2, hop_limit: 64, src_port: 0 };
+    let bth = Bth {
+        opcode: Opcode::new(Service::Rc, Operation::SendMiddle),
+        dest_qp: QpNumber::new(u32::from(slot) << 16 | 17),
+        psn: Psn::new(psn),
+        ..Bth::default()
+    };
+    Packet { flow, bth, payload_len: 1024, ..Packet::default() }
+}
+
+fn send(via: &mut Via, packet: &Packet) {
+    assert!(via.stage_packet(Instant::ZERO, packet, |at| at.fill(7)));
+    assert!(via.flush(&mut Tally::default()));
+}
+
+/// PSNs of the next `count` frames, and their class.
+fn hear(via: &mut Via, count: usize) -> Vec<(u32, u8)> {
+    let mut heard = Vec::new();
+    while heard.len() < count {
+        assert!(wait_readable(via.fd(), PATIENCE), "{} of {count} frames came", heard.len());
+        via.receive(Instant::ZERO, |datagram| {
+            assert!(verify_udp(&datagram.flow, datagram.bytes).is_some());
+            let packet = Packet::parse_bth(datagram.flow, datagram.bytes).unwrap().packet;
+            heard.push((packet.bth.psn.get(), packet.flow.traffic_class));
+        });
+    }
+    heard
+}
+
+#[test]
+fn frames_go_to_the_process_whose_queue_pair_they_name() {
+    let running = Running::start("slots", "");
+    let open = |address: &str, slot| Via::open(&running.path, hello(address, slot, 1)).unwrap();
+    let mut client = open("10.9.0.2", 1);
+    let mut servers = [open("10.9.0.1", 3), open("10.9.0.1", 4)];
+    for psn in 0..100 {
+        send(&mut client, &packet("10.9.0.2", "10.9.0.1", 3 + (psn % 2) as u8, psn));
+    }
+    for (at, server) in servers.iter_mut().enumerate() {
+        let heard = hear(server, 50);
+        assert!(heard.iter().zip(0..).all(|((psn, class), i)| (*psn, *class) == (2 * i + at as u32, 2)));
+    }
+    // Back to itself, to all processes of an address, to a slot that nobody has, under another's address.
+    send(&mut client, &packet("10.9.0.2", "10.9.0.2", 1, 200));
+    assert_eq!(hear(&mut client, 1), [(200, 2)]);
+    send(&mut client, &packet("10.9.0.2", "10.9.0.1", 0, 201));
+    servers.iter_mut().for_each(|server| assert_eq!(hear(server, 1), [(201, 2)]));
+    send(&mut client, &packet("10.9.0.2", "10.9.0.1", 9, 202));
+    send(&mut client, &packet("10.9.0.1", "10.9.0.2", 1, 203));
+    send(&mut client, &packet("10.9.0.2", "10.9.0.7", 1, 204));
+    send(&mut client, &packet("10.9.0.2", "10.9.0.2", 1, 205));
+    assert_eq!(hear(&mut client, 1), [(205, 2)]);
+    let shown = running.show();
+    let ports = shown["ports"].as_array().unwrap();
+    let port = |address: &str| ports.iter().find(|port| port["address"] == address).unwrap();
+    assert_eq!(port("10.9.0.1")["processes"], 2);
+    assert_eq!(port("10.9.0.1")["drop_no_process"], 1);
+    assert_eq!((&port("10.9.0.2")["rx_frames"], &port("10.9.0.2")["dropped"]), (&106.into(), &2.into()));
+    assert_eq!(
+        (&shown["counters"]["drop_source"], &shown["counters"]["drop_no_route"]),
+        (&1.into(), &1.into())
+    );
+}
+
+#[test]
+fn an_address_is_claimed_once_and_free_when_its_process_has_ended() {
+    let running = Running::start("claims", "");
+    let open = |host, slot| Via::open(&running.path, hello("10.9.0.1", slot, host));
+    let first = open(1, 1).unwrap();
+    let refused = open(2, 1).unwrap_err().to_string();
+    assert!(refused.contains("another host or folder") && refused.contains("10.9.0.1"), "{refused}");
+    let refused = open(1, 1).unwrap_err().to_string();
+    assert!(refused.contains("slot 1"), "{refused}");
+    let _second = open(1, 2).unwrap();
+    let refused = Via::open(&running.path, hello("0.0.0.0", 1, 1)).unwrap_err().to_string();
+    assert!(refused.contains("not the address of a host"), "{refused}");
+    assert!(Via::open(&running.path, hello("10.9.0.3", 0xff, 1)).is_err());
+    drop(first);
+    drop(_second);
+    open(2, 1).unwrap();
+    // What ended with frames that nobody had read yet gives its slot back too.
+    for psn in 0..20 {
+        let mut via = open(3, 1).unwrap();
+        (0..40).for_each(|_| send(&mut via, &packet("10.9.0.1", "10.9.0.1", 1, psn)));
+    }
+    let same = Process::open(Config::parse("").unwrap(), &running.folder).map(drop).unwrap_err().to_string();
+    assert!(same.contains("another daemon") && same.contains("another"), "{same}");
+}
+
+#[test]
+fn a_killed_switch_comes_back_and_its_processes_with_it() {
+    let mut running = Running::start("again", "");
+    let mut via = Via::open(&running.path, hello("10.9.0.1", 1, 1)).unwrap();
+    send(&mut via, &packet("10.9.0.1", "10.9.0.1", 1, 1));
+    assert_eq!(hear(&mut via, 1), [(1, 2)]);
+    running.stop();
+    assert!(wait_readable(via.fd(), PATIENCE));
+    via.receive(Instant::ZERO, |_| panic!("no frame"));
+    assert_eq!(via.fd(), -1);
+    let mut process = Process::open(Config::parse("").unwrap(), &running.folder).unwrap();
+    running.stopper = process.stopper();
+    running.thread = Some(std::thread::spawn(move || process.run()));
+    let later = Instant::from_ns(1_000_000_000);
+    via.receive(later, |_| panic!("no frame"));
+    send(&mut via, &packet("10.9.0.1", "10.9.0.1", 1, 2));
+    assert_eq!(hear(&mut via, 1), [(2, 2)]);
+}
+
+#[test]
+fn programs_are_shown_traced_and_set() {
+    let text =
+        "[[program]]\nkind = 'ecn'\nevery = 2\n[[program]]\nkind = 'cas_to_write'\nserver = '10.9.0.8'";
+    let running = Running::start("set", text);
+    let mut via = Via::open(&running.path, hello("10.9.0.1", 1, 1)).unwrap();
+    let classes = |via: &mut Via| -> Vec<u8> {
+        (0..4).for_each(|psn| send(via, &packet("10.9.0.1", "10.9.0.1", 1, psn)));
+        hear(via, 4).iter().map(|(_, class)| *class).collect()
+    };
+    assert_eq!(classes(&mut via), [2, 3, 2, 3]);
+    let ask = |question| control::ask(&running.path, &question).map_err(|e| e.to_string());
+    let events = ask(Question::Trace { qp: Some(1 << 16 | 17), last: Some(1) }).unwrap();
+    let line = events["events"][0].as_str().unwrap();
+    assert!(line.contains("marked") && line.contains("psn"), "{line}");
+    assert_eq!(ask(Question::Trace { qp: Some(5), last: None }).unwrap()["events"], Value::Array(vec![]));
+    ask(Question::Mark { program: "1".into(), above: None, every: Some(4) }).unwrap();
+    assert_eq!(classes(&mut via), [2, 2, 2, 3]);
+    assert_eq!(running.show()["programs"][0]["every"], 4);
+    assert_eq!(running.show()["counters"]["ecn_marked"], 3);
+    for (question, said) in [
+        (Question::Mark { program: "cas_to_write".into(), above: None, every: None }, "marks nothing"),
+        (Question::Mark { program: "ecn".into(), above: None, every: Some(0) }, "1 or more"),
+        (Question::Mark { program: "trim".into(), above: None, every: None }, "no program trim"),
+        (Question::Mark { program: "3".into(), above: None, every: None }, "no program 3"),
+        (Question::Forget { program: "ecn".into(), word: 8 }, "follows no words"),
+        (Question::Forget { program: "cas_to_write".into(), word: 8 }, "0x8 is not followed"),
+    ] {
+        let refused = ask(question).unwrap_err();
+        assert!(refused.contains(said), "{refused}");
+    }
+}
+
+#[test]
+fn a_ports_faults_and_capture_are_its_own() {
+    let text = "[[port]]\naddress = '10.9.0.2'\nfaults = { loss = 0.5, seed = 7, direction = 'tx' }\n\
+                pcap = 'FOLDER/two.pcap'";
+    let mut running = Running::start("faults", text);
+    let mut one = Via::open(&running.path, hello("10.9.0.1", 1, 1)).unwrap();
+    let mut two = Via::open(&running.path, hello("10.9.0.2", 1, 1)).unwrap();
+    let port_two = |running: &Running| running.show()["ports"][1].clone();
+    for psn in 0..100 {
+        send(&mut one, &packet("10.9.0.1", "10.9.0.2", 1, psn));
+        send(&mut two, &packet("10.9.0.2", "10.9.0.1", 1, psn));
+    }
+    assert_eq!(hear(&mut one, 100).len(), 100, "what it sends suffers nothing");
+    let mut lost = 0;
+    while port_two(&running)["tx_frames"] != 100 {
+        std::thread::yield_now();
+    }
+    lost += port_two(&running)["tx_faults"]["lost"].as_u64().unwrap() as usize;
+    assert!((30..70).contains(&lost), "{lost}");
+    assert_eq!(hear(&mut two, 100 - lost).len(), 100 - lost);
+    running.stop();
+    let bytes = std::fs::read(running.folder.join("two.pcap")).unwrap();
+    let captured = adverb_wire::pcap::Reader::new(&bytes).unwrap().count();
+    assert_eq!(captured, 200 - lost);
+}
+
+#[test]
+fn what_nobody_should_say_ends_its_connection_only() {
+    let running = Running::start("hostile", "");
+    let mut via = Via::open(&running.path, hello("10.9.0.1", 1, 1)).unwrap();
+    let raw = |bytes: &[u8]| {
+        let channel = Channel::connect(&running.path, 20).unwrap();
+        channel.send(bytes, &[]).unwrap();
+        channel
+    };
+    for bytes in [&[99, 1][..], &[1], &[4, 1, 0, 7], &Message::Answer(b"x").emit(), &[0; 61 << 10]] {
+        raw(bytes).wait_for_end();
+    }
+    let silent = Channel::connect(&running.path, 20).unwrap();
+    let answered = raw(&Message::Ask(b"{\"ask\":\"sing\"}").emit());
+    let mut buffer = [0; 1000];
+    let (len, _) = answered.receive(&mut buffer).unwrap().unwrap();
+    assert!(String::from_utf8_lossy(&buffer[..len]).contains("no question"));
+    // Frames of any bytes, of which none is a packet.
+    let mut bytes = vec![4];
+    for i in 0..200u16 {
+        bytes.extend_from_slice(&(1 + i % 100).to_le_bytes());
+        bytes.extend((0..=i % 100).map(|j| (i.wrapping_mul(31) ^ j.wrapping_mul(7)) as u8));
+    }
+    let channel = raw(&Message::Hello(hello("10.9.0.5", 1, 1)).emit());
+    channel.send(&bytes, &[]).unwrap();
+    channel.receive(&mut buffer).unwrap().unwrap();
+    send(&mut via, &packet("10.9.0.1", "10.9.0.1", 1, 5));
+    assert_eq!(hear(&mut via, 1), [(5, 2)]);
+    while running.show()["counters"]["drop_parse"] != 200 {
+        std::thread::yield_now();
+    }
+    assert!(running.show()["messages_malformed"].as_u64() >= Some(4));
+    assert!(!silent.is_closed(), "it has some seconds to say something");
+}
+
+#[test]
+fn a_name_is_a_file_in_the_folder() {
+    let running = Running::start("name", "name = 'lock'");
+    assert_eq!(running.path, socket_path(&running.folder, Path::new("lock")));
+    assert_eq!(running.show()["name"], "lock");
+}
