@@ -14,6 +14,9 @@ use std::os::fd::AsFd;
 /// Name of the device.
 pub const DEVICE_NAME: &str = "adverb0";
 
+/// MTU of a switch's port: the largest path MTU fits.
+const VIA_MTU: u32 = 9000;
+
 /// The device that this host offers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
@@ -42,6 +45,9 @@ pub struct DeviceInfo {
 
 /// The device that [`Host::open`](crate::Host::open) would open, without opening it.
 pub fn devices(settings: &Settings) -> Result<DeviceInfo, OpenError> {
+    if settings.via.is_some() {
+        return via_device(settings.address);
+    }
     let system = |what| move |source| OpenError::System { what, source };
     let all = interface_addresses().map_err(system("listing the network interfaces"))?;
     let address = settings.address.unwrap_or_else(|| default_address(&all));
@@ -63,6 +69,28 @@ pub fn devices(settings: &Settings) -> Result<DeviceInfo, OpenError> {
         link_mtu,
         active_mtu: Mtu::fitting(link_mtu),
         mac: if mac == [0; 6] { mac_of(gid) } else { Mac(mac) },
+        node_guid: node_guid(gid),
+        slot: 0,
+    })
+}
+
+/// The device behind a switch: its address need not be one of this host's, and no interface has it. Programs
+/// are told of the one that every host has.
+fn via_device(address: Option<IpAddr>) -> Result<DeviceInfo, OpenError> {
+    let address = address.ok_or(OpenError::ViaAddress { address: None })?;
+    if address.is_unspecified() || address.is_multicast() {
+        return Err(OpenError::ViaAddress { address: Some(address) });
+    }
+    let gid = Gid::from(address);
+    Ok(DeviceInfo {
+        name: DEVICE_NAME.to_owned(),
+        address,
+        gids: vec![gid; 2],
+        interface: "lo".to_owned(),
+        interface_index: 1,
+        link_mtu: VIA_MTU,
+        active_mtu: Mtu::fitting(VIA_MTU),
+        mac: mac_of(gid),
         node_guid: node_guid(gid),
         slot: 0,
     })
@@ -106,6 +134,23 @@ mod tests {
             let error = devices(&settings).unwrap_err();
             assert!(matches!(error, OpenError::Address { .. }), "{error:?}");
             assert!(error.to_string().contains("address="));
+        }
+    }
+
+    #[test]
+    fn behind_a_switch_any_hosts_address_will_do() {
+        let settings = |address: Option<&str>| Settings {
+            address: address.map(|text| text.parse().unwrap()),
+            via: Some("sw0".into()),
+            ..Settings::default()
+        };
+        let device = devices(&settings(Some("192.0.2.77"))).unwrap();
+        assert_eq!((device.gids[0].ip().to_string(), device.active_mtu), ("192.0.2.77".into(), Mtu::M4096));
+        for (address, said) in
+            [(None, "needs an address="), (Some("0.0.0.0"), "no host's"), (Some("ff02::1"), "no host's")]
+        {
+            let error = devices(&settings(address)).unwrap_err().to_string();
+            assert!(error.contains(said), "{error}");
         }
     }
 

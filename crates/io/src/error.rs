@@ -16,6 +16,20 @@ pub enum OpenError {
         /// What binding to it said.
         source: io::Error,
     },
+    /// A port at a switch needs an address, and none is given.
+    ViaAddress {
+        /// The address given, if it is not a host's.
+        address: Option<IpAddr>,
+    },
+    /// The switch is not there, or does not give the address.
+    Via {
+        /// Its name.
+        switch: PathBuf,
+        /// The address.
+        address: IpAddr,
+        /// What was said.
+        source: io::Error,
+    },
     /// Another program holds UDP port 4791 of the address.
     PortTaken {
         /// The address.
@@ -85,6 +99,7 @@ impl fmt::Display for OpenError {
                 f,
                 "{address} cannot be bound ({source}); set address= in ADVERB to an address of this host"
             ),
+            OpenError::ViaAddress { .. } | OpenError::Via { .. } => self.fmt_via(f),
             OpenError::PortTaken { address, directory } => write!(
                 f,
                 "UDP port 4791 of {address} is taken by a program that is not in {} (another user's, another \
@@ -139,10 +154,32 @@ impl fmt::Display for OpenError {
     }
 }
 
+impl OpenError {
+    /// What is wrong with a port at a switch.
+    fn fmt_via(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OpenError::ViaAddress { address: Some(address) } => {
+                write!(f, "{address} is no host's address; set another address= in ADVERB")
+            }
+            OpenError::Via { switch, address, source } if source.kind() == io::ErrorKind::AddrInUse => {
+                write!(f, "the switch {} does not give {address}: {source}", switch.display())
+            }
+            OpenError::Via { switch, address, source } => write!(
+                f,
+                "the switch {} cannot be reached for {address} ({source}); start it with `adverb switch run \
+                 FILE.toml`, under the name that via= in ADVERB has",
+                switch.display()
+            ),
+            _ => write!(f, "via= in ADVERB needs an address= too, which need not be one of this host's"),
+        }
+    }
+}
+
 impl std::error::Error for OpenError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             OpenError::Address { source, .. }
+            | OpenError::Via { source, .. }
             | OpenError::Directory { source, .. }
             | OpenError::System { source, .. }
             | OpenError::File { source, .. } => Some(source),

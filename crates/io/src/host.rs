@@ -24,11 +24,14 @@ use adverb_os::clock::{Clock, realtime_ns};
 use adverb_os::folders::shared_directory;
 use adverb_os::lock::{BiasedLock, Guard};
 use adverb_os::signals::without_sigpipe;
+use adverb_os::via::Hello;
 use adverb_os::{say, sys};
 use adverb_wire::star::Wish;
 use adverb_wire::{Duration, Gid, Instant, QpNumber};
 use std::borrow::Cow;
 use std::io;
+use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -344,9 +347,18 @@ fn open_parts(
     });
     let capture = capture.transpose()?;
     let (address, index) = (device.address, device.interface_index);
-    let (member, udp) =
-        Member::claim(directory, address, |sole, folder| Udp::bind(address, index, sole, folder))?;
+    let (member, bound) = Member::claim(directory, address, |sole, folder| match settings.via {
+        Some(_) => Ok(None),
+        None => Udp::bind(address, index, sole, folder).map(Some),
+    })?;
     let member = Arc::new(member);
+    let udp = match (bound, &settings.via) {
+        (None, Some(switch)) => {
+            Udp::via(switch, directory, hello_of(&member, address)?).inspect_err(|_| member.leave())?
+        }
+        (Some(udp), _) => udp,
+        (None, None) => unreachable!("a socket was bound, or a switch is named"),
+    };
     device.slot = member.slot().get();
     let seed = sys::random_seed();
     let max_unacked_packets = max_unacked(settings, device, udp.receive_buffer());
@@ -377,6 +389,17 @@ fn open_parts(
     let counters_file = settings.counters.clone();
     let (state, looks) = (State::default(), Looks::default());
     Ok(Shared { core: BiasedLock::new(core), member, state, looks, counters_file, forks })
+}
+
+/// What a process says of itself to a switch. Which folder its slot is of names the host: processes that meet
+/// in another folder, or in none, are another host's.
+fn hello_of(member: &Member, address: IpAddr) -> Result<Hello, OpenError> {
+    let failed = |source| OpenError::Directory { path: member.folder().to_owned(), source };
+    let about = std::fs::metadata(member.folder()).map_err(failed)?;
+    let mut host = [0; 16];
+    host[..8].copy_from_slice(&about.dev().to_le_bytes());
+    host[8..].copy_from_slice(&about.ino().to_le_bytes());
+    Ok(Hello { slot: member.slot().get(), address: Gid::from(address), host })
 }
 
 /// WQEs that a fetch of a cross-channel queue brings. Adapters fetch ahead by rules of their own; a program

@@ -119,7 +119,11 @@ impl Port {
             })
         });
         let slot = rings.member().slot();
-        let steering = Steering::new(seed, rings.member().changes());
+        let mut steering = Steering::new(seed, rings.member().changes());
+        if udp.is_via() {
+            // The switch knows each process by its slot.
+            steering.refused();
+        }
         Port {
             own,
             slot,
@@ -346,7 +350,7 @@ impl Port {
             [slow.rx.next_deadline(), slow.tx.next_deadline(), flush].into_iter().flatten().min()
         });
         let steering = self.steering.next_deadline(self.rings.member().changes());
-        [slow, self.rings.next_deadline(), steering].into_iter().flatten().min()
+        [slow, self.rings.next_deadline(), steering, self.udp.next_deadline()].into_iter().flatten().min()
     }
 
     /// Leaves word, now and then, that all that had come by `now` has been dealt with.
@@ -446,8 +450,9 @@ impl Port {
         let Port { udp, rings, slow, scratch, counters, slot, locals, complaints, steering, .. } = self;
         let (mut handed_on, mut astray) = (false, false);
         let mut parsed = Parsed::default();
+        let is_guarded = udp.is_via();
         let each = |datagram: Datagram<'_>, counters: &mut IoCounters| {
-            if locals.is_injected(&datagram.flow, now) {
+            if !is_guarded && locals.is_injected(&datagram.flow, now) {
                 counters.drop_injected += 1;
                 return complain(complaints.as_mut(), &datagram.flow, now);
             }

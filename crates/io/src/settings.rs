@@ -127,6 +127,8 @@ pub struct Settings {
     pub counters: Option<PathBuf>,
     /// Write an explanation of every error completion to standard error.
     pub trace: bool,
+    /// The switch that frames go through instead of UDP: a name, or its socket's path.
+    pub via: Option<PathBuf>,
     /// How frames travel within the address.
     pub path: PathPolicy,
     /// Bound on the packets that a queue pair may have unacknowledged; by default what the receive
@@ -171,7 +173,7 @@ impl fmt::Display for SettingsError {
 impl std::error::Error for SettingsError {}
 
 const OPTIONS: &str = "no such option; there are address, loss, duplicate, reorder, corrupt, mark, delay, \
-                       direction, seed, pcap, counters, trace, path, max_unacked, transport, \
+                       direction, seed, pcap, counters, trace, via, path, max_unacked, transport, \
                        star_threshold, congestion, prefetch, wqe-checks, wait-on-error and directory";
 const ADDRESS: &str = "an IPv4 or IPv6 address is needed, such as address=127.0.0.1";
 const PROBABILITY: &str = "a probability from 0 to 1 or a percentage is needed, such as 0.01 or 1%";
@@ -239,6 +241,7 @@ impl Settings {
             "pcap" => self.pcap = Some(unescape(text)?),
             "counters" => self.counters = Some(unescape(text)?),
             "trace" => self.trace = switch(value)?,
+            "via" => self.via = Some(unescape(text)?),
             "path" => self.path = PathPolicy::named(text).ok_or(POLICY)?,
             "max_unacked" => {
                 let packets = text.parse().map_err(|_| UNACKED)?;
@@ -288,9 +291,12 @@ impl Settings {
         if let Some(seed) = faults.seed {
             parts.push(format!("seed={seed}"));
         }
-        for (name, path) in
-            [("pcap", &self.pcap), ("counters", &self.counters), ("directory", &self.directory)]
-        {
+        for (name, path) in [
+            ("pcap", &self.pcap),
+            ("counters", &self.counters),
+            ("directory", &self.directory),
+            ("via", &self.via),
+        ] {
             if let Some(path) = path {
                 parts.push(format!("{name}={}", escape(path)));
             }
@@ -433,6 +439,7 @@ mod tests {
             ("pcap=", "pcap", Some(""), PATH),
             ("pcap=%2", "pcap", Some("%2"), PATH),
             ("pcap=a%00", "pcap", Some("a%00"), PATH),
+            ("via=", "via", Some(""), PATH),
             ("trace=maybe", "trace", Some("maybe"), SWITCH),
             ("path=shm", "path", Some("shm"), POLICY),
             ("transport=tcp", "transport", Some("tcp"), TRANSPORT),
@@ -471,6 +478,7 @@ mod tests {
             pcap in any_path(),
             counters in any_path(),
             directory in any_path(),
+            via in any_path(),
             trace: bool,
             udp: bool,
             transport in 0usize..5,
@@ -491,7 +499,7 @@ mod tests {
                     seed,
                 },
                 congestion: Congestion::ALL[congestion],
-                pcap, counters, trace,
+                pcap, counters, trace, via,
                 path: if udp { PathPolicy::Udp } else { PathPolicy::Auto },
                 transport: Transport::ALL[transport],
                 star_threshold, max_unacked, directory, prefetch, wqe_checks,

@@ -1,5 +1,5 @@
-//! The port's sockets: [`RoceSockets`], which know what a fork does to them, what goes wrong when they are
-//! opened, and what is counted.
+//! The port's way out of the process: [`RoceSockets`], or [`Via`] to a switch's process. It knows what a fork
+//! does to descriptors, what goes wrong when they are opened, and what is counted.
 
 use crate::counters::IoCounters;
 use crate::error::OpenError;
@@ -10,15 +10,22 @@ use adverb_os::batch::Tally;
 use adverb_os::framing::Datagram;
 use adverb_os::roce::RoceSockets;
 use adverb_os::steer::Mark;
+use adverb_os::via::{Hello, QUEUE_MAX, Via, socket_path};
 use adverb_wire::{Flow, Gid, Instant, Packet};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::path::Path;
 
-/// The sockets of this process.
+/// What frames leave through.
+enum Way {
+    Sockets(RoceSockets),
+    Via(Box<Via>),
+}
+
+/// The sockets of this process, or its port at a switch.
 pub struct Udp {
-    sockets: RoceSockets,
+    way: Way,
 }
 
 impl Udp {
@@ -31,27 +38,59 @@ impl Udp {
         };
         let sockets = RoceSockets::bind(address, interface_index, sole).map_err(failed)?;
         fork::note_socket(sockets.fd());
-        Ok(Udp { sockets })
+        Ok(Udp { way: Way::Sockets(sockets) })
+    }
+
+    /// Claims an address at the switch of a name.
+    pub fn via(switch: &Path, directory: &Path, hello: Hello) -> Result<Udp, OpenError> {
+        let path = socket_path(directory, switch);
+        let failed =
+            |source| OpenError::Via { switch: switch.to_owned(), address: hello.address.ip(), source };
+        let via = Via::open(&path, hello).map_err(failed)?;
+        fork::note_socket(via.fd());
+        Ok(Udp { way: Way::Via(Box::new(via)) })
+    }
+
+    /// Whether frames go to a switch, which lets nobody send under another's address.
+    #[inline]
+    pub fn is_via(&self) -> bool {
+        matches!(self.way, Way::Via(_))
     }
 
     /// The descriptor to wait on.
     pub fn fd(&self) -> RawFd {
-        self.sockets.fd()
+        match &self.way {
+            Way::Sockets(sockets) => sockets.fd(),
+            Way::Via(via) => via.fd(),
+        }
     }
 
-    /// Descriptors of the groups' sockets.
+    /// Descriptors of the groups' sockets. A switch sends groups' frames the way of all others.
     pub fn group_fds(&self) -> impl Iterator<Item = RawFd> {
-        self.sockets.group_fds()
+        self.sockets().into_iter().flat_map(RoceSockets::group_fds)
     }
 
-    /// Bytes that the kernel keeps for a slow reader.
+    /// Bytes that are kept for a slow reader.
     pub fn receive_buffer(&self) -> usize {
-        self.sockets.receive_buffer()
+        match &self.way {
+            Way::Sockets(sockets) => sockets.receive_buffer(),
+            Way::Via(_) => QUEUE_MAX,
+        }
+    }
+
+    /// When something is due although nothing comes.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        match &self.way {
+            Way::Sockets(_) => None,
+            Way::Via(via) => via.next_deadline(),
+        }
     }
 
     /// Receives a multicast group from now on. Each call wants a [`leave`](Self::leave).
     pub fn join(&mut self, gid: Gid) -> io::Result<()> {
-        if let Some(fd) = self.sockets.join(gid)? {
+        if let Way::Sockets(sockets) = &mut self.way
+            && let Some(fd) = sockets.join(gid)?
+        {
             fork::note_socket(fd);
         }
         Ok(())
@@ -59,43 +98,64 @@ impl Udp {
 
     /// Takes one join back; after the last, the group is not received any longer.
     pub fn leave(&mut self, gid: Gid) {
-        self.sockets.leave(gid, fork::forget_socket);
+        if let Way::Sockets(sockets) = &mut self.way {
+            sockets.leave(gid, fork::forget_socket);
+        }
     }
 
     /// Whether frames came or went lately.
     #[inline]
     pub fn in_use(&self, now: Instant) -> bool {
-        self.sockets.in_use(now)
+        match &self.way {
+            Way::Sockets(sockets) => sockets.in_use(now),
+            Way::Via(via) => via.in_use(now),
+        }
     }
 
     /// Whether the stage takes another frame.
     #[inline]
     pub fn has_room(&self) -> bool {
-        self.sockets.has_room()
+        match &self.way {
+            Way::Sockets(sockets) => sockets.has_room(),
+            Way::Via(via) => via.has_room(),
+        }
     }
 
     /// Whether frames wait for the kernel.
     #[inline]
     pub fn has_staged(&self) -> bool {
-        self.sockets.has_staged()
+        match &self.way {
+            Way::Sockets(sockets) => sockets.has_staged(),
+            Way::Via(via) => via.has_staged(),
+        }
     }
 
     /// Stages a packet. False, and nothing staged, when it is longer than any path MTU allows.
     #[inline]
     pub fn stage_packet(&mut self, now: Instant, packet: &Packet, payload: &Gather) -> bool {
-        self.sockets.stage_packet(now, packet, |place| copy_payload(payload, place))
+        let write = |place: &mut [u8]| copy_payload(payload, place);
+        match &mut self.way {
+            Way::Sockets(sockets) => sockets.stage_packet(now, packet, write),
+            Way::Via(via) => via.stage_packet(now, packet, write),
+        }
     }
 
     /// Stages a complete frame as it is, without its IP and UDP headers (`flow` says what they said). Its
     /// ICRC is one for identification 0.
     pub fn stage_bytes(&mut self, now: Instant, flow: &Flow, bytes: &[u8]) -> bool {
-        self.sockets.stage_bytes(now, flow, bytes)
+        match &mut self.way {
+            Way::Sockets(sockets) => sockets.stage_bytes(now, flow, bytes),
+            Way::Via(via) => via.stage_bytes(now, flow, bytes),
+        }
     }
 
     /// Gives staged frames to the kernel. False while it takes no more: they stay staged.
     pub fn flush(&mut self, counters: &mut IoCounters) -> bool {
         let mut tally = Tally::default();
-        let done = self.sockets.flush(&mut tally);
+        let done = match &mut self.way {
+            Way::Sockets(sockets) => sockets.flush(&mut tally),
+            Way::Via(via) => via.flush(&mut tally),
+        };
         counters.udp_tx_messages += tally.messages;
         counters.udp_tx_frames += tally.frames;
         counters.udp_tx_bytes += tally.bytes;
@@ -105,15 +165,20 @@ impl Udp {
         done
     }
 
-    /// The sockets, to steer datagrams among processes.
-    pub fn sockets(&self) -> &RoceSockets {
-        &self.sockets
+    /// The sockets, to steer datagrams among processes. A switch needs none for that.
+    pub fn sockets(&self) -> Option<&RoceSockets> {
+        match &self.way {
+            Way::Sockets(sockets) => Some(sockets),
+            Way::Via(_) => None,
+        }
     }
 
     /// The next call takes a whole batch.
     #[inline]
     pub fn ask_for_all(&mut self) {
-        self.sockets.ask_for_all();
+        if let Way::Sockets(sockets) = &mut self.way {
+            sockets.ask_for_all();
+        }
     }
 
     /// Takes what has arrived, at most one batch per socket; returns how many frames.
@@ -124,7 +189,21 @@ impl Udp {
         mut each: impl FnMut(Datagram<'_>, &mut IoCounters),
         on_mark: impl FnMut(Mark),
     ) -> usize {
-        let received = self.sockets.receive(now, |datagram| each(datagram, counters), on_mark);
+        let received = match &mut self.way {
+            Way::Sockets(sockets) => sockets.receive(now, |datagram| each(datagram, counters), on_mark),
+            Way::Via(via) => {
+                let before = via.fd();
+                let received = via.receive(now, |datagram| each(datagram, counters));
+                // The switch has gone, or has come back.
+                if before != via.fd() {
+                    fork::forget_socket(before);
+                    if via.fd() >= 0 {
+                        fork::note_socket(via.fd());
+                    }
+                }
+                received
+            }
+        };
         counters.udp_rx_messages += received.messages;
         counters.udp_rx_frames += received.frames;
         counters.udp_rx_bytes += received.bytes;

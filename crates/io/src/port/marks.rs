@@ -15,7 +15,7 @@ impl Port {
     #[cold]
     pub(super) fn send_marks(&mut self, order: Order) {
         let byte = self.slot.get();
-        let sockets = self.udp.sockets();
+        let Some(sockets) = self.udp.sockets() else { return self.steering.refused() };
         let sent = match order {
             Order::Check(nonce) => sockets.send_marks([Mark { index: None, byte, nonce }].into_iter()),
             Order::Search { nonce, all } => {
@@ -42,9 +42,10 @@ impl Port {
         let member = self.rings.member();
         member.set_index(index);
         member.note_change();
+        let Some(sockets) = self.udp.sockets() else { return self.steering.refused() };
         for _ in 0..PROGRAMS_MAX {
             let seen = member.changes();
-            match self.udp.sockets().steer(&member.indexes(), index) {
+            match sockets.steer(&member.indexes(), index) {
                 Ok(()) => self.counters.steering_programs += 1,
                 Err(_) => {
                     self.counters.steering_refused += 1;

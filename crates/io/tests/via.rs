@@ -1,0 +1,192 @@
+//! NICs behind a switch's process: addresses that no interface has, programs of the switch, its loss and its
+//! end.
+#![allow(clippy::disallowed_methods, reason = "tests of real time")]
+
+use adverb_io::program::Programs;
+use adverb_io::{Host, Settings};
+use adverb_rdma::{Access, Caps, Connect, Duration, Error, Rdma, Region, Remote};
+use adverb_switchd::{Config, Process, Question, Stopper, control};
+use serde_json::Value;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::thread::JoinHandle;
+
+const ALL: Access =
+    Access::LOCAL_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC);
+
+/// A switch on a thread, in a folder that goes with it.
+struct Running {
+    folder: PathBuf,
+    path: PathBuf,
+    stopper: Stopper,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Running {
+    fn start(test: &str, text: &str) -> Running {
+        let folder = PathBuf::from(format!("/dev/shm/adverb-io-test-{}-via-{test}", std::process::id()));
+        let (path, stopper, thread) = Running::begin(&folder, text);
+        Running { folder, path, stopper, thread: Some(thread) }
+    }
+
+    fn begin(folder: &PathBuf, text: &str) -> (PathBuf, Stopper, JoinHandle<()>) {
+        let mut process = Process::open(Config::parse(text).unwrap(), folder).unwrap();
+        let (path, stopper) = (process.path().to_owned(), process.stopper());
+        (path, stopper, std::thread::spawn(move || process.run()))
+    }
+
+    fn stop(&mut self) {
+        self.stopper.stop();
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+
+    /// Settings of an address; which host's it is says the folder.
+    fn settings(&self, address: &str, host: &str) -> Settings {
+        let folder = self.folder.join(host);
+        let text = format!("address={address},directory={},via={}", folder.display(), self.path.display());
+        Settings::parse(&text).unwrap()
+    }
+
+    fn open(&self, address: &str) -> Rc<Programs> {
+        Programs::open(&self.settings(address, address)).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn show(&self) -> Value {
+        control::ask(&self.path, &Question::Show {}).unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn rendezvous() -> String {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+}
+
+/// Memory for others until the word at its end is set; returns the first word then.
+async fn serve(rdma: Rdma, name: String) -> Result<u64, Error> {
+    let pd = rdma.create_pd().await?;
+    let cq = rdma.create_cq(64).await?;
+    let memory = pd.region(1 << 20, ALL).await?;
+    let listener = rdma.listen(&name).await?;
+    let asked = listener.accept().await?;
+    let qp = pd.create_rc(&cq, Caps::default()).await?;
+    let _line = asked.accept(&qp, &memory.remote().to_bytes(), &Connect::default()).await?;
+    while memory.load(END).await? == 0 {
+        rdma.sleep(Duration::from_ms(1)).await?;
+    }
+    memory.load(0).await
+}
+
+const END: u64 = (1 << 20) - 8;
+/// Atomics of the client.
+const ROUNDS: u64 = 200;
+
+/// Writes and reads 64 KB, counts by atomics, and calls `between` in the middle.
+async fn work(rdma: Rdma, name: String, between: impl FnOnce()) -> Result<(), Error> {
+    let pd = rdma.create_pd().await?;
+    let cq = rdma.create_cq(64).await?;
+    let memory: Region = pd.region(1 << 20, ALL).await?;
+    let qp = pd.create_rc(&cq, Caps::default()).await?;
+    let patience = rdma.now().await? + Duration::from_ms(20_000);
+    let own = memory.remote().to_bytes();
+    let (_line, told) = qp.connect(&name, &own, &Connect::default(), Some(patience)).await?;
+    let peer = Remote::from_bytes(&told).ok_or(Error::Garbled("a region"))?;
+    let bytes: Vec<u8> = (0..64 << 10).map(|i: u32| (i / 7) as u8).collect();
+    memory.write(4096, &bytes).await?;
+    let mut between = Some(between);
+    for was in 0..ROUNDS {
+        if was == ROUNDS / 2 {
+            between.take().into_iter().for_each(|between| between());
+        }
+        if was % 50 == 0 {
+            qp.write((&memory, 4096), 64 << 10, (&peer, 4096)).await?;
+            qp.read((&memory, 128 << 10), 64 << 10, (&peer, 4096)).await?;
+            assert_eq!(memory.read(128 << 10, 64 << 10).await?, bytes);
+        }
+        assert_eq!(qp.fetch_add((&peer, 0), 1, (&memory, 0)).await?, was);
+        assert_eq!(qp.compare_swap((&peer, 0), (was, 7), (&memory, 0)).await?, was + 1, "refused");
+    }
+    memory.store(8, 1).await?;
+    qp.write((&memory, 8), 8, (&peer, END)).await?;
+    Ok(())
+}
+
+fn both(running: &Running, between: impl FnOnce()) {
+    let name = rendezvous();
+    let there = name.clone();
+    std::thread::scope(|scope| {
+        let serving = scope.spawn(|| {
+            let programs = running.open("10.9.0.1");
+            programs.block_on(serve(Rdma::new(programs.clone()), there))
+        });
+        let programs = running.open("10.9.0.2");
+        programs.block_on(work(Rdma::new(programs.clone()), name, between)).unwrap();
+        assert_eq!(serving.join().unwrap(), Ok(ROUNDS));
+    });
+}
+
+#[test]
+fn nics_at_addresses_that_nobody_has_reach_each_other() {
+    let running = Running::start("forward", "");
+    both(&running, || {
+        let ports = running.show()["ports"].clone();
+        assert_eq!(ports.as_array().unwrap().len(), 2);
+        assert!(
+            ports[0]["rx_frames"].as_u64() > Some(ROUNDS) && ports[1]["rx_frames"].as_u64() > Some(ROUNDS)
+        );
+        // Another host's process at one of these addresses.
+        let refused = Host::open(&running.settings("10.9.0.1", "elsewhere"), Box::new(|_| ())).map(drop);
+        let refused = refused.unwrap_err().to_string();
+        assert!(refused.contains("10.9.0.1") && refused.contains("another host"), "{refused}");
+    });
+}
+
+#[test]
+fn atomics_that_the_switch_decides_come_out_the_same() {
+    let text = "[faults]\nloss = 0.01\nduplicate = 0.01\ncorrupt = 0.01\nseed = 3\n\
+                [[program]]\nkind = 'cas_to_write'\nserver = '10.9.0.1'";
+    let running = Running::start("cas", text);
+    // A word is learned a packet's life, one second, after its first atomic.
+    both(&running, || std::thread::sleep(std::time::Duration::from_millis(1200)));
+    let counters = running.show()["counters"].clone();
+    let count = |name: &str| counters[name].as_u64().unwrap();
+    assert!(count("fetch_added") > 50 && count("cas_refused") > 50, "{counters}");
+    assert!(count("answered") > 100 && count("drop_icrc") + count("drop_parse") > 0, "{counters}");
+}
+
+#[test]
+fn a_switch_that_ends_and_comes_back_loses_nothing_for_good() {
+    let mut running = Running::start("again", "");
+    let folder = running.folder.clone();
+    let (stopper, thread) = (running.stopper.clone(), running.thread.take().unwrap());
+    let mut second = None;
+    both(&running, || {
+        stopper.stop();
+        thread.join().unwrap();
+        second = Some(Running::begin(&folder, ""));
+    });
+    let (_, stopper, thread) = second.unwrap();
+    (running.stopper, running.thread) = (stopper, Some(thread));
+    assert!(running.show()["counters"]["rx_frames"].as_u64() > Some(ROUNDS));
+}
+
+#[test]
+fn what_is_wrong_with_a_way_through_a_switch_is_said() {
+    let running = Running::start("wrong", "");
+    let open = |text: &str| {
+        let settings = Settings::parse(&format!("directory={},{text}", running.folder.display())).unwrap();
+        Host::open(&settings, Box::new(|_| ())).map(drop).unwrap_err().to_string()
+    };
+    let none = open("address=10.9.0.1,via=sw9");
+    assert!(none.contains("sw9") && none.contains("adverb switch run"), "{none}");
+    assert!(open("via=sw0").contains("needs an address="));
+    assert!(open("address=0.0.0.0,via=sw0").contains("no host's address"));
+}
