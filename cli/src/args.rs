@@ -1,6 +1,6 @@
 //! The command line: what `adverb --help` says.
 
-use crate::{kv, lock, nicd, queue, redn, region};
+use crate::{kv, lock, nicd, queue, redn, region, switch};
 use adverb_io::{Choice, Congestion, Direction, PathPolicy, Settings, Transport};
 use adverb_sim::sabotage::Sabotage;
 use adverb_sim::swarm::programs::System;
@@ -39,7 +39,8 @@ timeout and retry count, or those 500 ms; --trace says which of the two it was.
 Examples:
   adverb run -- ib_write_bw
   adverb run --address 127.0.0.2 -- ib_write_bw 127.0.0.1
-  adverb run --loss 0.05 --direction tx --seed 3 -- ibv_rc_pingpong -g 0 -c localhost";
+  adverb run --loss 0.05 --direction tx --seed 3 -- ibv_rc_pingpong -g 0 -c localhost
+  adverb run --via sw0 --address 10.9.0.2 -- ib_write_bw 127.0.0.1";
 
 const SWARM_EXAMPLES: &str = "\
 Each seed is a random network of NICs, with IRN or without, that carries random reads, writes, sends and
@@ -114,6 +115,9 @@ pub enum Action {
     /// Programs that run in the NIC: compile, show, run, trace
     #[command(subcommand, after_help = redn::EXAMPLES)]
     Redn(redn::Redn),
+    /// A programmable switch between programs of this host: run, show, trace, set, check
+    #[command(subcommand, after_help = switch::EXAMPLES)]
+    Switch(switch::SwitchAction),
     /// Make certificates for trials of `kv` and `region`
     #[command(after_help = region::CERTS_EXAMPLES)]
     Certs(region::Certs),
@@ -335,6 +339,10 @@ pub struct Nic {
     /// IP address of the NIC [default: the one that the default route leaves from]
     #[arg(long, value_name = "IP", value_parser = address)]
     pub address: Option<IpAddr>,
+    /// The switch that frames go through, by its name or its socket's path; --address need not be this host's
+    /// then
+    #[arg(long, value_name = "SWITCH")]
+    pub via: Option<PathBuf>,
     /// Way to processes of the same address
     #[arg(long, value_name = "WAY", value_parser = choice::<PathPolicy>())]
     pub path: Option<PathPolicy>,

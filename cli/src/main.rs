@@ -29,6 +29,7 @@ mod run;
 mod settings;
 mod simulate;
 mod swarm;
+mod switch;
 mod systems;
 
 use adverb_os::say;
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
             pages::ask();
             simulate::simulate(&arguments).map(|()| ExitCode::SUCCESS)
         }
+        Action::Switch(action) => switch::switch(&action),
         Action::Swarm(arguments) => swarm::swarm(&arguments),
         Action::Replay(arguments) => swarm::replay(&arguments),
         Action::Lab(action) => {

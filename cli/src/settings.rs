@@ -26,6 +26,11 @@ pub fn from_options(options: &Nic) -> Result<Settings, Error> {
     set(&mut settings.congestion, options.congestion);
     settings.address = options.address.or(settings.address);
     settings.trace |= options.trace;
+    if let Some(switch) = &options.via {
+        // A name stays one.
+        let is_path = switch.components().count() > 1 || switch.is_absolute();
+        settings.via = Some(if is_path { absolute("--via", switch)? } else { switch.clone() });
+    }
     // The program may change its working directory before it opens the device.
     if let Some(path) = &options.pcap {
         settings.pcap = Some(absolute("--pcap", path)?);
@@ -99,6 +104,7 @@ fn choices(settings: &Settings) -> Vec<String> {
         }
     }
     list.extend(faults.seed.map(|seed| format!("seed {seed}")));
+    list.extend(settings.via.iter().map(|switch| format!("through the switch {}", switch.display())));
     if settings.path == PathPolicy::Udp {
         list.push("UDP only".to_owned());
     }

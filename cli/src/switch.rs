@@ -1,0 +1,303 @@
+//! `adverb switch`: a programmable switch as a process, and questions to one that runs.
+
+use crate::error::Error;
+use crate::output::print;
+use adverb_io::Settings;
+use adverb_os::via::socket_path;
+use adverb_os::{folders, say, signals};
+use adverb_switch::{Needs, Profile, Switch};
+use adverb_switchd::{Config, Process, Question, control};
+use adverb_wire::Instant;
+use clap::{Args, Subcommand};
+use serde_json::Value;
+use std::fmt::Write;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Shown by `adverb switch --help`.
+pub const EXAMPLES: &str = "\
+Programs come to a port with `adverb run --via sw0 --address 10.9.0.N -- PROGRAM`. Their addresses need not
+be this host's: only RDMA's frames cross the switch, TCP goes where it always does. docs/switch.md has the
+file's keys. Without a switch file, `adverb switch run` forwards.
+
+Examples:
+  adverb switch run lock.toml &
+  adverb run --via sw0 --address 10.9.0.1 -- ib_write_bw &
+  adverb run --via sw0 --address 10.9.0.2 -- ib_write_bw 127.0.0.1
+  adverb switch show
+  adverb switch trace --qp 0x110001 --last 20
+  adverb switch set cas_to_write --word 0x1a0 --forget
+  adverb switch check lock.toml --target tofino1";
+
+/// `adverb switch`.
+#[derive(Subcommand, Debug)]
+pub enum SwitchAction {
+    /// Be the switch that a file describes, until ended by a signal
+    Run(RunFile),
+    /// Print ports, programs and counters of a switch that runs
+    Show(Show),
+    /// Print what became of the last packets, and why
+    Trace(Trace),
+    /// Change a program of a switch that runs
+    Set(Set),
+    /// Say what a file's programs need of hardware; the exit status is 1 if that does not fit
+    Check(Check),
+}
+
+/// `adverb switch run`.
+#[derive(Args, Debug)]
+pub struct RunFile {
+    /// The file [default: a switch sw0 that forwards]
+    #[arg(value_name = "FILE.toml")]
+    pub file: Option<PathBuf>,
+}
+
+/// Which switch is meant.
+#[derive(Args, Debug)]
+pub struct Which {
+    /// The switch's name, or its socket's path
+    #[arg(long, value_name = "NAME", default_value = "sw0")]
+    pub via: PathBuf,
+}
+
+/// `adverb switch show`.
+#[derive(Args, Debug)]
+pub struct Show {
+    /// Which switch.
+    #[command(flatten)]
+    pub which: Which,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `adverb switch trace`.
+#[derive(Args, Debug)]
+pub struct Trace {
+    /// Which switch.
+    #[command(flatten)]
+    pub which: Which,
+    /// Only packets that name this queue pair, such as 0x110001
+    #[arg(long, value_name = "QP", value_parser = number)]
+    pub qp: Option<u64>,
+    /// The last so many
+    #[arg(long, value_name = "N")]
+    pub last: Option<usize>,
+}
+
+/// `adverb switch set`.
+#[derive(Args, Debug)]
+pub struct Set {
+    /// Which switch.
+    #[command(flatten)]
+    pub which: Which,
+    /// The program, by name or by its number from 1 on
+    #[arg(value_name = "PROGRAM")]
+    pub program: String,
+    /// Of cas_to_write: a word's address
+    #[arg(long, value_name = "ADDRESS", value_parser = number, requires = "forget")]
+    pub word: Option<u64>,
+    /// The server decides about the word again
+    #[arg(long, requires = "word", conflicts_with_all = ["above", "every"])]
+    pub forget: bool,
+    /// Of ecn and trim: packets for ports at which so many bytes wait
+    #[arg(long, value_name = "BYTES")]
+    pub above: Option<u32>,
+    /// Of ecn and trim: every so many-th packet of a port
+    #[arg(long, value_name = "N")]
+    pub every: Option<u32>,
+}
+
+/// `adverb switch check`.
+#[derive(Args, Debug)]
+pub struct Check {
+    /// The file
+    #[arg(value_name = "FILE.toml")]
+    pub file: PathBuf,
+    /// The hardware: software, tofino1 or tofino2
+    #[arg(long, value_name = "NAME", value_parser = profile, default_value = "software")]
+    pub target: Profile,
+}
+
+fn profile(text: &str) -> Result<Profile, String> {
+    let names: Vec<&str> = Profile::ALL.iter().map(|profile| profile.name()).collect();
+    Profile::named(text).ok_or_else(|| format!("give one of {}", names.join(", ")))
+}
+
+fn number(text: &str) -> Result<u64, String> {
+    let parsed = match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    parsed.map_err(|_| "a whole number is needed, such as 416 or 0x1a0".to_owned())
+}
+
+/// Does what was asked.
+pub fn switch(action: &SwitchAction) -> Result<ExitCode, Error> {
+    match action {
+        SwitchAction::Run(arguments) => run(arguments).map(|()| ExitCode::SUCCESS),
+        SwitchAction::Show(arguments) => {
+            let shown = ask(&arguments.which, &Question::Show {})?;
+            let text = if arguments.json { format!("{shown:#}\n") } else { as_text(&shown) };
+            print(&text).map(|()| ExitCode::SUCCESS)
+        }
+        SwitchAction::Trace(arguments) => {
+            let qp = arguments.qp.map(|qp| u32::try_from(qp).unwrap_or(u32::MAX));
+            let traced = ask(&arguments.which, &Question::Trace { qp, last: arguments.last })?;
+            let lines = traced["events"].as_array().into_iter().flatten().filter_map(Value::as_str);
+            print(&lines.fold(String::new(), |all, line| all + line + "\n")).map(|()| ExitCode::SUCCESS)
+        }
+        SwitchAction::Set(arguments) => set(arguments).map(|()| ExitCode::SUCCESS),
+        SwitchAction::Check(arguments) => check(arguments),
+    }
+}
+
+fn folder() -> Result<PathBuf, Error> {
+    let settings = Settings::from_env().map_err(|e| Error::Device(e.to_string()))?;
+    Ok(settings.directory.unwrap_or_else(folders::shared_directory))
+}
+
+fn read(path: &Path) -> Result<Config, Error> {
+    Config::read(path).map_err(|e| Error::Options(e.to_string()))
+}
+
+fn run(arguments: &RunFile) -> Result<(), Error> {
+    let config = match &arguments.file {
+        Some(path) => read(path)?,
+        None => Config::parse("").map_err(Error::Options)?,
+    };
+    let (name, programs) = (config.name.clone(), config.program_names());
+    let mut process = Process::open(config, &folder()?).map_err(|e| Error::Device(e.to_string()))?;
+    let stopper = process.stopper();
+    signals::on_stop(move || stopper.stop()).map_err(|e| Error::Device(e.to_string()))?;
+    let needs = process.switch().needs();
+    say::announce(format_args!(
+        "switch {name}: {programs}; {} registers, {} bytes\nports: adverb run --via {name} --address IP -- \
+         PROGRAM",
+        needs.registers.len(),
+        needs.bytes()
+    ));
+    process.run();
+    Ok(())
+}
+
+fn ask(which: &Which, question: &Question) -> Result<Value, Error> {
+    let path = socket_path(&folder()?, &which.via);
+    control::ask(&path, question).map_err(|e| match e.kind() {
+        io::ErrorKind::InvalidInput => Error::Remote(e.to_string()),
+        _ => Error::Remote(format!(
+            "no switch answers at {} ({e}); start one with `adverb switch run`, or name another with --via",
+            path.display()
+        )),
+    })
+}
+
+fn set(arguments: &Set) -> Result<(), Error> {
+    let program = arguments.program.clone();
+    let question = match (arguments.word, arguments.above, arguments.every) {
+        (Some(word), _, _) => Question::Forget { program, word },
+        (None, None, None) => {
+            return Err(Error::Options("give --word ADDRESS --forget, --above or --every".to_owned()));
+        }
+        (None, above, every) => Question::Mark { program, above, every },
+    };
+    ask(&arguments.which, &question).map(drop)
+}
+
+/// What a file's programs need, register by register.
+fn check(arguments: &Check) -> Result<ExitCode, Error> {
+    let config = read(&arguments.file)?;
+    let switch: Switch = config.switch(Instant::ZERO).map_err(Error::Options)?;
+    let needs: Needs = switch.needs();
+    let misfits = needs.misfits(arguments.target);
+    let mut text = format!("{}: {}\n", config.name, config.program_names());
+    for shape in &needs.registers {
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "  {:<12} stage {:>2}  {:>4} bits x {}",
+            shape.name, shape.stage, shape.width, shape.entries
+        );
+    }
+    for ability in &needs.abilities {
+        let _ = writeln!(text, "  {}", ability.name());
+    }
+    let target = arguments.target.name();
+    if misfits.is_empty() {
+        let _ = writeln!(text, "{target}: fits, {} bytes of registers", needs.bytes());
+    }
+    for misfit in &misfits {
+        let _ = writeln!(text, "{target}: does not fit: {misfit}");
+    }
+    print(&text)?;
+    Ok(if misfits.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The answer to `show` as tables.
+fn as_text(shown: &Value) -> String {
+    let list = |key: &str| shown[key].as_array().cloned().unwrap_or_default();
+    let mut text = format!(
+        "{:<5} {:<15} {:>4} {:>12} {:>12} {:>9} {:>9}\n",
+        "port", "peer", "proc", "rx frames", "tx frames", "dropped", "changed"
+    );
+    for port in list("ports") {
+        let number = |key: &str| port[key].as_u64().unwrap_or_default();
+        let dropped = number("dropped") + number("drop_no_process") + number("drop_queue_full");
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "{:<5} {:<15} {:>4} {:>12} {:>12} {:>9} {:>9}",
+            number("port"),
+            port["address"].as_str().unwrap_or_default(),
+            number("processes"),
+            number("rx_frames"),
+            number("tx_frames"),
+            dropped,
+            number("changed")
+        );
+    }
+    for program in list("programs") {
+        let _ = write!(text, "{}:", program["kind"].as_str().unwrap_or_default());
+        for (key, value) in program.as_object().into_iter().flatten().filter(|(key, _)| *key != "kind") {
+            let value =
+                value.as_str().map_or_else(|| value.to_string().replace(['{', '}', '"'], ""), str::to_owned);
+            let _ = write!(text, " {key} {value}");
+        }
+        text.push('\n');
+    }
+    for (name, count) in shown["counters"].as_object().into_iter().flatten() {
+        if count != 0 {
+            let _ = writeln!(text, "{name} {count}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn numbers_are_decimal_or_hexadecimal() {
+        assert_eq!((number("416"), number("0x1a0")), (Ok(416), Ok(416)));
+        assert!(number("1a0").is_err() && number("").is_err() && number("-1").is_err());
+    }
+
+    #[test]
+    fn a_switch_is_shown_as_a_table() {
+        let shown = json!({
+            "ports": [{ "port": 0, "address": "10.9.0.1", "processes": 1, "rx_frames": 12, "tx_frames": 5,
+                        "dropped": 1, "drop_queue_full": 2, "drop_no_process": 3, "changed": 4 }],
+            "programs": [{ "kind": "cas_to_write", "held": 0, "words": { "known": 3 } }],
+            "counters": { "rx_frames": 12, "drop_gap": 0 },
+        });
+        let text = as_text(&shown);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "port  peer            proc    rx frames    tx frames   dropped   changed");
+        assert_eq!(lines[1], "0     10.9.0.1           1           12            5         6         4");
+        assert_eq!(lines[2], "cas_to_write: held 0 words known:3");
+        assert_eq!(lines[3..], ["rx_frames 12"]);
+    }
+}

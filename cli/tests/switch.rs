@@ -1,0 +1,103 @@
+//! `adverb switch` as its user sees it: run, shown, traced, set, ended by a signal; files checked.
+#![cfg(unix)]
+
+use adverb_os::batch::Tally;
+use adverb_os::signals;
+use adverb_os::sys::wait_readable;
+use adverb_os::via::{Hello, Via, socket_path};
+use adverb_wire::{Bth, Flow, Gid, Instant, Opcode, Operation, Packet, QpNumber, Service};
+use std::io::{BufRead, BufReader};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+struct Running(Child, PathBuf);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+        let _ = std::fs::remove_dir_all(&self.1);
+    }
+}
+
+fn command(folder: &Path, words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_adverb"));
+    command.arg("switch").args(words).env("ADVERB", format!("directory={}", folder.display()));
+    command
+}
+
+fn ask(folder: &Path, words: &[&str]) -> (String, String, bool) {
+    let Output { stdout, stderr, status } = command(folder, words).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (text(stdout), text(stderr), status.success())
+}
+
+fn start(test: &str, text: &str) -> Running {
+    let folder = std::env::temp_dir().join(format!("adverb-switch-{}-{test}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("switch.toml");
+    std::fs::write(&file, text).unwrap();
+    let words = ["run", file.to_str().unwrap()];
+    let mut child = command(&folder, &words).stdout(Stdio::piped()).spawn().unwrap();
+    let mut ready = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+    let running = Running(child, folder);
+    assert!(ready.starts_with("switch lock: ecn;"), "{ready}");
+    running
+}
+
+#[test]
+fn a_switch_runs_is_asked_and_ends() {
+    let mut running = start("run", "name = 'lock'\n[[program]]\nkind = 'ecn'\nevery = 1\n");
+    let folder = running.1.clone();
+    let address = Gid::from("10.9.0.1".parse::<IpAddr>().unwrap());
+    let path = socket_path(&folder, Path::new("lock"));
+    let mut via = Via::open(&path, Hello { slot: 1, address, host: [1; 16] }).unwrap();
+    let flow = Flow { src: address, dst: address, traffic_class: 2, hop_limit: 64, ..Flow::default() };
+    let opcode = Opcode::new(Service::Rc, Operation::SendOnly);
+    let bth = Bth { opcode, dest_qp: QpNumber::new(0x01_0011), ..Bth::default() };
+    let packet = Packet { flow, bth, payload_len: 8, ..Packet::default() };
+    assert!(via.stage_packet(Instant::ZERO, &packet, |at| at.fill(1)) && via.flush(&mut Tally::default()));
+    let mut class = None;
+    while class.is_none() {
+        assert!(wait_readable(via.fd(), Duration::from_secs(20)));
+        via.receive(Instant::ZERO, |datagram| class = Some(datagram.flow.traffic_class));
+    }
+    assert_eq!(class, Some(3), "marked");
+
+    let (shown, said, good) = ask(&folder, &["show", "--via", "lock"]);
+    assert!(good && shown.contains("10.9.0.1") && shown.contains("ecn_marked 1"), "{shown}{said}");
+    let (json, ..) = ask(&folder, &["show", "--via", "lock", "--json"]);
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&json).unwrap()["ports"][0]["rx_frames"], 1);
+    let (traced, ..) = ask(&folder, &["trace", "--via", "lock", "--qp", "0x010011", "--last", "5"]);
+    assert!(traced.contains("marked; out 0") && traced.lines().count() == 1, "{traced}");
+    assert!(ask(&folder, &["set", "ecn", "--via", "lock", "--every", "9"]).2);
+    let (_, said, good) = ask(&folder, &["set", "trim", "--via", "lock", "--every", "9"]);
+    assert!(!good && said.contains("no program trim"), "{said}");
+    let (_, said, good) = ask(&folder, &["show"]);
+    assert!(!good && said.contains("sw0.switch") && said.contains("adverb switch run"), "{said}");
+
+    signals::terminate(running.0.id());
+    assert!(running.0.wait().unwrap().success(), "ended by SIGTERM");
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_file_is_checked_against_hardware() {
+    let folder = std::env::temp_dir().join(format!("adverb-switch-{}-check", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("lock.toml");
+    std::fs::write(&file, "[[program]]\nkind = 'cas_to_write'\nserver = '10.9.0.1'\n").unwrap();
+    let name = file.to_str().unwrap();
+    let (text, _, good) = ask(&folder, &["check", name]);
+    assert!(good && text.contains("software: fits"), "{text}");
+    let (text, _, good) = ask(&folder, &["check", name, "--target", "tofino1"]);
+    assert!(!good && text.contains("tofino1: does not fit: generates packets"), "{text}");
+    std::fs::write(&file, "[[program]]\nkind = 'sort'\n").unwrap();
+    let (_, said, good) = ask(&folder, &["check", name]);
+    assert!(!good && said.contains("lock.toml") && said.contains("sort"), "{said}");
+    std::fs::remove_dir_all(&folder).unwrap();
+}
