@@ -67,6 +67,9 @@ counters! { Counters;
     implied_naks,
     /// Duplicate requests answered again.
     duplicate_requests,
+    /// WRITEs of a word, or of nothing, that a switch may have made of atomics, and that only the right to
+    /// atomics let in.
+    writes_for_atomics,
     /// Hellos sent that ask whether the peer knows IRN, or answer.
     irn_hellos_sent,
     /// Queue pairs whose peers know IRN.

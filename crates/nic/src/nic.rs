@@ -104,6 +104,13 @@ impl Nic {
         &mut self.state.memory
     }
 
+    /// A switch before this NIC decides atomics, and sends them on as WRITEs of their word or, where nothing
+    /// changes, of no bytes. From now on such WRITEs pass where atomics may: who may do atomics can give a
+    /// word any value anyway.
+    pub fn set_words_by_write(&mut self, pass: bool) {
+        self.state.words_by_write = pass;
+    }
+
     /// What has been counted.
     pub fn counters(&self) -> &Counters {
         &self.state.counters

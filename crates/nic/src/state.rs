@@ -70,6 +70,8 @@ pub(crate) struct NicState {
     pub errors_release: bool,
     /// WQEs that programs write must name their place and their queue pair.
     pub wqe_checks: bool,
+    /// A switch before this NIC makes WRITEs of atomics.
+    pub words_by_write: bool,
 }
 
 /// A queue pair with a managed queue, as those see it who enable it.
@@ -130,6 +132,7 @@ impl NicState {
             managed: BTreeMap::new(),
             errors_release: config.wait_on_error == WaitOnError::Release,
             wqe_checks: config.wqe_checks,
+            words_by_write: false,
             armed_cqs: 0,
         }
     }

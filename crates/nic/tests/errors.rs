@@ -49,6 +49,56 @@ fn refused_access_is_a_nak_and_ends_both_sides() {
     }
 }
 
+/// A switch that decides atomics sends them on as WRITEs of a word, or of nothing.
+#[test]
+fn behind_a_switch_a_word_is_written_under_the_right_to_atomics() {
+    let atomic = Access::LOCAL_WRITE | Access::REMOTE_ATOMIC;
+    // What the queue pair grants and the region; length, offset; whether it passes behind such a switch.
+    let rights = Access::REMOTE_ATOMIC;
+    for (granted, region, len, offset, passes) in [
+        (rights, atomic, 8, 16, true),
+        (rights, atomic, 0, 16, true),
+        (rights, atomic | Access::REMOTE_WRITE, 8, 16, true),
+        (rights | Access::REMOTE_WRITE, atomic, 8, 16, true),
+        (rights, atomic, 8, 12, false),
+        (rights, atomic, 4, 16, false),
+        (rights, atomic, 16, 16, false),
+        (rights, atomic, 2048, 16, false),
+        (rights, atomic, 8, 4096 - 4, false),
+        (rights, Access::LOCAL_WRITE, 8, 16, false),
+        (Access::REMOTE_READ, atomic, 8, 16, false),
+    ] {
+        for is_behind in [false, true] {
+            let mut w = World::new(2, 1);
+            let (a, b) = w.pair(QpType::Rc, CAPS, &Link { access: granted, ..Link::default() });
+            let (ma, mb) = (w.memory(0, 4096), w.memory_with(1, 4096, region));
+            w.nodes[1].nic.set_words_by_write(is_behind);
+            ma.write(0, &pattern(3, 2048));
+            let (va, rkey) = mb.at(offset);
+            w.send(0, a, wr(1, SendOp::Write(va, rkey), &[ma.sge(0, len)]));
+            w.send(0, a, wr(2, SendOp::Write(va, rkey), &[ma.sge(0, len)]));
+            let done = w.completion(0);
+            let what = format!("{granted:?} {region:?} {len} bytes at {offset}, {is_behind}");
+            if passes && is_behind {
+                assert_eq!(
+                    (done.status, w.completion(0).status),
+                    (Status::Success, Status::Success),
+                    "{what}"
+                );
+                assert_eq!(
+                    (mb.read(offset, len), state(&w, 1, b)),
+                    (pattern(3, len), QpState::Rts),
+                    "{what}"
+                );
+            } else {
+                assert_eq!((done.status, state(&w, 1, b)), (Status::RemoteAccess, QpState::Err), "{what}");
+                assert_eq!(mb.read(0, 4096), vec![0; 4096], "{what}");
+            }
+            assert_eq!(w.counter(1, "writes_for_atomics"), if passes && is_behind { 2 } else { 0 }, "{what}");
+        }
+    }
+}
+
 #[test]
 fn silence_exhausts_the_retries() {
     let mut w = World::new(2, 2);

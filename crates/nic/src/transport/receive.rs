@@ -13,7 +13,7 @@ use crate::state::NicState;
 use crate::transport::incoming::Message;
 use crate::transport::report::completion;
 use crate::work::{CompletionOp, Status};
-use adverb_wire::{Instant, Key, Operation, Packet};
+use adverb_wire::{Instant, Key, Operation, Packet, Reth};
 
 /// Why a request was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -116,7 +116,7 @@ fn write(qp: &mut Qp, nic: &mut NicState, packet: &Packet, payload: &Payload<'_>
         take_receive(qp, nic, packet)?;
     }
     if !qp.access.contains(Access::REMOTE_WRITE) {
-        return Err(Refusal::Rights);
+        return write_for_atomic(qp, nic, packet, payload, Refusal::Rights);
     }
     let left = len - offset;
     let part = payload.len() as u32;
@@ -131,15 +131,50 @@ fn write(qp: &mut Qp, nic: &mut NicState, packet: &Packet, payload: &Payload<'_>
     if left > 0 {
         let at = va.wrapping_add(offset as u64);
         let pd = remote_pd(qp, nic, packet)?;
-        let span = nic
-            .memory
-            .check_remote(pd, qp.num, rkey, at, left, RemoteRight::Write)
-            .map_err(Refusal::Access)?;
+        let checked = nic.memory.check_remote(pd, qp.num, rkey, at, left, RemoteRight::Write);
+        let span = match checked {
+            Ok(span) => span,
+            Err(fault) => return write_for_atomic(qp, nic, packet, payload, Refusal::Access(fault)),
+        };
         if !payload.is_elided() {
             dma::write(span.slice(0, part as usize), payload, 0, part as usize);
         }
     }
     qp.responder.set_message(Message::Write { va, rkey, len, offset: offset + part });
+    Ok(())
+}
+
+/// What may not be written, unless a switch has made it of an atomic: a WRITE of one word, or of nothing,
+/// which the right to atomics lets in.
+#[cold]
+fn write_for_atomic(
+    qp: &mut Qp,
+    nic: &mut NicState,
+    packet: &Packet,
+    payload: &Payload<'_>,
+    refusal: Refusal,
+) -> Result<(), Refusal> {
+    const WORD_LEN: u32 = 8;
+    let lacks_right = matches!(refusal, Refusal::Rights | Refusal::Access(AccessFault::MissingRight));
+    let Reth { va, rkey, len } = packet.reth;
+    let is_whole = packet.bth.opcode.operation() == Operation::WriteOnly && payload.len() == len as usize;
+    if !nic.words_by_write || !lacks_right || !qp.access.contains(Access::REMOTE_ATOMIC) || !is_whole {
+        return Err(refusal);
+    }
+    match len {
+        0 => {}
+        WORD_LEN => {
+            let pd = remote_pd(qp, nic, packet)?;
+            let found = nic.memory.check_remote(pd, qp.num, rkey, va, WORD_LEN, RemoteRight::Atomic);
+            let span = found.map_err(Refusal::Access)?;
+            if !payload.is_elided() {
+                dma::write(span, payload, 0, len as usize);
+            }
+        }
+        _ => return Err(refusal),
+    }
+    nic.counters.writes_for_atomics += 1;
+    qp.responder.set_message(Message::Write { va, rkey, len, offset: len });
     Ok(())
 }
 
