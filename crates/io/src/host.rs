@@ -380,7 +380,8 @@ fn open_parts(
     };
     let secret = sys::random_bytes::<16>()
         .map_err(|source| OpenError::System { what: "asking for random bytes", source })?;
-    let nic = Nic::new(config, secret);
+    let mut nic = Nic::new(config, secret);
+    nic.set_words_by_write(udp.decides_atomics());
     let rings = Rings::new(member.clone(), Gid::from(device.address));
     let lives = Lives::new(Gid::from(address), directory.to_owned(), clock.epoch_ns());
     let port = Port::new(settings, Gid::from(address), rings, lives, udp, capture, seed);

@@ -492,6 +492,10 @@ impl Port {
         let mut found = None;
         let on_mark = |mark: Mark| found = steering.on_mark(now, mark.index, mark.nonce).or(found);
         let total = udp.receive(now, counters, each, on_mark);
+        if is_guarded {
+            // A switch that came back may run other programs.
+            nic.set_words_by_write(udp.decides_atomics());
+        }
         if handed_on {
             self.rings.publish(&mut self.counters);
         }

@@ -18,6 +18,7 @@ use std::os::fd::RawFd;
 use std::path::Path;
 
 /// What frames leave through.
+#[expect(clippy::large_enum_variant, reason = "a process has one, and the usual way is not one step further")]
 enum Way {
     Sockets(RoceSockets),
     Via(Box<Via>),
@@ -55,6 +56,14 @@ impl Udp {
     #[inline]
     pub fn is_via(&self) -> bool {
         matches!(self.way, Way::Via(_))
+    }
+
+    /// Whether a switch decides atomics to this address, and sends them on as WRITEs.
+    pub fn decides_atomics(&self) -> bool {
+        match &self.way {
+            Way::Sockets(_) => false,
+            Way::Via(via) => via.decides(),
+        }
     }
 
     /// The descriptor to wait on.

@@ -8,7 +8,7 @@ use adverb_rdma::{Access, Caps, Connect, Duration, Error, Rdma, Region, Remote};
 use adverb_switchd::{Config, Process, Question, Stopper, control};
 use serde_json::Value;
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::thread::JoinHandle;
 
@@ -30,7 +30,7 @@ impl Running {
         Running { folder, path, stopper, thread: Some(thread) }
     }
 
-    fn begin(folder: &PathBuf, text: &str) -> (PathBuf, Stopper, JoinHandle<()>) {
+    fn begin(folder: &Path, text: &str) -> (PathBuf, Stopper, JoinHandle<()>) {
         let mut process = Process::open(Config::parse(text).unwrap(), folder).unwrap();
         let (path, stopper) = (process.path().to_owned(), process.stopper());
         (path, stopper, std::thread::spawn(move || process.run()))

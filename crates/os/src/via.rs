@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! 1 Hello    version, slot, address (16 bytes), which host's table the slot is of (16 bytes)
-//! 2 Welcome  the port's number (2 bytes)
+//! 2 Welcome  the port's number (2 bytes), whether atomics to the address become WRITEs (1 byte)
 //! 3 Refused  why, in words
 //! 4 Frames   length (2 bytes), frame; length, frame; ...
 //! 5 Ask      a question
@@ -75,7 +75,12 @@ pub enum Message<'a> {
     /// A process's first.
     Hello(Hello),
     /// The process has this port.
-    Welcome(u16),
+    Welcome {
+        /// Its number.
+        port: u16,
+        /// The switch decides atomics to this address, and sends them on as WRITEs.
+        decides: bool,
+    },
     /// The process has no port.
     Refused(&'a str),
     /// Frames in a row.
@@ -97,7 +102,10 @@ impl<'a> Message<'a> {
                 let hello = Hello { slot: rest[1], address: Gid(address?), host: host? };
                 (rest[0] == VERSION).then_some(Message::Hello(hello))
             }
-            WELCOME => Some(Message::Welcome(u16::from_le_bytes(rest.try_into().ok()?))),
+            WELCOME => {
+                let Ok([low, high, decides @ (0 | 1)]) = <[u8; 3]>::try_from(rest) else { return None };
+                Some(Message::Welcome { port: u16::from_le_bytes([low, high]), decides: decides == 1 })
+            }
             REFUSED => std::str::from_utf8(rest).ok().map(Message::Refused),
             FRAMES => Some(Message::Frames(Frames(rest))),
             ASK => Some(Message::Ask(rest)),
@@ -113,7 +121,10 @@ impl<'a> Message<'a> {
             Message::Hello(hello) => {
                 [&[HELLO, VERSION, hello.slot][..], &hello.address.0, &hello.host].concat()
             }
-            Message::Welcome(port) => with(WELCOME, &port.to_le_bytes()),
+            Message::Welcome { port, decides } => {
+                let [low, high] = port.to_le_bytes();
+                with(WELCOME, &[low, high, u8::from(*decides)])
+            }
             Message::Refused(why) => with(REFUSED, why.as_bytes()),
             Message::Frames(frames) => with(FRAMES, frames.0),
             Message::Ask(text) => with(ASK, text),
@@ -234,6 +245,8 @@ pub struct Via {
     look_at: Instant,
     /// A refusal has been said.
     said: bool,
+    /// Atomics to this address may come as WRITEs.
+    decides: bool,
 }
 
 impl Via {
@@ -248,6 +261,7 @@ impl Via {
             last_used: None,
             look_at: Instant::ZERO,
             said: false,
+            decides: false,
         };
         via.connect()?;
         let Some(channel) = &via.channel else { return Err(io::ErrorKind::NotConnected.into()) };
@@ -256,7 +270,10 @@ impl Via {
         }
         let answer = channel.receive(&mut via.inbox)?.map_or(0, |(len, _)| len);
         match Message::parse(&via.inbox[..answer]) {
-            Some(Message::Welcome(_)) => Ok(via),
+            Some(Message::Welcome { decides, .. }) => {
+                via.decides = decides;
+                Ok(via)
+            }
             Some(Message::Refused(why)) => Err(io::Error::new(io::ErrorKind::AddrInUse, why)),
             _ => Err(io::Error::new(io::ErrorKind::InvalidData, "what listens there is no switch")),
         }
@@ -271,6 +288,11 @@ impl Via {
         channel.send(&Message::Hello(self.hello).emit(), &[])?;
         self.channel = Some(channel);
         Ok(())
+    }
+
+    /// Whether the switch said last that it decides atomics to this address.
+    pub fn decides(&self) -> bool {
+        self.decides
     }
 
     /// The descriptor to wait on; -1, which nothing ever comes from, while the switch is gone.
@@ -394,7 +416,7 @@ impl Via {
                     (self.said, self.look_at) = (true, now + ASK_AGAIN);
                     self.channel = None;
                 }
-                Some(Message::Welcome(_)) => self.said = false,
+                Some(Message::Welcome { decides, .. }) => (self.said, self.decides) = (false, decides),
                 _ => total.errors += 1,
             }
         }
@@ -435,7 +457,8 @@ mod tests {
         let hello = Hello { slot: 7, address: gid("fd00::7"), host: HOST };
         for message in [
             Message::Hello(hello),
-            Message::Welcome(513),
+            Message::Welcome { port: 513, decides: false },
+            Message::Welcome { port: 7, decides: true },
             Message::Refused("no"),
             Message::Ask(b"show"),
             Message::Answer(b""),
@@ -445,7 +468,7 @@ mod tests {
         let mut other = Message::Hello(hello).emit();
         other[1] = VERSION + 1;
         assert_eq!(Message::parse(&other), None);
-        for bytes in [&[][..], &[HELLO], &[WELCOME, 1], &[REFUSED, 0xff], &[99, 1, 2]] {
+        for bytes in [&[][..], &[HELLO], &[WELCOME, 1], &[WELCOME, 1, 0, 2], &[REFUSED, 0xff], &[99, 1, 2]] {
             assert_eq!(Message::parse(bytes), None);
         }
         let frames = |bytes: &[u8]| Frames(bytes).map(<[u8]>::to_vec).collect::<Vec<_>>();
@@ -494,9 +517,10 @@ mod tests {
             accept(&listener, Message::Refused("it is taken"));
             assert_eq!(opening.join().unwrap(), "it is taken");
             let opening = scope.spawn(|| Via::open(&path, hello).unwrap());
-            let far = accept(&listener, Message::Welcome(1));
+            let far = accept(&listener, Message::Welcome { port: 1, decides: true });
             (opening.join().unwrap(), far)
         });
+        assert!(via.decides());
         let (mut tally, mut buffer) = (Tally::default(), vec![0; MESSAGE_MAX]);
         for psn in 0..20 {
             let sent = packet("10.9.0.1", "10.9.0.2", psn, 4096);
@@ -557,6 +581,7 @@ mod tests {
                 last_used: None,
                 look_at: Instant::ZERO,
                 said: false,
+                decides: false,
             };
             assert!(via.stage_bytes(Instant::ZERO, &sent.flow, &frame[bth_at..]));
             assert!(!via.stage_bytes(Instant::ZERO, &sent.flow, &frame[bth_at + 1..]));

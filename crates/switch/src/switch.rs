@@ -335,6 +335,14 @@ impl Switch {
         &mut self.programs
     }
 
+    /// Whether a program decides atomics to an address, whose WRITEs may then stand for atomics.
+    pub fn decides_for(&self, address: Gid) -> bool {
+        self.programs.iter().any(|program| match program {
+            Program::CasToWrite(program) => program.config().server == address,
+            Program::Ecn(_) | Program::Trim(_) => false,
+        })
+    }
+
     /// What all programs together need of hardware. Each begins behind the stages of the one before it.
     pub fn needs(&self) -> Needs {
         let mut all = Needs::default();

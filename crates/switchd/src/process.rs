@@ -364,11 +364,12 @@ impl Process {
     /// Gives a process its port, or says why not.
     fn greet(&mut self, now: Instant, at: usize, hello: &Hello) {
         let claimed = self.claim(now, at, hello);
+        let decides = self.switch.decides_for(hello.address);
         let Some(peer) = &mut self.peers[at] else { return };
         match claimed {
             Ok(port) => {
                 peer.role = Role::Member(port, hello.slot);
-                peer.packer.add_message(&Message::Welcome(port.0));
+                peer.packer.add_message(&Message::Welcome { port: port.0, decides });
             }
             Err(why) => {
                 peer.role = Role::Leaving;
@@ -385,8 +386,8 @@ impl Process {
         self.notice_the_gone(now);
         let seats = self.seats.iter().enumerate();
         let found = seats.filter_map(|(n, seat)| Some((n, seat.as_ref()?)));
-        let found = found.filter(|(_, seat)| seat.address == hello.address).map(|(n, _)| PortId(n as u16));
-        let port = match found.last() {
+        let mut found = found.filter(|(_, seat)| seat.address == hello.address);
+        let port = match found.next().map(|(n, _)| PortId(n as u16)) {
             Some(port) => port,
             None => self.open_seat(now, hello)?,
         };
