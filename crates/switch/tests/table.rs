@@ -137,6 +137,31 @@ impl Bench {
     }
 }
 
+/// A client is killed before its atomic is answered: the word is learned again without it.
+#[test]
+fn a_connection_that_fell_silent_does_not_keep_its_word() {
+    let mut b = Bench::cas(true, |_| ());
+    let mut lost = b.packet(3, 2, Operation::FetchAdd, 7);
+    lost.atomic = AtomicEth { va: VA, rkey: RKEY, swap_add: 0, compare: 0 };
+    assert_eq!(b.send(OTHER, &lost, &[]).len(), 1);
+    for psn in 100..104 {
+        b.now += LIFE;
+        let mut out = b.atomic(psn, Operation::FetchAdd, 0, 0);
+        if out.is_empty() {
+            b.now = b.switch.next_deadline().unwrap();
+            b.switch.on_timer(b.now);
+            out = b.drain();
+        }
+        // The first one waited in vain for the word to be free; the second one learns it.
+        let converted = psn > 101;
+        let becomes = if converted { Operation::WriteOnly } else { Operation::FetchAdd };
+        assert_eq!((out.len(), operation(&out[0].1)), (1, becomes), "{psn}");
+        let answered = if converted { b.ack(psn, psn - 59) } else { b.answer(psn, psn - 59, 5) };
+        assert_eq!((answered.len(), answered[0].1.atomic_original), (1, 5));
+    }
+    assert_eq!((b.get(Counter::Held), b.get(Counter::FetchAdded)), (1, 2));
+}
+
 fn operation(packet: &Packet) -> Operation {
     packet.bth.opcode.operation()
 }

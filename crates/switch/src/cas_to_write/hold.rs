@@ -2,6 +2,7 @@
 //! time is over, the server decides, or they are dropped and their client sends them again.
 
 use super::CasToWrite;
+use super::connection::Connection;
 use super::requests::Way;
 use crate::counters::Drop;
 use crate::program::Context;
@@ -53,12 +54,30 @@ impl CasToWrite {
             if !self.waiting.contains(&at) || self.wait_ends(at) > ctx.now {
                 continue;
             }
+            self.forget_silent(ctx, at);
             self.drain(ctx, at, Way::Overdue);
             if self.waiting.contains(&at) && self.wait_ends(at) <= ctx.now {
                 self.give_up(ctx, at);
             }
             self.release(ctx);
         }
+    }
+
+    /// Forgets others that owe an answer to the word that this connection waits for, and have been silent
+    /// for a packet's life: their queue pairs have failed, or a switch before this one knew what became of
+    /// their atomics. Otherwise nobody would be alone with the word again, and it would stay the server's.
+    fn forget_silent(&mut self, ctx: &mut Context<'_>, waits: u32) {
+        let va = self.connections.get(waits).waits.0;
+        let Some(word) = self.words.find(va).filter(|word| self.words.get(*word).natives > 0) else { return };
+        let owes = |connection: &Connection| {
+            let mut entries = connection.entries.iter();
+            entries.any(|entry| entry.word == word && entry.va == va && entry.is_native())
+        };
+        let silent = self.connections.all().filter(|(at, connection)| {
+            *at != waits && connection.seen + self.config.life < ctx.now && owes(connection)
+        });
+        let silent: Vec<u32> = silent.map(|(at, _)| at).collect();
+        silent.into_iter().for_each(|at| self.forget_connection(ctx, at));
     }
 
     /// Drops what waits on a connection. Its next request in order is the first of these still, so that the
