@@ -91,6 +91,7 @@ class Room:
         self.deadline = time.monotonic() + case.timeout
         self.procs = []
         self.cleanups = []
+        self.notes = []
         self.dir = os.path.join(WORK, re.sub(r"[^A-Za-z0-9.+-]+", "_", case.name))
         shutil.rmtree(self.dir, ignore_errors=True)
         os.makedirs(self.dir)
@@ -109,6 +110,10 @@ class Room:
                     return Room.next_port
                 except OSError:
                     continue
+
+    def note(self, text):
+        """Says something in the line of a case that passes: what it has counted."""
+        self.notes.append(text)
 
     def path(self, name):
         return os.path.join(self.dir, name)
@@ -336,7 +341,7 @@ def run_case(case):
         return "FAIL", 0.0, f"cannot make the case's directory: {e}"
     try:
         case.run(room)
-        outcome, text = "ok", ""
+        outcome, text = "ok", "; ".join(room.notes)
     except Skip as e:
         outcome, text = "skip", str(e)
     except Fail as e:
@@ -356,7 +361,7 @@ def run_cases(cases, out=sys.stdout, before_each=lambda: None):
         before_each()
         outcome, seconds, text = run_case(case)
         counts[outcome] += 1
-        note = f": {text}" if outcome == "skip" else ""
+        note = f": {text}" if text and outcome != "FAIL" else ""
         print(f"{outcome:4} {case.name} ({seconds:.2f} s){note}", file=out, flush=True)
         if outcome == "FAIL":
             failed.append(case.name)
