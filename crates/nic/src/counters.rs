@@ -134,6 +134,8 @@ counters! { Counters;
     star_cqe_unknown,
     /// StaR, stateless side: completions of receives with more bytes than they have room for.
     star_cqe_length,
+    /// StaR, stateless side: atomics put off because one before them has not come.
+    star_atomic_early,
     /// StaR, stateful side: work requests of the peer that came once more.
     star_wqe_duplicate,
     /// StaR, stateful side: work requests of the peer that came before their turn, made no sense or did not

@@ -50,6 +50,9 @@ pub const MAX_PATHS: usize = 4096;
 
 /// Answers that StaR's stateless half has ready to send; what would need one more is dropped and counted.
 pub const MAX_STAR_ANSWERS: usize = 1 << 10;
+/// Atomics of a StaR connection of which its stateless side's host remembers what they have found; as many
+/// are under way at once.
+pub const MAX_STAR_ATOMICS: usize = MAX_RD_ATOMIC as usize;
 /// Peers that StaR remembers because they have not answered.
 pub const MAX_STAR_SILENT: usize = 256;
 

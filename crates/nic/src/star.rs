@@ -35,7 +35,7 @@ use crate::memory::{Access, Payload, QueueMemory};
 use crate::nic::Nic;
 use crate::random::Seed;
 use crate::transport::rc::star::{Star, WINDOW, record};
-use crate::transport::star::{Role, StarConfig, Stateless, role};
+use crate::transport::star::{Atomics, Role, StarConfig, Stateless, role};
 use adverb_wire::star::{Grant, Hello, Op, StarEth, Ticket, Wish};
 use adverb_wire::{Instant, Operation, Packet, Psn, Service};
 use library::Library;
@@ -105,7 +105,7 @@ pub(crate) struct Hosted {
     /// The first hello that was told: repeats tell the same, or the sides could decide differently.
     told: Hello,
     ticket: Ticket,
-    last_atomic: Option<(u32, u64)>,
+    atomics: Atomics,
     /// The PSN at which the numbers of this side's work requests begin: that of its first request, which the
     /// peer tells before this side's program does.
     base: Psn,
@@ -143,9 +143,9 @@ impl Endpoint {
         matches!(phase, Some(Phase::Handing | Phase::Stateless))
     }
 
-    /// The last atomic of the peer's that was executed: its number, and what it has found.
-    fn last_atomic(&mut self) -> Option<&mut Option<(u32, u64)>> {
-        self.star.as_deref_mut().map(|hosted| &mut hosted.last_atomic)
+    /// The peer's atomics that were executed last.
+    fn atomics(&mut self) -> Option<&mut Atomics> {
+        self.star.as_deref_mut().map(|hosted| &mut hosted.atomics)
     }
 
     /// A send request was posted at `block`, behind `end`.
@@ -222,7 +222,7 @@ impl Nic {
             heap_at: Instant::NEVER,
             told,
             ticket: Ticket::default(),
-            last_atomic: None,
+            atomics: Atomics::default(),
             base: Psn::new(0),
             library: Library::new(endpoint.sq.posted),
         }));
@@ -405,13 +405,13 @@ impl Nic {
                     let owner = self.numbers.owner(packet.bth.dest_qp);
                     let name = self.endpoints.name_at(owner);
                     // Without an endpoint the number does not live, and no ticket lets the packet in.
-                    let mut none = None;
-                    let last = match name.and_then(|name| self.endpoints.get_mut(name)) {
-                        Some(Place::Off(endpoint)) => endpoint.last_atomic(),
+                    let mut none = Atomics::default();
+                    let record = match name.and_then(|name| self.endpoints.get_mut(name)) {
+                        Some(Place::Off(endpoint)) => endpoint.atomics(),
                         _ => None,
                     };
-                    let last = last.unwrap_or(&mut none);
-                    star.stateless.on_atomic(packet, payload, &state.memory, last, &mut state.counters);
+                    let record = record.unwrap_or(&mut none);
+                    star.stateless.on_atomic(packet, payload, &state.memory, record, &mut state.counters);
                     state.has_effects |= star.stateless.has_answers();
                     return true;
                 }

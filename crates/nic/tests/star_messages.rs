@@ -156,6 +156,98 @@ fn atomics_of_the_stateful_side_are_executed_once_each() {
     }
 }
 
+/// Atomics in a row do not wait for each other's answers, and are executed in their order all the same.
+#[test]
+fn atomics_in_a_row_share_a_round_trip() {
+    let mut w = client_and_server(1, Duration::from_ms(20));
+    let ids = agreed(&mut w, &Link { timeout: 14, depth: 16, ..Link::default() });
+    let memory = [w.memory(CLIENT, 4096), w.memory(SERVER, 4096)];
+    let (addr, rkey) = memory[SERVER].at(8);
+    w.keep_log = true;
+    for n in 0..40u64 {
+        let op = match n % 2 {
+            0 => SendOp::FetchAdd { addr, rkey, add: 1 },
+            _ => SendOp::CompareSwap { addr, rkey, compare: n / 2 + 1, swap: n / 2 + 1 },
+        };
+        w.send(CLIENT, ids[CLIENT], wr(n, op, &[memory[CLIENT].sge(8 * n as usize, 8)]));
+    }
+    for n in 0..40u64 {
+        let end = w.completion(CLIENT);
+        assert_eq!((end.wr_id, end.status), (n, Status::Success));
+        assert_eq!(memory[CLIENT].word(8 * n as usize), n.div_ceil(2), "atomic {n}");
+    }
+    assert_eq!(memory[SERVER].word(8), 20);
+    let is_answer = |p: &Packet| is_star(p) && p.bth.opcode.operation() == Operation::GetDataAnswer;
+    let before = w.log.iter().take_while(|(_, p)| !is_answer(p));
+    let asked = before.filter(|(_, p)| is_star(p) && p.bth.opcode.operation() == Operation::GetData);
+    assert_eq!(asked.count(), 16, "as many as the other side remembers");
+    assert_eq!(w.counter(SERVER, "star_atomic_early"), 0);
+}
+
+/// One that is lost is asked again as soon as the others say so, and these behind it.
+#[test]
+fn an_atomic_that_is_lost_does_not_wait_for_the_timer() {
+    let mut w = client_and_server(2, Duration::from_ms(20));
+    let ids = agreed(&mut w, &Link { timeout: 14, depth: 16, ..Link::default() });
+    let memory = [w.memory(CLIENT, 4096), w.memory(SERVER, 4096)];
+    let (addr, rkey) = memory[SERVER].at(8);
+    let mut asked = 0;
+    w.drop_if = Some(Box::new(move |_, p| {
+        asked += u32::from(is_star(p) && p.bth.opcode.operation() == Operation::GetData);
+        asked == 3 && p.bth.opcode.operation() == Operation::GetData
+    }));
+    for n in 0..16 {
+        let op = SendOp::FetchAdd { addr, rkey, add: 1 };
+        w.send(CLIENT, ids[CLIENT], wr(n, op, &[memory[CLIENT].sge(8 * n as usize, 8)]));
+    }
+    for n in 0..16 {
+        assert_eq!((w.completion(CLIENT).wr_id, memory[CLIENT].word(8 * n as usize)), (n, n));
+    }
+    assert_eq!((w.lost, w.counter(CLIENT, "timeouts")), (1, 0));
+    assert_eq!(w.counter(SERVER, "star_atomic_early"), 13);
+}
+
+/// With losses, copies and late packets, each answer is what its place in the order makes it.
+#[test]
+fn atomics_in_a_row_are_executed_once_each_and_in_order() {
+    let (mut early, mut copies) = (0, 0);
+    for seed in 0..30 {
+        let mut w = client_and_server(seed, Duration::from_us(300));
+        let ids = agreed(&mut w, &Link { timeout: 18, depth: 16, ..Link::default() });
+        let memory = [w.memory(CLIENT, 4096), w.memory(SERVER, 4096)];
+        w.faults = TROUBLE;
+        let (addr, rkey) = memory[SERVER].at(8);
+        let mut value = 0u64;
+        for round in 0..10u64 {
+            let mut expected = Vec::new();
+            for n in 0..24u64 {
+                expected.push(value);
+                let op = match n % 3 {
+                    0 => SendOp::CompareSwap { addr, rkey, compare: value, swap: round * 100 + n },
+                    1 => SendOp::CompareSwap { addr, rkey, compare: !value, swap: 5 },
+                    _ => SendOp::FetchAdd { addr, rkey, add: n + 1 },
+                };
+                value = match n % 3 {
+                    0 => round * 100 + n,
+                    1 => value,
+                    _ => value + n + 1,
+                };
+                w.send(CLIENT, ids[CLIENT], wr(n, op, &[memory[CLIENT].sge(8 * n as usize, 8)]));
+            }
+            for (n, was) in expected.into_iter().enumerate() {
+                let end = w.completion(CLIENT);
+                assert_eq!((end.wr_id, end.status), (n as u64, Status::Success), "seed {seed}");
+                assert_eq!(memory[CLIENT].word(8 * n), was, "seed {seed}, round {round}, atomic {n}");
+            }
+        }
+        w.run(Duration::from_ms(100));
+        assert_eq!(memory[SERVER].word(8), value, "seed {seed}: a copy was executed after the end");
+        early += w.counter(SERVER, "star_atomic_early");
+        copies += w.counter(SERVER, "star_duplicate");
+    }
+    assert!(early > 100 && copies > 100, "{early} early, {copies} copies");
+}
+
 /// Everything is lost, doubled, reordered or late now and then.
 const TROUBLE: Faults =
     Faults { loss: 0.03, duplicate: 0.1, reorder: 0.2, corrupt: 0.0, late: 0.05, mark: 0.0 };

@@ -23,4 +23,4 @@ pub(crate) mod stateless;
 
 pub use config::StarConfig;
 pub(crate) use config::{Role, role};
-pub(crate) use stateless::{Stateless, clock};
+pub(crate) use stateless::{Atomics, Stateless, clock};

@@ -21,7 +21,7 @@ use crate::admission::PKEY_BASE;
 use crate::counters::Counters;
 use crate::frame::TxFrame;
 use crate::ids::PdId;
-use crate::limits::{MAX_QP, MAX_STAR_ANSWERS};
+use crate::limits::{MAX_QP, MAX_STAR_ANSWERS, MAX_STAR_ATOMICS};
 use crate::memory::{AccessFault, Memory, Payload, QueueMemory, RemoteRight, Span, dma};
 use crate::qp::source_port;
 use crate::random::{Generator, Purpose, Seed};
@@ -68,6 +68,14 @@ enum Brings {
     Original(u64),
     /// It is an EA, not an RDA.
     Event,
+}
+
+/// A connection's atomics, in its record in host memory: the number of the one that was executed last, and
+/// what the last ones have found, by number.
+#[derive(Debug, Default)]
+pub(crate) struct Atomics {
+    last: u32,
+    found: [u64; MAX_STAR_ATOMICS],
 }
 
 /// The stateless half of a NIC.
@@ -215,41 +223,42 @@ impl Stateless {
         }
     }
 
-    /// Takes in an atomic. `last` is the connection's record in its host's memory: the last one that was
-    /// executed, by its number, and what it has found. So no copy is executed, however late.
+    /// Takes in an atomic. The connection's record in its host's memory says which were executed: so no copy
+    /// is, however late, and none before its turn.
     pub fn on_atomic(
         &mut self,
         packet: &Packet,
         payload: &Payload<'_>,
         memory: &Memory,
-        last: &mut Option<(u32, u64)>,
+        record: &mut Atomics,
         counters: &mut Counters,
     ) {
+        const REMEMBERED: i32 = MAX_STAR_ATOMICS as i32;
         let Some(grant) = self.admit(packet, counters) else { return };
         if !self.has_room() {
             counters.star_answers_full += 1;
             return;
         }
         let eth = StarEth::from(packet.irn);
-        let ahead = last.map_or(1, |(number, _)| eth.value.wrapping_sub(number) as i32);
-        let done = match *last {
-            Some((_, original)) if ahead == 0 => {
-                counters.star_duplicate += 1;
-                Ok(original)
-            }
-            _ if ahead < 0 => {
-                counters.star_duplicate += 1;
-                return;
-            }
-            _ => atomic(packet, payload, memory, grant, counters),
-        };
-        if let Ok(original) = done {
-            if ahead > 0 {
+        let found = &mut record.found[eth.value as usize % MAX_STAR_ATOMICS];
+        let done = match eth.value.wrapping_sub(record.last) as i32 {
+            1 => atomic(packet, payload, memory, grant, counters).inspect(|original| {
+                (record.last, *found) = (eth.value, *original);
                 self.order = self.order.wrapping_add(1);
                 counters.star_executed += 1;
+            }),
+            2.. => {
+                counters.star_atomic_early += 1;
+                Err(Verdict::Busy)
             }
-            *last = Some((eth.value, original));
-        }
+            ahead => {
+                counters.star_duplicate += 1;
+                if ahead <= -REMEMBERED {
+                    return;
+                }
+                Ok(*found)
+            }
+        };
         let congested = packet.flow.traffic_class & 3 == 3;
         let verdict = done.err().unwrap_or(Verdict::Done);
         let number = packet.bth.dest_qp;

@@ -14,7 +14,8 @@
 //! A SEND is RDs as well, into a receive that the other side has handed over by WQEP; a CQEP tells it that
 //! its receive is done ([`peer`]). What the other side sends, writes and reads is executed here ([`pulls`]).
 //!
-//! An atomic goes alone and has a number, by which the other side knows a copy: it is executed once.
+//! Atomics wait for all before them, and all after them wait for them: only other atomics go beside them.
+//! Each has a number, by which the other side knows copies and the order: it is executed once, in its turn.
 //!
 //! Given up, as with IRN: a program that polls on memory may see later bytes before earlier ones while a loss
 //! is repaired.
@@ -109,9 +110,10 @@ pub(crate) struct Star {
     remote: Remote,
     /// The record is to be acknowledged.
     owes_event: bool,
-    /// The packet that was sent last is an atomic's; so many were sent.
+    /// What is in flight are atomics; so many were sent in all, the last one with this PSN.
     awaits_atomic: bool,
     atomics: u32,
+    atomic_psn: Psn,
     /// First PSN of the peer, by which its record is known.
     peer_psn: Psn,
     /// The stateless side's clock as last told, and when.
@@ -144,6 +146,7 @@ impl Star {
             owes_event: true,
             awaits_atomic: false,
             atomics: 0,
+            atomic_psn: Psn::new(0),
             peer_psn,
             told: (record.clock, now),
             sent: sent.try_into().unwrap_or_else(|_| unreachable!("a slice of {REMEMBERED}")),
@@ -177,6 +180,16 @@ impl Star {
 
     fn packet_mut(&mut self, psn: Psn) -> &mut Sent {
         &mut self.sent[psn.get() as usize & (REMEMBERED - 1)]
+    }
+
+    /// An atomic is sent for the first time.
+    fn number_atomic(&mut self, psn: Psn) {
+        (self.atomics, self.atomic_psn) = (self.atomics.wrapping_add(1), psn);
+    }
+
+    /// The number of an atomic in flight, of which each is one packet.
+    fn number_of(&self, psn: Psn) -> u32 {
+        self.atomics.wrapping_sub(self.atomic_psn.since(psn) as u32)
     }
 
     /// Every invariant of its state.

@@ -6,6 +6,7 @@ use crate::congestion;
 use crate::engine::step::SendStep;
 use crate::explain::{Cause, received};
 use crate::frame::TxFrame;
+use crate::limits::MAX_STAR_ATOMICS;
 use crate::memory::{AccessFault, Payload};
 use crate::qp::Qp;
 use crate::queue::wqe::{Wqe, WqeOp};
@@ -63,9 +64,11 @@ pub(super) fn next_packet(
         return SendStep::Idle;
     }
     // An atomic is executed once, so it can be in no other place: it waits for all before it, and all after
-    // it wait for it.
-    let is_alone = star.tx.in_flight() == 0;
-    if !is_alone && (entry.op.is_atomic() || star.awaits_atomic) {
+    // it wait for it. The numbers of atomics keep them in order among themselves.
+    let is_atomic = entry.op.is_atomic();
+    let in_flight = star.tx.in_flight();
+    let joins = is_atomic && star.awaits_atomic && (in_flight as usize) < MAX_STAR_ATOMICS;
+    if in_flight > 0 && !joins && (is_atomic || star.awaits_atomic) {
         return SendStep::Idle;
     }
     if !qp.requester.is_loaded && !requester::load_again(qp, nic, now, &entry) {
@@ -84,8 +87,10 @@ pub(super) fn next_packet(
         }
     }
     *star.packet_mut(psn) = first_copy(&wqe, k, qp.mtu());
-    star.awaits_atomic = entry.op.is_atomic();
-    star.atomics = star.atomics.wrapping_add(star.awaits_atomic.into());
+    star.awaits_atomic = is_atomic;
+    if is_atomic {
+        star.number_atomic(psn);
+    }
     star.place(psn, qp.requester.cursor, &wqe, k * qp.mtu());
     if let Err(fault) = build(qp, star, nic, now, &wqe, &entry, k, out) {
         let cause = Cause::local(Status::LocalProtection, fault.rule());
@@ -164,7 +169,7 @@ fn build(
         segmentation::message(qp, nic, wqe, k, out)?;
         (out.packet.immediate, out.packet.invalidate) = (0, 0);
     }
-    let (remote, clock, atomics) = (star.remote, star.clock(now), star.atomics);
+    let (remote, clock, number) = (star.remote, star.clock(now), star.number_of(psn));
     let packet = star.packet_mut(psn);
     packet.renew(clock, remote.lifetime);
     let Sent { va, rkey, deadline, len, copy, is_read, is_posted, .. } = *packet;
@@ -181,7 +186,7 @@ fn build(
         // What it computes with stands before its data, and is the same on the wire.
         qp.sq.ring.gather_masks(wqe, &mut out.payload);
         out.packet.payload_len = out.payload.len() as u32;
-        following = atomics;
+        following = number;
     }
     let opcode = Opcode::new(Service::Star, operation);
     out.packet.bth = Bth { opcode, psn, dest_qp: qp.peer, ack_req: true, ..Bth::default() };
@@ -302,10 +307,15 @@ fn take(
             }
             passed
         }
-        // The timer sends it again.
         Verdict::Busy => {
             nic.counters.star_deferred += 1;
-            false
+            // An atomic before it has not come: that one is sent again, and those that were put off, in their
+            // order. The timer sends again what there was no room for.
+            let is_early = star.awaits_atomic && psn != star.tx.una;
+            if is_early {
+                star.lost(qp, nic, psn, now);
+            }
+            is_early
         }
         Verdict::Access | Verdict::Invalid | Verdict::NotPosted => {
             nic.counters.error_naks_received += 1;
