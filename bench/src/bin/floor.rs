@@ -2,6 +2,7 @@
 //!
 //!     floor udp-pingpong --size 8        RTT between two processes that spin on connected UDP sockets
 //!     floor gso --segment 1024           UDP throughput with segmentation and receive offload
+//!     floor relay --segment 4096         the same through a process that passes on what it receives
 //!     floor shm-pingpong                 one cache line between two cores
 //!     floor shm-ring                     64-byte messages through a ring in memory
 //!     floor gcm --size 4096              AES-128-GCM of one message on one processor: sealed, and opened
@@ -36,12 +37,14 @@ fn main() -> ExitCode {
     let outcome = match name.as_str() {
         "udp-pingpong" => udp_pingpong(&options),
         "udp-echo" => udp_echo(&options),
-        "gso" => gso(&options),
+        "gso" => gso(&options, "gso-sink"),
+        "relay" => gso(&options, "gso-relay"),
+        "gso-relay" => gso_relay(&options),
         "gso-sink" => gso_sink(&options),
         "shm-pingpong" => shm_pingpong(&options),
         "shm-ring" => shm_ring(&options),
         "gcm" => gcm(&options),
-        _ => Err("usage: floor udp-pingpong|gso|shm-pingpong|shm-ring|gcm [--option value]".into()),
+        _ => Err("usage: floor udp-pingpong|gso|relay|shm-pingpong|shm-ring|gcm [--option value]".into()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -155,12 +158,12 @@ fn set_option(
 
 /// Sends as fast as the socket takes it. With a `--window` of sends in flight nothing is lost; without
 /// one the sink's buffer overflows and only what arrives counts.
-fn gso(options: &Options) -> Outcome {
+fn gso(options: &Options, far: &str) -> Outcome {
     let segment = options.get("segment", 1024usize)?.clamp(1, UDP_PAYLOAD_MAX);
     let window = options.get("window", 0u64)?;
     let run_ms = options.get("milliseconds", 500u64)?;
     let segments = options.get("segments", SEGMENTS_MAX)?.min(UDP_PAYLOAD_MAX / segment).max(1);
-    let (socket, child) = start("gso-sink", &[("segment", segment), ("window", window as usize)])?;
+    let (socket, child) = start(far, &[("segment", segment), ("window", window as usize)])?;
     set_option(&socket, libc::SOL_UDP, libc::UDP_SEGMENT, segment as libc::c_int)?;
     set_option(&socket, libc::SOL_SOCKET, libc::SO_SNDBUF, SOCKET_BUFFER_BYTES)?;
     let burst = vec![0x5au8; segment * segments];
@@ -209,6 +212,53 @@ fn finish_sink(
         received as f64 / segment as f64 / seconds / 1e6,
         1.0 - received as f64 / sent_bytes.max(1) as f64
     );
+    Ok(())
+}
+
+/// Passes on what it receives, as it receives it, to a sink that it starts; and back what that says.
+fn gso_relay(options: &Options) -> Outcome {
+    let segment = options.get("segment", 1024usize)?;
+    let window = options.get("window", 0usize)?;
+    let socket = join(options)?;
+    set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, 1)?;
+    set_option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF, SOCKET_BUFFER_BYTES)?;
+    let (onward, mut sink) = start("gso-sink", &[("segment", segment), ("window", window)])?;
+    set_option(&onward, libc::SOL_UDP, libc::UDP_SEGMENT, segment as libc::c_int)?;
+    set_option(&onward, libc::SOL_SOCKET, libc::SO_SNDBUF, SOCKET_BUFFER_BYTES)?;
+    let (mut buffer, mut word) = (vec![0u8; 1 << 16], [0u8; 8]);
+    let mut heard = now();
+    for turn in 1u32.. {
+        match socket.recv(&mut buffer) {
+            Ok(length) if &buffer[..length] == BYE => break,
+            Ok(length) => {
+                while let Err(error) = onward.send(&buffer[..length]) {
+                    if error.kind() != ErrorKind::WouldBlock {
+                        return Err(error.into());
+                    }
+                }
+                heard = now();
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => std::hint::spin_loop(),
+            Err(error) => return Err(error.into()),
+        }
+        if let Ok(length) = onward.recv(&mut word) {
+            socket.send(&word[..length])?;
+        }
+        if turn.is_multiple_of(4096) && heard.elapsed() > SILENCE {
+            return Err("nothing comes".into());
+        }
+    }
+    set_option(&onward, libc::SOL_UDP, libc::UDP_SEGMENT, 0)?;
+    let asked = now();
+    while sink.try_wait()?.is_none() {
+        let _ = onward.send(BYE);
+        if asked.elapsed() > SILENCE {
+            sink.kill()?;
+            return Err("the sink does not stop".into());
+        }
+    }
+    let report = sink.stdout.take().ok_or("the sink has no output")?;
+    print!("{}", io::read_to_string(report)?);
     Ok(())
 }
 

@@ -7,12 +7,14 @@
 //! whose cross-channel queue pair is connected to itself, without a frame, posting included. With
 //! `--op chain-nop|chain-wait|chain-enable|chain-write|chain-read|chain-atomic` they are posted once, and
 //! what is counted is their execution in a ring that goes round; `--op chain-if` and `--op chain-loop` count
-//! whole conditions and laps of a recycled loop ([`chains`]).
+//! whole conditions and laps of a recycled loop ([`chains`]). `--op switch-forward` and its like are frames
+//! through a switch ([`switch`]).
 //!
 //! `bench/profile` runs it twice and subtracts, so that what is paid once does not count.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a tool of those who build adverb")]
 
 mod chains;
+mod switch;
 
 use adverb_bench::{Options, now};
 use adverb_nic::{
@@ -300,6 +302,7 @@ fn drive(options: &Options) -> Result<String, String> {
         "read" => Op::Read,
         "atomic" => Op::Atomic,
         chain if chain.starts_with("chain-") => return chains::drive(options, chain),
+        op if op.starts_with("switch-") => return switch::drive(options, op),
         own => return drive_own(options, own),
     };
     let size = options.get("size", 8usize)?.min(REGION);
@@ -431,6 +434,11 @@ mod tests {
             let words = ["--op", &format!("chain-{op}"), "--count", "20000"];
             let report = drive(&Options::new(words.iter().map(|w| (*w).to_owned()).collect())).unwrap();
             assert!(report.contains("ns_per_op"), "{op}: {report}");
+        }
+        for op in ["forward", "write", "cas", "add"] {
+            let words = ["--op", &format!("switch-{op}"), "--count", "3000"];
+            let report = drive(&Options::new(words.iter().map(|w| (*w).to_owned()).collect())).unwrap();
+            assert!(report.contains("ns_per_frame"), "{op}: {report}");
         }
         assert!(drive(&Options::new(vec!["--op".into(), "jump".into()])).is_err());
     }
