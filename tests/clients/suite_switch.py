@@ -213,10 +213,13 @@ def words(room, switch, clients, seconds, during=None):
 
 
 def counted(text, seconds, clients=3):
+    """Each change of a word happens once. Without loss no queue pair fails; with it one may, when the last change of a word
+    that others want has been lost again and again, and then says what is in doubt."""
+
     def run(room):
         switch = Switch(room, text)
-        if words(room, switch, clients, seconds):
-            raise Fail("a queue pair failed, which eight tries should have kept from it")
+        if words(room, switch, clients, seconds) and LOSS not in text:
+            raise Fail("a queue pair failed, although nothing was lost")
         counters = switch.counters()
         if CAS in text:
             converted(room, counters)

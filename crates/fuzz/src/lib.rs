@@ -18,6 +18,7 @@ mod one_rma;
 mod parsers;
 mod roce;
 mod star;
+mod tested;
 
 pub use mutate::Mutator;
 

@@ -6,28 +6,15 @@
 //! any other number there goes through as it is.
 
 use crate::frames::{Step, append, steps};
+use crate::tested::world::*;
+use crate::tested::*;
 use crate::{Seen, Target};
 use adverb_nic::*;
 use adverb_wire::packet::Flow;
 use adverb_wire::{AtomicEth, Bth, Duration, Gid, Key, Opcode, Operation, Packet, QpNumber, Service};
 use std::net::Ipv4Addr;
 
-#[path = "../../nic/tests/world/mod.rs"]
-mod world;
-use world::*;
-
-/// The node whose NIC is under test, and the one whose frames the input has.
-const TESTED: usize = 1;
-const PEER: usize = 0;
-const LEN: usize = 4096;
-/// Where nobody may write.
-const GUARDED: usize = 1024;
-/// Small, so that messages of several packets are small.
-const MTU: Mtu = Mtu::M256;
-const LONG: usize = 600;
-/// Stand in an input for the tested node's region, for the peer's, and for a window over the former.
-const OWN_KEY: u32 = 0x11;
-const PEER_KEY: u32 = 0x22;
+/// Stands in an input for a window over the tested node's region.
 const WINDOW_KEY: u32 = 0x33;
 /// Order of the queue pairs by the number that stands for them.
 const TYPES: [QpType; 3] = [QpType::Rc, QpType::Uc, QpType::Ud];
@@ -54,8 +41,7 @@ impl Scene {
             | Access::REMOTE_ATOMIC
             | Access::MW_BIND;
         let memory = [w.memory(PEER, LEN), w.memory_with(TESTED, LEN, access)];
-        let guarded = w.memory_with(TESTED, GUARDED, Access::LOCAL_WRITE);
-        guarded.write(0, &pattern(9, GUARDED));
+        let guarded = guarded(&mut w);
         let link = Link { mtu: MTU, timeout: 14, ..Link::default() };
         let qps: Vec<_> = TYPES.into_iter().map(|kind| w.pair(kind, CAPS, &link)).collect();
         for (at_peer, at_tested) in &qps {
@@ -183,76 +169,46 @@ impl Scene {
         p
     }
 
-    fn flow(&self) -> Flow {
-        Flow { src: self.w.nodes[PEER].gid, dst: self.w.nodes[TESTED].gid, ..Flow::default() }
-    }
-
     /// Packets that the tested NIC has refused, in whatever way.
     fn refused(&self) -> u64 {
-        let counts = self.w.nodes[TESTED].nic.counters();
-        let refusal = |name: &str| {
+        refused(&self.w, |name| {
             let sent =
                 matches!(name, "sequence_naks_sent" | "rnr_naks_sent" | "error_naks_sent" | "early_refused");
             sent || name.starts_with("drop_") && name != "drop_tx_blocked"
-        };
-        counts.iter().filter(|(name, _)| refusal(name)).map(|(_, count)| count).sum()
+        })
     }
 
     /// Gives one frame to the NIC; says by opcode if it was taken.
     fn deliver(&mut self, bytes: &[u8], seen: &mut Seen) {
-        let Ok(parsed) = Packet::parse_bth(self.flow(), bytes) else { return };
+        let Ok(parsed) = Packet::parse_bth(flow(&self.w), bytes) else { return };
         let packet = self.concrete(parsed.packet);
         let before = self.refused();
         let payload = &bytes[parsed.payload.clone()];
         let now = self.w.now;
         self.w.nodes[TESTED].nic.on_frame(now, &packet, &Payload::from_slice(payload));
-        self.settle();
+        settle(&mut self.w);
         if self.refused() == before {
             seen.accept(format!("{:?}", packet.bth.opcode));
         }
-    }
-
-    /// Lets the NIC say what it has to say, and looks whether all is well.
-    fn settle(&mut self) {
-        let mut out = TxFrame::default();
-        let now = self.w.now;
-        let mut sent = 0;
-        while self.w.nodes[TESTED].nic.next_frame(now, &mut out) {
-            sent += 1;
-            assert!(sent < 10_000, "a NIC that nobody answers falls silent");
-        }
-        while self.w.poll(TESTED).is_some() {}
-        while self.w.nodes[TESTED].nic.next_event().is_some() {}
-        self.w.nodes[TESTED].nic.check_invariants();
-    }
-
-    fn wait(&mut self, time: Duration) {
-        self.w.now += time;
-        let now = self.w.now;
-        self.w.nodes[TESTED].nic.on_timer(now);
-        self.settle();
     }
 }
 
 fn run(irn: bool, input: &[u8], seen: &mut Seen) {
     let mut scene = Scene::new(irn);
-    scene.settle();
+    settle(&mut scene.w);
     for step in steps(input) {
         match step {
             Step::Frame(bytes) => scene.deliver(bytes, seen),
             Step::Post([kind, what, ..]) => {
                 scene.post(TESTED, *kind as usize % TYPES.len(), *what);
-                scene.settle();
+                settle(&mut scene.w);
             }
-            Step::Wait([time, ..]) => scene.wait(Duration::from_us(1 << (time % 20))),
+            Step::Wait([time, ..]) => wait(&mut scene.w, Duration::from_us(1 << (time % 20))),
             Step::Post(_) | Step::Wait(_) => {}
         }
-        scene.wait(LATENCY);
+        wait(&mut scene.w, LATENCY);
     }
-    assert!(
-        scene.guarded.read(0, GUARDED) == pattern(9, GUARDED),
-        "memory that nobody gave away was written"
-    );
+    check_guarded(&scene.guarded);
 }
 
 /// What is recorded in one input: who posts what.
@@ -264,8 +220,6 @@ struct Conversation {
     lose: Option<u32>,
 }
 
-const LONG_BIT: u8 = 0x80;
-
 /// Between two NICs; the input has the peer's frames, and the tested node's posts where they were made.
 fn record(irn: bool, conversation: &Conversation) -> Vec<u8> {
     let mut scene = Scene::new(irn);
@@ -274,12 +228,7 @@ fn record(irn: bool, conversation: &Conversation) -> Vec<u8> {
     scene.w.run(Duration::from_us(50));
     take_log(&mut scene, &mut input);
     for (node, what) in conversation.posts {
-        let mut left = conversation.lose;
-        scene.w.drop_if = Some(Box::new(move |from, _| {
-            let lost = from == TESTED && left == Some(0);
-            left = if from == TESTED { left.and_then(|n| n.checked_sub(1)) } else { left };
-            lost
-        }));
+        lose(&mut scene.w, conversation.lose);
         assert!(scene.post(*node, conversation.kind, *what), "{}: {what:#x} is posted", conversation.name);
         if *node == TESTED {
             append(&mut input, Step::Post(&[conversation.kind as u8, *what]));
@@ -294,24 +243,14 @@ fn record(irn: bool, conversation: &Conversation) -> Vec<u8> {
 fn take_log(scene: &mut Scene, input: &mut Vec<u8>) {
     for (from, packet) in std::mem::take(&mut scene.w.log) {
         if from == PEER {
-            append(input, Step::Frame(&scene.abstracted(&packet).bytes_with_zeros()));
+            append(input, Step::Frame(&with_zeros(&scene.abstracted(&packet))));
         }
     }
 }
 
-trait Bytes {
-    fn bytes_with_zeros(&self) -> Vec<u8>;
-}
-
-impl Bytes for Packet {
-    /// From the BTH to the ICRC, with a payload of zeros; the ICRC is not looked at here.
-    fn bytes_with_zeros(&self) -> Vec<u8> {
-        let mut bytes = vec![0; 128];
-        let headers = self.emit_bth(&mut bytes);
-        bytes.truncate(headers);
-        bytes.resize(headers + self.payload_len as usize + self.pad() + adverb_wire::ICRC_LEN, 0);
-        bytes
-    }
+/// A packet with a payload of zeros.
+fn with_zeros(packet: &Packet) -> Vec<u8> {
+    bytes(packet, &vec![0; packet.payload_len as usize])
 }
 
 const fn of_peer(name: &'static str, kind: usize, posts: &'static [(usize, u8)]) -> Conversation {
@@ -355,7 +294,7 @@ fn notification() -> (String, Vec<u8>) {
         ..Flow::default()
     };
     let mut input = Vec::new();
-    append(&mut input, Step::Frame(&Packet::cnp(flow, QpNumber::new(0)).bytes_with_zeros()));
+    append(&mut input, Step::Frame(&with_zeros(&Packet::cnp(flow, QpNumber::new(0)))));
     ("cnp".to_owned(), input)
 }
 
@@ -370,10 +309,8 @@ fn masked_atomics() -> (String, Vec<u8>) {
         let bth = Bth { opcode, psn, ack_req: true, ..Bth::default() };
         let atomic = AtomicEth { rkey: Key(OWN_KEY), swap_add: 5, ..AtomicEth::default() };
         let payload_len = if operation == Operation::MaskedCompareSwap { 16 } else { 0 };
-        append(
-            &mut input,
-            Step::Frame(&Packet { bth, atomic, payload_len, ..Packet::default() }.bytes_with_zeros()),
-        );
+        let packet = Packet { bth, atomic, payload_len, ..Packet::default() };
+        append(&mut input, Step::Frame(&with_zeros(&packet)));
     }
     ("masked-atomics".to_owned(), input)
 }

@@ -5,28 +5,13 @@
 //! same in every run, since they are drawn from the NIC's seed.
 
 use crate::frames::{Step, append, steps};
+use crate::tested::world::*;
+use crate::tested::*;
 use crate::{Seen, Target};
 use adverb_nic::*;
-use adverb_wire::packet::Flow;
 use adverb_wire::star::{StarEth, Wish, Wqe};
 use adverb_wire::{Duration, Key, Opcode, Operation, Packet, QpNumber, Service};
 
-#[path = "../../nic/tests/world/mod.rs"]
-mod world;
-use world::*;
-
-/// The node whose NIC is under test, and the one whose frames the input has.
-const TESTED: usize = 1;
-const PEER: usize = 0;
-const LEN: usize = 4096;
-/// Where nobody may write.
-const GUARDED: usize = 1024;
-/// Small, so that messages of several packets are small; a connection's record fits.
-const MTU: Mtu = Mtu::M256;
-const LONG: usize = 600;
-/// Stand in an input for the tested node's region, and for the peer's.
-const OWN_KEY: u32 = 0x11;
-const PEER_KEY: u32 = 0x22;
 /// Connections: one that has agreed, and one that still asks.
 const PAIRS: usize = 2;
 const ASKING: usize = 1;
@@ -51,8 +36,7 @@ impl Scene {
             config.star = Some(StarConfig { wish, ..StarConfig::default() });
         });
         let memory = [w.memory(PEER, LEN), w.memory(TESTED, LEN)];
-        let guarded = w.memory_with(TESTED, GUARDED, Access::LOCAL_WRITE);
-        guarded.write(0, &pattern(9, GUARDED));
+        let guarded = guarded(&mut w);
         let link = Link { mtu: MTU, timeout: 14, ..Link::default() };
         let first = w.pair(QpType::Rc, CAPS, &link);
         w.run(Duration::from_us(100));
@@ -133,21 +117,15 @@ impl Scene {
         }
     }
 
-    fn flow(&self) -> Flow {
-        Flow { src: self.w.nodes[PEER].gid, dst: self.w.nodes[TESTED].gid, ..Flow::default() }
-    }
-
     /// Packets that the tested NIC has refused, in whatever way.
     fn refused(&self) -> u64 {
-        let counts = self.w.nodes[TESTED].nic.counters();
         let parts = ["drop_", "_nak", "_full", "_unknown", "_gap", "cqe_length"];
-        let refusal = |name: &str| parts.iter().any(|part| name.contains(part)) && name != "drop_tx_blocked";
-        counts.iter().filter(|(name, _)| refusal(name)).map(|(_, count)| count).sum()
+        refused(&self.w, |name| parts.iter().any(|part| name.contains(part)) && name != "drop_tx_blocked")
     }
 
     /// Gives one frame to the NIC; says by opcode if it was taken.
     fn deliver(&mut self, bytes: &[u8], seen: &mut Seen) {
-        let Ok(parsed) = Packet::parse_bth(self.flow(), bytes) else { return };
+        let Ok(parsed) = Packet::parse_bth(flow(&self.w), bytes) else { return };
         let mut packet = parsed.packet;
         let mut payload = bytes[parsed.payload.clone()].to_vec();
         let index = packet.bth.dest_qp.get() as usize;
@@ -169,24 +147,13 @@ impl Scene {
 
     /// Lets the NIC say what it has to say, and looks whether all is well.
     fn settle(&mut self) {
-        let mut out = TxFrame::default();
-        let now = self.w.now;
-        let mut sent = 0;
-        while self.w.nodes[TESTED].nic.next_frame(now, &mut out) {
-            sent += 1;
-            assert!(sent < 10_000, "a NIC that nobody answers falls silent");
-        }
-        while self.w.poll(TESTED).is_some() {}
-        let nic = &mut self.w.nodes[TESTED].nic;
-        while nic.next_event().is_some() {}
-        nic.check_invariants();
-        assert_eq!(nic.stateless_bytes(), self.stateless, "the stateless half has allocated something");
+        settle(&mut self.w);
+        let allocated = self.w.nodes[TESTED].nic.stateless_bytes();
+        assert_eq!(allocated, self.stateless, "the stateless half has allocated something");
     }
 
     fn wait(&mut self, time: Duration) {
-        self.w.now += time;
-        let now = self.w.now;
-        self.w.nodes[TESTED].nic.on_timer(now);
+        wait(&mut self.w, time);
         self.settle();
     }
 }
@@ -228,10 +195,7 @@ fn run(input: &[u8], seen: &mut Seen) {
         }
         scene.wait(LATENCY);
     }
-    assert!(
-        scene.guarded.read(0, GUARDED) == pattern(9, GUARDED),
-        "memory that nobody gave away was written"
-    );
+    check_guarded(&scene.guarded);
 }
 
 /// What is recorded in one input: who posts what on which connection.
@@ -248,12 +212,7 @@ fn record(tests_server: bool, conversation: &Conversation) -> Vec<u8> {
     let mut scene = Scene::new(tests_server);
     scene.w.keep_log = true;
     let mut input = vec![u8::from(tests_server)];
-    let mut left = conversation.lose;
-    scene.w.drop_if = Some(Box::new(move |from, _| {
-        let lost = from == TESTED && left == Some(0);
-        left = if from == TESTED { left.and_then(|n| n.checked_sub(1)) } else { left };
-        lost
-    }));
+    lose(&mut scene.w, conversation.lose);
     scene.w.run(Duration::from_us(50));
     take_log(&mut scene, conversation.pair, &mut input);
     for (node, what) in conversation.posts {
@@ -281,22 +240,15 @@ fn take_log(scene: &mut Scene, pair: usize, input: &mut Vec<u8>) {
     }
 }
 
-/// A packet of this run as it stands in an input; its ICRC is not looked at here.
+/// A packet of this run as it stands in an input.
 fn frame(scene: &Scene, mut packet: Packet, mut payload: Vec<u8>, pair: usize) -> Vec<u8> {
     packet.bth.dest_qp = QpNumber::new(pair as u32);
     scene.abstracted(&mut packet.reth.va, &mut packet.reth.rkey.0);
     if has_entries(&packet) {
         each_entry(&mut payload, |va, key| scene.abstracted(va, key));
     }
-    let mut bytes = vec![0; 128];
-    let headers = packet.emit_bth(&mut bytes);
-    bytes.truncate(headers);
-    bytes.extend_from_slice(&payload);
-    bytes.resize(bytes.len() + packet.pad() + adverb_wire::ICRC_LEN, 0);
-    bytes
+    bytes(&packet, &payload)
 }
-
-const LONG_BIT: u8 = 0x80;
 
 const fn said(name: &'static str, pair: usize, posts: &'static [(usize, u8)]) -> Conversation {
     Conversation { name, pair, posts, lose: None }

@@ -119,13 +119,19 @@ fn the_stateless_side_reads_writes_and_computes_too() {
     assert_eq!(memory[CLIENT].word(16), 99);
 }
 
+/// Client and server that have agreed, on a network where everything goes wrong now and then.
+fn in_trouble(seed: u64) -> (World, [QpId; 2], [Memory; 2]) {
+    let mut w = client_and_server(seed, Duration::from_us(300));
+    let ids = agreed(&mut w, &Link { timeout: 18, depth: 16, ..Link::default() });
+    let memory = [w.memory(CLIENT, 4096), w.memory(SERVER, 4096)];
+    w.faults = TROUBLE;
+    (w, ids, memory)
+}
+
 #[test]
 fn atomics_of_the_stateful_side_are_executed_once_each() {
     for seed in 0..30 {
-        let mut w = client_and_server(seed, Duration::from_us(300));
-        let ids = agreed(&mut w, &Link { timeout: 18, depth: 16, ..Link::default() });
-        let memory = [w.memory(CLIENT, 4096), w.memory(SERVER, 4096)];
-        w.faults = TROUBLE;
+        let (mut w, ids, memory) = in_trouble(seed);
         let (addr, rkey) = memory[SERVER].at(8);
         let mut value = 0u64;
         for round in 0..100u64 {
@@ -212,10 +218,7 @@ fn an_atomic_that_is_lost_does_not_wait_for_the_timer() {
 fn atomics_in_a_row_are_executed_once_each_and_in_order() {
     let (mut early, mut copies) = (0, 0);
     for seed in 0..30 {
-        let mut w = client_and_server(seed, Duration::from_us(300));
-        let ids = agreed(&mut w, &Link { timeout: 18, depth: 16, ..Link::default() });
-        let memory = [w.memory(CLIENT, 4096), w.memory(SERVER, 4096)];
-        w.faults = TROUBLE;
+        let (mut w, ids, memory) = in_trouble(seed);
         let (addr, rkey) = memory[SERVER].at(8);
         let mut value = 0u64;
         for round in 0..10u64 {
