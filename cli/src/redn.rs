@@ -19,7 +19,7 @@ mod worker;
 
 use crate::error::Error;
 use crate::output::{answer, print};
-use crate::remote::span;
+use crate::remote::{number, span};
 use adverb_io::Settings;
 use adverb_io::program::Programs;
 use adverb_rdma::{Duration, Instant, On, Rdma};
@@ -231,10 +231,6 @@ fn shown(compiled: &Compiled, path: &std::path::Path) -> Result<String, Error> {
 fn arguments(text: &str) -> Result<Vec<(String, Atom)>, Error> {
     let wrong =
         |part: &str| Error::Options(format!("--args: `{part}` is not NAME=NUMBER or NAME=REGION+OFFSET"));
-    let number = |text: &str| match text.strip_prefix("0x") {
-        Some(hex) => u64::from_str_radix(hex, 16).ok(),
-        None => text.parse().ok(),
-    };
     let mut out = Vec::new();
     for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
         let (name, value) = part.split_once('=').ok_or_else(|| wrong(part))?;

@@ -114,6 +114,14 @@ pub fn span(text: &str) -> Result<Duration, String> {
     units.into_iter().find_map(read).ok_or_else(|| "want a time, such as 500ms, 90s, 10m or 2h".to_owned())
 }
 
+/// A whole number, decimal, or hexadecimal behind `0x`.
+pub fn number(text: &str) -> Option<u64> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
 /// `4096`, `64KB`, `1GB`: powers of 1024.
 pub fn size(text: &str) -> Result<usize, String> {
     let units = [("KB", 1 << 10), ("MB", 1 << 20), ("GB", 1usize << 30), ("", 1)];

@@ -4,6 +4,7 @@
 use crate::args::Nic;
 use crate::error::Error;
 use adverb_io::{Choice, Congestion, Direction, PathPolicy, Settings, Transport};
+use adverb_os::via;
 use std::fmt::Write;
 use std::net::Ipv6Addr;
 use std::path::PathBuf;
@@ -28,8 +29,8 @@ pub fn from_options(options: &Nic) -> Result<Settings, Error> {
     settings.trace |= options.trace;
     if let Some(switch) = &options.via {
         // A name stays one.
-        let is_path = switch.components().count() > 1 || switch.is_absolute();
-        settings.via = Some(if is_path { absolute("--via", switch)? } else { switch.clone() });
+        let named = if via::is_path(switch) { absolute("--via", switch)? } else { switch.clone() };
+        settings.via = Some(named);
     }
     // The program may change its working directory before it opens the device.
     if let Some(path) = &options.pcap {

@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::output::print;
+use crate::remote::number;
 use adverb_io::Settings;
 use adverb_os::via::socket_path;
 use adverb_os::{folders, say, signals};
@@ -12,6 +13,7 @@ use clap::{Args, Subcommand};
 use serde_json::Value;
 use std::fmt::Write;
 use std::io;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -79,8 +81,8 @@ pub struct Trace {
     #[command(flatten)]
     pub which: Which,
     /// Only packets that name this queue pair, such as 0x110001
-    #[arg(long, value_name = "QP", value_parser = number)]
-    pub qp: Option<u64>,
+    #[arg(long, value_name = "QP", value_parser = qp)]
+    pub qp: Option<u32>,
     /// The last so many
     #[arg(long, value_name = "N")]
     pub last: Option<usize>,
@@ -96,7 +98,7 @@ pub struct Set {
     #[arg(value_name = "PROGRAM")]
     pub program: String,
     /// Of cas_to_write: a word's address
-    #[arg(long, value_name = "ADDRESS", value_parser = number, requires = "forget")]
+    #[arg(long, value_name = "ADDRESS", value_parser = word, requires = "forget")]
     pub word: Option<u64>,
     /// The server decides about the word again
     #[arg(long, requires = "word", conflicts_with_all = ["above", "every"])]
@@ -106,7 +108,7 @@ pub struct Set {
     pub above: Option<u32>,
     /// Of ecn and trim: every so many-th packet of a port
     #[arg(long, value_name = "N")]
-    pub every: Option<u32>,
+    pub every: Option<NonZeroU32>,
 }
 
 /// `adverb switch check`.
@@ -125,12 +127,14 @@ fn profile(text: &str) -> Result<Profile, String> {
     Profile::named(text).ok_or_else(|| format!("give one of {}", names.join(", ")))
 }
 
-fn number(text: &str) -> Result<u64, String> {
-    let parsed = match text.strip_prefix("0x") {
-        Some(digits) => u64::from_str_radix(digits, 16),
-        None => text.parse(),
-    };
-    parsed.map_err(|_| "a whole number is needed, such as 416 or 0x1a0".to_owned())
+fn word(text: &str) -> Result<u64, String> {
+    number(text).ok_or_else(|| "a whole number is needed, such as 416 or 0x1a0".to_owned())
+}
+
+/// A queue pair's number, which has 24 bits.
+fn qp(text: &str) -> Result<u32, String> {
+    let qp = number(text).and_then(|qp| u32::try_from(qp).ok()).filter(|qp| *qp < 1 << 24);
+    qp.ok_or_else(|| "a queue pair's number is needed, such as 0x110001: below 0x1000000".to_owned())
 }
 
 /// Does what was asked.
@@ -143,8 +147,7 @@ pub fn switch(action: &SwitchAction) -> Result<ExitCode, Error> {
             print(&text).map(|()| ExitCode::SUCCESS)
         }
         SwitchAction::Trace(arguments) => {
-            let qp = arguments.qp.map(|qp| u32::try_from(qp).unwrap_or(u32::MAX));
-            let traced = ask(&arguments.which, &Question::Trace { qp, last: arguments.last })?;
+            let traced = ask(&arguments.which, &Question::Trace { qp: arguments.qp, last: arguments.last })?;
             let lines = traced["events"].as_array().into_iter().flatten().filter_map(Value::as_str);
             print(&lines.fold(String::new(), |all, line| all + line + "\n")).map(|()| ExitCode::SUCCESS)
         }
@@ -281,8 +284,10 @@ mod tests {
 
     #[test]
     fn numbers_are_decimal_or_hexadecimal() {
-        assert_eq!((number("416"), number("0x1a0")), (Ok(416), Ok(416)));
-        assert!(number("1a0").is_err() && number("").is_err() && number("-1").is_err());
+        assert_eq!((word("416"), word("0x1a0")), (Ok(416), Ok(416)));
+        assert!(word("1a0").is_err() && word("").is_err() && word("-1").is_err());
+        assert_eq!(qp("0xffffff"), Ok(0xff_ffff));
+        assert!(qp("0x1000000").is_err() && qp("0x110001100").is_err());
     }
 
     #[test]

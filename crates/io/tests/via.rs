@@ -11,6 +11,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 const ALL: Access =
     Access::LOCAL_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC);
@@ -86,11 +87,14 @@ async fn serve(rdma: Rdma, name: String) -> Result<u64, Error> {
 }
 
 const END: u64 = (1 << 20) - 8;
-/// Atomics of the client.
+/// Rounds of a client that nobody tells otherwise.
 const ROUNDS: u64 = 200;
+/// Within this a switch decides about a word.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
 
-/// Writes and reads 64 KB, counts by atomics, and calls `between` in the middle.
-async fn work(rdma: Rdma, name: String, between: impl FnOnce()) -> Result<(), Error> {
+/// Writes and reads 64 KB and counts by atomics, for as many rounds as `go_on` wants, which is asked with
+/// their number before each. Returns how many it were.
+async fn work(rdma: Rdma, name: String, mut go_on: impl FnMut(u64) -> bool) -> Result<u64, Error> {
     let pd = rdma.create_pd().await?;
     let cq = rdma.create_cq(64).await?;
     let memory: Region = pd.region(1 << 20, ALL).await?;
@@ -101,11 +105,8 @@ async fn work(rdma: Rdma, name: String, between: impl FnOnce()) -> Result<(), Er
     let peer = Remote::from_bytes(&told).ok_or(Error::Garbled("a region"))?;
     let bytes: Vec<u8> = (0..64 << 10).map(|i: u32| (i / 7) as u8).collect();
     memory.write(4096, &bytes).await?;
-    let mut between = Some(between);
-    for was in 0..ROUNDS {
-        if was == ROUNDS / 2 {
-            between.take().into_iter().for_each(|between| between());
-        }
+    let mut was = 0;
+    while go_on(was) {
         if was % 50 == 0 {
             qp.write((&memory, 4096), 64 << 10, (&peer, 4096)).await?;
             qp.read((&memory, 128 << 10), 64 << 10, (&peer, 4096)).await?;
@@ -113,13 +114,25 @@ async fn work(rdma: Rdma, name: String, between: impl FnOnce()) -> Result<(), Er
         }
         assert_eq!(qp.fetch_add((&peer, 0), 1, (&memory, 0)).await?, was);
         assert_eq!(qp.compare_swap((&peer, 0), (was, 7), (&memory, 0)).await?, was + 1, "refused");
+        was += 1;
     }
     memory.store(8, 1).await?;
     qp.write((&memory, 8), 8, (&peer, END)).await?;
-    Ok(())
+    Ok(was)
 }
 
-fn both(running: &Running, between: impl FnOnce()) {
+/// For [`both`]: so many rounds, with `between` in the middle.
+fn halves(between: impl FnOnce()) -> impl FnMut(u64) -> bool {
+    let mut between = Some(between);
+    move |round| {
+        if round == ROUNDS / 2 {
+            between.take().into_iter().for_each(|between| between());
+        }
+        round < ROUNDS
+    }
+}
+
+fn both(running: &Running, go_on: impl FnMut(u64) -> bool) {
     let name = rendezvous();
     let there = name.clone();
     std::thread::scope(|scope| {
@@ -128,15 +141,15 @@ fn both(running: &Running, between: impl FnOnce()) {
             programs.block_on(serve(Rdma::new(programs.clone()), there))
         });
         let programs = running.open("10.9.0.2");
-        programs.block_on(work(Rdma::new(programs.clone()), name, between)).unwrap();
-        assert_eq!(serving.join().unwrap(), Ok(ROUNDS));
+        let rounds = programs.block_on(work(Rdma::new(programs.clone()), name, go_on)).unwrap();
+        assert_eq!(serving.join().unwrap(), Ok(rounds));
     });
 }
 
 #[test]
 fn nics_at_addresses_that_nobody_has_reach_each_other() {
     let running = Running::start("forward", "");
-    both(&running, || {
+    let look = halves(|| {
         let ports = running.show()["ports"].clone();
         assert_eq!(ports.as_array().unwrap().len(), 2);
         assert!(
@@ -147,6 +160,7 @@ fn nics_at_addresses_that_nobody_has_reach_each_other() {
         let refused = refused.unwrap_err().to_string();
         assert!(refused.contains("10.9.0.1") && refused.contains("another host"), "{refused}");
     });
+    both(&running, look);
 }
 
 #[test]
@@ -154,12 +168,18 @@ fn atomics_that_the_switch_decides_come_out_the_same() {
     let text = "[faults]\nloss = 0.01\nduplicate = 0.01\ncorrupt = 0.01\nseed = 3\n\
                 [[program]]\nkind = 'cas_to_write'\nserver = '10.9.0.1'";
     let running = Running::start("cas", text);
-    // A word is learned a packet's life, one second, after its first atomic.
-    both(&running, || std::thread::sleep(std::time::Duration::from_millis(1200)));
-    let counters = running.show()["counters"].clone();
-    let count = |name: &str| counters[name].as_u64().unwrap();
-    assert!(count("fetch_added") > 50 && count("cas_refused") > 50, "{counters}");
-    assert!(count("answered") > 100 && count("drop_icrc") + count("drop_parse") > 0, "{counters}");
+    // A word is learned a packet's life, one second, after its first atomic; from then on the switch decides.
+    let deadline = Instant::now() + PATIENCE;
+    both(&running, |round| {
+        if !round.is_multiple_of(20) {
+            return true;
+        }
+        let counters = running.show()["counters"].clone();
+        let count = |name: &str| counters[name].as_u64().unwrap();
+        assert!(Instant::now() < deadline, "{counters}");
+        let decides = count("fetch_added") > 50 && count("cas_refused") > 50 && count("answered") > 100;
+        !decides || count("drop_icrc") + count("drop_parse") == 0
+    });
 }
 
 #[test]
@@ -168,11 +188,12 @@ fn a_switch_that_ends_and_comes_back_loses_nothing_for_good() {
     let folder = running.folder.clone();
     let (stopper, thread) = (running.stopper.clone(), running.thread.take().unwrap());
     let mut second = None;
-    both(&running, || {
+    let restart = halves(|| {
         stopper.stop();
         thread.join().unwrap();
         second = Some(Running::begin(&folder, ""));
     });
+    both(&running, restart);
     let (_, stopper, thread) = second.unwrap();
     (running.stopper, running.thread) = (stopper, Some(thread));
     assert!(running.show()["counters"]["rx_frames"].as_u64() > Some(ROUNDS));

@@ -200,11 +200,7 @@ impl<T> BiasedLock<T> {
 
     /// The same, unless another thread holds the mutex.
     pub fn try_visit(&self) -> Option<Guard<'_, T>> {
-        match self.mutex.try_lock() {
-            Ok(habits) => Some(self.acquire(habits, true)),
-            Err(TryLockError::Poisoned(habits)) => Some(self.acquire(habits.into_inner(), true)),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        self.try_mutex().map(|habits| self.acquire(habits, true))
     }
 
     /// Ends the bias for ever. To be called by the only thread of a forked child, which holds the lock: the
@@ -215,33 +211,37 @@ impl<T> BiasedLock<T> {
     }
 
     fn lock_by_mutex(&self) -> Guard<'_, T> {
-        let habits = match self.mutex.try_lock() {
-            Ok(habits) => habits,
-            Err(TryLockError::Poisoned(habits)) => habits.into_inner(),
-            Err(TryLockError::WouldBlock) => {
-                self.waiting.fetch_add(1, Ordering::Relaxed);
-                let habits = self.lock_mutex();
-                self.waiting.fetch_sub(1, Ordering::Relaxed);
-                habits
-            }
-        };
+        let habits = self.try_mutex().unwrap_or_else(|| {
+            self.waiting.fetch_add(1, Ordering::Relaxed);
+            let habits = self.lock_mutex();
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            habits
+        });
         self.acquire(habits, false)
     }
 
     /// Locks the mutex, spinning for as long as a round usually takes: on a machine whose processors all
     /// spin, a thread that went to sleep for the lock would wait for the next scheduling tick.
+    fn lock_mutex(&self) -> MutexGuard<'_, Habits> {
+        for _ in 0..LOCK_SPINS {
+            if let Some(habits) = self.try_mutex() {
+                return habits;
+            }
+            spin_loop();
+        }
+        self.mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Locks the mutex if nobody holds it.
     ///
     /// A thread that panicked while it held the lock was in a caller's closure, or hit one of our
     /// assertions; the NIC itself is whole between calls, so a poisoned lock is taken as it is.
-    fn lock_mutex(&self) -> MutexGuard<'_, Habits> {
-        for _ in 0..LOCK_SPINS {
-            match self.mutex.try_lock() {
-                Ok(habits) => return habits,
-                Err(TryLockError::Poisoned(habits)) => return habits.into_inner(),
-                Err(TryLockError::WouldBlock) => spin_loop(),
-            }
+    fn try_mutex(&self) -> Option<MutexGuard<'_, Habits>> {
+        match self.mutex.try_lock() {
+            Ok(habits) => Some(habits),
+            Err(TryLockError::Poisoned(habits)) => Some(habits.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
         }
-        self.mutex.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends another thread's bias, if there is one, and waits until that thread is outside. From then on the

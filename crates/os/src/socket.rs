@@ -2,11 +2,12 @@
 //! (UDP_SEGMENT, UDP_GRO), DF set, and traffic class and hop limit per message.
 #![allow(unsafe_code)]
 
+use crate::sys::{Buffer, ask_for_buffer, set_option};
 use adverb_wire::ROCE_UDP_PORT;
 use std::io;
 use std::mem::{MaybeUninit, size_of, zeroed};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,7 @@ pub const HOP_LIMIT: u8 = 64;
 /// Messages given to or taken from the kernel in one call.
 pub(crate) const BATCH: usize = 16;
 /// Send and receive buffer asked for; the system's limits may give less.
-const SOCKET_BUFFER: libc::c_int = 8 << 20;
+const SOCKET_BUFFER: usize = 8 << 20;
 /// How long a port may stay taken before it must be a stranger's.
 const HANDOVER: Duration = Duration::from_secs(1);
 /// Of `linux/udp.h`: datagrams over IPv6 with checksum 0 are received too.
@@ -131,17 +132,7 @@ impl Socket {
     }
 
     pub(crate) fn set(&self, level: libc::c_int, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
-        // SAFETY: the value is an int, valid for the length given.
-        check(unsafe {
-            libc::setsockopt(
-                self.fd.as_raw_fd(),
-                level,
-                option,
-                (&raw const value).cast(),
-                size_of::<libc::c_int>() as libc::socklen_t,
-            )
-        })
-        .map(drop)
+        set_option(self.fd.as_fd(), level, option, value)
     }
 
     fn get(&self, level: libc::c_int, option: libc::c_int) -> io::Result<libc::c_int> {
@@ -316,7 +307,7 @@ impl Socket {
             self.set(libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
             self.set(libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, libc::c_int::from(HOP_LIMIT))?;
         }
-        self.ask_for_buffer(libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)
+        ask_for_buffer(self.fd.as_fd(), Buffer::Send, SOCKET_BUFFER)
     }
 
     /// What those need that receive too.
@@ -331,16 +322,11 @@ impl Socket {
             // authentication, covers what the checksum would. Kernels before 3.16 lack it.
             let _ = self.set(libc::SOL_UDP, UDP_NO_CHECK6_RX, 1);
         }
-        self.ask_for_buffer(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF)?;
+        ask_for_buffer(self.fd.as_fd(), Buffer::Receive, SOCKET_BUFFER)?;
         // Kernels before 5.0 lack it; then frames come one by one.
         let _ = self.set(libc::SOL_UDP, libc::UDP_GRO, 1);
         self.receive_buffer = self.get(libc::SOL_SOCKET, libc::SO_RCVBUF)?.max(0) as usize;
         Ok(())
-    }
-
-    fn ask_for_buffer(&self, force: libc::c_int, plain: libc::c_int) -> io::Result<()> {
-        let forced = self.set(libc::SOL_SOCKET, force, SOCKET_BUFFER);
-        forced.or_else(|_| self.set(libc::SOL_SOCKET, plain, SOCKET_BUFFER))
     }
 
     /// Bytes that the kernel keeps for a slow reader, its own overhead included.

@@ -231,13 +231,43 @@ pub fn keep_alive(stream: BorrowedFd<'_>, idle_s: i32) -> io::Result<()> {
         (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, between_s),
         (libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 3),
     ] {
-        let size = size_of::<libc::c_int>() as libc::socklen_t;
-        // SAFETY: the value is an int of that size.
-        check(unsafe {
-            libc::setsockopt(stream.as_raw_fd(), level, option, (&raw const value).cast(), size)
-        })?;
+        set_option(stream, level, option, value)?;
     }
     Ok(())
+}
+
+/// Sets a socket's option whose value is an int.
+pub(crate) fn set_option(
+    socket: BorrowedFd<'_>,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
+    let size = size_of::<libc::c_int>() as libc::socklen_t;
+    let place = (&raw const value).cast();
+    // SAFETY: the value is an int of that size.
+    check(unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, place, size) }).map(drop)
+}
+
+/// What the kernel keeps for a socket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Buffer {
+    /// What the other end has not taken yet.
+    Send,
+    /// What this process has not taken yet.
+    Receive,
+}
+
+/// Asks the kernel to keep so many bytes for a socket: beyond the system's limit where that is allowed, and
+/// else as many as the limit lets it.
+pub(crate) fn ask_for_buffer(socket: BorrowedFd<'_>, buffer: Buffer, bytes: usize) -> io::Result<()> {
+    let (force, plain) = match buffer {
+        Buffer::Send => (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF),
+        Buffer::Receive => (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF),
+    };
+    let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+    let forced = set_option(socket, libc::SOL_SOCKET, force, bytes);
+    forced.or_else(|_| set_option(socket, libc::SOL_SOCKET, plain, bytes))
 }
 
 /// Has a connection be reset when it is closed: the other end, if it has not yet read what was sent, learns

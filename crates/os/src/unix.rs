@@ -3,10 +3,11 @@
 #![allow(unsafe_code)]
 
 use crate::check;
+use crate::sys::{Buffer, ask_for_buffer};
 use std::ffi::OsStr;
 use std::io;
 use std::mem::{size_of, zeroed};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -130,15 +131,8 @@ impl Channel {
 
     /// Asks the kernel to keep so many bytes of packets that the other end has not read. It may keep fewer.
     pub fn ask_for_send_buffer(&self, bytes: usize) {
-        let value = bytes as libc::c_int;
-        let size = size_of::<libc::c_int>() as libc::socklen_t;
-        for option in [libc::SO_SNDBUFFORCE, libc::SO_SNDBUF] {
-            let place = (&raw const value).cast();
-            // SAFETY: the value is an int of that size.
-            if unsafe { libc::setsockopt(self.fd(), libc::SOL_SOCKET, option, place, size) } == 0 {
-                return;
-            }
-        }
+        // As good as it gets: a small buffer costs turns, not frames.
+        let _ = ask_for_buffer(self.0.as_fd(), Buffer::Send, bytes);
     }
 
     /// Whether a process of this process's user is at the other end, whatever its number.

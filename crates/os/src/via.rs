@@ -219,16 +219,19 @@ impl Packer {
     }
 }
 
-/// Where a switch of a name listens. A name with a slash is a path already.
+/// Where a switch of a name listens.
 pub fn socket_path(directory: &Path, name: &Path) -> PathBuf {
-    match name.components().count() {
-        1 if !name.is_absolute() => {
-            let mut file = name.as_os_str().to_owned();
-            file.push(".switch");
-            directory.join(file)
-        }
-        _ => name.to_owned(),
+    if is_path(name) {
+        return name.to_owned();
     }
+    let mut file = name.as_os_str().to_owned();
+    file.push(".switch");
+    directory.join(file)
+}
+
+/// Whether what names a switch is its socket's path already: it has a slash.
+pub fn is_path(name: &Path) -> bool {
+    name.is_absolute() || name.components().count() > 1
 }
 
 /// A process's way to its port.

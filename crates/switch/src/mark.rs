@@ -10,6 +10,7 @@ use crate::program::Context;
 use crate::register::{Register, Shape};
 use crate::switch::PORTS_MAX;
 use crate::trace::Note;
+use std::num::NonZeroU32;
 
 /// When a packet is marked or trimmed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -17,7 +18,7 @@ pub struct MarkConfig {
     /// At so many waiting bytes, each.
     pub above: Option<u32>,
     /// Every so many-th of a port, whatever waits there.
-    pub every: Option<u32>,
+    pub every: Option<NonZeroU32>,
 }
 
 /// The state of `ecn` or `trim`.
@@ -53,7 +54,7 @@ impl Mark {
     fn is_due(&mut self, ctx: &Context<'_>) -> bool {
         let seen = self.seen.access(ctx.pass, usize::from(ctx.to.0));
         *seen = seen.wrapping_add(1);
-        let by_turn = self.config.every.is_some_and(|every| every > 0 && (*seen).is_multiple_of(every));
+        let by_turn = self.config.every.is_some_and(|every| (*seen).is_multiple_of(every.get()));
         by_turn || self.config.above.is_some_and(|above| ctx.depth >= above)
     }
 

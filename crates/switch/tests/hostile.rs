@@ -9,6 +9,7 @@ use adverb_wire::{
 };
 use std::collections::VecDeque;
 use std::net::IpAddr;
+use std::num::NonZeroU32;
 
 const SERVER: u8 = 2;
 const LIFE: Duration = Duration::from_us(300);
@@ -26,7 +27,7 @@ fn switch() -> Switch {
         connections_max: 6,
         ..CasConfig::new(gid(SERVER))
     };
-    let every = |n| Mark::new(MarkConfig { every: Some(n), above: None });
+    let every = |n| Mark::new(MarkConfig { every: NonZeroU32::new(n), above: None });
     let programs = vec![
         Program::CasToWrite(Box::new(CasToWrite::new(config, Instant::from_ns(1)).unwrap())),
         Program::Ecn(every(7)),

@@ -6,6 +6,7 @@ use adverb_wire::{
     QpNumber, Reth, Service, Syndrome, WireExtra, verify_ip,
 };
 use std::net::IpAddr;
+use std::num::NonZeroU32;
 
 const CLIENT: PortId = PortId(0);
 const SERVER: PortId = PortId(1);
@@ -516,7 +517,7 @@ fn frames_are_taken_from_their_port_only() {
 
 #[test]
 fn ecn_marks_and_trim_cuts() {
-    let every = |n| MarkConfig { every: Some(n), above: None };
+    let every = |n| MarkConfig { every: NonZeroU32::new(n), above: None };
     let mut b = Bench::of(vec![Program::Ecn(Mark::new(every(2)))], true);
     let packet = b.packet(1, 2, Operation::SendOnly, 1);
     let marks: Vec<u8> = (0..4).map(|_| b.send(CLIENT, &packet, &[1])[0].1.flow.traffic_class).collect();

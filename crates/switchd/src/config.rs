@@ -10,6 +10,7 @@ use adverb_wire::{Duration, Gid, Instant, Key};
 use serde::Deserialize;
 use std::fmt;
 use std::net::IpAddr;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 /// Events that are kept at most.
@@ -111,8 +112,8 @@ struct PortKeys {
 #[serde(tag = "kind", deny_unknown_fields, rename_all = "snake_case", rename_all_fields = "kebab-case")]
 enum ProgramKeys {
     Forward {},
-    Ecn { above: Option<u32>, every: Option<u32> },
-    Trim { above: Option<u32>, every: Option<u32> },
+    Ecn { above: Option<u32>, every: Option<NonZeroU32> },
+    Trim { above: Option<u32>, every: Option<NonZeroU32> },
     CasToWrite(CasKeys),
 }
 
@@ -160,9 +161,8 @@ impl CasKeys {
 impl ProgramKeys {
     /// The program. `None` for `forward`, which is what a switch does without one.
     fn program(&self, start: Instant) -> Result<Option<Program>, String> {
-        let mark = |above: Option<u32>, every: Option<u32>| match (above, every) {
+        let mark = |above: Option<u32>, every: Option<NonZeroU32>| match (above, every) {
             (None, None) => Err("give above, in waiting bytes, or every, in packets".to_owned()),
-            (_, Some(0)) => Err("every is 1 or more".to_owned()),
             _ => Ok(Mark::new(MarkConfig { above, every })),
         };
         Ok(match self {
@@ -315,7 +315,7 @@ mod tests {
             ("[[program]]\nkind = 'sort'", "sort"),
             ("[[program]]\nkind = 'forward'\nfast = true", "fast"),
             ("[[program]]\nkind = 'ecn'", "give above"),
-            ("[[program]]\nkind = 'trim'\nevery = 0", "every is 1"),
+            ("[[program]]\nkind = 'trim'\nevery = 0", "nonzero"),
             ("[[program]]\nkind = 'cas_to_write'", "server"),
             ("[[program]]\nkind = 'cas_to_write'\nserver = '10.9.0.1'\nva = 8", "va and len"),
             ("[[program]]\nkind = 'cas_to_write'\nserver = '10.9.0.1'\nva = 4\nlen = 8", "multiple of 8"),

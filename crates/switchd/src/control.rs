@@ -8,6 +8,7 @@ use adverb_wire::Instant;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::io;
+use std::num::NonZeroU32;
 use std::path::Path;
 
 /// How long a switch may take to answer, in seconds.
@@ -42,7 +43,7 @@ pub enum Question {
         /// At so many waiting bytes.
         above: Option<u32>,
         /// Every so many-th packet of a port.
-        every: Option<u32>,
+        every: Option<NonZeroU32>,
     },
 }
 
@@ -159,10 +160,12 @@ fn forget(process: &mut Process, now: Instant, name: &str, word: u64) -> Result<
     }
 }
 
-fn mark(process: &mut Process, name: &str, above: Option<u32>, every: Option<u32>) -> Result<Value, String> {
-    if every == Some(0) {
-        return Err("every is 1 or more".to_owned());
-    }
+fn mark(
+    process: &mut Process,
+    name: &str,
+    above: Option<u32>,
+    every: Option<NonZeroU32>,
+) -> Result<Value, String> {
     match program_named(process, name)? {
         Program::Ecn(mark) | Program::Trim(mark) => {
             mark.set_config(MarkConfig { above, every });

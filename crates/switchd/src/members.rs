@@ -4,10 +4,10 @@ use adverb_os::batch::Tally;
 use adverb_os::unix::Channel;
 use adverb_os::via::{Hello, Packer, QUEUE_MAX};
 use adverb_switch::PortId;
-use std::time::Duration;
+use adverb_wire::{Duration, Instant};
 
 /// How long who has connected may take to say something.
-pub const SILENCE_MAX: Duration = Duration::from_secs(10);
+const SILENCE_MAX: Duration = Duration::from_ms(10_000);
 
 /// What a connection is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,6 +24,8 @@ pub enum Role {
 pub struct Peer {
     pub channel: Channel,
     pub role: Role,
+    /// When it connected.
+    since: Instant,
     /// What it has not been sent yet.
     pub packer: Packer,
     /// The connection has ended.
@@ -31,8 +33,13 @@ pub struct Peer {
 }
 
 impl Peer {
-    pub fn new(channel: Channel) -> Peer {
-        Peer { channel, role: Role::Unknown, packer: Packer::default(), is_gone: false }
+    pub fn new(channel: Channel, now: Instant) -> Peer {
+        Peer { channel, role: Role::Unknown, since: now, packer: Packer::default(), is_gone: false }
+    }
+
+    /// When one that has said nothing yet is to be forgotten.
+    pub fn silence_ends(&self) -> Option<Instant> {
+        (self.role == Role::Unknown).then(|| self.since + SILENCE_MAX)
     }
 
     /// Queues a frame. False, and nothing done, if too much waits already.

@@ -100,8 +100,6 @@ pub struct Process {
     socket: SocketFile,
     path: PathBuf,
     peers: Vec<Option<Peer>>,
-    /// When those who have said nothing yet connected.
-    arrived: Vec<Instant>,
     /// Hellos of this round. They come after the frames of those who may have ended.
     greetings: Vec<(usize, Hello)>,
     stopper: Stopper,
@@ -133,7 +131,6 @@ impl Process {
             socket,
             path,
             peers: Vec::new(),
-            arrived: Vec::new(),
             greetings: Vec::new(),
             stopper: Stopper { bell, stop: Arc::default() },
             set: WaitSet::default(),
@@ -210,9 +207,7 @@ impl Process {
             }
         }
         let lines = self.seats.iter().flatten().filter_map(|seat| seat.line.next_deadline()).min();
-        let silent = self.peers.iter().zip(&self.arrived);
-        let silent = silent.filter(|(peer, _)| peer.as_ref().is_some_and(|peer| peer.role == Role::Unknown));
-        let silent = silent.map(|(_, at)| *at + silence_max()).min();
+        let silent = self.peers.iter().flatten().filter_map(Peer::silence_ends).min();
         let due = [lines, silent, self.switch.next_deadline()].into_iter().flatten().min();
         let now = self.clock.now();
         self.set.wait(due.map(|at| std::time::Duration::from_nanos(at.since(now).as_ns() + 1)));
@@ -228,9 +223,8 @@ impl Process {
             channel.ask_for_send_buffer(SEND_BUFFER);
             if free == self.peers.len() {
                 self.peers.push(None);
-                self.arrived.push(now);
             }
-            (self.peers[free], self.arrived[free]) = (Some(Peer::new(channel)), now);
+            self.peers[free] = Some(Peer::new(channel, now));
         }
     }
 
@@ -341,8 +335,7 @@ impl Process {
     fn dismiss(&mut self, now: Instant) {
         for at in 0..self.peers.len() {
             let Some(peer) = &self.peers[at] else { continue };
-            let is_silent = peer.role == Role::Unknown && now.since(self.arrived[at]) >= silence_max();
-            if peer.is_gone || is_silent {
+            if peer.is_gone || peer.silence_ends().is_some_and(|at| at <= now) {
                 self.forget(now, at);
             }
         }
@@ -461,10 +454,6 @@ impl Process {
             peer.packer.add_message(&Message::Answer(part));
         }
     }
-}
-
-fn silence_max() -> adverb_wire::Duration {
-    adverb_wire::Duration::from_ns(crate::members::SILENCE_MAX.as_nanos() as u64)
 }
 
 fn seat_of(seats: &mut [Option<Seat>], port: PortId) -> Option<&mut Seat> {

@@ -8,6 +8,7 @@ use adverb_switchd::{Config, Process, Question, Stopper, control};
 use adverb_wire::{Bth, Flow, Gid, Instant, Opcode, Operation, Packet, Psn, QpNumber, Service, verify_udp};
 use serde_json::Value;
 use std::net::IpAddr;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -184,13 +185,12 @@ fn programs_are_shown_traced_and_set() {
     let line = events["events"][0].as_str().unwrap();
     assert!(line.contains("marked") && line.contains("psn"), "{line}");
     assert_eq!(ask(Question::Trace { qp: Some(5), last: None }).unwrap()["events"], Value::Array(vec![]));
-    ask(Question::Mark { program: "1".into(), above: None, every: Some(4) }).unwrap();
+    ask(Question::Mark { program: "1".into(), above: None, every: NonZeroU32::new(4) }).unwrap();
     assert_eq!(classes(&mut via), [2, 2, 2, 3]);
     assert_eq!(running.show()["programs"][0]["every"], 4);
     assert_eq!(running.show()["counters"]["ecn_marked"], 3);
     for (question, said) in [
         (Question::Mark { program: "cas_to_write".into(), above: None, every: None }, "marks nothing"),
-        (Question::Mark { program: "ecn".into(), above: None, every: Some(0) }, "1 or more"),
         (Question::Mark { program: "trim".into(), above: None, every: None }, "no program trim"),
         (Question::Mark { program: "3".into(), above: None, every: None }, "no program 3"),
         (Question::Forget { program: "ecn".into(), word: 8 }, "follows no words"),

@@ -61,12 +61,7 @@ pub fn scenario(seed: u64) -> (Config, FaultPlan, Work) {
     };
     let transport = random_transport(&mut rng, mtu, switch.classes, plain_hosts.is_empty());
     let faults = random_faults(&mut rng, &topology, seed);
-    let work = Work {
-        connections: rng.u32(1..=3),
-        requests: rng.u32(5..40),
-        gap_ps: *pick(&mut rng, &[1_000, 1_000_000, 50_000_000]),
-        repost_ps: *pick(&mut rng, &[0, 0, 1_000_000, 30_000_000]),
-    };
+    let work = random_work(&mut rng);
     let hardware = if rng.u32(0..6) == 0 { random_hardware(&mut rng) } else { Profile::default() };
     let config = Config {
         switch,
@@ -80,6 +75,16 @@ pub fn scenario(seed: u64) -> (Config, FaultPlan, Work) {
         ..Config::new(topology)
     };
     (config, faults, work)
+}
+
+/// What connections have to do.
+fn random_work(rng: &mut fastrand::Rng) -> Work {
+    Work {
+        connections: rng.u32(1..=3),
+        requests: rng.u32(5..40),
+        gap_ps: *pick(rng, &[1_000, 1_000_000, 50_000_000]),
+        repost_ps: *pick(rng, &[0, 0, 1_000_000, 30_000_000]),
+    }
 }
 
 pub(crate) fn random_topology(rng: &mut fastrand::Rng) -> Topology {
@@ -257,7 +262,17 @@ pub fn run_broken(seed: u64, sabotage: Option<Sabotage>) -> Outcome {
 /// Runs a seed again and shows all that happens, a line each: time, host or link, packet or piece of work,
 /// what became of it.
 pub fn replay(seed: u64, sabotage: Option<Sabotage>, show: &mut dyn FnMut(&str)) -> Outcome {
-    run(seed, sabotage, &mut |sim| {
+    replay_made(seed, scenario(seed), sabotage, show)
+}
+
+/// Runs what was made of a seed, and shows all that happens.
+fn replay_made(
+    seed: u64,
+    made: (Config, FaultPlan, Work),
+    sabotage: Option<Sabotage>,
+    show: &mut dyn FnMut(&str),
+) -> Outcome {
+    run_made(seed, made, sabotage, &mut |sim| {
         if !sim.watch.journal.is_on() {
             sim.watch();
         }

@@ -4,7 +4,8 @@
 //! stateless half is as it was at the start.
 
 use super::{
-    Outcome, is_ring, pick, random_faults, random_switch, random_topology, random_transport, run_made,
+    Outcome, is_ring, pick, random_faults, random_switch, random_topology, random_transport, random_work,
+    replay_made, run_made,
 };
 use crate::fabric::faults::FaultPlan;
 use crate::sim::{Config, Sim};
@@ -29,12 +30,7 @@ pub fn scenario(seed: u64) -> (Config, FaultPlan, Work) {
     // Copies come later than some lifetimes last.
     let later = rng.u64(1..40);
     faults.links.iter_mut().for_each(|link| link.chances.reorder_ps *= later);
-    let work = Work {
-        connections: rng.u32(1..=3),
-        requests: rng.u32(5..40),
-        gap_ps: *pick(&mut rng, &[1_000, 1_000_000, 50_000_000]),
-        repost_ps: *pick(&mut rng, &[0, 0, 1_000_000, 30_000_000]),
-    };
+    let work = random_work(&mut rng);
     let star_of = random_roles(&mut rng, topology.hosts);
     let config = Config {
         switch,
@@ -90,10 +86,5 @@ pub fn run_seen(seed: u64, look: &mut dyn FnMut(&Sim)) -> Outcome {
 
 /// Runs a seed again and shows all that happens, a line each.
 pub fn replay(seed: u64, sabotage: Option<Sabotage>, show: &mut dyn FnMut(&str)) -> Outcome {
-    run_made(seed, scenario(seed), sabotage, &mut |sim| {
-        if !sim.watch.journal.is_on() {
-            sim.watch();
-        }
-        sim.take_log().iter().for_each(|line| show(line));
-    })
+    replay_made(seed, scenario(seed), sabotage, show)
 }
