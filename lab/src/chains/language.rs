@@ -34,7 +34,11 @@ impl Source {
             Some(Fault::NoFence) => Some(Bug::NoFence),
             Some(Fault::NoStage) => Some(Bug::NoStage),
             Some(Fault::NoRestore) => Some(Bug::NoRestore),
-            Some(_) => return Err("fault: no-fence, no-stage or no-restore of a compiled program".to_owned()),
+            Some(Fault::Indexed) => Some(Bug::Indexed),
+            Some(_) => {
+                let known = "fault: no-fence, no-stage, no-restore or indexed of a compiled program";
+                return Err(known.to_owned());
+            }
         };
         let source = Source { file, bug };
         source.compile(true).map(|_| source)

@@ -184,6 +184,8 @@ pub enum Fault {
     NoStage,
     /// A conditional of a loop stays as the last lap has left it.
     NoRestore,
+    /// Each `mov` is made as an indexed one.
+    Indexed,
 }
 
 /// By whom a lookup or a walk is done.

@@ -23,6 +23,8 @@ pub enum Bug {
     ReplyTwice,
     /// Of two equal values the wrong one wins.
     Ties,
+    /// Each `mov` is made as an indexed one, by 0 if the program names no index: right, and too long.
+    Indexed,
 }
 
 impl Bug {
@@ -46,7 +48,7 @@ impl Bug {
     /// Makes it in a chain that is ready otherwise.
     pub(super) fn plant(self, chain: &mut Chain, (client, worker): (QueueId, QueueId)) {
         match self {
-            Bug::NoFence | Bug::NoStage | Bug::OneStage | Bug::NoRestore | Bug::Ties => {}
+            Bug::NoFence | Bug::NoStage | Bug::OneStage | Bug::NoRestore | Bug::Ties | Bug::Indexed => {}
             Bug::NoWait => skip_wait(chain, worker),
             Bug::Prefetch => enable_more(chain, worker),
             Bug::NoUpkeep => forget_indices(chain),

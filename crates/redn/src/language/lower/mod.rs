@@ -446,6 +446,11 @@ impl<'a> Lowering<'a> {
     fn set(&mut self, name: &str, value: &Atom) -> Result<WqeId, Error> {
         let ty = self.type_of(value)?;
         let cell = self.register(name)?;
+        if self.options.bug == Some(Bug::Indexed) {
+            let old = self.dump().piece(8);
+            let add = self.node(Op::FetchAdd(self.at(cell), Word::Is(0), old))?;
+            self.place(add)?;
+        }
         match value {
             Atom::Number(_) | Atom::Address(..) => {
                 let source = Source::Inline(Bytes::Word(self.fixed(value)?));
@@ -478,7 +483,8 @@ impl<'a> Lowering<'a> {
         field: Field,
     ) -> Result<(), Error> {
         let to = values::big_field(node, field, 8);
-        let Some(offset) = offset else { return self.put(base, 0..8, &to, node) };
+        let by_nothing = (self.options.bug == Some(Bug::Indexed)).then_some(&Atom::Number(0));
+        let Some(offset) = offset.or(by_nothing) else { return self.put(base, 0..8, &to, node) };
         let sum = self.cell(8)?;
         let from = self.cell_of(base)?;
         let copy = self.node(Op::Read(self.at(from), vec![self.at(sum).piece(8)]))?;
