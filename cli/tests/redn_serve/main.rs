@@ -3,5 +3,6 @@
 #![cfg(unix)]
 
 mod attacks;
+mod blocked;
 mod gets;
 mod world;

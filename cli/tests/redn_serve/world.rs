@@ -119,9 +119,17 @@ pub fn signal(pid: u32, name: &str) {
     assert!(Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status().unwrap().success());
 }
 
+/// As the kernel shows the name of the thread that moves frames.
+pub const NIC_THREAD: &str = "adverb";
+
 /// A NIC of this thread's.
 pub fn open(host: u8) -> (Rc<Programs>, Rdma) {
-    let text = format!("address={}", address(host));
+    open_with(host, "")
+}
+
+/// The same, with these settings.
+pub fn open_with(host: u8, settings: &str) -> (Rc<Programs>, Rdma) {
+    let text = format!("address={},{settings}", address(host));
     let programs = Programs::open(&Settings::parse(&text).unwrap()).unwrap();
     let rdma = Rdma::new(programs.clone());
     (programs, rdma)
