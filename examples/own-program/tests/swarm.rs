@@ -12,7 +12,6 @@ use adverb_sim::program::history::{Told, history};
 use adverb_sim::program::{Mortal, Start};
 use adverb_sim::swarm::programs::{Made, Run, System};
 use own_program::{How, serve, take};
-use std::rc::Rc;
 
 const NUMBERS: System = System {
     name: "numbers",
