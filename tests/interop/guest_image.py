@@ -56,7 +56,7 @@ class Image:
         self.accelerator = os.path.join(folder, "accelerator")
 
 
-def image(addresses, words_address, agent_port):
+def image(addresses, words_address, cable_address, agent_port):
     """The image, made if need be; `addresses` are of IPv4 and IPv6. Skip says why it cannot be."""
     if platform.machine() != "x86_64":
         raise Skip(f"the guest is an x86-64 machine, and this is {platform.machine()}")
@@ -65,7 +65,7 @@ def image(addresses, words_address, agent_port):
     with open(os.path.join(CACHE, "lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         place = {"@GUEST@": addresses[4], "@GUEST6@": addresses[6], "@WORDS@": words_address,
-                 "@AGENT_PORT@": str(agent_port)}
+                 "@CABLE@": cable_address, "@AGENT_PORT@": str(agent_port)}
         folder = os.path.join(CACHE, digest(place, host_files))
         if not os.path.isdir(folder):
             for name in os.listdir(CACHE):

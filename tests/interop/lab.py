@@ -30,15 +30,18 @@ HOST, GUEST = HOSTS[4], GUESTS[4]
 # What the cases exchange over RDMA alone passes the first link; words to the guest take the second.
 WORDS_HOST = "10.78.0.1"
 WORDS_GUEST = "10.78.0.11"
+# A third link is a cable to the process of a switch, without any interface of this host.
+CABLE_GUEST = "10.9.0.11"
+CABLE_LINK, CABLE_RXE = "eth2", "rxe1"
 AGENT_PORT = 7000
 GUEST_LINK = "eth0"
 BRIDGE = "br0"
 TAP = "t1"
 WORDS_TAP = "t2"
-GUEST_MACS = ("52:54:00:00:77:11", "52:54:00:00:78:11")
+GUEST_MACS = ("52:54:00:00:77:11", "52:54:00:00:78:11", "52:54:00:00:09:11")
 # adverb's only GID is its address; rxe has one for each address of its link.
 ADVERB_GID = "0"
-GUEST_GIDS = "/sys/class/infiniband/rxe0/ports/1/gids"
+GUEST_GIDS = "/sys/class/infiniband/{}/ports/1/gids"
 GUEST_MEMORY_MB = 384
 # Seconds to boot, and the accelerators in the order in which they are tried. Where the machine is itself a guest, KVM
 # may be offered and yet not run one: it gets less time, and what worked is remembered.
@@ -80,6 +83,11 @@ class Lab:
         return HOSTS[self.ip]
 
     @property
+    def cable(self):
+        """Where QEMU listens for the switch that the guest's third link goes to."""
+        return os.path.join(self.dir, "cable")
+
+    @property
     def guest_gid(self):
         """The index of rxe's GID of that version."""
         return self.guest_gids[self.ip]
@@ -90,7 +98,7 @@ class Lab:
         """Boots the guest; Skip says why it cannot be."""
         expect_permitted()
         sweep()
-        self.image = guest_image.image(GUESTS, WORDS_GUEST, AGENT_PORT)
+        self.image = guest_image.image(GUESTS, WORDS_GUEST, CABLE_GUEST, AGENT_PORT)
         os.makedirs(self.dir, exist_ok=True)
         self.started = True
         self.make_network()
@@ -154,10 +162,15 @@ class Lab:
                 "-cpu", "host" if accelerator == "kvm" else "max", "-m", str(GUEST_MEMORY_MB), "-nodefaults",
                 "-no-user-config", "-display", "none", "-no-reboot", "-serial", f"file:{console}",
                 "-kernel", self.image.kernel, "-initrd", self.image.initial, "-append", KERNEL_LINE]
-        for index, (tap, mac) in enumerate(zip((TAP, WORDS_TAP), GUEST_MACS)):
-            # No virtio header: the tap then takes no datagrams larger than its MTU, and what is captured is frames.
-            argv += ["-netdev", f"tap,id=n{index},ifname={tap},script=no,downscript=no,vnet_hdr=off",
+        # No virtio header: a tap then takes no datagrams larger than its MTU, and what is captured is frames.
+        links = [f"tap,id=n{index},ifname={tap},script=no,downscript=no,vnet_hdr=off"
+                 for index, tap in enumerate((TAP, WORDS_TAP))]
+        links.append(f"stream,id=n2,server=on,addr.type=unix,addr.path={self.cable}")
+        for index, (link, mac) in enumerate(zip(links, GUEST_MACS)):
+            argv += ["-netdev", link,
                      "-device", f"virtio-net-pci,netdev=n{index},mac={mac},romfile=,addr={3 + index}"]
+        if os.path.exists(self.cable):
+            os.remove(self.cable)
         with open(said, "wb") as out:
             self.guest = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
                                           start_new_session=True, preexec_fn=end_with_parent)
@@ -205,13 +218,18 @@ class Lab:
             raise Fail(f"guest: {command}: {done.stdout.strip()} {done.stderr.strip()}")
         return done.stdout
 
+    def gids_of(self, device):
+        """The indexes of an rxe device's GIDs, as text, by GID."""
+        folder = GUEST_GIDS.format(device)
+        rows = self.in_guest(f"cd {folder} && grep -v '^0000:0000:0000:0000:0000:0000:0000:0000$' *").split()
+        return {ipaddress.IPv6Address(gid): index for index, gid in (row.split(":", 1) for row in rows)}
+
     def find_gids(self):
         """The indexes of rxe's GIDs, as text, by version of IP."""
-        rows = self.in_guest(f"cd {GUEST_GIDS} && grep -v '^0000:0000:0000:0000:0000:0000:0000:0000$' *").split()
-        found = {ipaddress.IPv6Address(gid): index for index, gid in (row.split(":", 1) for row in rows)}
+        found = self.gids_of("rxe0")
         wanted = {4: ipaddress.IPv6Address("::ffff:" + GUESTS[4]), 6: ipaddress.IPv6Address(GUESTS[6])}
         if missing := [str(gid) for gid in wanted.values() if gid not in found]:
-            raise Fail(f"rxe has no GID {' or '.join(missing)}, but {' '.join(rows)}")
+            raise Fail(f"rxe has no GID {' or '.join(missing)}, but {' '.join(map(str, found))}")
         return {ip: found[gid] for ip, gid in wanted.items()}
 
     def set_mtu(self, mtu):

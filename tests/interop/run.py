@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """Runs adverb against Linux's rdma_rxe: a guest under QEMU on a bridge, adverb on the bridge's address, each of them
-client and server. Every frame of every case is captured on the guest's tap and its ICRC checked.
+client and server. Every frame of every case is captured on the guest's tap and its ICRC checked. The last cases go
+through the process of a switch, to which the guest has a cable of its own.
 
     tests/interop/run.py                 everything
     tests/interop/run.py -k loss         cases whose name contains the text (or matches it as a glob); repeatable
@@ -19,13 +20,14 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "clients"))
 
 import harness
+import suite_cable
 import suite_offer
 import suite_operations
 import suite_redn
 import suite_stock
 from sides import LAB
 
-SUITES = (suite_operations, suite_stock, suite_offer, suite_redn)
+SUITES = (suite_operations, suite_stock, suite_offer, suite_redn, suite_cable)
 
 
 def all_cases():

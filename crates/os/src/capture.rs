@@ -10,7 +10,7 @@ use adverb_wire::pcap::{LinkType, Writer};
 use adverb_wire::{Gid, Instant};
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter};
-use std::net::IpAddr;
+
 use std::path::{Path, PathBuf};
 
 /// An open capture file.
@@ -27,12 +27,11 @@ pub struct Capture {
 /// A link-layer address for a synthetic header: the group's mapping, or a local one made of the address.
 pub fn mac_of(gid: Gid) -> Mac {
     let b = gid.0;
-    Mac(match gid.ip() {
-        IpAddr::V4(ip) if ip.is_multicast() => [0x01, 0x00, 0x5e, b[13] & 0x7f, b[14], b[15]],
-        IpAddr::V6(ip) if ip.is_multicast() => [0x33, 0x33, b[12], b[13], b[14], b[15]],
-        IpAddr::V4(_) => [0x02, 0xad, b[12], b[13], b[14], b[15]],
-        IpAddr::V6(_) => [0x06, b[11], b[12], b[13], b[14], b[15]],
-    })
+    let of_host = match gid.is_ipv4() {
+        true => [0x02, 0xad, b[12], b[13], b[14], b[15]],
+        false => [0x06, b[11], b[12], b[13], b[14], b[15]],
+    };
+    Mac::of_group(gid).unwrap_or(Mac(of_host))
 }
 
 impl Capture {
@@ -109,6 +108,7 @@ impl Drop for Capture {
 mod tests {
     use super::*;
     use adverb_wire::pcap::Reader;
+    use std::net::IpAddr;
 
     #[test]
     fn frames_are_written_and_files_not_shared() {

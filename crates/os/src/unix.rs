@@ -9,6 +9,7 @@ use std::io;
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 /// Descriptors in one packet at most.
@@ -32,12 +33,25 @@ pub struct Peer {
     pub uid: u32,
 }
 
-fn socket() -> io::Result<OwnedFd> {
+fn socket(kind: libc::c_int) -> io::Result<OwnedFd> {
     // SAFETY: plain values; the descriptor returned is ours.
     unsafe {
-        let fd = check(libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0))?;
+        let fd = check(libc::socket(libc::AF_UNIX, kind | libc::SOCK_CLOEXEC, 0))?;
         Ok(OwnedFd::from_raw_fd(fd))
     }
+}
+
+/// Connects to a stream of bytes, if that can be done at once. No call waits afterwards.
+pub fn connect_stream(path: &Path) -> io::Result<UnixStream> {
+    let fd = socket(libc::SOCK_STREAM | libc::SOCK_NONBLOCK)?;
+    connect(fd.as_fd(), path)?;
+    Ok(UnixStream::from(fd))
+}
+
+fn connect(socket: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    let (name, len) = address(path)?;
+    // SAFETY: the address lives here and has that length.
+    check(unsafe { libc::connect(socket.as_raw_fd(), (&raw const name).cast(), len) }).map(drop)
 }
 
 fn address(path: &Path) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
@@ -61,7 +75,7 @@ fn address(path: &Path) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
 impl Listener {
     /// Listens at a path, where there must be nothing.
     pub fn bind(path: &Path) -> io::Result<Listener> {
-        let fd = socket()?;
+        let fd = socket(libc::SOCK_SEQPACKET)?;
         let (name, len) = address(path)?;
         // SAFETY: the address lives here and has that length; the other calls take plain values.
         unsafe {
@@ -98,7 +112,7 @@ impl Listener {
 impl Channel {
     /// Connects. Calls wait, for `patience_s` seconds at most.
     pub fn connect(path: &Path, patience_s: u32) -> io::Result<Channel> {
-        let fd = socket()?;
+        let fd = socket(libc::SOCK_SEQPACKET)?;
         let patience = libc::timeval { tv_sec: patience_s as libc::time_t, tv_usec: 0 };
         for option in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
             let size = size_of::<libc::timeval>() as libc::socklen_t;
@@ -111,16 +125,11 @@ impl Channel {
 
     /// Connects, if that can be done at once. No call waits afterwards.
     pub fn connect_at_once(path: &Path) -> io::Result<Channel> {
-        let fd = socket()?;
-        // SAFETY: plain values.
-        check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) })?;
-        Channel(fd).connected(path)
+        Channel(socket(libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK)?).connected(path)
     }
 
     fn connected(self, path: &Path) -> io::Result<Channel> {
-        let (name, len) = address(path)?;
-        // SAFETY: the address lives here and has that length.
-        check(unsafe { libc::connect(self.fd(), (&raw const name).cast(), len) })?;
+        connect(self.0.as_fd(), path)?;
         Ok(self)
     }
 

@@ -1,10 +1,12 @@
 //! A packet inside the switch: the parsed descriptor, and beside it the bytes as they came. What no program
 //! has changed leaves as it came, bit for bit; what one has changed is emitted anew.
 
+use adverb_wire::ip::checksum_ipv6;
 use adverb_wire::{Flow, FrameMut, ICRC_LEN, Packet, ParseError, WireExtra, verify_ip};
 
-/// Bytes of a UDP header.
-const UDP_LEN: usize = 8;
+/// Where an IPv6 header says that UDP follows, and where UDP has its checksum.
+const NEXT_HEADER_AT: usize = 6;
+const UDP_CHECKSUM_AT: usize = 6;
 /// The payload that a program may give a packet.
 const OWN_PAYLOAD_MAX: usize = 16;
 
@@ -148,28 +150,14 @@ impl Frame {
         let len = self.packet.emit_frame(&extra, payload, &mut bytes);
         assert_eq!(len, bytes.len(), "a packet that programs made is emitted");
         if had_checksum {
-            let sum = udp6_checksum(&bytes);
-            bytes[self.ip_header_len + 6..self.ip_header_len + UDP_LEN].copy_from_slice(&sum.to_be_bytes());
+            let (ip, udp) = bytes.split_at_mut(self.ip_header_len);
+            let Flow { src, dst, .. } = self.packet.flow;
+            let sum = match checksum_ipv6(&src.0, &dst.0, ip[NEXT_HEADER_AT], udp) {
+                0 => u16::MAX,
+                sum => sum,
+            };
+            udp[UDP_CHECKSUM_AT..][..2].copy_from_slice(&sum.to_be_bytes());
         }
         bytes
-    }
-}
-
-/// The UDP checksum of an IPv6 packet without extension headers, whose checksum field is zero (RFC 8200,
-/// 8.1).
-fn udp6_checksum(bytes: &[u8]) -> u16 {
-    const IPV6_LEN: usize = 40;
-    let udp = &bytes[IPV6_LEN..];
-    let words = |bytes: &[u8]| -> u64 {
-        bytes.chunks(2).map(|pair| u64::from(pair[0]) << 8 | pair.get(1).map_or(0, |b| u64::from(*b))).sum()
-    };
-    // The pseudo header: both addresses, the length, and the number of UDP.
-    let mut sum = words(&bytes[8..IPV6_LEN]) + udp.len() as u64 + 17 + words(udp);
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    match !(sum as u16) {
-        0 => 0xffff,
-        sum => sum,
     }
 }

@@ -182,6 +182,11 @@ impl Switch {
         Ok(())
     }
 
+    /// The port behind which an address is.
+    pub fn port_of(&self, address: Gid) -> Option<PortId> {
+        self.routes.get(&address.0).copied()
+    }
+
     /// Says how many bytes wait at a port, for programs that act on it.
     pub fn set_depth(&mut self, port: PortId, bytes: u32) {
         if let Some(Some(port)) = self.ports.get_mut(usize::from(port.0)) {

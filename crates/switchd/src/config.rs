@@ -104,8 +104,19 @@ impl FaultKeys {
 #[serde(deny_unknown_fields)]
 struct PortKeys {
     address: IpAddr,
+    /// More of them, of a port with a cable.
+    #[serde(default)]
+    also: Vec<IpAddr>,
+    /// The socket of a virtual machine.
+    qemu: Option<PathBuf>,
     faults: Option<FaultKeys>,
     pcap: Option<PathBuf>,
+}
+
+impl PortKeys {
+    fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        std::iter::once(self.address).chain(self.also.iter().copied())
+    }
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -184,7 +195,8 @@ impl Config {
         let text = std::fs::read_to_string(path).map_err(|e| wrong(e.to_string()))?;
         let mut config = Config::parse(&text).map_err(wrong)?;
         let folder = path.parent().unwrap_or(Path::new(""));
-        config.ports.iter_mut().filter_map(|port| port.pcap.as_mut()).for_each(|at| *at = folder.join(&*at));
+        let paths = config.ports.iter_mut().flat_map(|port| [&mut port.pcap, &mut port.qemu]).flatten();
+        paths.for_each(|at| *at = folder.join(&*at));
         Ok(config)
     }
 
@@ -203,9 +215,18 @@ impl Config {
         }
         config.faults.faults().map_err(|why| format!("[faults]: {why}"))?;
         for (at, port) in config.ports.iter().enumerate() {
-            let is_same = |other: &PortKeys| other.address == port.address;
-            if config.ports[..at].iter().any(is_same) {
-                return Err(format!("[[port]] {}: two entries for one address", port.address));
+            let mut before: Vec<IpAddr> = config.ports[..at].iter().flat_map(PortKeys::addresses).collect();
+            for address in port.addresses() {
+                if before.contains(&address) {
+                    return Err(format!("[[port]] {}: two entries for {address}", port.address));
+                }
+                before.push(address);
+            }
+            if port.qemu.is_none() && !port.also.is_empty() {
+                return Err(format!(
+                    "[[port]] {}: also is for a port with qemu; processes claim one address each",
+                    port.address
+                ));
             }
             let faults = port.faults.as_ref().map_or(Ok(Faults::default()), FaultKeys::faults);
             faults.map_err(|why| format!("[[port]] {}: {why}", port.address))?;
@@ -230,6 +251,13 @@ impl Config {
         let faults = keys.and_then(|keys| keys.faults.as_ref()).unwrap_or(&self.faults);
         // They were checked when the text was read.
         (faults.faults().unwrap_or_default(), keys.and_then(|keys| keys.pcap.as_deref()))
+    }
+
+    /// Ports with a cable: where the virtual machine listens, and the addresses of its hosts.
+    pub fn cables(&self) -> impl Iterator<Item = (&Path, Vec<Gid>)> {
+        self.ports.iter().filter_map(|port| {
+            Some((port.qemu.as_deref()?, port.addresses().map(Gid::from).collect::<Vec<_>>()))
+        })
     }
 
     /// The names of the programs in their order.
@@ -294,7 +322,9 @@ mod tests {
     #[test]
     fn the_examples_are_read() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
-        for (name, programs) in [("forward", "forward"), ("ecn", "ecn"), ("lock", "cas_to_write")] {
+        for (name, programs) in
+            [("forward", "forward"), ("ecn", "ecn"), ("lock", "cas_to_write"), ("guest", "ecn")]
+        {
             let config = Config::read(&folder.join(name).with_extension("toml")).unwrap();
             assert_eq!(config.program_names(), programs);
         }
@@ -312,6 +342,12 @@ mod tests {
             ("[faults]\ndirection = 'up'", "direction is rx"),
             ("[[port]]\naddress = '10.9.0.300'", "10.9.0.300"),
             ("[[port]]\naddress = '1.1.1.1'\n[[port]]\naddress = '1.1.1.1'", "two entries"),
+            (
+                "[[port]]\naddress = '1.1.1.1'\nqemu = 'a'\nalso = ['1.1.1.2']\n\
+                 [[port]]\naddress = '1.1.1.2'",
+                "two entries for 1.1.1.2",
+            ),
+            ("[[port]]\naddress = '1.1.1.1'\nalso = ['1.1.1.2']", "also is for a port with qemu"),
             ("[[program]]\nkind = 'sort'", "sort"),
             ("[[program]]\nkind = 'forward'\nfast = true", "fast"),
             ("[[program]]\nkind = 'ecn'", "give above"),

@@ -1,6 +1,6 @@
 //! Questions to a running switch, and their answers: JSON both ways, one question a connection.
 
-use crate::process::Process;
+use crate::process::{Behind, Process};
 use adverb_os::unix::Channel;
 use adverb_os::via::{MESSAGE_MAX, Message};
 use adverb_switch::{MarkConfig, Program};
@@ -88,8 +88,21 @@ fn show(process: &Process) -> Value {
                 "corrupted": counts.corrupted, "marked": counts.marked,
             })
         });
+        let (processes, cable) = match &seat.behind {
+            Behind::Members(members) => (members.all().count(), Value::Null),
+            Behind::Cable(cable) => (
+                0,
+                json!({
+                    "path": cable.path().display().to_string(), "plugged": cable.is_plugged(),
+                    "addresses": cable.edge.addresses().map(|at| at.ip().to_string()).collect::<Vec<_>>(),
+                    "drop_unplugged": cable.unplugged, "drop_queue_full": cable.full,
+                    "drop_no_answer": cable.edge.unanswered, "ignored": cable.edge.ignored,
+                    "drop_not_rdma": seat.strange, "malformed": cable.malformed,
+                }),
+            ),
+        };
         Some(json!({
-            "port": port.0, "address": seat.address.ip().to_string(), "processes": seat.members.all().count(),
+            "port": port.0, "address": seat.address.ip().to_string(), "processes": processes, "cable": cable,
             "rx_frames": counts.rx_frames, "rx_bytes": counts.rx_bytes, "tx_frames": counts.tx_frames,
             "tx_bytes": counts.tx_bytes, "changed": counts.changed, "dropped": counts.dropped,
             "drop_no_process": seat.nobody, "drop_queue_full": seat.full,

@@ -5,13 +5,17 @@
 //! config    the file that says which programs, ports and faults there are
 //! process   the loop: waits, takes frames, gives them to the switch, sends what leaves
 //! members   processes behind a port, and who of them gets a frame
+//! cable     a virtual machine behind a port
+//! ethernet  whose hardware address is which, on a cable
 //! line      what stands between a port and the switch: faults and capture
 //! control   questions: show, trace, set
 //! ```
 #![forbid(unsafe_code)]
 
+mod cable;
 pub mod config;
 pub mod control;
+mod ethernet;
 mod line;
 mod members;
 mod process;

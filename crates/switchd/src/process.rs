@@ -1,7 +1,9 @@
 //! The loop: waits for processes and times, takes frames, gives them to the switch, and sends what leaves.
 
+use crate::cable::Cable;
 use crate::config::Config;
 use crate::control;
+use crate::ethernet::{Edge, Route};
 use crate::line::{Line, Way};
 use crate::members::{Members, Peer, Role};
 use adverb_os::batch::Tally;
@@ -14,7 +16,8 @@ use adverb_os::sys::{self, WaitSet};
 use adverb_os::via::{Hello, MESSAGE_MAX, Message, SEND_BUFFER, socket_path};
 use adverb_os::wake::EventFd;
 use adverb_switch::{PortId, Switch};
-use adverb_wire::{Gid, Instant};
+use adverb_wire::ip::{IPV6_LEN, PROTOCOL_UDP};
+use adverb_wire::{Gid, Instant, ROCE_UDP_PORT};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -65,15 +68,30 @@ impl fmt::Display for OpenError {
 
 impl std::error::Error for OpenError {}
 
-/// A port that processes have, as this process keeps it.
+/// What is behind a port.
+pub(crate) enum Behind {
+    Members(Box<Members>),
+    Cable(Box<Cable>),
+}
+
+/// A port, as this process keeps it.
 pub(crate) struct Seat {
     pub address: Gid,
-    pub members: Members,
+    pub behind: Behind,
     pub line: Line,
     /// Frames for a queue pair whose process is not there.
     pub nobody: u64,
     /// Frames for a process that does not read what waits for it.
     pub full: u64,
+    /// Packets of other protocols, for an address that is not behind a cable.
+    pub strange: u64,
+}
+
+/// What is waited for.
+#[derive(Clone, Copy)]
+enum Waiting {
+    Peer(usize),
+    Cable(PortId),
 }
 
 /// Ends a switch from another thread.
@@ -104,8 +122,8 @@ pub struct Process {
     greetings: Vec<(usize, Hello)>,
     stopper: Stopper,
     set: WaitSet,
-    /// Which connections the wait set's descriptors are, from the third on.
-    waiting: Vec<usize>,
+    /// What the wait set's descriptors are, from the third on.
+    waiting: Vec<Waiting>,
     inbox: Vec<u8>,
     pub(crate) tally: Tally,
     /// Messages that nobody sends who knows how.
@@ -123,7 +141,8 @@ impl Process {
         let mut clock = Clock::start();
         let switch = config.switch(clock.now()).map_err(OpenError::Config)?;
         let bell = Arc::new(EventFd::new().map_err(OpenError::System)?);
-        Ok(Process {
+        let cables: Vec<_> = config.cables().map(|(at, hosts)| (at.to_owned(), hosts)).collect();
+        let mut process = Process {
             config,
             switch,
             seats: Vec::new(),
@@ -139,7 +158,13 @@ impl Process {
             tally: Tally::default(),
             malformed: 0,
             seed: sys::random_seed(),
-        })
+        };
+        for (at, hosts) in cables {
+            let Some(first) = hosts.first().copied() else { continue };
+            let cable = Behind::Cable(Box::new(Cable::new(&at, Edge::new(&hosts))));
+            process.open_seat(Instant::ZERO, first, cable, &hosts).map_err(OpenError::Config)?;
+        }
+        Ok(process)
     }
 
     /// Where it listens.
@@ -174,7 +199,10 @@ impl Process {
         }
         for i in 0..self.waiting.len() {
             if self.set.is_ready(2 + i) {
-                self.take(now, self.waiting[i]);
+                match self.waiting[i] {
+                    Waiting::Peer(at) => self.take(now, at),
+                    Waiting::Cable(port) => self.take_from_cable(now, port),
+                }
             }
         }
         for (at, hello) in std::mem::take(&mut self.greetings) {
@@ -203,12 +231,21 @@ impl Process {
         for (at, peer) in self.peers.iter().enumerate() {
             if let Some(peer) = peer {
                 self.set.add(peer.channel.fd(), !peer.packer.is_empty());
-                self.waiting.push(at);
+                self.waiting.push(Waiting::Peer(at));
+            }
+        }
+        for (at, cable) in
+            self.seats.iter().enumerate().filter_map(|(at, seat)| Some((at, seat.as_ref()?.cable()?)))
+        {
+            if let Some(fd) = cable.fd() {
+                self.set.add(fd, cable.depth() > 0);
+                self.waiting.push(Waiting::Cable(PortId(at as u16)));
             }
         }
         let lines = self.seats.iter().flatten().filter_map(|seat| seat.line.next_deadline()).min();
+        let cables = self.seats.iter().flatten().filter_map(|seat| seat.cable()?.next_deadline()).min();
         let silent = self.peers.iter().flatten().filter_map(Peer::silence_ends).min();
-        let due = [lines, silent, self.switch.next_deadline()].into_iter().flatten().min();
+        let due = [lines, cables, silent, self.switch.next_deadline()].into_iter().flatten().min();
         let now = self.clock.now();
         self.set.wait(due.map(|at| std::time::Duration::from_nanos(at.since(now).as_ns() + 1)));
     }
@@ -269,6 +306,33 @@ impl Process {
         self.inbox = inbox;
     }
 
+    /// Takes what has come on a cable. What is not RDMA's goes to the other cables as it is.
+    fn take_from_cable(&mut self, now: Instant, port: PortId) {
+        let Process { seats, switch, inbox, .. } = self;
+        let Some(cable) = seat_of(seats, port).and_then(Seat::cable_mut) else { return };
+        let mut packets = Vec::new();
+        cable.receive(inbox, |edge, frame| {
+            let is_elsewhere = |address| switch.port_of(address).is_some_and(|there| there != port);
+            packets.extend(edge.take(frame, is_elsewhere).map(<[u8]>::to_vec));
+        });
+        for packet in packets {
+            match is_roce(&packet) {
+                true => self.take_frame(now, port, packet),
+                false => self.pass_by(now, port, &packet),
+            }
+        }
+        self.drain(now);
+    }
+
+    /// Gives a packet of another protocol to the cable of its destination.
+    fn pass_by(&mut self, now: Instant, from: PortId, packet: &[u8]) {
+        let to = Route::of(packet).and_then(|route| self.switch.port_of(route.dst)).filter(|to| *to != from);
+        match to.and_then(|to| seat_of(&mut self.seats, to)).and_then(Seat::cable_mut) {
+            Some(cable) => cable.edge.put(now, packet),
+            None => seat_of(&mut self.seats, from).into_iter().for_each(|seat| seat.strange += 1),
+        }
+    }
+
     fn take_frame(&mut self, now: Instant, port: PortId, bytes: Vec<u8>) {
         let Some(seat) = seat_of(&mut self.seats, port) else { return };
         if let Some(bytes) = seat.line.admit(now, Way::Rx, bytes) {
@@ -282,7 +346,7 @@ impl Process {
         while let Some(bytes) = seat_of(&mut self.seats, port).and_then(|seat| seat.line.next(now, way)) {
             match way {
                 Way::Rx => self.switch.on_frame(now, port, bytes),
-                Way::Tx => self.hand_over(port, &bytes),
+                Way::Tx => self.hand_over(now, port, &bytes),
             }
         }
     }
@@ -292,14 +356,18 @@ impl Process {
         while let Some((port, bytes)) = self.switch.next_frame() {
             let Some(seat) = seat_of(&mut self.seats, port) else { continue };
             if let Some(bytes) = seat.line.admit(now, Way::Tx, bytes) {
-                self.hand_over(port, &bytes);
+                self.hand_over(now, port, &bytes);
             }
         }
     }
 
-    /// Queues a frame for the process whose queue pair it names.
-    fn hand_over(&mut self, port: PortId, bytes: &[u8]) {
+    /// Queues a frame for the cable, or for the process whose queue pair it names.
+    fn hand_over(&mut self, now: Instant, port: PortId, bytes: &[u8]) {
         let Some(seat) = seat_of(&mut self.seats, port) else { return };
+        let members = match &mut seat.behind {
+            Behind::Cable(cable) => return cable.edge.put(now, bytes),
+            Behind::Members(members) => members,
+        };
         // The upper byte of the destination queue pair is the sixth of the BTH.
         let slot = bytes.get(bth_offset(bytes) + 5).copied().unwrap_or(WELL_KNOWN);
         let mut depth = 0;
@@ -311,9 +379,9 @@ impl Process {
         };
         match slot {
             WELL_KNOWN | MULTICAST => {
-                seat.members.all().collect::<Vec<_>>().into_iter().for_each(|at| give(at, &mut seat.full));
+                members.all().collect::<Vec<_>>().into_iter().for_each(|at| give(at, &mut seat.full));
             }
-            _ => match seat.members.of_slot(slot) {
+            _ => match members.of_slot(slot) {
                 Some(at) => give(at, &mut seat.full),
                 None => seat.nobody += 1,
             },
@@ -328,7 +396,14 @@ impl Process {
                 self.switch.set_depth(port, peer.packer.bytes() as u32);
             }
         }
-        self.seats.iter_mut().flatten().for_each(|seat| seat.line.flush(now, false));
+        for (at, seat) in self.seats.iter_mut().enumerate() {
+            let Some(seat) = seat else { continue };
+            seat.line.flush(now, false);
+            if let Behind::Cable(cable) = &mut seat.behind {
+                cable.tick(now);
+                self.switch.set_depth(PortId(at as u16), cable.depth() as u32);
+            }
+        }
     }
 
     /// Forgets connections that have ended, and those that say nothing.
@@ -343,7 +418,10 @@ impl Process {
 
     fn forget(&mut self, now: Instant, at: usize) {
         let Some(Peer { role: Role::Member(port, slot), .. }) = self.peers[at].take() else { return };
-        let is_last = seat_of(&mut self.seats, port).is_some_and(|seat| seat.members.remove(slot));
+        let is_last = seat_of(&mut self.seats, port).is_some_and(|seat| match &mut seat.behind {
+            Behind::Members(members) => members.remove(slot),
+            Behind::Cable(_) => false,
+        });
         if is_last {
             if let Some(mut seat) = self.seats[usize::from(port.0)].take() {
                 seat.line.flush(now, true);
@@ -377,25 +455,35 @@ impl Process {
             return Err(format!("{} is no process's slot", hello.slot));
         }
         self.notice_the_gone(now);
-        let seats = self.seats.iter().enumerate();
-        let found = seats.filter_map(|(n, seat)| Some((n, seat.as_ref()?)));
-        let mut found = found.filter(|(_, seat)| seat.address == hello.address);
-        let port = match found.next().map(|(n, _)| PortId(n as u16)) {
+        let port = match self.switch.port_of(hello.address) {
             Some(port) => port,
-            None => self.open_seat(now, hello)?,
+            None => {
+                let members = Behind::Members(Box::new(Members::new(hello)));
+                self.open_seat(now, hello.address, members, &[hello.address])?
+            }
         };
         let Some(seat) = seat_of(&mut self.seats, port) else { return Err("no port".to_owned()) };
-        if !seat.members.are_of(hello) {
+        let members = match &mut seat.behind {
+            Behind::Members(members) => members,
+            Behind::Cable(cable) => {
+                return Err(format!(
+                    "port {} has the address {address} for a virtual machine, {}; choose another address",
+                    port.0,
+                    cable.path().display()
+                ));
+            }
+        };
+        if !members.are_of(hello) {
             return Err(format!(
                 "port {} has the address {address} for processes of another host or folder; choose another \
                  address",
                 port.0
             ));
         }
-        if seat.members.of_slot(hello.slot).is_some() {
+        if members.of_slot(hello.slot).is_some() {
             return Err(format!("a process with slot {} has the address {address} already", hello.slot));
         }
-        seat.members.add(hello.slot, at);
+        members.add(hello.slot, at);
         Ok(port)
     }
 
@@ -422,21 +510,28 @@ impl Process {
     }
 
     #[expect(clippy::disallowed_methods, reason = "the edge")]
-    fn open_seat(&mut self, now: Instant, hello: &Hello) -> Result<PortId, String> {
-        let (faults, pcap) = self.config.line_of(hello.address);
+    fn open_seat(
+        &mut self,
+        now: Instant,
+        address: Gid,
+        behind: Behind,
+        claimed: &[Gid],
+    ) -> Result<PortId, String> {
+        let (faults, pcap) = self.config.line_of(address);
         let epoch = realtime_ns().saturating_sub(now.since(Instant::ZERO).as_ns());
         let open = |path: &Path| {
             Capture::open(path, epoch).map_err(|e| format!("pcap {} of the switch: {e}", path.display()))
         };
         let capture = pcap.map(open).transpose()?;
         let port = self.switch.add_port().map_err(|e| e.to_string())?;
-        if let Err(e) = self.switch.claim(port, hello.address) {
+        let mut claims = claimed.iter().map(|address| self.switch.claim(port, *address));
+        if let Some(e) = claims.find_map(Result::err) {
             // It was added just now.
             let _ = self.switch.remove_port(now, port);
             return Err(e.to_string());
         }
         let line = Line::new(&faults, capture, self.seed.wrapping_add(u64::from(port.0)));
-        let seat = Seat { address: hello.address, members: Members::new(hello), line, nobody: 0, full: 0 };
+        let seat = Seat { address, behind, line, nobody: 0, full: 0, strange: 0 };
         let at = usize::from(port.0);
         if at >= self.seats.len() {
             self.seats.resize_with(at + 1, || None);
@@ -454,6 +549,33 @@ impl Process {
             peer.packer.add_message(&Message::Answer(part));
         }
     }
+}
+
+impl Seat {
+    pub fn cable(&self) -> Option<&Cable> {
+        match &self.behind {
+            Behind::Cable(cable) => Some(cable),
+            Behind::Members(_) => None,
+        }
+    }
+
+    fn cable_mut(&mut self) -> Option<&mut Cable> {
+        match &mut self.behind {
+            Behind::Cable(cable) => Some(cable),
+            Behind::Members(_) => None,
+        }
+    }
+}
+
+/// Whether an IP packet is RDMA's: the programs see these alone.
+fn is_roce(packet: &[u8]) -> bool {
+    let (protocol, at) = match packet.first().map(|first| (first >> 4, first & 15)) {
+        Some((4, words)) => (packet.get(9), usize::from(words) * 4),
+        Some((6, _)) => (packet.get(6), IPV6_LEN),
+        _ => return false,
+    };
+    let port = packet.get(at + 2..at + 4);
+    protocol == Some(&PROTOCOL_UDP) && port == Some(&ROCE_UDP_PORT.to_be_bytes()[..])
 }
 
 fn seat_of(seats: &mut [Option<Seat>], port: PortId) -> Option<&mut Seat> {

@@ -5,10 +5,16 @@ use adverb_os::sys::wait_readable;
 use adverb_os::unix::Channel;
 use adverb_os::via::{Hello, Message, Via, socket_path};
 use adverb_switchd::{Config, Process, Question, Stopper, control};
-use adverb_wire::{Bth, Flow, Gid, Instant, Opcode, Operation, Packet, Psn, QpNumber, Service, verify_udp};
+use adverb_wire::arp::{Arp, ArpKind};
+use adverb_wire::eth::{ETHERTYPE_ARP, ETHERTYPE_IPV4, Eth, Mac};
+use adverb_wire::{
+    Bth, Flow, Gid, Instant, Opcode, Operation, Packet, Psn, QpNumber, Service, WireExtra, verify_udp,
+};
 use serde_json::Value;
+use std::io::{Read, Write};
 use std::net::IpAddr;
 use std::num::NonZeroU32;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -199,6 +205,102 @@ fn programs_are_shown_traced_and_set() {
         let refused = ask(question).unwrap_err();
         assert!(refused.contains(said), "{refused}");
     }
+}
+
+/// A virtual machine's end of a cable.
+struct Machine(UnixStream);
+
+impl Machine {
+    const MAC: Mac = Mac([0x52, 0x54, 0, 0, 0x77, 0x11]);
+
+    fn accept(listener: &UnixListener) -> Machine {
+        let (stream, _) = listener.accept().unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Machine(stream)
+    }
+
+    fn send(&mut self, dst: Mac, ethertype: u16, body: &[u8]) {
+        let frame = [&Eth { dst, src: Machine::MAC, ethertype }.emit()[..], body].concat();
+        self.0.write_all(&(frame.len() as u32).to_be_bytes()).unwrap();
+        self.0.write_all(&frame).unwrap();
+    }
+
+    /// The next frame: its header, and what follows it.
+    fn hear(&mut self) -> (Eth, Vec<u8>) {
+        let mut length = [0; 4];
+        self.0.read_exact(&mut length).unwrap();
+        let mut frame = vec![0; u32::from_be_bytes(length) as usize];
+        self.0.read_exact(&mut frame).unwrap();
+        let (eth, at) = Eth::parse(&frame).unwrap();
+        (eth, frame.split_off(at))
+    }
+
+    /// Asks for an address, and says the hardware address that it is told.
+    fn ask(&mut self, own: &str, target: &str) -> Mac {
+        let [own, target] = [own, target].map(|text| text.parse().unwrap());
+        let request =
+            Arp { kind: ArpKind::Request, sender: (Machine::MAC, own), target: (Mac::default(), target) };
+        self.send(Mac::BROADCAST, ETHERTYPE_ARP, &request.emit());
+        let (_, told) = self.hear();
+        let told = Arp::parse(&told).unwrap();
+        assert_eq!((told.kind, told.sender.1), (ArpKind::Reply, target));
+        told.sender.0
+    }
+}
+
+/// A packet from its IP header on.
+fn frame(packet: &Packet) -> Vec<u8> {
+    let mut bytes = vec![0; packet.frame_len()];
+    let payload = vec![7; packet.payload_len as usize];
+    assert_eq!(packet.emit_frame(&WireExtra::default(), &payload, &mut bytes), bytes.len());
+    bytes
+}
+
+#[test]
+fn a_virtual_machine_has_a_port_by_its_cable() {
+    let text = "[[port]]\naddress = '10.9.0.11'\nqemu = 'FOLDER/one'\n\
+                [[port]]\naddress = '10.9.0.12'\nqemu = 'FOLDER/two'\nalso = ['fd09::12']";
+    let running = Running::start("cable", text);
+    // The machine comes later than the switch.
+    let listen = |name: &str| UnixListener::bind(running.folder.join(name)).unwrap();
+    let (first, second) = (listen("one"), listen("two"));
+    let (mut one, mut two) = (Machine::accept(&first), Machine::accept(&second));
+    let mut via = Via::open(&running.path, hello("10.9.0.1", 1, 1)).unwrap();
+    let there = one.ask("10.9.0.11", "10.9.0.1");
+    // From the machine to a process, and back to where it came from.
+    one.send(there, ETHERTYPE_IPV4, &frame(&packet("10.9.0.11", "10.9.0.1", 1, 5)));
+    assert_eq!(hear(&mut via, 1), [(5, 2)]);
+    send(&mut via, &packet("10.9.0.1", "10.9.0.11", 0, 6));
+    let (eth, body) = one.hear();
+    assert_eq!((eth.dst, eth.src), (Machine::MAC, there));
+    assert_eq!(Packet::parse_ip(&body).unwrap().packet.bth.psn.get(), 6);
+    // To a machine that has said nothing yet: it is asked for, and gets the packet when it has answered.
+    send(&mut via, &packet("10.9.0.1", "10.9.0.12", 0, 7));
+    let asked = Arp::parse(&two.hear().1).unwrap();
+    assert_eq!((asked.kind, asked.sender), (ArpKind::Request, (there, "10.9.0.1".parse().unwrap())));
+    let answer = Arp { kind: ArpKind::Reply, sender: (Machine::MAC, asked.target.1), target: asked.sender };
+    two.send(asked.sender.0, ETHERTYPE_ARP, &answer.emit());
+    assert_eq!(Packet::parse_ip(&two.hear().1).unwrap().packet.bth.psn.get(), 7);
+    // Between machines other protocols pass too; a process gets RDMA only.
+    let mut tcp = frame(&packet("10.9.0.11", "10.9.0.12", 0, 8));
+    tcp[9] = 6;
+    let other = one.ask("10.9.0.11", "10.9.0.12");
+    one.send(other, ETHERTYPE_IPV4, &tcp);
+    assert_eq!(two.hear().1, tcp);
+    tcp[16..20].copy_from_slice(&[10, 9, 0, 1]);
+    one.send(there, ETHERTYPE_IPV4, &tcp);
+    // A claim of its address, a foreign source, and a length that no frame has.
+    let taken = Via::open(&running.path, hello("10.9.0.11", 1, 1)).unwrap_err().to_string();
+    assert!(taken.contains("virtual machine"), "{taken}");
+    one.send(there, ETHERTYPE_IPV4, &frame(&packet("10.9.0.12", "10.9.0.1", 1, 9)));
+    one.0.write_all(&[0xff; 64]).unwrap();
+    // The machine is found again.
+    let mut again = Machine::accept(&first);
+    assert_eq!(again.ask("10.9.0.11", "10.9.0.1"), there);
+    let shown = running.show();
+    let port = shown["ports"].as_array().unwrap().iter().find(|port| port["address"] == "10.9.0.11").unwrap();
+    assert_eq!((&port["dropped"], &port["cable"]["drop_not_rdma"]), (&1.into(), &1.into()), "{port}");
+    assert_eq!((&port["cable"]["malformed"], &port["cable"]["plugged"]), (&1.into(), &true.into()), "{port}");
 }
 
 #[test]

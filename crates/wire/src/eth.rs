@@ -1,5 +1,6 @@
 //! Ethernet II framing, with 802.1Q tags tolerated on receipt (IBTA A16; RoCEv2 itself starts at IP).
 
+use crate::units::Gid;
 use core::fmt;
 
 /// Bytes of an untagged header.
@@ -8,6 +9,8 @@ pub const ETH_LEN: usize = 14;
 pub const ETHERTYPE_IPV4: u16 = 0x0800;
 /// EtherType of IPv6.
 pub const ETHERTYPE_IPV6: u16 = 0x86dd;
+/// EtherType of ARP.
+pub const ETHERTYPE_ARP: u16 = 0x0806;
 /// EtherTypes of customer and service VLAN tags.
 const ETHERTYPE_VLAN: [u16; 2] = [0x8100, 0x88a8];
 /// Tags that are looked through; deeper stacks are not IP to us.
@@ -16,6 +19,26 @@ const VLAN_DEPTH_MAX: usize = 2;
 /// A link-layer address.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Mac(pub [u8; 6]);
+
+impl Mac {
+    /// All hosts of the link.
+    pub const BROADCAST: Mac = Mac([0xff; 6]);
+
+    /// Where packets to a group of hosts go (RFC 1112, 6.4; RFC 2464, 7). `None` for one host's address.
+    pub fn of_group(address: Gid) -> Option<Mac> {
+        let [.., a, b, c, d] = address.0;
+        match (address.is_multicast(), address.is_ipv4()) {
+            (false, _) => None,
+            (true, true) => Some(Mac([0x01, 0x00, 0x5e, b & 0x7f, c, d])),
+            (true, false) => Some(Mac([0x33, 0x33, a, b, c, d])),
+        }
+    }
+
+    /// Whether this is a group's address, or that of all.
+    pub fn is_group(self) -> bool {
+        self.0[0] & 1 != 0
+    }
+}
 
 impl fmt::Debug for Mac {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -80,6 +103,14 @@ pub fn ip_packet(frame: &[u8]) -> Option<&[u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn groups_have_addresses_of_the_link() {
+        let of = |text: &str| Mac::of_group(text.parse::<std::net::IpAddr>().unwrap().into());
+        assert_eq!(of("239.129.2.3"), Some(Mac([1, 0, 0x5e, 1, 2, 3])));
+        assert_eq!(of("ff02::1:ff01:203"), Some(Mac([0x33, 0x33, 0xff, 1, 2, 3])));
+        assert_eq!((of("10.1.2.3"), of("fe80::1")), (None, None));
+    }
 
     #[test]
     fn round_trip_and_tags() {

@@ -4,6 +4,7 @@
 //! inside the NIC; the other modules say how each header lies on the wire.
 #![forbid(unsafe_code)]
 
+pub mod arp;
 pub mod bth;
 pub mod error;
 pub mod eth;
@@ -11,6 +12,7 @@ pub mod ext;
 pub mod icrc;
 pub mod ip;
 pub mod irn;
+pub mod neighbour;
 pub mod one_rma;
 pub mod opcode;
 pub mod packet;
