@@ -2,8 +2,9 @@
 //!
 //! [`kv`]: a replicated key-value cache whose lookups are one-sided 1RMA reads. [`lock`]: a lock in remote
 //! memory with leases and fencing tokens. [`queue`]: a bounded queue that several producers write
-//! one-sidedly. [`catalog`]: a record that queue pairs update and 1RMA looks up. The latter three are each
-//! one file: protocol, program, and what an oracle is told of it; `meeting` has how they find each other.
+//! one-sidedly. [`catalog`]: a record that queue pairs update and 1RMA looks up. [`words`]: words that
+//! clients change as they like, for an oracle of what lies between. The latter four are each one file:
+//! protocol, program, and what an oracle is told of it; `meeting` has how they find each other.
 #![forbid(unsafe_code)]
 
 pub mod catalog;
@@ -11,3 +12,4 @@ pub mod kv;
 pub mod lock;
 mod meeting;
 pub mod queue;
+pub mod words;

@@ -174,7 +174,10 @@ pub struct Swarm {
     /// Random programs in NICs, compiled, run under faults, and compared with an interpreter
     #[arg(long, conflicts_with_all = ["one_rma", "star", "sabotage", "app"])]
     pub redn: bool,
-    /// Break the programs on purpose, to see that it is found: with --app or --redn
+    /// Clients of words behind a switch that decides their atomics, under faults of all of them
+    #[arg(long, conflicts_with_all = ["one_rma", "star", "sabotage", "app", "redn"])]
+    pub switch: bool,
+    /// Break the programs on purpose, to see that it is found: with --app, --redn or --switch
     #[arg(long, value_name = "HOW")]
     pub bug: Option<String>,
     /// Print one hash over the traces of all seeds: two builds that print the same one behaved alike
@@ -214,6 +217,9 @@ pub struct Replay {
     /// A seed of random programs in NICs; they are printed first
     #[arg(long, conflicts_with_all = ["one_rma", "star", "sabotage", "app"])]
     pub redn: bool,
+    /// A seed of the swarm of words behind a switch
+    #[arg(long, conflicts_with_all = ["one_rma", "star", "sabotage", "app", "redn"])]
+    pub switch: bool,
     /// Break the programs on purpose, as for the swarm
     #[arg(long, value_name = "HOW")]
     pub bug: Option<String>,

@@ -1,7 +1,7 @@
 //! The programs of `apps` by the roles that a scenario's `[programs]` gives them, with the keys of each.
 
-use crate::systems::{all_taken, judge_catalog, judge_lock, judge_queue};
-use adverb_apps::{catalog, lock, queue};
+use crate::systems::{all_taken, judge_catalog, judge_lock, judge_queue, judge_words};
+use adverb_apps::{catalog, lock, queue, words};
 use adverb_rdma::{Connect, Duration, Rdma};
 use adverb_sim::Error;
 use adverb_sim::program::Start;
@@ -16,7 +16,11 @@ pub fn make(cast: &Cast) -> Result<Made, Error> {
         "lock" => make_lock(cast),
         "queue" => make_queue(cast),
         "catalog" => make_catalog(cast),
-        other => Err(Error::new("programs.system", format!("`{other}` is not one of lock, queue, catalog"))),
+        "words" => make_words(cast),
+        other => {
+            let why = format!("`{other}` is not one of lock, queue, catalog, words");
+            Err(Error::new("programs.system", why))
+        }
     }
 }
 
@@ -176,4 +180,36 @@ fn make_catalog(cast: &Cast) -> Result<Made, Error> {
         programs.push(at(role, Start::new(role.name.clone(), role.host, run)));
     }
     Ok(Made { programs, judge: Box::new(judge_catalog), settled: |_| true })
+}
+
+fn make_words(cast: &Cast) -> Result<Made, Error> {
+    if let Some(bug) = &cast.bug {
+        return Err(Error::new("programs.bug", format!("`{bug}`: these programs have none; remove it")));
+    }
+    let home = first(cast, "serve")?;
+    let mut keys = Keys::of(home);
+    let words = keys.number("words", 1, 1..=words::WORDS_MAX.into())? as u32;
+    let connect = keys.connect()?;
+    keys.end()?;
+    let serve = move |rdma: Rdma| async move { words::serve(&rdma, "words", words, &connect).await };
+    let mut programs = vec![at(home, Start::new(home.name.clone(), home.host, serve).serving())];
+    for role in &cast.roles[1..] {
+        if role.role != "work" {
+            return Err(no_such_role(role, "serve, work"));
+        }
+        let mut keys = Keys::of(role);
+        let work = words::Work {
+            operations: keys.number("operations", 20, 1..=100_000)? as u32,
+            words,
+            values: keys.number("values", 3, 1..=1 << 32)?,
+            depth: keys.number("depth", 1, 1..=words::DEPTH_MAX.into())? as u32,
+            settle: keys.time("settle", Duration::from_ms(1001))?,
+            halves: keys.number("halves", 0, 0..=100)?,
+            connect: keys.connect()?,
+        };
+        keys.end()?;
+        let run = move |rdma: Rdma| async move { words::work(&rdma, "words", &work).await };
+        programs.push(at(role, Start::new(role.name.clone(), role.host, run)));
+    }
+    Ok(Made { programs, judge: Box::new(judge_words), settled: |_| true })
 }

@@ -30,6 +30,7 @@ mod settings;
 mod simulate;
 mod swarm;
 mod switch;
+mod switch_swarm;
 mod systems;
 
 use adverb_os::say;

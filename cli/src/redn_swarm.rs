@@ -22,6 +22,7 @@ pub const REDN: System = System {
     bugs: &BUGS,
     one_rma: false,
     make,
+    switch: None,
     tune,
 };
 

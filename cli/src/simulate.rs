@@ -225,6 +225,12 @@ fn one(out: &mut String, run: &Run) {
         let named: Vec<String> = Outcome::ALL.iter().zip(counts).map(|(o, n)| format!("{n} {o}")).collect();
         row(out, "operations", named.join(", "));
     }
+    if let Some((counters, restarts)) = &r.switch {
+        let counted = counters.iter().filter(|(_, count)| *count > 0);
+        let counted: Vec<String> = counted.map(|(name, count)| format!("{name} {count}")).collect();
+        row(out, "switch's programs", counted.join(", "));
+        row(out, "switch restarts", restarts.all);
+    }
     row(out, "retransmissions", r.retransmissions);
     row(out, "ECN marks", stats.marked);
     row(out, "pauses", format_args!("{}, {} paused, over all links", stats.pauses, time(r.paused_ps as f64)));

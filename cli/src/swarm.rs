@@ -5,6 +5,7 @@ use crate::args;
 use crate::error::Error;
 use crate::progress::Progress;
 use crate::redn_swarm::{REDN, covered, show_programs};
+use crate::switch_swarm::{SWITCH, Shown};
 use adverb_os::say;
 use adverb_redn::language::coverage::Coverage;
 use adverb_sim::sabotage::Sabotage;
@@ -55,7 +56,9 @@ impl<'a> Tried<'a> {
         }
         let Some(app) = app else {
             return match bug {
-                Some(bug) => Err(Error::Options(format!("--bug {bug}: needs --app NAME, or --redn"))),
+                Some(bug) => {
+                    Err(Error::Options(format!("--bug {bug}: needs --app NAME, --redn or --switch")))
+                }
                 None if one_rma => Ok(Tried::OneRma),
                 None if star => Ok(Tried::Star(sabotage)),
                 None => Ok(Tried::Queues(sabotage)),
@@ -99,7 +102,10 @@ impl<'a> Tried<'a> {
             Tried::OneRma => " --1rma".to_owned(),
             Tried::App(app, bug) => {
                 let bug = bug.map_or(String::new(), |bug| format!(" --bug {bug}"));
-                if self.is_redn() { format!(" --redn{bug}") } else { format!(" --app {}{bug}", app.name) }
+                match app.name {
+                    name if name == REDN.name || name == SWITCH.name => format!(" --{name}{bug}"),
+                    name => format!(" --app {name}{bug}"),
+                }
             }
         }
     }
@@ -107,6 +113,11 @@ impl<'a> Tried<'a> {
     /// Programs in NICs, which are made by the seed.
     fn is_redn(self) -> bool {
         matches!(self, Tried::App(app, _) if app.name == REDN.name)
+    }
+
+    /// Words behind a switch.
+    fn is_switch(self) -> bool {
+        matches!(self, Tried::App(app, _) if app.name == SWITCH.name)
     }
 
     /// What is counted as completed, and as dead.
@@ -118,6 +129,11 @@ impl<'a> Tried<'a> {
     }
 }
 
+/// The system that an option of its own stands for.
+fn own_system(redn: bool, switch: bool) -> Option<&'static System> {
+    redn.then_some(&REDN).or(switch.then_some(&SWITCH))
+}
+
 /// Runs the seeds; failure when any of them fails.
 pub fn swarm(arguments: &args::Swarm) -> Result<ExitCode, Error> {
     let (first, count) = (arguments.first, arguments.seeds);
@@ -125,7 +141,7 @@ pub fn swarm(arguments: &args::Swarm) -> Result<ExitCode, Error> {
         let why = format!("--first {first}: {count} seeds count beyond the last one; give a smaller one");
         return Err(Error::Options(why));
     }
-    let app = if arguments.redn { Some(&REDN) } else { arguments.app.as_ref() };
+    let app = own_system(arguments.redn, arguments.switch).or(arguments.app.as_ref());
     let bug = arguments.bug.as_deref();
     let tried = Tried::new(app, bug, (arguments.one_rma, arguments.star), arguments.sabotage)?;
     name_the_seed_of_panics();
@@ -142,10 +158,11 @@ pub fn swarm(arguments: &args::Swarm) -> Result<ExitCode, Error> {
         (outcome, covered())
     };
     let mut written = Ok(());
-    let mut coverage = Coverage::default();
+    let (mut coverage, mut shown) = (Coverage::default(), Shown::default());
     let jobs = arguments.jobs.unwrap_or(0) as usize;
     sweep::run(count as usize, jobs, work, |_, (outcome, covered): &(Outcome, Coverage)| {
         coverage.add(covered);
+        shown.add(outcome);
         ended += 1;
         completed += outcome.completed;
         faults += outcome.faults;
@@ -173,7 +190,12 @@ pub fn swarm(arguments: &args::Swarm) -> Result<ExitCode, Error> {
     if arguments.hash {
         writeln!(out, "hash {hash:016x}").map_err(Error::Output)?;
     }
-    let complete = !tried.is_redn() || cover(&coverage, ended).map_err(Error::Output)?;
+    let complete = match tried {
+        _ if tried.is_redn() => cover(&coverage, ended),
+        _ if tried.is_switch() => show_switches(&shown),
+        _ => Ok(true),
+    };
+    let complete = complete.map_err(Error::Output)?;
     Ok(if failed == 0 && complete { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -188,6 +210,17 @@ fn cover(coverage: &Coverage, seeds: u64) -> io::Result<bool> {
     Ok(missing.is_empty() || seeds < COVERED_BY)
 }
 
+/// Prints what switches did; false if so many seeds should have had more.
+fn show_switches(shown: &Shown) -> io::Result<bool> {
+    let mut out = io::stdout();
+    writeln!(out, "{shown}")?;
+    let missing = shown.missing();
+    if !missing.is_empty() {
+        writeln!(out, "no switch of these seeds had: {}", missing.join(", "))?;
+    }
+    Ok(missing.is_empty())
+}
+
 fn tell(outcome: &Outcome, option: &str) -> io::Result<()> {
     let mut out = io::stdout();
     writeln!(out, "seed {} failed; see `adverb replay {0}{option} --around-failure`", outcome.seed)?;
@@ -197,7 +230,7 @@ fn tell(outcome: &Outcome, option: &str) -> io::Result<()> {
 
 /// Shows a seed step by step; failure when it fails.
 pub fn replay(arguments: &args::Replay) -> Result<ExitCode, Error> {
-    let app = if arguments.redn { Some(&REDN) } else { arguments.app.as_ref() };
+    let app = own_system(arguments.redn, arguments.switch).or(arguments.app.as_ref());
     let bug = arguments.bug.as_deref();
     let tried = Tried::new(app, bug, (arguments.one_rma, arguments.star), arguments.sabotage)?;
     name_the_seed_of_panics();

@@ -10,6 +10,7 @@ use adverb_sim::program::history::{Told, history};
 use adverb_sim::program::{Doing, Start};
 use adverb_sim::swarm::programs::{Made, Run, System};
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 /// All systems.
 pub const ALL: [System; 3] = [
@@ -19,6 +20,7 @@ pub const ALL: [System; 3] = [
         bugs: &[("early-release", "the lock is released before the record's change is acknowledged")],
         one_rma: false,
         make: make_lock,
+        switch: None,
         tune: |_, _| {},
     },
     System {
@@ -27,6 +29,7 @@ pub const ALL: [System; 3] = [
         bugs: &[("torn-header", "an element's header is written before its payload, and believed")],
         one_rma: false,
         make: make_queue,
+        switch: None,
         tune: |_, _| {},
     },
     System {
@@ -35,6 +38,7 @@ pub const ALL: [System; 3] = [
         bugs: &[("early-head", "the head is changed before its record is written, and believed")],
         one_rma: true,
         make: make_catalog,
+        switch: None,
         tune: |_, _| {},
     },
 ];
@@ -50,6 +54,11 @@ pub fn by_name(name: &str) -> Result<System, String> {
 /// Connections that give up after 7 ms, or after half a second.
 fn connect(rng: &mut fastrand::Rng) -> Connect {
     Connect { timeout: if rng.bool() { 8 } else { 14 }, ..Connect::default() }
+}
+
+/// Connections that give up after 8 times 4.096 us * 2^`timeout`.
+pub fn connect_within(rng: &mut fastrand::Rng, timeout: RangeInclusive<u8>) -> Connect {
+    Connect { timeout: rng.u8(timeout), ..Connect::default() }
 }
 
 fn duration(rng: &mut fastrand::Rng, of_us: &[u64]) -> Duration {
@@ -152,6 +161,26 @@ pub fn judge_catalog(run: &Run<'_>) -> Vec<String> {
         ("look-up", [], None) => Some((WordCall::Read, None)),
         ("look-up", [], Some([value])) => Some((WordCall::Read, Some(*value))),
         _ => None,
+    })
+}
+
+pub fn judge_words(run: &Run<'_>) -> Vec<String> {
+    judge::<Word>(run, &Word { start: 0 }, |told| {
+        let call = match (told.name, told.arguments) {
+            ("cas", [compare, swap]) => WordCall::CompareSwap { compare: *compare, swap: *swap },
+            ("add", [more]) => WordCall::Add(*more),
+            ("read", []) => WordCall::Read,
+            ("write", [value]) => WordCall::Write(*value),
+            ("write-low", [value]) => WordCall::WriteLow(*value as u32),
+            _ => return None,
+        };
+        let answer = match (told.results, told.name) {
+            (None, _) => None,
+            (Some([]), "write" | "write-low") => Some(0),
+            (Some([was]), "cas" | "add" | "read") => Some(*was),
+            (Some(_), _) => return None,
+        };
+        Some((call, answer))
     })
 }
 

@@ -101,3 +101,62 @@ fn a_file_is_checked_against_hardware() {
     assert!(!good && said.contains("lock.toml") && said.contains("sort"), "{said}");
     std::fs::remove_dir_all(&folder).unwrap();
 }
+
+fn adverb(words: &[&str]) -> (String, bool) {
+    let Output { stdout, stderr, status } =
+        Command::new(env!("CARGO_BIN_EXE_adverb")).args(words).output().unwrap();
+    (String::from_utf8([stdout, stderr].concat()).unwrap(), status.success())
+}
+
+/// A count that a swarm prints before these words.
+fn count(said: &str, words: &str) -> u64 {
+    let before = said.split(words).next().unwrap_or_default();
+    before.rsplit([' ', '(']).find_map(|word| word.parse().ok()).unwrap_or_else(|| panic!("{words}: {said}"))
+}
+
+#[test]
+fn a_swarm_of_words_behind_a_switch_finds_nothing_and_says_what_happened() {
+    let (said, well) = adverb(&["swarm", "--switch", "--seeds", "400"]);
+    assert!(well && said.starts_with("400 seeds, 0 failed"), "{said}");
+    for words in [
+        " atomics converted",
+        " granted",
+        " refused",
+        " added",
+        " WRITEs of words followed",
+        " atomics passed",
+        " requests held",
+        " made again",
+        " of them de-coalesced",
+        " of them while answers were awaited",
+    ] {
+        assert!(count(&said, words) > 0, "{words}: {said}");
+    }
+    // Few seeds need not have everything, and one seed is shown whole.
+    assert!(adverb(&["swarm", "--switch", "--seeds", "2", "--first", "77"]).1);
+    let (said, well) = adverb(&["replay", "3", "--switch"]);
+    assert!(well && said.contains("nothing wrong") && said.contains("granted; out 0 as WRITE"), "{said}");
+}
+
+#[test]
+fn each_mistake_of_the_program_is_found() {
+    for (bug, seeds) in [("icrc-unchecked", 1000), ("restart-forgets", 3000), ("converted-twice", 20)] {
+        let (said, well) =
+            adverb(&["swarm", "--switch", "--seeds", &seeds.to_string(), "--failures", "1", "--bug", bug]);
+        assert!(!well && said.contains("explains their answers"), "{bug}: {said}");
+        assert!(said.contains(&format!("--switch --bug {bug} --around-failure")), "{said}");
+    }
+    // Its clients send again what was not answered, and are answered at last: the swarm misses the count.
+    let (said, well) = adverb(&["swarm", "--switch", "--seeds", "200", "--bug", "answers-coalesced"]);
+    assert!(!well && said.contains("no switch of these seeds had: de_coalesced"), "{said}");
+}
+
+#[test]
+fn a_scenario_has_a_switch_with_programs() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/sim/examples/switch.toml");
+    let (said, well) = adverb(&["sim", folder.to_str().unwrap()]);
+    assert!(well && said.contains("an order of the operations explains every answer"), "{said}");
+    for part in ["cas_granted", "cas_refused", "fetch_added", "de_coalesced", "switch restarts   1"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+}

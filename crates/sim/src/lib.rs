@@ -26,7 +26,7 @@ pub mod workload;
 pub use error::Error;
 pub use fabric::switch::{Balance, Discipline, SwitchConfig};
 pub use fabric::topology::{CableKind, Topology};
-pub use fabric::{faults, link, packet, switch, topology};
+pub use fabric::{faults, link, packet, programmed, switch, topology};
 pub use host::one_rma as rma;
 pub use host::{TransportConfig, hardware, memory};
 pub use scenario::{Plan, Scenario, ScenarioFile};

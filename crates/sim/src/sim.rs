@@ -8,6 +8,7 @@ use crate::fabric::Fabric;
 use crate::fabric::ahead::FAR;
 use crate::fabric::faults::FaultPlan;
 use crate::fabric::link::Link;
+use crate::fabric::programmed::SwitchPrograms;
 use crate::fabric::switch::SwitchConfig;
 use crate::fabric::topology::{Routes, Topology};
 use crate::host::hardware::Profile;
@@ -29,6 +30,8 @@ pub struct Config {
     pub topology: Topology,
     /// What switches do.
     pub switch: SwitchConfig,
+    /// A switch that runs programs.
+    pub programs: Option<SwitchPrograms>,
     /// How queue pairs are set up.
     pub transport: TransportConfig,
     /// Hosts that do not offer IRN, if `transport` does.
@@ -64,6 +67,7 @@ impl Config {
         Config {
             topology,
             switch: SwitchConfig::default(),
+            programs: None,
             transport: TransportConfig::default(),
             plain_hosts: Vec::new(),
             star_of: Vec::new(),
@@ -113,6 +117,7 @@ impl Sim {
             config,
         };
         sim.on_region_event();
+        sim.begin_switch_programs();
         Ok(sim)
     }
 
@@ -239,6 +244,7 @@ impl Sim {
             Source::Oracle => self.on_oracle(),
             Source::Regions => self.on_region_event(),
             Source::Programs => self.on_programs(),
+            Source::SwitchPrograms => self.on_switch_programs(),
         }
     }
 

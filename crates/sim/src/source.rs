@@ -30,12 +30,14 @@ pub enum Source {
     Regions,
     /// Something happens with programs.
     Programs,
+    /// A program of a switch has something due, or the switch is started anew.
+    SwitchPrograms,
 }
 
 /// Kinds of sources that there is one of for each host.
 const OF_HOSTS: u32 = 4;
 /// Kinds of sources that there is one of.
-const ALONE: u32 = 6;
+const ALONE: u32 = 7;
 
 /// How many there are of each kind. The kinds follow one another in the order of [`Source`].
 #[derive(Clone, Copy, Debug)]
@@ -93,6 +95,7 @@ impl Sources {
             Source::Oracle => self.alone + 3,
             Source::Regions => self.alone + 4,
             Source::Programs => self.alone + 5,
+            Source::SwitchPrograms => self.alone + 6,
         }
     }
 
@@ -123,7 +126,8 @@ impl Sources {
             2 => Source::Sample,
             3 => Source::Oracle,
             4 => Source::Regions,
-            _ => Source::Programs,
+            5 => Source::Programs,
+            _ => Source::SwitchPrograms,
         }
     }
 
@@ -150,6 +154,6 @@ mod tests {
         }
         assert_eq!(all[5..7], [Source::Arrival(5), Source::PortFree(0)]);
         assert_eq!(all[12..14], [Source::Deadline(0), Source::Deadline(1)]);
-        assert_eq!(*all.last().unwrap(), Source::Programs);
+        assert_eq!(*all.last().unwrap(), Source::SwitchPrograms);
     }
 }

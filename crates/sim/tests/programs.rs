@@ -125,6 +125,7 @@ const WORDS: System = System {
         }
         Made { programs, judge: Box::new(judge), settled: |_| true }
     },
+    switch: None,
     tune: |_, _| {},
 };
 

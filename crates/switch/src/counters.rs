@@ -140,6 +140,12 @@ impl Counters {
         self.drops[reason as usize] += 1;
     }
 
+    /// What another one has counted, too.
+    pub fn add_all(&mut self, other: &Counters) {
+        self.counts.iter_mut().zip(other.counts).for_each(|(count, more)| *count += more);
+        self.drops.iter_mut().zip(other.drops).for_each(|(count, more)| *count += more);
+    }
+
     /// How many.
     pub fn get(&self, counter: Counter) -> u64 {
         self.counts[counter as usize]

@@ -13,6 +13,7 @@
 //! mark       ecn and trim
 //! cas_to_write   atomics that the switch decides, and sends on as WRITEs
 //! register   arrays with one access a pass; budget: what programs need, against hardware
+//! keys       programs as files say them
 //! counters trace
 //! ```
 #![forbid(unsafe_code)]
@@ -21,6 +22,7 @@ pub mod budget;
 pub mod cas_to_write;
 pub mod counters;
 pub mod frame;
+pub mod keys;
 pub mod mark;
 pub mod program;
 pub mod register;
@@ -28,10 +30,10 @@ pub mod switch;
 pub mod trace;
 
 pub use budget::{Ability, Misfit, Needs, Profile};
-pub use cas_to_write::{ByteOrder, CasConfig, CasToWrite, WordRange};
+pub use cas_to_write::{ByteOrder, CasConfig, CasToWrite, Mistake, WordRange};
 pub use counters::{Counter, Counters, Drop};
 pub use frame::Frame;
 pub use mark::{Mark, MarkConfig};
-pub use program::{Context, PortId, Program};
+pub use program::{Context, PortId, Program, ProgramConfig};
 pub use switch::{Announcement, Error, PortCounts, Switch};
 pub use trace::{Event, Note, Trace};

@@ -1,10 +1,10 @@
 //! What a program is: something that sees each frame once it is known where it goes, and says what leaves.
 
 use crate::budget::Needs;
-use crate::cas_to_write::CasToWrite;
+use crate::cas_to_write::{CasConfig, CasToWrite};
 use crate::counters::{Counter, Counters, Drop};
 use crate::frame::Frame;
-use crate::mark::Mark;
+use crate::mark::{Mark, MarkConfig};
 use crate::register::{Pass, Passes};
 use crate::switch::Announcement;
 use crate::trace::{Note, Trace};
@@ -64,6 +64,41 @@ impl Context<'_> {
     pub fn drop(&mut self, packet: &Packet, reason: Drop) {
         self.counters.drop(reason);
         self.note(packet, Note::Dropped(reason));
+    }
+}
+
+/// What a program is told: enough to begin it, and to begin it anew.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ProgramConfig {
+    /// When packets are marked.
+    Ecn(MarkConfig),
+    /// When payloads are cut off.
+    Trim(MarkConfig),
+    /// Whose atomics are decided, and how.
+    CasToWrite(CasConfig),
+}
+
+impl ProgramConfig {
+    /// The program, which begins now and remembers nothing.
+    ///
+    /// # Errors
+    /// What is wrong with the configuration.
+    pub fn begin(&self, now: Instant) -> Result<Program, &'static str> {
+        Ok(match self {
+            ProgramConfig::Ecn(config) => Program::Ecn(Mark::new(*config)),
+            ProgramConfig::Trim(config) => Program::Trim(Mark::new(*config)),
+            ProgramConfig::CasToWrite(config) => {
+                Program::CasToWrite(Box::new(CasToWrite::new(*config, now)?))
+            }
+        })
+    }
+
+    /// Its server, if it decides for one.
+    pub fn server(&self) -> Option<Gid> {
+        match self {
+            ProgramConfig::Ecn(_) | ProgramConfig::Trim(_) => None,
+            ProgramConfig::CasToWrite(config) => Some(config.server),
+        }
     }
 }
 

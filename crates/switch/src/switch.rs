@@ -3,9 +3,9 @@
 use crate::budget::Needs;
 use crate::counters::{Counter, Counters, Drop};
 use crate::frame::Frame;
-use crate::program::{Context, PortId, Program};
+use crate::program::{Context, PortId, Program, ProgramConfig};
 use crate::register::Passes;
-use crate::trace::{Note, Trace};
+use crate::trace::{Event, Note, Trace};
 use adverb_wire::{Gid, Instant, Psn, QpNumber};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -51,6 +51,8 @@ pub enum Error {
     TooManyPrograms,
     /// Two programs would decide the words of one server.
     ServerTwice(Gid),
+    /// A program cannot be as it was told.
+    Program(&'static str),
 }
 
 impl fmt::Display for Error {
@@ -64,6 +66,7 @@ impl fmt::Display for Error {
             }
             Error::NotAHost(address) => write!(f, "{address} is not the address of a host"),
             Error::TooManyPrograms => write!(f, "a switch runs at most {PROGRAMS_MAX} programs"),
+            Error::Program(why) => f.write_str(why),
             Error::ServerTwice(server) => write!(f, "two programs would decide the atomics to {server}"),
         }
     }
@@ -135,6 +138,12 @@ impl Switch {
             trace: Trace::new(trace),
             out: VecDeque::new(),
         })
+    }
+
+    /// A switch without ports whose programs begin now.
+    pub fn begin(configs: &[ProgramConfig], trace: usize, now: Instant) -> Result<Switch, Error> {
+        let programs = configs.iter().map(|config| config.begin(now)).collect::<Result<_, _>>();
+        Switch::new(programs.map_err(Error::Program)?, trace)
     }
 
     /// A new port, without addresses.
@@ -321,6 +330,11 @@ impl Switch {
     /// The last events.
     pub fn trace(&self) -> &Trace {
         &self.trace
+    }
+
+    /// The last events, which are not kept any longer.
+    pub fn take_trace(&mut self) -> impl Iterator<Item = Event> {
+        self.trace.take()
     }
 
     /// The ports that there are, with their addresses and what they counted.

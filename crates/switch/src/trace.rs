@@ -124,6 +124,11 @@ impl Trace {
         self.events.push_back(Event { at, from, to, opcode, qpn, psn, va, note });
     }
 
+    /// Gives them away, from the oldest on.
+    pub fn take(&mut self) -> impl Iterator<Item = Event> {
+        self.events.drain(..)
+    }
+
     /// From the oldest on.
     pub fn events(&self) -> impl DoubleEndedIterator<Item = &Event> {
         self.events.iter()

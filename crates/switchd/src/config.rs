@@ -3,14 +3,13 @@
 
 use adverb_os::choice::Choice;
 use adverb_os::faults::{Direction, Faults};
-use adverb_switch::mark::Mark;
+use adverb_switch::Switch;
+use adverb_switch::keys::{self, ProgramKeys};
 use adverb_switch::switch::{PORTS_MAX, PROGRAMS_MAX};
-use adverb_switch::{ByteOrder, CasConfig, CasToWrite, MarkConfig, Program, Switch, WordRange};
-use adverb_wire::{Duration, Gid, Instant, Key};
+use adverb_wire::{Gid, Instant};
 use serde::Deserialize;
 use std::fmt;
 use std::net::IpAddr;
-use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 /// Events that are kept at most.
@@ -119,75 +118,6 @@ impl PortKeys {
     }
 }
 
-#[derive(Clone, Debug, Deserialize)]
-#[serde(tag = "kind", deny_unknown_fields, rename_all = "snake_case", rename_all_fields = "kebab-case")]
-enum ProgramKeys {
-    Forward {},
-    Ecn { above: Option<u32>, every: Option<NonZeroU32> },
-    Trim { above: Option<u32>, every: Option<NonZeroU32> },
-    CasToWrite(CasKeys),
-}
-
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct CasKeys {
-    server: IpAddr,
-    rkey: Option<u32>,
-    va: Option<u64>,
-    len: Option<u64>,
-    byte_order: Option<String>,
-    words: Option<usize>,
-    connections: Option<usize>,
-    hold_us: Option<u64>,
-    flight_us: Option<u64>,
-    life_us: Option<u64>,
-}
-
-impl CasKeys {
-    fn config(&self) -> Result<CasConfig, String> {
-        let usual = CasConfig::new(Gid::from(self.server));
-        let time = |given: Option<u64>, usual| given.map_or(usual, Duration::from_us);
-        Ok(CasConfig {
-            rkey: self.rkey.map(Key),
-            words: match (self.va, self.len) {
-                (None, None) => WordRange::Any,
-                (Some(va), Some(len)) => WordRange::Range { va, len },
-                _ => return Err("a range of words has va and len, or neither".to_owned()),
-            },
-            byte_order: match self.byte_order.as_deref() {
-                None | Some("little") => ByteOrder::Little,
-                Some("big") => ByteOrder::Big,
-                Some(_) => return Err("byte-order is little or big".to_owned()),
-            },
-            words_max: self.words.unwrap_or(usual.words_max),
-            connections_max: self.connections.unwrap_or(usual.connections_max),
-            hold: time(self.hold_us, usual.hold),
-            flight: time(self.flight_us, usual.flight),
-            life: time(self.life_us, usual.life),
-            ..usual
-        })
-    }
-}
-
-impl ProgramKeys {
-    /// The program. `None` for `forward`, which is what a switch does without one.
-    fn program(&self, start: Instant) -> Result<Option<Program>, String> {
-        let mark = |above: Option<u32>, every: Option<NonZeroU32>| match (above, every) {
-            (None, None) => Err("give above, in waiting bytes, or every, in packets".to_owned()),
-            _ => Ok(Mark::new(MarkConfig { above, every })),
-        };
-        Ok(match self {
-            ProgramKeys::Forward {} => None,
-            ProgramKeys::Ecn { above, every } => Some(Program::Ecn(mark(*above, *every)?)),
-            ProgramKeys::Trim { above, every } => Some(Program::Trim(mark(*above, *every)?)),
-            ProgramKeys::CasToWrite(keys) => {
-                let program = CasToWrite::new(keys.config()?, start).map_err(str::to_owned)?;
-                Some(Program::CasToWrite(Box::new(program)))
-            }
-        })
-    }
-}
-
 impl Config {
     /// Reads and checks a file. Paths in it are relative to it.
     pub fn read(path: &Path) -> Result<Config, ConfigError> {
@@ -237,12 +167,7 @@ impl Config {
 
     /// The switch, which begins now.
     pub fn switch(&self, start: Instant) -> Result<Switch, String> {
-        let mut programs = Vec::new();
-        for (at, keys) in self.programs.iter().enumerate() {
-            let program = keys.program(start).map_err(|why| format!("[[program]] {}: {why}", at + 1))?;
-            programs.extend(program);
-        }
-        Switch::new(programs, self.trace).map_err(|e| e.to_string())
+        Switch::begin(&keys::configs(&self.programs)?, self.trace, start).map_err(|e| e.to_string())
     }
 
     /// What stands between an address's port and the switch.
@@ -262,15 +187,9 @@ impl Config {
 
     /// The names of the programs in their order.
     pub fn program_names(&self) -> String {
-        let name = |keys: &ProgramKeys| match keys {
-            ProgramKeys::Forward {} => "forward",
-            ProgramKeys::Ecn { .. } => "ecn",
-            ProgramKeys::Trim { .. } => "trim",
-            ProgramKeys::CasToWrite(_) => "cas_to_write",
-        };
         match self.programs.is_empty() {
             true => "forward".to_owned(),
-            false => self.programs.iter().map(name).collect::<Vec<_>>().join(", "),
+            false => self.programs.iter().map(ProgramKeys::name).collect::<Vec<_>>().join(", "),
         }
     }
 }
@@ -278,6 +197,8 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use adverb_switch::{ByteOrder, Program, WordRange};
+    use adverb_wire::Duration;
 
     #[test]
     fn a_file_says_programs_ports_and_faults() {

@@ -19,6 +19,7 @@ const NUMBERS: System = System {
     bugs: &[("careless", "a number is taken with a READ and a WRITE instead of an atomic")],
     one_rma: false,
     make,
+    switch: None,
     tune: |_, _| {},
 };
 

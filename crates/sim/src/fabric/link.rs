@@ -16,6 +16,8 @@ pub const LINK_FAULTS: u8 = 1;
 pub const LINK_DOWN: u8 = 2;
 /// The link's packets are captured.
 pub const LINK_CAPTURE: u8 = 4;
+/// The link leads to a switch that runs programs.
+pub const LINK_PROGRAMS: u8 = 8;
 
 /// Framing that a packet has on a link beside its IP packet: preamble and gap 20, Ethernet header 14,
 /// frame check sequence 4.

@@ -5,6 +5,7 @@ pub mod faults;
 pub mod link;
 mod network;
 pub mod packet;
+pub mod programmed;
 pub mod switch;
 pub mod topology;
 
@@ -15,6 +16,7 @@ use adverb_wire::Duration;
 use faults::FaultPlan;
 use link::{LINK_FAULTS, Link};
 use packet::Packets;
+use programmed::Programmed;
 use switch::{Balance, PortCounters, Switch};
 use topology::Routes;
 
@@ -33,6 +35,8 @@ pub(crate) struct Fabric {
     /// Of marks and of spraying.
     pub rng: fastrand::Rng,
     pub faults: FaultPlan,
+    /// The switch that runs programs, if one does.
+    pub programmed: Option<Box<Programmed>>,
     /// Of the choice among equal paths.
     pub hash_seed: u32,
     pub spray: bool,
@@ -51,7 +55,9 @@ impl Fabric {
         for link in &mut links {
             link.delay += [link.from, link.to].into_iter().map(|end| port_latency(config, end)).sum::<u64>();
         }
+        let programmed = Programmed::new(config, &mut links)?;
         Ok(Fabric {
+            programmed,
             lanes: assign_lanes(&mut links),
             packets: Packets::default(),
             routes,
@@ -70,6 +76,7 @@ impl Fabric {
     /// Every account of every switch agrees with what is queued.
     pub fn check(&self) {
         self.switches.iter().for_each(|switch| switch.check(&self.packets, &self.links));
+        self.programmed.iter().for_each(|programmed| programmed.check());
     }
 
     /// Sets the faults. Links that have none are not slowed down by others'.

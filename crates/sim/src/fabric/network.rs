@@ -2,8 +2,8 @@
 
 use crate::events::{ARRIVALS, NO_LANE};
 use crate::fabric::faults::Fate;
-use crate::fabric::link::{HOST, LINK_CAPTURE, LINK_DOWN, LINK_FAULTS, PAUSE_BYTES};
-use crate::fabric::packet::{FLAG_CORRUPT, FLAG_LOST, Kind, NONE};
+use crate::fabric::link::{HOST, LINK_CAPTURE, LINK_DOWN, LINK_FAULTS, LINK_PROGRAMS, PAUSE_BYTES};
+use crate::fabric::packet::{FLAG_CORRUPT, FLAG_LOST, FLAG_UNSOUND, Kind, NONE};
 use crate::fabric::switch::{DropReason, Verdict};
 use crate::sim::Sim;
 use crate::source::Source;
@@ -81,7 +81,8 @@ impl Sim {
         let (to, flags, epoch) = (link.to, link.flags, link.epoch);
         let hot = &self.fabric.packets.hot[id as usize];
         let (kind, digest) = (hot.kind, hot.digest);
-        if (flags & LINK_CAPTURE != 0 || hot.flags & (FLAG_LOST | FLAG_CORRUPT) != 0 || hot.epoch != epoch)
+        let special = FLAG_LOST | FLAG_CORRUPT | FLAG_UNSOUND;
+        if (flags & (LINK_CAPTURE | LINK_PROGRAMS) != 0 || hot.flags & special != 0 || hot.epoch != epoch)
             && !self.survives(l, id)
         {
             return;
@@ -98,7 +99,8 @@ impl Sim {
         }
     }
 
-    /// Captures the packet; whether it goes on. Damaged ones are found where they arrive.
+    /// Captures the packet; whether it goes on as any does. Damaged ones are found where they arrive, and
+    /// a switch's programs have a way of their own.
     #[cold]
     fn survives(&mut self, l: u32, id: u32) -> bool {
         let hot = self.fabric.packets.hot[id as usize];
@@ -119,7 +121,13 @@ impl Sim {
         if self.fabric.links[l as usize].flags & LINK_CAPTURE != 0 && hot.kind == Kind::Data {
             self.watch.captures.write(l, self.now, &self.fabric.packets, id);
         }
-        if hot.flags & FLAG_CORRUPT != 0 && !self.damage_passes(id) {
+        let (to, flags) = (self.fabric.links[l as usize].to, self.fabric.links[l as usize].flags);
+        if flags & LINK_PROGRAMS != 0 && hot.kind == Kind::Data {
+            self.on_programmed_arrival(to, l, id);
+            return false;
+        }
+        let unsound = hot.flags & FLAG_UNSOUND != 0 && to & HOST != 0;
+        if unsound || (hot.flags & FLAG_CORRUPT != 0 && !self.damage_passes(id)) {
             self.fabric.counters[l as usize].corrupted += 1;
             self.watch.stats.corrupted += 1;
             self.fabric.packets.give(id);
@@ -130,14 +138,17 @@ impl Sim {
 
     #[inline]
     fn on_switch_arrival(&mut self, s: u32, l: u32, id: u32) {
+        match self.fabric.switches[s as usize].on_packet(&self.fabric.packets.hot[id as usize]) {
+            Verdict::Forward(out) => self.leave_switch(s, l, out, id),
+            Verdict::Drop(reason) => self.drop_in_switch(s, l, id, reason),
+        }
+    }
+
+    /// A packet that came on link `l` leaves on link `out`, at once or in its turn.
+    #[inline(always)]
+    pub(crate) fn leave_switch(&mut self, s: u32, l: u32, out: u32, id: u32) {
         let hot = &self.fabric.packets.hot[id as usize];
         let (class, size) = (usize::from(hot.class), u32::from(hot.size));
-        let out = match self.fabric.switches[s as usize].on_packet(hot) {
-            Verdict::Forward(out) => out,
-            Verdict::Drop(reason) => return self.drop_in_switch(s, l, id, reason),
-            // The switch has the packet now, and will send it or drop it itself.
-            Verdict::Hold => return,
-        };
         let entered = self.fabric.links[l as usize].port_to;
         let link = &mut self.fabric.links[out as usize];
         debug_assert_eq!(link.from, s, "a switch sends on its own links");
@@ -165,7 +176,7 @@ impl Sim {
     }
 
     #[cold]
-    fn drop_in_switch(&mut self, s: u32, l: u32, id: u32, reason: DropReason) {
+    pub(crate) fn drop_in_switch(&mut self, s: u32, l: u32, id: u32, reason: DropReason) {
         self.fabric.switches[s as usize].drops += 1;
         self.fabric.counters[l as usize].drops += 1;
         self.tell_arrival(l, id, reason.in_words());
@@ -289,6 +300,9 @@ impl Sim {
     /// Ends all faults: every cable works.
     pub fn repair(&mut self) {
         self.set_faults(crate::fabric::faults::FaultPlan::default());
+        if let Some(programmed) = &mut self.fabric.programmed {
+            programmed.repair(self.now);
+        }
         for link in &mut self.fabric.links {
             link.flags &= !LINK_DOWN;
         }

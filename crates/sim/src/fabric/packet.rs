@@ -27,6 +27,9 @@ pub const FLAG_CORRUPT: u8 = 16;
 pub const FLAG_RARE: u8 = 32;
 /// Its bytes are a message of 1RMA; the descriptor says no more than its ends.
 pub const FLAG_MESSAGE: u8 = 64;
+/// Its ICRC is wrong, because a switch's program left it so or did not look: the host that it reaches drops
+/// it.
+pub const FLAG_UNSOUND: u8 = 128;
 
 /// What travels.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,13 +1,13 @@
 //! The ends of a packet's way: the NIC gives a frame, the NIC takes a frame, and what follows.
 
 use crate::fabric::link::{FRAME_MIN, FRAMING, HOST};
-use crate::fabric::packet::{FLAG_CE, FLAG_ECT, FLAG_MESSAGE, FLAG_PAYLOAD, Kind};
+use crate::fabric::packet::{FLAG_CE, FLAG_ECT, FLAG_MESSAGE, FLAG_PAYLOAD, Hot, Kind};
 use crate::host::memory::gather;
 use crate::host::{Device, host_of};
 use crate::sim::Sim;
 use crate::source::Source;
 use adverb_nic::Payload;
-use adverb_wire::{Instant, Operation};
+use adverb_wire::{Instant, Operation, Packet};
 
 /// An acknowledgement on a link: IPv4, UDP, BTH, AETH, ICRC and framing.
 const ACK_SIZE: u16 = 20 + 8 + 12 + 4 + 4 + FRAMING as u16;
@@ -16,7 +16,7 @@ const ACK_SIZE: u16 = 20 + 8 + 12 + 4 + 4 + FRAMING as u16;
 const BREATH: u64 = 1_000_000;
 
 /// Congestion experienced, in the traffic class (RFC 3168).
-const CE: u8 = 3;
+pub(crate) const CE: u8 = 3;
 
 impl Sim {
     /// Lets a host's NIC send, if its link is free and not paused.
@@ -87,23 +87,9 @@ impl Sim {
     pub(crate) fn take_frame(&mut self, h: u32) -> u32 {
         let id = self.fabric.packets.take();
         let packet = &self.hosts.out.packet;
-        let dst = host_of(&packet.flow.dst);
-        let hot = &mut self.fabric.packets.hot[id as usize];
-        let free = if self.config.transport.free_irn_headers { packet.bth.opcode.irn_overhead() } else { 0 };
-        hot.size = ((packet.frame_len() - free) as u32 + FRAMING).max(FRAME_MIN) as u16;
-        hot.dst = dst;
-        hot.hash = flow_hash(self.fabric.hash_seed, h, dst, packet.flow.src_port);
-        let opcode = u64::from(packet.bth.opcode.wire()) << 24;
-        hot.digest = self.watch.stats.injected << 32 | opcode | u64::from(packet.bth.psn.get());
-        let class = packet.flow.traffic_class;
-        hot.class = (class >> 2).min(self.fabric.classes as u8 - 1);
-        hot.flags = if class & 3 != 0 { FLAG_ECT } else { 0 };
-        hot.kind = Kind::Data;
-        hot.lane = match hot.size {
-            size if u32::from(size) == self.hosts.size_full => 0,
-            ACK_SIZE => 1,
-            _ => 2,
-        };
+        let (number, dst) = (self.watch.stats.injected, host_of(&packet.flow.dst));
+        let dress = self.dress(number, (h, dst));
+        dress.put_on(&mut self.fabric.packets.hot[id as usize], packet);
         self.watch.stats.injected += 1;
         self.fabric.packets.keep(id, &self.hosts.out.packet);
         if self.config.payload && !self.hosts.out.payload.is_empty() {
@@ -114,6 +100,20 @@ impl Sim {
             self.fabric.packets.through_bytes(id);
         }
         id
+    }
+
+    /// What makes a packet, the `number`th, of its headers and these hosts.
+    #[inline(always)]
+    pub(crate) fn dress(&self, number: u64, (src, dst): (u32, u32)) -> Dress {
+        Dress {
+            number,
+            src,
+            dst,
+            free_irn_headers: self.config.transport.free_irn_headers,
+            hash_seed: self.fabric.hash_seed,
+            classes: self.fabric.classes as u8,
+            size_full: self.hosts.size_full,
+        }
     }
 
     /// A packet reaches its host.
@@ -216,6 +216,41 @@ impl Sim {
         self.hosts.list[h as usize].nic.on_timer(Instant::from_ps(self.now));
         self.tell_nic(h, "timer");
         self.after_nic(h, true);
+    }
+}
+
+/// What, beside its headers, makes up what every hop reads of a packet.
+#[derive(Clone, Copy)]
+pub(crate) struct Dress {
+    /// In the order of injection.
+    number: u64,
+    src: u32,
+    dst: u32,
+    free_irn_headers: bool,
+    hash_seed: u32,
+    classes: u8,
+    size_full: u32,
+}
+
+impl Dress {
+    /// Fills in what every hop reads of a packet with these headers.
+    #[inline(always)]
+    pub fn put_on(&self, hot: &mut Hot, packet: &Packet) {
+        let free = if self.free_irn_headers { packet.bth.opcode.irn_overhead() } else { 0 };
+        hot.size = ((packet.frame_len() - free) as u32 + FRAMING).max(FRAME_MIN) as u16;
+        hot.dst = self.dst;
+        hot.hash = flow_hash(self.hash_seed, self.src, self.dst, packet.flow.src_port);
+        let opcode = u64::from(packet.bth.opcode.wire()) << 24;
+        hot.digest = self.number << 32 | opcode | u64::from(packet.bth.psn.get());
+        let class = packet.flow.traffic_class;
+        hot.class = (class >> 2).min(self.classes - 1);
+        hot.flags = if class & 3 != 0 { FLAG_ECT } else { 0 };
+        hot.kind = Kind::Data;
+        hot.lane = match hot.size {
+            size if u32::from(size) == self.size_full => 0,
+            ACK_SIZE => 1,
+            _ => 2,
+        };
     }
 }
 

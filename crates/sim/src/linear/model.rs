@@ -17,6 +17,8 @@ pub enum WordCall {
     Read,
     /// To hold this. The answer says nothing that the caller could know, and is not looked at.
     Write(u64),
+    /// That its lower half be this.
+    WriteLow(u32),
     /// To hold so much more, modulo 2^64.
     Add(u64),
     /// To hold `swap`, if it holds `compare`.
@@ -41,6 +43,7 @@ impl Model for Word {
         let after = match *call {
             WordCall::Read => *state,
             WordCall::Write(value) => return Some(value),
+            WordCall::WriteLow(low) => return Some(*state >> 32 << 32 | u64::from(low)),
             WordCall::Add(more) => state.wrapping_add(more),
             WordCall::CompareSwap { compare, swap } if *state == compare => swap,
             WordCall::CompareSwap { .. } => *state,
@@ -55,7 +58,7 @@ impl Model for Word {
         match *call {
             WordCall::Read => true,
             WordCall::CompareSwap { compare, .. } => compare != *answer,
-            WordCall::Write(_) | WordCall::Add(_) => false,
+            WordCall::Write(_) | WordCall::WriteLow(_) | WordCall::Add(_) => false,
         }
     }
 }

@@ -208,6 +208,7 @@ impl Sim {
         // The NIC goes before the memory that it knows of.
         let seed = seed_of(programs.seed, "boot", u64::from(host) << 32 | u64::from(station.boots));
         self.hosts.list[host as usize].reboot(seed, station.boots * hosts);
+        self.forget_at_switch(host);
         if let Some(unit) = self.hosts.list[host as usize].unit.as_deref_mut() {
             unit.restart().into_iter().for_each(|packet| self.fabric.packets.give(packet));
         }

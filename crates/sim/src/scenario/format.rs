@@ -127,6 +127,11 @@ pub struct SwitchTable {
     pub pfc: Option<PfcTable>,
     /// Marking.
     pub ecn: Option<RedTable>,
+    /// The file of the programs that a switch runs, as `adverb switch run` reads it.
+    pub program: Option<String>,
+    /// Which switch runs them: where their server is, or the only one, if absent.
+    #[serde(rename = "program-at")]
+    pub program_at: Option<u32>,
 }
 
 /// `[switch.pfc]`: sizes are bytes, or packets of the path MTU, such as `"15 packets"`.
@@ -415,6 +420,20 @@ pub struct FaultTable {
     /// Failures of cables.
     #[serde(default)]
     pub outage: Vec<OutageEntry>,
+    /// Restarts of the switch that runs programs.
+    #[serde(default)]
+    pub switch: Vec<SwitchFaultEntry>,
+}
+
+/// `[[faults.switch]]`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SwitchFaultEntry {
+    /// When it goes down and forgets everything.
+    pub at: String,
+    /// For how long; no time if absent.
+    #[serde(rename = "for")]
+    pub length: Option<String>,
 }
 
 /// `[[faults.link]]`.

@@ -29,12 +29,13 @@ mod hardware;
 mod one_rma;
 mod place;
 mod programs;
+mod switch;
 mod traffic;
 
 pub use format::{
     CableEntry, FaultTable, FlowEntry, HardwareOf, HardwareTable, IrnTable, LinkFaultEntry,
     OneRmaControlTable, OneRmaTable, OutageEntry, PfcTable, RedTable, RegionEventEntry, Scenario,
-    SwitchTable, TopologyTable, TransportTable, WorkloadTable,
+    SwitchFaultEntry, SwitchTable, TopologyTable, TransportTable, WorkloadTable,
 };
 
 pub use programs::{Cast, ProgramFault, ProgramsTable, Role, RunTable};
@@ -92,14 +93,13 @@ impl Scenario {
         let routes = crate::fabric::topology::Routes::build(&config.topology)?;
         config.switch.check()?;
         let faults = self.faults(&config.topology)?;
+        config.programs = self.switch_programs(&config.topology, read)?;
         let cast = self.cast(config.topology.hosts)?;
-        if cast.is_some() {
-            // Programs look at bytes.
-            config.payload = true;
-            if !Device::of(&config).has_queues() {
-                let why = "is \"1rma\", and programs need queue pairs; give \"rc\" or \"both\"";
-                return Err(Error::new("transport.kind", why));
-            }
+        // Programs look at bytes, those of hosts and those of switches.
+        config.payload |= cast.is_some() || config.programs.is_some();
+        if cast.is_some() && !Device::of(&config).has_queues() {
+            let why = "is \"1rma\", and programs need queue pairs; give \"rc\" or \"both\"";
+            return Err(Error::new("transport.kind", why));
         }
         let (flows, workload) = self.traffic(&config, read)?;
         let longest = flows.iter().map(|f| f.bytes).max().unwrap_or(0);

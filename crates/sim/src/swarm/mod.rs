@@ -7,6 +7,7 @@ pub mod programs;
 pub mod star;
 
 use crate::fabric::faults::{Chances, FaultPlan, LinkFaults, Outage};
+use crate::fabric::programmed::Restarts;
 use crate::fabric::switch::ecn::Red;
 use crate::fabric::switch::pfc::Pfc;
 use crate::fabric::switch::{Balance, Discipline, SwitchConfig};
@@ -18,6 +19,7 @@ use crate::watch::oracle::Work;
 use crate::watch::sabotage::Sabotage;
 use crate::watch::trace::seed_of;
 use adverb_nic::{CongestionControl, DcqcnConfig, IrnConfig, Mtu, Scheme, TcpConfig, TimelyConfig, Timers};
+use adverb_switch::Counters;
 use adverb_wire::Duration;
 
 /// How one seed went.
@@ -35,6 +37,19 @@ pub struct Outcome {
     pub dead: u32,
     /// Packets lost, damaged, dropped or doubled.
     pub faults: u64,
+    /// What a switch with programs counted.
+    pub switch: Counters,
+    /// How often that was started anew.
+    pub restarts: Restarts,
+}
+
+impl Outcome {
+    /// Of a seed that has not run yet.
+    pub(crate) fn new(seed: u64) -> Outcome {
+        let (failures, switch) = (Vec::new(), Counters::default());
+        let restarts = Restarts::default();
+        Outcome { seed, failures, trace: 0, completed: 0, dead: 0, faults: 0, switch, restarts }
+    }
 }
 
 /// Virtual time with faults, and the longest that recovery may take without, in ps.
@@ -292,7 +307,7 @@ fn run_made(
     sabotage: Option<Sabotage>,
     step: &mut dyn FnMut(&mut Sim),
 ) -> Outcome {
-    let mut outcome = Outcome { seed, failures: Vec::new(), trace: 0, completed: 0, dead: 0, faults: 0 };
+    let mut outcome = Outcome::new(seed);
     let made = Sim::new(config).map_err(|e| e.to_string()).and_then(|mut sim| {
         sim.set_oracle(&work, seed_of(seed, "oracle", 0)).map_err(|e| format!("{e:?}"))?;
         Ok(sim)

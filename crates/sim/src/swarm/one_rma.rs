@@ -158,7 +158,7 @@ pub fn replay(seed: u64, show: &mut dyn FnMut(&str)) -> Outcome {
 /// Runs a seed; `step` sees the simulation before its first event and after every one.
 fn run(seed: u64, mistake: Option<Mistake>, step: &mut dyn FnMut(&mut Sim)) -> Outcome {
     let (config, faults, flows) = scenario(seed);
-    let mut outcome = Outcome { seed, failures: Vec::new(), trace: 0, completed: 0, dead: 0, faults: 0 };
+    let mut outcome = Outcome::new(seed);
     let mut sim = match Sim::new(config) {
         Ok(sim) => sim,
         Err(why) => {

@@ -6,13 +6,16 @@ use super::{
     Outcome, pick, random_faults, random_hardware, random_switch, random_topology, random_transport,
 };
 use crate::fabric::faults::FaultPlan;
+use crate::fabric::programmed::{Restart, SwitchPrograms};
 use crate::fabric::switch::{Balance, Discipline, SwitchConfig};
+use crate::fabric::topology::Topology;
 use crate::host::hardware::Profile;
 use crate::host::one_rma::RmaConfig;
 use crate::program::{Cut, Doing, Fault, Mortal, Noted, Setup, Stalls, Start, What};
 use crate::sim::{Config, Sim};
 use crate::watch::trace::seed_of;
 use adverb_nic::Mtu;
+use adverb_switch::ProgramConfig;
 use adverb_wire::Duration;
 
 /// Programs that belong together, how they can be broken, and who judges them.
@@ -28,6 +31,9 @@ pub struct System {
     pub one_rma: bool,
     /// Its programs for a fabric of so many hosts, broken in this way.
     pub make: fn(rng: &mut fastrand::Rng, hosts: u32, bug: Option<&str>) -> Made,
+    /// The programs of the switch that host 0 is at, broken in this way; without any, no switch runs any.
+    /// Where some run there are at least three hosts, and the switch is started anew at times.
+    pub switch: Option<SwitchOf>,
     /// What else is random of the fabric and its NICs; it may do nothing.
     pub tune: fn(rng: &mut fastrand::Rng, config: &mut Config),
 }
@@ -37,6 +43,9 @@ impl core::fmt::Debug for System {
         write!(f, "System({})", self.name)
     }
 }
+
+/// Makes the programs of a switch.
+pub type SwitchOf = fn(rng: &mut fastrand::Rng, bug: Option<&str>) -> Vec<ProgramConfig>;
 
 /// The programs of a seed.
 pub struct Made {
@@ -68,6 +77,8 @@ pub struct Run<'a> {
 /// Virtual time with faults, and the longest that programs may take to end without, in ps.
 const FAULTY_PS: u64 = 2_000_000_000_000;
 const LIVE_PS: u64 = 600_000_000_000_000;
+/// Within this time a switch with programs is started anew, in ps: most of what clients do lies there.
+const SWITCHED_PS: u64 = 40_000_000_000;
 /// Events of a run at most: NICs that go on for ever may do so without any time passing.
 const EVENTS_MAX: u64 = 50_000_000;
 
@@ -83,12 +94,25 @@ struct Plan {
 
 fn plan(system: &System, seed: u64, bug: Option<&str>) -> Plan {
     let mut rng = fastrand::Rng::with_seed(seed_of(seed, system.name, 0));
-    let topology = random_topology(&mut rng);
+    let topology = match system.switch {
+        Some(_) => random_rack(&mut rng),
+        None => random_topology(&mut rng),
+    };
     let mtu = *pick(&mut rng, &[Mtu::M256, Mtu::M512, Mtu::M1024, Mtu::M2048, Mtu::M4096]);
     let switch = random_switch(&mut rng, mtu, super::is_ring(&topology));
     let transport = random_transport(&mut rng, mtu, switch.classes, true);
     let quiet = rng.u32(0..8) == 0;
-    let faults = if quiet { FaultPlan::default() } else { random_faults(&mut rng, &topology, seed) };
+    let mut faults = if quiet { FaultPlan::default() } else { random_faults(&mut rng, &topology, seed) };
+    if system.switch.is_some() {
+        // The programs of a switch see damage, which they find by the ICRC; elsewhere it is as good as loss.
+        // What they sent before they were started anew is late enough to meet what they send then.
+        let late = if rng.bool() { 0.3 } else { 0.0 };
+        for link in &mut faults.links {
+            link.chances.bit_error *= 30.0;
+            link.chances.reorder = link.chances.reorder.max(late);
+            link.chances.reorder_ps = link.chances.reorder_ps.max(1) * 6;
+        }
+    }
     let hardware = if rng.u32(0..6) == 0 { random_hardware(&mut rng) } else { Profile::default() };
     let made = (system.make)(&mut rng, topology.hosts, bug);
     let hardware = random_cpu(&mut rng, hardware);
@@ -110,8 +134,16 @@ fn plan(system: &System, seed: u64, bug: Option<&str>) -> Plan {
     let (switch, hardware) = if quiet { roomy(switch) } else { (switch, hardware) };
     // Late packets are repaired soon, as programs' own timeouts are made for real hosts.
     let rto = Some(Duration::from_us(rng.u64(60..600)));
+    let span = if quiet { 0 } else { SWITCHED_PS };
+    let programs = system.switch.map(|make| SwitchPrograms {
+        at: topology.switch_of(0).unwrap_or(0),
+        programs: make(&mut rng, bug),
+        restarts: random_restarts(&mut rng, span),
+        cuts: if quiet { Vec::new() } else { random_cuts(&mut rng) },
+    });
     let mut config = Config {
         switch,
+        programs,
         transport: crate::host::TransportConfig { rto, ..transport },
         hardware,
         payload: true,
@@ -123,6 +155,39 @@ fn plan(system: &System, seed: u64, bug: Option<&str>) -> Plan {
     };
     (system.tune)(&mut rng, &mut config);
     Plan { config, faults, setup, judge: made.judge, settled: made.settled, quiet }
+}
+
+/// A fabric with a switch and at least three hosts.
+fn random_rack(rng: &mut fastrand::Rng) -> Topology {
+    loop {
+        let topology = random_topology(rng);
+        if topology.hosts >= 3 && topology.switch_of(0).is_some() {
+            return topology;
+        }
+    }
+}
+
+/// When a switch is started anew, within so many ps.
+fn random_restarts(rng: &mut fastrand::Rng, span: u64) -> Vec<Restart> {
+    let count = if span > 0 && rng.bool() { rng.u32(1..=3) } else { 0 };
+    let one = |rng: &mut fastrand::Rng| {
+        let length = 10f64.powf(5.0 + 5.0 * rng.f64()) as u64;
+        Restart { at: rng.u64(span / 2..span), length }
+    };
+    let mut restarts: Vec<Restart> = (0..count).map(|_| one(rng)).collect();
+    restarts.sort_by_key(|restart| restart.at);
+    restarts
+}
+
+/// Behind which frames a switch is started anew, of those behind which it awaits an answer.
+fn random_cuts(rng: &mut fastrand::Rng) -> Vec<(u64, u64)> {
+    let one = |rng: &mut fastrand::Rng| {
+        let frame = 10f64.powf(2.5 * rng.f64()) as u64;
+        (frame, 10f64.powf(5.0 + 3.0 * rng.f64()) as u64)
+    };
+    let mut cuts: Vec<(u64, u64)> = (0..rng.u32(0..=2)).map(|_| one(rng)).collect();
+    cuts.sort_unstable();
+    cuts
 }
 
 /// Switches that drop nothing and keep packets of a flow in order, and NICs that cost nothing. (A request
@@ -211,7 +276,7 @@ impl System {
     /// Runs a seed; `step` sees the simulation before its first event and after every one.
     fn run(&self, seed: u64, bug: Option<&str>, step: &mut dyn FnMut(&mut Sim)) -> Outcome {
         let Plan { config, faults, setup, judge, settled, quiet } = plan(self, seed, bug);
-        let mut outcome = Outcome { seed, failures: Vec::new(), trace: 0, completed: 0, dead: 0, faults: 0 };
+        let mut outcome = Outcome::new(seed);
         let mut sim = match Sim::new(config) {
             Ok(sim) => sim,
             Err(why) => {
@@ -266,6 +331,9 @@ impl System {
         let s = sim.stats();
         outcome.faults = s.lost + s.corrupted + s.duplicated + s.drops;
         outcome.trace = sim.trace_hash();
+        if let Some((counters, restarts)) = sim.switch_counters() {
+            (outcome.switch, outcome.restarts) = (counters, restarts);
+        }
         outcome
     }
 }

@@ -1,10 +1,12 @@
 //! What a run says of itself: counts, samples of queues, and a record of every flow.
 
 use crate::fabric::link::{FRAME_MIN, FRAMING, HOST};
+use crate::fabric::programmed::Restarts;
 use crate::sim::Sim;
 use crate::source::Source;
 use crate::watch::statistics::percentile;
 use crate::workload::flows::{Flow, Verb};
+use adverb_switch::Counters;
 use core::fmt::Write;
 
 /// Counts of a run.
@@ -90,6 +92,8 @@ pub struct Report {
     /// Operations of 1RMA by outcome, as [`Outcome::ALL`](adverb_nic::one_rma::Outcome::ALL) orders them;
     /// none in a fabric of queue pairs.
     pub operations: Option<[u64; 5]>,
+    /// What the programs of a switch counted, and how often that was started anew.
+    pub switch: Option<(Counters, Restarts)>,
     /// Hash of all that happened.
     pub trace: u64,
 }
@@ -109,6 +113,7 @@ impl Sim {
             paused_ps: (0..self.fabric.links.len() as u32).map(|l| self.paused_ps(l)).sum(),
             deadlock: self.deadlock().map(names),
             operations: self.rma_record().map(|record| record.outcomes),
+            switch: self.switch_counters(),
             trace: self.trace_hash(),
         }
     }

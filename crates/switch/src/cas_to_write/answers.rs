@@ -6,7 +6,7 @@
 
 use super::connection::{Entry, Kind};
 use super::word::State;
-use super::{CasToWrite, make_unsure};
+use super::{CasToWrite, Mistake, make_unsure};
 use crate::counters::{Counter, Drop};
 use crate::frame::Frame;
 use crate::program::Context;
@@ -38,12 +38,14 @@ impl CasToWrite {
         let at = match whose {
             Whose::Of(at) => at,
             Whose::Anybody => return ctx.pass_on(frame),
+            Whose::Nobody if self.config.mistake == Some(Mistake::Forgetful) => return ctx.pass_on(frame),
             Whose::Nobody => return ctx.drop(&packet, Drop::AckUnseen),
         };
         let connection = self.connections.get_mut(at);
         let psn = packet.bth.psn;
         let outside = psn.is_before(connection.first) || !psn.is_before(connection.expected);
-        if is_plain_ack(&packet) && outside && !connection.uncounted {
+        let is_trusted = connection.uncounted || self.config.mistake == Some(Mistake::Forgetful);
+        if is_plain_ack(&packet) && outside && !is_trusted {
             // From before this switch's time it may be the answer to an atomic that another one converted.
             return ctx.drop(&packet, Drop::AckUnseen);
         }
@@ -115,7 +117,7 @@ impl CasToWrite {
             }
             self.acknowledged(ctx, at, &entry);
             self.connections.get_mut(at).entries[place].answered = true;
-            if entry.is_converted() {
+            if entry.is_converted() && (is_own || self.config.mistake != Some(Mistake::Coalesced)) {
                 self.answer(ctx, at, &frame, &entry, !is_own);
             }
         }

@@ -71,6 +71,37 @@ pub enum ByteOrder {
     Big,
 }
 
+/// A mistake that the program makes on purpose, for an oracle to find. No file can ask for one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mistake {
+    /// Requests and answers are believed whatever their ICRC says.
+    Unchecked,
+    /// A new instance begins at once, and lets acknowledgements pass of what the one before it converted.
+    Forgetful,
+    /// A converted atomic that is sent again is decided again.
+    Twice,
+    /// An acknowledgement answers the last of the atomics that it speaks for.
+    Coalesced,
+}
+
+impl Mistake {
+    /// All of them, with their names and what they are.
+    pub const ALL: [(Mistake, &'static str, &'static str); 4] = [
+        (Mistake::Unchecked, "icrc-unchecked", "requests and answers are believed whatever their ICRC says"),
+        (
+            Mistake::Forgetful,
+            "restart-forgets",
+            "a switch that starts lets pass what answers its predecessor's WRITEs",
+        ),
+        (Mistake::Twice, "converted-twice", "a converted atomic that is sent again is decided again"),
+        (
+            Mistake::Coalesced,
+            "answers-coalesced",
+            "of the atomics that one acknowledgement covers, the last is answered",
+        ),
+    ];
+}
+
 /// What the program is told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CasConfig {
@@ -92,6 +123,8 @@ pub struct CasConfig {
     pub flight: Duration,
     /// What left the switch so long ago has arrived or never will, and its sender has given up.
     pub life: Duration,
+    /// What it does wrong on purpose; nothing, outside of swarms.
+    pub mistake: Option<Mistake>,
 }
 
 impl CasConfig {
@@ -107,6 +140,7 @@ impl CasConfig {
             hold: Duration::from_ms(1),
             flight: Duration::from_ms(10),
             life: Duration::from_ms(1000),
+            mistake: None,
         }
     }
 
@@ -193,8 +227,9 @@ impl CasToWrite {
     /// What is wrong with the configuration.
     pub fn new(config: CasConfig, start: Instant) -> Result<CasToWrite, &'static str> {
         config.check()?;
+        let quiet = if config.mistake == Some(Mistake::Forgetful) { Duration::ZERO } else { config.flight };
         Ok(CasToWrite {
-            quiet_until: start + config.flight,
+            quiet_until: start + quiet,
             words: Words::new(config.words_max),
             connections: Connections::new(config.connections_max),
             waiting: Vec::new(),
@@ -276,7 +311,7 @@ impl CasToWrite {
             return ctx.pass_on(frame);
         }
         // A new sum would hide the damage, and a damaged number would be believed.
-        if !frame.is_sound() {
+        if !frame.is_sound() && self.config.mistake != Some(Mistake::Unchecked) {
             return ctx.drop(&frame.packet, Drop::Icrc);
         }
         match to_server {

@@ -2,7 +2,7 @@
 
 use super::connection::{Connection, Entry, Kind, RESULTS, WINDOW, Waiting};
 use super::word::{State, WORD_LEN};
-use super::{CasToWrite, REFUSED_MAX, make_unsure};
+use super::{CasToWrite, Mistake, REFUSED_MAX, make_unsure};
 use crate::counters::{Counter, Drop};
 use crate::frame::Frame;
 use crate::program::Context;
@@ -382,11 +382,28 @@ impl CasToWrite {
         if entry.is_converted() {
             entry.answered = false;
         }
-        let entry = *entry;
+        let mut entry = *entry;
+        if self.config.mistake == Some(Mistake::Twice) && entry.is_converted() {
+            self.decide_again(at, &mut entry, &packet, ctx.now);
+        }
         ctx.count(Counter::Repeated);
         ctx.note(&packet, Note::Repeated);
         self.send_as(ctx, frame, &entry, false);
         Ok(())
+    }
+
+    /// What [`Mistake::Twice`] does.
+    #[cold]
+    fn decide_again(&mut self, at: u32, entry: &mut Entry, packet: &Packet, since: Instant) {
+        let word = self.words.get_mut(entry.word);
+        let State::Known(value) = word.state else { return };
+        (entry.original, entry.kind) = (value, outcome(packet, value));
+        if let Kind::Change(value) = entry.kind {
+            word.state = State::Pending { value, connection: at, psn: entry.psn, since };
+        }
+        if let Some(before) = self.connections.get_mut(at).entry(entry.psn) {
+            *before = *entry;
+        }
     }
 
     /// Sends a tracked request on as what it has become.

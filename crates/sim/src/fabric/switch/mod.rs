@@ -124,8 +124,6 @@ pub enum Verdict {
     Forward(u32),
     /// It goes no further.
     Drop(DropReason),
-    /// The switch keeps it for now.
-    Hold,
 }
 
 /// Why a switch drops a packet.
@@ -133,8 +131,8 @@ pub enum Verdict {
 pub enum DropReason {
     /// There is no room to let it wait.
     NoBuffer,
-    /// What the switch runs does not let it pass.
-    Refused,
+    /// The switch is not up.
+    Down,
 }
 
 impl DropReason {
@@ -142,7 +140,7 @@ impl DropReason {
     pub fn in_words(self) -> &'static str {
         match self {
             DropReason::NoBuffer => ": dropped by the switch, no buffer left",
-            DropReason::Refused => ": refused by the switch",
+            DropReason::Down => ": dropped by the switch, which is down",
         }
     }
 }

@@ -69,6 +69,14 @@ impl Topology {
         if link.is_multiple_of(2) { (a, b) } else { (b, a) }
     }
 
+    /// The switch that a host's cable leads to, if it leads to one.
+    pub fn switch_of(&self, host: u32) -> Option<u32> {
+        self.cables.iter().find_map(|cable| match cable.ends {
+            [Node::Host(h), Node::Switch(s)] | [Node::Switch(s), Node::Host(h)] if h == host => Some(s),
+            _ => None,
+        })
+    }
+
     /// Longest delay of a cable.
     pub fn delay_max(&self) -> Duration {
         self.cables.iter().map(|cable| cable.delay).max().unwrap_or(Duration::ZERO)

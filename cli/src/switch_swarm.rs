@@ -1,0 +1,164 @@
+//! `adverb swarm --switch`: clients that change words of a server as they like, through a switch that decides
+//! their atomics, on random fabrics, with every fault of networks, programs, hosts and of the switch itself.
+//! What they are answered must be linearizable, word by word.
+
+use crate::systems::{connect_within, judge_words};
+use adverb_apps::words;
+use adverb_rdma::{Duration, Rdma};
+use adverb_sim::Config;
+use adverb_sim::program::Start;
+use adverb_sim::programmed::{Restarts, address_of};
+use adverb_sim::swarm::Outcome;
+use adverb_sim::swarm::programs::{Made, System};
+use adverb_switch::cas_to_write::Mistake;
+use adverb_switch::{CasConfig, Counter, Counters, Drop, ProgramConfig};
+use std::fmt;
+
+/// Words behind a switch.
+pub const SWITCH: System = System {
+    name: "switch",
+    about: "words that clients change through a switch that decides their atomics",
+    bugs: &BUGS,
+    one_rma: false,
+    make,
+    switch: Some(programs),
+    tune,
+};
+
+/// The server's host, at whose switch the program runs.
+const SERVER: u32 = 0;
+/// What a switch's program may rely on: a sender has given up by then.
+const LIFE: Duration = Duration::from_ms(10);
+/// Seeds in which everything must have happened that is counted here.
+const SHOWN_BY: u64 = 200;
+
+/// Names and descriptions of the program's mistakes.
+const BUGS: [(&str, &str); Mistake::ALL.len()] = {
+    let mut bugs = [("", ""); Mistake::ALL.len()];
+    let mut at = 0;
+    while at < bugs.len() {
+        bugs[at] = (Mistake::ALL[at].1, Mistake::ALL[at].2);
+        at += 1;
+    }
+    bugs
+};
+
+fn programs(rng: &mut fastrand::Rng, bug: Option<&str>) -> Vec<ProgramConfig> {
+    let mistake = Mistake::ALL.into_iter().find(|(_, name, _)| Some(*name) == bug).map(|(kind, ..)| kind);
+    let mut config = CasConfig {
+        hold: Duration::from_us([200, 500, 2_000][rng.usize(0..3)]),
+        flight: Duration::from_us(300),
+        life: LIFE,
+        mistake,
+        ..CasConfig::new(address_of(SERVER))
+    };
+    if rng.u32(0..6) == 0 {
+        // Tables that are too small for all.
+        (config.words_max, config.connections_max) = (rng.usize(1..3), rng.usize(1..4));
+    }
+    vec![ProgramConfig::CasToWrite(config)]
+}
+
+fn make(rng: &mut fastrand::Rng, hosts: u32, _: Option<&str>) -> Made {
+    let connect = connect_within(rng, 5..=6);
+    let words = rng.u32(1..=3);
+    let serve = move |rdma: Rdma| async move { words::serve(&rdma, "words", words, &connect).await };
+    let mut programs = vec![Start::new("home", SERVER, serve).serving()];
+    let halves = if rng.u32(0..3) == 0 { 3 } else { 0 };
+    for n in 0..rng.u32(2..=5) {
+        let work = words::Work {
+            operations: rng.u32(20..=60),
+            words,
+            values: rng.u64(2..=4),
+            depth: rng.u32(1..=5),
+            settle: LIFE + Duration::from_ms(1),
+            halves,
+            connect,
+        };
+        let run = move |rdma: Rdma| async move { words::work(&rdma, "words", &work).await };
+        // What a program does to words of its own host no switch sees.
+        programs.push(Start::new(format!("client {n}"), rng.u32(1..hosts), run));
+    }
+    Made { programs, judge: Box::new(judge_words), settled: |_| true }
+}
+
+/// The program follows plain RC; the timeouts are those of the connections.
+fn tune(_: &mut fastrand::Rng, config: &mut Config) {
+    config.transport.irn = None;
+    config.transport.rto = None;
+}
+
+/// What the switches of a swarm did.
+#[derive(Default)]
+pub struct Shown {
+    seeds: u64,
+    counters: Counters,
+    restarts: Restarts,
+}
+
+impl Shown {
+    /// What the switch of one more seed did.
+    pub fn add(&mut self, outcome: &Outcome) {
+        self.seeds += 1;
+        self.counters.add_all(&outcome.switch);
+        self.restarts.all += outcome.restarts.all;
+        self.restarts.busy += outcome.restarts.busy;
+    }
+
+    /// What must have happened in so many seeds, and did not.
+    pub fn missing(&self) -> Vec<&'static str> {
+        let counters = [
+            Counter::CasGranted,
+            Counter::CasRefused,
+            Counter::FetchAdded,
+            Counter::Stores,
+            Counter::AtomicsPassed,
+            Counter::Held,
+            Counter::Repeated,
+            Counter::Answered,
+            Counter::DeCoalesced,
+            Counter::GapNaks,
+            Counter::WordsUnsure,
+            Counter::WordsFull,
+            Counter::ConnectionsFull,
+        ];
+        let drops = [Drop::Icrc, Drop::Starting, Drop::Gap, Drop::HoldTime, Drop::AckUnseen];
+        let counters = counters.into_iter().map(|counter| (counter.name(), self.counters.get(counter)));
+        let drops = drops.into_iter().map(|reason| (reason.name(), self.counters.dropped(reason)));
+        let restarts = std::iter::once(("restarts while answers were awaited", self.restarts.busy));
+        let all = counters.chain(drops).chain(restarts);
+        let missing = all.filter(|(_, count)| *count == 0 && self.seeds >= SHOWN_BY);
+        missing.map(|(name, _)| name).collect()
+    }
+}
+
+impl fmt::Display for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let get = |counter| self.counters.get(counter);
+        let converted = [Counter::CasGranted, Counter::CasRefused, Counter::FetchAdded].map(get);
+        let rest = [Counter::Stores, Counter::AtomicsPassed, Counter::Held, Counter::Repeated].map(get);
+        write!(
+            f,
+            "switches: {} atomics converted ({} granted, {} refused, {} added), {} WRITEs of words \
+             followed, {} atomics passed, {} requests held, {} made again, {} answers made, {} of them \
+             de-coalesced; {} restarts, {} of them while answers were awaited",
+            converted.iter().sum::<u64>(),
+            converted[0],
+            converted[1],
+            converted[2],
+            rest[0],
+            rest[1],
+            rest[2],
+            rest[3],
+            get(Counter::Answered),
+            get(Counter::DeCoalesced),
+            self.restarts.all,
+            self.restarts.busy
+        )?;
+        let drops = self.counters.iter().filter(|(name, _)| name.starts_with("drop"));
+        for (name, count) in drops.filter(|(_, count)| *count > 0) {
+            write!(f, "\n{count:>9} {name}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,121 @@
+//! A switch's programs as files say them: `[[program]]` tables, which the switch's process and the simulator
+//! read alike.
+
+use crate::switch::PROGRAMS_MAX;
+use crate::{ByteOrder, CasConfig, MarkConfig, ProgramConfig, WordRange};
+use adverb_wire::{Duration, Gid, Key};
+use serde::Deserialize;
+use std::net::IpAddr;
+use std::num::NonZeroU32;
+
+/// One `[[program]]` table.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(tag = "kind", deny_unknown_fields, rename_all = "snake_case", rename_all_fields = "kebab-case")]
+pub enum ProgramKeys {
+    /// What a switch does without a program.
+    Forward {},
+    /// Marks packets.
+    Ecn {
+        /// At so many waiting bytes.
+        above: Option<u32>,
+        /// Each so many-th.
+        every: Option<NonZeroU32>,
+    },
+    /// Trims packets.
+    Trim {
+        /// At so many waiting bytes.
+        above: Option<u32>,
+        /// Each so many-th.
+        every: Option<NonZeroU32>,
+    },
+    /// Decides atomics.
+    CasToWrite(CasKeys),
+}
+
+/// The keys of `cas_to_write`.
+
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct CasKeys {
+    server: IpAddr,
+    rkey: Option<u32>,
+    va: Option<u64>,
+    len: Option<u64>,
+    byte_order: Option<String>,
+    words: Option<usize>,
+    connections: Option<usize>,
+    hold_us: Option<u64>,
+    flight_us: Option<u64>,
+    life_us: Option<u64>,
+}
+
+impl CasKeys {
+    fn config(&self) -> Result<CasConfig, String> {
+        let usual = CasConfig::new(Gid::from(self.server));
+        let time = |given: Option<u64>, usual| given.map_or(usual, Duration::from_us);
+        Ok(CasConfig {
+            rkey: self.rkey.map(Key),
+            words: match (self.va, self.len) {
+                (None, None) => WordRange::Any,
+                (Some(va), Some(len)) => WordRange::Range { va, len },
+                _ => return Err("a range of words has va and len, or neither".to_owned()),
+            },
+            byte_order: match self.byte_order.as_deref() {
+                None | Some("little") => ByteOrder::Little,
+                Some("big") => ByteOrder::Big,
+                Some(_) => return Err("byte-order is little or big".to_owned()),
+            },
+            words_max: self.words.unwrap_or(usual.words_max),
+            connections_max: self.connections.unwrap_or(usual.connections_max),
+            hold: time(self.hold_us, usual.hold),
+            flight: time(self.flight_us, usual.flight),
+            life: time(self.life_us, usual.life),
+            ..usual
+        })
+    }
+}
+
+impl ProgramKeys {
+    /// The program's name.
+    pub fn name(&self) -> &'static str {
+        match self {
+            ProgramKeys::Forward {} => "forward",
+            ProgramKeys::Ecn { .. } => "ecn",
+            ProgramKeys::Trim { .. } => "trim",
+            ProgramKeys::CasToWrite(_) => "cas_to_write",
+        }
+    }
+
+    /// What the program is told. `None` for `forward`, which is what a switch does without one.
+    fn config(&self) -> Result<Option<ProgramConfig>, String> {
+        let mark = |above: Option<u32>, every: Option<NonZeroU32>| match (above, every) {
+            (None, None) => Err("give above, in waiting bytes, or every, in packets".to_owned()),
+            _ => Ok(MarkConfig { above, every }),
+        };
+        Ok(match self {
+            ProgramKeys::Forward {} => None,
+            ProgramKeys::Ecn { above, every } => Some(ProgramConfig::Ecn(mark(*above, *every)?)),
+            ProgramKeys::Trim { above, every } => Some(ProgramConfig::Trim(mark(*above, *every)?)),
+            ProgramKeys::CasToWrite(keys) => {
+                let config = keys.config()?;
+                config.check()?;
+                Some(ProgramConfig::CasToWrite(config))
+            }
+        })
+    }
+}
+
+/// What the programs of these tables are told, in their order.
+///
+/// # Errors
+/// What is wrong, with the number of its table.
+pub fn configs(tables: &[ProgramKeys]) -> Result<Vec<ProgramConfig>, String> {
+    if tables.len() > PROGRAMS_MAX {
+        return Err(format!("at most {PROGRAMS_MAX} programs"));
+    }
+    let mut configs = Vec::new();
+    for (at, keys) in tables.iter().enumerate() {
+        configs.extend(keys.config().map_err(|why| format!("[[program]] {}: {why}", at + 1))?);
+    }
+    Ok(configs)
+}
