@@ -35,8 +35,9 @@ AWAY_S, LOADED_S = 0.1, 0.3
 class Switch:
     """A switch's process, in a folder of its own: what runs on this host otherwise does not see it."""
 
-    def __init__(self, room, text=""):
+    def __init__(self, room, text="", netns=None):
         self.room = room
+        self.prefix = ["ip", "netns", "exec", netns] if netns else []
         self.folder = tempfile.mkdtemp(prefix="adverb-switch-", dir="/dev/shm")
         room.cleanups.append(lambda: shutil.rmtree(self.folder, ignore_errors=True))
         self.env = {"ADVERB": f"directory={self.folder}"}
@@ -48,7 +49,7 @@ class Switch:
 
     def start(self):
         self.lives += 1
-        self.proc = self.room.spawn(f"switch{self.lives}", [ADVERB, "switch", "run", self.file], env=self.env)
+        self.proc = self.room.spawn(f"switch{self.lives}", [*self.prefix, ADVERB, "switch", "run", self.file], env=self.env)
         self.room.wait_output(self.proc, "^ports: ")
 
     def ask(self, *words):

@@ -87,7 +87,7 @@ def marked(counters, _client_is_adverb):
 
 
 def decided(counters, client_is_adverb):
-    """rxe's server grants no WRITE to who may do atomics, so the switch leaves its words to it; adverb's does."""
+    """adverb's end is the server whose words the switch decides. The guest's own words are its own."""
     if client_is_adverb:
         if any(counters[name] for name in CONVERTED):
             raise Fail("an atomic to the guest was decided by the switch")

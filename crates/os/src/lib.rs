@@ -12,6 +12,7 @@
 //! steer            which process of an address gets a datagram: a program for the kernel
 //! batch inbox      frames on their way to the kernel, and from it
 //! roce framing     RoCEv2 on UDP port 4791; IP packets built around what a socket shows
+//! packet           Ethernet frames of an interface
 //! unix             sockets that carry descriptors and know who is at the other end
 //! socket_file      a daemon's place in the file system for them
 //! via              frames to and from a port of a switch's process, through one of them
@@ -26,7 +27,7 @@
 //! ```
 //!
 //! Unsafe code is in `clock`, `sys`, `signals`, `interfaces`, `mapping`, `shm`, `ring`, `socket`, `inbox`,
-//! `unix`, `wake`, `lock` and `hint`.
+//! `packet`, `unix`, `wake`, `lock` and `hint`.
 #![deny(unsafe_code)]
 
 pub mod batch;
@@ -41,6 +42,7 @@ pub mod inbox;
 pub mod interfaces;
 pub mod lock;
 pub mod mapping;
+pub mod packet;
 pub mod processors;
 pub mod ring;
 pub mod roce;

@@ -1,165 +1,111 @@
-//! A cable to a virtual machine: Ethernet frames over the Unix socket of QEMU's `-netdev stream`, each behind
-//! its length in four bytes, the most significant first. QEMU listens; a machine that ends and comes back is
-//! found again, and frames meanwhile are lost, as on a cable that is pulled.
+//! A cable with Ethernet, and its edge: behind a port there is a virtual machine, or an interface. One that
+//! goes is found again when it is back, and frames meanwhile are lost, as on a cable that is pulled.
 
 use crate::ethernet::Edge;
-use adverb_os::unix::connect_stream;
-use adverb_os::via::QUEUE_MAX;
+use crate::interface::Interface;
+use crate::machine::Machine;
 use adverb_wire::{Duration, Instant};
-use std::io::{ErrorKind, Read, Write};
-use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::fmt;
+use std::os::fd::RawFd;
 
-/// How often a machine that is not there is looked for.
-const LOOK: Duration = Duration::from_ms(100);
-/// Bytes of a frame's length.
-const LENGTH_LEN: usize = 4;
-/// No frame of Ethernet is longer, that of a card which leaves segmentation to others included.
-const FRAME_MAX: usize = 68 << 10;
-/// Bytes that are taken before others have their turn.
-const TURN: usize = 256 << 10;
+/// How often what is not there is looked for.
+pub const LOOK: Duration = Duration::from_ms(100);
 
-/// The cable, with its edge.
+/// What is at the other end.
+pub enum Far {
+    /// A virtual machine.
+    Machine(Machine),
+    /// Whatever hangs on an interface.
+    Interface(Interface),
+}
+
+impl fmt::Display for Far {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Far::Machine(machine) => write!(f, "{}", machine.path().display()),
+            Far::Interface(interface) => write!(f, "{}", interface.name()),
+        }
+    }
+}
+
+/// The cable.
 pub struct Cable {
-    path: PathBuf,
-    stream: Option<UnixStream>,
-    /// When the machine is looked for next.
-    look: Instant,
-    /// What came of a frame that is not whole yet.
-    inbox: Vec<u8>,
-    /// What the kernel has not taken yet begins at `sent`.
-    outbox: Vec<u8>,
-    sent: usize,
+    /// What is at its other end.
+    pub far: Far,
     /// Whose hardware address is which.
     pub edge: Edge,
-    /// Frames that were lost because no machine is there.
+    /// Frames that were lost because nothing is there.
     pub unplugged: u64,
-    /// Frames that were lost because the machine does not read what waits for it.
+    /// Frames that were lost because what is there does not read what waits for it.
     pub full: u64,
-    /// Connections that were ended because of what came on them.
-    pub malformed: u64,
 }
 
 impl Cable {
-    /// A cable to the machine that listens at a path, now or later.
-    pub fn new(path: &Path, edge: Edge) -> Cable {
-        Cable {
-            path: path.to_owned(),
-            stream: None,
-            look: Instant::ZERO,
-            inbox: Vec::new(),
-            outbox: Vec::new(),
-            sent: 0,
-            edge,
-            unplugged: 0,
-            full: 0,
-            malformed: 0,
+    /// A cable to `far`.
+    pub fn new(far: Far, edge: Edge) -> Cable {
+        Cable { far, edge, unplugged: 0, full: 0 }
+    }
+
+    /// Whether something is there.
+    pub fn is_plugged(&self) -> bool {
+        self.fd().is_some()
+    }
+
+    /// Bytes that wait.
+    pub fn depth(&self) -> usize {
+        match &self.far {
+            Far::Machine(machine) => machine.depth(),
+            Far::Interface(interface) => interface.depth(),
         }
     }
 
-    /// Where the machine listens.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Whether a machine is there.
-    pub fn is_plugged(&self) -> bool {
-        self.stream.is_some()
-    }
-
-    /// Bytes that wait for the machine.
-    pub fn depth(&self) -> usize {
-        self.outbox.len() - self.sent
-    }
-
-    /// To wait on, if a machine is there.
+    /// To wait on, if something is there.
     pub fn fd(&self) -> Option<RawFd> {
-        self.stream.as_ref().map(UnixStream::as_raw_fd)
+        match &self.far {
+            Far::Machine(machine) => machine.fd(),
+            Far::Interface(interface) => interface.fd(),
+        }
     }
 
     /// When something is due.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let look = self.stream.is_none().then_some(self.look);
+        let look = match &self.far {
+            Far::Machine(machine) => machine.next_look(),
+            Far::Interface(interface) => interface.next_look(),
+        };
         [look, self.edge.next_deadline()].into_iter().flatten().min()
     }
 
     /// Does what is due, and sends what can be sent.
     pub fn tick(&mut self, now: Instant) {
-        if self.stream.is_none() && self.look <= now {
-            self.look = now + LOOK;
-            self.stream = connect_stream(&self.path).ok();
+        match &mut self.far {
+            Far::Machine(machine) => machine.look(now),
+            Far::Interface(interface) => interface.look(now),
         }
         self.edge.on_timer(now);
         while let Some(frame) = self.edge.next_frame() {
-            self.add(&frame);
-        }
-        self.flush();
-    }
-
-    fn add(&mut self, frame: &[u8]) {
-        if self.stream.is_none() {
-            self.unplugged += 1;
-        } else if self.depth() + frame.len() > QUEUE_MAX {
-            self.full += 1;
-        } else {
-            self.outbox.extend_from_slice(&(frame.len() as u32).to_be_bytes());
-            self.outbox.extend_from_slice(frame);
-        }
-    }
-
-    fn flush(&mut self) {
-        while let Some(stream) = self.stream.as_mut().filter(|_| self.sent < self.outbox.len()) {
-            match stream.write(&self.outbox[self.sent..]) {
-                Ok(sent) => self.sent += sent,
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == ErrorKind::WouldBlock => break,
-                Err(_) => self.unplug(),
+            if !self.is_plugged() {
+                self.unplugged += 1;
+                continue;
             }
+            let is_queued = match &mut self.far {
+                Far::Machine(machine) => machine.add(&frame),
+                Far::Interface(interface) => interface.add(frame),
+            };
+            self.full += u64::from(!is_queued);
         }
-        // Moves little: what waits is bounded, and so is then what was sent before it.
-        if self.sent == self.outbox.len() || self.sent > QUEUE_MAX {
-            self.outbox.drain(..self.sent);
-            self.sent = 0;
+        match &mut self.far {
+            Far::Machine(machine) => machine.flush(),
+            Far::Interface(interface) => interface.flush(),
         }
     }
 
     /// Takes frames that have come. The edge stands beside each, so that it can read it.
     pub fn receive(&mut self, buffer: &mut [u8], mut take: impl FnMut(&mut Edge, &[u8])) {
-        let mut taken = 0;
-        while taken < TURN {
-            let Some(stream) = &mut self.stream else { return };
-            match stream.read(buffer) {
-                Ok(0) => return self.unplug(),
-                Ok(len) => {
-                    taken += len;
-                    self.inbox.extend_from_slice(&buffer[..len]);
-                }
-                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return,
-                Err(_) => return self.unplug(),
-            }
-            let mut at = 0;
-            while let Some((length, rest)) = self.inbox[at..].split_first_chunk::<LENGTH_LEN>() {
-                let length = u32::from_be_bytes(*length) as usize;
-                if length > FRAME_MAX {
-                    self.malformed += 1;
-                    return self.unplug();
-                }
-                let Some(frame) = rest.get(..length) else { break };
-                take(&mut self.edge, frame);
-                at += LENGTH_LEN + length;
-            }
-            self.inbox.drain(..at);
+        let Cable { far, edge, .. } = self;
+        match far {
+            Far::Machine(machine) => machine.receive(buffer, |frame| take(edge, frame)),
+            Far::Interface(interface) => interface.receive(|frame| take(edge, frame)),
         }
-    }
-
-    /// The connection has ended. It is looked for anew after the usual time, so that one that ends at once
-    /// costs little.
-    fn unplug(&mut self) {
-        self.stream = None;
-        self.inbox.clear();
-        self.outbox.clear();
-        self.sent = 0;
     }
 }

@@ -108,6 +108,8 @@ struct PortKeys {
     also: Vec<IpAddr>,
     /// The socket of a virtual machine.
     qemu: Option<PathBuf>,
+    /// An interface's name.
+    interface: Option<String>,
     faults: Option<FaultKeys>,
     pcap: Option<PathBuf>,
 }
@@ -116,6 +118,15 @@ impl PortKeys {
     fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
         std::iter::once(self.address).chain(self.also.iter().copied())
     }
+}
+
+/// Where a cable goes.
+#[derive(Clone, Copy, Debug)]
+pub enum CableKind<'a> {
+    /// To the machine whose QEMU listens here.
+    Qemu(&'a Path),
+    /// To the interface of this name.
+    Interface(&'a str),
 }
 
 impl Config {
@@ -152,12 +163,14 @@ impl Config {
                 }
                 before.push(address);
             }
-            if port.qemu.is_none() && !port.also.is_empty() {
-                return Err(format!(
-                    "[[port]] {}: also is for a port with qemu; processes claim one address each",
-                    port.address
-                ));
+            match (&port.qemu, &port.interface) {
+                (Some(_), Some(_)) => Err("qemu or interface: a port has one cable"),
+                (None, None) if !port.also.is_empty() => {
+                    Err("also is for a port with qemu or interface; processes claim one address each")
+                }
+                _ => Ok(()),
             }
+            .map_err(|what| format!("[[port]] {}: {what}", port.address))?;
             let faults = port.faults.as_ref().map_or(Ok(Faults::default()), FaultKeys::faults);
             faults.map_err(|why| format!("[[port]] {}: {why}", port.address))?;
         }
@@ -178,10 +191,14 @@ impl Config {
         (faults.faults().unwrap_or_default(), keys.and_then(|keys| keys.pcap.as_deref()))
     }
 
-    /// Ports with a cable: where the virtual machine listens, and the addresses of its hosts.
-    pub fn cables(&self) -> impl Iterator<Item = (&Path, Vec<Gid>)> {
+    /// Ports with a cable: where it goes, and the addresses there.
+    pub fn cables(&self) -> impl Iterator<Item = (CableKind<'_>, Vec<Gid>)> {
         self.ports.iter().filter_map(|port| {
-            Some((port.qemu.as_deref()?, port.addresses().map(Gid::from).collect::<Vec<_>>()))
+            let kind = match (&port.qemu, &port.interface) {
+                (Some(path), _) => CableKind::Qemu(path),
+                (None, name) => CableKind::Interface(name.as_deref()?),
+            };
+            Some((kind, port.addresses().map(Gid::from).collect::<Vec<_>>()))
         })
     }
 
@@ -269,6 +286,7 @@ mod tests {
                 "two entries for 1.1.1.2",
             ),
             ("[[port]]\naddress = '1.1.1.1'\nalso = ['1.1.1.2']", "also is for a port with qemu"),
+            ("[[port]]\naddress = '1.1.1.1'\nqemu = 'a'\ninterface = 'b'", "one cable"),
             ("[[program]]\nkind = 'sort'", "sort"),
             ("[[program]]\nkind = 'forward'\nfast = true", "fast"),
             ("[[program]]\nkind = 'ecn'", "give above"),

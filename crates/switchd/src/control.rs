@@ -1,5 +1,6 @@
 //! Questions to a running switch, and their answers: JSON both ways, one question a connection.
 
+use crate::cable::{Cable, Far};
 use crate::process::{Behind, Process};
 use adverb_os::unix::Channel;
 use adverb_os::via::{MESSAGE_MAX, Message};
@@ -90,16 +91,7 @@ fn show(process: &Process) -> Value {
         });
         let (processes, cable) = match &seat.behind {
             Behind::Members(members) => (members.all().count(), Value::Null),
-            Behind::Cable(cable) => (
-                0,
-                json!({
-                    "path": cable.path().display().to_string(), "plugged": cable.is_plugged(),
-                    "addresses": cable.edge.addresses().map(|at| at.ip().to_string()).collect::<Vec<_>>(),
-                    "drop_unplugged": cable.unplugged, "drop_queue_full": cable.full,
-                    "drop_no_answer": cable.edge.unanswered, "ignored": cable.edge.ignored,
-                    "drop_not_rdma": seat.strange, "malformed": cable.malformed,
-                }),
-            ),
+            Behind::Cable(cable) => (0, show_cable(cable, seat.strange)),
         };
         Some(json!({
             "port": port.0, "address": seat.address.ip().to_string(), "processes": processes, "cable": cable,
@@ -133,6 +125,20 @@ fn show(process: &Process) -> Value {
         "programs": programs.collect::<Vec<_>>(), "counters": counters,
         "recirculated": switch.recirculated(), "messages_sent": tally.messages,
         "messages_malformed": malformed,
+    })
+}
+
+fn show_cable(cable: &Cable, strange: u64) -> Value {
+    let (malformed, unsegmented) = match &cable.far {
+        Far::Machine(machine) => (machine.malformed, 0),
+        Far::Interface(interface) => (0, interface.unsegmented),
+    };
+    json!({
+        "far": cable.far.to_string(), "plugged": cable.is_plugged(),
+        "addresses": cable.edge.addresses().map(|at| at.ip().to_string()).collect::<Vec<_>>(),
+        "drop_unplugged": cable.unplugged, "drop_queue_full": cable.full,
+        "drop_no_answer": cable.edge.unanswered, "drop_not_rdma": strange,
+        "drop_unsegmented": unsegmented, "ignored": cable.edge.ignored, "malformed": malformed,
     })
 }
 

@@ -5,7 +5,9 @@
 //! config    the file that says which programs, ports and faults there are
 //! process   the loop: waits, takes frames, gives them to the switch, sends what leaves
 //! members   processes behind a port, and who of them gets a frame
-//! cable     a virtual machine behind a port
+//! cable     what is behind a port with Ethernet: a virtual machine, or an interface
+//! machine   QEMU's socket
+//! interface a packet socket
 //! ethernet  whose hardware address is which, on a cable
 //! line      what stands between a port and the switch: faults and capture
 //! control   questions: show, trace, set
@@ -16,7 +18,9 @@ mod cable;
 pub mod config;
 pub mod control;
 mod ethernet;
+mod interface;
 mod line;
+mod machine;
 mod members;
 mod process;
 

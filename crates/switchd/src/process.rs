@@ -1,10 +1,12 @@
 //! The loop: waits for processes and times, takes frames, gives them to the switch, and sends what leaves.
 
-use crate::cable::Cable;
-use crate::config::Config;
+use crate::cable::{Cable, Far};
+use crate::config::{CableKind, Config};
 use crate::control;
 use crate::ethernet::{Edge, Route};
+use crate::interface::Interface;
 use crate::line::{Line, Way};
+use crate::machine::Machine;
 use crate::members::{Members, Peer, Role};
 use adverb_os::batch::Tally;
 use adverb_os::capture::Capture;
@@ -141,7 +143,18 @@ impl Process {
         let mut clock = Clock::start();
         let switch = config.switch(clock.now()).map_err(OpenError::Config)?;
         let bell = Arc::new(EventFd::new().map_err(OpenError::System)?);
-        let cables: Vec<_> = config.cables().map(|(at, hosts)| (at.to_owned(), hosts)).collect();
+        let mut cables = Vec::new();
+        for (kind, hosts) in config.cables() {
+            let far = match kind {
+                CableKind::Qemu(path) => Far::Machine(Machine::new(path)),
+                CableKind::Interface(name) => Far::Interface(Interface::open(name).map_err(|e| {
+                    OpenError::Config(format!(
+                        "the interface {name}: {e}; it takes CAP_NET_RAW over its namespace"
+                    ))
+                })?),
+            };
+            cables.push((Cable::new(far, Edge::new(&hosts)), hosts));
+        }
         let mut process = Process {
             config,
             switch,
@@ -159,9 +172,9 @@ impl Process {
             malformed: 0,
             seed: sys::random_seed(),
         };
-        for (at, hosts) in cables {
+        for (cable, hosts) in cables {
             let Some(first) = hosts.first().copied() else { continue };
-            let cable = Behind::Cable(Box::new(Cable::new(&at, Edge::new(&hosts))));
+            let cable = Behind::Cable(Box::new(cable));
             process.open_seat(Instant::ZERO, first, cable, &hosts).map_err(OpenError::Config)?;
         }
         Ok(process)
@@ -467,9 +480,8 @@ impl Process {
             Behind::Members(members) => members,
             Behind::Cable(cable) => {
                 return Err(format!(
-                    "port {} has the address {address} for a virtual machine, {}; choose another address",
-                    port.0,
-                    cable.path().display()
+                    "port {} has the address {address} for what is at {}; choose another address",
+                    port.0, cable.far
                 ));
             }
         };

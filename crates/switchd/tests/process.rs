@@ -291,7 +291,7 @@ fn a_virtual_machine_has_a_port_by_its_cable() {
     one.send(there, ETHERTYPE_IPV4, &tcp);
     // A claim of its address, a foreign source, and a length that no frame has.
     let taken = Via::open(&running.path, hello("10.9.0.11", 1, 1)).unwrap_err().to_string();
-    assert!(taken.contains("virtual machine"), "{taken}");
+    assert!(taken.contains("for what is at"), "{taken}");
     one.send(there, ETHERTYPE_IPV4, &frame(&packet("10.9.0.12", "10.9.0.1", 1, 9)));
     one.0.write_all(&[0xff; 64]).unwrap();
     // The machine is found again.

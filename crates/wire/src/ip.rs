@@ -131,12 +131,21 @@ pub fn checksum(header: &[u8; IPV4_LEN], options: &[u8]) -> u16 {
 /// The checksum of what an IPv6 header is followed by, with the pseudo header (RFC 8200, 8.1): zero when
 /// `body` holds the right one. UDP sends a zero as all ones.
 pub fn checksum_ipv6(src: &[u8; 16], dst: &[u8; 16], next_header: u8, body: &[u8]) -> u16 {
-    let words = |bytes: &[u8]| -> u64 {
-        let (pairs, odd) = bytes.as_chunks::<2>();
-        pairs.iter().map(|&pair| u64::from(u16::from_be_bytes(pair))).sum::<u64>()
-            + odd.first().map_or(0, |last| u64::from(*last) << 8)
-    };
-    let mut sum = words(src) + words(dst) + body.len() as u64 + u64::from(next_header) + words(body);
+    checksum_folded(words(src) + words(dst) + body.len() as u64 + u64::from(next_header) + words(body))
+}
+
+/// The Internet checksum of bytes (RFC 1071), an odd last one filled up with a zero.
+pub fn checksum_bytes(bytes: &[u8]) -> u16 {
+    checksum_folded(words(bytes))
+}
+
+fn words(bytes: &[u8]) -> u64 {
+    let (pairs, odd) = bytes.as_chunks::<2>();
+    pairs.iter().map(|&pair| u64::from(u16::from_be_bytes(pair))).sum::<u64>()
+        + odd.first().map_or(0, |last| u64::from(*last) << 8)
+}
+
+fn checksum_folded(mut sum: u64) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }
