@@ -62,6 +62,12 @@ impl Config {
         own.map_or(self.hardware, |(_, profile)| *profile)
     }
 
+    /// Some host may offer StaR.
+    #[inline]
+    pub(crate) fn offers_star(&self) -> bool {
+        self.transport.star.is_some() || !self.star_of.is_empty()
+    }
+
     /// A fabric with defaults for everything but its topology.
     pub fn new(topology: Topology) -> Config {
         Config {

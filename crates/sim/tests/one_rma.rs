@@ -160,7 +160,7 @@ fn what_does_not_go_together_is_refused_with_its_key() {
     assert_eq!(refused(&format!("{FABRIC}{send}")).key, "workload.op");
     let rc = FABRIC.replace("1rma", "rc");
     assert_eq!(refused(&format!("{rc}[transport.one-rma]\n{flows}")).key, "transport.one-rma");
-    assert_eq!(refused(&format!("{rc}[hardware]\nregistry = \"10ns\"\n{flows}")).key, "hardware.registry");
+    assert_eq!(refused(&format!("{rc}[hardware]\nrx-buffer = 1000\n{flows}")).key, "hardware.rx-buffer");
     assert_eq!(refused(&format!("{}{flows}", FABRIC.replace("1rma", "2rma"))).key, "transport.kind");
 }
 

@@ -1,5 +1,6 @@
 //! What came out of one run of the simulator.
 
+pub mod calls;
 pub mod operations;
 
 use crate::cache::Served;
@@ -73,6 +74,26 @@ pub enum Metric {
     LookupGap,
     /// For how long a client asked in vain, in us.
     Unavailable,
+    /// Calls on connections that last, in millions a second.
+    Calls,
+    /// Mean time of a call, in us.
+    CallAvg,
+    /// Its 99th percentile.
+    CallP99,
+    /// Reads of connection state at the server's NIC, for each call.
+    Misses,
+    /// Rules that StaR's stateful sides looked up, for each packet that they sent to a stateless one.
+    Rules,
+    /// Posted WQEs that StaR's stateless side read, for each call.
+    PostedReads,
+    /// Share of the server's link that is used, of the direction that is used more.
+    LinkShare,
+    /// Packets on the server's link, both ways, for each call.
+    Packets,
+    /// Packets that were sent again, for each thousand calls.
+    Again,
+    /// Bytes that StaR's stateless half has allocated at the server.
+    StatelessBytes,
 }
 
 impl Metric {
@@ -108,6 +129,16 @@ impl Metric {
             Metric::LookupFailed => ("lookups failed", "lookups_failed"),
             Metric::LookupGap => ("longest gap (us)", "lookup_gap_us"),
             Metric::Unavailable => ("unavailable (us)", "unavailable_us"),
+            Metric::Calls => ("calls (M/s)", "calls_mps"),
+            Metric::CallAvg => ("avg call (us)", "call_avg_us"),
+            Metric::CallP99 => ("99% call (us)", "call_p99_us"),
+            Metric::Misses => ("state reads a call", "misses"),
+            Metric::Rules => ("rules a packet", "rules"),
+            Metric::PostedReads => ("posted reads a call", "posted_reads"),
+            Metric::LinkShare => ("link share", "link_share"),
+            Metric::Packets => ("packets a call", "packets"),
+            Metric::Again => ("again/1000 calls", "again"),
+            Metric::StatelessBytes => ("stateless (B)", "stateless_bytes"),
         }
     }
 
@@ -123,6 +154,13 @@ impl Metric {
                 | Metric::Ramp
                 | Metric::Converge
                 | Metric::Unavailable
+                | Metric::Misses
+                | Metric::Rules
+                | Metric::PostedReads
+                | Metric::LinkShare
+                | Metric::Packets
+                | Metric::Again
+                | Metric::StatelessBytes
         )
     }
 }
@@ -176,6 +214,7 @@ impl Span {
         // Flows that begin as others end go on until their workload's time is over.
         let until = match sim.workload() {
             Workload::Repeat(repeat) => repeat.until_ps.iter().map(|(_, until)| *until).max(),
+            Workload::Persistent(work) => Some(work.asked.until_ps),
             _ => None,
         };
         let last = until.unwrap_or(last).min(sim.now().as_ps());
@@ -218,12 +257,16 @@ pub fn measure(sim: &Sim, metrics: &[Metric], interval: Interval) -> Measured {
     let single = single_packets(sim, span);
     let tail = || TAIL.map(|p| of_times(&single, p / 100.0) / MS).to_vec();
     let summary = sim.summary(|_| true);
+    let flows = match sim.workload() {
+        Workload::Persistent(work) => (work.asked.connections, work.stalled(span.from)),
+        _ => (summary.flows + summary.failed, summary.failed),
+    };
     Measured {
         values: all(span),
         halves: span.halves().map(half),
         tail: if single.is_empty() { Vec::new() } else { tail() },
         timeline: Vec::new(),
-        flows: (summary.flows + summary.failed, summary.failed),
+        flows,
         link_hops: sim.stats().link_hops,
         exact: false,
         trace: sim.trace_hash(),
@@ -249,7 +292,10 @@ fn value(sim: &Sim, metric: Metric, span: Span) -> f64 {
         Metric::Resent => share(sim.retransmissions()),
         Metric::Timeouts => 1000.0 * share(sim.timeouts()),
         Metric::Pauses => 1000.0 * share(stats.pauses),
-        other => operations::value(sim, other, span),
+        other => match sim.workload() {
+            Workload::Persistent(work) => calls::value(sim, work, other, span),
+            _ => operations::value(sim, other, span),
+        },
     }
 }
 

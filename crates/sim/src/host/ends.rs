@@ -159,7 +159,8 @@ impl Sim {
             self.on_message_end(h, qp);
         }
         let completes = operation == Operation::Acknowledge || operation.is_response() || operation.is_send();
-        self.after_nic(h, completes);
+        // With StaR other packets bring completions.
+        self.after_nic(h, completes || self.config.offers_star());
     }
 
     /// After the NIC was called: its completions, its frames, its timer.

@@ -141,8 +141,11 @@ impl Scenario {
         let (hardware, hardware_of) = self.hardware_profiles(topology.hosts)?;
         let one_rma = self.one_rma(&topology)?;
         let seed = self.seed.unwrap_or(1);
-        let payload = self.payload;
+        let star_of = self.star(topology.hosts)?;
+        // What StaR's own packets say stands in their payload.
+        let payload = self.payload || !star_of.is_empty();
         Ok(Config {
+            star_of,
             switch,
             transport,
             hardware,

@@ -164,8 +164,10 @@ pub struct RedTable {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct TransportTable {
-    /// `rc` (the default): queue pairs; `1rma`; `both`.
+    /// `rc` (the default): queue pairs; `star`, the same with StaR; `1rma`; `both`.
     pub kind: Option<String>,
+    /// StaR's parameters.
+    pub star: Option<super::star::StarTable>,
     /// 1RMA's parameters; the paper's if absent.
     pub one_rma: Option<OneRmaTable>,
     /// Flows between the same two hosts share a queue pair.
@@ -480,9 +482,9 @@ pub struct OutageEntry {
 #[serde(deny_unknown_fields)]
 pub struct WorkloadTable {
     /// `poisson`, `permutation`, `incast`, `all-to-all`, `closed-loop`, `list`, `steady`, `repeat`,
-    /// `lookups`.
+    /// `lookups`, `connections`.
     pub kind: String,
-    /// When it starts.
+    /// When it starts; `connections`: first calls begin at random before it.
     pub start: Option<String>,
     /// `write` (the default), `send` or `read`: the bytes of a READ go the same way, but the destination asks
     /// for them.
@@ -503,7 +505,7 @@ pub struct WorkloadTable {
     pub sizes: Option<String>,
     /// `incast`: how many senders.
     pub senders: Option<u32>,
-    /// `closed-loop`: bytes of a response.
+    /// `closed-loop`, `connections`: bytes of a response.
     pub response: Option<String>,
     /// `closed-loop`: time between a response and the next request.
     pub think: Option<String>,
@@ -513,13 +515,25 @@ pub struct WorkloadTable {
     pub pairs: Option<Vec<(u32, u32)>>,
     /// `repeat`: flows of each pair at once.
     pub outstanding: Option<u32>,
-    /// `repeat`: no flow starts after it. `steady`, `lookups`, and `poisson` without `flows`: how long flows
-    /// arrive.
+    /// `repeat`, `connections`: no flow, or call, starts after it. `steady`, `lookups`, and `poisson` without
+    /// `flows`: how long flows arrive.
     pub until: Option<String>,
     /// `lookups`: bytes of an index entry.
     pub index: Option<String>,
-    /// `lookups`: hosts that ask.
+    /// `lookups`: hosts that ask; `connections`: the ends that are not the server's.
     pub clients: Option<Vec<u32>>,
+    /// `connections`: the one end of all.
+    pub server: Option<u32>,
+    /// `connections`: how many.
+    pub connections: Option<u32>,
+    /// `connections`: `rpc` (the default), `barrier`, `read` or `write`.
+    pub pattern: Option<String>,
+    /// `connections`: messages from the client in each call; 1 if absent.
+    pub requests: Option<u32>,
+    /// `connections`, `read` and `write`: who asks, `client` (the default) or `server`.
+    pub by: Option<String>,
+    /// `connections`: they take turns.
+    pub group: Option<super::star::GroupTable>,
     /// `lookups`: hosts that have everything.
     pub servers: Option<Vec<u32>>,
     /// `list`: the flows.

@@ -13,10 +13,8 @@ use toml::Value;
 /// Keys of which the 1RMA NIC has a use.
 const ONE_RMA_KEYS: [&str; 3] = ["pcie-rate", "pcie-read", "pcie-write"];
 /// Why a key cannot be given, where what it is about is not built.
-const LATER: [(&str, &str); 2] = [
-    ("rx-buffer", "is not built: packets that wait to be taken in are not bounded; remove it"),
-    ("registry", "is for stateless servers, which are not built; remove it"),
-];
+const LATER: [(&str, &str); 1] =
+    [("rx-buffer", "is not built: packets that wait to be taken in are not bounded; remove it")];
 
 /// A table with a profile and keys that override it, over what would hold without it.
 fn resolve(

@@ -29,6 +29,7 @@ mod hardware;
 mod one_rma;
 mod place;
 mod programs;
+mod star;
 mod switch;
 mod traffic;
 
@@ -37,6 +38,7 @@ pub use format::{
     OneRmaControlTable, OneRmaTable, OutageEntry, PfcTable, RedTable, RegionEventEntry, Scenario,
     SwitchFaultEntry, SwitchTable, TopologyTable, TransportTable, WorkloadTable,
 };
+pub use star::{GroupTable, StarTable};
 
 pub use programs::{Cast, ProgramFault, ProgramsTable, Role, RunTable};
 
@@ -106,6 +108,7 @@ impl Scenario {
         let closed = match &workload {
             Workload::Closed(c) => c.request.max(c.response),
             Workload::Lookups(lookups) => lookups.value,
+            Workload::Persistent(work) => work.asked.bytes.max(work.asked.response),
             Workload::Open | Workload::Repeat(_) => 0,
         };
         config.flow_bytes_max = u64::from(longest.max(closed));

@@ -23,15 +23,18 @@ impl Scenario {
         match t.kind.as_deref().unwrap_or("rc") {
             "1rma" => self.refuse_what_queue_pairs_have()?,
             "both" => {}
-            "rc" if t.one_rma.is_some() => {
+            "rc" | "star" if t.one_rma.is_some() => {
                 return Err(Error::new(
                     "transport.one-rma",
                     "goes with kind = \"1rma\" or \"both\"; add that, or remove it",
                 ));
             }
-            "rc" => return Ok(None),
+            "rc" | "star" => return Ok(None),
             other => {
-                return Err(Error::new("transport.kind", format!("`{other}` is not one of rc, 1rma, both")));
+                return Err(Error::new(
+                    "transport.kind",
+                    format!("`{other}` is not one of rc, star, 1rma, both"),
+                ));
             }
         }
         let table = t.one_rma.clone().unwrap_or_default();

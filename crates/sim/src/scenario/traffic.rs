@@ -2,6 +2,7 @@
 
 use super::build::{bytes, need, time};
 use super::format::{Scenario, WorkloadTable};
+use super::star::connections;
 use crate::error::Error;
 use crate::fabric::link::FRAMING;
 use crate::fabric::topology::Topology;
@@ -44,12 +45,12 @@ impl Scenario {
                 let why = "neither 1RMA nor share-qp has sends; give \"read\" or \"write\"";
                 return Err(of_many(Error::new("workload.op", why), n, tables.len()));
             }
-            if table.kind == "lookups" {
+            if let Some(alone) = alone(table, config, &mut rng)? {
                 if tables.len() > 1 {
-                    let why = "lookups go alone; remove the other tables";
+                    let why = format!("{} go alone; remove the other tables", table.kind);
                     return Err(Error::new(format!("workload[{n}]"), why));
                 }
-                workload = Workload::Lookups(lookups(table, config, &mut rng)?);
+                workload = alone;
                 continue;
             }
             if table.kind == "repeat" {
@@ -88,6 +89,15 @@ impl Scenario {
         }
         Ok((flows, workload))
     }
+}
+
+/// A workload that no other one goes beside, if it is one.
+fn alone(table: &WorkloadTable, config: &Config, rng: &mut fastrand::Rng) -> Result<Option<Workload>, Error> {
+    Ok(match table.kind.as_str() {
+        "lookups" => Some(Workload::Lookups(lookups(table, config, rng)?)),
+        "connections" => Some(Workload::Persistent(Box::new(connections(table, config, rng)?))),
+        _ => None,
+    })
 }
 
 fn operation(table: &WorkloadTable) -> Result<Verb, Error> {
@@ -155,7 +165,7 @@ fn open(
         other => {
             let why = format!(
                 "`{other}` is not one of poisson, permutation, incast, all-to-all, closed-loop, list, \
-                 steady, repeat, lookups"
+                 steady, repeat, lookups, connections"
             );
             return Err(Error::new("workload.kind", why));
         }
@@ -208,7 +218,7 @@ fn host_rate(t: &Topology) -> u64 {
     hosts.map(|c| c.rate).min().unwrap_or(0)
 }
 
-fn until(table: &WorkloadTable) -> Result<u64, Error> {
+pub(super) fn until(table: &WorkloadTable) -> Result<u64, Error> {
     need("workload.until", time("workload.until", table.until.as_deref())?)
 }
 

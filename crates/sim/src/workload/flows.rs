@@ -225,6 +225,7 @@ impl Sim {
         let first = workload.first();
         self.flows.workload = workload;
         self.add_flows(first);
+        self.connect_persistent();
     }
 
     /// What creates flows while the simulation runs, and what it has kept of them.
@@ -259,6 +260,9 @@ impl Sim {
     }
 
     pub(crate) fn start_due_flows(&mut self) {
+        if let Workload::Persistent(_) = self.flows.workload {
+            return self.start_due_calls();
+        }
         while let Some((at, number)) = self.flows.waiting.first(&self.flows.list) {
             if at > self.now {
                 break;
@@ -389,6 +393,9 @@ impl Sim {
     pub(crate) fn on_flow_completion(&mut self, h: u32, completion: &Completion) {
         if self.config.transport.share_qp {
             return self.on_shared_completion(completion);
+        }
+        if let Workload::Persistent(_) = self.flows.workload {
+            return self.on_call_completion(h, completion);
         }
         let host = &self.hosts.list[h as usize];
         let place = host.flow_of(host.nic.index_of(completion.qp));

@@ -6,6 +6,7 @@ pub(crate) mod connections;
 pub mod flows;
 pub mod lookups;
 pub mod pattern;
+pub mod persistent;
 pub mod sizes;
 
 use crate::workload::flows::{Flow, FlowSpec, Verb, Via};
@@ -22,6 +23,8 @@ pub enum Workload {
     Repeat(Repeat),
     /// Lookups in a cache.
     Lookups(lookups::Lookups),
+    /// Calls on connections that last.
+    Persistent(Box<persistent::Persistent>),
 }
 
 /// Flows each of which begins again when it has ended, well or not.
@@ -74,7 +77,7 @@ impl Workload {
     /// Flows to begin with.
     pub fn first(&mut self) -> Vec<FlowSpec> {
         match self {
-            Workload::Open | Workload::Repeat(_) => Vec::new(),
+            Workload::Open | Workload::Repeat(_) | Workload::Persistent(_) => Vec::new(),
             Workload::Lookups(lookups) => lookups.first(),
             Workload::Closed(closed) => {
                 (0..closed.pairs.len() as u32).filter_map(|pair| closed.request(pair, 0)).collect()
@@ -86,7 +89,7 @@ impl Workload {
     /// response.
     pub fn next(&mut self, done: &Flow) -> Option<FlowSpec> {
         let closed = match self {
-            Workload::Open => return None,
+            Workload::Open | Workload::Persistent(_) => return None,
             Workload::Repeat(repeat) => {
                 let until = repeat.until_ps.iter().find(|(tag, _)| *tag == done.spec.tag);
                 let again = until.is_some_and(|(_, until)| done.completed < *until);

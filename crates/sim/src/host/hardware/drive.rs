@@ -7,20 +7,18 @@
 //! ```
 //! The port's latency is part of the link's delay.
 
-use super::Need;
-use super::profile::AtomicOp;
-use super::responder::Request;
-use super::unit::{Unit, Work};
+use super::arrive::REQUEST;
+use super::unit::{Keeps, Unit, Work};
 use crate::fabric::packet::Kind;
 use crate::sim::Sim;
 use crate::source::Source;
 use adverb_nic::queue::wqe::WqeOp;
-use adverb_nic::{Intent, Nic, QpId, Step};
-use adverb_wire::{Instant, Operation, QpNumber};
+use adverb_nic::{Intent, Nic, QpId, StarSide, Step};
+use adverb_wire::star::StarEth;
+use adverb_wire::{Instant, Operation};
 
-/// Index in what is kept for requests, and in what is kept for answers.
-const REQUEST: usize = 0;
-const ANSWER: usize = 1;
+/// In the place of a queue pair's index: a frame of none.
+const STATELESS: u32 = u32::MAX;
 
 impl Sim {
     /// WQEs that a host's hardware has executed; 0 of one whose hardware costs nothing.
@@ -29,7 +27,7 @@ impl Sim {
     }
 
     /// A host's NIC and its hardware.
-    fn hardware(&mut self, h: u32) -> (&mut Nic, &mut Unit) {
+    pub(super) fn hardware(&mut self, h: u32) -> (&mut Nic, &mut Unit) {
         let host = &mut self.hosts.list[h as usize];
         let unit = host.unit.as_deref_mut().expect("only hosts with hardware come here");
         (&mut host.nic, unit)
@@ -39,8 +37,10 @@ impl Sim {
     pub(crate) fn step_hardware(&mut self, h: u32) {
         self.collect(h);
         while let Some(id) = self.hardware(h).0.take_ready() {
-            let index = id.index() as u32;
-            self.hardware(h).1.pair(index).id = Some(id);
+            let (nic, unit) = self.hardware(h);
+            let (index, keeps) = kept(nic, id);
+            let pair = unit.pair(index);
+            (pair.id, pair.keeps) = (Some(id), keeps);
             self.advance(h, index);
         }
         self.take_frames(h);
@@ -96,7 +96,7 @@ impl Sim {
     }
 
     /// Finds out what a queue pair waits for next.
-    fn advance(&mut self, h: u32, index: u32) {
+    pub(super) fn advance(&mut self, h: u32, index: u32) {
         let now = self.now;
         let (nic, unit) = self.hardware(h);
         let p = unit.profile;
@@ -285,7 +285,7 @@ impl Sim {
     }
 
     /// Takes frames from queue pairs in turns, as far as there is room for them.
-    fn take_frames(&mut self, h: u32) {
+    pub(super) fn take_frames(&mut self, h: u32) {
         let now = self.now;
         loop {
             let host = &mut self.hosts.list[h as usize];
@@ -344,13 +344,15 @@ impl Sim {
         let on_chip =
             !chip.is_empty() && spans.iter().all(|span| chip.iter().any(|r| r.contains(&span.addr())));
         // By the frame itself: a WQE that is sent again may have others executed behind it.
-        let name = host.nic.qp_at(index as u16);
+        let name = host.unit.as_deref().and_then(|unit| unit.pairs.get(index as usize)?.id);
         let inline = !answer && name.is_some_and(|id| host.nic.is_inline(id, &self.hosts.out));
         let operation = packet.bth.opcode.operation();
+        // Completions that travel are the NIC's own.
+        let own = operation == Operation::CqePacket;
         let (_, unit) = self.hardware(h);
         unit.taken += size;
         let mut at = now;
-        if packet.payload_len > 0 && !inline && !on_chip {
+        if packet.payload_len > 0 && !inline && !on_chip && !own {
             at = unit.read(now, packet.payload_len);
         }
         if operation.is_read_response() {
@@ -368,12 +370,43 @@ impl Sim {
         self.pass_out(h, index, id, long);
     }
 
+    /// The NIC has given a frame of no queue pair: StaR's stateless half answers, or its host hands WQEs to
+    /// the peer. Such frames are as many as what has come in and was posted, and so are taken at once.
+    fn on_stateless_frame(&mut self, h: u32) {
+        let id = self.take_frame(h);
+        if self.watch.journal.is_on() {
+            self.tell_sent(h, id);
+        }
+        let (now, size) = (self.now, u64::from(self.fabric.packets.hot[id as usize].size));
+        let packet = self.hosts.out.packet;
+        let operation = packet.bth.opcode.operation();
+        let (_, unit) = self.hardware(h);
+        unit.taken += size;
+        let at = match operation {
+            Operation::WqePacket => unit.fetch_for_peer(now, StarEth::from(packet.irn).count.into()),
+            Operation::GetDataAnswer => unit.read(now, packet.payload_len),
+            _ => now,
+        };
+        let answer = operation == Operation::GetDataAnswer;
+        if at > now {
+            return unit.put(at, Work::Ready(STATELESS, id, answer));
+        }
+        self.pass_out(h, STATELESS, id, answer);
+    }
+
     /// A frame goes through the port's pipeline.
     fn pass_out(&mut self, h: u32, index: u32, packet: u32, answer: bool) {
         let now = self.now;
+        let checked = is_checked(self.fabric.packets.bth(packet).opcode.operation());
         let (_, unit) = self.hardware(h);
-        let cost = unit.profile.send(answer);
-        let at = unit.pass(now, index, false, cost);
+        let mut cost = unit.profile.send(answer);
+        unit.to_stateless += u64::from(checked);
+        if checked && unit.profile.registry > 0 {
+            cost += unit.profile.registry;
+            unit.rules += 1;
+        }
+        let keeps = if index == STATELESS { Keeps::Nothing } else { unit.pair(index).keeps };
+        let at = unit.pass(now, (index, keeps), false, cost);
         unit.stage(at, packet);
         if at > now {
             unit.put(at, Work::Leave);
@@ -382,7 +415,7 @@ impl Sim {
 
     /// Puts frames that may leave on the link, if that is free. What a host sends to itself does not see the
     /// link.
-    fn send_staged(&mut self, h: u32) {
+    pub(super) fn send_staged(&mut self, h: u32) {
         let (now, up) = (self.now, self.hosts.list[h as usize].up);
         while let Some(id) = self.hardware(h).1.next_staged(now) {
             let hot = self.fabric.packets.hot[id as usize];
@@ -420,175 +453,35 @@ impl Sim {
                     let key = unit.cq_key(cq);
                     unit.put(visible, Work::Visible(key));
                 }
-                Step::Answer(id) | Step::Frame(id) => self.on_frame_taken(h, id.index() as u32, true),
+                Step::Answer(id) | Step::Frame(id) => {
+                    let index = kept(&host.nic, id).0;
+                    self.on_frame_taken(h, index, true);
+                }
+                Step::Stateless => self.on_stateless_frame(h),
                 Step::Idle => return,
                 _ => {}
             }
         }
     }
-
-    /// A packet has reached the host's port.
-    pub(crate) fn enter_hardware(&mut self, h: u32, id: u32) {
-        let now = self.now;
-        let bth = *self.fabric.packets.bth(id);
-        let operation = bth.opcode.operation();
-        let request = !operation.is_response() && operation != Operation::Acknowledge;
-        let (nic, unit) = self.hardware(h);
-        let index = place_of(nic, bth.dest_qp);
-        let mut at = unit.pass(now, index, true, unit.profile.receive);
-        if request && unit.profile.late_chance > 0 && unit.rng.u64(0..1_000_000) < unit.profile.late_chance {
-            at += unit.rng.u64(0..=unit.profile.late_by);
-        }
-        let kind = if request { REQUEST } else { ANSWER };
-        let last = &mut unit.pair(index).entered[kind];
-        at = at.max(*last);
-        *last = at;
-        if at > now {
-            unit.put(at, Work::Entered(id));
-            return self.arm_hardware(h);
-        }
-        self.on_entered(h, id);
-        self.arm_hardware(h);
-    }
-
-    fn arm_hardware(&mut self, h: u32) {
-        if let Some(at) = self.hardware(h).1.next_at() {
-            self.wake_by(Source::Hardware(h), at);
-        }
-    }
-
-    /// A packet has been taken in: a request has its turn at its queue pair, an answer goes to memory.
-    fn on_entered(&mut self, h: u32, id: u32) {
-        let now = self.now;
-        let packet = self.fabric.packets.descriptor(id);
-        let operation = packet.bth.opcode.operation();
-        let index = place_of(self.hardware(h).0, packet.bth.dest_qp);
-        if operation.is_response() || operation == Operation::Acknowledge {
-            // An atomic's answer carries a word.
-            let word = operation == Operation::AtomicAcknowledge;
-            return self.land(h, index, id, if word { 8 } else { packet.payload_len }, ANSWER);
-        }
-        let (nic, unit) = self.hardware(h);
-        let mut cost = unit.profile.responder;
-        if unit.profile.scatter > 0 && operation.is_send() && operation.starts_message() {
-            // Those that its first packet comes to; what a chain is asked for is one packet.
-            let receiver = nic.find_qp(packet.bth.dest_qp);
-            let entries = receiver.map_or(0, |id| nic.receive_entries(id, packet.payload_len));
-            cost += unit.profile.scatter * u64::from(entries.saturating_sub(1));
-        }
-        let atomic = operation.is_atomic();
-        let pair = unit.pair(index);
-        if !atomic && (operation.starts_message() || operation == Operation::ReadRequest) {
-            pair.busy = pair.busy.max(now) + cost;
-        }
-        let at = pair.busy.max(now);
-        if at > now {
-            return unit.put(at, Work::Turned(id));
-        }
-        self.ask_responder(h, id);
-    }
-
-    /// What a request needs of the responder.
-    fn request(&self, h: u32, id: u32) -> Request {
-        let packet = self.fabric.packets.descriptor(id);
-        let operation = packet.bth.opcode.operation();
-        let p =
-            self.hosts.list[h as usize].unit.as_ref().expect("only hosts with hardware come here").profile;
-        let (addr, len) = match operation {
-            _ if operation.is_atomic() => (packet.atomic.va, 8),
-            _ => (packet.reth.va, u64::from(packet.reth.len)),
-        };
-        let host = &self.hosts.list[h as usize];
-        let chip = host.chip.iter().any(|range| range.contains(&addr));
-        let reads = operation == Operation::ReadRequest;
-        let word = (reads || operation == Operation::WriteOnly) && len <= 8 && p.word(!reads, chip) > 0;
-        let need = match operation {
-            Operation::CompareSwap | Operation::MaskedCompareSwap => Need::Atomic(AtomicOp::CompareSwap),
-            Operation::FetchAdd | Operation::MaskedFetchAdd => Need::Atomic(AtomicOp::FetchAdd),
-            _ if word => Need::Word { writes: !reads },
-            _ => Need::Turn,
-        };
-        Request { packet: id, qp: place_of(&host.nic, packet.bth.dest_qp), need, addr, len, chip }
-    }
-
-    fn ask_responder(&mut self, h: u32, id: u32) {
-        let request = self.request(h, id);
-        let (_, unit) = self.hardware(h);
-        if request.need == Need::Turn && unit.responder.is_idle() {
-            return self.go_to_memory(h, &request);
-        }
-        unit.responder.add(request);
-        self.serve_responder(h);
-    }
-
-    /// Starts the requests that can start.
-    fn serve_responder(&mut self, h: u32) {
-        loop {
-            let now = self.now;
-            let (_, unit) = self.hardware(h);
-            let p = unit.profile;
-            let Some((request, hold)) = unit.responder.start(&p) else { return };
-            if hold > 0 {
-                unit.put(now + hold, Work::Ended(request.qp));
-            }
-            // Only an atomic takes effect when it lets go of its word.
-            if hold == 0 || !request.need.is_atomic() {
-                self.go_to_memory(h, &request);
-            }
-        }
-    }
-
-    /// A request lets go of its word; an atomic takes effect.
-    fn on_ended(&mut self, h: u32, index: u32) {
-        let (_, unit) = self.hardware(h);
-        let p = unit.profile;
-        let request = unit.responder.end(index).expect("what ends has started");
-        if let Need::Atomic(op) = request.need {
-            unit.pair(index).turn = p.turn(op, request.chip);
-            self.go_to_memory(h, &request);
-        }
-        self.serve_responder(h);
-    }
-
-    fn go_to_memory(&mut self, h: u32, request: &Request) {
-        let packet = self.fabric.packets.descriptor(request.packet);
-        let bytes = if request.chip { 0 } else { packet.payload_len };
-        self.land(h, request.qp, request.packet, bytes, REQUEST);
-    }
-
-    /// A packet's bytes go to memory, and then the NIC has it.
-    fn land(&mut self, h: u32, index: u32, id: u32, bytes: u32, kind: usize) {
-        let now = self.now;
-        let (_, unit) = self.hardware(h);
-        let mut at = now;
-        if bytes > 0 {
-            at = unit.write(now, bytes);
-        }
-        let last = &mut unit.pair(index).landed[kind];
-        at = at.max(*last);
-        *last = at;
-        if at > now {
-            return unit.put(at, Work::Landed(id));
-        }
-        self.hand_over(h, id);
-    }
-
-    /// The NIC has a packet. What its queue pair owes then does not wait until a unit has done with a WQE of
-    /// the same queue pair.
-    fn hand_over(&mut self, h: u32, id: u32) {
-        let number = self.fabric.packets.bth(id).dest_qp;
-        let index = place_of(self.hardware(h).0, number);
-        self.deliver(h, id);
-        if self.hardware(h).1.pair(index).engaged {
-            self.advance(h, index);
-            self.take_frames(h);
-            self.send_staged(h);
-        }
-    }
 }
 
-/// Where the state of a number's queue pair stands. A packet for nobody takes its way through the hardware
-/// like others, and the NIC drops it.
-fn place_of(nic: &Nic, number: QpNumber) -> u32 {
-    nic.find_qp(number).map_or(0, |id| id.index() as u32)
+/// Where the state of a queue pair stands, and what there is of it. On a NIC that offers StaR all of RC's are
+/// endpoints, whose names begin beyond the others': there is room for both from 0 on, because no simulated
+/// NIC has both.
+pub(super) fn kept(nic: &Nic, id: QpId) -> (u32, Keeps) {
+    if let Some(slot) = id.slot() {
+        return (slot.into(), Keeps::Own);
+    }
+    let keeps = match nic.star_side(id) {
+        Ok(StarSide::Stateful) => Keeps::Both,
+        Ok(StarSide::Plain) => Keeps::Own,
+        Ok(StarSide::Stateless | StarSide::Undecided) | Err(_) => Keeps::Nothing,
+    };
+    (id.index() as u32 & 0xffff, keeps)
+}
+
+/// Whether StaR's stateful side looks up a rule for a packet: all go to a stateless one (StaR III-D).
+fn is_checked(operation: Operation) -> bool {
+    use Operation::*;
+    matches!(operation, RemoteData | GetData | CqePacket | WqeEventAcknowledge)
 }

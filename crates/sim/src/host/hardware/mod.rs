@@ -13,7 +13,9 @@
 //! | [`responder`] | requests in turn, the atomic unit, words that are held |
 //! | `unit` | the stations of one NIC, and the work under way |
 //! | `drive` | the NIC driven through them, in the order of charging |
+//! | `arrive` | the way of a packet that comes in |
 
+mod arrive;
 pub mod cache;
 mod drive;
 pub mod profile;

@@ -38,6 +38,21 @@ pub(super) enum Work {
     Visible(CqKey),
 }
 
+/// What a NIC keeps of the connection that a packet is of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Keeps {
+    /// Nothing: it is StaR's stateless side.
+    Nothing,
+    /// Its own side's state.
+    #[default]
+    Own,
+    /// Both sides', each an entry: it is StaR's stateful side.
+    Both,
+}
+
+/// Added to a queue pair's index, the entry of the other side's state.
+const OTHER_SIDE: u32 = 1 << 16;
+
 /// A completion queue, by its place among those that have been seen.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct CqKey(pub u32);
@@ -46,6 +61,8 @@ pub(super) struct CqKey(pub u32);
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pair {
     pub id: Option<QpId>,
+    /// What the NIC keeps of its connection.
+    pub keeps: Keeps,
     /// WQEs on the NIC that have not been executed.
     pub at_hand: u32,
     /// The NIC knows of its posts.
@@ -77,6 +94,13 @@ impl Pair {
     pub fn rest(&mut self) {
         (self.known, self.started, self.active, self.paid, self.at_hand) = (false, false, false, false, 0);
     }
+}
+
+/// Entries of the cache that a packet of a queue pair needs.
+fn entries(index: u32, keeps: Keeps) -> impl Iterator<Item = u32> {
+    let own = (keeps != Keeps::Nothing).then_some(index);
+    let other = (keeps == Keeps::Both).then(|| index + OTHER_SIDE);
+    own.into_iter().chain(other)
 }
 
 /// A processing unit, and who waits for it.
@@ -125,6 +149,12 @@ pub struct Unit {
     pub(super) responder: Responder,
     /// WQEs that were executed.
     pub(super) executed: u64,
+    /// Rules that were looked up.
+    pub(super) rules: u64,
+    /// Packets for stateless sides.
+    pub(super) to_stateless: u64,
+    /// Packets for which a posted WQE was read.
+    pub(super) posted_reads: u64,
     /// Completion queues that have been seen, and the completions in each that a processor may find.
     cqs: Vec<(CqId, u32)>,
     pub(super) rng: fastrand::Rng,
@@ -150,6 +180,9 @@ impl Unit {
             state: ConnectionState::new(&profile),
             responder: Responder::default(),
             executed: 0,
+            rules: 0,
+            to_stateless: 0,
+            posted_reads: 0,
             cqs: Vec::new(),
             rng: fastrand::Rng::with_seed(seed),
             profile,
@@ -159,6 +192,21 @@ impl Unit {
     /// Times that a connection's state had to be read.
     pub fn misses(&self) -> u64 {
         self.state.as_ref().map_or(0, ConnectionState::misses)
+    }
+
+    /// Rules that StaR's stateful side has looked up.
+    pub fn rules(&self) -> u64 {
+        self.rules
+    }
+
+    /// Packets to StaR's stateless sides.
+    pub fn to_stateless(&self) -> u64 {
+        self.to_stateless
+    }
+
+    /// Packets for which StaR's stateless side has read a posted WQE.
+    pub fn posted_reads(&self) -> u64 {
+        self.posted_reads
     }
 
     /// WQEs that were executed.
@@ -208,13 +256,25 @@ impl Unit {
 
     /// Starts a WQE fetch; when it ends.
     pub(super) fn fetch(&mut self, now: u64, index: u32, wqes: u32) -> u64 {
-        let (at, hold) = self.find_state(now, index);
+        let keeps = self.pair(index).keeps;
+        let (at, hold) = self.find_state(now, index, keeps);
         let takes = self.profile.transfer(64 * u64::from(wqes));
         let start = self.to_nic.take(at, takes) - takes;
-        if let Some(state) = &mut self.state {
-            state.passed(start, index);
-        }
+        self.leave_state(start, index, keeps);
         start + hold + self.profile.fetch
+    }
+
+    /// Reads WQEs that a stateless side hands to its peer, of which the NIC keeps nothing; when they are
+    /// there.
+    pub(super) fn fetch_for_peer(&mut self, now: u64, wqes: u32) -> u64 {
+        let known = now + self.profile.doorbell;
+        self.to_nic.take(known, self.profile.transfer(64 * u64::from(wqes))) + self.profile.fetch
+    }
+
+    /// Reads a posted WQE of 64 bytes, and 16 that say what is outstanding; when they are there.
+    pub(super) fn read_posted(&mut self, now: u64) -> u64 {
+        self.posted_reads += 1;
+        self.to_nic.take(now, self.profile.transfer(64 + 16)) + self.profile.posted
     }
 
     /// Reads payload; when the NIC has it.
@@ -237,28 +297,36 @@ impl Unit {
     }
 
     /// Looks a connection's state up: when it is there, and for how long the pipeline waits besides.
-    fn find_state(&mut self, now: u64, index: u32) -> (u64, u64) {
+    fn find_state(&mut self, now: u64, index: u32, keeps: Keeps) -> (u64, u64) {
         let Some(state) = &mut self.state else { return (now, 0) };
-        let missed = match state.look_up(now, index, &mut self.rng) {
-            Found::Here => return (now, 0),
-            Found::At(at) => (at, 0),
-            Found::Holds(time) => (now, time),
-        };
-        let bytes = self.profile.transfer(self.profile.cache_bytes);
-        self.to_nic.take(now, bytes);
-        self.to_memory.take(now, bytes);
-        missed
+        let (mut there, mut holds) = (now, 0);
+        for entry in entries(index, keeps) {
+            match state.look_up(now, entry, &mut self.rng) {
+                Found::Here => continue,
+                Found::At(at) => there = there.max(at),
+                Found::Holds(time) => holds += time,
+            }
+            let bytes = self.profile.transfer(self.profile.cache_bytes);
+            self.to_nic.take(now, bytes);
+            self.to_memory.take(now, bytes);
+        }
+        (there, holds)
+    }
+
+    /// What has looked a connection's state up goes on at a time.
+    fn leave_state(&mut self, at: u64, index: u32, keeps: Keeps) {
+        if let Some(state) = &mut self.state {
+            entries(index, keeps).for_each(|entry| state.passed(at, entry));
+        }
     }
 
     /// A packet of a queue pair goes through a pipeline that it holds for `cost`; when it is through.
-    pub(super) fn pass(&mut self, now: u64, index: u32, receives: bool, cost: u64) -> u64 {
-        let (at, hold) = self.find_state(now, index);
+    pub(super) fn pass(&mut self, now: u64, (index, keeps): (u32, Keeps), receives: bool, cost: u64) -> u64 {
+        let (at, hold) = self.find_state(now, index, keeps);
         let free = &mut self.pipelines[usize::from(receives && self.profile.pipelines != 1)];
         *free = (*free).max(at) + hold + cost;
         let through = *free;
-        if let Some(state) = &mut self.state {
-            state.passed(through, index);
-        }
+        self.leave_state(through, index, keeps);
         through
     }
 
