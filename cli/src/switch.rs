@@ -6,7 +6,7 @@ use crate::remote::number;
 use adverb_io::Settings;
 use adverb_os::via::socket_path;
 use adverb_os::{folders, say, signals};
-use adverb_switch::{Needs, Profile, Switch};
+use adverb_switch::{Needs, Profile, Switch, stf};
 use adverb_switchd::{Config, Process, Question, control};
 use adverb_wire::Instant;
 use clap::{Args, Subcommand};
@@ -30,7 +30,8 @@ Examples:
   adverb switch show
   adverb switch trace --qp 0x110001 --last 20
   adverb switch set cas_to_write --word 0x1a0 --forget
-  adverb switch check lock.toml --target tofino1";
+  adverb switch check lock.toml --target tofino1
+  adverb switch test lock.toml cases/";
 
 /// `adverb switch`.
 #[derive(Subcommand, Debug)]
@@ -45,6 +46,8 @@ pub enum SwitchAction {
     Set(Set),
     /// Say what a file's programs need of hardware; the exit status is 1 if that does not fit
     Check(Check),
+    /// Give a file's programs packets, and compare what leaves with what should; no process is started
+    Test(Test),
 }
 
 /// `adverb switch run`.
@@ -122,6 +125,17 @@ pub struct Check {
     pub target: Profile,
 }
 
+/// `adverb switch test`.
+#[derive(Args, Debug)]
+pub struct Test {
+    /// The file; its ports are numbered from 0
+    #[arg(value_name = "FILE.toml")]
+    pub file: PathBuf,
+    /// Cases in STF, or folders of them
+    #[arg(value_name = "CASE.stf", required = true)]
+    pub cases: Vec<PathBuf>,
+}
+
 fn profile(text: &str) -> Result<Profile, String> {
     let names: Vec<&str> = Profile::ALL.iter().map(|profile| profile.name()).collect();
     Profile::named(text).ok_or_else(|| format!("give one of {}", names.join(", ")))
@@ -153,6 +167,7 @@ pub fn switch(action: &SwitchAction) -> Result<ExitCode, Error> {
         }
         SwitchAction::Set(arguments) => set(arguments).map(|()| ExitCode::SUCCESS),
         SwitchAction::Check(arguments) => check(arguments),
+        SwitchAction::Test(arguments) => test(arguments),
     }
 }
 
@@ -235,6 +250,44 @@ fn check(arguments: &Check) -> Result<ExitCode, Error> {
     }
     print(&text)?;
     Ok(if misfits.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Runs cases, each on a switch of its own.
+fn test(arguments: &Test) -> Result<ExitCode, Error> {
+    let config = read(&arguments.file)?;
+    let unread = |path: &Path, e: io::Error| Error::Options(format!("{}: {e}", path.display()));
+    let mut cases = Vec::new();
+    for path in &arguments.cases {
+        if !path.is_dir() {
+            cases.push(path.clone());
+            continue;
+        }
+        let entries = std::fs::read_dir(path).map_err(|e| unread(path, e))?;
+        let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+        let mut found: Vec<PathBuf> =
+            paths.filter(|at| at.extension().is_some_and(|it| it == "stf")).collect();
+        found.sort();
+        cases.append(&mut found);
+    }
+    let (mut text, mut failed) = (String::new(), 0);
+    for path in &cases {
+        let case = std::fs::read_to_string(path).map_err(|e| unread(path, e))?;
+        let (mut switch, ports) = config.with_ports(Instant::ZERO).map_err(Error::Options)?;
+        let name = path.display();
+        // Writing to a String cannot fail.
+        let _ = match stf::run(&mut switch, &ports, Instant::ZERO, &case) {
+            Ok(passed) => {
+                writeln!(text, "ok   {name}: {} packets in, {} out", passed.packets, passed.expected)
+            }
+            Err(failure) => {
+                failed += 1;
+                writeln!(text, "FAIL {name}: {failure}")
+            }
+        };
+    }
+    let _ = writeln!(text, "{} passed, {failed} failed", cases.len() - failed);
+    print(&text)?;
+    Ok(if failed == 0 && !cases.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The answer to `show` as tables.

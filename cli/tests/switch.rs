@@ -160,3 +160,40 @@ fn a_scenario_has_a_switch_with_programs() {
         assert!(said.contains(part), "{part}: {said}");
     }
 }
+
+/// The start of the last frame that a case expects.
+const LAST: &str =
+    "expect 1 45020038000040004011 269f 0a090001 0a090002 c00012b700240000 1200ffff000000220000000d";
+
+#[test]
+fn cases_of_packets_are_run() {
+    let folder = std::env::temp_dir().join(format!("adverb-switch-{}-cases", std::process::id()));
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/switchd/examples/cases");
+    let (file, cases) = (examples.join("switch.toml"), examples.to_str().unwrap());
+    let file = file.to_str().unwrap();
+    let (said, _, well) = ask(&folder, &["test", file, cases]);
+    assert!(well && said.ends_with("2 passed, 0 failed\n"), "{said}");
+    // What a line wants and does not get is said, and so is what nobody wanted.
+    let text = std::fs::read_to_string(examples.join("cas.stf")).unwrap();
+    for (name, from, to, wanted) in [
+        ("value", "00000008 0300000000000000", "00000008 0400000000000000", "line 17: by port 0 left 45"),
+        ("counter", "counter cas_granted 1", "counter cas_granted 2", "line 18: cas_granted is 1"),
+        ("port", "packet 0", "packet 2", "line 6: the file has 2 ports"),
+        ("digit", "expect 0 45", "expect 0 4g", "line 5: `g` is no hexadecimal digit"),
+        ("odd", "expect 0 45", "expect 0 4", "line 5: a byte has two digits"),
+        ("star", "packet 1 45", "packet 1 4*", "line 4: `*` is for expect"),
+        ("header", "packet 1 45020048", "packet 1 75020048", "line 4: icrc: the frame has no IP header"),
+        ("word", "wait 2000000", "sleep 2000000", "line 2: `sleep`: packet, expect, wait or counter"),
+        ("rest", "counter answered 2", "packet 0 00", ""),
+        ("unwanted", LAST, &LAST.replace("expect", "# expect"), "at the end: by port 1 left 45"),
+    ] {
+        let path = folder.join(name).with_extension("stf");
+        std::fs::write(&path, text.replacen(from, to, 1)).unwrap();
+        let (said, _, well) = ask(&folder, &["test", file, path.to_str().unwrap()]);
+        assert_eq!(well, wanted.is_empty(), "{name}: {said}");
+        assert!(said.contains(wanted), "{name}: {said}");
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}

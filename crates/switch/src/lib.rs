@@ -13,6 +13,7 @@
 //! mark       ecn and trim
 //! cas_to_write   atomics that the switch decides, and sends on as WRITEs
 //! register   arrays with one access a pass; budget: what programs need, against hardware
+//! stf        cases of packets in and packets out, as text
 //! keys       programs as files say them
 //! counters trace
 //! ```
@@ -26,6 +27,7 @@ pub mod keys;
 pub mod mark;
 pub mod program;
 pub mod register;
+pub mod stf;
 pub mod switch;
 pub mod trace;
 

@@ -3,9 +3,9 @@
 
 use adverb_os::choice::Choice;
 use adverb_os::faults::{Direction, Faults};
-use adverb_switch::Switch;
 use adverb_switch::keys::{self, ProgramKeys};
 use adverb_switch::switch::{PORTS_MAX, PROGRAMS_MAX};
+use adverb_switch::{PortId, Switch};
 use adverb_wire::{Gid, Instant};
 use serde::Deserialize;
 use std::fmt;
@@ -181,6 +181,21 @@ impl Config {
     /// The switch, which begins now.
     pub fn switch(&self, start: Instant) -> Result<Switch, String> {
         Switch::begin(&keys::configs(&self.programs)?, self.trace, start).map_err(|e| e.to_string())
+    }
+
+    /// The switch without its process, with the file's ports in their order.
+    pub fn with_ports(&self, start: Instant) -> Result<(Switch, Vec<PortId>), String> {
+        let mut switch = self.switch(start)?;
+        let mut ports = Vec::new();
+        for keys in &self.ports {
+            let port = switch.add_port().map_err(|e| e.to_string())?;
+            let mut claims = keys.addresses().map(|address| switch.claim(port, Gid::from(address)));
+            claims
+                .find_map(Result::err)
+                .map_or(Ok(()), |e| Err(format!("[[port]] {}: {e}", keys.address)))?;
+            ports.push(port);
+        }
+        Ok((switch, ports))
     }
 
     /// What stands between an address's port and the switch.
