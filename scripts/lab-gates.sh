@@ -7,11 +7,11 @@ cd "$(dirname "$0")/.."
 adverb=${ADVERB:-${CARGO_TARGET_DIR:-target}/release/adverb}
 case ${1:-} in
 short)
-    mutate=(irn/fig10 onerma/fig16a redn/fig8 redn/table3 redn/turing redn/table7 redn/scatter redn/doubled-latency)
-    run=(irn/fig1 onerma/fig9 onerma/fig11b onerma/fig12 onerma/fig15bc)
+    mutate=(irn/fig10 onerma/fig16a redn/fig8 redn/table3 redn/turing redn/table7 redn/scatter redn/doubled-latency star/scale)
+    run=(star/fig1 irn/fig1 onerma/fig9 onerma/fig11b onerma/fig12 onerma/fig15bc)
     ;;
 long)
-    mutate=(irn onerma kvs redn)
+    mutate=(irn onerma kvs redn star)
     run=()
     ;;
 *)
