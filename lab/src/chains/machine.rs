@@ -171,7 +171,8 @@ fn program(table: &[u8], fault: Option<Fault>) -> Program {
     let at = |at| Place::At(words, at);
     let (laps, head, dump) = (at(LAPS), at(HEAD), at(DUMP));
     chain.word(words, HEAD, Word::AddressOf(Place::At(tape, TAPE as u64 / 2)));
-    chain.data(words, LAPS, parts::lanes(0, BLOCKS).to_ne_bytes());
+    let blocks = if fault == Some(Fault::Padded) { 2 * BLOCKS } else { BLOCKS };
+    chain.data(words, LAPS, parts::lanes(0, blocks).to_ne_bytes());
     let rings = [0, 1, 2, 3].map(|n| chain.queue(&format!("ring{n}"), SendOrder::Managed, Peer::Itself));
     let end = chain.queue("end", SendOrder::Managed, Peer::Itself);
     let starter = chain.queue("starter", SendOrder::Cross, Peer::Itself);
@@ -196,7 +197,7 @@ fn program(table: &[u8], fault: Option<Fault>) -> Program {
     let mut push = |ring: usize, wqe: Wqe| {
         chain.push(rings[ring], wqe);
     };
-    push(0, Wqe::new(Op::FetchAdd(laps, Word::Is(parts::lanes(1, BLOCKS)), dump.piece(8))));
+    push(0, Wqe::new(Op::FetchAdd(laps, Word::Is(parts::lanes(1, blocks)), dump.piece(8))));
     push(0, Wqe::new(upkeep(3)));
     push(0, Wqe::new(Op::Read(head, address(symbol))));
     push(0, Wqe::new(Op::Read(head, address(write))).signaled());
@@ -219,21 +220,29 @@ fn program(table: &[u8], fault: Option<Fault>) -> Program {
     push(3, Wqe::new(upkeep(2)).signaled());
 
     for ring in 0..RINGS {
-        close(&mut chain, ring, (&rings, end), ring == 1 && no_order);
+        close(&mut chain, ring, (&rings, end, blocks), ring == 1 && no_order);
+        if blocks > BLOCKS {
+            chain.push(rings[ring], Wqe::new(Op::Nop(BLOCKS as u8)));
+        }
     }
     chain.push(end, Wqe::new(Op::Nop(1)).signaled());
     chain.push(starter, Wqe::new(Op::Nop(1)).signaled());
     chain.push(starter, Wqe::new(Op::Wait(Done::Index(rings[3], 0))));
-    chain.push(starter, Wqe::new(Op::Enable(Until::Blocks(rings[0], BLOCKS))));
+    chain.push(starter, Wqe::new(Op::Enable(Until::Blocks(rings[0], blocks))));
     Program { chain, rings, end, words, tape, table: rows }
 }
 
 /// The end of a ring: waits for its work, and enables the next one. `swapped`, that is fetched before the
 /// work is done.
-fn close(chain: &mut Chain, ring: usize, (rings, end): (&[QueueId; RINGS], QueueId), swapped: bool) {
+fn close(
+    chain: &mut Chain,
+    ring: usize,
+    (rings, end, blocks): (&[QueueId; RINGS], QueueId, u32),
+    swapped: bool,
+) {
     let last = ring + 1 == RINGS;
     let wait = Wqe::new(Op::Wait(Done::Index(rings[ring], u32::from(last))));
-    let blocks = if last { 2 * BLOCKS } else { BLOCKS };
+    let blocks = if last { 2 * blocks } else { blocks };
     let enable = Wqe::new(Op::Enable(Until::Blocks(rings[(ring + 1) % RINGS], blocks)));
     let exit = Wqe::new(Op::Enable(Until::Blocks(end, 1))).posted_as(Form::of(WqeOp::Nop));
     let all = match (swapped, last) {

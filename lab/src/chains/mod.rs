@@ -186,6 +186,8 @@ pub enum Fault {
     NoRestore,
     /// Each `mov` is made as an indexed one.
     Indexed,
+    /// Rings are twice as long as their loop needs.
+    Padded,
 }
 
 /// By whom a lookup or a walk is done.
