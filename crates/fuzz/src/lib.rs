@@ -1,10 +1,10 @@
-//! What each fuzz target does with its input: every parser, and every NIC's way in for frames.
+//! What each fuzz target does with its input: every parser, and every way in for frames: of NICs, and of
+//! the switch.
 //!
-//! `fuzz/` hands these targets to `cargo fuzz`, which needs a nightly compiler and runs for as long as one
-//! likes; `tests/bounded.rs` hands them a fixed number of inputs made from the same corpus, `fuzz/corpus`,
-//! with the stable one. An input must not panic, and what a target can check it checks: what was parsed is
-//! emitted as it was, a NIC's invariants hold after each frame, and memory that nobody gave away stays as it
-//! is.
+//! `fuzz/` hands these targets to `cargo fuzz`, which runs for as long as one likes; `tests/bounded.rs` hands
+//! them a fixed number of inputs made from the same corpus, `fuzz/corpus`. An input must not panic, and what
+//! a target can check it checks: what was parsed is emitted as it was, invariants hold after each frame, and
+//! memory that nobody gave away stays as it is.
 //!
 //! A target says in [`Seen`] what it *accepted*, by opcode, so that a run shows whether its inputs get past
 //! the first check.
@@ -18,6 +18,7 @@ mod one_rma;
 mod parsers;
 mod roce;
 mod star;
+mod switch;
 mod tested;
 
 pub use mutate::Mutator;
@@ -49,7 +50,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 13] = [
+pub const TARGETS: [Target; 14] = [
     parsers::WIRE,
     parsers::REWRITE,
     parsers::ONE_RMA_WIRE,
@@ -63,6 +64,7 @@ pub const TARGETS: [Target; 13] = [
     one_rma::NIC,
     parsers::GRANTS,
     nicd::NICD,
+    switch::SWITCH,
 ];
 
 /// The target of a name.

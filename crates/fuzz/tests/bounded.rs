@@ -59,7 +59,7 @@ macro_rules! bounded {
 
 bounded! {
     wire rewrite one_rma_wire pcap scenario nic_rc nic_uc_ud nic_irn nic_star nic_chains nic_one_rma grants
-    nicd
+    nicd switch
 }
 
 /// The corpus in the tree is the one that the targets describe. `ADVERB_WRITE_CORPUS=1` writes it.
