@@ -1,4 +1,5 @@
-//! What stands between a port and the switch: the faults of both directions, and the capture.
+//! What stands between a port and the switch: the faults of both directions, and the capture; and memory of
+//! frames that is used again.
 
 use adverb_os::capture::Capture;
 use adverb_os::faults::{Direction, FaultCounts, Faults, Lane, Parcel};
@@ -23,6 +24,30 @@ pub enum Way {
     Rx = 0,
     /// Out of it.
     Tx = 1,
+}
+
+/// Memory of frames that have left, for those that come.
+#[derive(Debug, Default)]
+pub struct Spare(Vec<Vec<u8>>);
+
+impl Spare {
+    /// Frames whose memory is kept at most.
+    const MAX: usize = 64;
+
+    /// A frame's bytes in memory of their own.
+    pub fn copy(&mut self, frame: &[u8]) -> Vec<u8> {
+        let mut bytes = self.0.pop().unwrap_or_default();
+        bytes.clear();
+        bytes.extend_from_slice(frame);
+        bytes
+    }
+
+    /// A frame has left.
+    pub fn give(&mut self, bytes: Vec<u8>) {
+        if self.0.len() < Spare::MAX {
+            self.0.push(bytes);
+        }
+    }
 }
 
 impl Line {

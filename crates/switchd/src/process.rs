@@ -5,7 +5,7 @@ use crate::config::{CableKind, Config};
 use crate::control;
 use crate::ethernet::{Edge, Route};
 use crate::interface::Interface;
-use crate::line::{Line, Way};
+use crate::line::{Line, Spare, Way};
 use crate::machine::Machine;
 use crate::members::{Members, Peer, Role};
 use adverb_os::batch::Tally;
@@ -127,6 +127,7 @@ pub struct Process {
     /// What the wait set's descriptors are, from the third on.
     waiting: Vec<Waiting>,
     inbox: Vec<u8>,
+    spare: Spare,
     pub(crate) tally: Tally,
     /// Messages that nobody sends who knows how.
     pub(crate) malformed: u64,
@@ -168,6 +169,7 @@ impl Process {
             set: WaitSet::default(),
             waiting: Vec::new(),
             inbox: vec![0; MESSAGE_MAX],
+            spare: Spare::default(),
             tally: Tally::default(),
             malformed: 0,
             seed: sys::random_seed(),
@@ -300,7 +302,8 @@ impl Process {
             match (Message::parse(&inbox[..len]), peer.role) {
                 (Some(Message::Frames(frames)), Role::Member(port, _)) => {
                     for frame in frames {
-                        self.take_frame(now, port, frame.to_vec());
+                        let bytes = self.spare.copy(frame);
+                        self.take_frame(now, port, bytes);
                     }
                     self.drain(now);
                 }
@@ -370,6 +373,7 @@ impl Process {
             let Some(seat) = seat_of(&mut self.seats, port) else { continue };
             if let Some(bytes) = seat.line.admit(now, Way::Tx, bytes) {
                 self.hand_over(now, port, &bytes);
+                self.spare.give(bytes);
             }
         }
     }
