@@ -11,7 +11,7 @@ const UDP_CHECKSUM_AT: usize = 6;
 const OWN_PAYLOAD_MAX: usize = 16;
 
 /// A packet in the switch.
-#[derive(Clone, Debug)]
+#[derive(Clone, Default, Debug)]
 pub struct Frame {
     /// Its headers.
     pub packet: Packet,
@@ -25,9 +25,10 @@ pub struct Frame {
 }
 
 /// What of a frame the received bytes still say.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Default, Debug)]
 enum Body {
     /// All: they leave as they are.
+    #[default]
     AsReceived,
     /// Nothing: the descriptor and this payload are emitted.
     Own([u8; OWN_PAYLOAD_MAX]),
@@ -35,22 +36,28 @@ enum Body {
 
 impl Frame {
     /// Parses a packet that starts at its IP header. Bytes behind its ICRC are cut off.
-    pub fn parse(mut bytes: Vec<u8>) -> Result<Frame, ParseError> {
+    pub fn parse(bytes: Vec<u8>) -> Result<Frame, ParseError> {
+        let mut frame = Frame::default();
+        frame.refill(bytes)?;
+        Ok(frame)
+    }
+
+    /// Becomes the frame of other bytes, in the same place.
+    pub fn refill(&mut self, mut bytes: Vec<u8>) -> Result<(), ParseError> {
         let parsed = Packet::parse_ip(&bytes)?;
         bytes.truncate(parsed.frame_len);
-        Ok(Frame {
-            packet: parsed.packet,
-            extra: parsed.extra,
-            bytes,
-            payload_at: parsed.payload.start,
-            ip_header_len: parsed.ip_header_len,
-            body: Body::AsReceived,
-        })
+        self.packet = parsed.packet;
+        self.extra = parsed.extra;
+        self.bytes = bytes;
+        self.payload_at = parsed.payload.start;
+        self.ip_header_len = parsed.ip_header_len;
+        self.body = Body::AsReceived;
+        Ok(())
     }
 
     /// A frame like this one, with other headers and a payload of at most 16 bytes: one that the switch
     /// generates.
-    pub fn made_like(&self, packet: Packet, payload: &[u8]) -> Frame {
+    pub fn made_like(&self, packet: Packet, payload: &[u8]) -> Box<Frame> {
         let mut frame = Frame {
             packet: self.packet,
             extra: self.extra,
@@ -60,7 +67,7 @@ impl Frame {
             body: Body::AsReceived,
         };
         frame.change(packet, payload);
-        frame
+        Box::new(frame)
     }
 
     /// Gives the frame other headers, of the same IP version, and a payload of at most 16 bytes.
@@ -137,11 +144,10 @@ impl Frame {
     }
 
     /// The bytes as they leave: as they came, or emitted anew with a new ICRC.
-    pub fn into_bytes(self) -> Vec<u8> {
-        let Body::Own(own) = self.body else { return self.bytes };
+    pub fn take_bytes(&mut self) -> Vec<u8> {
+        let mut bytes = std::mem::take(&mut self.bytes);
+        let Body::Own(own) = self.body else { return bytes };
         let payload = &own[..self.packet.payload_len as usize];
-        let mut bytes = self.bytes;
-        bytes.clear();
         bytes.resize(self.packet.frame_len(), 0);
         // A checksum of zero says that there is none. IPv6 allows that for tunnels only, and plain sockets
         // drop it (RFC 6935), so it is computed where the sender had one.

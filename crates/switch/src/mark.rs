@@ -59,7 +59,7 @@ impl Mark {
     }
 
     /// Marks, if it is time and the packet is ECN-capable.
-    pub fn ecn(&mut self, ctx: &mut Context<'_>, mut frame: Frame) {
+    pub fn ecn(&mut self, ctx: &mut Context<'_>, mut frame: Box<Frame>) {
         if frame.packet.flow.traffic_class & 3 != 0 && self.is_due(ctx) && frame.mark_congestion() {
             ctx.count(Counter::Marked);
             ctx.note(&frame.packet, Note::Marked);
@@ -68,7 +68,7 @@ impl Mark {
     }
 
     /// Trims, if it is time and the packet has a payload.
-    pub fn trim(&mut self, ctx: &mut Context<'_>, mut frame: Frame) {
+    pub fn trim(&mut self, ctx: &mut Context<'_>, mut frame: Box<Frame>) {
         if frame.packet.payload_len > 0 && self.is_due(ctx) && frame.trim() {
             ctx.count(Counter::Trimmed);
             ctx.note(&frame.packet, Note::Trimmed);

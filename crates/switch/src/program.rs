@@ -14,6 +14,10 @@ use adverb_wire::{Gid, Instant, Packet};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct PortId(pub u16);
 
+/// A frame on its way through the row of programs: the port on which it came, the port that has its
+/// destination, and the frame, which stays in one place.
+pub(crate) type Hop = (PortId, PortId, Box<Frame>);
+
 /// What a program may use while it deals with a frame.
 #[derive(Debug)]
 pub struct Context<'a> {
@@ -30,17 +34,17 @@ pub struct Context<'a> {
     pub(crate) passes: &'a mut Passes,
     pub(crate) counters: &'a mut Counters,
     pub(crate) trace: &'a mut Trace,
-    pub(crate) out: &'a mut Vec<(PortId, PortId, Frame)>,
+    pub(crate) out: &'a mut Vec<Hop>,
 }
 
 impl Context<'_> {
     /// Lets the frame go on to the port that has its destination.
-    pub fn pass_on(&mut self, frame: Frame) {
+    pub fn pass_on(&mut self, frame: Box<Frame>) {
         self.out.push((self.from, self.to, frame));
     }
 
     /// Sends a frame back to the port on which this one came.
-    pub fn send_back(&mut self, frame: Frame) {
+    pub fn send_back(&mut self, frame: Box<Frame>) {
         self.out.push((self.to, self.from, frame));
     }
 
@@ -124,7 +128,7 @@ impl Program {
     }
 
     /// Deals with one frame: passes it on, changed or not, drops it, or keeps it.
-    pub fn on_frame(&mut self, ctx: &mut Context<'_>, frame: Frame) {
+    pub fn on_frame(&mut self, ctx: &mut Context<'_>, frame: Box<Frame>) {
         match self {
             Program::Ecn(mark) => mark.ecn(ctx, frame),
             Program::Trim(mark) => mark.trim(ctx, frame),

@@ -3,7 +3,7 @@
 use crate::budget::Needs;
 use crate::counters::{Counter, Counters, Drop};
 use crate::frame::Frame;
-use crate::program::{Context, PortId, Program, ProgramConfig};
+use crate::program::{Context, Hop, PortId, Program, ProgramConfig};
 use crate::register::Passes;
 use crate::trace::{Event, Note, Trace};
 use adverb_wire::{Gid, Instant, Psn, QpNumber};
@@ -16,6 +16,8 @@ pub const PORTS_MAX: usize = 256;
 pub const ADDRESSES_MAX: usize = 16;
 /// Programs in a row at most.
 pub const PROGRAMS_MAX: usize = 8;
+/// Places of frames that are kept to be used again.
+const SPARE_MAX: usize = 64;
 
 /// What one end of a reliable connection tells of it, so that nothing has to be guessed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -108,7 +110,12 @@ pub struct Switch {
     passes: Passes,
     counters: Counters,
     trace: Trace,
-    out: VecDeque<(PortId, Frame)>,
+    out: VecDeque<(PortId, Box<Frame>)>,
+    /// What waits for a program, and what one lets go on; both empty between two frames.
+    row: [Vec<Hop>; 2],
+    /// Places of frames that have left.
+    #[allow(clippy::vec_box, reason = "frames stay where they are while they pass the programs")]
+    spare: Vec<Box<Frame>>,
 }
 
 impl Switch {
@@ -137,6 +144,8 @@ impl Switch {
             counters: Counters::default(),
             trace: Trace::new(trace),
             out: VecDeque::new(),
+            row: Default::default(),
+            spare: Vec::new(),
         })
     }
 
@@ -212,13 +221,14 @@ impl Switch {
         port.counts.rx_frames += 1;
         port.counts.rx_bytes += bytes.len() as u64;
         self.counters.add(Counter::RxFrames);
-        let dropped = match Frame::parse(bytes) {
+        let mut frame = self.spare.pop().unwrap_or_default();
+        let dropped = match frame.refill(bytes) {
             Err(_) => Some(Drop::Parse),
-            Ok(frame) if !port.addresses.contains(&frame.packet.flow.src) => {
+            Ok(()) if !port.addresses.contains(&frame.packet.flow.src) => {
                 self.trace.add(now, (from, from), &frame.packet, Note::Dropped(Drop::Source));
                 Some(Drop::Source)
             }
-            Ok(frame) => self.forward(now, from, frame),
+            Ok(()) => self.forward(now, from, frame),
         };
         if let Some(reason) = dropped {
             self.counters.drop(reason);
@@ -229,26 +239,30 @@ impl Switch {
     }
 
     /// Sends a frame to the port of its destination; to all others, if that is a group.
-    fn forward(&mut self, now: Instant, from: PortId, frame: Frame) -> Option<Drop> {
+    fn forward(&mut self, now: Instant, from: PortId, frame: Box<Frame>) -> Option<Drop> {
         let dst = frame.packet.flow.dst;
         if dst.is_multicast() {
             let others = (0..self.ports.len()).filter(|at| self.ports[*at].is_some());
             let others: Vec<PortId> = others.map(|at| PortId(at as u16)).filter(|to| *to != from).collect();
-            others.into_iter().for_each(|to| self.run(now, vec![(from, to, frame.clone())], 0));
+            for to in others {
+                self.row[0].push((from, to, frame.clone()));
+            }
+            self.run(now, 0);
             return None;
         }
         let Some(to) = self.routes.get(&dst.0) else {
             self.trace.add(now, (from, from), &frame.packet, Note::Dropped(Drop::NoRoute));
             return Some(Drop::NoRoute);
         };
-        self.run(now, vec![(from, *to, frame)], 0);
+        self.row[0].push((from, *to, frame));
+        self.run(now, 0);
         None
     }
 
-    /// Lets frames pass the programs from one of them on.
-    fn run(&mut self, now: Instant, mut frames: Vec<(PortId, PortId, Frame)>, first: usize) {
+    /// Lets the frames of the row pass the programs from one of them on.
+    fn run(&mut self, now: Instant, first: usize) {
+        let [mut frames, mut out] = std::mem::take(&mut self.row);
         for at in first..self.programs.len() {
-            let mut out = Vec::with_capacity(frames.len());
             for (from, to, frame) in frames.drain(..) {
                 let pass = self.passes.first();
                 let depth = self.depth_of(to);
@@ -256,14 +270,15 @@ impl Switch {
                 let mut ctx = Context { now, from, to, depth, pass, passes, counters, trace, out: &mut out };
                 programs[at].on_frame(&mut ctx, frame);
             }
-            frames = out;
+            std::mem::swap(&mut frames, &mut out);
         }
-        for (_, to, frame) in frames {
+        for (_, to, frame) in frames.drain(..) {
             match self.ports.get(usize::from(to.0)) {
                 Some(Some(_)) => self.out.push_back((to, frame)),
                 _ => self.counters.drop(Drop::NoPort),
             }
         }
+        self.row = [frames, out];
     }
 
     fn depth_of(&self, port: PortId) -> u32 {
@@ -272,13 +287,14 @@ impl Switch {
 
     /// Calls a program outside of a frame's way; what it sends passes the programs behind it.
     fn with_program(&mut self, now: Instant, at: usize, f: impl FnOnce(&mut Program, &mut Context<'_>)) {
-        let mut out = Vec::new();
+        let mut out = std::mem::take(&mut self.row[0]);
         let pass = self.passes.first();
         let Switch { programs, passes, counters, trace, .. } = self;
         let (from, to) = (PortId::default(), PortId::default());
         let mut ctx = Context { now, from, to, depth: 0, pass, passes, counters, trace, out: &mut out };
         f(&mut programs[at], &mut ctx);
-        self.run(now, out, at + 1);
+        self.row[0] = out;
+        self.run(now, at + 1);
     }
 
     /// Tells the programs of a connection.
@@ -302,9 +318,12 @@ impl Switch {
 
     /// The next frame that leaves, and by which port.
     pub fn next_frame(&mut self) -> Option<(PortId, Vec<u8>)> {
-        let (to, frame) = self.out.pop_front()?;
+        let (to, mut frame) = self.out.pop_front()?;
         let changed = frame.is_changed();
-        let bytes = frame.into_bytes();
+        let bytes = frame.take_bytes();
+        if self.spare.len() < SPARE_MAX {
+            self.spare.push(frame);
+        }
         self.counters.add(Counter::TxFrames);
         if changed {
             self.counters.add(Counter::Changed);

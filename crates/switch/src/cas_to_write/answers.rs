@@ -28,7 +28,7 @@ enum Whose {
 
 impl CasToWrite {
     /// An answer has come.
-    pub(super) fn on_answer(&mut self, ctx: &mut Context<'_>, frame: Frame) {
+    pub(super) fn on_answer(&mut self, ctx: &mut Context<'_>, frame: Box<Frame>) {
         let packet = frame.packet;
         let (client, qpn) = (packet.flow.dst, packet.bth.dest_qp);
         let whose = match self.connections.of_answer(client, qpn) {
@@ -98,27 +98,39 @@ impl CasToWrite {
 
     /// Tells the words what an answer says, answers for what was converted, and lets the answer go on if it
     /// is one that its client can read.
-    fn settle(&mut self, ctx: &mut Context<'_>, at: u32, frame: Frame) {
+    fn settle(&mut self, ctx: &mut Context<'_>, at: u32, mut frame: Box<Frame>) {
         let packet = frame.packet;
         let (psn, plain) = (packet.bth.psn, is_plain_ack(&packet));
         let whole = plain || packet.bth.opcode.operation() == Operation::AtomicAcknowledge;
         let before = if whole { psn.next() } else { psn };
-        self.connections.get_mut(at).advance(before, packet.aeth.msn);
-        let mut own = None;
-        for place in 0..self.connections.get(at).entries.len() {
-            let entry = self.connections.get(at).entries[place];
+        let connection = self.connections.get_mut(at);
+        connection.advance(before, packet.aeth.msn);
+        // Bit by bit the places of those that the answer speaks for, and the entry of its own number.
+        let (mut covered, mut own) = (0u32, None);
+        for (place, entry) in connection.entries.iter().enumerate() {
             let is_own = entry.psn == psn;
             if is_own {
-                own = Some(entry);
+                own = Some(*entry);
             }
-            let covered = entry.psn.is_before(psn) || (plain && is_own);
-            if !covered || entry.answered || entry.kind == Kind::Native {
-                continue;
-            }
+            let open = !entry.answered && entry.kind != Kind::Native;
+            covered |= u32::from(open && (entry.psn.is_before(psn) || (plain && is_own))) << place;
+        }
+        let mut own_answer = false;
+        while covered != 0 {
+            let place = covered.trailing_zeros() as usize;
+            covered &= covered - 1;
+            let entry = &mut self.connections.get_mut(at).entries[place];
+            entry.answered = true;
+            let entry = *entry;
             self.acknowledged(ctx, at, &entry);
-            self.connections.get_mut(at).entries[place].answered = true;
-            if entry.is_converted() && (is_own || self.config.mistake != Some(Mistake::Coalesced)) {
-                self.answer(ctx, at, &frame, &entry, !is_own);
+            match entry.is_converted() {
+                true if entry.psn == psn => own_answer = true,
+                true if self.config.mistake != Some(Mistake::Coalesced) => {
+                    let answer = self.answer(ctx, at, &packet, &entry);
+                    ctx.count(Counter::DeCoalesced);
+                    ctx.pass_on(frame.made_like(answer, &[]));
+                }
+                _ => {}
             }
         }
         if let (Syndrome::Nak(code), Some(entry)) = (packet.aeth.syndrome, own)
@@ -128,8 +140,15 @@ impl CasToWrite {
             self.on_refusal(ctx, at, &entry, code);
         }
         match own {
-            // Its client has had the atomic acknowledgement in its place.
-            Some(entry) if plain && entry.is_converted() => return,
+            // Its client gets the atomic acknowledgement in its place, unless it has had that.
+            Some(entry) if plain && entry.is_converted() => {
+                if own_answer {
+                    let answer = self.answer(ctx, at, &packet, &entry);
+                    frame.change(answer, &[]);
+                    ctx.pass_on(frame);
+                }
+                return;
+            }
             Some(entry) if plain && entry.kind == Kind::Native => {
                 return ctx.drop(&packet, Drop::AckBare);
             }
@@ -162,15 +181,15 @@ impl CasToWrite {
         }
     }
 
-    /// Makes an atomic's answer.
-    fn answer(&mut self, ctx: &mut Context<'_>, at: u32, ack: &Frame, entry: &Entry, implied: bool) {
+    /// Makes an atomic's answer of what an acknowledgement says.
+    fn answer(&mut self, ctx: &mut Context<'_>, at: u32, ack: &Packet, entry: &Entry) -> Packet {
         let Some(base) = self.connections.get(at).msn_base else {
             unreachable!("nothing was converted before")
         };
-        let mut packet = Packet { flow: ack.packet.flow, bth: ack.packet.bth, ..Packet::default() };
+        let mut packet = Packet { flow: ack.flow, bth: ack.bth, ..Packet::default() };
         packet.bth.opcode = Opcode::new(Service::Rc, Operation::AtomicAcknowledge);
         packet.bth.psn = entry.psn;
-        let syndrome = match ack.packet.aeth.syndrome {
+        let syndrome = match ack.aeth.syndrome {
             syndrome @ Syndrome::Ack { .. } => syndrome,
             _ => Syndrome::default(),
         };
@@ -178,11 +197,8 @@ impl CasToWrite {
         packet.atomic_original = entry.original;
         ctx.count(Counter::Answered);
         ctx.count(Counter::Generated);
-        if implied {
-            ctx.count(Counter::DeCoalesced);
-        }
         ctx.note(&packet, Note::Answered(entry.original));
-        ctx.pass_on(ack.made_like(packet, &[]));
+        packet
     }
 
     /// The server's own answer to an atomic tells the word's value.
@@ -219,6 +235,19 @@ impl CasToWrite {
         self.freed.push_back(entry.va);
     }
 
+    /// An atomic that the server was to decide was not executed: its word is what it was, if that is known.
+    fn roll_back(&mut self, at: u32, entry: &Entry) -> bool {
+        let word = self.words.get_mut(entry.word);
+        let State::Learning { connection, psn, before: Some(value), .. } = word.state else { return false };
+        if (connection, psn, word.va) != (at, entry.psn, entry.va) {
+            return false;
+        }
+        word.natives -= 1;
+        word.state = State::Known(value);
+        self.freed.push_back(entry.va);
+        true
+    }
+
     /// The server has refused a tracked request: its queue pair takes no more. What it has under way to words
     /// is unsure.
     fn on_refusal(&mut self, ctx: &mut Context<'_>, at: u32, refused: &Entry, code: NakCode) {
@@ -231,7 +260,12 @@ impl CasToWrite {
             if entry.answered || entry.psn.is_before(refused.psn) {
                 continue;
             }
-            self.settle_for_good(ctx, at, &entry);
+            // The server has executed neither what it has refused nor anything behind it: its queue pair has
+            // failed. Of what went wrong while it was executed, nothing is known.
+            let refused = matches!(code, NakCode::RemoteAccessError | NakCode::InvalidRequest);
+            if !refused || !self.roll_back(at, &entry) {
+                self.settle_for_good(ctx, at, &entry);
+            }
             let entry = &mut self.connections.get_mut(at).entries[place];
             entry.answered = true;
             entry.dead = true;

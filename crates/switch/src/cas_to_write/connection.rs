@@ -75,7 +75,7 @@ impl Entry {
 #[derive(Debug)]
 pub struct Waiting {
     /// The frame.
-    pub frame: Frame,
+    pub frame: Box<Frame>,
     /// Where it came from and where it goes.
     pub ports: (PortId, PortId),
 }

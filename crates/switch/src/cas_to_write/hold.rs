@@ -29,7 +29,7 @@ impl CasToWrite {
             match self.attempt(ctx, at, waiting.frame, way) {
                 Ok(()) => way = Way::Usual,
                 Err(blocked) => {
-                    let (va, frame) = *blocked;
+                    let (va, frame) = blocked;
                     let ports = waiting.ports;
                     let connection = self.connections.get_mut(at);
                     // Its time goes on, unless another has had the word meanwhile or it waits for another

@@ -44,6 +44,8 @@ pub const WORDS_MAX: usize = 1 << 16;
 pub const CONNECTIONS_MAX: usize = 1 << 12;
 /// Frames that wait in one program, at most.
 pub const HELD_MAX: usize = 1 << 10;
+/// Of these, frames of one client: who waits with many connections leaves room for others.
+const HELD_OF_CLIENT: usize = HELD_MAX / 4;
 /// Keys for which the server refused a WRITE, remembered at most.
 const REFUSED_MAX: usize = 64;
 
@@ -301,7 +303,7 @@ impl CasToWrite {
     }
 
     /// Deals with one frame.
-    pub fn on_frame(&mut self, ctx: &mut Context<'_>, frame: Frame) {
+    pub fn on_frame(&mut self, ctx: &mut Context<'_>, frame: Box<Frame>) {
         let packet = &frame.packet;
         let (src, dst) = (packet.flow.src, packet.flow.dst);
         let is_response = packet.bth.opcode.operation().is_response();
@@ -361,7 +363,7 @@ impl CasToWrite {
     }
 
     /// Whether a connection more has room; the one that has been silent for longest makes some, if it has
-    /// been so for long.
+    /// been so for long. One that is not silent stays: its client may ask again for what was converted.
     fn make_room(&mut self, ctx: &mut Context<'_>) -> bool {
         if self.connections.has_room() {
             return true;

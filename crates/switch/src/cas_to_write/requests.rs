@@ -7,7 +7,7 @@ use crate::counters::{Counter, Drop};
 use crate::frame::Frame;
 use crate::program::Context;
 use crate::trace::Note;
-use adverb_wire::{Aeth, Instant, Key, NakCode, Opcode, Operation, Packet, Reth, Service, Syndrome};
+use adverb_wire::{Aeth, Gid, Instant, Key, NakCode, Opcode, Operation, Packet, Reth, Service, Syndrome};
 use std::cmp::Ordering;
 
 /// What a request is to this program.
@@ -24,7 +24,7 @@ enum Class {
 }
 
 /// A request that must wait, and for which word.
-pub(super) type Blocked = (u64, Frame);
+pub(super) type Blocked = (u64, Box<Frame>);
 
 /// How a request may go on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,7 +37,7 @@ pub(super) enum Way {
 
 impl CasToWrite {
     /// A request has come.
-    pub(super) fn on_request(&mut self, ctx: &mut Context<'_>, frame: Frame) {
+    pub(super) fn on_request(&mut self, ctx: &mut Context<'_>, frame: Box<Frame>) {
         let operation = frame.packet.bth.opcode.operation();
         if ctx.now < self.quiet_until && (operation.is_atomic() || operation.is_write()) {
             return ctx.drop(&frame.packet, Drop::Starting);
@@ -51,7 +51,7 @@ impl CasToWrite {
             return self.hold(ctx, at, frame);
         }
         if let Err(blocked) = self.attempt(ctx, at, frame, Way::Usual) {
-            let (va, frame) = *blocked;
+            let (va, frame) = blocked;
             self.connections.get_mut(at).waits = (va, ctx.now);
             self.hold(ctx, at, frame);
         }
@@ -73,7 +73,7 @@ impl CasToWrite {
     }
 
     /// The table is full: the request goes on as it is, and what it may change is the server's.
-    fn without_connection(&mut self, ctx: &mut Context<'_>, frame: Frame) {
+    fn without_connection(&mut self, ctx: &mut Context<'_>, frame: Box<Frame>) {
         let touched = match self.classify(&frame, None) {
             Class::Atomic => Some((frame.packet.atomic.va, WORD_LEN)),
             Class::Store(_) => Some((frame.packet.reth.va, WORD_LEN)),
@@ -128,9 +128,9 @@ impl CasToWrite {
         &mut self,
         ctx: &mut Context<'_>,
         at: u32,
-        frame: Frame,
+        frame: Box<Frame>,
         way: Way,
-    ) -> Result<(), Box<Blocked>> {
+    ) -> Result<(), Blocked> {
         let connection = self.connections.get(at);
         let class = self.classify(&frame, Some(connection));
         if connection.uncounted {
@@ -170,7 +170,7 @@ impl CasToWrite {
     }
 
     /// A request of a connection whose order is unknown: the server decides.
-    fn uncounted(&mut self, ctx: &mut Context<'_>, frame: Frame, class: Class) -> Result<(), Box<Blocked>> {
+    fn uncounted(&mut self, ctx: &mut Context<'_>, frame: Box<Frame>, class: Class) -> Result<(), Blocked> {
         match class {
             Class::Other => {
                 ctx.pass_on(frame);
@@ -192,12 +192,12 @@ impl CasToWrite {
     fn touch_and_pass(
         &mut self,
         ctx: &mut Context<'_>,
-        frame: Frame,
+        frame: Box<Frame>,
         va: u64,
         len: u64,
-    ) -> Result<(), Box<Blocked>> {
+    ) -> Result<(), Blocked> {
         match self.touch(ctx, va, len) {
-            Err(busy) => Err(Box::new((busy, frame))),
+            Err(busy) => Err((busy, frame)),
             Ok(()) => {
                 if frame.packet.bth.opcode.operation().is_atomic() {
                     ctx.count(Counter::AtomicsPassed);
@@ -239,7 +239,7 @@ impl CasToWrite {
             State::Pending { connection, psn, since, .. } if ctx.now.since(since) > life => {
                 (connection, psn, true)
             }
-            State::Learning { connection, psn, since } if ctx.now.since(since) > life => {
+            State::Learning { connection, psn, since, .. } if ctx.now.since(since) > life => {
                 (connection, psn, false)
             }
             _ => return,
@@ -252,7 +252,7 @@ impl CasToWrite {
     }
 
     /// An atomic in its turn.
-    fn decide(&mut self, ctx: &mut Context<'_>, at: u32, frame: Frame, way: Way) -> Result<(), Box<Blocked>> {
+    fn decide(&mut self, ctx: &mut Context<'_>, at: u32, frame: Box<Frame>, way: Way) -> Result<(), Blocked> {
         let packet = frame.packet;
         let va = packet.atomic.va;
         let followed = self.words.find(va).or_else(|| self.words.follow(va, ctx.now + self.config.life));
@@ -275,10 +275,10 @@ impl CasToWrite {
         let word = self.words.access(ctx.pass, word_at);
         let kind = match word.state {
             State::Known(value) if convertible && word.owner == Some(owner) => outcome(&packet, value),
-            State::Pending { .. } | State::Closed { .. } => return Err(Box::new((va, frame))),
-            State::Learning { .. } if way == Way::Usual => return Err(Box::new((va, frame))),
+            State::Pending { .. } | State::Closed { .. } => return Err((va, frame)),
+            State::Learning { .. } if way == Way::Usual => return Err((va, frame)),
             State::Unsure { until } if ctx.now >= until && word.natives > 0 && way == Way::Usual => {
-                return Err(Box::new((va, frame)));
+                return Err((va, frame));
             }
             _ => Kind::Native,
         };
@@ -287,7 +287,10 @@ impl CasToWrite {
             word.state = match word.state {
                 State::Learning { .. } => State::Unsure { until: since },
                 State::Unsure { until } if since < until || word.natives > 0 => State::Unsure { until },
-                _ => State::Learning { connection: at, psn, since },
+                state => {
+                    let before = if let State::Known(value) = state { Some(value) } else { None };
+                    State::Learning { connection: at, psn, since, before }
+                }
             };
             word.natives += 1;
         } else if let Kind::Change(value) = kind {
@@ -309,9 +312,9 @@ impl CasToWrite {
         &mut self,
         ctx: &mut Context<'_>,
         at: u32,
-        frame: Frame,
+        frame: Box<Frame>,
         value: u64,
-    ) -> Result<(), Box<Blocked>> {
+    ) -> Result<(), Blocked> {
         let packet = frame.packet;
         let (va, rkey) = (packet.reth.va, packet.reth.rkey);
         let Some(word_at) = self.words.find(va) else { unreachable!("it was classified as a word's") };
@@ -326,7 +329,7 @@ impl CasToWrite {
         let (psn, since) = (packet.bth.psn, ctx.now);
         let word = self.words.access(ctx.pass, word_at);
         if word.is_busy() {
-            return Err(Box::new((va, frame)));
+            return Err((va, frame));
         }
         let State::Known(original) = word.state else {
             make_unsure(word, since + self.config.life);
@@ -357,9 +360,9 @@ impl CasToWrite {
         &mut self,
         ctx: &mut Context<'_>,
         at: u32,
-        frame: Frame,
+        frame: Box<Frame>,
         class: Class,
-    ) -> Result<(), Box<Blocked>> {
+    ) -> Result<(), Blocked> {
         let packet = frame.packet;
         let (operation, AtomicOperands { rkey, operands }) =
             (packet.bth.opcode.operation(), operands_of(&packet));
@@ -407,7 +410,7 @@ impl CasToWrite {
     }
 
     /// Sends a tracked request on as what it has become.
-    fn send_as(&mut self, ctx: &mut Context<'_>, mut frame: Frame, entry: &Entry, first: bool) {
+    fn send_as(&mut self, ctx: &mut Context<'_>, mut frame: Box<Frame>, entry: &Entry, first: bool) {
         let was = frame.packet;
         let (counter, note) = match entry.kind {
             Kind::Native => (Counter::AtomicsPassed, Note::Passed),
@@ -497,18 +500,26 @@ impl CasToWrite {
     }
 
     /// Lets a frame wait behind those of its connection.
-    fn hold(&mut self, ctx: &mut Context<'_>, at: u32, frame: Frame) {
-        let connection = self.connections.get_mut(at);
-        if connection.held.len() == super::connection::HELD || self.held == super::HELD_MAX {
+    fn hold(&mut self, ctx: &mut Context<'_>, at: u32, frame: Box<Frame>) {
+        let connection = self.connections.get(at);
+        let (client, room) = (connection.client, connection.held.len() < super::connection::HELD);
+        if !room || self.held == super::HELD_MAX || self.held_of(client) >= super::HELD_OF_CLIENT {
             return ctx.drop(&frame.packet, Drop::HoldRoom);
         }
         ctx.count(Counter::Held);
         ctx.note(&frame.packet, Note::Held);
+        let connection = self.connections.get_mut(at);
         if connection.held.is_empty() {
             self.waiting.push(at);
         }
         connection.held.push_back(Waiting { frame, ports: (ctx.from, ctx.to) });
         self.held += 1;
+    }
+
+    /// Frames that wait on a client's connections.
+    fn held_of(&self, client: Gid) -> usize {
+        let waiting = self.waiting.iter().map(|at| self.connections.get(*at));
+        waiting.filter(|connection| connection.client == client).map(|connection| connection.held.len()).sum()
     }
 
     /// When a request has waited for long enough.

@@ -37,6 +37,8 @@ pub enum State {
         psn: Psn,
         /// From when on.
         since: Instant,
+        /// What the word held before, if that was known: what it holds if the server refuses.
+        before: Option<u64>,
     },
     /// The word has this value.
     Known(u64),
