@@ -252,6 +252,13 @@ fn seeds() -> Vec<(String, Vec<u8>)> {
         ("fills-in-an-address", input([&[read(DATA, code(1, 0, 16)), wait(0), enable(1, 1)], &all, &[]])),
         ("enables-for-ever", input([&[enable(8, 1)], &lap, &[]])),
         ("enable-each-other", input([&[enable(8, 1), enable(8, 2)], &other, &lap])),
+        // Found by libFuzzer: sixteen steps a lap, of which every eighth was an ENABLE's effect, which ended
+        // no turn.
+        ("enable-each-other-but-once", {
+            let mut once = other.clone();
+            once[6] = nop();
+            input([&[enable(8, 1), enable(8, 2)], &once, &lap])
+        }),
         ("waits-for-itself", input([&[wait(0), nop()], &[], &[]])),
         ("each-operation", input([&all, &[], &[]])),
         ("each-operation-round-and-round", input([&[enable(0x4000, 1)], &all, &[]])),

@@ -25,6 +25,9 @@ impl Nic {
     #[inline]
     pub(crate) fn find_frame(&mut self, now: Instant, out: &mut TxFrame) -> bool {
         let mut budget = limits::STEPS_WITHOUT_FRAME;
+        // What is left of the budget when the turn of who is first ends. What a step does to others counts as
+        // its own, and may be the last of a turn.
+        let mut end = budget - limits::QUANTUM_OF_STEPS;
         while budget > 0 {
             if self.state.is_outside_due() {
                 match self.step_first(now, out) {
@@ -51,17 +54,14 @@ impl Nic {
                     self.ready.served(index, self.quantum.min(limits::QUANTUM_OF_LOOPED_FRAMES));
                     budget = self.loop_back(now, out, budget);
                 }
-                SendStep::Chain => {
-                    let turns = budget / limits::QUANTUM_OF_STEPS;
-                    budget = self.run_chain(index, now, budget);
-                    if budget / limits::QUANTUM_OF_STEPS != turns {
+                step => {
+                    budget = match step {
+                        SendStep::Chain => self.run_chain(index, now, budget),
+                        _ => budget - 1,
+                    };
+                    if budget <= end {
                         self.ready.pass(index);
-                    }
-                }
-                _ => {
-                    budget -= 1;
-                    if budget.is_multiple_of(limits::QUANTUM_OF_STEPS) {
-                        self.ready.pass(index);
+                        end = budget.saturating_sub(limits::QUANTUM_OF_STEPS);
                     }
                 }
             }
