@@ -220,7 +220,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// A way's turn.
+    /// A way's turn: one get at least, so that ways that had their turns before it leave none without.
     async fn turn(&mut self, at: usize, until_ns: u64) -> Result<(), Error> {
         let way = self.load.ways[at];
         let before = self.counted(way);
@@ -229,7 +229,7 @@ impl<'a> Bench<'a> {
         // Time that others had is no gap of this way.
         let tally = &mut self.tallies[at];
         tally.last_success_ns = begin - tally.open_gap_ns;
-        while begin < until_ns {
+        loop {
             let n = self.random.u64(..self.load.keys.max(1));
             let right = self.get(way, n).await?;
             let end = now_ns();
@@ -247,6 +247,9 @@ impl<'a> Bench<'a> {
                 self.rdma.sleep(REST).await.map_err(failed)?;
             }
             begin = now_ns();
+            if begin >= until_ns {
+                break;
+            }
         }
         let after = self.counted(way);
         let tally = &mut self.tallies[at];
