@@ -262,7 +262,8 @@ impl Switch {
 
     /// Buffers a packet, whose `via` names the port at which it came in, for the port that feeds `link`;
     /// whether it was marked. The caller has asked [`Switch::admits`].
-    #[inline]
+    // Where a hop stands alone in its function, it takes 6 instructions less.
+    #[inline(always)]
     pub fn enqueue(
         &mut self,
         packets: &mut Packets,
