@@ -21,25 +21,30 @@ def ip(*words):
         raise Fail(f"ip {' '.join(words)}: {done.stderr.strip()}")
 
 
+def make_namespaces(room, names):
+    """Namespaces of this case, gone when its room closes."""
+    if os.geteuid() != 0:
+        raise Skip("needs root, to make network namespaces")
+    require("ip")
+    for name in names:
+        try:
+            ip("netns", "add", name)
+        except Fail as e:
+            raise Skip(f"this root may not make network namespaces: {e}") from None
+        room.cleanups.append(lambda name=name: ip("netns", "del", name))
+
+
 class Wire:
     """A veth pair between two namespaces of this case, gone when its room closes."""
 
     serial = 0
 
     def __init__(self, room, mtu):
-        if os.geteuid() != 0:
-            raise Skip("needs root, to make network namespaces")
-        require("ip")
         Wire.serial += 1
         stem = f"adv{os.getpid() % 10000}x{Wire.serial}"
         self.room = room
         self.names = (stem + "a", stem + "b")
-        for name in self.names:
-            try:
-                ip("netns", "add", name)
-            except Fail as e:
-                raise Skip(f"this root may not make network namespaces: {e}") from None
-            room.cleanups.append(lambda name=name: ip("netns", "del", name))
+        make_namespaces(room, self.names)
         a, b = self.names
         ip("link", "add", "veth0", "netns", a, "mtu", str(mtu), "type", "veth",
            "peer", "name", "veth0", "netns", b, "mtu", str(mtu))

@@ -3,8 +3,8 @@ cross its process, and no program knows of it. Needs root, to make the namespace
 
 import os
 
-from harness import Case, Fail, Skip, require
-from suite_netns import ip
+from harness import Case, Fail, require
+from suite_netns import ip, make_namespaces
 from suite_perftest import LOSSY_TIMEOUT, expect_results, program
 from suite_switch import ECN, LOSS, Switch, expect_counted
 from suite_utils import PINGPONGS, pingpong
@@ -20,19 +20,11 @@ class Wired:
     serial = 0
 
     def __init__(self, room, text):
-        if os.geteuid() != 0:
-            raise Skip("needs root, to make network namespaces")
-        require("ip")
         Wired.serial += 1
         stem = f"advs{os.getpid() % 10000}x{Wired.serial}"
         self.hosts = (stem + "a", stem + "b")
         middle = stem + "s"
-        for name in (*self.hosts, middle):
-            try:
-                ip("netns", "add", name)
-            except Fail as e:
-                raise Skip(f"this root may not make network namespaces: {e}") from None
-            room.cleanups.append(lambda name=name: ip("netns", "del", name))
+        make_namespaces(room, (*self.hosts, middle))
         for n, (name, host) in enumerate(zip(self.hosts, HOSTS)):
             ip("link", "add", "veth0", "netns", name, "mtu", str(MTU), "type", "veth",
                "peer", "name", f"port{n}", "netns", middle)
