@@ -1,6 +1,7 @@
 //! Whole IP packets around what a UDP socket or a ring shows: their headers, their ICRC, and back.
 
 use crate::ring::Frame;
+use adverb_wire::ip::PROTOCOL_UDP;
 use adverb_wire::{Flow, Gid, ICRC_LEN, Icrc, Packet, ParseError, ROCE_UDP_PORT, WireExtra};
 
 /// Bytes of a UDP header.
@@ -67,7 +68,19 @@ pub fn bth_offset(bytes: &[u8]) -> usize {
     }
 }
 
-/// The addresses, class and hop limit of a frame of our own making, even if bits of its BTH have flipped.
+/// Whether an IP packet is RoCEv2's, by its protocol and port.
+pub fn is_roce(packet: &[u8]) -> bool {
+    let protocol = match packet.first().map(|first| first >> 4) {
+        Some(4) => packet.get(9),
+        Some(6) => packet.get(6),
+        _ => return false,
+    };
+    // The destination's port is the second word of the UDP header, which ends where the BTH starts.
+    let port = packet.get(bth_offset(packet) - UDP_LEN + 2..).and_then(<[u8]>::first_chunk);
+    protocol == Some(&PROTOCOL_UDP) && port == Some(&ROCE_UDP_PORT.to_be_bytes())
+}
+
+/// The addresses, class and hop limit of an IP packet, whatever it carries.
 pub fn outer_flow(bytes: &[u8]) -> Option<Flow> {
     let gid = |at: usize, len: usize| -> Option<Gid> {
         let part = bytes.get(at..at + len)?;

@@ -33,7 +33,6 @@ pub enum ProgramKeys {
 }
 
 /// The keys of `cas_to_write`.
-
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct CasKeys {

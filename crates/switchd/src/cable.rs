@@ -9,7 +9,7 @@ use std::fmt;
 use std::os::fd::RawFd;
 
 /// How often what is not there is looked for.
-pub const LOOK: Duration = Duration::from_ms(100);
+const LOOK: Duration = Duration::from_ms(100);
 
 /// What is at the other end.
 pub enum Far {
@@ -34,6 +34,8 @@ pub struct Cable {
     pub far: Far,
     /// Whose hardware address is which.
     pub edge: Edge,
+    /// When what is not there is looked for next.
+    look: Instant,
     /// Frames that were lost because nothing is there.
     pub unplugged: u64,
     /// Frames that were lost because what is there does not read what waits for it.
@@ -43,7 +45,7 @@ pub struct Cable {
 impl Cable {
     /// A cable to `far`.
     pub fn new(far: Far, edge: Edge) -> Cable {
-        Cable { far, edge, unplugged: 0, full: 0 }
+        Cable { far, edge, look: Instant::ZERO, unplugged: 0, full: 0 }
     }
 
     /// Whether something is there.
@@ -69,20 +71,35 @@ impl Cable {
 
     /// When something is due.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let look = match &self.far {
-            Far::Machine(machine) => machine.next_look(),
-            Far::Interface(interface) => interface.next_look(),
-        };
+        let look = (!self.is_plugged()).then_some(self.look);
         [look, self.edge.next_deadline()].into_iter().flatten().min()
+    }
+
+    /// Queues an IP packet for its host.
+    pub fn put(&mut self, now: Instant, packet: &[u8]) {
+        self.edge.put(now, packet);
+        self.queue();
     }
 
     /// Does what is due, and sends what can be sent.
     pub fn tick(&mut self, now: Instant) {
-        match &mut self.far {
-            Far::Machine(machine) => machine.look(now),
-            Far::Interface(interface) => interface.look(now),
+        if !self.is_plugged() && self.look <= now {
+            self.look = now + LOOK;
+            match &mut self.far {
+                Far::Machine(machine) => machine.connect(),
+                Far::Interface(interface) => interface.reopen(),
+            }
         }
         self.edge.on_timer(now);
+        self.queue();
+        match &mut self.far {
+            Far::Machine(machine) => machine.flush(),
+            Far::Interface(interface) => interface.flush(),
+        }
+    }
+
+    /// Queues the edge's frames, as far as there is room.
+    fn queue(&mut self) {
         while let Some(frame) = self.edge.next_frame() {
             if !self.is_plugged() {
                 self.unplugged += 1;
@@ -93,10 +110,6 @@ impl Cable {
                 Far::Interface(interface) => interface.add(frame),
             };
             self.full += u64::from(!is_queued);
-        }
-        match &mut self.far {
-            Far::Machine(machine) => machine.flush(),
-            Far::Interface(interface) => interface.flush(),
         }
     }
 

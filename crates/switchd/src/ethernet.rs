@@ -6,13 +6,14 @@
 //! something, for a host of its own that it has not heard yet, and keeps what is for it until then.
 
 use adverb_os::capture::mac_of;
+use adverb_os::framing::outer_flow;
 use adverb_os::via::QUEUE_MAX;
 use adverb_wire::arp::{Arp, ArpKind};
 use adverb_wire::eth::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Eth, Mac};
 use adverb_wire::neighbour::{ALL_NODES, Neighbour, NeighbourKind, solicited_node};
-use adverb_wire::{Duration, Gid, Instant};
+use adverb_wire::{Duration, Flow, Gid, Instant};
 use std::collections::VecDeque;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 /// Shorter frames are filled up (IEEE 802.3, 3.2.8).
 const FRAME_MIN: usize = 60;
@@ -40,29 +41,6 @@ struct Ask {
     due: Instant,
     /// How often it was.
     times: u32,
-}
-
-/// What an IP packet is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Route {
-    /// Who sent it.
-    pub src: Gid,
-    /// Who is to get it.
-    pub dst: Gid,
-}
-
-impl Route {
-    /// Of a packet that begins at its IP header.
-    pub fn of(packet: &[u8]) -> Option<Route> {
-        let four = |at: usize| Some(Gid::from(Ipv4Addr::from(*packet.get(at..)?.first_chunk::<4>()?)));
-        let sixteen = |at: usize| Some(Gid(*packet.get(at..)?.first_chunk::<16>()?));
-        let (src, dst) = match packet.first()? >> 4 {
-            4 => (four(12)?, four(16)?),
-            6 => (sixteen(8)?, sixteen(24)?),
-            _ => return None,
-        };
-        Some(Route { src, dst })
-    }
 }
 
 /// A port's edge.
@@ -107,11 +85,11 @@ impl Edge {
                 self.on_neighbour(&Neighbour::parse(rest)?, is_elsewhere);
             }
             ETHERTYPE_IPV4 | ETHERTYPE_IPV6 => {
-                let Route { src, dst } = Route::of(rest)?;
-                if !eth.dst.is_group() && eth.dst != mac_of(dst) {
+                let flow = outer_flow(rest)?;
+                if !eth.dst.is_group() && eth.dst != mac_of(flow.dst) {
                     return None;
                 }
-                self.learn(src, eth.src);
+                self.learn(flow.src, eth.src);
                 return Some(Some(rest));
             }
             _ => return None,
@@ -158,7 +136,7 @@ impl Edge {
 
     /// Sends an IP packet to its host or group, when its hardware address is known.
     pub fn put(&mut self, now: Instant, packet: &[u8]) {
-        let Some(Route { src, dst }) = Route::of(packet) else { return };
+        let Some(Flow { src, dst, .. }) = outer_flow(packet) else { return };
         if let Some(mac) = Mac::of_group(dst) {
             return self.send_packet(mac, packet);
         }
@@ -222,7 +200,7 @@ impl Edge {
     }
 
     fn send_packet(&mut self, to: Mac, packet: &[u8]) {
-        if let Some(Route { src, .. }) = Route::of(packet) {
+        if let Some(Flow { src, .. }) = outer_flow(packet) {
             let ethertype = if src.is_ipv4() { ETHERTYPE_IPV4 } else { ETHERTYPE_IPV6 };
             self.send(src, to, ethertype, packet);
         }

@@ -2,10 +2,8 @@
 //! finished, for a card to do the rest: a checksum is put in here; what a card would cut apart is dropped and
 //! counted, since a frame has to be one of the wire.
 
-use crate::cable::LOOK;
 use adverb_os::packet::{Frames, PacketSocket, Unfinished, is_full, is_too_long};
 use adverb_os::via::QUEUE_MAX;
-use adverb_wire::Instant;
 use adverb_wire::ip::checksum_bytes;
 use std::collections::VecDeque;
 use std::io;
@@ -19,8 +17,6 @@ const TURN: usize = 16;
 pub struct Interface {
     name: String,
     socket: Option<PacketSocket>,
-    /// When the interface is looked for next.
-    look: Instant,
     frames: Box<Frames>,
     outbox: VecDeque<Vec<u8>>,
     depth: usize,
@@ -34,7 +30,6 @@ impl Interface {
         Ok(Interface {
             name: name.to_owned(),
             socket: Some(PacketSocket::open(name)?),
-            look: Instant::ZERO,
             frames: Box::default(),
             outbox: VecDeque::new(),
             depth: 0,
@@ -57,17 +52,9 @@ impl Interface {
         self.socket.as_ref().map(PacketSocket::fd)
     }
 
-    /// When the interface is looked for, if it has gone.
-    pub fn next_look(&self) -> Option<Instant> {
-        self.socket.is_none().then_some(self.look)
-    }
-
-    /// Looks for the interface, if it is time.
-    pub fn look(&mut self, now: Instant) {
-        if self.socket.is_none() && self.look <= now {
-            self.look = now + LOOK;
-            self.socket = PacketSocket::open(&self.name).ok();
-        }
+    /// Opens it again, if it is back.
+    pub fn reopen(&mut self) {
+        self.socket = PacketSocket::open(&self.name).ok();
     }
 
     /// Queues a frame. False, and nothing done, if too much waits already.

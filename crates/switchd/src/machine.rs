@@ -2,10 +2,8 @@
 //! behind its length in four bytes, the most significant first. QEMU listens; a machine that ends and comes
 //! back is found again.
 
-use crate::cable::LOOK;
 use adverb_os::unix::connect_stream;
 use adverb_os::via::QUEUE_MAX;
-use adverb_wire::Instant;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
@@ -22,8 +20,6 @@ const TURN: usize = 256 << 10;
 pub struct Machine {
     path: PathBuf,
     stream: Option<UnixStream>,
-    /// When the machine is looked for next.
-    look: Instant,
     /// What came of a frame that is not whole yet.
     inbox: Vec<u8>,
     /// What the kernel has not taken yet begins at `sent`.
@@ -39,7 +35,6 @@ impl Machine {
         Machine {
             path: path.to_owned(),
             stream: None,
-            look: Instant::ZERO,
             inbox: Vec::new(),
             outbox: Vec::new(),
             sent: 0,
@@ -62,17 +57,9 @@ impl Machine {
         self.stream.as_ref().map(UnixStream::as_raw_fd)
     }
 
-    /// When the machine is looked for, if it is not there.
-    pub fn next_look(&self) -> Option<Instant> {
-        self.stream.is_none().then_some(self.look)
-    }
-
-    /// Looks for the machine, if it is time.
-    pub fn look(&mut self, now: Instant) {
-        if self.stream.is_none() && self.look <= now {
-            self.look = now + LOOK;
-            self.stream = connect_stream(&self.path).ok();
-        }
+    /// Connects to the machine, if it is there.
+    pub fn connect(&mut self) {
+        self.stream = connect_stream(&self.path).ok();
     }
 
     /// Queues a frame. False, and nothing done, if too much waits already.

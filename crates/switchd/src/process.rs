@@ -3,7 +3,7 @@
 use crate::cable::{Cable, Far};
 use crate::config::{CableKind, Config};
 use crate::control;
-use crate::ethernet::{Edge, Route};
+use crate::ethernet::Edge;
 use crate::interface::Interface;
 use crate::line::{Line, Spare, Way};
 use crate::machine::Machine;
@@ -12,14 +12,13 @@ use adverb_os::batch::Tally;
 use adverb_os::capture::Capture;
 use adverb_os::clock::{Clock, realtime_ns};
 use adverb_os::folders::{FolderError, private_folder};
-use adverb_os::framing::bth_offset;
+use adverb_os::framing::{bth_offset, is_roce, outer_flow};
 use adverb_os::socket_file::SocketFile;
 use adverb_os::sys::{self, WaitSet};
 use adverb_os::via::{Hello, MESSAGE_MAX, Message, SEND_BUFFER, socket_path};
 use adverb_os::wake::EventFd;
 use adverb_switch::{PortId, Switch};
-use adverb_wire::ip::{IPV6_LEN, PROTOCOL_UDP};
-use adverb_wire::{Gid, Instant, ROCE_UDP_PORT};
+use adverb_wire::{Gid, Instant};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -324,12 +323,12 @@ impl Process {
 
     /// Takes what has come on a cable. What is not RDMA's goes to the other cables as it is.
     fn take_from_cable(&mut self, now: Instant, port: PortId) {
-        let Process { seats, switch, inbox, .. } = self;
+        let Process { seats, switch, inbox, spare, .. } = self;
         let Some(cable) = seat_of(seats, port).and_then(Seat::cable_mut) else { return };
         let mut packets = Vec::new();
         cable.receive(inbox, |edge, frame| {
             let is_elsewhere = |address| switch.port_of(address).is_some_and(|there| there != port);
-            packets.extend(edge.take(frame, is_elsewhere).map(<[u8]>::to_vec));
+            packets.extend(edge.take(frame, is_elsewhere).map(|packet| spare.copy(packet)));
         });
         for packet in packets {
             match is_roce(&packet) {
@@ -342,9 +341,9 @@ impl Process {
 
     /// Gives a packet of another protocol to the cable of its destination.
     fn pass_by(&mut self, now: Instant, from: PortId, packet: &[u8]) {
-        let to = Route::of(packet).and_then(|route| self.switch.port_of(route.dst)).filter(|to| *to != from);
+        let to = outer_flow(packet).and_then(|flow| self.switch.port_of(flow.dst)).filter(|to| *to != from);
         match to.and_then(|to| seat_of(&mut self.seats, to)).and_then(Seat::cable_mut) {
-            Some(cable) => cable.edge.put(now, packet),
+            Some(cable) => cable.put(now, packet),
             None => seat_of(&mut self.seats, from).into_iter().for_each(|seat| seat.strange += 1),
         }
     }
@@ -382,7 +381,10 @@ impl Process {
     fn hand_over(&mut self, now: Instant, port: PortId, bytes: &[u8]) {
         let Some(seat) = seat_of(&mut self.seats, port) else { return };
         let members = match &mut seat.behind {
-            Behind::Cable(cable) => return cable.edge.put(now, bytes),
+            Behind::Cable(cable) => {
+                cable.put(now, bytes);
+                return self.switch.set_depth(port, cable.depth() as u32);
+            }
             Behind::Members(members) => members,
         };
         // The upper byte of the destination queue pair is the sixth of the BTH.
@@ -581,17 +583,6 @@ impl Seat {
             Behind::Members(_) => None,
         }
     }
-}
-
-/// Whether an IP packet is RDMA's: the programs see these alone.
-fn is_roce(packet: &[u8]) -> bool {
-    let (protocol, at) = match packet.first().map(|first| (first >> 4, first & 15)) {
-        Some((4, words)) => (packet.get(9), usize::from(words) * 4),
-        Some((6, _)) => (packet.get(6), IPV6_LEN),
-        _ => return false,
-    };
-    let port = packet.get(at + 2..at + 4);
-    protocol == Some(&PROTOCOL_UDP) && port == Some(&ROCE_UDP_PORT.to_be_bytes()[..])
 }
 
 fn seat_of(seats: &mut [Option<Seat>], port: PortId) -> Option<&mut Seat> {
