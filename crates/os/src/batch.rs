@@ -5,9 +5,11 @@ use crate::socket::{HOP_LIMIT, Run, Socket};
 use std::io;
 use std::net::SocketAddr;
 
-/// Bytes staged before the kernel gets them: one message of the longest, which the kernel copies while the
-/// nearest caches hold it.
-const STAGE_LEN: usize = 64 << 10;
+/// Bytes staged before the kernel gets them: about one message of the longest, which the kernel copies while
+/// the nearest caches hold it. With 1 KB a frame or more, it is reached by the last frame of 64 KB.
+const STAGED_MAX: usize = 65_600;
+/// Room for them and for one frame more.
+const STAGE_LEN: usize = 72 << 10;
 /// Frames that the kernel cuts out of one message (UDP_MAX_SEGMENTS).
 const RUN_FRAMES_MAX: usize = 64;
 /// Bytes of one message, below what UDP over IPv4 carries.
@@ -133,10 +135,13 @@ impl Batch {
         !self.runs.is_empty()
     }
 
-    /// Whether another frame of `len` bytes may be staged.
+    /// Whether another frame of `len` bytes may be staged. Not behind a message that is as long as they come:
+    /// the little that would still fit would be a message too.
     #[inline]
     pub fn has_room(&self, len: usize) -> bool {
-        self.stage.len() - self.staged >= len && self.runs.len() < RUNS_MAX
+        let fits = self.stage.len() - self.staged >= len && self.runs.len() < RUNS_MAX;
+        fits && self.staged < STAGED_MAX
+            && !self.runs.last().is_some_and(|run| self.open_run && run.len + run.segment > RUN_BYTES_MAX)
     }
 
     /// Where the next frame's bytes lie: for who writes them before [`Batch::stage`] tells their length.
@@ -381,18 +386,44 @@ mod tests {
         }
     }
 
-    #[test]
-    fn there_is_an_end_of_room() {
-        let mut batch = Batch::new();
+    /// Stages frames of these lengths as long as there is room for the longest; how many bytes.
+    fn fill(batch: &mut Batch, lengths: impl IntoIterator<Item = usize>, longest: usize) -> usize {
         let way = Way::plain(address(6));
         let mut staged = 0;
-        while batch.has_room(1000) {
-            batch.stage(&way, 1000);
-            staged += 1;
+        for len in lengths {
+            if !batch.has_room(longest) {
+                break;
+            }
+            batch.stage(&way, len);
+            staged += len;
         }
-        assert_eq!(staged, STAGE_LEN / 1000);
+        staged
+    }
+
+    #[test]
+    fn there_is_an_end_of_room() {
+        // Messages of 64 frames; it ends between two.
+        let staged = fill(&mut Batch::new(), std::iter::repeat(1000), 1000);
+        assert!((STAGED_MAX..STAGED_MAX + 1000).contains(&staged), "{staged}");
+        let way = Way::plain(address(6));
         let mut batch = Batch::new();
         let alone = std::iter::from_fn(|| batch.has_room(1).then(|| batch.stage_alone(&way, 1).len()));
         assert_eq!(alone.count(), RUNS_MAX);
+    }
+
+    #[test]
+    fn room_ends_where_messages_do() {
+        // WRITEs of 64 KB: the first frame is longer by a header.
+        for (payload, frames) in [(4096, 16), (2048, 32), (1024, 64)] {
+            let lengths = (0..).map(|i| payload + if i % frames == 0 { 32 } else { 16 });
+            let mut batch = Batch::new();
+            let staged = fill(&mut batch, lengths, 4352);
+            assert_eq!(staged, frames * (payload + 16) + 16, "{payload}");
+            assert!(batch.runs.len() <= 3 && batch.runs[0].frames == 2, "{:?}", batch.runs);
+        }
+        // What follows in a long one: as long a message as there is, and nothing behind it.
+        let mut batch = Batch::new();
+        assert_eq!(fill(&mut batch, std::iter::repeat(4112), 4352), 15 * 4112);
+        assert_eq!(batch.runs.len(), 1);
     }
 }

@@ -20,6 +20,9 @@ const FRAME_MAX: usize = 4096 + 256;
 /// The socket counts as in use, and is asked at every poll, for this long after its last frame.
 const IN_USE: Duration = Duration::from_ms(100);
 
+/// Where the upper byte of the destination's number stands in a frame.
+const OWNER_AT: usize = 5;
+
 /// The sockets of one address, and frames on their way to them.
 pub struct RoceSockets {
     socket: Socket,
@@ -143,11 +146,7 @@ impl RoceSockets {
             return false;
         }
         let flow = Flow { src_port: ROCE_UDP_PORT, ..packet.flow };
-        let owner = (packet.bth.dest_qp.get() >> 16) as u8;
-        if owner != self.owner {
-            self.owner = owner;
-            self.batch.end_run();
-        }
+        self.begin_for((packet.bth.dest_qp.get() >> 16) as u8);
         let (id, frame) = self.batch.stage(&way(&flow), len);
         let header_len = packet.emit_bth(frame);
         let (covered, icrc) = frame.split_at_mut(len - ICRC_LEN);
@@ -160,15 +159,40 @@ impl RoceSockets {
         true
     }
 
-    /// Stages a complete frame as it is, without its IP and UDP headers (`flow` says what they said). Its
-    /// ICRC is one for identification 0.
+    /// Stages a complete frame, without its IP and UDP headers (`flow` says what they said). Its ICRC is one
+    /// for identification 0, and is changed to that of its place in a message; a frame whose ICRC is wrong
+    /// leaves as it is, in a message of its own.
     pub fn stage_bytes(&mut self, now: Instant, flow: &Flow, bytes: &[u8]) -> bool {
-        if bytes.len() > FRAME_MAX {
+        let len = bytes.len();
+        if len > FRAME_MAX {
             return false;
         }
-        self.batch.stage_alone(&way(flow), bytes.len()).copy_from_slice(bytes);
         self.last_used = Some(now);
+        let flow = Flow { src_port: ROCE_UDP_PORT, ..*flow };
+        let sum = |id, covered: &[u8]| Icrc::over_flow(&flow, id, len, covered).finish().to_le_bytes();
+        let covered = match bytes.split_last_chunk::<ICRC_LEN>() {
+            Some((covered, icrc)) if covered.len() > OWNER_AT && *icrc == sum(0, covered) => covered,
+            _ => {
+                self.batch.stage_alone(&way(&flow), len).copy_from_slice(bytes);
+                return true;
+            }
+        };
+        self.begin_for(covered[OWNER_AT]);
+        let (id, frame) = self.batch.stage(&way(&flow), len);
+        frame.copy_from_slice(bytes);
+        if id != 0 {
+            frame[len - ICRC_LEN..].copy_from_slice(&sum(id, covered));
+        }
         true
+    }
+
+    /// What follows is for this upper byte of a queue pair number: another than before begins a message.
+    #[inline]
+    fn begin_for(&mut self, owner: u8) {
+        if owner != self.owner {
+            self.owner = owner;
+            self.batch.end_run();
+        }
     }
 
     /// Gives staged frames to the kernel. False while it takes no more: they stay staged.
@@ -322,6 +346,41 @@ mod tests {
             assert_eq!(parsed.packet.bth.psn, Psn::new(psn as u32));
             assert!(bytes[parsed.payload].iter().all(|&byte| byte == psn as u8));
         }
+    }
+
+    #[test]
+    fn whole_frames_leave_in_messages_too_but_for_damaged_ones() {
+        let [from, to] = [4, 5].map(address);
+        let mut a = RoceSockets::bind(from, 1, true).unwrap();
+        let mut b = RoceSockets::bind(to, 1, true).unwrap();
+        let flow = Flow { src: Gid::from(from), dst: Gid::from(to), ..Flow::default() };
+        // Two for one process, one that was damaged, two more, and one for another process.
+        let frames: Vec<Vec<u8>> = (0u8..6)
+            .map(|i| {
+                let mut bytes = vec![i; 64];
+                bytes[OWNER_AT] = 1 + i / 5;
+                let flow = Flow { src_port: ROCE_UDP_PORT, ..flow };
+                let sum = Icrc::over_flow(&flow, 0, 64 + ICRC_LEN, &bytes).finish();
+                bytes.extend_from_slice(&sum.to_le_bytes());
+                bytes[20] ^= u8::from(i == 2);
+                bytes
+            })
+            .collect();
+        for bytes in &frames {
+            assert!(a.stage_bytes(Instant::ZERO, &flow, bytes));
+        }
+        assert!(a.stage_bytes(Instant::ZERO, &flow, &[1, 2, 3]), "what is no frame leaves as it is");
+        assert!(!a.stage_bytes(Instant::ZERO, &flow, &[0; FRAME_MAX + 1]));
+        let mut tally = Tally::default();
+        assert!(a.flush(&mut tally));
+        assert_eq!((tally.messages, tally.frames), (5, 7));
+        let came = heard(&mut b, 7);
+        for (i, (sent, (flow, bytes))) in frames.iter().zip(&came).enumerate() {
+            assert_eq!(sent[..64], bytes[..64], "frame {i}");
+            assert_eq!(verify_udp(flow, bytes).is_some(), i != 2, "frame {i}");
+        }
+        assert_eq!(came[2].1, frames[2]);
+        assert_eq!(came[6].1, [1, 2, 3]);
     }
 
     #[test]

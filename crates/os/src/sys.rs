@@ -51,6 +51,20 @@ pub fn barrier_in_all_threads() {
     }
 }
 
+/// Bytes that the allocator has given to this process's programs and not had back.
+#[cfg(target_env = "gnu")]
+pub fn heap_in_use() -> Option<u64> {
+    // SAFETY: takes nothing, and returns plain values.
+    let info = unsafe { libc::mallinfo2() };
+    Some((info.uordblks + info.hblkhd) as u64)
+}
+
+/// Not every C library tells.
+#[cfg(not(target_env = "gnu"))]
+pub fn heap_in_use() -> Option<u64> {
+    None
+}
+
 /// Effective user of this process.
 pub fn effective_uid() -> u32 {
     // SAFETY: takes and returns plain values.

@@ -5,10 +5,14 @@
 //!     floor relay --segment 4096         the same through a process that passes on what it receives
 //!     floor shm-pingpong                 one cache line between two cores
 //!     floor shm-ring                     64-byte messages through a ring in memory
+//!     floor roce-pingpong --frames 2     RTT of RoCEv2 frames through adverb's sockets, without a NIC
+//!     floor roce-bulk --segment 4096     throughput of such frames
 //!     floor gcm --size 4096              AES-128-GCM of one message on one processor: sealed, and opened
 //!
 //! Each prints one JSON object. Nothing is pinned: the kernel places spinners better than a mask does.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a tool of those who build adverb")]
+
+mod roce;
 
 use adverb_bench::{Options, now, percentile};
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
@@ -43,8 +47,15 @@ fn main() -> ExitCode {
         "gso-sink" => gso_sink(&options),
         "shm-pingpong" => shm_pingpong(&options),
         "shm-ring" => shm_ring(&options),
+        "roce-pingpong" => roce::pingpong(&options),
+        "roce-echo" => roce::echo(&options),
+        "roce-bulk" => roce::bulk(&options),
+        "roce-sink" => roce::sink(&options),
         "gcm" => gcm(&options),
-        _ => Err("usage: floor udp-pingpong|gso|relay|shm-pingpong|shm-ring|gcm [--option value]".into()),
+        _ => {
+            let roles = "udp-pingpong|gso|relay|shm-pingpong|shm-ring|roce-pingpong|roce-bulk|gcm";
+            Err(format!("usage: floor {roles} [--option value]").into())
+        }
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
