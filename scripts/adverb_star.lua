@@ -20,6 +20,7 @@ f.op = ProtoField.uint8("adverb_star.op", "Operation", base.DEC, OPS, 0xf0)
 f.migration = ProtoField.bool("adverb_star.migration", "Carries the connection's record", 8, nil, 0x01)
 f.recv_queue = ProtoField.bool("adverb_star.recv_queue", "Entries are of the receive queue", 8, nil, 0x02)
 f.posted = ProtoField.bool("adverb_star.posted", "Names a place in a posted request", 8, nil, 0x04)
+f.pool = ProtoField.bool("adverb_star.pool", "Of a service without connections", 8, nil, 0x08)
 f.copy = ProtoField.uint8("adverb_star.copy", "New deadlines given")
 f.clock = ProtoField.uint32("adverb_star.clock", "Clock of the stateless side in us")
 f.asked = ProtoField.uint16("adverb_star.asked", "Bytes asked for")
@@ -48,6 +49,19 @@ f.may_read = ProtoField.bool("adverb_star.ticket.read", "May read", 8, nil, 0x02
 f.may_atomic = ProtoField.bool("adverb_star.ticket.atomic", "May execute atomics", 8, nil, 0x04)
 f.peer = ProtoField.uint24("adverb_star.ticket.peer", "Queue pair of the stateful side", base.HEX)
 f.seal = ProtoField.uint64("adverb_star.ticket.seal", "Seal", base.HEX)
+local SWITCH_STEPS = { [1] = "Ask", [2] = "Compare", [3] = "Quiesce", [4] = "Quiesced", [5] = "Commit", [6] = "Done",
+  [7] = "Resume", [8] = "Refused" }
+local SIDES = { [1] = "stateless", [2] = "stateful", [3] = "plain RC" }
+f.switch_step = ProtoField.uint8("adverb_star.switch.step", "Switch", base.DEC, SWITCH_STEPS)
+f.switch_to = ProtoField.uint8("adverb_star.switch.to", "The receiver becomes", base.DEC, SIDES)
+f.switch_epoch = ProtoField.uint32("adverb_star.switch.epoch", "Epoch")
+f.switch_first = ProtoField.uint24("adverb_star.switch.first", "First PSN of the sender")
+f.switch_peer_first = ProtoField.uint24("adverb_star.switch.peer_first", "First PSN of the receiver")
+f.switch_next = ProtoField.uint24("adverb_star.switch.next", "Next PSN of the sender")
+f.switch_peer_next = ProtoField.uint24("adverb_star.switch.peer_next", "Next PSN of the receiver")
+f.switch_told = ProtoField.uint32("adverb_star.switch.told", "Requests told, or newest epoch")
+f.switch_connections = ProtoField.uint32("adverb_star.switch.connections", "Connections")
+f.switch_threshold = ProtoField.uint32("adverb_star.switch.threshold", "Threshold")
 f.wish = ProtoField.uint8("adverb_star.hello.wish", "Wants to be", base.DEC, WISHES)
 f.features = ProtoField.uint8("adverb_star.hello.features", "Features", base.HEX)
 f.window = ProtoField.uint16("adverb_star.hello.window", "Packets that the sender can take in")
@@ -81,6 +95,7 @@ f.record_psn = ProtoField.uint24("adverb_star.record.psn", "First PSN", base.HEX
 f.record_sends = ProtoField.uint16("adverb_star.record.send_queue", "Send queue")
 f.record_recvs = ProtoField.uint16("adverb_star.record.recv_queue", "Receive queue")
 f.record_clock = ProtoField.uint32("adverb_star.record.clock", "Clock in us")
+f.record_before = ProtoField.uint32("adverb_star.record.receives", "Receives before")
 f.record_lifetime = ProtoField.uint32("adverb_star.record.lifetime", "Lifetime of a request in us")
 f.record_ticket = ProtoField.uint64("adverb_star.record.ticket", "Ticket", base.HEX)
 f.record_seal = ProtoField.uint64("adverb_star.record.seal", "Its seal", base.HEX)
@@ -127,7 +142,7 @@ end
 -- The StaR header; what its two numbers are depends on the packet.
 local function header(count, value)
   return function(tree, tvb, at)
-    for _, field in ipairs({ f.op, f.migration, f.recv_queue, f.posted }) do
+    for _, field in ipairs({ f.op, f.migration, f.recv_queue, f.posted, f.pool }) do
       tree:add(field, tvb(at, 1))
     end
     tree:add(f.copy, tvb(at + 1, 1))
@@ -153,8 +168,15 @@ local CQE = {
 local RECORD = {
   { f.record_timeout, 0, 1 }, { f.record_retries, 1, 1 }, { f.record_rnr_retries, 2, 1 }, { f.record_rnr_timer, 3, 1 },
   { f.record_depth, 4, 1 }, { f.record_dest_depth, 5, 1 }, { f.record_psn, 9, 3 }, { f.record_sends, 12, 2 },
-  { f.record_recvs, 14, 2 }, { f.record_clock, 16, 4 }, { f.record_lifetime, 20, 4 }, { f.record_ticket, 32, 8 },
+  { f.record_recvs, 14, 2 }, { f.record_clock, 16, 4 }, { f.record_lifetime, 20, 4 }, { f.record_before, 24, 4 },
+  { f.record_ticket, 32, 8 },
   { f.record_seal, 40, 8 },
+}
+
+local SWITCH = {
+  { f.switch_step, 1, 1 }, { f.switch_to, 2, 1 }, { f.switch_epoch, 4, 4 }, { f.switch_first, 9, 3 },
+  { f.switch_peer_first, 13, 3 }, { f.switch_next, 17, 3 }, { f.switch_peer_next, 21, 3 }, { f.switch_told, 24, 4 },
+  { f.switch_connections, 28, 4 }, { f.switch_threshold, 32, 4 },
 }
 
 local function body(tree, tvb, at, fields)
@@ -172,7 +194,11 @@ local function entries(fields, len)
   end
 end
 
-local function hello(tree, tvb, at, left)
+local function hello(tree, tvb, at, left, flags)
+  if bit.band(flags, 0x01) ~= 0 then
+    if left == 36 then body(tree, tvb, at, SWITCH) end
+    return
+  end
   if left == 24 then body(tree, tvb, at, HELLO) end
 end
 

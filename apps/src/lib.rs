@@ -4,12 +4,14 @@
 //! memory with leases and fencing tokens. [`queue`]: a bounded queue that several producers write
 //! one-sidedly. [`catalog`]: a record that queue pairs update and 1RMA looks up. [`words`]: words that
 //! clients change as they like, for an oracle of what lies between. The latter four are each one file:
-//! protocol, program, and what an oracle is told of it; `meeting` has how they find each other.
+//! protocol, program, and what an oracle is told of it; `meeting` has how they find each other. [`oracle`]:
+//! timestamps, each greater than all before, for a service without connections.
 #![forbid(unsafe_code)]
 
 pub mod catalog;
 pub mod kv;
 pub mod lock;
 mod meeting;
+pub mod oracle;
 pub mod queue;
 pub mod words;

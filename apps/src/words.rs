@@ -12,8 +12,8 @@
 
 use crate::meeting::{self, Fields, Met};
 use adverb_rdma::{
-    Access, Caps, Connect, Cq, Data, Duration, Error, Listener, On, Operation, Pd, Qp, Rdma, Region, Remote,
-    SendFlags, SendOp, SendRequest, Status,
+    Access, Caps, Connect, Cq, Data, Duration, Error, Key, Line, Listener, On, Operation, Pd, Qp, Rdma,
+    Region, Remote, SendFlags, SendOp, SendRequest, Status,
 };
 use std::collections::BTreeMap;
 
@@ -25,6 +25,9 @@ pub const DEPTH_MAX: u32 = 16;
 const CLIENTS_MAX: usize = 256;
 /// Where the words that WRITEs send lie in a client's memory, behind those where answers land.
 const SENT: u64 = 8 * DEPTH_MAX as u64;
+
+/// What makes a wrong key of the right one.
+const WRONG: u32 = 0x5a5a_5a00;
 
 /// The words' owner: zeros at first, and nothing but what clients do to them. It serves until it is asked to
 /// end.
@@ -98,11 +101,16 @@ pub struct Work {
 
 /// One operation on a word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Ask {
+pub enum Ask {
+    /// Compare and swap: what it is compared with, and what it becomes.
     Cas(u64, u64),
+    /// Fetch and add.
     Add(u64),
+    /// READ.
     Read,
+    /// WRITE.
     Write(u64),
+    /// WRITE of the lower half.
     WriteLow(u32),
 }
 
@@ -145,15 +153,23 @@ struct Client<'a> {
     epoch: u64,
     /// By the place of its answer.
     open: BTreeMap<u64, (Ask, Operation)>,
+    /// If its order is told, too: who it is, and how many requests it has made.
+    told: Option<(u64, u64)>,
 }
 
 impl Client<'_> {
     /// What is posted for an operation, which begins now.
     async fn begin(&mut self, word: u64, ask: Ask) -> Result<SendRequest, Error> {
+        let key = self.home.rkey;
+        self.begin_with(word, ask, key).await
+    }
+
+    /// The same under some key.
+    async fn begin_with(&mut self, word: u64, ask: Ask, rkey: Key) -> Result<SendRequest, Error> {
         let Some(place) = (0..u64::from(DEPTH_MAX)).find(|place| !self.open.contains_key(place)) else {
             unreachable!("there are as many places as operations at once")
         };
-        let (addr, rkey) = (self.home.at(word * 8, 8)?, self.home.rkey);
+        let addr = self.home.at(word * 8, 8)?;
         let (mut at, mut len) = (place * 8, 8);
         let op = match ask {
             Ask::Cas(compare, swap) => SendOp::CompareSwap { addr, rkey, compare, swap },
@@ -168,8 +184,14 @@ impl Client<'_> {
             (at, len) = (at + SENT, 4);
             self.own.write(at, &value.to_le_bytes()).await?;
         }
-        let (name, arguments) = ask.told();
-        let operation = self.rdma.operation(self.epoch.wrapping_add(word), name, &arguments);
+        let (name, mut arguments) = ask.told();
+        let mut object = self.epoch.wrapping_add(word);
+        if let Some((who, count)) = &mut self.told {
+            object = self.epoch;
+            arguments.splice(0..0, [*who, *count, word]);
+            *count += 1;
+        }
+        let operation = self.rdma.operation(object, name, &arguments);
         self.open.insert(place, (ask, operation));
         let flags = SendFlags { signaled: true, ..SendFlags::default() };
         let data = Data::Piece(self.own.piece(at, len)?);
@@ -202,20 +224,25 @@ impl Client<'_> {
     }
 }
 
-/// A client that does random operations on random words.
-pub async fn work(rdma: &Rdma, name: &str, work: &Work) -> Result<(), Error> {
+/// A client of a home, connected.
+async fn client<'a>(rdma: &'a Rdma, name: &str, connect: &Connect) -> Result<(Client<'a>, Line), Error> {
     let patience = rdma.now().await? + Duration::from_ms(1000);
     let pd = rdma.create_pd().await?;
     let cq = rdma.create_cq(64).await?;
-    let depth = work.depth.clamp(1, DEPTH_MAX);
     let qp = pd.create_rc(&cq, Caps { max_send_wr: DEPTH_MAX, ..Caps::default() }).await?;
-    let (_line, told) = qp.connect(name, &[], &work.connect, Some(patience)).await?;
+    let (line, told) = qp.connect(name, &[], connect, Some(patience)).await?;
     let own = pd.region(2 * SENT, Access::LOCAL_WRITE).await?;
     let mut fields = Fields(&told);
     let epoch = fields.u64().ok_or(Error::Garbled("words"))?;
     let home = Remote::from_bytes(fields.0).ok_or(Error::Garbled("words"))?;
-    let words = u64::from(work.words).min(home.len / 8).max(1);
-    let mut client = Client { rdma, cq, qp, own, home, epoch, open: BTreeMap::new() };
+    Ok((Client { rdma, cq, qp, own, home, epoch, open: BTreeMap::new(), told: None }, line))
+}
+
+/// A client that does random operations on random words.
+pub async fn work(rdma: &Rdma, name: &str, work: &Work) -> Result<(), Error> {
+    let depth = work.depth.clamp(1, DEPTH_MAX);
+    let (mut client, _line) = client(rdma, name, &work.connect).await?;
+    let words = u64::from(work.words).min(client.home.len / 8).max(1);
     for _ in 0..2 {
         for word in 0..words {
             client.alone(word, Ask::Add(0)).await?;
@@ -246,6 +273,48 @@ pub async fn work(rdma: &Rdma, name: &str, work: &Work) -> Result<(), Error> {
     }
     while !client.open.is_empty() {
         client.complete().await?;
+    }
+    Ok(())
+}
+
+/// Requests that are posted in one list.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Step {
+    /// When, from the client's start on; at once, if that is over.
+    pub at: Duration,
+    /// For which word, what, and whether under a key that the home has not given.
+    pub list: Vec<(u64, Ask, bool)>,
+}
+
+/// A client that does what it is told, list by list; the next one when all of the last has completed. The
+/// oracle is told the same as of [`work`], but all words are one object, and before the other arguments stand
+/// who asks, how many requests came before, and the word: what a queue pair asks takes effect in that order.
+pub async fn follow(
+    rdma: &Rdma,
+    name: &str,
+    who: u64,
+    connect: &Connect,
+    steps: &[Step],
+) -> Result<(), Error> {
+    let start = rdma.now().await?;
+    let (mut client, _line) = client(rdma, name, connect).await?;
+    client.told = Some((who, 0));
+    for step in steps {
+        let now = rdma.now().await?;
+        let at = start + step.at;
+        if at > now {
+            rdma.sleep(at.since(now)).await?;
+        }
+        let mut list = Vec::new();
+        for (word, ask, wrong) in step.list.iter().take(DEPTH_MAX as usize) {
+            let key = client.home.rkey;
+            let key = if *wrong { Key(key.0 ^ WRONG) } else { key };
+            list.push(client.begin_with(*word, *ask, key).await?);
+        }
+        client.qp.post(list).await?;
+        while !client.open.is_empty() {
+            client.complete().await?;
+        }
     }
     Ok(())
 }

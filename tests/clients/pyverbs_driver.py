@@ -1,4 +1,6 @@
-"""Runs named tests of rdma-core's own suite and prints one line each: `RESULT <name> <outcome> <text as JSON>`.
+"""Runs named tests of rdma-core's own suite and prints one line each: `RESULT <name> <outcome> <text as JSON>`. Between
+these, `PAIR <own number> <peer's number> private|shared` for each RC queue pair that a test connects, in its order, with
+whose receive queue it has.
 
     pyverbs_driver.py DIRECTORY --list
     pyverbs_driver.py DIRECTORY DEVICE NAME..      a name is file.Class or file.Class.test
@@ -45,6 +47,18 @@ class Lines(unittest.TestResult):
         self.line(test, "fail", self.errors[-1][1])
 
 
+def tell_pairs(base):
+    """Has every RC queue pair told that is connected by the means that the tests share."""
+    connect = base.RCResources.pre_run
+
+    def pre_run(self, rpsns, rqps_num):
+        for own, peer in zip(self.qps_num, rqps_num):
+            print("PAIR", own, peer, "shared" if self.srq else "private", flush=True)
+        connect(self, rpsns, rqps_num)
+
+    base.RCResources.pre_run = pre_run
+
+
 def main():
     directory, word, *names = sys.argv[1:]
     sys.path.insert(0, directory)
@@ -58,6 +72,7 @@ def main():
             for test in flatten(loader.loadTestsFromModule(module)):
                 print("TEST", test.id().removeprefix("tests."))
         return
+    tell_pairs(importlib.import_module("tests.base"))
     suite = loader.loadTestsFromNames(["tests." + name for name in names])
     suite.run(Lines())
 

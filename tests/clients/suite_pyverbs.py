@@ -6,10 +6,12 @@ skips for another reason, fails. A line that starts with `?` is up to the machin
 """
 
 import atexit
+import functools
 import glob
 import gzip
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -95,6 +97,9 @@ class Results:
         self.tests = tests
         self.options = options
         self.outcomes = {}
+        # By test: its RC connections, in the order in which they were made; what each queue pair became, by the trace.
+        self.connections = {}
+        self.became = {}
 
     def of(self, test):
         if test not in self.outcomes:
@@ -121,8 +126,12 @@ class Results:
 
     def read(self, text, died):
         started = None
+        for number, role in re.findall(r"^adverb: qp (0x[0-9a-f]+) is ([^\n:]+)", text, re.M):
+            self.became.setdefault(int(number, 16), []).append(role)
         for row in text.split("\n"):
             fields = row.split(" ", 3)
+            if fields[0] == "PAIR" and started:
+                self.connections.setdefault(started, []).append((int(fields[1]), int(fields[2]), fields[3]))
             if fields[0] != "RESULT" or len(fields) < 4:
                 continue
             _, test, outcome, words = fields
@@ -180,6 +189,14 @@ def irn_case(results, top, tests):
     return Case("pyverbs/irn-as-rc", run, 1800)
 
 
+@functools.cache
+def prepared():
+    """Where the tests are, their names, and what comes of them over plain RC."""
+    top = unpack()
+    tests = names(top)
+    return top, tests, Results(top, tests)
+
+
 def failing(error):
     def run(_room):
         raise error
@@ -189,14 +206,12 @@ def failing(error):
 
 def cases():
     try:
-        top = unpack()
-        tests = names(top)
+        top, tests, results = prepared()
         skips = KnownSkips()
     except (Skip, Fail, OSError, subprocess.TimeoutExpired) as error:
         yield Case("pyverbs/list", failing(error if isinstance(error, (Skip, Fail)) else Fail(str(error))))
         return
     lend_huge_pages()
-    results = Results(top, tests)
     for test in tests:
         yield test_case(results, test, skips)
     yield total_case(results, tests, skips)
@@ -205,9 +220,7 @@ def cases():
 
 def main():
     """Prints the list of skips as it is now."""
-    top = unpack()
-    tests = names(top)
-    results = Results(top, tests)
+    _top, tests, results = prepared()
     for test in tests:
         outcome, text = results.of(test)
         if outcome == "skip":

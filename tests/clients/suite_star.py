@@ -1,9 +1,11 @@
 """StaR between unmodified programs, with either side stateless: every case says what its queue pairs have become, and fails
-where plain RC was used though StaR carries the queue pair; loss; peers that do not know it; what it excludes."""
+where plain RC was used though StaR carries the queue pair; loss; peers that do not know it; what it excludes; connections
+that change their roles on command while a program calls over them."""
 
 import re
+import signal
 
-from harness import Case, Fail, read_counters, require
+from harness import ADVERB, Case, Fail, compile_c, read_counters, require, require_text
 from suite_irn import UDP, pingpong
 from suite_perftest import LOSSY_TIMEOUT, combinations, expect_results, program
 from suite_utils import RC_VARIANTS, SIZES
@@ -100,7 +102,106 @@ def plain(name, server_options, client_options, words):
     return Case(f"star/{name}", run)
 
 
+# A role by the name that the command knows it by: what its side becomes in words, and the other side's role.
+TO = {"rc": ("plain RC", "rc"), "server": (STATELESS, "client"), "client": (STATEFUL, "server")}
+
+
+def changed(proc):
+    """What a process's queue pair has been changed to, one after the other, by its trace."""
+    return re.findall(r"^adverb: qp \S+ is (.+) from now on: ", proc.output(), re.M)
+
+
+def tell(room, label, pid, *options):
+    """Runs `adverb star switch`; its status and what it said."""
+    proc = room.spawn(label, [ADVERB, "star", "switch", "--pid", str(pid), *options])
+    status = room.wait_exit(proc)
+    return status, proc.output()
+
+
+def told(room, procs, number, asked, role):
+    """Has one side change, and waits until it is the other's too and calls have gone on."""
+    there, here = procs[1 - asked], procs[asked]
+    before = changed(there)
+    status, said = tell(room, f"switch-{number}", here.pid, "--to", role)
+    if status != 0 or not re.fullmatch(rf"qp 0x[0-9a-f]+ is {TO[role][0]} from now on: asked for here\n", said):
+        raise Fail(f"switch {number} of {here.label} to {role} ends with {status}: {said}")
+    mirrored = TO[TO[role][1]][0]
+    room.wait_until(f"{there.label} that is {mirrored}", lambda: len(changed(there)) > len(before)
+                    and changed(there)[-1] == mirrored)
+    calls = len(re.findall("^at ", procs[1].output(), re.M))
+
+    def goes_on():
+        for proc in procs:
+            if proc.popen.poll() is not None:
+                raise Fail(f"{proc.label} ended with {proc.popen.returncode} after switch {number}, to {role}")
+        # The first line after the switch may be of calls before it.
+        return len(re.findall("^at ", procs[1].output(), re.M)) >= calls + 2
+
+    room.wait_until("calls that go on", goes_on)
+
+
+def switching(rounds, timeout, long):
+    """RC, StaR, the roles swapped, RC again, under loss and calls that go on."""
+
+    def run(room):
+        options = {}
+        for side in ("server", "client"):
+            counted = ("--counters", room.path(side + ".counters"))
+            options[side + "_options"] = ("--transport", "star", "--trace", *UDP, *LOSS, *counted)
+        procs = room.pair([compile_c("calls")], [compile_c("calls")], client_address="127.0.0.2", **options)
+        room.wait_output(procs[1], "^at 0$")
+        number = 0
+        for turn in range(rounds):
+            for role in ("server", "client", "rc") if turn % 4 < 2 else ("client", "server", "rc"):
+                told(room, procs, number, turn % 2, role)
+                number += 1
+        procs[1].kill(signal.SIGUSR1)
+        room.all_succeed(*procs)
+        answered = require_text(procs[0].output(), r"^answered (\d+), added (\d+)$", "the server").groups()
+        called = require_text(procs[1].output(), r"^called (\d+), added (\d+)$", "the client").groups()
+        if called != answered:
+            raise Fail(f"calls and additions {called}, answered {answered}")
+        for proc in procs:
+            values = read_counters(room.path(proc.label + ".counters"))
+            # To the other role it goes through plain RC.
+            if len(changed(proc)) != 4 * rounds or values["star_switch_given_up"] or not values["star_switches_said"]:
+                raise Fail(f"{proc.label} changed {len(changed(proc))} times, gave {values['star_switch_given_up']} up")
+            if not values["fault_tx_lost"]:
+                raise Fail(f"nothing of {proc.label}'s was lost")
+        room.note(f"{number} commands, {called[0]} calls")
+
+    return Case(f"star/switch-{rounds}-times", run, timeout, long)
+
+
+def switch_refused(room):
+    """The command says what is wrong: no process, none of StaR's, no connection, no such queue pair."""
+    quiet = room.spawn("quiet", ["sleep", "1000"])
+    star = ("--transport", "star", "--trace")
+    procs = room.pair([compile_c("calls")], [compile_c("calls")], server_options=star, client_options=star)
+    room.wait_output(procs[1], "^at 0$")
+    for label, pid, options, words in (
+        ("no-process", 2**31 - 1, (), "there is no such process"),
+        ("no-nic", quiet.pid, (), "it has opened no NIC of adverb's with --transport star"),
+        ("no-queue-pair", procs[0].pid, ("--qp", "0x1"), "no such queue pair connected"),
+    ):
+        status, said = tell(room, label, pid, "--to", "server", *options)
+        if status != 1 or words not in said:
+            raise Fail(f"{label} ends with {status}: {said}")
+    status, said = tell(room, "already", procs[0].pid, "--to", "rc")
+    if status != 0 or "is plain RC already" not in said:
+        raise Fail(f"who is plain RC ends with {status}: {said}")
+    number = require_text(said, "^qp (0x[0-9a-f]+) ", "the queue pair").group(1)
+    status, said = tell(room, "one", procs[0].pid, "--to", "server", "--qp", number)
+    if status != 0 or said != f"qp {number} is {STATELESS} from now on: asked for here\n":
+        raise Fail(f"one queue pair ends with {status}: {said}")
+    procs[1].kill(signal.SIGUSR1)
+    room.all_succeed(*procs)
+
+
 def cases():
+    yield switching(20, 120, False)
+    yield switching(100, 600, True)
+    yield Case("star/switch-refused", switch_refused)
     unknown = "the peer sent a request of plain RC|the peer did not answer whether it knows StaR"
     for name, role in (("server", SERVER), ("client", CLIENT)):
         yield plain(f"only-the-server-is-{name}", role, (), unknown)

@@ -15,6 +15,7 @@ from harness import Case, Fail, read_counters
 
 TIMEOUT_S = 30
 IPV6_HEADER = 40
+UDP_HEADER = 8
 LISTEN_S = 15
 # The lab that the cases run in, booted by the runner.
 LAB = lab.Lab()
@@ -101,11 +102,25 @@ class Sent:
             self.unsummed += ip[udp + 6 : udp + 8] == b"\0\0"
 
 
-def watched(run, least=1, one_way=False, mtu=lab.MTU, lose=0, segmented=0, dissect=False, ip=4):
+def opcodes(path, source):
+    """Of the RoCE frames of a capture that come from an address: how many have each opcode."""
+    found = {}
+    for frame in icrc.frames(path):
+        datagram = icrc.roce_datagram(frame)
+        if datagram is None:
+            continue
+        ip, udp = datagram
+        if (ip[8:24] if udp == IPV6_HEADER else ip[12:16]) == ipaddress.ip_address(source).packed:
+            opcode = ip[udp + UDP_HEADER]
+            found[opcode] = found.get(opcode, 0) + 1
+    return found
+
+
+def watched(run, least=1, one_way=False, mtu=lab.MTU, lose=0, segmented=0, dissect=False, ip=4, look=None):
     """A case's function: runs `run` on a way of the MTU over a version of IP, loses about every `lose`-th packet in
     each direction, captures. At least `least` frames must have passed each way (`one_way`: one of the ways); at least
     `segmented` of adverb's must have been cut out of a larger datagram by the kernel. `dissect` has tshark read all of
-    them too."""
+    them too, and `look` is given the file."""
 
     def case(room):
         LAB.set_mtu(mtu)
@@ -142,6 +157,8 @@ def watched(run, least=1, one_way=False, mtu=lab.MTU, lose=0, segmented=0, disse
             raise Fail(f"rxe set the UDP checksum of {received.frames - received.unsummed} frames")
         if dissect:
             expect_sound(path, least)
+        if look:
+            look(path)
         if lose and not any(LAB.lost()):
             raise Fail("no packet was lost: nothing was shown")
 

@@ -5,6 +5,7 @@ use crate::doorbells::Doorbells;
 use crate::guess::Guess;
 use crate::hold::{Hold, Keep};
 use crate::port::Port;
+use crate::roles::{OnOutcome, hear};
 use adverb_nic::{
     Author, ChainEvent, ChainStep, Completion, Copied, CqId, Error, Event, Nic, PathId, TxFrame,
 };
@@ -57,6 +58,8 @@ pub struct Core {
     on_event: OnEvent,
     /// Called, while the NIC is locked, after a round that took frames in: they may have changed memory.
     pub on_frames: Option<OnFrames>,
+    /// Hears what StaR connections become, while somebody waits for that.
+    pub on_outcome: Option<OnOutcome>,
     trace: bool,
     /// Lines about chains of WQEs.
     chains: Seldom,
@@ -78,6 +81,7 @@ impl Core {
             tx: TxFrame::default(),
             on_event,
             on_frames: None,
+            on_outcome: None,
             trace,
             chains: Seldom::new(CHAIN_LINES, Duration::from_ms(1000)),
             more: false,
@@ -124,6 +128,9 @@ impl Core {
         while let Some(event) = self.nic.next_event() {
             if self.trace {
                 say_recovery(&self.nic, event);
+            }
+            if self.on_outcome.is_some() {
+                hear(self, event);
             }
             (self.on_event)(event);
             count += 1;

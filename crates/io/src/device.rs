@@ -14,6 +14,9 @@ use std::os::fd::AsFd;
 /// Name of the device.
 pub const DEVICE_NAME: &str = "adverb0";
 
+/// Entries of the GID table, unless the user wants others.
+const GIDS: u8 = 2;
+
 /// MTU of a switch's port: the largest path MTU fits.
 const VIA_MTU: u32 = 9000;
 
@@ -24,8 +27,9 @@ pub struct DeviceInfo {
     pub name: String,
     /// The address whose UDP port 4791 the NIC uses.
     pub address: IpAddr,
-    /// Source addresses by GID index. Two equal ones, as on adapters that list each address once per
-    /// RoCE version: programs that are told to use index 0 work, and so do those told to use 1.
+    /// Source addresses by GID index: all the same one, as on adapters that list each address once per RoCE
+    /// version. Two serve programs that are told to use index 0 or 1; some have a 3 written into them, and
+    /// want [`Settings::gids`] to be 4.
     pub gids: Vec<Gid>,
     /// Network interface that has the address.
     pub interface: String,
@@ -46,7 +50,7 @@ pub struct DeviceInfo {
 /// The device that [`Host::open`](crate::Host::open) would open, without opening it.
 pub fn devices(settings: &Settings) -> Result<DeviceInfo, OpenError> {
     if settings.via.is_some() {
-        return via_device(settings.address);
+        return via_device(settings);
     }
     let system = |what| move |source| OpenError::System { what, source };
     let all = interface_addresses().map_err(system("listing the network interfaces"))?;
@@ -63,7 +67,7 @@ pub fn devices(settings: &Settings) -> Result<DeviceInfo, OpenError> {
     Ok(DeviceInfo {
         name: DEVICE_NAME.to_owned(),
         address,
-        gids: vec![gid; 2],
+        gids: vec![gid; settings.gids.unwrap_or(GIDS).into()],
         interface: name.to_owned(),
         interface_index: index,
         link_mtu,
@@ -76,8 +80,8 @@ pub fn devices(settings: &Settings) -> Result<DeviceInfo, OpenError> {
 
 /// The device behind a switch: its address need not be one of this host's, and no interface has it. Programs
 /// are told of the one that every host has.
-fn via_device(address: Option<IpAddr>) -> Result<DeviceInfo, OpenError> {
-    let address = address.ok_or(OpenError::ViaAddress { address: None })?;
+fn via_device(settings: &Settings) -> Result<DeviceInfo, OpenError> {
+    let address = settings.address.ok_or(OpenError::ViaAddress { address: None })?;
     if address.is_unspecified() || address.is_multicast() {
         return Err(OpenError::ViaAddress { address: Some(address) });
     }
@@ -85,7 +89,7 @@ fn via_device(address: Option<IpAddr>) -> Result<DeviceInfo, OpenError> {
     Ok(DeviceInfo {
         name: DEVICE_NAME.to_owned(),
         address,
-        gids: vec![gid; 2],
+        gids: vec![gid; settings.gids.unwrap_or(GIDS).into()],
         interface: "lo".to_owned(),
         interface_index: 1,
         link_mtu: VIA_MTU,
@@ -121,7 +125,9 @@ mod tests {
             let device = devices(&settings).unwrap();
             assert_eq!((&*device.name, device.address, device.slot), ("adverb0", address, 0));
             assert_eq!((&*device.interface, device.active_mtu), ("lo", mtu));
-            assert_eq!(device.gids[0].ip(), address);
+            assert_eq!((device.gids[0].ip(), device.gids.len()), (address, 2));
+            let four = devices(&Settings { gids: Some(4), ..settings }).unwrap();
+            assert_eq!(four.gids, [device.gids[0]; 4]);
             assert_ne!(device.mac, Mac([0; 6]));
             assert_eq!(device.node_guid >> 48, 0x02ad);
         }

@@ -11,6 +11,7 @@ use crate::looks::{self, Looks};
 use crate::port::Port;
 use crate::progress::{self, Call, State};
 use crate::rings::Rings;
+use crate::roles::{self, Roles};
 use crate::settings::{Congestion, Settings, Transport};
 use crate::udp::Udp;
 use crate::vain;
@@ -51,6 +52,7 @@ pub struct Shared {
     pub member: Arc<Member>,
     pub state: State,
     pub looks: Looks,
+    pub roles: Roles,
     counters_file: Option<PathBuf>,
     forks: u32,
 }
@@ -76,6 +78,7 @@ impl Shared {
         drop(core);
         progress::stop(self);
         looks::stop(self);
+        roles::stop(self);
         self.member.leave();
         fork::release(self.member.folder());
         if let Some((path, text)) = text
@@ -126,6 +129,11 @@ impl Host {
                 shared.close();
                 OpenError::System { what: "starting the progress thread", source }
             })?;
+        if star_config(settings).is_some()
+            && let Err(error) = roles::offer(shared)
+        {
+            say!("adverb: `adverb star switch` cannot reach this process: {error}");
+        }
         Ok(Arc::new(Host { shared, device, thread: Mutex::new(Some(thread)) }))
     }
 
@@ -208,6 +216,11 @@ impl Host {
         core.round(false);
         self.after(core, Call::Arm);
         Ok(())
+    }
+
+    /// Looks at the NIC. Makes no progress.
+    pub fn inspect<R>(&self, f: impl FnOnce(&Nic) -> R) -> R {
+        f(&self.shared.lock().nic)
     }
 
     /// Whether polling this queue now would find something. Makes no progress.
@@ -389,8 +402,8 @@ fn open_parts(
     let core = Core::new(nic, port, clock, on_event, settings.trace);
     let forks = fork::epoch();
     let counters_file = settings.counters.clone();
-    let (state, looks) = (State::default(), Looks::default());
-    Ok(Shared { core: BiasedLock::new(core), member, state, looks, counters_file, forks })
+    let (state, looks, roles) = (State::default(), Looks::default(), Roles::default());
+    Ok(Shared { core: BiasedLock::new(core), member, state, looks, roles, counters_file, forks })
 }
 
 /// What a process says of itself to a switch. Which folder its slot is of names the host: processes that meet

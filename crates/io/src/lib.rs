@@ -14,6 +14,8 @@
 //! directory rings                processes of one address
 //! udp                            the network
 //! program                        native programs: adverb_rdma's driver
+//! star                           native services without connections
+//! looks roles                    a running process, looked at and told from outside
 //! ```
 //! Sockets, shared memory, rings, bells, locks, faults and capture are in `adverb_os`.
 //!
@@ -38,7 +40,9 @@ mod port;
 pub mod program;
 mod progress;
 mod rings;
+pub mod roles;
 mod settings;
+pub mod star;
 mod steering;
 mod udp;
 mod vain;

@@ -138,6 +138,8 @@ pub struct Settings {
     pub transport: Transport,
     /// [`Transport::Star`]: with more connections than these in its NIC, a side would rather keep none.
     pub star_threshold: Option<u32>,
+    /// Entries of the GID table, all of the one address; 2 by default.
+    pub gids: Option<u8>,
     /// What senders of reliable connections do about congestion.
     pub congestion: Congestion,
     /// WQEs that a fetch of a cross-channel queue brings; 8 by default.
@@ -173,13 +175,16 @@ impl fmt::Display for SettingsError {
 impl std::error::Error for SettingsError {}
 
 const OPTIONS: &str = "no such option; there are address, loss, duplicate, reorder, corrupt, mark, delay, \
-                       direction, seed, pcap, counters, trace, via, path, max_unacked, transport, \
+                       direction, seed, pcap, counters, trace, via, path, max_unacked, gids, transport, \
                        star_threshold, congestion, prefetch, wqe-checks, wait-on-error and directory";
 const ADDRESS: &str = "an IPv4 or IPv6 address is needed, such as address=127.0.0.1";
 const PROBABILITY: &str = "a probability from 0 to 1 or a percentage is needed, such as 0.01 or 1%";
 const DELAY: &str = "a time is needed, such as delay=50us (units ns, us, ms, s; at most 60s)";
 const DIRECTION: &str = "direction is rx, tx or both";
 const SEED: &str = "a whole number is needed, such as seed=7";
+const GIDS: &str = "a number of entries from 1 to 16 is needed, such as gids=4";
+/// The table has no room for more.
+const GIDS_MAX: u8 = 16;
 const PATH: &str = "a file name is needed; write a comma as %2C and a percent sign as %25";
 const SWITCH: &str = "a switch is on or off";
 const POLICY: &str = "path is auto or udp";
@@ -250,6 +255,10 @@ impl Settings {
                 }
                 self.max_unacked = Some(packets);
             }
+            "gids" => {
+                let entries = text.parse().ok().filter(|entries| (1..=GIDS_MAX).contains(entries));
+                self.gids = Some(entries.ok_or(GIDS)?);
+            }
             "transport" => self.transport = Transport::named(text).ok_or(TRANSPORT)?,
             "star_threshold" => self.star_threshold = Some(text.parse().map_err(|_| THRESHOLD)?),
             "congestion" => self.congestion = Congestion::named(text).ok_or(CONGESTION)?,
@@ -307,6 +316,9 @@ impl Settings {
         name_choice(&mut parts, "path", self.path);
         if let Some(packets) = self.max_unacked {
             parts.push(format!("max_unacked={packets}"));
+        }
+        if let Some(entries) = self.gids {
+            parts.push(format!("gids={entries}"));
         }
         if let Some(wqes) = self.prefetch {
             parts.push(format!("prefetch={wqes}"));
@@ -436,6 +448,8 @@ mod tests {
             ("delay=.us", "delay", Some(".us"), DELAY),
             ("direction=up", "direction", Some("up"), DIRECTION),
             ("seed=-1", "seed", Some("-1"), SEED),
+            ("gids=0", "gids", Some("0"), GIDS),
+            ("gids=17", "gids", Some("17"), GIDS),
             ("pcap=", "pcap", Some(""), PATH),
             ("pcap=%2", "pcap", Some("%2"), PATH),
             ("pcap=a%00", "pcap", Some("a%00"), PATH),
@@ -485,6 +499,7 @@ mod tests {
             star_threshold: Option<u32>,
             congestion in 0usize..5,
             max_unacked in proptest::option::of(1u32..=65_536),
+            gids in proptest::option::of(1u8..=16),
             prefetch in proptest::option::of(1u8..=64),
             wqe_checks: bool,
             release: bool,
@@ -502,7 +517,7 @@ mod tests {
                 pcap, counters, trace, via,
                 path: if udp { PathPolicy::Udp } else { PathPolicy::Auto },
                 transport: Transport::ALL[transport],
-                star_threshold, max_unacked, directory, prefetch, wqe_checks,
+                star_threshold, max_unacked, gids, directory, prefetch, wqe_checks,
                 wait_on_error: if release { WaitOnError::Release } else { WaitOnError::Fail },
             };
             prop_assert_eq!(Settings::parse(&settings.to_env()).unwrap(), settings);

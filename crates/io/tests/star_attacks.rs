@@ -8,7 +8,7 @@ mod common;
 use adverb_nic::SendOp;
 use adverb_wire::packet::WireExtra;
 use adverb_wire::star::{Answer, Cqe, Op, Place, Stamp, StarEth, Ticket};
-use adverb_wire::{Bth, Gid, Key, Opcode, Operation, Packet, QpNumber, Reth, Service};
+use adverb_wire::{Bth, Flow, Gid, Key, Opcode, Operation, Packet, Psn, QpNumber, Reth, Service};
 use common::{Endpoint, Helper, Remote, folder, listen, role, say};
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -34,6 +34,8 @@ const OTHER: usize = 77;
 const AHEAD: u32 = 20_000;
 /// Packets of a flood.
 const FLOOD: u32 = 20_000;
+/// Where all connections begin.
+const FIRST_PSN: u32 = 77;
 /// Looks at a counter until an attack is made again, and attempts: datagrams may be lost, deadlines may pass.
 const LOOKS: usize = 2000;
 const ATTEMPTS: usize = 50;
@@ -78,6 +80,7 @@ fn end(settings: &str) {
                 let (addr, rkey) = there(number(2));
                 endpoint.run(SendOp::FetchAdd { addr, rkey, add: 1 }, number(1), 8);
             }
+            "anew" => endpoint.connect_anew(&peer),
             // The queue pair has failed, and the receive with it.
             "flushed" => {
                 let status = endpoint.wait(1)[0].status;
@@ -179,6 +182,7 @@ fn forge(interface: &str) {
                 let to = Remote::parse(remote);
                 forger.replay(|p| p.bth.dest_qp = to.qpn)
             }
+            Some(("sweep", remote)) => forger.sweep(&Remote::parse(remote)),
             _ => forger.attack(&line),
         };
         say(&number.to_string());
@@ -187,6 +191,10 @@ fn forge(interface: &str) {
 
 fn operation(p: &Packet) -> Operation {
     p.bth.opcode.operation()
+}
+
+fn is_record(p: &Packet) -> bool {
+    StarEth::from(p.irn).has(StarEth::MIGRATION)
 }
 
 fn star(operation: Operation) -> Opcode {
@@ -248,10 +256,63 @@ impl Forger {
         sent
     }
 
+    /// The ticket of the connection's first life.
+    fn first_ticket(&self) -> Ticket {
+        let heard = self.heard();
+        heard
+            .iter()
+            .find(|s| operation(&s.packet) == Operation::RemoteData)
+            .expect("data was seen")
+            .packet
+            .ticket
+    }
+
+    fn replay_if(&mut self, is_one: impl Fn(&Packet) -> bool) -> u32 {
+        let all: Vec<_> = self.heard().into_iter().filter(|s| is_one(&s.packet)).collect();
+        all.iter().map(|s| self.send(&s.packet, &s.payload)).sum()
+    }
+
+    /// The other side's hello or record, as it is or with a change: to the server, or to the client.
+    fn agreement(&mut self, kind: Operation, to_server: bool, change: impl Fn(&mut Packet)) -> u32 {
+        let (from, to) = if to_server { (CLIENT, self.server.qpn) } else { (SERVER, self.client) };
+        let is_of = |p: &Packet| p.flow.src == Gid::from(from) && p.bth.dest_qp == to && operation(p) == kind;
+        let is_one = |s: &Seen| is_of(&s.packet) && (kind == Operation::Hello || is_record(&s.packet));
+        let mut found = self.all().into_iter().find(is_one).expect("how the two agreed was seen");
+        change(&mut found.packet);
+        self.send(&found.packet, &found.payload)
+    }
+
+    /// Requests of plain RC over all numbers of a server's process whose client has not come yet: as the
+    /// client, whose PSN nobody has told, and with the right PSN from elsewhere.
+    fn sweep(&mut self, server: &Remote) -> u32 {
+        let mut rng = fastrand(self.forged);
+        let opcode = Opcode::new(Service::Rc, Operation::WriteOnly);
+        let reth = Reth { va: server.addr, rkey: Key(server.rkey), len: 64 };
+        let first = server.qpn.get() & !0xffff;
+        let others =
+            (first..=first | 0xffff).step_by(16).map(|number| (QpNumber::new(number), CLIENT, false));
+        let own = (0..64).flat_map(|_| [(server.qpn, CLIENT, false), (server.qpn, FORGER, true)]);
+        let mut sent = 0;
+        for (dest_qp, from, knows) in others.chain(own) {
+            // Another one than the right one: guesses that are right are not the question.
+            let psn = if knows { FIRST_PSN } else { (rng() as u32 & 0xff_ffff).max(FIRST_PSN + 1) };
+            let bth = Bth { opcode, dest_qp, psn: Psn::new(psn), ack_req: true, ..Bth::default() };
+            let flow =
+                Flow { src: Gid::from(from), dst: Gid::from(SERVER), src_port: 50_000, ..Flow::default() };
+            let packet = Packet { flow, bth, reth, payload_len: 64, ..Packet::default() };
+            sent += self.send(&packet, &[0xee; 64]);
+        }
+        sent
+    }
+
     /// A packet with a deadline that is believed, and with a number that the history does not know.
     fn fresh(&self, like: &Packet) -> Packet {
+        self.fresh_at(self.clock(), like)
+    }
+
+    fn fresh_at(&self, clock: u32, like: &Packet) -> Packet {
         let psn = like.bth.psn.add(100_000 + self.forged);
-        let deadline = self.clock().wrapping_add(AHEAD);
+        let deadline = clock.wrapping_add(AHEAD);
         Packet { bth: Bth { psn, ..like.bth }, reth: Reth { len: deadline, ..like.reth }, ..*like }
     }
 
@@ -287,6 +348,10 @@ impl Forger {
             }
             "another address" => self.replay(|p| p.flow.src = strange),
             "a replay" => self.replay(|_| {}),
+            "a replay of the earlier life" => {
+                let first = self.first_ticket();
+                self.replay_if(|p| p.ticket == first && operation(p) != Operation::CqePacket)
+            }
             "a foreign key" => self.with_write(|p, _| p.reth.rkey = Key(p.reth.rkey.0 ^ 0x5500)),
             "out of bounds" => self.with_write(|p, end| p.reth.va = end),
             "a deadline far ahead" => self.with_write(|p, _| p.reth.len = p.reth.len.wrapping_add(60_000)),
@@ -310,6 +375,15 @@ impl Forger {
                 let bth = Bth { psn: hello.packet.bth.psn.add(5), ..hello.packet.bth };
                 self.send(&Packet { bth, ..hello.packet }, &hello.payload)
             }
+            "a late hello" => self.agreement(Operation::Hello, true, |_| {}),
+            "a late hello for the client" => self.agreement(Operation::Hello, false, |_| {}),
+            "a forged hello for the client" => {
+                self.agreement(Operation::Hello, false, |p| p.bth.psn = p.bth.psn.add(5))
+            }
+            "a forged record for the client" => {
+                self.agreement(Operation::WqePacket, false, |p| p.bth.psn = p.bth.psn.add(5))
+            }
+            "a late record for the client" => self.agreement(Operation::WqePacket, false, |_| {}),
             "a record" => {
                 let like = self.newest(Operation::RemoteData, false).packet;
                 let bth = Bth { opcode: star(Operation::WqePacket), ..like.bth };
@@ -339,9 +413,13 @@ impl Forger {
             ..like.packet
         };
         let mut sent = 0;
+        // Its answers come late: the clock is heard before.
+        let (clock, start) = (self.clock(), now());
         for n in 0..FLOOD {
-            let packet = self.fresh(if n % 2 == 0 { &get } else { &like.packet });
-            let payload = if n % 2 == 0 { &[][..] } else { &like.payload[..] };
+            let reads = n % 2 == 0;
+            let clock = clock.wrapping_add(start.elapsed().as_micros() as u32);
+            let packet = self.fresh_at(clock, if reads { &get } else { &like.packet });
+            let payload = if reads { &[][..] } else { &like.payload[..] };
             let packet =
                 Packet { reth: Reth { va: self.server.addr + APART as u64, ..packet.reth }, ..packet };
             sent += self.send(&packet, payload);
@@ -351,9 +429,16 @@ impl Forger {
 
     /// The completion that comes next, for a receive that was never posted.
     fn complete_nothing(&mut self) -> u32 {
-        let heard = self.heard();
-        let is_one = |s: &&Seen| operation(&s.packet) == Operation::CqePacket && !s.payload.is_empty();
-        let last = heard.iter().rev().find(is_one).expect("a completion was seen").clone();
+        // Of the life that the connection is in; what was captured comes to hand a little later.
+        let first = self.first_ticket();
+        let is_one = |s: &Seen| {
+            operation(&s.packet) == Operation::CqePacket && !s.payload.is_empty() && s.packet.ticket != first
+        };
+        let last = loop {
+            if let Some(last) = self.heard().into_iter().rev().find(is_one) {
+                break last;
+            }
+        };
         let mut packet = last.packet;
         let count = last.payload.len() / Cqe::LEN;
         packet.bth.psn = packet.bth.psn.add(count as u32);
@@ -488,11 +573,18 @@ struct Pair {
 
 impl Pair {
     fn new(net: &Net, folder: &Path) -> Pair {
+        Pair::swept(net, folder, |_, _| {})
+    }
+
+    /// The same; what happens between the server's connecting and the client's.
+    fn swept(net: &Net, folder: &Path, between: impl FnOnce(&mut Helper, &Remote)) -> Pair {
         let (mut server, at) = net.end(SERVER, folder);
         let (mut client, from) = net.end(CLIENT, folder);
         server.tell(&from.line());
+        assert_eq!(server.hear(), "connected");
+        between(&mut server, &at);
         client.tell(&at.line());
-        assert_eq!((server.hear(), client.hear()), ("connected".to_owned(), "connected".to_owned()));
+        assert_eq!(client.hear(), "connected");
         let mut pair = Pair { server, client, remotes: [at, from] };
         tell(&mut pair.client, "fill 0 16384 3");
         tell(&mut pair.client, &format!("write 0 {APART} 1"));
@@ -539,6 +631,37 @@ fn resident(helper: &Helper) -> u64 {
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
+/// The queue pairs begin another life, with other tickets: those of the first one open nothing.
+fn in_another_life(pair: &mut Pair, forger: &mut Helper) {
+    tell(&mut pair.server, "anew");
+    tell(&mut pair.client, "anew");
+    tell(&mut pair.client, &format!("write 0 {APART} 1"));
+    assert_eq!(count(&mut pair.server, "star_agreed"), 2);
+    tell(&mut pair.server, &format!("fill {WRITTEN} {USED} {OTHER}"));
+    pair.provoke(forger, "a replay of the earlier life", true, "star_drop_not_live", 10);
+    pair.work();
+    tell(&mut pair.server, &format!("check {WRITTEN} 2000 3"));
+}
+
+/// Requests of plain RC, over all numbers of a server's process that waits for its client: it stays
+/// undecided.
+fn before_the_roles_are_settled(net: &Net, folder: &Path, forger: &mut Helper) {
+    let mut late = Pair::swept(net, folder, |server, at| {
+        let before = count(server, "drop_qp_state");
+        forger.tell(&format!("sweep {}", at.line()));
+        let sent: u32 = forger.hear().parse().unwrap();
+        assert!((0..LOOKS * ATTEMPTS).any(|_| count(server, "drop_qp_state") > before + 64));
+        println!("a sweep: {sent} frames, drop_qp_state {}", count(server, "drop_qp_state") - before);
+        assert_eq!(count(server, "star_fell_back"), 0);
+        tell(server, &format!("fill {WRITTEN} {USED} {OTHER}"));
+    });
+    tell(&mut late.server, &format!("check {WRITTEN} {USED} {OTHER}"));
+    late.work();
+    for helper in [late.server, late.client] {
+        helper.end();
+    }
+}
+
 #[test]
 fn forgers_in_another_namespace_change_nothing() {
     let net = match Net::new() {
@@ -574,7 +697,13 @@ fn forgers_in_another_namespace_change_nothing() {
         ("what was never posted", true, "star_nak_not_posted", 1),
         ("packets of plain RC", true, "drop_qp_state", 4),
         ("a hello", true, "drop_hello", 1),
+        ("a late hello", true, "star_hellos_sent", 1),
+        ("a late hello for the client", false, "drop_hello", 1),
+        ("a forged hello for the client", false, "drop_hello", 1),
         ("a record", true, "drop_hello", 1),
+        ("a forged record for the client", false, "drop_hello", 1),
+        // It is acknowledged once more, and the server has heard that.
+        ("a late record for the client", true, "rx_packets", 1),
         ("work from a stranger", false, "drop_source", 1),
         ("work out of turn", false, "star_wqe_gap", 1),
     ] {
@@ -590,6 +719,9 @@ fn forgers_in_another_namespace_change_nothing() {
     assert_eq!(bystander.client.hear(), "done");
     let after = resident(&pair.server);
     println!("a flood: {FLOOD} frames, the server has {before} KB before and {after} KB after");
+    for name in ["star_answers_full", "star_history_full"] {
+        println!("a flood: {name} {}", count(&mut pair.server, name));
+    }
     assert!(after < before + 1024, "{before} KB, {after} KB");
     // The connection works as before, and nobody was made to hear what he had not asked for.
     tell(&mut pair.server, &format!("check {WRITTEN} {USED} {OTHER}"));
@@ -597,6 +729,7 @@ fn forgers_in_another_namespace_change_nothing() {
     tell(&mut pair.server, &format!("check {WRITTEN} 2000 3"));
     forger.tell("heard by the stranger");
     assert_eq!(forger.hear(), "0");
+    in_another_life(&mut pair, &mut forger);
     // A completion that is for nothing ends this connection, and no other.
     tell(&mut pair.server, &format!("recv {RECEIVED} 2000"));
     tell(&mut pair.server, &format!("fill {WRITTEN} {USED} {OTHER}"));
@@ -620,6 +753,7 @@ fn forgers_in_another_namespace_change_nothing() {
     assert!((0..LOOKS * ATTEMPTS).any(|_| count(&mut again.server, "star_drop_ticket") >= before + sent / 2));
     tell(&mut again.server, &format!("check {WRITTEN} {USED} {OTHER}"));
     tell(&mut bystander.server, &format!("check {WRITTEN} {USED} {OTHER}"));
+    before_the_roles_are_settled(&net, &folder, &mut forger);
     for helper in [again.server, again.client, bystander.server, bystander.client, forger] {
         helper.end();
     }

@@ -116,6 +116,10 @@ counters! { Counters;
     star_history_full,
     /// StaR, stateless: requests dropped because the row of answers was full.
     star_answers_full,
+    /// StaR, native service: requests put off because every buffer had one that waits for the application.
+    star_pool_full,
+    /// StaR, native service: requests whose time was up before the application took them.
+    star_requests_late,
     /// StaR, stateful: answers whose place in the order made the request be executed again.
     star_out_of_order,
     /// StaR, stateful: requests that were put off or past their deadline, and are sent again.
@@ -141,6 +145,24 @@ counters! { Counters;
     /// StaR, stateful side: work requests of the peer that came before their turn, made no sense or did not
     /// fit the queues that it has told.
     star_wqe_gap,
+    /// StaR: connections that became stateless here while they lasted.
+    star_to_stateless,
+    /// StaR: connections that became stateful here while they lasted.
+    star_to_stateful,
+    /// StaR: connections that became plain RC while they lasted.
+    star_to_rc,
+    /// StaR: messages of switches sent.
+    star_switches_said,
+    /// StaR: attempts of the peer at a switch that were refused.
+    star_switch_refused,
+    /// StaR: attempts at a switch that came to nothing: both sides went on as before.
+    star_switch_aborted,
+    /// StaR: switches that were wanted and given up.
+    star_switch_given_up,
+    /// Dropped: a message of a switch that is not the peer's, or of no connection that could switch.
+    star_drop_switch,
+    /// Dropped: a packet of a stack that its connection had before a switch.
+    star_drop_earlier,
     /// Dropped: no queue pair of that number.
     drop_unknown_qp,
     /// Dropped: queue pair in a state that does not receive.

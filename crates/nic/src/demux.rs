@@ -11,6 +11,7 @@ use crate::event::Event;
 use crate::memory::Payload;
 use crate::nic::Nic;
 use crate::queue_pair::QueuePair;
+use crate::star::service;
 use crate::transport::{rc, uc, ud};
 use adverb_wire::{Instant, Opcode, Operation, Packet, QpNumber, Service};
 
@@ -50,6 +51,9 @@ impl Nic {
         match self.destination(packet) {
             Destination::QueuePair(index) => self.deliver(index, now, packet, payload),
             Destination::Notification(index) => self.on_notification(index, now, packet),
+            Destination::Star(index) if service::has_index(index) => {
+                self.on_native_frame(index, now, packet, payload);
+            }
             Destination::Star(index) => {
                 if !self.on_star_frame(now, packet, payload) {
                     self.deliver_again(index, now, packet, payload);
@@ -119,6 +123,9 @@ impl Nic {
         }
         match qp.qp_type {
             QpType::Rc | QpType::XrcSend | QpType::XrcRecv => {
+                if qp.held {
+                    return self.deliver_held(index, now, packet, payload);
+                }
                 rc::on_packet(qp, mode, nic, now, packet, payload);
                 self.timers.track(pair);
                 if self.answers_first && pair.owes() && !pair.qp.ready && !pair.qp.parked {
@@ -130,6 +137,24 @@ impl Nic {
             QpType::Uc => uc::on_request(qp, nic, now, packet, payload),
             QpType::Ud | QpType::Gsi => ud::on_datagram(qp, nic, now, packet, payload),
         }
+    }
+
+    /// A frame for a queue pair that changes its stack: what it has waited for may have come.
+    #[cold]
+    fn deliver_held(&mut self, index: u32, now: Instant, packet: &Packet, payload: &Payload<'_>) {
+        let Some(pair) = self.qps.at(index) else { return };
+        let (name, number, is_star) = (pair.qp.id, pair.qp.num, pair.mode.is_star());
+        let is_request = packet.bth.opcode.is_of(Service::Rc) && !packet.bth.opcode.operation().is_response();
+        if is_star && is_request && self.awaits_plain(name) == Some(packet.bth.psn) {
+            self.on_plain_instead(now, name);
+            return self.deliver_again(self.numbers.owner(number), now, packet, payload);
+        }
+        let Some(pair) = self.qps.at(index) else { return };
+        let QueuePair { qp, mode } = pair;
+        rc::on_packet(qp, mode, &mut self.state, now, packet, payload);
+        self.timers.track(pair);
+        wake(pair, &mut self.ready);
+        self.on_held_moved(now, name);
     }
 
     /// A notification of congestion came. It is heeded if it is from the peer of a connection that is up;

@@ -116,6 +116,7 @@ impl Endpoint {
             parked: false,
             stalled: false,
             draining: false,
+            held: false,
             dialect: Default::default(),
             masked_peer: false,
             hop_limit: self.hop_limit,
@@ -177,6 +178,12 @@ impl Endpoint {
         self.answers.expected()
     }
 
+    /// Both directions go on at other PSNs: this side's next request, and the peer's.
+    pub fn go_on_at(&mut self, (next, expected): (Psn, Psn)) {
+        self.requests.next_psn = next;
+        self.answers.go_on_at(expected);
+    }
+
     /// Callers' words for its sends, and where each begins.
     pub fn starts(&self) -> &inflight::Slots {
         &self.requests.slots
@@ -225,6 +232,18 @@ impl Endpoint {
         slots.keep_wr_id(block, wr_id, self.sq.ring.blocks());
         slots.keep_start(block, self.sq.posted.wrapping_sub(block));
         self.follow_post(end, block);
+    }
+
+    /// Notes where the requests begin that are posted and were not executed: a queue pair that has had the
+    /// queues has no use for that, and has used the place for what was in flight.
+    pub fn keep_starts(&mut self) {
+        let mut block = self.sq.fetched;
+        while block != self.sq.posted {
+            let left = self.sq.posted.wrapping_sub(block);
+            let blocks = self.sq.ring.peek(block).1.clamp(1, left);
+            self.requests.slots.keep_start(block, blocks);
+            block = block.wrapping_add(blocks);
+        }
     }
 
     /// Rings the doorbell of a send queue whose WQEs were written through memory.

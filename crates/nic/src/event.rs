@@ -1,6 +1,7 @@
 //! What the NIC tells its driver without being asked: completion events and asynchronous events.
 
 use crate::ids::{CqId, QpId, SrqId};
+use crate::star::StarSide;
 
 /// An event (IBTA 11.6.3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,6 +52,21 @@ pub enum StarOutcome {
     Written,
     /// Not a queue pair that StaR carries.
     Excluded,
+    /// It has changed while the connection lasts: what it is now, and why.
+    Switched(StarSide, Why),
+    /// It was to change, and stays what it is: the two sides did not agree, or did not come to rest.
+    NotSwitched,
+}
+
+/// Why a connection changes its stack or its roles.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Why {
+    /// It was asked for at this side.
+    Command,
+    /// The peer's side wants it.
+    Peer,
+    /// By the number of connections of both sides.
+    Load,
 }
 
 impl StarOutcome {
@@ -66,9 +82,26 @@ impl StarOutcome {
             StarOutcome::Written => {
                 "plain RC: the program writes its work queue elements itself, against StaR"
             }
+            StarOutcome::Switched(side, why) => switched(side, why),
+            StarOutcome::NotSwitched => "unchanged: the change of its StaR role came to nothing",
             StarOutcome::Excluded => {
                 "unchanged: StaR carries RC with receive queues of its own, no shared ones, XRC, UC or UD"
             }
         }
+    }
+}
+
+/// A switch in words.
+const fn switched(side: StarSide, why: Why) -> &'static str {
+    match (side, why) {
+        (StarSide::Stateless, Why::Command) => "StaR, stateless from now on: asked for here",
+        (StarSide::Stateless, Why::Peer) => "StaR, stateless from now on: the peer wants it",
+        (StarSide::Stateless, Why::Load) => "StaR, stateless from now on: this side has more connections",
+        (StarSide::Stateful, Why::Command) => "StaR, stateful from now on: asked for here",
+        (StarSide::Stateful, Why::Peer) => "StaR, stateful from now on: the peer wants it",
+        (StarSide::Stateful, Why::Load) => "StaR, stateful from now on: the peer has more connections",
+        (_, Why::Command) => "plain RC from now on: asked for here",
+        (_, Why::Peer) => "plain RC from now on: the peer wants it",
+        (_, Why::Load) => "plain RC from now on: by the number of connections",
     }
 }

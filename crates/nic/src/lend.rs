@@ -110,6 +110,23 @@ impl Nic {
         Ok(())
     }
 
+    /// The same, where both sides know that nothing is in flight or needed: what the peer was owed once more
+    /// is forgotten. False if it is not so.
+    pub(crate) fn take_back_quiet(&mut self, id: QpId) -> bool {
+        let Some(Place::On(inner)) = self.endpoints.get(id) else { return false };
+        let inner = *inner;
+        let Some(pair) = self.qps.get_mut(inner) else { return false };
+        pair.qp.responder.forget_output();
+        if !Endpoint::can_be_of(&pair.qp) {
+            return false;
+        }
+        self.leave_turns(inner);
+        let Some(QueuePair { qp, .. }) = self.qps.remove(inner) else { return false };
+        self.numbers.follow(qp.num, id.index);
+        self.endpoints.replace(id, Place::Off(Box::new(Endpoint::of(qp))));
+        true
+    }
+
     /// Whether an endpoint's queues are lent.
     pub fn is_lent(&self, id: QpId) -> Result<bool, Error> {
         match self.endpoints.get(id) {
@@ -297,7 +314,11 @@ impl Nic {
         mask: QpAttrMask,
     ) -> Result<(), Error> {
         if let Some(inner) = self.lent_to(id)? {
-            return self.modify_qp(now, inner, attr, mask);
+            self.modify_qp(now, inner, attr, mask)?;
+            self.follow_modified(id, attr, mask);
+            // Its next connection may be StaR's, whatever this one was.
+            let is_reset = self.qps.get(inner).is_some_and(|pair| pair.qp.state == QpState::Reset);
+            return if is_reset && self.star.is_some() { self.take_back(id) } else { Ok(()) };
         }
         let (next, num, cqs) = self.as_qp(id, |qp, nic| {
             let next = transition(qp, nic, now, attr, mask);
@@ -309,10 +330,14 @@ impl Nic {
         match next? {
             QpState::Reset => {
                 self.end_star(id);
+                self.end_era(id);
                 self.forget_completions(id, num, cqs.0, cqs.1);
             }
             QpState::Err => self.end_star(id),
-            QpState::Rtr | QpState::Rts => self.begin_star(id),
+            QpState::Rtr | QpState::Rts => {
+                self.begin_star(id);
+                self.begin_to_compare(now);
+            }
             _ => {}
         }
         Ok(())
@@ -323,9 +348,11 @@ impl Nic {
         if let Some(inner) = self.lent_to(id)? {
             self.destroy_qp(inner)?;
             self.endpoints.remove(id);
+            self.end_era(id);
             return Ok(());
         }
         self.end_star(id);
+        self.end_era(id);
         if let Some(Place::Off(endpoint)) = self.endpoints.remove(id) {
             self.let_go(id, endpoint.num, existing(endpoint.pd), endpoint.cqs);
         }

@@ -64,6 +64,7 @@ pub use nic::Nic;
 pub use random::Seed;
 pub use silence::{Overdue, Silence, Tolerance};
 pub use star::StarSide;
+pub use star::service;
 pub use work::{
     Completion, CompletionOp, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, Status, UdAddress,
 };

@@ -53,6 +53,10 @@ pub const MAX_STAR_ANSWERS: usize = 1 << 10;
 /// Atomics of a StaR connection of which its stateless side's host remembers what they have found; as many
 /// are under way at once.
 pub const MAX_STAR_ATOMICS: usize = MAX_RD_ATOMIC as usize;
+/// Clients of native services on one NIC.
+pub const MAX_STAR_CLIENTS: u32 = 1 << 16;
+/// Their requests that are under way.
+pub const MAX_STAR_REQUESTS: usize = 1 << 16;
 /// Peers that StaR remembers because they have not answered.
 pub const MAX_STAR_SILENT: usize = 256;
 

@@ -33,6 +33,7 @@ use crate::random::Seed;
 use crate::silence::{Overdue, Silence};
 use crate::slab::Slab;
 use crate::star::StarNic;
+use crate::star::service::Native;
 use crate::state::NicState;
 use crate::transport::rc::irn::config::LossRecovery;
 use crate::transport::receive;
@@ -49,27 +50,32 @@ pub struct Nic {
     /// As in [`NicConfig`], but here where they are near.
     pub(crate) quantum: u32,
     pub(crate) answers_first: bool,
+    /// Some path is blocked.
+    pub(crate) some_blocked: bool,
     pub(crate) ready: Ready,
     pub(crate) qps: Slab<QpId, QueuePair>,
     pub(crate) gsi: Option<QpId>,
     pub(crate) numbers: Numbers,
-    pub(crate) state: NicState,
-    pub(crate) paths: Paths,
-    pub(crate) groups: Groups,
     /// Of posts, and of frames that arrive.
     pub(crate) post_turns: Turns,
     pub(crate) frame_turns: Turns,
+    pub(crate) state: NicState,
+    pub(crate) paths: Paths,
+    pub(crate) groups: Groups,
     /// Where the payload of a frame to an own queue pair stands meanwhile; from the first such frame on.
     pub(crate) bounce: Option<Box<[u8; limits::MAX_MTU]>>,
     /// Queues without a queue pair, and those that were lent to one.
     pub(crate) endpoints: Endpoints,
     /// StaR's, where it is offered.
     pub(crate) star: Option<Box<StarNic>>,
+    /// Native services, and clients of such.
+    pub(crate) native: Option<Box<Native>>,
     pub(crate) config: NicConfig,
 }
 
-// Where queue pairs are found ends the second line, and whose a number is begins one.
+// Where queue pairs are found ends the second line; whose a number is begins one, ending with the guesses.
 const _: () = assert!(core::mem::offset_of!(Nic, qps) == 104 && core::mem::offset_of!(Nic, numbers) == 192);
+const _: () = assert!(core::mem::offset_of!(Nic, state) == 256);
 
 /// Life and data path.
 impl Nic {
@@ -83,6 +89,7 @@ impl Nic {
             state,
             ready: Ready::default(),
             timers: Timers::default(),
+            some_blocked: false,
             paths: Paths::default(),
             groups: Groups::default(),
             gsi: None,
@@ -95,6 +102,7 @@ impl Nic {
             bounce: None,
             endpoints: Endpoints::new(),
             star: config.star.map(|star| Box::new(StarNic::new(star, seed))),
+            native: None,
             config,
         }
     }
@@ -247,6 +255,7 @@ impl Nic {
     /// dropped and counted.
     pub fn block_path(&mut self, path: PathId) {
         self.paths.block(path);
+        self.some_blocked = true;
     }
 
     /// Lets the queue pairs that waited for the path go on.
@@ -257,8 +266,9 @@ impl Nic {
                 wake(pair, &mut self.ready);
             }
         }
+        self.some_blocked = self.paths.are_some_blocked();
         // StaR's answers may have waited.
-        self.state.has_effects |= self.star.is_some();
+        self.state.has_effects |= self.star.is_some() || self.native.is_some();
     }
 
     /// The oldest event that has not been taken.

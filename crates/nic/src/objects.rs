@@ -537,7 +537,7 @@ pub(crate) fn transition(
             if next == QpState::Rts && was == QpState::Sqe {
                 qp.requester.go_back();
             }
-            qp.draining = false;
+            qp.draining = qp.held;
             qp.state = next;
         }
     }

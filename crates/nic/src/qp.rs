@@ -36,6 +36,8 @@ pub(crate) struct Qp {
     pub stalled: bool,
     /// The send queue is draining towards SQD.
     pub draining: bool,
+    /// It begins no new requests because its connection changes its stack; it counts as draining meanwhile.
+    pub held: bool,
     /// What its requests are on the wire.
     pub dialect: Dialect,
     /// The peer has said that it executes masked atomics.
@@ -93,6 +95,7 @@ impl Qp {
             parked: false,
             stalled: false,
             draining: false,
+            held: false,
             dialect: Dialect::default(),
             masked_peer: false,
             hop_limit: 0,
@@ -242,6 +245,7 @@ impl Qp {
     pub fn reset(&mut self) {
         self.state = QpState::Reset;
         self.draining = false;
+        self.held = false;
         self.deadline = Instant::NEVER;
         self.sq.reset();
         if let Some(receiver) = &mut self.receiver {
@@ -376,7 +380,7 @@ impl Qp {
             max_rd_atomic: self.requester.max_rd_atomic,
             max_dest_rd_atomic: self.responder.depth(),
             dest_qpn: self.peer,
-            sq_draining: self.draining,
+            sq_draining: self.draining && self.state == QpState::Sqd,
             caps: self.caps(),
         })
     }

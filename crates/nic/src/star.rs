@@ -19,28 +19,35 @@
 //!
 //! What is posted before waits in the queues, and is told to the peer once it has the state ([`library`]).
 
+mod arrivals;
 mod completions;
+mod era;
 mod frames;
 mod library;
+mod policy;
+pub mod service;
 mod silent;
+mod stack;
+mod switch;
 
 use crate::admission::PKEY_BASE;
-use crate::attr::QpState;
+use crate::attr::{QpAttr, QpAttrMask, QpState};
 use crate::endpoint::{Endpoint, Object, Place};
 use crate::error::Error;
 use crate::event::{Event, StarOutcome};
 use crate::ids::QpId;
 use crate::limits;
-use crate::memory::{Access, Payload, QueueMemory};
+use crate::memory::{Access, QueueMemory};
 use crate::nic::Nic;
 use crate::random::Seed;
-use crate::transport::rc::star::{Star, WINDOW, record};
-use crate::transport::star::{Atomics, Role, StarConfig, Stateless, role};
-use adverb_wire::star::{Grant, Hello, Op, StarEth, Ticket, Wish};
-use adverb_wire::{Instant, Operation, Packet, Psn, Service};
+use crate::transport::rc::star::{Star, WINDOW};
+use crate::transport::star::{Atomics, StarConfig, Stateless};
+use adverb_wire::star::{Grant, Hello, Ticket, Wish};
+use adverb_wire::{Instant, Packet, Psn};
+use era::Era;
 use library::Library;
 use silent::SilentPeers;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// How far a hello's PSN lies before the peer's requests, as with IRN's.
 const PSN_BACK: u32 = 1 << (Psn::BITS - 2);
@@ -68,6 +75,13 @@ pub(crate) struct StarNic {
     pub stateless: Stateless,
     /// Endpoints with something to say, by index; each at most once.
     due: VecDeque<u32>,
+    /// What is known of connections' switches, by endpoint; those with a message to send; when and how many
+    /// have begun lately.
+    eras: BTreeMap<u32, Box<Era>>,
+    says: VecDeque<u32>,
+    begun: (Instant, u32),
+    /// The numbers of connections are compared from time to time.
+    compares: bool,
     /// Processes at whose queue pairs nobody has answered lately.
     silent: SilentPeers,
     /// What the frame that leaves carries.
@@ -109,15 +123,48 @@ pub(crate) struct Hosted {
     /// The PSN at which the numbers of this side's work requests begin: that of its first request, which the
     /// peer tells before this side's program does.
     base: Psn,
+    /// No new send request is told: the connection changes its stack.
+    held: bool,
+    /// It comes of a switch, so that no peer can have missed it.
+    switched: bool,
     library: Library,
 }
 
 impl Hosted {
+    /// A connection that begins.
+    fn new(told: Hello, library: Library) -> Hosted {
+        Hosted {
+            phase: Phase::Asking,
+            ask: true,
+            answer: false,
+            hand_over: false,
+            is_due: false,
+            sent: 0,
+            at: Instant::NEVER,
+            heap_at: Instant::NEVER,
+            told,
+            ticket: Ticket::default(),
+            atomics: Atomics::default(),
+            base: Psn::new(0),
+            held: false,
+            switched: false,
+            library,
+        }
+    }
+
     /// The peer has the state.
     fn become_stateless(&mut self, now: Instant) {
+        self.measure(now);
         self.phase = Phase::Stateless;
         (self.hand_over, self.at) = (false, Instant::NEVER);
         self.library.heard_at(now);
+    }
+
+    /// An answer came to a hello or record: if that was sent once, it tells the round trip.
+    fn measure(&mut self, now: Instant) {
+        if self.sent == 1 {
+            self.library.measured(now.since(self.library.since));
+        }
     }
 
     /// Whether it would take the peer's state.
@@ -159,7 +206,32 @@ impl Endpoint {
 impl StarNic {
     pub fn new(config: StarConfig, seed: Seed) -> StarNic {
         let stateless = Stateless::new(seed, config.lifetime_us());
-        StarNic { config, stateless, due: VecDeque::new(), silent: SilentPeers::default(), body: None }
+        StarNic {
+            config,
+            stateless,
+            due: VecDeque::new(),
+            eras: BTreeMap::new(),
+            says: VecDeque::new(),
+            begun: (Instant::ZERO, 0),
+            compares: false,
+            silent: SilentPeers::default(),
+            body: None,
+        }
+    }
+
+    /// The hello of an endpoint.
+    fn hello(&self, endpoint: &Endpoint, connections: u32) -> Hello {
+        let sizes = endpoint.query().caps;
+        Hello {
+            wish: self.config.wish,
+            features: 0,
+            window: WINDOW as u16,
+            connections,
+            threshold: self.config.threshold,
+            capacity: (limits::MAX_QP - connections).min(u16::MAX.into()) as u16,
+            queues: (sizes.max_send_wr as u16, sizes.max_recv_wr as u16),
+            clock: 0,
+        }
     }
 }
 
@@ -185,9 +257,14 @@ impl Nic {
 
     /// An endpoint has come to RTR, or to RTS.
     pub(crate) fn begin_star(&mut self, id: QpId) {
-        let Some(star) = &self.star else { return };
-        let (config, connections) = (star.config, self.qps.len() as u32);
+        let connections = self.qps.len() as u32;
+        let Some(star) = &mut self.star else { return };
         let Some(Place::Off(endpoint)) = self.endpoints.get_mut(id) else { return };
+        let peer = endpoint.expected();
+        let era = star.eras.entry(id.index).or_insert_with(|| Box::new(Era::new(peer)));
+        if endpoint.state == QpState::Rts {
+            era.begins_at(endpoint.next_psn());
+        }
         if let Some(hosted) = endpoint.star.as_deref_mut() {
             // What the state's keeper was told of the attributes is told again, now that they are known.
             match hosted.phase {
@@ -199,33 +276,9 @@ impl Nic {
             }
             return self.star_due(id);
         }
-        let sizes = endpoint.query().caps;
-        let told = Hello {
-            wish: config.wish,
-            features: 0,
-            window: WINDOW as u16,
-            connections,
-            threshold: config.threshold,
-            capacity: (limits::MAX_QP - connections).min(u16::MAX.into()) as u16,
-            queues: (sizes.max_send_wr as u16, sizes.max_recv_wr as u16),
-            clock: 0,
-        };
+        let told = star.hello(endpoint, connections);
         let plain = endpoint.sq.is_written_by_program();
-        endpoint.star = Some(Box::new(Hosted {
-            phase: Phase::Asking,
-            ask: true,
-            answer: false,
-            hand_over: false,
-            is_due: false,
-            sent: 0,
-            at: Instant::NEVER,
-            heap_at: Instant::NEVER,
-            told,
-            ticket: Ticket::default(),
-            atomics: Atomics::default(),
-            base: Psn::new(0),
-            library: Library::new(endpoint.sq.posted),
-        }));
+        endpoint.star = Some(Box::new(Hosted::new(told, Library::new(endpoint.sq.posted))));
         if plain {
             self.leave_for(id, StarOutcome::Written);
         } else {
@@ -323,6 +376,8 @@ impl Nic {
         let counter = match outcome {
             StarOutcome::Conflict => &mut self.state.counters.star_role_conflicts,
             StarOutcome::Stateful => &mut self.state.counters.star_agreed,
+            StarOutcome::Switched(StarSide::Stateful, _) => &mut self.state.counters.star_to_stateful,
+            StarOutcome::Switched(..) => &mut self.state.counters.star_to_rc,
             _ => &mut self.state.counters.star_fell_back,
         };
         *counter += 1;
@@ -335,7 +390,14 @@ impl Nic {
     /// An endpoint's timer ran out.
     #[cold]
     pub(crate) fn on_endpoint_timer(&mut self, index: u32, now: Instant) {
+        if service::has_index(index) {
+            return self.on_native_timer(now);
+        }
+        if index == policy::INDEX {
+            return self.compare_all(now);
+        }
         let Some(name) = self.endpoints.name_at(index) else { return };
+        self.switch_timer(now, name);
         let Some(star) = &mut self.star else { return };
         let tries = star.config.hello_tries;
         let Some(Place::Off(endpoint)) = self.endpoints.get_mut(name) else { return };
@@ -384,160 +446,6 @@ impl Nic {
     }
 }
 
-/// Frames of StaR.
-impl Nic {
-    /// Takes in a packet that is not for a queue pair's mode. False for one that is.
-    #[cold]
-    pub(crate) fn on_star_frame(&mut self, now: Instant, packet: &Packet, payload: &Payload<'_>) -> bool {
-        let operation = packet.bth.opcode.operation();
-        match operation {
-            Operation::RemoteData | Operation::GetData => {
-                let Some(star) = &mut self.star else {
-                    self.state.counters.drop_wrong_service += 1;
-                    return true;
-                };
-                let state = &mut self.state;
-                let eth = StarEth::from(packet.irn);
-                if operation == Operation::GetData
-                    && matches!(eth.op(), Some(Op::CompareSwap | Op::FetchAdd))
-                    && !eth.has(StarEth::POSTED)
-                {
-                    let owner = self.numbers.owner(packet.bth.dest_qp);
-                    let name = self.endpoints.name_at(owner);
-                    // Without an endpoint the number does not live, and no ticket lets the packet in.
-                    let mut none = Atomics::default();
-                    let record = match name.and_then(|name| self.endpoints.get_mut(name)) {
-                        Some(Place::Off(endpoint)) => endpoint.atomics(),
-                        _ => None,
-                    };
-                    let record = record.unwrap_or(&mut none);
-                    star.stateless.on_atomic(packet, payload, &state.memory, record, &mut state.counters);
-                    state.has_effects |= star.stateless.has_answers();
-                    return true;
-                }
-                let posted = eth.has(StarEth::POSTED);
-                let host = match posted {
-                    true => library::queues_of(&self.endpoints, &self.numbers, packet.bth.dest_qp),
-                    false => None,
-                };
-                let stateless = &mut star.stateless;
-                stateless.on_request(now, packet, payload, &state.memory, host, &mut state.counters);
-                state.has_effects |= stateless.has_answers();
-            }
-            Operation::WqeEventAcknowledge => self.on_work_acknowledged(now, packet),
-            Operation::WqePacket => return self.on_record(now, packet, payload),
-            Operation::CqePacket => self.on_completions(now, packet, payload),
-            Operation::Hello => self.on_hello(now, packet, payload),
-            _ => return false,
-        }
-        true
-    }
-
-    /// The peer says hello.
-    fn on_hello(&mut self, now: Instant, packet: &Packet, payload: &Payload<'_>) {
-        let index = self.numbers.owner(packet.bth.dest_qp);
-        let mut bytes = [0; Hello::LEN];
-        if payload.len() == Hello::LEN && !payload.is_elided() {
-            payload.read(0, &mut bytes);
-        }
-        let (Some(hello), Some(star)) = (Hello::read(&bytes), &mut self.star) else {
-            self.state.counters.drop_wrong_service += 1;
-            return;
-        };
-        let next = packet.bth.psn.add(PSN_BACK);
-        if self.qps.at(index).is_some() {
-            // It is decided.
-            self.state.counters.drop_hello += 1;
-            return;
-        }
-        let Some(name) = self.endpoints.name_at(index) else {
-            self.state.counters.drop_unknown_qp += 1;
-            return;
-        };
-        let Some(Place::Off(endpoint)) = self.endpoints.get_mut(name) else { return };
-        // Before RTS its program has not said yet where it begins.
-        let is_known = endpoint.state != QpState::Rtr;
-        let fits = endpoint.takes(packet) && (next == endpoint.next_psn() || !is_known);
-        let ends = ((endpoint.num, packet.flow.dst), (endpoint.peer, packet.flow.src));
-        let Some(hosted) = endpoint.star.as_deref_mut().filter(|_| fits) else {
-            self.state.counters.drop_hello += 1;
-            return;
-        };
-        star.silent.forget((endpoint.dst, endpoint.peer));
-        hosted.answer |= packet.bth.ack_req;
-        if let Phase::Asking | Phase::Silent = hosted.phase {
-            let ((own, here), (peer, there)) = ends;
-            let decided = role((&hosted.told, here, own), (&hello, there, peer));
-            if decided == Role::Stateful {
-                // The peer's state comes next; until then, this side goes on asking.
-                if hosted.phase == Phase::Silent {
-                    (hosted.phase, hosted.ask) = (Phase::Asking, true);
-                }
-                hosted.sent = 0;
-                return self.star_due(name);
-            }
-            (hosted.ask, hosted.at, hosted.sent) = (false, Instant::NEVER, 0);
-            if decided == Role::Stateless {
-                hosted.phase = Phase::Handing;
-                hosted.hand_over = true;
-                hosted.base = next;
-                hosted.library.heard_at(now);
-                let grant = grant_of(endpoint);
-                let ticket = star.stateless.bring_to_life(own, there, grant);
-                if let Some(hosted) = endpoint.star.as_deref_mut() {
-                    hosted.ticket = ticket;
-                }
-            } else {
-                let outcome = match decided {
-                    Role::Conflict => StarOutcome::Conflict,
-                    _ => StarOutcome::Few,
-                };
-                hosted.phase = Phase::Leaving(outcome);
-                if !hosted.answer {
-                    return self.leave_for(name, outcome);
-                }
-            }
-        }
-        self.star_due(name);
-    }
-
-    /// The peer hands its state over to an endpoint: a queue pair gets the queues, and keeps it. False for a
-    /// queue pair, which knows.
-    fn on_record(&mut self, now: Instant, packet: &Packet, payload: &Payload<'_>) -> bool {
-        let index = self.numbers.owner(packet.bth.dest_qp);
-        let Some(name) = self.endpoints.name_at(index) else { return false };
-        let Some(Place::Off(endpoint)) = self.endpoints.get_mut(name) else { return false };
-        let (first, peer_psn) = (endpoint.next_psn(), endpoint.expected());
-        let waits = endpoint.star.as_deref().is_some_and(Hosted::may_be_stateful) && endpoint.takes(packet);
-        match record(packet, payload, peer_psn).filter(|_| waits) {
-            Some(record) => {
-                let star = Star::new(first, peer_psn, &record, &self.state, now);
-                self.leave_in(name, StarOutcome::Stateful, Some(star));
-            }
-            None => self.state.counters.drop_hello += 1,
-        }
-        true
-    }
-
-    /// A request of plain RC came for an endpoint: if it fits the connection, the endpoint's queues go to a
-    /// queue pair, which takes it. Not any more when the peer has the state.
-    #[cold]
-    pub(crate) fn on_plain_frame(&mut self, index: u32, packet: &Packet) -> bool {
-        let Some(name) = self.endpoints.name_at(index).filter(|_| self.star.is_some()) else { return false };
-        let Some(Place::Off(endpoint)) = self.endpoints.get_mut(name) else { return false };
-        let fits = packet.bth.opcode.is_of(Service::Rc)
-            && !packet.bth.opcode.operation().is_response()
-            && endpoint.takes(packet)
-            && packet.bth.psn == endpoint.expected();
-        let decided = endpoint.star.as_deref().is_some_and(|hosted| hosted.phase == Phase::Stateless);
-        if !fits || decided {
-            return false;
-        }
-        self.leave_for(name, StarOutcome::PlainRequest);
-        matches!(self.endpoints.get(name), Some(Place::On(_)))
-    }
-}
-
 /// What a ticket of an endpoint grants its peer.
 fn grant_of(endpoint: &Endpoint) -> Grant {
     let attr = endpoint.query();
@@ -553,6 +461,28 @@ fn grant_of(endpoint: &Endpoint) -> Grant {
     }
     let (pd, mtu) = (endpoint.pd.index as u16, attr.path_mtu as u8);
     Grant { epoch: 0, incarnation: 0, pd, rights, mtu, peer: endpoint.peer }
+}
+
+/// Of connections that may change their stack.
+impl Nic {
+    /// An endpoint's queues are lent, and its attributes were changed there.
+    pub(crate) fn follow_modified(&mut self, id: QpId, attr: &QpAttr, mask: QpAttrMask) {
+        if mask.contains(QpAttrMask::STATE) && attr.state == QpState::Reset {
+            return self.end_era(id);
+        }
+        if mask.contains(QpAttrMask::SQ_PSN)
+            && let Some(era) = self.era(id.index)
+        {
+            era.begins_at(attr.sq_psn);
+        }
+    }
+
+    /// A connection has ended.
+    pub(crate) fn end_era(&mut self, id: QpId) {
+        if let Some(star) = &mut self.star {
+            star.eras.remove(&id.index);
+        }
+    }
 }
 
 impl Endpoint {

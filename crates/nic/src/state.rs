@@ -39,7 +39,12 @@ pub(crate) struct NicState {
     pub gid: Gid,
     /// Transport retries are never used up.
     pub retry_forever: bool,
+    /// What chains do, if that is to be told.
+    pub watch: Option<Box<Watch>>,
     pub notifier: Notifier,
+    pub qpn_base: u32,
+    pub loopback: bool,
+    pub rto: Option<Duration>,
     pub memory: Memory,
     pub counters: Counters,
     /// Congestion control's.
@@ -50,9 +55,6 @@ pub(crate) struct NicState {
     pub explanations: VecDeque<Explanation>,
     /// As in [`NicConfig`].
     pub gids: Vec<Gid>,
-    pub qpn_base: u32,
-    pub loopback: bool,
-    pub rto: Option<Duration>,
     /// The shortest local ACK timeout.
     pub rto_min: Duration,
     pub tolerance: Tolerance,
@@ -62,8 +64,6 @@ pub(crate) struct NicState {
     /// completion queue's waiter and for each request whose completion nobody polled, and one ENABLE.
     pub effects: VecDeque<Effect>,
     pub cross: CrossChannels,
-    /// What chains do, if that is to be told.
-    pub watch: Option<Box<Watch>>,
     /// Managed queues by queue pair number.
     pub managed: BTreeMap<QpNumber, Managed>,
     /// Error completions release WAITs as all others.
@@ -73,6 +73,10 @@ pub(crate) struct NicState {
     /// A switch before this NIC makes WRITEs of atomics.
     pub words_by_write: bool,
 }
+
+// The second line ends with the row of who is to be notified; what finds a key is one line too.
+const _: () = assert!(core::mem::offset_of!(NicState, notifier) == 96);
+const _: () = assert!(core::mem::offset_of!(NicState, memory) == 192);
 
 /// A queue pair with a managed queue, as those see it who enable it.
 #[derive(Clone, Copy, Debug)]

@@ -506,6 +506,50 @@ fn after_destroy_reset_or_error_nothing_lands() {
     }
 }
 
+/// A connection that ends by RESET says nothing of the next one: each life has roles of its own.
+#[test]
+fn each_life_of_a_queue_pair_finds_its_roles_anew() {
+    let mut w = client_and_server(9);
+    let memory = [w.memory(CLIENT, 64), w.memory(SERVER, 64)];
+    let (va, rkey) = memory[SERVER].at(0);
+    let ids = [w.qp(CLIENT, QpType::Rc, CAPS), w.qp(SERVER, QpType::Rc, CAPS)];
+    for life in 0..8u32 {
+        // In some the hellos are lost, and plain RC it is.
+        let silent = life % 3 == 1;
+        w.drop_if = Some(Box::new(move |_, p| silent && operation_is(p, Operation::Hello)));
+        let psn = (Psn::new(1000 * life), Psn::new(77 + life));
+        let link = Link { timeout: 14, psn, ..Link::default() };
+        // Either side may be first, and wait for the other in vain for a while.
+        for node in if life % 2 == 0 { [CLIENT, SERVER] } else { [SERVER, CLIENT] } {
+            w.connect((node, ids[node]), (1 - node, ids[1 - node]), &link);
+            w.run(Duration::from_ms(u64::from(life) * 10));
+        }
+        memory[CLIENT].write(0, &[life as u8 + 1; 8]);
+        w.send(CLIENT, ids[CLIENT], wr(1, SendOp::Write(va, rkey), &[memory[CLIENT].sge(0, 8)]));
+        assert_eq!(w.completion(CLIENT).status, Status::Success, "life {life}");
+        assert_eq!(memory[SERVER].read(0, 8), [life as u8 + 1; 8]);
+        w.recv(CLIENT, ids[CLIENT], 5, &[memory[CLIENT].sge(0, 64)]);
+        w.send(SERVER, ids[SERVER], wr(2, SendOp::Send, &[memory[SERVER].sge(0, 8)]));
+        assert_eq!((w.completion(SERVER).wr_id, w.completion(CLIENT).wr_id), (2, 5), "life {life}");
+        let sides = [CLIENT, SERVER].map(|node| w.nodes[node].nic.star_side(ids[node]).unwrap());
+        let expected = match silent {
+            true => [StarSide::Plain; 2],
+            false => [StarSide::Stateful, StarSide::Stateless],
+        };
+        assert_eq!(sides, expected, "life {life}");
+        // What is posted and not done goes with the life.
+        w.recv(SERVER, ids[SERVER], 6, &[memory[SERVER].sge(0, 64)]);
+        for node in [SERVER, CLIENT] {
+            let nic = &mut w.nodes[node].nic;
+            let attr = QpAttr { state: QpState::Reset, ..nic.query_qp(ids[node]).unwrap().0 };
+            nic.modify_qp(w.now, ids[node], &attr, QpAttrMask::STATE).unwrap();
+            assert_eq!(nic.star_side(ids[node]), Ok(StarSide::Undecided));
+            nic.check_invariants();
+        }
+    }
+    assert!(w.poll(CLIENT).is_none() && w.poll(SERVER).is_none());
+}
+
 #[test]
 fn refusals_fail_the_request_and_say_why() {
     let mut w = client_and_server(10);
@@ -556,9 +600,11 @@ fn the_stateless_side_is_lent_to_nobody_and_takes_no_wqes_of_a_programs() {
 fn roles_by_number_of_connections() {
     // Both over their threshold, one of them, none; the client's pairs are made before the server's.
     for (thresholds, first, second) in [
-        ([128, 0], StarSide::Stateful, StarSide::Stateless),
-        ([0, 128], StarSide::Stateless, StarSide::Stateful),
+        ([128, 1], StarSide::Stateful, StarSide::Stateless),
+        ([1, 128], StarSide::Stateless, StarSide::Stateful),
         ([128, 128], StarSide::Plain, StarSide::Plain),
+        // The connection itself is one too many, at both: the lower name is stateful.
+        ([0, 0], StarSide::Stateful, StarSide::Stateless),
     ] {
         let mut w = World::with_config(2, 4, move |config| {
             let threshold = thresholds[(config.qpn_base >> 16) as usize - 1];
@@ -566,7 +612,7 @@ fn roles_by_number_of_connections() {
         });
         // What is counted is what takes a place in a NIC: one connection that is plain, to each NIC itself.
         for node in [CLIENT, SERVER] {
-            if thresholds[node] == 0 {
+            if thresholds[node] == 1 {
                 w.qp(node, QpType::Uc, CAPS);
             }
         }

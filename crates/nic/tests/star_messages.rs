@@ -119,6 +119,42 @@ fn the_stateless_side_reads_writes_and_computes_too() {
     assert_eq!(memory[CLIENT].word(16), 99);
 }
 
+/// What the server tells its peer, or the acknowledgement of it, is lost once: that is noticed after what
+/// was measured of the round trip, not after the time of a hello (10 ms).
+#[test]
+fn a_lost_wqep_or_its_acknowledgement_is_noticed_by_the_measured_round_trip() {
+    for lost in [Operation::WqePacket, Operation::WqeEventAcknowledge] {
+        let (mut w, ids) = world(3);
+        let memory = [w.memory(CLIENT, 4096), w.memory(SERVER, 4096)];
+        let mut left = 1;
+        w.drop_if = Some(Box::new(move |_, p| {
+            let hit = left > 0 && p.bth.opcode == adverb_wire::Opcode::new(Service::Star, lost);
+            left -= i32::from(hit);
+            hit
+        }));
+        let begun = w.now;
+        w.recv(CLIENT, ids[CLIENT], 7, &[memory[CLIENT].sge(0, 64)]);
+        w.send(SERVER, ids[SERVER], wr(9, SendOp::Send, &[memory[SERVER].sge(0, 64)]));
+        assert_eq!(
+            (w.completion(CLIENT).status, w.completion(SERVER).status),
+            (Status::Success, Status::Success)
+        );
+        assert_eq!(w.lost, 1, "{lost:?}");
+        let took = w.now.since(begun);
+        assert!(took < Duration::from_ms(2), "{lost:?}: {took:?}");
+        // The time does not run out where nothing is lost.
+        let repeats = w.counter(SERVER, "star_repeats");
+        assert!(repeats <= 1, "{repeats} repeats");
+        for round in 0..50 {
+            w.recv(CLIENT, ids[CLIENT], round, &[memory[CLIENT].sge(0, 64)]);
+            w.send(SERVER, ids[SERVER], wr(round, SendOp::Send, &[memory[SERVER].sge(0, 64)]));
+            w.completion(CLIENT);
+            w.completion(SERVER);
+        }
+        assert_eq!(w.counter(SERVER, "star_repeats"), repeats);
+    }
+}
+
 /// Client and server that have agreed, on a network where everything goes wrong now and then.
 fn in_trouble(seed: u64) -> (World, [QpId; 2], [Memory; 2]) {
     let mut w = client_and_server(seed, Duration::from_us(300));
@@ -514,7 +550,7 @@ fn ends(w: &mut World, node: usize) -> Vec<(u64, Status)> {
 fn what_is_refused_fails_on_both_sides_as_with_rc() {
     for from in [CLIENT, SERVER] {
         let to = 1 - from;
-        for case in 0..5 {
+        for case in 0..8 {
             let mut outcomes = Vec::new();
             // Plain RC, then StaR: the same program has the same completions.
             for star in [false, true] {
@@ -527,18 +563,28 @@ fn what_is_refused_fails_on_both_sides_as_with_rc() {
                 let memory = [w.memory(CLIENT, 4096), w.memory(SERVER, 4096)];
                 let closed = w.memory_with(to, 64, Access::LOCAL_WRITE);
                 let ((va, rkey), (va_closed, key_closed)) = (memory[to].at(0), closed.at(0));
+                let gone = w.memory(to, 4096);
                 for receive in 0..3 {
-                    w.recv(to, ids[to], 50 + receive, &[memory[to].sge(0, 16)]);
+                    // The second one's own buffer, or the end of it, is not there any more when it is taken.
+                    let whole = [memory[to].sge(0, 1024), gone.sge(0, 2000)];
+                    let into = match (case, receive) {
+                        (5, 1) => &whole[1..],
+                        (6, 1) => &whole[..],
+                        (7, 1) => &[closed.sge(60, 2000)],
+                        _ => &[memory[to].sge(0, 16)],
+                    };
+                    w.recv(to, ids[to], 50 + receive, into);
                 }
+                w.nodes[to].nic.memory().dereg_mr(gone.mr.id).unwrap();
                 w.send(from, ids[from], wr(1, SendOp::Send, &[memory[from].sge(0, 16)]));
                 let op = match case {
-                    0 => SendOp::Send,
+                    0 | 5..8 => SendOp::Send,
                     1 => SendOp::Write(va_closed, key_closed),
                     2 => SendOp::Read(va + 4090, rkey),
                     3 => SendOp::FetchAdd { addr: va_closed, rkey: key_closed, add: 1 },
                     _ => SendOp::FetchAdd { addr: va + 4, rkey, add: 1 },
                 };
-                let len = if case == 0 { 2000 } else { 8 };
+                let len = if matches!(case, 0 | 5..8) { 2000 } else { 8 };
                 w.send(from, ids[from], wr(2, op, &[memory[from].sge(0, len)]));
                 w.send(from, ids[from], wr(3, SendOp::Send, &[memory[from].sge(0, 16)]));
                 w.run(Duration::from_ms(2000));

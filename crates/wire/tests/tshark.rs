@@ -160,6 +160,7 @@ fn migration(ipv4: bool) -> (Packet, Vec<u8>) {
         queues,
         clock: 31,
         lifetime: 32,
+        receives: 33,
         ticket,
     };
     (packet, record.bytes().to_vec())
@@ -414,6 +415,7 @@ fn expected_star(packet: &Packet, body: &[u8]) -> Vec<(&'static str, Option<u64>
         ("adverb_star.record.recv_queue", record.map(|record| record.queues.1.into())),
         ("adverb_star.record.clock", record.map(|record| record.clock.into())),
         ("adverb_star.record.lifetime", record.map(|record| record.lifetime.into())),
+        ("adverb_star.record.receives", record.map(|record| record.receives.into())),
         ("adverb_star.record.ticket", record.map(|record| record.ticket.word)),
         ("adverb_star.record.seal", record.map(|record| record.ticket.seal)),
     ]

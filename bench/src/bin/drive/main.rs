@@ -8,12 +8,13 @@
 //! `--op chain-nop|chain-wait|chain-enable|chain-write|chain-read|chain-atomic` they are posted once, and
 //! what is counted is their execution in a ring that goes round; `--op chain-if` and `--op chain-loop` count
 //! whole conditions and laps of a recycled loop ([`chains`]). `--op switch-forward` and its like are frames
-//! through a switch ([`switch`]).
+//! through a switch ([`switch`]), `--op clients-write` and its like frames of many clients ([`star`]).
 //!
 //! `bench/profile` runs it twice and subtracts, so that what is paid once does not count.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a tool of those who build adverb")]
 
 mod chains;
+mod star;
 mod switch;
 
 use adverb_bench::{Options, now};
@@ -303,6 +304,7 @@ fn drive(options: &Options) -> Result<String, String> {
         "atomic" => Op::Atomic,
         chain if chain.starts_with("chain-") => return chains::drive(options, chain),
         op if op.starts_with("switch-") => return switch::drive(options, op),
+        op if op.starts_with("clients-") => return star::drive(options, op),
         own => return drive_own(options, own),
     };
     let size = options.get("size", 8usize)?.min(REGION);
@@ -439,6 +441,14 @@ mod tests {
             let words = ["--op", &format!("switch-{op}"), "--count", "3000"];
             let report = drive(&Options::new(words.iter().map(|w| (*w).to_owned()).collect())).unwrap();
             assert!(report.contains("ns_per_frame"), "{op}: {report}");
+        }
+        for op in ["write", "read"] {
+            for transport in ["rc", "star"] {
+                let op = format!("clients-{op}");
+                let words = ["--op", &op, "--clients", "20", "--count", "3000", "--transport", transport];
+                let report = drive(&Options::new(words.iter().map(|w| (*w).to_owned()).collect())).unwrap();
+                assert!(report.contains(r#""frames_per_op": 2.00"#), "{op} {transport}: {report}");
+            }
         }
         assert!(drive(&Options::new(vec!["--op".into(), "jump".into()])).is_err());
     }

@@ -99,10 +99,20 @@ impl Endpoint {
             (cq, nic.create_qp(&init).unwrap(), mr)
         });
         let endpoint = Endpoint { host, cq, qp, mr, memory, events, timeout };
-        let mask = M::STATE | M::PKEY_INDEX | M::PORT;
-        let mask = mask | if matches!(qp_type, QpType::Ud | QpType::Gsi) { M::QKEY } else { M::ACCESS_FLAGS };
-        endpoint.modify(&endpoint.attr(QpState::Init), mask);
+        endpoint.init(matches!(qp_type, QpType::Ud | QpType::Gsi));
         endpoint
+    }
+
+    fn init(&self, has_qkey: bool) {
+        let mask = M::STATE | M::PKEY_INDEX | M::PORT | if has_qkey { M::QKEY } else { M::ACCESS_FLAGS };
+        self.modify(&self.attr(QpState::Init), mask);
+    }
+
+    /// A connection's queue pair ends its life, and begins another one with the same peer.
+    pub fn connect_anew(&self, peer: &Remote) {
+        self.modify(&self.attr(QpState::Reset), M::STATE);
+        self.init(false);
+        self.connect(peer);
     }
 
     pub fn remote(&self) -> Remote {

@@ -22,6 +22,11 @@ impl Paths {
         self.paths.get(path.0 as usize).is_some_and(|p| p.blocked)
     }
 
+    /// Whether frames may not go somewhere.
+    pub fn are_some_blocked(&self) -> bool {
+        self.paths.iter().any(|path| path.blocked)
+    }
+
     /// Blocks a path. Names beyond [`limits::MAX_PATHS`] are the driver's mistake.
     pub fn block(&mut self, path: PathId) {
         let at = path.0 as usize;

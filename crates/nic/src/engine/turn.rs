@@ -237,7 +237,7 @@ impl Nic {
         loop {
             let Some(pair) = self.qps.at(index) else { return SendStep::Idle };
             let QueuePair { qp, mode } = pair;
-            if self.paths.is_blocked(qp.path) && !qp.is_datagram() {
+            if self.some_blocked && self.paths.is_blocked(qp.path) && !qp.is_datagram() {
                 (qp.ready, qp.taken) = (false, false);
                 if !qp.parked {
                     qp.parked = true;
@@ -251,7 +251,7 @@ impl Nic {
             self.timers.track(pair);
             let qp = &mut pair.qp;
             match step {
-                SendStep::Packet if self.paths.is_blocked(out.path) && qp.is_datagram() => {
+                SendStep::Packet if qp.is_datagram() && self.paths.is_blocked(out.path) => {
                     self.state.counters.drop_tx_blocked += 1;
                 }
                 SendStep::Packet | SendStep::Answer => {

@@ -4,7 +4,7 @@
 use super::library::{RECEIVES, SENDS};
 use super::{Hosted, Phase};
 use crate::endpoint::{Endpoint, Place};
-use crate::event::{Event, StarOutcome};
+use crate::event::Event;
 use crate::explain::{Cause, received};
 use crate::ids::QpId;
 use crate::memory::Payload;
@@ -53,24 +53,31 @@ impl Nic {
         let Some(Place::Off(endpoint)) = self.endpoints.get_mut(name) else { return };
         let Some(mut hosted) = endpoint.star.take() else { return };
         let base = hosted.base;
+        let mut became = None;
         let eth = StarEth::from(packet.irn);
         if hosted.phase == Phase::Handing {
-            self.state.counters.star_agreed += 1;
-            self.state.event(Event::Star(name, StarOutcome::Stateless));
             hosted.become_stateless(now);
+            became = Some(hosted.switched);
         } else if hosted.phase == Phase::Stateless && !eth.has(StarEth::MIGRATION) {
             let queue = usize::from(eth.has(StarEth::RECV_QUEUE));
             let library = &mut hosted.library;
             let known = library.acknowledged[queue];
-            let more = packet.bth.psn.since(base.add(known & Psn::MASK));
+            let more = packet.bth.psn.since(library.number(base, queue, known));
             if (0..=library.told[queue].wrapping_sub(known) as i32).contains(&more) {
                 let count = known.wrapping_add(more as u32);
                 library.acknowledge(queue, count, endpoint);
                 library.heard_at(now);
+                if more > 0 {
+                    library.on_acknowledged(now);
+                }
             }
         }
         endpoint.star = Some(hosted);
         self.star_due(name);
+        if let Some(switched) = became {
+            self.tell_stateless(name, switched);
+            self.pursue_on(now, name);
+        }
     }
 
     /// The peer completes requests of this side. Each completion is taken once, in order.
@@ -96,10 +103,9 @@ impl Nic {
         let Some(mut hosted) = endpoint.star.take() else { return };
         let is_first = hosted.phase == Phase::Handing;
         if is_first {
-            counters.star_agreed += 1;
-            self.state.event(Event::Star(name, StarOutcome::Stateless));
             hosted.become_stateless(now);
         }
+        let switched = hosted.switched;
         let taken = take_all(endpoint, &mut hosted, &mut self.state, now, packet, payload);
         hosted.library.heard_at(now);
         let expected = hosted.base.add(hosted.library.completions & Psn::MASK);
@@ -111,6 +117,8 @@ impl Nic {
         if is_first {
             // The record's acknowledgement may be lost: what was posted before has waited for it.
             self.star_due(name);
+            self.tell_stateless(name, switched);
+            self.pursue_on(now, name);
         }
         match taken {
             Err(why) => self.fail_broken(now, name, packet, why),
@@ -131,7 +139,11 @@ impl Nic {
         match why {
             Broken::Fails(queue, cause) => {
                 if queue == Queue::Receives {
-                    self.state.event(Event::QpRequestError(id));
+                    // Whose own buffers were at fault has nobody else to blame (IBTA 9.9.3).
+                    self.state.event(match cause.status {
+                        Status::LocalProtection => Event::QpFatal(id),
+                        _ => Event::QpRequestError(id),
+                    });
                 }
                 self.fail_hosted(now, id, Some((queue, cause)));
             }

@@ -1,7 +1,7 @@
 //! Frames that leave for StaR in the name of no queue pair's turn: hellos and records of endpoints, work that
 //! they tell their peers, and what the stateless half answers.
 
-use super::{DOUBLINGS_MAX, PSN_BACK, Phase, StarNic, library};
+use super::{PSN_BACK, Phase, StarNic, library};
 use crate::endpoint::{Endpoint, Place};
 use crate::frame::TxFrame;
 use crate::ids::PathId;
@@ -18,12 +18,19 @@ pub(super) struct Ends {
     pub peer: QpNumber,
     pub path: PathId,
     /// Next PSN expected of the peer.
-    expected: Psn,
+    pub expected: Psn,
 }
 
 impl StarNic {
     /// Puts a packet of StaR's control into `out`, with a body. False when the host has no memory for it.
-    fn put(&mut self, ends: &Ends, bth: Bth, eth: StarEth, body: &[u8], out: &mut TxFrame) -> bool {
+    pub(super) fn put(
+        &mut self,
+        ends: &Ends,
+        bth: Bth,
+        eth: StarEth,
+        body: &[u8],
+        out: &mut TxFrame,
+    ) -> bool {
         if self.body.is_none() {
             self.body = QueueMemory::new(limits::MAX_MTU).ok();
         }
@@ -58,7 +65,8 @@ impl Nic {
     /// The next frame that no queue pair's turn brings: of an endpoint, or of the stateless half.
     #[cold]
     pub(crate) fn next_star_frame(&mut self, now: Instant, out: &mut TxFrame) -> bool {
-        if self.star.is_none() || !self.put_star_frame(now, out) {
+        let put = self.star.is_some() && self.put_star_frame(now, out) || self.put_native_frame(now, out);
+        if !put {
             return false;
         }
         self.state.counters.tx_packets += 1;
@@ -67,6 +75,9 @@ impl Nic {
     }
 
     fn put_star_frame(&mut self, now: Instant, out: &mut TxFrame) -> bool {
+        if self.put_switch(now, out) {
+            return true;
+        }
         while let Some(index) = self.star.as_mut().and_then(|star| star.due.pop_front()) {
             if self.put_of_endpoint(now, index, out) {
                 return true;
@@ -97,8 +108,6 @@ impl Nic {
         let record = record_of(endpoint, star, now);
         let Some(hosted) = endpoint.star.as_deref_mut() else { return false };
         hosted.is_due = false;
-        let hello_interval = star.config.hello_interval;
-        let interval = |sent: u8| hello_interval.times(1 << sent.min(DOUBLINGS_MAX));
         let sent = if hosted.ask || hosted.answer {
             let asks = core::mem::take(&mut hosted.ask);
             hosted.answer = false;
@@ -106,11 +115,14 @@ impl Nic {
                 // All asks but the last one's silence count the same.
                 hosted.sent += 1;
                 hosted.at = now + star.config.hello_interval;
+                hosted.library.since = now;
             }
             self.state.counters.star_hellos_sent += 1;
             star.put_hello(&ends, &hosted.told, asks, out)
         } else if core::mem::take(&mut hosted.hand_over) {
-            hosted.at = now + interval(hosted.sent);
+            let least = self.state.irn.rto_low;
+            hosted.at = now + hosted.library.wait(star.config.hello_interval, least, hosted.sent);
+            hosted.library.since = now;
             hosted.sent = hosted.sent.saturating_add(1);
             star.put_record(&ends, hosted.base, &record, out)
         } else if hosted.phase == Phase::Stateless {
@@ -146,6 +158,7 @@ fn record_of(endpoint: &Endpoint, star: &StarNic, now: Instant) -> Record {
         queues: (attr.caps.max_send_wr as u16, attr.caps.max_recv_wr as u16),
         clock: clock(now),
         lifetime: star.config.lifetime_us(),
+        receives: endpoint.star.as_deref().map_or(0, |hosted| hosted.library.receives_before()),
         ticket: endpoint.star.as_deref().map_or(Ticket::default(), |hosted| hosted.ticket),
     }
 }

@@ -39,6 +39,8 @@ pub(super) struct Library {
     /// Entries of each queue that were told, and that were acknowledged.
     pub(super) told: [u32; 2],
     pub(super) acknowledged: [u32; 2],
+    /// Receives that the connection had before: those are counted on, and numbered from the base.
+    before: u32,
     /// Sends that are done, and the most that were ever told: what this side does by itself it does once.
     pub(super) done: u32,
     pub(super) executed: u32,
@@ -51,6 +53,11 @@ pub(super) struct Library {
     pub(super) asks: bool,
     /// Times that the oldest was repeated.
     pub(super) repeats: u8,
+    /// Since when the oldest that was told waits for its acknowledgement; what a measurement ends with, and
+    /// how long acknowledgements take.
+    pub(super) since: Instant,
+    timed: Option<(usize, u32, Instant)>,
+    round_trip: Option<Duration>,
     /// When the peer was heard last, or something was posted to which it owes an answer.
     pub(super) heard: Instant,
     /// A WQE that fails by itself once its turn has come.
@@ -63,6 +70,7 @@ impl Library {
         Library {
             told: [0; 2],
             acknowledged: [0; 2],
+            before: 0,
             done: 0,
             executed: 0,
             told_block: block,
@@ -70,9 +78,33 @@ impl Library {
             completions: 0,
             asks: false,
             repeats: 0,
+            since: Instant::ZERO,
+            timed: None,
+            round_trip: None,
             heard: Instant::ZERO,
             failed: None,
         }
+    }
+
+    /// Its receives begin with this one.
+    pub(super) fn begin_receives(&mut self, first: u32) {
+        (self.told[RECEIVES], self.acknowledged[RECEIVES], self.before) = (first, first, first);
+    }
+
+    /// Receives that the connection had before.
+    pub(super) fn receives_before(&self) -> u32 {
+        self.before
+    }
+
+    /// Send requests that were told.
+    pub(super) fn sends_told(&self) -> u32 {
+        self.told[SENDS]
+    }
+
+    /// The number of an entry of a queue, on from `base`.
+    pub(super) fn number(&self, base: Psn, queue: usize, count: u32) -> Psn {
+        let before = if queue == RECEIVES { self.before } else { 0 };
+        base.add(count.wrapping_sub(before) & Psn::MASK)
     }
 
     /// A send request was posted at `block`, behind `end`: an empty queue begins at another block.
@@ -114,11 +146,46 @@ impl Library {
         self.told == self.acknowledged
     }
 
+    /// An acknowledgement took so long.
+    pub(super) fn measured(&mut self, time: Duration) {
+        let smooth = |old: Duration| Duration::from_ps((old.as_ps() * 7 + time.as_ps()) / 8);
+        self.round_trip = Some(self.round_trip.map_or(time, smooth));
+    }
+
+    /// How long an acknowledgement is waited for, so often in vain already: by what was measured, as at the
+    /// stateful side, and never for longer than a hello is.
+    pub(super) fn wait(&self, hello_interval: Duration, least: Duration, repeats: u8) -> Duration {
+        let measured = self.round_trip.map_or(hello_interval, |time| time.times(4).max(least));
+        measured.min(hello_interval).times(1 << repeats.min(DOUBLINGS_MAX))
+    }
+
+    /// Something of a queue was told; `was_heard` says that nothing waited before it.
+    fn on_told(&mut self, queue: usize, was_heard: bool, now: Instant) {
+        if was_heard {
+            self.since = now;
+        }
+        if self.repeats == 0 && self.timed.is_none() {
+            self.timed = Some((queue, self.told[queue], now));
+        }
+    }
+
+    /// Entries were acknowledged: the round trip of one that was told once, and the next one waits from now.
+    pub(super) fn on_acknowledged(&mut self, now: Instant) {
+        if let Some((queue, count, at)) = self.timed
+            && self.acknowledged[queue].wrapping_sub(count) as i32 >= 0
+        {
+            self.timed = None;
+            self.measured(now.since(at));
+        }
+        self.since = now;
+    }
+
     /// What was not acknowledged is told again, or nothing but a question.
     fn repeat(&mut self) {
         self.asks = self.is_heard();
         self.told = self.acknowledged;
         self.told_block = self.acknowledged_block;
+        self.timed = None;
         self.repeats = self.repeats.saturating_add(1);
     }
 }
@@ -142,7 +209,8 @@ impl Endpoint {
     pub(super) fn has_untold(&self) -> bool {
         self.star.as_deref().is_some_and(|hosted| {
             let library = &hosted.library;
-            library.told_block != self.sq.posted || library.told[RECEIVES] != self.receives_posted()
+            (library.told_block != self.sq.posted && !hosted.held)
+                || library.told[RECEIVES] != self.receives_posted()
         })
     }
 
@@ -181,6 +249,7 @@ impl Nic {
         if !waits {
             return;
         }
+        let least = self.state.irn.rto_low;
         let silent = now.since(hosted.library.heard);
         if let Some(length) = patience
             && silent >= length
@@ -192,10 +261,27 @@ impl Nic {
             let cause = Cause::local(Status::TransportRetryExceeded, SILENT);
             return self.fail_hosted(now, id, Some((Queue::Sends, Cause { timer: Some(timer), ..cause })));
         }
-        hosted.library.repeat();
+        let library = &mut hosted.library;
+        let pace = self.star.as_ref().map_or(Duration::ZERO, |star| star.config.hello_interval);
+        let (from, wait) = match library.is_heard() {
+            // What is under way at the peer is asked for at leisure.
+            true => (library.heard, pace.times(1 << library.repeats.min(DOUBLINGS_MAX))),
+            false => (library.since, library.wait(pace, least, library.repeats)),
+        };
+        let due = from + patience.map_or(wait, |patience| wait.min(quarter(patience)));
+        if due > now {
+            hosted.at = due;
+            return self.arm(id);
+        }
+        library.repeat();
         self.state.counters.star_repeats += 1;
         self.star_due(id);
     }
+}
+
+/// Of its patience, a side waits for so much at once.
+fn quarter(patience: Duration) -> Duration {
+    Duration::from_ps(patience.as_ps() / 4)
 }
 
 /// Rule of a peer that has gone.
@@ -233,12 +319,13 @@ impl StarNic {
         let library = &mut hosted.library;
         let room = usize::from(endpoint.mtu).min(MAX_MTU);
         let receives = endpoint.receives_posted();
+        let was_heard = library.is_heard();
         let first;
         let (queue, count, len) = if library.told[RECEIVES] != receives {
             first = library.told[RECEIVES];
             let (count, len) = put_receives(endpoint, library, memory, room);
             (RECEIVES, count, len)
-        } else if library.told_block != endpoint.sq.posted {
+        } else if library.told_block != endpoint.sq.posted && !hosted.held {
             first = library.told[SENDS];
             let (count, len) = put_sends(endpoint, library, nic, memory, room);
             (SENDS, count, len)
@@ -250,14 +337,22 @@ impl StarNic {
             return false;
         };
         library.asks = false;
+        if count > 0 {
+            library.on_told(queue, was_heard, now);
+        }
         let (op, flags) = if queue == RECEIVES { (Op::Recv, StarEth::RECV_QUEUE) } else { (Op::Send, 0) };
-        let pace = self.config.hello_interval.times(1 << library.repeats.min(DOUBLINGS_MAX));
-        let quarter = |patience: Duration| Duration::from_ps(patience.as_ps() / 4);
-        hosted.at = now + patience.map_or(pace, |patience| pace.min(quarter(patience)));
+        let (pace, repeats) = (self.config.hello_interval, library.repeats);
+        let wait = match library.is_heard() {
+            true => pace.times(1 << repeats.min(DOUBLINGS_MAX)),
+            false => library.wait(pace, nic.irn.rto_low, repeats),
+        };
+        let at = now + patience.map_or(wait, |patience| wait.min(quarter(patience)));
+        hosted.at = hosted.at.min(at);
+        let psn = hosted.library.number(base, queue, first);
         endpoint.star = Some(hosted);
         let bth = Bth {
             opcode: Opcode::new(Service::Star, Operation::WqePacket),
-            psn: base.add(first & Psn::MASK),
+            psn,
             dest_qp: ends.peer,
             ack_req: true,
             ..Bth::default()

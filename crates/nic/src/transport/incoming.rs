@@ -134,6 +134,11 @@ impl Resume {
     pub fn depth(&self) -> u8 {
         self.depth
     }
+
+    /// The peer goes on at another PSN.
+    pub fn go_on_at(&mut self, expected: Psn) {
+        self.expected = expected;
+    }
 }
 
 #[cold]
@@ -203,6 +208,14 @@ impl Responder {
         if let Some(pending) = &mut self.pending {
             let extra = pending.resources.len().saturating_sub(depth.into());
             pending.resources.drain(..extra);
+        }
+    }
+
+    /// The peer has all answers that it has asked for: what waits are copies that nobody needs.
+    pub fn forget_output(&mut self) {
+        self.acknowledge = None;
+        if let Some(pending) = self.pending.as_deref_mut() {
+            pending.answers.clear();
         }
     }
 

@@ -272,7 +272,7 @@ pub(crate) fn settle(qp: &mut Qp, nic: &mut NicState, now: Instant) {
         }
         complete_oldest(qp, nic, now, &entry, 0);
     }
-    if qp.requester.is_empty() && qp.draining {
+    if qp.requester.is_empty() && qp.draining && !qp.held {
         qp.draining = false;
         if qp.attr.sqd_notify {
             nic.event(Event::SqDrained(qp.id));

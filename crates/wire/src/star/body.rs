@@ -91,6 +91,146 @@ impl Hello {
     }
 }
 
+/// What a side of a connection is: what it becomes by a [`Switch`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Side {
+    /// Its NIC keeps nothing of the connection.
+    Stateless = 1,
+    /// Its NIC keeps both sides' state.
+    Stateful = 2,
+    /// Plain RC.
+    Plain = 3,
+}
+
+impl Side {
+    /// By its number.
+    pub const fn from_wire(number: u8) -> Option<Self> {
+        match number {
+            1 => Some(Side::Stateless),
+            2 => Some(Side::Stateful),
+            3 => Some(Side::Plain),
+            _ => None,
+        }
+    }
+
+    /// What the other end is.
+    pub const fn other(self) -> Side {
+        match self {
+            Side::Stateless => Side::Stateful,
+            Side::Stateful => Side::Stateless,
+            Side::Plain => Side::Plain,
+        }
+    }
+}
+
+/// What a [`Switch`] is for. The side that is, or will be, stateful coordinates.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum SwitchStep {
+    /// The receiver is to see to it that it becomes what the message says.
+    Ask = 1,
+    /// The receiver compares how many connections both have, and sees to it that each gets its role.
+    Compare = 2,
+    /// From the coordinator: begin nothing new, finish what is in flight.
+    Quiesce = 3,
+    /// The answer, once nothing of the sender's is in flight.
+    Quiesced = 4,
+    /// From the coordinator, when nothing is in flight either way: be it now.
+    Commit = 5,
+    /// The answer of who became plain RC; who became stateless answers with its record.
+    Done = 6,
+    /// From the coordinator, instead of a commit: go on as before.
+    Resume = 7,
+    /// This epoch comes to nothing.
+    Refused = 8,
+}
+
+impl SwitchStep {
+    /// By its number.
+    pub const fn from_wire(number: u8) -> Option<Self> {
+        use SwitchStep as S;
+        Some(match number {
+            1 => S::Ask,
+            2 => S::Compare,
+            3 => S::Quiesce,
+            4 => S::Quiesced,
+            5 => S::Commit,
+            6 => S::Done,
+            7 => S::Resume,
+            8 => S::Refused,
+            _ => return None,
+        })
+    }
+}
+
+/// A connection changes its stack or its roles, 36 bytes: the payload of a hello with
+/// [`super::StarEth::MIGRATION`]. Who sends it knows where both directions began, as only the peer does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Switch {
+    /// What it is for.
+    pub step: SwitchStep,
+    /// What the receiver is to become, or has become of the sender's.
+    pub to: Side,
+    /// Which of the connection's attempts at a switch it belongs to.
+    pub epoch: u32,
+    /// First PSNs of the connection: the sender's, and the receiver's.
+    pub first: (u32, u32),
+    /// Commit: the PSNs from which the sender and the receiver go on.
+    pub next: (u32, u32),
+    /// Quiesced: send requests that were told to the stateful side. Refused: the newest epoch known.
+    pub told: u32,
+    /// Connections at the sender's end, stateless ones too.
+    pub connections: u32,
+    /// More than so many are too many for it.
+    pub threshold: u32,
+}
+
+impl Switch {
+    /// Bytes on the wire.
+    pub const LEN: usize = 36;
+
+    /// Reads a payload; `None` for another length or version, and for what has no meaning.
+    pub fn read(payload: &[u8]) -> Option<Self> {
+        let b: &[u8; Self::LEN] = payload.try_into().ok()?;
+        if b[0] != VERSION || b[3] != 0 {
+            return None;
+        }
+        let word = |place: usize| u32_at(b, 4 * place);
+        let psn = |place: usize| Some(word(place)).filter(|psn| *psn <= 0xff_ffff);
+        Some(Switch {
+            step: SwitchStep::from_wire(b[1])?,
+            to: Side::from_wire(b[2])?,
+            epoch: word(1),
+            first: (psn(2)?, psn(3)?),
+            next: (psn(4)?, psn(5)?),
+            told: word(6),
+            connections: word(7),
+            threshold: word(8),
+        })
+    }
+
+    /// The payload.
+    pub fn bytes(&self) -> [u8; Self::LEN] {
+        let mut out = [0; Self::LEN];
+        (out[0], out[1], out[2]) = (VERSION, self.step as u8, self.to as u8);
+        let words = [
+            self.epoch,
+            self.first.0,
+            self.first.1,
+            self.next.0,
+            self.next.1,
+            self.told,
+            self.connections,
+            self.threshold,
+        ];
+        for (place, word) in words.into_iter().enumerate() {
+            out[4 + 4 * place..][..4].copy_from_slice(&word.to_be_bytes());
+        }
+        out
+    }
+}
+
 /// A work request of the stateless side, 32 bytes of a WQEP's payload. Its own addresses and keys stay at
 /// home; inline bytes follow the entry, padded to four.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -230,6 +370,8 @@ pub struct Record {
     pub clock: u32,
     /// For how long a request may be on its way, in microseconds.
     pub lifetime: u32,
+    /// Receives that the connection has had before, since its stateless side counts on.
+    pub receives: u32,
     /// What the stateful side shows with each packet.
     pub ticket: Ticket,
 }
@@ -241,7 +383,7 @@ impl Record {
     /// Reads a payload; `None` for another length, or bytes that are reserved.
     pub fn read(payload: &[u8]) -> Option<Self> {
         let b: &[u8; Self::LEN] = payload.try_into().ok()?;
-        if b[6..9] != [0; 3] || b[24..32] != [0; 8] {
+        if b[6..9] != [0; 3] || b[28..32] != [0; 4] {
             return None;
         }
         Some(Record {
@@ -254,6 +396,7 @@ impl Record {
             queues: (u16::from_be_bytes(at(b, 12)), u16::from_be_bytes(at(b, 14))),
             clock: u32_at(b, 16),
             lifetime: u32_at(b, 20),
+            receives: u32_at(b, 24),
             ticket: Ticket::read(&at(b, 32)),
         })
     }
@@ -275,6 +418,7 @@ impl Record {
         out[14..16].copy_from_slice(&self.queues.1.to_be_bytes());
         out[16..20].copy_from_slice(&self.clock.to_be_bytes());
         out[20..24].copy_from_slice(&self.lifetime.to_be_bytes());
+        out[24..28].copy_from_slice(&self.receives.to_be_bytes());
         out[32..40].copy_from_slice(&self.ticket.word.to_be_bytes());
         out[40..].copy_from_slice(&self.ticket.seal.to_be_bytes());
         out
@@ -349,6 +493,36 @@ mod tests {
     }
 
     #[test]
+    fn a_switch_survives_and_what_has_no_meaning_is_refused() {
+        for step in 1..=8 {
+            let switch = Switch {
+                step: SwitchStep::from_wire(step).unwrap(),
+                to: Side::Stateful,
+                epoch: 0x0102_0304,
+                first: (0x05_0607, 0x08_090a),
+                next: (0x0b_0c0d, 0x0e_0f10),
+                told: 0x1112_1314,
+                connections: 0x1516_1718,
+                threshold: 0x191a_1b1c,
+            };
+            let bytes = switch.bytes();
+            assert_eq!(Switch::read(&bytes), Some(switch));
+            assert_eq!(bytes[..12], [VERSION, step, 2, 0, 1, 2, 3, 4, 0, 5, 6, 7]);
+            assert_eq!(bytes[24..], [0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0x1a, 0x1b, 0x1c]);
+            for (place, value) in [(0, VERSION + 1), (1, 0), (1, 9), (2, 0), (2, 4), (3, 1), (8, 1), (20, 1)]
+            {
+                let mut bad = bytes;
+                bad[place] = value;
+                assert_eq!(Switch::read(&bad), None, "byte {place}");
+            }
+            assert_eq!(Switch::read(&bytes[1..]), None);
+        }
+        for side in [Side::Stateless, Side::Stateful, Side::Plain] {
+            assert_eq!((Side::from_wire(side as u8), side.other().other()), (Some(side), side));
+        }
+    }
+
+    #[test]
     fn a_record_survives() {
         let record = Record {
             timeout: 14,
@@ -360,13 +534,15 @@ mod tests {
             queues: (0x0405, 0x0607),
             clock: 0x0809_0a0b,
             lifetime: 20_000,
+            receives: 0x1516_1718,
             ticket: Ticket { word: 3, seal: 4 },
         };
         let bytes = record.bytes();
         assert_eq!(bytes[..16], [14, 7, 6, 12, 16, 1, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7]);
         assert_eq!((bytes[39], bytes[47]), (3, 4));
         assert_eq!(Record::read(&bytes), Some(record));
-        for place in [6, 8, 24, 31] {
+        assert_eq!(bytes[24..32], [0x15, 0x16, 0x17, 0x18, 0, 0, 0, 0]);
+        for place in [6, 8, 28, 31] {
             let mut bad = bytes;
             bad[place] = 1;
             assert_eq!(Record::read(&bad), None, "byte {place}");

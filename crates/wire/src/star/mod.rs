@@ -22,11 +22,16 @@
 //! deadline, in microseconds of the stateless side's clock.
 //!
 //! **Hello**: AckReq asks for a hello in return, without AckReq. Its PSN is a quarter of the circle before
-//! the next request that the sender expects, as with IRN's.
+//! the next request that the sender expects, as with IRN's. With [`StarEth::MIGRATION`] it carries a
+//! [`Switch`].
+//!
+//! **A native service** has no queue pairs ([`StarEth::POOL`]). A client's hello names the client's number in
+//! [`StarEth::value`], and any PSN; a record with that PSN answers it. A request is an RD, its reply a WQEP
+//! with its PSN, one inline entry and in [`StarEth::value`] a token; the EA to that repeats PSN and token.
 
 mod body;
 
-pub use body::{Cqe, Hello, Record, Wish, Wqe};
+pub use body::{Cqe, Hello, Record, Side, Switch, SwitchStep, Wish, Wqe};
 
 use crate::ext::{Aeth, NakCode, Reth, Syndrome};
 use crate::irn::IrnEth;
@@ -100,12 +105,14 @@ pub struct StarEth {
 impl StarEth {
     /// Bytes on the wire.
     pub const LEN: usize = IrnEth::LEN;
-    /// Carries the connection's record.
+    /// Carries the connection's record; a hello with it is a [`Switch`].
     pub const MIGRATION: u8 = 1;
     /// Entries are of the receive queue.
     pub const RECV_QUEUE: u8 = 2;
     /// Names a place in what the stateless side has posted.
     pub const POSTED: u8 = 4;
+    /// Of a native service: a request for one of its buffers, or the reply to one.
+    pub const POOL: u8 = 8;
 
     /// A header, sent for the first time.
     #[inline]

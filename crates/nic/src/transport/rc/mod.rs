@@ -112,6 +112,14 @@ impl Mode {
         matches!(self.0.as_deref(), Some(Kept::Star(_)))
     }
 
+    /// It, if it is that.
+    pub fn star(&self) -> Option<&Star> {
+        match self.0.as_deref() {
+            Some(Kept::Star(star)) => Some(star),
+            _ => None,
+        }
+    }
+
     /// Every invariant of its state.
     pub fn check_invariants(&self) {
         match self.0.as_deref() {

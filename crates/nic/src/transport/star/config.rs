@@ -8,7 +8,8 @@ use adverb_wire::{Duration, Gid, QpNumber};
 pub struct StarConfig {
     /// Which side of its connections the NIC wants to be.
     pub wish: Wish,
-    /// [`Wish::Auto`]: with more connections than these in the NIC, it would rather be stateless.
+    /// [`Wish::Auto`]: with more connections than these in the NIC, the new one among them, it would rather
+    /// be stateless.
     pub threshold: u32,
     /// For how long a region's WRITE or READ may be on its way to the stateless side, which remembers WRITEs
     /// for as long. At least 10 us, at most 10 s.
@@ -17,6 +18,13 @@ pub struct StarConfig {
     pub hello_interval: Duration,
     /// After so many of them the peer is taken for one that does not know StaR.
     pub hello_tries: u8,
+    /// How long the two sides may take to finish what is in flight before a switch.
+    pub drain: Duration,
+    /// [`Wish::Auto`]: how often the numbers of connections are compared while connections last; zero for
+    /// never. What they say must have held for ten times as long.
+    pub compare: Duration,
+    /// And how long a connection stays what it has become, at least.
+    pub hold: Duration,
 }
 
 impl Default for StarConfig {
@@ -27,6 +35,9 @@ impl Default for StarConfig {
             lifetime: Duration::from_ms(20),
             hello_interval: Duration::from_ms(10),
             hello_tries: 2,
+            drain: Duration::from_ms(100),
+            compare: Duration::ZERO,
+            hold: Duration::from_ms(5000),
         }
     }
 }
@@ -54,7 +65,8 @@ pub enum Role {
 /// A side's role (StaR, III-C1): what the two hellos say decides it, and the names of the ends where they say
 /// the same. Both sides come to the same result.
 pub(crate) fn role(own: (&Hello, Gid, QpNumber), other: (&Hello, Gid, QpNumber)) -> Role {
-    let is_over = |hello: &Hello| hello.connections > hello.threshold;
+    // A hello counts the connections there are; the one that it is about comes on top of them.
+    let is_over = |hello: &Hello| hello.connections >= hello.threshold;
     match (own.0.wish, other.0.wish) {
         (Wish::Server, Wish::Client | Wish::Auto) | (Wish::Auto, Wish::Client) => Role::Stateless,
         (Wish::Client, Wish::Server | Wish::Auto) | (Wish::Auto, Wish::Server) => Role::Stateful,
@@ -83,7 +95,7 @@ mod tests {
             .map(|(last, number)| (Gid::from(Ipv4Addr::new(10, 0, 0, last)), QpNumber::new(number)));
         let wishes = [Wish::Server, Wish::Client, Wish::Auto];
         for (a, b) in wishes.iter().flat_map(|a| wishes.iter().map(move |b| (*a, *b))) {
-            for (many, few) in [(0, 0), (5, 5), (129, 5), (129, 130), (129, 129)] {
+            for (many, few) in [(0, 0), (5, 5), (128, 5), (128, 129), (128, 128)] {
                 let (one, two) = (hello(a, many, 128), hello(b, few, 128));
                 let (one, two) = ((&one, ends[0].0, ends[0].1), (&two, ends[1].0, ends[1].1));
                 let (first, second) = (role(one, two), role(two, one));
@@ -107,10 +119,15 @@ mod tests {
         assert_eq!(own(&hello(Wish::Server, 0, 128), &auto(1000)), Role::Stateless);
         assert_eq!(own(&auto(1000), &hello(Wish::Server, 0, 128)), Role::Stateful);
         assert_eq!(own(&hello(Wish::Client, 0, 1), &hello(Wish::Client, 9, 1)), Role::Conflict);
-        assert_eq!(own(&auto(128), &auto(128)), Role::Plain);
-        assert_eq!(own(&auto(129), &auto(3)), Role::Stateless);
-        assert_eq!(own(&auto(3), &auto(129)), Role::Stateful);
+        // The 129th connection is the one that is too many.
+        assert_eq!(own(&auto(127), &auto(127)), Role::Plain);
+        assert_eq!(own(&auto(128), &auto(3)), Role::Stateless);
+        assert_eq!(own(&auto(3), &auto(128)), Role::Stateful);
         // As many at both: the lower name is stateful.
-        assert_eq!(own(&auto(129), &auto(129)), Role::Stateful);
+        assert_eq!(own(&auto(128), &auto(128)), Role::Stateful);
+        // With a threshold of 0 the first connection is.
+        let none = hello(Wish::Auto, 0, 0);
+        assert_eq!(own(&none, &auto(0)), Role::Stateful);
+        assert_eq!(own(&hello(Wish::Auto, 1, 0), &none), Role::Stateless);
     }
 }

@@ -7,16 +7,17 @@
 
 /// Packets that are remembered at most.
 pub(crate) const HISTORY: usize = 1 << 16;
+/// Packets that a history of a native service remembers at most.
+pub(crate) const HISTORY_MAX: usize = 1 << 20;
 /// Places of a group.
 const WAYS: usize = 16;
-const GROUPS: usize = HISTORY / WAYS;
 /// Places of a group that packets of one connection may take: the newest ones are refused, so that others'
 /// find room.
 const SHARE: usize = WAYS - 2;
 
 /// A packet, as far as it matters: copies agree in all of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Identity {
+pub(crate) struct Identity {
     /// The stateless side's queue pair, its incarnation above the number.
     pub queue: u32,
     /// The packet's number, below 2^24.
@@ -36,12 +37,12 @@ struct Entry {
 
 const USED: u32 = 1 << 31;
 const VACANT: Entry = Entry { queue: 0, psn: 0, deadline: 0, order: 0 };
-const _: () = assert!(core::mem::size_of::<Entry>() == 16 && GROUPS.is_power_of_two());
+const _: () = assert!(core::mem::size_of::<Entry>() == 16);
 
 /// What the history knows of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Found {
-    /// It was executed, as so manieth of all.
+pub(crate) enum Found {
+    /// It was executed, as so manieth of all, or with what was noted of it since.
     Executed(u32),
     /// It was not, and can be remembered here.
     Place(usize),
@@ -51,17 +52,17 @@ pub(super) enum Found {
 
 /// The table. Where a packet stands cannot be foretold without the secret, so that nobody fills a group of
 /// his choice.
-pub(super) struct History {
-    entries: Box<[Entry; HISTORY]>,
+pub(crate) struct History {
+    /// A power of two.
+    entries: Box<[Entry]>,
     secret: u64,
 }
 
 impl History {
-    pub fn new(secret: u64) -> History {
-        let entries = vec![VACANT; HISTORY].into_boxed_slice();
-        // The length is right, so there is no other case.
-        let entries = entries.try_into().unwrap_or_else(|_| unreachable!("a slice of {HISTORY} entries"));
-        History { entries, secret }
+    /// With this many places, rounded up to a power of two.
+    pub fn new(secret: u64, places: usize) -> History {
+        let places = places.clamp(WAYS, HISTORY_MAX).next_power_of_two();
+        History { entries: vec![VACANT; places].into_boxed_slice(), secret }
     }
 
     /// Bytes that it has allocated.
@@ -77,7 +78,7 @@ impl History {
             let product = u128::from(mixed) * u128::from(factor ^ self.secret.rotate_left(32) | 1);
             mixed = product as u64 ^ (product >> 64) as u64;
         }
-        mixed as usize & (GROUPS - 1)
+        mixed as usize & (self.entries.len() / WAYS - 1)
     }
 
     /// What is known of a packet, at a time in microseconds.
@@ -102,6 +103,16 @@ impl History {
         place.filter(|_| shared < SHARE).map_or(Found::Full, Found::Place)
     }
 
+    /// Notes something else of a packet that is remembered than its order. False when it is not.
+    pub fn note(&mut self, packet: Identity, what: u32, clock: u32) -> bool {
+        let first = self.group(packet) * WAYS;
+        let entry = self.entries[first..first + WAYS].iter_mut().find(|entry| {
+            (entry.queue, entry.psn, entry.deadline) == (packet.queue, packet.psn | USED, packet.deadline)
+                && entry.deadline.wrapping_sub(clock) as i32 >= 0
+        });
+        entry.map(|entry| entry.order = what).is_some()
+    }
+
     /// Remembers a packet at the place that was found for it.
     pub fn keep(&mut self, place: usize, packet: Identity, order: u32) {
         let Identity { queue, psn, deadline } = packet;
@@ -119,7 +130,7 @@ mod tests {
 
     #[test]
     fn a_packet_is_remembered_until_its_deadline() {
-        let mut history = History::new(7);
+        let mut history = History::new(7, HISTORY);
         // Over the end of the clock's circle.
         for clock in [1000, u32::MAX - 3] {
             let one = packet(1, 2, clock.wrapping_add(20));
@@ -139,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_full_history_forgets_nothing_and_one_connection_does_not_fill_it() {
-        let mut history = History::new(9);
+        let mut history = History::new(9, HISTORY);
         let mut kept = Vec::new();
         let mut fill = |queue: u32, kept: &mut Vec<Identity>| {
             for psn in 0..2 * HISTORY as u32 {

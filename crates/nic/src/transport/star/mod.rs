@@ -16,11 +16,11 @@
 //! keep the order of overlapping WRITEs and of READs after WRITEs when packets are lost.
 
 pub(crate) mod config;
-mod history;
+pub(crate) mod history;
 pub(crate) mod posted;
-mod seal;
+pub(crate) mod seal;
 pub(crate) mod stateless;
 
 pub use config::StarConfig;
 pub(crate) use config::{Role, role};
-pub(crate) use stateless::{Atomics, Stateless, clock};
+pub(crate) use stateless::{Atomics, Stateless, back, clock};

@@ -11,7 +11,7 @@ const BLOCK: usize = 16;
 
 /// The stateless side's secret: AES-CMAC (NIST SP 800-38B) under one key. Nobody outside has it, so a seal
 /// that is right is this NIC's own.
-pub(super) struct Sealer {
+pub(crate) struct Sealer {
     cipher: Aes128,
     /// Subkeys of a message's last block: when it is whole, and when it is not.
     subkeys: [u128; 2],
@@ -27,10 +27,24 @@ impl Sealer {
     /// With a key that is drawn from the NIC's seed.
     pub fn new(seed: Seed) -> Sealer {
         let mut drawn = Generator::new(seed, Purpose::Tickets);
+        let sealer = Sealer::drawn(&mut drawn);
+        Sealer { epoch: drawn.word() as u8, ..sealer }
+    }
+
+    fn drawn(drawn: &mut Generator) -> Sealer {
         let mut key = [0; BLOCK];
         key.chunks_exact_mut(4).for_each(|word| word.copy_from_slice(&drawn.word().to_le_bytes()));
-        let sealer = Sealer::of_key(&key);
-        Sealer { epoch: drawn.word() as u8, ..sealer }
+        Sealer::of_key(&key)
+    }
+
+    /// With the next key of a generator, in the epoch after this one's.
+    pub fn next(&self, drawn: &mut Generator) -> Sealer {
+        Sealer { epoch: self.epoch.wrapping_add(1), ..Sealer::drawn(drawn) }
+    }
+
+    /// Whether a ticket says that it was sealed with this key.
+    pub fn is_epoch_of(&self, ticket: Ticket) -> bool {
+        Grant::of_word(ticket.word).epoch == self.epoch
     }
 
     fn of_key(key: &[u8; BLOCK]) -> Sealer {

@@ -14,7 +14,7 @@
 //! Beyond the paper: tickets, keys of regions, deadlines, the history and the order stamps. Without them a
 //! copy that the network delivers late would overwrite memory that has a new use, and nobody could tell.
 
-use super::history::{Found, History, Identity};
+use super::history::{Found, HISTORY, History, Identity};
 use super::posted::{HostQueues, Misplaced};
 use super::seal::Sealer;
 use crate::admission::PKEY_BASE;
@@ -118,7 +118,7 @@ impl Stateless {
         let mut drawn = Generator::new(seed, Purpose::History);
         Stateless {
             sealer: Sealer::new(seed),
-            history: History::new(u64::from(drawn.word()) << 32 | u64::from(drawn.word())),
+            history: History::new(u64::from(drawn.word()) << 32 | u64::from(drawn.word()), HISTORY),
             live: bytes(),
             lives: bytes(),
             answers: VecDeque::with_capacity(MAX_STAR_ANSWERS),
@@ -586,7 +586,7 @@ fn allowed(
 }
 
 /// The way back to who sent a packet. An answer may be marked on its way if the request could.
-fn back(packet: &Packet, number: QpNumber, peer: QpNumber) -> Flow {
+pub(crate) fn back(packet: &Packet, number: QpNumber, peer: QpNumber) -> Flow {
     let Flow { src, dst, traffic_class, hop_limit: _, src_port: _ } = packet.flow;
     let capable = if traffic_class & 3 == 0 { 0 } else { 2 };
     Flow {

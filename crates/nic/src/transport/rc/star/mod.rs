@@ -159,6 +159,13 @@ impl Star {
         }
     }
 
+    /// The PSNs from which this side and the peer go on in another stack, past all that this one has used;
+    /// `None` while something is in flight either way, of the peer's `told` send requests too.
+    pub fn next_psns(&self, qp: &Qp, told: u32) -> Option<(Psn, Psn)> {
+        let peer = self.peer.past(told)?;
+        (self.tx.in_flight() == 0).then(|| (qp.requester.next_psn().next(), peer))
+    }
+
     /// Whether something is owed that no request asked for.
     pub fn has_output(&self) -> bool {
         self.owes_event || self.peer.has_output()
@@ -336,6 +343,8 @@ pub(super) fn on_packet(
     payload: &Payload<'_>,
 ) {
     match packet.bth.opcode.operation() {
+        // Of plain RC, which the connection may have been before.
+        _ if packet.bth.opcode.is_of(Service::Rc) => nic.counters.star_drop_earlier += 1,
         _ if !packet.bth.opcode.is_of(Service::Star) => nic.counters.drop_wrong_service += 1,
         Operation::RemoteDataAnswer | Operation::GetDataAnswer => {
             // What it echoes of the request, or an answer with data met itself.

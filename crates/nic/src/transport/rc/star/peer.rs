@@ -60,6 +60,8 @@ pub(super) enum Ask {
 pub(super) struct Peer {
     /// Its first PSN: numbers of its entries, of completions and of its requests' packets begin there.
     base: Psn,
+    /// Receives that the connection had before: those are counted on, and numbered from the base.
+    before: u32,
     /// Sizes of its queues.
     sizes: (u16, u16),
     /// Of its attributes: after how long a sender asks again that finds no receive, and the RNR retries of
@@ -97,10 +99,11 @@ impl Peer {
     pub fn new(base: Psn, record: &Record) -> Peer {
         Peer {
             base,
+            before: record.receives,
             sizes: record.queues,
             rnr_timer: record.rnr_timer,
             rnr_retries: record.rnr_retries,
-            heard: [0; 2],
+            heard: [0, record.receives],
             acknowledges: [false; 2],
             receives: VecDeque::new(),
             taken: VecDeque::new(),
@@ -125,6 +128,22 @@ impl Peer {
     /// than the send requests, and each of these says itself how many it has.
     pub fn hear(&mut self, record: &Record) {
         self.rnr_timer = record.rnr_timer;
+    }
+
+    /// The number that the next entry of a queue has.
+    fn next_number(&self, queue: usize) -> Psn {
+        let before = if queue == RECEIVES { self.before } else { 0 };
+        self.base.add(self.heard[queue].wrapping_sub(before) & Psn::MASK)
+    }
+
+    /// One past every number used, if all `told` send requests are done and the other side knows it.
+    pub fn past(&self, told: u32) -> Option<Psn> {
+        let is_done = self.heard[SENDS] == told && self.pulls.len() == 0 && self.taken.is_empty();
+        let is_known = self.cqes.is_empty() && self.under_way.is_none() && self.closing.is_none();
+        // Of receives more may have been told than have come: as many as its queue holds.
+        let receives = self.heard[RECEIVES].wrapping_sub(self.before) + u32::from(self.sizes.1);
+        let used = [told, receives, self.first, self.pulls.used(self.base)].into_iter().max();
+        (is_done && is_known).then(|| self.base.add((used.unwrap_or(0) & Psn::MASK) + 1))
     }
 
     /// Whether something is to be sent.
@@ -199,7 +218,7 @@ impl Peer {
             if core::mem::take(&mut self.acknowledges[queue]) {
                 out.payload.clear();
                 let opcode = Opcode::new(Service::Star, Operation::WqeEventAcknowledge);
-                let psn = self.base.add(self.heard[queue] & Psn::MASK);
+                let psn = self.next_number(queue);
                 let bth = Bth { opcode, psn, dest_qp: qp.peer, ..Bth::default() };
                 let flags = if queue == RECEIVES { StarEth::RECV_QUEUE } else { 0 };
                 let irn = StarEth::new(Op::Control, flags, 0, 0).into();
@@ -289,7 +308,7 @@ impl Peer {
                 nic.counters.star_wqe_gap += 1;
                 break;
             };
-            let expected = self.base.add(self.heard[queue] & Psn::MASK);
+            let expected = self.next_number(queue);
             match packet.bth.psn.add(at).since(expected) {
                 0 if self.take(queue, entry, data) => {
                     self.heard[queue] = self.heard[queue].wrapping_add(1);

@@ -95,6 +95,11 @@ impl Pulls {
         self.queue.len()
     }
 
+    /// Numbers of packets that were used from `base` on.
+    pub fn used(&self, base: Psn) -> u32 {
+        self.high.since(base).max(self.end.since(base)).max(0) as u32
+    }
+
     pub fn push(&mut self, pull: Pull) {
         self.queue.push_back(pull);
         self.is_due = true;

@@ -26,6 +26,8 @@ use adverb_wire::{Bth, Duration, Instant, Key, Opcode, Operation, Packet, Psn, R
 const NOT_CARRIED: &str = "StaR carries no atomics of the stateful side";
 /// Rules of refusals.
 const ACCESS: &str = "the stateless side refused the access: key, bounds or rights (StaR NAK access)";
+const OWN_BUFFERS: &str =
+    "the stateless side's own receive is at fault: key, bounds or rights (StaR NAK access, posted)";
 const INVALID: &str = "the stateless side found the request invalid (StaR NAK invalid)";
 const TOO_LONG: &str = "the receive of the stateless side is smaller than the message (IBTA 9.7.4.1.6)";
 const MISFIT: &str = "an answer has another length than was asked for (StaR GDA)";
@@ -320,6 +322,7 @@ fn take(
         Verdict::Access | Verdict::Invalid | Verdict::NotPosted => {
             nic.counters.error_naks_received += 1;
             let (status, rule) = match verdict {
+                Verdict::Access if star.packet(psn).is_posted => (Status::RemoteOperation, OWN_BUFFERS),
                 Verdict::Access => (Status::RemoteAccess, ACCESS),
                 _ => (Status::RemoteInvalidRequest, INVALID),
             };
@@ -448,8 +451,15 @@ fn acknowledged(qp: &mut Qp, star: &mut Star, nic: &mut NicState, now: Instant) 
         && (0..entry.packets as i32).contains(&psn.since(entry.psn))
     {
         star.refused = None;
-        if matches!(cause.status, Status::RemoteAccess | Status::RemoteInvalidRequest) {
-            star.peer.close(cause.status);
+        match cause.status {
+            Status::RemoteAccess | Status::RemoteInvalidRequest => star.peer.close(cause.status),
+            // As a responder's own does, the receive that the message has taken fails.
+            Status::RemoteOperation => {
+                if let Some(taken) = star.peer.taken.front_mut() {
+                    taken.cqe.status = Status::LocalProtection as u8;
+                }
+            }
+            _ => {}
         }
         fail_oldest(qp, nic, now, &cause);
     }

@@ -1,0 +1,97 @@
+//! Which role a connection gets while it lasts, by the number of connections that both sides have (StaR, VI).
+//! A side with more than its threshold would rather keep none, one with less than half of it does not mind;
+//! between the two nothing changes. Only where both sides leave the choice to the NICs.
+
+use super::Nic;
+use super::switch::side_of;
+use crate::event::Why;
+use crate::ids::QpId;
+use crate::star::StarSide;
+use crate::transport::star::Role;
+use adverb_wire::Instant;
+use adverb_wire::star::{Side, SwitchStep, Wish};
+
+/// Stands for the policy among the timers' indices.
+pub(super) const INDEX: u32 = u32::MAX;
+/// What the numbers say must hold for so many looks.
+const LOOKS: u64 = 10;
+
+impl Nic {
+    /// Connections have begun: from now on they are compared.
+    pub(crate) fn begin_to_compare(&mut self, now: Instant) {
+        let Some(star) = &mut self.star else { return };
+        let every = star.config.compare;
+        if star.config.wish == Wish::Auto && every.as_ps() > 0 && !star.compares {
+            star.compares = true;
+            self.timers.enter(now + every, INDEX);
+        }
+    }
+
+    /// The time to look at the number of connections has come.
+    #[cold]
+    pub(super) fn compare_all(&mut self, now: Instant) {
+        let Some(star) = &mut self.star else { return };
+        star.compares = false;
+        if star.eras.is_empty() {
+            return;
+        }
+        let (config, own) = (star.config, star.eras.len() as u32);
+        let names: Vec<_> = star.eras.keys().copied().collect();
+        for index in names {
+            let Some(name) = self.endpoints.name_at(index) else { continue };
+            let Ok(side) = self.star_side(name) else { continue };
+            let wants = match side {
+                StarSide::Plain if own > config.threshold => Some(Side::Stateless),
+                StarSide::Stateful if own > config.threshold => Some(Side::Stateless),
+                StarSide::Stateless if own < config.threshold / 2 => Some(Side::Plain),
+                _ => None,
+            };
+            let Some(era) = self.era(index) else { continue };
+            let since = era.wanted.filter(|(to, _)| Some(*to) == wants).map_or(now, |(_, since)| since);
+            era.wanted = wants.map(|to| (to, since));
+            let held = now.since(since) >= config.compare.times(LOOKS);
+            let settled = era.changed == Instant::ZERO || now.since(era.changed) >= config.hold;
+            if wants.is_some() && held && settled && era.is_idle() {
+                // The peer compares the two numbers, and does what they say.
+                era.wanted = None;
+                self.say_compare(name);
+            }
+        }
+        self.begin_to_compare(now);
+    }
+
+    fn say_compare(&mut self, name: QpId) {
+        let Some(epoch) = self.era(name.index).map(|era| era.epoch) else { return };
+        self.answer(name, SwitchStep::Compare, Side::Plain, epoch);
+    }
+
+    /// The peer says how many connections it has: this side gets its role by that, unless it was chosen.
+    pub(super) fn compare(&mut self, now: Instant, name: QpId, (theirs, threshold): (u32, u32)) {
+        let Some(star) = &self.star else { return };
+        let (config, own) = (star.config, star.eras.len() as u32);
+        let Some(era) = star.eras.get(&name.index) else { return };
+        let settled = era.changed == Instant::ZERO || now.since(era.changed) >= config.hold;
+        if config.wish != Wish::Auto || !settled || !era.is_idle() {
+            return;
+        }
+        let Some(side) = self.star_side(name).ok().and_then(side_of) else { return };
+        let role = match (own > config.threshold, theirs > threshold) {
+            (false, false) => Role::Plain,
+            _ if own < theirs => Role::Stateful,
+            _ if own > theirs => Role::Stateless,
+            _ => return,
+        };
+        let is_low = own < config.threshold / 2 && theirs < threshold / 2;
+        let to = match role {
+            Role::Stateful => Side::Stateful,
+            Role::Stateless => Side::Stateless,
+            // Between half of the threshold and the whole, what is stays.
+            _ if is_low || own < config.threshold / 2 && side == Side::Stateless => Side::Plain,
+            _ if theirs < threshold / 2 && side == Side::Stateful => Side::Plain,
+            _ => return,
+        };
+        if to != side {
+            self.aim(now, name, to, Why::Load);
+        }
+    }
+}
