@@ -133,6 +133,9 @@ step_gets() {
     cargo test --release --locked -p adverb-cli --test redn_figures -- --ignored
 }
 
+# Of make test-long alone: what the number of clients costs a StaR server's NIC, in instructions and misses.
+step_profile() { check bench/profile clients; }
+
 # -- running and counting ------------------------------------------------------------------------------------------
 
 # check COMMAND..: a command that passes or fails as a whole.
@@ -258,7 +261,7 @@ fi
 together=()
 if [ ${#chosen[@]} -eq 0 ]; then
     for row in "${steps[@]}"; do chosen+=("${row%% *}"); done
-    [ "$long" = no ] || chosen+=(fuzz laps gets)
+    [ "$long" = no ] || chosen+=(fuzz laps gets profile)
     together=("${behind[@]}")
 fi
 rm -f "$logs"/*.counts

@@ -1,6 +1,6 @@
 //! The command line: what `adverb --help` says.
 
-use crate::{kv, lock, nicd, queue, redn, region, switch};
+use crate::{kv, lock, nicd, queue, redn, region, star, switch};
 use adverb_io::{Choice, Congestion, Direction, PathPolicy, Settings, Transport};
 use adverb_sim::sabotage::Sabotage;
 use adverb_sim::swarm::programs::System;
@@ -115,6 +115,9 @@ pub enum Action {
     /// Programs that run in the NIC: compile, show, run, trace
     #[command(subcommand, after_help = redn::EXAMPLES)]
     Redn(redn::Redn),
+    /// Servers that keep nothing of their clients: oracle serve, oracle bench; switch, of a running program
+    #[command(subcommand, after_help = star::EXAMPLES)]
+    Star(star::Star),
     /// A programmable switch between programs of this host: run, show, trace, set, check
     #[command(subcommand, after_help = switch::EXAMPLES)]
     Switch(switch::SwitchAction),

@@ -1,6 +1,7 @@
 //! The programs of `apps` by the roles that a scenario's `[programs]` gives them, with the keys of each.
 
-use crate::systems::{all_taken, judge_catalog, judge_lock, judge_queue, judge_words};
+use crate::systems::{all_taken, judge_catalog, judge_lock, judge_queue, judge_steps, judge_words};
+use adverb_apps::words::{Ask, Step};
 use adverb_apps::{catalog, lock, queue, words};
 use adverb_rdma::{Connect, Duration, Rdma};
 use adverb_sim::Error;
@@ -17,8 +18,9 @@ pub fn make(cast: &Cast) -> Result<Made, Error> {
         "queue" => make_queue(cast),
         "catalog" => make_catalog(cast),
         "words" => make_words(cast),
+        "steps" => make_steps(cast),
         other => {
-            let why = format!("`{other}` is not one of lock, queue, catalog, words");
+            let why = format!("`{other}` is not one of lock, queue, catalog, words, steps");
             Err(Error::new("programs.system", why))
         }
     }
@@ -57,6 +59,29 @@ impl<'a> Keys<'a> {
             return Err(Error::new(self.place(key), "is zero; give a time such as \"1ms\""));
         }
         Ok(time)
+    }
+
+    fn is(&mut self, key: &'static str) -> Result<bool, Error> {
+        self.asked.push(key);
+        let Some(value) = self.role.keys.get(key) else { return Ok(false) };
+        value.as_bool().ok_or_else(|| Error::new(self.place(key), "is not true or false"))
+    }
+
+    /// Lists of requests, each of them text such as "20ms: cas 0 0 1; read 1".
+    fn steps(&mut self, key: &'static str) -> Result<Vec<Step>, Error> {
+        self.asked.push(key);
+        let texts = self.role.keys.get(key).and_then(|value| value.as_array()).map_or(&[][..], |array| array);
+        let steps = texts.iter().map(|text| text.as_str().ok_or("is not text".to_owned()).and_then(step));
+        let steps = steps
+            .enumerate()
+            .map(|(n, step)| step.map_err(|why| Error::new(self.place(&format!("{key}[{n}]")), why)));
+        let steps: Vec<Step> = steps.collect::<Result<_, _>>()?;
+        match steps.is_empty() {
+            true => {
+                Err(Error::new(self.place(key), "is a list of texts such as \"20ms: cas 0 0 1; read 1\""))
+            }
+            false => Ok(steps),
+        }
     }
 
     /// How the program's connections give up: after 7 ms, unless it says something else.
@@ -212,4 +237,70 @@ fn make_words(cast: &Cast) -> Result<Made, Error> {
         programs.push(at(role, Start::new(role.name.clone(), role.host, run)));
     }
     Ok(Made { programs, judge: Box::new(judge_words), settled: |_| true })
+}
+
+fn make_steps(cast: &Cast) -> Result<Made, Error> {
+    if let Some(bug) = &cast.bug {
+        return Err(Error::new("programs.bug", format!("`{bug}`: these programs have none; remove it")));
+    }
+    let home = first(cast, "serve")?;
+    let mut keys = Keys::of(home);
+    let words = keys.number("words", 1, 1..=words::WORDS_MAX.into())? as u32;
+    let connect = keys.connect()?;
+    keys.end()?;
+    let serve = move |rdma: Rdma| async move { words::serve(&rdma, "steps", words, &connect).await };
+    let mut programs = vec![at(home, Start::new(home.name.clone(), home.host, serve).serving())];
+    let mut may_fail = vec![false];
+    for (who, role) in (0..).zip(&cast.roles[1..]) {
+        if role.role != "client" {
+            return Err(no_such_role(role, "serve, client"));
+        }
+        let mut keys = Keys::of(role);
+        let (steps, connect) = (keys.steps("steps")?, keys.connect()?);
+        may_fail.push(keys.is("may-fail")?);
+        keys.end()?;
+        if steps.iter().flat_map(|step| &step.list).any(|(word, ..)| *word >= words.into()) {
+            let why = format!("name a word that is not there; there are {words}, from 0");
+            return Err(Error::new(format!("{}.steps", role.place), why));
+        }
+        let run = move |rdma: Rdma| {
+            let steps = steps.clone();
+            async move { words::follow(&rdma, "steps", who, &connect, &steps).await }
+        };
+        programs.push(at(role, Start::new(role.name.clone(), role.host, run)));
+    }
+    let judge = move |run: &adverb_sim::swarm::programs::Run<'_>| judge_steps(run, &may_fail);
+    Ok(Made { programs, judge: Box::new(judge), settled: |_| true })
+}
+
+/// A time, and requests that are posted together then.
+fn step(text: &str) -> Result<Step, String> {
+    let (at, requests) =
+        text.split_once(':').ok_or("has no time before a colon, such as \"20ms: read 0\"")?;
+    let list: Vec<_> = requests.split(';').map(request).collect::<Result<_, _>>()?;
+    match list.len() <= words::DEPTH_MAX as usize {
+        true => Ok(Step { at: parse_time(at.trim())?, list }),
+        false => Err(format!("has more than {} requests", words::DEPTH_MAX)),
+    }
+}
+
+/// A request for a word: `cas WORD COMPARE SWAP`, `add WORD MORE`, `read WORD`, `write WORD VALUE`; behind it
+/// `wrong-key`, if it comes under a key that the home has not given.
+fn request(text: &str) -> Result<(u64, Ask, bool), String> {
+    let mut parts: Vec<&str> = text.split_whitespace().collect();
+    let wrong = parts.pop_if(|last| *last == "wrong-key").is_some();
+    let numbers = parts.iter().skip(1).map(|part| part.parse::<u64>());
+    let numbers: Vec<u64> =
+        numbers.collect::<Result<_, _>>().map_err(|e| format!("`{}`: {e}", text.trim()))?;
+    let ask = match (parts.first().copied(), &numbers[..]) {
+        (Some("cas"), [_, compare, swap]) => Ask::Cas(*compare, *swap),
+        (Some("add"), [_, more]) => Ask::Add(*more),
+        (Some("read"), [_]) => Ask::Read,
+        (Some("write"), [_, value]) => Ask::Write(*value),
+        _ => {
+            let known = "cas WORD COMPARE SWAP, add WORD MORE, read WORD, write WORD VALUE";
+            return Err(format!("`{}` is not one of {known}", text.trim()));
+        }
+    };
+    Ok((numbers[0], ask, wrong))
 }

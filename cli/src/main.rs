@@ -11,6 +11,7 @@ mod command;
 mod devices;
 mod enact;
 mod error;
+mod holes;
 mod kv;
 mod lab;
 mod library;
@@ -28,6 +29,7 @@ mod remote;
 mod run;
 mod settings;
 mod simulate;
+mod star;
 mod swarm;
 mod switch;
 mod switch_swarm;
@@ -53,6 +55,7 @@ fn main() -> ExitCode {
             pages::ask();
             simulate::simulate(&arguments).map(|()| ExitCode::SUCCESS)
         }
+        Action::Star(action) => star::star(&action),
         Action::Switch(action) => switch::switch(&action),
         Action::Swarm(arguments) => swarm::swarm(&arguments),
         Action::Replay(arguments) => swarm::replay(&arguments),

@@ -1,6 +1,7 @@
 //! `adverb switch`: a programmable switch as a process, and questions to one that runs.
 
 use crate::error::Error;
+use crate::holes::{self, Holes};
 use crate::output::print;
 use crate::remote::number;
 use adverb_io::Settings;
@@ -31,7 +32,8 @@ Examples:
   adverb switch trace --qp 0x110001 --last 20
   adverb switch set cas_to_write --word 0x1a0 --forget
   adverb switch check lock.toml --target tofino1
-  adverb switch test lock.toml cases/";
+  adverb switch test lock.toml cases/
+  adverb switch holes H1";
 
 /// `adverb switch`.
 #[derive(Subcommand, Debug)]
@@ -48,6 +50,8 @@ pub enum SwitchAction {
     Check(Check),
     /// Give a file's programs packets, and compare what leaves with what should; no process is started
     Test(Test),
+    /// Show what the draft's scheme for atomics loses, for which fault, and that the default does not
+    Holes(Holes),
 }
 
 /// `adverb switch run`.
@@ -168,6 +172,7 @@ pub fn switch(action: &SwitchAction) -> Result<ExitCode, Error> {
         SwitchAction::Set(arguments) => set(arguments).map(|()| ExitCode::SUCCESS),
         SwitchAction::Check(arguments) => check(arguments),
         SwitchAction::Test(arguments) => test(arguments),
+        SwitchAction::Holes(arguments) => holes::holes(arguments),
     }
 }
 

@@ -11,6 +11,7 @@ use adverb_sim::programmed::{Restarts, address_of};
 use adverb_sim::swarm::Outcome;
 use adverb_sim::swarm::programs::{Made, System};
 use adverb_switch::cas_to_write::Mistake;
+use adverb_switch::cas_to_write::carry::CarryConfig;
 use adverb_switch::{CasConfig, Counter, Counters, Drop, ProgramConfig};
 use std::fmt;
 
@@ -55,6 +56,15 @@ fn programs(rng: &mut fastrand::Rng, bug: Option<&str>) -> Vec<ProgramConfig> {
     if rng.u32(0..6) == 0 {
         // Tables that are too small for all.
         (config.words_max, config.connections_max) = (rng.usize(1..3), rng.usize(1..4));
+    }
+    if rng.bool() {
+        // All that a carrier does to be heard fits into the senders' patience.
+        config.carry = Some(CarryConfig {
+            carriers: rng.usize(1..=3),
+            ring: [1, 3, 16][rng.usize(0..3)],
+            resend: Duration::from_us(100),
+            tries: 2,
+        });
     }
     vec![ProgramConfig::CasToWrite(config)]
 }
@@ -121,8 +131,20 @@ impl Shown {
             Counter::WordsUnsure,
             Counter::WordsFull,
             Counter::ConnectionsFull,
+            Counter::Moved,
+            Counter::Resent,
+            Counter::MovedOn,
+            Counter::RingFull,
         ];
-        let drops = [Drop::Icrc, Drop::Starting, Drop::Gap, Drop::HoldTime, Drop::AckUnseen];
+        let drops = [
+            Drop::Icrc,
+            Drop::Starting,
+            Drop::Gap,
+            Drop::HoldTime,
+            Drop::AckUnseen,
+            Drop::UnderWay,
+            Drop::Shifted,
+        ];
         let counters = counters.into_iter().map(|counter| (counter.name(), self.counters.get(counter)));
         let drops = drops.into_iter().map(|reason| (reason.name(), self.counters.dropped(reason)));
         let restarts = std::iter::once(("restarts while answers were awaited", self.restarts.busy));
@@ -141,7 +163,8 @@ impl fmt::Display for Shown {
             f,
             "switches: {} atomics converted ({} granted, {} refused, {} added), {} WRITEs of words \
              followed, {} atomics passed, {} requests held, {} made again, {} answers made, {} of them \
-             de-coalesced; {} restarts, {} of them while answers were awaited",
+             de-coalesced, {} moved to carriers, {} sent again by these, {} given on; \
+             {} restarts, {} of them while answers were awaited",
             converted.iter().sum::<u64>(),
             converted[0],
             converted[1],
@@ -152,6 +175,9 @@ impl fmt::Display for Shown {
             rest[3],
             get(Counter::Answered),
             get(Counter::DeCoalesced),
+            get(Counter::Moved),
+            get(Counter::Resent),
+            get(Counter::MovedOn),
             self.restarts.all,
             self.restarts.busy
         )?;

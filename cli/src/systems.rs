@@ -4,7 +4,9 @@
 use adverb_apps::{catalog, lock, queue};
 use adverb_rdma::seam::Note;
 use adverb_rdma::{Connect, Duration, Rdma};
-use adverb_sim::linear::model::{Lock, LockAnswer, LockCall, Queue, QueueAnswer, QueueCall, Word, WordCall};
+use adverb_sim::linear::model::{
+    Lock, LockAnswer, LockCall, OrderedCall, OrderedWords, Queue, QueueAnswer, QueueCall, Word, WordCall,
+};
 use adverb_sim::linear::{Model, WORK_MAX};
 use adverb_sim::program::history::{Told, history};
 use adverb_sim::program::{Doing, Start};
@@ -165,23 +167,42 @@ pub fn judge_catalog(run: &Run<'_>) -> Vec<String> {
 }
 
 pub fn judge_words(run: &Run<'_>) -> Vec<String> {
-    judge::<Word>(run, &Word { start: 0 }, |told| {
-        let call = match (told.name, told.arguments) {
-            ("cas", [compare, swap]) => WordCall::CompareSwap { compare: *compare, swap: *swap },
-            ("add", [more]) => WordCall::Add(*more),
-            ("read", []) => WordCall::Read,
-            ("write", [value]) => WordCall::Write(*value),
-            ("write-low", [value]) => WordCall::WriteLow(*value as u32),
-            _ => return None,
-        };
-        let answer = match (told.results, told.name) {
-            (None, _) => None,
-            (Some([]), "write" | "write-low") => Some(0),
-            (Some([was]), "cas" | "add" | "read") => Some(*was),
-            (Some(_), _) => return None,
-        };
-        Some((call, answer))
-    })
+    judge::<Word>(run, &Word { start: 0 }, |told| read_word(told.name, told.arguments, told.results))
+}
+
+/// What an operation on a word was, and its answer.
+fn read_word(name: &str, arguments: &[u64], results: Option<&[u64]>) -> Option<(WordCall, Option<u64>)> {
+    let call = match (name, arguments) {
+        ("cas", [compare, swap]) => WordCall::CompareSwap { compare: *compare, swap: *swap },
+        ("add", [more]) => WordCall::Add(*more),
+        ("read", []) => WordCall::Read,
+        ("write", [value]) => WordCall::Write(*value),
+        ("write-low", [value]) => WordCall::WriteLow(*value as u32),
+        _ => return None,
+    };
+    let answer = match (results, name) {
+        (None, _) => None,
+        (Some([]), "write" | "write-low") => Some(0),
+        (Some([was]), "cas" | "add" | "read") => Some(*was),
+        (Some(_), _) => return None,
+    };
+    Some((call, answer))
+}
+
+/// Clients that follow steps: their words are linearizable, in the order of each queue pair, and nobody has
+/// failed but those who `may`.
+pub fn judge_steps(run: &Run<'_>, may: &[bool]) -> Vec<String> {
+    let mut wrong = judge::<OrderedWords>(run, &OrderedWords, |told| {
+        let [client, place, word, arguments @ ..] = told.arguments else { return None };
+        let (call, answer) = read_word(told.name, arguments, told.results)?;
+        Some((OrderedCall { client: *client, place: *place, word: *word, call }, answer))
+    });
+    for (at, (doing, _)) in run.programs.iter().enumerate() {
+        if let (Doing::Ended(Err(why)), Some(false)) = (doing, may.get(at)) {
+            wrong.push(format!("client {} failed, which nothing gave cause for: {why}", at - 1));
+        }
+    }
+    wrong
 }
 
 /// The consumer has taken as many elements as were queued, of the queue that it has: one that is gone took

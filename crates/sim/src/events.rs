@@ -176,6 +176,18 @@ impl Events {
         self.popped
     }
 
+    /// An event of a source at a time would come before all that are entered.
+    #[inline]
+    pub fn would_be_first(&self, at: u64, source: u32) -> bool {
+        let key = key(self.base, at, source);
+        key < NO_KEY - 1 && key < self.heap_min && key < self.earliest().1
+    }
+
+    /// An event was handled that nobody entered, because it [was the next](Events::would_be_first).
+    pub fn passed_by(&mut self) {
+        self.popped += 1;
+    }
+
     /// Enters an event that nobody takes back, into a lane whose events are not later, or into none.
     #[inline(always)]
     pub fn push(&mut self, lane: impl Into<usize>, at: u64, source: u32, word: u32) {
@@ -324,6 +336,12 @@ impl Events {
     pub(crate) fn ahead(&self, places: u32) -> Event {
         let row = &self.lanes[self.lane];
         row.ring[row.slot(places)]
+    }
+
+    /// Four of these, each so many places behind the one before.
+    #[inline(always)]
+    pub(crate) fn four_ahead(&self, step: u32) -> [Event; 4] {
+        [self.ahead(step), self.ahead(2 * step), self.ahead(3 * step), self.ahead(4 * step)]
     }
 
     #[cold]

@@ -102,6 +102,9 @@ pub struct Sim {
     pub(crate) config: Config,
     /// Events' memory is asked for far ahead.
     pub(crate) far: bool,
+    /// Of [`Sim::run`]: until when, and how many events more.
+    end: u64,
+    budget: u64,
 }
 
 impl Sim {
@@ -121,6 +124,8 @@ impl Sim {
             programs: ProgramSide::default(),
             watch: Watch::default(),
             config,
+            end: 0,
+            budget: 0,
         };
         sim.on_region_event();
         sim.begin_switch_programs();
@@ -214,7 +219,9 @@ impl Sim {
     /// Runs until nothing is left to happen by `end` ps, or for `events` events. False when nothing is
     /// left to happen by `end`.
     pub fn run(&mut self, end: u64, events: u64) -> bool {
-        for _ in 0..events {
+        (self.end, self.budget) = (end, events);
+        while self.budget > 0 {
+            self.budget -= 1;
             let Some(event) = self.events.pop(end) else {
                 if end != u64::MAX {
                     self.now = end;
@@ -226,6 +233,19 @@ impl Sim {
             self.handle(event.source, event.word);
         }
         true
+    }
+
+    /// Goes on to a time without an event, if an event of this source would be the next then. It counts as
+    /// one.
+    pub(crate) fn goes_on(&mut self, source: Source, at: u64) -> bool {
+        let next =
+            self.budget > 0 && at <= self.end && self.events.would_be_first(at, self.sources.pack(source));
+        if next {
+            self.budget -= 1;
+            self.events.passed_by();
+            self.now = at;
+        }
+        next
     }
 
     #[inline(always)]

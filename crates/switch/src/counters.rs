@@ -64,6 +64,18 @@ counters! {
     ConnectionsFull = "connections_full",
     /// Words that were not followed, because the table is full.
     WordsFull = "words_full",
+    /// Requests that went to the server on another client's connection.
+    Moved = "moved",
+    /// NAKs that a carrier's clients got for one of the server's.
+    NaksBroadcast = "naks_broadcast",
+    /// Requests that a carrier has sent again of its own accord.
+    Resent = "resent",
+    /// Requests that a carrier that failed has given to another one.
+    MovedOn = "moved_on",
+    /// Times that a request found a carrier's ring full.
+    RingFull = "ring_full",
+    /// Requests that took the place of one that was not answered in a carrier's ring.
+    RingOverrun = "ring_overrun",
 }
 
 macro_rules! drops {
@@ -110,6 +122,10 @@ drops! {
     Depth = "drop_depth",
     /// Sent again so late that its word has been given back to the server.
     Late = "drop_late",
+    /// A repetition of what a carrier has under way.
+    UnderWay = "drop_under_way",
+    /// Of a queue pair whose numbers were shifted, by an instance or a connection that is not there any more.
+    Shifted = "drop_shifted",
     /// An acknowledgement of requests that this switch has not seen.
     AckUnseen = "drop_ack_unseen",
     /// An acknowledgement that answers an atomic without its value.

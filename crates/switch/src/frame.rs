@@ -32,6 +32,8 @@ enum Body {
     AsReceived,
     /// Nothing: the descriptor and this payload are emitted.
     Own([u8; OWN_PAYLOAD_MAX]),
+    /// The payload: other headers, of the same layout, are emitted before it.
+    Payload,
 }
 
 impl Frame {
@@ -79,17 +81,26 @@ impl Frame {
         self.body = Body::Own(own);
     }
 
+    /// Gives the frame other headers, and leaves it its payload.
+    pub fn readdress(&mut self, packet: Packet) {
+        assert_eq!(packet.payload_len, self.packet.payload_len, "the payload stays");
+        if !self.is_changed() {
+            self.body = Body::Payload;
+        }
+        self.packet = packet;
+    }
+
     /// Whether the ICRC of the received bytes is right.
     pub fn is_sound(&self) -> bool {
         match self.body {
             Body::AsReceived => verify_ip(&self.bytes, self.ip_header_len),
-            Body::Own(_) => true,
+            Body::Own(_) | Body::Payload => true,
         }
     }
 
     /// Whether a program has changed it, so that it is emitted anew.
     pub fn is_changed(&self) -> bool {
-        matches!(self.body, Body::Own(_))
+        !matches!(self.body, Body::AsReceived)
     }
 
     /// Whether the IP header carries options: a program leaves such a packet alone, because emitting it anew
@@ -102,7 +113,7 @@ impl Frame {
     pub fn payload(&self) -> &[u8] {
         let len = self.packet.payload_len as usize;
         match &self.body {
-            Body::AsReceived => &self.bytes[self.payload_at..self.payload_at + len],
+            Body::AsReceived | Body::Payload => &self.bytes[self.payload_at..self.payload_at + len],
             Body::Own(own) => &own[..len],
         }
     }
@@ -145,9 +156,18 @@ impl Frame {
 
     /// The bytes as they leave: as they came, or emitted anew with a new ICRC.
     pub fn take_bytes(&mut self) -> Vec<u8> {
-        let mut bytes = std::mem::take(&mut self.bytes);
-        let Body::Own(own) = self.body else { return bytes };
-        let payload = &own[..self.packet.payload_len as usize];
+        let (mut bytes, own);
+        let payload = match self.body {
+            Body::AsReceived => return std::mem::take(&mut self.bytes),
+            Body::Own(small) => {
+                (bytes, own) = (std::mem::take(&mut self.bytes), small);
+                &own[..self.packet.payload_len as usize]
+            }
+            Body::Payload => {
+                bytes = Vec::new();
+                self.payload()
+            }
+        };
         bytes.resize(self.packet.frame_len(), 0);
         // A checksum of zero says that there is none. IPv6 allows that for tunnels only, and plain sockets
         // drop it (RFC 6935), so it is computed where the sender had one.

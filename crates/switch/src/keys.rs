@@ -1,8 +1,9 @@
 //! A switch's programs as files say them: `[[program]]` tables, which the switch's process and the simulator
 //! read alike.
 
+use crate::cas_to_write::carry::CarryConfig;
 use crate::switch::PROGRAMS_MAX;
-use crate::{ByteOrder, CasConfig, MarkConfig, ProgramConfig, WordRange};
+use crate::{ByteOrder, CasConfig, MarkConfig, PaperConfig, ProgramConfig, WordRange};
 use adverb_wire::{Duration, Gid, Key};
 use serde::Deserialize;
 use std::net::IpAddr;
@@ -29,7 +30,7 @@ pub enum ProgramKeys {
         every: Option<NonZeroU32>,
     },
     /// Decides atomics.
-    CasToWrite(CasKeys),
+    CasToWrite(Box<CasKeys>),
 }
 
 /// The keys of `cas_to_write`.
@@ -37,6 +38,12 @@ pub enum ProgramKeys {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct CasKeys {
     server: IpAddr,
+    mode: Option<String>,
+    clients: Option<usize>,
+    carriers: Option<usize>,
+    ring: Option<usize>,
+    resend_us: Option<u64>,
+    tries: Option<u32>,
     rkey: Option<u32>,
     va: Option<u64>,
     len: Option<u64>,
@@ -74,6 +81,44 @@ impl CasKeys {
     }
 }
 
+impl CasKeys {
+    /// The program of the mode that is asked for.
+    fn in_mode(&self, cas: CasConfig) -> Result<ProgramConfig, String> {
+        let usual = CarryConfig::default();
+        let carry = CarryConfig {
+            carriers: self.carriers.unwrap_or(usual.carriers),
+            ring: self.ring.unwrap_or(usual.ring),
+            resend: self.resend_us.map_or(usual.resend, Duration::from_us),
+            tries: self.tries.unwrap_or(usual.tries),
+        };
+        let of_carriers =
+            self.carriers.or(self.ring).is_some() || self.resend_us.is_some() || self.tries.is_some();
+        let mode = self.mode.as_deref().unwrap_or("in-place");
+        if self.clients.is_some() && mode != "paper" {
+            return Err("clients goes with mode = \"paper\"".to_owned());
+        }
+        if of_carriers && mode != "multiplex" {
+            return Err("carriers, ring, resend-us and tries go with mode = \"multiplex\"".to_owned());
+        }
+        match mode {
+            "in-place" => Ok(ProgramConfig::CasToWrite(cas)),
+            "multiplex" => {
+                carry.check()?;
+                Ok(ProgramConfig::CasToWrite(CasConfig { carry: Some(carry), ..cas }))
+            }
+            "paper" => {
+                let config = PaperConfig { cas, clients: self.clients.unwrap_or(0) };
+                config.check()?;
+                Ok(ProgramConfig::Paper(config))
+            }
+            other => {
+                let known = "in-place, multiplex, paper (the last in simulations)";
+                Err(format!("mode `{other}` is not one of {known}"))
+            }
+        }
+    }
+}
+
 impl ProgramKeys {
     /// The program's name.
     pub fn name(&self) -> &'static str {
@@ -98,7 +143,7 @@ impl ProgramKeys {
             ProgramKeys::CasToWrite(keys) => {
                 let config = keys.config()?;
                 config.check()?;
-                Some(ProgramConfig::CasToWrite(config))
+                Some(keys.in_mode(config)?)
             }
         })
     }

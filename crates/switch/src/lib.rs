@@ -12,6 +12,7 @@
 //! program    what a program is, and which there are
 //! mark       ecn and trim
 //! cas_to_write   atomics that the switch decides, and sends on as WRITEs
+//! paper      the draft's own scheme for them, for the simulator
 //! register   arrays with one access a pass; budget: what programs need, against hardware
 //! stf        cases of packets in and packets out, as text
 //! keys       programs as files say them
@@ -25,6 +26,7 @@ pub mod counters;
 pub mod frame;
 pub mod keys;
 pub mod mark;
+pub mod paper;
 pub mod program;
 pub mod register;
 pub mod stf;
@@ -36,6 +38,7 @@ pub use cas_to_write::{ByteOrder, CasConfig, CasToWrite, Mistake, WordRange};
 pub use counters::{Counter, Counters, Drop};
 pub use frame::Frame;
 pub use mark::{Mark, MarkConfig};
+pub use paper::{Paper, PaperConfig};
 pub use program::{Context, PortId, Program, ProgramConfig};
 pub use switch::{Announcement, Error, PortCounts, Switch};
 pub use trace::{Event, Note, Trace};

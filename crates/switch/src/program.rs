@@ -5,6 +5,7 @@ use crate::cas_to_write::{CasConfig, CasToWrite};
 use crate::counters::{Counter, Counters, Drop};
 use crate::frame::Frame;
 use crate::mark::{Mark, MarkConfig};
+use crate::paper::{Paper, PaperConfig};
 use crate::register::{Pass, Passes};
 use crate::switch::Announcement;
 use crate::trace::{Note, Trace};
@@ -80,6 +81,8 @@ pub enum ProgramConfig {
     Trim(MarkConfig),
     /// Whose atomics are decided, and how.
     CasToWrite(CasConfig),
+    /// The same as the draft has it.
+    Paper(PaperConfig),
 }
 
 impl ProgramConfig {
@@ -94,6 +97,7 @@ impl ProgramConfig {
             ProgramConfig::CasToWrite(config) => {
                 Program::CasToWrite(Box::new(CasToWrite::new(*config, now)?))
             }
+            ProgramConfig::Paper(config) => Program::Paper(Box::new(Paper::new(*config)?)),
         })
     }
 
@@ -102,6 +106,7 @@ impl ProgramConfig {
         match self {
             ProgramConfig::Ecn(_) | ProgramConfig::Trim(_) => None,
             ProgramConfig::CasToWrite(config) => Some(config.server),
+            ProgramConfig::Paper(config) => Some(config.cas.server),
         }
     }
 }
@@ -115,6 +120,8 @@ pub enum Program {
     Trim(Mark),
     /// Decides atomics, and sends them on as WRITEs.
     CasToWrite(Box<CasToWrite>),
+    /// The same as the draft has it: in simulations only.
+    Paper(Box<Paper>),
 }
 
 impl Program {
@@ -123,7 +130,28 @@ impl Program {
         match self {
             Program::Ecn(_) => "ecn",
             Program::Trim(_) => "trim",
-            Program::CasToWrite(_) => "cas_to_write",
+            Program::CasToWrite(_) | Program::Paper(_) => "cas_to_write",
+        }
+    }
+
+    /// Whose atomics it decides.
+    pub fn server(&self) -> Option<Gid> {
+        match self {
+            Program::CasToWrite(program) => Some(program.config().server),
+            Program::Paper(paper) => Some(paper.config().cas.server),
+            Program::Ecn(_) | Program::Trim(_) => None,
+        }
+    }
+
+    /// Whether an answer is awaited that tells of a word.
+    pub fn awaits(&self) -> bool {
+        match self {
+            Program::CasToWrite(program) => {
+                let counts = program.count_words();
+                counts.pending + counts.learning > 0
+            }
+            Program::Paper(paper) => paper.awaits(),
+            Program::Ecn(_) | Program::Trim(_) => false,
         }
     }
 
@@ -133,13 +161,14 @@ impl Program {
             Program::Ecn(mark) => mark.ecn(ctx, frame),
             Program::Trim(mark) => mark.trim(ctx, frame),
             Program::CasToWrite(program) => program.on_frame(ctx, frame),
+            Program::Paper(paper) => paper.on_frame(ctx, frame),
         }
     }
 
     /// Does what is due.
     pub fn on_timer(&mut self, ctx: &mut Context<'_>) {
         match self {
-            Program::Ecn(_) | Program::Trim(_) => {}
+            Program::Ecn(_) | Program::Trim(_) | Program::Paper(_) => {}
             Program::CasToWrite(program) => program.on_timer(ctx),
         }
     }
@@ -147,7 +176,7 @@ impl Program {
     /// When something is due next.
     pub fn next_deadline(&self) -> Option<Instant> {
         match self {
-            Program::Ecn(_) | Program::Trim(_) => None,
+            Program::Ecn(_) | Program::Trim(_) | Program::Paper(_) => None,
             Program::CasToWrite(program) => program.next_deadline(),
         }
     }
@@ -171,6 +200,8 @@ impl Program {
         match self {
             Program::Ecn(mark) | Program::Trim(mark) => needs.registers.push(mark.shape()),
             Program::CasToWrite(program) => program.needs(needs),
+            // Its hardware is the draft's matter: the switch's process does not run it.
+            Program::Paper(_) => {}
         }
     }
 

@@ -124,13 +124,7 @@ impl Switch {
         if programs.len() > PROGRAMS_MAX {
             return Err(Error::TooManyPrograms);
         }
-        let servers: Vec<Gid> = programs
-            .iter()
-            .filter_map(|program| match program {
-                Program::CasToWrite(program) => Some(program.config().server),
-                Program::Ecn(_) | Program::Trim(_) => None,
-            })
-            .collect();
+        let servers: Vec<Gid> = programs.iter().filter_map(Program::server).collect();
         for (i, server) in servers.iter().enumerate() {
             if servers[..i].contains(server) {
                 return Err(Error::ServerTwice(*server));
@@ -375,10 +369,27 @@ impl Switch {
 
     /// Whether a program decides atomics to an address, whose WRITEs may then stand for atomics.
     pub fn decides_for(&self, address: Gid) -> bool {
-        self.programs.iter().any(|program| match program {
-            Program::CasToWrite(program) => program.config().server == address,
-            Program::Ecn(_) | Program::Trim(_) => false,
-        })
+        self.programs.iter().any(|program| program.server() == Some(address))
+    }
+
+    /// Queue pairs whose numbers programs have shifted: what another switch in this place has to be told
+    /// before its first frame.
+    pub fn shifted(&self) -> Vec<(Gid, QpNumber)> {
+        let programs = self.programs.iter();
+        programs
+            .flat_map(
+                |program| if let Program::CasToWrite(cas) = program { cas.shifted() } else { Vec::new() },
+            )
+            .collect()
+    }
+
+    /// Tells of queue pairs whose numbers a switch in this place had shifted before.
+    pub fn set_shifted(&mut self, all: &[(Gid, QpNumber)]) {
+        for program in &mut self.programs {
+            if let Program::CasToWrite(cas) = program {
+                cas.set_shifted(all);
+            }
+        }
     }
 
     /// What all programs together need of hardware. Each begins behind the stages of the one before it.

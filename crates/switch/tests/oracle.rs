@@ -7,6 +7,7 @@
 mod rack;
 
 use adverb_nic::{CompletionOp, QpId, SendOp, Status};
+use adverb_switch::cas_to_write::carry::CarryConfig;
 use adverb_switch::{ByteOrder, CasConfig, CasToWrite, Counter, Counters, Program, Switch};
 use adverb_wire::{Duration, Psn, QpNumber};
 use rack::world::{CAPS, Link, Memory, wr};
@@ -354,6 +355,45 @@ fn words_are_linearizable_under_faults() {
         Counter::AtomicsPassed,
         Counter::WordsUnsure,
     ] {
+        assert!(sum(&all, counter) > 0, "no run had {}", counter.name());
+    }
+}
+
+/// Atomics of all queue pairs share a few, over the wrap of their numbers and with rings of one to eight.
+#[test]
+fn carried_words_are_linearizable_under_faults() {
+    const RINGS: [Adjust; 3] = [
+        |config| config.carry = Some(carriers(1, 1)),
+        |config| config.carry = Some(carriers(1, 8)),
+        |config| config.carry = Some(carriers(2, 3)),
+    ];
+    fn carriers(carriers: usize, ring: usize) -> CarryConfig {
+        CarryConfig { carriers, ring, resend: Duration::from_us(60), tries: 3 }
+    }
+    let mut all = Vec::new();
+    for seed in seeds(150) {
+        let mut run = Run::with(seed, RINGS[seed as usize % 3]);
+        run.warm_up();
+        run.rack.chances = chances(seed);
+        run.halves = seed % 4 == 0;
+        run.work(140, 1 + (seed % 4) as usize);
+        run.rack.chances = Chances::default();
+        run.check().unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        all.append(&mut run.counters);
+    }
+    for counter in [
+        Counter::CasGranted,
+        Counter::CasRefused,
+        Counter::FetchAdded,
+        Counter::Moved,
+        Counter::DeCoalesced,
+        Counter::Resent,
+        Counter::RingFull,
+        Counter::Held,
+        Counter::Repeated,
+        Counter::Stores,
+    ] {
+        println!("{:>9} {}", sum(&all, counter), counter.name());
         assert!(sum(&all, counter) > 0, "no run had {}", counter.name());
     }
 }

@@ -5,7 +5,7 @@ use adverb_os::choice::Choice;
 use adverb_os::faults::{Direction, Faults};
 use adverb_switch::keys::{self, ProgramKeys};
 use adverb_switch::switch::{PORTS_MAX, PROGRAMS_MAX};
-use adverb_switch::{PortId, Switch};
+use adverb_switch::{PortId, ProgramConfig, Switch};
 use adverb_wire::{Gid, Instant};
 use serde::Deserialize;
 use std::fmt;
@@ -180,7 +180,19 @@ impl Config {
 
     /// The switch, which begins now.
     pub fn switch(&self, start: Instant) -> Result<Switch, String> {
-        Switch::begin(&keys::configs(&self.programs)?, self.trace, start).map_err(|e| e.to_string())
+        let programs = keys::configs(&self.programs)?;
+        if programs.iter().any(|program| matches!(program, ProgramConfig::Paper(_))) {
+            return Err("mode \"paper\" loses data and is for simulations; leave it out".to_owned());
+        }
+        let carries = |program: &ProgramConfig| match program {
+            ProgramConfig::CasToWrite(config) => config.carry.is_some(),
+            _ => false,
+        };
+        if programs.iter().any(carries) {
+            // It would have to keep a file of the queue pairs whose numbers are shifted.
+            return Err("mode \"multiplex\" is for simulations so far; leave it out".to_owned());
+        }
+        Switch::begin(&programs, self.trace, start).map_err(|e| e.to_string())
     }
 
     /// The switch without its process, with the file's ports in their order.
@@ -310,6 +322,17 @@ mod tests {
             ("[[program]]\nkind = 'cas_to_write'\nserver = '10.9.0.1'\nva = 8", "va and len"),
             ("[[program]]\nkind = 'cas_to_write'\nserver = '10.9.0.1'\nva = 4\nlen = 8", "multiple of 8"),
             ("[[program]]\nkind = 'cas_to_write'\nserver = '10.9.0.1'\nspeed = 9", "speed"),
+            ("[[program]]\nkind = 'cas_to_write'\nserver = '10.9.0.1'\nclients = 2", "goes with mode"),
+            ("[[program]]\nkind = 'cas_to_write'\nserver = '10.9.0.1'\nmode = 'best'", "not one of in-place"),
+            (
+                "[[program]]\nkind = 'cas_to_write'\nserver = '10.9.0.1'\nmode = 'paper'\nclients = 2",
+                "loses data and is for simulations",
+            ),
+            (
+                "[[program]]\nkind = 'cas_to_write'\nserver = '10.9.0.1'\nmode = 'multiplex'",
+                "is for simulations so far",
+            ),
+            ("[[program]]\nkind = 'cas_to_write'\nserver = '10.9.0.1'\nring = 8", "go with mode"),
         ] {
             let found = Config::parse(text).unwrap_err();
             assert!(found.contains(said), "{text}: {found}");

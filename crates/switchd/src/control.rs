@@ -117,6 +117,7 @@ fn show(process: &Process) -> Value {
                 },
             })
         }
+        Program::Paper(_) => unreachable!("the configuration refuses it"),
     });
     let counters: Map<String, Value> =
         switch.counters().iter().map(|(name, count)| (name.to_owned(), count.into())).collect();

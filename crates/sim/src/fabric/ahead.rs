@@ -36,7 +36,7 @@ impl Sim {
     /// With two steps more: to what finds a queue pair, and to the queue pair.
     #[inline(never)]
     fn look_far_ahead(&self) {
-        let [next, soon, later, last] = [1, 2, 3, 4].map(|steps| self.events.ahead(steps * STEP));
+        let [next, soon, later, last] = self.events.four_ahead(STEP);
         if self.events.lane_has_arrivals() {
             self.ask_for_names(last);
             self.ask_for_place(later);

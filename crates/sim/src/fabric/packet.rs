@@ -251,6 +251,24 @@ impl Packets {
         &self.cold[id as usize].bth
     }
 
+    /// A packet's RDMA header, as its opcode has one.
+    #[inline]
+    pub(crate) fn reth(&self, id: u32) -> &Reth {
+        &self.cold[id as usize].reth
+    }
+
+    /// A packet's header of IRN's or StaR's, as its opcode has one.
+    #[inline]
+    pub(crate) fn irn(&self, id: u32) -> IrnEth {
+        self.cold[id as usize].irn
+    }
+
+    /// Bytes of a packet's payload, carried or not.
+    #[inline]
+    pub(crate) fn payload_len(&self, id: u32) -> u32 {
+        self.cold[id as usize].payload_len
+    }
+
     /// Room for a packet's payload bytes; the allocation is kept from use to use.
     pub fn payload_mut(&mut self, id: u32) -> &mut Vec<u8> {
         if self.payload.len() <= id as usize {

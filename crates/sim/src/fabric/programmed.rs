@@ -184,13 +184,7 @@ impl Programmed {
 
     /// Whether an answer is awaited that tells of a word.
     fn awaits(&self) -> bool {
-        self.switch.programs().iter().any(|program| match program {
-            Program::CasToWrite(program) => {
-                let counts = program.count_words();
-                counts.pending + counts.learning > 0
-            }
-            Program::Ecn(_) | Program::Trim(_) => false,
-        })
+        self.switch.programs().iter().any(Program::awaits)
     }
 
     /// Another instance, which remembers nothing, takes the place of this one after a time.
@@ -198,8 +192,13 @@ impl Programmed {
         self.busy_restarts += u64::from(self.awaits());
         self.before.add_all(self.switch.counters());
         self.down_until = now + length;
+        let shifted = self.switch.shifted();
         match begin(&self.config, self.hosts, self.down_until) {
-            Ok(switch) => self.switch = switch,
+            Ok(mut switch) => {
+                // The driver's file of them.
+                switch.set_shifted(&shifted);
+                self.switch = switch;
+            }
             Err(why) => unreachable!("it could begin before: {why}"),
         }
     }

@@ -1,7 +1,7 @@
 //! Sequential models of the objects that programs build on remote memory.
 
 use super::Model;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// A word of eight bytes: a register, a counter, a word that is compared and swapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -230,5 +230,59 @@ impl Model for Queue {
 
     fn only_looks(&self, _: &QueueCall, answer: &QueueAnswer) -> bool {
         matches!(answer, QueueAnswer::Full | QueueAnswer::Empty)
+    }
+}
+
+/// Words that clients use over queue pairs, each of which does what it is asked in the order in which it was
+/// asked: a client's later request takes effect after its earlier ones, whether they were answered or not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct OrderedWords;
+
+/// A client's request for a word.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OrderedCall {
+    /// Whose.
+    pub client: u64,
+    /// How many of its requests come before it.
+    pub place: u64,
+    /// Which word.
+    pub word: u64,
+    /// What is asked.
+    pub call: WordCall,
+}
+
+/// What [`OrderedWords`] hold: words that are not 0, and how many requests of each client have had their
+/// effect.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct OrderedState {
+    /// By number.
+    pub words: BTreeMap<u64, u64>,
+    /// By client.
+    pub done: BTreeMap<u64, u64>,
+}
+
+impl Model for OrderedWords {
+    type Call = OrderedCall;
+    type Answer = u64;
+    type State = OrderedState;
+
+    fn start(&self) -> OrderedState {
+        OrderedState::default()
+    }
+
+    fn step(&self, state: &OrderedState, call: &OrderedCall, answer: Option<&u64>) -> Option<OrderedState> {
+        let mut after = state.clone();
+        let (done, word) = (after.done.entry(call.client).or_default(), after.words.entry(call.word));
+        if *done != call.place {
+            return None;
+        }
+        *done += 1;
+        let word = word.or_default();
+        // What has no effect on the word still lets those behind it have theirs.
+        *word = match answer {
+            Some(_) => Word::default().step(word, &call.call, answer)?,
+            None => Word::default().step(word, &call.call, None).unwrap_or(*word),
+        };
+        Some(after)
     }
 }

@@ -1,6 +1,8 @@
 //! Histories that are right or wrong by hand, and random ones against all permutations.
 
-use super::model::{Lock, LockAnswer, LockCall, Queue, QueueAnswer, QueueCall, Word, WordCall};
+use super::model::{
+    Lock, LockAnswer, LockCall, OrderedCall, OrderedWords, Queue, QueueAnswer, QueueCall, Word, WordCall,
+};
 use super::*;
 
 /// (client, call, begun, ended): one line of a history.
@@ -397,5 +399,29 @@ fn agrees_with_all_permutations_on_locks() {
             1 => Value(rng.u64(0..3)),
             _ => Refused,
         },
+    );
+}
+
+/// What one queue pair asks takes effect in its order, even if all of it was under way at once.
+#[test]
+fn a_queue_pair_keeps_its_order() {
+    let ask = |client, place, word, call| OrderedCall { client, place, word, call };
+    let [free, data] = [0, 1];
+    let release = |answer| {
+        let (taken, released) = (WordCall::Write(7), WordCall::CompareSwap { compare: 0, swap: 1 });
+        [
+            (0, ask(0, 0, data, taken), 0, None),
+            (0, ask(0, 1, free, released), 1, Some((2, 0))),
+            (1, ask(1, 0, free, WordCall::Read), 3, Some((4, 1))),
+            (1, ask(1, 1, data, WordCall::Read), 5, Some((6, answer))),
+        ]
+    };
+    right(&OrderedWords, release(7));
+    wrong(&OrderedWords, release(0), 3);
+    // One that was never answered and changes nothing does not stop those behind it.
+    let idle = WordCall::CompareSwap { compare: 5, swap: 6 };
+    right(
+        &OrderedWords,
+        [(0, ask(0, 0, data, idle), 0, None), (0, ask(0, 1, data, WordCall::Read), 1, Some((2, 0)))],
     );
 }

@@ -41,6 +41,8 @@ impl CasToWrite {
             Whose::Nobody if self.config.mistake == Some(Mistake::Forgetful) => return ctx.pass_on(frame),
             Whose::Nobody => return ctx.drop(&packet, Drop::AckUnseen),
         };
+        let Some(frame) = self.own_answer(ctx, at, frame) else { return };
+        let packet = frame.packet;
         let connection = self.connections.get_mut(at);
         let psn = packet.bth.psn;
         let outside = psn.is_before(connection.first) || !psn.is_before(connection.expected);
@@ -105,6 +107,8 @@ impl CasToWrite {
         let before = if whole { psn.next() } else { psn };
         let connection = self.connections.get_mut(at);
         connection.advance(before, packet.aeth.msn);
+        self.own_is_answered(at, &packet, before);
+        let connection = self.connections.get_mut(at);
         // Bit by bit the places of those that the answer speaks for, and the entry of its own number.
         let (mut covered, mut own) = (0u32, None);
         for (place, entry) in connection.entries.iter().enumerate() {
@@ -112,7 +116,8 @@ impl CasToWrite {
             if is_own {
                 own = Some(*entry);
             }
-            let open = !entry.answered && entry.kind != Kind::Native;
+            let elsewhere = entry.is_converted() && self.config.carry.is_some();
+            let open = !entry.answered && !elsewhere && entry.kind != Kind::Native;
             covered |= u32::from(open && (entry.psn.is_before(psn) || (plain && is_own))) << place;
         }
         let mut own_answer = false;
@@ -182,7 +187,7 @@ impl CasToWrite {
     }
 
     /// Makes an atomic's answer of what an acknowledgement says.
-    fn answer(&mut self, ctx: &mut Context<'_>, at: u32, ack: &Packet, entry: &Entry) -> Packet {
+    pub(super) fn answer(&mut self, ctx: &mut Context<'_>, at: u32, ack: &Packet, entry: &Entry) -> Packet {
         let Some(base) = self.connections.get(at).msn_base else {
             unreachable!("nothing was converted before")
         };
@@ -251,6 +256,10 @@ impl CasToWrite {
     /// The server has refused a tracked request: its queue pair takes no more. What it has under way to words
     /// is unsure.
     fn on_refusal(&mut self, ctx: &mut Context<'_>, at: u32, refused: &Entry, code: NakCode) {
+        // Its queue pair takes nothing more, and so carries nothing more.
+        let lane = &mut self.connections.get_mut(at).lane;
+        (lane.closed, lane.tries) = (true, u32::MAX);
+        self.freed.push_back(super::carry::carrier_key(at));
         let wrote = matches!(refused.kind, Kind::Change(_) | Kind::Store(_));
         if wrote && code == NakCode::RemoteAccessError {
             self.refuse_key(ctx, refused.rkey);

@@ -1,10 +1,11 @@
 //! Reliable connections to the server: the order of their requests, and what became of the last atomics of
 //! each.
 
+use super::lane::Lane;
 use super::word::Owner;
 use crate::frame::Frame;
 use crate::program::PortId;
-use adverb_wire::{Gid, Instant, Key, Operation, Packet, Psn, QpNumber};
+use adverb_wire::{Flow, Gid, Instant, Key, Operation, Packet, Psn, QpNumber};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Results that are kept for each connection: an end may have 16 atomics under way at most, and answers for
@@ -118,6 +119,12 @@ pub struct Connection {
     pub gap: Option<Instant>,
     /// When it was seen last.
     pub seen: Instant,
+    /// The headers of its requests' packets, and the port that they come from.
+    pub flow: Flow,
+    /// See above.
+    pub port: PortId,
+    /// Its numbers at the server, where requests travel on other connections than their own.
+    pub lane: Lane,
 }
 
 impl Connection {
@@ -141,6 +148,9 @@ impl Connection {
             waits: (0, Instant::ZERO),
             gap: None,
             seen: now,
+            flow: Flow { src: client, ..Flow::default() },
+            port: PortId::default(),
+            lane: Lane::new(psn, now),
         }
     }
 

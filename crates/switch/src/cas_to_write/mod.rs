@@ -18,24 +18,32 @@
 //! What passes untouched: everything but RC to and from the server, and IPv4 with options. What the server's
 //! own processors do to a word is unseen; such words do not belong into the range.
 //!
-//! Deviations from the paper: no multiplexing, and compare and swaps wait for a pending word even if they
-//! will be refused, so that no answer tells a value that may still be lost.
+//! With [`CasConfig::carry`] atomics of all clients share queue pairs ([`carry`]), whose order takes the
+//! place of waiting.
+//!
+//! Deviations from the paper: multiplexing is a choice, and without it compare and swaps wait for a pending
+//! word even if they will be refused, so that no answer tells a value that may still be lost.
 
 mod answers;
+pub mod carry;
 pub mod connection;
+mod failing;
 mod hold;
+pub mod lane;
+mod repeats;
 mod requests;
 pub mod word;
 
 use crate::budget::{Ability, Needs};
 use crate::counters::{Counter, Drop};
 use crate::frame::Frame;
-use crate::program::Context;
+use crate::program::{Context, PortId};
 use crate::register::Shape;
 use crate::switch::Announcement;
 use adverb_wire::{Duration, Gid, Instant, Key, Service};
+use carry::CarryConfig;
 use connection::{Connection, Connections, Kind};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use word::{State, WORD_LEN, Word, Words};
 
 /// Words that one program follows, at most.
@@ -84,11 +92,16 @@ pub enum Mistake {
     Twice,
     /// An acknowledgement answers the last of the atomics that it speaks for.
     Coalesced,
+    /// Requests on carriers and on their client's own queue pair do not wait for each other. Not among
+    /// [`ALL`](Self::ALL), as a swarm's oracle does not know of the order of queue pairs.
+    Overtakes,
+    /// It is forgotten which queue pairs' numbers were shifted.
+    ForgetsShift,
 }
 
 impl Mistake {
-    /// All of them, with their names and what they are.
-    pub const ALL: [(Mistake, &'static str, &'static str); 4] = [
+    /// Those for swarms, with their names and what they are.
+    pub const ALL: [(Mistake, &'static str, &'static str); 5] = [
         (Mistake::Unchecked, "icrc-unchecked", "requests and answers are believed whatever their ICRC says"),
         (
             Mistake::Forgetful,
@@ -101,6 +114,7 @@ impl Mistake {
             "answers-coalesced",
             "of the atomics that one acknowledgement covers, the last is answered",
         ),
+        (Mistake::ForgetsShift, "shift-forgotten", "a switch that starts forgets whose numbers were shifted"),
     ];
 }
 
@@ -125,6 +139,8 @@ pub struct CasConfig {
     pub flight: Duration,
     /// What left the switch so long ago has arrived or never will, and its sender has given up.
     pub life: Duration,
+    /// How converted atomics share queue pairs; without it each stays on its own.
+    pub carry: Option<CarryConfig>,
     /// What it does wrong on purpose; nothing, outside of swarms.
     pub mistake: Option<Mistake>,
 }
@@ -142,6 +158,7 @@ impl CasConfig {
             hold: Duration::from_ms(1),
             flight: Duration::from_ms(10),
             life: Duration::from_ms(1000),
+            carry: None,
             mistake: None,
         }
     }
@@ -156,6 +173,9 @@ impl CasConfig {
                 return Err("the range of words runs beyond the last address");
             }
         }
+        if let Some(carry) = self.carry {
+            carry.check()?;
+        }
         match () {
             () if !(1..=WORDS_MAX).contains(&self.words_max) => Err("words: 1 to 65536"),
             () if !(1..=CONNECTIONS_MAX).contains(&self.connections_max) => Err("connections: 1 to 4096"),
@@ -167,7 +187,7 @@ impl CasConfig {
     }
 
     /// Whether an atomic's address is a word's.
-    fn has_word(&self, va: u64) -> bool {
+    pub(crate) fn has_word(&self, va: u64) -> bool {
         va.is_multiple_of(WORD_LEN)
             && match self.words {
                 WordRange::Any => true,
@@ -175,7 +195,7 @@ impl CasConfig {
             }
     }
 
-    fn bytes(&self, value: u64) -> [u8; 8] {
+    pub(crate) fn bytes(&self, value: u64) -> [u8; 8] {
         match self.byte_order {
             ByteOrder::Little => value.to_le_bytes(),
             ByteOrder::Big => value.to_be_bytes(),
@@ -206,6 +226,12 @@ pub struct CasToWrite {
     refused: Vec<Key>,
     /// What another switch in this place has converted may be on its way until then.
     quiet_until: Instant,
+    /// Connections that carry others' atomics, too.
+    carriers: Vec<u32>,
+    /// Queue pairs whose packets are dropped, since their numbers were shifted by who is not there any more.
+    shifted: BTreeSet<([u8; 16], u32)>,
+    /// The port that the server is at.
+    server_port: PortId,
 }
 
 /// How many words are in which state.
@@ -238,6 +264,9 @@ impl CasToWrite {
             held: 0,
             freed: VecDeque::new(),
             refused: Vec::new(),
+            carriers: Vec::new(),
+            shifted: BTreeSet::new(),
+            server_port: PortId::default(),
             config,
         })
     }
@@ -268,7 +297,7 @@ impl CasToWrite {
         for word in self.words.all() {
             match word.state {
                 State::Known(_) => counts.known += 1,
-                State::Pending { .. } | State::Closed { .. } => counts.pending += 1,
+                State::Pending { .. } | State::Carried { .. } | State::Closed { .. } => counts.pending += 1,
                 State::Learning { .. } => counts.learning += 1,
                 State::Unsure { .. } => counts.unsure += 1,
             }
@@ -354,7 +383,12 @@ impl CasToWrite {
             .map(|(at, _)| at)
             .collect();
         gone.into_iter().for_each(|at| self.forget_connection(ctx, at));
+        self.shifted.retain(|(client, _)| !is_server && *client != address.0);
         if is_server {
+            let orphans = std::mem::take(&mut self.carriers);
+            for at in orphans {
+                self.connections.remove(at);
+            }
             self.words.clear();
             self.refused.clear();
             self.freed.clear();
@@ -363,13 +397,15 @@ impl CasToWrite {
     }
 
     /// Whether a connection more has room; the one that has been silent for longest makes some, if it has
-    /// been so for long. One that is not silent stays: its client may ask again for what was converted.
+    /// been so for long. One that is not silent stays: its client may ask again for what was converted. So
+    /// does one whose numbers are shifted: nobody else could map them.
     fn make_room(&mut self, ctx: &mut Context<'_>) -> bool {
         if self.connections.has_room() {
             return true;
         }
         self.connections.overflowed = true;
-        let oldest = self.connections.all().min_by_key(|(_, connection)| connection.seen);
+        let oldest = self.connections.all().filter(|(_, connection)| !connection.lane.shifted);
+        let oldest = oldest.min_by_key(|(_, connection)| connection.seen);
         match oldest.map(|(at, connection)| (at, connection.seen)) {
             Some((at, seen)) if seen + self.config.life < ctx.now => {
                 self.forget_connection(ctx, at);
@@ -385,13 +421,19 @@ impl CasToWrite {
     /// Takes a connection out of the table. Its words are the server's for a packet's life, because what it
     /// has under way may still arrive.
     fn forget_connection(&mut self, ctx: &mut Context<'_>, at: u32) {
-        let gone = self.connections.remove(at);
-        for entry in &gone.entries {
+        let stays = self.leaves_carriers(at);
+        let connection = self.connections.get_mut(at);
+        (connection.lane.carried, connection.lane.open) = (0, None);
+        let (entries, held) = (std::mem::take(&mut connection.entries), std::mem::take(&mut connection.held));
+        for entry in &entries {
             self.settle_for_good(ctx, at, entry);
         }
+        if !stays {
+            self.connections.remove(at);
+        }
         self.waiting.retain(|other| *other != at);
-        self.held -= gone.held.len();
-        for waiting in gone.held {
+        self.held -= held.len();
+        for waiting in held {
             ctx.drop(&waiting.frame.packet, Drop::NoPort);
         }
     }
@@ -410,7 +452,7 @@ impl CasToWrite {
         let its_own = match word.state {
             State::Learning { connection: whose, psn, .. }
             | State::Pending { connection: whose, psn, .. } => whose == connection && psn == entry.psn,
-            State::Unsure { .. } | State::Known(_) | State::Closed { .. } => native,
+            State::Unsure { .. } | State::Known(_) | State::Carried { .. } | State::Closed { .. } => native,
         };
         if its_own {
             match word.state {
@@ -427,11 +469,13 @@ impl CasToWrite {
     /// Does what is due.
     pub fn on_timer(&mut self, ctx: &mut Context<'_>) {
         self.end_waits(ctx);
+        self.tend_carriers(ctx);
+        self.release(ctx);
     }
 
     /// When something is due next.
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.next_wait_end()
+        self.next_wait_end().into_iter().chain(self.carriers_due()).min()
     }
 
     /// Asserts what must hold between two frames.
@@ -452,6 +496,7 @@ impl CasToWrite {
                 natives[entry.word as usize] += 1;
             }
         }
+        self.check_carriers();
         assert_eq!(held, self.held, "frames that wait");
         assert!(held <= HELD_MAX);
         for word in self.words.all() {
@@ -462,6 +507,11 @@ impl CasToWrite {
                 State::Pending { connection, psn, .. } => (connection, psn, false),
                 State::Known(_) => {
                     assert_eq!(word.natives, 0, "what the server changes is not known");
+                    continue;
+                }
+                State::Carried { carrier, out, .. } => {
+                    let ring = &self.connections.get(carrier).lane.ring;
+                    assert!(ring.iter().any(|carried| carried.out == out && carried.va == word.va));
                     continue;
                 }
                 State::Unsure { .. } | State::Closed { .. } => continue,

@@ -1,18 +1,20 @@
 //! Requests on their way to the server: which are tracked, in which order, and what each becomes.
 
 use super::connection::{Connection, Entry, Kind, RESULTS, WINDOW, Waiting};
-use super::word::{State, WORD_LEN};
-use super::{CasToWrite, Mistake, REFUSED_MAX, make_unsure};
+use super::word::{State, WORD_LEN, Word};
+use super::{CasToWrite, REFUSED_MAX, make_unsure};
 use crate::counters::{Counter, Drop};
 use crate::frame::Frame;
 use crate::program::Context;
 use crate::trace::Note;
-use adverb_wire::{Aeth, Gid, Instant, Key, NakCode, Opcode, Operation, Packet, Reth, Service, Syndrome};
+use adverb_wire::{
+    Aeth, Gid, Instant, Key, NakCode, Opcode, Operation, Packet, Psn, Reth, Service, Syndrome,
+};
 use std::cmp::Ordering;
 
 /// What a request is to this program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Class {
+pub(super) enum Class {
     /// A compare and swap or a fetch and add of one word.
     Atomic,
     /// A WRITE of exactly one followed word.
@@ -42,11 +44,21 @@ impl CasToWrite {
         if ctx.now < self.quiet_until && (operation.is_atomic() || operation.is_write()) {
             return ctx.drop(&frame.packet, Drop::Starting);
         }
+        if self.is_of_shifted(frame.packet.flow.src, frame.packet.bth.dest_qp) {
+            return ctx.drop(&frame.packet, Drop::Shifted);
+        }
         let Some(at) = self.connection_of(ctx, &frame.packet) else {
-            return self.without_connection(ctx, frame);
+            return match self.is_of_shifted(frame.packet.flow.src, frame.packet.bth.dest_qp) {
+                true => ctx.drop(&frame.packet, Drop::Shifted),
+                false => self.without_connection(ctx, frame),
+            };
         };
         let connection = self.connections.get_mut(at);
-        connection.seen = ctx.now;
+        (connection.seen, connection.flow, connection.port) = (ctx.now, frame.packet.flow, ctx.from);
+        self.server_port = ctx.to;
+        if connection.lane.broken {
+            return ctx.drop(&frame.packet, Drop::Late);
+        }
         if !connection.held.is_empty() {
             return self.hold(ctx, at, frame);
         }
@@ -67,7 +79,11 @@ impl CasToWrite {
             if connection.uncounted || (off.abs() <= WINDOW && !(lost && off > 0)) {
                 return Some(at);
             }
+            let was_shifted = self.connections.get(at).lane.shifted;
             self.forget_connection(ctx, at);
+            if was_shifted {
+                return None;
+            }
         }
         self.make_room(ctx).then(|| self.connections.add(Connection::new(client, qpn, psn, ctx.now)))
     }
@@ -137,25 +153,28 @@ impl CasToWrite {
             let psn = frame.packet.bth.psn;
             return match connection.entries.iter().any(|entry| entry.psn == psn) {
                 true => self.repeat(ctx, at, frame, class),
-                false => self.uncounted(ctx, frame, class),
+                false => self.uncounted(ctx, at, frame, class),
             };
         }
         let off = frame.packet.bth.psn.since(connection.expected);
+        if off == 0
+            && class != Class::Atomic
+            && let Err(busy) = self.own_turn(ctx.now, at)
+        {
+            return Err((busy, frame));
+        }
         match (off.cmp(&0), class) {
             (Ordering::Equal, Class::Atomic) => self.decide(ctx, at, frame, way),
             (Ordering::Equal, Class::Store(value)) => self.store(ctx, at, frame, value),
             (Ordering::Equal, Class::Other) => {
                 self.connections.get_mut(at).account(&frame.packet);
-                ctx.pass_on(frame);
+                self.pass_own(ctx, at, frame, true);
                 Ok(())
             }
             (Ordering::Equal, Class::Touch { va, len }) => {
-                let packet = frame.packet;
-                self.touch_and_pass(ctx, frame, va, len)?;
-                self.connections.get_mut(at).account(&packet);
-                Ok(())
+                self.touch_and_pass(ctx, (at, true), frame, va, len)
             }
-            (Ordering::Greater, Class::Other) => {
+            (Ordering::Greater, Class::Other) if self.config.carry.is_none() => {
                 // The server will find the gap, too.
                 self.connections.get_mut(at).gap.get_or_insert(ctx.now);
                 ctx.pass_on(frame);
@@ -170,21 +189,28 @@ impl CasToWrite {
     }
 
     /// A request of a connection whose order is unknown: the server decides.
-    fn uncounted(&mut self, ctx: &mut Context<'_>, frame: Box<Frame>, class: Class) -> Result<(), Blocked> {
+    pub(super) fn uncounted(
+        &mut self,
+        ctx: &mut Context<'_>,
+        at: u32,
+        frame: Box<Frame>,
+        class: Class,
+    ) -> Result<(), Blocked> {
         match class {
+            _ if self.acknowledge_again(ctx, at, &frame) => Ok(()),
             Class::Other => {
-                ctx.pass_on(frame);
+                self.pass_own(ctx, at, frame, false);
                 Ok(())
             }
             Class::Atomic => {
                 let va = frame.packet.atomic.va;
-                self.touch_and_pass(ctx, frame, va, WORD_LEN)
+                self.touch_and_pass(ctx, (at, false), frame, va, WORD_LEN)
             }
             Class::Store(_) => {
                 let va = frame.packet.reth.va;
-                self.touch_and_pass(ctx, frame, va, WORD_LEN)
+                self.touch_and_pass(ctx, (at, false), frame, va, WORD_LEN)
             }
-            Class::Touch { va, len } => self.touch_and_pass(ctx, frame, va, len),
+            Class::Touch { va, len } => self.touch_and_pass(ctx, (at, false), frame, va, len),
         }
     }
 
@@ -192,6 +218,7 @@ impl CasToWrite {
     fn touch_and_pass(
         &mut self,
         ctx: &mut Context<'_>,
+        (at, fresh): (u32, bool),
         frame: Box<Frame>,
         va: u64,
         len: u64,
@@ -203,7 +230,10 @@ impl CasToWrite {
                     ctx.count(Counter::AtomicsPassed);
                     ctx.note(&frame.packet, Note::Passed);
                 }
-                ctx.pass_on(frame);
+                if fresh {
+                    self.connections.get_mut(at).account(&frame.packet);
+                }
+                self.pass_own(ctx, at, frame, fresh);
                 Ok(())
             }
         }
@@ -257,10 +287,13 @@ impl CasToWrite {
         let va = packet.atomic.va;
         let followed = self.words.find(va).or_else(|| self.words.follow(va, ctx.now + self.config.life));
         let Some(word_at) = followed else {
+            if let Err(busy) = self.own_turn(ctx.now, at) {
+                return Err((busy, frame));
+            }
             ctx.count(Counter::WordsFull);
             ctx.count(Counter::AtomicsPassed);
             self.connections.get_mut(at).account(&packet);
-            ctx.pass_on(frame);
+            self.pass_own(ctx, at, frame, true);
             return Ok(());
         };
         if !self.make_result_room(ctx, at) {
@@ -268,42 +301,50 @@ impl CasToWrite {
             return Ok(());
         }
         self.expire(ctx, word_at);
-        let convertible = self.converts(at, packet.atomic.rkey);
-        let connection = self.connections.get_mut(at);
-        let (owner, message) = (connection.owner(packet.atomic.rkey), connection.messages.wrapping_add(1));
+        let AtomicOperands { rkey, operands } = operands_of(&packet);
+        let convertible = self.converts(at, rkey);
+        let carrier = if convertible { self.carrier_for(at, va, rkey) } else { None };
+        let owner = self.connections.get(at).owner(rkey);
         let (psn, since) = (packet.bth.psn, ctx.now);
         let word = self.words.access(ctx.pass, word_at);
+        let original = match word.state {
+            State::Known(value) => value,
+            // It will be so behind that one on the same carrier.
+            State::Carried { value, carrier: on, .. } if Some(on) == carrier => value,
+            _ => 0,
+        };
         let kind = match word.state {
-            State::Known(value) if convertible && word.owner == Some(owner) => outcome(&packet, value),
-            State::Pending { .. } | State::Closed { .. } => return Err((va, frame)),
+            State::Known(_) if convertible && word.owner == Some(owner) => outcome(&packet, original),
+            State::Carried { carrier: on, .. } if Some(on) == carrier && word.owner == Some(owner) => {
+                outcome(&packet, original)
+            }
+            State::Pending { .. } | State::Carried { .. } | State::Closed { .. } => return Err((va, frame)),
             State::Learning { .. } if way == Way::Usual => return Err((va, frame)),
             State::Unsure { until } if ctx.now >= until && word.natives > 0 && way == Way::Usual => {
                 return Err((va, frame));
             }
             _ => Kind::Native,
         };
-        let original = if let State::Known(value) = word.state { value } else { 0 };
-        if kind == Kind::Native {
-            word.state = match word.state {
-                State::Learning { .. } => State::Unsure { until: since },
-                State::Unsure { until } if since < until || word.natives > 0 => State::Unsure { until },
-                state => {
-                    let before = if let State::Known(value) = state { Some(value) } else { None };
-                    State::Learning { connection: at, psn, since, before }
-                }
-            };
-            word.natives += 1;
-        } else if let Kind::Change(value) = kind {
-            word.state = State::Pending { value, connection: at, psn, since };
+        let carrier = carrier.filter(|_| kind != Kind::Native);
+        let turn = match carrier {
+            Some(carrier) => self.carried_turn(ctx, at, carrier),
+            None => self.own_turn(ctx.now, at),
+        };
+        if let Err(busy) = turn {
+            return Err((busy, frame));
         }
-        let AtomicOperands { rkey, operands } = operands_of(&packet);
+        let out = carrier.map(|carrier| (carrier, self.next_on(carrier)));
+        let word = self.words.get_mut(word_at);
+        word.natives += u16::from(kind == Kind::Native);
+        word.state = state_after(word, kind, out, (at, psn, since));
+        let connection = self.connections.get_mut(at);
         let (operation, word) = (packet.bth.opcode.operation(), word_at);
-        let (answered, dead) = (false, false);
+        let (message, answered, dead) = (connection.messages.wrapping_add(1), false, false);
         let entry =
             Entry { psn, message, word, operation, va, rkey, operands, original, kind, answered, dead };
         connection.account(&packet);
         connection.entries.push_back(entry);
-        self.send_as(ctx, frame, &entry, true);
+        self.send_as(ctx, (at, carrier), frame, &entry, true);
         Ok(())
     }
 
@@ -334,14 +375,14 @@ impl CasToWrite {
         let State::Known(original) = word.state else {
             make_unsure(word, since + self.config.life);
             connection.account(&packet);
-            ctx.pass_on(frame);
+            self.pass_own(ctx, at, frame, true);
             return Ok(());
         };
         if !convertible || word.owner != Some(owner) {
             make_unsure(word, since + self.config.life);
             ctx.count(Counter::WordsUnsure);
             connection.account(&packet);
-            ctx.pass_on(frame);
+            self.pass_own(ctx, at, frame, true);
             return Ok(());
         }
         word.state = State::Pending { value, connection: at, psn, since };
@@ -351,66 +392,19 @@ impl CasToWrite {
             Entry { psn, message, word, operation, va, rkey, operands, original, kind, answered, dead };
         connection.account(&packet);
         connection.entries.push_back(entry);
-        self.send_as(ctx, frame, &entry, true);
+        self.send_as(ctx, (at, None), frame, &entry, true);
         Ok(())
-    }
-
-    /// A request that was seen before, or before the first one that was.
-    fn repeat(
-        &mut self,
-        ctx: &mut Context<'_>,
-        at: u32,
-        frame: Box<Frame>,
-        class: Class,
-    ) -> Result<(), Blocked> {
-        let packet = frame.packet;
-        let (operation, AtomicOperands { rkey, operands }) =
-            (packet.bth.opcode.operation(), operands_of(&packet));
-        let (va, rkey, operands) = match class {
-            Class::Store(value) => (packet.reth.va, packet.reth.rkey, (value, 0)),
-            _ => (packet.atomic.va, rkey, operands),
-        };
-        let Some(entry) = self.connections.get_mut(at).entry(packet.bth.psn) else {
-            // The server alone may still know what became of it.
-            return self.uncounted(ctx, frame, class);
-        };
-        if (entry.operation, entry.va, entry.rkey, entry.operands) != (operation, va, rkey, operands) {
-            ctx.drop(&packet, Drop::Replay);
-            return Ok(());
-        }
-        if entry.dead {
-            ctx.drop(&packet, Drop::Late);
-            return Ok(());
-        }
-        if entry.is_converted() {
-            entry.answered = false;
-        }
-        let mut entry = *entry;
-        if self.config.mistake == Some(Mistake::Twice) && entry.is_converted() {
-            self.decide_again(at, &mut entry, &packet, ctx.now);
-        }
-        ctx.count(Counter::Repeated);
-        ctx.note(&packet, Note::Repeated);
-        self.send_as(ctx, frame, &entry, false);
-        Ok(())
-    }
-
-    /// What [`Mistake::Twice`] does.
-    #[cold]
-    fn decide_again(&mut self, at: u32, entry: &mut Entry, packet: &Packet, since: Instant) {
-        let word = self.words.get_mut(entry.word);
-        let State::Known(value) = word.state else { return };
-        (entry.original, entry.kind) = (value, outcome(packet, value));
-        if let Kind::Change(value) = entry.kind {
-            word.state = State::Pending { value, connection: at, psn: entry.psn, since };
-        }
-        if let Some(before) = self.connections.get_mut(at).entry(entry.psn) {
-            *before = *entry;
-        }
     }
 
     /// Sends a tracked request on as what it has become.
-    fn send_as(&mut self, ctx: &mut Context<'_>, mut frame: Box<Frame>, entry: &Entry, first: bool) {
+    pub(super) fn send_as(
+        &mut self,
+        ctx: &mut Context<'_>,
+        (at, carrier): (u32, Option<u32>),
+        mut frame: Box<Frame>,
+        entry: &Entry,
+        first: bool,
+    ) {
         let was = frame.packet;
         let (counter, note) = match entry.kind {
             Kind::Native => (Counter::AtomicsPassed, Note::Passed),
@@ -436,7 +430,10 @@ impl CasToWrite {
             Kind::Change(value) => frame.change(as_write(&was, 8), &self.config.bytes(value)),
             Kind::Nothing => frame.change(as_write(&was, 0), &[]),
         }
-        ctx.pass_on(frame);
+        match carrier {
+            Some(carrier) => self.carry(ctx, (at, carrier), frame, entry),
+            None => self.pass_own(ctx, at, frame, first),
+        }
     }
 
     /// Room for one more result: the oldest one makes some, unless its client waits for an answer that only
@@ -529,19 +526,19 @@ impl CasToWrite {
 }
 
 /// What identifies an atomic's operands.
-struct AtomicOperands {
-    rkey: Key,
-    operands: (u64, u64),
+pub(super) struct AtomicOperands {
+    pub rkey: Key,
+    pub operands: (u64, u64),
 }
 
 /// A fetch and add has no value to compare with: what stands there is not used.
-fn operands_of(packet: &Packet) -> AtomicOperands {
+pub(super) fn operands_of(packet: &Packet) -> AtomicOperands {
     let atomic = packet.atomic;
     AtomicOperands { rkey: atomic.rkey, operands: (atomic.swap_add, atomic.compare) }
 }
 
 /// What an atomic becomes at a word of this value.
-fn outcome(packet: &Packet, value: u64) -> Kind {
+pub(super) fn outcome(packet: &Packet, value: u64) -> Kind {
     let atomic = packet.atomic;
     match packet.bth.opcode.operation() {
         Operation::FetchAdd => Kind::Change(value.wrapping_add(atomic.swap_add)),
@@ -559,4 +556,26 @@ fn as_write(was: &Packet, len: u32) -> Packet {
     packet.atomic = Default::default();
     packet.payload_len = len;
     packet
+}
+
+/// What is known of a word when an atomic has been decided. `out` is where it is carried, if it is.
+fn state_after(
+    word: &Word,
+    kind: Kind,
+    out: Option<(u32, Psn)>,
+    (connection, psn, since): (u32, Psn, Instant),
+) -> State {
+    match (kind, out, word.state) {
+        (Kind::Native, _, State::Learning { .. }) => State::Unsure { until: since },
+        (Kind::Native, _, State::Unsure { until }) if since < until || word.natives > 1 => {
+            State::Unsure { until }
+        }
+        (Kind::Native, _, State::Known(value)) => {
+            State::Learning { connection, psn, since, before: Some(value) }
+        }
+        (Kind::Native, ..) => State::Learning { connection, psn, since, before: None },
+        (Kind::Change(value), Some((carrier, out)), _) => State::Carried { value, carrier, out },
+        (Kind::Change(value), None, _) => State::Pending { value, connection, psn, since },
+        (_, _, state) => state,
+    }
 }

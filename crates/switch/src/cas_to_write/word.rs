@@ -53,6 +53,15 @@ pub enum State {
         /// From when on.
         since: Instant,
     },
+    /// The word has this value as soon as the server has executed a request that a carrier has under way.
+    Carried {
+        /// The value.
+        value: u64,
+        /// The carrier.
+        carrier: u32,
+        /// The request's number on it.
+        out: Psn,
+    },
     /// A change may be on its way that nobody waits for any more. Until it has arrived or never will, nothing
     /// else may reach the word: it was decided at a value that another change would replace.
     Closed {
@@ -93,7 +102,10 @@ impl Default for Word {
 impl Word {
     /// Whether what comes must wait.
     pub fn is_busy(&self) -> bool {
-        matches!(self.state, State::Learning { .. } | State::Pending { .. } | State::Closed { .. })
+        matches!(
+            self.state,
+            State::Learning { .. } | State::Pending { .. } | State::Carried { .. } | State::Closed { .. }
+        )
     }
 }
 

@@ -1,6 +1,7 @@
 /* adverb/verbs_exp.h: the calls of the vendor's experimental verbs (ibv_exp_*) that programs with chains of work
- * requests use, as inline functions over adverb/xchannel.h. Source compatibility only: names and the numbers of
- * opcodes and flags are those that such programs know, structs and layouts are of our own.
+ * requests, or with locks in memory of the adapter, use, as inline functions over adverb/xchannel.h. Source
+ * compatibility only: names and the numbers of opcodes and flags are those that such programs know, structs and layouts
+ * are of our own.
  *
  * Counts are as those programs expect them:
  *   - cq_count of a CQE_WAIT, and wqe_count of a SEND_ENABLE or RECV_ENABLE, are relative: to the completions of
@@ -31,7 +32,10 @@ extern "C" {
 enum {
 	IBV_EXP_DEVICE_ATTR_EXP_CAP_FLAGS = 1 << 3,
 	IBV_EXP_DEVICE_ATTR_RESERVED = 1 << 4,
+	IBV_EXP_DEVICE_ATTR_UMR = 1 << 13,
 };
+
+#define IBV_EXP_DEVICE_ATTR_MAX_DM_SIZE (1ull << 41)
 
 #define IBV_EXP_DEVICE_CROSS_CHANNEL (1ull << 60)
 
@@ -47,17 +51,20 @@ struct ibv_exp_device_attr {
 	int max_qp_rd_atom;
 	int max_qp_init_rd_atom;
 	enum ibv_atomic_cap exp_atomic_cap;
-	uint32_t comp_mask;
+	uint64_t comp_mask;
 	uint64_t exp_device_cap_flags;
+	uint64_t max_dm_size;
 };
 
 static inline int ibv_exp_query_device(struct ibv_context *context, struct ibv_exp_device_attr *attr)
 {
+	struct ibv_device_attr_ex all;
 	struct ibv_device_attr plain;
-	int error = ibv_query_device(context, &plain);
+	int error = ibv_query_device_ex(context, NULL, &all);
 
 	if (error)
 		return error;
+	plain = all.orig_attr;
 	attr->max_qp = plain.max_qp;
 	attr->max_qp_wr = plain.max_qp_wr;
 	attr->max_sge = plain.max_sge;
@@ -68,7 +75,8 @@ static inline int ibv_exp_query_device(struct ibv_context *context, struct ibv_e
 	attr->max_qp_rd_atom = plain.max_qp_rd_atom;
 	attr->max_qp_init_rd_atom = plain.max_qp_init_rd_atom;
 	attr->exp_atomic_cap = plain.atomic_cap;
-	attr->comp_mask &= IBV_EXP_DEVICE_ATTR_EXP_CAP_FLAGS;
+	attr->max_dm_size = all.max_dm_size;
+	attr->comp_mask &= IBV_EXP_DEVICE_ATTR_EXP_CAP_FLAGS | IBV_EXP_DEVICE_ATTR_MAX_DM_SIZE;
 	attr->exp_device_cap_flags = (uint64_t)plain.device_cap_flags | IBV_EXP_DEVICE_CROSS_CHANNEL;
 	return 0;
 }
@@ -83,21 +91,84 @@ enum {
 	IBV_EXP_ACCESS_MW_BIND = IBV_ACCESS_MW_BIND,
 };
 
+/* Memory of the adapter. */
+#define ibv_exp_dm ibv_dm
+
+struct ibv_exp_alloc_dm_attr {
+	size_t length;
+	uint32_t log_align_req;
+	uint32_t comp_mask;
+};
+
+static inline struct ibv_exp_dm *ibv_exp_alloc_dm(struct ibv_context *context, struct ibv_exp_alloc_dm_attr *attr)
+{
+	struct ibv_alloc_dm_attr plain;
+
+	if (attr->comp_mask) {
+		errno = EOPNOTSUPP;
+		return NULL;
+	}
+	memset(&plain, 0, sizeof(plain));
+	plain.length = attr->length;
+	plain.log_align_req = attr->log_align_req;
+	return ibv_alloc_dm(context, &plain);
+}
+
+static inline int ibv_exp_free_dm(struct ibv_exp_dm *dm)
+{
+	return ibv_free_dm(dm);
+}
+
+enum ibv_exp_dm_memcpy_dir {
+	IBV_EXP_DM_CPY_TO_DEVICE,
+	IBV_EXP_DM_CPY_TO_HOST,
+};
+
+struct ibv_exp_memcpy_dm_attr {
+	enum ibv_exp_dm_memcpy_dir memcpy_dir;
+	void *host_addr;
+	uint64_t dm_offset;
+	size_t length;
+	uint32_t comp_mask;
+};
+
+static inline int ibv_exp_memcpy_dm(struct ibv_exp_dm *dm, struct ibv_exp_memcpy_dm_attr *attr)
+{
+	if (attr->comp_mask)
+		return errno = EOPNOTSUPP;
+	if (attr->memcpy_dir == IBV_EXP_DM_CPY_TO_DEVICE)
+		return ibv_memcpy_to_dm(dm, attr->dm_offset, attr->host_addr, attr->length);
+	return ibv_memcpy_from_dm(attr->host_addr, dm, attr->dm_offset, attr->length);
+}
+
+enum {
+	IBV_EXP_REG_MR_DM = 1 << 1,
+};
+
 struct ibv_exp_reg_mr_in {
 	struct ibv_pd *pd;
 	void *addr;
 	size_t length;
 	uint64_t exp_access;
+	uint32_t create_flags;
+	struct ibv_exp_dm *dm;
 	uint32_t comp_mask;
 };
 
+/* A region of the adapter's memory begins at address 0, and so must `addr`: EINVAL otherwise. */
 static inline struct ibv_mr *ibv_exp_reg_mr(struct ibv_exp_reg_mr_in *in)
 {
-	if (in->comp_mask || in->exp_access > 0xffff) {
+	if (in->comp_mask & ~(uint32_t)IBV_EXP_REG_MR_DM || in->create_flags || in->exp_access > 0xffff) {
 		errno = EOPNOTSUPP;
 		return NULL;
 	}
-	return ibv_reg_mr(in->pd, in->addr, in->length, (int)in->exp_access);
+	if (!(in->comp_mask & IBV_EXP_REG_MR_DM))
+		return ibv_reg_mr(in->pd, in->addr, in->length, (int)in->exp_access);
+	if (!in->dm || in->addr) {
+		errno = EINVAL;
+		return NULL;
+	}
+	return ibv_reg_dm_mr(in->pd, in->dm, 0, in->length, (unsigned int)in->exp_access | IBV_ACCESS_ZERO_BASED);
 }
 
 /* --- completion queues --- */
@@ -140,6 +211,7 @@ enum {
 	IBV_EXP_QP_INIT_ATTR_XRCD = 1 << 1,
 	IBV_EXP_QP_INIT_ATTR_CREATE_FLAGS = 1 << 2,
 	IBV_EXP_QP_INIT_ATTR_INL_RECV = 1 << 3,
+	IBV_EXP_QP_INIT_ATTR_ATOMICS_ARG = 1 << 5,
 };
 
 enum {
@@ -164,16 +236,19 @@ struct ibv_exp_qp_init_attr {
 	struct ibv_xrcd *xrcd;
 	uint32_t exp_create_flags;
 	uint32_t max_inl_recv;
+	uint32_t max_atomic_arg; /* bytes; a masked compare and swap of a word has four of 8 */
 };
 
 static inline struct ibv_qp *ibv_exp_create_qp(struct ibv_context *context, struct ibv_exp_qp_init_attr *attr)
 {
 	const uint32_t known = IBV_EXP_QP_INIT_ATTR_PD | IBV_EXP_QP_INIT_ATTR_XRCD |
-			       IBV_EXP_QP_INIT_ATTR_CREATE_FLAGS | IBV_EXP_QP_INIT_ATTR_INL_RECV;
+			       IBV_EXP_QP_INIT_ATTR_CREATE_FLAGS | IBV_EXP_QP_INIT_ATTR_INL_RECV |
+			       IBV_EXP_QP_INIT_ATTR_ATOMICS_ARG;
+	const int more = (attr->comp_mask & IBV_EXP_QP_INIT_ATTR_ATOMICS_ARG) && attr->max_atomic_arg > 32;
 	struct ibv_qp_init_attr_ex plain;
 	struct ibv_qp *qp;
 
-	if (attr->comp_mask & ~known) {
+	if (attr->comp_mask & ~known || more) {
 		errno = EOPNOTSUPP;
 		return NULL;
 	}
@@ -302,6 +377,7 @@ enum ibv_exp_wr_opcode {
 #define IBV_EXP_SEND_INLINE ((uint64_t)IBV_SEND_INLINE)
 #define IBV_EXP_SEND_WITH_CALC (1ull << 33)
 #define IBV_EXP_SEND_WAIT_EN_LAST (1ull << 34)
+#define IBV_EXP_SEND_EXT_ATOMIC_INLINE (1ull << 35) /* arguments stand in the request, as they do anyway */
 
 struct ibv_exp_send_wr {
 	uint64_t wr_id;
@@ -626,6 +702,66 @@ static inline int ibv_exp_post_task(struct ibv_context *context, struct ibv_exp_
 		}
 	}
 	return 0;
+}
+
+/* --- dynamically connected targets: there are none; programs that name them compile, and are told so --- */
+
+enum {
+	IBV_EXP_DCT_STATE_ACTIVE,
+	IBV_EXP_DCT_STATE_DRAINING,
+	IBV_EXP_DCT_STATE_DRAINED,
+};
+
+struct ibv_exp_dct_init_attr {
+	struct ibv_pd *pd;
+	struct ibv_cq *cq;
+	struct ibv_srq *srq;
+	uint64_t dc_key;
+	uint8_t port;
+	uint32_t access_flags;
+	uint8_t min_rnr_timer;
+	uint8_t tclass;
+	uint32_t flow_label;
+	enum ibv_mtu mtu;
+	uint8_t pkey_index;
+	uint8_t gid_index;
+	uint8_t hop_limit;
+	uint32_t inline_size;
+	uint32_t create_flags;
+	uint32_t comp_mask;
+};
+
+struct ibv_exp_dct {
+	struct ibv_context *context;
+	struct ibv_pd *pd;
+	uint32_t dct_num;
+};
+
+struct ibv_exp_dct_attr {
+	uint64_t dc_key;
+	uint8_t state;
+	uint32_t comp_mask;
+};
+
+static inline struct ibv_exp_dct *ibv_exp_create_dct(struct ibv_context *context, struct ibv_exp_dct_init_attr *attr)
+{
+	(void)context;
+	(void)attr;
+	errno = EOPNOTSUPP;
+	return NULL;
+}
+
+static inline int ibv_exp_query_dct(struct ibv_exp_dct *dct, struct ibv_exp_dct_attr *attr)
+{
+	(void)dct;
+	(void)attr;
+	return errno = EOPNOTSUPP;
+}
+
+static inline int ibv_exp_destroy_dct(struct ibv_exp_dct *dct)
+{
+	(void)dct;
+	return errno = EOPNOTSUPP;
 }
 
 #ifdef __cplusplus

@@ -146,7 +146,7 @@ impl DropReason {
 }
 
 /// One switch: its configuration, its ports, and what is buffered in it. Ports count from 0; a port is the
-/// end of one cable, so packets come in and leave by it.
+/// end of one cable, so packets come in and leave by it. What a hop needs is one cache line.
 #[repr(C, align(64))]
 pub(crate) struct Switch {
     /// Bytes buffered.
@@ -159,15 +159,17 @@ pub(crate) struct Switch {
     queues: Box<[Queue]>,
     /// By incoming port and class.
     ingress: Box<[Ingress]>,
+    /// Packets marked, packets dropped for want of buffer, pauses begun.
+    pub marked: u64,
+    pub drops: u64,
+    pub pauses: u64,
     /// By port: the link on which packets leave. They come in on its twin, `link ^ 1`.
     ports: Box<[u32]>,
     /// Input-queued: by outgoing port, incoming port and class.
     voqs: Box<[iq::Voq]>,
-    /// Packets dropped for want of buffer, packets marked, pauses begun.
-    pub drops: u64,
-    pub marked: u64,
-    pub pauses: u64,
 }
+
+const _: () = assert!(core::mem::offset_of!(Switch, drops) == 56);
 
 /// The switches of a topology. Each link learns the numbers of the ports at its ends.
 pub(crate) fn build(t: &Topology, config: &SwitchConfig, links: &mut [Link]) -> Vec<Switch> {

@@ -6,10 +6,10 @@ use super::profile::AtomicOp;
 use super::responder::Request;
 use super::unit::{Keeps, Work};
 use crate::sim::Sim;
-use crate::source::Source;
 use adverb_nic::Nic;
+use adverb_wire::irn::IrnEth;
 use adverb_wire::star::StarEth;
-use adverb_wire::{Operation, Packet, QpNumber, Service};
+use adverb_wire::{Operation, QpNumber, Service};
 
 /// Index in what is kept for requests, and in what is kept for answers.
 pub(super) const REQUEST: usize = 0;
@@ -23,7 +23,7 @@ impl Sim {
         let operation = bth.opcode.operation();
         let request = !operation.is_response() && operation != Operation::Acknowledge;
         let names_posted =
-            bth.opcode.is_of(Service::Star) && is_for_posted(&self.fabric.packets.descriptor(id));
+            bth.opcode.is_of(Service::Star) && is_for_posted(operation, self.fabric.packets.irn(id));
         let (nic, unit) = self.hardware(h);
         let mut place = place_of(nic, bth.dest_qp);
         if place.1 == Keeps::Nothing && unit.profile.stateless_state > 0 {
@@ -42,36 +42,37 @@ impl Sim {
         at = at.max(*last);
         *last = at;
         if at > now {
-            unit.put(at, Work::Entered(id));
+            unit.put(at, Work::Entered(id, index));
             return self.arm_hardware(h);
         }
-        self.on_entered(h, id);
+        self.on_entered(h, id, index);
         self.arm_hardware(h);
     }
 
-    fn arm_hardware(&mut self, h: u32) {
-        if let Some(at) = self.hardware(h).1.next_at() {
-            self.wake_by(Source::Hardware(h), at);
-        }
+    /// A packet of the own host, which does not pass the port.
+    pub(super) fn enter_own(&mut self, h: u32, id: u32) {
+        let number = self.fabric.packets.bth(id).dest_qp;
+        let index = place_of(self.hardware(h).0, number).0;
+        self.on_entered(h, id, index);
     }
 
-    /// A packet has been taken in: a request has its turn at its queue pair, an answer goes to memory.
-    pub(super) fn on_entered(&mut self, h: u32, id: u32) {
+    /// A packet for the queue pair at an index has been taken in: a request has its turn there, an answer
+    /// goes to memory.
+    pub(super) fn on_entered(&mut self, h: u32, id: u32, index: u32) {
         let now = self.now;
-        let packet = self.fabric.packets.descriptor(id);
-        let operation = packet.bth.opcode.operation();
-        let index = place_of(self.hardware(h).0, packet.bth.dest_qp).0;
+        let (bth, payload_len) = (*self.fabric.packets.bth(id), self.fabric.packets.payload_len(id));
+        let operation = bth.opcode.operation();
         if operation.is_response() || operation == Operation::Acknowledge {
             // An atomic's answer carries a word.
             let word = operation == Operation::AtomicAcknowledge;
-            return self.land(h, index, id, if word { 8 } else { packet.payload_len }, ANSWER);
+            return self.land(h, index, id, if word { 8 } else { payload_len }, ANSWER);
         }
         let (nic, unit) = self.hardware(h);
         let mut cost = unit.profile.responder;
         if unit.profile.scatter > 0 && operation.is_send() && operation.starts_message() {
             // Those that its first packet comes to; what a chain is asked for is one packet.
-            let receiver = nic.find_qp(packet.bth.dest_qp);
-            let entries = receiver.map_or(0, |id| nic.receive_entries(id, packet.payload_len));
+            let receiver = nic.find_qp(bth.dest_qp);
+            let entries = receiver.map_or(0, |id| nic.receive_entries(id, payload_len));
             cost += unit.profile.scatter * u64::from(entries.saturating_sub(1));
         }
         let atomic = operation.is_atomic();
@@ -81,20 +82,20 @@ impl Sim {
         }
         let at = pair.busy.max(now);
         if at > now {
-            return unit.put(at, Work::Turned(id));
+            return unit.put(at, Work::Turned(id, index));
         }
-        self.ask_responder(h, id);
+        self.ask_responder(h, id, index);
     }
 
     /// What a request needs of the responder.
-    fn request(&self, h: u32, id: u32) -> Request {
-        let packet = self.fabric.packets.descriptor(id);
-        let operation = packet.bth.opcode.operation();
+    fn request(&self, h: u32, id: u32, qp: u32) -> Request {
+        let packets = &self.fabric.packets;
+        let operation = packets.bth(id).opcode.operation();
         let p =
             self.hosts.list[h as usize].unit.as_ref().expect("only hosts with hardware come here").profile;
         let (addr, len) = match operation {
-            _ if operation.is_atomic() => (packet.atomic.va, 8),
-            _ => (packet.reth.va, u64::from(packet.reth.len)),
+            _ if operation.is_atomic() => (packets.descriptor(id).atomic.va, 8),
+            _ => (packets.reth(id).va, u64::from(packets.reth(id).len)),
         };
         let host = &self.hosts.list[h as usize];
         let chip = host.chip.iter().any(|range| range.contains(&addr));
@@ -106,11 +107,11 @@ impl Sim {
             _ if word => Need::Word { writes: !reads },
             _ => Need::Turn,
         };
-        Request { packet: id, qp: place_of(&host.nic, packet.bth.dest_qp).0, need, addr, len, chip }
+        Request { packet: id, qp, need, addr, len, chip }
     }
 
-    pub(super) fn ask_responder(&mut self, h: u32, id: u32) {
-        let request = self.request(h, id);
+    pub(super) fn ask_responder(&mut self, h: u32, id: u32, index: u32) {
+        let request = self.request(h, id, index);
         let (_, unit) = self.hardware(h);
         if request.need == Need::Turn && unit.responder.is_idle() {
             return self.go_to_memory(h, &request);
@@ -149,10 +150,11 @@ impl Sim {
     }
 
     fn go_to_memory(&mut self, h: u32, request: &Request) {
-        let packet = self.fabric.packets.descriptor(request.packet);
+        let packets = &self.fabric.packets;
+        let operation = packets.bth(request.packet).opcode.operation();
         // WQEs stay on a stateful NIC, and what a CQEP brings is written as completions.
-        let stays = matches!(packet.bth.opcode.operation(), Operation::WqePacket | Operation::CqePacket);
-        let bytes = if request.chip || stays { 0 } else { packet.payload_len };
+        let stays = matches!(operation, Operation::WqePacket | Operation::CqePacket);
+        let bytes = if request.chip || stays { 0 } else { packets.payload_len(request.packet) };
         self.land(h, request.qp, request.packet, bytes, REQUEST);
     }
 
@@ -168,16 +170,14 @@ impl Sim {
         at = at.max(*last);
         *last = at;
         if at > now {
-            return unit.put(at, Work::Landed(id));
+            return unit.put(at, Work::Landed(id, index));
         }
-        self.hand_over(h, id);
+        self.hand_over(h, id, index);
     }
 
     /// The NIC has a packet. What its queue pair owes then does not wait until a unit has done with a WQE of
     /// the same queue pair.
-    pub(super) fn hand_over(&mut self, h: u32, id: u32) {
-        let number = self.fabric.packets.bth(id).dest_qp;
-        let index = place_of(self.hardware(h).0, number).0;
+    pub(super) fn hand_over(&mut self, h: u32, id: u32, index: u32) {
         self.deliver(h, id);
         if self.hardware(h).1.pair(index).engaged {
             self.advance(h, index);
@@ -194,7 +194,6 @@ fn place_of(nic: &Nic, number: QpNumber) -> (u32, Keeps) {
 }
 
 /// Whether a packet names something posted at a stateless side.
-fn is_for_posted(packet: &Packet) -> bool {
-    matches!(packet.bth.opcode.operation(), Operation::RemoteData | Operation::GetData)
-        && StarEth::from(packet.irn).has(StarEth::POSTED)
+fn is_for_posted(operation: Operation, irn: IrnEth) -> bool {
+    matches!(operation, Operation::RemoteData | Operation::GetData) && StarEth::from(irn).has(StarEth::POSTED)
 }

@@ -45,21 +45,38 @@ impl Sim {
         }
         self.take_frames(h);
         self.send_staged(h);
-        if let Some(at) = self.hardware(h).1.next_at() {
+        self.arm_hardware(h);
+        self.watch_timer(h);
+    }
+
+    /// The hardware of a host is to be called when its next work is due, unless it is being called.
+    pub(super) fn arm_hardware(&mut self, h: u32) {
+        let unit = self.hardware(h).1;
+        if let Some(at) = unit.next_at()
+            && !unit.at_work
+        {
             self.wake_by(Source::Hardware(h), at);
         }
-        self.watch_timer(h);
     }
 
     /// The time of some work has come.
     pub(crate) fn on_hardware(&mut self, h: u32) {
-        while let Some(work) = {
-            let now = self.now;
-            self.hardware(h).1.due(now)
-        } {
-            self.do_work(h, work);
+        self.hardware(h).1.at_work = true;
+        loop {
+            while let Some(work) = {
+                let now = self.now;
+                self.hardware(h).1.due(now)
+            } {
+                self.do_work(h, work);
+            }
+            self.step_hardware(h);
+            let next = self.hardware(h).1.next_at();
+            if !next.is_some_and(|at| self.goes_on(Source::Hardware(h), at)) {
+                break;
+            }
         }
-        self.step_hardware(h);
+        self.hardware(h).1.at_work = false;
+        self.arm_hardware(h);
     }
 
     fn do_work(&mut self, h: u32, work: Work) {
@@ -83,10 +100,10 @@ impl Sim {
             Work::Executed(index) => self.on_executed(h, index),
             Work::Ready(index, packet, answer) => self.pass_out(h, index, packet, answer),
             Work::Leave => {}
-            Work::Entered(packet) => self.on_entered(h, packet),
-            Work::Turned(packet) => self.ask_responder(h, packet),
+            Work::Entered(packet, index) => self.on_entered(h, packet, index),
+            Work::Turned(packet, index) => self.ask_responder(h, packet, index),
             Work::Ended(packet) => self.on_ended(h, packet),
-            Work::Landed(packet) => self.hand_over(h, packet),
+            Work::Landed(packet, index) => self.hand_over(h, packet, index),
             Work::Visible(key) => {
                 self.hardware(h).1.reveal(key);
                 self.after_nic(h, true);
@@ -433,7 +450,7 @@ impl Sim {
             unit.unstage();
             unit.taken -= u64::from(hot.size);
             if own {
-                self.on_entered(h, id)
+                self.enter_own(h, id)
             } else {
                 self.transmit(up, id, false)
             }

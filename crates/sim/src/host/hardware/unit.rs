@@ -6,12 +6,13 @@ use super::responder::Responder;
 use super::state::{ConnectionState, Found};
 use adverb_nic::{CqId, QpId};
 use core::cell::Cell;
-use core::cmp::Reverse;
+use core::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, VecDeque};
 use std::rc::Rc;
 
-/// What is done at a later time. Queue pairs by index, packets by number.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+/// What is done at a later time. Packets by number, behind which stands the index of their queue pair; others
+/// by the latter alone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Work {
     /// The NIC knows of a post.
     Known(u32),
@@ -26,16 +27,54 @@ pub(super) enum Work {
     Ready(u32, u32, bool),
     /// A frame may go on the link.
     Leave,
-    /// A packet has been taken in.
-    Entered(u32),
+    /// A packet for a queue pair has been taken in.
+    Entered(u32, u32),
     /// A request has had its turn at its queue pair.
-    Turned(u32),
+    Turned(u32, u32),
     /// The request of this queue pair that holds a word lets it go.
     Ended(u32),
     /// A packet's bytes are in memory, or it has none.
-    Landed(u32),
+    Landed(u32, u32),
     /// A processor can find a completion.
     Visible(CqKey),
+}
+
+/// Work, and when; the earliest is the greatest.
+#[derive(Clone, Copy, Debug)]
+struct Due {
+    at: u64,
+    /// Place in the order of entering.
+    order: u64,
+    work: Work,
+}
+
+impl Due {
+    #[inline]
+    fn key(&self) -> Reverse<(u64, u64)> {
+        Reverse((self.at, self.order))
+    }
+}
+
+impl PartialEq for Due {
+    fn eq(&self, other: &Due) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl Eq for Due {}
+
+impl PartialOrd for Due {
+    #[inline]
+    fn partial_cmp(&self, other: &Due) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Due {
+    #[inline]
+    fn cmp(&self, other: &Due) -> Ordering {
+        self.key().cmp(&other.key())
+    }
 }
 
 /// What a NIC keeps of the connection that a packet is of.
@@ -127,8 +166,10 @@ impl Way {
 pub struct Unit {
     /// Its parameters.
     pub profile: Profile,
-    work: BinaryHeap<Reverse<(u64, u64, Work)>>,
+    work: BinaryHeap<Due>,
     order: u64,
+    /// Work that is due is being done.
+    pub(super) at_work: bool,
     pub(super) pairs: Vec<Pair>,
     pub(super) cores: Vec<Core>,
     /// Queue pairs that have frames, in turns.
@@ -141,8 +182,8 @@ pub struct Unit {
     /// Bytes of frames that were taken from the NIC and are not on the link, and how many there may be.
     pub(super) taken: u64,
     taken_max: u64,
-    /// Frames that may leave: when, in what order, which.
-    staged: BinaryHeap<Reverse<(u64, u64, u32)>>,
+    /// Frames that may leave: when, and which. The port's pipeline lets them through one after another.
+    staged: VecDeque<(u64, u32)>,
     /// The port's pipelines are taken until then: sending, receiving. A single one is the first.
     pipelines: [u64; 2],
     state: Option<ConnectionState>,
@@ -167,6 +208,7 @@ impl Unit {
         Unit {
             work: BinaryHeap::new(),
             order: 0,
+            at_work: false,
             pairs: Vec::new(),
             cores: vec![Core::default(); profile.units as usize],
             sending: VecDeque::new(),
@@ -175,7 +217,7 @@ impl Unit {
             reads: VecDeque::new(),
             taken: 0,
             taken_max: ahead as u64 + 2 * u64::from(frame),
-            staged: BinaryHeap::new(),
+            staged: VecDeque::new(),
             pipelines: [0; 2],
             state: ConnectionState::new(&profile),
             responder: Responder::default(),
@@ -217,18 +259,18 @@ impl Unit {
     /// Enters work for a time.
     pub(super) fn put(&mut self, at: u64, work: Work) {
         self.order += 1;
-        self.work.push(Reverse((at, self.order, work)));
+        self.work.push(Due { at, order: self.order, work });
     }
 
     /// When there is work next.
     pub(super) fn next_at(&self) -> Option<u64> {
-        self.work.peek().map(|Reverse((at, ..))| *at)
+        self.work.peek().map(|due| due.at)
     }
 
     /// Takes out work that is due.
     pub(super) fn due(&mut self, now: u64) -> Option<Work> {
         self.next_at().filter(|at| *at <= now)?;
-        self.work.pop().map(|Reverse((_, _, work))| work)
+        self.work.pop().map(|due| due.work)
     }
 
     /// A queue pair by its index.
@@ -332,18 +374,18 @@ impl Unit {
 
     /// A frame may leave from a time on.
     pub(super) fn stage(&mut self, at: u64, packet: u32) {
-        self.order += 1;
-        self.staged.push(Reverse((at, self.order, packet)));
+        debug_assert!(self.staged.back().is_none_or(|(last, _)| *last <= at), "pipelines keep the order");
+        self.staged.push_back((at, packet));
     }
 
     /// The frame that may leave next, if it may leave now.
     pub(super) fn next_staged(&self, now: u64) -> Option<u32> {
-        self.staged.peek().filter(|Reverse((at, ..))| *at <= now).map(|Reverse((.., packet))| *packet)
+        self.staged.front().filter(|(at, _)| *at <= now).map(|(_, packet)| *packet)
     }
 
     /// Takes that frame out.
     pub(super) fn unstage(&mut self) {
-        self.staged.pop();
+        self.staged.pop_front();
     }
 
     /// The place of a completion queue.
@@ -362,13 +404,13 @@ impl Unit {
 
     /// The host starts anew: nothing is under way. The packets that were.
     pub(crate) fn restart(&mut self) -> Vec<u32> {
-        let mut packets: Vec<u32> = self.staged.drain().map(|Reverse((.., packet))| packet).collect();
+        let mut packets: Vec<u32> = self.staged.drain(..).map(|(_, packet)| packet).collect();
         packets.extend(self.responder.restart());
-        packets.extend(self.work.drain().filter_map(|Reverse((.., work))| match work {
+        packets.extend(self.work.drain().filter_map(|due| match due.work {
             Work::Ready(_, packet, _)
-            | Work::Entered(packet)
-            | Work::Turned(packet)
-            | Work::Landed(packet) => Some(packet),
+            | Work::Entered(packet, _)
+            | Work::Turned(packet, _)
+            | Work::Landed(packet, _) => Some(packet),
             _ => None,
         }));
         self.pairs.clear();
