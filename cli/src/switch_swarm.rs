@@ -103,6 +103,8 @@ fn tune(_: &mut fastrand::Rng, config: &mut Config) {
 pub struct Shown {
     seeds: u64,
     counters: Counters,
+    /// Of the switches alone that moved nothing to a carrier: a carrier's answers are all made apart.
+    in_place: Counters,
     restarts: Restarts,
 }
 
@@ -111,6 +113,9 @@ impl Shown {
     pub fn add(&mut self, outcome: &Outcome) {
         self.seeds += 1;
         self.counters.add_all(&outcome.switch);
+        if outcome.switch.get(Counter::Moved) == 0 {
+            self.in_place.add_all(&outcome.switch);
+        }
         self.restarts.all += outcome.restarts.all;
         self.restarts.busy += outcome.restarts.busy;
     }
@@ -126,7 +131,6 @@ impl Shown {
             Counter::Held,
             Counter::Repeated,
             Counter::Answered,
-            Counter::DeCoalesced,
             Counter::GapNaks,
             Counter::WordsUnsure,
             Counter::WordsFull,
@@ -147,8 +151,11 @@ impl Shown {
         ];
         let counters = counters.into_iter().map(|counter| (counter.name(), self.counters.get(counter)));
         let drops = drops.into_iter().map(|reason| (reason.name(), self.counters.dropped(reason)));
-        let restarts = std::iter::once(("restarts while answers were awaited", self.restarts.busy));
-        let all = counters.chain(drops).chain(restarts);
+        let rest = [
+            ("de_coalesced in place", self.in_place.get(Counter::DeCoalesced)),
+            ("restarts while answers were awaited", self.restarts.busy),
+        ];
+        let all = counters.chain(drops).chain(rest);
         let missing = all.filter(|(_, count)| *count == 0 && self.seeds >= SHOWN_BY);
         missing.map(|(name, _)| name).collect()
     }

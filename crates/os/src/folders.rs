@@ -142,9 +142,18 @@ mod tests {
         fs::set_permissions(&foreign, fs::Permissions::from_mode(0o777)).unwrap();
         let found = shared_in(&base, name).unwrap();
         assert!(found != foreign && found != base.join(name), "{found:?}");
-        // Another one of this user's, made at the same time, comes after it.
-        private_folder(&base.join(format!("{name}.00"))).unwrap();
-        assert_eq!(shared_in(&base, name), Ok(found));
+        // Another one of this user's that is younger comes after it. File systems' clocks tick a few hundred
+        // times a second; of two that one tick has made, all take the first by name.
+        // And where a file system does not know when it made a folder.
+        let made = |path: &Path| fs::metadata(path).unwrap().created().ok();
+        let other = base.join(format!("{name}.00"));
+        private_folder(&other).unwrap();
+        while made(&found).is_some() && made(&other) == made(&found) {
+            fs::remove_dir(&other).unwrap();
+            private_folder(&other).unwrap();
+        }
+        let first = if made(&found).is_some() { found } else { other };
+        assert_eq!(shared_in(&base, name), Ok(first));
         assert_eq!(shared_in(&base.join("missing"), name), Err(base.join("missing").join(name)));
     }
 
