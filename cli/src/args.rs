@@ -348,10 +348,13 @@ pub struct Nic {
     /// IP address of the NIC [default: the one that the default route leaves from]
     #[arg(long, value_name = "IP", value_parser = address)]
     pub address: Option<IpAddr>,
-    /// The switch that frames go through, by its name or its socket's path; --address need not be this host's
-    /// then
+    /// The switch that frames go through, by its name, its socket's path, or HOST:PORT; --address need not be
+    /// this host's then
     #[arg(long, value_name = "SWITCH")]
     pub via: Option<PathBuf>,
+    /// With --via HOST:PORT: the file with that switch's token
+    #[arg(long, value_name = "FILE")]
+    pub via_token: Option<PathBuf>,
     /// Way to processes of the same address
     #[arg(long, value_name = "WAY", value_parser = choice::<PathPolicy>())]
     pub path: Option<PathPolicy>,

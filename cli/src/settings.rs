@@ -32,6 +32,9 @@ pub fn from_options(options: &Nic) -> Result<Settings, Error> {
         let named = if via::is_path(switch) { absolute("--via", switch)? } else { switch.clone() };
         settings.via = Some(named);
     }
+    if let Some(path) = &options.via_token {
+        settings.via_token = Some(absolute("--via-token", path)?);
+    }
     // The program may change its working directory before it opens the device.
     if let Some(path) = &options.pcap {
         settings.pcap = Some(absolute("--pcap", path)?);

@@ -194,12 +194,14 @@ fn run(arguments: &RunFile) -> Result<(), Error> {
     let mut process = Process::open(config, &folder()?).map_err(|e| Error::Device(e.to_string()))?;
     let stopper = process.stopper();
     signals::on_stop(move || stopper.stop()).map_err(|e| Error::Device(e.to_string()))?;
+    let gate = process.gate().map(|at| format!("\nother hosts: adverb run --via {at} --via-token FILE"));
     let needs = process.switch().needs();
     say::announce(format_args!(
         "switch {name}: {programs}; {} registers, {} bytes\nports: adverb run --via {name} --address IP -- \
-         PROGRAM",
+         PROGRAM{}",
         needs.registers.len(),
-        needs.bytes()
+        needs.bytes(),
+        gate.unwrap_or_default()
     ));
     process.run();
     Ok(())

@@ -1,12 +1,14 @@
-"""Unmodified programs on hosts of their own, network namespaces, each on a cable of a switch: frames, ARP and TCP of both
-cross its process, and no program knows of it. Needs root, to make the namespaces."""
+"""Unmodified programs on hosts of their own, network namespaces, that a switch connects. Either each host is on a cable of
+it: frames, ARP and TCP of both cross its process, and no program knows of it. Or they come to it from another host, by its
+address and token, and what RDMA has to say goes in that connection. Needs root, to make the namespaces."""
 
 import os
+import signal
 
-from harness import Case, Fail, require
-from suite_netns import ip, make_namespaces
+from harness import Case, Fail, require, require_text
+from suite_netns import HOSTS as WIRED, Wire, ip, make_namespaces
 from suite_perftest import LOSSY_TIMEOUT, expect_results, program
-from suite_switch import ECN, LOSS, Switch, expect_counted
+from suite_switch import CAS, CLIENT, CONVERTED, ECN, LOSS, SERVER, Switch, atomics, expect_counted
 from suite_utils import PINGPONGS, pingpong
 
 HOSTS = ("10.99.1.1", "10.99.1.2")
@@ -64,7 +66,95 @@ def pair_case(name, argv, text="", rows=1, timeout=60, options=(), frames=20, th
     return Case(f"switch/netns-{name}", run, timeout)
 
 
+class Far:
+    """Two hosts on a wire. One has the switch, to which processes of both come over TCP, and programs' TCP goes past it."""
+
+    def __init__(self, room, text=""):
+        self.room = room
+        self.wire = Wire(room, MTU)
+        self.place = f"{WIRED[0]}:{room.port()}"
+        self.token = room.path("token")
+        with open(os.open(self.token, os.O_CREAT | os.O_WRONLY, 0o600), "w") as f:
+            f.write("b3f1" * 16)
+        listen = f'listen = "{self.place}"\ntoken = "{self.token}"\n'
+        self.switch = Switch(room, listen + text, netns=self.wire.names[0])
+
+    def options(self, token=None):
+        return ("--via", self.place, "--via-token", token or self.token)
+
+    def ends(self):
+        server, client = self.wire.names
+        return {"server_netns": server, "client_netns": client, "server_address": SERVER, "client_address": CLIENT,
+                "host": WIRED[0], "env": self.switch.env, "options": self.options()}
+
+
+def far_case(name, argv, text="", rows=1, timeout=60, counted=("tx_frames",)):
+
+    def run(room):
+        require(argv[0])
+        far = Far(room, text)
+        server, client = room.both_succeed(argv, **far.ends())
+        if rows:
+            expect_results(client, rows)
+        if "invalid data" in server.output() + client.output():
+            raise Fail("a side received invalid data")
+        expect_counted(far.switch.counters(), *counted)
+
+    return Case(f"switch/hosts-{name}", run, timeout)
+
+
+def strangers(room):
+    """Who has another token, or none, is refused in words; so is who wants an address of another host."""
+    require("ibv_devinfo", "ib_send_bw")
+    far = Far(room)
+    here, there = far.wire.names
+    wrong = room.path("wrong")
+    with open(os.open(wrong, os.O_CREAT | os.O_WRONLY, 0o600), "w") as f:
+        f.write("c3f1" * 16)
+    for options, said in [
+        (far.options(wrong), "this switch has another token"),
+        (("--via", far.place), "a switch of another host asks for its token"),
+        (far.options("/dev/null"), "the token's file must be this user's"),
+    ]:
+        proc = room.adverb("stranger", ["ibv_devinfo"], address=CLIENT, options=options, netns=there, env=far.switch.env)
+        room.wait_exit(proc)
+        require_text(proc.output(), said, "the stranger")
+    port = room.port()
+    how = {"address": SERVER, "options": far.options(), "env": far.switch.env}
+    first = room.adverb("first", [*program("send", "bw"), "-p", str(port)], netns=here, **how)
+    room.wait_listening(first, port)
+    second = room.adverb("second", ["ibv_devinfo"], netns=there, **how)
+    room.wait_exit(second)
+    require_text(second.output(), f"port 0 has the address {SERVER} for processes of another host", "the second host")
+
+
+def killed(room):
+    """The switch is killed and started again: processes of both hosts find it, and a validated pingpong goes on."""
+    require("ibv_rc_pingpong")
+    far = Far(room)
+    argv = pingpong("rc", "-c", "-s", 8192, iterations=3000)
+    server, client = room.pair(argv, argv, **far.ends())
+    for _ in range(3):
+        room.wait_until("frames", lambda: far.switch.show()["counters"]["tx_frames"] > 100)
+        if client.popen.poll() is not None:
+            raise Fail("the pair has ended before the switch was killed: nothing was shown")
+        far.switch.proc.kill(signal.SIGKILL)
+        room.wait_exit(far.switch.proc)
+        far.switch.start()
+    room.all_succeed(server, client)
+    if "invalid data" in server.output() + client.output():
+        raise Fail("a side received invalid data")
+    far.switch.counters()
+
+
 def cases():
+    for kind in ("rc", "ud"):
+        yield far_case(f"pingpong-{kind}", pingpong(kind, *(("-c",) if kind == "rc" else ())), rows=0)
+    yield far_case("write-bw", program("write", "bw"))
+    yield far_case("loss-write-bw", program("write", "bw", size=4096) + LOSSY_TIMEOUT, LOSS, timeout=120)
+    yield far_case("atomic-bw-cas", atomics("bw"), CAS, counted=CONVERTED)
+    yield Case("switch/hosts-strangers", strangers)
+    yield Case("switch/hosts-killed", killed, 60)
     for operation in ("send", "write", "read", "atomic"):
         yield pair_case(f"{operation}-bw", program(operation, "bw"), frames=400)
     for kind in PINGPONGS:

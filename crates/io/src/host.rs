@@ -368,7 +368,8 @@ fn open_parts(
     let member = Arc::new(member);
     let udp = match (bound, &settings.via) {
         (None, Some(switch)) => {
-            Udp::via(switch, directory, hello_of(&member, address)?).inspect_err(|_| member.leave())?
+            let token = settings.via_token.as_deref();
+            Udp::via(switch, token, directory, hello_of(&member, address)?).inspect_err(|_| member.leave())?
         }
         (Some(udp), _) => udp,
         (None, None) => unreachable!("a socket was bound, or a switch is named"),
@@ -414,6 +415,10 @@ fn hello_of(member: &Member, address: IpAddr) -> Result<Hello, OpenError> {
     let mut host = [0; 16];
     host[..8].copy_from_slice(&about.dev().to_le_bytes());
     host[8..].copy_from_slice(&about.ino().to_le_bytes());
+    // Folders of two hosts may be of one number. This one is a host's until it is started again.
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let boot = u128::from_str_radix(&boot.trim().replace('-', ""), 16).unwrap_or_default();
+    host.iter_mut().zip(boot.to_le_bytes()).for_each(|(byte, of_boot)| *byte ^= of_boot);
     Ok(Hello { slot: member.slot().get(), address: Gid::from(address), host })
 }
 

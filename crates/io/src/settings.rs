@@ -127,8 +127,10 @@ pub struct Settings {
     pub counters: Option<PathBuf>,
     /// Write an explanation of every error completion to standard error.
     pub trace: bool,
-    /// The switch that frames go through instead of UDP: a name, or its socket's path.
+    /// The switch that frames go through instead of UDP: a name, its socket's path, or HOST:PORT.
     pub via: Option<PathBuf>,
+    /// The file with the token of such a switch on another host.
+    pub via_token: Option<PathBuf>,
     /// How frames travel within the address.
     pub path: PathPolicy,
     /// Bound on the packets that a queue pair may have unacknowledged; by default what the receive
@@ -175,8 +177,9 @@ impl fmt::Display for SettingsError {
 impl std::error::Error for SettingsError {}
 
 const OPTIONS: &str = "no such option; there are address, loss, duplicate, reorder, corrupt, mark, delay, \
-                       direction, seed, pcap, counters, trace, via, path, max_unacked, gids, transport, \
-                       star_threshold, congestion, prefetch, wqe-checks, wait-on-error and directory";
+                       direction, seed, pcap, counters, trace, via, via_token, path, max_unacked, gids, \
+                       transport, star_threshold, congestion, prefetch, wqe-checks, wait-on-error and \
+                       directory";
 const ADDRESS: &str = "an IPv4 or IPv6 address is needed, such as address=127.0.0.1";
 const PROBABILITY: &str = "a probability from 0 to 1 or a percentage is needed, such as 0.01 or 1%";
 const DELAY: &str = "a time is needed, such as delay=50us (units ns, us, ms, s; at most 60s)";
@@ -247,6 +250,7 @@ impl Settings {
             "counters" => self.counters = Some(unescape(text)?),
             "trace" => self.trace = switch(value)?,
             "via" => self.via = Some(unescape(text)?),
+            "via_token" => self.via_token = Some(unescape(text)?),
             "path" => self.path = PathPolicy::named(text).ok_or(POLICY)?,
             "max_unacked" => {
                 let packets = text.parse().map_err(|_| UNACKED)?;
@@ -305,6 +309,7 @@ impl Settings {
             ("counters", &self.counters),
             ("directory", &self.directory),
             ("via", &self.via),
+            ("via_token", &self.via_token),
         ] {
             if let Some(path) = path {
                 parts.push(format!("{name}={}", escape(path)));
@@ -493,6 +498,7 @@ mod tests {
             counters in any_path(),
             directory in any_path(),
             via in any_path(),
+            via_token in any_path(),
             trace: bool,
             udp: bool,
             transport in 0usize..5,
@@ -514,7 +520,7 @@ mod tests {
                     seed,
                 },
                 congestion: Congestion::ALL[congestion],
-                pcap, counters, trace, via,
+                pcap, counters, trace, via, via_token,
                 path: if udp { PathPolicy::Udp } else { PathPolicy::Auto },
                 transport: Transport::ALL[transport],
                 star_threshold, max_unacked, gids, directory, prefetch, wqe_checks,

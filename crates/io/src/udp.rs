@@ -10,10 +10,10 @@ use adverb_os::batch::Tally;
 use adverb_os::framing::Datagram;
 use adverb_os::roce::RoceSockets;
 use adverb_os::steer::Mark;
-use adverb_os::via::{Hello, QUEUE_MAX, Via, socket_path};
+use adverb_os::via::{Hello, Place, QUEUE_MAX, Via, is_remote, read_token, socket_path};
 use adverb_wire::{Flow, Gid, Instant, Packet};
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, ToSocketAddrs};
 use std::os::fd::RawFd;
 use std::path::Path;
 
@@ -22,6 +22,17 @@ use std::path::Path;
 enum Way {
     Sockets(RoceSockets),
     Via(Box<Via>),
+}
+
+/// Where the switch of a name listens.
+fn place_of(switch: &Path, token: Option<&Path>, directory: &Path) -> io::Result<Place> {
+    let Some(name) = switch.to_str().filter(|_| is_remote(switch)) else {
+        return Ok(Place::Local(socket_path(directory, switch)));
+    };
+    let missing = "a switch of another host asks for its token: adverb run --via-token FILE, or via_token=";
+    let token = token.ok_or_else(|| io::Error::new(io::ErrorKind::PermissionDenied, missing))?;
+    let address = name.to_socket_addrs()?.next().ok_or(io::ErrorKind::AddrNotAvailable)?;
+    Ok(Place::Remote(address, read_token(token)?))
 }
 
 /// The sockets of this process, or its port at a switch.
@@ -42,12 +53,17 @@ impl Udp {
         Ok(Udp { way: Way::Sockets(sockets) })
     }
 
-    /// Claims an address at the switch of a name.
-    pub fn via(switch: &Path, directory: &Path, hello: Hello) -> Result<Udp, OpenError> {
-        let path = socket_path(directory, switch);
+    /// Claims an address at the switch of a name, or of HOST:PORT with the token that a file has.
+    pub fn via(
+        switch: &Path,
+        token: Option<&Path>,
+        directory: &Path,
+        hello: Hello,
+    ) -> Result<Udp, OpenError> {
         let failed =
             |source| OpenError::Via { switch: switch.to_owned(), address: hello.address.ip(), source };
-        let via = Via::open(&path, hello).map_err(failed)?;
+        let place = place_of(switch, token, directory).map_err(failed)?;
+        let via = Via::open(place, hello).map_err(failed)?;
         fork::note_socket(via.fd());
         Ok(Udp { way: Way::Via(Box::new(via)) })
     }

@@ -110,6 +110,11 @@ fn is_private(path: &Path) -> io::Result<bool> {
     Ok(found.is_dir() && found.uid() == sys::effective_uid() && found.mode() & 0o022 == 0)
 }
 
+/// Whether a file is this user's, and nobody else may read or write it.
+pub fn is_of_this_user_alone(about: &fs::Metadata) -> bool {
+    about.is_file() && about.uid() == sys::effective_uid() && about.mode() & 0o077 == 0
+}
+
 /// How a file is opened that only this user may read and write.
 pub fn private_file() -> OpenOptions {
     let mut options = OpenOptions::new();

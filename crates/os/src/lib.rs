@@ -40,6 +40,7 @@ pub mod framing;
 mod hint;
 pub mod inbox;
 pub mod interfaces;
+pub mod link;
 pub mod lock;
 pub mod mapping;
 pub mod packet;

@@ -73,7 +73,7 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
 }
 
 /// A socket address as the kernel takes it.
-fn encode(address: SocketAddr) -> (libc::sockaddr_storage, libc::socklen_t) {
+pub(crate) fn encode(address: SocketAddr) -> (libc::sockaddr_storage, libc::socklen_t) {
     // SAFETY: all zeroes is a valid `sockaddr_storage`.
     let mut storage: libc::sockaddr_storage = unsafe { zeroed() };
     let len = match address {

@@ -1,4 +1,4 @@
-//! The way to a port of a switch's process: packets of a Unix socket, each of which carries several frames.
+//! The way to a port of a switch's process: messages over a [`Link`], each of which carries several frames.
 //!
 //! A process says who it is in a [`Hello`], and is welcomed or refused in words. After that, frames go both
 //! ways. A frame begins at its IP header and has its ICRC, as on a wire without Ethernet. The same socket
@@ -11,19 +11,23 @@
 //! 4 Frames   length (2 bytes), frame; length, frame; ...
 //! 5 Ask      a question
 //! 6 Answer   a part of the answer
+//! 7 Token    what a process of another host knows, before its hello
 //! ```
 //! Numbers have their least significant byte first. A switch that ends and comes back is found again: until
 //! then frames are lost, as on a cable that is pulled.
 
 use crate::batch::Tally;
+use crate::folders::is_of_this_user_alone;
 use crate::framing::{Datagram, UDP_LEN, bth_offset, outer_flow, write_icrc};
+use crate::link::{Link, Stream};
 use crate::roce::Received;
 use crate::say;
-use crate::sys;
 use crate::unix::Channel;
 use adverb_wire::{Bth, Duration, Flow, Gid, Instant, Opcode, Operation, Packet, ROCE_UDP_PORT, Service};
 use std::collections::VecDeque;
-use std::io;
+use std::fmt;
+use std::io::{self, Read};
+use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 
@@ -57,6 +61,12 @@ const REFUSED: u8 = 3;
 const FRAMES: u8 = 4;
 const ASK: u8 = 5;
 const ANSWER: u8 = 6;
+const TOKEN: u8 = 7;
+
+/// Bytes of a token.
+const TOKEN_LENS: std::ops::RangeInclusive<usize> = 16..=128;
+/// Bytes of a message at most from one that has not said the token yet.
+pub const STRANGER_MAX: usize = 1 + *TOKEN_LENS.end();
 
 /// Who a process is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -89,6 +99,8 @@ pub enum Message<'a> {
     Ask(&'a [u8]),
     /// A part of the answer.
     Answer(&'a [u8]),
+    /// What shows that a process of another host may come.
+    Token(&'a [u8]),
 }
 
 impl<'a> Message<'a> {
@@ -110,6 +122,7 @@ impl<'a> Message<'a> {
             FRAMES => Some(Message::Frames(Frames(rest))),
             ASK => Some(Message::Ask(rest)),
             ANSWER => Some(Message::Answer(rest)),
+            TOKEN => Some(Message::Token(rest)),
             _ => None,
         }
     }
@@ -129,6 +142,7 @@ impl<'a> Message<'a> {
             Message::Frames(frames) => with(FRAMES, frames.0),
             Message::Ask(text) => with(ASK, text),
             Message::Answer(text) => with(ANSWER, text),
+            Message::Token(token) => with(TOKEN, token),
         }
     }
 }
@@ -191,9 +205,9 @@ impl Packer {
     }
 
     /// Gives the kernel what waits. False while it takes no more.
-    pub fn flush(&mut self, channel: &Channel, tally: &mut Tally) -> io::Result<bool> {
+    pub fn flush(&mut self, link: &mut Link, tally: &mut Tally) -> io::Result<bool> {
         while let Some((message, frames)) = self.messages.front() {
-            match channel.send(message, &[]) {
+            match link.send(message) {
                 Ok(()) => {
                     let bytes = message.len() - 1 - 2 * *frames as usize;
                     tally.messages += 1;
@@ -209,7 +223,7 @@ impl Packer {
                 Err(e) => return Err(e),
             }
         }
-        Ok(true)
+        link.flush()
     }
 
     /// Forgets everything; returns how many frames that were.
@@ -234,13 +248,54 @@ pub fn is_path(name: &Path) -> bool {
     name.is_absolute() || name.components().count() > 1
 }
 
+/// What names a switch on another host: HOST:PORT.
+pub fn is_remote(name: &Path) -> bool {
+    let port = name.to_str().filter(|_| !is_path(name)).and_then(|name| name.rsplit_once(':'));
+    port.is_some_and(|(_, port)| port.parse::<u16>().is_ok())
+}
+
+/// What a file has that only this user may read: the token of a switch that other hosts may come to.
+pub fn read_token(path: &Path) -> io::Result<Vec<u8>> {
+    let wrong = |what: &str| Err(io::Error::new(io::ErrorKind::InvalidData, what));
+    let about = |e: io::Error| io::Error::new(e.kind(), format!("the token {}: {e}", path.display()));
+    let mut file = std::fs::File::open(path).map_err(about)?;
+    if !is_of_this_user_alone(&file.metadata()?) {
+        return wrong("the token's file must be this user's, and nobody else's to read: chmod 600");
+    }
+    let mut bytes = Vec::new();
+    file.by_ref().take(1 << 10).read_to_end(&mut bytes).map_err(about)?;
+    let token = bytes.trim_ascii();
+    match TOKEN_LENS.contains(&token.len()) {
+        true => Ok(token.to_vec()),
+        false => wrong("a token has 16 to 128 bytes; `openssl rand -hex 32` makes one"),
+    }
+}
+
+/// Where a switch listens.
+#[derive(Clone, Debug)]
+pub enum Place {
+    /// At this host.
+    Local(PathBuf),
+    /// At another, where the token is asked for.
+    Remote(SocketAddr, Vec<u8>),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Local(path) => write!(f, "{}", path.display()),
+            Place::Remote(address, _) => write!(f, "{address}"),
+        }
+    }
+}
+
 /// A process's way to its port.
 #[derive(Debug)]
 pub struct Via {
-    path: PathBuf,
+    place: Place,
     hello: Hello,
     /// None while the switch is gone.
-    channel: Option<Channel>,
+    link: Option<Link>,
     packer: Packer,
     inbox: Vec<u8>,
     last_used: Option<Instant>,
@@ -253,12 +308,12 @@ pub struct Via {
 }
 
 impl Via {
-    /// Claims an address at the switch that listens at a path. The error says why that cannot be.
-    pub fn open(path: &Path, hello: Hello) -> io::Result<Via> {
+    /// Claims an address at the switch that listens there. The error says why that cannot be.
+    pub fn open(place: Place, hello: Hello) -> io::Result<Via> {
         let mut via = Via {
-            path: path.to_owned(),
+            place,
             hello,
-            channel: None,
+            link: None,
             packer: Packer::default(),
             inbox: vec![0; MESSAGE_MAX],
             last_used: None,
@@ -267,11 +322,12 @@ impl Via {
             decides: false,
         };
         via.connect()?;
-        let Some(channel) = &via.channel else { return Err(io::ErrorKind::NotConnected.into()) };
-        if !sys::wait_readable(channel.fd(), PATIENCE) {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, "the switch does not answer"));
-        }
-        let answer = channel.receive(&mut via.inbox)?.map_or(0, |(len, _)| len);
+        let Some(link) = &mut via.link else { return Err(io::ErrorKind::NotConnected.into()) };
+        let answer = link.wait_and_receive(&mut via.inbox, PATIENCE).map_err(|e| match e.kind() {
+            io::ErrorKind::TimedOut => io::Error::new(e.kind(), "the switch does not answer"),
+            _ => e,
+        })?;
+        let answer = answer.unwrap_or(0);
         match Message::parse(&via.inbox[..answer]) {
             Some(Message::Welcome { decides, .. }) => {
                 via.decides = decides;
@@ -283,13 +339,25 @@ impl Via {
     }
 
     fn connect(&mut self) -> io::Result<()> {
-        let channel = Channel::connect_at_once(&self.path)?;
-        if !channel.is_of_own_user() {
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the switch is another user's"));
-        }
-        channel.ask_for_send_buffer(SEND_BUFFER);
-        channel.send(&Message::Hello(self.hello).emit(), &[])?;
-        self.channel = Some(channel);
+        let hello = Message::Hello(self.hello).emit();
+        let mut link = match &self.place {
+            Place::Local(path) => {
+                let channel = Channel::connect_at_once(path)?;
+                if !channel.is_of_own_user() {
+                    let what = "the switch is another user's";
+                    return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
+                }
+                Link::Local(channel)
+            }
+            Place::Remote(address, token) => {
+                let mut link = Link::Remote(Stream::connect(*address, MESSAGE_MAX)?);
+                link.send(&Message::Token(token).emit())?;
+                link
+            }
+        };
+        link.ask_for_send_buffer(SEND_BUFFER);
+        link.send(&hello)?;
+        self.link = Some(link);
         Ok(())
     }
 
@@ -300,12 +368,12 @@ impl Via {
 
     /// The descriptor to wait on; -1, which nothing ever comes from, while the switch is gone.
     pub fn fd(&self) -> RawFd {
-        self.channel.as_ref().map_or(-1, Channel::fd)
+        self.link.as_ref().map_or(-1, Link::fd)
     }
 
     /// When a switch that is gone is to be looked for.
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.channel.is_none().then_some(self.look_at)
+        self.link.is_none().then_some(self.look_at)
     }
 
     /// Whether frames came or went lately, or it is time to look for the switch.
@@ -324,7 +392,7 @@ impl Via {
     /// Whether frames wait for the kernel.
     #[inline]
     pub fn has_staged(&self) -> bool {
-        !self.packer.is_empty()
+        !self.packer.is_empty() || self.link.as_ref().is_some_and(Link::has_rest)
     }
 
     /// Stages a packet, whose payload `write` puts where it is told. False, and nothing staged, when it is
@@ -370,8 +438,8 @@ impl Via {
     /// Gives staged frames to the kernel. False while it takes no more: they stay staged. Where the switch is
     /// gone they are lost.
     pub fn flush(&mut self, tally: &mut Tally) -> bool {
-        let done = match &self.channel {
-            Some(channel) => self.packer.flush(channel, tally),
+        let done = match &mut self.link {
+            Some(link) => self.packer.flush(link, tally),
             None => Err(io::ErrorKind::NotConnected.into()),
         };
         done.unwrap_or_else(|_| {
@@ -385,19 +453,19 @@ impl Via {
     /// time.
     pub fn receive(&mut self, now: Instant, mut each: impl FnMut(Datagram<'_>)) -> Received {
         let mut total = Received::default();
-        if self.channel.is_none() && now >= self.look_at {
+        if self.link.is_none() && now >= self.look_at {
             self.look_at = now + LOOK;
             let _ = self.connect();
         }
         for _ in 0..MESSAGES_MAX {
-            let Some(channel) = &self.channel else { break };
-            let len = match channel.receive(&mut self.inbox) {
-                Ok(Some((len, _))) => len,
+            let Some(link) = &mut self.link else { break };
+            let len = match link.receive(&mut self.inbox) {
+                Ok(Some(len)) => len,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 Ok(None) | Err(_) => {
                     total.errors += 1;
-                    self.channel = None;
+                    self.link = None;
                     self.look_at = self.look_at.max(now + LOOK);
                     break;
                 }
@@ -414,10 +482,10 @@ impl Via {
                 }
                 Some(Message::Refused(why)) => {
                     if !self.said {
-                        say!("adverb: the switch at {} came back and says: {why}", self.path.display());
+                        say!("adverb: the switch at {} came back and says: {why}", self.place);
                     }
                     (self.said, self.look_at) = (true, now + ASK_AGAIN);
-                    self.channel = None;
+                    self.link = None;
                 }
                 Some(Message::Welcome { decides, .. }) => (self.said, self.decides) = (false, decides),
                 _ => total.errors += 1,
@@ -445,6 +513,7 @@ fn datagram_of(frame: &[u8]) -> Option<Datagram<'_>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys;
     use crate::unix::Listener;
     use adverb_wire::{Psn, verify_ip, verify_udp};
     use std::net::IpAddr;
@@ -465,6 +534,7 @@ mod tests {
             Message::Refused("no"),
             Message::Ask(b"show"),
             Message::Answer(b""),
+            Message::Token(b"0123456789abcdef"),
         ] {
             assert_eq!(Message::parse(&message.emit()), Some(message));
         }
@@ -487,6 +557,30 @@ mod tests {
         assert_eq!(path("sw0"), Path::new("/dev/shm/x/sw0.switch"));
         assert_eq!(path("/tmp/sw0"), Path::new("/tmp/sw0"));
         assert_eq!(path("./sw0"), Path::new("./sw0"));
+        let remote = ["host:7471", "10.0.0.1:1", "[fd00::1]:7471"];
+        assert!(remote.iter().all(|name| is_remote(Path::new(name))));
+        assert!(
+            !["sw0", "./host:7471", "/tmp/a:1", "host:", "host:70000"]
+                .iter()
+                .any(|n| is_remote(Path::new(n)))
+        );
+    }
+
+    #[test]
+    fn a_token_is_one_users_and_long_enough() {
+        use std::os::unix::fs::PermissionsExt;
+        let path = crate::test_folder("token").join("token");
+        let say = |text: &str, mode: u32| {
+            std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            read_token(&path).map_err(|e| e.to_string())
+        };
+        assert_eq!(say(" 0123456789abcdef\n", 0o600), Ok(b"0123456789abcdef".to_vec()));
+        assert!(say("0123456789abcdef", 0o640).unwrap_err().contains("chmod 600"));
+        assert!(say("0123456789abcde", 0o600).unwrap_err().contains("16 to 128 bytes"));
+        assert!(say(&"x".repeat(129), 0o600).unwrap_err().contains("16 to 128 bytes"));
+        std::fs::remove_file(&path).unwrap();
+        assert!(read_token(&path).unwrap_err().to_string().contains("the token "));
     }
 
     fn packet(src: &str, dst: &str, psn: u32, payload_len: u32) -> Packet {
@@ -503,7 +597,7 @@ mod tests {
         let folder = crate::test_folder("via");
         let path = folder.join("sw0.switch");
         let hello = Hello { slot: 1, address: gid("10.9.0.1"), host: HOST };
-        assert!(Via::open(&path, hello).is_err(), "nobody listens");
+        assert!(Via::open(Place::Local(path.clone()), hello).is_err(), "nobody listens");
         let listener = Listener::bind(&path).unwrap();
         let accept = |listener: &Listener, answer: Message<'_>| {
             assert!(sys::wait_readable(listener.fd(), PATIENCE));
@@ -516,10 +610,11 @@ mod tests {
             channel
         };
         let (mut via, far) = std::thread::scope(|scope| {
-            let opening = scope.spawn(|| Via::open(&path, hello).unwrap_err().to_string());
+            let opening =
+                scope.spawn(|| Via::open(Place::Local(path.clone()), hello).unwrap_err().to_string());
             accept(&listener, Message::Refused("it is taken"));
             assert_eq!(opening.join().unwrap(), "it is taken");
-            let opening = scope.spawn(|| Via::open(&path, hello).unwrap());
+            let opening = scope.spawn(|| Via::open(Place::Local(path.clone()), hello).unwrap());
             let far = accept(&listener, Message::Welcome { port: 1, decides: true });
             (opening.join().unwrap(), far)
         });
@@ -576,9 +671,9 @@ mod tests {
             frame[bth_at] ^= 0x40;
             let hello = Hello { slot: 1, address: gid(src), host: HOST };
             let mut via = Via {
-                path: PathBuf::new(),
+                place: Place::Local(PathBuf::new()),
                 hello,
-                channel: None,
+                link: None,
                 packer: Packer::default(),
                 inbox: Vec::new(),
                 last_used: None,

@@ -9,7 +9,7 @@ use adverb_switch::{PortId, ProgramConfig, Switch};
 use adverb_wire::{Gid, Instant};
 use serde::Deserialize;
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 /// Events that are kept at most.
@@ -44,6 +44,10 @@ pub struct Config {
     /// Events that are kept for `trace`.
     #[serde(default = "usual_trace")]
     pub trace: usize,
+    /// Where processes of other hosts may come in.
+    listen: Option<SocketAddr>,
+    /// The file of the token that they have to know.
+    token: Option<PathBuf>,
     /// Faults of ports that have none of their own.
     #[serde(default)]
     faults: FaultKeys,
@@ -136,7 +140,8 @@ impl Config {
         let text = std::fs::read_to_string(path).map_err(|e| wrong(e.to_string()))?;
         let mut config = Config::parse(&text).map_err(wrong)?;
         let folder = path.parent().unwrap_or(Path::new(""));
-        let paths = config.ports.iter_mut().flat_map(|port| [&mut port.pcap, &mut port.qemu]).flatten();
+        let ports = config.ports.iter_mut().flat_map(|port| [&mut port.pcap, &mut port.qemu]);
+        let paths = ports.chain([&mut config.token]).flatten();
         paths.for_each(|at| *at = folder.join(&*at));
         Ok(config)
     }
@@ -147,6 +152,11 @@ impl Config {
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         if !(1..=32).contains(&config.name.len()) || !config.name.chars().all(plain) {
             return Err("name: 1 to 32 letters, digits, - and _".to_owned());
+        }
+        if config.listen.is_some() != config.token.is_some() {
+            return Err(
+                "listen and token go together: who knows the token may come from other hosts".to_owned()
+            );
         }
         if config.trace > TRACE_MAX {
             return Err(format!("trace: at most {TRACE_MAX} events"));
@@ -208,6 +218,11 @@ impl Config {
             ports.push(port);
         }
         Ok((switch, ports))
+    }
+
+    /// Where processes of other hosts may come in, and the file of their token.
+    pub fn gate(&self) -> Option<(SocketAddr, &Path)> {
+        Some((self.listen?, self.token.as_deref()?))
     }
 
     /// What stands between an address's port and the switch.
@@ -303,6 +318,9 @@ mod tests {
             ("nmae = 'x'", "nmae"),
             ("name = 'a/b'", "name: 1 to 32"),
             ("trace = 100000", "at most 65536"),
+            ("listen = '0.0.0.0:7471'", "listen and token go together"),
+            ("token = 'a'", "listen and token go together"),
+            ("listen = 'here'\ntoken = 'a'", "listen"),
             ("[faults]\nloss = 2.0", "[faults]: loss"),
             ("[faults]\ndirection = 'up'", "direction is rx"),
             ("[[port]]\naddress = '10.9.0.300'", "10.9.0.300"),

@@ -80,7 +80,7 @@ pub(crate) fn answer(process: &mut Process, now: Instant, text: &[u8]) -> String
 }
 
 fn show(process: &Process) -> Value {
-    let Process { switch, seats, tally, malformed, .. } = process;
+    let Process { switch, seats, tally, malformed, gate, .. } = process;
     let ports = switch.ports().filter_map(|(port, _, counts)| {
         let seat = seats.get(usize::from(port.0))?.as_ref()?;
         let faults = seat.line.counts().map(|counts| {
@@ -126,6 +126,7 @@ fn show(process: &Process) -> Value {
         "programs": programs.collect::<Vec<_>>(), "counters": counters,
         "recirculated": switch.recirculated(), "messages_sent": tally.messages,
         "messages_malformed": malformed,
+        "strangers_refused": gate.as_ref().map_or(0, |gate| gate.refused),
     })
 }
 

@@ -15,9 +15,11 @@
 #![forbid(unsafe_code)]
 
 mod cable;
+mod claims;
 pub mod config;
 pub mod control;
 mod ethernet;
+mod gate;
 mod interface;
 mod line;
 mod machine;

@@ -1,7 +1,7 @@
 //! Who is at the other ends of the sockets, and the processes behind one port.
 
 use adverb_os::batch::Tally;
-use adverb_os::unix::Channel;
+use adverb_os::link::Link;
 use adverb_os::via::{Hello, Packer, QUEUE_MAX};
 use adverb_switch::PortId;
 use adverb_wire::{Duration, Instant};
@@ -12,6 +12,8 @@ const SILENCE_MAX: Duration = Duration::from_ms(10_000);
 /// What a connection is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
+    /// It is of another host, and has not said the token yet.
+    Stranger,
     /// It has said nothing yet.
     Unknown,
     /// A process behind a port, and its slot.
@@ -22,10 +24,10 @@ pub enum Role {
 
 /// One end of a connection.
 pub struct Peer {
-    pub channel: Channel,
+    pub link: Link,
     pub role: Role,
     /// When it connected.
-    since: Instant,
+    pub since: Instant,
     /// What it has not been sent yet.
     pub packer: Packer,
     /// The connection has ended.
@@ -33,13 +35,29 @@ pub struct Peer {
 }
 
 impl Peer {
-    pub fn new(channel: Channel, now: Instant) -> Peer {
-        Peer { channel, role: Role::Unknown, since: now, packer: Packer::default(), is_gone: false }
+    pub fn new(link: Link, now: Instant) -> Peer {
+        let role = if link.is_local() { Role::Unknown } else { Role::Stranger };
+        Peer { link, role, since: now, packer: Packer::default(), is_gone: false }
     }
 
-    /// When one that has said nothing yet is to be forgotten.
+    /// Whether something waits for the kernel to take it.
+    pub fn has_waiting(&self) -> bool {
+        !self.packer.is_empty() || self.link.has_rest()
+    }
+
+    /// Whether it has nothing to say here but who it is.
+    pub fn is_new(&self) -> bool {
+        matches!(self.role, Role::Stranger | Role::Unknown)
+    }
+
+    /// Whether it is of another host, and has not shown that it may come.
+    pub fn is_stranger(&self) -> bool {
+        !self.link.is_local() && matches!(self.role, Role::Stranger | Role::Leaving)
+    }
+
+    /// When one that has said nothing yet, or does not hang up, is to be forgotten.
     pub fn silence_ends(&self) -> Option<Instant> {
-        (self.role == Role::Unknown).then(|| self.since + SILENCE_MAX)
+        (self.is_new() || self.role == Role::Leaving).then(|| self.since + SILENCE_MAX)
     }
 
     /// Queues a frame. False, and nothing done, if too much waits already.
@@ -53,11 +71,11 @@ impl Peer {
 
     /// Sends what waits, as far as the kernel takes it.
     pub fn flush(&mut self, tally: &mut Tally) {
-        if self.packer.is_empty() {
+        if !self.has_waiting() {
             return;
         }
-        match self.packer.flush(&self.channel, tally) {
-            Ok(true) if self.role == Role::Leaving => self.is_gone = true,
+        match self.packer.flush(&mut self.link, tally) {
+            Ok(true) if self.role == Role::Leaving => self.is_gone |= self.link.finish(),
             Ok(_) => {}
             Err(_) => self.is_gone = true,
         }

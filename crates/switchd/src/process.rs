@@ -4,6 +4,7 @@ use crate::cable::{Cable, Far};
 use crate::config::{CableKind, Config};
 use crate::control;
 use crate::ethernet::Edge;
+use crate::gate::Gate;
 use crate::interface::Interface;
 use crate::line::{Line, Spare, Way};
 use crate::machine::Machine;
@@ -13,6 +14,7 @@ use adverb_os::capture::Capture;
 use adverb_os::clock::{Clock, realtime_ns};
 use adverb_os::folders::{FolderError, private_folder};
 use adverb_os::framing::{bth_offset, is_roce, outer_flow};
+use adverb_os::link::Link;
 use adverb_os::socket_file::SocketFile;
 use adverb_os::sys::{self, WaitSet};
 use adverb_os::via::{Hello, MESSAGE_MAX, Message, SEND_BUFFER, socket_path};
@@ -21,20 +23,21 @@ use adverb_switch::{PortId, Switch};
 use adverb_wire::{Gid, Instant};
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Connections at most, those that ask included.
 const PEERS_MAX: usize = 1024;
+/// Of these, such as have not said the token yet.
+const STRANGERS_MAX: usize = 64;
 /// Messages that are taken from one process before the others have their turn.
 const TURN: usize = 16;
-/// Turns that a process has before another may have its slot: more than its socket holds.
-const TURNS_MAX: usize = 8;
 /// A slot's number in a queue pair's number that is every process's: of the well-known queue pairs, and of
 /// multicast.
-const WELL_KNOWN: u8 = 0;
-const MULTICAST: u8 = 0xff;
+pub(crate) const WELL_KNOWN: u8 = 0;
+pub(crate) const MULTICAST: u8 = 0xff;
 
 /// Why a switch cannot run.
 #[derive(Debug)]
@@ -93,6 +96,7 @@ pub(crate) struct Seat {
 enum Waiting {
     Peer(usize),
     Cable(PortId),
+    Gate,
 }
 
 /// Ends a switch from another thread.
@@ -118,7 +122,9 @@ pub struct Process {
     clock: Clock,
     socket: SocketFile,
     path: PathBuf,
-    peers: Vec<Option<Peer>>,
+    /// Where processes of other hosts come in.
+    pub(crate) gate: Option<Gate>,
+    pub(crate) peers: Vec<Option<Peer>>,
     /// Hellos of this round. They come after the frames of those who may have ended.
     greetings: Vec<(usize, Hello)>,
     stopper: Stopper,
@@ -140,6 +146,10 @@ impl Process {
         let path = socket_path(folder, Path::new(&config.name));
         let listen = SocketFile::bind(&path, 0o600);
         let socket = listen.map_err(|source| OpenError::Socket { path: path.clone(), source })?;
+        let gate = config.gate().map(|(address, token)| {
+            let failed = |e| OpenError::Config(format!("listen = \"{address}\": {e}"));
+            Gate::open(address, token).map_err(failed)
+        });
         let mut clock = Clock::start();
         let switch = config.switch(clock.now()).map_err(OpenError::Config)?;
         let bell = Arc::new(EventFd::new().map_err(OpenError::System)?);
@@ -162,6 +172,7 @@ impl Process {
             clock,
             socket,
             path,
+            gate: gate.transpose()?,
             peers: Vec::new(),
             greetings: Vec::new(),
             stopper: Stopper { bell, stop: Arc::default() },
@@ -184,6 +195,11 @@ impl Process {
     /// Where it listens.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Where processes of other hosts come in, if they may.
+    pub fn gate(&self) -> Option<SocketAddr> {
+        self.gate.as_ref()?.address().ok()
     }
 
     /// What its programs need of hardware, and whatever else the switch can say.
@@ -216,6 +232,7 @@ impl Process {
                 match self.waiting[i] {
                     Waiting::Peer(at) => self.take(now, at),
                     Waiting::Cable(port) => self.take_from_cable(now, port),
+                    Waiting::Gate => self.admit_strangers(now),
                 }
             }
         }
@@ -244,7 +261,7 @@ impl Process {
         self.set.add(self.socket.listener.fd(), false);
         for (at, peer) in self.peers.iter().enumerate() {
             if let Some(peer) = peer {
-                self.set.add(peer.channel.fd(), !peer.packer.is_empty());
+                self.set.add(peer.link.fd(), peer.has_waiting());
                 self.waiting.push(Waiting::Peer(at));
             }
         }
@@ -256,6 +273,10 @@ impl Process {
                 self.waiting.push(Waiting::Cable(PortId(at as u16)));
             }
         }
+        if let Some(gate) = &self.gate {
+            self.set.add(gate.fd(), false);
+            self.waiting.push(Waiting::Gate);
+        }
         let lines = self.seats.iter().flatten().filter_map(|seat| seat.line.next_deadline()).min();
         let cables = self.seats.iter().flatten().filter_map(|seat| seat.cable()?.next_deadline()).min();
         let silent = self.peers.iter().flatten().filter_map(Peer::silence_ends).min();
@@ -266,31 +287,53 @@ impl Process {
 
     fn accept(&mut self, now: Instant) {
         while let Ok(channel) = self.socket.listener.accept() {
-            let free = self.peers.iter().position(Option::is_none).unwrap_or(self.peers.len());
             // Who is not of this user came through a folder that is open to others.
-            if free == PEERS_MAX || !channel.is_of_own_user() {
-                continue;
+            if channel.is_of_own_user() {
+                self.seat_peer(now, Link::Local(channel));
             }
-            channel.ask_for_send_buffer(SEND_BUFFER);
-            if free == self.peers.len() {
-                self.peers.push(None);
-            }
-            self.peers[free] = Some(Peer::new(channel, now));
         }
     }
 
+    /// Lets in who has come from another host, to say the token. Of many who do not, the first has to go.
+    fn admit_strangers(&mut self, now: Instant) {
+        while let Some(Ok(link)) = self.gate.as_ref().map(Gate::accept) {
+            let peers = self.peers.iter().enumerate();
+            let strangers = peers.filter_map(|(at, peer)| {
+                let peer = peer.as_ref().filter(|peer| peer.is_stranger())?;
+                Some((peer.since, at))
+            });
+            let strangers: Vec<_> = strangers.collect();
+            if let Some((_, first)) = strangers.iter().min().filter(|_| strangers.len() >= STRANGERS_MAX) {
+                self.peers[*first] = None;
+            }
+            self.seat_peer(now, link);
+        }
+    }
+
+    fn seat_peer(&mut self, now: Instant, link: Link) {
+        let free = self.peers.iter().position(Option::is_none).unwrap_or(self.peers.len());
+        if free == PEERS_MAX {
+            return;
+        }
+        link.ask_for_send_buffer(SEND_BUFFER);
+        if free == self.peers.len() {
+            self.peers.push(None);
+        }
+        self.peers[free] = Some(Peer::new(link, now));
+    }
+
     /// Takes what a connection has sent.
-    fn take(&mut self, now: Instant, at: usize) {
+    pub(crate) fn take(&mut self, now: Instant, at: usize) {
         let mut inbox = std::mem::take(&mut self.inbox);
         for _ in 0..TURN {
             let Some(peer) = self.peers[at].as_mut().filter(|peer| !peer.is_gone) else { break };
-            let len = match peer.channel.receive(&mut inbox) {
-                Ok(Some((len, _))) => len,
+            let len = match peer.link.receive(&mut inbox) {
+                Ok(Some(len)) => len,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 Err(e) if e.kind() == io::ErrorKind::InvalidData => {
                     self.malformed += 1;
-                    peer.is_gone |= peer.role == Role::Unknown;
+                    peer.is_gone |= peer.is_new();
                     continue;
                 }
                 Ok(None) | Err(_) => {
@@ -311,10 +354,25 @@ impl Process {
                     // What it says next waits for its port.
                     break;
                 }
-                (Some(Message::Ask(text)), Role::Unknown) => self.answer(now, at, text),
+                (Some(Message::Ask(text)), Role::Unknown) if peer.link.is_local() => {
+                    self.answer(now, at, text);
+                }
+                (Some(Message::Token(said)), Role::Stranger) => {
+                    let gate = self.gate.as_mut();
+                    if gate.as_ref().is_some_and(|gate| gate.is_token(said)) {
+                        peer.role = Role::Unknown;
+                        peer.link.allow(MESSAGE_MAX);
+                        continue;
+                    }
+                    gate.into_iter().for_each(|gate| gate.refused += 1);
+                    peer.role = Role::Leaving;
+                    peer.packer.add_message(&Message::Refused("this switch has another token"));
+                }
+                // What it has said since is not read, and its end is awaited.
+                (_, Role::Leaving) => {}
                 _ => {
                     self.malformed += 1;
-                    peer.is_gone |= peer.role == Role::Unknown;
+                    peer.is_gone |= peer.is_new();
                 }
             }
         }
@@ -409,7 +467,7 @@ impl Process {
     }
 
     fn flush(&mut self, now: Instant) {
-        for peer in self.peers.iter_mut().flatten().filter(|peer| !peer.packer.is_empty()) {
+        for peer in self.peers.iter_mut().flatten().filter(|peer| peer.has_waiting()) {
             peer.flush(&mut self.tally);
             if let Role::Member(port, _) = peer.role {
                 self.switch.set_depth(port, peer.packer.bytes() as u32);
@@ -435,7 +493,7 @@ impl Process {
         }
     }
 
-    fn forget(&mut self, now: Instant, at: usize) {
+    pub(crate) fn forget(&mut self, now: Instant, at: usize) {
         let Some(Peer { role: Role::Member(port, slot), .. }) = self.peers[at].take() else { return };
         let is_last = seat_of(&mut self.seats, port).is_some_and(|seat| match &mut seat.behind {
             Behind::Members(members) => members.remove(slot),
@@ -451,84 +509,8 @@ impl Process {
         }
     }
 
-    /// Gives a process its port, or says why not.
-    fn greet(&mut self, now: Instant, at: usize, hello: &Hello) {
-        let claimed = self.claim(now, at, hello);
-        let decides = self.switch.decides_for(hello.address);
-        let Some(peer) = &mut self.peers[at] else { return };
-        match claimed {
-            Ok(port) => {
-                peer.role = Role::Member(port, hello.slot);
-                peer.packer.add_message(&Message::Welcome { port: port.0, decides });
-            }
-            Err(why) => {
-                peer.role = Role::Leaving;
-                peer.packer.add_message(&Message::Refused(&why));
-            }
-        }
-    }
-
-    fn claim(&mut self, now: Instant, at: usize, hello: &Hello) -> Result<PortId, String> {
-        let address = hello.address.ip();
-        if matches!(hello.slot, WELL_KNOWN | MULTICAST) {
-            return Err(format!("{} is no process's slot", hello.slot));
-        }
-        self.notice_the_gone(now);
-        let port = match self.switch.port_of(hello.address) {
-            Some(port) => port,
-            None => {
-                let members = Behind::Members(Box::new(Members::new(hello)));
-                self.open_seat(now, hello.address, members, &[hello.address])?
-            }
-        };
-        let Some(seat) = seat_of(&mut self.seats, port) else { return Err("no port".to_owned()) };
-        let members = match &mut seat.behind {
-            Behind::Members(members) => members,
-            Behind::Cable(cable) => {
-                return Err(format!(
-                    "port {} has the address {address} for what is at {}; choose another address",
-                    port.0, cable.far
-                ));
-            }
-        };
-        if !members.are_of(hello) {
-            return Err(format!(
-                "port {} has the address {address} for processes of another host or folder; choose another \
-                 address",
-                port.0
-            ));
-        }
-        if members.of_slot(hello.slot).is_some() {
-            return Err(format!("a process with slot {} has the address {address} already", hello.slot));
-        }
-        members.add(hello.slot, at);
-        Ok(port)
-    }
-
-    /// Takes what processes have left that ended a moment ago, and forgets them: another may want their slot.
-    fn notice_the_gone(&mut self, now: Instant) {
-        for at in 0..self.peers.len() {
-            for _ in 0..TURNS_MAX {
-                match &self.peers[at] {
-                    Some(peer) if matches!(peer.role, Role::Member(..)) && !peer.is_gone => {}
-                    _ => break,
-                }
-                if !self.peers[at]
-                    .as_ref()
-                    .is_some_and(|p| sys::wait_readable(p.channel.fd(), Default::default()))
-                {
-                    break;
-                }
-                self.take(now, at);
-            }
-            if self.peers[at].as_ref().is_some_and(|peer| peer.is_gone) {
-                self.forget(now, at);
-            }
-        }
-    }
-
     #[expect(clippy::disallowed_methods, reason = "the edge")]
-    fn open_seat(
+    pub(crate) fn open_seat(
         &mut self,
         now: Instant,
         address: Gid,
@@ -585,6 +567,6 @@ impl Seat {
     }
 }
 
-fn seat_of(seats: &mut [Option<Seat>], port: PortId) -> Option<&mut Seat> {
+pub(crate) fn seat_of(seats: &mut [Option<Seat>], port: PortId) -> Option<&mut Seat> {
     seats.get_mut(usize::from(port.0)).and_then(Option::as_mut)
 }

@@ -3,7 +3,7 @@
 use adverb_os::batch::Tally;
 use adverb_os::sys::wait_readable;
 use adverb_os::unix::Channel;
-use adverb_os::via::{Hello, Message, Via, socket_path};
+use adverb_os::via::{Hello, Message, Place, Via, socket_path};
 use adverb_switchd::{Config, Process, Question, Stopper, control};
 use adverb_wire::arp::{Arp, ArpKind};
 use adverb_wire::eth::{ETHERTYPE_ARP, ETHERTYPE_IPV4, Eth, Mac};
@@ -11,20 +11,25 @@ use adverb_wire::{
     Bth, Flow, Gid, Instant, Opcode, Operation, Packet, Psn, QpNumber, Service, WireExtra, verify_udp,
 };
 use serde_json::Value;
-use std::io::{Read, Write};
-use std::net::IpAddr;
+use std::fs::Permissions;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::num::NonZeroU32;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(20);
+const TOKEN: &[u8] = b"0123456789abcdef";
+const GATE: &str = "listen = '127.0.0.1:0'\ntoken = 'FOLDER/token'\n";
 
 struct Running {
     thread: Option<JoinHandle<()>>,
     stopper: Stopper,
     path: PathBuf,
+    gate: Option<SocketAddr>,
     folder: PathBuf,
 }
 
@@ -33,10 +38,33 @@ impl Running {
         let folder = std::env::temp_dir().join(format!("adverb-switchd-{}-{test}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
         let text = text.replace("FOLDER", &folder.display().to_string());
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::set_permissions(&folder, Permissions::from_mode(0o700)).unwrap();
+        std::fs::write(folder.join("token"), TOKEN).unwrap();
+        std::fs::set_permissions(folder.join("token"), Permissions::from_mode(0o600)).unwrap();
         let mut process = Process::open(Config::parse(&text).unwrap(), &folder).unwrap();
-        let (stopper, path) = (process.stopper(), process.path().to_owned());
+        let (stopper, path, gate) = (process.stopper(), process.path().to_owned(), process.gate());
         let thread = Some(std::thread::spawn(move || process.run()));
-        Running { thread, stopper, path, folder }
+        Running { thread, stopper, path, gate, folder }
+    }
+
+    /// Another host's way to it.
+    fn remote(&self, token: &[u8]) -> Place {
+        Place::Remote(self.gate.unwrap(), token.to_vec())
+    }
+
+    /// What a connection that says these bytes, and then nothing, is told before it ends.
+    fn told(&self, bytes: &[u8]) -> Vec<u8> {
+        let mut stream = TcpStream::connect(self.gate.unwrap()).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(bytes).unwrap();
+        let mut told = Vec::new();
+        match stream.read_to_end(&mut told) {
+            Ok(_) => {}
+            // What it said last was not read any more.
+            Err(e) => assert_eq!(e.kind(), ErrorKind::ConnectionReset),
+        }
+        told
     }
 
     fn show(&self) -> Value {
@@ -99,7 +127,8 @@ fn hear(via: &mut Via, count: usize) -> Vec<(u32, u8)> {
 #[test]
 fn frames_go_to_the_process_whose_queue_pair_they_name() {
     let running = Running::start("slots", "");
-    let open = |address: &str, slot| Via::open(&running.path, hello(address, slot, 1)).unwrap();
+    let open =
+        |address: &str, slot| Via::open(Place::Local(running.path.clone()), hello(address, slot, 1)).unwrap();
     let mut client = open("10.9.0.2", 1);
     let mut servers = [open("10.9.0.1", 3), open("10.9.0.1", 4)];
     for psn in 0..100 {
@@ -134,16 +163,17 @@ fn frames_go_to_the_process_whose_queue_pair_they_name() {
 #[test]
 fn an_address_is_claimed_once_and_free_when_its_process_has_ended() {
     let running = Running::start("claims", "");
-    let open = |host, slot| Via::open(&running.path, hello("10.9.0.1", slot, host));
+    let open = |host, slot| Via::open(Place::Local(running.path.clone()), hello("10.9.0.1", slot, host));
     let first = open(1, 1).unwrap();
     let refused = open(2, 1).unwrap_err().to_string();
     assert!(refused.contains("another host or folder") && refused.contains("10.9.0.1"), "{refused}");
     let refused = open(1, 1).unwrap_err().to_string();
     assert!(refused.contains("slot 1"), "{refused}");
     let _second = open(1, 2).unwrap();
-    let refused = Via::open(&running.path, hello("0.0.0.0", 1, 1)).unwrap_err().to_string();
+    let refused =
+        Via::open(Place::Local(running.path.clone()), hello("0.0.0.0", 1, 1)).unwrap_err().to_string();
     assert!(refused.contains("not the address of a host"), "{refused}");
-    assert!(Via::open(&running.path, hello("10.9.0.3", 0xff, 1)).is_err());
+    assert!(Via::open(Place::Local(running.path.clone()), hello("10.9.0.3", 0xff, 1)).is_err());
     drop(first);
     drop(_second);
     open(2, 1).unwrap();
@@ -159,7 +189,7 @@ fn an_address_is_claimed_once_and_free_when_its_process_has_ended() {
 #[test]
 fn a_killed_switch_comes_back_and_its_processes_with_it() {
     let mut running = Running::start("again", "");
-    let mut via = Via::open(&running.path, hello("10.9.0.1", 1, 1)).unwrap();
+    let mut via = Via::open(Place::Local(running.path.clone()), hello("10.9.0.1", 1, 1)).unwrap();
     send(&mut via, &packet("10.9.0.1", "10.9.0.1", 1, 1));
     assert_eq!(hear(&mut via, 1), [(1, 2)]);
     running.stop();
@@ -180,7 +210,7 @@ fn programs_are_shown_traced_and_set() {
     let text =
         "[[program]]\nkind = 'ecn'\nevery = 2\n[[program]]\nkind = 'cas_to_write'\nserver = '10.9.0.8'";
     let running = Running::start("set", text);
-    let mut via = Via::open(&running.path, hello("10.9.0.1", 1, 1)).unwrap();
+    let mut via = Via::open(Place::Local(running.path.clone()), hello("10.9.0.1", 1, 1)).unwrap();
     let classes = |via: &mut Via| -> Vec<u8> {
         (0..4).for_each(|psn| send(via, &packet("10.9.0.1", "10.9.0.1", 1, psn)));
         hear(via, 4).iter().map(|(_, class)| *class).collect()
@@ -265,7 +295,7 @@ fn a_virtual_machine_has_a_port_by_its_cable() {
     let listen = |name: &str| UnixListener::bind(running.folder.join(name)).unwrap();
     let (first, second) = (listen("one"), listen("two"));
     let (mut one, mut two) = (Machine::accept(&first), Machine::accept(&second));
-    let mut via = Via::open(&running.path, hello("10.9.0.1", 1, 1)).unwrap();
+    let mut via = Via::open(Place::Local(running.path.clone()), hello("10.9.0.1", 1, 1)).unwrap();
     let there = one.ask("10.9.0.11", "10.9.0.1");
     // From the machine to a process, and back to where it came from.
     one.send(there, ETHERTYPE_IPV4, &frame(&packet("10.9.0.11", "10.9.0.1", 1, 5)));
@@ -290,7 +320,8 @@ fn a_virtual_machine_has_a_port_by_its_cable() {
     tcp[16..20].copy_from_slice(&[10, 9, 0, 1]);
     one.send(there, ETHERTYPE_IPV4, &tcp);
     // A claim of its address, a foreign source, and a length that no frame has.
-    let taken = Via::open(&running.path, hello("10.9.0.11", 1, 1)).unwrap_err().to_string();
+    let taken =
+        Via::open(Place::Local(running.path.clone()), hello("10.9.0.11", 1, 1)).unwrap_err().to_string();
     assert!(taken.contains("for what is at"), "{taken}");
     one.send(there, ETHERTYPE_IPV4, &frame(&packet("10.9.0.12", "10.9.0.1", 1, 9)));
     one.0.write_all(&[0xff; 64]).unwrap();
@@ -308,8 +339,8 @@ fn a_ports_faults_and_capture_are_its_own() {
     let text = "[[port]]\naddress = '10.9.0.2'\nfaults = { loss = 0.5, seed = 7, direction = 'tx' }\n\
                 pcap = 'FOLDER/two.pcap'";
     let mut running = Running::start("faults", text);
-    let mut one = Via::open(&running.path, hello("10.9.0.1", 1, 1)).unwrap();
-    let mut two = Via::open(&running.path, hello("10.9.0.2", 1, 1)).unwrap();
+    let mut one = Via::open(Place::Local(running.path.clone()), hello("10.9.0.1", 1, 1)).unwrap();
+    let mut two = Via::open(Place::Local(running.path.clone()), hello("10.9.0.2", 1, 1)).unwrap();
     let port_two = |running: &Running| running.show()["ports"][1].clone();
     for psn in 0..100 {
         send(&mut one, &packet("10.9.0.1", "10.9.0.2", 1, psn));
@@ -332,7 +363,7 @@ fn a_ports_faults_and_capture_are_its_own() {
 #[test]
 fn what_nobody_should_say_ends_its_connection_only() {
     let running = Running::start("hostile", "");
-    let mut via = Via::open(&running.path, hello("10.9.0.1", 1, 1)).unwrap();
+    let mut via = Via::open(Place::Local(running.path.clone()), hello("10.9.0.1", 1, 1)).unwrap();
     let raw = |bytes: &[u8]| {
         let channel = Channel::connect(&running.path, 20).unwrap();
         channel.send(bytes, &[]).unwrap();
@@ -369,4 +400,80 @@ fn a_name_is_a_file_in_the_folder() {
     let running = Running::start("name", "name = 'lock'");
     assert_eq!(running.path, socket_path(&running.folder, Path::new("lock")));
     assert_eq!(running.show()["name"], "lock");
+}
+
+/// A process of another host, as a message over TCP.
+fn framed(message: &Message<'_>) -> Vec<u8> {
+    let message = message.emit();
+    [&(message.len() as u16).to_le_bytes()[..], &message].concat()
+}
+
+#[test]
+fn processes_of_other_hosts_come_with_the_token() {
+    let mut running = Running::start("remote", GATE);
+    let mut server = Via::open(running.remote(TOKEN), hello("10.9.0.1", 1, 1)).unwrap();
+    let mut client = Via::open(running.remote(TOKEN), hello("10.9.0.2", 1, 2)).unwrap();
+    let mut near = Via::open(Place::Local(running.path.clone()), hello("10.9.0.3", 1, 3)).unwrap();
+    // An address is one host's, however its processes come.
+    for place in [running.remote(TOKEN), Place::Local(running.path.clone())] {
+        let refused = Via::open(place, hello("10.9.0.1", 2, 2)).unwrap_err().to_string();
+        assert!(refused.contains("for processes of another host or folder"), "{refused}");
+    }
+    for psn in 0..500 {
+        send(&mut client, &packet("10.9.0.2", "10.9.0.1", 1, psn));
+        send(&mut near, &packet("10.9.0.3", "10.9.0.2", 1, psn));
+    }
+    let psns = |heard: Vec<(u32, u8)>| heard.into_iter().map(|(psn, _)| psn).collect::<Vec<_>>();
+    assert_eq!(psns(hear(&mut server, 500)), (0..500).collect::<Vec<_>>());
+    assert_eq!(psns(hear(&mut client, 500)), (0..500).collect::<Vec<_>>());
+    // A source that is not the port's goes nowhere, from another host as from this one.
+    send(&mut client, &packet("10.9.0.3", "10.9.0.1", 1, 9));
+    send(&mut client, &packet("10.9.0.2", "10.9.0.1", 1, 10));
+    assert_eq!(hear(&mut server, 1), [(10, 2)]);
+    assert_eq!(running.show()["counters"]["drop_source"], 1);
+    // The switch ends: its far processes see it, as near ones do.
+    running.stop();
+    while client.fd() >= 0 {
+        assert!(wait_readable(client.fd(), PATIENCE));
+        client.receive(Instant::ZERO, |_| panic!("no frame"));
+    }
+}
+
+#[test]
+fn who_does_not_know_the_token_gets_nothing() {
+    let running = Running::start("strangers", GATE);
+    for token in [&b"0123456789abcdeg"[..], b"0123456789abcdef0", b"0123456789abcde"] {
+        let refused = Via::open(running.remote(token), hello("10.9.0.1", 1, 1)).unwrap_err().to_string();
+        assert_eq!(refused, "this switch has another token");
+    }
+    let shown = running.show();
+    assert_eq!((&shown["strangers_refused"], &shown["messages_malformed"]), (&3.into(), &0.into()));
+    // No hello, frames or questions before it, no questions behind it, and no lengths beyond it.
+    let greeting = framed(&Message::Hello(hello("10.9.0.1", 1, 1)));
+    let question = framed(&Message::Ask(br#"{"ask":"show"}"#));
+    let token = framed(&Message::Token(TOKEN));
+    for bytes in
+        [&greeting, &question, &[&token[..], &question].concat(), &b"GET / HTTP/1.1\r\n\r\n".to_vec()]
+    {
+        assert_eq!(running.told(bytes), b"", "{bytes:?}");
+    }
+    for bytes in [[0, 0], [0xff, 0xff], [0, 1]] {
+        assert_eq!(running.told(&bytes), b"", "{bytes:?}");
+    }
+    assert_eq!(running.show()["messages_malformed"], 3);
+    assert_eq!(running.show()["ports"], Value::Array(Vec::new()));
+}
+
+/// Many who connect and say nothing keep nobody out: the first of them has to go.
+#[test]
+fn silence_keeps_no_host_out() {
+    let running = Running::start("silence", GATE);
+    let connect = || TcpStream::connect(running.gate.unwrap()).unwrap();
+    let silent: Vec<TcpStream> = (0..200).map(|_| connect()).collect();
+    let mut via = Via::open(running.remote(TOKEN), hello("10.9.0.1", 1, 1)).unwrap();
+    send(&mut via, &packet("10.9.0.1", "10.9.0.1", 1, 5));
+    assert_eq!(hear(&mut via, 1), [(5, 2)]);
+    let mut first = &silent[0];
+    first.set_read_timeout(Some(PATIENCE)).unwrap();
+    assert_eq!(first.read(&mut [0; 8]).unwrap(), 0, "it had to go");
 }
