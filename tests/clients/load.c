@@ -5,6 +5,8 @@
  *   disk     writes a file of 16 MB in the working directory, again and again, and waits for the disk
  *   switch   two processes that hand each other a byte
  *   fork     starts processes that end at once
+ * Each task has a session of its own: a kernel with `sched_autogroup_enabled` shares processors out between sessions, and
+ * would give a program beside one session of twenty tasks as much as all the twenty.
  * At its end it prints how many rounds each kind made, so that a load that did nothing is noticed. */
 #include <errno.h>
 #include <fcntl.h>
@@ -141,6 +143,7 @@ int main(int argc, char **argv)
 			if (child > 0)
 				continue;
 			die_with(self);
+			CHECK(setsid() > 0, "setsid");
 			switch (kind) {
 			case CPU:
 				compute();
