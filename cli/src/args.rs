@@ -541,6 +541,22 @@ mod tests {
     }
 
     #[test]
+    fn help_says_how_long_silence_is_borne() {
+        let ms = |time: adverb_wire::Duration| time.as_ns() / 1_000_000;
+        let said = RUN_EXAMPLES.split_whitespace().collect::<Vec<_>>().join(" ");
+        let tolerance = adverb_io::TOLERANCE;
+        for part in [
+            format!("costs no retry, for {} s at most in a row", ms(tolerance.excused_max) / 1000),
+            format!("at least {} ms of silence are borne", ms(tolerance.silence_min)),
+            format!("no timeout is shorter than {} ms", ms(adverb_io::SHORTEST_TIMEOUT)),
+            "ended, or is stopped, fails within timeout and retry count".to_owned(),
+            "--trace says which of the two".to_owned(),
+        ] {
+            assert!(said.contains(&part), "{part:?} is not in\n{said}");
+        }
+    }
+
+    #[test]
     fn a_simulation_takes_links_to_capture() {
         let words =
             |pcap: &str| ["adverb", "sim", "a.toml", "--pcap", pcap, "--seeds", "3"].map(str::to_owned);

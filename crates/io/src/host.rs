@@ -41,7 +41,7 @@ use std::thread::JoinHandle;
 const MAX_UNACKED: u32 = 128;
 /// A peer's process that lives but has no processor is waited for so long; and so long a peer that nothing is
 /// known of may be silent, whatever its queue pair's timeout is.
-const TOLERANCE: Tolerance =
+pub const TOLERANCE: Tolerance =
     Tolerance { excused_max: Duration::from_ms(10_000), silence_min: Duration::from_ms(500) };
 /// Kernel memory that one received packet takes beside its payload.
 const SOCKET_OVERHEAD: usize = 1024;

@@ -47,10 +47,11 @@ mod steering;
 mod udp;
 mod vain;
 
+pub use adverb_nic::SHORTEST_TIMEOUT;
 pub use adverb_os::choice::{Choice, PathPolicy};
 pub use adverb_os::faults::{Direction, Faults};
 pub use counters::{is_json, render as render_counters};
 pub use device::{DEVICE_NAME, DeviceInfo, devices};
 pub use error::OpenError;
-pub use host::Host;
+pub use host::{Host, TOLERANCE};
 pub use settings::{Congestion, Settings, SettingsError, Transport};

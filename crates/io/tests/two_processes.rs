@@ -21,6 +21,7 @@ fn helper() {
         "write-for-ever" => write_for_ever(&role[1]),
         "ud" => ud_echo(&role[1], QpType::Ud),
         "gsi" => ud_echo(&role[1], QpType::Gsi),
+        "uc" => uc_receive(&role[1]),
         other => panic!("no role {other}"),
     }
 }
@@ -92,6 +93,18 @@ fn ud_echo(settings: &str, qp_type: QpType) {
     say(&endpoint.remote().line());
     let completion = endpoint.wait_ok(1)[0];
     say(&format!("{} {}", completion.byte_len, completion.src_qp.get()));
+    listen();
+}
+
+fn uc_receive(settings: &str) {
+    let endpoint = Endpoint::with(Settings::parse(settings).unwrap(), QpType::Uc);
+    say(&endpoint.remote().line());
+    endpoint.connect_unacknowledged(&Remote::parse(&listen().unwrap()));
+    endpoint.recv(7, 0, 8192);
+    say("connected");
+    let completion = endpoint.wait_ok(1)[0];
+    endpoint.check(0, completion.byte_len as usize, 1);
+    say(&format!("{} {}", completion.wr_id, completion.byte_len));
     listen();
 }
 
@@ -375,6 +388,28 @@ fn a_datagram_outlives_its_sender() {
     helper.signal(libc::SIGCONT);
     assert_eq!(helper.hear(), format!("540 {from}"));
     helper.end();
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// The same of a message over an unreliable connection, of one packet or of many.
+#[test]
+fn a_message_without_acknowledgements_outlives_its_sender() {
+    let folder = folder("uc-last");
+    for (host, len) in [(1, 500), (2, 8192)] {
+        let settings = at(&local(66, host), &folder, "");
+        let (mut helper, peer) = start("uc", &settings);
+        let endpoint = Endpoint::with(Settings::parse(&settings).unwrap(), QpType::Uc);
+        helper.tell(&endpoint.remote().line());
+        assert_eq!(helper.hear(), "connected");
+        helper.signal(libc::SIGSTOP);
+        endpoint.connect_unacknowledged(&peer);
+        endpoint.fill(0, len, 1);
+        endpoint.run(SendOp::Send, 0, len);
+        endpoint.host.close();
+        helper.signal(libc::SIGCONT);
+        assert_eq!(helper.hear(), format!("7 {len}"));
+        helper.end();
+    }
     std::fs::remove_dir_all(folder).unwrap();
 }
 

@@ -62,7 +62,7 @@ pub use ids::{CqId, MrId, MwId, PathId, PdId, QpId, SrqId, XrcdId};
 pub use memory::{Access, MrInfo, MrInit, MwInfo, MwType, Payload};
 pub use nic::Nic;
 pub use random::Seed;
-pub use silence::{Overdue, Silence, Tolerance};
+pub use silence::{Overdue, SHORTEST_TIMEOUT, Silence, Tolerance};
 pub use star::StarSide;
 pub use star::service;
 pub use work::{

@@ -173,6 +173,15 @@ impl Endpoint {
         self.modify(&rts, mask);
     }
 
+    /// INIT to RTS of an unreliable connection.
+    pub fn connect_unacknowledged(&self, peer: &Remote) {
+        let path = self.host.resolve(peer.gid, peer.qpn);
+        let av = AddressVector { dgid: peer.gid, hop_limit: 64, ..AddressVector::default() };
+        let rtr = QpAttr { av, path, dest_qpn: peer.qpn, ..self.attr(QpState::Rtr) };
+        self.modify(&rtr, M::STATE | M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN);
+        self.modify(&self.attr(QpState::Rts), M::STATE | M::SQ_PSN);
+    }
+
     /// INIT to RTS of a datagram queue pair.
     pub fn start_ud(&self) {
         self.modify(&self.attr(QpState::Rtr), M::STATE);

@@ -145,6 +145,47 @@ fn completion_events_are_delivered_once_and_waited_for() {
 }
 
 #[test]
+fn queues_take_what_they_said_and_a_shared_one_changes_its_size() {
+    let f = Fixture::new();
+    // SAFETY: live objects throughout.
+    unsafe {
+        let mut init = f.qp_init(IBV_QPT_RC);
+        init.cap.max_send_wr = 13;
+        let (a, b) = (ibv_create_qp(f.pd, &mut init), f.qp(IBV_QPT_RC));
+        f.connected_pair(a, b);
+        let said = init.cap.max_send_wr;
+        assert!(said >= 13);
+        let mut sge = f.sge(0, 8);
+        // Nobody has posted a receive: none completes.
+        for wr_id in 0..said.into() {
+            assert_eq!(f.post_send(a, &mut f.send_wr(wr_id, &mut sge)).0, 0, "request {wr_id} of {said}");
+        }
+        assert_eq!(f.post_send(a, &mut f.send_wr(99, &mut sge)).0, libc::ENOMEM);
+        assert_eq!((ibv_destroy_qp(a), ibv_destroy_qp(b)), (0, 0));
+
+        let mut init: ibv_srq_init_attr = zeroed();
+        (init.attr.max_wr, init.attr.max_sge) = (8, 1);
+        let srq = ibv_create_srq(f.pd, &mut init);
+        let (mut sge, mut bad) = (f.sge(0, 64), null_mut());
+        let mut fill = |most: u32| {
+            let mut wr = ibv_recv_wr { wr_id: 0, next: null_mut(), sg_list: &mut sge, num_sge: 1 };
+            let post = (*f.context).ops.post_srq_recv.expect("set");
+            (0..most).take_while(|_| post(srq, &mut wr, &mut bad) == 0).count() as u32
+        };
+        assert_eq!(fill(1000), init.attr.max_wr);
+        let mut attr = ibv_srq_attr { max_wr: 100, max_sge: 0, srq_limit: 0 };
+        assert_eq!(ibv_modify_srq(srq, &mut attr, IBV_SRQ_MAX_WR as i32), 0);
+        assert_eq!(ibv_query_srq(srq, &mut attr), 0);
+        assert!(attr.max_wr >= 100 && attr.max_sge == 1);
+        assert_eq!(fill(1000), attr.max_wr - init.attr.max_wr, "what was posted before is still there");
+        let mut fewer = ibv_srq_attr { max_wr: 50, max_sge: 0, srq_limit: 0 };
+        assert_ne!(ibv_modify_srq(srq, &mut fewer, IBV_SRQ_MAX_WR as i32), 0, "more are posted");
+        assert_eq!(ibv_destroy_srq(srq), 0);
+    }
+    f.close();
+}
+
+#[test]
 fn a_shared_queue_below_its_limit_raises_an_event() {
     let f = Fixture::new();
     // SAFETY: live objects throughout.
