@@ -55,7 +55,7 @@ fn a_switch_runs_is_asked_and_ends() {
     let folder = running.1.clone();
     let address = Gid::from("10.9.0.1".parse::<IpAddr>().unwrap());
     let path = socket_path(&folder, Path::new("lock"));
-    let mut via = Via::open(Place::Local(path), Hello { slot: 1, address, host: [1; 16] }).unwrap();
+    let mut via = Via::open(Place::Local(path.clone()), Hello { slot: 1, address, host: [1; 16] }).unwrap();
     let flow = Flow { src: address, dst: address, traffic_class: 2, hop_limit: 64, ..Flow::default() };
     let opcode = Opcode::new(Service::Rc, Operation::SendOnly);
     let bth = Bth { opcode, dest_qp: QpNumber::new(0x01_0011), ..Bth::default() };
