@@ -148,6 +148,7 @@ pub fn swarm(arguments: &args::Swarm) -> Result<ExitCode, Error> {
     let mut bar = Progress::new(false);
     let (mut failed, mut ended) = (0u64, 0u64);
     let (mut completed, mut faults, mut dead) = (0, 0, 0);
+    let mut changed = [0; 2];
     // A sum, so that it does not depend on the order in which the seeds end.
     let mut hash = 0u64;
     let work = |n: usize| {
@@ -167,6 +168,7 @@ pub fn swarm(arguments: &args::Swarm) -> Result<ExitCode, Error> {
         completed += outcome.completed;
         faults += outcome.faults;
         dead += u64::from(outcome.dead);
+        changed.iter_mut().zip(outcome.changed).for_each(|(sum, one)| *sum += one);
         hash = hash.wrapping_add(mix(mix(outcome.seed) ^ outcome.trace));
         if !outcome.failures.is_empty() {
             failed += 1;
@@ -187,6 +189,11 @@ pub fn swarm(arguments: &args::Swarm) -> Result<ExitCode, Error> {
         tried.counted()[1]
     )
     .map_err(Error::Output)?;
+    if let Tried::Star(_) = tried {
+        let [done, vain] = changed;
+        writeln!(out, "{done} changes of stack, {vain} attempts at one that came to nothing")
+            .map_err(Error::Output)?;
+    }
     if arguments.hash {
         writeln!(out, "hash {hash:016x}").map_err(Error::Output)?;
     }

@@ -4,7 +4,7 @@
 mod world;
 use adverb_nic::*;
 use adverb_wire::star::{StarEth, Switch, SwitchStep, Wish};
-use adverb_wire::{Duration, Flow, Gid, Operation, Packet, Service};
+use adverb_wire::{Duration, Flow, Gid, Operation, Packet, Psn, Service};
 use std::net::Ipv4Addr;
 use world::*;
 
@@ -504,4 +504,159 @@ fn late_packets_of_earlier_stacks_are_dropped() {
         eras.push(took);
     }
     load.end(&mut w, "end");
+}
+
+/// Who has waited in vain for a commit goes on as before, and from then on refuses that attempt: whatever
+/// copies of its messages come, in whatever order, while the coordinator has heard of no refusal.
+#[test]
+fn an_attempt_that_was_given_up_is_refused_for_ever() {
+    for to in [StarSide::Stateful, StarSide::Plain] {
+        let (mut w, ids) = plain(12, &link());
+        if to == StarSide::Plain {
+            switch(&mut w, 0, ids, StarSide::Stateful);
+            w.run(Duration::from_ms(50));
+        }
+        let before = sides(&w, ids);
+        w.keep_log = true;
+        // Of each side's messages the first arrives: Quiesce, and its answer.
+        let mut seen = [0; 2];
+        w.drop_if = Some(Box::new(move |from, p| {
+            seen[from] += usize::from(is_switch(p));
+            is_switch(p) && seen[from] > 1
+        }));
+        switch(&mut w, 0, ids, to);
+        w.run(Duration::from_ms(60));
+        assert_eq!((w.counter(1, "star_switch_aborted"), sides(&w, ids)), (1, before), "{to:?}");
+        let said = |step| {
+            let of = |((from, _), bytes): &(&(usize, Packet), &Vec<u8>)| {
+                *from == 0 && bytes.len() == Switch::LEN && parsed(bytes).step == step
+            };
+            let ((_, packet), bytes) = w.log.iter().zip(&w.log_payloads).find(of).expect("it was said");
+            (*packet, bytes.clone())
+        };
+        let (quiesce, commit) = (said(SwitchStep::Quiesce), said(SwitchStep::Commit));
+        let attempt = parsed(&quiesce.1).epoch;
+        for (n, late) in [&quiesce, &commit, &quiesce, &quiesce, &commit].into_iter().enumerate() {
+            let (now, refused) = (w.now, w.counter(1, "star_switch_refused"));
+            w.log.clear();
+            w.log_payloads.clear();
+            w.nodes[1].nic.on_frame(now, &late.0, &Payload::from_slice(&late.1));
+            w.run(Duration::from_us(10));
+            let answers =
+                w.log.iter().zip(&w.log_payloads).filter(|((from, p), _)| *from == 1 && is_switch(p));
+            let answers: Vec<_> = answers.map(|(_, bytes)| parsed(bytes)).collect();
+            let steps: Vec<_> = answers.iter().map(|said| (said.step, said.epoch)).collect();
+            assert_eq!(steps, [(SwitchStep::Refused, attempt)], "{to:?}: copy {n}");
+            assert_eq!(w.counter(1, "star_switch_refused"), refused + 1, "{to:?}: copy {n}");
+            assert_eq!(sides(&w, ids)[1], before[1], "{to:?}: copy {n}");
+        }
+        // Another attempt is another matter.
+        w.drop_if = None;
+        let end = w.now + Duration::from_ms(3_000);
+        while sides(&w, ids)[0] != to || sides(&w, ids)[1] == before[1] {
+            assert!(w.advance(end), "{to:?}: {:?}", sides(&w, ids));
+        }
+        let mut load = Load::new(&mut w, ids);
+        load.run(&mut w, ids, Duration::from_ms(1), "after");
+        load.end(&mut w, "after");
+    }
+}
+
+/// Who cannot take part refuses, and does not take that attempt either when it could, and a copy comes.
+#[test]
+fn an_attempt_that_came_at_the_wrong_time_is_refused_later_too() {
+    let (mut w, ids) = plain(14, &link());
+    w.keep_log = true;
+    let set_state = |w: &mut World, state| {
+        let attr = QpAttr { state, ..w.nodes[1].nic.query_qp(ids[1]).unwrap().0 };
+        let now = w.now;
+        w.nodes[1].nic.modify_qp(now, ids[1], &attr, QpAttrMask::STATE).unwrap();
+    };
+    set_state(&mut w, QpState::Sqd);
+    let mut seen = 0;
+    w.drop_if = Some(Box::new(move |from, p| {
+        seen += i32::from(is_switch(p));
+        is_switch(p) && (from == 1 || seen > 1)
+    }));
+    switch(&mut w, 0, ids, StarSide::Stateful);
+    w.run(Duration::from_us(100));
+    assert_eq!(w.counter(1, "star_switch_refused"), 1);
+    set_state(&mut w, QpState::Rts);
+    let quiesce = w.log.iter().zip(&w.log_payloads).find(|((from, p), _)| *from == 0 && is_switch(p));
+    let (packet, bytes) = quiesce.map(|((_, p), bytes)| (*p, bytes.clone())).expect("it was said");
+    assert_eq!(parsed(&bytes).step, SwitchStep::Quiesce);
+    for refused in 2..5 {
+        let now = w.now;
+        w.nodes[1].nic.on_frame(now, &packet, &Payload::from_slice(&bytes));
+        w.run(Duration::from_us(100));
+        assert_eq!(w.counter(1, "star_switch_refused"), refused);
+        let last = w.log.iter().zip(&w.log_payloads).rfind(|((from, p), _)| *from == 1 && is_switch(p));
+        let said = last.map(|(_, bytes)| parsed(bytes)).expect("it answers");
+        assert_eq!((said.step, said.epoch), (SwitchStep::Refused, parsed(&bytes).epoch));
+    }
+    w.drop_if = None;
+    let end = w.now + Duration::from_ms(3_000);
+    while sides(&w, ids) != [StarSide::Stateful, StarSide::Stateless] {
+        assert!(w.advance(end), "another attempt is another matter: {:?}", sides(&w, ids));
+    }
+}
+
+/// Receives that were told, and of which the peer has never heard, have used their numbers all the same: both
+/// sides go on past them, and when they come, late, in the next life of StaR, they are no news.
+#[test]
+fn numbers_of_receives_that_were_told_and_never_heard_are_not_used_again() {
+    let (mut w, ids) = plain(13, &link());
+    let memory = [w.memory(0, 4096), w.memory(1, 8192)];
+    switch(&mut w, 0, ids, StarSide::Stateful);
+    w.run(Duration::from_ms(50));
+    assert_eq!(sides(&w, ids), [StarSide::Stateful, StarSide::Stateless]);
+    w.keep_log = true;
+    let is_told = |p: &Packet| {
+        p.bth.opcode == adverb_wire::Opcode::new(Service::Star, Operation::WqePacket)
+            && !StarEth::from(p.irn).has(StarEth::MIGRATION)
+    };
+    w.drop_if = Some(Box::new(move |from, p| from == 1 && is_told(p)));
+    for number in 0..8 {
+        w.recv(1, ids[1], number, &[memory[1].sge(number as usize * 64, 64)]);
+        w.run(Duration::from_us(50));
+    }
+    w.run(Duration::from_ms(3));
+    let told = |w: &World| -> Vec<(Packet, Vec<u8>)> {
+        let all = w.log.iter().zip(&w.log_payloads);
+        all.filter(|((from, p), _)| *from == 1 && is_told(p)).map(|((_, p), b)| (*p, b.clone())).collect()
+    };
+    let numbers: Vec<Psn> = told(&w).iter().map(|(p, _)| p.bth.psn).collect();
+    let newest = numbers.iter().copied().reduce(|a, b| if a.is_before(b) { b } else { a }).expect("told");
+    assert!(numbers[0].add(4).is_before(newest), "{numbers:?}");
+    switch(&mut w, 0, ids, StarSide::Plain);
+    let end = w.now + Duration::from_ms(2_000);
+    while sides(&w, ids) != [StarSide::Plain; 2] {
+        assert!(w.advance(end), "it changes without them: {:?}", sides(&w, ids));
+    }
+    let next = w.nodes[1].nic.query_qp(ids[1]).unwrap().0.sq_psn;
+    assert!(newest.is_before(next), "{newest:?} was told; its side goes on at {next:?}");
+    let late = told(&w);
+    w.drop_if = None;
+    let send = |w: &mut World, number: usize| {
+        memory[0].write(0, &pattern(number as u8, 64));
+        w.send(0, ids[0], wr(100 + number as u64, SendOp::Send, &[memory[0].sge(0, 64)]));
+        let (sent, got) = (w.completion(0), w.completion(1));
+        let what = format!("SEND {number}: {sent:?}, {got:?}");
+        assert_eq!((sent.status, got.status), (Status::Success, Status::Success), "{what}");
+        assert_eq!(got.wr_id, number as u64, "{what}");
+        assert_eq!(memory[1].read(number * 64, 64), pattern(number as u8, 64), "{what}");
+    };
+    // They are receives of plain RC now.
+    (0..3).for_each(|number| send(&mut w, number));
+    switch(&mut w, 0, ids, StarSide::Stateful);
+    w.run(Duration::from_ms(50));
+    assert_eq!(sides(&w, ids), [StarSide::Stateful, StarSide::Stateless]);
+    let known = w.counter(0, "star_wqe_duplicate") + w.counter(0, "star_drop_earlier");
+    let now = w.now;
+    for (packet, bytes) in &late {
+        w.nodes[0].nic.on_frame(now, packet, &Payload::from_slice(bytes));
+    }
+    let dropped = w.counter(0, "star_wqe_duplicate") + w.counter(0, "star_drop_earlier") - known;
+    assert!(!late.is_empty() && dropped >= late.len() as u64, "{dropped} of {} late ones", late.len());
+    (3..8).for_each(|number| send(&mut w, number));
 }

@@ -3,8 +3,9 @@
 
 use adverb_nic::{Counters, StarConfig};
 use adverb_sim::oracle::Work;
+use adverb_sim::oracle::changes::{Change, What};
 use adverb_sim::sabotage::Sabotage;
-use adverb_sim::swarm::star::{replay, run_broken, run_seed, run_seen, scenario};
+use adverb_sim::swarm::star::{changes, replay, run_broken, run_seed, run_seen, scenario};
 use adverb_sim::{CableKind, Config, Sim, Topology};
 use adverb_wire::Duration;
 use adverb_wire::star::Wish;
@@ -25,7 +26,7 @@ fn counted(seed: u64, of: &[Count]) -> (Vec<String>, u64, Vec<u64>) {
 
 #[test]
 fn seeds_pass_and_come_to_everything() {
-    let of: [(&str, Count); 10] = [
+    let of: [(&str, Count); 15] = [
         ("agreed", |c| c.star_agreed),
         ("fell back", |c| c.star_fell_back),
         ("conflicts", |c| c.star_role_conflicts),
@@ -36,8 +37,13 @@ fn seeds_pass_and_come_to_everything() {
         ("out of order", |c| c.star_out_of_order),
         ("completions twice", |c| c.star_cqe_duplicate),
         ("requests twice", |c| c.star_wqe_duplicate),
+        ("to StaR", |c| c.star_to_stateless),
+        ("to plain RC", |c| c.star_to_rc),
+        ("refused", |c| c.star_switch_refused),
+        ("aborted", |c| c.star_switch_aborted),
+        ("of an earlier stack", |c| c.star_drop_earlier + c.star_drop_not_live),
     ];
-    let (mut completed, mut sums, mut wrong) = (0, [0; 10], Vec::new());
+    let (mut completed, mut sums, mut wrong) = (0, [0; 15], Vec::new());
     for seed in 0..150 {
         let (failures, done, counts) = counted(seed, &of.map(|(_, count)| count));
         wrong.extend(failures.first().map(|failure| format!("seed {seed}: {failure}")));
@@ -71,6 +77,15 @@ fn what_can_be_offered_is_offered_now_one_way_now_another() {
     assert!(offers.iter().filter(|offer| offer.is_none()).count() > 10);
 }
 
+#[test]
+fn sides_change_and_programs_are_killed() {
+    let drawn: Vec<_> = (0..200).map(|seed| changes(seed, &scenario(seed).2)).collect();
+    let has_killed = |list: &&Vec<Change>| list.iter().any(|change| change.what == What::Killed);
+    assert!(drawn.iter().filter(has_killed).count() > 20);
+    assert!(drawn.iter().filter(|list| list.len() > 10).count() > 20);
+    assert!(drawn.iter().any(|list| list.is_empty()), "and now and then nothing happens");
+}
+
 /// A way that takes longer than the lifetime: every copy comes too late, and whoever goes on asking would ask
 /// for ever. Seed 21 of this swarm found it when it drew lifetimes of 10 us.
 #[test]
@@ -98,8 +113,11 @@ fn a_broken_nic_is_found() {
     for (name, kind) in Sabotage::STAR.into_iter().chain(Sabotage::ALL) {
         // Where those are found that few seeds show: the rest is time.
         let first = match kind {
-            Sabotage::StarLate => 95,
-            Sabotage::StarPlace => 460,
+            Sabotage::StarLate => 50,
+            Sabotage::StarPlace => 500,
+            Sabotage::StarDead | Sabotage::StarAttempts => 440,
+            Sabotage::StarRefusal => 550,
+            Sabotage::StarLife => 600,
             _ => 0,
         };
         let found =

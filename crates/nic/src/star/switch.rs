@@ -64,6 +64,17 @@ impl Nic {
         star.eras.keys().filter_map(|index| self.endpoints.name_at(*index)).collect()
     }
 
+    /// Whether a change of a connection's is under way, or waits for its turn.
+    pub fn star_is_changing(&self, qp: QpId) -> bool {
+        let name = match self.object(qp) {
+            Ok(Object::On(pair)) => pair.qp.id,
+            Ok(Object::Off(endpoint)) => endpoint.id,
+            Err(_) => return false,
+        };
+        let era = self.star.as_ref().and_then(|star| star.eras.get(&name.index));
+        era.is_some_and(|era| !era.is_idle())
+    }
+
     fn check_can_switch(&self, name: QpId) -> Result<(), Error> {
         let known = self.star.as_ref().is_some_and(|star| star.eras.contains_key(&name.index));
         if !known {

@@ -134,7 +134,7 @@ impl Sim {
             packet.flow.traffic_class |= CE;
         }
         if self.watch.sabotage.is_some() {
-            self.spoil(h, &mut packet);
+            self.spoil(h, id, &mut packet);
         }
         let payload = match self.fabric.packets.payload(id) {
             Some(bytes) => Payload::from_slice(bytes),

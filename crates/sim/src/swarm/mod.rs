@@ -16,6 +16,7 @@ use crate::host::TransportConfig;
 use crate::host::hardware::Profile;
 use crate::sim::{Config, Sim};
 use crate::watch::oracle::Work;
+use crate::watch::oracle::changes::Change;
 use crate::watch::sabotage::Sabotage;
 use crate::watch::trace::seed_of;
 use adverb_nic::{CongestionControl, DcqcnConfig, IrnConfig, Mtu, Scheme, TcpConfig, TimelyConfig, Timers};
@@ -41,6 +42,8 @@ pub struct Outcome {
     pub switch: Counters,
     /// How often that was started anew.
     pub restarts: Restarts,
+    /// Sides of StaR that were changed to another stack, and attempts at it that came to nothing.
+    pub changed: [u64; 2],
 }
 
 impl Outcome {
@@ -48,13 +51,16 @@ impl Outcome {
     pub(crate) fn new(seed: u64) -> Outcome {
         let (failures, switch) = (Vec::new(), Counters::default());
         let restarts = Restarts::default();
-        Outcome { seed, failures, trace: 0, completed: 0, dead: 0, faults: 0, switch, restarts }
+        let changed = [0; 2];
+        Outcome { seed, failures, trace: 0, completed: 0, dead: 0, faults: 0, switch, restarts, changed }
     }
 }
 
 /// Virtual time with faults, and the longest that recovery may take without, in ps.
 const FAULTY_PS: u64 = 3_000_000_000;
 const LIVE_PS: u64 = 4_000_000_000_000;
+/// And the longest until connections have come to rest once their work is done, in ps.
+const SETTLE_PS: u64 = 2_000_000_000_000;
 
 /// How senders of IRN wait: as the paper's, by the round trip, and with probes that leave early and late.
 const TIMERS: [Timers; 4] = [
@@ -277,16 +283,25 @@ pub fn run_broken(seed: u64, sabotage: Option<Sabotage>) -> Outcome {
 /// Runs a seed again and shows all that happens, a line each: time, host or link, packet or piece of work,
 /// what became of it.
 pub fn replay(seed: u64, sabotage: Option<Sabotage>, show: &mut dyn FnMut(&str)) -> Outcome {
-    replay_made(seed, scenario(seed), sabotage, show)
+    replay_made(seed, scenario(seed).into(), sabotage, show)
+}
+
+/// What was made of a seed: fabric, faults, work, and what befalls it.
+struct Made {
+    config: Config,
+    faults: FaultPlan,
+    work: Work,
+    changes: Vec<Change>,
+}
+
+impl From<(Config, FaultPlan, Work)> for Made {
+    fn from((config, faults, work): (Config, FaultPlan, Work)) -> Made {
+        Made { config, faults, work, changes: Vec::new() }
+    }
 }
 
 /// Runs what was made of a seed, and shows all that happens.
-fn replay_made(
-    seed: u64,
-    made: (Config, FaultPlan, Work),
-    sabotage: Option<Sabotage>,
-    show: &mut dyn FnMut(&str),
-) -> Outcome {
+fn replay_made(seed: u64, made: Made, sabotage: Option<Sabotage>, show: &mut dyn FnMut(&str)) -> Outcome {
     run_made(seed, made, sabotage, &mut |sim| {
         if !sim.watch.journal.is_on() {
             sim.watch();
@@ -297,29 +312,19 @@ fn replay_made(
 
 /// Runs a seed; `step` sees the simulation before its first event and after every one.
 fn run(seed: u64, sabotage: Option<Sabotage>, step: &mut dyn FnMut(&mut Sim)) -> Outcome {
-    run_made(seed, scenario(seed), sabotage, step)
+    run_made(seed, scenario(seed).into(), sabotage, step)
 }
 
 /// Runs what was made of a seed.
-fn run_made(
-    seed: u64,
-    (config, faults, work): (Config, FaultPlan, Work),
-    sabotage: Option<Sabotage>,
-    step: &mut dyn FnMut(&mut Sim),
-) -> Outcome {
+fn run_made(seed: u64, made: Made, sabotage: Option<Sabotage>, step: &mut dyn FnMut(&mut Sim)) -> Outcome {
     let mut outcome = Outcome::new(seed);
-    let made = Sim::new(config).map_err(|e| e.to_string()).and_then(|mut sim| {
-        sim.set_oracle(&work, seed_of(seed, "oracle", 0)).map_err(|e| format!("{e:?}"))?;
-        Ok(sim)
-    });
-    let mut sim = match made {
+    let mut sim = match build(seed, made) {
         Ok(sim) => sim,
         Err(why) => {
             outcome.failures.push(why);
             return outcome;
         }
     };
-    sim.set_faults(faults);
     if let Some(kind) = sabotage {
         sim.sabotage(kind);
     }
@@ -338,10 +343,15 @@ fn run_made(
             break;
         }
     }
+    let is_star = sim.config().offers_star();
+    let settled = !is_star || failed(&sim) || come_to_rest(&mut sim, step);
     step(&mut sim);
     // What was found wrong has ended the run.
     let was_cut = failed(&sim);
     outcome.failures = sim.oracle_verdict();
+    if !settled && !was_cut {
+        outcome.failures.extend(sim.unsettled());
+    }
     for (h, before) in stateless.into_iter().enumerate() {
         let after = sim.hosts()[h].nic.stateless_bytes();
         if after != before {
@@ -361,8 +371,36 @@ fn run_made(
         outcome.completed = oracle.completed();
         outcome.dead = oracle.dead();
     }
+    for nic in sim.hosts().iter().map(|host| host.nic.counters()) {
+        outcome.changed[0] += nic.star_to_rc + nic.star_to_stateless;
+        outcome.changed[1] += nic.star_switch_refused + nic.star_switch_aborted + nic.star_switch_given_up;
+    }
     let s = sim.stats();
     outcome.faults = s.lost + s.corrupted + s.duplicated + s.drops;
     outcome.trace = sim.trace_hash();
     outcome
+}
+
+/// A simulation of what was made of a seed.
+fn build(seed: u64, Made { config, faults, work, changes }: Made) -> Result<Sim, String> {
+    let mut sim = Sim::new(config).map_err(|e| e.to_string())?;
+    sim.set_oracle(&work, seed_of(seed, "oracle", 0)).map_err(|e| format!("{e:?}"))?;
+    sim.set_faults(faults);
+    if !changes.is_empty() {
+        sim.set_changes(changes);
+    }
+    Ok(sim)
+}
+
+/// Runs on until nothing changes any more; false if that takes too long.
+fn come_to_rest(sim: &mut Sim, step: &mut dyn FnMut(&mut Sim)) -> bool {
+    let end = sim.now().as_ps() + SETTLE_PS;
+    while sim.has_changes() || sim.unsettled().is_some() {
+        if !sim.run(end, 1) {
+            return !sim.has_changes() && sim.unsettled().is_none();
+        }
+        sim.check_invariants();
+        step(sim);
+    }
+    true
 }

@@ -1,18 +1,21 @@
 //! A swarm of StaR: random fabrics and faults as ever, and on them NICs that offer StaR in random roles, with
 //! random lifetimes, thresholds and hellos, beside NICs that know nothing of it. The oracle is that of plain
-//! queue pairs: a program must not see the difference. What a run must show beside that: the memory of the
-//! stateless half is as it was at the start.
+//! queue pairs: a program must not see the difference. Sides are told to change their stack or role at any
+//! time, and programs are killed. What a run must show beside the oracle: the memory of the stateless half is
+//! as it was at the start, nothing lands in the memory of a program that is gone, and in the end every
+//! connection rests.
 
 use super::{
-    Outcome, is_ring, pick, random_faults, random_switch, random_topology, random_transport, random_work,
-    replay_made, run_made,
+    FAULTY_PS, Made, Outcome, is_ring, pick, random_faults, random_switch, random_topology, random_transport,
+    random_work, replay_made, run_made,
 };
 use crate::fabric::faults::FaultPlan;
 use crate::sim::{Config, Sim};
 use crate::watch::oracle::Work;
+use crate::watch::oracle::changes::{Change, What};
 use crate::watch::sabotage::Sabotage;
 use crate::watch::trace::seed_of;
-use adverb_nic::{Mtu, StarConfig};
+use adverb_nic::{Mtu, StarConfig, StarSide};
 use adverb_wire::Duration;
 use adverb_wire::star::Wish;
 
@@ -31,7 +34,10 @@ pub fn scenario(seed: u64) -> (Config, FaultPlan, Work) {
     let later = rng.u64(1..40);
     faults.links.iter_mut().for_each(|link| link.chances.reorder_ps *= later);
     let work = random_work(&mut rng);
-    let star_of = random_roles(&mut rng, topology.hosts);
+    let mut star_of = random_roles(&mut rng, topology.hosts);
+    let mut own = fastrand::Rng::with_seed(seed_of(seed, "star changes", 1));
+    let patience = random_patience(&mut own);
+    star_of.iter_mut().flatten().for_each(|star| *star = patience(*star));
     let config = Config {
         switch,
         transport,
@@ -69,6 +75,40 @@ fn random_roles(rng: &mut fastrand::Rng, hosts: u32) -> Vec<Option<StarConfig>> 
         .collect()
 }
 
+/// How long the sides of a seed wait for one another before a change, and how eager their policies are.
+fn random_patience(rng: &mut fastrand::Rng) -> impl Fn(StarConfig) -> StarConfig + use<> {
+    let drain = Duration::from_us(*pick(rng, &[20, 200, 1_000, 10_000]));
+    let compare = Duration::from_us(*pick(rng, &[0, 0, 2, 20, 100]));
+    let hold = Duration::from_us(*pick(rng, &[10, 200, 2_000]));
+    move |star| StarConfig { drain, compare, hold, ..star }
+}
+
+/// What befalls the sides of a seed: commands, now and then both sides' at once, and a program's death.
+pub fn changes(seed: u64, work: &Work) -> Vec<Change> {
+    let mut rng = fastrand::Rng::with_seed(seed_of(seed, "star changes", 0));
+    let sides = 2 * work.connections;
+    let longest = *pick(&mut rng, &[FAULTY_PS / 20, FAULTY_PS / 3, 2 * FAULTY_PS]);
+    let mut list = Vec::new();
+    for _ in 0..*pick(&mut rng, &[0, 1, 3, 10, 30]) {
+        let (at, side) = (rng.u64(0..longest), rng.u32(0..sides));
+        let mut role = || *pick(&mut rng, &[StarSide::Stateless, StarSide::Stateful, StarSide::Plain]);
+        let (one, other) = (role(), role());
+        list.push(Change { at, side, what: What::Becomes(one) });
+        if rng.u32(0..4) == 0 {
+            list.push(Change { at, side: side ^ 1, what: What::Becomes(other) });
+        }
+    }
+    if rng.u32(0..5) == 0 {
+        list.push(Change { at: rng.u64(0..longest), side: rng.u32(0..sides), what: What::Killed });
+    }
+    list
+}
+
+fn made(seed: u64) -> Made {
+    let made: Made = scenario(seed).into();
+    Made { changes: changes(seed, &made.work), ..made }
+}
+
 /// Runs a seed.
 pub fn run_seed(seed: u64) -> Outcome {
     run_broken(seed, None)
@@ -76,15 +116,15 @@ pub fn run_seed(seed: u64) -> Outcome {
 
 /// Runs a seed on NICs that are broken on purpose, if `sabotage` says so.
 pub fn run_broken(seed: u64, sabotage: Option<Sabotage>) -> Outcome {
-    run_made(seed, scenario(seed), sabotage, &mut |_| {})
+    run_made(seed, made(seed), sabotage, &mut |_| {})
 }
 
 /// Runs a seed; `look` sees the simulation before its first event and after every one.
 pub fn run_seen(seed: u64, look: &mut dyn FnMut(&Sim)) -> Outcome {
-    run_made(seed, scenario(seed), None, &mut |sim| look(sim))
+    run_made(seed, made(seed), None, &mut |sim| look(sim))
 }
 
 /// Runs a seed again and shows all that happens, a line each.
 pub fn replay(seed: u64, sabotage: Option<Sabotage>, show: &mut dyn FnMut(&str)) -> Outcome {
-    replay_made(seed, scenario(seed), sabotage, show)
+    replay_made(seed, made(seed), sabotage, show)
 }

@@ -2,7 +2,7 @@
 //! make; none is ever made unless asked for.
 
 use crate::sim::Sim;
-use adverb_wire::star::{Place, Stamp, StarEth};
+use adverb_wire::star::{Grant, Place, Stamp, StarEth, Switch, SwitchStep, Ticket};
 use adverb_wire::{Operation, Packet, QpNumber, Service};
 use std::collections::BTreeMap;
 
@@ -29,6 +29,14 @@ pub enum Sabotage {
     StarOrder,
     /// StaR's stateless side takes data for a receive that is done, and puts them where that was.
     StarPlace,
+    /// StaR's stateless side takes packets of an earlier life of its connection.
+    StarLife,
+    /// Who coordinates a change of stack takes the refusal of its commit for consent.
+    StarRefusal,
+    /// Who takes part in changes of stack does not tell one attempt from another.
+    StarAttempts,
+    /// What comes for a queue pair of a program that was killed is written to where its receives were.
+    StarDead,
 }
 
 impl Sabotage {
@@ -43,11 +51,15 @@ impl Sabotage {
     ];
 
     /// Mistakes that only a NIC with StaR can make.
-    pub const STAR: [(&'static str, Sabotage); 4] = [
+    pub const STAR: [(&'static str, Sabotage); 8] = [
         ("star-late", Sabotage::StarLate),
         ("star-copies", Sabotage::StarCopies),
         ("star-order", Sabotage::StarOrder),
         ("star-place", Sabotage::StarPlace),
+        ("star-life", Sabotage::StarLife),
+        ("star-refusal", Sabotage::StarRefusal),
+        ("star-attempts", Sabotage::StarAttempts),
+        ("star-dead", Sabotage::StarDead),
     ];
 
     /// All kinds, StaR's behind the others.
@@ -75,11 +87,22 @@ impl Sabotage {
 /// by.
 pub(crate) type Newest = BTreeMap<(u32, QpNumber), u32>;
 
+/// The newest ticket and attempt that have reached a queue pair, by host and number: what
+/// [`Sabotage::StarLife`] and [`Sabotage::StarAttempts`] go by.
+#[derive(Default)]
+pub(crate) struct Lives {
+    /// With the life that it is for.
+    tickets: BTreeMap<(u32, QpNumber), Ticket>,
+    attempts: BTreeMap<(u32, QpNumber), u32>,
+}
+
 /// Receives of the oracle's sides that take turns: a place is used again by the receive that is so much
 /// newer.
 const TURN: u32 = crate::watch::oracle::RECV_SLOTS;
 /// A deadline that is moved stays far closer than the stateless side believes.
 const NUDGES: u32 = 8;
+/// A life that lies so far behind is one to come.
+const BEHIND_MAX: u8 = 128;
 
 impl Sim {
     /// Breaks this simulation from now on.
@@ -110,9 +133,12 @@ impl Sim {
 impl Sim {
     /// A packet that reaches a NIC which is broken on purpose.
     #[cold]
-    pub(crate) fn spoil(&mut self, h: u32, packet: &mut Packet) {
+    pub(crate) fn spoil(&mut self, h: u32, id: u32, packet: &mut Packet) {
         if !packet.bth.opcode.is_of(Service::Star) {
             return;
+        }
+        if let (Some(Sabotage::StarDead), Some(oracle)) = (self.watch.sabotage, &self.watch.oracle) {
+            return oracle.damage_dead(h, packet.bth.dest_qp);
         }
         let clock = (self.now / 1_000_000) as u32;
         let operation = packet.bth.opcode.operation();
@@ -130,6 +156,14 @@ impl Sim {
                 packet.irn = Stamp { order: packet.bth.psn.get(), ..stamp }.into();
             }
             (Some(Sabotage::StarPlace), Operation::RemoteData) => self.misplace(h, packet, clock),
+            (Some(Sabotage::StarLife), Operation::RemoteData | Operation::GetData) => {
+                self.renew(h, packet, clock);
+            }
+            (Some(kind @ (Sabotage::StarRefusal | Sabotage::StarAttempts)), Operation::Hello)
+                if StarEth::from(packet.irn).has(StarEth::MIGRATION) =>
+            {
+                self.mishear(kind, (h, packet.bth.dest_qp), id);
+            }
             _ => {}
         }
     }
@@ -148,5 +182,40 @@ impl Sim {
             packet.reth.va = Place { index: place.index + behind * TURN, ..place }.va();
             packet.reth.len = clock.wrapping_add(1);
         }
+    }
+
+    /// A packet of an earlier life gets the ticket of the newest, and another deadline.
+    fn renew(&mut self, h: u32, packet: &mut Packet, clock: u32) {
+        let newest = self.watch.lives.tickets.entry((h, packet.bth.dest_qp)).or_insert(packet.ticket);
+        let lives = [*newest, packet.ticket].map(|ticket| Grant::of_word(ticket.word).incarnation);
+        // Lives count on and turn.
+        let behind = lives[0].wrapping_sub(lives[1]);
+        if behind == 0 {
+            return;
+        }
+        if behind < BEHIND_MAX {
+            packet.ticket = *newest;
+            packet.reth.len = clock.wrapping_add(1);
+        } else {
+            *newest = packet.ticket;
+        }
+    }
+
+    /// What a change of stack says is taken for something else.
+    fn mishear(&mut self, kind: Sabotage, at: (u32, QpNumber), id: u32) {
+        let bytes = self.fabric.packets.payload_mut(id);
+        let Some(mut said) = Switch::read(bytes) else { return };
+        let newest = self.watch.lives.attempts.entry(at).or_insert(said.epoch);
+        match (kind, said.step) {
+            (Sabotage::StarRefusal, SwitchStep::Refused) => said.step = SwitchStep::Done,
+            (Sabotage::StarAttempts, SwitchStep::Quiesce | SwitchStep::Quiesced) => {
+                *newest = said.epoch.max(*newest);
+            }
+            (Sabotage::StarAttempts, SwitchStep::Done | SwitchStep::Commit | SwitchStep::Resume) => {
+                said.epoch = *newest;
+            }
+            _ => return,
+        }
+        bytes.copy_from_slice(&said.bytes());
     }
 }

@@ -7,6 +7,7 @@
 //! after a READ are fenced, because a READ's bytes may otherwise be fetched after them (IBTA 10.8.3.3).
 //! All sides share words for atomics.
 
+pub mod changes;
 mod side;
 
 use crate::host::Peer;
@@ -18,8 +19,10 @@ use crate::source::Source;
 use crate::watch::sabotage::Sabotage;
 use adverb_nic::{Access, Completion, CompletionOp, MrInfo, QpCaps, RecvWr, SendOp, Status};
 use adverb_wire::Instant;
+use changes::{Change, Frozen};
 pub(crate) use side::RECV_SLOTS;
 use side::{RECV_BYTES, Side, WANTED_MAX};
+use std::collections::VecDeque;
 
 /// Bytes of a host's memory that are only ever read: what WRITEs and SENDs send.
 const SOURCE_BYTES: usize = 16 << 10;
@@ -66,6 +69,9 @@ pub struct Oracle {
     failures: Vec<String>,
     /// Sides whose queue pair failed; not an error while there are faults.
     dead: u32,
+    /// What befalls sides, earliest first; and what was the memory of those whose program was killed.
+    changes: VecDeque<Change>,
+    frozen: Vec<Frozen>,
 }
 
 impl Oracle {
@@ -143,6 +149,8 @@ impl Sim {
             held: None,
             failures: Vec::new(),
             dead: 0,
+            changes: VecDeque::new(),
+            frozen: Vec::new(),
             rng,
         };
         for _ in 0..work.connections {
@@ -209,7 +217,8 @@ impl Sim {
         let due = |s: &&Side| !s.dead && s.posted < oracle.requests && s.wanted.len() < WANTED_MAX;
         let posts = oracle.sides.iter().filter(due).map(|s| s.next_at);
         let receives = oracle.sides.iter().filter(|s| !s.dead).filter_map(|s| Some(s.owed.front()?.0));
-        let next = posts.chain(receives).min();
+        let changes = oracle.changes.front().map(|change| change.at);
+        let next = posts.chain(receives).chain(changes).min();
         match next {
             Some(at) => self.set_timer(Source::Oracle, at.max(self.now)),
             None => self.events.cancel_timer(self.sources.pack(Source::Oracle)),
@@ -219,7 +228,7 @@ impl Sim {
     /// Posts the requests whose time has come.
     pub(crate) fn on_oracle(&mut self) {
         let Some(mut oracle) = self.watch.oracle.take() else { return };
-        let mut woken = Vec::new();
+        let mut woken = self.befall_sides(&mut oracle);
         for number in 0..oracle.sides.len() as u32 {
             let side = &oracle.sides[number as usize];
             let ready = !side.dead && side.posted < oracle.requests && side.wanted.len() < WANTED_MAX;
@@ -300,6 +309,8 @@ impl Sim {
                 "host {h}: a completion for queue pair {:?}, which nobody uses",
                 completion.qp
             )),
+            // What a killed program's queue has left.
+            Some(number) if oracle.sides[number as usize].killed => {}
             Some(number) if completion.status != Status::Success => {
                 let side = &mut oracle.sides[number as usize];
                 if !side.dead {
@@ -329,6 +340,7 @@ impl Sim {
     pub fn oracle_verdict(&mut self) -> Vec<String> {
         let Some(mut oracle) = self.watch.oracle.take() else { return Vec::new() };
         oracle.check_memory();
+        oracle.check_frozen();
         oracle.check_atomics();
         let failures = oracle.failures.clone();
         self.watch.oracle = Some(oracle);

@@ -111,6 +111,8 @@ pub struct Side {
     /// Messages received.
     received: u64,
     pub dead: bool,
+    /// Its program was killed.
+    pub killed: bool,
 }
 
 impl Side {
@@ -143,6 +145,7 @@ impl Side {
             seen: 0,
             received: 0,
             dead: false,
+            killed: false,
         }
     }
 
