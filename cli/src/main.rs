@@ -32,6 +32,7 @@ mod simulate;
 mod star;
 mod swarm;
 mod switch;
+mod switch_lab;
 mod switch_swarm;
 mod systems;
 

@@ -4,6 +4,7 @@ use crate::error::Error;
 use crate::holes::{self, Holes};
 use crate::output::print;
 use crate::remote::number;
+use crate::switch_lab::{self, Lab};
 use adverb_io::Settings;
 use adverb_os::via::socket_path;
 use adverb_os::{folders, say, signals};
@@ -50,6 +51,9 @@ pub enum SwitchAction {
     Check(Check),
     /// Give a file's programs packets, and compare what leaves with what should; no process is started
     Test(Test),
+    /// Run a command among hosts that a switch connects, each a network namespace; needs no root
+    #[command(after_help = switch_lab::EXAMPLES)]
+    Lab(Lab),
     /// Show what the draft's scheme for atomics loses, for which fault, and that the default does not
     Holes(Holes),
 }
@@ -172,6 +176,7 @@ pub fn switch(action: &SwitchAction) -> Result<ExitCode, Error> {
         SwitchAction::Set(arguments) => set(arguments).map(|()| ExitCode::SUCCESS),
         SwitchAction::Check(arguments) => check(arguments),
         SwitchAction::Test(arguments) => test(arguments),
+        SwitchAction::Lab(arguments) => switch_lab::lab(arguments),
         SwitchAction::Holes(arguments) => holes::holes(arguments),
     }
 }

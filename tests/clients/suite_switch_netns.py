@@ -2,10 +2,14 @@
 it: frames, ARP and TCP of both cross its process, and no program knows of it. Or they come to it from another host, by its
 address and token, and what RDMA has to say goes in that connection. Needs root, to make the namespaces."""
 
+import json
 import os
+import shutil
 import signal
+import subprocess
+import tempfile
 
-from harness import Case, Fail, require, require_text
+from harness import ADVERB, Case, Fail, Skip, require, require_text
 from suite_netns import HOSTS as WIRED, Wire, ip, make_namespaces
 from suite_perftest import LOSSY_TIMEOUT, expect_results, program
 from suite_switch import CAS, CLIENT, CONVERTED, ECN, LOSS, SERVER, Switch, atomics, expect_counted
@@ -147,7 +151,56 @@ def killed(room):
     far.switch.counters()
 
 
+# The client's first tries may find nobody.
+LAB = """
+cd "$0"
+nsenter --net=/run/netns/h1 "$ADVERB_BIN" run -- ibv_rc_pingpong -g 0 -c -n 300 & server=$!
+until nsenter --net=/run/netns/h3 "$ADVERB_BIN" run -- ibv_rc_pingpong -g 0 -c -n 300 10.9.0.1 >client 2>&1
+do kill -0 $server || exit 1; done
+cat client
+wait $server || exit 2
+"$ADVERB_BIN" switch show --json >shown
+exit 7
+"""
+NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+
+
+def lab(room):
+    """Three hosts of `adverb switch lab`, made by a user who is not root, and a lossy port; the command's status comes
+    through, and nothing is left behind."""
+    require("ibv_rc_pingpong", "unshare", "nsenter", "setpriv", "ip")
+    folder = tempfile.mkdtemp(prefix="adverb-lab-", dir="/dev/shm")
+    room.cleanups.append(lambda: shutil.rmtree(folder, ignore_errors=True))
+    os.chmod(folder, 0o777)
+    prefix = NOBODY if os.geteuid() == 0 else ()
+    for what, argv in {"has no namespaces of its own here": ["unshare", "--user", "--map-root-user", "--net", "--mount", "true"],
+                       "cannot reach this build's programs": ["test", "-x", ADVERB]}.items():
+        if subprocess.run([*prefix, *argv], capture_output=True, check=False).returncode != 0:
+            raise Skip(f"a user who is not root {what}")
+    file = os.path.join(folder, "lossy.toml")
+    with open(file, "w") as f:
+        f.write('[[port]]\naddress = "10.9.0.3"\nfaults = { loss = 0.02, seed = 7, direction = "tx" }\n')
+    proc = room.spawn("lab", [*prefix, ADVERB, "switch", "lab", "--hosts", "3", file, "--", "sh", "-c", LAB, folder],
+                      env={"ADVERB_BIN": ADVERB})
+    room.wait_exit(proc)
+    if proc.popen.returncode != 7:
+        raise Fail(f"the command's status is 7, the lab's {proc.popen.returncode}")
+    require_text(proc.output(), "300 iters in", "the programs")
+    if "invalid data" in proc.output():
+        raise Fail("a side received invalid data")
+    with open(os.path.join(folder, "shown")) as f:
+        shown = json.load(f)
+    lost = [port["tx_faults"]["lost"] for port in shown["ports"]]
+    if len(lost) != 3 or lost[:2] != [0, 0] or not lost[2]:
+        raise Fail(f"ports lost {lost} frames")
+    room.note(f"rx_frames {shown['counters']['rx_frames']}, lost {lost}")
+    left = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
+    if {"h1", "h2", "h3"} & set(left.split()):
+        raise Fail(f"namespaces are left: {left}")
+
+
 def cases():
+    yield Case("switch/lab", lab, 60)
     for kind in ("rc", "ud"):
         yield far_case(f"pingpong-{kind}", pingpong(kind, *(("-c",) if kind == "rc" else ())), rows=0)
     yield far_case("write-bw", program("write", "bw"))

@@ -146,27 +146,57 @@ impl Config {
         Ok(config)
     }
 
+    /// Has each of these addresses at the interface beside it, in this order, with the faults and the capture
+    /// that its `[[port]]` has, if there is one.
+    pub fn wire(&mut self, hosts: &[(IpAddr, String)]) -> Result<(), String> {
+        for (address, interface) in hosts {
+            match self.ports.iter_mut().find(|port| port.addresses().any(|found| found == *address)) {
+                Some(port) if port.qemu.is_some() || port.interface.is_some() => {
+                    return Err(format!("[[port]] {address} has a cable already"));
+                }
+                Some(port) => port.interface = Some(interface.clone()),
+                None => self.ports.push(PortKeys {
+                    address: *address,
+                    also: Vec::new(),
+                    qemu: None,
+                    interface: Some(interface.clone()),
+                    faults: None,
+                    pcap: None,
+                }),
+            }
+        }
+        let place = |port: &PortKeys| hosts.iter().position(|(address, _)| *address == port.address);
+        self.ports.sort_by_key(|port| place(port).unwrap_or(hosts.len()));
+        self.check()
+    }
+
     /// Reads and checks a text.
     pub fn parse(text: &str) -> Result<Config, String> {
         let config: Config = toml::from_str(text).map_err(|e| e.to_string().trim_end().to_owned())?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Whether all of it goes together.
+    fn check(&self) -> Result<(), String> {
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-        if !(1..=32).contains(&config.name.len()) || !config.name.chars().all(plain) {
+        if !(1..=32).contains(&self.name.len()) || !self.name.chars().all(plain) {
             return Err("name: 1 to 32 letters, digits, - and _".to_owned());
         }
-        if config.listen.is_some() != config.token.is_some() {
+        if self.listen.is_some() != self.token.is_some() {
             return Err(
                 "listen and token go together: who knows the token may come from other hosts".to_owned()
             );
         }
-        if config.trace > TRACE_MAX {
+        if self.trace > TRACE_MAX {
             return Err(format!("trace: at most {TRACE_MAX} events"));
         }
-        if config.programs.len() > PROGRAMS_MAX || config.ports.len() > PORTS_MAX {
+        if self.programs.len() > PROGRAMS_MAX || self.ports.len() > PORTS_MAX {
             return Err(format!("at most {PROGRAMS_MAX} programs and {PORTS_MAX} ports"));
         }
-        config.faults.faults().map_err(|why| format!("[faults]: {why}"))?;
-        for (at, port) in config.ports.iter().enumerate() {
-            let mut before: Vec<IpAddr> = config.ports[..at].iter().flat_map(PortKeys::addresses).collect();
+        self.faults.faults().map_err(|why| format!("[faults]: {why}"))?;
+        for (at, port) in self.ports.iter().enumerate() {
+            let mut before: Vec<IpAddr> = self.ports[..at].iter().flat_map(PortKeys::addresses).collect();
             for address in port.addresses() {
                 if before.contains(&address) {
                     return Err(format!("[[port]] {}: two entries for {address}", port.address));
@@ -184,8 +214,7 @@ impl Config {
             let faults = port.faults.as_ref().map_or(Ok(Faults::default()), FaultKeys::faults);
             faults.map_err(|why| format!("[[port]] {}: {why}", port.address))?;
         }
-        config.switch(Instant::ZERO)?;
-        Ok(config)
+        self.switch(Instant::ZERO).map(drop)
     }
 
     /// The switch, which begins now.
@@ -297,6 +326,20 @@ mod tests {
         assert_eq!((found.byte_order, found.hold), (ByteOrder::Big, Duration::from_us(500)));
         let empty = Config::parse("").unwrap();
         assert_eq!((empty.name.as_str(), empty.program_names().as_str()), ("sw0", "forward"));
+    }
+
+    #[test]
+    fn hosts_of_a_lab_get_their_cables_in_order() {
+        let text =
+            "[[port]]\naddress = '10.9.0.9'\n[[port]]\naddress = '10.9.0.2'\nfaults = { loss = 0.5 }\n";
+        let mut config = Config::parse(text).unwrap();
+        let host = |n: u8| (IpAddr::from([10, 9, 0, n]), format!("port{n}"));
+        config.wire(&[host(1), host(2)]).unwrap();
+        let cables: Vec<_> = config.cables().map(|(kind, at)| (format!("{kind:?}"), at[0].ip())).collect();
+        let wired = |n: u8| (format!("Interface(\"port{n}\")"), IpAddr::from([10, 9, 0, n]));
+        assert_eq!(cables, [wired(1), wired(2)]);
+        assert_eq!(config.line_of(Gid::from(IpAddr::from([10, 9, 0, 2]))).0.loss, 0.5);
+        assert!(config.wire(&[host(2)]).unwrap_err().contains("has a cable already"));
     }
 
     #[test]
