@@ -9,12 +9,15 @@ use adverb_io::Settings;
 use adverb_os::via::socket_path;
 use adverb_os::{folders, say, signals};
 use adverb_switch::{Needs, Profile, Switch, stf};
+use adverb_switchd::replay::replay;
+use adverb_switchd::tape::{self, End};
 use adverb_switchd::{Config, Process, Question, control};
 use adverb_wire::Instant;
 use clap::{Args, Subcommand};
 use serde_json::Value;
 use std::fmt::Write;
-use std::io;
+use std::fs::File;
+use std::io::{self, BufReader};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -34,6 +37,8 @@ Examples:
   adverb switch set cas_to_write --word 0x1a0 --forget
   adverb switch check lock.toml --target tofino1
   adverb switch test lock.toml cases/
+  adverb switch run --record lock.tape lock.toml
+  adverb switch replay lock.tape
   adverb switch holes H1";
 
 /// `adverb switch`.
@@ -54,6 +59,8 @@ pub enum SwitchAction {
     /// Run a command among hosts that a switch connects, each a network namespace; needs no root
     #[command(after_help = switch_lab::EXAMPLES)]
     Lab(Lab),
+    /// Feed a recording to a switch without sockets and clock, and compare what leaves, counts and registers
+    Replay(Replay),
     /// Show what the draft's scheme for atomics loses, for which fault, and that the default does not
     Holes(Holes),
 }
@@ -64,6 +71,21 @@ pub struct RunFile {
     /// The file [default: a switch sw0 that forwards]
     #[arg(value_name = "FILE.toml")]
     pub file: Option<PathBuf>,
+    /// Record all that the switch is given and gives, for `adverb switch replay`; a switch that is started
+    /// again goes on in the same file
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+    /// What a recording may have at most; then it ends, and the switch goes on
+    #[arg(long, value_name = "MIB", default_value_t = 1024, requires = "record")]
+    pub record_max: u64,
+}
+
+/// `adverb switch replay`.
+#[derive(Args, Debug)]
+pub struct Replay {
+    /// The recording
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
 }
 
 /// Which switch is meant.
@@ -177,6 +199,7 @@ pub fn switch(action: &SwitchAction) -> Result<ExitCode, Error> {
         SwitchAction::Check(arguments) => check(arguments),
         SwitchAction::Test(arguments) => test(arguments),
         SwitchAction::Lab(arguments) => switch_lab::lab(arguments),
+        SwitchAction::Replay(arguments) => replayed(arguments),
         SwitchAction::Holes(arguments) => holes::holes(arguments),
     }
 }
@@ -196,7 +219,13 @@ fn run(arguments: &RunFile) -> Result<(), Error> {
         None => Config::parse("").map_err(Error::Options)?,
     };
     let (name, programs) = (config.name.clone(), config.program_names());
-    let mut process = Process::open(config, &folder()?).map_err(|e| Error::Device(e.to_string()))?;
+    let bytes_max = arguments.record_max.saturating_mul(1 << 20);
+    if arguments.record.is_some() && bytes_max < tape::BYTES_MIN {
+        return Err(Error::Options(format!("--record-max: {} MiB at least", tape::BYTES_MIN >> 20)));
+    }
+    let recording = arguments.record.as_deref().map(|path| (path, bytes_max));
+    let opened = Process::open_recorded(config, &folder()?, recording);
+    let mut process = opened.map_err(|e| Error::Device(e.to_string()))?;
     let stopper = process.stopper();
     signals::on_stop(move || stopper.stop()).map_err(|e| Error::Device(e.to_string()))?;
     let gate = process.gate().map(|at| format!("\nother hosts: adverb run --via {at} --via-token FILE"));
@@ -208,8 +237,38 @@ fn run(arguments: &RunFile) -> Result<(), Error> {
         needs.bytes(),
         gate.unwrap_or_default()
     ));
-    process.run();
-    Ok(())
+    process.run().map_err(|e| Error::Device(e.to_string()))
+}
+
+/// Says what each life of a recorded switch was. A difference is printed like a failed case, and fails.
+fn replayed(arguments: &Replay) -> Result<ExitCode, Error> {
+    let name = arguments.file.display();
+    let input = File::open(&arguments.file).map_err(|e| Error::Options(format!("{name}: {e}")))?;
+    let lives = match replay(BufReader::with_capacity(1 << 18, input)) {
+        Ok(lives) => lives,
+        Err(failure) => return print(&format!("{name} DIFFERS: {failure}\n")).map(|()| ExitCode::FAILURE),
+    };
+    let mut text = String::new();
+    for (life, number) in lives.iter().zip(1..) {
+        let end = match life.end {
+            Some(End::Stopped) => "stopped",
+            Some(End::Full) => "ends where the recording was full",
+            None => "killed",
+        };
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "life {number}: {} frames in, {} out, {} timers, {} controls, {} queue pairs known at its start; \
+             {end}",
+            life.frames_in, life.frames_out, life.timers, life.controls, life.shifted
+        );
+        let counts = life.counts.iter().map(|(name, count)| format!("{name} {count}"));
+        let _ = writeln!(text, "  {}", counts.collect::<Vec<_>>().join(", "));
+        let _ = writeln!(text, "  counters and registers compared {} times", life.states);
+    }
+    let frames: u64 = lives.iter().map(|life| life.frames_out).sum();
+    let _ = writeln!(text, "{name}: the same {frames} packets out, registers and counters");
+    print(&text).map(|()| ExitCode::SUCCESS)
 }
 
 fn ask(which: &Which, question: &Question) -> Result<Value, Error> {

@@ -141,8 +141,10 @@ fn inside(arguments: &Lab) -> Result<ExitStatus, Error> {
     let done = wait(&mut command).map_err(|source| Error::Exec(PathBuf::from(program), source));
     stopper.stop();
     // It panics nowhere that its own tests know of; then its frames end, and nothing else.
-    let _ = switch.join();
-    done
+    match switch.join() {
+        Ok(Err(e)) => Err(Error::Device(e.to_string())),
+        _ => done,
+    }
 }
 
 /// What the user has set for the NIC, with the lab's folder.

@@ -1,25 +1,30 @@
 /* Words of one target that several clients change at once, for as long as they are told: none may count wrongly, whatever
  * happens between them.
  *   words target CLIENTS -p PORT            prints what the words are when all clients have gone
- *   words client SECONDS FILE -p PORT HOST  adds 1 to one word, and counts another up by compare and swap, until the
- *                                           time is over or SIGTERM comes
- * A client whose queue pair fails goes on with a new one. What was under way then is in doubt: it prints how many of each
- * kind it knows to have happened, and how many may have. FILE gets every value that a word had before such a change, for
- * whoever looks for one that two changes have found. */
+ *   words client SECONDS FILE -p PORT HOST  adds 1 to each second word, and counts the others up by compare and swap,
+ *                                           until the time is over or SIGTERM comes
+ * -w N is how many words there are, 2 if it is not said, -s PSN where queue pairs begin to count, -t their timeout, 14 if
+ * it is not said.
+ * A client whose queue pair fails goes on with a new one. What was under way then is in doubt: it prints how many changes
+ * of each word it knows to have happened, and how many may have. FILE gets every value that a word had before such a
+ * change, at once, for whoever looks for one that two changes have found. */
 #include "client.h"
 
 #include <poll.h>
 #include <signal.h>
 
 #define DEPTH 8
-#define CLIENTS_MAX 16
+#define CLIENTS_MAX 64
+#define WORDS_MAX 16
 /* A connection whose queue pair fails more often than this is broken. */
 #define LIVES_MAX 1000
 
-enum { ADDED, SWAPPED, WORDS };
-static const char *const NAMES[WORDS] = {"added", "swapped"};
-/* A cache line apart. */
-#define STRIDE 8
+enum { ADDED, SWAPPED, KINDS };
+static const char *const NAMES[KINDS] = {"added", "swapped"};
+/* More than a cache line apart, and not a multiple of a few words: they are on different carriers of a switch. */
+#define STRIDE 9
+
+static int words = KINDS, first_psn, timeout = 14;
 
 struct hello {
 	uint32_t qpn;
@@ -83,13 +88,13 @@ static void serve(int port, int clients)
 				continue;
 			}
 			qp = make_rc(pd, cq, DEPTH);
-			connect_rc(qp, theirs.qpn, 0, 0, theirs.gid, 14, 7);
+			connect_rc(qp, theirs.qpn, first_psn, first_psn, theirs.gid, timeout, 7);
 			mine = hello_of(qp);
 			CHECK(write(fds[i].fd, &mine, sizeof(mine)) == sizeof(mine), "write to a client");
 		}
 	}
-	for (int kind = 0; kind < WORDS; kind++)
-		printf("%s %llu\n", NAMES[kind], (unsigned long long)memory[kind * STRIDE]);
+	for (int word = 0; word < words; word++)
+		printf("%s%d %llu\n", NAMES[word % KINDS], word, (unsigned long long)memory[word * STRIDE]);
 }
 
 static struct ibv_qp *meet(int fd, struct ibv_cq *cq, struct hello *target)
@@ -99,20 +104,23 @@ static struct ibv_qp *meet(int fd, struct ibv_cq *cq, struct hello *target)
 
 	CHECK(write(fd, &mine, sizeof(mine)) == sizeof(mine), "write to the target");
 	CHECK(recv(fd, target, sizeof(*target), MSG_WAITALL) == sizeof(*target), "read from the target");
-	connect_rc(qp, target->qpn, 0, 0, target->gid, 14, 7);
+	connect_rc(qp, target->qpn, first_psn, first_psn, target->gid, timeout, 7);
 	return qp;
 }
 
 /* What a client knows. */
 struct tally {
 	FILE *found;
-	uint64_t known[WORDS], doubt[WORDS], refused, lives;
-	/* What the next compare and swap expects. */
-	uint64_t guess;
+	uint64_t known[WORDS_MAX], doubt[WORDS_MAX], refused, lives;
+	/* What the next compare and swap of a word expects. */
+	uint64_t guess[WORDS_MAX];
+	/* Changes posted, of this and earlier queue pairs. */
+	unsigned posted;
 };
 
-static void post(struct ibv_qp *qp, const struct hello *target, int slot, int kind, uint64_t guess)
+static void post(struct ibv_qp *qp, const struct hello *target, int slot, int word, uint64_t guess)
 {
+	int kind = word % KINDS;
 	struct ibv_sge sge = {.addr = (uintptr_t)&memory[slot * STRIDE], .length = 8, .lkey = mr->lkey};
 	struct ibv_send_wr *bad, wr = {
 		.wr_id = slot,
@@ -120,7 +128,7 @@ static void post(struct ibv_qp *qp, const struct hello *target, int slot, int ki
 		.num_sge = 1,
 		.opcode = kind == ADDED ? IBV_WR_ATOMIC_FETCH_AND_ADD : IBV_WR_ATOMIC_CMP_AND_SWP,
 		.send_flags = IBV_SEND_SIGNALED,
-		.wr.atomic = {.remote_addr = target->addr + 8 * kind * STRIDE,
+		.wr.atomic = {.remote_addr = target->addr + 8 * word * STRIDE,
 			      .rkey = target->rkey,
 			      .compare_add = kind == ADDED ? 1 : guess,
 			      .swap = guess + 1},
@@ -135,41 +143,43 @@ static void live(int fd, struct ibv_cq *cq, struct tally *tally, double end)
 	struct hello target;
 	struct ibv_qp *qp = meet(fd, cq, &target);
 	uint64_t guesses[DEPTH] = {0};
-	int failed = 0, under_way = 0, posted = 0;
+	int word_of[DEPTH] = {0}, failed = 0, under_way = 0;
 
 	tally->lives++;
 	for (;;) {
 		struct ibv_wc wc;
 		uint64_t before;
-		int kind;
+		int word;
 
 		while (!failed && under_way < DEPTH && !is_over(end)) {
-			int slot = posted++ % DEPTH;
+			int slot = tally->posted % DEPTH;
 
-			guesses[slot] = tally->guess;
-			post(qp, &target, slot, slot % WORDS, tally->guess);
+			word = word_of[slot] = tally->posted++ % words;
+			guesses[slot] = tally->guess[word];
+			post(qp, &target, slot, word, guesses[slot]);
 			under_way++;
 		}
 		if (under_way == 0)
 			break;
 		wc = wait_one(cq, 60);
 		under_way--;
-		kind = wc.wr_id % WORDS;
+		word = word_of[wc.wr_id];
 		if (wc.status != IBV_WC_SUCCESS) {
 			failed = 1;
-			tally->doubt[kind]++;
+			tally->doubt[word]++;
 			continue;
 		}
 		before = memory[wc.wr_id * STRIDE];
-		if (kind == SWAPPED && before != guesses[wc.wr_id]) {
-			tally->guess = before;
+		if (word % KINDS == SWAPPED && before != guesses[wc.wr_id]) {
+			tally->guess[word] = before;
 			tally->refused++;
 			continue;
 		}
-		if (kind == SWAPPED)
-			tally->guess = before + 1;
-		tally->known[kind]++;
-		CHECK(fprintf(tally->found, "%s %llu\n", NAMES[kind], (unsigned long long)before) > 0, "write a file");
+		if (word % KINDS == SWAPPED)
+			tally->guess[word] = before + 1;
+		tally->known[word]++;
+		CHECK(fprintf(tally->found, "%s%d %llu\n", NAMES[word % KINDS], word, (unsigned long long)before) > 0,
+		      "write a file");
 	}
 	CHECK(!ibv_destroy_qp(qp), "ibv_destroy_qp");
 }
@@ -182,27 +192,33 @@ static void change(int fd, double limit, const char *path)
 
 	signal(SIGTERM, on_term);
 	CHECK(cq && tally.found, "create a completion queue, or open %s", path);
+	/* Who is killed has told what it knew. */
+	setvbuf(tally.found, NULL, _IOLBF, 0);
 	while (!is_over(end)) {
 		CHECK(tally.lives < LIVES_MAX, "%d queue pairs have failed", LIVES_MAX);
 		live(fd, cq, &tally, end);
 	}
 	CHECK(!fclose(tally.found), "write %s", path);
-	for (int kind = 0; kind < WORDS; kind++)
-		printf("%s %llu in doubt %llu\n", NAMES[kind], (unsigned long long)tally.known[kind],
-		       (unsigned long long)tally.doubt[kind]);
+	for (int word = 0; word < words; word++)
+		printf("%s%d %llu in doubt %llu\n", NAMES[word % KINDS], word, (unsigned long long)tally.known[word],
+		       (unsigned long long)tally.doubt[word]);
 	printf("refused %llu lives %llu\n", (unsigned long long)tally.refused, (unsigned long long)tally.lives);
 }
 
 int main(int argc, char **argv)
 {
 	int target = argc > 2 && !strcmp(argv[1], "target"), port = 0, option;
-	const char *usage = "usage: words target CLIENTS -p PORT | client SECONDS FILE -p PORT HOST";
+	const char *usage = "usage: words target CLIENTS -p PORT | client SECONDS FILE -p PORT HOST, "
+			    "with -w WORDS -s PSN -t TIMEOUT";
 
 	CHECK(target || (argc > 3 && !strcmp(argv[1], "client")), "%s", usage);
 	optind = target ? 3 : 4;
-	while ((option = getopt(argc, argv, "p:")) == 'p')
-		port = atoi(optarg);
-	CHECK(port > 0 && (target || optind < argc), "%s", usage);
+	while ((option = getopt(argc, argv, "p:w:s:t:")) > 0) {
+		CHECK(option != '?', "%s", usage);
+		*(option == 'p' ? &port : option == 'w' ? &words : option == 's' ? &first_psn : &timeout) =
+			strtol(optarg, NULL, 0);
+	}
+	CHECK(port > 0 && words > 0 && words <= WORDS_MAX && (target || optind < argc), "%s", usage);
 	context = open_first();
 	pd = ibv_alloc_pd(context);
 	CHECK(pd, "ibv_alloc_pd");

@@ -34,7 +34,7 @@ impl Running {
     fn begin(folder: &Path, text: &str) -> (PathBuf, Stopper, JoinHandle<()>) {
         let mut process = Process::open(Config::parse(text).unwrap(), folder).unwrap();
         let (path, stopper) = (process.path().to_owned(), process.stopper());
-        (path, stopper, std::thread::spawn(move || process.run()))
+        (path, stopper, std::thread::spawn(move || process.run().unwrap()))
     }
 
     fn stop(&mut self) {

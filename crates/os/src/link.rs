@@ -190,6 +190,14 @@ impl Link {
         }
     }
 
+    /// The process at the other end, if it is one of this host's.
+    pub fn pid(&self) -> Option<u32> {
+        match self {
+            Link::Local(channel) => Some(channel.peer().ok()?.pid),
+            Link::Remote(_) => None,
+        }
+    }
+
     /// Whether the other end is a process of this host.
     pub fn is_local(&self) -> bool {
         matches!(self, Link::Local(_))

@@ -337,6 +337,21 @@ fn state_in(stat: &[u8]) -> ThreadState {
     }
 }
 
+/// When a process was begun, in ticks since the machine was: with its number, no other process's. None if it
+/// has ended, or `/proc` hides it.
+pub fn process_begun(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    begun_in(&stat)
+}
+
+/// The 22nd word of `/proc/PID/stat`, of which the second is a name that may hold anything; none of a process
+/// that has ended and was not waited for.
+fn begun_in(stat: &str) -> Option<u64> {
+    let mut words = stat.get(stat.rfind(')')? + 1..)?.split_whitespace();
+    let is_over = matches!(words.next()?, "Z" | "X");
+    words.nth(18)?.parse().ok().filter(|_| !is_over)
+}
+
 /// The calling thread's number.
 pub fn thread_id() -> u32 {
     // SAFETY: takes nothing, and cannot fail.
@@ -444,6 +459,22 @@ mod tests {
         assert_eq!(thread_state(child.id(), child.id()), ThreadState::Stopped);
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_process_is_told_from_a_later_one_of_its_number() {
+        let own = process_begun(std::process::id());
+        assert!(own.is_some() && own == process_begun(std::process::id()));
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        assert!(process_begun(child.id()) >= own);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(process_begun(child.id()), None);
+        let rest = "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 77 20";
+        assert_eq!(begun_in(&format!("7 (a) b) S {rest}")), Some(77));
+        for line in [format!("7 (a) Z {rest}"), "7 (a) S 1 2".to_owned(), "7 (a".to_owned(), String::new()] {
+            assert_eq!(begun_in(&line), None, "{line}");
+        }
     }
 
     #[test]

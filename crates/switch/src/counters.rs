@@ -66,6 +66,8 @@ counters! {
     WordsFull = "words_full",
     /// Requests that went to the server on another client's connection.
     Moved = "moved",
+    /// Queue pairs whose numbers were shifted.
+    Shifted = "shifted",
     /// NAKs that a carrier's clients got for one of the server's.
     NaksBroadcast = "naks_broadcast",
     /// Requests that a carrier has sent again of its own accord.

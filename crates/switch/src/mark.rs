@@ -6,8 +6,8 @@
 
 use crate::counters::Counter;
 use crate::frame::Frame;
-use crate::program::Context;
-use crate::register::{Register, Shape};
+use crate::program::{Context, PortId};
+use crate::register::{Register, Shape, digest};
 use crate::switch::PORTS_MAX;
 use crate::trace::Note;
 use std::num::NonZeroU32;
@@ -46,12 +46,20 @@ impl Mark {
         self.config
     }
 
+    /// Digests of what it remembers, by name.
+    pub fn digests(&self) -> Vec<(&'static str, u64)> {
+        vec![("config", digest(&self.config)), ("seen", digest(&self.seen.entries()))]
+    }
+
     /// What its register costs.
     pub fn shape(&self) -> Shape {
         self.seen.shape()
     }
 
     fn is_due(&mut self, ctx: &Context<'_>) -> bool {
+        if ctx.to == PortId::NONE {
+            return false;
+        }
         let seen = self.seen.access(ctx.pass, usize::from(ctx.to.0));
         *seen = seen.wrapping_add(1);
         let by_turn = self.config.every.is_some_and(|every| (*seen).is_multiple_of(every.get()));

@@ -6,7 +6,7 @@ use crate::counters::{Counter, Counters, Drop};
 use crate::frame::Frame;
 use crate::mark::{Mark, MarkConfig};
 use crate::paper::{Paper, PaperConfig};
-use crate::register::{Pass, Passes};
+use crate::register::{Pass, Passes, digest};
 use crate::switch::Announcement;
 use crate::trace::{Note, Trace};
 use adverb_wire::{Gid, Instant, Packet};
@@ -14,6 +14,11 @@ use adverb_wire::{Gid, Instant, Packet};
 /// A port's number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct PortId(pub u16);
+
+impl PortId {
+    /// Where nobody is. What goes there is dropped behind the programs.
+    pub(crate) const NONE: PortId = PortId(u16::MAX);
+}
 
 /// A frame on its way through the row of programs: the port on which it came, the port that has its
 /// destination, and the frame, which stays in one place.
@@ -202,6 +207,15 @@ impl Program {
             Program::CasToWrite(program) => program.needs(needs),
             // Its hardware is the draft's matter: the switch's process does not run it.
             Program::Paper(_) => {}
+        }
+    }
+
+    /// Digests of what it remembers, by name.
+    pub fn digests(&self) -> Vec<(&'static str, u64)> {
+        match self {
+            Program::Ecn(mark) | Program::Trim(mark) => mark.digests(),
+            Program::CasToWrite(program) => program.digests(),
+            Program::Paper(paper) => vec![("paper", digest(paper))],
         }
     }
 

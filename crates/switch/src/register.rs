@@ -4,6 +4,8 @@
 //! check that: a second access in one pass is our own mistake. What needs another one asks for a pass more
 //! ([`Pass::again`]), which on hardware is a recirculation, and is counted.
 
+use std::fmt::{self, Debug, Write};
+
 /// One way of a packet through the pipeline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Pass(u64);
@@ -81,6 +83,25 @@ impl<T: Clone + Default> Register<T> {
     pub fn entries_mut(&mut self) -> &mut [T] {
         &mut self.entries
     }
+}
+
+/// A number for what something remembers: two of them that differ are of two that differ. It says so from
+/// one build of this program to itself, not from version to version.
+pub fn digest(of: &impl Debug) -> u64 {
+    /// FNV-1a, 64 bits, over text.
+    struct Fnv(u64);
+    impl Write for Fnv {
+        fn write_str(&mut self, text: &str) -> fmt::Result {
+            for byte in text.bytes() {
+                self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+            }
+            Ok(())
+        }
+    }
+    let mut sum = Fnv(0xcbf2_9ce4_8422_2325);
+    // It takes whatever it is given.
+    let _ = write!(sum, "{of:?}");
+    sum.0
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use crate::budget::Needs;
 use crate::counters::{Counter, Counters, Drop};
 use crate::frame::Frame;
 use crate::program::{Context, Hop, PortId, Program, ProgramConfig};
-use crate::register::Passes;
+use crate::register::{Passes, digest};
 use crate::trace::{Event, Note, Trace};
 use adverb_wire::{Gid, Instant, Psn, QpNumber};
 use std::collections::{BTreeMap, VecDeque};
@@ -244,11 +244,17 @@ impl Switch {
             self.run(now, 0);
             return None;
         }
-        let Some(to) = self.routes.get(&dst.0) else {
-            self.trace.add(now, (from, from), &frame.packet, Note::Dropped(Drop::NoRoute));
-            return Some(Drop::NoRoute);
+        let to = match self.routes.get(&dst.0) {
+            Some(to) => *to,
+            // The connection of somebody who has gone may carry others' requests: what the server says of
+            // them is for the program.
+            None if self.decides_for(frame.packet.flow.src) => PortId::NONE,
+            None => {
+                self.trace.add(now, (from, from), &frame.packet, Note::Dropped(Drop::NoRoute));
+                return Some(Drop::NoRoute);
+            }
         };
-        self.row[0].push((from, *to, frame));
+        self.row[0].push((from, to, frame));
         self.run(now, 0);
         None
     }
@@ -269,6 +275,7 @@ impl Switch {
         for (_, to, frame) in frames.drain(..) {
             match self.ports.get(usize::from(to.0)) {
                 Some(Some(_)) => self.out.push_back((to, frame)),
+                _ if to == PortId::NONE => self.counters.drop(Drop::NoRoute),
                 _ => self.counters.drop(Drop::NoPort),
             }
         }
@@ -390,6 +397,18 @@ impl Switch {
                 cas.set_shifted(all);
             }
         }
+    }
+
+    /// Digests of what programs remember and of the last events, by name: two switches that were given the
+    /// same have the same.
+    pub fn digests(&self) -> Vec<(String, u64)> {
+        let programs = self.programs.iter().zip(1..);
+        let of_programs = programs.flat_map(|(program, number)| {
+            let digests = program.digests().into_iter();
+            digests.map(move |(name, sum)| (format!("program {number} {} {name}", program.name()), sum))
+        });
+        let events = self.trace.events().collect::<Vec<_>>();
+        of_programs.chain([("trace".to_owned(), digest(&events))]).collect()
     }
 
     /// What all programs together need of hardware. Each begins behind the stages of the one before it.

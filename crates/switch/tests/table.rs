@@ -1,5 +1,6 @@
 //! Packets in, packets out: what each program makes of each kind, byte by byte.
 
+use adverb_switch::cas_to_write::carry::CarryConfig;
 use adverb_switch::*;
 use adverb_wire::{
     Aeth, AtomicEth, Bth, Duration, Flow, Gid, Instant, Key, NakCode, Opcode, Operation, Packet, Psn,
@@ -442,6 +443,40 @@ fn two_connections_that_fit_one_answer_are_not_guessed() {
     }
     assert_eq!(b.answer(100, 1, 5).len(), 1);
     assert_eq!((b.get(Counter::Ambiguous), b.get(Counter::Paired)), (1, 0));
+}
+
+/// What its connection carried is still acknowledged, to an address that nobody has any more.
+#[test]
+fn a_client_that_has_gone_leaves_its_carrier_to_others() {
+    let carry = Some(CarryConfig { carriers: 1, ..CarryConfig::default() });
+    let every = NonZeroU32::new(1);
+    let config = CasConfig { life: LIFE, words_max: 16, carry, ..CasConfig::new(gid(2, true)) };
+    let ecn = ProgramConfig::Ecn(MarkConfig { above: None, every });
+    let programs = [ecn, ProgramConfig::CasToWrite(config)].map(|p| p.begin(Instant::ZERO).unwrap());
+    let mut b = Bench::of(programs.into(), true);
+    let words = |b: &Bench| match &b.switch.programs()[1] {
+        Program::CasToWrite(cas) => (cas.count_words(), cas.carriers().count(), cas.shifted().len()),
+        _ => unreachable!(),
+    };
+    for psn in [100, 101] {
+        b.atomic(psn, Operation::FetchAdd, 0, 0);
+        b.answer(psn, psn - 59, 5);
+        b.now += LIFE;
+    }
+    assert_eq!(operation(&b.atomic(102, Operation::FetchAdd, 1, 0)[0].1), Operation::WriteOnly);
+    assert_eq!((words(&b).0.pending, words(&b).1, words(&b).2, b.get(Counter::Shifted)), (1, 1, 1, 1));
+    b.switch.remove_port(b.now, CLIENT).unwrap();
+    assert_eq!((words(&b).0.pending, words(&b).1), (1, 1), "it is still to be acknowledged");
+    assert!(b.ack(102, 43).is_empty());
+    assert_eq!((words(&b).0.known, b.dropped(Drop::NoRoute)), (1, 0));
+    // Nothing is carried for others: it is for nobody.
+    b.switch.on_timer(b.now);
+    assert!(b.ack(102, 43).is_empty());
+    // Late packets of the queue pair are dropped until its address leaves again.
+    assert_eq!((words(&b).1, words(&b).2), (0, 1));
+    let packet = b.packet(3, 1, Operation::SendOnly, 1);
+    assert!(b.send(OTHER, &packet, &[]).is_empty());
+    assert_eq!((b.dropped(Drop::NoRoute), b.dropped(Drop::AckUnseen)), (1, 1));
 }
 
 #[test]

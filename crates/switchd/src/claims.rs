@@ -1,11 +1,15 @@
 //! Who gets a port: a process claims an address, and shares its port with others of its host.
 
+use crate::line::Line;
 use crate::members::{Members, Role};
-use crate::process::{Behind, MULTICAST, Process, WELL_KNOWN, seat_of};
+use crate::process::{Behind, MULTICAST, Process, Seat, WELL_KNOWN, seat_of};
+use adverb_os::capture::Capture;
+use adverb_os::clock::realtime_ns;
 use adverb_os::sys;
 use adverb_os::via::{Hello, Message};
 use adverb_switch::PortId;
-use adverb_wire::Instant;
+use adverb_wire::{Gid, Instant};
+use std::path::Path;
 
 /// Turns that a process has before another may have its slot: more than its socket holds.
 const TURNS_MAX: usize = 8;
@@ -85,5 +89,36 @@ impl Process {
                 self.forget(now, at);
             }
         }
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "the edge")]
+    pub(crate) fn open_seat(
+        &mut self,
+        now: Instant,
+        address: Gid,
+        behind: Behind,
+        claimed: &[Gid],
+    ) -> Result<PortId, String> {
+        let (faults, pcap) = self.config.line_of(address);
+        let epoch = realtime_ns().saturating_sub(now.since(Instant::ZERO).as_ns());
+        let open = |path: &Path| {
+            Capture::open(path, epoch).map_err(|e| format!("pcap {} of the switch: {e}", path.display()))
+        };
+        let capture = pcap.map(open).transpose()?;
+        let port = self.switch.add_port().map_err(|e| e.to_string())?;
+        let mut claims = claimed.iter().map(|address| self.switch.claim(port, *address));
+        if let Some(e) = claims.find_map(Result::err) {
+            // It was added just now.
+            let _ = self.switch.remove_port(now, port);
+            return Err(e.to_string());
+        }
+        let line = Line::new(&faults, capture, self.seed.wrapping_add(u64::from(port.0)));
+        let seat = Seat { address, behind, line, nobody: 0, full: 0, strange: 0 };
+        let at = usize::from(port.0);
+        if at >= self.seats.len() {
+            self.seats.resize_with(at + 1, || None);
+        }
+        self.seats[at] = Some(seat);
+        Ok(port)
     }
 }

@@ -55,6 +55,9 @@ pub struct Config {
     ports: Vec<PortKeys>,
     #[serde(default, rename = "program")]
     programs: Vec<ProgramKeys>,
+    /// As it was read.
+    #[serde(skip)]
+    text: String,
 }
 
 fn usual_name() -> String {
@@ -172,7 +175,8 @@ impl Config {
 
     /// Reads and checks a text.
     pub fn parse(text: &str) -> Result<Config, String> {
-        let config: Config = toml::from_str(text).map_err(|e| e.to_string().trim_end().to_owned())?;
+        let mut config: Config = toml::from_str(text).map_err(|e| e.to_string().trim_end().to_owned())?;
+        config.text = text.to_owned();
         config.check()?;
         Ok(config)
     }
@@ -223,14 +227,6 @@ impl Config {
         if programs.iter().any(|program| matches!(program, ProgramConfig::Paper(_))) {
             return Err("mode \"paper\" loses data and is for simulations; leave it out".to_owned());
         }
-        let carries = |program: &ProgramConfig| match program {
-            ProgramConfig::CasToWrite(config) => config.carry.is_some(),
-            _ => false,
-        };
-        if programs.iter().any(carries) {
-            // It would have to keep a file of the queue pairs whose numbers are shifted.
-            return Err("mode \"multiplex\" is for simulations so far; leave it out".to_owned());
-        }
         Switch::begin(&programs, self.trace, start).map_err(|e| e.to_string())
     }
 
@@ -271,6 +267,11 @@ impl Config {
             };
             Some((kind, port.addresses().map(Gid::from).collect::<Vec<_>>()))
         })
+    }
+
+    /// The file's text.
+    pub fn text(&self) -> &str {
+        &self.text
     }
 
     /// The names of the programs in their order.
@@ -388,10 +389,6 @@ mod tests {
             (
                 "[[program]]\nkind = 'cas_to_write'\nserver = '10.9.0.1'\nmode = 'paper'\nclients = 2",
                 "loses data and is for simulations",
-            ),
-            (
-                "[[program]]\nkind = 'cas_to_write'\nserver = '10.9.0.1'\nmode = 'multiplex'",
-                "is for simulations so far",
             ),
             ("[[program]]\nkind = 'cas_to_write'\nserver = '10.9.0.1'\nring = 8", "go with mode"),
         ] {

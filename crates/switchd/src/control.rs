@@ -4,7 +4,7 @@ use crate::cable::{Cable, Far};
 use crate::process::{Behind, Process};
 use adverb_os::unix::Channel;
 use adverb_os::via::{MESSAGE_MAX, Message};
-use adverb_switch::{MarkConfig, Program};
+use adverb_switch::{MarkConfig, Program, Switch};
 use adverb_wire::Instant;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -72,11 +72,19 @@ pub(crate) fn answer(process: &mut Process, now: Instant, text: &[u8]) -> String
     let answered = match serde_json::from_slice(text) {
         Ok(Question::Show {}) => Ok(show(process)),
         Ok(Question::Trace { qp, last }) => Ok(trace(process, qp, last)),
-        Ok(Question::Forget { program, word }) => forget(process, now, &program, word),
-        Ok(Question::Mark { program, above, every }) => mark(process, &program, above, every),
+        Ok(question) => process.switch.control(now, &question),
         Err(e) => Err(format!("no question: {e}")),
     };
     answered.unwrap_or_else(|why| json!({ "error": why })).to_string()
+}
+
+/// Changes a program of a switch: the same to one that runs as to one that is fed with a recording.
+pub(crate) fn change(switch: &mut Switch, now: Instant, question: &Question) -> Result<Value, String> {
+    match question {
+        Question::Show {} | Question::Trace { .. } => Err("that changes nothing".to_owned()),
+        Question::Forget { program, word } => forget(switch, now, program, *word),
+        Question::Mark { program, above, every } => mark(switch, program, *above, *every),
+    }
 }
 
 fn show(process: &Process) -> Value {
@@ -108,9 +116,17 @@ fn show(process: &Process) -> Value {
         }
         Program::CasToWrite(cas) => {
             let words = cas.count_words();
+            let carriers = cas.carriers().map(|connection| {
+                let lane = &connection.lane;
+                json!({
+                    "client": connection.client.ip().to_string(), "qp": connection.server_qpn.get(),
+                    "psn": lane.out.get(), "under_way": lane.ring.len(), "closed": lane.closed,
+                })
+            });
             json!({
                 "kind": program.name(), "server": cas.config().server.ip().to_string(),
                 "connections": cas.connections().count(), "held": cas.held(),
+                "carriers": carriers.collect::<Vec<_>>(), "shifted": cas.shifted().len(),
                 "words": {
                     "known": words.known, "pending": words.pending, "learning": words.learning,
                     "unsure": words.unsure,
@@ -157,8 +173,8 @@ fn trace(process: &Process, qp: Option<u32>, last: Option<usize>) -> Value {
     json!({ "events": lines })
 }
 
-fn program_named<'a>(process: &'a mut Process, name: &str) -> Result<&'a mut Program, String> {
-    let programs = process.switch.programs_mut();
+fn program_named<'a>(switch: &'a mut Switch, name: &str) -> Result<&'a mut Program, String> {
+    let programs = switch.programs_mut();
     let by_number = name.parse::<usize>().ok().and_then(|number| number.checked_sub(1));
     let found: Vec<usize> = match by_number {
         Some(at) => (at < programs.len()).then_some(at).into_iter().collect(),
@@ -171,8 +187,8 @@ fn program_named<'a>(process: &'a mut Process, name: &str) -> Result<&'a mut Pro
     }
 }
 
-fn forget(process: &mut Process, now: Instant, name: &str, word: u64) -> Result<Value, String> {
-    match program_named(process, name)? {
+fn forget(switch: &mut Switch, now: Instant, name: &str, word: u64) -> Result<Value, String> {
+    match program_named(switch, name)? {
         Program::CasToWrite(program) => match program.forget_word(now, word) {
             true => Ok(json!({ "word": word })),
             false => Err(format!("the word {word:#x} is not followed, or something is on its way to it")),
@@ -182,12 +198,12 @@ fn forget(process: &mut Process, now: Instant, name: &str, word: u64) -> Result<
 }
 
 fn mark(
-    process: &mut Process,
+    switch: &mut Switch,
     name: &str,
     above: Option<u32>,
     every: Option<NonZeroU32>,
 ) -> Result<Value, String> {
-    match program_named(process, name)? {
+    match program_named(switch, name)? {
         Program::Ecn(mark) | Program::Trim(mark) => {
             mark.set_config(MarkConfig { above, every });
             Ok(json!({ "above": above, "every": every }))

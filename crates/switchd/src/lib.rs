@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! config    the file that says which programs, ports and faults there are
-//! process   the loop: waits, takes frames, gives them to the switch, sends what leaves
+//! process   the loop: waits, takes frames, gives them to the switch, sends what leaves; in claims, who gets
+//!           a port
 //! members   processes behind a port, and who of them gets a frame
 //! cable     what is behind a port with Ethernet: a virtual machine, or an interface
 //! machine   QEMU's socket
@@ -11,6 +12,9 @@
 //! ethernet  whose hardware address is which, on a cable
 //! line      what stands between a port and the switch: faults and capture
 //! control   questions: show, trace, set
+//! shifted   the file of queue pairs that the next switch in this place has to know
+//! recorded  the switch, as it goes on tape: a recording's file; replay compares one with a switch
+//! error     why it cannot begin
 //! ```
 #![forbid(unsafe_code)]
 
@@ -18,6 +22,7 @@ mod cable;
 mod claims;
 pub mod config;
 pub mod control;
+mod error;
 mod ethernet;
 mod gate;
 mod interface;
@@ -25,7 +30,12 @@ mod line;
 mod machine;
 mod members;
 mod process;
+mod recorded;
+pub mod replay;
+pub mod shifted;
+pub mod tape;
 
 pub use config::Config;
 pub use control::Question;
-pub use process::{OpenError, Process, Stopper};
+pub use error::OpenError;
+pub use process::{Process, Stopper};

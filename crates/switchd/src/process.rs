@@ -3,25 +3,27 @@
 use crate::cable::{Cable, Far};
 use crate::config::{CableKind, Config};
 use crate::control;
+use crate::error::OpenError;
 use crate::ethernet::Edge;
 use crate::gate::Gate;
 use crate::interface::Interface;
 use crate::line::{Line, Spare, Way};
 use crate::machine::Machine;
 use crate::members::{Members, Peer, Role};
+use crate::recorded::Recorded;
+use crate::shifted::{Name, Owner, ShiftedFile, shifted_of, tell};
+use crate::tape::{End, Tape};
 use adverb_os::batch::Tally;
-use adverb_os::capture::Capture;
-use adverb_os::clock::{Clock, realtime_ns};
-use adverb_os::folders::{FolderError, private_folder};
+use adverb_os::clock::Clock;
+use adverb_os::folders::private_folder;
 use adverb_os::framing::{bth_offset, is_roce, outer_flow};
 use adverb_os::link::Link;
 use adverb_os::socket_file::SocketFile;
 use adverb_os::sys::{self, WaitSet};
 use adverb_os::via::{Hello, MESSAGE_MAX, Message, SEND_BUFFER, socket_path};
 use adverb_os::wake::EventFd;
-use adverb_switch::{PortId, Switch};
+use adverb_switch::{Counter, PortId, Switch};
 use adverb_wire::{Gid, Instant};
-use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -38,39 +40,6 @@ const TURN: usize = 16;
 /// multicast.
 pub(crate) const WELL_KNOWN: u8 = 0;
 pub(crate) const MULTICAST: u8 = 0xff;
-
-/// Why a switch cannot run.
-#[derive(Debug)]
-pub enum OpenError {
-    /// The folder of its socket cannot be used.
-    Folder(FolderError),
-    /// Nobody can listen there.
-    Socket {
-        /// The path.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// The file's programs do not go together.
-    Config(String),
-    /// The system refused something else.
-    System(io::Error),
-}
-
-impl fmt::Display for OpenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            OpenError::Folder(source) => write!(f, "{source}"),
-            OpenError::Socket { path, source } => {
-                write!(f, "{}: {source}; end the switch of this name, or give yours another", path.display())
-            }
-            OpenError::Config(what) => write!(f, "{what}"),
-            OpenError::System(source) => write!(f, "the switch cannot start: {source}"),
-        }
-    }
-}
-
-impl std::error::Error for OpenError {}
 
 /// What is behind a port.
 pub(crate) enum Behind {
@@ -117,7 +86,7 @@ impl Stopper {
 /// A switch with its sockets.
 pub struct Process {
     pub(crate) config: Config,
-    pub(crate) switch: Switch,
+    pub(crate) switch: Recorded,
     pub(crate) seats: Vec<Option<Seat>>,
     clock: Clock,
     socket: SocketFile,
@@ -136,12 +105,26 @@ pub struct Process {
     pub(crate) tally: Tally,
     /// Messages that nobody sends who knows how.
     pub(crate) malformed: u64,
-    seed: u64,
+    pub(crate) seed: u64,
+    shifted: ShiftedFile,
+    /// Queue pairs whose numbers were shifted when the file was written last.
+    shifts: u64,
+    /// Why the switch cannot go on.
+    broken: Option<io::Error>,
 }
 
 impl Process {
     /// Listens in a folder of this user's, under the name that the file says.
     pub fn open(config: Config, folder: &Path) -> Result<Process, OpenError> {
+        Process::open_recorded(config, folder, None)
+    }
+
+    /// The same, and records in a file of at most so many bytes all that the switch is given and gives.
+    pub fn open_recorded(
+        config: Config,
+        folder: &Path,
+        recording: Option<(&Path, u64)>,
+    ) -> Result<Process, OpenError> {
         private_folder(folder).map_err(OpenError::Folder)?;
         let path = socket_path(folder, Path::new(&config.name));
         let listen = SocketFile::bind(&path, 0o600);
@@ -150,8 +133,16 @@ impl Process {
             let failed = |e| OpenError::Config(format!("listen = \"{address}\": {e}"));
             Gate::open(address, token).map_err(failed)
         });
+        let shifted = ShiftedFile::open(path.with_extension("shifted"))
+            .map_err(|source| OpenError::Shifted(source.to_string()))?;
+        let tape = recording.map(|(path, bytes)| {
+            Tape::open(path, bytes).map_err(|source| OpenError::Recording { path: path.to_owned(), source })
+        });
+        let tape = tape.transpose()?;
         let mut clock = Clock::start();
-        let switch = config.switch(clock.now()).map_err(OpenError::Config)?;
+        let start = clock.now();
+        let switch = begin(&config, start, &shifted)?;
+        let switch = Recorded::new(start, switch, config.text(), tape);
         let bell = Arc::new(EventFd::new().map_err(OpenError::System)?);
         let mut cables = Vec::new();
         for (kind, hosts) in config.cables() {
@@ -183,6 +174,9 @@ impl Process {
             tally: Tally::default(),
             malformed: 0,
             seed: sys::random_seed(),
+            shifted,
+            shifts: 0,
+            broken: None,
         };
         for (cable, hosts) in cables {
             let Some(first) = hosts.first().copied() else { continue };
@@ -213,12 +207,17 @@ impl Process {
     }
 
     /// Moves frames until it is stopped.
-    pub fn run(&mut self) {
-        while !self.stopper.stop.load(Ordering::Acquire) {
+    ///
+    /// # Errors
+    /// It cannot keep what the next switch in its place has to know, and so must not go on.
+    pub fn run(&mut self) -> io::Result<()> {
+        while !self.stopper.stop.load(Ordering::Acquire) && self.broken.is_none() {
             self.round();
         }
         let now = self.clock.now();
         self.seats.iter_mut().flatten().for_each(|seat| seat.line.flush(now, true));
+        self.switch.end(End::Stopped);
+        self.broken.take().map_or(Ok(()), Err)
     }
 
     fn round(&mut self) {
@@ -251,6 +250,7 @@ impl Process {
         }
         self.flush(now);
         self.dismiss(now);
+        self.switch.flush(now);
     }
 
     /// Waits until something can be done.
@@ -426,6 +426,12 @@ impl Process {
 
     /// Gives what leaves the switch to the ports' lines.
     fn drain(&mut self, now: Instant) {
+        if self.switch.counters().get(Counter::Shifted) != self.shifts {
+            self.keep_shifted();
+        }
+        if self.broken.is_some() {
+            return;
+        }
         while let Some((port, bytes)) = self.switch.next_frame() {
             let Some(seat) = seat_of(&mut self.seats, port) else { continue };
             if let Some(bytes) = seat.line.admit(now, Way::Tx, bytes) {
@@ -433,6 +439,23 @@ impl Process {
                 self.spare.give(bytes);
             }
         }
+    }
+
+    /// Writes down whose numbers are shifted, before a packet leaves by which that would matter.
+    fn keep_shifted(&mut self) {
+        let all = shifted_of(&self.switch);
+        let Process { shifted, seats, peers, switch, .. } = self;
+        let owner = |name: &Name| {
+            let seat = seats.get(usize::from(switch.port_of(name.server)?.0))?.as_ref()?;
+            let Behind::Members(members) = &seat.behind else { return None };
+            let peer = peers[members.of_slot((name.qpn.get() >> 16) as u8)?].as_ref()?;
+            Owner::of(peer.link.pid()?)
+        };
+        if let Err(e) = shifted.keep(&all, owner) {
+            let what = format!("the file of queue pairs whose numbers are shifted cannot be written: {e}");
+            self.broken = Some(io::Error::new(e.kind(), what));
+        }
+        self.shifts = self.switch.counters().get(Counter::Shifted);
     }
 
     /// Queues a frame for the cable, or for the process whose queue pair it names.
@@ -505,39 +528,9 @@ impl Process {
             }
             // The port was there as long as the seat.
             let _ = self.switch.remove_port(now, port);
+            self.keep_shifted();
             self.drain(now);
         }
-    }
-
-    #[expect(clippy::disallowed_methods, reason = "the edge")]
-    pub(crate) fn open_seat(
-        &mut self,
-        now: Instant,
-        address: Gid,
-        behind: Behind,
-        claimed: &[Gid],
-    ) -> Result<PortId, String> {
-        let (faults, pcap) = self.config.line_of(address);
-        let epoch = realtime_ns().saturating_sub(now.since(Instant::ZERO).as_ns());
-        let open = |path: &Path| {
-            Capture::open(path, epoch).map_err(|e| format!("pcap {} of the switch: {e}", path.display()))
-        };
-        let capture = pcap.map(open).transpose()?;
-        let port = self.switch.add_port().map_err(|e| e.to_string())?;
-        let mut claims = claimed.iter().map(|address| self.switch.claim(port, *address));
-        if let Some(e) = claims.find_map(Result::err) {
-            // It was added just now.
-            let _ = self.switch.remove_port(now, port);
-            return Err(e.to_string());
-        }
-        let line = Line::new(&faults, capture, self.seed.wrapping_add(u64::from(port.0)));
-        let seat = Seat { address, behind, line, nobody: 0, full: 0, strange: 0 };
-        let at = usize::from(port.0);
-        if at >= self.seats.len() {
-            self.seats.resize_with(at + 1, || None);
-        }
-        self.seats[at] = Some(seat);
-        Ok(port)
     }
 
     fn answer(&mut self, now: Instant, at: usize, text: &[u8]) {
@@ -549,6 +542,22 @@ impl Process {
             peer.packer.add_message(&Message::Answer(part));
         }
     }
+}
+
+/// The file's switch, told of the queue pairs whose numbers one before it had shifted.
+fn begin(config: &Config, start: Instant, shifted: &ShiftedFile) -> Result<Switch, OpenError> {
+    let mut switch = config.switch(start).map_err(OpenError::Config)?;
+    let known: Vec<Name> = shifted.kept().copied().collect();
+    if let Some(name) = known.iter().find(|name| !switch.decides_for(name.server)) {
+        return Err(OpenError::Shifted(format!(
+            "programs still run whose atomics to {} went through a switch of this name with mode \
+             \"multiplex\": their connections take a switch with cas_to_write for that server; end them, or \
+             start that one",
+            name.server.ip()
+        )));
+    }
+    tell(&mut switch, &known);
+    Ok(switch)
 }
 
 impl Seat {

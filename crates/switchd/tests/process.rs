@@ -4,7 +4,10 @@ use adverb_os::batch::Tally;
 use adverb_os::sys::wait_readable;
 use adverb_os::unix::Channel;
 use adverb_os::via::{Hello, Message, Place, Via, socket_path};
-use adverb_switchd::{Config, Process, Question, Stopper, control};
+use adverb_switch::PortId;
+use adverb_switchd::replay::{Failure, Life, replay};
+use adverb_switchd::tape::{BYTES_MIN, End, Entry, Reader, Tape};
+use adverb_switchd::{Config, OpenError, Process, Question, Stopper, control};
 use adverb_wire::arp::{Arp, ArpKind};
 use adverb_wire::eth::{ETHERTYPE_ARP, ETHERTYPE_IPV4, Eth, Mac};
 use adverb_wire::{
@@ -35,6 +38,21 @@ struct Running {
 
 impl Running {
     fn start(test: &str, text: &str) -> Running {
+        Running::open(test, text, Process::open)
+    }
+
+    /// With a recording in the folder's `tape`.
+    fn recorded(test: &str, text: &str) -> Running {
+        Running::open(test, text, |config, folder| {
+            Process::open_recorded(config, folder, Some((&folder.join("tape"), BYTES_MIN)))
+        })
+    }
+
+    fn open(
+        test: &str,
+        text: &str,
+        open: impl FnOnce(Config, &Path) -> Result<Process, OpenError>,
+    ) -> Running {
         let folder = std::env::temp_dir().join(format!("adverb-switchd-{}-{test}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
         let text = text.replace("FOLDER", &folder.display().to_string());
@@ -42,9 +60,12 @@ impl Running {
         std::fs::set_permissions(&folder, Permissions::from_mode(0o700)).unwrap();
         std::fs::write(folder.join("token"), TOKEN).unwrap();
         std::fs::set_permissions(folder.join("token"), Permissions::from_mode(0o600)).unwrap();
-        let mut process = Process::open(Config::parse(&text).unwrap(), &folder).unwrap();
+        Running::of(open(Config::parse(&text).unwrap(), &folder).unwrap(), folder)
+    }
+
+    fn of(mut process: Process, folder: PathBuf) -> Running {
         let (stopper, path, gate) = (process.stopper(), process.path().to_owned(), process.gate());
-        let thread = Some(std::thread::spawn(move || process.run()));
+        let thread = Some(std::thread::spawn(move || process.run().unwrap()));
         Running { thread, stopper, path, gate, folder }
     }
 
@@ -65,6 +86,16 @@ impl Running {
             Err(e) => assert_eq!(e.kind(), ErrorKind::ConnectionReset),
         }
         told
+    }
+
+    /// Another switch in its place, whose recording goes on.
+    fn start_again(&mut self, text: &str) {
+        let recording = self.folder.join("tape");
+        let config = Config::parse(text).unwrap();
+        let mut process =
+            Process::open_recorded(config, &self.folder, Some((&recording, BYTES_MIN))).unwrap();
+        self.stopper = process.stopper();
+        self.thread = Some(std::thread::spawn(move || process.run().unwrap()));
     }
 
     fn show(&self) -> Value {
@@ -198,7 +229,7 @@ fn a_killed_switch_comes_back_and_its_processes_with_it() {
     assert_eq!(via.fd(), -1);
     let mut process = Process::open(Config::parse("").unwrap(), &running.folder).unwrap();
     running.stopper = process.stopper();
-    running.thread = Some(std::thread::spawn(move || process.run()));
+    running.thread = Some(std::thread::spawn(move || process.run().unwrap()));
     let later = Instant::from_ns(1_000_000_000);
     via.receive(later, |_| panic!("no frame"));
     send(&mut via, &packet("10.9.0.1", "10.9.0.1", 1, 2));
@@ -476,4 +507,249 @@ fn silence_keeps_no_host_out() {
     let mut first = &silent[0];
     first.set_read_timeout(Some(PATIENCE)).unwrap();
     assert_eq!(first.read(&mut [0; 8]).unwrap(), 0, "it had to go");
+}
+
+/// Feeds a folder's recording to a switch.
+fn replayed(path: &Path) -> Result<Vec<Life>, Failure> {
+    replay(std::io::BufReader::new(std::fs::File::open(path).unwrap()))
+}
+
+/// A recording's entries.
+fn entries(path: &Path) -> Vec<Entry> {
+    let mut reader = Reader::new(std::io::BufReader::new(std::fs::File::open(path).unwrap())).unwrap();
+    std::iter::from_fn(|| reader.next().unwrap()).collect()
+}
+
+/// The first difference in a recording of which one entry is another, and whose checks are right.
+fn with_another(path: &Path, of: impl Fn(&mut Entry) -> bool) -> String {
+    let other = path.with_extension("other");
+    let _ = std::fs::remove_file(&other);
+    let mut tape = Tape::open(&other, 1 << 30).unwrap();
+    let mut all = entries(path);
+    assert!(all.iter_mut().any(of), "there is such an entry");
+    all.iter().for_each(|entry| tape.add(entry).unwrap());
+    tape.flush().unwrap();
+    drop(tape);
+    let differs = replayed(&other).map(drop).unwrap_err();
+    assert!(matches!(differs, Failure::Differs { .. }), "{differs}");
+    differs.to_string()
+}
+
+/// Two lives of a switch with loss, a mark for each second frame after a while, and a port that goes.
+fn two_lives(test: &str) -> (Running, PathBuf) {
+    let text = "trace = 16\n[[program]]\nkind = 'ecn'\nabove = 60000\n[faults]\nloss = 0.1\nseed = 3";
+    let mut running = Running::recorded(test, text);
+    let path = running.folder.join("tape");
+    let mut one = Via::open(Place::Local(running.path.clone()), hello("10.9.0.1", 1, 1)).unwrap();
+    for psn in 0..100 {
+        send(&mut one, &packet("10.9.0.1", "10.9.0.1", 1, psn));
+    }
+    send(&mut one, &packet("10.9.0.1", "10.9.0.7", 1, 100));
+    while running.show()["counters"]["drop_no_route"] != 1 {
+        std::thread::yield_now();
+    }
+    control::ask(&running.path, &mark(2)).unwrap();
+    assert!(control::ask(&running.path, &Question::Forget { program: "1".into(), word: 8 }).is_err());
+    while running.show()["counters"]["ecn_marked"].as_u64() < Some(5) {
+        send(&mut one, &packet("10.9.0.1", "10.9.0.1", 1, 7));
+    }
+    drop(one);
+    while !running.show()["ports"].as_array().unwrap().is_empty() {
+        std::thread::yield_now();
+    }
+    running.stop();
+    // Another life, in the same file.
+    running.start_again(text);
+    let mut two = Via::open(Place::Local(running.path.clone()), hello("10.9.0.2", 1, 1)).unwrap();
+    send(&mut two, &packet("10.9.0.2", "10.9.0.2", 1, 1));
+    while running.show()["counters"]["rx_frames"] != 1 {
+        std::thread::yield_now();
+    }
+    running.stop();
+    (running, path)
+}
+
+fn mark(every: u32) -> Question {
+    Question::Mark { program: "ecn".into(), above: None, every: NonZeroU32::new(every) }
+}
+
+#[test]
+fn a_recording_is_what_another_switch_does() {
+    let (_running, path) = two_lives("record");
+    let lives = replayed(&path).unwrap();
+    let [first, second] = &lives[..] else { panic!("two lives: {lives:?}") };
+    let marked = first.counts.iter().find(|(name, _)| name == "ecn_marked").map(|(_, count)| *count);
+    assert_eq!((first.controls, first.end, marked.is_some_and(|n| n >= 5)), (2, Some(End::Stopped), true));
+    assert!(first.frames_in >= 70 && first.frames_out >= 70, "{first:?}");
+    assert_eq!((second.frames_in, second.frames_out, second.end), (1, 1, Some(End::Stopped)));
+    assert!(first.states > 0 && second.states > 0);
+}
+
+#[test]
+fn every_part_of_a_recording_counts() {
+    let (_running, path) = two_lives("altered");
+    // A frame's bytes, its time, its port; a control call; a count; what left; and that nothing more did.
+    let said = with_another(&path, |entry| match entry {
+        Entry::Frame(_, _, bytes) => {
+            bytes[60] ^= 1;
+            true
+        }
+        _ => false,
+    });
+    assert!(said.contains("life 1") && said.contains("now by port 0"), "{said}");
+    let said = with_another(&path, |entry| match entry {
+        Entry::Depth(_, bytes) => {
+            *bytes = 60_000;
+            true
+        }
+        _ => false,
+    });
+    assert!(said.contains("now by port 0"), "{said}");
+    let said = with_another(&path, |entry| match entry {
+        Entry::Control(_, text) => {
+            *text = serde_json::to_string(&mark(3)).unwrap();
+            true
+        }
+        _ => false,
+    });
+    assert!(said.contains("now by port 0"), "{said}");
+    let said = with_another(&path, |entry| match entry {
+        Entry::State(state) => {
+            state[0].1 += 1;
+            true
+        }
+        _ => false,
+    });
+    assert!(said.contains("rx_frames was"), "{said}");
+    let said = with_another(&path, |entry| match entry {
+        Entry::Out(port, _) => {
+            port.0 += 1;
+            true
+        }
+        _ => false,
+    });
+    assert!(said.contains("by port 1 left") && said.contains("now by port 0"), "{said}");
+    let said = with_another(&path, |entry| match entry {
+        Entry::Out(..) => {
+            *entry = Entry::Drained;
+            true
+        }
+        _ => false,
+    });
+    assert!(said.contains("nothing more left then"), "{said}");
+    let said = with_another(&path, |entry| match entry {
+        // The one that nobody has the address of: only its time is remembered.
+        Entry::Frame(at, _, bytes) if bytes[19] == 7 => {
+            *at = Instant::from_ps(at.as_ps() + 1);
+            true
+        }
+        _ => false,
+    });
+    assert!(said.contains("trace was"), "{said}");
+    let said = with_another(&path, |entry| match entry {
+        Entry::Claim(_, address) => {
+            *address = gid("10.9.0.8");
+            true
+        }
+        _ => false,
+    });
+    assert!(said.contains("now nothing"), "{said}");
+}
+
+#[test]
+fn a_recording_that_is_full_ends_and_its_switch_goes_on() {
+    let mut running = Running::recorded("full", "");
+    let path = running.folder.join("tape");
+    let mut via = Via::open(Place::Local(running.path.clone()), hello("10.9.0.1", 1, 1)).unwrap();
+    let mut heard = 0;
+    while heard < 3000 {
+        (0..50).for_each(|psn| send(&mut via, &packet("10.9.0.1", "10.9.0.1", 1, psn)));
+        heard += hear(&mut via, 50).len();
+    }
+    running.stop();
+    assert!(std::fs::metadata(&path).unwrap().len() <= BYTES_MIN);
+    let lives = replayed(&path).unwrap();
+    assert_eq!((lives.len(), lives[0].end), (1, Some(End::Full)));
+    assert!(lives[0].frames_out > 1000 && lives[0].frames_out < 3000, "{lives:?}");
+    let full = Process::open_recorded(Config::parse("").unwrap(), &running.folder, Some((&path, BYTES_MIN)));
+    assert!(full.map(drop).unwrap_err().to_string().contains("full"));
+}
+
+#[test]
+fn recordings_that_nobody_has_written_are_refused() {
+    let folder = std::env::temp_dir().join(format!("adverb-switchd-{}-refused", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("tape");
+    let tape = |all: &[Entry]| {
+        let _ = std::fs::remove_file(&path);
+        let mut tape = Tape::open(&path, BYTES_MIN).unwrap();
+        all.iter().for_each(|entry| tape.add(entry).unwrap());
+        tape.flush().unwrap();
+        drop(tape);
+        replayed(&path).map(drop).unwrap_err().to_string()
+    };
+    let now = Instant::ZERO;
+    let begin = |config: &str| Entry::Begin { now, config: config.to_owned(), shifted: Vec::new() };
+    assert!(tape(&[]).contains("it has no switch"));
+    assert!(tape(&[Entry::AddPort]).contains("something happens to no switch"));
+    assert!(tape(&[begin("[[program]]\nkind = 'sort'")]).contains("the switch's file in the recording"));
+    let paper = "[[program]]\nkind = 'cas_to_write'\nserver = '10.9.0.1'\nmode = 'paper'\nclients = 2";
+    assert!(tape(&[begin(paper)]).contains("for simulations"));
+    assert!(tape(&[begin(""), Entry::Control(now, "sing".to_owned())]).contains("a question"));
+    let ended = [begin(""), Entry::End(End::Stopped), Entry::Timer(now)];
+    assert!(tape(&ended).contains("something happens to no switch"));
+    // Calls that fail fail again, and break nothing.
+    let port = PortId(200);
+    let calls = [
+        begin(""),
+        Entry::Claim(port, gid("10.9.0.1")),
+        Entry::RemovePort(now, port),
+        Entry::Depth(port, 7),
+        Entry::Frame(now, port, vec![0; 3]),
+        Entry::Drained,
+        Entry::State(vec![("rx_frames".to_owned(), 0)]),
+    ];
+    assert!(tape(&calls).contains("other counters and registers"), "and so far all was the same");
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn what_a_switch_before_this_one_has_shifted_is_not_mistaken() {
+    let folder = std::env::temp_dir().join(format!("adverb-switchd-{}-shifted", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("sw0.shifted");
+    let line = "10.9.0.1 10.9.0.2 65553 0 0 0\n";
+    std::fs::write(&file, line).unwrap();
+    let open = |text: &str| Process::open(Config::parse(text).unwrap(), &folder);
+    let cas = |server: u8| format!("[[program]]\nkind = 'cas_to_write'\nserver = '10.9.0.{server}'\n");
+    for text in [String::new(), cas(3)] {
+        let refused = open(&text).map(drop).unwrap_err().to_string();
+        assert!(refused.contains("10.9.0.1 went through") && refused.contains("end them"), "{refused}");
+    }
+    // In place too, whoever has left them.
+    for text in [cas(1), cas(3) + &cas(1), cas(1) + "mode = 'multiplex'"] {
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(&file, line).unwrap();
+        let running = Running::of(open(&text).unwrap(), folder.clone());
+        let mut via = Via::open(Place::Local(running.path.clone()), hello("10.9.0.2", 1, 1)).unwrap();
+        let _server = Via::open(Place::Local(running.path.clone()), hello("10.9.0.1", 1, 1)).unwrap();
+        while running.show()["counters"]["drop_shifted"] != 1 {
+            send(&mut via, &packet("10.9.0.2", "10.9.0.1", 1, 5));
+            while running.show()["counters"]["rx_frames"] == 0 {
+                std::thread::yield_now();
+            }
+        }
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), line, "it is still so for the next one");
+        // When its address has left it may have another life.
+        drop(via);
+        while running.show()["ports"].as_array().unwrap().len() != 1 {
+            std::thread::yield_now();
+        }
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "");
+    }
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(&file, "a letter\n").unwrap();
+    let refused = open(&cas(1)).map(drop).unwrap_err().to_string();
+    assert!(refused.contains("no queue pair") && refused.contains("sw0.shifted"), "{refused}");
+    std::fs::remove_dir_all(&folder).unwrap();
 }

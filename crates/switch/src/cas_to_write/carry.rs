@@ -194,6 +194,15 @@ impl CasToWrite {
         ctx.pass_on(frame);
     }
 
+    /// A queue pair's numbers are shifted from now on: the driver hears of it by the count, before the frame
+    /// leaves.
+    pub(super) fn shift(&mut self, ctx: &mut Context<'_>, at: u32) {
+        let lane = &mut self.connections.get_mut(at).lane;
+        if !std::mem::replace(&mut lane.shifted, true) {
+            ctx.count(Counter::Shifted);
+        }
+    }
+
     /// Sends a converted request on a carrier.
     pub(super) fn carry(
         &mut self,
@@ -204,6 +213,8 @@ impl CasToWrite {
     ) {
         let (psn, word, va) = (entry.psn, entry.word, entry.va);
         let value = if let Kind::Change(value) = entry.kind { Some(value) } else { None };
+        self.shift(ctx, at);
+        self.shift(ctx, carrier);
         self.connections.get_mut(at).lane.give_away();
         let connection = self.connections.get_mut(carrier);
         connection.seen = ctx.now;

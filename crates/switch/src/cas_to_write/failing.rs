@@ -138,6 +138,7 @@ impl CasToWrite {
 
     /// Gives one request to another carrier.
     fn give_on(&mut self, ctx: &mut Context<'_>, (carrier, to): (u32, u32), mut carried: Carried) {
+        self.shift(ctx, to);
         let connection = self.connections.get_mut(to);
         let out = connection.lane.take_carried();
         if connection.lane.ring.is_empty() {

@@ -61,7 +61,7 @@ pub struct Lane {
     pub closed: bool,
     /// Requests that went elsewhere, less those that came from elsewhere: the difference of message numbers.
     moved: u32,
-    /// Its numbers at the client and at the server have been different.
+    /// Its numbers at the client and at the server may have been different.
     pub shifted: bool,
     /// Its client has gone; what it carries is still to be acknowledged.
     pub orphan: bool,
@@ -130,7 +130,6 @@ impl Lane {
         self.out = out.next();
         self.blocked = None;
         self.moved = self.moved.wrapping_sub(1);
-        self.shifted = true;
         if self.claim.is_some_and(|(side, _)| side == Side::Carried) {
             self.claim = None;
         }
@@ -141,7 +140,6 @@ impl Lane {
     pub fn give_away(&mut self) {
         self.moved = self.moved.wrapping_add(1);
         self.carried += 1;
-        self.shifted = true;
     }
 
     /// The server's number of a request that the client sends again.

@@ -38,7 +38,7 @@ use crate::budget::{Ability, Needs};
 use crate::counters::{Counter, Drop};
 use crate::frame::Frame;
 use crate::program::{Context, PortId};
-use crate::register::Shape;
+use crate::register::{Shape, digest};
 use crate::switch::Announcement;
 use adverb_wire::{Duration, Gid, Instant, Key, Service};
 use carry::CarryConfig;
@@ -286,6 +286,11 @@ impl CasToWrite {
         self.connections.all().map(|(_, connection)| connection)
     }
 
+    /// The connections that carry others' requests, too.
+    pub fn carriers(&self) -> impl Iterator<Item = &Connection> {
+        self.carriers.iter().map(|at| self.connections.get(*at))
+    }
+
     /// Frames that wait.
     pub fn held(&self) -> usize {
         self.held
@@ -316,6 +321,16 @@ impl CasToWrite {
         word.state = State::Unsure { until: now + self.config.life };
         word.owner = None;
         true
+    }
+
+    /// Digests of what it remembers, by name.
+    pub fn digests(&self) -> Vec<(&'static str, u64)> {
+        let rows = (&self.waiting, self.held, &self.freed, &self.refused, &self.carriers, &self.shifted);
+        vec![
+            ("words", digest(&self.words.all().collect::<Vec<_>>())),
+            ("connections", digest(&self.connections.all().collect::<Vec<_>>())),
+            ("rows", digest(&(rows, self.quiet_until, self.server_port))),
+        ]
     }
 
     /// What it needs of hardware.
