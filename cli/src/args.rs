@@ -364,6 +364,9 @@ pub struct Nic {
     /// With --transport star: a side with more connections than these would rather keep none [default: 128]
     #[arg(long, value_name = "N")]
     pub star_threshold: Option<u32>,
+    /// With --transport star: how long a connection stays what it has become, at least [default: 5s]
+    #[arg(long, value_name = "TIME", value_parser = hold)]
+    pub star_hold: Option<Duration>,
     /// What senders of reliable connections do about congestion [default: halving]
     #[arg(long, value_name = "NAME", value_parser = choice::<Congestion>())]
     pub congestion: Option<Congestion>,
@@ -435,6 +438,11 @@ fn probability(text: &str) -> Result<f64, String> {
 
 fn duration(text: &str) -> Result<Duration, String> {
     Ok(setting("delay", text)?.faults.delay)
+}
+
+fn hold(text: &str) -> Result<Duration, String> {
+    let hold = setting("star_hold", text)?.star_hold;
+    hold.ok_or_else(|| "a time is needed, such as 5s".to_owned())
 }
 
 /// One value read as the environment variable's would be; the refusal is its remedy.

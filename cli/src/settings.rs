@@ -24,6 +24,7 @@ pub fn from_options(options: &Nic) -> Result<Settings, Error> {
     set(&mut settings.path, options.path);
     set(&mut settings.transport, options.transport);
     settings.star_threshold = options.star_threshold.or(settings.star_threshold);
+    settings.star_hold = options.star_hold.or(settings.star_hold);
     set(&mut settings.congestion, options.congestion);
     settings.address = options.address.or(settings.address);
     settings.trace |= options.trace;

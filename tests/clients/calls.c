@@ -2,7 +2,8 @@
  *   calls -p PORT          answers
  *   calls -p PORT HOST     calls, until it gets SIGUSR1
  * Eight calls are under way at a time. Every eighth also adds one to a word of the answering side, and must find what all
- * before have added. Both print every hundredth call, and at their ends how many there were. */
+ * before have added. Both print every hundredth call, and at their ends how many there were. At SIGUSR2 who answers gets
+ * connections with himself, and at the next one they go: a crowd, by which his NIC is full. */
 #include "client.h"
 
 #include <signal.h>
@@ -13,6 +14,7 @@
 #define STEP 100
 #define LIMIT 30.0
 #define LAST UINT64_MAX
+#define CROWD 3
 #define ACCESS (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_ATOMIC)
 
 enum { RECEIVE = 1, SEND, ADD };
@@ -38,12 +40,39 @@ static struct ibv_qp *qp;
 static struct ibv_cq *cq;
 static struct ibv_mr *mr;
 static struct hello mine, theirs;
-static volatile sig_atomic_t wanted = 1;
+static volatile sig_atomic_t wanted = 1, crowded;
 
 static void stop(int number)
 {
 	(void)number;
 	wanted = 0;
+}
+
+static void turn(int number)
+{
+	(void)number;
+	crowded = !crowded;
+}
+
+/* The crowd comes or goes. */
+static void crowd(struct ibv_pd *pd, union ibv_gid gid)
+{
+	static struct ibv_qp *pairs[CROWD][2];
+
+	if (crowded == (pairs[0][0] != NULL))
+		return;
+	for (int i = 0; i < CROWD; i++) {
+		for (int end = 0; end < 2; end++) {
+			if (pairs[i][end]) {
+				CHECK(!ibv_destroy_qp(pairs[i][end]), "ibv_destroy_qp");
+				pairs[i][end] = NULL;
+			} else {
+				pairs[i][end] = make_rc(pd, cq, 1);
+			}
+		}
+		for (int end = 0; end < 2 && pairs[i][end]; end++)
+			connect_rc(pairs[i][end], pairs[i][!end]->qp_num, 77, 77, gid, 14, 7);
+	}
 }
 
 static unsigned char byte_of(uint64_t number, int answer, int i)
@@ -154,12 +183,13 @@ static void call(void)
 	printf("called %llu, added %llu\n", (unsigned long long)answered - 1, (unsigned long long)added);
 }
 
-static void serve(void)
+static void serve(struct ibv_pd *pd, union ibv_gid gid)
 {
 	uint64_t heard_of = 0, said = 0, sent = 0;
 	int last = 0;
 
 	while (!last || sent < heard_of) {
+		crowd(pd, gid);
 		struct ibv_wc wc = completed();
 
 		if (wc.wr_id >> 56 == RECEIVE)
@@ -182,7 +212,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: calls -p PORT [HOST]\n");
 		return 2;
 	}
-	CHECK(signal(SIGUSR1, stop) != SIG_ERR, "signal");
+	CHECK(signal(SIGUSR1, stop) != SIG_ERR && signal(SIGUSR2, turn) != SIG_ERR, "signal");
 	context = open_first();
 	pd = ibv_alloc_pd(context);
 	cq = ibv_create_cq(context, 8 * DEPTH, NULL, NULL, 0);
@@ -201,7 +231,7 @@ int main(int argc, char **argv)
 	if (caller)
 		call();
 	else
-		serve();
+		serve(pd, own_gid(context));
 	/* Neither goes before the other has all. */
 	CHECK(write(fd, "x", 1) == 1 && recv(fd, &mine, 1, MSG_WAITALL) == 1, "meet the peer");
 	return 0;

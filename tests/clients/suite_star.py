@@ -173,6 +173,57 @@ def switching(rounds, timeout, long):
     return Case(f"star/switch-{rounds}-times", run, timeout, long)
 
 
+def changed_why(proc):
+    return re.findall(r"^adverb: qp \S+ is (.+ from now on: .+)$", proc.output(), re.M)
+
+
+def by_policy(rounds):
+    """Nobody tells anybody: connections come to the server's NIC and go, and with them StaR on the one that is called over."""
+
+    def run(room):
+        policy = ("--transport", "star", "--star-threshold", "4", "--star-hold", "300ms", "--trace")
+        options = {f"{side}_options": (*policy, *UDP, "--counters", room.path(side + ".counters"))
+                   for side in ("server", "client")}
+        procs = room.pair([compile_c("calls")], [compile_c("calls")], client_address="127.0.0.2", **options)
+        room.wait_output(procs[1], "^at 0$")
+        expected = ([], [])
+        for number in range(2 * rounds):
+            many = number % 2 == 0
+            expected[0].append(f"{STATELESS} from now on: this side has more connections" if many
+                               else "plain RC from now on: by the number of connections")
+            expected[1].append(f"{STATEFUL} from now on: the peer has more connections" if many
+                               else "plain RC from now on: by the number of connections")
+            procs[0].kill(signal.SIGUSR2)
+            for proc, words in zip(procs, expected):
+                room.wait_until(f"{proc.label}: {words[-1]}", lambda: len(changed_why(proc)) >= len(words))
+            room.wait_until("calls that go on", goes_on(procs[1]))
+        procs[1].kill(signal.SIGUSR1)
+        room.all_succeed(*procs)
+        answered = require_text(procs[0].output(), r"^answered (\d+), added (\d+)$", "the server").groups()
+        called = require_text(procs[1].output(), r"^called (\d+), added (\d+)$", "the client").groups()
+        if called != answered:
+            raise Fail(f"calls and additions {called}, answered {answered}")
+        for proc, words in zip(procs, expected):
+            said, values = changed_why(proc), read_counters(room.path(proc.label + ".counters"))
+            to = ("star_to_rc", "star_to_stateless", "star_to_stateful")
+            counted = [values[name] for name in to]
+            wanted = [rounds, *([rounds, 0] if proc is procs[0] else [0, rounds])]
+            if counted != wanted:
+                raise Fail(f"{proc.label} counts {counted} changes to RC, stateless and stateful, not {wanted}")
+            if said != words:
+                raise Fail(f"{proc.label} changed: {said}, not {words}")
+        room.note(f"{2 * rounds} changes, {called[0]} calls")
+
+    return Case(f"star/switch-by-policy", run, 120)
+
+
+def goes_on(proc):
+    """Whether a caller has made calls from now on."""
+    count = lambda: len(re.findall("^at ", proc.output(), re.M))  # noqa: E731
+    before = count()
+    return lambda: count() >= before + 2
+
+
 def switch_refused(room):
     """The command says what is wrong: no process, none of StaR's, no connection, no such queue pair."""
     quiet = room.spawn("quiet", ["sleep", "1000"])
@@ -201,6 +252,7 @@ def switch_refused(room):
 def cases():
     yield switching(20, 120, False)
     yield switching(100, 600, True)
+    yield by_policy(2)
     yield Case("star/switch-refused", switch_refused)
     unknown = "the peer sent a request of plain RC|the peer did not answer whether it knows StaR"
     for name, role in (("server", SERVER), ("client", CLIENT)):

@@ -451,6 +451,9 @@ fn max_unacked(settings: &Settings, device: &DeviceInfo, receive_buffer: usize) 
     settings.max_unacked.unwrap_or_else(|| held.clamp(16, MAX_UNACKED))
 }
 
+/// How often connections of StaR are looked at, whether others would suit their numbers better.
+const COMPARE: Duration = Duration::from_ms(100);
+
 /// What a NIC of the host wants to be under StaR, if anything.
 fn star_config(settings: &Settings) -> Option<StarConfig> {
     let wish = match settings.transport {
@@ -460,7 +463,9 @@ fn star_config(settings: &Settings) -> Option<StarConfig> {
         Transport::Star => Wish::Auto,
     };
     let usual = StarConfig::default();
-    Some(StarConfig { wish, threshold: settings.star_threshold.unwrap_or(usual.threshold), ..usual })
+    let hold = settings.star_hold.map_or(usual.hold, |hold| Duration::from_ns(hold.as_nanos() as u64));
+    let threshold = settings.star_threshold.unwrap_or(usual.threshold);
+    Some(StarConfig { wish, threshold, hold, compare: COMPARE, ..usual })
 }
 
 /// IRN's bandwidth-delay product is what a peer's socket can hold for us, and what ours holds we tell the

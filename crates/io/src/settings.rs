@@ -140,6 +140,8 @@ pub struct Settings {
     pub transport: Transport,
     /// [`Transport::Star`]: with more connections than these in its NIC, a side would rather keep none.
     pub star_threshold: Option<u32>,
+    /// [`Transport::Star`]: how long a connection stays what it has become, at least; 5 s by default.
+    pub star_hold: Option<Duration>,
     /// Entries of the GID table, all of the one address; 2 by default.
     pub gids: Option<u8>,
     /// What senders of reliable connections do about congestion.
@@ -178,8 +180,8 @@ impl std::error::Error for SettingsError {}
 
 const OPTIONS: &str = "no such option; there are address, loss, duplicate, reorder, corrupt, mark, delay, \
                        direction, seed, pcap, counters, trace, via, via_token, path, max_unacked, gids, \
-                       transport, star_threshold, congestion, prefetch, wqe-checks, wait-on-error and \
-                       directory";
+                       transport, star_threshold, star_hold, congestion, prefetch, wqe-checks, \
+                       wait-on-error and directory";
 const ADDRESS: &str = "an IPv4 or IPv6 address is needed, such as address=127.0.0.1";
 const PROBABILITY: &str = "a probability from 0 to 1 or a percentage is needed, such as 0.01 or 1%";
 const DELAY: &str = "a time is needed, such as delay=50us (units ns, us, ms, s; at most 60s)";
@@ -193,6 +195,7 @@ const SWITCH: &str = "a switch is on or off";
 const POLICY: &str = "path is auto or udp";
 const TRANSPORT: &str = "transport is rc, irn, star-server, star-client or star";
 const THRESHOLD: &str = "a number of connections is needed, such as star_threshold=128";
+const HOLD: &str = "a time is needed, such as star_hold=5s (units ns, us, ms, s; at most 60s)";
 const CONGESTION: &str = "congestion is halving, fixed, dcqcn, timely or tcp";
 const PREFETCH: &str = "a number of WQEs from 1 to 64 is needed";
 const ON_ERROR: &str = "wait-on-error is fail or release";
@@ -265,6 +268,7 @@ impl Settings {
             }
             "transport" => self.transport = Transport::named(text).ok_or(TRANSPORT)?,
             "star_threshold" => self.star_threshold = Some(text.parse().map_err(|_| THRESHOLD)?),
+            "star_hold" => self.star_hold = Some(duration(text).map_err(|_| HOLD)?),
             "congestion" => self.congestion = Congestion::named(text).ok_or(CONGESTION)?,
             "prefetch" => {
                 let wqes = text.parse().ok().filter(|wqes| (1..=64).contains(wqes));
@@ -337,6 +341,9 @@ impl Settings {
         name_choice(&mut parts, "transport", self.transport);
         if let Some(threshold) = self.star_threshold {
             parts.push(format!("star_threshold={threshold}"));
+        }
+        if let Some(hold) = self.star_hold {
+            parts.push(format!("star_hold={}ns", hold.as_nanos()));
         }
         name_choice(&mut parts, "congestion", self.congestion);
         parts.join(",")
@@ -463,6 +470,8 @@ mod tests {
             ("path=shm", "path", Some("shm"), POLICY),
             ("transport=tcp", "transport", Some("tcp"), TRANSPORT),
             ("star_threshold=many", "star_threshold", Some("many"), THRESHOLD),
+            ("star_hold=5", "star_hold", Some("5"), HOLD),
+            ("star_hold=61s", "star_hold", Some("61s"), HOLD),
             ("congestion=vegas", "congestion", Some("vegas"), CONGESTION),
             ("max_unacked=0", "max_unacked", Some("0"), UNACKED),
             ("prefetch=0", "prefetch", Some("0"), PREFETCH),
@@ -503,6 +512,7 @@ mod tests {
             udp: bool,
             transport in 0usize..5,
             star_threshold: Option<u32>,
+            star_hold in proptest::option::of(0u64..60_000_000_000),
             congestion in 0usize..5,
             max_unacked in proptest::option::of(1u32..=65_536),
             gids in proptest::option::of(1u8..=16),
@@ -523,7 +533,9 @@ mod tests {
                 pcap, counters, trace, via, via_token,
                 path: if udp { PathPolicy::Udp } else { PathPolicy::Auto },
                 transport: Transport::ALL[transport],
-                star_threshold, max_unacked, gids, directory, prefetch, wqe_checks,
+                star_threshold,
+                star_hold: star_hold.map(Duration::from_nanos),
+                max_unacked, gids, directory, prefetch, wqe_checks,
                 wait_on_error: if release { WaitOnError::Release } else { WaitOnError::Fail },
             };
             prop_assert_eq!(Settings::parse(&settings.to_env()).unwrap(), settings);

@@ -388,6 +388,44 @@ fn connections_that_come_and_go_change_roles() {
     assert!(all(&w, &pairs, StarSide::Plain, StarSide::Plain), "few again");
 }
 
+/// What a command has chosen, policy does not change: neither side's, though both would have it otherwise.
+#[test]
+fn policy_leaves_what_a_command_has_chosen() {
+    let every = Duration::from_ms(1);
+    let mut w = World::with_config(2, 15, |config| {
+        let star = StarConfig { threshold: 4, compare: every, hold: every, ..StarConfig::default() };
+        config.star = Some(StarConfig { hello_interval: Duration::from_us(500), ..star });
+    });
+    let ids = <[QpId; 2]>::from(w.pair(QpType::Rc, CAPS, &link()));
+    w.run(Duration::from_ms(30));
+    assert_eq!(sides(&w, ids), [StarSide::Plain; 2], "few");
+    switch(&mut w, 0, ids, StarSide::Stateless);
+    w.run(Duration::from_ms(100));
+    assert_eq!(sides(&w, ids), [StarSide::Stateless, StarSide::Stateful]);
+    let said = [0, 1].map(|n| w.counter(n, "star_switches_said"));
+    w.run(Duration::from_ms(200));
+    assert_eq!(sides(&w, ids), [StarSide::Stateless, StarSide::Stateful], "few still, and nobody minds");
+    assert_eq!([0, 1].map(|n| w.counter(n, "star_switches_said")), said);
+}
+
+/// Peers that do not know StaR hear no word of the policy's, however many they are.
+#[test]
+fn policy_says_nothing_to_who_does_not_know_it() {
+    let every = Duration::from_ms(1);
+    let mut w = World::with_config(2, 16, |config| {
+        let star = StarConfig { threshold: 0, compare: every, hold: every, ..StarConfig::default() };
+        // Of the two nodes one knows it.
+        config.star = (config.qpn_base == 1 << 16).then_some(star);
+    });
+    let memory = [w.memory(0, 4096), w.memory(1, 4096)];
+    let ids = <[QpId; 2]>::from(w.pair(QpType::Rc, CAPS, &link()));
+    w.recv(1, ids[1], 1, &[memory[1].sge(0, 64)]);
+    w.send(0, ids[0], wr(2, SendOp::Send, &[memory[0].sge(0, 64)]));
+    assert_eq!((w.completion(0).wr_id, w.completion(1).wr_id), (2, 1));
+    w.run(Duration::from_ms(200));
+    assert_eq!((sides(&w, ids)[0], w.counter(0, "star_switches_said")), (StarSide::Plain, 0));
+}
+
 /// Messages of a switch that are forged: from elsewhere, by who does not know where the connection began, of
 /// an attempt that is over. Each is counted, and nothing changes.
 #[test]

@@ -111,6 +111,7 @@ impl Nic {
             return;
         };
         star.silent.forget((endpoint.dst, endpoint.peer));
+        star.eras.entry(index).and_modify(|era| era.speaks = true);
         hosted.answer |= packet.bth.ack_req;
         if let Phase::Asking | Phase::Silent = hosted.phase {
             if !packet.bth.ack_req {

@@ -61,6 +61,12 @@ pub(super) struct Era {
     pub says: Option<(SwitchStep, Side, u32)>,
     /// Since when policy has wanted something else.
     pub wanted: Option<(Side, Instant)>,
+    /// What policy has told the peer that it wants.
+    pub proposed: Option<Side>,
+    /// The peer is known to speak StaR: policy says nothing to others.
+    pub speaks: bool,
+    /// A command has chosen what this side is: policy leaves it so.
+    pub commanded: bool,
 }
 
 impl Era {
@@ -84,6 +90,9 @@ impl Era {
             round_trip: None,
             says: None,
             wanted: None,
+            proposed: None,
+            speaks: false,
+            commanded: false,
         }
     }
 
@@ -95,6 +104,12 @@ impl Era {
     /// Whether nothing is under way or wanted.
     pub fn is_idle(&self) -> bool {
         self.step == Step::Rest && self.goal.is_none()
+    }
+
+    /// Whether policy may change it: it has been what it is for its time, by nobody's command.
+    pub fn is_free(&self, now: Instant, hold: Duration) -> bool {
+        let settled = self.changed == Instant::ZERO || now.since(self.changed) >= hold;
+        settled && self.is_idle() && !self.commanded
     }
 
     pub fn bar(&mut self) {

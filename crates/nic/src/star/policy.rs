@@ -1,6 +1,7 @@
 //! Which role a connection gets while it lasts, by the number of connections that both sides have (StaR, VI).
 //! A side with more than its threshold would rather keep none, one with less than half of it does not mind;
-//! between the two nothing changes. Only where both sides leave the choice to the NICs.
+//! between the two nothing changes. Only where both sides leave the choice to the NICs, and no command has
+//! made it.
 
 use super::Nic;
 use super::switch::side_of;
@@ -49,15 +50,23 @@ impl Nic {
             let Some(era) = self.era(index) else { continue };
             let since = era.wanted.filter(|(to, _)| Some(*to) == wants).map_or(now, |(_, since)| since);
             era.wanted = wants.map(|to| (to, since));
+            era.proposed = era.proposed.filter(|to| Some(*to) == wants);
             let held = now.since(since) >= config.compare.times(LOOKS);
-            let settled = era.changed == Instant::ZERO || now.since(era.changed) >= config.hold;
-            if wants.is_some() && held && settled && era.is_idle() {
+            let is_free = era.is_free(now, config.hold) && era.speaks;
+            if wants.is_some() && held && is_free {
                 // The peer compares the two numbers, and does what they say.
-                era.wanted = None;
+                (era.wanted, era.proposed) = (None, wants);
                 self.say_compare(name);
             }
         }
         self.begin_to_compare(now);
+    }
+
+    /// The peer has said a word of StaR.
+    pub(super) fn hear_of_peer(&mut self, index: u32) {
+        if let Some(era) = self.era(index) {
+            era.speaks = true;
+        }
     }
 
     fn say_compare(&mut self, name: QpId) {
@@ -70,8 +79,7 @@ impl Nic {
         let Some(star) = &self.star else { return };
         let (config, own) = (star.config, star.eras.len() as u32);
         let Some(era) = star.eras.get(&name.index) else { return };
-        let settled = era.changed == Instant::ZERO || now.since(era.changed) >= config.hold;
-        if config.wish != Wish::Auto || !settled || !era.is_idle() {
+        if config.wish != Wish::Auto || !era.is_free(now, config.hold) {
             return;
         }
         let Some(side) = self.star_side(name).ok().and_then(side_of) else { return };

@@ -54,6 +54,9 @@ impl Nic {
             Object::Off(endpoint) => endpoint.id,
         };
         self.check_can_switch(name)?;
+        if let Some(era) = self.era(name.index) {
+            era.commanded = true;
+        }
         self.aim(now, name, to, Why::Command);
         Ok(())
     }
@@ -204,6 +207,7 @@ impl Nic {
             self.state.counters.star_drop_switch += 1;
             return;
         };
+        self.hear_of_peer(name.index);
         match said.step {
             SwitchStep::Ask | SwitchStep::Compare if self.check_can_switch(name).is_err() => {
                 self.state.counters.star_switch_refused += 1;
@@ -275,7 +279,11 @@ impl Nic {
             return self.answer(name, SwitchStep::Refused, said.to, said.epoch);
         }
         let mine = matches!(era.goal, Some((to, _)) if to == said.to);
-        era.why = if mine { era.why } else { Why::Peer };
+        era.why = match era.proposed.take() {
+            _ if mine => era.why,
+            Some(to) if to == said.to => Why::Load,
+            _ => Why::Peer,
+        };
         (era.epoch, era.step, era.to) = (said.epoch, Step::Held, said.to);
         era.begun = now;
         self.hold(name, true);
