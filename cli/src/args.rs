@@ -1,6 +1,6 @@
 //! The command line: what `adverb --help` says.
 
-use crate::{kv, lock, nicd, queue, redn, region, star, switch};
+use crate::{kv, lock, locks, nicd, queue, redn, region, star, switch};
 use adverb_io::{Choice, Congestion, Direction, PathPolicy, Settings, Transport};
 use adverb_sim::sabotage::Sabotage;
 use adverb_sim::swarm::programs::System;
@@ -109,6 +109,9 @@ pub enum Action {
     /// A lock in remote memory: serve, hold, get, set, show, bench
     #[command(subcommand, after_help = lock::EXAMPLES)]
     Lock(lock::Lock),
+    /// A table of locks in remote memory, for many clients: serve, hold, get, set, bench
+    #[command(subcommand, after_help = locks::EXAMPLES)]
+    Locks(locks::Locks),
     /// A queue in remote memory that several processes write: consume, produce, bench
     #[command(subcommand, after_help = queue::EXAMPLES)]
     Queue(queue::Queue),
@@ -166,7 +169,7 @@ pub struct Swarm {
     /// Queue pairs of NICs that offer StaR, in random roles
     #[arg(long, conflicts_with = "one_rma")]
     pub star: bool,
-    /// Run a system of programs: lock, queue or catalog
+    /// Run a system of programs: lock, locks, queue or catalog
     #[arg(
         long,
         value_name = "NAME",
@@ -209,7 +212,7 @@ pub struct Replay {
     /// A seed of the swarm of StaR
     #[arg(long, conflicts_with = "one_rma")]
     pub star: bool,
-    /// A seed of a system of programs: lock, queue or catalog
+    /// A seed of a system of programs: lock, locks, queue or catalog
     #[arg(
         long,
         value_name = "NAME",

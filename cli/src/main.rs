@@ -16,6 +16,7 @@ mod kv;
 mod lab;
 mod library;
 mod lock;
+mod locks;
 mod nicd;
 mod output;
 mod pages;
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().action {
         Action::Kv(action) => kv::kv(&action),
         Action::Lock(action) => lock::lock(&action),
+        Action::Locks(action) => locks::locks(&action),
         Action::Queue(action) => queue::queue(&action),
         Action::Redn(action) => redn::redn(&action),
         Action::Region(action) => region::region(&action).map(|()| ExitCode::SUCCESS),

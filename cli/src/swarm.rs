@@ -115,9 +115,12 @@ impl<'a> Tried<'a> {
         matches!(self, Tried::App(app, _) if app.name == REDN.name)
     }
 
-    /// Words behind a switch.
-    fn is_switch(self) -> bool {
-        matches!(self, Tried::App(app, _) if app.name == SWITCH.name)
+    /// Programs behind a switch.
+    fn switched(self) -> Option<&'a System> {
+        match self {
+            Tried::App(app, _) if app.switch.is_some() => Some(app),
+            _ => None,
+        }
     }
 
     /// What is counted as completed, and as dead.
@@ -197,10 +200,10 @@ pub fn swarm(arguments: &args::Swarm) -> Result<ExitCode, Error> {
     if arguments.hash {
         writeln!(out, "hash {hash:016x}").map_err(Error::Output)?;
     }
-    let complete = match tried {
+    let complete = match tried.switched() {
         _ if tried.is_redn() => cover(&coverage, ended),
-        _ if tried.is_switch() => show_switches(&shown),
-        _ => Ok(true),
+        Some(system) => show_switches(&shown, system),
+        None => Ok(true),
     };
     let complete = complete.map_err(Error::Output)?;
     Ok(if failed == 0 && complete { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -218,10 +221,10 @@ fn cover(coverage: &Coverage, seeds: u64) -> io::Result<bool> {
 }
 
 /// Prints what switches did; false if so many seeds should have had more.
-fn show_switches(shown: &Shown) -> io::Result<bool> {
+fn show_switches(shown: &Shown, system: &System) -> io::Result<bool> {
     let mut out = io::stdout();
     writeln!(out, "{shown}")?;
-    let missing = shown.missing();
+    let missing = shown.missing(system);
     if !missing.is_empty() {
         writeln!(out, "no switch of these seeds had: {}", missing.join(", "))?;
     }

@@ -282,6 +282,11 @@ fn ask(which: &Which, question: &Question) -> Result<Value, Error> {
     })
 }
 
+/// What a switch says of itself.
+pub fn shown(via: &Path) -> Result<Value, Error> {
+    ask(&Which { via: via.to_owned() }, &Question::Show {})
+}
+
 fn set(arguments: &Set) -> Result<(), Error> {
     let program = arguments.program.clone();
     let question = match (arguments.word, arguments.above, arguments.every) {

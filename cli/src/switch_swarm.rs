@@ -23,11 +23,11 @@ pub const SWITCH: System = System {
     one_rma: false,
     make,
     switch: Some(programs),
-    tune,
+    tune: plain,
 };
 
 /// The server's host, at whose switch the program runs.
-const SERVER: u32 = 0;
+pub const SERVER: u32 = 0;
 /// What a switch's program may rely on: a sender has given up by then.
 const LIFE: Duration = Duration::from_ms(10);
 /// Seeds in which everything must have happened that is counted here.
@@ -92,8 +92,13 @@ fn make(rng: &mut fastrand::Rng, hosts: u32, _: Option<&str>) -> Made {
     Made { programs, judge: Box::new(judge_words), settled: |_| true }
 }
 
+/// The same beside a system that also stands without a switch.
+pub fn beside(rng: &mut fastrand::Rng, _: Option<&str>) -> Vec<ProgramConfig> {
+    if rng.bool() { programs(rng, None) } else { Vec::new() }
+}
+
 /// The program follows plain RC; the timeouts are those of the connections.
-fn tune(_: &mut fastrand::Rng, config: &mut Config) {
+pub fn plain(_: &mut fastrand::Rng, config: &mut Config) {
     config.transport.irn = None;
     config.transport.rto = None;
 }
@@ -120,46 +125,54 @@ impl Shown {
         self.restarts.busy += outcome.restarts.busy;
     }
 
-    /// What must have happened in so many seeds, and did not.
-    pub fn missing(&self) -> Vec<&'static str> {
-        let counters = [
-            Counter::CasGranted,
-            Counter::CasRefused,
-            Counter::FetchAdded,
-            Counter::Stores,
-            Counter::AtomicsPassed,
-            Counter::Held,
-            Counter::Repeated,
-            Counter::Answered,
-            Counter::GapNaks,
-            Counter::WordsUnsure,
-            Counter::WordsFull,
-            Counter::ConnectionsFull,
-            Counter::Moved,
-            Counter::Resent,
-            Counter::MovedOn,
-            Counter::RingFull,
-        ];
-        let drops = [
-            Drop::Icrc,
-            Drop::Starting,
-            Drop::Gap,
-            Drop::HoldTime,
-            Drop::AckUnseen,
-            Drop::UnderWay,
-            Drop::Shifted,
-        ];
-        let counters = counters.into_iter().map(|counter| (counter.name(), self.counters.get(counter)));
-        let drops = drops.into_iter().map(|reason| (reason.name(), self.counters.dropped(reason)));
-        let rest = [
-            ("de_coalesced in place", self.in_place.get(Counter::DeCoalesced)),
-            ("restarts while answers were awaited", self.restarts.busy),
-        ];
+    /// What must have happened in so many seeds of a system, and did not.
+    pub fn missing(&self, system: &System) -> Vec<&'static str> {
+        let (counters, drops) =
+            if system.name == SWITCH.name { (&WORDS[..], &DROPS[..]) } else { (&LOCKS[..], &[][..]) };
+        let counters = counters.iter().map(|counter| (counter.name(), self.counters.get(*counter)));
+        let drops = drops.iter().map(|reason| (reason.name(), self.counters.dropped(*reason)));
+        let coalesced = ("de_coalesced in place", self.in_place.get(Counter::DeCoalesced));
+        let restarts = ("restarts while answers were awaited", self.restarts.busy);
+        let rest = std::iter::once(restarts).chain((system.name == SWITCH.name).then_some(coalesced));
         let all = counters.chain(drops).chain(rest);
         let missing = all.filter(|(_, count)| *count == 0 && self.seeds >= SHOWN_BY);
         missing.map(|(name, _)| name).collect()
     }
 }
+
+/// What clients of words must bring about.
+const WORDS: [Counter; 16] = [
+    Counter::CasGranted,
+    Counter::CasRefused,
+    Counter::FetchAdded,
+    Counter::Stores,
+    Counter::AtomicsPassed,
+    Counter::Held,
+    Counter::Repeated,
+    Counter::Answered,
+    Counter::GapNaks,
+    Counter::WordsUnsure,
+    Counter::WordsFull,
+    Counter::ConnectionsFull,
+    Counter::Moved,
+    Counter::Resent,
+    Counter::MovedOn,
+    Counter::RingFull,
+];
+const DROPS: [Drop; 7] =
+    [Drop::Icrc, Drop::Starting, Drop::Gap, Drop::HoldTime, Drop::AckUnseen, Drop::UnderWay, Drop::Shifted];
+/// What clients of locks must, who add nothing, and wait for what they have asked.
+const LOCKS: [Counter; 9] = [
+    Counter::CasGranted,
+    Counter::CasRefused,
+    Counter::Stores,
+    Counter::AtomicsPassed,
+    Counter::Held,
+    Counter::Repeated,
+    Counter::Answered,
+    Counter::WordsUnsure,
+    Counter::Moved,
+];
 
 impl fmt::Display for Shown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,11 +1,13 @@
 //! The programs of `apps` as systems for the simulator's swarms: which of them run where, and what must be
 //! true of what they note.
 
-use adverb_apps::{catalog, lock, queue};
+use crate::switch_swarm::{SERVER, beside};
+use adverb_apps::{catalog, lock, locks, queue};
 use adverb_rdma::seam::Note;
 use adverb_rdma::{Connect, Duration, Rdma};
 use adverb_sim::linear::model::{
-    Lock, LockAnswer, LockCall, OrderedCall, OrderedWords, Queue, QueueAnswer, QueueCall, Word, WordCall,
+    Lock, LockAnswer, LockCall, OrderedCall, OrderedWords, Queue, QueueAnswer, QueueCall, Tagged,
+    TaggedAnswer, TaggedCall, Word, WordCall,
 };
 use adverb_sim::linear::{Model, WORK_MAX};
 use adverb_sim::program::history::{Told, history};
@@ -15,7 +17,7 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 /// All systems.
-pub const ALL: [System; 3] = [
+pub const ALL: [System; 4] = [
     System {
         name: "lock",
         about: "a lock with leases and fencing tokens, and the record that it guards",
@@ -24,6 +26,19 @@ pub const ALL: [System; 3] = [
         make: make_lock,
         switch: None,
         tune: |_, _| {},
+    },
+    System {
+        name: "locks",
+        about: "a table of locks, released by WRITEs, beside a switch that decides their atomics or none",
+        bugs: &[
+            ("early-release", "a lock is released before the record is written"),
+            ("no-fence", "a lock is taken over while its holder's queue pair lives"),
+            ("no-recovery", "locks of dead holders are not taken over"),
+        ],
+        one_rma: false,
+        make: make_locks,
+        switch: Some(beside),
+        tune: crate::switch_swarm::plain,
     },
     System {
         name: "queue",
@@ -98,6 +113,72 @@ pub fn judge_lock(run: &Run<'_>) -> Vec<String> {
             Some([value]) if told.name == "load" => Some(LockAnswer::Value(*value)),
             Some([token]) => Some(LockAnswer::Done(*token)),
             Some(_) => return None,
+        };
+        Some((call, answer))
+    })
+}
+
+fn make_locks(rng: &mut fastrand::Rng, hosts: u32, bug: Option<&str>) -> Made {
+    let bug = match bug {
+        Some("early-release") => locks::Bug::EarlyRelease,
+        Some("no-fence") => locks::Bug::NoFence,
+        Some("no-recovery") => locks::Bug::NoRecovery,
+        _ => locks::Bug::None,
+    };
+    // What a switch's program relies on.
+    let connect = connect_within(rng, 5..=6);
+    let config = locks::HomeConfig {
+        locks: rng.u32(1..=4),
+        value_max: [8, 100, 1_000, 4_000][rng.usize(0..4)],
+        lease: duration(rng, &[100, 500, 5_000]),
+        connect,
+    };
+    let serve = move |rdma: Rdma| async move { locks::serve(&rdma, "locks", &config).await };
+    let mut programs = vec![Start::new("home", SERVER, serve).serving()];
+    for n in 0..rng.u32(2..=5) {
+        let work = locks::Work {
+            rounds: rng.u32(2..=10),
+            locks: config.locks,
+            values: rng.u64(1..=4),
+            len: rng.u32(8..=config.value_max),
+            settle: duration(rng, &[0, 11_000]),
+            release: if rng.bool() { locks::Release::Write } else { locks::Release::CompareSwap },
+            connect,
+            bug,
+        };
+        let run = move |rdma: Rdma| async move { locks::work(&rdma, "locks", &work).await };
+        // What a program does to words of its own host no switch sees.
+        programs.push(Start::new(format!("client {n}"), rng.u32(1..hosts), run));
+    }
+    Made { programs, judge: Box::new(judge_locks), settled: |_| true }
+}
+
+pub fn judge_locks(run: &Run<'_>) -> Vec<String> {
+    let mut lost = run.notes.iter().filter_map(|noted| match &noted.note {
+        Note::Begin { name: "lost", arguments, .. } => {
+            Some(format!("lock {arguments:?} is lost: nobody gives it back, nor is it taken over"))
+        }
+        _ => None,
+    });
+    if let Some(lost) = lost.next() {
+        return vec![lost];
+    }
+    judge::<Tagged>(run, &Tagged, |told| {
+        let call = match (told.name, told.arguments) {
+            ("try", [expected, tag]) => TaggedCall::Try { expected: *expected, tag: *tag },
+            ("store", [tag, value]) => TaggedCall::Store { tag: *tag, value: *value },
+            ("load", [tag]) => TaggedCall::Load(*tag),
+            ("look", []) => TaggedCall::Look,
+            ("release", [tag]) => TaggedCall::Release { tag: *tag, value: None },
+            ("release", [tag, value]) => TaggedCall::Release { tag: *tag, value: Some(*value) },
+            _ => return None,
+        };
+        let answer = match (told.results, told.name) {
+            (None, _) => None,
+            (Some([]), "store" | "release") => Some(TaggedAnswer::Done),
+            (Some([was]), "try" | "release") => Some(TaggedAnswer::Was(*was)),
+            (Some([value]), "load" | "look") => Some(TaggedAnswer::Value(*value)),
+            (Some(_), _) => return None,
         };
         Some((call, answer))
     })

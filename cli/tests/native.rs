@@ -1,4 +1,4 @@
-//! `adverb lock` and `adverb queue` as their users see them: processes, signals, kills.
+//! `adverb lock`, `adverb locks` and `adverb queue` as their users see them: processes, signals, kills.
 #![allow(clippy::disallowed_methods, reason = "tests of real time")]
 
 use std::io::{BufRead, BufReader, Lines, Write};
@@ -47,7 +47,8 @@ impl House {
     fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_adverb"));
         command.args(words).env("ADVERB", format!("address={}", self.address));
-        command.env("ADVERB_LOCK", &self.at).env("ADVERB_QUEUE", &self.at).stdin(Stdio::null());
+        command.env("ADVERB_LOCK", &self.at).env("ADVERB_LOCKS", &self.at).env("ADVERB_QUEUE", &self.at);
+        command.stdin(Stdio::null());
         command
     }
 
@@ -134,6 +135,61 @@ fn a_holder_that_was_stopped_for_too_long_changes_nothing_and_is_told() {
     holder.signal("CONT");
     assert_eq!(holder.ends(), Some(1), "the lock was lost");
     assert_eq!(house.said(&["lock", "get"]), "newer");
+}
+
+impl House {
+    fn locks(&self, lease: &str) -> Running {
+        let mut home = self.start(&["locks", "serve", "--locks", "8", "--lease", lease]);
+        assert_eq!(home.line(), format!("8 locks ready at {}, lease {lease}", self.at));
+        home
+    }
+}
+
+#[test]
+fn each_of_many_locks_has_its_value() {
+    let house = House::new(8);
+    let _home = house.locks("2s");
+    assert_eq!(house.said(&["locks", "get", "3"]), "");
+    assert_eq!(house.said(&["locks", "set", "3", "three"]), "stored with tag 0x200000001");
+    assert_eq!(house.said(&["locks", "set", "4", "four"]), "stored with tag 0x300000001");
+    assert_eq!(
+        (house.said(&["locks", "get", "3"]), house.said(&["locks", "get", "4"])),
+        ("three".into(), "four".into())
+    );
+    let refused = house.run(&["locks", "get", "8"]);
+    assert!(text(&refused.stderr).contains("there is no lock 8"), "{}", text(&refused.stderr));
+    let refused = house.run(&["locks", "set", "3", &"x".repeat(65)]);
+    assert!(text(&refused.stderr).contains("a value of 65 bytes; at most 64"), "{}", text(&refused.stderr));
+    for release in ["write", "cas"] {
+        let bench =
+            ["locks", "bench", "--time", "300ms", "--clients", "4", "--size", "64", "--release", release];
+        let rate = house.said(&bench);
+        assert!(rate.starts_with("4 clients, 1 locks, 64 bytes: "), "{rate}");
+        assert!(rate.contains(" 0 taken over"), "{rate}");
+    }
+}
+
+#[test]
+fn a_dead_holders_lock_passes_on_and_a_stopped_one_is_shut_out() {
+    let house = House::new(9);
+    let _home = house.locks("500ms");
+    let mut holder = house.start(&["locks", "hold", "5"]);
+    assert_eq!(holder.line(), "holding with tag 0x100000001");
+    holder.signal("KILL");
+    assert_eq!(house.said(&["locks", "set", "5", "after"]), "stored with tag 0x200000001");
+    let mut holder = house.start(&["locks", "hold", "5"]);
+    assert_eq!(holder.line(), "holding with tag 0x300000001");
+    holder.signal("STOP");
+    assert_eq!(house.said(&["locks", "set", "5", "newer"]), "stored with tag 0x400000001");
+    holder.signal("CONT");
+    assert_eq!(holder.ends(), Some(1), "it is told that it was shut out");
+    assert_eq!(house.said(&["locks", "get", "5"]), "newer");
+    // One that ends in time gives it back.
+    let mut holder = house.start(&["locks", "hold", "5"]);
+    assert!(holder.line().starts_with("holding with tag"));
+    holder.signal("INT");
+    assert_eq!(holder.ends(), Some(0));
+    assert!(house.said(&["locks", "set", "5", "newest"]).starts_with("stored"));
 }
 
 #[test]

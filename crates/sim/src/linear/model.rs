@@ -286,3 +286,114 @@ impl Model for OrderedWords {
         Some(after)
     }
 }
+
+/// A lock's word, in which its holder's tag stands, and a value that the lock guards. Only the holder may
+/// change the value or free the lock: who has lost it can do neither any more, and nothing tells it so but
+/// that its requests fail.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Tagged;
+
+/// What a [`Tagged`] lock is asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TaggedCall {
+    /// That this tag stand in the word, if what is expected stands there: 0, or the tag of who has lost it.
+    Try {
+        /// What must stand there.
+        expected: u64,
+        /// What stands there then.
+        tag: u64,
+    },
+    /// That the value become this, by the holder with this tag.
+    Store {
+        /// The tag.
+        tag: u64,
+        /// The value.
+        value: u64,
+    },
+    /// The value, by the holder with this tag.
+    Load(u64),
+    /// The value, by whomever.
+    Look,
+    /// To be free, by the holder with this tag, and with this value if the holder knows it: unconditionally,
+    /// or only if the tag stands there, which then is the answer.
+    Release {
+        /// The tag.
+        tag: u64,
+        /// The value.
+        value: Option<u64>,
+    },
+}
+
+/// What a [`Tagged`] lock answers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TaggedAnswer {
+    /// It was done.
+    Done,
+    /// What stood in the word before.
+    Was(u64),
+    /// The value.
+    Value(u64),
+}
+
+/// What a [`Tagged`] lock holds.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct TaggedState {
+    /// The holder's tag; 0 when it is free.
+    pub holder: u64,
+    /// The value.
+    pub value: u64,
+}
+
+impl Model for Tagged {
+    type Call = TaggedCall;
+    type Answer = TaggedAnswer;
+    type State = TaggedState;
+
+    fn start(&self) -> TaggedState {
+        TaggedState::default()
+    }
+
+    fn step(
+        &self,
+        state: &TaggedState,
+        call: &TaggedCall,
+        answer: Option<&TaggedAnswer>,
+    ) -> Option<TaggedState> {
+        let TaggedState { holder, value: current } = *state;
+        let after = match *call {
+            TaggedCall::Try { expected, tag } if expected == holder => TaggedState { holder: tag, ..*state },
+            TaggedCall::Try { .. } | TaggedCall::Look => *state,
+            TaggedCall::Store { tag, value } if tag == holder => TaggedState { value, ..*state },
+            TaggedCall::Load(tag) if tag == holder => *state,
+            TaggedCall::Release { tag, value }
+                if tag == holder && value.is_none_or(|value| value == current) =>
+            {
+                TaggedState { holder: 0, ..*state }
+            }
+            // Who has lost it may ask whether the tag still stands there, and learns that it does not.
+            TaggedCall::Release { tag, .. }
+                if tag != holder && matches!(answer, Some(TaggedAnswer::Was(_))) =>
+            {
+                *state
+            }
+            TaggedCall::Store { .. } | TaggedCall::Load(_) | TaggedCall::Release { .. } => return None,
+        };
+        match answer {
+            Some(TaggedAnswer::Done) => {
+                matches!(call, TaggedCall::Store { .. } | TaggedCall::Release { .. }).then_some(after)
+            }
+            Some(TaggedAnswer::Was(was)) => (*was == holder).then_some(after),
+            Some(TaggedAnswer::Value(value)) => (*value == current).then_some(after),
+            None => (after != *state).then_some(after),
+        }
+    }
+
+    fn only_looks(&self, call: &TaggedCall, answer: &TaggedAnswer) -> bool {
+        match (call, answer) {
+            (TaggedCall::Try { expected: asked, .. } | TaggedCall::Release { tag: asked, .. }, answer) => {
+                matches!(answer, TaggedAnswer::Was(was) if was != asked)
+            }
+            (call, _) => matches!(call, TaggedCall::Load(_) | TaggedCall::Look),
+        }
+    }
+}

@@ -1,7 +1,8 @@
 //! Histories that are right or wrong by hand, and random ones against all permutations.
 
 use super::model::{
-    Lock, LockAnswer, LockCall, OrderedCall, OrderedWords, Queue, QueueAnswer, QueueCall, Word, WordCall,
+    Lock, LockAnswer, LockCall, OrderedCall, OrderedWords, Queue, QueueAnswer, QueueCall, Tagged,
+    TaggedAnswer, TaggedCall, Word, WordCall,
 };
 use super::*;
 
@@ -424,4 +425,72 @@ fn a_queue_pair_keeps_its_order() {
         &OrderedWords,
         [(0, ask(0, 0, data, idle), 0, None), (0, ask(0, 1, data, WordCall::Read), 1, Some((2, 0)))],
     );
+}
+
+#[test]
+fn tagged_locks() {
+    use TaggedAnswer::{Done, Value, Was};
+    use TaggedCall::{Load, Look, Release, Store, Try};
+    let take = |expected, tag| Try { expected, tag };
+    let free = |tag, value| Release { tag, value };
+    // One after the other; a try meanwhile finds the tag.
+    right(
+        &Tagged,
+        [
+            (0, take(0, 7), 0, Some((1, Was(0)))),
+            (1, take(0, 8), 2, Some((3, Was(7)))),
+            (0, Store { tag: 7, value: 5 }, 4, Some((7, Done))),
+            (0, free(7, Some(5)), 4, Some((7, Done))),
+            (1, take(0, 8), 5, Some((9, Was(0)))),
+            (1, Load(8), 10, Some((11, Value(5)))),
+            (2, Look, 10, Some((11, Value(5)))),
+            (1, free(8, None), 12, Some((13, Was(8)))),
+        ],
+    );
+    // Two holders.
+    wrong(&Tagged, [(0, take(0, 7), 0, Some((1, Was(0)))), (1, take(0, 8), 2, Some((3, Was(0))))], 1);
+    // A lock that is lost: nobody has released it, and it is free.
+    wrong(
+        &Tagged,
+        [
+            (0, take(0, 7), 0, Some((1, Was(0)))),
+            (0, free(7, None), 2, Some((3, Done))),
+            (1, take(0, 8), 4, Some((5, Was(7)))),
+        ],
+        2,
+    );
+    // Who has lost it changes the value, or frees it.
+    let lost = |last: TaggedCall| {
+        [
+            (0, take(0, 7), 0, Some((1, Was(0)))),
+            (1, take(7, 8), 2, Some((3, Was(7)))),
+            (0, last, 4, Some((5, Done))),
+        ]
+    };
+    wrong(&Tagged, lost(Store { tag: 7, value: 1 }), 2);
+    wrong(&Tagged, lost(free(7, None)), 2);
+    // Or it asks, and learns that it has lost it.
+    let asks = |was| {
+        let mut lines = lost(free(7, None));
+        lines[2].3 = Some((5, Was(was)));
+        lines
+    };
+    right(&Tagged, asks(8));
+    wrong(&Tagged, asks(7), 2);
+    wrong(&Tagged, asks(0), 2);
+    // A holder that died between its record and its release, or before both: never after the release alone.
+    let died = |next: TaggedCall, answer, seen| {
+        [
+            (0, take(0, 7), 0, Some((1, Was(0)))),
+            (0, Store { tag: 7, value: 5 }, 2, None),
+            (0, free(7, Some(5)), 2, None),
+            (1, next, 3, Some((4, answer))),
+            (1, Load(8), 5, Some((6, Value(seen)))),
+        ]
+    };
+    for seen in [0, 5] {
+        right(&Tagged, died(take(7, 8), Was(7), seen));
+    }
+    right(&Tagged, died(take(0, 8), Was(0), 5));
+    wrong(&Tagged, died(take(0, 8), Was(0), 0), 4);
 }

@@ -31,8 +31,8 @@ pub struct System {
     pub one_rma: bool,
     /// Its programs for a fabric of so many hosts, broken in this way.
     pub make: fn(rng: &mut fastrand::Rng, hosts: u32, bug: Option<&str>) -> Made,
-    /// The programs of the switch that host 0 is at, broken in this way; without any, no switch runs any.
-    /// Where some run there are at least three hosts, and the switch is started anew at times.
+    /// The programs of the switch that host 0 is at, broken in this way; of a seed that gets none, no switch
+    /// runs any. Where some run, the switch is started anew at times. There are at least three hosts.
     pub switch: Option<SwitchOf>,
     /// What else is random of the fabric and its NICs; it may do nothing.
     pub tune: fn(rng: &mut fastrand::Rng, config: &mut Config),
@@ -141,6 +141,7 @@ fn plan(system: &System, seed: u64, bug: Option<&str>) -> Plan {
         restarts: random_restarts(&mut rng, span),
         cuts: if quiet { Vec::new() } else { random_cuts(&mut rng) },
     });
+    let programs = programs.filter(|switch| !switch.programs.is_empty());
     let mut config = Config {
         switch,
         programs,
