@@ -158,6 +158,11 @@ impl Nic {
         self.step_named(now, qp, out)
     }
 
+    /// [`Nic::step_qp`], if that sends a frame; `None`, and nothing is done, if it would do something else.
+    pub fn send_of_qp(&mut self, now: Instant, qp: QpId, out: &mut TxFrame) -> Option<Step> {
+        self.send_named(now, qp, out)
+    }
+
     /// What [`Nic::step_qp`] would do for a queue pair, for a driver that has to find the time before the
     /// work is done.
     pub fn intent(&mut self, qp: QpId) -> Intent {
@@ -197,6 +202,12 @@ impl Nic {
     /// notification of congestion.
     pub fn step_common(&mut self, now: Instant, out: &mut TxFrame) -> Step {
         self.step_outside(now, out)
+    }
+
+    /// Whether [`Nic::step_common`] could do something.
+    #[inline]
+    pub fn has_common_work(&self) -> bool {
+        !self.state.pending.is_empty() || self.state.has_effects || self.state.notifier.is_due()
     }
 
     /// The queue pairs that could do something, in the order of their turns, but those that were
@@ -245,10 +256,7 @@ impl Nic {
     /// Whether [`Nic::next_frame`] could produce something.
     #[inline]
     pub fn has_work(&self) -> bool {
-        self.ready.front().is_some()
-            || !self.state.pending.is_empty()
-            || self.state.has_effects
-            || self.state.notifier.is_due()
+        self.ready.front().is_some() || self.has_common_work()
     }
 
     /// Produces no more frames for this path until it is unblocked. Timers go on; datagrams for it are

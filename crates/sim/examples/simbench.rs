@@ -8,6 +8,8 @@
 //! `... -- hardware [TURNS]`: what hosts that cost something cost the simulator, each beside its floor, with
 //! the bounds that it is held to; the last line has the figures for `bench/run`. The exit status is 1 when a
 //! bound is not kept.
+//!
+//! `... -- writes [CARD] [COUNT]`: 64-byte WRITEs alone, for callgrind: two counts of them, and the difference.
 #![allow(clippy::print_stdout, reason = "an example")]
 
 use adverb_nic::Mtu;
@@ -84,16 +86,18 @@ fn time(sim: &mut Sim) -> f64 {
     cpu_seconds() - start
 }
 
+/// WRITEs of a turn.
+const WRITES: u32 = 200_000;
+
 /// Millions of 64-byte WRITEs a second, on one queue pair that has 128 under way.
-fn writes(card: &str) -> f64 {
-    const WRITES: u32 = 200_000;
+fn writes(card: &str, count: u32) -> f64 {
     let mut config = pair(card);
     config.transport.share_qp = true;
     let mut sim = Sim::new(config).expect("a sound configuration");
-    sim.add_flows((0..WRITES).map(|_| write(64)));
+    sim.add_flows((0..count).map(|_| write(64)));
     let seconds = time(&mut sim);
     assert!(sim.flows_done(), "every WRITE ends");
-    f64::from(WRITES) / seconds / 1e6
+    f64::from(count) / seconds / 1e6
 }
 
 /// Nanoseconds a packet of 1 KB with its acknowledgement, over so many connections in turn.
@@ -172,14 +176,14 @@ fn hardware(turns: u32) -> bool {
         all_kept &= kept;
         if kept { "kept" } else { "MISSED" }
     };
-    let (costly, neutral, ratio) = in_turns(&|| writes("connectx5"), &|| writes("neutral"));
+    let (costly, neutral, ratio) = in_turns(&|| writes("connectx5", WRITES), &|| writes("neutral", WRITES));
     println!(
         "64 B WRITEs, connectx5: {costly:.2} M/s (at least 1: {}), {ratio:.2} of neutral's {neutral:.2} (at \
          least 0.4: {})",
         verdict(costly >= 1.0),
         verdict(ratio >= 0.4)
     );
-    let (rate, _, chained) = in_turns(&|| chains("connectx5"), &|| writes("neutral"));
+    let (rate, _, chained) = in_turns(&|| chains("connectx5"), &|| writes("neutral", WRITES));
     println!(
         "chains of NOPs, connectx5: {rate:.2} M WQEs/s (at least 5: {}), {chained:.2} of neutral's WRITEs \
          (at least 2: {})",
@@ -212,6 +216,11 @@ fn main() {
     if args.next_if(|a| a == "hardware").is_some() {
         let turns = args.next().map_or(5, |a| a.parse().expect("a number of turns"));
         std::process::exit(i32::from(!hardware(turns)));
+    }
+    if args.next_if(|a| a == "writes").is_some() {
+        let card = args.next().unwrap_or_else(|| "connectx5".into());
+        let count = args.next().map_or(WRITES, |a| a.parse().expect("a number of WRITEs"));
+        return println!("{count} WRITEs, {card}: {:.3} M/s", writes(&card, count));
     }
     let hosts: u32 = args.next().map_or(128, |a| a.parse().expect("a number of hosts"));
     let bytes = args.next().map_or(20_000_000, |a| units::parse_bytes(&a).expect("bytes")) as u32;

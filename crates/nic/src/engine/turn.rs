@@ -177,11 +177,29 @@ impl Nic {
             return Step::Idle;
         }
         let (index, taken) = (pair.qp.index(), pair.qp.taken);
+        self.step_alone(index, taken, now, out).of(id)
+    }
+
+    /// A step of a queue pair by its name, if that sends a frame.
+    pub(crate) fn send_named(&mut self, now: Instant, id: QpId, out: &mut TxFrame) -> Option<Step> {
+        let QueuePair { qp, mode } = self.qps.get_mut(self.inner_name(id))?;
+        let sends = qp.ready
+            && (mode.owes(qp) && !qp.responder.held_back || requester::next(qp) == Next::Packet);
+        if !sends {
+            return None;
+        }
+        let (index, taken) = (qp.index(), qp.taken);
+        Some(self.step_alone(index, taken, now, out).of(id))
+    }
+
+    /// A step of a queue pair that is ready, in the row or taken from it.
+    #[inline]
+    fn step_alone(&mut self, index: u32, taken: bool, now: Instant, out: &mut TxFrame) -> SendStep {
         let step = self.step_once(index, now, out);
         if step == SendStep::Idle && !taken {
             self.ready.remove(index);
         }
-        step.of(id)
+        step
     }
 
     /// What a queue pair would do next.

@@ -91,13 +91,12 @@ impl Sim {
     fn request(&self, h: u32, id: u32, qp: u32) -> Request {
         let packets = &self.fabric.packets;
         let operation = packets.bth(id).opcode.operation();
-        let p =
-            self.hosts.list[h as usize].unit.as_ref().expect("only hosts with hardware come here").profile;
         let (addr, len) = match operation {
             _ if operation.is_atomic() => (packets.descriptor(id).atomic.va, 8),
             _ => (packets.reth(id).va, u64::from(packets.reth(id).len)),
         };
         let host = &self.hosts.list[h as usize];
+        let p = &host.unit.as_ref().expect("only hosts with hardware come here").profile;
         let chip = host.chip.iter().any(|range| range.contains(&addr));
         let reads = operation == Operation::ReadRequest;
         let word = (reads || operation == Operation::WriteOnly) && len <= 8 && p.word(!reads, chip) > 0;

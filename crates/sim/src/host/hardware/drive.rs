@@ -8,7 +8,7 @@
 //! The port's latency is part of the link's delay.
 
 use super::arrive::REQUEST;
-use super::unit::{Keeps, Unit, Work};
+use super::unit::{Core, Keeps, Unit, Work};
 use crate::fabric::packet::Kind;
 use crate::sim::Sim;
 use crate::source::Source;
@@ -27,6 +27,7 @@ impl Sim {
     }
 
     /// A host's NIC and its hardware.
+    #[inline]
     pub(super) fn hardware(&mut self, h: u32) -> (&mut Nic, &mut Unit) {
         let host = &mut self.hosts.list[h as usize];
         let unit = host.unit.as_deref_mut().expect("only hosts with hardware come here");
@@ -35,6 +36,18 @@ impl Sim {
 
     /// Lets the hardware of a host go on: what the NIC has ready, and what may leave.
     pub(crate) fn step_hardware(&mut self, h: u32) {
+        if self.hardware(h).0.has_work() {
+            self.take_queue_pairs(h);
+        }
+        self.take_frames(h);
+        self.send_staged(h);
+        self.arm_hardware(h);
+        self.watch_timer(h);
+    }
+
+    /// What the NIC has, and the queue pairs that could do something.
+    #[inline(never)]
+    fn take_queue_pairs(&mut self, h: u32) {
         self.collect(h);
         while let Some(id) = self.hardware(h).0.take_ready() {
             let (nic, unit) = self.hardware(h);
@@ -43,17 +56,14 @@ impl Sim {
             (pair.id, pair.keeps) = (Some(id), keeps);
             self.advance(h, index);
         }
-        self.take_frames(h);
-        self.send_staged(h);
-        self.arm_hardware(h);
-        self.watch_timer(h);
     }
 
     /// The hardware of a host is to be called when its next work is due, unless it is being called.
+    #[inline]
     pub(super) fn arm_hardware(&mut self, h: u32) {
         let unit = self.hardware(h).1;
-        if let Some(at) = unit.next_at()
-            && !unit.at_work
+        if !unit.at_work
+            && let Some(at) = unit.next_at()
         {
             self.wake_by(Source::Hardware(h), at);
         }
@@ -116,10 +126,10 @@ impl Sim {
     pub(super) fn advance(&mut self, h: u32, index: u32) {
         let now = self.now;
         let (nic, unit) = self.hardware(h);
-        let p = unit.profile;
         let pair = unit.pair(index);
         let Some(id) = pair.id else { return };
-        match nic.intent(id) {
+        let intent = nic.intent(id);
+        match intent {
             Intent::Answer | Intent::Packet => {
                 if !core::mem::replace(&mut pair.sending, true) {
                     unit.sending.push_back(index);
@@ -129,18 +139,19 @@ impl Sim {
             Intent::Nothing => self.rest(h, index),
             Intent::Execute { waits: true, .. } => self.rest(h, index),
             Intent::Execute { calculates, .. } if pair.paid => self.execute_paid(h, index, id, calculates),
-            Intent::Execute { .. } => self.want_unit(h, index),
+            Intent::Execute { .. } => self.want_unit(h, index, intent),
             Intent::FetchAhead { managed, orders } => self.fetch_ahead(h, index, managed, orders),
-            Intent::Fetch(_) if pair.at_hand > 0 => self.want_unit(h, index),
+            Intent::Fetch(_) if pair.at_hand > 0 => self.want_unit(h, index, intent),
             Intent::Fetch(_) if !pair.known => {
                 pair.engaged = true;
-                let at = now + p.doorbell;
+                let at = now + unit.profile.doorbell;
                 unit.put(at, Work::Known(index));
             }
             Intent::Fetch(posted) => {
-                let batch = if pair.active { p.fetch_batch } else { p.fetch_first };
+                pair.engaged = true;
+                let was_active = core::mem::replace(&mut pair.active, true);
+                let batch = if was_active { unit.profile.fetch_batch } else { unit.profile.fetch_first };
                 let wqes = u64::from(posted).min(batch.max(1)) as u32;
-                (pair.engaged, pair.active) = (true, true);
                 let at = unit.fetch(now, index, wqes);
                 unit.put(at, Work::Fetched(index, wqes));
             }
@@ -198,39 +209,46 @@ impl Sim {
         self.advance(h, index);
     }
 
-    /// A queue pair waits for its processing unit.
-    fn want_unit(&mut self, h: u32, index: u32) {
+    /// A queue pair waits for its processing unit, with what it would do there now.
+    fn want_unit(&mut self, h: u32, index: u32, intent: Intent) {
         let (_, unit) = self.hardware(h);
         unit.pair(index).engaged = true;
         if unit.cores.is_empty() {
-            return self.on_unit(h, index, None);
+            return self.on_unit(h, index, None, intent);
         }
         let core = index as usize % unit.cores.len();
-        unit.cores[core].row.push_back(index);
+        let Core { busy, row } = &mut unit.cores[core];
+        if *busy || !row.is_empty() {
+            row.push_back(index);
+        } else {
+            self.on_unit(h, index, Some(core), intent);
+        }
         self.serve_unit(h, core);
     }
 
     /// A unit that is free takes the next queue pair that does not have to wait.
     fn serve_unit(&mut self, h: u32, core: usize) {
         loop {
-            let (_, unit) = self.hardware(h);
-            if unit.cores[core].busy {
+            let (nic, unit) = self.hardware(h);
+            let Core { busy, row } = &mut unit.cores[core];
+            if *busy {
                 return;
             }
-            let Some(index) = unit.cores[core].row.pop_front() else { return };
-            self.on_unit(h, index, Some(core));
+            let Some(index) = row.pop_front() else { return };
+            let Some(id) = unit.pair(index).id else { continue };
+            let intent = nic.intent(id);
+            self.on_unit(h, index, Some(core), intent);
         }
     }
 
     /// A queue pair has a unit. A WQE that has to wait leaves it free.
-    fn on_unit(&mut self, h: u32, index: u32, core: Option<usize>) {
-        let (nic, unit) = self.hardware(h);
-        let Some(id) = unit.pair(index).id else { return };
-        let mut intent = nic.intent(id);
+    fn on_unit(&mut self, h: u32, index: u32, core: Option<usize>, mut intent: Intent) {
         if let Intent::Fetch(_) = intent {
+            let Some(id) = self.hardware(h).1.pair(index).id else { return };
             self.step_beyond_frames(h, index, id);
             intent = self.hardware(h).0.intent(id);
         }
+        let now = self.now;
         let (_, unit) = self.hardware(h);
         let Intent::Execute { op, waits: false, .. } = intent else {
             unit.pair(index).engaged = false;
@@ -247,8 +265,7 @@ impl Sim {
         if let Some(core) = core {
             unit.cores[core].busy = true;
         }
-        let at = self.now + cost;
-        self.hardware(h).1.put(at, Work::Executed(index));
+        unit.put(now + cost, Work::Executed(index));
     }
 
     /// Steps a queue pair to fetch or execute. In some modes frames go before that which nothing has
@@ -272,10 +289,10 @@ impl Sim {
         (pair.engaged, pair.paid) = (false, true);
         self.collect(h);
         self.advance(h, index);
-        let cores = self.hardware(h).1.cores.len();
-        if cores > 0 {
-            let core = index as usize % cores;
-            self.hardware(h).1.cores[core].busy = false;
+        let cores = &mut self.hardware(h).1.cores;
+        if !cores.is_empty() {
+            let core = index as usize % cores.len();
+            cores[core].busy = false;
             self.serve_unit(h, core);
         }
     }
@@ -302,7 +319,14 @@ impl Sim {
     }
 
     /// Takes frames from queue pairs in turns, as far as there is room for them.
+    #[inline]
     pub(super) fn take_frames(&mut self, h: u32) {
+        if !self.hardware(h).1.sending.is_empty() {
+            self.take_some_frames(h);
+        }
+    }
+
+    fn take_some_frames(&mut self, h: u32) {
         let now = self.now;
         loop {
             let host = &mut self.hosts.list[h as usize];
@@ -315,23 +339,22 @@ impl Sim {
                 return;
             }
             unit.sending.pop_front();
-            unit.pair(index).sending = false;
-            let Some(id) = unit.pair(index).id else { continue };
-            if let Intent::Answer | Intent::Packet = host.nic.intent(id) {
-                if self.watch.journal.is_on() {
-                    self.watch.journal.look(&host.nic);
+            let pair = unit.pair(index);
+            pair.sending = false;
+            let Some(id) = pair.id else { continue };
+            if self.watch.journal.is_on() {
+                self.watch.journal.look(&host.nic);
+            }
+            match host.nic.send_of_qp(Instant::from_ps(now), id, &mut self.hosts.out) {
+                Some(Step::Frame(_)) => self.on_frame_taken(h, index, false),
+                Some(Step::Answer(_)) => self.on_frame_taken(h, index, true),
+                Some(Step::Idle) => {
+                    // A request whose memory is not there ends here, with its completion.
+                    self.collect(h);
+                    self.note_rest(h, index);
+                    continue;
                 }
-                match host.nic.step_qp(Instant::from_ps(now), id, &mut self.hosts.out) {
-                    Step::Frame(_) => self.on_frame_taken(h, index, false),
-                    Step::Answer(_) => self.on_frame_taken(h, index, true),
-                    Step::Idle => {
-                        // A request whose memory is not there ends here, with its completion.
-                        self.collect(h);
-                        self.note_rest(h, index);
-                        continue;
-                    }
-                    _ => {}
-                }
+                _ => {}
             }
             self.advance(h, index);
         }
@@ -353,24 +376,15 @@ impl Sim {
             self.tell_sent(h, id);
         }
         let (now, size) = (self.now, u64::from(self.fabric.packets.hot[id as usize].size));
-        let packet = self.hosts.out.packet;
-        // Memory on the NIC is read without PCIe.
-        let host = &self.hosts.list[h as usize];
-        let chip = &host.chip;
-        let spans = self.hosts.out.payload.spans();
-        let on_chip =
-            !chip.is_empty() && spans.iter().all(|span| chip.iter().any(|r| r.contains(&span.addr())));
-        // By the frame itself: a WQE that is sent again may have others executed behind it.
-        let name = host.unit.as_deref().and_then(|unit| unit.pairs.get(index as usize)?.id);
-        let inline = !answer && name.is_some_and(|id| host.nic.is_inline(id, &self.hosts.out));
-        let operation = packet.bth.opcode.operation();
+        let (bth, bytes) = (&self.hosts.out.packet.bth, self.hosts.out.packet.payload_len);
+        let operation = bth.opcode.operation();
         // Completions that travel are the NIC's own.
-        let own = operation == Operation::CqePacket;
+        let reads = bytes > 0 && operation != Operation::CqePacket && !self.is_near(h, index, answer);
         let (_, unit) = self.hardware(h);
         unit.taken += size;
         let mut at = now;
-        if packet.payload_len > 0 && !inline && !on_chip && !own {
-            at = unit.read(now, packet.payload_len);
+        if reads {
+            at = unit.read(now, bytes);
         }
         if operation.is_read_response() {
             at += unit.profile.read_turn;
@@ -387,6 +401,19 @@ impl Sim {
         self.pass_out(h, index, id, long);
     }
 
+    /// Whether the payload of the frame in `out` is read without PCIe: it is on the NIC, or stands in its WQE.
+    fn is_near(&self, h: u32, index: u32, answer: bool) -> bool {
+        let host = &self.hosts.list[h as usize];
+        let (chip, out) = (&host.chip, &self.hosts.out);
+        let on_chip = |addr: u64| chip.iter().any(|range| range.contains(&addr));
+        if !chip.is_empty() && out.payload.spans().iter().all(|span| on_chip(span.addr())) {
+            return true;
+        }
+        // By the frame itself: a WQE that is sent again may have others executed behind it.
+        let name = host.unit.as_deref().and_then(|unit| unit.pairs.get(index as usize)?.id);
+        !answer && name.is_some_and(|id| host.nic.is_inline(id, out))
+    }
+
     /// The NIC has given a frame of no queue pair: StaR's stateless half answers, or its host hands WQEs to
     /// the peer. Such frames are as many as what has come in and was posted, and so are taken at once.
     fn on_stateless_frame(&mut self, h: u32) {
@@ -395,13 +422,13 @@ impl Sim {
             self.tell_sent(h, id);
         }
         let (now, size) = (self.now, u64::from(self.fabric.packets.hot[id as usize].size));
-        let packet = self.hosts.out.packet;
-        let operation = packet.bth.opcode.operation();
+        let packet = &self.hosts.out.packet;
+        let (operation, irn, bytes) = (packet.bth.opcode.operation(), packet.irn, packet.payload_len);
         let (_, unit) = self.hardware(h);
         unit.taken += size;
         let at = match operation {
-            Operation::WqePacket => unit.fetch_for_peer(now, StarEth::from(packet.irn).count.into()),
-            Operation::GetDataAnswer => unit.read(now, packet.payload_len),
+            Operation::WqePacket => unit.fetch_for_peer(now, StarEth::from(irn).count.into()),
+            Operation::GetDataAnswer => unit.read(now, bytes),
             _ => now,
         };
         let answer = operation == Operation::GetDataAnswer;
@@ -432,7 +459,15 @@ impl Sim {
 
     /// Puts frames that may leave on the link, if that is free. What a host sends to itself does not see the
     /// link.
+    #[inline]
     pub(super) fn send_staged(&mut self, h: u32) {
+        let now = self.now;
+        if self.hardware(h).1.next_staged(now).is_some() {
+            self.send_some_staged(h);
+        }
+    }
+
+    fn send_some_staged(&mut self, h: u32) {
         let (now, up) = (self.now, self.hosts.list[h as usize].up);
         while let Some(id) = self.hardware(h).1.next_staged(now) {
             let hot = self.fabric.packets.hot[id as usize];
@@ -459,7 +494,14 @@ impl Sim {
     }
 
     /// Completions that the NIC has, and notifications of congestion.
+    #[inline]
     fn collect(&mut self, h: u32) {
+        if self.hardware(h).0.has_common_work() {
+            self.collect_some(h);
+        }
+    }
+
+    fn collect_some(&mut self, h: u32) {
         let at = Instant::from_ps(self.now);
         loop {
             let host = &mut self.hosts.list[h as usize];

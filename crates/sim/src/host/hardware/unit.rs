@@ -166,6 +166,8 @@ impl Way {
 pub struct Unit {
     /// Its parameters.
     pub profile: Profile,
+    /// Picoseconds that a byte holds PCIe, where that is a whole number; otherwise 0.
+    byte_ps: u64,
     work: BinaryHeap<Due>,
     order: u64,
     /// Work that is due is being done.
@@ -205,7 +207,11 @@ impl Unit {
     /// Idle hardware on a link of a rate; `frame` is the largest frame there.
     pub fn new(profile: Profile, line_rate: u64, frame: u32, seed: u64) -> Unit {
         let ahead = u128::from(profile.pcie_read) * u128::from(line_rate) * 2 / 8_000_000_000_000;
+        let byte_ps = profile.transfer(1);
+        // A product with a number of 32 bits does not overflow.
+        let is_whole = byte_ps < 1 << 31 && byte_ps * profile.pcie_rate == 8_000_000_000_000;
         Unit {
+            byte_ps: if is_whole { byte_ps } else { 0 },
             work: BinaryHeap::new(),
             order: 0,
             at_work: false,
@@ -257,23 +263,27 @@ impl Unit {
     }
 
     /// Enters work for a time.
+    #[inline]
     pub(super) fn put(&mut self, at: u64, work: Work) {
         self.order += 1;
         self.work.push(Due { at, order: self.order, work });
     }
 
     /// When there is work next.
+    #[inline]
     pub(super) fn next_at(&self) -> Option<u64> {
         self.work.peek().map(|due| due.at)
     }
 
     /// Takes out work that is due.
+    #[inline]
     pub(super) fn due(&mut self, now: u64) -> Option<Work> {
         self.next_at().filter(|at| *at <= now)?;
         self.work.pop().map(|due| due.work)
     }
 
     /// A queue pair by its index.
+    #[inline]
     pub(super) fn pair(&mut self, index: u32) -> &mut Pair {
         if self.pairs.len() <= index as usize {
             self.pairs.resize(index as usize + 1, Pair::default());
@@ -296,11 +306,17 @@ impl Unit {
         self.reads.front().copied().filter(|_| reads > 0 && self.reads.len() as u64 >= reads)
     }
 
+    /// Time that bytes hold PCIe, as [`Profile::transfer`] says.
+    #[inline]
+    fn transfer(&self, bytes: u64) -> u64 {
+        if self.byte_ps > 0 { bytes * self.byte_ps } else { self.profile.transfer(bytes) }
+    }
+
     /// Starts a WQE fetch; when it ends.
     pub(super) fn fetch(&mut self, now: u64, index: u32, wqes: u32) -> u64 {
         let keeps = self.pair(index).keeps;
         let (at, hold) = self.find_state(now, index, keeps);
-        let takes = self.profile.transfer(64 * u64::from(wqes));
+        let takes = self.transfer(64 * u64::from(wqes));
         let start = self.to_nic.take(at, takes) - takes;
         self.leave_state(start, index, keeps);
         start + hold + self.profile.fetch
@@ -310,18 +326,18 @@ impl Unit {
     /// there.
     pub(super) fn fetch_for_peer(&mut self, now: u64, wqes: u32) -> u64 {
         let known = now + self.profile.doorbell;
-        self.to_nic.take(known, self.profile.transfer(64 * u64::from(wqes))) + self.profile.fetch
+        self.to_nic.take(known, self.transfer(64 * u64::from(wqes))) + self.profile.fetch
     }
 
     /// Reads a posted WQE of 64 bytes, and 16 that say what is outstanding; when they are there.
     pub(super) fn read_posted(&mut self, now: u64) -> u64 {
         self.posted_reads += 1;
-        self.to_nic.take(now, self.profile.transfer(64 + 16)) + self.profile.posted
+        self.to_nic.take(now, self.transfer(64 + 16)) + self.profile.posted
     }
 
     /// Reads payload; when the NIC has it.
     pub(super) fn read(&mut self, now: u64, bytes: u32) -> u64 {
-        let transferred = self.to_nic.take(now, self.profile.transfer(u64::from(bytes)));
+        let transferred = self.to_nic.take(now, self.transfer(u64::from(bytes)));
         let end = transferred + self.profile.pcie_read;
         self.reads.push_back(end);
         end
@@ -329,12 +345,12 @@ impl Unit {
 
     /// Writes to memory; when the last byte is there.
     pub(super) fn write(&mut self, now: u64, bytes: u32) -> u64 {
-        self.to_memory.take(now, self.profile.transfer(u64::from(bytes)))
+        self.to_memory.take(now, self.transfer(u64::from(bytes)))
     }
 
     /// Writes a completion; when a processor can find it.
     pub(super) fn complete(&mut self, now: u64) -> u64 {
-        let takes = self.profile.transfer(64);
+        let takes = self.transfer(64);
         self.to_memory.take(now, takes) - takes + self.profile.completion
     }
 
@@ -379,6 +395,7 @@ impl Unit {
     }
 
     /// The frame that may leave next, if it may leave now.
+    #[inline]
     pub(super) fn next_staged(&self, now: u64) -> Option<u32> {
         self.staged.front().filter(|(at, _)| *at <= now).map(|(_, packet)| *packet)
     }
