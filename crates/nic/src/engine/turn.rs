@@ -183,8 +183,8 @@ impl Nic {
     /// A step of a queue pair by its name, if that sends a frame.
     pub(crate) fn send_named(&mut self, now: Instant, id: QpId, out: &mut TxFrame) -> Option<Step> {
         let QueuePair { qp, mode } = self.qps.get_mut(self.inner_name(id))?;
-        let sends = qp.ready
-            && (mode.owes(qp) && !qp.responder.held_back || requester::next(qp) == Next::Packet);
+        let sends =
+            qp.ready && (mode.owes(qp) && !qp.responder.held_back || requester::next(qp) == Next::Packet);
         if !sends {
             return None;
         }

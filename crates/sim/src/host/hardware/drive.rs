@@ -36,17 +36,31 @@ impl Sim {
 
     /// Lets the hardware of a host go on: what the NIC has ready, and what may leave.
     pub(crate) fn step_hardware(&mut self, h: u32) {
+        self.go_on_hardware(h);
+        self.arm_hardware(h);
+        self.watch_timer(h);
+    }
+
+    /// Asks first whether there is anything: it is called after each piece of work.
+    #[inline]
+    fn go_on_hardware(&mut self, h: u32) {
+        let now = self.now;
+        let (nic, unit) = self.hardware(h);
+        if nic.has_work() || !unit.sending.is_empty() || unit.next_staged(now).is_some() {
+            self.go_on_with_work(h);
+        }
+    }
+
+    #[inline(never)]
+    fn go_on_with_work(&mut self, h: u32) {
         if self.hardware(h).0.has_work() {
             self.take_queue_pairs(h);
         }
         self.take_frames(h);
         self.send_staged(h);
-        self.arm_hardware(h);
-        self.watch_timer(h);
     }
 
     /// What the NIC has, and the queue pairs that could do something.
-    #[inline(never)]
     fn take_queue_pairs(&mut self, h: u32) {
         self.collect(h);
         while let Some(id) = self.hardware(h).0.take_ready() {
@@ -79,7 +93,8 @@ impl Sim {
             } {
                 self.do_work(h, work);
             }
-            self.step_hardware(h);
+            self.go_on_hardware(h);
+            self.watch_timer(h);
             let next = self.hardware(h).1.next_at();
             if !next.is_some_and(|at| self.goes_on(Source::Hardware(h), at)) {
                 break;
@@ -124,7 +139,6 @@ impl Sim {
 
     /// Finds out what a queue pair waits for next.
     pub(super) fn advance(&mut self, h: u32, index: u32) {
-        let now = self.now;
         let (nic, unit) = self.hardware(h);
         let pair = unit.pair(index);
         let Some(id) = pair.id else { return };
@@ -136,26 +150,31 @@ impl Sim {
                 }
             }
             _ if pair.engaged => {}
-            Intent::Nothing => self.rest(h, index),
-            Intent::Execute { waits: true, .. } => self.rest(h, index),
+            Intent::Nothing | Intent::Execute { waits: true, .. } => self.rest(h, index),
             Intent::Execute { calculates, .. } if pair.paid => self.execute_paid(h, index, id, calculates),
             Intent::Execute { .. } => self.want_unit(h, index, intent),
-            Intent::FetchAhead { managed, orders } => self.fetch_ahead(h, index, managed, orders),
             Intent::Fetch(_) if pair.at_hand > 0 => self.want_unit(h, index, intent),
-            Intent::Fetch(_) if !pair.known => {
-                pair.engaged = true;
-                let at = now + unit.profile.doorbell;
-                unit.put(at, Work::Known(index));
-            }
-            Intent::Fetch(posted) => {
-                pair.engaged = true;
-                let was_active = core::mem::replace(&mut pair.active, true);
-                let batch = if was_active { unit.profile.fetch_batch } else { unit.profile.fetch_first };
-                let wqes = u64::from(posted).min(batch.max(1)) as u32;
-                let at = unit.fetch(now, index, wqes);
-                unit.put(at, Work::Fetched(index, wqes));
-            }
+            Intent::Fetch(posted) => self.fetch(h, index, posted),
+            Intent::FetchAhead { managed, orders } => self.fetch_ahead(h, index, managed, orders),
         }
+    }
+
+    /// A queue has no WQE at hand: the NIC has to know of them, and then to read some.
+    #[inline(never)]
+    fn fetch(&mut self, h: u32, index: u32, posted: u32) {
+        let now = self.now;
+        let (_, unit) = self.hardware(h);
+        let pair = unit.pair(index);
+        pair.engaged = true;
+        if !pair.known {
+            let at = now + unit.profile.doorbell;
+            return unit.put(at, Work::Known(index));
+        }
+        let was_active = core::mem::replace(&mut pair.active, true);
+        let batch = if was_active { unit.profile.fetch_batch } else { unit.profile.fetch_first };
+        let wqes = u64::from(posted).min(batch.max(1)) as u32;
+        let at = unit.fetch(now, index, wqes);
+        unit.put(at, Work::Fetched(index, wqes));
     }
 
     /// A cross-channel queue has no WQE at hand: those that a fetch brings are read as they are when it
@@ -220,14 +239,23 @@ impl Sim {
         let Core { busy, row } = &mut unit.cores[core];
         if *busy || !row.is_empty() {
             row.push_back(index);
-        } else {
-            self.on_unit(h, index, Some(core), intent);
+            return;
         }
+        self.on_unit(h, index, Some(core), intent);
         self.serve_unit(h, core);
     }
 
     /// A unit that is free takes the next queue pair that does not have to wait.
+    #[inline]
     fn serve_unit(&mut self, h: u32, core: usize) {
+        let Core { busy, row } = &self.hardware(h).1.cores[core];
+        if !*busy && !row.is_empty() {
+            self.serve_waiting(h, core);
+        }
+    }
+
+    #[inline(never)]
+    fn serve_waiting(&mut self, h: u32, core: usize) {
         loop {
             let (nic, unit) = self.hardware(h);
             let Core { busy, row } = &mut unit.cores[core];
@@ -326,6 +354,7 @@ impl Sim {
         }
     }
 
+    #[inline(never)]
     fn take_some_frames(&mut self, h: u32) {
         let now = self.now;
         loop {
@@ -467,6 +496,7 @@ impl Sim {
         }
     }
 
+    #[inline(never)]
     fn send_some_staged(&mut self, h: u32) {
         let (now, up) = (self.now, self.hosts.list[h as usize].up);
         while let Some(id) = self.hardware(h).1.next_staged(now) {
@@ -501,6 +531,7 @@ impl Sim {
         }
     }
 
+    #[inline(never)]
     fn collect_some(&mut self, h: u32) {
         let at = Instant::from_ps(self.now);
         loop {
