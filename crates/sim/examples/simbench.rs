@@ -9,7 +9,7 @@
 //! the bounds that it is held to; the last line has the figures for `bench/run`. The exit status is 1 when a
 //! bound is not kept.
 //!
-//! `... -- writes [CARD] [COUNT]`: 64-byte WRITEs alone, for callgrind: two counts of them, and the difference.
+//! `... -- writes [CARD] [COUNT]`: 64-byte WRITEs alone, for callgrind: two counts, and the difference.
 #![allow(clippy::print_stdout, reason = "an example")]
 
 use adverb_nic::Mtu;

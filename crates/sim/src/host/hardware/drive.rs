@@ -430,7 +430,7 @@ impl Sim {
         self.pass_out(h, index, id, long);
     }
 
-    /// Whether the payload of the frame in `out` is read without PCIe: it is on the NIC, or stands in its WQE.
+    /// Whether the payload of the frame in `out` is read without PCIe: it is on the NIC, or in its WQE.
     fn is_near(&self, h: u32, index: u32, answer: bool) -> bool {
         let host = &self.hosts.list[h as usize];
         let (chip, out) = (&host.chip, &self.hosts.out);
