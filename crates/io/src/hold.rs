@@ -32,6 +32,8 @@ const PENALTY_OF_ROW: i32 = 32;
 /// Acknowledgements that left with an answer, or rows that ended with a poll, after which the penalty is
 /// halved.
 const WINS: u32 = 4;
+/// A host that had too much to do probably has it for so much longer.
+const CROWDED: Duration = Duration::from_ms(20);
 /// Calls after one for an event, before something waits.
 const AFTER_EVENT: i32 = 64;
 
@@ -94,8 +96,8 @@ impl Trust {
         }
     }
 
-    fn judge(&mut self, soon: bool, held: bool) {
-        if soon { self.came(held) } else { self.failed(held) }
+    fn judge(&mut self, soon: bool, held: bool, is_crowded: bool) {
+        if soon { self.came(held) } else { self.failed(held && !is_crowded) }
     }
 }
 
@@ -107,6 +109,8 @@ pub struct Hold {
     left: Option<Left>,
     /// The last call that was not without effect on the socket was a post.
     row: bool,
+    /// Until then the host is taken to have more to do than it can.
+    crowded_until: Instant,
 }
 
 impl Hold {
@@ -136,8 +140,9 @@ impl Hold {
             return self.note_post(now, sent, waits);
         };
         let soon = now.since(left.at) < SOON;
+        let is_crowded = now < self.crowded_until;
         match left.what {
-            What::Acks if sent || !soon => self.acks.judge(soon, left.held),
+            What::Acks if sent || !soon => self.acks.judge(soon, left.held, is_crowded),
             What::Row if sent && soon => self.posts.came(false),
             What::Row if left.held && !soon => self.posts.credit = -PENALTY_OF_ROW,
             What::Row if !soon => self.posts.failed(false),
@@ -162,10 +167,11 @@ impl Hold {
         self.row = false;
         let Some(left) = self.left else { return true };
         let soon = now.since(left.at) < SOON;
+        let is_crowded = now < self.crowded_until;
         match left.what {
-            What::Row => self.posts.judge(soon, left.held),
+            What::Row => self.posts.judge(soon, left.held, is_crowded),
             What::Acks if soon => return false,
-            What::Acks => self.acks.failed(left.held),
+            What::Acks => self.acks.failed(left.held && !is_crowded),
         }
         self.left = None;
         true
@@ -191,12 +197,19 @@ impl Hold {
         if now.since(left.at) < SOON {
             return false;
         }
+        let held = left.held && now >= self.crowded_until;
         match left.what {
-            What::Acks => self.acks.failed(left.held),
-            What::Row => self.posts.failed(left.held),
+            What::Acks => self.acks.failed(held),
+            What::Row => self.posts.failed(held),
         }
         self.left = None;
         true
+    }
+
+    /// The host has more to do than its processors can.
+    #[cold]
+    pub fn note_crowded(&mut self, now: Instant) {
+        self.crowded_until = now + CROWDED;
     }
 
     /// The application asks for an event, or says that it will sleep.
@@ -274,6 +287,31 @@ mod tests {
         assert!(!answer(&mut hold, 300, 300));
         let tries = (0..).take_while(|i| !answer(&mut hold, 1000 + i * 100, 3)).count();
         assert_eq!(tries as i32, NEEDED);
+    }
+
+    #[test]
+    fn who_was_late_on_a_crowded_host_only_begins_anew() {
+        let tries = |hold: &mut Hold, us| (0..).take_while(|i| !answer(hold, us + i * 100, 3)).count() as i32;
+        let mut hold = Hold::default();
+        for us in (0..10).map(|round| round * 10_000) {
+            assert_eq!(tries(&mut hold, us), NEEDED);
+            // It answers late.
+            hold.note_crowded(at(us + 2000));
+            assert!(answer(&mut hold, us + 2000, 300));
+            assert_eq!(tries(&mut hold, us + 3000), NEEDED);
+            // The thread sends what it let wait.
+            hold.acknowledges(at(us + 5000), true, true);
+            assert!(hold.thread_looks(at(us + 5060)));
+            // A poll comes late after a row of posts.
+            assert!(row(&mut hold, us + 6000, 10, 1) > 0);
+            hold.posted(at(us + 6100), true, true);
+            assert!(hold.poll_begins(at(us + 6400)));
+            assert_eq!((hold.acks.credit, hold.posts.credit), (0, 0));
+        }
+        // Where it is not crowded any more, that counts again.
+        tries(&mut hold, 200_000);
+        assert!(answer(&mut hold, 201_000, 300));
+        assert_eq!(tries(&mut hold, 202_000), PENALTY_MIN + NEEDED);
     }
 
     #[test]

@@ -202,7 +202,10 @@ impl Host {
         if core.polls_in_vain == vain::ROW {
             core.polls_in_vain = 0;
             drop(guard);
-            vain::row();
+            if vain::row() {
+                let core = &mut *self.shared.lock();
+                core.hold.note_crowded(core.clock.now());
+            }
         }
         Ok(count)
     }

@@ -254,14 +254,37 @@ fn spin(shared: &Shared, load: &mut AppLoad) {
     }
 }
 
-/// Whether the application's threads use the processor, by the process's own clocks.
+/// Whether the application's threads need the processor, by the process's own clocks: they use much of one,
+/// or were taken off theirs, by this thread as it woke or because the host has more to do than it can.
 #[derive(Debug)]
 struct AppLoad {
-    wall_ns: u64,
-    cpu_ns: u64,
+    last: Usage,
     busy: bool,
     /// With one processor, spinning takes it from everyone else.
     alone: bool,
+}
+
+/// What the process had used at a time.
+#[derive(Clone, Copy, Debug)]
+struct Usage {
+    wall_ns: u64,
+    /// By threads other than this one.
+    cpu_ns: u64,
+    /// Times that a thread was taken off its processor.
+    taken_off: u64,
+}
+
+#[expect(clippy::disallowed_methods, reason = "the process's own clocks say what its threads use")]
+impl Usage {
+    fn now(wall_ns: u64) -> Usage {
+        let cpu_ns = clock::other_threads_cpu_ns();
+        Usage { wall_ns, cpu_ns, taken_off: sys::involuntary_switches_of_all() }
+    }
+
+    fn is_busy_since(self, before: Usage) -> bool {
+        let used_ns = self.cpu_ns.saturating_sub(before.cpu_ns);
+        used_ns * 4 > self.wall_ns - before.wall_ns || self.taken_off > before.taken_off
+    }
 }
 
 #[expect(clippy::disallowed_methods, reason = "the process's own clocks say what its threads use")]
@@ -271,17 +294,32 @@ impl AppLoad {
 
     fn new() -> AppLoad {
         let alone = std::thread::available_parallelism().is_ok_and(|n| n.get() == 1);
-        let cpu_ns = clock::other_threads_cpu_ns();
-        AppLoad { wall_ns: clock::monotonic_ns(), cpu_ns, busy: true, alone }
+        AppLoad { last: Usage::now(clock::monotonic_ns()), busy: true, alone }
     }
 
     fn is_busy(&mut self) -> bool {
         let wall_ns = clock::monotonic_ns();
-        if wall_ns - self.wall_ns >= Self::WINDOW_NS {
-            let cpu_ns = clock::other_threads_cpu_ns();
-            self.busy = (cpu_ns.saturating_sub(self.cpu_ns)) * 4 > wall_ns - self.wall_ns;
-            (self.wall_ns, self.cpu_ns) = (wall_ns, cpu_ns);
+        if wall_ns - self.last.wall_ns >= Self::WINDOW_NS {
+            let now = Usage::now(wall_ns);
+            self.busy = now.is_busy_since(self.last);
+            self.last = now;
         }
         self.busy || self.alone
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_application_needs_the_processor_if_it_uses_it_or_has_lost_it() {
+        let before = Usage { wall_ns: 1_000_000, cpu_ns: 300_000, taken_off: 5 };
+        for (cpu_ns, taken_off, expected) in
+            [(300_000, 5, false), (425_000, 5, false), (425_001, 5, true), (300_000, 6, true), (0, 5, false)]
+        {
+            let now = Usage { wall_ns: 1_500_000, cpu_ns, taken_off };
+            assert_eq!(now.is_busy_since(before), expected, "{now:?}");
+        }
     }
 }

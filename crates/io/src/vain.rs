@@ -70,18 +70,21 @@ impl Caller {
     }
 }
 
-/// [`ROW`] polls in a row have found nothing: the last of them by this thread.
+/// [`ROW`] polls in a row have found nothing: the last of them by this thread. True where the host has more
+/// to do than its processors can: then others have run meanwhile.
 #[cold]
-pub fn row() {
+pub fn row() -> bool {
     let mut caller = CALLER.get();
     let advice = caller.row(sys::involuntary_switches);
     CALLER.set(caller);
     if advice == Advice::Shorten {
         sys::prefer_short_turns(TURN);
     }
-    if advice != Advice::Poll {
+    let is_crowded = advice != Advice::Poll;
+    if is_crowded {
         std::thread::yield_now();
     }
+    is_crowded
 }
 
 #[cfg(test)]

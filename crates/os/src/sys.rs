@@ -373,10 +373,19 @@ pub fn prefer_short_waits(slice: Duration) {
 
 /// Times that the calling thread was taken off its processor though it could have gone on.
 pub fn involuntary_switches() -> u64 {
+    switches_of(libc::RUSAGE_THREAD)
+}
+
+/// Times that threads of this process were taken off their processors though they could have gone on.
+pub fn involuntary_switches_of_all() -> u64 {
+    switches_of(libc::RUSAGE_SELF)
+}
+
+fn switches_of(whose: libc::c_int) -> u64 {
     // SAFETY: all zeroes is a valid `rusage`, and the call fills it.
     let usage = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
-        libc::getrusage(libc::RUSAGE_THREAD, &mut usage);
+        libc::getrusage(whose, &mut usage);
         usage
     };
     u64::try_from(usage.ru_nivcsw).unwrap_or(0)
