@@ -296,13 +296,18 @@ fn the_swarm_of_star_is_one_of_its_own_and_replays() {
 /// Programs are tried under faults, their planted bugs found, and the line that is printed replays the seed.
 #[test]
 fn systems_of_programs_are_tried_and_replayed() {
-    for app in ["lock", "queue", "catalog"] {
+    for app in ["lock", "locks", "queue", "catalog"] {
         let output = adverb(&["swarm", "--app", app, "--seeds", "100"]);
         let said = text(&output.stdout);
         assert!(output.status.success() && said.starts_with("100 seeds, 0 failed; "), "{app}: {said}");
         assert!(said.contains(" calls made, ") && said.contains(" programs killed"), "{said}");
     }
-    for (app, bug) in [("lock", "early-release"), ("queue", "torn-header"), ("catalog", "early-head")] {
+    for (app, bug) in [
+        ("lock", "early-release"),
+        ("locks", "early-release"),
+        ("queue", "torn-header"),
+        ("catalog", "early-head"),
+    ] {
         let found = adverb(&["swarm", "--app", app, "--bug", bug, "--seeds", "10000", "--failures", "1"]);
         let said = text(&found.stdout);
         assert_eq!(found.status.code(), Some(1), "{said}");
@@ -318,7 +323,7 @@ fn systems_of_programs_are_tried_and_replayed() {
         assert!(sound.status.success(), "without the bug it passes: {}", text(&sound.stdout));
     }
     for (words, part) in [
-        (&["swarm", "--app", "lokc"][..], "not one of lock, queue"),
+        (&["swarm", "--app", "lokc"][..], "not one of lock, locks, queue"),
         (&["swarm", "--app", "lock", "--bug", "torn-header"], "can be broken by: early-release"),
         (&["replay", "1", "--bug", "torn-header"], "--app"),
         (&["swarm", "--app", "lock", "--1rma"], "cannot be used with"),
