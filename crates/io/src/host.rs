@@ -1,5 +1,6 @@
 //! The process's NIC with its loop: what `verbs` and programs use.
 
+use crate::asked;
 use crate::core::{Core, OnEvent, OnFrames};
 use crate::counters::{is_json, render};
 use crate::device::{DeviceInfo, devices};
@@ -7,11 +8,11 @@ use crate::directory::{Member, folder_of};
 use crate::error::OpenError;
 use crate::fork;
 use crate::life::Lives;
-use crate::looks::{self, Looks};
+use crate::looks;
 use crate::port::Port;
 use crate::progress::{self, Call, State};
 use crate::rings::Rings;
-use crate::roles::{self, Roles};
+use crate::roles;
 use crate::settings::{Congestion, Settings, Transport};
 use crate::udp::Udp;
 use crate::vain;
@@ -51,8 +52,9 @@ pub struct Shared {
     pub core: BiasedLock<Core>,
     pub member: Arc<Member>,
     pub state: State,
-    pub looks: Looks,
-    pub roles: Roles,
+    /// Where its queues are looked at, and where it is told what its connections are to be.
+    pub looks: asked::Socket,
+    pub roles: asked::Socket,
     counters_file: Option<PathBuf>,
     forks: u32,
 }
@@ -77,8 +79,8 @@ impl Shared {
         drop(port);
         drop(core);
         progress::stop(self);
-        looks::stop(self);
-        roles::stop(self);
+        self.looks.close();
+        self.roles.close();
         self.member.leave();
         fork::release(self.member.folder());
         if let Some((path, text)) = text
@@ -130,7 +132,7 @@ impl Host {
                 OpenError::System { what: "starting the progress thread", source }
             })?;
         if star_config(settings).is_some()
-            && let Err(error) = roles::offer(shared)
+            && let Err(error) = asked::offer(shared, roles::KIND)
         {
             say!("adverb: `adverb star switch` cannot reach this process: {error}");
         }
@@ -293,7 +295,7 @@ impl Host {
     /// Lets `adverb redn show --pid` look at the NIC's cross-channel queues. Where that cannot be had, the
     /// program goes on without it.
     pub fn offer_looks(&self) {
-        if let Err(error) = looks::offer(self.shared) {
+        if let Err(error) = asked::offer(self.shared, looks::KIND) {
             say!("adverb: `adverb redn show --pid` cannot look at this process: {error}");
         }
     }
@@ -406,7 +408,7 @@ fn open_parts(
     let core = Core::new(nic, port, clock, on_event, settings.trace);
     let forks = fork::epoch();
     let counters_file = settings.counters.clone();
-    let (state, looks, roles) = (State::default(), Looks::default(), Roles::default());
+    let (state, looks, roles) = (State::default(), asked::Socket::default(), asked::Socket::default());
     Ok(Shared { core: BiasedLock::new(core), member, state, looks, roles, counters_file, forks })
 }
 

@@ -15,13 +15,14 @@
 //! udp                            the network
 //! program                        native programs: adverb_rdma's driver
 //! star                           native services without connections
-//! looks roles                    a running process, looked at and told from outside
+//! asked looks roles              a running process, looked at and told from outside
 //! ```
 //! Sockets, shared memory, rings, bells, locks, faults and capture are in `adverb_os`.
 //!
 //! Unsafe code is in `payload`, `fork` and `program/memory`.
 #![deny(unsafe_code)]
 
+mod asked;
 mod core;
 mod counters;
 mod device;

@@ -1,35 +1,20 @@
 //! Looks into a running process from outside: what its cross-channel send queues hold, and what each of them
-//! waits for. Read-only, and for processes of the same user alone.
-//!
-//! A process that has such queues listens on a socket in the abstract namespace, which goes with it:
-//!
-//! ```text
-//! @adverb-look-<pid>-<nth NIC of the process>     to who connects, one packet with a file of text
-//! ```
-//! A thread of its own answers; it has the NIC's lock for as long as it copies the queues.
+//! waits for. Read-only. A process that has such queues is asked at its socket `look` ([`crate::asked`]): who
+//! connects gets one packet with a file of text. The NIC is locked for as long as its queues are copied.
 
+use crate::asked::{Kind, PATIENCE_S, connect, garbled, give, text_of};
 use crate::host::Shared;
 use adverb_nic::{LiveQueue, LiveWait, Nic};
-use adverb_os::shm::anonymous_file;
-use adverb_os::sys::{WaitSet, wait_readable};
-use adverb_os::unix::{Channel, Listener};
+use adverb_os::sys::wait_readable;
+use adverb_os::unix::Channel;
 use std::fmt::Write as _;
-use std::fs::File;
-use std::io::{self, Read, Seek, Write};
-use std::os::fd::AsFd;
-use std::path::PathBuf;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::io;
 use std::time::Duration;
 
-/// Seconds that an asker waits for an answer.
-const PATIENCE_S: u32 = 5;
 /// Bytes of a block of a send queue.
 const BLOCK: usize = 64;
 /// Queues of one answer.
 const QUEUES_MAX: usize = 4096;
-/// NICs of this process that were looked for.
-static NICS: AtomicU32 = AtomicU32::new(0);
 
 /// A send queue as it was looked at. Indices count blocks, as in [`LiveQueue`].
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -80,58 +65,13 @@ pub enum LookedWait {
     Answers,
 }
 
-/// The socket on which a NIC is looked at, once it has cross-channel queues.
-#[derive(Default)]
-pub struct Looks {
-    listener: OnceLock<Listener>,
-}
+/// How a NIC is looked at, once it has cross-channel queues.
+pub const KIND: Kind = Kind { name: "look", socket: |shared| &shared.looks, answer };
 
-fn name(pid: u32, nic: u32) -> PathBuf {
-    PathBuf::from(format!("\0adverb-look-{pid}-{nic}"))
-}
-
-/// Lets a NIC be looked at, if it is not yet.
-pub fn offer(shared: &'static Shared) -> io::Result<()> {
-    if shared.looks.listener.get().is_some() {
-        return Ok(());
-    }
-    let listener = Listener::bind(&name(std::process::id(), NICS.fetch_add(1, Ordering::Relaxed)))?;
-    if shared.looks.listener.set(listener).is_ok() {
-        std::thread::Builder::new().name("adverb-look".to_owned()).spawn(|| answer(shared))?;
-    }
-    Ok(())
-}
-
-/// Ends the thread, if there is one.
-pub fn stop(shared: &Shared) {
-    if let Some(listener) = shared.looks.listener.get() {
-        listener.close();
-    }
-}
-
-/// The thread: tells everybody of its own user who asks.
-fn answer(shared: &Shared) {
-    let Some(listener) = shared.looks.listener.get() else { return };
-    let mut set = WaitSet::default();
-    while shared.core.visit().port.is_some() {
-        set.clear();
-        set.add(listener.fd(), false);
-        set.wait(None);
-        let Ok(channel) = listener.accept() else { continue };
-        if !channel.is_of_own_user() {
-            continue;
-        }
-        let text = text(&mut shared.core.visit().nic);
-        // Who asked may be gone.
-        let _ = give(&channel, &text);
-    }
-}
-
-fn give(channel: &Channel, text: &str) -> io::Result<()> {
-    let mut file = File::from(anonymous_file(text.len().max(1) as u64)?);
-    file.write_all(text.as_bytes())?;
-    file.rewind()?;
-    channel.send(b"queues", &[file.as_fd()])
+/// Tells everybody who asks.
+fn answer(shared: &Shared, channel: &Channel) -> io::Result<()> {
+    let text = text(&mut shared.core.visit().nic);
+    give(channel, b"queues", &text)
 }
 
 /// The cross-channel queues of a NIC, two lines for each.
@@ -174,18 +114,9 @@ fn text(nic: &mut Nic) -> String {
 
 /// Looks into a process's NICs.
 pub fn look(pid: u32) -> io::Result<Vec<Looked>> {
-    let sockets = std::fs::read_to_string("/proc/net/unix")?;
-    let prefix = format!("@adverb-look-{pid}-");
     let mut out = Vec::new();
     let mut found = false;
-    for line in sockets.lines() {
-        let Some((_, nic)) = line.split_once(&prefix) else { continue };
-        let Ok(nic) = nic.trim_end_matches('@').parse() else { continue };
-        // Its connections have the name, too, and it may be gone by now.
-        let Ok(channel) = Channel::connect(&name(pid, nic), PATIENCE_S) else { continue };
-        if !channel.is_of_own_user() {
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the process is another user's"));
-        }
+    for channel in connect(pid, KIND.name)? {
         if !wait_readable(channel.fd(), Duration::from_secs(PATIENCE_S.into())) {
             return Err(io::Error::new(
                 io::ErrorKind::TimedOut,
@@ -193,17 +124,9 @@ pub fn look(pid: u32) -> io::Result<Vec<Looked>> {
             ));
         }
         let Some((_, files)) = channel.receive(&mut [0; 64])? else { continue };
-        let Some(file) = files.into_iter().next() else { continue };
+        let Some(text) = text_of(files)? else { continue };
         found = true;
-        let mut text = String::new();
-        File::from(file).read_to_string(&mut text)?;
-        let garbled = || io::Error::new(io::ErrorKind::InvalidData, "the process speaks otherwise");
-        for queue in parse(&text).ok_or_else(garbled)? {
-            // One NIC's socket may have been asked twice.
-            if out.iter().all(|known: &Looked| known.number != queue.number) {
-                out.push(queue);
-            }
-        }
+        out.extend(parse(&text).ok_or_else(garbled)?);
     }
     if found {
         return Ok(out);

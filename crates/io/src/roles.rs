@@ -1,35 +1,25 @@
-//! A running process is told from outside to change what its StaR connections are. Processes of the same user
-//! alone may tell it.
-//!
-//! A process whose NIC speaks StaR listens on a socket in the abstract namespace, which goes with it:
+//! A running process is told from outside to change what its StaR connections are, at its socket `star`
+//! ([`crate::asked`]):
 //!
 //! ```text
-//! @adverb-star-<pid>-<nth NIC of the process>
-//!     the asker: one packet, `<rc|server|client> <number of a queue pair, or *>`
-//!     the answer: a packet at once, then, when all has come to its end, a packet with a file of text:
-//!     a line for each queue pair, `<number> <1 if it is what was asked for> <words>`
+//! the asker: one packet, `<rc|server|client> <number of a queue pair, or *>`
+//! the answer: a packet at once, then, when all has come to its end, a packet with a file of text:
+//! a line for each queue pair, `<number> <1 if it is what was asked for> <words>`
 //! ```
-//! A thread of its own answers, one asker after another. [`Nic::star_switch`] does the work.
+//! [`Nic::star_switch`] does the work.
 
+use crate::asked::{Kind, PATIENCE_S, connect, garbled, give, text_of};
 use crate::core::Core;
 use crate::host::Shared;
 use adverb_nic::{Event, Nic, QpId, StarOutcome, StarSide};
-use adverb_os::shm::anonymous_file;
-use adverb_os::sys::{WaitSet, wait_readable};
-use adverb_os::unix::{Channel, Listener};
+use adverb_os::sys::wait_readable;
+use adverb_os::unix::Channel;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs::File;
-use std::io::{self, Read, Seek, Write};
-use std::os::fd::AsFd;
-use std::path::PathBuf;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-/// Seconds within which either side hears a first word of the other.
-const PATIENCE_S: u32 = 5;
 /// How long changes may take in all, before what has become of them so far is told.
 const LONGEST: Duration = Duration::from_secs(60);
 /// How often it is looked whether connections still are.
@@ -40,8 +30,6 @@ const QUEUES_MAX: usize = 4096;
 const OUTCOMES_MAX: usize = 4 * QUEUES_MAX;
 /// Bytes of a question.
 const QUESTION: usize = 64;
-/// NICs of this process that can be told.
-static NICS: AtomicU32 = AtomicU32::new(0);
 
 /// What connections are to be at the side of the process that is told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -86,11 +74,8 @@ pub struct Became {
     pub words: String,
 }
 
-/// The socket on which a NIC is told, and who waits for what becomes of its connections.
-#[derive(Default)]
-pub struct Roles {
-    listener: OnceLock<Listener>,
-}
+/// How a NIC that speaks StaR is told, and who waits for what becomes of its connections.
+pub const KIND: Kind = Kind { name: "star", socket: |shared| &shared.roles, answer };
 
 /// Hears what connections become, while the NIC is locked.
 pub type OnOutcome = SyncSender<(QpId, StarOutcome)>;
@@ -101,42 +86,6 @@ pub fn hear(core: &Core, event: Event) {
     if let (Event::Star(id, outcome), Some(on_outcome)) = (event, &core.on_outcome) {
         // Without room the next look finds it.
         let _ = on_outcome.try_send((id, outcome));
-    }
-}
-
-fn name(pid: u32, nic: u32) -> PathBuf {
-    PathBuf::from(format!("\0adverb-star-{pid}-{nic}"))
-}
-
-/// Lets a NIC be told.
-pub fn offer(shared: &'static Shared) -> io::Result<()> {
-    let listener = Listener::bind(&name(std::process::id(), NICS.fetch_add(1, Ordering::Relaxed)))?;
-    if shared.roles.listener.set(listener).is_ok() {
-        std::thread::Builder::new().name("adverb-star".to_owned()).spawn(|| serve(shared))?;
-    }
-    Ok(())
-}
-
-/// Ends the thread, if there is one.
-pub fn stop(shared: &Shared) {
-    if let Some(listener) = shared.roles.listener.get() {
-        listener.close();
-    }
-}
-
-/// The thread.
-fn serve(shared: &Shared) {
-    let Some(listener) = shared.roles.listener.get() else { return };
-    let mut set = WaitSet::default();
-    while shared.core.visit().port.is_some() {
-        set.clear();
-        set.add(listener.fd(), false);
-        set.wait(None);
-        let Ok(channel) = listener.accept() else { continue };
-        if channel.is_of_own_user() {
-            // Who asked may be gone, or ask what is no question: then he hears that the connection ends.
-            let _ = answer(shared, &channel);
-        }
     }
 }
 
@@ -152,10 +101,7 @@ fn answer(shared: &Shared, channel: &Channel) -> io::Result<()> {
     for Became { number, done, words } in change(shared, to, only) {
         let _ = writeln!(text, "{number} {} {words}", u8::from(done));
     }
-    let mut file = File::from(anonymous_file(text.len().max(1) as u64)?);
-    file.write_all(text.as_bytes())?;
-    file.rewind()?;
-    channel.send(b"became", &[file.as_fd()])
+    give(channel, b"became", &text)
 }
 
 /// What is asked for, and of which queue pair, if of one.
@@ -290,22 +236,9 @@ fn words_of(nic: &Nic, id: QpId) -> &'static str {
 
 /// Tells a process to change its connections, or one of them, and waits for what becomes of them.
 pub fn switch(pid: u32, to: To, only: Option<u32>) -> io::Result<Vec<Became>> {
-    let sockets = std::fs::read_to_string("/proc/net/unix")?;
-    let prefix = format!("@adverb-star-{pid}-");
-    // A NIC's connections have its socket's name, too, and must not have it told twice.
-    let nics: std::collections::BTreeSet<u32> = sockets
-        .lines()
-        .filter_map(|line| line.split_once(&prefix))
-        .filter_map(|(_, nic)| nic.trim_end_matches('@').parse().ok())
-        .collect();
     let mut found = false;
     let mut out = Vec::new();
-    for nic in nics {
-        // It may be gone by now.
-        let Ok(channel) = Channel::connect(&name(pid, nic), PATIENCE_S) else { continue };
-        if !channel.is_of_own_user() {
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the process is another user's"));
-        }
+    for channel in connect(pid, KIND.name)? {
         out.extend(ask(&channel, to, only)?);
         found = true;
     }
@@ -329,16 +262,13 @@ fn ask(channel: &Channel, to: To, only: Option<u32>) -> io::Result<Vec<Became>> 
         io::Error::new(io::ErrorKind::TimedOut, text)
     };
     let ended = || io::Error::new(io::ErrorKind::UnexpectedEof, "the process has closed its NIC meanwhile");
-    let garbled = || io::Error::new(io::ErrorKind::InvalidData, "the process speaks otherwise");
     let first = Duration::from_secs(PATIENCE_S.into());
     for patience in [first, LONGEST + first] {
         if !wait_readable(channel.fd(), patience) {
             return Err(silent());
         }
         let (_, files) = channel.receive(&mut [0; QUESTION])?.ok_or_else(ended)?;
-        if let Some(file) = files.into_iter().next() {
-            let mut text = String::new();
-            File::from(file).read_to_string(&mut text)?;
+        if let Some(text) = text_of(files)? {
             return parse(&text).ok_or_else(garbled);
         }
     }
