@@ -100,6 +100,8 @@ counters! {
     wakes,
     /// Of these, times that the application had dealt with everything already.
     wakes_useless,
+    /// Times that the progress thread went to another processor, since on its own it spun in vain.
+    thread_moves,
     /// Times that the progress thread looked by the clock while the application was busy.
     ticks,
     /// Frames that the progress thread dealt with.

@@ -7,7 +7,7 @@
 //! ```text
 //! settings device error          what a user chooses, sees, and is told
 //! host core fork                 the NIC, its lock, its rounds, its process's end
-//! progress guess                 who makes the rounds, the application or a thread
+//! progress guess aside           who makes the rounds, the application or a thread, and where that runs
 //! vain                           callers that let others run
 //! doorbells                      send queues that programs ring through memory
 //! port payload counters          where frames leave and enter
@@ -22,6 +22,7 @@
 //! Unsafe code is in `payload`, `fork` and `program/memory`.
 #![deny(unsafe_code)]
 
+mod aside;
 mod asked;
 mod core;
 mod counters;

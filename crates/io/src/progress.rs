@@ -1,10 +1,11 @@
 //! Makes progress: in the application's calls, and on a thread of this process. [`Guess`] says which of the
 //! two, and when; here are the locks, the bell's word in shared memory, the thread and its waits.
 
+use crate::aside::Aside;
 use crate::core::Core;
 use crate::counters::IoCounters;
 use crate::directory::Word;
-use crate::guess::{Found, Guess, Look, Next, Ringing, Woken};
+use crate::guess::{Found, Guess, Look, Next, Ringing, SPIN, Woken};
 use crate::hold::Keep;
 use crate::host::Shared;
 use crate::rings::{ANYTHING, REQUESTS};
@@ -125,11 +126,20 @@ pub fn run(shared: &Shared) {
             }
             (next, now)
         };
+        let by_socket = woken.socket;
         woken = Woken::default();
         match next {
             Next::Again | Next::Rest(_) => {}
-            Next::Spin => spin(shared, &mut load),
+            Next::Spin => {
+                if let Some(found) = spin(shared, &mut load)
+                    && by_socket
+                {
+                    load.has_spun(now, found);
+                }
+            }
             Next::Wait { until, socket } => {
+                load.rests_since = now;
+                load.aside.rests(now);
                 shared.member.leave_word(Word::Rests, socket.into());
                 set.wait(until.map(|until| StdDuration::from_nanos(until.since(now).as_ns())));
                 shared.member.leave_word(Word::Rests, 0);
@@ -193,8 +203,9 @@ fn round(
         counters.frames_by_thread += done.frames as u64;
         counters.wakes += u64::from(woken.bell || woken.socket);
         counters.wakes_useless += u64::from(useless);
+        counters.thread_moves = load.aside.moves;
     });
-    let (next, silenced) = core.guess.found(now, found, || !load.is_busy());
+    let (next, silenced) = core.guess.found(now, found, || load.may_spin(now, woken.socket));
     if silenced || next == Next::Spin {
         silence(shared, &mut core.guess);
     }
@@ -227,8 +238,12 @@ fn count(core: &mut Core, add: impl FnOnce(&mut IoCounters)) {
     }
 }
 
-/// Takes frames as they come, until none has come for a while or the application is back.
-fn spin(shared: &Shared, load: &mut AppLoad) {
+/// Takes frames as they come, until none has come for a while or the application is back. Whether any came,
+/// if it had the time.
+fn spin(shared: &Shared, load: &mut AppLoad) -> Option<bool> {
+    let mut found = false;
+    // Whether any came since the load was looked at.
+    let mut fruitful = false;
     let mut last_frame = None;
     let mut looks = 0u32;
     let mut pauses = 0;
@@ -244,24 +259,31 @@ fn spin(shared: &Shared, load: &mut AppLoad) {
         count(&mut core, |counters| counters.frames_by_thread += done.frames as u64);
         if done.frames > 0 {
             last_frame = Some(now);
+            (found, fruitful) = (true, true);
         }
         // Another thread gets the lock between two looks; and looking for every single small frame would take
         // the cache line back from the sender each time.
         pauses = if done.frames > 0 { 8 } else { 4 };
-        if !core.guess.spins_on(last, now, done.events) || (looks.is_multiple_of(1024) && load.is_busy()) {
-            return;
+        if !core.guess.spins_on(last, now, done.events) {
+            return (found || core.guess.has_spun(last, now)).then_some(found);
+        }
+        if looks.is_multiple_of(1024) && load.is_busy(std::mem::take(&mut fruitful)) {
+            return None;
         }
     }
+    None
 }
 
 /// Whether the application's threads need the processor, by the process's own clocks: they use much of one,
 /// or were taken off theirs, by this thread as it woke or because the host has more to do than it can.
-#[derive(Debug)]
 struct AppLoad {
     last: Usage,
     busy: bool,
     /// With one processor, spinning takes it from everyone else.
     alone: bool,
+    aside: Aside,
+    /// When this thread last began to wait.
+    rests_since: Instant,
 }
 
 /// What the process had used at a time.
@@ -281,9 +303,9 @@ impl Usage {
         Usage { wall_ns, cpu_ns, taken_off: sys::involuntary_switches_of_all() }
     }
 
-    fn is_busy_since(self, before: Usage) -> bool {
+    fn is_busy_since(self, before: Usage, borne: u64) -> bool {
         let used_ns = self.cpu_ns.saturating_sub(before.cpu_ns);
-        used_ns * 4 > self.wall_ns - before.wall_ns || self.taken_off > before.taken_off
+        used_ns * 4 > self.wall_ns - before.wall_ns || self.taken_off > before.taken_off + borne
     }
 }
 
@@ -294,14 +316,36 @@ impl AppLoad {
 
     fn new() -> AppLoad {
         let alone = std::thread::available_parallelism().is_ok_and(|n| n.get() == 1);
-        AppLoad { last: Usage::now(clock::monotonic_ns()), busy: true, alone }
+        let last = Usage::now(clock::monotonic_ns());
+        AppLoad { last, busy: true, alone, aside: Aside::default(), rests_since: Instant::ZERO }
     }
 
-    fn is_busy(&mut self) -> bool {
+    /// Whether this thread, woken by a datagram or not, may spin for what comes next. Where its own
+    /// processor is wanted by others time and again when a spin would have found something, it moves to
+    /// another.
+    fn may_spin(&mut self, now: Instant, by_socket: bool) -> bool {
+        !self.is_busy(false) || (by_socket && now.since(self.rests_since) < SPIN && self.has_spun(now, false))
+    }
+
+    /// After a spin, found to be in vain or not, or where there should be none. Whether this thread has
+    /// moved.
+    fn has_spun(&mut self, now: Instant, found: bool) -> bool {
+        if self.alone || !self.aside.spun(now, found) {
+            return false;
+        }
+        // What was so on the other processor says nothing of this one.
+        self.last = Usage::now(clock::monotonic_ns());
+        self.busy = false;
+        true
+    }
+
+    /// Who spins and finds frames bears to be interrupted once in that time: another's thread that looks by
+    /// the clock takes microseconds.
+    fn is_busy(&mut self, fruitful: bool) -> bool {
         let wall_ns = clock::monotonic_ns();
         if wall_ns - self.last.wall_ns >= Self::WINDOW_NS {
             let now = Usage::now(wall_ns);
-            self.busy = now.is_busy_since(self.last);
+            self.busy = now.is_busy_since(self.last, fruitful.into());
             self.last = now;
         }
         self.busy || self.alone
@@ -315,11 +359,17 @@ mod tests {
     #[test]
     fn the_application_needs_the_processor_if_it_uses_it_or_has_lost_it() {
         let before = Usage { wall_ns: 1_000_000, cpu_ns: 300_000, taken_off: 5 };
-        for (cpu_ns, taken_off, expected) in
-            [(300_000, 5, false), (425_000, 5, false), (425_001, 5, true), (300_000, 6, true), (0, 5, false)]
-        {
+        for (cpu_ns, taken_off, borne, expected) in [
+            (300_000, 5, 0, false),
+            (425_000, 5, 1, false),
+            (425_001, 5, 1, true),
+            (300_000, 6, 0, true),
+            (300_000, 6, 1, false),
+            (300_000, 7, 1, true),
+            (0, 5, 0, false),
+        ] {
             let now = Usage { wall_ns: 1_500_000, cpu_ns, taken_off };
-            assert_eq!(now.is_busy_since(before), expected, "{now:?}");
+            assert_eq!(now.is_busy_since(before, borne), expected, "{now:?}");
         }
     }
 }

@@ -1,0 +1,109 @@
+//! When the progress thread moves to another processor.
+//!
+//! A datagram wakes the thread on the processor of who sent it: the kernel takes a sender for one that is
+//! about to sleep. A sender that polls is not. The thread then has its processor, answers, and spins in
+//! vain for a next request that only the sender could make. So it keeps off that processor for a while, and
+//! there its spinning finds what comes.
+
+use adverb_os::processors;
+use adverb_wire::{Duration, Instant};
+
+/// For how long it keeps off.
+const FOR: Duration = Duration::from_ms(20);
+
+/// Spins in vain, one after another, before the thread moves.
+const FIRST: u32 = 4;
+/// The same where moving has been of no use.
+const LAST: u32 = 1024;
+
+/// Counts spins that found nothing.
+#[derive(Debug)]
+struct Vain {
+    in_vain: u32,
+    /// So many, and the thread moves.
+    patience: u32,
+}
+
+impl Default for Vain {
+    fn default() -> Vain {
+        Vain { in_vain: 0, patience: FIRST }
+    }
+}
+
+impl Vain {
+    /// After a spin. Whether the thread is to move.
+    fn spun(&mut self, found: bool) -> bool {
+        if found {
+            *self = Vain::default();
+            return false;
+        }
+        self.in_vain += 1;
+        if self.in_vain < self.patience {
+            return false;
+        }
+        // Whoever asks less often than spins last makes all of them vain, wherever the thread is.
+        *self = Vain { in_vain: 0, patience: (self.patience * 2).min(LAST) };
+        true
+    }
+}
+
+/// Where the thread runs.
+#[derive(Default)]
+pub struct Aside {
+    vain: Vain,
+    /// The processor that it keeps off, until then.
+    kept: Option<(processors::Aside, Instant)>,
+    /// Times that it moved.
+    pub moves: u64,
+}
+
+impl Aside {
+    /// After a spin, and where a spin would have found something but the processor is wanted. Whether the
+    /// thread has moved.
+    pub fn spun(&mut self, now: Instant, found: bool) -> bool {
+        if !self.vain.spun(found) {
+            return false;
+        }
+        self.come_back();
+        self.kept = processors::Aside::step().map(|aside| (aside, now + FOR));
+        self.moves += u64::from(self.kept.is_some());
+        self.kept.is_some()
+    }
+
+    /// To be called before each wait.
+    #[inline]
+    pub fn rests(&mut self, now: Instant) {
+        if self.kept.as_ref().is_some_and(|(_, until)| *until <= now) {
+            self.come_back();
+        }
+    }
+
+    #[cold]
+    fn come_back(&mut self) {
+        if let Some((aside, _)) = self.kept.take() {
+            aside.end();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_moves_after_spins_in_vain_and_ever_more_seldom_where_that_is_of_no_use() {
+        let mut vain = Vain::default();
+        let moves: Vec<u32> = (1..=2100).filter(|_| vain.spun(false)).collect();
+        assert_eq!(moves, [4, 12, 28, 60, 124, 252, 508, 1020, 2044]);
+        assert!((0..LAST - 57).all(|_| !vain.spun(false)));
+        assert!(!vain.spun(true));
+        assert_eq!(
+            [(); 4].map(|()| vain.spun(false)),
+            [false, false, false, true],
+            "a spin that found something"
+        );
+        // One in vain now and then is no reason.
+        let mut vain = Vain::default();
+        assert!((0..100).all(|n| !vain.spun(n % 4 == 3)));
+    }
+}
