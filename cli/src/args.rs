@@ -69,7 +69,9 @@ const LAB_EXAMPLES: &str = "\
 Examples:
   adverb lab run irn/fig1
   adverb lab run irn --out results
-  adverb lab run irn/fig12 --scale paper --seeds 5 --out results";
+  adverb lab run irn/fig12 --scale paper --seeds 5 --out results
+  adverb lab run irn/fig1 --first-seed 100 --set switch.buffer=60KB,120KB,240KB
+  adverb lab new mine; adverb lab run ./mine";
 
 const MUTATE_EXAMPLES: &str = "\
 Each experiment lists its mutations: all series alike, labels swapped, a mechanism off, a baseline that never
@@ -236,6 +238,12 @@ pub struct Replay {
 pub enum Lab {
     /// List the experiments
     List,
+    /// Write an experiment to begin one's own with: a scenario and series, commented
+    New {
+        /// The folder to make
+        #[arg(value_name = "FOLDER")]
+        folder: PathBuf,
+    },
     /// Run experiments; the exit status is 1 when a bound that is claimed does not hold
     #[command(after_help = LAB_EXAMPLES)]
     Run(LabRun),
@@ -247,7 +255,8 @@ pub enum Lab {
 /// `adverb lab run` and `adverb lab mutate`.
 #[derive(Args, Debug)]
 pub struct LabRun {
-    /// Experiments, such as irn/fig1; a paper's name stands for all of its own; or a file, experiment.toml
+    /// Experiments, such as irn/fig1; a paper's name stands for all of its own; or a path: an
+    /// experiment.toml, its folder, or a folder of such folders
     #[arg(required = true, value_name = "EXPERIMENT")]
     pub experiments: Vec<String>,
     /// How much is run: `quick` ends within a minute, `paper` takes as many flows and seeds as a figure needs
@@ -256,6 +265,14 @@ pub struct LabRun {
     /// Seeds of each point [default: the scale's]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub seeds: Option<u32>,
+    /// The first of the seeds
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u64).range(..1 << 62))]
+    pub first_seed: u64,
+    /// Set a key of the scenario otherwise for all series, such as switch.buffer=60KB; with several values,
+    /// switch.buffer=60KB,240KB, they are the points along the x axis. Bounds then report only
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<adverb_lab::own::Set>,
     /// Simulations side by side; results do not depend on it [default: one for each processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub jobs: Option<u32>,

@@ -6,7 +6,7 @@ use crate::output::print;
 use crate::progress::Progress;
 use adverb_lab::bounds::{self, Checked, Verdict};
 use adverb_lab::definition::Kind;
-use adverb_lab::{Effort, Experiment, Outcome, csv, modules, mutation, plot, registry, report, run};
+use adverb_lab::{Effort, Experiment, Outcome, csv, modules, mutation, own, plot, registry, report, run};
 use std::path::Path;
 use std::time::Instant;
 
@@ -14,6 +14,7 @@ use std::time::Instant;
 pub fn lab(action: &args::Lab) -> Result<(), Error> {
     match action {
         args::Lab::List => list(),
+        args::Lab::New { folder } => new(folder),
         args::Lab::Run(arguments) => run_all(arguments, false),
         args::Lab::Mutate(arguments) => run_all(arguments, true),
     }
@@ -34,12 +35,26 @@ fn list() -> Result<(), Error> {
     print(&text)
 }
 
-/// A name, or all experiments of a paper: `irn`, `irn/*`; or a file of one's own.
+fn new(folder: &Path) -> Result<(), Error> {
+    let files = own::create(folder).map_err(Error::Lab)?;
+    let files: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
+    let folder = folder.display();
+    print(&format!("{}\nrun it: adverb lab run ./{folder}\n", files.join("\n")))
+}
+
+/// Whether a name is a path: a file, or one that says so by how it begins, or a folder that no experiment is
+/// called by.
+fn is_path(name: &str) -> bool {
+    let said = name.ends_with(".toml") || name.starts_with(['.', '/']);
+    said || (Path::new(name).is_dir() && !registry::names().any(|own| own.starts_with(name)))
+}
+
+/// A name, or all experiments of a paper: `irn`, `irn/*`; or those of a path.
 fn chosen(names: &[String]) -> Result<Vec<Experiment>, Error> {
     let mut out = Vec::new();
     for name in names {
-        if name.ends_with(".toml") {
-            out.push(registry::load(Path::new(name)).map_err(Error::Lab)?);
+        if is_path(name) {
+            out.extend(own::load(Path::new(name)).map_err(Error::Lab)?);
             continue;
         }
         let folder = format!("{}/", name.trim_end_matches("/*").trim_end_matches('/'));
@@ -69,11 +84,18 @@ fn run_all(arguments: &args::LabRun, mutate: bool) -> Result<(), Error> {
     let effort = Effort {
         scale: arguments.scale.into(),
         seeds: arguments.seeds,
+        first_seed: arguments.first_seed,
         jobs: arguments.jobs.unwrap_or(0) as usize,
         command,
     };
     let (mut failed, mut survived) = (Vec::new(), Vec::new());
-    let (begun, experiments) = (clock(), chosen(&arguments.experiments)?);
+    if mutate && !arguments.set.is_empty() {
+        return Err(Error::Options("--set takes the gates away, which mutations are to break".to_owned()));
+    }
+    let (begun, mut experiments) = (clock(), chosen(&arguments.experiments)?);
+    for experiment in &mut experiments {
+        own::change(experiment, &arguments.set).map_err(Error::Lab)?;
+    }
     let count = experiments.len();
     for experiment in experiments {
         let begun = clock();

@@ -120,6 +120,50 @@ fn mutations_are_caught_and_gates_that_cannot_fail_are_found() {
     fs::remove_dir_all(folder).ok();
 }
 
+/// An experiment to begin with runs with other seeds and with something set otherwise; then nothing is
+/// claimed.
+#[test]
+fn an_experiment_of_ones_own_is_made_run_and_varied() {
+    let folder = folder("own");
+    let mine = folder.join("mine");
+    let path = mine.to_str().unwrap();
+    let made = lab(&["new", path]);
+    assert!(made.status.success() && text(&made.stdout).contains("first/experiment.toml"), "{made:?}");
+    let again = lab(&["new", path]);
+    assert_eq!(again.status.code(), Some(1));
+    assert!(text(&again.stderr).contains("File exists"), "{}", text(&again.stderr));
+
+    let out = folder.join("out");
+    let small = ["--set", "workload.flows=300", "--set", "topology.delay=1us,2us"];
+    let seeds = ["--seeds", "2", "--first-seed", "41", "--quiet", "--out", out.to_str().unwrap()];
+    let run = lab(&[&["run", path][..], &small, &seeds].concat());
+    let said = text(&run.stdout);
+    assert!(run.status.success(), "{said}{}", text(&run.stderr));
+    assert!(
+        said.contains("0 hold, 0 report") && said.contains("0 fail"),
+        "its one bound is of a point: {said}"
+    );
+    let csv = fs::read_to_string(out.join("mine/first/runs.csv")).unwrap();
+    // Two series, two delays, two seeds, and the heading.
+    assert_eq!(csv.lines().count(), 9);
+    let rows: Vec<Vec<&str>> = csv.lines().skip(1).map(|line| line.split(',').collect()).collect();
+    let column = |at: usize| rows.iter().map(|row| row[at]).collect::<Vec<_>>();
+    assert_eq!(column(2), ["41", "42", "41", "42", "41", "42", "41", "42"]);
+    assert_eq!(column(1), ["1", "1", "2", "2", "1", "1", "2", "2"]);
+
+    for (words, expected) in [
+        (&["mutate", path, "--set", "workload.flows=300"][..], "--set takes the gates away"),
+        (&["run", path, "--set", "workload.flow=300"], "unknown field `flow`"),
+        (&["run", path, "--set", "flows"], "write KEY=VALUE"),
+        (&["run", folder.to_str().unwrap(), "--quiet"], "there is no experiment.toml in it"),
+    ] {
+        let output = lab(words);
+        assert!(!output.status.success(), "{words:?}");
+        assert!(text(&output.stderr).contains(expected), "{words:?}: {}", text(&output.stderr));
+    }
+    fs::remove_dir_all(folder).ok();
+}
+
 /// Of a CSV file: the value of a column in a row.
 fn cell(csv: &str, row: usize, column: &str) -> f64 {
     let mut lines = csv.lines();

@@ -18,8 +18,8 @@ pub fn runs(experiment: &Experiment, outcome: &Outcome) -> String {
     for (n, series) in experiment.series.iter().enumerate() {
         for at in 0..outcome.places {
             let x = experiment.sweep.as_ref().map_or(String::new(), |s| s.points[at].x.to_string());
-            for (seed, run) in outcome.runs(n, at).iter().enumerate() {
-                let _ = write!(out, "\"{}\",{x},{}", series.name.replace('"', "'"), seed + 1);
+            for (seed, run) in outcome.seeds.all().zip(outcome.runs(n, at)) {
+                let _ = write!(out, "\"{}\",{x},{}", series.name.replace('"', "'"), seed);
                 for (metric, value) in run.values.iter().enumerate() {
                     let _ = write!(out, ",{value}");
                     // Empty where a metric is of the whole run.
@@ -49,13 +49,13 @@ pub fn timeline(experiment: &Experiment, outcome: &Outcome) -> Option<String> {
     for (n, series) in experiment.series.iter().enumerate() {
         for at in 0..outcome.places {
             let x = experiment.sweep.as_ref().map_or(String::new(), |s| s.points[at].x.to_string());
-            for (seed, run) in outcome.runs(n, at).iter().enumerate() {
+            for (seed, run) in outcome.seeds.all().zip(outcome.runs(n, at)) {
                 for s in &run.timeline {
                     let name = series.name.replace('"', "'");
                     let _ = writeln!(
                         out,
                         "\"{name}\",{x},{},{},{},{},{:.3},{},{},{:.3},{:.3}",
-                        seed + 1,
+                        seed,
                         s.t_us,
                         s.initiator,
                         s.target,
@@ -81,7 +81,7 @@ pub fn served(experiment: &Experiment, outcome: &Outcome) -> Option<String> {
     );
     let mut any = false;
     for (n, series) in experiment.series.iter().enumerate().filter(|_| experiment.sweep.is_none()) {
-        for (seed, run) in outcome.runs(n, 0).iter().enumerate() {
+        for (seed, run) in outcome.seeds.all().zip(outcome.runs(n, 0)) {
             let Some(served) = &run.served else { continue };
             for (at, s) in served.slices.iter().enumerate() {
                 any = true;
@@ -96,7 +96,7 @@ pub fn served(experiment: &Experiment, outcome: &Outcome) -> Option<String> {
                 let _ = write!(
                     out,
                     "\"{name}\",{},{},{:.1},{:.1},{:.1},{},{},{},{:.1},{},{},",
-                    seed + 1,
+                    seed,
                     t_ms,
                     us(latency.percentile(0.5)),
                     us(latency.percentile(0.99)),
@@ -128,10 +128,10 @@ pub fn tail(experiment: &Experiment, outcome: &Outcome) -> Option<String> {
     for (n, series) in experiment.series.iter().enumerate() {
         for at in 0..outcome.places {
             let x = experiment.sweep.as_ref().map_or(String::new(), |s| s.points[at].x.to_string());
-            for (seed, run) in outcome.runs(n, at).iter().enumerate() {
+            for (seed, run) in outcome.seeds.all().zip(outcome.runs(n, at)) {
                 for (percent, ms) in TAIL.iter().zip(&run.tail) {
                     any = true;
-                    let _ = writeln!(out, "\"{}\",{x},{},{percent},{ms}", series.name, seed + 1);
+                    let _ = writeln!(out, "\"{}\",{x},{},{percent},{ms}", series.name, seed);
                 }
             }
         }

@@ -83,6 +83,9 @@ pub struct Experiment {
     /// Where ours is known to differ, and why; printed with the results.
     #[serde(default)]
     pub notes: Vec<String>,
+    /// What somebody has set otherwise for a run.
+    #[serde(skip)]
+    pub own: Table,
     /// Flows may fail, or not end: that is what it is about.
     #[serde(default)]
     pub may_fail: bool,
@@ -154,7 +157,7 @@ pub struct Sweep {
 }
 
 /// A point along the x axis.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Point {
     /// Where.
@@ -165,6 +168,9 @@ pub struct Point {
     /// What is changed for series that have a variant, by the variant's name.
     #[serde(default)]
     pub with: BTreeMap<String, Table>,
+    /// What is changed of all series, whatever they say: a point that somebody has asked for.
+    #[serde(skip)]
+    pub own: Table,
 }
 
 /// A line or a bar of the plot.

@@ -10,6 +10,7 @@
 //! [`measure`] says what came out of one run, [`bounds`] judges, [`mutation`] shows that the bounds can fail,
 //! [`report`] prints, [`csv`] writes files, [`plot`] draws. [`cache`] runs trials of the real cache,
 //! [`chains`] chains of work requests.
+//! [`own`] has what somebody brings along: files, and settings.
 //! [`modules`] measures the NIC's own code for the paper's hardware tables.
 #![forbid(unsafe_code)]
 
@@ -21,6 +22,7 @@ pub mod definition;
 pub mod measure;
 pub mod modules;
 pub mod mutation;
+pub mod own;
 pub mod plot;
 pub mod points;
 pub mod registry;

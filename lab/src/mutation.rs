@@ -198,6 +198,7 @@ pub fn text(experiment: &Experiment, outcome: &Outcome, trial: &Trial) -> String
 mod tests {
     use super::*;
     use crate::measure::Measured;
+    use crate::run::Seeds;
 
     const PAPER: &str = "cite = \"a paper\"\nscenario = {}\nmeasure = { warm-up = 0.2, drain = 0.1 }\n";
 
@@ -215,11 +216,11 @@ mod tests {
             ..Measured::default()
         };
         let runs = means.iter().flat_map(|mean| (0..4).map(move |n| seed(mean, n)));
-        Outcome::new(4, places, runs.collect())
+        Outcome::new(Seeds { first: 1, count: 4 }, places, runs.collect())
     }
 
     fn effort() -> Effort {
-        Effort { scale: crate::Scale::Quick, seeds: None, jobs: 1, command: "adverb".into() }
+        Effort { scale: crate::Scale::Quick, seeds: None, first_seed: 1, jobs: 1, command: "adverb".into() }
     }
 
     fn trial(experiment: &Experiment, outcome: &Outcome) -> Trial {

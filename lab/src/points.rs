@@ -1,5 +1,6 @@
 //! From an experiment to the scenarios of its points: the paper's default, changed by the experiment, the
-//! scale, the series' variants, the point, the series and a mutation, in this order.
+//! scale, the series' variants, the point, the series, what was asked for on the command line, and a
+//! mutation, in this order.
 
 use crate::definition::{Mutation, Point};
 use crate::{Error, Experiment, Scale};
@@ -49,6 +50,10 @@ pub fn asked(experiment: &Experiment, scale: Scale, mutation: Option<&Mutation>)
                 }
             }
             merge(&mut table, &series.set);
+            merge(&mut table, &experiment.own);
+            if let Some(point) = place {
+                merge(&mut table, &point.own);
+            }
             if let Some(mutation) = mutation {
                 merge(&mut table, &mutation.set);
             }
@@ -77,7 +82,7 @@ pub fn plan(name: &str, scenario: &Scenario, seed: u64) -> Result<Plan, Error> {
 }
 
 /// Changes `table`: values are replaced, tables merged; `false` where there was something else takes it away.
-fn merge(table: &mut Table, change: &Table) {
+pub(crate) fn merge(table: &mut Table, change: &Table) {
     for (key, value) in change {
         match (table.get_mut(key), value) {
             (Some(Value::Table(old)), Value::Table(new)) => merge(old, new),

@@ -1,7 +1,6 @@
 //! Every experiment, built into the program.
 
 use crate::{Error, Experiment};
-use std::path::Path;
 
 macro_rules! experiments {
     ($($paper:literal: $($name:literal)*;)*) => {
@@ -43,30 +42,13 @@ pub fn find(name: &str) -> Result<Experiment, Error> {
     }
 }
 
-/// An experiment of one's own: a file like those of `lab/`, with its `paper.toml` in the folder above its
-/// own.
-pub fn load(path: &Path) -> Result<Experiment, Error> {
-    let read = |path: &Path| {
-        std::fs::read_to_string(path)
-            .map_err(|e| Error(format!("{}: {e}; name an experiment.toml", path.display())))
-    };
-    let full = path
-        .canonicalize()
-        .map_err(|e| Error(format!("{}: {e}; name an experiment.toml", path.display())))?;
-    let (own, paper) = (full.parent(), full.parent().and_then(Path::parent));
-    let last = |folder: Option<&Path>| {
-        folder.and_then(Path::file_name).map_or("own".to_owned(), |name| name.to_string_lossy().into_owned())
-    };
-    let beside = paper.unwrap_or(Path::new("/")).join("paper.toml");
-    Experiment::parse(&format!("{}/{}", last(paper), last(own)), &read(&full)?, &read(&beside)?)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cache::Setup;
     use crate::definition::Kind;
-    use crate::{Scale, points};
+    use crate::{Scale, own, points};
+    use std::path::Path;
 
     /// A reader can tell what follows from the model from what was put into it.
     #[test]
@@ -102,8 +84,8 @@ mod tests {
             }
         }
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/irn/fig1/experiment.toml");
-        assert_eq!(load(Path::new(file)).unwrap().name, "irn/fig1");
-        assert!(load(Path::new("nothing.toml")).unwrap_err().0.starts_with("nothing.toml: "));
+        assert_eq!(own::load(Path::new(file)).unwrap()[0].name, "irn/fig1");
+        assert!(own::load(Path::new("nothing.toml")).unwrap_err().0.starts_with("nothing.toml: "));
         assert!(find("irn/fig99").unwrap_err().0.contains("irn/fig1, irn/fig2"));
     }
 }

@@ -36,7 +36,7 @@ fn measured(out: &mut String, experiment: &Experiment, outcome: &Outcome) {
         );
     }
     let (bad, all) = outcome.unfinished();
-    let seeds = match outcome.seeds {
+    let seeds = match outcome.seeds.count {
         1 => "1 seed, so no interval and no verdict".to_owned(),
         n if experiment.kind == Kind::Chains => format!("{n} seeds"),
         n => format!("{n} seeds, 95% confidence"),

@@ -27,11 +27,34 @@ pub struct Effort {
     pub scale: Scale,
     /// How many seeds; the scale's own number if none is given.
     pub seeds: Option<u32>,
+    /// The first of them: 1 for the published runs.
+    pub first_seed: u64,
     /// How many simulations at once; 0 for as many as there are processors. What comes out does not depend on
     /// it.
     pub jobs: usize,
     /// The program `adverb`, for the replicas of the real cache.
     pub command: PathBuf,
+}
+
+/// Seeds, one after another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Seeds {
+    /// The first.
+    pub first: u64,
+    /// So many.
+    pub count: u32,
+}
+
+impl Seeds {
+    /// All of them.
+    pub fn all(self) -> impl Iterator<Item = u64> {
+        (self.first..).take(self.count as usize)
+    }
+
+    /// The first of them, so many at most.
+    pub(crate) fn at_most(self, count: u32) -> Seeds {
+        Seeds { count: self.count.min(count), ..self }
+    }
 }
 
 /// Which part of the interval that is measured.
@@ -49,7 +72,7 @@ pub enum Part {
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// Seeds.
-    pub seeds: u32,
+    pub seeds: Seeds,
     /// Points along the x axis; one without a sweep.
     pub places: usize,
     /// By series, place and seed.
@@ -58,13 +81,13 @@ pub struct Outcome {
 
 impl Outcome {
     /// Of runs by series, place and seed, as they come.
-    pub fn new(seeds: u32, places: usize, runs: Vec<Measured>) -> Outcome {
+    pub fn new(seeds: Seeds, places: usize, runs: Vec<Measured>) -> Outcome {
         Outcome { seeds, places, runs }
     }
 
     fn range(&self, series: usize, at: usize) -> core::ops::Range<usize> {
-        let from = (series * self.places + at) * self.seeds as usize;
-        from..from + self.seeds as usize
+        let from = (series * self.places + at) * self.seeds.count as usize;
+        from..from + self.seeds.count as usize
     }
 
     /// The runs of a series at a place, seed by seed.
@@ -126,7 +149,8 @@ pub fn run(
     effort: &Effort,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Outcome, Error> {
-    let seeds = effort.seeds.unwrap_or(experiment.size(effort.scale).seeds).max(1);
+    let count = effort.seeds.unwrap_or(experiment.size(effort.scale).seeds).max(1);
+    let seeds = Seeds { first: effort.first_seed, count };
     let runs = runs(experiment, &asked(experiment, effort.scale, None), seeds, effort, progress)?;
     Ok(Outcome::new(seeds, experiment.places(), runs.into_iter().flatten().collect()))
 }
@@ -147,11 +171,11 @@ pub fn run_mutation(
     Ok(mutant)
 }
 
-/// The runs of what is asked for, each for seeds 1 and following.
+/// The runs of what is asked for, each for all seeds.
 fn runs(
     experiment: &Experiment,
     asked: &[Asked],
-    seeds: u32,
+    seeds: Seeds,
     effort: &Effort,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Vec<Vec<Measured>>, Error> {
@@ -165,7 +189,7 @@ fn runs(
 fn simulate(
     experiment: &Experiment,
     asked: &[Asked],
-    (seeds, jobs): (u32, usize),
+    (seeds, jobs): (Seeds, usize),
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Vec<Vec<Measured>>, Error> {
     let scenarios = asked.iter().map(scenario).collect::<Result<Vec<Scenario>, Error>>()?;
@@ -188,15 +212,16 @@ fn simulate(
 /// does not change, is run once.
 pub(crate) fn each(
     asked: &[Asked],
-    (seeds, jobs): (u32, usize),
+    (seeds, jobs): (Seeds, usize),
     work: &(dyn Fn(usize, u64) -> Result<Measured, Error> + Sync),
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Vec<Vec<Measured>>, Error> {
     let same = |n: usize| asked.iter().position(|a| a.table == asked[n].table).unwrap_or(n);
     let first: Vec<usize> = (0..asked.len()).map(same).collect();
     let distinct: Vec<usize> = (0..asked.len()).filter(|n| first[*n] == *n).collect();
-    let count = distinct.len() * seeds as usize;
-    let job = |n: usize| work(distinct[n / seeds as usize], n as u64 % u64::from(seeds) + 1);
+    let each = seeds.count as usize;
+    let count = distinct.len() * each;
+    let job = |n: usize| work(distinct[n / each], seeds.first + (n % each) as u64);
     let mut done = 0;
     let results = sweep::run(count, jobs, job, |_, result: &Result<Measured, Error>| {
         done += 1;
@@ -205,8 +230,8 @@ pub(crate) fn each(
     });
     let runs = results.into_iter().collect::<Result<Vec<_>, _>>()?;
     let of = |n: &usize| {
-        let at = distinct.binary_search(n).unwrap_or(0) * seeds as usize;
-        runs[at..at + seeds as usize].to_vec()
+        let at = distinct.binary_search(n).unwrap_or(0) * each;
+        runs[at..at + each].to_vec()
     };
     Ok(first.iter().map(of).collect())
 }

@@ -9,7 +9,7 @@ use super::{Event, Served, Setup, What};
 use crate::definition::Metrics;
 use crate::measure::Measured;
 use crate::points::Asked;
-use crate::run::Progress;
+use crate::run::{Progress, Seeds};
 use crate::{Error, Experiment};
 use adverb_apps::kv::{Bench, Client, ClientConfig, DATA, INDEX, ReplicaInit, Window};
 use adverb_grants::{Holder, Identity, Session, write_trial_certificates};
@@ -52,23 +52,23 @@ fn failed(what: &str, why: impl Display) -> Error {
     Error(format!("the real cache: {what}: {why}"))
 }
 
-/// Runs what is asked for, one trial after another, for each of so many seeds. `command` is the program
+/// Runs what is asked for, one trial after another, for each seed. `command` is the program
 /// `adverb`.
 pub(crate) fn run(
     experiment: &Experiment,
     asked: &[Asked],
-    (seeds, command): (u32, &Path),
+    (seeds, command): (Seeds, &Path),
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Vec<Vec<Measured>>, Error> {
     let Metrics::Cache(metrics) = &experiment.measured else {
         return Err(failed("its metrics", "they are a simulation's"));
     };
     let setups = asked.iter().map(|a| Setup::of(a, experiment)).collect::<Result<Vec<Setup>, Error>>()?;
-    let (of, mut done) = (asked.len() * seeds as usize, 0);
+    let (of, mut done) = (asked.len() * seeds.count as usize, 0);
     let mut runs = vec![Vec::new(); asked.len()];
     let all: Vec<usize> = (0..asked.len()).collect();
     for series in all.chunk_by(|a, b| asked[*a].series == asked[*b].series) {
-        for seed in 1..=u64::from(seeds) {
+        for seed in seeds.all() {
             // All places of a sweep have the same replicas, and go by the same saturation.
             let first = &setups[series[0]];
             let mut house = House::open(first, command)?;

@@ -565,24 +565,24 @@ impl Program {
     }
 }
 
-/// Runs of what is asked for, each for seeds 1 and following. Where two seeds make the same run, to the bit,
+/// Runs of what is asked for, each for all seeds. Where two seeds make the same run, to the bit,
 /// nothing in it is left to chance, and more of them are not tried.
 pub(crate) fn run(
     experiment: &Experiment,
     asked: &[Asked],
-    (seeds, jobs): (u32, usize),
+    (seeds, jobs): (crate::run::Seeds, usize),
     progress: &mut dyn FnMut(crate::Progress),
 ) -> Result<Vec<Vec<Measured>>, Error> {
     let setups = asked.iter().map(Setup::of).collect::<Result<Vec<_>, _>>()?;
     let work = |point: usize, seed: u64| setups[point].run(&asked[point].name, seed, &experiment.measured);
-    let mut runs = crate::run::each(asked, (seeds.min(2), jobs), &work, progress)?;
+    let mut runs = crate::run::each(asked, (seeds.at_most(2), jobs), &work, progress)?;
     let same = |runs: &[Measured]| runs.windows(2).all(|two| two[0].trace == two[1].trace);
     if !runs.iter().all(|runs| same(runs)) {
         return crate::run::each(asked, (seeds, jobs), &work, progress);
     }
     for runs in &mut runs {
         let first = runs[0].clone();
-        runs.resize(seeds as usize, first);
+        runs.resize(seeds.count as usize, first);
     }
     Ok(runs)
 }
@@ -596,7 +596,8 @@ mod tests {
     #[test]
     fn experiments_of_chains_hold_and_can_fail() {
         // All seeds make the same run; one alone would have no verdict.
-        let effort = Effort { scale: Scale::Quick, seeds: Some(2), jobs: 1, command: "adverb".into() };
+        let effort =
+            Effort { scale: Scale::Quick, seeds: Some(2), first_seed: 1, jobs: 1, command: "adverb".into() };
         let only = std::env::var("ADVERB_REDN").unwrap_or_default();
         let mut wrong = Vec::new();
         // These take minutes: `lab-gates.sh long` has them.
@@ -620,7 +621,7 @@ mod tests {
             }
             let drawn = plot::svg(&experiment, &outcome).unwrap_or_else(|e| panic!("{e}"));
             assert!(experiment.series.iter().all(|series| drawn.contains(&series.name)), "{name}");
-            let rows = experiment.series.len() * outcome.places * outcome.seeds as usize;
+            let rows = experiment.series.len() * outcome.places * outcome.seeds.count as usize;
             assert_eq!(csv::runs(&experiment, &outcome).lines().count(), rows + 1);
             match mutation::run(&experiment, &outcome, &effort, &mut |_| {}) {
                 Ok(trial) => {
