@@ -124,6 +124,10 @@ counters! { Counters;
     star_out_of_order,
     /// StaR, stateful: requests that were put off or past their deadline, and are sent again.
     star_deferred,
+    /// StaR, stateful, with a registry: packets that a rule allowed to leave.
+    star_egress_allowed,
+    /// StaR, stateful, with a registry: packets that no rule allowed to leave, whose request has failed.
+    star_egress_refused,
     /// Dropped: StaR's ticket is not this NIC's, or not the sender's, or for another queue pair.
     star_drop_ticket,
     /// Dropped: StaR's ticket is of a queue pair number that does not live, or of an earlier life.

@@ -50,6 +50,8 @@ pub enum StarOutcome {
     PlainRequest,
     /// Plain RC: the program writes its WQEs itself.
     Written,
+    /// Plain RC: the peer's registry has not taken the rules for this connection.
+    Unregistered,
     /// Not a queue pair that StaR carries.
     Excluded,
     /// It has changed while the connection lasts: what it is now, and why.
@@ -82,6 +84,7 @@ impl StarOutcome {
             StarOutcome::Written => {
                 "plain RC: the program writes its work queue elements itself, against StaR"
             }
+            StarOutcome::Unregistered => "plain RC: the peer's registry of StaR has not taken its rules",
             StarOutcome::Switched(side, why) => switched(side, why),
             StarOutcome::NotSwitched => "unchanged: the change of its StaR role came to nothing",
             StarOutcome::Excluded => {

@@ -52,6 +52,7 @@ pub use explain::Explanation;
 pub use one_rma::OneRma;
 pub use transport::rc::irn::{self, IrnConfig, LossRecovery, Scheme, Timers};
 pub use transport::star::StarConfig;
+pub use transport::star::registry::{Rule, RuleFor};
 
 pub use config::{NicConfig, WaitOnError};
 pub use engine::live::{LiveQueue, LiveWait};

@@ -57,6 +57,8 @@ pub const MAX_STAR_ATOMICS: usize = MAX_RD_ATOMIC as usize;
 pub const MAX_STAR_CLIENTS: u32 = 1 << 16;
 /// Their requests that are under way.
 pub const MAX_STAR_REQUESTS: usize = 1 << 16;
+/// Rules that the registry of a StaR NIC has: its connections times their servers' regions.
+pub const MAX_STAR_RULES: u32 = 1 << 16;
 /// Peers that StaR remembers because they have not answered.
 pub const MAX_STAR_SILENT: usize = 256;
 

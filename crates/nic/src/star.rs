@@ -21,6 +21,7 @@
 
 mod arrivals;
 mod completions;
+mod egress;
 mod era;
 mod frames;
 mod library;
@@ -47,7 +48,7 @@ use adverb_wire::{Instant, Packet, Psn};
 use era::Era;
 use library::Library;
 use silent::SilentPeers;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// How far a hello's PSN lies before the peer's requests, as with IRN's.
 const PSN_BACK: u32 = 1 << (Psn::BITS - 2);
@@ -80,8 +81,10 @@ pub(crate) struct StarNic {
     eras: BTreeMap<u32, Box<Era>>,
     says: VecDeque<u32>,
     begun: (Instant, u32),
-    /// The numbers of connections are compared from time to time.
-    compares: bool,
+    /// How far the look at the numbers of connections is.
+    look: policy::Look,
+    /// Endpoints whose rules their peers have not taken, until they come to RTR.
+    unregistered: BTreeSet<u32>,
     /// Processes at whose queue pairs nobody has answered lately.
     silent: SilentPeers,
     /// What the frame that leaves carries.
@@ -213,7 +216,8 @@ impl StarNic {
             eras: BTreeMap::new(),
             says: VecDeque::new(),
             begun: (Instant::ZERO, 0),
-            compares: false,
+            look: policy::Look::default(),
+            unregistered: BTreeSet::new(),
             silent: SilentPeers::default(),
             body: None,
         }
@@ -265,7 +269,9 @@ impl Nic {
         if endpoint.state == QpState::Rts {
             era.begins_at(endpoint.next_psn());
         }
-        if let Some(hosted) = endpoint.star.as_deref_mut() {
+        era.unregistered |= star.unregistered.remove(&id.index);
+        let unregistered = era.unregistered;
+        if let Some(hosted) = endpoint.star.as_deref_mut().filter(|_| !unregistered) {
             // What the state's keeper was told of the attributes is told again, now that they are known.
             match hosted.phase {
                 Phase::Stateless | Phase::Handing => hosted.hand_over = true,
@@ -279,7 +285,9 @@ impl Nic {
         let told = star.hello(endpoint, connections);
         let plain = endpoint.sq.is_written_by_program();
         endpoint.star = Some(Box::new(Hosted::new(told, Library::new(endpoint.sq.posted))));
-        if plain {
+        if unregistered {
+            self.leave_for(id, StarOutcome::Unregistered);
+        } else if plain {
             self.leave_for(id, StarOutcome::Written);
         } else {
             self.star_due(id);
@@ -481,6 +489,7 @@ impl Nic {
     pub(crate) fn end_era(&mut self, id: QpId) {
         if let Some(star) = &mut self.star {
             star.eras.remove(&id.index);
+            star.unregistered.remove(&id.index);
         }
     }
 }

@@ -20,6 +20,7 @@ use crate::random::Seed;
 use crate::silence::Tolerance;
 use crate::slab::{Held, Slab};
 use crate::transport::rc::irn::config::IrnConfig;
+use crate::transport::star::registry::Registry;
 use crate::work::{Completion, Sge, Status};
 use adverb_wire::{Duration, Gid, QpNumber};
 use std::collections::{BTreeMap, VecDeque};
@@ -72,6 +73,8 @@ pub(crate) struct NicState {
     pub wqe_checks: bool,
     /// A switch before this NIC makes WRITEs of atomics.
     pub words_by_write: bool,
+    /// What may leave for stateless sides, where that is to be checked.
+    pub registry: Option<Box<Registry>>,
 }
 
 // The second line ends with the row of who is to be notified; what finds a key is one line too.
@@ -137,6 +140,7 @@ impl NicState {
             errors_release: config.wait_on_error == WaitOnError::Release,
             wqe_checks: config.wqe_checks,
             words_by_write: false,
+            registry: config.star.and_then(|star| star.registry).map(|room| Box::new(Registry::new(room))),
             armed_cqs: 0,
         }
     }
@@ -287,6 +291,14 @@ impl NicState {
     fn event_of(&mut self, cq: Held<CqId>, event: impl Fn(CqId) -> Event) {
         if let Some(id) = self.cqs.id_at(cq.index()) {
             self.event(event(id));
+        }
+    }
+
+    /// The registry has been asked about a packet.
+    pub fn count_egress(&mut self, allowed: bool) {
+        match allowed {
+            true => self.counters.star_egress_allowed += 1,
+            false => self.counters.star_egress_refused += 1,
         }
     }
 

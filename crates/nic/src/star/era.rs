@@ -67,6 +67,8 @@ pub(super) struct Era {
     pub speaks: bool,
     /// A command has chosen what this side is: policy leaves it so.
     pub commanded: bool,
+    /// It stays plain RC: the peer's registry has not taken this side's rules.
+    pub unregistered: bool,
 }
 
 impl Era {
@@ -93,6 +95,7 @@ impl Era {
             proposed: None,
             speaks: false,
             commanded: false,
+            unregistered: false,
         }
     }
 

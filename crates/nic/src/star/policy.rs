@@ -9,57 +9,107 @@ use crate::event::Why;
 use crate::ids::QpId;
 use crate::star::StarSide;
 use crate::transport::star::Role;
-use adverb_wire::Instant;
 use adverb_wire::star::{Side, SwitchStep, Wish};
+use adverb_wire::{Duration, Instant};
 
 /// Stands for the policy among the timers' indices.
 pub(super) const INDEX: u32 = u32::MAX;
 /// What the numbers say must hold for so many looks.
 const LOOKS: u64 = 10;
+/// Connections that are looked at in one step.
+const A_STEP: usize = 256;
+/// Changes a second that policy wants, as many as may begin.
+const A_SECOND: u32 = super::switch::A_SECOND;
+
+/// How far a look at all connections is.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Look {
+    /// The timers know of its next step.
+    is_due: bool,
+    /// When it began, and the next connection.
+    began: Instant,
+    next: u32,
+    /// Changes that were wanted in this second, and when that began.
+    wanted: (Instant, u32),
+}
+
+impl Look {
+    /// Whether one change more may be wanted.
+    fn may_want(&mut self, now: Instant) -> bool {
+        if now.since(self.wanted.0) >= Duration::from_ms(1000) {
+            self.wanted = (now, 0);
+        }
+        self.wanted.1 += 1;
+        self.wanted.1 <= A_SECOND
+    }
+}
 
 impl Nic {
     /// Connections have begun: from now on they are compared.
     pub(crate) fn begin_to_compare(&mut self, now: Instant) {
         let Some(star) = &mut self.star else { return };
         let every = star.config.compare;
-        if star.config.wish == Wish::Auto && every.as_ps() > 0 && !star.compares {
-            star.compares = true;
+        if star.config.wish == Wish::Auto && every.as_ps() > 0 && !star.look.is_due {
+            star.look = Look { is_due: true, began: now + every, next: 0, ..star.look };
             self.timers.enter(now + every, INDEX);
         }
     }
 
-    /// The time to look at the number of connections has come.
+    /// The time to look at the number of connections has come. However many there are, a step looks at a
+    /// part of them, and the steps stand evenly in the time that a look takes.
     #[cold]
     pub(super) fn compare_all(&mut self, now: Instant) {
         let Some(star) = &mut self.star else { return };
-        star.compares = false;
+        star.look.is_due = false;
         if star.eras.is_empty() {
             return;
         }
         let (config, own) = (star.config, star.eras.len() as u32);
-        let names: Vec<_> = star.eras.keys().copied().collect();
-        for index in names {
-            let Some(name) = self.endpoints.name_at(index) else { continue };
-            let Ok(side) = self.star_side(name) else { continue };
-            let wants = match side {
-                StarSide::Plain if own > config.threshold => Some(Side::Stateless),
-                StarSide::Stateful if own > config.threshold => Some(Side::Stateless),
-                StarSide::Stateless if own < config.threshold / 2 => Some(Side::Plain),
-                _ => None,
-            };
-            let Some(era) = self.era(index) else { continue };
-            let since = era.wanted.filter(|(to, _)| Some(*to) == wants).map_or(now, |(_, since)| since);
-            era.wanted = wants.map(|to| (to, since));
-            era.proposed = era.proposed.filter(|to| Some(*to) == wants);
-            let held = now.since(since) >= config.compare.times(LOOKS);
-            let is_free = era.is_free(now, config.hold) && era.speaks;
-            if wants.is_some() && held && is_free {
-                // The peer compares the two numbers, and does what they say.
-                (era.wanted, era.proposed) = (None, wants);
-                self.say_compare(name);
-            }
+        let names: Vec<_> = star.eras.range(star.look.next..).map(|(index, _)| *index).take(A_STEP).collect();
+        for index in &names {
+            self.compare_one(now, *index, own);
         }
-        self.begin_to_compare(now);
+        let Some(star) = &mut self.star else { return };
+        let steps = (own as usize).div_ceil(A_STEP) as u64;
+        let next = names.last().map_or(0, |last| last.saturating_add(1));
+        let at = match star.eras.range(next..).next().is_some() && !names.is_empty() {
+            true => {
+                star.look.next = next;
+                now + Duration::from_ps(config.compare.as_ps() / steps)
+            }
+            false => {
+                let at = (star.look.began + config.compare).max(now + Duration::from_ps(1));
+                (star.look.next, star.look.began) = (0, at);
+                at
+            }
+        };
+        star.look.is_due = true;
+        self.timers.enter(at, INDEX);
+    }
+
+    /// Looks at one of `own` connections.
+    fn compare_one(&mut self, now: Instant, index: u32, own: u32) {
+        let Some(name) = self.endpoints.name_at(index) else { return };
+        let Ok(side) = self.star_side(name) else { return };
+        let Some(star) = &mut self.star else { return };
+        let config = star.config;
+        let wants = match side {
+            StarSide::Plain if own > config.threshold => Some(Side::Stateless),
+            StarSide::Stateful if own > config.threshold => Some(Side::Stateless),
+            StarSide::Stateless if own < config.threshold / 2 => Some(Side::Plain),
+            _ => None,
+        };
+        let Some(era) = star.eras.get_mut(&index) else { return };
+        let since = era.wanted.filter(|(to, _)| Some(*to) == wants).map_or(now, |(_, since)| since);
+        era.wanted = wants.map(|to| (to, since));
+        era.proposed = era.proposed.filter(|to| Some(*to) == wants);
+        let held = now.since(since) >= config.compare.times(LOOKS);
+        let is_free = era.is_free(now, config.hold) && era.speaks;
+        if wants.is_some() && held && is_free && star.look.may_want(now) {
+            // The peer compares the two numbers, and does what they say.
+            (era.wanted, era.proposed) = (None, wants);
+            self.say_compare(name);
+        }
     }
 
     /// The peer has said a word of StaR.

@@ -32,7 +32,7 @@ use adverb_wire::{Bth, Duration, Instant, Opcode, Operation, Packet, Psn, Servic
 /// Attempts and questions after which a switch is given up.
 pub(super) const TRIES: u8 = 12;
 /// Switches a second that a NIC begins.
-const A_SECOND: u32 = 100;
+pub(super) const A_SECOND: u32 = 100;
 /// What the words of an API say, as they travel.
 pub(super) fn side_of(side: StarSide) -> Option<Side> {
     match side {
@@ -79,9 +79,14 @@ impl Nic {
     }
 
     fn check_can_switch(&self, name: QpId) -> Result<(), Error> {
-        let known = self.star.as_ref().is_some_and(|star| star.eras.contains_key(&name.index));
-        if !known {
-            return Err(Error::Unsupported("changing the role of a connection that StaR does not carry"));
+        let era = self.star.as_ref().and_then(|star| star.eras.get(&name.index));
+        let unsupported = |what| Err(Error::Unsupported(what));
+        match era {
+            None => return unsupported("changing the role of a connection that StaR does not carry"),
+            Some(era) if era.unregistered => {
+                return unsupported("changing the role of a connection whose rules the peer has not taken");
+            }
+            Some(_) => {}
         }
         match self.object(name)? {
             Object::On(pair) if pair.qp.state != QpState::Rts => Err(Error::WrongState),
@@ -122,7 +127,9 @@ impl Nic {
 
     /// Takes the next step towards what a side is to become.
     pub(super) fn pursue(&mut self, now: Instant, name: QpId) {
-        let interval = self.star.as_ref().map_or(Duration::ZERO, |star| star.config.hello_interval);
+        let (interval, second) = self.star.as_ref().map_or((Duration::ZERO, now), |star| {
+            (star.config.hello_interval, star.begun.0 + Duration::from_ms(1000))
+        });
         let can = self.check_can_switch(name);
         let side = self.star_side(name).ok().and_then(side_of);
         let Some(era) = self.era(name.index) else { return };
@@ -138,7 +145,8 @@ impl Nic {
             return;
         }
         let Some(side) = side.filter(|_| self.may_begin(now)) else {
-            return self.look_at(name, now + interval);
+            // Undecided for a moment, or too many in this second.
+            return self.look_at(name, if side.is_some() { second } else { now + interval });
         };
         let Some(era) = self.era(name.index) else { return };
         era.tries += 1;

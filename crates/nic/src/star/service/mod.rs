@@ -168,6 +168,9 @@ impl Nic {
         if usize::from(config.gid) >= self.state.gids.len() {
             return Err(Error::Invalid("GID index"));
         }
+        if self.state.registry.is_some() {
+            return Err(Error::Unsupported("a service's client at a NIC with a registry"));
+        }
         let native = self.native.get_or_insert_default();
         let clients = native.clients.get_or_insert_with(|| Box::new(Clients::new(seed())));
         let place = clients.place()?;

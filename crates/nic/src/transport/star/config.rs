@@ -25,6 +25,9 @@ pub struct StarConfig {
     pub compare: Duration,
     /// And how long a connection stays what it has become, at least.
     pub hold: Duration,
+    /// Data leave for a stateless side only where a rule allows it: room for so many rules
+    /// ([`Nic::put_rule`](crate::Nic::put_rule)). `None` for no such check.
+    pub registry: Option<u32>,
 }
 
 impl Default for StarConfig {
@@ -38,6 +41,7 @@ impl Default for StarConfig {
             drain: Duration::from_ms(100),
             compare: Duration::ZERO,
             hold: Duration::from_ms(5000),
+            registry: None,
         }
     }
 }

@@ -6,6 +6,7 @@
 //! | `seal` | tickets, by which it knows whom to obey |
 //! | [`posted`] | what it reads of its host's queues, for packets that name something posted |
 //! | `history` | what it executed lately, in a table of constant size |
+//! | `registry` | what may leave the stateful side, where that is asked for |
 //! | [`config`] | parameters, and the rule that gives each side its role |
 //! | [`super::rc::star`] | the stateful half, a mode of RC |
 //! | `nic/src/star.rs` | endpoints, hellos, the way of frames to the halves |
@@ -18,6 +19,7 @@
 pub(crate) mod config;
 pub(crate) mod history;
 pub(crate) mod posted;
+pub(crate) mod registry;
 pub(crate) mod seal;
 pub(crate) mod stateless;
 

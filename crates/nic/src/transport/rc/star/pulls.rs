@@ -24,6 +24,7 @@ use crate::qp::Qp;
 use crate::state::NicState;
 use crate::transport::rc::{responder, retry};
 use crate::transport::receive::{self, Refusal};
+use crate::transport::star::registry::Access;
 use crate::work::Status;
 use adverb_wire::star::{self, Answer, Cqe, Op, Place, Stamp, Verdict};
 use adverb_wire::{Duration, Instant, Operation, Packet, Psn, Syndrome};
@@ -355,6 +356,17 @@ fn send(qp: &mut Qp, star: &mut Star, nic: &mut NicState, now: Instant, out: &mu
     if reads && !congestion::may_send(qp, now) {
         qp.responder.held_back = true;
         return false;
+    }
+    if let Some(registry) = nic.registry.as_deref() {
+        let allowed = registry.allows(qp.dst, qp.peer, Access::Posted);
+        nic.count_egress(allowed);
+        if !allowed {
+            if qp.state != QpState::Err {
+                nic.event(Event::QpFatal(qp.id));
+            }
+            drop_front(star, Status::RemoteAccess);
+            return false;
+        }
     }
     if reads && let Err(refusal) = read_out(qp, star, nic, psn, (offset, len), out) {
         // Its turn comes when all before it are done.

@@ -18,8 +18,9 @@ use crate::transport::rc::irn::{Acked, Expiry, Free, receive_ack, timeout, tx_fr
 use crate::transport::rc::{read_answer, retry};
 use crate::transport::requester::{self, complete_oldest};
 use crate::transport::segmentation;
+use crate::transport::star::registry;
 use crate::work::Status;
-use adverb_wire::star::{Answer, Op, Place, Stamp, StarEth, Verdict};
+use adverb_wire::star::{Answer, Grant, Op, Place, Stamp, StarEth, Verdict};
 use adverb_wire::{Bth, Duration, Instant, Key, Opcode, Operation, Packet, Psn, Reth, SackEth, Service};
 
 /// Rule of requests that the protocol does not carry.
@@ -88,12 +89,10 @@ pub(super) fn next_packet(
             }
         }
     }
-    *star.packet_mut(psn) = first_copy(&wqe, k, qp.mtu());
-    star.awaits_atomic = is_atomic;
-    if is_atomic {
-        star.number_atomic(psn);
+    if !prepare(qp, star, nic, &wqe, psn, k) {
+        requester::abandon_at(qp, nic, now, qp.requester.cursor, registry::REFUSED);
+        return SendStep::Idle;
     }
-    star.place(psn, qp.requester.cursor, &wqe, k * qp.mtu());
     if let Err(fault) = build(qp, star, nic, now, &wqe, &entry, k, out) {
         let cause = Cause::local(Status::LocalProtection, fault.rule());
         requester::abandon_at(qp, nic, now, qp.requester.cursor, cause);
@@ -115,6 +114,40 @@ pub(super) fn next_packet(
         qp.requester.cursor_packet = k + 1;
     }
     SendStep::Packet
+}
+
+/// Packet `k` of the WQE at the cursor is to leave. False if no rule allows it: of a message that is not
+/// allowed as a whole, no packet leaves.
+fn prepare(qp: &Qp, star: &mut Star, nic: &mut NicState, wqe: &Wqe, psn: Psn, k: u32) -> bool {
+    *star.packet_mut(psn) = first_copy(wqe, k, qp.mtu());
+    star.place(psn, qp.requester.cursor, wqe, k * qp.mtu());
+    let len = if k == 0 { u64::from(wqe.len) } else { star.packet(psn).len.into() };
+    if !may_leave(qp, nic, star.packet(psn), wqe.op, len) {
+        return false;
+    }
+    star.awaits_atomic = wqe.op.is_atomic();
+    if star.awaits_atomic {
+        star.number_atomic(psn);
+    }
+    true
+}
+
+/// Whether the registry lets a packet leave, if there is one: it, or the message that begins with it, has so
+/// many bytes. What moves no bytes of a region needs no key.
+fn may_leave(qp: &Qp, nic: &mut NicState, sent: &Sent, op: WqeOp, len: u64) -> bool {
+    let Some(registry) = nic.registry.as_deref() else { return true };
+    let right = match (op.is_atomic(), sent.is_read) {
+        (true, _) => Grant::ATOMIC,
+        (false, true) => Grant::READ,
+        (false, false) => Grant::WRITE,
+    };
+    let access = match sent.is_posted || len == 0 {
+        true => registry::Access::Posted,
+        false => registry::Access::Region { key: sent.rkey, va: sent.va, len, right },
+    };
+    let allowed = registry.allows(qp.dst, qp.peer, access);
+    nic.count_egress(allowed);
+    allowed
 }
 
 /// Packet `k` of a WQE as it is remembered; its deadline is given when it leaves.
@@ -211,9 +244,18 @@ pub(super) fn repair(
     }
     let limit = star.tx_limit(qp);
     let Free::Resend(psn) = tx_free(&mut star.tx, &star.recovery, limit, false, now) else { return None };
+    let mut allowed = true;
     let built = requester::build_again(qp, nic, now, psn, |qp, nic, wqe, entry, k| {
-        build(qp, star, nic, now, wqe, entry, k, out)
+        let sent = star.packet(psn);
+        allowed = may_leave(qp, nic, sent, wqe.op, sent.len.into());
+        if allowed { build(qp, star, nic, now, wqe, entry, k, out) } else { Ok(()) }
     });
+    if !allowed {
+        // Taken back since it was sent: it fails when all before it are done.
+        star.refuse(psn, registry::REFUSED);
+        acknowledged(qp, star, nic, now);
+        return Some(SendStep::Idle);
+    }
     if let Err(step) = built {
         return step;
     }

@@ -1,0 +1,223 @@
+//! The registry of a stateful side's NIC: what no rule allows does not leave (StaR, III-D).
+
+mod world;
+use adverb_nic::*;
+use adverb_wire::star::{Grant, Wish};
+use adverb_wire::{Duration, Gid, Operation, Packet, QpNumber};
+use world::*;
+
+const CLIENT: usize = 0;
+const SERVER: usize = 1;
+const ALL: u8 = Grant::WRITE | Grant::READ | Grant::ATOMIC;
+
+fn world(seed: u64, room: u32) -> World {
+    World::with_config(2, seed, |config| {
+        let is_client = config.qpn_base == 1 << 16;
+        let wish = if is_client { Wish::Client } else { Wish::Server };
+        let registry = is_client.then_some(room);
+        config.star = Some(StarConfig { wish, registry, ..StarConfig::default() });
+    })
+}
+
+/// Two sides with the rule for what is posted, and where the client's rules are for.
+fn agreed(w: &mut World) -> ([QpId; 2], (Gid, QpNumber)) {
+    let (a, b) = w.pair(QpType::Rc, CAPS, &Link { timeout: 14, ..Link::default() });
+    w.run(Duration::from_ms(1));
+    assert_eq!(w.nodes[CLIENT].nic.star_side(a), Ok(StarSide::Stateful));
+    let at = (w.nodes[SERVER].gid, w.nodes[SERVER].nic.qp_number(b).unwrap());
+    put(w, at, RuleFor::Posted).unwrap();
+    ([a, b], at)
+}
+
+fn put(w: &mut World, (server, number): (Gid, QpNumber), what: RuleFor) -> Result<(), Error> {
+    w.nodes[CLIENT].nic.put_rule(&Rule { server, number, what })
+}
+
+fn region(memory: &Memory, from: usize, len: u64, rights: u8) -> RuleFor {
+    let (va, key) = memory.at(from);
+    RuleFor::Region { key, va, len, rights }
+}
+
+fn is_data(p: &Packet) -> bool {
+    matches!(p.bth.opcode.operation(), Operation::RemoteData | Operation::GetData)
+}
+
+/// Data packets of the client's that have left since.
+fn left(w: &mut World) -> usize {
+    std::mem::take(&mut w.log).iter().filter(|(from, p)| *from == CLIENT && is_data(p)).count()
+}
+
+#[test]
+fn what_rules_allow_passes_and_is_counted() {
+    let mut w = world(1, 8);
+    let ([a, b], at) = agreed(&mut w);
+    let memory = [w.memory(CLIENT, 8192), w.memory(SERVER, 8192)];
+    put(&mut w, at, region(&memory[SERVER], 0, 8192, ALL)).unwrap();
+    w.keep_log = true;
+    let bytes = pattern(1, 3000);
+    memory[CLIENT].write(0, &bytes);
+    let (va, rkey) = memory[SERVER].at(0);
+    w.recv(SERVER, b, 50, &[memory[SERVER].sge(4096, 3000)]);
+    let add = SendOp::FetchAdd { addr: va + 8184, rkey, add: 3 };
+    let write = SendOp::Write(va, rkey);
+    for (number, op, from, len) in [
+        (1, SendOp::Send, 0, 3000),
+        (2, write, 0, 3000),
+        (3, SendOp::Read(va, rkey), 3000, 3000),
+        (4, add, 0, 8),
+    ] {
+        w.send(CLIENT, a, wr(number, op, &[memory[CLIENT].sge(from, len)]));
+        assert_eq!(w.completion(CLIENT).status, Status::Success, "{number}");
+    }
+    assert_eq!(w.completion(SERVER).wr_id, 50);
+    assert_eq!([0, 4096].map(|from| memory[SERVER].read(from, 3000)), [bytes.clone(), bytes.clone()]);
+    assert_eq!(memory[CLIENT].read(3000, 3000), bytes);
+    // The server's own requests are posted too.
+    w.recv(CLIENT, a, 60, &[memory[CLIENT].sge(0, 3000)]);
+    w.send(SERVER, b, wr(5, SendOp::Send, &[memory[SERVER].sge(0, 3000)]));
+    assert_eq!((w.completion(SERVER).status, w.completion(CLIENT).wr_id), (Status::Success, 60));
+    let sent = left(&mut w) as u64;
+    assert!(sent >= 12, "{sent}");
+    assert_eq!(
+        (w.counter(CLIENT, "star_egress_allowed"), w.counter(CLIENT, "star_egress_refused")),
+        (sent, 0)
+    );
+}
+
+/// A key without a rule, a place before or behind its bounds, a right that it lacks, a rule of another queue
+/// pair: not a packet leaves, of long messages neither, and the request fails as by a NAK.
+#[test]
+fn of_what_no_rule_allows_no_packet_leaves() {
+    let memory_of = |w: &mut World| [w.memory(CLIENT, 16384), w.memory(SERVER, 16384)];
+    for (case, len) in [(0, 8), (1, 8), (1, 9000), (2, 8), (3, 9000), (4, 8), (5, 8)] {
+        let mut w = world(10 + case, 8);
+        let ([a, _], at) = agreed(&mut w);
+        let memory = memory_of(&mut w);
+        let (mut va, rkey) = memory[SERVER].at(4096);
+        let rule = |rights| region(&memory[SERVER], 4096, 8192, rights);
+        let mut op = SendOp::Write(va, rkey);
+        match case {
+            0 => {}
+            1 => {
+                put(&mut w, at, rule(ALL)).unwrap();
+                // Its end lies behind the rule's by a byte.
+                va = va + 8192 - u64::from(len.min(8192) as u32) + 1;
+                op = SendOp::Write(va, rkey);
+            }
+            2 => {
+                put(&mut w, at, rule(ALL)).unwrap();
+                op = SendOp::Write(va - 1, rkey);
+            }
+            3 => {
+                put(&mut w, at, rule(Grant::WRITE | Grant::ATOMIC)).unwrap();
+                op = SendOp::Read(va, rkey);
+            }
+            4 => {
+                put(&mut w, at, rule(Grant::WRITE | Grant::READ)).unwrap();
+                op = SendOp::FetchAdd { addr: va, rkey, add: 1 };
+            }
+            _ => put(&mut w, (at.0, QpNumber::new(at.1.get() + 1)), rule(ALL)).unwrap(),
+        }
+        w.keep_log = true;
+        w.send(CLIENT, a, wr(1, op, &[memory[CLIENT].sge(0, len)]));
+        let failed = w.completion(CLIENT);
+        assert_eq!((failed.wr_id, failed.status), (1, Status::RemoteAccess), "{case} {len}");
+        assert_eq!(left(&mut w), 0, "{case} {len}");
+        assert_eq!(w.counter(CLIENT, "star_egress_refused"), 1, "{case} {len}");
+        assert_eq!(w.counter(SERVER, "star_nak_region"), 0, "the server has nothing to refuse");
+        let why = w.nodes[CLIENT].nic.next_explanation().expect("a reason").rule;
+        assert!(why.contains("registry has no rule"), "{why}");
+        assert_eq!(memory[SERVER].read(0, 16384), vec![0; 16384]);
+    }
+}
+
+/// A rule that is taken back while a message is on its way: what was lost is not sent again, and the request
+/// fails, in its turn.
+#[test]
+fn what_is_taken_back_is_not_sent_again() {
+    for lost in [0, 2] {
+        let mut w = world(20 + lost, 8);
+        let ([a, _], at) = agreed(&mut w);
+        let memory = [w.memory(CLIENT, 16384), w.memory(SERVER, 16384)];
+        put(&mut w, at, region(&memory[SERVER], 0, 16384, ALL)).unwrap();
+        let (va, rkey) = memory[SERVER].at(0);
+        memory[CLIENT].write(0, &pattern(2, 8192));
+        let mut seen = 0;
+        w.drop_if = Some(Box::new(move |from, p| {
+            let hit = from == CLIENT && is_data(p);
+            seen += u64::from(hit);
+            hit && seen == lost + 1
+        }));
+        w.send(CLIENT, a, wr(1, SendOp::Write(va, rkey), &[memory[CLIENT].sge(0, 8192)]));
+        w.transmit();
+        w.nodes[CLIENT].nic.remove_rule(at.0, at.1, Some(rkey));
+        w.keep_log = true;
+        let failed = w.completion(CLIENT);
+        assert_eq!((failed.wr_id, failed.status), (1, Status::RemoteAccess), "{lost}");
+        w.run(Duration::from_ms(100));
+        assert_eq!(left(&mut w), 0, "{lost}: nothing was sent again");
+        assert!(w.counter(CLIENT, "star_egress_refused") >= 1);
+    }
+}
+
+/// Without the rule of the connection nothing that was posted is carried either, of neither side.
+#[test]
+fn a_connection_without_rules_carries_nothing_and_both_sides_hear_it() {
+    for asked in [CLIENT, SERVER] {
+        let mut w = world(30 + asked as u64, 8);
+        let (ids, _) = agreed(&mut w);
+        let memory = [w.memory(CLIENT, 4096), w.memory(SERVER, 4096)];
+        w.nodes[CLIENT].nic.clear_rules();
+        assert_eq!(w.nodes[CLIENT].nic.rules(), 0);
+        w.keep_log = true;
+        w.recv(1 - asked, ids[1 - asked], 50, &[memory[1 - asked].sge(0, 1000)]);
+        w.send(asked, ids[asked], wr(1, SendOp::Send, &[memory[asked].sge(0, 1000)]));
+        let failed = w.completion(asked);
+        assert_eq!((failed.wr_id, failed.status), (1, Status::RemoteAccess), "{asked}");
+        assert_eq!(left(&mut w), 0);
+        assert_eq!(w.counter(CLIENT, "star_egress_refused"), 1);
+    }
+}
+
+#[test]
+fn a_full_registry_says_so_and_keeps_what_it_has() {
+    let mut w = world(40, 2);
+    let ([a, _], at) = agreed(&mut w);
+    let memory = [w.memory(CLIENT, 64), w.memory(SERVER, 64), w.memory(SERVER, 64)];
+    put(&mut w, at, region(&memory[1], 0, 64, ALL)).unwrap();
+    assert_eq!(put(&mut w, at, region(&memory[2], 0, 64, ALL)), Err(Error::TableFull));
+    let (va, rkey) = memory[1].at(0);
+    w.send(CLIENT, a, wr(1, SendOp::Write(va, rkey), &[memory[CLIENT].sge(0, 8)]));
+    assert_eq!(w.completion(CLIENT).status, Status::Success);
+    let rule = Rule { server: at.0, number: at.1, what: RuleFor::Posted };
+    assert!(w.nodes[SERVER].nic.put_rule(&rule).is_err(), "a NIC without a registry takes no rule");
+}
+
+/// A server whose peer does not take its rules has plain RC there, from the beginning and for good.
+#[test]
+fn a_connection_that_is_kept_from_star_is_plain_rc_for_good() {
+    let mut w = world(50, 8);
+    let (a, b) = (w.qp(CLIENT, QpType::Rc, CAPS), w.qp(SERVER, QpType::Rc, CAPS));
+    w.nodes[SERVER].nic.keep_from_star(b).unwrap();
+    let link = Link { timeout: 14, ..Link::default() };
+    w.connect((CLIENT, a), (SERVER, b), &link);
+    w.connect((SERVER, b), (CLIENT, a), &link);
+    let memory = [w.memory(CLIENT, 64), w.memory(SERVER, 64)];
+    let (va, rkey) = memory[SERVER].at(0);
+    w.send(CLIENT, a, wr(1, SendOp::Write(va, rkey), &[memory[CLIENT].sge(0, 8)]));
+    let done = w.completion(CLIENT);
+    let why = w.nodes[CLIENT].nic.next_explanation().map(|why| why.rule);
+    assert_eq!((done.status, why), (Status::Success, None), "plain RC needs no rule");
+    assert_eq!(
+        [w.nodes[CLIENT].nic.star_side(a), w.nodes[SERVER].nic.star_side(b)],
+        [Ok(StarSide::Plain); 2]
+    );
+    let asked = w.nodes[SERVER].nic.star_switch(w.now, b, StarSide::Stateless);
+    assert!(matches!(asked, Err(Error::Unsupported(_))), "{asked:?}");
+    let asked = w.nodes[CLIENT].nic.star_switch(w.now, a, StarSide::Stateful);
+    assert_eq!(asked, Ok(()));
+    w.run(Duration::from_ms(500));
+    assert_eq!(w.nodes[SERVER].nic.star_side(b), Ok(StarSide::Plain), "by the peer neither");
+    assert!(w.counter(SERVER, "star_switch_refused") > 0);
+    assert!(w.nodes[SERVER].nic.keep_from_star(b).is_err(), "too late");
+}
