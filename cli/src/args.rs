@@ -387,6 +387,10 @@ pub struct Nic {
     /// With --transport star: how long a connection stays what it has become, at least [default: 5s]
     #[arg(long, value_name = "TIME", value_parser = hold)]
     pub star_hold: Option<Duration>,
+    /// With a transport of StaR's: what leaves for stateless peers needs a rule, and what this side grants goes
+    /// to its peers' NICs by the agents (adverb star registry). `on`, or room for so many rules
+    #[arg(long, value_name = "on|N", value_parser = rules)]
+    pub star_registry: Option<u32>,
     /// What senders of reliable connections do about congestion [default: halving]
     #[arg(long, value_name = "NAME", value_parser = choice::<Congestion>())]
     pub congestion: Option<Congestion>,
@@ -463,6 +467,11 @@ fn duration(text: &str) -> Result<Duration, String> {
 fn hold(text: &str) -> Result<Duration, String> {
     let hold = setting("star_hold", text)?.star_hold;
     hold.ok_or_else(|| "a time is needed, such as 5s".to_owned())
+}
+
+fn rules(text: &str) -> Result<u32, String> {
+    let room = setting("star_registry", text)?.star_registry;
+    room.ok_or_else(|| "on, or room for so many rules, 1 to 65536, is needed".to_owned())
 }
 
 /// One value read as the environment variable's would be; the refusal is its remedy.

@@ -31,6 +31,7 @@ mod run;
 mod settings;
 mod simulate;
 mod star;
+mod star_registry;
 mod swarm;
 mod switch;
 mod switch_lab;

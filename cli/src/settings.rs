@@ -25,6 +25,7 @@ pub fn from_options(options: &Nic) -> Result<Settings, Error> {
     set(&mut settings.transport, options.transport);
     settings.star_threshold = options.star_threshold.or(settings.star_threshold);
     settings.star_hold = options.star_hold.or(settings.star_hold);
+    settings.star_registry = options.star_registry.or(settings.star_registry);
     set(&mut settings.congestion, options.congestion);
     settings.address = options.address.or(settings.address);
     settings.trace |= options.trace;
@@ -88,6 +89,9 @@ fn choices(settings: &Settings) -> Vec<String> {
         Transport::StarServer => list.push("StaR, stateless with star-clients".to_owned()),
         Transport::StarClient => list.push("StaR, stateful with star-servers".to_owned()),
         Transport::Star => list.push("StaR, with the role that suits both".to_owned()),
+    }
+    if let Some(room) = settings.star_registry {
+        list.push(format!("StaR's registry, with room for {room} rules"));
     }
     if settings.congestion != Congestion::default() {
         list.push(format!("congestion control {}", settings.congestion.name()));

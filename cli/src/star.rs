@@ -6,6 +6,7 @@ use crate::error::Error;
 use crate::output::{answer, print};
 use crate::remote::span;
 use crate::settings::from_options;
+use crate::star_registry::{Registry, registry};
 use adverb_apps::oracle::{self, Oracle as Source};
 use adverb_io::roles::{self, To};
 use adverb_io::star::{ClientConfig, ClientId, Desk, Mtu, Outcome, ServiceConfig, Waker};
@@ -31,11 +32,17 @@ requests go over the NIC.
 while they last, and says what became of each queue pair: rc is plain RC, a server keeps nothing of them, a
 client keeps both sides' state. The peer takes the other side. The exit status is 1 if one did not change.
 
+`registry` is the agent of an address for programs with `adverb run --star-registry on`: what their NICs send
+to stateless peers needs a rule, which the server grants with its memory and takes back with it. Agents know
+each other by certificates.
+
 Examples:
   adverb star oracle serve &
   adverb star oracle bench --clients 1000 --time 3s
   adverb star oracle bench --clients 50000 --idle
-  adverb star switch --pid 4711 --to server";
+  adverb star switch --pid 4711 --to server
+  adverb certs --out certs one=127.0.0.1 two=127.0.0.2
+  adverb star registry --address 127.0.0.1 --ca certs/ca.pem --cert certs/one.pem --key certs/one.key";
 
 /// Timestamps that a request of `bench` asks for.
 const COUNT: u32 = 1;
@@ -54,6 +61,8 @@ pub enum Star {
     Oracle(Oracle),
     /// Change what a running program's connections are, while they last
     Switch(Switch),
+    /// Carry the rules of what StaR's clients may send to its servers, for the processes of an address
+    Registry(Registry),
 }
 
 /// `adverb star switch`.
@@ -137,6 +146,7 @@ pub fn star(action: &Star) -> Result<ExitCode, Error> {
         Star::Oracle(Oracle::Serve(options)) => serve(options),
         Star::Oracle(Oracle::Bench(options)) => bench(options),
         Star::Switch(options) => switch(options),
+        Star::Registry(options) => registry(options),
     }
 }
 

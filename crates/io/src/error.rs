@@ -57,6 +57,18 @@ pub enum OpenError {
         /// The directory.
         path: PathBuf,
     },
+    /// There is no agent of StaR's registry at the address, or it does not take this process.
+    Registry {
+        /// The address.
+        address: IpAddr,
+        /// What was said.
+        source: io::Error,
+    },
+    /// StaR's registry is asked for where there is none.
+    RegistryUse {
+        /// Where.
+        what: &'static str,
+    },
     /// A process holds the lock under which slots are given out, and does not go on.
     Held {
         /// The table that it has locked.
@@ -144,6 +156,16 @@ impl fmt::Display for OpenError {
             OpenError::AlreadyOpen { address } => {
                 write!(f, "this process has already opened the NIC of {address}; a process opens it once")
             }
+            OpenError::Registry { address, source } => write!(
+                f,
+                "star_registry= in ADVERB needs the agent of {address}, which cannot be reached ({source}); \
+                 start it with `adverb star registry --address {address} ..`"
+            ),
+            OpenError::RegistryUse { what } => write!(
+                f,
+                "star_registry= in ADVERB is not for {what}; it goes with a verbs program and transport= \
+                 star, star-server or star-client"
+            ),
             OpenError::System { what, source } => write!(f, "{what} failed: {source}"),
             OpenError::File { option, path, source } => write!(
                 f,
@@ -180,6 +202,7 @@ impl std::error::Error for OpenError {
         match self {
             OpenError::Address { source, .. }
             | OpenError::Via { source, .. }
+            | OpenError::Registry { source, .. }
             | OpenError::Directory { source, .. }
             | OpenError::System { source, .. }
             | OpenError::File { source, .. } => Some(source),

@@ -11,6 +11,7 @@ use crate::life::Lives;
 use crate::looks;
 use crate::port::Port;
 use crate::progress::{self, Call, State};
+use crate::registry::{self, Registry};
 use crate::rings::Rings;
 use crate::roles;
 use crate::settings::{Congestion, Settings, Transport};
@@ -55,6 +56,8 @@ pub struct Shared {
     /// Where its queues are looked at, and where it is told what its connections are to be.
     pub looks: asked::Socket,
     pub roles: asked::Socket,
+    /// StaR's registry, where that is asked for.
+    pub registry: Option<Registry>,
     counters_file: Option<PathBuf>,
     forks: u32,
 }
@@ -81,6 +84,9 @@ impl Shared {
         progress::stop(self);
         self.looks.close();
         self.roles.close();
+        if let Some(registry) = &self.registry {
+            registry.close();
+        }
         self.member.leave();
         fork::release(self.member.folder());
         if let Some((path, text)) = text
@@ -131,6 +137,13 @@ impl Host {
                 shared.close();
                 OpenError::System { what: "starting the progress thread", source }
             })?;
+        if shared.registry.is_some() {
+            let thread = std::thread::Builder::new().name("adverb-registry".to_owned());
+            thread.spawn(|| registry::run(shared)).map_err(|source| {
+                shared.close();
+                OpenError::System { what: "starting the registry's thread", source }
+            })?;
+        }
         if star_config(settings).is_some()
             && let Err(error) = asked::offer(shared, roles::KIND)
         {
@@ -292,6 +305,11 @@ impl Host {
         realtime_ns().saturating_sub(age_ns)
     }
 
+    /// StaR's registry, where that was asked for.
+    pub(crate) fn registry(&self) -> Option<&Registry> {
+        self.shared.registry.as_ref()
+    }
+
     /// Lets `adverb redn show --pid` look at the NIC's cross-channel queues. Where that cannot be had, the
     /// program goes on without it.
     pub fn offer_looks(&self) {
@@ -380,6 +398,7 @@ fn open_parts(
         (None, None) => unreachable!("a socket was bound, or a switch is named"),
     };
     device.slot = member.slot().get();
+    let registry = registry_of(settings, address, device.slot).inspect_err(|_| member.leave())?;
     let seed = sys::random_seed();
     let max_unacked_packets = max_unacked(settings, device, udp.receive_buffer());
     let config = NicConfig {
@@ -409,7 +428,8 @@ fn open_parts(
     let forks = fork::epoch();
     let counters_file = settings.counters.clone();
     let (state, looks, roles) = (State::default(), asked::Socket::default(), asked::Socket::default());
-    Ok(Shared { core: BiasedLock::new(core), member, state, looks, roles, counters_file, forks })
+    let core = BiasedLock::new(core);
+    Ok(Shared { core, member, state, looks, roles, registry, counters_file, forks })
 }
 
 /// What a process says of itself to a switch. Which folder its slot is of names the host: processes that meet
@@ -470,7 +490,19 @@ fn star_config(settings: &Settings) -> Option<StarConfig> {
     let usual = StarConfig::default();
     let hold = settings.star_hold.map_or(usual.hold, |hold| Duration::from_ns(hold.as_nanos() as u64));
     let threshold = settings.star_threshold.unwrap_or(usual.threshold);
-    Some(StarConfig { wish, threshold, hold, compare: COMPARE, ..usual })
+    let registry = settings.star_registry;
+    Some(StarConfig { wish, threshold, hold, compare: COMPARE, registry, ..usual })
+}
+
+/// Its registry, if one is asked for.
+fn registry_of(settings: &Settings, address: IpAddr, slot: u8) -> Result<Option<Registry>, OpenError> {
+    match (settings.star_registry, star_config(settings)) {
+        (None, _) => Ok(None),
+        (Some(_), None) => Err(OpenError::RegistryUse { what: "a NIC without StaR" }),
+        (Some(_), Some(star)) => {
+            Registry::open(address, slot, star.wish != Wish::Client, settings.trace).map(Some)
+        }
+    }
 }
 
 /// IRN's bandwidth-delay product is what a peer's socket can hold for us, and what ours holds we tell the

@@ -16,6 +16,7 @@
 //! program                        native programs: adverb_rdma's driver
 //! star                           native services without connections
 //! asked looks roles              a running process, looked at and told from outside
+//! registry                       StaR's registry: rules from an agent, and to one
 //! ```
 //! Sockets, shared memory, rings, bells, locks, faults and capture are in `adverb_os`.
 //!
@@ -41,6 +42,7 @@ mod payload;
 mod port;
 pub mod program;
 mod progress;
+pub mod registry;
 mod rings;
 pub mod roles;
 mod settings;

@@ -142,6 +142,9 @@ pub struct Settings {
     pub star_threshold: Option<u32>,
     /// [`Transport::Star`]: how long a connection stays what it has become, at least; 5 s by default.
     pub star_hold: Option<Duration>,
+    /// What leaves for stateless peers needs a rule, of which there is room for so many; and what a stateless
+    /// side grants goes to its peers' registries.
+    pub star_registry: Option<u32>,
     /// Entries of the GID table, all of the one address; 2 by default.
     pub gids: Option<u8>,
     /// What senders of reliable connections do about congestion.
@@ -180,7 +183,7 @@ impl std::error::Error for SettingsError {}
 
 const OPTIONS: &str = "no such option; there are address, loss, duplicate, reorder, corrupt, mark, delay, \
                        direction, seed, pcap, counters, trace, via, via_token, path, max_unacked, gids, \
-                       transport, star_threshold, star_hold, congestion, prefetch, wqe-checks, \
+                       transport, star_threshold, star_hold, star_registry, congestion, prefetch, wqe-checks, \
                        wait-on-error and directory";
 const ADDRESS: &str = "an IPv4 or IPv6 address is needed, such as address=127.0.0.1";
 const PROBABILITY: &str = "a probability from 0 to 1 or a percentage is needed, such as 0.01 or 1%";
@@ -195,6 +198,9 @@ const SWITCH: &str = "a switch is on or off";
 const POLICY: &str = "path is auto or udp";
 const TRANSPORT: &str = "transport is rc, irn, star-server, star-client or star";
 const THRESHOLD: &str = "a number of connections is needed, such as star_threshold=128";
+/// Rules of a registry at most.
+const RULES_MAX: u32 = adverb_nic::limits::MAX_STAR_RULES;
+const REGISTRY: &str = "star_registry is on, off, or room for so many rules, 1 to 65536";
 const HOLD: &str = "a time is needed, such as star_hold=5s (units ns, us, ms, s; at most 60s)";
 const CONGESTION: &str = "congestion is halving, fixed, dcqcn, timely or tcp";
 const PREFETCH: &str = "a number of WQEs from 1 to 64 is needed";
@@ -269,6 +275,16 @@ impl Settings {
             "transport" => self.transport = Transport::named(text).ok_or(TRANSPORT)?,
             "star_threshold" => self.star_threshold = Some(text.parse().map_err(|_| THRESHOLD)?),
             "star_hold" => self.star_hold = Some(duration(text).map_err(|_| HOLD)?),
+            "star_registry" => {
+                self.star_registry = match text {
+                    "" | "on" => Some(RULES_MAX),
+                    "off" => None,
+                    room => {
+                        let room = room.parse().ok().filter(|room| (1..=RULES_MAX).contains(room));
+                        Some(room.ok_or(REGISTRY)?)
+                    }
+                }
+            }
             "congestion" => self.congestion = Congestion::named(text).ok_or(CONGESTION)?,
             "prefetch" => {
                 let wqes = text.parse().ok().filter(|wqes| (1..=64).contains(wqes));
@@ -344,6 +360,9 @@ impl Settings {
         }
         if let Some(hold) = self.star_hold {
             parts.push(format!("star_hold={}ns", hold.as_nanos()));
+        }
+        if let Some(room) = self.star_registry {
+            parts.push(format!("star_registry={room}"));
         }
         name_choice(&mut parts, "congestion", self.congestion);
         parts.join(",")
@@ -472,6 +491,9 @@ mod tests {
             ("star_threshold=many", "star_threshold", Some("many"), THRESHOLD),
             ("star_hold=5", "star_hold", Some("5"), HOLD),
             ("star_hold=61s", "star_hold", Some("61s"), HOLD),
+            ("star_registry=0", "star_registry", Some("0"), REGISTRY),
+            ("star_registry=65537", "star_registry", Some("65537"), REGISTRY),
+            ("star_registry=yes", "star_registry", Some("yes"), REGISTRY),
             ("congestion=vegas", "congestion", Some("vegas"), CONGESTION),
             ("max_unacked=0", "max_unacked", Some("0"), UNACKED),
             ("prefetch=0", "prefetch", Some("0"), PREFETCH),
@@ -513,6 +535,7 @@ mod tests {
             transport in 0usize..5,
             star_threshold: Option<u32>,
             star_hold in proptest::option::of(0u64..60_000_000_000),
+            star_registry in proptest::option::of(1..=RULES_MAX),
             congestion in 0usize..5,
             max_unacked in proptest::option::of(1u32..=65_536),
             gids in proptest::option::of(1u8..=16),
@@ -535,6 +558,7 @@ mod tests {
                 transport: Transport::ALL[transport],
                 star_threshold,
                 star_hold: star_hold.map(Duration::from_nanos),
+                star_registry,
                 max_unacked, gids, directory, prefetch, wqe_checks,
                 wait_on_error: if release { WaitOnError::Release } else { WaitOnError::Fail },
             };

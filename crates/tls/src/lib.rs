@@ -17,4 +17,4 @@ mod stream;
 pub use certificates::{Holder, write_trial_certificates};
 pub use error::Error;
 pub use identity::Identity;
-pub use stream::{Acceptor, ClientStream, Connector, ServerStream, Timed};
+pub use stream::{Acceptor, ClientStream, Connector, ServerStream, Timed, is_for};

@@ -4,7 +4,7 @@ use crate::error::Error;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection, StreamOwned};
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{IpAddr, Shutdown, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -115,6 +115,14 @@ impl Acceptor {
         let client = certificate.and_then(client_name).ok_or(Error::Nameless)?;
         Ok((StreamOwned::new(tls, tcp), client))
     }
+}
+
+/// Whether the client's certificate, which TLS has verified, is for this address too.
+pub fn is_for(stream: &ServerStream, address: IpAddr) -> bool {
+    let certificate = stream.conn.peer_certificates().and_then(<[_]>::first);
+    let parsed = certificate.and_then(|der| webpki::EndEntityCert::try_from(der).ok());
+    let name = ServerName::from(address);
+    parsed.is_some_and(|parsed| parsed.verify_is_valid_for_subject_name(&name).is_ok())
 }
 
 /// Lets the reason of a failed handshake reach the client: what it still sends is read, or the kernel would

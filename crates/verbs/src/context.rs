@@ -6,6 +6,7 @@ use crate::event::{EventQueue, lock};
 use crate::handle::{MUTEX, null};
 use crate::{cq, cq_ex, dm, host, import, mr, mw, pd, post, qp, query, rate, srq, tables, xrcd};
 use adverb_nic::{CqId, MrId, MwId, PdId, QpId, SrqId, XrcdId};
+use adverb_wire::Key;
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::mem::{offset_of, size_of};
@@ -33,7 +34,8 @@ pub(crate) enum Resource {
     Qp(QpId),
     Srq(SrqId),
     Mw(MwId),
-    Mr(MrId),
+    /// With its key for peers.
+    Mr(MrId, u32),
     Cq(CqId),
     /// A domain may be open several times; the address tells the handles apart.
     Xrcd(XrcdId, usize),
@@ -176,15 +178,16 @@ pub unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
         let _ = match resource {
             Resource::Qp(id) => {
                 tables::forget_qp(id);
-                host::control(|nic| nic.destroy_qp(id))
+                host::destroy_qp(id)
             }
             Resource::Srq(id) => {
                 tables::remove_srq(id);
                 host::control(|nic| nic.destroy_srq(id))
             }
             Resource::Mw(id) => host::memory(|memory| memory.dealloc_mw(id)),
-            Resource::Mr(id) => {
+            Resource::Mr(id, key) => {
                 import::withdraw_mr(id);
+                host::withdraw(Key(key));
                 host::memory(|memory| memory.dereg_mr(id))
             }
             Resource::Cq(id) => {

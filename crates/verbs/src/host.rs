@@ -4,11 +4,13 @@
 //! tables, the event queues) may be held while one of these calls is made.
 
 use crate::event::lock;
+use adverb_io::registry::Refusal;
+use adverb_io::registry::words::Region;
 use adverb_io::{Host, OpenError, Settings};
 use adverb_nic::memory::Memory;
-use adverb_nic::{Completion, CqId, Error, Nic, PathId, QpAttr, QpAttrMask, QpId};
+use adverb_nic::{Completion, CqId, Error, Nic, PathId, PdId, QpAttr, QpAttrMask, QpId};
 use adverb_os::say;
-use adverb_wire::{Gid, Instant, QpNumber};
+use adverb_wire::{Gid, Instant, Key, QpNumber};
 use core::ffi::c_int;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -87,7 +89,30 @@ pub(crate) fn memory<R>(call: impl FnOnce(&mut Memory) -> Result<R, Error>) -> R
 
 /// Changes a queue pair's attributes; the error as errno.
 pub(crate) fn modify_qp(qp: QpId, attr: &QpAttr, mask: QpAttrMask) -> Result<(), c_int> {
-    host().control(|nic, now| nic.modify_qp(now, qp, attr, mask)).map_err(Error::errno)
+    host().modify_qp(qp, attr, mask).map_err(Error::errno)
+}
+
+/// Destroys a queue pair; the error as errno.
+pub(crate) fn destroy_qp(qp: QpId) -> Result<(), c_int> {
+    host().destroy_qp(qp).map_err(Error::errno)
+}
+
+/// Tells the registries of StaR's peers of memory, where there are any; returns when they have it.
+pub(crate) fn grant(pd: PdId, region: Region) -> Result<(), c_int> {
+    host().grant(pd, region).map_err(|refusal| match refusal {
+        Refusal::Full => libc::ENOMEM,
+        Refusal::NoAgent => libc::EIO,
+    })
+}
+
+/// Takes memory back from them; returns when they have done so.
+pub(crate) fn withdraw(key: Key) {
+    host().withdraw(key);
+}
+
+/// EOPNOTSUPP where StaR's registry is asked for, which does not know what is to be done.
+pub(crate) fn without_registry() -> Result<(), c_int> {
+    if host().has_registry() { Err(libc::EOPNOTSUPP) } else { Ok(()) }
 }
 
 /// The address of a queue pair's doorbell records; the error as errno.

@@ -4,12 +4,15 @@ use crate::abi::*;
 use crate::context::{Context, Resource};
 use crate::dm::Block;
 use crate::handle::{fail, handle, null, pointer_or_null, set_errno};
-use crate::import::Region;
+use crate::host;
+use crate::import;
 use crate::mapping;
 use crate::pd::Pd;
-use crate::{host, import};
+use adverb_io::registry::rights;
+use adverb_io::registry::words::Region;
 use adverb_nic::memory::Rereg;
 use adverb_nic::{Access, MrId, MrInit};
+use adverb_wire::Key;
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -30,7 +33,7 @@ handle!(Mr, ibv_mr);
 
 impl Mr {
     /// Another name of a region.
-    pub(crate) fn imported(domain: &Pd, pd: *mut ibv_pd, region: &Region) -> Mr {
+    pub(crate) fn imported(domain: &Pd, pd: *mut ibv_pd, region: &import::Region) -> Mr {
         domain.hold();
         let ibv = ibv_mr {
             context: domain.context(),
@@ -48,6 +51,12 @@ impl Mr {
     pub(crate) fn release_domain(&self) {
         // SAFETY: it counts this region until now, so it is alive.
         unsafe { Pd::of(self.domain.load(Ordering::Acquire)) }.release();
+    }
+
+    /// The key for peers.
+    fn rkey(&self) -> Key {
+        // SAFETY: a field of the live object that nothing writes.
+        Key(unsafe { (*self.ibv.get()).rkey })
     }
 
     /// The key for scatter/gather entries.
@@ -81,10 +90,15 @@ pub(crate) unsafe fn register(pd: *mut ibv_pd, piece: Piece) -> Result<*mut ibv_
     // SAFETY: `check` found the range mapped with these rights, and by the caller's promise it stays so
     // until it is deregistered.
     let info = host::memory(|memory| unsafe { memory.reg_mr(&init) })?;
+    let region = Region { key: info.rkey, va: piece.iova, len, rights: rights(access) };
+    if let Err(errno) = host::grant(domain.id, region) {
+        host::memory(|memory| memory.dereg_mr(info.id))?;
+        return Err(errno);
+    }
     domain.hold();
     let context = domain.context();
     // SAFETY: the context outlives its objects.
-    unsafe { Context::of(context) }.add(Resource::Mr(info.id));
+    unsafe { Context::of(context) }.add(Resource::Mr(info.id, info.rkey.0));
     import::offer_mr(&info, domain.id, piece.length);
     let ibv = ibv_mr {
         context,
@@ -177,6 +191,10 @@ pub unsafe extern "C" fn ibv_rereg_mr(
     access: c_int,
 ) -> c_int {
     let flags = flags as u32;
+    if let Err(errno) = host::without_registry() {
+        set_errno(errno);
+        return REREG_ERR_INPUT;
+    }
     let has = |bit: u32| flags & bit != 0;
     let bad_translation = has(IBV_REREG_MR_CHANGE_TRANSLATION) && (length == 0 || addr.is_null());
     let bad_domain = has(IBV_REREG_MR_CHANGE_PD) && pd.is_null();
@@ -255,13 +273,14 @@ unsafe fn reregister(
 pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     // SAFETY: the caller passes a live region.
     let region = unsafe { Mr::of(mr) };
+    host::withdraw(region.rkey());
     match host::memory(|memory| memory.dereg_mr(region.id)) {
         Ok(()) | Err(libc::ENOENT) => {}
         Err(errno) => return fail(errno),
     }
     // SAFETY: context, domain and device memory outlive the region; the caller gives the region up.
     unsafe {
-        Context::of((*mr).context).remove(&Resource::Mr(region.id));
+        Context::of((*mr).context).remove(&Resource::Mr(region.id, region.rkey().0));
         import::withdraw_mr(region.id);
         region.release_domain();
         if let Some(block) = &region.dm {

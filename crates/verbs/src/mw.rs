@@ -31,7 +31,7 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: u32) -> *mut 
         IBV_MW_TYPE_2 => MwType::Two,
         _ => return null(libc::EINVAL),
     };
-    match host::memory(|memory| memory.alloc_mw(domain.id, kind)) {
+    match host::without_registry().and_then(|()| host::memory(|memory| memory.alloc_mw(domain.id, kind))) {
         Ok(info) => {
             domain.hold();
             let context = domain.context();

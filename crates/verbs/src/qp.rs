@@ -452,7 +452,7 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         let _sharing = queue.xrcd.map(|_| lock(&SHARING));
         // The last object of an XRC target takes the target along.
         if queue.xrcd.is_none() || tables::qp_handles(queue.id) <= 1 {
-            match host::control(|nic| nic.destroy_qp(queue.id)) {
+            match host::destroy_qp(queue.id) {
                 Ok(()) | Err(libc::ENOENT) => {}
                 Err(errno) => return fail(errno),
             }

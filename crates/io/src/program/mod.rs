@@ -92,6 +92,9 @@ impl Programs {
     pub fn open(settings: &Settings) -> Result<Rc<Programs>, OpenError> {
         let waits = Arc::new(Waits::default());
         let hears = waits.clone();
+        if settings.star_registry.is_some() {
+            return Err(OpenError::RegistryUse { what: "a native program" }.into());
+        }
         let host = Host::open(settings, Box::new(move |event| hears.on_event(event)))?;
         let hears = waits.clone();
         host.on_frames(Box::new(move || hears.on_words()));
