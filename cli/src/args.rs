@@ -387,8 +387,8 @@ pub struct Nic {
     /// With --transport star: how long a connection stays what it has become, at least [default: 5s]
     #[arg(long, value_name = "TIME", value_parser = hold)]
     pub star_hold: Option<Duration>,
-    /// With a transport of StaR's: what leaves for stateless peers needs a rule, and what this side grants goes
-    /// to its peers' NICs by the agents (adverb star registry). `on`, or room for so many rules
+    /// With a transport of StaR's: what leaves for stateless peers needs a rule, and what this side grants
+    /// goes to its peers' NICs by the agents (adverb star registry). `on`, or room for so many rules
     #[arg(long, value_name = "on|N", value_parser = rules)]
     pub star_registry: Option<u32>,
     /// What senders of reliable connections do about congestion [default: halving]

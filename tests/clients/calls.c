@@ -2,8 +2,8 @@
  *   calls -p PORT          answers
  *   calls -p PORT HOST     calls, until it gets SIGUSR1
  * Eight calls are under way at a time. Every eighth also adds one to a word of the answering side, and must find what all
- * before have added. Both print every hundredth call, and at their ends how many there were. At SIGUSR2 who answers gets
- * connections with himself, and at the next one they go: a crowd, by which his NIC is full. */
+ * before have added. Both print every hundredth call, and at their ends how many there were. At SIGUSR2 who gets it has
+ * connections with himself, and at the next one they go: a crowd, by which his NIC is full. The caller's is the larger one. */
 #include "client.h"
 
 #include <signal.h>
@@ -15,6 +15,7 @@
 #define LIMIT 30.0
 #define LAST UINT64_MAX
 #define CROWD 3
+#define LARGER_CROWD 6
 #define ACCESS (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_ATOMIC)
 
 enum { RECEIVE = 1, SEND, ADD };
@@ -55,13 +56,13 @@ static void turn(int number)
 }
 
 /* The crowd comes or goes. */
-static void crowd(struct ibv_pd *pd, union ibv_gid gid)
+static void crowd(struct ibv_pd *pd, union ibv_gid gid, int count)
 {
-	static struct ibv_qp *pairs[CROWD][2];
+	static struct ibv_qp *pairs[LARGER_CROWD][2];
 
 	if (crowded == (pairs[0][0] != NULL))
 		return;
-	for (int i = 0; i < CROWD; i++) {
+	for (int i = 0; i < count; i++) {
 		for (int end = 0; end < 2; end++) {
 			if (pairs[i][end]) {
 				CHECK(!ibv_destroy_qp(pairs[i][end]), "ibv_destroy_qp");
@@ -149,12 +150,13 @@ static void expect(const struct ibv_wc *wc, uint64_t n)
 	CHECK(found == n, "completion of %llu, not of %llu", (unsigned long long)found, (unsigned long long)n);
 }
 
-static void call(void)
+static void call(struct ibv_pd *pd, union ibv_gid gid)
 {
 	uint64_t said = 0, sent = 0, answered = 0, added = 0;
 	int last = 0;
 
 	while (!last || answered < said || sent < said) {
+		crowd(pd, gid, LARGER_CROWD);
 		/* A place is free once its call was sent, and answered. */
 		while (!last && said < sent + DEPTH && said < answered + DEPTH) {
 			last = !wanted;
@@ -189,7 +191,7 @@ static void serve(struct ibv_pd *pd, union ibv_gid gid)
 	int last = 0;
 
 	while (!last || sent < heard_of) {
-		crowd(pd, gid);
+		crowd(pd, gid, CROWD);
 		struct ibv_wc wc = completed();
 
 		if (wc.wr_id >> 56 == RECEIVE)
@@ -229,7 +231,7 @@ int main(int argc, char **argv)
 	connect_rc(qp, theirs.qpn, 77, 77, theirs.gid, 14, 7);
 	CHECK(write(fd, "x", 1) == 1 && recv(fd, &mine, 1, MSG_WAITALL) == 1, "meet the peer");
 	if (caller)
-		call();
+		call(pd, own_gid(context));
 	else
 		serve(pd, own_gid(context));
 	/* Neither goes before the other has all. */

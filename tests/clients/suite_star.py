@@ -217,6 +217,33 @@ def by_policy(rounds):
     return Case(f"star/switch-by-policy", run, 120)
 
 
+def swapped_by_policy(room):
+    """The server has more connections than the client, then the client than the server, then as at first: each time the side
+    with more becomes stateless, from the other role through plain RC, and calls go on."""
+    policy = ("--transport", "star", "--star-threshold", "4", "--star-hold", "300ms", "--trace")
+    options = {f"{side}_options": (*policy, *UDP, "--counters", room.path(side + ".counters"))
+               for side in ("server", "client")}
+    procs = room.pair([compile_c("calls")], [compile_c("calls")], client_address="127.0.0.2", **options)
+    room.wait_output(procs[1], "^at 0$")
+    for fuller, grows in ((0, 0), (1, 1), (0, 1)):
+        procs[grows].kill(signal.SIGUSR2)
+        for proc, side in ((procs[fuller], STATELESS), (procs[1 - fuller], STATEFUL)):
+            room.wait_until(f"{proc.label} that is {side}", lambda: (changed(proc) or [""])[-1] == side)
+        room.wait_until("calls that go on", goes_on(procs[1]))
+    procs[1].kill(signal.SIGUSR1)
+    room.all_succeed(*procs)
+    answered = require_text(procs[0].output(), r"^answered (\d+), added (\d+)$", "the server").groups()
+    called = require_text(procs[1].output(), r"^called (\d+), added (\d+)$", "the client").groups()
+    if called != answered:
+        raise Fail(f"calls and additions {called}, answered {answered}")
+    for proc, wanted in zip(procs, ([2, 2, 1], [2, 1, 2])):
+        values = read_counters(room.path(proc.label + ".counters"))
+        counted = [values[name] for name in ("star_to_rc", "star_to_stateless", "star_to_stateful")]
+        if counted != wanted:
+            raise Fail(f"{proc.label} counts {counted} changes to RC, stateless and stateful, not {wanted}: {changed_why(proc)}")
+    room.note(f"2 swaps, {called[0]} calls")
+
+
 def goes_on(proc):
     """Whether a caller has made calls from now on."""
     count = lambda: len(re.findall("^at ", proc.output(), re.M))  # noqa: E731
@@ -253,6 +280,7 @@ def cases():
     yield switching(20, 120, False)
     yield switching(100, 600, True)
     yield by_policy(2)
+    yield Case("star/switch-swapped-by-policy", swapped_by_policy, 120)
     yield Case("star/switch-refused", switch_refused)
     unknown = "the peer sent a request of plain RC|the peer did not answer whether it knows StaR"
     for name, role in (("server", SERVER), ("client", CLIENT)):

@@ -8,7 +8,7 @@ use adverb_tls::{ServerStream, is_for};
 use adverb_wire::{Gid, QpNumber};
 use std::collections::BTreeSet;
 use std::io::{self, Write};
-use std::net::{IpAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -30,6 +30,8 @@ static NTH: AtomicU64 = AtomicU64::new(0);
 /// What a server's agent has put here: of the connection that it has now.
 pub struct Holder {
     nth: u64,
+    /// By which it is ended.
+    tcp: TcpStream,
     /// Clients' queue pairs, and the server's.
     given: BTreeSet<(QpNumber, QpNumber)>,
 }
@@ -62,6 +64,7 @@ pub fn run(agent: &Arc<Agent>, listener: &TcpListener) {
 
 /// Serves an agent until it goes. An error says why it was refused.
 fn serve(agent: &Arc<Agent>, tcp: TcpStream) -> Result<(), String> {
+    let handle = tcp.try_clone().map_err(|error| error.to_string())?;
     let (mut stream, who) = agent.acceptor.accept(tcp, HANDSHAKE).map_err(|error| error.to_string())?;
     stream.sock.allow(HANDSHAKE);
     let mut lines = Lines::default();
@@ -75,7 +78,7 @@ fn serve(agent: &Arc<Agent>, tcp: TcpStream) -> Result<(), String> {
     };
     let server = Gid::from(address);
     let nth = NTH.fetch_add(1, Ordering::Relaxed);
-    agent.enter(server, nth);
+    agent.enter(server, nth, handle);
     say!("adverb star registry: {address} (`{who}`) puts rules here");
     // That it goes is no refusal.
     let ended = follow(agent, &mut stream, &mut lines, server, nth);
@@ -118,11 +121,12 @@ fn follow(
 }
 
 impl Agent {
-    /// A server's agent is there, in place of an earlier connection of it, with whose rules it has nothing to
-    /// do.
-    fn enter(&self, server: Gid, nth: u64) {
-        let before = lock(&self.servers).insert(server.0, Holder { nth, given: BTreeSet::new() });
+    /// A server's agent is there, in place of an earlier connection of it, which ends with its rules.
+    pub(super) fn enter(&self, server: Gid, nth: u64, tcp: TcpStream) {
+        let before = lock(&self.servers).insert(server.0, Holder { nth, tcp, given: BTreeSet::new() });
         if let Some(before) = before {
+            // It may have ended by itself.
+            let _ = before.tcp.shutdown(Shutdown::Both);
             self.take_back(server, before.given);
         }
     }

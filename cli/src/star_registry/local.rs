@@ -68,7 +68,7 @@ fn serve(agent: &Arc<Agent>, channel: Channel) -> io::Result<()> {
 
 /// Answers a server's process until it ends, and then takes back what it has granted.
 fn grant(agent: &Arc<Agent>, channel: &Channel) -> io::Result<()> {
-    let mut granter = Granter { agent, connections: BTreeMap::new(), regions: BTreeMap::new() };
+    let mut granter = Granter::new(agent);
     loop {
         let line = match next_word(channel, LOOK) {
             Ok(Some(line)) => line,
@@ -84,22 +84,26 @@ fn grant(agent: &Arc<Agent>, channel: &Channel) -> io::Result<()> {
     }
 }
 
-struct Connection {
+pub(super) struct Connection {
     pd: u32,
     peer: Gid,
     peer_number: QpNumber,
 }
 
 /// What a process grants.
-struct Granter<'a> {
+pub(super) struct Granter<'a> {
     agent: &'a Arc<Agent>,
     connections: BTreeMap<QpNumber, Connection>,
     /// By key, with their domains.
     regions: BTreeMap<u32, (u32, Region)>,
 }
 
-impl Granter<'_> {
-    fn answer(&mut self, ask: &Ask) -> Said {
+impl<'a> Granter<'a> {
+    pub(super) fn new(agent: &'a Arc<Agent>) -> Granter<'a> {
+        Granter { agent, connections: BTreeMap::new(), regions: BTreeMap::new() }
+    }
+
+    pub(super) fn answer(&mut self, ask: &Ask) -> Said {
         match *ask {
             Ask::Connect { number, pd, peer, peer_number } => {
                 self.end_connection(number);

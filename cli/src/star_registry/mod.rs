@@ -52,7 +52,8 @@ pub struct Registry {
     #[arg(long, value_name = "IP")]
     pub address: IpAddr,
     /// TCP port of the agents, the same on all hosts
-    #[arg(long, value_name = "PORT", default_value_t = 7464, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "PORT", default_value_t = 7464,
+        value_parser = clap::value_parser!(u16).range(1..))]
     pub port: u16,
     /// Certificate of the CA that has signed all agents' (`adverb certs` makes some for trials)
     #[arg(long, value_name = "FILE")]
@@ -109,16 +110,8 @@ pub fn registry(options: &Registry) -> Result<ExitCode, Error> {
     let failed = |what: &str, error: &dyn std::fmt::Display| Error::Remote(format!("{what}: {error}"));
     let identity = Identity::load(&options.ca, &options.cert, &options.key);
     let identity = identity.map_err(|error| failed("the certificates", &error))?;
-    let agent = Arc::new(Agent {
-        address: Gid::from(options.address),
-        port: options.port,
-        patience: options.patience,
-        connector: identity.connector(ALPN).map_err(|error| failed("the certificates", &error))?,
-        acceptor: identity.acceptor(ALPN).map_err(|error| failed("the certificates", &error))?,
-        takers: Mutex::default(),
-        servers: Mutex::default(),
-        sessions: Mutex::default(),
-    });
+    let agent = Agent::new(options.address, options.port, options.patience, &identity);
+    let agent = Arc::new(agent.map_err(|error| failed("the certificates", &error))?);
     let own = |error: io::Error| {
         let why = if error.kind() == io::ErrorKind::AddrInUse { "; it has an agent already" } else { "" };
         Error::Remote(format!("--address {}: {error}{why}", options.address))
@@ -141,6 +134,24 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
 }
 
 impl Agent {
+    fn new(
+        address: IpAddr,
+        port: u16,
+        patience: Duration,
+        identity: &Identity,
+    ) -> Result<Agent, adverb_tls::Error> {
+        Ok(Agent {
+            address: Gid::from(address),
+            port,
+            patience,
+            connector: identity.connector(ALPN)?,
+            acceptor: identity.acceptor(ALPN)?,
+            takers: Mutex::default(),
+            servers: Mutex::default(),
+            sessions: Mutex::default(),
+        })
+    }
+
     /// Has the process with a queue pair carry an order out. One that does not answer takes rules no more,
     /// and hears that its agent has gone, when it hears again.
     fn order(&self, to: QpNumber, order: &Order) -> Said {
@@ -206,17 +217,4 @@ impl Lines {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lines_come_in_pieces_and_have_an_end() {
-        let mut lines = Lines::default();
-        let mut text = &b"one\ntwo\nthr"[..];
-        assert_eq!(lines.next(&mut text).unwrap(), "one");
-        assert_eq!(lines.next(&mut text).unwrap(), "two");
-        assert!(lines.next(&mut text).is_err(), "an end within a line");
-        assert!(Lines::default().next(&mut &[b'x'; 1000][..]).is_err(), "a line without end");
-        assert!(Lines::default().next(&mut &[0xff, b'\n'][..]).is_err());
-    }
-}
+mod tests;

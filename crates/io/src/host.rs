@@ -499,9 +499,8 @@ fn registry_of(settings: &Settings, address: IpAddr, slot: u8) -> Result<Option<
     match (settings.star_registry, star_config(settings)) {
         (None, _) => Ok(None),
         (Some(_), None) => Err(OpenError::RegistryUse { what: "a NIC without StaR" }),
-        (Some(_), Some(star)) => {
-            Registry::open(address, slot, star.wish != Wish::Client, settings.trace).map(Some)
-        }
+        // Whatever role it wishes for, it may be told to take the other one: both sides grant.
+        (Some(_), Some(_)) => Registry::open(address, slot, settings.trace).map(Some),
     }
 }
 

@@ -23,7 +23,7 @@ impl Host {
     /// Changes a queue pair's attributes. Where there is a registry, one that may become stateless has its
     /// rules at its peer before it comes to RTR, from which on the peer may get its state; or it is plain RC.
     pub fn modify_qp(&self, qp: QpId, attr: &QpAttr, mask: QpAttrMask) -> Result<(), Error> {
-        if self.registry().is_none_or(|registry| !registry.serves()) || !mask.contains(QpAttrMask::STATE) {
+        if self.registry().is_none() || !mask.contains(QpAttrMask::STATE) {
             return self.control(|nic, now| nic.modify_qp(now, qp, attr, mask));
         }
         let connects = attr.state == QpState::Rtr && self.grant_connection(qp, attr, mask)?;
@@ -41,7 +41,7 @@ impl Host {
             let number = nic.qp_number(qp)?;
             nic.destroy_qp(qp).map(|()| number)
         })?;
-        if let Some(registry) = self.registry().filter(|registry| registry.serves()) {
+        if let Some(registry) = self.registry() {
             registry.ask(&Ask::EndConnect { number });
         }
         Ok(())
@@ -77,8 +77,7 @@ impl Host {
 
     /// Tells the peers' registries of memory. When this returns they know, but those that are dead.
     pub fn grant(&self, pd: PdId, region: Region) -> Result<(), Refusal> {
-        let Some(registry) = self.registry().filter(|registry| registry.serves() && region.rights != 0)
-        else {
+        let Some(registry) = self.registry().filter(|_| region.rights != 0) else {
             return Ok(());
         };
         match registry.ask(&Ask::Region { pd: pd.index() as u32, region }) {
@@ -90,7 +89,7 @@ impl Host {
 
     /// Takes memory back from them. When this returns nothing leaves for it any more, but from who is dead.
     pub fn withdraw(&self, key: Key) {
-        if let Some(registry) = self.registry().filter(|registry| registry.serves()) {
+        if let Some(registry) = self.registry() {
             // As for connections.
             registry.ask(&Ask::EndRegion { key });
         }

@@ -29,8 +29,6 @@ const PATIENCE_S: u32 = 30;
 
 /// The connections to the agent.
 pub struct Registry {
-    /// Whether this side may be stateless, and so has something to grant.
-    serves: bool,
     /// Says why something was refused.
     trace: bool,
     asks: Mutex<Channel>,
@@ -39,7 +37,7 @@ pub struct Registry {
 
 impl Registry {
     /// Finds the agent of an address, for the process in a slot.
-    pub fn open(address: IpAddr, slot: u8, serves: bool, trace: bool) -> Result<Registry, OpenError> {
+    pub fn open(address: IpAddr, slot: u8, trace: bool) -> Result<Registry, OpenError> {
         let failed = |source| OpenError::Registry { address, source };
         let channel = |word: &str| {
             let channel = Channel::connect(&words::socket(address), PATIENCE_S)?;
@@ -54,12 +52,7 @@ impl Registry {
         };
         let asks = channel(ASKS).map_err(failed)?;
         let takes = channel(&format!("{TAKES} {slot}")).map_err(failed)?;
-        Ok(Registry { serves, trace, asks: Mutex::new(asks), takes })
-    }
-
-    /// Whether it has something to grant.
-    pub fn serves(&self) -> bool {
-        self.serves
+        Ok(Registry { trace, asks: Mutex::new(asks), takes })
     }
 
     /// Asks the agent, and waits for what it says.

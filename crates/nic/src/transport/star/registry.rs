@@ -1,9 +1,10 @@
 //! The security registry of the stateful side's NIC (StaR, III-D and IV-B3): which data may leave for the
 //! stateless sides that its connections have.
 //!
-//! The paper's stateless NIC checks nothing itself: each sender's NIC has a table of outbound rules, put there
-//! by the server's side when it sets a connection up or registers memory, and drops what no rule allows. Here
-//! the stateless NIC checks all the same, and the registry is there in addition, where it is asked for.
+//! The paper's stateless NIC checks nothing itself: each sender's NIC has a table of outbound rules, which
+//! the server's side puts there when it sets a connection up or registers memory. What no rule allows is
+//! dropped.
+//! Here the stateless NIC checks all the same, and the registry is there in addition, where it is asked for.
 //!
 //! A rule is found by an exact match of server, queue pair and key; then the address must lie within its
 //! bounds and the right be among its rights. Work that was posted names no key: for that there is one rule a
