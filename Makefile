@@ -3,7 +3,7 @@
 # make test-long  the same, wider and for hours
 # make tidy    widths, lengths, links and words of the tree
 # make build   the command and the library, in target/release
-# make bench   figures (bench/run)
+# make bench   figures (bench/run), and a server's cost by its number of clients (bench/grid)
 # make lint    format and lints only
 # make install PREFIX=/usr/local
 
@@ -37,6 +37,7 @@ bench:
 	@scripts/setup.sh bench
 	@$(MAKE) --no-print-directory build
 	bench/run
+	bench/grid
 
 lint:
 	cargo fmt --all --check
