@@ -63,7 +63,7 @@ impl Desk {
     /// Opens the process's NIC.
     pub fn open(settings: &Settings) -> Result<Desk, OpenError> {
         if settings.star_registry.is_some() {
-            return Err(OpenError::RegistryUse { what: "a native service" }.into());
+            return Err(OpenError::RegistryUse { what: "a native service" });
         }
         let host = Host::open(settings, Box::new(|_| {}))?;
         let waker = Waker { thread: std::thread::current(), stopped: Arc::default() };

@@ -93,7 +93,7 @@ impl Programs {
         let waits = Arc::new(Waits::default());
         let hears = waits.clone();
         if settings.star_registry.is_some() {
-            return Err(OpenError::RegistryUse { what: "a native program" }.into());
+            return Err(OpenError::RegistryUse { what: "a native program" });
         }
         let host = Host::open(settings, Box::new(move |event| hears.on_event(event)))?;
         let hears = waits.clone();
