@@ -37,7 +37,8 @@ def agent(room, label, address, folder, name, port):
 class Pair:
     """Both agents, a server, and a client that is told what to do."""
 
-    def __init__(self, room, room_for="on", server_role="star-server", client_role="star-client", agents=None):
+    def __init__(self, room, room_for="on", server_role="star-server", client_role="star-client", agents=None,
+                 server_env=None):
         self.room = room
         folder = certificates(room, f"one={SERVER}", f"two={CLIENT}")
         port = room.port()
@@ -46,7 +47,7 @@ class Pair:
         common = ("--trace", "--star-hold", "1ms")
         port = room.port()
         binary = compile_c("grants")
-        self.server = room.adverb("server", [binary, "server", "-p", str(port)], address=SERVER, options=(
+        self.server = room.adverb("server", [binary, "server", "-p", str(port)], address=SERVER, env=server_env, options=(
             *common, "--transport", server_role, "--star-registry", "on", "--counters", room.path("server.counters")))
         room.wait_listening(self.server, port)
         self.client = room.adverb("client", [binary, "client", "-p", str(port), SERVER], address=CLIENT, stdin=subprocess.PIPE,
@@ -158,7 +159,8 @@ def killed(which):
         # Without an agent of its own a server can grant nothing more; without the peer's it needs not.
         pair.does("register", "not registered: Input/output error" if which == 0 else "registered")
         allowed, refused = pair.end()
-        if (allowed, refused) != (1, 1):
+        # On a busy host packets are sent again that were not lost.
+        if allowed < 1 or refused != 1:
             raise Fail(f"{allowed} packets were allowed, {refused} refused")
         pair.expect_capture_without(2)
 
@@ -166,12 +168,15 @@ def killed(which):
 
 
 def server_killed(room):
-    """What a server has granted ends with its process, while its agent lives."""
-    pair = Pair(room)
+    """What a server has granted ends with its process, while its agent lives, and a child that it has forked."""
+    pair = Pair(room, server_env={"GRANTS_CHILD": "1"})
     pair.does("register", "registered")
     pair.does("connect", "connected")
     pair.does("write 0", "wrote 1 to 0: " + OK)
-    pair.server.kill()
+    # Itself only: the child goes with the room.
+    group = pair.server.pid
+    room.cleanups.append(lambda: os.killpg(group, signal.SIGKILL))
+    os.kill(pair.server.pid, signal.SIGKILL)
     room.wait_exit(pair.server)
     room.wait_output(pair.agents[0], "has gone, and what it has granted is taken back")
     pair.does("write 0", "wrote 2 to 0: " + REFUSED)
@@ -219,7 +224,7 @@ def full(room):
     if "plain RC" in before:
         raise Fail("the first connection is plain RC")
     allowed, refused = pair.end()
-    if (allowed, refused) != (3, 0):
+    if allowed < 3 or refused:
         raise Fail(f"{allowed} packets were allowed, {refused} refused")
 
 

@@ -9,14 +9,13 @@ use adverb_os::unix::{Channel, Listener};
 use adverb_wire::{Gid, Key, QpNumber};
 use std::collections::BTreeMap;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// For a process's first word.
 const FIRST: Duration = Duration::from_secs(5);
-/// A process asks when it likes; so often it is looked whether it still is.
-const LOOK: Duration = Duration::from_secs(3600);
 /// Connections of processes at once: an address has 254 slots.
 const PROCESSES_MAX: usize = 1024;
 /// Connections and regions of a process that are granted at most.
@@ -69,13 +68,23 @@ fn serve(agent: &Arc<Agent>, channel: Channel) -> io::Result<()> {
 /// Answers a server's process until it ends, and then takes back what it has granted.
 fn grant(agent: &Arc<Agent>, channel: &Channel) -> io::Result<()> {
     let mut granter = Granter::new(agent);
+    // A child that it has forked may hold its end of the connection for longer.
+    let life = channel.peer_life();
+    let mut set = WaitSet::default();
     loop {
-        let line = match next_word(channel, LOOK) {
-            Ok(Some(line)) => line,
-            Ok(None) => return Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::TimedOut => continue,
-            Err(error) => return Err(error),
-        };
+        set.clear();
+        set.add(channel.fd(), false);
+        if let Some(life) = &life {
+            set.add(life.as_raw_fd(), false);
+        }
+        set.wait(None);
+        if life.is_some() && set.is_ready(1) {
+            return Ok(());
+        }
+        if !set.is_ready(0) {
+            continue;
+        }
+        let Some(line) = next_word(channel, FIRST)? else { return Ok(()) };
         let said = match Ask::parse(&line) {
             Some(ask) => granter.answer(&ask),
             None => Said::Refused("no question of this version".to_owned()),
