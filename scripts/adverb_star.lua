@@ -18,12 +18,15 @@ local f = star.fields
 f.packet = ProtoField.string("adverb_star.packet", "Packet")
 f.op = ProtoField.uint8("adverb_star.op", "Operation", base.DEC, OPS, 0xf0)
 f.migration = ProtoField.bool("adverb_star.migration", "Carries the connection's record", 8, nil, 0x01)
+f.merged = ProtoField.bool("adverb_star.merged", "Completes what it is for", 8, nil, 0x01)
+f.burst = ProtoField.bool("adverb_star.burst", "Asks for several packets' data", 8, nil, 0x01)
+f.final = ProtoField.bool("adverb_star.final", "What has not come before it does not come", 8, nil, 0x01)
 f.recv_queue = ProtoField.bool("adverb_star.recv_queue", "Entries are of the receive queue", 8, nil, 0x02)
 f.posted = ProtoField.bool("adverb_star.posted", "Names a place in a posted request", 8, nil, 0x04)
 f.pool = ProtoField.bool("adverb_star.pool", "Of a service without connections", 8, nil, 0x08)
 f.copy = ProtoField.uint8("adverb_star.copy", "New deadlines given")
 f.clock = ProtoField.uint32("adverb_star.clock", "Clock of the stateless side in us")
-f.asked = ProtoField.uint16("adverb_star.asked", "Bytes asked for")
+f.asked = ProtoField.uint16("adverb_star.asked", "Bytes asked for (of several packets, less one)")
 f.entries = ProtoField.uint16("adverb_star.entries", "Entries")
 f.following = ProtoField.uint32("adverb_star.following", "Bytes of the message after this packet")
 f.order = ProtoField.uint32("adverb_star.order", "Place among all that the NIC has executed")
@@ -33,6 +36,9 @@ f.closing = ProtoField.uint32("adverb_star.closing", "Why the sender has failed"
 f.va = ProtoField.uint64("adverb_star.va", "Address", base.HEX)
 f.index = ProtoField.uint24("adverb_star.index", "Posted request")
 f.offset = ProtoField.uint32("adverb_star.offset", "Bytes of the message before these")
+f.merged_number = ProtoField.uint24("adverb_star.merged.number", "Number of the completion")
+f.merged_immediate = ProtoField.uint32("adverb_star.merged.immediate", "Immediate", base.HEX)
+f.merged_flags = ProtoField.uint32("adverb_star.merged.flags", "Flags of the completion", base.HEX)
 f.rkey = ProtoField.uint32("adverb_star.rkey", "Remote key", base.HEX)
 f.deadline = ProtoField.uint32("adverb_star.deadline", "Deadline in us")
 f.syndrome = ProtoField.uint8("adverb_star.syndrome", "Syndrome", base.HEX, SYNDROMES)
@@ -91,6 +97,7 @@ f.record_rnr_retries = ProtoField.uint8("adverb_star.record.rnr_retries", "RNR r
 f.record_rnr_timer = ProtoField.uint8("adverb_star.record.rnr_timer", "RNR timer")
 f.record_depth = ProtoField.uint8("adverb_star.record.depth", "READs and atomics as requester")
 f.record_dest_depth = ProtoField.uint8("adverb_star.record.dest_depth", "READs and atomics as responder")
+f.record_features = ProtoField.uint8("adverb_star.record.features", "Features agreed on", base.HEX)
 f.record_psn = ProtoField.uint24("adverb_star.record.psn", "First PSN", base.HEX)
 f.record_sends = ProtoField.uint16("adverb_star.record.send_queue", "Send queue")
 f.record_recvs = ProtoField.uint16("adverb_star.record.recv_queue", "Receive queue")
@@ -106,6 +113,10 @@ star.experts = { short }
 local BTH_LEN, ICRC_LEN = 12, 4
 
 -- Headers. Each is given the StaR header's flags, reads at `at` and gives the place behind it.
+local function is_merged(flags)
+  return bit.band(flags, 0x05) == 0x05
+end
+
 local function reth(tree, tvb, at, flags)
   if bit.band(flags, 0x04) ~= 0 then
     tree:add(f.index, tvb(at + 1, 3))
@@ -114,6 +125,16 @@ local function reth(tree, tvb, at, flags)
     tree:add(f.va, tvb(at, 8))
   end
   tree:add(f.rkey, tvb(at + 8, 4))
+  tree:add(f.deadline, tvb(at + 12, 4))
+  return at + 16
+end
+
+-- An RD that completes what it is for has the completion in the fields that a message of one packet leaves empty.
+local function reth_of_data(tree, tvb, at, flags)
+  if not is_merged(flags) then return reth(tree, tvb, at, flags) end
+  tree:add(f.index, tvb(at + 1, 3))
+  tree:add(f.merged_number, tvb(at + 5, 3))
+  tree:add(f.merged_immediate, tvb(at + 8, 4))
   tree:add(f.deadline, tvb(at + 12, 4))
   return at + 16
 end
@@ -139,15 +160,17 @@ local function ticket(tree, tvb, at)
   return at + 16
 end
 
--- The StaR header; what its two numbers are depends on the packet.
-local function header(count, value)
-  return function(tree, tvb, at)
-    for _, field in ipairs({ f.op, f.migration, f.recv_queue, f.posted, f.pool }) do
+-- The StaR header; what its two numbers and its lowest flag are depends on the packet.
+local function header(count, value, mark)
+  return function(tree, tvb, at, flags)
+    for _, field in ipairs({ f.op, mark or f.migration, f.recv_queue, f.posted, f.pool }) do
       tree:add(field, tvb(at, 1))
     end
     tree:add(f.copy, tvb(at + 1, 1))
     if count then tree:add(count, tvb(at + 2, 2)) end
-    if value then tree:add(value, tvb(at + 4, 4)) end
+    local shown = value
+    if mark == f.merged and is_merged(flags) then shown = f.merged_flags end
+    if shown then tree:add(shown, tvb(at + 4, 4)) end
     return at + 8
   end
 end
@@ -167,7 +190,8 @@ local CQE = {
 }
 local RECORD = {
   { f.record_timeout, 0, 1 }, { f.record_retries, 1, 1 }, { f.record_rnr_retries, 2, 1 }, { f.record_rnr_timer, 3, 1 },
-  { f.record_depth, 4, 1 }, { f.record_dest_depth, 5, 1 }, { f.record_psn, 9, 3 }, { f.record_sends, 12, 2 },
+  { f.record_depth, 4, 1 }, { f.record_dest_depth, 5, 1 }, { f.record_features, 6, 1 },
+  { f.record_psn, 9, 3 }, { f.record_sends, 12, 2 },
   { f.record_recvs, 14, 2 }, { f.record_clock, 16, 4 }, { f.record_lifetime, 20, 4 }, { f.record_before, 24, 4 },
   { f.record_ticket, 32, 8 },
   { f.record_seal, 40, 8 },
@@ -232,11 +256,11 @@ local PACKETS = {
   [0xf5] = { "GDA", 12, 4, nil, aeth, answer },
   [0xf9] = { "Hello", 8, 0, hello, header(nil, nil) },
   [0xfa] = { "WQEP", 8, 0, wqes, event },
-  [0xfb] = { "CQEP", 24, 0, entries(CQE, 16), header(f.entries, f.closing), ticket },
+  [0xfb] = { "CQEP", 24, 0, entries(CQE, 16), header(f.entries, f.closing, f.final), ticket },
   [0xfc] = { "EA (CQE)", 8, 0, nil, header(nil, f.receives) },
-  [0xfd] = { "RD", 40, 16, nil, reth, header(nil, f.following), ticket },
+  [0xfd] = { "RD", 40, 16, nil, reth_of_data, header(nil, f.following, f.merged), ticket },
   [0xfe] = { "RDA", 12, 4, nil, aeth, answer },
-  [0xff] = { "GD", 40, 16, nil, reth, header(f.asked, f.following), ticket },
+  [0xff] = { "GD", 40, 16, nil, reth, header(f.asked, f.following, f.burst), ticket },
 }
 
 local opcode_of = Field.new("infiniband.bth.opcode")

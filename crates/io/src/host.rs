@@ -490,8 +490,8 @@ fn star_config(settings: &Settings) -> Option<StarConfig> {
     let usual = StarConfig::default();
     let hold = settings.star_hold.map_or(usual.hold, |hold| Duration::from_ns(hold.as_nanos() as u64));
     let threshold = settings.star_threshold.unwrap_or(usual.threshold);
-    let registry = settings.star_registry;
-    Some(StarConfig { wish, threshold, hold, compare: COMPARE, registry, ..usual })
+    let (merge, burst, registry) = (settings.star_merge, settings.star_burst, settings.star_registry);
+    Some(StarConfig { wish, threshold, hold, compare: COMPARE, merge, burst, registry, ..usual })
 }
 
 /// Its registry, if one is asked for.

@@ -145,6 +145,10 @@ pub struct Settings {
     /// What leaves for stateless peers needs a rule, of which there is room for so many; and what a stateless
     /// side grants goes to its peers' registries.
     pub star_registry: Option<u32>,
+    /// StaR: completions come with their data where both sides want it.
+    pub star_merge: bool,
+    /// StaR: one packet asks for the data of up to 16 where both sides want it.
+    pub star_burst: bool,
     /// Entries of the GID table, all of the one address; 2 by default.
     pub gids: Option<u8>,
     /// What senders of reliable connections do about congestion.
@@ -183,8 +187,8 @@ impl std::error::Error for SettingsError {}
 
 const OPTIONS: &str = "no such option; there are address, loss, duplicate, reorder, corrupt, mark, delay, \
                        direction, seed, pcap, counters, trace, via, via_token, path, max_unacked, gids, \
-                       transport, star_threshold, star_hold, star_registry, congestion, prefetch, \
-                       wqe-checks, wait-on-error and directory";
+                       transport, star_threshold, star_hold, star_merge, star_burst, star_registry, \
+                       congestion, prefetch, wqe-checks, wait-on-error and directory";
 const ADDRESS: &str = "an IPv4 or IPv6 address is needed, such as address=127.0.0.1";
 const PROBABILITY: &str = "a probability from 0 to 1 or a percentage is needed, such as 0.01 or 1%";
 const DELAY: &str = "a time is needed, such as delay=50us (units ns, us, ms, s; at most 60s)";
@@ -274,6 +278,8 @@ impl Settings {
             }
             "transport" => self.transport = Transport::named(text).ok_or(TRANSPORT)?,
             "star_threshold" => self.star_threshold = Some(text.parse().map_err(|_| THRESHOLD)?),
+            "star_merge" => self.star_merge = switch(value)?,
+            "star_burst" => self.star_burst = switch(value)?,
             "star_hold" => self.star_hold = Some(duration(text).map_err(|_| HOLD)?),
             "star_registry" => {
                 self.star_registry = match text {
@@ -363,6 +369,11 @@ impl Settings {
         }
         if let Some(room) = self.star_registry {
             parts.push(format!("star_registry={room}"));
+        }
+        for (name, on) in [("star_merge", self.star_merge), ("star_burst", self.star_burst)] {
+            if on {
+                parts.push(format!("{name}=on"));
+            }
         }
         name_choice(&mut parts, "congestion", self.congestion);
         parts.join(",")
@@ -490,6 +501,8 @@ mod tests {
             ("transport=tcp", "transport", Some("tcp"), TRANSPORT),
             ("star_threshold=many", "star_threshold", Some("many"), THRESHOLD),
             ("star_hold=5", "star_hold", Some("5"), HOLD),
+            ("star_merge=yes", "star_merge", Some("yes"), SWITCH),
+            ("star_burst=1", "star_burst", Some("1"), SWITCH),
             ("star_hold=61s", "star_hold", Some("61s"), HOLD),
             ("star_registry=0", "star_registry", Some("0"), REGISTRY),
             ("star_registry=65537", "star_registry", Some("65537"), REGISTRY),
@@ -534,6 +547,8 @@ mod tests {
             udp: bool,
             transport in 0usize..5,
             star_threshold: Option<u32>,
+            star_merge: bool,
+            star_burst: bool,
             star_hold in proptest::option::of(0u64..60_000_000_000),
             star_registry in proptest::option::of(1..=RULES_MAX),
             congestion in 0usize..5,
@@ -556,7 +571,7 @@ mod tests {
                 pcap, counters, trace, via, via_token,
                 path: if udp { PathPolicy::Udp } else { PathPolicy::Auto },
                 transport: Transport::ALL[transport],
-                star_threshold,
+                star_threshold, star_merge, star_burst,
                 star_hold: star_hold.map(Duration::from_nanos),
                 star_registry,
                 max_unacked, gids, directory, prefetch, wqe_checks,

@@ -138,6 +138,16 @@ counters! { Counters;
     star_repeats,
     /// StaR, stateless side: completions that came once more.
     star_cqe_duplicate,
+    /// StaR, stateless side: bytes of its host's queues that packets for something posted have read.
+    star_host_bytes,
+    /// StaR, stateful side: GDs that asked for the data of several packets.
+    star_bursts,
+    /// StaR, stateless side: completions that came with their data.
+    star_merged,
+    /// StaR, stateless side: completions that came before one that is still to come, and were put off.
+    star_merge_early,
+    /// StaR, stateless side: work requests that their first data acknowledged.
+    star_heard_by_data,
     /// StaR, stateless side: completions for what is not outstanding.
     star_cqe_unknown,
     /// StaR, stateless side: completions of receives with more bytes than they have room for.

@@ -46,6 +46,10 @@ pub enum StarOutcome {
     Few,
     /// Plain RC: the peer has not answered, and something is to be sent.
     Unanswered,
+    /// Plain RC: this side would have to keep longer queues for the peer than it does.
+    TooLarge,
+    /// Plain RC: the peer does not keep queues of this length.
+    Refused,
     /// Plain RC: the peer has sent a request of plain RC.
     PlainRequest,
     /// Plain RC: the program writes its WQEs itself.
@@ -80,6 +84,8 @@ impl StarOutcome {
             StarOutcome::Conflict => "plain RC: both sides want the same role of StaR",
             StarOutcome::Few => "plain RC: neither side has more connections than its StaR threshold",
             StarOutcome::Unanswered => "plain RC: the peer did not answer whether it knows StaR",
+            StarOutcome::TooLarge => "plain RC: the peer's queues are longer than this side keeps for StaR",
+            StarOutcome::Refused => "plain RC: the peer does not keep queues of this length for StaR",
             StarOutcome::PlainRequest => "plain RC: the peer sent a request of plain RC",
             StarOutcome::Written => {
                 "plain RC: the program writes its work queue elements itself, against StaR"

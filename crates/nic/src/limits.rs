@@ -53,6 +53,9 @@ pub const MAX_STAR_ANSWERS: usize = 1 << 10;
 /// Atomics of a StaR connection of which its stateless side's host remembers what they have found; as many
 /// are under way at once.
 pub const MAX_STAR_ATOMICS: usize = MAX_RD_ATOMIC as usize;
+/// Messages of a connection under way that bring their completions along: behind one that is lost all others
+/// are put off.
+pub const MAX_STAR_MERGED: usize = 32;
 /// Clients of native services on one NIC.
 pub const MAX_STAR_CLIENTS: u32 = 1 << 16;
 /// Their requests that are under way.

@@ -121,6 +121,8 @@ pub(crate) struct Hosted {
     heap_at: Instant,
     /// The first hello that was told: repeats tell the same, or the sides could decide differently.
     told: Hello,
+    /// Extensions that both sides want.
+    features: u8,
     ticket: Ticket,
     atomics: Atomics,
     /// The PSN at which the numbers of this side's work requests begin: that of its first request, which the
@@ -146,6 +148,7 @@ impl Hosted {
             at: Instant::NEVER,
             heap_at: Instant::NEVER,
             told,
+            features: 0,
             ticket: Ticket::default(),
             atomics: Atomics::default(),
             base: Psn::new(0),
@@ -228,7 +231,7 @@ impl StarNic {
         let sizes = endpoint.query().caps;
         Hello {
             wish: self.config.wish,
-            features: 0,
+            features: self.config.features(),
             window: WINDOW as u16,
             connections,
             threshold: self.config.threshold,

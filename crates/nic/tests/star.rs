@@ -83,7 +83,8 @@ const REGION: usize = 6000;
 fn chaos(seed: u64, lifetime: Duration, faults: Faults) -> World {
     let mut w = World::with_config(2, seed, |config| {
         let wish = if config.qpn_base == 1 << 16 { Wish::Client } else { Wish::Server };
-        config.star = Some(StarConfig { wish, lifetime, ..StarConfig::default() });
+        let burst = seed & 2 != 0;
+        config.star = Some(StarConfig { wish, lifetime, burst, ..StarConfig::default() });
     });
     // Long timeouts: nobody gives up.
     let (a, _) = agreed_with(&mut w, &Link { timeout: 18, mtu: Mtu::M256, depth: 16, ..Link::default() });
@@ -137,7 +138,8 @@ fn chaos(seed: u64, lifetime: Duration, faults: Faults) -> World {
 
 #[test]
 fn order_and_bytes_survive_loss_doubles_and_late_copies() {
-    let mut counts = [("star_duplicate", 0), ("star_drop_expired", 0), ("star_out_of_order", 0)];
+    let mut counts =
+        [("star_duplicate", 0), ("star_drop_expired", 0), ("star_out_of_order", 0), ("star_bursts", 0)];
     for seed in 0..60 {
         // Shorter than copies may be late, and longer.
         let lifetime = Duration::from_us(if seed % 2 == 0 { 300 } else { 20_000 });
@@ -670,4 +672,58 @@ fn many_connections_take_no_place_at_the_stateless_nic() {
     assert_eq!(mb.read(0, 160), ma.read(0, 160));
     assert_eq!(w.counter(SERVER, "star_agreed"), 20);
     assert_eq!(w.nodes[SERVER].nic.qp_at(0), None);
+}
+
+/// A client's NIC keeps the server's queues, up to a length: longer ones stay at home, and the connection is
+/// plain RC. The server hears it even when it is lost once, or when it is the one that sends first.
+#[test]
+fn queues_that_are_too_long_for_the_peer_become_plain_rc_and_both_say_why() {
+    for (limit, lost, first) in
+        [(63, 0, CLIENT), (63, 1, CLIENT), (63, 0, SERVER), (63, 2, SERVER), (64, 0, SERVER)]
+    {
+        let mut w = World::with_config(2, limit, |config| {
+            let wish = if config.qpn_base == 1 << 16 { Wish::Client } else { Wish::Server };
+            config.star = Some(StarConfig { wish, queue_max: limit as u32, ..StarConfig::default() });
+        });
+        let mut left = lost;
+        w.drop_if = Some(Box::new(move |_, p| {
+            let is = p.bth.opcode == adverb_wire::Opcode::new(Service::Star, Operation::WqeEventAcknowledge);
+            let hit = is && left > 0;
+            left -= i32::from(hit);
+            hit
+        }));
+        let (a, b) = w.pair(QpType::Rc, CAPS, &Link { timeout: 14, ..Link::default() });
+        let ids = [a, b];
+        let memory = [w.memory(CLIENT, 64), w.memory(SERVER, 64)];
+        let to = 1 - first;
+        w.recv(to, ids[to], 5, &[memory[to].sge(0, 64)]);
+        w.send(first, ids[first], wr(1, SendOp::Send, &[memory[first].sge(0, 64)]));
+        assert_eq!((w.completion(first).status, w.completion(to).wr_id), (Status::Success, 5));
+        w.run(Duration::from_ms(200));
+        let sides = [0, 1].map(|node| w.nodes[node].nic.star_side(ids[node]).unwrap());
+        let words: Vec<Vec<_>> = (0..2)
+            .map(|node| {
+                let events = std::iter::from_fn(|| w.nodes[node].nic.next_event());
+                let outcome = |event| if let Event::Star(_, outcome) = event { Some(outcome) } else { None };
+                events.filter_map(outcome).collect()
+            })
+            .collect();
+        if limit == 64 {
+            assert_eq!(sides, [StarSide::Stateful, StarSide::Stateless]);
+            continue;
+        }
+        assert_eq!(sides, [StarSide::Plain; 2], "{lost} lost, {first} first");
+        assert_eq!(words[CLIENT], [StarOutcome::TooLarge]);
+        // A request of plain RC may have come before the refusal: it says the same.
+        let heard = [StarOutcome::Refused, StarOutcome::PlainRequest];
+        assert!(words[SERVER].len() == 1 && heard.contains(&words[SERVER][0]), "{words:?}");
+        assert!(first == CLIENT || words[SERVER] == [StarOutcome::Refused], "{words:?}");
+        assert!(words[CLIENT][0].words().contains("longer than this side keeps"));
+        // Asked to take them on by a change of stack, it declines.
+        let now = w.now;
+        w.nodes[CLIENT].nic.star_switch(now, a, StarSide::Stateful).unwrap();
+        w.run(Duration::from_ms(200));
+        assert_eq!(w.nodes[CLIENT].nic.star_side(a), Ok(StarSide::Plain));
+        assert_eq!(w.nodes[CLIENT].nic.next_event(), Some(Event::Star(a, StarOutcome::NotSwitched)));
+    }
 }

@@ -12,10 +12,14 @@ use world::*;
 const CLIENT: usize = 0;
 const SERVER: usize = 1;
 
-fn client_and_server(seed: u64, lifetime: Duration) -> World {
+fn client_and_server(seed: u64, lifetime: Duration, merge: bool) -> World {
+    both_with(seed, StarConfig { lifetime, merge, ..StarConfig::default() })
+}
+
+fn both_with(seed: u64, star: StarConfig) -> World {
     World::with_config(2, seed, |config| {
         let wish = if config.qpn_base == 1 << 16 { Wish::Client } else { Wish::Server };
-        config.star = Some(StarConfig { wish, lifetime, ..StarConfig::default() });
+        config.star = Some(StarConfig { wish, ..star });
     })
 }
 
@@ -29,7 +33,12 @@ fn agreed(w: &mut World, link: &Link) -> [QpId; 2] {
 }
 
 fn world(seed: u64) -> (World, [QpId; 2]) {
-    let mut w = client_and_server(seed, Duration::from_ms(20));
+    world_that(seed, false)
+}
+
+/// The same, with completions that come with their data or without.
+fn world_that(seed: u64, merges: bool) -> (World, [QpId; 2]) {
+    let mut w = client_and_server(seed, Duration::from_ms(20), merges);
     let ids = agreed(&mut w, &Link { timeout: 14, ..Link::default() });
     (w, ids)
 }
@@ -44,7 +53,13 @@ fn inline(wr_id: u64, op: SendOp, bytes: &[u8]) -> SendWr<'_> {
 
 #[test]
 fn sends_of_every_length_arrive_whole_both_ways() {
-    let (mut w, ids) = world(1);
+    for merges in [false, true] {
+        sends_of_every_length(merges);
+    }
+}
+
+fn sends_of_every_length(merges: bool) {
+    let (mut w, ids) = world_that(1, merges);
     w.keep_log = true;
     let memory = [w.memory(CLIENT, 1 << 17), w.memory(SERVER, 1 << 17)];
     for from in [CLIENT, SERVER] {
@@ -78,11 +93,19 @@ fn sends_of_every_length_arrive_whole_both_ways() {
     assert!(w.log.iter().all(|(_, p)| is_star(p)));
     assert_eq!(w.counter(CLIENT, "retransmitted_packets"), 0);
     assert_eq!(w.counter(SERVER, "star_repeats"), 0);
+    // Of the client's SENDs those of up to 1,024 bytes, and the inline one.
+    assert_eq!(w.counter(SERVER, "star_merged"), if merges { 6 + 1 } else { 0 });
 }
 
 #[test]
 fn the_stateless_side_reads_writes_and_computes_too() {
-    let (mut w, ids) = world(2);
+    for merges in [false, true] {
+        reads_writes_and_computes(merges);
+    }
+}
+
+fn reads_writes_and_computes(merges: bool) {
+    let (mut w, ids) = world_that(2, merges);
     let memory = [w.memory(CLIENT, 1 << 17), w.memory(SERVER, 1 << 17)];
     let (va, rkey) = memory[CLIENT].at(16);
     for len in [0, 1, 1024, 1025, 60_000] {
@@ -157,7 +180,7 @@ fn a_lost_wqep_or_its_acknowledgement_is_noticed_by_the_measured_round_trip() {
 
 /// Client and server that have agreed, on a network where everything goes wrong now and then.
 fn in_trouble(seed: u64) -> (World, [QpId; 2], [Memory; 2]) {
-    let mut w = client_and_server(seed, Duration::from_us(300));
+    let mut w = client_and_server(seed, Duration::from_us(300), false);
     let ids = agreed(&mut w, &Link { timeout: 18, depth: 16, ..Link::default() });
     let memory = [w.memory(CLIENT, 4096), w.memory(SERVER, 4096)];
     w.faults = TROUBLE;
@@ -201,7 +224,7 @@ fn atomics_of_the_stateful_side_are_executed_once_each() {
 /// Atomics in a row do not wait for each other's answers, and are executed in their order all the same.
 #[test]
 fn atomics_in_a_row_share_a_round_trip() {
-    let mut w = client_and_server(1, Duration::from_ms(20));
+    let mut w = client_and_server(1, Duration::from_ms(20), false);
     let ids = agreed(&mut w, &Link { timeout: 14, depth: 16, ..Link::default() });
     let memory = [w.memory(CLIENT, 4096), w.memory(SERVER, 4096)];
     let (addr, rkey) = memory[SERVER].at(8);
@@ -229,7 +252,7 @@ fn atomics_in_a_row_share_a_round_trip() {
 /// One that is lost is asked again as soon as the others say so, and these behind it.
 #[test]
 fn an_atomic_that_is_lost_does_not_wait_for_the_timer() {
-    let mut w = client_and_server(2, Duration::from_ms(20));
+    let mut w = client_and_server(2, Duration::from_ms(20), false);
     let ids = agreed(&mut w, &Link { timeout: 14, depth: 16, ..Link::default() });
     let memory = [w.memory(CLIENT, 4096), w.memory(SERVER, 4096)];
     let (addr, rkey) = memory[SERVER].at(8);
@@ -325,8 +348,9 @@ fn check_unposted(seed: u64, sides: &[Side; 2], into: &[Memory; 2]) {
 /// whole, every READ brings what was written before it, and each addition counts once. Then the memory has
 /// another use, and nothing that is still on its way may touch it.
 fn chaos(seed: u64, lifetime: Duration, faults: Faults, rounds: u64) -> World {
-    let mut w = client_and_server(seed, lifetime);
-    let link = Link { timeout: 18, mtu: Mtu::M256, depth: 16, rnr_timer: 1, ..Link::default() };
+    let (merge, burst, mtu) = (seed & 2 != 0, seed & 8 != 0, [Mtu::M256, Mtu::M1024][seed as usize >> 2 & 1]);
+    let mut w = both_with(seed, StarConfig { lifetime, merge, burst, ..StarConfig::default() });
+    let link = Link { timeout: 18, mtu, depth: 16, rnr_timer: 1, ..Link::default() };
     let ids = agreed(&mut w, &link);
     let into = [w.memory(CLIENT, SLOTS * ROOM), w.memory(SERVER, SLOTS * ROOM)];
     let from = [w.memory(CLIENT, 1 << 20), w.memory(SERVER, 1 << 20)];
@@ -432,30 +456,44 @@ fn messages_survive_loss_doubles_and_late_copies() {
         ("star_cqe_duplicate", 0),
         ("star_wqe_duplicate", 0),
         ("star_repeats", 0),
+        ("star_merged", 0),
+        ("star_merge_early", 0),
+        ("star_heard_by_data", 0),
+        ("star_bursts", 0),
     ];
-    for seed in 0..40 {
+    for seed in 0..80 {
         let lifetime = Duration::from_us(if seed % 2 == 0 { 300 } else { 20_000 });
         let w = chaos(seed, lifetime, TROUBLE, 120);
         for (name, count) in &mut counts {
             *count += w.counter(CLIENT, name) + w.counter(SERVER, name);
         }
     }
+    println!("{counts:?}");
     assert!(counts.iter().all(|(_, count)| *count > 10), "{counts:?}: every rule was needed");
 }
 
 #[test]
 fn a_quiet_network_needs_no_repair_of_messages() {
-    let w = chaos(5, Duration::from_ms(20), Faults::default(), 200);
+    for seed in [1, 5, 7] {
+        quiet(seed);
+    }
+}
+
+fn quiet(seed: u64) {
+    let w = chaos(seed, Duration::from_ms(20), Faults::default(), 200);
     let names = [
         "star_duplicate",
         "star_drop_expired",
         "star_cqe_duplicate",
         "star_wqe_duplicate",
+        "star_merge_early",
         "retransmitted_packets",
     ];
     for name in names {
         assert_eq!(w.counter(CLIENT, name) + w.counter(SERVER, name), 0, "{name}");
     }
+    let counts = ["star_merged", "star_heard_by_data"].map(|name| w.counter(SERVER, name));
+    assert!(counts.iter().all(|count| (*count > 20) == (seed & 2 != 0)), "{counts:?}");
 }
 
 #[test]
@@ -471,9 +509,12 @@ fn each_kind_of_packet_may_be_lost_among_messages() {
         CqePacket,
         CqeEventAcknowledge,
     ];
-    for operation in kinds {
-        for nth in 0..4 {
-            let (mut w, ids) = world(nth);
+    for (operation, merges) in kinds.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
+        // With completions that come along there are fewer of some.
+        let most = if merges { 2 } else { 4 };
+        let len = if merges { 900 } else { 2500 };
+        for nth in 0..most {
+            let (mut w, ids) = world_that(nth, merges);
             let memory = [w.memory(CLIENT, 8192), w.memory(SERVER, 8192)];
             let mut seen = 0;
             w.drop_if = Some(Box::new(move |_, p| {
@@ -484,16 +525,16 @@ fn each_kind_of_packet_may_be_lost_among_messages() {
             for round in 0..3u64 {
                 for from in [CLIENT, SERVER] {
                     let to = 1 - from;
-                    let bytes = pattern(round as u8, 2500);
+                    let bytes = pattern(round as u8, len);
                     memory[from].write(0, &bytes);
-                    w.recv(to, ids[to], round, &[memory[to].sge(4096, 2500)]);
-                    w.send(from, ids[from], wr(round, SendOp::Send, &[memory[from].sge(0, 2500)]));
+                    w.recv(to, ids[to], round, &[memory[to].sge(4096, len)]);
+                    w.send(from, ids[from], wr(round, SendOp::Send, &[memory[from].sge(0, len)]));
                     assert_eq!(w.completion(from).status, Status::Success, "{operation:?} {nth}");
                     assert_eq!(w.completion(to).wr_id, round, "{operation:?} {nth}");
-                    assert_eq!(memory[to].read(4096, 2500), bytes);
+                    assert_eq!(memory[to].read(4096, len), bytes);
                 }
                 let (va, rkey) = memory[CLIENT].at(0);
-                w.send(SERVER, ids[SERVER], wr(9, SendOp::Read(va, rkey), &[memory[SERVER].sge(0, 2500)]));
+                w.send(SERVER, ids[SERVER], wr(9, SendOp::Read(va, rkey), &[memory[SERVER].sge(0, len)]));
                 assert_eq!(w.completion(SERVER).status, Status::Success, "{operation:?} {nth}");
             }
             assert_eq!(w.lost, 1, "{operation:?} {nth}");
@@ -503,10 +544,10 @@ fn each_kind_of_packet_may_be_lost_among_messages() {
 
 #[test]
 fn who_is_not_ready_is_waited_for_as_often_as_allowed() {
-    for from in [CLIENT, SERVER] {
+    for (from, merges) in [(CLIENT, false), (SERVER, false), (CLIENT, true), (SERVER, true)] {
         let to = 1 - from;
         for (retries, ready) in [(7, true), (7, false), (0, true), (0, false), (2, false)] {
-            let mut w = client_and_server(3, Duration::from_ms(20));
+            let mut w = client_and_server(3, Duration::from_ms(20), merges);
             let link = Link { timeout: 14, rnr_retries: retries, rnr_timer: 12, ..Link::default() };
             let ids = agreed(&mut w, &link);
             let memory = [w.memory(CLIENT, 64), w.memory(SERVER, 64)];
@@ -553,12 +594,15 @@ fn what_is_refused_fails_on_both_sides_as_with_rc() {
         for case in 0..8 {
             let mut outcomes = Vec::new();
             // Plain RC, then StaR: the same program has the same completions.
-            for star in [false, true] {
-                let mut w = if star { client_and_server(9, Duration::from_ms(20)) } else { World::new(2, 9) };
+            for star in [None, Some(false), Some(true)] {
+                let mut w = match star {
+                    Some(merge) => client_and_server(9, Duration::from_ms(20), merge),
+                    None => World::new(2, 9),
+                };
                 let link = Link { timeout: 12, ..Link::default() };
                 let ids = match star {
-                    true => agreed(&mut w, &link),
-                    false => <[QpId; 2]>::from(w.pair(QpType::Rc, CAPS, &link)),
+                    Some(_) => agreed(&mut w, &link),
+                    None => <[QpId; 2]>::from(w.pair(QpType::Rc, CAPS, &link)),
                 };
                 let memory = [w.memory(CLIENT, 4096), w.memory(SERVER, 4096)];
                 let closed = w.memory_with(to, 64, Access::LOCAL_WRITE);
@@ -596,6 +640,7 @@ fn what_is_refused_fails_on_both_sides_as_with_rc() {
                 outcomes.push((seen, events, state(&mut w, from, ids[from]), state(&mut w, to, ids[to])));
             }
             assert_eq!(outcomes[0], outcomes[1], "case {case} from {from}");
+            assert_eq!(outcomes[0], outcomes[2], "case {case} from {from}, merged");
             assert_eq!(outcomes[1].2, QpState::Err);
         }
     }
@@ -604,8 +649,8 @@ fn what_is_refused_fails_on_both_sides_as_with_rc() {
 #[test]
 fn nobody_waits_for_the_dead() {
     // The client falls silent at any packet: everybody's requests end, and another connection goes on.
-    for silent_from in 0..24 {
-        let mut w = client_and_server(silent_from, Duration::from_ms(20));
+    for (silent_from, merges) in (0..48).map(|n| (n % 24, n >= 24)) {
+        let mut w = client_and_server(silent_from, Duration::from_ms(20), merges);
         let link = Link { timeout: 12, ..Link::default() };
         let ids = agreed(&mut w, &link);
         let other = w.pair(QpType::Rc, CAPS, &Link { psn: (Psn::new(7), Psn::new(9)), ..link });
@@ -783,7 +828,7 @@ fn a_server_that_stays_in_rtr_is_served_and_may_go_on_later() {
     // Either side may be the one that only responds.
     for server in [CLIENT, SERVER] {
         let client = 1 - server;
-        let mut w = client_and_server(8, Duration::from_ms(20));
+        let mut w = client_and_server(8, Duration::from_ms(20), false);
         let link = Link { timeout: 14, ..Link::default() };
         let ids = [w.qp(CLIENT, QpType::Rc, CAPS), w.qp(SERVER, QpType::Rc, CAPS)];
         let memory = [w.memory(CLIENT, 4096), w.memory(SERVER, 4096)];
@@ -819,7 +864,7 @@ fn a_server_that_stays_in_rtr_is_served_and_may_go_on_later() {
 /// lost: what it has posted until then is told all the same.
 #[test]
 fn what_was_posted_before_a_lost_acknowledgement_of_the_record_is_told() {
-    let mut w = client_and_server(10, Duration::from_ms(20));
+    let mut w = client_and_server(10, Duration::from_ms(20), false);
     let mut lost = false;
     w.drop_if = Some(Box::new(move |_, p| {
         let is = is_star(p) && p.bth.opcode.operation() == Operation::WqeEventAcknowledge;
@@ -846,7 +891,7 @@ fn what_was_posted_before_a_lost_acknowledgement_of_the_record_is_told() {
 /// already.
 #[test]
 fn a_servers_rnr_retries_travel_with_its_requests() {
-    let mut w = client_and_server(9, Duration::from_ms(20));
+    let mut w = client_and_server(9, Duration::from_ms(20), false);
     let link = Link { timeout: 14, ..Link::default() };
     let ids = [w.qp(CLIENT, QpType::Rc, CAPS), w.qp(SERVER, QpType::Rc, CAPS)];
     let memory = [w.memory(CLIENT, 64), w.memory(SERVER, 64)];
@@ -877,7 +922,7 @@ fn a_servers_rnr_retries_travel_with_its_requests() {
 /// A server that says it has a receive and never tells which is no reason to wait for ever.
 #[test]
 fn a_receive_that_is_promised_and_never_told_fails_the_send() {
-    let mut w = client_and_server(11, Duration::from_ms(20));
+    let mut w = client_and_server(11, Duration::from_ms(20), false);
     let (a, b) = w.pair(QpType::Rc, CAPS, &Link { timeout: 10, ..Link::default() });
     let memory = [w.memory(CLIENT, 64), w.memory(SERVER, 64)];
     w.run(Duration::from_ms(1));
@@ -893,4 +938,55 @@ fn a_receive_that_is_promised_and_never_told_fails_the_send() {
     assert_eq!(w.counter(CLIENT, "rnr_naks_received"), 0, "it was not said to have none");
     let why = w.nodes[CLIENT].nic.next_explanation().unwrap();
     assert!(why.rule.contains("did not tell which"), "{}", why.rule);
+}
+
+/// What the stateless NIC reads of its host for a packet, counted: for a posted request the range of what is
+/// outstanding (16 bytes) and that one request; for a region nothing of any connection. An atomic has its
+/// record in the host, and reads none of the queues.
+#[test]
+fn a_packet_reads_of_its_hosts_queues_a_range_and_one_request_or_nothing() {
+    for (merges, len) in [(false, 64), (true, 64), (false, 5000), (true, 5000)] {
+        let (mut w, ids) = world_that(12, merges);
+        w.keep_log = true;
+        let memory = [w.memory(CLIENT, 1 << 16), w.memory(SERVER, 1 << 16)];
+        // Others' requests lie beside: they are not looked at.
+        for n in 0..20 {
+            w.recv(SERVER, ids[SERVER], n, &[memory[SERVER].sge(0, 3000), memory[SERVER].sge(3000, 3000)]);
+            w.recv(CLIENT, ids[CLIENT], n, &[memory[CLIENT].sge(0, 6000)]);
+        }
+        w.run(Duration::from_ms(1));
+        let (va, rkey) = memory[CLIENT].at(0);
+        let (at, key) = memory[SERVER].at(8192);
+        let long = [memory[SERVER].sge(0, len / 2), memory[SERVER].sge(len / 2, len - len / 2)];
+        // An entry of a receive has four places for ranges; a WQE of two or three segments takes a block.
+        let receive = 16 + 4 * 16;
+        let wqe = 16 + 64;
+        let cases: [(usize, SendOp, &[Sge], usize, u64); 6] = [
+            (CLIENT, SendOp::Send, &[memory[CLIENT].sge(0, len)], 1, receive),
+            (SERVER, SendOp::Send, &long, 1, wqe),
+            (SERVER, SendOp::Read(va, rkey), &long, 1, wqe),
+            (CLIENT, SendOp::Write(at, key), &[memory[CLIENT].sge(0, len)], 0, 0),
+            (CLIENT, SendOp::Read(at, key), &[memory[CLIENT].sge(0, len)], 0, 0),
+            (CLIENT, SendOp::FetchAdd { addr: at, rkey: key, add: 1 }, &[memory[CLIENT].sge(0, 8)], 0, 0),
+        ];
+        for (from, op, sges, posted, each) in cases {
+            w.log.clear();
+            let (before, executed) =
+                (w.counter(SERVER, "star_host_bytes"), w.counter(SERVER, "star_executed"));
+            w.send(from, ids[from], SendWr { data: SendData::Sges(sges), ..wr(100, op, &[]) });
+            while w.completion(from).wr_id != 100 {}
+            w.run(Duration::from_us(200));
+            let is = |p: &&(usize, Packet)| {
+                let request =
+                    [Operation::RemoteData, Operation::GetData].contains(&p.1.bth.opcode.operation());
+                request && p.0 == CLIENT
+            };
+            let packets = w.log.iter().filter(is).count() as u64;
+            assert_eq!(w.counter(SERVER, "star_executed") - executed, packets, "{op:?}");
+            let names = w.log.iter().filter(is).filter(|p| StarEth::from(p.1.irn).has(StarEth::POSTED));
+            assert_eq!(names.count() as u64, packets * posted as u64, "{op:?}");
+            let read = w.counter(SERVER, "star_host_bytes") - before;
+            assert_eq!(read, packets * each, "{op:?} of {len}, {packets} packets, merged {merges}");
+        }
+    }
 }

@@ -18,6 +18,8 @@ fn plain(seed: u64, link: &Link) -> (World, [QpId; 2]) {
             lifetime: Duration::from_us(300),
             hello_interval: Duration::from_us(500),
             drain: Duration::from_ms(5),
+            merge: seed & 1 != 0,
+            burst: seed & 2 != 0,
             ..StarConfig::default()
         };
         config.star = Some(star);

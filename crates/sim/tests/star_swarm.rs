@@ -26,7 +26,7 @@ fn counted(seed: u64, of: &[Count]) -> (Vec<String>, u64, Vec<u64>) {
 
 #[test]
 fn seeds_pass_and_come_to_everything() {
-    let of: [(&str, Count); 15] = [
+    let of: [(&str, Count); 19] = [
         ("agreed", |c| c.star_agreed),
         ("fell back", |c| c.star_fell_back),
         ("conflicts", |c| c.star_role_conflicts),
@@ -41,9 +41,13 @@ fn seeds_pass_and_come_to_everything() {
         ("to plain RC", |c| c.star_to_rc),
         ("refused", |c| c.star_switch_refused),
         ("aborted", |c| c.star_switch_aborted),
+        ("with their data", |c| c.star_merged),
+        ("before their turn", |c| c.star_merge_early),
+        ("acknowledged by data", |c| c.star_heard_by_data),
+        ("asked for several", |c| c.star_bursts),
         ("of an earlier stack", |c| c.star_drop_earlier + c.star_drop_not_live),
     ];
-    let (mut completed, mut sums, mut wrong) = (0, [0; 15], Vec::new());
+    let (mut completed, mut sums, mut wrong) = (0, [0; 19], Vec::new());
     for seed in 0..150 {
         let (failures, done, counts) = counted(seed, &of.map(|(_, count)| count));
         wrong.extend(failures.first().map(|failure| format!("seed {seed}: {failure}")));
@@ -115,9 +119,11 @@ fn a_broken_nic_is_found() {
         let first = match kind {
             Sabotage::StarLate => 50,
             Sabotage::StarPlace => 500,
-            Sabotage::StarDead | Sabotage::StarAttempts => 440,
+            Sabotage::StarAttempts => 150,
+            Sabotage::StarDead => 440,
             Sabotage::StarRefusal => 550,
-            Sabotage::StarLife => 600,
+            Sabotage::StarMerge => 700,
+            Sabotage::StarLife => 2600,
             _ => 0,
         };
         let found =

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::Command;
 
-use adverb_wire::star::{Cqe, Grant, Hello, Op, Record, Stamp, StarEth, Ticket, Wish, Wqe};
+use adverb_wire::star::{Cqe, Grant, Hello, Merged, Op, Record, Stamp, StarEth, Ticket, Wish, Wqe};
 use adverb_wire::{Headers, Opcode, Operation, Packet, QpNumber, Service, WireExtra, WriteLength, pcap};
 
 /// Fields asked for, in order. Numbers are compared by value, whatever base they are printed in.
@@ -156,6 +156,7 @@ fn migration(ipv4: bool) -> (Packet, Vec<u8>) {
         rnr_retries: 3,
         rnr_timer,
         depths,
+        features: 3,
         psn: 0x0b_0c0d,
         queues,
         clock: 31,
@@ -338,6 +339,10 @@ fn expected_star(packet: &Packet, body: &[u8]) -> Vec<(&'static str, Option<u64>
     let when = |there: bool, value: u64| there.then_some(value);
     let (reth, ticket) = (headers.contains(Headers::RETH), headers.contains(Headers::TICKET));
     let posted = reth && eth.has(StarEth::POSTED);
+    let merged = Merged::of(packet).map(|_| packet.reth);
+    let bit = u64::from(eth.op_flags & 1);
+    let (data, asks, completes) =
+        (is(Operation::RemoteData), is(Operation::GetData), is(Operation::CqePacket));
     let answer = is(Operation::RemoteDataAnswer) || is(Operation::GetDataAnswer);
     let events = !reth && !answer && !is(Operation::Hello);
     let acknowledge = is(Operation::WqeEventAcknowledge);
@@ -351,22 +356,28 @@ fn expected_star(packet: &Packet, body: &[u8]) -> Vec<(&'static str, Option<u64>
     vec![
         ("_ws.malformed", None),
         ("adverb_star.op", when(!answer, u64::from(eth.op_flags >> 4))),
-        ("adverb_star.migration", when(!answer, eth.has(StarEth::MIGRATION).into())),
+        ("adverb_star.migration", when(!answer && !data && !asks && !completes, bit)),
+        ("adverb_star.merged", when(data, bit)),
+        ("adverb_star.burst", when(asks, bit)),
+        ("adverb_star.final", when(completes, bit)),
+        ("adverb_star.merged.number", merged.map(|reth| reth.va & 0xff_ffff)),
+        ("adverb_star.merged.immediate", merged.map(|reth| reth.rkey.0.into())),
+        ("adverb_star.merged.flags", merged.map(|_| eth.value.into())),
         ("adverb_star.recv_queue", when(!answer, eth.has(StarEth::RECV_QUEUE).into())),
         ("adverb_star.posted", when(!answer, eth.has(StarEth::POSTED).into())),
         ("adverb_star.copy", when(!answer, eth.copy.into())),
         ("adverb_star.clock", when(answer, Stamp::from(packet.irn).clock.into())),
         ("adverb_star.asked", when(is(Operation::GetData), eth.count.into())),
         ("adverb_star.entries", when(events, eth.count.into())),
-        ("adverb_star.following", when(reth, eth.value.into())),
+        ("adverb_star.following", when(reth && merged.is_none(), eth.value.into())),
         ("adverb_star.order", when(answer, Stamp::from(packet.irn).order.into())),
         ("adverb_star.refusal", when(acknowledge, eth.value.into())),
         ("adverb_star.receives", when(is(Operation::CqeEventAcknowledge), eth.value.into())),
         ("adverb_star.closing", when(is(Operation::CqePacket), eth.value.into())),
         ("adverb_star.va", when(reth && !posted, packet.reth.va)),
         ("adverb_star.index", when(posted, packet.reth.va >> 32 & 0xff_ffff)),
-        ("adverb_star.offset", when(posted, packet.reth.va & 0xffff_ffff)),
-        ("adverb_star.rkey", when(reth, packet.reth.rkey.0.into())),
+        ("adverb_star.offset", when(posted && merged.is_none(), packet.reth.va & 0xffff_ffff)),
+        ("adverb_star.rkey", when(reth && merged.is_none(), packet.reth.rkey.0.into())),
         ("adverb_star.deadline", when(reth, packet.reth.len.into())),
         ("adverb_star.syndrome", when(answer, packet.aeth.syndrome.wire().into())),
         ("adverb_star.answered_copy", when(answer, u64::from(packet.aeth.msn >> 16))),
@@ -410,6 +421,7 @@ fn expected_star(packet: &Packet, body: &[u8]) -> Vec<(&'static str, Option<u64>
         ("adverb_star.record.rnr_timer", record.map(|record| record.rnr_timer.into())),
         ("adverb_star.record.depth", record.map(|record| record.depths.0.into())),
         ("adverb_star.record.dest_depth", record.map(|record| record.depths.1.into())),
+        ("adverb_star.record.features", record.map(|record| record.features.into())),
         ("adverb_star.record.psn", record.map(|record| record.psn.into())),
         ("adverb_star.record.send_queue", record.map(|record| record.queues.0.into())),
         ("adverb_star.record.recv_queue", record.map(|record| record.queues.1.into())),
@@ -439,11 +451,14 @@ fn the_script_reads_every_star_opcode() {
         packets().into_iter().filter(|p| p.bth.opcode.is_of(Service::Star)).map(plain).collect();
     assert_eq!(all.len(), 2 * 9, "every operation over IPv4 and IPv6");
     all.extend([migration(true), migration(false)]);
-    // Both ways to say where, whatever the packets above have drawn.
-    for flags in [0, StarEth::POSTED] {
-        let opcode = Opcode::new(Service::Star, Operation::GetData);
-        let packet = common::packet(opcode, common::flow(true), 0, 9);
-        all.push((Packet { irn: StarEth::new(Op::Read, flags, 512, 77).into(), ..packet }, Vec::new()));
+    // Both ways to say where and all that the lowest flag says, whatever the packets above have drawn.
+    for flags in [0, StarEth::POSTED, 1, StarEth::POSTED | 1] {
+        for operation in [Operation::GetData, Operation::RemoteData, Operation::CqePacket] {
+            let opcode = Opcode::new(Service::Star, operation);
+            let body = star_body(operation);
+            let packet = common::packet(opcode, common::flow(true), body.len() as u32, 9);
+            all.push((Packet { irn: StarEth::new(Op::Read, flags, 512, 77).into(), ..packet }, body));
+        }
     }
     assert!(all.iter().all(|(packet, _)| packet.bth.dest_qp != QpNumber::MULTICAST));
     let mut writer = pcap::Writer::new(Vec::new(), pcap::LinkType::Raw).unwrap();

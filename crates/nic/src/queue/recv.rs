@@ -257,7 +257,8 @@ impl RecvQueue {
         self.taken = self.taken.wrapping_sub(1);
     }
 
-    fn stride(&self) -> usize {
+    /// Bytes that a request takes in memory.
+    pub fn stride(&self) -> usize {
         self.max_sge.max(1) as usize * SEGMENT
     }
 

@@ -1,16 +1,38 @@
 //! Frames of StaR that are no queue pair's mode's: what is for the stateless half, for an endpoint, or for
 //! whoever is about to become something else. Which of them a packet is for, its kind says.
 
-use super::{Hosted, PSN_BACK, Phase, grant_of, library};
+use super::{Hosted, PSN_BACK, Phase, StarNic, grant_of, library};
 use crate::attr::QpState;
 use crate::endpoint::Place;
 use crate::event::StarOutcome;
 use crate::memory::Payload;
 use crate::nic::Nic;
 use crate::transport::rc::star::{Star, record};
-use crate::transport::star::{Atomics, Role, role};
+use crate::transport::star::{Atomics, News, Role, role};
 use adverb_wire::star::{Hello, Op, StarEth};
-use adverb_wire::{Instant, Operation, Packet, Service};
+use adverb_wire::{Gid, Instant, Operation, Packet, Psn, QpNumber, Service};
+
+impl StarNic {
+    /// A peer has said hello to an endpoint.
+    fn on_spoken(&mut self, index: u32, peer: (Gid, QpNumber), hello: &Hello) {
+        self.silent.forget(peer);
+        if let Some(era) = self.eras.get_mut(&index) {
+            (era.speaks, era.features) = (true, hello.features);
+            era.is_too_large = self.config.refuses(hello);
+        }
+    }
+}
+
+impl Hosted {
+    /// The peer is to have the state of a connection whose requests begin at `base`.
+    fn hand_over_from(&mut self, now: Instant, base: Psn, peer: &Hello) {
+        self.phase = Phase::Handing;
+        self.hand_over = true;
+        self.base = base;
+        self.features = self.told.features & peer.features;
+        self.library.heard_at(now);
+    }
+}
 
 /// Frames of StaR.
 impl Nic {
@@ -49,12 +71,24 @@ impl Nic {
                     false => None,
                 };
                 let stateless = &mut star.stateless;
-                stateless.on_request(now, packet, payload, &state.memory, host, &mut state.counters);
+                let news = stateless.on_request(
+                    now,
+                    packet,
+                    payload,
+                    &state.memory,
+                    host.as_ref(),
+                    &mut state.counters,
+                );
                 state.has_effects |= stateless.has_answers();
+                match news {
+                    News::Nothing => {}
+                    News::Heard => self.on_request_heard(now, packet),
+                    News::Complete(merged) => self.on_merged(now, packet, merged, payload.len() as u32),
+                }
             }
             Operation::WqeEventAcknowledge => self.on_work_acknowledged(now, packet),
             Operation::WqePacket => {
-                if self.on_record(now, packet, payload) {
+                if self.on_record(now, packet, payload) || self.refuse_record(packet, payload) {
                     return true;
                 }
                 if !self.is_no_star(packet) {
@@ -110,8 +144,7 @@ impl Nic {
             self.state.counters.drop_hello += 1;
             return;
         };
-        star.silent.forget((endpoint.dst, endpoint.peer));
-        star.eras.entry(index).and_modify(|era| era.speaks = true);
+        star.on_spoken(index, (endpoint.dst, endpoint.peer), &hello);
         hosted.answer |= packet.bth.ack_req;
         if let Phase::Asking | Phase::Silent = hosted.phase {
             if !packet.bth.ack_req {
@@ -119,7 +152,7 @@ impl Nic {
             }
             let ((own, here), (peer, there)) = ends;
             let decided = role((&hosted.told, here, own), (&hello, there, peer));
-            if decided == Role::Stateful {
+            if decided == Role::Stateful && !star.config.refuses(&hello) {
                 // The peer's state comes next; until then, this side goes on asking.
                 if hosted.phase == Phase::Silent {
                     (hosted.phase, hosted.ask) = (Phase::Asking, true);
@@ -129,18 +162,15 @@ impl Nic {
             }
             (hosted.ask, hosted.at, hosted.sent) = (false, Instant::NEVER, 0);
             if decided == Role::Stateless {
-                hosted.phase = Phase::Handing;
-                hosted.hand_over = true;
-                hosted.base = next;
-                hosted.library.heard_at(now);
-                let grant = grant_of(endpoint);
-                let ticket = star.stateless.bring_to_life(own, there, grant);
+                hosted.hand_over_from(now, next, &hello);
+                let ticket = star.stateless.bring_to_life(own, there, grant_of(endpoint));
                 if let Some(hosted) = endpoint.star.as_deref_mut() {
                     hosted.ticket = ticket;
                 }
             } else {
                 let outcome = match decided {
                     Role::Conflict => StarOutcome::Conflict,
+                    Role::Stateful => StarOutcome::TooLarge,
                     _ => StarOutcome::Few,
                 };
                 hosted.phase = Phase::Leaving(outcome);
@@ -150,6 +180,11 @@ impl Nic {
             }
         }
         self.star_due(name);
+    }
+
+    /// Extensions that this NIC has offered: a peer may not ask for others.
+    fn own_features(&self) -> u8 {
+        self.star.as_ref().map_or(0, |star| star.config.features())
     }
 
     /// The peer hands its state over to an endpoint: a queue pair gets the queues, and keeps it. False for a
@@ -163,11 +198,27 @@ impl Nic {
         let (first, peer_psn) = (endpoint.next_psn(), endpoint.expected());
         let waits = endpoint.star.as_deref().is_some_and(Hosted::may_be_stateful) && endpoint.takes(packet);
         match record(packet, payload, peer_psn).filter(|_| waits) {
-            Some(record) => {
+            Some(mut record) => {
+                record.features &= self.own_features();
                 let star = Star::new(first, peer_psn, &record, &self.state, now);
                 self.leave_in(name, StarOutcome::Stateful, Some(star));
             }
             None => self.state.counters.drop_hello += 1,
+        }
+        true
+    }
+
+    /// The peer hands its state over to who has become plain RC because that is too much: it hears so.
+    fn refuse_record(&mut self, packet: &Packet, payload: &Payload<'_>) -> bool {
+        let index = self.numbers.owner(packet.bth.dest_qp);
+        let Some(pair) = self.qps.at(index).filter(|pair| !pair.mode.is_star()) else { return false };
+        let (name, dst) = (pair.qp.id, pair.qp.dst);
+        let Some(star) = &mut self.star else { return false };
+        let Some(era) = star.eras.get_mut(&name.index) else { return false };
+        let is_of_peer = era.is_too_large && packet.flow.src == dst;
+        let Some(record) = record(packet, payload, era.first.1).filter(|_| is_of_peer) else { return false };
+        if era.refuses.replace(record.ticket).is_none() {
+            self.say(name);
         }
         true
     }
@@ -186,7 +237,8 @@ impl Nic {
         if !self.awaits_record(name) || packet.flow.src != dst {
             return false;
         }
-        let Some(record) = record(packet, payload, peer_psn) else { return false };
+        let Some(mut record) = record(packet, payload, peer_psn) else { return false };
+        record.features &= self.own_features();
         let began = |nic: &Nic| Star::new(first, peer_psn, &record, &nic.state, now);
         self.become_stateful(now, name, began)
     }

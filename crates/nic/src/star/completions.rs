@@ -4,7 +4,7 @@
 use super::library::{RECEIVES, SENDS};
 use super::{Hosted, Phase};
 use crate::endpoint::{Endpoint, Place};
-use crate::event::Event;
+use crate::event::{Event, StarOutcome};
 use crate::explain::{Cause, received};
 use crate::ids::QpId;
 use crate::memory::Payload;
@@ -17,8 +17,8 @@ use crate::transport::report::completion_of;
 use crate::transport::report::{completion, explain};
 use crate::transport::star::posted::outstanding;
 use crate::work::{CompletionOp, Status};
-use adverb_wire::star::{Cqe, Op, StarEth};
-use adverb_wire::{Instant, Key, Packet, Psn};
+use adverb_wire::star::{self, Cqe, Merged, Op, StarEth, features};
+use adverb_wire::{Instant, Key, Packet};
 
 /// Rule of what it says went wrong.
 const TOLD: &str = "the stateful side completed the request with this status (StaR CQEP)";
@@ -51,10 +51,14 @@ impl Nic {
         }
         let Some(name) = self.endpoints.name_at(self.numbers.owner(packet.bth.dest_qp)) else { return };
         let Some(Place::Off(endpoint)) = self.endpoints.get_mut(name) else { return };
+        let eth = StarEth::from(packet.irn);
+        let hands = endpoint.star.as_deref().is_some_and(|hosted| hosted.phase == Phase::Handing);
+        if hands && eth.has(StarEth::MIGRATION) && eth.value != 0 {
+            return self.leave_for(name, StarOutcome::Refused);
+        }
         let Some(mut hosted) = endpoint.star.take() else { return };
         let base = hosted.base;
         let mut became = None;
-        let eth = StarEth::from(packet.irn);
         if hosted.phase == Phase::Handing {
             hosted.become_stateless(now);
             became = Some(hosted.switched);
@@ -108,7 +112,7 @@ impl Nic {
         let switched = hosted.switched;
         let taken = take_all(endpoint, &mut hosted, &mut self.state, now, packet, payload);
         hosted.library.heard_at(now);
-        let expected = hosted.base.add(hosted.library.completions & Psn::MASK);
+        let expected = hosted.next_completion();
         let receives = endpoint.receives_posted();
         let all = packet.bth.psn.add(count as u32) == expected;
         endpoint.star = Some(hosted);
@@ -131,6 +135,44 @@ impl Nic {
                 self.fail_hosted(now, name, None);
             }
             Ok(()) => {}
+        }
+    }
+
+    /// Data came for, or of, a request of this side: the peer has all requests up to that (`merge`).
+    pub(super) fn on_request_heard(&mut self, now: Instant, packet: &Packet) {
+        let Some(name) = self.endpoints.name_at(self.numbers.owner(packet.bth.dest_qp)) else { return };
+        let Some(Place::Off(endpoint)) = self.endpoints.get_mut(name) else { return };
+        let merges = |hosted: &mut Box<Hosted>| hosted.features & features::MERGE != 0;
+        if StarEth::from(packet.irn).has(StarEth::RECV_QUEUE) {
+            return;
+        }
+        let Some(mut hosted) = endpoint.star.take_if(merges) else { return };
+        let library = &mut hosted.library;
+        let more = library.hear_request(star::Place::of_va(packet.reth.va).index, endpoint);
+        if more > 0 {
+            library.heard_at(now);
+            library.on_acknowledged(now);
+            self.state.counters.star_heard_by_data += u64::from(more);
+        }
+        endpoint.star = Some(hosted);
+    }
+
+    /// Data came whose completion they bring along, and are where they belong (`merge`).
+    pub(super) fn on_merged(&mut self, now: Instant, packet: &Packet, merged: Merged, len: u32) {
+        self.on_request_heard(now, packet);
+        let Some(name) = self.endpoints.name_at(self.numbers.owner(packet.bth.dest_qp)) else { return };
+        let Some(Place::Off(endpoint)) = self.endpoints.get_mut(name) else { return };
+        let Some(mut hosted) = endpoint.star.take() else { return };
+        let op = StarEth::from(packet.irn).op().unwrap_or(Op::Read);
+        hosted.library.completions = hosted.library.completions.wrapping_add(1);
+        hosted.library.heard_at(now);
+        let cqe = merged.completion(op, len);
+        let taken = take(endpoint, &mut hosted, &mut self.state, now, packet, &cqe);
+        endpoint.star = Some(hosted);
+        self.state.counters.star_merged += 1;
+        self.state.has_effects = true;
+        if let Err(why) = taken {
+            self.fail_broken(now, name, packet, why);
         }
     }
 
@@ -202,15 +244,23 @@ fn take_all(
     packet: &Packet,
     payload: &Payload<'_>,
 ) -> Result<(), Broken> {
+    let merges = hosted.features & features::MERGE != 0;
+    let ahead = packet.bth.psn.since(hosted.next_completion());
+    if merges && ahead > 0 && StarEth::from(packet.irn).has(StarEth::FINAL) {
+        // Those that were to come with their data do not come any more.
+        hosted.library.completions = hosted.library.completions.wrapping_add(ahead as u32);
+    }
     for at in 0..payload.len() / Cqe::LEN {
-        let expected = hosted.base.add(hosted.library.completions & Psn::MASK);
+        let expected = hosted.next_completion();
         let number = packet.bth.psn.add(at as u32);
         if number.is_before(expected) {
             nic.counters.star_cqe_duplicate += 1;
             continue;
         }
         if number != expected {
-            nic.counters.star_cqe_unknown += 1;
+            let early =
+                if merges { &mut nic.counters.star_merge_early } else { &mut nic.counters.star_cqe_unknown };
+            *early += 1;
             break;
         }
         let mut bytes = [0; Cqe::LEN];

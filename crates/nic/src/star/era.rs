@@ -8,7 +8,7 @@ use crate::event::{Event, StarOutcome, Why};
 use crate::ids::QpId;
 use crate::qp::ack_timeout;
 use crate::star::StarSide;
-use adverb_wire::star::{Side, SwitchStep};
+use adverb_wire::star::{Side, SwitchStep, Ticket};
 use adverb_wire::{Duration, Instant, Psn};
 
 /// Of the waits, the longest has so many doublings.
@@ -65,6 +65,11 @@ pub(super) struct Era {
     pub proposed: Option<Side>,
     /// The peer is known to speak StaR: policy says nothing to others.
     pub speaks: bool,
+    /// Extensions that it wants, as its last hello has told.
+    pub features: u8,
+    /// It has longer queues than this side would keep; and its record, which says so, is to be refused.
+    pub is_too_large: bool,
+    pub refuses: Option<Ticket>,
     /// A command has chosen what this side is: policy leaves it so.
     pub commanded: bool,
     /// It stays plain RC: the peer's registry has not taken this side's rules.
@@ -94,6 +99,9 @@ impl Era {
             wanted: None,
             proposed: None,
             speaks: false,
+            features: 0,
+            is_too_large: false,
+            refuses: None,
             commanded: false,
             unregistered: false,
         }

@@ -4,12 +4,12 @@
 use super::{PSN_BACK, Phase, StarNic, library};
 use crate::endpoint::{Endpoint, Place};
 use crate::frame::TxFrame;
-use crate::ids::PathId;
+use crate::ids::{PathId, QpId};
 use crate::limits;
 use crate::memory::QueueMemory;
 use crate::nic::Nic;
 use crate::transport::star::clock;
-use adverb_wire::star::{Hello, Op, Record, StarEth, Ticket};
+use adverb_wire::star::{Hello, Op, Record, Refusal, StarEth, Ticket};
 use adverb_wire::{Bth, Flow, Instant, Opcode, Operation, Packet, Psn, QpNumber, Service};
 
 /// Ends of a connection, as a packet of StaR's control needs them.
@@ -95,6 +95,18 @@ impl Nic {
         true
     }
 
+    /// Puts an EA into `out` that refuses a record, for who has plain RC.
+    pub(super) fn put_refusal(&mut self, name: QpId, ticket: Ticket, out: &mut TxFrame) -> bool {
+        let Some(ends) = self.ends_of(name) else { return false };
+        let opcode = Opcode::new(Service::Star, Operation::WqeEventAcknowledge);
+        let bth = Bth { opcode, psn: ends.expected, dest_qp: ends.peer, ..Bth::default() };
+        let irn = StarEth::new(Op::Control, StarEth::MIGRATION, 0, Refusal::TooLarge as u32).into();
+        out.payload.clear();
+        out.packet = Packet { flow: ends.flow, bth, irn, ticket, ..Packet::default() };
+        out.path = ends.path;
+        true
+    }
+
     fn put_of_endpoint(&mut self, now: Instant, index: u32, out: &mut TxFrame) -> bool {
         let Some(name) = self.endpoints.name_at(index) else { return false };
         let Some(Place::Off(endpoint)) = self.endpoints.get_mut(name) else { return false };
@@ -154,6 +166,7 @@ fn record_of(endpoint: &Endpoint, star: &StarNic, now: Instant) -> Record {
         rnr_retries: attr.rnr_retry,
         rnr_timer: attr.min_rnr_timer,
         depths: (attr.max_rd_atomic, attr.max_dest_rd_atomic),
+        features: endpoint.star.as_deref().map_or(0, |hosted| hosted.features),
         psn: attr.rq_psn.get(),
         queues: (attr.caps.max_send_wr as u16, attr.caps.max_recv_wr as u16),
         clock: clock(now),

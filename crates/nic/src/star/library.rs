@@ -11,7 +11,7 @@
 
 use super::completions::Queue;
 use super::frames::Ends;
-use super::{DOUBLINGS_MAX, Phase, StarNic};
+use super::{DOUBLINGS_MAX, Hosted, Phase, StarNic};
 use crate::endpoint::{Endpoint, Place};
 use crate::explain::{Cause, TimerCause};
 use crate::frame::TxFrame;
@@ -22,7 +22,7 @@ use crate::nic::Nic;
 use crate::qp::ack_timeout;
 use crate::queue::wqe::{Wqe, WqeOp};
 use crate::state::NicState;
-use crate::transport::star::posted::HostQueues;
+use crate::transport::star::posted::{HostQueues, outstanding};
 use crate::work::Status;
 use adverb_wire::star::{self, Op, StarEth};
 use adverb_wire::{Bth, Duration, Instant, Key, Opcode, Operation, Packet, Psn, QpNumber, Service};
@@ -136,6 +136,17 @@ impl Library {
         }
     }
 
+    /// The peer works on the request at the block with this index, and so has all up to it: how many of them
+    /// were not acknowledged before.
+    pub(super) fn hear_request(&mut self, index: u32, endpoint: &Endpoint) -> u32 {
+        let known = self.acknowledged[SENDS];
+        let Some(block) = outstanding(index, (self.acknowledged_block, endpoint.sq.posted)) else { return 0 };
+        while block.wrapping_sub(self.acknowledged_block) as i32 >= 0 {
+            self.acknowledge(SENDS, self.acknowledged[SENDS].wrapping_add(1), endpoint);
+        }
+        self.acknowledged[SENDS].wrapping_sub(known)
+    }
+
     /// The peer was heard.
     pub fn heard_at(&mut self, now: Instant) {
         (self.heard, self.repeats) = (now, 0);
@@ -190,15 +201,25 @@ impl Library {
     }
 }
 
+impl Hosted {
+    /// The number of the next completion.
+    pub(super) fn next_completion(&self) -> Psn {
+        self.base.add(self.library.completions & Psn::MASK)
+    }
+
+    /// The same, if it may come with its data.
+    fn next_merged(&self) -> Option<Psn> {
+        let may = self.phase == Phase::Stateless && self.features & star::features::MERGE != 0;
+        may.then(|| self.next_completion())
+    }
+}
+
 impl Endpoint {
     /// The queues, for the stateless NIC to read.
     pub fn host_queues(&self) -> HostQueues<'_> {
-        HostQueues {
-            sends: &self.sq,
-            starts: self.starts(),
-            receives: self.receiver.as_deref().map(|receiver| &receiver.queue),
-            pd: self.pd,
-        }
+        let receives = self.receiver.as_deref().map(|receiver| &receiver.queue);
+        let completion = self.star.as_deref().and_then(Hosted::next_merged);
+        HostQueues::new(&self.sq, self.starts(), receives, self.pd, completion)
     }
 
     pub(super) fn receives_posted(&self) -> u32 {

@@ -133,6 +133,7 @@ impl Nic {
         library.begin_receives(endpoint.receives_waiting());
         library.heard_at(now);
         let base = endpoint.next_psn();
+        let features = star.eras.get(&name.index).map_or(0, |era| era.features) & told.features;
         let handing = Hosted::new(told, library);
         endpoint.star = Some(Box::new(Hosted {
             phase: Phase::Handing,
@@ -140,6 +141,7 @@ impl Nic {
             hand_over: true,
             ticket,
             base,
+            features,
             switched: true,
             ..handing
         }));

@@ -138,7 +138,8 @@ impl Nic {
             era.goal = None;
             return;
         }
-        if can.is_err() || era.tries >= TRIES {
+        let refuses = to == Side::Stateful && era.is_too_large;
+        if can.is_err() || refuses || era.tries >= TRIES {
             era.goal = None;
             self.state.counters.star_switch_given_up += 1;
             self.state.event(Event::Star(name, StarOutcome::NotSwitched));
@@ -462,6 +463,12 @@ impl Nic {
             let (least, longest) = (self.state.irn.rto_low, star.config.hello_interval);
             let connections = star.eras.len() as u32;
             let Some(era) = star.eras.get_mut(&index) else { continue };
+            if let Some(ticket) = era.refuses.take() {
+                if era.says.is_some() {
+                    star.says.push_back(index);
+                }
+                return self.put_refusal(name, ticket, out);
+            }
             let (Some((step, to, epoch)), Some(first)) = (era.says.take(), era.first.0) else { continue };
             let next = match era.step {
                 Step::Committing { next } => (next.0.get(), next.1.get()),

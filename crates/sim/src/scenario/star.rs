@@ -25,6 +25,12 @@ pub struct StarTable {
     pub lifetime: Option<String>,
     /// Time after which a hello that was not answered is sent again; 10 ms if absent.
     pub hello_interval: Option<String>,
+    /// Completions of messages of one packet come with their data; `false` if absent.
+    #[serde(default)]
+    pub merge: bool,
+    /// One packet asks for the data of up to 16; `false` if absent.
+    #[serde(default)]
+    pub burst: bool,
 }
 
 /// `group` of `[workload]`.
@@ -76,6 +82,8 @@ impl Scenario {
         let common = StarConfig {
             lifetime: span("lifetime", &table.lifetime, default.lifetime)?,
             hello_interval: span("hello-interval", &table.hello_interval, default.hello_interval)?,
+            merge: table.merge,
+            burst: table.burst,
             ..default
         };
         if !(Duration::from_us(10)..=Duration::from_ms(10_000)).contains(&common.lifetime) {

@@ -38,6 +38,7 @@ pub fn scenario(seed: u64) -> (Config, FaultPlan, Work) {
     let mut own = fastrand::Rng::with_seed(seed_of(seed, "star changes", 1));
     let patience = random_patience(&mut own);
     star_of.iter_mut().flatten().for_each(|star| *star = patience(*star));
+    random_extensions(seed, &mut star_of);
     let config = Config {
         switch,
         transport,
@@ -73,6 +74,16 @@ fn random_roles(rng: &mut fastrand::Rng, hosts: u32) -> Vec<Option<StarConfig>> 
             knows.then(|| StarConfig { wish, threshold: rng.u32(0..3), ..common })
         })
         .collect()
+}
+
+/// Who wants completions that come with their data, and GDs for several packets: nobody, all, or some.
+fn random_extensions(seed: u64, star_of: &mut [Option<StarConfig>]) {
+    let mut rng = fastrand::Rng::with_seed(seed_of(seed, "star extensions", 0));
+    let all = [*pick(&mut rng, &[0, 2, 3]), *pick(&mut rng, &[0, 2, 3])];
+    for star in star_of.iter_mut().flatten() {
+        let [merge, burst] = all.map(|of_three| rng.u32(0..3) < of_three);
+        *star = StarConfig { merge, burst, ..*star };
+    }
 }
 
 /// How long the sides of a seed wait for one another before a change, and how eager their policies are.

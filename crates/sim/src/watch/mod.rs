@@ -13,7 +13,7 @@ use capture::Captures;
 use journal::Journal;
 use oracle::Oracle;
 use record::{Samples, Stats};
-use sabotage::{Lives, Newest, Sabotage};
+use sabotage::{Lives, Newest, NewestMerged, Sabotage};
 use trace::Trace;
 
 /// Everything that looks at a run. None of it changes what happens, but for sabotage, which is asked for.
@@ -29,5 +29,6 @@ pub(crate) struct Watch {
     /// Packets that sabotage has changed, and what it goes by.
     pub spoilt: u32,
     pub newest: Newest,
+    pub merged: NewestMerged,
     pub lives: Lives,
 }

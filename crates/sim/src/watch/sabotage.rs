@@ -2,8 +2,8 @@
 //! make; none is ever made unless asked for.
 
 use crate::sim::Sim;
-use adverb_wire::star::{Grant, Place, Stamp, StarEth, Switch, SwitchStep, Ticket};
-use adverb_wire::{Operation, Packet, QpNumber, Service};
+use adverb_wire::star::{Cqe, Grant, Merged, Place, Stamp, StarEth, Switch, SwitchStep, Ticket};
+use adverb_wire::{Operation, Packet, Psn, QpNumber, Service};
 use std::collections::BTreeMap;
 
 /// A mistake, made over and over.
@@ -29,6 +29,9 @@ pub enum Sabotage {
     StarOrder,
     /// StaR's stateless side takes data for a receive that is done, and puts them where that was.
     StarPlace,
+    /// StaR's stateless side does not know by its number whether it has taken a completion that comes with
+    /// its data.
+    StarMerge,
     /// StaR's stateless side takes packets of an earlier life of its connection.
     StarLife,
     /// Who coordinates a change of stack takes the refusal of its commit for consent.
@@ -51,11 +54,12 @@ impl Sabotage {
     ];
 
     /// Mistakes that only a NIC with StaR can make.
-    pub const STAR: [(&'static str, Sabotage); 8] = [
+    pub const STAR: [(&'static str, Sabotage); 9] = [
         ("star-late", Sabotage::StarLate),
         ("star-copies", Sabotage::StarCopies),
         ("star-order", Sabotage::StarOrder),
         ("star-place", Sabotage::StarPlace),
+        ("star-merge", Sabotage::StarMerge),
         ("star-life", Sabotage::StarLife),
         ("star-refusal", Sabotage::StarRefusal),
         ("star-attempts", Sabotage::StarAttempts),
@@ -86,6 +90,10 @@ impl Sabotage {
 /// The newest receives into which data were sent, by host and queue pair: what [`Sabotage::StarPlace`] goes
 /// by.
 pub(crate) type Newest = BTreeMap<(u32, QpNumber), u32>;
+
+/// The newest message that came with its completion, by host and queue pair: its receive and its number.
+/// What [`Sabotage::StarMerge`] goes by.
+pub(crate) type NewestMerged = BTreeMap<(u32, QpNumber), (u32, Psn)>;
 
 /// The newest ticket and attempt that have reached a queue pair, by host and number: what
 /// [`Sabotage::StarLife`] and [`Sabotage::StarAttempts`] go by.
@@ -156,6 +164,7 @@ impl Sim {
                 packet.irn = Stamp { order: packet.bth.psn.get(), ..stamp }.into();
             }
             (Some(Sabotage::StarPlace), Operation::RemoteData) => self.misplace(h, packet, clock),
+            (Some(Sabotage::StarMerge), Operation::RemoteData) => self.take_again(h, packet, clock),
             (Some(Sabotage::StarLife), Operation::RemoteData | Operation::GetData) => {
                 self.renew(h, packet, clock);
             }
@@ -181,6 +190,22 @@ impl Sim {
         if behind > 0 {
             packet.reth.va = Place { index: place.index + behind * TURN, ..place }.va();
             packet.reth.len = clock.wrapping_add(1);
+        }
+    }
+
+    /// A copy of a message that came with its completion becomes the next message.
+    fn take_again(&mut self, h: u32, packet: &mut Packet, clock: u32) {
+        let Some(merged) = Merged::of(packet) else { return };
+        let own = (merged.index, merged.number);
+        let newest = self.watch.merged.entry((h, packet.bth.dest_qp)).or_insert(own);
+        if newest.1.is_before(merged.number) {
+            *newest = own;
+            return;
+        }
+        if merged.flags & Cqe::RECV_QUEUE != 0 && (*newest == own || merged.number.is_before(newest.1)) {
+            self.watch.spoilt = self.watch.spoilt.wrapping_add(1);
+            packet.reth.va = Merged::va(newest.0.wrapping_add(1), newest.1.next());
+            packet.reth.len = clock.wrapping_add(1 + self.watch.spoilt % NUDGES);
         }
     }
 

@@ -31,7 +31,7 @@ impl Wish {
 pub struct Hello {
     /// What the sender wants to be.
     pub wish: Wish,
-    /// Extensions that the sender knows, one bit each.
+    /// Extensions that the sender knows: [`super::features`].
     pub features: u8,
     /// Packets that the sender can take in at once.
     pub window: u16,
@@ -362,6 +362,8 @@ pub struct Record {
     pub rnr_timer: u8,
     /// READs and atomics under way, as requester and as responder.
     pub depths: (u8, u8),
+    /// Extensions that both sides know and want: [`super::features`].
+    pub features: u8,
     /// The PSN at which the stateful side begins, 24 bits.
     pub psn: u32,
     /// Sizes of the send and receive queue, in work requests.
@@ -383,7 +385,7 @@ impl Record {
     /// Reads a payload; `None` for another length, or bytes that are reserved.
     pub fn read(payload: &[u8]) -> Option<Self> {
         let b: &[u8; Self::LEN] = payload.try_into().ok()?;
-        if b[6..9] != [0; 3] || b[28..32] != [0; 4] {
+        if b[7..9] != [0; 2] || b[28..32] != [0; 4] {
             return None;
         }
         Some(Record {
@@ -392,6 +394,7 @@ impl Record {
             rnr_retries: b[2],
             rnr_timer: b[3],
             depths: (b[4], b[5]),
+            features: b[6],
             psn: u32_at(b, 8),
             queues: (u16::from_be_bytes(at(b, 12)), u16::from_be_bytes(at(b, 14))),
             clock: u32_at(b, 16),
@@ -405,13 +408,14 @@ impl Record {
     pub fn bytes(&self) -> [u8; Self::LEN] {
         let mut out = [0; Self::LEN];
         let (own, theirs) = self.depths;
-        out[..6].copy_from_slice(&[
+        out[..7].copy_from_slice(&[
             self.timeout,
             self.retries,
             self.rnr_retries,
             self.rnr_timer,
             own,
             theirs,
+            self.features,
         ]);
         out[8..12].copy_from_slice(&(self.psn & 0xff_ffff).to_be_bytes());
         out[12..14].copy_from_slice(&self.queues.0.to_be_bytes());
@@ -530,6 +534,7 @@ mod tests {
             rnr_retries: 6,
             rnr_timer: 12,
             depths: (16, 1),
+            features: 3,
             psn: 0x01_0203,
             queues: (0x0405, 0x0607),
             clock: 0x0809_0a0b,
@@ -538,11 +543,11 @@ mod tests {
             ticket: Ticket { word: 3, seal: 4 },
         };
         let bytes = record.bytes();
-        assert_eq!(bytes[..16], [14, 7, 6, 12, 16, 1, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(bytes[..16], [14, 7, 6, 12, 16, 1, 3, 0, 0, 1, 2, 3, 4, 5, 6, 7]);
         assert_eq!((bytes[39], bytes[47]), (3, 4));
         assert_eq!(Record::read(&bytes), Some(record));
         assert_eq!(bytes[24..32], [0x15, 0x16, 0x17, 0x18, 0, 0, 0, 0]);
-        for place in [6, 8, 28, 31] {
+        for place in [7, 8, 28, 31] {
             let mut bad = bytes;
             bad[place] = 1;
             assert_eq!(Record::read(&bad), None, "byte {place}");

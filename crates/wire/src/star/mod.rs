@@ -21,6 +21,10 @@
 //! what the stateless side has posted, so that its addresses never leave its host. [`Reth::len`] is the
 //! deadline, in microseconds of the stateless side's clock.
 //!
+//! With [`StarEth::MERGED`] an RD completes a message of one packet as well ([`Merged`]), and with
+//! [`StarEth::BURST`] a GD asks for several packets' data: each is answered by a GDA of its own, numbered on
+//! from the GD. Both are [`features`] that the two hellos have to agree on.
+//!
 //! **Hello**: AckReq asks for a hello in return, without AckReq. Its PSN is a quarter of the circle before
 //! the next request that the sender expects, as with IRN's. With [`StarEth::MIGRATION`] it carries a
 //! [`Switch`].
@@ -30,6 +34,9 @@
 //! with its PSN, one inline entry and in [`StarEth::value`] a token; the EA to that repeats PSN and token.
 
 mod body;
+mod merged;
+
+pub use merged::Merged;
 
 pub use body::{Cqe, Hello, Record, Side, Switch, SwitchStep, Wish, Wqe};
 
@@ -39,6 +46,17 @@ use crate::units::QpNumber;
 
 /// Version of the protocol that a hello names.
 pub const VERSION: u8 = 1;
+
+/// Extensions, a bit each, in [`Hello::features`] as known and in [`Record::features`] as agreed.
+pub mod features {
+    /// The completion of a message of one packet rides in its RD, and the first packet for a work request
+    /// acknowledges that.
+    pub const MERGE: u8 = 1;
+    /// One GD brings several GDAs.
+    pub const BURST: u8 = 2;
+    /// GDAs that one GD brings at most.
+    pub const BURST_MAX: u32 = 16;
+}
 
 /// The `N` bytes at `at` of a larger piece; lengths are known at compile time.
 #[inline]
@@ -93,11 +111,11 @@ pub struct StarEth {
     /// How often the packet was given a new deadline, modulo 256. Copies with the same deadline are one
     /// packet, which is executed once.
     pub copy: u8,
-    /// GD: bytes asked for. WQEP, CQEP and their EAs: entries.
+    /// GD: bytes asked for, one less with [`StarEth::BURST`]. WQEP, CQEP and their EAs: entries.
     pub count: u16,
-    /// RD, GD: bytes of the message after this packet's; an atomic's number. WQEP of send requests: the RNR
-    /// retries that its sender allows them. EA to the stateless side: a
-    /// [`Refusal`], or 0; to the stateful one: receives that were posted in all. CQEP: the status that its
+    /// RD, GD: bytes of the message after this packet's; an atomic's number; flags of a [`Merged`]. WQEP of
+    /// send requests: the RNR retries that its sender allows them. EA to the stateless side: a [`Refusal`],
+    /// or 0; to the stateful one: receives that were posted in all. CQEP: the status that its
     /// sender has failed with, or 0.
     pub value: u32,
 }
@@ -107,6 +125,12 @@ impl StarEth {
     pub const LEN: usize = IrnEth::LEN;
     /// Carries the connection's record; a hello with it is a [`Switch`].
     pub const MIGRATION: u8 = 1;
+    /// RD: what it is for is complete with it ([`Merged`]).
+    pub const MERGED: u8 = 1;
+    /// GD: it asks for the data of several packets, one byte more than [`StarEth::count`] says.
+    pub const BURST: u8 = 1;
+    /// CQEP: completions before it that have not come will not come any more.
+    pub const FINAL: u8 = 1;
     /// Entries are of the receive queue.
     pub const RECV_QUEUE: u8 = 2;
     /// Names a place in what the stateless side has posted.
@@ -124,6 +148,12 @@ impl StarEth {
     #[inline]
     pub const fn op(self) -> Option<Op> {
         Op::from_wire(self.op_flags >> 4)
+    }
+
+    /// Bytes that a GD asks for.
+    #[inline]
+    pub const fn asked(self) -> u32 {
+        self.count as u32 + (self.op_flags & StarEth::BURST) as u32
     }
 
     /// Whether all of these flags are set.

@@ -465,6 +465,7 @@ impl Server {
             rnr_retries: 0,
             rnr_timer: 0,
             depths: (0, 0),
+            features: 0,
             psn: psn.get(),
             queues: (0, 0),
             clock: clock(now),

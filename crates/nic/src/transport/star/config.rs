@@ -1,6 +1,6 @@
 //! What a NIC that offers StaR is configured with, and which role its connections get.
 
-use adverb_wire::star::{Hello, Wish};
+use adverb_wire::star::{Hello, Wish, features};
 use adverb_wire::{Duration, Gid, QpNumber};
 
 /// StaR's parameters.
@@ -28,6 +28,14 @@ pub struct StarConfig {
     /// Data leave for a stateless side only where a rule allows it: room for so many rules
     /// ([`Nic::put_rule`](crate::Nic::put_rule)). `None` for no such check.
     pub registry: Option<u32>,
+    /// Work requests of a peer's queue that the NIC takes on as its stateful side. A peer with a longer send
+    /// or receive queue gets plain RC.
+    pub queue_max: u32,
+    /// Completions come with their data, and data acknowledge requests, where a message has one packet and
+    /// the peer wants it too: fewer packets for small messages.
+    pub merge: bool,
+    /// One GD asks for the data of up to 16 packets, where the peer knows it too.
+    pub burst: bool,
 }
 
 impl Default for StarConfig {
@@ -42,11 +50,25 @@ impl Default for StarConfig {
             compare: Duration::ZERO,
             hold: Duration::from_ms(5000),
             registry: None,
+            queue_max: 8192,
+            merge: false,
+            burst: false,
         }
     }
 }
 
 impl StarConfig {
+    /// Whether a peer has longer queues than this NIC keeps for it.
+    pub(crate) fn refuses(&self, peer: &Hello) -> bool {
+        u32::from(peer.queues.0.max(peer.queues.1)) > self.queue_max
+    }
+
+    /// Extensions that it wants.
+    pub(crate) fn features(&self) -> u8 {
+        let bit = |on: bool, bit: u8| if on { bit } else { 0 };
+        bit(self.merge, features::MERGE) | bit(self.burst, features::BURST)
+    }
+
     /// The lifetime in microseconds, within its bounds.
     pub(crate) fn lifetime_us(&self) -> u32 {
         (self.lifetime.as_ps() / 1_000_000).clamp(10, 10_000_000) as u32

@@ -3,6 +3,7 @@
 //! | file | holds |
 //! |---|---|
 //! | [`stateless`] | the half that keeps nothing: executes, answers |
+//! | `checks` | what a packet must meet beside its ticket |
 //! | `seal` | tickets, by which it knows whom to obey |
 //! | [`posted`] | what it reads of its host's queues, for packets that name something posted |
 //! | `history` | what it executed lately, in a table of constant size |
@@ -16,6 +17,7 @@
 //! checked where memory is; deadlines, a history and order stamps make a late or doubled packet harmless, and
 //! keep the order of overlapping WRITEs and of READs after WRITEs when packets are lost.
 
+mod checks;
 pub(crate) mod config;
 pub(crate) mod history;
 pub(crate) mod posted;
@@ -23,6 +25,7 @@ pub(crate) mod registry;
 pub(crate) mod seal;
 pub(crate) mod stateless;
 
+pub(crate) use checks::back;
 pub use config::StarConfig;
 pub(crate) use config::{Role, role};
-pub(crate) use stateless::{Atomics, Stateless, back, clock};
+pub(crate) use stateless::{Atomics, News, Stateless, clock};

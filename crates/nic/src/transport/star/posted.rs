@@ -6,20 +6,42 @@ use crate::ids::PdId;
 use crate::memory::{AccessFault, Gather, Memory, Payload, dma};
 use crate::queue::recv::RecvQueue;
 use crate::queue::send::SendQueue;
+use crate::queue::wqe::BLOCK;
 use crate::transport::inflight::Slots;
 use crate::work::Sge;
-use adverb_wire::star::Place;
+use adverb_wire::Psn;
+use adverb_wire::star::{Cqe, Merged, Place};
+use std::cell::Cell;
 
 /// Bits of an index that travel.
 const INDEX_BITS: u32 = 24;
 
-/// The queues of one endpoint, to be read only.
-#[derive(Clone, Copy)]
+/// The queues of one endpoint, to be read only. What is read for one packet is counted: the range of what is
+/// outstanding and, of a request, that one's own bytes.
 pub(crate) struct HostQueues<'a> {
-    pub sends: &'a SendQueue,
-    pub starts: &'a Slots,
-    pub receives: Option<&'a RecvQueue>,
-    pub pd: PdId,
+    sends: &'a SendQueue,
+    starts: &'a Slots,
+    receives: Option<&'a RecvQueue>,
+    pd: PdId,
+    /// Bytes read so far.
+    read: Cell<u32>,
+    /// The number of the next completion, where completions may come with their data.
+    completion: Option<Psn>,
+}
+
+/// Bytes of the range of what is outstanding in a queue, and of the length of a request there.
+const RANGE_BYTES: u32 = 16;
+
+/// Whether a completion that comes with its data has its turn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Turn {
+    Now,
+    /// It was taken.
+    Past,
+    /// One before it has not come.
+    Early,
+    /// It was not agreed on, or is not for the oldest of what is posted.
+    Never,
 }
 
 /// Why a place in a posted request cannot be used.
@@ -62,7 +84,46 @@ fn walk(
     Ok(left == 0)
 }
 
-impl HostQueues<'_> {
+impl<'a> HostQueues<'a> {
+    /// `completion` is the number of the next completion, if one may come with its data.
+    pub fn new(
+        sends: &'a SendQueue,
+        starts: &'a Slots,
+        receives: Option<&'a RecvQueue>,
+        pd: PdId,
+        completion: Option<Psn>,
+    ) -> HostQueues<'a> {
+        HostQueues { sends, starts, receives, pd, read: Cell::new(0), completion }
+    }
+
+    /// Bytes of the queues that were read.
+    pub fn read(&self) -> u32 {
+        self.read.get()
+    }
+
+    /// What is outstanding: in a packet's way it is looked at once.
+    fn range(&self, of_receives: bool) -> (u32, u32) {
+        if self.read.get() == 0 {
+            self.read.set(RANGE_BYTES);
+        }
+        match of_receives {
+            true => self.receives.map_or((0, 0), RecvQueue::waiting),
+            false => (self.sends.fetched, self.sends.posted),
+        }
+    }
+
+    /// Whether a completion is the next one.
+    pub fn turn(&self, merged: &Merged) -> Turn {
+        let Some(expected) = self.completion else { return Turn::Never };
+        let range = self.range(merged.flags & Cqe::RECV_QUEUE != 0);
+        match merged.number.since(expected) {
+            0 if outstanding(merged.index, range) == Some(range.0) => Turn::Now,
+            0 => Turn::Never,
+            1.. => Turn::Early,
+            _ => Turn::Past,
+        }
+    }
+
     /// Puts data into a posted receive, or into the buffer of a READ or atomic.
     pub fn place(
         &self,
@@ -85,7 +146,8 @@ impl HostQueues<'_> {
         let fits = |room: u64| u64::from(place.offset) + u64::from(len) <= room;
         let whole = if of_receives {
             let queue = self.receives.ok_or(Misplaced::NotPosted)?;
-            let index = outstanding(place.index, queue.waiting()).ok_or(Misplaced::NotPosted)?;
+            let index = outstanding(place.index, self.range(true)).ok_or(Misplaced::NotPosted)?;
+            self.read.set(self.read.get() + queue.stride() as u32);
             if !fits(queue.capacity_of(index)) {
                 return Err(Misplaced::NotPosted);
             }
@@ -127,8 +189,9 @@ impl HostQueues<'_> {
 
     /// The WQE that starts at a block, if it is outstanding.
     fn wqe(&self, index: u32) -> Option<crate::queue::wqe::Wqe> {
-        let block = outstanding(index, (self.sends.fetched, self.sends.posted))?;
-        self.starts.blocks_from(block)?;
+        let block = outstanding(index, self.range(false))?;
+        let blocks = self.starts.blocks_from(block)?;
+        self.read.set(self.read.get() + blocks * BLOCK as u32);
         self.sends.ring.decode(block, self.sends.posted.wrapping_sub(block), self.sends.layout()).ok()
     }
 }

@@ -14,18 +14,20 @@
 //! Beyond the paper: tickets, keys of regions, deadlines, the history and the order stamps. Without them a
 //! copy that the network delivers late would overwrite memory that has a new use, and nobody could tell.
 
+use super::checks::{
+    allowed, atomic, back, check_form, is_of_sends, misplaced, path_mtu, refuse_posted, refuse_region, region,
+};
 use super::history::{Found, HISTORY, History, Identity};
-use super::posted::{HostQueues, Misplaced};
+use super::posted::{HostQueues, Turn};
 use super::seal::Sealer;
 use crate::admission::PKEY_BASE;
 use crate::counters::Counters;
 use crate::frame::TxFrame;
 use crate::ids::PdId;
 use crate::limits::{MAX_QP, MAX_STAR_ANSWERS, MAX_STAR_ATOMICS};
-use crate::memory::{AccessFault, Memory, Payload, QueueMemory, RemoteRight, Span, dma};
-use crate::qp::source_port;
+use crate::memory::{Memory, Payload, QueueMemory, RemoteRight, dma};
 use crate::random::{Generator, Purpose, Seed};
-use adverb_wire::star::{self, Answer, Grant, Op, Place, Stamp, StarEth, Ticket, Verdict};
+use adverb_wire::star::{self, Answer, Grant, Merged, Op, Place, Stamp, StarEth, Ticket, Verdict};
 use adverb_wire::{Bth, Flow, Gid, Instant, Key, Opcode, Operation, Packet, Psn, QpNumber, Service};
 use std::collections::VecDeque;
 
@@ -46,6 +48,27 @@ struct Owed {
     /// Of the first packet that it answers; a GDA gets its own when it leaves. An EA's number.
     order: u32,
     brings: Brings,
+    /// An answer's data at most: what it brings beyond these are further answers.
+    part: u16,
+}
+
+impl Owed {
+    /// Takes the next packet's part off it: what is left for others, if anything.
+    fn take_part(&mut self) -> Option<Owed> {
+        let mut rest = *self;
+        let part = u32::from(self.part);
+        match (&mut self.brings, &mut rest.brings) {
+            (Brings::Region { len, .. }, Brings::Region { va, len: left, .. }) if *len > part => {
+                (*len, *left, *va) = (part, *left - part, va.wrapping_add(part.into()));
+            }
+            (Brings::Posted { len, .. }, Brings::Posted { place, len: left }) if *len > part => {
+                (*len, *left, place.offset) = (part, *left - part, place.offset.wrapping_add(part));
+            }
+            _ => return None,
+        }
+        rest.psn = self.psn.next();
+        Some(rest)
+    }
 }
 
 /// What an answer brings beside its verdict.
@@ -57,17 +80,27 @@ enum Brings {
         pd: PdId,
         va: u64,
         rkey: Key,
-        len: u16,
+        len: u32,
     },
     /// Bytes of what is posted.
     Posted {
         place: Place,
-        len: u16,
+        len: u32,
     },
     /// What an atomic has found.
     Original(u64),
     /// It is an EA, not an RDA.
     Event,
+}
+
+/// What a packet that was taken in has told the host of the queues that it names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum News {
+    Nothing,
+    /// The peer has the request.
+    Heard,
+    /// And it is complete.
+    Complete(Merged),
 }
 
 /// A connection's atomics, in its record in host memory: the number of the one that was executed last, and
@@ -179,21 +212,22 @@ impl Stateless {
     }
 
     /// Takes in an RD or GD: executes it, and has an answer ready for it, whatever came of it. `host` are the
-    /// queues of the number, for a packet that names something posted.
+    /// queues of the number, for a packet that names something posted; what it says of that is for them.
     pub fn on_request(
         &mut self,
         now: Instant,
         packet: &Packet,
         payload: &Payload<'_>,
         memory: &Memory,
-        host: Option<HostQueues<'_>>,
+        host: Option<&HostQueues<'_>>,
         counters: &mut Counters,
-    ) {
-        let Some(grant) = self.admit(packet, counters) else { return };
+    ) -> News {
+        let Some(grant) = self.admit(packet, counters) else { return News::Nothing };
         if !self.has_room() {
             counters.star_answers_full += 1;
-            return;
+            return News::Nothing;
         }
+        let before = self.order;
         let is_data = packet.bth.opcode.operation() == Operation::RemoteData;
         let done = if is_data {
             let done = self.remote_data(now, packet, payload, grant, memory, host, counters);
@@ -201,11 +235,18 @@ impl Stateless {
         } else {
             self.get_data(now, packet, payload, grant, memory, counters).map(|brings| (0, brings))
         };
+        counters.star_host_bytes += host.map_or(0, |host| u64::from(host.read()));
         let (verdict, order, brings) = match done {
             Ok((order, brings)) => (Verdict::Done, order, brings),
             Err(verdict) => (verdict, self.order, Brings::Nothing),
         };
         let eth = StarEth::from(packet.irn);
+        let news = match Merged::of(packet) {
+            _ if verdict != Verdict::Done || !eth.has(StarEth::POSTED) => News::Nothing,
+            // Not a copy of one that was executed.
+            Some(merged) if self.order != before => News::Complete(merged),
+            _ => News::Heard,
+        };
         let congested = packet.flow.traffic_class & 3 == 3;
         let number = packet.bth.dest_qp;
         let answer = Answer { verdict, copy: eth.copy, congested, of_sends: is_of_sends(eth), run: 1 };
@@ -217,10 +258,12 @@ impl Stateless {
             answer,
             order,
             brings,
+            part: path_mtu(grant) as u16,
         };
         if !(is_data && self.joins_run(&owed)) {
             self.answers.push_back(owed);
         }
+        news
     }
 
     /// Takes in an atomic. The connection's record in its host's memory says which were executed: so no copy
@@ -270,6 +313,7 @@ impl Stateless {
             answer: Answer { verdict, copy: eth.copy, congested, of_sends: false, run: 1 },
             order: self.order,
             brings: done.map_or(Brings::Nothing, Brings::Original),
+            part: 0,
         });
     }
 
@@ -291,6 +335,7 @@ impl Stateless {
             answer,
             order: receives,
             brings: Brings::Event,
+            part: 0,
         });
     }
 
@@ -330,7 +375,7 @@ impl Stateless {
         payload: &Payload<'_>,
         grant: Grant,
         memory: &Memory,
-        host: Option<HostQueues<'_>>,
+        host: Option<&HostQueues<'_>>,
         counters: &mut Counters,
     ) -> Result<u32, Verdict> {
         let eth = StarEth::from(packet.irn);
@@ -357,7 +402,23 @@ impl Stateless {
         let (va, rkey) = (packet.reth.va, packet.reth.rkey);
         if eth.has(StarEth::POSTED) {
             let host = host.ok_or_else(|| refuse_posted(counters))?;
-            host.place(memory, eth.has(StarEth::RECV_QUEUE), Place::of_va(va), payload)
+            let mut place = Place::of_va(va);
+            if let Some(merged) = Merged::of(packet) {
+                match host.turn(&merged) {
+                    Turn::Now => {}
+                    Turn::Past => {
+                        counters.star_duplicate += 1;
+                        return Ok(self.order);
+                    }
+                    Turn::Early => {
+                        counters.star_merge_early += 1;
+                        return Err(Verdict::Busy);
+                    }
+                    Turn::Never => return Err(refuse_posted(counters)),
+                }
+                place.offset = 0;
+            }
+            host.place(memory, eth.has(StarEth::RECV_QUEUE), place, payload)
                 .map_err(|why| misplaced(why, counters))?;
         } else {
             let span = region(memory, grant, number, (va, rkey), payload.len() as u32, RemoteRight::Write)
@@ -383,18 +444,18 @@ impl Stateless {
         counters: &mut Counters,
     ) -> Result<Brings, Verdict> {
         let eth = StarEth::from(packet.irn);
-        let len = eth.count;
+        let len = eth.asked();
         if !payload.is_empty() {
             counters.star_nak_invalid += 1;
             return Err(Verdict::Invalid);
         }
-        check_form(packet, grant, len.into(), Op::Read, Grant::READ, counters)?;
+        check_form(packet, grant, len as usize, Op::Read, Grant::READ, counters)?;
         self.is_timely(now, packet, counters)?;
         let (va, rkey, number) = (packet.reth.va, packet.reth.rkey, packet.bth.dest_qp);
         if eth.has(StarEth::POSTED) {
             return Ok(Brings::Posted { place: Place::of_va(va), len });
         }
-        region(memory, grant, number, (va, rkey), len.into(), RemoteRight::Read)
+        region(memory, grant, number, (va, rkey), len, RemoteRight::Read)
             .map_err(|_| refuse_region(counters))?;
         let pd = memory.pd_at(grant.pd).ok_or(Verdict::Access)?;
         Ok(Brings::Region { pd, va, rkey, len })
@@ -415,9 +476,12 @@ impl Stateless {
         counters: &mut Counters,
         out: &mut TxFrame,
     ) -> bool {
-        let Some(owed) = self.answers.pop_front() else { return false };
+        let Some(mut owed) = self.answers.pop_front() else { return false };
+        if let Some(rest) = owed.take_part() {
+            self.answers.push_front(rest);
+        }
         out.payload.clear();
-        let Owed { flow, number, peer, psn, mut answer, mut order, brings } = owed;
+        let Owed { flow, number, peer, psn, mut answer, mut order, brings, .. } = owed;
         let got = match brings {
             Brings::Nothing => Ok(Operation::RemoteDataAnswer),
             Brings::Event => {
@@ -437,7 +501,7 @@ impl Stateless {
                 None => Err(Verdict::Busy),
             },
             Brings::Region { pd, va, rkey, len } => {
-                match allowed(memory, pd, number, (va, rkey), len.into(), RemoteRight::Read) {
+                match allowed(memory, pd, number, (va, rkey), len, RemoteRight::Read) {
                     Ok(span) => {
                         out.payload.push(span);
                         Ok(Operation::GetDataAnswer)
@@ -446,10 +510,7 @@ impl Stateless {
                 }
             }
             Brings::Posted { place, len } => match host(number) {
-                Some(host) => host
-                    .gather(memory, place, len.into(), &mut out.payload)
-                    .map(|()| Operation::GetDataAnswer)
-                    .map_err(|why| misplaced(why, counters)),
+                Some(host) => posted(&host, memory, place, len, counters, out),
                 None => Err(refuse_posted(counters)),
             },
         };
@@ -476,124 +537,17 @@ impl Stateless {
     }
 }
 
-/// Executes an atomic.
-fn atomic(
-    packet: &Packet,
-    payload: &Payload<'_>,
+/// Collects what a GD for something posted has asked for.
+fn posted(
+    host: &HostQueues<'_>,
     memory: &Memory,
-    grant: Grant,
-    counters: &mut Counters,
-) -> Result<u64, Verdict> {
-    let eth = StarEth::from(packet.irn);
-    let mut bytes = [0; 16];
-    if payload.len() != bytes.len() || payload.is_elided() || eth.count != 8 {
-        counters.star_nak_invalid += 1;
-        return Err(Verdict::Invalid);
-    }
-    payload.read(0, &mut bytes);
-    if grant.rights & Grant::ATOMIC == 0 {
-        return Err(refuse_region(counters));
-    }
-    let target = (packet.reth.va, packet.reth.rkey);
-    let word = match region(memory, grant, packet.bth.dest_qp, target, 8, RemoteRight::Atomic) {
-        Ok(word) => word,
-        Err(AccessFault::Misaligned) => {
-            counters.star_nak_invalid += 1;
-            return Err(Verdict::Invalid);
-        }
-        Err(_) => return Err(refuse_region(counters)),
-    };
-    let operand = |half: &[u8]| half.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
-    let (swap_add, compare) = (operand(&bytes[..8]), operand(&bytes[8..]));
-    Ok(match eth.op() {
-        Some(Op::FetchAdd) => dma::fetch_add(word, swap_add),
-        _ => dma::compare_swap(word, compare, swap_add),
-    })
-}
-
-/// Whether a packet is for a request of the send queue, not for a region or a receive.
-fn is_of_sends(eth: StarEth) -> bool {
-    eth.has(StarEth::POSTED) && !eth.has(StarEth::RECV_QUEUE)
-}
-
-/// Whether a request has the form of one, and its ticket the right for it.
-fn check_form(
-    packet: &Packet,
-    grant: Grant,
-    len: usize,
-    op: Op,
-    right: u8,
-    counters: &mut Counters,
-) -> Result<(), Verdict> {
-    let eth = StarEth::from(packet.irn);
-    let posted = eth.has(StarEth::POSTED);
-    if (!posted && eth.op() != Some(op)) || len > 128 << grant.mtu {
-        counters.star_nak_invalid += 1;
-        return Err(Verdict::Invalid);
-    }
-    if posted {
-        // What is posted is given away by posting it.
-        return Ok(());
-    }
-    if grant.rights & right == 0 {
-        return Err(refuse_region(counters));
-    }
-    Ok(())
-}
-
-fn refuse_posted(counters: &mut Counters) -> Verdict {
-    counters.star_nak_not_posted += 1;
-    Verdict::NotPosted
-}
-
-/// An access verdict for something posted says that the stateless side's own buffers are at fault.
-fn misplaced(why: Misplaced, counters: &mut Counters) -> Verdict {
-    match why {
-        Misplaced::NotPosted => refuse_posted(counters),
-        Misplaced::Local(_) => refuse_region(counters),
-    }
-}
-
-fn refuse_region(counters: &mut Counters) -> Verdict {
-    counters.star_nak_region += 1;
-    Verdict::Access
-}
-
-/// The bytes of a region that a ticket lets in.
-fn region(
-    memory: &Memory,
-    grant: Grant,
-    number: QpNumber,
-    (va, rkey): (u64, Key),
+    place: Place,
     len: u32,
-    right: RemoteRight,
-) -> Result<Span, AccessFault> {
-    let pd = memory.pd_at(grant.pd).ok_or(AccessFault::OtherDomain)?;
-    allowed(memory, pd, number, (va, rkey), len, right)
-}
-
-/// One place for the check of all, so that others' copies of it stay where they are fast.
-#[inline(never)]
-fn allowed(
-    memory: &Memory,
-    pd: PdId,
-    number: QpNumber,
-    (va, rkey): (u64, Key),
-    len: u32,
-    right: RemoteRight,
-) -> Result<Span, AccessFault> {
-    memory.check_remote(pd, number, rkey, va, len, right)
-}
-
-/// The way back to who sent a packet. An answer may be marked on its way if the request could.
-pub(crate) fn back(packet: &Packet, number: QpNumber, peer: QpNumber) -> Flow {
-    let Flow { src, dst, traffic_class, hop_limit: _, src_port: _ } = packet.flow;
-    let capable = if traffic_class & 3 == 0 { 0 } else { 2 };
-    Flow {
-        src: dst,
-        dst: src,
-        src_port: source_port(number, peer),
-        traffic_class: traffic_class & !3 | capable,
-        hop_limit: 64,
-    }
+    counters: &mut Counters,
+    out: &mut TxFrame,
+) -> Result<Operation, Verdict> {
+    let gathered = host.gather(memory, place, len, &mut out.payload);
+    counters.star_host_bytes += u64::from(host.read());
+    gathered.map_err(|why| misplaced(why, counters))?;
+    Ok(Operation::GetDataAnswer)
 }

@@ -20,6 +20,7 @@
 //! Given up, as with IRN: a program that polls on memory may see later bytes before earlier ones while a loss
 //! is repaired.
 
+mod burst;
 mod peer;
 mod pull;
 mod pulls;
@@ -38,7 +39,7 @@ use crate::qp::Qp;
 use crate::silence::Silence;
 use crate::state::NicState;
 use crate::transport::requester as common;
-use adverb_wire::star::{Answer, Op, Record, Stamp, StarEth, Ticket};
+use adverb_wire::star::{Answer, Op, Record, Stamp, StarEth, Ticket, features};
 use adverb_wire::{Bth, Duration, Instant, Key, Opcode, Operation, Packet, Psn, Service};
 use peer::{Ask, Peer};
 use std::collections::VecDeque;
@@ -64,6 +65,8 @@ struct Sent {
     is_read: bool,
     /// Its address is a place in what the other side has posted.
     is_posted: bool,
+    /// What it is for is complete with it: its address has the completion's number, its key immediate data.
+    is_merged: bool,
     is_done: bool,
     /// Its deadline has passed, or it is to be executed again: the next copy gets a new one.
     is_renewed: bool,
@@ -78,6 +81,7 @@ const NEVER_SENT: Sent = Sent {
     copy: 0,
     is_read: true,
     is_posted: false,
+    is_merged: false,
     is_done: false,
     is_renewed: false,
 };
@@ -110,8 +114,12 @@ pub(crate) struct Star {
     remote: Remote,
     /// The record is to be acknowledged.
     owes_event: bool,
+    /// One GD may ask for the data of several packets.
+    bursts: bool,
     /// What is in flight are atomics; so many were sent in all, the last one with this PSN.
     awaits_atomic: bool,
+    /// All that is in flight brings its completion along.
+    awaits_merged: bool,
     atomics: u32,
     atomic_psn: Psn,
     /// First PSN of the peer, by which its record is known.
@@ -144,7 +152,9 @@ impl Star {
             tx: Sender::new(first),
             remote: Remote { ticket: record.ticket, lifetime: record.lifetime.min(i32::MAX as u32) },
             owes_event: true,
+            bursts: record.features & features::BURST != 0,
             awaits_atomic: false,
+            awaits_merged: false,
             atomics: 0,
             atomic_psn: Psn::new(0),
             peer_psn,
@@ -270,12 +280,18 @@ pub(super) fn step(
         acknowledge_record(qp, star.remote, nic, out);
         return SendStep::Answer;
     }
-    if star.peer.next_packet(qp, nic, star.remote, now, out) {
+    // The first packet for a request may acknowledge it: those go before acknowledgements, or behind.
+    let merges = star.peer.merges;
+    if !merges && star.peer.next_packet(qp, nic, star.remote, now, out) {
         return SendStep::Answer;
     }
     if let Some(step) = pulls::step(qp, star, nic, now, out) {
         heed_error(qp, star);
         return step;
+    }
+    if merges && star.peer.next_packet(qp, nic, star.remote, now, out) {
+        heed_error(qp, star);
+        return SendStep::Answer;
     }
     let step = if qp.requester.rnr_wait || !(qp.sends() || qp.state == QpState::Sqd) {
         SendStep::Idle

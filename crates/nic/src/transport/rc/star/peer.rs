@@ -44,6 +44,8 @@ pub(super) struct Taken {
     pub request: u32,
     /// What the other side is to be told when that is done.
     pub cqe: Cqe,
+    /// It comes with the request's data.
+    pub merged: bool,
 }
 
 /// Whether the other side has a receive that this one has not heard of.
@@ -71,17 +73,26 @@ pub(super) struct Peer {
     /// Entries that have come, by queue; and whether that is to be acknowledged.
     heard: [u32; 2],
     acknowledges: [bool; 2],
+    /// What acknowledges its send requests may be the first packet for the last of them.
+    may_cover: bool,
     pub receives: VecDeque<Receive>,
     pub taken: VecDeque<Taken>,
     pub ask: Ask,
     /// Since when it has told of receives that do not come.
     promised: Instant,
     pub pulls: Pulls,
-    /// Completions that are not acknowledged, the oldest with this number.
+    /// Completions that are not acknowledged, but for those that go with their data.
     cqes: VecDeque<Cqe>,
-    first: u32,
-    /// Those in the CQEP that is under way, if one is.
-    under_way: Option<u16>,
+    /// The number of the next one that is sent, either way.
+    next: u32,
+    /// The number of the first and how many are in the CQEP that is under way, if one is.
+    under_way: Option<(u32, u16)>,
+    /// Completions may go with their data.
+    pub merges: bool,
+    /// One of those will not come, so what comes after it need not wait.
+    is_final: bool,
+    /// The CQEP was sent again because something waits for it.
+    was_urged: bool,
     /// Which CQEP it is.
     token: u8,
     is_due: bool,
@@ -105,14 +116,18 @@ impl Peer {
             rnr_retries: record.rnr_retries,
             heard: [0, record.receives],
             acknowledges: [false; 2],
+            may_cover: false,
             receives: VecDeque::new(),
             taken: VecDeque::new(),
             ask: Ask::No,
             promised: Instant::NEVER,
             pulls: Pulls::new(base),
             cqes: VecDeque::new(),
-            first: 0,
+            next: 0,
             under_way: None,
+            merges: record.features & star::features::MERGE != 0,
+            is_final: false,
+            was_urged: false,
             token: 0,
             is_due: false,
             has_ended: false,
@@ -142,7 +157,7 @@ impl Peer {
         let is_known = self.cqes.is_empty() && self.under_way.is_none() && self.closing.is_none();
         // Of receives more may have been told than have come: as many as its queue holds.
         let receives = self.heard[RECEIVES].wrapping_sub(self.before) + u32::from(self.sizes.1);
-        let used = [told, receives, self.first, self.pulls.used(self.base)].into_iter().max();
+        let used = [told, receives, self.next, self.pulls.used(self.base)].into_iter().max();
         (is_done && is_known).then(|| self.base.add((used.unwrap_or(0) & Psn::MASK) + 1))
     }
 
@@ -167,6 +182,33 @@ impl Peer {
         self.is_due |= self.under_way.is_none();
     }
 
+    /// A completion that was to go with its data does not: the other side is told otherwise.
+    pub fn complete_instead(&mut self, cqe: Cqe) {
+        self.is_final = true;
+        self.complete(cqe);
+    }
+
+    /// Whether the next completion may go with its data: all before it have been sent.
+    pub fn may_merge(&self) -> bool {
+        let under_way = self.under_way.map_or(0, |(_, count)| usize::from(count));
+        self.merges && self.cqes.len() == under_way && !self.is_final && self.closing.is_none()
+    }
+
+    /// The number of a completion that goes with its data.
+    pub fn number_merged(&mut self) -> Psn {
+        let number = self.base.add(self.next & Psn::MASK);
+        self.next = self.next.wrapping_add(1);
+        number
+    }
+
+    /// The other side has put off a completion that came with its data: what comes before it may be lost.
+    /// True if that goes out again.
+    pub fn urge(&mut self) -> bool {
+        let urges = self.under_way.is_some() && !core::mem::replace(&mut self.was_urged, true);
+        self.is_due |= urges;
+        urges
+    }
+
     /// The other side is asked how many receives it has posted.
     pub fn ask_for_receives(&mut self) {
         self.ask = Ask::Asking;
@@ -188,13 +230,21 @@ impl Peer {
         {
             self.complete(taken.cqe);
         }
+        self.is_final = self.merges;
         self.taken.clear();
         self.receives.clear();
         self.pulls.end();
         self.ask = Ask::No;
         if !core::mem::replace(&mut self.has_ended, true) && self.has_news() {
             // No acknowledgement comes in any more: all goes into one, whatever is under way.
-            self.under_way = None;
+            if let Some((first, count)) = self.under_way.take() {
+                if self.next == first.wrapping_add(count.into()) {
+                    self.next = first;
+                } else {
+                    // Others have gone with their data since: those in one row have come, or do not.
+                    self.cqes.drain(..usize::from(count));
+                }
+            }
             self.is_due = true;
         }
     }
@@ -213,20 +263,44 @@ impl Peer {
         now: Instant,
         out: &mut TxFrame,
     ) -> bool {
-        let flow = qp.flow(nic);
-        for queue in [RECEIVES, SENDS] {
-            if core::mem::take(&mut self.acknowledges[queue]) {
-                out.payload.clear();
-                let opcode = Opcode::new(Service::Star, Operation::WqeEventAcknowledge);
-                let psn = self.next_number(queue);
-                let bth = Bth { opcode, psn, dest_qp: qp.peer, ..Bth::default() };
-                let flags = if queue == RECEIVES { StarEth::RECV_QUEUE } else { 0 };
-                let irn = StarEth::new(Op::Control, flags, 0, 0).into();
-                out.packet = Packet { flow, bth, irn, ticket: remote.ticket, ..Packet::default() };
-                out.path = qp.path;
+        if core::mem::take(&mut self.acknowledges[RECEIVES]) {
+            self.put_acknowledgement(qp, nic, remote, RECEIVES, out);
+            return true;
+        }
+        // A completion may be the first packet for its request.
+        if self.may_cover && self.put_completions(qp, nic, remote, now, out) {
+            return true;
+        }
+        if core::mem::take(&mut self.acknowledges[SENDS]) {
+            let is_covered = core::mem::take(&mut self.may_cover) && self.pulls.covers(self.heard[SENDS]);
+            if !is_covered {
+                self.put_acknowledgement(qp, nic, remote, SENDS, out);
                 return true;
             }
         }
+        self.put_completions(qp, nic, remote, now, out)
+    }
+
+    fn put_acknowledgement(&self, qp: &Qp, nic: &NicState, remote: Remote, queue: usize, out: &mut TxFrame) {
+        out.payload.clear();
+        let opcode = Opcode::new(Service::Star, Operation::WqeEventAcknowledge);
+        let psn = self.next_number(queue);
+        let bth = Bth { opcode, psn, dest_qp: qp.peer, ..Bth::default() };
+        let flags = if queue == RECEIVES { StarEth::RECV_QUEUE } else { 0 };
+        let irn = StarEth::new(Op::Control, flags, 0, 0).into();
+        out.packet = Packet { flow: qp.flow(nic), bth, irn, ticket: remote.ticket, ..Packet::default() };
+        out.path = qp.path;
+    }
+
+    /// The CQEP that is due, if one is.
+    fn put_completions(
+        &mut self,
+        qp: &Qp,
+        nic: &NicState,
+        remote: Remote,
+        now: Instant,
+        out: &mut TxFrame,
+    ) -> bool {
         if !core::mem::take(&mut self.is_due) {
             return false;
         }
@@ -235,12 +309,22 @@ impl Peer {
         }
         let Some(body) = &self.body else { return false };
         let room = CQES.min(qp.mtu() as usize / Cqe::LEN);
-        if self.under_way.is_none() {
-            self.under_way = Some(self.cqes.len().min(room) as u16);
-            self.token = self.token.wrapping_add(1);
-            (self.since, self.repeats) = (now, 0);
+        let (first, count) = match self.under_way {
+            Some(under_way) => under_way,
+            None => {
+                let new = (self.next, self.cqes.len().min(room) as u16);
+                self.next = self.next.wrapping_add(new.1.into());
+                self.under_way = Some(new);
+                self.token = self.token.wrapping_add(1);
+                (self.since, self.repeats, self.was_urged) = (now, 0, false);
+                new
+            }
+        };
+        let count = usize::from(count);
+        let is_all = count == self.cqes.len();
+        if is_all {
+            self.pulls.cover_done();
         }
-        let count = usize::from(self.under_way.unwrap_or(0));
         for (at, cqe) in self.cqes.iter().take(count).enumerate() {
             body.write(at * Cqe::LEN, &cqe.bytes());
         }
@@ -249,12 +333,13 @@ impl Peer {
         if len > 0 {
             out.payload.push(body.span(0, len));
         }
-        let closes = self.closing.filter(|_| count == self.cqes.len()).map_or(0, |status| status as u32);
+        let closes = self.closing.filter(|_| is_all).map_or(0, |status| status as u32);
+        let flags = if self.is_final && is_all { StarEth::FINAL } else { 0 };
         let opcode = Opcode::new(Service::Star, Operation::CqePacket);
-        let psn = self.base.add(self.first & Psn::MASK);
+        let psn = self.base.add(first & Psn::MASK);
         let bth = Bth { opcode, psn, dest_qp: qp.peer, ack_req: true, ..Bth::default() };
-        let eth = StarEth { copy: self.token, ..StarEth::new(Op::Control, 0, count as u16, closes) };
-        let ticket = remote.ticket;
+        let eth = StarEth { copy: self.token, ..StarEth::new(Op::Control, flags, count as u16, closes) };
+        let (flow, ticket) = (qp.flow(nic), remote.ticket);
         out.packet =
             Packet { flow, bth, irn: eth.into(), ticket, payload_len: len as u32, ..Packet::default() };
         out.path = qp.path;
@@ -270,16 +355,17 @@ impl Peer {
     /// The other side has the completions before `psn`.
     pub fn on_event_acknowledged(&mut self, packet: &Packet, now: Instant) {
         let eth = StarEth::from(packet.irn);
-        let Some(count) = self.under_way.filter(|_| eth.copy == self.token) else { return };
-        let first = self.base.add(self.first & Psn::MASK);
-        if packet.bth.psn.since(first) != i32::from(count) {
+        let Some((first, count)) = self.under_way.filter(|_| eth.copy == self.token) else { return };
+        // Others may have come with their data since.
+        let sent = self.next.wrapping_sub(first) as i32;
+        let taken = packet.bth.psn.since(self.base.add(first & Psn::MASK));
+        if !(i32::from(count)..=sent).contains(&taken) {
             return;
         }
         if self.repeats == 0 {
             self.pulls.measured(now.since(self.since));
         }
         self.cqes.drain(..usize::from(count));
-        self.first = self.first.wrapping_add(count.into());
         self.under_way = None;
         self.at = Instant::NEVER;
         if self.ask == Ask::Asking {
@@ -303,6 +389,7 @@ impl Peer {
         payload.read(0, bytes);
         let mut rest = &*bytes;
         let before = self.heard;
+        let owed = self.acknowledges[SENDS] && !self.may_cover;
         for at in 0..u32::from(eth.count) {
             let Some((entry, data)) = next_entry(&mut rest) else {
                 nic.counters.star_wqe_gap += 1;
@@ -324,6 +411,11 @@ impl Peer {
             }
         }
         self.acknowledges[queue] = true;
+        // Who repeats, or asks, is to have an acknowledgement of its own.
+        let all_new = self.heard[SENDS].wrapping_sub(before[SENDS]) == u32::from(eth.count) && eth.count > 0;
+        if queue == SENDS {
+            self.may_cover = self.merges && all_new && !owed;
+        }
         // Who asks lives, and waits: what was given up is taken up again.
         self.pulls.resume();
         if self.under_way.is_some() && self.at == Instant::NEVER {
@@ -420,7 +512,7 @@ pub(super) fn take_receive(
         } else {
             cqe_of(wqe, receive.index)
         };
-        peer.taken.push_back(Taken { request: cursor, cqe });
+        peer.taken.push_back(Taken { request: cursor, cqe, merged: false });
         return if too_long { Readiness::TooLong } else { Readiness::Ready };
     }
     // What was posted before comes first.
@@ -453,7 +545,7 @@ pub(super) fn take_receive(
 }
 
 /// What the other side is told when a request is done that has taken a receive.
-fn cqe_of(wqe: &Wqe, index: u32) -> Cqe {
+pub(super) fn cqe_of(wqe: &Wqe, index: u32) -> Cqe {
     let mut flags = Cqe::RECV_QUEUE;
     flags |= if wqe.solicited { Cqe::SOLICITED } else { 0 };
     flags |= match wqe.op {

@@ -22,13 +22,16 @@ pub(super) struct Pull {
     pub packets: u32,
     /// What an atomic has found.
     pub original: Option<u64>,
+    /// Its completion has gone with its data.
+    pub merged: bool,
     /// Why it is refused when its turn comes.
     pub refusal: Option<Refusal>,
 }
 
 impl Pull {
     pub fn new(wqe: star::Wqe, data: &[u8]) -> Pull {
-        Pull { wqe, data: data.into(), first: Psn::new(0), packets: 0, original: None, refusal: None }
+        let (first, packets) = (Psn::new(0), 0);
+        Pull { wqe, data: data.into(), first, packets, original: None, merged: false, refusal: None }
     }
 
     pub fn has(&self, flag: u8) -> bool {
@@ -117,10 +120,18 @@ pub(super) fn head(
     out: &mut TxFrame,
 ) {
     sent.renew(clock, remote.lifetime);
+    let burst = sent.is_read && len > sent.len.into();
+    let count = (len - u32::from(burst)) as u16;
     let (operation, count) =
-        if sent.is_read { (Operation::GetData, len as u16) } else { (Operation::RemoteData, 0) };
+        if sent.is_read { (Operation::GetData, count) } else { (Operation::RemoteData, 0) };
     let opcode = Opcode::new(Service::Star, operation);
-    let eth = StarEth::new(wqe.op, StarEth::POSTED, count, wqe.len - offset - len);
+    let mark = match (burst, sent.is_merged) {
+        (true, _) => StarEth::BURST,
+        // It is the last one, and has no flags to tell.
+        (_, true) => StarEth::MERGED,
+        _ => 0,
+    };
+    let eth = StarEth::new(wqe.op, StarEth::POSTED | mark, count, wqe.len - offset - len);
     out.packet = Packet {
         bth: Bth { opcode, psn, ack_req: true, ..Bth::default() },
         reth: Reth { va: sent.va, rkey: Key(0), len: sent.deadline },

@@ -12,12 +12,15 @@
 //! other side only gives what is posted and not yet completed; a READ's data carry deadlines and order stamps
 //! as all RDs do. What an answer brings goes the way of a packet of plain RC.
 
+mod answers;
+
+pub(super) use answers::on_answer;
+
+use super::burst::packets_of;
 use super::pull::{Pull, check, head, read_out};
 use super::{NEVER_SENT, Sent, Star, peer};
-use crate::attr::QpState;
 use crate::congestion;
 use crate::engine::step::SendStep;
-use crate::event::Event;
 use crate::frame::TxFrame;
 use crate::memory::{Payload, QueueMemory};
 use crate::qp::Qp;
@@ -26,8 +29,8 @@ use crate::transport::rc::{responder, retry};
 use crate::transport::receive::{self, Refusal};
 use crate::transport::star::registry::Access;
 use crate::work::Status;
-use adverb_wire::star::{self, Answer, Cqe, Op, Place, Stamp, Verdict};
-use adverb_wire::{Duration, Instant, Operation, Packet, Psn, Syndrome};
+use adverb_wire::star::{self, Cqe, Merged, Op, Place};
+use adverb_wire::{Duration, Instant, Packet, Psn, Syndrome};
 use std::collections::VecDeque;
 
 /// Packets that may be under way.
@@ -41,6 +44,9 @@ pub(super) struct Pulls {
     /// In order; so many of them are begun.
     queue: VecDeque<Pull>,
     begun: usize,
+    /// Requests that are done; and up to which one a packet has gone to the other side.
+    done: u32,
+    covered: u32,
     /// Numbers: the oldest not answered, the next to be sent, one past the highest ever sent, one past those
     /// that are given.
     una: Psn,
@@ -73,6 +79,8 @@ impl Pulls {
         Pulls {
             queue: VecDeque::new(),
             begun: 0,
+            done: 0,
+            covered: 0,
             una: first,
             cursor: first,
             high: first,
@@ -99,6 +107,47 @@ impl Pulls {
     /// Numbers of packets that were used from `base` on.
     pub fn used(&self, base: Psn) -> u32 {
         self.high.since(base).max(self.end.since(base)).max(0) as u32
+    }
+
+    /// Of packets that are asked for by one, the others have its deadline and are answered one by one.
+    fn remember_burst(&mut self, psn: Psn, packets: u32, bytes: u32, mtu: u32) {
+        let first = self.sent[self.slot(psn)];
+        for k in 1..packets {
+            let slot = self.slot(psn.add(k));
+            let len = (bytes - k * mtu).min(mtu) as u16;
+            self.sent[slot] = Sent { va: first.va + u64::from(k * mtu), len, ..first };
+        }
+    }
+
+    /// Whether a packet has gone for all of so many requests.
+    pub fn covers(&self, heard: u32) -> bool {
+        self.covered == heard
+    }
+
+    /// The first copy of a packet goes to the other side, which learns by it that its request has come.
+    fn cover(&mut self, psn: Psn, merged: bool) {
+        let is_of = |pull: &Pull| (0..pull.packets as i32).contains(&psn.since(pull.first));
+        let Some(place) = self.queue.iter().position(is_of) else { return };
+        self.queue[place].merged = merged;
+        let count = self.done.wrapping_add(place as u32 + 1);
+        if (self.covered.wrapping_sub(count) as i32) < 0 {
+            self.covered = count;
+        }
+    }
+
+    /// All that are done are told to be.
+    pub fn cover_done(&mut self) {
+        if (self.covered.wrapping_sub(self.done) as i32) < 0 {
+            self.covered = self.done;
+        }
+    }
+
+    /// Whether the completion of what a packet is for may go with it: it is the only one of the oldest
+    /// request but for others whose completions do.
+    fn may_merge(&self, psn: Psn) -> bool {
+        let is_of = |pull: &Pull| (0..pull.packets as i32).contains(&psn.since(pull.first));
+        let before = self.queue.iter().take_while(|pull| !is_of(pull)).all(|pull| pull.merged);
+        before && self.of(psn).is_some_and(|pull| pull.is_read() && pull.packets == 1)
     }
 
     pub fn push(&mut self, pull: Pull) {
@@ -289,9 +338,14 @@ fn drop_front(star: &mut Star, status: Status) {
     let pulls = &mut star.peer.pulls;
     let Some(pull) = pulls.queue.pop_front() else { return };
     pulls.begun = pulls.begun.saturating_sub(1);
-    let Pull { wqe, .. } = pull;
+    pulls.done = pulls.done.wrapping_add(1);
+    let Pull { wqe, merged, .. } = pull;
     let cqe = Cqe { flags: 0, status: status as u8, op: wqe.op, index: wqe.index, len: 0, immediate: 0 };
-    star.peer.complete(cqe);
+    match (merged, status) {
+        (true, Status::Success) => {}
+        (true, _) => star.peer.complete_instead(cqe),
+        (false, _) => star.peer.complete(cqe),
+    }
     if status != Status::Success {
         star.peer.pulls.end();
     }
@@ -352,6 +406,7 @@ fn send(qp: &mut Qp, star: &mut Star, nic: &mut NicState, now: Instant, out: &mu
     let k = psn.since(pull.first) as u32;
     let offset = k * mtu;
     let len = (wqe.len - offset).min(mtu);
+    let left = pull.packets - k;
     out.payload.clear();
     if reads && !congestion::may_send(qp, now) {
         qp.responder.held_back = true;
@@ -384,25 +439,35 @@ fn send(qp: &mut Qp, star: &mut Star, nic: &mut NicState, now: Instant, out: &mu
         }
         return false;
     }
+    let is_new = psn == star.peer.pulls.high;
+    let room = WINDOW - psn.since(star.peer.pulls.una) as u32;
+    let packets = if is_new && !reads { packets_of(qp, star, left.min(room)) } else { 1 };
+    let bytes = (wqe.len - offset).min(packets * mtu);
+    let merges = is_new && star.peer.may_merge() && star.peer.pulls.may_merge(psn);
+    let number = merges.then(|| star.peer.number_merged());
     let pulls = &mut star.peer.pulls;
     if pulls.sent.is_empty() {
         pulls.sent = vec![NEVER_SENT; WINDOW as usize];
     }
     let slot = pulls.slot(psn);
-    if psn == pulls.high {
-        let va = Place { index: wqe.index, offset }.va();
-        pulls.sent[slot] =
-            Sent { va, len: len as u16, is_read: !reads, is_renewed: true, copy: u8::MAX, ..NEVER_SENT };
-        pulls.high = psn.next();
+    if is_new {
+        pulls.cover(psn, merges);
+        let posted = Place { index: wqe.index, offset }.va();
+        let va = number.map_or(posted, |number| Merged::va(wqe.index, number));
+        let new = Sent { va, len: len as u16, is_read: !reads, is_merged: merges, ..NEVER_SENT };
+        pulls.sent[slot] = Sent { is_renewed: true, copy: u8::MAX, ..new };
+        pulls.high = psn.add(packets);
         pulls.timed.get_or_insert((psn, now));
     } else {
         nic.counters.retransmitted_packets += 1;
     }
-    head(&mut pulls.sent[slot], remote, clock, &wqe, psn, (offset, len), out);
+    head(&mut pulls.sent[slot], remote, clock, &wqe, psn, (offset, bytes), out);
+    pulls.remember_burst(psn, packets, bytes, mtu);
+    nic.counters.star_bursts += u64::from(packets > 1);
     out.packet.flow = qp.flow(nic);
     out.packet.bth.dest_qp = qp.peer;
     out.path = qp.path;
-    pulls.cursor = psn.next();
+    pulls.cursor = psn.add(packets);
     if pulls.at == Instant::NEVER {
         pulls.at = now + pulls.round_trip_wait(qp, nic).times(1 << pulls.repeats.min(DOUBLINGS_MAX));
     }
@@ -410,157 +475,4 @@ fn send(qp: &mut Qp, star: &mut Star, nic: &mut NicState, now: Instant, out: &mu
         congestion::on_sent(qp, nic, &mut out.packet, congestion::Sent::Answer, now);
     }
     true
-}
-
-/// Takes in an RDA or GDA for a request of the other side.
-pub(super) fn on_answer(
-    qp: &mut Qp,
-    star: &mut Star,
-    nic: &mut NicState,
-    now: Instant,
-    packet: &Packet,
-    payload: &Payload<'_>,
-    answer: Answer,
-) {
-    let stamp = Stamp::from(packet.irn);
-    let before = star.peer.pulls.una;
-    for step in 0..u32::from(answer.run) {
-        finish_all(qp, star, nic, now);
-        let psn = packet.bth.psn.add(step);
-        let pulls = &mut star.peer.pulls;
-        if psn.is_before(pulls.una) || !psn.is_before(pulls.high) {
-            nic.counters.drop_ghost_ack += 1;
-            continue;
-        }
-        if psn != pulls.una {
-            nic.counters.drop_out_of_order += 1;
-            if !core::mem::replace(&mut pulls.went_back, true) {
-                pulls.go_back();
-            }
-            return;
-        }
-        let slot = pulls.slot(psn);
-        let sent = pulls.sent[slot];
-        if sent.is_renewed || sent.copy != answer.copy {
-            nic.counters.drop_duplicate += 1;
-            continue;
-        }
-        let order = stamp.order.wrapping_add(step);
-        if !take(qp, star, nic, now, psn, answer.verdict, order, packet, payload) {
-            break;
-        }
-    }
-    let pulls = &mut star.peer.pulls;
-    if pulls.una == before {
-        return;
-    }
-    if let Some((timed, at)) = pulls.timed
-        && timed.is_before(pulls.una)
-    {
-        pulls.timed = None;
-        pulls.measured(now.since(at));
-    }
-    if pulls.cursor.is_before(pulls.una) {
-        pulls.cursor = pulls.una;
-    }
-    (pulls.moved, pulls.repeats, pulls.went_back) = (now, 0, false);
-    pulls.is_due = true;
-    pulls.at = if pulls.una == pulls.high { Instant::NEVER } else { now + pulls.round_trip_wait(qp, nic) };
-}
-
-/// Data came that was asked for: it goes the way of plain RC. False if it is refused.
-fn land(
-    qp: &mut Qp,
-    star: &mut Star,
-    nic: &mut NicState,
-    now: Instant,
-    psn: Psn,
-    payload: &Payload<'_>,
-) -> bool {
-    let pulls = &mut star.peer.pulls;
-    let asked = pulls.sent[pulls.slot(psn)].len;
-    let Some(pull) = pulls.of(psn).filter(|_| payload.len() == usize::from(asked)) else {
-        nic.counters.drop_length += 1;
-        return false;
-    };
-    let k = psn.since(pull.first) as u32;
-    let plain = pull.packet(k, k + 1 == pull.packets);
-    match receive::accept(qp, nic, now, &plain, payload) {
-        Ok(_) => {
-            star.peer.pulls.una = psn.next();
-            true
-        }
-        Err(refusal) => {
-            refuse(qp, star, nic, now, &plain, refusal);
-            false
-        }
-    }
-}
-
-/// What an answer says of the oldest packet. True if that is done.
-#[allow(clippy::too_many_arguments, reason = "what an answer says")]
-fn take(
-    qp: &mut Qp,
-    star: &mut Star,
-    nic: &mut NicState,
-    now: Instant,
-    psn: Psn,
-    verdict: Verdict,
-    order: u32,
-    packet: &Packet,
-    payload: &Payload<'_>,
-) -> bool {
-    let is_data = packet.bth.opcode.operation() == Operation::GetDataAnswer;
-    let pulls = &mut star.peer.pulls;
-    let slot = pulls.slot(psn);
-    let sent = pulls.sent[slot];
-    match verdict {
-        Verdict::Done if is_data != sent.is_read => {
-            nic.counters.drop_duplicate += 1;
-            false
-        }
-        Verdict::Done if !is_data => {
-            // Executed before an earlier one: another copy of that has come since.
-            if pulls.last_order.is_some_and(|last| order.wrapping_sub(last) as i32 <= 0) {
-                nic.counters.star_out_of_order += 1;
-                pulls.sent[slot].is_renewed = true;
-                pulls.go_back();
-                return false;
-            }
-            pulls.last_order = Some(order);
-            pulls.una = psn.next();
-            true
-        }
-        Verdict::Done => land(qp, star, nic, now, psn, payload),
-        Verdict::Expired => {
-            nic.counters.star_deferred += 1;
-            if !super::is_patient(qp, nic, now.since(pulls.moved)) {
-                drop_front(star, Status::TransportRetryExceeded);
-                return false;
-            }
-            if star.has_passed(sent.deadline) {
-                let pulls = &mut star.peer.pulls;
-                pulls.sent[slot].is_renewed = true;
-                pulls.go_back();
-            }
-            false
-        }
-        Verdict::Busy => {
-            nic.counters.star_deferred += 1;
-            false
-        }
-        // Its own buffers are at fault; requests before this one are done.
-        Verdict::Access => {
-            drop_front(star, Status::LocalProtection);
-            false
-        }
-        Verdict::Invalid | Verdict::NotPosted => {
-            nic.counters.error_naks_received += 1;
-            if qp.state != QpState::Err {
-                nic.event(Event::QpFatal(qp.id));
-            }
-            drop_front(star, Status::General);
-            false
-        }
-    }
 }

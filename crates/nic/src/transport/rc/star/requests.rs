@@ -1,12 +1,13 @@
 //! RDs and GDs of the stateful half: how they are made, sent again and answered.
 
+use super::burst::{packets_of_read, widen};
 use super::peer::{self, Readiness};
 use super::{Sent, Star, WINDOW};
 use crate::congestion;
 use crate::engine::step::SendStep;
 use crate::explain::{Cause, received};
 use crate::frame::TxFrame;
-use crate::limits::MAX_STAR_ATOMICS;
+use crate::limits::{MAX_STAR_ATOMICS, MAX_STAR_MERGED};
 use crate::memory::{AccessFault, Payload};
 use crate::qp::Qp;
 use crate::queue::wqe::{Wqe, WqeOp};
@@ -20,7 +21,7 @@ use crate::transport::requester::{self, complete_oldest};
 use crate::transport::segmentation;
 use crate::transport::star::registry;
 use crate::work::Status;
-use adverb_wire::star::{Answer, Grant, Op, Place, Stamp, StarEth, Verdict};
+use adverb_wire::star::{Answer, Cqe, Grant, Merged, Op, Place, Stamp, StarEth, Verdict};
 use adverb_wire::{Bth, Duration, Instant, Key, Opcode, Operation, Packet, Psn, Reth, SackEth, Service};
 
 /// Rule of requests that the protocol does not carry.
@@ -78,40 +79,39 @@ pub(super) fn next_packet(
         return SendStep::Idle;
     }
     let wqe = *qp.requester.loaded();
-    if k == 0 && peer::takes_receive(wqe.op) {
-        match peer::take_receive(qp, star, nic, now, &wqe) {
-            Readiness::Ready => {}
-            Readiness::Waits => return SendStep::Idle,
-            Readiness::TooLong => {
-                let cause = Cause::local(Status::RemoteInvalidRequest, TOO_LONG);
-                requester::abandon_at(qp, nic, now, qp.requester.cursor, cause);
-                return SendStep::Idle;
-            }
-        }
+    if k == 0 && peer::takes_receive(wqe.op) && !is_received(qp, star, nic, now, &wqe) {
+        return SendStep::Idle;
     }
     if !prepare(qp, star, nic, &wqe, psn, k) {
         requester::abandon_at(qp, nic, now, qp.requester.cursor, registry::REFUSED);
         return SendStep::Idle;
     }
+    star.merge(psn, qp.requester.cursor, &wqe, entry.packets);
     if let Err(fault) = build(qp, star, nic, now, &wqe, &entry, k, out) {
         let cause = Cause::local(Status::LocalProtection, fault.rule());
         requester::abandon_at(qp, nic, now, qp.requester.cursor, cause);
         return SendStep::Idle;
     }
+    let room = limit - psn.since(qp.requester.una) as u32;
+    let packets = packets_of_read(qp, star, wqe.op, entry.packets - k, room);
+    widen(star, psn, &wqe, k, packets, qp.mtu(), out);
+    nic.counters.star_bursts += u64::from(packets > 1);
     let rto = qp.rto(nic);
     if star.tx.in_flight() == 0 {
         star.moved = now;
     }
-    star.tx.on_sent(&star.recovery, true, rto, now);
-    qp.requester.sent = psn.next();
+    for _ in 0..packets {
+        star.tx.on_sent(&star.recovery, true, rto, now);
+    }
+    qp.requester.sent = psn.add(packets);
     qp.deadline = star.tx.deadline();
     congestion::on_sent(qp, nic, &mut out.packet, congestion::Sent::New, now);
-    if k + 1 == entry.packets {
+    if k + packets == entry.packets {
         qp.requester.cursor = qp.requester.cursor.wrapping_add(1);
         qp.requester.cursor_packet = 0;
         qp.requester.is_loaded = false;
     } else {
-        qp.requester.cursor_packet = k + 1;
+        qp.requester.cursor_packet = k + packets;
     }
     SendStep::Packet
 }
@@ -150,8 +150,18 @@ fn may_leave(qp: &Qp, nic: &mut NicState, sent: &Sent, op: WqeOp, len: u64) -> b
     allowed
 }
 
+/// Whether a request has a receive of the other side. One that is too long fails.
+fn is_received(qp: &mut Qp, star: &mut Star, nic: &mut NicState, now: Instant, wqe: &Wqe) -> bool {
+    let readiness = peer::take_receive(qp, star, nic, now, wqe);
+    if readiness == Readiness::TooLong {
+        let cause = Cause::local(Status::RemoteInvalidRequest, TOO_LONG);
+        requester::abandon_at(qp, nic, now, qp.requester.cursor, cause);
+    }
+    readiness == Readiness::Ready
+}
+
 /// Packet `k` of a WQE as it is remembered; its deadline is given when it leaves.
-fn first_copy(wqe: &Wqe, k: u32, mtu: u32) -> Sent {
+pub(super) fn first_copy(wqe: &Wqe, k: u32, mtu: u32) -> Sent {
     let offset = k * mtu;
     Sent {
         va: wqe.raddr.wrapping_add(offset.into()),
@@ -162,6 +172,7 @@ fn first_copy(wqe: &Wqe, k: u32, mtu: u32) -> Sent {
         copy: u8::MAX,
         is_read: wqe.op.awaits_response(),
         is_posted: false,
+        is_merged: false,
         is_done: false,
         is_renewed: true,
     }
@@ -176,6 +187,28 @@ impl Star {
             let sent = self.packet_mut(psn);
             (sent.va, sent.rkey, sent.is_posted) = (va, Key(0), true);
         }
+    }
+
+    /// The completion of a SEND of one packet goes with it if nothing is before it but others like it: the
+    /// other side takes them in the order of their numbers. One that names a key to invalidate waits, since
+    /// what is before it may need the key.
+    fn merge(&mut self, psn: Psn, request: u32, wqe: &Wqe, packets: u32) {
+        let in_flight = self.tx.in_flight() as usize;
+        let in_row = in_flight == 0 || self.awaits_merged && in_flight < MAX_STAR_MERGED;
+        let fits = packets == 1 && matches!(wqe.op, WqeOp::Send | WqeOp::SendImm);
+        self.awaits_merged = in_row && fits && self.peer.may_merge();
+        if !self.awaits_merged {
+            return;
+        }
+        let Some(taken) = self.peer.taken.iter_mut().rev().find(|taken| taken.request == request) else {
+            self.awaits_merged = false;
+            return;
+        };
+        taken.merged = true;
+        let Cqe { index, immediate, .. } = taken.cqe;
+        let va = Merged::va(index, self.peer.number_merged());
+        let sent = self.packet_mut(psn);
+        (sent.va, sent.rkey, sent.is_merged) = (va, Key(immediate), true);
     }
 
     /// Packets that may be in flight.
@@ -207,7 +240,7 @@ fn build(
     let (remote, clock, number) = (star.remote, star.clock(now), star.number_of(psn));
     let packet = star.packet_mut(psn);
     packet.renew(clock, remote.lifetime);
-    let Sent { va, rkey, deadline, len, copy, is_read, is_posted, .. } = *packet;
+    let Sent { va, rkey, deadline, len, copy, is_read, is_posted, is_merged, .. } = *packet;
     let (operation, op, count) = match is_read {
         true if wqe.op == WqeOp::CompareSwap => (Operation::GetData, Op::CompareSwap, len),
         true if wqe.op == WqeOp::FetchAdd => (Operation::GetData, Op::FetchAdd, len),
@@ -215,13 +248,17 @@ fn build(
         false if is_posted => (Operation::RemoteData, Op::Send, 0),
         false => (Operation::RemoteData, Op::Write, 0),
     };
-    let flags = if is_posted { StarEth::POSTED | StarEth::RECV_QUEUE } else { 0 };
+    let mut flags = if is_posted { StarEth::POSTED | StarEth::RECV_QUEUE } else { 0 };
     let mut following = wqe.len - k * qp.mtu() - u32::from(len);
     if wqe.op.is_atomic() {
         // What it computes with stands before its data, and is the same on the wire.
         qp.sq.ring.gather_masks(wqe, &mut out.payload);
         out.packet.payload_len = out.payload.len() as u32;
         following = number;
+    }
+    if is_merged {
+        flags |= StarEth::MERGED;
+        following = peer::cqe_of(wqe, 0).flags.into();
     }
     let opcode = Opcode::new(Service::Star, operation);
     out.packet.bth = Bth { opcode, psn, dest_qp: qp.peer, ack_req: true, ..Bth::default() };
@@ -355,8 +392,9 @@ fn take(
             nic.counters.star_deferred += 1;
             // An atomic before it has not come: that one is sent again, and those that were put off, in their
             // order. The timer sends again what there was no room for.
-            let is_early = star.awaits_atomic && psn != star.tx.una;
-            if is_early {
+            let is_merged = star.packet(psn).is_merged;
+            let is_early = (star.awaits_atomic || is_merged) && psn != star.tx.una;
+            if is_early || is_merged && star.peer.urge() {
                 star.lost(qp, nic, psn, now);
             }
             is_early
@@ -393,6 +431,10 @@ impl Star {
     /// earlier WRITE came after, a WRITE that an earlier one came after whose bytes it shares.
     fn is_out_of_order(&self, psn: Psn) -> bool {
         let packet = self.packet(psn);
+        if packet.is_merged {
+            // All before it was done when it left, or is in order by its number.
+            return false;
+        }
         let is_before = |order: u32| (packet.order.wrapping_sub(order) as i32) < 0;
         if !self.last_write.is_some_and(is_before) {
             return false;
@@ -478,9 +520,11 @@ fn acknowledged(qp: &mut Qp, star: &mut Star, nic: &mut NicState, now: Instant) 
         if let Some(taken) = star.peer.taken.front()
             && taken.request == qp.requester.head
         {
-            let cqe = taken.cqe;
+            let (cqe, merged) = (taken.cqe, taken.merged);
             star.peer.taken.pop_front();
-            star.peer.complete(cqe);
+            if !merged {
+                star.peer.complete(cqe);
+            }
         }
         complete_oldest(qp, nic, now, &entry, byte_len);
         finished += 1;
