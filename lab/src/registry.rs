@@ -21,7 +21,7 @@ experiments! {
     "redn": "table1" "table2" "table3" "table4" "table5" "table7" "fig7" "fig8" "fig8-slopes" "fig10"
         "fig11" "fig13" "fig14" "fig15" "fig16" "scatter" "doubled" "doubled-latency" "doubled-writers"
         "doubled-outage" "turing" "turing-endless";
-    "star": "fig1" "fig10a" "fig10b" "fig11a" "fig11b" "fig12" "loss" "scale";
+    "star": "fig1" "fig10a" "fig10b" "fig11a" "fig11b" "fig12" "loss" "merge" "scale";
 }
 
 /// Names of all experiments, in the papers' order.
