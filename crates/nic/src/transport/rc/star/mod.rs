@@ -21,6 +21,7 @@
 //! is repaired.
 
 mod burst;
+mod egress;
 mod peer;
 mod pull;
 mod pulls;

@@ -18,7 +18,7 @@ pub(super) use answers::on_answer;
 
 use super::burst::packets_of;
 use super::pull::{Pull, check, head, read_out};
-use super::{NEVER_SENT, Sent, Star, peer};
+use super::{NEVER_SENT, Sent, Star, egress, peer};
 use crate::congestion;
 use crate::engine::step::SendStep;
 use crate::frame::TxFrame;
@@ -27,7 +27,6 @@ use crate::qp::Qp;
 use crate::state::NicState;
 use crate::transport::rc::{responder, retry};
 use crate::transport::receive::{self, Refusal};
-use crate::transport::star::registry::Access;
 use crate::work::Status;
 use adverb_wire::star::{self, Cqe, Merged, Op, Place};
 use adverb_wire::{Duration, Instant, Packet, Psn, Syndrome};
@@ -397,6 +396,20 @@ fn refuse(qp: &mut Qp, star: &mut Star, nic: &mut NicState, now: Instant, packet
     star.peer.pulls.end();
 }
 
+/// The data of a READ's packet cannot be read. Its turn comes when all before it are done.
+fn cannot_read(qp: &mut Qp, star: &mut Star, nic: &mut NicState, now: Instant, psn: Psn, refusal: Refusal) {
+    let pulls = &mut star.peer.pulls;
+    let Some(front) = pulls.queue.front_mut() else { return };
+    let k = psn.since(front.first);
+    if k >= 0 && i64::from(front.packets) > i64::from(k) && pulls.una == psn {
+        (front.refusal, front.packets) = (Some(refusal), k as u32);
+        pulls.end = psn;
+        pulls.begun = 1;
+        pulls.is_due = true;
+        finish(qp, star, nic, now);
+    }
+}
+
 /// Sends the packet at the cursor. False if it cannot be sent now.
 fn send(qp: &mut Qp, star: &mut Star, nic: &mut NicState, now: Instant, out: &mut TxFrame) -> bool {
     let (remote, clock) = (star.remote, star.clock(now));
@@ -412,31 +425,12 @@ fn send(qp: &mut Qp, star: &mut Star, nic: &mut NicState, now: Instant, out: &mu
         qp.responder.held_back = true;
         return false;
     }
-    if let Some(registry) = nic.registry.as_deref() {
-        let allowed = registry.allows(qp.dst, qp.peer, Access::Posted);
-        nic.count_egress(allowed);
-        if !allowed {
-            if qp.state != QpState::Err {
-                nic.event(Event::QpFatal(qp.id));
-            }
-            drop_front(star, Status::RemoteAccess);
-            return false;
-        }
+    if !egress::posted_may_leave(qp, nic) {
+        drop_front(star, Status::RemoteAccess);
+        return false;
     }
     if reads && let Err(refusal) = read_out(qp, star, nic, psn, (offset, len), out) {
-        // Its turn comes when all before it are done.
-        let pulls = &mut star.peer.pulls;
-        let is_front = pulls
-            .queue
-            .front()
-            .is_some_and(|front| psn.since(front.first) >= 0 && front.packets > k && pulls.una == psn);
-        if is_front && let Some(front) = pulls.queue.front_mut() {
-            (front.refusal, front.packets) = (Some(refusal), k);
-            pulls.end = psn;
-            pulls.begun = 1;
-            pulls.is_due = true;
-            finish(qp, star, nic, now);
-        }
+        cannot_read(qp, star, nic, now, psn, refusal);
         return false;
     }
     let is_new = psn == star.peer.pulls.high;

@@ -2,7 +2,7 @@
 
 use super::burst::{packets_of_read, widen};
 use super::peer::{self, Readiness};
-use super::{Sent, Star, WINDOW};
+use super::{Sent, Star, WINDOW, egress};
 use crate::congestion;
 use crate::engine::step::SendStep;
 use crate::explain::{Cause, received};
@@ -21,7 +21,7 @@ use crate::transport::requester::{self, complete_oldest};
 use crate::transport::segmentation;
 use crate::transport::star::registry;
 use crate::work::Status;
-use adverb_wire::star::{Answer, Cqe, Grant, Merged, Op, Place, Stamp, StarEth, Verdict};
+use adverb_wire::star::{Answer, Cqe, Merged, Op, Place, Stamp, StarEth, Verdict};
 use adverb_wire::{Bth, Duration, Instant, Key, Opcode, Operation, Packet, Psn, Reth, SackEth, Service};
 
 /// Rule of requests that the protocol does not carry.
@@ -122,7 +122,7 @@ fn prepare(qp: &Qp, star: &mut Star, nic: &mut NicState, wqe: &Wqe, psn: Psn, k:
     *star.packet_mut(psn) = first_copy(wqe, k, qp.mtu());
     star.place(psn, qp.requester.cursor, wqe, k * qp.mtu());
     let len = if k == 0 { u64::from(wqe.len) } else { star.packet(psn).len.into() };
-    if !may_leave(qp, nic, star.packet(psn), wqe.op, len) {
+    if !egress::may_leave(qp, nic, star.packet(psn), wqe.op, len) {
         return false;
     }
     star.awaits_atomic = wqe.op.is_atomic();
@@ -130,24 +130,6 @@ fn prepare(qp: &Qp, star: &mut Star, nic: &mut NicState, wqe: &Wqe, psn: Psn, k:
         star.number_atomic(psn);
     }
     true
-}
-
-/// Whether the registry lets a packet leave, if there is one: it, or the message that begins with it, has so
-/// many bytes. What moves no bytes of a region needs no key.
-fn may_leave(qp: &Qp, nic: &mut NicState, sent: &Sent, op: WqeOp, len: u64) -> bool {
-    let Some(registry) = nic.registry.as_deref() else { return true };
-    let right = match (op.is_atomic(), sent.is_read) {
-        (true, _) => Grant::ATOMIC,
-        (false, true) => Grant::READ,
-        (false, false) => Grant::WRITE,
-    };
-    let access = match sent.is_posted || len == 0 {
-        true => registry::Access::Posted,
-        false => registry::Access::Region { key: sent.rkey, va: sent.va, len, right },
-    };
-    let allowed = registry.allows(qp.dst, qp.peer, access);
-    nic.count_egress(allowed);
-    allowed
 }
 
 /// Whether a request has a receive of the other side. One that is too long fails.
@@ -284,7 +266,7 @@ pub(super) fn repair(
     let mut allowed = true;
     let built = requester::build_again(qp, nic, now, psn, |qp, nic, wqe, entry, k| {
         let sent = star.packet(psn);
-        allowed = may_leave(qp, nic, sent, wqe.op, sent.len.into());
+        allowed = egress::may_leave(qp, nic, sent, wqe.op, sent.len.into());
         if allowed { build(qp, star, nic, now, wqe, entry, k, out) } else { Ok(()) }
     });
     if !allowed {

@@ -1,0 +1,41 @@
+//! What the registry lets leave for the stateless side, where this NIC has one
+//! (`transport/star/registry.rs`).
+
+use super::Sent;
+use crate::attr::QpState;
+use crate::event::Event;
+use crate::qp::Qp;
+use crate::queue::wqe::WqeOp;
+use crate::state::NicState;
+use crate::transport::star::registry::Access;
+use adverb_wire::star::Grant;
+
+/// Whether the registry lets a packet leave, if there is one: it, or the message that begins with it, has so
+/// many bytes. What moves no bytes of a region needs no key.
+pub(super) fn may_leave(qp: &Qp, nic: &mut NicState, sent: &Sent, op: WqeOp, len: u64) -> bool {
+    let Some(registry) = nic.registry.as_deref() else { return true };
+    let right = match (op.is_atomic(), sent.is_read) {
+        (true, _) => Grant::ATOMIC,
+        (false, true) => Grant::READ,
+        (false, false) => Grant::WRITE,
+    };
+    let access = match sent.is_posted || len == 0 {
+        true => Access::Posted,
+        false => Access::Region { key: sent.rkey, va: sent.va, len, right },
+    };
+    let allowed = registry.allows(qp.dst, qp.peer, access);
+    nic.count_egress(allowed);
+    allowed
+}
+
+/// Whether a packet for what the other side has posted may leave. If not, the program is told that the
+/// queue pair has failed.
+pub(super) fn posted_may_leave(qp: &Qp, nic: &mut NicState) -> bool {
+    let Some(registry) = nic.registry.as_deref() else { return true };
+    let allowed = registry.allows(qp.dst, qp.peer, Access::Posted);
+    nic.count_egress(allowed);
+    if !allowed && qp.state != QpState::Err {
+        nic.event(Event::QpFatal(qp.id));
+    }
+    allowed
+}
