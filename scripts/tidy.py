@@ -50,6 +50,8 @@ FIRST = {
     ".md": re.compile(r"\A# \S"),
 }
 TOML_FOLDERS = ("crates/sim/examples/", "lab/")
+# Crates that a crate must not be built with: a program loads the verbs library, and no TLS with it.
+APART = {"verbs": {"tls", "grants", "rma"}, "mlx5": {"nic", "io"}}
 FUNCTION = re.compile(r"(\s*)(?:pub(?:\([^)]*\))? )?(?:(?:const|async|unsafe|extern \"[^\"]*\") )*fn (\w+)")
 # What begins the tests of a file: a module, or at the file's end one in a file of its own.
 TEST_ONLY = ("#[cfg(test)]", "#[cfg(loom)]")
@@ -217,6 +219,19 @@ def tracked(places):
     return sorted(p for p in set(listed.stdout.split("\0")) if p and os.path.isfile(os.path.join(ROOT, p)))
 
 
+def needs(crate, seen=None):
+    """The crates of this workspace that a crate is built with, itself among them, tests aside."""
+    seen = seen if seen is not None else set()
+    if crate not in seen:
+        seen.add(crate)
+        with open(os.path.join(ROOT, "crates", crate, "Cargo.toml")) as f:
+            text = f.read()
+        for table in re.findall(r"^\[(?:target\..*\.)?dependencies\]\n((?:(?!\[).*\n?)*)", text, re.M):
+            for name in re.findall(r"^adverb-([\w-]+)", table, re.M):
+                needs(name, seen)
+    return seen
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("places", nargs="*", metavar="PLACE")
@@ -225,6 +240,9 @@ def main():
     tidy = Tidy()
     for path in tracked(options.places):
         tidy.file(path)
+    for crate, others in APART.items():
+        for other in sorted(others & needs(crate)):
+            tidy.fault(f"crates/{crate}/Cargo.toml", 1, "direction", f"is built with {other}, which it must not know")
     if options.count:
         sums = collections.Counter((kind, "/".join(path.split("/")[:2])) for path, _, kind, _ in tidy.faults)
         for (kind, place), n in sorted(sums.items()):
