@@ -1,6 +1,6 @@
 //! The command line: what `adverb --help` says.
 
-use crate::{kv, lock, locks, nicd, queue, redn, region, star, switch};
+use crate::{chain, kv, lock, locks, nicd, queue, redn, region, star, switch};
 use adverb_io::{Choice, Congestion, Direction, PathPolicy, Settings, Transport};
 use adverb_sim::sabotage::Sabotage;
 use adverb_sim::swarm::programs::System;
@@ -114,6 +114,9 @@ pub enum Action {
     /// A table of locks in remote memory, for many clients: serve, hold, get, set, bench
     #[command(subcommand, after_help = locks::EXAMPLES)]
     Locks(locks::Locks),
+    /// A store of chains of entries in remote memory, for many clients: serve, get, put, bench
+    #[command(subcommand, after_help = chain::EXAMPLES)]
+    Chain(chain::Chain),
     /// A queue in remote memory that several processes write: consume, produce, bench
     #[command(subcommand, after_help = queue::EXAMPLES)]
     Queue(queue::Queue),
@@ -171,7 +174,7 @@ pub struct Swarm {
     /// Queue pairs of NICs that offer StaR, in random roles
     #[arg(long, conflicts_with = "one_rma")]
     pub star: bool,
-    /// Run a system of programs: lock, locks, queue or catalog
+    /// Run a system of programs: lock, locks, queue, catalog or chain
     #[arg(
         long,
         value_name = "NAME",
@@ -214,7 +217,7 @@ pub struct Replay {
     /// A seed of the swarm of StaR
     #[arg(long, conflicts_with = "one_rma")]
     pub star: bool,
-    /// A seed of a system of programs: lock, locks, queue or catalog
+    /// A seed of a system of programs: lock, locks, queue, catalog or chain
     #[arg(
         long,
         value_name = "NAME",

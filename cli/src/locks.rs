@@ -4,7 +4,7 @@
 use crate::args::Nic;
 use crate::error::Error;
 use crate::output::print;
-use crate::program::{open, wire_time};
+use crate::program::{all, open, wire_time};
 use crate::remote::{size, span};
 use crate::settings::from_options;
 use crate::switch::shown;
@@ -14,12 +14,9 @@ use adverb_os::say;
 use adverb_rdma::{Connect, Error as RdmaError, Instant, On, Rdma};
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::Value;
-use std::future::{Future, poll_fn};
 use std::path::Path;
-use std::pin::Pin;
 use std::process::ExitCode;
 use std::rc::Rc;
-use std::task::Poll;
 use std::time::Duration;
 
 /// Shown by `adverb locks --help`.
@@ -257,22 +254,6 @@ async fn acquire<'a>(
 ) -> Result<Option<Held<'a>>, LocksError> {
     let patience = rdma.now().await? + wire_time(home.patience);
     client.acquire(lock, Some(patience)).await
-}
-
-/// All of these side by side, each looked at whenever anything has come.
-async fn all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
-    let mut open: Vec<Pin<Box<F>>> = futures.into_iter().map(Box::pin).collect();
-    let mut done: Vec<Option<F::Output>> = open.iter().map(|_| None).collect();
-    poll_fn(|context| {
-        for (future, done) in open.iter_mut().zip(&mut done).filter(|(_, done)| done.is_none()) {
-            if let Poll::Ready(output) = future.as_mut().poll(context) {
-                *done = Some(output);
-            }
-        }
-        if done.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
-    })
-    .await;
-    done.into_iter().flatten().collect()
 }
 
 /// What one client has measured.

@@ -7,6 +7,7 @@
 
 mod args;
 mod cast;
+mod chain;
 mod command;
 mod devices;
 mod enact;
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
         Action::Kv(action) => kv::kv(&action),
         Action::Lock(action) => lock::lock(&action),
         Action::Locks(action) => locks::locks(&action),
+        Action::Chain(action) => chain::chain(&action),
         Action::Queue(action) => queue::queue(&action),
         Action::Redn(action) => redn::redn(&action),
         Action::Region(action) => region::region(&action).map(|()| ExitCode::SUCCESS),

@@ -1,12 +1,16 @@
-//! What commands that are native programs share: the NIC, and signals that the program waits for.
+//! What commands that are native programs share: the NIC, signals that the program waits for, and clients
+//! side by side.
 
 use crate::args::Nic;
 use crate::error::Error;
 use crate::settings::from_options;
 use adverb_io::program::Programs;
 use adverb_os::signals;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::mpsc;
+use std::task::Poll;
 use std::time::Duration;
 
 /// Opens the NIC for a program that a signal ends at once.
@@ -35,4 +39,20 @@ pub fn open(nic: &Nic) -> Result<Rc<Programs>, Error> {
 /// A program's time.
 pub fn wire_time(time: Duration) -> adverb_rdma::Duration {
     adverb_rdma::Duration::from_ns(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX >> 12))
+}
+
+/// All of these side by side, each looked at whenever anything has come.
+pub async fn all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
+    let mut open: Vec<Pin<Box<F>>> = futures.into_iter().map(Box::pin).collect();
+    let mut done: Vec<Option<F::Output>> = open.iter().map(|_| None).collect();
+    poll_fn(|context| {
+        for (future, done) in open.iter_mut().zip(&mut done).filter(|(_, done)| done.is_none()) {
+            if let Poll::Ready(output) = future.as_mut().poll(context) {
+                *done = Some(output);
+            }
+        }
+        if done.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    done.into_iter().flatten().collect()
 }

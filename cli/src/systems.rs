@@ -2,7 +2,7 @@
 //! true of what they note.
 
 use crate::switch_swarm::{SERVER, beside};
-use adverb_apps::{catalog, lock, locks, queue};
+use adverb_apps::{catalog, chain, lock, locks, queue};
 use adverb_rdma::seam::Note;
 use adverb_rdma::{Connect, Duration, Rdma};
 use adverb_sim::linear::model::{
@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 /// All systems.
-pub const ALL: [System; 4] = [
+pub const ALL: [System; 5] = [
     System {
         name: "lock",
         about: "a lock with leases and fencing tokens, and the record that it guards",
@@ -55,6 +55,19 @@ pub const ALL: [System; 4] = [
         bugs: &[("early-head", "the head is changed before its record is written, and believed")],
         one_rma: true,
         make: make_catalog,
+        switch: None,
+        tune: |_, _| {},
+    },
+    System {
+        name: "chain",
+        about: "a store whose keys are chains of entries that only grow",
+        bugs: &[
+            ("unlinked-ack", "a put is over before its compare and swap is answered"),
+            ("torn-entry", "an entry is linked before it is written"),
+            ("stale-tail", "what was the last entry is taken for it still"),
+        ],
+        one_rma: false,
+        make: make_chain,
         switch: None,
         tune: |_, _| {},
     },
@@ -243,6 +256,63 @@ pub fn judge_catalog(run: &Run<'_>) -> Vec<String> {
         ("update", [value], Some([])) => Some((WordCall::Write(*value), Some(0))),
         ("look-up", [], None) => Some((WordCall::Read, None)),
         ("look-up", [], Some([value])) => Some((WordCall::Read, Some(*value))),
+        _ => None,
+    })
+}
+
+fn make_chain(rng: &mut fastrand::Rng, hosts: u32, bug: Option<&str>) -> Made {
+    let bug = match bug {
+        Some("unlinked-ack") => chain::Bug::UnlinkedAck,
+        Some("torn-entry") => chain::Bug::TornEntry,
+        Some("stale-tail") => chain::Bug::StaleTail,
+        _ => chain::Bug::None,
+    };
+    let connect = connect_within(rng, 5..=6);
+    let config = chain::HomeConfig {
+        keys: rng.u32(1..=3),
+        // Now and then fewer than are put.
+        entries: if rng.u32(0..6) == 0 { rng.u32(0..20) } else { 400 },
+        share: rng.u32(1..=8),
+        value_max: [8, 80, 1_000, 4_000][rng.usize(0..4)],
+        connect,
+    };
+    let serve = move |rdma: Rdma| async move { chain::serve(&rdma, "chain", &config).await };
+    let mut programs = vec![Start::new("home", SERVER, serve).serving()];
+    for n in 0..rng.u32(2..=5) {
+        let work = chain::Work {
+            rounds: rng.u32(4..=16),
+            keys: config.keys,
+            values: rng.u64(1..=4),
+            len: rng.u32(8..=config.value_max),
+            pause: duration(rng, &[0, 10, 100]),
+            connect,
+            bug,
+        };
+        let run = move |rdma: Rdma| async move { chain::work(&rdma, "chain", &work).await };
+        programs.push(Start::new(format!("client {n}"), rng.u32(0..hosts), run));
+    }
+    Made { programs, judge: Box::new(judge_chain), settled: |_| true }
+}
+
+/// Each key is a register, and no chain is broken.
+pub fn judge_chain(run: &Run<'_>) -> Vec<String> {
+    let mut broken = run.notes.iter().filter_map(|noted| match &noted.note {
+        Note::Begin { name: "broken", arguments, object, .. } => {
+            let what = ["an entry that is none of it", "where no entry stands", "itself"];
+            let named = arguments.first().and_then(|n| what.get((*n as usize).wrapping_sub(1)));
+            let what = named.unwrap_or(&"nowhere");
+            Some(format!("object {object:#x}: its chain leads to {what}"))
+        }
+        _ => None,
+    });
+    if let Some(broken) = broken.next() {
+        return vec![broken];
+    }
+    judge::<Word>(run, &Word { start: 0 }, |told| match (told.name, told.arguments, told.results) {
+        ("put", [value], None) => Some((WordCall::Write(*value), None)),
+        ("put", [value], Some([])) => Some((WordCall::Write(*value), Some(0))),
+        ("get", [], None) => Some((WordCall::Read, None)),
+        ("get", [], Some([value])) => Some((WordCall::Read, Some(*value))),
         _ => None,
     })
 }

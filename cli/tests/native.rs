@@ -1,4 +1,4 @@
-//! `adverb lock`, `adverb locks` and `adverb queue` as their users see them: processes, signals, kills.
+//! `adverb lock`, `locks`, `chain` and `queue` as their users see them: processes, signals, kills.
 #![allow(clippy::disallowed_methods, reason = "tests of real time")]
 
 use std::io::{BufRead, BufReader, Lines, Write};
@@ -47,7 +47,9 @@ impl House {
     fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_adverb"));
         command.args(words).env("ADVERB", format!("address={}", self.address));
-        command.env("ADVERB_LOCK", &self.at).env("ADVERB_LOCKS", &self.at).env("ADVERB_QUEUE", &self.at);
+        for name in ["ADVERB_LOCK", "ADVERB_LOCKS", "ADVERB_QUEUE", "ADVERB_CHAIN"] {
+            command.env(name, &self.at);
+        }
         command.stdin(Stdio::null());
         command
     }
@@ -167,6 +169,35 @@ fn each_of_many_locks_has_its_value() {
         assert!(rate.starts_with("4 clients, 1 locks, 64 bytes: "), "{rate}");
         assert!(rate.contains(" 0 taken over"), "{rate}");
     }
+}
+
+#[test]
+fn chains_keep_the_last_value_and_a_home_without_places_says_so() {
+    let house = House::new(10);
+    let mut home = house.start(&["chain", "serve", "--keys", "8", "--entries", "600"]);
+    let ready = format!("8 keys ready at {}, room for 600 values, entries of 128 bytes", house.at);
+    assert_eq!(home.line(), ready);
+    assert_eq!(house.said(&["chain", "get", "3"]), "");
+    for (key, value) in [("3", "three"), ("4", "four"), ("3", "again")] {
+        assert_eq!(house.said(&["chain", "put", key, value]), "put");
+    }
+    assert_eq!(
+        (house.said(&["chain", "get", "3"]), house.said(&["chain", "get", "4"])),
+        ("again".into(), "four".into())
+    );
+    for (words, part) in [
+        (&["chain", "get", "8"][..], "there is no key 8; the home has 8, from 0"),
+        (&["chain", "put", "3", &"x".repeat(81)], "a value of 81 bytes; at most 80"),
+        (&["chain", "bench", "--time", "60s", "--writes", "100"], "start one with more --entries"),
+        (&["chain", "put", "3", "more"], "start a home with more --entries"),
+    ] {
+        let refused = house.run(words);
+        assert!(!refused.status.success(), "{words:?}");
+        assert!(text(&refused.stderr).contains(part), "{words:?}: {}", text(&refused.stderr));
+    }
+    let rate = house.said(&["chain", "bench", "--time", "300ms", "--clients", "4", "--writes", "0"]);
+    assert!(rate.starts_with("4 clients, 1 keys, 64 bytes, 0% puts: "), "{rate}");
+    assert_eq!(house.said(&["chain", "get", "4"]), "four");
 }
 
 #[test]
