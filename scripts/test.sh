@@ -75,7 +75,7 @@ step_programs() {
     done
     found "$adverb" swarm --app queue --bug torn-header --seeds 10000 --failures 1
     found "$adverb" swarm --app catalog --bug early-head --seeds 10000 --failures 1
-    for bug in unlinked-ack torn-entry stale-tail; do
+    for bug in unlinked-ack torn-entry stale-tail steered-anew reads-to-pending links-to-pending; do
         found "$adverb" swarm --app chain --bug $bug --seeds 10000 --failures 1
     done
     check "$adverb" swarm --redn --seeds "$seeds"

@@ -114,7 +114,7 @@ pub enum Action {
     /// A table of locks in remote memory, for many clients: serve, hold, get, set, bench
     #[command(subcommand, after_help = locks::EXAMPLES)]
     Locks(locks::Locks),
-    /// A store of chains of entries in remote memory, for many clients: serve, get, put, bench
+    /// A store of chains of entries in remote memory, for many clients: serve, get, put, audit, bench
     #[command(subcommand, after_help = chain::EXAMPLES)]
     Chain(chain::Chain),
     /// A queue in remote memory that several processes write: consume, produce, bench

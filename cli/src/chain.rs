@@ -54,6 +54,8 @@ pub enum Chain {
     Get(Box<Get>),
     /// Make this a key's value
     Put(Box<Put>),
+    /// Go along all chains, and print how many values were put
+    Audit(Box<Audit>),
     /// Put and get over and over with several clients; print rates and times, and with --via what the switch
     /// did
     Bench(Box<BenchOptions>),
@@ -118,6 +120,14 @@ pub struct Put {
     pub home: Home,
 }
 
+/// `adverb chain audit`.
+#[derive(Args, Debug)]
+pub struct Audit {
+    /// The store.
+    #[command(flatten)]
+    pub home: Home,
+}
+
 /// `adverb chain bench`.
 #[derive(Args, Debug)]
 pub struct BenchOptions {
@@ -155,6 +165,13 @@ pub fn chain(action: &Chain) -> Result<ExitCode, Error> {
         Chain::Put(options) => with_home(&options.home, async |client| {
             client.put(options.key, options.value.as_bytes()).await?;
             Ok("put\n".to_owned())
+        }),
+        Chain::Audit(options) => with_home(&options.home, async |client| {
+            let mut values = 0u64;
+            for key in 0..client.keys() {
+                values += u64::from(client.count_values(key).await?);
+            }
+            Ok(format!("{} keys, {values} values put\n", client.keys()))
         }),
         Chain::Bench(options) => bench(options),
     }
@@ -216,6 +233,9 @@ struct Measured {
     times: [Vec<u64>; 2],
     /// The home had no place left.
     full: bool,
+    /// Connections that failed, and puts that were under way then: they may have had their effect or not.
+    failed: u64,
+    in_doubt: u64,
 }
 
 fn bench(options: &BenchOptions) -> Result<ExitCode, Error> {
@@ -233,7 +253,8 @@ fn bench(options: &BenchOptions) -> Result<ExitCode, Error> {
         .block_on(async {
             let start = rdma.now().await?;
             let end = start + wire_time(options.time);
-            let measured = all(clients.iter().map(|client| measure(&rdma, client, options, end))).await;
+            let measured = clients.into_iter().map(|client| measure(&rdma, client, options, end));
+            let measured = all(measured).await;
             let seconds = rdma.now().await?.since(start).as_ns() as f64 / 1e9;
             Ok((measured.into_iter().collect::<Result<Vec<Measured>, ChainError>>()?, seconds))
         })
@@ -242,7 +263,9 @@ fn bench(options: &BenchOptions) -> Result<ExitCode, Error> {
     let mut complete = true;
     if let (Some(via), Some(before)) = (&via, &before) {
         let (after, _) = counters(via)?;
-        let counts: Vec<u64> = after.iter().zip(before.0).map(|(now, then)| now.wrapping_sub(then)).collect();
+        // One that was started anew meanwhile has counted from zero.
+        let since = |(now, then): (&u64, u64)| now.checked_sub(then).unwrap_or(*now);
+        let counts: Vec<u64> = after.iter().zip(before.0).map(since).collect();
         text += &format!(
             "switch {}: {} compare and swaps and {} READs steered, {} and {} were to the last entry, {} \
              compare and swaps passed, {} requests held, {} tails forgotten\n",
@@ -279,7 +302,7 @@ fn counters(via: &Path) -> Result<([u64; COUNTERS.len()], bool), Error> {
 
 async fn measure(
     rdma: &Rdma,
-    client: &Client,
+    mut client: Client,
     options: &BenchOptions,
     end: Instant,
 ) -> Result<Measured, ChainError> {
@@ -293,21 +316,35 @@ async fn measure(
         let dice = rdma.random().await?;
         let key = (dice >> 32) as u32 % options.keys;
         let puts = (dice as u32) % 100 < options.writes;
-        if puts {
-            match client.put(key, &value).await {
-                Err(ChainError::Full) => {
-                    measured.full = true;
-                    break;
-                }
-                done => done?,
+        let done = match puts {
+            true => client.put(key, &value).await,
+            false => client.get(key).await.map(drop),
+        };
+        match done {
+            Ok(()) => measured.times[usize::from(!puts)].push(rdma.now().await?.since(begun).as_ns()),
+            Err(ChainError::Full) => {
+                measured.full = true;
+                break;
             }
-        } else {
-            client.get(key).await?;
+            // A switch that was away for too long, for one: others go on meanwhile, and so does this one.
+            Err(ChainError::Rdma(RdmaError::Failed { .. })) => {
+                measured.failed += 1;
+                measured.in_doubt += u64::from(puts);
+                add(&mut measured.counted, &client.counted());
+                client = connect(rdma, &options.home).await?;
+            }
+            Err(error) => return Err(error),
         }
-        measured.times[usize::from(!puts)].push(rdma.now().await?.since(begun).as_ns());
     }
-    measured.counted = client.counted();
+    add(&mut measured.counted, &client.counted());
     Ok(measured)
+}
+
+fn add(sum: &mut Counted, more: &Counted) {
+    sum.puts += more.puts;
+    sum.refused += more.refused;
+    sum.gets += more.gets;
+    sum.passed += more.passed;
 }
 
 fn in_words<'a>(
@@ -319,7 +356,8 @@ fn in_words<'a>(
     let (puts, gets) = (sum(|counted| counted.puts), sum(|counted| counted.gets));
     let mut text = format!(
         "{} clients, {} keys, {} bytes, {}% puts: {} operations in {seconds:.1} s, {:.0}/s; {:.2} refused \
-         compare and swaps a put, {:.2} entries passed an operation\n",
+         compare and swaps a put, {:.2} entries passed an operation; {} connections failed with {} puts in \
+         doubt\n",
         options.clients,
         options.keys,
         options.size,
@@ -328,6 +366,8 @@ fn in_words<'a>(
         (puts + gets) as f64 / seconds,
         sum(|counted| counted.refused) as f64 / puts.max(1) as f64,
         sum(|counted| counted.passed) as f64 / (puts + gets).max(1) as f64,
+        measured.clone().map(|one| one.failed).sum::<u64>(),
+        measured.clone().map(|one| one.in_doubt).sum::<u64>(),
     );
     for (kind, name) in ["puts", "gets"].into_iter().enumerate() {
         let mut times: Vec<u64> = measured.clone().flat_map(|one| one.times[kind].iter().copied()).collect();

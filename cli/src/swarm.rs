@@ -223,7 +223,7 @@ fn cover(coverage: &Coverage, seeds: u64) -> io::Result<bool> {
 /// Prints what switches did; false if so many seeds should have had more.
 fn show_switches(shown: &Shown, system: &System) -> io::Result<bool> {
     let mut out = io::stdout();
-    writeln!(out, "{shown}")?;
+    writeln!(out, "{}", shown.of(system))?;
     let missing = shown.missing(system);
     if !missing.is_empty() {
         writeln!(out, "no switch of these seeds had: {}", missing.join(", "))?;

@@ -130,10 +130,10 @@ pub struct Set {
     /// The program, by name or by its number from 1 on
     #[arg(value_name = "PROGRAM")]
     pub program: String,
-    /// Of cas_to_write: a word's address
+    /// Of cas_to_write: a word's address; of steer: a key
     #[arg(long, value_name = "ADDRESS", value_parser = word, requires = "forget")]
     pub word: Option<u64>,
-    /// The server decides about the word again
+    /// The server decides about the word again; the end of the key's chain is learned anew
     #[arg(long, requires = "word", conflicts_with_all = ["above", "every"])]
     pub forget: bool,
     /// Of ecn and trim: packets for ports at which so many bytes wait

@@ -2,8 +2,8 @@
 //! their atomics, on random fabrics, with every fault of networks, programs, hosts and of the switch itself.
 //! What they are answered must be linearizable, word by word.
 
-use crate::systems::{connect_within, judge_words};
-use adverb_apps::words;
+use crate::systems::{CHAIN_VALUE_MAX, connect_within, judge_words};
+use adverb_apps::{chain, words};
 use adverb_rdma::{Duration, Rdma};
 use adverb_sim::Config;
 use adverb_sim::program::Start;
@@ -12,8 +12,8 @@ use adverb_sim::swarm::Outcome;
 use adverb_sim::swarm::programs::{Made, System};
 use adverb_switch::cas_to_write::Mistake;
 use adverb_switch::cas_to_write::carry::CarryConfig;
-use adverb_switch::{CasConfig, Counter, Counters, Drop, ProgramConfig};
-use std::fmt;
+use adverb_switch::steer::Hot;
+use adverb_switch::{CasConfig, Counter, Counters, Drop, ProgramConfig, SteerConfig, SteerMistake};
 
 /// Words behind a switch.
 pub const SWITCH: System = System {
@@ -32,6 +32,8 @@ pub const SERVER: u32 = 0;
 const LIFE: Duration = Duration::from_ms(10);
 /// Seeds in which everything must have happened that is counted here.
 const SHOWN_BY: u64 = 200;
+/// Seeds in which what is seldom must have happened.
+const SELDOM_BY: u64 = 1000;
 
 /// Names and descriptions of the program's mistakes.
 const BUGS: [(&str, &str); Mistake::ALL.len()] = {
@@ -97,6 +99,27 @@ pub fn beside(rng: &mut fastrand::Rng, _: Option<&str>) -> Vec<ProgramConfig> {
     if rng.bool() { programs(rng, None) } else { Vec::new() }
 }
 
+/// A switch that steers, in half of the seeds; in all of them, if it is to be wrong.
+pub fn steering(rng: &mut fastrand::Rng, bug: Option<&str>) -> Vec<ProgramConfig> {
+    let mistakes = SteerMistake::ALL.into_iter();
+    let mistake = mistakes.filter(|(_, name, _)| Some(*name) == bug).map(|(kind, ..)| kind).next();
+    let entry = chain::entry_len(CHAIN_VALUE_MAX) as u32;
+    let mut config = SteerConfig {
+        hold: Duration::from_us([10, 50, 200, 500][rng.usize(0..4)]),
+        mistake,
+        ..SteerConfig::new(address_of(SERVER), entry)
+    };
+    if rng.u32(0..4) == 0 {
+        // Tables that are too small for all.
+        (config.keys_max, config.entries_max) = (rng.usize(1..3), rng.usize(1..20));
+        config.connections_max = rng.usize(1..6);
+    }
+    if rng.u32(0..4) == 0 {
+        config.hot = Some(Hot { above: rng.u32(1..4), decay: Duration::from_us(rng.u64(50..5_000)) });
+    }
+    if rng.bool() || mistake.is_some() { vec![ProgramConfig::Steer(config)] } else { Vec::new() }
+}
+
 /// The program follows plain RC; the timeouts are those of the connections.
 pub fn plain(_: &mut fastrand::Rng, config: &mut Config) {
     config.transport.irn = None;
@@ -127,8 +150,11 @@ impl Shown {
 
     /// What must have happened in so many seeds of a system, and did not.
     pub fn missing(&self, system: &System) -> Vec<&'static str> {
-        let (counters, drops) =
-            if system.name == SWITCH.name { (&WORDS[..], &DROPS[..]) } else { (&LOCKS[..], &[][..]) };
+        let (counters, drops) = match system.name {
+            name if name == SWITCH.name => (&WORDS[..], &DROPS[..]),
+            CHAIN => (&CHAINS[..], &[][..]),
+            _ => (&LOCKS[..], &[][..]),
+        };
         let counters = counters.iter().map(|counter| (counter.name(), self.counters.get(*counter)));
         let drops = drops.iter().map(|reason| (reason.name(), self.counters.dropped(*reason)));
         let coalesced = ("de_coalesced in place", self.in_place.get(Counter::DeCoalesced));
@@ -136,10 +162,80 @@ impl Shown {
         let rest = std::iter::once(restarts).chain((system.name == SWITCH.name).then_some(coalesced));
         let all = counters.chain(drops).chain(rest);
         let missing = all.filter(|(_, count)| *count == 0 && self.seeds >= SHOWN_BY);
-        missing.map(|(name, _)| name).collect()
+        // A link is lost, and another one waits behind it: for that more seeds are needed.
+        let overdue = self.counters.get(Counter::Overdue);
+        let seldom = (system.name == CHAIN && self.seeds >= SELDOM_BY && overdue == 0)
+            .then(|| Counter::Overdue.name());
+        missing.map(|(name, _)| name).chain(seldom).collect()
+    }
+
+    /// What the switches of a system did, in words.
+    pub fn of(&self, system: &System) -> String {
+        let mut text = match system.name {
+            CHAIN => self.steered(),
+            _ => self.converted(),
+        };
+        let drops = self.counters.iter().filter(|(name, _)| name.starts_with("drop"));
+        for (name, count) in drops.filter(|(_, count)| *count > 0) {
+            text += &format!("\n{count:>9} {name}");
+        }
+        text
+    }
+
+    fn restarted(&self) -> String {
+        let Restarts { all, busy } = self.restarts;
+        format!("{all} restarts, {busy} of them while answers were awaited")
+    }
+
+    fn steered(&self) -> String {
+        let get = |counter| self.counters.get(counter);
+        format!(
+            "switches: {} compare and swaps and {} READs steered, {} and {} were to the last entry, {} \
+             compare and swaps passed, {} requests held, {} waits overdue, {} made again, {} entries seen \
+             linked, {} ends forgotten, {} keys without a place; {}",
+            get(Counter::SteeredCas),
+            get(Counter::SteeredReads),
+            get(Counter::CurrentCas),
+            get(Counter::CurrentReads),
+            get(Counter::ChainsPassed),
+            get(Counter::Held),
+            get(Counter::Overdue),
+            get(Counter::Repeated),
+            get(Counter::TailsLearned),
+            get(Counter::TailsForgotten),
+            get(Counter::KeysFull),
+            self.restarted()
+        )
+    }
+
+    fn converted(&self) -> String {
+        let get = |counter| self.counters.get(counter);
+        let converted = [Counter::CasGranted, Counter::CasRefused, Counter::FetchAdded].map(get);
+        let rest = [Counter::Stores, Counter::AtomicsPassed, Counter::Held, Counter::Repeated].map(get);
+        format!(
+            "switches: {} atomics converted ({} granted, {} refused, {} added), {} WRITEs of words \
+             followed, {} atomics passed, {} requests held, {} made again, {} answers made, {} of them \
+             de-coalesced, {} moved to carriers, {} sent again by these, {} given on; {}",
+            converted.iter().sum::<u64>(),
+            converted[0],
+            converted[1],
+            converted[2],
+            rest[0],
+            rest[1],
+            rest[2],
+            rest[3],
+            get(Counter::Answered),
+            get(Counter::DeCoalesced),
+            get(Counter::Moved),
+            get(Counter::Resent),
+            get(Counter::MovedOn),
+            self.restarted()
+        )
     }
 }
 
+/// The system whose switch steers.
+const CHAIN: &str = "chain";
 /// What clients of words must bring about.
 const WORDS: [Counter; 16] = [
     Counter::CasGranted,
@@ -173,38 +269,18 @@ const LOCKS: [Counter; 9] = [
     Counter::WordsUnsure,
     Counter::Moved,
 ];
-
-impl fmt::Display for Shown {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let get = |counter| self.counters.get(counter);
-        let converted = [Counter::CasGranted, Counter::CasRefused, Counter::FetchAdded].map(get);
-        let rest = [Counter::Stores, Counter::AtomicsPassed, Counter::Held, Counter::Repeated].map(get);
-        write!(
-            f,
-            "switches: {} atomics converted ({} granted, {} refused, {} added), {} WRITEs of words \
-             followed, {} atomics passed, {} requests held, {} made again, {} answers made, {} of them \
-             de-coalesced, {} moved to carriers, {} sent again by these, {} given on; \
-             {} restarts, {} of them while answers were awaited",
-            converted.iter().sum::<u64>(),
-            converted[0],
-            converted[1],
-            converted[2],
-            rest[0],
-            rest[1],
-            rest[2],
-            rest[3],
-            get(Counter::Answered),
-            get(Counter::DeCoalesced),
-            get(Counter::Moved),
-            get(Counter::Resent),
-            get(Counter::MovedOn),
-            self.restarts.all,
-            self.restarts.busy
-        )?;
-        let drops = self.counters.iter().filter(|(name, _)| name.starts_with("drop"));
-        for (name, count) in drops.filter(|(_, count)| *count > 0) {
-            write!(f, "\n{count:>9} {name}")?;
-        }
-        Ok(())
-    }
-}
+/// What clients of chains must.
+const CHAINS: [Counter; 12] = [
+    Counter::SteeredCas,
+    Counter::SteeredReads,
+    Counter::CurrentCas,
+    Counter::CurrentReads,
+    Counter::ChainsPassed,
+    Counter::Held,
+    Counter::Repeated,
+    Counter::TailsLearned,
+    Counter::TailsForgotten,
+    Counter::KeysFull,
+    Counter::ConnectionsFull,
+    Counter::Paired,
+];

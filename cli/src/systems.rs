@@ -1,7 +1,7 @@
 //! The programs of `apps` as systems for the simulator's swarms: which of them run where, and what must be
 //! true of what they note.
 
-use crate::switch_swarm::{SERVER, beside};
+use crate::switch_swarm::{SERVER, beside, steering};
 use adverb_apps::{catalog, chain, lock, locks, queue};
 use adverb_rdma::seam::Note;
 use adverb_rdma::{Connect, Duration, Rdma};
@@ -13,6 +13,7 @@ use adverb_sim::linear::{Model, WORK_MAX};
 use adverb_sim::program::history::{Told, history};
 use adverb_sim::program::{Doing, Start};
 use adverb_sim::swarm::programs::{Made, Run, System};
+use adverb_switch::SteerMistake;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
@@ -60,16 +61,19 @@ pub const ALL: [System; 5] = [
     },
     System {
         name: "chain",
-        about: "a store whose keys are chains of entries that only grow",
+        about: "a store of chains of entries that only grow, beside a switch that steers requests or none",
         bugs: &[
             ("unlinked-ack", "a put is over before its compare and swap is answered"),
             ("torn-entry", "an entry is linked before it is written"),
             ("stale-tail", "what was the last entry is taken for it still"),
+            (SteerMistake::ALL[0].1, SteerMistake::ALL[0].2),
+            (SteerMistake::ALL[1].1, SteerMistake::ALL[1].2),
+            (SteerMistake::ALL[2].1, SteerMistake::ALL[2].2),
         ],
         one_rma: false,
         make: make_chain,
-        switch: None,
-        tune: |_, _| {},
+        switch: Some(steering),
+        tune: crate::switch_swarm::plain,
     },
 ];
 
@@ -260,6 +264,9 @@ pub fn judge_catalog(run: &Run<'_>) -> Vec<String> {
     })
 }
 
+/// Bytes of a chain's values at most: entries of one packet or of several. The switch has to know.
+pub const CHAIN_VALUE_MAX: u32 = 1_000;
+
 fn make_chain(rng: &mut fastrand::Rng, hosts: u32, bug: Option<&str>) -> Made {
     let bug = match bug {
         Some("unlinked-ack") => chain::Bug::UnlinkedAck,
@@ -269,27 +276,27 @@ fn make_chain(rng: &mut fastrand::Rng, hosts: u32, bug: Option<&str>) -> Made {
     };
     let connect = connect_within(rng, 5..=6);
     let config = chain::HomeConfig {
-        keys: rng.u32(1..=3),
+        keys: [1, 1, 2, 3][rng.usize(0..4)],
         // Now and then fewer than are put.
         entries: if rng.u32(0..6) == 0 { rng.u32(0..20) } else { 400 },
         share: rng.u32(1..=8),
-        value_max: [8, 80, 1_000, 4_000][rng.usize(0..4)],
+        value_max: CHAIN_VALUE_MAX,
         connect,
     };
     let serve = move |rdma: Rdma| async move { chain::serve(&rdma, "chain", &config).await };
     let mut programs = vec![Start::new("home", SERVER, serve).serving()];
     for n in 0..rng.u32(2..=5) {
         let work = chain::Work {
-            rounds: rng.u32(4..=16),
+            rounds: rng.u32(4..=32),
             keys: config.keys,
             values: rng.u64(1..=4),
-            len: rng.u32(8..=config.value_max),
-            pause: duration(rng, &[0, 10, 100]),
+            len: [8, 80, CHAIN_VALUE_MAX][rng.usize(0..3)],
+            pause: duration(rng, &[0, 0, 10, 100]),
             connect,
             bug,
         };
         let run = move |rdma: Rdma| async move { chain::work(&rdma, "chain", &work).await };
-        programs.push(Start::new(format!("client {n}"), rng.u32(0..hosts), run));
+        programs.push(Start::new(format!("client {n}"), rng.u32(1..hosts), run));
     }
     Made { programs, judge: Box::new(judge_chain), settled: |_| true }
 }

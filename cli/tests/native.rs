@@ -185,6 +185,7 @@ fn chains_keep_the_last_value_and_a_home_without_places_says_so() {
         (house.said(&["chain", "get", "3"]), house.said(&["chain", "get", "4"])),
         ("again".into(), "four".into())
     );
+    assert_eq!(house.said(&["chain", "audit"]), "8 keys, 3 values put");
     for (words, part) in [
         (&["chain", "get", "8"][..], "there is no key 8; the home has 8, from 0"),
         (&["chain", "put", "3", &"x".repeat(81)], "a value of 81 bytes; at most 80"),

@@ -190,6 +190,20 @@ impl Client {
         self.get_from(key, self.home.address(key), Reading::Exact).await
     }
 
+    /// How many values a key has had: entries along its chain, whatever a switch knows of them. It has one
+    /// more for each put, and none twice.
+    pub async fn count_values(&self, key: u32) -> Result<u32, ChainError> {
+        self.check(key)?;
+        let mut at = self.home.address(key);
+        for values in 0..self.home.count() {
+            match self.read(key, at, Reading::Exact).await?.next {
+                0 => return Ok(values),
+                next => at = next,
+            }
+        }
+        Err(self.broken(key, Broken::Cycle))
+    }
+
     async fn get_from(&self, key: u32, from: u64, how: Reading) -> Result<Vec<u8>, ChainError> {
         self.check(key)?;
         let operation = self.rdma.operation(self.object(key), "get", &[]);

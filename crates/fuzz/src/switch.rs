@@ -2,14 +2,15 @@
 //!
 //! An input is steps. A frame's first byte says at which port it comes, and whether its ICRC stays as it is:
 //! who changes bytes at random would never get past that otherwise. What a step posts is the operator's: a
-//! port goes and comes again, its queue grows, a connection is announced. Each input meets three switches:
-//! atomics are decided in place, by carriers, and as the draft has it.
+//! port goes and comes again, its queue grows, a connection is announced. Each input meets four switches:
+//! atomics are decided in place, by carriers, and as the draft has it, or steered.
 
 use crate::frames::{Step, append, steps};
 use crate::{Seen, Target};
 use adverb_switch::cas_to_write::carry::CarryConfig;
 use adverb_switch::{
-    Announcement, CasConfig, Counter, Mark, MarkConfig, PaperConfig, PortId, Program, ProgramConfig, Switch,
+    Announcement, CasConfig, Counter, Mark, MarkConfig, PaperConfig, PortId, Program, ProgramConfig,
+    SteerConfig, Switch,
 };
 use adverb_wire::{
     Aeth, AtomicEth, Duration, FrameMut, Gid, Instant, Key, NakCode, Opcode, Operation, Packet, Psn,
@@ -30,6 +31,8 @@ const OUT_MAX: usize = 2000;
 const CLIENTS: u32 = 100;
 /// Where the server's words are, and their key.
 const WORDS: (u64, Key) = (0x1000, Key(1));
+/// Bytes of an entry, which has its key at 8.
+const ENTRY: u32 = 64;
 /// A wait after which what another switch may have converted has gone.
 const LONG: u8 = 19;
 
@@ -43,10 +46,12 @@ enum Deciding {
     InPlace,
     Carriers,
     Draft,
+    /// Not at all: they go to another entry.
+    Steers,
 }
 
 impl Deciding {
-    const ALL: [Deciding; 3] = [Deciding::InPlace, Deciding::Carriers, Deciding::Draft];
+    const ALL: [Deciding; 4] = [Deciding::InPlace, Deciding::Carriers, Deciding::Draft, Deciding::Steers];
 
     fn program(self, config: CasConfig) -> ProgramConfig {
         let carry = CarryConfig { carriers: 2, ring: 2, resend: Duration::from_us(8), tries: 2 };
@@ -54,6 +59,13 @@ impl Deciding {
             Deciding::InPlace => ProgramConfig::CasToWrite(config),
             Deciding::Carriers => ProgramConfig::CasToWrite(CasConfig { carry: Some(carry), ..config }),
             Deciding::Draft => ProgramConfig::Paper(PaperConfig { cas: config, clients: 3 }),
+            Deciding::Steers => ProgramConfig::Steer(SteerConfig {
+                keys_max: 2,
+                entries_max: 64,
+                connections_max: 3,
+                hold: Duration::from_us(20),
+                ..SteerConfig::new(config.server, ENTRY)
+            }),
         }
     }
 
@@ -63,6 +75,7 @@ impl Deciding {
             Deciding::InPlace => "",
             Deciding::Carriers => "carriers-",
             Deciding::Draft => "draft-",
+            Deciding::Steers => "steers-",
         }
     }
 }
@@ -184,6 +197,12 @@ fn run_one(deciding: Deciding, input: &[u8], seen: &mut Seen) {
 enum Act {
     /// A client's queue pair asks, with this PSN, for a word by number; two operands.
     Ask(u32, u32, Operation, u64, [u64; 2]),
+    /// A client's queue pair writes an entry by number, of a key.
+    Entry(u32, u32, u64, u64),
+    /// It puts the second entry behind the first.
+    Link(u32, u32, u64, u64),
+    /// It reads an entry.
+    Look(u32, u32, u64),
     /// The server answers all that has come; with `true`, its WRITEs by the last one's acknowledgement alone.
     Serve(bool),
     /// The server refuses the first of what has come, and forgets the rest.
@@ -268,12 +287,30 @@ fn request(qp: u32, psn: u32, operation: Operation, word: u64, [first, second]: 
     packet
 }
 
+/// Where an entry stands.
+fn place_of(entry: u64) -> u64 {
+    WORDS.0 + u64::from(ENTRY) * entry
+}
+
+/// A request for an entry.
+fn request_for(qp: u32, psn: u32, operation: Operation, behind: u64, entry: u64) -> Packet {
+    let mut packet = request(qp, psn, operation, 0, [0, place_of(entry)]);
+    packet.atomic.va = place_of(behind);
+    packet.reth = Reth { va: place_of(entry), rkey: WORDS.1, len: ENTRY };
+    packet.payload_len = if operation.is_write() { ENTRY } else { 0 };
+    packet
+}
+
 /// A step that brings a packet to its source's port.
 fn append_packet(input: &mut Vec<u8>, scene: &mut Scene, packet: &Packet, payload: u64) {
     let port = (0..PORTS).find(|port| address(*port) == packet.flow.src).unwrap_or(0);
-    let payload = &payload.to_ne_bytes()[..packet.payload_len as usize];
+    let word = payload.to_ne_bytes();
+    let mut payload = vec![0; packet.payload_len as usize];
+    // An entry's key is its second word.
+    let at = if payload.len() > 2 * word.len() { word.len() } else { 0 };
+    payload.iter_mut().skip(at).zip(word).for_each(|(byte, given)| *byte = given);
     let mut bytes = vec![0; packet.frame_len()];
-    assert_eq!(packet.emit_frame(&WireExtra::default(), payload, &mut bytes), bytes.len());
+    assert_eq!(packet.emit_frame(&WireExtra::default(), &payload, &mut bytes), bytes.len());
     bytes.insert(0, port);
     append(input, Step::Frame(&bytes));
     scene.frame(&bytes);
@@ -291,6 +328,18 @@ fn record(deciding: Deciding, acts: &[Act]) -> Vec<u8> {
                     &request(qp, psn, operation, word, operands),
                     operands[1],
                 );
+            }
+            Act::Entry(qp, psn, entry, key) => {
+                let packet = request_for(qp, psn, Operation::WriteOnly, 0, entry);
+                append_packet(&mut input, &mut scene, &packet, key);
+            }
+            Act::Link(qp, psn, behind, entry) => {
+                let packet = request_for(qp, psn, Operation::CompareSwap, behind, entry);
+                append_packet(&mut input, &mut scene, &packet, 0);
+            }
+            Act::Look(qp, psn, entry) => {
+                let packet = request_for(qp, psn, Operation::ReadRequest, 0, entry);
+                append_packet(&mut input, &mut scene, &packet, 0);
             }
             Act::Serve(together) => {
                 for answer in server.answers(together) {
@@ -382,12 +431,74 @@ const CONVERSATIONS: [(&str, &[Act]); 13] = [
     ),
 ];
 
+/// Two clients have put entries 1 and 2 behind entry 0, so that the end is known, and both keys.
+const CHAINED: [Act; 6] = [
+    Act::Entry(1, 5, 1, 9),
+    Act::Link(1, 6, 0, 1),
+    SERVE,
+    Act::Entry(4, 77, 2, 9),
+    Act::Link(4, 78, 1, 2),
+    SERVE,
+];
+
+/// What is said behind that.
+const STEERED: [(&str, &[Act]); 4] = [
+    (
+        "ends",
+        &[
+            Act::Look(1, 7, 0),
+            Act::Look(1, 8, 2),
+            Act::Entry(1, 9, 3, 9),
+            Act::Link(1, 10, 1, 3),
+            Act::Link(1, 10, 1, 3),
+            SERVE,
+            Act::Entry(1, 11, 4, 9),
+            Act::Link(1, 12, 3, 4),
+            SERVE,
+        ],
+    ),
+    (
+        "lost",
+        &[
+            Act::Entry(1, 7, 3, 9),
+            Act::Entry(4, 79, 4, 9),
+            SERVE,
+            Act::Link(1, 8, 2, 3),
+            Act::Lose,
+            Act::Link(4, 80, 2, 4),
+            Act::Look(4, 81, 0),
+            Act::Wait(LONG),
+            SERVE,
+        ],
+    ),
+    (
+        "past-the-switch",
+        &[
+            store(1, 7, 16, 5),
+            SERVE,
+            Act::Entry(1, 8, 3, 9),
+            Act::Link(1, 9, 2, 3),
+            SERVE,
+            Act::Look(1, 10, 0),
+        ],
+    ),
+    (
+        "many-keys",
+        &[Act::Entry(1, 7, 3, 8), Act::Entry(1, 8, 4, 7), Act::Entry(1, 9, 5, 6), Act::Operator(0, 0)],
+    ),
+];
+
 fn seeds() -> Vec<(String, Vec<u8>)> {
     let of = |deciding: Deciding, (name, acts): &(&str, &[Act])| {
         (format!("{}{name}", deciding.prefix()), record(deciding, &[&BEGUN, *acts].concat()))
     };
     let all = |deciding: Deciding| CONVERSATIONS.iter().map(move |said| of(deciding, said));
-    Deciding::ALL.into_iter().flat_map(all).collect()
+    let steered = STEERED.iter().map(|(name, acts)| {
+        let steers = Deciding::Steers;
+        (format!("{}{name}", steers.prefix()), record(steers, &[&CHAINED, *acts].concat()))
+    });
+    let decided = Deciding::ALL.into_iter().filter(|deciding| !matches!(deciding, Deciding::Steers));
+    decided.flat_map(all).chain(steered).collect()
 }
 
 fn expected() -> Vec<String> {

@@ -78,6 +78,25 @@ counters! {
     RingFull = "ring_full",
     /// Requests that took the place of one that was not answered in a carrier's ring.
     RingOverrun = "ring_overrun",
+    /// Compare and swaps that were sent to a later entry than the one they named.
+    SteeredCas = "steered_cas",
+    /// READs that were sent to a later entry.
+    SteeredReads = "steered_reads",
+    /// Compare and swaps that named the last entry.
+    CurrentCas = "current_cas",
+    /// READs that named the last entry.
+    CurrentReads = "current_reads",
+    /// Compare and swaps of zeros that went where they said: of no entry that is followed, or of a chain
+    /// whose end is not known.
+    ChainsPassed = "chains_passed",
+    /// Entries that the server was seen to link.
+    TailsLearned = "tails_learned",
+    /// Ends of chains that turned out to be none any more.
+    TailsForgotten = "tails_forgotten",
+    /// Keys that were not followed, because the table is full.
+    KeysFull = "keys_full",
+    /// Waits that ended before what was waited for.
+    Overdue = "overdue",
 }
 
 macro_rules! drops {
@@ -124,7 +143,7 @@ drops! {
     Depth = "drop_depth",
     /// Sent again so late that its word has been given back to the server.
     Late = "drop_late",
-    /// A repetition of what a carrier has under way.
+    /// A repetition of what a carrier has under way, or of what waits.
     UnderWay = "drop_under_way",
     /// Of a queue pair whose numbers were shifted, by an instance or a connection that is not there any more.
     Shifted = "drop_shifted",

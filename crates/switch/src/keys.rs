@@ -2,8 +2,9 @@
 //! read alike.
 
 use crate::cas_to_write::carry::CarryConfig;
+use crate::steer::Hot;
 use crate::switch::PROGRAMS_MAX;
-use crate::{ByteOrder, CasConfig, MarkConfig, PaperConfig, ProgramConfig, WordRange};
+use crate::{ByteOrder, CasConfig, MarkConfig, PaperConfig, ProgramConfig, SteerConfig, WordRange};
 use adverb_wire::{Duration, Gid, Key};
 use serde::Deserialize;
 use std::net::IpAddr;
@@ -31,6 +32,8 @@ pub enum ProgramKeys {
     },
     /// Decides atomics.
     CasToWrite(Box<CasKeys>),
+    /// Steers requests for chains.
+    Steer(Box<SteerKeys>),
 }
 
 /// The keys of `cas_to_write`.
@@ -81,6 +84,60 @@ impl CasKeys {
     }
 }
 
+/// The keys of `steer`.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct SteerKeys {
+    server: IpAddr,
+    entry: u32,
+    order: Option<String>,
+    next_at: Option<u32>,
+    key_at: Option<u32>,
+    rkey: Option<u32>,
+    keys: Option<usize>,
+    hot: Option<u32>,
+    decay_ms: Option<u64>,
+    entries: Option<usize>,
+    connections: Option<usize>,
+    hold_us: Option<u64>,
+}
+
+impl SteerKeys {
+    fn config(&self) -> Result<SteerConfig, String> {
+        /// After so long counts are halved.
+        const DECAY_MS: u64 = 100;
+        let usual = SteerConfig::new(Gid::from(self.server), self.entry);
+        match self.order.as_deref() {
+            None | Some("strict") => {}
+            Some(other) => {
+                return Err(format!(
+                    "order `{other}` is not offered: a link waits until the one before it is acknowledged \
+                     (strict)"
+                ));
+            }
+        }
+        if self.decay_ms.is_some() && self.hot.is_none() {
+            return Err("decay-ms goes with hot".to_owned());
+        }
+        let decay = Duration::from_ms(self.decay_ms.unwrap_or(DECAY_MS));
+        let keys_max = self.keys.unwrap_or(usual.keys_max);
+        let config = SteerConfig {
+            rkey: self.rkey.map(Key),
+            next_at: self.next_at.unwrap_or(usual.next_at),
+            key_at: self.key_at.unwrap_or(usual.key_at),
+            keys_max,
+            hot: self.hot.map(|above| Hot { above, decay }),
+            // Three times the keys suffice for nearly all READs, by the paper.
+            entries_max: self.entries.unwrap_or(keys_max.saturating_mul(3)),
+            connections_max: self.connections.unwrap_or(usual.connections_max),
+            hold: self.hold_us.map_or(usual.hold, Duration::from_us),
+            ..usual
+        };
+        config.check()?;
+        Ok(config)
+    }
+}
+
 impl CasKeys {
     /// The program of the mode that is asked for.
     fn in_mode(&self, cas: CasConfig) -> Result<ProgramConfig, String> {
@@ -127,6 +184,7 @@ impl ProgramKeys {
             ProgramKeys::Ecn { .. } => "ecn",
             ProgramKeys::Trim { .. } => "trim",
             ProgramKeys::CasToWrite(_) => "cas_to_write",
+            ProgramKeys::Steer(_) => "steer",
         }
     }
 
@@ -145,6 +203,7 @@ impl ProgramKeys {
                 config.check()?;
                 Some(keys.in_mode(config)?)
             }
+            ProgramKeys::Steer(keys) => Some(ProgramConfig::Steer(keys.config()?)),
         })
     }
 }

@@ -13,6 +13,7 @@
 //! mark       ecn and trim
 //! cas_to_write   atomics that the switch decides, and sends on as WRITEs
 //! paper      the draft's own scheme for them, for the simulator
+//! steer      requests for chains of entries that go to the last one
 //! register   arrays with one access a pass; budget: what programs need, against hardware
 //! stf        cases of packets in and packets out, as text
 //! keys       programs as files say them
@@ -29,6 +30,7 @@ pub mod mark;
 pub mod paper;
 pub mod program;
 pub mod register;
+pub mod steer;
 pub mod stf;
 pub mod switch;
 pub mod trace;
@@ -40,5 +42,6 @@ pub use frame::Frame;
 pub use mark::{Mark, MarkConfig};
 pub use paper::{Paper, PaperConfig};
 pub use program::{Context, PortId, Program, ProgramConfig};
+pub use steer::{Steer, SteerConfig, SteerMistake};
 pub use switch::{Announcement, Error, PortCounts, Switch};
 pub use trace::{Event, Note, Trace};

@@ -7,6 +7,7 @@ use crate::frame::Frame;
 use crate::mark::{Mark, MarkConfig};
 use crate::paper::{Paper, PaperConfig};
 use crate::register::{Pass, Passes, digest};
+use crate::steer::{Steer, SteerConfig};
 use crate::switch::Announcement;
 use crate::trace::{Note, Trace};
 use adverb_wire::{Gid, Instant, Packet};
@@ -88,6 +89,8 @@ pub enum ProgramConfig {
     CasToWrite(CasConfig),
     /// The same as the draft has it.
     Paper(PaperConfig),
+    /// Whose chains' ends requests are steered to.
+    Steer(SteerConfig),
 }
 
 impl ProgramConfig {
@@ -103,15 +106,17 @@ impl ProgramConfig {
                 Program::CasToWrite(Box::new(CasToWrite::new(*config, now)?))
             }
             ProgramConfig::Paper(config) => Program::Paper(Box::new(Paper::new(*config)?)),
+            ProgramConfig::Steer(config) => Program::Steer(Box::new(Steer::new(*config, now)?)),
         })
     }
 
-    /// Its server, if it decides for one.
+    /// Its server, if it is for one.
     pub fn server(&self) -> Option<Gid> {
         match self {
             ProgramConfig::Ecn(_) | ProgramConfig::Trim(_) => None,
             ProgramConfig::CasToWrite(config) => Some(config.server),
             ProgramConfig::Paper(config) => Some(config.cas.server),
+            ProgramConfig::Steer(config) => Some(config.server),
         }
     }
 }
@@ -127,6 +132,8 @@ pub enum Program {
     CasToWrite(Box<CasToWrite>),
     /// The same as the draft has it: in simulations only.
     Paper(Box<Paper>),
+    /// Sends requests for chains of entries to the last one.
+    Steer(Box<Steer>),
 }
 
 impl Program {
@@ -136,19 +143,26 @@ impl Program {
             Program::Ecn(_) => "ecn",
             Program::Trim(_) => "trim",
             Program::CasToWrite(_) | Program::Paper(_) => "cas_to_write",
+            Program::Steer(_) => "steer",
         }
     }
 
-    /// Whose atomics it decides.
+    /// Whose words or chains it knows. One program knows those of a server.
     pub fn server(&self) -> Option<Gid> {
         match self {
             Program::CasToWrite(program) => Some(program.config().server),
             Program::Paper(paper) => Some(paper.config().cas.server),
+            Program::Steer(program) => Some(program.config().server),
             Program::Ecn(_) | Program::Trim(_) => None,
         }
     }
 
-    /// Whether an answer is awaited that tells of a word.
+    /// Whose atomics it decides.
+    pub fn decides_for(&self) -> Option<Gid> {
+        self.server().filter(|_| matches!(self, Program::CasToWrite(_) | Program::Paper(_)))
+    }
+
+    /// Whether an answer is awaited that tells of a word, or of a chain's end.
     pub fn awaits(&self) -> bool {
         match self {
             Program::CasToWrite(program) => {
@@ -156,6 +170,7 @@ impl Program {
                 counts.pending + counts.learning > 0
             }
             Program::Paper(paper) => paper.awaits(),
+            Program::Steer(program) => program.count_chains().pending > 0,
             Program::Ecn(_) | Program::Trim(_) => false,
         }
     }
@@ -167,6 +182,7 @@ impl Program {
             Program::Trim(mark) => mark.trim(ctx, frame),
             Program::CasToWrite(program) => program.on_frame(ctx, frame),
             Program::Paper(paper) => paper.on_frame(ctx, frame),
+            Program::Steer(program) => program.on_frame(ctx, frame),
         }
     }
 
@@ -175,6 +191,7 @@ impl Program {
         match self {
             Program::Ecn(_) | Program::Trim(_) | Program::Paper(_) => {}
             Program::CasToWrite(program) => program.on_timer(ctx),
+            Program::Steer(program) => program.on_timer(ctx),
         }
     }
 
@@ -183,6 +200,7 @@ impl Program {
         match self {
             Program::Ecn(_) | Program::Trim(_) | Program::Paper(_) => None,
             Program::CasToWrite(program) => program.next_deadline(),
+            Program::Steer(program) => program.next_deadline(),
         }
     }
 
@@ -195,8 +213,10 @@ impl Program {
 
     /// An address has left its port.
     pub fn on_gone(&mut self, ctx: &mut Context<'_>, address: Gid) {
-        if let Program::CasToWrite(program) = self {
-            program.on_gone(ctx, address);
+        match self {
+            Program::CasToWrite(program) => program.on_gone(ctx, address),
+            Program::Steer(program) => program.on_gone(ctx, address),
+            Program::Ecn(_) | Program::Trim(_) | Program::Paper(_) => {}
         }
     }
 
@@ -205,6 +225,7 @@ impl Program {
         match self {
             Program::Ecn(mark) | Program::Trim(mark) => needs.registers.push(mark.shape()),
             Program::CasToWrite(program) => program.needs(needs),
+            Program::Steer(program) => program.needs(needs),
             // Its hardware is the draft's matter: the switch's process does not run it.
             Program::Paper(_) => {}
         }
@@ -216,13 +237,16 @@ impl Program {
             Program::Ecn(mark) | Program::Trim(mark) => mark.digests(),
             Program::CasToWrite(program) => program.digests(),
             Program::Paper(paper) => vec![("paper", digest(paper))],
+            Program::Steer(program) => program.digests(),
         }
     }
 
     /// Asserts what must hold between two frames.
     pub fn check_invariants(&self) {
-        if let Program::CasToWrite(program) = self {
-            program.check_invariants();
+        match self {
+            Program::CasToWrite(program) => program.check_invariants(),
+            Program::Steer(program) => program.check_invariants(),
+            Program::Ecn(_) | Program::Trim(_) | Program::Paper(_) => {}
         }
     }
 }

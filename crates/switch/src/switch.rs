@@ -51,7 +51,7 @@ pub enum Error {
     NotAHost(Gid),
     /// The row of programs is full.
     TooManyPrograms,
-    /// Two programs would decide the words of one server.
+    /// Two programs would know the words or chains of one server.
     ServerTwice(Gid),
     /// A program cannot be as it was told.
     Program(&'static str),
@@ -69,7 +69,9 @@ impl fmt::Display for Error {
             Error::NotAHost(address) => write!(f, "{address} is not the address of a host"),
             Error::TooManyPrograms => write!(f, "a switch runs at most {PROGRAMS_MAX} programs"),
             Error::Program(why) => f.write_str(why),
-            Error::ServerTwice(server) => write!(f, "two programs would decide the atomics to {server}"),
+            Error::ServerTwice(server) => {
+                write!(f, "two programs are for the atomics to {server}, and each has to see all of them")
+            }
         }
     }
 }
@@ -376,7 +378,7 @@ impl Switch {
 
     /// Whether a program decides atomics to an address, whose WRITEs may then stand for atomics.
     pub fn decides_for(&self, address: Gid) -> bool {
-        self.programs.iter().any(|program| program.server() == Some(address))
+        self.programs.iter().any(|program| program.decides_for() == Some(address))
     }
 
     /// Queue pairs whose numbers programs have shifted: what another switch in this place has to be told

@@ -35,6 +35,14 @@ pub enum Note {
     Learned(u64),
     /// The switch's own NAK: a request is missing before this one.
     GapNak,
+    /// It goes to this address.
+    Steered(u64),
+    /// A chain's last entry is this one.
+    Tail(u64),
+    /// A chain's last entry is not known any more.
+    TailForgotten,
+    /// It waits for the link before it.
+    Waits,
 }
 
 /// One event.
@@ -89,6 +97,10 @@ impl fmt::Display for Event {
             Note::Repeated => write!(f, "  again; out {to} as before"),
             Note::Answered(original) => write!(f, "  out {to} as atomic ACK, original {original:#x}"),
             Note::Learned(value) => write!(f, "  the word is {value:#x}; out {to}"),
+            Note::Steered(place) => write!(f, "  steered to {place:#x}; out {to}"),
+            Note::Tail(place) => write!(f, "  the chain ends with {place:#x}; out {to}"),
+            Note::TailForgotten => write!(f, "  the chain's end is unknown; out {to}"),
+            Note::Waits => write!(f, "  waits for the link before it"),
             Note::GapNak => write!(f, "  a request is missing before it; NAK to {}", self.from.0),
         }
     }

@@ -14,12 +14,15 @@ use std::num::NonZeroU32;
 
 const SERVER: u8 = 2;
 const LIFE: Duration = Duration::from_us(300);
+/// The mode that steers, and the length of its entries.
+const STEERS: u64 = 4;
+const ENTRY: u32 = 64;
 
 fn gid(last: u8) -> Gid {
     Gid::from(format!("10.9.0.{last}").parse::<IpAddr>().unwrap())
 }
 
-/// A switch that decides atomics by default, as the draft does, or with carriers.
+/// A switch that decides atomics by default, as the draft does, with carriers, or that steers.
 fn switch(mode: u64) -> Switch {
     let config = CasConfig {
         life: LIFE,
@@ -34,6 +37,13 @@ fn switch(mode: u64) -> Switch {
     let deciding = match mode {
         0 => ProgramConfig::Paper(PaperConfig { cas: config, clients: 3 }),
         1 => ProgramConfig::CasToWrite(CasConfig { carry: Some(carry), ..config }),
+        STEERS => ProgramConfig::Steer(SteerConfig {
+            keys_max: 2,
+            entries_max: 16,
+            connections_max: 6,
+            hold: Duration::from_us(2),
+            ..SteerConfig::new(gid(SERVER), ENTRY)
+        }),
         _ => ProgramConfig::CasToWrite(config),
     };
     let programs =
@@ -54,6 +64,8 @@ struct Ends {
     next: [u32; 4],
     /// Answers that the server has not given yet.
     answers: VecDeque<Packet>,
+    /// Its words are those of entries.
+    steers: bool,
 }
 
 impl Ends {
@@ -63,10 +75,12 @@ impl Ends {
             _ if self.rng.u8(..12) == 0 => self.answer(),
             _ => self.request(),
         };
-        // Bytes of words have small values, so that compare and swaps succeed now and then.
+        // Bytes of words have small values, so that compare and swaps succeed now and then; so have keys.
         let mut payload = vec![0; packet.payload_len as usize];
-        if let Some(first) = payload.first_mut() {
-            *first = self.rng.u8(..3);
+        for at in [0, 8] {
+            if let Some(byte) = payload.get_mut(at) {
+                *byte = self.rng.u8(..3);
+            }
         }
         let mut bytes = vec![0; packet.frame_len()];
         assert_eq!(packet.emit_frame(&WireExtra::default(), &payload, &mut bytes), bytes.len());
@@ -107,7 +121,27 @@ impl Ends {
         };
         let len = if operation == WriteOnly { packet.payload_len } else { rng.u32(..2000) };
         packet.reth = Reth { va, rkey, len };
+        if self.steers {
+            self.of_chains(&mut packet);
+        }
         packet
+    }
+
+    /// Makes a request one for an entry, most of the time: there are 24, and any may be put behind any.
+    fn of_chains(&mut self, packet: &mut Packet) {
+        use Operation::*;
+        let rng = &mut self.rng;
+        let mut entry = || 0x1000 + rng.u64(..24) * u64::from(ENTRY);
+        let (place, behind) = (entry(), entry());
+        let operation = [WriteOnly, CompareSwap, CompareSwap, ReadRequest, ReadRequest][rng.usize(..5)];
+        if rng.u8(..10) == 0 {
+            return;
+        }
+        packet.bth.opcode = Opcode::new(Service::Rc, operation);
+        packet.payload_len = if operation == WriteOnly { ENTRY } else { 0 };
+        packet.reth = Reth { va: place, rkey: packet.reth.rkey, len: ENTRY };
+        let rkey = packet.reth.rkey;
+        packet.atomic = AtomicEth { va: behind, rkey, swap_add: place, compare: 0 };
     }
 
     /// An answer to something that may have been asked.
@@ -179,11 +213,13 @@ fn damage(rng: &mut fastrand::Rng, bytes: &mut Vec<u8>) {
 #[test]
 fn no_frame_upsets_the_switch() {
     let mut all: Vec<(&str, u64)> = Vec::new();
-    for seed in 0..80 {
+    for seed in 0..100 {
         let mut rng = fastrand::Rng::with_seed(!seed);
-        let (mut switch, mut now) = (switch(seed % 4), Instant::from_ns(1));
+        let mode = seed % 5;
+        let (mut switch, mut now) = (switch(mode), Instant::from_ns(1));
         let next = [0xff_fff0, 5, 0x40_0000, 77];
-        let mut ends = Ends { rng: fastrand::Rng::with_seed(seed), next, answers: VecDeque::new() };
+        let (rng_of_ends, answers) = (fastrand::Rng::with_seed(seed), VecDeque::new());
+        let mut ends = Ends { rng: rng_of_ends, next, answers, steers: mode == STEERS };
         for _ in 0..4000 {
             now += Duration::from_ns(rng.u64(..3000));
             if rng.u16(..200) == 0 {

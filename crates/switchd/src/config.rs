@@ -346,9 +346,13 @@ mod tests {
     #[test]
     fn the_examples_are_read() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
-        for (name, programs) in
-            [("forward", "forward"), ("ecn", "ecn"), ("lock", "cas_to_write"), ("guest", "ecn")]
-        {
+        for (name, programs) in [
+            ("forward", "forward"),
+            ("ecn", "ecn"),
+            ("lock", "cas_to_write"),
+            ("guest", "ecn"),
+            ("steer", "steer"),
+        ] {
             let config = Config::read(&folder.join(name).with_extension("toml")).unwrap();
             assert_eq!(config.program_names(), programs);
         }
@@ -391,11 +395,18 @@ mod tests {
                 "loses data and is for simulations",
             ),
             ("[[program]]\nkind = 'cas_to_write'\nserver = '10.9.0.1'\nring = 8", "go with mode"),
+            ("[[program]]\nkind = 'steer'\nserver = '10.9.0.1'", "entry"),
+            ("[[program]]\nkind = 'steer'\nserver = '10.9.0.1'\nentry = 100", "a multiple of 8"),
+            ("[[program]]\nkind = 'steer'\nserver = '10.9.0.1'\nentry = 128\norder = 'any'", "not offered"),
+            ("[[program]]\nkind = 'steer'\nserver = '10.9.0.1'\nentry = 128\ndecay-ms = 5", "goes with hot"),
+            ("[[program]]\nkind = 'steer'\nserver = '10.9.0.1'\nentry = 128\nhot = 0", "hot:"),
         ] {
             let found = Config::parse(text).unwrap_err();
             assert!(found.contains(said), "{text}: {found}");
         }
         let cas = "[[program]]\nkind = 'cas_to_write'\nserver = '10.9.0.1'\n";
+        let steer = "[[program]]\nkind = 'steer'\nserver = '10.9.0.1'\nentry = 128\n";
+        assert!(Config::parse(&format!("{cas}{steer}")).unwrap_err().contains("has to see all of them"));
         assert!(Config::parse(&cas.repeat(2)).unwrap_err().contains("10.9.0.1"), "one server, two programs");
         assert!(
             Config::parse(&"[[program]]\nkind = 'forward'\n".repeat(9)).unwrap_err().contains("at most 8")

@@ -30,11 +30,11 @@ pub enum Question {
         /// How many.
         last: Option<usize>,
     },
-    /// A word is given back to the server.
+    /// A word is given back to the server, or the end of a key's chain is forgotten.
     Forget {
         /// The program, by name or by number from 1 on.
         program: String,
-        /// The word's address.
+        /// The word's address, or the key.
         word: u64,
     },
     /// Other conditions for `ecn` or `trim`.
@@ -133,6 +133,15 @@ fn show(process: &Process) -> Value {
                 },
             })
         }
+        Program::Steer(steer) => {
+            let chains = steer.count_chains();
+            let config = steer.config();
+            json!({
+                "kind": program.name(), "server": config.server.ip().to_string(), "entry": config.entry,
+                "connections": steer.connections().count(), "held": steer.held(),
+                "chains": { "known": chains.known, "pending": chains.pending, "unknown": chains.unknown },
+            })
+        }
         Program::Paper(_) => unreachable!("the configuration refuses it"),
     });
     let counters: Map<String, Value> =
@@ -192,6 +201,10 @@ fn forget(switch: &mut Switch, now: Instant, name: &str, word: u64) -> Result<Va
         Program::CasToWrite(program) => match program.forget_word(now, word) {
             true => Ok(json!({ "word": word })),
             false => Err(format!("the word {word:#x} is not followed, or something is on its way to it")),
+        },
+        Program::Steer(program) => match program.forget_key(word) {
+            true => Ok(json!({ "key": word })),
+            false => Err(format!("no chain of the key {word:#x} has a known end")),
         },
         program => Err(format!("{} follows no words", program.name())),
     }

@@ -1,0 +1,95 @@
+//! Requests that wait for the link before theirs, and all that comes behind them on their connection: when it
+//! is acknowledged they go on, in the order in which they came, or when their time is over.
+
+use super::connection::Waiting;
+use super::requests::Way;
+use super::{HELD_MAX, HELD_OF_CLIENT, HELD_OF_CONNECTION, Steer};
+use crate::counters::{Counter, Drop};
+use crate::frame::Frame;
+use crate::program::Context;
+use crate::trace::Note;
+use adverb_wire::Instant;
+
+impl Steer {
+    /// A request waits, if there is room for it.
+    pub(super) fn hold(&mut self, ctx: &mut Context<'_>, at: u32, frame: Box<Frame>) {
+        let Some(connection) = self.connections.get(at) else { return ctx.pass_on(frame) };
+        let (client, psn) = (connection.client, frame.packet.bth.psn);
+        if connection.held.iter().any(|waiting| waiting.frame.packet.bth.psn == psn) {
+            // Its client is impatient. It waits already.
+            return ctx.drop(&frame.packet, Drop::UnderWay);
+        }
+        let of_client = |at| self.connections.get(at).map_or(0, |connection| connection.held.len());
+        let all: usize = self.connections.of_client(client).map(of_client).sum();
+        if connection.held.len() >= HELD_OF_CONNECTION || all >= HELD_OF_CLIENT || self.held >= HELD_MAX {
+            return ctx.drop(&frame.packet, Drop::HoldRoom);
+        }
+        ctx.count(Counter::Held);
+        ctx.note(&frame.packet, Note::Waits);
+        let ports = (ctx.from, ctx.to);
+        if let Some(connection) = self.connections.get_mut(at) {
+            connection.held.push_back(Waiting { frame, ports });
+            self.held += 1;
+            if !self.waiting.contains(&at) {
+                self.waiting.push(at);
+            }
+        }
+    }
+
+    /// Lets those go on who waited for chains that have become free.
+    pub(super) fn release(&mut self, ctx: &mut Context<'_>) {
+        while let Some(chain) = self.freed.pop_front() {
+            let who = self.waiting.iter().copied();
+            let who = who.filter(|at| self.connections.get(*at).is_some_and(|it| it.waits.0 == chain));
+            let who: Vec<u32> = who.collect();
+            for at in who {
+                self.drain(ctx, at, Way::Usual);
+            }
+        }
+    }
+
+    /// Tries what waits on a connection, from the front on, until something must wait again.
+    fn drain(&mut self, ctx: &mut Context<'_>, at: u32, mut way: Way) {
+        while let Some(waiting) = self.connections.get_mut(at).and_then(|it| it.held.pop_front()) {
+            self.held -= 1;
+            (ctx.from, ctx.to) = waiting.ports;
+            ctx.again();
+            match self.attempt(ctx, at, waiting.frame, way) {
+                Ok(()) => way = Way::Usual,
+                Err((chain, frame)) => {
+                    let Some(connection) = self.connections.get_mut(at) else { return };
+                    // The first one's time goes on; another's begins.
+                    if connection.waits.0 != chain || way == Way::Overdue {
+                        connection.waits = (chain, ctx.now);
+                    }
+                    connection.held.push_front(Waiting { frame, ports: waiting.ports });
+                    self.held += 1;
+                    return;
+                }
+            }
+            if let Some(connection) = self.connections.get_mut(at) {
+                connection.waits.1 = ctx.now;
+            }
+        }
+        self.waiting.retain(|other| *other != at);
+    }
+
+    /// Ends the waits that have lasted long enough: their links go to the entry that was linked last. Where
+    /// the one that they waited for was linked after all, they find that.
+    pub(super) fn end_waits(&mut self, ctx: &mut Context<'_>) {
+        let due: Vec<u32> =
+            self.waiting.iter().copied().filter(|at| self.wait_ends(*at) <= ctx.now).collect();
+        for at in due {
+            if self.waiting.contains(&at) && self.wait_ends(at) <= ctx.now {
+                ctx.count(Counter::Overdue);
+                self.drain(ctx, at, Way::Overdue);
+            }
+            self.release(ctx);
+        }
+    }
+
+    /// When a connection's wait ends.
+    pub(super) fn wait_ends(&self, at: u32) -> Instant {
+        self.connections.get(at).map_or(Instant::ZERO, |it| it.waits.1 + self.config.hold)
+    }
+}
