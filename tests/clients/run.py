@@ -38,15 +38,9 @@ import suite_switch_netns
 import suite_utils
 import suite_xchannel
 
-<<<<<<< HEAD
 SUITES = (suite_run, suite_utils, suite_perftest, suite_faults, suite_irn, suite_star, suite_star_registry,
-          suite_stores, suite_switch, suite_switch_netns, suite_older, suite_netns, suite_ecn, suite_memcheck,
+          suite_stores, suite_switch, suite_chain, suite_switch_netns, suite_older, suite_netns, suite_ecn, suite_memcheck,
           suite_xchannel, suite_memcached, suite_pyverbs, suite_pyverbs_star)
-=======
-SUITES = (suite_run, suite_utils, suite_perftest, suite_faults, suite_irn, suite_star, suite_stores, suite_switch, suite_chain,
-          suite_switch_netns, suite_older, suite_netns, suite_ecn, suite_memcheck, suite_xchannel, suite_memcached,
-          suite_pyverbs, suite_pyverbs_star)
->>>>>>> e5a64ce (switch: steer, which sends requests for chains to entries that the server has linked, so that clients find the end at once and restarts and loss cost no value)
 
 
 def main():
