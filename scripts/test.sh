@@ -85,12 +85,13 @@ step_programs() {
     own_program
 }
 
-# The crates outside the workspace, as a user has them: a thousand seeds of a program, and a program for the NIC.
+# The crates outside the workspace, as a user has them: a thousand seeds of a program, a program for the NIC, and one
+# for the switch, whose own command the clients' step runs on real ports.
 # They take the workspace's versions and target folder, so that what is built already is not built again.
 own_program() {
     local folder own
     folder=$(realpath "$target")
-    for own in own-program own-chain; do
+    for own in own-program own-chain own-switch; do
         cp Cargo.lock examples/$own/Cargo.lock
         (cd examples/$own && CARGO_TARGET_DIR=$folder cargo test --offline -- --nocapture)
     done

@@ -6,12 +6,12 @@ use crate::output::print;
 use crate::remote::number;
 use crate::switch_lab::{self, Lab};
 use adverb_io::Settings;
+use adverb_os::folders;
 use adverb_os::via::socket_path;
-use adverb_os::{folders, say, signals};
 use adverb_switch::{Needs, Profile, Switch, stf};
 use adverb_switchd::replay::replay;
 use adverb_switchd::tape::{self, End};
-use adverb_switchd::{Config, Process, Question, control};
+use adverb_switchd::{Config, Question, control, serve};
 use adverb_wire::Instant;
 use clap::{Args, Subcommand};
 use serde_json::Value;
@@ -218,26 +218,12 @@ fn run(arguments: &RunFile) -> Result<(), Error> {
         Some(path) => read(path)?,
         None => Config::parse("").map_err(Error::Options)?,
     };
-    let (name, programs) = (config.name.clone(), config.program_names());
     let bytes_max = arguments.record_max.saturating_mul(1 << 20);
     if arguments.record.is_some() && bytes_max < tape::BYTES_MIN {
         return Err(Error::Options(format!("--record-max: {} MiB at least", tape::BYTES_MIN >> 20)));
     }
     let recording = arguments.record.as_deref().map(|path| (path, bytes_max));
-    let opened = Process::open_recorded(config, &folder()?, recording);
-    let mut process = opened.map_err(|e| Error::Device(e.to_string()))?;
-    let stopper = process.stopper();
-    signals::on_stop(move || stopper.stop()).map_err(|e| Error::Device(e.to_string()))?;
-    let gate = process.gate().map(|at| format!("\nother hosts: adverb run --via {at} --via-token FILE"));
-    let needs = process.switch().needs();
-    say::announce(format_args!(
-        "switch {name}: {programs}; {} registers, {} bytes\nports: adverb run --via {name} --address IP -- \
-         PROGRAM{}",
-        needs.registers.len(),
-        needs.bytes(),
-        gate.unwrap_or_default()
-    ));
-    process.run().map_err(|e| Error::Device(e.to_string()))
+    serve(config, &folder()?, recording).map_err(|e| Error::Device(e.to_string()))
 }
 
 /// Says what each life of a recorded switch was. A difference is printed like a failed case, and fails.

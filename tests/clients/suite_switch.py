@@ -10,7 +10,7 @@ import signal
 import subprocess
 import tempfile
 
-from harness import ADVERB, Case, Fail, compile_c, read_counters, require, require_text
+from harness import ADVERB, TARGET, Case, Fail, Skip, compile_c, read_counters, require, require_text
 from suite_perftest import LOSSY_TIMEOUT, expect_results, program
 from suite_utils import PINGPONGS, pingpong
 
@@ -48,8 +48,9 @@ AWAY_S, LOADED_S = 0.1, 0.3
 class Switch:
     """A switch's process, in a folder of its own: what runs on this host otherwise does not see it."""
 
-    def __init__(self, room, text="", netns=None, recorded=False):
+    def __init__(self, room, text="", netns=None, recorded=False, command=None):
         self.room = room
+        self.command = command
         self.tape = room.path("switch.tape")
         self.options = ["--record", self.tape] if recorded else []
         self.prefix = ["ip", "netns", "exec", netns] if netns else []
@@ -64,8 +65,8 @@ class Switch:
 
     def start(self):
         self.lives += 1
-        self.proc = self.room.spawn(f"switch{self.lives}", [*self.prefix, ADVERB, "switch", "run", *self.options, self.file],
-                                    env=self.env)
+        command = self.command or [ADVERB, "switch", "run", *self.options, self.file]
+        self.proc = self.room.spawn(f"switch{self.lives}", [*self.prefix, *command], env=self.env)
         self.room.wait_output(self.proc, "^ports: ")
 
     def ask(self, *words):
@@ -474,6 +475,22 @@ def several_processes(room):
     switch.counters()
 
 
+def own_sequencer(room):
+    """A switch with a program of a crate outside the workspace, run by that crate's own command."""
+    binary = os.path.join(TARGET, "debug", "own-switch")
+    if not os.path.exists(binary):
+        raise Skip("examples/own-switch is not built (make test STEP=unit builds it)")
+    switch = Switch(room, command=[binary, SERVER, room.path("epochs")])
+    for length in ("-t 16", "-t 1"):
+        ends = switch.ends()
+        _, client = room.both_succeed(atomics("bw", extra=length.split()), **ends, label=length[3:])
+        expect_results(client, 1)
+    counts = switch.show()["programs"][0]["counts"]
+    room.note(", ".join(f"{name} {count}" for name, count in counts.items() if count))
+    if counts["answered"] < 2000 or counts["numbers"] < counts["answered"] or not counts["answered_by_server"]:
+        raise Fail("the switch did not answer")
+
+
 def cases():
     yield from forwarded()
     yield from lossy()
@@ -486,6 +503,7 @@ def cases():
     yield Case("switch/words-forward", counted("", 1))
     yield Case("switch/words-cas", counted(CAS, 3))
     yield Case("switch/words-cas-loss", counted(LOSS + CAS + PATIENT, 4), 60)
+    yield Case("switch/own-sequencer", own_sequencer, 60)
     yield Case("switch/recorded", recorded, 90)
     yield Case("switch/carriers", carried, 120)
     yield Case("switch/killed-pingpong", validated_restart, 60)

@@ -151,6 +151,8 @@ drops! {
     AckUnseen = "drop_ack_unseen",
     /// An acknowledgement that answers an atomic without its value.
     AckBare = "drop_ack_bare",
+    /// A program of somebody else has dropped it; its note says why.
+    Own = "drop_own",
 }
 
 /// The counts.

@@ -189,7 +189,10 @@ impl ProgramKeys {
     }
 
     /// What the program is told. `None` for `forward`, which is what a switch does without one.
-    fn config(&self) -> Result<Option<ProgramConfig>, String> {
+    ///
+    /// # Errors
+    /// What is wrong with the table.
+    pub fn config(&self) -> Result<Option<ProgramConfig>, String> {
         let mark = |above: Option<u32>, every: Option<NonZeroU32>| match (above, every) {
             (None, None) => Err("give above, in waiting bytes, or every, in packets".to_owned()),
             _ => Ok(MarkConfig { above, every }),

@@ -12,6 +12,7 @@
 //! program    what a program is, and which there are
 //! mark       ecn and trim
 //! cas_to_write   atomics that the switch decides, and sends on as WRITEs
+//! own        the seam for programs of other crates
 //! paper      the draft's own scheme for them, for the simulator
 //! steer      requests for chains of entries that go to the last one
 //! register   arrays with one access a pass; budget: what programs need, against hardware
@@ -27,6 +28,7 @@ pub mod counters;
 pub mod frame;
 pub mod keys;
 pub mod mark;
+pub mod own;
 pub mod paper;
 pub mod program;
 pub mod register;
@@ -40,6 +42,7 @@ pub use cas_to_write::{ByteOrder, CasConfig, CasToWrite, Mistake, WordRange};
 pub use counters::{Counter, Counters, Drop};
 pub use frame::Frame;
 pub use mark::{Mark, MarkConfig};
+pub use own::{Making, Own, OwnConfig};
 pub use paper::{Paper, PaperConfig};
 pub use program::{Context, PortId, Program, ProgramConfig};
 pub use steer::{Steer, SteerConfig, SteerMistake};

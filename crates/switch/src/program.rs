@@ -5,6 +5,7 @@ use crate::cas_to_write::{CasConfig, CasToWrite};
 use crate::counters::{Counter, Counters, Drop};
 use crate::frame::Frame;
 use crate::mark::{Mark, MarkConfig};
+use crate::own::{Own, OwnConfig};
 use crate::paper::{Paper, PaperConfig};
 use crate::register::{Pass, Passes, digest};
 use crate::steer::{Steer, SteerConfig};
@@ -79,7 +80,7 @@ impl Context<'_> {
 }
 
 /// What a program is told: enough to begin it, and to begin it anew.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ProgramConfig {
     /// When packets are marked.
     Ecn(MarkConfig),
@@ -91,6 +92,8 @@ pub enum ProgramConfig {
     Paper(PaperConfig),
     /// Whose chains' ends requests are steered to.
     Steer(SteerConfig),
+    /// A program of somebody else.
+    Own(OwnConfig),
 }
 
 impl ProgramConfig {
@@ -107,13 +110,14 @@ impl ProgramConfig {
             }
             ProgramConfig::Paper(config) => Program::Paper(Box::new(Paper::new(*config)?)),
             ProgramConfig::Steer(config) => Program::Steer(Box::new(Steer::new(*config, now)?)),
+            ProgramConfig::Own(config) => Program::Own(config.name(), config.begin(now)?),
         })
     }
 
     /// Its server, if it is for one.
     pub fn server(&self) -> Option<Gid> {
         match self {
-            ProgramConfig::Ecn(_) | ProgramConfig::Trim(_) => None,
+            ProgramConfig::Ecn(_) | ProgramConfig::Trim(_) | ProgramConfig::Own(_) => None,
             ProgramConfig::CasToWrite(config) => Some(config.server),
             ProgramConfig::Paper(config) => Some(config.cas.server),
             ProgramConfig::Steer(config) => Some(config.server),
@@ -134,6 +138,8 @@ pub enum Program {
     Paper(Box<Paper>),
     /// Sends requests for chains of entries to the last one.
     Steer(Box<Steer>),
+    /// Somebody else's, and its name.
+    Own(&'static str, Box<dyn Own>),
 }
 
 impl Program {
@@ -144,6 +150,7 @@ impl Program {
             Program::Trim(_) => "trim",
             Program::CasToWrite(_) | Program::Paper(_) => "cas_to_write",
             Program::Steer(_) => "steer",
+            Program::Own(name, _) => name,
         }
     }
 
@@ -153,7 +160,7 @@ impl Program {
             Program::CasToWrite(program) => Some(program.config().server),
             Program::Paper(paper) => Some(paper.config().cas.server),
             Program::Steer(program) => Some(program.config().server),
-            Program::Ecn(_) | Program::Trim(_) => None,
+            Program::Ecn(_) | Program::Trim(_) | Program::Own(..) => None,
         }
     }
 
@@ -171,6 +178,7 @@ impl Program {
             }
             Program::Paper(paper) => paper.awaits(),
             Program::Steer(program) => program.count_chains().pending > 0,
+            Program::Own(_, own) => own.awaits(),
             Program::Ecn(_) | Program::Trim(_) => false,
         }
     }
@@ -183,6 +191,7 @@ impl Program {
             Program::CasToWrite(program) => program.on_frame(ctx, frame),
             Program::Paper(paper) => paper.on_frame(ctx, frame),
             Program::Steer(program) => program.on_frame(ctx, frame),
+            Program::Own(_, own) => own.on_frame(ctx, frame),
         }
     }
 
@@ -192,6 +201,7 @@ impl Program {
             Program::Ecn(_) | Program::Trim(_) | Program::Paper(_) => {}
             Program::CasToWrite(program) => program.on_timer(ctx),
             Program::Steer(program) => program.on_timer(ctx),
+            Program::Own(_, own) => own.on_timer(ctx),
         }
     }
 
@@ -201,6 +211,7 @@ impl Program {
             Program::Ecn(_) | Program::Trim(_) | Program::Paper(_) => None,
             Program::CasToWrite(program) => program.next_deadline(),
             Program::Steer(program) => program.next_deadline(),
+            Program::Own(_, own) => own.next_deadline(),
         }
     }
 
@@ -216,6 +227,7 @@ impl Program {
         match self {
             Program::CasToWrite(program) => program.on_gone(ctx, address),
             Program::Steer(program) => program.on_gone(ctx, address),
+            Program::Own(_, own) => own.on_gone(ctx, address),
             Program::Ecn(_) | Program::Trim(_) | Program::Paper(_) => {}
         }
     }
@@ -228,6 +240,7 @@ impl Program {
             Program::Steer(program) => program.needs(needs),
             // Its hardware is the draft's matter: the switch's process does not run it.
             Program::Paper(_) => {}
+            Program::Own(_, own) => own.needs(needs),
         }
     }
 
@@ -238,6 +251,7 @@ impl Program {
             Program::CasToWrite(program) => program.digests(),
             Program::Paper(paper) => vec![("paper", digest(paper))],
             Program::Steer(program) => program.digests(),
+            Program::Own(_, own) => own.digests(),
         }
     }
 
@@ -246,6 +260,7 @@ impl Program {
         match self {
             Program::CasToWrite(program) => program.check_invariants(),
             Program::Steer(program) => program.check_invariants(),
+            Program::Own(_, own) => own.check_invariants(),
             Program::Ecn(_) | Program::Trim(_) | Program::Paper(_) => {}
         }
     }

@@ -43,6 +43,8 @@ pub enum Note {
     TailForgotten,
     /// It waits for the link before it.
     Waits,
+    /// What a program of somebody else says of it, with a number.
+    Own(&'static str, u64),
 }
 
 /// One event.
@@ -101,6 +103,7 @@ impl fmt::Display for Event {
             Note::Tail(place) => write!(f, "  the chain ends with {place:#x}; out {to}"),
             Note::TailForgotten => write!(f, "  the chain's end is unknown; out {to}"),
             Note::Waits => write!(f, "  waits for the link before it"),
+            Note::Own(what, number) => write!(f, "  {what} {number:#x}"),
             Note::GapNak => write!(f, "  a request is missing before it; NAK to {}", self.from.0),
         }
     }

@@ -3,11 +3,12 @@
 
 use adverb_os::choice::Choice;
 use adverb_os::faults::{Direction, Faults};
-use adverb_switch::keys::{self, ProgramKeys};
+use adverb_switch::keys::ProgramKeys;
 use adverb_switch::switch::{PORTS_MAX, PROGRAMS_MAX};
-use adverb_switch::{PortId, ProgramConfig, Switch};
+use adverb_switch::{OwnConfig, PortId, ProgramConfig, Switch};
 use adverb_wire::{Gid, Instant};
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -34,6 +35,23 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
+/// A kind of program that is not built in: its name in files, and what reads its `[[program]]` table, which
+/// comes without `kind`. An error says what is wrong with the table.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnKind {
+    /// What `kind` says.
+    pub name: &'static str,
+    /// Reads and checks a table.
+    pub read: fn(toml::Table) -> Result<OwnConfig, String>,
+}
+
+/// A program that is not built in, as a file has it.
+#[derive(Clone, Debug)]
+struct OwnProgram {
+    table: toml::Table,
+    config: OwnConfig,
+}
+
 /// A switch as its file has it.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -55,6 +73,9 @@ pub struct Config {
     ports: Vec<PortKeys>,
     #[serde(default, rename = "program")]
     programs: Vec<ProgramKeys>,
+    /// By place among `programs`, where a program that forwards stands for it.
+    #[serde(skip)]
+    own: BTreeMap<usize, OwnProgram>,
     /// As it was read.
     #[serde(skip)]
     text: String,
@@ -139,9 +160,14 @@ pub enum CableKind<'a> {
 impl Config {
     /// Reads and checks a file. Paths in it are relative to it.
     pub fn read(path: &Path) -> Result<Config, ConfigError> {
+        Config::read_with(path, &[])
+    }
+
+    /// The same for a switch that has these kinds of programs, too.
+    pub fn read_with(path: &Path, kinds: &[OwnKind]) -> Result<Config, ConfigError> {
         let wrong = |what: String| ConfigError { path: path.to_owned(), what };
         let text = std::fs::read_to_string(path).map_err(|e| wrong(e.to_string()))?;
-        let mut config = Config::parse(&text).map_err(wrong)?;
+        let mut config = Config::parse_with(&text, kinds).map_err(wrong)?;
         let folder = path.parent().unwrap_or(Path::new(""));
         let ports = config.ports.iter_mut().flat_map(|port| [&mut port.pcap, &mut port.qemu]);
         let paths = ports.chain([&mut config.token]).flatten();
@@ -175,7 +201,22 @@ impl Config {
 
     /// Reads and checks a text.
     pub fn parse(text: &str) -> Result<Config, String> {
-        let mut config: Config = toml::from_str(text).map_err(|e| e.to_string().trim_end().to_owned())?;
+        Config::parse_with(text, &[])
+    }
+
+    /// The same for a switch that has these kinds of programs, too.
+    pub fn parse_with(text: &str, kinds: &[OwnKind]) -> Result<Config, String> {
+        let said = |e: toml::de::Error| e.to_string().trim_end().to_owned();
+        let (own, rest) = match kinds.is_empty() {
+            true => (BTreeMap::new(), None),
+            false => take_own(text.parse().map_err(said)?, kinds)?,
+        };
+        let mut config: Config = match rest {
+            Some(rest) => rest.try_into().map_err(said)?,
+            // What is wrong is said with its line.
+            None => toml::from_str(text).map_err(said)?,
+        };
+        config.own = own;
         config.text = text.to_owned();
         config.check()?;
         Ok(config)
@@ -223,11 +264,22 @@ impl Config {
 
     /// The switch, which begins now.
     pub fn switch(&self, start: Instant) -> Result<Switch, String> {
-        let programs = keys::configs(&self.programs)?;
-        if programs.iter().any(|program| matches!(program, ProgramConfig::Paper(_))) {
+        Switch::begin(&self.program_configs()?, self.trace, start).map_err(|e| e.to_string())
+    }
+
+    /// What its programs are told, in their order.
+    fn program_configs(&self) -> Result<Vec<ProgramConfig>, String> {
+        let mut configs = Vec::new();
+        for (at, keys) in self.programs.iter().enumerate() {
+            configs.extend(match self.own.get(&at) {
+                Some(own) => Some(ProgramConfig::Own(own.config.clone())),
+                None => keys.config().map_err(|why| format!("[[program]] {}: {why}", at + 1))?,
+            });
+        }
+        if configs.iter().any(|program| matches!(program, ProgramConfig::Paper(_))) {
             return Err("mode \"paper\" loses data and is for simulations; leave it out".to_owned());
         }
-        Switch::begin(&programs, self.trace, start).map_err(|e| e.to_string())
+        Ok(configs)
     }
 
     /// The switch without its process, with the file's ports in their order.
@@ -278,9 +330,36 @@ impl Config {
     pub fn program_names(&self) -> String {
         match self.programs.is_empty() {
             true => "forward".to_owned(),
-            false => self.programs.iter().map(ProgramKeys::name).collect::<Vec<_>>().join(", "),
+            false => self.names().collect::<Vec<_>>().join(", "),
         }
     }
+
+    fn names(&self) -> impl Iterator<Item = &'static str> + '_ {
+        let programs = self.programs.iter().enumerate();
+        programs.map(|(at, keys)| self.own.get(&at).map_or(keys.name(), |own| own.config.name()))
+    }
+}
+
+/// Takes the programs that are not built in out of a file's table, and leaves ones that forward in their
+/// places. No table, if there are none.
+fn take_own(
+    mut file: toml::Table,
+    kinds: &[OwnKind],
+) -> Result<(BTreeMap<usize, OwnProgram>, Option<toml::Table>), String> {
+    let mut own = BTreeMap::new();
+    let programs = file.get_mut("program").and_then(toml::Value::as_array_mut);
+    for (at, program) in programs.into_iter().flatten().enumerate() {
+        let Some(table) = program.as_table_mut() else { continue };
+        let named = table.get("kind").and_then(toml::Value::as_str);
+        let Some(kind) = kinds.iter().find(|kind| named == Some(kind.name)) else { continue };
+        let mut table = std::mem::take(table);
+        table.remove("kind");
+        let config = (kind.read)(table.clone()).map_err(|why| format!("[[program]] {}: {why}", at + 1))?;
+        *program = toml::Value::Table(toml::Table::from_iter([("kind".to_owned(), "forward".into())]));
+        own.insert(at, OwnProgram { table, config });
+    }
+    let rest = (!own.is_empty()).then_some(file);
+    Ok((own, rest))
 }
 
 #[cfg(test)]

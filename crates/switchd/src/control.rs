@@ -142,6 +142,10 @@ fn show(process: &Process) -> Value {
                 "chains": { "known": chains.known, "pending": chains.pending, "unknown": chains.unknown },
             })
         }
+        Program::Own(name, own) => {
+            let counts = own.counts().into_iter().map(|(name, count)| (name.to_owned(), count.into()));
+            json!({ "kind": name, "counts": counts.collect::<Map<_, _>>() })
+        }
         Program::Paper(_) => unreachable!("the configuration refuses it"),
     });
     let counters: Map<String, Value> =

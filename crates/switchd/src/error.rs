@@ -5,7 +5,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-/// Why a switch cannot run.
+/// Why a switch cannot run, or not any longer.
 #[derive(Debug)]
 pub enum OpenError {
     /// The folder of its socket cannot be used.
@@ -30,6 +30,8 @@ pub enum OpenError {
     },
     /// The system refused something else.
     System(io::Error),
+    /// It cannot keep what the next switch in its place has to know.
+    Broken(io::Error),
 }
 
 impl fmt::Display for OpenError {
@@ -42,6 +44,7 @@ impl fmt::Display for OpenError {
             OpenError::Config(what) | OpenError::Shifted(what) => write!(f, "{what}"),
             OpenError::Recording { path, source } => write!(f, "{}: {source}", path.display()),
             OpenError::System(source) => write!(f, "the switch cannot start: {source}"),
+            OpenError::Broken(source) => write!(f, "{source}"),
         }
     }
 }

@@ -14,6 +14,7 @@
 //! control   questions: show, trace, set
 //! shifted   the file of queue pairs that the next switch in this place has to know
 //! recorded  the switch, as it goes on tape: a recording's file; replay compares one with a switch
+//! serve     all of it, as a program's `main` has it
 //! error     why it cannot begin
 //! ```
 #![forbid(unsafe_code)]
@@ -32,10 +33,13 @@ mod members;
 mod process;
 mod recorded;
 pub mod replay;
+mod serve;
 pub mod shifted;
 pub mod tape;
 
-pub use config::Config;
+pub use config::{Config, OwnKind};
 pub use control::Question;
 pub use error::OpenError;
 pub use process::{Process, Stopper};
+pub use serve::serve;
+pub use toml;
