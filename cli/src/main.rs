@@ -36,6 +36,7 @@ mod star_registry;
 mod swarm;
 mod switch;
 mod switch_lab;
+mod switch_live;
 mod switch_swarm;
 mod systems;
 

@@ -5,10 +5,11 @@ use crate::holes::{self, Holes};
 use crate::output::print;
 use crate::remote::number;
 use crate::switch_lab::{self, Lab};
+use crate::switch_live;
 use adverb_io::Settings;
 use adverb_os::folders;
 use adverb_os::via::socket_path;
-use adverb_switch::{Needs, Profile, Switch, stf};
+use adverb_switch::{Needs, Profile, Switch, pairs, stf};
 use adverb_switchd::replay::replay;
 use adverb_switchd::tape::{self, End};
 use adverb_switchd::{Config, Question, control, serve};
@@ -35,6 +36,9 @@ Examples:
   adverb switch show
   adverb switch trace --qp 0x110001 --last 20
   adverb switch set cas_to_write --word 0x1a0 --forget
+  adverb switch table cas_to_write words
+  adverb switch reload lock.toml
+  adverb switch port add 10.9.0.7 --interface veth7 --loss 0.01
   adverb switch check lock.toml --target tofino1
   adverb switch test lock.toml cases/
   adverb switch run --record lock.tape lock.toml
@@ -52,6 +56,13 @@ pub enum SwitchAction {
     Trace(Trace),
     /// Change a program of a switch that runs
     Set(Set),
+    /// Print tables and registers of a program that runs, or set an entry
+    Table(switch_live::Table),
+    /// Let a switch that runs take another file, or its own again: programs, ports, faults
+    Reload(switch_live::Reload),
+    /// Give a switch that runs a port, or take one away
+    #[command(subcommand)]
+    Port(switch_live::PortAction),
     /// Say what a file's programs need of hardware; the exit status is 1 if that does not fit
     Check(Check),
     /// Give a file's programs packets, and compare what leaves with what should; no process is started
@@ -161,8 +172,9 @@ pub struct Test {
     /// The file; its ports are numbered from 0
     #[arg(value_name = "FILE.toml")]
     pub file: PathBuf,
-    /// Cases in STF, or folders of them
-    #[arg(value_name = "CASE.stf", required = true)]
+    /// Cases in STF, captures NAMEin.pcap of frames that come in, beside NAMEout.pcap of those that have to
+    /// leave, or folders of both
+    #[arg(value_name = "CASE", required = true)]
     pub cases: Vec<PathBuf>,
 }
 
@@ -171,7 +183,8 @@ fn profile(text: &str) -> Result<Profile, String> {
     Profile::named(text).ok_or_else(|| format!("give one of {}", names.join(", ")))
 }
 
-fn word(text: &str) -> Result<u64, String> {
+/// A whole number.
+pub fn word(text: &str) -> Result<u64, String> {
     number(text).ok_or_else(|| "a whole number is needed, such as 416 or 0x1a0".to_owned())
 }
 
@@ -196,6 +209,9 @@ pub fn switch(action: &SwitchAction) -> Result<ExitCode, Error> {
             print(&lines.fold(String::new(), |all, line| all + line + "\n")).map(|()| ExitCode::SUCCESS)
         }
         SwitchAction::Set(arguments) => set(arguments).map(|()| ExitCode::SUCCESS),
+        SwitchAction::Table(arguments) => switch_live::table(arguments).map(|()| ExitCode::SUCCESS),
+        SwitchAction::Reload(arguments) => switch_live::reload(arguments).map(|()| ExitCode::SUCCESS),
+        SwitchAction::Port(action) => switch_live::port(action).map(|()| ExitCode::SUCCESS),
         SwitchAction::Check(arguments) => check(arguments),
         SwitchAction::Test(arguments) => test(arguments),
         SwitchAction::Lab(arguments) => switch_lab::lab(arguments),
@@ -244,9 +260,9 @@ fn replayed(arguments: &Replay) -> Result<ExitCode, Error> {
         // Writing to a String cannot fail.
         let _ = writeln!(
             text,
-            "life {number}: {} frames in, {} out, {} timers, {} controls, {} queue pairs known at its start; \
-             {end}",
-            life.frames_in, life.frames_out, life.timers, life.controls, life.shifted
+            "life {number}: {} frames in, {} out, {} timers, {} controls, {} reloads, {} queue pairs known \
+             at its start; {end}",
+            life.frames_in, life.frames_out, life.timers, life.controls, life.reloads, life.shifted
         );
         let counts = life.counts.iter().map(|(name, count)| format!("{name} {count}"));
         let _ = writeln!(text, "  {}", counts.collect::<Vec<_>>().join(", "));
@@ -257,7 +273,8 @@ fn replayed(arguments: &Replay) -> Result<ExitCode, Error> {
     print(&text).map(|()| ExitCode::SUCCESS)
 }
 
-fn ask(which: &Which, question: &Question) -> Result<Value, Error> {
+/// Asks a switch.
+pub fn ask(which: &Which, question: &Question) -> Result<Value, Error> {
     let path = socket_path(&folder()?, &which.via);
     control::ask(&path, question).map_err(|e| match e.kind() {
         io::ErrorKind::InvalidInput => Error::Remote(e.to_string()),
@@ -314,30 +331,59 @@ fn check(arguments: &Check) -> Result<ExitCode, Error> {
     Ok(if misfits.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Runs cases, each on a switch of its own.
-fn test(arguments: &Test) -> Result<ExitCode, Error> {
-    let config = read(&arguments.file)?;
-    let unread = |path: &Path, e: io::Error| Error::Options(format!("{}: {e}", path.display()));
+/// What a capture of frames that come in is called at its end, and what the one of those that leave is.
+const CAME: &str = "in.pcap";
+const LEAVES: &str = "out.pcap";
+
+/// Whether a file is a case. What has to leave is beside what comes in, and not one of its own.
+fn is_case(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.ends_with(".stf") || name.ends_with(CAME)
+}
+
+/// The files of cases that are named, and those in folders that are.
+fn cases(named: &[PathBuf]) -> Result<Vec<PathBuf>, Error> {
     let mut cases = Vec::new();
-    for path in &arguments.cases {
+    for path in named {
         if !path.is_dir() {
             cases.push(path.clone());
             continue;
         }
         let entries = std::fs::read_dir(path).map_err(|e| unread(path, e))?;
         let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
-        let mut found: Vec<PathBuf> =
-            paths.filter(|at| at.extension().is_some_and(|it| it == "stf")).collect();
+        let mut found: Vec<PathBuf> = paths.filter(|at| is_case(at)).collect();
         found.sort();
         cases.append(&mut found);
     }
+    Ok(cases)
+}
+
+fn unread(path: &Path, e: io::Error) -> Error {
+    Error::Options(format!("{}: {e}", path.display()))
+}
+
+/// Runs a case on a switch of its own. What it fails with is in words.
+fn test_one(config: &Config, path: &Path) -> Result<Result<stf::Passed, String>, Error> {
+    let (mut switch, ports) = config.with_ports(Instant::ZERO).map_err(Error::Options)?;
+    let bytes = |path: &Path| std::fs::read(path).map_err(|e| unread(path, e));
+    let name = path.to_string_lossy();
+    if let Some(stem) = name.strip_suffix(CAME) {
+        let leaves = PathBuf::from(format!("{stem}{LEAVES}"));
+        return Ok(pairs::run(&mut switch, Instant::ZERO, &bytes(path)?, &bytes(&leaves)?));
+    }
+    let case = std::fs::read_to_string(path).map_err(|e| unread(path, e))?;
+    Ok(stf::run(&mut switch, &ports, Instant::ZERO, &case).map_err(|failure| failure.to_string()))
+}
+
+/// Runs cases, each on a switch of its own.
+fn test(arguments: &Test) -> Result<ExitCode, Error> {
+    let config = read(&arguments.file)?;
+    let cases = cases(&arguments.cases)?;
     let (mut text, mut failed) = (String::new(), 0);
     for path in &cases {
-        let case = std::fs::read_to_string(path).map_err(|e| unread(path, e))?;
-        let (mut switch, ports) = config.with_ports(Instant::ZERO).map_err(Error::Options)?;
         let name = path.display();
         // Writing to a String cannot fail.
-        let _ = match stf::run(&mut switch, &ports, Instant::ZERO, &case) {
+        let _ = match test_one(&config, path)? {
             Ok(passed) => {
                 writeln!(text, "ok   {name}: {} packets in, {} out", passed.packets, passed.expected)
             }

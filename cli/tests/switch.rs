@@ -5,7 +5,8 @@ use adverb_os::batch::Tally;
 use adverb_os::signals;
 use adverb_os::sys::wait_readable;
 use adverb_os::via::{Hello, Place, Via, socket_path};
-use adverb_wire::{Bth, Flow, Gid, Instant, Opcode, Operation, Packet, QpNumber, Service};
+use adverb_wire::pcap::{LinkType, Writer};
+use adverb_wire::{Bth, Flow, Gid, Instant, Opcode, Operation, Packet, QpNumber, Service, WireExtra};
 use std::io::{BufRead, BufReader};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -77,6 +78,28 @@ fn a_switch_runs_is_asked_and_ends() {
     assert!(ask(&folder, &["set", "ecn", "--via", "lock", "--every", "9"]).2);
     let (_, said, good) = ask(&folder, &["set", "trim", "--via", "lock", "--every", "9"]);
     assert!(!good && said.contains("no program trim"), "{said}");
+    let (tables, ..) = ask(&folder, &["table", "ecn", "--via", "lock"]);
+    let (seen, ..) = ask(&folder, &["table", "ecn", "seen", "--via", "lock"]);
+    assert_eq!((tables.as_str(), seen.as_str()), ("seen\n", "0x0 0x1\n"));
+    assert!(ask(&folder, &["table", "ecn", "seen", "7", "--set", "0x20", "--via", "lock"]).2);
+    assert_eq!(ask(&folder, &["table", "ecn", "seen", "7", "--via", "lock"]).0, "0x7 0x20\n");
+    let (_, said, good) = ask(&folder, &["table", "ecn", "words", "--via", "lock"]);
+    assert!(!good && said.contains("ecn has no table words; it has seen"), "{said}");
+
+    let next = folder.join("next.toml");
+    let trim = "[[program]]\nkind = 'trim'\nabove = 900000\n";
+    std::fs::write(&next, format!("name = 'lock'\n[[program]]\nkind = 'ecn'\nevery = 1\n{trim}")).unwrap();
+    let (reloaded, said, good) = ask(&folder, &["reload", "--via", "lock", next.to_str().unwrap()]);
+    assert!(good && reloaded == "programs: ecn kept, trim new\nports: as before\n", "{reloaded}{said}");
+    let add = ["port", "add", "--via", "lock", "10.9.0.1", "--loss", "0.5", "--seed", "3"];
+    let (added, said, good) = ask(&folder, &add);
+    let changed = "programs: ecn kept, trim kept\nports: 10.9.0.1 has other faults or another capture\n";
+    assert!(good && added == changed, "{added}{said}");
+    let (_, said, good) = ask(&folder, &add);
+    assert!(!good && said.contains("two entries for 10.9.0.1"), "{said}");
+    assert!(ask(&folder, &["port", "remove", "--via", "lock", "10.9.0.1"]).2);
+    let (later, ..) = ask(&folder, &["port", "add", "--via", "lock", "10.9.0.8", "--loss", "0.5"]);
+    assert!(later.ends_with("ports: 10.9.0.8 when a process claims it\n"), "{later}");
     let (_, said, good) = ask(&folder, &["show"]);
     assert!(!good && said.contains("sw0.switch") && said.contains("adverb switch run"), "{said}");
 
@@ -185,7 +208,7 @@ fn cases_of_packets_are_run() {
         ("odd", "expect 0 45", "expect 0 4", "line 5: a byte has two digits"),
         ("star", "packet 1 45", "packet 1 4*", "line 4: `*` is for expect"),
         ("header", "packet 1 45020048", "packet 1 75020048", "line 4: icrc: the frame has no IP header"),
-        ("word", "wait 2000000", "sleep 2000000", "line 2: `sleep`: packet, expect, wait or counter"),
+        ("word", "wait 2000000", "sleep 2000000", "line 2: `sleep`: packet, expect, wait, counter"),
         ("rest", "counter answered 2", "packet 0 00", ""),
         ("unwanted", LAST, &LAST.replace("expect", "# expect"), "at the end: by port 1 left 45"),
     ] {
@@ -195,5 +218,43 @@ fn cases_of_packets_are_run() {
         assert_eq!(well, wanted.is_empty(), "{name}: {said}");
         assert!(said.contains(wanted), "{name}: {said}");
     }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn pairs_of_captures_are_cases() {
+    let folder = std::env::temp_dir().join(format!("adverb-switch-{}-pairs", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("switch.toml");
+    let port = |last: u8| format!("[[port]]\naddress = '10.9.0.{last}'\n");
+    let text = format!("{}{}[[program]]\nkind = 'trim'\nevery = 2\n", port(1), port(2));
+    std::fs::write(&file, text).unwrap();
+    let gid = |last| Gid::from(IpAddr::from([10, 9, 0, last]));
+    let flow = Flow { src: gid(2), dst: gid(1), traffic_class: 2, hop_limit: 64, ..Flow::default() };
+    let bth = Bth { opcode: Opcode::new(Service::Rc, Operation::SendOnly), ..Bth::default() };
+    let packet = Packet { flow, bth, payload_len: 8, ..Packet::default() };
+    let mut bytes = vec![0; packet.frame_len()];
+    assert_eq!(packet.emit_frame(&WireExtra::default(), &[7; 8], &mut bytes), bytes.len());
+    let write = |name: &str, frames: usize| {
+        let mut writer = Writer::new(Vec::new(), LinkType::Raw).unwrap();
+        (0..frames).for_each(|n| writer.record(0, n as u32, &[&bytes]).unwrap());
+        std::fs::write(folder.join(name), writer.into_inner()).unwrap();
+    };
+    write("one.in.pcap", 1);
+    write("one.out.pcap", 1);
+    let words = ["test", file.to_str().unwrap(), folder.to_str().unwrap()];
+    let (said, _, well) = ask(&folder, &words);
+    assert!(well && said.contains("one.in.pcap: 1 packets in, 1 out\n1 passed, 0 failed"), "{said}");
+    // The second of a port is trimmed.
+    write("two.in.pcap", 2);
+    write("two.out.pcap", 2);
+    let (said, _, well) = ask(&folder, &words);
+    assert!(
+        !well && said.contains("FAIL") && said.contains("two.in.pcap: frame 2: by port 0 left 45"),
+        "{said}"
+    );
+    std::fs::remove_file(folder.join("two.out.pcap")).unwrap();
+    let (_, said, well) = ask(&folder, &words);
+    assert!(!well && said.contains("two.out.pcap"), "{said}");
     std::fs::remove_dir_all(&folder).unwrap();
 }

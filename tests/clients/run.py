@@ -35,12 +35,13 @@ import suite_star_registry
 import suite_stores
 import suite_switch
 import suite_switch_netns
+import suite_switch_packets
 import suite_utils
 import suite_xchannel
 
 SUITES = (suite_run, suite_utils, suite_perftest, suite_faults, suite_irn, suite_star, suite_star_registry,
-          suite_stores, suite_switch, suite_chain, suite_switch_netns, suite_older, suite_netns, suite_ecn, suite_memcheck,
-          suite_xchannel, suite_memcached, suite_pyverbs, suite_pyverbs_star)
+          suite_stores, suite_switch, suite_chain, suite_switch_netns, suite_switch_packets, suite_older, suite_netns,
+          suite_ecn, suite_memcheck, suite_xchannel, suite_memcached, suite_pyverbs, suite_pyverbs_star)
 
 
 def main():

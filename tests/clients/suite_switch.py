@@ -43,6 +43,8 @@ KILLS, MANY_KILLS = 3, 100
 # What each client of words.c has under way.
 DEPTH = 8
 AWAY_S, LOADED_S = 0.1, 0.3
+# The share of atomics that the switch decides once it knows their word.
+STEADY = 0.99
 
 
 class Switch:
@@ -194,6 +196,35 @@ def decided():
     yield pair_case("cas-and-ecn", atomics("bw"), ECN + CAS, then=converted)
 
 
+def steady(argv, text, atomics_in_all=2000):
+    """Once a word is the switch's, at least 99% of the atomics for it are converted: between two looks, the first of them when
+    the switch has decided some."""
+
+    def run(room):
+        require(argv[0])
+        switch = Switch(room, text)
+
+        def look(least):
+            def seen():
+                counters = switch.show()["counters"]
+                decided = sum(counters[name] for name in CONVERTED)
+                return (decided, counters["atomics_passed"]) if decided >= least else None
+
+            return room.wait_until(f"{least} decided atomics", seen)
+
+        server, client = room.pair(argv, argv, **switch.ends())
+        first = look(500)
+        then = look(first[0] + atomics_in_all)
+        room.all_succeed(server, client)
+        converted, passed = (now - before for now, before in zip(then, first))
+        share = converted / (converted + passed)
+        room.note(f"{converted} converted, {passed} passed: {100 * share:.2f}%")
+        if share < STEADY:
+            raise Fail(f"{100 * share:.2f}% of the atomics were converted, less than {100 * STEADY:.0f}%")
+
+    return run
+
+
 def words(room, switch, clients, seconds, during=None, count=2, more=(), dead=()):
     """Several clients count up words of a server, and `during` happens. What each word is at the end must be what clients know
     to have done and at most what they have in doubt, and no two of them may have found the same value. Those of the numbers
@@ -298,6 +329,50 @@ def recorded(room):
     switch.proc.kill(signal.SIGTERM)
     room.expect_success(switch.proc)
     replays_the_same(room, switch, 2, names)
+
+
+def reloaded(room):
+    """A switch that is given other files under load: programs that stay know their words, one that is told something else
+    begins anew, a bad file changes nothing; words come out right, and the recording has it all."""
+    switch = Switch(room, CAS + PATIENT, recorded=True)
+    changes = 0
+
+    def decided(more):
+        before = switch.show()["counters"]["fetch_added"]
+        room.wait_until("decided atomics", lambda: switch.show()["counters"]["fetch_added"] >= before + more)
+
+    def take(text, said):
+        nonlocal changes
+        with open(switch.file, "w") as f:
+            f.write(text)
+        require_text(switch.ask("reload"), said, "reload")
+        changes += 1
+
+    def during(procs):
+        decided(200)
+        for _ in range(5):
+            take(ECN + CAS + PATIENT, "^programs: ecn new, cas_to_write kept$")
+            decided(50)
+            take(CAS + PATIENT + f'[[port]]\naddress = "{SERVER}"\nfaults = {{ loss = 0.01 }}\n',
+                 f"^programs: cas_to_write kept, ecn gone\nports: {SERVER} has other faults or another capture$")
+            decided(50)
+        take(CAS + PATIENT + "connections = 512\n", "^programs: cas_to_write new, cas_to_write gone$")
+        try:
+            take("[[program]]\nkind = 'sort'\n", "")
+            raise Fail("a file with a mistake was taken")
+        except Fail as refused:
+            if "sort" not in str(refused):
+                raise
+        decided(100)
+        for proc in procs:
+            proc.kill(signal.SIGTERM)
+
+    words(room, switch, 4, room.case.seconds, during)
+    switch.counters()
+    room.note(f"{changes} files taken")
+    switch.proc.kill(signal.SIGTERM)
+    room.expect_success(switch.proc)
+    replays_the_same(room, switch, 1, CONVERTED[:1])
 
 
 def carried(room):
@@ -503,7 +578,11 @@ def cases():
     yield Case("switch/words-forward", counted("", 1))
     yield Case("switch/words-cas", counted(CAS, 3))
     yield Case("switch/words-cas-loss", counted(LOSS + CAS + PATIENT, 4), 60)
+    for name, operation in ATOMICS.items():
+        yield Case(f"switch/steady-{name}", steady(atomics("bw", operation, 6), CAS), 60)
+    yield Case("switch/steady-fetch-add-4-qps", steady(atomics("bw", seconds=6, extra=["-q", 4]), CAS), 60)
     yield Case("switch/own-sequencer", own_sequencer, 60)
+    yield Case("switch/reloaded", reloaded, 90)
     yield Case("switch/recorded", recorded, 90)
     yield Case("switch/carriers", carried, 120)
     yield Case("switch/killed-pingpong", validated_restart, 60)

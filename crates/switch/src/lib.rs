@@ -16,7 +16,8 @@
 //! paper      the draft's own scheme for them, for the simulator
 //! steer      requests for chains of entries that go to the last one
 //! register   arrays with one access a pass; budget: what programs need, against hardware
-//! stf        cases of packets in and packets out, as text
+//! entries    tables and registers, from outside the pipeline
+//! stf        cases of packets in and packets out, as text; pairs, as captures
 //! keys       programs as files say them
 //! counters trace
 //! ```
@@ -25,10 +26,12 @@
 pub mod budget;
 pub mod cas_to_write;
 pub mod counters;
+pub mod entries;
 pub mod frame;
 pub mod keys;
 pub mod mark;
 pub mod own;
+pub mod pairs;
 pub mod paper;
 pub mod program;
 pub mod register;
@@ -46,5 +49,5 @@ pub use own::{Making, Own, OwnConfig};
 pub use paper::{Paper, PaperConfig};
 pub use program::{Context, PortId, Program, ProgramConfig};
 pub use steer::{Steer, SteerConfig, SteerMistake};
-pub use switch::{Announcement, Error, PortCounts, Switch};
+pub use switch::{Announcement, Error, Next, PortCounts, Switch};
 pub use trace::{Event, Note, Trace};

@@ -51,6 +51,16 @@ impl Mark {
         vec![("config", digest(&self.config)), ("seen", digest(&self.seen.entries()))]
     }
 
+    /// By port: packets that could have been marked.
+    pub fn seen(&self) -> &[u32] {
+        self.seen.entries()
+    }
+
+    /// The same, to be set.
+    pub fn seen_mut(&mut self) -> &mut [u32] {
+        self.seen.entries_mut()
+    }
+
     /// What its register costs.
     pub fn shape(&self) -> Shape {
         self.seen.shape()

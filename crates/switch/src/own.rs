@@ -29,6 +29,29 @@ pub trait Own: Debug + Send {
         Vec::new()
     }
 
+    /// What it has of tables and registers for those who look from outside: their names.
+    fn tables(&self) -> Vec<&'static str> {
+        Vec::new()
+    }
+
+    /// The entries of one of these tables, in the order of their keys.
+    fn entries(&self, _table: &str) -> Vec<(u64, u64)> {
+        Vec::new()
+    }
+
+    /// One entry of one of these tables.
+    fn entry(&self, table: &str, key: u64) -> Option<u64> {
+        self.entries(table).into_iter().find(|(known, _)| *known == key).map(|(_, value)| value)
+    }
+
+    /// Sets an entry of one of these tables, or takes it away.
+    ///
+    /// # Errors
+    /// Why it cannot have this value.
+    fn set_entry(&mut self, table: &str, _key: u64, _value: Option<u64>) -> Result<(), String> {
+        Err(format!("{table} is to be read only"))
+    }
+
     /// Does what is due.
     fn on_timer(&mut self, _ctx: &mut Context<'_>) {}
 

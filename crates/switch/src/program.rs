@@ -114,6 +114,17 @@ impl ProgramConfig {
         })
     }
 
+    /// The program's name.
+    pub fn name(&self) -> &'static str {
+        match self {
+            ProgramConfig::Ecn(_) => "ecn",
+            ProgramConfig::Trim(_) => "trim",
+            ProgramConfig::CasToWrite(_) | ProgramConfig::Paper(_) => "cas_to_write",
+            ProgramConfig::Steer(_) => "steer",
+            ProgramConfig::Own(config) => config.name(),
+        }
+    }
+
     /// Its server, if it is for one.
     pub fn server(&self) -> Option<Gid> {
         match self {
@@ -181,6 +192,23 @@ impl Program {
             Program::Own(_, own) => own.awaits(),
             Program::Ecn(_) | Program::Trim(_) => false,
         }
+    }
+
+    /// Whether it can be taken out of a switch that goes on; `is_replaced`, if another one then decides for
+    /// its server.
+    pub(crate) fn may_go(&self, is_replaced: bool) -> Result<(), &'static str> {
+        let Program::CasToWrite(cas) = self else { return Ok(()) };
+        if !cas.shifted().is_empty() {
+            // Nobody else could map them, and their clients would not know.
+            return Err("it carries queue pairs whose numbers are shifted; end the programs that have them");
+        }
+        if !is_replaced && (self.awaits() || cas.held() > 0) {
+            // An acknowledgement that nobody makes an answer of would complete an atomic without its value.
+            return Err(
+                "atomics are under way that it has to answer; try again when their clients are quiet",
+            );
+        }
+        Ok(())
     }
 
     /// Deals with one frame: passes it on, changed or not, drops it, or keeps it.

@@ -6,10 +6,16 @@
 //! expect PORT HEX.. [icrc]   the next frame that left by the port; `*` is any digit, `icrc` a right ICRC
 //! wait MICROSECONDS          time goes on, and what is due is done
 //! counter NAME N             what the switch has counted
+//! register_read PROGRAM NAME KEY VALUE    what a program's register or table has there; `-` is nothing
+//! register_write PROGRAM NAME KEY VALUE   sets that; `-` takes it away
 //! ```
+//! A program is named by its kind, or its number in the row from 1 on. Numbers are decimal, or hexadecimal
+//! with `0x`.
+//!
 //! A frame begins at its IP header. Ports are numbered from 0 in the order of the file's. At the end no frame
 //! may be left that nobody expected.
 
+use crate::entries;
 use crate::program::PortId;
 use crate::switch::Switch;
 use adverb_wire::ip::IPV6_LEN;
@@ -145,6 +151,11 @@ pub fn run(switch: &mut Switch, ports: &[PortId], mut now: Instant, text: &str) 
                     passed.expected += 1;
                 }
                 "wait" => now = wait(switch, now, Duration::from_us(number(words.next())?)),
+                "register_read" => read(switch, &mut words)?,
+                "register_write" => {
+                    let (at, table, key, value) = register(switch, &mut words)?;
+                    switch.programs_mut()[at].set_entry(now, &table, key, value)?;
+                }
                 "counter" => {
                     let name = words.next().ok_or("a counter's name is missing")?;
                     let found = switch.counters().iter().find(|(known, _)| *known == name);
@@ -153,7 +164,10 @@ pub fn run(switch: &mut Switch, ports: &[PortId], mut now: Instant, text: &str) 
                         return Err(format!("{name} is {count}"));
                     }
                 }
-                other => return Err(format!("`{other}`: packet, expect, wait or counter is wanted")),
+                other => {
+                    let known = "packet, expect, wait, counter, register_read or register_write";
+                    return Err(format!("`{other}`: {known} is wanted"));
+                }
             }
             Ok(())
         };
@@ -173,8 +187,32 @@ pub fn run(switch: &mut Switch, ports: &[PortId], mut now: Instant, text: &str) 
     }
 }
 
+type Words<'a, 'b> = &'a mut dyn Iterator<Item = &'b str>;
+
+/// The program's place, its table, a key there and a value, as the rest of a line has them.
+fn register(switch: &Switch, words: Words<'_, '_>) -> Result<(usize, String, u64, Option<u64>), String> {
+    let mut next = |what: &str| words.next().ok_or_else(|| format!("{what} is missing"));
+    let at = entries::named(switch.programs(), next("a program")?)?;
+    let (table, key) = (next("a register")?.to_owned(), number(Some(next("a key")?))?);
+    let value = match next("a value")? {
+        "-" => None,
+        value => Some(number(Some(value))?),
+    };
+    Ok((at, table, key, value))
+}
+
+/// Whether a register is as a line has it.
+fn read(switch: &Switch, words: Words<'_, '_>) -> Result<(), String> {
+    let (at, table, key, wanted) = register(switch, words)?;
+    match switch.programs()[at].entry(&table, key)? {
+        found if found == wanted => Ok(()),
+        Some(found) => Err(format!("{table} has {found:#x} under {key:#x}")),
+        None => Err(format!("{table} has nothing under {key:#x}")),
+    }
+}
+
 /// Lets time go on, in steps of what is due.
-fn wait(switch: &mut Switch, now: Instant, span: Duration) -> Instant {
+pub(crate) fn wait(switch: &mut Switch, now: Instant, span: Duration) -> Instant {
     let end = now + span;
     while let Some(due) = switch.next_deadline().filter(|due| *due <= end) {
         switch.on_timer(due);
@@ -196,9 +234,13 @@ fn port(ports: &[PortId], word: Option<&str>) -> Result<usize, String> {
 
 fn number(word: Option<&str>) -> Result<u64, String> {
     let word = word.ok_or("a number is missing")?;
-    word.parse().map_err(|_| format!("`{word}` is no number"))
+    let parsed = match word.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => word.parse(),
+    };
+    parsed.map_err(|_| format!("`{word}` is no number"))
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -55,6 +55,8 @@ pub enum Error {
     ServerTwice(Gid),
     /// A program cannot be as it was told.
     Program(&'static str),
+    /// A program cannot be taken out of the row now.
+    Busy(&'static str, &'static str),
 }
 
 impl fmt::Display for Error {
@@ -69,6 +71,7 @@ impl fmt::Display for Error {
             Error::NotAHost(address) => write!(f, "{address} is not the address of a host"),
             Error::TooManyPrograms => write!(f, "a switch runs at most {PROGRAMS_MAX} programs"),
             Error::Program(why) => f.write_str(why),
+            Error::Busy(name, why) => write!(f, "{name} cannot go now: {why}"),
             Error::ServerTwice(server) => {
                 write!(f, "two programs are for the atomics to {server}, and each has to see all of them")
             }
@@ -102,6 +105,15 @@ struct Port {
     counts: PortCounts,
 }
 
+/// A program of a row that takes the place of another row.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Next {
+    /// One of the old row, by its place there, with all that it remembers.
+    Kept(usize),
+    /// One that begins.
+    New(ProgramConfig),
+}
+
 /// A switch.
 #[derive(Debug)]
 pub struct Switch {
@@ -123,15 +135,7 @@ pub struct Switch {
 impl Switch {
     /// A switch without ports that runs these programs, in this order, and remembers so many events.
     pub fn new(programs: Vec<Program>, trace: usize) -> Result<Switch, Error> {
-        if programs.len() > PROGRAMS_MAX {
-            return Err(Error::TooManyPrograms);
-        }
-        let servers: Vec<Gid> = programs.iter().filter_map(Program::server).collect();
-        for (i, server) in servers.iter().enumerate() {
-            if servers[..i].contains(server) {
-                return Err(Error::ServerTwice(*server));
-            }
-        }
+        check_row(programs.len(), programs.iter().filter_map(Program::server))?;
         Ok(Switch {
             ports: Vec::new(),
             routes: BTreeMap::new(),
@@ -149,6 +153,43 @@ impl Switch {
     pub fn begin(configs: &[ProgramConfig], trace: usize, now: Instant) -> Result<Switch, Error> {
         let programs = configs.iter().map(|config| config.begin(now)).collect::<Result<_, _>>();
         Switch::new(programs.map_err(Error::Program)?, trace)
+    }
+
+    /// Runs other programs from now on, and remembers so many events. Ports and counters stay.
+    ///
+    /// # Errors
+    /// The new row cannot be, or a program of the old one cannot go. Then all is as it was.
+    ///
+    /// # Panics
+    /// If a program of the old row is named that is not there, or twice.
+    pub fn reload(&mut self, now: Instant, row: &[Next], trace: usize) -> Result<(), Error> {
+        let server = |next: &Next| match next {
+            Next::Kept(at) => self.programs[*at].server(),
+            Next::New(config) => config.server(),
+        };
+        let servers: Vec<Gid> = row.iter().filter_map(server).collect();
+        check_row(row.len(), servers.iter().copied())?;
+        for (at, program) in self.programs.iter().enumerate() {
+            if !row.contains(&Next::Kept(at)) {
+                let is_replaced = program.server().is_some_and(|server| servers.contains(&server));
+                program.may_go(is_replaced).map_err(|why| Error::Busy(program.name(), why))?;
+            }
+        }
+        let mut begun = Vec::new();
+        for next in row {
+            begun.push(match next {
+                Next::Kept(_) => None,
+                Next::New(config) => Some(config.begin(now).map_err(Error::Program)?),
+            });
+        }
+        let mut old: Vec<Option<Program>> = self.programs.drain(..).map(Some).collect();
+        for (next, begun) in row.iter().zip(begun) {
+            let kept = if let Next::Kept(at) = next { old[*at].take() } else { None };
+            let Some(program) = begun.or(kept) else { panic!("a program is kept once: {row:?}") };
+            self.programs.push(program);
+        }
+        self.trace.set_room(trace);
+        Ok(())
     }
 
     /// A new port, without addresses.
@@ -437,4 +478,19 @@ impl Switch {
         }
         self.programs.iter().for_each(Program::check_invariants);
     }
+}
+
+/// Whether so many programs, and those that decide for these servers, go together.
+fn check_row(programs: usize, servers: impl Iterator<Item = Gid>) -> Result<(), Error> {
+    if programs > PROGRAMS_MAX {
+        return Err(Error::TooManyPrograms);
+    }
+    let mut before: Vec<Gid> = Vec::new();
+    for server in servers {
+        if before.contains(&server) {
+            return Err(Error::ServerTwice(server));
+        }
+        before.push(server);
+    }
+    Ok(())
 }

@@ -122,12 +122,18 @@ impl Trace {
         Trace { events: VecDeque::new(), room }
     }
 
+    /// Keeps so many from now on.
+    pub fn set_room(&mut self, room: usize) {
+        self.room = room;
+        self.events.drain(..self.events.len().saturating_sub(room));
+    }
+
     /// Adds one.
     pub fn add(&mut self, at: Instant, (from, to): (PortId, PortId), packet: &Packet, note: Note) {
         if self.room == 0 {
             return;
         }
-        if self.events.len() == self.room {
+        if self.events.len() >= self.room {
             self.events.pop_front();
         }
         let operation = packet.bth.opcode.operation();

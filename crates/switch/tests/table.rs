@@ -610,3 +610,59 @@ fn the_trace_says_why() {
     assert!(last[0].ends_with("psn 0x000066  va 0x70000000  granted; out 1 as WRITE of 0x6"), "{last:?}");
     assert!(last[1].ends_with("out 0 as atomic ACK, original 0x5"), "{last:?}");
 }
+
+/// Other programs in the place of those that run: one that stays knows what it knew, one that has to answer
+/// does not go, and where something is wrong all is as it was.
+#[test]
+fn a_row_takes_the_place_of_another() {
+    let config = CasConfig { life: LIFE, words_max: 16, ..CasConfig::new(gid(2, true)) };
+    let mut b = Bench::cas(true, |_| ());
+    let ecn = || Next::New(ProgramConfig::Ecn(MarkConfig { above: None, every: NonZeroU32::new(1) }));
+    let another = |config| Next::New(ProgramConfig::CasToWrite(config));
+    b.known(9);
+    b.switch.reload(b.now, &[ecn(), Next::Kept(0)], 8).unwrap();
+    let names = |b: &Bench| b.switch.programs().iter().map(Program::name).collect::<Vec<_>>();
+    assert_eq!(names(&b), ["ecn", "cas_to_write"]);
+    let out = b.compare_swap(102, 9, 10);
+    assert_eq!(operation(&out[0].1), Operation::WriteOnly, "its word is still known");
+    assert_eq!(out[0].1.flow.traffic_class & 3, 3, "and ecn sees it before");
+    // Its answer is awaited.
+    let refused = b.switch.reload(b.now, &[Next::Kept(0)], 8).unwrap_err().to_string();
+    assert!(refused.contains("atomics are under way"), "{refused}");
+    let twice = [Next::Kept(1), another(config)];
+    assert_eq!(b.switch.reload(b.now, &twice, 8), Err(Error::ServerTwice(gid(2, true))));
+    let wrong = [another(CasConfig { words_max: 0, ..config })];
+    assert!(matches!(b.switch.reload(b.now, &wrong, 8), Err(Error::Program(_))));
+    assert_eq!(b.switch.reload(b.now, &vec![ecn(); 9], 8), Err(Error::TooManyPrograms));
+    assert_eq!((names(&b).len(), b.ack(102, 43)[0].1.atomic_original), (2, 9));
+    // Now it may go. Told something else it is as one that starts, and believes only what it has seen asked.
+    b.compare_swap(103, 10, 11);
+    b.switch.reload(b.now, &[Next::Kept(0), another(CasConfig { words_max: 8, ..config })], 8).unwrap();
+    assert!(b.ack(103, 44).is_empty());
+    assert_eq!(b.dropped(Drop::AckUnseen), 1);
+    b.switch.reload(b.now, &[], 2).unwrap();
+    assert_eq!((names(&b).len(), b.switch.trace().events().count()), (0, 2));
+    assert_eq!(operation(&b.compare_swap(104, 11, 12)[0].1), Operation::CompareSwap);
+    assert!(b.get(Counter::CasGranted) == 2 && b.switch.ports().count() == 3, "counters and ports stay");
+}
+
+/// Only the program that has shifted a queue pair's numbers can map them.
+#[test]
+fn a_row_without_a_carriers_program_is_refused() {
+    let carry = Some(CarryConfig { carriers: 1, ..CarryConfig::default() });
+    let config = CasConfig { life: LIFE, words_max: 16, carry, ..CasConfig::new(gid(2, true)) };
+    let mut b = Bench::of(vec![ProgramConfig::CasToWrite(config).begin(Instant::ZERO).unwrap()], true);
+    for psn in [100, 101] {
+        b.atomic(psn, Operation::FetchAdd, 0, 0);
+        b.answer(psn, psn - 59, 5);
+        b.now += LIFE;
+    }
+    assert_eq!(operation(&b.atomic(102, Operation::FetchAdd, 1, 0)[0].1), Operation::WriteOnly);
+    assert_eq!((b.ack(102, 43).len(), b.get(Counter::Shifted)), (1, 1));
+    for row in [vec![], vec![Next::New(ProgramConfig::CasToWrite(CasConfig { words_max: 8, ..config }))]] {
+        let refused = b.switch.reload(b.now, &row, 8).unwrap_err().to_string();
+        assert!(refused.contains("numbers are shifted"), "{refused}");
+    }
+    b.switch.reload(b.now, &[Next::Kept(0)], 8).unwrap();
+    assert_eq!(operation(&b.atomic(103, Operation::FetchAdd, 1, 0)[0].1), Operation::WriteOnly);
+}

@@ -42,7 +42,8 @@ impl Process {
             Some(port) => port,
             None => {
                 let members = Behind::Members(Box::new(Members::new(hello)));
-                self.open_seat(now, hello.address, members, &[hello.address])?
+                let line = self.line_of(now, hello.address)?;
+                self.open_seat(now, hello.address, members, &[hello.address], line)?
             }
         };
         let Some(seat) = seat_of(&mut self.seats, port) else { return Err("no port".to_owned()) };
@@ -91,20 +92,26 @@ impl Process {
         }
     }
 
-    #[expect(clippy::disallowed_methods, reason = "the edge")]
+    /// What stands between an address's port and the switch, as the file has it: it opens the capture.
+    pub(crate) fn line_of(&self, now: Instant, address: Gid) -> Result<Line, String> {
+        let (faults, pcap) = self.config.line_of(address);
+        let capture = pcap.map(|path| open_capture(now, path)).transpose()?;
+        Ok(Line::new(&faults, capture, self.seed_of(address)))
+    }
+
+    /// Of faults that name none.
+    pub(crate) fn seed_of(&self, address: Gid) -> u64 {
+        address.0.iter().fold(self.seed, |seed, byte| seed.wrapping_mul(31).wrapping_add(u64::from(*byte)))
+    }
+
     pub(crate) fn open_seat(
         &mut self,
         now: Instant,
         address: Gid,
         behind: Behind,
         claimed: &[Gid],
+        line: Line,
     ) -> Result<PortId, String> {
-        let (faults, pcap) = self.config.line_of(address);
-        let epoch = realtime_ns().saturating_sub(now.since(Instant::ZERO).as_ns());
-        let open = |path: &Path| {
-            Capture::open(path, epoch).map_err(|e| format!("pcap {} of the switch: {e}", path.display()))
-        };
-        let capture = pcap.map(open).transpose()?;
         let port = self.switch.add_port().map_err(|e| e.to_string())?;
         let mut claims = claimed.iter().map(|address| self.switch.claim(port, *address));
         if let Some(e) = claims.find_map(Result::err) {
@@ -112,7 +119,6 @@ impl Process {
             let _ = self.switch.remove_port(now, port);
             return Err(e.to_string());
         }
-        let line = Line::new(&faults, capture, self.seed.wrapping_add(u64::from(port.0)));
         let seat = Seat { address, behind, line, nobody: 0, full: 0, strange: 0 };
         let at = usize::from(port.0);
         if at >= self.seats.len() {
@@ -121,4 +127,11 @@ impl Process {
         self.seats[at] = Some(seat);
         Ok(port)
     }
+}
+
+/// A capture that begins now.
+#[expect(clippy::disallowed_methods, reason = "the edge")]
+pub(crate) fn open_capture(now: Instant, path: &Path) -> Result<Capture, String> {
+    let epoch = realtime_ns().saturating_sub(now.since(Instant::ZERO).as_ns());
+    Capture::open(path, epoch).map_err(|e| format!("pcap {} of the switch: {e}", path.display()))
 }

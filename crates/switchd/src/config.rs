@@ -5,7 +5,7 @@ use adverb_os::choice::Choice;
 use adverb_os::faults::{Direction, Faults};
 use adverb_switch::keys::ProgramKeys;
 use adverb_switch::switch::{PORTS_MAX, PROGRAMS_MAX};
-use adverb_switch::{OwnConfig, PortId, ProgramConfig, Switch};
+use adverb_switch::{Next, OwnConfig, PortId, ProgramConfig, Switch};
 use adverb_wire::{Gid, Instant};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -76,9 +76,15 @@ pub struct Config {
     /// By place among `programs`, where a program that forwards stands for it.
     #[serde(skip)]
     own: BTreeMap<usize, OwnProgram>,
+    /// Kinds of programs that are not built in.
+    #[serde(skip)]
+    kinds: Vec<OwnKind>,
     /// As it was read.
     #[serde(skip)]
     text: String,
+    /// Where it was read.
+    #[serde(skip)]
+    path: Option<PathBuf>,
 }
 
 fn usual_name() -> String {
@@ -90,7 +96,7 @@ fn usual_trace() -> usize {
 }
 
 /// Probabilities of faults, and times in microseconds.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 struct FaultKeys {
     loss: f64,
@@ -127,7 +133,7 @@ impl FaultKeys {
     }
 }
 
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PortKeys {
     address: IpAddr,
@@ -149,7 +155,7 @@ impl PortKeys {
 }
 
 /// Where a cable goes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CableKind<'a> {
     /// To the machine whose QEMU listens here.
     Qemu(&'a Path),
@@ -168,11 +174,86 @@ impl Config {
         let wrong = |what: String| ConfigError { path: path.to_owned(), what };
         let text = std::fs::read_to_string(path).map_err(|e| wrong(e.to_string()))?;
         let mut config = Config::parse_with(&text, kinds).map_err(wrong)?;
+        let path = std::path::absolute(path).map_err(|e| wrong(e.to_string()))?;
         let folder = path.parent().unwrap_or(Path::new(""));
         let ports = config.ports.iter_mut().flat_map(|port| [&mut port.pcap, &mut port.qemu]);
         let paths = ports.chain([&mut config.token]).flatten();
         paths.for_each(|at| *at = folder.join(&*at));
+        config.path = Some(path);
         Ok(config)
+    }
+
+    /// Reads a file that is to take the place of this one: the same again, if none is named.
+    ///
+    /// # Errors
+    /// What is wrong with it, or what of it takes a new start.
+    pub fn read_next(&self, path: Option<&Path>) -> Result<Config, String> {
+        let none = "the switch was started without a file; name one";
+        let path = path.or(self.path.as_deref()).ok_or(none)?;
+        let next = Config::read_with(path, &self.kinds).map_err(|e| e.to_string())?;
+        let stays = [
+            ("name", next.name == self.name),
+            ("listen", next.listen == self.listen),
+            ("token", next.token == self.token),
+        ];
+        match stays.iter().find(|(_, is_same)| !is_same) {
+            Some((key, _)) => Err(format!("{}: {key} cannot change in a switch that runs", path.display())),
+            None => Ok(next),
+        }
+    }
+
+    /// The switch of another text, which may have the same kinds of programs.
+    pub(crate) fn another(&self, text: &str) -> Result<Config, String> {
+        Config::parse_with(text, &self.kinds)
+    }
+
+    /// The row of its programs behind that of another file: those that both have, told the same, stay.
+    pub(crate) fn row_behind(&self, before: &Config) -> Result<Vec<Next>, String> {
+        let is_forward = |keys: &ProgramKeys| matches!(keys, ProgramKeys::Forward {});
+        let runs = |config: &Config| -> Vec<usize> {
+            let programs = config.programs.iter().enumerate();
+            let runs = programs.filter(|(at, keys)| config.own.contains_key(at) || !is_forward(keys));
+            runs.map(|(at, _)| at).collect()
+        };
+        let is_same = |old: usize, new: usize| match (before.own.get(&old), self.own.get(&new)) {
+            (Some(old), Some(new)) => old.config.name() == new.config.name() && old.table == new.table,
+            (None, None) => before.programs[old] == self.programs[new],
+            _ => false,
+        };
+        let (old, configs) = (runs(before), self.program_configs()?);
+        let mut row: Vec<Next> = Vec::new();
+        for (new, config) in runs(self).into_iter().zip(configs) {
+            let free = |place: &usize| !row.contains(&Next::Kept(*place));
+            let kept = (0..old.len()).filter(free).find(|place| is_same(old[*place], new));
+            row.push(kept.map_or(Next::New(config), Next::Kept));
+        }
+        Ok(row)
+    }
+
+    /// The same with one `[[port]]` more, as JSON has it.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(crate) fn with_port(&self, port: &serde_json::Value) -> Result<Config, String> {
+        let port = PortKeys::deserialize(port).map_err(|e| format!("port: {e}"))?;
+        let mut next = self.clone();
+        next.ports.push(port);
+        next.check().map(|()| next)
+    }
+
+    /// The same without the `[[port]]` of an address.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(crate) fn without_port(&self, address: IpAddr) -> Result<Config, String> {
+        let mut next = self.clone();
+        next.ports.retain(|port| !port.addresses().any(|found| found == address));
+        match next.ports.len() < self.ports.len() {
+            true => Ok(next),
+            false => Err(format!(
+                "the switch has no [[port]] for {address}; one that processes claim goes with them"
+            )),
+        }
     }
 
     /// Has each of these addresses at the interface beside it, in this order, with the faults and the capture
@@ -217,6 +298,7 @@ impl Config {
             None => toml::from_str(text).map_err(said)?,
         };
         config.own = own;
+        config.kinds = kinds.to_vec();
         config.text = text.to_owned();
         config.check()?;
         Ok(config)
@@ -259,7 +341,7 @@ impl Config {
             let faults = port.faults.as_ref().map_or(Ok(Faults::default()), FaultKeys::faults);
             faults.map_err(|why| format!("[[port]] {}: {why}", port.address))?;
         }
-        self.switch(Instant::ZERO).map(drop)
+        self.with_ports(Instant::ZERO).map(drop)
     }
 
     /// The switch, which begins now.
@@ -295,6 +377,12 @@ impl Config {
             ports.push(port);
         }
         Ok((switch, ports))
+    }
+
+    /// Addresses that processes claim, and whose `[[port]]` another file does not have so.
+    pub(crate) fn claims_behind<'a>(&'a self, before: &'a Config) -> impl Iterator<Item = IpAddr> + 'a {
+        let without_cable = self.ports.iter().filter(|port| port.qemu.is_none() && port.interface.is_none());
+        without_cable.filter(|port| !before.ports.contains(port)).map(|port| port.address)
     }
 
     /// Where processes of other hosts may come in, and the file of their token.

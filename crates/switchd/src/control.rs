@@ -4,13 +4,14 @@ use crate::cable::{Cable, Far};
 use crate::process::{Behind, Process};
 use adverb_os::unix::Channel;
 use adverb_os::via::{MESSAGE_MAX, Message};
-use adverb_switch::{MarkConfig, Program, Switch};
+use adverb_switch::{MarkConfig, Program, Switch, entries};
 use adverb_wire::Instant;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::io;
+use std::net::IpAddr;
 use std::num::NonZeroU32;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// How long a switch may take to answer, in seconds.
 const PATIENCE_S: u32 = 10;
@@ -46,6 +47,41 @@ pub enum Question {
         /// Every so many-th packet of a port.
         every: Option<NonZeroU32>,
     },
+    /// What a table or register of a program has.
+    Entries {
+        /// The program, by name or by number from 1 on.
+        program: String,
+        /// The table; their names, if none is named.
+        table: Option<String>,
+        /// One entry; all of them, if none is named.
+        key: Option<u64>,
+    },
+    /// An entry of a table or register is set.
+    SetEntry {
+        /// The program, by name or by number from 1 on.
+        program: String,
+        /// The table.
+        table: String,
+        /// The entry.
+        key: u64,
+        /// What it is from now on; without it, it goes.
+        value: Option<u64>,
+    },
+    /// Another file takes the place of the one that the switch runs, or the same again.
+    Reload {
+        /// The file, by its whole path.
+        file: Option<PathBuf>,
+    },
+    /// A port more, with the keys of a `[[port]]`.
+    PortAdd {
+        /// The keys.
+        port: Value,
+    },
+    /// A port that the file, or somebody since, has named goes.
+    PortRemove {
+        /// One of its addresses.
+        address: IpAddr,
+    },
 }
 
 /// Asks the switch that listens at a path. A refusal is an error with the switch's words.
@@ -72,6 +108,10 @@ pub(crate) fn answer(process: &mut Process, now: Instant, text: &[u8]) -> String
     let answered = match serde_json::from_slice(text) {
         Ok(Question::Show {}) => Ok(show(process)),
         Ok(Question::Trace { qp, last }) => Ok(trace(process, qp, last)),
+        Ok(Question::Entries { program, table, key }) => entries(&process.switch, &program, table, key),
+        Ok(question @ (Question::Reload { .. } | Question::PortAdd { .. } | Question::PortRemove { .. })) => {
+            process.rearrange(now, &question)
+        }
         Ok(question) => process.switch.control(now, &question),
         Err(e) => Err(format!("no question: {e}")),
     };
@@ -81,10 +121,31 @@ pub(crate) fn answer(process: &mut Process, now: Instant, text: &[u8]) -> String
 /// Changes a program of a switch: the same to one that runs as to one that is fed with a recording.
 pub(crate) fn change(switch: &mut Switch, now: Instant, question: &Question) -> Result<Value, String> {
     match question {
-        Question::Show {} | Question::Trace { .. } => Err("that changes nothing".to_owned()),
         Question::Forget { program, word } => forget(switch, now, program, *word),
         Question::Mark { program, above, every } => mark(switch, program, *above, *every),
+        Question::SetEntry { program, table, key, value } => {
+            program_named(switch, program)?.set_entry(now, table, *key, *value)?;
+            Ok(json!({ "key": key, "value": value }))
+        }
+        Question::Show {} | Question::Trace { .. } | Question::Entries { .. } => {
+            Err("that changes nothing".to_owned())
+        }
+        Question::Reload { .. } | Question::PortAdd { .. } | Question::PortRemove { .. } => {
+            Err("that is for the process".to_owned())
+        }
     }
+}
+
+fn entries(switch: &Switch, program: &str, table: Option<String>, key: Option<u64>) -> Result<Value, String> {
+    let program = &switch.programs()[entries::named(switch.programs(), program)?];
+    Ok(match (table, key) {
+        (None, _) => json!({ "tables": program.tables() }),
+        (Some(table), None) => json!({ "entries": program.entries(&table)? }),
+        (Some(table), Some(key)) => {
+            let entry = program.entry(&table, key)?.map(|value| (key, value));
+            json!({ "entries": entry.into_iter().collect::<Vec<_>>() })
+        }
+    })
 }
 
 fn show(process: &Process) -> Value {
@@ -187,17 +248,8 @@ fn trace(process: &Process, qp: Option<u32>, last: Option<usize>) -> Value {
 }
 
 fn program_named<'a>(switch: &'a mut Switch, name: &str) -> Result<&'a mut Program, String> {
-    let programs = switch.programs_mut();
-    let by_number = name.parse::<usize>().ok().and_then(|number| number.checked_sub(1));
-    let found: Vec<usize> = match by_number {
-        Some(at) => (at < programs.len()).then_some(at).into_iter().collect(),
-        None => (0..programs.len()).filter(|at| programs[*at].name() == name).collect(),
-    };
-    match found[..] {
-        [at] => Ok(&mut programs[at]),
-        [] => Err(format!("the switch runs no program {name}")),
-        _ => Err(format!("the switch runs {} programs {name}; give its number", found.len())),
-    }
+    let at = entries::named(switch.programs(), name)?;
+    Ok(&mut switch.programs_mut()[at])
 }
 
 fn forget(switch: &mut Switch, now: Instant, name: &str, word: u64) -> Result<Value, String> {

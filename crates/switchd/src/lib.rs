@@ -5,6 +5,7 @@
 //! config    the file that says which programs, ports and faults there are
 //! process   the loop: waits, takes frames, gives them to the switch, sends what leaves; in claims, who gets
 //!           a port
+//! reload    another file in the place of the one that runs, and ports that come and go
 //! members   processes behind a port, and who of them gets a frame
 //! cable     what is behind a port with Ethernet: a virtual machine, or an interface
 //! machine   QEMU's socket
@@ -32,6 +33,7 @@ mod machine;
 mod members;
 mod process;
 mod recorded;
+mod reload;
 pub mod replay;
 mod serve;
 pub mod shifted;

@@ -53,9 +53,18 @@ impl Spare {
 impl Line {
     /// A line with these faults. `seed` decides where they name none.
     pub fn new(faults: &Faults, capture: Option<Capture>, seed: u64) -> Line {
-        let lane = |direction| Lane::new(faults, direction, seed);
-        let lanes = faults.any().then(|| [lane(Direction::Rx), lane(Direction::Tx)]);
-        Line { lanes, capture, flushed: Instant::ZERO }
+        Line { lanes: lanes_of(faults, seed), capture, flushed: Instant::ZERO }
+    }
+
+    /// Other faults from now on. What the old ones have held back is to have been taken.
+    pub fn set_faults(&mut self, faults: &Faults, seed: u64) {
+        self.lanes = lanes_of(faults, seed);
+    }
+
+    /// Another capture from now on, or none.
+    pub fn set_capture(&mut self, now: Instant, capture: Option<Capture>) {
+        self.flush(now, true);
+        self.capture = capture;
     }
 
     /// Takes a frame in; gives it back where nothing can happen to it.
@@ -108,4 +117,10 @@ impl Line {
     pub fn counts(&self) -> [FaultCounts; 2] {
         self.lanes.as_ref().map_or_else(Default::default, |[rx, tx]| [rx.counts(), tx.counts()])
     }
+}
+
+/// None where no frame can be harmed.
+fn lanes_of(faults: &Faults, seed: u64) -> Option<[Lane<()>; 2]> {
+    let lane = |direction| Lane::new(faults, direction, seed);
+    faults.any().then(|| [lane(Direction::Rx), lane(Direction::Tx)])
 }

@@ -146,15 +146,7 @@ impl Process {
         let bell = Arc::new(EventFd::new().map_err(OpenError::System)?);
         let mut cables = Vec::new();
         for (kind, hosts) in config.cables() {
-            let far = match kind {
-                CableKind::Qemu(path) => Far::Machine(Machine::new(path)),
-                CableKind::Interface(name) => Far::Interface(Interface::open(name).map_err(|e| {
-                    OpenError::Config(format!(
-                        "the interface {name}: {e}; it takes CAP_NET_RAW over its namespace"
-                    ))
-                })?),
-            };
-            cables.push((Cable::new(far, Edge::new(&hosts)), hosts));
+            cables.push((open_cable(kind, &hosts).map_err(OpenError::Config)?, hosts));
         }
         let mut process = Process {
             config,
@@ -180,8 +172,10 @@ impl Process {
         };
         for (cable, hosts) in cables {
             let Some(first) = hosts.first().copied() else { continue };
-            let cable = Behind::Cable(Box::new(cable));
-            process.open_seat(Instant::ZERO, first, cable, &hosts).map_err(OpenError::Config)?;
+            let opened = process.line_of(Instant::ZERO, first).and_then(|line| {
+                process.open_seat(Instant::ZERO, first, Behind::Cable(Box::new(cable)), &hosts, line)
+            });
+            opened.map_err(OpenError::Config)?;
         }
         Ok(process)
     }
@@ -415,8 +409,13 @@ impl Process {
 
     /// Lets go what a port's faults have held back long enough.
     fn release(&mut self, now: Instant, at: usize, way: Way) {
+        self.let_go(now, now, at, way);
+    }
+
+    /// Lets go what a port's faults hold back until some time.
+    pub(crate) fn let_go(&mut self, now: Instant, until: Instant, at: usize, way: Way) {
         let port = PortId(at as u16);
-        while let Some(bytes) = seat_of(&mut self.seats, port).and_then(|seat| seat.line.next(now, way)) {
+        while let Some(bytes) = seat_of(&mut self.seats, port).and_then(|seat| seat.line.next(until, way)) {
             match way {
                 Way::Rx => self.switch.on_frame(now, port, bytes),
                 Way::Tx => self.hand_over(now, port, &bytes),
@@ -425,7 +424,7 @@ impl Process {
     }
 
     /// Gives what leaves the switch to the ports' lines.
-    fn drain(&mut self, now: Instant) {
+    pub(crate) fn drain(&mut self, now: Instant) {
         if self.switch.counters().get(Counter::Shifted) != self.shifts {
             self.keep_shifted();
         }
@@ -442,7 +441,7 @@ impl Process {
     }
 
     /// Writes down whose numbers are shifted, before a packet leaves by which that would matter.
-    fn keep_shifted(&mut self) {
+    pub(crate) fn keep_shifted(&mut self) {
         let all = shifted_of(&self.switch);
         let Process { shifted, seats, peers, switch, .. } = self;
         let owner = |name: &Name| {
@@ -459,7 +458,7 @@ impl Process {
     }
 
     /// Queues a frame for the cable, or for the process whose queue pair it names.
-    fn hand_over(&mut self, now: Instant, port: PortId, bytes: &[u8]) {
+    pub(crate) fn hand_over(&mut self, now: Instant, port: PortId, bytes: &[u8]) {
         let Some(seat) = seat_of(&mut self.seats, port) else { return };
         let members = match &mut seat.behind {
             Behind::Cable(cable) => {
@@ -523,14 +522,19 @@ impl Process {
             Behind::Cable(_) => false,
         });
         if is_last {
-            if let Some(mut seat) = self.seats[usize::from(port.0)].take() {
-                seat.line.flush(now, true);
-            }
-            // The port was there as long as the seat.
-            let _ = self.switch.remove_port(now, port);
-            self.keep_shifted();
-            self.drain(now);
+            self.close_seat(now, port);
         }
+    }
+
+    /// Takes a port away.
+    pub(crate) fn close_seat(&mut self, now: Instant, port: PortId) {
+        if let Some(mut seat) = self.seats[usize::from(port.0)].take() {
+            seat.line.flush(now, true);
+        }
+        // The port was there as long as the seat.
+        let _ = self.switch.remove_port(now, port);
+        self.keep_shifted();
+        self.drain(now);
     }
 
     fn answer(&mut self, now: Instant, at: usize, text: &[u8]) {
@@ -542,6 +546,18 @@ impl Process {
             peer.packer.add_message(&Message::Answer(part));
         }
     }
+}
+
+/// The cable of a file's port.
+pub(crate) fn open_cable(kind: CableKind<'_>, hosts: &[Gid]) -> Result<Cable, String> {
+    let far = match kind {
+        CableKind::Qemu(path) => Far::Machine(Machine::new(path)),
+        CableKind::Interface(name) => Far::Interface(
+            Interface::open(name)
+                .map_err(|e| format!("the interface {name}: {e}; it takes CAP_NET_RAW over its namespace"))?,
+        ),
+    };
+    Ok(Cable::new(far, Edge::new(hosts)))
 }
 
 /// The file's switch, told of the queue pairs whose numbers one before it had shifted.

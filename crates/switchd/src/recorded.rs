@@ -4,7 +4,7 @@ use crate::control::{self, Question};
 use crate::shifted::shifted_of;
 use crate::tape::{End, Entry, Tape};
 use adverb_os::say;
-use adverb_switch::{Error, PortId, Switch};
+use adverb_switch::{Error, Next, PortId, Switch};
 use adverb_wire::{Duration, Gid, Instant};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -155,6 +155,12 @@ impl Recorded {
             self.may_give &= given.is_some();
         }
         given
+    }
+
+    /// See [`Switch::reload`]; `text` is the file's.
+    pub fn reload(&mut self, now: Instant, text: &str, row: &[Next], trace: usize) -> Result<(), Error> {
+        self.note(|| Entry::Reload(now, text.to_owned()));
+        self.switch.reload(now, row, trace)
     }
 
     /// Does what somebody who asks wants changed.

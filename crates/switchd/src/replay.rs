@@ -2,7 +2,7 @@
 //! the same frames, in the same order, and must have counted and remember the same wherever the recording
 //! notes that.
 
-use crate::config::Config;
+use crate::config::{Config, OwnKind};
 use crate::control;
 use crate::recorded::state_of;
 use crate::shifted::{Name, tell};
@@ -25,6 +25,8 @@ pub struct Life {
     pub timers: u64,
     /// Changes of programs.
     pub controls: u64,
+    /// Times that it was given another file.
+    pub reloads: u64,
     /// Queue pairs that it had read about at its start.
     pub shifted: usize,
     /// How often counts and registers were compared.
@@ -76,17 +78,18 @@ impl std::error::Error for Failure {}
 
 /// A switch that lives again.
 struct Again {
+    config: Config,
     switch: Switch,
     now: Instant,
     life: Life,
 }
 
 impl Again {
-    fn begin(now: Instant, config: &str, shifted: &[Name]) -> Result<Again, Failure> {
-        let config = Config::parse(config).map_err(Failure::Config)?;
+    fn begin(now: Instant, text: &str, shifted: &[Name], kinds: &[OwnKind]) -> Result<Again, Failure> {
+        let config = Config::parse_with(text, kinds).map_err(Failure::Config)?;
         let mut switch = config.switch(now).map_err(Failure::Config)?;
         tell(&mut switch, shifted);
-        Ok(Again { switch, now, life: Life { shifted: shifted.len(), ..Life::default() } })
+        Ok(Again { config, switch, now, life: Life { shifted: shifted.len(), ..Life::default() } })
     }
 
     /// Does what an entry says, and compares. An error is a difference.
@@ -95,6 +98,7 @@ impl Again {
         if let Entry::Frame(now, ..)
         | Entry::Timer(now)
         | Entry::Control(now, _)
+        | Entry::Reload(now, _)
         | Entry::RemovePort(now, _) = entry
         {
             self.now = now;
@@ -118,6 +122,15 @@ impl Again {
                 self.life.controls += 1;
                 let question = serde_json::from_str(&text).map_err(|e| format!("a question: {e}"))?;
                 drop(control::change(&mut self.switch, now, &question));
+            }
+            Entry::Reload(now, text) => {
+                self.life.reloads += 1;
+                let config = self.config.another(&text).map_err(|e| format!("the file: {e}"))?;
+                let row = config.row_behind(&self.config).map_err(|e| format!("the file: {e}"))?;
+                // Where it was refused, all was as before.
+                if self.switch.reload(now, &row, config.trace).is_ok() {
+                    self.config = config;
+                }
             }
             Entry::Out(port, bytes) => {
                 self.life.frames_out += 1;
@@ -196,6 +209,14 @@ fn hex(bytes: &[u8], around: Option<usize>) -> String {
 /// # Errors
 /// The first difference.
 pub fn replay(input: impl Read) -> Result<Vec<Life>, Failure> {
+    replay_with(input, &[])
+}
+
+/// The same of a switch that had these kinds of programs, too.
+///
+/// # Errors
+/// The first difference.
+pub fn replay_with(input: impl Read, kinds: &[OwnKind]) -> Result<Vec<Life>, Failure> {
     let mut reader = Reader::new(input).map_err(Failure::Unreadable)?;
     let (mut lives, mut live) = (Vec::new(), None::<Again>);
     while let Some(entry) = reader.next().map_err(Failure::Unreadable)? {
@@ -203,7 +224,7 @@ pub fn replay(input: impl Read) -> Result<Vec<Life>, Failure> {
             (Entry::Begin { now, config, shifted }, _) => {
                 // One that was killed has said nothing at its end.
                 lives.extend(live.take().map(|again| again.end(None)));
-                live = Some(Again::begin(now, &config, &shifted)?);
+                live = Some(Again::begin(now, &config, &shifted, kinds)?);
             }
             (Entry::End(end), Some(_)) => lives.extend(live.take().map(|again| again.end(Some(end)))),
             (_, None) => return Err(Failure::Order("something happens to no switch")),

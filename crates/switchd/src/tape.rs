@@ -66,6 +66,8 @@ pub enum Entry {
     Timer(Instant),
     /// Somebody changed a program: the question, in JSON.
     Control(Instant, String),
+    /// Another file took the place of the one before: its text.
+    Reload(Instant, String),
     /// A frame left by a port.
     Out(PortId, Vec<u8>),
     /// No more is to leave for what was done so far.
@@ -119,6 +121,7 @@ impl Entry {
             Entry::Frame(..) => Kind::FRAME,
             Entry::Timer(_) => Kind::TIMER,
             Entry::Control(..) => Kind::CONTROL,
+            Entry::Reload(..) => Kind::RELOAD,
             Entry::Out(..) => Kind::OUT,
             Entry::Drained => Kind::DRAINED,
             Entry::State(_) => Kind::STATE,
@@ -159,7 +162,7 @@ impl Entry {
                 body.extend_from_slice(bytes);
             }
             Entry::Timer(now) => put_time(body, now),
-            Entry::Control(now, text) => {
+            Entry::Control(now, text) | Entry::Reload(now, text) => {
                 put_time(body, now);
                 body.extend_from_slice(text.as_bytes());
             }
@@ -199,6 +202,7 @@ impl Entry {
             Kind::FRAME => Entry::Frame(rest.time()?, rest.port()?, rest.all()),
             Kind::TIMER => Entry::Timer(rest.time()?),
             Kind::CONTROL => Entry::Control(rest.time()?, rest.text()?),
+            Kind::RELOAD => Entry::Reload(rest.time()?, rest.text()?),
             Kind::OUT => Entry::Out(rest.port()?, rest.all()),
             Kind::DRAINED => Entry::Drained,
             Kind::STATE => {
@@ -238,6 +242,7 @@ impl Kind {
     const STATE: u8 = 10;
     const END: u8 = 11;
     const DRAINED: u8 = 12;
+    const RELOAD: u8 = 13;
 }
 
 /// What of a body was not read yet.
@@ -461,6 +466,7 @@ mod tests {
             Entry::Frame(at, port, vec![1; 100]),
             Entry::Timer(at),
             Entry::Control(at, "{}".to_owned()),
+            Entry::Reload(at, "name = 'b'".to_owned()),
             Entry::Out(port, vec![2; 60]),
             Entry::Drained,
             Entry::RemovePort(at, port),

@@ -752,3 +752,177 @@ fn what_a_switch_before_this_one_has_shifted_is_not_mistaken() {
     assert!(refused.contains("no queue pair") && refused.contains("sw0.shifted"), "{refused}");
     std::fs::remove_dir_all(&folder).unwrap();
 }
+
+/// What a switch says to a line of JSON, spoken by hand: a byte that says "question", then the question; each
+/// part of the answer begins with a byte that says "answer".
+fn by_hand(path: &Path, question: &str) -> Value {
+    let channel = Channel::connect(path, 10).unwrap();
+    channel.send(&[b"\x05", question.as_bytes()].concat(), &[]).unwrap();
+    let (mut answer, mut buffer) = (Vec::new(), vec![0; 1 << 16]);
+    while let Some((len, _)) = channel.receive(&mut buffer).unwrap() {
+        assert_eq!(buffer[0], 6);
+        answer.extend_from_slice(&buffer[1..len]);
+    }
+    serde_json::from_slice(&answer).unwrap()
+}
+
+#[test]
+fn another_file_takes_the_place_of_one_that_runs() {
+    let mut running = Running::recorded("reload", "trace = 16\n");
+    let folder = running.folder.clone();
+    let file = |name: &str, text: &str| {
+        let path = folder.join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let take = |path: &Path| Question::Reload { file: Some(path.to_owned()) };
+    let mut one = Via::open(Place::Local(running.path.clone()), hello("10.9.0.1", 1, 1)).unwrap();
+    let mut to_itself = |from: u32, count: u32| {
+        for psn in from..from + count {
+            send(&mut one, &packet("10.9.0.1", "10.9.0.1", 1, psn));
+        }
+        hear(&mut one, count as usize)
+    };
+    assert!(to_itself(0, 4).iter().all(|(_, class)| *class == 2));
+    let said = by_hand(&running.path, r#"{"ask": "reload"}"#);
+    assert!(said["error"].as_str().unwrap().contains("started without a file"), "{said}");
+    let second = "[[program]]\nkind = 'ecn'\nevery = 2\n";
+    let said = control::ask(&running.path, &take(&file("b.toml", second))).unwrap();
+    assert_eq!(said["programs"], serde_json::json!([{ "kind": "ecn", "is": "new" }]));
+    assert_eq!(to_itself(10, 3), [(10, 2), (11, 3), (12, 2)]);
+    // Ecn has counted three of its port, and goes on behind another program.
+    let trim = "[[program]]\nkind = 'trim'\nabove = 900000\n";
+    let third = format!("{trim}{second}[[port]]\naddress = '10.9.0.1'\npcap = 'one.pcap'\n");
+    let said = control::ask(&running.path, &take(&file("c.toml", &third))).unwrap();
+    assert_eq!(said["programs"][1], serde_json::json!({ "kind": "ecn", "is": "kept" }));
+    assert_eq!(
+        (said["lines_new"][0].as_str(), said["ports_new"].as_array().map(Vec::len)),
+        (Some("10.9.0.1"), Some(0))
+    );
+    assert_eq!(to_itself(20, 2), [(20, 3), (21, 2)]);
+    // A bad file, or one that takes a new start, leaves all as it was.
+    for (bad, why) in [
+        (third.replace("above", "abov"), "abov"),
+        (format!("name = 'other'\n{second}"), "name cannot change"),
+        ("listen = '127.0.0.1:0'\ntoken = 'token'\n".to_owned(), "listen cannot change"),
+        (format!("{second}[[port]]\naddress = '10.9.0.1'\ninterface = 'lo'\n"), "end the processes"),
+        (format!("{second}[[port]]\naddress = '10.9.0.8'\ninterface = 'nowhere0'\n"), "nowhere0"),
+        (third.replace("one.pcap", "no/folder/one.pcap"), "one.pcap"),
+    ] {
+        let said = control::ask(&running.path, &take(&file("bad.toml", &bad))).unwrap_err().to_string();
+        assert!(said.contains(why), "{said}");
+    }
+    assert_eq!(to_itself(30, 2), [(30, 3), (31, 2)]);
+    let shown = running.show();
+    assert_eq!(shown["programs"].as_array().unwrap().len(), 2);
+    // The same once more, from the file as it is now, loses what a program that it no longer has knew.
+    file("c.toml", "");
+    let said = by_hand(&running.path, r#"{"ask": "reload"}"#);
+    assert_eq!(said["programs"], serde_json::json!([]));
+    assert!(to_itself(40, 4).iter().all(|(_, class)| *class == 2));
+    running.stop();
+    let lives = replayed(&folder.join("tape")).unwrap();
+    assert_eq!((lives[0].reloads, lives[0].frames_out), (3, 15), "{lives:?}");
+    // Another file at the same place of the recording gives something else.
+    let said = with_another(&folder.join("tape"), |entry| match entry {
+        Entry::Reload(_, text) if text.contains("every") => {
+            *text = text.replace("every = 2", "every = 3");
+            true
+        }
+        _ => false,
+    });
+    assert!(said.contains("life 1"), "{said}");
+    let captured = std::fs::metadata(folder.join("one.pcap")).unwrap().len();
+    assert!(captured > 1000, "frames are in the capture: {captured}");
+}
+
+#[test]
+fn ports_come_and_go_in_a_switch_that_runs() {
+    let running = Running::start("ports", "");
+    let folder = running.folder.clone();
+    let listener = UnixListener::bind(folder.join("guest")).unwrap();
+    let socket = folder.join("guest").display().to_string();
+    let add = |keys: &str| by_hand(&running.path, &format!(r#"{{"ask": "port-add", "port": {keys}}}"#));
+    let remove = |address: &str| {
+        by_hand(&running.path, &format!(r#"{{"ask": "port-remove", "address": "{address}"}}"#))
+    };
+    let cable = format!(r#"{{"address": "10.9.0.7", "also": ["fd00::7"], "qemu": "{socket}"}}"#);
+    let said = add(&cable);
+    assert_eq!(said["ports_new"], serde_json::json!(["10.9.0.7"]));
+    let mut guest = Machine::accept(&listener);
+    let mut one = Via::open(Place::Local(running.path.clone()), hello("10.9.0.1", 1, 1)).unwrap();
+    let mac = guest.ask("10.9.0.7", "10.9.0.1");
+    guest.send(mac, ETHERTYPE_IPV4, &frame(&packet("10.9.0.7", "10.9.0.1", 1, 5)));
+    assert_eq!(hear(&mut one, 1), [(5, 2)]);
+    for (keys, why) in [
+        (cable.as_str(), "two entries for 10.9.0.7"),
+        (r#"{"address": "10.9.0.1", "interface": "lo"}"#, "has the address 10.9.0.1 already"),
+        (r#"{"address": "10.9.0.9", "interfaces": "lo"}"#, "interfaces"),
+        (r#"{"address": "10.9.0.9", "faults": {"loss": 2}}"#, "are 0 to 1"),
+        (r#"{"address": "0.0.0.0", "interface": "lo"}"#, "is not the address of a host"),
+    ] {
+        let said = add(keys);
+        assert!(said["error"].as_str().unwrap().contains(why), "{said}");
+    }
+    // Faults of a port that a process has.
+    assert_eq!(add(r#"{"address": "10.9.0.1", "faults": {"loss": 1}}"#)["lines_new"][0], "10.9.0.1");
+    send(&mut one, &packet("10.9.0.1", "10.9.0.1", 1, 6));
+    while running.show()["ports"][1]["rx_faults"]["lost"] != 1 {
+        std::thread::yield_now();
+    }
+    assert_eq!(remove("10.9.0.1")["lines_new"][0], "10.9.0.1");
+    send(&mut one, &packet("10.9.0.1", "10.9.0.1", 1, 7));
+    assert_eq!(hear(&mut one, 1), [(7, 2)]);
+    assert_eq!(remove("fd00::7")["ports_gone"], serde_json::json!(["10.9.0.7"]));
+    assert!(remove("10.9.0.7")["error"].as_str().unwrap().contains("no [[port]] for 10.9.0.7"));
+    send(&mut one, &packet("10.9.0.1", "10.9.0.7", 1, 8));
+    while running.show()["counters"]["drop_no_route"] != 1 {
+        std::thread::yield_now();
+    }
+    // The address is free for a process.
+    Via::open(Place::Local(running.path.clone()), hello("10.9.0.7", 1, 1)).unwrap();
+}
+
+/// Tables and registers are read and written while a switch runs, and a recording has that.
+#[test]
+fn entries_of_programs_are_read_and_set() {
+    let mut running = Running::recorded("entries", "[[program]]\nkind = 'ecn'\nevery = 3\n");
+    let mut one = Via::open(Place::Local(running.path.clone()), hello("10.9.0.1", 1, 1)).unwrap();
+    send(&mut one, &packet("10.9.0.1", "10.9.0.1", 1, 1));
+    assert_eq!(hear(&mut one, 1), [(1, 2)]);
+    let ask = |question: &str| by_hand(&running.path, question);
+    assert_eq!(ask(r#"{"ask": "entries", "program": "ecn"}"#)["tables"][0], "seen");
+    let seen = r#"{"ask": "entries", "program": "1", "table": "seen"}"#;
+    assert_eq!(ask(seen)["entries"], serde_json::json!([[0, 1]]));
+    let said = ask(r#"{"ask": "set-entry", "program": "ecn", "table": "seen", "key": 0, "value": 2}"#);
+    assert_eq!(said, serde_json::json!({ "key": 0, "value": 2 }));
+    send(&mut one, &packet("10.9.0.1", "10.9.0.1", 1, 2));
+    assert_eq!(hear(&mut one, 1), [(2, 3)], "the third of its port");
+    let one_entry = r#"{"ask": "entries", "program": "ecn", "table": "seen", "key": 5}"#;
+    assert_eq!(ask(one_entry)["entries"], serde_json::json!([]));
+    let said = ask(r#"{"ask": "set-entry", "program": "ecn", "table": "word", "key": 0}"#);
+    assert_eq!(said["error"], "ecn has no table word; it has seen");
+    running.stop();
+    assert_eq!(replayed(&running.folder.join("tape")).unwrap()[0].controls, 2);
+}
+
+/// Between rounds of questions and frames a switch is what it was: what is no question is refused in words.
+#[test]
+fn what_is_no_question_is_refused_in_words() {
+    let running = Running::start("words", "");
+    for (asked, said) in [
+        ("", "no question"),
+        ("show", "no question"),
+        (r#"{"ask": "sing"}"#, "unknown variant"),
+        (r#"{"ask": "show", "loud": true}"#, "unknown field"),
+        (r#"{"ask": "port-remove", "address": "here"}"#, "no question"),
+    ] {
+        let answer = by_hand(&running.path, asked);
+        assert!(answer["error"].as_str().unwrap().contains(said), "{answer}");
+    }
+    assert_eq!(by_hand(&running.path, r#"{"ask": "show"}"#)["name"], "sw0");
+    assert_eq!(
+        by_hand(&running.path, r#"{"ask": "trace", "qp": null, "last": 5}"#)["events"],
+        Value::Array(vec![])
+    );
+}

@@ -413,6 +413,25 @@ impl Own for Sequencer {
         ]
     }
 
+    fn tables(&self) -> Vec<&'static str> {
+        vec!["count"]
+    }
+
+    fn entries(&self, _table: &str) -> Vec<(u64, u64)> {
+        vec![(0, self.count)]
+    }
+
+    /// Numbers are skipped, never given back.
+    fn set_entry(&mut self, _table: &str, key: u64, value: Option<u64>) -> Result<(), String> {
+        match value.filter(|value| key == 0 && *value >= self.count && *value <= 1 << COUNT_BITS) {
+            Some(value) => {
+                self.count = value;
+                Ok(())
+            }
+            None => Err(format!("count has the entry 0, which only rises from {}", self.count)),
+        }
+    }
+
     /// A host that is back has other queue pairs; where the server has gone nobody is answered any more.
     fn on_gone(&mut self, _ctx: &mut Context<'_>, address: Gid) {
         let is_server = address == self.told.server;

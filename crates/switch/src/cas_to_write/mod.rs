@@ -323,6 +323,31 @@ impl CasToWrite {
         true
     }
 
+    /// The words whose value is known, by address.
+    pub fn known_words(&self) -> impl Iterator<Item = (u64, u64)> {
+        let value = |word: &Word| if let State::Known(value) = word.state { Some(value) } else { None };
+        self.words.all().filter_map(move |word| Some((word.va, value(word)?)))
+    }
+
+    /// A word's value, if it is known.
+    pub fn known_word(&self, va: u64) -> Option<u64> {
+        match self.words.get(self.words.find(va)?).state {
+            State::Known(value) => Some(value),
+            _ => None,
+        }
+    }
+
+    /// Says what a word is that is known, and to which nothing is on its way. Whether it is such a one.
+    pub fn set_known(&mut self, va: u64, value: u64) -> bool {
+        let Some(at) = self.words.find(va) else { return false };
+        let word = self.words.get_mut(at);
+        let is_known = matches!(word.state, State::Known(_)) && word.natives == 0;
+        if is_known {
+            word.state = State::Known(value);
+        }
+        is_known
+    }
+
     /// Digests of what it remembers, by name.
     pub fn digests(&self) -> Vec<(&'static str, u64)> {
         let rows = (&self.waiting, self.held, &self.freed, &self.refused, &self.carriers, &self.shifted);
