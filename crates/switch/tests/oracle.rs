@@ -8,11 +8,14 @@ mod rack;
 
 use adverb_nic::{CompletionOp, QpId, SendOp, Status};
 use adverb_switch::cas_to_write::carry::CarryConfig;
-use adverb_switch::{ByteOrder, CasConfig, CasToWrite, Counter, Counters, Program, Switch};
+use adverb_switch::{
+    ByteOrder, CasConfig, CasToWrite, Counter, Counters, MarkConfig, Next, Program, ProgramConfig, Switch,
+};
 use adverb_wire::{Duration, Psn, QpNumber};
 use rack::world::{CAPS, Link, Memory, wr};
 use rack::{Chances, Rack};
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
 
 const SERVER: usize = 3;
 const CLIENTS: usize = 3;
@@ -414,6 +417,16 @@ fn without_faults_nearly_all_atomics_are_converted() {
 
 /// Restarts the switch under load; whether requests were on their way, and what the oracle says.
 fn restart_under_load(seed: u64, adjust: Adjust) -> (bool, Result<(), String>) {
+    under_load(seed, adjust, |run| {
+        run.counters.push(run.rack.switch.counters().clone());
+        run.before = run.trace();
+        let again = switch(&run.rack.w, adjust);
+        run.rack.restart(again);
+    })
+}
+
+/// Does something to the switch under load; whether requests were on their way, and what the oracle says.
+fn under_load(seed: u64, adjust: Adjust, disturb: impl Fn(&mut Run)) -> (bool, Result<(), String>) {
     let mut run = Run::with(seed, adjust);
     run.warm_up();
     run.rack.chances = chances(seed);
@@ -431,10 +444,7 @@ fn restart_under_load(seed: u64, adjust: Adjust) -> (bool, Result<(), String>) {
     }
     run.poll();
     let under_load = !run.open.is_empty();
-    run.counters.push(run.rack.switch.counters().clone());
-    run.before = run.trace();
-    let again = switch(&run.rack.w, adjust);
-    run.rack.restart(again);
+    disturb(&mut run);
     run.work(50, 2);
     run.rack.chances = Chances::default();
     (under_load, run.check())
@@ -450,6 +460,86 @@ fn a_restarted_switch_gives_no_wrong_value() {
     }
     println!("{restarted_under_load} restarts met requests on their way");
     assert!(restarted_under_load > 0, "no restart met a request");
+}
+
+/// What came of other rows in the place of the one that runs.
+#[derive(Default)]
+struct Reloads {
+    /// Requests were on their way.
+    met: u64,
+    /// The program awaited answers, and so could not go.
+    could_not_go: u64,
+    /// Of these, times that it stayed with what it knew; else it was told something else.
+    kept: u64,
+}
+
+/// Gives the switch other rows under load: its program stays where others come and go around it, or is told
+/// something else, and then is as one that starts.
+fn reload_under_load(seed: u64, adjust: Adjust, reloads: &mut Reloads) -> Result<(), String> {
+    let counted = std::cell::Cell::new((0, 0));
+    let (is_under_load, judged) = under_load(seed, adjust, |run| {
+        for _ in 0..3 {
+            let (mut row, programs) = (Vec::new(), run.rack.switch.programs());
+            let place = programs.iter().position(|program| program.server().is_some()).unwrap();
+            let Program::CasToWrite(cas) = &programs[place] else { unreachable!() };
+            let config = CasConfig { words_max: 64 + run.rng.usize(..9), ..*cas.config() };
+            let is_kept = config == *cas.config() || run.rng.bool();
+            row.push(match is_kept {
+                true => Next::Kept(place),
+                false => Next::New(ProgramConfig::CasToWrite(config)),
+            });
+            let ecn = MarkConfig { above: None, every: NonZeroU32::new(2) };
+            for _ in 0..run.rng.usize(..3) {
+                row.insert(run.rng.usize(..=row.len()), Next::New(ProgramConfig::Ecn(ecn)));
+            }
+            let now = run.rack.w.now;
+            let could_not_go = run.rack.switch.reload(now, &[], 4096).is_err();
+            if !could_not_go {
+                // It has gone, and another one begins.
+                row = vec![Next::New(ProgramConfig::CasToWrite(config))];
+            }
+            run.rack.switch.reload(now, &row, 4096).unwrap();
+            let (kept, all) = counted.get();
+            counted.set((kept + u64::from(could_not_go && is_kept), all + u64::from(could_not_go)));
+            // At once, so that they meet what is on its way.
+            for who in 0..run.clients.len() {
+                if !run.clients[who].failed && run.clients[who].open < 2 {
+                    let (word, call) = (run.rng.u64(..WORDS), run.random_call());
+                    run.post(who, word, call);
+                }
+            }
+            for _ in 0..run.rng.usize(..20) {
+                run.rack.advance(run.rack.w.now + Duration::from_us(50));
+            }
+            run.poll();
+        }
+    });
+    reloads.met += u64::from(is_under_load);
+    reloads.kept += counted.get().0;
+    reloads.could_not_go += counted.get().1;
+    judged
+}
+
+#[test]
+fn a_switch_that_is_reloaded_gives_no_wrong_value() {
+    let mut reloads = Reloads::default();
+    for seed in seeds(300) {
+        reload_under_load(seed, |_| {}, &mut reloads).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    }
+    let Reloads { met, could_not_go, kept } = reloads;
+    println!(
+        "{met} met requests on their way; {could_not_go} times the program could not go, {kept} it stayed"
+    );
+    assert!(met > 0 && kept > 0 && could_not_go > kept);
+}
+
+/// A program that begins anew must be as one of a switch that starts: it waits, and believes nobody.
+#[test]
+fn a_reload_that_begins_at_once_is_found() {
+    let hasty: Adjust = |config| config.flight = Duration::from_ps(1);
+    let found = (0..1000).find(|seed| reload_under_load(*seed, hasty, &mut Reloads::default()).is_err());
+    println!("seed {found:?}");
+    assert!(found.is_some());
 }
 
 /// What another instance has converted must have left the path before anything changes a word again: with a
