@@ -502,7 +502,7 @@ mod tests {
             ("star_threshold=many", "star_threshold", Some("many"), THRESHOLD),
             ("star_hold=5", "star_hold", Some("5"), HOLD),
             ("star_merge=yes", "star_merge", Some("yes"), SWITCH),
-            ("star_burst=1", "star_burst", Some("1"), SWITCH),
+            ("star_burst=2", "star_burst", Some("2"), SWITCH),
             ("star_hold=61s", "star_hold", Some("61s"), HOLD),
             ("star_registry=0", "star_registry", Some("0"), REGISTRY),
             ("star_registry=65537", "star_registry", Some("65537"), REGISTRY),
