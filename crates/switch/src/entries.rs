@@ -11,6 +11,8 @@ pub const ENTRIES_MAX: usize = 4096;
 const SEEN: &str = "seen";
 /// The table of `cas_to_write`: values of words, by address, as far as they are known.
 const WORDS: &str = "words";
+/// The table of `steer`: addresses of last entries, by key, as far as they are known.
+const TAILS: &str = "tails";
 
 impl Program {
     /// What it has of tables and registers.
@@ -18,6 +20,7 @@ impl Program {
         match self {
             Program::Ecn(_) | Program::Trim(_) => vec![SEEN],
             Program::CasToWrite(_) => vec![WORDS],
+            Program::Steer(_) => vec![TAILS],
             Program::Own(_, own) => own.tables(),
             Program::Paper(_) => Vec::new(),
         }
@@ -36,6 +39,7 @@ impl Program {
                 .map(|(at, seen)| (at, (*seen).into()))
                 .collect(),
             Program::CasToWrite(cas) => cas.known_words().collect(),
+            Program::Steer(steer) => steer.known_tails(),
             Program::Own(_, own) => own.entries(table),
             Program::Paper(_) => Vec::new(),
         };
@@ -55,6 +59,9 @@ impl Program {
                 seen.map(|seen| u64::from(*seen)).filter(|seen| *seen > 0)
             }
             Program::CasToWrite(cas) => cas.known_word(key),
+            Program::Steer(steer) => {
+                steer.known_tails().into_iter().find(|(k, _)| *k == key).map(|(_, at)| at)
+            }
             Program::Own(_, own) => own.entry(table, key),
             Program::Paper(_) => None,
         })
@@ -84,6 +91,13 @@ impl Program {
                 None if cas.forget_word(now, key) => Ok(()),
                 Some(_) => Err(format!("the word {key:#x} is not known, and so cannot be set")),
                 None => Err(format!("the word {key:#x} is not followed, or something is on its way to it")),
+            },
+            Program::Steer(steer) => match value {
+                None if steer.forget_key(key) => Ok(()),
+                None => Err(format!("the last entry of {key:#x} is not known")),
+                Some(_) => {
+                    Err("the server says which entry is a chain's last; it can only be forgotten".to_owned())
+                }
             },
             Program::Own(_, own) => own.set_entry(table, key, value),
             Program::Paper(_) => Err(format!("there is no table {table}")),

@@ -170,7 +170,19 @@ fn show(process: &Process) -> Value {
             "rx_faults": faults[0], "tx_faults": faults[1],
         }))
     });
-    let programs = switch.programs().iter().map(|program| match program {
+    let counters: Map<String, Value> =
+        switch.counters().iter().map(|(name, count)| (name.to_owned(), count.into())).collect();
+    json!({
+        "name": process.config.name, "ports": ports.collect::<Vec<_>>(),
+        "programs": switch.programs().iter().map(show_program).collect::<Vec<_>>(), "counters": counters,
+        "recirculated": switch.recirculated(), "messages_sent": tally.messages,
+        "messages_malformed": malformed,
+        "strangers_refused": gate.as_ref().map_or(0, |gate| gate.refused),
+    })
+}
+
+fn show_program(program: &Program) -> Value {
+    match program {
         Program::Ecn(mark) | Program::Trim(mark) => {
             let MarkConfig { above, every } = mark.config();
             json!({ "kind": program.name(), "above": above, "every": every })
@@ -208,16 +220,7 @@ fn show(process: &Process) -> Value {
             json!({ "kind": name, "counts": counts.collect::<Map<_, _>>() })
         }
         Program::Paper(_) => unreachable!("the configuration refuses it"),
-    });
-    let counters: Map<String, Value> =
-        switch.counters().iter().map(|(name, count)| (name.to_owned(), count.into())).collect();
-    json!({
-        "name": process.config.name, "ports": ports.collect::<Vec<_>>(),
-        "programs": programs.collect::<Vec<_>>(), "counters": counters,
-        "recirculated": switch.recirculated(), "messages_sent": tally.messages,
-        "messages_malformed": malformed,
-        "strangers_refused": gate.as_ref().map_or(0, |gate| gate.refused),
-    })
+    }
 }
 
 fn show_cable(cable: &Cable, strange: u64) -> Value {

@@ -135,6 +135,14 @@ impl Steer {
         counts
     }
 
+    /// The last entries that are known, by key, in the order of keys.
+    pub fn known_tails(&self) -> Vec<(u64, u64)> {
+        let known = self.chains.all().filter_map(|(_, chain)| Some((chain.key, chain.tail?)));
+        let mut tails: Vec<(u64, u64)> = known.collect();
+        tails.sort_unstable();
+        tails
+    }
+
     /// Forgets the last entries of all chains of a key; whether there were any. Clients find them by
     /// themselves again, and tell them thereby.
     pub fn forget_key(&mut self, key: u64) -> bool {
