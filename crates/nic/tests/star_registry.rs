@@ -11,11 +11,17 @@ const SERVER: usize = 1;
 const ALL: u8 = Grant::WRITE | Grant::READ | Grant::ATOMIC;
 
 fn world(seed: u64, room: u32) -> World {
+    world_with(seed, room, false)
+}
+
+/// The same, where completions may ride in their data, and a GD may bring several GDAs.
+fn world_with(seed: u64, room: u32, merges: bool) -> World {
     World::with_config(2, seed, |config| {
         let is_client = config.qpn_base == 1 << 16;
         let wish = if is_client { Wish::Client } else { Wish::Server };
         let registry = is_client.then_some(room);
-        config.star = Some(StarConfig { wish, registry, ..StarConfig::default() });
+        let merged = StarConfig { merge: merges, burst: merges, ..StarConfig::default() };
+        config.star = Some(StarConfig { wish, registry, ..merged });
     })
 }
 
@@ -49,7 +55,14 @@ fn left(w: &mut World) -> usize {
 
 #[test]
 fn what_rules_allow_passes_and_is_counted() {
-    let mut w = world(1, 8);
+    // Packets of data that are due: with merged ones a READ of three is one GD, and so is the server's SEND.
+    for (merges, due) in [(false, 13), (true, 9)] {
+        allowed(merges, due);
+    }
+}
+
+fn allowed(merges: bool, due: u64) {
+    let mut w = world_with(1, 8, merges);
     let ([a, b], at) = agreed(&mut w);
     let memory = [w.memory(CLIENT, 8192), w.memory(SERVER, 8192)];
     put(&mut w, at, region(&memory[SERVER], 0, 8192, ALL)).unwrap();
@@ -77,7 +90,7 @@ fn what_rules_allow_passes_and_is_counted() {
     w.send(SERVER, b, wr(5, SendOp::Send, &[memory[SERVER].sge(0, 3000)]));
     assert_eq!((w.completion(SERVER).status, w.completion(CLIENT).wr_id), (Status::Success, 60));
     let sent = left(&mut w) as u64;
-    assert!(sent >= 12, "{sent}");
+    assert_eq!(sent, due, "{merges}");
     assert_eq!(
         (w.counter(CLIENT, "star_egress_allowed"), w.counter(CLIENT, "star_egress_refused")),
         (sent, 0)
@@ -89,8 +102,9 @@ fn what_rules_allow_passes_and_is_counted() {
 #[test]
 fn of_what_no_rule_allows_no_packet_leaves() {
     let memory_of = |w: &mut World| [w.memory(CLIENT, 16384), w.memory(SERVER, 16384)];
-    for (case, len) in [(0, 8), (1, 8), (1, 9000), (2, 8), (3, 9000), (4, 8), (5, 8)] {
-        let mut w = world(10 + case, 8);
+    let cases = [(0, 8), (1, 8), (1, 9000), (2, 8), (3, 9000), (4, 8), (5, 8)];
+    for ((case, len), merges) in cases.into_iter().flat_map(|case| [(case, false), (case, true)]) {
+        let mut w = world_with(10 + case, 8, merges);
         let ([a, _], at) = agreed(&mut w);
         let memory = memory_of(&mut w);
         let (mut va, rkey) = memory[SERVER].at(4096);
