@@ -205,8 +205,11 @@ fn serve(options: &Serve) -> Result<ExitCode, Error> {
     let served = programs.block_on(async {
         let listener = rdma.listen(&options.at).await?;
         say::announce(format_args!(
-            "{} locks ready at {}, lease {:?}",
-            options.locks, options.at, options.lease
+            "{} locks, {} bytes of the NIC's own memory, ready at {}, lease {:?}",
+            options.locks,
+            u64::from(options.locks) * 8,
+            options.at,
+            options.lease
         ));
         adverb_apps::locks::serve_at(&rdma, &listener, &config).await
     });

@@ -142,7 +142,10 @@ fn a_holder_that_was_stopped_for_too_long_changes_nothing_and_is_told() {
 impl House {
     fn locks(&self, lease: &str) -> Running {
         let mut home = self.start(&["locks", "serve", "--locks", "8", "--lease", lease]);
-        assert_eq!(home.line(), format!("8 locks ready at {}, lease {lease}", self.at));
+        assert_eq!(
+            home.line(),
+            format!("8 locks, 64 bytes of the NIC's own memory, ready at {}, lease {lease}", self.at)
+        );
         home
     }
 }

@@ -2,8 +2,8 @@
 //! Sherman, SIGMOD 2022): a word for each lock, acquired by a compare and swap, released by a WRITE
 //! behind the data on the same queue pair, in one list. And the records that the locks guard.
 //!
-//! One process is the table's *home*: its memory holds the words and the records, and its program does
-//! nothing but connect clients, and end the connections of clients that are taken for dead.
+//! One process is the table's *home*: memory of its NIC holds the words, its own memory the records, and its
+//! program does nothing but connect clients, and end the connections of clients that are taken for dead.
 //!
 //! ```text
 //! word      0: free; else the holder's tag: holder:32 count:32. No tag is used twice.
@@ -33,16 +33,18 @@
 //! → [digest]; `lost` [lock] → [], if it cannot be had.
 
 mod client;
+pub(crate) mod home;
 mod slot;
+pub(crate) mod table;
 mod work;
 
-pub use client::{Client, Counted, Held};
+pub use client::{Client, Held};
 pub use work::{Work, work};
 
-use crate::meeting::{self, Fields, Met};
-use adverb_rdma::{Access, Asked, Connect, Duration, Error, Listener, On, Pd, Rdma, Region, Remote};
-use std::collections::BTreeMap;
+use crate::meeting::Fields;
+use adverb_rdma::{Connect, Duration, Error, Listener, Rdma, Remote};
 use std::fmt;
+use table::Told;
 
 /// Locks of a home at most: as many as Sherman has in 256 KiB of an adapter's memory.
 pub const LOCKS_MAX: u32 = 32_768;
@@ -75,6 +77,17 @@ pub enum Release {
     Write,
     /// By a compare and swap.
     CompareSwap,
+}
+
+/// What a client has done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counted {
+    /// Locks acquired.
+    pub acquired: u64,
+    /// Of these, taken over from a holder that was shut out.
+    pub taken_over: u64,
+    /// Compare and swaps that found the lock held.
+    pub refused: u64,
 }
 
 /// What a home has.
@@ -165,6 +178,11 @@ struct Welcome {
 }
 
 impl Welcome {
+    fn table(&self) -> Told {
+        let Welcome { epoch, lease, holder, locks, words, .. } = *self;
+        Told { epoch, lease, holder, locks, words }
+    }
+
     fn to_bytes(self) -> Vec<u8> {
         let mut out = self.epoch.to_be_bytes().to_vec();
         out.extend_from_slice(&self.lease.as_ns().to_be_bytes());
@@ -214,17 +232,6 @@ fn holder_of(tag: u64) -> u32 {
     (tag >> 32) as u32
 }
 
-/// A table's home.
-struct Home<'a> {
-    rdma: &'a Rdma,
-    pd: Pd,
-    words: Region,
-    welcome: Welcome,
-    connect: Connect,
-    /// By holder.
-    clients: BTreeMap<u32, Met>,
-}
-
 /// A table's home: connects clients until the program is asked to end.
 pub async fn serve(rdma: &Rdma, name: &str, config: &HomeConfig) -> Result<(), Error> {
     let listener = rdma.listen(name).await?;
@@ -235,11 +242,11 @@ pub async fn serve(rdma: &Rdma, name: &str, config: &HomeConfig) -> Result<(), E
 pub async fn serve_at(rdma: &Rdma, listener: &Listener, config: &HomeConfig) -> Result<(), Error> {
     let (locks, value_max) = (config.locks.clamp(1, LOCKS_MAX), config.value_max.clamp(1, VALUE_MAX));
     let pd = rdma.create_pd().await?;
-    let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-    let words = pd.region(u64::from(locks) * 8, access).await?;
-    let records = pd.region(u64::from(locks) * slot::record_len(value_max), access).await?;
+    let words = pd.device_region(u64::from(locks) * 8, home::lent()).await?;
+    let records = pd.region(u64::from(locks) * slot::record_len(value_max), home::lent()).await?;
+    let epoch = rdma.random().await?;
     let welcome = Welcome {
-        epoch: rdma.random().await?,
+        epoch,
         lease: config.lease,
         holder: 0,
         locks,
@@ -247,55 +254,8 @@ pub async fn serve_at(rdma: &Rdma, listener: &Listener, config: &HomeConfig) -> 
         words: words.remote(),
         records: records.remote(),
     };
-    let mut home = Home { rdma, pd, words, welcome, connect: config.connect, clients: BTreeMap::new() };
-    loop {
-        let mut on = vec![On::Stop, On::Asked(listener)];
-        let fixed = on.len();
-        on.extend(home.clients.values().map(|client| On::Gone(&client.line)));
-        match rdma.until(&on, None).await? {
-            Some(0) | None => return Ok(()),
-            Some(1) => {
-                let Some(asked) = listener.try_accept().await? else { continue };
-                // One client's mistake, or its end, is not the home's.
-                if let Err(error) = home.answer(asked).await {
-                    rdma.say(|| format!("a client was not answered: {error}"));
-                }
-            }
-            Some(index) => {
-                let gone = home.clients.keys().nth(index - fixed).copied();
-                gone.and_then(|gone| home.clients.remove(&gone));
-            }
-        }
-    }
-}
-
-impl Home<'_> {
-    async fn answer(&mut self, asked: Asked) -> Result<(), Error> {
-        if let Some((lock, tag)) = parse_shut_out(asked.attributes()) {
-            return self.shut_out(asked, lock, tag).await;
-        }
-        if self.clients.len() >= CLIENTS_MAX {
-            // Not answered, so refused.
-            return Ok(());
-        }
-        // Tags name their holder: a number that was used would let a tag come again.
-        let Some(holder) = self.welcome.holder.checked_add(1) else { return Ok(()) };
-        self.welcome.holder = holder;
-        let welcome = self.welcome.to_bytes();
-        let met = meeting::admit(self.rdma, &self.pd, asked, &welcome, &self.connect).await?;
-        self.clients.insert(holder, met);
-        Ok(())
-    }
-
-    /// Ends the queue pair of a lock's holder. When the answer is given, nothing of it arrives any more. If
-    /// the lock has another holder by now, nobody is shut out: the one that asks finds that by itself.
-    async fn shut_out(&mut self, asked: Asked, lock: u32, tag: u64) -> Result<(), Error> {
-        if lock < self.welcome.locks && self.words.load(u64::from(lock) * 8).await? == tag {
-            // Its queue pair goes with it.
-            drop(self.clients.remove(&holder_of(tag)));
-        }
-        asked.reply(&self.welcome.epoch.to_be_bytes()).await.map(drop)
-    }
+    let mut home = home::Home::new((rdma, &pd), (&words, locks), epoch, config.connect);
+    home.serve(listener, |holder| Welcome { holder, ..welcome }.to_bytes()).await
 }
 
 #[cfg(test)]

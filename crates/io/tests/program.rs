@@ -429,3 +429,60 @@ fn a_program_that_only_looks_is_told_so_whatever_it_looks_at() {
         assert_eq!(said.matches(&words).count(), expected, "{how}: {said}");
     }
 }
+
+/// Memory of the NIC's own: addresses from 0 on, loads, stores, a peer's atomics; 4 MiB and no more, which come back.
+#[test]
+fn memory_of_the_nic_is_zero_based_and_bounded() {
+    const ALL_OF_IT: u64 = 4 << 20;
+    let name = rendezvous();
+    let (at, here) = (name.clone(), std::sync::mpsc::channel());
+    let server = std::thread::spawn(move || {
+        let programs = open(40, 1);
+        let rdma = Rdma::new(programs.clone());
+        programs.block_on(async {
+            let pd = rdma.create_pd().await?;
+            let cq = rdma.create_cq(16).await?;
+            let words = pd.device_region(256, ALL).await?;
+            assert_eq!((words.addr(), words.len()), (0, 256));
+            words.store(248, 7).await?;
+            let again = pd.region_again(&words, ALL).await?;
+            assert_eq!((again.addr(), again.load(248).await?), (0, 7));
+            assert_ne!(again.remote().rkey, words.remote().rkey);
+            let beyond = pd.device_region(ALL_OF_IT - 255, ALL).await.err();
+            let refused = Error::DeviceMemory { len: ALL_OF_IT - 255, free: ALL_OF_IT - 256 };
+            assert_eq!(beyond, Some(refused), "what is registered twice counts once");
+            let rest = pd.device_region(ALL_OF_IT - 256, ALL).await?;
+            drop(rest);
+            let listener = rdma.listen(&at).await?;
+            here.0.send(()).unwrap();
+            let asked = listener.accept().await?;
+            let qp = pd.create_rc(&cq, Caps::default()).await?;
+            let line = asked.accept(&qp, &words.remote().to_bytes(), &Connect::default()).await?;
+            rdma.until(&[On::Gone(&line)], None).await?;
+            assert_eq!((words.load(248).await?, words.read(0, 3).await?), (9, b"abc".to_vec()));
+            drop((qp, words, again));
+            pd.device_region(ALL_OF_IT, ALL).await.map(drop)
+        })
+    });
+    here.1.recv().unwrap();
+    let programs = open(40, 2);
+    let rdma = Rdma::new(programs.clone());
+    let done: Result<(), Error> = programs.block_on(async {
+        let pd = rdma.create_pd().await?;
+        let cq = rdma.create_cq(16).await?;
+        let own = pd.region(64, ALL).await?;
+        let qp = pd.create_rc(&cq, Caps::default()).await?;
+        let (_line, told) = qp.connect(&name, &[], &Connect::default(), None).await?;
+        let words = Remote::from_bytes(&told).ok_or(Error::Garbled("a region"))?;
+        assert_eq!(words.addr, 0);
+        assert_eq!(qp.compare_swap((&words, 248), (7, 8), (&own, 0)).await?, 7);
+        assert_eq!(qp.fetch_add((&words, 248), 1, (&own, 0)).await?, 8);
+        own.write(8, b"abc").await?;
+        qp.write((&own, 8), 3, (&words, 0)).await?;
+        qp.read((&own, 16), 8, (&words, 248)).await?;
+        assert_eq!(own.load(16).await?, 9);
+        Ok(())
+    });
+    done.unwrap();
+    server.join().unwrap().unwrap();
+}

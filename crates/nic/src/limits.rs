@@ -18,6 +18,8 @@ pub const MAX_MR: u32 = 1 << 20;
 pub const MAX_MW: u32 = 1 << 20;
 /// XRC domains.
 pub const MAX_XRCD: u32 = 1 << 10;
+/// Bytes of memory on the NIC itself, for programs.
+pub const MAX_DM_SIZE: u64 = 4 << 20;
 /// Bytes of one region.
 pub const MAX_MR_SIZE: u64 = 1 << 46;
 /// Send or receive work requests of one queue pair.

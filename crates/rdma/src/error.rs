@@ -24,6 +24,13 @@ pub enum Error {
         /// Bytes of the memory.
         of: u64,
     },
+    /// The NIC has no such amount of memory of its own left.
+    DeviceMemory {
+        /// Bytes that were asked for.
+        len: u64,
+        /// Bytes that nobody has.
+        free: u64,
+    },
     /// A work request ended with an error, and its queue pair with it.
     Failed {
         /// How.
@@ -66,6 +73,9 @@ impl fmt::Display for Error {
                 write!(f, "the NIC took {posted} requests and refused the next one: {refused}")
             }
             Error::Range { at, len, of } => write!(f, "{len} bytes at {at} of memory of {of} bytes"),
+            Error::DeviceMemory { len, free } => {
+                write!(f, "{len} bytes of the NIC's own memory, of which {free} are free")
+            }
             Error::Failed { status, vendor } => {
                 write!(f, "the work request failed: {status:?}, vendor syndrome {vendor:#x}")
             }

@@ -34,6 +34,7 @@
 //! memory queue connect regions; queue pairs, completion queues; how two programs meet
 //! transfer grant       1RMA: transfers without connections, and keys for them
 //! record               keys and values that are read while they are written
+//! portable             logarithms and powers whose results are the same bits on every machine
 //! note                 what an oracle is told
 //! unwaited             when a program makes no progress
 //! ```
@@ -45,6 +46,7 @@ mod grant;
 mod memory;
 mod note;
 mod pending;
+pub mod portable;
 mod queue;
 pub mod record;
 pub mod seam;

@@ -248,6 +248,7 @@ impl Programs {
                 (self.rma.allocate_of_file(file, size(end)?), at)
             }
             Backing::SendQueue(_) => return Err(CallError::Unsupported("a send queue's memory for 1RMA")),
+            Backing::Device { .. } => return Err(CallError::Unsupported("the NIC's own memory for 1RMA")),
             Backing::Same(_) => return Err(CallError::Unsupported("a region's memory for 1RMA")),
         };
         Ok(Answer::Memory(self.add(Piece { memory: memory.map_err(refused)?, start })))

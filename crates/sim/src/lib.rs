@@ -12,7 +12,6 @@ pub mod events;
 pub mod fabric;
 pub mod host;
 pub mod linear;
-pub mod portable;
 pub mod program;
 pub mod scenario;
 pub mod sim;
@@ -23,6 +22,7 @@ pub mod units;
 pub mod watch;
 pub mod workload;
 
+pub use adverb_rdma::portable;
 pub use error::Error;
 pub use fabric::switch::{Balance, Discipline, SwitchConfig};
 pub use fabric::topology::{CableKind, Topology};

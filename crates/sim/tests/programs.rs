@@ -569,3 +569,72 @@ fn a_word_that_the_nic_writes_is_seen_later() {
     assert_eq!(steps(Profile { pcie_write: 280_000, ..p }), [380_000, 150_000]);
     assert_eq!(steps(Profile { pcie_write: 280_000, cpu_spin: 9_000, ..p }), [389_000, 150_000]);
 }
+
+/// Memory on the NIC has addresses from 0 on, two regions of it the same ones under other keys; there are 4 MiB of
+/// it for all programs of a host; and where hardware costs time, what is done to it takes no turn over PCIe.
+#[test]
+fn memory_on_the_nic_is_zero_based_bounded_and_near() {
+    async fn lend(rdma: Rdma, on_chip: bool) -> Result<(), Error> {
+        let pd = rdma.create_pd().await?;
+        let cq = rdma.create_cq(16).await?;
+        let other = pd.device_region(64, all()).await?;
+        other.store(8, 77).await?;
+        let words = if on_chip { pd.device_region(64, all()).await? } else { pd.region(64, all()).await? };
+        assert_eq!((other.addr(), words.addr() == 0), (0, on_chip));
+        assert_ne!(other.remote().rkey, words.remote().rkey);
+        words.write(16, &[5; 8]).await?;
+        assert_eq!((words.load(8).await?, words.read(16, 4).await?), (0, vec![5; 4]));
+        let beyond = pd.device_region((4 << 20) - 64, all()).await;
+        let free = (4 << 20) - if on_chip { 128 } else { 64 };
+        assert_eq!(
+            beyond.err(),
+            (free < (4 << 20) - 64).then(|| Error::DeviceMemory { len: (4 << 20) - 64, free })
+        );
+        let listener = rdma.listen("words").await?;
+        let asked = listener.accept().await?;
+        let qp = pd.create_rc(&cq, Caps::default()).await?;
+        let line = asked.accept(&qp, &words.remote().to_bytes(), &Connect::default()).await?;
+        rdma.until(&[On::Gone(&line)], None).await?;
+        assert_eq!((other.load(8).await?, words.load(8).await?), (77, 100), "the key says which");
+        drop((qp, words, other));
+        // Both have gone, and all of it is there again, once no queue pair is left.
+        pd.device_region(4 << 20, all()).await.map(drop)
+    }
+    async fn swap(rdma: Rdma, took: Rc<RefCell<[u64; 2]>>) -> Result<(), Error> {
+        let pd = rdma.create_pd().await?;
+        let cq = rdma.create_cq(16).await?;
+        let own = pd.region(64, all()).await?;
+        let qp = pd.create_rc(&cq, Caps::default()).await?;
+        let (_line, told) = qp.connect("words", &[], &Connect::default(), None).await?;
+        let words = Remote::from_bytes(&told).ok_or(Error::Garbled("a region"))?;
+        let begun = rdma.now().await?;
+        for n in 0..100 {
+            assert_eq!(qp.compare_swap((&words, 8), (n, n + 1), (&own, 0)).await?, n);
+        }
+        let swapped = rdma.now().await?;
+        for _ in 0..100 {
+            qp.read((&own, 8), 8, (&words, 8)).await?;
+        }
+        *took.borrow_mut() = [swapped.since(begun).as_ps(), rdma.now().await?.since(swapped).as_ps()];
+        Ok(())
+    }
+    let rack = profiles::by_name("connectx5-rack").unwrap();
+    let [host, chip] = [false, true].map(|on_chip| {
+        let took = Rc::new(RefCell::new([0; 2]));
+        let told = took.clone();
+        let programs = vec![
+            Start::new("server", 0, move |rdma| lend(rdma, on_chip)).mortal(Mortal::Never),
+            Start::new("client", 1, move |rdma| swap(rdma, told.clone())).mortal(Mortal::Never),
+        ];
+        let sim = run(rack, Setup { programs, ..Setup::default() });
+        assert!(
+            sim.programs().all(|(_, doing, ..)| *doing == Doing::Ended(Ok(()))),
+            "{:?}",
+            sim.programs().collect::<Vec<_>>()
+        );
+        let took = *took.borrow();
+        took.map(|ps| ps / 100_000)
+    });
+    // In ns, of one: as `a_rack_adds_its_switch` has it of single requests.
+    assert_eq!([host[0] - chip[0], host[1] - chip[1]], [420, 350], "{host:?} {chip:?}");
+}

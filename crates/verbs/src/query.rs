@@ -21,7 +21,7 @@ const VENDOR_PART_ID: u32 = 0xad;
 /// Entries of the GID table; those without an address are empty, as on other adapters.
 const GID_TABLE_LEN: usize = 16;
 /// Bytes of device memory per process.
-pub(crate) const DM_SIZE: u64 = 4 << 20;
+pub(crate) const DM_SIZE: u64 = limits::MAX_DM_SIZE;
 
 fn as_int(value: u64) -> c_int {
     c_int::try_from(value).unwrap_or(c_int::MAX)

@@ -1,13 +1,15 @@
 //! Answers to calls that never wait: objects, posts, polls, memory, the exchange.
 
-use super::memory::Memory;
+use super::memory::{Memory, Retired};
 use super::{Programs, State};
+use adverb_nic::limits::MAX_DM_SIZE;
 use adverb_nic::{CqId, PdId, QpAttrMask, QpId, RecvWr, SendData, SendWr};
 use adverb_os::mapping::Mapping;
 use adverb_os::{shm, sys};
 use adverb_rdma::seam::{Backing, FileId, MemoryId, Object, RecvTarget};
 use adverb_rdma::{Answer, Call, Data, Device, Error, RecvRequest, SendRequest};
 use adverb_wire::Gid;
+use std::collections::BTreeMap;
 use std::os::fd::AsRawFd;
 
 /// Regions of a program at most.
@@ -151,13 +153,22 @@ impl Programs {
             Backing::Zeros { len } => {
                 let len = size(len)?;
                 let mapping = Mapping::anonymous(len).map_err(failed)?;
-                self.host.control(|nic, _| Memory::register(nic, pd, mapping, (0, len), access))?
+                self.host.control(|nic, _| Memory::register(nic, pd, mapping, (0, len), access, false))?
             }
             Backing::File { file: FileId(file), at, len } => {
                 let end = at.checked_add(len).ok_or(Error::Range { at, len, of: u64::MAX })?;
                 let mapping = Mapping::of_number(file, size(end)?).map_err(failed)?;
                 let part = (size(at)?, size(len)?);
-                self.host.control(|nic, _| Memory::register(nic, pd, mapping, part, access))?
+                self.host.control(|nic, _| Memory::register(nic, pd, mapping, part, access, false))?
+            }
+            Backing::Device { len } => {
+                let free = MAX_DM_SIZE - state.device_bytes();
+                if len > free {
+                    return Err(Error::DeviceMemory { len, free });
+                }
+                let len = size(len)?;
+                let mapping = Mapping::anonymous(len).map_err(failed)?;
+                self.host.control(|nic, _| Memory::register(nic, pd, mapping, (0, len), access, true))?
             }
             Backing::Same(MemoryId(memory)) => {
                 let memory = state.memories.get(&memory).ok_or(Error::NoSuchObject("memory"))?;
@@ -285,6 +296,16 @@ impl Programs {
             self.sweep();
         }
         Ok(Answer::Completions(completions))
+    }
+}
+
+impl State {
+    /// Bytes of the NIC's own memory that regions have, those that are to go too. What is registered twice
+    /// counts once.
+    fn device_bytes(&self) -> u64 {
+        let retired = self.retired.iter().map(Retired::memory);
+        let all = self.memories.values().chain(retired).filter_map(Memory::device_bytes);
+        all.collect::<BTreeMap<u64, u64>>().values().sum()
     }
 }
 

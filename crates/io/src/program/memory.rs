@@ -22,7 +22,11 @@ pub(super) struct Memory {
     mapping: Option<Arc<Mapping>>,
     /// Its addresses.
     start: u64,
+    /// The one by which work requests name its first byte.
+    iova: u64,
     len: usize,
+    /// It counts as memory of the NIC's.
+    on_device: bool,
     pd: PdId,
     mr: MrInfo,
     /// Where receives into it were posted to.
@@ -37,24 +41,29 @@ impl Memory {
         mapping: Mapping,
         (at, len): (usize, usize),
         access: Access,
+        on_device: bool,
     ) -> Result<Memory, Error> {
         assert!(at <= mapping.len() && len <= mapping.len() - at, "a part of the mapping");
         let start = mapping.addr() + at as u64;
-        let init = MrInit { pd, addr: start, len: len as u64, iova: start, access };
+        let iova = if on_device { 0 } else { start };
+        let init = MrInit { pd, addr: start, len: len as u64, iova, access };
         // SAFETY: the mapping is readable and writable, is kept in `mapping` until the driver has
         // deregistered the region (`Memories`), and nobody forms a reference to its bytes.
         let mr = unsafe { nic.memory().reg_mr(&init) }?;
-        Ok(Memory { mapping: Some(Arc::new(mapping)), start, len, pd, mr, received: Vec::new() })
+        let mapping = Some(Arc::new(mapping));
+        Ok(Memory { mapping, start, iova, len, on_device, pd, mr, received: Vec::new() })
     }
 
     /// Registers its bytes once more.
     pub fn register_again(&self, nic: &mut Nic, pd: PdId, access: Access) -> Result<Memory, Error> {
         let mapping = self.mapping.clone().ok_or(Error::Unsupported("a send queue's memory for that"))?;
-        let (start, len) = (self.start, self.len);
-        let init = MrInit { pd, addr: start, len: len as u64, iova: start, access };
+        let Memory { start, iova, len, .. } = *self;
+        let init = MrInit { pd, addr: start, len: len as u64, iova, access };
         // SAFETY: as when it was registered first; the new value keeps the same mapping.
         let mr = unsafe { nic.memory().reg_mr(&init) }?;
-        Ok(Memory { mapping: Some(mapping), start, len, pd, mr, received: Vec::new() })
+        // Its bytes are counted as long as they are there.
+        let on_device = self.on_device;
+        Ok(Memory { mapping: Some(mapping), start, iova, len, on_device, pd, mr, received: Vec::new() })
     }
 
     /// Registers the memory of a send queue.
@@ -64,12 +73,18 @@ impl Memory {
         let init = MrInit { pd, addr: start, len: len as u64, iova: start, access };
         // SAFETY: a queue's memory is never unmapped, and always accessed raw.
         let mr = unsafe { nic.memory().reg_mr(&init) }?;
-        Ok(Memory { mapping: None, start, len, pd, mr, received: Vec::new() })
+        let (iova, on_device, received) = (start, false, Vec::new());
+        Ok(Memory { mapping: None, start, iova, len, on_device, pd, mr, received })
     }
 
     pub fn info(&self, id: adverb_rdma::seam::MemoryId) -> MemoryInfo {
         let MrInfo { lkey, rkey, .. } = self.mr;
-        MemoryInfo { id, addr: self.start, len: self.len as u64, lkey, rkey }
+        MemoryInfo { id, addr: self.iova, len: self.len as u64, lkey, rkey }
+    }
+
+    /// Where it lies, and its bytes, if it counts as memory of the NIC's.
+    pub fn device_bytes(&self) -> Option<(u64, u64)> {
+        self.on_device.then_some((self.start, self.len as u64))
     }
 
     pub fn lkey(&self) -> Key {
@@ -157,5 +172,10 @@ impl Retired {
 
     pub fn end(self, nic: &mut Nic) {
         self.memory.end(nic);
+    }
+
+    /// The region.
+    pub fn memory(&self) -> &Memory {
+        &self.memory
     }
 }

@@ -6,6 +6,7 @@ use adverb_nic::{Access, Error, MrInfo, Nic, PdId, QpId, Sge};
 use adverb_wire::Key;
 use core::cell::UnsafeCell;
 use core::ops::Range;
+use std::rc::{Rc, Weak};
 
 /// Bytes that NICs access through their address, zero at first. Pages that are never touched take no
 /// memory, so a range for elided payload costs address space only.
@@ -107,6 +108,41 @@ impl Buffer {
     /// A scatter/gather entry over a part.
     pub fn sge(&self, offset: usize, len: usize, lkey: Key) -> Sge {
         Sge { addr: self.addr() + offset as u64, len: len as u32, lkey }
+    }
+}
+
+/// Memory on a NIC: buffers that it reaches without PCIe. One that is gone counts no more.
+#[derive(Default)]
+pub struct Chip {
+    parts: Vec<(Range<u64>, Weak<Buffer>)>,
+}
+
+impl Chip {
+    /// The buffer is on the NIC from now on.
+    pub fn add(&mut self, buffer: &Rc<Buffer>) {
+        self.parts.retain(|(_, buffer)| buffer.strong_count() > 0);
+        let addr = buffer.addr();
+        self.parts.push((addr..addr + buffer.len() as u64, Rc::downgrade(buffer)));
+    }
+
+    /// Whether nothing was ever put there.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    fn alive(&self) -> impl Iterator<Item = &Range<u64>> {
+        self.parts.iter().filter(|(_, buffer)| buffer.strong_count() > 0).map(|(range, _)| range)
+    }
+
+    /// Whether this address of the machine that simulates is on the NIC.
+    pub fn contains(&self, addr: u64) -> bool {
+        self.alive().any(|range| range.contains(&addr))
+    }
+
+    /// Bytes that are taken.
+    pub fn used(&self) -> u64 {
+        self.alive().map(|range| range.end - range.start).sum()
     }
 }
 

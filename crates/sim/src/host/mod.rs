@@ -9,14 +9,13 @@ pub mod one_rma;
 use crate::fabric::link::FRAMING;
 use crate::fabric::topology::Routes;
 use crate::host::hardware::{Profile, Unit};
-use crate::host::memory::Buffer;
+use crate::host::memory::{Buffer, Chip};
 use crate::host::one_rma::Rma;
 use crate::sim::Config;
 use crate::watch::trace::seed_of;
 use adverb_nic::memory::prefetch;
 use adverb_nic::*;
 use adverb_wire::{Duration, Gid, Instant, Opcode, Operation, Psn, QpNumber, Service};
-use core::ops::Range;
 use std::collections::BTreeMap;
 
 /// How queue pairs of a fabric are set up.
@@ -255,8 +254,8 @@ pub struct Host {
     pub(crate) one_rma_first: bool,
     /// Its cost model, when it is not neutral.
     pub unit: Option<Box<Unit>>,
-    /// Addresses of memory on its NIC, which is reached without PCIe.
-    pub chip: Vec<Range<u64>>,
+    /// Memory on its NIC, which is reached without PCIe.
+    pub chip: Chip,
     /// Its NIC.
     pub nic: Nic,
     /// Its address.
@@ -331,7 +330,7 @@ impl Host {
             device: Device::Queues,
             is_plain: true,
             one_rma_first: false,
-            chip: Vec::new(),
+            chip: Chip::default(),
             uses: Vec::new(),
             idle: [Idle { first: NOBODY, last: NOBODY }; 2],
             unit: None,

@@ -7,6 +7,7 @@ use super::{Current, Due, Programs, Station};
 use crate::host::Host;
 use crate::host::memory::Buffer;
 use crate::sim::Sim;
+use adverb_nic::limits::MAX_DM_SIZE;
 use adverb_nic::{Access, PathId, PdId, QpAttr, QpAttrMask, RecvWr, SendData, SendWr};
 use adverb_rdma::Error;
 use adverb_rdma::seam::{
@@ -359,7 +360,8 @@ impl Sim {
         let bytes_of = station.bytes_of(backing);
         station.memories += 1;
         let life = programs.life(who).ok_or(Error::Left)?;
-        let (process, nic) = (&mut life.process, &mut self.hosts.list[h].nic);
+        let process = &mut life.process;
+        let Host { nic, chip, .. } = &mut self.hosts.list[h];
         Process::own(&process.pds, pd, "protection domain")?;
         if let Backing::SendQueue(qp) = backing {
             let qp = Process::own(&process.qps, qp, "queue pair")?;
@@ -373,6 +375,15 @@ impl Sim {
                 let same = process.memories.get(&memory).ok_or(Error::NoSuchObject("memory"))?;
                 let bytes = same.bytes.clone().ok_or(Error::Unsupported("a send queue's memory for that"))?;
                 (same.info.addr, bytes)
+            }
+            Backing::Device { len } => {
+                let free = MAX_DM_SIZE - chip.used();
+                if len > free {
+                    return Err(Error::DeviceMemory { len, free });
+                }
+                let buffer = Rc::new(bytes(len)?);
+                chip.add(&buffer);
+                (0, (buffer, 0..len))
             }
             _ => (iova, bytes_of?),
         };
@@ -400,6 +411,7 @@ impl Station {
             Backing::Same(_) | Backing::SendQueue(_) => {
                 Err(Error::Unsupported("memory that is registered already for that"))
             }
+            Backing::Device { .. } => Err(Error::Unsupported("the NIC's own memory for that")),
         }
     }
 }

@@ -88,16 +88,21 @@ impl Sim {
     }
 
     /// What a request needs of the responder.
-    fn request(&self, h: u32, id: u32, qp: u32) -> Request {
+    fn request(&mut self, h: u32, id: u32, qp: u32) -> Request {
         let packets = &self.fabric.packets;
         let operation = packets.bth(id).opcode.operation();
-        let (addr, len) = match operation {
-            _ if operation.is_atomic() => (packets.descriptor(id).atomic.va, 8),
-            _ => (packets.reth(id).va, u64::from(packets.reth(id).len)),
+        let (addr, len, rkey) = match operation {
+            _ if operation.is_atomic() => {
+                let atomic = &packets.descriptor(id).atomic;
+                (atomic.va, 8, atomic.rkey)
+            }
+            _ => (packets.reth(id).va, u64::from(packets.reth(id).len), packets.reth(id).rkey),
         };
-        let host = &self.hosts.list[h as usize];
+        let host = &mut self.hosts.list[h as usize];
+        // Memory on the NIC has addresses of its own, from 0 on.
+        let chip = !host.chip.is_empty()
+            && host.nic.memory().host_address(rkey, addr).is_some_and(|at| host.chip.contains(at));
         let p = &host.unit.as_ref().expect("only hosts with hardware come here").profile;
-        let chip = host.chip.iter().any(|range| range.contains(&addr));
         let reads = operation == Operation::ReadRequest;
         let word = (reads || operation == Operation::WriteOnly) && len <= 8 && p.word(!reads, chip) > 0;
         let need = match operation {

@@ -434,8 +434,7 @@ impl Sim {
     fn is_near(&self, h: u32, index: u32, answer: bool) -> bool {
         let host = &self.hosts.list[h as usize];
         let (chip, out) = (&host.chip, &self.hosts.out);
-        let on_chip = |addr: u64| chip.iter().any(|range| range.contains(&addr));
-        if !chip.is_empty() && out.payload.spans().iter().all(|span| on_chip(span.addr())) {
+        if !chip.is_empty() && out.payload.spans().iter().all(|span| chip.contains(span.addr())) {
             return true;
         }
         // By the frame itself: a WQE that is sent again may have others executed behind it.

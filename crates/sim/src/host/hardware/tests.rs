@@ -11,6 +11,7 @@ use crate::sim::{Config, Sim};
 use adverb_nic::queue::wqe::WqeOp;
 use adverb_nic::*;
 use adverb_wire::{Duration, Instant, Key};
+use std::rc::Rc;
 
 const NS: u64 = 1000;
 const CABLE: CableKind = CableKind { rate: 100_000_000_000, delay: Duration::from_ns(10) };
@@ -22,7 +23,7 @@ struct Bench {
     /// By queue pair: its two ends.
     qps: Vec<[QpId; 2]>,
     regions: [MrInfo; 2],
-    memory: Vec<Buffer>,
+    memory: Vec<Rc<Buffer>>,
     found: Vec<(u32, u64, u64)>,
 }
 
@@ -37,7 +38,7 @@ impl Bench {
             Config { payload: true, flow_bytes_max: 8, hardware: profile, ..Config::new(topology) };
         config.switch.latency_ps = latency_ns * NS;
         let mut sim = Sim::new(config).unwrap();
-        let memory: Vec<Buffer> = (0..2).map(|_| Buffer::new(1 << 16)).collect();
+        let memory: Vec<Rc<Buffer>> = (0..2).map(|_| Rc::new(Buffer::new(1 << 16))).collect();
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         let made = [0usize, 1].map(|h| {
             let host = &mut sim.hosts.list[h];
@@ -595,7 +596,7 @@ fn a_rack_adds_its_switch() {
     for (chip, read, cas) in [(false, 2_699.7, 2_759.8), (true, 2_349.7, 2_339.8)] {
         let mut b = bench();
         if chip {
-            b.sim.hosts.list[1].chip.push(b.memory[1].addr()..b.memory[1].addr() + 64);
+            b.sim.hosts.list[1].chip.add(&b.memory[1]);
         }
         let (addr, key) = b.far(0);
         b.post_bytes(0, 1, SendOp::Read(addr, key), 8);
@@ -603,7 +604,7 @@ fn a_rack_adds_its_switch() {
         assert!((took - read).abs() < 0.5, "READ, chip {chip}: {took}");
         let mut b = bench();
         if chip {
-            b.sim.hosts.list[1].chip.push(b.memory[1].addr()..b.memory[1].addr() + 64);
+            b.sim.hosts.list[1].chip.add(&b.memory[1]);
         }
         swap(&mut b, 0, 1, 0);
         let took = takes(&mut b, "CAS");

@@ -35,6 +35,36 @@ pub fn power(x: f64, mut n: u32) -> f64 {
     result
 }
 
+/// `e` to the power `x`, within 1e-15 of the result; 0 or infinity where that has no normal number.
+///
+/// `x = k * ln 2 + r` with `r` at most half of `ln 2`; `e^r` as a series, `2^k` as an exponent.
+pub fn exp(x: f64) -> f64 {
+    // ln 2 in two parts, so that k times the first one is exact.
+    const HIGH: f64 = 0.693_147_180_369_123_8;
+    const LOW: f64 = 1.908_214_929_270_587_7e-10;
+    if x < -708.0 {
+        return 0.0;
+    }
+    if x > 709.0 {
+        return f64::INFINITY;
+    }
+    let scaled = x * core::f64::consts::LOG2_E;
+    // Truncates towards zero: with a half more it rounds to the nearest.
+    let k = (scaled + if scaled < 0.0 { -0.5 } else { 0.5 }) as i32;
+    let r = x - f64::from(k) * HIGH - f64::from(k) * LOW;
+    let mut sum = 1.0;
+    // The term after the last is below 1e-17.
+    for n in (1..=14).rev() {
+        sum = 1.0 + sum * r / f64::from(n);
+    }
+    sum * f64::from_bits(((1023 + k) as u64) << 52)
+}
+
+/// A positive, normal `x` to the power `y`.
+pub fn pow(x: f64, y: f64) -> f64 {
+    exp(y * ln(x))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -49,6 +79,11 @@ mod tests {
             let n = rng.u32(0..100_000);
             let (ours, theirs) = (power(1.0 - 1e-6, n), (1.0 - 1e-6f64).powi(n as i32));
             assert!((ours / theirs - 1.0).abs() < 1e-10);
+            let y = rng.f64() * 20.0 - 10.0;
+            let (ours, theirs) = (exp(y * 60.0), (y * 60.0).exp());
+            assert!((ours / theirs - 1.0).abs() < 1e-14, "exp {}: {ours} {theirs}", y * 60.0);
+            let (ours, theirs) = (pow(x, y), x.powf(y));
+            assert!((ours / theirs - 1.0).abs() < 1e-13, "{x} to the power {y}: {ours} {theirs}");
         }
     }
 
@@ -59,6 +94,8 @@ mod tests {
         assert_eq!(ln(2.0).to_bits(), core::f64::consts::LN_2.to_bits());
         assert_eq!(ln(0.1).to_bits(), 0xc002_6bb1_bbb5_5515);
         assert_eq!(power(0.5, 10), 1.0 / 1024.0);
+        assert_eq!((exp(0.0), exp(-1000.0), exp(1000.0)), (1.0, 0.0, f64::INFINITY));
+        assert_eq!(pow(1024.0, 0.0), 1.0);
         assert_eq!(power(0.999, 1000).to_bits(), 0x3fd7_8852_6411_edac);
     }
 }
