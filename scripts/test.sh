@@ -68,10 +68,13 @@ step_swarm() {
 step_programs() {
     local seeds=1000
     [ "$long" = no ] || seeds=10000
-    for app in lock locks queue catalog chain; do check "$adverb" swarm --app "$app" --seeds "$seeds"; done
+    for app in lock locks queue catalog chain tree; do check "$adverb" swarm --app "$app" --seeds "$seeds"; done
     found "$adverb" swarm --app lock --bug early-release --seeds 10000 --failures 1
     for bug in early-release no-fence no-recovery; do
         found "$adverb" swarm --app locks --bug $bug --seeds 10000 --failures 1
+    done
+    for bug in early-release no-fence no-sibling torn-entry; do
+        found "$adverb" swarm --app tree --bug $bug --seeds 10000 --failures 1
     done
     found "$adverb" swarm --app queue --bug torn-header --seeds 10000 --failures 1
     found "$adverb" swarm --app catalog --bug early-head --seeds 10000 --failures 1

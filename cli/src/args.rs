@@ -1,6 +1,6 @@
 //! The command line: what `adverb --help` says.
 
-use crate::{chain, kv, lock, locks, nicd, queue, redn, region, star, switch};
+use crate::{chain, kv, lock, locks, nicd, queue, redn, region, star, switch, tree};
 use adverb_io::{Choice, Congestion, Direction, PathPolicy, Settings, Transport};
 use adverb_sim::sabotage::Sabotage;
 use adverb_sim::swarm::programs::System;
@@ -117,6 +117,9 @@ pub enum Action {
     /// A store of chains of entries in remote memory, for many clients: serve, get, put, audit, bench
     #[command(subcommand, after_help = chain::EXAMPLES)]
     Chain(chain::Chain),
+    /// A B+tree in remote memory, for many clients: serve, get, put, remove, scan, bench
+    #[command(subcommand, after_help = tree::EXAMPLES)]
+    Tree(tree::Tree),
     /// A queue in remote memory that several processes write: consume, produce, bench
     #[command(subcommand, after_help = queue::EXAMPLES)]
     Queue(queue::Queue),
@@ -174,7 +177,7 @@ pub struct Swarm {
     /// Queue pairs of NICs that offer StaR, in random roles
     #[arg(long, conflicts_with = "one_rma")]
     pub star: bool,
-    /// Run a system of programs: lock, locks, queue, catalog or chain
+    /// Run a system of programs: lock, locks, queue, catalog, chain or tree
     #[arg(
         long,
         value_name = "NAME",
@@ -217,7 +220,7 @@ pub struct Replay {
     /// A seed of the swarm of StaR
     #[arg(long, conflicts_with = "one_rma")]
     pub star: bool,
-    /// A seed of a system of programs: lock, locks, queue, catalog or chain
+    /// A seed of a system of programs: lock, locks, queue, catalog, chain or tree
     #[arg(
         long,
         value_name = "NAME",

@@ -35,7 +35,7 @@ Examples:
   adverb locks bench --via sw0 --address 10.9.0.2 --clients 8 --locks 1";
 
 /// A switch gives a word to its server for a second first.
-const LEARNT: Duration = Duration::from_millis(1200);
+pub const LEARNT: Duration = Duration::from_millis(1200);
 /// What the bench reads of a switch.
 const COUNTERS: [&str; 6] = ["cas_granted", "cas_refused", "fetch_added", "stores", "held", "atomics_passed"];
 
@@ -277,7 +277,7 @@ fn bench(options: &BenchOptions) -> Result<ExitCode, Error> {
         connected.into_iter().collect::<Result<Vec<Client>, LocksError>>()
     });
     let clients = clients.map_err(failed)?;
-    let before = via.as_deref().map(counters).transpose()?;
+    let before = via.as_deref().map(Counters::of).transpose()?;
     let (measured, seconds) = programs
         .block_on(async {
             let start = rdma.now().await?;
@@ -290,21 +290,9 @@ fn bench(options: &BenchOptions) -> Result<ExitCode, Error> {
     let mut text = in_words(options, &measured, seconds);
     let mut complete = true;
     if let (Some(via), Some(before)) = (&via, &before) {
-        let counts =
-            counters(via)?.0.into_iter().zip(before.0).map(|(after, before)| after.wrapping_sub(before));
-        let counts: Vec<u64> = counts.collect();
-        let converted: u64 = counts[..3].iter().sum();
-        text += &format!(
-            "switch {}: {converted} atomics converted ({} granted, {} refused), {} releases followed, {} \
-             requests held, {} atomics passed\n",
-            via.display(),
-            counts[0],
-            counts[1],
-            counts[3],
-            counts[4],
-            counts[5]
-        );
-        complete = converted > 0 || !before.1;
+        let (did, converted) = before.since(via)?;
+        text += &did;
+        complete = converted;
     }
     print(&text)?;
     if !complete {
@@ -314,12 +302,40 @@ fn bench(options: &BenchOptions) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a switch has counted, and whether it decides atomics.
-fn counters(via: &Path) -> Result<([u64; COUNTERS.len()], bool), Error> {
-    let shown: Value = shown(via)?;
-    let counts = COUNTERS.map(|name| shown["counters"][name].as_u64().unwrap_or_default());
-    let programs = shown["programs"].as_array();
-    Ok((counts, programs.into_iter().flatten().any(|program| program["kind"] == "cas_to_write")))
+/// What a switch has counted.
+pub struct Counters {
+    counts: [u64; COUNTERS.len()],
+    /// It decides atomics.
+    decides: bool,
+}
+
+impl Counters {
+    /// Up to now.
+    pub fn of(via: &Path) -> Result<Counters, Error> {
+        let shown: Value = shown(via)?;
+        let counts = COUNTERS.map(|name| shown["counters"][name].as_u64().unwrap_or_default());
+        let mut programs = shown["programs"].as_array().into_iter().flatten();
+        Ok(Counters { counts, decides: programs.any(|program| program["kind"] == "cas_to_write") })
+    }
+
+    /// What it has done since, in words; false if it decides atomics and has decided none.
+    pub fn since(&self, via: &Path) -> Result<(String, bool), Error> {
+        let after = Counters::of(via)?.counts.into_iter();
+        let counts: Vec<u64> =
+            after.zip(self.counts).map(|(after, before)| after.wrapping_sub(before)).collect();
+        let converted: u64 = counts[..3].iter().sum();
+        let text = format!(
+            "switch {}: {converted} atomics converted ({} granted, {} refused), {} releases followed, {} \
+             requests held, {} atomics passed\n",
+            via.display(),
+            counts[0],
+            counts[1],
+            counts[3],
+            counts[4],
+            counts[5]
+        );
+        Ok((text, converted > 0 || !self.decides))
+    }
 }
 
 /// Connects a client; behind a switch it lets that learn the locks.

@@ -39,6 +39,8 @@ mod switch_lab;
 mod switch_live;
 mod switch_swarm;
 mod systems;
+mod tree;
+mod tree_swarm;
 
 use adverb_os::say;
 use args::{Action, Cli};
@@ -64,6 +66,7 @@ fn main() -> ExitCode {
         }
         Action::Star(action) => star::star(&action),
         Action::Switch(action) => switch::switch(&action),
+        Action::Tree(action) => tree::tree(&action),
         Action::Swarm(arguments) => swarm::swarm(&arguments),
         Action::Replay(arguments) => swarm::replay(&arguments),
         Action::Lab(action) => {

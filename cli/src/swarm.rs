@@ -6,6 +6,7 @@ use crate::error::Error;
 use crate::progress::Progress;
 use crate::redn_swarm::{REDN, covered, show_programs};
 use crate::switch_swarm::{SWITCH, Shown};
+use crate::tree_swarm::{NOTED, TREE};
 use adverb_os::say;
 use adverb_redn::language::coverage::Coverage;
 use adverb_sim::sabotage::Sabotage;
@@ -15,12 +16,14 @@ use adverb_sim::swarm::{Outcome, replay as replay_seed, run_broken, star};
 use adverb_sim::sweep;
 use adverb_sim::trace::mix;
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Write};
 use std::process::ExitCode;
 
 /// Lines before a failure that `--around-failure` shows without `--limit`.
 const AROUND: usize = 100;
+/// Seeds in which a system of programs has to have done all that it can.
+const NOTED_BY: u64 = 1000;
 /// Seeds whose programs have to have everything in them.
 const COVERED_BY: u64 = 1000;
 
@@ -123,12 +126,74 @@ impl<'a> Tried<'a> {
         }
     }
 
+    /// Prints what programs of a system have noted; false if so many seeds should have had more.
+    fn has_noted(self, noted: &BTreeMap<&'static str, u64>, seeds: u64) -> io::Result<bool> {
+        let Tried::App(app, _) = self else { return Ok(true) };
+        let mut out = io::stdout();
+        if !noted.is_empty() {
+            let each: Vec<String> = noted.iter().map(|(name, count)| format!("{count} {name}")).collect();
+            writeln!(out, "done where there were faults: {}", each.join(", "))?;
+        }
+        let all = if app.name == TREE.name { &NOTED[..] } else { &[] };
+        let missing: Vec<&str> = all.iter().copied().filter(|name| !noted.contains_key(name)).collect();
+        if !missing.is_empty() {
+            writeln!(out, "no program of these seeds has done: {}", missing.join(", "))?;
+        }
+        Ok(missing.is_empty() || seeds < NOTED_BY)
+    }
+
     /// What is counted as completed, and as dead.
     fn counted(self) -> [&'static str; 2] {
         match self {
             Tried::App(..) => ["calls made", "programs killed"],
             _ => ["requests completed", "connections gave up under faults"],
         }
+    }
+}
+
+/// What seeds came to.
+#[derive(Default)]
+struct Sums {
+    ended: u64,
+    failed: u64,
+    completed: u64,
+    faults: u64,
+    dead: u64,
+    changed: [u64; 2],
+    noted: BTreeMap<&'static str, u64>,
+    /// A sum, so that it does not depend on the order in which the seeds end.
+    hash: u64,
+}
+
+impl Sums {
+    fn add(&mut self, outcome: &Outcome) {
+        self.ended += 1;
+        self.failed += u64::from(!outcome.failures.is_empty());
+        self.completed += outcome.completed;
+        self.faults += outcome.faults;
+        self.dead += u64::from(outcome.dead);
+        self.changed.iter_mut().zip(outcome.changed).for_each(|(sum, one)| *sum += one);
+        outcome.noted.iter().for_each(|(name, count)| *self.noted.entry(name).or_default() += count);
+        self.hash = self.hash.wrapping_add(mix(mix(outcome.seed) ^ outcome.trace));
+    }
+
+    fn tell(&self, tried: Tried<'_>, hash: bool) -> io::Result<()> {
+        let mut out = io::stdout();
+        let Sums { ended, failed, completed, faults, dead, .. } = self;
+        let [counted, ends] = tried.counted();
+        writeln!(
+            out,
+            "{ended} seeds, {failed} failed; {completed} {counted}, {faults} packets lost, damaged, doubled \
+             or dropped, {dead} {ends}"
+        )?;
+        if let Tried::Star(_) = tried {
+            let [done, vain] = self.changed;
+            writeln!(out, "{done} changes of stack, {vain} attempts at one that came to nothing")?;
+        }
+        if hash {
+            writeln!(out, "hash {:016x}", self.hash)?;
+        }
+        Ok(())
     }
 }
 
@@ -149,11 +214,7 @@ pub fn swarm(arguments: &args::Swarm) -> Result<ExitCode, Error> {
     let tried = Tried::new(app, bug, (arguments.one_rma, arguments.star), arguments.sabotage)?;
     name_the_seed_of_panics();
     let mut bar = Progress::new(false);
-    let (mut failed, mut ended) = (0u64, 0u64);
-    let (mut completed, mut faults, mut dead) = (0, 0, 0);
-    let mut changed = [0; 2];
-    // A sum, so that it does not depend on the order in which the seeds end.
-    let mut hash = 0u64;
+    let mut sums = Sums::default();
     let work = |n: usize| {
         let seed = first + n as u64;
         SEED.set(Some(seed));
@@ -167,44 +228,27 @@ pub fn swarm(arguments: &args::Swarm) -> Result<ExitCode, Error> {
     sweep::run(count as usize, jobs, work, |_, (outcome, covered): &(Outcome, Coverage)| {
         coverage.add(covered);
         shown.add(outcome);
-        ended += 1;
-        completed += outcome.completed;
-        faults += outcome.faults;
-        dead += u64::from(outcome.dead);
-        changed.iter_mut().zip(outcome.changed).for_each(|(sum, one)| *sum += one);
-        hash = hash.wrapping_add(mix(mix(outcome.seed) ^ outcome.trace));
+        sums.add(outcome);
         if !outcome.failures.is_empty() {
-            failed += 1;
             drop(std::mem::replace(&mut bar, Progress::new(false)));
             written = tell(outcome, &tried.options());
         }
+        let Sums { ended, failed, .. } = sums;
         bar.show(ended as f64 / count as f64, || format!("{ended} of {count} seeds, {failed} failed"));
         written.is_ok() && failed < arguments.failures
     });
     drop(bar);
     written.map_err(Error::Output)?;
-    let mut out = io::stdout();
-    writeln!(
-        out,
-        "{ended} seeds, {failed} failed; {completed} {}, {faults} packets lost, damaged, doubled or dropped, \
-         {dead} {}",
-        tried.counted()[0],
-        tried.counted()[1]
-    )
-    .map_err(Error::Output)?;
-    if let Tried::Star(_) = tried {
-        let [done, vain] = changed;
-        writeln!(out, "{done} changes of stack, {vain} attempts at one that came to nothing")
-            .map_err(Error::Output)?;
-    }
-    if arguments.hash {
-        writeln!(out, "hash {hash:016x}").map_err(Error::Output)?;
-    }
-    let complete = match tried.switched() {
-        _ if tried.is_redn() => cover(&coverage, ended),
-        Some(system) => show_switches(&shown, system),
-        None => Ok(true),
-    };
+    sums.tell(tried, arguments.hash).map_err(Error::Output)?;
+    let Sums { ended, failed, noted, .. } = sums;
+    let complete = tried.has_noted(&noted, ended).and_then(|noted| {
+        let rest = match tried.switched() {
+            _ if tried.is_redn() => cover(&coverage, ended),
+            Some(system) => show_switches(&shown, system),
+            None => Ok(true),
+        };
+        Ok(rest? && noted)
+    });
     let complete = complete.map_err(Error::Output)?;
     Ok(if failed == 0 && complete { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 /// All systems.
-pub const ALL: [System; 5] = [
+pub const ALL: [System; 6] = [
     System {
         name: "lock",
         about: "a lock with leases and fencing tokens, and the record that it guards",
@@ -75,6 +75,7 @@ pub const ALL: [System; 5] = [
         switch: Some(steering),
         tune: crate::switch_swarm::plain,
     },
+    crate::tree_swarm::TREE,
 ];
 
 /// The system with a name.

@@ -1,4 +1,4 @@
-//! `adverb lock`, `locks`, `chain` and `queue` as their users see them: processes, signals, kills.
+//! `adverb lock`, `locks`, `chain`, `tree` and `queue` as their users see them: processes, signals, kills.
 #![allow(clippy::disallowed_methods, reason = "tests of real time")]
 
 use std::io::{BufRead, BufReader, Lines, Write};
@@ -47,7 +47,7 @@ impl House {
     fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_adverb"));
         command.args(words).env("ADVERB", format!("address={}", self.address));
-        for name in ["ADVERB_LOCK", "ADVERB_LOCKS", "ADVERB_QUEUE", "ADVERB_CHAIN"] {
+        for name in ["ADVERB_LOCK", "ADVERB_LOCKS", "ADVERB_QUEUE", "ADVERB_CHAIN", "ADVERB_TREE"] {
             command.env(name, &self.at);
         }
         command.stdin(Stdio::null());
@@ -225,6 +225,94 @@ fn a_dead_holders_lock_passes_on_and_a_stopped_one_is_shut_out() {
     holder.signal("INT");
     assert_eq!(holder.ends(), Some(0));
     assert!(house.said(&["locks", "set", "5", "newest"]).starts_with("stored"));
+}
+
+impl House {
+    fn tree(&self, words: &[&str]) -> Running {
+        let mut home = self.start(&[&["tree", "serve", "--lease", "500ms"], words].concat());
+        let line = home.line();
+        assert!(line.contains(&format!("ready at {}", self.at)) && line.contains("lease 500ms"), "{line}");
+        home
+    }
+}
+
+#[test]
+fn a_tree_has_what_was_put_into_it() {
+    let house = House::new(10);
+    let _home = house.tree(&["--keys", "1000", "--fanout", "8"]);
+    assert_eq!(house.said(&["tree", "get", "7"]), "8");
+    house.said(&["tree", "put", "7", "700"]);
+    house.said(&["tree", "put", "18446744073709551614", "1"]);
+    house.said(&["tree", "remove", "8"]);
+    let gone = house.run(&["tree", "get", "8"]);
+    assert_eq!(gone.status.code(), Some(1));
+    assert!(text(&gone.stderr).contains("no such key"), "{}", text(&gone.stderr));
+    assert_eq!(house.said(&["tree", "scan", "6", "--limit", "3"]), "6 7\n7 700\n9 10");
+    assert_eq!(house.said(&["tree", "scan", "999"]), "999 1000\n18446744073709551614 1");
+    assert_eq!(house.said(&["tree", "scan", "5", "--to", "7"]), "5 6\n6 7");
+    house.said(&["tree", "put", "8", "9"]);
+    for workload in ["a", "b", "c", "d", "write-only"] {
+        let bench = ["tree", "bench", "--time", "300ms", "--clients", "3", "--workload", workload];
+        let said = house.said(&bench);
+        assert!(said.starts_with(&format!("3 clients, workload {workload}, 1000 keys, ")), "{said}");
+        assert_eq!(said.contains("gets: "), workload != "write-only", "{said}");
+        assert_eq!(said.contains("changes: "), workload != "c", "{said}");
+        assert!(said.contains(" 0 taken over") && !said.contains(" 0 operations"), "{said}");
+    }
+    let drifting =
+        ["tree", "bench", "--time", "300ms", "--exponent", "1.5", "--drift-every", "10", "--drift-by", "3"];
+    assert!(house.said(&drifting).contains(" exponent 1.5: "));
+    // All keys that were there from the beginning, and those of workload d.
+    let found = house.said(&["tree", "scan", "0", "--limit", "2000"]);
+    let keys: Vec<u64> = found.lines().map(|line| line.split(' ').next().unwrap().parse().unwrap()).collect();
+    assert!(keys.len() > 1000 && keys[..1000].iter().copied().eq(0..1000), "{} keys", keys.len());
+    for (words, part) in [
+        (&["tree", "bench", "--exponent", "1.6"][..], "an exponent of 1.6; give 0 to 1.5"),
+        (&["tree", "bench", "--workload", "e"], "not one of a, b, c, d, write-only"),
+        (&["tree", "put", "18446744073709551615", "1"], "want a number from 0 to 18446744073709551614"),
+        (
+            &["tree", "serve", "--keys", "1000", "--pages", "20", "--at", "127.0.0.1:0"],
+            "these do not fit into 20 pages",
+        ),
+    ] {
+        let refused = house.run(words);
+        let said = text(&refused.stderr);
+        assert!(!refused.status.success() && said.contains(part), "{words:?}: {said}");
+    }
+}
+
+/// Clients that are killed with locks in their hands, and one that was stopped for too long.
+#[test]
+fn a_dead_clients_page_can_be_changed_and_a_full_home_says_so() {
+    let house = House::new(11);
+    let _home = house.tree(&["--keys", "30", "--pages", "24", "--fanout", "4", "--locks", "1"]);
+    for _ in 0..3 {
+        let mut busy =
+            house.start(&["tree", "bench", "--workload", "write-only", "--time", "60s", "--clients", "4"]);
+        // There is one lock, and somebody has it nearly all the time.
+        house.said(&["tree", "put", "3", "33"]);
+        busy.signal("KILL");
+        assert_eq!(busy.ends(), None);
+        house.said(&["tree", "put", "3", "34"]);
+        assert_eq!(house.said(&["tree", "get", "3"]), "34");
+    }
+    let mut stopped =
+        house.start(&["tree", "bench", "--workload", "write-only", "--time", "60s", "--clients", "4"]);
+    house.said(&["tree", "put", "3", "35"]);
+    stopped.signal("STOP");
+    house.said(&["tree", "put", "3", "36"]);
+    stopped.signal("CONT");
+    stopped.signal("INT");
+    stopped.ends();
+    assert_eq!(house.said(&["tree", "get", "3"]), "36");
+    let full = house.run(&["tree", "bench", "--workload", "d", "--time", "20s"]);
+    assert!(
+        text(&full.stderr).contains("no page left for a split; start it with more"),
+        "{}",
+        text(&full.stderr)
+    );
+    let found = house.said(&["tree", "scan", "0", "--limit", "1000"]);
+    assert!(found.lines().count() >= 30 && found.contains("\n3 36\n"), "{found}");
 }
 
 #[test]

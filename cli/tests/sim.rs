@@ -296,7 +296,7 @@ fn the_swarm_of_star_is_one_of_its_own_and_replays() {
 /// Programs are tried under faults, their planted bugs found, and the line that is printed replays the seed.
 #[test]
 fn systems_of_programs_are_tried_and_replayed() {
-    for app in ["lock", "locks", "queue", "catalog", "chain"] {
+    for app in ["lock", "locks", "queue", "catalog", "chain", "tree"] {
         let output = adverb(&["swarm", "--app", app, "--seeds", "100"]);
         let said = text(&output.stdout);
         assert!(output.status.success() && said.starts_with("100 seeds, 0 failed; "), "{app}: {said}");
@@ -308,6 +308,7 @@ fn systems_of_programs_are_tried_and_replayed() {
         ("queue", "torn-header"),
         ("catalog", "early-head"),
         ("chain", "unlinked-ack"),
+        ("tree", "early-release"),
     ] {
         let found = adverb(&["swarm", "--app", app, "--bug", bug, "--seeds", "10000", "--failures", "1"]);
         let said = text(&found.stdout);

@@ -530,6 +530,42 @@ def asked(room):
     switch.counters()
 
 
+def tree(room):
+    """A tree's home and its clients' processes behind a switch that decides the atomics of its locks. One of them is killed
+    under load: what it had locked passes on, and every key is there."""
+    keys = 200
+    switch = Switch(room, CAS)
+    env = dict(switch.env, ADVERB_TREE=f"127.0.0.1:{room.port()}")
+
+    def start(name, address, *words):
+        return room.spawn(name, [ADVERB, "tree", *words, *VIA, "--address", address], env=env)
+
+    def bench(name, address, workload, time):
+        load = ("--workload", workload, "--exponent", "1.2", "--clients", "3", "--time", time)
+        return start(name, address, "bench", *load)
+
+    home = start("home", SERVER, "serve", "--keys", str(keys), "--fanout", "8", "--lease", "300ms")
+    room.wait_output(home, f"^tree of {keys} keys ready")
+    dead = bench("dead", "10.9.0.3", "write-only", "60s")
+    changed = bench("changed", CLIENT, "a", "2s")
+    granted = switch.show()["counters"]["cas_granted"]
+    room.wait_until("decided atomics", lambda: switch.show()["counters"]["cas_granted"] > granted + 100)
+    if dead.popen.poll() is not None:
+        raise Fail("the client has ended before it was killed: nothing was shown")
+    dead.kill(signal.SIGKILL)
+    room.expect_success(changed)
+    require_text(changed.output(), r"switch sw0: [1-9]\d* atomics converted", "adverb tree bench")
+    grown = bench("grown", CLIENT, "d", "1s")
+    room.expect_success(grown)
+    require_text(grown.output(), r"pages: [1-9]\d* splits", "adverb tree bench")
+    scan = start("scan", CLIENT, "scan", "0", "--to", str(keys), "--limit", "1000")
+    room.expect_success(scan)
+    found = [int(line.split()[0]) for line in scan.output().splitlines()]
+    if found != list(range(keys)):
+        raise Fail(f"a scan has found {len(found)} of {keys} keys: {found}")
+    switch.counters()
+
+
 def no_switch(room):
     """Without a switch of that name nothing runs, least of all past it."""
     require("ibv_devinfo")
@@ -583,6 +619,7 @@ def cases():
     yield Case("switch/steady-fetch-add-4-qps", steady(atomics("bw", seconds=6, extra=["-q", 4]), CAS), 60)
     yield Case("switch/own-sequencer", own_sequencer, 60)
     yield Case("switch/reloaded", reloaded, 90)
+    yield Case("switch/tree", tree, 60)
     yield Case("switch/recorded", recorded, 90)
     yield Case("switch/carriers", carried, 120)
     yield Case("switch/killed-pingpong", validated_restart, 60)

@@ -1,5 +1,5 @@
-//! The program of a home of lock words: it connects clients, each with a number that no other has had, and ends
-//! the queue pairs of those that are taken for dead.
+//! The program of a home of lock words: it connects clients, each with a number that no other has had, and
+//! ends the queue pairs of those that are taken for dead.
 
 use super::{CLIENTS_MAX, holder_of, parse_shut_out};
 use crate::meeting::{self, Met};

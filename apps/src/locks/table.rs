@@ -1,5 +1,5 @@
-//! Lock words by a client: acquired by compare and swap, released behind the data, taken over from holders that
-//! the home has shut out. What the locks guard is another matter.
+//! Lock words by a client: acquired by compare and swap, released behind the data, taken over from holders
+//! that the home has shut out. What the locks guard is another matter.
 
 use super::{Bug, Counted, LocksError, Release, holder_of, shut_out};
 use adverb_rdma::{Data, Duration, Error, Instant, Line, On, Operation, Qp, Rdma, Region, Remote, SendOp};

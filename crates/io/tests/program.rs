@@ -430,7 +430,8 @@ fn a_program_that_only_looks_is_told_so_whatever_it_looks_at() {
     }
 }
 
-/// Memory of the NIC's own: addresses from 0 on, loads, stores, a peer's atomics; 4 MiB and no more, which come back.
+/// Memory of the NIC's own: addresses from 0 on, loads, stores, a peer's atomics; 4 MiB and no more, which
+/// come back.
 #[test]
 fn memory_of_the_nic_is_zero_based_and_bounded() {
     const ALL_OF_IT: u64 = 4 << 20;

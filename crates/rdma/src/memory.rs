@@ -44,8 +44,8 @@ impl Pd {
         self.region_of(Backing::Zeros { len }, access, Keeps::Nothing).await
     }
 
-    /// New memory of zeros on the NIC itself. Its addresses count from 0, so that it is told apart by its key alone.
-    /// Where hardware costs time, atomics on it take no round trip over PCIe.
+    /// New memory of zeros on the NIC itself. Its addresses count from 0, so that it is told apart by its key
+    /// alone. Where hardware costs time, atomics on it take no round trip over PCIe.
     pub async fn device_region(&self, len: u64, access: Access) -> Result<Region, Error> {
         self.region_of(Backing::Device { len }, access, Keeps::Nothing).await
     }

@@ -284,8 +284,8 @@ pub enum Backing {
     Same(MemoryId),
     /// The blocks of a queue pair's send queue.
     SendQueue(QpId),
-    /// New memory of zeros on the NIC itself, which it reaches without PCIe, under addresses from 0 on. A NIC has
-    /// [`MAX_DM_SIZE`](adverb_nic::limits::MAX_DM_SIZE) bytes of it; [`Error::DeviceMemory`] beyond.
+    /// New memory of zeros on the NIC itself, which it reaches without PCIe, under addresses from 0 on. A NIC
+    /// has [`MAX_DM_SIZE`](adverb_nic::limits::MAX_DM_SIZE) bytes of it; [`Error::DeviceMemory`] beyond.
     Device {
         /// Bytes.
         len: u64,

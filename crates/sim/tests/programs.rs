@@ -570,8 +570,9 @@ fn a_word_that_the_nic_writes_is_seen_later() {
     assert_eq!(steps(Profile { pcie_write: 280_000, cpu_spin: 9_000, ..p }), [389_000, 150_000]);
 }
 
-/// Memory on the NIC has addresses from 0 on, two regions of it the same ones under other keys; there are 4 MiB of
-/// it for all programs of a host; and where hardware costs time, what is done to it takes no turn over PCIe.
+/// Memory on the NIC has addresses from 0 on, two regions of it the same ones under other keys; there are 4
+/// MiB of it for all programs of a host; and where hardware costs time, what is done to it takes no turn over
+/// PCIe.
 #[test]
 fn memory_on_the_nic_is_zero_based_bounded_and_near() {
     async fn lend(rdma: Rdma, on_chip: bool) -> Result<(), Error> {

@@ -84,8 +84,8 @@ impl Memory {
         self.line_of(key).filter(|line| line.key == key)
     }
 
-    /// The host address of a byte that a peer names, whatever the peer may do there: for who charges for the way
-    /// to it.
+    /// The host address of a byte that a peer names, whatever the peer may do there: for who charges for the
+    /// way to it.
     pub fn host_address(&self, rkey: Key, va: u64) -> Option<u64> {
         let line = self.line(rkey)?;
         line.offset(va, 1).ok().map(|offset| line.host + offset)

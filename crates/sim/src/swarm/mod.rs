@@ -22,6 +22,7 @@ use crate::watch::trace::seed_of;
 use adverb_nic::{CongestionControl, DcqcnConfig, IrnConfig, Mtu, Scheme, TcpConfig, TimelyConfig, Timers};
 use adverb_switch::Counters;
 use adverb_wire::Duration;
+use std::collections::BTreeMap;
 
 /// How one seed went.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +45,8 @@ pub struct Outcome {
     pub restarts: Restarts,
     /// Sides of StaR that were changed to another stack, and attempts at it that came to nothing.
     pub changed: [u64; 2],
+    /// Operations that programs noted the end of, by name; only where there may have been faults.
+    pub noted: BTreeMap<&'static str, u64>,
 }
 
 impl Outcome {
@@ -51,8 +54,19 @@ impl Outcome {
     pub(crate) fn new(seed: u64) -> Outcome {
         let (failures, switch) = (Vec::new(), Counters::default());
         let restarts = Restarts::default();
-        let changed = [0; 2];
-        Outcome { seed, failures, trace: 0, completed: 0, dead: 0, faults: 0, switch, restarts, changed }
+        let (changed, noted) = ([0; 2], BTreeMap::new());
+        Outcome {
+            seed,
+            failures,
+            trace: 0,
+            completed: 0,
+            dead: 0,
+            faults: 0,
+            switch,
+            restarts,
+            changed,
+            noted,
+        }
     }
 }
 

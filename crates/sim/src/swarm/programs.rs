@@ -15,8 +15,10 @@ use crate::program::{Cut, Doing, Fault, Mortal, Noted, Setup, Stalls, Start, Wha
 use crate::sim::{Config, Sim};
 use crate::watch::trace::seed_of;
 use adverb_nic::Mtu;
+use adverb_rdma::seam::Note;
 use adverb_switch::ProgramConfig;
 use adverb_wire::Duration;
+use std::collections::BTreeMap;
 
 /// Programs that belong together, how they can be broken, and who judges them.
 #[derive(Clone, Copy)]
@@ -309,6 +311,9 @@ impl System {
         sim.check_invariants();
         outcome.failures.extend_from_slice(sim.program_failures());
         outcome.failures.append(&mut judge(&run_of(&sim, quiet)));
+        if !quiet {
+            outcome.noted = ended(sim.notes());
+        }
         if sim.programs_ended() && !settled && outcome.failures.is_empty() {
             outcome.failures.push("all programs have ended, but not all that must come of them comes".into());
         }
@@ -342,6 +347,23 @@ impl System {
 fn run_of(sim: &Sim, quiet: bool) -> Run<'_> {
     let programs = sim.programs().map(|(_, doing, lives, _)| (doing, lives)).collect();
     Run { notes: sim.notes(), programs, quiet }
+}
+
+/// How many operations have ended, by name.
+fn ended(notes: &[Noted]) -> BTreeMap<&'static str, u64> {
+    let (mut open, mut counts) = (BTreeMap::new(), BTreeMap::new());
+    for noted in notes {
+        let key = |operation: u64| (noted.program, noted.life, operation);
+        match &noted.note {
+            Note::Begin { operation, name, .. } => drop(open.insert(key(*operation), *name)),
+            Note::End { operation, .. } => {
+                let name = open.remove(&key(*operation));
+                name.into_iter().for_each(|name| *counts.entry(name).or_default() += 1);
+            }
+            Note::Void { .. } | Note::Say(_) => {}
+        }
+    }
+    counts
 }
 
 /// Goes on until the run has settled; false if it does not.
