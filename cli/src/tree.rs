@@ -258,11 +258,13 @@ fn failed(at: &str, error: &TreeError) -> Error {
     Error::Remote(format!("--at {at}: {error}{help}"))
 }
 
-async fn connect(rdma: &Rdma, home: &Home) -> Result<Client, TreeError> {
+/// Behind a switch, pages are read in READs that it can count.
+async fn connect(rdma: &Rdma, home: &Home, behind: bool) -> Result<Client, TreeError> {
     let patience = wire_time(home.patience);
     let until = rdma.now().await? + patience;
     let client = Client::open(rdma, &home.at, &Connect::default(), Some(until)).await?;
-    Ok(client.with_patience(patience))
+    let client = client.with_patience(patience);
+    Ok(if behind { client.with_short_reads() } else { client })
 }
 
 /// Connects and runs this, which prints what it gives; nothing: there was no such key.
@@ -270,10 +272,11 @@ fn with_client(
     home: &Home,
     run: impl AsyncFnOnce(&Client) -> Result<Option<String>, TreeError>,
 ) -> Result<ExitCode, Error> {
+    let behind = from_options(&home.nic)?.via.is_some();
     let programs: Rc<Programs> = open(&home.nic)?;
     let rdma = Rdma::new(programs.clone());
     let done = programs.block_on(async {
-        let client = connect(&rdma, home).await?;
+        let client = connect(&rdma, home, behind).await?;
         run(&client).await
     });
     match done.map_err(|error| failed(&home.at, &error))? {
@@ -306,7 +309,7 @@ fn bench(options: &BenchOptions) -> Result<ExitCode, Error> {
         By::Cas => Release::CompareSwap,
     };
     let clients = programs.block_on(async {
-        let connected = all((0..options.clients).map(|_| connect(&rdma, &options.home))).await;
+        let connected = all((0..options.clients).map(|_| connect(&rdma, &options.home, via.is_some()))).await;
         let ready = |client: Client| {
             client.with(release, Default::default()).with_pause(wire_time(options.pause.unwrap_or_default()))
         };
