@@ -40,7 +40,14 @@ impl Client {
     pub async fn put(&self, key: u64, value: u64) -> Result<(), TreeError> {
         check(key)?;
         let operation = self.words.rdma.operation(object(self.home.epoch, key), "put", &[value]);
-        let above = self.change(0, key, Some(value)).await?;
+        let above = match self.change(0, key, Some(value)).await {
+            // Nothing was written.
+            Err(TreeError::Full) => {
+                operation.void();
+                return Err(TreeError::Full);
+            }
+            done => done?,
+        };
         operation.end(&[]);
         self.grow(above).await
     }
