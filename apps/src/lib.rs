@@ -4,8 +4,8 @@
 //! remote memory with leases and fencing tokens. [`locks`]: a table of locks for many clients, released
 //! by WRITEs, and what becomes of the locks of dead ones. [`tree`]: a B+tree under such locks. [`chain`]: a
 //! store whose keys are chains of entries that only grow, which a switch may help to find the ends of.
-//! [`ycsb`]: what benches ask of them. [`queue`]: a bounded queue that several
-//! producers write one-sidedly. [`catalog`]: a record that queue pairs update and 1RMA looks up.
+//! [`ycsb`]: what benches ask of them. [`queue`]: a bounded queue that several producers write
+//! one-sidedly. [`catalog`]: a record that queue pairs update and 1RMA looks up.
 //! [`words`]: words that clients change as they like, for an oracle of what lies between. `lock`, `queue`,
 //! `catalog` and `words` are each one file: protocol, program, and what an oracle is told of it; `meeting`
 //! has how they find each other. [`oracle`]: timestamps, each greater than all before, for a service

@@ -22,7 +22,6 @@ pub const TREE: System = System {
         ("no-fence", "a lock is taken over while its holder's queue pair lives"),
         ("no-sibling", "the left half of a split leads past its sibling"),
         ("torn-entry", "entries are believed without their versions and CRC"),
-        ("versions-only", "entries are believed without their CRC"),
     ],
     one_rma: false,
     make,
@@ -40,7 +39,6 @@ fn make(rng: &mut fastrand::Rng, hosts: u32, bug: Option<&str>) -> Made {
         Some("no-fence") => tree::Bug::NoFence,
         Some("no-sibling") => tree::Bug::NoSibling,
         Some("torn-entry") => tree::Bug::TornEntry,
-        Some("versions-only") => tree::Bug::VersionsOnly,
         _ => tree::Bug::None,
     };
     // What a switch's program relies on.

@@ -1,7 +1,7 @@
 //! How a client changes a tree: locks, splits, and the lists that release.
 
 use super::client::{Client, OUT_ENTRY, OUT_HEADER, OUT_PAGE, STEPS, TAKEN, WAYS, WORD, check};
-use super::page::{ENTRY, Entry, HEADER, Header, PAGE, Page, offset};
+use super::page::{ENTRY, Entry, HEADER, Header, LEVEL_MAX, PAGE, Page, offset};
 use super::{Bug, NO_KEY, TreeError, lock_of, object};
 use crate::locks::table::{Acquired, Words};
 use adverb_rdma::{Data, Duration, Remote, SendOp};
@@ -65,6 +65,10 @@ impl Client {
     async fn grow(&self, mut above: Option<Split>) -> Result<(), TreeError> {
         while let Some(split) = above {
             let level = split.level + 1;
+            if level > LEVEL_MAX {
+                // All that is missing is a short cut.
+                return Ok(());
+            }
             above = match self.locate(split.key, level).await? {
                 Some(_) => self.change(level, split.key, Some(split.page)).await?,
                 None if self.raise(&split).await? => None,

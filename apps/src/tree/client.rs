@@ -1,6 +1,6 @@
 //! A client of a tree: what it knows of the home, how it finds pages, and how it reads.
 
-use super::page::{Belief, HEADER, Header, PAGE, Page};
+use super::page::{HEADER, Header, PAGE, Page};
 use super::{Bug, KEY_MAX, TreeError, Welcome, object};
 use crate::locks::table::{OWN, Words};
 use crate::locks::{self, Counted, Release};
@@ -101,7 +101,7 @@ impl Client {
         self.words.bug = match bug {
             Bug::EarlyRelease => locks::Bug::EarlyRelease,
             Bug::NoFence => locks::Bug::NoFence,
-            Bug::None | Bug::NoSibling | Bug::TornEntry | Bug::VersionsOnly => locks::Bug::None,
+            Bug::None | Bug::NoSibling | Bug::TornEntry => locks::Bug::None,
         };
         self.bug = bug;
         self
@@ -182,11 +182,7 @@ impl Client {
     pub(super) async fn read(&self, page: u64) -> Result<Page, TreeError> {
         let at = self.place(page)?;
         let Words { qp, own, .. } = &self.words;
-        let belief = match self.bug {
-            Bug::TornEntry => Belief::All,
-            Bug::VersionsOnly => Belief::Versions,
-            _ => Belief::Checked,
-        };
+        let checked = self.bug != Bug::TornEntry;
         let mut list = Vec::new();
         for part in (0..PAGE).step_by(self.reads as usize) {
             let from = self.home.pages.at(at + part, self.reads.into())?;
@@ -197,7 +193,7 @@ impl Client {
         for _ in 0..TORN_TRIES {
             qp.execute_after(list.clone(), last.0, last.1.clone()).await?;
             let bytes = own.read(IN_PAGE, PAGE as usize).await?;
-            if let Some(page) = Page::parse(page, &bytes, belief) {
+            if let Some(page) = Page::parse(page, &bytes, checked) {
                 return Ok(page);
             }
             self.note("torn", |did| did.torn += 1);
@@ -270,12 +266,14 @@ impl Client {
     }
 
     async fn way(&self, key: u64, level: u8) -> Result<Way, TreeError> {
-        let mut at = self.root().await?;
-        for step in 0..STEPS {
+        let remembered = self.root.get() != 0;
+        let top = self.root().await?;
+        let mut at = top;
+        for _ in 0..STEPS {
             let (page, is_old) = self.on_the_way(at).await?;
             let header = page.header;
             if header.level < level {
-                return Ok(if step == 0 { Way::Low } else { Way::Lost });
+                return Ok(if at == top { Way::Low } else { Way::Lost });
             }
             if key < header.low {
                 return Ok(Way::Lost);
@@ -285,8 +283,9 @@ impl Client {
                     self.index.borrow_mut().remove(&at);
                     continue;
                 }
-                if step == 0 {
-                    self.root.set(0);
+                if at == top && remembered {
+                    // There may be a root above it by now.
+                    return Ok(Way::Lost);
                 }
                 at = self.move_right(&page)?;
                 continue;
@@ -357,9 +356,12 @@ impl Client {
         check(from)?;
         let (mut next, mut found) = (from, Vec::new());
         let mut at = self.leaf(from).await?;
-        for _ in 0..STEPS {
-            if next >= to || found.len() >= limit {
-                break;
+        // Pages since the last that was taken, and pages that were.
+        let (mut idle, mut taken) = (0, 0);
+        while next < to && found.len() < limit {
+            idle += 1;
+            if idle > STEPS || taken > self.home.page_count() {
+                return Err(TreeError::Astray);
             }
             let page = self.read(at).await?;
             let header = page.header;
@@ -371,6 +373,7 @@ impl Client {
             } else if self.is_still(at, &header).await? {
                 let part = page.sorted().into_iter().filter(|(key, _)| (next..to).contains(key));
                 found.extend(part);
+                (idle, taken) = (0, taken + 1);
                 (next, at) = (header.high, header.right);
                 if at == 0 {
                     break;

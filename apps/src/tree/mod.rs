@@ -25,6 +25,10 @@
 //! packets were read: its entry had moved on, and its place was taken. So the header is read again, after the
 //! page has come: as long as it is the same, no entry has moved.
 //!
+//! **What is not Sherman's.** Its splits write the left page anew, and its pages have versions in front and
+//! at the end: both can be torn for good. Its clients of one process hand locks over to each other; here each
+//! asks the home.
+//!
 //! What the oracle is told. Of keys, with the key as the object: `put` [value] → []; `remove` [] → []; `get`
 //! and `seen` (by a scan) [] → [value, or 0 if there is none]. Of locks, as in [`locks`](crate::locks):
 //! `try`, `release`, `lost`. And for counts: `split`, `raise`, `heal`, `move-right`, `torn`, `take-over`,
@@ -68,8 +72,6 @@ pub enum Bug {
     NoSibling,
     /// Entries are believed without their versions and CRC.
     TornEntry,
-    /// Entries are believed without their CRC.
-    VersionsOnly,
 }
 
 /// What a home has.

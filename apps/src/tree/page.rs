@@ -23,20 +23,10 @@ pub const HEADER: usize = 48;
 pub const ENTRY: usize = 18;
 /// Entries of a page.
 pub const ENTRIES: usize = 54;
+/// Levels above the leaves at most: more than any tree of so many pages has.
+pub const LEVEL_MAX: u8 = 63;
 /// No key: that of an empty entry, and the upper bound of a level's last page.
 pub const NO_KEY: u64 = u64::MAX;
-
-/// How much of what is read is believed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Belief {
-    /// What versions and CRC say is whole.
-    #[default]
-    Checked,
-    /// Entries whose versions agree.
-    Versions,
-    /// Everything.
-    All,
-}
 
 /// A header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -78,7 +68,8 @@ impl Header {
         let header =
             Header { level: head[4], low: word(8)?, high: word(16)?, right: word(24)?, splits: word(32)? };
         let crc = u32::from_le_bytes(*head.first_chunk()?);
-        (crc == header_crc(page, head) && header.low < header.high).then_some(header)
+        let sound = header.low < header.high && header.level <= LEVEL_MAX;
+        (sound && crc == header_crc(page, head)).then_some(header)
     }
 }
 
@@ -141,17 +132,13 @@ impl Entry {
         out
     }
 
-    /// What stands there; `None` if it is torn, as far as that is looked at.
-    pub fn parse(page: u64, place: usize, bytes: &[u8; ENTRY], belief: Belief) -> Option<Entry> {
+    /// What stands there; `None` if it is torn, unless that is not looked at.
+    pub fn parse(page: u64, place: usize, bytes: &[u8; ENTRY], checked: bool) -> Option<Entry> {
         let word = |at: usize| bytes[at..].first_chunk().copied().map(u64::from_le_bytes);
         let entry = Entry { version: bytes[17] >> 4, key: word(1)?, value: word(9)? };
         let crc = bytes[0] << 4 | bytes[17] & 15;
-        let whole = bytes[0] >> 4 == entry.version;
-        match belief {
-            Belief::Checked => (whole && crc == entry.crc(page, place)).then_some(entry),
-            Belief::Versions => whole.then_some(entry),
-            Belief::All => Some(entry),
-        }
+        let whole = bytes[0] >> 4 == entry.version && crc == entry.crc(page, place);
+        (whole || !checked).then_some(entry)
     }
 }
 
@@ -185,13 +172,13 @@ impl Page {
         out
     }
 
-    /// The page with a number, if all of it is whole as far as that is looked at.
-    pub fn parse(page: u64, bytes: &[u8], belief: Belief) -> Option<Page> {
+    /// The page with a number, if its header is whole, and its entries are, unless that is not looked at.
+    pub fn parse(page: u64, bytes: &[u8], checked: bool) -> Option<Page> {
         let header = Header::parse(page, bytes)?;
         let (entries, _) = bytes.get(HEADER..PAGE as usize)?.as_chunks::<ENTRY>();
         let mut out = Page { header, entries: [Entry::EMPTY; ENTRIES] };
         for (place, (entry, bytes)) in out.entries.iter_mut().zip(entries).enumerate() {
-            *entry = Entry::parse(page, place, bytes, belief)?;
+            *entry = Entry::parse(page, place, bytes, checked)?;
         }
         Some(out)
     }
@@ -248,10 +235,10 @@ mod tests {
             let page = Page::new(Header { level, ..LEAF }, &entries);
             let bytes = page.emit(number);
             prop_assert_eq!(bytes.len() as u64, PAGE);
-            let read = Page::parse(number, &bytes, Belief::Checked).unwrap();
+            let read = Page::parse(number, &bytes, true).unwrap();
             prop_assert_eq!(&read, &page);
             prop_assert_eq!(read.sorted(), entries);
-            prop_assert!(Page::parse(number + 1, &bytes, Belief::Checked).is_none(), "another page's");
+            prop_assert!(Page::parse(number + 1, &bytes, true).is_none(), "another page's");
         }
 
         /// One write between the two halves of an entry is always noticed, whatever is written.
@@ -264,8 +251,8 @@ mod tests {
             let (before, after) = (old.emit(7, 11), old.next(new.0, new.1).emit(7, 11));
             let mut seen = before;
             seen[cut..].copy_from_slice(&after[cut..]);
-            prop_assert_eq!(Entry::parse(7, 11, &seen, Belief::Checked), None);
-            prop_assert_eq!(Entry::parse(7, 11, &before, Belief::Checked), Some(old));
+            prop_assert_eq!(Entry::parse(7, 11, &seen, true), None);
+            prop_assert_eq!(Entry::parse(7, 11, &before, true), Some(old));
         }
 
         #[test]
@@ -275,7 +262,7 @@ mod tests {
             let entry = Entry { version: 3, key, value };
             let mut bytes = entry.emit(5, 1);
             bytes[bit / 8] ^= 1 << (bit % 8);
-            prop_assert_eq!(Entry::parse(5, 1, &bytes, Belief::Checked), None);
+            prop_assert_eq!(Entry::parse(5, 1, &bytes, true), None);
             let mut header = LEAF.emit(5);
             header[bit / 8] ^= 1 << (bit % 8);
             prop_assert_eq!(Header::parse(5, &header), None);
@@ -283,7 +270,7 @@ mod tests {
 
         #[test]
         fn any_bytes_are_a_page_or_none(bytes in prop::collection::vec(any::<u8>(), 0..1100)) {
-            prop_assert!(Page::parse(1, &bytes, Belief::Checked).is_none(), "a CRC by chance");
+            prop_assert!(Page::parse(1, &bytes, true).is_none(), "a CRC by chance");
         }
     }
 
@@ -295,9 +282,10 @@ mod tests {
         assert_eq!(new.version, old.version);
         let mut seen = old.emit(7, 11);
         seen[11..].copy_from_slice(&new.emit(7, 11)[11..]);
-        let misled = Entry::parse(7, 11, &seen, Belief::Versions).unwrap();
+        assert_eq!(seen[0] >> 4, seen[17] >> 4);
+        let misled = Entry::parse(7, 11, &seen, false).unwrap();
         assert_eq!(misled.value, 0x0202_0202_0202_0101, "nobody wrote that");
-        assert_eq!(Entry::parse(7, 11, &seen, Belief::Checked), None);
+        assert_eq!(Entry::parse(7, 11, &seen, true), None);
     }
 
     /// Which entries lie across two packets of a READ, by the path MTU.
