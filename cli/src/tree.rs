@@ -4,8 +4,8 @@
 use crate::args::Nic;
 use crate::error::Error;
 use crate::locks::{By, Counters, LEARNT};
-use crate::program::all;
 use crate::output::print;
+use crate::program::all;
 use crate::program::{open, wire_time};
 use crate::remote::span;
 use crate::settings::from_options;
