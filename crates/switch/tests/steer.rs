@@ -450,6 +450,20 @@ fn an_entry_of_another_key_says_nothing_of_the_chain_that_it_is_put_into() {
 }
 
 #[test]
+fn ends_are_shown_and_can_be_forgotten_but_not_set() {
+    let mut bench = Bench::begun();
+    let now = bench.now;
+    let program = &mut bench.switch.programs_mut()[0];
+    assert_eq!(program.tables(), ["tails"]);
+    assert_eq!(program.entries("tails"), Ok(vec![(KEY, B)]));
+    assert_eq!((program.entry("tails", KEY), program.entry("tails", 5)), (Ok(Some(B)), Ok(None)));
+    assert!(program.set_entry(now, "tails", KEY, Some(A)).is_err(), "the server alone says what is linked");
+    assert_eq!(program.set_entry(now, "tails", KEY, None), Ok(()));
+    assert!(program.set_entry(now, "tails", KEY, None).is_err(), "there is none any more");
+    assert_eq!((bench.known(), bench.look(3, HEAD)), (0, HEAD));
+}
+
+#[test]
 fn tables_have_bounds_and_the_silent_make_room() {
     let mut bench = Bench::new(|config| (config.keys_max, config.connections_max) = (2, 2));
     for (n, place) in [A, B, C].into_iter().enumerate() {
