@@ -26,10 +26,6 @@
 //!
 //! An application that is LAZY and calls without polling has its frames taken a TICK after they were seen.
 //!
-//! A socket cannot be asked to be silent: whoever waits for it is woken, or all but woken, by each
-//! datagram, also those that the application takes. After QUIET ticks that found nothing, in an application
-//! that polls, the thread leaves the socket alone until a tick finds frames or an event is asked for.
-//!
 //! Without a call for IDLE the application is elsewhere: the bell is armed, and the thread sleeps until a
 //! frame or a deadline comes. Its next call ends that. A thread that carries the load alone spins for a
 //! moment after each frame, unless the application's threads need the processor.
@@ -44,8 +40,6 @@ const SECOND_LOOK: Duration = Duration::from_us(30);
 const IDLE: Duration = Duration::from_ms(10);
 /// Useless wakes in a row after which the bell stays silent.
 const USELESS_MAX: u32 = 64;
-/// Ticks in a row that found nothing, after which an application that polls has the socket to itself.
-const QUIET: u32 = 4;
 /// A thread that finds so many frames at once, on the processor of their sender, lets more of them come
 /// before it has its bell rung again: else each few frames would cost two thread switches.
 const STREAM_FRAMES: usize = 4;
@@ -149,8 +143,6 @@ pub struct Guess {
     armed: bool,
     /// Rings in a row for frames that the application took by itself.
     useless: u32,
-    /// Ticks in a row that found nothing in an application that polls.
-    quiet: u32,
     /// The thread sleeps without a tick.
     asleep: bool,
     /// A call rang the bell to end that sleep, and for nothing else.
@@ -224,10 +216,7 @@ impl Guess {
             let silence = is_armed && !self.asleep;
             return (if silence { Ringing::Silence } else { bell }, false);
         }
-        let eager_again = call == Call::Arm && (std::mem::take(&mut self.lazy) || self.leaves_socket());
-        if eager_again {
-            self.quiet = 0;
-        }
+        let eager_again = call == Call::Arm && std::mem::take(&mut self.lazy);
         let arm = !is_armed && !self.lazy;
         (if arm { Ringing::Arm } else { bell }, eager_again)
     }
@@ -276,7 +265,7 @@ impl Guess {
         self.woken = woken;
         self.ticked = !(woken.bell || woken.socket) && active;
         self.app_was_here = called && !roused;
-        Look::Round { ask_socket: woken.socket || !active || self.leaves_socket() }
+        Look::Round { ask_socket: woken.socket || !active }
     }
 
     /// Whether the thread has looked by the clock, while the application was active.
@@ -323,8 +312,6 @@ impl Guess {
     /// any case: the flag.
     pub fn found(&mut self, now: Instant, found: Found, may_spin: impl FnOnce() -> bool) -> (Next, bool) {
         let active = self.is_active(now);
-        let quiet = self.ticked && found.frames == 0 && self.polling;
-        self.quiet = if quiet { self.quiet.saturating_add(1) } else { 0 };
         if self.ticked && found.frames > 0 {
             // The application did not come back as expected.
             (self.polling, self.posts_alone) = (false, self.posted);
@@ -359,12 +346,7 @@ impl Guess {
         let active = self.is_active(now);
         self.asleep = !active;
         let until = if active { Some(tick_or(deadline, now)) } else { deadline };
-        (Next::Wait { until, socket: !(active && self.leaves_socket()) }, !active)
-    }
-
-    /// Whether the application is relied upon to ask the socket itself.
-    fn leaves_socket(&self) -> bool {
-        self.quiet >= QUIET
+        (Next::Wait { until, socket: true }, !active)
     }
 
     /// Whether the thread goes on spinning; `last_frame` is when it took one before this look.

@@ -125,7 +125,7 @@ fn what_cannot_be_is_refused() {
             "ports and their faults are the scenario's",
         ),
         (BASE.to_owned(), "[[program]]\nkind = \"trim\"\n".to_owned(), "[[program]] 1: give above"),
-        (BASE.to_owned(), cas("10.0.0.1").repeat(2), "two programs would decide"),
+        (BASE.to_owned(), cas("10.0.0.1").repeat(2), "two programs are for the atomics"),
         (many, forward.to_owned(), "switch.program: goes with at most 256 hosts"),
         (at(&unnamed, 0), String::new(), "switch.program-at: goes with switch.program"),
         (format!("{unnamed}{restart}"), String::new(), "faults.switch: goes with switch.program"),

@@ -265,33 +265,6 @@ fn a_lazy_thread_takes_frames_of_an_application_that_only_posts() {
 }
 
 #[test]
-fn an_application_that_polls_has_the_socket_to_itself_until_frames_wait() {
-    let mut guess = Guess::default();
-    let tick = |guess: &mut Guess, n: u64, calls: &[Call], found: Found| {
-        let now = at(n * 500);
-        calls.iter().for_each(|&call| _ = guess.after_call(call, false));
-        let Look::Round { ask_socket } = guess.look(now, BY_TIME) else { panic!("a glance") };
-        guess.found(now, found, || false);
-        (ask_socket, guess.rest(now, None).0 == wait(n * 500 + 500, false))
-    };
-    // The socket is waited for until the fourth tick has found nothing, and from then on asked by the ticks.
-    let polls = [FullPoll, Post, EmptyPoll];
-    let seen: Vec<_> = (0..6).map(|n| tick(&mut guess, n, &polls, NOTHING)).collect();
-    assert_eq!(
-        seen,
-        [(false, false), (false, false), (false, false), (false, true), (true, true), (true, true)]
-    );
-    // It is elsewhere, and a frame waits.
-    assert_eq!(tick(&mut guess, 6, &[], frames(1)), (true, false));
-    // A program that spins on memory after completions never has it to itself.
-    assert!((7..20).all(|n| tick(&mut guess, n, &[Post, EmptyPoll, FullPoll], NOTHING) == (false, false)));
-    // Who asks for an event has the thread wait for the socket again, at once.
-    (20..24).for_each(|n| _ = tick(&mut guess, n, &polls, NOTHING));
-    assert_eq!(guess.after_call(Arm, true), (Ringing::Keep, true));
-    assert_eq!(tick(&mut guess, 24, &[], NOTHING), (false, false));
-}
-
-#[test]
 fn a_lazy_thread_whose_application_is_gone_sleeps_as_any_other() {
     let mut table = Table::default();
     table.make_lazy();
