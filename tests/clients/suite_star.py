@@ -15,6 +15,9 @@ SERVER, CLIENT = ("--transport", "star-server"), ("--transport", "star-client")
 ROLES = {"server": (SERVER, CLIENT), "client": (CLIENT, SERVER)}
 STATELESS, STATEFUL = "StaR, stateless", "StaR, stateful"
 LOSS = ("--loss", "0.01", "--seed", "7")
+# A first request waits 20 ms for a peer's word. One without a processor for so long gets plain RC, as it should: the case is
+# tried again.
+SILENT, TRIES = "the peer did not answer whether it knows StaR", 3
 
 
 def became(proc):
@@ -46,6 +49,11 @@ def pair_case(name, argv, stateless, options=(), rows=1, timeout=60, carried=Tru
         for side, role in zip(("server", "client"), ROLES[stateless]):
             chosen[side + "_options"] = (*role, "--trace", *options, "--counters", room.path(side + ".counters"))
         server, client = room.both_succeed(argv, **chosen, **how)
+        for again in range(TRIES - 1):
+            if not carried or not any(SILENT in proc.output() for proc in (server, client)):
+                break
+            room.note(f"a side heard nothing for 20 ms, try {again + 2}")
+            server, client = room.both_succeed(argv, **chosen, **how)
         if rows:
             expect_results(client, rows)
         expect_roles(room, server, client, stateless, carried)
@@ -282,7 +290,7 @@ def cases():
     yield by_policy(2)
     yield Case("star/switch-swapped-by-policy", swapped_by_policy, 120)
     yield Case("star/switch-refused", switch_refused)
-    unknown = "the peer sent a request of plain RC|the peer did not answer whether it knows StaR"
+    unknown = "the peer sent a request of plain RC|" + SILENT
     for name, role in (("server", SERVER), ("client", CLIENT)):
         yield plain(f"only-the-server-is-{name}", role, (), unknown)
         yield plain(f"only-the-client-is-{name}", (), role, unknown)
