@@ -131,10 +131,16 @@ def told(room, procs, number, asked, role):
     there, here = procs[1 - asked], procs[asked]
     before = changed(there)
     status, said = tell(room, f"switch-{number}", here.pid, "--to", role)
-    if status != 0 or not re.fullmatch(rf"qp 0x[0-9a-f]+ is {TO[role][0]} from now on: asked for here\n", said):
+    given_up = status == 1 and "the change of its StaR role came to nothing" in said
+    if given_up:
+        # A peer without a processor for that long: whoever asked asks again.
+        status, said = tell(room, f"switch-{number}-again", here.pid, "--to", role)
+    # It may have come to something after all: then it is so already.
+    words = "from now on: asked for here" + ("|already" if given_up else "")
+    if status != 0 or not re.fullmatch(rf"qp 0x[0-9a-f]+ is {TO[role][0]} (?:{words})\n", said):
         raise Fail(f"switch {number} of {here.label} to {role} ends with {status}: {said}")
     mirrored = TO[TO[role][1]][0]
-    room.wait_until(f"{there.label} that is {mirrored}", lambda: len(changed(there)) > len(before)
+    room.wait_until(f"{there.label} that is {mirrored}", lambda: (given_up or len(changed(there)) > len(before))
                     and changed(there)[-1] == mirrored)
     calls = len(re.findall("^at ", procs[1].output(), re.M))
 
@@ -146,6 +152,7 @@ def told(room, procs, number, asked, role):
         return len(re.findall("^at ", procs[1].output(), re.M)) >= calls + 2
 
     room.wait_until("calls that go on", goes_on)
+    return given_up
 
 
 def switching(rounds, timeout, long):
@@ -158,11 +165,13 @@ def switching(rounds, timeout, long):
             options[side + "_options"] = ("--transport", "star", "--trace", *UDP, *LOSS, *counted)
         procs = room.pair([compile_c("calls")], [compile_c("calls")], client_address="127.0.0.2", **options)
         room.wait_output(procs[1], "^at 0$")
-        number = 0
+        number, given_up = 0, 0
         for turn in range(rounds):
             for role in ("server", "client", "rc") if turn % 4 < 2 else ("client", "server", "rc"):
-                told(room, procs, number, turn % 2, role)
+                given_up += told(room, procs, number, turn % 2, role)
                 number += 1
+        if given_up > rounds / 10:
+            raise Fail(f"{given_up} of {number} changes came to nothing at first")
         procs[1].kill(signal.SIGUSR1)
         room.all_succeed(*procs)
         answered = require_text(procs[0].output(), r"^answered (\d+), added (\d+)$", "the server").groups()
@@ -172,11 +181,12 @@ def switching(rounds, timeout, long):
         for proc in procs:
             values = read_counters(room.path(proc.label + ".counters"))
             # To the other role it goes through plain RC.
-            if len(changed(proc)) != 4 * rounds or values["star_switch_given_up"] or not values["star_switches_said"]:
+            off = abs(len(changed(proc)) - 4 * rounds)
+            if off > given_up or values["star_switch_given_up"] > given_up or not values["star_switches_said"]:
                 raise Fail(f"{proc.label} changed {len(changed(proc))} times, gave {values['star_switch_given_up']} up")
             if not values["fault_tx_lost"]:
                 raise Fail(f"nothing of {proc.label}'s was lost")
-        room.note(f"{number} commands, {called[0]} calls")
+        room.note(f"{number} commands, {given_up} of them twice, {called[0]} calls")
 
     return Case(f"star/switch-{rounds}-times", run, timeout, long)
 
