@@ -70,6 +70,15 @@ impl Aside {
         self.kept.is_some()
     }
 
+    /// Several frames have come at once: whoever sends them does not wait for an answer to each.
+    #[inline]
+    pub fn is_stream(&mut self) {
+        self.vain = Vain::default();
+        if self.kept.is_some() {
+            self.come_back();
+        }
+    }
+
     /// To be called before each wait.
     #[inline]
     pub fn rests(&mut self, now: Instant) {

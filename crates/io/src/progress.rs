@@ -205,7 +205,12 @@ fn round(
         counters.wakes_useless += u64::from(useless);
         counters.thread_moves = load.aside.moves;
     });
-    let (next, silenced) = core.guess.found(now, found, || load.may_spin(now, woken.socket));
+    // One frame is a request that its sender waits for. Streams fare better on its processor.
+    let is_request = woken.socket && done.frames == 1;
+    if done.frames > 1 {
+        load.aside.is_stream();
+    }
+    let (next, silenced) = core.guess.found(now, found, || load.may_spin(now, is_request));
     if silenced || next == Next::Spin {
         silence(shared, &mut core.guess);
     }
@@ -279,6 +284,8 @@ fn spin(shared: &Shared, load: &mut AppLoad) -> Option<bool> {
 struct AppLoad {
     last: Usage,
     busy: bool,
+    /// The application uses much of a processor: on that one, or on the sender's, the thread is in its way.
+    works: bool,
     /// With one processor, spinning takes it from everyone else.
     alone: bool,
     aside: Aside,
@@ -303,9 +310,15 @@ impl Usage {
         Usage { wall_ns, cpu_ns, taken_off: sys::involuntary_switches_of_all() }
     }
 
-    fn is_busy_since(self, before: Usage, borne: u64) -> bool {
+    /// Other threads have used more than a quarter of a processor.
+    fn works_since(self, before: Usage) -> bool {
         let used_ns = self.cpu_ns.saturating_sub(before.cpu_ns);
-        used_ns * 4 > self.wall_ns - before.wall_ns || self.taken_off > before.taken_off + borne
+        used_ns * 4 > self.wall_ns - before.wall_ns
+    }
+
+    /// Threads were taken off theirs more often than is borne.
+    fn is_disturbed_since(self, before: Usage, borne: u64) -> bool {
+        self.taken_off > before.taken_off + borne
     }
 }
 
@@ -317,20 +330,21 @@ impl AppLoad {
     fn new() -> AppLoad {
         let alone = std::thread::available_parallelism().is_ok_and(|n| n.get() == 1);
         let last = Usage::now(clock::monotonic_ns());
-        AppLoad { last, busy: true, alone, aside: Aside::default(), rests_since: Instant::ZERO }
+        AppLoad { last, busy: true, works: true, alone, aside: Aside::default(), rests_since: Instant::ZERO }
     }
 
     /// Whether this thread, woken by a datagram or not, may spin for what comes next. Where its own
     /// processor is wanted by others time and again when a spin would have found something, it moves to
     /// another.
-    fn may_spin(&mut self, now: Instant, by_socket: bool) -> bool {
-        !self.is_busy(false) || (by_socket && now.since(self.rests_since) < SPIN && self.has_spun(now, false))
+    fn may_spin(&mut self, now: Instant, by_request: bool) -> bool {
+        let in_vain = by_request && now.since(self.rests_since) < SPIN;
+        !self.is_busy(false) || (in_vain && self.has_spun(now, false))
     }
 
     /// After a spin, found to be in vain or not, or where there should be none. Whether this thread has
     /// moved.
     fn has_spun(&mut self, now: Instant, found: bool) -> bool {
-        if self.alone || !self.aside.spun(now, found) {
+        if self.alone || self.works || !self.aside.spun(now, found) {
             return false;
         }
         // What was so on the other processor says nothing of this one.
@@ -345,7 +359,8 @@ impl AppLoad {
         let wall_ns = clock::monotonic_ns();
         if wall_ns - self.last.wall_ns >= Self::WINDOW_NS {
             let now = Usage::now(wall_ns);
-            self.busy = now.is_busy_since(self.last, fruitful.into());
+            self.works = now.works_since(self.last);
+            self.busy = self.works || now.is_disturbed_since(self.last, fruitful.into());
             self.last = now;
         }
         self.busy || self.alone
@@ -369,7 +384,7 @@ mod tests {
             (0, 5, 0, false),
         ] {
             let now = Usage { wall_ns: 1_500_000, cpu_ns, taken_off };
-            assert_eq!(now.is_busy_since(before, borne), expected, "{now:?}");
+            assert_eq!(now.works_since(before) || now.is_disturbed_since(before, borne), expected, "{now:?}");
         }
     }
 }
