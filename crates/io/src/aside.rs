@@ -2,14 +2,10 @@
 //!
 //! A datagram wakes the thread on the processor of who sent it: the kernel takes a sender for one that is
 //! about to sleep. A sender that polls is not. The thread then has its processor, answers, and spins in
-//! vain for a next request that only the sender could make. So it keeps off that processor for a while, and
-//! there its spinning finds what comes.
+//! vain for a next request that only the sender could make. So it moves to another
+//! processor, where its spinning finds what comes, and while it spins no wake moves it back.
 
 use adverb_os::processors;
-use adverb_wire::{Duration, Instant};
-
-/// For how long it keeps off.
-const FOR: Duration = Duration::from_ms(20);
 
 /// Spins in vain, one after another, before the thread moves.
 const FIRST: u32 = 4;
@@ -51,47 +47,23 @@ impl Vain {
 #[derive(Default)]
 pub struct Aside {
     vain: Vain,
-    /// The processor that it keeps off, until then.
-    kept: Option<(processors::Aside, Instant)>,
     /// Times that it moved.
     pub moves: u64,
 }
 
 impl Aside {
     /// After a spin, and where a spin would have found something but the processor is wanted. Whether the
-    /// thread has moved.
-    pub fn spun(&mut self, now: Instant, found: bool) -> bool {
-        if !self.vain.spun(found) {
-            return false;
-        }
-        self.come_back();
-        self.kept = processors::Aside::step().map(|aside| (aside, now + FOR));
-        self.moves += u64::from(self.kept.is_some());
-        self.kept.is_some()
+    /// thread has moved. It may come back at once: as long as it spins no wake moves it.
+    pub fn spun(&mut self, found: bool) -> bool {
+        let moved = self.vain.spun(found) && processors::Aside::step().map(processors::Aside::end).is_some();
+        self.moves += u64::from(moved);
+        moved
     }
 
     /// Several frames have come at once: whoever sends them does not wait for an answer to each.
     #[inline]
     pub fn is_stream(&mut self) {
         self.vain = Vain::default();
-        if self.kept.is_some() {
-            self.come_back();
-        }
-    }
-
-    /// To be called before each wait.
-    #[inline]
-    pub fn rests(&mut self, now: Instant) {
-        if self.kept.as_ref().is_some_and(|(_, until)| *until <= now) {
-            self.come_back();
-        }
-    }
-
-    #[cold]
-    fn come_back(&mut self) {
-        if let Some((aside, _)) = self.kept.take() {
-            aside.end();
-        }
     }
 }
 

@@ -134,12 +134,11 @@ pub fn run(shared: &Shared) {
                 if let Some(found) = spin(shared, &mut load)
                     && by_socket
                 {
-                    load.has_spun(now, found);
+                    load.has_spun(found);
                 }
             }
             Next::Wait { until, socket } => {
                 load.rests_since = now;
-                load.aside.rests(now);
                 shared.member.leave_word(Word::Rests, socket.into());
                 set.wait(until.map(|until| StdDuration::from_nanos(until.since(now).as_ns())));
                 shared.member.leave_word(Word::Rests, 0);
@@ -338,13 +337,13 @@ impl AppLoad {
     /// another.
     fn may_spin(&mut self, now: Instant, by_request: bool) -> bool {
         let in_vain = by_request && now.since(self.rests_since) < SPIN;
-        !self.is_busy(false) || (in_vain && self.has_spun(now, false))
+        !self.is_busy(false) || (in_vain && self.has_spun(false))
     }
 
     /// After a spin, found to be in vain or not, or where there should be none. Whether this thread has
     /// moved.
-    fn has_spun(&mut self, now: Instant, found: bool) -> bool {
-        if self.alone || self.works || !self.aside.spun(now, found) {
+    fn has_spun(&mut self, found: bool) -> bool {
+        if self.alone || self.works || !self.aside.spun(found) {
             return false;
         }
         // What was so on the other processor says nothing of this one.
