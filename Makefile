@@ -4,20 +4,26 @@
 # make tidy    widths, lengths, links and words of the tree
 # make build   the command and the library, in target/release
 # make bench   figures (bench/run), and a server's cost by its number of clients (bench/grid)
+# make packages  a wheel and a Debian package, in target/packages
 # make lint    format and lints only
 # make install PREFIX=/usr/local
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 PREFIX ?= /usr/local
 LIBRARY := $(TARGET)/release/lib/libibverbs.so.1
+FACADE := $(TARGET)/release/lib/libadverb_facade.so
 DIRECT := $(TARGET)/release/lib/mlx5dv/libmlx5.so.1
 
-.PHONY: demo build test test-long tidy bench lint install
+.PHONY: demo build packages test test-long tidy bench lint install
 
 build:
-	cargo build --release --locked -p adverb-cli -p adverb-verbs -p adverb-mlx5
+	cargo build --release --locked -p adverb-cli -p adverb-verbs -p adverb-mlx5 -p adverb-facade
 	crates/verbs/link.sh $(TARGET)/release/libadverb_verbs.a $(TARGET)/release/lib
 	crates/mlx5/link.sh $(TARGET)/release/libadverb_mlx5.a $(LIBRARY) $(TARGET)/release/lib/mlx5dv
+	install -m 644 $(TARGET)/release/libadverb_facade.so $(FACADE)
+
+packages: build
+	@scripts/packages.py
 
 demo:
 	@scripts/setup.sh
@@ -46,6 +52,8 @@ lint:
 install: build
 	install -D $(TARGET)/release/adverb $(DESTDIR)$(PREFIX)/bin/adverb
 	install -D -m 644 $(LIBRARY) $(DESTDIR)$(PREFIX)/lib/adverb/libibverbs.so.1
+	ln -sf libibverbs.so.1 $(DESTDIR)$(PREFIX)/lib/adverb/librdmacm.so.1
+	install -D -m 644 $(FACADE) $(DESTDIR)$(PREFIX)/lib/adverb/libadverb_facade.so
 	install -D -m 644 $(DIRECT) $(DESTDIR)$(PREFIX)/lib/adverb/mlx5dv/libmlx5.so.1
 	for header in xchannel.h verbs_exp.h compat/infiniband/verbs_exp.h; do install -D -m 644 \
 		crates/verbs/include/adverb/$$header $(DESTDIR)$(PREFIX)/include/adverb/$$header; done

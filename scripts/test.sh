@@ -22,6 +22,7 @@ steps=(
     "programs native programs in the simulator, bugs planted in them, an example crate"
     "lab      figures of the papers, and that their gates can fail"
     "clients  unmodified programs on the library, in real processes"
+    "packages the wheel, its Python package and the Debian package, installed where nothing else is"
     "starved  the same beside ten tasks for each processor: a sample, or three times four suites"
     "interop  a Linux guest with rdma_rxe, both ways"
     "rebuild  an older revision of this repository, built"
@@ -110,6 +111,11 @@ step_clients() {
     if [ "$long" = no ]; then tests/clients/run.py --without older/; else tests/clients/run.py --long --without older/; fi
 }
 
+step_packages() {
+    check scripts/packages.py
+    if [ "$long" = no ]; then tests/packages/run.py; else tests/packages/run.py --long; fi
+}
+
 # Beside a load that leaves connections' processes without a processor for longer than their timeouts come to.
 step_starved() {
     if [ "$long" = no ]; then
@@ -142,6 +148,9 @@ step_gets() {
     cargo test --release --locked -p adverb-redn --test gets -- --ignored
     cargo test --release --locked -p adverb-cli --test redn_figures -- --ignored
 }
+
+# Of make test-long alone: what attacks on programs in NICs leave others of their rate.
+step_attacks() { ADVERB_RATES=1 cargo test --locked -p adverb-cli --test redn_serve attacks; }
 
 # Of make test-long alone: what the number of clients costs a StaR server's NIC, in instructions and misses.
 step_profile() { check bench/profile clients; }
@@ -179,6 +188,11 @@ counts() {
         END { print p + 0, f + 0, s + 0 }' "$1"
 }
 
+# failures LOG: the lines that name what failed.
+failures() {
+    grep -E '^(FAIL |test .* FAILED|failed: |seed .* failed|error(\[|:))' "$1" | head -n 40
+}
+
 # Seconds of processors that all steps have taken so far. On a machine with other work these say more than the clock.
 processors() {
     awk 'NR == 2 { for (i = 1; i <= 2; i++) { split($i, t, /[ms]/); sum += 60 * t[1] + t[2] } print int(sum) }'
@@ -190,7 +204,7 @@ run() {
     local name=$1 log=$logs/$1.log status=0 begun=$SECONDS taken p f s word=ok
     times >"$logs/$name.times"
     taken=$(processors <"$logs/$name.times")
-    case $name in swarm | programs | lab | clients | starved | interop | older)
+    case $name in swarm | programs | lab | clients | packages | starved | interop | older)
         if [ ! -x "$adverb" ]; then
             echo "FAIL $name: $adverb is not there: scripts/test.sh build makes it"
             echo "0 1 0" >"$logs/$name.counts"
@@ -207,7 +221,7 @@ run() {
     if [ "$f" -ne 0 ]; then
         word=FAIL
         # What failed, and the end of what was printed; the whole is in the log.
-        grep -E '^(FAIL |test .* FAILED|failed: |seed .* failed|error(\[|:))' "$log" | head -n 40 | sed "s/^/  $name: /"
+        failures "$log" | sed "s/^/  $name: /"
         tail -n 60 "$log" | sed 's/^/  | /'
     fi
     times >"$logs/$name.times"
@@ -271,7 +285,7 @@ fi
 together=()
 if [ ${#chosen[@]} -eq 0 ]; then
     for row in "${steps[@]}"; do chosen+=("${row%% *}"); done
-    [ "$long" = no ] || chosen+=(fuzz laps gets profile)
+    [ "$long" = no ] || chosen+=(fuzz laps gets attacks profile)
     together=("${behind[@]}")
 fi
 rm -f "$logs"/*.counts
@@ -291,6 +305,12 @@ done
 # Every skip once more, together, with its reason.
 for name in "${chosen[@]}"; do cat "$logs/$name.log" 2>/dev/null; done |
     sed -nE 's/^(skip |SKIPPED: )/skipped: /p' | sort | uniq | head -n 200
+# Every failure once more, where whoever sees only the end of the output finds it: its name, and what a test of cargo's said.
+for name in "${chosen[@]}"; do
+    [ -f "$logs/$name.counts" ] && [ "$(cut -d ' ' -f 2 "$logs/$name.counts")" != 0 ] || continue
+    failures "$logs/$name.log" | sed "s/^/failed: $name: /"
+    awk '/^thread .* panicked at / { left = 5 } left-- > 0' "$logs/$name.log" | head -n 60 | cut -c -300 | sed 's/^/  | /'
+done
 passed=0 failed=0 skipped=0
 for name in "${chosen[@]}"; do
     # A step that left no counts did not come to its end.

@@ -1,6 +1,6 @@
 //! The command line: what `adverb --help` says.
 
-use crate::{chain, kv, lock, locks, nicd, queue, redn, region, star, switch, tree};
+use crate::{chain, facade, kv, lock, locks, nicd, queue, redn, region, star, stay, switch, top, tree};
 use adverb_io::{Choice, Congestion, Direction, PathPolicy, Settings, Transport};
 use adverb_sim::sabotage::Sabotage;
 use adverb_sim::swarm::programs::System;
@@ -27,8 +27,10 @@ Examples:
 
 const RUN_EXAMPLES: &str = "\
 The command inherits standard input and output, takes the place of this process, and so gets its signals and
-gives its exit status. Settings reach it, and every program that it starts, in the environment variable
-ADVERB; a program that is started with LD_LIBRARY_PATH and ADVERB set by other means behaves alike.
+gives its exit status. With --expect-rdma, --expect-bytes, --summary or --metrics this process stays as its
+parent, which neither the program nor whoever waits for it notices. Settings reach it, and every program that
+it starts, in the environment variable ADVERB; a program that is started with LD_LIBRARY_PATH and ADVERB set
+by other means behaves alike.
 
 Peers are software, and may wait for a processor. A peer's process on this host that lives, is not stopped and
 has not run since costs no retry, for 10 s at most in a row; nor does a timeout that this process itself came
@@ -40,7 +42,9 @@ Examples:
   adverb run -- ib_write_bw
   adverb run --address 127.0.0.2 -- ib_write_bw 127.0.0.1
   adverb run --loss 0.05 --direction tx --seed 3 -- ibv_rc_pingpong -g 0 -c localhost
-  adverb run --via sw0 --address 10.9.0.2 -- ib_write_bw 127.0.0.1";
+  adverb run --via sw0 --address 10.9.0.2 -- ib_write_bw 127.0.0.1
+  adverb run --expect-rdma --summary -- make check
+      Ends with status 120 if the tests pass without RDMA.";
 
 const SWARM_EXAMPLES: &str = "\
 Each seed is a random network of NICs, with IRN or without, that carries random reads, writes, sends and
@@ -70,8 +74,25 @@ Examples:
   adverb lab run irn/fig1
   adverb lab run irn --out results
   adverb lab run irn/fig12 --scale paper --seeds 5 --out results
-  adverb lab run irn/fig1 --first-seed 100 --set switch.buffer=60KB,120KB,240KB
+  adverb lab run irn/fig1 --first-seed 100 --longer 2
+  adverb lab run irn/fig1 --set switch.buffer=60KB,120KB,240KB
+  adverb lab run irn --out results --resume
   adverb lab new mine; adverb lab run ./mine";
+
+const REPORT_EXAMPLES: &str = "\
+Writes DIR/index.html, which needs nothing else, and a folder for each experiment as `adverb lab run --out`
+does.
+
+Examples:
+  adverb lab report --out page
+  adverb lab report irn onerma --scale paper --out page --resume";
+
+const COMPARE_EXAMPLES: &str = "\
+It prints each verdict that changes, folder by folder, and what all seeds together say. Nothing is run.
+
+Examples:
+  adverb lab run irn --out one; adverb lab run irn --first-seed 1000 --out two; adverb lab compare one two
+  adverb lab run irn --longer 2 --out longer; adverb lab compare one longer";
 
 const MUTATE_EXAMPLES: &str = "\
 Each experiment lists its mutations: all series alike, labels swapped, a mechanism off, a baseline that never
@@ -97,8 +118,14 @@ pub enum Action {
     /// Run a program on the NIC
     #[command(after_help = RUN_EXAMPLES)]
     Run(Box<Run>),
+    /// Show the processes that have NICs, and what these are doing
+    #[command(after_help = top::EXAMPLES)]
+    Top(top::Top),
     /// List the NIC, its port and its GIDs
     Devices(Devices),
+    /// Write what programs would find of the NIC in sysfs and /dev into a folder
+    #[command(after_help = facade::EXAMPLES)]
+    Facade(facade::Facade),
     /// Serve the 1RMA NIC of an address to applications of this host
     #[command(after_help = nicd::EXAMPLES)]
     Nicd(Box<nicd::Nicd>),
@@ -146,28 +173,24 @@ pub enum Action {
     /// Run published experiments again: the paper's values beside ours
     #[command(subcommand)]
     Lab(Lab),
+    /// Print what completes this command's words in a shell
+    #[command(after_help = crate::words::COMPLETIONS_EXAMPLES)]
+    Completions {
+        /// The shell
+        #[arg(value_enum, value_name = "SHELL")]
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual pages of all commands
+    Man {
+        /// Into this directory, which is made where it is not there
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+    },
 }
 
-/// `adverb swarm`.
+/// What a seed is of: the same words for `adverb swarm` and `adverb replay`.
 #[derive(Args, Debug)]
-pub struct Swarm {
-    /// Seeds to run
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 1000,
-        value_parser = clap::value_parser!(u64).range(1..=1 << 32)
-    )]
-    pub seeds: u64,
-    /// The first of them; they count up
-    #[arg(long, value_name = "SEED", default_value_t = 0)]
-    pub first: u64,
-    /// Run this many side by side [default: one for each processor]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub jobs: Option<u32>,
-    /// Stop after this many failures
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
-    pub failures: u64,
+pub struct Tried {
     /// Break the NIC on purpose, to see that it is found
     #[arg(long, value_name = "HOW", value_parser = sabotage, conflicts_with = "one_rma")]
     pub sabotage: Option<Sabotage>,
@@ -194,6 +217,30 @@ pub struct Swarm {
     /// Break the programs on purpose, to see that it is found: with --app, --redn or --switch
     #[arg(long, value_name = "HOW")]
     pub bug: Option<String>,
+}
+
+/// `adverb swarm`.
+#[derive(Args, Debug)]
+pub struct Swarm {
+    /// Seeds to run
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1000,
+        value_parser = clap::value_parser!(u64).range(1..=1 << 32)
+    )]
+    pub seeds: u64,
+    /// The first of them; they count up
+    #[arg(long, value_name = "SEED", default_value_t = 0)]
+    pub first: u64,
+    /// Run this many side by side [default: one for each processor]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub jobs: Option<u32>,
+    /// Stop after this many failures
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    pub failures: u64,
+    #[command(flatten)]
+    pub tried: Tried,
     /// Print one hash over the traces of all seeds: two builds that print the same one behaved alike
     #[arg(long)]
     pub hash: bool,
@@ -211,32 +258,8 @@ pub struct Replay {
     /// Show the last lines before the failure, 100 without --limit
     #[arg(long)]
     pub around_failure: bool,
-    /// Break the NIC on purpose, as for the swarm
-    #[arg(long, value_name = "HOW", value_parser = sabotage, conflicts_with = "one_rma")]
-    pub sabotage: Option<Sabotage>,
-    /// A seed of the swarm of 1RMA
-    #[arg(long = "1rma")]
-    pub one_rma: bool,
-    /// A seed of the swarm of StaR
-    #[arg(long, conflicts_with = "one_rma")]
-    pub star: bool,
-    /// A seed of a system of programs: lock, locks, queue, catalog, chain or tree
-    #[arg(
-        long,
-        value_name = "NAME",
-        value_parser = crate::systems::by_name,
-        conflicts_with_all = ["one_rma", "star", "sabotage"]
-    )]
-    pub app: Option<System>,
-    /// A seed of random programs in NICs; they are printed first
-    #[arg(long, conflicts_with_all = ["one_rma", "star", "sabotage", "app"])]
-    pub redn: bool,
-    /// A seed of the swarm of words behind a switch
-    #[arg(long, conflicts_with_all = ["one_rma", "star", "sabotage", "app", "redn"])]
-    pub switch: bool,
-    /// Break the programs on purpose, as for the swarm
-    #[arg(long, value_name = "HOW")]
-    pub bug: Option<String>,
+    #[command(flatten)]
+    pub tried: Tried,
 }
 
 /// `adverb lab`.
@@ -256,6 +279,17 @@ pub enum Lab {
     /// Run experiments, then with something wrong on purpose; the exit status is 1 when that is not noticed
     #[command(after_help = MUTATE_EXAMPLES)]
     Mutate(LabRun),
+    /// Run experiments, and write what came of them as one page: plots, verdicts, the paper's values
+    #[command(after_help = REPORT_EXAMPLES)]
+    Report(LabReport),
+    /// Judge runs that are kept in several folders by the same bounds; the exit status is 1 when a verdict is
+    /// not the same in all of them, or fails
+    #[command(after_help = COMPARE_EXAMPLES)]
+    Compare {
+        /// What --out has named: of other seeds, of longer runs, of another build
+        #[arg(required = true, num_args = 2.., value_name = "DIR")]
+        folders: Vec<PathBuf>,
+    },
 }
 
 /// `adverb lab run` and `adverb lab mutate`.
@@ -265,6 +299,31 @@ pub struct LabRun {
     /// experiment.toml, its folder, or a folder of such folders
     #[arg(required = true, value_name = "EXPERIMENT")]
     pub experiments: Vec<String>,
+    /// Write the runs as CSV and the plot as SVG into a folder of this directory for each experiment
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// How they are run.
+    #[command(flatten)]
+    pub how: LabHow,
+}
+
+/// `adverb lab report`.
+#[derive(Args, Debug)]
+pub struct LabReport {
+    /// Experiments, as `adverb lab run` takes them [default: all that are published]
+    #[arg(value_name = "EXPERIMENT")]
+    pub experiments: Vec<String>,
+    /// Write index.html into this directory, and the runs into a folder of it for each experiment
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// How they are run.
+    #[command(flatten)]
+    pub how: LabHow,
+}
+
+/// How experiments are run.
+#[derive(Args, Clone, Debug)]
+pub struct LabHow {
     /// How much is run: `quick` ends within a minute, `paper` takes as many flows and seeds as a figure needs
     #[arg(long, value_enum, default_value_t = Scale::Quick)]
     pub scale: Scale,
@@ -279,12 +338,16 @@ pub struct LabRun {
     /// switch.buffer=60KB,240KB, they are the points along the x axis. Bounds then report only
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<adverb_lab::own::Set>,
+    /// So many times the flows, or the time in which they begin. Bounds stay what they are
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=1000))]
+    pub longer: Option<u32>,
     /// Simulations side by side; results do not depend on it [default: one for each processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub jobs: Option<u32>,
-    /// Write the runs as CSV and the plot as SVG into a folder of this directory for each experiment
-    #[arg(long, value_name = "DIR")]
-    pub out: Option<PathBuf>,
+    /// Take runs that this build of adverb has written into --out before, and run the others; trials of the
+    /// real cache are all run
+    #[arg(long, requires = "out")]
+    pub resume: bool,
     /// No progress bar, and no times that it took
     #[arg(long)]
     pub quiet: bool,
@@ -328,7 +391,8 @@ pub struct Sim {
     /// Run this many seeds side by side; results do not depend on it [default: one for each processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub jobs: Option<u32>,
-    /// Write flows.csv, ports.csv and queues.csv into this directory, for several seeds into one seed-N each
+    /// Write flows, slowdowns by size, ports, queues, links and windows as CSV into this directory, for
+    /// several seeds into one seed-N each
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// Print events, link-hops, link-hops/s and peak memory
@@ -337,6 +401,9 @@ pub struct Sim {
     /// Capture what arrives at the end of a link, for Wireshark; ports.csv names the links
     #[arg(long, value_name = "LINK:FILE", value_parser = capture)]
     pub pcap: Vec<(u32, PathBuf)>,
+    /// Write a trace for Perfetto's viewer (ui.perfetto.dev): messages, packets, windows and queues over time
+    #[arg(long, value_name = "FILE")]
+    pub perfetto: Option<PathBuf>,
     /// No progress bar
     #[arg(long)]
     pub quiet: bool,
@@ -352,6 +419,12 @@ pub struct Run {
     /// WQEs. Not a default, because programs that find them change their transport
     #[arg(long)]
     pub mlx5dv: bool,
+    /// How programs find the device in sysfs and /dev, where UCX and others look for one
+    #[arg(long, value_name = "HOW", value_enum, default_value_t = facade::How::Auto)]
+    pub facade: facade::How,
+    /// What is counted over all processes of the program.
+    #[command(flatten)]
+    pub count: stay::Count,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
@@ -466,7 +539,8 @@ fn probability(text: &str) -> Result<f64, String> {
     Ok(setting("loss", text)?.faults.loss)
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
+/// A time, such as 20us.
+pub fn duration(text: &str) -> Result<Duration, String> {
     Ok(setting("delay", text)?.faults.delay)
 }
 

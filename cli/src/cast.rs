@@ -1,4 +1,7 @@
 //! The programs of `apps` by the roles that a scenario's `[programs]` gives them, with the keys of each.
+//! `shared` has those that a switch's programs are made for: locks, chains, the tree.
+
+mod shared;
 
 use crate::systems::{all_taken, judge_catalog, judge_lock, judge_queue, judge_steps, judge_words};
 use adverb_apps::words::{Ask, Step};
@@ -19,8 +22,12 @@ pub fn make(cast: &Cast) -> Result<Made, Error> {
         "catalog" => make_catalog(cast),
         "words" => make_words(cast),
         "steps" => make_steps(cast),
+        "locks" => shared::make_locks(cast),
+        "chain" => shared::make_chain(cast),
+        "tree" => shared::make_tree(cast),
         other => {
-            let why = format!("`{other}` is not one of lock, queue, catalog, words, steps");
+            let known = "lock, locks, queue, catalog, chain, tree, words, steps";
+            let why = format!("`{other}` is not one of {known}");
             Err(Error::new("programs.system", why))
         }
     }
@@ -59,6 +66,11 @@ impl<'a> Keys<'a> {
             return Err(Error::new(self.place(key), "is zero; give a time such as \"1ms\""));
         }
         Ok(time)
+    }
+
+    /// A time that may be absent, which is none.
+    fn time_or_none(&mut self, key: &'static str) -> Result<Duration, Error> {
+        self.time(key, Duration::ZERO)
     }
 
     fn is(&mut self, key: &'static str) -> Result<bool, Error> {

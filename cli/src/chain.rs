@@ -2,19 +2,17 @@
 //! steers their requests or without one.
 
 use crate::args::Nic;
+use crate::bench::{Times, Watched, each, side_by_side};
 use crate::error::Error;
 use crate::output::print;
-use crate::program::{all, open, wire_time};
+use crate::program::{open, wire_time};
 use crate::remote::{size, span};
 use crate::settings::from_options;
-use crate::switch::shown;
 use adverb_apps::chain::{ChainError, Client, Counted, HomeConfig, KEYS_MAX, VALUE_MAX, entry_len};
 use adverb_io::program::Programs;
 use adverb_os::say;
 use adverb_rdma::{Connect, Error as RdmaError, Instant, On, Rdma};
 use clap::{Args, Subcommand};
-use serde_json::Value;
-use std::path::Path;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Duration;
@@ -243,42 +241,24 @@ fn bench(options: &BenchOptions) -> Result<ExitCode, Error> {
     let programs: Rc<Programs> = open(&options.home.nic)?;
     let rdma = Rdma::new(programs.clone());
     let failed = |error: ChainError| failed(&options.home.at, &error);
-    let clients = programs.block_on(async {
-        let connected = all((0..options.clients).map(|_| connect(&rdma, &options.home))).await;
-        connected.into_iter().collect::<Result<Vec<Client>, ChainError>>()
-    });
-    let clients = clients.map_err(failed)?;
-    let before = via.as_deref().map(counters).transpose()?;
-    let (measured, seconds) = programs
-        .block_on(async {
-            let start = rdma.now().await?;
-            let end = start + wire_time(options.time);
-            let measured = clients.into_iter().map(|client| measure(&rdma, client, options, end));
-            let measured = all(measured).await;
-            let seconds = rdma.now().await?.since(start).as_ns() as f64 / 1e9;
-            Ok((measured.into_iter().collect::<Result<Vec<Measured>, ChainError>>()?, seconds))
-        })
-        .map_err(failed)?;
+    let clients = (0..options.clients).map(|_| connect(&rdma, &options.home));
+    let clients = programs.block_on(each(clients)).map_err(failed)?;
+    let watched = via.as_deref().map(|via| Watched::new(via, "steer", COUNTERS)).transpose()?;
+    let clients = clients.into_iter();
+    let run = |client, end| measure(&rdma, client, options, end);
+    let (measured, seconds) =
+        programs.block_on(side_by_side(&rdma, options.time, clients, run)).map_err(failed)?;
     let mut text = in_words(options, measured.iter(), seconds);
     let mut complete = true;
-    if let (Some(via), Some(before)) = (&via, &before) {
-        let (after, _) = counters(via)?;
-        // One that was started anew meanwhile has counted from zero.
-        let since = |(now, then): (&u64, u64)| now.checked_sub(then).unwrap_or(*now);
-        let counts: Vec<u64> = after.iter().zip(before.0).map(since).collect();
+    if let Some(watched) = &watched {
+        let [cas, reads, current_cas, current_reads, passed, held, forgotten] = watched.since()?;
         text += &format!(
-            "switch {}: {} compare and swaps and {} READs steered, {} and {} were to the last entry, {} \
-             compare and swaps passed, {} requests held, {} tails forgotten\n",
-            via.display(),
-            counts[0],
-            counts[1],
-            counts[2],
-            counts[3],
-            counts[4],
-            counts[5],
-            counts[6]
+            "switch {}: {cas} compare and swaps and {reads} READs steered, {current_cas} and {current_reads} \
+             were to the last entry, {passed} compare and swaps passed, {held} requests held, {forgotten} \
+             tails forgotten\n",
+            watched.name(),
         );
-        complete = counts[0] + counts[1] > 0 || !before.1;
+        complete = cas + reads > 0 || !watched.has_program;
     }
     print(&text)?;
     if !complete {
@@ -290,14 +270,6 @@ fn bench(options: &BenchOptions) -> Result<ExitCode, Error> {
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// What a switch has counted, and whether it steers.
-fn counters(via: &Path) -> Result<([u64; COUNTERS.len()], bool), Error> {
-    let shown: Value = shown(via)?;
-    let counts = COUNTERS.map(|name| shown["counters"][name].as_u64().unwrap_or_default());
-    let programs = shown["programs"].as_array();
-    Ok((counts, programs.into_iter().flatten().any(|program| program["kind"] == "steer")))
 }
 
 async fn measure(
@@ -370,20 +342,9 @@ fn in_words<'a>(
         measured.clone().map(|one| one.in_doubt).sum::<u64>(),
     );
     for (kind, name) in ["puts", "gets"].into_iter().enumerate() {
-        let mut times: Vec<u64> = measured.clone().flat_map(|one| one.times[kind].iter().copied()).collect();
-        times.sort_unstable();
-        let us = |part: usize| {
-            let at = (times.len() * part / 1000).min(times.len().saturating_sub(1));
-            times.get(at).map_or(f64::NAN, |ns| *ns as f64 / 1000.0)
-        };
-        if !times.is_empty() {
-            text += &format!(
-                "{} {name}: median {:.1} us, 99% {:.1} us, longest {:.1} us\n",
-                times.len(),
-                us(500),
-                us(990),
-                us(1000)
-            );
+        let times = Times::new(measured.clone().flat_map(|one| one.times[kind].iter().copied()));
+        if times.count() > 0 {
+            text += &format!("{} {name}: {times}\n", times.count());
         }
     }
     text

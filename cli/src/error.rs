@@ -35,6 +35,8 @@ pub enum Error {
     Device(String),
     /// What was asked of another process did not work; the text says of which option, why, and what helps.
     Remote(String),
+    /// The device cannot be shown in sysfs and /dev; the text says by which way, why, and what helps.
+    Facade(String),
     /// A file that an option names cannot be written.
     File {
         /// The option.
@@ -56,6 +58,8 @@ pub enum Error {
     Bounds(String),
     /// Experiments whose bounds hold although something is wrong on purpose.
     Survived(String),
+    /// Verdicts that are not the same in several folders; the text says how many.
+    Verdicts(String),
     /// Programs of a scenario that did what they must not; the text names the seeds.
     Judged(String),
 }
@@ -77,6 +81,7 @@ impl Error {
             | Error::NoDirectVerbs(_)
             | Error::Device(_)
             | Error::Remote(_)
+            | Error::Facade(_)
             | Error::File { .. }
             | Error::Output(_)
             | Error::Scenario(_)
@@ -84,6 +89,7 @@ impl Error {
             | Error::Lab(_)
             | Error::Bounds(_)
             | Error::Survived(_)
+            | Error::Verdicts(_)
             | Error::Judged(_) => 1,
         }
     }
@@ -144,13 +150,13 @@ impl fmt::Display for Error {
                 path.display()
             ),
             Error::Exec(path, e) => write!(f, "{}: cannot be run: {e}", path.display()),
-            Error::Device(text) | Error::Remote(text) => write!(f, "{text}"),
+            Error::Device(text) | Error::Remote(text) | Error::Facade(text) => write!(f, "{text}"),
             Error::File { option, path, source } => {
                 write!(f, "{option} {}: {source}; name a file in a directory that exists", path.display())
             }
             Error::Output(e) => write!(f, "cannot write the answer: {e}"),
             Error::Scenario(e) => write!(f, "{e}"),
-            Error::Options(text) | Error::Judged(text) => write!(f, "{text}"),
+            Error::Options(text) | Error::Verdicts(text) | Error::Judged(text) => write!(f, "{text}"),
             Error::Lab(e) => write!(f, "{e}"),
             Error::Bounds(names) => {
                 write!(f, "{names}: a bound that is claimed does not hold, or flows did not end; see above")

@@ -4,6 +4,7 @@
 //! the lock, renews the lease meanwhile, and gives the lock back when the command ends, or on Ctrl-C.
 
 use crate::args::Nic;
+use crate::bench::Times;
 use crate::error::Error;
 use crate::output::answer;
 use crate::program::{open, wire_time};
@@ -319,17 +320,11 @@ async fn bench(rdma: &Rdma, client: &Client, options: &BenchOptions) -> Result<E
         held.store_and_release(&value).await?;
         times.push(rdma.now().await?.since(begun).as_ns());
     }
-    times.sort_unstable();
-    let at = |part: usize| times.get((times.len() * part / 1000).min(times.len().saturating_sub(1)));
-    let us = |part: usize| at(part).map_or(f64::NAN, |ns| *ns as f64 / 1000.0);
+    let times = Times::new(times);
     let seconds = rdma.now().await?.since(start).as_ns() as f64 / 1e9;
     Ok(answer(format_args!(
-        "{} rounds of acquire, store, release in {seconds:.1} s: {:.0}/s; median {:.1} us, 99% {:.1} us, \
-         longest {:.1} us",
-        times.len(),
-        times.len() as f64 / seconds,
-        us(500),
-        us(990),
-        us(1000),
+        "{} rounds of acquire, store, release in {seconds:.1} s: {:.0}/s; {times}",
+        times.count(),
+        times.count() as f64 / seconds,
     )))
 }

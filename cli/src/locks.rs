@@ -2,18 +2,17 @@
 //! atomics or without one.
 
 use crate::args::Nic;
+use crate::bench::{Times, Watched, each, side_by_side};
 use crate::error::Error;
 use crate::output::print;
-use crate::program::{all, open, wire_time};
+use crate::program::{open, wire_time};
 use crate::remote::{size, span};
 use crate::settings::from_options;
-use crate::switch::shown;
 use adverb_apps::locks::{Client, Counted, Held, HomeConfig, LOCKS_MAX, LocksError, Release, VALUE_MAX};
 use adverb_io::program::Programs;
 use adverb_os::say;
 use adverb_rdma::{Connect, Error as RdmaError, Instant, On, Rdma};
 use clap::{Args, Subcommand, ValueEnum};
-use serde_json::Value;
 use std::path::Path;
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -272,25 +271,17 @@ fn bench(options: &BenchOptions) -> Result<ExitCode, Error> {
     let programs: Rc<Programs> = open(&options.home.nic)?;
     let rdma = Rdma::new(programs.clone());
     let failed = |error: LocksError| failed(&options.home.at, &error);
-    let clients = programs.block_on(async {
-        let connected = all((0..options.clients).map(|_| prepare(&rdma, options, via.is_some()))).await;
-        connected.into_iter().collect::<Result<Vec<Client>, LocksError>>()
-    });
-    let clients = clients.map_err(failed)?;
-    let before = via.as_deref().map(Counters::of).transpose()?;
-    let (measured, seconds) = programs
-        .block_on(async {
-            let start = rdma.now().await?;
-            let end = start + wire_time(options.time);
-            let measured = all(clients.iter().map(|client| measure(&rdma, client, options, end))).await;
-            let seconds = rdma.now().await?.since(start).as_ns() as f64 / 1e9;
-            Ok((measured.into_iter().collect::<Result<Vec<Measured>, LocksError>>()?, seconds))
-        })
-        .map_err(failed)?;
+    let clients = (0..options.clients).map(|_| prepare(&rdma, options, via.is_some()));
+    let clients = programs.block_on(each(clients)).map_err(failed)?;
+    let watched = via.as_deref().map(Atomics::watched).transpose()?;
+    let clients = clients.iter();
+    let run = |client, end| measure(&rdma, client, options, end);
+    let (measured, seconds) =
+        programs.block_on(side_by_side(&rdma, options.time, clients, run)).map_err(failed)?;
     let mut text = in_words(options, &measured, seconds);
     let mut complete = true;
-    if let (Some(via), Some(before)) = (&via, &before) {
-        let (did, converted) = before.since(via)?;
+    if let Some(watched) = &watched {
+        let (did, converted) = watched.since()?;
         text += &did;
         complete = converted;
     }
@@ -302,39 +293,25 @@ fn bench(options: &BenchOptions) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a switch has counted.
-pub struct Counters {
-    counts: [u64; COUNTERS.len()],
-    /// It decides atomics.
-    decides: bool,
-}
+/// A switch before a home, whose atomics it may decide.
+pub struct Atomics(Watched<{ COUNTERS.len() }>);
 
-impl Counters {
-    /// Up to now.
-    pub fn of(via: &Path) -> Result<Counters, Error> {
-        let shown: Value = shown(via)?;
-        let counts = COUNTERS.map(|name| shown["counters"][name].as_u64().unwrap_or_default());
-        let mut programs = shown["programs"].as_array().into_iter().flatten();
-        Ok(Counters { counts, decides: programs.any(|program| program["kind"] == "cas_to_write") })
+impl Atomics {
+    /// From now on.
+    pub fn watched(via: &Path) -> Result<Atomics, Error> {
+        Ok(Atomics(Watched::new(via, "cas_to_write", COUNTERS)?))
     }
 
     /// What it has done since, in words; false if it decides atomics and has decided none.
-    pub fn since(&self, via: &Path) -> Result<(String, bool), Error> {
-        let after = Counters::of(via)?.counts.into_iter();
-        let counts: Vec<u64> =
-            after.zip(self.counts).map(|(after, before)| after.wrapping_sub(before)).collect();
-        let converted: u64 = counts[..3].iter().sum();
+    pub fn since(&self) -> Result<(String, bool), Error> {
+        let [granted, refused, added, stores, held, passed] = self.0.since()?;
+        let converted = granted + refused + added;
         let text = format!(
-            "switch {}: {converted} atomics converted ({} granted, {} refused), {} releases followed, {} \
-             requests held, {} atomics passed\n",
-            via.display(),
-            counts[0],
-            counts[1],
-            counts[3],
-            counts[4],
-            counts[5]
+            "switch {}: {converted} atomics converted ({granted} granted, {refused} refused), {stores} \
+             releases followed, {held} requests held, {passed} atomics passed\n",
+            self.0.name()
         );
-        Ok((text, converted > 0 || !self.decides))
+        Ok((text, converted > 0 || !self.0.has_program))
     }
 }
 
@@ -382,28 +359,17 @@ async fn measure(
         };
         times.push(rdma.now().await?.since(begun).as_ns());
     }
-    let after = client.counted();
-    let counted = Counted {
-        acquired: after.acquired - before.acquired,
-        taken_over: after.taken_over - before.taken_over,
-        refused: after.refused - before.refused,
-    };
-    Ok(Measured { counted, times })
+    Ok(Measured { counted: client.counted().since(&before), times })
 }
 
 fn in_words(options: &BenchOptions, measured: &[Measured], seconds: f64) -> String {
-    let mut times: Vec<u64> = measured.iter().flat_map(|one| one.times.iter().copied()).collect();
-    times.sort_unstable();
-    let us = |part: usize| {
-        let at = (times.len() * part / 1000).min(times.len().saturating_sub(1));
-        times.get(at).map_or(f64::NAN, |ns| *ns as f64 / 1000.0)
-    };
+    let times = Times::new(measured.iter().flat_map(|one| one.times.iter().copied()));
     let sum = |of: fn(&Counted) -> u64| measured.iter().map(|one| of(&one.counted)).sum::<u64>();
     let (acquired, refused) = (sum(|counted| counted.acquired), sum(|counted| counted.refused));
     let each = || measured.iter().map(|one| one.counted.acquired);
     format!(
         "{} clients, {} locks, {} bytes: {acquired} acquisitions in {seconds:.1} s, {:.0}/s; {:.2} refused \
-         tries each, {} taken over; a client had {} to {}; median {:.1} us, 99% {:.1} us, longest {:.1} us\n",
+         tries each, {} taken over; a client had {} to {}; {times}\n",
         options.clients,
         options.locks,
         options.size,
@@ -412,8 +378,5 @@ fn in_words(options: &BenchOptions, measured: &[Measured], seconds: f64) -> Stri
         sum(|counted| counted.taken_over),
         each().min().unwrap_or_default(),
         each().max().unwrap_or_default(),
-        us(500),
-        us(990),
-        us(1000)
     )
 }

@@ -6,18 +6,21 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod bench;
 mod cast;
 mod chain;
 mod command;
 mod devices;
 mod enact;
 mod error;
+mod facade;
 mod holes;
 mod kv;
 mod lab;
 mod library;
 mod lock;
 mod locks;
+mod metrics;
 mod nicd;
 mod output;
 mod pages;
@@ -33,14 +36,18 @@ mod settings;
 mod simulate;
 mod star;
 mod star_registry;
+mod stay;
 mod swarm;
 mod switch;
 mod switch_lab;
 mod switch_live;
 mod switch_swarm;
 mod systems;
+mod tallied;
+mod top;
 mod tree;
 mod tree_swarm;
+mod words;
 
 use adverb_os::say;
 use args::{Action, Cli};
@@ -57,8 +64,9 @@ fn main() -> ExitCode {
         Action::Redn(action) => redn::redn(&action),
         Action::Region(action) => region::region(&action).map(|()| ExitCode::SUCCESS),
         Action::Certs(arguments) => region::certs(&arguments).map(|()| ExitCode::SUCCESS),
-        Action::Run(arguments) => run::run(&arguments).map(|never| match never {}),
+        Action::Run(arguments) => run::run(&arguments),
         Action::Nicd(arguments) => nicd::nicd(&arguments).map(|()| ExitCode::SUCCESS),
+        Action::Facade(arguments) => facade::write(&arguments).map(|()| ExitCode::SUCCESS),
         Action::Devices(arguments) => devices::list(&arguments).map(|()| ExitCode::SUCCESS),
         Action::Sim(arguments) => {
             pages::ask();
@@ -66,9 +74,12 @@ fn main() -> ExitCode {
         }
         Action::Star(action) => star::star(&action),
         Action::Switch(action) => switch::switch(&action),
+        Action::Top(arguments) => top::top(&arguments).map(|()| ExitCode::SUCCESS),
         Action::Tree(action) => tree::tree(&action),
         Action::Swarm(arguments) => swarm::swarm(&arguments),
         Action::Replay(arguments) => swarm::replay(&arguments),
+        Action::Completions { shell } => words::completions(shell).map(|()| ExitCode::SUCCESS),
+        Action::Man { directory } => words::manual(&directory).map(|()| ExitCode::SUCCESS),
         Action::Lab(action) => {
             pages::ask();
             lab::lab(&action).map(|()| ExitCode::SUCCESS)

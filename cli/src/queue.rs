@@ -2,6 +2,7 @@
 //! lines go in at `produce`, and come out at `consume`.
 
 use crate::args::Nic;
+use crate::bench::Times;
 use crate::error::Error;
 use crate::output::print;
 use crate::program::{open, open_plain, wire_time};
@@ -223,18 +224,13 @@ async fn bench(rdma: &Rdma, producer: &mut Producer, options: &BenchOptions) -> 
         }
         times.push(rdma.now().await?.since(begun).as_ns());
     }
-    times.sort_unstable();
-    let at = |part: usize| times.get((times.len() * part / 1000).min(times.len().saturating_sub(1)));
-    let us = |part: usize| at(part).map_or(f64::NAN, |ns| *ns as f64 / 1000.0);
+    let times = Times::new(times);
     let seconds = rdma.now().await?.since(start).as_ns() as f64 / 1e9;
     let text = format!(
-        "{} elements of {} bytes in {seconds:.1} s: {:.0}/s; median {:.1} us, 99% {:.1} us, longest {:.1} us",
-        times.len(),
+        "{} elements of {} bytes in {seconds:.1} s: {:.0}/s; {times}",
+        times.count(),
         options.size,
-        times.len() as f64 / seconds,
-        us(500),
-        us(990),
-        us(1000),
+        times.count() as f64 / seconds,
     );
     Ok(Outcome::Answer(format!("{text}\n")))
 }

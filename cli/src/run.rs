@@ -1,21 +1,22 @@
-//! `adverb run`: becomes the program, with the library in its path and the settings in its environment.
+//! `adverb run`: becomes the program, or its parent where something is to be counted, with the library in
+//! its path and the settings in its environment.
 
 use crate::args::Run;
 use crate::error::Error;
-use crate::{command, library, settings};
+use crate::{command, facade, library, settings, stay};
 use adverb_os::say;
-use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, ExitCode};
 
 const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 /// Where `Settings::from_env` looks, in the program.
 pub const VARIABLE: &str = "ADVERB";
 
-/// Replaces this process by the command. Returns only when that failed.
-pub fn run(arguments: &Run) -> Result<Infallible, Error> {
+/// Replaces this process by the command, and returns only when that failed; or stays as the command's parent,
+/// and returns its exit status, where it is to be counted what the command does.
+pub fn run(arguments: &Run) -> Result<ExitCode, Error> {
     let program = program(&arguments.command)?;
     let executable = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("adverb"));
     let directory = library::directory(std::env::var_os("ADVERB_LIB").as_deref(), &executable)?;
@@ -23,7 +24,8 @@ pub fn run(arguments: &Run) -> Result<Infallible, Error> {
     if arguments.mlx5dv {
         directories.insert(0, library::direct_verbs(&directory)?);
     }
-    let settings = settings::from_options(&arguments.nic)?;
+    let mut settings = settings::from_options(&arguments.nic)?;
+    let counted = stay::prepare(&arguments.count, &mut settings)?;
     let device = settings::describe(&settings)?;
     say!("adverb: {device}");
     let mut command = Command::new(&program);
@@ -32,7 +34,12 @@ pub fn run(arguments: &Run) -> Result<Infallible, Error> {
         .args(&arguments.command[1..])
         .env(LIBRARY_PATH, prepended(&directories, std::env::var_os(LIBRARY_PATH).as_deref()))
         .env(VARIABLE, settings.to_env());
-    Err(Error::Exec(program, command.exec()))
+    // The last thing before the program: what this process reads it reads from the host.
+    facade::show(arguments.facade, &settings, &directory, &mut command)?;
+    match counted {
+        Some(counted) => counted.run(&mut command).map_err(|e| Error::Exec(program, e)),
+        None => Err(Error::Exec(program, command.exec())),
+    }
 }
 
 fn program(command: &[OsString]) -> Result<PathBuf, Error> {

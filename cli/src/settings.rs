@@ -53,7 +53,7 @@ fn set<T>(field: &mut T, option: Option<T>) {
     }
 }
 
-fn absolute(option: &'static str, path: &PathBuf) -> Result<PathBuf, Error> {
+pub fn absolute(option: &'static str, path: &PathBuf) -> Result<PathBuf, Error> {
     let path =
         std::path::absolute(path).map_err(|source| Error::File { option, path: path.clone(), source })?;
     match path.parent().map(std::fs::metadata) {

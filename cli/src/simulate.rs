@@ -5,10 +5,12 @@ use crate::enact::{self, Played};
 use crate::error::Error;
 use crate::progress::{self, Progress};
 use adverb_os::say;
+use adverb_sim::perfetto::Written;
 use adverb_sim::record::peak_rss;
 use adverb_sim::rma::Outcome;
 use adverb_sim::statistics::Estimate;
 use adverb_sim::swarm::programs::Made;
+use adverb_sim::workload::Workload;
 use adverb_sim::{Plan, Report, ScenarioFile, Sim, sweep};
 use std::fmt::Write as _;
 use std::fs::File;
@@ -29,6 +31,8 @@ struct Run {
     grown: u64,
     /// What programs did, if there are any.
     played: Option<Played>,
+    /// What is in its trace for Perfetto, if there is one.
+    perfetto: Option<Written>,
 }
 
 /// Runs the scenario and prints what came of it.
@@ -45,6 +49,7 @@ pub fn simulate(arguments: &args::Sim) -> Result<(), Error> {
     // Everything is checked before time starts, the options too.
     let plan = file.plan(Some(first)).map_err(Error::Scenario)?;
     check_captures(arguments, &plan)?;
+    check_perfetto(arguments, &plan)?;
     enact::made(&file, &plan)?;
     let bar = Mutex::new(Progress::new(arguments.quiet));
     let show = |share: f64, text: &dyn Fn() -> String| {
@@ -115,13 +120,51 @@ fn check_captures(arguments: &args::Sim, plan: &Plan) -> Result<(), Error> {
     Ok(())
 }
 
+/// A trace is of one run, and of flows on queue pairs.
+fn check_perfetto(arguments: &args::Sim, plan: &Plan) -> Result<(), Error> {
+    if arguments.perfetto.is_none() {
+        return Ok(());
+    }
+    let why = match &plan.workload {
+        _ if arguments.seeds > 1 => "goes with one seed; leave out --seeds",
+        _ if plan.config.one_rma.is_some() => "is of queue pairs' traffic, and this scenario has 1RMA",
+        _ if plan.cast.is_some() => "is of flows, and this scenario has programs; `adverb replay` tells them",
+        Workload::Persistent(_) => "is of flows, and this scenario has calls on connections that last",
+        _ => return Ok(()),
+    };
+    Err(Error::Options(format!("--perfetto: {why}")))
+}
+
+fn write_perfetto(sim: &Sim, path: &Path) -> Result<Written, Error> {
+    let refuse = |source| Error::File { option: "--perfetto", path: path.to_owned(), source };
+    let mut out = BufWriter::new(File::create(path).map_err(refuse)?);
+    let written = sim.write_perfetto(&mut out).map_err(refuse)?;
+    if written.missed > 0 {
+        say!(
+            "adverb: {}: {} packets are missing, there were too many; give a shorter `end` in the scenario",
+            path.display(),
+            written.missed
+        );
+    }
+    Ok(written)
+}
+
+/// What is in the trace.
+fn perfetto_row(out: &mut String, written: &Written) {
+    let Written { hosts, queue_pairs, messages, packets, taken, lost, samples, .. } = written;
+    let tracks = format!("{hosts} hosts, {queue_pairs} queue pairs");
+    let rest =
+        format!("{messages} slices, {packets} packets ({taken} taken, {lost} lost), {samples} samples");
+    row(out, "perfetto", format_args!("{tracks}, {rest}"));
+}
+
 fn run_seed(
     arguments: &args::Sim,
     mut plan: Plan,
     made: Option<Made>,
     progress: &dyn Fn(&Sim),
 ) -> Result<Run, Error> {
-    if arguments.out.is_some() && plan.sample_ps == 0 {
+    if (arguments.out.is_some() || arguments.perfetto.is_some()) && plan.sample_ps == 0 {
         plan.sample_ps = SAMPLE_PS;
     }
     let seed = plan.config.seed;
@@ -130,6 +173,9 @@ fn run_seed(
         let refuse = |source| Error::File { option: "--pcap", path: path.clone(), source };
         let file = File::create(path).map_err(refuse)?;
         sim.capture(*link, Box::new(BufWriter::new(file))).map_err(refuse)?;
+    }
+    if arguments.perfetto.is_some() {
+        sim.record_perfetto();
     }
     // The plan's flows were in memory before, and are the traffic's all the same.
     let idle = peak_rss().saturating_sub(size_of_val(plan.flows.as_slice()) as u64);
@@ -153,9 +199,10 @@ fn run_seed(
             _ => write_records(&sim, &directory.join(format!("seed-{seed}")))?,
         }
     }
+    let perfetto = arguments.perfetto.as_deref().map(|path| write_perfetto(&sim, path)).transpose()?;
     // The kernel sums a process's pages up from counters of its processors, a little late: a peak may seem to
     // fall.
-    Ok(Run { report: sim.report(), seconds, grown: peak_rss().saturating_sub(idle), played })
+    Ok(Run { report: sim.report(), seconds, grown: peak_rss().saturating_sub(idle), played, perfetto })
 }
 
 fn write_records(sim: &Sim, directory: &Path) -> Result<(), Error> {
@@ -164,18 +211,23 @@ fn write_records(sim: &Sim, directory: &Path) -> Result<(), Error> {
         move |source| Error::File { option: "--out", path, source }
     };
     std::fs::create_dir_all(directory).map_err(refuse(directory))?;
-    for (name, text) in
-        [("flows.csv", sim.flows_csv()), ("ports.csv", sim.ports_csv()), ("queues.csv", sim.queues_csv())]
-    {
+    for (name, text) in [
+        ("flows.csv", sim.flows_csv()),
+        ("slowdowns.csv", sim.slowdowns_csv()),
+        ("ports.csv", sim.ports_csv()),
+        ("queues.csv", sim.queues_csv()),
+        ("links.csv", sim.links_csv()),
+        ("windows.csv", sim.windows_csv()),
+    ] {
         let path = directory.join(name);
         std::fs::write(&path, text).map_err(refuse(&path))?;
     }
-    let missed = sim.samples().missed;
+    let missed = sim.samples().missed + sim.series().missed;
     if missed > 0 {
         say!(
             "adverb: {}: {missed} samples are missing, there were too many; give a longer `sample` in the \
              scenario",
-            directory.join("queues.csv").display()
+            directory.display()
         );
     }
     Ok(())
@@ -232,12 +284,23 @@ fn one(out: &mut String, run: &Run) {
         row(out, "switch restarts", restarts.all);
     }
     row(out, "retransmissions", r.retransmissions);
+    for of in &r.recoveries {
+        let kind = if of.irn { "IRN" } else { "go-back-N" };
+        let counts = format!("{} packets with data, {} sent again", of.packets, of.again);
+        row(out, "recovery", format_args!("{} by {kind}: {counts}", of.workload));
+    }
     row(out, "ECN marks", stats.marked);
+    if stats.stamped > 0 {
+        row(out, "stamps", stats.stamped);
+    }
     row(out, "pauses", format_args!("{}, {} paused, over all links", stats.pauses, time(r.paused_ps as f64)));
     if let Some(cycle) = &r.deadlock {
         row(out, "PFC deadlock", format_args!("each waits for the next: {}", cycle.join(", ")));
     }
     row(out, "virtual time", time(stats.now_ps as f64));
+    if let Some(written) = &run.perfetto {
+        perfetto_row(out, written);
+    }
     row(out, "trace", format_args!("{:016x}", r.trace));
 }
 

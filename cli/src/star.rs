@@ -2,6 +2,7 @@
 //! own case of a server with thousands of clients. And a running program's connections change their roles.
 
 use crate::args::Nic;
+use crate::bench::Times;
 use crate::error::Error;
 use crate::output::{answer, print};
 use crate::remote::span;
@@ -444,20 +445,13 @@ fn load(options: &Bench, status: &Status, asker: &mut Asker) -> Result<bool, Err
     }
     let seconds = asker.desk.host().now().since(start).as_ns() as f64 / 1e9;
     let tally = &mut asker.tally;
-    tally.times.sort_unstable();
-    let count = tally.times.len();
-    let us = |part: usize| {
-        let at = (count * part / 1000).min(count.saturating_sub(1));
-        tally.times.get(at).map_or(f64::NAN, |ns| *ns as f64 / 1000.0)
-    };
+    let times = Times::new(std::mem::take(&mut tally.times));
     let text = format!(
-        "{} clients, {} requests under way, {seconds:.1} s: {:.0}/s; median {:.1} us, 99% {:.1} us; {} \
-         replies lost; in order",
+        "{} clients, {} requests under way, {seconds:.1} s: {:.0}/s; {times}; {} replies \
+         lost; in order",
         options.clients,
         options.outstanding,
-        count as f64 / seconds,
-        us(500),
-        us(990),
+        times.count() as f64 / seconds,
         tally.lost,
     );
     let text = if tally.disordered == 0 { text } else { text.replace("; in order", "; NOT in order") };

@@ -24,6 +24,8 @@ use std::process::ExitCode;
 const AROUND: usize = 100;
 /// Seeds in which a system of programs has to have done all that it can.
 const NOTED_BY: u64 = 1000;
+/// Seeds of StaR in which all must have befallen its registries.
+const REGISTERED_BY: u64 = 200;
 /// Seeds whose programs have to have everything in them.
 const COVERED_BY: u64 = 1000;
 
@@ -48,12 +50,11 @@ enum Tried<'a> {
 }
 
 impl<'a> Tried<'a> {
-    fn new(
-        app: Option<&'a System>,
-        bug: Option<&'a str>,
-        (one_rma, star): (bool, bool),
-        sabotage: Option<Sabotage>,
-    ) -> Result<Tried<'a>, Error> {
+    fn new(words: &'a args::Tried) -> Result<Tried<'a>, Error> {
+        let args::Tried { sabotage, one_rma, star, redn, switch, .. } = *words;
+        // An option of its own stands for some systems.
+        let own = redn.then_some(&REDN).or(switch.then_some(&SWITCH));
+        let (app, bug) = (own.or(words.app.as_ref()), words.bug.as_deref());
         if let Some(kind) = sabotage.filter(|kind| kind.is_of_star() && !star) {
             return Err(Error::Options(format!("--sabotage {}: needs --star", kind.name())));
         }
@@ -126,20 +127,27 @@ impl<'a> Tried<'a> {
         }
     }
 
-    /// Prints what programs of a system have noted; false if so many seeds should have had more.
+    /// Prints what programs of a system have noted, or what befell StaR's registries; false if so many seeds
+    /// should have had more.
     fn has_noted(self, noted: &BTreeMap<&'static str, u64>, seeds: u64) -> io::Result<bool> {
-        let Tried::App(app, _) = self else { return Ok(true) };
+        let (where_, all, by) = match self {
+            Tried::App(app, _) if app.name == TREE.name => {
+                ("done where there were faults", &NOTED[..], NOTED_BY)
+            }
+            Tried::App(..) => ("done where there were faults", &[][..], NOTED_BY),
+            Tried::Star(_) => ("registries", &star::OF_REGISTRIES[..], REGISTERED_BY),
+            _ => return Ok(true),
+        };
         let mut out = io::stdout();
         if !noted.is_empty() {
             let each: Vec<String> = noted.iter().map(|(name, count)| format!("{count} {name}")).collect();
-            writeln!(out, "done where there were faults: {}", each.join(", "))?;
+            writeln!(out, "{where_}: {}", each.join(", "))?;
         }
-        let all = if app.name == TREE.name { &NOTED[..] } else { &[] };
         let missing: Vec<&str> = all.iter().copied().filter(|name| !noted.contains_key(name)).collect();
-        if !missing.is_empty() {
-            writeln!(out, "no program of these seeds has done: {}", missing.join(", "))?;
+        if !missing.is_empty() && seeds >= by {
+            writeln!(out, "in these seeds there were no: {}", missing.join(", "))?;
         }
-        Ok(missing.is_empty() || seeds < NOTED_BY)
+        Ok(missing.is_empty() || seeds < by)
     }
 
     /// What is counted as completed, and as dead.
@@ -197,11 +205,6 @@ impl Sums {
     }
 }
 
-/// The system that an option of its own stands for.
-fn own_system(redn: bool, switch: bool) -> Option<&'static System> {
-    redn.then_some(&REDN).or(switch.then_some(&SWITCH))
-}
-
 /// Runs the seeds; failure when any of them fails.
 pub fn swarm(arguments: &args::Swarm) -> Result<ExitCode, Error> {
     let (first, count) = (arguments.first, arguments.seeds);
@@ -209,9 +212,7 @@ pub fn swarm(arguments: &args::Swarm) -> Result<ExitCode, Error> {
         let why = format!("--first {first}: {count} seeds count beyond the last one; give a smaller one");
         return Err(Error::Options(why));
     }
-    let app = own_system(arguments.redn, arguments.switch).or(arguments.app.as_ref());
-    let bug = arguments.bug.as_deref();
-    let tried = Tried::new(app, bug, (arguments.one_rma, arguments.star), arguments.sabotage)?;
+    let tried = Tried::new(&arguments.tried)?;
     name_the_seed_of_panics();
     let mut bar = Progress::new(false);
     let mut sums = Sums::default();
@@ -284,9 +285,7 @@ fn tell(outcome: &Outcome, option: &str) -> io::Result<()> {
 
 /// Shows a seed step by step; failure when it fails.
 pub fn replay(arguments: &args::Replay) -> Result<ExitCode, Error> {
-    let app = own_system(arguments.redn, arguments.switch).or(arguments.app.as_ref());
-    let bug = arguments.bug.as_deref();
-    let tried = Tried::new(app, bug, (arguments.one_rma, arguments.star), arguments.sabotage)?;
+    let tried = Tried::new(&arguments.tried)?;
     name_the_seed_of_panics();
     SEED.set(Some(arguments.seed));
     let mut out = io::BufWriter::new(io::stdout().lock());

@@ -9,7 +9,7 @@ use crate::switch_live;
 use adverb_io::Settings;
 use adverb_os::folders;
 use adverb_os::via::socket_path;
-use adverb_switch::{Needs, Profile, Switch, pairs, stf};
+use adverb_switch::{Needs, Profile, Shares, Switch, Usage, pairs, stf};
 use adverb_switchd::replay::replay;
 use adverb_switchd::tape::{self, End};
 use adverb_switchd::{Config, Question, control, serve};
@@ -321,6 +321,15 @@ fn check(arguments: &Check) -> Result<ExitCode, Error> {
         let _ = writeln!(text, "  {}", ability.name());
     }
     let target = arguments.target.name();
+    let usage = needs.usage();
+    if let Some(Shares { sram, map_ram, stateful_alu }) = usage.shares(arguments.target) {
+        let Usage { stages, sram_blocks, stateful_alus } = usage;
+        let _ = writeln!(
+            text,
+            "{target}: registers in {stages} stages: {sram_blocks} SRAM blocks ({sram:.1}% of theirs, and \
+             {map_ram:.1}% of their map RAMs), {stateful_alus} stateful ALUs ({stateful_alu:.1}%)"
+        );
+    }
     if misfits.is_empty() {
         let _ = writeln!(text, "{target}: fits, {} bytes of registers", needs.bytes());
     }

@@ -117,6 +117,7 @@ pub fn steering(rng: &mut fastrand::Rng, bug: Option<&str>) -> Vec<ProgramConfig
     if rng.u32(0..4) == 0 {
         config.hot = Some(Hot { above: rng.u32(1..4), decay: Duration::from_us(rng.u64(50..5_000)) });
     }
+    config.read_hold = [Duration::ZERO, Duration::from_us(20), config.hold][rng.usize(0..3)];
     if rng.bool() || mistake.is_some() { vec![ProgramConfig::Steer(config)] } else { Vec::new() }
 }
 
@@ -150,10 +151,10 @@ impl Shown {
 
     /// What must have happened in so many seeds of a system, and did not.
     pub fn missing(&self, system: &System) -> Vec<&'static str> {
-        let (counters, drops) = match system.name {
-            name if name == SWITCH.name => (&WORDS[..], &DROPS[..]),
-            CHAIN => (&CHAINS[..], &[][..]),
-            _ => (&LOCKS[..], &[][..]),
+        let (counters, drops, seldom) = match system.name {
+            name if name == SWITCH.name => (&WORDS[..], &DROPS[..], &WORDS_SELDOM[..]),
+            CHAIN => (&CHAINS[..], &[][..], &CHAINS_SELDOM[..]),
+            _ => (&LOCKS[..], &[][..], &[][..]),
         };
         let counters = counters.iter().map(|counter| (counter.name(), self.counters.get(*counter)));
         let drops = drops.iter().map(|reason| (reason.name(), self.counters.dropped(*reason)));
@@ -162,11 +163,9 @@ impl Shown {
         let rest = std::iter::once(restarts).chain((system.name == SWITCH.name).then_some(coalesced));
         let all = counters.chain(drops).chain(rest);
         let missing = all.filter(|(_, count)| *count == 0 && self.seeds >= SHOWN_BY);
-        // A link is lost, and another one waits behind it: for that more seeds are needed.
-        let overdue = self.counters.get(Counter::Overdue);
-        let seldom = (system.name == CHAIN && self.seeds >= SELDOM_BY && overdue == 0)
-            .then(|| Counter::Overdue.name());
-        missing.map(|(name, _)| name).chain(seldom).collect()
+        let seldom = seldom.iter().filter(|_| self.seeds >= SELDOM_BY);
+        let seldom = seldom.filter(|counter| self.counters.get(**counter) == 0);
+        missing.map(|(name, _)| name).chain(seldom.map(|counter| counter.name())).collect()
     }
 
     /// What the switches of a system did, in words.
@@ -191,8 +190,8 @@ impl Shown {
         let get = |counter| self.counters.get(counter);
         format!(
             "switches: {} compare and swaps and {} READs steered, {} and {} were to the last entry, {} \
-             compare and swaps passed, {} requests held, {} waits overdue, {} made again, {} entries seen \
-             linked, {} ends forgotten, {} keys without a place; {}",
+             compare and swaps passed, {} requests held, {} waits overdue, {} READs held, {} of them \
+             overdue, {} made again, {} entries seen linked, {} ends forgotten, {} keys without a place; {}",
             get(Counter::SteeredCas),
             get(Counter::SteeredReads),
             get(Counter::CurrentCas),
@@ -200,6 +199,8 @@ impl Shown {
             get(Counter::ChainsPassed),
             get(Counter::Held),
             get(Counter::Overdue),
+            get(Counter::HeldReads),
+            get(Counter::OverdueReads),
             get(Counter::Repeated),
             get(Counter::TailsLearned),
             get(Counter::TailsForgotten),
@@ -214,16 +215,24 @@ impl Shown {
         let rest = [Counter::Stores, Counter::AtomicsPassed, Counter::Held, Counter::Repeated].map(get);
         format!(
             "switches: {} atomics converted ({} granted, {} refused, {} added), {} WRITEs of words \
-             followed, {} atomics passed, {} requests held, {} made again, {} answers made, {} of them \
-             de-coalesced, {} moved to carriers, {} sent again by these, {} given on; {}",
+             followed, {} passed, {} words learned by one, {} by an atomic, {} atomics passed, {} of them \
+             answered by implication, {} requests held, {} waits in vain, {} made again, {} of them before \
+             what waits, {} answers made, {} of them de-coalesced, {} moved to carriers, {} sent again by \
+             these, {} given on; {}",
             converted.iter().sum::<u64>(),
             converted[0],
             converted[1],
             converted[2],
             rest[0],
+            get(Counter::StoresPassed),
+            get(Counter::LearnedByStore),
+            get(Counter::LearnedByAtomic),
             rest[1],
+            get(Counter::AnswersImplied),
             rest[2],
+            get(Counter::WaitsInVain),
             rest[3],
+            get(Counter::RepeatedFirst),
             get(Counter::Answered),
             get(Counter::DeCoalesced),
             get(Counter::Moved),
@@ -237,14 +246,18 @@ impl Shown {
 /// The system whose switch steers.
 const CHAIN: &str = "chain";
 /// What clients of words must bring about.
-const WORDS: [Counter; 16] = [
+const WORDS: [Counter; 20] = [
     Counter::CasGranted,
     Counter::CasRefused,
     Counter::FetchAdded,
     Counter::Stores,
+    Counter::StoresPassed,
+    Counter::LearnedByStore,
+    Counter::LearnedByAtomic,
     Counter::AtomicsPassed,
     Counter::Held,
     Counter::Repeated,
+    Counter::RepeatedFirst,
     Counter::Answered,
     Counter::GapNaks,
     Counter::WordsUnsure,
@@ -255,13 +268,16 @@ const WORDS: [Counter; 16] = [
     Counter::MovedOn,
     Counter::RingFull,
 ];
+/// For these a word has to be shared, or an answer to be lost, at the right moment.
+const WORDS_SELDOM: [Counter; 2] = [Counter::WaitsInVain, Counter::AnswersImplied];
 const DROPS: [Drop; 7] =
     [Drop::Icrc, Drop::Starting, Drop::Gap, Drop::HoldTime, Drop::AckUnseen, Drop::UnderWay, Drop::Shifted];
 /// What clients of locks must, who add nothing, and wait for what they have asked.
-const LOCKS: [Counter; 9] = [
+const LOCKS: [Counter; 10] = [
     Counter::CasGranted,
     Counter::CasRefused,
     Counter::Stores,
+    Counter::StoresPassed,
     Counter::AtomicsPassed,
     Counter::Held,
     Counter::Repeated,
@@ -269,14 +285,18 @@ const LOCKS: [Counter; 9] = [
     Counter::WordsUnsure,
     Counter::Moved,
 ];
+/// A link is lost, and another one waits behind it.
+const CHAINS_SELDOM: [Counter; 1] = [Counter::Overdue];
 /// What clients of chains must.
-const CHAINS: [Counter; 12] = [
+const CHAINS: [Counter; 14] = [
     Counter::SteeredCas,
     Counter::SteeredReads,
     Counter::CurrentCas,
     Counter::CurrentReads,
     Counter::ChainsPassed,
     Counter::Held,
+    Counter::HeldReads,
+    Counter::OverdueReads,
     Counter::Repeated,
     Counter::TailsLearned,
     Counter::TailsForgotten,

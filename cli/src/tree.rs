@@ -2,10 +2,11 @@
 //! its locks or without one.
 
 use crate::args::Nic;
+use crate::bench::{Times, each, side_by_side};
 use crate::error::Error;
-use crate::locks::{By, Counters, LEARNT};
+use crate::locks::{Atomics, By, LEARNT};
 use crate::output::print;
-use crate::program::{all, open, wire_time};
+use crate::program::{open, wire_time};
 use crate::remote::span;
 use crate::settings::from_options;
 use adverb_apps::locks::{Counted, LOCKS_MAX, LocksError, Release};
@@ -307,14 +308,11 @@ fn bench(options: &BenchOptions) -> Result<ExitCode, Error> {
         By::Write => Release::Write,
         By::Cas => Release::CompareSwap,
     };
-    let clients = programs.block_on(async {
-        let connected = all((0..options.clients).map(|_| connect(&rdma, &options.home, via.is_some()))).await;
-        let ready = |client: Client| {
-            client.with(release, Default::default()).with_pause(wire_time(options.pause.unwrap_or_default()))
-        };
-        connected.into_iter().map(|client| client.map(ready)).collect::<Result<Vec<Client>, TreeError>>()
-    });
-    let clients = clients.map_err(failed)?;
+    let pause = wire_time(options.pause.unwrap_or_default());
+    let clients = (0..options.clients).map(|_| connect(&rdma, &options.home, via.is_some()));
+    let clients = programs.block_on(each(clients)).map_err(failed)?.into_iter();
+    let clients: Vec<Client> =
+        clients.map(|client| client.with(release, Default::default()).with_pause(pause)).collect();
     let keys = clients.first().map_or(0, |client| client.loaded().0);
     let zipf = Zipf::new(keys, options.exponent).map_err(|wrong| {
         Error::Options(format!("bench: {wrong} (`adverb tree serve --keys`, `bench --exponent`)"))
@@ -330,25 +328,21 @@ fn bench(options: &BenchOptions) -> Result<ExitCode, Error> {
     let mut work: Vec<Stream> =
         (0..u64::from(options.clients)).map(|client| Stream::new(&streams, client)).collect();
     let mut run = |time: Duration| {
-        programs.block_on(async {
-            let start = rdma.now().await?;
-            let end = start + wire_time(time);
-            let both = clients.iter().zip(&mut work);
-            let measured = all(both.map(|(client, stream)| measure(&rdma, client, stream, end))).await;
-            let seconds = rdma.now().await?.since(start).as_ns() as f64 / 1e9;
-            Ok((measured.into_iter().collect::<Result<Vec<Measured>, TreeError>>()?, seconds))
-        })
+        let both = clients.iter().zip(&mut work);
+        programs.block_on(side_by_side(&rdma, time, both, |(client, stream), end| {
+            measure(&rdma, client, stream, end)
+        }))
     };
     if via.is_some() {
         // A switch gives a word to its server for a second first.
         run(2 * LEARNT).map_err(failed)?;
     }
-    let before = via.as_deref().map(Counters::of).transpose()?;
+    let watched = via.as_deref().map(Atomics::watched).transpose()?;
     let (measured, seconds) = run(options.time).map_err(failed)?;
     let mut text = in_words(options, keys, &measured, seconds);
     let mut complete = true;
-    if let (Some(via), Some(before)) = (&via, &before) {
-        let (did, converted) = before.since(via)?;
+    if let Some(watched) = &watched {
+        let (did, converted) = watched.since()?;
         text += &did;
         complete = converted || measured.iter().all(|one| one.counted.acquired == 0);
     }
@@ -394,46 +388,21 @@ async fn measure(
         };
         measured.times[usize::from(changes)].push(rdma.now().await?.since(begun).as_ns());
     }
-    let (after, did) = (client.counted(), client.did());
-    measured.counted = Counted {
-        acquired: after.acquired - before.acquired,
-        taken_over: after.taken_over - before.taken_over,
-        refused: after.refused - before.refused,
-    };
-    measured.did = Did {
-        splits: did.splits - met.splits,
-        raised: did.raised - met.raised,
-        moved_right: did.moved_right - met.moved_right,
-        healed: did.healed - met.healed,
-        torn: did.torn - met.torn,
-    };
+    measured.counted = client.counted().since(&before);
+    measured.did = client.did().since(&met);
     Ok(measured)
 }
 
 fn in_words(options: &BenchOptions, keys: u64, measured: &[Measured], seconds: f64) -> String {
-    let times = [0, 1].map(|kind| {
-        let mut times: Vec<u64> = measured.iter().flat_map(|one| one.times[kind].iter().copied()).collect();
-        times.sort_unstable();
-        times
-    });
-    let told = |what: &str, times: &[u64]| {
-        let us = |part: usize| {
-            let at = (times.len() * part / 1000).min(times.len().saturating_sub(1));
-            times.get(at).map_or(f64::NAN, |ns| *ns as f64 / 1000.0)
-        };
-        match times.len() {
-            0 => String::new(),
-            count => format!(
-                "{what}: {count}, median {:.1} us, 99% {:.1} us, longest {:.1} us\n",
-                us(500),
-                us(990),
-                us(1000)
-            ),
-        }
+    let times =
+        [0, 1].map(|kind| Times::new(measured.iter().flat_map(|one| one.times[kind].iter().copied())));
+    let told = |what: &str, times: &Times| match times.count() {
+        0 => String::new(),
+        count => format!("{what}: {count}, {times}\n"),
     };
     let sum = |of: fn(&Measured) -> u64| measured.iter().map(of).sum::<u64>();
     let name = Workload::ALL.iter().find(|(kind, _)| *kind == options.workload).map_or("", |(_, name)| name);
-    let done = times.iter().map(Vec::len).sum::<usize>();
+    let done = times.iter().map(Times::count).sum::<usize>();
     let (acquired, refused) = (sum(|one| one.counted.acquired), sum(|one| one.counted.refused));
     let mut text = format!(
         "{} clients, workload {name}, {keys} keys, exponent {}: {done} operations in {seconds:.1} s, \

@@ -80,7 +80,8 @@ fn make(rng: &mut fastrand::Rng, hosts: u32, bug: Option<&str>) -> Made {
     Made { programs, judge: Box::new(judge), settled: |_| true }
 }
 
-fn judge(run: &Run<'_>) -> Vec<String> {
+/// What is wrong with what clients of a tree did.
+pub fn judge(run: &Run<'_>) -> Vec<String> {
     let mut wrong = run.notes.iter().filter_map(|noted| match &noted.note {
         Note::Begin { name: "lost", arguments, .. } => {
             Some(format!("lock {arguments:?} is lost: nobody gives it back, nor is it taken over"))

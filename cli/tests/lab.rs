@@ -92,6 +92,48 @@ fn a_run_prints_and_writes_the_same_whatever_the_jobs() {
     fs::remove_dir_all(folder).ok();
 }
 
+/// Runs that an earlier one has left are taken, the others are run, and what comes out is as if all had been.
+#[test]
+fn a_run_that_was_interrupted_goes_on() {
+    let folder = folder("resume");
+    let mine = folder.join("mine");
+    let path = mine.to_str().unwrap();
+    assert!(lab(&["new", path]).status.success());
+    let small = ["--set", "workload.flows=100", "--quiet", "--jobs", "2"];
+    let run = |more: &[&str]| {
+        let output = lab(&[&["run", path], &small[..], more].concat());
+        let said = text(&output.stdout);
+        assert!(output.status.success(), "{said}{}", text(&output.stderr));
+        said
+    };
+    let (out, whole) = (folder.join("out"), folder.join("whole"));
+    let (out_text, whole_text) = (out.to_str().unwrap(), whole.to_str().unwrap());
+    run(&["--seeds", "2", "--out", out_text]);
+    // As a process that is killed while it writes leaves it.
+    let file = out.join("mine/first/finished.runs");
+    let lines = fs::read_to_string(&file).unwrap();
+    // Two series, two loads, two seeds.
+    assert_eq!(lines.lines().count(), 8);
+    fs::write(&file, &lines[..lines.len() - 9]).unwrap();
+    let said = run(&["--seeds", "3", "--out", out_text, "--resume"]);
+    assert!(said.contains("resumed: 7 runs were there, 5 were run; 1 not taken"), "{said}");
+    let said = run(&["--seeds", "3", "--out", out_text, "--resume"]);
+    assert!(said.contains("resumed: 12 runs were there, 0 were run\n"), "{said}");
+    run(&["--seeds", "3", "--out", whole_text]);
+    for name in ["runs.csv", "plot.svg"] {
+        let read = |out: &PathBuf| fs::read_to_string(out.join("mine/first").join(name)).unwrap();
+        assert_eq!(read(&out), read(&whole), "{name}");
+    }
+    // Another scenario's runs are not taken for these.
+    let other = ["run", path, "--set", "workload.flows=101", "--quiet", "--seeds", "2", "--out", out_text];
+    let said = text(&lab(&[&other[..], &["--resume"]].concat()).stdout);
+    assert!(said.contains("resumed: 0 runs were there, 8 were run\n"), "{said}");
+    let alone = lab(&["run", path, "--resume"]);
+    assert_eq!(alone.status.code(), Some(2), "{}", text(&alone.stderr));
+    assert!(text(&alone.stderr).contains("--out"), "{}", text(&alone.stderr));
+    fs::remove_dir_all(folder).ok();
+}
+
 /// What is wrong on purpose is caught, and an experiment of one's own whose gates cannot fail is told so.
 #[test]
 fn mutations_are_caught_and_gates_that_cannot_fail_are_found() {
@@ -99,7 +141,8 @@ fn mutations_are_caught_and_gates_that_cannot_fail_are_found() {
     let output = lab(&["mutate", "onerma/fig11b", "--quiet"]);
     let said = text(&output.stdout);
     assert!(output.status.success(), "{said}{}", text(&output.stderr));
-    assert!(said.contains("onerma/fig11b: 3 hold, 0 report, 0 differ, 0 fail"), "{said}");
+    let verdicts = "onerma/fig11b: 3 hold (0 faithful, 3 direction, 0 fitted), 0 report, 0 differ, 0 fail";
+    assert!(said.contains(verdicts), "{said}");
     assert!(said.contains("the points are in reverse order") && !said.contains("SURVIVED"), "{said}");
     assert_eq!(said.matches("caught by ").count(), 3, "{said}");
 
@@ -140,7 +183,7 @@ fn an_experiment_of_ones_own_is_made_run_and_varied() {
     let said = text(&run.stdout);
     assert!(run.status.success(), "{said}{}", text(&run.stderr));
     assert!(
-        said.contains("0 hold, 0 report") && said.contains("0 fail"),
+        said.contains("0 hold (0 faithful, 0 direction, 0 fitted), 0 report") && said.contains("0 fail"),
         "its one bound is of a point: {said}"
     );
     let csv = fs::read_to_string(out.join("mine/first/runs.csv")).unwrap();
@@ -183,7 +226,7 @@ fn the_real_cache_meets_its_bounds_under_load_a_kill_and_rotations() {
     assert!(output.status.success() && output.stderr.is_empty(), "{said}{}", text(&output.stderr));
     let file = |name: &str| fs::read_to_string(folder.join("kvs").join(name)).unwrap();
 
-    assert_eq!(said.matches(" 0 hold, ").count(), 3, "one run claims nothing: {said}");
+    assert_eq!(said.matches(": 0 hold (").count(), 4, "one run claims nothing, nor do all together: {said}");
 
     let loads = file("fig8/runs.csv");
     for runs in [&loads, &file("fig9/runs.csv"), &file("fig14/runs.csv")] {

@@ -58,15 +58,63 @@ fn death_by_a_signal_is_passed_on() {
 }
 
 #[test]
+fn a_program_without_rdma_fails_where_rdma_is_expected() {
+    let library = Library::new("expected");
+    for (script, status, said) in [
+        ("exit 0", 120, "no RDMA happened: no process opened the device"),
+        ("exit 3", 3, "no RDMA happened: no process opened the device"),
+    ] {
+        let words =
+            ["run", "--address", "127.0.0.1", "--facade", "off", "--expect-rdma", "--", "sh", "-c", script];
+        let output = library.adverb(&words);
+        assert_eq!(output.status.code(), Some(status), "{script}");
+        assert!(text(&output.stderr).contains(said), "{}", text(&output.stderr));
+    }
+    for option in ["--expect-bytes=0", "--expect-bytes=many", "--metrics=localhost:1", "--metrics=70000"] {
+        let output = library.adverb(&["run", option, "--", "sh", "-c", "echo ran"]);
+        assert_eq!((output.status.code(), text(&output.stdout)), (Some(2), String::new()), "{option}");
+    }
+}
+
+#[test]
+fn a_parent_passes_the_end_of_its_program_on() {
+    let library = Library::new("parent");
+    let run = |script: &str| {
+        let words =
+            ["run", "--address", "127.0.0.1", "--facade", "off", "--summary", "--", "sh", "-c", script];
+        library.adverb(&words)
+    };
+    for status in [0, 1, 42, 255] {
+        let output = run(&format!("echo out; exit {status}"));
+        assert_eq!((output.status.code(), text(&output.stdout)), (Some(status), "out\n".to_owned()));
+        assert!(text(&output.stderr).contains("\ntotal "), "{}", text(&output.stderr));
+    }
+    for signal in [9, 15, 2, 11] {
+        // Whoever runs this test in the background may have had SIGINT ignored for all that it starts.
+        let script = format!("exec env --default-signal sh -c 'kill -{signal} $$'");
+        assert_eq!(run(&script).status.signal(), Some(signal));
+    }
+    let output = library.adverb(&["run", "--address", "127.0.0.1", "--summary", "--", "no-such-program"]);
+    assert_eq!(output.status.code(), Some(127));
+}
+
+#[test]
 fn one_line_names_the_device_and_its_faults() {
     let library = Library::new("line");
     let words = ["run", "--address", "127.0.0.1", "--loss", "0.01", "--seed", "7", "--", "true"];
     let said = text(&library.adverb(&words).stderr);
+    // A second line says how the device shows in sysfs and /dev, which depends on what the host allows.
+    let (device, facade) = said.split_once('\n').expect("a line");
     assert_eq!(
-        said,
-        "adverb: adverb0 at 127.0.0.1 (lo, MTU 4096), RoCEv2, GID 0 ::ffff:127.0.0.1; loss 0.01, seed 7\n"
+        device,
+        "adverb: adverb0 at 127.0.0.1 (lo, MTU 4096), RoCEv2, GID 0 ::ffff:127.0.0.1; loss 0.01, seed 7"
     );
-    let said = text(&library.adverb(&["run", "--address", "127.0.0.1", "--", "true"]).stderr);
+    assert!(
+        facade.starts_with("adverb: adverb0 shows in sysfs and /dev by ") && facade.lines().count() == 1,
+        "{facade}"
+    );
+    let words = ["run", "--address", "127.0.0.1", "--facade", "off", "--", "true"];
+    let said = text(&library.adverb(&words).stderr);
     assert_eq!(said, "adverb: adverb0 at 127.0.0.1 (lo, MTU 4096), RoCEv2, GID 0 ::ffff:127.0.0.1\n");
 }
 

@@ -79,7 +79,7 @@ fn an_example_runs_and_says_how_it_went() {
     let said = accepted(&[&example("incast.toml"), "--stats"]);
     for part in [
         "32 hosts, 8 switches, 48 cables",
-        "440 ended, 0 failed, 0 unfinished",
+        "420 ended, 0 failed, 0 unfinished",
         "average slowdown",
         "p99.9",
         "retransmissions",
@@ -91,6 +91,23 @@ fn an_example_runs_and_says_how_it_went() {
         assert!(said.contains(part), "{part}: {said}");
     }
     assert!(!accepted(&[&example("faults.toml")]).contains("peak RSS"), "only where it was asked for");
+}
+
+/// IRN beside plain RC: a row for each class of flows, and what a loss costs it.
+#[test]
+fn transports_that_are_mixed_are_counted_apart() {
+    let said = accepted(&[&example("mixed.toml")]);
+    let again = |class: &str| {
+        let row = said.lines().find_map(|line| line.strip_prefix("recovery")?.trim().strip_prefix(class));
+        let row = row.unwrap_or_else(|| panic!("{class}: {said}"));
+        let numbers: Vec<f64> = row.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        assert_eq!(numbers.len(), 2, "{row}");
+        numbers[1] / numbers[0]
+    };
+    let (new, old, between) =
+        (again("new by IRN:"), again("old by go-back-N:"), again("between by go-back-N:"));
+    assert!(new > 0.0 && old > 3.0 * new && between > 3.0 * new, "{said}");
+    assert!(!accepted(&[&example("faults.toml")]).contains("recovery"), "only where they are mixed");
 }
 
 #[test]
@@ -125,9 +142,16 @@ fn results_do_not_depend_on_the_jobs() {
 fn records_and_captures_are_written() {
     let folder = Folder::new("records");
     let (scenario, out, pcap) = (folder.file("small.toml", SMALL), folder.path("out"), folder.path("a.pcap"));
-    accepted(&[&scenario, "--out", &out, "--pcap", &format!("1:{pcap}")]);
+    let trace = folder.path("trace.perfetto");
+    let said = accepted(&[&scenario, "--out", &out, "--pcap", &format!("1:{pcap}"), "--perfetto", &trace]);
+    assert!(said.contains("perfetto          4 hosts, 120 queue pairs, 120 slices, "), "{said}");
+    assert!(fs::read(trace).unwrap().len() > 100_000);
+    // To look changes nothing.
+    let hash = |said: &str| said.lines().find(|line| line.starts_with("trace")).unwrap().to_owned();
+    assert_eq!(hash(&said), hash(&accepted(&[&scenario])));
     let lines = |name: &str| fs::read_to_string(format!("{out}/{name}")).unwrap().lines().count();
     assert_eq!((lines("flows.csv"), lines("ports.csv")), (61, 9));
+    assert_eq!(lines("slowdowns.csv"), 2, "flows of one size");
     assert!(lines("queues.csv") > 1, "a queue of a star at 90% load is seen");
     let bytes = fs::read(pcap).unwrap();
     assert!(bytes.len() > 1000, "{} bytes", bytes.len());
@@ -357,7 +381,7 @@ fn programs_of_a_scenario_run_and_are_judged() {
     assert!(text(&found.stdout).contains("FAILS: "), "{}", text(&found.stdout));
     assert!(text(&found.stderr).contains("bad.toml: programs: seed "), "{}", text(&found.stderr));
     for (from, to, parts) in [
-        ("system = \"lock\"", "system = \"locks\"", ["programs.system", "lock, queue"]),
+        ("system = \"lock\"", "system = \"latch\"", ["programs.system", "lock, locks, queue"]),
         ("rounds = 6", "round = 6", ["programs.run[1].round", "rounds, values, timeout"]),
         ("rounds = 6", "rounds = 0", ["programs.run[1].rounds", "from 1 to"]),
         ("role = \"work\"", "role = \"play\"", ["programs.faults[0].program", "play 0, play 1"]),
@@ -368,6 +392,41 @@ fn programs_of_a_scenario_run_and_are_judged() {
     ] {
         let why = refused(&[&folder.file("refused.toml", &good.replacen(from, to, 1))]);
         assert!(why.contains("refused.toml") && parts.iter().all(|part| why.contains(part)), "{why}");
+    }
+}
+
+/// Those that a switch's programs are made for: what they did is judged, what is planted is found, and a key
+/// that there is not is refused with those that there are.
+#[test]
+fn trees_locks_and_chains_run_in_scenarios() {
+    let said = accepted(&[&example("tree.toml"), "--quiet"]);
+    for part in ["work 1            killed", "put [", "stores_passed", "explains every answer"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let folder = Folder::new("shared");
+    let of = |system: &str, more: &str, keys: &str| {
+        format!(
+            "seed = 3\n[topology]\nkind = \"star\"\nhosts = 4\nrate = \"40G\"\n[[faults.link]]\nloss = 0.05\n\
+             [programs]\nsystem = \"{system}\"\n{more}[[programs.run]]\nrole = \"serve\"\nhosts = [0]\n\
+             [[programs.run]]\nrole = \"work\"\nhosts = [1, 2, 3]\n{keys}"
+        )
+    };
+    for (system, bug, done) in [
+        ("locks", "early-release", "try ["),
+        ("chain", "unlinked-ack", "put ["),
+        ("tree", "early-release", "put ["),
+    ] {
+        let good = folder.file("good.toml", &of(system, "", "rounds = 12\n"));
+        let said = accepted(&[&good, "--quiet"]);
+        assert!(said.contains(done) && said.contains("explains every answer"), "{system}: {said}");
+        let bad = folder.file("bad.toml", &of(system, &format!("bug = \"{bug}\"\n"), "rounds = 12\n"));
+        let found = sim(&[&bad, "--seeds", "300", "--quiet"]);
+        assert_eq!(found.status.code(), Some(1), "{system}: {}", text(&found.stdout));
+        assert!(text(&found.stdout).contains("FAILS: "), "{system}");
+        let why = refused(&[&folder.file("key.toml", &of(system, "", "round = 3\n"))]);
+        assert!(why.contains("programs.run[1].round") && why.contains("rounds, "), "{why}");
+        let why = refused(&[&folder.file("bug.toml", &of(system, "bug = \"none\"\n", ""))]);
+        assert!(why.contains("programs.bug") && why.contains(bug), "{why}");
     }
 }
 

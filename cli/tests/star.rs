@@ -90,6 +90,16 @@ fn timestamps_are_in_order_under_every_fault() {
     assert!(served > 100 && lost * 10 < served, "{served} served, {lost} lost: {line}");
 }
 
+/// A frame that a fault holds back comes alone, and wakes who sleeps for it as any other.
+#[test]
+fn what_was_held_back_wakes_who_waits_for_it() {
+    let server = Server::start(5, &[]);
+    for _ in 0..5 {
+        let options = ["--clients", "1", "--outstanding", "1", "--time", "50ms", "--reorder", "0.9"];
+        said(&server.bench(1, &options).output().unwrap());
+    }
+}
+
 #[test]
 fn idle_clients_of_two_processes_cost_the_server_nothing() {
     let each: u64 = std::env::var("ADVERB_CLIENTS").map_or(100_000, |n| n.parse().unwrap()) / 2;

@@ -119,6 +119,7 @@ fn a_file_is_checked_against_hardware() {
     assert!(good && text.contains("software: fits"), "{text}");
     let (text, _, good) = ask(&folder, &["check", name, "--target", "tofino1"]);
     assert!(!good && text.contains("tofino1: does not fit: generates packets"), "{text}");
+    assert!(text.contains("tofino1: registers in 3 stages: "), "{text}");
     std::fs::write(&file, "[[program]]\nkind = 'sort'\n").unwrap();
     let (_, said, good) = ask(&folder, &["check", name]);
     assert!(!good && said.contains("lock.toml") && said.contains("sort"), "{said}");

@@ -6,7 +6,7 @@
 //! the experiment states, and a band when the interval is narrow enough to tell. A single run has no
 //! interval: it reports, and never holds.
 
-use crate::definition::{Bound, Experiment};
+use crate::definition::{Bound, Claim, Experiment};
 use crate::run::{Outcome, Part};
 use adverb_sim::statistics::Estimate;
 use core::fmt;
@@ -40,6 +40,8 @@ pub enum Miss {
     Mean,
     /// The mean is, but the interval reaches as far as this.
     Reaches(f64),
+    /// It holds, but the number that the paper prints is not within the interval.
+    Cited,
 }
 
 impl fmt::Display for Miss {
@@ -49,6 +51,7 @@ impl fmt::Display for Miss {
             Miss::OneRun => write!(f, "one run"),
             Miss::Mean => write!(f, "the mean is outside"),
             Miss::Reaches(end) => write!(f, "the interval reaches {end:.2}"),
+            Miss::Cited => write!(f, "the paper's number is outside the interval"),
         }
     }
 }
@@ -143,8 +146,8 @@ impl fmt::Display for Relation {
 /// What is said of a bound at a point.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Verdict {
-    /// It holds, by its interval.
-    Holds,
+    /// It holds, by its interval, and shows this of the paper.
+    Holds(Claim),
     /// It claims nothing: it is not a gate, or there is one run.
     Reports,
     /// It is said not to hold, and does not.
@@ -156,7 +159,9 @@ pub enum Verdict {
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Verdict::Holds => write!(f, "holds"),
+            Verdict::Holds(Claim::Faithful) => write!(f, "faithful"),
+            Verdict::Holds(Claim::Direction) => write!(f, "direction"),
+            Verdict::Holds(Claim::Fitted) => write!(f, "fitted"),
             Verdict::Reports => write!(f, "reports"),
             Verdict::Differs => write!(f, "differs"),
             Verdict::Fails(miss) => write!(f, "FAILS: {miss}"),
@@ -184,9 +189,21 @@ pub struct Checked<'a> {
 }
 
 impl Checked<'_> {
-    /// Whether the relation holds, by its interval, whatever is claimed of it.
+    /// Whether the relation holds, by its interval, whatever is claimed of it. What is called faithful has
+    /// the paper's number within the interval, too.
     pub fn judged(&self) -> Result<(), Miss> {
-        self.relation.judge(&self.ratio)
+        self.relation.judge(&self.ratio)?;
+        let cited = self.bound.cited.filter(|_| self.bound.verdict == Some(Claim::Faithful));
+        let (low, high) = self.ratio.interval();
+        match cited.map(|cited| cited.ends()) {
+            Some((from, to)) if to < low || high < from => Err(Miss::Cited),
+            _ => Ok(()),
+        }
+    }
+
+    /// What it shows if it holds.
+    fn claim(&self) -> Claim {
+        self.bound.verdict.unwrap_or(Claim::Direction)
     }
 
     /// What is said of it.
@@ -198,7 +215,7 @@ impl Checked<'_> {
         match self.judged() {
             Err(Miss::OneRun) => Verdict::Reports,
             Ok(()) if !self.varied => Verdict::Reports,
-            Ok(()) => Verdict::Holds,
+            Ok(()) => Verdict::Holds(self.claim()),
             Err(_) if known => Verdict::Differs,
             Err(miss) => Verdict::Fails(miss),
         }
@@ -206,34 +223,54 @@ impl Checked<'_> {
 
     /// Whether it is claimed to hold, and does.
     pub fn is_claim_that_holds(&self) -> bool {
-        self.bound.differs.is_none() && self.verdict() == Verdict::Holds
+        self.bound.differs.is_none() && matches!(self.verdict(), Verdict::Holds(_))
     }
 }
 
-/// Checks all bounds of an experiment.
-pub fn check<'a>(experiment: &'a Experiment, outcome: &Outcome) -> Vec<Checked<'a>> {
+/// A metric and a point at which a bound judges.
+pub(crate) struct Judged<'a> {
+    pub bound: &'a Bound,
+    /// Number of the metric among the experiment's.
+    pub metric: usize,
+    /// Number of the point along the x axis, and where it stands there.
+    pub at: usize,
+    pub x: Option<f64>,
+    /// Which of the bound's own values is the point's.
+    pub place: usize,
+}
+
+/// All that the bounds of an experiment judge, in their order, then its metrics', then the points'.
+pub(crate) fn judged(experiment: &Experiment, points: usize) -> Vec<Judged<'_>> {
     let mut out = Vec::new();
     for bound in &experiment.bounds {
         for (metric, name) in experiment.metrics.iter().enumerate() {
             if !bound.metrics.is_empty() && !bound.metrics.contains(name) {
                 continue;
             }
-            for at in 0..outcome.places {
+            for at in 0..points {
                 let x = experiment.sweep.as_ref().map(|s| s.points[at].x);
                 let place =
                     if bound.at.is_empty() { Some(at) } else { bound.at.iter().position(|b| Some(*b) == x) };
-                let Some(place) = place else { continue };
-                // An experiment that was read has been checked.
-                let Ok(relation) = Relation::of(bound, place) else { continue };
-                let sides = Sides::of(experiment, bound, at);
-                let ratio = Estimate::of(&sides.ratios(outcome, metric, Part::Whole));
-                let half = |part| Estimate::of(&sides.ratios(outcome, metric, part)).mean;
-                let halves = (half(Part::First), half(Part::Second));
-                let halves = (halves.0.is_finite() && halves.1.is_finite()).then_some(halves);
-                let varied = sides.varied(outcome);
-                out.push(Checked { bound, relation, metric, x, ratio, halves, varied });
+                out.extend(place.map(|place| Judged { bound, metric, at, x, place }));
             }
         }
+    }
+    out
+}
+
+/// Checks all bounds of an experiment.
+pub fn check<'a>(experiment: &'a Experiment, outcome: &Outcome) -> Vec<Checked<'a>> {
+    let mut out = Vec::new();
+    for Judged { bound, metric, at, x, place } in judged(experiment, outcome.places) {
+        // An experiment that was read has been checked.
+        let Ok(relation) = Relation::of(bound, place) else { continue };
+        let sides = Sides::of(experiment, bound, at);
+        let ratio = Estimate::of(&sides.ratios(outcome, metric, Part::Whole));
+        let half = |part| Estimate::of(&sides.ratios(outcome, metric, part)).mean;
+        let halves = (half(Part::First), half(Part::Second));
+        let halves = (halves.0.is_finite() && halves.1.is_finite()).then_some(halves);
+        let varied = sides.varied(outcome);
+        out.push(Checked { bound, relation, metric, x, ratio, halves, varied });
     }
     out
 }
@@ -376,7 +413,7 @@ mod tests {
         };
         let said = |text: &str, claim| (text.to_owned(), claim);
         let (good, bad) = (of(1.5, 0.1), of(1.5, 0.9));
-        assert_eq!(checked("more = 0.05", good, true), said("holds", true));
+        assert_eq!(checked("more = 0.05", good, true), said("direction", true));
         assert_eq!(checked("more = 0.05", bad, true), said("FAILS: the interval reaches 0.60", false));
         assert_eq!(checked("more = 0.05", Estimate::of(&[1.5]), true), said("reports", false));
         assert_eq!(checked("more = 0.05", good, false), said("reports", false), "four times the same run");
@@ -384,6 +421,13 @@ mod tests {
         assert_eq!(checked("more = 0.05", inf, true), said("FAILS: not finite", false), "of one run too");
         assert_eq!(checked("more = 0.05\ngate = false", bad, true), said("reports", false));
         assert_eq!(checked("more = 0.05\ndiffers = \"why\"", bad, true), said("differs", false));
-        assert_eq!(checked("more = 0.05\ndiffers = \"why\"", good, true), said("holds", false));
+        assert_eq!(checked("more = 0.05\ndiffers = \"why\"", good, true), said("direction", false));
+        let faithful = "min = 1.2\nmax = 1.8\nsource = \"section 1\"\nverdict = \"faithful\"\n";
+        assert_eq!(checked(&format!("{faithful}cited = 1.45"), good, true), said("faithful", true));
+        assert_eq!(checked(&format!("{faithful}cited = [1.61, 2]"), good, true), {
+            said("FAILS: the paper's number is outside the interval", false)
+        });
+        assert_eq!(checked(&format!("{faithful}cited = [1.59, 2]"), good, true), said("faithful", true));
+        assert_eq!(checked("more = 0.05\nverdict = \"fitted\"", good, true), said("fitted", true));
     }
 }

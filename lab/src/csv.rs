@@ -6,20 +6,36 @@ use crate::measure::TAIL;
 use crate::run::Outcome;
 use core::fmt::Write;
 
-/// Every run: a line for each series, place and seed.
-pub fn runs(experiment: &Experiment, outcome: &Outcome) -> String {
+/// The first line of [`runs`].
+pub(crate) fn head(experiment: &Experiment) -> String {
     let mut out = String::from("series,x,seed");
     let cache = experiment.kind == Kind::Cache;
     for metric in 0..experiment.measured.len() {
         let key = experiment.measured.names(metric).1;
         let _ = if cache { write!(out, ",{key}") } else { write!(out, ",{key},{key}_first,{key}_second") };
     }
-    let _ = writeln!(out, "{}", if cache { ",lookups,failed" } else { ",flows,unfinished,link_hops,trace" });
-    for (n, series) in experiment.series.iter().enumerate() {
+    out + if cache { ",lookups,failed" } else { ",flows,unfinished,link_hops,trace" }
+}
+
+/// Every series at every place, in the order of [`runs`], as its lines begin.
+pub(crate) fn places(experiment: &Experiment) -> impl Iterator<Item = String> {
+    let x = move |at: usize| experiment.sweep.as_ref().map_or(String::new(), |s| s.points[at].x.to_string());
+    experiment.series.iter().flat_map(move |series| {
+        let name = series.name.replace('"', "'");
+        (0..experiment.places()).map(move |at| format!("\"{name}\",{}", x(at)))
+    })
+}
+
+/// Every run: a line for each series, place and seed.
+pub fn runs(experiment: &Experiment, outcome: &Outcome) -> String {
+    let cache = experiment.kind == Kind::Cache;
+    let mut out = head(experiment) + "\n";
+    let mut names = places(experiment);
+    for n in 0..experiment.series.len() {
         for at in 0..outcome.places {
-            let x = experiment.sweep.as_ref().map_or(String::new(), |s| s.points[at].x.to_string());
+            let name = names.next().unwrap_or_default();
             for (seed, run) in outcome.seeds.all().zip(outcome.runs(n, at)) {
-                let _ = write!(out, "\"{}\",{x},{}", series.name.replace('"', "'"), seed);
+                let _ = write!(out, "{name},{seed}");
                 for (metric, value) in run.values.iter().enumerate() {
                     let _ = write!(out, ",{value}");
                     // Empty where a metric is of the whole run.

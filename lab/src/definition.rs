@@ -1,7 +1,8 @@
 //! The files of an experiment: what they may say.
 
 use crate::bounds::Relation;
-use crate::{Error, cache, chains, measure};
+use crate::plot::hex;
+use crate::{Error, budget, cache, chains, measure, rack};
 use serde::Deserialize;
 use serde::de::IntoDeserializer;
 use serde::de::value::{Error as NameError, StrDeserializer};
@@ -22,6 +23,9 @@ pub struct Paper {
     /// Which part of a simulation is measured, where an experiment does not say.
     #[serde(default)]
     pub measure: Option<Interval>,
+    /// Colours of schemes in plots, `#rrggbb`, by what the names of series begin with.
+    #[serde(default)]
+    pub colours: BTreeMap<String, String>,
 }
 
 /// The part of a simulation that is measured: what begins within it. Shares of the time in which flows begin,
@@ -50,12 +54,16 @@ pub struct Experiment {
     /// Which figure or table, and anything a reader must know of it.
     pub figure: String,
     /// `simulation` (the default); `modules`, times and sizes of the NIC's own code; `cache`, the real
-    /// cache under load; or `chains`, chains of work requests on simulated adapters.
+    /// cache under load; `chains`, chains of work requests on simulated adapters; or `rack`, clients that
+    /// share a server's memory behind a simulated switch.
     #[serde(default)]
     pub kind: Kind,
     /// Names of what is measured and plotted, in this order.
     #[serde(default)]
     pub metrics: Vec<String>,
+    /// Those of them whose axis is logarithmic in the plot.
+    #[serde(default)]
+    pub log: Vec<String>,
     /// The same, read.
     #[serde(skip)]
     pub measured: Metrics,
@@ -86,12 +94,18 @@ pub struct Experiment {
     /// What somebody has set otherwise for a run.
     #[serde(skip)]
     pub own: Table,
+    /// So many times the flows, or the time in which they begin; 0 and 1 for as many as it says.
+    #[serde(skip)]
+    pub longer: u32,
     /// Flows may fail, or not end: that is what it is about.
     #[serde(default)]
     pub may_fail: bool,
     /// What happens over time is written in slices of so many us; 0 for not.
     #[serde(default)]
     pub timeline_us: u32,
+    /// What of it is drawn.
+    #[serde(default)]
+    pub timeline_of: TimelineOf,
     /// For a look: ends within a minute.
     #[serde(default)]
     pub quick: Size,
@@ -113,6 +127,21 @@ pub enum Kind {
     Cache,
     /// Programs over simulated adapters that charge for each work request.
     Chains,
+    /// Clients that share one server's memory, behind a switch that may run programs.
+    Rack,
+    /// What programs of a switch need of its hardware: nothing is run.
+    Budget,
+}
+
+/// What is drawn over time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TimelineOf {
+    /// Payload of what ends well.
+    #[default]
+    Goodput,
+    /// How long that took.
+    Delay,
 }
 
 /// How much of an experiment is run.
@@ -152,6 +181,9 @@ impl Default for Size {
 pub struct Sweep {
     /// What x is, with its unit.
     pub label: String,
+    /// The axis is logarithmic, as the paper's is.
+    #[serde(default)]
+    pub log: bool,
     /// The points.
     pub points: Vec<Point>,
 }
@@ -226,12 +258,51 @@ pub struct Bound {
     /// Where that stands, and how sure it is: read in the text, or from memory of the figure.
     #[serde(default)]
     pub source: String,
+    /// What it shows when it holds; `direction` if absent.
+    #[serde(default)]
+    pub verdict: Option<Claim>,
+    /// The number that the paper prints, or, of a printed number that is rounded or a range, from and to.
+    /// Drawn in the plot.
+    #[serde(default)]
+    pub cited: Option<Cited>,
     /// Whether it is claimed to hold; otherwise it is reported only.
     #[serde(default = "yes")]
     pub gate: bool,
     /// It is known not to hold, and this is why.
     #[serde(default)]
     pub differs: Option<String>,
+}
+
+/// What a bound that holds shows of the paper.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Claim {
+    /// The number that the paper prints lies within our interval.
+    Faithful,
+    /// Which of two is larger, or where a curve bends: no number of the paper is at hand.
+    Direction,
+    /// A parameter of ours was chosen so that it holds.
+    Fitted,
+}
+
+/// A number of the paper.
+#[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
+#[serde(untagged)]
+pub enum Cited {
+    /// As it is printed.
+    Value(f64),
+    /// From the one to the other: a printed range, or what the rounding of a printed number leaves open.
+    Range([f64; 2]),
+}
+
+impl Cited {
+    /// From and to.
+    pub fn ends(self) -> (f64, f64) {
+        match self {
+            Cited::Value(value) => (value, value),
+            Cited::Range([low, high]) => (low, high),
+        }
+    }
 }
 
 /// What can be made of finished runs that must not pass for the experiment's outcome.
@@ -273,6 +344,10 @@ pub enum Metrics {
     Cache(Vec<cache::Metric>),
     /// Of chains of work requests.
     Chains(Vec<chains::Metric>),
+    /// Of clients that share a server's memory.
+    Rack(Vec<rack::Metric>),
+    /// Of a switch's hardware.
+    Budget(Vec<budget::Metric>),
 }
 
 impl Default for Metrics {
@@ -295,6 +370,8 @@ impl Metrics {
         match kind {
             Kind::Cache => named(names).map(Metrics::Cache),
             Kind::Chains => named(names).map(Metrics::Chains),
+            Kind::Rack => named(names).map(Metrics::Rack),
+            Kind::Budget => named(names).map(Metrics::Budget),
             Kind::Simulation | Kind::Modules => named(names).map(Metrics::Simulated),
         }
     }
@@ -305,6 +382,8 @@ impl Metrics {
             Metrics::Simulated(all) => all.len(),
             Metrics::Cache(all) => all.len(),
             Metrics::Chains(all) => all.len(),
+            Metrics::Rack(all) => all.len(),
+            Metrics::Budget(all) => all.len(),
         }
     }
 
@@ -319,6 +398,8 @@ impl Metrics {
             Metrics::Simulated(all) => all[at].names(),
             Metrics::Cache(all) => all[at].names(),
             Metrics::Chains(all) => all[at].names(),
+            Metrics::Rack(all) => all[at].names(),
+            Metrics::Budget(all) => all[at].names(),
         }
     }
 
@@ -330,6 +411,35 @@ impl Metrics {
 
 fn yes() -> bool {
     true
+}
+
+/// A verdict claims no more than the bound has: a number that was read somewhere, for `faithful`.
+fn check_verdict(bound: &Bound) -> Result<(), String> {
+    let Some(claim) = bound.verdict else { return check_cited(bound) };
+    if !bound.gate || bound.differs.is_some() {
+        return Err("verdict: goes neither with gate = false, which reports, nor with differs".to_owned());
+    }
+    if claim == Claim::Faithful {
+        let read = !bound.source.is_empty() && !bound.source.contains("from memory");
+        if bound.cited.is_none() || !read {
+            let why =
+                "verdict = \"faithful\" needs `cited`, the paper's number, and a `source` where it was read";
+            return Err(why.to_owned());
+        }
+    }
+    check_cited(bound)
+}
+
+fn check_cited(bound: &Bound) -> Result<(), String> {
+    let Some(cited) = bound.cited else { return Ok(()) };
+    let (low, high) = cited.ends();
+    if !(low.is_finite() && high.is_finite() && low <= high) {
+        return Err("cited: give a number, or [from, to]".to_owned());
+    }
+    match bound.values.is_empty() {
+        true => Ok(()),
+        false => Err("cited: goes without `values`, which are the paper's already".to_owned()),
+    }
 }
 
 impl Experiment {
@@ -399,6 +509,7 @@ impl Experiment {
         if bound.over_at.is_some() && bound.over.is_none() && bound.minus.is_none() {
             return Err("over-at goes with over or minus".to_owned());
         }
+        check_verdict(bound)?;
         let places = if bound.at.is_empty() { self.places() } else { bound.at.len() };
         if !bound.values.is_empty() && (bound.values.len() != places || bound.metrics.len() != 1) {
             return Err(format!("values: give one for each of its {places} points, and one metric"));
@@ -416,6 +527,12 @@ impl Experiment {
         }
         if self.series.is_empty() || self.metrics.is_empty() {
             return fail("needs [[series]] and metrics".to_owned());
+        }
+        if let Some(name) = self.log.iter().find(|name| !self.metrics.contains(name)) {
+            return fail(format!("log: `{name}` is not among the metrics"));
+        }
+        if self.sweep.as_ref().is_some_and(|sweep| sweep.log && sweep.points.iter().any(|p| p.x <= 0.0)) {
+            return fail("sweep: a logarithmic axis has no point at 0 or below".to_owned());
         }
         for bound in &self.bounds {
             if let Err(why) = self.check_bound(bound) {
@@ -437,6 +554,10 @@ impl Experiment {
             && !(warm_up >= 0.0 && drain >= 0.0 && warm_up + drain <= 0.9)
         {
             return fail("measure: warm-up and drain are shares, together at most 0.9".to_owned());
+        }
+        let colours = self.paper.iter().flat_map(|paper| &paper.colours);
+        if let Some((scheme, text)) = colours.into_iter().find(|(_, text)| hex(text).is_none()) {
+            return fail(format!("paper.toml: colours: `{text}` of `{scheme}` is not like #0072b2"));
         }
         for series in &self.series {
             for variant in &series.variants {

@@ -7,27 +7,36 @@
 //! ```
 //!
 //! [`definition`] reads them, [`points`] turns them into scenarios, [`run`] runs every point for every seed,
-//! [`measure`] says what came out of one run, [`bounds`] judges, [`mutation`] shows that the bounds can fail,
-//! [`report`] prints, [`csv`] writes files, [`plot`] draws. [`cache`] runs trials of the real cache,
-//! [`chains`] chains of work requests.
-//! [`own`] has what somebody brings along: files, and settings.
-//! [`modules`] measures the NIC's own code for the paper's hardware tables.
+//! [`measure`] says what came out of one run, [`bounds`] judges, [`verdicts`] counts, [`mutation`] shows that
+//! the bounds can fail, [`report`] prints, [`csv`] writes files, [`plot`] draws, [`page`] puts all of it on
+//! one page. [`store`] keeps runs, for one that is interrupted; [`compare`] puts verdicts of several folders
+//! of runs beside one another. [`cache`] runs trials of the real cache, [`chains`] chains of work requests,
+//! [`rack`] clients that share a server's memory behind a switch; [`budget`] says what that switch's programs
+//! need of hardware. [`own`] has what somebody brings along: files, and settings. [`modules`] measures the
+//! NIC's own code for the paper's hardware tables.
 #![forbid(unsafe_code)]
 
 pub mod bounds;
+pub mod budget;
 pub mod cache;
 pub mod chains;
+pub mod compare;
 pub mod csv;
 pub mod definition;
+mod lent;
 pub mod measure;
 pub mod modules;
 pub mod mutation;
 pub mod own;
+pub mod page;
 pub mod plot;
 pub mod points;
+pub mod rack;
 pub mod registry;
 pub mod report;
 pub mod run;
+pub mod store;
+pub mod verdicts;
 
 pub use definition::{Experiment, Scale};
 pub use run::{Effort, Outcome, Progress};

@@ -9,8 +9,6 @@ use core::hint::black_box;
 use std::time::Instant as Clock;
 
 const PACKETS: u32 = 1 << 20;
-/// The rate of the FPGA's slowest module, 45.45 M packets/s, in ns a packet (IRN table 2).
-pub const BOUND_NS: f64 = 22.0;
 /// Every so many packets one is lost.
 const LOSS: u32 = 100;
 const ROUNDS: u32 = 10;
@@ -25,9 +23,27 @@ pub struct Time {
     pub name: &'static str,
     /// Best of several rounds, in ns for each packet.
     pub ns: f64,
-    /// The FPGA's, in ns.
-    pub fpga_ns: f64,
+    /// The FPGA's module.
+    pub fpga: Fpga,
 }
+
+/// A row of IRN's table 2: the worst case of a module's latency and of its rate. The two are independent: a
+/// module that takes 16.5 ns from its input to its output may take in a packet every 22 ns only.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Fpga {
+    /// Latency, ns.
+    pub latency_ns: f64,
+    /// Rate, M packets/s.
+    pub mpps: f64,
+    /// Which of the two stand in the paper's text (6.2.2); the others are from memory of the table.
+    pub read: bool,
+}
+
+/// Its text has this row whole: 16.5 ns at most, and the lowest rate, 45.45 M packets/s.
+const RECEIVE_DATA: Fpga = Fpga { latency_ns: 16.5, mpps: 45.45, read: true };
+const TX_FREE: Fpga = Fpga { latency_ns: 15.9, mpps: 47.17, read: false };
+const RECEIVE_ACK: Fpga = Fpga { latency_ns: 15.96, mpps: 46.99, read: false };
+const TIMEOUT: Fpga = Fpga { latency_ns: 6.3, mpps: 318.47, read: false };
 
 /// Times all modules; takes about a second.
 pub fn times() -> Vec<Time> {
@@ -44,26 +60,25 @@ pub fn text(times: &[Time]) -> String {
     // Writing to a `String` cannot fail.
     let _ = writeln!(
         out,
-        "{:<36} {:>10} {:>12} {:>14} {:>12}",
-        "module", "ns/packet", "M packets/s", "the FPGA: ns", "M packets/s"
+        "{:<36} {:>10} {:>12} {:>16} {:>12}",
+        "module", "ns/packet", "M packets/s", "FPGA: latency ns", "M packets/s"
     );
     for t in times {
-        let rate = |ns: f64| 1000.0 / ns;
+        let sure = if t.fpga.read { "read in 6.2.2" } else { "from memory" };
         let _ = writeln!(
             out,
-            "{:<36} {:>10.1} {:>12.1} {:>14.2} {:>12.2}",
+            "{:<36} {:>10.1} {:>12.1} {:>16} {:>12.2}  reports; the FPGA's {sure}",
             t.name,
             t.ns,
-            rate(t.ns),
-            t.fpga_ns,
-            rate(t.fpga_ns)
+            1000.0 / t.ns,
+            t.fpga.latency_ns,
+            t.fpga.mpps
         );
     }
-    let kept = times.iter().all(|t| t.ns <= BOUND_NS);
     let _ = writeln!(
         out,
-        "at most {BOUND_NS} ns a packet, this time and on this machine: {}\n",
-        if kept { "yes" } else { "no" }
+        "ours is the best of {ROUNDS} rounds on this machine, a packet after another; the FPGA's are worst \
+         cases of a module alone\n"
     );
     let (bitmaps, rest) = state_bits_by_kind();
     let _ = writeln!(
@@ -82,27 +97,27 @@ pub fn text(times: &[Time]) -> String {
 
 /// The same as CSV.
 pub fn csv(times: &[Time]) -> String {
-    let mut out = String::from("module,ns,fpga_ns\n");
+    let mut out = String::from("module,ns,fpga_latency_ns,fpga_mpps\n");
     for t in times {
-        let _ = writeln!(out, "\"{}\",{},{}", t.name, t.ns, t.fpga_ns);
+        let _ = writeln!(out, "\"{}\",{},{},{}", t.name, t.ns, t.fpga.latency_ns, t.fpga.mpps);
     }
     out
 }
 
 #[expect(clippy::disallowed_methods, reason = "a measurement reads the clock")]
-fn measure(name: &'static str, fpga_ns: f64, mut round: impl FnMut(u32)) -> Time {
+fn measure(name: &'static str, fpga: Fpga, mut round: impl FnMut(u32)) -> Time {
     let mut ns = f64::MAX;
     for _ in 0..ROUNDS {
         let start = Clock::now();
         round(PACKETS);
         ns = ns.min(start.elapsed().as_nanos() as f64 / f64::from(PACKETS));
     }
-    Time { name, ns, fpga_ns }
+    Time { name, ns, fpga }
 }
 
 fn receive(out: &mut Vec<Time>) {
     let mut r = Receiver::new(Psn::new(7));
-    out.push(measure("receiveData, in order", 16.5, |n| {
+    out.push(measure("receiveData, in order", RECEIVE_DATA, |n| {
         for i in 0..n {
             let psn = black_box(r.expected);
             assert!(receive_data(&r, psn) == Arrival::InOrder);
@@ -112,7 +127,7 @@ fn receive(out: &mut Vec<Time>) {
             }
         }
     }));
-    out.push(measure("receiveData, 1% lost, 50 in flight", 16.5, |n| {
+    out.push(measure("receiveData, 1% lost, 50 in flight", RECEIVE_DATA, |n| {
         // The packet lost comes 50 packets late.
         let base = r.expected;
         for i in 0..n {
@@ -138,7 +153,7 @@ fn receive(out: &mut Vec<Time>) {
 fn transmit(out: &mut Vec<Time>) {
     let config = IrnConfig::paper();
     let mut s = Sender::new(Psn::new(7));
-    out.push(measure("txFree, new packets", 15.9, |n| {
+    out.push(measure("txFree, new packets", TX_FREE, |n| {
         for i in 0..n {
             assert!(tx_free(&mut s, &config, 110, true, black_box(NOW)) == Free::New);
             s.on_sent(&config, false, NONE, NOW);
@@ -147,7 +162,7 @@ fn transmit(out: &mut Vec<Time>) {
             }
         }
     }));
-    out.push(measure("txFree, half of 100 lost", 15.9, |n| {
+    out.push(measure("txFree, half of 100 lost", TX_FREE, |n| {
         for _ in 0..n / 50 {
             s = Sender::new(Psn::new(0xff_ff80));
             (0..100).for_each(|_| s.on_sent(&config, false, NONE, NOW));
@@ -169,7 +184,7 @@ fn transmit(out: &mut Vec<Time>) {
 fn acknowledge(out: &mut Vec<Time>) {
     let config = IrnConfig::paper();
     let mut s = Sender::new(Psn::new(7));
-    out.push(measure("receiveAck, and sending", 15.96, |n| {
+    out.push(measure("receiveAck, and sending", RECEIVE_ACK, |n| {
         for _ in 0..n {
             s.on_sent(&config, false, NONE, NOW);
             let next = black_box(s.next);
@@ -177,7 +192,7 @@ fn acknowledge(out: &mut Vec<Time>) {
             assert!(acked == Acked::Advanced(1));
         }
     }));
-    out.push(measure("receiveAck, NACKs", 15.96, |n| {
+    out.push(measure("receiveAck, NACKs", RECEIVE_ACK, |n| {
         for i in 0..n {
             if i % 100 == 0 {
                 s = Sender::new(Psn::new(0xff_fff0));
@@ -188,7 +203,7 @@ fn acknowledge(out: &mut Vec<Time>) {
             black_box(receive_ack(&mut s, &config, una, Some(sack), NONE, NOW));
         }
     }));
-    out.push(measure("timeout", 6.3, |n| {
+    out.push(measure("timeout", TIMEOUT, |n| {
         for _ in 0..n {
             black_box(timeout(&mut s, &config, NONE, black_box(NOW)));
         }

@@ -220,7 +220,14 @@ mod tests {
     }
 
     fn effort() -> Effort {
-        Effort { scale: crate::Scale::Quick, seeds: None, first_seed: 1, jobs: 1, command: "adverb".into() }
+        Effort {
+            scale: crate::Scale::Quick,
+            seeds: None,
+            first_seed: 1,
+            jobs: 1,
+            command: "adverb".into(),
+            store: None,
+        }
     }
 
     fn trial(experiment: &Experiment, outcome: &Outcome) -> Trial {

@@ -2,8 +2,9 @@
 //! experiments with something set otherwise.
 
 use crate::definition::{Point, Sweep};
-use crate::points::merge;
+use crate::points::{self, merge};
 use crate::{Error, Experiment};
+use core::fmt;
 use core::str::FromStr;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -78,6 +79,14 @@ pub struct Set {
     key: String,
     /// As they were written, and as they were read.
     values: Vec<(String, Value)>,
+}
+
+/// As it is written.
+impl fmt::Display for Set {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let values: Vec<&str> = self.values.iter().map(|(text, _)| text.as_str()).collect();
+        write!(f, "{}={}", self.key, values.join(","))
+    }
 }
 
 impl FromStr for Set {
@@ -155,7 +164,7 @@ impl Set {
             own: self.table(value),
             ..Point::default()
         });
-        Sweep { label, points: points.collect() }
+        Sweep { label, log: false, points: points.collect() }
     }
 }
 
@@ -187,10 +196,28 @@ pub fn change(experiment: &mut Experiment, sets: &[Set]) -> Result<(), Error> {
     Ok(())
 }
 
+/// Has an experiment run longer: so many times the flows, or the time in which they begin. Its bounds stay,
+/// since what they claim is of no length. What has neither runs as ever, and says so.
+pub fn lengthen(experiment: &mut Experiment, times: u32) {
+    if times < 2 {
+        return;
+    }
+    let simulated = experiment.kind == crate::definition::Kind::Simulation;
+    let mut asked = points::asked(experiment, crate::Scale::Quick, None);
+    let can = simulated && asked.iter_mut().all(|asked| points::lengthen(&mut asked.table, times));
+    experiment.notes.push(match can {
+        true => format!("{times} times the flows, or the time in which they begin (--longer)."),
+        false => {
+            "--longer changes nothing here: no number of flows, and no time in which they begin.".to_owned()
+        }
+    });
+    experiment.longer = if can { times } else { 1 };
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Scale, points, registry};
+    use crate::{Scale, registry};
 
     fn set(text: &str) -> Result<Set, String> {
         text.parse()
@@ -233,6 +260,26 @@ mod tests {
         change(&mut wrong, &[set("switch.bufer=1").unwrap()]).unwrap();
         let asked = points::asked(&wrong, Scale::Quick, None);
         assert!(points::scenario(&asked[0]).unwrap_err().0.contains("bufer"));
+    }
+
+    /// Each published simulation but an incast by itself has something to lengthen, and is still a scenario.
+    #[test]
+    fn what_runs_longer_keeps_its_gates() {
+        let mut stay = Vec::new();
+        for name in registry::names().filter(|name| name.starts_with("irn/") || name.starts_with("onerma/")) {
+            let mut experiment = registry::find(name).unwrap();
+            let gates = experiment.bounds.iter().filter(|bound| bound.gate).count();
+            lengthen(&mut experiment, 2);
+            assert_eq!(gates, experiment.bounds.iter().filter(|bound| bound.gate).count());
+            if experiment.longer < 2 {
+                stay.push(name);
+                continue;
+            }
+            for asked in points::asked(&experiment, Scale::Quick, None) {
+                points::scenario(&asked).unwrap_or_else(|e| panic!("{e}"));
+            }
+        }
+        assert_eq!(stay, ["irn/fig9", "irn/modules", "onerma/fig14-rc"]);
     }
 
     #[test]

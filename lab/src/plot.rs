@@ -1,15 +1,18 @@
 //! Plots as SVG: bars for series, lines along a sweep, the tail of one-packet messages as a cumulative curve.
-//! One panel for each metric, as the papers' figures have them; whiskers and bands are 95% confidence
-//! intervals.
+//! One panel for each metric, as the papers' figures have them, three in a row; whiskers are 95% confidence
+//! intervals, crosses the numbers that the paper prints.
 
+use crate::bounds::{Judged, judged};
 use crate::cache;
-use crate::definition::{Experiment, Kind, Metrics};
+use crate::definition::{Experiment, Kind, Metrics, TimelineOf};
 use crate::measure::{Metric, TAIL};
 use crate::run::Outcome;
 use plotters::coord::Shift;
+use plotters::coord::ranged1d::{AsRangedCoord, Ranged, ValueFormatter};
 use plotters::prelude::*;
 
-/// Colours that stay apart in print and for the colour-blind (Okabe and Ito).
+/// Colours that stay apart in print and for the colour-blind (Okabe and Ito): for series that `[colours]` of
+/// the paper does not name.
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -21,6 +24,8 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(90, 90, 90),
 ];
 const PANEL: (u32, u32) = (420, 320);
+/// Panels side by side: a page is as wide as three.
+const ACROSS: usize = 3;
 const TITLE: u32 = 34;
 const LEGEND_LINE: u32 = 20;
 
@@ -34,46 +39,174 @@ enum Panel {
     Timeline(usize),
 }
 
+/// A number of the paper beside what was measured: from and to, which may be the same.
+struct Mark {
+    series: usize,
+    at: usize,
+    metric: usize,
+    low: f64,
+    high: f64,
+}
+
+/// What a plot is of.
+struct Plot<'a> {
+    experiment: &'a Experiment,
+    outcome: &'a Outcome,
+    colours: Vec<RGBColor>,
+    marks: Vec<Mark>,
+}
+
 /// The plot of an experiment as the text of an SVG file.
 pub fn svg(experiment: &Experiment, outcome: &Outcome) -> Result<String, crate::Error> {
     let mut text = String::new();
-    let draw = if experiment.kind == Kind::Cache { cache::plot::draw } else { draw };
-    draw(experiment, outcome, &mut text)
-        .map_err(|e| crate::Error(format!("{}: plot: {e}", experiment.name)))?;
+    let drawn = match experiment.kind {
+        Kind::Cache => cache::plot::draw(experiment, outcome, &mut text),
+        _ => {
+            let (colours, marks) = (colours(experiment), marks(experiment, outcome));
+            draw(&Plot { experiment, outcome, colours, marks }, &mut text)
+        }
+    };
+    drawn.map_err(|e| crate::Error(format!("{}: plot: {e}", experiment.name)))?;
     Ok(text)
 }
 
-fn draw(experiment: &Experiment, outcome: &Outcome, text: &mut String) -> Drawn {
-    let single = |m: &Metric| matches!(m, Metric::SingleP90 | Metric::SingleP99 | Metric::SingleP999);
-    let tails = outcome.places == 1
-        && matches!(&experiment.measured, Metrics::Simulated(metrics) if metrics.iter().any(single));
-    let mut panels: Vec<Panel> =
-        if tails { vec![Panel::Tail] } else { (0..experiment.metrics.len()).map(Panel::Metric).collect() };
-    let timed = |n: &usize| outcome.places == 1 && !outcome.runs(*n, 0)[0].timeline.is_empty();
-    panels.extend((0..experiment.series.len()).filter(timed).map(Panel::Timeline));
-    let legend = LEGEND_LINE * experiment.series.len() as u32 + 14;
-    let width = PANEL.0 * panels.len().max(1) as u32;
-    let root = SVGBackend::with_string(text, (width.max(560), TITLE + PANEL.1 + legend)).into_drawing_area();
+/// The panels of an experiment's plot for a page: each a heading, and the text of an SVG file without a
+/// background and as wide as there is room. Those of the real cache are one.
+pub fn panels_for_page(
+    experiment: &Experiment,
+    outcome: &Outcome,
+) -> Result<Vec<(String, String)>, crate::Error> {
+    if experiment.kind == Kind::Cache {
+        return Ok(vec![(String::new(), svg(experiment, outcome)?)]);
+    }
+    let plot = &Plot { experiment, outcome, colours: colours(experiment), marks: marks(experiment, outcome) };
+    let mut out = Vec::new();
+    for panel in panels(experiment, outcome) {
+        let mut text = String::new();
+        let drawn = {
+            let root = SVGBackend::with_string(&mut text, PANEL).into_drawing_area();
+            draw_panel(plot, &panel, &root).and_then(|()| Ok(root.present()?))
+        };
+        drawn.map_err(|e| crate::Error(format!("{}: plot: {e}", experiment.name)))?;
+        let heading = match panel {
+            Panel::Metric(metric) => experiment.measured.label(metric).to_owned(),
+            Panel::Tail => "messages of one packet".to_owned(),
+            Panel::Timeline(n) => format!("{} over time", experiment.series[n].name),
+        };
+        out.push((heading, text));
+    }
+    Ok(out)
+}
+
+/// Series with their colours in all figures, `#rrggbb`, and whether there are numbers of the paper.
+pub fn legend(experiment: &Experiment, outcome: &Outcome) -> (Vec<(String, String)>, bool) {
+    let hex = |c: RGBColor| format!("#{:02x}{:02x}{:02x}", c.0, c.1, c.2);
+    let names = experiment.series.iter().map(|series| series.name.clone());
+    let crosses = !marks(experiment, outcome).is_empty();
+    (names.zip(colours(experiment).into_iter().map(hex)).collect(), crosses)
+}
+
+fn draw_panel(plot: &Plot<'_>, panel: &Panel, area: &Area<'_>) -> Drawn {
+    match panel {
+        Panel::Metric(m) if plot.experiment.sweep.is_some() => lines_of(plot, *m, area),
+        Panel::Metric(m) => bars(plot, *m, area),
+        Panel::Tail => tail(plot, area),
+        Panel::Timeline(n) => timeline(plot, *n, area),
+    }
+}
+
+fn draw(plot: &Plot<'_>, text: &mut String) -> Drawn {
+    let Plot { experiment, outcome, colours, marks } = plot;
+    let panels = panels(experiment, outcome);
+    let across = panels.len().clamp(1, ACROSS);
+    let rows = panels.len().div_ceil(across).max(1);
+    let lines = experiment.series.len() + usize::from(!marks.is_empty());
+    let legend = LEGEND_LINE * lines as u32 + 14;
+    let height = PANEL.1 * rows as u32;
+    let width = PANEL.0 * across as u32;
+    let root = SVGBackend::with_string(text, (width.max(560), TITLE + height + legend)).into_drawing_area();
     root.fill(&WHITE)?;
     let (title, rest) = root.split_vertically(TITLE);
     let style = ("sans-serif", 16).into_font().color(&BLACK);
     title.draw(&Text::new(format!("{}: {}", experiment.name, experiment.title), (12, 10), style))?;
-    let (body, names) = rest.split_vertically(PANEL.1);
-    for (panel, area) in panels.iter().zip(body.split_evenly((1, panels.len().max(1)))) {
-        match panel {
-            Panel::Metric(m) if experiment.sweep.is_some() => lines(experiment, outcome, *m, &area)?,
-            Panel::Metric(m) => bars(experiment, outcome, *m, &area)?,
-            Panel::Tail => tail(experiment, outcome, &area)?,
-            Panel::Timeline(n) => timeline(experiment, outcome, *n, &area)?,
-        }
+    let (body, names) = rest.split_vertically(height);
+    for (panel, area) in panels.iter().zip(body.split_evenly((rows, across))) {
+        draw_panel(plot, panel, &area)?;
     }
     for (n, series) in experiment.series.iter().enumerate() {
         let y = n as i32 * LEGEND_LINE as i32 + 4;
-        names.draw(&Rectangle::new([(16, y), (30, y + 12)], colour(n).filled()))?;
+        names.draw(&Rectangle::new([(16, y), (30, y + 12)], colours[n].filled()))?;
         names.draw(&Text::new(series.name.clone(), (38, y), ("sans-serif", 14).into_font()))?;
+    }
+    if !marks.is_empty() {
+        let y = experiment.series.len() as i32 * LEGEND_LINE as i32 + 4;
+        names.draw(&Cross::new((23, y + 6), 5, BLACK.stroke_width(2)))?;
+        let said = "the paper's number; where that is a ratio, times what the other series has here";
+        names.draw(&Text::new(said, (38, y), ("sans-serif", 14).into_font()))?;
     }
     root.present()?;
     Ok(())
+}
+
+/// The panels that have something in them.
+fn panels(experiment: &Experiment, outcome: &Outcome) -> Vec<Panel> {
+    let single = |m: &Metric| matches!(m, Metric::SingleP90 | Metric::SingleP99 | Metric::SingleP999);
+    let tails = outcome.places == 1
+        && matches!(&experiment.measured, Metrics::Simulated(metrics) if metrics.iter().any(single));
+    let places = || (0..experiment.series.len()).flat_map(|n| (0..outcome.places).map(move |at| (n, at)));
+    let seen = |metric: &usize| {
+        let means = places().map(|(n, at)| outcome.estimate(n, at, *metric).mean);
+        means.into_iter().any(|mean| mean.is_finite() && mean != 0.0)
+    };
+    let mut panels: Vec<Panel> = match tails {
+        true => vec![Panel::Tail],
+        false => (0..experiment.metrics.len()).filter(seen).map(Panel::Metric).collect(),
+    };
+    let timed = |n: &usize| outcome.places == 1 && !outcome.runs(*n, 0)[0].timeline.is_empty();
+    panels.extend((0..experiment.series.len()).filter(timed).map(Panel::Timeline));
+    panels
+}
+
+/// The paper's numbers, as bounds cite them. A ratio's is where its series would be, had it that ratio.
+fn marks(experiment: &Experiment, outcome: &Outcome) -> Vec<Mark> {
+    let mut out = Vec::new();
+    let series = |name: &str| experiment.series.iter().position(|s| s.name == name);
+    for Judged { bound, metric, at, place, .. } in judged(experiment, outcome.places) {
+        let Some(n) = series(&bound.ratio) else { continue };
+        let cited = bound.values.get(place).map(|v| (*v, *v)).or(bound.cited.map(|c| c.ends()));
+        let Some((low, high)) = cited.filter(|_| bound.minus.is_none()) else { continue };
+        let there = bound.over_at.and_then(|x| {
+            experiment.sweep.as_ref().and_then(|s| s.points.iter().position(|point| point.x == x))
+        });
+        let of = bound.over.as_deref().and_then(series);
+        let times = of.map_or(1.0, |m| outcome.estimate(m, there.unwrap_or(at), metric).mean);
+        if times.is_finite() {
+            out.push(Mark { series: n, at, metric, low: low * times, high: high * times });
+        }
+    }
+    out
+}
+
+/// A scheme has the same colour in all figures of its paper: that of the longest name in `[colours]` with
+/// which its own begins. What is not named there has the next colour that nobody else has.
+pub(crate) fn colours(experiment: &Experiment) -> Vec<RGBColor> {
+    let named = |name: &str| {
+        let table = &experiment.paper.as_ref()?.colours;
+        let fitting = table.iter().filter(|(scheme, _)| name.starts_with(scheme.as_str()));
+        fitting.max_by_key(|(scheme, _)| scheme.len()).and_then(|(_, colour)| hex(colour))
+    };
+    let known: Vec<Option<RGBColor>> = experiment.series.iter().map(|s| named(&s.name)).collect();
+    let mut free: Vec<RGBColor> = COLOURS.into_iter().filter(|c| !known.contains(&Some(*c))).collect();
+    free.extend(COLOURS);
+    let mut free = free.into_iter().cycle();
+    known.into_iter().map(|colour| colour.or_else(|| free.next()).unwrap_or(BLACK)).collect()
+}
+
+/// `#rrggbb`.
+pub(crate) fn hex(text: &str) -> Option<RGBColor> {
+    let digits = text.strip_prefix('#').filter(|digits| digits.len() == 6 && digits.is_ascii())?;
+    let part = |at: usize| u8::from_str_radix(&digits[at..at + 2], 16).ok();
+    Some(RGBColor(part(0)?, part(2)?, part(4)?))
 }
 
 pub(crate) fn colour(series: usize) -> RGBColor {
@@ -86,84 +219,162 @@ pub(crate) fn top(values: impl Iterator<Item = f64>) -> f64 {
     if most > 0.0 { most * 1.1 } else { 1.0 }
 }
 
+/// The beginning of a logarithmic axis.
+fn bottom(values: impl Iterator<Item = f64>) -> f64 {
+    let least = values.filter(|v| v.is_finite() && *v > 0.0).fold(f64::MAX, f64::min);
+    if least < f64::MAX { least * 0.8 } else { 0.1 }
+}
+
 /// Half of the confidence interval; nothing for one seed.
 fn whisker(half: f64) -> f64 {
     if half.is_finite() { half } else { 0.0 }
 }
 
-fn bars(experiment: &Experiment, outcome: &Outcome, metric: usize, area: &Area<'_>) -> Drawn {
-    let estimates: Vec<_> = (0..experiment.series.len()).map(|n| outcome.estimate(n, 0, metric)).collect();
-    let most = top(estimates.iter().map(|e| e.mean + whisker(e.half_width)));
-    let mut chart = ChartBuilder::on(area)
-        .margin(12)
-        .x_label_area_size(14)
-        .y_label_area_size(62)
-        .build_cartesian_2d(0.0..estimates.len() as f64, 0.0..most)?;
-    chart
-        .configure_mesh()
-        .disable_x_mesh()
-        .disable_x_axis()
-        .y_desc(experiment.measured.label(metric))
-        .light_line_style(WHITE)
-        .y_label_formatter(&number)
-        .draw()?;
-    for (n, e) in estimates.iter().enumerate().filter(|(_, e)| e.mean.is_finite()) {
-        let x = n as f64;
-        let bar = Rectangle::new([(x + 0.15, 0.0), (x + 0.85, e.mean)], colour(n).filled());
-        chart.draw_series(core::iter::once(bar))?;
-        let half = whisker(e.half_width);
-        if half > 0.0 {
-            let (low, high) = ((e.mean - half).max(0.0), e.mean + half);
-            let strokes = [
-                vec![(x + 0.5, low), (x + 0.5, high)],
-                vec![(x + 0.42, low), (x + 0.58, low)],
-                vec![(x + 0.42, high), (x + 0.58, high)],
-            ];
-            chart.draw_series(strokes.map(|s| PathElement::new(s, BLACK)))?;
+/// Something that is drawn at a place of the x axis, and how it is seen: a bar or a point, with its interval.
+struct Point {
+    x: f64,
+    mean: f64,
+    half: f64,
+}
+
+/// What stands in a panel of one metric.
+struct Curves {
+    /// By series.
+    points: Vec<Vec<Point>>,
+    /// Numbers of the paper: where, from, to.
+    marks: Vec<(f64, f64, f64)>,
+    bars: bool,
+    /// How wide a whisker's ends are, as shares of x: to the left and to the right.
+    ends: fn(f64, f64) -> (f64, f64),
+    room: f64,
+}
+
+fn bars(plot: &Plot<'_>, metric: usize, area: &Area<'_>) -> Drawn {
+    let estimate = |n: usize| plot.outcome.estimate(n, 0, metric);
+    let point =
+        |n: usize| Point { x: n as f64 + 0.5, mean: estimate(n).mean, half: whisker(estimate(n).half_width) };
+    let count = plot.experiment.series.len();
+    let curves = Curves {
+        points: (0..count).map(|n| vec![point(n)]).collect(),
+        marks: marks_of(plot, metric, |mark| mark.series as f64 + 0.5),
+        bars: true,
+        ends: |x, room| (x - room, x + room),
+        room: 0.08,
+    };
+    panel(plot, metric, (0.0, count as f64), &curves, area)
+}
+
+fn lines_of(plot: &Plot<'_>, metric: usize, area: &Area<'_>) -> Drawn {
+    let Some(sweep) = &plot.experiment.sweep else { return Ok(()) };
+    let xs: Vec<f64> = sweep.points.iter().map(|p| p.x).collect();
+    let (low, high) = xs.iter().fold((f64::MAX, f64::MIN), |(a, b), x| (a.min(*x), b.max(*x)));
+    let point = |n: usize, at: usize| {
+        let e = plot.outcome.estimate(n, at, metric);
+        Point { x: xs[at], mean: e.mean, half: whisker(e.half_width) }
+    };
+    let span = if high > low { high - low } else { 1.0 };
+    let curves = Curves {
+        points: (0..plot.experiment.series.len())
+            .map(|n| (0..xs.len()).map(|at| point(n, at)).collect())
+            .collect(),
+        marks: marks_of(plot, metric, |mark| xs[mark.at]),
+        bars: false,
+        ends: if sweep.log { |x, _| (x / 1.06, x * 1.06) } else { |x, room| (x - room, x + room) },
+        room: span * 0.01,
+    };
+    let ends = if sweep.log { (low / 1.3, high * 1.3) } else { (low - span * 0.04, high + span * 0.04) };
+    panel(plot, metric, ends, &curves, area)
+}
+
+fn marks_of(plot: &Plot<'_>, metric: usize, x: impl Fn(&Mark) -> f64) -> Vec<(f64, f64, f64)> {
+    let here = plot.marks.iter().filter(|mark| mark.metric == metric);
+    here.map(|mark| (x(mark), mark.low, mark.high)).collect()
+}
+
+/// A panel with the axes that the experiment asks for.
+fn panel(plot: &Plot<'_>, metric: usize, (low, high): (f64, f64), curves: &Curves, area: &Area<'_>) -> Drawn {
+    let log_y = plot.experiment.log.contains(&plot.experiment.metrics[metric]);
+    let log_x = plot.experiment.sweep.as_ref().is_some_and(|sweep| sweep.log);
+    let points = || curves.points.iter().flatten();
+    let ends = points().flat_map(|p| [p.mean, p.mean + p.half]).chain(curves.marks.iter().map(|m| m.2));
+    let most = top(ends);
+    let least = bottom(points().map(|p| p.mean).chain(curves.marks.iter().map(|m| m.1)));
+    match (log_x, log_y) {
+        (false, false) => axes(plot, metric, (low..high, 0.0..most), (curves, 0.0), area),
+        (true, false) => axes(plot, metric, ((low..high).log_scale(), 0.0..most), (curves, 0.0), area),
+        (false, true) => axes(plot, metric, (low..high, (least..most).log_scale()), (curves, least), area),
+        (true, true) => {
+            axes(plot, metric, ((low..high).log_scale(), (least..most).log_scale()), (curves, least), area)
         }
     }
-    Ok(())
 }
 
-fn lines(experiment: &Experiment, outcome: &Outcome, metric: usize, area: &Area<'_>) -> Drawn {
-    let Some(sweep) = &experiment.sweep else { return Ok(()) };
-    let xs: Vec<f64> = sweep.points.iter().map(|p| p.x).collect();
-    let all = (0..experiment.series.len()).flat_map(|n| (0..outcome.places).map(move |at| (n, at)));
-    let most =
-        top(all.map(|(n, at)| outcome.estimate(n, at, metric)).map(|e| e.mean + whisker(e.half_width)));
-    let (low, high) = xs.iter().fold((f64::MAX, f64::MIN), |(a, b), x| (a.min(*x), b.max(*x)));
-    let room = if high > low { (high - low) * 0.04 } else { 1.0 };
+fn axes<X, Y>(
+    plot: &Plot<'_>,
+    metric: usize,
+    (x, y): (X, Y),
+    (curves, floor): (&Curves, f64),
+    area: &Area<'_>,
+) -> Drawn
+where
+    X: AsRangedCoord<Value = f64>,
+    Y: AsRangedCoord<Value = f64>,
+    X::CoordDescType: Ranged<ValueType = f64> + ValueFormatter<f64>,
+    Y::CoordDescType: Ranged<ValueType = f64> + ValueFormatter<f64>,
+{
     let mut chart = ChartBuilder::on(area)
         .margin(12)
-        .x_label_area_size(40)
+        .x_label_area_size(if curves.bars { 14 } else { 40 })
         .y_label_area_size(62)
-        .build_cartesian_2d(low - room..high + room, 0.0..most)?;
-    chart
-        .configure_mesh()
-        .x_desc(sweep.label.as_str())
-        .y_desc(experiment.measured.label(metric))
+        .build_cartesian_2d(x, y)?;
+    let mut mesh = chart.configure_mesh();
+    mesh.y_desc(plot.experiment.measured.label(metric))
         .light_line_style(WHITE)
         .x_label_formatter(&number)
-        .y_label_formatter(&number)
-        .draw()?;
-    for n in 0..experiment.series.len() {
-        let estimates: Vec<_> = (0..outcome.places).map(|at| outcome.estimate(n, at, metric)).collect();
-        let seen = || xs.iter().zip(&estimates).filter(|(_, e)| e.mean.is_finite());
-        let line: Vec<(f64, f64)> = seen().map(|(x, e)| (*x, e.mean)).collect();
-        let whiskers = seen().map(|(x, e)| {
-            let half = whisker(e.half_width);
-            PathElement::new(vec![(*x, (e.mean - half).max(0.0)), (*x, e.mean + half)], colour(n).mix(0.5))
-        });
-        chart.draw_series(whiskers)?;
-        chart.draw_series(line.iter().map(|p| Circle::new(*p, 3, colour(n).filled())))?;
-        chart.draw_series(core::iter::once(PathElement::new(line, colour(n).stroke_width(2))))?;
+        .y_label_formatter(&number);
+    match plot.experiment.sweep.as_ref().filter(|_| !curves.bars) {
+        Some(sweep) => mesh.x_labels(6).x_desc(sweep.label.as_str()).draw()?,
+        None => mesh.disable_x_mesh().disable_x_axis().draw()?,
     }
+    for (n, points) in curves.points.iter().enumerate() {
+        let colour = plot.colours[n];
+        let seen = || points.iter().filter(|p| p.mean.is_finite() && p.mean > floor);
+        if curves.bars {
+            chart.draw_series(
+                seen().map(|p| Rectangle::new([(p.x - 0.35, floor), (p.x + 0.35, p.mean)], colour.filled())),
+            )?;
+        } else {
+            chart.draw_series(seen().map(|p| Circle::new((p.x, p.mean), 3, colour.filled())))?;
+            let line: Vec<(f64, f64)> = seen().map(|p| (p.x, p.mean)).collect();
+            chart.draw_series(core::iter::once(PathElement::new(line, colour.stroke_width(2))))?;
+        }
+        let ink = if curves.bars { BLACK } else { colour };
+        let strokes = seen().filter(|p| p.half > 0.0).flat_map(|p| {
+            let (low, high) = ((p.mean - p.half).max(floor), p.mean + p.half);
+            let (left, right) = (curves.ends)(p.x, curves.room);
+            [
+                vec![(p.x, low), (p.x, high)],
+                vec![(left, low), (right, low)],
+                vec![(left, high), (right, high)],
+            ]
+        });
+        chart.draw_series(strokes.map(|s| PathElement::new(s, ink.stroke_width(1))))?;
+    }
+    let marks = &curves.marks;
+    let ranges = marks
+        .iter()
+        .filter(|m| m.2 > m.1)
+        .map(|m| PathElement::new(vec![(m.0, m.1), (m.0, m.2)], BLACK.mix(0.6).stroke_width(3)));
+    chart.draw_series(ranges)?;
+    let ends = marks.iter().flat_map(|m| [(m.0, m.1), (m.0, m.2)]);
+    chart.draw_series(ends.map(|at| Cross::new(at, 5, BLACK.stroke_width(2))))?;
     Ok(())
 }
 
-/// Goodput over time of one series' first run, a line for each target; all in the series' colour, further
+/// What one series' first run had over time, a line for each target; all in the series' colour, further
 /// targets paler.
-fn timeline(experiment: &Experiment, outcome: &Outcome, n: usize, area: &Area<'_>) -> Drawn {
+fn timeline(plot: &Plot<'_>, n: usize, area: &Area<'_>) -> Drawn {
+    let Plot { experiment, outcome, colours, .. } = plot;
     let slices = &outcome.runs(n, 0)[0].timeline;
     let mut targets: Vec<u32> = slices.iter().map(|s| s.target).collect();
     targets.sort_unstable();
@@ -173,9 +384,12 @@ fn timeline(experiment: &Experiment, outcome: &Outcome, n: usize, area: &Area<'_
     let line = |target: u32| {
         let mut line: Vec<(f64, f64)> = Vec::new();
         for s in slices.iter().filter(|s| s.target == target) {
-            match line.last_mut() {
-                Some((t, sum)) if *t == s.t_us => *sum += s.goodput,
-                _ => line.push((s.t_us, s.goodput)),
+            match (experiment.timeline_of, line.last_mut()) {
+                (TimelineOf::Goodput, Some((t, sum))) if *t == s.t_us => *sum += s.goodput,
+                (TimelineOf::Goodput, _) => line.push((s.t_us, s.goodput)),
+                (TimelineOf::Delay, _) if s.well > 0 => line.push((s.t_us, s.total_us)),
+                // Nothing ended well then.
+                (TimelineOf::Delay, _) => {}
             }
         }
         line
@@ -190,19 +404,23 @@ fn timeline(experiment: &Experiment, outcome: &Outcome, n: usize, area: &Area<'_
     chart
         .configure_mesh()
         .x_desc("time (us)")
-        .y_desc("goodput by target (Gb/s)")
+        .y_desc(match experiment.timeline_of {
+            TimelineOf::Goodput => "goodput by target (Gb/s)",
+            TimelineOf::Delay => "delay of what ends well (us)",
+        })
         .light_line_style(WHITE)
         .x_label_formatter(&number)
         .y_label_formatter(&number)
         .draw()?;
     for (at, line) in lines.into_iter().enumerate() {
-        let colour = colour(n).mix(1.0 / (1.0 + at as f64));
+        let colour = colours[n].mix(1.0 / (1.0 + at as f64));
         chart.draw_series(core::iter::once(PathElement::new(line, colour.stroke_width(2))))?;
     }
     Ok(())
 }
 
-fn tail(experiment: &Experiment, outcome: &Outcome, area: &Area<'_>) -> Drawn {
+fn tail(plot: &Plot<'_>, area: &Area<'_>) -> Drawn {
+    let Plot { experiment, outcome, colours, .. } = plot;
     let curve = |n: usize| -> Vec<(f64, f64)> {
         let runs: Vec<_> = outcome.runs(n, 0).iter().filter(|r| !r.tail.is_empty()).collect();
         let mean = |at: usize| runs.iter().map(|r| r.tail[at]).sum::<f64>() / runs.len() as f64;
@@ -225,7 +443,7 @@ fn tail(experiment: &Experiment, outcome: &Outcome, area: &Area<'_>) -> Drawn {
         .x_label_formatter(&number)
         .draw()?;
     for (n, curve) in curves.into_iter().enumerate() {
-        chart.draw_series(core::iter::once(PathElement::new(curve, colour(n).stroke_width(2))))?;
+        chart.draw_series(core::iter::once(PathElement::new(curve, colours[n].stroke_width(2))))?;
     }
     Ok(())
 }
@@ -242,6 +460,80 @@ pub(crate) fn number(value: &f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::measure::Measured;
+    use crate::run::Seeds;
+
+    /// Nobody has to learn a figure's colours anew, and no two series of one look alike.
+    #[test]
+    fn schemes_have_colours_of_their_own_and_the_same_in_all_figures() {
+        assert_eq!(hex("#0072b2"), Some(COLOURS[0]));
+        assert!(["0072b2", "#0072b", "#0072bg", "#00é72"].iter().all(|text| hex(text).is_none()));
+        for name in crate::registry::names() {
+            let experiment = crate::registry::find(name).unwrap_or_else(|e| panic!("{e}"));
+            let all = colours(&experiment);
+            assert!(all.len() == experiment.series.len(), "{name}");
+            if !(name.starts_with("irn/") || name.starts_with("onerma/")) {
+                continue;
+            }
+            let table = experiment.paper.as_ref().unwrap().colours.clone();
+            for (n, colour) in all.iter().enumerate() {
+                let series = &experiment.series[n].name;
+                assert!(
+                    all[..n].iter().all(|other| other != colour),
+                    "{name}: {series} has another's colour"
+                );
+                let named = table.keys().any(|scheme| series.starts_with(scheme.as_str()));
+                assert!(
+                    named || experiment.series.len() > 1 && !series.starts_with("RoCE"),
+                    "{name}: {series}"
+                );
+            }
+        }
+    }
+
+    /// Outcomes made up: `value` of series, place and metric, a tenth more and less by seed.
+    fn made_up(experiment: &Experiment, value: impl Fn(usize, usize, usize) -> f64) -> Outcome {
+        let seeds = Seeds { first: 1, count: 3 };
+        let mut runs = Vec::new();
+        for n in 0..experiment.series.len() {
+            for at in 0..experiment.places() {
+                for part in [0.9, 1.0, 1.1] {
+                    let values = (0..experiment.measured.len()).map(|m| part * value(n, at, m)).collect();
+                    runs.push(Measured { values, ..Measured::default() });
+                }
+            }
+        }
+        Outcome::new(seeds, experiment.places(), runs)
+    }
+
+    /// The plot of a published experiment with made-up outcomes; `ADVERB_PLOTS` names a folder for them, to
+    /// be looked at.
+    fn plotted(name: &str, value: impl Fn(usize, usize, usize) -> f64) -> String {
+        let experiment = crate::registry::find(name).unwrap_or_else(|e| panic!("{e}"));
+        let text = svg(&experiment, &made_up(&experiment, value)).unwrap_or_else(|e| panic!("{e}"));
+        if let Some(folder) = std::env::var_os("ADVERB_PLOTS") {
+            let file = std::path::Path::new(&folder).join(name.replace('/', "-") + ".svg");
+            std::fs::write(file, &text).unwrap_or_else(|e| panic!("{e}"));
+        }
+        text
+    }
+
+    #[test]
+    fn the_papers_numbers_are_in_the_plot_and_empty_panels_are_not() {
+        let crosses = "the paper&apos;s number";
+        let all = plotted("irn/fig12", |n, _, m| [4.0, 0.3, 3.0][m] * (1.0 + n as f64 / 10.0));
+        assert!(all.contains(crosses) && all.contains("99% FCT (ms)"), "{all}");
+        // 1.04 to 1.07 of IRN without the overheads is a range: its own stroke, beside the crosses' two.
+        assert!(all.matches("stroke-width=\"3\"").count() >= 6, "{all}");
+        let none = plotted("irn/fig12", |_, _, m| [4.0, 0.3, 0.0][m]);
+        assert!(!none.contains("99% FCT (ms)"), "a panel of zeros");
+        assert!(!plotted("irn/fig1", |_, _, _| 1.0).contains(crosses), "its text has no number");
+        // From 1 to 100 on a logarithmic axis, from 4 KB to 4 MB on another.
+        let log = plotted("onerma/fig12", |n, at, _| if n == 0 { 1.5 } else { 10f64.powf(at as f64 / 2.0) });
+        assert!(log.contains("large read (B)"), "{log}");
+        let dark = plotted("onerma/fig13", |n, at, _| (1 + n * 5) as f64 + at as f64);
+        assert!(dark.contains(crosses), "{dark}");
+    }
 
     #[test]
     fn numbers_are_short() {

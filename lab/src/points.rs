@@ -1,6 +1,6 @@
 //! From an experiment to the scenarios of its points: the paper's default, changed by the experiment, the
-//! scale, the series' variants, the point, the series, what was asked for on the command line, and a
-//! mutation, in this order.
+//! scale, the series' variants, the point, the series, what was asked for on the command line (`--set`, then
+//! `--longer`), and a mutation, in this order.
 
 use crate::definition::{Mutation, Point};
 use crate::{Error, Experiment, Scale};
@@ -54,6 +54,9 @@ pub fn asked(experiment: &Experiment, scale: Scale, mutation: Option<&Mutation>)
             if let Some(point) = place {
                 merge(&mut table, &point.own);
             }
+            if experiment.longer > 1 {
+                lengthen(&mut table, experiment.longer);
+            }
             if let Some(mutation) = mutation {
                 merge(&mut table, &mutation.set);
             }
@@ -64,6 +67,37 @@ pub fn asked(experiment: &Experiment, scale: Scale, mutation: Option<&Mutation>)
         }
     }
     out
+}
+
+/// So many times as many flows, and as long a time in which others begin, of each workload. Whether there is
+/// one that has either.
+pub(crate) fn lengthen(table: &mut Table, times: u32) -> bool {
+    let mut changed = false;
+    let mut workloads: Vec<&mut Table> = match table.get_mut("workload") {
+        Some(Value::Table(one)) => vec![one],
+        Some(Value::Array(all)) => all.iter_mut().filter_map(Value::as_table_mut).collect(),
+        _ => Vec::new(),
+    };
+    for workload in &mut workloads {
+        if let Some(Value::Integer(flows)) = workload.get_mut("flows") {
+            *flows = flows.saturating_mul(times.into());
+            changed = true;
+        }
+        changed |= workload.get_mut("until").is_some_and(|until| prolong(until, times));
+    }
+    if changed && let Some(end) = table.get_mut("end") {
+        prolong(end, times);
+    }
+    changed
+}
+
+/// So many times a time such as `1500us`. What is none stays, for the scenario to say so.
+fn prolong(time: &mut Value, times: u32) -> bool {
+    let Value::String(text) = time else { return false };
+    let unit = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let Ok(number) = text[..unit].parse::<f64>() else { return false };
+    *text = format!("{}{}", number * f64::from(times), &text[unit..]);
+    true
 }
 
 /// The scenario that a table describes.
@@ -106,5 +140,22 @@ mod tests {
         let mut table = read("a = 1\n[b]\nc = 2\n[b.d]\ne = 3\n[f]\ng = 4");
         merge(&mut table, &read("f = false\nh = 5\n[b]\nc = 6"));
         assert_eq!(table, read("a = 1\nh = 5\n[b]\nc = 6\n[b.d]\ne = 3"));
+    }
+
+    #[test]
+    fn flows_times_and_the_end_of_them_grow_and_nothing_else_does() {
+        let read = |text: &str| toml::from_str::<Table>(text).unwrap();
+        let mut one = read("end = \"5s\"\n[workload]\nflows = 1000\nload = 0.7\nstart = \"1ms\"");
+        assert!(lengthen(&mut one, 2));
+        assert_eq!(one, read("end = \"10s\"\n[workload]\nflows = 2000\nload = 0.7\nstart = \"1ms\""));
+        let mut two =
+            read("[[workload]]\nuntil = \"1500us\"\n[[workload]]\nuntil = \"0.5ms\"\nbytes = \"4MB\"");
+        assert!(lengthen(&mut two, 3));
+        let wanted = "[[workload]]\nuntil = \"4500us\"\n[[workload]]\nuntil = \"1.5ms\"\nbytes = \"4MB\"";
+        assert_eq!(two, read(wanted));
+        // An incast is over when its bytes are there.
+        let mut incast = read("end = \"5s\"\n[workload]\nbytes = \"150MB\"\nsenders = 10");
+        let before = incast.clone();
+        assert!(!lengthen(&mut incast, 2) && incast == before);
     }
 }

@@ -14,14 +14,18 @@ macro_rules! experiments {
 
 experiments! {
     "irn": "fig1" "fig2" "fig3" "fig4" "fig5" "fig6" "fig7" "fig8" "fig9" "fig9-cross" "fig10" "fig11" "fig12"
-        "load" "rate" "hosts" "sizes" "buffer" "rto-high" "few-packets" "loss" "loss-rows" "tails" "modules";
-    "onerma": "fig8" "fig9" "fig10" "fig11a" "fig11b" "fig12" "fig13" "fig14" "fig15a" "fig15bc"
+        "windows" "spray" "load" "rate" "hosts" "sizes" "buffer" "rto-high" "few-packets" "loss" "loss-rows"
+        "tails" "modules";
+    "onerma": "fig8" "fig9" "fig10" "fig11a" "fig11b" "fig12" "fig13" "fig14" "fig14-rc" "fig15a" "fig15bc"
         "fig16a" "fig16b" "fig16c" "fig16d";
     "kvs": "fig8" "fig9" "fig14";
     "redn": "table1" "table2" "table3" "table4" "table5" "table7" "fig7" "fig8" "fig8-slopes" "fig10"
         "fig11" "fig13" "fig14" "fig15" "fig16" "scatter" "doubled" "doubled-latency" "doubled-writers"
         "doubled-outage" "turing" "turing-endless";
-    "star": "fig1" "fig10a" "fig10b" "fig11a" "fig11b" "fig12" "loss" "merge" "scale";
+    "congestion": "dctcp" "dctcp-k" "swift" "hpcc";
+    "star": "fig1" "fig10a" "fig10b" "fig11a" "fig11b" "fig12" "loss" "merge" "scale" "switch";
+    "swordbox": "concurrency" "qps" "cas-writes" "replace" "reorder" "steering" "keys" "words21"
+        "zipf" "size" "locks" "resources";
 }
 
 /// Names of all experiments, in the papers' order.
@@ -73,6 +77,14 @@ mod tests {
                         Kind::Cache => drop(Setup::of(&one, &experiment).unwrap_or_else(|e| panic!("{e}"))),
                         Kind::Chains => {
                             let setup = crate::chains::Setup::of(&one).unwrap_or_else(|e| panic!("{e}"));
+                            setup.plan(&one.name, 1).unwrap_or_else(|e| panic!("{e}"));
+                        }
+                        Kind::Budget => {
+                            let setup = crate::budget::Setup::of(&one).unwrap_or_else(|e| panic!("{e}"));
+                            setup.needs(&one.name).unwrap_or_else(|e| panic!("{e}"));
+                        }
+                        Kind::Rack => {
+                            let setup = crate::rack::Setup::of(&one).unwrap_or_else(|e| panic!("{e}"));
                             setup.plan(&one.name, 1).unwrap_or_else(|e| panic!("{e}"));
                         }
                         _ => {

@@ -1,8 +1,9 @@
 //! What is printed of an experiment: measured values, bounds with the paper's values beside ours, notes.
 
-use crate::bounds::{Checked, Relation, Verdict};
+use crate::bounds::{Checked, Relation};
 use crate::definition::{Bound, Experiment, Kind};
 use crate::run::{Outcome, Part};
+use crate::verdicts::Counts;
 use core::fmt::Write;
 
 /// The table of measured values, the bounds with the paper's values beside ours, and the notes.
@@ -18,12 +19,12 @@ pub fn text(experiment: &Experiment, outcome: &Outcome, checked: &[Checked<'_>])
     if let Some(reason) = outcome.reason() {
         let _ = writeln!(out, "a lookup was not answered: {reason}");
     }
-    measured(&mut out, experiment, outcome);
-    out
+    out + &measured(experiment, outcome)
 }
 
 /// What was measured, and how much of it.
-fn measured(out: &mut String, experiment: &Experiment, outcome: &Outcome) {
+pub(crate) fn measured(experiment: &Experiment, outcome: &Outcome) -> String {
+    let mut out = String::new();
     if let Some(interval) = experiment.interval().filter(|_| experiment.kind == Kind::Simulation) {
         let percent = |share: f64| format!("{:.0}%", share * 100.0);
         let _ = writeln!(
@@ -43,10 +44,23 @@ fn measured(out: &mut String, experiment: &Experiment, outcome: &Outcome) {
     };
     let hops = outcome.link_hops() as f64 / 1e6;
     let _ = match experiment.kind {
+        Kind::Budget => writeln!(out, "an estimate of {all} programs' needs, exact; nothing was run"),
         Kind::Cache => writeln!(out, "{seeds}; {all} lookups, {bad} without the value"),
         Kind::Chains => writeln!(out, "{seeds}; {all} programs, {bad} unfinished"),
+        Kind::Rack => writeln!(
+            out,
+            "{seeds}; {all} clients, {bad} that did not begin; {hops:.1} M link-hops; [x]: the second half \
+             of the time that is measured over the first"
+        ),
         _ => writeln!(out, "{seeds}; {all} flows, {bad} unfinished; {hops:.1} M link-hops"),
     };
+    out
+}
+
+/// A value with its interval, and by what it changes as a run goes on.
+pub(crate) fn value(outcome: &Outcome, run: (usize, usize), metric: usize) -> String {
+    let drift = drift(outcome, run, metric).map_or(String::new(), |d| format!(" [{d:.2}]"));
+    format!("{:.3}{drift}", outcome.estimate(run.0, run.1, metric))
 }
 
 fn values(out: &mut String, experiment: &Experiment, outcome: &Outcome) {
@@ -67,8 +81,7 @@ fn values(out: &mut String, experiment: &Experiment, outcome: &Outcome) {
                 let _ = write!(out, " {:>16}", sweep.points[at].x);
             }
             for metric in 0..experiment.measured.len() {
-                let drift = drift(outcome, (n, at), metric).map_or(String::new(), |d| format!(" [{d:.2}]"));
-                let _ = write!(out, " {:>24}", format!("{:.3}{drift}", outcome.estimate(n, at, metric)));
+                let _ = write!(out, " {:>24}", value(outcome, (n, at), metric));
             }
             let _ = writeln!(out);
         }
@@ -101,8 +114,16 @@ fn heading(out: &mut String, bound: &Bound, relation: impl core::fmt::Display) {
             writeln!(out, "{}: within {:.0}% of the paper's values{source}", bound.ratio, share * 100.0)
         }
     };
+    if let Some(cited) = bound.cited {
+        let (low, high) = cited.ends();
+        let to = if low < high { format!(" to {high}") } else { String::new() };
+        let _ = writeln!(out, "    cited: {low}{to}");
+    }
     if let Some(why) = &bound.differs {
         let _ = writeln!(out, "    differs: {why}");
+    }
+    if bound.gate && bound.differs.is_none() && bound.verdict.is_none() {
+        let _ = writeln!(out, "    says no verdict: a direction");
     }
 }
 
@@ -132,15 +153,9 @@ fn bounds(out: &mut String, experiment: &Experiment, checked: &[Checked<'_>]) {
     }
 }
 
-/// How an experiment stands, in one line: how many of its bounds hold, report, differ and fail.
+/// How an experiment stands, in one line: how many of its bounds hold, and what they show; how many report,
+/// differ and fail.
 pub fn summary(checked: &[Checked<'_>], stranded: bool) -> String {
-    let count = |kind: fn(&Verdict) -> bool| checked.iter().filter(|c| kind(&c.verdict())).count();
-    format!(
-        "{} hold, {} report, {} differ, {} fail{}",
-        count(|v| *v == Verdict::Holds),
-        count(|v| *v == Verdict::Reports),
-        count(|v| *v == Verdict::Differs),
-        count(|v| matches!(v, Verdict::Fails(_))),
-        if stranded { "; flows did not end" } else { "" }
-    )
+    let stranded = if stranded { "; flows did not end" } else { "" };
+    format!("{}{stranded}", Counts::of(checked))
 }

@@ -1,15 +1,20 @@
 //! Runs every point of an experiment for every seed, side by side.
 
+use crate::budget;
 use crate::cache::trial;
 use crate::chains;
 use crate::definition::{Kind, Mutation};
 use crate::measure::{Measured, measured, operations};
 use crate::points::{Asked, asked, plan, scenario};
+use crate::rack;
+use crate::store::Store;
 use crate::{Error, Experiment, Scale};
 use adverb_sim::Scenario;
 use adverb_sim::statistics::Estimate;
 use adverb_sim::sweep;
+use std::cell::RefCell;
 use std::path::PathBuf;
+use std::rc::Rc;
 
 /// How far a run of an experiment is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,6 +39,8 @@ pub struct Effort {
     pub jobs: usize,
     /// The program `adverb`, for the replicas of the real cache.
     pub command: PathBuf,
+    /// Where runs are kept that have ended, and taken from; those of the real cache are not.
+    pub store: Option<Rc<RefCell<Store>>>,
 }
 
 /// Seeds, one after another.
@@ -181,15 +188,17 @@ fn runs(
 ) -> Result<Vec<Vec<Measured>>, Error> {
     match experiment.kind {
         Kind::Cache => trial::run(experiment, asked, (seeds, &effort.command), progress),
-        Kind::Chains => chains::run(experiment, asked, (seeds, effort.jobs), progress),
-        Kind::Simulation | Kind::Modules => simulate(experiment, asked, (seeds, effort.jobs), progress),
+        Kind::Chains => chains::run(experiment, asked, (seeds, effort), progress),
+        Kind::Rack => rack::run(experiment, asked, (seeds, effort), progress),
+        Kind::Budget => budget::run(experiment, asked, (seeds, effort), progress),
+        Kind::Simulation | Kind::Modules => simulate(experiment, asked, (seeds, effort), progress),
     }
 }
 
 fn simulate(
     experiment: &Experiment,
     asked: &[Asked],
-    (seeds, jobs): (Seeds, usize),
+    (seeds, effort): (Seeds, &Effort),
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Vec<Vec<Measured>>, Error> {
     let scenarios = asked.iter().map(scenario).collect::<Result<Vec<Scenario>, Error>>()?;
@@ -205,14 +214,15 @@ fn simulate(
         }
         Ok(measured)
     };
-    each(asked, (seeds, jobs), &work, progress)
+    each(experiment, asked, (seeds, effort), &work, progress)
 }
 
 /// Does some work for each point and seed, side by side. What is asked for twice, as a series that a sweep
-/// does not change, is run once.
+/// does not change, is run once; what is kept of an earlier time is not run.
 pub(crate) fn each(
+    experiment: &Experiment,
     asked: &[Asked],
-    (seeds, jobs): (Seeds, usize),
+    (seeds, effort): (Seeds, &Effort),
     work: &(dyn Fn(usize, u64) -> Result<Measured, Error> + Sync),
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Vec<Vec<Measured>>, Error> {
@@ -220,15 +230,29 @@ pub(crate) fn each(
     let first: Vec<usize> = (0..asked.len()).map(same).collect();
     let distinct: Vec<usize> = (0..asked.len()).filter(|n| first[*n] == *n).collect();
     let each = seeds.count as usize;
+    let what = |n: usize| (distinct[n / each], seeds.first + (n % each) as u64);
+    let key = |n: usize| Store::key(experiment, &asked[what(n).0], what(n).1);
+    let mut store = effort.store.as_ref().map(|store| store.borrow_mut());
     let count = distinct.len() * each;
-    let job = |n: usize| work(distinct[n / each], seeds.first + (n % each) as u64);
-    let mut done = 0;
-    let results = sweep::run(count, jobs, job, |_, result: &Result<Measured, Error>| {
+    let mut runs: Vec<Option<Measured>> =
+        (0..count).map(|n| store.as_mut().and_then(|store| store.take(key(n)))).collect();
+    let left: Vec<usize> = (0..count).filter(|n| runs[*n].is_none()).collect();
+    let mut done = count - left.len();
+    let mut kept = Ok(());
+    let job = |at: usize| work(what(left[at]).0, what(left[at]).1);
+    let results = sweep::run(left.len(), effort.jobs, job, |at, result: &Result<Measured, Error>| {
         done += 1;
         progress(Progress { done, of: count });
-        result.is_ok()
+        if let (Some(store), Ok(run)) = (&mut store, result) {
+            kept = store.add(key(left[at]), run);
+        }
+        result.is_ok() && kept.is_ok()
     });
-    let runs = results.into_iter().collect::<Result<Vec<_>, _>>()?;
+    kept?;
+    for (at, result) in left.iter().zip(results) {
+        runs[*at] = Some(result?);
+    }
+    let runs: Vec<Measured> = runs.into_iter().flatten().collect();
     let of = |n: &usize| {
         let at = distinct.binary_search(n).unwrap_or(0) * each;
         runs[at..at + each].to_vec()

@@ -140,18 +140,27 @@ static inline struct ibv_wc wait_one(struct ibv_cq *cq, double limit)
 	}
 }
 
-/* A TCP connection to tell a peer what it must know: at one end, and at the other. */
-static inline int listen_once(int port)
+/* TCP connections to tell peers what they must know: at one end, so many at one port, and at the other. */
+static inline void listen_for(int port, int *peers, int count)
 {
 	struct sockaddr_in addr = {.sin_family = AF_INET, .sin_port = htons(port)};
-	int one = 1, fd = socket(AF_INET, SOCK_STREAM, 0), peer;
+	int one = 1, fd = socket(AF_INET, SOCK_STREAM, 0);
 
 	addr.sin_addr.s_addr = htonl(INADDR_ANY);
 	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-	CHECK(fd >= 0 && !bind(fd, (struct sockaddr *)&addr, sizeof(addr)) && !listen(fd, 1), "listen on %d", port);
-	peer = accept(fd, NULL, NULL);
-	CHECK(peer >= 0, "accept");
+	CHECK(fd >= 0 && !bind(fd, (struct sockaddr *)&addr, sizeof(addr)) && !listen(fd, count), "listen on %d", port);
+	for (int i = 0; i < count; i++) {
+		peers[i] = accept(fd, NULL, NULL);
+		CHECK(peers[i] >= 0, "accept");
+	}
 	close(fd);
+}
+
+static inline int listen_once(int port)
+{
+	int peer;
+
+	listen_for(port, &peer, 1);
 	return peer;
 }
 

@@ -20,15 +20,19 @@ import harness
 import starve
 import suite_chain
 import suite_ecn
+import suite_facade
 import suite_faults
 import suite_irn
 import suite_memcached
 import suite_memcheck
 import suite_netns
+import suite_observe
 import suite_older
 import suite_perftest
+import suite_programs
 import suite_pyverbs
 import suite_pyverbs_star
+import suite_rdmacm
 import suite_run
 import suite_star
 import suite_star_registry
@@ -39,9 +43,10 @@ import suite_switch_packets
 import suite_utils
 import suite_xchannel
 
-SUITES = (suite_run, suite_utils, suite_perftest, suite_faults, suite_irn, suite_star, suite_star_registry,
-          suite_stores, suite_switch, suite_chain, suite_switch_netns, suite_switch_packets, suite_older, suite_netns,
-          suite_ecn, suite_memcheck, suite_xchannel, suite_memcached, suite_pyverbs, suite_pyverbs_star)
+SUITES = (suite_run, suite_facade, suite_observe, suite_utils, suite_perftest, suite_rdmacm, suite_programs, suite_faults,
+           suite_irn, suite_star, suite_star_registry, suite_stores, suite_switch, suite_chain, suite_switch_netns,
+           suite_switch_packets, suite_older, suite_netns, suite_ecn, suite_memcheck, suite_xchannel, suite_memcached,
+           suite_pyverbs, suite_pyverbs_star)
 
 
 def main():
@@ -65,6 +70,8 @@ def main():
         for case in cases:
             print(case.name)
         return 0
+    # Started in the background of a script, it may ignore SIGINT: so would all that it starts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     # Told to end, it ends as after an exception: the running case's processes are killed.
     signal.signal(signal.SIGTERM, lambda signum, _frame: sys.exit(128 + signum))
     if not os.access(harness.ADVERB, os.X_OK):

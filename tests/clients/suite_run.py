@@ -6,7 +6,7 @@ import re
 import signal
 import subprocess
 
-from harness import ADVERB, TARGET, Case, Fail, read_counters, require, require_text
+from harness import ADVERB, TARGET, Case, Fail, compile_c, read_counters, require, require_text
 from suite_utils import pingpong
 
 LIBRARY_DIRECTORY = os.environ.get("ADVERB_LIB", os.path.join(TARGET, "release", "lib"))
@@ -45,12 +45,18 @@ def signals(room):
         raise Fail(f"SIGTERM came out as {proc.popen.returncode}")
 
 
-def static_program(room):
+def compile_static(room):
+    """A program that no library can be put into."""
     require("cc")
     source, binary = room.path("static.c"), room.path("static")
     with open(source, "w") as f:
         f.write("int main(void) { return 0; }\n")
     subprocess.run(["cc", "-static", "-o", binary, source], check=True)
+    return binary
+
+
+def static_program(room):
+    binary = compile_static(room)
     refused(room, 126, "statically linked", "run", "--address", "127.0.0.1", "--", binary)
 
 
@@ -120,6 +126,13 @@ def counters(room):
         raise Fail("a run without loss had a timeout")
 
 
+def later_calls(room):
+    """Calls that came after the system's library, and the private nodes of all versions that device libraries ask for."""
+    text = room.alone([compile_c("later", later=True)])
+    require_text(text, r"^a buffer of \d+ bytes: written across$", "a buffer of the library's")
+    require_text(text, r"^7 private nodes answer$", "the nodes")
+
+
 # Python ignores SIGPIPE, and a program that it becomes would inherit that.
 BECOME = {
     "full": "fd = os.open('/dev/full', os.O_WRONLY)",
@@ -167,5 +180,6 @@ def scarce_memory(room):
 
 def cases():
     for run in (device_line, exit_status, signals, static_program, missing_program, missing_library, foreign_address,
-                environment_alone, bad_environment, devices, devices_json, nested, counters, unwritable, scarce_memory):
+                environment_alone, bad_environment, devices, devices_json, nested, counters, later_calls, unwritable,
+                scarce_memory):
         yield Case("run/" + run.__name__.replace("_", "-"), run)

@@ -1,12 +1,15 @@
 """StaR between unmodified programs, with either side stateless: every case says what its queue pairs have become, and fails
-where plain RC was used though StaR carries the queue pair; loss; peers that do not know it; what it excludes; connections
-that change their roles on command while a program calls over them."""
+where plain RC was used though StaR carries the queue pair; loss; hosts on a wire; peers that do not know it; what it
+excludes; connections that change their roles on command while a program calls over them."""
 
 import re
 import signal
+import time
 
 from harness import ADVERB, Case, Fail, compile_c, read_counters, require, require_text
+from suite_faults import CONFIGURED_S, GRACE_S
 from suite_irn import UDP, pingpong
+from suite_netns import MTUS, Wire
 from suite_perftest import LOSSY_TIMEOUT, combinations, expect_results, program
 from suite_utils import RC_VARIANTS, SIZES
 
@@ -17,6 +20,7 @@ STATELESS, STATEFUL = "StaR, stateless", "StaR, stateful"
 LOSS = ("--loss", "0.01", "--seed", "7")
 # A first request waits 20 ms for a peer's word. One without a processor for so long gets plain RC, as it should: the case is
 # tried again.
+LIFETIME_S = 0.02  # of a packet for the stateless side
 SILENT, TRIES = "the peer did not answer whether it knows StaR", 3
 
 
@@ -42,18 +46,20 @@ def expect_roles(room, server, client, stateless, carried=True):
             raise Fail(f"the {side}'s NIC counts {values['star_agreed']} agreed, {values['star_fell_back']} plain")
 
 
-def pair_case(name, argv, stateless, options=(), rows=1, timeout=60, carried=True, **how):
+def pair_case(name, argv, stateless, options=(), rows=1, timeout=60, carried=True, mtu=None, **how):
+    """With `mtu` the two are hosts of their own, on a wire with such frames."""
     def run(room):
         require(argv[0])
+        ends = Wire(room, mtu).ends() if mtu else {}
         chosen = {}
         for side, role in zip(("server", "client"), ROLES[stateless]):
             chosen[side + "_options"] = (*role, "--trace", *options, "--counters", room.path(side + ".counters"))
-        server, client = room.both_succeed(argv, **chosen, **how)
+        server, client = room.both_succeed(argv, **chosen, **ends, **how)
         for again in range(TRIES - 1):
             if not carried or not any(SILENT in proc.output() for proc in (server, client)):
                 break
             room.note(f"a side heard nothing for 20 ms, try {again + 2}")
-            server, client = room.both_succeed(argv, **chosen, **how)
+            server, client = room.both_succeed(argv, **chosen, **ends, **how)
         if rows:
             expect_results(client, rows)
         expect_roles(room, server, client, stateless, carried)
@@ -88,6 +94,15 @@ def pingpongs():
         for size in SIZES:
             argv = pingpong("rc", "-c", "-s", size, iterations=20)
             yield pair_case(f"pingpong-{size}B-{stateless}", argv, stateless, UDP, rows=0)
+
+
+def on_a_wire():
+    for stateless in ROLES:
+        for mtu, path in MTUS.items():
+            argv = pingpong("rc", "-m", path, "-c", "-s", 100000, iterations=20)
+            yield pair_case(f"netns-{mtu}-pingpong-{stateless}", argv, stateless, rows=0, mtu=mtu)
+            for operation in ("write", "read"):
+                yield pair_case(f"netns-{mtu}-{operation}-bw-{stateless}", program(operation, "bw"), stateless, mtu=mtu)
 
 
 def plain(name, server_options, client_options, words):
@@ -294,7 +309,163 @@ def switch_refused(room):
     room.all_succeed(*procs)
 
 
+class Hub:
+    """A process that answers several callers, each a process with an address, and a transport, of its own: to one it is
+    stateless, to another stateful, to a third one plain RC."""
+
+    ADDRESS = "127.0.0.1"
+
+    def __init__(self, room, peers, options):
+        self.room = room
+        port = room.port()
+        binary = compile_c("calls")
+        self.proc = room.adverb("hub", [binary, "-n", str(len(peers)), "-p", str(port)], address=self.ADDRESS, options=(
+            "--transport", "star", "--trace", *options, "--counters", room.path("hub.counters")))
+        room.wait_listening(self.proc, port)
+        self.peers = {}
+        for number, (name, transport) in enumerate(peers):
+            counted = ("--counters", room.path(name + ".counters"))
+            self.peers[name] = room.adverb(name, [binary, "-p", str(port), self.ADDRESS], address=f"127.0.0.{number + 2}",
+                                           options=(*transport, "--trace", *options, *counted))
+        for number, name in enumerate(self.peers):
+            room.wait_output(self.peers[name], "^at 0$")
+        words = r"^connection (\d+) is of 127.0.0."
+        self.sides = {name: require_text(self.proc.output(), f"{words}{number + 2}$", "the hub").group(1)
+                      for number, name in enumerate(self.peers)}
+
+    def go_on(self, calls, names):
+        """Waits until each of these has been answered so many calls more."""
+        count = lambda name: len(re.findall("^at ", self.peers[name].output(), re.M))  # noqa: E731
+        before = {name: count(name) for name in names}
+
+        def done():
+            for name in (*names, "hub"):
+                proc = self.proc if name == "hub" else self.peers[name]
+                if proc.popen.poll() is not None:
+                    raise Fail(f"{name} ended with {proc.popen.returncode} while it was to go on")
+            return all(count(name) > before[name] + calls // 100 for name in names)
+
+        self.room.wait_until("calls that go on", done)
+
+    def end(self, names):
+        """These end well, and both sides of each have counted the same."""
+        for name in names:
+            self.peers[name].kill(signal.SIGUSR1)
+        self.room.all_succeed(self.proc, *(self.peers[name] for name in names))
+        for name in names:
+            words = r"(\d+), added (\d+)$"
+            called = require_text(self.peers[name].output(), "^called " + words, name).groups()
+            answered = require_text(self.proc.output(), rf"^connection {self.sides[name]} answered {words}", "the hub").groups()
+            if called != answered:
+                raise Fail(f"{name} has made {called} calls and additions, {answered} were answered")
+            self.room.note(f"{name} {called[0]} calls")
+        return read_counters(self.room.path("hub.counters"))
+
+    def heard_all(self):
+        """Whether nobody waited 20 ms in vain for a word of StaR."""
+        plain = ("only", "plain")
+        return not any(SILENT in proc.output() for name, proc in self.peers.items() if name not in plain) \
+            and len(re.findall(SILENT, self.proc.output())) <= len(set(self.peers) & set(plain))
+
+
+def a_hub(room, peers, options):
+    """One whose peers have all the stacks that they ask for: a host without a processor for 20 ms has another attempt."""
+    for again in range(TRIES):
+        hub = Hub(room, peers, options)
+        if hub.heard_all() or again == TRIES - 1:
+            return hub
+        room.note(f"a side heard nothing for 20 ms, try {again + 2}")
+        for proc in (hub.proc, *hub.peers.values()):
+            proc.kill()
+            room.wait_exit(proc)
+
+
+def all_stacks(options):
+    """One process, one NIC, all three stacks at once, and traffic on all of them (III-E1)."""
+
+    def run(room):
+        hub = a_hub(room, (("stateless", CLIENT), ("stateful", SERVER), ("plain", ())), options)
+        hub.go_on(500, list(hub.peers))
+        roles = sorted(became(hub.proc))
+        if roles != sorted((STATELESS, STATEFUL, "plain RC")):
+            raise Fail(f"the process's queue pairs became {roles}")
+        values = hub.end(list(hub.peers))
+        if (values["star_agreed"], values["star_fell_back"]) != (2, 1):
+            raise Fail(f"{values['star_agreed']} agreed, {values['star_fell_back']} became plain RC, not 2 and 1")
+        # The stateless half has executed for one peer, and the stateful half has been told of another's requests.
+        theirs = {name: read_counters(room.path(name + ".counters")) for name in hub.peers}
+        for side, counted in ((values, "star_executed"), (values, "star_work_sent"), (theirs["stateful"], "star_executed")):
+            if not side[counted]:
+                raise Fail(f"{counted} is 0")
+        if theirs["plain"]["star_hellos_sent"] or theirs["plain"]["star_executed"]:
+            raise Fail("a process that does not know StaR has said something of it")
+        lost = sum(side["fault_tx_lost"] for side in (values, *theirs.values()))
+        if LOSS[0] in options and not lost:
+            raise Fail("nothing was lost")
+        room.note(f"{lost} packets lost")
+
+    return run
+
+
+def paused(room):
+    """A client that is stopped for longer than its packets live, again and again, and continued each time before anybody's
+    patience ends: it goes on, and what it had under way comes too late and changes nothing."""
+    hub = a_hub(room, (("paused", CLIENT), ("other", CLIENT), ("plain", ())), (*UDP, "--loss", "0.02", "--seed", "7"))
+    for _ in range(10):
+        hub.peers["paused"].kill(signal.SIGSTOP)
+        end = time.monotonic() + 5 * LIFETIME_S
+        room.wait_until("time that passes for a stopped client", lambda: time.monotonic() >= end)
+        hub.peers["paused"].kill(signal.SIGCONT)
+        hub.go_on(100, ["paused", "other"])
+    values = hub.end(list(hub.peers))
+    if not values["star_drop_expired"]:
+        raise Fail("no packet came too late")
+    room.note(f"{values['star_drop_expired']} packets too late")
+
+
+def silenced(signum, role):
+    """A peer that is killed, or stopped for longer than all timeouts: its connection fails in time and says why, the others go
+    on, and if it goes on later it hears that it has failed."""
+
+    def run(room):
+        hub = a_hub(room, (("silent", role), ("stateless", CLIENT), ("stateful", SERVER), ("plain", ())), UDP)
+        others = [name for name in hub.peers if name != "silent"]
+        hub.go_on(100, list(hub.peers))
+        begun = time.monotonic()
+        hub.peers["silent"].kill(signum)
+        # Who only waits for requests waits for ever, as with RC.
+        hub.proc.kill(signal.SIGHUP)
+        number = hub.sides["silent"]
+        room.wait_output(hub.proc, rf"^connection {number} ended with transport retry counter exceeded$")
+        took = time.monotonic() - begun
+        if took > (CONFIGURED_S + GRACE_S) * Case.time_scale:
+            raise Fail(f"the error came after {took:.2f} s; the timeouts come to {CONFIGURED_S:.2f} s")
+        word = "has ended" if signum == signal.SIGKILL else "is stopped"
+        room.wait_output(hub.proc, rf"completed with TransportRetryExceeded: .*{word}")
+        hub.go_on(300, others)
+        hub.peers["silent"].kill(signal.SIGHUP)
+        hub.peers["silent"].kill(signal.SIGCONT)
+        status = room.wait_exit(hub.peers["silent"])
+        if signum == signal.SIGSTOP:
+            if status != 2:
+                raise Fail(f"the client that was stopped ends with {status}")
+            require_text(hub.peers["silent"].output(), r"^request 0x\w+ ended with ", "the client that was stopped")
+            require_text(hub.peers["silent"].output(), r"^adverb: .*completed with \w+: ", "its trace")
+        hub.go_on(300, others)
+        values = hub.end(others)
+        if values["star_agreed"] != 3:
+            raise Fail(f"{values['star_agreed']} connections agreed, not 3")
+
+    return run
+
+
 def cases():
+    yield Case("star/all-stacks-at-once", all_stacks(UDP), 60)
+    yield Case("star/all-stacks-at-once-faulty", all_stacks((*UDP, *LOSS)), 120)
+    yield Case("star/paused-client", paused, 120)
+    for name, role in (("client", CLIENT), ("server", SERVER)):
+        yield Case(f"star/stopped-{name}", silenced(signal.SIGSTOP, role), 60)
+        yield Case(f"star/killed-{name}", silenced(signal.SIGKILL, role), 60)
     yield switching(20, 120, False)
     yield switching(100, 600, True)
     yield by_policy(2)
@@ -310,3 +481,4 @@ def cases():
     yield plain("auto-with-few-connections", ("--transport", "star"), ("--transport", "star"), few)
     yield from pingpongs()
     yield from matrix()
+    yield from on_a_wire()

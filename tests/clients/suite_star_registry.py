@@ -105,6 +105,19 @@ def marked(value):
 OK, REFUSED = "success", "remote access error"
 
 
+def finished(room, pair, least, refusals, *never_left):
+    """It ends well: so many packets were refused, at the client alone, and these words have not left."""
+    allowed, refused = pair.end()
+    if allowed < least or refused != refusals:
+        raise Fail(f"{allowed} packets were allowed, {refused} refused, not at least {least} and {refusals}")
+    if pair.left() != allowed:
+        raise Fail(f"the capture has {pair.left()} RDs and GDs, the NIC has allowed {allowed}")
+    pair.expect_capture_without(*never_left)
+    if read_counters(room.path("server.counters"))["star_nak_region"]:
+        raise Fail("the server's NIC has refused what should not have left")
+    room.note(f"{allowed} packets allowed, {refused} refused")
+
+
 def grants(room):
     pair = Pair(room)
     pair.does("register", "registered")
@@ -126,16 +139,78 @@ def grants(room):
     pair.does("read 0", "read 0: " + OK)
     pair.does("dereg 0", "deregistered 0: success")
     pair.does("read 0", "read 0: " + REFUSED)
-    allowed, refused = pair.end()
-    if refused != 3 or allowed < 7:
-        raise Fail(f"{allowed} packets were allowed, {refused} refused, not at least 7 and 3")
-    if pair.left() != allowed:
-        raise Fail(f"the capture has {pair.left()} RDs and GDs, the NIC has allowed {allowed}")
-    pair.expect_capture_without(3, 5)
-    if read_counters(room.path("server.counters"))["star_nak_region"]:
-        raise Fail("the server's NIC has refused what should not have left")
+    finished(room, pair, 7, 3, 3, 5)
     require_text(pair.client.output(), "this NIC's registry has no rule for the access", "a reason")
-    room.note(f"{allowed} packets allowed, {refused} refused")
+
+
+def anew(room):
+    """Memory that is registered anew while it is granted: the rule is what the region is."""
+    pair = Pair(room)
+    pair.does("register", "registered")
+    pair.does("connect", "connected")
+    pair.does("write 0", "wrote 1 to 0: " + OK)
+    pair.does("narrow 0", "registered 0 anew: success")
+    pair.does("read 0", "read 0: " + OK)
+    pair.does("write 0", "wrote 2 to 0: " + REFUSED)
+    pair.does("look 0", "region 0 holds 1")
+    pair.does("connect", "connected")
+    pair.does("widen 0", "registered 0 anew: success")
+    pair.does("write 0", "wrote 3 to 0: " + OK)
+    finished(room, pair, 3, 1, 2)
+
+
+def windows(room):
+    """Windows of both types: rules come with binds, and go with what ends them."""
+    pair = Pair(room)
+    pair.does("register", "registered")
+    pair.does("connect", "connected")
+    # Type 1: bound, bound elsewhere, taken off; by whatever connection of the domain.
+    pair.does("window 0", "window 1: " + OK)
+    pair.does("write 1", "wrote 1 to 1: " + OK)
+    pair.does("read 1", "read 1: " + OK)
+    pair.does("rebind 1", "bound 1: " + OK)
+    pair.does("write 1", "wrote 2 to 1: " + OK)
+    pair.does("look 0", "region 0 holds 2")
+    pair.does("dereg 0", "deregistered 0: Device or resource busy")
+    # What it was bound to is granted all the same.
+    pair.does("read 0", "read 0: " + OK)
+    pair.does("unbind 1", "bound 1: " + OK)
+    pair.does("write 1", "wrote 3 to 1: " + REFUSED)
+    pair.does("connect", "connected")
+    pair.does("rebind 1", "bound 1: " + OK)
+    pair.does("write 1", "wrote 4 to 1: " + OK)
+    pair.does("free 1", "ended 1: success")
+    pair.does("write 1", "wrote 5 to 1: " + REFUSED)
+    # Type 2: ended by the server, by the client, and with its queue pair; each time bound by the next connection.
+    for number, (end, said) in enumerate((("invalidate 2", "ended 2: success"), ("revoke 3", "sent: success"))):
+        window = 2 + number
+        pair.does("connect", "connected")
+        pair.does("window2 0", f"window {window}: " + OK)
+        pair.does(f"write {window}", f"wrote {6 + 2 * number} to {window}: " + OK)
+        pair.does(end, said)
+        pair.does(f"write {window}", f"wrote {7 + 2 * number} to {window}: " + REFUSED)
+    pair.does("connect", "connected")
+    pair.does("window2 0", "window 4: " + OK)
+    pair.does("write 4", "wrote 10 to 4: " + OK)
+    pair.does("connect", "connected")
+    pair.does("write 4", "wrote 11 to 4: " + REFUSED)
+    pair.does("look 0", "region 0 holds 4")
+    finished(room, pair, 9, 5, 3, 5, 7, 9, 11)
+
+
+def full_of_windows(room):
+    """A registry without room: the bind is not posted, and what ends makes room."""
+    pair = Pair(room, room_for=3)
+    pair.does("register", "registered")
+    pair.does("connect", "connected")
+    pair.does("window 0", "window 1: " + OK)
+    pair.does("window2 0", "window 2: Cannot allocate memory")
+    pair.does("window 0", "window 3: Cannot allocate memory")
+    pair.does("write 1", "wrote 1 to 1: " + OK)
+    pair.does("free 1", "ended 1: success")
+    pair.does("window2 0", "window 4: " + OK)
+    pair.does("write 4", "wrote 2 to 4: " + OK)
+    finished(room, pair, 2, 0)
 
 
 def killed(which):
@@ -269,6 +344,9 @@ def without_agent(room):
 
 def cases():
     yield Case("star/registry-grants", grants)
+    yield Case("star/registry-anew", anew)
+    yield Case("star/registry-windows", windows, 60)
+    yield Case("star/registry-full-of-windows", full_of_windows)
     yield killed(0)
     yield killed(1)
     yield Case("star/registry-server-killed", server_killed)

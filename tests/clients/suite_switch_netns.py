@@ -171,6 +171,11 @@ exit 7
 NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
 
 
+def namespaces():
+    """This host's, by name."""
+    return set(subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout.split())
+
+
 def lab(room):
     """Three hosts of `adverb switch lab`, made by a user who is not root, and a lossy port; the command's status comes
     through, and nothing is left behind."""
@@ -183,6 +188,7 @@ def lab(room):
                        "cannot reach this build's programs": ["test", "-x", ADVERB]}.items():
         if subprocess.run([*prefix, *argv], capture_output=True, check=False).returncode != 0:
             raise Skip(f"a user who is not root {what}")
+    before = namespaces()
     file = os.path.join(folder, "lossy.toml")
     with open(file, "w") as f:
         f.write('[[port]]\naddress = "10.9.0.3"\nfaults = { loss = 0.02, seed = 7, direction = "tx" }\n')
@@ -201,8 +207,8 @@ def lab(room):
     if len(lost) != 3 or lost[:2] != [0, 0] or not lost[2]:
         raise Fail(f"ports lost {lost} frames")
     room.note(f"rx_frames {shown['counters']['rx_frames']}, lost {lost}")
-    left = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
-    if {"h1", "h2", "h3"} & set(left.split()):
+    left = namespaces() - before
+    if {"h1", "h2", "h3"} & left:
         raise Fail(f"namespaces are left: {left}")
 
 

@@ -48,7 +48,7 @@ pub const ENTRIES_MAX: u32 = 1 << 24;
 /// Bytes of a value at most.
 pub const VALUE_MAX: u32 = 4096 - entry::HEAD as u32 - entry::PAD as u32;
 /// Clients of a home at once at most.
-pub const CLIENTS_MAX: usize = 256;
+pub const CLIENTS_MAX: usize = 512;
 /// First byte of the question for more places: not that of an endpoint.
 const MORE: u8 = 0xec;
 

@@ -90,6 +90,17 @@ pub struct Counted {
     pub refused: u64,
 }
 
+impl Counted {
+    /// What has come since then.
+    pub fn since(&self, then: &Counted) -> Counted {
+        Counted {
+            acquired: self.acquired - then.acquired,
+            taken_over: self.taken_over - then.taken_over,
+            refused: self.refused - then.refused,
+        }
+    }
+}
+
 /// What a home has.
 #[derive(Clone, Copy, Debug)]
 pub struct HomeConfig {

@@ -45,6 +45,19 @@ pub struct Did {
     pub torn: u64,
 }
 
+impl Did {
+    /// What has come since then.
+    pub fn since(&self, then: &Did) -> Did {
+        Did {
+            splits: self.splits - then.splits,
+            raised: self.raised - then.raised,
+            moved_right: self.moved_right - then.moved_right,
+            healed: self.healed - then.healed,
+            torn: self.torn - then.torn,
+        }
+    }
+}
+
 /// A client of a tree. It does one thing at a time.
 pub struct Client {
     pub(super) words: Words,

@@ -103,8 +103,24 @@ pub(super) struct Connection {
 pub(super) struct Granter<'a> {
     agent: &'a Arc<Agent>,
     connections: BTreeMap<QpNumber, Connection>,
-    /// By key, with their domains.
-    regions: BTreeMap<u32, (u32, Region)>,
+    /// By key.
+    regions: BTreeMap<u32, Granted>,
+}
+
+/// What a process grants of its memory.
+#[derive(Clone, Copy, PartialEq)]
+struct Granted {
+    /// To the peers of this domain.
+    pd: u32,
+    /// Or of one queue pair of it only.
+    only: Option<QpNumber>,
+    region: Region,
+}
+
+impl Granted {
+    fn is_for(&self, number: QpNumber, connection: &Connection) -> bool {
+        self.pd == connection.pd && self.only.is_none_or(|only| only == number)
+    }
 }
 
 impl<'a> Granter<'a> {
@@ -119,12 +135,13 @@ impl<'a> Granter<'a> {
                 if self.connections.len() >= GRANTS_MAX {
                     return Said::Full;
                 }
-                self.connections.insert(number, Connection { pd, peer, peer_number });
-                let rules =
-                    self.regions.values().filter(|(of, _)| *of == pd).map(|(_, region)| region.rule());
+                let connection = Connection { pd, peer, peer_number };
+                let granted = self.regions.values().filter(|granted| granted.is_for(number, &connection));
+                let rules = granted.map(|granted| granted.region.rule());
                 let rules = std::iter::once(RuleFor::Posted).chain(rules);
                 let orders = rules.map(|what| Order::Put(Rule { server: self.agent.address, number, what }));
                 let orders = orders.map(|order| (peer, peer_number, order)).collect();
+                self.connections.insert(number, connection);
                 let said = self.agent.tell(orders);
                 if said != Said::Done {
                     self.end_connection(number);
@@ -135,20 +152,8 @@ impl<'a> Granter<'a> {
                 self.end_connection(number);
                 Said::Done
             }
-            Ask::Region { pd, region } => {
-                if self.regions.len() >= GRANTS_MAX {
-                    return Said::Full;
-                }
-                self.regions.insert(region.key.0, (pd, region));
-                let put =
-                    |number| Order::Put(Rule { server: self.agent.address, number, what: region.rule() });
-                if self.agent.tell(self.of_domain(pd, put)) == Said::Full {
-                    self.end_region(region.key);
-                    return Said::Full;
-                }
-                // Who has not answered is dead, or has no rules.
-                Said::Done
-            }
+            Ask::Region { pd, region } => self.put(Granted { pd, only: None, region }),
+            Ask::Window { number, pd, region } => self.put(Granted { pd, only: Some(number), region }),
             Ask::EndRegion { key } => {
                 self.end_region(key);
                 Said::Done
@@ -156,9 +161,29 @@ impl<'a> Granter<'a> {
         }
     }
 
-    /// An order for each connection of a domain.
-    fn of_domain(&self, pd: u32, order: impl Fn(QpNumber) -> Order) -> Vec<(Gid, QpNumber, Order)> {
-        let of = self.connections.iter().filter(|(_, connection)| connection.pd == pd);
+    /// Grants memory, in place of what was granted under its key. That is not taken back first where it goes
+    /// to the same peers: a rule takes the place of an earlier one of its name.
+    fn put(&mut self, granted: Granted) -> Said {
+        let key = granted.region.key;
+        match self.regions.get(&key.0) {
+            Some(before) if (before.pd, before.only) != (granted.pd, granted.only) => self.end_region(key),
+            None if self.regions.len() >= GRANTS_MAX => return Said::Full,
+            _ => {}
+        }
+        self.regions.insert(key.0, granted);
+        let rule = granted.region.rule();
+        let put = |number| Order::Put(Rule { server: self.agent.address, number, what: rule });
+        if self.agent.tell(self.of(&granted, put)) == Said::Full {
+            self.end_region(key);
+            return Said::Full;
+        }
+        // Who has not answered is dead, or has no rules.
+        Said::Done
+    }
+
+    /// An order for each connection that something is granted to.
+    fn of(&self, granted: &Granted, order: impl Fn(QpNumber) -> Order) -> Vec<(Gid, QpNumber, Order)> {
+        let of = self.connections.iter().filter(|(number, to)| granted.is_for(**number, to));
         of.map(|(number, to)| (to.peer, to.peer_number, order(*number))).collect()
     }
 
@@ -170,8 +195,8 @@ impl<'a> Granter<'a> {
     }
 
     fn end_region(&mut self, key: Key) {
-        let Some((pd, _)) = self.regions.remove(&key.0) else { return };
-        let orders = self.of_domain(pd, |number| Order::Remove(self.agent.address, number, Some(key)));
+        let Some(granted) = self.regions.remove(&key.0) else { return };
+        let orders = self.of(&granted, |number| Order::Remove(self.agent.address, number, Some(key)));
         self.agent.tell(orders);
     }
 }

@@ -145,6 +145,52 @@ fn what_is_granted_arrives_and_is_taken_back() {
     assert!(clients.iter().all(is_quiet));
 }
 
+/// A window of type 2 is granted to its queue pair's peer alone, at each of its connections; what is
+/// registered anew takes its rule's place where it has the same peers, and goes from those that it has no
+/// more.
+#[test]
+fn windows_of_one_queue_pair_and_regions_that_change() {
+    let site = Site::new(97, PATIENCE);
+    let clients = CLIENTS.map(|client| site.taker(client, false));
+    let (server, peer) = (site.server(), site.agents[1].address);
+    let put = |n, what| Order::Put(Rule { server, number: number(n), what });
+    let mut granter = Granter::new(&site.agents[0]);
+    let mut asks = |ask: Ask| assert_eq!(granter.answer(&ask), Said::Done, "{ask}");
+    let connect =
+        |n: u32, pd, client: u32| Ask::Connect { number: number(n), pd, peer, peer_number: number(client) };
+    for (n, pd, client) in [(70, 1, 0), (71, 1, 1)] {
+        asks(connect(n, pd, CLIENTS[client]));
+        assert_eq!(next(&clients[client]), put(n, RuleFor::Posted));
+    }
+    asks(Ask::Window { number: number(70), pd: 1, region: region(10) });
+    assert_eq!(next(&clients[0]), put(70, region(10).rule()));
+    asks(Ask::EndConnect { number: number(70) });
+    assert_eq!(next(&clients[0]), Order::Remove(server, number(70), None));
+    // It stays bound.
+    asks(connect(70, 1, CLIENTS[0]));
+    assert_eq!(next(&clients[0]), put(70, RuleFor::Posted));
+    assert_eq!(next(&clients[0]), put(70, region(10).rule()));
+    // Through the other queue pair, now.
+    asks(Ask::Window { number: number(71), pd: 1, region: region(10) });
+    assert_eq!(next(&clients[0]), Order::Remove(server, number(70), Some(Key(10))));
+    assert_eq!(next(&clients[1]), put(71, region(10).rule()));
+    asks(Ask::EndRegion { key: Key(10) });
+    assert_eq!(next(&clients[1]), Order::Remove(server, number(71), Some(Key(10))));
+    // A region: fewer rights, then another domain.
+    asks(Ask::Region { pd: 1, region: region(20) });
+    let narrow = Region { rights: 1, ..region(20) };
+    asks(Ask::Region { pd: 1, region: narrow });
+    for (n, client) in [(70, 0), (71, 1)] {
+        assert_eq!(next(&clients[client]), put(n, region(20).rule()));
+        assert_eq!(next(&clients[client]), put(n, narrow.rule()));
+    }
+    asks(Ask::Region { pd: 2, region: narrow });
+    for (n, client) in [(70, 0), (71, 1)] {
+        assert_eq!(next(&clients[client]), Order::Remove(server, number(n), Some(Key(20))));
+    }
+    assert!(clients.iter().all(is_quiet));
+}
+
 #[test]
 fn rules_end_with_the_connection_that_brought_them() {
     let site = Site::new(92, PATIENCE);

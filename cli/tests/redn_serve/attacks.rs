@@ -33,9 +33,15 @@ const PART: &str = "ADVERB_TEST_REDN_PART";
 const SAYS: &str = "part: ";
 /// How long the first client asks beside each second one.
 const SPAN: Duration = Duration::from_millis(150);
-/// Pairs of rounds, an honest second client and an attack, and at most so many where the host is busy.
+/// Pairs of rounds, an honest second client and an attack.
 const ROUNDS: usize = 5;
+/// At most so many where rates are judged and the host is busy.
 const ROUNDS_MAX: usize = 25;
+/// Set where rates are judged (`make test-long STEP=attacks`), on a host with nothing else to do: a second
+/// client takes processor time of whoever else needs it, whatever it does with it.
+const JUDGED: &str = "ADVERB_RATES";
+/// Of the rate beside an honest second client, what an attack has to leave.
+const LEFT: f64 = 0.8;
 const KEYS: u64 = 64;
 /// What each queue of a program that never ends may take: about 20,000 requests a second.
 const ENDLESS_KBPS: u32 = 10_000;
@@ -358,9 +364,14 @@ fn median(mut ratios: Vec<f64>) -> f64 {
     ratios[ratios.len() / 2]
 }
 
-/// Rounds beside an honest second client and beside an attack take turns; the median of their ratios, and how
-/// an attack's first try ended. An attack is one whose interval lies below the bound: on a busy host single
-/// rounds say little, so after the last one it is the upper end of the median's (ranks 8 to 18 of 25, 95%).
+fn rates_are_judged() -> bool {
+    std::env::var_os(JUDGED).is_some()
+}
+
+/// Rounds beside an honest second client and beside an attack take turns, and the first client's gets go on
+/// in each; the median of the ratios of their rates, and how an attack's first try ended. Where rates are
+/// judged, an attack is one whose interval lies below the bound: after the last round it is the upper end of
+/// the median's (ranks 8 to 18 of 25, 95%).
 async fn rounds(
     (what, to, host): (&str, &Target, u8),
     client: &mut Client,
@@ -368,11 +379,14 @@ async fn rounds(
 ) -> (f64, String) {
     let (mut ratios, mut outcome) = (Vec::new(), String::new());
     gets(client).await;
-    while ratios.len() < ROUNDS || (ratios.len() < ROUNDS_MAX && median(ratios.clone()) < 0.8) {
+    let more =
+        |ratios: &[f64]| rates_are_judged() && ratios.len() < ROUNDS_MAX && median(ratios.to_vec()) < LEFT;
+    while ratios.len() < ROUNDS || more(&ratios) {
         let mut rates = [0.0; 2];
         for (rate, what) in rates.iter_mut().zip(["honest", what]) {
             let second = Second::start(what, to, host);
             *rate = gets(client).await as f64;
+            assert!(*rate > 0.0, "no get beside {what}");
             outcome = second.outcome.clone();
             second.end(what);
             after();
@@ -382,6 +396,9 @@ async fn rounds(
     assert_eq!((client.counters.timeouts, client.counters.fallbacks), (0, 0));
     ratios.sort_by(f64::total_cmp);
     let rank = if ratios.len() < ROUNDS_MAX { ratios.len() / 2 } else { 17 };
+    if rates_are_judged() {
+        assert!(ratios[rank] >= LEFT, "{what}: {ratios:.2?}");
+    }
     (ratios[rank], outcome)
 }
 
@@ -406,7 +423,6 @@ fn beside(what: &str, host: u8) -> (f64, BTreeMap<String, u64>, String) {
 fn right_keys_give_a_client_nothing() {
     let (ratio, counters, outcome) = beside("keys", 50);
     println!("right keys: {ratio:.2} of the rate beside an honest client; {counters:?}; {outcome}");
-    assert!(ratio >= 0.8, "{ratio}");
     // Each try costs it a connection.
     assert!(counters["failed"] >= ROUNDS as u64, "{counters:?}");
 }
@@ -415,7 +431,6 @@ fn right_keys_give_a_client_nothing() {
 fn a_forged_bucket_gives_a_client_nothing() {
     let (ratio, counters, outcome) = beside("forged", 60);
     println!("forged bucket: {ratio:.2} of the rate beside an honest client; {counters:?}; {outcome}");
-    assert!(ratio >= 0.8, "{ratio}");
     assert!(counters["failed"] >= ROUNDS as u64, "{counters:?}");
 }
 
@@ -423,7 +438,6 @@ fn a_forged_bucket_gives_a_client_nothing() {
 fn a_value_longer_than_its_buffer_harms_the_client_alone() {
     let (ratio, counters, outcome) = beside("length", 70);
     println!("long value: {ratio:.2} of the rate beside an honest client; {counters:?}; {outcome}");
-    assert!(ratio >= 0.8, "{ratio}");
     assert!(counters["failed"] >= ROUNDS as u64, "{counters:?}");
 }
 
@@ -431,7 +445,6 @@ fn a_value_longer_than_its_buffer_harms_the_client_alone() {
 fn a_flood_of_messages_holds_up_nobody_else() {
     let (ratio, counters, outcome) = beside("flood", 80);
     println!("flood: {ratio:.2} of the rate beside an honest client; {counters:?}; {outcome}");
-    assert!(ratio >= 0.8, "{ratio}");
     assert!(counters["not_ready"] > 100, "{counters:?}");
 }
 
@@ -449,7 +462,6 @@ fn a_program_that_never_ends_leaves_others_their_rate() {
         rounds(("endless", &to, 92), &mut client, after).await
     });
     println!("endless: {ratio:.2} of the rate beside an honest client; {} blocks executed", blocks.get());
-    assert!(ratio >= 0.8, "{ratio}");
     assert!(blocks.get() > 1000, "{}", blocks.get());
     hull.end("hull");
 }

@@ -61,7 +61,7 @@ impl Deciding {
             Deciding::Draft => ProgramConfig::Paper(PaperConfig { cas: config, clients: 3 }),
             Deciding::Steers => ProgramConfig::Steer(SteerConfig {
                 keys_max: 2,
-                entries_max: 64,
+                entries_max: 256,
                 connections_max: 3,
                 hold: Duration::from_us(20),
                 ..SteerConfig::new(config.server, ENTRY)
@@ -442,7 +442,7 @@ const CHAINED: [Act; 6] = [
 ];
 
 /// What is said behind that.
-const STEERED: [(&str, &[Act]); 4] = [
+const STEERED: [(&str, &[Act]); 5] = [
     (
         "ends",
         &[
@@ -467,6 +467,23 @@ const STEERED: [(&str, &[Act]); 4] = [
             Act::Lose,
             Act::Link(4, 80, 2, 4),
             Act::Look(4, 81, 0),
+            Act::Wait(LONG),
+            SERVE,
+        ],
+    ),
+    (
+        "reads-wait",
+        &[
+            Act::Entry(1, 7, 3, 9),
+            SERVE,
+            Act::Link(1, 8, 2, 3),
+            Act::Look(4, 79, 0),
+            SERVE,
+            Act::Entry(1, 9, 4, 9),
+            SERVE,
+            Act::Link(1, 10, 3, 4),
+            Act::Look(4, 80, 0),
+            Act::Lose,
             Act::Wait(LONG),
             SERVE,
         ],

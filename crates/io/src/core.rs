@@ -1,6 +1,8 @@
 //! The NIC with its port and clock: what one lock protects. A round takes in what has arrived, runs timers
 //! that are due, sends what became ready, and delivers events.
 
+use crate::board::Board;
+use crate::cm::OnCmEvent;
 use crate::doorbells::Doorbells;
 use crate::guess::Guess;
 use crate::hold::{Hold, Keep};
@@ -46,6 +48,8 @@ pub struct Core {
     pub nic: Nic,
     /// `None` once the NIC is closed, and in a forked child.
     pub port: Option<Port>,
+    /// Where others read what is counted. None in a forked child, either.
+    pub board: Option<Board>,
     /// Counts from the opening of the NIC.
     pub clock: Clock,
     /// Who makes the next round.
@@ -60,7 +64,11 @@ pub struct Core {
     pub on_frames: Option<OnFrames>,
     /// Hears what StaR connections become, while somebody waits for that.
     pub on_outcome: Option<OnOutcome>,
+    /// Hears the connection manager's events.
+    pub on_cm_event: Option<OnCmEvent>,
     trace: bool,
+    /// The board is written with each call.
+    is_counted: bool,
     /// Lines about chains of WQEs.
     chains: Seldom,
     /// The NIC has more to send than one call's budget.
@@ -70,10 +78,19 @@ pub struct Core {
 }
 
 impl Core {
-    pub fn new(nic: Nic, port: Port, clock: Clock, on_event: OnEvent, trace: bool) -> Core {
+    pub fn new(
+        nic: Nic,
+        port: Port,
+        clock: Clock,
+        on_event: OnEvent,
+        trace: bool,
+        board: Option<Board>,
+    ) -> Core {
         Core {
             nic,
             port: Some(port),
+            is_counted: board.as_ref().is_some_and(Board::is_asked),
+            board,
             clock,
             guess: Guess::default(),
             hold: Hold::default(),
@@ -82,6 +99,7 @@ impl Core {
             on_event,
             on_frames: None,
             on_outcome: None,
+            on_cm_event: None,
             trace,
             chains: Seldom::new(CHAIN_LINES, Duration::from_ms(1000)),
             more: false,
@@ -119,7 +137,24 @@ impl Core {
                 on_frames();
             }
         }
+        if self.is_counted {
+            self.note_counters(now);
+        }
         self.deliver_events()
+    }
+
+    #[cold]
+    fn note_counters(&mut self, now: Instant) {
+        if let (Some(board), Some(port)) = (&mut self.board, &self.port) {
+            board.note(now, &self.nic, &port.counters);
+        }
+    }
+
+    /// Tells whoever wants to know what has been counted.
+    pub fn answer_board(&mut self) {
+        if let (Some(board), Some(port)) = (&mut self.board, &self.port) {
+            board.answer(&self.nic, &port.counters);
+        }
     }
 
     #[inline]
@@ -132,6 +167,9 @@ impl Core {
             if self.on_outcome.is_some() {
                 hear(self, event);
             }
+            if event == Event::ConnectionManager {
+                self.deliver_cm_events();
+            }
             (self.on_event)(event);
             count += 1;
         }
@@ -142,6 +180,16 @@ impl Core {
             self.say_chains();
         }
         count
+    }
+
+    /// Nobody hears them who has not asked the connection manager for anything.
+    #[cold]
+    fn deliver_cm_events(&mut self) {
+        while let Some(event) = self.nic.next_cm_event() {
+            if let Some(hear) = &self.on_cm_event {
+                hear(event);
+            }
+        }
     }
 
     /// Says who has changed which WQE, and which of these changes came too late.
@@ -177,12 +225,15 @@ impl Core {
     #[inline]
     pub fn round(&mut self, ask_socket: bool) -> Done {
         let mut done = Done::default();
+        // A timer ends what somebody may wait for, as a frame does.
+        let mut has_ended = false;
         for _ in 0..BURSTS {
             let now = self.clock.now();
             let Some(port) = &mut self.port else { break };
             let mut frames = port.receive(now, &mut self.nic, ask_socket);
             if self.nic.next_deadline().is_some_and(|deadline| deadline <= now) {
                 frames += self.run_timers(now);
+                has_ended = true;
             }
             done.events += self.transmit(now);
             done.frames += frames;
@@ -191,7 +242,7 @@ impl Core {
                 break;
             }
         }
-        if done.frames > 0
+        if (done.frames > 0 || has_ended)
             && let Some(on_frames) = &self.on_frames
         {
             on_frames();

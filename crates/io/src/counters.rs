@@ -72,6 +72,8 @@ counters! {
     rings_opened_rx,
     /// Times that a ring was full and its queue pairs had to wait.
     ring_full,
+    /// Times that datagrams waited for a full ring or socket no longer, because its other end did nothing.
+    paths_given_up,
     /// Rings given up because the other process broke their rules.
     rings_broken,
     /// Dropped: no live process has the slot that the queue pair number names.

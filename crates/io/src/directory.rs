@@ -7,6 +7,8 @@
 //! ```text
 //! <directory>/numbers                                        where a new table begins to count
 //! <directory>/<netns>-<address>-v2/table                     this table
+//!                                 /ports                     who has which port of rdma_cm (`ports.rs`)
+//!                                 /board.<slot>.<generation> what is counted (`board.rs`)
 //!                                 /bell.<slot>.<generation>  FIFO that wakes the slot's process
 //!                                 /ring.<slot>.<generation>.<slot>.<generation>  frames from, to
 //! ```
@@ -19,13 +21,17 @@
 //! The table's first word names the layout of all this, rings included. A process that knows another one is
 //! refused while others live: each would take the other's frames for nonsense.
 
+mod names;
+
 use crate::error::OpenError;
+use crate::ports::{self, Ports};
 use adverb_os::folders::{namespace, private_file, private_folder};
 use adverb_os::mapping::Mapping;
 use adverb_os::ring::{LAYOUT, MAX_ENTRY, RING_LEN};
 use adverb_os::shm::{Mirror, PAGE};
 use adverb_os::sys;
 use adverb_os::wake::Bell;
+use names::{Named, RingName, remove_files, remove_files_of};
 use std::fs::{self, File};
 use std::io;
 use std::net::IpAddr;
@@ -203,6 +209,7 @@ pub struct Member {
     slot: Slot,
     generation: u64,
     bell: Bell,
+    ports: Ports,
 }
 
 /// The folder of one address in this network namespace.
@@ -257,6 +264,7 @@ impl Member {
         let generation = table.u64_at(NEXT_GENERATION_AT).fetch_add(1, Ordering::Relaxed);
         table.u32_at(NEXT_SLOT_AT).store(u32::from(slot.get()), Ordering::Relaxed);
         let bell = Bell::create(&bell_path(&folder, slot, generation)).map_err(failed)?;
+        let ports = Ports::of(&folder);
         for word in 0..ENTRY_LEN / 8 {
             table.u64_at(entry_at(slot) + word * 8).store(0, Ordering::Relaxed);
         }
@@ -271,7 +279,17 @@ impl Member {
         // Those who went before it may have moved others.
         table.u32_at(CHANGES_AT).fetch_add(1, Ordering::Release);
         sys::unlock_byte(file.as_fd(), CLAIM_LOCK);
-        Ok((Member { folder, file, table, slot, generation, bell }, bound))
+        Ok((Member { folder, file, table, slot, generation, bell, ports }, bound))
+    }
+
+    /// The ports that processes of this address have.
+    pub fn ports(&self) -> &Ports {
+        &self.ports
+    }
+
+    /// Which process this is among those that ever had its slot.
+    pub fn generation(&self) -> u64 {
+        self.generation
     }
 
     /// This process's slot.
@@ -298,6 +316,16 @@ impl Member {
     /// The folder of this address.
     pub fn folder(&self) -> &Path {
         &self.folder
+    }
+
+    /// Where that which wakes this process's progress thread has its name.
+    pub fn bell_path(&self) -> PathBuf {
+        bell_path(&self.folder, self.slot, self.generation)
+    }
+
+    /// Where this process's board is, unless it is asked for elsewhere.
+    pub fn board_path(&self) -> PathBuf {
+        self.folder.join(format!("board.{}.{}", self.slot.get(), self.generation))
     }
 
     /// What wakes this process's progress thread.
@@ -353,6 +381,12 @@ impl Member {
     /// Notes the index of this process's socket among those of the port.
     pub fn set_index(&self, index: u8) {
         self.table.u32_at(entry_at(self.slot) + INDEX_AT).store(u32::from(index) + 1, Ordering::Release);
+    }
+
+    /// What was noted last.
+    pub fn own_index(&self) -> Option<u8> {
+        let noted = self.table.u32_at(entry_at(self.slot) + INDEX_AT).load(Ordering::Acquire);
+        u8::try_from(noted.checked_sub(1)?).ok()
     }
 
     /// Slots of processes that live, this one included, and the indexes of their sockets.
@@ -476,6 +510,7 @@ impl Member {
             });
             // Nobody else can have a slot, nor get one from this table: see `open_table`.
             if self.others().next().is_none() && fs::remove_file(self.folder.join("table")).is_ok() {
+                let _ = fs::remove_file(self.folder.join(ports::NAME));
                 let _ = fs::remove_dir(&self.folder);
             }
             sys::unlock_byte(self.file.as_fd(), life_lock(self.slot));
@@ -542,64 +577,4 @@ const fn life_lock(slot: Slot) -> u64 {
 
 fn bell_path(folder: &Path, slot: Slot, generation: u64) -> PathBuf {
     folder.join(format!("bell.{}.{generation}", slot.get()))
-}
-
-/// What a ring's file name says.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct RingName {
-    from: u8,
-    from_generation: u64,
-    to: u8,
-    to_generation: u64,
-}
-
-impl RingName {
-    fn parse(name: &str) -> Option<RingName> {
-        let mut parts = name.strip_prefix("ring.")?.split('.');
-        let (from, from_generation) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
-        let (to, to_generation) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
-        parts.next().is_none().then_some(RingName { from, from_generation, to, to_generation })
-    }
-}
-
-/// A file of the folder that somebody may have to remove.
-enum Named {
-    /// The bell of a slot.
-    Bell(u8),
-    Ring(RingName),
-}
-
-/// Removes bells and rings of which a dead slot is an end.
-fn remove_files_of(folder: &Path, is_dead: impl Fn(u8) -> bool) {
-    remove_files(folder, |file| match file {
-        Named::Bell(slot) => is_dead(slot),
-        Named::Ring(ring) => is_dead(ring.from) || is_dead(ring.to),
-    });
-}
-
-/// Removes bells and rings. Failures leave files that the next one removes.
-fn remove_files(folder: &Path, goes: impl Fn(Named) -> bool) {
-    let Ok(entries) = fs::read_dir(folder) else { return };
-    for entry in entries.flatten() {
-        let name = entry.file_name();
-        let Some(name) = name.to_str() else { continue };
-        let bell = || name.strip_prefix("bell.")?.split('.').next()?.parse().ok().map(Named::Bell);
-        if RingName::parse(name).map(Named::Ring).or_else(bell).is_some_and(&goes) {
-            let _ = fs::remove_file(entry.path());
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_of_rings_say_whose_they_are() {
-        let ring = RingName { from: 3, from_generation: 40, to: 254, to_generation: 7 };
-        assert_eq!(RingName::parse("ring.3.40.254.7"), Some(ring));
-        for name in ["ring.3.40.254", "ring.3.40.254.7.1", "ring.300.40.254.7", "bell.3.40", "table", ""] {
-            assert_eq!(RingName::parse(name), None, "{name}");
-        }
-    }
 }

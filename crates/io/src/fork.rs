@@ -2,7 +2,7 @@
 //!
 //! The lock is held across a fork, so that the child's copy is whole. In the child the NIC is dead: its
 //! objects can still be named and destroyed, but nothing is sent, received or removed. The child may open
-//! one of its own.
+//! one of its own, to which those objects are unknown.
 #![allow(unsafe_code)]
 
 use crate::core::Core;
@@ -115,6 +115,8 @@ extern "C" fn in_child() {
             shared.core.forbid_bias();
             // Dropping it would close descriptors a second time and remove the parent's files.
             std::mem::forget(core.port.take());
+            // The file is the parent's; only the mapping goes.
+            core.board = None;
         }
         held.borrow_mut().clear();
     });

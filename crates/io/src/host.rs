@@ -1,6 +1,7 @@
 //! The process's NIC with its loop: what `verbs` and programs use.
 
 use crate::asked;
+use crate::board::Board;
 use crate::core::{Core, OnEvent, OnFrames};
 use crate::counters::{is_json, render};
 use crate::device::{DeviceInfo, devices};
@@ -9,7 +10,7 @@ use crate::error::OpenError;
 use crate::fork;
 use crate::life::Lives;
 use crate::looks;
-use crate::port::Port;
+use crate::port::{Port, Way};
 use crate::progress::{self, Call, State};
 use crate::registry::{self, Registry};
 use crate::rings::Rings;
@@ -17,6 +18,7 @@ use crate::roles;
 use crate::settings::{Congestion, Settings, Transport};
 use crate::udp::Udp;
 use crate::vain;
+use adverb_nic::cm::CmConfig;
 use adverb_nic::{
     Completion, CongestionControl, CqId, DcqcnConfig, Error, IrnConfig, Nic, NicConfig, PathId, QpId,
     StarConfig, TcpConfig, TimelyConfig, Tolerance,
@@ -76,8 +78,13 @@ impl Shared {
             return;
         }
         let mut core = self.lock();
+        let now = core.clock.now();
+        core.nic.with_cm(|cm| cm.close(now));
         core.finish();
         let Some(port) = core.port.take() else { return };
+        if let Some(board) = core.board.take() {
+            board.close(&core.nic, &port.counters);
+        }
         let text = self.counters_file.as_deref().map(|path| (path, counters(&core, &port, is_json(path))));
         drop(port);
         drop(core);
@@ -100,7 +107,9 @@ impl Shared {
 fn counters(core: &Core, port: &Port, json: bool) -> String {
     let nic = core.nic.counters().iter().map(|(name, n)| (Cow::Borrowed(name), n));
     let io = port.counters.iter().map(|(name, n)| (Cow::Owned(name), n));
-    render(nic.chain(io), json)
+    let cm = core.nic.cm_counters().into_iter().flat_map(|cm| cm.iter());
+    let cm = cm.map(|(name, n)| (Cow::Borrowed(name), n));
+    render(nic.chain(cm).chain(io), json)
 }
 
 /// The process's NIC: opened once, used by all its threads.
@@ -212,6 +221,7 @@ impl Host {
         if count == 0 {
             count = core.round_for(cq, max, &mut out)?;
         }
+        let ended = self.shared.registry.is_some() && core.nic.memory().has_ended_windows();
         self.after(core, if count == 0 { Call::EmptyPoll } else { Call::FullPoll });
         core.polls_in_vain = if count == 0 { core.polls_in_vain + 1 } else { 0 };
         if core.polls_in_vain == vain::ROW {
@@ -221,6 +231,11 @@ impl Host {
                 let core = &mut *self.shared.lock();
                 core.hold.note_crowded(core.clock.now());
             }
+        } else {
+            drop(guard);
+        }
+        if ended {
+            self.settle_windows();
         }
         Ok(count)
     }
@@ -275,14 +290,14 @@ impl Host {
         self.after(core, Call::Arm);
     }
 
-    /// Has this called whenever frames have come, which may have changed memory. The NIC is locked then: it
-    /// may only signal.
+    /// Has this called whenever frames have come, which may have changed memory, or timers have run out. The
+    /// NIC is locked then: it may only signal.
     pub fn on_frames(&self, hear: OnFrames) {
         self.shared.lock().on_frames = Some(hear);
     }
 
     #[inline]
-    fn after(&self, core: &mut Core, call: Call) {
+    pub(crate) fn after(&self, core: &mut Core, call: Call) {
         if core.port.is_some() {
             progress::after_call(self.shared, core, call);
         }
@@ -290,7 +305,13 @@ impl Host {
 
     /// The path to a queue pair: for `QpAttr::path` and `UdAddress::path`.
     pub fn resolve(&self, dst: Gid, qpn: QpNumber) -> PathId {
-        self.shared.lock().port.as_ref().map_or(PathId::DEFAULT, |port| port.resolve(dst, qpn))
+        self.way_to(dst).path(qpn)
+    }
+
+    /// The way to an address, for [`resolve`](Self::resolve) without a lock once the number is known.
+    pub fn way_to(&self, dst: Gid) -> Way {
+        // Without a port nothing is sent.
+        self.shared.lock().port.as_ref().map_or(Way::Udp, |port| port.way_to(dst))
     }
 
     /// The NIC's time: what completions are stamped with.
@@ -303,6 +324,11 @@ impl Host {
     pub fn wallclock_ns(&self, at: Instant) -> u64 {
         let age_ns = self.now().since(at).as_ns();
         realtime_ns().saturating_sub(age_ns)
+    }
+
+    /// What the process's threads share.
+    pub(crate) fn shared(&self) -> &'static Shared {
+        self.shared
     }
 
     /// StaR's registry, where that was asked for.
@@ -403,6 +429,7 @@ fn open_parts(
     let max_unacked_packets = max_unacked(settings, device, udp.receive_buffer());
     let config = NicConfig {
         watch_chains: settings.trace,
+        tally: settings.boards.is_some() || settings.counters.is_some(),
         gids: device.gids.clone(),
         qpn_base: u32::from(device.slot) << 16,
         max_unacked_packets,
@@ -412,6 +439,7 @@ fn open_parts(
         tolerance: TOLERANCE,
         irn: (settings.transport == Transport::Irn).then(|| irn_config(max_unacked_packets)),
         star: star_config(settings),
+        cm: Some(CmConfig { slot: device.slot, ca_guid: device.node_guid, ..CmConfig::default() }),
         prefetch: [settings.prefetch.unwrap_or(PREFETCH); 2].into(),
         wqe_checks: settings.wqe_checks,
         wait_on_error: settings.wait_on_error,
@@ -421,15 +449,34 @@ fn open_parts(
         .map_err(|source| OpenError::System { what: "asking for random bytes", source })?;
     let mut nic = Nic::new(config, secret);
     nic.set_words_by_write(udp.decides_atomics());
+    nic.begin_names_at(fork::epoch());
+    if registry.is_some() {
+        nic.memory().watch_windows();
+    }
     let rings = Rings::new(member.clone(), Gid::from(device.address));
     let lives = Lives::new(Gid::from(address), directory.to_owned(), clock.epoch_ns());
     let port = Port::new(settings, Gid::from(address), rings, lives, udp, capture, seed);
-    let core = Core::new(nic, port, clock, on_event, settings.trace);
+    let board = board_of(settings, &member, address, &nic);
+    let core = Core::new(nic, port, clock, on_event, settings.trace, board);
     let forks = fork::epoch();
     let counters_file = settings.counters.clone();
     let (state, looks, roles) = (State::default(), asked::Socket::default(), asked::Socket::default());
     let core = BiasedLock::new(core);
     Ok(Shared { core, member, state, looks, roles, registry, counters_file, forks })
+}
+
+/// The NIC's board. The program is worth more: where there can be none, it goes on, and that is said.
+fn board_of(settings: &Settings, member: &Member, address: IpAddr, nic: &Nic) -> Option<Board> {
+    let (own, bell) = (member.board_path(), member.bell_path());
+    let made = Board::create(settings.boards.as_deref(), &own, address, &bell, nic);
+    match (made, &settings.boards) {
+        (Ok(board), _) => return Some(board),
+        (Err(e), Some(folder)) => {
+            say!("adverb: what this process does is not counted: {}: {e}", folder.display());
+        }
+        (Err(e), None) => say!("adverb: `adverb top` cannot see this process: {e}"),
+    }
+    None
 }
 
 /// What a process says of itself to a switch. Which folder its slot is of names the host: processes that meet

@@ -6,12 +6,15 @@
 //!
 //! ```text
 //! settings device error          what a user chooses, sees, and is told
+//! facade mounts                  what programs find in sysfs and /dev; a mount namespace that shows it
 //! host core fork                 the NIC, its lock, its rounds, its process's end
 //! progress guess aside           who makes the rounds, the application or a thread, and where that runs
 //! vain                           callers that let others run
 //! doorbells                      send queues that programs ring through memory
 //! port payload counters          where frames leave and enter
+//! board                          what is counted, for others to read
 //! directory rings                processes of one address
+//! cm ports                       the connection manager; the port space that these processes share
 //! udp                            the network
 //! program                        native programs: adverb_rdma's driver
 //! star                           native services without connections
@@ -20,17 +23,20 @@
 //! ```
 //! Sockets, shared memory, rings, bells, locks, faults and capture are in `adverb_os`.
 //!
-//! Unsafe code is in `payload`, `fork` and `program/memory`.
+//! Unsafe code is in `payload`, `fork`, `mounts` and `program/memory`.
 #![deny(unsafe_code)]
 
 mod aside;
 mod asked;
+pub mod board;
+pub mod cm;
 mod core;
 mod counters;
 mod device;
 mod directory;
 mod doorbells;
 mod error;
+pub mod facade;
 mod fork;
 mod guess;
 mod hold;
@@ -38,8 +44,10 @@ mod host;
 mod life;
 mod locals;
 pub mod looks;
+pub mod mounts;
 mod payload;
 mod port;
+mod ports;
 pub mod program;
 mod progress;
 pub mod registry;
@@ -57,5 +65,7 @@ pub use adverb_os::faults::{Direction, Faults};
 pub use counters::{is_json, render as render_counters};
 pub use device::{DEVICE_NAME, DeviceInfo, devices};
 pub use error::OpenError;
+pub use fork::epoch as forks;
 pub use host::{Host, TOLERANCE};
+pub use port::Way;
 pub use settings::{Congestion, Settings, SettingsError, Transport};

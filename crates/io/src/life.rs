@@ -5,7 +5,7 @@
 //! and in its socket; and whether its progress thread rests, which a datagram would end. What was sent before
 //! such a time and has no answer is lost. A process that is runnable but does not run leaves no word.
 
-use crate::directory::{Neighbour, Slot, View, Word};
+use crate::directory::{Member, Neighbour, Slot, View, Word};
 use crate::rings::Rings;
 use adverb_nic::{Overdue, Silence};
 use adverb_os::sys::{ThreadState, thread_state};
@@ -93,6 +93,11 @@ impl Lives {
     #[inline]
     pub fn host_ns(&self, at: Instant) -> u64 {
         self.epoch_ns + at.since(Instant::ZERO).as_ns()
+    }
+
+    /// Whether a process of this address would go on if it had a processor.
+    pub fn wants_processor(member: &Member, slot: Slot) -> bool {
+        state_of(&member.view(), slot) == State::Lives(ThreadState::Runnable)
     }
 
     /// Why an acknowledgement is overdue.

@@ -2,15 +2,17 @@
 //! capture. The short way copies payloads once, from registered memory to the ring or the stage; with
 //! faults or a capture, every frame is built whole first.
 
+mod managing;
 mod marks;
 mod outbox;
+mod room;
 
 use crate::counters::IoCounters;
 use crate::directory::{Slot, Word};
 use crate::life::Lives;
 use crate::locals::{Locals, complain};
 use crate::payload::{copy_payload, payload_in_ring};
-use crate::rings::{Rings, Sent};
+use crate::rings::{PATIENCE, Rings, Sent};
 use crate::settings::Settings;
 use crate::steering::Steering;
 use crate::udp::Udp;
@@ -24,9 +26,10 @@ use adverb_os::ring::Frame;
 use adverb_os::say::Seldom;
 use adverb_os::steer::Mark;
 use adverb_wire::{
-    Duration, Flow, Gid, Instant, Packet, ParseError, Parsed, QpNumber, ROCE_UDP_PORT, verify_ip, verify_udp,
+    Duration, Flow, Gid, Instant, Packet, ParseError, Parsed, ROCE_UDP_PORT, verify_ip, verify_udp,
 };
 use outbox::Outbox;
+pub use room::Way;
 
 /// The path that leaves this host. Paths 1 to 254 are those of the slots.
 pub const UDP_PATH: PathId = PathId(256);
@@ -45,7 +48,8 @@ const COMPLAINTS: u32 = 1;
 enum Route {
     /// To one process of this address.
     Slot(Slot),
-    /// To every process of this address: frames for the well-known queue pairs, which all of them have.
+    /// To every process of this address: frames for the well-known queue pairs, which all of them have. Of
+    /// these, messages of connection managers go to the one that they are for.
     Everyone,
     /// To the network.
     Udp,
@@ -76,6 +80,8 @@ pub struct Port {
     udp: Udp,
     outbox: Outbox,
     udp_blocked: bool,
+    /// When it was first seen to be, until datagrams have waited long enough.
+    udp_waits_since: Option<Instant>,
     /// Slots without a ring, whose frames go through the socket.
     diverted: Vec<Slot>,
     /// Calls since the idle socket was last asked.
@@ -133,6 +139,7 @@ impl Port {
             udp,
             outbox: Outbox::default(),
             udp_blocked: false,
+            udp_waits_since: None,
             diverted: Vec::new(),
             udp_skipped: 0,
             word_left: Instant::ZERO,
@@ -152,21 +159,10 @@ impl Port {
         &mut self.udp
     }
 
-    /// The path to a queue pair, for connected queue pairs and address handles. The default path where it
-    /// is chosen frame by frame.
-    pub fn resolve(&self, dst: Gid, qpn: QpNumber) -> PathId {
-        match self.route(dst, qpn) {
-            Route::Slot(slot) => PathId(u16::from(slot.get())),
-            Route::Udp => UDP_PATH,
-            Route::Everyone => PathId::DEFAULT,
-        }
-    }
-
-    fn route(&self, dst: Gid, qpn: QpNumber) -> Route {
-        if dst != self.own || self.policy == PathPolicy::Udp {
-            return Route::Udp;
-        }
-        Slot::new((qpn.get() >> 16) as u8).map_or(Route::Everyone, Route::Slot)
+    /// The way to an address.
+    #[inline]
+    pub fn way_to(&self, dst: Gid) -> Way {
+        if dst != self.own || self.policy == PathPolicy::Udp { Way::Udp } else { Way::Rings }
     }
 
     #[inline]
@@ -174,7 +170,10 @@ impl Port {
         match path {
             UDP_PATH => Route::Udp,
             PathId(slot @ 1..=254) => Slot::new(slot as u8).map_or(Route::Udp, Route::Slot),
-            _ => self.route(packet.flow.dst, packet.bth.dest_qp),
+            _ => match (self.way_to(packet.flow.dst), Slot::new((packet.bth.dest_qp.get() >> 16) as u8)) {
+                (Way::Udp, _) => Route::Udp,
+                (Way::Rings, slot) => slot.map_or(Route::Everyone, Route::Slot),
+            },
         }
     }
 
@@ -259,6 +258,9 @@ impl Port {
     }
 
     fn send_everyone(&mut self, bytes: &[u8]) {
+        if let Some(owner) = managing::owner_of_frame(self.rings.member(), bytes) {
+            return hand_over(&mut self.rings, owner, bytes, &mut self.counters);
+        }
         let others: Vec<Slot> = self.rings.member().others().collect();
         for slot in others.into_iter().chain([self.slot]) {
             hand_over(&mut self.rings, slot, bytes, &mut self.counters);
@@ -316,21 +318,6 @@ impl Port {
         }
     }
 
-    /// Unblocks the paths that have room again.
-    #[inline]
-    pub fn unblock(&mut self, now: Instant, nic: &mut Nic) {
-        if self.rings.has_blocked() {
-            while let Some(slot) = self.rings.unblocked(now, &mut self.counters) {
-                nic.unblock_path(PathId(u16::from(slot.get())));
-            }
-        }
-        if self.udp_blocked && self.udp.flush(&mut self.counters) {
-            self.udp_blocked = false;
-            nic.unblock_path(UDP_PATH);
-            self.diverted.iter().for_each(|slot| nic.unblock_path(PathId(u16::from(slot.get()))));
-        }
-    }
-
     /// The kernel's send buffer is full: the socket should be watched for room.
     pub fn udp_waits_for_room(&self) -> bool {
         self.udp_blocked
@@ -350,7 +337,11 @@ impl Port {
             [slow.rx.next_deadline(), slow.tx.next_deadline(), flush].into_iter().flatten().min()
         });
         let steering = self.steering.next_deadline(self.rings.member().changes());
-        [slow, self.rings.next_deadline(), steering, self.udp.next_deadline()].into_iter().flatten().min()
+        let patience = self.udp_waits_since.filter(|since| *since != Instant::NEVER).map(|at| at + PATIENCE);
+        [slow, self.rings.next_deadline(), steering, self.udp.next_deadline(), patience]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Leaves word, now and then, that all that had come by `now` has been dealt with.
@@ -440,10 +431,9 @@ impl Port {
         if let Some(order) = self.steering.due(now, in_use, self.rings.member().changes()) {
             self.send_marks(order);
         }
-        if self.slow.is_some() {
-            self.deliver_released(now, nic);
-        }
-        total
+        // What a fault has held back comes in a round in which nothing else may.
+        let released = if self.slow.is_some() { self.deliver_released(now, nic) } else { 0 };
+        total.max(released)
     }
 
     fn receive_udp(&mut self, now: Instant, nic: &mut Nic) -> usize {
@@ -461,8 +451,14 @@ impl Port {
             }
             let Some(id) = verify_udp(&datagram.flow, datagram.bytes) else { return counters.drop_icrc += 1 };
             let qpn = parsed.packet.bth.dest_qp;
-            let everyone = qpn.get() >> 16 == 0;
-            let owner = Slot::new((qpn.get() >> 16) as u8).filter(|owner| owner != slot);
+            let is_known = qpn.get() >> 16 == 0;
+            let manager = is_known.then(|| {
+                managing::owner(rings.member(), &parsed.packet, &datagram.bytes[parsed.payload.clone()])
+            });
+            let manager = manager.flatten();
+            let everyone = is_known && manager.is_none();
+            let named = manager.or_else(|| Slot::new((qpn.get() >> 16) as u8));
+            let owner = named.filter(|owner| owner != slot);
             if owner.is_some() || everyone {
                 rebuild(&parsed.packet, id, &datagram, scratch);
                 handed_on = true;
@@ -509,16 +505,19 @@ impl Port {
         total
     }
 
-    /// Gives the NIC what the faults have let go.
-    fn deliver_released(&mut self, now: Instant, nic: &mut Nic) {
-        let Some(slow) = &mut self.slow else { return };
+    /// Gives the NIC what the faults have let go; how many frames that were.
+    fn deliver_released(&mut self, now: Instant, nic: &mut Nic) -> usize {
+        let Some(slow) = &mut self.slow else { return 0 };
+        let mut count = 0;
         while let Some(parcel) = slow.rx.next(now) {
+            count += 1;
             let found = deliver(now, nic, &parcel.bytes, &mut self.counters);
             if let Some(capture) = &mut slow.capture {
                 let flow = found.or_else(|| outer_flow(&parcel.bytes)).unwrap_or_default();
                 capture.record(now, flow.src, flow.dst, &parcel.bytes);
             }
         }
+        count
     }
 }
 

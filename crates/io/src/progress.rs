@@ -116,6 +116,7 @@ pub fn run(shared: &Shared) {
             let mut core = shared.core.visit();
             let now = core.clock.now();
             let next = look(shared, &mut core, now, woken, &mut load);
+            core.answer_board();
             let Some(port) = core.port.as_mut() else { return };
             set.clear();
             set.add(shared.member.bell().fd(), false);

@@ -26,6 +26,9 @@ const BURST: usize = 32;
 const UDP_LEN: usize = 8;
 /// How often the receiver of a full ring is checked for life.
 const LIFE_CHECK: Duration = Duration::from_ms(10);
+/// How long datagrams wait for a receiver that takes nothing out of its full ring, unless it wants a
+/// processor and has none.
+pub const PATIENCE: Duration = Duration::from_ms(2000);
 
 /// What became of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,9 +68,35 @@ struct OpenRing {
     urgent: bool,
     unsettled: bool,
     blocked: bool,
+    idle: Idle,
     /// What had been put in at a time, for [`Rings::has_read`], and when all put in was known to be read.
     mark: Option<(Instant, u64)>,
     read_until: Instant,
+}
+
+/// Since when the receiver of a full ring has taken nothing out, as far as it was looked at.
+#[derive(Debug, Default)]
+struct Idle {
+    since: Option<Instant>,
+    head: u64,
+    /// It was idle for too long.
+    given_up: bool,
+}
+
+impl Idle {
+    /// Whether it has been idle for too long, as is said once. `excused` is asked before.
+    fn is_over(&mut self, now: Instant, head: u64, excused: impl FnOnce() -> bool) -> bool {
+        if self.given_up {
+            return false;
+        }
+        match self.since {
+            Some(since) if self.head == head => {
+                self.given_up = now.since(since) >= PATIENCE && !excused();
+            }
+            _ => (self.since, self.head) = (Some(now), head),
+        }
+        self.given_up
+    }
 }
 
 #[derive(Debug)]
@@ -225,6 +254,7 @@ impl Rings {
                 counters.ring_full += 1;
                 if !ring.blocked {
                     ring.blocked = true;
+                    ring.idle = Idle::default();
                     self.blocked.push(to);
                 }
                 Sent::QueuedLast
@@ -260,6 +290,7 @@ impl Rings {
                     urgent: false,
                     unsettled: false,
                     blocked: false,
+                    idle: Idle::default(),
                     mark: None,
                     read_until: Instant::ZERO,
                 })));
@@ -411,6 +442,18 @@ impl Rings {
         None
     }
 
+    /// A slot whose full ring datagrams should wait for no longer, each once: its process has taken nothing
+    /// out for [`PATIENCE`], and is not excused.
+    pub fn idle(&mut self, now: Instant, excused: impl Fn(&Member, Slot) -> bool) -> Option<Slot> {
+        let Rings { blocked, outbound, member, .. } = self;
+        blocked.iter().copied().find(|slot| {
+            let Some(Outbound::Open(ring)) = &mut outbound[slot.index()] else { return false };
+            // A broken ring is let go when its path is unblocked.
+            let Ok((head, _)) = ring.producer.progress() else { return false };
+            ring.idle.is_over(now, head, || excused(member, *slot))
+        })
+    }
+
     /// When blocked paths want to be looked at again even if no bell rings.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.has_blocked().then(|| self.life_checked + LIFE_CHECK)
@@ -545,4 +588,28 @@ fn drain(
         ring_if_armed(member, ring.from, true, ring.generation, &mut ring.bell, counters);
     }
     Ok(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_takes_nothing_out_is_given_up_once_and_not_while_it_is_excused() {
+        let ms = |n: u64| Instant::from_ns(n * 1_000_000);
+        let mut idle = Idle::default();
+        // At a time, with the head there, excused; whether it is over.
+        for (at, head, excused, expected) in [
+            (5, 64, false, false),
+            (2004, 64, false, false),
+            // Something was taken out: it begins anew.
+            (2005, 128, false, false),
+            (4004, 128, false, false),
+            (4005, 128, true, false),
+            (4006, 128, false, true),
+            (4007, 128, false, false),
+        ] {
+            assert_eq!(idle.is_over(ms(at), head, || excused), expected, "{at}");
+        }
+    }
 }

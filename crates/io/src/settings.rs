@@ -125,6 +125,8 @@ pub struct Settings {
     pub pcap: Option<PathBuf>,
     /// File that receives the counters at the end; JSON if its name ends in `.json`.
     pub counters: Option<PathBuf>,
+    /// Folder of boards: what `adverb run` counts over all processes of a program.
+    pub boards: Option<PathBuf>,
     /// Write an explanation of every error completion to standard error.
     pub trace: bool,
     /// The switch that frames go through instead of UDP: a name, its socket's path, or HOST:PORT.
@@ -186,8 +188,8 @@ impl fmt::Display for SettingsError {
 impl std::error::Error for SettingsError {}
 
 const OPTIONS: &str = "no such option; there are address, loss, duplicate, reorder, corrupt, mark, delay, \
-                       direction, seed, pcap, counters, trace, via, via_token, path, max_unacked, gids, \
-                       transport, star_threshold, star_hold, star_merge, star_burst, star_registry, \
+                       direction, seed, pcap, counters, boards, trace, via, via_token, path, max_unacked, \
+                       gids, transport, star_threshold, star_hold, star_merge, star_burst, star_registry, \
                        congestion, prefetch, wqe-checks, wait-on-error and directory";
 const ADDRESS: &str = "an IPv4 or IPv6 address is needed, such as address=127.0.0.1";
 const PROBABILITY: &str = "a probability from 0 to 1 or a percentage is needed, such as 0.01 or 1%";
@@ -206,7 +208,8 @@ const THRESHOLD: &str = "a number of connections is needed, such as star_thresho
 const RULES_MAX: u32 = adverb_nic::limits::MAX_STAR_RULES;
 const REGISTRY: &str = "star_registry is on, off, or room for so many rules, 1 to 65536";
 const HOLD: &str = "a time is needed, such as star_hold=5s (units ns, us, ms, s; at most 60s)";
-const CONGESTION: &str = "congestion is halving, fixed, dcqcn, timely or tcp";
+const CONGESTION: &str =
+    "congestion is halving, fixed, dcqcn, timely or tcp; dctcp, swift and hpcc run in `adverb sim` only";
 const PREFETCH: &str = "a number of WQEs from 1 to 64 is needed";
 const ON_ERROR: &str = "wait-on-error is fail or release";
 const UNACKED: &str = "a number of packets from 1 to 65536 is needed";
@@ -261,6 +264,7 @@ impl Settings {
             "seed" => self.faults.seed = Some(text.parse().map_err(|_| SEED)?),
             "pcap" => self.pcap = Some(unescape(text)?),
             "counters" => self.counters = Some(unescape(text)?),
+            "boards" => self.boards = Some(unescape(text)?),
             "trace" => self.trace = switch(value)?,
             "via" => self.via = Some(unescape(text)?),
             "via_token" => self.via_token = Some(unescape(text)?),
@@ -333,6 +337,7 @@ impl Settings {
         for (name, path) in [
             ("pcap", &self.pcap),
             ("counters", &self.counters),
+            ("boards", &self.boards),
             ("directory", &self.directory),
             ("via", &self.via),
             ("via_token", &self.via_token),
@@ -508,6 +513,7 @@ mod tests {
             ("star_registry=65537", "star_registry", Some("65537"), REGISTRY),
             ("star_registry=yes", "star_registry", Some("yes"), REGISTRY),
             ("congestion=vegas", "congestion", Some("vegas"), CONGESTION),
+            ("congestion=hpcc", "congestion", Some("hpcc"), CONGESTION),
             ("max_unacked=0", "max_unacked", Some("0"), UNACKED),
             ("prefetch=0", "prefetch", Some("0"), PREFETCH),
             ("prefetch=65", "prefetch", Some("65"), PREFETCH),
@@ -540,6 +546,7 @@ mod tests {
             seed: Option<u64>,
             pcap in any_path(),
             counters in any_path(),
+            boards in any_path(),
             directory in any_path(),
             via in any_path(),
             via_token in any_path(),
@@ -568,7 +575,7 @@ mod tests {
                     seed,
                 },
                 congestion: Congestion::ALL[congestion],
-                pcap, counters, trace, via, via_token,
+                pcap, counters, boards, trace, via, via_token,
                 path: if udp { PathPolicy::Udp } else { PathPolicy::Auto },
                 transport: Transport::ALL[transport],
                 star_threshold, star_merge, star_burst,

@@ -20,6 +20,7 @@ fn helper() {
         "echo" => echo(&role[1]),
         "write-for-ever" => write_for_ever(&role[1]),
         "ud" => ud_echo(&role[1], QpType::Ud),
+        "ud-many" => ud_take(&role[1]),
         "gsi" => ud_echo(&role[1], QpType::Gsi),
         "uc" => uc_receive(&role[1]),
         other => panic!("no role {other}"),
@@ -94,6 +95,21 @@ fn ud_echo(settings: &str, qp_type: QpType) {
     let completion = endpoint.wait_ok(1)[0];
     say(&format!("{} {}", completion.byte_len, completion.src_qp.get()));
     listen();
+}
+
+/// Takes as many datagrams as it has receives for, or as many as come before it is told to end.
+fn ud_take(settings: &str) {
+    let endpoint = Endpoint::with(Settings::parse(settings).unwrap(), QpType::Ud);
+    endpoint.start_ud();
+    for i in 0..DATAGRAMS {
+        endpoint.recv(i, i as usize * 8192, 8192);
+    }
+    say(&endpoint.remote().line());
+    if let Some(count) = listen() {
+        let found = endpoint.wait_ok(count.parse().unwrap());
+        say(&format!("{}", found.iter().filter(|c| c.byte_len == 40 + 4096).count()));
+        listen();
+    }
 }
 
 fn uc_receive(settings: &str) {
@@ -341,12 +357,12 @@ fn forged_write(to: &Remote, src: Gid, src_port: u16, psn: u32) -> Vec<u8> {
     frame
 }
 
-fn send_datagram(endpoint: &Endpoint, peer: &Remote, qkey: u32) {
+fn post_datagram(endpoint: &Endpoint, peer: &Remote, (wr_id, qkey, len): (u64, u32, usize)) {
     let path = endpoint.host.resolve(peer.gid, peer.qpn);
     let ud = UdAddress { dgid: peer.gid, qpn: peer.qpn, qkey, traffic_class: 0x68, hop_limit: 3, path };
-    let sges = [endpoint.sge(0, 500)];
+    let sges = [endpoint.sge(0, len)];
     let wr = SendWr {
-        wr_id: 5,
+        wr_id,
         op: SendOp::Send,
         flags: SendFlags { signaled: true, ..SendFlags::default() },
         data: SendData::Sges(&sges),
@@ -354,6 +370,10 @@ fn send_datagram(endpoint: &Endpoint, peer: &Remote, qkey: u32) {
         xrc_srqn: 0,
     };
     endpoint.host.post(|nic, now| nic.post_send(now, endpoint.qp, &wr)).unwrap();
+}
+
+fn send_datagram(endpoint: &Endpoint, peer: &Remote, qkey: u32) {
+    post_datagram(endpoint, peer, (5, qkey, 500));
     endpoint.wait_ok(1);
 }
 
@@ -387,6 +407,69 @@ fn a_datagram_outlives_its_sender() {
     endpoint.host.close();
     helper.signal(libc::SIGCONT);
     assert_eq!(helper.hear(), format!("540 {from}"));
+    helper.end();
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// Datagrams of 4 KB, more than a ring holds, and as many as a queue of a test has room for.
+const DATAGRAMS: u64 = 256;
+
+fn counted(endpoint: &Endpoint, name: &str) -> u64 {
+    let text = endpoint.host.counters_text();
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("no {name} in\n{text}")).parse().unwrap()
+}
+
+/// Sends a process that is stopped more datagrams than its ring holds; waits until the others wait.
+fn datagrams_that_wait(folder: &std::path::Path, host: u8) -> (Endpoint, Helper) {
+    let settings = at(&local(74, host), folder, "");
+    let (helper, peer) = start("ud-many", &settings);
+    helper.stop();
+    let endpoint = Endpoint::with(Settings::parse(&settings).unwrap(), QpType::Ud);
+    endpoint.start_ud();
+    (0..DATAGRAMS).for_each(|wr_id| post_datagram(&endpoint, &peer, (wr_id, 0x1234, 4096)));
+    (endpoint, helper)
+}
+
+/// A full ring holds datagrams back, as it does requests of connections: none is lost though the receiver has
+/// no processor for a while.
+#[test]
+fn datagrams_wait_for_a_full_ring() {
+    let folder = folder("ud-full");
+    // A host where even this comes too late for the sender's patience shows nothing.
+    for _ in 0..10 {
+        let (endpoint, mut helper) = datagrams_that_wait(&folder, 1);
+        // All that can leave leaves within the posts.
+        assert!(counted(&endpoint, "datagram_waits") > 0, "{}", endpoint.host.counters_text());
+        assert!(counted(&endpoint, "shm_tx_frames") < DATAGRAMS);
+        helper.signal(libc::SIGCONT);
+        endpoint.wait_ok(DATAGRAMS as usize);
+        if counted(&endpoint, "paths_given_up") == 0 {
+            assert_eq!(counted(&endpoint, "drop_tx_blocked") + counted(&endpoint, "drop_ring_full"), 0);
+            helper.tell(&DATAGRAMS.to_string());
+            assert_eq!(helper.hear(), DATAGRAMS.to_string());
+            helper.end();
+            std::fs::remove_dir_all(folder).unwrap();
+            return;
+        }
+        helper.signal(libc::SIGKILL);
+    }
+    panic!("ten times the receiver was given up before it could go on");
+}
+
+/// They do not wait for ever: who is stopped gets no more of them, and its sender goes on.
+#[test]
+fn datagrams_do_not_wait_for_who_is_stopped() {
+    let folder = folder("ud-stopped");
+    let (endpoint, mut helper) = datagrams_that_wait(&folder, 2);
+    endpoint.wait_ok(DATAGRAMS as usize);
+    assert_eq!(counted(&endpoint, "paths_given_up"), 1);
+    let (sent, dropped) = (counted(&endpoint, "shm_tx_frames"), counted(&endpoint, "drop_tx_blocked"));
+    assert!(dropped > 0 && sent + dropped == DATAGRAMS, "{sent} sent, {dropped} dropped");
+    // What the ring had taken is there.
+    helper.signal(libc::SIGCONT);
+    helper.tell(&sent.to_string());
+    assert_eq!(helper.hear(), sent.to_string());
     helper.end();
     std::fs::remove_dir_all(folder).unwrap();
 }

@@ -1,5 +1,6 @@
 //! What a NIC is made with.
 
+use crate::cm::CmConfig;
 use crate::congestion::config::CongestionControl;
 use crate::silence::Tolerance;
 use crate::transport::rc::irn::config::IrnConfig;
@@ -47,6 +48,8 @@ pub struct NicConfig {
     /// Offers StaR to the peers of RC queue pairs without shared receive queues; those that do not know it
     /// get plain RC.
     pub star: Option<StarConfig>,
+    /// Has a connection manager, which takes what comes for queue pair 1 unless a program has made one.
+    pub cm: Option<CmConfig>,
     /// Replaces the local ACK timeout attribute of queue pairs that have one, as long as they speak plain RC.
     /// The attribute knows powers of two only. IRN has timeouts of its own, bounded by the attribute.
     pub rto: Option<Duration>,
@@ -66,6 +69,9 @@ pub struct NicConfig {
     /// Tells what cross-channel queues do, step by step:
     /// [`Nic::next_chain_event`](crate::Nic::next_chain_event).
     pub watch_chains: bool,
+    /// Counts the payload that requests have moved (`payload_requested`, `payload_served`, `requests_done`),
+    /// which costs each frame something.
+    pub tally: bool,
     /// Frames to an own queue pair number on an own address stay inside, as with an adapter's loopback:
     /// [`Nic::next_frame`](crate::Nic::next_frame) takes them in at once, and no driver sees them. Without
     /// it they leave like all others. A driver that steps the NIC gets them in either case, and can tell
@@ -90,6 +96,7 @@ impl Default for NicConfig {
             stepped: false,
             irn: None,
             star: None,
+            cm: None,
             rto: None,
             retry_forever: false,
             tolerance: Tolerance::default(),
@@ -97,6 +104,7 @@ impl Default for NicConfig {
             wait_on_error: WaitOnError::default(),
             wqe_checks: false,
             watch_chains: false,
+            tally: false,
             loopback: true,
             quantum: 16,
         }

@@ -90,8 +90,27 @@ counters! { Counters;
     cnp_sent,
     /// Data packets received that a switch had marked.
     ecn_marked,
+    /// DCTCP: acknowledgements sent that echo a mark.
+    ecn_echo_sent,
+    /// DCTCP: those that a window heeded.
+    ecn_echo_handled,
+    /// HPCC: acknowledgements with telemetry that a window heeded.
+    telemetry_handled,
     /// Packets to own queue pairs that never left the NIC. They count as produced and as given to it, too.
     loopback_packets,
+    /// Queue pairs created.
+    qps_created,
+    /// Times that a queue pair became ready to receive, from its peer or from anybody; loops within the NIC
+    /// are left out.
+    qps_connected,
+    /// Queue pairs destroyed.
+    qps_destroyed,
+    /// Own requests that moved payload and completed well, where that is counted (adverb run --summary).
+    requests_done,
+    /// Payload bytes of own requests that completed well, where that is counted.
+    payload_requested,
+    /// Payload bytes of peers' requests that were carried out here, where that is counted.
+    payload_served,
     /// StaR: hellos sent.
     star_hellos_sent,
     /// StaR: connections that agreed on a stateless and a stateful side.
@@ -211,8 +230,10 @@ counters! { Counters;
     drop_no_member,
     /// Dropped: requests beyond the agreed READ/atomic depth that repeat older ones.
     drop_read_depth,
-    /// Datagrams not sent because their path was blocked.
+    /// Datagrams not sent because their path was blocked, and the driver had given up on it.
     drop_tx_blocked,
+    /// Times that a datagram queue pair began to wait for a blocked path.
+    datagram_waits,
     /// Asynchronous events lost because nobody took them.
     events_lost,
 }

@@ -23,6 +23,8 @@ enum Destination {
     Notification(u32),
     /// StaR's, of the queue pair or the endpoint with this index, or of the half that knows neither.
     Star(u32),
+    /// The connection manager's.
+    Manager,
     /// Every member's of a multicast group.
     Multicast,
     Nobody,
@@ -59,6 +61,7 @@ impl Nic {
                     self.deliver_again(index, now, packet, payload);
                 }
             }
+            Destination::Manager => self.on_management(now, packet, payload),
             Destination::Multicast => self.on_multicast(now, packet, payload),
             Destination::Nobody => self.state.counters.drop_unknown_qp += 1,
         }
@@ -71,8 +74,11 @@ impl Nic {
             return Destination::Multicast;
         }
         let index = if number == QpNumber::GSI {
-            let Some(gsi) = self.gsi else { return Destination::Nobody };
-            gsi.index
+            match self.gsi {
+                Some(gsi) => gsi.index,
+                None if self.manager.is_some() => return Destination::Manager,
+                None => return Destination::Nobody,
+            }
         } else {
             self.numbers.owner(number)
         };

@@ -283,6 +283,10 @@ impl Endpoints {
         Endpoints { places: Slab::new(limits::MAX_QP) }
     }
 
+    pub fn begin_names_at(&mut self, generation: u32) {
+        self.places.begin_at(generation);
+    }
+
     /// Whether an index, or an owner of a number, is an endpoint's.
     pub fn has_index(index: u32) -> bool {
         index >= FIRST && index - FIRST < limits::MAX_QP

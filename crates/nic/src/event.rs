@@ -31,6 +31,9 @@ pub enum Event {
     Star(QpId, StarOutcome),
     /// A shared receive queue fell below its limit.
     SrqLimitReached(SrqId),
+    /// The connection manager has events: [`Nic::next_cm_event`](crate::Nic::next_cm_event). Comes once until
+    /// all were taken.
+    ConnectionManager,
 }
 
 /// What a queue pair of a NIC that offers StaR has become, and why.
@@ -60,6 +63,9 @@ pub enum StarOutcome {
     Excluded,
     /// It has changed while the connection lasts: what it is now, and why.
     Switched(StarSide, Why),
+    /// It has failed, with no request that could say so: the stateless side does not acknowledge that a
+    /// message is complete.
+    Unheard,
     /// It was to change, and stays what it is: the two sides did not agree, or did not come to rest.
     NotSwitched,
 }
@@ -92,6 +98,10 @@ impl StarOutcome {
             }
             StarOutcome::Unregistered => "plain RC: the peer's registry of StaR has not taken its rules",
             StarOutcome::Switched(side, why) => switched(side, why),
+            StarOutcome::Unheard => {
+                "in ERR: the stateless side did not acknowledge the completion of a message within the \
+                    timeout, retry count times over"
+            }
             StarOutcome::NotSwitched => "unchanged: the change of its StaR role came to nothing",
             StarOutcome::Excluded => {
                 "unchanged: StaR carries RC with receive queues of its own, no shared ones, XRC, UC or UD"

@@ -1,5 +1,6 @@
 //! A frame that leaves the NIC.
 
+use crate::congestion::telemetry::Telemetry;
 use crate::ids::PathId;
 use crate::memory::Gather;
 use adverb_wire::Packet;
@@ -14,4 +15,7 @@ pub struct TxFrame {
     pub payload: Gather,
     /// Route.
     pub path: PathId,
+    /// What an acknowledgement brings back of the links that its packet took, for a driver whose network
+    /// stamps packets; the driver takes it out.
+    pub telemetry: Option<Telemetry>,
 }

@@ -10,6 +10,7 @@ mod ahead;
 pub mod attr;
 mod attributes;
 mod chains;
+pub mod cm;
 pub mod config;
 pub mod congestion;
 pub mod counters;
@@ -23,6 +24,7 @@ pub mod frame;
 pub mod ids;
 mod lend;
 pub mod limits;
+mod manager;
 #[allow(unsafe_code, reason = "the room of raw memory access")]
 pub mod memory;
 mod multicast;
@@ -38,13 +40,17 @@ pub mod silence;
 mod slab;
 mod star;
 mod state;
+mod tally;
 mod transport;
 pub mod work;
 
 pub use attr::{
     AddressVector, Mtu, QpAttr, QpAttrMask, QpCaps, QpFlags, QpInit, QpState, QpType, SrqAttr, SrqInit,
 };
-pub use congestion::{CongestionControl, DcqcnConfig, RateLimit, TcpConfig, TimelyConfig};
+pub use congestion::telemetry;
+pub use congestion::{
+    CongestionControl, DcqcnConfig, DctcpConfig, HpccConfig, RateLimit, SwiftConfig, TcpConfig, TimelyConfig,
+};
 pub use counters::Counters;
 pub use error::Error;
 pub use event::{Event, StarOutcome};

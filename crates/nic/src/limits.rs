@@ -67,6 +67,22 @@ pub const MAX_STAR_RULES: u32 = 1 << 16;
 /// Peers that StaR remembers because they have not answered.
 pub const MAX_STAR_SILENT: usize = 256;
 
+/// Connections and requests of one connection manager; the index takes the low 16 bits of an id. Of each, at
+/// most [`MAX_CM_EVENTS_EACH`] events wait.
+pub const MAX_CM_IDS: u32 = 1 << 16;
+/// Request, established, rejected or unreachable, disconnected, timewait: each once.
+pub const MAX_CM_EVENTS_EACH: usize = 5;
+/// Listeners of one connection manager.
+pub const MAX_CM_LISTENERS: u32 = 1 << 12;
+/// Requests that a listener keeps waiting at most.
+pub const MAX_CM_BACKLOG: u32 = 1024;
+/// Messages of a connection manager that wait to be sent; what comes beyond is counted, and repeated later.
+pub const MAX_CM_MADS: usize = 1 << 12;
+/// Ports of which a process remembers that it has lately bound them or listened on them.
+pub const MAX_CM_EXPECTED: usize = 64;
+/// Requests that are kept for a listener which may come back.
+pub const MAX_CM_KEPT: usize = 64;
+
 /// Entries of a 1RMA NIC's Registered Region Table; the index takes the low 16 bits of a RegionId.
 pub const MAX_ONE_RMA_REGIONS: u32 = 1 << 16;
 /// Command slots of a 1RMA NIC.

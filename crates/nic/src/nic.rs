@@ -13,6 +13,8 @@
 
 use crate::attr::{QpState, QpType};
 use crate::config::NicConfig;
+use crate::congestion;
+use crate::congestion::telemetry::Telemetry;
 use crate::counters::Counters;
 use crate::endpoint::{Endpoints, Object, Place};
 use crate::engine::step::{Intent, Step};
@@ -24,6 +26,7 @@ use crate::explain::Explanation;
 use crate::frame::TxFrame;
 use crate::ids::{CqId, PathId, QpId};
 use crate::limits;
+use crate::manager::Manager;
 use crate::memory::{Memory, Payload, QueueMemory};
 use crate::multicast::Groups;
 use crate::numbers::Numbers;
@@ -70,6 +73,8 @@ pub struct Nic {
     pub(crate) star: Option<Box<StarNic>>,
     /// Native services, and clients of such.
     pub(crate) native: Option<Box<Native>>,
+    /// The connection manager, where there is one.
+    pub(crate) manager: Option<Box<Manager>>,
     pub(crate) config: NicConfig,
 }
 
@@ -103,8 +108,22 @@ impl Nic {
             endpoints: Endpoints::new(),
             star: config.star.map(|star| Box::new(StarNic::new(star, seed))),
             native: None,
+            manager: config.cm.clone().map(|cm| Box::new(Manager::new(cm, config.gids.clone(), seed))),
             config,
         }
+    }
+
+    /// Gives objects names that no other NIC has given which began elsewhere, before there are any. `line` is
+    /// which process of a line of forks this NIC is in: a child may still hold names of its parent's objects.
+    pub fn begin_names_at(&mut self, line: u32) {
+        // So many objects may have had a place, one after the other.
+        let generation = line << 24;
+        self.qps.begin_at(generation);
+        self.endpoints.begin_names_at(generation);
+        self.state.cqs.begin_at(generation);
+        self.state.srqs.begin_at(generation);
+        self.state.xrcds.begin_at(generation);
+        self.state.memory.begin_names_at(generation);
     }
 
     /// Protection domains, regions and windows.
@@ -129,10 +148,26 @@ impl Nic {
     pub fn on_frame(&mut self, now: Instant, packet: &Packet, payload: &Payload<'_>) {
         self.state.counters.rx_packets += 1;
         self.state.counters.rx_bytes += payload.len() as u64;
-        if self.state.watch.is_some() {
-            return self.take_in_watched(now, packet, payload);
+        if self.state.attended {
+            return self.take_in_attended(now, packet, payload);
         }
         self.demux(now, packet, payload);
+    }
+
+    /// Before a frame is taken in: what switches have stamped on it. It goes to the queue pair that the frame
+    /// is for, if that goes by it.
+    pub fn on_telemetry(&mut self, packet: &Packet, telemetry: &Telemetry) {
+        let Some(pair) = self.qps.at(self.numbers.owner(packet.bth.dest_qp)) else { return };
+        if pair.qp.receives() && pair.qp.dst == packet.flow.src {
+            congestion::on_telemetry(&mut pair.qp, packet, telemetry);
+        }
+    }
+
+    /// What congestion control allows the sender of a queue pair: packets that may be unacknowledged, and a
+    /// rate in bits/s.
+    pub fn allowed(&mut self, qp: QpId) -> Option<(u32, u64)> {
+        let pair = self.qps.at(qp.index).filter(|pair| pair.qp.id == qp)?;
+        Some(congestion::allowed(&pair.qp, &self.state))
     }
 
     /// Produces the next frame. What goes to an own queue pair is taken in at once. False when there is no
@@ -259,24 +294,38 @@ impl Nic {
         self.ready.front().is_some() || self.has_common_work()
     }
 
-    /// Produces no more frames for this path until it is unblocked. Timers go on; datagrams for it are
-    /// dropped and counted.
+    /// Produces no more frames for this path until it is unblocked. Timers go on; datagram queue pairs wait
+    /// with the first one for it, until the driver [gives up](Self::give_up_path) on it.
     pub fn block_path(&mut self, path: PathId) {
         self.paths.block(path);
         self.some_blocked = true;
     }
 
-    /// Lets the queue pairs that waited for the path go on.
-    pub fn unblock_path(&mut self, path: PathId) {
-        for index in self.paths.unblock(path) {
+    /// Datagrams for a blocked path are dropped and counted from now on, until it is unblocked: who waits
+    /// for one peer sends nothing to others either, and nothing else ends the wait for one that does nothing.
+    pub fn give_up_path(&mut self, path: PathId) {
+        let qps = &mut self.qps;
+        let of_datagrams = |index| qps.at(index).is_some_and(|pair| pair.qp.is_datagram());
+        let parked = self.paths.give_up(path, of_datagrams);
+        self.unpark(parked);
+    }
+
+    fn unpark(&mut self, parked: Vec<u32>) {
+        for index in parked {
             if let Some(pair) = self.qps.at(index) {
                 pair.qp.parked = false;
                 wake(pair, &mut self.ready);
             }
         }
+    }
+
+    /// Lets the queue pairs that waited for the path go on.
+    pub fn unblock_path(&mut self, path: PathId) {
+        let parked = self.paths.unblock(path);
+        self.unpark(parked);
         self.some_blocked = self.paths.are_some_blocked();
-        // StaR's answers may have waited.
-        self.state.has_effects |= self.star.is_some() || self.native.is_some();
+        // StaR's answers may have waited, or the connection manager's messages.
+        self.state.has_effects |= self.star.is_some() || self.native.is_some() || self.has_mads();
     }
 
     /// The oldest event that has not been taken.

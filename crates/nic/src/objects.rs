@@ -18,6 +18,7 @@ use crate::queue_pair::QueuePair;
 use crate::slab::{Held, existing, nobody};
 use crate::state::NicState;
 use crate::transport::failure::enter_error;
+use crate::transport::rc::dialect::Dialect;
 use crate::transport::{rc, receive, requester};
 use crate::work::RecvWr;
 use adverb_wire::{Gid, Instant, Psn, QpNumber};
@@ -209,10 +210,14 @@ impl Nic {
     /// Creates a queue pair in RESET. Where the NIC offers StaR, RC ones without shared queues are
     /// [endpoints](Nic::create_endpoint) until it is known who keeps their state.
     pub fn create_qp(&mut self, init: &QpInit) -> Result<QpId, Error> {
-        if self.star.is_some() && init.qp_type == QpType::Rc && init.srq.is_none() && init.xrcd.is_none() {
-            return self.create_endpoint(init);
-        }
-        self.create_without_endpoint(init)
+        let offers_star = self.star.is_some();
+        let made = if offers_star && init.qp_type == QpType::Rc && init.srq.is_none() && init.xrcd.is_none() {
+            self.create_endpoint(init)
+        } else {
+            self.create_without_endpoint(init)
+        };
+        self.state.counters.qps_created += u64::from(made.is_ok());
+        made
     }
 
     /// The same, whatever the NIC offers.
@@ -334,7 +339,7 @@ impl Nic {
     pub(crate) fn leave_turns(&mut self, id: QpId) {
         let Some(QueuePair { qp, .. }) = self.qps.get(id) else { return };
         if qp.parked {
-            self.paths.unpark(qp.path, id.index);
+            self.paths.unpark(id.index);
         }
         self.stalled -= qp.stalled as u32;
         self.ready.remove(id.index);
@@ -380,6 +385,26 @@ impl Nic {
         attr: &QpAttr,
         mask: QpAttrMask,
     ) -> Result<(), Error> {
+        let changed = self.change_qp(now, id, attr, mask);
+        if changed.is_ok() && mask.contains(QpAttrMask::STATE) && attr.state == QpState::Rtr {
+            self.note_connected(id);
+        }
+        changed
+    }
+
+    /// Whether a queue pair offers IRN to its peer, where the NIC does; it does from RESET on. A driver whose
+    /// connection set-up has heard that the peer does not, or whose program wants plain RC, says so before
+    /// RTR. `Invalid` later, when the peers have found out.
+    pub fn offer_irn(&mut self, id: QpId, offers: bool) -> Result<(), Error> {
+        let qp = &mut self.qps.get_mut(id).ok_or(Error::NoSuchObject)?.qp;
+        if !matches!(qp.state, QpState::Reset | QpState::Init) {
+            return Err(Error::Invalid("state, in which the peers have begun to agree"));
+        }
+        qp.dialect = if offers { Dialect::Plain } else { Dialect::PlainOnly };
+        Ok(())
+    }
+
+    fn change_qp(&mut self, now: Instant, id: QpId, attr: &QpAttr, mask: QpAttrMask) -> Result<(), Error> {
         let Some(pair) = self.qps.get_mut(id) else { return self.modify_elsewhere(now, id, attr, mask) };
         let QueuePair { qp, mode } = pair;
         let was = qp.state;
@@ -482,6 +507,7 @@ impl Nic {
         pd: Option<PdId>,
         cqs: (Held<CqId>, Held<CqId>),
     ) {
+        self.state.counters.qps_destroyed += 1;
         self.forget_completions(name, num, cqs.0, cqs.1);
         self.state.memory.release_qp(num);
         self.numbers.release(num);

@@ -33,6 +33,8 @@ pub(crate) enum Purpose {
     Tickets,
     /// Where StaR's stateless half remembers a packet.
     History,
+    /// Where a connection manager's ids and transactions begin.
+    Connections,
 }
 
 /// An endless stream of words.

@@ -40,6 +40,8 @@ pub(crate) struct Slab<I, T> {
     used: u32,
     /// Slots that were ever used.
     slots: u32,
+    /// Generation of a slot that was never used.
+    first: u32,
     _id: PhantomData<fn() -> I>,
 }
 
@@ -78,7 +80,14 @@ impl<I: Id, T> Slab<I, T> {
     /// An empty table that never holds more than `limit` objects.
     pub fn new(limit: u32) -> Self {
         let free = std::collections::VecDeque::new();
-        Slab { chunks: Vec::new(), free, limit, used: 0, slots: 0, _id: PhantomData }
+        Slab { chunks: Vec::new(), free, limit, used: 0, slots: 0, first: 0, _id: PhantomData }
+    }
+
+    /// Has generations begin elsewhere, before any object is stored: names of another table with as many
+    /// objects, whose generations are not that far yet, are refused here.
+    pub fn begin_at(&mut self, generation: u32) {
+        assert!(self.chunks.is_empty(), "the table has had objects");
+        self.first = generation;
     }
 
     /// Number of live objects.
@@ -118,7 +127,8 @@ impl<I: Id, T> Slab<I, T> {
     /// A slot that was never used.
     fn grow(&mut self) -> u32 {
         if self.slots as usize == self.chunks.len() * CHUNK {
-            self.chunks.push(Box::new(Chunk { generations: [0; CHUNK], values: [const { None }; CHUNK] }));
+            self.chunks
+                .push(Box::new(Chunk { generations: [self.first; CHUNK], values: [const { None }; CHUNK] }));
         }
         self.slots += 1;
         self.slots - 1
@@ -227,6 +237,17 @@ mod tests {
         assert_eq!(slab.get(c), Some(&3));
         assert_eq!(slab.get(b), Some(&2));
         assert_eq!(slab.len(), 2);
+    }
+
+    #[test]
+    fn names_of_another_table_are_refused() {
+        let (mut parents, mut childs) = (Slab::<PdId, u32>::new(8), Slab::<PdId, u32>::new(8));
+        childs.begin_at(1 << 24);
+        let stale = parents.insert(1).unwrap();
+        let own = childs.insert(2).unwrap();
+        assert_eq!(childs.get(stale), None);
+        assert_eq!(childs.remove(stale), None);
+        assert_eq!(childs.get(own), Some(&2));
     }
 
     #[test]

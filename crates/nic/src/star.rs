@@ -26,6 +26,7 @@ mod era;
 mod frames;
 mod library;
 mod policy;
+mod promised;
 pub mod service;
 mod silent;
 mod stack;
@@ -38,9 +39,11 @@ use crate::error::Error;
 use crate::event::{Event, StarOutcome};
 use crate::ids::QpId;
 use crate::limits;
+use crate::manager;
 use crate::memory::{Access, QueueMemory};
 use crate::nic::Nic;
 use crate::random::Seed;
+use crate::silence::{Overdue, Silence};
 use crate::transport::rc::star::{Star, WINDOW};
 use crate::transport::star::{Atomics, StarConfig, Stateless};
 use adverb_wire::star::{Grant, Hello, Ticket, Wish};
@@ -400,12 +403,20 @@ impl Nic {
 
     /// An endpoint's timer ran out.
     #[cold]
-    pub(crate) fn on_endpoint_timer(&mut self, index: u32, now: Instant) {
+    pub(crate) fn on_endpoint_timer(
+        &mut self,
+        index: u32,
+        now: Instant,
+        ask: &mut dyn FnMut(&Overdue) -> Silence,
+    ) {
         if service::has_index(index) {
             return self.on_native_timer(now);
         }
         if index == policy::INDEX {
             return self.compare_all(now);
+        }
+        if index == manager::INDEX {
+            return self.on_management_timer(now);
         }
         let Some(name) = self.endpoints.name_at(index) else { return };
         self.switch_timer(now, name);
@@ -442,7 +453,7 @@ impl Nic {
             self.star_due(name);
         }
         if decided {
-            self.library_timer(now, name);
+            self.library_timer(now, name, ask);
         }
     }
 

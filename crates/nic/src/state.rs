@@ -40,11 +40,15 @@ pub(crate) struct NicState {
     pub gid: Gid,
     /// Transport retries are never used up.
     pub retry_forever: bool,
+    /// What a frame does is told, to the watch or to the tally.
+    pub attended: bool,
     /// What chains do, if that is to be told.
     pub watch: Option<Box<Watch>>,
     pub notifier: Notifier,
     pub qpn_base: u32,
     pub loopback: bool,
+    /// The payload that requests move is counted.
+    pub tallies: bool,
     pub rto: Option<Duration>,
     pub memory: Memory,
     pub counters: Counters,
@@ -135,6 +139,8 @@ impl NicState {
             has_effects: false,
             effects: VecDeque::new(),
             cross: CrossChannels::default(),
+            attended: config.watch_chains || config.tally,
+            tallies: config.tally,
             watch: config.watch_chains.then(Box::default),
             managed: BTreeMap::new(),
             errors_release: config.wait_on_error == WaitOnError::Release,

@@ -77,10 +77,13 @@ fn offers(seed: u64, irn: bool) -> [Option<IrnConfig>; 2] {
     if !irn {
         return [None; 2];
     }
+    // A simulation's bitmaps, on one side or on both.
+    let wide = seed.is_multiple_of(4);
     let config = IrnConfig {
         scheme: [Scheme::Selective, Scheme::Selective, Scheme::NoSack, Scheme::GoBackN][rng.usize(..4)],
         bdp_packets: (rng.u8(..8) > 0).then(|| rng.u32(1..200)),
-        receive_packets: rng.u32(1..=512),
+        receive_packets: rng.u32(1..=512) << if wide { 3 } else { 0 },
+        wide,
         agreed: None,
         rto_low: Duration::from_us(rng.u64(10..200)),
         rto_high: Duration::from_us(rng.u64(50..1000)),
@@ -98,7 +101,7 @@ fn offers(seed: u64, irn: bool) -> [Option<IrnConfig>; 2] {
         },
     };
     let both = rng.u8(..8);
-    let other = IrnConfig { runs: rng.u8(..4) > 0, ..config };
+    let other = IrnConfig { runs: rng.u8(..4) > 0, wide: wide && !seed.is_multiple_of(8), ..config };
     [(both != 0).then_some(config), (both != 1).then_some(other)]
 }
 
@@ -123,7 +126,7 @@ fn scheme(seed: u64) -> CongestionControl {
             t_high: Duration::from_us(rng.u64(50..500)),
             ..TimelyConfig::default()
         }),
-        _ => CongestionControl::Tcp(TcpConfig { initial: rng.u32(1..20) }),
+        _ => CongestionControl::Tcp(TcpConfig { initial: rng.u32(1..20), ..TcpConfig::default() }),
     }
 }
 

@@ -205,7 +205,7 @@ fn round_trip_times_above_the_limit_slow_timely_down() {
 #[test]
 fn tcp_starts_slowly_and_halves_once_for_a_window() {
     for irn in [false, true] {
-        let mut w = world(7, CongestionControl::Tcp(TcpConfig { initial: 2 }), irn);
+        let mut w = world(7, CongestionControl::Tcp(TcpConfig { initial: 2, ..TcpConfig::default() }), irn);
         w.keep_log = true;
         let (a, _) = w.pair(QpType::Rc, CAPS, &Link::default());
         let times = departures(&mut w, a, 62);
@@ -231,5 +231,78 @@ fn tcp_starts_slowly_and_halves_once_for_a_window() {
         let third = departures(&mut w, a, 60);
         let first_flight = third.iter().filter(|at| **at == 0).count();
         assert!((30..45).contains(&first_flight), "irn {irn}: {first_flight} after a halving");
+    }
+}
+
+/// Marks come back in acknowledgements, one for each, and leave a window of two packets where every packet is
+/// marked; no notification says them again. With loss, repeats and reordering everything still arrives.
+#[test]
+fn dctcp_s_marks_come_back_in_acknowledgements() {
+    for irn in [false, true] {
+        let mut w = world(7, CongestionControl::Dctcp(DctcpConfig::default()), irn);
+        w.keep_log = true;
+        let (a, _) = w.pair(QpType::Rc, CAPS, &Link::default());
+        departures(&mut w, a, 60);
+        let (window, _) = w.nodes[0].nic.allowed(a).unwrap();
+        assert_eq!((window, w.counter(0, "ecn_echo_handled")), (70, 0), "irn {irn}: slow start from ten");
+        w.faults.mark = 1.0;
+        departures(&mut w, a, 200);
+        assert_eq!(w.nodes[0].nic.allowed(a).unwrap().0, 2, "irn {irn}");
+        let echoes = w.counter(0, "ecn_echo_handled");
+        assert!(echoes >= 100 && echoes <= w.counter(1, "ecn_echo_sent"), "{echoes}");
+        assert_eq!(w.counter(1, "ecn_marked"), 200);
+        assert_eq!((w.counter(1, "cnp_sent"), w.counter(0, "cnps_received")), (0, 0));
+        let echo = |p: &Packet| p.bth.becn;
+        assert!(w.log.iter().all(|(from, p)| !echo(p) || *from == 1), "data echoes nothing");
+    }
+}
+
+#[test]
+fn schemes_that_heed_each_packet_survive_every_fault() {
+    let hpcc = HpccConfig { base_rtt: Duration::from_us(5), ..HpccConfig::default() };
+    for scheme in [
+        CongestionControl::Dctcp(DctcpConfig::default()),
+        CongestionControl::Swift(SwiftConfig::default()),
+        CongestionControl::Hpcc(hpcc),
+    ] {
+        for irn in [false, true] {
+            let mut w = world(8, scheme, irn);
+            w.faults =
+                Faults { loss: 0.02, duplicate: 0.02, reorder: 0.05, corrupt: 0.01, late: 0.0, mark: 0.1 };
+            let (a, _) = w.pair(QpType::Rc, CAPS, &Link::default());
+            for _ in 0..5 {
+                departures(&mut w, a, 200);
+            }
+            assert!(w.counter(0, "retransmitted_packets") > 0);
+            let (window, rate) = w.nodes[0].nic.allowed(a).unwrap();
+            assert!(window >= 1 && rate > 0 && rate <= LINE, "{scheme:?} {window} {rate}");
+        }
+    }
+}
+
+/// Telemetry that is not the peer's, or for nobody, or for a queue pair without a scheme for it, changes
+/// nothing.
+#[test]
+fn telemetry_of_strangers_changes_nothing() {
+    use adverb_nic::telemetry::{Hop, Telemetry};
+    let mut full = Telemetry::default();
+    full.push(Hop { rate: 1, at: 1, sent: u64::MAX, queue: u32::MAX });
+    let hpcc = CongestionControl::Hpcc(HpccConfig::default());
+    for scheme in [hpcc, CongestionControl::Fixed] {
+        let mut w = world(9, scheme, false);
+        let (a, _) = w.pair(QpType::Rc, CAPS, &Link::default());
+        let before = w.nodes[0].nic.allowed(a);
+        let mut ack = notification(&w, a);
+        ack.bth.opcode = Opcode::new(adverb_wire::Service::Rc, adverb_wire::Operation::Acknowledge);
+        let mut stranger = ack;
+        stranger.flow.src = "10.9.9.9".parse::<std::net::Ipv4Addr>().unwrap().into();
+        let mut nobody = ack;
+        nobody.bth.dest_qp = QpNumber::new(0xfffff0);
+        for packet in [stranger, nobody] {
+            w.nodes[0].nic.on_telemetry(&packet, &full);
+        }
+        departures(&mut w, a, 30);
+        assert_eq!(w.counter(0, "telemetry_handled"), 0);
+        assert_eq!(w.nodes[0].nic.allowed(a), before);
     }
 }

@@ -659,3 +659,58 @@ fn a_blocked_path_holds_frames_but_not_timers() {
     w.nodes[0].nic.block_path(PathId::DEFAULT);
     assert_eq!(w.completion(0).status, Status::TransportRetryExceeded);
 }
+
+/// A datagram whose path is blocked is not lost: its queue pair waits with it, and others' paths go on. When
+/// the driver gives up on the path, what is for it is dropped, and what is for others leaves.
+#[test]
+fn datagrams_wait_for_a_blocked_path_until_it_is_given_up() {
+    let mut w = World::new(2, 32);
+    let (a, b, near, _) = datagrams(&mut w, false);
+    let other = w.qp(0, QpType::Ud, CAPS);
+    w.connect((0, other), (1, b), &Link::default());
+    let (ma, mb) = (w.memory(0, 64), w.memory(1, 4096));
+    for id in 0..8 {
+        w.recv(1, b, id, &[mb.sge(id as usize * 256, 104)]);
+    }
+    let far = UdAddress { path: PathId(7), ..near };
+    let sges = [ma.sge(0, 64)];
+    let datagram = |wr_id, to| SendWr { ud: Some(to), ..wr(wr_id, SendOp::Send, &sges) };
+    let taken = |w: &mut World, node: usize| -> Vec<u64> {
+        let all = std::iter::from_fn(|| w.poll(node));
+        all.map(|done| (done.status == Status::Success).then_some(done.wr_id).unwrap()).collect()
+    };
+    w.nodes[0].nic.block_path(PathId(7));
+    for (id, to) in [(1, far), (2, near)] {
+        w.send(0, a, datagram(id, to));
+    }
+    w.send(0, other, datagram(3, near));
+    w.run(Duration::from_ms(1));
+    // The queue keeps its order; another one goes on.
+    assert_eq!((taken(&mut w, 0), taken(&mut w, 1)), (vec![3], vec![0]));
+    assert_eq!((w.counter(0, "datagram_waits"), w.counter(0, "drop_tx_blocked")), (1, 0));
+    w.nodes[0].nic.unblock_path(PathId(7));
+    w.run(Duration::from_ms(1));
+    assert_eq!((taken(&mut w, 0), taken(&mut w, 1)), (vec![1, 2], vec![1, 2]));
+    // Given up: dropped now, and later ones at once, until the path is free again.
+    w.nodes[0].nic.block_path(PathId(7));
+    w.send(0, a, datagram(4, far));
+    w.send(0, a, datagram(5, near));
+    w.run(Duration::from_ms(1));
+    assert_eq!((taken(&mut w, 0), taken(&mut w, 1)), (vec![], vec![]));
+    w.nodes[0].nic.give_up_path(PathId(7));
+    w.send(0, a, datagram(6, far));
+    w.run(Duration::from_ms(1));
+    assert_eq!((taken(&mut w, 0), taken(&mut w, 1)), (vec![4, 5, 6], vec![3]));
+    assert_eq!((w.counter(0, "datagram_waits"), w.counter(0, "drop_tx_blocked")), (2, 2));
+    w.nodes[0].nic.unblock_path(PathId(7));
+    w.nodes[0].nic.block_path(PathId(7));
+    w.send(0, a, datagram(7, far));
+    w.run(Duration::from_ms(1));
+    assert_eq!(taken(&mut w, 1), vec![]);
+    // Who waits may go away, and is not missed.
+    w.nodes[0].nic.destroy_qp(a).unwrap();
+    w.nodes[0].nic.unblock_path(PathId(7));
+    w.send(0, other, datagram(8, far));
+    w.run(Duration::from_ms(1));
+    assert_eq!((taken(&mut w, 0), taken(&mut w, 1)), (vec![8], vec![4]));
+}

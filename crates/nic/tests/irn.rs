@@ -2,6 +2,7 @@
 //! plain RC's.
 
 mod world;
+use adverb_nic::irn::{WIDE, WINDOW};
 use adverb_nic::*;
 use adverb_wire::{
     Duration, IrnEth, Key, NakCode, Operation, Packet, Psn, SackEth, Service, Syndrome, WriteLength,
@@ -74,6 +75,19 @@ fn two_that_offer_it_agree_and_speak_it() {
         assert_eq!((p.reth.va, p.reth.len), (va + 1024 * k as u64, length));
     }
     assert_eq!((w.counter(0, "timeouts"), w.counter(1, "timeouts")), (0, 0));
+}
+
+/// A driver may have one queue pair offer nothing, as long as the peers have not begun to agree.
+#[test]
+fn what_a_queue_pair_offers_is_settled_before_rtr() {
+    let mut w = World::with_config(2, 2, |c| c.irn = Some(IrnConfig::paper()));
+    let (a, _) = w.pair(QpType::Rc, CAPS, &Link::default());
+    w.run(Duration::from_ms(1));
+    let nic = &mut w.nodes[0].nic;
+    assert!(matches!(nic.offer_irn(a, false), Err(adverb_nic::Error::Invalid(_))));
+    assert_eq!(nic.recovery_of(a), Ok(LossRecovery::Irn), "nothing has changed");
+    nic.destroy_qp(a).unwrap();
+    assert_eq!(nic.offer_irn(a, false), Err(adverb_nic::Error::NoSuchObject));
 }
 
 #[test]
@@ -415,6 +429,34 @@ fn bdp_fc_bounds_what_is_in_flight() {
         assert_eq!((w.completion(0).wr_id, w.completion(0).wr_id), (1, 2));
         assert!(most.borrow().0 == 59, "all answers once");
         assert_eq!(w.counter(1, "retransmitted_packets"), 0);
+    }
+}
+
+/// 708 packets of twelve WRITEs: the bitmaps' 512 are in flight, or all of them where bitmaps are wide. The
+/// one that is lost, with all others behind it, comes again by itself.
+#[test]
+fn without_bdp_fc_only_the_bitmaps_bound_what_is_in_flight() {
+    for (wide, expected) in [(false, 512), (true, 12 * 59)] {
+        let mut w = World::with_config(2, 8, |c| {
+            let receive_packets = if wide { WIDE } else { WINDOW };
+            c.irn = Some(IrnConfig { bdp_packets: None, wide, receive_packets, ..IrnConfig::paper() });
+        });
+        let (a, _, ma, mb) = agreed(&mut w, &Link::default());
+        let rkey = mb.at(0).1;
+        for n in 0..12 {
+            let at = 400 * n as usize;
+            w.send(0, a, wr(n, SendOp::Write(mb.at(at).0, rkey), &[ma.sge(at, 60_000)]));
+        }
+        let before = w.counter(0, "tx_packets");
+        lose_once(&mut w, 0, |p| p.bth.opcode.operation().is_write());
+        w.transmit();
+        assert_eq!(w.counter(0, "tx_packets") - before, expected);
+        for n in 0..12 {
+            let done = w.completion(0);
+            assert_eq!((done.wr_id, done.status), (n, Status::Success));
+        }
+        assert_eq!(w.counter(0, "retransmitted_packets"), 1, "the one that was lost");
+        assert_eq!(w.counter(1, "early_packets"), expected - 1, "what was in flight with it had landed");
     }
 }
 

@@ -193,6 +193,33 @@ fn each_kind_of_packet_may_be_lost() {
     }
 }
 
+/// A WRITE is lost, and what overlaps it arrives: when all is done, the later one's bytes stand, and a READ
+/// behind both has them.
+#[test]
+fn what_overlaps_a_lost_write_has_the_last_word() {
+    for lost in 0..2 {
+        let mut w = client_and_server(4);
+        let (a, _) = agreed(&mut w);
+        let (ma, mb) = (w.memory(CLIENT, 64), w.memory(SERVER, 64));
+        let mut seen = 0;
+        w.drop_if = Some(Box::new(move |_, p| {
+            let is = operation_is(p, Operation::RemoteData);
+            seen += u32::from(is);
+            is && seen == lost + 1
+        }));
+        ma.write(0, b"AAAAAAAABBBBBBBB");
+        let (va, rkey) = mb.at(0);
+        w.send(CLIENT, a, wr(1, SendOp::Write(va, rkey), &[ma.sge(0, 8)]));
+        w.send(CLIENT, a, wr(2, SendOp::Write(va + 4, rkey), &[ma.sge(8, 8)]));
+        w.send(CLIENT, a, wr(3, SendOp::Read(va, rkey), &[ma.sge(32, 12)]));
+        w.run(Duration::from_ms(200));
+        let ends: Vec<_> = done(&mut w, CLIENT).into_iter().map(|(id, status, _)| (id, status)).collect();
+        assert_eq!(ends, [1, 2, 3].map(|id| (id, Status::Success)), "{lost}");
+        assert_eq!((mb.read(0, 12), ma.read(32, 12)), (b"AAAABBBBBBBB".to_vec(), b"AAAABBBBBBBB".to_vec()));
+        assert_eq!((w.lost, w.counter(CLIENT, "star_out_of_order") > 0), (1, true), "{lost}");
+    }
+}
+
 #[test]
 fn hellos_and_records_may_be_lost() {
     use Operation::*;

@@ -150,6 +150,38 @@ fn a_ticket_of_an_earlier_process_opens_nothing() {
     assert_eq!(verdicts(&give(&mut w, SERVER, &fresh, &[1; 8])), [Verdict::Done]);
 }
 
+/// The byte by which a ticket says its queue pair's life comes round: who was this number's peer long ago is
+/// still nobody, whatever deadline he claims.
+#[test]
+fn a_ticket_of_a_life_long_past_opens_nothing() {
+    let (mut w, ids) = world(3);
+    let memory = [w.memory(CLIENT, 64), w.memory(SERVER, 64)];
+    let mut write = captured_write(&mut w, ids[CLIENT], &memory[CLIENT], &memory[SERVER]);
+    w.keep_log = false;
+    let first = write.bth.psn;
+    for life in 2..520u32 {
+        for (node, peer) in [(CLIENT, SERVER), (SERVER, CLIENT)] {
+            let nic = &mut w.nodes[node].nic;
+            let attr = QpAttr { state: QpState::Reset, ..nic.query_qp(ids[node]).unwrap().0 };
+            nic.modify_qp(w.now, ids[node], &attr, QpAttrMask::STATE).unwrap();
+            w.connect((node, ids[node]), (peer, ids[peer]), &Link { timeout: 14, ..Link::default() });
+        }
+        w.run(Duration::from_ms(1));
+        assert_eq!(w.nodes[SERVER].nic.star_side(ids[SERVER]), Ok(StarSide::Stateless), "life {life}");
+        write.reth.len = (w.now.as_ps() / 1_000_000) as u32 + 5000;
+        write.bth.psn = first.add(life);
+        assert_eq!(give(&mut w, SERVER, &write, &[1; 8]), [], "life {life}");
+        assert_eq!(memory[SERVER].read(0, 8), [0; 8], "life {life}");
+    }
+    let dropped = ["star_drop_not_live", "star_drop_ticket"].map(|name| w.counter(SERVER, name));
+    assert_eq!(dropped.iter().sum::<u64>(), 518);
+    assert!(dropped.iter().all(|count| *count > 100), "{dropped:?}: by the byte first, then by the seal");
+    // And the connection that it has now works.
+    let (va, rkey) = memory[SERVER].at(0);
+    w.send(CLIENT, ids[CLIENT], wr(1, SendOp::Write(va, rkey), &[memory[CLIENT].sge(0, 8)]));
+    assert_eq!(w.completion(CLIENT).status, Status::Success);
+}
+
 #[test]
 fn a_ticket_speaks_for_its_own_connection_only() {
     let (mut w, victim) = world(4);

@@ -4,7 +4,7 @@
 mod world;
 use adverb_nic::*;
 use adverb_wire::star::{Answer, Cqe, Op, Place, StarEth, Verdict, Wish};
-use adverb_wire::{Duration, Operation, Packet, Psn, Service};
+use adverb_wire::{Duration, Key, Operation, Packet, Psn, Service};
 use std::collections::VecDeque;
 use world::*;
 
@@ -988,5 +988,476 @@ fn a_packet_reads_of_its_hosts_queues_a_range_and_one_request_or_nothing() {
             let read = w.counter(SERVER, "star_host_bytes") - before;
             assert_eq!(read, packets * each, "{op:?} of {len}, {packets} packets, merged {merges}");
         }
+    }
+}
+
+/// Masked atomics are refused in words, whoever asks, also where both sides are of one NIC, which would
+/// execute them for plain RC.
+#[test]
+fn masked_atomics_are_refused_and_change_nothing() {
+    let ops = |addr, rkey| {
+        let (compare_mask, swap_mask) = (u64::MAX, u64::MAX);
+        let swap = SendOp::MaskedCompareSwap { addr, rkey, compare: 0, swap: 9, compare_mask, swap_mask };
+        [swap, SendOp::MaskedFetchAdd { addr, rkey, add: 1, boundary: 0 }]
+    };
+    for (case, op) in (0..6).map(|n| (n / 2, n % 2)) {
+        let mut w = client_and_server(11, Duration::from_ms(20), false);
+        let (from, ids) = match case {
+            0 | 1 => (case, agreed(&mut w, &Link { timeout: 14, ..Link::default() })),
+            _ => {
+                w = World::with_config(1, 11, |config| {
+                    let auto = StarConfig { wish: Wish::Auto, threshold: 0, ..StarConfig::default() };
+                    config.star = Some(auto);
+                });
+                let ids = [w.qp(0, QpType::Rc, CAPS), w.qp(0, QpType::Rc, CAPS)];
+                let link = Link { timeout: 14, psn: (Psn::new(7), Psn::new(7)), ..Link::default() };
+                w.connect((0, ids[0]), (0, ids[1]), &link);
+                w.connect((0, ids[1]), (0, ids[0]), &link);
+                w.run(Duration::from_ms(1));
+                // Whichever is stateful asks.
+                let is_first = w.nodes[0].nic.star_side(ids[0]) == Ok(StarSide::Stateful);
+                assert!(is_first || w.nodes[0].nic.star_side(ids[1]) == Ok(StarSide::Stateful));
+                (0, if is_first { ids } else { [ids[1], ids[0]] })
+            }
+        };
+        let there = if case == 2 { 0 } else { 1 - from };
+        let memory = [w.memory(from, 64), w.memory(there, 64)];
+        let (addr, rkey) = memory[1].at(8);
+        let asking = if case == 2 { ids[0] } else { ids[from] };
+        w.send(from, asking, wr(1, SendOp::Write(addr + 8, rkey), &[memory[0].sge(0, 8)]));
+        w.send(from, asking, wr(2, ops(addr, rkey)[op], &[memory[0].sge(0, 8)]));
+        w.send(from, asking, wr(3, SendOp::Write(addr + 16, rkey), &[memory[0].sge(0, 8)]));
+        w.run(Duration::from_ms(1000));
+        let wanted = [(1, Status::Success), (2, Status::LocalQpOperation), (3, Status::WorkRequestFlushed)];
+        assert_eq!(ends(&mut w, from), wanted, "case {case}, {op}");
+        assert_eq!(memory[1].word(8), 0, "case {case}, {op}");
+        let why = w.nodes[from].nic.next_explanation().expect("a reason").rule;
+        assert!(why.contains("masked atomics"), "case {case}, {op}: {why}");
+    }
+}
+
+/// A queue of the stateless side that is full is full as with RC, and has room again when what was posted is
+/// done; a completion queue that is overrun is an event, as with RC.
+#[test]
+fn full_queues_of_the_stateless_side_are_those_of_rc() {
+    for star in [false, true] {
+        let mut w = match star {
+            true => client_and_server(12, Duration::from_ms(20), false),
+            false => World::new(2, 12),
+        };
+        let small = w.nodes[SERVER].nic.create_cq(4).unwrap();
+        w.nodes[SERVER].cq = small;
+        let caps = QpCaps { max_send_wr: 4, max_recv_wr: 4, ..CAPS };
+        let (a, b) = w.pair(QpType::Rc, caps, &Link { timeout: 14, ..Link::default() });
+        w.run(Duration::from_ms(1));
+        assert_eq!(w.nodes[SERVER].nic.star_side(b) == Ok(StarSide::Stateless), star);
+        let memory = [w.memory(CLIENT, 64), w.memory(SERVER, 64)];
+        let (va, rkey) = memory[CLIENT].at(0);
+        for round in 0..3 {
+            for id in 0..4 {
+                w.send(SERVER, b, wr(id, SendOp::Write(va, rkey), &[memory[SERVER].sge(0, 8)]));
+            }
+            let more = wr(9, SendOp::Write(va, rkey), &[]);
+            let refused = w.nodes[SERVER].nic.post_send(w.now, b, &more);
+            assert_eq!(refused, Err(Error::QueueFull), "{star}, round {round}");
+            w.run(Duration::from_ms(5));
+            let done: Vec<_> = (0..4).map(|id| (id, Status::Success)).collect();
+            assert_eq!(ends(&mut w, SERVER), done, "{star}, round {round}");
+        }
+        // Four receives and four sends have one queue of four entries: four are lost, once it is full.
+        for id in 0..4 {
+            w.recv(SERVER, b, 50 + id, &[memory[SERVER].sge(0, 64)]);
+        }
+        let refused = w.nodes[SERVER].nic.post_recv(w.now, b, &RecvWr { wr_id: 9, sges: &[] });
+        assert_eq!(refused, Err(Error::QueueFull), "{star}");
+        for id in 0..4 {
+            w.send(CLIENT, a, wr(id, SendOp::Send, &[memory[CLIENT].sge(0, 8)]));
+            w.send(SERVER, b, wr(id, SendOp::Write(va, rkey), &[memory[SERVER].sge(0, 8)]));
+        }
+        w.run(Duration::from_ms(20));
+        let events: Vec<_> = std::iter::from_fn(|| w.nodes[SERVER].nic.next_event())
+            .filter(|event| !matches!(event, Event::Star(..)))
+            .collect();
+        assert_eq!(events, [Event::CqError(small)], "{star}");
+        assert_eq!((ends(&mut w, SERVER).len(), w.counter(SERVER, "cq_overruns")), (4, 1), "{star}");
+        assert_eq!(ends(&mut w, CLIENT).len(), 4, "{star}: the client hears nothing of it");
+    }
+}
+
+/// One of a thousand clients dies in the middle of its message, either way: the others' requests are done as
+/// if nothing were, and the stateless NIC has as many bytes as before.
+#[test]
+fn one_of_a_thousand_clients_dies_and_nobody_else_notices() {
+    const CLIENTS: usize = 1000;
+    let mut w = client_and_server(13, Duration::from_ms(20), false);
+    let link = Link { timeout: 12, ..Link::default() };
+    let pairs: Vec<_> = (0..CLIENTS).map(|_| w.pair(QpType::Rc, CAPS, &link)).collect();
+    w.run(Duration::from_ms(20));
+    assert_eq!(w.counter(SERVER, "star_agreed"), CLIENTS as u64);
+    let memory = [w.memory(CLIENT, 4096), w.memory(SERVER, 8 * CLIENTS)];
+    let before = w.nodes[SERVER].nic.stateless_bytes();
+    let dead = pairs[CLIENTS / 2];
+    let number = w.nodes[SERVER].nic.qp_number(dead.1).unwrap();
+    let mut seen = 0;
+    w.drop_if = Some(Box::new(move |from, p| {
+        let is = from == CLIENT && p.bth.dest_qp == number;
+        seen += u64::from(is);
+        is && seen > 3
+    }));
+    w.recv(CLIENT, dead.0, 60, &[memory[CLIENT].sge(0, 4096)]);
+    w.send(SERVER, dead.1, wr(7777, SendOp::Send, &[memory[SERVER].sge(0, 4096)]));
+    w.transmit();
+    let mut done = 0;
+    for (i, pair) in pairs.iter().enumerate().filter(|(_, pair)| **pair != dead) {
+        let (va, rkey) = memory[SERVER].at(8 * i);
+        memory[CLIENT].write(8, &(7 + i as u64).to_ne_bytes());
+        w.send(CLIENT, pair.0, wr(i as u64, SendOp::Write(va, rkey), &[memory[CLIENT].sge(8, 8)]));
+        assert_eq!(w.completion(CLIENT).status, Status::Success);
+        assert_eq!(memory[SERVER].word(8 * i), 7 + i as u64);
+        done += 1;
+    }
+    assert_eq!(done, CLIENTS - 1);
+    w.run(Duration::from_ms(1000));
+    assert_eq!(ends(&mut w, SERVER), [(7777, Status::TransportRetryExceeded)]);
+    assert_eq!(state(&mut w, SERVER, dead.1), QpState::Err);
+    assert_eq!(w.nodes[SERVER].nic.stateless_bytes(), before);
+    assert!(
+        pairs.iter().filter(|pair| **pair != dead).all(|pair| state(&mut w, SERVER, pair.1) == QpState::Rts)
+    );
+}
+
+/// What a message is moved from or to goes while it is on its way: no byte more is moved, and it fails as
+/// with RC, with the reason in words.
+#[test]
+fn memory_that_goes_in_the_middle_of_a_message_fails_it() {
+    const LEN: usize = 200_000;
+    for (case, way) in (0..8).map(|n| (n / 2, n % 2)) {
+        let (mut w, ids) = world(14);
+        let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::MW_BIND;
+        let (own, there) = (w.memory(CLIENT, LEN), w.memory_with(SERVER, LEN, rights));
+        own.write(0, &pattern(5, LEN));
+        let (pd, server) = (w.nodes[SERVER].pd, ids[SERVER]);
+        let (va, mut rkey) = there.at(0);
+        // A region, a window of type 1, one of type 2; what the server has posted.
+        let kind = [None, Some(MwType::One), Some(MwType::Two), None][case];
+        let window = kind.map(|kind| w.nodes[SERVER].nic.memory().alloc_mw(pd, kind).unwrap());
+        if let Some(window) = window {
+            rkey = Key(window.rkey.0 & !0xff | 0x77);
+            let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
+            let (mw, lkey, len) = (window.id, there.mr.lkey, LEN as u64);
+            w.send(SERVER, server, wr(40, SendOp::BindMw { mw, rkey, lkey, addr: va, len, access }, &[]));
+            assert_eq!(w.completion(SERVER).status, Status::Success);
+        }
+        let op = if way == 0 { SendOp::Write(va, rkey) } else { SendOp::Read(va, rkey) };
+        if case == 3 {
+            if way == 0 {
+                w.recv(SERVER, server, 50, &[there.sge(0, LEN)]);
+                w.send(CLIENT, ids[CLIENT], wr(1, SendOp::Send, &[own.sge(0, LEN)]));
+            } else {
+                w.recv(CLIENT, ids[CLIENT], 60, &[own.sge(0, LEN)]);
+                w.send(SERVER, server, wr(2, SendOp::Send, &[there.sge(0, LEN)]));
+            }
+        } else {
+            w.send(CLIENT, ids[CLIENT], wr(1, op, &[own.sge(0, LEN)]));
+        }
+        let until = w.now + Duration::from_ms(100);
+        let already = w.counter(SERVER, "star_executed");
+        while w.counter(SERVER, "star_executed") < already + 20 {
+            assert!(w.advance(until), "case {case}, {way}: nothing happens");
+        }
+        let nic = &mut w.nodes[SERVER].nic;
+        match (case, window) {
+            (1, Some(window)) => nic.memory().dealloc_mw(window.id).unwrap(),
+            (2, _) => nic.post_send(w.now, server, &wr(41, SendOp::LocalInv(rkey), &[])).unwrap(),
+            _ => nic.memory().dereg_mr(there.mr.id).unwrap(),
+        }
+        w.transmit();
+        let left = there.read(0, LEN);
+        assert!(case != 0 || way != 0 || left != pattern(5, LEN), "all had landed before");
+        w.run(Duration::from_ms(1000));
+        if way == 0 {
+            assert!(there.read(0, LEN) == left, "case {case}: something landed after its region had gone");
+        }
+        // As with RC: whose own memory it was that had gone has failed himself.
+        let (client, server) = match (case, way) {
+            (2, _) => (vec![(1, Status::RemoteAccess)], vec![(41, Status::Success)]),
+            (3, 0) => (vec![(1, Status::RemoteOperation)], vec![(50, Status::LocalProtection)]),
+            (3, _) => (vec![], vec![(2, Status::LocalProtection)]),
+            _ => (vec![(1, Status::RemoteAccess)], vec![]),
+        };
+        assert_eq!(ends(&mut w, CLIENT), client, "case {case}, {way}");
+        assert_eq!(ends(&mut w, SERVER), server, "case {case}, {way}");
+        let (node, words) = match (case, way) {
+            (3, 1) => (SERVER, "StaR"),
+            (3, _) => (CLIENT, "own receive is at fault: key, bounds or rights (StaR NAK access, posted)"),
+            _ => (CLIENT, "refused the access: key, bounds or rights (StaR NAK access)"),
+        };
+        assert_eq!(state(&mut w, node, ids[node]), QpState::Err, "case {case}, {way}");
+        assert!(w.counter(SERVER, "star_nak_region") > 0 || case == 3, "case {case}, {way}");
+        let why = w.nodes[node].nic.next_explanation().expect("a reason").rule;
+        assert!(why.contains(words), "case {case}, {way}: {why}");
+    }
+}
+
+/// What the driver knows of a silent client counts for what the stateless side has posted, as with RC: one
+/// that has no processor is borne for so long, and the reason says what is known.
+#[test]
+fn a_client_without_a_processor_is_borne_and_the_reason_says_what_is_known() {
+    let excused_max = Duration::from_ms(2000);
+    for (silence, words, bears) in [
+        (Silence::Unknown, "the stateful side did not answer within", false),
+        (Silence::Heard, "runs and took in what arrived", false),
+        (Silence::Stopped, "process is stopped", false),
+        (Silence::Gone, "process has ended", false),
+        (Silence::Late, "had no processor", true),
+        (Silence::Unread, "had no processor", true),
+    ] {
+        for comes_back in [false, true] {
+            let mut w = World::with_config(2, 15, |config| {
+                let wish = if config.qpn_base == 1 << 16 { Wish::Client } else { Wish::Server };
+                config.star = Some(StarConfig { wish, ..StarConfig::default() });
+                config.tolerance = Tolerance { excused_max, silence_min: Duration::from_ms(1) };
+            });
+            let ids = agreed(&mut w, &Link { timeout: 12, ..Link::default() });
+            let memory = [w.memory(CLIENT, 64), w.memory(SERVER, 64)];
+            w.ask = Some(Box::new(move |node, _| if node == SERVER { silence } else { Silence::Unknown }));
+            // It neither hears nor says anything.
+            w.drop_if = Some(Box::new(|_, _| true));
+            let (va, rkey) = memory[CLIENT].at(0);
+            let begun = w.now;
+            w.send(SERVER, ids[SERVER], wr(1, SendOp::Write(va, rkey), &[memory[SERVER].sge(0, 8)]));
+            if comes_back {
+                w.run(Duration::from_ms(1000));
+                w.drop_if = None;
+                // What it had posted before is done, or has failed long ago.
+                let status = if bears { Status::Success } else { Status::TransportRetryExceeded };
+                assert_eq!(w.completion(SERVER).status, status, "{silence:?}");
+                assert_eq!(w.counter(SERVER, "timeouts_excused") > 0, bears, "{silence:?}");
+                continue;
+            }
+            assert_eq!(w.completion(SERVER).status, Status::TransportRetryExceeded, "{silence:?}");
+            let took = w.now.since(begun);
+            let patience = Duration::from_us(8 * 4096 * 4096 / 1000);
+            // It looks four times in its patience.
+            let quarter = Duration::from_ps(patience.as_ps() / 4);
+            let least = if bears { (patience + excused_max).minus(quarter) } else { patience };
+            let most = least + quarter.times(3);
+            assert!((least..most).contains(&took), "{silence:?}: it took {took:?}, not {least:?}");
+            let why = w.nodes[SERVER].nic.next_explanation().expect("a reason").rule;
+            assert!(why.contains(words), "{silence:?}: {why}");
+        }
+    }
+}
+
+/// Packets of StaR's of one kind, of which none gets through from some moment on.
+const LOST_FOR_EVER: [Operation; 8] = [
+    Operation::RemoteData,
+    Operation::RemoteDataAnswer,
+    Operation::GetData,
+    Operation::GetDataAnswer,
+    Operation::WqePacket,
+    Operation::WqeEventAcknowledge,
+    Operation::CqePacket,
+    Operation::CqeEventAcknowledge,
+];
+
+/// What a run showed in which a kind of packet was lost for ever.
+#[derive(Default)]
+struct Endings {
+    /// Sides of which a request has failed by its retry count, or that have failed with none to say so.
+    failed: u32,
+    unheard: u32,
+    rules: Vec<&'static str>,
+}
+
+/// Two sides, of which some post a SEND, a WRITE and a READ, while none of a kind of packet gets through
+/// from the `first`-th on. Whatever was posted must end, at both sides and in the time that timeout and
+/// retry count allow; who has failed is in ERR; and a message that its sender has seen complete has
+/// arrived, or its sender has failed.
+fn all_end(operation: Operation, first: u64, posters: &[usize], merges: bool, seen_all: &mut Endings) {
+    let what = format!("{operation:?} from {first}, posted by {posters:?}, merges: {merges}");
+    let mut w = client_and_server(16, Duration::from_ms(20), merges);
+    let ids = agreed(&mut w, &Link { timeout: 12, ..Link::default() });
+    let memory = [w.memory(CLIENT, 8192), w.memory(SERVER, 8192)];
+    let mut seen = 0;
+    w.drop_if = Some(Box::new(move |_, p| {
+        let is = is_star(p) && p.bth.opcode.operation() == operation;
+        seen += u64::from(is);
+        is && seen > first
+    }));
+    for &from in posters {
+        let to = 1 - from;
+        let (va, rkey) = memory[to].at(0);
+        w.recv(to, ids[to], 50, &[memory[to].sge(4096, 2500)]);
+        w.send(from, ids[from], wr(1, SendOp::Send, &[memory[from].sge(0, 2500)]));
+        w.send(from, ids[from], wr(2, SendOp::Write(va, rkey), &[memory[from].sge(0, 2500)]));
+        w.send(from, ids[from], wr(3, SendOp::Read(va, rkey), &[memory[from].sge(0, 2500)]));
+    }
+    // The client's patience, then the server's, of 134 ms each, and what its messages take before.
+    w.run(Duration::from_ms(600));
+    let done = [CLIENT, SERVER].map(|node| ends(&mut w, node));
+    for node in [CLIENT, SERVER] {
+        let sends: Vec<_> = done[node].iter().filter(|(id, _)| *id < 50).copied().collect();
+        let numbers = sends.iter().map(|(id, _)| *id).collect::<Vec<_>>();
+        let expected: &[u64] = if posters.contains(&node) { &[1, 2, 3] } else { &[] };
+        assert_eq!(numbers, expected, "{what}, node {node}: {done:?}");
+        let good = sends.iter().take_while(|(_, status)| *status == Status::Success).count();
+        let first_bad = sends.get(good).map(|(_, status)| *status);
+        let known = [None, Some(Status::TransportRetryExceeded), Some(Status::WorkRequestFlushed)];
+        assert!(known.contains(&first_bad), "{what}, node {node}: {done:?}");
+        let mut flushed = sends.iter().skip(good + 1);
+        assert!(flushed.all(|(_, status)| *status == Status::WorkRequestFlushed), "{what}: {done:?}");
+        let is_err = state(&mut w, node, ids[node]) == QpState::Err;
+        assert!(is_err || first_bad.is_none(), "{what}, node {node}: {done:?}");
+        let arrived = done[1 - node].contains(&(50, Status::Success));
+        assert!(good == 0 || arrived || is_err, "{what}, node {node}: lost, and nobody knows: {done:?}");
+        let nic = &mut w.nodes[node].nic;
+        let told = std::iter::from_fn(|| nic.next_event());
+        let unheard = told.filter(|event| *event == Event::Star(ids[node], StarOutcome::Unheard)).count();
+        seen_all.unheard += unheard as u32;
+        seen_all.failed += u32::from(first_bad == Some(Status::TransportRetryExceeded));
+        if first_bad == Some(Status::TransportRetryExceeded) {
+            seen_all.rules.push(nic.next_explanation().expect("a reason").rule);
+        }
+    }
+}
+
+/// Each kind of packet is lost for ever from some moment on, and nobody waits for ever.
+#[test]
+fn each_kind_of_packet_may_be_lost_for_ever() {
+    let mut seen = Endings::default();
+    for operation in LOST_FOR_EVER {
+        for first in [0, 1, 2, 5] {
+            for posters in [&[CLIENT, SERVER][..], &[CLIENT], &[SERVER]] {
+                for merges in [false, true] {
+                    all_end(operation, first, posters, merges, &mut seen);
+                }
+            }
+        }
+    }
+    assert!(seen.failed > 60, "{} sides have failed by their retry count", seen.failed);
+    assert!(seen.unheard > 0, "no side has failed with all its requests done");
+    for words in [
+        "its completions did not come",
+        "had no answer to what the request takes",
+        "the stateful side did not answer within",
+        "the peer did not acknowledge within",
+    ] {
+        let told = seen.rules.iter().filter(|rule| rule.contains(words)).count();
+        assert!(told > 0, "{words} is nobody's reason");
+    }
+}
+
+/// The end of a message is its completion: where nobody acknowledges that, what its sender has posted since
+/// fails when the message's time is up, for the reason that the driver knows.
+#[test]
+fn a_completion_that_nobody_acknowledges_fails_what_is_posted_after_its_message() {
+    for (silence, words) in [
+        (Silence::Unknown, "the stateless side did not acknowledge the completion of a message"),
+        (Silence::Stopped, "process is stopped, and did not acknowledge the completion of a message"),
+        (Silence::Gone, "process has ended, and did not acknowledge the completion of a message"),
+    ] {
+        let mut w = client_and_server(20, Duration::from_ms(20), false);
+        let ids = agreed(&mut w, &Link { timeout: 12, ..Link::default() });
+        let memory = [w.memory(CLIENT, 64), w.memory(SERVER, 64)];
+        w.ask = Some(Box::new(move |_, _| silence));
+        w.drop_if = Some(Box::new(|_, p| p.bth.opcode.operation() == Operation::CqePacket && is_star(p)));
+        w.recv(SERVER, ids[SERVER], 50, &[memory[SERVER].sge(0, 64)]);
+        w.send(CLIENT, ids[CLIENT], wr(1, SendOp::Send, &[memory[CLIENT].sge(0, 64)]));
+        assert_eq!(w.completion(CLIENT).status, Status::Success);
+        let begun = w.now;
+        w.run(Duration::from_ms(120));
+        w.drop_if = Some(Box::new(|_, _| true));
+        let (va, rkey) = memory[SERVER].at(0);
+        w.send(CLIENT, ids[CLIENT], wr(2, SendOp::Write(va, rkey), &[memory[CLIENT].sge(0, 8)]));
+        let failed = w.completion(CLIENT);
+        assert_eq!((failed.wr_id, failed.status), (2, Status::TransportRetryExceeded));
+        // 16.8 ms, eight times over, and a quarter of that at most.
+        let took = w.now.since(begun);
+        assert!((Duration::from_ms(134)..Duration::from_ms(169)).contains(&took), "{silence:?}: {took:?}");
+        let why = w.nodes[CLIENT].nic.next_explanation().expect("a reason").rule;
+        assert!(why.contains(words), "{why}");
+    }
+}
+
+/// A peer that is silent as a whole, for much longer than all timeouts, is not given up by a side that waits
+/// for nothing of its own: as with RC, both go on when it is heard again.
+#[test]
+fn who_waits_for_nothing_bears_any_silence() {
+    let mut w = client_and_server(18, Duration::from_ms(20), false);
+    let ids = agreed(&mut w, &Link { timeout: 12, ..Link::default() });
+    let memory = [w.memory(CLIENT, 4096), w.memory(SERVER, 4096)];
+    let (va, rkey) = memory[CLIENT].at(0);
+    // The server's WRITE is done, and nobody hears that its completion has come.
+    w.drop_if =
+        Some(Box::new(|_, p| p.bth.opcode.operation() == Operation::CqeEventAcknowledge && is_star(p)));
+    w.send(SERVER, ids[SERVER], wr(1, SendOp::Write(va, rkey), &[memory[SERVER].sge(0, 8)]));
+    assert_eq!(w.completion(SERVER).status, Status::Success);
+    w.run(Duration::from_ms(1000));
+    w.drop_if = None;
+    for round in 0..10 {
+        w.recv(SERVER, ids[SERVER], 50, &[memory[SERVER].sge(0, 64)]);
+        w.send(CLIENT, ids[CLIENT], wr(round, SendOp::Send, &[memory[CLIENT].sge(0, 64)]));
+        assert_eq!((w.completion(CLIENT).status, w.completion(SERVER).wr_id), (Status::Success, 50));
+        w.send(SERVER, ids[SERVER], wr(2, SendOp::Write(va, rkey), &[memory[SERVER].sge(0, 8)]));
+        assert_eq!(w.completion(SERVER).status, Status::Success, "round {round}");
+    }
+    for node in [CLIENT, SERVER] {
+        assert_eq!(state(&mut w, node, ids[node]), QpState::Rts, "node {node}");
+        assert_eq!(w.counter(node, "timeouts"), 0, "node {node}");
+    }
+}
+
+/// A side that was continued after a pause of any length asks first, and takes what has come meanwhile.
+#[test]
+fn a_pause_after_a_lost_completion_fails_nobody() {
+    let mut w = World::with_config(2, 19, |config| {
+        let wish = if config.qpn_base == 1 << 16 { Wish::Client } else { Wish::Server };
+        config.star = Some(StarConfig { wish, ..StarConfig::default() });
+        let excused_max = Duration::from_ms(10_000);
+        config.tolerance = Tolerance { excused_max, silence_min: Duration::from_ms(1) };
+    });
+    w.ask = Some(Box::new(|_, _| Silence::Late));
+    let ids = agreed(&mut w, &Link { timeout: 12, ..Link::default() });
+    let memory = [w.memory(CLIENT, 4096), w.memory(SERVER, 4096)];
+    let (va, rkey) = memory[CLIENT].at(0);
+    w.drop_if = Some(Box::new(|_, p| p.bth.opcode.operation() == Operation::CqePacket && is_star(p)));
+    w.send(SERVER, ids[SERVER], wr(1, SendOp::Write(va, rkey), &[memory[SERVER].sge(0, 8)]));
+    w.run(Duration::from_ms(12));
+    assert!(w.poll(SERVER).is_none() && memory[CLIENT].read(0, 8) == memory[SERVER].read(0, 8));
+    // Time passes for both, and no timer runs out in between.
+    w.drop_if = None;
+    w.now += Duration::from_ms(5000);
+    assert_eq!(w.completion(SERVER).status, Status::Success);
+    assert_eq!(state(&mut w, SERVER, ids[SERVER]), QpState::Rts);
+}
+
+/// Where every copy comes past its deadline, a side that lives is borne as one without a processor is, and
+/// then fails; hardware, which is never late, bears nothing.
+#[test]
+fn who_is_always_late_is_borne_as_long_as_silence_is() {
+    let patience = Duration::from_us(8 * 4096 * 4096 / 1000);
+    for excused_max in [Duration::ZERO, Duration::from_ms(2000)] {
+        let mut w = World::with_config(2, 17, |config| {
+            let wish = if config.qpn_base == 1 << 16 { Wish::Client } else { Wish::Server };
+            // Less than any way takes, once it takes so long.
+            config.star = Some(StarConfig { wish, lifetime: Duration::from_us(10), ..StarConfig::default() });
+            if excused_max > Duration::ZERO {
+                config.tolerance = Tolerance { excused_max, silence_min: Duration::from_ms(1) };
+            }
+        });
+        let ids = agreed(&mut w, &Link { timeout: 12, ..Link::default() });
+        w.faults.late = 1.0;
+        let memory = [w.memory(CLIENT, 64), w.memory(SERVER, 64)];
+        let (va, rkey) = memory[SERVER].at(0);
+        let begun = w.now;
+        w.send(CLIENT, ids[CLIENT], wr(1, SendOp::Write(va, rkey), &[memory[CLIENT].sge(0, 8)]));
+        assert_eq!(w.completion(CLIENT).status, Status::TransportRetryExceeded);
+        let took = w.now.since(begun);
+        // An answer takes milliseconds.
+        let least = (patience + excused_max).minus(Duration::from_ms(10));
+        assert!((least..least + patience).contains(&took), "it took {took:?}, not {least:?}");
+        let why = w.nodes[CLIENT].nic.next_explanation().expect("a reason").rule;
+        assert!(why.contains("past its deadline") || why.contains("did not acknowledge"), "{why}");
     }
 }

@@ -3,7 +3,7 @@
 mod world;
 use adverb_nic::*;
 use adverb_wire::star::{Grant, Wish};
-use adverb_wire::{Duration, Gid, Operation, Packet, QpNumber};
+use adverb_wire::{Duration, Gid, Key, Operation, Packet, QpNumber};
 use world::*;
 
 const CLIENT: usize = 0;
@@ -234,4 +234,52 @@ fn a_connection_that_is_kept_from_star_is_plain_rc_for_good() {
     assert_eq!(w.nodes[SERVER].nic.star_side(b), Ok(StarSide::Plain), "by the peer neither");
     assert!(w.counter(SERVER, "star_switch_refused") > 0);
     assert!(w.nodes[SERVER].nic.keep_from_star(b).is_err(), "too late");
+}
+
+/// What a program writes itself is seen when it is executed: too late to tell peers' registries of a window
+/// that all connections of the domain may use. Such a bind fails in words, where there is a registry; a
+/// window for this queue pair's peer, which speaks plain RC, is bound as ever, and so is one that is posted
+/// elsewhere.
+#[test]
+fn binds_that_a_program_writes_itself_are_refused_where_peers_would_have_to_hear_of_them() {
+    for (has_registry, kind, written) in [
+        (true, MwType::One, true),
+        (true, MwType::One, false),
+        (true, MwType::Two, true),
+        (false, MwType::One, true),
+    ] {
+        let mut w = World::with_config(2, 60, |config| {
+            let wish = if config.qpn_base == 1 << 16 { Wish::Client } else { Wish::Server };
+            config.star =
+                Some(StarConfig { wish, registry: has_registry.then_some(8), ..StarConfig::default() });
+        });
+        let (a, b) = (w.qp(CLIENT, QpType::Rc, CAPS), w.qp(SERVER, QpType::Rc, CAPS));
+        if written {
+            w.nodes[SERVER].nic.send_queue_memory(b).unwrap();
+        }
+        let link = Link { timeout: 14, ..Link::default() };
+        w.connect((SERVER, b), (CLIENT, a), &link);
+        w.connect((CLIENT, a), (SERVER, b), &link);
+        w.run(Duration::from_ms(50));
+        let memory =
+            w.memory_with(SERVER, 4096, Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::MW_BIND);
+        let pd = w.nodes[SERVER].pd;
+        let window = w.nodes[SERVER].nic.memory().alloc_mw(pd, kind).unwrap();
+        let bind = SendOp::BindMw {
+            mw: window.id,
+            rkey: Key(window.rkey.0 & !0xff | 0x33),
+            lkey: memory.mr.lkey,
+            addr: memory.addr(),
+            len: 4096,
+            access: Access::REMOTE_WRITE,
+        };
+        w.send(SERVER, b, wr(1, bind, &[]));
+        let done = w.completion(SERVER);
+        let refused = has_registry && written && kind == MwType::One;
+        let status = if refused { Status::MemoryWindowBind } else { Status::Success };
+        assert_eq!((done.wr_id, done.status), (1, status), "{has_registry}, {kind:?}, {written}");
+        assert_eq!(w.nodes[SERVER].nic.memory().take_ended_windows().len(), 0);
+        let why = w.nodes[SERVER].nic.next_explanation().map(|why| why.rule);
+        assert_eq!(why.is_some_and(|why| why.contains("writes itself")), refused, "{why:?}");
+    }
 }

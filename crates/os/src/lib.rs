@@ -16,6 +16,8 @@
 //! unix             sockets that carry descriptors and know who is at the other end
 //! socket_file      a daemon's place in the file system for them
 //! via              frames to and from a port of a switch's process, through one of them
+//! attend           a process that stays beside a program unnoticed
+//! terminal         a terminal to draw on: keys, size
 //! signals          SIGINT and SIGTERM as something to wait for; writing without SIGPIPE
 //! say              lines for the person who runs the program, which may be lost but harm nothing
 //! wake             bells for a process or thread that sleeps
@@ -26,10 +28,11 @@
 //! hint sync        prefetches; what synchronises, or a model of it
 //! ```
 //!
-//! Unsafe code is in `clock`, `sys`, `signals`, `interfaces`, `mapping`, `shm`, `ring`, `socket`, `inbox`,
-//! `packet`, `unix`, `wake`, `lock` and `hint`.
+//! Unsafe code is in `attend`, `clock`, `sys`, `signals`, `interfaces`, `mapping`, `shm`, `ring`, `socket`,
+//! `inbox`, `packet`, `unix`, `wake`, `lock`, `terminal` and `hint`.
 #![deny(unsafe_code)]
 
+pub mod attend;
 pub mod batch;
 pub mod capture;
 pub mod choice;
@@ -56,6 +59,7 @@ pub mod spin;
 pub mod steer;
 mod sync;
 pub mod sys;
+pub mod terminal;
 pub mod unix;
 pub mod via;
 pub mod wake;

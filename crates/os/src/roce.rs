@@ -231,8 +231,8 @@ impl RoceSockets {
     }
 
     /// Has the kernel steer datagrams among the processes of the address; see [`Socket::steer`].
-    pub fn steer(&self, owners: &[(u8, u8)], other: u8) -> io::Result<()> {
-        self.socket.steer(owners, other)
+    pub fn steer(&self, owners: &[(u8, u8)], listeners: &[(u32, u8)], other: u8) -> io::Result<()> {
+        self.socket.steer(owners, listeners, other)
     }
 
     /// The next call takes a whole batch; else a call takes few messages, and more when there were as many.

@@ -277,10 +277,11 @@ impl Socket {
     }
 
     /// Has the kernel give each datagram of the group that this socket shares its port with to the index of
-    /// its destination queue pair's upper byte, and those of bytes without one to `other`; see
+    /// its destination queue pair's upper byte, requests for a service to its listener's, and those of others
+    /// to `other`; see
     /// [`steer`](crate::steer).
-    pub fn steer(&self, owners: &[(u8, u8)], other: u8) -> io::Result<()> {
-        let mut code = crate::steer::program(owners, other);
+    pub fn steer(&self, owners: &[(u8, u8)], listeners: &[(u32, u8)], other: u8) -> io::Result<()> {
+        let mut code = crate::steer::program(owners, listeners, other);
         let len = libc::c_ushort::try_from(code.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
         // A `sock_fprog`, its padding included: what goes to the kernel is all written.
         #[repr(C)]

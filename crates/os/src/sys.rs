@@ -344,6 +344,12 @@ pub fn process_begun(pid: u32) -> Option<u64> {
     begun_in(&stat)
 }
 
+/// The parent of a process. None if it has ended, or `/proc` hides it.
+pub fn parent_of(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.get(stat.rfind(')')? + 1..)?.split_whitespace().nth(1)?.parse().ok().filter(|parent| *parent > 0)
+}
+
 /// The 22nd word of `/proc/PID/stat`, of which the second is a name that may hold anything; none of a process
 /// that has ended and was not waited for.
 fn begun_in(stat: &str) -> Option<u64> {

@@ -138,6 +138,12 @@ impl Channel {
         self.0.as_raw_fd()
     }
 
+    /// Ends the connection for both ends, whoever else holds a descriptor of it.
+    pub fn end(self) {
+        // SAFETY: plain values.
+        unsafe { libc::shutdown(self.0.as_raw_fd(), libc::SHUT_RDWR) };
+    }
+
     /// Asks the kernel to keep so many bytes of packets that the other end has not read. It may keep fewer.
     pub fn ask_for_send_buffer(&self, bytes: usize) {
         // As good as it gets: a small buffer costs turns, not frames.

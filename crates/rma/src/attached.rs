@@ -344,6 +344,9 @@ pub(crate) fn counters_of(path: &Path) -> Result<(OneRmaCounters, DriverCounters
     let channel = Channel::connect(path, PATIENCE_S).map_err(lost)?;
     let (answer, _) =
         ask(&channel, &Writer::new(request::COUNTERS), &[]).map_err(|failure| failure.opening(path))?;
+    // Over at once, though a child that another thread forks may hold the descriptor until it has become a
+    // program: it counts among the two connections that a process may have.
+    channel.end();
     Ok(read_counters(&answer))
 }
 

@@ -32,5 +32,6 @@ pub use host::{TransportConfig, hardware, memory};
 pub use scenario::{Plan, Scenario, ScenarioFile};
 pub use sim::{Config, Sim};
 pub use watch::record::{Report, Stats, Summary};
-pub use watch::{capture, oracle, record, sabotage, statistics, trace};
+pub use watch::{capture, oracle, perfetto, record, sabotage, series, slowdowns, statistics, trace};
 pub use workload::flows::{self, Flow, FlowSpec, Verb, Via};
+pub use workload::ways;

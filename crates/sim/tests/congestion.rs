@@ -1,6 +1,8 @@
 //! Congestion control over a fabric: two flows that share a bottleneck, with each scheme.
 
-use adverb_nic::{CongestionControl, DcqcnConfig, TcpConfig, TimelyConfig};
+use adverb_nic::{
+    CongestionControl, DcqcnConfig, DctcpConfig, HpccConfig, SwiftConfig, TcpConfig, TimelyConfig,
+};
 use adverb_sim::switch::ecn::Red;
 use adverb_sim::{CableKind, Config, FlowSpec, Sim, SwitchConfig, Topology, TransportConfig, Verb, Via};
 use adverb_wire::Duration;
@@ -110,6 +112,9 @@ fn a_seed_replays() {
         CongestionControl::Dcqcn(DcqcnConfig::default()),
         CongestionControl::Timely(TimelyConfig::default()),
         CongestionControl::Tcp(TcpConfig::default()),
+        CongestionControl::Dctcp(DctcpConfig::default()),
+        CongestionControl::Swift(SwiftConfig::default()),
+        CongestionControl::Hpcc(HpccConfig::default()),
     ] {
         let hash = || shares(config(scheme, true), 10_000, 3_000_000_000).0.trace_hash();
         assert_eq!(hash(), hash());
@@ -122,7 +127,7 @@ fn a_seed_replays() {
 fn a_queue_pair_that_waits_for_its_rate_goes_on() {
     let text = "seed = 1\n[topology]\nkind = \"fat-tree\"\nk = 4\nrate = \"40G\"\ndelay = \"2us\"\n\
         [switch]\ndiscipline = \"input-queued\"\nbuffer = \"240KB\"\n\
-        [switch.ecn]\nkmin = \"5KB\"\nkmax = \"200KB\"\npmax = 0.01\n[switch.pfc]\nxoff = \"220KB\"\n\
+        [switch.ecn]\nkmin = \"5KB\"\nkmax = \"200KB\"\npmax = 0.01\n[switch.pfc]\nheadroom = \"24KB\"\n\
         [transport]\ntimeout = 0\nack-every = 1000000\ncongestion = \"dcqcn\"\necn = true\n\
         [workload]\nkind = \"poisson\"\nload = 0.7\nflows = 2000\nsizes = \"heavy-tailed\"\n";
     let scenario = adverb_sim::Scenario::parse(text).unwrap_or_else(|e| panic!("{e}"));
@@ -130,4 +135,109 @@ fn a_queue_pair_that_waits_for_its_rate_goes_on() {
     sim.run(u64::MAX, u64::MAX);
     assert!(sim.stats().marked > 1000, "rates were cut");
     assert!(sim.flows_done(), "{} of {} ended", sim.flows_ended(), sim.flows().len());
+}
+
+fn step(bytes: u32) -> Red {
+    Red { kmin: bytes, kmax: bytes, pmax: 1.0 }
+}
+
+/// Mean and most of what waited for the busiest port in the second half, in KB.
+fn queue(sim: &Sim, end: u64) -> (f64, f64) {
+    let series = sim.series();
+    assert_eq!(series.missed, 0);
+    let late = || series.links.iter().filter(|s| s.at > end / 2);
+    let sum = |link| late().filter(|s| s.link == link).map(|s| f64::from(s.queue)).sum::<f64>();
+    let busiest = (0..sim.links().len() as u32).max_by(|a, b| sum(*a).total_cmp(&sum(*b))).unwrap_or(0);
+    let times = (end - end / 2) / sim.sampled_every();
+    let most = late().filter(|s| s.link == busiest).map(|s| s.queue).max().unwrap_or(0);
+    (sum(busiest) / times as f64 / 1e3, f64::from(most) / 1e3)
+}
+
+/// The schemes that go by each packet: two flows, the second one later, get fair shares, with either
+/// recovery; the queue and the link are as their papers derive, and what they go by is at work.
+#[test]
+fn two_flows_meet_what_papers_derive_of_queue_and_link() {
+    const END: u64 = 16_000_000_000;
+    // Six cables of 2 us, three full packets and as many acknowledgements.
+    const RTT_US: f64 = 12.7;
+    // Payload in a packet of 1,106 bytes, and in one that is stamped.
+    let (line, stamped) = (40.0 * 1024.0 / 1106.0, 40.0 * 1024.0 / 1148.0);
+    let swift = SwiftConfig { target: Duration::from_us(30), ..SwiftConfig::default() };
+    let hpcc = HpccConfig { base_rtt: Duration::from_us(13), ..HpccConfig::default() };
+    for scheme in [
+        CongestionControl::Dctcp(DctcpConfig::default()),
+        CongestionControl::Swift(swift),
+        CongestionControl::Hpcc(hpcc),
+    ] {
+        for irn in [false, true] {
+            let mut c = config(scheme, irn);
+            // The bandwidth-delay product is 64 KB; a seventh of it is what K has to be above.
+            c.switch.ecn = Some(step(30_000));
+            let (sim, found) = shares(c, 1_000_000_000, END);
+            let (mean, most) = queue(&sim, END);
+            let counts = |f: fn(&adverb_nic::Counters) -> u64| {
+                sim.hosts().iter().map(|h| f(h.nic.counters())).sum::<u64>()
+            };
+            let (echoes, brought) = (counts(|c| c.ecn_echo_handled), counts(|c| c.telemetry_handled));
+            let (fair, sum) = (fairness(found), found[0] + found[1]);
+            let is = format!(
+                "{scheme:?} irn {irn}: {found:.2?} Gb/s, fairness {fair:.3}, queue {mean:.1} KB, at most \
+                 {most:.1}, {echoes} echoes, {brought} with telemetry"
+            );
+            println!("{is}");
+            assert!(fair > 0.95, "{is}");
+            let drops: u64 = sim.ports().iter().map(|p| p.drops).sum();
+            assert_eq!(drops, 0, "the queue stays in its buffer");
+            let works = (echoes > 100, brought > 10_000, sim.stats().stamped > 20_000);
+            let near = |value: f64, wanted: f64, by: f64| (value / wanted - 1.0).abs() < by;
+            match scheme {
+                // Section 3.3: Q_max = K + N; section 3.4: above C RTT / 7 the queue does not run empty.
+                CongestionControl::Dctcp(_) => {
+                    assert!(near(most, 30.0 + 2.0 * 1.106, 0.15) && near(sum, line, 0.03), "{is}");
+                    assert_eq!(works, (true, false, false), "{is}");
+                }
+                // The round trip is kept at the target, which is a little longer for windows of 69 packets:
+                // shares would otherwise stay what they were.
+                CongestionControl::Swift(_) => {
+                    assert!(near(mean, (30.7 - RTT_US) * 5.0, 0.15) && near(sum, line, 0.03), "{is}");
+                    assert_eq!(works, (false, false, false), "{is}");
+                }
+                // Links are as full as eta says, and the queue is below a tenth of the product.
+                _ => {
+                    assert!(near(sum, 0.95 * stamped, 0.03) && mean < 6.4, "{is}");
+                    assert_eq!(works, (false, true, true), "{is}");
+                }
+            }
+        }
+    }
+}
+
+/// More senders than the bandwidth-delay product has packets: Swift's windows fall below one, and its queue
+/// stays bounded; without them it would be a packet for each sender.
+#[test]
+fn swift_goes_below_a_packet_where_an_incast_needs_it() {
+    let deepest = |min_cwnd: f64| {
+        let swift = SwiftConfig {
+            target: Duration::from_us(25),
+            fs_range: Duration::from_us(15),
+            min_cwnd,
+            ..SwiftConfig::default()
+        };
+        let mut c = Config::new(Topology::star(201, CABLE));
+        c.transport = TransportConfig { congestion: CongestionControl::Swift(swift), ..c.transport };
+        let mut sim = Sim::new(c).unwrap();
+        sim.sample_every(5_000_000);
+        let mut rng = fastrand::Rng::with_seed(1);
+        let flows = adverb_sim::workload::pattern::incast(201, (200, Some(0)), 20_000_000, 0, &mut rng);
+        sim.add_flows(flows);
+        let end = 3_000_000_000;
+        while sim.run(end, u64::MAX) {}
+        let (mean, _) = queue(&sim, end);
+        let paced = sim.series().flows.iter().filter(|s| s.rate < 40_000_000_000).count();
+        (mean, paced)
+    };
+    let (own, whole) = (deepest(0.001), deepest(1.0));
+    println!("windows below a packet: {own:?}, from one packet on: {whole:?}");
+    assert!(own.1 > 1000 && whole.1 == 0, "{own:?} {whole:?}");
+    assert!(own.0 < 150.0 && whole.0 > 170.0, "{own:?} {whole:?}");
 }

@@ -1,9 +1,10 @@
 //! Connections that last, and what StaR's packets cost where hardware costs something.
 
+mod common;
+
 use adverb_sim::hardware::Unit;
-use adverb_sim::workload::Workload;
-use adverb_sim::workload::persistent::Persistent;
 use adverb_sim::{Scenario, Sim};
+use common::{run, work};
 
 const FABRIC: &str = "[topology]\nkind = \"star\"\nhosts = 3\nrate = \"10G\"\ndelay = \"300ns\"\n";
 const STAR: &str = "[transport]\nkind = \"star\"\nstar = { stateless = [0], lifetime = \"5ms\" }\n";
@@ -16,19 +17,6 @@ fn workload(connections: u32, more: &str) -> String {
 }
 
 const RPC: &str = "requests = 3\nresponse = \"32\"";
-
-fn run(text: &str) -> Sim {
-    let plan = Scenario::parse(text).unwrap().plan(&mut |_| unreachable!()).unwrap();
-    let mut sim = plan.start().unwrap();
-    plan.run(&mut sim, &mut |_| {});
-    sim.check_invariants();
-    sim
-}
-
-fn work(sim: &Sim) -> &Persistent {
-    let Workload::Persistent(work) = sim.workload() else { panic!("connections") };
-    work
-}
 
 fn unit(sim: &Sim, host: usize) -> &Unit {
     sim.hosts()[host].unit.as_deref().unwrap()
@@ -169,5 +157,59 @@ fn what_does_not_go_together_is_refused_with_its_key() {
         (format!("{FABRIC}{fine}group = {{ size = 0, slot = \"1us\" }}\n"), "workload.group"),
     ] {
         assert_eq!(refused(&text), key, "{text}");
+    }
+}
+
+/// So many calls are under way on all connections together, whatever their number, with costs and without,
+/// and all connections have some; those that come later too.
+#[test]
+fn calls_are_drawn_over_all_connections() {
+    for (hardware, transport) in [("", ""), ("", STAR), ("[hardware]\nprofile = \"star-fpga\"\n", STAR)] {
+        for (pattern, by) in [("write", "client"), ("read", "client"), ("read", "server")] {
+            for (connections, first, steps) in [
+                (1, 1, ""),
+                (9, 9, ""),
+                (9, 4, "steps = [{ at = \"50us\", over = \"50us\", connections = 9 }]"),
+            ] {
+                let more = format!("pattern = \"{pattern}\"\nby = \"{by}\"\noutstanding = 8\n{steps}");
+                let sim = run(&format!("{FABRIC}{transport}{hardware}{}", workload(first, &more)));
+                let name = format!("{transport} {hardware} {more} {connections}");
+                let work = work(&sim);
+                assert_eq!((work.failed, work.stalled(800_000_000)), (0, 0), "{name}");
+                let ended = &work.ended;
+                assert!((0..connections).all(|n| ended.iter().any(|call| call.connection == n)), "{name}");
+                // At the end of each call, those that had begun and had not ended.
+                let at = ended[ended.len() / 2].end;
+                let under_way = ended.iter().filter(|call| call.start <= at && call.end > at).count();
+                assert_eq!(under_way, 8, "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_drawn_is_refused() {
+    let drawn = "outstanding = 8";
+    for (more, key) in [
+        (format!("pattern = \"rpc\"\n{RPC}\n{drawn}"), "workload.outstanding"),
+        (
+            format!("pattern = \"write\"\ngroup = {{ size = 2, slot = \"20us\" }}\n{drawn}"),
+            "workload.outstanding",
+        ),
+        (
+            format!("pattern = \"write\"\n{drawn}\nsteps = [{{ at = \"50us\", connections = 3 }}]"),
+            "workload.outstanding",
+        ),
+        (
+            "pattern = \"write\"\noutstanding = 64\nsteps = [{ at = \"50us\", connections = 900 }]"
+                .to_owned(),
+            "workload.connections",
+        ),
+        ("pattern = \"write\"\noutstanding = 0".to_owned(), "workload.outstanding"),
+        ("pattern = \"write\"\noutstanding = 4097".to_owned(), "workload.outstanding"),
+    ] {
+        let text = format!("{FABRIC}{}", workload(4, &more));
+        let error = Scenario::parse(&text).and_then(|s| s.plan(&mut |_| unreachable!())).err().unwrap();
+        assert!(error.to_string().contains(key), "{error}");
     }
 }

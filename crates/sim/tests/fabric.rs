@@ -66,7 +66,7 @@ fn an_idle_fabric_gives_every_flow_its_ideal_time() {
 #[test]
 fn pfc_loses_nothing_where_a_small_buffer_would() {
     for discipline in [
-        Discipline::InputQueued { buffer: 30 * PACKET },
+        Discipline::InputQueued { buffer: 94 * PACKET },
         Discipline::SharedBuffer { buffer: 600 * PACKET, alpha: f64::INFINITY },
     ] {
         let run = |lossless: bool| {
@@ -77,7 +77,7 @@ fn pfc_loses_nothing_where_a_small_buffer_would() {
                 c.switch.pfc = pfc(15, 12);
             }
             let mut sim = Sim::new(c).unwrap();
-            sim.add_flows(incast(9, 8, 4_000_000, 0, &mut fastrand::Rng::with_seed(1)));
+            sim.add_flows(incast(9, (8, None), 4_000_000, 0, &mut fastrand::Rng::with_seed(1)));
             finish(&mut sim);
             assert!(sim.flows_done() && sim.flows().iter().all(|f| !f.failed));
             sim
@@ -142,7 +142,7 @@ fn congested_queues_mark_what_may_be_marked() {
         c.switch.ecn = Some(Red { kmin: 5 * PACKET, kmax: 50 * PACKET, pmax: 0.1 });
         c.transport.ecn = ecn;
         let mut sim = Sim::new(c).unwrap();
-        sim.add_flows(incast(5, 4, 1_000_000, 0, &mut fastrand::Rng::with_seed(1)));
+        sim.add_flows(incast(5, (4, None), 1_000_000, 0, &mut fastrand::Rng::with_seed(1)));
         finish(&mut sim);
         assert_eq!(sim.stats().marked > 0, ecn);
         assert_eq!(sim.stats().marked, sim.ports().iter().map(|p| p.marked).sum::<u64>());
@@ -173,7 +173,7 @@ fn higher_classes_go_first_and_only_their_class_is_paused() {
     c.switch.pfc = pfc(15, 12);
     c.transport.class = 1;
     let mut sim = Sim::new(c).unwrap();
-    sim.add_flows(incast(4, 3, 1_000_000, 0, &mut fastrand::Rng::with_seed(1)));
+    sim.add_flows(incast(4, (3, None), 1_000_000, 0, &mut fastrand::Rng::with_seed(1)));
     finish(&mut sim);
     assert!(sim.flows_done());
     assert_eq!(sim.stats().pauses, 0, "class 1 has no PFC");
@@ -367,11 +367,27 @@ fn closed_loops_take_turns() {
 fn records_tell_every_flow_and_port() {
     let mut sim = Sim::new(config(Topology::star(5, CABLE))).unwrap();
     sim.sample_every(1_000_000);
-    sim.add_flows(incast(5, 4, 400_000, 0, &mut fastrand::Rng::with_seed(1)));
+    sim.add_flows(incast(5, (4, None), 400_000, 0, &mut fastrand::Rng::with_seed(1)));
     finish(&mut sim);
     let flows = sim.flows_csv();
     assert_eq!(flows.lines().count(), 5);
     assert!(flows.lines().nth(1).unwrap().starts_with("0,"));
+    assert!(
+        flows.lines().nth(1).unwrap().ends_with(",0,0,"),
+        "it did not fail, and is of the first workload"
+    );
+    // What links have carried over time is what they have carried, but for the end.
+    let (mut carried, mut full) = (vec![0; 10], 0);
+    for s in &sim.series().links {
+        carried[s.link as usize] += s.bytes;
+        full = full.max(s.bytes);
+    }
+    for (l, link) in sim.links().iter().enumerate() {
+        assert!(carried[l] <= link.bytes && link.bytes - carried[l] < full + 1, "link {l}: {}", carried[l]);
+    }
+    assert_eq!(sim.links_csv().lines().count(), 1 + sim.series().links.len());
+    let of = |flow| sim.series().flows.iter().filter(move |s| s.flow == flow);
+    assert!((0..4).all(|flow| of(flow).count() > 10 && of(flow).all(|s| s.window == 1 << 20)));
     assert_eq!(sim.ports_csv().lines().count(), 11);
     assert!(sim.samples().depths.iter().any(|(_, _, bytes)| *bytes > 10 * PACKET));
     let s = sim.summary(|_| true);

@@ -5,10 +5,11 @@ use adverb_nic::{Counters, StarConfig};
 use adverb_sim::oracle::Work;
 use adverb_sim::oracle::changes::{Change, What};
 use adverb_sim::sabotage::Sabotage;
-use adverb_sim::swarm::star::{changes, replay, run_broken, run_seed, run_seen, scenario};
+use adverb_sim::swarm::star::{OF_REGISTRIES, changes, replay, run_broken, run_seed, run_seen, scenario};
 use adverb_sim::{CableKind, Config, Sim, Topology};
 use adverb_wire::Duration;
 use adverb_wire::star::Wish;
+use std::collections::BTreeMap;
 
 /// One of the NIC's counters.
 type Count = fn(&Counters) -> u64;
@@ -58,6 +59,22 @@ fn seeds_pass_and_come_to_everything() {
     assert!(completed > 4_000, "{completed} requests");
     for ((name, _), sum) in of.iter().zip(sums) {
         assert!(sum > 5, "{name}: {sum} in 150 seeds");
+    }
+}
+
+/// In a share of the seeds NICs have the registry: rules come, are taken back, find no room and come again,
+/// under loss; what they allow leaves, and what none allows does not.
+#[test]
+fn registries_are_asked_and_refuse() {
+    let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
+    for seed in 150..300 {
+        let outcome = run_seed(seed);
+        assert_eq!(outcome.failures, Vec::<String>::new(), "seed {seed}");
+        outcome.noted.into_iter().for_each(|(name, count)| *sums.entry(name).or_default() += count);
+    }
+    println!("{sums:?}");
+    for name in OF_REGISTRIES {
+        assert!(sums.get(name).is_some_and(|count| *count > 5), "{name}: {sums:?}");
     }
 }
 

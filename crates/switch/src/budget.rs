@@ -101,6 +101,16 @@ impl Needs {
         self.registers.iter().map(|shape| shape.stage + 1).max().unwrap_or(0)
     }
 
+    /// What its registers take of a pipeline.
+    pub fn usage(&self) -> Usage {
+        let in_use = |stage: &u32| self.registers.iter().any(|shape| shape.stage == *stage);
+        Usage {
+            stages: (0..self.stages()).filter(in_use).count() as u32,
+            sram_blocks: self.registers.iter().map(blocks_of).sum(),
+            stateful_alus: self.registers.iter().map(|shape| u64::from(shape.width.div_ceil(64))).sum(),
+        }
+    }
+
     /// What does not fit, and by how much. Nothing, if all does.
     pub fn misfits(&self, profile: Profile) -> Vec<Misfit> {
         let Some(limits) = profile.limits() else { return Vec::new() };
@@ -124,6 +134,44 @@ impl Needs {
         }
         misfits.extend(self.abilities.iter().map(|ability| Misfit::Unable(*ability)));
         misfits
+    }
+}
+
+/// What registers take of a pipeline, all stages together. Each SRAM block of a register takes a map RAM.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Usage {
+    /// Stages that have a register.
+    pub stages: u32,
+    /// SRAM blocks.
+    pub sram_blocks: u64,
+    /// Stateful ALUs: one for each 64 bits of an entry.
+    pub stateful_alus: u64,
+}
+
+/// The same in percent of what the stages that have a register offer.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Shares {
+    /// SRAM blocks.
+    pub sram: f64,
+    /// Map RAMs.
+    pub map_ram: f64,
+    /// Stateful ALUs.
+    pub stateful_alu: f64,
+}
+
+impl Usage {
+    /// Of a hardware's stages, as its compiler's log has them; none where nothing is scarce.
+    pub fn shares(&self, profile: Profile) -> Option<Shares> {
+        let limits = profile.limits()?;
+        let percent = |needed: u64, there: u64| match self.stages {
+            0 => 0.0,
+            stages => 100.0 * needed as f64 / (there * u64::from(stages)) as f64,
+        };
+        Some(Shares {
+            sram: percent(self.sram_blocks, limits.sram_blocks),
+            map_ram: percent(self.sram_blocks, limits.map_rams),
+            stateful_alu: percent(self.stateful_alus, limits.stateful_alus),
+        })
     }
 }
 
@@ -179,6 +227,20 @@ mod tests {
         // The READ table of the steering program: 2^19 entries of 8 bits took 33 blocks.
         assert_eq!(blocks_of(&Shape { name: "r", width: 8, entries: 1 << 19, stage: 0 }), 33);
         assert_eq!(needs(8, 1 << 19, 7).misfits(Profile::Tofino1), []);
+    }
+
+    #[test]
+    fn shares_are_of_the_stages_in_use() {
+        // The published program: 134 blocks and 16 ALUs in 9 stages are 18.6 and 44.4% of theirs.
+        let published = Usage { stages: 9, sram_blocks: 134, stateful_alus: 16 };
+        let shares = published.shares(Profile::Tofino1).unwrap();
+        assert!((shares.sram - 18.6).abs() < 0.05 && (shares.stateful_alu - 44.4).abs() < 0.05, "{shares:?}");
+        assert_eq!(published.shares(Profile::Software), None);
+        assert_eq!(Needs::default().usage().shares(Profile::Tofino2), Some(Shares::default()));
+        // A stage without a register counts as one before, and is not in use.
+        let wide = needs(200, 1 << 13, 3);
+        assert_eq!(wide.usage(), Usage { stages: 1, sram_blocks: 14, stateful_alus: 4 });
+        assert_eq!(wide.stages(), 4);
     }
 
     #[test]

@@ -40,12 +40,24 @@ counters! {
     FetchAdded = "fetch_added",
     /// WRITEs of tracked words.
     Stores = "stores",
+    /// WRITEs to words that the server decides, whose acknowledgement is waited for.
+    StoresPassed = "stores_passed",
+    /// Words that became known by a WRITE: of these, some may have been refused by the server.
+    LearnedByStore = "learned_by_store",
+    /// Words that became known by an atomic's answer.
+    LearnedByAtomic = "learned_by_atomic",
     /// Atomics that the server decides.
     AtomicsPassed = "atomics_passed",
     /// Requests that waited.
     Held = "held",
     /// Requests that were sent again, and were made again what they had been made before.
     Repeated = "repeated",
+    /// Requests that came again and were taken before later ones of their queue pair, which wait.
+    RepeatedFirst = "repeated_first",
+    /// Waits to be alone with a word that ended in vain: for as long nobody waits for it.
+    WaitsInVain = "waits_in_vain",
+    /// Atomics that the server has executed, as the answer to a later request said.
+    AnswersImplied = "answers_implied",
     /// Atomic acknowledgements made of acknowledgements.
     Answered = "answered",
     /// Of these, those of an acknowledgement that also spoke for later requests.
@@ -95,8 +107,12 @@ counters! {
     TailsForgotten = "tails_forgotten",
     /// Keys that were not followed, because the table is full.
     KeysFull = "keys_full",
-    /// Waits that ended before what was waited for.
+    /// Waits of links that ended before what was waited for.
     Overdue = "overdue",
+    /// READs that waited for the link under way, so that they see it.
+    HeldReads = "held_reads",
+    /// Such waits that ended before what was waited for.
+    OverdueReads = "overdue_reads",
 }
 
 macro_rules! drops {

@@ -99,7 +99,9 @@ pub struct SteerKeys {
     decay_ms: Option<u64>,
     entries: Option<usize>,
     connections: Option<usize>,
+    reads: Option<bool>,
     hold_us: Option<u64>,
+    read_hold_us: Option<u64>,
 }
 
 impl SteerKeys {
@@ -121,6 +123,14 @@ impl SteerKeys {
         }
         let decay = Duration::from_ms(self.decay_ms.unwrap_or(DECAY_MS));
         let keys_max = self.keys.unwrap_or(usual.keys_max);
+        let hold = self.hold_us.map_or(usual.hold, Duration::from_us);
+        let read_hold = self.read_hold_us.map_or(hold, Duration::from_us);
+        if read_hold > hold {
+            return Err("read-hold-us: at most hold-us; after that a link counts as lost".to_owned());
+        }
+        if self.reads == Some(false) && self.read_hold_us.is_some() {
+            return Err("read-hold-us goes with reads".to_owned());
+        }
         let config = SteerConfig {
             rkey: self.rkey.map(Key),
             next_at: self.next_at.unwrap_or(usual.next_at),
@@ -130,7 +140,9 @@ impl SteerKeys {
             // Three times the keys suffice for nearly all READs, by the paper.
             entries_max: self.entries.unwrap_or(keys_max.saturating_mul(3)),
             connections_max: self.connections.unwrap_or(usual.connections_max),
-            hold: self.hold_us.map_or(usual.hold, Duration::from_us),
+            reads: self.reads.unwrap_or(usual.reads),
+            hold,
+            read_hold,
             ..usual
         };
         config.check()?;

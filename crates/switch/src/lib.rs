@@ -40,7 +40,7 @@ pub mod stf;
 pub mod switch;
 pub mod trace;
 
-pub use budget::{Ability, Misfit, Needs, Profile};
+pub use budget::{Ability, Misfit, Needs, Profile, Shares, Usage};
 pub use cas_to_write::{ByteOrder, CasConfig, CasToWrite, Mistake, WordRange};
 pub use counters::{Counter, Counters, Drop};
 pub use frame::Frame;

@@ -7,6 +7,7 @@
 mod rack;
 
 use adverb_nic::{CompletionOp, QpId, SendOp, Status};
+use adverb_switch::cas_to_write::Mistake;
 use adverb_switch::cas_to_write::carry::CarryConfig;
 use adverb_switch::{
     ByteOrder, CasConfig, CasToWrite, Counter, Counters, MarkConfig, Next, Program, ProgramConfig, Switch,
@@ -111,6 +112,8 @@ struct Run {
     clock: u64,
     counters: Vec<Counters>,
     halves: bool,
+    /// By client: the place of its last operation on word 0.
+    latest: BTreeMap<usize, usize>,
     /// What the switch did before it was restarted.
     before: String,
 }
@@ -168,6 +171,7 @@ impl Run {
             clock: 0,
             counters,
             halves: false,
+            latest: BTreeMap::new(),
             before: String::new(),
         }
     }
@@ -281,6 +285,11 @@ impl Run {
             self.poll();
         }
         assert!(self.open.is_empty(), "without faults all is answered");
+    }
+
+    /// What a client has asked of word 0 last.
+    fn last_of(&self, who: usize) -> Option<Op> {
+        self.latest.get(&who).map(|place| self.history[&0][*place])
     }
 
     fn trace(&self) -> String {
@@ -413,6 +422,189 @@ fn without_faults_nearly_all_atomics_are_converted() {
     println!("{converted} converted, {passed} passed");
     assert!(converted >= 99 * passed && converted > 80, "{converted} converted, {passed} passed");
     run.check().unwrap();
+}
+
+/// Words that several clients ask for without a pause, from shortly before they may be learned on: by answers
+/// and by WRITEs, while WRITEs from before that are late.
+fn without_a_pause(seed: u64, adjust: Adjust) -> (Counters, Result<(), String>) {
+    let mut run = Run::with(seed, adjust);
+    for who in 0..run.clients.len() {
+        for word in 0..WORDS {
+            run.post(who, word, Call::Add(0));
+        }
+    }
+    // The first ones are sent again when the switch has begun, which takes 262 us.
+    run.rack.run(LIFE + Duration::from_us(240 + seed % 25));
+    run.poll();
+    run.rack.chances = Chances { reorder: 0.1 + (seed % 4) as f64 / 10.0, ..Chances::default() };
+    run.work(180, 3);
+    run.rack.chances = Chances::default();
+    let counters = run.rack.switch.counters().clone();
+    (counters, run.check())
+}
+
+#[test]
+fn words_that_never_rest_are_learned_and_linearizable() {
+    let mut all = Vec::new();
+    for seed in seeds(100) {
+        let (counters, judged) = without_a_pause(seed, |_| {});
+        judged.unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        all.push(counters);
+    }
+    for counter in
+        [Counter::CasGranted, Counter::AtomicsPassed, Counter::StoresPassed, Counter::LearnedByStore]
+    {
+        println!("{:>9} {}", sum(&all, counter), counter.name());
+        assert!(sum(&all, counter) > 0, "no run had {}", counter.name());
+    }
+}
+
+/// A switch that learns a word while a WRITE is on its way to it takes an old value for the word's.
+#[test]
+fn a_word_that_is_learned_beside_a_write_is_found() {
+    let unwatched: Adjust = |config| config.mistake = Some(Mistake::Unwatched);
+    let found = (0..1000).find(|seed| without_a_pause(*seed, unwatched).1.is_err());
+    println!("seed {found:?}");
+    assert!(found.is_some());
+}
+
+/// What came of such a run.
+struct Decided {
+    counters: Counters,
+    /// Of the atomics after the first lives of packets, the switch's share.
+    share: f64,
+    /// Queue pairs that have failed.
+    failed: usize,
+}
+
+/// Six queue pairs that add to two words without a pause, while packets are lost; as long as a packet lives
+/// its sender sends eight times.
+fn adds_under_loss(seed: u64, adjust: Adjust) -> Decided {
+    let mut run = Run::with(seed, adjust);
+    run.rack.chances = Chances { loss: 0.02, ..Chances::default() };
+    let [learned, end] = [12, 50].map(|ms| run.rack.w.now + Duration::from_ms(ms));
+    let (mut posted, mut before) = (0, None);
+    while run.rack.w.now < end || run.clients.iter().any(|client| client.open > 0 && !client.failed) {
+        for who in 0..run.clients.len() {
+            while run.rack.w.now < end && !run.clients[who].failed && run.clients[who].open < 8 {
+                run.post(who, posted % WORDS, Call::Add(1));
+                posted += 1;
+            }
+        }
+        if run.rack.w.now > learned {
+            before.get_or_insert(run.rack.switch.counters().clone());
+        }
+        let goes_on = run.rack.advance(end + Duration::from_ms(1000));
+        run.poll();
+        if !goes_on {
+            assert!(run.clients.iter().all(|client| client.failed), "something waits for ever");
+            break;
+        }
+    }
+    run.rack.chances = Chances::default();
+    run.rack.run(Duration::from_ms(100));
+    run.poll();
+    for (word, ops) in &run.history {
+        let found: Vec<u64> = ops.iter().filter_map(|op| op.returned.map(|(_, value)| value)).collect();
+        let (answered, value) = (found.len(), run.server.word(*word as usize * 8));
+        assert_eq!(found.into_iter().collect::<BTreeSet<_>>().len(), answered, "seed {seed}: a value twice");
+        assert!((answered as u64..=ops.len() as u64).contains(&value), "seed {seed}: {value} of {answered}");
+    }
+    let counters = run.rack.switch.counters().clone();
+    let since = |counter| counters.get(counter) - before.as_ref().map_or(0, |before| before.get(counter));
+    let (added, passed) = (since(Counter::FetchAdded), since(Counter::AtomicsPassed));
+    let share = added as f64 / (added + passed).max(1) as f64;
+    Decided { share, failed: run.clients.iter().filter(|client| client.failed).count(), counters }
+}
+
+#[test]
+fn words_become_the_switchs_though_atomics_are_lost_time_and_again() {
+    // Senders' timeouts, 262 us, are longer than a request waits for a word's last change, or shorter.
+    const HOLDS: [Adjust; 2] = [
+        |config| (config.life, config.hold) = (Duration::from_us(2_800), Duration::from_us(50)),
+        |config| (config.life, config.hold) = (Duration::from_us(2_800), Duration::from_us(800)),
+    ];
+    let mut all = Vec::new();
+    for seed in seeds(4) {
+        for adjust in HOLDS {
+            let Decided { counters, share, failed } = adds_under_loss(seed, adjust);
+            println!("seed {seed}: {share:.3} decided, {failed} queue pairs failed");
+            // A change that is lost again and again may still cost one that waits for it.
+            assert!(share > 0.9 && failed < 3, "seed {seed}: {share:.3} decided, {failed} failed");
+            all.push(counters);
+        }
+    }
+    for counter in
+        [Counter::LearnedByAtomic, Counter::RepeatedFirst, Counter::WaitsInVain, Counter::AnswersImplied]
+    {
+        println!("{:>9} {}", sum(&all, counter), counter.name());
+        assert!(sum(&all, counter) > 0, "no run had {}", counter.name());
+    }
+}
+
+/// A switch that learns a word while another atomic is on its way to it takes an old value for the word's.
+#[test]
+fn a_word_that_is_learned_beside_an_atomic_is_found() {
+    let hasty: Adjust = |config| config.mistake = Some(Mistake::Hasty);
+    let found = (0..1000).find(|seed| without_a_pause(*seed, hasty).1.is_err());
+    println!("seed {found:?}");
+    assert!(found.is_some());
+}
+
+/// Queue pairs that wait for what they have sent themselves fail.
+#[test]
+fn what_is_sent_again_must_not_wait() {
+    let stuck: Adjust = |config| {
+        (config.life, config.hold) = (Duration::from_us(2_800), Duration::from_us(800));
+        config.mistake = Some(Mistake::Stuck);
+    };
+    let failed: usize = (0..5).map(|seed| adds_under_loss(seed, stuck).failed).sum();
+    println!("{failed} queue pairs failed");
+    assert!(failed > 0);
+}
+
+/// Six clients spin for one lock, with a WRITE as its release: no two hold it, and soon the switch decides.
+#[test]
+fn a_lock_that_never_rests_becomes_the_switchs() {
+    // Nothing is lost, so what is on its way is soon over.
+    let short: Adjust =
+        |config| (config.life, config.hold) = (Duration::from_us(300), Duration::from_us(250));
+    let mut run = Run::with(3, short);
+    let (mut holder, mut acquired, mut middle) = (None, 0, None);
+    while acquired < 300 {
+        for who in (0..run.clients.len()).filter(|who| run.clients[*who].open == 0).collect::<Vec<_>>() {
+            let last = run.last_of(who);
+            let was_cas = last.is_some_and(|op| matches!(op.call, Call::Cas { .. }));
+            if was_cas && last.is_some_and(|op| op.returned.is_some_and(|(_, was)| was == 0)) {
+                assert_eq!(holder, Some(who));
+                (holder, acquired) = (None, acquired + 1);
+                run.post(who, 0, Call::Write(0));
+            } else {
+                run.post(who, 0, Call::Cas { compare: 0, swap: who as u64 + 1 });
+            }
+            run.latest.insert(who, run.history[&0].len() - 1);
+        }
+        if acquired == 150 && middle.is_none() {
+            middle = Some(run.rack.switch.counters().clone());
+        }
+        assert!(run.rack.advance(run.rack.w.now + Duration::from_ms(10)), "somebody waits for ever");
+        run.poll();
+        for who in 0..run.clients.len() {
+            let granted = run.last_of(who).is_some_and(|op| {
+                matches!(op.call, Call::Cas { .. }) && op.returned.is_some_and(|(_, was)| was == 0)
+            });
+            if granted && run.clients[who].open == 0 && holder != Some(who) {
+                assert_eq!(holder, None, "two hold the lock");
+                holder = Some(who);
+            }
+        }
+    }
+    let (now, then) = (run.rack.switch.counters(), middle.unwrap());
+    let since = |counter| now.get(counter) - then.get(counter);
+    let converted = since(Counter::CasGranted) + since(Counter::CasRefused);
+    let passed = since(Counter::AtomicsPassed);
+    println!("{converted} converted, {passed} passed; {} learned", now.get(Counter::LearnedByStore));
+    assert!(converted > 99 * passed && converted >= 150, "{converted} converted, {passed} passed");
 }
 
 /// Restarts the switch under load; whether requests were on their way, and what the oracle says.

@@ -187,7 +187,11 @@ impl Bench {
 
     /// The chain is HEAD, A, and both clients are known to have the key.
     fn begun() -> Bench {
-        let mut bench = Bench::new(|_| {});
+        Bench::begun_with(|_| {})
+    }
+
+    fn begun_with(adjust: impl FnOnce(&mut SteerConfig)) -> Bench {
+        let mut bench = Bench::new(adjust);
         assert_eq!(bench.put(1, HEAD, A), HEAD);
         assert_eq!(bench.put(2, A, B), A);
         for client in 3..=5 {
@@ -261,17 +265,67 @@ fn a_link_waits_for_the_one_before_it_and_answers_come_in_chain_order() {
     let (second, out) = bench.link(2, B, D);
     assert_eq!(out, [0; 0], "B may have a follower");
     // Nobody reads what may still be lost, and what comes behind the one that waits does so, too.
-    assert_eq!(bench.look(3, HEAD), B);
+    let psn = bench.take(3);
+    assert_eq!(bench.look_again(3, psn, HEAD, ENTRY), [0; 0]);
     let psn = bench.take(2);
     assert_eq!(bench.look_again(2, psn, HEAD, ENTRY), [0; 0]);
     let out = bench.say(1, Operation::AtomicAcknowledge, first, Syndrome::default(), 0);
     let out: Vec<(u64, u64)> = out.iter().map(|out| (out.atomic.va, out.reth.va)).collect();
-    assert_eq!(out, [(C + u64::from(NEXT_AT), 0), (0, C)], "the link, and behind it the READ");
+    let link = (C + u64::from(NEXT_AT), 0);
+    assert_eq!(out, [(0, C), link, (0, C)], "who only reads; the link, and the READ behind it");
     assert_eq!(bench.answer(2, second, 0), [0; 0]);
-    assert_eq!((bench.look(3, HEAD), bench.get(Counter::Held)), (D, 2));
+    assert_eq!((bench.look(3, HEAD), bench.get(Counter::Held)), (D, 3));
     // Impatience changes nothing.
     let (_, _) = bench.link(1, C, A);
     assert_eq!(bench.known(), 1);
+}
+
+#[test]
+fn a_read_waits_for_the_link_under_way_for_a_time() {
+    let mut bench = Bench::begun();
+    bench.write(1, C, KEY);
+    let (link, out) = bench.link(1, B, C);
+    assert_eq!(out, [B]);
+    let to = |out: Vec<Packet>| out.iter().map(|out| out.reth.va).collect::<Vec<_>>();
+    // Whatever entry of the chain they name, the last one too; but not behind one's own link.
+    for (client, place) in [(3, HEAD), (4, B)] {
+        let psn = bench.take(client);
+        assert_eq!(bench.look_again(client, psn, place, ENTRY), [0; 0]);
+    }
+    assert_eq!((bench.look(1, HEAD), bench.look(5, D)), (B, D), "its own link, and what is of no chain");
+    assert_eq!(to(bench.wait(Duration::from_us(50))), [0; 0]);
+    assert_eq!(to(bench.say(1, Operation::AtomicAcknowledge, link, Syndrome::default(), 0)), [C, C]);
+    // The link is lost, and its client is silent: they go on to what was linked last.
+    bench.write(1, D, KEY);
+    bench.link(1, C, D);
+    let psn = bench.take(3);
+    assert_eq!(bench.look_again(3, psn, A, ENTRY), [0; 0]);
+    assert_eq!(to(bench.wait(HOLD)), [C]);
+    assert_eq!(bench.look(3, A), C, "it counts as lost");
+    let counts = [Counter::HeldReads, Counter::OverdueReads, Counter::Overdue];
+    assert_eq!(counts.map(|counter| bench.get(counter)), [3, 1, 0]);
+    // Where they are not to wait, they go to what is acknowledged.
+    let mut bench = Bench::begun_with(|config| config.read_hold = Duration::ZERO);
+    bench.write(1, C, KEY);
+    bench.link(1, B, C);
+    assert_eq!((bench.look(3, HEAD), bench.get(Counter::HeldReads)), (B, 0));
+}
+
+#[test]
+fn an_end_that_the_table_of_entries_has_forgotten_is_still_part_of_its_chain() {
+    let remembers = |bench: &Bench, place: u64| {
+        format!("{:?}", bench.program()).contains(&format!("Seen {{ place: {place},"))
+    };
+    // Some entry of another key takes the place of B, and not that of A.
+    let other = |n: u64| {
+        let mut bench = Bench::begun_with(|config| config.entries_max = 64);
+        assert!(remembers(&bench, A) && remembers(&bench, B));
+        bench.write(5, HEAD + 0x10_0000 + 0x200 * n, KEY + 1);
+        (!remembers(&bench, B) && remembers(&bench, A)).then_some(bench)
+    };
+    let mut bench = (0..1000).find_map(other).unwrap();
+    assert_eq!(bench.put(1, B, C), B);
+    assert_eq!((bench.look(3, A), bench.look(3, HEAD)), (C, C), "who is before it is led to the end");
 }
 
 #[test]
@@ -308,11 +362,11 @@ fn a_wait_ends_though_the_one_before_it_has_died() {
 fn a_repetition_goes_where_it_went() {
     let mut bench = Bench::begun();
     bench.write(1, C, KEY);
+    let read = bench.take(3);
+    assert_eq!(bench.look_again(3, read, HEAD, ENTRY), [B]);
     let (psn, out) = bench.link(1, A, C);
     assert_eq!(out, [B]);
     assert_eq!(bench.link_again(1, psn, A, C), [B], "lost behind the switch");
-    let read = bench.take(3);
-    assert_eq!(bench.look_again(3, read, HEAD, ENTRY), [B]);
     assert_eq!(bench.answer(1, psn, 0), [0; 0]);
     assert_eq!(bench.link_again(1, psn, A, C), [B], "never behind itself: its answer was lost");
     assert_eq!(bench.look_again(3, read, HEAD, ENTRY), [B]);

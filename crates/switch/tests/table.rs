@@ -1,5 +1,6 @@
 //! Packets in, packets out: what each program makes of each kind, byte by byte.
 
+use adverb_switch::cas_to_write::Mistake;
 use adverb_switch::cas_to_write::carry::CarryConfig;
 use adverb_switch::*;
 use adverb_wire::{
@@ -146,7 +147,7 @@ fn a_connection_that_fell_silent_does_not_keep_its_word() {
     let mut lost = b.packet(3, 2, Operation::FetchAdd, 7);
     lost.atomic = AtomicEth { va: VA, rkey: RKEY, swap_add: 0, compare: 0 };
     assert_eq!(b.send(OTHER, &lost, &[]).len(), 1);
-    for psn in 100..104 {
+    for psn in 100..103 {
         b.now += LIFE;
         let mut out = b.atomic(psn, Operation::FetchAdd, 0, 0);
         if out.is_empty() {
@@ -154,14 +155,108 @@ fn a_connection_that_fell_silent_does_not_keep_its_word() {
             b.switch.on_timer(b.now);
             out = b.drain();
         }
-        // The first one waited in vain for the word to be free; the second one learns it.
-        let converted = psn > 101;
+        // The first one has waited for the lost one, of which nothing is under way any more: it learns the
+        // word.
+        let converted = psn > 100;
         let becomes = if converted { Operation::WriteOnly } else { Operation::FetchAdd };
         assert_eq!((out.len(), operation(&out[0].1)), (1, becomes), "{psn}");
         let answered = if converted { b.ack(psn, psn - 59) } else { b.answer(psn, psn - 59, 5) };
         assert_eq!((answered.len(), answered[0].1.atomic_original), (1, 5));
     }
     assert_eq!((b.get(Counter::Held), b.get(Counter::FetchAdded)), (1, 2));
+}
+
+/// An atomic that the server was to decide is lost, and the next one of its queue pair waits until it is
+/// answered: when it is sent again, it goes before that one.
+#[test]
+fn what_is_sent_again_goes_before_what_waits_for_its_answer() {
+    for stuck in [false, true] {
+        let mut b = Bench::cas(true, |config| config.mistake = stuck.then_some(Mistake::Stuck));
+        assert_eq!(b.atomic(100, Operation::FetchAdd, 1, 0).len(), 1, "it is lost behind the switch");
+        b.now += LIFE;
+        let send = b.packet(1, 2, Operation::SendOnly, 102);
+        for _ in 0..2 {
+            assert_eq!(b.atomic(101, Operation::FetchAdd, 1, 0).len(), 0, "it waits");
+            assert_eq!(b.send(CLIENT, &send, &[1]).len(), 0, "and so does all that is behind it");
+        }
+        assert_eq!((b.get(Counter::Held), b.dropped(Drop::UnderWay)), (2, 2));
+        let out = b.atomic(100, Operation::FetchAdd, 1, 0);
+        if stuck {
+            assert!(out.is_empty(), "it waits for what waits for it");
+            continue;
+        }
+        assert_eq!((out.len(), operation(&out[0].1), out[0].1.bth.psn.get()), (1, Operation::FetchAdd, 100));
+        let out = b.answer(100, 41, 5);
+        let said: Vec<_> = out.iter().map(|(_, p, ..)| (operation(p), p.bth.psn.get())).collect();
+        use Operation::{AtomicAcknowledge, FetchAdd, SendOnly};
+        assert_eq!(said, [(AtomicAcknowledge, 100), (FetchAdd, 101), (SendOnly, 102)]);
+        b.answer(101, 42, 6);
+        assert_eq!(
+            b.compare_swap(103, 7, 9)[0].2,
+            9u64.to_le_bytes(),
+            "it was alone, so its answer has told"
+        );
+        assert_eq!((b.get(Counter::RepeatedFirst), b.get(Counter::LearnedByAtomic)), (1, 1));
+    }
+}
+
+/// The answer to a later request says that an atomic was executed whose own answer is lost: nobody waits for
+/// that, and when it comes at last it tells the client, and nothing of the word.
+#[test]
+fn an_answer_to_a_later_request_ends_the_wait_for_a_lost_one() {
+    let mut b = Bench::cas(true, |_| {});
+    for psn in [100, 101] {
+        assert_eq!(b.atomic(psn, Operation::FetchAdd, 1, 0).len(), 1);
+    }
+    b.answer(101, 42, 6);
+    b.now += LIFE;
+    assert_eq!((b.atomic(102, Operation::FetchAdd, 1, 0).len(), b.get(Counter::AnswersImplied)), (1, 1));
+    b.answer(102, 43, 7);
+    // The client asks for the lost answer, and all behind it.
+    assert_eq!(operation(&b.atomic(100, Operation::FetchAdd, 1, 0)[0].1), Operation::FetchAdd);
+    assert_eq!(b.answer(100, 41, 5)[0].1.atomic_original, 5);
+    assert_eq!(b.compare_swap(103, 8, 9)[0].2, 9u64.to_le_bytes());
+    assert_eq!((b.get(Counter::WordsUnsure), b.get(Counter::Held)), (0, 0));
+}
+
+/// Who waits to be alone with a word that another client's lost atomic keeps from him goes on after `hold`,
+/// and then for as long nobody waits. The next wait is twice as long, up to a quarter of `life`; who has
+/// asked again three times does not wait for longer than `hold`.
+#[test]
+fn waits_in_vain_grow_to_a_bound_and_with_its_sender_patience() {
+    let mut b = Bench::cas(true, |_| {});
+    let mut lost = b.packet(3, 2, Operation::FetchAdd, 7);
+    lost.atomic = AtomicEth { va: VA, rkey: RKEY, swap_add: 0, compare: 0 };
+    b.send(OTHER, &lost, &[]);
+    b.now += LIFE;
+    let (mut psn, quarter) = (100, LIFE.as_ps() / 4);
+    for wait in [1, 2, 4, 8].map(|ms| Duration::from_ms(ms).as_ps().min(quarter)).map(Duration::from_ps) {
+        // Its client asks again before its own patience ends, so it lives.
+        assert_eq!(b.send(OTHER, &lost, &[]).len(), 1);
+        assert_eq!(b.atomic(psn, Operation::FetchAdd, 1, 0).len(), 0, "{wait:?}");
+        assert_eq!(b.switch.next_deadline(), Some(b.now + wait));
+        b.now += wait;
+        b.switch.on_timer(b.now);
+        assert_eq!(operation(&b.drain()[0].1), Operation::FetchAdd);
+        b.answer(psn, psn - 59, 5);
+        assert_eq!(b.atomic(psn + 1, Operation::FetchAdd, 1, 0).len(), 1, "for a while nobody waits");
+        b.answer(psn + 1, psn - 58, 5);
+        (b.now, psn) = (b.now + wait, psn + 2);
+    }
+    assert_eq!((b.get(Counter::WaitsInVain), b.get(Counter::Held)), (4, 4));
+    let began = b.now;
+    for _ in 0..4 {
+        assert_eq!(b.atomic(psn, Operation::FetchAdd, 1, 0).len(), 0);
+    }
+    let hold = CasConfig::new(gid(2, true)).hold;
+    assert_eq!(b.switch.next_deadline(), Some(began + hold + Duration::from_us(1)));
+    // The lost one comes through, and the word is learned.
+    b.send(OTHER, &lost, &[]);
+    let mut answer = b.packet(2, 3, Operation::AtomicAcknowledge, 7);
+    answer.atomic_original = 5;
+    assert_eq!(b.send(SERVER, &answer, &[]).len(), 2);
+    b.answer(psn, psn - 59, 5);
+    assert_eq!(b.compare_swap(psn + 1, 6, 7)[0].2, 7u64.to_le_bytes());
 }
 
 fn operation(packet: &Packet) -> Operation {
@@ -314,6 +409,64 @@ fn a_store_changes_what_is_known() {
     let out = b.ack(102, 43);
     assert_eq!((operation(&out[0].1), operation(&out[1].1)), (Operation::Acknowledge, Operation::WriteOnly));
     assert_eq!(b.ack(103, 44)[0].1.atomic_original, 77);
+}
+
+/// The word is not known, so the server has the WRITE as it is; its acknowledgement is asked for, and until
+/// it comes nobody learns the word: the WRITE may be late.
+#[test]
+fn a_store_to_a_word_that_the_server_decides_is_waited_for() {
+    let mut b = Bench::cas(true, |_| {});
+    assert_eq!(operation(&b.compare_swap(100, 0, 1)[0].1), Operation::CompareSwap);
+    b.answer(100, 41, 0);
+    let mut write = b.packet(1, 2, Operation::WriteOnly, 101);
+    write.reth = Reth { va: VA, rkey: RKEY, len: 8 };
+    let out = b.send(CLIENT, &write, &7u64.to_le_bytes());
+    assert_eq!((out.len(), operation(&out[0].1), out[0].1.bth.ack_req), (1, Operation::WriteOnly, true));
+    assert_eq!(out[0].2, 7u64.to_le_bytes());
+    // What was there before the switch looked has arrived by now; the WRITE need not have.
+    b.now += LIFE;
+    assert_eq!(b.compare_swap(102, 7, 8).len(), 0, "it waits");
+    let out = b.ack(101, 42);
+    assert_eq!(
+        (operation(&out[0].1), operation(&out[1].1)),
+        (Operation::Acknowledge, Operation::CompareSwap)
+    );
+    b.answer(102, 43, 7);
+    assert_eq!(b.compare_swap(103, 8, 9)[0].2, 9u64.to_le_bytes(), "its answer has told");
+    assert_eq!((b.get(Counter::StoresPassed), b.get(Counter::LearnedByStore)), (1, 0));
+}
+
+/// A lock that is never at rest: a release tells what the word is, as nothing else is on its way.
+#[test]
+fn a_store_that_is_alone_makes_a_word_known() {
+    let mut b = Bench::cas(true, |_| {});
+    b.compare_swap(100, 0, 1);
+    b.answer(100, 41, 0);
+    b.now += LIFE;
+    let mut write = b.packet(1, 2, Operation::WriteOnly, 101);
+    write.reth = Reth { va: VA, rkey: RKEY, len: 8 };
+    assert_eq!(b.send(CLIENT, &write, &0u64.to_le_bytes()).len(), 1);
+    assert_eq!(b.compare_swap(102, 0, 5).len(), 0, "until the server has acknowledged it");
+    let out = b.ack(101, 42);
+    assert_eq!((operation(&out[1].1), &*out[1].2), (Operation::WriteOnly, &5u64.to_le_bytes()[..]));
+    assert_eq!(b.ack(102, 43)[0].1.atomic_original, 0);
+    assert_eq!((b.get(Counter::AtomicsPassed), b.get(Counter::LearnedByStore)), (1, 1));
+}
+
+/// The server refuses the WRITE that was to tell: the word is its own, and is not what the WRITE says.
+#[test]
+fn a_store_that_is_refused_tells_nothing() {
+    let mut b = Bench::cas(true, |_| {});
+    b.compare_swap(100, 0, 1);
+    b.answer(100, 41, 0);
+    b.now += LIFE;
+    let mut write = b.packet(1, 2, Operation::WriteOnly, 101);
+    write.reth = Reth { va: VA, rkey: RKEY, len: 8 };
+    b.send(CLIENT, &write, &0u64.to_le_bytes());
+    b.acknowledge(101, 41, Syndrome::Nak(NakCode::RemoteAccessError));
+    let Program::CasToWrite(program) = &b.switch.programs()[0] else { unreachable!() };
+    assert_eq!(program.known_word(VA), None);
+    assert_eq!(b.get(Counter::KeysRefused), 1);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use crate::host;
 use crate::pd::Pd;
 use crate::qp::Qp;
 use crate::query::PORT;
+use adverb_io::Way;
 use adverb_nic::{PathId, PdId, UdAddress};
 use adverb_wire::{Gid, QpNumber};
 use core::cell::UnsafeCell;
@@ -19,6 +20,8 @@ pub(crate) struct Ah {
     /// The NIC's domain; a datagram must be sent from the same one.
     pub(crate) pd: PdId,
     to: UdAddress,
+    /// The process behind the address depends on the queue pair number, which each datagram has.
+    way: Way,
 }
 
 handle!(Ah, ibv_ah);
@@ -27,7 +30,8 @@ impl Ah {
     /// The destination of a datagram to a queue pair behind this address.
     #[inline]
     pub(crate) fn address(&self, qpn: u32, qkey: u32) -> UdAddress {
-        UdAddress { qpn: QpNumber::new(qpn), qkey, ..self.to }
+        let qpn = QpNumber::new(qpn);
+        UdAddress { qpn, qkey, path: self.way.path(qpn), ..self.to }
     }
 }
 
@@ -65,10 +69,10 @@ pub unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) 
             qkey: 0,
             traffic_class: attr.grh.traffic_class,
             hop_limit: attr.grh.hop_limit,
-            // The process behind the address depends on the queue pair number, which is not known yet.
             path: PathId::DEFAULT,
         };
-        Ok(Ah { ibv: ibv_ah { context, pd, handle: 0 }.into(), pd: domain.id, to }.give())
+        let way = host::way_to(to.dgid);
+        Ok(Ah { ibv: ibv_ah { context, pd, handle: 0 }.into(), pd: domain.id, to, way }.give())
     })())
 }
 

@@ -29,6 +29,8 @@ pub(crate) struct Device {
     pub(crate) ifindex: u32,
     /// Its GUID, in host order.
     pub(crate) guid: u64,
+    /// Its files in sysfs: name and content.
+    pub(crate) files: Vec<(String, String)>,
 }
 
 // SAFETY: a device never changes after it was made; its pointers are unused slots.
@@ -66,6 +68,7 @@ impl Device {
             mtu: info.active_mtu,
             ifindex: info.interface_index,
             guid: info.node_guid,
+            files: adverb_io::facade::attributes(info),
         }
     }
 

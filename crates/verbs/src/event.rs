@@ -21,6 +21,9 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Events and the descriptor that counts them.
 pub(crate) struct EventQueue<T> {
     fd: c_int,
+    /// Of which process of a line of forks it is. A child has the same descriptor, whose tokens are its
+    /// parent's.
+    forks: u32,
     events: Mutex<VecDeque<T>>,
 }
 
@@ -29,7 +32,10 @@ impl<T> EventQueue<T> {
     pub(crate) fn new() -> Result<Self, c_int> {
         // SAFETY: plain system call without pointers.
         let fd = unsafe { libc::eventfd(0, libc::EFD_SEMAPHORE | libc::EFD_CLOEXEC) };
-        if fd < 0 { Err(errno()) } else { Ok(EventQueue { fd, events: Mutex::new(VecDeque::new()) }) }
+        if fd < 0 {
+            return Err(errno());
+        }
+        Ok(EventQueue { fd, forks: adverb_io::forks(), events: Mutex::new(VecDeque::new()) })
     }
 
     /// The descriptor.
@@ -37,8 +43,16 @@ impl<T> EventQueue<T> {
         self.fd
     }
 
-    /// Adds an event. Beyond the bound it is dropped.
+    /// Whether it is this process's, not one that it was forked from's.
+    pub(crate) fn is_own(&self) -> bool {
+        self.forks == adverb_io::forks()
+    }
+
+    /// Adds an event. Beyond the bound it is dropped, and in a child of the queue's process.
     pub(crate) fn push(&self, event: T) {
+        if !self.is_own() {
+            return;
+        }
         let mut events = lock(&self.events);
         if events.len() >= PENDING_MAX {
             return;
@@ -53,8 +67,11 @@ impl<T> EventQueue<T> {
     }
 
     /// Waits for the next event (or not, if the descriptor is non-blocking) and hands it to `taken`
-    /// before any `remove` can run. `Err` is errno: EAGAIN, EINTR.
+    /// before any `remove` can run. `Err` is errno: EAGAIN, EINTR; ENODEV in a child of the queue's process.
     pub(crate) fn pop<R>(&self, taken: impl Fn(T) -> R) -> Result<R, c_int> {
+        if !self.is_own() {
+            return Err(libc::ENODEV);
+        }
         loop {
             let mut count = 0u64;
             // SAFETY: reads 8 bytes into a local.
@@ -70,12 +87,12 @@ impl<T> EventQueue<T> {
         }
     }
 
-    /// Removes the events that `unwanted` names, and their tokens.
-    pub(crate) fn remove(&self, unwanted: impl Fn(&T) -> bool) {
+    /// Removes the events that `unwanted` names, and their tokens; gives them back in their order.
+    pub(crate) fn remove(&self, unwanted: impl Fn(&T) -> bool) -> Vec<T> {
         let mut events = lock(&self.events);
-        let before = events.len();
-        events.retain(|event| !unwanted(event));
-        for _ in events.len()..before {
+        let (removed, kept): (Vec<T>, Vec<T>) = events.drain(..).partition(&unwanted);
+        events.extend(kept);
+        for _ in removed.iter().filter(|_| self.is_own()) {
             let mut count = 0u64;
             let buffer = libc::iovec { iov_base: (&raw mut count).cast(), iov_len: 8 };
             // Whoever reads concurrently may have taken the token already; then it finds no event
@@ -83,6 +100,7 @@ impl<T> EventQueue<T> {
             // SAFETY: reads 8 bytes into a local.
             unsafe { libc::preadv2(self.fd, &buffer, 1, -1, libc::RWF_NOWAIT) };
         }
+        removed
     }
 }
 

@@ -1,22 +1,28 @@
 //! The process's one [`Host`]: the NIC, its ports and its progress, opened with the first device.
 //!
+//! A child that was forked has its parent's, which is dead there, until it opens one of its own. What it has
+//! of its parent's objects is unknown to that one (`Nic::begin_names_at`), and goes when it is destroyed.
+//!
 //! The host raises events while it holds the NIC's lock; so nothing that an event handler locks (the
 //! tables, the event queues) may be held while one of these calls is made.
 
 use crate::event::lock;
 use adverb_io::registry::Refusal;
 use adverb_io::registry::words::Region;
-use adverb_io::{Host, OpenError, Settings};
+use adverb_io::{Host, OpenError, Settings, Way};
+use adverb_nic::cm::{CmError, CmEvent};
 use adverb_nic::memory::Memory;
-use adverb_nic::{Completion, CqId, Error, Nic, PathId, PdId, QpAttr, QpAttrMask, QpId};
+use adverb_nic::{Completion, CqId, Error, Nic, PathId, PdId, QpAttr, QpAttrMask, QpId, SendOp};
 use adverb_os::say;
 use adverb_wire::{Gid, Instant, Key, QpNumber};
 use core::ffi::c_int;
+use core::sync::atomic::{AtomicPtr, Ordering};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 
-static HOST: OnceLock<Arc<Host>> = OnceLock::new();
-/// Serialises the first opening, which may fail and be tried again.
+/// Hosts are never freed.
+static HOST: AtomicPtr<Host> = AtomicPtr::new(core::ptr::null_mut());
+/// Serialises openings, which may fail and be tried again.
 static OPENING: Mutex<()> = Mutex::new(());
 /// Multicast groups joined, and how many attachments each has: the host joins a group once.
 static GROUPS: Mutex<BTreeMap<[u8; 16], u32>> = Mutex::new(BTreeMap::new());
@@ -24,21 +30,24 @@ static GROUPS: Mutex<BTreeMap<[u8; 16], u32>> = Mutex::new(BTreeMap::new());
 /// Opens the host unless it is open. `Err` is errno, after a word on standard error.
 pub(crate) fn open() -> Result<(), c_int> {
     let _opening = lock(&OPENING);
-    if let Some(host) = HOST.get() {
-        if !host.is_own() {
-            say!(
-                "adverb: this process was forked after its parent opened the NIC, and cannot open one of its \
-                 own: open the device after fork, or exec"
-            );
-            return Err(libc::ENODEV);
-        }
+    if current().is_some_and(Host::is_own) {
         return Ok(());
     }
     let opened = Host::open(&settings()?, Box::new(crate::tables::on_event));
     let host = opened.map_err(|error| open_errno(&error))?;
-    // Cannot be set already: only this function sets it, one call at a time.
-    let _ = HOST.set(host);
+    // Its parent's objects and groups are not this NIC's.
+    lock(&GROUPS).clear();
+    crate::tables::clear();
+    crate::xrcd::clear();
+    HOST.store(Arc::into_raw(host).cast_mut(), Ordering::Release);
     Ok(())
+}
+
+/// The host that was opened last, by this process or an ancestor.
+#[inline]
+fn current() -> Option<&'static Host> {
+    // SAFETY: it is null, or came from `Arc::into_raw`; what that stands for is never given back.
+    unsafe { HOST.load(Ordering::Acquire).as_ref() }
 }
 
 /// Says why there is no device, and gives the errno for it.
@@ -69,7 +78,7 @@ pub(crate) fn settings() -> Result<Settings, c_int> {
 /// The open host. Objects exist only after `open` has succeeded.
 #[inline]
 fn host() -> &'static Host {
-    HOST.get().expect("a verbs object without an open device")
+    current().expect("a verbs object without an open device")
 }
 
 /// A control call into the NIC; its error as errno.
@@ -99,10 +108,7 @@ pub(crate) fn destroy_qp(qp: QpId) -> Result<(), c_int> {
 
 /// Tells the registries of StaR's peers of memory, where there are any; returns when they have it.
 pub(crate) fn grant(pd: PdId, region: Region) -> Result<(), c_int> {
-    host().grant(pd, region).map_err(|refusal| match refusal {
-        Refusal::Full => libc::ENOMEM,
-        Refusal::NoAgent => libc::EIO,
-    })
+    host().grant(pd, region).map_err(errno_of)
 }
 
 /// Takes memory back from them; returns when they have done so.
@@ -110,9 +116,44 @@ pub(crate) fn withdraw(key: Key) {
     host().withdraw(key);
 }
 
-/// EOPNOTSUPP where StaR's registry is asked for, which does not know what is to be done.
-pub(crate) fn without_registry() -> Result<(), c_int> {
-    if host().has_registry() { Err(libc::EOPNOTSUPP) } else { Ok(()) }
+fn errno_of(refusal: Refusal) -> c_int {
+    match refusal {
+        Refusal::Full => libc::ENOMEM,
+        Refusal::NoAgent => libc::EIO,
+    }
+}
+
+/// Tells them that a region is something else now.
+pub(crate) fn grant_anew(pd: PdId, region: Region) -> Result<(), c_int> {
+    host().grant_anew(pd, region).map_err(errno_of)
+}
+
+/// Tells them of the windows that work requests are to bind. After the first refusal, whose errno is given
+/// with its place, no further one is asked for.
+pub(crate) fn grant_binds<'a>(qp: QpId, ops: impl Iterator<Item = &'a SendOp>) -> Result<(), (usize, c_int)> {
+    if !host().has_registry() {
+        return Ok(());
+    }
+    let binds = ops.enumerate().filter(|(_, op)| matches!(op, SendOp::BindMw { .. }));
+    for (at, op) in binds {
+        host().grant_bind(qp, op).map_err(|refusal| (at, errno_of(refusal)))?;
+    }
+    Ok(())
+}
+
+/// Whether there is a registry, to which binds must be told.
+pub(crate) fn has_registry() -> bool {
+    host().has_registry()
+}
+
+/// Work requests for which that was done were not posted.
+pub(crate) fn retract_binds<'a>(qp: QpId, ops: impl Iterator<Item = &'a SendOp>) {
+    ops.for_each(|op| host().retract_bind(qp, op));
+}
+
+/// Takes back what peers were told of windows that are not bound any more.
+pub(crate) fn settle_windows() {
+    host().settle_windows();
 }
 
 /// The address of a queue pair's doorbell records; the error as errno.
@@ -151,6 +192,11 @@ pub(crate) fn resolve(dst: Gid, qpn: QpNumber) -> PathId {
     host().resolve(dst, qpn)
 }
 
+/// The way to an address.
+pub(crate) fn way_to(dst: Gid) -> Way {
+    host().way_to(dst)
+}
+
 /// Joins a multicast group for one more attachment.
 pub(crate) fn join(group: Gid) -> Result<(), c_int> {
     let mut groups = lock(&GROUPS);
@@ -184,4 +230,14 @@ pub(crate) fn wallclock_ns(timestamp_ns: u64) -> u64 {
     unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &mut time) };
     let realtime = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
     realtime.wrapping_sub(now_ns().wrapping_sub(timestamp_ns))
+}
+
+/// A call into the connection manager; its error as errno.
+pub(crate) fn cm<R>(call: impl FnOnce(&Host) -> Result<R, CmError>) -> Result<R, c_int> {
+    call(host()).map_err(CmError::errno)
+}
+
+/// Has the connection manager's events told.
+pub(crate) fn on_cm_event(hear: fn(CmEvent)) {
+    host().on_cm_event(Box::new(hear));
 }

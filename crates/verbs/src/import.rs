@@ -67,7 +67,8 @@ pub(crate) fn offer_pd(id: PdId) {
 }
 
 pub(crate) fn withdraw_pd(id: PdId) {
-    lock(&OFFERS).pds.remove(&(id.index() as u32));
+    // Another NIC's object may have had the handle before a fork.
+    lock(&OFFERS).pds.retain(|_, other| *other != id);
 }
 
 pub(crate) fn offer_mr(info: &MrInfo, pd: PdId, length: usize) {
@@ -75,7 +76,7 @@ pub(crate) fn offer_mr(info: &MrInfo, pd: PdId, length: usize) {
 }
 
 pub(crate) fn withdraw_mr(id: MrId) {
-    lock(&OFFERS).regions.remove(&(id.index() as u32));
+    lock(&OFFERS).regions.retain(|_, other| other.info.id != id);
 }
 
 /// Offers device memory, and gives it its handle.

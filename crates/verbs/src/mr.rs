@@ -11,7 +11,7 @@ use crate::pd::Pd;
 use adverb_io::registry::rights;
 use adverb_io::registry::words::Region;
 use adverb_nic::memory::Rereg;
-use adverb_nic::{Access, MrId, MrInit};
+use adverb_nic::{Access, Error, MrId, MrInit};
 use adverb_wire::Key;
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_uint, c_void};
@@ -90,7 +90,8 @@ pub(crate) unsafe fn register(pd: *mut ibv_pd, piece: Piece) -> Result<*mut ibv_
     // SAFETY: `check` found the range mapped with these rights, and by the caller's promise it stays so
     // until it is deregistered.
     let info = host::memory(|memory| unsafe { memory.reg_mr(&init) })?;
-    let region = Region { key: info.rkey, va: piece.iova, len, rights: rights(access) };
+    let va = if access.contains(Access::ZERO_BASED) { 0 } else { piece.iova };
+    let region = Region { key: info.rkey, va, len, rights: rights(access) };
     if let Err(errno) = host::grant(domain.id, region) {
         host::memory(|memory| memory.dereg_mr(info.id))?;
         return Err(errno);
@@ -191,10 +192,6 @@ pub unsafe extern "C" fn ibv_rereg_mr(
     access: c_int,
 ) -> c_int {
     let flags = flags as u32;
-    if let Err(errno) = host::without_registry() {
-        set_errno(errno);
-        return REREG_ERR_INPUT;
-    }
     let has = |bit: u32| flags & bit != 0;
     let bad_translation = has(IBV_REREG_MR_CHANGE_TRANSLATION) && (length == 0 || addr.is_null());
     let bad_domain = has(IBV_REREG_MR_CHANGE_PD) && pd.is_null();
@@ -244,8 +241,18 @@ unsafe fn reregister(
     // SAFETY: by the caller's promise.
     let new_domain = has(IBV_REREG_MR_CHANGE_PD).then(|| unsafe { Pd::of(pd) });
     let change = Rereg { pd: new_domain.map(|domain| domain.id), translation, access: new_access };
+    let before = host::memory(|memory| memory.region(region.id).ok_or(Error::NoSuchObject))?;
     // SAFETY: `check` found the range mapped with these rights, and the caller shares it.
     host::memory(|memory| unsafe { memory.rereg_mr(region.id, &change) })?;
+    if let Err(errno) = tell(region) {
+        let translation = Some((before.addr, before.len, before.iova));
+        let back = Rereg { pd: Some(before.pd), translation, access: Some(before.access) };
+        // SAFETY: as it was until now; the caller shares that until this call has returned.
+        host::memory(|memory| unsafe { memory.rereg_mr(region.id, &back) })?;
+        // Peers have no rule of it now. Those that take none either lose what they could reach, no more.
+        let _ = tell(region);
+        return Err(errno);
+    }
     if let Some(domain) = new_domain {
         domain.hold();
         let before = region.domain.swap(pd, Ordering::AcqRel);
@@ -265,6 +272,14 @@ unsafe fn reregister(
     Ok(())
 }
 
+/// Tells StaR's registries what a region is now.
+fn tell(region: &Mr) -> Result<(), c_int> {
+    let now = host::memory(|memory| memory.region(region.id).ok_or(Error::NoSuchObject))?;
+    let va = if now.access.contains(Access::ZERO_BASED) { 0 } else { now.iova };
+    let granted = Region { key: region.rkey(), va, len: now.len, rights: rights(now.access) };
+    host::grant_anew(now.pd, granted)
+}
+
 /// Deregisters memory. EBUSY while a window is bound to it.
 ///
 /// # Safety
@@ -276,7 +291,12 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     host::withdraw(region.rkey());
     match host::memory(|memory| memory.dereg_mr(region.id)) {
         Ok(()) | Err(libc::ENOENT) => {}
-        Err(errno) => return fail(errno),
+        Err(errno) => {
+            // A window is bound to it: it stays what it was, to peers too. Who takes its rule no more has
+            // less than before.
+            let _ = tell(region);
+            return fail(errno);
+        }
     }
     // SAFETY: context, domain and device memory outlive the region; the caller gives the region up.
     unsafe {

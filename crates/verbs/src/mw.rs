@@ -31,7 +31,7 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: u32) -> *mut 
         IBV_MW_TYPE_2 => MwType::Two,
         _ => return null(libc::EINVAL),
     };
-    match host::without_registry().and_then(|()| host::memory(|memory| memory.alloc_mw(domain.id, kind))) {
+    match host::memory(|memory| memory.alloc_mw(domain.id, kind)) {
         Ok(info) => {
             domain.hold();
             let context = domain.context();
@@ -53,6 +53,7 @@ pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
         Ok(()) | Err(libc::ENOENT) => {}
         Err(errno) => return fail(errno),
     }
+    host::settle_windows();
     // SAFETY: context and domain outlive the window; the caller gives the window up.
     unsafe {
         Context::of((*mw).context).remove(&Resource::Mw(window.id));
@@ -89,6 +90,51 @@ pub(crate) unsafe fn bind_op(mw: *mut ibv_mw, rkey: u32, info: &ibv_mw_bind_info
     })
 }
 
+/// The bind of a work request in C's list, if it is one that can be posted.
+///
+/// # Safety
+/// The request is valid.
+unsafe fn listed_bind(wr: &ibv_send_wr) -> Option<SendOp> {
+    // SAFETY: by the caller's promise; a bind without a window will be refused.
+    unsafe {
+        let bind = wr.opcode == IBV_WR_BIND_MW && !wr.bind_mw.mw.is_null();
+        bind.then(|| bind_op(wr.bind_mw.mw, wr.bind_mw.rkey, &wr.bind_mw.bind_info).ok()).flatten()
+    }
+}
+
+/// Tells StaR's registries of the windows that a list of work requests is to bind: the first of them that was
+/// refused, or NULL, and why.
+///
+/// # Safety
+/// The list is valid.
+pub(crate) unsafe fn grant_listed(queue: &Qp, wr: *mut ibv_send_wr) -> (*mut ibv_send_wr, c_int) {
+    let mut at = if host::has_registry() { wr } else { core::ptr::null_mut() };
+    // SAFETY: by the caller's promise.
+    while let Some(request) = unsafe { at.as_ref() } {
+        // SAFETY: as above.
+        let bind = unsafe { listed_bind(request) };
+        if let Err((_, errno)) = host::grant_binds(queue.id, bind.iter()) {
+            return (at, errno);
+        }
+        at = request.next;
+    }
+    (at, 0)
+}
+
+/// From one on, the requests up to another one, or to the end, were not posted.
+///
+/// # Safety
+/// The list is valid.
+pub(crate) unsafe fn retract_listed(queue: &Qp, from: *mut ibv_send_wr, to: *mut ibv_send_wr) {
+    let mut at = if host::has_registry() { from } else { core::ptr::null_mut() };
+    // SAFETY: by the caller's promise.
+    while let Some(request) = unsafe { at.as_ref() }.filter(|_| at != to) {
+        // SAFETY: as above.
+        host::retract_binds(queue.id, unsafe { listed_bind(request) }.iter());
+        at = request.next;
+    }
+}
+
 /// `ibv_bind_mw(3)`, type 1: posts the bind, and names the new key at once.
 pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
     // SAFETY: the caller passes live objects and a valid request.
@@ -100,7 +146,11 @@ pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: 
     };
     let Some(flags) = post::send_flags(bind.send_flags & !IBV_SEND_INLINE) else { return fail(libc::EINVAL) };
     let wr = SendWr { wr_id: bind.wr_id, op, flags, data: SendData::Sges(&[]), ud: None, xrc_srqn: 0 };
+    if let Err((_, errno)) = host::grant_binds(queue.id, core::iter::once(&op)) {
+        return fail(errno);
+    }
     if let Err(error) = host::post(|nic, now| nic.post_send(now, queue.id, &wr)) {
+        host::retract_binds(queue.id, core::iter::once(&op));
         return fail(error.errno());
     }
     // SAFETY: a public field of the live window.

@@ -74,6 +74,26 @@ fn name(table: &[&'static CStr], value: c_int) -> *const c_char {
     usize::try_from(value).ok().and_then(|index| table.get(index)).unwrap_or(&UNKNOWN).as_ptr()
 }
 
+const WORK_REQUEST: [&CStr; 12] = [
+    c"RDMA_WRITE",
+    c"RDMA_WRITE_WITH_IMM",
+    c"SEND",
+    c"SEND_WITH_IMM",
+    c"RDMA_READ",
+    c"ATOMIC_CMP_AND_SWP",
+    c"ATOMIC_FETCH_AND_ADD",
+    c"LOCAL_INV",
+    c"BIND_MW",
+    c"SEND_WITH_INV",
+    c"TSO",
+    c"DRIVER1",
+];
+
+/// Words for an `enum ibv_wr_opcode`.
+pub(crate) fn work_request(opcode: c_int) -> *const c_char {
+    name(&WORK_REQUEST, opcode)
+}
+
 /// Words for an `enum ibv_wc_status`.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_wc_status_str(status: c_int) -> *const c_char {

@@ -114,8 +114,10 @@ pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
         }
     } else {
         let id = domain.id;
-        if let Err(errno) = host::memory(|memory| memory.dealloc_pd(id)) {
-            return fail(errno);
+        match host::memory(|memory| memory.dealloc_pd(id)) {
+            // It was of a process that this one was forked from.
+            Ok(()) | Err(libc::ENOENT) => {}
+            Err(errno) => return fail(errno),
         }
         // SAFETY: the domain's context outlives it.
         unsafe { Context::of(domain.context()) }.remove(&Resource::Pd(id));

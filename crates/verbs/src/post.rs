@@ -5,7 +5,7 @@ use crate::abi::*;
 use crate::ah::Ah;
 use crate::handle::outcome;
 use crate::host;
-use crate::mw::bind_op;
+use crate::mw::{self, bind_op};
 use crate::qp::Qp;
 use crate::srq::Srq;
 use adverb_nic::{Error, QpType, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, UdAddress, limits};
@@ -173,9 +173,16 @@ pub(crate) unsafe extern "C" fn post_send(
 ) -> c_int {
     // SAFETY: the caller passes a live queue pair.
     let queue = unsafe { Qp::of(qp) };
-    outcome(host::post(|nic, now| {
+    // SAFETY: the caller passes a list of valid requests.
+    let (refused, refusal) = unsafe { mw::grant_listed(queue, wr) };
+    let result = host::post(|nic, now| {
         let mut at = wr;
         while !at.is_null() {
+            if at == refused {
+                // SAFETY: the caller passes a place for the failed request.
+                unsafe { *bad = at };
+                return refusal;
+            }
             // SAFETY: the caller passes a list of valid requests.
             let request = unsafe { &*at };
             // SAFETY: as above.
@@ -188,7 +195,12 @@ pub(crate) unsafe extern "C" fn post_send(
             at = request.next;
         }
         0
-    }))
+    });
+    if result != 0 {
+        // SAFETY: the list is valid, and its failed request was named.
+        unsafe { mw::retract_listed(queue, *bad, refused) };
+    }
+    outcome(result)
 }
 
 /// Posts a list of receives with `post`.

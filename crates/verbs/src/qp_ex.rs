@@ -280,8 +280,12 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
         batch.error
     } else if unaddressed() {
         libc::EINVAL
+    } else if let Err((at, errno)) = host::grant_binds(queue.id, batch.requests.iter().map(|r| &r.op)) {
+        host::retract_binds(queue.id, batch.requests[..at].iter().map(|r| &r.op));
+        errno
     } else {
-        host::post(|nic, now| {
+        let mut posted = 0;
+        let result = host::post(|nic, now| {
             // All or none: what makes one of several fail is only the room, once `set_` has checked
             // the rest and the first was taken.
             if batch.requests.len() > 1 && !batch.fits(nic, queue) {
@@ -291,9 +295,12 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
                 if let Err(error) = batch.post(nic, now, queue, request) {
                     return error.errno();
                 }
+                posted += 1;
             }
             0
-        })
+        });
+        host::retract_binds(queue.id, batch.requests[posted..].iter().map(|r| &r.op));
+        result
     };
     // SAFETY: locked by this thread in `wr_start`.
     unsafe { libc::pthread_mutex_unlock(builder.mutex.get()) };

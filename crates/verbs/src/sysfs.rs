@@ -1,5 +1,5 @@
-//! The calls that read sysfs. The device has no directory there, so its few files are answered here;
-//! all other paths are read as asked.
+//! The calls that read sysfs. Whether or not the device is shown there, its files are answered here; all
+//! other paths are read as asked.
 
 use crate::abi::ibv_device;
 use crate::device::{Device, devices};
@@ -13,36 +13,8 @@ pub extern "C" fn ibv_get_sysfs_path() -> *const c_char {
 }
 
 /// The content of a device's file, if it has that file.
-fn device_file(device: &Device, file: &str) -> Option<String> {
-    let guid = device.guid.to_be_bytes();
-    let word = |i: usize| u16::from_be_bytes([guid[i], guid[i + 1]]);
-    let dotted = format!("{:04x}:{:04x}:{:04x}:{:04x}", word(0), word(2), word(4), word(6));
-    Some(match file {
-        "fw_ver" => env!("CARGO_PKG_VERSION").to_owned(),
-        "hw_rev" => "0".to_owned(),
-        "hca_type" | "board_id" => "adverb".to_owned(),
-        "node_type" => "1: CA".to_owned(),
-        "node_desc" => "adverb software RDMA NIC".to_owned(),
-        "node_guid" | "sys_image_guid" => dotted,
-        "ports/1/link_layer" => "Ethernet".to_owned(),
-        "ports/1/state" => "4: ACTIVE".to_owned(),
-        "ports/1/phys_state" => "5: LinkUp".to_owned(),
-        "ports/1/pkeys/0" => "0xffff".to_owned(),
-        _ => {
-            let index = |rest: Option<&str>| rest.and_then(|i| i.parse::<usize>().ok());
-            if let Some(i) = index(file.strip_prefix("ports/1/gids/")) {
-                let gid = device.gid(i)?.0;
-                let words: Vec<String> =
-                    gid.chunks_exact(2).map(|w| format!("{:02x}{:02x}", w[0], w[1])).collect();
-                words.join(":")
-            } else if let Some(i) = index(file.strip_prefix("ports/1/gid_attrs/types/")) {
-                device.gid(i)?;
-                "RoCE v2".to_owned()
-            } else {
-                return None;
-            }
-        }
-    })
+fn device_file<'a>(device: &'a Device, file: &str) -> Option<&'a str> {
+    device.files.iter().find(|(name, _)| name == file).map(|(_, text)| &**text)
 }
 
 /// Bytes of a file, of which at most `room` are wanted.
@@ -51,7 +23,7 @@ fn content(directory: &str, file: &str, room: usize) -> Option<Vec<u8>> {
         // SAFETY: the path is a zero-terminated array that never changes.
         let own = unsafe { CStr::from_ptr(device.ibdev_path().as_ptr()) }.to_bytes();
         if directory.as_bytes() == own {
-            return device_file(device, file).map(String::into_bytes);
+            return device_file(device, file).map(|text| text.as_bytes().to_vec());
         }
     }
     let mut bytes = Vec::new();

@@ -29,6 +29,14 @@ struct Tables {
 static TABLES: Mutex<Tables> =
     Mutex::new(Tables { cqs: BTreeMap::new(), qps: BTreeMap::new(), srqs: BTreeMap::new() });
 
+/// Forgets all objects: they are a parent's.
+pub(crate) fn clear() {
+    let mut tables = lock(&TABLES);
+    tables.cqs.clear();
+    tables.qps.clear();
+    tables.srqs.clear();
+}
+
 pub(crate) fn add_cq(id: CqId, cq: *mut ibv_cq) {
     lock(&TABLES).cqs.insert(id, Shared(cq));
 }
@@ -116,6 +124,6 @@ pub(crate) fn on_event(event: Event) {
         Event::SqDrained(id) => qp(id, IBV_EVENT_SQ_DRAINED),
         Event::LastWqeReached(id) => qp(id, IBV_EVENT_QP_LAST_WQE_REACHED),
         // Between the NICs; verbs has no event for it.
-        Event::IrnAgreed(_) | Event::IrnUnanswered(_) | Event::Star(..) => {}
+        Event::IrnAgreed(_) | Event::IrnUnanswered(_) | Event::Star(..) | Event::ConnectionManager => {}
     }
 }

@@ -33,6 +33,11 @@ struct Open {
 
 static OPEN: Mutex<BTreeMap<XrcdId, Open>> = Mutex::new(BTreeMap::new());
 
+/// Forgets all domains: they are a parent's.
+pub(crate) fn clear() {
+    lock(&OPEN).clear();
+}
+
 /// Which file a descriptor is open on. `Err` is errno.
 pub(crate) fn file_id(fd: c_int) -> Result<FileId, c_int> {
     // SAFETY: integers.

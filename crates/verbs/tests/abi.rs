@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const HEADER: &str = "/usr/include/infiniband/verbs.h";
+const CM_HEADER: &str = "/usr/include/rdma/rdma_cma.h";
 
 fn folder(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -28,6 +29,7 @@ fn ask_the_header(name: &str, body: &str) -> String {
     let text = format!(
         "#include <stddef.h>\n#include <stdio.h>\n#include <infiniband/verbs.h>\n\
          #include <infiniband/sa.h>\n#include <rdma/ib_user_verbs.h>\n#include <rdma/ib_user_sa.h>\n\
+         #include <rdma/rdma_cma.h>\n\
          int main(void) {{\n{body}return 0;\n}}\n"
     );
     std::fs::write(&source, text).expect("the C source");
@@ -38,9 +40,9 @@ fn ask_the_header(name: &str, body: &str) -> String {
 }
 
 fn can_ask() -> bool {
-    let can = Path::new(HEADER).exists() && runs("cc");
+    let can = [HEADER, CM_HEADER].into_iter().all(|header| Path::new(header).exists()) && runs("cc");
     if !can {
-        println!("SKIPPED: {HEADER} or cc is missing");
+        println!("SKIPPED: {HEADER}, {CM_HEADER} or cc is missing");
     }
     can
 }
@@ -52,7 +54,7 @@ fn structs_are_laid_out_as_in_the_header() {
     }
     let (mut body, mut expected) = (String::new(), String::new());
     for layout in abi::layouts() {
-        let of = if ["verbs_", "ibv_", "ib_"].iter().any(|start| layout.name.starts_with(start)) {
+        let of = if ["verbs_", "ibv_", "ib_", "rdma_"].iter().any(|start| layout.name.starts_with(start)) {
             "struct "
         } else {
             ""
@@ -109,6 +111,19 @@ fn the_unions_of_a_send_request_are_laid_out_as_in_the_header() {
     for (ours, theirs) in expected.zip(theirs.lines()) {
         assert_eq!(ours.to_string(), theirs);
     }
+}
+
+#[test]
+fn constants_of_rdma_cm_are_those_of_the_header() {
+    if !can_ask() {
+        return;
+    }
+    let mut body = String::new();
+    for (name, value) in abi::CM_CONSTANTS {
+        writeln!(body, "if ((long long)({name}) != {value}ll) printf(\"{name}\\n\");").expect("a String");
+    }
+    assert!(abi::CM_CONSTANTS.len() > 30, "the constants were found");
+    assert_eq!(ask_the_header("cm_constants", &body), "");
 }
 
 #[test]
@@ -170,10 +185,11 @@ fn static_library() -> Option<PathBuf> {
 }
 
 #[test]
-fn exports_are_those_of_the_system_library() {
-    let system = Path::new("/usr/lib/x86_64-linux-gnu/libibverbs.so.1");
-    if !system.exists() || !runs("readelf") || !runs("cc") {
-        println!("SKIPPED: {}, readelf or cc is missing", system.display());
+fn exports_are_those_of_the_system_libraries() {
+    let system =
+        ["libibverbs.so.1", "librdmacm.so.1"].map(|name| Path::new("/usr/lib/x86_64-linux-gnu").join(name));
+    if !system.iter().all(|path| path.exists()) || !runs("readelf") || !runs("cc") {
+        println!("SKIPPED: {system:?}, readelf or cc is missing");
         return;
     }
     let Some(archive) = static_library() else {
@@ -184,12 +200,63 @@ fn exports_are_those_of_the_system_library() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("link.sh");
     let linked = Command::new(script).arg(&archive).arg(&out).output().expect("link.sh runs");
     assert!(linked.status.success(), "{}", String::from_utf8_lossy(&linked.stderr));
-    let (ours, theirs) = (exports(&out.join("libibverbs.so.1")), exports(system));
-    assert!(theirs.len() > 150, "the system library's symbols were read");
+    assert_eq!(
+        std::fs::canonicalize(out.join("librdmacm.so.1")).expect("the second name"),
+        std::fs::canonicalize(out.join("libibverbs.so.1")).expect("the library"),
+        "both names are one library, so that a process has one NIC"
+    );
+    let ours = exports(&out.join("libibverbs.so.1"));
+    let [verbs, cm] = system.map(|path| exports(&path));
+    assert!(verbs.len() > 150 && cm.len() > 70, "the system libraries' symbols were read");
+    let theirs: BTreeSet<String> = verbs.union(&cm).cloned().collect();
     let missing: Vec<_> = theirs.difference(&ours).collect();
-    // Calls of our own have a version node of their own.
-    let own = |name: &String| name.ends_with("ADVERB_1.0") || name.ends_with("ADVERB_PRIVATE");
-    let extra: Vec<_> = ours.difference(&theirs).filter(|name| !own(name)).collect();
+    // Calls of our own have a version node of their own; later and private nodes have a test of their own.
+    let node = |name: &str| name.rsplit('@').next().unwrap_or_default().to_owned();
+    let known: BTreeSet<String> = theirs.iter().map(|name| node(name)).collect();
+    let apart = |name: &&String| {
+        let node = node(name);
+        !known.contains(&node)
+            && (node.starts_with("ADVERB_")
+                || CM_LATER.contains(&node.as_str())
+                || LATER.iter().any(|(later, _)| node == *later))
+    };
+    let extra: Vec<_> = ours.difference(&theirs).filter(|name| !apart(name)).collect();
     assert!(missing.is_empty(), "missing: {missing:?}");
     assert!(extra.is_empty(), "exported beyond the system library: {extra:?}");
+    for (later, names) in LATER {
+        let has = |name: &str, mark: &str| ours.contains(&format!("{name}{mark}{later}"));
+        if later.contains("PRIVATE") {
+            for name in theirs.iter().filter(|name| name.ends_with("@@IBVERBS_PRIVATE_34")) {
+                let name = name.replace("@@IBVERBS_PRIVATE_34", "");
+                let name = name.replace("driver_34", &later.replace("IBVERBS_PRIVATE", "driver"));
+                assert!(has(&name, "@"), "{name} is not in {later}");
+            }
+        }
+        let mark = if later.contains("PRIVATE") { "@" } else { "@@" };
+        for name in names.split(' ') {
+            assert!(has(name, mark), "{name} is not in {later}");
+        }
+    }
 }
+
+/// Nodes of librdmacm newer than the system's.
+const CM_LATER: [&str; 2] = ["RDMACM_1.4", "RDMACM_1.5"];
+
+/// Nodes of versions of rdma-core other than the system's, and names that they have.
+const LATER: [(&str, &str); 10] = [
+    ("IBVERBS_1.15", "ibv_alloc_dmah ibv_dealloc_dmah ibv_reg_mr_ex"),
+    ("IBVERBS_1.16", "ibv_dm_export_dmabuf_fd ibv_query_port_speed"),
+    ("IBVERBS_1.17", "ibv_alloc_buf ibv_free_buf ibv_reg_buf_mr"),
+    (
+        "IBVERBS_1.18",
+        "_ibv_query_comp_cntr_caps ibv_create_comp_cntr ibv_destroy_comp_cntr ibv_read_comp_cntr \
+         ibv_read_err_comp_cntr ibv_inc_comp_cntr ibv_inc_err_comp_cntr ibv_set_comp_cntr \
+         ibv_set_err_comp_cntr ibv_qp_attach_comp_cntr ibv_export_buf_dmabuf_fd",
+    ),
+    ("IBVERBS_PRIVATE_25", "ibv_cmd_query_device ibv_cmd_query_device_ex"),
+    ("IBVERBS_PRIVATE_33", "ibv_cmd_query_device_ex"),
+    ("IBVERBS_PRIVATE_57", "ibv_cmd_alloc_dmah"),
+    ("IBVERBS_PRIVATE_59", "ibv_cmd_alloc_dmah ibv_cmd_reg_mr_ex"),
+    ("IBVERBS_PRIVATE_64", "ibv_cmd_create_cq_ex2"),
+    ("IBVERBS_PRIVATE_65", "ibv_cmd_query_comp_cntr_caps ibv_dmabuf_heap_alloc ibv_wr_opcode_str"),
+];

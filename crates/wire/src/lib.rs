@@ -6,6 +6,7 @@
 
 pub mod arp;
 pub mod bth;
+pub mod cm;
 pub mod error;
 pub mod eth;
 pub mod ext;

@@ -344,9 +344,8 @@ fn expected_star(packet: &Packet, body: &[u8]) -> Vec<(&'static str, Option<u64>
     let (data, asks, completes) =
         (is(Operation::RemoteData), is(Operation::GetData), is(Operation::CqePacket));
     let answer = is(Operation::RemoteDataAnswer) || is(Operation::GetDataAnswer);
-    let events = !reth && !answer && !is(Operation::Hello);
     let acknowledge = is(Operation::WqeEventAcknowledge);
-    let events = events && !is(Operation::CqeEventAcknowledge);
+    let events = !reth && !answer && !is(Operation::Hello) && !is(Operation::CqeEventAcknowledge);
     let grant = Grant::of_word(packet.ticket.word);
     let hello = Hello::read(body).filter(|_| is(Operation::Hello));
     let record = Record::read(body).filter(|_| is(Operation::WqePacket) && eth.has(StarEth::MIGRATION));
@@ -371,7 +370,8 @@ fn expected_star(packet: &Packet, body: &[u8]) -> Vec<(&'static str, Option<u64>
         ("adverb_star.entries", when(events, eth.count.into())),
         ("adverb_star.following", when(reth && merged.is_none(), eth.value.into())),
         ("adverb_star.order", when(answer, Stamp::from(packet.irn).order.into())),
-        ("adverb_star.refusal", when(acknowledge, eth.value.into())),
+        ("adverb_star.refusal", when(acknowledge && bit == 1, eth.value.into())),
+        ("adverb_star.completions", when(acknowledge && bit == 0, eth.value.into())),
         ("adverb_star.receives", when(is(Operation::CqeEventAcknowledge), eth.value.into())),
         ("adverb_star.closing", when(is(Operation::CqePacket), eth.value.into())),
         ("adverb_star.va", when(reth && !posted, packet.reth.va)),
@@ -460,6 +460,11 @@ fn the_script_reads_every_star_opcode() {
             all.push((Packet { irn: StarEth::new(Op::Read, flags, 512, 77).into(), ..packet }, body));
         }
     }
+    // An acknowledgement of a record says why it is refused.
+    let opcode = Opcode::new(Service::Star, Operation::WqeEventAcknowledge);
+    let packet = common::packet(opcode, common::flow(true), 0, 9);
+    let refused = StarEth::new(Op::Read, StarEth::MIGRATION, 0, 2);
+    all.push((Packet { irn: refused.into(), ..packet }, Vec::new()));
     assert!(all.iter().all(|(packet, _)| packet.bth.dest_qp != QpNumber::MULTICAST));
     let mut writer = pcap::Writer::new(Vec::new(), pcap::LinkType::Raw).unwrap();
     for (i, (packet, body)) in all.iter().enumerate() {

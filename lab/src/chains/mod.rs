@@ -570,15 +570,15 @@ impl Program {
 pub(crate) fn run(
     experiment: &Experiment,
     asked: &[Asked],
-    (seeds, jobs): (crate::run::Seeds, usize),
+    (seeds, effort): (crate::run::Seeds, &crate::Effort),
     progress: &mut dyn FnMut(crate::Progress),
 ) -> Result<Vec<Vec<Measured>>, Error> {
     let setups = asked.iter().map(Setup::of).collect::<Result<Vec<_>, _>>()?;
     let work = |point: usize, seed: u64| setups[point].run(&asked[point].name, seed, &experiment.measured);
-    let mut runs = crate::run::each(asked, (seeds.at_most(2), jobs), &work, progress)?;
+    let mut runs = crate::run::each(experiment, asked, (seeds.at_most(2), effort), &work, progress)?;
     let same = |runs: &[Measured]| runs.windows(2).all(|two| two[0].trace == two[1].trace);
     if !runs.iter().all(|runs| same(runs)) {
-        return crate::run::each(asked, (seeds, jobs), &work, progress);
+        return crate::run::each(experiment, asked, (seeds, effort), &work, progress);
     }
     for runs in &mut runs {
         let first = runs[0].clone();
@@ -596,8 +596,14 @@ mod tests {
     #[test]
     fn experiments_of_chains_hold_and_can_fail() {
         // All seeds make the same run; one alone would have no verdict.
-        let effort =
-            Effort { scale: Scale::Quick, seeds: Some(2), first_seed: 1, jobs: 1, command: "adverb".into() };
+        let effort = Effort {
+            scale: Scale::Quick,
+            seeds: Some(2),
+            first_seed: 1,
+            jobs: 1,
+            command: "adverb".into(),
+            store: None,
+        };
         let only = std::env::var("ADVERB_REDN").unwrap_or_default();
         let mut wrong = Vec::new();
         // These take minutes: `lab-gates.sh long` has them.

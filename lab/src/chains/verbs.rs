@@ -2,6 +2,7 @@
 //! when as many queue pairs as are given have enough to do.
 
 use super::{Shared, Verb};
+use crate::lent::{everything, lend};
 use adverb_rdma::{
     Access, Caps, Connect, Cq, Data, Error, Line, On, Pd, Qp, QpType, Rdma, Region, Remote, SendFlags,
     SendOp, SendOrder, SendRequest, Status,
@@ -23,19 +24,8 @@ fn connect() -> Connect {
 
 /// Lets peers use its memory, through so many queue pairs, until it is asked to end.
 pub async fn serve(rdma: Rdma, pairs: u32) -> Result<(), Error> {
-    let pd = rdma.create_pd().await?;
-    let cq = rdma.create_cq(16).await?;
-    let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
-    let memory = pd.region(APART * u64::from(pairs), all).await?;
-    let listener = rdma.listen(NAME).await?;
-    let mut peers = Vec::new();
-    for _ in 0..pairs {
-        let asked = listener.accept().await?;
-        let qp = pd.create_rc(&cq, Caps::default()).await?;
-        let line = asked.accept(&qp, &memory.remote().to_bytes(), &connect()).await?;
-        peers.push((qp, line));
-    }
-    rdma.until(&[On::Stop], None).await.map(|_| ())
+    let len = APART * u64::from(pairs);
+    lend(rdma, NAME, pairs, &connect(), async |pd| pd.region(len, everything()).await).await
 }
 
 /// A client's end of one queue pair, and where its bytes are.

@@ -2,8 +2,10 @@
 //! server's NIC.
 
 use super::{Metric, Span, mean, of_times, sorted};
+use adverb_nic::StarSide;
 use adverb_sim::Sim;
 use adverb_sim::hardware::Unit;
+use adverb_sim::workload::comings::Changed;
 use adverb_sim::workload::persistent::{Call, Persistent};
 
 const US: f64 = 1e6;
@@ -30,12 +32,33 @@ pub fn value(sim: &Sim, work: &Persistent, metric: Metric, span: Span) -> f64 {
         }
         Metric::Again => 1000.0 * each(sim.retransmissions() as f64),
         Metric::StatelessBytes => host.nic.stateless_bytes() as f64,
+        Metric::Allowed => {
+            let counts = (0..sim.hosts().len() as u32).map(|h| sim.nic_counters(h).star_egress_allowed);
+            each(counts.sum::<u64>() as f64)
+        }
+        Metric::ToStateless => changed(work, StarSide::Stateless),
+        Metric::ToStateful => changed(work, StarSide::Stateful),
+        Metric::ToPlain => changed(work, StarSide::Plain),
+        Metric::PauseP50 => of_times(&pauses(work), 0.5),
+        Metric::PauseP99 => of_times(&pauses(work), 0.99),
+        Metric::PauseMax => of_times(&pauses(work), 1.0),
         _ => f64::NAN,
     }
 }
 
 fn within(work: &Persistent, span: Span) -> impl Iterator<Item = &Call> {
     work.ended.iter().filter(move |call| span.has(call.end))
+}
+
+/// Changes at the server.
+fn changed(work: &Persistent, to: StarSide) -> f64 {
+    let is_its = |changed: &&Changed| changed.host == work.asked.server && changed.to == to;
+    work.changed.iter().filter(is_its).count() as f64
+}
+
+/// Of all sides that have changed, in us.
+fn pauses(work: &Persistent) -> Vec<f64> {
+    sorted(work.changed.iter().map(|changed| changed.paused as f64 / US))
 }
 
 fn took(call: &Call) -> f64 {

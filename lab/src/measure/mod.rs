@@ -1,5 +1,6 @@
 //! What came out of one run of the simulator.
 
+pub mod bottleneck;
 pub mod calls;
 pub mod operations;
 
@@ -64,6 +65,9 @@ pub enum Metric {
     Ramp,
     /// Round trips from the start of the last flow until two flows have fair shares.
     Converge,
+    /// The least share of the line rate that is asked for, over four round trips of the forty after the start
+    /// of the last flow.
+    Dip,
     /// Median time of a cache's lookups, in us.
     LookupP50,
     /// Their 99th percentile.
@@ -94,6 +98,28 @@ pub enum Metric {
     Again,
     /// Bytes that StaR's stateless half has allocated at the server.
     StatelessBytes,
+    /// Mean of what waits for the busiest link between switch and host or switch, in KB.
+    QueueMean,
+    /// The most.
+    QueueMax,
+    /// How full that link is.
+    Utilisation,
+    /// Jain's index of what senders send.
+    Fairness,
+    /// Packets that StaR's registry has let leave for stateless sides, for each call.
+    Allowed,
+    /// Connections that have become StaR's with nothing kept at the server, while they lasted.
+    ToStateless,
+    /// Those of which the server has taken both sides' state on.
+    ToStateful,
+    /// Those that have become plain RC.
+    ToPlain,
+    /// Median time for which a side held back what was posted while it changed its role, in us.
+    PauseP50,
+    /// Its 99th percentile.
+    PauseP99,
+    /// The longest.
+    PauseMax,
 }
 
 impl Metric {
@@ -124,6 +150,7 @@ impl Metric {
             Metric::DispatchTimedOut => ("DISPATCH_T. share", "dispatch_timeout_share"),
             Metric::Ramp => ("ramp (RTT)", "ramp_rtt"),
             Metric::Converge => ("converged (RTT)", "converge_rtt"),
+            Metric::Dip => ("least use share", "dip_share"),
             Metric::LookupP50 => ("lookup median (us)", "lookup_p50_us"),
             Metric::LookupP99 => ("lookup 99% (us)", "lookup_p99_us"),
             Metric::LookupFailed => ("lookups failed", "lookups_failed"),
@@ -139,6 +166,17 @@ impl Metric {
             Metric::Packets => ("packets a call", "packets"),
             Metric::Again => ("again/1000 calls", "again"),
             Metric::StatelessBytes => ("stateless (B)", "stateless_bytes"),
+            Metric::QueueMean => ("mean queue (KB)", "queue_mean_kb"),
+            Metric::QueueMax => ("deepest queue (KB)", "queue_max_kb"),
+            Metric::Utilisation => ("utilisation", "utilisation"),
+            Metric::Fairness => ("Jain's index", "fairness"),
+            Metric::Allowed => ("allowed a call", "allowed"),
+            Metric::ToStateless => ("to stateless", "to_stateless"),
+            Metric::ToStateful => ("to stateful", "to_stateful"),
+            Metric::ToPlain => ("to plain RC", "to_plain"),
+            Metric::PauseP50 => ("median pause (us)", "pause_p50_us"),
+            Metric::PauseP99 => ("99% pause (us)", "pause_p99_us"),
+            Metric::PauseMax => ("longest pause (us)", "pause_max_us"),
         }
     }
 
@@ -153,6 +191,7 @@ impl Metric {
                 | Metric::Pauses
                 | Metric::Ramp
                 | Metric::Converge
+                | Metric::Dip
                 | Metric::Unavailable
                 | Metric::Misses
                 | Metric::Rules
@@ -161,6 +200,17 @@ impl Metric {
                 | Metric::Packets
                 | Metric::Again
                 | Metric::StatelessBytes
+                | Metric::QueueMean
+                | Metric::QueueMax
+                | Metric::Utilisation
+                | Metric::Fairness
+                | Metric::Allowed
+                | Metric::ToStateless
+                | Metric::ToStateful
+                | Metric::ToPlain
+                | Metric::PauseP50
+                | Metric::PauseP99
+                | Metric::PauseMax
         )
     }
 }
@@ -218,7 +268,11 @@ impl Span {
             _ => None,
         };
         let last = until.unwrap_or(last).min(sim.now().as_ps());
-        Span::cut(first, last, interval)
+        let span = Span::cut(first, last, interval);
+        match sim.workload() {
+            Workload::Persistent(work) => Span { from: work.asked.measured_ps.unwrap_or(span.from), ..span },
+            _ => span,
+        }
     }
 
     fn cut(first: u64, last: u64, interval: Interval) -> Span {
@@ -258,7 +312,7 @@ pub fn measure(sim: &Sim, metrics: &[Metric], interval: Interval) -> Measured {
     let tail = || TAIL.map(|p| of_times(&single, p / 100.0) / MS).to_vec();
     let summary = sim.summary(|_| true);
     let flows = match sim.workload() {
-        Workload::Persistent(work) => (work.asked.connections, work.stalled(span.from)),
+        Workload::Persistent(work) => (work.planned(), work.stalled(span.from)),
         _ => (summary.flows + summary.failed, summary.failed),
     };
     Measured {
@@ -292,6 +346,9 @@ fn value(sim: &Sim, metric: Metric, span: Span) -> f64 {
         Metric::Resent => share(sim.retransmissions()),
         Metric::Timeouts => 1000.0 * share(sim.timeouts()),
         Metric::Pauses => 1000.0 * share(stats.pauses),
+        Metric::QueueMean | Metric::QueueMax | Metric::Utilisation | Metric::Fairness => {
+            bottleneck::value(sim, metric)
+        }
         other => match sim.workload() {
             Workload::Persistent(work) => calls::value(sim, work, other, span),
             _ => operations::value(sim, other, span),
@@ -350,7 +407,7 @@ fn request(flows: &[Flow]) -> f64 {
 pub(crate) fn measured(sim: &Sim, metrics: &Metrics, interval: Interval) -> Measured {
     match metrics {
         Metrics::Simulated(metrics) => measure(sim, metrics, interval),
-        Metrics::Cache(_) | Metrics::Chains(_) => Measured::default(),
+        Metrics::Cache(_) | Metrics::Chains(_) | Metrics::Rack(_) | Metrics::Budget(_) => Measured::default(),
     }
 }
 

@@ -19,6 +19,8 @@ const FULL: f64 = 0.95;
 const SHARE_LEAST: f64 = 0.45;
 const SHARE_TRIPS: usize = 4;
 const SHARE_HOLDS: usize = 20;
+/// Round trips after a flow's start in which the link's use is looked at.
+const DIP_TRIPS: usize = 40;
 
 /// A metric of this kind; not a number for others, and where there is nothing of which it could be.
 pub fn value(sim: &Sim, metric: Metric, span: Span) -> f64 {
@@ -36,6 +38,7 @@ pub fn value(sim: &Sim, metric: Metric, span: Span) -> f64 {
         Metric::DispatchTimedOut => share(sim, Outcome::DispatchTimeout, span),
         Metric::Ramp => ramp(sim),
         Metric::Converge => converge(sim),
+        Metric::Dip => dip(sim),
         Metric::LookupP50 => lookup(sim, 0.5, span),
         Metric::LookupP99 => lookup(sim, 0.99, span),
         Metric::LookupFailed => lookup_failed(sim, span),
@@ -157,6 +160,27 @@ fn converge(sim: &Sim) -> f64 {
     let from = a.max(b);
     let [x, y] = [one, other].map(|target| submitted(sim, from, |o| o.target == target));
     first_fair(&x, &y)
+}
+
+/// The least that is asked for over some round trips of those after the last flow's start, as a share of line
+/// rate.
+fn dip(sim: &Sim) -> f64 {
+    let from =
+        sim.flows().iter().map(|f| (f.spec.dst, f.spec.start)).fold(BTreeMap::new(), |mut all, (to, at)| {
+            let first: &mut u64 = all.entry(to).or_insert(at);
+            *first = at.min(*first);
+            all
+        });
+    let from = from.into_values().max().unwrap_or(0);
+    least_share(&submitted(sim, from, |_| true), line(sim))
+}
+
+/// Of the first [`DIP_TRIPS`] slices, those [`SHARE_TRIPS`] in a row that have least, as a share of `full`
+/// each.
+fn least_share(slices: &[f64], full: f64) -> f64 {
+    let rows = slices.get(..DIP_TRIPS).unwrap_or_default().windows(SHARE_TRIPS);
+    let shares = rows.map(|row| row.iter().sum::<f64>() / (SHARE_TRIPS as f64 * full));
+    shares.min_by(f64::total_cmp).unwrap_or(f64::NAN)
 }
 
 /// The slice by which two have had fair shares for some, which then last.

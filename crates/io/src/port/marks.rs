@@ -2,9 +2,9 @@
 //! and which paths take the socket for want of a ring.
 
 use super::Port;
-use crate::directory::Slot;
+use crate::directory::{Member, Slot};
 use crate::steering::Order;
-use adverb_os::steer::{INDEXES, Mark};
+use adverb_os::steer::{INDEXES, LISTENERS, Mark};
 
 /// Indexes that are asked for beyond the processes that the table knows.
 const SPARE_INDEXES: usize = 8;
@@ -26,7 +26,9 @@ impl Port {
                 let likely = self.rings.member().others().count() + 1 + SPARE_INDEXES;
                 let last = if all { usize::from(INDEXES) } else { likely.min(INDEXES.into()) };
                 let marks = (0..last as u8).map(|i| Mark { index: Some(i), byte, nonce });
-                sockets.steer(&known, other).and_then(|()| sockets.send_marks(marks))
+                sockets
+                    .steer(&known, &listeners(self.rings.member(), &known), other)
+                    .and_then(|()| sockets.send_marks(marks))
             }
         };
         self.steering.set_shared(self.rings.member().others().next().is_some());
@@ -45,7 +47,8 @@ impl Port {
         let Some(sockets) = self.udp.sockets() else { return self.steering.refused() };
         for _ in 0..PROGRAMS_MAX {
             let seen = member.changes();
-            match sockets.steer(&member.indexes(), index) {
+            let indexes = member.indexes();
+            match sockets.steer(&indexes, &listeners(member, &indexes), index) {
                 Ok(()) => self.counters.steering_programs += 1,
                 Err(_) => {
                     self.counters.steering_refused += 1;
@@ -59,6 +62,15 @@ impl Port {
         }
     }
 
+    /// A listener of this process came or went: the kernel is told, where it steers. Who does not know its
+    /// own place yet tells it when it does.
+    #[cold]
+    pub fn listeners_changed(&mut self) {
+        if let Some(index) = self.rings.member().own_index() {
+            self.take_index(index);
+        }
+    }
+
     /// From now on the path of a slot waits for room in the socket too.
     #[cold]
     pub(super) fn divert(&mut self, slot: Slot) {
@@ -66,4 +78,11 @@ impl Port {
             self.diverted.push(slot);
         }
     }
+}
+
+/// Services that processes of the address listen for, and the indexes of their sockets.
+fn listeners(member: &Member, indexes: &[(u8, u8)]) -> Vec<(u32, u8)> {
+    let all = member.ports().listeners(LISTENERS, |owner| member.lives(owner));
+    let index = |slot: Slot| indexes.iter().find(|(of, _)| *of == slot.get()).map(|(_, index)| *index);
+    all.into_iter().filter_map(|(service, slot)| Some((service.id() as u32, index(slot)?))).collect()
 }

@@ -32,6 +32,12 @@ impl Host {
         if changed.is_ok() && ends || changed.is_err() && connects {
             self.end_connection(qp);
         }
+        if changed.is_ok()
+            && ends
+            && let Ok(number) = self.inspect(|nic| nic.qp_number(qp))
+        {
+            self.end_binds(number);
+        }
         changed
     }
 
@@ -43,6 +49,7 @@ impl Host {
         })?;
         if let Some(registry) = self.registry() {
             registry.ask(&Ask::EndConnect { number });
+            self.end_binds(number);
         }
         Ok(())
     }
@@ -85,6 +92,15 @@ impl Host {
             Said::Full => Err(Refusal::Full),
             Said::Refused(_) => Err(Refusal::NoAgent),
         }
+    }
+
+    /// Tells them what a region is now, which was something else before. When this returns they know, but
+    /// those that are dead; after a refusal nobody has a rule of it.
+    pub fn grant_anew(&self, pd: PdId, region: Region) -> Result<(), Refusal> {
+        if region.rights == 0 {
+            self.withdraw(region.key);
+        }
+        self.grant(pd, region)
     }
 
     /// Takes memory back from them. When this returns nothing leaves for it any more, but from who is dead.

@@ -6,6 +6,7 @@
 //! that back. The agent answers when every peer has, or its time for that is over.
 
 mod grants;
+mod windows;
 pub mod words;
 
 use crate::error::OpenError;
@@ -19,6 +20,7 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+use windows::Windows;
 use words::{ASKS, Ask, LINE, Order, Said, TAKES};
 
 pub use grants::Refusal;
@@ -33,6 +35,7 @@ pub struct Registry {
     trace: bool,
     asks: Mutex<Channel>,
     takes: Channel,
+    windows: Mutex<Windows>,
 }
 
 impl Registry {
@@ -52,7 +55,7 @@ impl Registry {
         };
         let asks = channel(ASKS).map_err(failed)?;
         let takes = channel(&format!("{TAKES} {slot}")).map_err(failed)?;
-        Ok(Registry { trace, asks: Mutex::new(asks), takes })
+        Ok(Registry { trace, asks: Mutex::new(asks), takes, windows: Mutex::default() })
     }
 
     /// Asks the agent, and waits for what it says.

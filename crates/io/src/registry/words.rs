@@ -4,6 +4,7 @@
 //! a process, at its agent's socket: `asks`, or `takes SLOT`; then
 //!   asks:   connect NUMBER PD PEER PEERS_NUMBER | end-connect NUMBER
 //!           region PD KEY VA LEN RIGHTS | end-region KEY            <- done | full | refused WORDS
+//!           window NUMBER PD KEY VA LEN RIGHTS: a region of one queue pair's peer only
 //!   takes:  the agent says an order                                 <- done | full | refused WORDS
 //! an agent, to another one: `server ADDRESS`, then `CLIENTS_NUMBER ORDER` or `ping`, answered alike
 //! an order: put SERVER NUMBER posted | put SERVER NUMBER KEY VA LEN RIGHTS
@@ -49,14 +50,23 @@ pub enum Ask {
         /// Its number.
         number: QpNumber,
     },
-    /// Memory was registered.
+    /// Memory was registered, or is something else now, or a window of type 1 is to be bound.
     Region {
         /// Its protection domain.
         pd: u32,
         /// What peers may do with it.
         region: Region,
     },
-    /// It is to be registered no more.
+    /// A window of type 2 is to be bound: it is for one queue pair's peer.
+    Window {
+        /// The queue pair's number.
+        number: QpNumber,
+        /// Its protection domain.
+        pd: u32,
+        /// What the peer may do with it.
+        region: Region,
+    },
+    /// A region is to be registered no more, or a window is bound no more.
     EndRegion {
         /// Its key.
         key: Key,
@@ -132,6 +142,9 @@ impl fmt::Display for Ask {
             Ask::Region { pd, region: Region { key, va, len, rights } } => {
                 write!(f, "region {pd} {} {va} {len} {rights}", key.0)
             }
+            Ask::Window { number, pd, region: Region { key, va, len, rights } } => {
+                write!(f, "window {} {pd} {} {va} {len} {rights}", number.get(), key.0)
+            }
             Ask::EndRegion { key } => write!(f, "end-region {}", key.0),
         }
     }
@@ -189,6 +202,9 @@ impl Ask {
             ["region", pd, ref rest @ ..] => {
                 Some(Ask::Region { pd: pd.parse().ok()?, region: region(rest)? })
             }
+            ["window", of, pd, ref rest @ ..] => {
+                Some(Ask::Window { number: number(of)?, pd: pd.parse().ok()?, region: region(rest)? })
+            }
             ["end-region", key] => Some(Ask::EndRegion { key: Key(key.parse().ok()?) }),
             _ => None,
         }
@@ -237,6 +253,7 @@ mod tests {
             Ask::Connect { number, pd: 3, peer, peer_number },
             Ask::EndConnect { number },
             Ask::Region { pd: 3, region },
+            Ask::Window { number, pd: 3, region },
             Ask::EndRegion { key },
         ] {
             assert_eq!(Ask::parse(&ask.to_string()), Some(ask));
@@ -267,6 +284,8 @@ mod tests {
             "connect 16777216 0 10.0.0.1 1",
             "region 1 2 3 4",
             "region 1 2 3 4 300",
+            "window 16777216 1 2 3 4 5",
+            "window 1 2 3 4 5",
             "end-region",
             "end-region x",
             "end-connect 1 2",

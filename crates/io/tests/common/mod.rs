@@ -342,6 +342,21 @@ impl Helper {
         assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
     }
 
+    /// Stops it, and waits until none of its threads runs.
+    #[expect(clippy::disallowed_methods, reason = "a test that hangs must end")]
+    pub fn stop(&self) {
+        self.signal(libc::SIGSTOP);
+        let (start, tasks) = (Instant::now(), format!("/proc/{}/task", self.child.id()));
+        let is_stopped = |task: std::io::Result<std::fs::DirEntry>| {
+            let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+            stat.rsplit_once(") ").unwrap().1.starts_with('T')
+        };
+        while !std::fs::read_dir(&tasks).unwrap().all(is_stopped) {
+            assert!(start.elapsed() < Duration::from_secs(60), "it does not stop");
+            std::thread::yield_now();
+        }
+    }
+
     /// Kills it, as its end does.
     pub fn kill(self) {}
 }

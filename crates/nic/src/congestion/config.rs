@@ -19,6 +19,27 @@ pub enum CongestionControl {
     /// A window as TCP's: slow start, additive increase, halved once for a window with losses. With IRN's
     /// recovery, and without its BDP flow control, it is the iWARP-like baseline (IRN 4.6).
     Tcp(TcpConfig),
+    /// A window that falls by the share of packets that switches have marked.
+    Dctcp(DctcpConfig),
+    /// A window that keeps the round-trip time at a target.
+    Swift(SwiftConfig),
+    /// A window that keeps links just below full, by what switches say of them.
+    Hpcc(HpccConfig),
+}
+
+impl CongestionControl {
+    /// Switches have to stamp packets ([`Telemetry`](super::Telemetry)), which those of a real network do
+    /// not.
+    pub fn needs_telemetry(&self) -> bool {
+        matches!(self, CongestionControl::Hpcc(_))
+    }
+
+    /// It goes by what each acknowledgement says of one packet, so that each packet asks for one. It governs
+    /// requests only: answers to READs are not acknowledged.
+    pub fn heeds_each_packet(&self) -> bool {
+        use CongestionControl::{Dctcp, Hpcc, Swift};
+        matches!(self, Dctcp(_) | Swift(_) | Hpcc(_))
+    }
 }
 
 /// DCQCN (Zhu et al., SIGCOMM 2015), names as there. The defaults are the paper's;
@@ -108,10 +129,87 @@ impl Default for TimelyConfig {
 pub struct TcpConfig {
     /// Initial window (RFC 3390: 4 KB, so up to 4 packets of 1 KB).
     pub initial: u32,
+    /// Whether it begins in slow start. Without, the first window is where additive increase begins, and slow
+    /// start comes after timeouts only: AIMD, as IRN is combined with it (IRN 4.4).
+    pub slow_start: bool,
 }
 
 impl Default for TcpConfig {
     fn default() -> Self {
-        TcpConfig { initial: 4 }
+        TcpConfig { initial: 4, slow_start: true }
+    }
+}
+
+/// DCTCP (Alizadeh et al., SIGCOMM 2010; RFC 8257), names as there.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct DctcpConfig {
+    /// g: weight of the newest share of marked packets in alpha.
+    pub g: f64,
+    /// Initial window, packets.
+    pub initial: u32,
+}
+
+impl Default for DctcpConfig {
+    fn default() -> Self {
+        DctcpConfig { g: 1.0 / 16.0, initial: 10 }
+    }
+}
+
+/// Swift (Kumar et al., SIGCOMM 2020), names as there. The paper prints no values for most; these are those
+/// of htsim's Swift. What hosts add to a delay is another window there, and is not modelled.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct SwiftConfig {
+    /// Base target delay: a round trip, headers' and packets' times included, and the queue that is wanted.
+    pub target: Duration,
+    /// Additive increase, packets a round trip.
+    pub ai: f64,
+    /// Multiplicative decrease.
+    pub beta: f64,
+    /// What one decrease takes at most.
+    pub max_mdf: f64,
+    /// How much longer the target is for the smallest windows; zero for no scaling by flows.
+    pub fs_range: Duration,
+    /// Window from which on the target is not scaled, packets.
+    pub fs_max_cwnd: f64,
+    /// Window at which it is scaled by all of `fs_range`.
+    pub fs_min_cwnd: f64,
+    /// The window does not fall below this, packets.
+    pub min_cwnd: f64,
+    /// Initial window, packets.
+    pub initial: u32,
+}
+
+impl Default for SwiftConfig {
+    fn default() -> Self {
+        SwiftConfig {
+            target: Duration::from_us(20),
+            ai: 1.0,
+            beta: 0.8,
+            max_mdf: 0.5,
+            fs_range: Duration::from_us(100),
+            fs_max_cwnd: 100.0,
+            fs_min_cwnd: 0.1,
+            min_cwnd: 0.001,
+            initial: 10,
+        }
+    }
+}
+
+/// HPCC (Li et al., SIGCOMM 2019), names as there; the defaults are the paper's.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct HpccConfig {
+    /// T: round trip of the idle network.
+    pub base_rtt: Duration,
+    /// Eta: how full links are wanted.
+    pub eta: f64,
+    /// maxStage: rounds of additive increase before a multiplicative one.
+    pub max_stage: u32,
+    /// W_AI, bytes.
+    pub additive: u32,
+}
+
+impl Default for HpccConfig {
+    fn default() -> Self {
+        HpccConfig { base_rtt: Duration::from_us(13), eta: 0.95, max_stage: 5, additive: 80 }
     }
 }

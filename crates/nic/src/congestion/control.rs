@@ -3,9 +3,13 @@
 
 use super::config::{CongestionControl, DcqcnConfig};
 use super::dcqcn::Dcqcn;
+use super::dctcp::Dctcp;
+use super::hpcc::Hpcc;
 use super::limit::{Limiter, RateLimit};
 use super::pacer::{self, Pacer};
+use super::swift::Swift;
 use super::tcp::Tcp;
+use super::telemetry::TELEMETRY_BYTES;
 use super::timely::Timely;
 use super::window::{self, Window};
 use crate::config::NicConfig;
@@ -37,6 +41,7 @@ impl Rules {
             // A window that starts with a few packets moves by their acknowledgements.
             ack_every: match config.congestion {
                 CongestionControl::Tcp(_) => config.ack_every.max(1),
+                scheme if scheme.heeds_each_packet() => 1,
                 _ => config.ack_every,
             },
             line: config.line_rate.max(1) as f64,
@@ -51,6 +56,15 @@ impl Rules {
     pub fn ack_interval(&self, window: Window) -> u32 {
         if self.ack_every > 0 { self.ack_every } else { window.packets().div_ceil(4) }
     }
+
+    /// Bytes on a link of a full packet in the middle of a message: IPv4, UDP, BTH and ICRC around it.
+    fn full_packet(&self, mtu: u32) -> u32 {
+        mtu + 20 + 8 + 12 + 4 + pacer::FRAMING as u32 + self.telemetry_bytes()
+    }
+
+    fn telemetry_bytes(&self) -> u32 {
+        if self.scheme.needs_telemetry() { TELEMETRY_BYTES } else { 0 }
+    }
 }
 
 /// What a scheme with more than a window keeps for a queue pair, or one whose program has set a rate.
@@ -60,6 +74,22 @@ pub(crate) struct Control {
     pub(super) algorithm: Algorithm,
     /// What its program has set.
     limit: Option<Box<Limiter>>,
+    /// Bytes on a link of a full packet.
+    full_packet: u32,
+    /// DCTCP's receiver: a marked packet has come since the last acknowledgement.
+    pub(super) marked: bool,
+    /// DCTCP's sender: the acknowledgement that is being taken in says so.
+    pub(super) echoed: bool,
+}
+
+/// How far a requester is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Progress {
+    /// Packets newly acknowledged.
+    pub count: u32,
+    /// The oldest PSN not acknowledged, and the next new one.
+    pub una: Psn,
+    pub sent: Psn,
 }
 
 #[derive(Debug)]
@@ -69,23 +99,45 @@ pub(super) enum Algorithm {
     Dcqcn(Dcqcn),
     Timely(Timely),
     Tcp(Tcp),
+    Dctcp(Dctcp),
+    Swift(Swift),
+    Hpcc(Box<Hpcc>),
 }
 
 impl Control {
-    pub(super) fn new(rules: &Rules) -> Option<Box<Control>> {
+    pub(super) fn new(rules: &Rules, mtu: u32) -> Option<Box<Control>> {
+        let full_packet = rules.full_packet(mtu);
         let algorithm = match rules.scheme {
             CongestionControl::Halving | CongestionControl::Fixed => return None,
             CongestionControl::Dcqcn(_) => Algorithm::Dcqcn(Dcqcn::new(rules.line)),
             CongestionControl::Timely(_) => Algorithm::Timely(Timely::new(rules.line)),
-            CongestionControl::Tcp(_) => Algorithm::Tcp(Tcp::new()),
+            CongestionControl::Tcp(c) => Algorithm::Tcp(Tcp::new(&c)),
+            CongestionControl::Dctcp(c) => Algorithm::Dctcp(Dctcp::new(&c)),
+            CongestionControl::Swift(c) => Algorithm::Swift(Swift::new(&c)),
+            CongestionControl::Hpcc(c) => Algorithm::Hpcc(Box::new(Hpcc::new(&c, rules.line, full_packet))),
         };
-        Some(Box::new(Control { pacer: Pacer::new(rules.line as u64), algorithm, limit: None }))
+        Some(Box::new(Control { full_packet, ..Control::with(rules, algorithm) }))
+    }
+
+    fn with(rules: &Rules, algorithm: Algorithm) -> Control {
+        let pacer = Pacer::new(rules.line as u64);
+        Control { pacer, algorithm, limit: None, full_packet: 0, marked: false, echoed: false }
+    }
+
+    /// The window that a queue pair begins with, in packets.
+    pub(super) fn first_window(&self, rules: &Rules) -> u32 {
+        match (&self.algorithm, &rules.scheme) {
+            (_, CongestionControl::Tcp(c)) => c.initial.clamp(1, rules.ceiling),
+            (_, CongestionControl::Dctcp(c)) => c.initial.clamp(1, rules.ceiling),
+            (_, CongestionControl::Swift(c)) => c.initial.clamp(1, rules.ceiling),
+            (Algorithm::Hpcc(hpcc), _) => hpcc.packets(rules.ceiling),
+            _ => rules.ceiling,
+        }
     }
 
     /// One for a rate alone.
     pub(super) fn limited(rules: &Rules) -> Box<Control> {
-        let pacer = Pacer::new(rules.line as u64);
-        Box::new(Control { pacer, algorithm: Algorithm::None, limit: None })
+        Box::new(Control::with(rules, Algorithm::None))
     }
 
     /// Sets the rate of requests, or takes it off. The queue pair is to be woken.
@@ -116,11 +168,16 @@ impl Control {
         open
     }
 
-    fn rate(&self, rules: &Rules) -> f64 {
-        match &self.algorithm {
-            Algorithm::Dcqcn(dcqcn) => dcqcn.rate(),
-            Algorithm::Timely(timely) => timely.rate(),
-            Algorithm::Tcp(_) | Algorithm::None => rules.line,
+    /// Bits per second.
+    pub(super) fn rate(&self, rules: &Rules) -> f64 {
+        match (&self.algorithm, &rules.scheme) {
+            (Algorithm::Dcqcn(dcqcn), _) => dcqcn.rate(),
+            (Algorithm::Timely(timely), _) => timely.rate(),
+            (Algorithm::Swift(swift), _) => {
+                swift.rate(f64::from(self.full_packet) * 8.0).unwrap_or(rules.line).min(rules.line)
+            }
+            (Algorithm::Hpcc(hpcc), CongestionControl::Hpcc(c)) => hpcc.rate(c).min(rules.line),
+            _ => rules.line,
         }
     }
 
@@ -133,7 +190,7 @@ impl Control {
         timeout: Duration,
         now: Instant,
     ) {
-        let bytes = packet.frame_len() as u64 + pacer::FRAMING;
+        let bytes = packet.frame_len() as u64 + pacer::FRAMING + u64::from(rules.telemetry_bytes());
         if sent != Sent::Answer
             && let Some(limit) = self.limit.as_deref_mut()
         {
@@ -154,6 +211,7 @@ impl Control {
             (Algorithm::Timely(t), CongestionControl::Timely(c)) if sent == Sent::New => {
                 t.on_sent(c, packet.bth.psn, bytes as u32, packet.bth.ack_req, now);
             }
+            (Algorithm::Swift(swift), _) if sent == Sent::New => swift.on_sent(packet.bth.psn, now),
             _ => {}
         }
         let rate = self.rate(rules);
@@ -163,11 +221,53 @@ impl Control {
         }
     }
 
+    /// Requests were acknowledged; how many acknowledgements with telemetry that were, 0 or 1, and how many
+    /// with an echoed mark.
     #[inline(never)]
-    pub(super) fn on_ack(&mut self, rules: &Rules, window: &mut Window, count: u32, una: Psn, now: Instant) {
+    pub(super) fn on_ack(
+        &mut self,
+        rules: &Rules,
+        window: &mut Window,
+        at: Progress,
+        now: Instant,
+    ) -> (bool, bool) {
+        let Progress { count, una, sent } = at;
+        let echoed = core::mem::take(&mut self.echoed);
         match (&mut self.algorithm, &rules.scheme) {
             (Algorithm::Timely(t), CongestionControl::Timely(c)) => t.on_ack(c, rules.line, una, now),
             (Algorithm::Tcp(t), _) => t.on_ack(window, rules.ceiling, count, una),
+            (Algorithm::Dctcp(d), CongestionControl::Dctcp(c)) => {
+                d.on_ack(c, window, (count, una, sent), echoed, rules.ceiling);
+                return (false, echoed);
+            }
+            (Algorithm::Swift(s), CongestionControl::Swift(c)) => {
+                s.on_ack(c, window, (count, una), rules.ceiling, now);
+            }
+            (Algorithm::Hpcc(h), CongestionControl::Hpcc(c)) => {
+                return (h.on_ack(c, window, (una, sent), (rules.line, rules.ceiling)), false);
+            }
+            _ => {}
+        }
+        (false, false)
+    }
+
+    /// Packets were lost, and are sent again; `timeout` when the timer says so.
+    pub(super) fn on_loss(
+        &mut self,
+        rules: &Rules,
+        window: &mut Window,
+        (in_flight, sent): (u32, Psn),
+        timeout: bool,
+        now: Instant,
+    ) {
+        match (&mut self.algorithm, &rules.scheme) {
+            (Algorithm::Timely(timely), _) => timely.on_loss(),
+            (Algorithm::Tcp(tcp), _) if timeout => tcp.on_timeout(window, in_flight, sent),
+            (Algorithm::Tcp(tcp), _) => tcp.on_loss(window, in_flight, sent),
+            (Algorithm::Dctcp(d), _) => d.on_loss(window, timeout, sent, rules.ceiling),
+            (Algorithm::Swift(s), CongestionControl::Swift(c)) => {
+                s.on_loss(c, window, timeout, rules.ceiling, now);
+            }
             _ => {}
         }
     }

@@ -11,6 +11,9 @@
 //! | DCQCN | notifications, time, bytes | rate | [`Control`] |
 //! | TIMELY | round-trip times | rate | [`Control`] |
 //! | TCP | acknowledgements, losses, timeouts | window | [`Control`] |
+//! | DCTCP | marks that acknowledgements echo, losses | window | [`Control`] |
+//! | Swift | round-trip times, losses | window, or a rate below one packet | [`Control`] |
+//! | HPCC | what switches stamp, echoed by acknowledgements | window and rate | [`Control`] |
 //!
 //! A rate holds for all data of a queue pair: requests, and answers to READs, in the order in which they
 //! come. A queue pair that has to wait leaves the row of those ready to send, and a timer brings it back. At
@@ -19,25 +22,36 @@
 pub(crate) mod config;
 pub(crate) mod control;
 mod dcqcn;
+mod dctcp;
+mod hpcc;
 pub(crate) mod limit;
 pub(crate) mod notify;
 mod pacer;
+mod swift;
 mod tcp;
+pub mod telemetry;
 mod timely;
 pub(crate) mod window;
 
-pub use config::{CongestionControl, DcqcnConfig, TcpConfig, TimelyConfig};
+pub use config::{
+    CongestionControl, DcqcnConfig, DctcpConfig, HpccConfig, SwiftConfig, TcpConfig, TimelyConfig,
+};
 pub(crate) use control::Sent;
 pub use dcqcn::Dcqcn;
+pub use dctcp::Dctcp;
+pub use hpcc::Hpcc;
 pub use limit::RateLimit;
 pub use pacer::Pacer;
+pub use swift::Swift;
 pub use tcp::Tcp;
 pub use timely::Timely;
 
+use crate::frame::TxFrame;
 use crate::qp::Qp;
 use crate::state::NicState;
-use adverb_wire::{Instant, Packet, Psn};
-use control::{Algorithm, Control};
+use adverb_wire::{Instant, Operation, Packet, Psn};
+use control::{Algorithm, Control, Progress};
+use telemetry::Telemetry;
 use window::Window;
 
 /// ECN field of a traffic class (RFC 3168): its bits, ECN-capable (0), congestion experienced.
@@ -48,15 +62,16 @@ const ECT: u8 = 2;
 pub(crate) fn begin(qp: &mut Qp, nic: &mut NicState) {
     let rules = &nic.congestion;
     nic.notifier.forget(qp.index());
-    qp.requester.window = Window::new(match rules.scheme {
-        CongestionControl::Tcp(c) => c.initial.clamp(1, rules.ceiling),
-        _ => rules.ceiling,
-    });
+    qp.requester.window = Window::new(rules.ceiling);
     if !qp.is_reliable() {
         return;
     }
-    qp.control = Control::new(rules);
-    if matches!(rules.scheme, CongestionControl::Dcqcn(_)) && qp.traffic_class & ECN == 0 {
+    qp.control = Control::new(rules, qp.mtu());
+    if let Some(control) = qp.control.as_deref() {
+        qp.requester.window = Window::new(control.first_window(rules));
+    }
+    let marks = matches!(rules.scheme, CongestionControl::Dcqcn(_) | CongestionControl::Dctcp(_));
+    if marks && qp.traffic_class & ECN == 0 {
         qp.traffic_class |= ECT;
     }
 }
@@ -118,7 +133,7 @@ pub(crate) fn on_sent(qp: &mut Qp, nic: &NicState, packet: &mut Packet, sent: Se
 
 /// The oldest PSN not acknowledged was `before`, and has moved on.
 #[inline]
-pub(crate) fn on_ack(qp: &mut Qp, nic: &NicState, before: Psn, now: Instant) {
+pub(crate) fn on_ack(qp: &mut Qp, nic: &mut NicState, before: Psn, now: Instant) {
     let full = qp.requester.window.packets() == nic.congestion.ceiling;
     if qp.control.is_some() || !full {
         acknowledged(qp, nic, before, now);
@@ -126,41 +141,93 @@ pub(crate) fn on_ack(qp: &mut Qp, nic: &NicState, before: Psn, now: Instant) {
 }
 
 #[inline(never)]
-fn acknowledged(qp: &mut Qp, nic: &NicState, before: Psn, now: Instant) {
+fn acknowledged(qp: &mut Qp, nic: &mut NicState, before: Psn, now: Instant) {
     let r = &mut qp.requester;
-    let count = r.una.since(before) as u32;
+    let at = Progress { count: r.una.since(before) as u32, una: r.una, sent: r.sent };
     match qp.control.as_deref_mut().filter(|control| !matches!(control.algorithm, Algorithm::None)) {
-        Some(control) => control.on_ack(&nic.congestion, &mut r.window, count, r.una, now),
-        None => r.window.on_ack(count, nic.congestion.ceiling),
+        Some(control) => {
+            let (stamped, marked) = control.on_ack(&nic.congestion, &mut r.window, at, now);
+            nic.counters.telemetry_handled += u64::from(stamped);
+            nic.counters.ecn_echo_handled += u64::from(marked);
+        }
+        None => r.window.on_ack(at.count, nic.congestion.ceiling),
     }
 }
 
 /// Packets were lost, and are sent again; `timeout` when the timer says so.
-pub(crate) fn on_loss(qp: &mut Qp, nic: &NicState, timeout: bool) {
+pub(crate) fn on_loss(qp: &mut Qp, nic: &NicState, timeout: bool, now: Instant) {
     let r = &mut qp.requester;
     let in_flight = r.sent.since(r.una).max(0) as u32;
-    match (&nic.congestion.scheme, qp.control.as_deref_mut().map(|c| &mut c.algorithm)) {
+    match (&nic.congestion.scheme, qp.control.as_deref_mut()) {
         (CongestionControl::Halving, _) => r.window.on_loss(),
-        (_, Some(Algorithm::Timely(timely))) => timely.on_loss(),
-        (_, Some(Algorithm::Tcp(tcp))) if timeout => tcp.on_timeout(&mut r.window, in_flight, r.sent),
-        (_, Some(Algorithm::Tcp(tcp))) => tcp.on_loss(&mut r.window, in_flight, r.sent),
+        (_, Some(control)) => {
+            control.on_loss(&nic.congestion, &mut r.window, (in_flight, r.sent), timeout, now);
+        }
         _ => {}
+    }
+}
+
+/// An acknowledgement leaves, dressed otherwise: it echoes what packets have brought.
+#[inline]
+pub(crate) fn echo(qp: &mut Qp, nic: &mut NicState, out: &mut TxFrame) {
+    if qp.control.is_some() {
+        echo_feedback(qp, nic, out);
+    }
+}
+
+#[inline(never)]
+fn echo_feedback(qp: &mut Qp, nic: &mut NicState, out: &mut TxFrame) {
+    let Some(control) = qp.control.as_deref_mut() else { return };
+    if core::mem::take(&mut control.marked) {
+        out.packet.bth.becn = true;
+        nic.counters.ecn_echo_sent += 1;
+    }
+    if let Algorithm::Hpcc(hpcc) = &mut control.algorithm {
+        out.telemetry = hpcc.echo.take();
+    }
+}
+
+/// An acknowledgement came that echoes a mark: heeded with what it acknowledges.
+#[cold]
+pub(crate) fn on_echo(qp: &mut Qp) {
+    if let Some(control) = qp.control.as_deref_mut() {
+        control.echoed = matches!(control.algorithm, Algorithm::Dctcp(_));
+    }
+}
+
+/// What switches have stamped on a packet that comes in next: kept for its acknowledgement or, if it is one,
+/// until it has been taken in.
+pub(crate) fn on_telemetry(qp: &mut Qp, packet: &Packet, telemetry: &Telemetry) {
+    if let Some(Control { algorithm: Algorithm::Hpcc(hpcc), .. }) = qp.control.as_deref_mut() {
+        match packet.bth.opcode.operation() {
+            Operation::Acknowledge => hpcc.arrived = Some(*telemetry),
+            operation if operation.is_response() => {}
+            _ => hpcc.echo = Some(*telemetry),
+        }
     }
 }
 
 /// A packet of data came that a switch had marked, if it did.
 #[inline]
-pub(crate) fn on_received(qp: &Qp, nic: &mut NicState, packet: &Packet, now: Instant) {
+pub(crate) fn on_received(qp: &mut Qp, nic: &mut NicState, packet: &Packet, now: Instant) {
     if packet.flow.traffic_class & ECN == ECN {
         on_marked(qp, nic, packet, now);
     }
 }
 
 #[cold]
-fn on_marked(qp: &Qp, nic: &mut NicState, packet: &Packet, now: Instant) {
+fn on_marked(qp: &mut Qp, nic: &mut NicState, packet: &Packet, now: Instant) {
     let operation = packet.bth.opcode.operation();
     if qp.is_reliable() && (operation.is_send() || operation.is_write() || operation.is_read_response()) {
         nic.counters.ecn_marked += 1;
+        if let Some(control) = qp.control.as_deref_mut()
+            && matches!(control.algorithm, Algorithm::Dctcp(_))
+            && !operation.is_read_response()
+        {
+            // Its acknowledgement says so; a notification would say it again.
+            control.marked = true;
+            return;
+        }
         nic.notifier.on_marked(qp.index(), nic.congestion.cnp_interval, now);
     }
 }
@@ -180,4 +247,10 @@ pub(crate) fn on_cnp(qp: &mut Qp, nic: &mut NicState, now: Instant) {
 pub(crate) fn cnp(qp: &Qp, nic: &NicState) -> Packet {
     let flow = adverb_wire::Flow { traffic_class: qp.traffic_class & !ECN, ..qp.flow(nic) };
     Packet::cnp(flow, qp.peer)
+}
+
+/// What the sender of a queue pair is allowed: packets that may be unacknowledged, and bits/s.
+pub(crate) fn allowed(qp: &Qp, nic: &NicState) -> (u32, u64) {
+    let rate = qp.control.as_deref().map_or(nic.congestion.line, |control| control.rate(&nic.congestion));
+    (qp.requester.window.packets(), rate as u64)
 }

@@ -2,6 +2,7 @@
 //! with losses, one packet after a timeout. What is lost is the transport's to find and to send again;
 //! packets in flight count from the cumulative acknowledgement, so there is no inflation during recovery.
 
+use super::config::TcpConfig;
 use super::window::Window;
 use adverb_wire::Psn;
 
@@ -20,8 +21,8 @@ pub struct Tcp {
 }
 
 impl Tcp {
-    pub(super) fn new() -> Self {
-        Tcp { threshold: u32::MAX, recover: None, fast: false }
+    pub(super) fn new(c: &TcpConfig) -> Self {
+        Tcp { threshold: if c.slow_start { u32::MAX } else { c.initial }, recover: None, fast: false }
     }
 
     /// `count` packets more are acknowledged, all before `una`.
@@ -64,7 +65,7 @@ mod tests {
 
     #[test]
     fn it_doubles_to_the_threshold_and_then_adds_one_a_window() {
-        let (mut t, mut w) = (Tcp::new(), Window::new(4));
+        let (mut t, mut w) = (Tcp::new(&TcpConfig::default()), Window::new(4));
         t.on_ack(&mut w, 1000, 4, Psn::new(4));
         t.on_ack(&mut w, 1000, 8, Psn::new(12));
         assert_eq!(w.packets(), 16);
@@ -84,7 +85,7 @@ mod tests {
 
     #[test]
     fn a_timeout_starts_from_one_packet_up_to_half_of_what_was() {
-        let (mut t, mut w) = (Tcp::new(), Window::new(12));
+        let (mut t, mut w) = (Tcp::new(&TcpConfig::default()), Window::new(12));
         t.on_timeout(&mut w, 12, Psn::new(12));
         assert_eq!(w.packets(), 1);
         t.on_loss(&mut w, 12, Psn::new(12));
@@ -97,8 +98,18 @@ mod tests {
     }
 
     #[test]
+    fn without_slow_start_it_adds_from_the_first_window_on() {
+        let (mut t, mut w) = (Tcp::new(&TcpConfig { initial: 8, slow_start: false }), Window::new(8));
+        t.on_ack(&mut w, 1000, 8, Psn::new(8));
+        assert_eq!(w.packets(), 9);
+        t.on_timeout(&mut w, 9, Psn::new(17));
+        t.on_ack(&mut w, 1000, 3, Psn::new(17));
+        assert_eq!(w.packets(), 4, "up to half of what was by doubling");
+    }
+
+    #[test]
     fn the_ceiling_holds() {
-        let (mut t, mut w) = (Tcp::new(), Window::new(4));
+        let (mut t, mut w) = (Tcp::new(&TcpConfig::default()), Window::new(4));
         for _ in 0..10 {
             t.on_ack(&mut w, 20, 20, Psn::new(0));
         }

@@ -101,7 +101,7 @@ impl Nic {
         while let Some(effect) = self.state.effects.pop_front() {
             self.take_effect(effect);
         }
-        self.state.has_effects = self.star.is_some() || self.native.is_some();
+        self.state.has_effects = self.star.is_some() || self.native.is_some() || self.has_mads();
     }
 
     /// An ENABLE of a send queue, unless it breaks a rule.

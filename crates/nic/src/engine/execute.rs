@@ -5,7 +5,7 @@ use super::step::SendStep;
 use crate::attr::QpType;
 use crate::congestion;
 use crate::explain::Cause;
-use crate::memory::{AccessFault, dma};
+use crate::memory::{AccessFault, MwBind, MwType, dma};
 use crate::qp::Qp;
 use crate::queue::wqe::{Wqe, WqeOp};
 use crate::state::NicState;
@@ -215,12 +215,27 @@ fn check(qp: &Qp, nic: &NicState, wqe: &Wqe) -> Option<Cause> {
     None
 }
 
+/// Rule of binds of which no registry can hear.
+const UNTOLD: &str = "a window of type 1 is not bound by WQEs that a program writes itself: no peer's \
+                      registry of StaR hears of it; ibv_bind_mw on another queue pair tells them";
+
+/// Whether others than the queue pair's peer may use the window that is bound, and their NICs' registries
+/// have to be told before. What a program writes itself is seen when it is executed only. A window of type
+/// 2 is for this queue pair's peer, which speaks plain RC with it.
+fn is_untold(nic: &NicState, bind: &MwBind) -> bool {
+    let kind = nic.memory.foretell(bind).map(|(kind, _)| kind);
+    nic.registry.is_some() && bind.len > 0 && kind == Some(MwType::One)
+}
+
 /// Executes an operation that needs no packet.
 fn local(qp: &mut Qp, nic: &mut NicState, wqe: &Wqe) -> Result<(), Cause> {
     let fault = |f: AccessFault| Cause::local(Status::MemoryWindowBind, f.rule());
     match wqe.op {
         WqeOp::BindMw => {
             let bind = qp.sq.ring.bind(wqe);
+            if qp.sq.is_written_by_program() && is_untold(nic, &bind) {
+                return Err(Cause::local(Status::MemoryWindowBind, UNTOLD));
+            }
             nic.memory.bind_mw(qp.pd, qp.num, &bind).map_err(fault)?;
         }
         WqeOp::LocalInv => {

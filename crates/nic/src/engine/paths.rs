@@ -6,6 +6,8 @@ use crate::limits;
 #[derive(Default)]
 struct Path {
     blocked: bool,
+    /// The driver has given up on it: datagrams do not wait for it any more.
+    given_up: bool,
     parked: Vec<u32>,
 }
 
@@ -20,6 +22,12 @@ impl Paths {
     #[inline]
     pub fn is_blocked(&self, path: PathId) -> bool {
         self.paths.get(path.0 as usize).is_some_and(|p| p.blocked)
+    }
+
+    /// Whether datagrams wait for it.
+    #[inline]
+    pub fn holds_datagrams(&self, path: PathId) -> bool {
+        self.paths.get(path.0 as usize).is_some_and(|p| p.blocked && !p.given_up)
     }
 
     /// Whether frames may not go somewhere.
@@ -45,17 +53,24 @@ impl Paths {
     }
 
     /// A waiting queue pair goes away.
-    pub fn unpark(&mut self, path: PathId, qp: u32) {
-        if let Some(p) = self.paths.get_mut(path.0 as usize) {
-            p.parked.retain(|&i| i != qp);
+    pub fn unpark(&mut self, qp: u32) {
+        for path in &mut self.paths {
+            path.parked.retain(|&i| i != qp);
         }
+    }
+
+    /// Datagrams wait for a blocked path no longer; `is_datagram` tells who of those that waited goes on.
+    pub fn give_up(&mut self, path: PathId, mut is_datagram: impl FnMut(u32) -> bool) -> Vec<u32> {
+        let Some(p) = self.paths.get_mut(path.0 as usize).filter(|p| p.blocked) else { return Vec::new() };
+        p.given_up = true;
+        p.parked.extract_if(.., |index| is_datagram(*index)).collect()
     }
 
     /// Unblocks a path; those who waited are returned.
     pub fn unblock(&mut self, path: PathId) -> Vec<u32> {
         match self.paths.get_mut(path.0 as usize) {
             Some(p) => {
-                p.blocked = false;
+                (p.blocked, p.given_up) = (false, false);
                 core::mem::take(&mut p.parked)
             }
             None => Vec::new(),

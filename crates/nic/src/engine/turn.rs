@@ -2,6 +2,7 @@
 //! one that models several processing units names the queue pair of each step.
 
 use crate::congestion;
+use crate::engine::paths::Paths;
 use crate::engine::step::{Effect, Intent, Next, SendStep, Step};
 use crate::engine::wake::wake;
 use crate::engine::{execute, fetch};
@@ -16,7 +17,7 @@ use crate::silence::{Overdue, Silence};
 use crate::slab::Held;
 use crate::state::NicState;
 use crate::transport::rc;
-use crate::transport::requester;
+use crate::transport::{requester, ud};
 use adverb_wire::Instant;
 
 /// Turns.
@@ -136,7 +137,7 @@ impl Nic {
                 return Step::Enabled(enabled);
             }
         }
-        if self.next_star_frame(now, out) {
+        if self.next_star_frame(now, out) || self.next_management(out) {
             return Step::Stateless;
         }
         self.state.has_effects = false;
@@ -255,11 +256,14 @@ impl Nic {
         loop {
             let Some(pair) = self.qps.at(index) else { return SendStep::Idle };
             let QueuePair { qp, mode } = pair;
-            if self.some_blocked && self.paths.is_blocked(qp.path) && !qp.is_datagram() {
+            if self.some_blocked
+                && let Some(path) = path_to_wait_for(qp, &self.state, &self.paths)
+            {
                 (qp.ready, qp.taken) = (false, false);
                 if !qp.parked {
                     qp.parked = true;
-                    self.paths.park(qp.path, index);
+                    self.paths.park(path, index);
+                    self.state.counters.datagram_waits += u64::from(qp.is_datagram());
                 }
                 start_blocked_timer(qp, &self.state, now);
                 self.timers.track(pair);
@@ -327,7 +331,7 @@ impl Nic {
         }
         while let Some((index, at)) = self.timers.expired(now) {
             let Some(pair) = self.qps.at(index) else {
-                self.on_endpoint_timer(index, now);
+                self.on_endpoint_timer(index, now, &mut ask);
                 continue;
             };
             let QueuePair { qp, mode } = pair;
@@ -342,6 +346,19 @@ impl Nic {
             self.timers.track(pair);
         }
     }
+}
+
+/// The blocked path that a queue pair has to wait for: its own, or that of the datagram which is next.
+#[cold]
+fn path_to_wait_for(qp: &mut Qp, nic: &NicState, paths: &Paths) -> Option<PathId> {
+    if !qp.is_datagram() {
+        return paths.is_blocked(qp.path).then_some(qp.path);
+    }
+    if requester::next(qp) != Next::Packet || !qp.requester.is_loaded {
+        return None;
+    }
+    let path = ud::path(qp, nic, qp.requester.loaded());
+    paths.holds_datagrams(path).then_some(path)
 }
 
 /// A queue pair whose path is blocked must still notice that its peer is gone.

@@ -10,7 +10,7 @@ use crate::limits;
 use crate::random::Seed;
 use crate::slab::Slab;
 use adverb_wire::{Key, QpNumber};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Protection domains, regions, windows and their keys, of one NIC.
 #[repr(C)]
@@ -25,6 +25,9 @@ pub struct Memory {
     pub(super) windows: Slab<MwId, Window>,
     /// Bound type 2 windows by their queue pair.
     pub(super) owned: BTreeSet<(QpNumber, MwId)>,
+    /// Keys of windows that were bound and are not any more, and how often, for who asked to hear of it
+    /// ([`Memory::watch_windows`]): at most 256 keys of each window.
+    pub(super) ended: Option<BTreeMap<u32, u32>>,
 }
 
 /// Everything that a check reads, in one cache line.
@@ -126,7 +129,15 @@ impl Memory {
             regions: Slab::new(limits::MAX_MR),
             windows: Slab::new(limits::MAX_MW),
             owned: BTreeSet::new(),
+            ended: None,
         }
+    }
+
+    /// See [`Nic::begin_names_at`](crate::Nic::begin_names_at).
+    pub(crate) fn begin_names_at(&mut self, generation: u32) {
+        self.pds.begin_at(generation);
+        self.regions.begin_at(generation);
+        self.windows.begin_at(generation);
     }
 
     /// Creates a protection domain.
@@ -264,6 +275,13 @@ impl Memory {
         self.release_pd(self.lines[line as usize].pd);
         self.free_line(line);
         Ok(())
+    }
+
+    /// What a region is registered with now.
+    pub fn region(&self, mr: MrId) -> Option<MrInit> {
+        let line = self.lines[self.regions.get(mr)?.line as usize];
+        let iova = if line.access.contains(Access::ZERO_BASED) { line.host } else { line.base };
+        Some(MrInit { pd: line.pd, addr: line.host, len: line.len, iova, access: line.access })
     }
 
     /// Live protection domains, regions and windows.

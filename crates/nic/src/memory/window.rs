@@ -12,6 +12,7 @@ use super::tables::{Line, LineKind, Memory};
 use crate::error::Error;
 use crate::ids::{MrId, MwId, PdId};
 use adverb_wire::{Key, QpNumber};
+use std::collections::BTreeMap;
 
 /// Type of a window (IBTA 10.6.7.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -103,12 +104,7 @@ impl Memory {
         if window.pd != pd {
             return Err(AccessFault::OtherDomain);
         }
-        let key = match (kind, bind.rkey) {
-            (MwType::One, Key(0)) => Key(old.key.0 & !0xff | (old.key.0.wrapping_add(1) & 0xff)),
-            (MwType::One, key) if key.0 >> 8 != old.key.0 >> 8 => return Err(AccessFault::ForeignKey),
-            //= IBTA 10.6.7.2.2
-            (_, key) => Key(old.key.0 & !0xff | key.0 & 0xff),
-        };
+        let key = next_key(kind, old.key, bind.rkey).ok_or(AccessFault::ForeignKey)?;
         //= IBTA o10-37.2.30
         if old.kind == LineKind::WindowTwo {
             return Err(AccessFault::AlreadyBound);
@@ -213,6 +209,33 @@ impl Memory {
         }
     }
 
+    /// Has the ends of bound windows noted, for [`Memory::take_ended_windows`].
+    pub fn watch_windows(&mut self) {
+        self.ended.get_or_insert_default();
+    }
+
+    /// Whether a window that was bound is not any more, under the key that it had.
+    pub fn has_ended_windows(&self) -> bool {
+        self.ended.as_ref().is_some_and(|ended| !ended.is_empty())
+    }
+
+    /// Keys under which windows were bound that are not any more, since this was asked last, and how often.
+    pub fn take_ended_windows(&mut self) -> BTreeMap<u32, u32> {
+        self.ended.as_mut().map(core::mem::take).unwrap_or_default()
+    }
+
+    /// The type of a window, and the key that this bind would give it. `None` for no window, or no key of it.
+    pub fn foretell(&self, bind: &MwBind) -> Option<(MwType, Key)> {
+        let window = self.windows.get(bind.mw)?;
+        let key = next_key(window.kind, self.lines[window.line as usize].key, bind.rkey)?;
+        Some((window.kind, key))
+    }
+
+    /// Whether a window is bound under this key.
+    pub fn is_bound(&self, key: Key) -> bool {
+        self.line(key).is_some_and(|line| matches!(line.kind, LineKind::WindowOne | LineKind::WindowTwo))
+    }
+
     /// Whether a type 2 window is bound through the queue pair, for a NIC that refuses to destroy
     /// such a queue pair.
     pub fn has_windows(&self, qp: QpNumber) -> bool {
@@ -241,9 +264,22 @@ impl Memory {
             LineKind::WindowOne => {}
             LineKind::Region | LineKind::Unbound => return,
         }
+        if let Some(ended) = &mut self.ended {
+            *ended.entry(old.key.0).or_default() += 1;
+        }
         if let Some(region) = self.regions.get_mut(old.region) {
             region.windows -= 1;
         }
+    }
+}
+
+/// The key that a bind gives a window of this key, if it may.
+fn next_key(kind: MwType, old: Key, asked: Key) -> Option<Key> {
+    match (kind, asked) {
+        (MwType::One, Key(0)) => Some(Key(old.0 & !0xff | (old.0.wrapping_add(1) & 0xff))),
+        (MwType::One, key) if key.0 >> 8 != old.0 >> 8 => None,
+        //= IBTA 10.6.7.2.2
+        (_, key) => Some(Key(old.0 & !0xff | key.0 & 0xff)),
     }
 }
 

@@ -22,6 +22,8 @@ use adverb_wire::{Instant, Key, Packet};
 
 /// Rule of what it says went wrong.
 const TOLD: &str = "the stateful side completed the request with this status (StaR CQEP)";
+const UNANSWERED: &str = "the stateful side had no answer to what the request takes within its timeout, \
+                          retry count times over (StaR CQEP)";
 const UNKNOWN: &str = "the stateful side completed what is not outstanding (StaR CQEP)";
 const TOO_LONG: &str =
     "the stateful side completed a receive with more bytes than it has room for (StaR CQEP)";
@@ -65,6 +67,7 @@ impl Nic {
         } else if hosted.phase == Phase::Stateless && !eth.has(StarEth::MIGRATION) {
             let queue = usize::from(eth.has(StarEth::RECV_QUEUE));
             let library = &mut hosted.library;
+            library.promised.hear(now, eth.value, library.completions);
             let known = library.acknowledged[queue];
             let more = packet.bth.psn.since(library.number(base, queue, known));
             if (0..=library.told[queue].wrapping_sub(known) as i32).contains(&more) {
@@ -164,7 +167,7 @@ impl Nic {
         let Some(Place::Off(endpoint)) = self.endpoints.get_mut(name) else { return };
         let Some(mut hosted) = endpoint.star.take() else { return };
         let op = StarEth::from(packet.irn).op().unwrap_or(Op::Read);
-        hosted.library.completions = hosted.library.completions.wrapping_add(1);
+        hosted.library.take_completions(1);
         hosted.library.heard_at(now);
         let cqe = merged.completion(op, len);
         let taken = take(endpoint, &mut hosted, &mut self.state, now, packet, &cqe);
@@ -248,7 +251,7 @@ fn take_all(
     let ahead = packet.bth.psn.since(hosted.next_completion());
     if merges && ahead > 0 && StarEth::from(packet.irn).has(StarEth::FINAL) {
         // Those that were to come with their data do not come any more.
-        hosted.library.completions = hosted.library.completions.wrapping_add(ahead as u32);
+        hosted.library.take_completions(ahead as u32);
     }
     for at in 0..payload.len() / Cqe::LEN {
         let expected = hosted.next_completion();
@@ -265,7 +268,7 @@ fn take_all(
         }
         let mut bytes = [0; Cqe::LEN];
         payload.read(at * Cqe::LEN, &mut bytes);
-        hosted.library.completions = hosted.library.completions.wrapping_add(1);
+        hosted.library.take_completions(1);
         let cqe = Cqe::read(&bytes).ok_or(Broken::Unknown)?;
         take(endpoint, hosted, nic, now, packet, &cqe)?;
     }
@@ -282,7 +285,10 @@ fn take(
     cqe: &Cqe,
 ) -> Result<(), Broken> {
     let has = |flag: u8| cqe.flags & flag != 0;
-    let told = |status| Cause { packet: Some(received(packet)), ..Cause::local(status, TOLD) };
+    let told = |status| {
+        let rule = if status == Status::TransportRetryExceeded { UNANSWERED } else { TOLD };
+        Cause { packet: Some(received(packet)), ..Cause::local(status, rule) }
+    };
     let status = Status::of_wire(cqe.status);
     if !has(Cqe::RECV_QUEUE) {
         return take_send(endpoint, hosted, nic, now, cqe, told(status));
@@ -348,6 +354,10 @@ fn take_send(
     library.done = count;
     let end = block.wrapping_add(wqe.blocks());
     endpoint.sq.fetched = end;
+    if nic.tallies {
+        nic.counters.requests_done += 1;
+        nic.counters.payload_requested += u64::from(wqe.len);
+    }
     if wqe.signaled {
         let wr_id = endpoint.starts().wr_id(block);
         let mut done = completion_of(endpoint.num, now, wr_id, wqe.op.completion(), Status::Success);

@@ -56,6 +56,8 @@ pub(super) struct Era {
     pub begun: Instant,
     pub said: Instant,
     pub changed: Instant,
+    /// When the newest attempt began to hold back what is posted.
+    pub held_since: Instant,
     pub round_trip: Option<Duration>,
     /// A message to be sent, with its epoch.
     pub says: Option<(SwitchStep, Side, u32)>,
@@ -94,6 +96,7 @@ impl Era {
             begun: Instant::ZERO,
             said: Instant::ZERO,
             changed: Instant::ZERO,
+            held_since: Instant::NEVER,
             round_trip: None,
             says: None,
             wanted: None,

@@ -11,6 +11,7 @@
 
 use super::completions::Queue;
 use super::frames::Ends;
+use super::promised::{self, Promised, rule_of_silence};
 use super::{DOUBLINGS_MAX, Hosted, Phase, StarNic};
 use crate::endpoint::{Endpoint, Place};
 use crate::explain::{Cause, TimerCause};
@@ -21,6 +22,7 @@ use crate::memory::QueueMemory;
 use crate::nic::Nic;
 use crate::qp::ack_timeout;
 use crate::queue::wqe::{Wqe, WqeOp};
+use crate::silence::{Excused, Overdue, Silence};
 use crate::state::NicState;
 use crate::transport::star::posted::{HostQueues, outstanding};
 use crate::work::Status;
@@ -60,6 +62,11 @@ pub(super) struct Library {
     round_trip: Option<Duration>,
     /// When the peer was heard last, or something was posted to which it owes an answer.
     pub(super) heard: Instant,
+    /// Of the silence since, what was excused, and up to when that was looked at.
+    excused: Excused,
+    looked: Instant,
+    /// Completions that the peer has told of and that have not come.
+    pub(super) promised: Promised,
     /// A WQE that fails by itself once its turn has come.
     pub(super) failed: Option<Box<(u32, Cause)>>,
 }
@@ -82,8 +89,17 @@ impl Library {
             timed: None,
             round_trip: None,
             heard: Instant::ZERO,
+            excused: Excused::default(),
+            looked: Instant::ZERO,
+            promised: Promised::default(),
             failed: None,
         }
+    }
+
+    /// Completions were taken, or are known not to come.
+    pub(super) fn take_completions(&mut self, count: u32) {
+        self.completions = self.completions.wrapping_add(count);
+        self.promised.keep();
     }
 
     /// Its receives begin with this one.
@@ -150,6 +166,15 @@ impl Library {
     /// The peer was heard.
     pub fn heard_at(&mut self, now: Instant) {
         (self.heard, self.repeats) = (now, 0);
+        self.excused = Excused::default();
+    }
+
+    /// How long the peer has been silent, of which `silence` may excuse what was added since the last look:
+    /// up to `most` in all, as with RC. True if it did.
+    fn bears(&mut self, now: Instant, silence: Silence, most: Duration) -> (Duration, bool) {
+        let since = self.heard.max(core::mem::replace(&mut self.looked, now));
+        let excused = silence.is_excused() && self.excused.add(now.since(since), most);
+        (now.since(self.heard).minus(self.excused.time()), excused)
     }
 
     /// Whether all that was told is acknowledged.
@@ -194,6 +219,7 @@ impl Library {
     /// What was not acknowledged is told again, or nothing but a question.
     fn repeat(&mut self) {
         self.asks = self.is_heard();
+        self.promised.ask();
         self.told = self.acknowledged;
         self.told_block = self.acknowledged_block;
         self.timed = None;
@@ -261,8 +287,9 @@ impl Nic {
         self.star_due(id);
     }
 
-    /// An endpoint whose peer has the state has waited for it: repeats, or gives up.
-    pub(super) fn library_timer(&mut self, now: Instant, id: QpId) {
+    /// An endpoint whose peer has the state has waited for it: repeats, or gives up. The driver is asked what
+    /// it knows of the peer's silence.
+    pub(super) fn library_timer(&mut self, now: Instant, id: QpId, ask: &mut dyn FnMut(&Overdue) -> Silence) {
         let Some(Place::Off(endpoint)) = self.endpoints.get_mut(id) else { return };
         let patience = endpoint.patience(&self.state);
         let waits = endpoint.star.as_deref().is_some_and(|hosted| endpoint.awaits_peer(&hosted.library));
@@ -270,29 +297,35 @@ impl Nic {
         if !waits {
             return;
         }
-        let least = self.state.irn.rto_low;
-        let silent = now.since(hosted.library.heard);
-        if let Some(length) = patience
-            && silent >= length
-            && endpoint.sq.has_unfetched()
-        {
-            self.state.counters.timeouts += 1;
-            let expiries = hosted.library.repeats;
-            let timer = TimerCause { name: "patience with the stateful side", length, expiries };
-            let cause = Cause::local(Status::TransportRetryExceeded, SILENT);
-            return self.fail_hosted(now, id, Some((Queue::Sends, Cause { timer: Some(timer), ..cause })));
-        }
         let library = &mut hosted.library;
+        let least = self.state.irn.rto_low;
         let pace = self.star.as_ref().map_or(Duration::ZERO, |star| star.config.hello_interval);
-        let (from, wait) = match library.is_heard() {
+        let (since, wait) = match library.is_heard() {
             // What is under way at the peer is asked for at leisure.
             true => (library.heard, pace.times(1 << library.repeats.min(DOUBLINGS_MAX))),
             false => (library.since, library.wait(pace, least, library.repeats)),
         };
-        let due = from + patience.map_or(wait, |patience| wait.min(quarter(patience)));
+        let due = since + patience.map_or(wait, |patience| wait.min(quarter(patience)));
         if due > now {
             hosted.at = due;
             return self.arm(id);
+        }
+        let (path, dst, peer) = (endpoint.path, endpoint.dst, endpoint.peer);
+        let silence = ask(&Overdue { path, dst, peer, since, due });
+        let most = self.state.tolerance.excused_max;
+        let (silent, excused) = library.bears(now, silence, most);
+        self.state.counters.timeouts_excused += u64::from(excused);
+        let is_silent = patience.is_some_and(|length| silent >= length);
+        let is_broken = patience.is_some_and(|length| library.promised.is_broken(now, silence, most, length));
+        if let Some(length) = patience.filter(|_| is_silent || is_broken)
+            && endpoint.sq.has_unfetched()
+        {
+            self.state.counters.timeouts += 1;
+            let expiries = library.repeats;
+            let timer = TimerCause { name: "patience with the stateful side", length, expiries };
+            let rule = if is_silent { rule_of_silence(silence) } else { promised::RULE };
+            let cause = Cause::local(Status::TransportRetryExceeded, rule);
+            return self.fail_hosted(now, id, Some((Queue::Sends, Cause { timer: Some(timer), ..cause })));
         }
         library.repeat();
         self.state.counters.star_repeats += 1;
@@ -305,9 +338,6 @@ fn quarter(patience: Duration) -> Duration {
     Duration::from_ps(patience.as_ps() / 4)
 }
 
-/// Rule of a peer that has gone.
-const SILENT: &str =
-    "the stateful side did not answer within the timeout, retry count times over (StaR; IBTA 9.7.6.1.3)";
 /// The queues of a number whose connection this NIC keeps nothing of.
 pub(super) fn queues_of<'a>(
     endpoints: &'a crate::endpoint::Endpoints,

@@ -18,8 +18,6 @@ pub(super) const INDEX: u32 = u32::MAX;
 const LOOKS: u64 = 10;
 /// Connections that are looked at in one step.
 const A_STEP: usize = 256;
-/// Changes a second that policy wants, as many as may begin.
-const A_SECOND: u32 = super::switch::A_SECOND;
 
 /// How far a look at all connections is.
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,13 +32,13 @@ pub(super) struct Look {
 }
 
 impl Look {
-    /// Whether one change more may be wanted.
-    fn may_want(&mut self, now: Instant) -> bool {
+    /// Whether one change more may be wanted: as many in a second as may begin.
+    fn may_want(&mut self, now: Instant, most: u32) -> bool {
         if now.since(self.wanted.0) >= Duration::from_ms(1000) {
             self.wanted = (now, 0);
         }
         self.wanted.1 += 1;
-        self.wanted.1 <= A_SECOND
+        self.wanted.1 <= most
     }
 }
 
@@ -105,7 +103,7 @@ impl Nic {
         era.proposed = era.proposed.filter(|to| Some(*to) == wants);
         let held = now.since(since) >= config.compare.times(LOOKS);
         let is_free = era.is_free(now, config.hold) && era.speaks;
-        if wants.is_some() && held && is_free && star.look.may_want(now) {
+        if wants.is_some() && held && is_free && star.look.may_want(now, config.changes) {
             // The peer compares the two numbers, and does what they say.
             (era.wanted, era.proposed) = (None, wants);
             self.say_compare(name);

@@ -31,8 +31,6 @@ use adverb_wire::{Bth, Duration, Instant, Opcode, Operation, Packet, Psn, Servic
 
 /// Attempts and questions after which a switch is given up.
 pub(super) const TRIES: u8 = 12;
-/// Switches a second that a NIC begins.
-pub(super) const A_SECOND: u32 = 100;
 /// What the words of an API say, as they travel.
 pub(super) fn side_of(side: StarSide) -> Option<Side> {
     match side {
@@ -76,6 +74,17 @@ impl Nic {
         };
         let era = self.star.as_ref().and_then(|star| star.eras.get(&name.index));
         era.is_some_and(|era| !era.is_idle())
+    }
+
+    /// When a connection's newest change began to hold back what is posted; `None` before the first one. The
+    /// pause lasts until [`Event::Star`] tells the end.
+    pub fn star_held_since(&self, qp: QpId) -> Option<Instant> {
+        let name = match self.object(qp).ok()? {
+            Object::On(pair) => pair.qp.id,
+            Object::Off(endpoint) => endpoint.id,
+        };
+        let era = self.star.as_ref()?.eras.get(&name.index)?;
+        (era.held_since < Instant::NEVER).then_some(era.held_since)
     }
 
     fn check_can_switch(&self, name: QpId) -> Result<(), Error> {
@@ -122,7 +131,7 @@ impl Nic {
             star.begun = (now, 0);
         }
         star.begun.1 += 1;
-        star.begun.1 <= A_SECOND
+        star.begun.1 <= star.config.changes
     }
 
     /// Takes the next step towards what a side is to become.
@@ -160,6 +169,7 @@ impl Nic {
             }
             _ => {
                 era.epoch = era.epoch.max(era.barred) + 1;
+                era.held_since = now;
                 era.step = Step::Quiescing { peer: None };
                 era.to = if side == Side::Plain { Side::Stateful } else { Side::Plain };
                 era.says = Some((SwitchStep::Quiesce, era.to.other(), era.epoch));
@@ -294,7 +304,7 @@ impl Nic {
             _ => Why::Peer,
         };
         (era.epoch, era.step, era.to) = (said.epoch, Step::Held, said.to);
-        era.begun = now;
+        (era.begun, era.held_since) = (now, now);
         self.hold(name, true);
         self.look_at(name, now + limit.times(2));
         self.tell_quiet(name);

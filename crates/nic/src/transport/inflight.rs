@@ -316,6 +316,11 @@ impl Requester {
         (found && !(self.has_failed && low.wrapping_add(1) == self.tail)).then_some(low)
     }
 
+    /// A WQE that has lately left the ring, if its place still has it.
+    pub fn retired(&self, index: u32) -> Option<Inflight> {
+        self.ring.0.get(self.place(index)).map(|slot| slot.entry)
+    }
+
     #[inline]
     pub fn entry(&self, index: u32) -> &Inflight {
         &self.ring.0[self.place(index)].entry

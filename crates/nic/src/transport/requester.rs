@@ -23,6 +23,7 @@ use crate::qp::Qp;
 use crate::queue::cq::Release;
 use crate::queue::wqe::{GatherCursor, Wqe};
 use crate::state::NicState;
+use crate::tally;
 use crate::transport::failure::fail_oldest;
 use crate::transport::inflight::Inflight;
 use crate::transport::report::completion;
@@ -284,6 +285,9 @@ fn settle_unreliable(qp: &mut Qp, nic: &mut NicState, now: Instant) {
     while let Some(entry) = qp.requester.oldest() {
         if qp.requester.head == qp.requester.cursor || qp.requester.head_failed() {
             break;
+        }
+        if nic.tallies {
+            tally::sent(qp, nic, &entry);
         }
         complete_oldest(qp, nic, now, &entry, 0);
     }

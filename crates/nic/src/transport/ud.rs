@@ -3,6 +3,7 @@
 use crate::attr::QpType;
 use crate::explain::{Cause, received};
 use crate::frame::TxFrame;
+use crate::ids::PathId;
 use crate::memory::Payload;
 use crate::qp::Qp;
 use crate::queue::wqe::Wqe;
@@ -27,6 +28,12 @@ fn qkey(qp: &Qp) -> u32 {
 
 /// Network type of the GRH area in a completion's service level, as rxe and mlx5 report it: IPv4.
 const SL_IPV4: u8 = 2;
+
+/// The path that a WQE's datagram takes.
+pub(crate) fn path(qp: &Qp, nic: &NicState, wqe: &Wqe) -> PathId {
+    let to = qp.sq.ring.datagram(wqe);
+    nic.path_to(to.dgid, to.qpn, to.path)
+}
 
 /// Addresses an outgoing datagram from its WQE.
 pub(crate) fn address(qp: &Qp, nic: &NicState, wqe: &Wqe, out: &mut TxFrame) {

@@ -27,6 +27,7 @@ use adverb_os::say::Seldom;
 use adverb_os::socket_file::SocketFile;
 use adverb_os::spin::Spin;
 use adverb_os::sys::{WaitSet, prefer_short_waits};
+use adverb_os::unix::Channel;
 use adverb_wire::{Duration, Instant};
 use share::{Room, Used};
 use std::path::{Path, PathBuf};
@@ -36,7 +37,7 @@ use tenant::{Farewell, Tenant};
 /// Rounds with work after which connections are looked at, so that a busy NIC hears of the dead.
 const ROUNDS_PER_LOOK: u32 = 32;
 /// Connections taken before those that are there have their turn.
-const CONNECTIONS_PER_LOOK: u32 = 16;
+const CONNECTIONS_PER_LOOK: usize = 16;
 /// Connections of one process: the one that it uses, and one more, which is told so. Otherwise one process
 /// could take all places.
 const CONNECTIONS_PER_PROCESS: usize = 2;
@@ -195,30 +196,44 @@ impl Nicd {
         moved
     }
 
-    /// Lets new applications in, answers the others, and lets go who is gone.
+    /// Answers who is there and lets go who is gone, then lets new applications in.
     fn hear_all(&mut self) {
         let now = now();
-        for _ in 0..CONNECTIONS_PER_LOOK {
+        let mut arrived = Vec::new();
+        while arrived.len() < CONNECTIONS_PER_LOOK {
             let Ok(channel) = self.socket.listener.accept() else { break };
-            self.counters.connections += 1;
-            let Ok(peer) = channel.peer() else { continue };
-            let count =
-                |which: &dyn Fn(&Tenant) -> bool| self.tenants.iter().filter(|one| which(one)).count();
-            let full = self.tenants.len() == self.settings.nic.nic.processes as usize;
-            let of_process = count(&|tenant| tenant.peer.pid == peer.pid);
-            let of_user = count(&|tenant| tenant.peer.uid == peer.uid);
-            if full
-                || of_process >= CONNECTIONS_PER_PROCESS
-                || of_user >= self.settings.share.connections as usize
-            {
-                self.counters.turned_away += 1;
-                continue;
-            }
-            let by_user = self.settings.quota_by_user.iter().find(|(uid, _)| *uid == peer.uid);
-            let quota = by_user.map_or(self.settings.quota, |(_, quota)| *quota);
-            self.tenants.push(Tenant::new(channel, peer, quota, now + FIRST_WORD));
+            arrived.push(channel);
         }
-        for index in (0..self.tenants.len()).rev() {
+        // Whoever closed a connection before it made one of these no longer has it.
+        self.answer_all(0, now);
+        let known = self.tenants.len();
+        arrived.into_iter().for_each(|channel| self.let_in(channel, now));
+        self.answer_all(known, now);
+    }
+
+    /// A new connection, if its process, its user and the daemon have room for one.
+    fn let_in(&mut self, channel: Channel, now: Instant) {
+        self.counters.connections += 1;
+        let Ok(peer) = channel.peer() else { return };
+        let count = |which: &dyn Fn(&Tenant) -> bool| self.tenants.iter().filter(|one| which(one)).count();
+        let full = self.tenants.len() == self.settings.nic.nic.processes as usize;
+        let of_process = count(&|tenant| tenant.peer.pid == peer.pid);
+        let of_user = count(&|tenant| tenant.peer.uid == peer.uid);
+        if full
+            || of_process >= CONNECTIONS_PER_PROCESS
+            || of_user >= self.settings.share.connections as usize
+        {
+            self.counters.turned_away += 1;
+            return;
+        }
+        let by_user = self.settings.quota_by_user.iter().find(|(uid, _)| *uid == peer.uid);
+        let quota = by_user.map_or(self.settings.quota, |(_, quota)| *quota);
+        self.tenants.push(Tenant::new(channel, peer, quota, now + FIRST_WORD));
+    }
+
+    /// Answers the tenants from this one on.
+    fn answer_all(&mut self, first: usize, now: Instant) {
+        for index in (first..self.tenants.len()).rev() {
             let share = self.settings.share;
             let (before, rest) = self.tenants.split_at_mut(index);
             let Some((tenant, after)) = rest.split_first_mut() else { continue };

@@ -16,7 +16,9 @@ use common::child::Part;
 use common::*;
 use parts::{application, daemon, family, greedy, vandal};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const LEN: usize = 1 << 20;
@@ -261,6 +263,30 @@ fn one_user_leaves_room_for_the_others() {
     let grant = owner.grant_for(&user);
     user.block_on(user.read(&grant, 0, &near, 0..4096).retry(Retry::times(3))).unwrap();
     assert!(near.to_vec(0..4096) == pattern(LEN)[..4096]);
+}
+
+#[test]
+fn a_connection_that_was_closed_takes_no_place() {
+    let folder = Folder::new("again");
+    let _daemon = Part::daemon(&folder, 40, 1, 16);
+    let path = socket(&folder, 40, 1);
+    // Attached, it has one more connection, which it makes and closes faster than the daemon looks, and while
+    // children that become programs hold copies of its descriptors for a moment.
+    let _user = Rma::open(Settings::attached(&path)).unwrap();
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(Ordering::Relaxed) {
+                assert!(Command::new("true").status().unwrap().success());
+            }
+        });
+        let counted = (0..500).map(|_| adverb_rma::nicd::counters(&path)).find(|counted| match counted {
+            Ok(counted) => !counted.contains(&("nicd_turned_away", 0)),
+            Err(_) => true,
+        });
+        ended.store(true, Ordering::Relaxed);
+        assert!(counted.is_none(), "{counted:?}");
+    });
 }
 
 #[test]

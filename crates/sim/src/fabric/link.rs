@@ -19,6 +19,9 @@ pub const LINK_CAPTURE: u8 = 4;
 /// The link leads to a switch that runs programs.
 pub const LINK_PROGRAMS: u8 = 8;
 
+/// Packets are stamped when they are put on the link, by the switch that sends them.
+pub const LINK_STAMPS: u8 = 16;
+
 /// Framing that a packet has on a link beside its IP packet: preamble and gap 20, Ethernet header 14,
 /// frame check sequence 4.
 pub const FRAMING: u32 = 38;
@@ -97,6 +100,11 @@ impl Link {
         }
     }
 
+    /// Bits per second.
+    pub fn rate(&self) -> u64 {
+        ((8_000_000_000_000u128 << 16) / u128::from(self.pace.max(1))) as u64
+    }
+
     /// Time that `bytes` bytes take on the link, in ps.
     #[inline]
     pub fn serialization(&self, bytes: u32) -> u64 {
@@ -134,6 +142,7 @@ mod tests {
     fn serialization_is_exact_at_the_usual_rates() {
         for (gbps, ps) in [(10, 800), (25, 320), (40, 200), (100, 80), (200, 40), (400, 20)] {
             assert_eq!(link(gbps * 1_000_000_000).serialization(4096), 4096 * ps);
+            assert_eq!(link(gbps * 1_000_000_000).rate(), gbps * 1_000_000_000);
         }
     }
 

@@ -12,9 +12,10 @@ pub mod topology;
 use crate::events::{LANES, NO_LANE};
 use crate::sim::Config;
 use crate::watch::trace::seed_of;
+use adverb_nic::telemetry::HOPS_MAX;
 use adverb_wire::Duration;
 use faults::FaultPlan;
-use link::{LINK_FAULTS, Link};
+use link::{HOST, LINK_FAULTS, LINK_STAMPS, Link};
 use packet::Packets;
 use programmed::Programmed;
 use switch::{Balance, PortCounters, Switch};
@@ -56,6 +57,10 @@ impl Fabric {
             link.delay += [link.from, link.to].into_iter().map(|end| port_latency(config, end)).sum::<u64>();
         }
         let programmed = Programmed::new(config, &mut links)?;
+        if config.transport.congestion.needs_telemetry() {
+            check_stamps(config, &routes)?;
+            links.iter_mut().filter(|link| link.from & HOST == 0).for_each(|link| link.flags |= LINK_STAMPS);
+        }
         Ok(Fabric {
             programmed,
             lanes: assign_lanes(&mut links),
@@ -91,6 +96,22 @@ impl Fabric {
         }
         self.faults = faults;
     }
+}
+
+/// Switches stamp every link of a path, and there is room for all of them.
+fn check_stamps(config: &Config, routes: &Routes) -> Result<(), crate::Error> {
+    let key = "transport.congestion";
+    if config.programs.is_some() {
+        let why =
+            "\"hpcc\" needs switches that stamp packets, and those that run programs do not; remove one";
+        return Err(crate::Error::new(key, why));
+    }
+    let stamped = routes.longest() - 1;
+    if stamped as usize > HOPS_MAX {
+        let why = format!("\"hpcc\" has room for {HOPS_MAX} switches on a path, and here are {stamped}");
+        return Err(crate::Error::new(key, why));
+    }
+    Ok(())
 }
 
 /// Gives links of one rate and delay four lanes; how many lanes there are. Links of kinds beyond the

@@ -2,11 +2,14 @@
 
 use crate::events::{ARRIVALS, NO_LANE};
 use crate::fabric::faults::Fate;
-use crate::fabric::link::{HOST, LINK_CAPTURE, LINK_DOWN, LINK_FAULTS, LINK_PROGRAMS, PAUSE_BYTES};
+use crate::fabric::link::{
+    HOST, LINK_CAPTURE, LINK_DOWN, LINK_FAULTS, LINK_PROGRAMS, LINK_STAMPS, PAUSE_BYTES,
+};
 use crate::fabric::packet::{FLAG_CORRUPT, FLAG_LOST, FLAG_UNSOUND, Kind, NONE};
 use crate::fabric::switch::{DropReason, Verdict};
 use crate::sim::Sim;
 use crate::source::Source;
+use adverb_nic::telemetry::Hop;
 
 impl Sim {
     /// Puts a packet on a link, and enters its arrival; if there is `more` to send, also that the port
@@ -29,9 +32,15 @@ impl Sim {
             link.wakes = true;
             self.events.push(lane, link.busy_until, self.sources.pack(Source::PortFree(l)), 0);
         }
-        if link.flags & (LINK_FAULTS | LINK_DOWN) != 0 {
-            let late = self.suffer(l, id, at);
-            return self.events.push(NO_LANE, at + late, l, id);
+        let flags = link.flags;
+        if flags & (LINK_FAULTS | LINK_DOWN | LINK_STAMPS) != 0 {
+            if flags & LINK_STAMPS != 0 {
+                self.stamp(l, id);
+            }
+            if flags & (LINK_FAULTS | LINK_DOWN) != 0 {
+                let late = self.suffer(l, id, at);
+                return self.events.push(NO_LANE, at + late, l, id);
+            }
         }
         self.events.push(usize::from(lane) + ARRIVALS, at, l, id);
     }
@@ -44,6 +53,21 @@ impl Sim {
             link.wakes = true;
             self.events.push(NO_LANE, link.busy_until, self.sources.pack(Source::PortFree(l)), 0);
         }
+    }
+
+    /// A switch says of the link that it puts a packet on how much it has sent there before, and what waits
+    /// for it still (HPCC, section 4.1).
+    #[cold]
+    fn stamp(&mut self, l: u32, id: u32) {
+        let hot = &self.fabric.packets.hot[id as usize];
+        if hot.kind != Kind::Data {
+            return;
+        }
+        let link = &self.fabric.links[l as usize];
+        let queue = self.queues_of(l).iter().map(|queue| queue.depth).sum();
+        let hop = Hop { rate: link.rate(), at: self.now, sent: link.bytes - u64::from(hot.size), queue };
+        self.fabric.packets.stamp(id, hop);
+        self.watch.stats.stamped += 1;
     }
 
     /// What faults do to a packet that is put on a link; how late it will be, in ps.

@@ -3,6 +3,7 @@
 
 use crate::host::{address, host_of};
 use adverb_nic::memory::prefetch;
+use adverb_nic::telemetry::{Hop, Telemetry};
 use adverb_wire::irn::{IrnEth, SackEth};
 use adverb_wire::opcode::Headers;
 use adverb_wire::packet::WireExtra;
@@ -119,6 +120,14 @@ struct Rare {
     ticket: Ticket,
 }
 
+/// What switches say of the links that a packet takes; of an acknowledgement, what it brings back.
+#[derive(Clone, Copy, Default)]
+struct Stamps {
+    telemetry: Telemetry,
+    /// Switches add to it.
+    open: bool,
+}
+
 /// Headers that are [`Cold`]'s.
 const COMMON: Headers = Headers::RETH.union(Headers::AETH).union(Headers::IRN_ETH).union(Headers::SACK_ETH);
 
@@ -132,6 +141,8 @@ pub struct Packets {
     rare: Vec<Rare>,
     /// Payload bytes, where they are carried; empty otherwise.
     payload: Vec<Vec<u8>>,
+    /// By index too, where switches stamp packets; empty otherwise.
+    stamps: Vec<Stamps>,
     /// The first free place, of a row; counted from 1, 0 for none.
     free: u32,
     live: u32,
@@ -206,6 +217,9 @@ impl Packets {
         if self.hot[id as usize].flags & FLAG_RARE != 0 {
             *self.rare_mut(new) = self.rare[id as usize];
         }
+        if let Some(stamps) = self.stamps.get(id as usize).copied() {
+            *self.stamps_mut(new) = stamps;
+        }
         if self.hot[id as usize].flags & FLAG_PAYLOAD != 0 {
             let bytes = self.payload[id as usize].clone();
             let room = self.payload_mut(new);
@@ -224,6 +238,33 @@ impl Packets {
             *self.rare_mut(id) = Rare::of(packet);
         }
         debug_assert_eq!(self.descriptor(id), *packet, "what is kept of a packet is all of it");
+    }
+
+    #[cold]
+    fn stamps_mut(&mut self, id: u32) -> &mut Stamps {
+        if self.stamps.len() <= id as usize {
+            self.stamps.resize(self.hot.len(), Stamps::default());
+        }
+        &mut self.stamps[id as usize]
+    }
+
+    /// A packet begins: with what it brings back, or for switches to stamp.
+    pub(crate) fn begin_stamps(&mut self, id: u32, brings: Option<Telemetry>) {
+        *self.stamps_mut(id) = Stamps { telemetry: brings.unwrap_or_default(), open: brings.is_none() };
+    }
+
+    /// A switch stamps a packet, unless it brings something back.
+    pub(crate) fn stamp(&mut self, id: u32, hop: Hop) {
+        let stamps = self.stamps_mut(id);
+        if stamps.open {
+            let room = stamps.telemetry.push(hop);
+            assert!(room, "a fabric with longer paths is refused");
+        }
+    }
+
+    /// What a packet brings, where switches stamp packets.
+    pub(crate) fn telemetry(&self, id: u32) -> Option<&Telemetry> {
+        self.stamps.get(id as usize).map(|stamps| &stamps.telemetry)
     }
 
     #[cold]

@@ -21,6 +21,7 @@ use crate::watch::trace::seed_of;
 use adverb_switch::switch::PORTS_MAX;
 use adverb_switch::{Counters, PortId, Program, ProgramConfig, Switch};
 use adverb_wire::{Gid, Instant, Packet, WireExtra, verify_ip};
+use std::collections::BTreeMap;
 
 /// Events that the programs keep for the journal.
 const TRACE: usize = 64;
@@ -37,6 +38,9 @@ pub struct SwitchPrograms {
     /// Also behind frames: the how manieth of those behind which the switch awaits an answer that tells of a
     /// word, and for how long it is down then, in ps; sorted.
     pub cuts: Vec<(u64, u64)>,
+    /// What sending a frame takes of a processor core, in ps; 0: nothing. All frames to one queue pair leave
+    /// by one core, as SwordBox's prototype has it, and each queue pair has its own.
+    pub core: u64,
 }
 
 /// A switch forgets everything, and drops what comes until it is up again.
@@ -76,7 +80,15 @@ pub(crate) struct Programmed {
     rng: fastrand::Rng,
     /// Packets that it has sent.
     sent: u64,
+    /// Until when the core of a host's queue pair is busy, in ps.
+    cores: BTreeMap<(u32, u32), u64>,
+    /// Packets that a core is busy with, by when they leave and in their order: link that they came by, link
+    /// that they leave by, packet.
+    leaving: BTreeMap<(u64, u64), (u32, u32, u32)>,
 }
+
+/// Cores that are remembered; what was free for longest is forgotten, as it is free.
+const CORES_MAX: usize = 1 << 12;
 
 fn begin(config: &SwitchPrograms, hosts: u32, now: u64) -> Result<Switch, adverb_switch::switch::Error> {
     let mut switch = Switch::begin(&config.programs, TRACE, Instant::from_ps(now))?;
@@ -120,6 +132,8 @@ impl Programmed {
             down_until: 0,
             rng,
             sent: 0,
+            cores: BTreeMap::new(),
+            leaving: BTreeMap::new(),
         })))
     }
 
@@ -156,7 +170,18 @@ impl Programmed {
     fn next_deadline(&self) -> Option<u64> {
         let restart = self.config.restarts.get(self.restarts_done).map(|restart| restart.at);
         let program = self.switch.next_deadline().map(|at| at.as_ps().max(self.down_until));
-        restart.into_iter().chain(program).min()
+        let leaving = self.leaving.first_key_value().map(|((at, _), _)| *at);
+        restart.into_iter().chain(program).chain(leaving).min()
+    }
+
+    /// When a packet to a host's queue pair leaves, whose core takes it up when it is free.
+    fn leaves_at(&mut self, now: u64, to: (u32, u32)) -> u64 {
+        if self.cores.len() >= CORES_MAX {
+            self.cores.retain(|_, free| *free > now);
+        }
+        let free = self.cores.entry(to).or_insert(now);
+        *free = (*free).max(now) + self.config.core;
+        *free
     }
 
     /// Goes down if it is time; whether it did.
@@ -294,6 +319,17 @@ impl Sim {
             let out = self.fabric.routes.next(s, dst, hash);
             // What a program has kept or made counts as come from where its source's packets come from.
             let entered = came.map_or_else(|| self.fabric.routes.next(s, src, hash) ^ 1, |(l, _)| l);
+            if programmed.config.core == 0 {
+                self.leave_switch(s, entered, out, id);
+            } else {
+                let at = programmed.leaves_at(self.now, (dst, packet.bth.dest_qp.get()));
+                programmed.leaving.insert((at, programmed.sent), (entered, out, id));
+            }
+        }
+        while let Some(first) = programmed.leaving.first_entry()
+            && first.key().0 <= self.now
+        {
+            let (entered, out, id) = first.remove();
             self.leave_switch(s, entered, out, id);
         }
         if let Some(at) = programmed.next_deadline() {

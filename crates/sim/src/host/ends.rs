@@ -6,6 +6,7 @@ use crate::host::memory::gather;
 use crate::host::{Device, host_of};
 use crate::sim::Sim;
 use crate::source::Source;
+use crate::workload::Workload;
 use adverb_nic::Payload;
 use adverb_wire::{Instant, Operation, Packet};
 
@@ -88,10 +89,23 @@ impl Sim {
         let id = self.fabric.packets.take();
         let packet = &self.hosts.out.packet;
         let (number, dst) = (self.watch.stats.injected, host_of(&packet.flow.dst));
+        if self.watch.oracle.is_some() {
+            self.check_leaving(h);
+        }
+        let packet = &self.hosts.out.packet;
         let dress = self.dress(number, (h, dst));
         dress.put_on(&mut self.fabric.packets.hot[id as usize], packet);
         self.watch.stats.injected += 1;
+        if self.watch.recoveries.on {
+            self.count_recovery(h, dst);
+        }
         self.fabric.packets.keep(id, &self.hosts.out.packet);
+        if self.hosts.stamps > 0 {
+            // An acknowledgement brings back what its packet had; switches stamp everything else.
+            let is_answer = self.hosts.out.packet.bth.opcode.operation().is_response();
+            let brings = is_answer.then(|| self.hosts.out.telemetry.take().unwrap_or_default());
+            self.fabric.packets.begin_stamps(id, brings);
+        }
         if self.config.payload && !self.hosts.out.payload.is_empty() {
             self.fabric.packets.hot[id as usize].flags |= FLAG_PAYLOAD;
             gather(&self.hosts.out.payload, self.fabric.packets.payload_mut(id));
@@ -113,6 +127,7 @@ impl Sim {
             hash_seed: self.fabric.hash_seed,
             classes: self.fabric.classes as u8,
             size_full: self.hosts.size_full,
+            stamps: self.hosts.stamps,
         }
     }
 
@@ -136,6 +151,9 @@ impl Sim {
         if self.watch.sabotage.is_some() {
             self.spoil(h, id, &mut packet);
         }
+        if self.watch.journal.is_on() {
+            self.note_taken(h, id);
+        }
         let payload = match self.fabric.packets.payload(id) {
             Some(bytes) => Payload::from_slice(bytes),
             None => Payload::elided(packet.payload_len as usize),
@@ -143,6 +161,9 @@ impl Sim {
         let host = &mut self.hosts.list[h as usize];
         if self.watch.journal.is_on() {
             self.watch.journal.look(&host.nic);
+        }
+        if let Some(telemetry) = self.fabric.packets.telemetry(id) {
+            host.nic.on_telemetry(&packet, telemetry);
         }
         host.nic.on_frame(now, &packet, &payload);
         let operation = packet.bth.opcode.operation();
@@ -189,7 +210,11 @@ impl Sim {
                 _ => break,
             }
         }
-        while self.hosts.list[h as usize].nic.next_event().is_some() {}
+        while let Some(event) = self.hosts.list[h as usize].nic.next_event() {
+            if let Workload::Persistent(work) = &mut self.flows.workload {
+                work.on_event(self.now, h, &self.hosts.list[h as usize].nic, &event);
+            }
+        }
     }
 
     #[inline]
@@ -231,6 +256,8 @@ pub(crate) struct Dress {
     hash_seed: u32,
     classes: u8,
     size_full: u32,
+    /// Bytes of the header for what switches stamp.
+    stamps: u16,
 }
 
 impl Dress {
@@ -238,7 +265,7 @@ impl Dress {
     #[inline(always)]
     pub fn put_on(&self, hot: &mut Hot, packet: &Packet) {
         let free = if self.free_irn_headers { packet.bth.opcode.irn_overhead() } else { 0 };
-        hot.size = ((packet.frame_len() - free) as u32 + FRAMING).max(FRAME_MIN) as u16;
+        hot.size = ((packet.frame_len() - free) as u32 + FRAMING).max(FRAME_MIN) as u16 + self.stamps;
         hot.dst = self.dst;
         hot.hash = flow_hash(self.hash_seed, self.src, self.dst, packet.flow.src_port);
         let opcode = u64::from(packet.bth.opcode.wire()) << 24;
@@ -249,7 +276,7 @@ impl Dress {
         hot.kind = Kind::Data;
         hot.lane = match hot.size {
             size if u32::from(size) == self.size_full => 0,
-            ACK_SIZE => 1,
+            size if size == ACK_SIZE + self.stamps => 1,
             _ => 2,
         };
     }

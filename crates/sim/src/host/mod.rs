@@ -14,6 +14,7 @@ use crate::host::one_rma::Rma;
 use crate::sim::Config;
 use crate::watch::trace::seed_of;
 use adverb_nic::memory::prefetch;
+use adverb_nic::telemetry::TELEMETRY_BYTES;
 use adverb_nic::*;
 use adverb_wire::{Duration, Gid, Instant, Opcode, Operation, Psn, QpNumber, Service};
 use std::collections::BTreeMap;
@@ -172,6 +173,8 @@ pub(crate) struct Hosts {
     pub out: TxFrame,
     /// Bytes on a link of a full packet in the middle of a message.
     pub size_full: u32,
+    /// Bytes on a link of the header for what switches stamp; 0 where they do not.
+    pub stamps: u16,
     /// Dropped after the hosts, whose NICs name its address.
     pub region: Buffer,
 }
@@ -220,8 +223,10 @@ impl Hosts {
             Some(rma) => Rma::new(config, rma, &rates, &region)?,
             None => Rma::default(),
         };
-        let size_full = full_size(&config.transport);
-        Ok(Hosts { list, one_rma, out: TxFrame::default(), size_full, region })
+        let stamped = config.transport.congestion.needs_telemetry();
+        let stamps = if stamped { TELEMETRY_BYTES as u16 } else { 0 };
+        let size_full = full_size(&config.transport) + u32::from(stamps);
+        Ok(Hosts { list, one_rma, out: TxFrame::default(), size_full, stamps, region })
     }
 }
 
@@ -421,6 +426,13 @@ impl Host {
         }
     }
 
+    /// Queue pairs that have a flow, by index, and the flow's place.
+    pub(crate) fn with_flows(&self) -> Vec<(u16, u32)> {
+        let has = |of: &Use| of.since == IN_USE && { of.word } != NO_FLOW;
+        let used = self.uses.iter().enumerate().filter(|(_, of)| has(of));
+        used.map(|(index, of)| (index as u16, of.word & !RECEIVER)).collect()
+    }
+
     /// The queue pair is a flow's.
     pub(crate) fn set_flow(&mut self, qp: QpId, flow: u32) {
         self.uses[qp.index()].word = flow;
@@ -448,6 +460,16 @@ impl Host {
         Psn::new(self.rng.u32(..))
     }
 
+    /// It offers IRN to its peers.
+    pub(crate) fn offers_irn(&self) -> bool {
+        self.config.irn.is_some()
+    }
+
+    /// Connection set-up tells it whether a peer offers IRN; otherwise hellos do.
+    pub(crate) fn settles_irn(&self) -> bool {
+        self.config.irn.is_some_and(|irn| irn.agreed.is_some())
+    }
+
     /// Takes a queue pair to RTS towards a peer.
     pub fn connect(&mut self, now: Instant, qp: QpId, peer: &Peer, t: &TransportConfig) -> Result<(), Error> {
         use QpAttrMask as M;
@@ -460,6 +482,9 @@ impl Host {
         a.port = 1;
         a.access = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         self.nic.modify_qp(now, qp, &a, M::STATE | M::PORT | M::PKEY_INDEX | M::ACCESS_FLAGS)?;
+        if peer.plain {
+            self.nic.offer_irn(qp, false)?;
+        }
         a.state = QpState::Rtr;
         a.path_mtu = t.mtu;
         a.dest_qpn = peer.qpn;
@@ -495,4 +520,7 @@ pub struct Peer {
     pub sq_psn: Psn,
     /// READs and atomics outstanding, each way.
     pub depth: u8,
+    /// The connection is not to speak IRN, whatever this host offers: its program wants plain RC, or
+    /// connection set-up has told that the peer does not know it.
+    pub plain: bool,
 }

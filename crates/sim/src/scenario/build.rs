@@ -11,7 +11,7 @@ use crate::host::TransportConfig;
 use crate::sim::Config;
 use crate::units::{parse_bytes, parse_rate, parse_time};
 use crate::watch::trace::seed_of;
-use adverb_nic::irn::{IrnConfig, Scheme, Timers, WINDOW as IRN_WINDOW};
+use adverb_nic::irn::{IrnConfig, Scheme, Timers, WIDE as IRN_WIDE, WINDOW as IRN_WINDOW};
 use adverb_nic::{Mtu, WaitOnError};
 use adverb_wire::Duration;
 
@@ -142,10 +142,12 @@ impl Scenario {
         let one_rma = self.one_rma(&topology)?;
         let seed = self.seed.unwrap_or(1);
         let star_of = self.star(topology.hosts)?;
+        let plain_hosts = self.plain_hosts(topology.hosts)?;
         // What StaR's own packets say stands in their payload.
         let payload = self.payload || !star_of.is_empty();
         Ok(Config {
             star_of,
+            plain_hosts,
             switch,
             transport,
             hardware,
@@ -194,22 +196,8 @@ impl Scenario {
         }
         out.share_qp = t.share_qp;
         out.congestion = t.congestion()?;
-        out.irn = match t.recovery.as_deref().unwrap_or("go-back-n") {
-            "irn" => Some(self.irn()?),
-            "go-back-n" if t.irn.is_some() => {
-                return Err(Error::new(
-                    "transport.irn",
-                    "goes with recovery = \"irn\"; add that, or remove it",
-                ));
-            }
-            "go-back-n" => None,
-            other => {
-                return Err(Error::new(
-                    "transport.recovery",
-                    format!("`{other}` is not one of go-back-n, irn"),
-                ));
-            }
-        };
+        self.check_congestion(out.congestion)?;
+        out.irn = if self.speaks_irn()? { Some(self.irn()?) } else { None };
         out.free_irn_headers = match t.irn.as_ref().and_then(|t| t.headers.as_deref()).unwrap_or("wire") {
             "free" => true,
             "wire" => false,
@@ -226,7 +214,8 @@ impl Scenario {
     fn irn(&self) -> Result<IrnConfig, Error> {
         // The ends of a simulated connection know each other, as if a connection manager had told them (IRN
         // 5).
-        let mut out = IrnConfig { agreed: Some(IRN_WINDOW), ..IrnConfig::paper() };
+        let mut out = IrnConfig::paper();
+        out.agree_on(IRN_WINDOW);
         let Some(t) = &self.transport.irn else { return Ok(out) };
         let span = |part: &str, text: &Option<String>, default: Duration| {
             let given = time(&format!("transport.irn.{part}"), text.as_deref())?;
@@ -244,12 +233,13 @@ impl Scenario {
         out.bdp_packets = match t.bdp_packets {
             None => out.bdp_packets,
             Some(0) => None,
-            Some(n) if n <= IRN_WINDOW => Some(n),
+            Some(n) if n <= IRN_WIDE => Some(n),
             Some(n) => {
-                let why = format!("{n} is above the bitmaps' {IRN_WINDOW}; lower it, or give 0 for no limit");
+                let why = format!("{n} is above the bitmaps' {IRN_WIDE}; lower it, or give 0 for no limit");
                 return Err(Error::new("transport.irn.bdp-packets", why));
             }
         };
+        out.agree_on(out.bdp_packets.unwrap_or(IRN_WIDE));
         out.rto_low = span("rto-low", &t.rto_low, out.rto_low)?;
         out.rto_high = span("rto-high", &t.rto_high, out.rto_high)?;
         if out.rto_low == Duration::ZERO || out.rto_low > out.rto_high {
@@ -309,7 +299,7 @@ impl Scenario {
             ..SwitchConfig::default()
         };
         if let Some(pfc) = &table.pfc {
-            let made = pfc_thresholds(pfc, t, mtu)?;
+            let made = pfc_thresholds(pfc, t, mtu, discipline)?;
             for class in 0..out.classes.min(8) {
                 if pfc.classes.as_ref().is_none_or(|list| list.contains(&class)) {
                     out.pfc[usize::from(class)] = Some(made);
@@ -402,7 +392,7 @@ fn link_chances(n: usize, entry: &LinkFaultEntry) -> Result<Chances, Error> {
     })
 }
 
-fn pfc_thresholds(table: &PfcTable, t: &Topology, mtu: Mtu) -> Result<Pfc, Error> {
+fn pfc_thresholds(table: &PfcTable, t: &Topology, mtu: Mtu, discipline: Discipline) -> Result<Pfc, Error> {
     let packet = mtu.bytes() + 20 + 8 + 12 + 4 + crate::fabric::link::FRAMING;
     let size = |key: &str, text: &str| match text.trim().strip_suffix("packets") {
         Some(n) => {
@@ -410,11 +400,6 @@ fn pfc_thresholds(table: &PfcTable, t: &Topology, mtu: Mtu) -> Result<Pfc, Error
             n.trim().parse::<u32>().ok().and_then(|n| n.checked_mul(packet)).ok_or_else(why)
         }
         None => need(key, bytes(key, Some(text))?),
-    };
-    let xoff = size("switch.pfc.xoff", &table.xoff)?;
-    let xon = match &table.xon {
-        Some(text) => size("switch.pfc.xon", text)?,
-        None => xoff.saturating_sub(2 * packet),
     };
     let headroom = match &table.headroom {
         Some(text) => size("switch.pfc.headroom", text)?,
@@ -425,6 +410,28 @@ fn pfc_thresholds(table: &PfcTable, t: &Topology, mtu: Mtu) -> Result<Pfc, Error
             let bits = u128::from(rate) * u128::from(t.delay_max().as_ps()) * 2 / 1_000_000_000_000;
             (bits / 8) as u32 + 3 * packet
         }
+    };
+    let xoff = match (&table.xoff, discipline) {
+        (Some(text), _) => size("switch.pfc.xoff", text)?,
+        // The threshold leaves the headroom of an input port's buffer (IRN 4.1).
+        (None, Discipline::InputQueued { buffer }) => match buffer.checked_sub(headroom) {
+            Some(xoff) if xoff > 0 => xoff,
+            _ => {
+                let why = format!(
+                    "leaves nothing of the buffer of {buffer} bytes: it is {headroom}; lower it, or \
+                                   give a larger switch.buffer"
+                );
+                return Err(Error::new("switch.pfc.headroom", why));
+            }
+        },
+        (None, Discipline::SharedBuffer { .. }) => {
+            let why = "is missing; give what one link's packets may take of the shared buffer";
+            return Err(Error::new("switch.pfc.xoff", why));
+        }
+    };
+    let xon = match &table.xon {
+        Some(text) => size("switch.pfc.xon", text)?,
+        None => xoff.saturating_sub(2 * packet),
     };
     Ok(Pfc { xoff, xon, headroom })
 }

@@ -1,42 +1,198 @@
 //! Congestion control's tables, with every value checked.
 
 use super::build::{bytes, time};
-use super::format::{DcqcnTable, TimelyTable, TransportTable};
+use super::format::{DcqcnTable, Scenario, TimelyTable, TransportTable, WorkloadTable};
 use crate::error::Error;
 use crate::units::parse_rate;
-use adverb_nic::{CongestionControl, DcqcnConfig, TcpConfig, TimelyConfig};
+use adverb_nic::{
+    CongestionControl, DcqcnConfig, DctcpConfig, HpccConfig, SwiftConfig, TcpConfig, TimelyConfig,
+};
 use adverb_wire::Duration;
+use serde::{Deserialize, Serialize};
+
+/// `[transport.dctcp]`: what is absent is as in the paper ([`adverb_nic::DctcpConfig`]).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct DctcpTable {
+    /// Weight of the newest share of marked packets.
+    pub g: Option<f64>,
+    /// Initial window, packets; 10 if absent.
+    pub initial: Option<u32>,
+}
+
+/// `[transport.swift]`: what is absent is [`adverb_nic::SwiftConfig`]'s, but for the target.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct SwiftTable {
+    /// Base target delay.
+    pub target: Option<String>,
+    /// Additive increase, packets a round trip.
+    pub ai: Option<f64>,
+    /// Multiplicative decrease.
+    pub beta: Option<f64>,
+    /// What one decrease takes at most.
+    pub max_mdf: Option<f64>,
+    /// How much longer the target is for the smallest windows; `0us` for no scaling.
+    pub fs_range: Option<String>,
+    /// Windows from which on, and at which, the target is scaled by nothing, and by all of it.
+    pub fs_max_cwnd: Option<f64>,
+    /// See `fs_max_cwnd`.
+    pub fs_min_cwnd: Option<f64>,
+    /// The window does not fall below this, packets.
+    pub min_cwnd: Option<f64>,
+    /// Initial window, packets; 10 if absent.
+    pub initial: Option<u32>,
+}
+
+/// `[transport.hpcc]`: what is absent is as in the paper ([`adverb_nic::HpccConfig`]), but for the round
+/// trip.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct HpccTable {
+    /// T: round trip of the idle network.
+    pub base_rtt: Option<String>,
+    /// How full links are wanted.
+    pub eta: Option<f64>,
+    /// Rounds of additive increase before a multiplicative one.
+    pub max_stage: Option<u32>,
+    /// W_AI, bytes.
+    pub additive: Option<String>,
+}
 
 impl TransportTable {
     pub(super) fn congestion(&self) -> Result<CongestionControl, Error> {
         let name = self.congestion.as_deref().unwrap_or("fixed");
-        let tables =
-            [("dcqcn", self.dcqcn.is_some()), ("timely", self.timely.is_some()), ("tcp", self.tcp.is_some())];
+        let tables = [
+            ("dcqcn", self.dcqcn.is_some()),
+            ("timely", self.timely.is_some()),
+            ("tcp", self.tcp.is_some()),
+            ("dctcp", self.dctcp.is_some()),
+            ("swift", self.swift.is_some()),
+            ("hpcc", self.hpcc.is_some()),
+        ];
         for (table, given) in tables {
             if given && table != name {
                 let why = format!("goes with congestion = \"{table}\"; add that, or remove it");
                 return Err(Error::new(format!("transport.{table}"), why));
             }
         }
-        Ok(match name {
+        let scheme = match name {
             "fixed" => CongestionControl::Fixed,
             "halving" => CongestionControl::Halving,
             "dcqcn" => CongestionControl::Dcqcn(dcqcn(&self.dcqcn.clone().unwrap_or_default())?),
             "timely" => CongestionControl::Timely(timely(&self.timely.clone().unwrap_or_default())?),
             "tcp" => {
-                let default = TcpConfig::default();
-                let initial = self.tcp.as_ref().and_then(|t| t.initial).unwrap_or(default.initial);
-                if initial == 0 {
-                    return Err(Error::new("transport.tcp.initial", "is zero; give at least 1 packet"));
-                }
-                CongestionControl::Tcp(TcpConfig { initial })
+                let t = self.tcp.clone().unwrap_or_default();
+                let d = TcpConfig::default();
+                CongestionControl::Tcp(TcpConfig {
+                    initial: initial("transport.tcp.initial", t.initial, d.initial)?,
+                    slow_start: t.slow_start.unwrap_or(d.slow_start),
+                })
             }
+            "dctcp" => CongestionControl::Dctcp(dctcp(&self.dctcp.clone().unwrap_or_default())?),
+            "swift" => CongestionControl::Swift(swift(&self.swift.clone().unwrap_or_default())?),
+            "hpcc" => CongestionControl::Hpcc(hpcc(&self.hpcc.clone().unwrap_or_default())?),
             other => {
-                let why = format!("`{other}` is not one of fixed, halving, dcqcn, timely, tcp");
+                let why =
+                    format!("`{other}` is not one of fixed, halving, dcqcn, timely, tcp, dctcp, swift, hpcc");
                 return Err(Error::new("transport.congestion", why));
             }
-        })
+        };
+        match self.ack_every {
+            Some(n) if n != 1 && scheme.heeds_each_packet() => {
+                let why = format!("{n}: \"{name}\" goes by an acknowledgement of each packet; remove it");
+                Err(Error::new("transport.ack-every", why))
+            }
+            _ => Ok(scheme),
+        }
     }
+}
+
+impl Scenario {
+    /// What a scheme of congestion control needs of the rest of the scenario.
+    pub(super) fn check_congestion(&self, scheme: CongestionControl) -> Result<(), Error> {
+        let key = "transport.congestion";
+        let marks = matches!(scheme, CongestionControl::Dcqcn(_) | CongestionControl::Dctcp(_));
+        if marks && self.switch.ecn.is_none() && self.switch.program.is_none() {
+            return Err(Error::new(key, "heeds marks, and no switch makes any; add [switch.ecn]"));
+        }
+        if !scheme.heeds_each_packet() {
+            return Ok(());
+        }
+        if self.transport.kind.as_deref() == Some("star") {
+            let why = "StaR's acknowledgements do not say what it heeds; give another, or kind = \"rc\"";
+            return Err(Error::new(key, why));
+        }
+        let asks = |w: &WorkloadTable| w.op.as_deref() == Some("read") || w.pattern.is_some();
+        if self.workloads.iter().any(asks) {
+            let why = "governs requests, and nobody acknowledges answers to READs; give op = \"write\" or \
+                       \"send\", or another scheme";
+            return Err(Error::new(key, why));
+        }
+        Ok(())
+    }
+}
+
+fn initial(key: &str, given: Option<u32>, default: u32) -> Result<u32, Error> {
+    match given {
+        Some(0) => Err(Error::new(key, "is zero; give at least 1 packet")),
+        n => Ok(n.unwrap_or(default)),
+    }
+}
+
+/// A number above 0.
+fn above(key: &str, given: Option<f64>, default: f64) -> Result<f64, Error> {
+    match given {
+        Some(v) if !(v > 0.0 && v.is_finite()) => Err(Error::new(key, format!("{v} is not above 0"))),
+        v => Ok(v.unwrap_or(default)),
+    }
+}
+
+fn dctcp(t: &DctcpTable) -> Result<DctcpConfig, Error> {
+    let d = DctcpConfig::default();
+    Ok(DctcpConfig {
+        g: share("transport.dctcp.g", t.g, d.g)?,
+        initial: initial("transport.dctcp.initial", t.initial, d.initial)?,
+    })
+}
+
+/// A time without which a scheme means nothing.
+fn needed(key: &str, text: &Option<String>, what: &str) -> Result<Duration, Error> {
+    if text.is_none() {
+        return Err(Error::new(key, format!("is missing; give {what}, such as \"25us\"")));
+    }
+    span(key, text, Duration::ZERO)
+}
+
+fn swift(t: &SwiftTable) -> Result<SwiftConfig, Error> {
+    let d = SwiftConfig::default();
+    let what = "the round trip that is wanted, a queue included";
+    let out = SwiftConfig {
+        target: needed("transport.swift.target", &t.target, what)?,
+        ai: above("transport.swift.ai", t.ai, d.ai)?,
+        beta: share("transport.swift.beta", t.beta, d.beta)?,
+        max_mdf: share("transport.swift.max-mdf", t.max_mdf, d.max_mdf)?,
+        fs_range: time("transport.swift.fs-range", t.fs_range.as_deref())?
+            .map_or(d.fs_range, Duration::from_ps),
+        fs_max_cwnd: above("transport.swift.fs-max-cwnd", t.fs_max_cwnd, d.fs_max_cwnd)?,
+        fs_min_cwnd: above("transport.swift.fs-min-cwnd", t.fs_min_cwnd, d.fs_min_cwnd)?,
+        min_cwnd: above("transport.swift.min-cwnd", t.min_cwnd, d.min_cwnd)?,
+        initial: initial("transport.swift.initial", t.initial, d.initial)?,
+    };
+    if out.fs_min_cwnd >= out.fs_max_cwnd {
+        return Err(Error::new("transport.swift.fs-min-cwnd", "is not below fs-max-cwnd; lower it"));
+    }
+    Ok(out)
+}
+
+fn hpcc(t: &HpccTable) -> Result<HpccConfig, Error> {
+    let d = HpccConfig::default();
+    Ok(HpccConfig {
+        base_rtt: needed("transport.hpcc.base-rtt", &t.base_rtt, "the round trip of the idle network")?,
+        eta: share("transport.hpcc.eta", t.eta, d.eta)?,
+        max_stage: t.max_stage.unwrap_or(d.max_stage),
+        additive: size("transport.hpcc.additive", &t.additive, d.additive)?,
+    })
 }
 
 /// A rate in bits/s.

@@ -138,11 +138,12 @@ pub struct SwitchTable {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PfcTable {
-    /// Stop above this.
-    pub xoff: String,
+    /// Stop above this; of an input port's own buffer, that less the headroom if absent.
+    pub xoff: Option<String>,
     /// Go on at or below this; two packets below xoff if absent.
     pub xon: Option<String>,
-    /// Buffer beyond an input port's own; a link's worth of round trip if absent.
+    /// Buffer for what comes until the other end has stopped: the last part of an input port's own buffer, or
+    /// of a shared one; a link's worth of round trip if absent.
     pub headroom: Option<String>,
     /// Classes that it holds for; all if absent.
     pub classes: Option<Vec<u8>>,
@@ -198,7 +199,7 @@ pub struct TransportTable {
     pub wqe_checks: bool,
     /// What an error completion does to WAITs: `fail` (the default) or `release`.
     pub wait_on_error: Option<String>,
-    /// `fixed` (the default), `halving`, `dcqcn`, `timely` or `tcp`.
+    /// `fixed` (the default), `halving`, `dcqcn`, `timely`, `tcp`, `dctcp`, `swift` or `hpcc`.
     pub congestion: Option<String>,
     /// DCQCN's parameters; the paper's if absent.
     pub dcqcn: Option<DcqcnTable>,
@@ -206,6 +207,12 @@ pub struct TransportTable {
     pub timely: Option<TimelyTable>,
     /// The parameters of TCP's window.
     pub tcp: Option<TcpTable>,
+    /// DCTCP's parameters.
+    pub dctcp: Option<super::control::DctcpTable>,
+    /// Swift's.
+    pub swift: Option<super::control::SwiftTable>,
+    /// HPCC's.
+    pub hpcc: Option<super::control::HpccTable>,
     /// Packets may be marked by ECN.
     #[serde(default)]
     pub ecn: bool,
@@ -215,6 +222,9 @@ pub struct TransportTable {
     pub recovery: Option<String>,
     /// IRN's parameters; the paper's if absent.
     pub irn: Option<IrnTable>,
+    /// Hosts with another recovery.
+    #[serde(default)]
+    pub of: Vec<super::mixed::TransportOf>,
 }
 
 /// `[transport.dcqcn]`: what is absent is as in the paper ([`adverb_nic::DcqcnConfig`]).
@@ -271,6 +281,8 @@ pub struct TimelyTable {
 pub struct TcpTable {
     /// Initial window, packets; 4 if absent.
     pub initial: Option<u32>,
+    /// `false`: additive from the initial window on, and slow start after timeouts only.
+    pub slow_start: Option<bool>,
 }
 
 /// `[transport.irn]`: what is absent is as in the paper's default scenario
@@ -287,7 +299,7 @@ pub struct IrnTable {
     pub runs: Option<bool>,
     /// Beyond the paper, as on real hosts: timeouts in a row double.
     pub backoff: Option<bool>,
-    /// BDP flow control: packets in flight; 0 for none, up to what the bitmaps hold.
+    /// BDP flow control: packets in flight; 0 for none. Simulated bitmaps are as large as it takes.
     pub bdp_packets: Option<u32>,
     /// Timeout while at most `few-packets` are in flight.
     pub rto_low: Option<String>,
@@ -304,6 +316,9 @@ pub struct IrnTable {
     pub nack_threshold: Option<u32>,
     /// Time from finding a packet lost until it can be sent again.
     pub retransmit_delay: Option<String>,
+    /// `set-up` (the default): connection set-up tells each end whether the other one offers IRN; `hello`:
+    /// they find out as on real hosts, and speak plain RC until then.
+    pub agreement: Option<String>,
     /// `wire` (the default): the headers that IRN adds take their time on links; `free`: they take none.
     pub headers: Option<String>,
 }
@@ -484,11 +499,17 @@ pub struct WorkloadTable {
     /// `poisson`, `permutation`, `incast`, `all-to-all`, `closed-loop`, `list`, `steady`, `repeat`,
     /// `lookups`, `connections`.
     pub kind: String,
+    /// What its flows are called in results; its kind if absent.
+    pub name: Option<String>,
     /// When it starts; `connections`: first calls begin at random before it.
     pub start: Option<String>,
     /// `write` (the default), `send` or `read`: the bytes of a READ go the same way, but the destination asks
     /// for them.
     pub op: Option<String>,
+    /// Recovery of its connections, if not the transport's: `go-back-n` or `irn`.
+    pub recovery: Option<String>,
+    /// Traffic class of its flows, if not the transport's.
+    pub class: Option<u8>,
     /// Where hosts have both NICs: `rc` (the default) or `1rma`.
     pub via: Option<String>,
     /// Bytes of each flow; `incast`: of all together; `closed-loop`: of a request.
@@ -501,10 +522,12 @@ pub struct WorkloadTable {
     pub load_of: Option<String>,
     /// `poisson`: how many.
     pub flows: Option<u32>,
-    /// `poisson`: `heavy-tailed`, `uniform LOW HIGH`, `fixed BYTES`, or `file NAME`.
+    /// `poisson`: `heavy-tailed`, `websearch`, `hadoop`, `uniform LOW HIGH`, `fixed BYTES`, or `file NAME`.
     pub sizes: Option<String>,
     /// `incast`: how many senders.
     pub senders: Option<u32>,
+    /// `incast`: the host that they send to; a random one if absent.
+    pub victim: Option<u32>,
     /// `closed-loop`, `connections`: bytes of a response.
     pub response: Option<String>,
     /// `closed-loop`: time between a response and the next request.
@@ -513,7 +536,8 @@ pub struct WorkloadTable {
     pub rounds: Option<u32>,
     /// `closed-loop`: pairs of client and server. `poisson`, `steady`, `repeat`: source and destination.
     pub pairs: Option<Vec<(u32, u32)>>,
-    /// `repeat`: flows of each pair at once.
+    /// `repeat`: flows of each pair at once. `connections`: READs or WRITEs at once on all of them together,
+    /// each on one that is drawn; one on each if absent.
     pub outstanding: Option<u32>,
     /// `repeat`, `connections`: no flow, or call, starts after it. `steady`, `lookups`, and `poisson` without
     /// `flows`: how long flows arrive.
@@ -534,6 +558,12 @@ pub struct WorkloadTable {
     pub by: Option<String>,
     /// `connections`: they take turns.
     pub group: Option<super::star::GroupTable>,
+    /// `connections`: those of a second server.
+    pub others: Option<super::star::OthersTable>,
+    /// `connections`: some come, or leave.
+    pub steps: Option<Vec<super::star::StepTable>>,
+    /// `connections`: the lab measures from this time on.
+    pub measured: Option<String>,
     /// `lookups`: hosts that have everything.
     pub servers: Option<Vec<u32>>,
     /// `list`: the flows.

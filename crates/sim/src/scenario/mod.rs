@@ -12,7 +12,7 @@
 //! discipline = "input-queued"
 //! buffer = "240KB"
 //! [switch.pfc]
-//! xoff = "220KB"
+//! headroom = "20KB"
 //! [transport]
 //! mtu = 1024
 //! [workload]
@@ -26,9 +26,11 @@ mod build;
 mod control;
 mod format;
 mod hardware;
+mod mixed;
 mod one_rma;
 mod place;
 mod programs;
+mod sense;
 mod star;
 mod switch;
 mod traffic;
@@ -38,7 +40,8 @@ pub use format::{
     OneRmaControlTable, OneRmaTable, OutageEntry, PfcTable, RedTable, RegionEventEntry, Scenario,
     SwitchFaultEntry, SwitchTable, TopologyTable, TransportTable, WorkloadTable,
 };
-pub use star::{GroupTable, StarTable};
+pub use mixed::TransportOf;
+pub use star::{GroupTable, OthersTable, StarTable, StepTable};
 
 pub use programs::{Cast, ProgramFault, ProgramsTable, Role, RunTable};
 
@@ -48,6 +51,7 @@ use crate::host::Device;
 use crate::sim::{Config, Sim};
 use crate::workload::Workload;
 use crate::workload::flows::FlowSpec;
+use crate::workload::ways::Way;
 use std::path::{Path, PathBuf};
 
 /// End of a run with programs that names none: programs may wait for ever.
@@ -64,6 +68,10 @@ pub struct Plan {
     pub flows: Vec<FlowSpec>,
     /// What creates flows while it runs.
     pub workload: Workload,
+    /// What workloads are called, by number.
+    pub names: Vec<String>,
+    /// How workloads' flows are moved, by number; empty where none has a way of its own.
+    pub ways: Vec<Way>,
     /// Programs, which whoever runs the plan knows how to make.
     pub cast: Option<Cast>,
     /// End of the run, in ps; `u64::MAX` for when all flows have ended.
@@ -103,8 +111,14 @@ impl Scenario {
             let why = "is \"1rma\", and programs need queue pairs; give \"rc\" or \"both\"";
             return Err(Error::new("transport.kind", why));
         }
+        self.congestion_hears(&config)?;
+        self.bdp_of_topology(&mut config, &routes)?;
+        self.agreement(&mut config, cast.is_some())?;
         let (flows, workload) = self.traffic(&config, read)?;
+        let names = self.workload_names()?;
+        let ways = self.ways(&config)?;
         let longest = flows.iter().map(|f| f.bytes).max().unwrap_or(0);
+        self.bitmaps_span_flows(&config, longest)?;
         let closed = match &workload {
             Workload::Closed(c) => c.request.max(c.response),
             Workload::Lookups(lookups) => lookups.value,
@@ -114,16 +128,17 @@ impl Scenario {
         config.flow_bytes_max = u64::from(longest.max(closed));
         drop(routes);
         let time = |key: &str, text: &Option<String>| build::time(key, text.as_deref());
+        let all = if cast.is_some() { PROGRAMS_END_PS } else { u64::MAX };
+        let end_ps = time("end", &self.end)?.unwrap_or(all);
+        self.somebody_sends(&flows, &workload, end_ps)?;
         Ok(Plan {
             config,
             faults,
             flows,
             workload,
-            end_ps: time("end", &self.end)?.unwrap_or(if cast.is_some() {
-                PROGRAMS_END_PS
-            } else {
-                u64::MAX
-            }),
+            names,
+            ways,
+            end_ps,
             cast,
             sample_ps: time("sample", &self.sample)?.unwrap_or(0),
         })
@@ -191,11 +206,22 @@ impl Plan {
     /// The fabric without its traffic, which [`Plan::begin`] adds.
     pub fn fabric(&self) -> Result<Sim, Error> {
         let mut sim = Sim::new(self.config.clone())?;
+        sim.flows.names = self.names.clone();
+        sim.flows.ways = self.ways.clone();
+        if self.is_mixed() {
+            sim.count_recoveries();
+        }
         sim.set_faults(self.faults.clone());
         if self.sample_ps > 0 {
             sim.sample_every(self.sample_ps);
         }
         Ok(sim)
+    }
+
+    /// Whether some connections may speak IRN and others plain RC.
+    fn is_mixed(&self) -> bool {
+        let irn = self.config.transport.irn.is_some();
+        irn && (!self.config.plain_hosts.is_empty() || self.ways.iter().any(|way| way.plain))
     }
 
     /// Hands the traffic over to the fabric. The plan's flows are gone then: large runs need not have them

@@ -65,6 +65,7 @@ impl Scenario {
             ("transport.window", t.window.is_some()),
             ("transport.congestion", t.congestion.is_some()),
             ("transport.recovery", t.recovery.is_some()),
+            ("transport.of", !t.of.is_empty()),
             ("transport.timeout", t.timeout.is_some()),
             ("transport.retries", t.retries.is_some()),
             ("transport.retry-forever", t.retry_forever),

@@ -70,6 +70,6 @@ impl Scenario {
             restarts.push(Restart { at, length: length.unwrap_or(0) });
         }
         restarts.sort_by_key(|restart| restart.at);
-        Ok(Some(SwitchPrograms { at, programs, restarts, cuts: Vec::new() }))
+        Ok(Some(SwitchPrograms { at, programs, restarts, cuts: Vec::new(), core: 0 }))
     }
 }

@@ -11,11 +11,14 @@ use crate::sim::Config;
 use crate::watch::trace::seed_of;
 use crate::workload::flows::{FlowSpec, Verb, Via};
 use crate::workload::lookups::Lookups;
-use crate::workload::sizes::Sizes;
+use crate::workload::sizes::{HADOOP, Sizes, WEB_SEARCH};
 use crate::workload::{Closed, Repeat, Workload, arrivals, pattern};
 
 /// Bytes that one flow may have: one message, well within the PSN space.
 const FLOW_MAX: u32 = 1 << 30;
+
+/// Letters that a workload's name may have.
+const NAME_MAX: usize = 64;
 
 type Read<'a> = &'a mut dyn FnMut(&str) -> Result<String, Error>;
 
@@ -73,8 +76,8 @@ impl Scenario {
                 }
                 let closed = closed(table, &config.topology);
                 let mut closed = closed.map_err(|e| of_many(e, n, tables.len()))?;
-                closed.op = op;
-                closed.via = via;
+                (closed.op, closed.via) = (op, via);
+                closed.stands_among(n, tables.len());
                 workload = Workload::Closed(closed);
                 continue;
             }
@@ -88,6 +91,25 @@ impl Scenario {
             return Err(Error::new("workload.bytes", why));
         }
         Ok((flows, workload))
+    }
+}
+
+impl Scenario {
+    /// What workloads are called: as they say, or by their kinds.
+    pub(super) fn workload_names(&self) -> Result<Vec<String>, Error> {
+        let count = self.workloads.len();
+        let name = |(n, table): (usize, &WorkloadTable)| {
+            let name = table.name.as_ref().unwrap_or(&table.kind);
+            let plain = |c: char| c.is_ascii_alphanumeric() || "-_. ".contains(c);
+            match name.chars().all(plain) && (1..=NAME_MAX).contains(&name.len()) {
+                true => Ok(name.clone()),
+                false => {
+                    let why = format!("`{name}`: letters, digits, -, _, dots and spaces, {NAME_MAX} at most");
+                    Err(of_many(Error::new("workload.name", why), n, count))
+                }
+            }
+        };
+        self.workloads.iter().enumerate().map(name).collect()
     }
 }
 
@@ -124,7 +146,7 @@ fn via(table: &WorkloadTable, config: &Config) -> Result<Via, Error> {
 }
 
 /// Names the table at fault, where there are several.
-fn of_many(error: Error, n: usize, count: usize) -> Error {
+pub(super) fn of_many(error: Error, n: usize, count: usize) -> Error {
     match error.key.strip_prefix("workload.") {
         Some(rest) if count > 1 => Error { key: format!("workload[{n}].{rest}"), ..error },
         _ => error,
@@ -138,6 +160,9 @@ fn open(
     rng: &mut fastrand::Rng,
     read: Read<'_>,
 ) -> Result<Vec<FlowSpec>, Error> {
+    if table.victim.is_some() && table.kind != "incast" {
+        return Err(Error::new("workload.victim", "goes with kind = \"incast\"; remove it"));
+    }
     let start = time("workload.start", table.start.as_deref())?.unwrap_or(0);
     let size = || need("workload.bytes", bytes("workload.bytes", table.bytes.as_deref())?);
     let mut flows = match table.kind.as_str() {
@@ -149,7 +174,11 @@ fn open(
                 let why = format!("{senders} senders of {} hosts; give 1 to {}", t.hosts, t.hosts - 1);
                 return Err(Error::new("workload.senders", why));
             }
-            pattern::incast(t.hosts, senders, u64::from(size()?), start, rng)
+            if let Some(victim) = table.victim.filter(|victim| *victim >= t.hosts) {
+                let why = format!("host {victim} does not exist; there are {}, from 0", t.hosts);
+                return Err(Error::new("workload.victim", why));
+            }
+            pattern::incast(t.hosts, (senders, table.victim), u64::from(size()?), start, rng)
         }
         "poisson" => poisson(table, t, mtu, start, rng, read)?,
         "steady" => between(table, t, true, rng, read)?,
@@ -297,6 +326,8 @@ fn sizes(text: &str, read: Read<'_>) -> Result<Sizes, Error> {
     let size = |word: &str| need(key, bytes(key, Some(word))?);
     Ok(match words.as_slice() {
         ["heavy-tailed"] => Sizes::heavy_tailed(),
+        ["websearch"] => Sizes::Steps(WEB_SEARCH.to_vec()),
+        ["hadoop"] => Sizes::Steps(HADOOP.to_vec()),
         ["fixed", n] => Sizes::Fixed(size(n)?),
         ["uniform", low, high] => {
             let (low, high) = (size(low)?, size(high)?);
@@ -309,8 +340,10 @@ fn sizes(text: &str, read: Read<'_>) -> Result<Sizes, Error> {
             Sizes::parse_cdf(&read(name)?).map_err(|e| Error { file: Some((*name).into()), ..e })?
         }
         _ => {
-            let why =
-                format!("`{text}` is not `heavy-tailed`, `fixed BYTES`, `uniform LOW HIGH` or `file NAME`");
+            let why = format!(
+                "`{text}` is not `heavy-tailed`, `websearch`, `hadoop`, `fixed BYTES`, `uniform LOW HIGH` \
+                     or `file NAME`"
+            );
             return Err(Error::new(key, why));
         }
     })

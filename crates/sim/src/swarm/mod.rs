@@ -45,7 +45,8 @@ pub struct Outcome {
     pub restarts: Restarts,
     /// Sides of StaR that were changed to another stack, and attempts at it that came to nothing.
     pub changed: [u64; 2],
-    /// Operations that programs noted the end of, by name; only where there may have been faults.
+    /// Operations that programs noted the end of, by name; only where there may have been faults. Of StaR,
+    /// what befell its registries.
     pub noted: BTreeMap<&'static str, u64>,
 }
 
@@ -171,6 +172,9 @@ pub(crate) fn random_switch(rng: &mut fastrand::Rng, mtu: Mtu, ring: bool) -> Sw
     };
     if rng.bool() && !ring {
         switch.pfc = [Some(Pfc { xoff: buffer / 2, xon: buffer / 4, headroom: buffer }); 8];
+        if input_queued {
+            switch.discipline = Discipline::InputQueued { buffer: buffer * 2 };
+        }
     }
     if rng.bool() {
         let kmin = packet * rng.u32(1..6);
@@ -332,16 +336,13 @@ fn run(seed: u64, sabotage: Option<Sabotage>, step: &mut dyn FnMut(&mut Sim)) ->
 /// Runs what was made of a seed.
 fn run_made(seed: u64, made: Made, sabotage: Option<Sabotage>, step: &mut dyn FnMut(&mut Sim)) -> Outcome {
     let mut outcome = Outcome::new(seed);
-    let mut sim = match build(seed, made) {
+    let mut sim = match build(seed, made, sabotage) {
         Ok(sim) => sim,
         Err(why) => {
             outcome.failures.push(why);
             return outcome;
         }
     };
-    if let Some(kind) = sabotage {
-        sim.sabotage(kind);
-    }
     let stateless: Vec<usize> = sim.hosts().iter().map(|host| host.nic.stateless_bytes()).collect();
     let failed = |sim: &Sim| sim.oracle().is_some_and(|o| !o.failures().is_empty());
     step(&mut sim);
@@ -389,6 +390,9 @@ fn run_made(seed: u64, made: Made, sabotage: Option<Sabotage>, step: &mut dyn Fn
         outcome.changed[0] += nic.star_to_rc + nic.star_to_stateless;
         outcome.changed[1] += nic.star_switch_refused + nic.star_switch_aborted + nic.star_switch_given_up;
     }
+    if is_star {
+        outcome.noted = star::told_of_registries(&sim);
+    }
     let s = sim.stats();
     outcome.faults = s.lost + s.corrupted + s.duplicated + s.drops;
     outcome.trace = sim.trace_hash();
@@ -396,8 +400,15 @@ fn run_made(seed: u64, made: Made, sabotage: Option<Sabotage>, step: &mut dyn Fn
 }
 
 /// A simulation of what was made of a seed.
-fn build(seed: u64, Made { config, faults, work, changes }: Made) -> Result<Sim, String> {
+fn build(
+    seed: u64,
+    Made { config, faults, work, changes }: Made,
+    sabotage: Option<Sabotage>,
+) -> Result<Sim, String> {
     let mut sim = Sim::new(config).map_err(|e| e.to_string())?;
+    if let Some(kind) = sabotage {
+        sim.sabotage(kind);
+    }
     sim.set_oracle(&work, seed_of(seed, "oracle", 0)).map_err(|e| format!("{e:?}"))?;
     sim.set_faults(faults);
     if !changes.is_empty() {

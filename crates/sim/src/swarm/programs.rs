@@ -142,6 +142,7 @@ fn plan(system: &System, seed: u64, bug: Option<&str>) -> Plan {
         programs: make(&mut rng, bug),
         restarts: random_restarts(&mut rng, span),
         cuts: if quiet { Vec::new() } else { random_cuts(&mut rng) },
+        core: 0,
     });
     let programs = programs.filter(|switch| !switch.programs.is_empty());
     let mut config = Config {

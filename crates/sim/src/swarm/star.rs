@@ -1,9 +1,10 @@
 //! A swarm of StaR: random fabrics and faults as ever, and on them NICs that offer StaR in random roles, with
 //! random lifetimes, thresholds and hellos, beside NICs that know nothing of it. The oracle is that of plain
 //! queue pairs: a program must not see the difference. Sides are told to change their stack or role at any
-//! time, and programs are killed. What a run must show beside the oracle: the memory of the stateless half is
-//! as it was at the start, nothing lands in the memory of a program that is gone, and in the end every
-//! connection rests.
+//! time, and programs are killed. Some NICs have the registry of what may leave: sides grant memory and take
+//! it back, and agents are started anew. What a run must show beside the oracle: the memory of the stateless
+//! half is as it was at the start, nothing lands in the memory of a program that is gone, and in the end
+//! every connection rests.
 
 use super::{
     FAULTY_PS, Made, Outcome, is_ring, pick, random_faults, random_switch, random_topology, random_transport,
@@ -18,6 +19,7 @@ use crate::watch::trace::seed_of;
 use adverb_nic::{Mtu, StarConfig, StarSide};
 use adverb_wire::Duration;
 use adverb_wire::star::Wish;
+use std::collections::BTreeMap;
 
 /// The fabric, faults and work of a seed.
 pub fn scenario(seed: u64) -> (Config, FaultPlan, Work) {
@@ -39,6 +41,7 @@ pub fn scenario(seed: u64) -> (Config, FaultPlan, Work) {
     let patience = random_patience(&mut own);
     star_of.iter_mut().flatten().for_each(|star| *star = patience(*star));
     random_extensions(seed, &mut star_of);
+    random_registries(seed, &mut star_of);
     let config = Config {
         switch,
         transport,
@@ -86,6 +89,36 @@ fn random_extensions(seed: u64, star_of: &mut [Option<StarConfig>]) {
     }
 }
 
+/// Who lets only that leave which a rule allows: nobody in most seeds, else most; some with hardly any room.
+fn random_registries(seed: u64, star_of: &mut [Option<StarConfig>]) {
+    let mut rng = fastrand::Rng::with_seed(seed_of(seed, "star registries", 0));
+    if rng.u32(0..5) > 1 {
+        return;
+    }
+    for star in star_of.iter_mut().flatten() {
+        let room = *pick(&mut rng, &[1, 3, 64, 64, 65_536]);
+        star.registry = (rng.u32(0..6) > 0).then_some(room);
+    }
+}
+
+/// What befalls the rules of a seed: regions taken back, and agents that end and are started anew.
+fn rule_changes(seed: u64, work: &Work) -> Vec<Change> {
+    let mut rng = fastrand::Rng::with_seed(seed_of(seed, "star rules", 0));
+    let sides = 2 * work.connections;
+    let longest = *pick(&mut rng, &[FAULTY_PS / 100, FAULTY_PS / 20, FAULTY_PS / 3]);
+    let mut list = Vec::new();
+    for _ in 0..*pick(&mut rng, &[0, 0, 1, 2]) {
+        list.push(Change { at: rng.u64(0..longest), side: rng.u32(0..sides), what: What::Withdraws });
+    }
+    for _ in 0..*pick(&mut rng, &[0, 0, 1, 3]) {
+        let (at, side) = (rng.u64(0..longest), rng.u32(0..sides));
+        let gone = *pick(&mut rng, &[1_000, 2_000_000, 50_000_000]);
+        list.push(Change { at, side, what: What::AgentEnds });
+        list.push(Change { at: at + rng.u64(1..=gone), side, what: What::AgentBegins });
+    }
+    list
+}
+
 /// How long the sides of a seed wait for one another before a change, and how eager their policies are.
 fn random_patience(rng: &mut fastrand::Rng) -> impl Fn(StarConfig) -> StarConfig + use<> {
     let drain = Duration::from_us(*pick(rng, &[20, 200, 1_000, 10_000]));
@@ -115,9 +148,38 @@ pub fn changes(seed: u64, work: &Work) -> Vec<Change> {
     list
 }
 
+/// What befell registries, by name: in some hundred seeds all of it.
+pub const OF_REGISTRIES: [&str; 6] = [
+    "packets that rules allowed",
+    "packets that no rule allowed",
+    "regions taken back",
+    "agents started anew",
+    "connections that found a table full",
+    "requests that failed for want of a rule",
+];
+
+/// What befell a run's registries.
+pub(super) fn told_of_registries(sim: &Sim) -> BTreeMap<&'static str, u64> {
+    let counters = || sim.hosts().iter().map(|host| host.nic.counters());
+    let [taken_back, restarts, kept, refused] = sim.oracle().map_or([0; 4], |oracle| oracle.rule_counts());
+    let counts = [
+        counters().map(|nic| nic.star_egress_allowed).sum(),
+        counters().map(|nic| nic.star_egress_refused).sum(),
+        taken_back,
+        restarts,
+        kept,
+        refused,
+    ];
+    OF_REGISTRIES.into_iter().zip(counts).filter(|(_, count)| *count > 0).collect()
+}
+
 fn made(seed: u64) -> Made {
     let made: Made = scenario(seed).into();
-    Made { changes: changes(seed, &made.work), ..made }
+    let mut changes = changes(seed, &made.work);
+    if made.config.star_of.iter().flatten().any(|star| star.registry.is_some()) {
+        changes.extend(rule_changes(seed, &made.work));
+    }
+    Made { changes, ..made }
 }
 
 /// Runs a seed.

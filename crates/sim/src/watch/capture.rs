@@ -29,6 +29,9 @@ pub struct Captures {
 impl Captures {
     /// Records a packet that reached the end of `link`. After an error nothing more is written.
     pub(crate) fn write(&mut self, link: u32, now: u64, packets: &Packets, id: u32) {
+        if self.sinks.is_empty() {
+            return;
+        }
         let packet = packets.descriptor(id);
         if let Some(message) =
             packets.payload(id).filter(|_| packets.hot[id as usize].flags & FLAG_MESSAGE != 0)

@@ -4,6 +4,7 @@
 use crate::fabric::link::LINK_CAPTURE;
 use crate::fabric::packet::{FLAG_MESSAGE, Hot, Kind};
 use crate::sim::Sim;
+use crate::watch::perfetto::Recorder;
 use adverb_nic::{Counters, Nic};
 use adverb_wire::{Instant, Operation, Packet, Syndrome};
 use core::fmt::{Display, Write};
@@ -12,15 +13,19 @@ use core::fmt::{Display, Write};
 #[derive(Default)]
 pub(crate) struct Journal {
     lines: Option<Vec<String>>,
+    /// What is noted for a trace.
+    pub recorder: Option<Box<Recorder>>,
+    /// There is one or the other: what the data path asks.
+    pub on: bool,
     /// Counters of the NIC that is about to be called.
     before: Counters,
 }
 
 impl Journal {
-    /// Somebody watches.
+    /// Somebody watches, or a trace is made.
     #[inline]
     pub fn is_on(&self) -> bool {
-        self.lines.is_some()
+        self.on
     }
 
     /// Looks at a NIC before it is called.
@@ -42,6 +47,12 @@ impl Sim {
     /// Tells what happens from now on; see [`Sim::take_log`].
     pub fn watch(&mut self) {
         self.watch.journal.lines = Some(Vec::new());
+        self.watch_links();
+    }
+
+    /// What happens at links' ends is told from now on.
+    pub(crate) fn watch_links(&mut self) {
+        self.watch.journal.on = true;
         self.fabric.links.iter_mut().for_each(|link| link.flags |= LINK_CAPTURE);
     }
 
@@ -53,7 +64,10 @@ impl Sim {
     /// Tells of a packet at the end of a link, or dropped there.
     #[cold]
     pub(crate) fn tell_arrival(&mut self, l: u32, id: u32, fate: &str) {
-        if self.watch.journal.is_on() {
+        if self.watch.journal.recorder.is_some() && !fate.is_empty() {
+            self.note_lost(l, id);
+        }
+        if self.watch.journal.lines.is_some() {
             let (hot, packet) = (&self.fabric.packets.hot[id as usize], self.fabric.packets.descriptor(id));
             let text = match self.fabric.packets.payload(id).filter(|_| hot.flags & FLAG_MESSAGE != 0) {
                 Some(message) => format!("{}{fate}", crate::host::one_rma::describe(message)),
@@ -67,6 +81,9 @@ impl Sim {
     /// Tells of a frame that a host's NIC has given.
     #[cold]
     pub(crate) fn tell_sent(&mut self, h: u32, id: u32) {
+        if self.watch.journal.recorder.is_some() {
+            self.note_sent(h, id);
+        }
         let what = describe(&self.fabric.packets.hot[id as usize], &self.fabric.packets.descriptor(id));
         self.tell_nic(h, &format!("sends {what}"));
     }
@@ -74,7 +91,7 @@ impl Sim {
     /// Tells what a host's NIC did since [`Journal::look`].
     #[cold]
     pub(crate) fn tell_nic(&mut self, h: u32, what: &str) {
-        if !self.watch.journal.is_on() {
+        if self.watch.journal.lines.is_none() {
             return;
         }
         let nic = &mut self.hosts.list[h as usize].nic;

@@ -6,6 +6,7 @@ use crate::sim::Sim;
 use crate::source::Source;
 use crate::watch::statistics::percentile;
 use crate::workload::flows::{Flow, Verb};
+use crate::workload::ways::Recovery;
 use adverb_switch::Counters;
 use core::fmt::Write;
 
@@ -30,6 +31,8 @@ pub struct Stats {
     pub duplicated: u64,
     /// Packets marked by ECN.
     pub marked: u64,
+    /// Stamps that switches have put on packets, one for each link.
+    pub stamped: u64,
     /// Pause frames sent, ends of pauses not counted.
     pub pauses: u64,
     /// Most packets under way at once.
@@ -49,6 +52,13 @@ pub struct Samples {
     pub depths: Vec<(u64, u32, u32)>,
     /// Samples beyond [`SAMPLES_MAX`], which are not kept.
     pub missed: u64,
+}
+
+impl Samples {
+    /// How often they are taken, in ps; 0 for never.
+    pub(crate) fn every_ps(&self) -> u64 {
+        self.every_ps
+    }
 }
 
 /// Averages and tails over flows.
@@ -85,6 +95,8 @@ pub struct Report {
     pub at_once: u32,
     /// Packets that were sent again.
     pub retransmissions: u64,
+    /// The same by workload and transport, where transports are mixed.
+    pub recoveries: Vec<Recovery>,
     /// Time during which a class of a link was paused, over all links, in ps.
     pub paused_ps: u64,
     /// The ports that PFC keeps from sending for ever, each by its link's name.
@@ -110,6 +122,7 @@ impl Sim {
             unfinished: self.flows().len() as u32 - self.flows_ended(),
             at_once: self.flows_at_once(),
             retransmissions: self.retransmissions(),
+            recoveries: self.recoveries(),
             paused_ps: (0..self.fabric.links.len() as u32).map(|l| self.paused_ps(l)).sum(),
             deadlock: self.deadlock().map(names),
             operations: self.rma_record().map(|record| record.outcomes),
@@ -136,6 +149,10 @@ impl Sim {
     }
 
     pub(crate) fn on_sample(&mut self) {
+        self.sample_links();
+        if !self.config.transport.share_qp && self.config.one_rma.is_none() {
+            self.sample_flows();
+        }
         for link in 0..self.fabric.links.len() {
             if self.fabric.links[link].waiting > 0 {
                 let bytes = self.queues_of(link as u32).iter().map(|q| q.depth).sum();
@@ -152,7 +169,7 @@ impl Sim {
         }
     }
 
-    fn queues_of(&self, link: u32) -> &[crate::fabric::switch::Queue] {
+    pub(crate) fn queues_of(&self, link: u32) -> &[crate::fabric::switch::Queue] {
         let link = &self.fabric.links[link as usize];
         if link.from & HOST != 0 {
             return &[];
@@ -244,7 +261,8 @@ impl Sim {
     /// A record of every flow as CSV, times in ns. A flow that has not ended has empty fields.
     pub fn flows_csv(&self) -> String {
         let mut out = String::from(
-            "flow,src,dst,bytes,start_ns,received_ns,completed_ns,fct_ns,ideal_ns,slowdown,failed\n",
+            "flow,src,dst,bytes,start_ns,received_ns,completed_ns,fct_ns,ideal_ns,slowdown,failed,workload,\
+             workload_name\n",
         );
         let ns = |ps: u64| if ps == u64::MAX { String::new() } else { format!("{:.3}", ps as f64 / 1e3) };
         for (n, flow) in self.flows().iter().enumerate() {
@@ -256,7 +274,7 @@ impl Sim {
             // Writing to a `String` cannot fail.
             let _ = writeln!(
                 out,
-                "{n},{},{},{},{},{},{},{},{},{slowdown},{}",
+                "{n},{},{},{},{},{},{},{},{},{slowdown},{},{},{}",
                 spec.src,
                 spec.dst,
                 spec.bytes,
@@ -266,6 +284,8 @@ impl Sim {
                 ns(fct),
                 ns(ideal),
                 u8::from(flow.failed),
+                { spec.tag },
+                self.workload_name(spec.tag),
             );
         }
         out

@@ -40,6 +40,12 @@ pub enum Sabotage {
     StarAttempts,
     /// What comes for a queue pair of a program that was killed is written to where its receives were.
     StarDead,
+    /// StaR's registry keeps rules that were taken back.
+    StarRuleKept,
+    /// StaR's registry looks at names only, and neither at bounds nor at rights.
+    StarRuleWide,
+    /// StaR's registry does not have every rule that it has taken.
+    StarRuleLost,
 }
 
 impl Sabotage {
@@ -54,7 +60,7 @@ impl Sabotage {
     ];
 
     /// Mistakes that only a NIC with StaR can make.
-    pub const STAR: [(&'static str, Sabotage); 9] = [
+    pub const STAR: [(&'static str, Sabotage); 12] = [
         ("star-late", Sabotage::StarLate),
         ("star-copies", Sabotage::StarCopies),
         ("star-order", Sabotage::StarOrder),
@@ -64,6 +70,9 @@ impl Sabotage {
         ("star-refusal", Sabotage::StarRefusal),
         ("star-attempts", Sabotage::StarAttempts),
         ("star-dead", Sabotage::StarDead),
+        ("star-rule-kept", Sabotage::StarRuleKept),
+        ("star-rule-wide", Sabotage::StarRuleWide),
+        ("star-rule-lost", Sabotage::StarRuleLost),
     ];
 
     /// All kinds, StaR's behind the others.
@@ -137,7 +146,8 @@ impl Sim {
     }
 }
 
-/// Mistakes of StaR: each is made by changing what a packet says to the rule that is to be broken.
+/// Mistakes of StaR: each is made by changing what a packet says to the rule that is to be broken; those of
+/// its registry, by what the table is told (`oracle/rules.rs`).
 impl Sim {
     /// A packet that reaches a NIC which is broken on purpose.
     #[cold]

@@ -6,7 +6,7 @@ use crate::host::Peer;
 use crate::sim::Sim;
 use crate::workload::flows::Verb;
 use adverb_nic::{Completion, Error, QpCaps, QpId, SendData, SendFlags, SendOp, SendWr, Sge, Status};
-use adverb_wire::Instant;
+use adverb_wire::{Instant, QpNumber};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Requests on a queue pair at once; more wait in software.
@@ -17,6 +17,8 @@ const READS: u8 = 16;
 /// One way of a connection: requests of its first end.
 struct Connection {
     requester: QpId,
+    /// The requester's number and the responder's.
+    numbers: (QpNumber, QpNumber),
     posted: u32,
     waiting: VecDeque<u32>,
 }
@@ -32,21 +34,25 @@ impl Sim {
     pub(crate) fn start_shared(&mut self, number: u32) -> Result<(), Error> {
         let ends = self.flows.list[number as usize].spec.ends();
         if !self.flows.connections.connections.contains_key(&ends) {
-            let requester = self.connect_shared(ends)?;
-            let connection = Connection { requester, posted: 0, waiting: VecDeque::new() };
+            let (requester, numbers) = self.connect_shared(ends)?;
+            let connection = Connection { requester, numbers, posted: 0, waiting: VecDeque::new() };
             self.flows.connections.connections.insert(ends, connection);
         }
         let Some(connection) = self.flows.connections.connections.get_mut(&ends) else {
             return Err(Error::NoSuchObject);
         };
         connection.waiting.push_back(number);
+        let numbers = connection.numbers;
         self.flows.began();
+        if self.watch.journal.is_on() {
+            self.note_flow(number, numbers, false);
+        }
         self.post_shared(ends)?;
         self.after_nic(ends.0, false);
         Ok(())
     }
 
-    fn connect_shared(&mut self, (near, far): (u32, u32)) -> Result<QpId, Error> {
+    fn connect_shared(&mut self, (near, far): (u32, u32)) -> Result<(QpId, (QpNumber, QpNumber)), Error> {
         let (now, t) = (Instant::from_ps(self.now), self.config.transport);
         let make = |sim: &mut Sim, h: u32| -> Result<_, Error> {
             let host = &mut sim.hosts.list[h as usize];
@@ -56,7 +62,8 @@ impl Sim {
         };
         let (requester, qpn_near, psn_near) = make(self, near)?;
         let (responder, qpn_far, psn_far) = make(self, far)?;
-        let peer = |host, qpn, rq_psn, sq_psn| Peer { host, qpn, rq_psn, sq_psn, depth: READS };
+        let plain = self.hosts.settled_plain((near, far));
+        let peer = |host, qpn, rq_psn, sq_psn| Peer { host, qpn, rq_psn, sq_psn, depth: READS, plain };
         self.hosts.list[near as usize].connect(now, requester, &peer(far, qpn_far, psn_far, psn_near), &t)?;
         self.hosts.list[far as usize].connect(
             now,
@@ -64,7 +71,7 @@ impl Sim {
             &peer(near, qpn_near, psn_near, psn_far),
             &t,
         )?;
-        Ok(requester)
+        Ok((requester, (qpn_near, qpn_far)))
     }
 
     /// Posts what waits, as far as the queue has room.

@@ -1,11 +1,12 @@
 //! Flows: each is one message on a queue pair of its own, a WRITE, a SEND or a READ, from its start until the
 //! receiver of its bytes has all of them and until the requester knows.
 
-use crate::host::{Device, NO_FLOW, Peer, RECEIVER};
+use crate::host::{Device, NO_FLOW, Peer, RECEIVER, TransportConfig};
 use crate::sim::Sim;
 use crate::source::Source;
 use crate::workload::Workload;
 use crate::workload::connections::Connections;
+use crate::workload::ways::Way;
 use adverb_nic::{Completion, Error, QpId, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, Status};
 use adverb_wire::{Instant, Psn, QpNumber};
 use core::cmp::Reverse;
@@ -150,6 +151,11 @@ pub struct Flows {
     pub running_max: u32,
     /// Flows that ended, with or without success.
     pub ended: u32,
+    /// What workloads are called, by number.
+    pub names: Vec<String>,
+    /// How workloads' flows are moved, by number, where a scenario tells them apart; see
+    /// [`Flows::way`].
+    pub ways: Vec<Way>,
     /// Creates flows as others end.
     pub workload: Workload,
     /// Queue pairs that flows share, where they do.
@@ -166,6 +172,8 @@ impl Default for Flows {
             running: 0,
             running_max: 0,
             ended: 0,
+            names: Vec::new(),
+            ways: Vec::new(),
             workload: Workload::default(),
             connections: Connections::default(),
         }
@@ -173,6 +181,24 @@ impl Default for Flows {
 }
 
 impl Flows {
+    /// The number of the workload whose flows have a tag.
+    pub(crate) fn workload_of(&self, tag: u32) -> u32 {
+        match &self.workload {
+            Workload::Closed(closed) if tag >= closed.tags => closed.number,
+            _ if self.names.len() == 1 => 0,
+            _ => tag,
+        }
+    }
+
+    /// The flow that a queue pair's use (see [`crate::host::Host::flow_of`]) is of.
+    pub(crate) fn flow_at(&self, place: u32) -> Option<&Flow> {
+        if place == NO_FLOW {
+            return None;
+        }
+        let active = self.active.get((place & !RECEIVER) as usize)?;
+        self.list.get(active.flow as usize)
+    }
+
     /// A place for a flow that is under way.
     fn place(&mut self, active: Active) -> u32 {
         let place = self.free;
@@ -193,6 +219,13 @@ impl Flows {
     fn give(&mut self, place: u32) {
         self.active[place as usize].flow = self.free;
         self.free = place;
+    }
+
+    /// The flow in a place, if it is under way and this queue pair of this host is its requester.
+    pub(crate) fn asked_by(&self, place: u32, host: u32, qp: u16) -> Option<u32> {
+        let active = self.active.get(place as usize).filter(|active| active.requester == qp)?;
+        let flow = self.list.get(active.flow as usize)?;
+        (flow.completed == u64::MAX && flow.spec.ends().0 == host).then_some(active.flow)
     }
 
     /// A transfer is under way.
@@ -294,7 +327,12 @@ impl Sim {
         }
         let spec = self.flows.list[number as usize].spec;
         let (near, far) = spec.ends();
-        let (now, t) = (Instant::from_ps(self.now), self.config.transport);
+        let (now, way) = (Instant::from_ps(self.now), self.flows.way(spec.tag));
+        let t = TransportConfig {
+            class: way.class.unwrap_or(self.config.transport.class),
+            ..self.config.transport
+        };
+        let plain = way.plain || self.hosts.settled_plain((near, far));
         let requester = self.hosts.list[near as usize].take_qp(self.now, false)?;
         let responder = self.hosts.list[far as usize].take_qp(self.now, spec.op == Verb::Send)?;
         let qpn_near = self.hosts.list[near as usize].nic.qp_number(requester)?;
@@ -302,7 +340,8 @@ impl Sim {
         let psn_near = self.hosts.list[near as usize].first_psn();
         let psn_far = self.hosts.list[far as usize].first_psn();
         let depth = u8::from(spec.op == Verb::Read);
-        let peer = |host, qpn: QpNumber, rq_psn: Psn, sq_psn: Psn| Peer { host, qpn, rq_psn, sq_psn, depth };
+        let peer =
+            |host, qpn: QpNumber, rq_psn: Psn, sq_psn: Psn| Peer { host, qpn, rq_psn, sq_psn, depth, plain };
         self.hosts.list[near as usize].connect(now, requester, &peer(far, qpn_far, psn_far, psn_near), &t)?;
         self.hosts.list[far as usize].connect(
             now,
@@ -317,6 +356,9 @@ impl Sim {
         let active = Active { flow: number, end, requester: requester_at, responder: responder_at };
         let place = self.flows.place(active);
         self.flows.began();
+        if self.watch.journal.is_on() {
+            self.note_flow(number, (qpn_near, qpn_far), true);
+        }
         self.hosts.list[near as usize].set_flow(requester, place);
         self.hosts.list[far as usize].set_flow(responder, place | RECEIVER);
         self.post_flow(number, spec, (requester, responder))?;

@@ -2,12 +2,15 @@
 //! another one ends.
 
 pub mod arrivals;
+pub mod comings;
 pub(crate) mod connections;
+pub mod drawn;
 pub mod flows;
 pub mod lookups;
 pub mod pattern;
 pub mod persistent;
 pub mod sizes;
+pub mod ways;
 
 use crate::workload::flows::{Flow, FlowSpec, Verb, Via};
 
@@ -51,6 +54,10 @@ pub struct Closed {
     pub op: Verb,
     /// By which NIC.
     pub via: Via,
+    /// Its flows' tags begin here; smaller ones are other workloads'. Even.
+    pub tags: u32,
+    /// Its number among the workloads.
+    pub number: u32,
     /// By pair: requests sent so far.
     sent: Vec<u32>,
 }
@@ -59,7 +66,24 @@ impl Closed {
     /// Clients that have not begun.
     pub fn new(pairs: Vec<(u32, u32)>, request: u32, response: u32, think_ps: u64, rounds: u32) -> Closed {
         let sent = vec![0; pairs.len()];
-        Closed { pairs, request, response, think_ps, rounds, op: Verb::Write, via: Via::Any, sent }
+        Closed {
+            pairs,
+            request,
+            response,
+            think_ps,
+            rounds,
+            op: Verb::Write,
+            via: Via::Any,
+            tags: 0,
+            number: 0,
+            sent,
+        }
+    }
+
+    /// It is the `number`th of so many workloads, and its flows' tags are none of the others'.
+    pub fn stands_among(&mut self, number: usize, workloads: usize) {
+        self.number = number as u32;
+        self.tags = if workloads > 1 { (workloads as u32).next_multiple_of(2) } else { 0 };
     }
 
     fn request(&mut self, pair: u32, start: u64) -> Option<FlowSpec> {
@@ -69,7 +93,8 @@ impl Closed {
         }
         self.sent[at] += 1;
         let (src, dst) = self.pairs[at];
-        Some(FlowSpec { start, src, dst, bytes: self.request, tag: pair * 2, op: self.op, via: self.via })
+        let tag = self.tags + pair * 2;
+        Some(FlowSpec { start, src, dst, bytes: self.request, tag, op: self.op, via: self.via })
     }
 }
 
@@ -98,10 +123,10 @@ impl Workload {
             Workload::Lookups(lookups) => return lookups.next(done),
             Workload::Closed(closed) => closed,
         };
-        if done.failed {
+        let FlowSpec { src, dst, tag, op, via, .. } = done.spec;
+        if done.failed || tag < closed.tags {
             return None;
         }
-        let FlowSpec { src, dst, tag, op, via, .. } = done.spec;
         if tag.is_multiple_of(2) {
             let start = done.received.min(done.completed);
             return Some(FlowSpec {
@@ -114,7 +139,7 @@ impl Workload {
                 via,
             });
         }
-        closed.request(tag / 2, done.completed.saturating_add(closed.think_ps))
+        closed.request((tag - closed.tags) / 2, done.completed.saturating_add(closed.think_ps))
     }
 
     /// Changes where a flow that starts now goes, if the workload has learnt something since it was made.

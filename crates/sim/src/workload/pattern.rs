@@ -22,9 +22,15 @@ pub fn permutation(hosts: u32, bytes: u32, start: u64, rng: &mut fastrand::Rng) 
         .collect()
 }
 
-/// `senders` random hosts send to one; `bytes` in all, striped evenly.
-pub fn incast(hosts: u32, senders: u32, bytes: u64, start: u64, rng: &mut fastrand::Rng) -> Vec<FlowSpec> {
-    let dst = rng.u32(0..hosts);
+/// `senders` random hosts send to one, a random one if no victim is given; `bytes` in all, striped evenly.
+pub fn incast(
+    hosts: u32,
+    (senders, victim): (u32, Option<u32>),
+    bytes: u64,
+    start: u64,
+    rng: &mut fastrand::Rng,
+) -> Vec<FlowSpec> {
+    let dst = victim.unwrap_or_else(|| rng.u32(0..hosts));
     let mut others: Vec<u32> = (0..hosts).filter(|h| *h != dst).collect();
     rng.shuffle(&mut others);
     others.truncate(senders as usize);
@@ -57,9 +63,11 @@ mod tests {
             assert_eq!(to, (0..hosts).collect::<Vec<_>>());
             assert!(flows.iter().all(|f| f.src != f.dst));
         }
-        let flows = incast(54, 10, 150_000_000, 5, &mut rng);
+        let flows = incast(54, (10, None), 150_000_000, 5, &mut rng);
         assert_eq!(flows.len(), 10);
         assert!(flows.iter().all(|f| f.bytes == 15_000_000 && f.dst == flows[0].dst && f.src != f.dst));
+        let flows = incast(54, (53, Some(7)), 53, 5, &mut rng);
+        assert!(flows.len() == 53 && flows.iter().all(|f| f.dst == 7 && f.src != 7));
         assert_eq!(all_to_all(4, 1, 0).len(), 12);
     }
 }

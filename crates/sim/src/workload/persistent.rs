@@ -1,20 +1,24 @@
-//! Connections that last: each has a queue pair at either end from the start on, and calls follow one another
-//! on it without a pause (StaR, V; ScaleRPC's groups). What is counted are calls, not flows.
+//! Connections that last: each has a queue pair at either end, from the start on or from when it comes
+//! ([`super::comings`]), and calls follow one another on it without a pause (StaR, V; ScaleRPC's groups).
+//! What is counted are calls, not flows.
 
 use crate::host::{Hosts, Peer, TransportConfig};
 use crate::sim::Sim;
 use crate::source::Source;
 use crate::workload::Workload;
+use crate::workload::comings::{Changed, Coming, Life, Others, Step};
+use crate::workload::drawn::{self, Drawn};
 use adverb_nic::{Completion, Error, QpCaps, QpId, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, Status};
 use adverb_wire::Instant;
+use std::collections::VecDeque;
 
 /// READs outstanding, the most that adapters commonly offer.
 const READS: u8 = 16;
 /// Messages of a call at most.
 pub const REQUESTS_MAX: u32 = 64;
 /// Words of work requests: the connection, and in the low bits what it was.
-const KIND_BITS: u32 = 2;
-const ONE_SIDED: u64 = 0;
+pub(super) const KIND_BITS: u32 = 2;
+pub(super) const ONE_SIDED: u64 = 0;
 const RECEIVE: u64 = 1;
 const REQUEST: u64 = 2;
 const RESPONSE: u64 = 3;
@@ -63,8 +67,14 @@ pub struct Asked {
     pub server: u32,
     /// The other ends, in turns.
     pub clients: Vec<u32>,
-    /// How many.
+    /// How many; with `steps`, at the beginning.
     pub connections: u32,
+    /// Those of a second server.
+    pub others: Option<Others>,
+    /// How their numbers change.
+    pub steps: Vec<Step>,
+    /// NICs have StaR's registry: each side is granted what it may name at the other.
+    pub registry: bool,
     /// What is done on them.
     pub pattern: Pattern,
     /// READs and WRITEs are the server's.
@@ -77,17 +87,28 @@ pub struct Asked {
     pub response: u32,
     /// They take turns.
     pub groups: Option<Groups>,
+    /// READs and WRITEs: so many are under way on all connections together, each on one that is drawn;
+    /// otherwise one on each.
+    pub outstanding: Option<u32>,
     /// No call begins after it.
     pub until_ps: u64,
     /// The first call of each connection begins at random within this time.
     pub spread_ps: u64,
+    /// Calls that end from this time on are what is measured, in ps; as the lab has it, if absent.
+    pub measured_ps: Option<u64>,
 }
 
 /// One of them.
 #[derive(Clone, Copy, Debug)]
-struct Connection {
-    client: (u32, QpId),
-    server: QpId,
+pub(super) struct Connection {
+    pub client: (u32, QpId),
+    pub server: (u32, QpId),
+    /// When it was made, and how far its life is.
+    made: u64,
+    pub life: Life,
+    /// A call is under way, and requests are of which a completion will tell.
+    pub calls: bool,
+    pub unfinished: u32,
     /// When its call began.
     since: u64,
     /// Messages of it that the server has.
@@ -112,7 +133,7 @@ struct Turn {
 
 /// Half of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Part {
+pub(super) enum Part {
     Request,
     Response,
 }
@@ -126,22 +147,34 @@ pub struct Persistent {
     pub ended: Vec<Call>,
     /// Connections that could not be made, or on which something has failed.
     pub failed: u32,
-    list: Vec<Connection>,
+    /// Changes of StaR's roles, and those that came to nothing.
+    pub changed: Vec<Changed>,
+    /// See `changed`.
+    pub not_changed: u32,
+    pub(super) list: Vec<Connection>,
+    /// By kind: those that are to stay, the oldest first; how many were made.
+    pub(super) open: [VecDeque<u32>; 2],
+    made: [u32; 2],
+    /// Who comes or leaves, the last one first; who is to be closed.
+    pub(super) comings: Vec<Coming>,
+    pub(super) closing: Vec<u32>,
     /// First calls that have not begun, the last one first.
     starts: Vec<(u64, u32)>,
     /// `Barrier`: connections whose messages have all come.
     assembled: u32,
     turn: Option<Turn>,
+    pub(super) drawn: Option<Drawn>,
     lost: Vec<bool>,
     /// Hosts that something was posted at.
-    posted: Vec<u32>,
+    pub(super) posted: Vec<u32>,
 }
 
 impl Persistent {
     /// Connections that have not been made. `rng` draws when each begins.
     pub fn new(asked: Asked, rng: &mut fastrand::Rng) -> Persistent {
         let start = |n: u32, rng: &mut fastrand::Rng| (rng.u64(0..=asked.spread_ps), n);
-        let mut starts: Vec<(u64, u32)> = (0..asked.connections).map(|n| start(n, rng)).collect();
+        let all: u32 = asked.outstanding.unwrap_or(asked.at_first().iter().sum());
+        let mut starts: Vec<(u64, u32)> = (0..all).map(|n| start(n, rng)).collect();
         starts.sort_unstable_by(|one, other| other.cmp(one));
         let count = asked.groups.map_or(1, |groups| asked.connections.div_ceil(groups.size));
         let turn = asked.groups.filter(|_| count > 1).map(|groups| Turn {
@@ -152,36 +185,100 @@ impl Persistent {
             running: 0,
             parked: vec![Vec::new(); count as usize],
         });
-        let lost = vec![false; asked.connections as usize];
-        Persistent { asked, starts, turn, lost, ..Persistent::default() }
+        let comings = asked.timetable(rng);
+        let planned = asked.made_in_all()[0];
+        let drawn = asked.outstanding.map(|calls| Drawn::new(calls, planned, rng));
+        Persistent { asked, starts, turn, drawn, comings, ..Persistent::default() }
     }
 
     /// Makes them all, with receives posted.
     fn connect(&mut self, now: u64, hosts: &mut Hosts, t: &TransportConfig) -> Result<(), Error> {
-        let Asked { server, connections, requests, .. } = self.asked;
-        let entries = (connections * (2 * requests + 4)).next_power_of_two();
-        for h in core::iter::once(server).chain(self.asked.clients.iter().copied()) {
-            let host = &mut hosts.list[h as usize];
-            host.cq = host.nic.create_cq(entries)?;
-        }
-        for n in 0..connections {
-            let client = self.asked.clients[n as usize % self.asked.clients.len()];
-            let (own, at_server) = connect_pair(now, hosts, (client, server), requests, t)?;
-            let (client, server) = ((client, own), at_server);
-            self.list.push(Connection { client, server, since: 0, arrived: 0, last: None });
-            if self.is_two_sided() {
-                self.expect(hosts, now, n, requests)?;
+        for host in &mut hosts.list {
+            let ends = self.asked.ends_at(host.number);
+            if ends > 0 {
+                let each = ends * (2 * self.asked.requests + 4);
+                let entries = self.asked.outstanding.unwrap_or(each).next_power_of_two();
+                host.cq = host.nic.create_cq(entries)?;
             }
+        }
+        for (of, count) in self.asked.at_first().into_iter().enumerate() {
+            (0..count).try_for_each(|_| self.open(hosts, now, of, t).map(|_| ()))?;
         }
         Ok(())
     }
 
-    /// Connections that could not be made, on which something has failed, or of which no call has ended from
-    /// a time on.
+    /// Makes one, of the server or of the other one. Its number.
+    pub(super) fn open(
+        &mut self,
+        hosts: &mut Hosts,
+        now: u64,
+        of: usize,
+        t: &TransportConfig,
+    ) -> Result<u32, Error> {
+        let (n, requests) = (self.list.len() as u32, self.asked.requests);
+        // Requests of the call before may wait for their acknowledgement.
+        let depth = self.asked.outstanding.map(|calls| drawn::depth(calls, self.planned()));
+        let caps = QpCaps {
+            max_send_wr: depth.unwrap_or(4 * requests),
+            max_send_sge: 1,
+            max_recv_wr: 2 * requests,
+            max_recv_sge: 1,
+            ..QpCaps::default()
+        };
+        let (server, clients) = self.asked.ends(of);
+        let client = clients[self.made[of] as usize % clients.len()];
+        let (own, at_server) = connect_pair(now, hosts, (client, server), caps, t)?;
+        self.list.push(Connection {
+            client: (client, own),
+            server: (server, at_server),
+            made: now,
+            life: Life::Open,
+            calls: false,
+            unfinished: 0,
+            since: 0,
+            arrived: 0,
+            last: None,
+        });
+        self.lost.push(false);
+        self.made[of] += 1;
+        self.open[of].push_back(n);
+        if self.asked.registry {
+            self.grant(hosts, n)?;
+        }
+        if self.is_two_sided() {
+            self.expect(hosts, now, n, requests)?;
+        }
+        Ok(n)
+    }
+
+    /// The hosts of a connection, the client's first.
+    pub(super) fn hosts_of(&self, n: u32) -> (u32, u32) {
+        let connection = &self.list[n as usize];
+        (connection.client.0, connection.server.0)
+    }
+
+    /// Connections there are to be in all.
+    pub fn planned(&self) -> u32 {
+        self.asked.made_in_all().iter().sum()
+    }
+
+    /// Connections that could not be made, on which something has failed, that were to leave and could not,
+    /// or of which no call has ended from a time on.
     pub fn stalled(&self, from: u64) -> u32 {
-        let ends = |connection: &Connection| connection.last.is_some_and(|at| at >= from);
-        let well = self.list.iter().zip(&self.lost).filter(|(connection, lost)| ends(connection) && !**lost);
-        self.asked.connections - well.count() as u32
+        if self.drawn.is_some() {
+            // Most have no call in a short time, so it is asked of all together.
+            let goes_on = self.ended.iter().any(|call| call.end >= from);
+            let lost = self.planned() - self.list.len() as u32 + self.failed;
+            return if goes_on { lost.min(self.planned()) } else { self.planned() };
+        }
+        let goes_on = |connection: &Connection| match connection.life {
+            Life::Open => connection.made > from || connection.last.is_some_and(|at| at >= from),
+            Life::Leaving => false,
+            Life::Closed => true,
+        };
+        let well =
+            self.list.iter().zip(&self.lost).filter(|(connection, lost)| goes_on(connection) && !**lost);
+        self.planned() - well.count() as u32
     }
 
     fn is_two_sided(&self) -> bool {
@@ -190,15 +287,16 @@ impl Persistent {
 
     /// The server posts receives for a connection.
     fn expect(&mut self, hosts: &mut Hosts, now: u64, n: u32, count: u32) -> Result<(), Error> {
-        let (host, addr) = (&mut hosts.list[self.asked.server as usize], hosts.region.addr());
+        let (server, qp) = self.list[n as usize].server;
+        let (host, addr) = (&mut hosts.list[server as usize], hosts.region.addr());
         let lkey = host.region.ok_or(Error::NoSuchObject)?.lkey;
         let sges = [Sge { addr, len: self.asked.bytes, lkey }];
         let wr = RecvWr { wr_id: u64::from(n) << KIND_BITS | RECEIVE, sges: &sges };
-        (0..count).try_for_each(|_| host.nic.post_recv(now_at(now), self.list[n as usize].server, &wr))
+        (0..count).try_for_each(|_| host.nic.post_recv(now_at(now), qp, &wr))
     }
 
     /// A connection begins half of a call, in its group's slot.
-    fn begin(&mut self, hosts: &mut Hosts, now: u64, n: u32, part: Part) {
+    pub(super) fn begin(&mut self, hosts: &mut Hosts, now: u64, n: u32, part: Part) {
         if let Some(turn) = &mut self.turn {
             let group = (n / turn.groups.size) as usize;
             if group != turn.active || now >= turn.slot_end || turn.next_at.is_some() {
@@ -207,8 +305,8 @@ impl Persistent {
             turn.running += 1;
         }
         let posted = match part {
-            Part::Request if now >= self.asked.until_ps => Ok(()),
-            Part::Request => self.ask(hosts, now, n),
+            Part::Request if now >= self.asked.until_ps || self.list[n as usize].life != Life::Open => Ok(()),
+            Part::Request => self.ask(hosts, now, n, u64::from(n) << KIND_BITS),
             Part::Response => self.respond(hosts, now, n),
         };
         if posted.is_err() {
@@ -216,13 +314,24 @@ impl Persistent {
         }
     }
 
-    fn ask(&mut self, hosts: &mut Hosts, now: u64, n: u32) -> Result<(), Error> {
-        let Asked { server, by_server, requests, bytes, response, pattern, .. } = self.asked;
+    /// One of the calls that are under way on all connections together begins.
+    fn begin_drawn(&mut self, hosts: &mut Hosts, now: u64, call: u32) {
+        let Some(drawn) = self.drawn.as_mut().filter(|_| now < self.asked.until_ps) else { return };
+        let (n, word) = drawn.begin(now, call, self.list.len() as u32);
+        if self.ask(hosts, now, n, word).is_err() {
+            self.lose(n);
+        }
+    }
+
+    /// Posts a call's first half; `word` is what its requests are called, but for their kind.
+    fn ask(&mut self, hosts: &mut Hosts, now: u64, n: u32, word: u64) -> Result<(), Error> {
+        let Asked { by_server, requests, bytes, response, pattern, .. } = self.asked;
         let connection = &mut self.list[n as usize];
-        connection.since = now;
-        let (client, qp) = connection.client;
+        (connection.since, connection.calls) = (now, true);
+        connection.unfinished += 1;
+        let ((client, qp), (server, at_server)) = (connection.client, connection.server);
         let (near, far) = if by_server { (server, client) } else { (client, server) };
-        let requester = if by_server { connection.server } else { qp };
+        let requester = if by_server { at_server } else { qp };
         let addr = hosts.region.addr();
         let rkey = hosts.list[far as usize].region.ok_or(Error::NoSuchObject)?.rkey;
         let op = match pattern {
@@ -238,7 +347,7 @@ impl Persistent {
         }
         let (kind, count) = if op == SendOp::Send { (REQUEST, requests) } else { (ONE_SIDED, 1) };
         for k in 1..=count {
-            post(hosts, now, (near, requester), (op, bytes), u64::from(n) << KIND_BITS | kind, k == count)?;
+            post(hosts, now, (near, requester), (op, bytes), word | kind, k == count)?;
         }
         self.posted.push(near);
         Ok(())
@@ -246,9 +355,10 @@ impl Persistent {
 
     /// The server sends what comes back.
     fn respond(&mut self, hosts: &mut Hosts, now: u64, n: u32) -> Result<(), Error> {
-        let Asked { server, requests, response, .. } = self.asked;
+        let Asked { requests, response, .. } = self.asked;
         self.expect(hosts, now, n, requests)?;
-        let qp = self.list[n as usize].server;
+        self.list[n as usize].unfinished += 1;
+        let (server, qp) = self.list[n as usize].server;
         post(hosts, now, (server, qp), (SendOp::Send, response), u64::from(n) << KIND_BITS | RESPONSE, true)?;
         self.posted.push(server);
         Ok(())
@@ -260,9 +370,16 @@ impl Persistent {
         if completion.status != Status::Success {
             return self.lose(n);
         }
-        match completion.wr_id & ((1 << KIND_BITS) - 1) {
-            RECEIVE if h == self.asked.server => {
-                let connection = &mut self.list[n as usize];
+        let kind = completion.wr_id & ((1 << KIND_BITS) - 1);
+        let connection = &mut self.list[n as usize];
+        connection.unfinished -= u32::from(kind != RECEIVE);
+        if let Some(drawn) = &mut self.drawn {
+            let (call, start) = drawn.end(n, completion);
+            self.ended.push(Call { connection: n, start, end: now });
+            return self.begin_drawn(hosts, now, call);
+        }
+        match kind {
+            RECEIVE if h == connection.server.0 => {
                 connection.arrived += 1;
                 if connection.arrived == self.asked.requests {
                     connection.arrived = 0;
@@ -270,14 +387,17 @@ impl Persistent {
                 }
             }
             RECEIVE | ONE_SIDED => {
-                let connection = &mut self.list[n as usize];
-                connection.last = Some(now);
+                (connection.last, connection.calls) = (Some(now), false);
+                let stays = connection.life == Life::Open;
                 self.ended.push(Call { connection: n, start: connection.since, end: now });
                 self.end_part(now);
-                self.begin(hosts, now, n, Part::Request);
+                if stays {
+                    self.begin(hosts, now, n, Part::Request);
+                }
             }
             _ => {}
         }
+        self.close_if_done(n);
     }
 
     /// The server has all messages of a call.
@@ -304,14 +424,16 @@ impl Persistent {
         }
     }
 
-    fn lose(&mut self, n: u32) {
+    pub(super) fn lose(&mut self, n: u32) {
         if !core::mem::replace(&mut self.lost[n as usize], true) {
             self.failed += 1;
         }
     }
 
     /// Begins what is due: first calls, and slots. When the next is.
-    fn on_time(&mut self, hosts: &mut Hosts, now: u64) -> Option<u64> {
+    fn on_time(&mut self, hosts: &mut Hosts, now: u64, t: &TransportConfig) -> Option<u64> {
+        self.come_and_go(hosts, now, t);
+        self.close(hosts);
         if let Some(turn) = &mut self.turn {
             turn.end_slot(now);
             if turn.next_at.is_some_and(|at| at <= now) {
@@ -323,11 +445,15 @@ impl Persistent {
             }
         }
         while let Some((_, n)) = self.starts.pop_if(|(at, _)| *at <= now) {
-            self.begin(hosts, now, n, Part::Request);
+            match self.drawn {
+                Some(_) => self.begin_drawn(hosts, now, n),
+                None => self.begin(hosts, now, n, Part::Request),
+            }
         }
         let first = self.starts.last().map(|(at, _)| *at);
         let slot = self.next_slot(now);
-        first.into_iter().chain(slot).min()
+        let coming = self.comings.last().map(|coming| coming.at);
+        first.into_iter().chain(slot).chain(coming).min()
     }
 
     /// When something happens to the slot, as long as calls begin.
@@ -355,24 +481,17 @@ fn connect_pair(
     now: u64,
     hosts: &mut Hosts,
     (near, far): (u32, u32),
-    requests: u32,
+    caps: QpCaps,
     t: &TransportConfig,
 ) -> Result<(QpId, QpId), Error> {
-    // Requests of the call before may wait for their acknowledgement.
-    let caps = QpCaps {
-        max_send_wr: 4 * requests,
-        max_send_sge: 1,
-        max_recv_wr: 2 * requests,
-        max_recv_sge: 1,
-        ..QpCaps::default()
-    };
     let mut make = |h: u32| -> Result<_, Error> {
         let host = &mut hosts.list[h as usize];
         let qp = host.create_rc(caps)?;
         Ok((qp, host.nic.qp_number(qp)?, host.first_psn()))
     };
     let ((own, own_qpn, own_psn), (other, other_qpn, other_psn)) = (make(near)?, make(far)?);
-    let peer = |host, qpn, rq_psn, sq_psn| Peer { host, qpn, rq_psn, sq_psn, depth: READS };
+    let plain = hosts.settled_plain((near, far));
+    let peer = |host, qpn, rq_psn, sq_psn| Peer { host, qpn, rq_psn, sq_psn, depth: READS, plain };
     let now = now_at(now);
     hosts.list[near as usize].connect(now, own, &peer(far, other_qpn, other_psn, own_psn), t)?;
     hosts.list[far as usize].connect(now, other, &peer(near, own_qpn, own_psn, other_psn), t)?;
@@ -407,8 +526,9 @@ impl Sim {
         let Workload::Persistent(work) = &mut self.flows.workload else { return };
         if work.connect(self.now, &mut self.hosts, &self.config.transport).is_err() {
             // All of it is refused, rather than a part measured.
-            work.failed = work.asked.connections;
+            work.failed = work.planned();
             work.starts.clear();
+            work.comings.clear();
         }
         for h in 0..self.hosts.list.len() as u32 {
             self.after_nic(h, false);
@@ -419,7 +539,7 @@ impl Sim {
     /// Begins what the workload has due.
     pub(crate) fn start_due_calls(&mut self) {
         let Workload::Persistent(work) = &mut self.flows.workload else { return };
-        let next = work.on_time(&mut self.hosts, self.now);
+        let next = work.on_time(&mut self.hosts, self.now, &self.config.transport);
         let mut posted = core::mem::take(&mut work.posted);
         posted.sort_unstable();
         posted.dedup();
@@ -433,8 +553,10 @@ impl Sim {
     pub(crate) fn on_call_completion(&mut self, h: u32, completion: &Completion) {
         let Workload::Persistent(work) = &mut self.flows.workload else { return };
         work.on_completion(&mut self.hosts, self.now, h, completion);
-        work.posted.clear();
-        if let Some(at) = work.next_slot(self.now) {
+        // A call that is drawn may have been posted at another host, whose NIC is to hear of it.
+        work.posted.retain(|other| *other != h);
+        let due = (!work.closing.is_empty() || !work.posted.is_empty()).then_some(self.now);
+        if let Some(at) = due.or(work.next_slot(self.now)) {
             self.wake_by(Source::Flows, at);
         }
     }

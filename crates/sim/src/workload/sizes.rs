@@ -14,7 +14,7 @@ pub enum Sizes {
 }
 
 /// IRN's default: half of the flows are one packet (32 B to 1 KB), 15% are background of 200 KB to
-/// 3 MB, the rest lie between (IRN, section 4.1). The steps are log-uniform within these bounds.
+/// 3 MB, the rest lie between (IRN, section 4.1). The text has no more than that: the other steps are ours.
 pub const HEAVY_TAILED: [(u32, f64); 10] = [
     (32, 0.0),
     (128, 0.2),
@@ -26,6 +26,48 @@ pub const HEAVY_TAILED: [(u32, f64); 10] = [
     (800_000, 0.93),
     (1_600_000, 0.97),
     (3_000_000, 1.0),
+];
+
+/// Web search (Alizadeh et al., DCTCP, SIGCOMM 2010), as HPCC's authors published it with their simulator
+/// (`WebSearch_distribution.txt` of alibaba-edu/High-Precision-Congestion-Control).
+pub const WEB_SEARCH: [(u32, f64); 12] = [
+    (0, 0.0),
+    (10_000, 0.15),
+    (20_000, 0.2),
+    (30_000, 0.3),
+    (50_000, 0.4),
+    (80_000, 0.53),
+    (200_000, 0.6),
+    (1_000_000, 0.7),
+    (2_000_000, 0.8),
+    (5_000_000, 0.9),
+    (10_000_000, 0.97),
+    (30_000_000, 1.0),
+];
+
+/// Facebook's Hadoop cluster (Roy et al., Inside the Social Network's (Datacenter) Network, SIGCOMM 2015),
+/// from the same place (`FbHdp_distribution.txt`).
+pub const HADOOP: [(u32, f64); 20] = [
+    (0, 0.0),
+    (100, 0.01),
+    (200, 0.02),
+    (300, 0.05),
+    (350, 0.15),
+    (400, 0.2),
+    (500, 0.3),
+    (600, 0.4),
+    (700, 0.5),
+    (1_000, 0.6),
+    (2_000, 0.67),
+    (7_000, 0.7),
+    (30_000, 0.72),
+    (50_000, 0.82),
+    (80_000, 0.87),
+    (120_000, 0.9),
+    (300_000, 0.95),
+    (1_000_000, 0.975),
+    (2_000_000, 0.99),
+    (10_000_000, 1.0),
 ];
 
 impl Sizes {
@@ -117,6 +159,15 @@ mod tests {
             let n = 200_000;
             let mean = (0..n).map(|_| f64::from(sizes.draw(&mut rng))).sum::<f64>() / f64::from(n);
             assert!((mean / sizes.mean() - 1.0).abs() < 0.02, "{mean} {}", sizes.mean());
+        }
+        for (steps, median, mean) in [(&WEB_SEARCH[..], 73_000.0, 1711250.0), (&HADOOP[..], 700.0, 120420.8)]
+        {
+            let sizes = Sizes::Steps(steps.to_vec());
+            let mut drawn: Vec<u32> = (0..100_000).map(|_| sizes.draw(&mut rng)).collect();
+            drawn.sort_unstable();
+            let middle = f64::from(drawn[50_000]);
+            assert!((middle / median - 1.0).abs() < 0.05, "{middle}");
+            assert!((sizes.mean() / mean - 1.0).abs() < 0.01, "{}", sizes.mean());
         }
         let sizes = Sizes::heavy_tailed();
         let drawn: Vec<u32> = (0..100_000).map(|_| sizes.draw(&mut rng)).collect();

@@ -11,7 +11,7 @@ use crate::counters::{Counter, Drop};
 use crate::frame::Frame;
 use crate::program::Context;
 use crate::trace::Note;
-use adverb_wire::{Aeth, Instant, NakCode, Opcode, Operation, Packet, Service, Syndrome};
+use adverb_wire::{Aeth, Instant, NakCode, Opcode, Operation, Packet, Psn, Service, Syndrome};
 
 /// Message numbers have 24 bits.
 const MSN_MASK: u32 = 0xff_ffff;
@@ -68,7 +68,7 @@ impl CasToWrite {
         if packet.bth.opcode.operation() == Operation::AtomicAcknowledge {
             let fits = |at: &u32| {
                 let mut entries = self.connections.get(*at).entries.iter();
-                entries.any(|entry| entry.psn == psn && entry.is_native())
+                entries.any(|entry| entry.psn == psn && entry.kind == Kind::Native && !entry.answered)
             };
             let mut fitting = unpaired.filter(fits);
             let (first, more) = (fitting.next(), fitting.next().is_some());
@@ -120,6 +120,7 @@ impl CasToWrite {
             let open = !entry.answered && !elsewhere && entry.kind != Kind::Native;
             covered |= u32::from(open && (entry.psn.is_before(psn) || (plain && is_own))) << place;
         }
+        self.are_executed(ctx, at, psn);
         let mut own_answer = false;
         while covered != 0 {
             let place = covered.trailing_zeros() as usize;
@@ -170,18 +171,44 @@ impl CasToWrite {
         ctx.pass_on(frame);
     }
 
+    /// The answer to a later request says that the server has executed atomics that it has as they are. Their
+    /// own answers are lost, or late; nothing of them is on its way to their words.
+    fn are_executed(&mut self, ctx: &mut Context<'_>, at: u32, before: Psn) {
+        for place in 0..self.connections.get(at).entries.len() {
+            let entry = &mut self.connections.get_mut(at).entries[place];
+            if entry.kind != Kind::Native || !entry.is_native() || !entry.psn.is_before(before) {
+                continue;
+            }
+            entry.executed = true;
+            let (word, va) = (entry.word, entry.va);
+            let pass = ctx.again();
+            let word = self.words.access(pass, word);
+            assert_eq!(word.va, va, "a word stays while an atomic is on its way to it");
+            word.natives -= 1;
+            ctx.count(Counter::AnswersImplied);
+            self.freed.push_back(va);
+        }
+    }
+
     /// The server has executed a change.
     fn acknowledged(&mut self, ctx: &mut Context<'_>, at: u32, entry: &Entry) {
         if entry.kind == Kind::Nothing {
             return;
         }
+        let owner = self.connections.get(at).owner(entry.rkey);
         let pass = ctx.again();
         let word = self.words.access(pass, entry.word);
-        if let State::Pending { value, connection, psn, .. } = word.state
+        if entry.kind == Kind::Written {
+            assert_eq!(word.va, entry.va, "a word stays while a WRITE is on its way to it");
+            word.natives -= 1;
+            self.freed.push_back(entry.va);
+        } else if let State::Pending { value, connection, psn, .. } = word.state
             && word.va == entry.va
             && (connection, psn) == (at, entry.psn)
         {
-            word.state = State::Known(value);
+            word.is_known(value);
+            // The server has taken its WRITE: of a word that was learned so, this is the first to tell.
+            word.owner.get_or_insert(owner);
             self.freed.push_back(entry.va);
         }
     }
@@ -224,8 +251,12 @@ impl CasToWrite {
         };
         let pass = ctx.again();
         let word = self.words.access(pass, entry.word);
+        if entry.executed && word.va != entry.va {
+            // The word has had to make room since.
+            return;
+        }
         assert_eq!(word.va, entry.va, "a word stays while an atomic is on its way to it");
-        word.natives -= 1;
+        word.natives -= u16::from(!entry.executed);
         if word.owner.is_some_and(|before| before != owner) {
             // Two keys, or two processes, for one address: it is not known whether that is one word.
             make_unsure(word, Instant::NEVER);
@@ -233,8 +264,9 @@ impl CasToWrite {
         } else if let State::Learning { connection, psn, .. } = word.state
             && (connection, psn) == (at, entry.psn)
         {
-            word.state = State::Known(value);
+            word.is_known(value);
             word.owner = Some(owner);
+            ctx.count(Counter::LearnedByAtomic);
             ctx.note(packet, Note::Learned(value));
         }
         self.freed.push_back(entry.va);
@@ -244,11 +276,11 @@ impl CasToWrite {
     fn roll_back(&mut self, at: u32, entry: &Entry) -> bool {
         let word = self.words.get_mut(entry.word);
         let State::Learning { connection, psn, before: Some(value), .. } = word.state else { return false };
-        if (connection, psn, word.va) != (at, entry.psn, entry.va) {
+        if entry.executed || (connection, psn, word.va) != (at, entry.psn, entry.va) {
             return false;
         }
         word.natives -= 1;
-        word.state = State::Known(value);
+        word.is_known(value);
         self.freed.push_back(entry.va);
         true
     }
@@ -260,7 +292,7 @@ impl CasToWrite {
         let lane = &mut self.connections.get_mut(at).lane;
         (lane.closed, lane.tries) = (true, u32::MAX);
         self.freed.push_back(super::carry::carrier_key(at));
-        let wrote = matches!(refused.kind, Kind::Change(_) | Kind::Store(_));
+        let wrote = matches!(refused.kind, Kind::Change(_) | Kind::Store(_) | Kind::Written);
         if wrote && code == NakCode::RemoteAccessError {
             self.refuse_key(ctx, refused.rkey);
         }

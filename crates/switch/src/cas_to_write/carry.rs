@@ -323,7 +323,7 @@ impl CasToWrite {
         if let State::Carried { value, carrier: on, out } = word.state
             && (word.va, on, out) == (carried.va, carrier, carried.out)
         {
-            word.state = State::Known(value);
+            word.is_known(value);
             self.freed.push_back(carried.va);
         }
         let Some(at) = carried.of else { return };

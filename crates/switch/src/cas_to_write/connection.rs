@@ -31,6 +31,9 @@ pub enum Kind {
     Nothing,
     /// It is a WRITE of this value to a followed word.
     Store(u64),
+    /// It is a WRITE to a followed word whose value is not known: until it is acknowledged, nobody may learn
+    /// the word.
+    Written,
 }
 
 /// A tracked request, and what became of it.
@@ -58,12 +61,31 @@ pub struct Entry {
     pub answered: bool,
     /// Too late: the word is the server's again, and this must not reach it any more.
     pub dead: bool,
+    /// The server has executed it, as the answer to a later request of its queue pair says. Sent again it
+    /// changes nothing.
+    pub executed: bool,
 }
 
 impl Entry {
-    /// Whether the server decides it, and has not answered.
+    /// One that has just left the switch: nothing came of it yet.
+    pub const OPEN: Entry = Entry {
+        psn: Psn::new(0),
+        message: 0,
+        word: 0,
+        operation: Operation::CompareSwap,
+        va: 0,
+        rkey: Key(0),
+        operands: (0, 0),
+        original: 0,
+        kind: Kind::Native,
+        answered: false,
+        dead: false,
+        executed: false,
+    };
+
+    /// Whether the server does it as the client asked, and has said nothing of it.
     pub fn is_native(&self) -> bool {
-        self.kind == Kind::Native && !self.answered
+        matches!(self.kind, Kind::Native | Kind::Written) && !self.answered && !self.executed
     }
 
     /// Whether the client waits for an atomic's answer that the switch makes.
@@ -79,6 +101,19 @@ pub struct Waiting {
     pub frame: Box<Frame>,
     /// Where it came from and where it goes.
     pub ports: (PortId, PortId),
+    /// How often it has come again meanwhile.
+    pub again: u8,
+}
+
+/// What a connection's first waiting request waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Wait {
+    /// The word.
+    pub va: u64,
+    /// Since when.
+    pub since: Instant,
+    /// Until when, at most.
+    pub ends: Instant,
 }
 
 /// A connection, as the requests of its client show it.
@@ -113,8 +148,8 @@ pub struct Connection {
     pub writing: Option<(u64, u64)>,
     /// Requests that wait, in order, the first of them for a word.
     pub held: VecDeque<Waiting>,
-    /// The word that the first one waits for, and since when.
-    pub waits: (u64, Instant),
+    /// What the first one waits for.
+    pub waits: Wait,
     /// From when on a request is missing.
     pub gap: Option<Instant>,
     /// When it was seen last.
@@ -145,7 +180,7 @@ impl Connection {
             accepted: VecDeque::new(),
             writing: None,
             held: VecDeque::new(),
-            waits: (0, Instant::ZERO),
+            waits: Wait::default(),
             gap: None,
             seen: now,
             flow: Flow { src: client, ..Flow::default() },

@@ -128,7 +128,10 @@ impl CasToWrite {
         match first.of.filter(lives) {
             Some(at) => {
                 if !self.carriers.contains(&at) {
-                    self.carriers.push(at);
+                    // In the failed one's place: those behind that may have been silent for as long, and to
+                    // find out takes as much time again.
+                    let place = self.carriers.iter().position(|other| *other == failed);
+                    self.carriers.insert(place.unwrap_or(0), at);
                 }
                 Some(at)
             }

@@ -1,19 +1,107 @@
 //! Requests that wait for a word: when it is free they go on, in the order in which they came; when their
 //! time is over, the server decides, or they are dropped and their client sends them again.
 
-use super::CasToWrite;
-use super::connection::Connection;
+use super::connection::{Connection, HELD, Kind, Wait, Waiting};
 use super::requests::Way;
-use crate::counters::Drop;
+use super::word::State;
+use super::{CasToWrite, HELD_MAX, HELD_OF_CLIENT};
+use crate::counters::{Counter, Drop};
+use crate::frame::Frame;
 use crate::program::Context;
-use adverb_wire::Instant;
+use crate::trace::Note;
+use adverb_wire::{Duration, Gid, Instant};
+
+/// Who has sent a request so often again gives up soon: it does not wait longer than it must.
+const AGAIN: u8 = 3;
 
 impl CasToWrite {
+    /// A connection's first request waits for a word from now on: to be alone with it, as long as that may
+    /// take; for its last change, `hold`.
+    pub(super) fn begin_wait(&mut self, now: Instant, at: u32, va: u64) {
+        let word = self.words.find(va).map(|word| self.words.get(word));
+        let time = match word {
+            Some(word) if matches!(word.state, State::Unsure { .. } | State::Learning { .. }) => {
+                self.patience(word.vain)
+            }
+            _ => self.config.hold,
+        };
+        self.connections.get_mut(at).waits = Wait { va, since: now, ends: now + time };
+    }
+
+    /// How long a request waits to be alone with a word, after so many such waits in vain. Nobody knows the
+    /// senders' timeouts: so each is twice as long, up to what their patience bears.
+    fn patience(&self, vain: u8) -> Duration {
+        let (hold, life) = (self.config.hold.as_ps(), self.config.life.as_ps());
+        let doubled = hold.saturating_mul(1 << u32::from(vain).min(32));
+        Duration::from_ps(doubled.min(hold.max(life / 4)))
+    }
+
+    /// Somebody has waited in vain to be alone with a word: for as long all go on as they come.
+    pub(super) fn rest(&mut self, ctx: &mut Context<'_>, word: u32) {
+        let patience = self.patience(self.words.get(word).vain);
+        let word = self.words.get_mut(word);
+        word.rest(ctx.now, patience);
+        ctx.count(Counter::WaitsInVain);
+        self.freed.push_back(word.va);
+    }
+
+    /// What [`Mistake::Hasty`](super::Mistake::Hasty) does: nobody waits for the answers of a word's atomics.
+    #[cold]
+    pub(super) fn forget_shared(&mut self, now: Instant, word_at: u32) {
+        if !self.words.get(word_at).is_shared(now) {
+            return;
+        }
+        let all: Vec<u32> = self.connections.all().map(|(at, _)| at).collect();
+        for at in all {
+            for entry in &mut self.connections.get_mut(at).entries {
+                if entry.word == word_at && entry.kind == Kind::Native && entry.is_native() {
+                    entry.executed = true;
+                    self.words.get_mut(word_at).natives -= 1;
+                }
+            }
+        }
+    }
+
+    /// Lets a frame wait behind those of its connection.
+    pub(super) fn hold(&mut self, ctx: &mut Context<'_>, at: u32, frame: Box<Frame>) {
+        let hold = self.config.hold;
+        let connection = self.connections.get_mut(at);
+        let psn = frame.packet.bth.psn;
+        let same = connection.held.iter().position(|waiting| waiting.frame.packet.bth.psn == psn);
+        if let Some(same) = same {
+            let waiting = &mut connection.held[same];
+            waiting.again = waiting.again.saturating_add(1);
+            if same == 0 && waiting.again >= AGAIN {
+                let waits = &mut connection.waits;
+                waits.ends = waits.ends.min(ctx.now.max(waits.since + hold));
+            }
+            return ctx.drop(&frame.packet, Drop::UnderWay);
+        }
+        let (client, room) = (connection.client, connection.held.len() < HELD);
+        if !room || self.held == HELD_MAX || self.held_of(client) >= HELD_OF_CLIENT {
+            return ctx.drop(&frame.packet, Drop::HoldRoom);
+        }
+        ctx.count(Counter::Held);
+        ctx.note(&frame.packet, Note::Held);
+        let connection = self.connections.get_mut(at);
+        if connection.held.is_empty() {
+            self.waiting.push(at);
+        }
+        connection.held.push_back(Waiting { frame, ports: (ctx.from, ctx.to), again: 0 });
+        self.held += 1;
+    }
+
+    /// Frames that wait on a client's connections.
+    fn held_of(&self, client: Gid) -> usize {
+        let waiting = self.waiting.iter().map(|at| self.connections.get(*at));
+        waiting.filter(|connection| connection.client == client).map(|connection| connection.held.len()).sum()
+    }
+
     /// Lets those go on who waited for words that have become free.
     pub(super) fn release(&mut self, ctx: &mut Context<'_>) {
         while let Some(va) = self.freed.pop_front() {
             let who: Vec<u32> =
-                self.waiting.iter().copied().filter(|at| self.connections.get(*at).waits.0 == va).collect();
+                self.waiting.iter().copied().filter(|at| self.connections.get(*at).waits.va == va).collect();
             for at in who {
                 self.drain(ctx, at, Way::Usual);
             }
@@ -23,21 +111,25 @@ impl CasToWrite {
     /// Tries what waits on a connection, from the front on, until something must wait again.
     fn drain(&mut self, ctx: &mut Context<'_>, at: u32, mut way: Way) {
         while let Some(waiting) = self.connections.get_mut(at).held.pop_front() {
-            (ctx.from, ctx.to) = waiting.ports;
+            let (ports, again) = (waiting.ports, waiting.again);
+            (ctx.from, ctx.to) = ports;
             ctx.again();
             self.held -= 1;
             match self.attempt(ctx, at, waiting.frame, way) {
-                Ok(()) => way = Way::Usual,
+                Ok(()) => {
+                    // It has left the switch now.
+                    self.connections.get_mut(at).seen = ctx.now;
+                    way = Way::Usual;
+                }
                 Err(blocked) => {
                     let (va, frame) = blocked;
-                    let ports = waiting.ports;
-                    let connection = self.connections.get_mut(at);
                     // Its time goes on, unless another has had the word meanwhile or it waits for another
                     // word.
-                    if connection.waits.0 != va || way == Way::Usual {
-                        connection.waits = (va, ctx.now);
+                    if self.connections.get(at).waits.va != va || way == Way::Usual {
+                        self.begin_wait(ctx.now, at, va);
                     }
-                    connection.held.push_front(super::connection::Waiting { frame, ports });
+                    let connection = self.connections.get_mut(at);
+                    connection.held.push_front(Waiting { frame, ports, again });
                     self.held += 1;
                     return;
                 }
@@ -67,7 +159,7 @@ impl CasToWrite {
     /// for a packet's life: their queue pairs have failed, or a switch before this one knew what became of
     /// their atomics. Otherwise nobody would be alone with the word again, and it would stay the server's.
     fn forget_silent(&mut self, ctx: &mut Context<'_>, waits: u32) {
-        let va = self.connections.get(waits).waits.0;
+        let va = self.connections.get(waits).waits.va;
         let Some(word) = self.words.find(va).filter(|word| self.words.get(*word).natives > 0) else { return };
         let owes = |connection: &Connection| {
             let mut entries = connection.entries.iter();
@@ -90,6 +182,11 @@ impl CasToWrite {
             (ctx.from, ctx.to) = waiting.ports;
             ctx.drop(&waiting.frame.packet, Drop::HoldTime);
         }
+    }
+
+    /// When a request has waited for long enough.
+    fn wait_ends(&self, at: u32) -> Instant {
+        self.connections.get(at).waits.ends
     }
 
     /// When the next wait ends.

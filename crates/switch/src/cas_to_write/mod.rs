@@ -32,6 +32,7 @@ mod hold;
 pub mod lane;
 mod repeats;
 mod requests;
+mod stores;
 pub mod word;
 
 use crate::budget::{Ability, Needs};
@@ -97,6 +98,15 @@ pub enum Mistake {
     Overtakes,
     /// It is forgotten which queue pairs' numbers were shifted.
     ForgetsShift,
+    /// A word is learned from an answer while other atomics of it are on their way. Not among
+    /// [`ALL`](Self::ALL): 1000 seeds of a swarm did not find it; `tests/oracle.rs` does.
+    Hasty,
+    /// A request that is sent again waits behind later ones of its queue pair, which may wait for its answer.
+    /// Nothing that is wrong, so not among [`ALL`](Self::ALL): words stay the server's.
+    Stuck,
+    /// A word is learned while a WRITE is on its way to it that the server has as it is. Not among
+    /// [`ALL`](Self::ALL): the words of a swarm's clients are seldom learned while they are at work.
+    Unwatched,
 }
 
 impl Mistake {
@@ -368,6 +378,11 @@ impl CasToWrite {
             // Operands, original, numbers and flags of the last requests of each connection.
             Shape { name: "results", width: 384, entries: connections * connection::RESULTS, stage: 3 },
         ]);
+        if let Some(carry) = self.config.carry {
+            // Whose it is, both numbers, the word, its address and the value of each request under way.
+            let entries = carry.carriers * carry.ring;
+            needs.registers.push(Shape { name: "carried", width: 224, entries, stage: 4 });
+        }
         needs.abilities.extend([Ability::Holds, Ability::Generates, Ability::SumsPayload]);
     }
 
@@ -478,9 +493,11 @@ impl CasToWrite {
         }
     }
 
-    /// Nothing more is expected of a tracked request: what it may still do to its word is unsure.
+    /// Nothing more is expected of a tracked request: what it may still do to its word is unsure, for a life
+    /// of what its connection has sent last.
     fn settle_for_good(&mut self, ctx: &mut Context<'_>, connection: u32, entry: &connection::Entry) {
-        let until = ctx.now + self.config.life;
+        let seen = self.connections.get(connection).seen;
+        let until = if entry.executed { ctx.now } else { seen + self.config.life };
         let native = entry.is_native();
         let word = self.words.get_mut(entry.word);
         if word.va != entry.va {

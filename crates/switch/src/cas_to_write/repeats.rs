@@ -8,7 +8,7 @@ use crate::counters::{Counter, Drop};
 use crate::frame::Frame;
 use crate::program::Context;
 use crate::trace::Note;
-use adverb_wire::{Instant, Packet};
+use adverb_wire::{Instant, Operation, Packet};
 
 impl CasToWrite {
     /// A request that was seen before, or before the first one that was.
@@ -22,9 +22,11 @@ impl CasToWrite {
         let packet = frame.packet;
         let (operation, AtomicOperands { rkey, operands }) =
             (packet.bth.opcode.operation(), operands_of(&packet));
-        let (va, rkey, operands) = match class {
-            Class::Store(value) => (packet.reth.va, packet.reth.rkey, (value, 0)),
-            _ => (packet.atomic.va, rkey, operands),
+        // Whether or not its word is followed still.
+        let bytes = <[u8; 8]>::try_from(frame.payload()).ok().filter(|_| operation == Operation::WriteOnly);
+        let (va, rkey, operands) = match bytes {
+            Some(bytes) => (packet.reth.va, packet.reth.rkey, (self.config.value(bytes), 0)),
+            None => (packet.atomic.va, rkey, operands),
         };
         let Some(entry) = self.connections.get_mut(at).entry(packet.bth.psn) else {
             // The server alone may still know what became of it.

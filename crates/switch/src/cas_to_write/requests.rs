@@ -1,15 +1,13 @@
 //! Requests on their way to the server: which are tracked, in which order, and what each becomes.
 
-use super::connection::{Connection, Entry, Kind, RESULTS, WINDOW, Waiting};
+use super::connection::{Connection, Entry, Kind, RESULTS, WINDOW};
 use super::word::{State, WORD_LEN, Word};
-use super::{CasToWrite, REFUSED_MAX, make_unsure};
+use super::{CasToWrite, Mistake, REFUSED_MAX, make_unsure};
 use crate::counters::{Counter, Drop};
 use crate::frame::Frame;
 use crate::program::Context;
 use crate::trace::Note;
-use adverb_wire::{
-    Aeth, Gid, Instant, Key, NakCode, Opcode, Operation, Packet, Psn, Reth, Service, Syndrome,
-};
+use adverb_wire::{Aeth, Instant, Key, NakCode, Opcode, Operation, Packet, Psn, Reth, Service, Syndrome};
 use std::cmp::Ordering;
 
 /// What a request is to this program.
@@ -59,13 +57,21 @@ impl CasToWrite {
         if connection.lane.broken {
             return ctx.drop(&frame.packet, Drop::Late);
         }
-        if !connection.held.is_empty() {
+        let is_first = connection.held.is_empty();
+        // What was sent before goes before what waits: that may wait for its answer.
+        let is_earlier = frame.packet.bth.psn.is_before(connection.expected) && !connection.uncounted;
+        let goes_before = is_earlier && self.config.mistake != Some(Mistake::Stuck);
+        if !is_first && !goes_before {
             return self.hold(ctx, at, frame);
         }
-        if let Err(blocked) = self.attempt(ctx, at, frame, Way::Usual) {
-            let (va, frame) = blocked;
-            self.connections.get_mut(at).waits = (va, ctx.now);
-            self.hold(ctx, at, frame);
+        match self.attempt(ctx, at, frame, Way::Usual) {
+            Ok(()) if is_first => {}
+            Ok(()) => ctx.count(Counter::RepeatedFirst),
+            Err((_, frame)) if !is_first => self.hold(ctx, at, frame),
+            Err((va, frame)) => {
+                self.begin_wait(ctx.now, at, va);
+                self.hold(ctx, at, frame);
+            }
         }
     }
 
@@ -165,7 +171,7 @@ impl CasToWrite {
         }
         match (off.cmp(&0), class) {
             (Ordering::Equal, Class::Atomic) => self.decide(ctx, at, frame, way),
-            (Ordering::Equal, Class::Store(value)) => self.store(ctx, at, frame, value),
+            (Ordering::Equal, Class::Store(value)) => self.store(ctx, at, frame, value, way),
             (Ordering::Equal, Class::Other) => {
                 self.connections.get_mut(at).account(&frame.packet);
                 self.pass_own(ctx, at, frame, true);
@@ -258,7 +264,7 @@ impl CasToWrite {
     }
 
     /// What has been under way to a word for longer than a packet's life will not be answered.
-    fn expire(&mut self, ctx: &mut Context<'_>, at: u32) {
+    pub(super) fn expire(&mut self, ctx: &mut Context<'_>, at: u32) {
         let life = self.config.life;
         let word = self.words.get_mut(at);
         let (connection, psn, pending) = match word.state {
@@ -306,6 +312,9 @@ impl CasToWrite {
         let carrier = if convertible { self.carrier_for(at, va, rkey) } else { None };
         let owner = self.connections.get(at).owner(rkey);
         let (psn, since) = (packet.bth.psn, ctx.now);
+        if self.config.mistake == Some(Mistake::Hasty) {
+            self.forget_shared(ctx.now, word_at);
+        }
         let word = self.words.access(ctx.pass, word_at);
         let original = match word.state {
             State::Known(value) => value,
@@ -320,11 +329,10 @@ impl CasToWrite {
             }
             State::Pending { .. } | State::Carried { .. } | State::Closed { .. } => return Err((va, frame)),
             State::Learning { .. } if way == Way::Usual => return Err((va, frame)),
-            State::Unsure { until } if ctx.now >= until && word.natives > 0 && way == Way::Usual => {
-                return Err((va, frame));
-            }
+            _ if word.is_shared(since) && way == Way::Usual => return Err((va, frame)),
             _ => Kind::Native,
         };
+        let in_vain = way == Way::Overdue && is_native_in_vain(word, kind, since);
         let carrier = carrier.filter(|_| kind != Kind::Native);
         let turn = match carrier {
             Some(carrier) => self.carried_turn(ctx, at, carrier),
@@ -337,62 +345,17 @@ impl CasToWrite {
         let word = self.words.get_mut(word_at);
         word.natives += u16::from(kind == Kind::Native);
         word.state = state_after(word, kind, out, (at, psn, since));
+        if in_vain {
+            self.rest(ctx, word_at);
+        }
         let connection = self.connections.get_mut(at);
         let (operation, word) = (packet.bth.opcode.operation(), word_at);
-        let (message, answered, dead) = (connection.messages.wrapping_add(1), false, false);
+        let message = connection.messages.wrapping_add(1);
         let entry =
-            Entry { psn, message, word, operation, va, rkey, operands, original, kind, answered, dead };
+            Entry { psn, message, word, operation, va, rkey, operands, original, kind, ..Entry::OPEN };
         connection.account(&packet);
         connection.entries.push_back(entry);
         self.send_as(ctx, (at, carrier), frame, &entry, true);
-        Ok(())
-    }
-
-    /// A WRITE of one word in its turn.
-    fn store(
-        &mut self,
-        ctx: &mut Context<'_>,
-        at: u32,
-        frame: Box<Frame>,
-        value: u64,
-    ) -> Result<(), Blocked> {
-        let packet = frame.packet;
-        let (va, rkey) = (packet.reth.va, packet.reth.rkey);
-        let Some(word_at) = self.words.find(va) else { unreachable!("it was classified as a word's") };
-        if !self.make_result_room(ctx, at) {
-            ctx.drop(&packet, Drop::Depth);
-            return Ok(());
-        }
-        self.expire(ctx, word_at);
-        let convertible = self.converts(at, rkey);
-        let connection = self.connections.get_mut(at);
-        let (owner, message) = (connection.owner(rkey), connection.messages.wrapping_add(1));
-        let (psn, since) = (packet.bth.psn, ctx.now);
-        let word = self.words.access(ctx.pass, word_at);
-        if word.is_busy() {
-            return Err((va, frame));
-        }
-        let State::Known(original) = word.state else {
-            make_unsure(word, since + self.config.life);
-            connection.account(&packet);
-            self.pass_own(ctx, at, frame, true);
-            return Ok(());
-        };
-        if !convertible || word.owner != Some(owner) {
-            make_unsure(word, since + self.config.life);
-            ctx.count(Counter::WordsUnsure);
-            connection.account(&packet);
-            self.pass_own(ctx, at, frame, true);
-            return Ok(());
-        }
-        word.state = State::Pending { value, connection: at, psn, since };
-        let (kind, word, operation) = (Kind::Store(value), word_at, Operation::WriteOnly);
-        let (operands, answered, dead) = ((value, 0), false, false);
-        let entry =
-            Entry { psn, message, word, operation, va, rkey, operands, original, kind, answered, dead };
-        connection.account(&packet);
-        connection.entries.push_back(entry);
-        self.send_as(ctx, (at, None), frame, &entry, true);
         Ok(())
     }
 
@@ -414,6 +377,7 @@ impl CasToWrite {
             Kind::Change(value) => (Counter::CasGranted, Note::Granted(value)),
             Kind::Nothing => (Counter::CasRefused, Note::Refused(entry.original)),
             Kind::Store(value) => (Counter::Stores, Note::Stored(value)),
+            Kind::Written => (Counter::StoresPassed, Note::Passed),
         };
         if first {
             ctx.count(counter);
@@ -421,11 +385,11 @@ impl CasToWrite {
         }
         match entry.kind {
             Kind::Native => {}
-            Kind::Store(_) if was.bth.ack_req => {}
-            Kind::Store(value) => {
+            Kind::Store(_) | Kind::Written if was.bth.ack_req => {}
+            Kind::Store(_) | Kind::Written => {
                 let mut packet = was;
                 packet.bth.ack_req = true;
-                frame.change(packet, &self.config.bytes(value));
+                frame.change(packet, &self.config.bytes(entry.operands.0));
             }
             Kind::Change(value) => frame.change(as_write(&was, 8), &self.config.bytes(value)),
             Kind::Nothing => frame.change(as_write(&was, 0), &[]),
@@ -438,10 +402,10 @@ impl CasToWrite {
 
     /// Room for one more result: the oldest one makes some, unless its client waits for an answer that only
     /// the switch can make.
-    fn make_result_room(&mut self, ctx: &mut Context<'_>, at: u32) -> bool {
+    pub(super) fn make_result_room(&mut self, ctx: &mut Context<'_>, at: u32) -> bool {
         let entries = &mut self.connections.get_mut(at).entries;
         let Some(oldest) = entries.front().copied().filter(|_| entries.len() == RESULTS) else { return true };
-        if !oldest.answered && oldest.kind != Kind::Native {
+        if !oldest.answered && !oldest.executed && !oldest.is_native() {
             return false;
         }
         entries.pop_front();
@@ -450,7 +414,7 @@ impl CasToWrite {
     }
 
     /// Whether atomics of a connection under a key are converted.
-    fn converts(&self, at: u32, rkey: Key) -> bool {
+    pub(super) fn converts(&self, at: u32, rkey: Key) -> bool {
         let connection = self.connections.get(at);
         connection.client_qpn.is_some()
             && connection.msn_base.is_some()
@@ -494,34 +458,6 @@ impl CasToWrite {
         ctx.note(&frame.packet, Note::GapNak);
         ctx.again();
         ctx.send_back(nak);
-    }
-
-    /// Lets a frame wait behind those of its connection.
-    fn hold(&mut self, ctx: &mut Context<'_>, at: u32, frame: Box<Frame>) {
-        let connection = self.connections.get(at);
-        let (client, room) = (connection.client, connection.held.len() < super::connection::HELD);
-        if !room || self.held == super::HELD_MAX || self.held_of(client) >= super::HELD_OF_CLIENT {
-            return ctx.drop(&frame.packet, Drop::HoldRoom);
-        }
-        ctx.count(Counter::Held);
-        ctx.note(&frame.packet, Note::Held);
-        let connection = self.connections.get_mut(at);
-        if connection.held.is_empty() {
-            self.waiting.push(at);
-        }
-        connection.held.push_back(Waiting { frame, ports: (ctx.from, ctx.to) });
-        self.held += 1;
-    }
-
-    /// Frames that wait on a client's connections.
-    fn held_of(&self, client: Gid) -> usize {
-        let waiting = self.waiting.iter().map(|at| self.connections.get(*at));
-        waiting.filter(|connection| connection.client == client).map(|connection| connection.held.len()).sum()
-    }
-
-    /// When a request has waited for long enough.
-    pub(super) fn wait_ends(&self, at: u32) -> Instant {
-        self.connections.get(at).waits.1 + self.config.hold
     }
 }
 
@@ -578,4 +514,9 @@ fn state_after(
         (Kind::Change(value), None, _) => State::Pending { value, connection, psn, since },
         (_, _, state) => state,
     }
+}
+
+/// Whether an atomic whose time to be alone with its word is over goes to the server beside others.
+fn is_native_in_vain(word: &Word, kind: Kind, now: Instant) -> bool {
+    kind == Kind::Native && (word.is_shared(now) || matches!(word.state, State::Learning { .. }))
 }

@@ -8,11 +8,13 @@
 //!     │      an access that is not followed, no answer     Pending ─────────┘
 //!     └───────────────────────────────────────────────────────┘
 //! ```
+//! A WRITE of a word that is unsure, alone, leads to Pending at once: it tells what the word is behind it.
+//!
 //! At most one change of a word is under way, so no order between queue pairs is needed: the next one waits
 //! until the server has acknowledged it. Where the switch is not sure, the server decides.
 
 use crate::register::{Pass, Register, Shape};
-use adverb_wire::{Instant, Key, Psn};
+use adverb_wire::{Duration, Instant, Key, Psn};
 use std::collections::BTreeMap;
 
 /// Bytes of a word.
@@ -89,13 +91,15 @@ pub struct Word {
     pub state: State,
     /// Who answered for it last.
     pub owner: Option<Owner>,
-    /// Atomics on their way that the server decides.
+    /// Atomics, and WRITEs of it, on their way that the server has as they are.
     pub natives: u16,
+    /// Waits to be alone with it that have ended in vain, one after another, since it was known last.
+    pub vain: u8,
 }
 
 impl Default for Word {
     fn default() -> Self {
-        Word { va: 0, state: State::Unsure { until: Instant::ZERO }, owner: None, natives: 0 }
+        Word { va: 0, state: State::Unsure { until: Instant::ZERO }, owner: None, natives: 0, vain: 0 }
     }
 }
 
@@ -106,6 +110,23 @@ impl Word {
             self.state,
             State::Learning { .. } | State::Pending { .. } | State::Carried { .. } | State::Closed { .. }
         )
+    }
+
+    /// Whether nobody may be alone with it yet, though that time has come: others are on their way.
+    pub fn is_shared(&self, now: Instant) -> bool {
+        matches!(self.state, State::Unsure { until } if now >= until) && self.natives > 0
+    }
+
+    /// It has this value.
+    pub fn is_known(&mut self, value: u64) {
+        (self.state, self.vain) = (State::Known(value), 0);
+    }
+
+    /// Somebody has waited to be alone with it in vain, for so long. For as long nobody waits, and the next
+    /// wait is twice as long.
+    pub fn rest(&mut self, now: Instant, patience: Duration) {
+        self.state = State::Unsure { until: now + patience };
+        self.vain = self.vain.saturating_add(1);
     }
 }
 

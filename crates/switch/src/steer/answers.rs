@@ -117,8 +117,14 @@ impl Steer {
         ctx.note(packet, Note::Tail(link.place));
     }
 
-    /// Where an entry of a link's chain stands, if it is known to be linked.
+    /// Where an entry of a link's chain stands, if it is known to be linked. Of the last one the chain itself
+    /// says it: the table of entries may have forgotten it for another, and then each entry before it would
+    /// be of a part that nobody is led out of.
     fn position_of(&mut self, ctx: &mut Context<'_>, place: u64, link: &Link) -> Option<Position> {
+        let chain = self.chain_of(link).and_then(|chain| self.chains.get(chain));
+        if let Some(chain) = chain.filter(|chain| chain.tail == Some(place)) {
+            return Some(chain.position);
+        }
         let pass = ctx.again();
         self.entries.find(pass, place, link.owner).filter(|seen| seen.key == link.key)?.linked
     }

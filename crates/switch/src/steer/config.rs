@@ -64,8 +64,12 @@ pub struct SteerConfig {
     pub entries_max: usize,
     /// Connections that are followed at most.
     pub connections_max: usize,
+    /// READs of entries are steered, too. Without it only compare and swaps are.
+    pub reads: bool,
     /// How long a compare and swap may wait for the one before it.
     pub hold: Duration,
+    /// How long a READ may wait for the link that is under way, at most `hold`; zero: not at all.
+    pub read_hold: Duration,
     /// What it does wrong on purpose; nothing, outside of swarms.
     pub mistake: Option<SteerMistake>,
 }
@@ -83,7 +87,9 @@ impl SteerConfig {
             hot: None,
             entries_max: 3 << 10,
             connections_max: 1 << 10,
+            reads: true,
             hold: Duration::from_ms(1),
+            read_hold: Duration::from_ms(1),
             mistake: None,
         }
     }

@@ -1,8 +1,8 @@
-//! Requests that wait for the link before theirs, and all that comes behind them on their connection: when it
-//! is acknowledged they go on, in the order in which they came, or when their time is over.
+//! Requests that wait for the link under way, and all that comes behind them on their connection: when it is
+//! acknowledged they go on, READs first and else in the order in which they came, or when their time is over.
 
 use super::connection::Waiting;
-use super::requests::Way;
+use super::requests::{Way, is_read};
 use super::{HELD_MAX, HELD_OF_CLIENT, HELD_OF_CONNECTION, Steer};
 use crate::counters::{Counter, Drop};
 use crate::frame::Frame;
@@ -36,16 +36,23 @@ impl Steer {
         }
     }
 
-    /// Lets those go on who waited for chains that have become free.
+    /// Lets those go on who waited for chains that have become free. READs go first: they see the entry that
+    /// was just linked as the last one, and nobody waits behind them. So each waits for one link only.
     pub(super) fn release(&mut self, ctx: &mut Context<'_>) {
         while let Some(chain) = self.freed.pop_front() {
             let who = self.waiting.iter().copied();
             let who = who.filter(|at| self.connections.get(*at).is_some_and(|it| it.waits.0 == chain));
-            let who: Vec<u32> = who.collect();
-            for at in who {
+            let (reads, links): (Vec<u32>, Vec<u32>) = who.partition(|at| self.reads_next(*at));
+            for at in reads.into_iter().chain(links) {
                 self.drain(ctx, at, Way::Usual);
             }
         }
+    }
+
+    /// Whether what waits first on a connection is a READ.
+    fn reads_next(&self, at: u32) -> bool {
+        let first = self.connections.get(at).and_then(|connection| connection.held.front());
+        first.is_some_and(|waiting| is_read(&waiting.frame))
     }
 
     /// Tries what waits on a connection, from the front on, until something must wait again.
@@ -81,7 +88,7 @@ impl Steer {
             self.waiting.iter().copied().filter(|at| self.wait_ends(*at) <= ctx.now).collect();
         for at in due {
             if self.waiting.contains(&at) && self.wait_ends(at) <= ctx.now {
-                ctx.count(Counter::Overdue);
+                ctx.count(if self.reads_next(at) { Counter::OverdueReads } else { Counter::Overdue });
                 self.drain(ctx, at, Way::Overdue);
             }
             self.release(ctx);
@@ -90,6 +97,7 @@ impl Steer {
 
     /// When a connection's wait ends.
     pub(super) fn wait_ends(&self, at: u32) -> Instant {
-        self.connections.get(at).map_or(Instant::ZERO, |it| it.waits.1 + self.config.hold)
+        let time = if self.reads_next(at) { self.config.read_hold } else { self.config.hold };
+        self.connections.get(at).map_or(Instant::ZERO, |it| it.waits.1 + time.min(self.config.hold))
     }
 }

@@ -48,6 +48,9 @@ impl Steer {
             return self.hold(ctx, at, frame);
         }
         if let Err((chain, frame)) = self.attempt(ctx, at, frame, Way::Usual) {
+            if is_read(&frame) {
+                ctx.count(Counter::HeldReads);
+            }
             if let Some(connection) = self.connections.get_mut(at) {
                 connection.waits = (chain, ctx.now);
             }
@@ -90,7 +93,7 @@ impl Steer {
                 let behind = packet.atomic.va.checked_sub(self.config.next_at.into());
                 behind.map_or(Class::Other, |behind| Class::Link { behind, place: packet.atomic.swap_add })
             }
-            Operation::ReadRequest if packet.reth.len == self.config.entry => {
+            Operation::ReadRequest if self.config.reads && packet.reth.len == self.config.entry => {
                 Class::Look { place: packet.reth.va }
             }
             _ => Class::Other,
@@ -131,7 +134,7 @@ impl Steer {
                 Err(frame)
             }
             Class::Link { behind, place } => self.link(ctx, at, frame, (behind, place, owner), way)?,
-            Class::Look { place } => self.look(ctx, at, frame, place, owner),
+            Class::Look { place } => self.look(ctx, at, frame, (place, owner), way)?,
             Class::Other => Err(frame),
         };
         if let Err(frame) = done {
@@ -240,41 +243,55 @@ impl Steer {
         Ok(Ok(()))
     }
 
-    /// A READ of a linked entry goes to the last one.
+    /// A READ of a linked entry goes to the last one. While a link is under way it waits: the server may have
+    /// executed that, and who reads what was the last entry then has to read once more, and under load finds
+    /// the same again and again.
     fn look(
         &mut self,
         ctx: &mut Context<'_>,
         at: u32,
         frame: Box<Frame>,
-        place: u64,
-        owner: Owner,
-    ) -> Result<(), Box<Frame>> {
+        (place, owner): (u64, Owner),
+        way: Way,
+    ) -> Result<Result<(), Box<Frame>>, Blocked> {
         let packet = frame.packet;
-        let Some(seen) = self.entries.find(ctx.pass, place, owner) else { return Err(frame) };
-        let chain = self.chains.find(owner, seen.key);
-        let chain = chain.and_then(|chain| self.chains.access(ctx.pass, chain));
-        let (Some(position), Some(there)) = (seen.linked, chain) else { return Err(frame) };
+        let Some(seen) = self.entries.find(ctx.pass, place, owner) else { return Ok(Err(frame)) };
+        let Some(chain) = self.chains.find(owner, seen.key) else { return Ok(Err(frame)) };
+        let read_hold = self.config.read_hold.min(self.config.hold);
+        let there = self.chains.access(ctx.pass, chain);
+        let (Some(position), Some(there)) = (seen.linked, there) else { return Ok(Err(frame)) };
+        let Some(connection) = self.connections.get_mut(at) else { return Ok(Err(frame)) };
         there.used = ctx.now;
         // Only to what is behind it: who goes along the chain must not come back.
         let mut tail = there.tail.filter(|_| position.is_before(there.position));
+        // A queue pair's own link is done before its READ, and if it was lost, it is sent again before it.
+        let link = there.pending.filter(|link| link.connection != at);
+        let waits = link.is_some_and(|link| ctx.now.since(link.since) < read_hold);
         if self.config.mistake == Some(SteerMistake::PendingReads) {
             tail = there.pending.map(|pending| pending.place).or(tail);
+        } else if waits && way == Way::Usual && (tail.is_some() || there.tail == Some(place)) {
+            return Err((chain, frame));
         }
         if there.tail == Some(place) && tail.is_none() {
             ctx.count(Counter::CurrentReads);
         }
-        let (Some(tail), Some(connection)) = (tail, self.connections.get_mut(at)) else { return Err(frame) };
+        let Some(tail) = tail else { return Ok(Err(frame)) };
         if packet.bth.psn == connection.first {
             // Should it be a repetition, the server takes it for the address that it had only (IBTA
             // 9.7.5.1.1).
-            return Err(frame);
+            return Ok(Err(frame));
         }
         connection.decide(Decision { psn: packet.bth.psn, from: place, to: tail, kind: Decided::Read });
         ctx.count(Counter::SteeredReads);
         ctx.note(&packet, Note::Steered(tail));
         readdress(ctx, frame, tail.wrapping_sub(place));
-        Ok(())
+        Ok(Ok(()))
     }
+}
+
+/// Whether a request only reads.
+pub(super) fn is_read(frame: &Frame) -> bool {
+    frame.packet.bth.opcode.operation() == Operation::ReadRequest
 }
 
 /// Sends a request on, so many bytes further than it says.

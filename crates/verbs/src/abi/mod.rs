@@ -1,5 +1,6 @@
-//! The C types of `<infiniband/verbs.h>` (rdma-core v44), stated again in Rust: the same names, the
-//! same order, the same sizes. `tests/abi.rs` compares every offset with the system's header.
+//! The C types of `<infiniband/verbs.h>` and `<rdma/rdma_cma.h>` (rdma-core v44), stated again in Rust: the
+//! same names, the same order, the same sizes.
+//! `tests/abi.rs` compares every offset with the system's header.
 //!
 //! Flags and enums are plain integers here, because a caller may pass any value.
 //!
@@ -44,6 +45,7 @@ macro_rules! c_structs {
 }
 
 pub mod attr;
+pub mod cm;
 pub mod consts;
 pub mod context;
 pub mod kernel;
@@ -52,6 +54,7 @@ pub mod queue;
 pub mod work;
 
 pub use attr::*;
+pub use cm::*;
 pub use consts::*;
 pub use context::*;
 pub use kernel::*;
@@ -61,7 +64,15 @@ pub use work::*;
 
 /// The layouts of all structs.
 pub fn layouts() -> impl Iterator<Item = &'static Layout> {
-    [attr::LAYOUTS, context::LAYOUTS, kernel::LAYOUTS, object::LAYOUTS, queue::LAYOUTS, work::LAYOUTS]
-        .into_iter()
-        .flatten()
+    [
+        attr::LAYOUTS,
+        cm::LAYOUTS,
+        context::LAYOUTS,
+        kernel::LAYOUTS,
+        object::LAYOUTS,
+        queue::LAYOUTS,
+        work::LAYOUTS,
+    ]
+    .into_iter()
+    .flatten()
 }

@@ -15,6 +15,7 @@ unsafe extern "C" {
     fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int;
     fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int;
     fn ibv_query_port(context: *mut ibv_context, port: u8, attr: *mut ibv_port_attr) -> c_int;
+    fn ibv_query_port_speed(context: *mut ibv_context, port: u32, speed: *mut u64) -> c_int;
     fn ibv_query_pkey(context: *mut ibv_context, port: u8, index: c_int, pkey: *mut u16) -> c_int;
     fn ibv_get_pkey_index(context: *mut ibv_context, port: u8, pkey: u16) -> c_int;
     fn ibv_set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int;
@@ -66,7 +67,7 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// Declares the kernel commands, which take nothing here, and lists them.
+/// Declares kernel commands and later calls that are not offered, which take nothing here, and lists them.
 macro_rules! commands {
     ($($name:ident,)*) => {
         unsafe extern "C" {
@@ -78,6 +79,7 @@ macro_rules! commands {
 }
 
 commands! {
+    _ibv_query_comp_cntr_caps,
     execute_ioctl,
     ibv_cmd_advise_mr,
     ibv_cmd_alloc_dm,
@@ -138,6 +140,17 @@ commands! {
     ibv_cmd_req_notify_cq,
     ibv_cmd_rereg_mr,
     ibv_cmd_resize_cq,
+    ibv_dealloc_dmah,
+    ibv_destroy_comp_cntr,
+    ibv_dm_export_dmabuf_fd,
+    ibv_export_buf_dmabuf_fd,
+    ibv_inc_comp_cntr,
+    ibv_inc_err_comp_cntr,
+    ibv_qp_attach_comp_cntr,
+    ibv_read_comp_cntr,
+    ibv_read_err_comp_cntr,
+    ibv_set_comp_cntr,
+    ibv_set_err_comp_cntr,
 }
 
 /// Exported names that fail by a pointer, or cannot fail: words, rates, what has no effect here, and calls
@@ -160,6 +173,8 @@ const NO_NUMBER: &[&str] = &[
     "adverb_sq_info",
     "ibv_ack_async_event",
     "ibv_ack_cq_events",
+    "ibv_alloc_buf",
+    "ibv_alloc_dmah",
     "ibv_alloc_pd",
     "ibv_close_device",
     "ibv_copy_ah_attr_from_kern",
@@ -169,6 +184,7 @@ const NO_NUMBER: &[&str] = &[
     "ibv_create_ah",
     "ibv_create_ah_from_wc",
     "ibv_create_comp_channel",
+    "ibv_create_comp_cntr",
     "ibv_create_cq",
     "ibv_create_qp",
     "ibv_create_srq",
@@ -177,6 +193,7 @@ const NO_NUMBER: &[&str] = &[
     "ibv_dontfork_range",
     "ibv_event_type_str",
     "ibv_fork_init",
+    "ibv_free_buf",
     "ibv_free_device_list",
     "ibv_get_device_guid",
     "ibv_get_device_index",
@@ -199,6 +216,8 @@ const NO_NUMBER: &[&str] = &[
     "ibv_query_srq",
     "ibv_rate_to_mbps",
     "ibv_rate_to_mult",
+    "ibv_reg_buf_mr",
+    "ibv_reg_mr_ex",
     "ibv_reg_dmabuf_mr",
     "ibv_reg_mr",
     "ibv_reg_mr_iova",
@@ -363,6 +382,8 @@ fn every_call_that_fails_with_a_number_leaves_it_in_errno() {
         walk.fails("ibv_modify_srq", || ibv_modify_srq(srq, &mut size_of_srq, 1 << 5).into());
         walk.fails("ibv_resize_cq", || ibv_resize_cq(cq, 0).into());
         walk.fails("ibv_query_port", || ibv_query_port(context, 9, &mut port).into());
+        let mut speed = 0u64;
+        walk.fails("ibv_query_port_speed", || ibv_query_port_speed(context, 9, &mut speed).into());
         walk.fails("ibv_query_gid", || ibv_query_gid(context, 9, 0, &mut gid).into());
         walk.fails("ibv_query_gid_type", || ibv_query_gid_type(context, 9, 0, &mut kind).into());
         walk.fails("ibv_query_pkey", || ibv_query_pkey(context, 1, 77, &mut pkey).into());

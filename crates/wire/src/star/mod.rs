@@ -114,9 +114,9 @@ pub struct StarEth {
     /// GD: bytes asked for, one less with [`StarEth::BURST`]. WQEP, CQEP and their EAs: entries.
     pub count: u16,
     /// RD, GD: bytes of the message after this packet's; an atomic's number; flags of a [`Merged`]. WQEP of
-    /// send requests: the RNR retries that its sender allows them. EA to the stateless side: a [`Refusal`],
-    /// or 0; to the stateful one: receives that were posted in all. CQEP: the status that its
-    /// sender has failed with, or 0.
+    /// send requests: the RNR retries that its sender allows them. EA to the stateless side: completions that
+    /// there are in all; of the record: a [`Refusal`], or 0. EA to the stateful side: receives that were
+    /// posted in all. CQEP: the status that its sender has failed with, or 0.
     pub value: u32,
 }
 

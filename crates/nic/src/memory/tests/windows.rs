@@ -239,3 +239,34 @@ fn a_region_with_a_window_does_not_change() {
     // SAFETY: as above.
     assert_eq!(unsafe { r.m.rereg_mr(r.mr.id, &change) }, Ok(r.mr));
 }
+
+/// Whoever asked to hear of it is told of each window that is not bound any more, by the key that it had.
+#[test]
+fn ends_of_windows_are_noted_for_who_asked() {
+    let mut r = room();
+    let one = r.m.alloc_mw(r.pd, MwType::One).unwrap();
+    r.m.bind_mw(r.pd, QP, &MwBind { rkey: Key(0), access: Access::REMOTE_READ, ..r.bind(&one) }).unwrap();
+    let again = MwBind { rkey: Key(0), access: Access::REMOTE_READ, ..r.bind(&one) };
+    let first = r.m.bind_mw(r.pd, QP, &again).unwrap();
+    assert!(!r.m.has_ended_windows() && r.m.take_ended_windows().is_empty(), "nobody had asked");
+    r.m.watch_windows();
+    assert_eq!(r.m.foretell(&again), Some((MwType::One, Key(first.0 & !0xff | (first.0 + 1) & 0xff))));
+    let second = r.m.bind_mw(r.pd, QP, &again).unwrap();
+    assert!(r.m.is_bound(second) && !r.m.is_bound(first));
+    let two = r.m.alloc_mw(r.pd, MwType::Two).unwrap();
+    let bind = MwBind { rkey: Key(7), ..r.bind(&two) };
+    let (kind, key) = r.m.foretell(&bind).unwrap();
+    for _ in 0..2 {
+        assert_eq!((r.m.bind_mw(r.pd, QP, &bind), kind), (Ok(key), MwType::Two));
+        r.m.invalidate_remote(r.pd, QP, key).unwrap();
+    }
+    r.m.bind_mw(r.pd, QP, &bind).unwrap();
+    r.m.release_qp(QP);
+    r.m.dealloc_mw(one.id).unwrap();
+    // One that was not bound has no end.
+    r.m.dealloc_mw(two.id).unwrap();
+    let wanted = [(first.0, 1), (second.0, 1), (key.0, 3)];
+    assert_eq!(r.m.take_ended_windows(), wanted.into_iter().collect());
+    assert!(!r.m.has_ended_windows());
+    assert_eq!(r.m.foretell(&bind), None);
+}

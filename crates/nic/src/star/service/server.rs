@@ -198,7 +198,7 @@ impl Server {
     /// The client that a packet's ticket names. `None`, counted, when it is not from there.
     fn admit(&self, packet: &Packet, counters: &mut Counters) -> Option<QpNumber> {
         let key = self.keys.iter().find(|key| key.is_epoch_of(packet.ticket));
-        let grant = key.and_then(|key| key.open(packet.ticket, self.number, packet.flow.src));
+        let grant = key.and_then(|key| key.open(packet.ticket, self.number, 0, packet.flow.src));
         if grant.is_none() {
             counters.star_drop_ticket += 1;
         }
@@ -471,7 +471,7 @@ impl Server {
             clock: clock(now),
             lifetime: self.lifetime,
             receives: 0,
-            ticket: self.keys[0].seal(grant, self.number, flow.dst),
+            ticket: self.keys[0].seal(grant, self.number, 0, flow.dst),
         };
         self.record.write(0, &record.bytes());
         out.payload.push(self.record.span(0, Record::LEN));

@@ -9,6 +9,8 @@ pub(crate) enum Dialect {
     Plain,
     /// IRN's.
     Irn,
+    /// IBTA's, and the queue pair offers nothing else, whatever its NIC does.
+    PlainOnly,
 }
 
 impl Dialect {

@@ -82,6 +82,9 @@ fn on_response(qp: &mut Qp, nic: &mut NicState, now: Instant, packet: &Packet, p
 
 fn on_acknowledge(qp: &mut Qp, nic: &mut NicState, now: Instant, packet: &Packet) {
     let psn = packet.bth.psn;
+    if packet.bth.becn {
+        congestion::on_echo(qp);
+    }
     match packet.aeth.syndrome {
         Syndrome::Ack { .. } => {
             nic.counters.acks_received += 1;
@@ -104,7 +107,7 @@ fn on_acknowledge(qp: &mut Qp, nic: &mut NicState, now: Instant, packet: &Packet
                 let status = Status::TransportRetryExceeded;
                 let cause = Cause { packet: Some(received(packet)), ..Cause::local(status, rule) };
                 if retry::spend_retry(qp, nic, now, &cause) {
-                    congestion::on_loss(qp, nic, false);
+                    congestion::on_loss(qp, nic, false, now);
                     send_again(qp, nic, now);
                 }
             }
@@ -155,7 +158,7 @@ fn acknowledge_before(qp: &mut Qp, nic: &mut NicState, now: Instant, end: Psn) -
     }
     progressed(qp, nic, now, before);
     if !reached {
-        lost_answer(qp, nic);
+        lost_answer(qp, nic, now);
     }
     reached
 }
@@ -189,13 +192,13 @@ fn restart_timer(qp: &mut Qp, nic: &NicState, now: Instant) {
 }
 
 /// An answer is missing: ask again, once for each place; the timer takes care of the rest.
-fn lost_answer(qp: &mut Qp, nic: &mut NicState) {
+fn lost_answer(qp: &mut Qp, nic: &mut NicState, now: Instant) {
     if qp.requester.implied_nak {
         return;
     }
     nic.counters.implied_naks += 1;
     qp.requester.implied_nak = true;
-    congestion::on_loss(qp, nic, false);
+    congestion::on_loss(qp, nic, false, now);
     qp.requester.go_back();
 }
 
@@ -246,7 +249,7 @@ pub(super) fn on_timeout(qp: &mut Qp, nic: &mut NicState, now: Instant, silence:
             return;
         }
     }
-    congestion::on_loss(qp, nic, true);
+    congestion::on_loss(qp, nic, true, now);
     send_again(qp, nic, now);
 }
 

@@ -166,6 +166,11 @@ pub(crate) fn step(
 
 /// The acknowledgement that is overdue, if the queue pair's timer runs out because of one.
 pub(crate) fn overdue(qp: &Qp, mode: &Mode, nic: &NicState, now: Instant) -> Option<Overdue> {
+    if let Some(Kept::Star(star)) = mode.0.as_deref()
+        && let Some(since) = star.overdue_since(now)
+    {
+        return Some(Overdue { path: qp.path, dst: qp.dst, peer: qp.peer, since, due: now });
+    }
     if qp.deadline > now || qp.requester.rnr_wait {
         return None;
     }
@@ -226,7 +231,11 @@ pub(crate) fn on_transition(
     was: QpState,
     offers_irn: bool,
 ) {
-    if offers_irn && qp.qp_type == QpType::Rc && (was, qp.state) == (QpState::Init, QpState::Rtr) {
+    if offers_irn
+        && qp.dialect != Dialect::PlainOnly
+        && qp.qp_type == QpType::Rc
+        && (was, qp.state) == (QpState::Init, QpState::Rtr)
+    {
         mode.0 = Some(Box::new(Kept::Irn(Irn::new(qp.sq.ring.blocks()))));
     }
     match mode.0.as_deref_mut() {

@@ -341,6 +341,7 @@ pub(crate) fn next_packet(qp: &mut Qp, nic: &mut NicState, now: Instant, out: &m
     if acknowledge_first && let Some((psn, syndrome)) = r.take_acknowledge() {
         let msn = r.msn;
         acknowledge(qp, nic, out, psn, syndrome, msn);
+        congestion::echo(qp, nic, out);
         return true;
     }
     match qp.responder.first_answer().copied() {

@@ -25,6 +25,8 @@ pub struct StarConfig {
     pub compare: Duration,
     /// And how long a connection stays what it has become, at least.
     pub hold: Duration,
+    /// Changes of stacks and roles that the NIC begins in a second, at most.
+    pub changes: u32,
     /// Data leave for a stateless side only where a rule allows it: room for so many rules
     /// ([`Nic::put_rule`](crate::Nic::put_rule)). `None` for no such check.
     pub registry: Option<u32>,
@@ -49,6 +51,7 @@ impl Default for StarConfig {
             drain: Duration::from_ms(100),
             compare: Duration::ZERO,
             hold: Duration::from_ms(5000),
+            changes: 100,
             registry: None,
             queue_max: 8192,
             merge: false,

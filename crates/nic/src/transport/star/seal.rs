@@ -77,24 +77,27 @@ impl Sealer {
         sum
     }
 
-    fn seal_of(&self, word: u64, number: QpNumber, peer: Gid) -> u64 {
-        let mut message = [0; 28];
+    fn seal_of(&self, word: u64, number: QpNumber, era: u32, peer: Gid) -> u64 {
+        let mut message = [0; 2 * BLOCK];
         message[..8].copy_from_slice(&word.to_be_bytes());
         message[8..12].copy_from_slice(&number.get().to_be_bytes());
-        message[12..].copy_from_slice(&peer.0);
+        message[12..28].copy_from_slice(&peer.0);
+        message[28..].copy_from_slice(&era.to_be_bytes());
         (self.mac(&message) >> 64) as u64
     }
 
-    /// A ticket to this NIC's queue pair of that number, for a peer at that address.
-    pub fn seal(&self, grant: Grant, number: QpNumber, peer: Gid) -> Ticket {
+    /// A ticket to this NIC's queue pair of that number, for a peer at that address. The era is what the
+    /// ticket does not show: how often the incarnation has come round.
+    pub fn seal(&self, grant: Grant, number: QpNumber, era: u32, peer: Gid) -> Ticket {
         let word = Grant { epoch: self.epoch, ..grant }.word();
-        Ticket { word, seal: self.seal_of(word, number, peer) }
+        Ticket { word, seal: self.seal_of(word, number, era, peer) }
     }
 
-    /// What a ticket says, if it is this NIC's, for that queue pair, and shown by whom it was given to.
-    pub fn open(&self, ticket: Ticket, number: QpNumber, peer: Gid) -> Option<Grant> {
+    /// What a ticket says, if it is this NIC's, for that queue pair in that era, and shown by whom it was
+    /// given to.
+    pub fn open(&self, ticket: Ticket, number: QpNumber, era: u32, peer: Gid) -> Option<Grant> {
         let grant = Grant::of_word(ticket.word);
-        let right = grant.epoch == self.epoch && self.seal_of(ticket.word, number, peer) == ticket.seal;
+        let right = grant.epoch == self.epoch && self.seal_of(ticket.word, number, era, peer) == ticket.seal;
         right.then_some(grant)
     }
 }
@@ -135,17 +138,18 @@ mod tests {
         let gid = |last| Gid::from(Ipv4Addr::new(10, 0, 0, last));
         let (number, peer) = (QpNumber::new(0x11), QpNumber::new(0x22));
         let grant = Grant { incarnation: 3, pd: 4, rights: Grant::WRITE, mtu: 5, peer, ..Grant::default() };
-        let ticket = sealer.seal(grant, number, gid(1));
-        let opened = sealer.open(ticket, number, gid(1)).unwrap();
+        let ticket = sealer.seal(grant, number, 6, gid(1));
+        let opened = sealer.open(ticket, number, 6, gid(1)).unwrap();
         assert_eq!(Grant { epoch: 0, ..opened }, grant);
-        assert_eq!(sealer.open(ticket, QpNumber::new(0x12), gid(1)), None);
-        assert_eq!(sealer.open(ticket, number, gid(2)), None);
-        assert_eq!(Sealer::new(Seed::from(2)).open(ticket, number, gid(1)), None);
+        assert_eq!(sealer.open(ticket, QpNumber::new(0x12), 6, gid(1)), None);
+        assert_eq!(sealer.open(ticket, number, 6, gid(2)), None);
+        assert_eq!(sealer.open(ticket, number, 7, gid(1)), None);
+        assert_eq!(Sealer::new(Seed::from(2)).open(ticket, number, 6, gid(1)), None);
         for bit in 0..64 {
             let word = Ticket { word: ticket.word ^ 1 << bit, ..ticket };
             let seal = Ticket { seal: ticket.seal ^ 1 << bit, ..ticket };
-            assert_eq!(sealer.open(word, number, gid(1)), None, "bit {bit}");
-            assert_eq!(sealer.open(seal, number, gid(1)), None, "bit {bit}");
+            assert_eq!(sealer.open(word, number, 6, gid(1)), None, "bit {bit}");
+            assert_eq!(sealer.open(seal, number, 6, gid(1)), None, "bit {bit}");
         }
     }
 }

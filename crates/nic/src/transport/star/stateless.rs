@@ -115,10 +115,8 @@ pub(crate) struct Atomics {
 pub(crate) struct Stateless {
     sealer: Sealer,
     history: History,
-    /// By the low 16 bits of a queue pair number: which of its lives it lives, or 0.
-    live: Box<[u8; MAX_QP as usize]>,
-    /// And which life it had last.
-    lives: Box<[u8; MAX_QP as usize]>,
+    /// By the low 16 bits of a queue pair number: which life it had last, and [`ALIVE`] if it lives that.
+    lives: Box<[u32; MAX_QP as usize]>,
     /// In the order in which they leave; never more than it has had room for from the start.
     answers: VecDeque<Owed>,
     /// Packets executed so far.
@@ -128,6 +126,9 @@ pub(crate) struct Stateless {
     /// What the atomic's answer that leaves carries.
     original: Option<QueueMemory>,
 }
+
+/// The number lives.
+const ALIVE: u32 = 1 << 31;
 
 // What it allocates has a fixed size as well, given when it is made.
 const _: () = assert!(core::mem::size_of::<Stateless>() <= 1024);
@@ -141,9 +142,15 @@ fn slot(number: QpNumber) -> usize {
     (number.get() & (MAX_QP - 1)) as usize
 }
 
-fn bytes() -> Box<[u8; MAX_QP as usize]> {
-    let bytes = vec![0; MAX_QP as usize].into_boxed_slice();
-    bytes.try_into().unwrap_or_else(|_| unreachable!("a slice of {MAX_QP} bytes"))
+fn no_lives() -> Box<[u32; MAX_QP as usize]> {
+    let lives = vec![0; MAX_QP as usize].into_boxed_slice();
+    lives.try_into().unwrap_or_else(|_| unreachable!("a slice of {MAX_QP} words"))
+}
+
+/// Of a number's lives, as its tickets tell them: a byte that they show, never 0, and the rest, which their
+/// seal covers. So a ticket is not good again when the byte comes round.
+fn told(lives: u32) -> (u8, u32) {
+    (lives as u8, (lives & !ALIVE) >> 8)
 }
 
 impl Stateless {
@@ -152,8 +159,7 @@ impl Stateless {
         Stateless {
             sealer: Sealer::new(seed),
             history: History::new(u64::from(drawn.word()) << 32 | u64::from(drawn.word()), HISTORY),
-            live: bytes(),
-            lives: bytes(),
+            lives: no_lives(),
             answers: VecDeque::with_capacity(MAX_STAR_ANSWERS),
             order: 0,
             lifetime,
@@ -163,9 +169,8 @@ impl Stateless {
 
     /// Bytes that it has allocated. Named one by one, so that a field that grows is not forgotten.
     pub fn allocated(&self) -> usize {
-        let Stateless { sealer: _, history, live, lives, answers, order: _, lifetime: _, original } = self;
-        size_of_val(&**live)
-            + size_of_val(&**lives)
+        let Stateless { sealer: _, history, lives, answers, order: _, lifetime: _, original } = self;
+        size_of_val(&**lives)
             + history.allocated()
             + answers.capacity() * size_of::<Owed>()
             + original.as_ref().map_or(0, QueueMemory::len)
@@ -174,22 +179,22 @@ impl Stateless {
     /// A queue pair number comes to life for a peer: the ticket that the peer is to show.
     pub fn bring_to_life(&mut self, number: QpNumber, peer: Gid, grant: Grant) -> Ticket {
         let life = &mut self.lives[slot(number)];
-        *life = life.wrapping_add(1).max(1);
-        let incarnation = *life;
-        self.live[slot(number)] = incarnation;
-        self.sealer.seal(Grant { incarnation, ..grant }, number, peer)
+        let next = (*life & !ALIVE).wrapping_add(1);
+        *life = ALIVE | if next as u8 == 0 { next + 1 } else { next };
+        let (incarnation, era) = told(*life);
+        self.sealer.seal(Grant { incarnation, ..grant }, number, era, peer)
     }
 
     /// The queue pair number dies: from now on nothing lands in its name, and nothing that it owes leaves.
     pub fn revoke(&mut self, number: QpNumber) {
-        self.live[slot(number)] = 0;
+        self.lives[slot(number)] &= !ALIVE;
         self.answers.retain(|owed| owed.number != number);
     }
 
     /// The queue pair number dies because of what its peer said: of what is owed, only the acknowledgement of
     /// that leaves.
     pub fn close(&mut self, number: QpNumber) {
-        self.live[slot(number)] = 0;
+        self.lives[slot(number)] &= !ALIVE;
         self.answers.retain(|owed| owed.number != number || matches!(owed.brings, Brings::Event));
     }
 
@@ -200,11 +205,13 @@ impl Stateless {
             return None;
         }
         let number = packet.bth.dest_qp;
-        let Some(grant) = self.sealer.open(packet.ticket, number, packet.flow.src) else {
+        let life = self.lives[slot(number)];
+        let (incarnation, era) = told(life);
+        let Some(grant) = self.sealer.open(packet.ticket, number, era, packet.flow.src) else {
             counters.star_drop_ticket += 1;
             return None;
         };
-        if grant.incarnation == 0 || self.live[slot(number)] != grant.incarnation {
+        if life & ALIVE == 0 || grant.incarnation != incarnation {
             counters.star_drop_not_live += 1;
             return None;
         }

@@ -21,9 +21,18 @@ impl SwitchConfig {
         {
             return Err(Error::new("switch.alpha", "must be above 0; leave it out for no dynamic threshold"));
         }
+        let own = matches!(self.discipline, Discipline::InputQueued { .. });
         for pfc in self.pfc.iter().flatten() {
             if pfc.xoff > buffer {
                 let why = format!("{} bytes is above the buffer of {buffer}; lower it", pfc.xoff);
+                return Err(Error::new("switch.pfc.xoff", why));
+            }
+            if own && pfc.headroom > buffer - pfc.xoff {
+                let why = format!(
+                    "{} bytes and a headroom of {} are above the buffer of {buffer}; lower it, or leave \
+                     it out for what the headroom leaves",
+                    pfc.xoff, pfc.headroom
+                );
                 return Err(Error::new("switch.pfc.xoff", why));
             }
             if pfc.xon > pfc.xoff {
@@ -32,8 +41,9 @@ impl SwitchConfig {
             }
         }
         if let Some(red) = self.ecn {
-            if red.kmin >= red.kmax {
-                let why = format!("{} bytes is not below kmax ({})", red.kmin, red.kmax);
+            // Equal ones are DCTCP's K.
+            if red.kmin > red.kmax {
+                let why = format!("{} bytes is above kmax ({})", red.kmin, red.kmax);
                 return Err(Error::new("switch.ecn.kmin", why));
             }
             if !(0.0..=1.0).contains(&red.pmax) {

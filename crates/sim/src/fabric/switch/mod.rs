@@ -249,10 +249,9 @@ impl Switch {
     pub fn admits(&self, entered: u16, out: u16, class: usize, size: u32) -> bool {
         match self.config.discipline {
             Discipline::InputQueued { buffer } => {
-                let limit = buffer + self.config.pfc[class].map_or(0, |pfc| pfc.headroom);
                 let at = usize::from(entered) * self.classes();
                 let held: u32 = self.ingress[at..at + self.classes()].iter().map(|i| i.bytes).sum();
-                held + size <= limit
+                held + size <= buffer
             }
             Discipline::SharedBuffer { buffer, alpha } => {
                 let depth = self.queues[usize::from(out) * self.classes() + class].depth;

@@ -13,7 +13,8 @@ pub struct Pfc {
     pub xoff: u32,
     /// Go on at or below this.
     pub xon: u32,
-    /// Buffer beyond the input port's own, for what is under way when the pause is sent.
+    /// Buffer above `xoff`, for what is under way when the pause is sent. Input ports have it within their
+    /// own buffer; a shared buffer is not divided, and has it where there is room.
     pub headroom: u32,
 }
 

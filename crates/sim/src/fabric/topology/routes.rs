@@ -197,6 +197,11 @@ impl Routes {
         if a == b { 2 } else { 2 + u32::from(self.distance[(a * self.leaves + b) as usize]) }
     }
 
+    /// Links of the longest of all shortest paths between hosts.
+    pub fn longest(&self) -> u32 {
+        2 + self.distance.iter().copied().map(u32::from).max().unwrap_or(0)
+    }
+
     /// A path between two hosts, as links, for a hash.
     pub fn path(&self, t: &Topology, src: u32, dst: u32, hash: u32) -> Vec<u32> {
         let mut path = vec![self.up[src as usize]];

@@ -85,8 +85,14 @@ impl Bench {
         let t = TransportConfig { timeout: 0, ..TransportConfig::default() };
         for (h, other) in [(0, 1), (1, 0)] {
             let (mine, theirs) = (ends[h], ends[other]);
-            let peer =
-                Peer { host: other as u32, qpn: theirs.1, rq_psn: theirs.2, sq_psn: mine.2, depth: 16 };
+            let peer = Peer {
+                host: other as u32,
+                qpn: theirs.1,
+                rq_psn: theirs.2,
+                sq_psn: mine.2,
+                depth: 16,
+                plain: false,
+            };
             self.sim.hosts.list[h].connect(Instant::ZERO, mine.0, &peer, &t).unwrap();
         }
         self.qps.push(ends.map(|(qp, ..)| qp));
@@ -101,7 +107,7 @@ impl Bench {
         attr.state = QpState::Reset;
         host.nic.modify_qp(Instant::ZERO, qp, &attr, QpAttrMask::STATE).unwrap();
         let (qpn, psn) = (host.nic.qp_number(qp).unwrap(), host.first_psn());
-        let peer = Peer { host: 0, qpn, rq_psn: psn, sq_psn: psn, depth: 16 };
+        let peer = Peer { host: 0, qpn, rq_psn: psn, sq_psn: psn, depth: 16, plain: false };
         let t = TransportConfig { timeout: 0, ..TransportConfig::default() };
         host.connect(Instant::ZERO, qp, &peer, &t).unwrap();
     }

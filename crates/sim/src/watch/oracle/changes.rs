@@ -15,6 +15,12 @@ pub enum What {
     Becomes(StarSide),
     /// Its program is killed: the queue pair goes without a word, and the NIC stays.
     Killed,
+    /// It takes back from its peer's registry what it has granted of its memory.
+    Withdraws,
+    /// The agent of its host's registry ends; and one is there again.
+    AgentEnds,
+    /// See `AgentEnds`.
+    AgentBegins,
 }
 
 /// Something that befalls a side at a set time.
@@ -50,15 +56,26 @@ impl Sim {
         let mut touched = Vec::new();
         while let Some(change) = oracle.changes.front().copied().filter(|change| change.at <= self.now) {
             oracle.changes.pop_front();
+            if self.befall_agents(oracle, change) {
+                continue;
+            }
             let Some(side) = oracle.sides.get(change.side as usize).filter(|side| !side.dead) else {
                 continue;
             };
             let (h, qp) = (side.host, side.qp);
+            if change.what == What::Killed {
+                self.end_rules(oracle, change.side);
+            }
             let nic = &mut self.hosts.list[h as usize].nic;
             let heard = match change.what {
                 // A NIC that offers no StaR says so, and so does a queue pair that has failed meanwhile.
                 What::Becomes(to) => nic.star_switch(Instant::from_ps(self.now), qp, to),
                 What::Killed => nic.destroy_qp(qp),
+                What::Withdraws => {
+                    self.withdraw(oracle, change.side);
+                    Ok(())
+                }
+                What::AgentEnds | What::AgentBegins => Ok(()),
             };
             if self.watch.journal.is_on() {
                 let place = format_args!("host {h}");
@@ -74,6 +91,21 @@ impl Sim {
             touched.push(h);
         }
         touched
+    }
+
+    /// Lets an agent end or begin, if that is due; they outlive sides.
+    fn befall_agents(&mut self, oracle: &mut Oracle, change: Change) -> bool {
+        let Some(host) = oracle.sides.get(change.side as usize).map(|side| side.host) else { return false };
+        match change.what {
+            What::AgentEnds => self.end_agent(oracle, host),
+            What::AgentBegins => self.begin_agent(oracle, host),
+            _ => return false,
+        }
+        if self.watch.journal.is_on() {
+            let what = format_args!("its registry: {:?}", change.what);
+            self.watch.journal.add(self.now, format_args!("host {host}"), what);
+        }
+        true
     }
 
     /// Whether something is yet to befall a side.

@@ -8,6 +8,7 @@
 //! All sides share words for atomics.
 
 pub mod changes;
+mod rules;
 mod side;
 
 use crate::host::Peer;
@@ -20,6 +21,7 @@ use crate::watch::sabotage::Sabotage;
 use adverb_nic::{Access, Completion, CompletionOp, MrInfo, QpCaps, RecvWr, SendOp, Status};
 use adverb_wire::Instant;
 use changes::{Change, Frozen};
+use rules::Registries;
 pub(crate) use side::RECV_SLOTS;
 use side::{RECV_BYTES, Side, WANTED_MAX};
 use std::collections::VecDeque;
@@ -72,6 +74,8 @@ pub struct Oracle {
     /// What befalls sides, earliest first; and what was the memory of those whose program was killed.
     changes: VecDeque<Change>,
     frozen: Vec<Frozen>,
+    /// What sides have granted, where NICs have StaR's registry.
+    registries: Registries,
 }
 
 impl Oracle {
@@ -151,6 +155,7 @@ impl Sim {
             dead: 0,
             changes: VecDeque::new(),
             frozen: Vec::new(),
+            registries: Registries::new(seed),
             rng,
         };
         for _ in 0..work.connections {
@@ -181,11 +186,7 @@ impl Sim {
         }
         let [Some(first), Some(second)] = qps else { return Err(adverb_nic::Error::NoSuchObject) };
         let pairs = [(a, b, first, second), (b, a, second, first)];
-        let (t, now) = (self.config.transport, Instant::from_ps(self.now));
-        for (h, other, mine, theirs) in pairs {
-            let peer = Peer { host: other, qpn: theirs.1, rq_psn: theirs.2, sq_psn: mine.2, depth: 4 };
-            self.hosts.list[h as usize].connect(now, mine.0, &peer, &t)?;
-        }
+        let first_side = oracle.sides.len() as u32;
         for (h, other, mine, _) in pairs {
             let number = oracle.sides.len() as u32;
             let index = (mine.1.get() & 0xffff) as usize;
@@ -197,6 +198,16 @@ impl Sim {
             let inbox = oracle.rooms[h as usize].slice(RECV_SLOTS as usize * RECV_BYTES);
             let next_at = self.now + oracle.rng.u64(0..=work.gap_ps);
             oracle.sides.push(Side::new(h, other, mine.0, slice, landing, inbox, next_at, work.gap_ps));
+        }
+        let numbers = [first_side, first_side + 1];
+        numbers.into_iter().try_for_each(|number| self.grant_rules(oracle, number))?;
+        let (t, now) = (self.config.transport, Instant::from_ps(self.now));
+        for (h, other, mine, theirs) in pairs {
+            let peer =
+                Peer { host: other, qpn: theirs.1, rq_psn: theirs.2, sq_psn: mine.2, depth: 4, plain: false };
+            self.hosts.list[h as usize].connect(now, mine.0, &peer, &t)?;
+        }
+        for number in numbers {
             for slot in 0..u64::from(RECV_SLOTS) {
                 self.post_inbox(oracle, number, slot)?;
             }
@@ -312,6 +323,7 @@ impl Sim {
             // What a killed program's queue has left.
             Some(number) if oracle.sides[number as usize].killed => {}
             Some(number) if completion.status != Status::Success => {
+                oracle.check_refusal(number, completion.status);
                 let side = &mut oracle.sides[number as usize];
                 if !side.dead {
                     side.dead = true;

@@ -72,7 +72,7 @@ pub(super) fn next_answer(
     r.sending += (psn.next() == answer.first.add(answer.packets)) as u8;
     if r.last_words {
         // Nobody will acknowledge it.
-        r.tx = Sender::new(psn.next());
+        r.tx = Sender::spanning(psn.next(), r.tx.sacked.bits());
         congestion::on_sent(qp, nic, &mut out.packet, congestion::Sent::Answer, now);
         return true;
     }
@@ -138,7 +138,7 @@ fn read_failed(
     r.unsent = 0;
     r.acked = 0;
     r.nak = None;
-    r.tx = Sender::new(r.tx.next);
+    r.tx = Sender::spanning(r.tx.next, r.tx.sacked.bits());
     nak(qp, nic, out, request, Syndrome::Nak(NakCode::RemoteAccessError));
     explain(qp, nic, now, 0, &Cause::local(Status::LocalAccess, fault.rule()));
     if qp.state != QpState::Err {

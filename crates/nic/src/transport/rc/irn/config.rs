@@ -1,6 +1,6 @@
 //! What a NIC that offers IRN is configured with, and what two NICs have agreed on.
 
-use super::WINDOW;
+use super::{WIDE, WINDOW};
 use adverb_wire::Duration;
 
 /// How lost packets are recovered: IRN's way, or one of the ways it is compared with (IRN 4.3).
@@ -35,12 +35,16 @@ pub enum Timers {
 pub struct IrnConfig {
     /// Recovery.
     pub scheme: Scheme,
-    /// BDP-FC: packets that may be in flight in each direction of a queue pair, 1..=[`WINDOW`]. `None` is "no
-    /// BDP-FC": the bitmaps' size alone bounds them.
+    /// BDP-FC: packets that may be in flight in each direction of a queue pair, up to
+    /// [`IrnConfig::window`]. `None` is "no BDP-FC": the bitmaps' size alone bounds them.
     pub bdp_packets: Option<u32>,
-    /// Packets of each direction of a queue pair that this host can take in at once, 1..=[`WINDOW`]: the
-    /// hello says so, and the peer keeps no more in flight.
+    /// Packets of each direction of a queue pair that this host can take in at once, up to
+    /// [`IrnConfig::window`]: the hello says so, and the peer keeps no more in flight.
     pub receive_packets: u32,
+    /// Bitmaps span [`WIDE`] packets instead of [`WINDOW`]: for simulations of fabrics with a longer
+    /// bandwidth-delay product, and of IRN without BDP-FC (IRN 4.3), which otherwise the bitmaps' size stands
+    /// in for. A NIC with 24 KB of bitmaps for each queue pair is none that anybody builds.
+    pub wide: bool,
     /// Timeout while at most [`IrnConfig::few_packets`] are in flight.
     pub rto_low: Duration,
     /// Timeout while more are.
@@ -64,9 +68,9 @@ pub struct IrnConfig {
     /// Time from finding a packet lost until it can be sent again, as for a fetch over PCIe (IRN 6.3: 2 us).
     pub retransmit_delay: Duration,
     /// That the peers know IRN was agreed on at connection set-up, out of band, and how many packets of each
-    /// direction they take in at once, 1..=[`WINDOW`]. Then there are no hellos, and a queue pair's first
-    /// request is IRN's. It takes the word of whoever says so: a peer that is plain RC drops everything, and
-    /// the queue pair fails by its retry count.
+    /// direction they take in at once, up to [`IrnConfig::window`]. Then there are no hellos, and a queue
+    /// pair's first request is IRN's. It takes the word of whoever says so: a peer that is plain RC drops
+    /// everything, and the queue pair fails by its retry count.
     pub agreed: Option<u32>,
     /// Time after which a hello that was not answered is sent again; it doubles each time.
     pub hello_interval: Duration,
@@ -80,6 +84,7 @@ impl Default for IrnConfig {
             scheme: Scheme::Selective,
             bdp_packets: Some(128),
             receive_packets: WINDOW,
+            wide: false,
             rto_low: Duration::from_us(1000),
             rto_high: Duration::from_us(3200),
             timers: Timers::Measured { probe: Some(Duration::from_us(200)) },
@@ -117,10 +122,23 @@ impl IrnConfig {
         self.redetect && self.scheme == Scheme::Selective
     }
 
+    /// Packets that a bitmap spans: the most that may be in flight in one direction of a queue pair.
+    #[inline]
+    pub fn window(&self) -> u32 {
+        if self.wide { WIDE } else { WINDOW }
+    }
+
+    /// Bitmaps span so many packets at least, and at most [`WIDE`]; connection set-up has told both ends so.
+    pub fn agree_on(&mut self, packets: u32) {
+        self.wide = packets > WINDOW;
+        self.receive_packets = self.window();
+        self.agreed = Some(self.window());
+    }
+
     /// Packets that may be in flight towards a receiver that keeps up to `window`.
     #[inline]
     pub(crate) fn limit(&self, window: u32) -> u32 {
-        self.bdp_packets.unwrap_or(WINDOW).clamp(1, window)
+        self.bdp_packets.unwrap_or(self.window()).clamp(1, window)
     }
 }
 

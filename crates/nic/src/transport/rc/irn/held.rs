@@ -19,24 +19,37 @@ struct Held {
     solicited: bool,
 }
 
-/// A place for each packet of the window; memory is taken when the first one comes early.
+/// A place for each packet of the window, in pages of [`WINDOW`] that are taken when the first one comes
+/// early: one page, but for wide windows.
 #[derive(Debug, Default)]
 pub(super) struct HeldPackets {
-    slots: Box<[Held]>,
+    pages: Box<[Box<[Held]>]>,
 }
 
 const _: () = assert!(core::mem::size_of::<Held>() <= 72);
 
 impl HeldPackets {
+    /// Page and place, among so many pages.
     #[inline]
-    fn slot(psn: Psn) -> usize {
-        (psn.get() & (WINDOW - 1)) as usize
+    fn place(psn: Psn, pages: usize) -> (usize, usize) {
+        ((psn.get() / WINDOW) as usize & pages.wrapping_sub(1), (psn.get() & (WINDOW - 1)) as usize)
     }
 
-    /// Keeps a packet whose WRITE landed at `landed`.
-    pub fn put(&mut self, packet: &Packet, landed: Span) {
-        if self.slots.is_empty() {
-            self.slots = vec![Held::default(); WINDOW as usize].into_boxed_slice();
+    fn held(&self, psn: Psn) -> Option<&Held> {
+        let (page, at) = Self::place(psn, self.pages.len());
+        self.pages.get(page)?.get(at)
+    }
+
+    /// Keeps a packet of a window of `window` packets, whose WRITE landed at `landed`.
+    pub fn put(&mut self, packet: &Packet, landed: Span, window: u32) {
+        let pages = (window / WINDOW) as usize;
+        if self.pages.len() != pages {
+            self.pages = vec![Box::default(); pages].into_boxed_slice();
+        }
+        let (page, at) = Self::place(packet.bth.psn, pages);
+        let page = &mut self.pages[page];
+        if page.is_empty() {
+            *page = vec![Held::default(); WINDOW as usize].into_boxed_slice();
         }
         let operation = packet.bth.opcode.operation();
         let eth = if operation.is_atomic() {
@@ -45,7 +58,7 @@ impl HeldPackets {
             let Reth { va, rkey, len } = packet.reth;
             AtomicEth { va, rkey, swap_add: len as u64, compare: 0 }
         };
-        self.slots[Self::slot(packet.bth.psn)] = Held {
+        page[at] = Held {
             addr: if landed.is_empty() { 0 } else { landed.addr() },
             eth,
             irn: packet.irn,
@@ -58,7 +71,7 @@ impl HeldPackets {
 
     /// The packet that was kept at `psn`.
     pub fn packet(&self, psn: Psn) -> Packet {
-        let Some(held) = self.slots.get(Self::slot(psn)) else { return Packet::default() };
+        let Some(held) = self.held(psn) else { return Packet::default() };
         let Held { eth, word, .. } = *held;
         Packet {
             bth: Bth { opcode: held.opcode, psn, solicited: held.solicited, ..Bth::default() },
@@ -76,7 +89,7 @@ impl HeldPackets {
     pub fn write_under(&self, newer: impl Iterator<Item = Psn> + Clone, span: Span, payload: &Payload<'_>) {
         let (start, end) = (span.addr(), span.addr().wrapping_add(span.len() as u64));
         let written = newer.filter_map(|psn| {
-            let held = self.slots.get(Self::slot(psn))?;
+            let held = self.held(psn)?;
             let (from, to) = (held.addr, held.addr.wrapping_add(held.payload_len as u64));
             (held.addr != 0 && from < end && start < to).then_some((from, to))
         });

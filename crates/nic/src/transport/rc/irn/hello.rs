@@ -21,7 +21,7 @@
 //! one from before them was dropped without a look at the opcode. So a hello's PSN is [`PSN_BACK`] before
 //! what this side expects.
 
-use super::{Irn, LossRecovery, WINDOW};
+use super::{Irn, LossRecovery};
 use crate::attr::QpState;
 use crate::event::Event;
 use crate::ids::QpId;
@@ -148,7 +148,7 @@ pub(super) fn send(qp: &Qp, irn: &mut Irn, nic: &mut NicState, now: Instant, pac
     let past = qp.responder.expected().add(Psn::MASK + 1 - PSN_BACK);
     packet.bth = super::bth(qp, Operation::Hello, past);
     let flags = IrnEth::MASKED_ATOMICS | if nic.irn.runs { IrnEth::RUNS } else { 0 };
-    packet.irn = IrnEth::new(flags, VERSION, nic.irn.receive_packets.clamp(1, WINDOW));
+    packet.irn = IrnEth::new(flags, VERSION, nic.irn.receive_packets.clamp(1, nic.irn.window()));
     let hello = &mut irn.hello;
     nic.counters.irn_hellos_sent += 1;
     if core::mem::take(&mut hello.answer) && !hello.ask {
@@ -164,7 +164,7 @@ pub(super) fn send(qp: &Qp, irn: &mut Irn, nic: &mut NicState, now: Instant, pac
 
 /// The peer says hello.
 pub(super) fn receive(qp: &Qp, irn: &mut Irn, nic: &mut NicState, packet: &Packet) {
-    let window = packet.irn.offset.min(WINDOW);
+    let window = packet.irn.offset.min(nic.irn.window());
     if packet.irn.sn() != VERSION || window == 0 {
         nic.counters.drop_wrong_service += 1;
         return;
@@ -204,7 +204,7 @@ pub(super) fn prove(qp: &Qp, irn: &mut Irn, nic: &NicState) {
 pub(super) fn implied(qp: &Qp, irn: &mut Irn, nic: &mut NicState) {
     if !irn.hello.is_agreed() {
         // How much it can take in it has not said: as much as this host, then.
-        let window = nic.irn.receive_packets.clamp(1, WINDOW);
+        let window = nic.irn.receive_packets.clamp(1, nic.irn.window());
         agree(qp, irn, nic, window, false);
     }
 }

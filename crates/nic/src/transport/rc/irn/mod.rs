@@ -59,6 +59,7 @@ pub use timeout::{Expiry, timeout};
 pub use tx_free::{Free, tx_free};
 
 use crate::attr::QpState;
+use crate::congestion;
 use crate::engine::execute::execute;
 use crate::engine::fetch::fetch;
 use crate::engine::step::{Next, SendStep};
@@ -77,6 +78,9 @@ use responder::Responses;
 
 /// Packets that a bitmap spans: the most that may be in flight in one direction of a queue pair.
 pub const WINDOW: u32 = 512;
+
+/// And in simulations that ask for more ([`IrnConfig::wide`]).
+pub const WIDE: u32 = 1 << 15;
 
 /// IRN's state of one queue pair; only those of a NIC that offers IRN have one.
 #[derive(Debug)]
@@ -155,18 +159,18 @@ impl Irn {
 /// is allocated with them beside the send queue (a word for each block). The paper has 52 bits on each side
 /// for the PSNs, 160 in all, and five bitmaps of 128 bits (640), with 3 bytes for each WQE.
 ///
-/// Ours are bigger for three reasons: the bitmaps hold 512 packets; deadlines and PSNs take whole words; and
-/// each of the two receivers has a second bitmap, for NACKs that are owed. The packets that came early are
-/// kept apart (allocated when the first one comes), as are the early receives; in the paper's NIC they are
-/// state in the host's memory too.
+/// Ours are bigger for three reasons: the bitmaps hold 512 packets, and say where wide ones are; deadlines
+/// and PSNs take whole words; and each of the two receivers has a second bitmap, for NACKs that are owed. The
+/// packets that came early are kept apart (allocated when the first one comes), as are the early receives; in
+/// the paper's NIC they are state in the host's memory too.
 pub const fn state_bits() -> usize {
     8 * core::mem::size_of::<Irn>()
 }
 
 /// Bits of the parts of [`state_bits`]: of the bitmaps, and of everything else.
 pub const fn state_bits_by_kind() -> (usize, usize) {
-    // Two senders with one bitmap each, two receivers with two.
-    let bitmaps = 6 * 8 * core::mem::size_of::<Bitmap>();
+    // Two senders with one bitmap each, two receivers with two. Where wide ones are is no bitmap.
+    let bitmaps = 6 * WINDOW as usize;
     (bitmaps, state_bits() - bitmaps)
 }
 
@@ -175,7 +179,7 @@ pub(super) fn on_transition(qp: &mut Qp, irn: &mut Irn, nic: &mut NicState, was:
     match (was, qp.state) {
         (QpState::Init, QpState::Rtr) => {
             if let Some(window) = nic.irn.agreed {
-                hello::agree_all(qp, irn, nic, window.clamp(1, WINDOW));
+                hello::agree_all(qp, irn, nic, window.clamp(1, nic.irn.window()));
             }
         }
         (QpState::Rtr, QpState::Rts) => hello::prove(qp, irn, nic),
@@ -289,6 +293,7 @@ fn put_packet(qp: &mut Qp, irn: &mut Irn, nic: &mut NicState, now: Instant, out:
     let runs = irn.hello.has_runs();
     if let Some(owed) = irn.responses.rx.next_owed(runs) {
         acknowledgement(qp, nic, Operation::Acknowledge, owed, msn, &mut out.packet);
+        congestion::echo(qp, nic, out);
         return true;
     }
     if let Some(owed) = irn.requests.rx.next_owed(runs) {
@@ -344,7 +349,7 @@ pub(super) fn on_timer(qp: &mut Qp, irn: &mut Irn, nic: &mut NicState, now: Inst
     if qp.deadline <= now {
         match qp.dialect {
             Dialect::Irn => patience::on_timeout(qp, irn, nic, now, silence),
-            Dialect::Plain => go_back_n::on_timeout(qp, nic, now, silence),
+            Dialect::Plain | Dialect::PlainOnly => go_back_n::on_timeout(qp, nic, now, silence),
         }
         heed_error(qp, irn);
     }

@@ -66,7 +66,7 @@ pub(super) fn on_timeout(qp: &mut Qp, irn: &mut Irn, nic: &mut NicState, now: In
     }
     nic.counters.timeouts += 1;
     if qp.control.is_some() {
-        congestion::on_loss(qp, nic, true);
+        congestion::on_loss(qp, nic, true, now);
     }
     let rto = qp.rto(nic);
     let r = &mut irn.requests;

@@ -5,7 +5,6 @@
 //! kept earns one that says so; one that comes again earns what it earned the first time. Packets in order
 //! are acknowledged when they ask for it, and all of them while a gap is being filled.
 
-use super::WINDOW;
 use super::bitmap::Bitmap;
 use adverb_wire::{Psn, SackEth};
 
@@ -23,7 +22,7 @@ pub enum Arrival {
 }
 
 /// The receiving half's state: requests have one, and READ responses one.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Receiver {
     /// The first PSN that has not arrived.
     pub expected: Psn,
@@ -56,7 +55,7 @@ pub fn receive_data(r: &Receiver, psn: Psn) -> Arrival {
     match psn.since(r.expected) {
         0 => Arrival::InOrder,
         ahead if ahead < 0 => Arrival::Duplicate,
-        ahead if ahead >= WINDOW as i32 => Arrival::Beyond,
+        ahead if ahead >= r.arrived.bits() as i32 => Arrival::Beyond,
         _ if r.early > 0 && r.arrived.get(psn) => Arrival::Duplicate,
         _ => Arrival::Early,
     }
@@ -65,13 +64,18 @@ pub fn receive_data(r: &Receiver, psn: Psn) -> Arrival {
 impl Receiver {
     /// Expects `first`.
     pub fn new(first: Psn) -> Self {
+        Self::spanning(first, super::WINDOW)
+    }
+
+    /// The same, with bitmaps of `window` packets.
+    pub(crate) fn spanning(first: Psn, window: u32) -> Self {
         Receiver {
             expected: first,
             early: 0,
             ack: false,
             not_kept: None,
-            arrived: Bitmap::default(),
-            nacks: Bitmap::default(),
+            arrived: Bitmap::spanning(window),
+            nacks: Bitmap::spanning(window),
             owed_nacks: 0,
         }
     }
@@ -150,7 +154,7 @@ impl Receiver {
     pub fn next_owed(&mut self, runs: bool) -> Option<Owed> {
         let psn = self.expected;
         if self.owed_nacks > 0 {
-            let at = psn.add(self.nacks.first_one(psn, WINDOW));
+            let at = psn.add(self.nacks.first_one(psn, self.nacks.bits()));
             let sack = if runs { self.run_around(at) } else { SackEth::new(0, at) };
             self.owed_nacks -= self.nacks.clear_run(sack.psn(), 1 + sack.more());
             self.ack = false;
@@ -165,7 +169,7 @@ impl Receiver {
 
     /// The run of packets around `at`, which came early.
     fn run_around(&self, at: Psn) -> SackEth {
-        let room = WINDOW - at.since(self.expected) as u32;
+        let room = self.arrived.bits() - at.since(self.expected) as u32;
         let after = self.arrived.first_zero(at, room.min(1 + SackEth::MORE_MAX)) - 1;
         let before = at.since(self.expected) as u32;
         let before = self.arrived.ones_before(at, before.min(SackEth::MORE_MAX - after));

@@ -99,9 +99,9 @@ impl Requests {
     }
 
     /// Requests are IRN's from this PSN on; answers are numbered from it too.
-    fn begin(&mut self, psn: Psn) {
-        self.tx = Sender::new(psn);
-        self.rx = Receiver::new(psn);
+    fn begin(&mut self, psn: Psn, window: u32) {
+        self.tx = Sender::spanning(psn, window);
+        self.rx = Receiver::spanning(psn, window);
         self.next_answer = psn;
     }
 
@@ -145,7 +145,7 @@ pub(super) fn before(
         };
     }
     if qp.requester.is_empty() {
-        irn.requests.begin(qp.requester.next_psn());
+        irn.requests.begin(qp.requester.next_psn(), nic.irn.window());
         qp.dialect = Dialect::Irn;
         return None;
     }
@@ -317,6 +317,9 @@ fn on_acknowledge(qp: &mut Qp, irn: &mut Irn, nic: &mut NicState, now: Instant, 
         }
     };
     *counter += 1;
+    if packet.bth.becn {
+        congestion::on_echo(qp);
+    }
     let knew = r.tx.is_recovering();
     if receive_ack(&mut r.tx, &nic.irn, psn, super::nack(packet), rto, now) == Acked::Ghost {
         nic.counters.drop_ghost_ack += 1;
@@ -331,7 +334,7 @@ fn on_acknowledge(qp: &mut Qp, irn: &mut Irn, nic: &mut NicState, now: Instant, 
     let lost = !knew && r.tx.is_recovering();
     acknowledged(qp, irn, nic, now);
     if lost && qp.control.is_some() {
-        congestion::on_loss(qp, nic, false);
+        congestion::on_loss(qp, nic, false, now);
     }
     if let Syndrome::RnrNak { timer } = syndrome
         && qp.state != QpState::Err
@@ -562,7 +565,7 @@ fn changed() -> Cause {
 pub(crate) fn forget(qp: &mut Qp, irn: &mut Irn) {
     let next = qp.requester.next_psn();
     let r = &mut irn.requests;
-    r.tx = Sender::new(next);
+    r.tx = Sender::spanning(next, r.tx.sacked.bits());
     r.reads.clear();
     r.answered = 0;
     r.refused = None;

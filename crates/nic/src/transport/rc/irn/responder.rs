@@ -11,7 +11,7 @@ use super::held::HeldPackets;
 use super::sender::Probe;
 use super::timeout::timeout;
 use super::tx_free::has_lost;
-use super::{Acked, Arrival, Irn, Receiver, Sender, WINDOW, hello, receive_ack, receive_data};
+use super::{Acked, Arrival, Irn, Receiver, Sender, hello, receive_ack, receive_data};
 use crate::memory::{Access, Payload, RemoteRight, Span};
 use crate::qp::Qp;
 use crate::state::NicState;
@@ -100,10 +100,10 @@ impl Default for Responses {
 
 impl Responses {
     /// Requests are IRN's from this PSN on; answers are numbered from it too.
-    fn begin(&mut self, psn: Psn, limit: u32, receives: u32) {
+    fn begin(&mut self, psn: Psn, (limit, window): (u32, u32), receives: u32) {
         self.receives_before = receives;
-        self.rx = Receiver::new(psn);
-        self.tx = Sender::new(psn);
+        self.rx = Receiver::spanning(psn, window);
+        self.tx = Sender::spanning(psn, window);
         self.next_answer = psn;
         self.limit = limit;
     }
@@ -192,13 +192,15 @@ pub(super) fn on_request(
     let expected = qp.responder.expected();
     if !irn.receiving {
         // The first comes when all of plain RC's requests are done; one from elsewhere is not the peer's.
-        if !(0..WINDOW as i32).contains(&packet.bth.psn.since(expected)) {
+        let window = nic.irn.window();
+        if !(0..window as i32).contains(&packet.bth.psn.since(expected)) {
             nic.counters.drop_out_of_order += 1;
             return;
         }
         hello::implied(qp, irn, nic);
         irn.receiving = true;
-        irn.responses.begin(expected, nic.irn.limit(irn.hello.peer_window()), qp.receives_taken());
+        let limit = nic.irn.limit(irn.hello.peer_window());
+        irn.responses.begin(expected, (limit, window), qp.receives_taken());
     }
     let psn = packet.bth.psn;
     match receive_data(&irn.responses.rx, psn) {
@@ -209,7 +211,7 @@ pub(super) fn on_request(
             match landed {
                 Some(span) => {
                     nic.counters.early_packets += 1;
-                    r.held.put(packet, span);
+                    r.held.put(packet, span, r.rx.arrived.bits());
                     r.rx.keep(psn);
                 }
                 None => {
@@ -361,7 +363,7 @@ fn place_under_newer(
 
 /// The early packets after `psn`.
 fn newer(rx: &Receiver, psn: Psn) -> impl Iterator<Item = Psn> + Clone + '_ {
-    let end = rx.expected.add(WINDOW);
+    let end = rx.expected.add(rx.arrived.bits());
     let next = move |from: Psn| {
         let left = end.since(from).max(0) as u32;
         let skip = rx.arrived.first_one(from, left);
@@ -431,7 +433,8 @@ fn receive_for(qp: &mut Qp, irn: &Irn, nic: &mut NicState, sn: u32) -> Option<Op
     if ahead == -1 && qp.responder.receive_taken {
         return Some(None);
     }
-    let ahead = usize::try_from(ahead).ok().filter(|ahead| *ahead < WINDOW as usize)?;
+    let window = irn.responses.rx.arrived.bits() as usize;
+    let ahead = usize::try_from(ahead).ok().filter(|ahead| *ahead < window)?;
     let receiver = qp.receiver.as_deref_mut()?;
     while receiver.early_count() <= ahead {
         let mut list = receiver.spare_list(room);

@@ -66,6 +66,11 @@ pub struct Sender {
 impl Sender {
     /// Nothing in flight; the first packet will be `first`.
     pub fn new(first: Psn) -> Self {
+        Self::spanning(first, super::WINDOW)
+    }
+
+    /// The same, with a bitmap of `window` packets.
+    pub(crate) fn spanning(first: Psn, window: u32) -> Self {
         Sender {
             una: first,
             next: first,
@@ -83,7 +88,7 @@ impl Sender {
             deadline: Instant::NEVER,
             sent: Instant::ZERO,
             round_trip: RoundTrip::default(),
-            sacked: Bitmap::default(),
+            sacked: Bitmap::spanning(window),
             uncounted: 0,
             again: Again::default(),
         }
@@ -104,7 +109,7 @@ impl Sender {
     /// How far the next new packet may be ahead of the cumulative acknowledgement.
     #[inline]
     pub(super) fn reach(&self, limit: u32) -> u32 {
-        (limit + self.uncounted).min(Bitmap::BITS)
+        (limit + self.uncounted).min(self.sacked.bits())
     }
 
     /// Whether lost packets are being sent again.
@@ -202,12 +207,13 @@ impl Sender {
     /// Order of the marks; bits only inside of what is in flight.
     pub fn check_invariants(&self) {
         let window = self.next.since(self.una);
-        assert!((0..=Bitmap::BITS as i32).contains(&window), "in flight: {window}");
+        let bits = self.sacked.bits();
+        assert!((0..=bits as i32).contains(&window), "in flight: {window}");
         let inside = |psn: Psn| (0..=window).contains(&psn.since(self.una));
         assert!(inside(self.lost_below), "lost beyond what was sent");
         assert!(!self.recovering || inside(self.recovery_end), "recovery ends outside of what was sent");
-        assert!(!self.sacked.get(self.una) || window == Bitmap::BITS as i32, "sacked at the cumulative one");
-        let outside = Bitmap::BITS - window as u32;
+        assert!(!self.sacked.get(self.una) || window == bits as i32, "sacked at the cumulative one");
+        let outside = bits - window as u32;
         assert_eq!(self.sacked.first_one(self.next, outside), outside, "sacked what was not sent");
         assert!([0, self.sacked.count_ones()].contains(&self.uncounted), "BDP-FC counts what has arrived");
         assert!(self.recovering || self.again.is_empty(), "remembers an old recovery");

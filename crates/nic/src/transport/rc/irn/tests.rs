@@ -120,6 +120,12 @@ fn the_factor_switches() {
 
     let c = IrnConfig { bdp_packets: None, ..IrnConfig::paper() };
     assert_eq!((c.limit(WINDOW), c.limit(64), IrnConfig::paper().limit(WINDOW)), (WINDOW, 64, 110));
+    let c = IrnConfig { wide: true, ..c };
+    assert_eq!(
+        (c.window(), c.limit(WIDE), c.limit(WINDOW)),
+        (WIDE, WIDE, WINDOW),
+        "the peer's may be narrow"
+    );
 }
 
 #[test]
@@ -402,8 +408,8 @@ fn a_tail_probe_is_of_what_the_receiver_is_not_known_to_have() {
 fn state_is_within_its_budget() {
     let (bitmaps, rest) = state_bits_by_kind();
     assert_eq!(bitmaps, 6 * WINDOW as usize, "six bitmaps where the paper has five of 128 bits");
-    assert_eq!(rest, 4608, "numbers, marks, timers, and the heads of tables");
-    assert_eq!(state_bits(), 7680);
+    assert_eq!(rest, 4992, "numbers, marks, timers, and the heads of tables");
+    assert_eq!(state_bits(), 8064);
     assert_eq!(core::mem::size_of::<Option<Box<Irn>>>(), 8, "a plain RC queue pair pays one word");
 }
 
@@ -419,13 +425,14 @@ fn run(seed: u64, config: IrnConfig, total: u32) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let first = psn(rng.u32(0..100));
     let number = |p: Psn| p.since(first) as u32;
-    let (mut s, mut r) = (Sender::new(first), Receiver::new(first));
+    let (mut s, mut r) =
+        (Sender::spanning(first, config.window()), Receiver::spanning(first, config.window()));
     let mut arrived = BTreeSet::new();
     let mut sent = BTreeMap::<u32, u32>::new();
     let mut wire: Vec<Flight> = Vec::new();
     let loss = rng.f64() * 0.3;
     let reorder = rng.usize(1..20);
-    let limit = config.limit(WINDOW);
+    let limit = config.limit(config.window());
     let (mut now, mut steps) = (0, 0);
     while number(s.una) < total {
         now += 1;
@@ -558,6 +565,7 @@ proptest! {
         backoff in any::<bool>(),
         redetect in any::<bool>(),
         runs in any::<bool>(),
+        wide in prop::bool::weighted(0.1),
         timers in prop::sample::select(vec![
             Timers::Paper,
             Timers::Measured { probe: None },
@@ -574,8 +582,10 @@ proptest! {
             redetect,
             runs,
             timers,
+            wide,
             ..IrnConfig::paper()
         };
-        run(seed, config, 300);
+        // More than a window of the narrow kind, if it is wide.
+        run(seed, config, if wide { 700 } else { 300 });
     }
 }

@@ -42,7 +42,7 @@ use crate::state::NicState;
 use crate::transport::requester as common;
 use adverb_wire::star::{Answer, Op, Record, Stamp, StarEth, Ticket, features};
 use adverb_wire::{Bth, Duration, Instant, Key, Opcode, Operation, Packet, Psn, Service};
-use peer::{Ask, Peer};
+use peer::Peer;
 use std::collections::VecDeque;
 
 /// Packets that may be in flight.
@@ -187,6 +187,11 @@ impl Star {
         self.peer.deadline()
     }
 
+    /// Since when a completion that was told is unacknowledged, if its time is up.
+    pub fn overdue_since(&self, now: Instant) -> Option<Instant> {
+        self.peer.overdue_since(now)
+    }
+
     /// The queue pair's rate lets data go on.
     pub fn end_wait(&mut self) {
         self.peer.pulls.wake();
@@ -252,11 +257,27 @@ fn heed_error(qp: &mut Qp, star: &mut Star) {
 const TOO_LATE: &str = "the stateless side found every copy past its deadline, for the timeout, retry count \
                         times over: the way there takes longer than the lifetime (StaR; IBTA 9.7.6.1.3)";
 
-/// Whether a silence is shorter than the timeout, retry count times over.
-fn is_patient(qp: &Qp, nic: &NicState, silent: Duration) -> bool {
+/// Whether it is borne once more that a copy came too late. Who says so lives, and one of the two may have
+/// had no processor: that is borne as such silence is.
+fn bears_late(qp: &mut Qp, star: &Star, nic: &NicState, now: Instant) -> bool {
+    let silent = now.since(star.moved).minus(qp.requester.excused.time());
+    qp.requester.excused.add(silent, nic.tolerance.excused_max) || is_patient(qp, nic, silent)
+}
+
+/// The timeout, retry count times over; `None` for ever.
+fn patience(qp: &Qp, nic: &NicState) -> Option<Duration> {
     let (rto, retries) = (qp.rto(nic), qp.attr.retry_cnt);
-    let patience = rto.max(nic.tolerance.share(retries)).times(u64::from(retries) + 1);
-    rto == Duration::ZERO || silent < patience
+    (rto > Duration::ZERO).then(|| rto.max(nic.tolerance.share(retries)).times(u64::from(retries) + 1))
+}
+
+/// Whether a silence is shorter than that.
+fn is_patient(qp: &Qp, nic: &NicState, silent: Duration) -> bool {
+    patience(qp, nic).is_none_or(|patience| silent < patience)
+}
+
+/// A wait, and no longer than a quarter of the patience: what is lost once or twice goes out again in time.
+fn share_of_patience(qp: &Qp, nic: &NicState, wait: Duration) -> Duration {
+    patience(qp, nic).map_or(wait, |patience| wait.min(Duration::from_ps(patience.as_ps() / 4)))
 }
 
 /// The queue pair has changed its state by its owner's hand.
@@ -335,9 +356,11 @@ fn acknowledge_record(qp: &Qp, remote: Remote, nic: &NicState, out: &mut TxFrame
 
 /// The queue pair's timer ran out.
 pub(super) fn on_timer(qp: &mut Qp, star: &mut Star, nic: &mut NicState, now: Instant, silence: Silence) {
-    if !star.peer.on_timer(qp, nic, now) {
-        star.peer.ask = Ask::No;
-        peer::give_up(qp, nic, now);
+    if star.peer.pulls.on_timer(qp, nic, now) {
+        pulls::give_up(star);
+    }
+    if let Some(what) = star.peer.on_timer(qp, nic, now, silence) {
+        peer::give_up(qp, star, nic, now, what, silence);
     }
     if qp.deadline <= now {
         if core::mem::take(&mut qp.requester.rnr_wait) {
@@ -393,7 +416,7 @@ pub(super) fn on_packet(
             }
         }
         Operation::WqePacket => {
-            if star.peer.on_work(nic, packet, payload) && core::mem::take(&mut qp.requester.rnr_wait) {
+            if star.peer.on_work(nic, now, packet, payload) && core::mem::take(&mut qp.requester.rnr_wait) {
                 qp.deadline = star.tx.deadline();
             }
         }

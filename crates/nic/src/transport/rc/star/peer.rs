@@ -2,6 +2,10 @@
 //! in [`super::pulls`], its send requests. WQEPs come in and are acknowledged; CQEPs go out, one at a time,
 //! until they are.
 
+mod unheard;
+
+pub(super) use unheard::{first_wait, give_up};
+
 use super::pull::Pull;
 use super::pulls::Pulls;
 use super::{Remote, Star};
@@ -17,6 +21,7 @@ use crate::work::Status;
 use adverb_wire::star::{self, Cqe, Op, Record, StarEth};
 use adverb_wire::{Bth, Duration, Instant, Opcode, Operation, Packet, Psn, Service};
 use std::collections::VecDeque;
+use unheard::Wait;
 
 /// Completions of a CQEP at most.
 const CQES: usize = 64;
@@ -99,10 +104,9 @@ pub(super) struct Peer {
     has_ended: bool,
     /// Why this side has failed, for the other one to hear.
     closing: Option<Status>,
-    /// When the CQEP is sent again; since when it is under way; how often it was.
+    /// When the CQEP is sent again; and the silence that it meets.
     at: Instant,
-    since: Instant,
-    repeats: u8,
+    wait: Wait,
     body: Option<QueueMemory>,
 }
 
@@ -133,8 +137,7 @@ impl Peer {
             has_ended: false,
             closing: None,
             at: Instant::NEVER,
-            since: Instant::ZERO,
-            repeats: 0,
+            wait: Wait::default(),
             body: None,
         }
     }
@@ -179,7 +182,7 @@ impl Peer {
     /// The other side is to be told of this completion.
     pub fn complete(&mut self, cqe: Cqe) {
         self.cqes.push_back(cqe);
-        self.is_due |= self.under_way.is_none();
+        self.is_due |= self.under_way.is_none() || self.wait.rests();
     }
 
     /// A completion that was to go with its data does not: the other side is told otherwise.
@@ -212,14 +215,14 @@ impl Peer {
     /// The other side is asked how many receives it has posted.
     pub fn ask_for_receives(&mut self) {
         self.ask = Ask::Asking;
-        self.is_due |= self.under_way.is_none();
+        self.is_due |= self.under_way.is_none() || self.wait.rests();
     }
 
     /// This side has failed because the other one refused something.
     pub fn close(&mut self, status: Status) {
         if self.closing.is_none() {
             self.closing = Some(status);
-            self.is_due |= self.under_way.is_none();
+            self.is_due |= self.under_way.is_none() || self.wait.rests();
         }
     }
 
@@ -287,7 +290,7 @@ impl Peer {
         let psn = self.next_number(queue);
         let bth = Bth { opcode, psn, dest_qp: qp.peer, ..Bth::default() };
         let flags = if queue == RECEIVES { StarEth::RECV_QUEUE } else { 0 };
-        let irn = StarEth::new(Op::Control, flags, 0, 0).into();
+        let irn = StarEth::new(Op::Control, flags, 0, self.completions()).into();
         out.packet = Packet { flow: qp.flow(nic), bth, irn, ticket: remote.ticket, ..Packet::default() };
         out.path = qp.path;
     }
@@ -310,13 +313,17 @@ impl Peer {
         let Some(body) = &self.body else { return false };
         let room = CQES.min(qp.mtu() as usize / Cqe::LEN);
         let (first, count) = match self.under_way {
-            Some(under_way) => under_way,
+            Some(under_way) => {
+                self.wait.go_on(now);
+                under_way
+            }
             None => {
                 let new = (self.next, self.cqes.len().min(room) as u16);
                 self.next = self.next.wrapping_add(new.1.into());
                 self.under_way = Some(new);
                 self.token = self.token.wrapping_add(1);
-                (self.since, self.repeats, self.was_urged) = (now, 0, false);
+                self.was_urged = false;
+                self.wait.begin(now);
                 new
             }
         };
@@ -347,11 +354,6 @@ impl Peer {
         true
     }
 
-    /// How long an acknowledgement is waited for, for the so manieth time.
-    fn wait(&self, qp: &Qp, nic: &NicState) -> Duration {
-        self.pulls.round_trip_wait(qp, nic).times(1 << self.repeats.min(DOUBLINGS_MAX))
-    }
-
     /// The other side has the completions before `psn`.
     pub fn on_event_acknowledged(&mut self, packet: &Packet, now: Instant) {
         let eth = StarEth::from(packet.irn);
@@ -362,8 +364,8 @@ impl Peer {
         if !(i32::from(count)..=sent).contains(&taken) {
             return;
         }
-        if self.repeats == 0 {
-            self.pulls.measured(now.since(self.since));
+        if self.wait.repeats == 0 {
+            self.pulls.measured(now.since(self.wait.since));
         }
         self.cqes.drain(..usize::from(count));
         self.under_way = None;
@@ -378,7 +380,13 @@ impl Peer {
     }
 
     /// Takes in entries of the other side's queues. True if there are new receives.
-    pub fn on_work(&mut self, nic: &mut NicState, packet: &Packet, payload: &Payload<'_>) -> bool {
+    pub fn on_work(
+        &mut self,
+        nic: &mut NicState,
+        now: Instant,
+        packet: &Packet,
+        payload: &Payload<'_>,
+    ) -> bool {
         let eth = StarEth::from(packet.irn);
         let queue = usize::from(eth.has(StarEth::RECV_QUEUE));
         let mut bytes = [0; crate::limits::MAX_MTU];
@@ -417,7 +425,7 @@ impl Peer {
             self.may_cover = self.merges && all_new && !owed;
         }
         // Who asks lives, and waits: what was given up is taken up again.
-        self.pulls.resume();
+        self.pulls.resume(now);
         if self.under_way.is_some() && self.at == Instant::NEVER {
             self.is_due = true;
         }
@@ -439,22 +447,6 @@ impl Peer {
             self.pulls.push(Pull::new(entry, data));
         }
         fits
-    }
-
-    /// A timer may have run out. False when the other side is to be taken for gone.
-    pub fn on_timer(&mut self, qp: &Qp, nic: &NicState, now: Instant) -> bool {
-        self.pulls.on_timer(qp, nic, now);
-        if self.at > now {
-            return true;
-        }
-        self.at = Instant::NEVER;
-        if super::is_patient(qp, nic, now.since(self.since)) {
-            self.repeats = self.repeats.saturating_add(1);
-            self.is_due = true;
-            return true;
-        }
-        // It is told again when it asks.
-        self.ask != Ask::Asking
     }
 }
 
@@ -560,15 +552,3 @@ pub(super) fn cqe_of(wqe: &Wqe, index: u32) -> Cqe {
 /// Rule of receives that the other side has told of and that do not come.
 const PROMISED: &str = "the stateless side said that it has a receive, and did not tell which within the \
                         timeout, retry count times over (StaR; IBTA 9.7.6.1.3)";
-
-/// The other side has not answered for too long: the oldest request fails of it.
-pub(super) fn give_up(qp: &mut Qp, nic: &mut NicState, now: Instant) {
-    let rule = "the stateless side did not say whether it has a receive, within the timeout, retry count \
-                times over (StaR; IBTA 9.7.6.1.3)";
-    fail_oldest(qp, nic, now, &Cause::local(Status::TransportRetryExceeded, rule));
-}
-
-/// The wait for an acknowledgement that was not measured yet.
-pub(super) const fn first_wait() -> Duration {
-    FIRST_WAIT
-}

@@ -18,7 +18,7 @@ pub(super) use answers::on_answer;
 
 use super::burst::packets_of;
 use super::pull::{Pull, check, head, read_out};
-use super::{NEVER_SENT, Sent, Star, egress, peer};
+use super::{NEVER_SENT, Sent, Star, egress, peer, share_of_patience};
 use crate::congestion;
 use crate::engine::step::SendStep;
 use crate::frame::TxFrame;
@@ -35,6 +35,8 @@ use std::collections::VecDeque;
 /// Packets that may be under way.
 const WINDOW: u32 = 64;
 const DOUBLINGS_MAX: u8 = 6;
+/// Waits in which the other side has asked, before what it asks for is given up.
+const ASKED_MIN: u8 = 2;
 const _: () = assert!(WINDOW.is_power_of_two());
 
 /// The other side's send requests.
@@ -66,6 +68,10 @@ pub(super) struct Pulls {
     /// Since when nothing has moved, and how often it was sent again.
     moved: Instant,
     repeats: u8,
+    /// The other side has asked in this wait, and in how many before; it has not, and nothing is sent again.
+    is_asked: bool,
+    asked: u8,
+    rests: bool,
     /// A packet whose answer is timed, and how long answers take.
     timed: Option<(Psn, Instant)>,
     round_trip: Option<Duration>,
@@ -93,6 +99,9 @@ impl Pulls {
             rnr_spent: 0,
             moved: Instant::ZERO,
             repeats: 0,
+            is_asked: false,
+            asked: 0,
+            rests: false,
             timed: None,
             round_trip: None,
             result: None,
@@ -167,11 +176,20 @@ impl Pulls {
         self.is_due |= !self.queue.is_empty();
     }
 
-    /// The other side has been heard, after this one had given it up.
-    pub fn resume(&mut self) {
+    /// The other side asks, maybe after this one had given it up: its time begins anew then.
+    pub fn resume(&mut self, now: Instant) {
+        if core::mem::take(&mut self.rests) {
+            self.move_on(now);
+        }
+        self.is_asked = true;
         if self.una != self.high && self.at == Instant::NEVER {
             self.go_back();
         }
+    }
+
+    /// Something has moved, or begins.
+    fn move_on(&mut self, now: Instant) {
+        (self.moved, self.repeats, self.is_asked, self.asked) = (now, 0, false, 0);
     }
 
     /// Nothing more is executed.
@@ -220,21 +238,28 @@ impl Pulls {
         Some((pull, &mut self.result))
     }
 
-    /// A timer may have run out.
-    pub fn on_timer(&mut self, qp: &Qp, nic: &NicState, now: Instant) {
+    /// A timer may have run out. True if the oldest request fails: the other side has asked for it up to now,
+    /// and what it takes does not get through. Who has not asked is silent as a whole, and not waited for.
+    pub fn on_timer(&mut self, qp: &Qp, nic: &NicState, now: Instant) -> bool {
         if self.rnr_at <= now {
             self.rnr_at = Instant::NEVER;
             self.is_due = true;
         }
         if self.at > now {
-            return;
+            return false;
         }
         self.at = Instant::NEVER;
+        let is_asked = core::mem::take(&mut self.is_asked);
+        self.asked = self.asked.saturating_add(is_asked.into());
         if super::is_patient(qp, nic, now.since(self.moved)) {
             self.repeats = self.repeats.saturating_add(1);
             self.went_back = false;
             self.go_back();
+            return false;
         }
+        let fails = is_asked && self.asked >= ASKED_MIN;
+        self.rests = !fails;
+        fails
     }
 
     /// Packets of a request are done with; it completes.
@@ -306,7 +331,7 @@ fn begin(qp: &mut Qp, star: &mut Star, nic: &mut NicState, now: Instant) -> bool
     let refusal = if pull.is_read() { check(qp, nic, pull).err() } else { None };
     let packets = if refusal.is_some() { 0 } else { len.div_ceil(mtu) };
     if pulls.una == pulls.end {
-        (pulls.moved, pulls.repeats) = (now, 0);
+        pulls.move_on(now);
     }
     let end = pulls.end;
     if let Some(pull) = pulls.queue.get_mut(pulls.begun) {
@@ -348,6 +373,11 @@ fn drop_front(star: &mut Star, status: Status) {
     if status != Status::Success {
         star.peer.pulls.end();
     }
+}
+
+/// The oldest request fails: nothing of it got through for the timeout, retry count times over.
+pub(super) fn give_up(star: &mut Star) {
+    drop_front(star, Status::TransportRetryExceeded);
 }
 
 /// All packets of the oldest request are answered.
@@ -463,7 +493,8 @@ fn send(qp: &mut Qp, star: &mut Star, nic: &mut NicState, now: Instant, out: &mu
     out.path = qp.path;
     pulls.cursor = psn.add(packets);
     if pulls.at == Instant::NEVER {
-        pulls.at = now + pulls.round_trip_wait(qp, nic).times(1 << pulls.repeats.min(DOUBLINGS_MAX));
+        let wait = pulls.round_trip_wait(qp, nic).times(1 << pulls.repeats.min(DOUBLINGS_MAX));
+        pulls.at = now + share_of_patience(qp, nic, wait);
     }
     if reads {
         congestion::on_sent(qp, nic, &mut out.packet, congestion::Sent::Answer, now);

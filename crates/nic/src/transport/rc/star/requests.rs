@@ -25,7 +25,7 @@ use adverb_wire::star::{Answer, Cqe, Merged, Op, Place, Stamp, StarEth, Verdict}
 use adverb_wire::{Bth, Duration, Instant, Key, Opcode, Operation, Packet, Psn, Reth, SackEth, Service};
 
 /// Rule of requests that the protocol does not carry.
-const NOT_CARRIED: &str = "StaR carries no atomics of the stateful side";
+const NOT_CARRIED: &str = "StaR carries no masked atomics";
 /// Rules of refusals.
 const ACCESS: &str = "the stateless side refused the access: key, bounds or rights (StaR NAK access)";
 const OWN_BUFFERS: &str =
@@ -319,7 +319,7 @@ pub(super) fn on_answer(
     nic.counters.acks_received += 1;
     advance(qp, star, nic, now);
     if !knew && star.tx.is_recovering() && qp.control.is_some() {
-        congestion::on_loss(qp, nic, false);
+        congestion::on_loss(qp, nic, false, now);
     }
     acknowledged(qp, star, nic, now);
 }
@@ -357,7 +357,7 @@ fn take(
         Verdict::Expired => {
             nic.counters.star_deferred += 1;
             // A way that takes longer than the lifetime is as good as none.
-            if psn == star.tx.una && !super::is_patient(qp, nic, now.since(star.moved)) {
+            if psn == star.tx.una && !super::bears_late(qp, star, nic, now) {
                 let cause = Cause::local(Status::TransportRetryExceeded, super::TOO_LATE);
                 star.refuse(psn, Cause { packet: Some(received(packet)), ..cause });
                 return true;
@@ -578,7 +578,7 @@ pub(super) fn on_timeout(qp: &mut Qp, star: &mut Star, nic: &mut NicState, now: 
     }
     nic.counters.timeouts += 1;
     if qp.control.is_some() {
-        congestion::on_loss(qp, nic, true);
+        congestion::on_loss(qp, nic, true, now);
     }
     let silent = now.since(star.moved).minus(qp.requester.excused.time());
     let patience =

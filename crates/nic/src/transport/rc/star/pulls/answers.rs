@@ -64,7 +64,8 @@ pub(in crate::transport::rc::star) fn on_answer(
     if pulls.cursor.is_before(pulls.una) {
         pulls.cursor = pulls.una;
     }
-    (pulls.moved, pulls.repeats, pulls.went_back) = (now, 0, false);
+    pulls.move_on(now);
+    pulls.went_back = false;
     pulls.is_due = true;
     pulls.at = if pulls.una == pulls.high { Instant::NEVER } else { now + pulls.round_trip_wait(qp, nic) };
 }
@@ -159,6 +160,8 @@ fn take(
         }
         Verdict::Busy => {
             nic.counters.star_deferred += 1;
+            // It has come, so it is not lost.
+            pulls.moved = now;
             if sent.is_merged && star.peer.urge() {
                 star.peer.pulls.go_back();
             }

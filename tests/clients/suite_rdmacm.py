@@ -1,0 +1,302 @@
+"""Stock programs of rdma_cm, as Debian's rdmacm-utils ships them: connections, datagrams and rsockets, through shared
+memory, UDP, with loss, with IRN."""
+
+import glob
+import os
+import re
+import struct
+
+from harness import Case, Fail, Skip, compile_c, read_counters, require, require_text
+
+NOTES = ("perftest's UC -R is not among them: rdma_cm makes connections of RC",)
+TCP, UDP = 0x0106, 0x0111
+LOSS = ("--loss", "0.01", "--seed", "5")
+# How the two processes reach one another, and what happens to their packets.
+ROUTES = {
+    "shm": {},
+    "udp": {"options": ("--path", "udp")},
+    "two-addresses": {"client_address": "127.0.0.2"},
+    "lossy": {"options": ("--path", "udp", *LOSS), "faulty": True},
+    "irn": {"options": ("--path", "udp", "--transport", "irn", *LOSS), "faulty": True},
+}
+# For what sends too few packets for a loss to be sure, or datagrams, which nobody repeats.
+CLEAN = ("shm", "udp", "two-addresses")
+# The port that udaddy and mckey have written into them.
+FIXED_PORT = 7174
+ROW = 64
+USED, LISTENS = 1 << 63, 1 << 36
+
+
+def listens(folder, address, space, port):
+    """Whether somebody listens on a port of rdma_cm: the table of ports of the address, in its shared folder."""
+    for table in glob.glob(os.path.join(glob.escape(folder), f"*-{address}-v2", "ports")):
+        with open(table, "rb") as f:
+            rows = f.read()
+        for at in range(0, len(rows) - 7, ROW):
+            (key,) = struct.unpack_from("<Q", rows, at)
+            if key & USED and key & LISTENS and key & 0xFFFFFFFF == (space << 16) + port:
+                return True
+    return False
+
+
+def start(room, server, client, space=TCP, port=None, options=(), server_address="127.0.0.1", client_address=None,
+          faulty=False):
+    """Starts both, the client when the server listens. `{port}` and `{server}` in their arguments are filled in."""
+    del faulty
+    require(server[0], client[0])
+    port = port or room.port()
+    words = {"port": str(port), "server": server_address}
+    # A folder of its own, so that nothing is found there that somebody else left.
+    folder = room.path("shared")
+    env = {"ADVERB": f"directory={folder}"}
+    procs = []
+    for side, argv, address in (("server", server, server_address), ("client", client, client_address or server_address)):
+        own = ("--counters", room.path(side + ".counters"), *options)
+        procs.append(room.adverb(side, [word.format(**words) for word in argv], address=address, options=own, env=env))
+        if side == "server":
+            room.wait_until("listener", lambda: alive(procs[0]) and listens(folder, server_address, space, port))
+    return procs
+
+
+def alive(proc):
+    if proc.popen.poll() is not None:
+        raise Fail(f"{proc.label} exited with {proc.popen.returncode} before it listened")
+    return True
+
+
+def expect_counters(room, faulty):
+    """Messages of the connection manager went both ways; and where faults were asked for, some came."""
+    sides = {side: read_counters(room.path(side + ".counters")) for side in ("server", "client")}
+    for side, counted in sides.items():
+        if not counted.get("cm_sent") or not counted.get("cm_received"):
+            raise Fail(f"the {side}'s connection manager sent {counted.get('cm_sent')} messages and received "
+                       f"{counted.get('cm_received')}")
+    faults = sum(value for counted in sides.values() for name, value in counted.items() if name.startswith("fault"))
+    if faulty and faults == 0:
+        raise Fail(f"no fault was counted: {sides}")
+
+
+def case(name, server, client, server_says=(), client_says=(), timeout=30, routes=tuple(ROUTES), short=("shm", "lossy"),
+         **how):
+    """One for each route; `make test` has time for the short ones."""
+    for route in routes:
+        yield Case(f"rdmacm/{name}-{route}", runner(server, client, server_says, client_says, dict(how, **ROUTES[route])),
+                   timeout, long=route not in short)
+
+
+def runner(server, client, server_says, client_says, how):
+    def run(room):
+        sides = start(room, server, client, **how)
+        room.all_succeed(*sides, excuse=channel_closed_under_it)
+        for proc, patterns in zip(sides, (server_says, client_says)):
+            for pattern in patterns:
+                require_text(proc.output(), pattern, proc.label)
+        expect_counters(room, how.get("faulty", False))
+
+    return run
+
+
+def channel_closed_under_it(proc):
+    """rping's thread of events asks for the next one when the other has closed the channel, if it had no processor
+    between acknowledging the last one and asking: it ends the process with its own words, whatever the NIC is."""
+    return (proc.popen.returncode == 255 and "DISCONNECT EVENT" in proc.output()
+            and "rdma_get_cm_event: Bad file descriptor" in proc.output())
+
+
+def pings(room):
+    """rping's client prints each ping that came back, and both validate what is in it."""
+    server, client = start(room, ["rping", "-s", "-a", "{server}", "-p", "{port}", "-C", "5", "-V", "-v"],
+                           ["rping", "-c", "-a", "{server}", "-p", "{port}", "-C", "5", "-V", "-v"])
+    room.all_succeed(server, client, excuse=channel_closed_under_it)
+    for proc in (server, client):
+        if len(re.findall(r"ping data: rdma-ping-\d", proc.output())) != 5:
+            raise Fail(f"{proc.label} did not print five pings")
+
+
+def refused(room):
+    """Nobody listens: the client is told so at once."""
+    require("rping")
+    proc = room.adverb("client", ["rping", "-c", "-a", "127.0.0.1", "-p", str(room.port()), "-C", "1"])
+    if room.wait_exit(proc) == 0:
+        raise Fail("rping succeeded without a server")
+    require_text(proc.output(), r"RDMA_CM_EVENT_REJECTED, error 8", "rping")
+
+
+def many(room):
+    """100 connections at once, set up and torn down. cmtime's server serves for ever."""
+    argv = ["cmtime", "-p", "{port}", "-c", "100"]
+    _, client = start(room, [*argv, "-b", "{server}"], [*argv, "-s", "{server}"])
+    room.expect_success(client)
+    require_text(client.output(), r"^destroy\s+:", "cmtime")
+    counted = read_counters(room.path("client.counters"))
+    if counted.get("cm_disconnected", 0) < 100:
+        raise Fail(f"not 100 connections ended: {counted}")
+
+
+def calls(room):
+    """What each call gives and each event has, to the number."""
+    if not os.path.exists("/usr/include/rdma/rdma_cma.h"):
+        raise Skip("rdma/rdma_cma.h is not installed (scripts/setup.sh installs librdmacm-dev)")
+    binary = compile_c("cm_calls", libraries=("rdmacm", "ibverbs"))
+    require_text(room.alone([binary, "127.0.0.1"]), r"^\d{3} checks, 0 failures", "cm_calls")
+
+
+def perftest(name, *more, repeats=1, least_kept=0, **how):
+    """perftest -R connects twice. Its client does not survive a refusal, and may ask the second time before its server
+    listens: of many runs, each ends well, and in some a request was kept for that."""
+
+    def run(room):
+        kept = 0
+        for _ in range(repeats):
+            argv = [name, "-R", "-p", "{port}", *more]
+            server, client = start(room, argv, [*argv, "{server}"], **how)
+            room.all_succeed(server, client)
+            # bw ends with a table whose last row has the size and the count, lat too.
+            require_text(client.output(), r"^ \d+\s+\d+\s+[\d.]+\s+[\d.]+", name)
+            expect_counters(room, how.get("faulty", False))
+            kept += read_counters(room.path("server.counters"))["cm_kept"]
+        if kept < least_kept:
+            raise Fail("no request was kept for its listener: the case shows nothing")
+        room.note(f"{kept} requests were kept for their listener")
+
+    return run
+
+
+def perftest_cases():
+    rc = {"ib_write_bw": (), "ib_read_lat": (), "ib_send_lat": (), "ib_atomic_bw": (), "ib_write_bw -q 4": ("-q", "4")}
+    for label, more in rc.items():
+        name = label.split()[0]
+        for route in ("shm", "lossy"):
+            # A lost packet costs a timeout of 2.1 s, which is rdma_cm's.
+            count = "60" if route == "lossy" else "500"
+            yield Case(f"rdmacm/{label.replace(' ', '')}-R-{route}", perftest(name, "-n", count, *more, **ROUTES[route]), 60,
+                       long=label != "ib_write_bw")
+    # 1024 bytes and 400 of them, of which a receiver with 512 places loses none.
+    datagrams = ("-c", "UD", "-s", "1024", "-n", "400")
+    for name in ("ib_send_bw", "ib_send_lat"):
+        for route in CLEAN:
+            yield Case(f"rdmacm/{name}-R-ud-{route}", perftest(name, *datagrams, **ROUTES[route]), 60, long=route != "shm")
+    yield Case("rdmacm/ib_send_bw-R-ud-20-runs", perftest("ib_send_bw", *datagrams, repeats=20, least_kept=1), 240)
+    yield Case("rdmacm/ib_write_bw-R-20-runs", perftest("ib_write_bw", "-n", "500", repeats=20), 240, long=True)
+
+
+PRELOAD = "/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so"
+
+
+def moved(room, least, sides=("server", "client")):
+    """Each side's NIC sent packets enough for that many bytes: they did not go by TCP."""
+    for side in sides:
+        counted = read_counters(room.path(side + ".counters"))
+        if counted["qps_connected"] == 0 or counted["tx_packets"] < least // 4096:
+            raise Fail(f"the {side}'s NIC sent {counted['tx_packets']} packets on {counted['qps_connected']} connections")
+        room.note(f"{side} {counted['tx_packets']} packets")
+
+
+def rstream(name, *more, size=10000, rounds=5, **how):
+    """100 messages each way and round, checked byte by byte by both."""
+
+    def run(room):
+        argv = [name, "-p", "{port}", "-T", "v", "-C", "100", "-I", str(rounds), "-S", str(size), *more]
+        sides = start(room, argv, [*argv, "-s", "{server}"], **how)
+        room.all_succeed(*sides)
+        for proc in sides:
+            require_text(proc.output(), r"^custom\s", proc.label)
+            if "failed" in proc.output():
+                raise Fail(f"{proc.label} read other bytes than were written")
+        expect_counters(room, how.get("faulty", False))
+        moved(room, 100 * rounds * size)
+
+    return run
+
+
+def rcopy(room):
+    """A file of 3 MB arrives as it is. rcopy's server serves for ever."""
+    with open(room.path("source"), "wb") as f:
+        f.write(os.urandom(3_000_001))
+    _, client = start(room, ["rcopy", "-p", "{port}"],
+                      ["rcopy", room.path("source"), "{server}:" + room.path("copy"), "-p", "{port}"],
+                      options=("--path", "udp"))
+    room.expect_success(client)
+    with open(room.path("source"), "rb") as f, open(room.path("copy"), "rb") as g:
+        if f.read() != g.read():
+            raise Fail("the copy has other bytes")
+    moved(room, 3_000_001, sides=("client",))
+
+
+def iperf3(*more):
+    """A program of TCP, given rsockets by rdma-core's library: select, sockets that do not block, two connections."""
+
+    def run(room):
+        if not os.path.exists(PRELOAD):
+            raise Skip("librspreload.so is not installed (it comes with librdmacm1)")
+        require("iperf3")
+        preloaded = ["env", "LD_PRELOAD=" + PRELOAD, "iperf3", "-p", "{port}"]
+        sides = start(room, [*preloaded, "-s", "-1"], [*preloaded, "-c", "{server}", "-n", "20M", *more])
+        room.all_succeed(*sides)
+        require_text(sides[1].output(), r"receiver", "iperf3")
+        moved(room, 0)
+
+    return run
+
+
+def calls_of_rsockets(room):
+    """What each call gives and says, to the number: threads that wait, ends, addresses, options, what is refused."""
+    if not os.path.exists("/usr/include/rdma/rsocket.h"):
+        raise Skip("rdma/rsocket.h is not installed (scripts/setup.sh installs librdmacm-dev)")
+    binary = compile_c("rsocket_calls", libraries=("rdmacm", "ibverbs", "pthread"))
+    require_text(room.alone([binary, "127.0.0.1"]), r"^\d{2,} checks, 0 failures", "rsocket_calls")
+
+
+def rsocket_cases():
+    # A packet that is lost behind all others costs 0.54 s.
+    short = (("", "shm"), ("-poll", "shm"), ("", "lossy"))
+    for route, how in ROUTES.items():
+        slow = {"rounds": 2} if how.get("faulty") else {}
+        for suffix, more in {"": ["-T", "b"], "-poll": ["-T", "a"], "-spin": []}.items():
+            yield Case(f"rdmacm/rstream{suffix}-{route}", rstream("rstream", *more, **slow, **how), 90,
+                       long=(suffix, route) not in short)
+    for route in ("shm", "udp", "lossy"):
+        slow = {"rounds": 2} if route == "lossy" else {}
+        yield Case(f"rdmacm/riostream-{route}", rstream("riostream", "-T", "b", **slow, **ROUTES[route]), 90,
+                   long=route != "shm")
+    yield Case("rdmacm/rcopy", rcopy, 60)
+    for suffix, more in {"": [], "-reverse": ["-R"]}.items():
+        yield Case(f"rdmacm/iperf3{suffix}", iperf3(*more), 60, long=bool(more))
+    yield Case("rdmacm/rsocket-calls", calls_of_rsockets, 60)
+
+
+RPING = (["rping", "-s", "-a", "{server}", "-p", "{port}", "-V"],
+         ["rping", "-c", "-a", "{server}", "-p", "{port}", "-V", "-v"])
+ENDS = (r"^return status 0",)
+
+
+def cases():
+    yield Case("rdmacm/rping-five", pings)
+    yield Case("rdmacm/nobody-listens", refused)
+    yield Case("rdmacm/calls", calls, timeout=60)
+    server, client = RPING
+    yield Case("rdmacm/rping-ipv6", runner([*server, "-C", "50"], [*client, "-C", "50"], (), (),
+                                           {"server_address": "::1", "options": ("--path", "udp")}))
+    for suffix, more in {"": [], "-own-qp": ["-q"]}.items():
+        # A lost packet costs a timeout of 2.1 s, which is rdma_cm's.
+        yield from case(f"rping{suffix}", [*server, "-C", "50", *more], [*client, "-C", "50", *more],
+                        client_says=(r"ping data: rdma-ping-49",), timeout=90, short=() if more else tuple(ROUTES))
+    for suffix, more in {"": [], "-migrate": ["-m"], "-many": ["-c", "20"]}.items():
+        argv = ["-p", "{port}", "-C", "200", "-S", "4000", *more]
+        yield from case(f"ucmatose{suffix}", ["ucmatose", "-b", "{server}", *argv],
+                        ["ucmatose", "-s", "{server}", *argv],
+                        (r"completing sends", *ENDS), (r"receiving data transfers", *ENDS), timeout=60,
+                        short=("shm",) if more else tuple(ROUTES))
+    for suffix, more in {"": [], "-many": ["-c", "10"]}.items():
+        argv = ["-C", "10", "-S", "1000", *more]
+        # Datagrams that are lost are lost.
+        yield from case(f"udaddy{suffix}", ["udaddy", "-b", "{server}", *argv], ["udaddy", "-s", "{server}", *argv],
+                        ENDS, ENDS, space=UDP, port=FIXED_PORT, routes=CLEAN)
+    yield from case("rdma_client", ["rdma_server", "-p", "{port}"], ["rdma_client", "-s", "{server}", "-p", "{port}"],
+                    (r"rdma_server: end 0",), (r"rdma_client: end 0",), routes=CLEAN)
+    yield from case("rdma_xclient", ["rdma_xserver", "-p", "{port}"],
+                    ["rdma_xclient", "-s", "{server}", "-p", "{port}"],
+                    (r"rdma_xserver: end 0",), (r"rdma_xclient: end 0",), routes=CLEAN)
+    yield Case("rdmacm/cmtime", many, timeout=60)
+    yield from perftest_cases()
+    yield from rsocket_cases()
