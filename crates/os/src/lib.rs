@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! clock            the one place that asks the kernel what time it is
-//! sys              other system calls: record locks, FIFOs, ppoll, scheduling, randomness, membarrier
+//! sys              other system calls: record locks, FIFOs, ppoll, scheduling, randomness
+//! barrier          a memory barrier in every thread of the process
 //! interfaces       network interfaces, their addresses and MTUs; which address a host goes by
 //! folders          where processes of one user meet
 //! mapping shm      memory that several processes map
@@ -28,11 +29,13 @@
 //! hint sync        prefetches; what synchronises, or a model of it
 //! ```
 //!
-//! Unsafe code is in `attend`, `clock`, `sys`, `signals`, `interfaces`, `mapping`, `shm`, `ring`, `socket`,
-//! `inbox`, `packet`, `unix`, `wake`, `lock`, `terminal` and `hint`.
+//! Unsafe code is in `attend`, `barrier`, `clock`, `sys`, `signals`, `interfaces`, `mapping`, `shm`, `ring`,
+//! `socket`, `inbox`, `packet`, `unix`, `wake`, `lock`, `terminal` and `hint`.
 #![deny(unsafe_code)]
 
 pub mod attend;
+#[cfg(not(loom))]
+mod barrier;
 pub mod batch;
 pub mod capture;
 pub mod choice;

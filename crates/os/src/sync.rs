@@ -18,13 +18,11 @@ mod real {
 
     /// The rare side's half of a barrier in all threads.
     pub(crate) fn heavy_barrier() {
-        crate::sys::barrier_in_all_threads();
+        crate::barrier::in_all_threads();
     }
 
-    /// Whether the two are to be had.
-    pub(crate) fn register_barrier() -> bool {
-        crate::sys::register_barrier()
-    }
+    /// Asks for the two, and whether they are there by now.
+    pub(crate) use crate::barrier::{ask as ask_for_barriers, is_granted as barriers_are_there};
 
     /// An ordering of the code; in models a planted bug weakens it.
     #[inline(always)]
@@ -91,7 +89,9 @@ mod model {
         fence(Ordering::SeqCst);
     }
 
-    pub(crate) fn register_barrier() -> bool {
+    pub(crate) fn ask_for_barriers() {}
+
+    pub(crate) fn barriers_are_there() -> bool {
         true
     }
 

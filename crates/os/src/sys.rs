@@ -1,8 +1,8 @@
 //! System calls that std does not offer, each behind a safe function: record locks, FIFOs, ppoll, scheduling,
-//! randomness, memory barriers.
+//! randomness.
 #![allow(unsafe_code)]
 
-use crate::{check, clock, say};
+use crate::{check, clock};
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -14,41 +14,6 @@ use std::time::{Duration, Instant};
 pub fn current_cpu() -> u32 {
     // SAFETY: takes and returns plain values.
     unsafe { libc::sched_getcpu() as u32 }
-}
-
-/// `enum membarrier_cmd` of the kernel.
-const MEMBARRIER_PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
-const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
-
-fn membarrier(command: libc::c_int) -> io::Result<()> {
-    // SAFETY: takes plain values; what it does to other threads no program can notice but by their order of
-    // memory.
-    match unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-/// Asks for [`barrier_in_all_threads`] to work in this process. False where it does not.
-pub fn register_barrier() -> bool {
-    membarrier(MEMBARRIER_REGISTER_PRIVATE_EXPEDITED).is_ok()
-        && membarrier(MEMBARRIER_PRIVATE_EXPEDITED).is_ok()
-}
-
-/// A full memory barrier in every thread of this process that runs, before this returns. The process has
-/// registered.
-pub fn barrier_in_all_threads() {
-    while let Err(error) = membarrier(MEMBARRIER_PRIVATE_EXPEDITED) {
-        // The kernel may lack memory for a moment. Otherwise a filter of system calls was put in place
-        // meanwhile, and there is no safe way to go on.
-        if error.raw_os_error() != Some(libc::ENOMEM) {
-            say!(
-                "adverb: membarrier(2) failed: {error}; let system call filters allow it, or set them before \
-                 the device is opened"
-            );
-            std::process::abort();
-        }
-    }
 }
 
 /// Bytes that the allocator has given to this process's programs and not had back.
