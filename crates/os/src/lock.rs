@@ -324,6 +324,7 @@ mod tests {
     }
 
     /// A lock whose barriers are there: on a busy host the kernel takes seconds.
+    #[expect(clippy::disallowed_methods, reason = "how long the kernel may take")]
     fn lock_with_barriers() -> BiasedLock<[u64; 2]> {
         let lock = BiasedLock::new([0; 2]);
         let limit = crate::clock::monotonic_ns() + 120_000_000_000;
