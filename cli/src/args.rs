@@ -258,6 +258,9 @@ pub struct Replay {
     /// Show the last lines before the failure, 100 without --limit
     #[arg(long)]
     pub around_failure: bool,
+    /// Write a trace for Perfetto's viewer (ui.perfetto.dev): requests, packets, windows and queues over time
+    #[arg(long, value_name = "FILE")]
+    pub perfetto: Option<PathBuf>,
     #[command(flatten)]
     pub tried: Tried,
 }

@@ -5,7 +5,7 @@ use crate::enact::{self, Played};
 use crate::error::Error;
 use crate::progress::{self, Progress};
 use adverb_os::say;
-use adverb_sim::perfetto::Written;
+use adverb_sim::perfetto::trace::Written;
 use adverb_sim::record::peak_rss;
 use adverb_sim::rma::Outcome;
 use adverb_sim::statistics::Estimate;
@@ -14,7 +14,7 @@ use adverb_sim::workload::Workload;
 use adverb_sim::{Plan, Report, ScenarioFile, Sim, sweep};
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{BufWriter, Write as _};
+use std::io::{self, BufWriter, Write as _};
 use std::path::Path;
 use std::sync::Mutex;
 
@@ -135,22 +135,37 @@ fn check_perfetto(arguments: &args::Sim, plan: &Plan) -> Result<(), Error> {
     Err(Error::Options(format!("--perfetto: {why}")))
 }
 
-fn write_perfetto(sim: &Sim, path: &Path) -> Result<Written, Error> {
-    let refuse = |source| Error::File { option: "--perfetto", path: path.to_owned(), source };
-    let mut out = BufWriter::new(File::create(path).map_err(refuse)?);
-    let written = sim.write_perfetto(&mut out).map_err(refuse)?;
-    if written.missed > 0 {
-        say!(
-            "adverb: {}: {} packets are missing, there were too many; give a shorter `end` in the scenario",
-            path.display(),
-            written.missed
-        );
+/// A file that gets a trace for Perfetto's viewer.
+pub struct Traced<'a> {
+    path: &'a Path,
+    file: File,
+}
+
+impl<'a> Traced<'a> {
+    /// Makes the file, before what it is of begins.
+    pub fn create(path: &'a Path) -> Result<Traced<'a>, Error> {
+        let refuse = |source| Error::File { option: "--perfetto", path: path.to_owned(), source };
+        Ok(Traced { path, file: File::create(path).map_err(refuse)? })
     }
-    Ok(written)
+
+    /// Writes the trace, and says how many packets had no room in it; `remedy` is what helps against that.
+    pub fn write(
+        self,
+        remedy: &str,
+        write: impl FnOnce(&mut dyn io::Write) -> io::Result<Written>,
+    ) -> Result<Written, Error> {
+        let refuse = |source| Error::File { option: "--perfetto", path: self.path.to_owned(), source };
+        let written = write(&mut BufWriter::new(self.file)).map_err(refuse)?;
+        if written.missed > 0 {
+            let (path, missed) = (self.path.display(), written.missed);
+            say!("adverb: {path}: {missed} packets are missing, there were too many{remedy}");
+        }
+        Ok(written)
+    }
 }
 
 /// What is in the trace.
-fn perfetto_row(out: &mut String, written: &Written) {
+pub fn perfetto_row(out: &mut String, written: &Written) {
     let Written { hosts, queue_pairs, messages, packets, taken, lost, samples, .. } = written;
     let tracks = format!("{hosts} hosts, {queue_pairs} queue pairs");
     let rest =
@@ -174,7 +189,8 @@ fn run_seed(
         let file = File::create(path).map_err(refuse)?;
         sim.capture(*link, Box::new(BufWriter::new(file))).map_err(refuse)?;
     }
-    if arguments.perfetto.is_some() {
+    let trace = arguments.perfetto.as_deref().map(Traced::create).transpose()?;
+    if trace.is_some() {
         sim.record_perfetto();
     }
     // The plan's flows were in memory before, and are the traffic's all the same.
@@ -199,7 +215,8 @@ fn run_seed(
             _ => write_records(&sim, &directory.join(format!("seed-{seed}")))?,
         }
     }
-    let perfetto = arguments.perfetto.as_deref().map(|path| write_perfetto(&sim, path)).transpose()?;
+    let shorter = "; give a shorter `end` in the scenario";
+    let perfetto = trace.map(|trace| trace.write(shorter, |out| sim.write_perfetto(out))).transpose()?;
     // The kernel sums a process's pages up from counters of its processors, a little late: a peak may seem to
     // fall.
     Ok(Run { report: sim.report(), seconds, grown: peak_rss().saturating_sub(idle), played, perfetto })

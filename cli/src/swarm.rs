@@ -5,6 +5,7 @@ use crate::args;
 use crate::error::Error;
 use crate::progress::Progress;
 use crate::redn_swarm::{REDN, covered, show_programs};
+use crate::simulate::{Traced, perfetto_row};
 use crate::switch_swarm::{SWITCH, Shown};
 use crate::tree_swarm::{NOTED, TREE};
 use adverb_os::say;
@@ -13,8 +14,8 @@ use adverb_sim::sabotage::Sabotage;
 use adverb_sim::swarm::one_rma;
 use adverb_sim::swarm::programs::System;
 use adverb_sim::swarm::{Outcome, replay as replay_seed, run_broken, star};
-use adverb_sim::sweep;
 use adverb_sim::trace::mix;
+use adverb_sim::{Sim, sweep};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Write};
@@ -87,12 +88,13 @@ impl<'a> Tried<'a> {
         }
     }
 
-    fn replay(self, seed: u64, show: &mut dyn FnMut(&str)) -> Outcome {
+    /// What came of it, and the simulation, which can write what was `traced`.
+    fn replay(self, seed: u64, traced: bool, show: &mut dyn FnMut(&str)) -> (Outcome, Option<Sim>) {
         match self {
-            Tried::Queues(sabotage) => replay_seed(seed, sabotage, show),
-            Tried::Star(sabotage) => star::replay(seed, sabotage, show),
-            Tried::OneRma => one_rma::replay(seed, show),
-            Tried::App(app, bug) => app.replay(seed, bug, show),
+            Tried::Queues(sabotage) => replay_seed(seed, sabotage, traced, show),
+            Tried::Star(sabotage) => star::replay(seed, sabotage, traced, show),
+            Tried::OneRma => (one_rma::replay(seed, show), None),
+            Tried::App(app, bug) => app.replay(seed, bug, traced, show),
         }
     }
 
@@ -286,6 +288,13 @@ fn tell(outcome: &Outcome, option: &str) -> io::Result<()> {
 /// Shows a seed step by step; failure when it fails.
 pub fn replay(arguments: &args::Replay) -> Result<ExitCode, Error> {
     let tried = Tried::new(&arguments.tried)?;
+    if let (Tried::OneRma, Some(_)) = (tried, &arguments.perfetto) {
+        return Err(Error::Options(
+            "--perfetto: is of queue pairs' requests, and --1rma has none".to_owned(),
+        ));
+    }
+    // What cannot be written is refused before the seed runs.
+    let trace = arguments.perfetto.as_deref().map(Traced::create).transpose()?;
     name_the_seed_of_panics();
     SEED.set(Some(arguments.seed));
     let mut out = io::BufWriter::new(io::stdout().lock());
@@ -311,8 +320,13 @@ pub fn replay(arguments: &args::Replay) -> Result<ExitCode, Error> {
             left_out += 1;
         }
     };
-    let outcome = tried.replay(arguments.seed, &mut show);
+    let (outcome, sim) = tried.replay(arguments.seed, trace.is_some(), &mut show);
     written.map_err(Error::Output)?;
+    if let (Some(trace), Some(sim)) = (trace, &sim) {
+        let mut line = String::new();
+        perfetto_row(&mut line, &trace.write("", |out| sim.write_perfetto(out))?);
+        out.write_all(line.as_bytes()).map_err(Error::Output)?;
+    }
     let counted = tried.counted()[0];
     conclude(&mut out, arguments, (&outcome, counted), &last, left_out).map_err(Error::Output)?;
     Ok(if outcome.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -121,6 +121,9 @@ pub const QUANTUM_OF_LOOPED_FRAMES: u32 = 2;
 /// Steps of chains of WQEs that a watched NIC keeps until they are taken; later ones are counted.
 pub const MAX_CHAIN_EVENTS: usize = 1 << 16;
 
+/// Queue pairs whose requests a [`Follower`](crate::Follower) follows.
+pub const MAX_FOLLOWED: usize = 1 << 10;
+
 /// Bytes of data that a calculation takes: one step computes all of it.
 pub const MAX_CALC: usize = 8192;
 

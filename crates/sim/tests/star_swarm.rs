@@ -84,7 +84,7 @@ fn a_seed_replays() {
         assert_eq!(run_seed(seed), run_seed(seed));
     }
     let mut lines = Vec::new();
-    let shown = replay(3, None, &mut |line| lines.push(line.to_owned()));
+    let (shown, _) = replay(3, None, false, &mut |line| lines.push(line.to_owned()));
     assert_eq!(shown, run_seed(3), "watching changes nothing");
     assert!(lines.len() as u64 > shown.completed);
 }

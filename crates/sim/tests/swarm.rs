@@ -28,7 +28,7 @@ fn a_seed_replays() {
     assert_ne!(run_seed(3).trace, run_seed(4).trace);
     let mut lines = Vec::new();
     let seed = (0..).find(|s| run_seed(*s).faults > 20).unwrap();
-    let shown = replay(seed, None, &mut |line| lines.push(line.to_owned()));
+    let (shown, _) = replay(seed, None, false, &mut |line| lines.push(line.to_owned()));
     assert_eq!(shown, run_seed(seed), "watching changes nothing");
     assert!(lines.len() as u64 > shown.completed, "at least a packet for each request");
     for part in [

@@ -26,7 +26,8 @@ pub enum WqeOp {
 }
 
 impl WqeOp {
-    pub(super) const fn from_byte(byte: u8) -> Option<Self> {
+    /// The operation that this byte stands for.
+    pub const fn from_byte(byte: u8) -> Option<Self> {
         Some(match byte {
             0x00 => WqeOp::Nop,
             0x01 => WqeOp::SendInv,

@@ -299,9 +299,29 @@ pub fn run_broken(seed: u64, sabotage: Option<Sabotage>) -> Outcome {
 }
 
 /// Runs a seed again and shows all that happens, a line each: time, host or link, packet or piece of work,
-/// what became of it.
-pub fn replay(seed: u64, sabotage: Option<Sabotage>, show: &mut dyn FnMut(&str)) -> Outcome {
-    replay_made(seed, scenario(seed).into(), sabotage, show)
+/// what became of it. The simulation is what it was at the end; with `traced` it can write a trace for
+/// Perfetto's viewer.
+pub fn replay(
+    seed: u64,
+    sabotage: Option<Sabotage>,
+    traced: bool,
+    show: &mut dyn FnMut(&str),
+) -> (Outcome, Option<Sim>) {
+    run_made(seed, scenario(seed).into(), sabotage, &mut |sim| show_step(sim, traced, show))
+}
+
+/// Shows what has happened since the last step, and notes it where a trace is made of it.
+fn show_step(sim: &mut Sim, traced: bool, show: &mut dyn FnMut(&str)) {
+    if !sim.watch.journal.is_on() {
+        sim.watch();
+        if traced {
+            sim.follow_perfetto();
+        }
+    }
+    if traced {
+        sim.follow();
+    }
+    sim.take_log().iter().for_each(|line| show(line));
 }
 
 /// What was made of a seed: fabric, faults, work, and what befalls it.
@@ -318,29 +338,24 @@ impl From<(Config, FaultPlan, Work)> for Made {
     }
 }
 
-/// Runs what was made of a seed, and shows all that happens.
-fn replay_made(seed: u64, made: Made, sabotage: Option<Sabotage>, show: &mut dyn FnMut(&str)) -> Outcome {
-    run_made(seed, made, sabotage, &mut |sim| {
-        if !sim.watch.journal.is_on() {
-            sim.watch();
-        }
-        sim.take_log().iter().for_each(|line| show(line));
-    })
-}
-
 /// Runs a seed; `step` sees the simulation before its first event and after every one.
 fn run(seed: u64, sabotage: Option<Sabotage>, step: &mut dyn FnMut(&mut Sim)) -> Outcome {
-    run_made(seed, scenario(seed).into(), sabotage, step)
+    run_made(seed, scenario(seed).into(), sabotage, step).0
 }
 
-/// Runs what was made of a seed.
-fn run_made(seed: u64, made: Made, sabotage: Option<Sabotage>, step: &mut dyn FnMut(&mut Sim)) -> Outcome {
+/// Runs what was made of a seed; the simulation is what it was at the end.
+fn run_made(
+    seed: u64,
+    made: Made,
+    sabotage: Option<Sabotage>,
+    step: &mut dyn FnMut(&mut Sim),
+) -> (Outcome, Option<Sim>) {
     let mut outcome = Outcome::new(seed);
     let mut sim = match build(seed, made, sabotage) {
         Ok(sim) => sim,
         Err(why) => {
             outcome.failures.push(why);
-            return outcome;
+            return (outcome, None);
         }
     };
     let stateless: Vec<usize> = sim.hosts().iter().map(|host| host.nic.stateless_bytes()).collect();
@@ -396,7 +411,7 @@ fn run_made(seed: u64, made: Made, sabotage: Option<Sabotage>, step: &mut dyn Fn
     let s = sim.stats();
     outcome.faults = s.lost + s.corrupted + s.duplicated + s.drops;
     outcome.trace = sim.trace_hash();
-    outcome
+    (outcome, Some(sim))
 }
 
 /// A simulation of what was made of a seed.

@@ -147,12 +147,7 @@ pub fn run_broken(seed: u64, mistake: Mistake) -> Outcome {
 
 /// Runs a seed again and shows all that happens, a line each.
 pub fn replay(seed: u64, show: &mut dyn FnMut(&str)) -> Outcome {
-    run(seed, None, &mut |sim| {
-        if !sim.watch.journal.is_on() {
-            sim.watch();
-        }
-        sim.take_log().iter().for_each(|line| show(line));
-    })
+    run(seed, None, &mut |sim| super::show_step(sim, false, show))
 }
 
 /// Runs a seed; `step` sees the simulation before its first event and after every one.

@@ -4,6 +4,7 @@
 
 use super::{
     Outcome, pick, random_faults, random_hardware, random_switch, random_topology, random_transport,
+    show_step,
 };
 use crate::fabric::faults::FaultPlan;
 use crate::fabric::programmed::{Restart, SwitchPrograms};
@@ -264,28 +265,29 @@ impl System {
 
     /// Runs a seed.
     pub fn run_seed(&self, seed: u64, bug: Option<&str>) -> Outcome {
-        self.run(seed, bug, &mut |_| {})
+        self.run(seed, bug, &mut |_| {}).0
     }
 
-    /// Runs a seed again and shows all that happens, a line each.
-    pub fn replay(&self, seed: u64, bug: Option<&str>, show: &mut dyn FnMut(&str)) -> Outcome {
-        self.run(seed, bug, &mut |sim| {
-            if !sim.watch.journal.is_on() {
-                sim.watch();
-            }
-            sim.take_log().iter().for_each(|line| show(line));
-        })
+    /// Runs a seed again and shows all that happens, a line each; see [`super::replay`].
+    pub fn replay(
+        &self,
+        seed: u64,
+        bug: Option<&str>,
+        traced: bool,
+        show: &mut dyn FnMut(&str),
+    ) -> (Outcome, Option<Sim>) {
+        self.run(seed, bug, &mut |sim| show_step(sim, traced, show))
     }
 
     /// Runs a seed; `step` sees the simulation before its first event and after every one.
-    fn run(&self, seed: u64, bug: Option<&str>, step: &mut dyn FnMut(&mut Sim)) -> Outcome {
+    fn run(&self, seed: u64, bug: Option<&str>, step: &mut dyn FnMut(&mut Sim)) -> (Outcome, Option<Sim>) {
         let Plan { config, faults, setup, judge, settled, quiet } = plan(self, seed, bug);
         let mut outcome = Outcome::new(seed);
         let mut sim = match Sim::new(config) {
             Ok(sim) => sim,
             Err(why) => {
                 outcome.failures.push(why.to_string());
-                return outcome;
+                return (outcome, None);
             }
         };
         sim.set_programs(setup);
@@ -341,7 +343,7 @@ impl System {
         if let Some((counters, restarts)) = sim.switch_counters() {
             (outcome.switch, outcome.restarts) = (counters, restarts);
         }
-        outcome
+        (outcome, Some(sim))
     }
 }
 

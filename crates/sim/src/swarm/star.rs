@@ -8,7 +8,7 @@
 
 use super::{
     FAULTY_PS, Made, Outcome, is_ring, pick, random_faults, random_switch, random_topology, random_transport,
-    random_work, replay_made, run_made,
+    random_work, run_made, show_step,
 };
 use crate::fabric::faults::FaultPlan;
 use crate::sim::{Config, Sim};
@@ -189,15 +189,20 @@ pub fn run_seed(seed: u64) -> Outcome {
 
 /// Runs a seed on NICs that are broken on purpose, if `sabotage` says so.
 pub fn run_broken(seed: u64, sabotage: Option<Sabotage>) -> Outcome {
-    run_made(seed, made(seed), sabotage, &mut |_| {})
+    run_made(seed, made(seed), sabotage, &mut |_| {}).0
 }
 
 /// Runs a seed; `look` sees the simulation before its first event and after every one.
 pub fn run_seen(seed: u64, look: &mut dyn FnMut(&Sim)) -> Outcome {
-    run_made(seed, made(seed), None, &mut |sim| look(sim))
+    run_made(seed, made(seed), None, &mut |sim| look(sim)).0
 }
 
-/// Runs a seed again and shows all that happens, a line each.
-pub fn replay(seed: u64, sabotage: Option<Sabotage>, show: &mut dyn FnMut(&str)) -> Outcome {
-    replay_made(seed, made(seed), sabotage, show)
+/// Runs a seed again and shows all that happens, a line each; see [`super::replay`].
+pub fn replay(
+    seed: u64,
+    sabotage: Option<Sabotage>,
+    traced: bool,
+    show: &mut dyn FnMut(&str),
+) -> (Outcome, Option<Sim>) {
+    run_made(seed, made(seed), sabotage, &mut |sim| show_step(sim, traced, show))
 }

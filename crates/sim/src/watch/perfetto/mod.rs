@@ -4,29 +4,21 @@
 //! What happens is noted while the run goes on, and written when it has ended, in the order of time.
 
 mod proto;
+pub mod trace;
 
 use crate::fabric::packet::Kind as Travels;
 use crate::sim::Sim;
 use crate::workload::flows::Verb;
-use adverb_nic::Nic;
+use adverb_nic::{Followed, Follower, Nic};
 use adverb_wire::{Opcode, QpNumber};
-use proto::{Event, Kind};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
+use trace::{Fate, Requests, Row, Slice, Trace, Written};
 
 /// What is noted of packets at most (160 MB).
 const NOTES_MAX: usize = 4 << 20;
-
-/// What became of a packet somewhere.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Fate {
-    /// A host's NIC gave it.
-    Sent,
-    /// A host's NIC took it.
-    Taken,
-    /// It ended at this link's end.
-    Lost,
-}
+/// And of requests (160 MB).
+const STEPS_MAX: usize = 2 << 20;
 
 /// A packet, noted.
 #[derive(Clone, Copy, Debug)]
@@ -61,27 +53,9 @@ pub(crate) struct Recorder {
     flows: Vec<Pairs>,
     /// Packets that are not noted any more.
     missed: u64,
-}
-
-/// What a trace has in it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Written {
-    /// Tracks of hosts.
-    pub hosts: usize,
-    /// Tracks of queue pairs.
-    pub queue_pairs: usize,
-    /// Slices: of messages, at either end.
-    pub messages: usize,
-    /// Packets that NICs gave.
-    pub packets: usize,
-    /// Those that a NIC took.
-    pub taken: usize,
-    /// Those that were lost or dropped.
-    pub lost: usize,
-    /// Values of counters.
-    pub samples: usize,
-    /// Packets that came after too many others, and are not in it.
-    pub missed: u64,
+    /// By host, where requests are followed instead of flows; and what was told of them.
+    followers: Vec<Follower>,
+    steps: Vec<(u64, u32, Followed)>,
 }
 
 impl Recorder {
@@ -106,6 +80,28 @@ impl Sim {
     pub fn record_perfetto(&mut self) {
         self.watch.journal.recorder = Some(Box::default());
         self.watch_links();
+    }
+
+    /// The same, for work that is not flows: requests are seen by whoever calls [`Sim::follow`] after each
+    /// event.
+    pub fn follow_perfetto(&mut self) {
+        let followers = self.hosts.list.iter().map(|_| Follower::default()).collect();
+        self.watch.journal.recorder = Some(Box::new(Recorder { followers, ..Recorder::default() }));
+        self.watch_links();
+    }
+
+    /// Notes what has become of requests.
+    pub fn follow(&mut self) {
+        let Some(Recorder { followers, steps, .. }) = self.watch.journal.recorder.as_deref_mut() else {
+            return;
+        };
+        for (h, (host, follower)) in self.hosts.list.iter().zip(followers).enumerate() {
+            follower.look(&host.nic, &mut |step| {
+                if steps.len() < STEPS_MAX {
+                    steps.push((self.now, h as u32, step));
+                }
+            });
+        }
     }
 
     /// A host's NIC has given a frame.
@@ -155,66 +151,27 @@ impl Sim {
     pub fn write_perfetto(&self, out: &mut dyn Write) -> io::Result<Written> {
         let nothing = Recorder::default();
         let recorder = self.watch.journal.recorder.as_deref().unwrap_or(&nothing);
-        let mut trace = Trace::new(self, recorder);
-        trace.messages();
-        trace.packets();
-        trace.counters();
-        trace.write(out)
-    }
-}
-
-/// What a track is of. They are written in this order.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Row {
-    Host(u32),
-    /// A queue pair by its number; messages that lie across one another have rows of their own.
-    Pair(u32, u32, u32),
-    Window(u32, u32),
-    Rate(u32, u32),
-    Links,
-    Link(u32),
-    Queue(u32),
-}
-
-impl Row {
-    fn parent(self) -> Option<Row> {
-        match self {
-            Row::Host(_) | Row::Links => None,
-            Row::Pair(h, ..) => Some(Row::Host(h)),
-            Row::Window(h, qp) | Row::Rate(h, qp) => Some(Row::Pair(h, qp, 0)),
-            Row::Link(_) => Some(Row::Links),
-            Row::Queue(l) => Some(Row::Link(l)),
+        let mut trace = Trace::new(self.hosts.list.len() as u32, recorder.missed);
+        let making = Making { sim: self, recorder };
+        if recorder.followers.is_empty() {
+            trace.slices(making.messages());
+        } else {
+            making.requests(&mut trace);
         }
+        making.packets(&mut trace);
+        making.counters(&mut trace);
+        trace.write(out, &|row| match row {
+            Row::Link(l) => self.link_name(l),
+            Row::Host(h) => format!("host {h}"),
+            _ => unreachable!("only hosts and links have names of their own"),
+        })
     }
 }
 
-/// What is written at a time. At the same time slices begin first and end last.
-#[derive(Clone, Debug)]
-enum What {
-    Begin { name: String, bytes: u64, flow: u32 },
-    Instant { name: String, flow: (Option<u64>, Option<u64>) },
-    Value(f64),
-    End,
-}
-
-impl What {
-    fn order(&self) -> u8 {
-        match self {
-            What::Begin { .. } => 0,
-            What::Instant { .. } | What::Value(_) => 1,
-            What::End => 2,
-        }
-    }
-}
-
-/// A trace that is being made.
-struct Trace<'a> {
+/// What a trace is made of.
+struct Making<'a> {
     sim: &'a Sim,
     recorder: &'a Recorder,
-    rows: BTreeSet<Row>,
-    /// (time in ns, what stands first at that time, row, what).
-    events: Vec<(u64, u8, Row, What)>,
-    written: Written,
 }
 
 /// Perfetto's time is in ns; what happens at one has its order from the run.
@@ -222,24 +179,10 @@ fn ns(ps: u64) -> u64 {
     ps / 1000
 }
 
-impl<'a> Trace<'a> {
-    fn new(sim: &'a Sim, recorder: &'a Recorder) -> Trace<'a> {
-        let rows = (0..sim.hosts.list.len() as u32).map(Row::Host).collect();
-        let written = Written { missed: recorder.missed, ..Written::default() };
-        Trace { sim, recorder, rows, events: Vec::new(), written }
-    }
-
-    fn add(&mut self, at: u64, row: Row, what: What) {
-        let mut needed = Some(row);
-        while let Some(row) = needed.filter(|row| self.rows.insert(*row)) {
-            needed = row.parent();
-        }
-        self.events.push((at, what.order(), row, what));
-    }
-
+impl Making<'_> {
     /// Messages as slices: at the requester from the post to the completion, and at the receiver of what is
     /// written or sent from its first packet until all of it is there.
-    fn messages(&mut self) {
+    fn messages(&self) -> Vec<Slice> {
         let first = self.first_taken();
         let mut slices = Vec::new();
         for pairs in &self.recorder.flows {
@@ -259,31 +202,27 @@ impl<'a> Trace<'a> {
             let bytes = { spec.bytes };
             let name = format!("{verb} {bytes} B, host {near} with {far}{how}");
             let span = (ns(spec.start), ns(end(flow.completed)));
-            slices.push((span, (near, pairs.near), pairs.flow, name, u64::from(bytes)));
+            let (order, words) =
+                (pairs.flow.into(), [("bytes", u64::from(bytes)), ("flow", u64::from(pairs.flow))]);
+            slices.push(Slice { span, pair: (near, pairs.near), order, name, words });
             let arrives = first.get(&(far, pairs.far, pairs.flow)).filter(|_| spec.op != Verb::Read);
             if let Some(from) = arrives {
                 let open = if flow.received == u64::MAX { ", not all of it" } else { "" };
                 let name = format!("receives {bytes} B from host {near}{open}");
                 let span = (ns(*from), ns(end(flow.received.min(flow.completed))));
-                slices.push((span, (far, pairs.far), pairs.flow, name, u64::from(bytes)));
+                slices.push(Slice { span, pair: (far, pairs.far), order, name, words });
             }
         }
-        slices.sort_by_key(|slice| (slice.0, slice.2));
-        // The end of the last slice of each row of a queue pair.
-        let mut rows: BTreeMap<(u32, u32), Vec<u64>> = BTreeMap::new();
-        for ((from, to), (host, qp), flow, name, bytes) in slices {
-            let ends = rows.entry((host, qp)).or_default();
-            let free = ends.iter().position(|end| *end < from);
-            let at = free.unwrap_or(ends.len());
-            match free {
-                Some(at) => ends[at] = to,
-                None => ends.push(to),
-            }
-            let row = Row::Pair(host, qp, at as u32);
-            self.add(from, row, What::Begin { name, bytes, flow });
-            self.add(to, row, What::End);
-            self.written.messages += 1;
+        slices
+    }
+
+    /// Requests as slices, from the post until they are done.
+    fn requests(&self, trace: &mut Trace) {
+        let mut requests = Requests::default();
+        for (at, host, step) in &self.recorder.steps {
+            requests.see(trace, (ns(*at), *host), *step);
         }
+        requests.finish(trace, ns(self.sim.now));
     }
 
     /// When the first packet of a flow came to a queue pair that was its own: (host, queue pair, flow).
@@ -307,7 +246,7 @@ impl<'a> Trace<'a> {
 
     /// Packets as flows, from where they were given to where they were taken, or lost. A second copy of one
     /// ends nothing.
-    fn packets(&mut self) {
+    fn packets(&self, trace: &mut Trace) {
         let notes = &self.recorder.notes;
         let with = |fate: Fate| notes.iter().filter(move |note| note.fate == fate);
         let sent: BTreeSet<u32> = with(Fate::Sent).map(|note| note.packet).collect();
@@ -328,21 +267,14 @@ impl<'a> Trace<'a> {
                 _ if note.qp == 0 => Row::Host(note.place),
                 _ => Row::Pair(note.place, note.qp, 0),
             };
-            let (verb, count) = match note.fate {
-                Fate::Sent => ("sends", &mut self.written.packets),
-                Fate::Taken => ("takes", &mut self.written.taken),
-                Fate::Lost => ("loses", &mut self.written.lost),
-            };
-            *count += 1;
             let opcode = Opcode::from_wire(note.opcode).map_or(String::new(), |opcode| format!("{opcode:?}"));
-            let name = format!("{verb} {opcode} {}", note.psn);
             let flow = ((note.fate == Fate::Sent).then_some(id), ends.then_some(id));
-            self.add(ns(note.at), row, What::Instant { name, flow });
+            trace.packet(ns(note.at), row, (note.fate, &format!("{opcode} {}", note.psn)), flow);
         }
     }
 
     /// Windows and rates of queue pairs, queues of links.
-    fn counters(&mut self) {
+    fn counters(&self, trace: &mut Trace) {
         let own: BTreeMap<u32, (u32, u32)> = self
             .recorder
             .flows
@@ -354,60 +286,12 @@ impl<'a> Trace<'a> {
         for sample in &series.flows {
             let Some((host, qp)) = own.get(&sample.flow).copied() else { continue };
             let at = ns(sample.at);
-            self.add(at, Row::Window(host, qp), What::Value(f64::from(sample.window)));
-            self.add(at, Row::Rate(host, qp), What::Value(sample.rate as f64 / 1e9));
-            self.written.samples += 2;
+            trace.value(at, Row::Window(host, qp), f64::from(sample.window));
+            trace.value(at, Row::Rate(host, qp), sample.rate as f64 / 1e9);
         }
         let queued: BTreeSet<u32> = series.links.iter().filter(|s| s.queue > 0).map(|s| s.link).collect();
         for sample in series.links.iter().filter(|s| queued.contains(&s.link)) {
-            self.add(ns(sample.at), Row::Queue(sample.link), What::Value(f64::from(sample.queue)));
-            self.written.samples += 1;
+            trace.value(ns(sample.at), Row::Queue(sample.link), f64::from(sample.queue));
         }
-    }
-
-    fn name(&self, row: Row) -> (String, Option<&'static str>) {
-        match row {
-            Row::Host(h) => (format!("host {h}"), None),
-            Row::Pair(_, qp, 0) => (format!("qp {qp:#x}"), None),
-            Row::Pair(_, qp, n) => (format!("qp {qp:#x} ({})", n + 1), None),
-            Row::Window(..) => ("window".to_owned(), Some("packets")),
-            Row::Rate(..) => ("rate".to_owned(), Some("Gb/s")),
-            Row::Links => ("links".to_owned(), None),
-            Row::Link(l) => (self.sim.link_name(l), None),
-            Row::Queue(_) => ("queue".to_owned(), Some("bytes")),
-        }
-    }
-
-    fn write(mut self, out: &mut dyn Write) -> io::Result<Written> {
-        let uuids: BTreeMap<Row, u64> = self.rows.iter().copied().zip(1..).collect();
-        for (row, uuid) in &uuids {
-            let (name, unit) = self.name(*row);
-            let parent = row.parent().map(|parent| uuids[&parent]);
-            out.write_all(&proto::track(*uuid, parent, &name, unit))?;
-            match row {
-                Row::Host(_) => self.written.hosts += 1,
-                Row::Pair(.., 0) => self.written.queue_pairs += 1,
-                _ => {}
-            }
-        }
-        // Of one time and order, as it was noted.
-        self.events.sort_by_key(|event| (event.0, event.1));
-        for (at, _, row, what) in &self.events {
-            let blank = ("", &[][..], (None, None), 0.0);
-            let annotations;
-            let (kind, (name, annotations, flow, value)) = match what {
-                What::Begin { name, bytes, flow } => {
-                    annotations = [("bytes", *bytes), ("flow", u64::from(*flow))];
-                    (Kind::Begin, (name.as_str(), &annotations[..], (None, None), 0.0))
-                }
-                What::Instant { name, flow } => (Kind::Instant, (name.as_str(), &[][..], *flow, 0.0)),
-                What::Value(value) => (Kind::Counter, ("", &[][..], (None, None), *value)),
-                What::End => (Kind::End, blank),
-            };
-            let event = Event { at: *at, track: uuids[row], kind, name, annotations, flow, value };
-            out.write_all(&event.written())?;
-        }
-        out.flush()?;
-        Ok(self.written)
     }
 }
