@@ -45,6 +45,7 @@ mod switch_swarm;
 mod systems;
 mod tallied;
 mod top;
+mod traced;
 mod tree;
 mod tree_swarm;
 mod words;

@@ -5,6 +5,7 @@
 use crate::error::Error;
 use crate::metrics::Exporter;
 use crate::tallied::{fresh, summary_json, summary_text, verdict};
+use crate::traced::{self, Traces};
 use adverb_io::{Settings, board, is_json};
 use adverb_os::attend::{Attendant, Ending, end_by};
 use adverb_os::folders::shared_directory;
@@ -37,6 +38,10 @@ pub struct Count {
     /// 127.0.0.1, or an address and a port
     #[arg(long, value_name = "[IP:]PORT", value_parser = crate::metrics::address, help_heading = HEADING)]
     pub metrics: Option<std::net::SocketAddr>,
+    /// Write a trace for Perfetto's viewer (ui.perfetto.dev): processes, queue pairs, requests, packets,
+    /// windows over time
+    #[arg(long, value_name = "FILE", help_heading = HEADING)]
+    pub perfetto: Option<PathBuf>,
 }
 
 /// A run that is counted.
@@ -46,12 +51,14 @@ pub struct Counted {
     expected: Option<u64>,
     summary: Option<Option<PathBuf>>,
     exporter: Option<Exporter>,
+    traces: Option<Traces>,
 }
 
 /// Prepares for counting, where that is asked for, and has the settings tell the program's processes.
 pub fn prepare(count: &Count, settings: &mut Settings) -> Result<Option<Counted>, Error> {
     let expected = count.expect_bytes.or(count.expect_rdma.then_some(1));
-    if expected.is_none() && count.summary.is_none() && count.metrics.is_none() {
+    let is_seen = count.summary.is_some() || count.metrics.is_some() || count.perfetto.is_some();
+    if expected.is_none() && !is_seen {
         return Ok(None);
     }
     let summary = match &count.summary {
@@ -64,20 +71,29 @@ pub fn prepare(count: &Count, settings: &mut Settings) -> Result<Option<Counted>
         Error::Options(format!("{}: nothing can be counted there: {why}; make room", directory.display()))
     })?;
     settings.boards = Some(run.folder().to_owned());
-    Ok(Some(Counted { run, expected, summary, exporter }))
+    // The last thing that can be refused: it leaves a folder.
+    let traces = count.perfetto.as_ref().map(|path| traced::prepare(path, settings)).transpose();
+    match traces {
+        Ok(traces) => Ok(Some(Counted { run, expected, summary, exporter, traces })),
+        Err(e) => {
+            run.remove();
+            Err(e)
+        }
+    }
 }
 
 impl Counted {
     /// Runs the program, and gives its exit status: its own, or [`NO_RDMA`]. Where a signal ended it, the
     /// same one ends this process.
     pub fn run(self, command: &mut Command) -> io::Result<ExitCode> {
-        let Counted { run, expected, summary, exporter } = self;
+        let Counted { run, expected, summary, exporter, traces } = self;
         let keep: Vec<_> = exporter.iter().map(Exporter::fd).collect();
         let started = Attendant::start(command, &keep);
         let mut attendant = match started {
             Ok(attendant) => attendant,
             Err(e) => {
                 run.remove();
+                traces.iter().for_each(Traces::remove);
                 return Err(e);
             }
         };
@@ -98,6 +114,9 @@ impl Counted {
                 }
             }
             None => {}
+        }
+        if !traces.is_none_or(Traces::finish) {
+            return Ok(ExitCode::FAILURE);
         }
         let failed = expected.and_then(|bytes| verdict(&told, bytes).err());
         if let Some(why) = &failed {

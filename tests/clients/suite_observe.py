@@ -1,6 +1,7 @@
 """Whether RDMA happened, and what processes did: `adverb run --expect-rdma`, `--expect-bytes`, `--summary`, `--metrics`
 and `adverb top`, over programs that use the device, that do not, and that end in every way there is."""
 
+import collections
 import fcntl
 import json
 import os
@@ -16,6 +17,7 @@ import urllib.error
 import urllib.request
 
 from harness import ADVERB, Case, Fail, Skip, compile_c, require, require_text
+from perfetto_trace import Trace
 from suite_run import compile_static
 
 NO_RDMA = 120
@@ -69,6 +71,78 @@ def children(room):
     proc = room.adverb("shell", ["sh", "-c", script], options=("--expect-bytes", str(ITERATIONS * SIZE), "--summary"))
     ends(room, proc, 0)
     require_text(proc.output(), rf"^total\s+\d+\s+{2 * ITERATIONS}\s", "the summary")
+
+
+def traced(room, options=(), argv=PINGPONG):
+    """Both ends as children of one traced run; the trace, and that nothing but it is left."""
+    require(argv[0])
+    port, path = str(room.port()), room.path("run.perfetto")
+    both = " ".join([*argv, "-p", port])
+    script = f"{both} & until {both} 127.0.0.1; do kill -0 $! || exit 9; done; wait $!"
+    proc = room.adverb("shell", ["sh", "-c", script], options=("--perfetto", path, "--summary", *options))
+    ends(room, proc, 0)
+    left = [name for name in os.listdir(room.dir) if name.startswith("run.perfetto.")]
+    if left:
+        raise Fail(f"notes are left: {left}")
+    return Trace(path), proc
+
+
+def perfetto(room):
+    """Each request is a slice, each packet a flow from the process that gave it to the one that took it."""
+    trace, proc = traced(room)
+    processes = [name for name in trace.tracks.values() if len(name) == 1]
+    working = {name[0] for name, what, *_ in trace.slices}
+    if len(working) != 2 or not all(re.fullmatch(r"ibv_rc_pingpong \d+ at 127\.0\.0\.1", name) for name in working):
+        raise Fail(f"processes {processes}, with requests {working}")
+    names = collections.Counter(what for _, what, *_ in trace.slices)
+    if names != {f"Send {SIZE} B": 2 * ITERATIONS}:
+        raise Fail(f"requests {names}, not {2 * ITERATIONS} SENDs that ended well")
+    total = require_text(proc.output(), r"^total\s+\d+\s+\d+\s+\d+\s+\d+\s+(\d+)\s+(\d+)\s", "the summary")
+    sent, taken = int(total.group(1)), int(total.group(2))
+    if (trace.instants["sends"], trace.instants["takes"]) != (sent, taken) or sent < 2 * ITERATIONS:
+        raise Fail(f"packets {trace.instants}, not {sent} sent and {taken} received")
+    if trace.flows.keys() != trace.ended.keys() or len(trace.flows) != taken:
+        raise Fail(f"{len(trace.flows)} flows begin, {len(trace.ended)} end, of {taken} packets taken")
+    for name in ("window", "unacknowledged", "requests"):
+        values = [v for track, each in trace.samples.items() for v in each if track[-1] == name]
+        if not values or max(values) < 1:
+            raise Fail(f"counters of {name}: {values[:5]}")
+    if any(each[-1] for track, each in trace.samples.items() if track[-1] == "requests"):
+        raise Fail("requests are left that have not ended")
+    room.note(f"{len(trace.slices)} requests, {len(trace.flows)} packets")
+
+
+def perfetto_lossy(room):
+    """What is lost has no end, and what is sent again has one of its own."""
+    trace, _ = traced(room, ("--loss", "0.03", "--seed", "7"))
+    if len(trace.slices) != 2 * ITERATIONS or not trace.instants["sends"] > trace.instants["takes"] >= len(trace.ended):
+        raise Fail(f"{len(trace.slices)} requests, packets {trace.instants}, {len(trace.ended)} flows")
+    room.note(f"{trace.instants['sends'] - len(trace.ended)} packets have no end")
+
+
+def perfetto_killed(room):
+    """A process that is killed is in the trace; its last requests have not ended."""
+    path = room.path("run.perfetto")
+    _, client = bandwidth(room, "", ("--perfetto", path, "--metrics", "0"))
+    url = room.wait_output(client, r"metrics at (http://\S+)").group(1)
+    room.wait_until("payload", lambda: sample(scrape(url)[1], "payload_requested_total") > 1 << 24)
+    os.kill(child_of(room, client), signal.SIGKILL)
+    if room.wait_exit(client) != -signal.SIGKILL:
+        raise Fail(f"it ended with {client.popen.returncode}")
+    trace = Trace(path)
+    if len(trace.slices) < 100 or not trace.flows.keys() >= trace.ended.keys():
+        raise Fail(f"{len(trace.slices)} requests, {len(trace.flows)} flows")
+
+
+def perfetto_refused(room):
+    """Where the trace cannot be written, the program does not run."""
+    for path, why in ((room.path("none/trace"), "name a file in a directory that exists"), (room.dir, "directory")):
+        proc = room.adverb("refused", ["sh", "-c", "echo it ran"], options=("--perfetto", path))
+        if room.wait_exit(proc) == 0 or "it ran" in proc.output():
+            raise Fail(f"--perfetto {path} was taken")
+        require_text(proc.output(), rf"^adverb: --perfetto .*{why}", proc.label)
+    proc = room.adverb("idle", ["true"], options=("--perfetto", room.path("idle")))
+    ends(room, proc, 0, r"no process opened the device; the trace is empty")
 
 
 def loops(room):
@@ -506,6 +580,10 @@ def cases():
         Case("observe/summary-lossy", lossy, timeout=60),
         Case("observe/summary-killed", killed),
         Case("observe/metrics", metrics),
+        Case("observe/perfetto", perfetto, timeout=60),
+        Case("observe/perfetto-lossy", perfetto_lossy, timeout=60),
+        Case("observe/perfetto-killed", perfetto_killed, timeout=60),
+        Case("observe/perfetto-refused", perfetto_refused),
         Case("observe/top-once", top_once),
         Case("observe/top-terminal", top_terminal),
         Case("observe/run-endings", endings),

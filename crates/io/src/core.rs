@@ -67,7 +67,7 @@ pub struct Core {
     /// Hears the connection manager's events.
     pub on_cm_event: Option<OnCmEvent>,
     trace: bool,
-    /// The board is written with each call.
+    /// The board is written with each call, or requests are noted.
     is_counted: bool,
     /// Lines about chains of WQEs.
     chains: Seldom,
@@ -88,8 +88,8 @@ impl Core {
     ) -> Core {
         Core {
             nic,
+            is_counted: board.as_ref().is_some_and(Board::is_asked) || port.has_notes(),
             port: Some(port),
-            is_counted: board.as_ref().is_some_and(Board::is_asked),
             board,
             clock,
             guess: Guess::default(),
@@ -145,7 +145,9 @@ impl Core {
 
     #[cold]
     fn note_counters(&mut self, now: Instant) {
-        if let (Some(board), Some(port)) = (&mut self.board, &self.port) {
+        let Some(port) = &mut self.port else { return };
+        port.note_requests(now, &self.nic);
+        if let Some(board) = &mut self.board {
             board.note(now, &self.nic, &port.counters);
         }
     }

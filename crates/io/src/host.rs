@@ -10,6 +10,7 @@ use crate::error::OpenError;
 use crate::fork;
 use crate::life::Lives;
 use crate::looks;
+use crate::notes::Notes;
 use crate::port::{Port, Way};
 use crate::progress::{self, Call, State};
 use crate::registry::{self, Registry};
@@ -409,6 +410,11 @@ fn open_parts(
         Capture::open(path, realtime_ns()).map_err(failed)
     });
     let capture = capture.transpose()?;
+    let notes = settings.perfetto.as_deref().map(|folder| {
+        let failed = |source| OpenError::File { option: "perfetto", path: folder.to_owned(), source };
+        Notes::create(folder, device.address).map_err(failed)
+    });
+    let notes = notes.transpose()?;
     let (address, index) = (device.address, device.interface_index);
     let (member, bound) = Member::claim(directory, address, |sole, folder| match settings.via {
         Some(_) => Ok(None),
@@ -434,8 +440,11 @@ fn open_parts(
         qpn_base: u32::from(device.slot) << 16,
         max_unacked_packets,
         congestion: congestion(settings.congestion),
-        // What is to be captured, or to suffer faults, passes the port.
-        loopback: settings.path != PathPolicy::Udp && !settings.faults.any() && capture.is_none(),
+        // What is to be captured or noted, or to suffer faults, passes the port.
+        loopback: settings.path != PathPolicy::Udp
+            && !settings.faults.any()
+            && capture.is_none()
+            && notes.is_none(),
         tolerance: TOLERANCE,
         irn: (settings.transport == Transport::Irn).then(|| irn_config(max_unacked_packets)),
         star: star_config(settings),
@@ -455,7 +464,7 @@ fn open_parts(
     }
     let rings = Rings::new(member.clone(), Gid::from(device.address));
     let lives = Lives::new(Gid::from(address), directory.to_owned(), clock.epoch_ns());
-    let port = Port::new(settings, Gid::from(address), rings, lives, udp, capture, seed);
+    let port = Port::new(settings, Gid::from(address), rings, lives, udp, (capture, notes), seed);
     let board = board_of(settings, &member, address, &nic);
     let core = Core::new(nic, port, clock, on_event, settings.trace, board);
     let forks = fork::epoch();

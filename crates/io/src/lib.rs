@@ -45,6 +45,7 @@ mod life;
 mod locals;
 pub mod looks;
 pub mod mounts;
+pub mod notes;
 mod payload;
 mod port;
 mod ports;

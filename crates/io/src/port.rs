@@ -11,6 +11,7 @@ use crate::counters::IoCounters;
 use crate::directory::{Slot, Word};
 use crate::life::Lives;
 use crate::locals::{Locals, complain};
+use crate::notes::Notes;
 use crate::payload::{copy_payload, payload_in_ring};
 use crate::rings::{PATIENCE, Rings, Sent};
 use crate::settings::Settings;
@@ -60,10 +61,17 @@ struct Slow {
     rx: Lane<()>,
     tx: Lane<Route>,
     capture: Option<Capture>,
+    notes: Option<Notes>,
     flushed: Instant,
 }
 
 impl Slow {
+    /// Puts what was captured and noted into its files.
+    fn flush(&mut self) {
+        self.capture.iter_mut().for_each(Capture::flush);
+        self.notes.iter_mut().for_each(Notes::flush);
+    }
+
     /// Whether faults hold back something until then.
     fn is_due(&self, by: Instant) -> bool {
         [self.rx.next_deadline(), self.tx.next_deadline()].into_iter().flatten().any(|at| at <= by)
@@ -113,14 +121,15 @@ impl Port {
         rings: Rings,
         lives: Lives,
         udp: Udp,
-        capture: Option<Capture>,
+        (capture, notes): (Option<Capture>, Option<Notes>),
         seed: u64,
     ) -> Port {
-        let slow = (settings.faults.any() || capture.is_some()).then(|| {
+        let slow = (settings.faults.any() || capture.is_some() || notes.is_some()).then(|| {
             Box::new(Slow {
                 rx: Lane::new(&settings.faults, Direction::Rx, seed),
                 tx: Lane::new(&settings.faults, Direction::Tx, seed),
                 capture,
+                notes,
                 flushed: Instant::ZERO,
             })
         });
@@ -215,6 +224,9 @@ impl Port {
         if let Some(capture) = &mut slow.capture {
             capture.record(now, flow.src, flow.dst, &bytes);
         }
+        if let Some(notes) = &mut slow.notes {
+            notes.packet(self.lives.host_ns(now), true, &frame.packet);
+        }
         let bth_at = flow.ip_header_len() + UDP_LEN;
         slow.tx.admit(now, Parcel { bytes, bth_at, tag: route });
         self.send_released(now)
@@ -302,11 +314,9 @@ impl Port {
         if let Some(slow) = &mut self.slow {
             self.counters.rx_faults = slow.rx.counts();
             self.counters.tx_faults = slow.tx.counts();
-            if let Some(capture) = &mut slow.capture
-                && now.since(slow.flushed) >= CAPTURE_FLUSH
-            {
+            if now.since(slow.flushed) >= CAPTURE_FLUSH {
                 slow.flushed = now;
-                capture.flush();
+                slow.flush();
             }
         }
     }
@@ -372,6 +382,18 @@ impl Port {
         }
     }
 
+    /// Notes what became of requests, where that is noted.
+    pub fn note_requests(&mut self, now: Instant, nic: &Nic) {
+        if let Some(notes) = self.slow.as_mut().and_then(|slow| slow.notes.as_mut()) {
+            notes.look(self.lives.host_ns(now), nic);
+        }
+    }
+
+    /// Whether anything is noted.
+    pub fn has_notes(&self) -> bool {
+        self.slow.as_ref().is_some_and(|slow| slow.notes.is_some())
+    }
+
     /// Why an acknowledgement is overdue, as far as this host can tell.
     pub fn judge(&mut self, now: Instant, overdue: &Overdue) -> Silence {
         if self.slow.as_ref().is_some_and(|slow| slow.tx.next_deadline().is_some_and(|at| at <= now)) {
@@ -387,11 +409,9 @@ impl Port {
         self.lives.judge(&mut self.rings, now, overdue, by_socket)
     }
 
-    /// To be called when nothing happens: puts the capture on disk, lets go of dead processes' rings.
+    /// To be called when nothing happens: puts capture and notes on disk, lets go of dead processes' rings.
     pub fn rest(&mut self) {
-        if let Some(capture) = self.slow.as_mut().and_then(|slow| slow.capture.as_mut()) {
-            capture.flush();
-        }
+        self.slow.iter_mut().for_each(|slow| slow.flush());
         self.rings.forget_the_gone();
     }
 
@@ -511,7 +531,14 @@ impl Port {
         let mut count = 0;
         while let Some(parcel) = slow.rx.next(now) {
             count += 1;
+            let damaged = self.counters.drop_icrc;
             let found = deliver(now, nic, &parcel.bytes, &mut self.counters);
+            if let Some(notes) = &mut slow.notes
+                && self.counters.drop_icrc == damaged
+                && let Ok(parsed) = Packet::parse_ip(&parcel.bytes)
+            {
+                notes.packet(self.lives.host_ns(now), false, &parsed.packet);
+            }
             if let Some(capture) = &mut slow.capture {
                 let flow = found.or_else(|| outer_flow(&parcel.bytes)).unwrap_or_default();
                 capture.record(now, flow.src, flow.dst, &parcel.bytes);

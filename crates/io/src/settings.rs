@@ -127,6 +127,8 @@ pub struct Settings {
     pub counters: Option<PathBuf>,
     /// Folder of boards: what `adverb run` counts over all processes of a program.
     pub boards: Option<PathBuf>,
+    /// Folder of notes: what `adverb run` makes a trace for Perfetto's viewer of.
+    pub perfetto: Option<PathBuf>,
     /// Write an explanation of every error completion to standard error.
     pub trace: bool,
     /// The switch that frames go through instead of UDP: a name, its socket's path, or HOST:PORT.
@@ -188,8 +190,8 @@ impl fmt::Display for SettingsError {
 impl std::error::Error for SettingsError {}
 
 const OPTIONS: &str = "no such option; there are address, loss, duplicate, reorder, corrupt, mark, delay, \
-                       direction, seed, pcap, counters, boards, trace, via, via_token, path, max_unacked, \
-                       gids, transport, star_threshold, star_hold, star_merge, star_burst, star_registry, \
+                       direction, seed, pcap, counters, boards, perfetto, trace, via, via_token, path, \
+                       max_unacked, gids, transport, star_threshold, star_hold, star_merge, star_burst, star_registry, \
                        congestion, prefetch, wqe-checks, wait-on-error and directory";
 const ADDRESS: &str = "an IPv4 or IPv6 address is needed, such as address=127.0.0.1";
 const PROBABILITY: &str = "a probability from 0 to 1 or a percentage is needed, such as 0.01 or 1%";
@@ -265,6 +267,7 @@ impl Settings {
             "pcap" => self.pcap = Some(unescape(text)?),
             "counters" => self.counters = Some(unescape(text)?),
             "boards" => self.boards = Some(unescape(text)?),
+            "perfetto" => self.perfetto = Some(unescape(text)?),
             "trace" => self.trace = switch(value)?,
             "via" => self.via = Some(unescape(text)?),
             "via_token" => self.via_token = Some(unescape(text)?),
@@ -338,6 +341,7 @@ impl Settings {
             ("pcap", &self.pcap),
             ("counters", &self.counters),
             ("boards", &self.boards),
+            ("perfetto", &self.perfetto),
             ("directory", &self.directory),
             ("via", &self.via),
             ("via_token", &self.via_token),
@@ -547,6 +551,7 @@ mod tests {
             pcap in any_path(),
             counters in any_path(),
             boards in any_path(),
+            perfetto in any_path(),
             directory in any_path(),
             via in any_path(),
             via_token in any_path(),
@@ -575,7 +580,7 @@ mod tests {
                     seed,
                 },
                 congestion: Congestion::ALL[congestion],
-                pcap, counters, boards, trace, via, via_token,
+                pcap, counters, boards, perfetto, trace, via, via_token,
                 path: if udp { PathPolicy::Udp } else { PathPolicy::Auto },
                 transport: Transport::ALL[transport],
                 star_threshold, star_merge, star_burst,

@@ -106,8 +106,10 @@ impl Seen {
 
     fn posted(&mut self, qp: &Qp, tell: &mut dyn FnMut(Followed)) {
         let sq = &qp.sq;
-        // An empty queue begins again at its first block: those between were not posted.
-        let mut block = if is_before(self.posted, sq.released) { sq.released } else { self.posted };
+        // An empty queue begins again at its first block: those between were not posted. One of cross-channel
+        // verbs does not, and lets go of blocks itself; of what it has overwritten nothing can be told.
+        let oldest = if sq.is_cross() { sq.posted.wrapping_sub(sq.ring.blocks()) } else { sq.released };
+        let mut block = if is_before(self.posted, oldest) { oldest } else { self.posted };
         while is_before(block, sq.posted) {
             let left = sq.posted.wrapping_sub(block);
             // A WQE that nobody understands will fail; the one behind it starts where it says.
