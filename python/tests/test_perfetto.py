@@ -1,4 +1,4 @@
-"""The trace of `adverb sim --perfetto`, read by Perfetto's own schema."""
+"""The traces of `adverb sim` and `adverb replay --perfetto`, read by Perfetto's own schema."""
 
 import collections
 
@@ -39,11 +39,15 @@ def traced(folder, buffer="400KB", transport="", more=""):
     scenario, path = folder / "star.toml", folder / "trace.perfetto"
     scenario.write_text(SCENARIO.format(buffer=buffer, transport=transport, more=more))
     said = adverb.lab._command.call("sim", scenario, "--quiet", "--perfetto", path)
+    return read(path), said
+
+
+def read(path):
     trace = schema.Trace()
     assert trace.ParseFromString(path.read_bytes()) == path.stat().st_size
     # Not a field that the schema does not know: what is read is all there is.
     assert trace.ByteSize() == path.stat().st_size
-    return trace, said
+    return trace
 
 
 def counts(said):
@@ -65,7 +69,7 @@ def tracks(trace):
     return {uuid: name(track) for uuid, track in found.items()}, {u for u, t in found.items() if t.HasField("counter")}
 
 
-def check(trace, said):
+def check(trace, said, count=4):
     """Time goes on, slices are nested, flows begin before they end, once each; what was counted is there."""
     event = schema.TrackEvent
     names, counters = tracks(trace)
@@ -96,7 +100,7 @@ def check(trace, said):
     said = counts(said)
     hosts = [name for name in names.values() if len(name) == 1 and name[0].startswith("host ")]
     pairs = [name for name in names.values() if len(name) == 2 and name[1].startswith("qp ")]
-    assert len(hosts) == said["hosts"] == 4 and len([n for n in pairs if "(" not in n[1]]) == said["queue"]
+    assert len(hosts) == said["hosts"] == count and len([n for n in pairs if "(" not in n[1]]) == said["queue"]
     assert (seen["slices"], seen["sends"], seen["takes"], seen["loses"]) == (
         said["slices"], said["packets"], said["taken"], said["lost"],
     )
@@ -123,6 +127,20 @@ def test_messages_of_a_shared_queue_pair_do_not_cross(tmp_path):
     trace, said = traced(tmp_path, transport="share-qp = true")
     names, *_ = check(trace, said)
     assert any("(2)" in name[-1] for name in names.values()), "some wait behind others"
+
+
+@pytest.mark.parametrize("seed, hosts", [(7, 16), (11, 16)])
+def test_a_replay_is_traced(tmp_path, seed, hosts):
+    path = tmp_path / "replay.perfetto"
+    said = adverb.lab._command.call("replay", str(seed), "--limit", "0", "--perfetto", path)
+    trace = read(path)
+    names, flows, ended, seen = check(trace, said, hosts)
+    # Nobody gave up in these seeds: each request is one slice, which ended well.
+    assert f"nothing wrong; {seen['slices']} requests completed" in said
+    begun = [p.track_event.name for p in trace.packet if p.track_event.type == schema.TrackEvent.TYPE_SLICE_BEGIN]
+    assert not any("," in name for name in begun), "no request is left, or failed"
+    assert 0 < len(ended) <= len(flows) == seen["sends"]
+    assert {"window", "unacknowledged", "requests"} <= {name[-1] for name in names.values()}
 
 
 @pytest.mark.parametrize("wrong", ["late", "open", "twice", "from nowhere", "uncounted"])
@@ -161,6 +179,8 @@ sizes = "fixed 1KB"
 """)
     with pytest.raises(adverb.Failed, match="1RMA"):
         adverb.lab._command.call("sim", path, "--perfetto", tmp_path / "t")
+    with pytest.raises(adverb.Failed, match="--1rma has none"):
+        adverb.lab._command.call("replay", "7", "--1rma", "--perfetto", tmp_path / "t")
     path = tmp_path / "plain.toml"
     path.write_text(SCENARIO.format(buffer="400KB", transport="", more=""))
     with pytest.raises(adverb.Failed, match="goes with one seed"):

@@ -73,7 +73,8 @@ impl Row {
     }
 }
 
-/// What is written at a time. At the same time slices begin first and end last.
+/// What is written at a time. At the same time slices begin first and end last, and a flow ends after it has
+/// begun.
 #[derive(Clone, Debug)]
 enum What {
     Begin { name: String, words: [(&'static str, u64); 2] },
@@ -86,8 +87,9 @@ impl What {
     fn order(&self) -> u8 {
         match self {
             What::Begin { .. } => 0,
-            What::Instant { .. } | What::Value(_) => 1,
-            What::End => 2,
+            What::Instant { flow: (_, None), .. } | What::Value(_) => 1,
+            What::Instant { .. } => 2,
+            What::End => 3,
         }
     }
 }
