@@ -1,4 +1,5 @@
-//! `adverb run --perfetto`: what the processes of a program have noted becomes one trace for Perfetto's viewer.
+//! `adverb run --perfetto`: what the processes of a program have noted becomes one trace for Perfetto's
+//! viewer.
 
 use crate::error::Error;
 use crate::settings::absolute;

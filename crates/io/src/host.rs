@@ -397,7 +397,6 @@ impl Drop for Host {
 }
 
 /// Everything of a NIC but its thread.
-#[expect(clippy::disallowed_methods, reason = "the edge")]
 fn open_parts(
     settings: &Settings,
     device: &mut DeviceInfo,
@@ -405,16 +404,7 @@ fn open_parts(
     on_event: OnEvent,
 ) -> Result<Shared, OpenError> {
     let clock = Clock::start();
-    let capture = settings.pcap.as_deref().map(|path| {
-        let failed = |source| OpenError::File { option: "pcap", path: path.to_owned(), source };
-        Capture::open(path, realtime_ns()).map_err(failed)
-    });
-    let capture = capture.transpose()?;
-    let notes = settings.perfetto.as_deref().map(|folder| {
-        let failed = |source| OpenError::File { option: "perfetto", path: folder.to_owned(), source };
-        Notes::create(folder, device.address).map_err(failed)
-    });
-    let notes = notes.transpose()?;
+    let (capture, notes) = files_of(settings, device)?;
     let (address, index) = (device.address, device.interface_index);
     let (member, bound) = Member::claim(directory, address, |sole, folder| match settings.via {
         Some(_) => Ok(None),
@@ -472,6 +462,20 @@ fn open_parts(
     let (state, looks, roles) = (State::default(), asked::Socket::default(), asked::Socket::default());
     let core = BiasedLock::new(core);
     Ok(Shared { core, member, state, looks, roles, registry, counters_file, forks })
+}
+
+/// Where frames are captured, and where is noted what happens, if it is.
+#[expect(clippy::disallowed_methods, reason = "the edge")]
+fn files_of(settings: &Settings, device: &DeviceInfo) -> Result<(Option<Capture>, Option<Notes>), OpenError> {
+    let capture = settings.pcap.as_deref().map(|path| {
+        let failed = |source| OpenError::File { option: "pcap", path: path.to_owned(), source };
+        Capture::open(path, realtime_ns()).map_err(failed)
+    });
+    let notes = settings.perfetto.as_deref().map(|folder| {
+        let failed = |source| OpenError::File { option: "perfetto", path: folder.to_owned(), source };
+        Notes::create(folder, device.address).map_err(failed)
+    });
+    Ok((capture.transpose()?, notes.transpose()?))
 }
 
 /// The NIC's board. The program is worth more: where there can be none, it goes on, and that is said.

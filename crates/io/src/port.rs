@@ -6,6 +6,7 @@ mod managing;
 mod marks;
 mod outbox;
 mod room;
+mod slow;
 
 use crate::counters::IoCounters;
 use crate::directory::{Slot, Word};
@@ -31,6 +32,7 @@ use adverb_wire::{
 };
 use outbox::Outbox;
 pub use room::Way;
+use slow::Slow;
 
 /// The path that leaves this host. Paths 1 to 254 are those of the slots.
 pub const UDP_PATH: PathId = PathId(256);
@@ -54,28 +56,6 @@ enum Route {
     Everyone,
     /// To the network.
     Udp,
-}
-
-/// What faults and capture need.
-struct Slow {
-    rx: Lane<()>,
-    tx: Lane<Route>,
-    capture: Option<Capture>,
-    notes: Option<Notes>,
-    flushed: Instant,
-}
-
-impl Slow {
-    /// Puts what was captured and noted into its files.
-    fn flush(&mut self) {
-        self.capture.iter_mut().for_each(Capture::flush);
-        self.notes.iter_mut().for_each(Notes::flush);
-    }
-
-    /// Whether faults hold back something until then.
-    fn is_due(&self, by: Instant) -> bool {
-        [self.rx.next_deadline(), self.tx.next_deadline()].into_iter().flatten().any(|at| at <= by)
-    }
 }
 
 /// All paths of one process.
@@ -380,18 +360,6 @@ impl Port {
         if self.udp_empty {
             member.leave_word(Word::Socket, now_ns);
         }
-    }
-
-    /// Notes what became of requests, where that is noted.
-    pub fn note_requests(&mut self, now: Instant, nic: &Nic) {
-        if let Some(notes) = self.slow.as_mut().and_then(|slow| slow.notes.as_mut()) {
-            notes.look(self.lives.host_ns(now), nic);
-        }
-    }
-
-    /// Whether anything is noted.
-    pub fn has_notes(&self) -> bool {
-        self.slow.as_ref().is_some_and(|slow| slow.notes.is_some())
     }
 
     /// Why an acknowledgement is overdue, as far as this host can tell.
