@@ -289,6 +289,15 @@ if [ ${#chosen[@]} -eq 0 ]; then
     together=("${behind[@]}")
 fi
 rm -f "$logs"/*.counts
+
+# A run of all steps writes 4 GB in CI, whose tests' programs have no lines for backtraces, and 8 elsewhere. On a full disk
+# everything fails, in words of its own.
+room() {
+    local left
+    left=$(df -Pm "$target" | awk 'NR == 2 { print $4 }')
+    [ "${left:-0}" -ge "$1" ] || echo "test: $left MB of disk are left for $target, which may be too little"
+}
+[ ${#together[@]} -eq 0 ] || room 8000
 if ! scripts/setup.sh test; then
     echo "test: something is missing (above); the cases that need it are skipped"
 fi
@@ -311,6 +320,7 @@ for name in "${chosen[@]}"; do
     failures "$logs/$name.log" | sed "s/^/failed: $name: /"
     awk '/^thread .* panicked at / { left = 5 } left-- > 0' "$logs/$name.log" | head -n 60 | cut -c -300 | sed 's/^/  | /'
 done
+room 200
 passed=0 failed=0 skipped=0
 for name in "${chosen[@]}"; do
     # A step that left no counts did not come to its end.

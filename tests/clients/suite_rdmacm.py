@@ -64,9 +64,9 @@ def alive(proc):
     return True
 
 
-def expect_counters(room, faulty):
+def expect_counters(room, faulty, sides=("server", "client")):
     """Messages of the connection manager went both ways; and where faults were asked for, some came."""
-    sides = {side: read_counters(room.path(side + ".counters")) for side in ("server", "client")}
+    sides = {side: read_counters(room.path(side + ".counters")) for side in sides}
     for side, counted in sides.items():
         if not counted.get("cm_sent") or not counted.get("cm_received"):
             raise Fail(f"the {side}'s connection manager sent {counted.get('cm_sent')} messages and received "
@@ -91,7 +91,8 @@ def runner(server, client, server_says, client_says, how):
         for proc, patterns in zip(sides, (server_says, client_says)):
             for pattern in patterns:
                 require_text(proc.output(), pattern, proc.label)
-        expect_counters(room, how.get("faulty", False))
+        # A program that two of its threads end at once may not come to writing them.
+        expect_counters(room, how.get("faulty", False), [proc.label for proc in sides if not channel_closed_under_it(proc)])
 
     return run
 
@@ -101,6 +102,12 @@ def channel_closed_under_it(proc):
     between acknowledging the last one and asking: it ends the process with its own words, whatever the NIC is."""
     return (proc.popen.returncode == 255 and "DISCONNECT EVENT" in proc.output()
             and "rdma_get_cm_event: Bad file descriptor" in proc.output())
+
+
+def lost_the_leave(proc):
+    """perftest's sides take leave of each other by a last SEND over the connection, and end. Where its acknowledgement
+    is lost nobody is left to repeat it, and that side fails after its measurement, as it does between adapters."""
+    return proc.popen.returncode == 1 and "Bad wc status 12" in proc.output()
 
 
 def pings(room):
@@ -150,7 +157,9 @@ def perftest(name, *more, repeats=1, least_kept=0, **how):
         for _ in range(repeats):
             argv = [name, "-R", "-p", "{port}", *more]
             server, client = start(room, argv, [*argv, "{server}"], **how)
-            room.all_succeed(server, client)
+            room.all_succeed(server, client, excuse=lost_the_leave if how.get("faulty") else None)
+            if server.popen.returncode and client.popen.returncode:
+                raise Fail("both sides failed")
             # bw ends with a table whose last row has the size and the count, lat too.
             require_text(client.output(), r"^ \d+\s+\d+\s+[\d.]+\s+[\d.]+", name)
             expect_counters(room, how.get("faulty", False))
