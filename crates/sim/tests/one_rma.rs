@@ -85,6 +85,22 @@ fn memory_that_is_slower_than_the_link_bounds_what_is_served() {
     assert!(end(&fast) < 2e9, "{}", end(&fast));
 }
 
+/// Software that takes 1 us for an operation: the hundredth leaves 99 us after the first.
+#[test]
+fn operations_leave_as_fast_as_software_makes_them() {
+    let text = |cost: &str| {
+        format!(
+            "{FABRIC}[transport.one-rma]\nop-size = \"64\"\n{cost}\n[transport.one-rma.control]\n\
+             fixed = 0\n[workload]\nkind = \"list\"\nop = \"write\"\n\
+             list = [{{ src = 0, dst = 1, bytes = \"6400\" }}]\n"
+        )
+    };
+    let (free, slow) = (run(&text("")), run(&text("command-cost = \"1us\"")));
+    let end = |sim: &Sim| sim.flows()[0].completed;
+    assert!(end(&free) < 99_000_000, "{}", end(&free));
+    assert!((99_000_000 + 4_000_000..115_000_000).contains(&end(&slow)), "{}", end(&slow));
+}
+
 #[test]
 fn a_rekey_costs_clients_one_round_trip() {
     let text = format!(

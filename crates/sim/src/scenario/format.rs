@@ -347,6 +347,8 @@ pub struct OneRmaTable {
     pub nack_threshold: Option<String>,
     /// Further attempts of an operation that fails.
     pub retries: Option<u8>,
+    /// What an operation takes of the software's processor.
+    pub command_cost: Option<String>,
     /// Transfers of a host at once; one more fails.
     pub transfers: Option<u32>,
     /// Algorithm 1.

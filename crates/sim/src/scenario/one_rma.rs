@@ -44,6 +44,7 @@ impl Scenario {
             slots: table.slots.unwrap_or(RmaConfig::default().slots),
             retry: Retry::times(table.retries.unwrap_or(0)),
             pcie,
+            command_ps: time("transport.one-rma.command-cost", table.command_cost.as_deref())?.unwrap_or(0),
             class: t.class.unwrap_or(0),
             apart: 0,
             events: events(&table.events, topology)?,

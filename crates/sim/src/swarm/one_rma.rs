@@ -116,6 +116,7 @@ fn random_rma(rng: &mut fastrand::Rng, t: &Topology, class: u8) -> RmaConfig {
         slots: rng.u32(1..40),
         retry: Retry::times(*pick(rng, &[0, 0, 1, 5])),
         pcie,
+        command_ps: 0,
         class,
         apart: u64::from(APART),
         events,

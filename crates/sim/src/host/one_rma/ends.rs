@@ -199,8 +199,9 @@ impl Sim {
         }
         let host = &self.hosts.one_rma.hosts[h as usize];
         let deadlines = host.nic.next_deadline().into_iter().chain(host.executor.next_deadline());
+        let deadlines = deadlines.map(|at| at.as_ps()).chain(host.busy_until(self.now));
         if let Some(deadline) = deadlines.min() {
-            self.wake_by(Source::Deadline(h), deadline.as_ps().max(self.now));
+            self.wake_by(Source::Deadline(h), deadline.max(self.now));
         }
     }
 

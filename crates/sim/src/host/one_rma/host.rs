@@ -5,13 +5,14 @@ use crate::host::address;
 use crate::host::memory::Buffer;
 use crate::sim::Config;
 use crate::watch::trace::{mix, seed_of};
+use adverb_nic::one_rma::executor::Posting;
 use adverb_nic::one_rma::{
     CommandExecutor, CommandPortal, DerivedKey, OneRmaConfig, PRIORITIES, ProcessInit, RegionId, RegionInit,
     RegionKey, Rights, derive,
 };
 use adverb_nic::{Access, Error, OneRma};
-use adverb_wire::Gid;
 use adverb_wire::one_rma::{KEY_LEN, Op};
+use adverb_wire::{Gid, Instant};
 use core::ops::Range;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -60,6 +61,9 @@ pub struct RmaHost {
     pub(super) epoch: u64,
     /// By peer and operation: since when it uses which key, in ps.
     keys: BTreeMap<(u32, u8), (u64, Grant)>,
+    /// The software's processor is busy with commands until then, in ps, and with each for so long.
+    pub(super) software_free_at: u64,
+    command_ps: u64,
     /// By the NIC's number of the slot.
     pub(super) posted: Vec<Posted>,
     /// Messages whose payload is being read from memory.
@@ -155,6 +159,8 @@ impl RmaHost {
             seed,
             epoch: 0,
             keys: BTreeMap::new(),
+            software_free_at: 0,
+            command_ps: rma.command_ps,
             posted: vec![Posted::default(); slots as usize],
             tx: Lane::default(),
             direct: VecDeque::new(),
@@ -163,6 +169,22 @@ impl RmaHost {
             memory,
             lent: Vec::new(),
         })
+    }
+
+    /// The next command that software writes now: none while its processor is busy with those before.
+    pub(super) fn next_command(&mut self, now: u64) -> Option<Posting> {
+        if self.software_free_at > now {
+            self.executor.on_timer(Instant::from_ps(now));
+            return None;
+        }
+        let posting = self.executor.next_command(Instant::from_ps(now))?;
+        self.software_free_at = now + self.command_ps;
+        Some(posting)
+    }
+
+    /// When the software's processor is free for a command that waits for it.
+    pub(super) fn busy_until(&self, now: u64) -> Option<u64> {
+        (self.software_free_at > now && self.executor.has_ready()).then_some(self.software_free_at)
     }
 
     /// Takes in a part of a program's memory, which stays until the run ends.

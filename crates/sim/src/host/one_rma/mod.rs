@@ -42,6 +42,9 @@ pub struct RmaConfig {
     pub retry: Retry,
     /// What PCIe costs, but on hosts whose hardware is their own ([`Config::hardware_of`]).
     pub pcie: Pcie,
+    /// What an operation takes of the processor of its host's software, in ps: the next one leaves no sooner.
+    /// 0: software costs nothing.
+    pub command_ps: u64,
     /// Traffic class of all messages.
     pub class: u8,
     /// Each host has memory of its own, and each flow a part of it, so many bytes apart, as the oracle needs;
@@ -61,6 +64,7 @@ impl Default for RmaConfig {
             slots: 256,
             retry: Retry::NEVER,
             pcie: Pcie::default(),
+            command_ps: 0,
             class: 0,
             apart: 0,
             events: Vec::new(),
@@ -69,8 +73,9 @@ impl Default for RmaConfig {
     }
 }
 
-/// What moving payload between NIC and host memory costs. All zero is neutral. Commands cost nothing:
-/// software writes them into the NIC (appendix B).
+/// What moving payload between NIC and host memory costs. All zero is neutral. Commands cost nothing here:
+/// software writes them into the NIC (appendix B). What they take of its processor is
+/// [`RmaConfig::command_ps`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Pcie {
     /// Picoseconds for a byte, each way.

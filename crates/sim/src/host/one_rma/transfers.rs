@@ -83,7 +83,7 @@ impl Sim {
             });
             host.executor.on_completion(now, &completion);
         }
-        while let Some(posting) = host.executor.next_command(now) {
+        while let Some(posting) = host.next_command(self.now) {
             busy = true;
             if let Ok(command) = Command::parse(&posting.command) {
                 let at = posting.slot.index() as usize;
