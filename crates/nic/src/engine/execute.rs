@@ -54,7 +54,6 @@ pub(crate) fn execute(qp: &mut Qp, nic: &mut NicState, now: Instant) -> SendStep
             qp.requester.fail(cause);
         }
         settle(qp, nic, now);
-        qp.requester.pass_done();
         return SendStep::Executed(wqe.op);
     } else {
         qp.requester.outstanding_reads += (!plain && wqe.op.awaits_response()) as u8;

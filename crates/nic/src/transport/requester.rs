@@ -272,6 +272,8 @@ pub(crate) fn settle(qp: &mut Qp, nic: &mut NicState, now: Instant) {
             break;
         }
         complete_oldest(qp, nic, now, &entry, 0);
+        // Who went back may stand at it.
+        qp.requester.pass_done();
     }
     if qp.requester.is_empty() && qp.draining && !qp.held {
         qp.draining = false;

@@ -149,19 +149,22 @@ pub fn changes(seed: u64, work: &Work) -> Vec<Change> {
 }
 
 /// What befell registries, by name: in some hundred seeds all of it.
-pub const OF_REGISTRIES: [&str; 6] = [
+pub const OF_REGISTRIES: [&str; 8] = [
     "packets that rules allowed",
     "packets that no rule allowed",
     "regions taken back",
     "agents started anew",
     "connections that found a table full",
     "requests that failed for want of a rule",
+    "windows bound",
+    "windows ended",
 ];
 
 /// What befell a run's registries.
 pub(super) fn told_of_registries(sim: &Sim) -> BTreeMap<&'static str, u64> {
     let counters = || sim.hosts().iter().map(|host| host.nic.counters());
-    let [taken_back, restarts, kept, refused] = sim.oracle().map_or([0; 4], |oracle| oracle.rule_counts());
+    let [taken_back, restarts, kept, refused, bound, ended] =
+        sim.oracle().map_or([0; 6], |oracle| oracle.rule_counts());
     let counts = [
         counters().map(|nic| nic.star_egress_allowed).sum(),
         counters().map(|nic| nic.star_egress_refused).sum(),
@@ -169,6 +172,8 @@ pub(super) fn told_of_registries(sim: &Sim) -> BTreeMap<&'static str, u64> {
         restarts,
         kept,
         refused,
+        bound,
+        ended,
     ];
     OF_REGISTRIES.into_iter().zip(counts).filter(|(_, count)| *count > 0).collect()
 }

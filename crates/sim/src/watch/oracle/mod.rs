@@ -10,6 +10,7 @@
 pub mod changes;
 mod rules;
 mod side;
+mod windows;
 
 use crate::host::Peer;
 use crate::host::memory::Buffer;
@@ -25,6 +26,7 @@ use rules::Registries;
 pub(crate) use side::RECV_SLOTS;
 use side::{RECV_BYTES, Side, WANTED_MAX};
 use std::collections::VecDeque;
+use windows::Windows;
 
 /// Bytes of a host's memory that are only ever read: what WRITEs and SENDs send.
 const SOURCE_BYTES: usize = 16 << 10;
@@ -76,6 +78,7 @@ pub struct Oracle {
     frozen: Vec<Frozen>,
     /// What sides have granted, where NICs have StaR's registry.
     registries: Registries,
+    windows: Windows,
 }
 
 impl Oracle {
@@ -137,8 +140,11 @@ impl Sim {
             rng.fill(&mut shadow);
             shadow[SOURCE_BYTES..SOURCE_BYTES + SHARED_BYTES].fill(0);
             buffer.write(0, &shadow);
-            let access =
-                Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+            let access = Access::LOCAL_WRITE
+                | Access::REMOTE_WRITE
+                | Access::REMOTE_READ
+                | Access::REMOTE_ATOMIC
+                | Access::MW_BIND;
             let mr = buffer.register(&mut host.nic, host.pd, access)?;
             rooms.push(Room { buffer, mr, shadow, used: SOURCE_BYTES + SHARED_BYTES });
         }
@@ -156,6 +162,7 @@ impl Sim {
             changes: VecDeque::new(),
             frozen: Vec::new(),
             registries: Registries::new(seed),
+            windows: Windows::new(seed),
             rng,
         };
         for _ in 0..work.connections {
@@ -243,8 +250,11 @@ impl Sim {
         for number in 0..oracle.sides.len() as u32 {
             let side = &oracle.sides[number as usize];
             let ready = !side.dead && side.posted < oracle.requests && side.wanted.len() < WANTED_MAX;
-            if ready && side.next_at <= self.now {
-                let h = side.host;
+            let h = side.host;
+            let due = ready && side.next_at <= self.now;
+            if due && self.post_window(&mut oracle, number) {
+                woken.push(h);
+            } else if due {
                 let (wr_id, op, length) = oracle.post(number, self.now, &mut self.hosts.list[h as usize].nic);
                 if self.watch.journal.is_on() {
                     let what = oracle.in_words(number, wr_id, op, length);
@@ -341,6 +351,7 @@ impl Sim {
             }
             Some(number) => oracle.on_done(number, self.now, completion),
         }
+        self.settle_windows(&mut oracle, h);
         for failure in &oracle.failures[known..] {
             self.watch.journal.add(self.now, format_args!("host {h}"), format_args!("WRONG: {failure}"));
         }

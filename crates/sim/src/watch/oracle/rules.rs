@@ -11,17 +11,17 @@ use adverb_nic::{Error, Rule, RuleFor, Status};
 use adverb_wire::star::{Grant, Op, StarEth};
 use adverb_wire::{Key, Operation, Packet, QpNumber, Service};
 
-const ALL: u8 = Grant::WRITE | Grant::READ | Grant::ATOMIC;
+pub(super) const ALL: u8 = Grant::WRITE | Grant::READ | Grant::ATOMIC;
 /// One side of so many grants less than its peer's work names.
 const LESS_OF: u32 = 6;
 
 /// A part of a side's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Region {
-    key: Key,
-    va: u64,
-    len: u64,
-    rights: u8,
+pub(super) struct Region {
+    pub key: Key,
+    pub va: u64,
+    pub len: u64,
+    pub rights: u8,
 }
 
 /// Rules for one side, at its peer's NIC.
@@ -29,19 +29,24 @@ struct Region {
 struct Rules {
     posted: bool,
     region: Option<Region>,
+    /// Of its window: the next one may stand before the last one has ended.
+    windows: [Option<Region>; 2],
 }
 
 impl Rules {
     fn list(self) -> impl Iterator<Item = RuleFor> {
-        let region =
-            self.region.map(|Region { key, va, len, rights }| RuleFor::Region { key, va, len, rights });
-        self.posted.then_some(RuleFor::Posted).into_iter().chain(region)
+        let rule = |Region { key, va, len, rights }| RuleFor::Region { key, va, len, rights };
+        self.posted.then_some(RuleFor::Posted).into_iter().chain(self.regions().map(rule))
+    }
+
+    fn regions(self) -> impl Iterator<Item = Region> {
+        self.region.into_iter().chain(self.windows.into_iter().flatten())
     }
 
     fn allow(self, named: &Named) -> bool {
         match *named {
             Named::Posted => self.posted,
-            Named::Region(part) => self.region.is_some_and(|region| {
+            Named::Region(part) => self.regions().any(|region| {
                 let ends = |region: &Region| u128::from(region.va) + u128::from(region.len);
                 let within = region.va <= part.va && ends(&part) <= ends(&region);
                 region.key == part.key && within && region.rights & part.rights != 0
@@ -122,6 +127,13 @@ impl Registries {
         [number, number ^ 1].into_iter().filter_map(|n| self.of(n)).any(|granting| granting.lacked)
     }
 
+    /// Something that a side's peer names may be missing from now on.
+    pub fn lacks(&mut self, number: u32) {
+        if let Some(Some(granting)) = self.granting.get_mut(number as usize) {
+            granting.lacked = true;
+        }
+    }
+
     /// Leaves out of what a side grants something that its peer's work may name.
     fn lessen(&mut self, rules: &mut Rules, slice: u64) {
         let Some(region) = &mut rules.region else { return };
@@ -159,7 +171,7 @@ impl Sim {
         let room = &oracle.rooms[own as usize];
         let va = room.buffer.addr() + SOURCE_BYTES as u64;
         let region = Region { key: room.mr.rkey, va, len: (until - SOURCE_BYTES) as u64, rights: ALL };
-        let mut wants = Rules { posted: true, region: Some(region) };
+        let mut wants = Rules { posted: true, region: Some(region), windows: [None; 2] };
         let registries = &mut oracle.registries;
         let lacked = registries.rng.u32(0..LESS_OF) == 0;
         if lacked {
@@ -176,8 +188,49 @@ impl Sim {
             }
             oracle.registries.counts.kept += 1;
             self.hosts.list[own as usize].nic.keep_from_star(qp)?;
+            return Ok(());
         }
-        Ok(())
+        self.give_window(oracle, number)
+    }
+
+    /// Puts the rule of a side's window at its peer's NIC; not while an agent is missing that would bring it,
+    /// and not where there is no room. Whether it stands.
+    pub(super) fn put_window(&mut self, oracle: &mut Oracle, number: u32, region: Region) -> bool {
+        let (own, peer) = (oracle.sides[number as usize].host, oracle.sides[number as usize].peer);
+        let Some(Some(granting)) = oracle.registries.granting.get_mut(number as usize) else { return false };
+        let Some(free) = granting.wants.windows.iter().position(Option::is_none) else { return false };
+        if granting.stands != granting.wants {
+            return false;
+        }
+        let Region { key, va, len, rights } = region;
+        let (server, what) = (self.hosts.list[own as usize].gid, RuleFor::Region { key, va, len, rights });
+        let rule = Rule { server, number: granting.number, what };
+        if self.hosts.list[peer as usize].nic.put_rule(&rule).is_err() {
+            return false;
+        }
+        granting.wants.windows[free] = Some(region);
+        granting.stands = granting.wants;
+        true
+    }
+
+    /// Takes back the rule of a window that has ended. Whether there was one.
+    pub(super) fn end_window(&mut self, oracle: &mut Oracle, number: u32, key: Key) -> bool {
+        let (dead, peer) = (oracle.sides[number as usize].dead, oracle.sides[number as usize].peer);
+        let server = self.hosts.list[oracle.sides[number as usize].host as usize].gid;
+        let Some(Some(granting)) = oracle.registries.granting.get_mut(number as usize) else { return false };
+        let is_its = |window: &Option<Region>| window.is_some_and(|region| region.key == key);
+        if !granting.wants.windows.iter().any(is_its) {
+            return false;
+        }
+        for rules in [&mut granting.wants, &mut granting.stands] {
+            rules.windows.iter_mut().filter(|window| is_its(window)).for_each(|window| *window = None);
+        }
+        // It went with its queue pair: its peer may be about to name it.
+        granting.lacked |= dead;
+        if self.watch.sabotage != Some(Sabotage::StarRuleKept) {
+            self.hosts.list[peer as usize].nic.remove_rule(server, granting.number, Some(key));
+        }
+        true
     }
 
     /// Puts what a side grants at its peer's NIC.
@@ -217,6 +270,9 @@ impl Sim {
         let had = granting.stands != Rules::default();
         granting.stands.region = None;
         granting.stands.posted &= only_region;
+        if !only_region {
+            granting.stands.windows = [None; 2];
+        }
         granting.lacked = true;
         had
     }
@@ -254,7 +310,14 @@ impl Sim {
     /// It is there again, and so is what sides still grant.
     pub(super) fn begin_agent(&mut self, oracle: &mut Oracle, host: u32) {
         for number in rules_with(oracle, host) {
-            if self.put_rules(oracle, number).is_err() {
+            if self.put_rules(oracle, number).is_ok() {
+                continue;
+            }
+            // Windows of others may have taken the room meanwhile.
+            if oracle.windows.counts[0] > 0 {
+                self.end_rules(oracle, number);
+                oracle.registries.counts.kept += 1;
+            } else {
                 oracle.fail(format!("side {number}: its rules had room before, and have none now"));
             }
         }
@@ -297,6 +360,9 @@ impl Oracle {
     /// A request has failed; where all was granted, not because of rules.
     pub(super) fn check_refusal(&mut self, number: u32, status: Status) {
         let asked = [number, number ^ 1].into_iter().any(|n| self.registries.of(n).is_some());
+        if status == Status::MemoryWindowBind || status == Status::LocalProtection {
+            self.fail(format!("side {number}: a request on its window was refused: {status:?}"));
+        }
         if status != Status::RemoteAccess || !asked {
             return;
         }
@@ -308,10 +374,11 @@ impl Oracle {
     }
 
     /// What befell registries: regions taken back, agents that ended, connections for which a table had no
-    /// room, sides that heard a refusal.
-    pub(crate) fn rule_counts(&self) -> [u64; 4] {
+    /// room, sides that heard a refusal; windows that were bound, and rules of windows that ended.
+    pub(crate) fn rule_counts(&self) -> [u64; 6] {
         let Counts { taken_back, restarts, kept, refused } = self.registries.counts;
-        [taken_back, restarts, kept, refused]
+        let [bound, ended] = self.windows.counts;
+        [taken_back, restarts, kept, refused, bound, ended]
     }
 }
 
@@ -322,7 +389,7 @@ mod tests {
     #[test]
     fn a_part_is_allowed_within_its_region_only() {
         let region = Region { key: Key(7), va: 100, len: 50, rights: Grant::WRITE | Grant::READ };
-        let rules = Rules { posted: false, region: Some(region) };
+        let rules = Rules { posted: false, region: Some(region), ..Rules::default() };
         let part = |key, va, len, rights| Named::Region(Region { key: Key(key), va, len, rights });
         for (named, allowed) in [
             (part(7, 100, 50, Grant::WRITE), true),
@@ -336,7 +403,7 @@ mod tests {
         ] {
             assert_eq!(rules.allow(&named), allowed, "{named:?}");
         }
-        assert!(Rules { posted: true, region: None }.allow(&Named::Posted));
+        assert!(Rules { posted: true, ..Rules::default() }.allow(&Named::Posted));
         assert!(!Rules::default().allow(&part(7, 100, 1, Grant::WRITE)));
     }
 }

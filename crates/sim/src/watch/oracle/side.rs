@@ -55,6 +55,8 @@ struct Message {
     from: usize,
     len: usize,
     immediate: Option<u32>,
+    /// A key of the receiver's that it invalidates.
+    invalidates: Option<Key>,
     /// The bytes are in the slice, not in the receive's place.
     write: bool,
 }
@@ -95,7 +97,7 @@ pub struct Side {
     pub landing: usize,
     pub inbox: usize,
     pub next_at: u64,
-    gap_ps: u64,
+    pub gap_ps: u64,
     pub posted: u32,
     pub completed: u32,
     /// Outstanding requests, oldest first: their words, and what must come of them.
@@ -229,9 +231,10 @@ impl Oracle {
         let at = side.slice + self.rng.usize(0..=SLICE_BYTES - length);
         let bytes = self.rooms[own].shadow[from..from + length].to_vec();
         self.rooms[peer].shadow[at..at + length].copy_from_slice(&bytes);
-        let (addr, rkey) = (self.rooms[peer].buffer.addr() + at as u64, self.rooms[peer].mr.rkey);
+        let (addr, rkey) = (self.rooms[peer].buffer.addr() + at as u64, self.key_at_peer(number));
+        let side = &mut self.sides[number as usize];
         if immediate.is_some() {
-            side.sent.push_back(Message { from, len: length, immediate, write: true });
+            side.sent.push_back(Message { from, len: length, immediate, invalidates: None, write: true });
         }
         let op = match immediate {
             Some(immediate) => SendOp::WriteImm(addr, rkey, immediate),
@@ -246,7 +249,7 @@ impl Oracle {
         let length = length.min(PLACE_BYTES);
         let at = side.slice + self.rng.usize(0..=SLICE_BYTES - length);
         let bytes = self.rooms[peer].shadow[at..at + length].to_vec();
-        let (addr, rkey) = (self.rooms[peer].buffer.addr() + at as u64, self.rooms[peer].mr.rkey);
+        let (addr, rkey) = (self.rooms[peer].buffer.addr() + at as u64, self.key_at_peer(number));
         let place = self.landing(number);
         let data = self.answer(own, place, length);
         let fence = self.rng.bool();
@@ -267,9 +270,17 @@ impl Oracle {
         data: Data,
         immediate: Option<u32>,
     ) -> Request {
-        self.sides[number as usize].sent.push_back(Message { from, len: length, immediate, write: false });
-        let op = immediate.map_or(SendOp::Send, SendOp::SendImm);
-        Request { op, data, wanted: Wanted::Done, fence: false, length }
+        let invalidates = if immediate.is_none() { self.invalidated(number) } else { None };
+        let side = &mut self.sides[number as usize];
+        side.sent.push_back(Message { from, len: length, immediate, invalidates, write: false });
+        let op = match (immediate, invalidates) {
+            (Some(immediate), _) => SendOp::SendImm(immediate),
+            (None, Some(key)) => SendOp::SendInv(key),
+            (None, None) => SendOp::Send,
+        };
+        // A READ's bytes may otherwise be fetched once more after it (IBTA 10.8.3.3).
+        let fence = invalidates.is_some() && side.reads > 0;
+        Request { op, data, wanted: Wanted::Done, fence, length }
     }
 
     fn fetch_add(&mut self, number: u32, now: u64) -> Request {
@@ -318,6 +329,7 @@ impl Oracle {
         side.completed += 1;
         side.reads -= u32::from(!matches!(wanted, Wanted::Done));
         let own = side.host as usize;
+        self.window_done(number, wr_id);
         let operation = wanted.pending(number);
         match wanted {
             Wanted::Done => {}
@@ -360,7 +372,8 @@ impl Oracle {
     /// A message arrived at a side. True when its receive may be posted again.
     pub(super) fn on_message(&mut self, number: u32, completion: &Completion) -> bool {
         let sender = (number ^ 1) as usize;
-        let Some(Message { from, len: length, immediate, write }) = self.sides[sender].sent.pop_front()
+        let Some(Message { from, len: length, immediate, invalidates, write }) =
+            self.sides[sender].sent.pop_front()
         else {
             self.fail(format!("side {number}: a message that nobody sent"));
             return false;
@@ -381,6 +394,13 @@ impl Oracle {
             self.fail(format!(
                 "side {number}: {found:?} with immediate {got:?}, not {op:?} with {immediate:?}"
             ));
+        }
+        let gone = completion.has_invalidate.then_some(Key(completion.immediate));
+        if gone != invalidates {
+            self.fail(format!("side {number}: a message invalidates {gone:?}, not {invalidates:?}"));
+        }
+        if invalidates.is_some() {
+            self.window_invalidated(number);
         }
         if write {
             // Its bytes are in the slice; later WRITEs may have changed them since.

@@ -45,6 +45,8 @@ pub(super) struct Pulls {
     /// In order; so many of them are begun.
     queue: VecDeque<Pull>,
     begun: usize,
+    /// One has failed: what the other side told before it heard so is not executed.
+    has_ended: bool,
     /// Requests that are done; and up to which one a packet has gone to the other side.
     done: u32,
     covered: u32,
@@ -84,6 +86,7 @@ impl Pulls {
         Pulls {
             queue: VecDeque::new(),
             begun: 0,
+            has_ended: false,
             done: 0,
             covered: 0,
             una: first,
@@ -159,6 +162,9 @@ impl Pulls {
     }
 
     pub fn push(&mut self, pull: Pull) {
+        if self.has_ended {
+            return;
+        }
         self.queue.push_back(pull);
         self.is_due = true;
     }
@@ -194,6 +200,7 @@ impl Pulls {
 
     /// Nothing more is executed.
     pub fn end(&mut self) {
+        self.has_ended = true;
         self.queue.clear();
         self.begun = 0;
         self.is_due = false;
