@@ -283,3 +283,30 @@ fn binds_that_a_program_writes_itself_are_refused_where_peers_would_have_to_hear
         assert_eq!(why.is_some_and(|why| why.contains("writes itself")), refused, "{why:?}");
     }
 }
+
+/// A server's request whose data no rule lets the client ask for fails; what the server tells before it hears
+/// so is not executed, though it brings its data along and needs no rule.
+#[test]
+fn behind_a_servers_request_that_was_refused_nothing_is_executed() {
+    let mut w = world(70, 8);
+    let ([a, b], _) = agreed(&mut w);
+    let memory = [w.memory(CLIENT, 4096), w.memory(SERVER, 4096)];
+    w.nodes[CLIENT].nic.clear_rules();
+    for wr_id in [50, 51] {
+        w.recv(CLIENT, a, wr_id, &[memory[CLIENT].sge(0, 1000)]);
+    }
+    // The server does not hear of the failure yet.
+    w.drop_if = Some(Box::new(|from, p| from == CLIENT && p.bth.opcode.operation() == Operation::CqePacket));
+    w.send(SERVER, b, wr(1, SendOp::Send, &[memory[SERVER].sge(0, 1000)]));
+    w.run(Duration::from_ms(1));
+    assert_eq!(w.counter(CLIENT, "star_egress_refused"), 1);
+    w.send(SERVER, b, SendWr { data: SendData::Inline(&[7; 16]), ..wr(2, SendOp::Send, &[]) });
+    w.run(Duration::from_ms(1));
+    w.drop_if = None;
+    let ends = [w.completion(SERVER), w.completion(SERVER)].map(|done| (done.wr_id, done.status));
+    assert_eq!(ends, [(1, Status::RemoteAccess), (2, Status::WorkRequestFlushed)]);
+    while let Some(done) = w.poll(CLIENT) {
+        assert_ne!(done.status, Status::Success, "receive {}", done.wr_id);
+    }
+    assert_eq!(memory[CLIENT].read(0, 16), [0; 16]);
+}
