@@ -94,7 +94,7 @@ impl<'a> Tried<'a> {
             Tried::Queues(sabotage) => replay_seed(seed, sabotage, traced, show),
             Tried::Star(sabotage) => star::replay(seed, sabotage, traced, show),
             Tried::OneRma => (one_rma::replay(seed, show), None),
-            Tried::App(app, bug) => app.replay(seed, bug, traced, show),
+            Tried::App(app, bug) => app.replay_traced(seed, bug, traced, show),
         }
     }
 

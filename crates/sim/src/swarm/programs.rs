@@ -269,7 +269,12 @@ impl System {
     }
 
     /// Runs a seed again and shows all that happens, a line each; see [`super::replay`].
-    pub fn replay(
+    pub fn replay(&self, seed: u64, bug: Option<&str>, show: &mut dyn FnMut(&str)) -> Outcome {
+        self.replay_traced(seed, bug, false, show).0
+    }
+
+    /// The same, and the simulation as it ended; `traced` has it keep what a trace is made of.
+    pub fn replay_traced(
         &self,
         seed: u64,
         bug: Option<&str>,
