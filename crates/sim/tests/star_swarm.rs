@@ -78,10 +78,9 @@ fn registries_are_asked_and_refuse() {
     }
 }
 
-/// The swarm found these when it began to draw windows. In 1172 and 3308 a server's request was refused
-/// for want of a rule, and those that it
-/// had told behind it were executed all the same. In 3744 plain RC went back to a bind, which was done, and
-/// would have gone on from there.
+/// Found when the swarm began to draw windows. In 1172 and 3308 a server's request was refused for want of a
+/// rule, and those that it had told behind it were executed all the same. In 3744 plain RC went back to a
+/// bind, which was done, and would have gone on from there.
 #[test]
 fn seeds_that_windows_failed_pass() {
     for seed in [1172, 3308, 3744] {

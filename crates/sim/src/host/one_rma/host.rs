@@ -62,7 +62,7 @@ pub struct RmaHost {
     /// By peer and operation: since when it uses which key, in ps.
     keys: BTreeMap<(u32, u8), (u64, Grant)>,
     /// The software's processor is busy with commands until then, in ps, and with each for so long.
-    pub(super) software_free_at: u64,
+    software_free_at: u64,
     command_ps: u64,
     /// By the NIC's number of the slot.
     pub(super) posted: Vec<Posted>,

@@ -314,7 +314,7 @@ impl Sim {
                 continue;
             }
             // Windows of others may have taken the room meanwhile.
-            if oracle.windows.counts[0] > 0 {
+            if oracle.has_windows_of_others(number) {
                 self.end_rules(oracle, number);
                 oracle.registries.counts.kept += 1;
             } else {
@@ -357,6 +357,14 @@ fn rules_with(oracle: &Oracle, host: u32) -> impl Iterator<Item = u32> + use<> {
 }
 
 impl Oracle {
+    /// Whether rules of other sides' windows stand at the NIC that has this side's.
+    fn has_windows_of_others(&self, number: u32) -> bool {
+        let at = self.sides[number as usize].peer;
+        let stand =
+            |n: u32| self.registries.of(n).is_some_and(|g| g.stands.windows.iter().any(Option::is_some));
+        (0..self.sides.len() as u32).any(|n| n != number && self.sides[n as usize].peer == at && stand(n))
+    }
+
     /// A request has failed; where all was granted, not because of rules.
     pub(super) fn check_refusal(&mut self, number: u32, status: Status) {
         let asked = [number, number ^ 1].into_iter().any(|n| self.registries.of(n).is_some());
