@@ -148,7 +148,7 @@ impl<'a> Traced<'a> {
         Ok(Traced { path, file: File::create(path).map_err(refuse)? })
     }
 
-    /// Writes the trace, and says how many packets had no room in it; `remedy` is what helps against that.
+    /// Writes the trace, and says how much had no room in it; `remedy` is what helps against that.
     pub fn write(
         self,
         remedy: &str,
@@ -158,7 +158,10 @@ impl<'a> Traced<'a> {
         let written = write(&mut BufWriter::new(self.file)).map_err(refuse)?;
         if written.missed > 0 {
             let (path, missed) = (self.path.display(), written.missed);
-            say!("adverb: {path}: {missed} packets are missing, there were too many{remedy}");
+            say!(
+                "adverb: {path}: {missed} packets and steps of requests are missing, there were too \
+                 many{remedy}"
+            );
         }
         Ok(written)
     }

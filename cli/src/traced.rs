@@ -118,8 +118,8 @@ fn flows(parts: &[Part]) -> BTreeMap<(usize, usize), (u64, u64)> {
 /// The trace of what processes have noted.
 fn written(parts: &[Part], out: &mut dyn io::Write) -> io::Result<Written> {
     let mut trace = Trace::new(parts.len() as u32, parts.iter().map(|part| part.missed).sum());
-    let begun = parts.iter().filter_map(|part| part.notes.first()).map(|note| note.at_ns).min().unwrap_or(0);
-    let last = parts.iter().flat_map(|part| &part.notes).map(|note| note.at_ns).max().unwrap_or(0);
+    let times = || parts.iter().flat_map(|part| &part.notes).map(|note| note.at_ns);
+    let (begun, last) = (times().min().unwrap_or(0), times().max().unwrap_or(0));
     let flows = flows(parts);
     let mut requests = Requests::default();
     for (p, part) in parts.iter().enumerate() {

@@ -217,8 +217,9 @@ fn remove(path: &Path) {
     let _ = fs::remove_file(path);
 }
 
-/// A program may become another one, and has the same number then.
-fn new_file(folder: &Path) -> io::Result<(File, PathBuf)> {
+/// A file of this process in a folder of several. A program may become another one, and has the same number
+/// then.
+pub(crate) fn new_file(folder: &Path) -> io::Result<(File, PathBuf)> {
     for n in 0..BOARDS_MAX {
         let path = folder.join(format!("{}-{}-{n}", sys::pid_namespace(), std::process::id()));
         match private_file().create_new(true).open(&path) {

@@ -5,11 +5,11 @@
 //! Memory is a buffer's, and a file has at most [`NOTES_MAX`] notes; what comes later is counted. What a
 //! process notes is in its file a second later, or when nothing happens: one that is killed loses no more.
 
+use crate::board::new_file;
 use adverb_nic::queue::wqe::WqeOp;
 use adverb_nic::{Followed, Follower, Nic};
-use adverb_os::folders::private_file;
+use adverb_os::say;
 use adverb_os::signals::Quiet;
-use adverb_os::{say, sys};
 use adverb_wire::{Gid, Opcode, Packet, QpNumber};
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Read, Write};
@@ -141,10 +141,7 @@ pub struct Notes {
 impl Notes {
     /// Makes the file of this process's NIC in the folder.
     pub fn create(folder: &Path, address: IpAddr) -> io::Result<Notes> {
-        let slot =
-            format!("{}-{}-{:08x}", sys::pid_namespace(), std::process::id(), sys::random_seed() as u32);
-        let path = folder.join(slot);
-        let mut file = private_file().create_new(true).open(&path)?;
+        let (mut file, path) = new_file(folder)?;
         let name = fs::read_to_string("/proc/self/comm").unwrap_or_default();
         let name = name.trim_end().as_bytes();
         let mut head = [0; HEAD];

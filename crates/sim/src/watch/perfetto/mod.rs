@@ -51,7 +51,7 @@ struct Pairs {
 pub(crate) struct Recorder {
     notes: Vec<Note>,
     flows: Vec<Pairs>,
-    /// Packets that are not noted any more.
+    /// Packets, and steps of requests, that are not noted any more.
     missed: u64,
     /// By host, where requests are followed instead of flows; and what was told of them.
     followers: Vec<Follower>,
@@ -92,13 +92,16 @@ impl Sim {
 
     /// Notes what has become of requests.
     pub fn follow(&mut self) {
-        let Some(Recorder { followers, steps, .. }) = self.watch.journal.recorder.as_deref_mut() else {
+        let Some(Recorder { followers, steps, missed, .. }) = self.watch.journal.recorder.as_deref_mut()
+        else {
             return;
         };
         for (h, (host, follower)) in self.hosts.list.iter().zip(followers).enumerate() {
             follower.look(&host.nic, &mut |step| {
                 if steps.len() < STEPS_MAX {
                     steps.push((self.now, h as u32, step));
+                } else {
+                    *missed += 1;
                 }
             });
         }

@@ -22,7 +22,7 @@ pub struct Written {
     pub lost: usize,
     /// Values of counters.
     pub samples: usize,
-    /// Packets that came after too many others, and are not in it.
+    /// Packets, and steps of requests, that came after too many others, and are not in it.
     pub missed: u64,
 }
 
@@ -130,7 +130,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// One with so many hosts, or processes; so many packets are not in it.
+    /// One with so many hosts, or processes; so much is not in it.
     pub fn new(hosts: u32, missed: u64) -> Trace {
         let written = Written { missed, ..Written::default() };
         Trace { rows: (0..hosts).map(Row::Host).collect(), events: Vec::new(), written }
