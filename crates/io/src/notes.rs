@@ -180,6 +180,11 @@ impl Notes {
         self.check(written);
     }
 
+    /// Whether something has not reached the file yet.
+    pub fn is_dirty(&self) -> bool {
+        !self.failed && !self.file.buffer().is_empty()
+    }
+
     /// Puts what was noted into the file.
     pub fn flush(&mut self) {
         if self.failed {
@@ -307,7 +312,11 @@ mod tests {
         fs::create_dir(&folder).unwrap();
         let address = IpAddr::from([127, 0, 0, 1]);
         let mut notes = Notes::create(&folder, address).unwrap();
+        assert!(!notes.is_dirty());
         all().into_iter().for_each(|note| notes.add(note));
+        assert!(notes.is_dirty());
+        notes.flush();
+        assert!(!notes.is_dirty());
         notes.count = NOTES_MAX;
         notes.add(all()[0]);
         let path = notes.path.clone();

@@ -40,7 +40,7 @@ pub const UDP_PATH: PathId = PathId(256);
 const WORD_EVERY: Duration = Duration::from_us(100);
 /// What faults let go within this time counts as not dealt with.
 const HELD_BACK: Duration = Duration::from_ms(1);
-/// Captured frames reach the file after this long.
+/// What is captured and noted reaches its file after this long.
 const CAPTURE_FLUSH: Duration = Duration::from_ms(1000);
 
 /// Lines in a second about frames that a program of this host injects.
@@ -321,11 +321,7 @@ impl Port {
 
     /// When something here is due even if nothing arrives.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let slow = self.slow.as_ref().and_then(|slow| {
-            let dirty = slow.capture.as_ref().is_some_and(Capture::is_dirty);
-            let flush = dirty.then(|| slow.flushed + CAPTURE_FLUSH);
-            [slow.rx.next_deadline(), slow.tx.next_deadline(), flush].into_iter().flatten().min()
-        });
+        let slow = self.slow.as_ref().and_then(|slow| slow.next_deadline());
         let steering = self.steering.next_deadline(self.rings.member().changes());
         let patience = self.udp_waits_since.filter(|since| *since != Instant::NEVER).map(|at| at + PATIENCE);
         [slow, self.rings.next_deadline(), steering, self.udp.next_deadline(), patience]

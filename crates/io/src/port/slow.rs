@@ -1,6 +1,6 @@
 //! The slow way, on which frames are built whole: what it does faults to them by, captures and notes.
 
-use super::{Port, Route};
+use super::{CAPTURE_FLUSH, Port, Route};
 use crate::notes::Notes;
 use adverb_nic::Nic;
 use adverb_os::capture::Capture;
@@ -21,6 +21,14 @@ impl Slow {
     pub fn flush(&mut self) {
         self.capture.iter_mut().for_each(Capture::flush);
         self.notes.iter_mut().for_each(Notes::flush);
+    }
+
+    /// When faults let something go, or what was captured and noted is due in its files.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let dirty = self.capture.as_ref().is_some_and(Capture::is_dirty)
+            || self.notes.as_ref().is_some_and(Notes::is_dirty);
+        let flush = dirty.then(|| self.flushed + CAPTURE_FLUSH);
+        [self.rx.next_deadline(), self.tx.next_deadline(), flush].into_iter().flatten().min()
     }
 
     /// Whether faults hold back something until then.
