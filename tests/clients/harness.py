@@ -24,6 +24,8 @@ WORK = os.path.join(TARGET, "clients")
 INCLUDE = os.path.join(REPO, "crates", "verbs", "include")
 LIBRARIES = os.environ.get("ADVERB_LIB") or os.path.join(os.path.dirname(ADVERB), "lib")
 POLL_S = 0.005
+SILENCING = (signal.SIGSTOP, signal.SIGKILL)
+SILENCE_S = 20
 LISTEN = "0A"
 
 
@@ -71,9 +73,42 @@ class Proc:
             return f.read()
 
     def kill(self, signum=signal.SIGKILL):
-        """Signals the whole process group, unless its leader has ended: then its number may be another's by now."""
+        """Signals the whole process group, unless its leader has ended: then its number may be another's by now.
+        What stops or kills is waited for."""
         if self.popen.poll() is None:
             os.killpg(self.popen.pid, signum)
+            if signum in SILENCING:
+                await_silence(lambda _, fields: int(fields[2]) == self.popen.pid)
+
+
+def await_silence(which):
+    """Waits until every thread of the processes that `which` picks by number and the fields of their `stat` is stopped
+    or dead. A signal is pending until a thread that it was given to has a processor: until then the others go on."""
+    end = time.monotonic() + SILENCE_S
+    while runs := running(which):
+        if time.monotonic() > end:
+            raise Fail(f"process {runs} still runs {SILENCE_S} s after it was stopped or killed")
+        time.sleep(POLL_S)
+
+
+def running(which):
+    """One of those processes of which a thread is neither stopped nor dead, or None."""
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if which(int(pid), stat_of(f"/proc/{pid}/stat")) and any(
+                stat_of(f"/proc/{pid}/task/{task}/stat")[0] not in "TtZX" for task in os.listdir(f"/proc/{pid}/task")
+            ):
+                return pid
+        except OSError:
+            # It has gone.
+            continue
+    return None
+
+
+def stat_of(path):
+    """The fields of a `stat` after the name: state, parent, process group, ..."""
+    with open(path) as f:
+        return f.read().rpartition(")")[2].split()
 
 
 def tail(text, lines=60):

@@ -6,7 +6,7 @@ import os
 import re
 import signal
 
-from harness import ADVERB, HERE, Case, Fail, Skip, compile_c, require, require_text
+from harness import ADVERB, HERE, Case, Fail, Skip, await_silence, compile_c, require, require_text
 
 NOTES = ("needs libmemcached-tools (memccat, memccp, memcrm, memcstat) and python3-pymemcache",)
 
@@ -124,6 +124,7 @@ def without_worker(room):
 
     client.set("key", b"value", noreply=False)
     os.kill(service.worker, signal.SIGSTOP)
+    await_silence(lambda pid, _: pid == service.worker)
     for _ in range(500):
         check(client.get("key"), b"value", "get while the worker is stopped")
     refused()

@@ -21,7 +21,7 @@ LOSS = ("--loss", "0.01", "--seed", "7")
 # A first request waits 20 ms for a peer's word. One without a processor for so long gets plain RC, as it should: the case is
 # tried again.
 LIFETIME_S = 0.02  # of a packet for the stateless side
-SILENT, TRIES = "the peer did not answer whether it knows StaR", 3
+SILENT, TRIES = "the peer did not answer whether it knows StaR", 6
 
 
 def became(proc):

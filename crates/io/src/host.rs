@@ -81,6 +81,7 @@ impl Shared {
         let mut core = self.lock();
         let now = core.clock.now();
         core.nic.with_cm(|cm| cm.close(now));
+        progress::part(self, &mut core);
         core.finish();
         let Some(port) = core.port.take() else { return };
         if let Some(board) = core.board.take() {

@@ -98,6 +98,27 @@ fn arm(shared: &Shared, core: &mut Core) -> bool {
     false
 }
 
+/// The NIC closes: takes leave of peers that connections are with, which takes a moment, and longer where
+/// frames are lost. With the lock held: the thread waits meanwhile.
+pub fn part(shared: &Shared, core: &mut Core) {
+    let mut set = sys::WaitSet::default();
+    core.round(true);
+    while core.nic.is_parting() {
+        if !arm(shared, core) {
+            continue;
+        }
+        let deadline = core.next_deadline();
+        let now = core.clock.now();
+        let Some(port) = &mut core.port else { return };
+        set.clear();
+        set.add(shared.member.bell().fd(), false);
+        set.add(port.udp().fd(), port.udp_waits_for_room());
+        set.wait(deadline.map(|until| StdDuration::from_nanos(until.since(now).as_ns())));
+        shared.member.bell().quieten();
+        core.round(true);
+    }
+}
+
 /// Tells the thread to end.
 pub fn stop(shared: &Shared) {
     shared.state.stop.store(true, Ordering::SeqCst);

@@ -251,7 +251,7 @@ fn a_stopped_process_costs_no_other_one_a_connection() {
     let mut server = start("serve", &at(&two, &folder, ""));
     let node = Node::open(&at(&one, &folder, ""));
     for (turn, idler) in idlers.iter().enumerate() {
-        idler.signal(libc::SIGSTOP);
+        idler.stop();
         a_connection(&node, &mut server, &two, turn > 0);
         idler.signal(libc::SIGCONT);
     }

@@ -322,7 +322,7 @@ fn a_stopped_holder_of_the_table_is_named() {
     let own = open(&settings).unwrap();
     let mut holder = Helper::start(&["claim", inside(&folder).join("table").to_str().unwrap()]);
     assert_eq!(holder.hear(), "locked");
-    holder.signal(libc::SIGSTOP);
+    holder.stop();
     let mut refused = Helper::start(&["refused", &settings]);
     let said = refused.hear();
     assert!(said.contains(&format!("kill -CONT {}", holder.child.id())), "{said}");

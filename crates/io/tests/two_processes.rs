@@ -399,7 +399,7 @@ fn a_datagram_outlives_its_sender() {
     let folder = folder("ud-last");
     let settings = at(&local(59, 1), &folder, "");
     let (mut helper, peer) = start("ud", &settings);
-    helper.signal(libc::SIGSTOP);
+    helper.stop();
     let endpoint = Endpoint::with(Settings::parse(&settings).unwrap(), QpType::Ud);
     endpoint.start_ud();
     send_datagram(&endpoint, &peer, 0x1234);
@@ -484,7 +484,7 @@ fn a_message_without_acknowledgements_outlives_its_sender() {
         let endpoint = Endpoint::with(Settings::parse(&settings).unwrap(), QpType::Uc);
         helper.tell(&endpoint.remote().line());
         assert_eq!(helper.hear(), "connected");
-        helper.signal(libc::SIGSTOP);
+        helper.stop();
         endpoint.connect_unacknowledged(&peer);
         endpoint.fill(0, len, 1);
         endpoint.run(SendOp::Send, 0, len);

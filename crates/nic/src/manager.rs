@@ -48,6 +48,11 @@ impl Nic {
         Some(result)
     }
 
+    /// See [`Cm::is_parting`].
+    pub fn is_parting(&self) -> bool {
+        self.manager.as_deref().is_some_and(|manager| manager.cm.is_parting())
+    }
+
     /// The oldest event of the connection manager that has not been taken.
     pub fn next_cm_event(&mut self) -> Option<CmEvent> {
         let manager = self.manager.as_deref_mut()?;

@@ -5,7 +5,7 @@ use super::types::{CmError, Connect, ConnectionId, Cookie, Listen, ListenerId, O
 use super::{Cm, Listener, exponents};
 use crate::limits;
 use adverb_wire::cm::{Dreq, IP_HEADER_LEN, IpHeader, Message, Private, Rej, Rep, Req, Rtu, Side, Stage};
-use adverb_wire::{Gid, Instant};
+use adverb_wire::{Duration, Gid, Instant};
 
 /// Retry counts have three bits.
 const RETRY_MAX: u8 = 7;
@@ -15,6 +15,9 @@ const PKEY: u16 = 0xffff;
 const HOP_LIMIT: u8 = 64;
 /// Target ACK delay, as Linux's rxe says it.
 const ACK_DELAY: u8 = 15;
+/// A process that ends repeats its DREQs so soon, and so often.
+const PARTING_INTERVAL: Duration = Duration::from_ms(20);
+const PARTING_REPEATS: u8 = 9;
 const TOO_LONG: CmError = CmError::Invalid("private data: longer than the message has room for");
 
 /// rdma_cm's header, and the program's data behind it.
@@ -278,13 +281,26 @@ impl Cm {
         Ok(())
     }
 
-    /// The process ends: every peer is told, once.
+    /// The process ends: every peer is told. DREQs are repeated soon and not for long, since later nobody
+    /// is there to do so: see [`Cm::is_parting`].
     pub fn close(&mut self, now: Instant) {
         for id in self.table.ids() {
             // They are there.
             let _ = self.destroy(now, id);
+            if let Some(connection) = self.table.get(id)
+                && connection.state == State::DreqSent
+            {
+                connection.interval = PARTING_INTERVAL;
+                connection.tries = PARTING_REPEATS;
+                self.table.set_deadline(id, now + PARTING_INTERVAL);
+            }
         }
         self.refuse_all_kept(now);
+    }
+
+    /// Whether a DREQ has still to be answered. After [`Cm::close`] that lasts 200 ms at most.
+    pub fn is_parting(&self) -> bool {
+        self.table.any(|connection| connection.state == State::DreqSent)
     }
 }
 

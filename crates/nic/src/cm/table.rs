@@ -250,6 +250,10 @@ impl Table {
     }
 
     /// The ids of all connections.
+    pub fn any(&self, is: impl Fn(&Connection) -> bool) -> bool {
+        self.slab.iter().any(|(_, connection)| is(connection))
+    }
+
     pub fn ids(&self) -> Vec<ConnectionId> {
         self.slab.iter().map(|(_, connection)| connection.id).collect()
     }

@@ -630,3 +630,42 @@ fn a_flood_before_a_listener_is_bounded() {
     world.cms[1].check_invariants();
     assert_eq!(world.cms[1].counters().cm_refused_service, u64::from(flood));
 }
+
+/// A process that ends has its peer hear of it though nine DREQs are lost; and it ends though nobody answers.
+#[test]
+fn who_ends_repeats_its_leave_for_a_moment() {
+    for lost in [0, 9, 10] {
+        let mut world = World::new(1, 0, 0);
+        listen(&mut world.cms[1], SERVICE, 4);
+        connect(&mut world.cms[0], Instant::ZERO, 0x10_0001, &[42]);
+        let mut seen = [0, 0];
+        while world.last(1) != Some(&What::Established) {
+            world.step();
+            world.collect();
+            act(&mut world, &mut seen, 2);
+        }
+        let World { mut now, cms: [mut one, mut two], .. } = world;
+        let begun = now;
+        one.close(now);
+        let mut sent = 0;
+        while one.is_parting() {
+            while let Some(Outgoing { bytes, .. }) = one.next_mad() {
+                sent += 1;
+                if sent > lost {
+                    two.receive(now, gid(1), &bytes);
+                }
+            }
+            while let Some(Outgoing { bytes, .. }) = two.next_mad() {
+                one.receive(now, gid(2), &bytes);
+            }
+            if one.is_parting() {
+                now = one.next_deadline().unwrap();
+                one.on_timer(now);
+            }
+        }
+        assert_eq!(sent, (lost + 1).min(10), "{lost} lost");
+        assert_eq!(now.since(begun), Duration::from_ms(20 * lost), "{lost} lost");
+        let told = std::iter::from_fn(|| two.next_event()).any(|event| event.what == What::Disconnected);
+        assert_eq!(told, lost < 10, "{lost} lost");
+    }
+}
