@@ -38,7 +38,7 @@ test=(
     chromium=chromium
     /usr/lib/python3/dist-packages/pymemcache=python3-pymemcache
     /usr/lib/python3/dist-packages/prometheus_client=python3-prometheus-client
-    fi_pingpong=libfabric-bin
+    iperf3=iperf3
     # The guest with Linux's rdma_rxe (tests/interop/guest_image.py).
     qemu-system-x86_64=qemu-system-x86
     /bin/busybox=busybox-static
