@@ -40,7 +40,7 @@ def listens(folder, address, space, port):
 
 
 def start(room, server, client, space=TCP, port=None, options=(), server_address="127.0.0.1", client_address=None,
-          faulty=False):
+          faulty=False, netns=(None, None)):
     """Starts both, the client when the server listens. `{port}` and `{server}` in their arguments are filled in."""
     del faulty
     require(server[0], client[0])
@@ -50,9 +50,11 @@ def start(room, server, client, space=TCP, port=None, options=(), server_address
     folder = room.path("shared")
     env = {"ADVERB": f"directory={folder}"}
     procs = []
-    for side, argv, address in (("server", server, server_address), ("client", client, client_address or server_address)):
+    addresses = server_address, client_address or server_address
+    for side, argv, address, host in zip(("server", "client"), (server, client), addresses, netns):
         own = ("--counters", room.path(side + ".counters"), *options)
-        procs.append(room.adverb(side, [word.format(**words) for word in argv], address=address, options=own, env=env))
+        procs.append(room.adverb(side, [word.format(**words) for word in argv], address=address, options=own, env=env,
+                                 netns=host))
         if side == "server":
             room.wait_until("listener", lambda: alive(procs[0]) and listens(folder, server_address, space, port))
     return procs
