@@ -1,5 +1,5 @@
 /* rsockets' calls in one process, to the number: addresses, options, ends, threads that wait on one socket, sockets and
- * pipes in one rpoll, what is refused. Prints how many checks were made and how many failed. */
+ * pipes in one rpoll, datagrams, what is refused. Prints how many checks were made and how many failed. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -65,7 +65,9 @@ static void refusals(int s)
 {
 	char byte = 0;
 
-	FAILS(rsocket(AF_INET, SOCK_DGRAM, 0), EOPNOTSUPP);
+	FAILS(rsocket(AF_INET, SOCK_DGRAM, IPPROTO_TCP), EOPNOTSUPP);
+	FAILS(rsocket(AF_INET, SOCK_STREAM, IPPROTO_UDP), EOPNOTSUPP);
+	FAILS(rsocket(AF_INET, SOCK_RAW, 0), EOPNOTSUPP);
 	FAILS(rsocket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), EOPNOTSUPP);
 	FAILS(rsocket(AF_UNIX, SOCK_STREAM, 0), EAFNOSUPPORT);
 	FAILS(rsend(s, &byte, 1, 0), ENOTCONN);
@@ -185,6 +187,176 @@ static void mappings(int listener)
 	CHECK(rclose(client) == 0 && rclose(server) == 0);
 }
 
+/* A socket for datagrams at a port of its own, whose address is written into `at`. */
+static int datagrams(struct sockaddr_in *at)
+{
+	socklen_t length = sizeof *at;
+	int s = rsocket(AF_INET, SOCK_DGRAM, 0);
+
+	*at = host;
+	at->sin_port = 0;
+	CHECK(s >= 0 && rbind(s, (struct sockaddr *)at, sizeof *at) == 0);
+	CHECK(rgetsockname(s, (struct sockaddr *)at, &length) == 0 && length == sizeof *at && at->sin_port != 0);
+	CHECK(at->sin_addr.s_addr == host.sin_addr.s_addr);
+	return s;
+}
+
+/* What is refused of a datagram socket, and what is fixed when it has an address. */
+static void refusals_of_datagrams(void)
+{
+	char byte = 0;
+	int more = 1 << 20, s = rsocket(AF_INET, SOCK_DGRAM, IPPROTO_UDP);
+	struct sockaddr_in address = host;
+	socklen_t length = sizeof address;
+
+	CHECK(s >= 0 && option(s, SOL_SOCKET, SO_TYPE) == SOCK_DGRAM);
+	CHECK(option(s, SOL_SOCKET, SO_PROTOCOL) == IPPROTO_UDP);
+	FAILS(option(s, IPPROTO_TCP, TCP_NODELAY), EOPNOTSUPP);
+	FAILS(rsend(s, &byte, 1, 0), EDESTADDRREQ);
+	FAILS(rrecv(s, &byte, 1, 0), EINVAL);
+	FAILS(rlisten(s, 1), EOPNOTSUPP);
+	FAILS(raccept(s, NULL, NULL), EOPNOTSUPP);
+	FAILS(rshutdown(s, SHUT_WR), EOPNOTSUPP);
+	FAILS(rgetpeername(s, (struct sockaddr *)&address, &length), ENOTCONN);
+	FAILS(riomap(s, &byte, 1, PROT_WRITE, 0, 0), ENOTCONN);
+	CHECK(rsetsockopt(s, SOL_SOCKET, SO_RCVBUF, &more, sizeof more) == 0);
+	address.sin_port = 0;
+	CHECK(rbind(s, (struct sockaddr *)&address, sizeof address) == 0);
+	FAILS(rbind(s, (struct sockaddr *)&address, sizeof address), EINVAL);
+	FAILS(rsetsockopt(s, SOL_RDMA, RDMA_RQSIZE, &more, sizeof more), EINVAL);
+	/* A port is one socket's. */
+	length = sizeof address;
+	CHECK(rgetsockname(s, (struct sockaddr *)&address, &length) == 0);
+	int other = rsocket(AF_INET, SOCK_DGRAM, 0);
+	FAILS(rbind(other, (struct sockaddr *)&address, sizeof address), EADDRINUSE);
+	CHECK(rclose(other) == 0 && rclose(s) == 0);
+	FAILS(rclose(s), EBADF);
+}
+
+/* Datagrams between three sockets, by every call, each whole or cut. */
+static void datagrams_go(void)
+{
+	struct sockaddr_in at[3], from;
+	socklen_t length = sizeof from;
+	int s[3];
+	char text[2048], long_one[2048];
+
+	for (int i = 0; i < 3; i++)
+		s[i] = datagrams(&at[i]);
+	struct pollfd fd = {.fd = s[1], .events = POLLIN | POLLOUT};
+	CHECK(rpoll(&fd, 1, 0) == 1 && fd.revents == POLLOUT);
+	FAILS(rrecv(s[1], text, sizeof text, MSG_DONTWAIT), EAGAIN);
+	fd.events = POLLIN;
+	CHECK(rpoll(&fd, 1, 20) == 0);
+	/* The first goes by UDP, and the next ones, when that was answered, to the queue pair. Both have borders. */
+	for (int round = 0; round < 3; round++) {
+		CHECK(rsendto(s[0], "abc", 3, 0, (struct sockaddr *)&at[1], sizeof at[1]) == 3);
+		CHECK(rsendto(s[0], "", 0, 0, (struct sockaddr *)&at[1], sizeof at[1]) == 0);
+		CHECK(rsendto(s[0], "defgh", 5, 0, (struct sockaddr *)&at[1], sizeof at[1]) == 5);
+		CHECK(rpoll(&fd, 1, -1) == 1 && fd.revents == POLLIN);
+		CHECK(rrecv(s[1], text, 2, MSG_PEEK | MSG_TRUNC) == 3 && !memcmp(text, "ab", 2));
+		length = sizeof from;
+		CHECK(rrecvfrom(s[1], text, sizeof text, 0, (struct sockaddr *)&from, &length) == 3);
+		CHECK(!memcmp(text, "abc", 3) && length == sizeof from && from.sin_port == at[0].sin_port);
+		CHECK(from.sin_family == AF_INET && from.sin_addr.s_addr == at[0].sin_addr.s_addr);
+		CHECK(rrecv(s[1], text, sizeof text, 0) == 0);
+		struct iovec parts[2] = {{text, 1}, {text + 10, 2}};
+		struct msghdr message = {.msg_name = &from, .msg_namelen = sizeof from, .msg_iov = parts, .msg_iovlen = 2};
+		CHECK(rrecvmsg(s[1], &message, 0) == 3 && message.msg_flags == MSG_TRUNC);
+		CHECK(text[0] == 'd' && !memcmp(text + 10, "ef", 2) && from.sin_port == at[0].sin_port);
+		FAILS(rrecv(s[1], text, 1, MSG_DONTWAIT), EAGAIN);
+		/* Back, by its address. */
+		message.msg_namelen = sizeof from;
+		CHECK(rsendmsg(s[1], &message, 0) == 3);
+		CHECK(rrecv(s[0], text, sizeof text, 0) == 3 && !memcmp(text, "def", 3));
+	}
+	/* A datagram is one packet, with its head. */
+	memset(long_one, 'x', sizeof long_one);
+	FAILS(rsendto(s[0], long_one, 2033, 0, (struct sockaddr *)&at[1], sizeof at[1]), EMSGSIZE);
+	CHECK(rsendto(s[0], long_one, 2032, 0, (struct sockaddr *)&at[1], sizeof at[1]) == 2032);
+	CHECK(rrecv(s[1], text, sizeof text, 0) == 2032 && !memcmp(text, long_one, 2032));
+
+	/* Who is connected sends to one, hears one, and is told when nobody is there. */
+	CHECK(rconnect(s[2], (struct sockaddr *)&at[0], sizeof at[0]) == 0);
+	length = sizeof from;
+	CHECK(rgetpeername(s[2], (struct sockaddr *)&from, &length) == 0 && from.sin_port == at[0].sin_port);
+	for (int round = 0; round < 2; round++) {
+		CHECK(rsend(s[2], "to0", 3, 0) == 3);
+		length = sizeof from;
+		CHECK(rrecvfrom(s[0], text, sizeof text, 0, (struct sockaddr *)&from, &length) == 3);
+		CHECK(from.sin_port == at[2].sin_port);
+		CHECK(rsendto(s[1], "from1", 5, 0, (struct sockaddr *)&at[2], sizeof at[2]) == 5);
+		CHECK(rsendto(s[0], "from0", 5, 0, (struct sockaddr *)&at[2], sizeof at[2]) == 5);
+		CHECK(rrecv(s[2], text, sizeof text, 0) == 5 && !memcmp(text, "from0", 5));
+		FAILS(rrecv(s[2], text, sizeof text, MSG_DONTWAIT), EAGAIN);
+	}
+	CHECK(rclose(s[0]) == 0);
+	struct sockaddr_in gone = at[0];
+	int late = rsocket(AF_INET, SOCK_DGRAM, 0);
+	CHECK(rconnect(late, (struct sockaddr *)&gone, sizeof gone) == 0 && rsend(late, "x", 1, 0) == 1);
+	struct pollfd told = {.fd = late, .events = POLLIN};
+	CHECK(rpoll(&told, 1, -1) == 1 && told.revents == POLLERR);
+	CHECK(option(late, SOL_SOCKET, SO_ERROR) == ECONNREFUSED);
+	CHECK(rclose(late) == 0 && rclose(s[1]) == 0 && rclose(s[2]) == 0);
+}
+
+/* A peer that was started again at its port is found again, within two seconds of silence. */
+static void datagrams_find_who_came_back(void)
+{
+	struct sockaddr_in at, own;
+	char text[8];
+	int s = datagrams(&own), peer = datagrams(&at);
+
+	for (int round = 0; round < 2; round++) {
+		CHECK(rsendto(s, "old", 3, 0, (struct sockaddr *)&at, sizeof at) == 3);
+		CHECK(rrecv(peer, text, sizeof text, 0) == 3);
+	}
+	CHECK(rclose(peer) == 0);
+	peer = rsocket(AF_INET, SOCK_DGRAM, 0);
+	CHECK(rbind(peer, (struct sockaddr *)&at, sizeof at) == 0);
+	struct pollfd fd = {.fd = peer, .events = POLLIN};
+	int sent = 0;
+	do {
+		sent++;
+		CHECK(rsendto(s, "new", 3, 0, (struct sockaddr *)&at, sizeof at) == 3);
+	} while (rpoll(&fd, 1, 50) == 0 && sent < 1000);
+	CHECK(sent > 1 && sent < 1000 && rrecv(peer, text, sizeof text, 0) == 3 && !memcmp(text, "new", 3));
+	CHECK(rclose(peer) == 0 && rclose(s) == 0);
+}
+
+/* One thread waits for datagrams while another sends on the same socket. */
+static void *echo(void *socket)
+{
+	struct sockaddr_in from;
+	socklen_t length = sizeof from;
+	char text[8];
+	long count = 0;
+
+	do {
+		if (rrecvfrom(*(int *)socket, text, sizeof text, 0, (struct sockaddr *)&from, &length) != 4)
+			break;
+		count += rsendto(*(int *)socket, text, 4, 0, (struct sockaddr *)&from, length) == 4;
+	} while (memcmp(text, "last", 4));
+	return (void *)count;
+}
+
+static void datagram_threads(void)
+{
+	struct sockaddr_in at, own;
+	char text[8];
+	int server = datagrams(&at), client = datagrams(&own);
+	pthread_t thread;
+	long count;
+
+	CHECK(pthread_create(&thread, NULL, echo, &server) == 0);
+	for (int i = 0; i < 500; i++) {
+		CHECK(rsendto(client, i < 499 ? "more" : "last", 4, 0, (struct sockaddr *)&at, sizeof at) == 4);
+		CHECK(rrecv(client, text, sizeof text, 0) == 4);
+	}
+	CHECK(pthread_join(thread, (void **)&count) == 0 && count == 500);
+	CHECK(rclose(client) == 0 && rclose(server) == 0);
+}
+
 int main(int argc, char **argv)
 {
 	int one = 1, half = 100000;
@@ -216,6 +388,11 @@ int main(int argc, char **argv)
 	int late = rsocket(AF_INET, SOCK_STREAM, 0);
 	FAILS(rconnect(late, (struct sockaddr *)&host, sizeof host), ECONNREFUSED);
 	CHECK(rclose(late) == 0);
+	host.sin_port = 0;
+	refusals_of_datagrams();
+	datagrams_go();
+	datagrams_find_who_came_back();
+	datagram_threads();
 	printf("%d checks, %d failures\n", checks, failures);
 	return failures != 0;
 }

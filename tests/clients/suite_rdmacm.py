@@ -191,6 +191,46 @@ def perftest_cases():
     yield Case("rdmacm/ib_write_bw-R-20-runs", perftest("ib_write_bw", "-n", "500", repeats=20), 240, long=True)
 
 
+def takes_udp(port):
+    """Whether a socket of the kernel's UDP has a port, as a socket for datagrams has under its queue pair."""
+    for table in ("/proc/net/udp", "/proc/net/udp6"):
+        with open(table) as f:
+            if any(int(row.split()[1].rsplit(":", 1)[1], 16) == port for row in f.readlines()[1:]):
+                return True
+    return False
+
+
+def udpong(*more, count=1000, size=1000, least_lost=0, options=(), faulty=False, **how):
+    """Datagrams to a server, which counts them or sends each back. udpong asks again for what does not come back, and
+    prints how many its server had. The server serves for ever."""
+
+    def run(room):
+        require("udpong")
+        port = room.port()
+        address = how.get("server_address", "127.0.0.1")
+        server = room.adverb("server", ["udpong", "-b", address, "-p", str(port), *more], address=address,
+                             options=("--counters", room.path("server.counters"), *options))
+        room.wait_until("socket", lambda: alive(server) and takes_udp(port))
+        client = room.adverb("client", ["udpong", "-s", address, "-p", str(port), "-C", str(count), "-S", str(size), *more],
+                             address=how.get("client_address", address),
+                             options=("--counters", room.path("client.counters"), *options))
+        room.expect_success(client)
+        require_text(server.output(), r"^client login from " + re.escape(address if "client_address" not in how
+                                                                        else how["client_address"]), "udpong")
+        row = require_text(client.output(), r"^custom\s+\S+\s+([\d.]+)(k?)\s", "udpong")
+        had = round(float(row.group(1)) * (1000 if row.group(2) else 1))
+        counted = read_counters(room.path("client.counters"))
+        if counted["tx_packets"] < count:
+            raise Fail(f"the NIC sent {counted['tx_packets']} packets of {count}: the others went by the kernel's UDP")
+        if had == 0 or had > count * (2 if "e" in more else 1):
+            raise Fail(f"the server had {had} datagrams of {count}")
+        if faulty and (count - had < least_lost or not any(value for name, value in counted.items() if "fault" in name)):
+            raise Fail(f"with loss the server had {had} datagrams of {count}, and the client counted {counted}")
+        room.note(f"{had} of {count} came")
+
+    return run
+
+
 PRELOAD = "/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so"
 
 
@@ -273,6 +313,15 @@ def rsocket_cases():
     yield Case("rdmacm/rcopy", rcopy, 60)
     for suffix, more in {"": [], "-reverse": ["-R"]}.items():
         yield Case(f"rdmacm/iperf3{suffix}", iperf3(*more), 60, long=bool(more))
+    for route, how in ROUTES.items():
+        # What is sent back is asked for again after 1 ms, and a late answer takes the place of what is sent next: with
+        # loss udpong may then wait for ever for a number that its server never saw. It counts there.
+        modes = {"": ["-T", "b"]} if how.get("faulty") else {"": ["-T", "b"], "-echo": ["-T", "e", "-T", "b"],
+                                                            "-poll": ["-T", "e", "-T", "a"], "-spin": ["-T", "n"]}
+        for suffix, more in modes.items():
+            yield Case(f"rdmacm/udpong{suffix}-{route}", udpong(*more, least_lost=5, **how), 60,
+                       long=route not in ("shm", "udp", "lossy") or suffix in ("-poll", "-spin"))
+    yield Case("rdmacm/udpong-ipv6", udpong("-T", "e", "-T", "b", size=500, server_address="::1"), 60, long=True)
     yield Case("rdmacm/rsocket-calls", calls_of_rsockets, 60)
 
 

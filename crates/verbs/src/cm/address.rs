@@ -175,7 +175,7 @@ pub(super) fn own_mtu() -> u8 {
 }
 
 /// The NIC's address.
-fn own_address() -> Result<IpAddr, c_int> {
+pub(super) fn own_address() -> Result<IpAddr, c_int> {
     Ok(device()?.gid(0).ok_or(libc::ENODEV)?.ip())
 }
 
@@ -185,7 +185,7 @@ fn plain(address: IpAddr) -> IpAddr {
 }
 
 /// What a program may bind to: the NIC's own address, or any.
-fn bindable(address: IpAddr) -> Result<bool, c_int> {
+pub(super) fn bindable(address: IpAddr) -> Result<bool, c_int> {
     let address = plain(address);
     if address == own_address()? {
         return Ok(true);

@@ -1,11 +1,15 @@
 //! Calls of C that send and receive.
 
-use super::calls::{Side, give_address};
+use super::calls::{Side, check, give_address, put_address};
+use super::datagrams::Taken;
 use super::link::Pieces;
+use super::poll::now_ns;
 use super::socket::{Phase, Socket, State, of};
+use crate::cm::address::read;
 use crate::handle::set_errno;
 use core::ffi::{c_int, c_void};
 use libc::{iovec, msghdr, sockaddr, socklen_t};
+use std::net::SocketAddr;
 
 /// Buffers of one call at most, as the kernel's.
 const BUFFERS_MAX: usize = 1024;
@@ -23,6 +27,10 @@ pub(super) fn count(result: Result<usize, c_int>) -> isize {
         }
     }
 }
+
+/// The same for datagrams, which are not waited for in part; and their length may be asked for.
+const DATAGRAM_FLAGS: c_int =
+    libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_WAITALL | libc::MSG_PEEK | libc::MSG_TRUNC;
 
 /// What was done before an error counts for more than it.
 fn some(done: usize, otherwise: c_int) -> Result<usize, c_int> {
@@ -125,6 +133,54 @@ fn receive(socket: &Socket, mut to: Pieces<'_>, flags: c_int) -> Result<usize, c
     }
 }
 
+/// Sends a datagram, to whom the socket is connected unless the call names another.
+fn send_datagram(
+    socket: &Socket,
+    mut from: Pieces<'_>,
+    flags: c_int,
+    to: Option<SocketAddr>,
+) -> Result<usize, c_int> {
+    if flags & !(SEND_FLAGS & !libc::MSG_MORE) != 0 {
+        return Err(libc::EOPNOTSUPP);
+    }
+    let mut state = socket.lock();
+    loop {
+        state.advance();
+        let waits = !state.nonblocking() && flags & libc::MSG_DONTWAIT == 0;
+        let settings = state.settings;
+        let datagrams = state.datagrams.as_mut().ok_or(libc::EBADF)?;
+        match datagrams.send(&mut from, to, &settings, now_ns()) {
+            Err(libc::EAGAIN) if waits => state = socket.wait(state)?,
+            sent => return sent,
+        }
+    }
+}
+
+/// Receives a datagram.
+fn receive_datagram(socket: &Socket, mut to: Pieces<'_>, flags: c_int) -> Result<Taken, c_int> {
+    if flags & !DATAGRAM_FLAGS != 0 {
+        return Err(libc::EOPNOTSUPP);
+    }
+    let mut state = socket.lock();
+    loop {
+        state.advance();
+        let waits = !state.nonblocking() && flags & libc::MSG_DONTWAIT == 0;
+        let datagrams = state.datagrams.as_mut().ok_or(libc::EBADF)?;
+        match datagrams.receive(&mut to, flags & libc::MSG_PEEK != 0) {
+            Err(libc::EAGAIN) if waits => state = socket.wait(state)?,
+            received => return received,
+        }
+    }
+}
+
+/// What came, and from whom.
+struct Received {
+    count: usize,
+    /// `None` for streams, whose sockets know it.
+    from: Option<SocketAddr>,
+    truncated: bool,
+}
+
 /// One buffer.
 fn buffer(at: *const c_void, len: usize) -> [iovec; 1] {
     [iovec { iov_base: at.cast_mut(), iov_len: len }]
@@ -143,22 +199,52 @@ unsafe fn buffers<'a>(list: *const iovec, entries: usize) -> Result<&'a [iovec],
     }
 }
 
-/// As [`send`], of a program's buffers.
+/// An address that a call names; `None` if it names none.
+///
+/// # Safety
+/// It has as many bytes as it says.
+unsafe fn named(address: *const sockaddr, length: socklen_t) -> Result<Option<SocketAddr>, c_int> {
+    if address.is_null() && length == 0 {
+        return Ok(None);
+    }
+    // SAFETY: by the caller's promise.
+    unsafe {
+        check(address, length)?;
+        read(address).map(Some).ok_or(libc::EAFNOSUPPORT)
+    }
+}
+
+/// Sends a program's buffers, as bytes of a stream or as a datagram.
 ///
 /// # Safety
 /// They can be read.
-unsafe fn send_all(socket: c_int, from: &[iovec], flags: c_int) -> isize {
-    // SAFETY: by the caller's promise.
-    count(of(socket).and_then(|socket| send(&socket, unsafe { Pieces::new(from) }?, flags, None)))
+unsafe fn send_all(socket: c_int, from: &[iovec], flags: c_int, to: Option<SocketAddr>) -> isize {
+    count(of(socket).and_then(|socket| {
+        // SAFETY: by the caller's promise.
+        let from = unsafe { Pieces::new(from) }?;
+        match to {
+            _ if socket.datagrams => send_datagram(&socket, from, flags, to),
+            None => send(&socket, from, flags, None),
+            Some(_) => Err(libc::EISCONN),
+        }
+    }))
 }
 
-/// As [`receive`], into a program's buffers.
+/// Receives into a program's buffers.
 ///
 /// # Safety
 /// They can be written.
-unsafe fn receive_all(socket: c_int, to: &[iovec], flags: c_int) -> isize {
+unsafe fn receive_all(socket: c_int, to: &[iovec], flags: c_int) -> Result<Received, c_int> {
+    let socket = of(socket)?;
     // SAFETY: by the caller's promise.
-    count(of(socket).and_then(|socket| receive(&socket, unsafe { Pieces::new(to) }?, flags)))
+    let to = unsafe { Pieces::new(to) }?;
+    if !socket.datagrams {
+        let count = receive(&socket, to, flags)?;
+        return Ok(Received { count, from: None, truncated: false });
+    }
+    let taken = receive_datagram(&socket, to, flags)?;
+    let count = if flags & libc::MSG_TRUNC != 0 { taken.len } else { taken.copied };
+    Ok(Received { count, from: Some(taken.from), truncated: taken.copied < taken.len })
 }
 
 /// Sends.
@@ -168,10 +254,10 @@ unsafe fn receive_all(socket: c_int, to: &[iovec], flags: c_int) -> isize {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rsend(socket: c_int, data: *const c_void, len: usize, flags: c_int) -> isize {
     // SAFETY: the caller passes a buffer and its length.
-    unsafe { send_all(socket, &buffer(data, len), flags) }
+    unsafe { send_all(socket, &buffer(data, len), flags, None) }
 }
 
-/// Sends on a connected socket. EISCONN with an address.
+/// Sends to an address, or on a connected socket. A stream's is always that: EISCONN with an address.
 ///
 /// # Safety
 /// C ABI: as `sendto(2)`.
@@ -184,11 +270,13 @@ pub unsafe extern "C" fn rsendto(
     address: *const sockaddr,
     length: socklen_t,
 ) -> isize {
-    if !address.is_null() || length != 0 {
-        return count(Err(libc::EISCONN));
+    // SAFETY: the caller passes a buffer, an address, and their lengths.
+    unsafe {
+        match named(address, length) {
+            Ok(to) => send_all(socket, &buffer(data, len), flags, to),
+            Err(errno) => count(Err(errno)),
+        }
     }
-    // SAFETY: as for `rsend`.
-    unsafe { rsend(socket, data, len, flags) }
 }
 
 /// Sends a message's buffers. Ancillary data is not offered.
@@ -206,8 +294,13 @@ pub unsafe extern "C" fn rsendmsg(socket: c_int, message: *const msghdr, flags: 
         if message.msg_controllen != 0 {
             return count(Err(libc::EOPNOTSUPP));
         }
-        match buffers(message.msg_iov, message.msg_iovlen) {
-            Ok(from) => send_all(socket, from, flags),
+        let to = if message.msg_namelen == 0 {
+            Ok(None)
+        } else {
+            named(message.msg_name.cast(), message.msg_namelen)
+        };
+        match to.and_then(|to| Ok((buffers(message.msg_iov, message.msg_iovlen)?, to))) {
+            Ok((from, to)) => send_all(socket, from, flags, to),
             Err(errno) => count(Err(errno)),
         }
     }
@@ -233,7 +326,7 @@ pub unsafe extern "C" fn rwritev(socket: c_int, list: *const iovec, entries: c_i
     // SAFETY: the caller passes a list of buffers.
     unsafe {
         match entries.and_then(|entries| buffers(list, entries)) {
-            Ok(from) => send_all(socket, from, 0),
+            Ok(from) => send_all(socket, from, 0, None),
             Err(errno) => count(Err(errno)),
         }
     }
@@ -246,7 +339,7 @@ pub unsafe extern "C" fn rwritev(socket: c_int, list: *const iovec, entries: c_i
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rrecv(socket: c_int, data: *mut c_void, len: usize, flags: c_int) -> isize {
     // SAFETY: the caller passes a buffer and its length.
-    unsafe { receive_all(socket, &buffer(data, len), flags) }
+    count(unsafe { receive_all(socket, &buffer(data, len), flags) }.map(|received| received.count))
 }
 
 /// Receives, and says who the peer is.
@@ -262,16 +355,18 @@ pub unsafe extern "C" fn rrecvfrom(
     address: *mut sockaddr,
     length: *mut socklen_t,
 ) -> isize {
-    // SAFETY: as for `rrecv`.
-    let received = unsafe { rrecv(socket, data, len, flags) };
-    if received > 0 && !address.is_null() {
-        // SAFETY: the caller passes a place for the address, and its length.
-        let given = of(socket).and_then(|of| unsafe { give_address(&of, Side::Peer, address, length) });
-        if let Err(errno) = given {
-            return count(Err(errno));
-        }
-    }
-    received
+    // SAFETY: the caller passes a buffer and its length, a place for the address and its length.
+    count(unsafe {
+        receive_all(socket, &buffer(data, len), flags).and_then(|received| {
+            match received.from {
+                _ if address.is_null() => {}
+                Some(from) => put_address(&from, address, length)?,
+                None if received.count > 0 => give_address(&*of(socket)?, Side::Peer, address, length)?,
+                None => {}
+            }
+            Ok(received.count)
+        })
+    })
 }
 
 /// Receives into a message's buffers.
@@ -285,18 +380,19 @@ pub unsafe extern "C" fn rrecvmsg(socket: c_int, message: *mut msghdr, flags: c_
     }
     // SAFETY: the caller passes a valid message.
     unsafe {
-        match buffers((*message).msg_iov, (*message).msg_iovlen) {
-            Ok(to) => {
-                let received = receive_all(socket, to, flags);
-                if received >= 0 {
-                    // Streams have neither.
-                    (*message).msg_controllen = 0;
-                    (*message).msg_flags = 0;
+        let to = buffers((*message).msg_iov, (*message).msg_iovlen);
+        count(to.and_then(|to| receive_all(socket, to, flags)).and_then(|received| {
+            (*message).msg_controllen = 0;
+            (*message).msg_flags = if received.truncated { libc::MSG_TRUNC } else { 0 };
+            // A stream's peer is known, and not said again.
+            match received.from {
+                Some(from) if !(*message).msg_name.is_null() => {
+                    put_address(&from, (*message).msg_name.cast(), &raw mut (*message).msg_namelen)?;
                 }
-                received
+                _ => (*message).msg_namelen = 0,
             }
-            Err(errno) => count(Err(errno)),
-        }
+            Ok(received.count)
+        }))
     }
 }
 
@@ -320,7 +416,7 @@ pub unsafe extern "C" fn rreadv(socket: c_int, list: *const iovec, entries: c_in
     // SAFETY: the caller passes a list of buffers.
     unsafe {
         match entries.and_then(|entries| buffers(list, entries)) {
-            Ok(to) => receive_all(socket, to, 0),
+            Ok(to) => count(receive_all(socket, to, 0).map(|received| received.count)),
             Err(errno) => count(Err(errno)),
         }
     }

@@ -3,11 +3,12 @@
 use super::options::Settings;
 use super::socket::{Phase, Socket, of};
 use crate::abi::rdma_cm_id;
-use crate::cm::address::read;
+use crate::cm::address::{read, write};
 use crate::cm::done;
 use crate::handle::set_errno;
 use core::ffi::{c_int, c_long};
 use libc::{sockaddr, socklen_t};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// The way in which calls that give a number end: it, or -1 with errno.
 fn number(result: Result<c_int, c_int>) -> c_int {
@@ -17,19 +18,23 @@ fn number(result: Result<c_int, c_int>) -> c_int {
     })
 }
 
-/// Makes a socket for a stream.
+/// Makes a socket, for a stream or for datagrams.
 #[unsafe(no_mangle)]
 pub extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     number((|| {
         if !matches!(domain, libc::AF_INET | libc::AF_INET6) {
             return Err(libc::EAFNOSUPPORT);
         }
-        // Datagrams are not offered; nor flags in the type, as in rdma-core's: librspreload then gives the
-        // program a socket of the kernel's, and has no accept4 that would make use of them.
-        if kind != libc::SOCK_STREAM || !matches!(protocol, 0 | libc::IPPROTO_TCP) {
-            return Err(libc::EOPNOTSUPP);
-        }
-        Socket::create(domain, Settings::default()).map(|socket| socket.number)
+        // Flags in the type are not offered, as in rdma-core's: librspreload then gives the program a socket of
+        // the kernel's, and has no accept4 that would make use of them.
+        let made = match (kind, protocol) {
+            (libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => Socket::create(domain, Settings::default()),
+            (libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => {
+                Socket::create_datagrams(domain, Settings::default())
+            }
+            _ => Err(libc::EOPNOTSUPP),
+        };
+        made.map(|socket| socket.number)
     })())
 }
 
@@ -37,7 +42,7 @@ pub extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int 
 ///
 /// # Safety
 /// It has as many bytes as it says.
-unsafe fn check(address: *const sockaddr, length: socklen_t) -> Result<(), c_int> {
+pub(super) unsafe fn check(address: *const sockaddr, length: socklen_t) -> Result<(), c_int> {
     let length = length as usize;
     if address.is_null() || length < size_of::<libc::sa_family_t>() {
         return Err(libc::EINVAL);
@@ -82,6 +87,9 @@ pub unsafe extern "C" fn raccept(socket: c_int, address: *mut sockaddr, length: 
     number((|| {
         let listener = of(socket)?;
         let mut state = listener.lock();
+        if state.datagrams.is_some() {
+            return Err(libc::EOPNOTSUPP);
+        }
         loop {
             match listener.accept(&mut state) {
                 Ok(made) => {
@@ -111,6 +119,9 @@ pub unsafe extern "C" fn rconnect(socket: c_int, address: *const sockaddr, lengt
             check(address, length)?;
             state.connect(address)?;
         }
+        if state.datagrams.is_some() {
+            return Ok(());
+        }
         if state.nonblocking() {
             return Err(libc::EINPROGRESS);
         }
@@ -138,6 +149,9 @@ pub extern "C" fn rshutdown(socket: c_int, how: c_int) -> c_int {
             libc::SHUT_RDWR => (true, true),
             _ => return Err(libc::EINVAL),
         };
+        if state.datagrams.is_some() {
+            return Err(libc::EOPNOTSUPP);
+        }
         if state.link.is_none() {
             return Err(libc::ENOTCONN);
         }
@@ -169,10 +183,12 @@ pub(super) unsafe fn give_address(
     address: *mut sockaddr,
     length: *mut socklen_t,
 ) -> Result<(), c_int> {
-    if length.is_null() {
-        return if address.is_null() { Ok(()) } else { Err(libc::EFAULT) };
-    }
     let state = socket.lock();
+    if let Some(of) = &state.datagrams {
+        let name = of.name(side == Side::Peer)?;
+        // SAFETY: by the caller's promise.
+        return unsafe { put_address(&name, address, length) };
+    }
     let id: *mut rdma_cm_id = state.id;
     if id.is_null() || side == Side::Peer && state.link.is_none() {
         return Err(libc::ENOTCONN);
@@ -180,23 +196,39 @@ pub(super) unsafe fn give_address(
     // SAFETY: the live identifier's own fields, which are valid addresses or zeroes; the program's room by
     // the caller's promise.
     unsafe {
-        let mut from = match side {
-            Side::Own => (*id).route.addr.src_storage,
-            Side::Peer => (*id).route.addr.dst_storage,
+        let from = match side {
+            Side::Own => &raw const (*id).route.addr.src_storage,
+            Side::Peer => &raw const (*id).route.addr.dst_storage,
         };
-        if read((&raw const from).cast()).is_none() {
-            from.ss_family = state.domain as libc::sa_family_t;
-        }
-        let whole = if i32::from(from.ss_family) == libc::AF_INET6 {
-            size_of::<libc::sockaddr_in6>()
-        } else {
-            size_of::<libc::sockaddr_in>()
+        let any: IpAddr = match state.domain {
+            libc::AF_INET6 => Ipv6Addr::UNSPECIFIED.into(),
+            _ => Ipv4Addr::UNSPECIFIED.into(),
         };
+        let from = read(from.cast()).unwrap_or(SocketAddr::new(any, 0));
+        put_address(&from, address, length)
+    }
+}
+
+/// Writes an address, as much of it as there is room for, and its whole length.
+///
+/// # Safety
+/// As for `give_address`.
+pub(super) unsafe fn put_address(
+    from: &SocketAddr,
+    address: *mut sockaddr,
+    length: *mut socklen_t,
+) -> Result<(), c_int> {
+    if length.is_null() {
+        return if address.is_null() { Ok(()) } else { Err(libc::EFAULT) };
+    }
+    let (from, whole) = write(from);
+    // SAFETY: by the caller's promise.
+    unsafe {
         if !address.is_null() {
-            let room = whole.min(*length as usize);
+            let room = whole.min(*length) as usize;
             core::ptr::copy_nonoverlapping((&raw const from).cast::<u8>(), address.cast(), room);
         }
-        *length = whole as socklen_t;
+        *length = whole;
     }
     Ok(())
 }

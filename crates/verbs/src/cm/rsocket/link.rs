@@ -1,15 +1,13 @@
 //! A connection's queue pair, queues and memory: posts what the stream says, and tells it what has come.
 
+use super::completions::{BATCH, Completions, room};
+use super::memory::Memory;
 use super::options::Settings;
 use super::stream::{Body, CONTROL_ROOM, Post, Sizes, Stream, TABLE};
 use super::wire::{self, MAPPING_LEN, TARGET_LEN, Target};
 use crate::abi::*;
-use crate::channel::{
-    ibv_ack_cq_events, ibv_create_comp_channel, ibv_destroy_comp_channel, ibv_get_cq_event,
-};
 use crate::cm::common_pd;
 use crate::cm::queue_pair::{create_plain, rdma_destroy_qp};
-use crate::cq::{ibv_create_cq, ibv_destroy_cq, poll_cq, req_notify_cq};
 use crate::handle::errno;
 use crate::mr::{ibv_dereg_mr, ibv_reg_mr};
 use crate::post::{post_recv, post_send};
@@ -20,79 +18,15 @@ use core::ptr::null_mut;
 /// `wr_id` of requests that write, and of receives.
 const SEND: u64 = 1;
 const RECEIVE: u64 = 0;
-/// Completions looked at in one call.
-const BATCH: usize = 32;
 /// Inline bytes that a queue pair has at least: an entry of a table.
 const INLINE_MIN: u32 = MAPPING_LEN as u32;
 const FLUSHED: u32 = 5;
 const RETRIES_EXCEEDED: u32 = 12;
 
-/// Pages that are registered with the NIC.
-pub(super) struct Memory {
-    addr: u64,
-    len: usize,
-    mr: *mut ibv_mr,
-}
-
-impl Memory {
-    /// Zeroed pages.
-    ///
-    /// # Safety
-    /// The domain is alive, and outlives them.
-    unsafe fn new(pd: *mut ibv_pd, len: usize, access: u32) -> Result<Memory, c_int> {
-        let rights = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a new mapping, which touches no other; it stays until the region has gone.
-        unsafe {
-            let pages = libc::mmap(null_mut(), len, rights, flags, -1, 0);
-            if pages == libc::MAP_FAILED {
-                return Err(errno());
-            }
-            let mr = ibv_reg_mr(pd, pages, len, access as c_int);
-            if mr.is_null() {
-                let cause = errno();
-                libc::munmap(pages, len);
-                return Err(cause);
-            }
-            Ok(Memory { addr: pages.expose_provenance() as u64, len, mr })
-        }
-    }
-
-    fn span(&self, at: usize, len: usize) -> Span {
-        // SAFETY: mapped until this is dropped, of which no reference is ever made.
-        unsafe { Span::new(self.addr, self.len) }.slice(at, len)
-    }
-
-    fn addr(&self, at: usize) -> u64 {
-        self.addr + at as u64
-    }
-
-    fn lkey(&self) -> u32 {
-        // SAFETY: a public field of the live region.
-        unsafe { (*self.mr).lkey }
-    }
-
-    fn rkey(&self) -> u32 {
-        // SAFETY: as above.
-        unsafe { (*self.mr).rkey }
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: made in `new`; queue pairs that use it have gone.
-        unsafe {
-            ibv_dereg_mr(self.mr);
-            libc::munmap(core::ptr::with_exposed_provenance_mut(self.addr as usize), self.len);
-        }
-    }
-}
-
 /// What a connection needs before the peer is known.
 pub(super) struct Parts {
     id: *mut rdma_cm_id,
-    events: *mut ibv_comp_channel,
-    cq: *mut ibv_cq,
+    completions: Completions,
     send: Memory,
     receive: Memory,
     /// The table of the peer's buffers, and behind it that of its mappings.
@@ -115,31 +49,20 @@ impl Parts {
         let tables = TABLE as usize * TARGET_LEN + settings.mappings as usize * MAPPING_LEN;
         // SAFETY: the domain lives as long as the process; the identifier by the caller's promise.
         unsafe {
+            let receives = u32::from(settings.receive_queue) + CONTROL_ROOM;
+            let entries = u32::from(settings.send_queue) + receives;
             let mut parts = Parts {
                 id,
-                events: null_mut(),
-                cq: null_mut(),
+                completions: Completions::new((*id).verbs, entries)?,
                 send: Memory::new(pd, settings.send as usize, 0)?,
                 receive: Memory::new(pd, settings.receive as usize, write)?,
                 tables: Memory::new(pd, tables, write)?,
                 settings,
                 inline: 0,
             };
-            // From here on, what was made goes when `parts` does.
-            parts.events = ibv_create_comp_channel((*id).verbs);
-            if parts.events.is_null() {
-                return Err(errno());
-            }
-            libc::fcntl((*parts.events).fd, libc::F_SETFL, libc::O_NONBLOCK);
-            let receives = u32::from(settings.receive_queue) + CONTROL_ROOM;
-            let entries = u32::from(settings.send_queue) + receives;
-            parts.cq = ibv_create_cq((*id).verbs, entries as c_int, null_mut(), parts.events, 0);
-            if parts.cq.is_null() {
-                return Err(errno());
-            }
             let mut init: ibv_qp_init_attr = core::mem::zeroed();
-            init.send_cq = parts.cq;
-            init.recv_cq = parts.cq;
+            init.send_cq = parts.completions.cq();
+            init.recv_cq = parts.completions.cq();
             init.qp_type = IBV_QPT_RC;
             init.sq_sig_all = 1;
             init.cap.max_send_wr = settings.send_queue.into();
@@ -207,26 +130,12 @@ impl Parts {
             Some(Target { addr: found.addr.wrapping_add(skip), len: found.len - skip as u32, ..found })
         })
     }
-
-    /// The descriptor that says that a completion came.
-    fn fd(&self) -> c_int {
-        // SAFETY: the channel is alive until this is dropped.
-        unsafe { (*self.events).fd }
-    }
 }
 
 impl Drop for Parts {
     fn drop(&mut self) {
-        // SAFETY: the identifier outlives this; the queues are this one's own and nobody else uses them.
-        unsafe {
-            rdma_destroy_qp(self.id);
-            if !self.cq.is_null() {
-                ibv_destroy_cq(self.cq);
-            }
-            if !self.events.is_null() {
-                ibv_destroy_comp_channel(self.events);
-            }
-        }
+        // SAFETY: the identifier outlives this; what the queue pair uses goes after it.
+        unsafe { rdma_destroy_qp(self.id) };
     }
 }
 
@@ -327,23 +236,23 @@ impl Link {
     /// Takes in what has come and tells the peer what is to be told; whether anything was new.
     pub(super) fn process(&mut self) -> bool {
         let (mut any, mut receives) = (false, 0);
-        // SAFETY: integers.
-        let mut wcs: [ibv_wc; BATCH] = unsafe { core::mem::zeroed() };
+        let mut wcs = room();
         loop {
-            // SAFETY: the queue is alive, and has room for that many.
-            let polled = unsafe { poll_cq(self.parts.cq, BATCH as c_int, wcs.as_mut_ptr()) };
-            let Ok(count) = usize::try_from(polled) else {
-                self.fail(libc::EIO);
-                break;
+            let found = match self.parts.completions.poll(&mut wcs) {
+                Ok(found) => found,
+                Err(errno) => {
+                    self.fail(errno);
+                    break;
+                }
             };
-            for wc in &wcs[..count] {
+            for wc in found {
                 receives += u32::from(wc.wr_id == RECEIVE);
                 if let Err(errno) = self.take(wc) {
                     self.fail(errno);
                 }
             }
-            any |= count > 0;
-            if count < BATCH {
+            any |= !found.is_empty();
+            if found.len() < BATCH {
                 break;
             }
         }
@@ -436,23 +345,16 @@ impl Link {
     /// Has the next completion announced. Whether something came meanwhile, so that there is nothing to wait
     /// for.
     pub(super) fn arm(&mut self) -> bool {
-        let (mut cq, mut context) = (null_mut(), null_mut());
-        // SAFETY: the channel and the queue are alive; the descriptor does not block.
-        unsafe {
-            while ibv_get_cq_event(self.parts.events, &mut cq, &mut context) == 0 {
-                ibv_ack_cq_events(cq, 1);
-            }
-            if req_notify_cq(self.parts.cq, 0) != 0 {
-                self.fail(libc::EIO);
-                return true;
-            }
+        if let Err(errno) = self.parts.completions.arm() {
+            self.fail(errno);
+            return true;
         }
         self.process()
     }
 
     /// The descriptor that says that a completion came.
     pub(super) fn fd(&self) -> c_int {
-        self.parts.fd()
+        self.parts.completions.fd()
     }
 
     /// Lets the peer write to the program's memory.
@@ -523,7 +425,7 @@ impl<'a> Pieces<'a> {
     }
 
     /// Goes over the next bytes: each piece, with how many bytes were before it.
-    fn each(&mut self, bytes: usize, mut with: impl FnMut(usize, Span)) {
+    pub(super) fn each(&mut self, bytes: usize, mut with: impl FnMut(usize, Span)) {
         let mut done = 0;
         while done < bytes {
             let buffer = self.buffers[0];

@@ -1,10 +1,13 @@
-//! rsockets: sockets' calls over a connection of rdma_cm (`rsocket(7)`), their protocol rdma-core's.
+//! rsockets: sockets' calls over a connection of rdma_cm, or over datagrams (`rsocket(7)`); their protocols are
+//! rdma-core's.
 //!
 //! ```text
 //! wire     private data, messages, entries of tables
 //! ring     positions in a ring
 //! stream   a connection's state: grants, messages, the end; without memory and clock
 //! link     its queue pair, queues and memory
+//! heads, peers, datagram_queue, datagrams   what precedes a datagram; who is known; the queue pair; a socket
+//! memory, completions   what both have of the NIC
 //! socket   sockets by number; connecting, accepting, waiting, closing
 //! bell     how threads that wait for one socket wake each other
 //! calls    the calls of C: connecting, addresses, flags
@@ -18,9 +21,15 @@
 mod bell;
 mod bytes;
 mod calls;
+mod completions;
+mod datagram_queue;
+mod datagrams;
+mod heads;
 mod iomap;
 mod link;
+mod memory;
 mod options;
+mod peers;
 mod poll;
 mod ring;
 mod socket;

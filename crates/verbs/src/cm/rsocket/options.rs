@@ -110,8 +110,6 @@ impl Settings {
             (libc::SOL_SOCKET, libc::SO_REUSEADDR) => self.reuse.into(),
             (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => self.keepalive.into(),
             (libc::SOL_SOCKET, libc::SO_OOBINLINE) => self.oob_inline.into(),
-            (libc::SOL_SOCKET, libc::SO_TYPE) => libc::SOCK_STREAM,
-            (libc::SOL_SOCKET, libc::SO_PROTOCOL) => libc::IPPROTO_TCP,
             (libc::IPPROTO_TCP, libc::TCP_NODELAY) => self.nodelay.into(),
             (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => self.keep_idle,
             (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => SEGMENT,
@@ -128,9 +126,18 @@ impl Settings {
 impl State {
     /// An option of one number, of the socket's state too.
     fn option(&mut self, level: c_int, name: c_int) -> Result<c_int, c_int> {
+        let datagrams = self.datagrams.is_some();
         Ok(match (level, name) {
+            (libc::SOL_SOCKET, libc::SO_TYPE) if datagrams => libc::SOCK_DGRAM,
+            (libc::SOL_SOCKET, libc::SO_TYPE) => libc::SOCK_STREAM,
+            (libc::SOL_SOCKET, libc::SO_PROTOCOL) if datagrams => libc::IPPROTO_UDP,
+            (libc::SOL_SOCKET, libc::SO_PROTOCOL) => libc::IPPROTO_TCP,
+            (libc::IPPROTO_TCP, _) if datagrams => return Err(libc::EOPNOTSUPP),
             (libc::SOL_SOCKET, libc::SO_ERROR) => {
                 self.advance();
+                if let Some(of) = &mut self.datagrams {
+                    return Ok(of.take_error().err().unwrap_or(0));
+                }
                 let broken = self.link.as_ref().and_then(|link| link.broken).unwrap_or(0);
                 let error = core::mem::take(&mut self.error);
                 if error != 0 { error } else { broken }
@@ -175,7 +182,13 @@ pub unsafe extern "C" fn rsetsockopt(
         }
         // SAFETY: as above.
         let value = unsafe { value.cast::<c_int>().read_unaligned() };
-        let fixed = !matches!(state.phase, Phase::Idle | Phase::Bound | Phase::Listening);
+        if state.datagrams.is_some() && level == libc::IPPROTO_TCP {
+            return Err(libc::EOPNOTSUPP);
+        }
+        let fixed = match &state.datagrams {
+            Some(of) => of.is_bound(),
+            None => !matches!(state.phase, Phase::Idle | Phase::Bound | Phase::Listening),
+        };
         state.settings.set(level, name, value, fixed)
     })())
 }

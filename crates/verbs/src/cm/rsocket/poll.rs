@@ -15,7 +15,7 @@ const WRITE: c_short = libc::POLLOUT | libc::POLLWRNORM;
 const ALWAYS: c_short = libc::POLLERR | libc::POLLHUP;
 
 /// The calling process's clock, in nanoseconds.
-fn now_ns() -> u64 {
+pub(super) fn now_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes into the local.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
@@ -53,6 +53,9 @@ impl Until {
 fn told(state: &mut State) -> c_short {
     state.advance();
     let set = |condition: bool, bits: c_short| if condition { bits } else { 0 };
+    if let Some(of) = &state.datagrams {
+        return set(of.readable(), READ) | set(of.writable(), WRITE) | set(of.error != 0, libc::POLLERR);
+    }
     match state.phase {
         Phase::Idle | Phase::Bound => WRITE | libc::POLLHUP,
         Phase::Listening => set(state.requested(), READ),

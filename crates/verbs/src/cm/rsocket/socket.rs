@@ -4,11 +4,13 @@
 //! socket takes in all that has come for it, and rings the bells of the threads that wait for the same one.
 
 use super::bell;
+use super::datagrams::Datagrams;
 use super::link::{Link, Parts};
 use super::options::Settings;
+use super::poll::now_ns;
 use super::wire::{CONNECT_LEN, Connect};
 use crate::abi::*;
-use crate::cm::address::{rdma_bind_addr, rdma_resolve_addr, rdma_resolve_route};
+use crate::cm::address::{rdma_bind_addr, rdma_resolve_addr, rdma_resolve_route, read};
 use crate::cm::channel::{
     rdma_ack_cm_event, rdma_create_event_channel, rdma_destroy_event_channel, rdma_get_cm_event,
 };
@@ -48,6 +50,8 @@ pub(super) fn of(number: c_int) -> Result<Arc<Socket>, c_int> {
 /// A socket.
 pub(super) struct Socket {
     pub(super) number: c_int,
+    /// Whether it is for datagrams; its state says so until it is closed.
+    pub(super) datagrams: bool,
     forks: u32,
     state: Mutex<State>,
 }
@@ -80,6 +84,8 @@ pub(super) struct State {
     /// Until the peer has answered.
     parts: Option<Parts>,
     pub(super) link: Option<Link>,
+    /// Of a socket for datagrams, which has nothing of a connection.
+    pub(super) datagrams: Option<Datagrams>,
     vain: u32,
     /// Bells of threads that wait.
     waiters: Vec<c_int>,
@@ -118,6 +124,15 @@ impl Socket {
         Ok(Socket::add(id, channel, domain, settings, Phase::Idle))
     }
 
+    /// A new socket for datagrams; `Err` is errno.
+    pub(super) fn create_datagrams(domain: c_int, settings: Settings) -> Result<Arc<Socket>, c_int> {
+        let datagrams = Datagrams::new(domain)?;
+        let number = datagrams.fd();
+        let mut state = State::new(domain, settings, Phase::Idle);
+        state.datagrams = Some(datagrams);
+        Ok(Socket::keep(number, state))
+    }
+
     fn add(
         id: *mut rdma_cm_id,
         channel: *mut rdma_event_channel,
@@ -125,22 +140,14 @@ impl Socket {
         settings: Settings,
         phase: Phase,
     ) -> Arc<Socket> {
-        let state = State {
-            id,
-            channel,
-            phase,
-            domain,
-            settings,
-            flags: libc::O_RDWR,
-            error: 0,
-            parts: None,
-            link: None,
-            vain: 0,
-            waiters: Vec::new(),
-        };
+        let state = State { id, channel, ..State::new(domain, settings, phase) };
         // SAFETY: the channel is alive.
-        let number = unsafe { (*channel).fd };
-        let socket = Arc::new(Socket { number, forks: adverb_io::forks(), state: Mutex::new(state) });
+        Socket::keep(unsafe { (*channel).fd }, state)
+    }
+
+    fn keep(number: c_int, state: State) -> Arc<Socket> {
+        let (datagrams, forks) = (state.datagrams.is_some(), adverb_io::forks());
+        let socket = Arc::new(Socket { number, datagrams, forks, state: Mutex::new(state) });
         lock(&SOCKETS).insert(number, socket.clone());
         socket
     }
@@ -231,6 +238,7 @@ impl Socket {
             let waits = |state: &State| {
                 matches!(state.phase, Phase::Accepted | Phase::Connected)
                     && state.link.as_ref().is_some_and(|link| !link.stream.all_sent())
+                    || state.datagrams.as_ref().is_some_and(Datagrams::sending)
             };
             while lingers && waits(&state) {
                 // A signal does not cut short what the peer is to get.
@@ -313,6 +321,23 @@ unsafe fn accept(id: *mut rdma_cm_id, peer: &Connect, listener: &State) -> Resul
 }
 
 impl State {
+    fn new(domain: c_int, settings: Settings, phase: Phase) -> State {
+        State {
+            id: null_mut(),
+            channel: null_mut(),
+            phase,
+            domain,
+            settings,
+            flags: libc::O_RDWR,
+            error: 0,
+            parts: None,
+            link: None,
+            datagrams: None,
+            vain: 0,
+            waiters: Vec::new(),
+        }
+    }
+
     /// Whether calls that find nothing come back at once.
     pub(super) fn nonblocking(&self) -> bool {
         self.flags & libc::O_NONBLOCK != 0
@@ -320,6 +345,13 @@ impl State {
 
     /// Takes in what has come; whether anything was new.
     pub(super) fn advance(&mut self) -> bool {
+        if let Some(of) = &mut self.datagrams {
+            let any = of.process(now_ns());
+            if any {
+                self.ring();
+            }
+            return any;
+        }
         let mut any = self.link.as_mut().is_some_and(Link::process);
         if any && self.phase == Phase::Accepted {
             // Bytes say that the peer has the answer, even if its confirmation was lost.
@@ -411,6 +443,15 @@ impl State {
     /// Has whoever waits told of what comes, and gives the descriptors that say so. `None` if something came
     /// meanwhile.
     pub(super) fn watch(&mut self, bell: c_int) -> Option<[c_int; 2]> {
+        if let Some(of) = &mut self.datagrams {
+            if of.arm(now_ns()) {
+                self.ring();
+                return None;
+            }
+            let fds = of.fds();
+            self.waiters.push(bell);
+            return Some(fds);
+        }
         if self.take_events() {
             self.ring();
             return None;
@@ -459,6 +500,11 @@ impl State {
     /// # Safety
     /// The address is valid.
     pub(super) unsafe fn bind(&mut self, address: *const libc::sockaddr) -> Result<(), c_int> {
+        if let Some(of) = &mut self.datagrams {
+            // SAFETY: by the caller's promise.
+            let address = unsafe { read(address) }.ok_or(libc::EAFNOSUPPORT)?;
+            return of.bind(address, &self.settings);
+        }
         if self.phase != Phase::Idle {
             return Err(libc::EINVAL);
         }
@@ -471,6 +517,9 @@ impl State {
 
     /// Takes requests.
     pub(super) fn listen(&mut self, backlog: c_int) -> Result<(), c_int> {
+        if self.datagrams.is_some() {
+            return Err(libc::EOPNOTSUPP);
+        }
         match self.phase {
             Phase::Listening => return Ok(()),
             Phase::Idle => self.address_options()?,
@@ -505,6 +554,11 @@ impl State {
     /// # Safety
     /// The address is valid.
     pub(super) unsafe fn connect(&mut self, address: *const libc::sockaddr) -> Result<(), c_int> {
+        if let Some(of) = &mut self.datagrams {
+            // SAFETY: by the caller's promise.
+            let address = unsafe { read(address) }.ok_or(libc::EAFNOSUPPORT)?;
+            return of.connect(address, &self.settings);
+        }
         match self.phase {
             Phase::Idle => self.address_options()?,
             Phase::Bound => {}
@@ -546,10 +600,13 @@ impl State {
 
     /// Frees all that the socket has.
     fn free(&mut self) {
+        self.phase = Phase::Ended;
+        if self.datagrams.take().is_some() {
+            self.ring();
+        }
         if self.id.is_null() {
             return;
         }
-        self.phase = Phase::Ended;
         // SAFETY: nobody else has the identifier and its channel; what uses the queue pair goes first.
         unsafe {
             if self.link.is_some() {
