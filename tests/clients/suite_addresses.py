@@ -179,8 +179,8 @@ def cases():
                    between(hosts, [*ucmatose, "-b", "{server}"], [*ucmatose, "-s", "{server}"],
                            says=(r"^return status 0",)), timeout=60)
         yield Case(f"addresses/v6-rstream-{label}",
-                   between(hosts, [*rstream, "-T", "v", "-b", "{server}"], [*rstream, "-T", "v", "-s", "{server}"], says=(r"^custom\s",)),
-                   timeout=60)
+                   between(hosts, [*rstream, "-T", "v", "-b", "{server}"], [*rstream, "-T", "v", "-s", "{server}"],
+                           says=(r"^custom\s",)), timeout=60)
         yield Case(f"addresses/v6-udaddy-{label}",
                    between(hosts, [*udaddy, "-b", "{server}"], [*udaddy, "-s", "{server}"], space=UDP, port=7174,
                            says=(r"^return status 0",)), timeout=60)

@@ -142,6 +142,22 @@ def many(room):
         raise Fail(f"not 100 connections ended: {counted}")
 
 
+def ten_thousand(way):
+    """10,000 connections, 64 at a time: none is refused, though numbers of queue pairs come and go fast."""
+
+    def run(room):
+        binary = compile_c("connections", libraries=("rdmacm", "ibverbs"))
+        argv = [binary, "rdma"]
+        _, client = start(room, [*argv, "serve", "{server}", "{port}"],
+                          [*argv, "connect", "{server}", "{port}", "10000", "64"], **ROUTES[way])
+        room.expect_success(client)
+        (krate,) = require_text(client.output(), r'^{"connections": 10000, "krate": ([\d.]+)', "connections").groups()
+        expect_counters(room, False, sides=("client",))
+        room.note(f"{krate} thousand a second")
+
+    return run
+
+
 def calls(room):
     """What each call gives and each event has, to the number."""
     if not os.path.exists("/usr/include/rdma/rdma_cma.h"):
@@ -358,5 +374,7 @@ def cases():
                     ["rdma_xclient", "-s", "{server}", "-p", "{port}"],
                     (r"rdma_xserver: end 0",), (r"rdma_xclient: end 0",), routes=CLEAN)
     yield Case("rdmacm/cmtime", many, timeout=60)
+    for way in CLEAN:
+        yield Case(f"rdmacm/ten-thousand-{way}", ten_thousand(way), timeout=180, long=way != "shm")
     yield from perftest_cases()
     yield from rsocket_cases()
