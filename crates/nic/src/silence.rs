@@ -111,6 +111,37 @@ impl Excused {
     }
 }
 
+/// What was excused of a silence that is looked at now and then.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Borne {
+    excused: Excused,
+    looked: Instant,
+}
+
+impl Borne {
+    /// One that begins at this time.
+    pub fn beginning(now: Instant) -> Borne {
+        Borne { excused: Excused::default(), looked: now }
+    }
+
+    /// Of a silence since this time, what was added since the last look may be excused: up to `most` in all.
+    /// True if it is.
+    pub fn look(&mut self, since: Instant, now: Instant, silence: Silence, most: Duration) -> bool {
+        let from = since.max(core::mem::replace(&mut self.looked, now));
+        silence.is_excused() && self.excused.add(now.since(from), most)
+    }
+
+    /// How much of it counts.
+    pub fn counts(&self, since: Instant, now: Instant) -> Duration {
+        now.since(since).minus(self.excused.time())
+    }
+
+    /// It has ended.
+    pub fn end(&mut self) {
+        self.excused = Excused::default();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

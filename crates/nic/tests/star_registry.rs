@@ -310,3 +310,36 @@ fn behind_a_servers_request_that_was_refused_nothing_is_executed() {
     }
     assert_eq!(memory[CLIENT].read(0, 16), [0; 16]);
 }
+
+/// A rule that is taken back while the server's requests are on their way: the one fails whose packet may not
+/// leave any more, and what was asked for before still comes.
+#[test]
+fn the_request_fails_whose_packet_may_not_leave() {
+    for len in [1000, 3000] {
+        let mut w = world(71, 8);
+        let ([a, b], _) = agreed(&mut w);
+        let memory = [w.memory(CLIENT, 8192), w.memory(SERVER, 8192)];
+        let bytes = pattern(3, len);
+        memory[SERVER].write(0, &bytes);
+        for wr_id in [50, 51] {
+            w.recv(CLIENT, a, wr_id, &[memory[CLIENT].sge(0, len)]);
+        }
+        w.send(SERVER, b, wr(1, SendOp::Send, &[memory[SERVER].sge(0, len)]));
+        // The client has asked for all of it, and has none of it yet.
+        w.run(Duration::from_us(3));
+        w.send(SERVER, b, wr(2, SendOp::Send, &[memory[SERVER].sge(0, len)]));
+        w.transmit();
+        w.nodes[CLIENT].nic.clear_rules();
+        let ends = [w.completion(SERVER), w.completion(SERVER)].map(|done| (done.wr_id, done.status));
+        assert_eq!(ends, [(1, Status::Success), (2, Status::RemoteAccess)], "{len}");
+        let received = [w.completion(CLIENT), w.completion(CLIENT)].map(|done| (done.wr_id, done.status));
+        assert_eq!(received, [(50, Status::Success), (51, Status::WorkRequestFlushed)], "{len}");
+        assert_eq!(memory[CLIENT].read(0, len), bytes);
+        assert_eq!(w.counter(CLIENT, "star_egress_refused"), 1, "{len}");
+        assert_eq!(w.nodes[CLIENT].nic.query_qp(a).unwrap().0.state, QpState::Err);
+        let told: Vec<_> = std::iter::from_fn(|| w.nodes[CLIENT].nic.next_event()).collect();
+        assert!(told.contains(&Event::QpFatal(a)), "{told:?}");
+        let why = w.nodes[CLIENT].nic.next_explanation().expect("a reason").rule;
+        assert!(why.contains("registry has no rule"), "{why}");
+    }
+}

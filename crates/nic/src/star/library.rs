@@ -22,7 +22,7 @@ use crate::memory::QueueMemory;
 use crate::nic::Nic;
 use crate::qp::ack_timeout;
 use crate::queue::wqe::{Wqe, WqeOp};
-use crate::silence::{Excused, Overdue, Silence};
+use crate::silence::{Borne, Overdue, Silence};
 use crate::state::NicState;
 use crate::transport::star::posted::{HostQueues, outstanding};
 use crate::work::Status;
@@ -62,9 +62,8 @@ pub(super) struct Library {
     round_trip: Option<Duration>,
     /// When the peer was heard last, or something was posted to which it owes an answer.
     pub(super) heard: Instant,
-    /// Of the silence since, what was excused, and up to when that was looked at.
-    excused: Excused,
-    looked: Instant,
+    /// Of the silence since, what was excused.
+    borne: Borne,
     /// Completions that the peer has told of and that have not come.
     pub(super) promised: Promised,
     /// A WQE that fails by itself once its turn has come.
@@ -89,8 +88,7 @@ impl Library {
             timed: None,
             round_trip: None,
             heard: Instant::ZERO,
-            excused: Excused::default(),
-            looked: Instant::ZERO,
+            borne: Borne::default(),
             promised: Promised::default(),
             failed: None,
         }
@@ -166,15 +164,14 @@ impl Library {
     /// The peer was heard.
     pub fn heard_at(&mut self, now: Instant) {
         (self.heard, self.repeats) = (now, 0);
-        self.excused = Excused::default();
+        self.borne.end();
     }
 
     /// How long the peer has been silent, of which `silence` may excuse what was added since the last look:
     /// up to `most` in all, as with RC. True if it did.
     fn bears(&mut self, now: Instant, silence: Silence, most: Duration) -> (Duration, bool) {
-        let since = self.heard.max(core::mem::replace(&mut self.looked, now));
-        let excused = silence.is_excused() && self.excused.add(now.since(since), most);
-        (now.since(self.heard).minus(self.excused.time()), excused)
+        let excused = self.borne.look(self.heard, now, silence, most);
+        (self.borne.counts(self.heard, now), excused)
     }
 
     /// Whether all that was told is acknowledged.

@@ -3,7 +3,7 @@
 //! over, CQEPs are lost, or their acknowledgements are, and the requests that wait for them fail. Only what
 //! this side has asked for again and again counts, so that one that had no processor asks first.
 
-use crate::silence::{Excused, Silence};
+use crate::silence::{Borne, Silence};
 use adverb_wire::{Duration, Instant};
 
 /// Questions in vain before it gives up. It asks at least so often within its patience.
@@ -43,10 +43,9 @@ pub(super) fn rule_of_silence(silence: Silence) -> &'static str {
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Promised {
-    /// Since when they are ahead, if they are; and up to when that time was looked at.
+    /// Since when they are ahead, if they are; and what was excused of that time.
     since: Option<Instant>,
-    looked: Instant,
-    excused: Excused,
+    borne: Borne,
     questions: u8,
 }
 
@@ -75,11 +74,8 @@ impl Promised {
     /// Whether they have been ahead for so long, but for what the driver excuses.
     pub fn is_broken(&mut self, now: Instant, silence: Silence, most: Duration, patience: Duration) -> bool {
         let Some(since) = self.since else { return false };
-        let from = since.max(core::mem::replace(&mut self.looked, now));
-        if silence.is_excused() {
-            self.excused.add(now.since(from), most);
-        }
-        self.questions >= QUESTIONS && now.since(since).minus(self.excused.time()) >= patience
+        self.borne.look(since, now, silence, most);
+        self.questions >= QUESTIONS && self.borne.counts(since, now) >= patience
     }
 }
 

@@ -32,6 +32,8 @@ pub(crate) enum Refusal {
     Invalidate(AccessFault),
     /// The receive's own scatter list is at fault.
     Local(AccessFault),
+    /// No rule of this NIC's registry lets it ask for the message, or send what it reads (StaR, III-D).
+    Unruled,
 }
 
 /// Takes the next packet of a SEND or WRITE. `Ok(true)` when it ended a message.

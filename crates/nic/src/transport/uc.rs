@@ -51,7 +51,11 @@ pub(crate) fn on_request(
             receive::fail_receive(qp, nic, now, Status::LocalLength);
             enter_error(qp, nic, now);
         }
-        Refusal::Invalid(_) | Refusal::Access(_) | Refusal::Rights | Refusal::Invalidate(_) => {
+        Refusal::Invalid(_)
+        | Refusal::Access(_)
+        | Refusal::Rights
+        | Refusal::Invalidate(_)
+        | Refusal::Unruled => {
             nic.counters.drop_length += 1;
         }
     }

@@ -119,6 +119,9 @@ pub struct World {
     sequence: u64,
     out: TxFrame,
     pub lost: u64,
+    /// Nodes without a processor, and the frames that wait for them.
+    stopped: Vec<bool>,
+    waiting: Vec<Flight>,
 }
 
 pub const LATENCY: Duration = Duration::from_us(2);
@@ -155,6 +158,24 @@ impl World {
             sequence: 0,
             out: TxFrame::default(),
             lost: 0,
+            stopped: vec![false; nodes],
+            waiting: Vec::new(),
+        }
+    }
+
+    /// A node gets no processor from now on: its frames wait, its timers too.
+    pub fn stop(&mut self, node: usize) {
+        self.transmit();
+        self.stopped[node] = true;
+    }
+
+    /// It has one again.
+    pub fn go_on(&mut self, node: usize) {
+        self.stopped[node] = false;
+        let (ready, waiting) = std::mem::take(&mut self.waiting).into_iter().partition(|f| f.to == node);
+        self.waiting = waiting;
+        for Flight { packet, payload, .. } in ready {
+            self.deliver_at(self.now, packet, payload);
         }
     }
 
@@ -264,7 +285,7 @@ impl World {
 
     /// Moves every frame that the NICs have on to the wire.
     pub fn transmit(&mut self) {
-        for from in 0..self.nodes.len() {
+        for from in (0..self.nodes.len()).filter(|from| !self.stopped[*from]).collect::<Vec<_>>() {
             while self.nodes[from].nic.next_frame(self.now, &mut self.out) {
                 self.on_wire(from);
             }
@@ -349,7 +370,8 @@ impl World {
     pub fn advance(&mut self, end: Instant) -> bool {
         self.transmit();
         let frame = self.wire.peek().map_or(Instant::NEVER, |Reverse((at, _))| *at);
-        let timer = self.nodes.iter().filter_map(|n| n.nic.next_deadline()).min().unwrap_or(Instant::NEVER);
+        let running = self.nodes.iter().zip(&self.stopped).filter(|(_, stopped)| !**stopped);
+        let timer = running.filter_map(|(n, _)| n.nic.next_deadline()).min().unwrap_or(Instant::NEVER);
         let next = frame.min(timer);
         if next > end || next == Instant::NEVER {
             self.now = self.now.max(if end == Instant::NEVER { self.now } else { end });
@@ -361,11 +383,15 @@ impl World {
                 let slot = (tag & 0xff_ffff) as usize;
                 let flight = self.flights[slot].take().expect("a frame on the wire");
                 self.free.push(slot);
+                if self.stopped[flight.to] {
+                    self.waiting.push(flight);
+                    return true;
+                }
                 let nic = &mut self.nodes[flight.to].nic;
                 nic.on_frame(self.now, &flight.packet, &Payload::from_slice(&flight.payload));
             }
         } else {
-            for (i, n) in self.nodes.iter_mut().enumerate() {
+            for (i, n) in self.nodes.iter_mut().enumerate().filter(|(i, _)| !self.stopped[*i]) {
                 match &mut self.ask {
                     Some(ask) => n.nic.on_timer_asking(self.now, |overdue| ask(i, overdue)),
                     None => n.nic.on_timer(self.now),

@@ -167,9 +167,9 @@ pub(crate) fn step(
 /// The acknowledgement that is overdue, if the queue pair's timer runs out because of one.
 pub(crate) fn overdue(qp: &Qp, mode: &Mode, nic: &NicState, now: Instant) -> Option<Overdue> {
     if let Some(Kept::Star(star)) = mode.0.as_deref()
-        && let Some(since) = star.overdue_since(now)
+        && let Some((since, due)) = star.overdue(now)
     {
-        return Some(Overdue { path: qp.path, dst: qp.dst, peer: qp.peer, since, due: now });
+        return Some(Overdue { path: qp.path, dst: qp.dst, peer: qp.peer, since, due });
     }
     if qp.deadline > now || qp.requester.rnr_wait {
         return None;

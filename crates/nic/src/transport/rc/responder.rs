@@ -17,6 +17,7 @@ use crate::transport::incoming::{Answer, Asked, Message, Resource};
 use crate::transport::rc::read_answer;
 use crate::transport::receive::{self, Refusal};
 use crate::transport::report::explain;
+use crate::transport::star::registry;
 use crate::work::Status;
 use adverb_wire::ext::MASKS_LEN;
 use adverb_wire::{Aeth, AtomicEth, Bth, Instant, NakCode, Opcode, Operation, Packet, Psn, Syndrome};
@@ -306,6 +307,10 @@ pub(super) fn refuse(qp: &mut Qp, nic: &mut NicState, now: Instant, packet: &Pac
         Refusal::Local(fault) => {
             let code = Some(NakCode::RemoteOperationalError);
             (code, Status::LocalProtection, fault.rule(), Event::QpFatal(qp.id))
+        }
+        Refusal::Unruled => {
+            let code = Some(NakCode::RemoteAccessError);
+            (code, Status::LocalAccess, registry::REFUSED.rule, Event::QpFatal(qp.id))
         }
         // Class J (IBTA 9.9.3): the message itself was taken and may be acknowledged already, so that no NAK
         // tells of the key. The peer's next request finds the queue pair in error.

@@ -2,8 +2,6 @@
 //! (`transport/star/registry.rs`).
 
 use super::Sent;
-use crate::attr::QpState;
-use crate::event::Event;
 use crate::qp::Qp;
 use crate::queue::wqe::WqeOp;
 use crate::state::NicState;
@@ -28,14 +26,10 @@ pub(super) fn may_leave(qp: &Qp, nic: &mut NicState, sent: &Sent, op: WqeOp, len
     allowed
 }
 
-/// Whether a packet for what the other side has posted may leave. If not, the program is told that the
-/// queue pair has failed.
+/// Whether a packet for what the other side has posted may leave.
 pub(super) fn posted_may_leave(qp: &Qp, nic: &mut NicState) -> bool {
     let Some(registry) = nic.registry.as_deref() else { return true };
     let allowed = registry.allows(qp.dst, qp.peer, Access::Posted);
     nic.count_egress(allowed);
-    if !allowed && qp.state != QpState::Err {
-        nic.event(Event::QpFatal(qp.id));
-    }
     allowed
 }

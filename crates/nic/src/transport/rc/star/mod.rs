@@ -187,9 +187,9 @@ impl Star {
         self.peer.deadline()
     }
 
-    /// Since when a completion that was told is unacknowledged, if its time is up.
-    pub fn overdue_since(&self, now: Instant) -> Option<Instant> {
-        self.peer.overdue_since(now)
+    /// What is unanswered whose time is up, and is not a request of this side: since when, and when it was.
+    pub fn overdue(&self, now: Instant) -> Option<(Instant, Instant)> {
+        self.peer.overdue(now).or_else(|| self.peer.pulls.overdue(now))
     }
 
     /// The queue pair's rate lets data go on.
@@ -356,7 +356,7 @@ fn acknowledge_record(qp: &Qp, remote: Remote, nic: &NicState, out: &mut TxFrame
 
 /// The queue pair's timer ran out.
 pub(super) fn on_timer(qp: &mut Qp, star: &mut Star, nic: &mut NicState, now: Instant, silence: Silence) {
-    if star.peer.pulls.on_timer(qp, nic, now) {
+    if star.peer.pulls.on_timer(qp, nic, now, silence) {
         pulls::give_up(star);
     }
     if let Some(what) = star.peer.on_timer(qp, nic, now, silence) {

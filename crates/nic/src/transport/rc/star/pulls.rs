@@ -24,6 +24,7 @@ use crate::engine::step::SendStep;
 use crate::frame::TxFrame;
 use crate::memory::{Payload, QueueMemory};
 use crate::qp::Qp;
+use crate::silence::{Borne, Silence};
 use crate::state::NicState;
 use crate::transport::rc::{responder, retry};
 use crate::transport::receive::{self, Refusal};
@@ -63,12 +64,14 @@ pub(super) struct Pulls {
     is_due: bool,
     /// Something that came too early has made us go back to `una`; not twice without progress.
     went_back: bool,
-    /// When to go back without that; when to look for a receive again.
+    /// When to go back without that, and since when that is waited for; when to look for a receive again.
     at: Instant,
+    armed: Instant,
     rnr_at: Instant,
     rnr_spent: u8,
-    /// Since when nothing has moved, and how often it was sent again.
+    /// Since when nothing has moved, what was excused of that, and how often it was sent again.
     moved: Instant,
+    borne: Borne,
     repeats: u8,
     /// The other side has asked in this wait, and in how many before; it has not, and nothing is sent again.
     is_asked: bool,
@@ -98,9 +101,11 @@ impl Pulls {
             is_due: false,
             went_back: false,
             at: Instant::NEVER,
+            armed: Instant::ZERO,
             rnr_at: Instant::NEVER,
             rnr_spent: 0,
             moved: Instant::ZERO,
+            borne: Borne::default(),
             repeats: 0,
             is_asked: false,
             asked: 0,
@@ -196,6 +201,7 @@ impl Pulls {
     /// Something has moved, or begins.
     fn move_on(&mut self, now: Instant) {
         (self.moved, self.repeats, self.is_asked, self.asked) = (now, 0, false, 0);
+        self.borne.end();
     }
 
     /// Nothing more is executed.
@@ -245,9 +251,21 @@ impl Pulls {
         Some((pull, &mut self.result))
     }
 
+    /// Since when an answer has been waited for whose time is up, and when it was: the driver may know why.
+    pub fn overdue(&self, now: Instant) -> Option<(Instant, Instant)> {
+        (self.at <= now && self.una != self.high).then_some((self.armed, self.at))
+    }
+
+    /// Whether it is borne once more that the oldest packet came too late. Who says so lives, and one of the
+    /// two may have had no processor: that is borne as such silence is.
+    fn bears_late(&mut self, qp: &Qp, nic: &NicState, now: Instant) -> bool {
+        let excused = self.borne.look(self.moved, now, Silence::Late, nic.tolerance.excused_max);
+        excused || super::is_patient(qp, nic, self.borne.counts(self.moved, now))
+    }
+
     /// A timer may have run out. True if the oldest request fails: the other side has asked for it up to now,
     /// and what it takes does not get through. Who has not asked is silent as a whole, and not waited for.
-    pub fn on_timer(&mut self, qp: &Qp, nic: &NicState, now: Instant) -> bool {
+    pub fn on_timer(&mut self, qp: &Qp, nic: &mut NicState, now: Instant, silence: Silence) -> bool {
         if self.rnr_at <= now {
             self.rnr_at = Instant::NEVER;
             self.is_due = true;
@@ -258,7 +276,9 @@ impl Pulls {
         self.at = Instant::NEVER;
         let is_asked = core::mem::take(&mut self.is_asked);
         self.asked = self.asked.saturating_add(is_asked.into());
-        if super::is_patient(qp, nic, now.since(self.moved)) {
+        let excused = self.borne.look(self.moved, now, silence, nic.tolerance.excused_max);
+        nic.counters.timeouts_excused += u64::from(excused);
+        if super::is_patient(qp, nic, self.borne.counts(self.moved, now)) {
             self.repeats = self.repeats.saturating_add(1);
             self.went_back = false;
             self.go_back();
@@ -279,10 +299,12 @@ impl Pulls {
     fn may_begin(&self, pull: &Pull) -> bool {
         let before = || self.queue.iter().take(self.begun);
         let in_window = self.cursor == self.end && self.cursor.since(self.una) < WINDOW as i32;
+        // Behind one that is refused nothing is done any more.
+        let is_behind_refused = before().any(|earlier| earlier.refusal.is_some());
         // What is read is read after all that was written before.
         let waits_for_writes = pull.is_read() && before().any(|earlier| !earlier.is_read());
         let waits_for_reads = pull.has(star::Wqe::FENCE) && before().any(Pull::is_read);
-        in_window && !waits_for_writes && !waits_for_reads
+        in_window && !is_behind_refused && !waits_for_writes && !waits_for_reads
     }
 }
 
@@ -433,18 +455,20 @@ fn refuse(qp: &mut Qp, star: &mut Star, nic: &mut NicState, now: Instant, packet
     star.peer.pulls.end();
 }
 
-/// The data of a READ's packet cannot be read. Its turn comes when all before it are done.
-fn cannot_read(qp: &mut Qp, star: &mut Star, nic: &mut NicState, now: Instant, psn: Psn, refusal: Refusal) {
+/// A packet may not leave, or its data cannot be read: nothing is sent from it on. Its request fails when its
+/// turn comes: all before it are answered first.
+fn stop_at(qp: &mut Qp, star: &mut Star, nic: &mut NicState, now: Instant, psn: Psn, refusal: Refusal) {
     let pulls = &mut star.peer.pulls;
-    let Some(front) = pulls.queue.front_mut() else { return };
-    let k = psn.since(front.first);
-    if k >= 0 && i64::from(front.packets) > i64::from(k) && pulls.una == psn {
-        (front.refusal, front.packets) = (Some(refusal), k as u32);
-        pulls.end = psn;
-        pulls.begun = 1;
-        pulls.is_due = true;
-        finish(qp, star, nic, now);
+    let is_of = |pull: &Pull| (0..pull.packets as i32).contains(&psn.since(pull.first));
+    let Some(place) = pulls.queue.iter().take(pulls.begun).position(is_of) else { return };
+    let pull = &mut pulls.queue[place];
+    (pull.packets, pull.refusal) = (psn.since(pull.first) as u32, Some(refusal));
+    pulls.begun = place + 1;
+    pulls.end = psn;
+    if psn.is_before(pulls.high) {
+        pulls.high = psn;
     }
+    finish_all(qp, star, nic, now);
 }
 
 /// Sends the packet at the cursor. False if it cannot be sent now.
@@ -463,11 +487,11 @@ fn send(qp: &mut Qp, star: &mut Star, nic: &mut NicState, now: Instant, out: &mu
         return false;
     }
     if !egress::posted_may_leave(qp, nic) {
-        drop_front(star, Status::RemoteAccess);
+        stop_at(qp, star, nic, now, psn, Refusal::Unruled);
         return false;
     }
     if reads && let Err(refusal) = read_out(qp, star, nic, psn, (offset, len), out) {
-        cannot_read(qp, star, nic, now, psn, refusal);
+        stop_at(qp, star, nic, now, psn, refusal);
         return false;
     }
     let is_new = psn == star.peer.pulls.high;
@@ -501,7 +525,7 @@ fn send(qp: &mut Qp, star: &mut Star, nic: &mut NicState, now: Instant, out: &mu
     pulls.cursor = psn.add(packets);
     if pulls.at == Instant::NEVER {
         let wait = pulls.round_trip_wait(qp, nic).times(1 << pulls.repeats.min(DOUBLINGS_MAX));
-        pulls.at = now + share_of_patience(qp, nic, wait);
+        (pulls.at, pulls.armed) = (now + share_of_patience(qp, nic, wait), now);
     }
     if reads {
         congestion::on_sent(qp, nic, &mut out.packet, congestion::Sent::Answer, now);

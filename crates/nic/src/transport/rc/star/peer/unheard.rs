@@ -13,7 +13,7 @@ use super::{Ask, DOUBLINGS_MAX, FIRST_WAIT, Peer};
 use crate::event::{Event, StarOutcome};
 use crate::explain::{Cause, TimerCause};
 use crate::qp::Qp;
-use crate::silence::{Excused, Silence};
+use crate::silence::{Borne, Silence};
 use crate::state::NicState;
 use crate::transport::failure::{enter_error, fail_oldest};
 use crate::work::Status;
@@ -32,11 +32,9 @@ pub(in super::super) enum Unheard {
 /// The silence that a CQEP meets.
 #[derive(Debug, Default)]
 pub(super) struct Wait {
-    /// Since when the CQEP is under way; and up to when its silence was looked at.
+    /// Since when the CQEP is under way; and what the driver has excused of its silence.
     pub since: Instant,
-    looked: Instant,
-    /// What the driver has excused of it.
-    excused: Excused,
+    borne: Borne,
     /// How often it was sent again.
     pub repeats: u8,
     /// Nobody waits for it any more, so it is not sent again either.
@@ -46,7 +44,7 @@ pub(super) struct Wait {
 impl Wait {
     /// A CQEP goes out for the first time, or after a rest.
     pub fn begin(&mut self, now: Instant) {
-        *self = Wait { since: now, looked: now, ..Wait::default() };
+        *self = Wait { since: now, borne: Borne::beginning(now), ..Wait::default() };
     }
 
     /// It is sent again. After a rest its time begins anew.
@@ -62,9 +60,9 @@ impl Wait {
 }
 
 impl Peer {
-    /// Since when a CQEP has been unacknowledged whose time is up: the driver may know why.
-    pub fn overdue_since(&self, now: Instant) -> Option<Instant> {
-        (self.at <= now && self.under_way.is_some()).then_some(self.wait.since)
+    /// Since when a CQEP has been unacknowledged whose time is up, and when it was: the driver may know why.
+    pub fn overdue(&self, now: Instant) -> Option<(Instant, Instant)> {
+        (self.at <= now && self.under_way.is_some()).then_some((self.wait.since, self.at))
     }
 
     /// How long an acknowledgement is waited for, for the so manieth time.
@@ -92,11 +90,9 @@ impl Peer {
         }
         self.at = Instant::NEVER;
         let wait = &mut self.wait;
-        let since = wait.since.max(core::mem::replace(&mut wait.looked, now));
-        if silence.is_excused() && wait.excused.add(now.since(since), nic.tolerance.excused_max) {
-            nic.counters.timeouts_excused += 1;
-        }
-        if is_patient(qp, nic, now.since(wait.since).minus(wait.excused.time())) {
+        let excused = wait.borne.look(wait.since, now, silence, nic.tolerance.excused_max);
+        nic.counters.timeouts_excused += u64::from(excused);
+        if is_patient(qp, nic, wait.borne.counts(wait.since, now)) {
             wait.repeats = wait.repeats.saturating_add(1);
             self.is_due = true;
             return None;

@@ -7,7 +7,6 @@ use crate::event::Event;
 use crate::memory::Payload;
 use crate::qp::Qp;
 use crate::state::NicState;
-use crate::transport::rc::star::is_patient;
 use crate::transport::receive;
 use crate::work::Status;
 use adverb_wire::star::{Answer, Stamp, Verdict};
@@ -68,6 +67,7 @@ pub(in crate::transport::rc::star) fn on_answer(
     pulls.went_back = false;
     pulls.is_due = true;
     pulls.at = if pulls.una == pulls.high { Instant::NEVER } else { now + pulls.round_trip_wait(qp, nic) };
+    pulls.armed = now;
 }
 
 /// Data came that was asked for: it goes the way of plain RC. False if it is refused.
@@ -147,7 +147,8 @@ fn take(
         Verdict::Done => land(qp, star, nic, now, psn, payload),
         Verdict::Expired => {
             nic.counters.star_deferred += 1;
-            if !is_patient(qp, nic, now.since(pulls.moved)) {
+            // A way that takes longer than the lifetime is as good as none.
+            if !pulls.bears_late(qp, nic, now) {
                 drop_front(star, Status::TransportRetryExceeded);
                 return false;
             }
