@@ -1,14 +1,16 @@
 """Addresses of rdma_cm: who of several listeners answers for an address and a port, of one process and of several; IPv6
 between processes of one address, of two, and of two hosts."""
 
+import os
 import re
 
-from harness import Case, Fail, compile_c, require, require_text
+from harness import Case, Fail, compile_c, read_counters, require, require_text
 from suite_netns import ip, make_namespaces
 from suite_rdmacm import TCP, UDP, expect_counters, listens, start
 
 SPACES = ("tcp", "udp", "ib")
-ASKER = "127.0.0.3"
+# Addresses of this run alone: other programs of the host may be at 127.0.0.1.
+OWN, OTHER, ASKER = (f"127.77.{os.getpid() % 250}.{host}" for host in (1, 2, 3))
 REFUSED = {"tcp": "RDMA_CM_EVENT_REJECTED 8", "ib": "RDMA_CM_EVENT_REJECTED 8", "udp": "RDMA_CM_EVENT_UNREACHABLE 1"}
 # Of a host of its own with two addresses, and of two hosts with a cable between.
 HOSTS_V6 = ("fd00:99::1", "fd00:99::2")
@@ -25,7 +27,7 @@ class Listeners:
         # Nothing is found there that somebody else left.
         self.env = {"ADVERB": "directory=" + room.path("shared")}
 
-    def serve(self, *listeners, address="127.0.0.1"):
+    def serve(self, *listeners, address=OWN):
         """Starts a process; what became of each of its listeners."""
         self.count += 1
         proc = self.room.adverb(f"server{self.count}", [self.binary, "serve", self.port, *listeners], address=address,
@@ -33,7 +35,7 @@ class Listeners:
         self.room.wait_output(proc, "^ready$")
         return [row for row in proc.output().split("\n") if re.match("(tcp|udp|ib),", row)]
 
-    def expect(self, answers, own="127.0.0.1", options=()):
+    def expect(self, answers, own=OWN, options=()):
         """Asks for each of the words from a process at `own`; the answers must be these."""
         self.count += 1
         proc = self.room.adverb(f"client{self.count}", [self.binary, "ask", self.port, *answers], address=own,
@@ -54,8 +56,8 @@ def any_v6_takes_v4(room):
     """`::` stands for IPv4's addresses too, for who asks by shared memory and for who asks by UDP."""
     listeners = Listeners(room)
     equal(listeners.serve("tcp,::", "udp,::", "ib,::"), ["tcp,:: listens", "udp,:: listens", "ib,:: listens"])
-    for own, options in (("127.0.0.1", ()), ("127.0.0.1", ("--path", "udp")), (ASKER, ())):
-        answers = {f"{space},127.0.0.1": f"{space},:: at 127.0.0.1 from {own}" for space in SPACES}
+    for own, options in ((OWN, ()), (OWN, ("--path", "udp")), (ASKER, ())):
+        answers = {f"{space},{OWN}": f"{space},:: at {OWN} from {own}" for space in SPACES}
         listeners.expect(answers, own=own, options=options)
 
 
@@ -64,22 +66,22 @@ def family_only(room):
     process, and in two."""
     listeners = Listeners(room)
     equal(listeners.serve(*(f"{space},::,only" for space in SPACES)), [f"{space},::,only listens" for space in SPACES])
-    for own in ("127.0.0.1", ASKER):
-        listeners.expect({f"{space},127.0.0.1": REFUSED[space] for space in SPACES}, own=own)
+    for own in (OWN, ASKER):
+        listeners.expect({f"{space},{OWN}": REFUSED[space] for space in SPACES}, own=own)
     equal(listeners.serve("tcp,0.0.0.0"), ["tcp,0.0.0.0 listens"])
     one = Listeners(room)
     equal(one.serve("tcp,::,only", "tcp,0.0.0.0"), ["tcp,::,only listens", "tcp,0.0.0.0 listens"])
     for asked in (listeners, one):
-        for own in ("127.0.0.1", ASKER):
-            asked.expect({"tcp,127.0.0.1": f"tcp,0.0.0.0 at 127.0.0.1 from {own}"}, own=own)
+        for own in (OWN, ASKER):
+            asked.expect({f"tcp,{OWN}": f"tcp,0.0.0.0 at {OWN} from {own}"}, own=own)
 
 
 def families_share(room):
     """Without that, one port is for one of the two, whoever comes first."""
     listeners = Listeners(room)
     equal(listeners.serve("tcp,::"), ["tcp,:: listens"])
-    equal(listeners.serve("tcp,0.0.0.0", "tcp,127.0.0.1", "udp,0.0.0.0"),
-          ["tcp,0.0.0.0 cannot bind: EADDRNOTAVAIL", "tcp,127.0.0.1 cannot bind: EADDRNOTAVAIL", "udp,0.0.0.0 listens"])
+    equal(listeners.serve("tcp,0.0.0.0", f"tcp,{OWN}", "udp,0.0.0.0"),
+          ["tcp,0.0.0.0 cannot bind: EADDRNOTAVAIL", f"tcp,{OWN} cannot bind: EADDRNOTAVAIL", "udp,0.0.0.0 listens"])
 
 
 def at_v6(room):
@@ -98,27 +100,27 @@ def at_v6(room):
 def two_addresses(room):
     """Any address, at one port, by two processes at two addresses: each answers for its own."""
     listeners = Listeners(room)
-    for address in ("127.0.0.1", "127.0.0.2"):
+    for address in (OWN, OTHER):
         equal(listeners.serve("tcp,0.0.0.0", "udp,0.0.0.0", address=address), ["tcp,0.0.0.0 listens", "udp,0.0.0.0 listens"])
-    for own in ("127.0.0.1", "127.0.0.2", ASKER):
+    for own in (OWN, OTHER, ASKER):
         listeners.expect({f"{space},{to}": f"{space},0.0.0.0 at {to} from {own}" for space in ("tcp", "udp")
-                          for to in ("127.0.0.1", "127.0.0.2")}, own=own)
+                          for to in (OWN, OTHER)}, own=own)
 
 
 def spaces(room):
     """One number in three port spaces, in one process, and in three: each answers in its own."""
     one, three = Listeners(room), Listeners(room)
-    equal(one.serve(*(f"{space},127.0.0.1" for space in SPACES)), [f"{space},127.0.0.1 listens" for space in SPACES])
+    equal(one.serve(*(f"{space},{OWN}" for space in SPACES)), [f"{space},{OWN} listens" for space in SPACES])
     for space in SPACES:
-        equal(three.serve(f"{space},127.0.0.1"), [f"{space},127.0.0.1 listens"])
+        equal(three.serve(f"{space},{OWN}"), [f"{space},{OWN} listens"])
     for listeners in (one, three):
-        for own in ("127.0.0.1", ASKER):
-            listeners.expect({f"{space},127.0.0.1": f"{space},127.0.0.1 at 127.0.0.1 from {own}" for space in SPACES},
+        for own in (OWN, ASKER):
+            listeners.expect({f"{space},{OWN}": f"{space},{OWN} at {OWN} from {own}" for space in SPACES},
                              own=own)
     # Who has only one of them is refused in the others.
     few = Listeners(room)
-    few.serve("udp,127.0.0.1")
-    few.expect({f"{space},127.0.0.1": "udp,127.0.0.1 at 127.0.0.1 from 127.0.0.1" if space == "udp" else REFUSED[space]
+    few.serve(f"udp,{OWN}")
+    few.expect({f"{space},{OWN}": f"udp,{OWN} at {OWN} from {OWN}" if space == "udp" else REFUSED[space]
                 for space in SPACES})
 
 
@@ -165,6 +167,20 @@ def between(hosts, server, client, space=TCP, port=None, says=()):
     return run
 
 
+def group(room):
+    """Ten sends to a group of IPv6, to another host. On `lo` the kernel carries none."""
+    require("mckey", "stdbuf")
+    names = two_hosts(room)
+    argv = ["stdbuf", "-oL", "mckey", "-m", "ff0e::1234", "-C", "10", "-b"]
+    counters = ("--counters", room.path("receiver.counters"))
+    receiver = room.adverb("receiver", [*argv, HOSTS_V6[0]], HOSTS_V6[0], counters, names[0])
+    room.wait_output(receiver, r"^mckey: joined dgid: ff0e::1234")
+    sender = room.adverb("sender", [*argv, HOSTS_V6[1], "-s"], HOSTS_V6[1], netns=names[1])
+    room.all_succeed(receiver, sender)
+    if read_counters(room.path("receiver.counters"))["completions"] < 10:
+        raise Fail("not ten messages came")
+
+
 def cases():
     for run in (any_v6_takes_v4, family_only, families_share, at_v6, two_addresses, spaces):
         yield Case("addresses/" + run.__name__.replace("_", "-"), run, timeout=60)
@@ -184,3 +200,4 @@ def cases():
         yield Case(f"addresses/v6-udaddy-{label}",
                    between(hosts, [*udaddy, "-b", "{server}"], [*udaddy, "-s", "{server}"], space=UDP, port=7174,
                            says=(r"^return status 0",)), timeout=60)
+    yield Case("addresses/v6-mckey-two-hosts", group, timeout=60)
