@@ -2,6 +2,7 @@
 //!
 //! A program that cannot be captured would run on the system's own RDMA, or on none, and nobody would know.
 
+use crate::elf;
 use crate::error::Error;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -15,27 +16,6 @@ const SETGID: u32 = 0o2000;
 const EXECUTE: u32 = 0o111;
 /// Kernels read this much of a script's first line (linux/binfmts.h).
 const SCRIPT_LINE: usize = 256;
-/// Program headers beyond this are not looked at; real programs have about a dozen.
-const PROGRAM_HEADERS_MAX: usize = 256;
-
-/// ELF file layout (System V ABI, chapters 4 and 5), 64-bit class.
-mod elf {
-    pub const MAGIC: &[u8] = b"\x7fELF";
-    pub const CLASS_AT: usize = 4;
-    pub const CLASS_64: u8 = 2;
-    pub const MACHINE_AT: usize = 18;
-    pub const PROGRAM_HEADERS_AT: usize = 32;
-    pub const PROGRAM_HEADER_SIZE_AT: usize = 54;
-    pub const PROGRAM_HEADER_COUNT_AT: usize = 56;
-    pub const HEADER_LEN: usize = 64;
-    pub const PROGRAM_INTERPRETER: u32 = 3;
-    #[cfg(target_arch = "x86_64")]
-    pub const MACHINE: Option<u16> = Some(62);
-    #[cfg(target_arch = "aarch64")]
-    pub const MACHINE: Option<u16> = Some(183);
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    pub const MACHINE: Option<u16> = None;
-}
 
 /// The path of the program, found as a shell finds it and checked.
 pub fn resolve(command: &OsStr, search: Option<&OsStr>) -> Result<PathBuf, Error> {
@@ -116,33 +96,15 @@ fn linkage(header: &[u8], path: &Path) -> Linkage {
     if header.len() < elf::HEADER_LEN {
         return Linkage::Unknown;
     }
-    let machine = half(header, elf::MACHINE_AT);
+    let machine = elf::half(header, elf::MACHINE_AT);
     if header[elf::CLASS_AT] != elf::CLASS_64 || elf::MACHINE.is_some_and(|own| machine != Some(own)) {
         return Linkage::Foreign;
     }
-    match has_interpreter(header, path) {
-        Some(true) => Linkage::Dynamic,
-        Some(false) => Linkage::Static,
+    match elf::interpreter(path) {
+        Some(Some(_)) => Linkage::Dynamic,
+        Some(None) => Linkage::Static,
         None => Linkage::Unknown,
     }
-}
-
-/// Whether a program header asks for a dynamic linker; None where the file cannot be made out.
-fn has_interpreter(header: &[u8], path: &Path) -> Option<bool> {
-    let at = u64::from_le_bytes(
-        header.get(elf::PROGRAM_HEADERS_AT..elf::PROGRAM_HEADERS_AT + 8)?.try_into().ok()?,
-    );
-    let size = usize::from(half(header, elf::PROGRAM_HEADER_SIZE_AT)?);
-    let count = usize::from(half(header, elf::PROGRAM_HEADER_COUNT_AT)?).min(PROGRAM_HEADERS_MAX);
-    let mut table = vec![0; size.checked_mul(count)?];
-    let file = File::open(path).ok()?;
-    std::os::unix::fs::FileExt::read_exact_at(&file, &mut table, at).ok()?;
-    let mut kinds = table.chunks_exact(size.max(1)).filter_map(|entry| entry.first_chunk::<4>());
-    Some(kinds.any(|kind| u32::from_le_bytes(*kind) == elf::PROGRAM_INTERPRETER))
-}
-
-fn half(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
 }
 
 /// The interpreter that a script's first line names.

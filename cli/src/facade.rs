@@ -2,13 +2,16 @@
 //! command of `adverb run`, by a mount namespace or a preloaded library, or in a folder (`adverb facade`).
 
 use crate::args::Nic;
+use crate::copies::Copied;
 use crate::error::Error;
+use crate::library::SONAME;
 use crate::settings;
 use adverb_io::facade::{CLASSES, NODES, class_files, write_classes, write_root};
 use adverb_io::{DeviceInfo, Settings, mounts};
 use adverb_os::folders::{private_folder, shared_directory};
 use adverb_os::say;
 use clap::Args;
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
@@ -72,27 +75,38 @@ fn device(settings: &Settings) -> Result<DeviceInfo, Error> {
     adverb_io::devices(settings).map_err(|e| Error::Device(e.to_string()))
 }
 
-/// Shows the device to a command, and says how.
-pub fn show(how: How, settings: &Settings, library: &Path, command: &mut Command) -> Result<(), Error> {
+/// Shows the device to a command, puts adverb's library in the place of copies of it, and says how.
+pub fn show(
+    how: How,
+    settings: &Settings,
+    library: &Path,
+    copies: &BTreeSet<Copied>,
+    command: &mut Command,
+) -> Result<(), Error> {
     let device = match how {
-        How::Off => return Ok(()),
+        How::Off => {
+            for Copied { path, name } in copies {
+                say!("adverb: {} is a copy of {name}, and stays (--facade off)", path.display());
+            }
+            return Ok(());
+        }
         _ => device(settings)?,
     };
     let said = match how {
-        How::Auto if mounts::may_mount() => match by_namespace(&device, false) {
+        How::Auto if mounts::may_mount() => match by_namespace(&device, library, copies, false) {
             Ok(()) => "a mount namespace".to_owned(),
             Err(why) => {
-                by_library(&device, settings, library, command)?;
+                by_library(&device, settings, library, copies, command)?;
                 format!("a preloaded library, since a mount namespace was refused ({why})")
             }
         },
         How::Auto | How::Preload => {
-            by_library(&device, settings, library, command)?;
+            by_library(&device, settings, library, copies, command)?;
             "a preloaded library".to_owned()
         }
         How::Namespace => {
             let user = !mounts::may_mount();
-            by_namespace(&device, user).map_err(|why| {
+            by_namespace(&device, library, copies, user).map_err(|why| {
                 Error::Facade(format!(
                     "--facade namespace: {why}; give --facade preload, or run where this user may have mount \
                      namespaces"
@@ -110,10 +124,18 @@ pub fn show(how: How, settings: &Settings, library: &Path, command: &mut Command
         How::Off => return Ok(()),
     };
     say!("adverb: {} shows in sysfs and /dev by {said}", device.name);
+    for Copied { path, name } in copies {
+        say!("adverb: {} is a copy of {name}: adverb's takes its place there too", path.display());
+    }
     Ok(())
 }
 
-fn by_namespace(device: &DeviceInfo, user: bool) -> io::Result<()> {
+fn by_namespace(
+    device: &DeviceInfo,
+    library: &Path,
+    copies: &BTreeSet<Copied>,
+    user: bool,
+) -> io::Result<()> {
     mounts::unshare(user)?;
     let nodes = |dev: &Path| {
         let node = dev.join(NODES).join("uverbs0");
@@ -124,13 +146,15 @@ fn by_namespace(device: &DeviceInfo, user: bool) -> io::Result<()> {
         // A terminal's master looks for `pts` beside itself, which it does not find from where it is shown.
         symlink("pts/ptmx", dev.join(MASTER))
     };
-    mounts::show((&CLASSES, |classes: &Path| write_classes(classes, device)), (&[NODES, MASTER], nodes))
+    mounts::show((&CLASSES, |classes: &Path| write_classes(classes, device)), (&[NODES, MASTER], nodes))?;
+    copies.iter().try_for_each(|copy| mounts::bind(&library.join(copy.name), &copy.path))
 }
 
 fn by_library(
     device: &DeviceInfo,
     settings: &Settings,
     library: &Path,
+    copies: &BTreeSet<Copied>,
     command: &mut Command,
 ) -> Result<(), Error> {
     let preloaded = library.join(LIBRARY);
@@ -148,6 +172,11 @@ fn by_library(
         ))
     })?;
     let mut list = preloaded.into_os_string();
+    if !copies.is_empty() {
+        // What comes first in the order of symbols is called in place of a copy, which stays loaded.
+        list.push(OsStr::new(":"));
+        list.push(library.join(SONAME));
+    }
     if let Some(others) = std::env::var_os(PRELOAD).filter(|others| !others.is_empty()) {
         list.push(OsStr::new(":"));
         list.push(others);

@@ -3,7 +3,7 @@
 
 use crate::args::Run;
 use crate::error::Error;
-use crate::{command, facade, library, settings, stay};
+use crate::{command, copies, facade, library, settings, stay};
 use adverb_os::say;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
@@ -28,14 +28,16 @@ pub fn run(arguments: &Run) -> Result<ExitCode, Error> {
     let counted = stay::prepare(&arguments.count, &mut settings)?;
     let device = settings::describe(&settings)?;
     say!("adverb: {device}");
+    let path = prepended(&directories, std::env::var_os(LIBRARY_PATH).as_deref());
+    let copies = copies::found(&program, &path, &directory);
     let mut command = Command::new(&program);
     command
         .arg0(&arguments.command[0])
         .args(&arguments.command[1..])
-        .env(LIBRARY_PATH, prepended(&directories, std::env::var_os(LIBRARY_PATH).as_deref()))
+        .env(LIBRARY_PATH, path)
         .env(VARIABLE, settings.to_env());
     // The last thing before the program: what this process reads it reads from the host.
-    facade::show(arguments.facade, &settings, &directory, &mut command)?;
+    facade::show(arguments.facade, &settings, &directory, &copies, &mut command)?;
     match counted {
         Some(counted) => counted.run(&mut command).map_err(|e| Error::Exec(program, e)),
         None => Err(Error::Exec(program, command.exec())),

@@ -20,12 +20,10 @@ FETCH_S = 60
 WHEELS = {"nixl": ("nixl-cu12==1.5.1", "numpy<3"), "mooncake": ("mooncake-transfer-engine-non-cuda==0.3.13.post1",)}
 # What else Mooncake's library is linked with.
 LIBRARIES = {"nixl": (), "mooncake": ("libnuma.so.1", "libcurl.so.4")}
-# NIXL's wheel brings UCX and a libibverbs under a name of its own, which LD_LIBRARY_PATH does not reach. The library that
-# is preloaded is found there, and its calls come first. UCX is told to use nothing else.
-SETTINGS = {
-    "nixl": ("LD_PRELOAD=libibverbs.so.1", "UCX_TLS=rc_v", "UCX_NET_DEVICES=adverb0:1"),
-    "mooncake": (),
-}
+# NIXL's wheel brings UCX and a libibverbs under a name of its own, in the place of which `adverb run` puts adverb's. UCX is
+# told to use nothing else.
+SETTINGS = {"nixl": {"UCX_TLS": "rc_v", "UCX_NET_DEVICES": "adverb0:1"}, "mooncake": {}}
+IS_COPY = r"^adverb: .*nixl_.*/libibverbs-.* is a copy of libibverbs\.so\.1"
 
 
 def environment(engine):
@@ -52,11 +50,10 @@ def environment(engine):
         return python
 
 
-def sides(room, engine, options=(), settings=None):
+def sides(room, engine, options=()):
     """Both processes, running; each is asked for its bytes by `adverb run` itself."""
-    settings = SETTINGS[engine] if settings is None else settings
-    argv = ["env", *settings, environment(engine), os.path.join(HERE, "transfers.py"), engine]
-    return [room.adverb(side, [*argv, side, room.path("meta")],
+    argv = [environment(engine), os.path.join(HERE, "transfers.py"), engine]
+    return [room.adverb(side, [*argv, side, room.path("meta")], env=SETTINGS[engine],
                         options=("--counters", room.path(side + ".counters"), *options, *expected))
             for side, expected in (("target", ()), ("initiator", ("--expect-rdma", "--expect-bytes", str(2 * HALF))))]
 
@@ -81,11 +78,11 @@ def transfers(engine, options=(), faulty=False):
 
 
 def not_caught(room):
-    """The control: NIXL's own libibverbs finds no device, so that without the preloaded library nothing can pass."""
-    settings = [word for word in SETTINGS["nixl"] if not word.startswith("LD_PRELOAD")]
-    _, initiator = sides(room, "nixl", settings=settings)
+    """The control: where the copy stays NIXL finds no device, so that without adverb's library nothing can pass."""
+    _, initiator = sides(room, "nixl", ("--facade", "off"))
     if room.wait_exit(initiator) == 0:
         raise Fail("NIXL's own libibverbs made a transfer: the other cases prove nothing")
+    require_text(initiator.output(), IS_COPY + r", and stays \(--facade off\)$", "adverb run")
     if not re.search(r"network device 'adverb0:1' is not available|NIXL_ERR_BACKEND", initiator.output()):
         raise Fail("NIXL ended for another reason than a device that is not there")
 
@@ -95,4 +92,5 @@ def cases():
     for engine in WHEELS:
         yield Case(f"wheels/{engine}", transfers(engine), timeout=FETCH_S + 90)
         yield Case(f"wheels/{engine}-lossy", transfers(engine, lossy, True), timeout=FETCH_S + 90, long=True)
+    yield Case("wheels/nixl-preload", transfers("nixl", ("--facade", "preload")), timeout=FETCH_S + 90, long=True)
     yield Case("wheels/nixl-not-caught", not_caught, timeout=FETCH_S + 90, long=True)
