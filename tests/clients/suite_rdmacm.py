@@ -351,8 +351,9 @@ def cases():
     yield Case("rdmacm/nobody-listens", refused)
     yield Case("rdmacm/calls", calls, timeout=60)
     server, client = RPING
-    yield Case("rdmacm/rping-ipv6", runner([*server, "-C", "50"], [*client, "-C", "50"], (), (),
-                                           {"server_address": "::1", "options": ("--path", "udp")}))
+    for way in ("shm", "udp"):
+        yield Case(f"rdmacm/rping-ipv6-{way}", runner([*server, "-C", "50"], [*client, "-C", "50"], (), (),
+                                                      {**ROUTES[way], "server_address": "::1"}))
     for suffix, more in {"": [], "-own-qp": ["-q"]}.items():
         # A lost packet costs a timeout of 2.1 s, which is rdma_cm's.
         yield from case(f"rping{suffix}", [*server, "-C", "50", *more], [*client, "-C", "50", *more],
