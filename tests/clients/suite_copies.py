@@ -7,12 +7,13 @@ import subprocess
 import sys
 
 from harness import HERE, Case, Fail, Skip, read_counters, require, require_text
+from suite_rdmacm import channel_closed_under_it, expect_counters, start
 
-COMMON = "libibverbs.so.1"
-SYSTEM = "/usr/lib/x86_64-linux-gnu/" + COMMON
+COMMON, MANAGER = "libibverbs.so.1", "librdmacm.so.1"
+SYSTEM = "/usr/lib/x86_64-linux-gnu/"
 HASHED = "libibverbs-0a1b2c3d.so.1.14.44.0"
 WAYS = ("namespace", "preload")
-IS_COPY = r"^adverb: .*/{} is a copy of libibverbs\.so\.1"
+IS_COPY = r"^adverb: .*/{} is a copy of lib(?:ibverbs|rdmacm)\.so\.1"
 REPLACED = IS_COPY + ": adverb's takes its place there too$"
 
 
@@ -22,22 +23,23 @@ def do(*argv):
         raise Fail(f"{' '.join(argv)}: {done.stderr.strip()}")
 
 
-def make_copy(folder, name):
+def make_copy(folder, name, of=COMMON):
     """Debian's library in a folder, by a name that auditwheel would give it, or its own."""
     require("patchelf")
-    if not os.path.exists(SYSTEM):
-        raise Skip(f"{SYSTEM} is not installed (scripts/setup.sh installs it)")
-    os.makedirs(folder)
+    if not os.path.exists(SYSTEM + of):
+        raise Skip(f"{SYSTEM}{of} is not installed (scripts/setup.sh installs it)")
+    os.makedirs(folder, exist_ok=True)
     copy = os.path.join(folder, name)
-    shutil.copy(os.path.realpath(SYSTEM), copy)
+    shutil.copy(os.path.realpath(SYSTEM + of), copy)
     do("patchelf", "--set-soname", name, copy)
     return copy
 
 
 def make_program(room, stock):
-    """A stock program that finds a copy beside it before all else."""
+    """A stock program that finds copies beside it before all else."""
     require(stock)
-    make_copy(room.path("libs"), COMMON)
+    for name in (COMMON, MANAGER):
+        make_copy(room.path("libs"), name, name)
     program = room.path(stock)
     shutil.copy(shutil.which(stock), program)
     do("patchelf", "--force-rpath", "--set-rpath", "$ORIGIN/libs", program)
@@ -56,6 +58,22 @@ def pingpong(way):
             require_text(proc.output(), REPLACED.format("libs/" + COMMON), "adverb run")
             if read_counters(counters[side])["tx_packets"] < 200:
                 raise Fail(f"the {side} did not send 200 packets")
+
+    return run
+
+
+def rping(way):
+    """Both libraries are copies; the process has one NIC all the same."""
+
+    def run(room):
+        argv = [make_program(room, "rping"), "-a", "{server}", "-p", "{port}", "-V", "-C", "50"]
+        sides = start(room, [*argv, "-s"], [*argv, "-c", "-v"], options=("--facade", way))
+        room.all_succeed(*sides, excuse=channel_closed_under_it)
+        for proc in sides:
+            for name in (COMMON, MANAGER):
+                require_text(proc.output(), REPLACED.format("libs/" + name), "adverb run")
+        require_text(sides[1].output(), "ping data: rdma-ping-49", "rping")
+        expect_counters(room, False, [proc.label for proc in sides if not channel_closed_under_it(proc)])
 
     return run
 
@@ -110,5 +128,6 @@ def package(way):
 def cases():
     for way in WAYS:
         yield Case(f"copies/pingpong-{way}", pingpong(way), timeout=60)
+        yield Case(f"copies/rping-{way}", rping(way), timeout=60)
         yield Case(f"copies/package-{way}", package(way), timeout=60)
     yield Case("copies/without", without, timeout=60)
