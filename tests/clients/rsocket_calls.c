@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "checks.h"
@@ -277,6 +278,8 @@ static void datagrams_go(void)
 	CHECK(rrecv(s[1], text, sizeof text, 0) == 2032 && !memcmp(text, long_one, 2032));
 
 	/* Who is connected sends to one, hears one, and is told when nobody is there. */
+	CHECK(rsendto(s[1], "known", 5, 0, (struct sockaddr *)&at[2], sizeof at[2]) == 5);
+	CHECK(rrecv(s[2], text, sizeof text, 0) == 5);
 	CHECK(rconnect(s[2], (struct sockaddr *)&at[0], sizeof at[0]) == 0);
 	length = sizeof from;
 	CHECK(rgetpeername(s[2], (struct sockaddr *)&from, &length) == 0 && from.sin_port == at[0].sin_port);
@@ -357,6 +360,41 @@ static void datagram_threads(void)
 	CHECK(rclose(client) == 0 && rclose(server) == 0);
 }
 
+/* A child has none of its parent's sockets. It may close them, which changes nothing for the parent, and makes its own. */
+static void children(void)
+{
+	struct sockaddr_in at, own;
+	char text[8];
+	int status, s = datagrams(&at);
+
+	fflush(stdout);
+	pid_t child = fork();
+	if (child == 0) {
+		checks = failures = 0;
+		FAILS(rsendto(s, "x", 1, 0, (struct sockaddr *)&at, sizeof at), ENODEV);
+		struct pollfd fd = {.fd = s, .events = POLLIN};
+		FAILS(rpoll(&fd, 1, 0), ENODEV);
+		CHECK(rclose(s) == 0);
+		int mine = datagrams(&own);
+		for (int i = 0; i < 3; i++) {
+			CHECK(rsendto(mine, "child", 5, 0, (struct sockaddr *)&at, sizeof at) == 5);
+			CHECK(rrecv(mine, text, sizeof text, 0) == 5);
+		}
+		CHECK(rclose(mine) == 0);
+		fflush(stdout);
+		_exit(failures);
+	}
+	CHECK(child > 0);
+	for (int i = 0; i < 3; i++) {
+		socklen_t length = sizeof own;
+
+		CHECK(rrecvfrom(s, text, sizeof text, 0, (struct sockaddr *)&own, &length) == 5);
+		CHECK(rsendto(s, text, 5, 0, (struct sockaddr *)&own, length) == 5);
+	}
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+	CHECK(rclose(s) == 0);
+}
+
 int main(int argc, char **argv)
 {
 	int one = 1, half = 100000;
@@ -393,6 +431,7 @@ int main(int argc, char **argv)
 	datagrams_go();
 	datagrams_find_who_came_back();
 	datagram_threads();
+	children();
 	printf("%d checks, %d failures\n", checks, failures);
 	return failures != 0;
 }

@@ -93,15 +93,15 @@ pub unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
 /// Source and destination of a received datagram, from its GRH area: an IPv6 header, or an IPv4 header
 /// in the last 20 bytes (IBTA A17.4.5.2).
 #[derive(Debug, PartialEq, Eq)]
-struct Received {
-    from: Gid,
+pub(crate) struct Received {
+    pub(crate) from: Gid,
     to: Gid,
     traffic_class: u8,
     hop_limit: u8,
     flow_label: u32,
 }
 
-fn received(area: &[u8; 40]) -> Received {
+pub(crate) fn received(area: &[u8; 40]) -> Received {
     let (v6, v4) = area.split_at(20);
     if v4[0] == 0x45 && adverb_wire::ip::Ipv4::parse(v4, usize::from(u16::MAX)).is_ok() {
         let mapped = |b: &[u8]| Gid::from(core::net::Ipv4Addr::new(b[0], b[1], b[2], b[3]));

@@ -7,7 +7,7 @@ use super::link::Pieces;
 use super::memory::Memory;
 use super::options::Settings;
 use crate::abi::*;
-use crate::ah::{ibv_create_ah, ibv_destroy_ah};
+use crate::ah::{ibv_create_ah, ibv_destroy_ah, received};
 use crate::cm::event::address_of;
 use crate::cm::{common_context, common_pd};
 use crate::handle::errno;
@@ -187,6 +187,13 @@ impl Queue {
     /// Reads from a datagram at a place.
     pub(super) fn read(&self, place: u32, at: usize, out: &mut [u8]) {
         dma::read_bytes(self.receive.span(place as usize * STRIDE + GRH + at, out.len()), out);
+    }
+
+    /// The address that a datagram at a place came from, as the network has it.
+    pub(super) fn sender(&self, place: u32) -> IpAddr {
+        let mut area = [0; GRH];
+        dma::read_bytes(self.receive.span(place as usize * STRIDE, GRH), &mut area);
+        received(&area).from.ip()
     }
 
     /// Copies from a datagram at a place into the program's buffers.

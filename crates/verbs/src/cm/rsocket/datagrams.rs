@@ -404,11 +404,14 @@ impl Datagrams {
     }
 }
 
-/// The datagram at a place. `None` if it does not say who sent it.
+/// The datagram at a place. `None` if it does not say who sent it, or says another address than the network.
 fn came(queue: &Queue, place: u32, len: usize) -> Option<Arrived> {
     let mut head = [0; HEAD_MAX];
     let head = &mut head[..len.min(HEAD_MAX)];
     queue.read(place, 0, head);
     let (from, at) = parse_source(head)?;
+    if from.ip() != queue.sender(place).to_canonical() {
+        return None;
+    }
     Some(Arrived { from, place: Place::Queue(place), at, len: len - at })
 }

@@ -6,9 +6,12 @@
 //! ring     positions in a ring
 //! stream   a connection's state: grants, messages, the end; without memory and clock
 //! link     its queue pair, queues and memory
-//! heads, peers, datagram_queue, datagrams   what precedes a datagram; who is known; the queue pair; a socket
-//! memory, completions   what both have of the NIC
-//! socket   sockets by number; connecting, accepting, waiting, closing
+//! heads    what goes before a datagram
+//! peers    whose queue pair is known, in a bounded table
+//! datagram_queue, datagrams   a queue pair for datagrams; a socket over it and over the kernel's UDP
+//! memory, completions   what connections and datagrams both have of the NIC
+//! socket   sockets by number; connecting, waiting, closing
+//! requests accepting
 //! bell     how threads that wait for one socket wake each other
 //! calls    the calls of C: connecting, addresses, flags
 //! bytes    the calls of C that send and receive
@@ -31,6 +34,7 @@ mod memory;
 mod options;
 mod peers;
 mod poll;
+mod requests;
 mod ring;
 mod socket;
 mod stream;

@@ -14,8 +14,8 @@ use crate::cm::address::{rdma_bind_addr, rdma_resolve_addr, rdma_resolve_route, 
 use crate::cm::channel::{
     rdma_ack_cm_event, rdma_create_event_channel, rdma_destroy_event_channel, rdma_get_cm_event,
 };
-use crate::cm::connect::{rdma_accept, rdma_connect, rdma_disconnect, rdma_listen, rdma_notify};
-use crate::cm::id::{migrate, rdma_create_id, rdma_destroy_id};
+use crate::cm::connect::{rdma_connect, rdma_disconnect, rdma_listen, rdma_notify};
+use crate::cm::id::{rdma_create_id, rdma_destroy_id};
 use crate::cm::options::rdma_set_option;
 use crate::event::lock;
 use crate::handle::errno;
@@ -73,7 +73,7 @@ pub(super) enum Phase {
 /// What is kept for a socket.
 pub(super) struct State {
     pub(super) id: *mut rdma_cm_id,
-    channel: *mut rdma_event_channel,
+    pub(super) channel: *mut rdma_event_channel,
     pub(super) phase: Phase,
     pub(super) domain: c_int,
     pub(super) settings: Settings,
@@ -95,12 +95,12 @@ pub(super) struct State {
 unsafe impl Send for State {}
 
 /// -1 with errno to a result.
-fn outcome(result: c_int) -> Result<(), c_int> {
+pub(super) fn outcome(result: c_int) -> Result<(), c_int> {
     if result == 0 { Ok(()) } else { Err(errno()) }
 }
 
 /// Makes a channel that does not block.
-fn channel() -> Result<*mut rdma_event_channel, c_int> {
+pub(super) fn channel() -> Result<*mut rdma_event_channel, c_int> {
     let channel = rdma_create_event_channel();
     if channel.is_null() {
         return Err(errno());
@@ -133,7 +133,7 @@ impl Socket {
         Ok(Socket::keep(number, state))
     }
 
-    fn add(
+    pub(super) fn add(
         id: *mut rdma_cm_id,
         channel: *mut rdma_event_channel,
         domain: c_int,
@@ -198,36 +198,6 @@ impl Socket {
         Ok(state)
     }
 
-    /// Takes a request; `Err` is errno, EAGAIN if there is none.
-    pub(super) fn accept(&self, state: &mut State) -> Result<Arc<Socket>, c_int> {
-        if state.phase != Phase::Listening {
-            return Err(libc::EINVAL);
-        }
-        loop {
-            let mut event = null_mut();
-            // SAFETY: a live channel and a place for the event.
-            outcome(unsafe { rdma_get_cm_event(state.channel, &mut event) })?;
-            // SAFETY: the event was got just now; a request's identifier is this one's from here on.
-            unsafe {
-                let request = (*event).event == RDMA_CM_EVENT_CONNECT_REQUEST;
-                let id = (*event).id;
-                let peer = Connect::parse(private_data(event));
-                rdma_ack_cm_event(event);
-                if !request {
-                    // Of a request that its peer has given up: it goes when it is taken.
-                    continue;
-                }
-                // A request that is refused is none.
-                if let Ok(peer) = peer
-                    && let Ok(socket) = accept(id, &peer, state)
-                {
-                    return Ok(socket);
-                }
-                rdma_destroy_id(id);
-            }
-        }
-    }
-
     /// Ends a socket: waits until the peer has all, unless the program does not want that, and frees it.
     pub(super) fn close(&self) -> Result<(), c_int> {
         lock(&SOCKETS).remove(&self.number);
@@ -257,7 +227,7 @@ impl Socket {
 ///
 /// # Safety
 /// The event is alive.
-unsafe fn private_data<'a>(event: *mut rdma_cm_event) -> &'a [u8] {
+pub(super) unsafe fn private_data<'a>(event: *mut rdma_cm_event) -> &'a [u8] {
     // SAFETY: by the caller's promise; it is part of the event, and as long as it says.
     unsafe {
         let of = (*event).param.conn;
@@ -269,7 +239,7 @@ unsafe fn private_data<'a>(event: *mut rdma_cm_event) -> &'a [u8] {
 }
 
 /// The parameters of a connection, with what is told to the peer.
-fn parameters(own: &[u8; CONNECT_LEN]) -> rdma_conn_param {
+pub(super) fn parameters(own: &[u8; CONNECT_LEN]) -> rdma_conn_param {
     rdma_conn_param {
         private_data: own.as_ptr().cast(),
         private_data_len: CONNECT_LEN as u8,
@@ -281,42 +251,6 @@ fn parameters(own: &[u8; CONNECT_LEN]) -> rdma_conn_param {
         rnr_retry_count: 7,
         srq: 0,
         qp_num: 0,
-    }
-}
-
-/// Accepts a request on a socket of its own. Where that fails, the caller destroys the identifier.
-///
-/// # Safety
-/// The identifier is a request's, which the caller gives up on success.
-unsafe fn accept(id: *mut rdma_cm_id, peer: &Connect, listener: &State) -> Result<Arc<Socket>, c_int> {
-    let channel = channel()?;
-    // SAFETY: by the caller's promise; both are alive.
-    let made = unsafe {
-        (|| {
-            migrate(id, channel)?;
-            let parts = Parts::new(id, listener.settings)?;
-            let own = parts.connect().emit();
-            let link = Link::new(parts, peer);
-            outcome(rdma_accept(id, &mut parameters(&own)))?;
-            Ok(link)
-        })()
-    };
-    match made {
-        Ok(link) => {
-            let socket = Socket::add(id, channel, listener.domain, listener.settings, Phase::Accepted);
-            socket.lock().link = Some(link);
-            Ok(socket)
-        }
-        Err(errno) => {
-            // The identifier goes with a channel that lives: back to the listener's.
-            // SAFETY: all three are alive; nobody else has the new channel.
-            unsafe {
-                if migrate(id, listener.channel).is_ok() {
-                    rdma_destroy_event_channel(channel);
-                }
-            }
-            Err(errno)
-        }
     }
 }
 
