@@ -25,8 +25,8 @@ pub extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int 
         if !matches!(domain, libc::AF_INET | libc::AF_INET6) {
             return Err(libc::EAFNOSUPPORT);
         }
-        // Flags in the type are not offered, as in rdma-core's: librspreload then gives the program a socket of
-        // the kernel's, and has no accept4 that would make use of them.
+        // Flags in the type are not offered, as in rdma-core's: librspreload then gives the program a socket
+        // of the kernel's, and has no accept4 that would make use of them.
         let made = match (kind, protocol) {
             (libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => Socket::create(domain, Settings::default()),
             (libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => {

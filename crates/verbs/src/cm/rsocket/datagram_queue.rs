@@ -1,5 +1,5 @@
-//! The queue pair of a socket for datagrams, with the memory that they come to and leave from, in places of one
-//! size. Each place is posted, or in use, or free.
+//! The queue pair of a socket for datagrams, with the memory that they come to and leave from, in places of
+//! one size. Each place is posted, or in use, or free.
 
 use super::completions::Completions;
 use super::heads::Head;

@@ -1,6 +1,6 @@
-//! Sockets for datagrams. Each has a queue pair for them, and a socket of the kernel's UDP at the NIC's address,
-//! whose port is the socket's. A peer's queue pair is not known at first: the datagram goes by UDP, which the
-//! peer answers with the number of its queue pair, to which the next ones go.
+//! Sockets for datagrams. Each has a queue pair for them, and a socket of the kernel's UDP at the NIC's
+//! address, whose port is the socket's. A peer's queue pair is not known at first: the datagram goes by UDP,
+//! which the peer answers with the number of its queue pair, to which the next ones go.
 //!
 //! Nobody serves a socket between the program's calls: what comes by UDP waits in the kernel.
 

@@ -1,5 +1,5 @@
-//! rsockets: sockets' calls over a connection of rdma_cm, or over datagrams (`rsocket(7)`); their protocols are
-//! rdma-core's.
+//! rsockets: sockets' calls over a connection of rdma_cm, or over datagrams (`rsocket(7)`); their protocols
+//! are rdma-core's.
 //!
 //! ```text
 //! wire     private data, messages, entries of tables
