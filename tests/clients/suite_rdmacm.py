@@ -217,8 +217,8 @@ def takes_udp(port):
 
 
 def udpong(*more, count=1000, size=1000, least_lost=0, options=(), faulty=False, **how):
-    """Datagrams to a server, which counts them or sends each back. udpong asks again for what does not come back, and
-    prints how many its server had. The server serves for ever."""
+    """Datagrams to a server, which counts them or sends each back; udpong prints how many its server had. The server
+    serves for ever."""
 
     def run(room):
         require("udpong", "stdbuf")
@@ -228,9 +228,14 @@ def udpong(*more, count=1000, size=1000, least_lost=0, options=(), faulty=False,
         server = room.adverb("server", ["stdbuf", "-oL", "udpong", "-b", address, "-p", str(port), *more], address=address,
                              options=("--counters", room.path("server.counters"), *options))
         room.wait_until("socket", lambda: alive(server) and takes_udp(port))
-        client = room.adverb("client", ["udpong", "-s", address, "-p", str(port), "-C", str(count), "-S", str(size), *more],
-                             address=client_address,
-                             options=("--counters", room.path("client.counters"), *options))
+        for attempt in range(3):
+            # What is not back after 1 ms is sent again, but what came late has taken its place: where a server without
+            # a processor lost the first, udpong waits for ever for a number that nobody saw.
+            client = room.adverb(f"client {attempt}", ["timeout", "25", "udpong", "-s", address, "-p", str(port), "-C",
+                                                       str(count), "-S", str(size), *more], address=client_address,
+                                 options=("--counters", room.path("client.counters"), *options))
+            if "e" not in more or room.wait_exit(client) != 124:
+                break
         room.expect_success(client)
         require_text(server.output(), rf"^client login from {re.escape(client_address)}$", "udpong")
         row = require_text(client.output(), r"^custom\s+\S+\s+([\d.]+)(k?)\s", "udpong")
@@ -352,14 +357,15 @@ def rsocket_cases():
     for suffix, more in {"": [], "-reverse": ["-R"]}.items():
         yield Case(f"rdmacm/iperf3{suffix}", iperf3(*more), 60, long=bool(more))
     for route, how in ROUTES.items():
-        # What is sent back is asked for again after 1 ms, and a late answer takes the place of what is sent next: with
-        # loss udpong may then wait for ever for a number that its server never saw. It counts there.
+        # With loss it counts: see above.
         modes = {"": ["-T", "b"]} if how.get("faulty") else {"": ["-T", "b"], "-echo": ["-T", "e", "-T", "b"],
                                                             "-poll": ["-T", "e", "-T", "a"], "-spin": ["-T", "n"]}
         for suffix, more in modes.items():
-            yield Case(f"rdmacm/udpong{suffix}-{route}", udpong(*more, least_lost=5, **how), 60,
+            yield Case(f"rdmacm/udpong{suffix}-{route}",
+                       udpong(*more, least_lost=5, count=100 if "e" in more else 1000, **how), 90,
                        long=route not in ("shm", "udp", "lossy") or suffix in ("-poll", "-spin"))
-    yield Case("rdmacm/udpong-ipv6", udpong("-T", "e", "-T", "b", size=500, server_address="::1"), 60, long=True)
+    yield Case("rdmacm/udpong-ipv6", udpong("-T", "e", "-T", "b", count=100, size=500, server_address="::1"), 90,
+               long=True)
     yield Case("rdmacm/forked-server", forked_server, 60)
     yield Case("rdmacm/rsocket-calls", calls_of_rsockets, 60)
 
