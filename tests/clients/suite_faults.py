@@ -264,6 +264,11 @@ def many_processes(room):
     room.all_succeed(*[proc for pair in pairs for proc in pair])
 
 
+def signals(room):
+    """A program that waits for a signal gets it, though the library has a thread that the program does not know of."""
+    require_text(room.alone([compile_c("signals")]), r"^1000 signals, all taken here", "signals")
+
+
 def cases():
     for name, options in WIRE_FAULTS.items():
         yield Case(f"faults/{name}", wire_fault_case(options, ()), 60)
@@ -292,6 +297,7 @@ def cases():
     yield Case("faults/pcap-loss", pcap_case(program("write", "bw", extra=["-u", 13]), ("--loss", "0.02"), 200))
     for mode in ("parent", "child"):
         yield Case(f"faults/fork-{mode}", fork_case(mode))
+    yield Case("faults/signals", signals, 60)
     yield Case("faults/threads-4", threads_case(4, ()), 60)
     yield Case("faults/threads-4-loss", threads_case(4, ("--loss", "0.001", "--seed", "5")), 120)
     for kind, divisor in CHURN_KINDS.items():

@@ -5,6 +5,7 @@
 
 use crate::host::Shared;
 use adverb_os::shm::anonymous_file;
+use adverb_os::signals::library_thread;
 use adverb_os::sys::WaitSet;
 use adverb_os::unix::{Channel, Listener};
 use std::collections::BTreeSet;
@@ -58,7 +59,7 @@ pub fn offer(shared: &'static Shared, kind: Kind) -> io::Result<()> {
     let listener = Listener::bind(&path(kind.name, std::process::id(), nth))?;
     if socket.0.set(listener).is_ok() {
         let name = format!("adverb-{}", kind.name);
-        std::thread::Builder::new().name(name).spawn(move || serve(shared, kind))?;
+        library_thread(&name, move || serve(shared, kind))?;
     }
     Ok(())
 }

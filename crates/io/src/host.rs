@@ -29,7 +29,7 @@ use adverb_os::choice::PathPolicy;
 use adverb_os::clock::{Clock, realtime_ns};
 use adverb_os::folders::shared_directory;
 use adverb_os::lock::{BiasedLock, Guard};
-use adverb_os::signals::without_sigpipe;
+use adverb_os::signals::{library_thread, without_sigpipe};
 use adverb_os::via::Hello;
 use adverb_os::{say, sys};
 use adverb_wire::star::Wish;
@@ -141,16 +141,12 @@ impl Host {
             }
         };
         fork::register(&folder, shared);
-        let thread = std::thread::Builder::new()
-            .name("adverb".to_owned())
-            .spawn(|| progress::run(shared))
-            .map_err(|source| {
-                shared.close();
-                OpenError::System { what: "starting the progress thread", source }
-            })?;
+        let thread = library_thread("adverb", || progress::run(shared)).map_err(|source| {
+            shared.close();
+            OpenError::System { what: "starting the progress thread", source }
+        })?;
         if shared.registry.is_some() {
-            let thread = std::thread::Builder::new().name("adverb-registry".to_owned());
-            thread.spawn(|| registry::run(shared)).map_err(|source| {
+            library_thread("adverb-registry", || registry::run(shared)).map_err(|source| {
                 shared.close();
                 OpenError::System { what: "starting the registry's thread", source }
             })?;

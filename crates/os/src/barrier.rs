@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 use crate::say;
+use crate::signals::library_thread;
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -36,8 +37,7 @@ pub fn ask() {
     if is_alone() {
         return register(process);
     }
-    let asking =
-        std::thread::Builder::new().name("adverb-barrier".to_owned()).spawn(move || register(process));
+    let asking = library_thread("adverb-barrier", move || register(process));
     // Where there can be no thread, there are no barriers.
     drop(asking);
 }

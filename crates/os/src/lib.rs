@@ -19,7 +19,7 @@
 //! via              frames to and from a port of a switch's process, through one of them
 //! attend           a process that stays beside a program unnoticed
 //! terminal         a terminal to draw on: keys, size
-//! signals          SIGINT and SIGTERM as something to wait for; writing without SIGPIPE
+//! signals          SIGINT and SIGTERM to wait for; threads that take none; writing without SIGPIPE
 //! say              lines for the person who runs the program, which may be lost but harm nothing
 //! wake             bells for a process or thread that sleeps
 //! lock             a lock that leans towards one thread

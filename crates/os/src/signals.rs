@@ -36,6 +36,36 @@ pub fn on_stop(stop: impl FnOnce() + Send + 'static) -> io::Result<()> {
     Ok(())
 }
 
+/// What a thread brings about itself: blocked, they would end the process without its handler.
+const FAULTS: [i32; 6] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS];
+
+/// Starts a thread of a library's, which takes none of its program's signals. A program that waits for one
+/// (`sigwait(3)`, `signalfd(2)`) has blocked it in the threads that it knows of: a further one that took the
+/// signal would end the process. And a handler that ran in it could wait for what the thread itself holds.
+pub fn library_thread<T: Send + 'static>(
+    name: &str,
+    run: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<std::thread::JoinHandle<T>> {
+    let builder = std::thread::Builder::new().name(name.to_owned());
+    // SAFETY: sets of zeros are places for the calls to fill, all pointers are to locals. The mask is this
+    // thread's own and is set back; the new thread begins with it.
+    unsafe {
+        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        for fault in FAULTS {
+            libc::sigdelset(&mut all, fault);
+        }
+        match libc::pthread_sigmask(libc::SIG_BLOCK, &all, &mut before) {
+            0 => {}
+            error => return Err(io::Error::from_raw_os_error(error)),
+        }
+        let started = builder.spawn(run);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+        started
+    }
+}
+
 /// Calls `write`; a pipe without a reader is the error that it returns, and not SIGPIPE, which ends a program
 /// that does not ask for it. A library must not change how its program takes signals, so the signal is kept
 /// from this thread and taken away.
@@ -170,6 +200,27 @@ mod tests {
         send(child.id(), Signal::Kill).unwrap();
         assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
         assert!(send(0, Signal::Kill).is_err(), "that would be a group");
+    }
+
+    /// The signals that the calling thread blocks, as the kernel says them: a bit each.
+    fn blocked() -> u64 {
+        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();
+        u64::from_str_radix(mask.trim(), 16).unwrap()
+    }
+
+    #[test]
+    fn a_librarys_thread_takes_faults_only_and_its_starter_what_it_took_before() {
+        let before = blocked();
+        let theirs = library_thread("test", blocked).unwrap().join().unwrap();
+        assert_eq!(blocked(), before);
+        let is_in = |signal: i32| (theirs >> (signal - 1)) & 1 == 1;
+        for signal in
+            [libc::SIGUSR1, libc::SIGUSR2, libc::SIGTERM, libc::SIGINT, libc::SIGALRM, libc::SIGRTMIN()]
+        {
+            assert!(is_in(signal), "{signal}");
+        }
+        assert!(FAULTS.iter().all(|fault| !is_in(*fault)));
     }
 
     #[test]

@@ -91,6 +91,7 @@ pub use transfer::Transfer;
 use crate::core::Core;
 use adverb_nic::one_rma::{CommandExecutor, CommandPortal, ProcessInit, SlotId};
 use adverb_os::clock;
+use adverb_os::signals::library_thread;
 use adverb_os::sys::random_bytes;
 use adverb_program::Waits;
 use attached::Attached;
@@ -151,12 +152,11 @@ impl Rma {
             Shared::new(core, settings.spin).map_err(|e| OpenError::System("making an eventfd", e))?;
         let shared = Arc::new(shared);
         let serving = shared.clone();
-        let thread = std::thread::Builder::new()
-            .name("adverb-1rma".to_owned())
-            .spawn(move || {
-                serving.serve();
-                serving.tell_end();
-            })
+        let serve = move || {
+            serving.serve();
+            serving.tell_end();
+        };
+        let thread = library_thread("adverb-1rma", serve)
             .map_err(|e| OpenError::System("starting the NIC's thread", e))?;
         Ok(Rma { shared, address, pid, thread: Some(thread) })
     }
