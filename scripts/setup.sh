@@ -43,6 +43,11 @@ test=(
     # The guest with Linux's rdma_rxe (tests/interop/guest_image.py).
     qemu-system-x86_64=qemu-system-x86
     /bin/busybox=busybox-static
+    # A disk by iSER.
+    tgtd=tgt
+    iscsi-inq=libiscsi-bin
+    qemu-io=qemu-utils
+    /usr/lib/x86_64-linux-gnu/qemu/block-iscsi.so=qemu-block-extra
     /etc/libibverbs.d/rxe.driver=ibverbs-providers
     rdma=iproute2
     ethtool=ethtool

@@ -25,6 +25,7 @@ import suite_ecn
 import suite_facade
 import suite_faults
 import suite_irn
+import suite_iser
 import suite_memcached
 import suite_memcheck
 import suite_netns
@@ -48,10 +49,10 @@ import suite_wheels
 import suite_xchannel
 
 SUITES = (suite_run, suite_facade, suite_copies, suite_observe, suite_utils, suite_perftest, suite_rdmacm,
-          suite_addresses, suite_programs, suite_wheels, suite_qemu, suite_faults, suite_irn, suite_star,
-          suite_star_registry, suite_stores, suite_switch, suite_chain, suite_switch_netns, suite_switch_packets,
-          suite_older, suite_netns, suite_ecn, suite_memcheck, suite_xchannel, suite_memcached, suite_pyverbs,
-          suite_pyverbs_star)
+          suite_addresses, suite_programs, suite_wheels, suite_qemu, suite_iser, suite_faults, suite_irn,
+          suite_star, suite_star_registry, suite_stores, suite_switch, suite_chain, suite_switch_netns,
+          suite_switch_packets, suite_older, suite_netns, suite_ecn, suite_memcheck, suite_xchannel,
+          suite_memcached, suite_pyverbs, suite_pyverbs_star)
 
 
 def main():
