@@ -79,19 +79,22 @@ impl<'a> Keys<'a> {
         value.as_bool().ok_or_else(|| Error::new(self.place(key), "is not true or false"))
     }
 
-    /// Lists of requests, each of them text such as "20ms: cas 0 0 1; read 1".
-    fn steps(&mut self, key: &'static str) -> Result<Vec<Step>, Error> {
+    /// What a client does step by step, each of them text such as `example`.
+    fn steps<S>(
+        &mut self,
+        key: &'static str,
+        example: &str,
+        step: impl Fn(&str) -> Result<S, String>,
+    ) -> Result<Vec<S>, Error> {
         self.asked.push(key);
         let texts = self.role.keys.get(key).and_then(|value| value.as_array()).map_or(&[][..], |array| array);
-        let steps = texts.iter().map(|text| text.as_str().ok_or("is not text".to_owned()).and_then(step));
+        let steps = texts.iter().map(|text| text.as_str().ok_or("is not text".to_owned()).and_then(&step));
         let steps = steps
             .enumerate()
             .map(|(n, step)| step.map_err(|why| Error::new(self.place(&format!("{key}[{n}]")), why)));
-        let steps: Vec<Step> = steps.collect::<Result<_, _>>()?;
+        let steps: Vec<S> = steps.collect::<Result<_, _>>()?;
         match steps.is_empty() {
-            true => {
-                Err(Error::new(self.place(key), "is a list of texts such as \"20ms: cas 0 0 1; read 1\""))
-            }
+            true => Err(Error::new(self.place(key), format!("is a list of texts such as \"{example}\""))),
             false => Ok(steps),
         }
     }
@@ -268,7 +271,7 @@ fn make_steps(cast: &Cast) -> Result<Made, Error> {
             return Err(no_such_role(role, "serve, client"));
         }
         let mut keys = Keys::of(role);
-        let (steps, connect) = (keys.steps("steps")?, keys.connect()?);
+        let (steps, connect) = (keys.steps("steps", "20ms: cas 0 0 1; read 1", step)?, keys.connect()?);
         may_fail.push(keys.is("may-fail")?);
         keys.end()?;
         if steps.iter().flat_map(|step| &step.list).any(|(word, ..)| *word >= words.into()) {

@@ -1,6 +1,6 @@
-//! `adverb switch holes`: what the draft's scheme for atomics loses, hole by hole. Each is a scenario of one
-//! stated fault; it is run under the draft's scheme with and without that fault, and as a switch decides
-//! atomics by default and with carriers.
+//! `adverb switch holes`: what the draft's schemes for atomics and for chains lose, hole by hole. Each is a
+//! scenario of one stated fault; it is run under the draft's scheme with and without that fault, and as a
+//! switch decides atomics by default and with carriers, or steers by default.
 
 use crate::error::Error;
 use crate::{cast, enact, output};
@@ -18,10 +18,20 @@ pub struct Holes {
     pub holes: Vec<&'static Hole>,
 }
 
-/// A hole that was suspected in the draft's scheme.
+/// Which of the draft's schemes.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Scheme {
+    /// Atomics that the switch decides.
+    Atomics,
+    /// Requests that it steers along chains.
+    Chains,
+}
+
+/// A hole that was suspected in one of the draft's schemes.
 #[derive(PartialEq, Debug)]
 pub struct Hole {
     name: &'static str,
+    of: Scheme,
     /// Its scenario. Lines that end with [`FAULT`] are the fault.
     text: &'static str,
     /// Whether its script fails under the draft's scheme.
@@ -38,26 +48,32 @@ macro_rules! file {
 }
 
 /// All that are scripted.
-const HOLES: [Hole; 11] = [
-    Hole { name: "H1", text: file!("h1"), is_one: true },
-    Hole { name: "H2", text: file!("h2"), is_one: true },
-    Hole { name: "H3", text: file!("h3"), is_one: true },
-    Hole { name: "H7", text: file!("h7"), is_one: true },
-    Hole { name: "H8", text: file!("h8"), is_one: true },
-    Hole { name: "H9", text: file!("h9"), is_one: false },
-    Hole { name: "H10", text: file!("h10"), is_one: true },
-    Hole { name: "H11", text: file!("h11"), is_one: true },
-    Hole { name: "H12", text: file!("h12"), is_one: false },
-    Hole { name: "H13", text: file!("h13"), is_one: false },
-    Hole { name: "H14", text: file!("h14"), is_one: true },
+const HOLES: [Hole; 14] = [
+    Hole { name: "H1", of: Scheme::Atomics, text: file!("h1"), is_one: true },
+    Hole { name: "H2", of: Scheme::Atomics, text: file!("h2"), is_one: true },
+    Hole { name: "H3", of: Scheme::Atomics, text: file!("h3"), is_one: true },
+    Hole { name: "H4", of: Scheme::Chains, text: file!("h4"), is_one: true },
+    Hole { name: "H5", of: Scheme::Chains, text: file!("h5"), is_one: true },
+    Hole { name: "H6", of: Scheme::Chains, text: file!("h6"), is_one: true },
+    Hole { name: "H7", of: Scheme::Atomics, text: file!("h7"), is_one: true },
+    Hole { name: "H8", of: Scheme::Atomics, text: file!("h8"), is_one: true },
+    Hole { name: "H9", of: Scheme::Atomics, text: file!("h9"), is_one: false },
+    Hole { name: "H10", of: Scheme::Atomics, text: file!("h10"), is_one: true },
+    Hole { name: "H11", of: Scheme::Atomics, text: file!("h11"), is_one: true },
+    Hole { name: "H12", of: Scheme::Atomics, text: file!("h12"), is_one: false },
+    Hole { name: "H13", of: Scheme::Atomics, text: file!("h13"), is_one: false },
+    Hole { name: "H14", of: Scheme::Atomics, text: file!("h14"), is_one: true },
 ];
-/// Where the draft's scheme has no fault.
-const GROUND: Hole = Hole { name: "ground", text: file!("ground"), is_one: false };
+/// Where the draft's schemes have no fault.
+const GROUNDS: [Hole; 2] = [
+    Hole { name: "ground", of: Scheme::Atomics, text: file!("ground"), is_one: false },
+    Hole { name: "ground-steer", of: Scheme::Chains, text: file!("ground-steer"), is_one: false },
+];
 
 fn hole(text: &str) -> Result<&'static Hole, String> {
     HOLES.iter().find(|hole| hole.name.eq_ignore_ascii_case(text)).ok_or_else(|| {
         let names: Vec<&str> = HOLES.iter().map(|hole| hole.name).collect();
-        format!("not one of {}; H4 to H6 are of steering, which is not built", names.join(", "))
+        format!("not one of {}", names.join(", "))
     })
 }
 
@@ -95,12 +111,14 @@ impl Hole {
 
     /// Runs it in all ways, and says what came of them; whether that is what is known of it.
     fn show(&self, out: &mut String) -> Result<bool, Error> {
-        let ways = [
-            ("paper, with the fault", Hole::judge(self.text, file!("paper"))?, self.is_one),
-            ("paper, without it", Hole::judge(&self.without_fault(), file!("paper"))?, false),
-            ("in-place, with the fault", Hole::judge(self.text, file!("in-place"))?, false),
-            ("multiplex, with the fault", Hole::judge(self.text, file!("multiplex"))?, false),
+        let paper = self.of.paper();
+        let mut ways = vec![
+            ("paper, with the fault", Hole::judge(self.text, paper)?, self.is_one),
+            ("paper, without it", Hole::judge(&self.without_fault(), paper)?, false),
         ];
+        for (way, programs) in self.of.ours() {
+            ways.push((way, Hole::judge(self.text, programs)?, false));
+        }
         let about: Vec<&str> = self.about().collect();
         // Writing to a `String` cannot fail.
         let _ = writeln!(out, "{}", about.join("\n    "));
@@ -111,29 +129,62 @@ impl Hole {
                 None => "passes".to_owned(),
                 Some(why) => format!("FAILS: {}", why.replace('\n', "\n    ")),
             };
-            let _ = writeln!(out, "    {way:<27}{said}\n    {:<27}{}", "", told(&judged.counters));
+            let _ = writeln!(out, "    {way:<27}{said}\n    {:<27}{}", "", self.of.told(&judged.counters));
         }
         Ok(as_known)
     }
 }
 
-/// What a switch did with atomics.
-fn told(counters: &Counters) -> String {
-    let sum = |all: &[Counter]| all.iter().map(|counter| counters.get(*counter)).sum::<u64>();
-    format!(
-        "({} converted, {} passed, {} held, {} de-coalesced, {} moved)",
-        sum(&[Counter::CasGranted, Counter::CasRefused, Counter::FetchAdded]),
-        sum(&[Counter::AtomicsPassed]),
-        sum(&[Counter::Held]),
-        sum(&[Counter::DeCoalesced]),
-        sum(&[Counter::Moved])
-    )
+impl Scheme {
+    /// The draft's.
+    fn paper(self) -> &'static str {
+        match self {
+            Scheme::Atomics => file!("paper"),
+            Scheme::Chains => file!("paper-steer"),
+        }
+    }
+
+    /// Ours.
+    fn ours(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Scheme::Atomics => &[
+                ("in-place, with the fault", file!("in-place")),
+                ("multiplex, with the fault", file!("multiplex")),
+            ],
+            Scheme::Chains => &[("linked, with the fault", file!("steer"))],
+        }
+    }
+
+    /// What a switch did.
+    fn told(self, counters: &Counters) -> String {
+        let sum = |all: &[Counter]| all.iter().map(|counter| counters.get(*counter)).sum::<u64>();
+        let get = |counter| counters.get(counter);
+        match self {
+            Scheme::Atomics => format!(
+                "({} converted, {} passed, {} held, {} de-coalesced, {} moved)",
+                sum(&[Counter::CasGranted, Counter::CasRefused, Counter::FetchAdded]),
+                get(Counter::AtomicsPassed),
+                get(Counter::Held),
+                get(Counter::DeCoalesced),
+                get(Counter::Moved)
+            ),
+            Scheme::Chains => format!(
+                "({} links and {} READs steered, {} and {} to the last entry, {} links passed, {} held)",
+                get(Counter::SteeredCas),
+                get(Counter::SteeredReads),
+                get(Counter::CurrentCas),
+                get(Counter::CurrentReads),
+                get(Counter::ChainsPassed),
+                get(Counter::Held)
+            ),
+        }
+    }
 }
 
 /// Shows them; failure if one of them is not as it is known to be.
 pub fn holes(arguments: &Holes) -> Result<ExitCode, Error> {
     let all: Vec<&Hole> = match arguments.holes.is_empty() {
-        true => std::iter::once(&GROUND).chain(&HOLES).collect(),
+        true => GROUNDS.iter().chain(&HOLES).collect(),
         false => arguments.holes.clone(),
     };
     let (mut out, mut wrong) = (String::new(), Vec::new());
@@ -159,11 +210,16 @@ mod tests {
     /// the draft's scheme converts what it knows, moves it, and the oracle finds nothing.
     #[test]
     fn the_draft_passes_on_its_own_ground() {
-        let judged = Hole::judge(GROUND.text, file!("paper")).unwrap();
-        assert_eq!(judged.failures, [""; 0]);
-        let get = |counter| judged.counters.get(counter);
-        assert!(get(Counter::CasGranted) > 10 && get(Counter::CasRefused) > 10, "{}", told(&judged.counters));
-        assert!(get(Counter::FetchAdded) > 10 && get(Counter::Moved) > 30, "{}", told(&judged.counters));
+        for (ground, some) in GROUNDS.iter().zip([
+            [Counter::CasGranted, Counter::CasRefused, Counter::FetchAdded, Counter::Moved],
+            [Counter::SteeredCas, Counter::CurrentCas, Counter::SteeredReads, Counter::CurrentReads],
+        ]) {
+            let judged = Hole::judge(ground.text, ground.of.paper()).unwrap();
+            assert_eq!(judged.failures, [""; 0]);
+            for counter in some {
+                assert!(judged.counters.get(counter) > 10, "{}", ground.of.told(&judged.counters));
+            }
+        }
     }
 
     /// Each fails under the draft's scheme, in the oracle's words, for one fault, and not by default.
@@ -215,6 +271,9 @@ mod tests {
             ("H1", "word: 4, call: Read } -> 0"),
             ("H2", "client 1 failed"),
             ("H3", "client 1 failed"),
+            ("H4", "no order of its"),
+            ("H5", "no order of its"),
+            ("H6", "its chain leads to itself"),
             ("H7", "word: 4, call: Read } -> 0"),
             ("H8", "CompareSwap { compare: 1, swap:"),
             ("H10", "client 0 failed"),
@@ -222,7 +281,7 @@ mod tests {
             ("H14", "client 0 failed"),
         ] {
             let hole = hole(name).unwrap();
-            let judged = Hole::judge(hole.text, file!("paper")).unwrap();
+            let judged = Hole::judge(hole.text, hole.of.paper()).unwrap();
             assert!(judged.failures.iter().any(|why| why.contains(said)), "{name}: {:?}", judged.failures);
         }
     }

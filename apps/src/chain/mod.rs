@@ -34,7 +34,7 @@ mod work;
 
 pub use client::{Client, Counted};
 pub use entry::entry_len;
-pub use work::{Work, work};
+pub use work::{Ask, Step, Work, follow, work};
 
 use crate::meeting::{self, Fields, Met};
 use adverb_rdma::{Access, Asked, Connect, Error, Listener, On, Pd, Rdma, Region, Remote};

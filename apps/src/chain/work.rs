@@ -1,5 +1,6 @@
 //! A client of a swarm: it puts and gets values of a few keys at random, forgets what it knew at times,
-//! connects anew when its connection has failed, and looks along all chains in the end.
+//! connects anew when its connection has failed, and looks along all chains in the end. And one that does what
+//! it is told, step by step.
 
 use super::{Bug, ChainError, Client};
 use adverb_rdma::{Connect, Duration, Error, Rdma};
@@ -67,6 +68,44 @@ async fn rounds(rdma: &Rdma, client: &Client, work: &Work, left: &mut u32) -> Re
     }
     for key in 0..keys {
         client.get_along(key).await?;
+    }
+    Ok(())
+}
+
+/// What a client that follows steps does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ask {
+    /// Makes this a key's value.
+    Put(u32, u64),
+    /// Looks for a key's value from where it knows the chain.
+    Get(u32),
+    /// Looks for it along the whole chain, whatever a switch knows.
+    Along(u32),
+}
+
+/// What it does, and when: from its start on; at once, if that is over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Step {
+    /// The time.
+    pub at: Duration,
+    /// What.
+    pub ask: Ask,
+}
+
+/// A client that follows steps, each when the last one has completed.
+pub async fn follow(rdma: &Rdma, name: &str, connect: &Connect, steps: &[Step]) -> Result<(), ChainError> {
+    let start = rdma.now().await?;
+    let client = Client::open(rdma, name, connect, Some(start + Duration::from_ms(1000))).await?;
+    for step in steps {
+        let (now, at) = (rdma.now().await?, start + step.at);
+        if at > now {
+            rdma.sleep(at.since(now)).await?;
+        }
+        match step.ask {
+            Ask::Put(key, value) => client.put(key, &value.to_le_bytes()).await?,
+            Ask::Get(key) => client.get(key).await.map(drop)?,
+            Ask::Along(key) => client.get_along(key).await.map(drop)?,
+        }
     }
     Ok(())
 }

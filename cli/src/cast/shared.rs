@@ -4,12 +4,14 @@
 use super::{Keys, at, first, no_such_role};
 use crate::systems::{CHAIN_VALUE_MAX, judge_chain, judge_locks};
 use crate::tree_swarm;
+use adverb_apps::chain::Ask;
 use adverb_apps::{chain, locks, tree};
 use adverb_rdma::{Duration, Rdma};
 use adverb_sim::Error;
 use adverb_sim::program::Start;
 use adverb_sim::scenario::{Cast, Role};
 use adverb_sim::swarm::programs::Made;
+use adverb_sim::units::parse_time;
 
 /// The mistake that a scenario asks for, of those that there are.
 fn bug<B: Copy>(cast: &Cast, none: B, known: &[(&str, B)]) -> Result<B, Error> {
@@ -86,8 +88,15 @@ pub fn make_chain(cast: &Cast) -> Result<Made, Error> {
     keys.end()?;
     let serve = move |rdma: Rdma| async move { chain::serve(&rdma, "chain", &config).await };
     let mut programs = vec![at(home, Start::new(home.name.clone(), home.host, serve).serving())];
-    for role in clients(cast)? {
+    for role in &cast.roles[1..] {
         let mut keys = Keys::of(role);
+        if role.role == "client" {
+            programs.push(at(role, chain_client(role, keys, config.keys)?));
+            continue;
+        }
+        if role.role != "work" {
+            return Err(no_such_role(role, "serve, work, client"));
+        }
         let work = chain::Work {
             rounds: keys.number("rounds", 20, 1..=100_000)? as u32,
             keys: config.keys,
@@ -102,6 +111,40 @@ pub fn make_chain(cast: &Cast) -> Result<Made, Error> {
         programs.push(at(role, Start::new(role.name.clone(), role.host, run)));
     }
     Ok(Made { programs, judge: Box::new(judge_chain), settled: |_| true })
+}
+
+/// A client of chains that follows steps.
+fn chain_client(role: &Role, mut keys: Keys<'_>, known: u32) -> Result<Start, Error> {
+    let (steps, connect) = (keys.steps("steps", "20ms: put 0 7", chain_step)?, keys.connect()?);
+    keys.end()?;
+    let strange = |step: &chain::Step| {
+        let (Ask::Put(key, _) | Ask::Get(key) | Ask::Along(key)) = step.ask;
+        key >= known
+    };
+    if steps.iter().any(strange) {
+        let why = format!("name a key that is not there; there are {known}, from 0");
+        return Err(Error::new(format!("{}.steps", role.place), why));
+    }
+    let run = move |rdma: Rdma| {
+        let steps = steps.clone();
+        async move { chain::follow(&rdma, "chain", &connect, &steps).await }
+    };
+    Ok(Start::new(role.name.clone(), role.host, run))
+}
+
+/// A time, and what a client of chains does then: `put KEY VALUE`, `get KEY`, `get-along KEY`.
+fn chain_step(text: &str) -> Result<chain::Step, String> {
+    let (at, asked) = text.split_once(':').ok_or("has no time before a colon, such as \"20ms: get 0\"")?;
+    let parts: Vec<&str> = asked.split_whitespace().collect();
+    let number = |part: &str| part.parse::<u64>().map_err(|e| format!("`{part}`: {e}"));
+    let key = |part: &str| part.parse::<u32>().map_err(|e| format!("`{part}`: {e}"));
+    let ask = match parts[..] {
+        ["put", of, value] => Ask::Put(key(of)?, number(value)?),
+        ["get", of] => Ask::Get(key(of)?),
+        ["get-along", of] => Ask::Along(key(of)?),
+        _ => return Err(format!("`{}` is not one of put KEY VALUE, get KEY, get-along KEY", asked.trim())),
+    };
+    Ok(chain::Step { at: parse_time(at.trim())?, ask })
 }
 
 pub fn make_tree(cast: &Cast) -> Result<Made, Error> {

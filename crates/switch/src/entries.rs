@@ -22,7 +22,7 @@ impl Program {
             Program::CasToWrite(_) => vec![WORDS],
             Program::Steer(_) => vec![TAILS],
             Program::Own(_, own) => own.tables(),
-            Program::Paper(_) => Vec::new(),
+            Program::Paper(_) | Program::PaperSteer(_) => Vec::new(),
         }
     }
 
@@ -41,7 +41,7 @@ impl Program {
             Program::CasToWrite(cas) => cas.known_words().collect(),
             Program::Steer(steer) => steer.known_tails(),
             Program::Own(_, own) => own.entries(table),
-            Program::Paper(_) => Vec::new(),
+            Program::Paper(_) | Program::PaperSteer(_) => Vec::new(),
         };
         entries.truncate(ENTRIES_MAX);
         Ok(entries)
@@ -63,7 +63,7 @@ impl Program {
                 steer.known_tails().into_iter().find(|(k, _)| *k == key).map(|(_, at)| at)
             }
             Program::Own(_, own) => own.entry(table, key),
-            Program::Paper(_) => None,
+            Program::Paper(_) | Program::PaperSteer(_) => None,
         })
     }
 
@@ -100,7 +100,7 @@ impl Program {
                 }
             },
             Program::Own(_, own) => own.set_entry(table, key, value),
-            Program::Paper(_) => Err(format!("there is no table {table}")),
+            Program::Paper(_) | Program::PaperSteer(_) => Err(format!("there is no table {table}")),
         }
     }
 

@@ -90,6 +90,7 @@ impl CasKeys {
 pub struct SteerKeys {
     server: IpAddr,
     entry: u32,
+    mode: Option<String>,
     order: Option<String>,
     next_at: Option<u32>,
     key_at: Option<u32>,
@@ -147,6 +148,28 @@ impl SteerKeys {
         };
         config.check()?;
         Ok(config)
+    }
+}
+
+impl SteerKeys {
+    /// The program of the mode that is asked for.
+    fn in_mode(&self, config: SteerConfig) -> Result<ProgramConfig, String> {
+        let not_the_drafts = self.order.is_some()
+            || self.hot.is_some()
+            || self.rkey.is_some()
+            || self.hold_us.is_some()
+            || self.read_hold_us.is_some();
+        match self.mode.as_deref() {
+            None | Some("linked") => Ok(ProgramConfig::Steer(config)),
+            Some("paper") if not_the_drafts => {
+                Err("rkey, order, hot, hold-us and read-hold-us are not of mode \"paper\"".to_owned())
+            }
+            Some("paper") => Ok(ProgramConfig::PaperSteer(config)),
+            Some(other) => {
+                let known = "linked, paper (the last in simulations)";
+                Err(format!("mode `{other}` is not one of {known}"))
+            }
+        }
     }
 }
 
@@ -218,7 +241,7 @@ impl ProgramKeys {
                 config.check()?;
                 Some(keys.in_mode(config)?)
             }
-            ProgramKeys::Steer(keys) => Some(ProgramConfig::Steer(keys.config()?)),
+            ProgramKeys::Steer(keys) => Some(keys.in_mode(keys.config()?)?),
         })
     }
 }

@@ -13,7 +13,7 @@
 //! mark       ecn and trim
 //! cas_to_write   atomics that the switch decides, and sends on as WRITEs
 //! own        the seam for programs of other crates
-//! paper      the draft's own scheme for them, for the simulator
+//! paper      the draft's own scheme for them, for the simulator; for chains it is in steer
 //! steer      requests for chains of entries that go to the last one
 //! register   arrays with one access a pass; budget: what programs need, against hardware
 //! entries    tables and registers, from outside the pipeline
@@ -48,6 +48,7 @@ pub use mark::{Mark, MarkConfig};
 pub use own::{Making, Own, OwnConfig};
 pub use paper::{Paper, PaperConfig};
 pub use program::{Context, PortId, Program, ProgramConfig};
+pub use steer::paper::PaperSteer;
 pub use steer::{Steer, SteerConfig, SteerMistake};
 pub use switch::{Announcement, Error, Next, PortCounts, Switch};
 pub use trace::{Event, Note, Trace};

@@ -8,6 +8,7 @@ use crate::mark::{Mark, MarkConfig};
 use crate::own::{Own, OwnConfig};
 use crate::paper::{Paper, PaperConfig};
 use crate::register::{Pass, Passes, digest};
+use crate::steer::paper::PaperSteer;
 use crate::steer::{Steer, SteerConfig};
 use crate::switch::Announcement;
 use crate::trace::{Note, Trace};
@@ -92,6 +93,8 @@ pub enum ProgramConfig {
     Paper(PaperConfig),
     /// Whose chains' ends requests are steered to.
     Steer(SteerConfig),
+    /// The same as the draft has it.
+    PaperSteer(SteerConfig),
     /// A program of somebody else.
     Own(OwnConfig),
 }
@@ -110,6 +113,7 @@ impl ProgramConfig {
             }
             ProgramConfig::Paper(config) => Program::Paper(Box::new(Paper::new(*config)?)),
             ProgramConfig::Steer(config) => Program::Steer(Box::new(Steer::new(*config, now)?)),
+            ProgramConfig::PaperSteer(config) => Program::PaperSteer(Box::new(PaperSteer::new(*config)?)),
             ProgramConfig::Own(config) => Program::Own(config.name(), config.begin(now)?),
         })
     }
@@ -120,7 +124,7 @@ impl ProgramConfig {
             ProgramConfig::Ecn(_) => "ecn",
             ProgramConfig::Trim(_) => "trim",
             ProgramConfig::CasToWrite(_) | ProgramConfig::Paper(_) => "cas_to_write",
-            ProgramConfig::Steer(_) => "steer",
+            ProgramConfig::Steer(_) | ProgramConfig::PaperSteer(_) => "steer",
             ProgramConfig::Own(config) => config.name(),
         }
     }
@@ -131,7 +135,7 @@ impl ProgramConfig {
             ProgramConfig::Ecn(_) | ProgramConfig::Trim(_) | ProgramConfig::Own(_) => None,
             ProgramConfig::CasToWrite(config) => Some(config.server),
             ProgramConfig::Paper(config) => Some(config.cas.server),
-            ProgramConfig::Steer(config) => Some(config.server),
+            ProgramConfig::Steer(config) | ProgramConfig::PaperSteer(config) => Some(config.server),
         }
     }
 }
@@ -149,6 +153,8 @@ pub enum Program {
     Paper(Box<Paper>),
     /// Sends requests for chains of entries to the last one.
     Steer(Box<Steer>),
+    /// The same as the draft has it: in simulations only.
+    PaperSteer(Box<PaperSteer>),
     /// Somebody else's, and its name.
     Own(&'static str, Box<dyn Own>),
 }
@@ -160,7 +166,7 @@ impl Program {
             Program::Ecn(_) => "ecn",
             Program::Trim(_) => "trim",
             Program::CasToWrite(_) | Program::Paper(_) => "cas_to_write",
-            Program::Steer(_) => "steer",
+            Program::Steer(_) | Program::PaperSteer(_) => "steer",
             Program::Own(name, _) => name,
         }
     }
@@ -171,6 +177,7 @@ impl Program {
             Program::CasToWrite(program) => Some(program.config().server),
             Program::Paper(paper) => Some(paper.config().cas.server),
             Program::Steer(program) => Some(program.config().server),
+            Program::PaperSteer(paper) => Some(paper.config().server),
             Program::Ecn(_) | Program::Trim(_) | Program::Own(..) => None,
         }
     }
@@ -190,7 +197,8 @@ impl Program {
             Program::Paper(paper) => paper.awaits(),
             Program::Steer(program) => program.count_chains().pending > 0,
             Program::Own(_, own) => own.awaits(),
-            Program::Ecn(_) | Program::Trim(_) => false,
+            // It waits for no answer, and keeps nothing that one could change.
+            Program::Ecn(_) | Program::Trim(_) | Program::PaperSteer(_) => false,
         }
     }
 
@@ -219,6 +227,7 @@ impl Program {
             Program::CasToWrite(program) => program.on_frame(ctx, frame),
             Program::Paper(paper) => paper.on_frame(ctx, frame),
             Program::Steer(program) => program.on_frame(ctx, frame),
+            Program::PaperSteer(paper) => paper.on_frame(ctx, frame),
             Program::Own(_, own) => own.on_frame(ctx, frame),
         }
     }
@@ -226,7 +235,7 @@ impl Program {
     /// Does what is due.
     pub fn on_timer(&mut self, ctx: &mut Context<'_>) {
         match self {
-            Program::Ecn(_) | Program::Trim(_) | Program::Paper(_) => {}
+            Program::Ecn(_) | Program::Trim(_) | Program::Paper(_) | Program::PaperSteer(_) => {}
             Program::CasToWrite(program) => program.on_timer(ctx),
             Program::Steer(program) => program.on_timer(ctx),
             Program::Own(_, own) => own.on_timer(ctx),
@@ -236,7 +245,7 @@ impl Program {
     /// When something is due next.
     pub fn next_deadline(&self) -> Option<Instant> {
         match self {
-            Program::Ecn(_) | Program::Trim(_) | Program::Paper(_) => None,
+            Program::Ecn(_) | Program::Trim(_) | Program::Paper(_) | Program::PaperSteer(_) => None,
             Program::CasToWrite(program) => program.next_deadline(),
             Program::Steer(program) => program.next_deadline(),
             Program::Own(_, own) => own.next_deadline(),
@@ -256,7 +265,7 @@ impl Program {
             Program::CasToWrite(program) => program.on_gone(ctx, address),
             Program::Steer(program) => program.on_gone(ctx, address),
             Program::Own(_, own) => own.on_gone(ctx, address),
-            Program::Ecn(_) | Program::Trim(_) | Program::Paper(_) => {}
+            Program::Ecn(_) | Program::Trim(_) | Program::Paper(_) | Program::PaperSteer(_) => {}
         }
     }
 
@@ -267,7 +276,7 @@ impl Program {
             Program::CasToWrite(program) => program.needs(needs),
             Program::Steer(program) => program.needs(needs),
             // Its hardware is the draft's matter: the switch's process does not run it.
-            Program::Paper(_) => {}
+            Program::Paper(_) | Program::PaperSteer(_) => {}
             Program::Own(_, own) => own.needs(needs),
         }
     }
@@ -278,6 +287,7 @@ impl Program {
             Program::Ecn(mark) | Program::Trim(mark) => mark.digests(),
             Program::CasToWrite(program) => program.digests(),
             Program::Paper(paper) => vec![("paper", digest(paper))],
+            Program::PaperSteer(paper) => vec![("paper", digest(paper))],
             Program::Steer(program) => program.digests(),
             Program::Own(_, own) => own.digests(),
         }
@@ -289,7 +299,7 @@ impl Program {
             Program::CasToWrite(program) => program.check_invariants(),
             Program::Steer(program) => program.check_invariants(),
             Program::Own(_, own) => own.check_invariants(),
-            Program::Ecn(_) | Program::Trim(_) | Program::Paper(_) => {}
+            Program::Ecn(_) | Program::Trim(_) | Program::Paper(_) | Program::PaperSteer(_) => {}
         }
     }
 }

@@ -14,8 +14,9 @@ use std::num::NonZeroU32;
 
 const SERVER: u8 = 2;
 const LIFE: Duration = Duration::from_us(300);
-/// The mode that steers, and the length of its entries.
+/// The modes that steer, by the rules that hold and by the draft's, and the length of their entries.
 const STEERS: u64 = 4;
+const DRAFT_STEERS: u64 = 5;
 const ENTRY: u32 = 64;
 
 fn gid(last: u8) -> Gid {
@@ -34,16 +35,18 @@ fn switch(mode: u64) -> Switch {
     };
     let every = |n| Mark::new(MarkConfig { every: NonZeroU32::new(n), above: None });
     let carry = CarryConfig { carriers: 2, ring: 2, resend: Duration::from_us(8), tries: 2 };
+    let steer = SteerConfig {
+        keys_max: 2,
+        entries_max: 16,
+        connections_max: 6,
+        hold: Duration::from_us(2),
+        ..SteerConfig::new(gid(SERVER), ENTRY)
+    };
     let deciding = match mode {
         0 => ProgramConfig::Paper(PaperConfig { cas: config, clients: 3 }),
         1 => ProgramConfig::CasToWrite(CasConfig { carry: Some(carry), ..config }),
-        STEERS => ProgramConfig::Steer(SteerConfig {
-            keys_max: 2,
-            entries_max: 16,
-            connections_max: 6,
-            hold: Duration::from_us(2),
-            ..SteerConfig::new(gid(SERVER), ENTRY)
-        }),
+        STEERS => ProgramConfig::Steer(steer),
+        DRAFT_STEERS => ProgramConfig::PaperSteer(steer),
         _ => ProgramConfig::CasToWrite(config),
     };
     let programs =
@@ -215,11 +218,11 @@ fn no_frame_upsets_the_switch() {
     let mut all: Vec<(&str, u64)> = Vec::new();
     for seed in 0..100 {
         let mut rng = fastrand::Rng::with_seed(!seed);
-        let mode = seed % 5;
+        let mode = seed % 6;
         let (mut switch, mut now) = (switch(mode), Instant::from_ns(1));
         let next = [0xff_fff0, 5, 0x40_0000, 77];
         let (rng_of_ends, answers) = (fastrand::Rng::with_seed(seed), VecDeque::new());
-        let mut ends = Ends { rng: rng_of_ends, next, answers, steers: mode == STEERS };
+        let mut ends = Ends { rng: rng_of_ends, next, answers, steers: mode >= STEERS };
         for _ in 0..4000 {
             now += Duration::from_ns(rng.u64(..3000));
             if rng.u16(..200) == 0 {

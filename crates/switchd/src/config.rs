@@ -358,7 +358,10 @@ impl Config {
                 None => keys.config().map_err(|why| format!("[[program]] {}: {why}", at + 1))?,
             });
         }
-        if configs.iter().any(|program| matches!(program, ProgramConfig::Paper(_))) {
+        let is_draft = |program: &ProgramConfig| {
+            matches!(program, ProgramConfig::Paper(_) | ProgramConfig::PaperSteer(_))
+        };
+        if configs.iter().any(is_draft) {
             return Err("mode \"paper\" loses data and is for simulations; leave it out".to_owned());
         }
         Ok(configs)

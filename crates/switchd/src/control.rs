@@ -219,7 +219,7 @@ fn show_program(program: &Program) -> Value {
             let counts = own.counts().into_iter().map(|(name, count)| (name.to_owned(), count.into()));
             json!({ "kind": name, "counts": counts.collect::<Map<_, _>>() })
         }
-        Program::Paper(_) => unreachable!("the configuration refuses it"),
+        Program::Paper(_) | Program::PaperSteer(_) => unreachable!("the configuration refuses it"),
     }
 }
 

@@ -33,6 +33,7 @@ pub mod chains;
 pub mod config;
 pub mod connection;
 mod hold;
+pub mod paper;
 mod requests;
 pub mod sketch;
 

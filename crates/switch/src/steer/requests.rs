@@ -2,7 +2,7 @@
 
 use super::chains::{Chain, Pending, Seen};
 use super::connection::{Connection, Decided, Decision, Link};
-use super::{IDLE, Steer, SteerMistake};
+use super::{IDLE, Steer, SteerConfig, SteerMistake};
 use crate::cas_to_write::word::Owner;
 use crate::counters::Counter;
 use crate::frame::Frame;
@@ -12,7 +12,7 @@ use adverb_wire::{Operation, Packet};
 
 /// What a request is to this program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Class {
+pub(super) enum Class {
     /// A fresh entry at an address, of a key.
     Entry { place: u64, key: u64 },
     /// An entry is to be put behind the one at an address.
@@ -77,29 +77,6 @@ impl Steer {
         Some(self.connections.add(Connection::new(client, qpn, psn, ctx.now)))
     }
 
-    fn classify(&self, frame: &Frame) -> Class {
-        let packet = &frame.packet;
-        match packet.bth.opcode.operation() {
-            Operation::WriteOnly | Operation::WriteFirst if packet.reth.len == self.config.entry => {
-                let at = self.config.key_at as usize;
-                let key = frame.payload().get(at..).and_then(|rest| rest.first_chunk::<8>());
-                let whole = packet.reth.va.is_multiple_of(8) && packet.reth.va != 0;
-                key.filter(|_| whole).map_or(Class::Other, |key| Class::Entry {
-                    place: packet.reth.va,
-                    key: u64::from_le_bytes(*key),
-                })
-            }
-            Operation::CompareSwap if packet.atomic.compare == 0 && packet.atomic.swap_add != 0 => {
-                let behind = packet.atomic.va.checked_sub(self.config.next_at.into());
-                behind.map_or(Class::Other, |behind| Class::Link { behind, place: packet.atomic.swap_add })
-            }
-            Operation::ReadRequest if self.config.reads && packet.reth.len == self.config.entry => {
-                Class::Look { place: packet.reth.va }
-            }
-            _ => Class::Other,
-        }
-    }
-
     /// Lets a request go on, or returns it with the chain that it must wait for.
     pub(super) fn attempt(
         &mut self,
@@ -127,7 +104,7 @@ impl Steer {
             false => packet.reth.rkey,
         };
         let owner = connection.owner(rkey);
-        let done = match self.classify(&frame) {
+        let done = match classify(&self.config, &frame) {
             _ if !self.may_hold(rkey) => Err(frame),
             Class::Entry { place, key } => {
                 self.note_entry(ctx, Seen { place, owner, key, linked: None });
@@ -289,13 +266,37 @@ impl Steer {
     }
 }
 
+/// What a request is, by what the program was told of entries.
+pub(super) fn classify(config: &SteerConfig, frame: &Frame) -> Class {
+    let packet = &frame.packet;
+    match packet.bth.opcode.operation() {
+        Operation::WriteOnly | Operation::WriteFirst if packet.reth.len == config.entry => {
+            let at = config.key_at as usize;
+            let key = frame.payload().get(at..).and_then(|rest| rest.first_chunk::<8>());
+            let whole = packet.reth.va.is_multiple_of(8) && packet.reth.va != 0;
+            key.filter(|_| whole).map_or(Class::Other, |key| Class::Entry {
+                place: packet.reth.va,
+                key: u64::from_le_bytes(*key),
+            })
+        }
+        Operation::CompareSwap if packet.atomic.compare == 0 && packet.atomic.swap_add != 0 => {
+            let behind = packet.atomic.va.checked_sub(config.next_at.into());
+            behind.map_or(Class::Other, |behind| Class::Link { behind, place: packet.atomic.swap_add })
+        }
+        Operation::ReadRequest if config.reads && packet.reth.len == config.entry => {
+            Class::Look { place: packet.reth.va }
+        }
+        _ => Class::Other,
+    }
+}
+
 /// Whether a request only reads.
 pub(super) fn is_read(frame: &Frame) -> bool {
     frame.packet.bth.opcode.operation() == Operation::ReadRequest
 }
 
 /// Sends a request on, so many bytes further than it says.
-fn readdress(ctx: &mut Context<'_>, mut frame: Box<Frame>, by: u64) {
+pub(super) fn readdress(ctx: &mut Context<'_>, mut frame: Box<Frame>, by: u64) {
     if by != 0 {
         let mut packet = frame.packet;
         match packet.bth.opcode.operation().is_atomic() {
