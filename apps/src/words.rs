@@ -2,9 +2,10 @@
 //! of a word and of half of one, READs, several at once. Nothing is built on them; this is what an oracle
 //! needs that judges whatever lies between clients and words.
 //!
-//! A client begins with an addition of nothing to each word, twice, with [`Work::settle`] between, so that a
-//! switch that decides atomics may learn the words. Then it works in turns: up to [`Work::depth`] operations
-//! are posted, some of them in one list, and the next ones when some have completed.
+//! A client begins with an addition of nothing to each word, [`Work::begins`] times, with [`Work::settle`]
+//! behind each, so that a switch that decides atomics may learn the words. Then it works in turns: up to
+//! [`Work::depth`] operations are posted, some of them in one list, and the next ones when some have
+//! completed.
 //!
 //! What the oracle is told, with the number of the word as the object, above it the home's epoch: `cas`
 //! [compare, swap] → [was]; `add` [more] → [was]; `read` [] → [value]; `write` [value] → []; `write-low`
@@ -91,7 +92,9 @@ pub struct Work {
     pub values: u64,
     /// Operations at once.
     pub depth: u32,
-    /// How long it waits after each round of the beginning, and at times later.
+    /// Rounds of the beginning.
+    pub begins: u32,
+    /// How long it waits after each of them, and at times later.
     pub settle: Duration,
     /// Of a hundred operations, those that replace half a word.
     pub halves: u64,
@@ -243,7 +246,7 @@ pub async fn work(rdma: &Rdma, name: &str, work: &Work) -> Result<(), Error> {
     let depth = work.depth.clamp(1, DEPTH_MAX);
     let (mut client, _line) = client(rdma, name, &work.connect).await?;
     let words = u64::from(work.words).min(client.home.len / 8).max(1);
-    for _ in 0..2 {
+    for _ in 0..work.begins {
         for word in 0..words {
             client.alone(word, Ask::Add(0)).await?;
         }

@@ -77,13 +77,21 @@ fn make(rng: &mut fastrand::Rng, hosts: u32, _: Option<&str>) -> Made {
     let serve = move |rdma: Rdma| async move { words::serve(&rdma, "words", words, &connect).await };
     let mut programs = vec![Start::new("home", SERVER, serve).serving()];
     let halves = if rng.u32(0..3) == 0 { 3 } else { 0 };
-    for n in 0..rng.u32(2..=5) {
+    // In some seeds all work, and much, before and while the words may be learned: no word is at rest then.
+    let early = rng.u32(0..5) < 2;
+    let (begins, settle) = match early {
+        true => (1, Duration::from_us(rng.u64(9_600..=10_000))),
+        false => (2, LIFE + Duration::from_ms(1)),
+    };
+    let (operations, depth) = if early { (60..=120, 2..=5) } else { (20..=60, 1..=5) };
+    for n in 0..rng.u32(if early { 4..=6 } else { 2..=5 }) {
         let work = words::Work {
-            operations: rng.u32(20..=60),
+            operations: rng.u32(operations.clone()),
             words,
             values: rng.u64(2..=4),
-            depth: rng.u32(1..=5),
-            settle: LIFE + Duration::from_ms(1),
+            depth: rng.u32(depth.clone()),
+            begins,
+            settle,
             halves,
             connect,
         };

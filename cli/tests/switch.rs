@@ -164,7 +164,12 @@ fn a_swarm_of_words_behind_a_switch_finds_nothing_and_says_what_happened() {
 
 #[test]
 fn each_mistake_of_the_program_is_found() {
-    for (bug, seeds) in [("icrc-unchecked", 1000), ("restart-forgets", 3000), ("converted-twice", 20)] {
+    for (bug, seeds) in [
+        ("icrc-unchecked", 1000),
+        ("restart-forgets", 3000),
+        ("converted-twice", 20),
+        ("learned-beside-atomics", 3000),
+    ] {
         let (said, well) =
             adverb(&["swarm", "--switch", "--seeds", &seeds.to_string(), "--failures", "1", "--bug", bug]);
         assert!(!well && said.contains("explains their answers"), "{bug}: {said}");

@@ -1,6 +1,6 @@
 //! A client of a swarm: it puts and gets values of a few keys at random, forgets what it knew at times,
-//! connects anew when its connection has failed, and looks along all chains in the end. And one that does what
-//! it is told, step by step.
+//! connects anew when its connection has failed, and looks along all chains in the end. And one that does
+//! what it is told, step by step.
 
 use super::{Bug, ChainError, Client};
 use adverb_rdma::{Connect, Duration, Error, Rdma};

@@ -1,5 +1,5 @@
-//! The draft's own rules for chains, as its sections say them and no better: what `steer` in the mode `"paper"`
-//! is. It is for the simulator only, where it shows what the rules of [`steer`](super) are for.
+//! The draft's own rules for chains, as its sections say them and no better: what `steer` in the mode
+//! `"paper"` is. It is for the simulator only, where it shows what the rules of [`steer`](super) are for.
 //!
 //! - A WRITE of an entry says which key its queue pair is at, and which entry is to be linked.
 //! - A compare and swap is of the key that its queue pair has written last, and goes to that key's tail, if
