@@ -66,6 +66,7 @@ fn programs(rng: &mut fastrand::Rng, bug: Option<&str>) -> Vec<ProgramConfig> {
             ring: [1, 3, 16][rng.usize(0..3)],
             resend: Duration::from_us(100),
             tries: 2,
+            proof: Duration::from_us([100, 1_000, 10_000][rng.usize(0..3)]),
         });
     }
     vec![ProgramConfig::CasToWrite(config)]

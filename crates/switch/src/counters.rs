@@ -78,6 +78,8 @@ counters! {
     WordsFull = "words_full",
     /// Requests that went to the server on another client's connection.
     Moved = "moved",
+    /// Queue pairs that the server was asked to answer, before a request of theirs goes on another one.
+    Proofs = "proofs",
     /// Queue pairs whose numbers were shifted.
     Shifted = "shifted",
     /// NAKs that a carrier's clients got for one of the server's.

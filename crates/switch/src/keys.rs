@@ -47,6 +47,7 @@ pub struct CasKeys {
     ring: Option<usize>,
     resend_us: Option<u64>,
     tries: Option<u32>,
+    proof_us: Option<u64>,
     rkey: Option<u32>,
     va: Option<u64>,
     len: Option<u64>,
@@ -182,15 +183,19 @@ impl CasKeys {
             ring: self.ring.unwrap_or(usual.ring),
             resend: self.resend_us.map_or(usual.resend, Duration::from_us),
             tries: self.tries.unwrap_or(usual.tries),
+            proof: self.proof_us.map_or(usual.proof, Duration::from_us),
         };
-        let of_carriers =
-            self.carriers.or(self.ring).is_some() || self.resend_us.is_some() || self.tries.is_some();
+        let of_carriers = self.carriers.or(self.ring).is_some()
+            || self.resend_us.or(self.proof_us).is_some()
+            || self.tries.is_some();
         let mode = self.mode.as_deref().unwrap_or("in-place");
         if self.clients.is_some() && mode != "paper" {
             return Err("clients goes with mode = \"paper\"".to_owned());
         }
         if of_carriers && mode != "multiplex" {
-            return Err("carriers, ring, resend-us and tries go with mode = \"multiplex\"".to_owned());
+            return Err(
+                "carriers, ring, resend-us, tries and proof-us go with mode = \"multiplex\"".to_owned()
+            );
         }
         match mode {
             "in-place" => Ok(ProgramConfig::CasToWrite(cas)),

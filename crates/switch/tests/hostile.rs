@@ -34,7 +34,8 @@ fn switch(mode: u64) -> Switch {
         ..CasConfig::new(gid(SERVER))
     };
     let every = |n| Mark::new(MarkConfig { every: NonZeroU32::new(n), above: None });
-    let carry = CarryConfig { carriers: 2, ring: 2, resend: Duration::from_us(8), tries: 2 };
+    let (resend, proof) = (Duration::from_us(8), Duration::from_us(20));
+    let carry = CarryConfig { carriers: 2, ring: 2, resend, tries: 2, proof };
     let steer = SteerConfig {
         keys_max: 2,
         entries_max: 16,

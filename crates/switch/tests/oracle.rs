@@ -380,7 +380,8 @@ fn carried_words_are_linearizable_under_faults() {
         |config| config.carry = Some(carriers(2, 3)),
     ];
     fn carriers(carriers: usize, ring: usize) -> CarryConfig {
-        CarryConfig { carriers, ring, resend: Duration::from_us(60), tries: 3 }
+        let (resend, proof) = (Duration::from_us(60), Duration::from_us(200));
+        CarryConfig { carriers, ring, resend, tries: 3, proof }
     }
     let mut all = Vec::new();
     for seed in seeds(150) {

@@ -632,6 +632,80 @@ fn a_client_that_has_gone_leaves_its_carrier_to_others() {
     assert_eq!((b.dropped(Drop::NoRoute), b.dropped(Drop::AckUnseen)), (1, 1));
 }
 
+/// A compare and swap of the third host's, whose queue pair at the server is another one.
+fn other_swaps(b: &mut Bench, psn: u32, compare: u64, swap: u64) -> Out {
+    let mut packet = b.packet(3, 2, Operation::CompareSwap, psn);
+    packet.bth.dest_qp = QpNumber::new(SERVER_QPN + 1);
+    packet.atomic = AtomicEth { va: VA, rkey: RKEY, swap_add: swap, compare };
+    b.send(OTHER, &packet, &[])
+}
+
+/// The server answers that queue pair.
+fn other_is_answered(b: &mut Bench, operation: Operation, psn: u32, msn: u32, original: u64) -> Out {
+    let mut packet = b.packet(2, 3, operation, psn);
+    packet.aeth = Aeth { syndrome: Syndrome::default(), msn };
+    packet.atomic_original = original;
+    b.send(SERVER, &packet, &[])
+}
+
+/// What goes to the server: queue pair, number and bytes of each WRITE.
+fn writes(out: &Out) -> Vec<(u32, u32, usize)> {
+    let to_server = out.iter().filter(|o| o.0 == SERVER && operation(&o.1) == Operation::WriteOnly);
+    to_server.map(|o| (o.1.bth.dest_qp.get(), o.1.bth.psn.get(), o.2.len())).collect()
+}
+
+/// A server that destroys a queue pair keeps its client out: what that asks for is carried under another
+/// client's rights only as long as the server has lately answered its own queue pair.
+#[test]
+fn what_a_destroyed_queue_pairs_client_asks_for_is_not_carried() {
+    let proof = Duration::from_ms(10);
+    for is_destroyed in [false, true] {
+        let carry = Some(CarryConfig { carriers: 1, proof, ..CarryConfig::default() });
+        let mut b = Bench::cas(true, |config| config.carry = carry);
+        b.known(5);
+        assert_eq!(writes(&b.compare_swap(102, 5, 6)), [(SERVER_QPN, 102, 8)], "its client's own");
+        assert_eq!(b.ack(102, 43).len(), 1);
+        // The other one's first goes to the server as it is: the answer says that the key is accepted.
+        assert_eq!(operation(&other_swaps(&mut b, 500, 0, 1)[0].1), Operation::CompareSwap);
+        assert_eq!(other_is_answered(&mut b, Operation::AtomicAcknowledge, 500, 1, 6).len(), 1);
+        assert_eq!(writes(&other_swaps(&mut b, 501, 6, 7)), [(SERVER_QPN, 103, 8)], "carried");
+        let out = b.ack(103, 44);
+        assert_eq!((out.len(), out[0].0, operation(&out[0].1)), (1, OTHER, Operation::AtomicAcknowledge));
+        b.now += proof;
+        // For long nothing has come for the other one's own queue pair: the server is asked.
+        assert_eq!(writes(&other_swaps(&mut b, 502, 7, 8)), [(SERVER_QPN + 1, 501, 0)]);
+        assert_eq!((b.get(Counter::Proofs), b.get(Counter::Moved)), (1, 1));
+        if is_destroyed {
+            // No answer: it is asked again, and rests when its client does.
+            for round in 1..4 {
+                for _ in 0..20 {
+                    b.now += Duration::from_us(500);
+                    b.switch.on_timer(b.now);
+                    assert!(writes(&b.drain()).iter().all(|write| *write == (SERVER_QPN + 1, 501, 0)));
+                }
+                assert_eq!((b.dropped(Drop::HoldTime), b.switch.next_deadline()), (round, None));
+                assert_eq!(writes(&other_swaps(&mut b, 502, 7, 8)), [(SERVER_QPN + 1, 501, 0)]);
+            }
+            assert_eq!(b.get(Counter::Resent), 3 * 5);
+            assert_eq!((b.get(Counter::Proofs), b.get(Counter::Moved)), (1, 1));
+            // The word is what it was, and others go on.
+            assert_eq!(b.compare_swap(103, 7, 9)[0].2, 9u64.to_le_bytes());
+            assert_eq!(b.ack(104, 45)[0].1.atomic_original, 7);
+            continue;
+        }
+        let out = other_is_answered(&mut b, Operation::Acknowledge, 501, 2, 0);
+        assert_eq!((out.len(), writes(&out)), (1, vec![(SERVER_QPN, 104, 8)]), "carried again");
+        let answered = b.ack(104, 45);
+        assert_eq!((answered[0].0, answered[0].1.atomic_original, answered[0].1.aeth.msn), (OTHER, 7, 3));
+        // Its own next request has the numbers that the server counts.
+        let mut packet = b.packet(3, 2, Operation::SendOnly, 503);
+        packet.bth.dest_qp = QpNumber::new(SERVER_QPN + 1);
+        assert_eq!(b.send(OTHER, &packet, &[])[0].1.bth.psn, Psn::new(502));
+        let answer = other_is_answered(&mut b, Operation::Acknowledge, 502, 3, 0);
+        assert_eq!((answer[0].1.bth.psn, answer[0].1.aeth.msn), (Psn::new(503), 4));
+    }
+}
+
 #[test]
 fn announced_connections_need_no_guess() {
     let mut b = Bench::cas(true, |_| {});

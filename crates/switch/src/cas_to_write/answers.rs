@@ -41,6 +41,7 @@ impl CasToWrite {
             Whose::Nobody if self.config.mistake == Some(Mistake::Forgetful) => return ctx.pass_on(frame),
             Whose::Nobody => return ctx.drop(&packet, Drop::AckUnseen),
         };
+        self.proves(ctx.now, at, &packet);
         let Some(frame) = self.own_answer(ctx, at, frame) else { return };
         let packet = frame.packet;
         let connection = self.connections.get_mut(at);

@@ -43,11 +43,15 @@ pub struct CarryConfig {
     pub resend: Duration,
     /// After so many times the carrier has failed.
     pub tries: u32,
+    /// A client's requests are carried for so long after its own queue pair was answered; then the server is
+    /// asked for an answer first.
+    pub proof: Duration,
 }
 
 impl Default for CarryConfig {
     fn default() -> Self {
-        CarryConfig { carriers: 4, ring: RING_MAX, resend: Duration::from_us(500), tries: 4 }
+        let (resend, proof) = (Duration::from_us(500), Duration::from_ms(10));
+        CarryConfig { carriers: 4, ring: RING_MAX, resend, tries: 4, proof }
     }
 }
 
@@ -63,6 +67,8 @@ impl CarryConfig {
             () if !(1..=CARRIERS_MAX).contains(&self.carriers) => Err("carriers: 1 to 64"),
             () if !(1..=RING_MAX).contains(&self.ring) => Err("ring: 1 to 128"),
             () if self.resend == Duration::ZERO || self.tries == 0 => Err("resend-us and tries are above 0"),
+            // Else no answer would come in time.
+            () if self.proof < self.resend => Err("proof-us: resend-us at least"),
             () => Ok(()),
         }
     }
@@ -71,6 +77,8 @@ impl CarryConfig {
 /// A request that a carrier has under way.
 #[derive(Clone, Debug)]
 pub struct Carried {
+    /// It is the switch's own question whether the server still has the queue pair.
+    pub(super) is_proof: bool,
     /// Whose, and under which number of its own; nobody's, if that connection is not followed any more.
     pub of: Option<u32>,
     pub(super) psn: Psn,
@@ -141,12 +149,22 @@ impl CasToWrite {
         Ok(())
     }
 
-    /// Whether a request of a connection may go on a carrier now.
-    pub(super) fn carried_turn(&mut self, ctx: &mut Context<'_>, at: u32, carrier: u32) -> Result<(), u64> {
+    /// Whether a request of a connection, for a word, may go on a carrier now.
+    pub(super) fn carried_turn(
+        &mut self,
+        ctx: &mut Context<'_>,
+        (at, carrier): (u32, u32),
+        word: u32,
+        request: &Frame,
+    ) -> Result<(), u64> {
         let (config, hold) = (self.config.carry, self.config.hold);
         let overtakes = self.config.mistake == Some(Mistake::Overtakes);
         if !self.connections.get(at).lane.own_is_over() && !overtakes {
             return Err(lane_key(at));
+        }
+        if at != carrier && !self.is_proved(ctx.now, at) {
+            self.ask_for_proof(ctx, at, word, request);
+            return Err(carrier_key(at));
         }
         let lane = &mut self.connections.get_mut(carrier).lane;
         if !lane.own_is_over() || lane.claimed(ctx.now, hold) == Some(Side::Own) {
@@ -227,7 +245,9 @@ impl CasToWrite {
             (connection.lane.sent, connection.lane.tries) = (ctx.now, 0);
         }
         let kept = frame.clone();
-        connection.lane.ring.push_back(Carried { of: Some(at), psn, out, word, va, value, frame: kept });
+        let is_proof = false;
+        let carried = Carried { is_proof, of: Some(at), psn, out, word, va, value, frame: kept };
+        connection.lane.ring.push_back(carried);
         if at != carrier {
             ctx.count(Counter::Moved);
         }
@@ -306,8 +326,11 @@ impl CasToWrite {
         if !done.is_empty() {
             (lane.sent, lane.tries) = (ctx.now, 0);
         }
-        for carried in done {
+        for carried in done.into_iter().filter(|carried| !carried.is_proof) {
             self.is_executed(ctx, carrier, &carried, frame);
+        }
+        if self.connections.get(carrier).lane.ring.is_empty() {
+            self.provers.retain(|other| *other != carrier);
         }
         self.freed.push_back(carrier_key(carrier));
         match nak {
@@ -429,6 +452,8 @@ impl CasToWrite {
         }
         connection.lane.closed = true;
         connection.lane.orphan = true;
+        connection.lane.ring.retain(|carried| !carried.is_proof);
+        self.provers.retain(|prover| *prover != at);
         if !connection.lane.ring.is_empty() {
             return true;
         }
@@ -471,7 +496,7 @@ impl CasToWrite {
 
     /// Asserts what must hold of carriers between two frames.
     pub(super) fn check_carriers(&self) {
-        for carrier in &self.carriers {
+        for carrier in &self.tended() {
             let lane = &self.connections.get(*carrier).lane;
             assert!(lane.ring.len() <= RING_MAX);
             for (first, second) in lane.ring.iter().zip(lane.ring.iter().skip(1)) {
@@ -479,6 +504,7 @@ impl CasToWrite {
             }
         }
         for (at, connection) in self.connections.all() {
+            assert!(connection.lane.ring.is_empty() || self.is_tended(at), "nobody tends what is carried");
             let of = |carrier: &u32| {
                 let ring = &self.connections.get(*carrier).lane.ring;
                 ring.iter().filter(|carried| carried.of == Some(at)).count()

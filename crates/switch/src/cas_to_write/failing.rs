@@ -45,7 +45,7 @@ impl CasToWrite {
     /// Sends again what was not acknowledged in time; gives what a failed carrier has to another one.
     pub(super) fn tend_carriers(&mut self, ctx: &mut Context<'_>) {
         let Some(config) = self.config.carry else { return };
-        for carrier in self.carriers.clone() {
+        for carrier in self.tended() {
             if self.carrier_due(carrier).is_none_or(|at| at > ctx.now) {
                 continue;
             }
@@ -67,6 +67,8 @@ impl CasToWrite {
         let lane = &self.connections.get(carrier).lane;
         let wait = match lane.tries < config.tries {
             true => config.resend,
+            // It is asked again when its client is heard again.
+            false if lane.ring.iter().all(|carried| carried.is_proof) => return None,
             // What it has sent must have left the path.
             false => self.config.flight.max(config.resend),
         };
@@ -75,7 +77,7 @@ impl CasToWrite {
 
     /// When something is due for some carrier.
     pub(super) fn carriers_due(&self) -> Option<Instant> {
-        self.carriers.iter().filter_map(|carrier| self.carrier_due(*carrier)).min()
+        self.tended().into_iter().filter_map(|carrier| self.carrier_due(carrier)).min()
     }
 
     /// Gives what a failed carrier has under way to others. What finds no room there now waits for the next
@@ -84,7 +86,7 @@ impl CasToWrite {
         let Some(config) = self.config.carry else { return };
         let lane = &mut self.connections.get_mut(carrier).lane;
         lane.sent = ctx.now;
-        let mut left: Vec<Carried> = lane.ring.drain(..).collect();
+        let mut left: Vec<Carried> = lane.ring.drain(..).filter(|carried| !carried.is_proof).collect();
         // A word's last value goes with the first request for it.
         for at in 0..left.len() {
             let word = left[at].word;

@@ -67,6 +67,8 @@ pub struct Lane {
     pub orphan: bool,
     /// A request of its client was lost with a carrier: nothing behind it may go on.
     pub broken: bool,
+    /// When the server has answered this queue pair last, which it does not once it has destroyed it.
+    pub proved: Option<Instant>,
 }
 
 impl Lane {
@@ -90,6 +92,7 @@ impl Lane {
             shifted: false,
             orphan: false,
             broken: false,
+            proved: None,
         }
     }
 

@@ -30,6 +30,7 @@ pub mod connection;
 mod failing;
 mod hold;
 pub mod lane;
+mod proof;
 mod repeats;
 mod requests;
 mod stores;
@@ -243,6 +244,8 @@ pub struct CasToWrite {
     quiet_until: Instant,
     /// Connections that carry others' atomics, too.
     carriers: Vec<u32>,
+    /// Connections that are none of these, and whose queue pair the server is to prove alive.
+    provers: Vec<u32>,
     /// Queue pairs whose packets are dropped, since their numbers were shifted by who is not there any more.
     shifted: BTreeSet<([u8; 16], u32)>,
     /// The port that the server is at.
@@ -280,6 +283,7 @@ impl CasToWrite {
             freed: VecDeque::new(),
             refused: Vec::new(),
             carriers: Vec::new(),
+            provers: Vec::new(),
             shifted: BTreeSet::new(),
             server_port: PortId::default(),
             config,
@@ -365,7 +369,8 @@ impl CasToWrite {
 
     /// Digests of what it remembers, by name.
     pub fn digests(&self) -> Vec<(&'static str, u64)> {
-        let rows = (&self.waiting, self.held, &self.freed, &self.refused, &self.carriers, &self.shifted);
+        let carriers = (&self.carriers, &self.provers, &self.shifted);
+        let rows = (&self.waiting, self.held, &self.freed, &self.refused, carriers);
         vec![
             ("words", digest(&self.words.all().collect::<Vec<_>>())),
             ("connections", digest(&self.connections.all().collect::<Vec<_>>())),
@@ -376,9 +381,11 @@ impl CasToWrite {
     /// What it needs of hardware.
     pub fn needs(&self, needs: &mut Needs) {
         let connections = self.config.connections_max;
+        // Sequence numbers, the other end's number, message numbers, keys; with carriers, when the server has
+        // answered last, and its question that is under way.
+        let width = if self.config.carry.is_some() { 512 } else { 448 };
         needs.registers.extend([
-            // Sequence numbers, the other end's number, message numbers, keys.
-            Shape { name: "connections", width: 448, entries: connections, stage: 1 },
+            Shape { name: "connections", width, entries: connections, stage: 1 },
             self.words.shape(),
             // Operands, original, numbers and flags of the last requests of each connection.
             Shape { name: "results", width: 384, entries: connections * connection::RESULTS, stage: 3 },
@@ -445,6 +452,7 @@ impl CasToWrite {
         gone.into_iter().for_each(|at| self.forget_connection(ctx, at));
         self.shifted.retain(|(client, _)| !is_server && *client != address.0);
         if is_server {
+            self.provers.clear();
             let orphans = std::mem::take(&mut self.carriers);
             for at in orphans {
                 self.connections.remove(at);

@@ -335,7 +335,7 @@ impl CasToWrite {
         let in_vain = way == Way::Overdue && is_native_in_vain(word, kind, since);
         let carrier = carrier.filter(|_| kind != Kind::Native);
         let turn = match carrier {
-            Some(carrier) => self.carried_turn(ctx, at, carrier),
+            Some(carrier) => self.carried_turn(ctx, (at, carrier), word_at, &frame),
             None => self.own_turn(ctx.now, at),
         };
         if let Err(busy) = turn {
@@ -484,7 +484,7 @@ pub(super) fn outcome(packet: &Packet, value: u64) -> Kind {
 }
 
 /// The WRITE that an atomic goes on as. It asks for an acknowledgement, which an atomic need not.
-fn as_write(was: &Packet, len: u32) -> Packet {
+pub(super) fn as_write(was: &Packet, len: u32) -> Packet {
     let mut packet = *was;
     packet.bth.opcode = Opcode::new(Service::Rc, Operation::WriteOnly);
     packet.bth.ack_req = true;
