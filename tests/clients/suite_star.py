@@ -410,7 +410,7 @@ def all_stacks(options):
 def paused(room):
     """A client that is stopped for longer than its packets live, again and again, and continued each time before anybody's
     patience ends: it goes on, and what it had under way comes too late and changes nothing."""
-    hub = a_hub(room, (("paused", CLIENT), ("other", CLIENT), ("plain", ())), (*UDP, "--loss", "0.02", "--seed", "7"))
+    hub = a_hub(room, (("paused", CLIENT), ("other", CLIENT), ("plain", ())), (*UDP, "--loss", "0.05", "--seed", "7"))
     for _ in range(10):
         hub.peers["paused"].kill(signal.SIGSTOP)
         end = time.monotonic() + 5 * LIFETIME_S
