@@ -409,14 +409,28 @@ def all_stacks(options):
 
 def paused(room):
     """A client that is stopped for longer than its packets live, again and again, and continued each time before anybody's
-    patience ends: it goes on, and what it had under way comes too late and changes nothing."""
-    hub = a_hub(room, (("paused", CLIENT), ("other", CLIENT), ("plain", ())), (*UDP, "--loss", "0.05", "--seed", "7"))
-    for _ in range(10):
-        hub.peers["paused"].kill(signal.SIGSTOP)
-        end = time.monotonic() + 5 * LIFETIME_S
-        room.wait_until("time that passes for a stopped client", lambda: time.monotonic() >= end)
-        hub.peers["paused"].kill(signal.SIGCONT)
-        hub.go_on(100, ["paused", "other"])
+    patience ends: it goes on, and what it had under way comes too late and changes nothing. On a busy host it may be this
+    that has no processor, and continues the client too late: a connection that ends of that is tried again."""
+    for again in range(TRIES):
+        hub = a_hub(room, (("paused", CLIENT), ("other", CLIENT), ("plain", ())), (*UDP, "--loss", "0.05", "--seed", "7"))
+        longest = 0
+        try:
+            for _ in range(10):
+                begun = time.monotonic()
+                hub.peers["paused"].kill(signal.SIGSTOP)
+                end = begun + 5 * LIFETIME_S
+                room.wait_until("time that passes for a stopped client", lambda: time.monotonic() >= end)
+                hub.peers["paused"].kill(signal.SIGCONT)
+                longest = max(longest, time.monotonic() - begun)
+                hub.go_on(100, ["paused", "other"])
+            break
+        except Fail:
+            if longest < CONFIGURED_S / 2 or again == TRIES - 1:
+                raise
+            room.note(f"a pause took {longest:.2f} s, try {again + 2}")
+            for proc in (hub.proc, *hub.peers.values()):
+                proc.kill()
+                room.wait_exit(proc)
     values = hub.end(list(hub.peers))
     if not values["star_drop_expired"]:
         raise Fail("no packet came too late")
