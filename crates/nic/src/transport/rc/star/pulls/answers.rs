@@ -86,7 +86,8 @@ fn land(
         return false;
     };
     let k = psn.since(pull.first) as u32;
-    let plain = pull.packet(k, k + 1 == pull.packets);
+    // Of one that was stopped in its middle the last packet does not come.
+    let plain = pull.packet(k, pull.refusal.is_none() && k + 1 == pull.packets);
     match receive::accept(qp, nic, now, &plain, payload) {
         Ok(_) => {
             star.peer.pulls.una = psn.next();
