@@ -453,10 +453,7 @@ impl CasToWrite {
         self.shifted.retain(|(client, _)| !is_server && *client != address.0);
         if is_server {
             self.provers.clear();
-            let orphans = std::mem::take(&mut self.carriers);
-            for at in orphans {
-                self.connections.remove(at);
-            }
+            std::mem::take(&mut self.carriers).into_iter().for_each(|at| drop(self.connections.remove(at)));
             self.words.clear();
             self.refused.clear();
             self.freed.clear();
@@ -554,11 +551,7 @@ impl CasToWrite {
         let mut natives = vec![0; self.config.words_max];
         for (at, connection) in self.connections.all() {
             held += connection.held.len();
-            assert_eq!(
-                connection.held.is_empty(),
-                !self.waiting.contains(&at),
-                "who waits stands in the row"
-            );
+            assert_ne!(connection.held.is_empty(), self.waiting.contains(&at), "who waits stands in the row");
             assert!(
                 connection.entries.len() <= connection::RESULTS && connection.held.len() <= connection::HELD
             );
