@@ -459,7 +459,7 @@ static void others(void)
 	EQUALS(info->ai_port_space, RDMA_PS_TCP);
 	EQUALS(info->ai_dst_len, sizeof(struct sockaddr_in));
 	rdma_freeaddrinfo(info);
-	FAILS(rsocket(AF_INET, SOCK_DGRAM, 0), EOPNOTSUPP);
+	FAILS(rsocket(AF_INET, SOCK_RAW, 0), EOPNOTSUPP);
 }
 
 int main(int argc, char **argv)

@@ -54,7 +54,8 @@ impl Deciding {
     const ALL: [Deciding; 4] = [Deciding::InPlace, Deciding::Carriers, Deciding::Draft, Deciding::Steers];
 
     fn program(self, config: CasConfig) -> ProgramConfig {
-        let carry = CarryConfig { carriers: 2, ring: 2, resend: Duration::from_us(8), tries: 2 };
+        let (resend, proof) = (Duration::from_us(8), Duration::from_us(20));
+        let carry = CarryConfig { carriers: 2, ring: 2, resend, tries: 2, proof };
         match self {
             Deciding::InPlace => ProgramConfig::CasToWrite(config),
             Deciding::Carriers => ProgramConfig::CasToWrite(CasConfig { carry: Some(carry), ..config }),
