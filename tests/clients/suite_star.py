@@ -407,12 +407,12 @@ def all_stacks(options):
     return run
 
 
-def paused(room):
+def paused(room, loss="0.02"):
     """A client that is stopped for longer than its packets live, again and again, and continued each time before anybody's
     patience ends: it goes on, and what it had under way comes too late and changes nothing. On a busy host it may be this
     that has no processor, and continues the client too late: a connection that ends of that is tried again."""
     for again in range(TRIES):
-        hub = a_hub(room, (("paused", CLIENT), ("other", CLIENT), ("plain", ())), (*UDP, "--loss", "0.05", "--seed", "7"))
+        hub = a_hub(room, (("paused", CLIENT), ("other", CLIENT), ("plain", ())), (*UDP, "--loss", loss, "--seed", "7"))
         longest = 0
         try:
             for _ in range(10):
@@ -477,6 +477,7 @@ def cases():
     yield Case("star/all-stacks-at-once", all_stacks(UDP), 60)
     yield Case("star/all-stacks-at-once-faulty", all_stacks((*UDP, *LOSS)), 120)
     yield Case("star/paused-client", paused, 120)
+    yield Case("star/paused-client-lossy", lambda room: paused(room, "0.05"), 120, long=True)
     for name, role in (("client", CLIENT), ("server", SERVER)):
         yield Case(f"star/stopped-{name}", silenced(signal.SIGSTOP, role), 60)
         yield Case(f"star/killed-{name}", silenced(signal.SIGKILL, role), 60)
