@@ -205,6 +205,7 @@ pub fn holes(arguments: &Holes) -> Result<ExitCode, Error> {
 mod tests {
     use super::*;
     use adverb_switch::{Mistake, ProgramConfig};
+    use adverb_wire::Duration;
 
     /// Where nothing is lost, one request of each client is outstanding and releases are compare and swaps,
     /// the draft's scheme converts what it knows, moves it, and the oracle finds nothing.
@@ -246,6 +247,8 @@ mod tests {
         for program in plan.config.programs.iter_mut().flat_map(|of| &mut of.programs) {
             let ProgramConfig::CasToWrite(config) = program else { continue };
             config.mistake = mistake;
+            // Nobody is asked about the client's queue pair, so that its own requests alone are in the way.
+            config.carry.iter_mut().for_each(|carry| carry.proof = Duration::from_ms(1000));
         }
         let made = cast::make(plan.cast.as_ref().unwrap()).unwrap();
         let mut sim = plan.fabric().unwrap();

@@ -71,7 +71,7 @@ fn a_run_prints_and_writes_the_same_whatever_the_jobs() {
         let said = text(&output.stdout);
         assert!(output.status.success() && output.stderr.is_empty(), "{said}{}", text(&output.stderr));
         assert!(
-            said.contains("IRN without PFC / RoCE with PFC: 0.9 to 1.1; the paper: about the same"),
+            said.contains("IRN without PFC / RoCE with PFC: 0.9 to 1.3; the paper: about the same"),
             "{said}"
         );
         assert!(said.contains("1 seed, so no interval and no verdict; 900 flows, 0 unfinished"), "{said}");

@@ -70,11 +70,12 @@ fn said(output: &Output) -> String {
     text(&output.stdout)
 }
 
-/// The number before these words.
+/// The number before these words; 0 for one below it, such as a heap's that has shrunk.
 fn number(said: &str, words: &str) -> u64 {
     let before = said.split(words).next().filter(|before| before.len() < said.len());
     let word = before.and_then(|before| before.split_whitespace().last());
-    word.and_then(|word| word.parse().ok()).unwrap_or_else(|| panic!("no number before {words:?}: {said}"))
+    let number = word.and_then(|word| word.parse::<i64>().ok());
+    number.unwrap_or_else(|| panic!("no number before {words:?}: {said}")).max(0) as u64
 }
 
 #[test]

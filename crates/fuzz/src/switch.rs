@@ -393,13 +393,33 @@ const SERVE: Act = Act::Serve(false);
 const BEGUN: [Act; 5] = [cas(1, 5, 0, [0, 1]), SERVE, Act::Wait(LONG), cas(1, 6, 0, [1, 2]), SERVE];
 
 /// What is said behind that.
-const CONVERSATIONS: [(&str, &[Act]); 13] = [
+const CONVERSATIONS: [(&str, &[Act]); 14] = [
     ("granted-and-refused", &[cas(1, 7, 0, [2, 3]), cas(1, 8, 0, [2, 4]), SERVE]),
     ("adds", &[add(1, 7, 0, 5), SERVE, add(1, 8, 1, 5), SERVE, add(1, 9, 1, 5), SERVE]),
     ("stores", &[store(1, 7, 0, 9), SERVE, cas(1, 8, 0, [9, 1]), SERVE]),
     ("one-answer", &[cas(1, 7, 0, [2, 3]), cas(1, 8, 0, [3, 4]), cas(1, 9, 0, [4, 5]), Act::Serve(true)]),
     ("again", &[cas(1, 7, 0, [2, 3]), Act::Lose, cas(1, 7, 0, [2, 3]), SERVE, cas(1, 7, 0, [2, 3]), SERVE]),
     ("gap", &[cas(1, 9, 0, [2, 3]), Act::Wait(14), cas(1, 7, 0, [2, 3]), cas(1, 8, 0, [3, 4]), SERVE]),
+    // The third queue pair is carried by another; when the server has been silent it is asked about it first.
+    (
+        "asked-first",
+        &[
+            cas(2, 5, 0, [2, 3]),
+            SERVE,
+            cas(3, 5, 0, [3, 4]),
+            SERVE,
+            Act::Wait(LONG),
+            cas(1, 7, 0, [4, 5]),
+            SERVE,
+            cas(3, 6, 0, [5, 6]),
+            SERVE,
+            SERVE,
+            Act::Wait(16),
+            cas(3, 7, 0, [6, 7]),
+            SERVE,
+            SERVE,
+        ],
+    ),
     ("other-operands", &[cas(1, 7, 0, [2, 3]), cas(1, 7, 0, [2, 4]), SERVE]),
     ("refused-key", &[cas(1, 7, 0, [2, 3]), Act::Refuse, cas(1, 8, 0, [2, 3]), SERVE]),
     (
