@@ -178,12 +178,13 @@ impl CasKeys {
     /// The program of the mode that is asked for.
     fn in_mode(&self, cas: CasConfig) -> Result<ProgramConfig, String> {
         let usual = CarryConfig::default();
+        let resend = self.resend_us.map_or(usual.resend, Duration::from_us);
         let carry = CarryConfig {
             carriers: self.carriers.unwrap_or(usual.carriers),
             ring: self.ring.unwrap_or(usual.ring),
-            resend: self.resend_us.map_or(usual.resend, Duration::from_us),
+            resend,
             tries: self.tries.unwrap_or(usual.tries),
-            proof: self.proof_us.map_or(usual.proof, Duration::from_us),
+            proof: self.proof_us.map_or(usual.proof.max(resend), Duration::from_us),
         };
         let of_carriers = self.carriers.or(self.ring).is_some()
             || self.resend_us.or(self.proof_us).is_some()
