@@ -106,9 +106,17 @@ impl Tap {
 
 /// Waits for it, longer than any machine stands still.
 pub fn eventually(what: &str, done: impl Fn() -> bool) {
+    assert!(comes_about(done), "{what}");
+}
+
+/// As [`eventually`]; false if it does not.
+pub fn comes_about(done: impl Fn() -> bool) -> bool {
     let start = Instant::now();
     while !done() {
-        assert!(start.elapsed() < Duration::from_secs(20), "{what}");
+        if start.elapsed() > Duration::from_secs(20) {
+            return false;
+        }
         std::thread::yield_now();
     }
+    true
 }
