@@ -11,6 +11,7 @@ use crate::clock::now;
 use crate::error::{Error, Refusal};
 use crate::wire::{self, ALPN, Answer, Ask, Issued, Known, MAX_HELD, RegionInfo, Request, Rotation, Secret};
 use adverb_nic::one_rma::Rights;
+use adverb_os::signals::library_thread;
 use adverb_rdma::Grant;
 use adverb_tls::{ClientStream, Connector, Identity};
 use adverb_wire::one_rma::Op;
@@ -317,10 +318,11 @@ impl Session {
         self.handles.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(handle);
         let (shared, calls) = (self.shared.clone(), self.calls.clone());
         let started = |e| Error::System("starting a thread", e);
-        let builder = |name: &str| std::thread::Builder::new().name(name.to_owned());
-        threads.push(builder("adverb-renew").spawn(move || renew_leases(&calls, &shared)).map_err(started)?);
+        let renewing = library_thread("adverb-renew", move || renew_leases(&calls, &shared));
+        threads.push(renewing.map_err(started)?);
         let shared = self.shared.clone();
-        threads.push(builder("adverb-watch").spawn(move || watch_keys(watch, &shared)).map_err(started)?);
+        let watching = library_thread("adverb-watch", move || watch_keys(watch, &shared));
+        threads.push(watching.map_err(started)?);
         Ok(())
     }
 }

@@ -8,6 +8,7 @@ use crate::directory::Word;
 use crate::guess::{Found, Guess, Look, Next, Ringing, SPIN, Woken};
 use crate::hold::Keep;
 use crate::host::Shared;
+use crate::port::Port;
 use crate::rings::{ANYTHING, REQUESTS};
 use adverb_os::{clock, sys};
 use adverb_wire::Instant;
@@ -110,9 +111,7 @@ pub fn part(shared: &Shared, core: &mut Core) {
         let deadline = core.next_deadline();
         let now = core.clock.now();
         let Some(port) = &mut core.port else { return };
-        set.clear();
-        set.add(shared.member.bell().fd(), false);
-        set.add(port.udp().fd(), port.udp_waits_for_room());
+        wait_for(&mut set, shared, port, true);
         set.wait(deadline.map(|until| StdDuration::from_nanos(until.since(now).as_ns())));
         shared.member.bell().quieten();
         core.round(true);
@@ -123,6 +122,17 @@ pub fn part(shared: &Shared, core: &mut Core) {
 pub fn stop(shared: &Shared) {
     shared.state.stop.store(true, Ordering::SeqCst);
     shared.member.bell().ring();
+}
+
+/// What there is to wait for: the bell, first, and the sockets where they are asked for.
+fn wait_for(set: &mut sys::WaitSet, shared: &Shared, port: &mut Port, socket: bool) {
+    set.clear();
+    set.add(shared.member.bell().fd(), false);
+    if socket {
+        let waits_for_room = port.udp_waits_for_room();
+        set.add(port.udp().fd(), waits_for_room);
+        port.udp().group_fds().for_each(|fd| set.add(fd, false));
+    }
 }
 
 /// The progress thread.
@@ -139,13 +149,8 @@ pub fn run(shared: &Shared) {
             let next = look(shared, &mut core, now, woken, &mut load);
             core.answer_board();
             let Some(port) = core.port.as_mut() else { return };
-            set.clear();
-            set.add(shared.member.bell().fd(), false);
-            if let Next::Wait { socket: true, .. } = next {
-                let waits_for_room = port.udp_waits_for_room();
-                set.add(port.udp().fd(), waits_for_room);
-                port.udp().group_fds().for_each(|fd| set.add(fd, false));
-            }
+            let socket = matches!(next, Next::Wait { socket: true, .. });
+            wait_for(&mut set, shared, port, socket);
             (next, now)
         };
         let by_socket = woken.socket;

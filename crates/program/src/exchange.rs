@@ -9,6 +9,7 @@
 //! Each line has a thread that reads it; what peers can make this process keep is bounded.
 
 use crate::waits::{Waits, Watch, clock_ns};
+use adverb_os::signals::library_thread;
 use adverb_rdma::seam::{LineId, ListenerId, Object, Ticket, Wait};
 use adverb_rdma::{Answer, Call, Error};
 use std::collections::{BTreeMap, VecDeque};
@@ -64,8 +65,7 @@ fn system(what: &str, error: &io::Error) -> Error {
 }
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), Error> {
-    let builder = std::thread::Builder::new().name(name.to_owned());
-    builder.spawn(run).map(|_| ()).map_err(|error| system("starting a thread", &error))
+    library_thread(name, run).map(|_| ()).map_err(|error| system("starting a thread", &error))
 }
 
 fn write_frame(mut stream: &TcpStream, attributes: &[u8]) -> io::Result<()> {

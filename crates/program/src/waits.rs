@@ -10,6 +10,7 @@
 
 use adverb_nic::{CqId, Event};
 use adverb_os::say;
+use adverb_os::signals::library_thread;
 use adverb_rdma::seam::Ticket;
 use adverb_rdma::{Answer, CALLS_UNWAITED, Error, without_progress};
 use std::collections::BTreeMap;
@@ -133,7 +134,7 @@ impl Waits {
         let replaced = table.watches.insert(ticket, watch);
         if timed && !table.timer {
             let own = self.timed.clone();
-            std::thread::Builder::new().name("adverb-timer".to_owned()).spawn(move || own.run())?;
+            library_thread("adverb-timer", move || own.run())?;
             table.timer = true;
         }
         drop(table);

@@ -249,11 +249,12 @@ impl Table {
         }
     }
 
-    /// The ids of all connections.
+    /// Whether a connection is like that.
     pub fn any(&self, is: impl Fn(&Connection) -> bool) -> bool {
         self.slab.iter().any(|(_, connection)| is(connection))
     }
 
+    /// The ids of all connections.
     pub fn ids(&self) -> Vec<ConnectionId> {
         self.slab.iter().map(|(_, connection)| connection.id).collect()
     }

@@ -444,8 +444,8 @@ fn a_flood_of_requests_is_bounded_by_the_backlog() {
     cm.accept(Instant::ZERO, first, &offer(3), &[]).unwrap();
 }
 
-#[test]
-fn a_peer_that_has_begun_anew_ends_the_old_connection() {
+/// A connection that is up.
+fn connected() -> World {
     let mut world = World::new(1, 0, 0);
     listen(&mut world.cms[1], SERVICE, 0);
     connect(&mut world.cms[0], Instant::ZERO, 0x10_0001, &[42]);
@@ -455,6 +455,12 @@ fn a_peer_that_has_begun_anew_ends_the_old_connection() {
         world.collect();
         act(&mut world, &mut seen, 2);
     }
+    world
+}
+
+#[test]
+fn a_peer_that_has_begun_anew_ends_the_old_connection() {
+    let mut world = connected();
     // The peer's process is another one now, whose queue pair has the same number.
     world.cms[0] = manager(1, 1, 99);
     let now = world.now;
@@ -635,16 +641,7 @@ fn a_flood_before_a_listener_is_bounded() {
 #[test]
 fn who_ends_repeats_its_leave_for_a_moment() {
     for lost in [0, 9, 10] {
-        let mut world = World::new(1, 0, 0);
-        listen(&mut world.cms[1], SERVICE, 4);
-        connect(&mut world.cms[0], Instant::ZERO, 0x10_0001, &[42]);
-        let mut seen = [0, 0];
-        while world.last(1) != Some(&What::Established) {
-            world.step();
-            world.collect();
-            act(&mut world, &mut seen, 2);
-        }
-        let World { mut now, cms: [mut one, mut two], .. } = world;
+        let World { mut now, cms: [mut one, mut two], .. } = connected();
         let begun = now;
         one.close(now);
         let mut sent = 0;

@@ -31,17 +31,9 @@ impl Head {
     pub(super) fn source(from: SocketAddr) -> Head {
         let mut bytes = [0; HEAD_MAX];
         bytes[2..4].copy_from_slice(&from.port().to_be_bytes());
-        let len = match from.ip() {
-            IpAddr::V4(v4) => {
-                bytes[4..SOURCE_V4].copy_from_slice(&v4.octets());
-                SOURCE_V4
-            }
-            // Before the address stands its flow information, of which nobody here makes use.
-            IpAddr::V6(v6) => {
-                bytes[8..SOURCE_V6].copy_from_slice(&v6.octets());
-                SOURCE_V6
-            }
-        };
+        // Before an address of IPv6 stands its flow information, of which nobody here makes use.
+        let at = if from.is_ipv4() { 4 } else { 8 };
+        let len = put(&mut bytes, at, from.ip());
         bytes[..2].copy_from_slice(&[version(from.ip()), len as u8]);
         Head { bytes, len }
     }
@@ -51,20 +43,22 @@ impl Head {
         let mut bytes = [0; HEAD_MAX];
         bytes[..4].copy_from_slice(&TAG);
         bytes[8..12].copy_from_slice(&notice.qpn.to_be_bytes());
-        let len = match own {
-            IpAddr::V4(v4) => {
-                bytes[12..NOTICE_V4].copy_from_slice(&v4.octets());
-                NOTICE_V4
-            }
-            IpAddr::V6(v6) => {
-                bytes[12..NOTICE_V6].copy_from_slice(&v6.octets());
-                NOTICE_V6
-            }
-        };
+        let len = put(&mut bytes, 12, own);
         let op = if notice.with_data { OP_DATA } else { OP_CONTROL };
         bytes[4..7].copy_from_slice(&[version(own), op, len as u8]);
         Head { bytes, len }
     }
+}
+
+/// Writes an address from this byte on; where it ends.
+fn put(bytes: &mut [u8; HEAD_MAX], at: usize, ip: IpAddr) -> usize {
+    let octets = match ip {
+        IpAddr::V4(v4) => &v4.octets()[..],
+        IpAddr::V6(v6) => &v6.octets()[..],
+    };
+    let end = at + octets.len();
+    bytes[at..end].copy_from_slice(octets);
+    end
 }
 
 fn version(of: IpAddr) -> u8 {
