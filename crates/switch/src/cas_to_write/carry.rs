@@ -496,8 +496,8 @@ impl CasToWrite {
 
     /// Asserts what must hold of carriers between two frames.
     pub(super) fn check_carriers(&self) {
-        for carrier in &self.tended() {
-            let lane = &self.connections.get(*carrier).lane;
+        for carrier in self.tended() {
+            let lane = &self.connections.get(carrier).lane;
             assert!(lane.ring.len() <= RING_MAX);
             for (first, second) in lane.ring.iter().zip(lane.ring.iter().skip(1)) {
                 assert!(first.out.is_before(second.out), "a ring is in order");

@@ -45,7 +45,8 @@ impl CasToWrite {
     /// Sends again what was not acknowledged in time; gives what a failed carrier has to another one.
     pub(super) fn tend_carriers(&mut self, ctx: &mut Context<'_>) {
         let Some(config) = self.config.carry else { return };
-        for carrier in self.tended() {
+        let tended: Vec<u32> = self.tended().collect();
+        for carrier in tended {
             if self.carrier_due(carrier).is_none_or(|at| at > ctx.now) {
                 continue;
             }
@@ -77,7 +78,7 @@ impl CasToWrite {
 
     /// When something is due for some carrier.
     pub(super) fn carriers_due(&self) -> Option<Instant> {
-        self.tended().into_iter().filter_map(|carrier| self.carrier_due(carrier)).min()
+        self.tended().filter_map(|carrier| self.carrier_due(carrier)).min()
     }
 
     /// Gives what a failed carrier has under way to others. What finds no room there now waits for the next

@@ -59,9 +59,9 @@ impl CasToWrite {
     }
 
     /// Connections that have something under way that the switch sees to.
-    pub(super) fn tended(&self) -> Vec<u32> {
+    pub(super) fn tended(&self) -> impl Iterator<Item = u32> {
         let provers = self.provers.iter().filter(|at| !self.carriers.contains(at));
-        self.carriers.iter().chain(provers).copied().collect()
+        self.carriers.iter().chain(provers).copied()
     }
 
     /// Whether a connection is one of those.
