@@ -51,7 +51,22 @@ pub fn connect_stream(path: &Path) -> io::Result<UnixStream> {
 fn connect(socket: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     let (name, len) = address(path)?;
     // SAFETY: the address lives here and has that length.
-    check(unsafe { libc::connect(socket.as_raw_fd(), (&raw const name).cast(), len) }).map(drop)
+    uninterrupted(|| unsafe { libc::connect(socket.as_raw_fd(), (&raw const name).cast(), len) } as isize)
+        .map(drop)
+}
+
+/// Makes a call again when a signal ended it. Where a socket has a time for its calls the kernel does not do
+/// so by itself, whatever the handler asks for (signal(7)). The time begins anew.
+fn uninterrupted(mut call: impl FnMut() -> isize) -> io::Result<usize> {
+    loop {
+        match usize::try_from(call()) {
+            Ok(done) => return Ok(done),
+            Err(_) => match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::Interrupted => {}
+                error => return Err(error),
+            },
+        }
+    }
 }
 
 fn address(path: &Path) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
@@ -215,8 +230,7 @@ impl Channel {
             }
         }
         // SAFETY: the header points to bytes and controls that outlive the call.
-        let sent = unsafe { libc::sendmsg(self.fd(), &header, libc::MSG_NOSIGNAL) };
-        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        uninterrupted(|| unsafe { libc::sendmsg(self.fd(), &header, libc::MSG_NOSIGNAL) }).map(drop)
     }
 
     /// Receives one packet: its bytes in `buffer`, how many, and the descriptors that came with it. `None`
@@ -232,10 +246,7 @@ impl Channel {
         header.msg_control = control.as_mut_ptr().cast();
         header.msg_controllen = size_of_val(&control) as _;
         // SAFETY: the header points to buffers of the lengths it says, which outlive the call.
-        let len = unsafe { libc::recvmsg(self.fd(), &mut header, libc::MSG_CMSG_CLOEXEC) };
-        if len < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        let len = uninterrupted(|| unsafe { libc::recvmsg(self.fd(), &mut header, libc::MSG_CMSG_CLOEXEC) })?;
         let mut fds = Vec::new();
         // SAFETY: the kernel filled the control buffer; the CMSG functions stay inside it, and each
         // descriptor in it is now ours.
@@ -256,7 +267,7 @@ impl Channel {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "a packet that is too long"));
         }
         // A packet of no bytes is nothing that either side sends.
-        if len == 0 { Ok(None) } else { Ok(Some((len as usize, fds))) }
+        if len == 0 { Ok(None) } else { Ok(Some((len, fds))) }
     }
 
     /// Says that nothing more will come, and waits until the other end closes, as long as calls may wait.
@@ -274,9 +285,8 @@ impl Channel {
             match self.receive(&mut rest) {
                 Ok(Some(_)) => {}
                 Ok(None) => return,
-                // A call may wait for so long only, or a signal came.
+                // A call may wait for so long only.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => return,
             }
         }
@@ -305,6 +315,7 @@ impl Channel {
 mod tests {
     use super::*;
     use std::os::fd::AsFd;
+    use std::os::unix::thread::JoinHandleExt;
 
     #[test]
     fn packets_descriptors_and_names_come_through() {
@@ -335,5 +346,40 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         assert!(Channel::connect(&path, 1).is_err());
         assert!(Listener::bind(Path::new(&"x".repeat(200))).is_err());
+    }
+
+    /// Signals whose handler does nothing, one after the other, while a call waits: it goes on waiting.
+    #[test]
+    fn a_signal_ends_no_call() {
+        extern "C" fn nothing(_: libc::c_int) {}
+        // SAFETY: all zeroes is a valid `sigaction`, with a handler that does nothing.
+        unsafe {
+            let mut action: libc::sigaction = zeroed();
+            action.sa_sigaction = nothing as extern "C" fn(libc::c_int) as usize;
+            check(libc::sigaction(libc::SIGUSR2, &action, std::ptr::null_mut())).unwrap();
+        }
+        let path = std::env::temp_dir().join(format!("adverb-unix-signals-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let listener = Listener::bind(&path).unwrap();
+        let near = Channel::connect(&path, 60).unwrap();
+        let far = listener.accept().unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        let waiting = std::thread::spawn(move || {
+            // SAFETY: a call without arguments.
+            tell.send(unsafe { libc::gettid() }).unwrap();
+            near.receive(&mut [0; 8]).map(|received| received.is_some())
+        });
+        let stat = format!("/proc/self/task/{}/stat", told.recv().unwrap());
+        let sleeps = || std::fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") S "));
+        for _ in 0..20 {
+            while !sleeps() && !waiting.is_finished() {
+                std::thread::yield_now();
+            }
+            // SAFETY: the thread has not been joined.
+            unsafe { libc::pthread_kill(waiting.as_pthread_t(), libc::SIGUSR2) };
+        }
+        far.send(b"x", &[]).unwrap();
+        assert!(waiting.join().unwrap().unwrap());
+        std::fs::remove_file(&path).unwrap();
     }
 }

@@ -129,7 +129,6 @@ impl Tenant {
                     let late = self.patience_ends().is_some_and(|end| end <= now);
                     return if late { Err(Farewell::Silent) } else { Ok(()) };
                 }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => return Err(Farewell::Misbehaved),
                 Err(_) => return Err(Farewell::Gone),
             };
