@@ -92,10 +92,11 @@ class KnownSkips:
 class Results:
     """Outcomes by test. A class runs in one process; what it leaves unfinished runs again test by test."""
 
-    def __init__(self, top, tests, options=()):
+    def __init__(self, top, tests, options=(), **how):
         self.top = top
         self.tests = tests
-        self.options = options
+        # How its processes are started: options of `adverb run`, its address and environment.
+        self.how = {"options": options, **how}
         self.outcomes = {}
         # By test: its RC connections, in the order in which they were made; what each queue pair became, by the trace.
         self.connections = {}
@@ -116,7 +117,7 @@ class Results:
         try:
             # test_rdmacm finds the interface in sysfs. Its two ends are forked children of a process that has opened
             # the device, and open it afresh.
-            proc = room.adverb("tests", [PYTHON, DRIVER, self.top, DEVICE, *targets], options=self.options)
+            proc = room.adverb("tests", [PYTHON, DRIVER, self.top, DEVICE, *targets], **self.how)
             try:
                 status = room.wait_exit(proc)
                 died = f"the process died with {status}" if status != 0 else None
@@ -178,15 +179,20 @@ def total_case(results, tests, skips):
     return Case(f"pyverbs/at-least-{LEAST_OK}-ok", run, 1800)
 
 
+def expect_as_plain(results, plain, where):
+    """Each test must end as it does over plain RC; how many ended well."""
+    for test in results.tests:
+        outcome, text = results.of(test)
+        if outcome == "fail" or outcome != plain.of(test)[0]:
+            raise Fail(f"{test}: {outcome} {where}, {plain.of(test)[0]} over plain RC: {text}")
+    return sum(results.of(test)[0] == "ok" for test in results.tests)
+
+
 def irn_case(results, top, tests):
     """All tests once more, between queue pairs that recover by IRN: each must end as it does over plain RC."""
 
     def run(_room):
-        offered = Results(top, tests, IRN)
-        for test in tests:
-            outcome, text = offered.of(test)
-            if outcome == "fail" or outcome != results.of(test)[0]:
-                raise Fail(f"{test}: {outcome} where IRN is offered, {results.of(test)[0]} where it is not: {text}")
+        expect_as_plain(Results(top, tests, IRN), results, "where IRN is offered")
 
     return Case("pyverbs/irn-as-rc", run, 1800)
 
