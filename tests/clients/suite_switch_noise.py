@@ -121,7 +121,8 @@ def noise(text, seconds):
                 if proc.popen.poll() is not None:
                     raise Fail(f"{proc.label} has ended before the noise had")
                 proc.kill(15)
-            room.note(", ".join(f"{kind} {frames} frames and {rest[0]} other messages" for kind, (frames, *rest) in counts.items()))
+            sent = (f"{kind} {frames} frames and {rest[0]} other messages" for kind, (frames, *rest) in counts.items())
+            room.note(", ".join(sent))
             room.note(f"the server's frames/s {alone:.0f} alone, {beside:.0f} beside it, {after:.0f} after")
             malformed = noisy.switch.show()["messages_malformed"]
             if malformed < sum(messages for _, messages, _ in counts.values()):
