@@ -37,6 +37,7 @@ import suite_pyverbs
 import suite_pyverbs_star
 import suite_qemu
 import suite_rdmacm
+import suite_releases
 import suite_run
 import suite_star
 import suite_star_registry
@@ -52,8 +53,8 @@ import suite_xchannel
 SUITES = (suite_run, suite_facade, suite_copies, suite_observe, suite_utils, suite_perftest, suite_rdmacm,
           suite_addresses, suite_programs, suite_wheels, suite_qemu, suite_iser, suite_faults, suite_irn,
           suite_star, suite_star_registry, suite_stores, suite_switch, suite_chain, suite_switch_netns,
-          suite_switch_noise, suite_switch_packets, suite_older, suite_netns, suite_ecn, suite_memcheck, suite_xchannel,
-          suite_memcached, suite_pyverbs, suite_pyverbs_star)
+          suite_switch_noise, suite_switch_packets, suite_older, suite_netns, suite_ecn, suite_memcheck,
+          suite_xchannel, suite_memcached, suite_pyverbs, suite_pyverbs_star, suite_releases)
 
 
 def main():

@@ -1,0 +1,168 @@
+"""Programs of other releases of Debian, in roots that hold what they need and nothing of this system: `adverb run` is
+called in there, with the libraries that were built here."""
+
+import glob
+import os
+import re
+import shutil
+import subprocess
+
+from harness import ADVERB, LIBRARIES, WORK, Case, Fail, Skip, read_counters, require, require_text
+from suite_rdmacm import TCP, alive, listens
+
+# The releases, and the name that the package with librdmacm has there.
+RELEASES = {"bullseye": "librdmacm1", "bookworm": "librdmacm1", "trixie": "librdmacm1t64", "sid": "librdmacm1t64"}
+PACKAGES = ("libc6", "libgcc-s1", "libnl-3-200", "libnl-route-3-200", "libibverbs1", "ibverbs-providers",
+            "ibverbs-utils", "rdmacm-utils")
+KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
+TIMES = 3
+# What a root has of this system: it is mounted there.
+MOUNTS = 'for m in /proc /sys /dev "$2" "$3"; do mount --rbind "$m" "$1$m"; done; root=$1; shift 3; exec chroot "$root" "$@"'
+
+
+def archive():
+    """Where this system's own packages come from, as a line of sources.list begins."""
+    with open("/etc/os-release", encoding="utf-8") as f:
+        codename = re.search(r"^VERSION_CODENAME=(\S+)", f.read(), re.M)
+    shown = ask("apt-get", "indextargets", "--format", "$(RELEASE) $(COMPONENT) $(REPO_URI)", "Created-By: Packages")
+    for row in shown.splitlines():
+        release, component, uri = row.split()
+        if codename and (release, component) == (codename[1], "main") and os.path.exists(KEYS):
+            return f"deb [signed-by={KEYS}] {uri}"
+    raise Skip("this is no Debian with an archive, and the keys for it")
+
+
+def ask(*argv, **how):
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, **how)
+    if done.returncode:
+        raise Skip(f"{' '.join(argv[:3])} failed: {(done.stderr.strip().splitlines() or ['without a word'])[-1]}")
+    return done.stdout
+
+
+def packages(release, folder):
+    """Downloads the release's packages, by an apt that has no other sources and nothing of this system's state."""
+    debs = os.path.join(folder, "debs")
+    wanted = [*PACKAGES, RELEASES[release]]
+    have = glob.glob(os.path.join(debs, "*.deb"))
+    if len(have) == len(wanted):
+        return have
+    shutil.rmtree(folder, ignore_errors=True)
+    for part in ("lists/partial", "cache/archives/partial", "parts", "debs"):
+        os.makedirs(os.path.join(folder, part))
+    files = {
+        "status": "",
+        "sources.list": f"{archive()} {release} main\n",
+        "apt.conf": f'APT::Architecture "amd64"; APT::Architectures {{ "amd64"; }}; APT::Sandbox::User "root";\n'
+                    f'Acquire::Languages "none"; Dir::State::lists "{folder}/lists"; Dir::State::status "{folder}/status";\n'
+                    f'Dir::Cache "{folder}/cache"; Dir::Etc::sourcelist "{folder}/sources.list";\n'
+                    f'Dir::Etc::sourceparts "{folder}/parts"; Dir::Etc::preferencesparts "{folder}/parts";\n',
+    }
+    for name, text in files.items():
+        with open(os.path.join(folder, name), "w", encoding="utf-8") as f:
+            f.write(text)
+    env = dict(os.environ, APT_CONFIG=os.path.join(folder, "apt.conf"))
+    ask("apt-get", "update", "-qq", "--error-on=any", env=env)
+    ask("apt-get", "download", "-qq", *wanted, env=env, cwd=debs)
+    shutil.rmtree(os.path.join(folder, "lists"))
+    return glob.glob(os.path.join(debs, "*.deb"))
+
+
+def root_of(release):
+    """A root with them, and their version of rdma-core."""
+    require("apt-get", "dpkg-deb", "unshare", "chroot")
+    if os.geteuid():
+        raise Skip("chroot needs root")
+    folder = os.path.join(WORK, "releases", release)
+    debs = packages(release, folder)
+    root = os.path.join(folder, "root")
+    shutil.rmtree(root, ignore_errors=True)
+    for deb in debs:
+        ask("dpkg-deb", "-x", deb, root)
+    # Where libraries have moved below /usr, the old names are links of a package that is not taken.
+    for name in ("lib", "lib64"):
+        if not os.path.lexists(os.path.join(root, name)):
+            os.symlink("usr/" + name, os.path.join(root, name))
+    (of_verbs,) = (deb for deb in debs if os.path.basename(deb).startswith("libibverbs1_"))
+    return root, ask("dpkg-deb", "-f", of_verbs, "Version").strip()
+
+
+def version(text):
+    return tuple(int(part) for part in text.split("."))
+
+
+def refuse_newer_glibc(root):
+    """What was built here may ask for a newer glibc than the release has: that is no fault of the programs'."""
+    (libc,) = glob.glob(os.path.join(root, "lib/x86_64-linux-gnu/libc.so.6")) or [None]
+    if libc is None:
+        raise Fail(f"{root} has no glibc")
+    with open(libc, "rb") as f:
+        has = max((version(found.decode()) for found in re.findall(rb"\bGLIBC_(2\.\d+)\b", f.read())))
+    for path in (ADVERB, os.path.join(LIBRARIES, "libibverbs.so.1")):
+        needs = max(version(found) for found in re.findall(r"\bGLIBC_(2\.\d+)\b", ask("objdump", "-T", path)))
+        if needs > has:
+            raise Skip(f"{os.path.basename(path)} was built for glibc {'.'.join(map(str, needs))}, the release has "
+                       f"{'.'.join(map(str, has))}")
+
+
+class Inside:
+    """Programs in a release's root, each with the command."""
+
+    def __init__(self, room, release):
+        self.room = room
+        self.root, self.version = root_of(release)
+        refuse_newer_glibc(self.root)
+        self.built = os.path.dirname(ADVERB)
+        for folder in ("/proc", "/sys", "/dev", self.built, room.dir):
+            os.makedirs(self.root + folder, exist_ok=True)
+
+    def run(self, label, *argv):
+        counters = self.room.path(label + ".counters")
+        own = [ADVERB, "run", "--address", "127.0.0.1", "--counters", counters, "--", *argv]
+        return self.room.spawn(label, ["unshare", "--mount", "sh", "-ec", MOUNTS, "sh", self.root, self.built, self.room.dir,
+                                       *own], env={"ADVERB": f"directory={self.room.path('shared')}"})
+
+    def expect(self, *procs):
+        """Both have ended well, and requests went by the NIC."""
+        self.room.all_succeed(*procs)
+        for proc in procs:
+            if not read_counters(self.room.path(proc.label + ".counters"))["requests_done"]:
+                raise Fail(f"{proc.label} made no request of the NIC")
+
+
+def pingpongs(release):
+    def run(room):
+        inside = Inside(room, release)
+        for nth in range(TIMES):
+            port = room.port()
+            server = inside.run(f"server{nth}", "ibv_rc_pingpong", "-g", "0", "-c", "-p", str(port))
+            room.wait_listening(server, port)
+            client = inside.run(f"client{nth}", "ibv_rc_pingpong", "-g", "0", "-c", "-p", str(port), "127.0.0.1")
+            inside.expect(server, client)
+            require_text(client.output(), r"^1000 iters in ", "ibv_rc_pingpong")
+        room.note(f"rdma-core {inside.version}, {TIMES} times")
+
+    return run
+
+
+def pings(release):
+    def run(room):
+        inside = Inside(room, release)
+        for nth in range(TIMES):
+            port = room.port()
+            argv = ("rping", "-a", "127.0.0.1", "-p", str(port), "-C", "20", "-V", "-v")
+            server = inside.run(f"server{nth}", *argv, "-s")
+            room.wait_until("listener", lambda server=server, port=port: alive(server)
+                            and listens(room.path("shared"), "127.0.0.1", TCP, port))
+            client = inside.run(f"client{nth}", *argv, "-c")
+            inside.expect(server, client)
+            if client.output().count("ping data: rdma-ping-") != 20:
+                raise Fail("rping did not print 20 pings")
+        room.note(f"rdma-core {inside.version}, {TIMES} times")
+
+    return run
+
+
+def cases():
+    for release in RELEASES:
+        yield Case(f"releases/{release}-pingpong", pingpongs(release), timeout=180, long=True)
+        yield Case(f"releases/{release}-rping", pings(release), timeout=180, long=True)
