@@ -504,11 +504,28 @@ static void children(void)
 	CHECK(rclose(s) == 0);
 }
 
+/* What new sockets of both kinds begin with. */
+static int sizes(void)
+{
+	for (int kind = SOCK_STREAM; kind <= SOCK_DGRAM; kind++) {
+		int s = rsocket(AF_INET, kind, 0);
+
+		printf("send %d receive %d queues %d %d inline %d mappings %d\n", option(s, SOL_SOCKET, SO_SNDBUF),
+		       option(s, SOL_SOCKET, SO_RCVBUF), option(s, SOL_RDMA, RDMA_SQSIZE), option(s, SOL_RDMA, RDMA_RQSIZE),
+		       option(s, SOL_RDMA, RDMA_INLINE), option(s, SOL_RDMA, RDMA_IOMAPSIZE));
+		if (rclose(s))
+			return 1;
+	}
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	int one = 1, half = 100000;
 	socklen_t length = sizeof host;
 
+	if (argc == 3 && !strcmp(argv[2], "sizes"))
+		return sizes();
 	if (argc != 2)
 		return 2;
 	/* Where one hangs, what failed before is known. */

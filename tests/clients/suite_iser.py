@@ -103,3 +103,5 @@ def cases():
     yield Case("iser/disk", disk(), timeout=90)
     lossy = ("--path", "udp", "--loss", "0.001", "--seed", "5")
     yield Case("iser/disk-lossy", disk(lossy, True), timeout=180, long=True)
+    irn = ("--transport", "irn", "--loss", "0.01", "--seed", "5")
+    yield Case("iser/disk-irn", disk(irn, True), timeout=180, long=True)

@@ -7,6 +7,7 @@ import re
 import struct
 
 from harness import Case, Fail, Skip, compile_c, read_counters, require, require_text
+from suite_switch import SERVER, VIA, Switch
 
 NOTES = ("perftest's UC -R is not among them: rdma_cm makes connections of RC",)
 TCP, UDP = 0x0106, 0x0111
@@ -226,14 +227,14 @@ def udpong(*more, count=1000, size=1000, least_lost=0, options=(), faulty=False,
         address = how.get("server_address", "127.0.0.1")
         client_address = how.get("client_address", address)
         server = room.adverb("server", ["stdbuf", "-oL", "udpong", "-b", address, "-p", str(port), *more], address=address,
-                             options=("--counters", room.path("server.counters"), *options))
+                             options=("--counters", room.path("server.counters"), *options), env=how.get("env"))
         room.wait_until("socket", lambda: alive(server) and takes_udp(port))
         for attempt in range(3):
             # What is not back after 1 ms is sent again, but what came late has taken its place: where a server without
             # a processor lost the first, udpong waits for ever for a number that nobody saw.
             client = room.adverb(f"client {attempt}", ["timeout", "25", "udpong", "-s", address, "-p", str(port), "-C",
                                                        str(count), "-S", str(size), *more], address=client_address,
-                                 options=("--counters", room.path("client.counters"), *options))
+                                 options=("--counters", room.path("client.counters"), *options), env=how.get("env"))
             if "e" not in more or room.wait_exit(client) != 124:
                 break
         room.expect_success(client)
@@ -341,6 +342,51 @@ def calls_of_rsockets(room):
     require_text(room.alone([binary, "127.0.0.1"]), r"^\d{2,} checks, 0 failures", "rsocket_calls")
 
 
+def sizes_of_rsockets(room):
+    """New sockets have the sizes of the files in /etc/rdma/rsocket, where a stream over them goes too."""
+    require("unshare", "rstream")
+    if os.geteuid():
+        raise Skip("only root can mount a folder over /etc/rdma")
+    if not os.path.isdir("/etc/rdma"):
+        raise Skip("there is no /etc/rdma to mount over")
+    binary = compile_c("rsocket_calls", libraries=("rdmacm", "ibverbs", "pthread"))
+    usual = "send 131072 receive 131072 queues 384 384 inline 64 mappings 0"
+    found = room.alone([binary, "127.0.0.1", "sizes"]) if not os.path.exists("/etc/rdma/rsocket") else usual
+    require_text(found, "^" + usual, "rsocket_calls without files")
+    files = {"mem_default": 65536, "wmem_default": 32768, "sqsize_default": 128, "rqsize_default": 96,
+             "inline_default": 0, "iomap_size": 4, "polling_time": 3}
+    for name, value in files.items():
+        os.makedirs(room.path("etc/rsocket"), exist_ok=True)
+        with open(room.path(f"etc/rsocket/{name}"), "w", encoding="utf-8") as f:
+            f.write(f"{value}\n")
+    script = 'mount --bind "$0" /etc/rdma && exec "$@"'
+    said = room.adverb("sizes", ["unshare", "--mount", "sh", "-c", script, room.path("etc"), binary, "127.0.0.1", "sizes"])
+    room.expect_success(said)
+    other = "send 32768 receive 65536 queues 128 96 inline 0 mappings 4"
+    require_text(said.output(), f"^{other}\n{other}$", "rsocket_calls")
+    argv = ["unshare", "--mount", "sh", "-c", script, room.path("etc"), "rstream", "-T", "v", "-p", "{port}", "-S", "100000",
+            "-C", "20", "-I", "5"]
+    server, client = start(room, [*argv, "-b", "{server}"], [*argv, "-s", "{server}"])
+    room.expect_success(server, client)
+
+
+def udpong_via_switch(room):
+    """Datagrams through a switch's port, where the kernel has the addresses too; where only the switch has them, a word."""
+    require("udpong", "stdbuf", "timeout")
+    switch = Switch(room)
+    refused = room.adverb("refused", ["udpong", "-b", SERVER, "-T", "b"], address=SERVER, options=VIA, env=switch.env)
+    if room.wait_exit(refused) == 0:
+        raise Fail("udpong bound to an address that the kernel does not have")
+    require_text(refused.output(), f"^adverb: a socket for datagrams needs .* no interface has {SERVER}$", "udpong")
+    require_text(refused.output(), r"Cannot assign requested address", "udpong")
+    before = switch.show()["counters"]["rx_frames"]
+    udpong("-T", "b", client_address="127.0.0.2", options=VIA, env=switch.env)(room)
+    went = switch.show()["counters"]["rx_frames"] - before
+    if went < 900:
+        raise Fail(f"{went} of 1000 datagrams came to the switch")
+    room.note(f"{went} frames through the switch")
+
+
 def rsocket_cases():
     # A packet that is lost behind all others costs 0.54 s.
     short = (("", "shm"), ("-poll", "shm"), ("", "lossy"))
@@ -368,6 +414,8 @@ def rsocket_cases():
                long=True)
     yield Case("rdmacm/forked-server", forked_server, 60)
     yield Case("rdmacm/rsocket-calls", calls_of_rsockets, 60)
+    yield Case("rdmacm/udpong-via", udpong_via_switch, 90)
+    yield Case("rdmacm/rsocket-files", sizes_of_rsockets, 60)
 
 
 RPING = (["rping", "-s", "-a", "{server}", "-p", "{port}", "-V"],

@@ -5,8 +5,8 @@ import glob
 import os
 import re
 import shutil
-import subprocess
 
+from archive import ask, download, paths
 from harness import ADVERB, LIBRARIES, WORK, Case, Fail, Skip, read_counters, require, require_text
 from suite_rdmacm import TCP, alive, listens
 
@@ -14,57 +14,9 @@ from suite_rdmacm import TCP, alive, listens
 RELEASES = {"bullseye": "librdmacm1", "bookworm": "librdmacm1", "trixie": "librdmacm1t64", "sid": "librdmacm1t64"}
 PACKAGES = ("libc6", "libgcc-s1", "libnl-3-200", "libnl-route-3-200", "libibverbs1", "ibverbs-providers",
             "ibverbs-utils", "rdmacm-utils")
-KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
 TIMES = 3
 # What a root has of this system: it is mounted there.
 MOUNTS = 'for m in /proc /sys /dev "$2" "$3"; do mount --rbind "$m" "$1$m"; done; root=$1; shift 3; exec chroot "$root" "$@"'
-
-
-def archive():
-    """Where this system's own packages come from, as a line of sources.list begins."""
-    with open("/etc/os-release", encoding="utf-8") as f:
-        codename = re.search(r"^VERSION_CODENAME=(\S+)", f.read(), re.M)
-    shown = ask("apt-get", "indextargets", "--format", "$(RELEASE) $(COMPONENT) $(REPO_URI)", "Created-By: Packages")
-    for row in shown.splitlines():
-        release, component, uri = row.split()
-        if codename and (release, component) == (codename[1], "main") and os.path.exists(KEYS):
-            return f"deb [signed-by={KEYS}] {uri}"
-    raise Skip("this is no Debian with an archive, and the keys for it")
-
-
-def ask(*argv, **how):
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, **how)
-    if done.returncode:
-        raise Skip(f"{' '.join(argv[:3])} failed: {(done.stderr.strip().splitlines() or ['without a word'])[-1]}")
-    return done.stdout
-
-
-def packages(release, folder):
-    """Downloads the release's packages, by an apt that has no other sources and nothing of this system's state."""
-    debs = os.path.join(folder, "debs")
-    wanted = [*PACKAGES, RELEASES[release]]
-    have = glob.glob(os.path.join(debs, "*.deb"))
-    if len(have) == len(wanted):
-        return have
-    shutil.rmtree(folder, ignore_errors=True)
-    for part in ("lists/partial", "cache/archives/partial", "parts", "debs"):
-        os.makedirs(os.path.join(folder, part))
-    files = {
-        "status": "",
-        "sources.list": f"{archive()} {release} main\n",
-        "apt.conf": f'APT::Architecture "amd64"; APT::Architectures {{ "amd64"; }}; APT::Sandbox::User "root";\n'
-                    f'Acquire::Languages "none"; Dir::State::lists "{folder}/lists"; Dir::State::status "{folder}/status";\n'
-                    f'Dir::Cache "{folder}/cache"; Dir::Etc::sourcelist "{folder}/sources.list";\n'
-                    f'Dir::Etc::sourceparts "{folder}/parts"; Dir::Etc::preferencesparts "{folder}/parts";\n',
-    }
-    for name, text in files.items():
-        with open(os.path.join(folder, name), "w", encoding="utf-8") as f:
-            f.write(text)
-    env = dict(os.environ, APT_CONFIG=os.path.join(folder, "apt.conf"))
-    ask("apt-get", "update", "-qq", "--error-on=any", env=env)
-    ask("apt-get", "download", "-qq", *wanted, env=env, cwd=debs)
-    shutil.rmtree(os.path.join(folder, "lists"))
-    return glob.glob(os.path.join(debs, "*.deb"))
 
 
 def root_of(release):
@@ -73,7 +25,10 @@ def root_of(release):
     if os.geteuid():
         raise Skip("chroot needs root")
     folder = os.path.join(WORK, "releases", release)
-    debs = packages(release, folder)
+    wanted = [*PACKAGES, RELEASES[release]]
+    debs = paths(os.path.join(folder, "debs"))
+    if len(debs) != len(wanted):
+        debs = download(release, wanted, os.path.join(folder, "debs"))
     root = os.path.join(folder, "root")
     shutil.rmtree(root, ignore_errors=True)
     for deb in debs:

@@ -10,18 +10,19 @@ use adverb_wire::{Operation, Packet, Service};
 /// Partition key bits that must match; the top bit is membership (IBTA 10.9.3).
 pub(crate) const PKEY_BASE: u16 = 0x7fff;
 
-/// Checks that hold for every packet of a queue pair: service, state, partition, source.
+/// Checks that hold for every packet of a queue pair: state, service, partition, source. What services it
+/// takes is not settled before it can receive.
 #[inline]
 pub(crate) fn admit(pair: &QueuePair, counters: &mut Counters, packet: &Packet) -> bool {
     let QueuePair { qp, mode } = pair;
     let opcode = packet.bth.opcode;
+    if !qp.receives() {
+        counters.drop_qp_state += 1;
+        return false;
+    }
     let other = !opcode.is_of(qp.service());
     if other && !mode.takes(opcode.service()) && !(opcode.is_of(Service::Cnp) && qp.is_reliable()) {
         counters.drop_wrong_service += 1;
-        return false;
-    }
-    if !qp.receives() {
-        counters.drop_qp_state += 1;
         return false;
     }
     if packet.bth.pkey & PKEY_BASE != PKEY_BASE {

@@ -10,10 +10,11 @@ use crate::engine::wake::wake;
 use crate::event::Event;
 use crate::memory::Payload;
 use crate::nic::Nic;
+use crate::qp::Qp;
 use crate::queue_pair::QueuePair;
 use crate::star::service;
 use crate::transport::{rc, uc, ud};
-use adverb_wire::{Instant, Opcode, Operation, Packet, QpNumber, Service};
+use adverb_wire::{Bth, Instant, Opcode, Operation, Packet, QpNumber, Service};
 
 /// Whose a frame is.
 enum Destination {
@@ -30,9 +31,13 @@ enum Destination {
     Nobody,
 }
 
-/// IRN's hello is between the NICs; the program at the other end has sent nothing yet.
-fn is_hello(packet: &Packet) -> bool {
-    packet.bth.opcode == Opcode::new(Service::Irn, Operation::Hello)
+/// Whether the program at the other end speaks, so that its queue pair is up. IRN's hello is between the NICs.
+/// Where PSNs are in order, only who knows the next one is believed.
+fn is_peers_program(qp: &Qp, packet: &Packet) -> bool {
+    let Bth { opcode, psn, .. } = packet.bth;
+    let is_hello = opcode == Opcode::new(Service::Irn, Operation::Hello);
+    let is_next = !qp.is_reliable() || psn == qp.responder.expected();
+    is_next && !is_hello && !opcode.operation().is_response()
 }
 
 /// A frame came for a number whose owner is no queue pair: an endpoint without a transport takes in as little
@@ -123,9 +128,14 @@ impl Nic {
         }
         let QueuePair { qp, mode } = pair;
         congestion::on_received(qp, nic, packet, now);
-        if qp.state == QpState::Rtr && !qp.responder.heard && !is_hello(packet) {
+        if !qp.responder.heard && is_peers_program(qp, packet) {
             qp.responder.heard = true;
-            nic.event(Event::CommunicationEstablished(qp.id));
+            if qp.state == QpState::Rtr {
+                nic.event(Event::CommunicationEstablished(qp.id));
+            }
+            if let Some(manager) = self.manager.as_deref_mut() {
+                manager.heard(qp.num, nic);
+            }
         }
         match qp.qp_type {
             QpType::Rc | QpType::XrcSend | QpType::XrcRecv => {

@@ -8,6 +8,7 @@ use crate::ids::PathId;
 use crate::memory::{Payload, QueueMemory};
 use crate::nic::Nic;
 use crate::random::Seed;
+use crate::state::NicState;
 use adverb_wire::cm::{GSI_QKEY, MAD_LEN};
 use adverb_wire::{
     Bth, Deth, Flow, Gid, Instant, Opcode, Operation, Packet, Psn, QpNumber, ROCE_UDP_PORT, Service,
@@ -34,6 +35,21 @@ impl Manager {
     pub fn new(config: CmConfig, own: Vec<Gid>, seed: Seed) -> Manager {
         let cm = Cm::new(config, own, seed);
         Manager { cm, body: None, psn: Psn::default(), entered: Instant::NEVER, told: false }
+    }
+
+    /// The first message of a peer's program has come for a queue pair.
+    #[cold]
+    pub fn heard(&mut self, number: QpNumber, nic: &mut NicState) {
+        self.cm.heard(number);
+        self.announce(nic);
+    }
+
+    /// Tells the driver that there are events, once until it has taken them.
+    fn announce(&mut self, nic: &mut NicState) {
+        if self.cm.has_events() && !self.told {
+            self.told = true;
+            nic.event(Event::ConnectionManager);
+        }
     }
 }
 
@@ -112,10 +128,7 @@ impl Nic {
             manager.entered = at;
             self.timers.enter(at, INDEX);
         }
-        if manager.cm.has_events() && !manager.told {
-            manager.told = true;
-            self.state.event(Event::ConnectionManager);
-        }
+        manager.announce(&mut self.state);
     }
 
     /// Its next message as a frame.

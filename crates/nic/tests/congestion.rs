@@ -142,7 +142,7 @@ fn notifications_that_are_not_the_peer_s_change_nothing() {
     w.keep_log = true;
     let (a, _) = w.pair(QpType::Rc, CAPS, &Link::default());
     let unconnected = w.qp(0, QpType::Rc, CAPS);
-    let datagram = w.qp(0, QpType::Ud, CAPS);
+    let (datagram, _) = w.pair(QpType::Ud, CAPS, &Link::default());
     let good = notification(&w, a);
     let mut stranger = good;
     stranger.flow.src = "10.9.9.9".parse::<std::net::Ipv4Addr>().unwrap().into();

@@ -5,7 +5,7 @@ use super::types::{CmError, Connect, ConnectionId, Cookie, Listen, ListenerId, O
 use super::{Cm, Listener, exponents};
 use crate::limits;
 use adverb_wire::cm::{Dreq, IP_HEADER_LEN, IpHeader, Message, Private, Rej, Rep, Req, Rtu, Side, Stage};
-use adverb_wire::{Duration, Gid, Instant};
+use adverb_wire::{Duration, Gid, Instant, QpNumber};
 
 /// Retry counts have three bits.
 const RETRY_MAX: u8 = 7;
@@ -137,7 +137,6 @@ impl Cm {
             return Err(TOO_LONG);
         };
         connection.state = State::RepSent;
-        connection.qpn = offer.qpn;
         let side = side_of(offer, ca_guid);
         let rep = Rep {
             local_id: id.0,
@@ -147,6 +146,7 @@ impl Cm {
             failover: 0,
             private,
         };
+        self.table.set_own(id, offer.qpn);
         self.no_longer_waits(id);
         self.send_repeated(now, id, Message::Rep(rep));
         Ok(())
@@ -201,6 +201,18 @@ impl Cm {
             }
             State::Established | State::DreqSent | State::Timewait => Ok(()),
             _ => Err(CmError::WrongState),
+        }
+    }
+
+    /// A message has come for this side's queue pair with this number, from its peer. A peer that sends has
+    /// the REP: where its RTU was lost, or is late, the connection is up without it (IBTA 12.9).
+    pub fn heard(&mut self, number: QpNumber) {
+        if let Some(connection) = self.table.of_own(number)
+            && connection.state == State::RepSent
+        {
+            let id = connection.id;
+            self.counters.cm_implied += 1;
+            self.is_up(id);
         }
     }
 

@@ -95,6 +95,8 @@ counters! { CmCounters;
     cm_kept,
     /// Connections that came up.
     cm_established,
+    /// Of these, accepted ones whose peer sent data before its RTU came.
+    cm_implied,
     /// Connections that ended.
     cm_disconnected,
     /// Refused: nobody listens for the service.

@@ -96,6 +96,8 @@ pub(super) struct Table {
     slab: Slab<Entry, Connection>,
     by_peer: BTreeMap<PeerKey, u32>,
     by_pair: BTreeMap<(u64, u32), u32>,
+    /// By this side's queue pair, those that were accepted.
+    by_own: BTreeMap<QpNumber, u32>,
     by_time: BTreeSet<(Instant, u32)>,
 }
 
@@ -107,6 +109,7 @@ impl Table {
             slab: Slab::new(limits::MAX_CM_IDS),
             by_peer: BTreeMap::new(),
             by_pair: BTreeMap::new(),
+            by_own: BTreeMap::new(),
             by_time: BTreeSet::new(),
         }
     }
@@ -173,6 +176,20 @@ impl Table {
     pub fn of_pair(&mut self, pair: (u64, QpNumber)) -> Option<&mut Connection> {
         let index = *self.by_pair.get(&(pair.0, pair.1.get()))?;
         self.slab.at(index)
+    }
+
+    /// The connection that was accepted last for this side's queue pair.
+    pub fn of_own(&mut self, number: QpNumber) -> Option<&mut Connection> {
+        let index = *self.by_own.get(&number)?;
+        self.slab.at(index)
+    }
+
+    /// A connection is accepted for this queue pair.
+    pub fn set_own(&mut self, id: ConnectionId, number: QpNumber) {
+        if let Some(connection) = self.get(id) {
+            connection.qpn = number;
+            self.by_own.insert(number, id.0 & 0xffff);
+        }
     }
 
     /// The peer names a connection so from now on.
@@ -246,6 +263,9 @@ impl Table {
         self.forget_peer(self.name(entry));
         if let Some(connection) = self.slab.remove(entry) {
             self.by_time.remove(&(connection.deadline, index));
+            if self.by_own.get(&connection.qpn) == Some(&index) {
+                self.by_own.remove(&connection.qpn);
+            }
         }
     }
 
@@ -288,6 +308,7 @@ impl Table {
             assert!(connection.waits.is_none() || is_waiting, "{connection:?}");
         }
         assert_eq!(timed, self.by_time.len());
-        assert!(self.by_peer.len() <= self.slab.len() && self.by_pair.len() <= self.slab.len());
+        let others = [self.by_peer.len(), self.by_pair.len(), self.by_own.len()];
+        assert!(others.iter().all(|len| *len <= self.slab.len()));
     }
 }

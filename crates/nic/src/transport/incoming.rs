@@ -71,7 +71,7 @@ pub(crate) struct Responder {
     message_kind: Kind,
     pub(super) expected: Psn,
     pub(super) msn: u32,
-    /// The communication-established event was raised.
+    /// The peer's program has sent something.
     pub heard: bool,
     /// A posted receive is held for the message in progress.
     pub receive_taken: bool,

@@ -1,6 +1,6 @@
 //! Calls of C that make sockets, connect them, and say what they are.
 
-use super::options::Settings;
+use super::defaults;
 use super::socket::{Phase, Socket, of};
 use crate::abi::rdma_cm_id;
 use crate::cm::address::{read, write};
@@ -28,9 +28,9 @@ pub extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int 
         // Flags in the type are not offered, as in rdma-core's: librspreload then gives the program a socket
         // of the kernel's, and has no accept4 that would make use of them.
         let made = match (kind, protocol) {
-            (libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => Socket::create(domain, Settings::default()),
+            (libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => Socket::create(domain, defaults::settings()),
             (libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => {
-                Socket::create_datagrams(domain, Settings::default())
+                Socket::create_datagrams(domain, defaults::settings())
             }
             _ => Err(libc::EOPNOTSUPP),
         };

@@ -12,7 +12,9 @@ use super::options::Settings;
 use super::peers::Peers;
 use crate::cm::address::{bindable, own_address, own_mtu, read, write};
 use crate::handle::errno;
+use crate::host::settings;
 use adverb_nic::memory::dma;
+use adverb_os::say;
 use core::ffi::c_int;
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -22,6 +24,18 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 const HEARD_MAX: usize = 64;
 /// While datagrams come to the queue pair without a pause, UDP is looked at in one call of so many.
 const LOOK_EVERY: u32 = 16;
+
+/// A NIC may have an address that only a switch's port knows (`--via`). Programs print their errno; what is to be
+/// done about it they cannot know.
+fn say_why(errno: c_int, own: SocketAddr) {
+    if errno == libc::EADDRNOTAVAIL && settings().is_ok_and(|settings| settings.via.is_some()) {
+        say!(
+            "adverb: a socket for datagrams needs its address in the kernel too, for its first packets: no interface \
+             has {}",
+            own.ip()
+        );
+    }
+}
 
 /// Where a datagram is that the program has not read.
 enum Place {
@@ -148,7 +162,8 @@ impl Datagrams {
         let queue = unsafe { Queue::new(settings) }?;
         let (address, length) = write(&own);
         // SAFETY: an address and its length.
-        outcome(unsafe { libc::bind(self.fd(), (&raw const address).cast(), length) })?;
+        outcome(unsafe { libc::bind(self.fd(), (&raw const address).cast(), length) })
+            .inspect_err(|errno| say_why(*errno, own))?;
         self.own = plain(self.name(false)?);
         self.queue = Some(queue);
         Ok(())

@@ -16,7 +16,7 @@
 //! calls    the calls of C: connecting, addresses, flags
 //! bytes    the calls of C that send and receive
 //! poll     rpoll, rselect
-//! options  options and their bounds
+//! options  options and their bounds; defaults, of the host's files
 //! iomap    memory that a peer writes to by offsets
 //! ```
 //! Lock order: a socket, and then all that rdma_cm and the NIC lock.
@@ -27,6 +27,7 @@ mod calls;
 mod completions;
 mod datagram_queue;
 mod datagrams;
+mod defaults;
 mod heads;
 mod iomap;
 mod link;

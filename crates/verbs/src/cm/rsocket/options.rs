@@ -14,14 +14,14 @@ const RDMA_INLINE: c_int = 2;
 const RDMA_IOMAPSIZE: c_int = 3;
 
 /// Bytes of a ring, at most.
-const RING_MAX: u32 = 1 << 28;
+pub(super) const RING_MAX: u32 = 1 << 28;
 /// Requests of a queue: at least and at most.
 const QUEUE_MIN: u16 = 2 * CONTROL as u16;
 const QUEUE_MAX: u16 = 8192;
 /// Inline bytes at most: what the device has.
-const INLINE_MAX: u32 = adverb_nic::limits::MAX_INLINE;
+pub(super) const INLINE_MAX: u32 = adverb_nic::limits::MAX_INLINE;
 /// Mappings of a socket at most.
-const MAPPINGS_MAX: u32 = 1 << 12;
+pub(super) const MAPPINGS_MAX: u32 = 1 << 12;
 /// What a segment is said to hold: a RoCE packet's payload.
 const SEGMENT: c_int = 4096;
 
@@ -66,11 +66,16 @@ impl Default for Settings {
 
 /// A ring for so many bytes, doubled as the kernel doubles what programs ask for.
 fn ring(asked: c_int) -> u32 {
-    let bytes = u32::try_from(asked).unwrap_or(0).saturating_mul(2);
+    ring_of(u32::try_from(asked).unwrap_or(0).saturating_mul(2))
+}
+
+/// A ring of so many bytes, as near as there is one.
+pub(super) fn ring_of(bytes: u32) -> u32 {
     bytes.clamp(2 * LOW_WATER as u32, RING_MAX) & !15
 }
 
-fn queue(asked: c_int) -> u16 {
+/// A queue for so many requests, as near as there is one.
+pub(super) fn queue(asked: u32) -> u16 {
     u16::try_from(asked).unwrap_or(u16::MAX).clamp(QUEUE_MIN, QUEUE_MAX)
 }
 
@@ -93,8 +98,8 @@ impl Settings {
             (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => self.only_v6 = flag,
             (SOL_RDMA, RDMA_SQSIZE..=RDMA_IOMAPSIZE) if value < 0 => return Err(libc::EINVAL),
             (SOL_RDMA, RDMA_SQSIZE..=RDMA_IOMAPSIZE) if fixed => return Err(libc::EINVAL),
-            (SOL_RDMA, RDMA_SQSIZE) => self.send_queue = queue(value),
-            (SOL_RDMA, RDMA_RQSIZE) => self.receive_queue = queue(value),
+            (SOL_RDMA, RDMA_SQSIZE) => self.send_queue = queue(value as u32),
+            (SOL_RDMA, RDMA_RQSIZE) => self.receive_queue = queue(value as u32),
             (SOL_RDMA, RDMA_INLINE) => self.inline = (value as u32).min(INLINE_MAX),
             (SOL_RDMA, RDMA_IOMAPSIZE) => self.mappings = wire::tellable((value as u32).min(MAPPINGS_MAX)),
             _ => return Err(libc::EOPNOTSUPP),
