@@ -103,9 +103,12 @@ pub struct Experiment {
     /// What happens over time is written in slices of so many us; 0 for not.
     #[serde(default)]
     pub timeline_us: u32,
-    /// What of it is drawn.
-    #[serde(default)]
-    pub timeline_of: TimelineOf,
+    /// What of it is drawn, a row of panels for each.
+    #[serde(default = "goodput")]
+    pub timeline_of: Vec<TimelineOf>,
+    /// Ratios of series that are drawn beside the values.
+    #[serde(default, rename = "ratio")]
+    pub ratios: Vec<Ratio>,
     /// For a look: ends within a minute.
     #[serde(default)]
     pub quick: Size,
@@ -134,14 +137,29 @@ pub enum Kind {
 }
 
 /// What is drawn over time.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TimelineOf {
     /// Payload of what ends well.
-    #[default]
     Goodput,
     /// How long that took.
     Delay,
+    /// How much of that passed before the NIC sent it: 1RMA's measure of congestion at its own host.
+    IssueDelay,
+}
+
+fn goodput() -> Vec<TimelineOf> {
+    vec![TimelineOf::Goodput]
+}
+
+/// A series' values over those of another one, seed by seed.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Ratio {
+    /// What is above.
+    pub of: String,
+    /// What it is divided by.
+    pub over: String,
 }
 
 /// How much of an experiment is run.
@@ -537,6 +555,11 @@ impl Experiment {
         for bound in &self.bounds {
             if let Err(why) = self.check_bound(bound) {
                 return fail(format!("bound of `{}`: {why}", bound.ratio));
+            }
+        }
+        for Ratio { of, over } in &self.ratios {
+            if let Some(name) = [of, over].into_iter().find(|name| !self.has_series(name)) {
+                return fail(format!("ratio: there is no series `{name}`"));
             }
         }
         for mutation in &self.mutations {

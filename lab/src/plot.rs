@@ -4,9 +4,10 @@
 
 use crate::bounds::{Judged, judged};
 use crate::cache;
-use crate::definition::{Experiment, Kind, Metrics, TimelineOf};
+use crate::definition::{Experiment, Kind, Metrics, Ratio, TimelineOf};
 use crate::measure::{Metric, TAIL};
-use crate::run::Outcome;
+use crate::run::{Outcome, Part};
+use adverb_sim::statistics::Estimate;
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::{AsRangedCoord, Ranged, ValueFormatter};
 use plotters::prelude::*;
@@ -32,11 +33,13 @@ const LEGEND_LINE: u32 = 20;
 pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 pub(crate) type Drawn = Result<(), Box<dyn core::error::Error>>;
 
-/// A panel: one metric, the curve of tails, or what happened over time in one series.
+/// A panel: one metric, ratios of it, the curve of tails, or what happened over time in one series.
+#[derive(Clone, Copy)]
 enum Panel {
     Metric(usize),
+    Ratio(usize),
     Tail,
-    Timeline(usize),
+    Timeline(usize, TimelineOf),
 }
 
 /// A number of the paper beside what was measured: from and to, which may be the same.
@@ -90,8 +93,9 @@ pub fn panels_for_page(
         drawn.map_err(|e| crate::Error(format!("{}: plot: {e}", experiment.name)))?;
         let heading = match panel {
             Panel::Metric(metric) => experiment.measured.label(metric).to_owned(),
+            Panel::Ratio(metric) => ratio_label(experiment, metric),
             Panel::Tail => "messages of one packet".to_owned(),
-            Panel::Timeline(n) => format!("{} over time", experiment.series[n].name),
+            Panel::Timeline(n, of) => format!("{}, {}", experiment.series[n].name, over_time(of)),
         };
         out.push((heading, text));
     }
@@ -108,10 +112,10 @@ pub fn legend(experiment: &Experiment, outcome: &Outcome) -> (Vec<(String, Strin
 
 fn draw_panel(plot: &Plot<'_>, panel: &Panel, area: &Area<'_>) -> Drawn {
     match panel {
-        Panel::Metric(m) if plot.experiment.sweep.is_some() => lines_of(plot, *m, area),
-        Panel::Metric(m) => bars(plot, *m, area),
+        Panel::Metric(_) | Panel::Ratio(_) if plot.experiment.sweep.is_some() => lines_of(plot, *panel, area),
+        Panel::Metric(_) | Panel::Ratio(_) => bars(plot, *panel, area),
         Panel::Tail => tail(plot, area),
-        Panel::Timeline(n) => timeline(plot, *n, area),
+        Panel::Timeline(n, of) => timeline(plot, *n, *of, area),
     }
 }
 
@@ -162,8 +166,13 @@ fn panels(experiment: &Experiment, outcome: &Outcome) -> Vec<Panel> {
         true => vec![Panel::Tail],
         false => (0..experiment.metrics.len()).filter(seen).map(Panel::Metric).collect(),
     };
+    if !experiment.ratios.is_empty() {
+        panels.extend((0..experiment.metrics.len()).filter(seen).map(Panel::Ratio));
+    }
     let timed = |n: &usize| outcome.places == 1 && !outcome.runs(*n, 0)[0].timeline.is_empty();
-    panels.extend((0..experiment.series.len()).filter(timed).map(Panel::Timeline));
+    for of in &experiment.timeline_of {
+        panels.extend((0..experiment.series.len()).filter(timed).map(|n| Panel::Timeline(n, *of)));
+    }
     panels
 }
 
@@ -239,6 +248,10 @@ struct Point {
 
 /// What stands in a panel of one metric.
 struct Curves {
+    /// What the vertical axis is of.
+    label: String,
+    /// Whether that is logarithmic.
+    log: bool,
     /// By series.
     points: Vec<Vec<Point>>,
     /// Numbers of the paper: where, from, to.
@@ -249,73 +262,108 @@ struct Curves {
     room: f64,
 }
 
-fn bars(plot: &Plot<'_>, metric: usize, area: &Area<'_>) -> Drawn {
-    let estimate = |n: usize| plot.outcome.estimate(n, 0, metric);
-    let point =
-        |n: usize| Point { x: n as f64 + 0.5, mean: estimate(n).mean, half: whisker(estimate(n).half_width) };
+/// What a panel has of a series at a place, over seeds: a metric, or the ratio of which the series is the
+/// upper part.
+fn drawn(plot: &Plot<'_>, panel: Panel, n: usize, at: usize) -> Option<Estimate> {
+    let (experiment, outcome) = (plot.experiment, plot.outcome);
+    match panel {
+        Panel::Metric(metric) => Some(outcome.estimate(n, at, metric)),
+        Panel::Ratio(metric) => {
+            let Ratio { over, .. } = experiment.ratios.iter().find(|r| r.of == experiment.series[n].name)?;
+            let below = experiment.series.iter().position(|s| s.name == *over)?;
+            let values = |series: usize| outcome.values((series, at), metric, Part::Whole);
+            let ratios: Vec<f64> = values(n).iter().zip(values(below)).map(|(a, b)| a / b).collect();
+            Some(Estimate::of(&ratios))
+        }
+        Panel::Tail | Panel::Timeline(..) => None,
+    }
+}
+
+/// The vertical axis of a panel of one metric, and whether it is logarithmic.
+fn axis(experiment: &Experiment, panel: Panel) -> (String, bool) {
+    match panel {
+        Panel::Metric(metric) => {
+            let log = experiment.log.contains(&experiment.metrics[metric]);
+            (experiment.measured.label(metric).to_owned(), log)
+        }
+        Panel::Ratio(metric) => (ratio_label(experiment, metric), false),
+        Panel::Tail | Panel::Timeline(..) => (String::new(), false),
+    }
+}
+
+/// A ratio has no unit.
+fn ratio_label(experiment: &Experiment, metric: usize) -> String {
+    let label = experiment.measured.label(metric);
+    format!("ratio of {}", label.split(" (").next().unwrap_or(label))
+}
+
+fn bars(plot: &Plot<'_>, what: Panel, area: &Area<'_>) -> Drawn {
     let count = plot.experiment.series.len();
+    let point = |n: usize| {
+        let e = drawn(plot, what, n, 0)?;
+        Some(Point { x: n as f64 + 0.5, mean: e.mean, half: whisker(e.half_width) })
+    };
+    let (label, log) = axis(plot.experiment, what);
     let curves = Curves {
-        points: (0..count).map(|n| vec![point(n)]).collect(),
-        marks: marks_of(plot, metric, |mark| mark.series as f64 + 0.5),
+        label,
+        log,
+        points: (0..count).map(|n| point(n).into_iter().collect()).collect(),
+        marks: marks_of(plot, what, |mark| mark.series as f64 + 0.5),
         bars: true,
         ends: |x, room| (x - room, x + room),
         room: 0.08,
     };
-    panel(plot, metric, (0.0, count as f64), &curves, area)
+    panel(plot, (0.0, count as f64), &curves, area)
 }
 
-fn lines_of(plot: &Plot<'_>, metric: usize, area: &Area<'_>) -> Drawn {
+fn lines_of(plot: &Plot<'_>, what: Panel, area: &Area<'_>) -> Drawn {
     let Some(sweep) = &plot.experiment.sweep else { return Ok(()) };
     let xs: Vec<f64> = sweep.points.iter().map(|p| p.x).collect();
     let (low, high) = xs.iter().fold((f64::MAX, f64::MIN), |(a, b), x| (a.min(*x), b.max(*x)));
     let point = |n: usize, at: usize| {
-        let e = plot.outcome.estimate(n, at, metric);
-        Point { x: xs[at], mean: e.mean, half: whisker(e.half_width) }
+        let e = drawn(plot, what, n, at)?;
+        Some(Point { x: xs[at], mean: e.mean, half: whisker(e.half_width) })
     };
     let span = if high > low { high - low } else { 1.0 };
+    let (label, log) = axis(plot.experiment, what);
     let curves = Curves {
+        label,
+        log,
         points: (0..plot.experiment.series.len())
-            .map(|n| (0..xs.len()).map(|at| point(n, at)).collect())
+            .map(|n| (0..xs.len()).filter_map(|at| point(n, at)).collect())
             .collect(),
-        marks: marks_of(plot, metric, |mark| xs[mark.at]),
+        marks: marks_of(plot, what, |mark| xs[mark.at]),
         bars: false,
         ends: if sweep.log { |x, _| (x / 1.06, x * 1.06) } else { |x, room| (x - room, x + room) },
         room: span * 0.01,
     };
     let ends = if sweep.log { (low / 1.3, high * 1.3) } else { (low - span * 0.04, high + span * 0.04) };
-    panel(plot, metric, ends, &curves, area)
+    panel(plot, ends, &curves, area)
 }
 
-fn marks_of(plot: &Plot<'_>, metric: usize, x: impl Fn(&Mark) -> f64) -> Vec<(f64, f64, f64)> {
-    let here = plot.marks.iter().filter(|mark| mark.metric == metric);
+fn marks_of(plot: &Plot<'_>, panel: Panel, x: impl Fn(&Mark) -> f64) -> Vec<(f64, f64, f64)> {
+    let here = plot.marks.iter().filter(|mark| matches!(panel, Panel::Metric(m) if m == mark.metric));
     here.map(|mark| (x(mark), mark.low, mark.high)).collect()
 }
 
 /// A panel with the axes that the experiment asks for.
-fn panel(plot: &Plot<'_>, metric: usize, (low, high): (f64, f64), curves: &Curves, area: &Area<'_>) -> Drawn {
-    let log_y = plot.experiment.log.contains(&plot.experiment.metrics[metric]);
+fn panel(plot: &Plot<'_>, (low, high): (f64, f64), curves: &Curves, area: &Area<'_>) -> Drawn {
     let log_x = plot.experiment.sweep.as_ref().is_some_and(|sweep| sweep.log);
     let points = || curves.points.iter().flatten();
     let ends = points().flat_map(|p| [p.mean, p.mean + p.half]).chain(curves.marks.iter().map(|m| m.2));
     let most = top(ends);
     let least = bottom(points().map(|p| p.mean).chain(curves.marks.iter().map(|m| m.1)));
-    match (log_x, log_y) {
-        (false, false) => axes(plot, metric, (low..high, 0.0..most), (curves, 0.0), area),
-        (true, false) => axes(plot, metric, ((low..high).log_scale(), 0.0..most), (curves, 0.0), area),
-        (false, true) => axes(plot, metric, (low..high, (least..most).log_scale()), (curves, least), area),
+    match (log_x, curves.log) {
+        (false, false) => axes(plot, (low..high, 0.0..most), (curves, 0.0), area),
+        (true, false) => axes(plot, ((low..high).log_scale(), 0.0..most), (curves, 0.0), area),
+        (false, true) => axes(plot, (low..high, (least..most).log_scale()), (curves, least), area),
         (true, true) => {
-            axes(plot, metric, ((low..high).log_scale(), (least..most).log_scale()), (curves, least), area)
+            axes(plot, ((low..high).log_scale(), (least..most).log_scale()), (curves, least), area)
         }
     }
 }
 
-fn axes<X, Y>(
-    plot: &Plot<'_>,
-    metric: usize,
-    (x, y): (X, Y),
-    (curves, floor): (&Curves, f64),
-    area: &Area<'_>,
-) -> Drawn
+fn axes<X, Y>(plot: &Plot<'_>, (x, y): (X, Y), (curves, floor): (&Curves, f64), area: &Area<'_>) -> Drawn
 where
     X: AsRangedCoord<Value = f64>,
     Y: AsRangedCoord<Value = f64>,
@@ -328,7 +376,7 @@ where
         .y_label_area_size(62)
         .build_cartesian_2d(x, y)?;
     let mut mesh = chart.configure_mesh();
-    mesh.y_desc(plot.experiment.measured.label(metric))
+    mesh.y_desc(curves.label.as_str())
         .light_line_style(WHITE)
         .x_label_formatter(&number)
         .y_label_formatter(&number);
@@ -371,9 +419,18 @@ where
     Ok(())
 }
 
+/// The vertical axis of what happened over time.
+fn over_time(of: TimelineOf) -> &'static str {
+    match of {
+        TimelineOf::Goodput => "goodput by target (Gb/s)",
+        TimelineOf::Delay => "delay of what ends well (us)",
+        TimelineOf::IssueDelay => "issue delay by target (us)",
+    }
+}
+
 /// What one series' first run had over time, a line for each target; all in the series' colour, further
 /// targets paler.
-fn timeline(plot: &Plot<'_>, n: usize, area: &Area<'_>) -> Drawn {
+fn timeline(plot: &Plot<'_>, n: usize, of: TimelineOf, area: &Area<'_>) -> Drawn {
     let Plot { experiment, outcome, colours, .. } = plot;
     let slices = &outcome.runs(n, 0)[0].timeline;
     let mut targets: Vec<u32> = slices.iter().map(|s| s.target).collect();
@@ -384,12 +441,13 @@ fn timeline(plot: &Plot<'_>, n: usize, area: &Area<'_>) -> Drawn {
     let line = |target: u32| {
         let mut line: Vec<(f64, f64)> = Vec::new();
         for s in slices.iter().filter(|s| s.target == target) {
-            match (experiment.timeline_of, line.last_mut()) {
+            match (of, line.last_mut()) {
                 (TimelineOf::Goodput, Some((t, sum))) if *t == s.t_us => *sum += s.goodput,
                 (TimelineOf::Goodput, _) => line.push((s.t_us, s.goodput)),
                 (TimelineOf::Delay, _) if s.well > 0 => line.push((s.t_us, s.total_us)),
+                (TimelineOf::IssueDelay, _) if s.well > 0 => line.push((s.t_us, s.issue_us)),
                 // Nothing ended well then.
-                (TimelineOf::Delay, _) => {}
+                (TimelineOf::Delay | TimelineOf::IssueDelay, _) => {}
             }
         }
         line
@@ -404,10 +462,7 @@ fn timeline(plot: &Plot<'_>, n: usize, area: &Area<'_>) -> Drawn {
     chart
         .configure_mesh()
         .x_desc("time (us)")
-        .y_desc(match experiment.timeline_of {
-            TimelineOf::Goodput => "goodput by target (Gb/s)",
-            TimelineOf::Delay => "delay of what ends well (us)",
-        })
+        .y_desc(over_time(of))
         .light_line_style(WHITE)
         .x_label_formatter(&number)
         .y_label_formatter(&number)

@@ -17,7 +17,7 @@ experiments! {
         "windows" "spray" "load" "rate" "hosts" "sizes" "buffer" "rto-high" "few-packets" "loss" "loss-rows"
         "tails" "modules";
     "onerma": "fig8" "fig9" "fig10" "fig11a" "fig11b" "fig12" "fig13" "fig14" "fig14-rc" "fig15a" "fig15bc"
-        "fig16a" "fig16b" "fig16c" "fig16d";
+        "fig15d" "fig16a" "fig16b" "fig16c" "fig16d";
     "kvs": "fig8" "fig9" "fig14";
     "redn": "table1" "table2" "table3" "table4" "table5" "table7" "fig7" "fig8" "fig8-slopes" "fig10"
         "fig11" "fig13" "fig14" "fig15" "fig16" "scatter" "doubled" "doubled-latency" "doubled-writers"

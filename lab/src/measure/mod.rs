@@ -76,8 +76,13 @@ pub enum Metric {
     LookupFailed,
     /// Longest time between lookups that end well, in us.
     LookupGap,
+    /// From the last change of a region until lookups take as long as they do later on, in us.
+    LookupSettled,
     /// For how long a client asked in vain, in us.
     Unavailable,
+    /// By how much the mean issue delay rises when the last flow starts, at its highest over four round trips
+    /// of the forty after it, in us.
+    IssueRise,
     /// Calls on connections that last, in millions a second.
     Calls,
     /// Mean time of a call, in us.
@@ -155,7 +160,9 @@ impl Metric {
             Metric::LookupP99 => ("lookup 99% (us)", "lookup_p99_us"),
             Metric::LookupFailed => ("lookups failed", "lookups_failed"),
             Metric::LookupGap => ("longest gap (us)", "lookup_gap_us"),
+            Metric::LookupSettled => ("settled (us)", "lookup_settled_us"),
             Metric::Unavailable => ("unavailable (us)", "unavailable_us"),
+            Metric::IssueRise => ("issue delay + (us)", "issue_rise_us"),
             Metric::Calls => ("calls (M/s)", "calls_mps"),
             Metric::CallAvg => ("avg call (us)", "call_avg_us"),
             Metric::CallP99 => ("99% call (us)", "call_p99_us"),
@@ -192,7 +199,9 @@ impl Metric {
                 | Metric::Ramp
                 | Metric::Converge
                 | Metric::Dip
+                | Metric::LookupSettled
                 | Metric::Unavailable
+                | Metric::IssueRise
                 | Metric::Misses
                 | Metric::Rules
                 | Metric::PostedReads

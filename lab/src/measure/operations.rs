@@ -19,6 +19,9 @@ const FULL: f64 = 0.95;
 const SHARE_LEAST: f64 = 0.45;
 const SHARE_TRIPS: usize = 4;
 const SHARE_HOLDS: usize = 20;
+/// Slices of lookups, in ps, and by how much of what is later they may differ where they have settled.
+const SETTLE_SLICE: u64 = 10_000_000;
+const SETTLED: f64 = 0.05;
 /// Round trips after a flow's start in which the link's use is looked at.
 const DIP_TRIPS: usize = 40;
 
@@ -43,7 +46,9 @@ pub fn value(sim: &Sim, metric: Metric, span: Span) -> f64 {
         Metric::LookupP99 => lookup(sim, 0.99, span),
         Metric::LookupFailed => lookup_failed(sim, span),
         Metric::LookupGap => lookup_gap(sim, span),
+        Metric::LookupSettled => lookup_settled(sim),
         Metric::Unavailable => unavailable(sim),
+        Metric::IssueRise => issue_rise(sim),
         _ => f64::NAN,
     }
 }
@@ -162,16 +167,19 @@ fn converge(sim: &Sim) -> f64 {
     first_fair(&x, &y)
 }
 
+/// When the last host to begin posts its first flow, in ps.
+fn last_start(sim: &Sim, host: impl Fn(&Flow) -> u32) -> u64 {
+    let mut first: BTreeMap<u32, u64> = BTreeMap::new();
+    for flow in sim.flows() {
+        first.entry(host(flow)).and_modify(|at| *at = flow.spec.start.min(*at)).or_insert(flow.spec.start);
+    }
+    first.into_values().max().unwrap_or(0)
+}
+
 /// The least that is asked for over some round trips of those after the last flow's start, as a share of line
 /// rate.
 fn dip(sim: &Sim) -> f64 {
-    let from =
-        sim.flows().iter().map(|f| (f.spec.dst, f.spec.start)).fold(BTreeMap::new(), |mut all, (to, at)| {
-            let first: &mut u64 = all.entry(to).or_insert(at);
-            *first = at.min(*first);
-            all
-        });
-    let from = from.into_values().max().unwrap_or(0);
+    let from = last_start(sim, |flow| flow.spec.dst);
     least_share(&submitted(sim, from, |_| true), line(sim))
 }
 
@@ -181,6 +189,22 @@ fn least_share(slices: &[f64], full: f64) -> f64 {
     let rows = slices.get(..DIP_TRIPS).unwrap_or_default().windows(SHARE_TRIPS);
     let shares = rows.map(|row| row.iter().sum::<f64>() / (SHARE_TRIPS as f64 * full));
     shares.min_by(f64::total_cmp).unwrap_or(f64::NAN)
+}
+
+/// By how much operations wait longer in their own NIC when another target is read from as well, in us: at
+/// most, over some round trips after the last flow's start, than on average before it.
+fn issue_rise(sim: &Sim) -> f64 {
+    let (Some(record), Some(rtt)) = (sim.rma_record(), rtt_ps(sim)) else { return f64::NAN };
+    let start = last_start(sim, |flow| flow.spec.src);
+    let waited = |from: u64, to: u64| {
+        let ended =
+            record.operations.iter().filter(|o| o.outcome == Outcome::Ok && (from..to).contains(&o.at));
+        super::mean(ended.map(|o| o.issue_ps as f64 / US))
+    };
+    let before = waited(start.saturating_sub(DIP_TRIPS as u64 * rtt), start);
+    let trips = SHARE_TRIPS as u64 * rtt;
+    let after = (0..DIP_TRIPS as u64 - SHARE_TRIPS as u64).map(|k| start + k * rtt);
+    after.map(|from| waited(from, from + trips)).filter(|w| w.is_finite()).fold(f64::NAN, f64::max) - before
 }
 
 /// The slice by which two have had fair shares for some, which then last.
@@ -225,6 +249,37 @@ fn lookup_gap(sim: &Sim, span: Span) -> f64 {
     let Some(lookups) = lookups(sim) else { return f64::NAN };
     let ends: Vec<u64> = lookups.ended.iter().map(|l| l.end).filter(|end| span.has(*end)).collect();
     ends.windows(2).map(|pair| pair[1] - pair[0]).max().map_or(f64::NAN, |gap| gap as f64 / US)
+}
+
+/// From the last change of a region until lookups take as long as in the second half of the time that is
+/// left, and do so for the rest of it, in us. Lookups are taken together by when they began, in slices of
+/// [`SETTLE_SLICE`]; one that no server answered took for ever.
+fn lookup_settled(sim: &Sim) -> f64 {
+    let (Some(lookups), Some(rma)) = (lookups(sim), &sim.config().one_rma) else { return f64::NAN };
+    let (Some(event), Some(last)) = (rma.events.last(), lookups.arrivals.iter().map(|a| a.0).max()) else {
+        return f64::NAN;
+    };
+    let count = (last.saturating_sub(event.at) / SETTLE_SLICE) as usize;
+    let mut slices: Vec<(f64, u64)> = vec![(0.0, 0); count];
+    for l in lookups.ended.iter().filter(|l| l.start >= event.at) {
+        if let Some((sum, n)) = slices.get_mut(((l.start - event.at) / SETTLE_SLICE) as usize) {
+            *sum += if l.end == u64::MAX { f64::INFINITY } else { (l.end - l.start) as f64 };
+            *n += 1;
+        }
+    }
+    settled(&slices).map_or(f64::INFINITY, |k| (k as u64 * SETTLE_SLICE) as f64 / US)
+}
+
+/// The first slice from which on three together are always as the second half is, by [`SETTLED`] of it.
+fn settled(slices: &[(f64, u64)]) -> Option<usize> {
+    let mean = |part: &[(f64, u64)]| {
+        part.iter().map(|s| s.0).sum::<f64>() / part.iter().map(|s| s.1).sum::<u64>() as f64
+    };
+    let level = mean(&slices[slices.len() / 2..]);
+    let as_later = |three: &[(f64, u64)]| (mean(three) - level).abs() <= SETTLED * level;
+    let unlike = slices.windows(3).rposition(|three| !as_later(three));
+    let first = unlike.map_or(0, |k| k + 1);
+    (first + 3 <= slices.len()).then_some(first)
 }
 
 /// From when the first operation that fails was posted until the first one of those that end well after it
@@ -293,6 +348,16 @@ mod tests {
         assert_eq!(first_full(&[1.0, 5.0, 10.0, 10.0, 10.0], 9.5), 2.0);
         assert_eq!(first_full(&[10.0, 1.0, 1.0, 10.0, 10.0], 9.5), 3.0, "one burst is no rate");
         assert_eq!(first_full(&[1.0, 2.0], 9.5), f64::INFINITY);
+    }
+
+    #[test]
+    fn lookups_have_settled_when_they_stay_so() {
+        let of = |means: &[f64]| settled(&means.iter().map(|m| (10.0 * m, 10)).collect::<Vec<_>>());
+        assert_eq!(of(&[5.0; 12]), Some(0));
+        // Two slices that take longer: settled once three in a row do not.
+        assert_eq!(of(&[9.0, 9.0, 5.0, 5.0, 5.0, 5.0, 5.0, 5.0, 5.0, 5.0]), Some(2));
+        assert_eq!(of(&[5.0, 5.0, 5.0, f64::INFINITY, 5.0, 5.0, 5.0, 5.0, 5.0, 5.0, 5.0, 5.0]), Some(4));
+        assert_eq!(of(&[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0]), None, "what only grows does not");
     }
 
     #[test]
