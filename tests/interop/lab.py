@@ -1,4 +1,5 @@
-"""The lab: one Linux guest with rdma_rxe under QEMU, on a bridge in a network namespace of this run.
+"""The lab: a Linux guest with rdma_rxe under QEMU, on a bridge in a network namespace of this run. Cases of two guests boot
+a second one, in another namespace, which has to do with the first by a switch only.
 
 The guest's image is made from Debian's packages (guest_image.py). adverb runs inside the namespace, on the bridge's own
 address. Everything that a run starts is taken down by `down`; QEMU ends with the run that started it, and what else a
@@ -23,6 +24,9 @@ from harness import Fail, Skip
 
 RUN_STEM = "adverb-rxe-run-"
 NETNS_STEM = "adverb-rxe-"
+# The letter of the second guest, and its address on its cable.
+SECOND = "b"
+CABLE_SECOND = "10.9.0.12"
 # Addresses of the two ends, by version of IP. A program's own words over TCP take IPv4 always.
 HOSTS = {4: "10.77.0.1", 6: "fd77::1"}
 GUESTS = {4: "10.77.0.11", 6: "fd77::11"}
@@ -59,11 +63,11 @@ PR_SET_PDEATHSIG = 1
 
 
 class Lab:
-    """The booted guest and the namespace."""
+    """The booted guest and the namespace. A second one has a letter behind its run's number."""
 
-    def __init__(self):
-        self.dir = os.path.join(tempfile.gettempdir(), f"{RUN_STEM}{os.getpid()}")
-        self.netns = f"{NETNS_STEM}{os.getpid()}"
+    def __init__(self, letter=""):
+        self.dir = os.path.join(tempfile.gettempdir(), f"{RUN_STEM}{os.getpid()}{letter}")
+        self.netns = f"{NETNS_STEM}{os.getpid()}{letter}"
         self.image = None
         self.guest = None
         self.mtu = MTU
@@ -323,8 +327,9 @@ def remove_netns(name):
 def sweep():
     """Takes down what killed runs left: their QEMU has ended with them."""
     for name in os.listdir(tempfile.gettempdir()):
-        pid = name.removeprefix(RUN_STEM)
-        if pid == name or not pid.isdigit() or os.path.exists(f"/proc/{pid}"):
+        run = name.removeprefix(RUN_STEM)
+        pid = run.rstrip(SECOND)
+        if run == name or not pid.isdigit() or os.path.exists(f"/proc/{pid}"):
             continue
-        remove_netns(NETNS_STEM + pid)
+        remove_netns(NETNS_STEM + run)
         shutil.rmtree(os.path.join(tempfile.gettempdir(), name), ignore_errors=True)

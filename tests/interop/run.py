@@ -25,7 +25,7 @@ import suite_offer
 import suite_operations
 import suite_redn
 import suite_stock
-from sides import LAB
+from sides import LAB, SECOND
 
 SUITES = (suite_operations, suite_stock, suite_offer, suite_redn, suite_cable)
 
@@ -58,7 +58,8 @@ def main():
         return 2
     for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(signum, stop)
-    atexit.register(LAB.down)
+    for guest in (LAB, SECOND):
+        atexit.register(guest.down)
     try:
         LAB.up()
     except harness.Skip as e:

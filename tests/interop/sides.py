@@ -19,6 +19,8 @@ UDP_HEADER = 8
 LISTEN_S = 15
 # The lab that the cases run in, booted by the runner.
 LAB = lab.Lab()
+# Booted by the first case that wants it.
+SECOND = lab.Lab(lab.SECOND)
 
 
 class Ends:
@@ -35,8 +37,8 @@ def adverb(room, label, argv, options=()):
                        options=("--trace", "--counters", counters, *options))
 
 
-def rxe(room, label, argv):
-    return room.spawn(f"{label}-rxe", LAB.guest_argv("exec " + shlex.join(argv)))
+def rxe(room, label, argv, guest=LAB):
+    return room.spawn(f"{label}-rxe", guest.guest_argv("exec " + shlex.join(argv)))
 
 
 def wait_listening_in_guest(room, server, port):

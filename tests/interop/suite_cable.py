@@ -6,7 +6,7 @@ import json
 
 import lab
 from harness import Case, Fail, require
-from sides import LAB, rxe, wait_listening_in_guest
+from sides import LAB, SECOND, rxe, wait_listening_in_guest
 from suite_perftest import expect_results
 from suite_stock import ITERATIONS, LONG_TIMEOUT, SHORT_TIMEOUT, SIZE
 from suite_switch import CAS, CONVERTED, ECN, LOSS, SERVER, Switch, expect_counted
@@ -14,6 +14,8 @@ from suite_switch import CAS, CONVERTED, ECN, LOSS, SERVER, Switch, expect_count
 PORT = '[[port]]\naddress = "{}"\nqemu = "{}"\n'
 # A word is the server's for a while after the switch has first heard of it.
 ATOMICS_S = 3
+# A traffic class of packets that a switch may mark (RFC 3168, 5).
+CAPABLE = 2
 
 
 class Cable:
@@ -56,6 +58,63 @@ class Cable:
             client = rxe(self.room, "client", self.argv(words, False, port, lab.WORDS_HOST))
         self.room.all_succeed(server, client)
         return client
+
+
+class Guests:
+    """A switch to which two guests have a cable each, and an rxe device at each end. What their programs say over TCP crosses
+    it as well."""
+
+    def __init__(self, room, text):
+        self.room = room
+        if not SECOND.started:
+            SECOND.up()
+            # The image has the first one's address.
+            SECOND.in_guest(f"ip addr flush dev {lab.CABLE_LINK} && ip addr add {lab.CABLE_SECOND}/24 dev {lab.CABLE_LINK}")
+        self.guests = {lab.CABLE_GUEST: LAB, lab.CABLE_SECOND: SECOND}
+        ports = "".join(PORT.format(address, guest.cable) for address, guest in self.guests.items())
+        self.switch = Switch(room, ports + text)
+        room.wait_until("machines on their cables", lambda: all(port["cable"]["plugged"] for port in self.ports()))
+        self.gids = {}
+        for address, guest in self.guests.items():
+            room.cleanups.append(lambda guest=guest: guest.in_guest(f"rdma link delete {lab.CABLE_RXE}"))
+            guest.in_guest(f"rdma link add {lab.CABLE_RXE} type rxe netdev {lab.CABLE_LINK}")
+            wanted = ipaddress.IPv6Address("::ffff:" + address)
+            self.gids[address] = room.wait_until("GID", lambda guest=guest, wanted=wanted: guest.gids_of(lab.CABLE_RXE).get(wanted))
+
+    def ports(self):
+        return self.switch.show()["ports"]
+
+    def argv(self, words, address, port):
+        return [*words, "-d", lab.CABLE_RXE, "-x", self.gids[address], "-p", str(port)]
+
+    def run(self, words):
+        """A program whose server is the first guest; returns the client."""
+        require(words[0])
+        port = self.room.port()
+        server = rxe(self.room, "server", self.argv(words, lab.CABLE_GUEST, port))
+        wait_listening_in_guest(self.room, server, port)
+        argv = [*self.argv(words, lab.CABLE_SECOND, port), lab.CABLE_GUEST]
+        client = rxe(self.room, "client", argv, SECOND)
+        self.room.all_succeed(server, client)
+        return client
+
+
+def between_guests(name, text, words, timeout=180, least=ITERATIONS // 2, then=None):
+    """A pair of which neither end is adverb's. The first case's time has to suffice for a guest to boot."""
+
+    def run(room):
+        guests = Guests(room, text)
+        expect_results(guests.run(words), 1)
+        counters, ports = guests.switch.counters(), guests.ports()
+        for port in ports:
+            if not port["rx_frames"] or port["cable"]["drop_no_answer"] or port["cable"]["malformed"]:
+                raise Fail(f"a port: {json.dumps(port)}")
+        if counters["rx_frames"] < least:
+            raise Fail(f"{counters['rx_frames']} frames came to the switch, not {least}")
+        if then:
+            then(counters)
+
+    return Case(f"interop/rxe-to-rxe-{name}", run, timeout)
 
 
 def perftest(operation, kind, service="RC", timeout=LONG_TIMEOUT, extra=()):
@@ -112,6 +171,14 @@ def cases():
     yield from both_ways("cas-fetch-add-bw", CAS, seconds, timeout=90, then=decided)
     yield from both_ways("cas-compare-swap-bw", CAS, [*seconds, "-A", "CMP_AND_SWAP"], timeout=90, then=decided)
     yield from both_ways("cas-untouched-write-bw", CAS, perftest("write", "bw"))
+    for operation in ("send", "write", "read", "atomic"):
+        yield between_guests(f"forward-{operation}-bw", "", perftest(operation, "bw"))
+    yield between_guests("loss-write-bw", LOSS, perftest("write", "bw", timeout=SHORT_TIMEOUT))
+    capable = perftest("write", "bw", extra=("--tclass", str(CAPABLE)))
+    yield between_guests("ecn-write-bw", ECN, capable, then=lambda counters: expect_counted(counters, "ecn_marked"))
+    decides = CAS.replace(SERVER, lab.CABLE_GUEST)
+    yield between_guests("cas-untouched-write-bw", decides, perftest("write", "bw"))
+    yield between_guests("cas-fetch-add-bw", decides, seconds)
 
 
 def large_cases():
