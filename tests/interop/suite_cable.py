@@ -78,8 +78,8 @@ class Guests:
         for address, guest in self.guests.items():
             room.cleanups.append(lambda guest=guest: guest.in_guest(f"rdma link delete {lab.CABLE_RXE}"))
             guest.in_guest(f"rdma link add {lab.CABLE_RXE} type rxe netdev {lab.CABLE_LINK}")
-            wanted = ipaddress.IPv6Address("::ffff:" + address)
-            self.gids[address] = room.wait_until("GID", lambda guest=guest, wanted=wanted: guest.gids_of(lab.CABLE_RXE).get(wanted))
+            gid = ipaddress.IPv6Address("::ffff:" + address)
+            self.gids[address] = room.wait_until("GID", lambda guest=guest, gid=gid: guest.gids_of(lab.CABLE_RXE).get(gid))
 
     def ports(self):
         return self.switch.show()["ports"]

@@ -634,15 +634,31 @@ fn a_client_that_has_gone_leaves_its_carrier_to_others() {
 
 /// A compare and swap of the third host's, whose queue pair at the server is another one.
 fn other_swaps(b: &mut Bench, psn: u32, compare: u64, swap: u64) -> Out {
+    others_swap(b, SERVER_QPN + 1, (psn, VA), compare, swap)
+}
+
+/// The same of any queue pair of that host's, for any word.
+fn others_swap(b: &mut Bench, qpn: u32, (psn, va): (u32, u64), compare: u64, swap: u64) -> Out {
     let mut packet = b.packet(3, 2, Operation::CompareSwap, psn);
-    packet.bth.dest_qp = QpNumber::new(SERVER_QPN + 1);
-    packet.atomic = AtomicEth { va: VA, rkey: RKEY, swap_add: swap, compare };
+    packet.bth.dest_qp = QpNumber::new(qpn);
+    packet.atomic = AtomicEth { va, rkey: RKEY, swap_add: swap, compare };
     b.send(OTHER, &packet, &[])
 }
 
 /// The server answers that queue pair.
 fn other_is_answered(b: &mut Bench, operation: Operation, psn: u32, msn: u32, original: u64) -> Out {
+    others_are_answered(b, (CLIENT_QPN, operation, psn), msn, original)
+}
+
+/// The same, to any queue pair of that host's.
+fn others_are_answered(
+    b: &mut Bench,
+    (qpn, operation, psn): (u32, Operation, u32),
+    msn: u32,
+    original: u64,
+) -> Out {
     let mut packet = b.packet(2, 3, operation, psn);
+    packet.bth.dest_qp = QpNumber::new(qpn);
     packet.aeth = Aeth { syndrome: Syndrome::default(), msn };
     packet.atomic_original = original;
     b.send(SERVER, &packet, &[])
@@ -704,6 +720,40 @@ fn what_a_destroyed_queue_pairs_client_asks_for_is_not_carried() {
         let answer = other_is_answered(&mut b, Operation::Acknowledge, 502, 3, 0);
         assert_eq!((answer[0].1.bth.psn, answer[0].1.aeth.msn), (Psn::new(503), 4));
     }
+}
+
+/// After a carrier has failed, the client whose request it had carries the word itself. The next carrier may
+/// have been silent for as long, and to find that out takes as much time again.
+#[test]
+fn a_failed_carriers_words_go_to_who_waits_and_not_to_the_next_one() {
+    let carry = Some(CarryConfig { carriers: 2, ..CarryConfig::default() });
+    let mut b = Bench::cas(true, |config| config.carry = carry);
+    b.known(5);
+    assert_eq!(writes(&b.compare_swap(102, 5, 6)), [(SERVER_QPN, 102, 8)], "the first carrier");
+    b.ack(102, 43);
+    // Two more queue pairs of which the server accepts the key. The first of them is the second carrier.
+    let (next, waits) = (SERVER_QPN + 1, SERVER_QPN + 2);
+    for (qpn, client) in [(next, CLIENT_QPN), (waits, CLIENT_QPN + 1)] {
+        others_swap(&mut b, qpn, (500, VA), 0, 1);
+        others_are_answered(&mut b, (client, Operation::AtomicAcknowledge, 500), 1, 6);
+    }
+    assert_eq!(writes(&others_swap(&mut b, next, (501, VA), 6, 7)), [(SERVER_QPN, 103, 8)]);
+    assert_eq!(b.ack(103, 44).len(), 1);
+    // Then nobody answers any more for the first one.
+    assert_eq!(writes(&others_swap(&mut b, waits, (501, VA), 7, 8)), [(SERVER_QPN, 104, 8)]);
+    let mut moved = Vec::new();
+    while moved.is_empty() {
+        b.now = b.switch.next_deadline().expect("it is sent again, and given on");
+        b.switch.on_timer(b.now);
+        moved = writes(&b.drain());
+        moved.retain(|write| write.0 != SERVER_QPN);
+    }
+    assert_eq!((moved, b.get(Counter::MovedOn)), (vec![(waits, 501, 8)], 1), "its own queue pair");
+    let out = others_are_answered(&mut b, (CLIENT_QPN + 1, Operation::Acknowledge, 501), 2, 0);
+    assert_eq!((out.len(), operation(&out[0].1)), (1, Operation::AtomicAcknowledge));
+    // What comes for the word now goes there too.
+    let out = others_swap(&mut b, waits, (502, VA), 8, 9);
+    assert_eq!(writes(&out), [(waits, 502, 8)], "not to the second carrier");
 }
 
 #[test]
