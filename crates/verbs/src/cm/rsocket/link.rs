@@ -152,6 +152,9 @@ pub(super) struct Link {
     pub(super) stream: Stream,
     /// Why the queue pair works no more.
     pub(super) broken: Option<c_int>,
+    /// The peer is known to have what it needs. Where the answer to its request is lost, its queue pair takes
+    /// nothing until that is repeated, which is later than ours would be given up for what it sent.
+    confirmed: bool,
     mapped: Vec<Mapped>,
     pub(super) parts: Parts,
 }
@@ -161,7 +164,7 @@ unsafe impl Send for Link {}
 
 impl Link {
     /// The connection, when the peer has said what it is.
-    pub(super) fn new(parts: Parts, peer: &wire::Connect) -> Link {
+    pub(super) fn new(parts: Parts, peer: &wire::Connect, confirmed: bool) -> Link {
         let of = &parts.settings;
         let sizes = Sizes {
             send: of.send,
@@ -169,7 +172,13 @@ impl Link {
             send_queue: of.send_queue,
             receive_queue: of.receive_queue,
         };
-        Link { stream: Stream::new(sizes, peer), broken: None, mapped: Vec::new(), parts }
+        Link { stream: Stream::new(sizes, peer), broken: None, confirmed, mapped: Vec::new(), parts }
+    }
+
+    /// The peer has the answer to its request: it is told what was to be told.
+    pub(super) fn confirm(&mut self) {
+        self.confirmed = true;
+        self.tell();
     }
 
     /// Posts a request of the stream's.
@@ -271,6 +280,9 @@ impl Link {
             return Ok(());
         }
         self.parts.post_receives(receives)?;
+        if !self.confirmed {
+            return Ok(());
+        }
         self.look();
         while let Some(post) = self.stream.tell() {
             self.post(&post)?;

@@ -55,7 +55,7 @@ unsafe fn accept(id: *mut rdma_cm_id, peer: &Connect, listener: &State) -> Resul
             migrate(id, channel)?;
             let parts = Parts::new(id, listener.settings)?;
             let own = parts.connect().emit();
-            let link = Link::new(parts, peer);
+            let link = Link::new(parts, peer, false);
             outcome(rdma_accept(id, &mut parameters(&own)))?;
             Ok(link)
         })()

@@ -289,7 +289,7 @@ impl State {
         let mut any = self.link.as_mut().is_some_and(Link::process);
         if any && self.phase == Phase::Accepted {
             // Bytes say that the peer has the answer, even if its confirmation was lost.
-            self.phase = Phase::Connected;
+            self.confirmed();
             // SAFETY: the identifier is alive. A connection that has ended meanwhile needs no such word.
             unsafe { rdma_notify(self.id, IBV_EVENT_COMM_EST) };
         }
@@ -341,7 +341,7 @@ impl State {
         match (number, self.phase) {
             (RDMA_CM_EVENT_ESTABLISHED, Phase::Connecting) => match (peer, self.parts.take()) {
                 (Some(peer), Some(parts)) => {
-                    let mut link = Link::new(parts, &peer);
+                    let mut link = Link::new(parts, &peer, true);
                     link.process();
                     self.link = Some(link);
                     self.phase = Phase::Connected;
@@ -349,7 +349,7 @@ impl State {
                 // Not an rsocket.
                 _ => self.fail(libc::EPROTO),
             },
-            (RDMA_CM_EVENT_ESTABLISHED, Phase::Accepted) => self.phase = Phase::Connected,
+            (RDMA_CM_EVENT_ESTABLISHED, Phase::Accepted) => self.confirmed(),
             (RDMA_CM_EVENT_REJECTED, _) => self.fail(libc::ECONNREFUSED),
             (RDMA_CM_EVENT_UNREACHABLE, _) => self.fail(libc::ETIMEDOUT),
             (RDMA_CM_EVENT_CONNECT_ERROR, _) => self.fail(status.saturating_abs()),
@@ -361,6 +361,14 @@ impl State {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// The peer is known to have the answer to its request.
+    fn confirmed(&mut self) {
+        self.phase = Phase::Connected;
+        if let Some(link) = &mut self.link {
+            link.confirm();
         }
     }
 
