@@ -14,7 +14,7 @@ use crate::qp::Qp;
 use crate::queue_pair::QueuePair;
 use crate::star::service;
 use crate::transport::{rc, uc, ud};
-use adverb_wire::{Bth, Instant, Opcode, Operation, Packet, QpNumber, Service};
+use adverb_wire::{Bth, Instant, Packet, QpNumber, Service};
 
 /// Whose a frame is.
 enum Destination {
@@ -31,13 +31,12 @@ enum Destination {
     Nobody,
 }
 
-/// Whether the program at the other end speaks, so that its queue pair is up. IRN's hello is between the NICs.
-/// Where PSNs are in order, only who knows the next one is believed.
+/// Whether the program at the other end speaks, so that its queue pair is up. Where PSNs are in order, only who
+/// knows the next one is believed; IRN's hello, which is between the NICs, has one of the past.
 fn is_peers_program(qp: &Qp, packet: &Packet) -> bool {
     let Bth { opcode, psn, .. } = packet.bth;
-    let is_hello = opcode == Opcode::new(Service::Irn, Operation::Hello);
     let is_next = !qp.is_reliable() || psn == qp.responder.expected();
-    is_next && !is_hello && !opcode.operation().is_response()
+    is_next && !opcode.operation().is_response()
 }
 
 /// A frame came for a number whose owner is no queue pair: an endpoint without a transport takes in as little
