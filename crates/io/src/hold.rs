@@ -3,8 +3,9 @@
 //!
 //! Two things may wait. An acknowledgement, after a poll that found something, a look that brought a native
 //! program what it waits for, or a look of the progress thread: who answers a message posts at once, and its
-//! request takes the acknowledgement along. And the requests of a row of posts, but for the first: a poll or
-//! another post follows.
+//! request takes the acknowledgement along. And the requests of a row of posts: a poll or another post
+//! follows. The first of a row only after a long one: alone it would be a message, and have an
+//! acknowledgement, of its own.
 //!
 //! Nobody tells what the application will do, so it must have earned the trust: [`NEEDED`] times in a row it
 //! came back within [`SOON`]. Where something waited and it did not come, it has to do so more often before
@@ -29,6 +30,8 @@ const PENALTY_MIN: i32 = 16;
 const PENALTY_MAX: i32 = 4096;
 /// The same after a row of posts has gone on late.
 const PENALTY_OF_ROW: i32 = 32;
+/// Posts that make a row long: so many messages' first frames wait for the second.
+const LONG_ROW: u32 = 4;
 /// Acknowledgements that left with an answer, or rows that ended with a poll, after which the penalty is
 /// halved.
 const WINS: u32 = 4;
@@ -109,6 +112,10 @@ pub struct Hold {
     left: Option<Left>,
     /// The last call that was not without effect on the socket was a post.
     row: bool,
+    /// Posts with frames for the socket since the last poll.
+    row_len: u32,
+    /// The row before that poll was long, so the next one probably is.
+    rows_are_long: bool,
     /// Until then the host is taken to have more to do than it can.
     crowded_until: Instant,
 }
@@ -117,7 +124,7 @@ impl Hold {
     /// What a post may leave behind.
     #[inline]
     pub fn for_post(&self, now: Instant) -> Keep {
-        if self.row && self.posts.is_enough() {
+        if (self.row || self.rows_are_long) && self.posts.is_enough() {
             return Keep::Row;
         }
         match self.left {
@@ -156,6 +163,7 @@ impl Hold {
     fn note_post(&mut self, now: Instant, sent: bool, waits: bool) {
         if sent {
             self.row = true;
+            self.row_len = self.row_len.saturating_add(1);
             self.left = Some(Left { at: now, what: What::Row, held: waits, by_thread: false });
         }
     }
@@ -165,6 +173,9 @@ impl Hold {
     #[inline]
     pub fn poll_begins(&mut self, now: Instant) -> bool {
         self.row = false;
+        if self.row_len > 0 {
+            (self.rows_are_long, self.row_len) = (self.row_len >= LONG_ROW, 0);
+        }
         let Some(left) = self.left else { return true };
         let soon = now.since(left.at) < SOON;
         let is_crowded = now < self.crowded_until;
@@ -216,6 +227,7 @@ impl Hold {
     #[cold]
     pub fn expects_sleep(&mut self) {
         (self.left, self.row) = (None, false);
+        (self.row_len, self.rows_are_long) = (0, false);
         for trust in [&mut self.acks, &mut self.posts] {
             trust.credit = -AFTER_EVENT;
         }
@@ -339,11 +351,20 @@ mod tests {
     }
 
     #[test]
-    fn a_row_of_posts_waits_but_for_its_first() {
+    fn a_row_of_posts_waits_and_its_first_after_a_long_one() {
         let mut hold = Hold::default();
         assert_eq!(row(&mut hold, 0, 10, 1), 5, "all that follow, once it is trusted");
-        assert_eq!(row(&mut hold, 100, 10, 1), 9);
-        assert_eq!(row(&mut hold, 200, 1, 1), 0);
+        assert_eq!(row(&mut hold, 100, 10, 1), 10, "it is probably as long as the one before");
+        assert_eq!(row(&mut hold, 200, u64::from(LONG_ROW) - 1, 1), LONG_ROW as usize - 1);
+        assert_eq!(row(&mut hold, 300, 10, 1), 9, "not after a short one");
+        // A poll that follows a poll says nothing of rows.
+        assert!(hold.poll_begins(at(350)));
+        assert_eq!(row(&mut hold, 400, 1, 1), 1);
+        assert_eq!(row(&mut hold, 500, 1, 1), 0);
+        // Who will sleep is not trusted, and begins anew.
+        row(&mut hold, 600, 10, 1);
+        hold.expects_sleep();
+        assert_eq!(row(&mut hold, 700, 80, 1), 80 - AFTER_EVENT as usize - NEEDED as usize - 1);
     }
 
     #[test]
@@ -366,8 +387,8 @@ mod tests {
         for round in 0..10 {
             let us = round * 1000;
             row(&mut hold, us, 40, 1);
-            assert_eq!(hold.for_post(at(us + 100)), Keep::Nothing, "the first of a row");
-            hold.posted(at(us + 100), true, false);
+            assert_eq!(hold.for_post(at(us + 100)), Keep::Row, "the first of a row");
+            hold.posted(at(us + 100), true, true);
             assert_eq!(hold.for_post(at(us + 101)), Keep::Row);
             hold.posted(at(us + 101), true, true);
             // It lost its processor.

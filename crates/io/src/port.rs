@@ -208,7 +208,7 @@ impl Port {
             notes.packet(self.lives.host_ns(now), true, &frame.packet);
         }
         let bth_at = flow.ip_header_len() + UDP_LEN;
-        slow.tx.admit(now, Parcel { bytes, bth_at, tag: route });
+        slow.tx.admit(now, Parcel { bytes, bth_at, tag: route, is_sound: true });
         self.send_released(now)
     }
 
@@ -243,7 +243,7 @@ impl Port {
         let room = self.udp_has_room();
         let body = parcel.bytes.get(parcel.bth_at..).unwrap_or_default();
         match flow {
-            Some(flow) if room && self.udp.stage_bytes(now, &flow, body) => {}
+            Some(flow) if room && self.udp.stage_bytes(now, &flow, body, parcel.is_sound) => {}
             _ => self.counters.drop_send_failed += 1,
         }
         self.udp_path_to_block()
@@ -394,7 +394,7 @@ impl Port {
                     return counters.drop_parse[e as usize] += 1;
                 }
                 let bth_at = bth_offset(&bytes);
-                slow.rx.admit(now, Parcel { bytes, bth_at, tag: () });
+                slow.rx.admit(now, Parcel::unchecked(bytes, bth_at, ()));
             }),
         };
         self.udp_skipped += 1;
@@ -465,7 +465,7 @@ impl Port {
                     let mut bytes = Vec::new();
                     rebuild(&parsed.packet, id, &datagram, &mut bytes);
                     let bth_at = bth_offset(&bytes);
-                    slow.rx.admit(now, Parcel { bytes, bth_at, tag: () });
+                    slow.rx.admit(now, Parcel { bytes, bth_at, tag: (), is_sound: true });
                 }
             }
         };
@@ -496,7 +496,7 @@ impl Port {
         while let Some(parcel) = slow.rx.next(now) {
             count += 1;
             let damaged = self.counters.drop_icrc;
-            let found = deliver(now, nic, &parcel.bytes, &mut self.counters);
+            let found = deliver(now, nic, &parcel.bytes, parcel.is_sound, &mut self.counters);
             if let Some(notes) = &mut slow.notes
                 && self.counters.drop_icrc == damaged
                 && let Ok(parsed) = Packet::parse_ip(&parcel.bytes)
@@ -532,7 +532,7 @@ fn take_ring_frame(
     if !frame.elides_icrc() {
         // Checked bytes must be the ones that are used: the sender could change them in the ring.
         frame.copy_to(scratch);
-        deliver(now, nic, scratch, counters);
+        deliver(now, nic, scratch, false, counters);
         return;
     }
     counters.shm_rx_icrc_elided += 1;
@@ -546,8 +546,15 @@ fn take_ring_frame(
     }
 }
 
-/// Verifies, parses and delivers a whole frame. Returns its flow if it is a packet.
-fn deliver(now: Instant, nic: &mut Nic, bytes: &[u8], counters: &mut IoCounters) -> Option<Flow> {
+/// Verifies, unless it is known to be sound, parses and delivers a whole frame. Returns its flow if it is a
+/// packet.
+fn deliver(
+    now: Instant,
+    nic: &mut Nic,
+    bytes: &[u8],
+    is_sound: bool,
+    counters: &mut IoCounters,
+) -> Option<Flow> {
     let parsed = match Packet::parse_ip(bytes) {
         Ok(parsed) => parsed,
         Err(e) => {
@@ -555,9 +562,11 @@ fn deliver(now: Instant, nic: &mut Nic, bytes: &[u8], counters: &mut IoCounters)
             return None;
         }
     };
-    let sound = bytes.get(..parsed.frame_len).is_some_and(|frame| verify_ip(frame, parsed.ip_header_len));
+    let verify = |frame: &[u8]| is_sound || verify_ip(frame, parsed.ip_header_len);
     match bytes.get(parsed.payload) {
-        Some(payload) if sound => nic.on_frame(now, &parsed.packet, &Payload::from_slice(payload)),
+        Some(payload) if bytes.get(..parsed.frame_len).is_some_and(verify) => {
+            nic.on_frame(now, &parsed.packet, &Payload::from_slice(payload))
+        }
         _ => counters.drop_icrc += 1,
     }
     Some(parsed.packet.flow)

@@ -165,11 +165,11 @@ impl Udp {
         }
     }
 
-    /// Stages a complete frame as it is, without its IP and UDP headers (`flow` says what they said). Its
-    /// ICRC is one for identification 0.
-    pub fn stage_bytes(&mut self, now: Instant, flow: &Flow, bytes: &[u8]) -> bool {
+    /// Stages a complete frame as it is, without its IP and UDP headers (`flow` says what they said).
+    /// `is_sound` says that its ICRC is right for identification 0.
+    pub fn stage_bytes(&mut self, now: Instant, flow: &Flow, bytes: &[u8], is_sound: bool) -> bool {
         match &mut self.way {
-            Way::Sockets(sockets) => sockets.stage_bytes(now, flow, bytes),
+            Way::Sockets(sockets) => sockets.stage_bytes(now, flow, bytes, is_sound),
             Way::Via(via) => via.stage_bytes(now, flow, bytes),
         }
     }

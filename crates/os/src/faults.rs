@@ -109,6 +109,15 @@ pub struct Parcel<T> {
     pub bth_at: usize,
     /// What the port wants to know when the frame goes on.
     pub tag: T,
+    /// Its ICRC is known to be right.
+    pub is_sound: bool,
+}
+
+impl<T> Parcel<T> {
+    /// A frame of whose ICRC nothing is known.
+    pub fn unchecked(bytes: Vec<u8>, bth_at: usize, tag: T) -> Parcel<T> {
+        Parcel { bytes, bth_at, tag, is_sound: false }
+    }
 }
 
 /// What was done to the frames of one direction.
@@ -255,6 +264,7 @@ fn mark_congestion(bytes: &mut [u8]) -> bool {
 /// Flips one to three different bits from the BTH on.
 fn flip_bits<T>(rng: &mut Rng, parcel: &mut Parcel<T>) {
     let Some(bytes) = parcel.bytes.get_mut(parcel.bth_at..).filter(|bytes| !bytes.is_empty()) else { return };
+    parcel.is_sound = false;
     let bits = bytes.len() * 8;
     let mut flipped = [usize::MAX; 3];
     for i in 0..rng.usize(1..=3) {
@@ -286,7 +296,7 @@ mod tests {
     }
 
     fn parcel(tag: u32) -> Parcel<u32> {
-        Parcel { bytes: vec![0; 40], bth_at: 28, tag }
+        Parcel { is_sound: true, ..Parcel::unchecked(vec![0; 40], 28, tag) }
     }
 
     /// What comes out, with how many bits are set, when `count` frames enter 1 us apart.
@@ -297,6 +307,7 @@ mod tests {
             lane.admit(at(u64::from(i)), parcel(i));
             while let Some(p) = lane.next(at(u64::from(i))) {
                 assert_eq!(p.bytes[..28], [0; 28]);
+                assert_eq!(p.is_sound, p.bytes == [0; 40]);
                 out.push((p.tag, p.bytes.iter().map(|b| b.count_ones()).sum()));
             }
         }
@@ -392,7 +403,7 @@ mod tests {
                     Packet { flow, ..Packet::default() }.emit_frame(&WireExtra::default(), &[], &mut bytes);
                 bytes.truncate(len);
                 let mut lane = Lane::new(&Faults { mark: 1.0, ..NONE }, Direction::Tx, 1);
-                lane.admit(at(0), Parcel { bytes, bth_at: flow.ip_header_len() + 8, tag: () });
+                lane.admit(at(0), Parcel::unchecked(bytes, flow.ip_header_len() + 8, ()));
                 let out = lane.next(at(0)).unwrap();
                 let parsed = Packet::parse_ip(&out.bytes).unwrap();
                 assert_eq!(parsed.packet.flow.traffic_class, after);

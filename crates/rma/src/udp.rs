@@ -123,7 +123,7 @@ impl Udp {
                     }
                     Some(lane) => {
                         let bytes = self.batch.room()[..len].to_vec();
-                        lane.admit(now, Parcel { bytes, bth_at: 0, tag: to });
+                        lane.admit(now, Parcel::unchecked(bytes, 0, to));
                     }
                 }
             }

@@ -75,7 +75,7 @@ impl Line {
         }
         let Some(lanes) = &mut self.lanes else { return Some(bytes) };
         let bth_at = bth_offset(&bytes);
-        lanes[way as usize].admit(now, Parcel { bytes, bth_at, tag: () });
+        lanes[way as usize].admit(now, Parcel::unchecked(bytes, bth_at, ()));
         None
     }
 

@@ -10,8 +10,9 @@ use adverb_wire::{Instant, Operation, Packet, Service, Syndrome};
 
 /// Acknowledgements that are put beside.
 const ACKS_MAX: usize = 32;
-/// Frames and bytes of a row of posts that wait at most: the receiver should not stand idle.
-const ROW_FRAMES: usize = 32;
+/// Frames and bytes of a row of posts that wait at most: the receiver should not stand idle, which it does
+/// with 64 (the notebook's "rows of small messages over UDP").
+const ROW_FRAMES: usize = 48;
 const ROW_BYTES: usize = 16 << 10;
 
 /// Frames for the socket that have not left.
