@@ -31,8 +31,8 @@ enum Destination {
     Nobody,
 }
 
-/// Whether the program at the other end speaks, so that its queue pair is up. Where PSNs are in order, only who
-/// knows the next one is believed; IRN's hello, which is between the NICs, has one of the past.
+/// Whether the program at the other end speaks, so that its queue pair is up. Where PSNs are in order, only
+/// who knows the next one is believed; IRN's hello, which is between the NICs, has one of the past.
 fn is_peers_program(qp: &Qp, packet: &Packet) -> bool {
     let Bth { opcode, psn, .. } = packet.bth;
     let is_next = !qp.is_reliable() || psn == qp.responder.expected();

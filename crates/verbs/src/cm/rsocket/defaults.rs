@@ -1,4 +1,5 @@
-//! The sizes that sockets begin with: rdma-core's, or what the host's files say (`rsocket(7)`, /etc/rdma/rsocket).
+//! The sizes that sockets begin with: rdma-core's, or what the host's files say (`rsocket(7)`,
+//! /etc/rdma/rsocket).
 
 use super::options::{INLINE_MAX, MAPPINGS_MAX, RING_MAX, Settings, queue, ring_of};
 use super::wire;
@@ -38,8 +39,8 @@ fn read(folder: &Path) -> Settings {
     settings
 }
 
-/// The number that a text begins with, after white space: what C's `scanf` would take. A larger one than fits is
-/// the largest.
+/// The number that a text begins with, after white space: what C's `scanf` would take. A larger one than
+/// fits is the largest.
 fn number(text: &str) -> Option<u32> {
     let text = text.trim_start();
     let digits = text.find(|c: char| !c.is_ascii_digit()).map_or(text, |end| &text[..end]);
