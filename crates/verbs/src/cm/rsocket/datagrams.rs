@@ -25,8 +25,8 @@ const HEARD_MAX: usize = 64;
 /// While datagrams come to the queue pair without a pause, UDP is looked at in one call of so many.
 const LOOK_EVERY: u32 = 16;
 
-/// A NIC may have an address that only a switch's port knows (`--via`). Programs print their errno; what is to
-/// be done about it they cannot know.
+/// A NIC may have an address that only a switch's port knows (`--via`). Programs print their errno; what is
+/// to be done about it they cannot know.
 fn say_why(errno: c_int, own: SocketAddr) {
     if errno == libc::EADDRNOTAVAIL && settings().is_ok_and(|settings| settings.via.is_some()) {
         say!(
