@@ -343,3 +343,50 @@ fn the_request_fails_whose_packet_may_not_leave() {
         assert!(why.contains("registry has no rule"), "{why}");
     }
 }
+
+/// The same in the middle of a message: what was asked for before is received up to there, nothing is asked
+/// for again, not even what was lost, and the message fails after the one before it is done.
+#[test]
+fn a_message_that_is_stopped_in_its_middle_fails_there() {
+    const LEN: usize = 100_000;
+    // No answer is lost; the one of the message before it; one in the middle of what was asked for.
+    for lost in [None, Some(0), Some(9)] {
+        let mut w = world(72, 8);
+        let ([a, b], _) = agreed(&mut w);
+        let memory = [w.memory(CLIENT, 2 * LEN), w.memory(SERVER, 2 * LEN)];
+        let bytes = pattern(4, LEN);
+        memory[SERVER].write(0, &bytes);
+        w.recv(CLIENT, a, 50, &[memory[CLIENT].sge(LEN, 8)]);
+        w.recv(CLIENT, a, 51, &[memory[CLIENT].sge(0, LEN)]);
+        w.send(SERVER, b, wr(1, SendOp::Send, &[memory[SERVER].sge(0, 8)]));
+        w.send(SERVER, b, wr(2, SendOp::Send, &[memory[SERVER].sge(0, LEN)]));
+        // A window is asked for, and nothing of it has come yet.
+        w.keep_log = true;
+        w.run(Duration::from_us(3));
+        let asked = left(&mut w);
+        assert!((20..LEN / 1024).contains(&asked), "{asked} packets were asked for");
+        w.nodes[CLIENT].nic.clear_rules();
+        let mut seen = 0;
+        w.drop_if = Some(Box::new(move |_, p| {
+            let hit = p.bth.opcode.operation() == Operation::GetDataAnswer;
+            seen += usize::from(hit);
+            hit && Some(seen - 1) == lost
+        }));
+        let ends = [w.completion(SERVER), w.completion(SERVER)].map(|done| (done.wr_id, done.status));
+        let received = [w.completion(CLIENT), w.completion(CLIENT)].map(|done| (done.wr_id, done.status));
+        // Packets of the message that are received: all that were asked for, or those before the lost one.
+        let (first, second, packets) = match lost {
+            None => (Status::Success, Status::RemoteAccess, asked - 1),
+            Some(0) => (Status::RemoteAccess, Status::WorkRequestFlushed, 0),
+            Some(answer) => (Status::Success, Status::RemoteAccess, answer - 1),
+        };
+        assert_eq!(ends, [(1, first), (2, second)], "{lost:?}");
+        // As with RC: what was received into is not the next message's.
+        let into = if packets > 0 { Status::LocalAccess } else { Status::WorkRequestFlushed };
+        let before = if first == Status::Success { first } else { Status::WorkRequestFlushed };
+        assert_eq!(received, [(50, before), (51, into)], "{lost:?}");
+        assert_eq!(left(&mut w), 0, "{lost:?}: something was asked for again");
+        assert_eq!(memory[CLIENT].read(0, packets * 1024), bytes[..packets * 1024], "{lost:?}");
+        assert!(memory[CLIENT].read(packets * 1024, LEN - packets * 1024).iter().all(|byte| *byte == 0));
+    }
+}
