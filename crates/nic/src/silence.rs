@@ -125,10 +125,22 @@ impl Borne {
     }
 
     /// Of a silence since this time, what was added since the last look may be excused: up to `most` in all.
-    /// True if it is.
-    pub fn look(&mut self, since: Instant, now: Instant, silence: Silence, most: Duration) -> bool {
+    /// True if it is. How much later this look is than it was `due` is this side's lateness, whatever the
+    /// peer has done.
+    pub fn look(
+        &mut self,
+        since: Instant,
+        due: Instant,
+        now: Instant,
+        silence: Silence,
+        most: Duration,
+    ) -> bool {
         let from = since.max(core::mem::replace(&mut self.looked, now));
-        silence.is_excused() && self.excused.add(now.since(from), most)
+        if !silence.is_excused() {
+            self.excused.add(now.since(due.max(from)), most);
+            return false;
+        }
+        self.excused.add(now.since(from), most)
     }
 
     /// How much of it counts.

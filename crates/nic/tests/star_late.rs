@@ -93,11 +93,13 @@ fn judge(own: Turns, peer: Turns, overdue: &Overdue) -> Silence {
 }
 
 /// Calls and answers between two processes of a busy host: each has a processor for a moment, and then none
-/// for longer than packets live, and of the packets some are lost. Both live, so nothing fails.
+/// for longer than packets live, and of the packets some are lost. Both live, so nothing fails, and nothing
+/// hangs either. `ADVERB_SEEDS=n` sets how many seeds are run.
 #[test]
 fn sides_that_have_a_processor_now_and_then_bear_each_other() {
     let (mut expired, mut excused) = (0, 0);
-    for seed in 0..SEEDS {
+    let seeds = std::env::var("ADVERB_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(SEEDS);
+    for seed in 0..seeds {
         let w = calls(seed);
         expired += w.counter(SERVER, "star_drop_expired");
         excused += w.counter(CLIENT, "timeouts_excused") + w.counter(SERVER, "timeouts_excused");
@@ -106,7 +108,7 @@ fn sides_that_have_a_processor_now_and_then_bear_each_other() {
 }
 
 const SEEDS: u64 = 40;
-const CALLS: u64 = 40;
+const CALLS: u64 = 200;
 /// How many calls may be under way.
 const DEPTH: u64 = 8;
 
@@ -128,6 +130,9 @@ fn calls(seed: u64) -> World {
         w.recv(node, ids[node], 1000 + number, &[memory[node].sge(2048, 600)]);
     };
     let (mut called, mut sent, mut answered) = (0, [0; 2], [0; 2]);
+    // As long as any silence is borne, and all timeouts after that.
+    let longest = excused_max + silence_min.times(2);
+    let mut moved = w.now;
     for number in 0..DEPTH {
         (0..2).for_each(|node| post(&mut w, node, number));
     }
@@ -136,6 +141,7 @@ fn calls(seed: u64) -> World {
             w.send(CLIENT, ids[CLIENT], wr(called, SendOp::Send, &[memory[CLIENT].sge(0, 600)]));
             called += 1;
         }
+        assert!(w.now.since(moved) < longest, "seed {seed}: nothing completes, and nothing fails");
         let end = next[0].min(next[1]);
         while w.advance(end) {}
         for node in [CLIENT, SERVER] {
@@ -159,6 +165,7 @@ fn calls(seed: u64) -> World {
             }
             while let Some(done) = w.poll(node) {
                 assert_eq!(done.status, Status::Success, "seed {seed}, at {node}: {done:?}");
+                moved = w.now;
                 if done.op != CompletionOp::Recv {
                     sent[node] += 1;
                     continue;

@@ -24,6 +24,7 @@ use crate::qp::ack_timeout;
 use crate::queue::wqe::{Wqe, WqeOp};
 use crate::silence::{Borne, Overdue, Silence};
 use crate::state::NicState;
+use crate::transport::rc::star::share;
 use crate::transport::star::posted::{HostQueues, outstanding};
 use crate::work::Status;
 use adverb_wire::star::{self, Op, StarEth};
@@ -58,6 +59,8 @@ pub(super) struct Library {
     /// Since when the oldest that was told waits for its acknowledgement; what a measurement ends with, and
     /// how long acknowledgements take.
     pub(super) since: Instant,
+    /// When anything was last told: what the driver knows of the time before says nothing of its answer.
+    sent: Instant,
     timed: Option<(usize, u32, Instant)>,
     round_trip: Option<Duration>,
     /// When the peer was heard last, or something was posted to which it owes an answer.
@@ -85,6 +88,7 @@ impl Library {
             asks: false,
             repeats: 0,
             since: Instant::ZERO,
+            sent: Instant::ZERO,
             timed: None,
             round_trip: None,
             heard: Instant::ZERO,
@@ -169,8 +173,8 @@ impl Library {
 
     /// How long the peer has been silent, of which `silence` may excuse what was added since the last look:
     /// up to `most` in all, as with RC. True if it did.
-    fn bears(&mut self, now: Instant, silence: Silence, most: Duration) -> (Duration, bool) {
-        let excused = self.borne.look(self.heard, now, silence, most);
+    fn bears(&mut self, due: Instant, now: Instant, silence: Silence, most: Duration) -> (Duration, bool) {
+        let excused = self.borne.look(self.heard, due, now, silence, most);
         (self.borne.counts(self.heard, now), excused)
     }
 
@@ -302,18 +306,23 @@ impl Nic {
             true => (library.heard, pace.times(1 << library.repeats.min(DOUBLINGS_MAX))),
             false => (library.since, library.wait(pace, least, library.repeats)),
         };
-        let due = since + patience.map_or(wait, |patience| wait.min(quarter(patience)));
+        let retries = endpoint.attr.retry_cnt;
+        let wait = patience.map_or(wait, |patience| wait.min(share(patience, retries)));
+        let due = since + wait;
         if due > now {
             hosted.at = due;
             return self.arm(id);
         }
         let (path, dst, peer) = (endpoint.path, endpoint.dst, endpoint.peer);
+        // What was told last is what it has not answered.
+        let (since, due) = (since.max(library.sent), due.max(library.sent + wait));
         let silence = ask(&Overdue { path, dst, peer, since, due });
         let most = self.state.tolerance.excused_max;
-        let (silent, excused) = library.bears(now, silence, most);
+        let (silent, excused) = library.bears(due, now, silence, most);
         self.state.counters.timeouts_excused += u64::from(excused);
         let is_silent = patience.is_some_and(|length| silent >= length);
-        let is_broken = patience.is_some_and(|length| library.promised.is_broken(now, silence, most, length));
+        let is_broken =
+            patience.is_some_and(|length| library.promised.is_broken(due, now, silence, most, length));
         if let Some(length) = patience.filter(|_| is_silent || is_broken)
             && endpoint.sq.has_unfetched()
         {
@@ -328,11 +337,6 @@ impl Nic {
         self.state.counters.star_repeats += 1;
         self.star_due(id);
     }
-}
-
-/// Of its patience, a side waits for so much at once.
-fn quarter(patience: Duration) -> Duration {
-    Duration::from_ps(patience.as_ps() / 4)
 }
 
 /// The queues of a number whose connection this NIC keeps nothing of.
@@ -385,6 +389,7 @@ impl StarNic {
             return false;
         };
         library.asks = false;
+        library.sent = now;
         if count > 0 {
             library.on_told(queue, was_heard, now);
         }
@@ -394,7 +399,8 @@ impl StarNic {
             true => pace.times(1 << repeats.min(DOUBLINGS_MAX)),
             false => library.wait(pace, nic.irn.rto_low, repeats),
         };
-        let at = now + patience.map_or(wait, |patience| wait.min(quarter(patience)));
+        let retries = endpoint.attr.retry_cnt;
+        let at = now + patience.map_or(wait, |patience| wait.min(share(patience, retries)));
         hosted.at = hosted.at.min(at);
         let psn = hosted.library.number(base, queue, first);
         endpoint.star = Some(hosted);

@@ -72,9 +72,16 @@ impl Promised {
     }
 
     /// Whether they have been ahead for so long, but for what the driver excuses.
-    pub fn is_broken(&mut self, now: Instant, silence: Silence, most: Duration, patience: Duration) -> bool {
+    pub fn is_broken(
+        &mut self,
+        due: Instant,
+        now: Instant,
+        silence: Silence,
+        most: Duration,
+        patience: Duration,
+    ) -> bool {
         let Some(since) = self.since else { return false };
-        self.borne.look(since, now, silence, most);
+        self.borne.look(since, due, now, silence, most);
         self.questions >= QUESTIONS && self.borne.counts(since, now) >= patience
     }
 }
@@ -91,7 +98,7 @@ mod tests {
     }
 
     fn is_broken(promised: &mut Promised, ms: u64) -> bool {
-        promised.is_broken(at(ms), Silence::Unknown, NEVER_EXCUSED, MS(100))
+        promised.is_broken(at(ms), at(ms), Silence::Unknown, NEVER_EXCUSED, MS(100))
     }
 
     #[test]
@@ -128,9 +135,9 @@ mod tests {
         promised.hear(at(0), 1, 0);
         (0..QUESTIONS).for_each(|_| promised.ask());
         for ms in [50, 100, 150] {
-            assert!(!promised.is_broken(at(ms), Silence::Late, MS(150), MS(100)), "{ms}");
+            assert!(!promised.is_broken(at(ms), at(ms), Silence::Late, MS(150), MS(100)), "{ms}");
         }
-        assert!(!promised.is_broken(at(249), Silence::Late, MS(150), MS(100)));
-        assert!(promised.is_broken(at(250), Silence::Late, MS(150), MS(100)));
+        assert!(!promised.is_broken(at(249), at(249), Silence::Late, MS(150), MS(100)));
+        assert!(promised.is_broken(at(250), at(250), Silence::Late, MS(150), MS(100)));
     }
 }

@@ -176,13 +176,15 @@ pub(crate) fn overdue(qp: &Qp, mode: &Mode, nic: &NicState, now: Instant) -> Opt
     }
     let own = match mode.0.as_deref() {
         Some(Kept::Irn(irn)) if qp.dialect == Dialect::Irn => Some(irn::awaits_since(irn)?),
+        Some(Kept::Star(star)) => Some(star.awaits_since()?),
         _ => None,
     };
     if own.is_none() && !qp.requester.awaits_acknowledgement() {
         return None;
     }
     let since = own.unwrap_or_else(|| qp.deadline.before(qp.rto(nic)));
-    Some(Overdue { path: qp.path, dst: qp.dst, peer: qp.peer, since, due: qp.deadline })
+    let due = qp.deadline.max(since);
+    Some(Overdue { path: qp.path, dst: qp.dst, peer: qp.peer, since, due })
 }
 
 /// A timer may have run out. `silence` is what the driver knows of an overdue acknowledgement.

@@ -117,6 +117,11 @@ impl Sender {
         self.recovering
     }
 
+    /// When the timer was set last.
+    pub fn armed(&self) -> Instant {
+        self.armed
+    }
+
     /// When the timer ends.
     pub fn deadline(&self) -> Instant {
         self.deadline

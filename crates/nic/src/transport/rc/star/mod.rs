@@ -134,8 +134,9 @@ pub(crate) struct Star {
     reads: VecDeque<(u32, u32)>,
     /// A refusal, until everything before the packet is done.
     refused: Option<Box<(Psn, Cause)>>,
-    /// The last time that something moved on.
+    /// The last time that something moved on; and that the oldest packet was sent again.
     moved: Instant,
+    resent: Instant,
     /// IRN's parameters, as they are for packets that are each acknowledged.
     recovery: IrnConfig,
     peer: Box<Peer>,
@@ -165,6 +166,7 @@ impl Star {
             reads: VecDeque::new(),
             refused: None,
             moved: now,
+            resent: now,
             recovery: IrnConfig { timers, retransmit_delay: Duration::ZERO, ..nic.irn },
             peer: Box::new(Peer::new(peer_psn, record)),
         }
@@ -190,6 +192,11 @@ impl Star {
     /// What is unanswered whose time is up, and is not a request of this side: since when, and when it was.
     pub fn overdue(&self, now: Instant) -> Option<(Instant, Instant)> {
         self.peer.overdue(now).or_else(|| self.peer.pulls.overdue(now))
+    }
+
+    /// Since when an answer to a packet of this side has been awaited, if one is.
+    pub fn awaits_since(&self) -> Option<Instant> {
+        (self.tx.in_flight() > 0).then(|| self.tx.armed().max(self.resent))
     }
 
     /// The queue pair's rate lets data go on.
@@ -275,9 +282,15 @@ fn is_patient(qp: &Qp, nic: &NicState, silent: Duration) -> bool {
     patience(qp, nic).is_none_or(|patience| silent < patience)
 }
 
-/// A wait, and no longer than a quarter of the patience: what is lost once or twice goes out again in time.
+/// A wait, and no longer than a share of the patience: each retry goes out in time, as with RC, and what is
+/// lost once or twice goes out again though there be few.
 fn share_of_patience(qp: &Qp, nic: &NicState, wait: Duration) -> Duration {
-    patience(qp, nic).map_or(wait, |patience| wait.min(Duration::from_ps(patience.as_ps() / 4)))
+    patience(qp, nic).map_or(wait, |patience| wait.min(share(patience, qp.attr.retry_cnt)))
+}
+
+/// The longest of the waits that make up a patience.
+pub(crate) fn share(patience: Duration, retries: u8) -> Duration {
+    Duration::from_ps(patience.as_ps() / (u64::from(retries) + 1).max(4))
 }
 
 /// The queue pair has changed its state by its owner's hand.

@@ -64,7 +64,8 @@ pub(super) struct Pulls {
     is_due: bool,
     /// Something that came too early has made us go back to `una`; not twice without progress.
     went_back: bool,
-    /// When to go back without that, and since when that is waited for; when to look for a receive again.
+    /// When to go back without that, and when the oldest was last sent or came to be the oldest: what the
+    /// driver knows of the time before says nothing of its answer. When to look for a receive again.
     at: Instant,
     armed: Instant,
     rnr_at: Instant,
@@ -259,7 +260,7 @@ impl Pulls {
     /// Whether it is borne once more that the oldest packet came too late. Who says so lives, and one of the
     /// two may have had no processor: that is borne as such silence is.
     fn bears_late(&mut self, qp: &Qp, nic: &NicState, now: Instant) -> bool {
-        let excused = self.borne.look(self.moved, now, Silence::Late, nic.tolerance.excused_max);
+        let excused = self.borne.look(self.moved, now, now, Silence::Late, nic.tolerance.excused_max);
         excused || super::is_patient(qp, nic, self.borne.counts(self.moved, now))
     }
 
@@ -273,10 +274,10 @@ impl Pulls {
         if self.at > now {
             return false;
         }
-        self.at = Instant::NEVER;
+        let due = core::mem::replace(&mut self.at, Instant::NEVER);
         let is_asked = core::mem::take(&mut self.is_asked);
         self.asked = self.asked.saturating_add(is_asked.into());
-        let excused = self.borne.look(self.moved, now, silence, nic.tolerance.excused_max);
+        let excused = self.borne.look(self.moved, due, now, silence, nic.tolerance.excused_max);
         nic.counters.timeouts_excused += u64::from(excused);
         if super::is_patient(qp, nic, self.borne.counts(self.moved, now)) {
             self.repeats = self.repeats.saturating_add(1);
@@ -523,7 +524,7 @@ fn send(qp: &mut Qp, star: &mut Star, nic: &mut NicState, now: Instant, out: &mu
     out.packet.bth.dest_qp = qp.peer;
     out.path = qp.path;
     pulls.cursor = psn.add(packets);
-    if pulls.at == Instant::NEVER {
+    if pulls.at == Instant::NEVER || psn == pulls.una {
         let wait = pulls.round_trip_wait(qp, nic).times(1 << pulls.repeats.min(DOUBLINGS_MAX));
         (pulls.at, pulls.armed) = (now + share_of_patience(qp, nic, wait), now);
     }

@@ -278,6 +278,9 @@ pub(super) fn repair(
     if let Err(step) = built {
         return step;
     }
+    if psn == star.tx.una {
+        star.resent = now;
+    }
     nic.counters.retransmitted_packets += 1;
     congestion::on_sent(qp, nic, &mut out.packet, congestion::Sent::Again, now);
     Some(SendStep::Packet)
@@ -563,17 +566,18 @@ fn place(
 
 /// The queue pair's timer ran out: a retry is spent for each local ACK timeout of silence.
 pub(super) fn on_timeout(qp: &mut Qp, star: &mut Star, nic: &mut NicState, now: Instant, silence: Silence) {
-    qp.deadline = Instant::NEVER;
+    let due = core::mem::replace(&mut qp.deadline, Instant::NEVER);
     let rto = qp.rto(nic);
-    if star.tx.in_flight() == 0 {
-        return;
-    }
+    let Some(since) = star.awaits_since() else { return };
     if timeout(&mut star.tx, &star.recovery, rto, now) != Expiry::Expired {
         qp.deadline = star.tx.deadline();
         return;
     }
     qp.deadline = star.tx.deadline();
-    if retry::is_excused(qp, nic, silence, now.since(star.moved)) && silence == Silence::Unread {
+    if !retry::is_excused(qp, nic, silence, now.since(since)) {
+        // How much later this is than it was due is this side's lateness, whatever the peer has done.
+        qp.requester.excused.add(now.since(due), nic.tolerance.excused_max);
+    } else if silence == Silence::Unread {
         return;
     }
     nic.counters.timeouts += 1;

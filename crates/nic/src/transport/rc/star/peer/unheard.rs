@@ -34,6 +34,8 @@ pub(in super::super) enum Unheard {
 pub(super) struct Wait {
     /// Since when the CQEP is under way; and what the driver has excused of its silence.
     pub since: Instant,
+    /// When it was last sent: what the driver knows of the time before says nothing of that copy.
+    sent: Instant,
     borne: Borne,
     /// How often it was sent again.
     pub repeats: u8,
@@ -44,7 +46,7 @@ pub(super) struct Wait {
 impl Wait {
     /// A CQEP goes out for the first time, or after a rest.
     pub fn begin(&mut self, now: Instant) {
-        *self = Wait { since: now, borne: Borne::beginning(now), ..Wait::default() };
+        *self = Wait { since: now, sent: now, borne: Borne::beginning(now), ..Wait::default() };
     }
 
     /// It is sent again. After a rest its time begins anew.
@@ -52,6 +54,7 @@ impl Wait {
         if self.rests {
             self.begin(now);
         }
+        self.sent = now;
     }
 
     pub fn rests(&self) -> bool {
@@ -60,9 +63,10 @@ impl Wait {
 }
 
 impl Peer {
-    /// Since when a CQEP has been unacknowledged whose time is up, and when it was: the driver may know why.
+    /// Since when a copy of a CQEP has been unacknowledged whose time is up, and when it was: the driver may
+    /// know why.
     pub fn overdue(&self, now: Instant) -> Option<(Instant, Instant)> {
-        (self.at <= now && self.under_way.is_some()).then_some((self.wait.since, self.at))
+        (self.at <= now && self.under_way.is_some()).then_some((self.wait.sent, self.at))
     }
 
     /// How long an acknowledgement is waited for, for the so manieth time.
@@ -88,9 +92,9 @@ impl Peer {
         if self.at > now {
             return None;
         }
-        self.at = Instant::NEVER;
+        let due = core::mem::replace(&mut self.at, Instant::NEVER);
         let wait = &mut self.wait;
-        let excused = wait.borne.look(wait.since, now, silence, nic.tolerance.excused_max);
+        let excused = wait.borne.look(wait.since, due, now, silence, nic.tolerance.excused_max);
         nic.counters.timeouts_excused += u64::from(excused);
         if is_patient(qp, nic, wait.borne.counts(wait.since, now)) {
             wait.repeats = wait.repeats.saturating_add(1);
