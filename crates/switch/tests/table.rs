@@ -756,6 +756,35 @@ fn a_failed_carriers_words_go_to_who_waits_and_not_to_the_next_one() {
     assert_eq!(writes(&out), [(waits, 502, 8)], "not to the second carrier");
 }
 
+/// What the last instance let go under a shifted number may be answered after this one has begun. At the client
+/// that number is another request's: the answer would complete that one with a value that is not its own.
+#[test]
+fn answers_under_numbers_that_another_instance_has_shifted_reach_nobody() {
+    use Operation::{AtomicAcknowledge, ReadResponseOnly};
+    for shifted in [false, true] {
+        let carry = Some(CarryConfig::default());
+        let mut b = Bench::cas(true, |config| config.carry = carry);
+        // The bench's clock stands behind the quiet time of a start at 0, and before the end of that flight.
+        b.now = Instant::ZERO + FLIGHT;
+        if shifted {
+            b.switch.set_shifted(&[(gid(1, true), QpNumber::new(SERVER_QPN))]);
+        }
+        let mut passed = 0;
+        for operation in [AtomicAcknowledge, ReadResponseOnly] {
+            let mut packet = b.packet(2, 1, operation, 500);
+            packet.aeth = Aeth { syndrome: Syndrome::default(), msn: 1 };
+            packet.atomic_original = 4;
+            passed +=
+                b.send(SERVER, &packet, &[0; 8][..if operation == ReadResponseOnly { 8 } else { 0 }]).len();
+        }
+        assert_eq!((passed, b.dropped(Drop::AckUnseen)), if shifted { (0, 2) } else { (2, 0) });
+        // Another client's, and this one's when all of that has arrived, are not held up.
+        assert_eq!(other_is_answered(&mut b, AtomicAcknowledge, 500, 1, 4).len(), 1);
+        b.now = b.now + FLIGHT + FLIGHT;
+        assert_eq!(b.answer(500, 1, 4).len(), 1);
+    }
+}
+
 #[test]
 fn announced_connections_need_no_guess() {
     let mut b = Bench::cas(true, |_| {});

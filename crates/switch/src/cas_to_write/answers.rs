@@ -62,6 +62,7 @@ impl CasToWrite {
     /// atomic's answer tells, and only if its number fits one of them.
     fn guess(&mut self, ctx: &mut Context<'_>, packet: &Packet) -> Whose {
         let (client, qpn, psn) = (packet.flow.dst, packet.bth.dest_qp, packet.bth.psn);
+        let late = self.may_be_of_shifted(ctx.now, client);
         let mut unpaired = self.connections.of_client(client).filter(|at| {
             let connection = self.connections.get(*at);
             connection.client_qpn.is_none()
@@ -84,6 +85,7 @@ impl CasToWrite {
                     ctx.count(Counter::Ambiguous);
                     Whose::Anybody
                 }
+                (None, _) if late => Whose::Nobody,
                 (None, _) => Whose::Anybody,
             };
         }
@@ -93,7 +95,8 @@ impl CasToWrite {
             let inside = !psn.is_before(connection.first) && psn.is_before(connection.expected);
             connection.uncounted || (inside && !connection.entries.iter().any(|entry| entry.psn == psn))
         };
-        match !is_plain_ack(packet) || self.connections.overflowed || unpaired.any(asked) {
+        let harmless = !late && (!is_plain_ack(packet) || self.connections.overflowed);
+        match harmless || unpaired.any(asked) {
             true => Whose::Anybody,
             false => Whose::Nobody,
         }
