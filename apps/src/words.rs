@@ -98,8 +98,21 @@ pub struct Work {
     pub settle: Duration,
     /// Of a hundred operations, those that replace half a word.
     pub halves: u64,
+    /// Which operations.
+    pub mix: Mix,
     /// How it is connected.
     pub connect: Connect,
+}
+
+/// Which operations a client asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mix {
+    /// All kinds, mostly compare and swaps.
+    All,
+    /// Additions and READs. Beside one client that writes nothing explains that a WRITE is missing.
+    Adds,
+    /// WRITEs, of values that do not repeat.
+    Writes,
 }
 
 /// One operation on a word.
@@ -118,10 +131,18 @@ pub enum Ask {
 }
 
 impl Ask {
-    /// By the dice: mostly compare and swaps.
+    /// By the dice.
     fn random(dice: u64, work: &Work) -> Ask {
         let small = |shift: u32| (dice >> shift) % work.values.max(1);
         match dice % 100 {
+            _ if work.mix == Mix::Writes => Ask::Write(dice),
+            n if work.mix == Mix::Adds => {
+                if n < 90 {
+                    Ask::Add(1)
+                } else {
+                    Ask::Read
+                }
+            }
             n if n < work.halves => Ask::WriteLow(small(8) as u32),
             n if n < 60 => Ask::Cas(small(8), small(24)),
             n if n < 80 => Ask::Add(1),

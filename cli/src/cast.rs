@@ -245,6 +245,7 @@ fn make_words(cast: &Cast) -> Result<Made, Error> {
             depth: keys.number("depth", 1, 1..=words::DEPTH_MAX.into())? as u32,
             begins: 2,
             settle: keys.time("settle", Duration::from_ms(1001))?,
+            mix: words::Mix::All,
             halves: keys.number("halves", 0, 0..=100)?,
             connect: keys.connect()?,
         };

@@ -164,14 +164,15 @@ fn a_swarm_of_words_behind_a_switch_finds_nothing_and_says_what_happened() {
 
 #[test]
 fn each_mistake_of_the_program_is_found() {
-    for (bug, seeds) in [
-        ("icrc-unchecked", 1000),
-        ("restart-forgets", 3000),
-        ("converted-twice", 20),
-        ("learned-beside-atomics", 3000),
+    for (bug, first) in [
+        ("icrc-unchecked", "0"),
+        ("restart-forgets", "2000"),
+        ("converted-twice", "0"),
+        ("learned-beside-atomics", "0"),
+        ("learned-beside-writes", "0"),
     ] {
-        let (said, well) =
-            adverb(&["swarm", "--switch", "--seeds", &seeds.to_string(), "--failures", "1", "--bug", bug]);
+        let seeds = ["--first", first, "--seeds", "600", "--failures", "1"];
+        let (said, well) = adverb(&[&["swarm", "--switch", "--bug", bug][..], &seeds].concat());
         assert!(!well && said.contains("explains their answers"), "{bug}: {said}");
         assert!(said.contains(&format!("--switch --bug {bug} --around-failure")), "{said}");
     }

@@ -30,8 +30,8 @@ pub struct Config {
     pub topology: Topology,
     /// What switches do.
     pub switch: SwitchConfig,
-    /// A switch that runs programs.
-    pub programs: Option<SwitchPrograms>,
+    /// Switches that run programs. On a path to a server one at most may decide for it.
+    pub programs: Vec<SwitchPrograms>,
     /// How queue pairs are set up.
     pub transport: TransportConfig,
     /// Hosts that do not offer IRN, if `transport` does.
@@ -73,7 +73,7 @@ impl Config {
         Config {
             topology,
             switch: SwitchConfig::default(),
-            programs: None,
+            programs: Vec::new(),
             transport: TransportConfig::default(),
             plain_hosts: Vec::new(),
             star_of: Vec::new(),

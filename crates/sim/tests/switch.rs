@@ -138,5 +138,5 @@ fn what_cannot_be_is_refused() {
     }
     // The server's own switch is meant where nothing is said.
     let plan = plan(&spine, &cas("10.0.0.3")).unwrap();
-    assert_eq!(plan.config.programs.map(|of| of.at), Some(1));
+    assert_eq!(plan.config.programs.first().map(|of| of.at), Some(1));
 }

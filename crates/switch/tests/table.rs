@@ -756,8 +756,8 @@ fn a_failed_carriers_words_go_to_who_waits_and_not_to_the_next_one() {
     assert_eq!(writes(&out), [(waits, 502, 8)], "not to the second carrier");
 }
 
-/// What the last instance let go under a shifted number may be answered after this one has begun. At the client
-/// that number is another request's: the answer would complete that one with a value that is not its own.
+/// What the last instance let go under a shifted number may be answered after this one has begun. At the
+/// client that number is another request's: the answer would complete that one with a value not its own.
 #[test]
 fn answers_under_numbers_that_another_instance_has_shifted_reach_nobody() {
     use Operation::{AtomicAcknowledge, ReadResponseOnly};

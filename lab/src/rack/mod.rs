@@ -193,7 +193,7 @@ impl Setup {
         if !self.switch.is_empty() {
             let (programs, core, none) = (self.switch.clone(), self.core, Vec::new());
             let restarts = Vec::new();
-            plan.config.programs = Some(SwitchPrograms { at: 0, programs, restarts, cuts: none, core });
+            plan.config.programs = vec![SwitchPrograms { at: 0, programs, restarts, cuts: none, core }];
         }
         Ok(plan)
     }

@@ -36,8 +36,8 @@ pub(crate) struct Fabric {
     /// Of marks and of spraying.
     pub rng: fastrand::Rng,
     pub faults: FaultPlan,
-    /// The switch that runs programs, if one does.
-    pub programmed: Option<Box<Programmed>>,
+    /// The switches that run programs.
+    pub programmed: Vec<Programmed>,
     /// Of the choice among equal paths.
     pub hash_seed: u32,
     pub spray: bool,
@@ -56,7 +56,7 @@ impl Fabric {
         for link in &mut links {
             link.delay += [link.from, link.to].into_iter().map(|end| port_latency(config, end)).sum::<u64>();
         }
-        let programmed = Programmed::new(config, &mut links)?;
+        let programmed = Programmed::all(config, &mut links)?;
         if config.transport.congestion.needs_telemetry() {
             check_stamps(config, &routes)?;
             links.iter_mut().filter(|link| link.from & HOST == 0).for_each(|link| link.flags |= LINK_STAMPS);
@@ -81,7 +81,7 @@ impl Fabric {
     /// Every account of every switch agrees with what is queued.
     pub fn check(&self) {
         self.switches.iter().for_each(|switch| switch.check(&self.packets, &self.links));
-        self.programmed.iter().for_each(|programmed| programmed.check());
+        self.programmed.iter().for_each(Programmed::check);
     }
 
     /// Sets the faults. Links that have none are not slowed down by others'.
@@ -101,7 +101,7 @@ impl Fabric {
 /// Switches stamp every link of a path, and there is room for all of them.
 fn check_stamps(config: &Config, routes: &Routes) -> Result<(), crate::Error> {
     let key = "transport.congestion";
-    if config.programs.is_some() {
+    if !config.programs.is_empty() {
         let why =
             "\"hpcc\" needs switches that stamp packets, and those that run programs do not; remove one";
         return Err(crate::Error::new(key, why));

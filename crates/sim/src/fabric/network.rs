@@ -324,9 +324,7 @@ impl Sim {
     /// Ends all faults: every cable works.
     pub fn repair(&mut self) {
         self.set_faults(crate::fabric::faults::FaultPlan::default());
-        if let Some(programmed) = &mut self.fabric.programmed {
-            programmed.repair(self.now);
-        }
+        self.fabric.programmed.iter_mut().for_each(|programmed| programmed.repair(self.now));
         for link in &mut self.fabric.links {
             link.flags &= !LINK_DOWN;
         }

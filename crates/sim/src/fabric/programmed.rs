@@ -1,4 +1,4 @@
-//! A switch of the fabric that runs programs: the same [`adverb_switch::Switch`] that carries real frames.
+//! Switches of the fabric that run programs: the same [`adverb_switch::Switch`] that carries real frames.
 //!
 //! A packet that comes to it becomes bytes with an ICRC, as on a wire, and passes the programs; what leaves
 //! them becomes packets again, and goes on as in any switch: routes, queues, marks and pauses are the
@@ -6,8 +6,8 @@
 //! port by every path. Their timers are events of the simulation.
 //!
 //! What was damaged on its way to this switch reaches the programs with a wrong bit: damage that Ethernet's
-//! sum did not find is what the check of the ICRC is for. What leaves them with a wrong ICRC is dropped by
-//! the host that it reaches. Messages of 1RMA pass untouched.
+//! sum did not find is what the check of the ICRC is for. What leaves them with a wrong ICRC has one at the
+//! next switch with programs, and is dropped by the host that it reaches. Messages of 1RMA pass untouched.
 
 use crate::error::Error;
 use crate::fabric::link::{LINK_PROGRAMS, Link};
@@ -61,7 +61,7 @@ pub struct Restarts {
     pub busy: u64,
 }
 
-/// The switch with programs.
+/// A switch with programs.
 pub(crate) struct Programmed {
     config: SwitchPrograms,
     hosts: u32,
@@ -100,9 +100,34 @@ fn begin(config: &SwitchPrograms, hosts: u32, now: u64) -> Result<Switch, adverb
 }
 
 impl Programmed {
-    /// The switch that a configuration has, if it has one; links learn which of them lead to it.
-    pub fn new(config: &Config, links: &mut [Link]) -> Result<Option<Box<Programmed>>, Error> {
-        let Some(of) = &config.programs else { return Ok(None) };
+    /// The switches that a configuration has; links learn which of them lead to one.
+    pub fn all(config: &Config, links: &mut [Link]) -> Result<Vec<Programmed>, Error> {
+        let mut all = Vec::new();
+        for (n, of) in config.programs.iter().enumerate() {
+            let others = || config.programs[..n].iter();
+            if others().any(|other| other.at == of.at) {
+                return Err(Error::new(
+                    "switch.program-at",
+                    format!("switch {} has programs already", of.at),
+                ));
+            }
+            let servers =
+                |of: &SwitchPrograms| of.programs.iter().filter_map(ProgramConfig::server).collect();
+            let own: Vec<Gid> = servers(of);
+            // Neither would see what the other has made of a request.
+            if others().any(|other| servers(other).iter().any(|server| own.contains(server))) {
+                return Err(Error::new(
+                    "switch.program",
+                    "decides for a server that another switch decides for",
+                ));
+            }
+            all.push(Programmed::new(config, of, n as u64, links)?);
+        }
+        Ok(all)
+    }
+
+    /// The `n`th of them.
+    fn new(config: &Config, of: &SwitchPrograms, n: u64, links: &mut [Link]) -> Result<Programmed, Error> {
         let hosts = config.topology.hosts;
         if of.at >= config.topology.switches {
             let why =
@@ -118,9 +143,9 @@ impl Programmed {
         }
         let switch = begin(of, hosts, 0).map_err(|why| Error::new("switch.program", why.to_string()))?;
         links.iter_mut().filter(|link| link.to == of.at).for_each(|link| link.flags |= LINK_PROGRAMS);
-        let rng = fastrand::Rng::with_seed(seed_of(config.seed, "damage", 0));
+        let rng = fastrand::Rng::with_seed(seed_of(config.seed, "damage", n));
         let (config, before) = (of.clone(), Counters::default());
-        Ok(Some(Box::new(Programmed {
+        Ok(Programmed {
             config,
             hosts,
             switch,
@@ -134,7 +159,7 @@ impl Programmed {
             sent: 0,
             cores: BTreeMap::new(),
             leaving: BTreeMap::new(),
-        })))
+        })
     }
 
     /// What all instances have counted.
@@ -229,7 +254,8 @@ impl Programmed {
     }
 }
 
-/// A packet's bytes from the IP header on, as the switch sees them; with a wrong bit, if it was damaged.
+/// A packet's bytes from the IP header on, as the switch sees them; with a wrong bit, if it was damaged, and
+/// with a wrong sum, if another switch with programs has let it go so.
 fn bytes_of(packets: &Packets, id: u32, rng: &mut fastrand::Rng) -> Vec<u8> {
     let hot = &packets.hot[id as usize];
     let mut packet = packets.descriptor(id);
@@ -243,6 +269,10 @@ fn bytes_of(packets: &Packets, id: u32, rng: &mut fastrand::Rng) -> Vec<u8> {
         let at = rng.usize(..len);
         bytes[at] ^= 1 << rng.u8(..8);
     }
+    if hot.flags & FLAG_UNSOUND != 0 {
+        // Two bits, so that damage of one does not mend it.
+        bytes[len - 1] ^= 3;
+    }
     bytes
 }
 
@@ -253,7 +283,8 @@ impl Sim {
         let hot = self.fabric.packets.hot[id as usize];
         self.watch.trace.add(self.now, l, hot.digest);
         self.watch.stats.link_hops += 1;
-        let Some(mut programmed) = self.fabric.programmed.take() else {
+        let mut all = std::mem::take(&mut self.fabric.programmed);
+        let Some(programmed) = all.iter_mut().find(|programmed| programmed.config.at == s) else {
             unreachable!("links lead to it only where it is")
         };
         if self.now < programmed.down_until {
@@ -269,12 +300,12 @@ impl Sim {
             let bytes = bytes_of(&self.fabric.packets, id, &mut programmed.rng);
             self.fabric.packets.give(id);
             programmed.switch.on_frame(Instant::from_ps(self.now), PortId(src as u16), bytes);
-            self.leave_programs(&mut programmed, Some((l, hot)));
+            self.leave_programs(programmed, Some((l, hot)));
             if programmed.cut(self.now) {
-                self.tell_restart(&programmed);
+                self.tell_restart(programmed);
             }
         }
-        self.fabric.programmed = Some(programmed);
+        self.fabric.programmed = all;
     }
 
     /// Sends what the programs have given; `came` is the packet that they were shown, and its link.
@@ -337,20 +368,22 @@ impl Sim {
         }
     }
 
-    /// Something is due at the switch with programs.
+    /// Something is due at a switch with programs.
     #[cold]
     pub(crate) fn on_switch_programs(&mut self) {
-        let Some(mut programmed) = self.fabric.programmed.take() else { return };
-        if programmed.restart(self.now) {
-            self.tell_restart(&programmed);
+        let mut all = std::mem::take(&mut self.fabric.programmed);
+        for programmed in &mut all {
+            if programmed.restart(self.now) {
+                self.tell_restart(programmed);
+            }
+            let now = Instant::from_ps(self.now);
+            let due = programmed.switch.next_deadline().is_some_and(|at| at <= now);
+            if self.now >= programmed.down_until && due {
+                programmed.switch.on_timer(now);
+            }
+            self.leave_programs(programmed, None);
         }
-        let now = Instant::from_ps(self.now);
-        if self.now >= programmed.down_until && programmed.switch.next_deadline().is_some_and(|at| at <= now)
-        {
-            programmed.switch.on_timer(now);
-        }
-        self.leave_programs(&mut programmed, None);
-        self.fabric.programmed = Some(programmed);
+        self.fabric.programmed = all;
     }
 
     fn tell_restart(&mut self, programmed: &Programmed) {
@@ -359,8 +392,7 @@ impl Sim {
 
     /// The programs begin: their first deadlines, and the hosts that are told whose atomics come as WRITEs.
     pub(crate) fn begin_switch_programs(&mut self) {
-        let Some(programmed) = &self.fabric.programmed else { return };
-        let deadline = programmed.next_deadline();
+        let deadline = self.fabric.programmed.iter().filter_map(Programmed::next_deadline).min();
         for host in 0..self.hosts.list.len() as u32 {
             self.tell_decided(host);
         }
@@ -371,35 +403,42 @@ impl Sim {
 
     /// Tells a host's NIC whether a switch decides its atomics.
     fn tell_decided(&mut self, host: u32) {
-        let decides = self.fabric.programmed.as_ref().is_some_and(|p| p.decides_for(host));
-        if decides {
+        if self.fabric.programmed.iter().any(|programmed| programmed.decides_for(host)) {
             self.hosts.list[host as usize].nic.set_words_by_write(true);
         }
     }
 
     /// A host has gone and comes back with another NIC: the programs forget it, as when its port goes down.
     pub(crate) fn forget_at_switch(&mut self, host: u32) {
-        let Some(mut programmed) = self.fabric.programmed.take() else { return };
+        let mut all = std::mem::take(&mut self.fabric.programmed);
         let (now, port) = (Instant::from_ps(self.now), PortId(host as u16));
-        let again = programmed.switch.remove_port(now, port).and_then(|()| programmed.switch.add_port());
-        let claimed = again.and_then(|again| {
-            assert_eq!(again, port, "the only one that is free");
-            programmed.switch.claim(again, address(host))
-        });
-        assert_eq!(claimed, Ok(()), "host {host} had its address before");
-        self.leave_programs(&mut programmed, None);
-        self.fabric.programmed = Some(programmed);
+        for programmed in &mut all {
+            let again = programmed.switch.remove_port(now, port).and_then(|()| programmed.switch.add_port());
+            let claimed = again.and_then(|again| {
+                assert_eq!(again, port, "the only one that is free");
+                programmed.switch.claim(again, address(host))
+            });
+            assert_eq!(claimed, Ok(()), "host {host} had its address before");
+            self.leave_programs(programmed, None);
+        }
+        self.fabric.programmed = all;
         self.tell_decided(host);
     }
 
-    /// What the switch with programs has counted over all its starts, and how often it was started anew.
+    /// What the first switch with programs has counted over all its starts, and how often it was started
+    /// anew.
     pub fn switch_counters(&self) -> Option<(Counters, Restarts)> {
-        self.fabric.programmed.as_ref().map(|p| (p.counters(), p.restarts()))
+        self.all_switch_counters().next()
     }
 
-    /// The switch that runs programs.
+    /// The same of each.
+    pub fn all_switch_counters(&self) -> impl Iterator<Item = (Counters, Restarts)> + '_ {
+        self.fabric.programmed.iter().map(|programmed| (programmed.counters(), programmed.restarts()))
+    }
+
+    /// The first switch that runs programs.
     pub fn programmed_switch(&self) -> Option<&Switch> {
-        self.fabric.programmed.as_ref().map(|p| &p.switch)
+        self.fabric.programmed.first().map(|programmed| &programmed.switch)
     }
 }
 

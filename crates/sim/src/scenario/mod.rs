@@ -103,10 +103,10 @@ impl Scenario {
         let routes = crate::fabric::topology::Routes::build(&config.topology)?;
         config.switch.check()?;
         let faults = self.faults(&config.topology)?;
-        config.programs = self.switch_programs(&config.topology, read)?;
+        config.programs = self.switch_programs(&config.topology, read)?.into_iter().collect();
         let cast = self.cast(config.topology.hosts)?;
         // Programs look at bytes, those of hosts and those of switches.
-        config.payload |= cast.is_some() || config.programs.is_some();
+        config.payload |= cast.is_some() || !config.programs.is_empty();
         if cast.is_some() && !Device::of(&config).has_queues() {
             let why = "is \"1rma\", and programs need queue pairs; give \"rc\" or \"both\"";
             return Err(Error::new("transport.kind", why));

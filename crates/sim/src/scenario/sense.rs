@@ -18,7 +18,7 @@ impl Scenario {
     /// Marks that nobody sets or nobody heeds, round trips that nobody measures.
     pub(super) fn congestion_hears(&self, config: &Config) -> Result<(), Error> {
         let t = &self.transport;
-        let marks = self.switch.ecn.is_some() || config.programs.is_some();
+        let marks = self.switch.ecn.is_some() || !config.programs.is_empty();
         let heeds =
             matches!(config.transport.congestion, CongestionControl::Dcqcn(_) | CongestionControl::Dctcp(_));
         if heeds && !t.ecn {

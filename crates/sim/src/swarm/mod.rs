@@ -43,6 +43,8 @@ pub struct Outcome {
     pub switch: Counters,
     /// How often that was started anew.
     pub restarts: Restarts,
+    /// What another switch counted that others' frames pass, and how often it was started anew.
+    pub second: (Counters, Restarts),
     /// Sides of StaR that were changed to another stack, and attempts at it that came to nothing.
     pub changed: [u64; 2],
     /// Operations that programs noted the end of, by name; only where there may have been faults. Of StaR,
@@ -65,6 +67,7 @@ impl Outcome {
             faults: 0,
             switch,
             restarts,
+            second: Default::default(),
             changed,
             noted,
         }

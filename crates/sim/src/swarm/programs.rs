@@ -17,9 +17,10 @@ use crate::sim::{Config, Sim};
 use crate::watch::trace::seed_of;
 use adverb_nic::Mtu;
 use adverb_rdma::seam::Note;
-use adverb_switch::ProgramConfig;
+use adverb_switch::{MarkConfig, ProgramConfig};
 use adverb_wire::Duration;
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 
 /// Programs that belong together, how they can be broken, and who judges them.
 #[derive(Clone, Copy)]
@@ -146,9 +147,10 @@ fn plan(system: &System, seed: u64, bug: Option<&str>) -> Plan {
         core: 0,
     });
     let programs = programs.filter(|switch| !switch.programs.is_empty());
+    let second = programs.as_ref().and_then(|first| random_second(first, &topology, span, seed));
     let mut config = Config {
         switch,
-        programs,
+        programs: programs.into_iter().chain(second).collect(),
         transport: crate::host::TransportConfig { rto, ..transport },
         hardware,
         payload: true,
@@ -170,6 +172,25 @@ fn random_rack(rng: &mut fastrand::Rng) -> Topology {
             return topology;
         }
     }
+}
+
+/// In half of the seeds, where the fabric has several switches, another one runs programs, too, that decide
+/// nothing: it forwards, or marks. Its draws are its own.
+fn random_second(
+    first: &SwitchPrograms,
+    topology: &Topology,
+    span: u64,
+    seed: u64,
+) -> Option<SwitchPrograms> {
+    let rng = &mut fastrand::Rng::with_seed(seed_of(seed, "second", 0));
+    let others: Vec<u32> = (0..topology.switches).filter(|at| *at != first.at).collect();
+    if others.is_empty() || rng.bool() {
+        return None;
+    }
+    let mark = MarkConfig { every: NonZeroU32::new(rng.u32(1..20)), above: None };
+    let programs = if rng.bool() { vec![ProgramConfig::Ecn(mark)] } else { Vec::new() };
+    let restarts = random_restarts(rng, span);
+    Some(SwitchPrograms { at: *pick(rng, &others), programs, restarts, cuts: Vec::new(), core: 0 })
 }
 
 /// When a switch is started anew, within so many ps.
@@ -345,9 +366,10 @@ impl System {
         let s = sim.stats();
         outcome.faults = s.lost + s.corrupted + s.duplicated + s.drops;
         outcome.trace = sim.trace_hash();
-        if let Some((counters, restarts)) = sim.switch_counters() {
-            (outcome.switch, outcome.restarts) = (counters, restarts);
-        }
+        let mut switches = sim.all_switch_counters();
+        (outcome.switch, outcome.restarts) = switches.next().unwrap_or_default();
+        outcome.second = switches.next().unwrap_or_default();
+        drop(switches);
         (outcome, Some(sim))
     }
 }

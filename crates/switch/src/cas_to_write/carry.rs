@@ -481,8 +481,8 @@ impl CasToWrite {
     }
 
     /// Whether an answer to a client may be one to a request that another instance has let go under a shifted
-    /// number: at the client that is another request's. Such a request has arrived when a flight is over, and
-    /// its answer is here after another one. The answer does not say which queue pair of the server's it is of.
+    /// number: at the client that is another request's. Such a request has arrived when a flight is over,
+    /// and its answer is here after another one. It does not say of which queue pair of the server's it is.
     pub(super) fn may_be_of_shifted(&self, now: Instant, client: Gid) -> bool {
         now < self.quiet_until + self.config.flight && self.shifted.iter().any(|(of, _)| *of == client.0)
     }
