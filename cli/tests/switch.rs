@@ -158,6 +158,8 @@ fn a_swarm_of_words_behind_a_switch_finds_nothing_and_says_what_happened() {
     }
     // Few seeds need not have everything, and one seed is shown whole.
     assert!(adverb(&["swarm", "--switch", "--seeds", "2", "--first", "77"]).1);
+    // Whose request was tried as the server's before it could be carried had claimed a turn for ever.
+    assert!(adverb(&["swarm", "--switch", "--seeds", "1", "--first", "750"]).1);
     let (said, well) = adverb(&["replay", "3", "--switch"]);
     assert!(well && said.contains("nothing wrong") && said.contains("granted; out 0 as WRITE"), "{said}");
 }

@@ -131,19 +131,39 @@ impl CasToWrite {
         fitting.get(place).copied()
     }
 
+    /// The first request of a connection asks for this turn, of this carrier or of its own queue pair, or for
+    /// none: what it has claimed as another kind of request, before its word became another's or was known,
+    /// nobody needs to wait for.
+    pub(super) fn asks_for(&mut self, at: u32, turn: Option<(Side, u32)>) {
+        let lane = &mut self.connections.get_mut(at).lane;
+        if turn != Some((Side::Own, at)) && lane.unclaim(Side::Own, at) {
+            self.freed.push_back(carrier_key(at));
+        }
+        let carried = turn.filter(|(side, _)| *side == Side::Carried).map(|(_, carrier)| carrier);
+        if !std::mem::replace(&mut lane.claims, carried.is_some()) {
+            return;
+        }
+        for carrier in self.carriers.iter().copied().filter(|other| Some(*other) != carried) {
+            if self.connections.get_mut(carrier).lane.unclaim(Side::Carried, at) {
+                self.freed.push_back(carrier_key(carrier));
+            }
+        }
+    }
+
     /// Whether the client's own request may go on its own queue pair now.
     pub(super) fn own_turn(&mut self, now: Instant, at: u32) -> Result<(), u64> {
         if self.config.carry.is_none() {
             return Ok(());
         }
         let hold = self.config.hold;
+        self.asks_for(at, Some((Side::Own, at)));
         let lane = &mut self.connections.get_mut(at).lane;
         if lane.carried > 0 && self.config.mistake != Some(Mistake::Overtakes) {
             return Err(lane_key(at));
         }
         let others_first = !lane.in_message && lane.claimed(now, hold) == Some(Side::Carried);
         if !lane.ring.is_empty() || others_first {
-            lane.wait_for_turn(Side::Own, now, hold);
+            lane.wait_for_turn((Side::Own, at), now, hold);
             return Err(carrier_key(at));
         }
         Ok(())
@@ -159,6 +179,7 @@ impl CasToWrite {
     ) -> Result<(), u64> {
         let (config, hold) = (self.config.carry, self.config.hold);
         let overtakes = self.config.mistake == Some(Mistake::Overtakes);
+        self.asks_for(at, Some((Side::Carried, carrier)));
         if !self.connections.get(at).lane.own_is_over() && !overtakes {
             return Err(lane_key(at));
         }
@@ -168,7 +189,7 @@ impl CasToWrite {
         }
         let lane = &mut self.connections.get_mut(carrier).lane;
         if !lane.own_is_over() || lane.claimed(ctx.now, hold) == Some(Side::Own) {
-            lane.wait_for_turn(Side::Carried, ctx.now, hold);
+            lane.wait_for_turn((Side::Carried, at), ctx.now, hold);
             let since = *lane.blocked.get_or_insert(ctx.now);
             if ctx.now.since(since) > config.map_or(hold, |config| config.patience()) {
                 // Its client's own request is not answered, or never ends: others take its place.

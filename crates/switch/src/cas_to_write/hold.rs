@@ -3,7 +3,7 @@
 
 use super::connection::{Connection, HELD, Kind, Wait, Waiting};
 use super::requests::Way;
-use super::word::State;
+use super::word::{State, WORD_LEN};
 use super::{CasToWrite, HELD_MAX, HELD_OF_CLIENT};
 use crate::counters::{Counter, Drop};
 use crate::frame::Frame;
@@ -25,6 +25,10 @@ impl CasToWrite {
             }
             _ => self.config.hold,
         };
+        if va % WORD_LEN == 0 {
+            // Not for a turn.
+            self.asks_for(at, None);
+        }
         self.connections.get_mut(at).waits = Wait { va, since: now, ends: now + time };
     }
 
@@ -175,6 +179,7 @@ impl CasToWrite {
     /// Drops what waits on a connection. Its next request in order is the first of these still, so that the
     /// client's repetition is decided anew.
     fn give_up(&mut self, ctx: &mut Context<'_>, at: u32) {
+        self.asks_for(at, None);
         let held = std::mem::take(&mut self.connections.get_mut(at).held);
         self.held -= held.len();
         self.waiting.retain(|other| *other != at);

@@ -49,8 +49,10 @@ pub struct Lane {
     pub carried: u32,
     /// What it carries, in order.
     pub ring: VecDeque<Carried>,
-    /// Who waits for a turn, and since when.
-    pub claim: Option<(Side, Instant)>,
+    /// Which side waits for a turn, a request of which connection, and since when.
+    pub claim: Option<(Side, u32, Instant)>,
+    /// A request of its client has claimed a turn of a carrier.
+    pub claims: bool,
     /// From when on requests that it is to carry have waited for its client's own.
     pub blocked: Option<Instant>,
     /// When what it carries was sent last, or some of it was acknowledged.
@@ -84,6 +86,7 @@ impl Lane {
             carried: 0,
             ring: VecDeque::new(),
             claim: None,
+            claims: false,
             blocked: None,
             sent: now,
             tries: 0,
@@ -120,9 +123,7 @@ impl Lane {
         self.begin(Turn { side: Side::Own, from: psn, out, messages: self.moved });
         self.out = out.add(count);
         self.open = Some(psn.add(count.wrapping_sub(1)));
-        if self.claim.is_some_and(|(side, _)| side == Side::Own) {
-            self.claim = None;
-        }
+        self.claim = self.claim.filter(|(side, ..)| *side != Side::Own);
         out
     }
 
@@ -133,9 +134,7 @@ impl Lane {
         self.out = out.next();
         self.blocked = None;
         self.moved = self.moved.wrapping_sub(1);
-        if self.claim.is_some_and(|(side, _)| side == Side::Carried) {
-            self.claim = None;
-        }
+        self.claim = self.claim.filter(|(side, ..)| *side != Side::Carried);
         out
     }
 
@@ -171,14 +170,21 @@ impl Lane {
 
     /// Who waits for a turn, unless it has waited for too long to be believed.
     pub fn claimed(&self, now: Instant, hold: adverb_wire::Duration) -> Option<Side> {
-        self.claim.filter(|(_, since)| *since + hold > now).map(|(side, _)| side)
+        self.claim.filter(|(.., since)| *since + hold > now).map(|(side, ..)| side)
     }
 
-    /// Somebody waits for a turn.
-    pub fn wait_for_turn(&mut self, side: Side, now: Instant, hold: adverb_wire::Duration) {
+    /// A request of this connection waits for a turn.
+    pub fn wait_for_turn(&mut self, (side, of): (Side, u32), now: Instant, hold: adverb_wire::Duration) {
         if self.claimed(now, hold).is_none() {
-            self.claim = Some((side, now));
+            self.claim = Some((side, of, now));
         }
+    }
+
+    /// A request of this connection waits for no turn of this side any more. Whether it had claimed one.
+    pub fn unclaim(&mut self, side: Side, of: u32) -> bool {
+        let was = self.claim;
+        self.claim = was.filter(|(claimed, by, _)| (*claimed, *by) != (side, of));
+        was != self.claim
     }
 }
 
