@@ -6,7 +6,7 @@ import re
 
 from harness import Case, Fail, compile_c, read_counters, require, require_text
 from suite_netns import ip, make_namespaces
-from suite_rdmacm import TCP, UDP, channel_closed_under_it, expect_counters, listens, start
+from suite_rdmacm import TCP, UDP, channel_closed_under_it, expect_counters, listens, start, who_counts
 
 SPACES = ("tcp", "udp", "ib")
 # Addresses of this run alone: other programs of the host may be at 127.0.0.1.
@@ -162,7 +162,7 @@ def between(hosts, server, client, space=TCP, port=None, says=()):
         room.all_succeed(*sides, excuse=channel_closed_under_it)
         for pattern in says:
             require_text(sides[1].output(), pattern, client[0])
-        expect_counters(room, False)
+        expect_counters(room, False, who_counts(sides))
 
     return run
 

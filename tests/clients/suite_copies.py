@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 from harness import HERE, Case, Fail, Skip, read_counters, require, require_text
-from suite_rdmacm import channel_closed_under_it, expect_counters, start
+from suite_rdmacm import channel_closed_under_it, expect_counters, start, who_counts
 
 COMMON, MANAGER = "libibverbs.so.1", "librdmacm.so.1"
 SYSTEM = "/usr/lib/x86_64-linux-gnu/"
@@ -73,7 +73,7 @@ def rping(way):
             for name in (COMMON, MANAGER):
                 require_text(proc.output(), REPLACED.format("libs/" + name), "adverb run")
         require_text(sides[1].output(), "ping data: rdma-ping-49", "rping")
-        expect_counters(room, False, [proc.label for proc in sides if not channel_closed_under_it(proc)])
+        expect_counters(room, False, who_counts(sides))
 
     return run
 

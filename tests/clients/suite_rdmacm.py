@@ -95,7 +95,7 @@ def runner(server, client, server_says, client_says, how):
             for pattern in patterns:
                 require_text(proc.output(), pattern, proc.label)
         # A program that two of its threads end at once may not come to writing them.
-        expect_counters(room, how.get("faulty", False), [proc.label for proc in sides if not channel_closed_under_it(proc)])
+        expect_counters(room, how.get("faulty", False), who_counts(sides))
 
     return run
 
@@ -107,6 +107,11 @@ def channel_closed_under_it(proc):
     said = proc.output()
     return (proc.popen.returncode == 255 and "DISCONNECT EVENT" in said and
             re.search("rdma_get_cm_event: (Bad file descriptor|Resource temporarily unavailable)$", said, re.M) is not None)
+
+
+def who_counts(procs):
+    """Those that wrote their counters when they ended: not who was ended by the other of its threads meanwhile."""
+    return [proc.label for proc in procs if not channel_closed_under_it(proc)]
 
 
 def lost_the_leave(proc):

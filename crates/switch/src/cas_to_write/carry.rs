@@ -219,7 +219,7 @@ impl CasToWrite {
                 let count = connection.expected.since(psn) as u32;
                 connection.lane.take_own(psn, count)
             }
-            false => match connection.lane.to_server(psn) {
+            false => match connection.lane.to_server(psn, connection.uncounted) {
                 Some(out) => out,
                 None => return ctx.drop(&packet, Drop::Late),
             },

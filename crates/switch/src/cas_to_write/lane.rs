@@ -25,8 +25,9 @@ pub enum Side {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Turn {
     side: Side,
-    /// Its first number at the client, if it is the client's.
+    /// Its first number at the client, if it is the client's, and the first one behind it.
     from: Psn,
+    until: Psn,
     /// Its first number at the server.
     out: Psn,
     /// How many messages more the client has had answered than the server has answered on this queue pair.
@@ -76,7 +77,7 @@ pub struct Lane {
 impl Lane {
     /// One of a connection whose first request has this number.
     pub fn new(first: Psn, now: Instant) -> Lane {
-        let turn = Turn { side: Side::Own, from: first, out: first, messages: 0 };
+        let turn = Turn { side: Side::Own, from: first, until: first, out: first, messages: 0 };
         Lane {
             turns: VecDeque::from([turn]),
             forgot: false,
@@ -120,7 +121,9 @@ impl Lane {
     /// The client's own next request, of so many numbers; the server's number for it.
     pub fn take_own(&mut self, psn: Psn, count: u32) -> Psn {
         let out = self.out;
-        self.begin(Turn { side: Side::Own, from: psn, out, messages: self.moved });
+        let until = psn.add(count);
+        self.begin(Turn { side: Side::Own, from: psn, until, out, messages: self.moved });
+        self.turns.back_mut().into_iter().for_each(|turn| turn.until = until);
         self.out = out.add(count);
         self.open = Some(psn.add(count.wrapping_sub(1)));
         self.claim = self.claim.filter(|(side, ..)| *side != Side::Own);
@@ -130,7 +133,7 @@ impl Lane {
     /// The next number for a request that it carries.
     pub fn take_carried(&mut self) -> Psn {
         let out = self.out;
-        self.begin(Turn { side: Side::Carried, from: out, out, messages: 0 });
+        self.begin(Turn { side: Side::Carried, from: out, until: out, out, messages: 0 });
         self.out = out.next();
         self.blocked = None;
         self.moved = self.moved.wrapping_sub(1);
@@ -144,11 +147,15 @@ impl Lane {
         self.carried += 1;
     }
 
-    /// The server's number of a request that the client sends again.
-    pub fn to_server(&self, psn: Psn) -> Option<Psn> {
+    /// The server's number of a request that the client sends again; or sends, if its requests are not
+    /// counted any more. None if it went elsewhere: what was its number here is another request's.
+    pub fn to_server(&self, psn: Psn, uncounted: bool) -> Option<Psn> {
         let own = self.turns.iter().rev().filter(|turn| turn.side == Side::Own);
         match own.into_iter().find(|turn| !psn.is_before(turn.from)) {
-            Some(turn) => Some(turn.out.add(psn.since(turn.from) as u32)),
+            Some(turn) => {
+                let goes_on = uncounted && self.turns.back() == Some(turn);
+                (goes_on || psn.is_before(turn.until)).then(|| turn.out.add(psn.since(turn.from) as u32))
+            }
             // From before the connection was followed: no number was shifted yet.
             None => (!self.forgot).then_some(psn),
         }
@@ -201,8 +208,15 @@ mod tests {
         lane.give_away();
         // The client's number 0xffffff went elsewhere; its next one is 0.
         assert_eq!(lane.take_own(Psn::new(0), 2), Psn::new(1));
-        assert_eq!(lane.to_server(Psn::new(1)), Some(Psn::new(2)));
-        assert_eq!(lane.to_server(Psn::new(0xff_fffe)), Some(Psn::new(0xff_fffe)));
+        assert_eq!(lane.to_server(Psn::new(1), false), Some(Psn::new(2)));
+        assert_eq!(lane.to_server(Psn::new(0xff_fffe), false), Some(Psn::new(0xff_fffe)));
+        // What went elsewhere has none, though it be said again when it is long forgotten.
+        assert_eq!(lane.to_server(Psn::new(0xff_ffff), false), None);
+        // What is new has one only where nobody counts.
+        assert_eq!(
+            (lane.to_server(Psn::new(2), false), lane.to_server(Psn::new(2), true)),
+            (None, Some(Psn::new(3)))
+        );
         assert_eq!(lane.of_server(Psn::new(0)).map(|(side, ..)| side), Some(Side::Carried));
         // Two messages more at the server, one elsewhere.
         assert_eq!(lane.of_server(Psn::new(2)), Some((Side::Own, Psn::new(1), 1u32.wrapping_sub(2))));
@@ -212,6 +226,10 @@ mod tests {
             lane.take_carried();
             lane.take_own(Psn::new(psn), 1);
         }
-        assert_eq!((lane.of_server(Psn::new(2)), lane.to_server(Psn::new(2))), (None, None), "forgotten");
+        assert_eq!(
+            (lane.of_server(Psn::new(2)), lane.to_server(Psn::new(2), false)),
+            (None, None),
+            "forgotten"
+        );
     }
 }
