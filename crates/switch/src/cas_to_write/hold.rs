@@ -25,7 +25,7 @@ impl CasToWrite {
             }
             _ => self.config.hold,
         };
-        if va % WORD_LEN == 0 {
+        if va.is_multiple_of(WORD_LEN) {
             // Not for a turn.
             self.asks_for(at, None);
         }
