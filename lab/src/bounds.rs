@@ -294,13 +294,14 @@ impl Sides {
     }
 
     fn ratios(&self, outcome: &Outcome, metric: usize, part: Part) -> Vec<f64> {
-        let mut ratios = outcome.values(self.above, metric, part);
-        if let Some(below) = self.below {
-            let below = outcome.values(below, metric, part);
-            let pairs = ratios.iter_mut().zip(&below);
-            pairs.for_each(|(a, b)| if self.minus { *a -= b } else { *a /= b });
+        let values = |side| outcome.values(side, metric, part);
+        match self.below {
+            None => values(self.above),
+            Some(below) if self.minus => {
+                values(self.above).iter().zip(values(below)).map(|(a, b)| a - b).collect()
+            }
+            Some(below) => outcome.ratios(self.above, below, metric, part),
         }
-        ratios
     }
 
     fn varied(&self, outcome: &Outcome) -> bool {

@@ -271,9 +271,7 @@ fn drawn(plot: &Plot<'_>, panel: Panel, n: usize, at: usize) -> Option<Estimate>
         Panel::Ratio(metric) => {
             let Ratio { over, .. } = experiment.ratios.iter().find(|r| r.of == experiment.series[n].name)?;
             let below = experiment.series.iter().position(|s| s.name == *over)?;
-            let values = |series: usize| outcome.values((series, at), metric, Part::Whole);
-            let ratios: Vec<f64> = values(n).iter().zip(values(below)).map(|(a, b)| a / b).collect();
-            Some(Estimate::of(&ratios))
+            Some(Estimate::of(&outcome.ratios((n, at), (below, at), metric, Part::Whole)))
         }
         Panel::Tail | Panel::Timeline(..) => None,
     }

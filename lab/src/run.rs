@@ -123,6 +123,18 @@ impl Outcome {
         self.runs(series, at).iter().map(of).collect()
     }
 
+    /// What one series at a place has over what another has, seed by seed.
+    pub fn ratios(
+        &self,
+        above: (usize, usize),
+        below: (usize, usize),
+        metric: usize,
+        part: Part,
+    ) -> Vec<f64> {
+        let below = self.values(below, metric, part);
+        self.values(above, metric, part).iter().zip(below).map(|(a, b)| a / b).collect()
+    }
+
     /// Whether seeds made different runs, or are known to need no different ones. Those of the real cache
     /// always are; of chains, in which nothing is left to chance, all seeds make the same run, and its values
     /// are exact.

@@ -143,9 +143,7 @@ def two_hosts(room):
 
 
 def make_namespaces_of(room, count):
-    stem = f"adv6x{room.port()}"
-    names = [f"{stem}{letter}" for letter in "ab"[:count]]
-    make_namespaces(room, names)
+    names = make_namespaces(room, "ab"[:count])
     for name in names:
         ip("-n", name, "link", "set", "lo", "up")
     return names

@@ -1,5 +1,6 @@
 """Two network namespaces and a veth pair: two hosts, real frames. Needs root, to make the namespaces."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -21,31 +22,31 @@ def ip(*words):
         raise Fail(f"ip {' '.join(words)}: {done.stderr.strip()}")
 
 
-def make_namespaces(room, names):
-    """Namespaces of this case, gone when its room closes."""
+SERIAL = itertools.count(1)
+
+
+def make_namespaces(room, letters):
+    """Namespaces of this case, a letter for each, gone when its room closes; their names."""
     if os.geteuid() != 0:
         raise Skip("needs root, to make network namespaces")
     require("ip")
+    stem = f"adv{os.getpid() % 10000}x{next(SERIAL)}"
+    names = [stem + letter for letter in letters]
     for name in names:
         try:
             ip("netns", "add", name)
         except Fail as e:
             raise Skip(f"this root may not make network namespaces: {e}") from None
         room.cleanups.append(lambda name=name: ip("netns", "del", name))
+    return names
 
 
 class Wire:
     """A veth pair between two namespaces of this case, gone when its room closes."""
 
-    serial = 0
-
     def __init__(self, room, mtu):
-        Wire.serial += 1
-        stem = f"adv{os.getpid() % 10000}x{Wire.serial}"
         self.room = room
-        self.names = (stem + "a", stem + "b")
-        make_namespaces(room, self.names)
-        a, b = self.names
+        self.names = a, b = make_namespaces(room, "ab")
         ip("link", "add", "veth0", "netns", a, "mtu", str(mtu), "type", "veth",
            "peer", "name", "veth0", "netns", b, "mtu", str(mtu))
         for name, host in zip(self.names, HOSTS):

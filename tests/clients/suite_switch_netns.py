@@ -23,14 +23,8 @@ MTU = 1500
 class Wired:
     """Two hosts and a switch in three namespaces, gone when the room closes."""
 
-    serial = 0
-
     def __init__(self, room, text):
-        Wired.serial += 1
-        stem = f"advs{os.getpid() % 10000}x{Wired.serial}"
-        self.hosts = (stem + "a", stem + "b")
-        middle = stem + "s"
-        make_namespaces(room, (*self.hosts, middle))
+        *self.hosts, middle = make_namespaces(room, "abs")
         for n, (name, host) in enumerate(zip(self.hosts, HOSTS)):
             ip("link", "add", "veth0", "netns", name, "mtu", str(MTU), "type", "veth",
                "peer", "name", f"port{n}", "netns", middle)

@@ -22,14 +22,10 @@ LOOK_S = 1.5
 class Noisy:
     """A switch with a port of each kind for who says anything."""
 
-    serial = 0
-
     def __init__(self, room, text):
-        Noisy.serial += 1
-        stem = f"advn{os.getpid() % 10000}x{Noisy.serial}"
-        self.room, self.far, middle = room, stem + "a", stem + "s"
+        self.room = room
+        self.far, middle = make_namespaces(room, "as")
         self.middle = middle
-        make_namespaces(room, (self.far, middle))
         ip("link", "add", "veth0", "netns", self.far, "type", "veth", "peer", "name", "port0", "netns", middle)
         for name, device in ((self.far, "lo"), (self.far, "veth0"), (middle, "lo"), (middle, "port0")):
             ip("-n", name, "link", "set", device, "up")

@@ -1,6 +1,7 @@
 //! A switch of the fabric that runs programs: packets and flows pass it as any switch, but for what its
 //! programs do; what cannot be is refused with its key and the remedy.
 
+use adverb_sim::programmed::SwitchPrograms;
 use adverb_sim::{Error, Scenario, Sim};
 use adverb_switch::{Counter, Drop};
 
@@ -139,4 +140,20 @@ fn what_cannot_be_is_refused() {
     // The server's own switch is meant where nothing is said.
     let plan = plan(&spine, &cas("10.0.0.3")).unwrap();
     assert_eq!(plan.config.programs.first().map(|of| of.at), Some(1));
+}
+
+#[test]
+fn two_switches_do_not_decide_for_one_server() {
+    let refused = |text: &str, second: u32| {
+        let mut plan = plan(BASE, text).unwrap_or_else(|e| panic!("{e}"));
+        let other = SwitchPrograms { at: second, ..plan.config.programs[0].clone() };
+        plan.config.programs.push(other);
+        plan.start().map(|_| ()).map_err(|e| e.to_string())
+    };
+    let cas = "[[program]]\nkind = \"cas_to_write\"\nserver = \"10.0.0.1\"\n";
+    assert!(refused(cas, 1).is_err_and(|why| why.contains("another switch decides for")));
+    assert!(refused(cas, 0).is_err_and(|why| why.contains("switch 0 has programs already")));
+    // Who decides nothing may be twice on a path; that there is no second switch here is another matter.
+    let forward = "[[program]]\nkind = \"forward\"\n";
+    assert!(refused(forward, 1).is_err_and(|why| !why.contains("decides")));
 }

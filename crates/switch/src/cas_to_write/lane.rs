@@ -123,7 +123,9 @@ impl Lane {
         let out = self.out;
         let until = psn.add(count);
         self.begin(Turn { side: Side::Own, from: psn, until, out, messages: self.moved });
-        self.turns.back_mut().into_iter().for_each(|turn| turn.until = until);
+        if let Some(turn) = self.turns.back_mut() {
+            turn.until = until;
+        }
         self.out = out.add(count);
         self.open = Some(psn.add(count.wrapping_sub(1)));
         self.claim = self.claim.filter(|(side, ..)| *side != Side::Own);
