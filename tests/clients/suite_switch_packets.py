@@ -17,8 +17,7 @@ class Cables:
     """A switch and the far ends of its two cables, in one namespace whose kernel keeps out of it."""
 
     def __init__(self, room):
-        self.name = f"advp{os.getpid() % 100000}"
-        make_namespaces(room, (self.name,))
+        self.name, = make_namespaces(room, "s")
         for n in range(2):
             ip("-n", self.name, "link", "add", f"end{n}", "type", "veth", "peer", "name", f"port{n}")
             for side in (f"end{n}", f"port{n}"):
