@@ -99,7 +99,7 @@ fn judge(own: Turns, peer: Turns, overdue: &Overdue) -> Silence {
 fn sides_that_have_a_processor_now_and_then_bear_each_other() {
     let (mut expired, mut excused) = (0, 0);
     let seeds = std::env::var("ADVERB_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(SEEDS);
-    for seed in 0..seeds {
+    for seed in (0..seeds).chain(JUDGED_BY_FIRST) {
         let w = calls(seed);
         expired += w.counter(SERVER, "star_drop_expired");
         excused += w.counter(CLIENT, "timeouts_excused") + w.counter(SERVER, "timeouts_excused");
@@ -108,6 +108,8 @@ fn sides_that_have_a_processor_now_and_then_bear_each_other() {
 }
 
 const SEEDS: u64 = 40;
+/// Of 4,000, those that failed while silence was judged by the first copy that was sent, not the last.
+const JUDGED_BY_FIRST: [u64; 7] = [133, 574, 1070, 2072, 2498, 2883, 2982];
 const CALLS: u64 = 200;
 /// How many calls may be under way.
 const DEPTH: u64 = 8;
