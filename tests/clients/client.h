@@ -16,7 +16,11 @@
 #include <unistd.h>
 
 #define PORT 1
-#define GID_INDEX 0
+
+/* For programs that are told. */
+static int gid_index;
+/* READs and atomics of a connection that may be under way. */
+static int rd_atomic = 8;
 
 static inline void die(const char *format, ...)
 {
@@ -44,17 +48,25 @@ static inline double seconds(void)
 	return now.tv_sec + now.tv_nsec * 1e-9;
 }
 
-static inline struct ibv_context *open_first(void)
+/* Opens the device of this name, or the first one if none is said. */
+static inline struct ibv_context *open_named(const char *name)
 {
-	int count = 0;
+	int count = 0, at = 0;
 	struct ibv_device **list = ibv_get_device_list(&count);
 	struct ibv_context *context;
 
-	CHECK(list && count > 0, "no RDMA device");
-	context = ibv_open_device(list[0]);
+	while (list && name && at < count && strcmp(ibv_get_device_name(list[at]), name))
+		at++;
+	CHECK(list && at < count, "no RDMA device %s", name ? name : "");
+	context = ibv_open_device(list[at]);
 	CHECK(context, "ibv_open_device");
 	ibv_free_device_list(list);
 	return context;
+}
+
+static inline struct ibv_context *open_first(void)
+{
+	return open_named(NULL);
 }
 
 static inline struct ibv_qp *make_rc(struct ibv_pd *pd, struct ibv_cq *cq, int depth)
@@ -88,11 +100,11 @@ static inline void connect_rc(struct ibv_qp *qp, uint32_t qpn, uint32_t psn_thei
 		.path_mtu = IBV_MTU_1024,
 		.dest_qp_num = qpn,
 		.rq_psn = psn_theirs,
-		.max_dest_rd_atomic = 8,
+		.max_dest_rd_atomic = rd_atomic,
 		.min_rnr_timer = 12,
 		.ah_attr = {.is_global = 1,
 			    .port_num = PORT,
-			    .grh = {.dgid = gid, .sgid_index = GID_INDEX, .hop_limit = 64}},
+			    .grh = {.dgid = gid, .sgid_index = gid_index, .hop_limit = 64}},
 	};
 	struct ibv_qp_attr rts = {
 		.qp_state = IBV_QPS_RTS,
@@ -100,7 +112,7 @@ static inline void connect_rc(struct ibv_qp *qp, uint32_t qpn, uint32_t psn_thei
 		.timeout = timeout,
 		.retry_cnt = retries,
 		.rnr_retry = 7,
-		.max_rd_atomic = 8,
+		.max_rd_atomic = rd_atomic,
 	};
 
 	CHECK(!ibv_modify_qp(qp, &rtr,
@@ -117,7 +129,7 @@ static inline union ibv_gid own_gid(struct ibv_context *context)
 {
 	union ibv_gid gid;
 
-	CHECK(!ibv_query_gid(context, PORT, GID_INDEX, &gid), "ibv_query_gid");
+	CHECK(!ibv_query_gid(context, PORT, gid_index, &gid), "ibv_query_gid");
 	return gid;
 }
 

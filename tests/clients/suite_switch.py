@@ -230,32 +230,40 @@ def steady(argv, text, atomics_in_all=2000):
     def run(room):
         require(argv[0])
         switch = Switch(room, text)
-        pair = room.pair(argv, argv, **switch.ends())
-        last, best = None, 0.0
-
-        def converts():
-            nonlocal last, best
-            for proc in pair:
-                if proc.popen.poll() is not None:
-                    raise Fail(f"{proc.label} exited with {proc.popen.returncode}; at best {100 * best:.2f}% were converted")
-            counters = switch.show()["counters"]
-            now = sum(counters[name] for name in CONVERTED), counters["atomics_passed"]
-            if last is None and now[0]:
-                last = now
-            if last is None or sum(now) - sum(last) < atomics_in_all:
-                return False
-            best = max(best, (now[0] - last[0]) / (sum(now) - sum(last)))
-            last = now
-            return best >= STEADY
-
-        try:
-            room.wait_until("steady state", converts)
-        except Fail as why:
-            raise Fail(f"{why}: at best {100 * best:.2f}% of the atomics were converted") from None
-        room.note(f"converted: {100 * best:.2f}%")
+        await_share(room, switch, room.pair(argv, argv, **switch.ends()), STEADY, atomics_in_all)
         switch.counters()
 
     return run
+
+
+def await_share(room, switch, procs, wanted, atomics_in_all):
+    """Waits until of so many atomics in a row that share has been converted, while the programs run; the best is noted."""
+    last, best = None, 0.0
+
+    def converts():
+        nonlocal last, best
+        for proc in procs:
+            if proc.popen.poll() is not None:
+                raise Fail(f"{proc.label} exited with {proc.popen.returncode}; at best {100 * best:.2f}% were converted")
+        now = decided_and_passed(switch.show()["counters"])
+        if last is None and now[0]:
+            last = now
+        if last is None or sum(now) - sum(last) < atomics_in_all:
+            return False
+        best = max(best, (now[0] - last[0]) / (sum(now) - sum(last)))
+        last = now
+        return best >= wanted
+
+    try:
+        room.wait_until("steady state", converts)
+    except Fail as why:
+        raise Fail(f"{why}: at best {100 * best:.2f}% of the atomics were converted") from None
+    room.note(f"converted: {100 * best:.2f}%")
+
+
+def decided_and_passed(counters):
+    """Atomics that the switch has decided, and those that it has left to the server."""
+    return sum(counters[name] for name in CONVERTED), counters["atomics_passed"]
 
 
 def words(room, switch, clients, seconds, during=None, count=2, more=(), dead=()):
@@ -275,6 +283,12 @@ def words(room, switch, clients, seconds, during=None, count=2, more=(), dead=()
         during(procs)
     living = [proc for i, proc in enumerate(procs) if i not in dead]
     room.all_succeed(target, *living)
+    return once_each(room, target, living, found, count, len(dead))
+
+
+def once_each(room, target, living, found, count=2, dead=0):
+    """Compares what a target of words.c says in the end with what its clients, and the files of what they found, say. Returns
+    how many changes are in doubt."""
     rows = []
     for path in found:
         with open(path) as f:
@@ -286,7 +300,7 @@ def words(room, switch, clients, seconds, during=None, count=2, more=(), dead=()
         values = [int(value) for of, value in rows if of == name]
         doubts = [require_text(p.output(), rf"^{name} (\d+) in doubt (\d+)$", p.label).groups() for p in living]
         known, doubt = (sum(int(pair[at]) for pair in doubts) for at in (0, 1))
-        doubt += (DEPTH + 1) * len(dead)
+        doubt += (DEPTH + 1) * dead
         if len(set(values)) != len(values) or (len(values) < known if dead else len(values) != known):
             raise Fail(f"{name}: {known} changes found {len(set(values))} different values of {len(values)}")
         if not known or any(value >= end for value in values):

@@ -34,6 +34,8 @@ PROGRAMS = {
     "perftest": tuple(f"ib_{operation}_{kind}" for operation in ("send", "write", "read", "atomic") for kind in ("bw", "lat")),
     "iproute2": ("rdma",),
 }
+# Programs of tests/clients that the guest has too.
+FROM_CLIENTS = ("redn_get", "words")
 BUSYBOX = "/bin/busybox"
 PROVIDERS = "/usr/lib/x86_64-linux-gnu/libibverbs"
 PROVIDER_LIST = "/etc/libibverbs.d/rxe.driver"
@@ -122,7 +124,8 @@ def kernel_version():
 def digest(place, host_files):
     said = hashlib.sha256(str(sorted(place.items())).encode())
     sources = [os.path.join(PARTS, name) for name in sorted(os.listdir(PARTS))]
-    for path in [__file__, *(os.path.join(CLIENTS, name) for name in ("client.h", "redn_get.c")), *sources]:
+    sources += [os.path.join(CLIENTS, name) for name in ("client.h", *(name + ".c" for name in FROM_CLIENTS))]
+    for path in [__file__, *sources]:
         with open(path, "rb") as f:
             said.update(f.read())
     for path in host_files:
@@ -145,7 +148,8 @@ def make(folder, place, host_files):
         write(os.path.join(work, "kernel"), bootable(f.read()))
     compile_program(work, "agent", ["-static"])
     compile_program(work, "exercise", [f"-I{CLIENTS}", "-libverbs"])
-    compile_program(work, "redn_get", ["-libverbs"], CLIENTS)
+    for name in FROM_CLIENTS:
+        compile_program(work, name, ["-libverbs"], CLIENTS)
     tree = Tree()
     order = add_modules(tree, os.path.join(work, "deb", "lib", "modules", version))
     tree.file("modules/order", "".join(f"{name}\n" for name in order).encode())
@@ -234,7 +238,7 @@ def add_modules(tree, folder):
 
 def add_programs(tree, work, host_files):
     """Puts the programs, the libraries they load, and busybox under its applets' names into the tree."""
-    own = [os.path.join(work, name) for name in ("agent", "exercise", "redn_get")]
+    own = [os.path.join(work, name) for name in ("agent", "exercise", *FROM_CLIENTS)]
     provider = [os.path.join(PROVIDERS, n) for n in sorted(os.listdir(PROVIDERS)) if n.startswith("librxe-")]
     if not provider:
         raise Skip("the guest's image cannot be made: ibverbs-providers has no rxe provider")

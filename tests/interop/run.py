@@ -25,9 +25,10 @@ import suite_offer
 import suite_operations
 import suite_redn
 import suite_stock
+import suite_words
 from sides import LAB, SECOND
 
-SUITES = (suite_operations, suite_stock, suite_offer, suite_redn, suite_cable)
+SUITES = (suite_operations, suite_stock, suite_offer, suite_redn, suite_cable, suite_words)
 
 
 def all_cases():
