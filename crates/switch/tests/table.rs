@@ -353,6 +353,32 @@ fn a_second_change_waits_for_the_first_and_all_behind_it() {
     assert_eq!(b.get(Counter::Held), 2);
 }
 
+/// Who has more requests for a word than it may change at once does not keep it from others: those who wait
+/// for it have it in turns.
+#[test]
+fn who_always_has_another_change_leaves_the_word_to_who_waits() {
+    let mut b = Bench::cas(true, |_| {});
+    b.known(9);
+    let mut others = b.packet(3, 2, Operation::FetchAdd, 7);
+    others.atomic = AtomicEth { va: VA, rkey: RKEY, swap_add: 5, compare: 0 };
+    assert_eq!(b.atomic(102, Operation::FetchAdd, 1, 0).len(), 1);
+    for psn in 103..106 {
+        assert_eq!(b.atomic(psn, Operation::FetchAdd, 1, 0).len(), 0, "it waits for the one before it");
+    }
+    assert_eq!(b.send(OTHER, &others, &[]).len(), 0, "and the other client's for all of them");
+    let left = |out: Out| {
+        let requests = out.into_iter().filter(|(port, ..)| *port == SERVER);
+        requests.map(|(_, packet, ..)| packet.bth.psn.get()).collect::<Vec<_>>()
+    };
+    assert_eq!(left(b.ack(102, 43)), [103], "the first turn is the first one's");
+    assert_eq!(b.atomic(106, Operation::FetchAdd, 1, 0).len(), 0, "who goes on to ask");
+    assert_eq!(left(b.ack(103, 44)), [7], "the next is who waited");
+    let mut answer = b.packet(2, 3, Operation::AtomicAcknowledge, 7);
+    answer.atomic_original = 11;
+    assert_eq!(left(b.send(SERVER, &answer, &[])), [104]);
+    assert_eq!((b.dropped(Drop::HoldTime), b.get(Counter::Held)), (0, 5));
+}
+
 #[test]
 fn who_waits_for_too_long_is_dropped_and_decided_anew() {
     let mut b = Bench::cas(true, |_| {});

@@ -1,5 +1,5 @@
-//! Requests that wait for a word: when it is free they go on, in the order in which they came; when their
-//! time is over, the server decides, or they are dropped and their client sends them again.
+//! Requests that wait for a word: when it is free their connections have it in turns; when their time is
+//! over, the server decides, or they are dropped and their client sends them again.
 
 use super::connection::{Connection, HELD, Kind, Wait, Waiting};
 use super::requests::Way;
@@ -112,8 +112,10 @@ impl CasToWrite {
         }
     }
 
-    /// Tries what waits on a connection, from the front on, until something must wait again.
+    /// Tries what waits on a connection, from the front on, until something must wait again. Who has had a
+    /// turn stands behind all others then: one that has ever more to ask for would keep a word to itself.
     fn drain(&mut self, ctx: &mut Context<'_>, at: u32, mut way: Way) {
+        let mut has_gone_on = false;
         while let Some(waiting) = self.connections.get_mut(at).held.pop_front() {
             let (ports, again) = (waiting.ports, waiting.again);
             (ctx.from, ctx.to) = ports;
@@ -123,7 +125,7 @@ impl CasToWrite {
                 Ok(()) => {
                     // It has left the switch now.
                     self.connections.get_mut(at).seen = ctx.now;
-                    way = Way::Usual;
+                    (way, has_gone_on) = (Way::Usual, true);
                 }
                 Err(blocked) => {
                     let (va, frame) = blocked;
@@ -135,6 +137,10 @@ impl CasToWrite {
                     let connection = self.connections.get_mut(at);
                     connection.held.push_front(Waiting { frame, ports, again });
                     self.held += 1;
+                    if has_gone_on {
+                        self.waiting.retain(|other| *other != at);
+                        self.waiting.push(at);
+                    }
                     return;
                 }
             }

@@ -231,7 +231,7 @@ pub struct CasToWrite {
     config: CasConfig,
     words: Words,
     connections: Connections,
-    /// Connections whose requests wait, in the order in which they began to.
+    /// Connections whose requests wait, in the order of their turns.
     waiting: Vec<u32>,
     /// Frames that wait.
     held: usize,
