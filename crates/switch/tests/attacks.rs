@@ -2,6 +2,7 @@
 //! frames, and what it comes to is counted. Beside the attacker a client works whose words, connections and
 //! waits must be as without it.
 
+use adverb_switch::cas_to_write::carry::CarryConfig;
 use adverb_switch::*;
 use adverb_wire::{
     Aeth, AtomicEth, Bth, Duration, Flow, Gid, Instant, Key, NakCode, Opcode, Operation, Packet, Psn,
@@ -273,4 +274,100 @@ fn replays_and_jumps_decide_nothing() {
     let out = rack.send(&Rack::answer(VICTIM, Operation::Acknowledge, psn, Syndrome::default(), 0));
     assert_eq!(out.last().unwrap().1.atomic_original, 5);
     assert_eq!((rack.known(), rack.get(Counter::CasGranted)), (1, 1));
+}
+
+/// A switch whose one carrier, the victim's queue pair, has so many requests under way at most.
+fn carrying(ring: usize) -> Rack {
+    let carry = CarryConfig { carriers: 1, ring, ..CarryConfig::default() };
+    let mut rack = Rack::new(|config| config.carry = Some(carry));
+    rack.victim_adds(1, false);
+    assert_eq!(rack.program().carriers().count(), 1);
+    rack
+}
+
+/// To whom the server's queue pairs what it gets, and under which numbers.
+fn requests(out: &Out) -> Vec<(u32, u32, Operation)> {
+    let to_server = out.iter().filter(|(to, _)| *to == SERVER);
+    to_server.map(|(_, p)| (p.bth.dest_qp.get(), p.bth.psn.get(), p.bth.opcode.operation())).collect()
+}
+
+/// Rights of a carrier's queue pair are not its passengers': what the server has not granted to the attacker's
+/// own queue pair goes there as it is, and the server refuses it.
+#[test]
+fn nobody_gains_a_carriers_rights() {
+    let mut rack = carrying(8);
+    rack.announce(0x33_0001, QPN + 1, 200);
+    for (psn, key) in [(200, RKEY), (201, Key(9))] {
+        let out = rack.send(&Rack::atomic(ATTACKER, QPN + 1, psn, (VA, key), (rack.value, 666)));
+        assert_eq!(requests(&out), [(QPN + 1, psn, Operation::CompareSwap)], "on its own queue pair");
+        let nak = Syndrome::Nak(NakCode::RemoteAccessError);
+        let mut answer = Rack::answer(ATTACKER, Operation::Acknowledge, psn, nak, 0);
+        answer.bth.dest_qp = QpNumber::new(0x33_0001);
+        assert_eq!((rack.send(&answer).len(), rack.known()), (1, 1));
+        rack.victim_adds(1, false);
+    }
+    assert_eq!(rack.get(Counter::Moved), 0);
+}
+
+/// Guesses into a carrier's window, from the attacker's port: a request to its queue pair at the server is
+/// another connection's, and an answer for it counts in nobody's name.
+#[test]
+fn guesses_into_a_carriers_window_say_nothing() {
+    let mut rack = carrying(8);
+    let psn = rack.psn;
+    let add = Rack::atomic(VICTIM, QPN, psn, (VA, RKEY), (rack.value, 7));
+    assert_eq!(requests(&rack.send(&add)), [(QPN, psn, Operation::WriteOnly)]);
+    for guess in psn - 4..psn + 4 {
+        let mut request = Rack::packet(ATTACKER, SERVER, QPN, Operation::SendOnly, guess);
+        request.bth.ack_req = true;
+        rack.send(&request);
+        for syndrome in [Syndrome::default(), Syndrome::Nak(NakCode::PsnSequenceError)] {
+            let mut answer = Rack::answer(VICTIM, Operation::Acknowledge, guess, syndrome, 0);
+            assert!(rack.send_at(ATTACKER, &answer).is_empty(), "in the server's name");
+            answer.flow.src = gid(ATTACKER);
+            assert_eq!(requests(&rack.send(&answer)), [], "nothing is sent again");
+        }
+    }
+    assert_eq!((rack.dropped(Drop::Source), rack.get(Counter::Resent)), (16, 0));
+    assert_eq!((rack.program().count_words().pending, rack.get(Counter::Answered)), (1, 1));
+    let out = rack.send(&Rack::answer(VICTIM, Operation::Acknowledge, psn, Syndrome::default(), 0));
+    assert_eq!((out.len(), out[0].1.atomic_original), (1, rack.value));
+    (rack.psn, rack.value) = (psn + 1, 7);
+    rack.victim_adds(1, false);
+}
+
+/// A client that fills a carrier's ring, and has ever more to send, leaves its next place to who waits.
+#[test]
+fn a_client_that_fills_a_ring_leaves_turns_to_others() {
+    let mut rack = carrying(2);
+    rack.announce(0x33_0001, QPN + 1, 200);
+    let mut add = Rack::packet(ATTACKER, SERVER, QPN + 1, Operation::FetchAdd, 200);
+    add.atomic = AtomicEth { va: VA + 8, rkey: RKEY, swap_add: 1, compare: 0 };
+    for _ in 0..2 {
+        // A word of its own, which its own queue pair has first.
+        rack.now += LIFE;
+        assert_eq!(rack.send(&add).len(), 1);
+        let mut answer =
+            Rack::answer(ATTACKER, Operation::AtomicAcknowledge, add.bth.psn.get(), Syndrome::default(), 0);
+        answer.bth.dest_qp = QpNumber::new(0x33_0001);
+        rack.send(&answer);
+        add.bth.psn = add.bth.psn.next();
+    }
+    rack.victim_adds(1, false);
+    let first = rack.psn;
+    for _ in 0..12 {
+        rack.send(&add);
+        add.bth.psn = add.bth.psn.next();
+    }
+    assert!(rack.get(Counter::RingFull) > 0 && rack.program().held() == 10, "its others wait");
+    let (psn, value) = (rack.psn, rack.value);
+    assert!(rack.send(&Rack::atomic(VICTIM, QPN, psn, (VA, RKEY), (value, 666))).is_empty());
+    let answered = |rack: &mut Rack, psn| {
+        rack.send(&Rack::answer(VICTIM, Operation::Acknowledge, psn, Syndrome::default(), 0))
+    };
+    let next = answered(&mut rack, first);
+    assert_eq!(next.iter().filter(|(to, _)| *to == SERVER).count(), 1, "the place that is free");
+    let out = answered(&mut rack, first + 1);
+    let sent: Vec<_> = out.iter().filter(|(to, _)| *to == SERVER).map(|(_, p)| p.reth.va).collect();
+    assert_eq!(sent, [VA], "the victim's is the next");
 }

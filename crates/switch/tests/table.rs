@@ -857,6 +857,26 @@ fn what_no_rule_touches_leaves_bit_for_bit() {
     }
 }
 
+/// What is not RC, IRN and XRC among it, passes untouched where words are the switch's, too, both ways.
+#[test]
+fn what_is_not_rc_passes_to_the_server_and_back_bit_for_bit() {
+    let mut b = Bench::cas(true, |_| {});
+    b.known(5);
+    for opcode in Opcode::all().filter(|opcode| !opcode.is_of(Service::Rc)) {
+        for (port, from, to, out) in [(CLIENT, 1, 2, SERVER), (SERVER, 2, 1, CLIENT)] {
+            let mut packet = b.packet(from, to, Operation::SendOnly, 102);
+            packet.bth.opcode = opcode;
+            packet.atomic = AtomicEth { va: VA, rkey: RKEY, swap_add: 1, compare: 5 };
+            packet.reth = Reth { va: VA, rkey: RKEY, len: 8 };
+            packet.payload_len = 8;
+            let bytes = b.emit(&packet, &[7; 8]);
+            b.switch.on_frame(b.now, port, bytes.clone());
+            assert_eq!(b.switch.next_frame(), Some((out, bytes)), "{opcode:?}");
+        }
+    }
+    assert_eq!((b.get(Counter::Changed), b.get(Counter::Generated), b.get(Counter::Held)), (0, 0, 0));
+}
+
 #[test]
 fn frames_are_taken_from_their_port_only() {
     let mut b = Bench::of(Vec::new(), true);
