@@ -6,7 +6,8 @@
  *   words locker SECONDS -p PORT HOST       takes the target's lock by compare and swap, reads the number that it guards,
  *                                           writes one more and lets go of the lock, again and again as long
  * -w N is how many words there are, 2 if it is not said, -o N how many atomics a client has under way, 8 if it is not said,
- * -s PSN where queue pairs begin to count, -t their timeout, 14 if it is not said; -d DEVICE and -x GID are which.
+ * -s PSN where queue pairs begin to count, -t their timeout, 14 if it is not said; -d DEVICE and -x GID are which; -a has
+ * the target grant atomics and READs only.
  * A client whose queue pair fails goes on with a new one. What was under way then is in doubt: it prints how many changes
  * of each word it knows to have happened, and how many may have. FILE gets every value that a word had before such a
  * change, at once, for whoever looks for one that two changes have found. */
@@ -32,6 +33,8 @@ static const char *const NAMES[KINDS] = {"added", "swapped"};
 #define PATIENCE 60
 
 static int words = KINDS, first_psn = -1, timeout = 14;
+static int access_granted = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+			    IBV_ACCESS_REMOTE_ATOMIC;
 
 struct hello {
 	uint32_t qpn, psn, rkey, unused;
@@ -292,7 +295,7 @@ static void read_options(int argc, char **argv, const char *usage, int *port, co
 {
 	int option;
 
-	while ((option = getopt(argc, argv, "p:w:s:t:o:x:d:")) > 0) {
+	while ((option = getopt(argc, argv, "p:w:s:t:o:x:d:a")) > 0) {
 		switch (option) {
 		case 'p': *port = strtol(optarg, NULL, 0); break;
 		case 'w': words = strtol(optarg, NULL, 0); break;
@@ -301,6 +304,7 @@ static void read_options(int argc, char **argv, const char *usage, int *port, co
 		case 'o': rd_atomic = strtol(optarg, NULL, 0); break;
 		case 'x': gid_index = strtol(optarg, NULL, 0); break;
 		case 'd': *device = optarg; break;
+		case 'a': access_granted &= ~IBV_ACCESS_REMOTE_WRITE; break;
 		default: errno = EINVAL; die("%s", usage);
 		}
 	}
@@ -311,7 +315,7 @@ static void read_options(int argc, char **argv, const char *usage, int *port, co
 int main(int argc, char **argv)
 {
 	const char *usage = "usage: words target CLIENTS -p PORT | client SECONDS FILE -p PORT HOST | "
-			    "locker SECONDS -p PORT HOST, with -w WORDS -o UNDER_WAY -s PSN -t TIMEOUT -d DEVICE -x GID";
+			    "locker SECONDS -p PORT HOST, with -w WORDS -o UNDER_WAY -s PSN -t TIMEOUT -d DEVICE -x GID -a";
 	const char *what = argc > 2 ? argv[1] : "", *device = NULL;
 	int port = 0, target = !strcmp(what, "target"), locker = !strcmp(what, "locker");
 
@@ -323,9 +327,7 @@ int main(int argc, char **argv)
 	context = open_named(device);
 	pd = ibv_alloc_pd(context);
 	CHECK(pd, "ibv_alloc_pd");
-	mr = ibv_reg_mr(pd, memory, sizeof(memory),
-			IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
-				IBV_ACCESS_REMOTE_ATOMIC);
+	mr = ibv_reg_mr(pd, memory, sizeof(memory), access_granted);
 	CHECK(mr, "ibv_reg_mr");
 	signal(SIGTERM, target ? SIG_DFL : on_term);
 	if (target)

@@ -16,6 +16,8 @@ COUNTERS, LOCKERS, UNDER_WAY = 2, 2, 16
 STEADY, ATOMICS = 0.90, 5000
 # What must have come about at least, of each kind: changes of words, and times that the lock was held.
 LEAST_CHANGES, LEAST_HELD = 1000, 20
+# And so many atomics that the server decides, after it has refused a key.
+LEAST_SINCE = 500
 FIXED_S, LOSSY_S = 4, 8
 # Clients that are told to end when enough is seen.
 UNTIL_TOLD_S = 600
@@ -63,32 +65,33 @@ class Words:
         guarded, last = require_text(self.target.output(), r"^guarded (\d+) lock ([0-9a-f]+)$", "the target").groups()
         if sum(each) != int(guarded) or last != "0":
             raise Fail(f"the lock was held {each} times, what it guards counted {guarded}, and in the end it is {last}")
-        if changes < LEAST_CHANGES or min(each) < LEAST_HELD:
+        if changes < LEAST_CHANGES or min(each, default=LEAST_HELD) < LEAST_HELD:
             raise Fail(f"{changes} changes, and the lock was held {each} times: little was shown")
-        room.note(f"lock held {sum(each)} times by {len(each)}")
+        if each:
+            room.note(f"lock held {sum(each)} times by {len(each)}")
 
 
-def argv_of(binary, port, of, seconds, host=None):
+def argv_of(binary, port, of, seconds, host=None, lockers=LOCKERS):
     """words.c's words: of the target, or of a client, `of` being its number; locks come behind counters."""
     base = ["-p", str(port), "-o", str(UNDER_WAY)]
     if host is None:
-        return [binary, "target", str(COUNTERS + LOCKERS), *base]
+        return [binary, "target", str(COUNTERS + lockers), *base]
     if of >= COUNTERS:
         return [binary, "locker", str(seconds), *base, host]
     return [binary, "client", str(seconds), GUEST_FOUND.format(of), *base, host]
 
 
-def in_guests(room, text, seconds):
+def in_guests(room, text, seconds, lockers=LOCKERS, grants=()):
     """Target and clients in two guests."""
     guests, port = Guests(room, text), room.port()
 
     def on(address):
         return ["-d", lab.CABLE_RXE, "-x", guests.gids[address]]
 
-    target = rxe(room, "target", [*argv_of("words", port, None, 0), *on(lab.CABLE_GUEST)])
+    target = rxe(room, "target", [*argv_of("words", port, None, 0, lockers=lockers), *on(lab.CABLE_GUEST), *grants])
     wait_listening_in_guest(room, target, port)
     procs = []
-    for of in range(COUNTERS + LOCKERS):
+    for of in range(COUNTERS + lockers):
         argv = argv_of("words", port, of, seconds, lab.CABLE_GUEST)
         procs.append(rxe(room, f"client{of}", [*argv[:-1], *on(lab.CABLE_SECOND), argv[-1]], SECOND))
     return guests.switch, Words(room, target, procs[:COUNTERS], procs[COUNTERS:], SECOND)
@@ -141,6 +144,24 @@ def timed(start, text, seconds, lossy=False):
     return run
 
 
+def without_the_right(text):
+    """A target that grants atomics and no WRITEs: the first atomic that the switch decides is refused and ends its queue pair;
+    the switch says so, and decides no more. What was under way is in doubt, and every word right within that."""
+
+    def run(room):
+        switch, words = in_guests(room, text, FIXED_S, lockers=0, grants=["-a"])
+        room.wait_until("refused key", lambda: switch.show()["counters"]["keys_refused"])
+        before = decided_and_passed(switch.show()["counters"])
+        words.judge(lossy=True)
+        counters = switch.counters()
+        after = decided_and_passed(counters)
+        room.note(f"keys_refused {counters['keys_refused']}, {before[0]} converted before, {after[0] - before[0]} since")
+        if counters["keys_refused"] != 1 or after[0] != before[0] or after[1] - before[1] < LEAST_SINCE:
+            raise Fail(f"converted and left to the server: {before} when the key was refused, {after} in the end")
+
+    return run
+
+
 def note_all(room, switch):
     counters = switch.counters()
     converted, passed = decided_and_passed(counters)
@@ -155,6 +176,7 @@ def cases():
     yield Case("interop/rxe-to-rxe-words-forward", timed(in_guests, "", FIXED_S), 180)
     yield Case("interop/rxe-to-rxe-words-cas", steady(in_guests, decides), 180)
     yield Case("interop/rxe-to-rxe-words-cas-loss", timed(in_guests, LOSS + decides, LOSSY_S, lossy=True), 180)
+    yield Case("interop/rxe-to-rxe-words-no-right-to-write", without_the_right(decides), 180)
     for word, to_rxe, text in (("to-rxe", True, decides), ("from-rxe", False, CAS + PATIENT)):
 
         def start(room, text, seconds, to_rxe=to_rxe):
