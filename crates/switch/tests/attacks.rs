@@ -291,8 +291,8 @@ fn requests(out: &Out) -> Vec<(u32, u32, Operation)> {
     to_server.map(|(_, p)| (p.bth.dest_qp.get(), p.bth.psn.get(), p.bth.opcode.operation())).collect()
 }
 
-/// Rights of a carrier's queue pair are not its passengers': what the server has not granted to the attacker's
-/// own queue pair goes there as it is, and the server refuses it.
+/// Rights of a carrier's queue pair are not its passengers': what the server has not granted to the
+/// attacker's own queue pair goes there as it is, and the server refuses it.
 #[test]
 fn nobody_gains_a_carriers_rights() {
     let mut rack = carrying(8);
