@@ -54,6 +54,7 @@ f.mtu = ProtoField.uint8("adverb_star.ticket.mtu", "Path MTU code", base.DEC, ni
 f.may_write = ProtoField.bool("adverb_star.ticket.write", "May write", 8, nil, 0x01)
 f.may_read = ProtoField.bool("adverb_star.ticket.read", "May read", 8, nil, 0x02)
 f.may_atomic = ProtoField.bool("adverb_star.ticket.atomic", "May execute atomics", 8, nil, 0x04)
+f.carried = ProtoField.bool("adverb_star.ticket.carried", "May name what is posted by address", 8, nil, 0x40)
 f.peer = ProtoField.uint24("adverb_star.ticket.peer", "Queue pair of the stateful side", base.HEX)
 f.seal = ProtoField.uint64("adverb_star.ticket.seal", "Seal", base.HEX)
 local SWITCH_STEPS = { [1] = "Ask", [2] = "Compare", [3] = "Quiesce", [4] = "Quiesced", [5] = "Commit", [6] = "Done",
@@ -84,6 +85,10 @@ f.wqe_index = ProtoField.uint24("adverb_star.wqe.index", "Index")
 f.wqe_length = ProtoField.uint32("adverb_star.wqe.length", "Length")
 f.wqe_va = ProtoField.uint64("adverb_star.wqe.va", "Address at the stateful side", base.HEX)
 f.wqe_rkey = ProtoField.uint32("adverb_star.wqe.rkey", "Its key", base.HEX)
+f.wqe_carried = ProtoField.bool("adverb_star.wqe.carried", "Its address travels", 8, nil, 0x40)
+f.sge_length = ProtoField.uint32("adverb_star.sge.length", "Bytes at the stateless side")
+f.sge_lkey = ProtoField.uint32("adverb_star.sge.lkey", "Their local key", base.HEX)
+f.sge_addr = ProtoField.uint64("adverb_star.sge.addr", "Their address", base.HEX)
 f.wqe_immediate = ProtoField.uint32("adverb_star.wqe.immediate", "Immediate, or key to invalidate", base.HEX)
 f.cqe_flags = ProtoField.uint8("adverb_star.cqe.flags", "Flags", base.HEX)
 f.cqe_status = ProtoField.uint8("adverb_star.cqe.status", "Status")
@@ -153,7 +158,7 @@ local function ticket(tree, tvb, at)
   tree:add(f.epoch, tvb(at, 1))
   tree:add(f.incarnation, tvb(at + 1, 1))
   tree:add(f.pd, tvb(at + 2, 2))
-  for _, field in ipairs({ f.mtu, f.may_write, f.may_read, f.may_atomic }) do
+  for _, field in ipairs({ f.carried, f.mtu, f.may_write, f.may_read, f.may_atomic }) do
     tree:add(field, tvb(at + 4, 1))
   end
   tree:add(f.peer, tvb(at + 5, 3))
@@ -183,8 +188,9 @@ local HELLO = {
 }
 local WQE = {
   { f.wqe_op, 0, 1 }, { f.wqe_flags, 1, 1 }, { f.wqe_index, 5, 3 }, { f.wqe_length, 8, 4 }, { f.wqe_va, 12, 8 },
-  { f.wqe_rkey, 20, 4 }, { f.wqe_immediate, 24, 4 },
+  { f.wqe_rkey, 20, 4 }, { f.wqe_immediate, 24, 4 }, { f.wqe_carried, 1, 1 },
 }
+local SGE = { { f.sge_length, 0, 4 }, { f.sge_lkey, 4, 4 }, { f.sge_addr, 8, 8 } }
 local CQE = {
   { f.cqe_flags, 0, 1 }, { f.cqe_status, 1, 1 }, { f.cqe_op, 2, 1 }, { f.cqe_index, 5, 3 }, { f.cqe_length, 8, 4 },
   { f.cqe_immediate, 12, 4 },
@@ -235,10 +241,13 @@ local function wqes(tree, tvb, at, left, flags)
   end
   while left >= 32 do
     body(tree, tvb, at, WQE)
-    local op, inline = tvb(at, 1):uint(), bit.band(tvb(at + 1, 1):uint(), 8) ~= 0
-    local len = 32 + (inline and bit.band(tvb(at + 8, 4):uint() + 3, bit.bnot(3)) or 0)
-    if op == 4 or op == 5 then len = 48 end
+    local op, marks = tvb(at, 1):uint(), tvb(at + 1, 1):uint()
+    local inline, carried = bit.band(marks, 8) ~= 0, bit.band(marks, 0x40) ~= 0
+    local data = inline and bit.band(tvb(at + 8, 4):uint() + 3, bit.bnot(3)) or 0
+    if op == 4 or op == 5 then data = 16 end
+    local len = 32 + (carried and 16 or 0) + data
     if len < 32 or len > left then return end
+    if carried then body(tree, tvb, at + 32, SGE) end
     at, left = at + len, left - len
   end
 end

@@ -1,7 +1,7 @@
 //! The command line: what `adverb --help` says.
 
 use crate::{chain, facade, kv, lock, locks, nicd, queue, redn, region, star, stay, switch, top, tree};
-use adverb_io::{Choice, Congestion, Direction, PathPolicy, Settings, Transport};
+use adverb_io::{Choice, Congestion, Direction, PathPolicy, Settings, StarTrust, Transport};
 use adverb_sim::sabotage::Sabotage;
 use adverb_sim::swarm::programs::System;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -473,6 +473,9 @@ pub struct Nic {
     /// goes to its peers' NICs by the agents (adverb star registry). `on`, or room for so many rules
     #[arg(long, value_name = "on|N", value_parser = rules)]
     pub star_registry: Option<u32>,
+    /// With a transport of StaR's: how the stateful side names what the other one has posted [default: posted]
+    #[arg(long, value_name = "HOW", value_parser = choice::<StarTrust>())]
+    pub star_trust: Option<StarTrust>,
     /// What senders of reliable connections do about congestion [default: halving]
     #[arg(long, value_name = "NAME", value_parser = choice::<Congestion>())]
     pub congestion: Option<Congestion>,

@@ -3,7 +3,7 @@
 
 use crate::args::Nic;
 use crate::error::Error;
-use adverb_io::{Choice, Congestion, Direction, PathPolicy, Settings, Transport};
+use adverb_io::{Choice, Congestion, Direction, PathPolicy, Settings, StarTrust, Transport};
 use adverb_os::via;
 use std::fmt::Write;
 use std::net::Ipv6Addr;
@@ -26,6 +26,7 @@ pub fn from_options(options: &Nic) -> Result<Settings, Error> {
     settings.star_threshold = options.star_threshold.or(settings.star_threshold);
     settings.star_hold = options.star_hold.or(settings.star_hold);
     settings.star_registry = options.star_registry.or(settings.star_registry);
+    set(&mut settings.star_trust, options.star_trust);
     set(&mut settings.congestion, options.congestion);
     settings.address = options.address.or(settings.address);
     settings.trace |= options.trace;
@@ -89,6 +90,9 @@ fn choices(settings: &Settings) -> Vec<String> {
         Transport::StarServer => list.push("StaR, stateless with star-clients".to_owned()),
         Transport::StarClient => list.push("StaR, stateful with star-servers".to_owned()),
         Transport::Star => list.push("StaR, with the role that suits both".to_owned()),
+    }
+    if settings.star_trust == StarTrust::Carried {
+        list.push("StaR's addresses travel".to_owned());
     }
     if let Some(room) = settings.star_registry {
         list.push(format!("StaR's registry, with room for {room} rules"));

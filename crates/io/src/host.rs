@@ -16,7 +16,7 @@ use crate::progress::{self, Call, State};
 use crate::registry::{self, Registry};
 use crate::rings::Rings;
 use crate::roles;
-use crate::settings::{Congestion, Settings, Transport};
+use crate::settings::{Congestion, Settings, StarTrust, Transport};
 use crate::udp::Udp;
 use crate::vain;
 use adverb_nic::cm::CmConfig;
@@ -151,7 +151,9 @@ impl Host {
                 OpenError::System { what: "starting the registry's thread", source }
             })?;
         }
-        if star_config(settings).is_some()
+        let star = star_config(settings);
+        warn_of_carried(star.as_ref());
+        if star.is_some()
             && let Err(error) = asked::offer(shared, roles::KIND)
         {
             say!("adverb: `adverb star switch` cannot reach this process: {error}");
@@ -548,7 +550,19 @@ fn star_config(settings: &Settings) -> Option<StarConfig> {
     let hold = settings.star_hold.map_or(usual.hold, |hold| Duration::from_ns(hold.as_nanos() as u64));
     let threshold = settings.star_threshold.unwrap_or(usual.threshold);
     let (merge, burst, registry) = (settings.star_merge, settings.star_burst, settings.star_registry);
-    Some(StarConfig { wish, threshold, hold, compare: COMPARE, merge, burst, registry, ..usual })
+    let carried = settings.star_trust == StarTrust::Carried;
+    Some(StarConfig { wish, threshold, hold, compare: COMPARE, merge, burst, carried, registry, ..usual })
+}
+
+/// Says what is given up where addresses travel.
+fn warn_of_carried(star: Option<&StarConfig>) {
+    if star.is_some_and(|star| star.carried) {
+        say!(
+            "adverb: star_trust=carried: addresses and local keys of what is posted leave this host, and a \
+             copy that comes late is stopped by its deadline and the history only, not by what is posted: \
+             for laboratories (docs/star.md)"
+        );
+    }
 }
 
 /// Its registry, if one is asked for.

@@ -69,4 +69,4 @@ pub use error::OpenError;
 pub use fork::epoch as forks;
 pub use host::{Host, TOLERANCE};
 pub use port::Way;
-pub use settings::{Congestion, Settings, SettingsError, Transport};
+pub use settings::{Congestion, Settings, SettingsError, StarTrust, Transport};

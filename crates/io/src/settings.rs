@@ -71,6 +71,36 @@ impl Choice for Transport {
     }
 }
 
+/// How the stateful side of StaR names what the stateless side has posted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum StarTrust {
+    /// By its place in a queue, which the stateless side's NIC looks up.
+    #[default]
+    Posted,
+    /// By address and local key, as in the paper, where both sides want it.
+    Carried,
+}
+
+impl Choice for StarTrust {
+    const ALL: &'static [Self] = &[StarTrust::Posted, StarTrust::Carried];
+
+    fn name(self) -> &'static str {
+        match self {
+            StarTrust::Posted => "posted",
+            StarTrust::Carried => "carried",
+        }
+    }
+
+    fn help(self) -> &'static str {
+        match self {
+            StarTrust::Posted => "By its place in a queue, so that only what is posted can be touched",
+            StarTrust::Carried => {
+                "By address and local key, as in the paper, where both sides want it: for laboratories"
+            }
+        }
+    }
+}
+
 /// What senders of reliable connections do about congestion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Congestion {
@@ -153,6 +183,8 @@ pub struct Settings {
     pub star_merge: bool,
     /// StaR: one packet asks for the data of up to 16 where both sides want it.
     pub star_burst: bool,
+    /// StaR: how what is posted is named.
+    pub star_trust: StarTrust,
     /// Entries of the GID table, all of the one address; 2 by default.
     pub gids: Option<u8>,
     /// What senders of reliable connections do about congestion.
@@ -192,7 +224,7 @@ impl std::error::Error for SettingsError {}
 const OPTIONS: &str = "no such option; there are address, loss, duplicate, reorder, corrupt, mark, delay, \
                        direction, seed, pcap, counters, boards, perfetto, trace, via, via_token, path, \
                        max_unacked, gids, transport, star_threshold, star_hold, star_merge, star_burst, \
-                       star_registry, congestion, prefetch, wqe-checks, wait-on-error and directory";
+                       star_trust, star_registry, congestion, prefetch, wqe-checks, wait-on-error and directory";
 const ADDRESS: &str = "an IPv4 or IPv6 address is needed, such as address=127.0.0.1";
 const PROBABILITY: &str = "a probability from 0 to 1 or a percentage is needed, such as 0.01 or 1%";
 const DELAY: &str = "a time is needed, such as delay=50us (units ns, us, ms, s; at most 60s)";
@@ -205,6 +237,7 @@ const PATH: &str = "a file name is needed; write a comma as %2C and a percent si
 const SWITCH: &str = "a switch is on or off";
 const POLICY: &str = "path is auto or udp";
 const TRANSPORT: &str = "transport is rc, irn, star-server, star-client or star";
+const TRUST: &str = "star_trust is posted or carried";
 const THRESHOLD: &str = "a number of connections is needed, such as star_threshold=128";
 /// Rules of a registry at most.
 const RULES_MAX: u32 = adverb_nic::limits::MAX_STAR_RULES;
@@ -287,6 +320,7 @@ impl Settings {
             "star_threshold" => self.star_threshold = Some(text.parse().map_err(|_| THRESHOLD)?),
             "star_merge" => self.star_merge = switch(value)?,
             "star_burst" => self.star_burst = switch(value)?,
+            "star_trust" => self.star_trust = StarTrust::named(text).ok_or(TRUST)?,
             "star_hold" => self.star_hold = Some(duration(text).map_err(|_| HOLD)?),
             "star_registry" => {
                 self.star_registry = match text {
@@ -384,6 +418,7 @@ impl Settings {
                 parts.push(format!("{name}=on"));
             }
         }
+        name_choice(&mut parts, "star_trust", self.star_trust);
         name_choice(&mut parts, "congestion", self.congestion);
         parts.join(",")
     }
@@ -512,6 +547,7 @@ mod tests {
             ("star_hold=5", "star_hold", Some("5"), HOLD),
             ("star_merge=yes", "star_merge", Some("yes"), SWITCH),
             ("star_burst=2", "star_burst", Some("2"), SWITCH),
+            ("star_trust=on", "star_trust", Some("on"), TRUST),
             ("star_hold=61s", "star_hold", Some("61s"), HOLD),
             ("star_registry=0", "star_registry", Some("0"), REGISTRY),
             ("star_registry=65537", "star_registry", Some("65537"), REGISTRY),
@@ -561,6 +597,7 @@ mod tests {
             star_threshold: Option<u32>,
             star_merge: bool,
             star_burst: bool,
+            carried: bool,
             star_hold in proptest::option::of(0u64..60_000_000_000),
             star_registry in proptest::option::of(1..=RULES_MAX),
             congestion in 0usize..5,
@@ -584,6 +621,7 @@ mod tests {
                 path: if udp { PathPolicy::Udp } else { PathPolicy::Auto },
                 transport: Transport::ALL[transport],
                 star_threshold, star_merge, star_burst,
+                star_trust: if carried { StarTrust::Carried } else { StarTrust::Posted },
                 star_hold: star_hold.map(Duration::from_nanos),
                 star_registry,
                 max_unacked, gids, directory, prefetch, wqe_checks,

@@ -159,6 +159,8 @@ counters! { Counters;
     star_cqe_duplicate,
     /// StaR, stateless side: bytes of its host's queues that packets for something posted have read.
     star_host_bytes,
+    /// StaR, stateless side: of those executed, the ones that named by address what is posted.
+    star_carried,
     /// StaR, stateful side: GDs that asked for the data of several packets.
     star_bursts,
     /// StaR, stateless side: completions that came with their data.

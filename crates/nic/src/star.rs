@@ -22,6 +22,7 @@
 mod arrivals;
 mod completions;
 mod egress;
+mod entries;
 mod era;
 mod frames;
 mod library;
@@ -46,7 +47,7 @@ use crate::random::Seed;
 use crate::silence::{Overdue, Silence};
 use crate::transport::rc::star::{Star, WINDOW};
 use crate::transport::star::{Atomics, StarConfig, Stateless};
-use adverb_wire::star::{Grant, Hello, Ticket, Wish};
+use adverb_wire::star::{Grant, Hello, Ticket, Wish, features};
 use adverb_wire::{Instant, Packet, Psn};
 use era::Era;
 use library::Library;
@@ -468,8 +469,8 @@ impl Nic {
     }
 }
 
-/// What a ticket of an endpoint grants its peer.
-fn grant_of(endpoint: &Endpoint) -> Grant {
+/// What a ticket of an endpoint grants its peer, with which it has agreed on these extensions.
+fn grant_of(endpoint: &Endpoint, agreed: u8) -> Grant {
     let attr = endpoint.query();
     let mut rights = 0;
     for (access, right) in [
@@ -482,7 +483,8 @@ fn grant_of(endpoint: &Endpoint) -> Grant {
         }
     }
     let (pd, mtu) = (endpoint.pd.index as u16, attr.path_mtu as u8);
-    Grant { epoch: 0, incarnation: 0, pd, rights, mtu, peer: endpoint.peer }
+    let carried = agreed & features::CARRIED != 0;
+    Grant { epoch: 0, incarnation: 0, pd, rights, mtu, carried, peer: endpoint.peer }
 }
 
 /// Of connections that may change their stack.

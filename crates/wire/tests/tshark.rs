@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::Command;
 
-use adverb_wire::star::{Cqe, Grant, Hello, Merged, Op, Record, Stamp, StarEth, Ticket, Wish, Wqe};
+use adverb_wire::star::{Cqe, Grant, Hello, Merged, Op, Record, Sge, Stamp, StarEth, Ticket, Wish, Wqe};
 use adverb_wire::{Headers, Opcode, Operation, Packet, QpNumber, Service, WireExtra, WriteLength, pcap};
 
 /// Fields asked for, in order. Numbers are compared by value, whatever base they are printed in.
@@ -122,16 +122,18 @@ fn star_body(operation: Operation) -> Vec<u8> {
             hello.bytes().to_vec()
         }
         Operation::WqePacket => {
-            let wqe = |index| Wqe {
+            let wqe = |index, flags| Wqe {
                 op: Op::Write,
-                flags: Wqe::SIGNALED,
+                flags,
                 index,
                 len: numbers(5),
                 va: 0x1234_5678_9abc,
                 rkey: numbers(6),
                 immediate: numbers(7),
             };
-            [wqe(8).bytes(), wqe(9).bytes()].concat()
+            let sge = Sge { len: numbers(5), lkey: numbers(10), addr: 0x2345_6789_abcd };
+            let carried = wqe(8, Wqe::SIGNALED | Wqe::CARRIED);
+            [&carried.bytes()[..], &sge.bytes(), &wqe(9, Wqe::SIGNALED).bytes()].concat()
         }
         Operation::CqePacket => {
             let (op, flags) = (Op::Recv, Cqe::RECV_QUEUE);
@@ -351,6 +353,8 @@ fn expected_star(packet: &Packet, body: &[u8]) -> Vec<(&'static str, Option<u64>
     let record = Record::read(body).filter(|_| is(Operation::WqePacket) && eth.has(StarEth::MIGRATION));
     let plain = is(Operation::WqePacket) && !eth.has(StarEth::MIGRATION);
     let wqe = body.first_chunk().and_then(Wqe::read).filter(|_| plain);
+    let follows = wqe.filter(|wqe| wqe.flags & Wqe::CARRIED != 0).and_then(|_| body.get(Wqe::LEN..));
+    let sge = follows.and_then(|rest| rest.first_chunk()).and_then(Sge::read);
     let cqe = body.first_chunk().and_then(Cqe::read).filter(|_| is(Operation::CqePacket));
     vec![
         ("_ws.malformed", None),
@@ -402,6 +406,11 @@ fn expected_star(packet: &Packet, body: &[u8]) -> Vec<(&'static str, Option<u64>
         ("adverb_star.hello.send_queue", hello.map(|hello| hello.queues.0.into())),
         ("adverb_star.hello.recv_queue", hello.map(|hello| hello.queues.1.into())),
         ("adverb_star.hello.clock", hello.map(|hello| hello.clock.into())),
+        ("adverb_star.ticket.carried", when(ticket, grant.carried.into())),
+        ("adverb_star.wqe.carried", wqe.map(|wqe| u64::from(wqe.flags & Wqe::CARRIED != 0))),
+        ("adverb_star.sge.length", sge.map(|sge| sge.len.into())),
+        ("adverb_star.sge.lkey", sge.map(|sge| sge.lkey.into())),
+        ("adverb_star.sge.addr", sge.map(|sge| sge.addr)),
         ("adverb_star.wqe.op", wqe.map(|wqe| wqe.op as u64)),
         ("adverb_star.wqe.flags", wqe.map(|wqe| wqe.flags.into())),
         ("adverb_star.wqe.index", wqe.map(|wqe| wqe.index.into())),

@@ -9,7 +9,7 @@ use crate::memory::Payload;
 use crate::nic::Nic;
 use crate::transport::rc::star::{Star, record};
 use crate::transport::star::{Atomics, News, Role, role};
-use adverb_wire::star::{Hello, Op, StarEth};
+use adverb_wire::star::{Hello, Op, StarEth, features};
 use adverb_wire::{Gid, Instant, Operation, Packet, Psn, QpNumber, Service};
 
 impl StarNic {
@@ -29,7 +29,7 @@ impl Hosted {
         self.phase = Phase::Handing;
         self.hand_over = true;
         self.base = base;
-        self.features = self.told.features & peer.features;
+        self.features = features::agreed(self.told.features, peer.features);
         self.library.heard_at(now);
     }
 }
@@ -163,7 +163,8 @@ impl Nic {
             (hosted.ask, hosted.at, hosted.sent) = (false, Instant::NEVER, 0);
             if decided == Role::Stateless {
                 hosted.hand_over_from(now, next, &hello);
-                let ticket = star.stateless.bring_to_life(own, there, grant_of(endpoint));
+                let agreed = hosted.features;
+                let ticket = star.stateless.bring_to_life(own, there, grant_of(endpoint, agreed));
                 if let Some(hosted) = endpoint.star.as_deref_mut() {
                     hosted.ticket = ticket;
                 }
@@ -199,7 +200,7 @@ impl Nic {
         let waits = endpoint.star.as_deref().is_some_and(Hosted::may_be_stateful) && endpoint.takes(packet);
         match record(packet, payload, peer_psn).filter(|_| waits) {
             Some(mut record) => {
-                record.features &= self.own_features();
+                record.features = features::agreed(record.features, self.own_features());
                 let star = Star::new(first, peer_psn, &record, &self.state, now);
                 self.leave_in(name, StarOutcome::Stateful, Some(star));
             }
@@ -238,7 +239,7 @@ impl Nic {
             return false;
         }
         let Some(mut record) = record(packet, payload, peer_psn) else { return false };
-        record.features &= self.own_features();
+        record.features = features::agreed(record.features, self.own_features());
         let began = |nic: &Nic| Star::new(first, peer_psn, &record, &nic.state, now);
         self.become_stateful(now, name, began)
     }

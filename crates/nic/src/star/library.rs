@@ -10,6 +10,7 @@
 //! a receive by its place in its queue: by these the NIC finds it again.
 
 use super::completions::Queue;
+use super::entries::{put_receives, put_sends};
 use super::frames::Ends;
 use super::promised::{self, Promised, rule_of_silence};
 use super::{DOUBLINGS_MAX, Hosted, Phase, StarNic};
@@ -21,17 +22,14 @@ use crate::limits::MAX_MTU;
 use crate::memory::QueueMemory;
 use crate::nic::Nic;
 use crate::qp::ack_timeout;
-use crate::queue::wqe::{Wqe, WqeOp};
 use crate::silence::{Borne, Overdue, Silence};
 use crate::state::NicState;
 use crate::transport::rc::star::share;
 use crate::transport::star::posted::{HostQueues, outstanding};
 use crate::work::Status;
 use adverb_wire::star::{self, Op, StarEth};
-use adverb_wire::{Bth, Duration, Instant, Key, Opcode, Operation, Packet, Psn, QpNumber, Service};
+use adverb_wire::{Bth, Duration, Instant, Opcode, Operation, Packet, Psn, QpNumber, Service};
 
-/// Inline bytes up to these travel with their request.
-const CARRIED_INLINE: u32 = 256;
 /// Queues: which of two numbers is whose.
 pub(super) const SENDS: usize = 0;
 pub(super) const RECEIVES: usize = 1;
@@ -367,7 +365,7 @@ impl StarNic {
         let Some(memory) = &self.body else { return false };
         let patience = endpoint.patience(nic);
         let Some(mut hosted) = endpoint.star.take() else { return false };
-        let base = hosted.base;
+        let (base, carries) = (hosted.base, hosted.features & star::features::CARRIED != 0);
         let library = &mut hosted.library;
         let room = usize::from(endpoint.mtu).min(MAX_MTU);
         let receives = endpoint.receives_posted();
@@ -375,11 +373,11 @@ impl StarNic {
         let first;
         let (queue, count, len) = if library.told[RECEIVES] != receives {
             first = library.told[RECEIVES];
-            let (count, len) = put_receives(endpoint, library, memory, room);
+            let (count, len) = put_receives(endpoint, library, memory, room, carries);
             (RECEIVES, count, len)
         } else if library.told_block != endpoint.sq.posted && !hosted.held {
             first = library.told[SENDS];
-            let (count, len) = put_sends(endpoint, library, nic, memory, room);
+            let (count, len) = put_sends(endpoint, library, nic, memory, room, carries);
             (SENDS, count, len)
         } else if core::mem::take(&mut library.asks) {
             first = library.told[SENDS];
@@ -423,153 +421,4 @@ impl StarNic {
         nic.counters.star_work_sent += 1;
         true
     }
-}
-
-/// Entries of receives: how many, and their bytes.
-fn put_receives(
-    endpoint: &Endpoint,
-    library: &mut Library,
-    memory: &QueueMemory,
-    room: usize,
-) -> (u16, usize) {
-    let Some(receiver) = endpoint.receiver.as_deref() else { return (0, 0) };
-    let (mut count, mut len) = (0, 0);
-    while library.told[RECEIVES] != receiver.queue.waiting().1 && len + star::Wqe::LEN <= room {
-        let index = library.told[RECEIVES];
-        let entry = star::Wqe {
-            op: Op::Recv,
-            flags: 0,
-            index,
-            len: receiver.queue.capacity_of(index) as u32,
-            va: 0,
-            rkey: 0,
-            immediate: 0,
-        };
-        memory.write(len, &entry.bytes());
-        len += star::Wqe::LEN;
-        count += 1;
-        library.told[RECEIVES] = index.wrapping_add(1);
-    }
-    (count, len)
-}
-
-/// Entries of send requests: how many, and their bytes.
-fn put_sends(
-    endpoint: &mut Endpoint,
-    library: &mut Library,
-    nic: &mut NicState,
-    memory: &QueueMemory,
-    room: usize,
-) -> (u16, usize) {
-    let (mut count, mut len) = (0, 0);
-    while library.told_block != endpoint.sq.posted {
-        let block = library.told_block;
-        let available = endpoint.sq.posted.wrapping_sub(block);
-        let decoded = endpoint.sq.ring.decode(block, available, endpoint.sq.layout());
-        let blocks = endpoint.starts().blocks_from(block).unwrap_or(1);
-        // What cannot be read has its turn all the same, and fails then.
-        let wqe = decoded.unwrap_or(Wqe { block, segments: 4 * blocks as u8, ..Wqe::NOP });
-        if let Err(fault) = decoded {
-            let cause = Cause::local(fault.status(), fault.rule());
-            library.failed.get_or_insert_with(|| Box::new((block, cause)));
-        }
-        let mut entry = entry_of(&wqe);
-        let once = library.told[SENDS] == library.executed;
-        if once {
-            library.executed = library.executed.wrapping_add(1);
-            if let Err(cause) = check(endpoint, nic, &wqe) {
-                library.failed.get_or_insert_with(|| Box::new((block, cause)));
-            }
-        }
-        let fails = library.failed.as_deref().is_some_and(|(at, _)| *at == block);
-        if fails || wqe.op.is_local() {
-            // The peer only gives it its turn.
-            entry = star::Wqe { op: Op::Write, flags: entry.flags & star::Wqe::FENCE, len: 0, ..entry };
-        }
-        let follows = carried(&entry, &wqe);
-        let size = star::Wqe::LEN + follows.next_multiple_of(4);
-        if len + size > room {
-            break;
-        }
-        memory.write(len, &entry.bytes());
-        let mut data = [0; CARRIED_INLINE as usize];
-        match entry.op {
-            Op::CompareSwap | Op::FetchAdd => {
-                let operands = endpoint.sq.ring.operands(&wqe);
-                data[..8].copy_from_slice(&operands.swap_add.to_be_bytes());
-                data[8..16].copy_from_slice(&operands.compare.to_be_bytes());
-            }
-            _ if follows > 0 => {
-                let mut gather = crate::memory::Gather::new();
-                endpoint.sq.ring.gather_inline(&wqe, 0, wqe.len, &mut gather);
-                gather.read(&mut data[..wqe.len as usize]);
-            }
-            _ => {}
-        }
-        memory.write(len + star::Wqe::LEN, &data[..follows.next_multiple_of(4)]);
-        len += size;
-        count += 1;
-        library.told[SENDS] = library.told[SENDS].wrapping_add(1);
-        library.told_block = block.wrapping_add(blocks);
-    }
-    (count, len)
-}
-
-/// Bytes that follow an entry.
-fn carried(entry: &star::Wqe, wqe: &Wqe) -> usize {
-    match entry.op {
-        Op::CompareSwap | Op::FetchAdd => 16,
-        _ if entry.flags & star::Wqe::INLINE != 0 => wqe.len as usize,
-        _ => 0,
-    }
-}
-
-/// A send request as it travels.
-fn entry_of(wqe: &Wqe) -> star::Wqe {
-    use star::Wqe as W;
-    let (op, mut flags) = match wqe.op {
-        WqeOp::Send => (Op::Send, 0),
-        WqeOp::SendImm => (Op::Send, W::IMMEDIATE),
-        WqeOp::SendInv => (Op::Send, W::INVALIDATE),
-        WqeOp::WriteImm => (Op::Write, W::IMMEDIATE),
-        WqeOp::Read => (Op::Read, 0),
-        WqeOp::CompareSwap => (Op::CompareSwap, W::INLINE),
-        WqeOp::FetchAdd => (Op::FetchAdd, W::INLINE),
-        _ => (Op::Write, 0),
-    };
-    flags |= if wqe.solicited { W::SOLICITED } else { 0 };
-    flags |= if wqe.fence { W::FENCE } else { 0 };
-    if wqe.inline && wqe.op.is_message() && (1..=CARRIED_INLINE).contains(&wqe.len) {
-        flags |= W::INLINE;
-    }
-    W { op, flags, index: wqe.block, len: wqe.len, va: wqe.raddr, rkey: wqe.rkey.0, immediate: wqe.imm }
-}
-
-/// Rules that a request must meet before it is told; what needs no packet is carried out.
-fn check(endpoint: &Endpoint, nic: &mut NicState, wqe: &Wqe) -> Result<(), Cause> {
-    let operation = |rule| Err(Cause::local(Status::LocalQpOperation, rule));
-    if wqe.op.awaits_response() && endpoint.query().max_rd_atomic == 0 {
-        return operation("READs and atomics need an initiator depth above 0 (IBTA 11.2.4.2)");
-    }
-    if wqe.op.is_atomic() && wqe.len != 8 {
-        let rule = "an atomic's answer takes exactly 8 bytes (IBTA 9.4.5)";
-        return Err(Cause::local(Status::LocalLength, rule));
-    }
-    match wqe.op {
-        WqeOp::BindMw => {
-            let bind = endpoint.sq.ring.bind(wqe);
-            let bound = nic.memory.bind_mw(endpoint.pd, endpoint.num, &bind);
-            bound.map_err(|f| Cause::local(Status::MemoryWindowBind, f.rule()))?;
-        }
-        WqeOp::LocalInv => {
-            let done = nic.memory.invalidate_local(endpoint.pd, endpoint.num, Key(wqe.imm));
-            done.map_err(|f| Cause::local(Status::LocalProtection, f.rule()))?;
-        }
-        op if op.acts_on_queues() => return operation("WAIT and ENABLE need a cross-channel queue pair"),
-        op if op.is_masked() => return operation("StaR carries no masked atomics"),
-        _ if wqe.calc => return operation("a calculation needs a cross-channel queue pair"),
-        _ if wqe.inline && wqe.op.awaits_response() => return operation("an answer cannot go inline"),
-        _ => {}
-    }
-    Ok(())
 }

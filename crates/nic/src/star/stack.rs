@@ -14,7 +14,7 @@ use crate::star::{StarSide, grant_of};
 use crate::transport::incoming::Message;
 use crate::transport::rc::star::Star;
 use crate::transport::requester;
-use adverb_wire::star::Side;
+use adverb_wire::star::{Side, features};
 use adverb_wire::{Instant, Psn};
 
 /// How far a side has come to rest.
@@ -128,12 +128,13 @@ impl Nic {
         endpoint.keep_starts();
         let told = star.hello(endpoint, connections);
         let (num, dst) = (endpoint.num, endpoint.dst);
-        let ticket = star.stateless.bring_to_life(num, dst, grant_of(endpoint));
+        let spoken = star.eras.get(&name.index).map_or(0, |era| era.features);
+        let features = features::agreed(spoken, told.features);
+        let ticket = star.stateless.bring_to_life(num, dst, grant_of(endpoint, features));
         let mut library = Library::new(endpoint.sq.fetched);
         library.begin_receives(endpoint.receives_waiting());
         library.heard_at(now);
         let base = endpoint.next_psn();
-        let features = star.eras.get(&name.index).map_or(0, |era| era.features) & told.features;
         let handing = Hosted::new(told, library);
         endpoint.star = Some(Box::new(Hosted {
             phase: Phase::Handing,

@@ -51,6 +51,9 @@ pub struct StarTable {
     /// One packet asks for the data of up to 16; `false` if absent.
     #[serde(default)]
     pub burst: bool,
+    /// Addresses of what is posted travel, as in the paper; `false` if absent.
+    #[serde(default)]
+    pub carried: bool,
 }
 
 /// `group` of `[workload]`.
@@ -142,6 +145,7 @@ impl Scenario {
             hello_interval: span("hello-interval", &table.hello_interval, default.hello_interval)?,
             merge: table.merge,
             burst: table.burst,
+            carried: table.carried,
             ..default
         };
         if !(Duration::from_us(10)..=Duration::from_ms(10_000)).contains(&common.lifetime) {

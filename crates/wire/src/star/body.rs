@@ -232,7 +232,7 @@ impl Switch {
 }
 
 /// A work request of the stateless side, 32 bytes of a WQEP's payload. Its own addresses and keys stay at
-/// home; inline bytes follow the entry, padded to four.
+/// home, but for those of an [`Sge`] that follows; inline bytes follow behind, padded to four.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Wqe {
     /// What it does.
@@ -266,11 +266,13 @@ impl Wqe {
     pub const IMMEDIATE: u8 = 16;
     /// Names a key to invalidate.
     pub const INVALIDATE: u8 = 32;
+    /// Its [`Sge`] follows.
+    pub const CARRIED: u8 = 64;
 
     /// Reads an entry; `None` for an operation that no queue has, or bytes that are reserved.
     pub fn read(b: &[u8; Self::LEN]) -> Option<Self> {
         let op = Op::from_wire(b[0]).filter(|op| *op != Op::Control)?;
-        if b[2..4] != [0; 2] || b[4] != 0 || b[28..] != [0; 4] || b[1] & 0xc0 != 0 {
+        if b[2..4] != [0; 2] || b[4] != 0 || b[28..] != [0; 4] || b[1] & 0x80 != 0 {
             return None;
         }
         Some(Wqe {
@@ -287,12 +289,44 @@ impl Wqe {
     /// The entry.
     pub fn bytes(&self) -> [u8; Self::LEN] {
         let mut out = [0; Self::LEN];
-        (out[0], out[1]) = (self.op as u8, self.flags & 0x3f);
+        (out[0], out[1]) = (self.op as u8, self.flags & 0x7f);
         out[4..8].copy_from_slice(&(self.index & 0xff_ffff).to_be_bytes());
         out[8..12].copy_from_slice(&self.len.to_be_bytes());
         out[12..20].copy_from_slice(&self.va.to_be_bytes());
         out[20..24].copy_from_slice(&self.rkey.to_be_bytes());
         out[24..28].copy_from_slice(&self.immediate.to_be_bytes());
+        out
+    }
+}
+
+/// Where a work request's data lie at the stateless side, 16 bytes behind its entry: as an mlx5 data segment.
+/// A request with one such entry may travel with it; those with several are named by their place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sge {
+    /// Bytes: as many as the work request has.
+    pub len: u32,
+    /// The local key.
+    pub lkey: u32,
+    /// The address.
+    pub addr: u64,
+}
+
+impl Sge {
+    /// Bytes on the wire.
+    pub const LEN: usize = 16;
+
+    /// Reads an entry; `None` for one of nothing.
+    pub fn read(b: &[u8; Self::LEN]) -> Option<Self> {
+        let sge = Sge { len: u32_at(b, 0), lkey: u32_at(b, 4), addr: u64::from_be_bytes(at(b, 8)) };
+        (sge.len > 0).then_some(sge)
+    }
+
+    /// The entry.
+    pub fn bytes(&self) -> [u8; Self::LEN] {
+        let mut out = [0; Self::LEN];
+        out[..4].copy_from_slice(&self.len.to_be_bytes());
+        out[4..8].copy_from_slice(&self.lkey.to_be_bytes());
+        out[8..].copy_from_slice(&self.addr.to_be_bytes());
         out
     }
 }
@@ -462,7 +496,7 @@ mod tests {
 
         let wqe = Wqe {
             op: Op::Write,
-            flags: Wqe::SIGNALED | Wqe::INVALIDATE,
+            flags: Wqe::SIGNALED | Wqe::INVALIDATE | Wqe::CARRIED,
             index: 0x01_0203,
             len: 0x0405_0607,
             va: 0x0809_0a0b_0c0d_0e0f,
@@ -470,13 +504,19 @@ mod tests {
             immediate: 0x1415_1617,
         };
         let bytes = wqe.bytes();
-        assert_eq!(bytes[..12], [2, 0x21, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(bytes[..12], [2, 0x61, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7]);
         assert_eq!(Wqe::read(&bytes), Some(wqe));
-        for (place, value) in [(0, 6), (0, 15), (1, 0x40), (2, 1), (4, 1), (31, 1)] {
+        for (place, value) in [(0, 6), (0, 15), (1, 0x80), (2, 1), (4, 1), (31, 1)] {
             let mut bad = bytes;
             bad[place] = value;
             assert_eq!(Wqe::read(&bad), None, "byte {place}");
         }
+
+        let sge = Sge { len: 0x0102_0304, lkey: 0x0506_0708, addr: 0x090a_0b0c_0d0e_0f10 };
+        let bytes = sge.bytes();
+        assert_eq!(bytes, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]);
+        assert_eq!(Sge::read(&bytes), Some(sge));
+        assert_eq!(Sge::read(&Sge { len: 0, ..sge }.bytes()), None);
 
         let cqe = Cqe {
             flags: Cqe::RECV_QUEUE | Cqe::IMMEDIATE,

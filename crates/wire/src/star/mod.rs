@@ -21,6 +21,10 @@
 //! what the stateless side has posted, so that its addresses never leave its host. [`Reth::len`] is the
 //! deadline, in microseconds of the stateless side's clock.
 //!
+//! With [`features::CARRIED`] work that was posted may be named as the paper names it: a work request's
+//! address and local key travel in its WQEP ([`Sge`]), and RDs and GDs for it have them in [`Reth`] without
+//! `POSTED` ([`names_carried`]). The ticket says whether that was agreed on ([`Grant::carried`]).
+//!
 //! With [`StarEth::MERGED`] an RD completes a message of one packet as well ([`Merged`]), and with
 //! [`StarEth::BURST`] a GD asks for several packets' data: each is answered by a GDA of its own, numbered on
 //! from the GD. Both are [`features`] that the two hellos have to agree on.
@@ -38,10 +42,11 @@ mod merged;
 
 pub use merged::Merged;
 
-pub use body::{Cqe, Hello, Record, Side, Switch, SwitchStep, Wish, Wqe};
+pub use body::{Cqe, Hello, Record, Sge, Side, Switch, SwitchStep, Wish, Wqe};
 
 use crate::ext::{Aeth, NakCode, Reth, Syndrome};
 use crate::irn::IrnEth;
+use crate::opcode::Operation;
 use crate::units::QpNumber;
 
 /// Version of the protocol that a hello names.
@@ -56,6 +61,31 @@ pub mod features {
     pub const BURST: u8 = 2;
     /// GDAs that one GD brings at most.
     pub const BURST_MAX: u32 = 16;
+    /// Addresses and local keys of what is posted travel.
+    pub const CARRIED: u8 = 4;
+
+    /// What two sides that want these extensions have agreed on. A completion that comes with its data names
+    /// what is posted by its place: with addresses there is no [`MERGE`].
+    pub const fn agreed(one: u8, other: u8) -> u8 {
+        let both = one & other;
+        if both & CARRIED != 0 { both & !MERGE } else { both }
+    }
+}
+
+/// Whether an RD or GD names by address what the stateless side has posted: a receive for a SEND, the buffer
+/// of its READ or atomic, the data of its SEND or WRITE. What names one of its regions by a remote key is a
+/// WRITE's RD, a READ's GD, an atomic's GD.
+#[inline]
+pub fn names_carried(operation: Operation, eth: StarEth) -> bool {
+    if eth.op_flags & (StarEth::POSTED | StarEth::POOL) != 0 {
+        return false;
+    }
+    match (operation, eth.op()) {
+        (Operation::RemoteData, Some(Op::Send)) => eth.has(StarEth::RECV_QUEUE),
+        (Operation::RemoteData, Some(Op::Read | Op::CompareSwap | Op::FetchAdd)) => true,
+        (Operation::GetData, Some(Op::Send | Op::Write)) => true,
+        _ => false,
+    }
 }
 
 /// The `N` bytes at `at` of a larger piece; lengths are known at compile time.
@@ -242,6 +272,8 @@ pub struct Grant {
     pub rights: u8,
     /// Path MTU as IBTA codes it, 1 for 256 bytes to 5 for 4096.
     pub mtu: u8,
+    /// What is posted may be named by address.
+    pub carried: bool,
     /// The stateful side's queue pair, to which answers go.
     pub peer: QpNumber,
 }
@@ -257,7 +289,7 @@ impl Grant {
     /// The first word of a ticket. Rights and MTU have three bits each.
     #[inline]
     pub const fn word(self) -> u64 {
-        let marks = (self.mtu & 7) << 3 | self.rights & 7;
+        let marks = (self.carried as u8) << 6 | (self.mtu & 7) << 3 | self.rights & 7;
         (self.epoch as u64) << 56
             | (self.incarnation as u64) << 48
             | (self.pd as u64) << 32
@@ -265,7 +297,7 @@ impl Grant {
             | self.peer.get() as u64
     }
 
-    /// What a word says; the two upper bits of the fifth byte are reserved and ignored.
+    /// What a word says; the upper bit of the fifth byte is reserved and ignored.
     #[inline]
     pub const fn of_word(word: u64) -> Self {
         let marks = (word >> 24) as u8;
@@ -275,6 +307,7 @@ impl Grant {
             pd: (word >> 32) as u16,
             rights: marks & 7,
             mtu: marks >> 3 & 7,
+            carried: marks & 1 << 6 != 0,
             peer: QpNumber::new(word as u32 & 0xff_ffff),
         }
     }
@@ -440,16 +473,50 @@ mod tests {
             pd: 0x0304,
             rights: Grant::READ,
             mtu: 5,
+            carried: true,
             peer: QpNumber::new(0x0a_0b0c),
         };
         let ticket = Ticket { word: grant.word(), seal: 0x1112_1314_1516_1718 };
         let mut out = [0; Ticket::LEN];
         ticket.write(&mut out);
-        assert_eq!(out, [1, 2, 3, 4, 5 << 3 | 2, 10, 11, 12, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18]);
+        let marks = 1 << 6 | 5 << 3 | 2;
+        assert_eq!(out, [1, 2, 3, 4, marks, 10, 11, 12, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18]);
         assert_eq!((Ticket::read(&out), Grant::of_word(ticket.word)), (ticket, grant));
+        let posted = Grant { carried: false, ..grant };
+        assert_eq!((posted.word() ^ grant.word(), Grant::of_word(posted.word())), (1 << 30, posted));
 
         let place = Place { index: 0x01_0203, offset: 0x0405_0607 };
         assert_eq!((place.va(), Place::of_va(place.va())), (0x01_0203_0405_0607, place));
+    }
+
+    #[test]
+    fn addresses_are_told_from_places_and_from_remote_keys() {
+        use Operation::{GetData, RemoteData};
+        let carried = |operation, op, flags| names_carried(operation, StarEth::new(op, flags, 0, 0));
+        let all = [Op::Send, Op::Recv, Op::Write, Op::Read, Op::CompareSwap, Op::FetchAdd, Op::Control];
+        for op in all {
+            let is_data = matches!(op, Op::Read | Op::CompareSwap | Op::FetchAdd);
+            assert_eq!(carried(RemoteData, op, 0), is_data, "{op:?}");
+            assert_eq!(carried(RemoteData, op, StarEth::RECV_QUEUE), is_data || op == Op::Send, "{op:?}");
+            assert_eq!(carried(GetData, op, 0), matches!(op, Op::Send | Op::Write), "{op:?}");
+            for flag in [StarEth::POSTED, StarEth::POOL] {
+                assert!([RemoteData, GetData].iter().all(|operation| !carried(*operation, op, flag)));
+            }
+        }
+        assert!(!carried(Operation::WqePacket, Op::Send, StarEth::RECV_QUEUE));
+    }
+
+    #[test]
+    fn only_what_both_want_is_agreed_and_addresses_go_without_merged_completions() {
+        use features::{BURST, CARRIED, MERGE, agreed};
+        for (one, other, both) in [
+            (MERGE | BURST, MERGE, MERGE),
+            (MERGE | BURST, MERGE | BURST | CARRIED, MERGE | BURST),
+            (MERGE | BURST | CARRIED, MERGE | BURST | CARRIED, BURST | CARRIED),
+            (CARRIED, MERGE, 0),
+        ] {
+            assert_eq!((agreed(one, other), agreed(other, one)), (both, both));
+        }
     }
 
     #[test]

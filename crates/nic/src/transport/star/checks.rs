@@ -6,7 +6,7 @@ use crate::counters::Counters;
 use crate::ids::PdId;
 use crate::memory::{AccessFault, Memory, Payload, RemoteRight, Span, dma};
 use crate::qp::source_port;
-use adverb_wire::star::{Grant, Op, StarEth, Verdict, features};
+use adverb_wire::star::{Grant, Op, StarEth, Verdict, features, names_carried};
 use adverb_wire::{Flow, Key, Packet, QpNumber};
 
 /// Executes an atomic.
@@ -50,8 +50,14 @@ pub(super) fn path_mtu(grant: Grant) -> u32 {
 }
 
 /// Whether a packet is for a request of the send queue, not for a region or a receive.
-pub(super) fn is_of_sends(eth: StarEth) -> bool {
-    eth.has(StarEth::POSTED) && !eth.has(StarEth::RECV_QUEUE)
+pub(super) fn is_of_sends(packet: &Packet) -> bool {
+    let eth = StarEth::from(packet.irn);
+    !eth.has(StarEth::RECV_QUEUE) && (eth.has(StarEth::POSTED) || is_carried(packet))
+}
+
+/// Whether a packet names by address what is posted.
+pub(super) fn is_carried(packet: &Packet) -> bool {
+    names_carried(packet.bth.opcode.operation(), StarEth::from(packet.irn))
 }
 
 /// Whether a request has the form of one, and its ticket the right for it.
@@ -64,7 +70,7 @@ pub(super) fn check_form(
     counters: &mut Counters,
 ) -> Result<(), Verdict> {
     let eth = StarEth::from(packet.irn);
-    let posted = eth.has(StarEth::POSTED);
+    let posted = eth.has(StarEth::POSTED) || grant.carried && is_carried(packet);
     let asks_for_several = op == Op::Read && eth.has(StarEth::BURST);
     let packets = if asks_for_several { features::BURST_MAX } else { 1 };
     if (!posted && eth.op() != Some(op)) || len > (packets * path_mtu(grant)) as usize {
@@ -97,6 +103,19 @@ pub(super) fn misplaced(why: Misplaced, counters: &mut Counters) -> Verdict {
 pub(super) fn refuse_region(counters: &mut Counters) -> Verdict {
     counters.star_nak_region += 1;
     Verdict::Access
+}
+
+/// The own bytes that a packet names by address, where its ticket says that it may: as the queues' entries are
+/// checked, but that nothing says whether they are posted.
+pub(super) fn carried(
+    memory: &Memory,
+    grant: Grant,
+    (va, lkey): (u64, Key),
+    len: u32,
+    write: bool,
+) -> Result<Span, AccessFault> {
+    let pd = memory.pd_at(grant.pd).ok_or(AccessFault::OtherDomain)?;
+    memory.check_local(pd, lkey, va, len, write)
 }
 
 /// The bytes of a region that a ticket lets in.

@@ -38,6 +38,9 @@ pub struct StarConfig {
     pub merge: bool,
     /// One GD asks for the data of up to 16 packets, where the peer knows it too.
     pub burst: bool,
+    /// Addresses and local keys of what the stateless side posts travel, as in the paper, where the peer
+    /// wants it too. For laboratories: what is posted and done with is protected by deadline and history only.
+    pub carried: bool,
 }
 
 impl Default for StarConfig {
@@ -56,6 +59,7 @@ impl Default for StarConfig {
             queue_max: 8192,
             merge: false,
             burst: false,
+            carried: false,
         }
     }
 }
@@ -69,7 +73,9 @@ impl StarConfig {
     /// Extensions that it wants.
     pub(crate) fn features(&self) -> u8 {
         let bit = |on: bool, bit: u8| if on { bit } else { 0 };
-        bit(self.merge, features::MERGE) | bit(self.burst, features::BURST)
+        bit(self.merge, features::MERGE)
+            | bit(self.burst, features::BURST)
+            | bit(self.carried, features::CARRIED)
     }
 
     /// The lifetime in microseconds, within its bounds.

@@ -15,7 +15,8 @@
 //! copy that the network delivers late would overwrite memory that has a new use, and nobody could tell.
 
 use super::checks::{
-    allowed, atomic, back, check_form, is_of_sends, misplaced, path_mtu, refuse_posted, refuse_region, region,
+    allowed, atomic, back, carried, check_form, is_carried, is_of_sends, misplaced, path_mtu, refuse_posted,
+    refuse_region, region,
 };
 use super::history::{Found, HISTORY, History, Identity};
 use super::posted::{HostQueues, Turn};
@@ -79,8 +80,10 @@ enum Brings {
     Region {
         pd: PdId,
         va: u64,
-        rkey: Key,
+        key: Key,
         len: u32,
+        /// They are of what is posted, by address and local key.
+        is_carried: bool,
     },
     /// Bytes of what is posted.
     Posted {
@@ -256,7 +259,7 @@ impl Stateless {
         };
         let congested = packet.flow.traffic_class & 3 == 3;
         let number = packet.bth.dest_qp;
-        let answer = Answer { verdict, copy: eth.copy, congested, of_sends: is_of_sends(eth), run: 1 };
+        let answer = Answer { verdict, copy: eth.copy, congested, of_sends: is_of_sends(packet), run: 1 };
         let owed = Owed {
             flow: back(packet, number, grant.peer),
             number,
@@ -389,7 +392,7 @@ impl Stateless {
         check_form(packet, grant, payload.len(), Op::Write, Grant::WRITE, counters)?;
         self.is_timely(now, packet, counters)?;
         let number = packet.bth.dest_qp;
-        let sequence = if is_of_sends(eth) { OF_SENDS } else { 0 };
+        let sequence = if is_of_sends(packet) { OF_SENDS } else { 0 };
         let identity = Identity {
             queue: u32::from(grant.incarnation) << 24 | number.get(),
             psn: packet.bth.psn.get() | sequence,
@@ -428,8 +431,13 @@ impl Stateless {
             host.place(memory, eth.has(StarEth::RECV_QUEUE), place, payload)
                 .map_err(|why| misplaced(why, counters))?;
         } else {
-            let span = region(memory, grant, number, (va, rkey), payload.len() as u32, RemoteRight::Write)
-                .map_err(|_| refuse_region(counters))?;
+            let (len, is_carried) = (payload.len() as u32, is_carried(packet));
+            let span = match is_carried {
+                true => carried(memory, grant, (va, rkey), len, true),
+                false => region(memory, grant, number, (va, rkey), len, RemoteRight::Write),
+            };
+            let span = span.map_err(|_| refuse_region(counters))?;
+            counters.star_carried += u64::from(is_carried);
             if !payload.is_empty() && !payload.is_elided() {
                 dma::write(span, payload, 0, payload.len());
             }
@@ -462,10 +470,14 @@ impl Stateless {
         if eth.has(StarEth::POSTED) {
             return Ok(Brings::Posted { place: Place::of_va(va), len });
         }
-        region(memory, grant, number, (va, rkey), len, RemoteRight::Read)
-            .map_err(|_| refuse_region(counters))?;
+        let is_carried = is_carried(packet);
+        let span = match is_carried {
+            true => carried(memory, grant, (va, rkey), len, false),
+            false => region(memory, grant, number, (va, rkey), len, RemoteRight::Read),
+        };
+        span.map_err(|_| refuse_region(counters))?;
         let pd = memory.pd_at(grant.pd).ok_or(Verdict::Access)?;
-        Ok(Brings::Region { pd, va, rkey, len })
+        Ok(Brings::Region { pd, va, key: rkey, len, is_carried })
     }
 
     /// Whether an answer waits.
@@ -507,9 +519,14 @@ impl Stateless {
                 }
                 None => Err(Verdict::Busy),
             },
-            Brings::Region { pd, va, rkey, len } => {
-                match allowed(memory, pd, number, (va, rkey), len, RemoteRight::Read) {
+            Brings::Region { pd, va, key, len, is_carried } => {
+                let span = match is_carried {
+                    true => memory.check_local(pd, key, va, len, false),
+                    false => allowed(memory, pd, number, (va, key), len, RemoteRight::Read),
+                };
+                match span {
                     Ok(span) => {
+                        counters.star_carried += u64::from(is_carried);
                         out.payload.push(span);
                         Ok(Operation::GetDataAnswer)
                     }

@@ -8,7 +8,7 @@ use crate::host::host_of;
 use crate::sim::Sim;
 use crate::watch::sabotage::Sabotage;
 use adverb_nic::{Error, Rule, RuleFor, Status};
-use adverb_wire::star::{Grant, Op, StarEth};
+use adverb_wire::star::{Grant, Op, StarEth, names_carried};
 use adverb_wire::{Key, Operation, Packet, QpNumber, Service};
 
 pub(super) const ALL: u8 = Grant::WRITE | Grant::READ | Grant::ATOMIC;
@@ -76,8 +76,8 @@ impl Named {
             (Operation::GetData, _) => (eth.asked(), Grant::READ),
             _ => return None,
         };
-        // Nothing of a region is moved where nothing is.
-        if eth.has(StarEth::POSTED) || len == 0 {
+        // Nothing of a region is moved where nothing is, or what is posted.
+        if eth.has(StarEth::POSTED) || names_carried(opcode.operation(), eth) || len == 0 {
             return Some(Named::Posted);
         }
         let (key, va) = (packet.reth.rkey, packet.reth.va);

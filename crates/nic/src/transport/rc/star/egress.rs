@@ -1,7 +1,7 @@
 //! What the registry lets leave for the stateless side, where this NIC has one
 //! (`transport/star/registry.rs`).
 
-use super::Sent;
+use super::{Names, Sent};
 use crate::qp::Qp;
 use crate::queue::wqe::WqeOp;
 use crate::state::NicState;
@@ -17,9 +17,9 @@ pub(super) fn may_leave(qp: &Qp, nic: &mut NicState, sent: &Sent, op: WqeOp, len
         (false, true) => Grant::READ,
         (false, false) => Grant::WRITE,
     };
-    let access = match sent.is_posted || len == 0 {
-        true => Access::Posted,
-        false => Access::Region { key: sent.rkey, va: sent.va, len, right },
+    let access = match sent.names {
+        Names::Region if len > 0 => Access::Region { key: sent.key, va: sent.va, len, right },
+        _ => Access::Posted,
     };
     let allowed = registry.allows(qp.dst, qp.peer, access);
     nic.count_egress(allowed);

@@ -23,6 +23,7 @@
 mod burst;
 mod egress;
 mod peer;
+mod places;
 mod pull;
 mod pulls;
 mod requests;
@@ -51,11 +52,22 @@ pub(crate) const WINDOW: u32 = 128;
 /// later ones.
 const REMEMBERED: usize = 2 * WINDOW as usize;
 
+/// What a packet's address is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Names {
+    /// A region's, with its remote key.
+    Region,
+    /// A place in what the other side has posted.
+    Place,
+    /// That of what it has posted, with its local key.
+    Address,
+}
+
 /// A packet that was sent.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
     va: u64,
-    rkey: Key,
+    key: Key,
     /// In microseconds of the stateless side's clock.
     deadline: u32,
     /// When it was executed, among all that was, if it was.
@@ -64,8 +76,7 @@ struct Sent {
     /// Deadlines that it had before this one.
     copy: u8,
     is_read: bool,
-    /// Its address is a place in what the other side has posted.
-    is_posted: bool,
+    names: Names,
     /// What it is for is complete with it: its address has the completion's number, its key immediate data.
     is_merged: bool,
     is_done: bool,
@@ -75,13 +86,13 @@ struct Sent {
 
 const NEVER_SENT: Sent = Sent {
     va: 0,
-    rkey: Key(0),
+    key: Key(0),
     deadline: 0,
     order: 0,
     len: 0,
     copy: 0,
     is_read: true,
-    is_posted: false,
+    names: Names::Region,
     is_merged: false,
     is_done: false,
     is_renewed: false,

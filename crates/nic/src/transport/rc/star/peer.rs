@@ -18,7 +18,7 @@ use crate::state::NicState;
 use crate::transport::failure::fail_oldest;
 use crate::transport::rc::retry;
 use crate::work::Status;
-use adverb_wire::star::{self, Cqe, Op, Record, StarEth};
+use adverb_wire::star::{self, Cqe, Op, Record, Sge, StarEth};
 use adverb_wire::{Bth, Duration, Instant, Opcode, Operation, Packet, Psn, Service};
 use std::collections::VecDeque;
 use unheard::Wait;
@@ -40,6 +40,8 @@ const RECEIVES: usize = 1;
 pub(super) struct Receive {
     pub index: u32,
     pub len: u32,
+    /// Where it lies, if that was told.
+    pub at: Option<Sge>,
 }
 
 /// One that a request of this side has taken.
@@ -49,6 +51,7 @@ pub(super) struct Taken {
     pub request: u32,
     /// What the other side is to be told when that is done.
     pub cqe: Cqe,
+    pub at: Option<Sge>,
     /// It comes with the request's data.
     pub merged: bool,
 }
@@ -92,8 +95,9 @@ pub(super) struct Peer {
     next: u32,
     /// The number of the first and how many are in the CQEP that is under way, if one is.
     under_way: Option<(u32, u16)>,
-    /// Completions may go with their data.
+    /// Completions may go with their data; work requests come with their addresses.
     pub merges: bool,
+    carries: bool,
     /// One of those will not come, so what comes after it need not wait.
     is_final: bool,
     /// The CQEP was sent again because something waits for it.
@@ -130,6 +134,7 @@ impl Peer {
             next: 0,
             under_way: None,
             merges: record.features & star::features::MERGE != 0,
+            carries: record.features & star::features::CARRIED != 0,
             is_final: false,
             was_urged: false,
             token: 0,
@@ -399,13 +404,13 @@ impl Peer {
         let before = self.heard;
         let owed = self.acknowledges[SENDS] && !self.may_cover;
         for at in 0..u32::from(eth.count) {
-            let Some((entry, data)) = next_entry(&mut rest) else {
+            let Some((entry, at_home, data)) = next_entry(&mut rest, self.carries) else {
                 nic.counters.star_wqe_gap += 1;
                 break;
             };
             let expected = self.next_number(queue);
             match packet.bth.psn.add(at).since(expected) {
-                0 if self.take(queue, entry, data) => {
+                0 if self.take(queue, entry, at_home, data) => {
                     self.heard[queue] = self.heard[queue].wrapping_add(1);
                     if queue == SENDS {
                         self.rnr_retries = (eth.value & 7) as u8;
@@ -432,37 +437,43 @@ impl Peer {
         self.heard[RECEIVES] != before[RECEIVES]
     }
 
-    fn take(&mut self, queue: usize, entry: star::Wqe, data: &[u8]) -> bool {
+    fn take(&mut self, queue: usize, entry: star::Wqe, at: Option<Sge>, data: &[u8]) -> bool {
         if queue == RECEIVES {
             let room =
                 self.receives.len() + self.taken.len() + self.cqes.len() < 2 * usize::from(self.sizes.1) + 1;
             let fits = entry.op == Op::Recv && room && self.receives.len() < usize::from(self.sizes.1);
             if fits {
-                self.receives.push_back(Receive { index: entry.index, len: entry.len });
+                self.receives.push_back(Receive { index: entry.index, len: entry.len, at });
             }
             return fits;
         }
         let fits = entry.op != Op::Recv && self.pulls.len() < usize::from(self.sizes.0);
         if fits {
-            self.pulls.push(Pull::new(entry, data));
+            self.pulls.push(Pull::new(entry, at, data));
         }
         fits
     }
 }
 
-/// The next entry of a WQEP, and the data that follow it.
-fn next_entry<'a>(rest: &mut &'a [u8]) -> Option<(star::Wqe, &'a [u8])> {
-    let (head, after) = rest.split_first_chunk::<{ star::Wqe::LEN }>()?;
+/// The next entry of a WQEP, where its data lie if that was told, and the data that follow it.
+fn next_entry<'a>(rest: &mut &'a [u8], carries: bool) -> Option<(star::Wqe, Option<Sge>, &'a [u8])> {
+    let (head, mut after) = rest.split_first_chunk::<{ star::Wqe::LEN }>()?;
     let entry = star::Wqe::read(head)?;
+    let mut at = None;
+    if entry.flags & star::Wqe::CARRIED != 0 {
+        let (sge, behind) = after.split_first_chunk::<{ Sge::LEN }>()?;
+        at = Some(Sge::read(sge).filter(|sge| carries && sge.len == entry.len)?);
+        after = behind;
+    }
     let len = match entry.op {
         Op::CompareSwap | Op::FetchAdd => 16,
         _ if entry.flags & star::Wqe::INLINE == 0 => 0,
-        Op::Send | Op::Write if (1..=INLINE_MAX).contains(&entry.len) => entry.len as usize,
+        Op::Send | Op::Write if (1..=INLINE_MAX).contains(&entry.len) && at.is_none() => entry.len as usize,
         _ => return None,
     };
     let (data, after) = after.split_at_checked(len.next_multiple_of(4))?;
     *rest = after;
-    Some((entry, &data[..len]))
+    Some((entry, at, &data[..len]))
 }
 
 /// What a request of this side needs of the other one before its first packet.
@@ -504,7 +515,7 @@ pub(super) fn take_receive(
         } else {
             cqe_of(wqe, receive.index)
         };
-        peer.taken.push_back(Taken { request: cursor, cqe, merged: false });
+        peer.taken.push_back(Taken { request: cursor, cqe, at: receive.at, merged: false });
         return if too_long { Readiness::TooLong } else { Readiness::Ready };
     }
     // What was posted before comes first.

@@ -1,20 +1,22 @@
 //! One send request of the stateless side, as the stateful one executes it: its packets as plain RC would
 //! have them, and as they are asked for.
 
-use super::{Remote, Sent, Star};
+use super::{Names, Remote, Sent, Star};
 use crate::frame::TxFrame;
 use crate::memory::{Access, QueueMemory, RemoteRight};
 use crate::qp::Qp;
 use crate::state::NicState;
 use crate::transport::rc::responder;
 use crate::transport::receive::Refusal;
-use adverb_wire::star::{self, Op, StarEth};
+use adverb_wire::star::{self, Op, Sge, StarEth};
 use adverb_wire::{AtomicEth, Bth, Key, Opcode, Operation, Packet, Psn, Reth, Service};
 
 /// A send request of the other side.
 #[derive(Debug)]
 pub(super) struct Pull {
     pub wqe: star::Wqe,
+    /// Where its data lie, if that was told.
+    pub at: Option<Sge>,
     /// Inline data, or what an atomic computes with.
     pub data: Box<[u8]>,
     /// Its packets, once it was begun.
@@ -29,9 +31,9 @@ pub(super) struct Pull {
 }
 
 impl Pull {
-    pub fn new(wqe: star::Wqe, data: &[u8]) -> Pull {
+    pub fn new(wqe: star::Wqe, at: Option<Sge>, data: &[u8]) -> Pull {
         let (first, packets) = (Psn::new(0), 0);
-        Pull { wqe, data: data.into(), first, packets, original: None, merged: false, refusal: None }
+        Pull { wqe, at, data: data.into(), first, packets, original: None, merged: false, refusal: None }
     }
 
     pub fn has(&self, flag: u8) -> bool {
@@ -131,10 +133,11 @@ pub(super) fn head(
         (_, true) => StarEth::MERGED,
         _ => 0,
     };
-    let eth = StarEth::new(wqe.op, StarEth::POSTED | mark, count, wqe.len - offset - len);
+    let posted = if sent.names == Names::Place { StarEth::POSTED } else { 0 };
+    let eth = StarEth::new(wqe.op, posted | mark, count, wqe.len - offset - len);
     out.packet = Packet {
         bth: Bth { opcode, psn, ack_req: true, ..Bth::default() },
-        reth: Reth { va: sent.va, rkey: Key(0), len: sent.deadline },
+        reth: Reth { va: sent.va, rkey: sent.key, len: sent.deadline },
         irn: StarEth { copy: sent.copy, ..eth }.into(),
         ticket: remote.ticket,
         payload_len: out.payload.len() as u32,

@@ -17,6 +17,7 @@ mod answers;
 pub(super) use answers::on_answer;
 
 use super::burst::packets_of;
+use super::places::of_posted;
 use super::pull::{Pull, check, head, read_out};
 use super::{NEVER_SENT, Sent, Star, egress, peer, share_of_patience};
 use crate::congestion;
@@ -29,7 +30,7 @@ use crate::state::NicState;
 use crate::transport::rc::{responder, retry};
 use crate::transport::receive::{self, Refusal};
 use crate::work::Status;
-use adverb_wire::star::{self, Cqe, Merged, Op, Place};
+use adverb_wire::star::{self, Cqe, Merged, Op};
 use adverb_wire::{Duration, Instant, Packet, Psn, Syndrome};
 use std::collections::VecDeque;
 
@@ -477,7 +478,7 @@ fn send(qp: &mut Qp, star: &mut Star, nic: &mut NicState, now: Instant, out: &mu
     let (remote, clock) = (star.remote, star.clock(now));
     let psn = star.peer.pulls.cursor;
     let Some(pull) = star.peer.pulls.of(psn) else { return false };
-    let (mtu, wqe, reads) = (qp.mtu(), pull.wqe, pull.is_read());
+    let (mtu, wqe, at, reads) = (qp.mtu(), pull.wqe, pull.at, pull.is_read());
     let k = psn.since(pull.first) as u32;
     let offset = k * mtu;
     let len = (wqe.len - offset).min(mtu);
@@ -508,9 +509,9 @@ fn send(qp: &mut Qp, star: &mut Star, nic: &mut NicState, now: Instant, out: &mu
     let slot = pulls.slot(psn);
     if is_new {
         pulls.cover(psn, merges);
-        let posted = Place { index: wqe.index, offset }.va();
+        let (posted, key, names) = of_posted(wqe.index, at, offset);
         let va = number.map_or(posted, |number| Merged::va(wqe.index, number));
-        let new = Sent { va, len: len as u16, is_read: !reads, is_merged: merges, ..NEVER_SENT };
+        let new = Sent { va, key, names, len: len as u16, is_read: !reads, is_merged: merges, ..NEVER_SENT };
         pulls.sent[slot] = Sent { is_renewed: true, copy: u8::MAX, ..new };
         pulls.high = psn.add(packets);
         pulls.timed.get_or_insert((psn, now));

@@ -2,12 +2,12 @@
 
 use super::burst::{packets_of_read, widen};
 use super::peer::{self, Readiness};
-use super::{Sent, Star, WINDOW, egress};
+use super::{Names, Sent, Star, WINDOW, egress};
 use crate::congestion;
 use crate::engine::step::SendStep;
 use crate::explain::{Cause, received};
 use crate::frame::TxFrame;
-use crate::limits::{MAX_STAR_ATOMICS, MAX_STAR_MERGED};
+use crate::limits::MAX_STAR_ATOMICS;
 use crate::memory::{AccessFault, Payload};
 use crate::qp::Qp;
 use crate::queue::wqe::{Wqe, WqeOp};
@@ -21,8 +21,8 @@ use crate::transport::requester::{self, complete_oldest};
 use crate::transport::segmentation;
 use crate::transport::star::registry;
 use crate::work::Status;
-use adverb_wire::star::{Answer, Cqe, Merged, Op, Place, Stamp, StarEth, Verdict};
-use adverb_wire::{Bth, Duration, Instant, Key, Opcode, Operation, Packet, Psn, Reth, SackEth, Service};
+use adverb_wire::star::{Answer, Op, Place, Stamp, StarEth, Verdict};
+use adverb_wire::{Bth, Duration, Instant, Opcode, Operation, Packet, Psn, Reth, SackEth, Service};
 
 /// Rule of requests that the protocol does not carry.
 const NOT_CARRIED: &str = "StaR carries no masked atomics";
@@ -147,13 +147,13 @@ pub(super) fn first_copy(wqe: &Wqe, k: u32, mtu: u32) -> Sent {
     let offset = k * mtu;
     Sent {
         va: wqe.raddr.wrapping_add(offset.into()),
-        rkey: wqe.rkey,
+        key: wqe.rkey,
         deadline: 0,
         order: 0,
         len: (wqe.len - offset).min(mtu) as u16,
         copy: u8::MAX,
         is_read: wqe.op.awaits_response(),
-        is_posted: false,
+        names: Names::Region,
         is_merged: false,
         is_done: false,
         is_renewed: true,
@@ -161,38 +161,6 @@ pub(super) fn first_copy(wqe: &Wqe, k: u32, mtu: u32) -> Sent {
 }
 
 impl Star {
-    /// A SEND's packet goes to a place in the receive that the SEND has taken.
-    fn place(&mut self, psn: Psn, request: u32, wqe: &Wqe, offset: u32) {
-        let taken = self.peer.taken.iter().rev().find(|taken| taken.request == request);
-        if let Some(taken) = taken.filter(|_| wqe.op != WqeOp::WriteImm) {
-            let va = Place { index: taken.cqe.index, offset }.va();
-            let sent = self.packet_mut(psn);
-            (sent.va, sent.rkey, sent.is_posted) = (va, Key(0), true);
-        }
-    }
-
-    /// The completion of a SEND of one packet goes with it if nothing is before it but others like it: the
-    /// other side takes them in the order of their numbers. One that names a key to invalidate waits, since
-    /// what is before it may need the key.
-    fn merge(&mut self, psn: Psn, request: u32, wqe: &Wqe, packets: u32) {
-        let in_flight = self.tx.in_flight() as usize;
-        let in_row = in_flight == 0 || self.awaits_merged && in_flight < MAX_STAR_MERGED;
-        let fits = packets == 1 && matches!(wqe.op, WqeOp::Send | WqeOp::SendImm);
-        self.awaits_merged = in_row && fits && self.peer.may_merge();
-        if !self.awaits_merged {
-            return;
-        }
-        let Some(taken) = self.peer.taken.iter_mut().rev().find(|taken| taken.request == request) else {
-            self.awaits_merged = false;
-            return;
-        };
-        taken.merged = true;
-        let Cqe { index, immediate, .. } = taken.cqe;
-        let va = Merged::va(index, self.peer.number_merged());
-        let sent = self.packet_mut(psn);
-        (sent.va, sent.rkey, sent.is_merged) = (va, Key(immediate), true);
-    }
-
     /// Packets that may be in flight.
     fn tx_limit(&self, qp: &Qp) -> u32 {
         if congestion::is_governed(qp) { WINDOW.min(qp.requester.window.packets()) } else { WINDOW }
@@ -222,15 +190,19 @@ fn build(
     let (remote, clock, number) = (star.remote, star.clock(now), star.number_of(psn));
     let packet = star.packet_mut(psn);
     packet.renew(clock, remote.lifetime);
-    let Sent { va, rkey, deadline, len, copy, is_read, is_posted, is_merged, .. } = *packet;
+    let Sent { va, key, deadline, len, copy, is_read, names, is_merged, .. } = *packet;
     let (operation, op, count) = match is_read {
         true if wqe.op == WqeOp::CompareSwap => (Operation::GetData, Op::CompareSwap, len),
         true if wqe.op == WqeOp::FetchAdd => (Operation::GetData, Op::FetchAdd, len),
         true => (Operation::GetData, Op::Read, len),
-        false if is_posted => (Operation::RemoteData, Op::Send, 0),
-        false => (Operation::RemoteData, Op::Write, 0),
+        false if names == Names::Region => (Operation::RemoteData, Op::Write, 0),
+        false => (Operation::RemoteData, Op::Send, 0),
     };
-    let mut flags = if is_posted { StarEth::POSTED | StarEth::RECV_QUEUE } else { 0 };
+    let mut flags = match names {
+        Names::Region => 0,
+        Names::Place => StarEth::POSTED | StarEth::RECV_QUEUE,
+        Names::Address => StarEth::RECV_QUEUE,
+    };
     let mut following = wqe.len - k * qp.mtu() - u32::from(len);
     if wqe.op.is_atomic() {
         // What it computes with stands before its data, and is the same on the wire.
@@ -244,7 +216,7 @@ fn build(
     }
     let opcode = Opcode::new(Service::Star, operation);
     out.packet.bth = Bth { opcode, psn, dest_qp: qp.peer, ack_req: true, ..Bth::default() };
-    out.packet.reth = Reth { va, rkey, len: deadline };
+    out.packet.reth = Reth { va, rkey: key, len: deadline };
     out.packet.irn = StarEth { copy, ..StarEth::new(op, flags, count, following) }.into();
     out.packet.ticket = remote.ticket;
     Ok(())
@@ -387,7 +359,9 @@ fn take(
         Verdict::Access | Verdict::Invalid | Verdict::NotPosted => {
             nic.counters.error_naks_received += 1;
             let (status, rule) = match verdict {
-                Verdict::Access if star.packet(psn).is_posted => (Status::RemoteOperation, OWN_BUFFERS),
+                Verdict::Access if star.packet(psn).names != Names::Region => {
+                    (Status::RemoteOperation, OWN_BUFFERS)
+                }
                 Verdict::Access => (Status::RemoteAccess, ACCESS),
                 _ => (Status::RemoteInvalidRequest, INVALID),
             };
@@ -440,13 +414,14 @@ fn overlap(one: &Sent, other: &Sent) -> bool {
     if one.len == 0 || other.len == 0 {
         return false;
     }
-    if one.is_posted || other.is_posted {
-        // Of what is posted only the other side knows where it lies. Packets of one message share nothing.
+    let places = [one, other].map(|sent| sent.names == Names::Place);
+    if places != [false; 2] {
+        // Of a place only the other side knows where it lies. Packets of one message share nothing.
         let index = |sent: &Sent| Place::of_va(sent.va).index;
-        return !(one.is_posted && other.is_posted && index(one) == index(other));
+        return !(places == [true; 2] && index(one) == index(other));
     }
     let offset = other.va.wrapping_sub(one.va);
-    one.rkey != other.rkey || offset < u64::from(one.len) || offset.wrapping_neg() < u64::from(other.len)
+    one.key != other.key || offset < u64::from(one.len) || offset.wrapping_neg() < u64::from(other.len)
 }
 
 /// Moves the cumulative acknowledgement over what is done, and stops at what is to be executed again.
