@@ -473,7 +473,7 @@ pub struct Nic {
     /// goes to its peers' NICs by the agents (adverb star registry). `on`, or room for so many rules
     #[arg(long, value_name = "on|N", value_parser = rules)]
     pub star_registry: Option<u32>,
-    /// With a transport of StaR's: how the stateful side names what the other one has posted [default: posted]
+    /// With a transport of StaR's: how the stateful side names what the other has posted [default: posted]
     #[arg(long, value_name = "HOW", value_parser = choice::<StarTrust>())]
     pub star_trust: Option<StarTrust>,
     /// What senders of reliable connections do about congestion [default: halving]

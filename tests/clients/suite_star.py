@@ -46,14 +46,15 @@ def expect_roles(room, server, client, stateless, carried=True):
             raise Fail(f"the {side}'s NIC counts {values['star_agreed']} agreed, {values['star_fell_back']} plain")
 
 
-def pair_case(name, argv, stateless, options=(), rows=1, timeout=60, carried=True, mtu=None, **how):
-    """With `mtu` the two are hosts of their own, on a wire with such frames."""
+def pair_case(name, argv, stateless, options=(), rows=1, timeout=60, carried=True, mtu=None, look=None, server_extra=(), **how):
+    """With `mtu` the two are hosts of their own, on a wire with such frames. `look` is given the room and both processes."""
     def run(room):
         require(argv[0])
         ends = Wire(room, mtu).ends() if mtu else {}
         chosen = {}
         for side, role in zip(("server", "client"), ROLES[stateless]):
-            chosen[side + "_options"] = (*role, "--trace", *options, "--counters", room.path(side + ".counters"))
+            extra = server_extra if side == "server" else ()
+            chosen[side + "_options"] = (*role, "--trace", *options, *extra, "--counters", room.path(side + ".counters"))
         server, client = room.both_succeed(argv, **chosen, **ends, **how)
         for again in range(TRIES - 1):
             if not carried or not any(SILENT in proc.output() for proc in (server, client)):
@@ -63,6 +64,8 @@ def pair_case(name, argv, stateless, options=(), rows=1, timeout=60, carried=Tru
         if rows:
             expect_results(client, rows)
         expect_roles(room, server, client, stateless, carried)
+        if look:
+            look(room, server, client)
 
     return Case(f"star/{name}", run, timeout)
 
@@ -103,6 +106,49 @@ def on_a_wire():
             yield pair_case(f"netns-{mtu}-pingpong-{stateless}", argv, stateless, rows=0, mtu=mtu)
             for operation in ("write", "read"):
                 yield pair_case(f"netns-{mtu}-{operation}-bw-{stateless}", program(operation, "bw"), stateless, mtu=mtu)
+
+
+def by_address(room, procs, stateless, operation, kind):
+    """What the stateless side has posted was named by address, and read from no queue; both sides have warned."""
+    for proc in procs:
+        require_text(proc.output(), "^adverb: star_trust=carried: addresses and local keys .* leave this host", proc.label)
+    # A client that keeps the state writes and reads regions, by their own keys, and small writes come along with their request.
+    expected = operation == "send" or stateless == "client" and (operation, kind) != ("write", "lat")
+    other = "client" if stateless == "server" else "server"
+    own, theirs = (read_counters(room.path(side + ".counters")) for side in (stateless, other))
+    if bool(own["star_carried"]) != expected or own["star_host_bytes"] > (0 if expected else 16 * 1000 * own["star_executed"]):
+        raise Fail(f"{own['star_carried']} packets by address, {own['star_host_bytes']} bytes of queues read")
+    if theirs["star_carried"]:
+        raise Fail(f"the stateful side has executed {theirs['star_carried']} packets by address")
+    room.note(f"{own['star_carried']} of {own['star_executed']} packets by address")
+
+
+def carried_cases():
+    trust = ("--star-trust", "carried")
+    for stateless in ROLES:
+        for way, options in (("one-address", ()), ("udp", UDP)):
+            for operation in ("send", "write", "read"):
+                for kind in ("bw", "lat"):
+                    def look(room, *procs, what=(stateless, operation, kind)):
+                        by_address(room, procs, *what)
+
+                    yield pair_case(f"carried-{operation}-{kind}-{way}-{stateless}", program(operation, kind), stateless,
+                                    (*options, *trust), timeout=120, look=look)
+        yield pair_case(f"carried-send-bw-faulty-{stateless}", program("send", "bw", iterations=30) + LOSSY_TIMEOUT, stateless,
+                        (*UDP, *LOSS, *trust), timeout=120,
+                        look=lambda room, *procs, stateless=stateless: by_address(room, procs, stateless, "send", "bw"))
+
+
+def only_one_carries(stateless):
+    """Where one side only wants addresses to travel, none does."""
+    def look(room, server, client):
+        for side in ("server", "client"):
+            values = read_counters(room.path(side + ".counters"))
+            if values["star_carried"]:
+                raise Fail(f"the {side} has executed {values['star_carried']} packets by address")
+
+    return pair_case(f"carried-by-one-{stateless}", program("send", "bw"), stateless, timeout=120, look=look,
+                     server_extra=("--star-trust", "carried"))
 
 
 def plain(name, server_options, client_options, words):
@@ -497,3 +543,5 @@ def cases():
     yield from pingpongs()
     yield from matrix()
     yield from on_a_wire()
+    yield from carried_cases()
+    yield from map(only_one_carries, ROLES)

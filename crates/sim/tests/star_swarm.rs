@@ -27,7 +27,7 @@ fn counted(seed: u64, of: &[Count]) -> (Vec<String>, u64, Vec<u64>) {
 
 #[test]
 fn seeds_pass_and_come_to_everything() {
-    let of: [(&str, Count); 19] = [
+    let of: [(&str, Count); 20] = [
         ("agreed", |c| c.star_agreed),
         ("fell back", |c| c.star_fell_back),
         ("conflicts", |c| c.star_role_conflicts),
@@ -46,9 +46,10 @@ fn seeds_pass_and_come_to_everything() {
         ("before their turn", |c| c.star_merge_early),
         ("acknowledged by data", |c| c.star_heard_by_data),
         ("asked for several", |c| c.star_bursts),
+        ("by address", |c| c.star_carried),
         ("of an earlier stack", |c| c.star_drop_earlier + c.star_drop_not_live),
     ];
-    let (mut completed, mut sums, mut wrong) = (0, [0; 19], Vec::new());
+    let (mut completed, mut sums, mut wrong) = (0, [0; 20], Vec::new());
     for seed in 0..150 {
         let (failures, done, counts) = counted(seed, &of.map(|(_, count)| count));
         wrong.extend(failures.first().map(|failure| format!("seed {seed}: {failure}")));

@@ -333,6 +333,26 @@ fn the_script_reads_every_irn_opcode() {
     }
 }
 
+/// What it should show of a WQEP's first entry.
+fn expected_entry(body: &[u8], plain: bool) -> Vec<(&'static str, Option<u64>)> {
+    let wqe = body.first_chunk().and_then(Wqe::read).filter(|_| plain);
+    let follows = wqe.filter(|wqe| wqe.flags & Wqe::CARRIED != 0).and_then(|_| body.get(Wqe::LEN..));
+    let sge = follows.and_then(|rest| rest.first_chunk()).and_then(Sge::read);
+    vec![
+        ("adverb_star.wqe.carried", wqe.map(|wqe| u64::from(wqe.flags & Wqe::CARRIED != 0))),
+        ("adverb_star.sge.length", sge.map(|sge| sge.len.into())),
+        ("adverb_star.sge.lkey", sge.map(|sge| sge.lkey.into())),
+        ("adverb_star.sge.addr", sge.map(|sge| sge.addr)),
+        ("adverb_star.wqe.op", wqe.map(|wqe| wqe.op as u64)),
+        ("adverb_star.wqe.flags", wqe.map(|wqe| wqe.flags.into())),
+        ("adverb_star.wqe.index", wqe.map(|wqe| wqe.index.into())),
+        ("adverb_star.wqe.length", wqe.map(|wqe| wqe.len.into())),
+        ("adverb_star.wqe.va", wqe.map(|wqe| wqe.va)),
+        ("adverb_star.wqe.rkey", wqe.map(|wqe| wqe.rkey.into())),
+        ("adverb_star.wqe.immediate", wqe.map(|wqe| wqe.immediate.into())),
+    ]
+}
+
 /// What `scripts/adverb_star.lua` should show of a packet of StaR's, by field.
 fn expected_star(packet: &Packet, body: &[u8]) -> Vec<(&'static str, Option<u64>)> {
     let (headers, operation) = (packet.bth.opcode.headers(), packet.bth.opcode.operation());
@@ -352,11 +372,8 @@ fn expected_star(packet: &Packet, body: &[u8]) -> Vec<(&'static str, Option<u64>
     let hello = Hello::read(body).filter(|_| is(Operation::Hello));
     let record = Record::read(body).filter(|_| is(Operation::WqePacket) && eth.has(StarEth::MIGRATION));
     let plain = is(Operation::WqePacket) && !eth.has(StarEth::MIGRATION);
-    let wqe = body.first_chunk().and_then(Wqe::read).filter(|_| plain);
-    let follows = wqe.filter(|wqe| wqe.flags & Wqe::CARRIED != 0).and_then(|_| body.get(Wqe::LEN..));
-    let sge = follows.and_then(|rest| rest.first_chunk()).and_then(Sge::read);
     let cqe = body.first_chunk().and_then(Cqe::read).filter(|_| is(Operation::CqePacket));
-    vec![
+    let mut fields = vec![
         ("_ws.malformed", None),
         ("adverb_star.op", when(!answer, u64::from(eth.op_flags >> 4))),
         ("adverb_star.migration", when(!answer && !data && !asks && !completes, bit)),
@@ -407,17 +424,6 @@ fn expected_star(packet: &Packet, body: &[u8]) -> Vec<(&'static str, Option<u64>
         ("adverb_star.hello.recv_queue", hello.map(|hello| hello.queues.1.into())),
         ("adverb_star.hello.clock", hello.map(|hello| hello.clock.into())),
         ("adverb_star.ticket.carried", when(ticket, grant.carried.into())),
-        ("adverb_star.wqe.carried", wqe.map(|wqe| u64::from(wqe.flags & Wqe::CARRIED != 0))),
-        ("adverb_star.sge.length", sge.map(|sge| sge.len.into())),
-        ("adverb_star.sge.lkey", sge.map(|sge| sge.lkey.into())),
-        ("adverb_star.sge.addr", sge.map(|sge| sge.addr)),
-        ("adverb_star.wqe.op", wqe.map(|wqe| wqe.op as u64)),
-        ("adverb_star.wqe.flags", wqe.map(|wqe| wqe.flags.into())),
-        ("adverb_star.wqe.index", wqe.map(|wqe| wqe.index.into())),
-        ("adverb_star.wqe.length", wqe.map(|wqe| wqe.len.into())),
-        ("adverb_star.wqe.va", wqe.map(|wqe| wqe.va)),
-        ("adverb_star.wqe.rkey", wqe.map(|wqe| wqe.rkey.into())),
-        ("adverb_star.wqe.immediate", wqe.map(|wqe| wqe.immediate.into())),
         ("adverb_star.cqe.flags", cqe.map(|cqe| cqe.flags.into())),
         ("adverb_star.cqe.status", cqe.map(|cqe| cqe.status.into())),
         ("adverb_star.cqe.op", cqe.map(|cqe| cqe.op as u64)),
@@ -439,7 +445,9 @@ fn expected_star(packet: &Packet, body: &[u8]) -> Vec<(&'static str, Option<u64>
         ("adverb_star.record.receives", record.map(|record| record.receives.into())),
         ("adverb_star.record.ticket", record.map(|record| record.ticket.word)),
         ("adverb_star.record.seal", record.map(|record| record.ticket.seal)),
-    ]
+    ];
+    fields.extend(expected_entry(body, plain));
+    fields
 }
 
 /// Our own script for Wireshark reads every field behind the BTH of every packet of StaR's.

@@ -42,6 +42,7 @@ pub fn scenario(seed: u64) -> (Config, FaultPlan, Work) {
     star_of.iter_mut().flatten().for_each(|star| *star = patience(*star));
     random_extensions(seed, &mut star_of);
     random_registries(seed, &mut star_of);
+    random_trust(seed, &mut star_of);
     let config = Config {
         switch,
         transport,
@@ -87,6 +88,13 @@ fn random_extensions(seed: u64, star_of: &mut [Option<StarConfig>]) {
         let [merge, burst] = all.map(|of_three| rng.u32(0..3) < of_three);
         *star = StarConfig { merge, burst, ..*star };
     }
+}
+
+/// Who wants addresses of what is posted to travel: nobody in two seeds of three, else all or some.
+fn random_trust(seed: u64, star_of: &mut [Option<StarConfig>]) {
+    let mut rng = fastrand::Rng::with_seed(seed_of(seed, "star trust", 0));
+    let of_three = *pick(&mut rng, &[0, 0, 0, 0, 2, 3]);
+    star_of.iter_mut().flatten().for_each(|star| star.carried = rng.u32(0..3) < of_three);
 }
 
 /// Who lets only that leave which a rule allows: nobody in most seeds, else most; some with hardly any room.

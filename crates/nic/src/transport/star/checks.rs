@@ -105,8 +105,8 @@ pub(super) fn refuse_region(counters: &mut Counters) -> Verdict {
     Verdict::Access
 }
 
-/// The own bytes that a packet names by address, where its ticket says that it may: as the queues' entries are
-/// checked, but that nothing says whether they are posted.
+/// The own bytes that a packet names by address, where its ticket says that it may. They are checked as an
+/// entry of a queue is, but that nothing says whether they are posted.
 pub(super) fn carried(
     memory: &Memory,
     grant: Grant,

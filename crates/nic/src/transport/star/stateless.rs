@@ -524,14 +524,12 @@ impl Stateless {
                     true => memory.check_local(pd, key, va, len, false),
                     false => allowed(memory, pd, number, (va, key), len, RemoteRight::Read),
                 };
-                match span {
-                    Ok(span) => {
-                        counters.star_carried += u64::from(is_carried);
-                        out.payload.push(span);
-                        Ok(Operation::GetDataAnswer)
-                    }
-                    Err(_) => Err(refuse_region(counters)),
-                }
+                let span = span.map_err(|_| refuse_region(counters));
+                span.map(|span| {
+                    counters.star_carried += u64::from(is_carried);
+                    out.payload.push(span);
+                    Operation::GetDataAnswer
+                })
             }
             Brings::Posted { place, len } => match host(number) {
                 Some(host) => posted(&host, memory, place, len, counters, out),
