@@ -224,7 +224,8 @@ impl std::error::Error for SettingsError {}
 const OPTIONS: &str = "no such option; there are address, loss, duplicate, reorder, corrupt, mark, delay, \
                        direction, seed, pcap, counters, boards, perfetto, trace, via, via_token, path, \
                        max_unacked, gids, transport, star_threshold, star_hold, star_trust, star_merge, \
-                       star_burst, star_registry, congestion, prefetch, wqe-checks, wait-on-error and directory";
+                       star_burst, star_registry, congestion, prefetch, wqe-checks, wait-on-error and \
+                       directory";
 const ADDRESS: &str = "an IPv4 or IPv6 address is needed, such as address=127.0.0.1";
 const PROBABILITY: &str = "a probability from 0 to 1 or a percentage is needed, such as 0.01 or 1%";
 const DELAY: &str = "a time is needed, such as delay=50us (units ns, us, ms, s; at most 60s)";

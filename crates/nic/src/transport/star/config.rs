@@ -38,8 +38,8 @@ pub struct StarConfig {
     pub merge: bool,
     /// One GD asks for the data of up to 16 packets, where the peer knows it too.
     pub burst: bool,
-    /// Addresses and local keys of what the stateless side posts travel, as in the paper, where the peer wants
-    /// it too. For laboratories: what is done with is protected by deadline and history only.
+    /// Addresses and local keys of what the stateless side posts travel, as in the paper, where the peer
+    /// wants it too. For laboratories: what is done with is protected by deadline and history only.
     pub carried: bool,
 }
 
