@@ -2,7 +2,7 @@
 //! server's NIC.
 
 use super::{Metric, Span, mean, of_times, sorted};
-use adverb_nic::StarSide;
+use adverb_nic::{Counters, StarSide};
 use adverb_sim::Sim;
 use adverb_sim::hardware::Unit;
 use adverb_sim::workload::comings::Changed;
@@ -32,10 +32,8 @@ pub fn value(sim: &Sim, work: &Persistent, metric: Metric, span: Span) -> f64 {
         }
         Metric::Again => 1000.0 * each(sim.retransmissions() as f64),
         Metric::StatelessBytes => host.nic.stateless_bytes() as f64,
-        Metric::Allowed => {
-            let counts = (0..sim.hosts().len() as u32).map(|h| sim.nic_counters(h).star_egress_allowed);
-            each(counts.sum::<u64>() as f64)
-        }
+        Metric::Allowed => each(of_all(sim, |nic| nic.star_egress_allowed)),
+        Metric::ByAddress => each(of_all(sim, |nic| nic.star_carried)),
         Metric::ToStateless => changed(work, StarSide::Stateless),
         Metric::ToStateful => changed(work, StarSide::Stateful),
         Metric::ToPlain => changed(work, StarSide::Plain),
@@ -44,6 +42,11 @@ pub fn value(sim: &Sim, work: &Persistent, metric: Metric, span: Span) -> f64 {
         Metric::PauseMax => of_times(&pauses(work), 1.0),
         _ => f64::NAN,
     }
+}
+
+/// A counter's sum over all hosts.
+fn of_all(sim: &Sim, count: fn(&Counters) -> u64) -> f64 {
+    (0..sim.hosts().len() as u32).map(|h| count(sim.nic_counters(h))).sum::<u64>() as f64
 }
 
 fn within(work: &Persistent, span: Span) -> impl Iterator<Item = &Call> {

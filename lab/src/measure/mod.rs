@@ -113,6 +113,8 @@ pub enum Metric {
     Fairness,
     /// Packets that StaR's registry has let leave for stateless sides, for each call.
     Allowed,
+    /// Packets that named by address what a stateless side has posted, for each call.
+    ByAddress,
     /// Connections that have become StaR's with nothing kept at the server, while they lasted.
     ToStateless,
     /// Those of which the server has taken both sides' state on.
@@ -178,6 +180,7 @@ impl Metric {
             Metric::Utilisation => ("utilisation", "utilisation"),
             Metric::Fairness => ("Jain's index", "fairness"),
             Metric::Allowed => ("allowed a call", "allowed"),
+            Metric::ByAddress => ("by address a call", "by_address"),
             Metric::ToStateless => ("to stateless", "to_stateless"),
             Metric::ToStateful => ("to stateful", "to_stateful"),
             Metric::ToPlain => ("to plain RC", "to_plain"),
@@ -214,6 +217,7 @@ impl Metric {
                 | Metric::Utilisation
                 | Metric::Fairness
                 | Metric::Allowed
+                | Metric::ByAddress
                 | Metric::ToStateless
                 | Metric::ToStateful
                 | Metric::ToPlain

@@ -248,6 +248,7 @@ pub(super) fn connections(
         others: table.others.as_ref().map(|others| self::others(others, hosts)).transpose()?,
         steps: steps(table)?,
         registry: config.star_of.iter().flatten().any(|star| star.registry.is_some()),
+        by_address: config.star_of.iter().flatten().all(|star| star.carried),
         measured_ps: time("workload.measured", table.measured.as_deref())?,
     };
     check_comings(&asked)?;

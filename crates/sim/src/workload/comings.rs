@@ -169,7 +169,7 @@ impl Persistent {
     }
 
     /// Both sides put rules at the other for what it may name: what is posted, and their one region (StaR,
-    /// III-D).
+    /// III-D). Where addresses travel the region's is the only one.
     pub(super) fn grant(&self, hosts: &mut Hosts, n: u32) -> Result<(), Error> {
         let connection = &self.list[n as usize];
         for (own, peer) in [(connection.client, connection.server), (connection.server, connection.client)] {
@@ -178,7 +178,8 @@ impl Persistent {
             let region = granting.region.ok_or(Error::NoSuchObject)?;
             let (va, len) = (hosts.region.addr(), hosts.region.len() as u64);
             let rights = Grant::READ | Grant::WRITE;
-            for what in [RuleFor::Posted, RuleFor::Region { key: region.rkey, va, len, rights }] {
+            let posted = (!self.asked.by_address).then_some(RuleFor::Posted);
+            for what in posted.into_iter().chain([RuleFor::Region { key: region.rkey, va, len, rights }]) {
                 hosts.list[peer.0 as usize].nic.put_rule(&Rule { server, number, what })?;
             }
         }

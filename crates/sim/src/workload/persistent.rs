@@ -75,6 +75,8 @@ pub struct Asked {
     pub steps: Vec<Step>,
     /// NICs have StaR's registry: each side is granted what it may name at the other.
     pub registry: bool,
+    /// And what is posted is named by address: that needs the rules of regions only.
+    pub by_address: bool,
     /// What is done on them.
     pub pattern: Pattern,
     /// READs and WRITEs are the server's.

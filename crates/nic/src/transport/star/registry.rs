@@ -8,7 +8,8 @@
 //!
 //! A rule is found by an exact match of server, queue pair and key; then the address must lie within its
 //! bounds and the right be among its rights. Work that was posted names no key: for that there is one rule a
-//! connection. EA and CQEP need none.
+//! connection. With `carried` it has an address and a key: then the rule of a region that has both will do
+//! instead, whose rights, being a peer's, say nothing of it. EA and CQEP need none.
 
 use crate::error::Error;
 use crate::explain::Cause;
@@ -58,6 +59,8 @@ pub struct Rule {
 pub(crate) enum Access {
     Posted,
     Region { key: Key, va: u64, len: u64, right: u8 },
+    /// Posted, by address and local key.
+    Carried { key: Key, va: u64, len: u64 },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -119,11 +122,20 @@ impl Registry {
         match access {
             Access::Posted => self.rules.contains_key(&(server.0, number, None)),
             Access::Region { key, va, len, right } => {
-                let Some(bounds) = self.rules.get(&(server.0, number, Some(key.0))) else { return false };
-                let from = va.wrapping_sub(bounds.va);
-                bounds.rights & right != 0 && len <= bounds.len && from <= bounds.len - len
+                self.around(server, number, key, (va, len)).is_some_and(|rights| rights & right != 0)
+            }
+            Access::Carried { key, va, len } => {
+                self.around(server, number, key, (va, len)).is_some()
+                    || self.allows(server, number, Access::Posted)
             }
         }
+    }
+
+    /// Rights of the rule with this key, if these bytes lie within its bounds.
+    fn around(&self, server: Gid, number: QpNumber, key: Key, (va, len): (u64, u64)) -> Option<u8> {
+        let bounds = self.rules.get(&(server.0, number, Some(key.0)))?;
+        let from = va.wrapping_sub(bounds.va);
+        (len <= bounds.len && from <= bounds.len - len).then_some(bounds.rights)
     }
 }
 
@@ -169,6 +181,24 @@ mod tests {
         registry.put(&rule(1, 5, 0x800, u64::MAX - 7, 8, Grant::READ)).unwrap();
         assert!(allows(&registry, (1, 5), 0x800, u64::MAX, 1, Grant::READ));
         assert!(!allows(&registry, (1, 5), 0x800, u64::MAX, 2, Grant::READ));
+    }
+
+    #[test]
+    fn what_is_carried_has_a_regions_rule_or_the_connections() {
+        let mut registry = Registry::new(8);
+        registry.put(&rule(1, 5, 0x700, 4096, 100, 0)).unwrap();
+        let carried = |registry: &Registry, key: u32, va: u64, len: u64| {
+            let (server, access) = (Gid::from(Ipv4Addr::new(10, 0, 0, 1)), Key(key));
+            registry.allows(server, QpNumber::new(5), Access::Carried { key: access, va, len })
+        };
+        assert!(carried(&registry, 0x700, 4096, 100), "rights are a peer's");
+        assert!(!allows(&registry, (1, 5), 0x700, 4096, 100, Grant::WRITE));
+        for (key, va, len) in [(0x700, 4095, 2), (0x700, 4190, 7), (0x701, 4096, 1)] {
+            assert!(!carried(&registry, key, va, len), "{key:x} {va} {len}");
+        }
+        let (server, number) = (Gid::from(Ipv4Addr::new(10, 0, 0, 1)), QpNumber::new(5));
+        registry.put(&Rule { server, number, what: RuleFor::Posted }).unwrap();
+        assert!(carried(&registry, 0x701, 4096, 1));
     }
 
     #[test]

@@ -51,6 +51,7 @@ impl Rules {
                 let within = region.va <= part.va && ends(&part) <= ends(&region);
                 region.key == part.key && within && region.rights & part.rights != 0
             }),
+            Named::Carried(part) => self.posted || self.allow(&Named::Region(Region { rights: ALL, ..part })),
         }
     }
 }
@@ -60,6 +61,8 @@ impl Rules {
 enum Named {
     Posted,
     Region(Region),
+    /// Posted, by address.
+    Carried(Region),
 }
 
 impl Named {
@@ -76,12 +79,14 @@ impl Named {
             (Operation::GetData, _) => (eth.asked(), Grant::READ),
             _ => return None,
         };
-        // Nothing of a region is moved where nothing is, or what is posted.
-        if eth.has(StarEth::POSTED) || names_carried(opcode.operation(), eth) || len == 0 {
+        // Nothing of a region is moved where nothing is.
+        if eth.has(StarEth::POSTED) || len == 0 {
             return Some(Named::Posted);
         }
         let (key, va) = (packet.reth.rkey, packet.reth.va);
-        Some(Named::Region(Region { key, va, len: len.into(), rights: right }))
+        let region = Region { key, va, len: len.into(), rights: right };
+        let carried = names_carried(opcode.operation(), eth);
+        Some(if carried { Named::Carried(region) } else { Named::Region(region) })
     }
 }
 
@@ -339,7 +344,7 @@ impl Sim {
         // Addresses differ from process to process.
         let what = match named {
             Named::Posted => "what is posted".to_owned(),
-            Named::Region(region) => format!("{} bytes of key {:#x}", region.len, region.key.0),
+            Named::Region(region) | Named::Carried(region) => format!("{} bytes of key {:#x}", region.len, region.key.0),
         };
         let failure = format!(
             "host {h}: a packet leaves for {what} of queue pair {number:?} of host {at}, \

@@ -6,6 +6,7 @@ use crate::qp::Qp;
 use crate::queue::wqe::WqeOp;
 use crate::state::NicState;
 use crate::transport::star::registry::Access;
+use adverb_wire::Key;
 use adverb_wire::star::Grant;
 
 /// Whether the registry lets a packet leave, if there is one: it, or the message that begins with it, has so
@@ -17,8 +18,10 @@ pub(super) fn may_leave(qp: &Qp, nic: &mut NicState, sent: &Sent, op: WqeOp, len
         (false, true) => Grant::READ,
         (false, false) => Grant::WRITE,
     };
-    let access = match sent.names {
-        Names::Region if len > 0 => Access::Region { key: sent.key, va: sent.va, len, right },
+    let Sent { key, va, names, .. } = *sent;
+    let access = match names {
+        Names::Region if len > 0 => Access::Region { key, va, len, right },
+        Names::Address if len > 0 => Access::Carried { key, va, len },
         _ => Access::Posted,
     };
     let allowed = registry.allows(qp.dst, qp.peer, access);
@@ -26,10 +29,19 @@ pub(super) fn may_leave(qp: &Qp, nic: &mut NicState, sent: &Sent, op: WqeOp, len
     allowed
 }
 
-/// Whether a packet for what the other side has posted may leave.
-pub(super) fn posted_may_leave(qp: &Qp, nic: &mut NicState) -> bool {
+/// Whether a packet for what the other side has posted may leave, and so many bytes of its message.
+pub(super) fn posted_may_leave(
+    qp: &Qp,
+    nic: &mut NicState,
+    (va, key, names): (u64, Key, Names),
+    len: u32,
+) -> bool {
     let Some(registry) = nic.registry.as_deref() else { return true };
-    let allowed = registry.allows(qp.dst, qp.peer, Access::Posted);
+    let access = match names {
+        Names::Address => Access::Carried { key, va, len: len.into() },
+        _ => Access::Posted,
+    };
+    let allowed = registry.allows(qp.dst, qp.peer, access);
     nic.count_egress(allowed);
     allowed
 }

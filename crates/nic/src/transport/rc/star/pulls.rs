@@ -488,7 +488,8 @@ fn send(qp: &mut Qp, star: &mut Star, nic: &mut NicState, now: Instant, out: &mu
         qp.responder.held_back = true;
         return false;
     }
-    if !egress::posted_may_leave(qp, nic) {
+    let target = of_posted(wqe.index, at, offset);
+    if !egress::posted_may_leave(qp, nic, target, wqe.len - offset) {
         stop_at(qp, star, nic, now, psn, Refusal::Unruled);
         return false;
     }
@@ -509,7 +510,7 @@ fn send(qp: &mut Qp, star: &mut Star, nic: &mut NicState, now: Instant, out: &mu
     let slot = pulls.slot(psn);
     if is_new {
         pulls.cover(psn, merges);
-        let (posted, key, names) = of_posted(wqe.index, at, offset);
+        let (posted, key, names) = target;
         let va = number.map_or(posted, |number| Merged::va(wqe.index, number));
         let new = Sent { va, key, names, len: len as u16, is_read: !reads, is_merged: merges, ..NEVER_SENT };
         pulls.sent[slot] = Sent { is_renewed: true, copy: u8::MAX, ..new };
