@@ -58,9 +58,18 @@ pub struct Rule {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Access {
     Posted,
-    Region { key: Key, va: u64, len: u64, right: u8 },
+    Region {
+        key: Key,
+        va: u64,
+        len: u64,
+        right: u8,
+    },
     /// Posted, by address and local key.
-    Carried { key: Key, va: u64, len: u64 },
+    Carried {
+        key: Key,
+        va: u64,
+        len: u64,
+    },
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -344,7 +344,9 @@ impl Sim {
         // Addresses differ from process to process.
         let what = match named {
             Named::Posted => "what is posted".to_owned(),
-            Named::Region(region) | Named::Carried(region) => format!("{} bytes of key {:#x}", region.len, region.key.0),
+            Named::Region(region) | Named::Carried(region) => {
+                format!("{} bytes of key {:#x}", region.len, region.key.0)
+            }
         };
         let failure = format!(
             "host {h}: a packet leaves for {what} of queue pair {number:?} of host {at}, \
