@@ -388,7 +388,7 @@ static void datagrams(void)
 	rdma_ack_cm_event(event);
 	CHECK(rdma_reject(server, "no", 3) == 0);
 	event = EXPECT(UNREACHABLE);
-	EQUALS(event->status, 1);
+	EQUALS(event->status, 2);
 	rdma_ack_cm_event(event);
 	drop(server);
 	drop(client);

@@ -43,13 +43,13 @@ impl Cm {
         match message {
             Message::Req(req) => self.on_req(now, from, transaction, &req),
             Message::Mra(mra) => self.on_mra(now, from, &mra),
-            Message::Rej(rej) => self.on_rej(from, &rej),
+            Message::Rej(rej) => self.on_rej(now, from, &rej),
             Message::Rep(rep) => self.on_rep(from, transaction, &rep),
             Message::Rtu(rtu) => self.on_rtu(from, &rtu),
             Message::Dreq(dreq) => self.on_dreq(now, from, transaction, &dreq),
             Message::Drep(drep) => self.on_drep(now, from, &drep),
             Message::SidrReq(req) => self.on_sidr_req(now, from, transaction, &req),
-            Message::SidrRep(rep) => self.on_sidr_rep(from, &rep),
+            Message::SidrRep(rep) => self.on_sidr_rep(now, from, &rep),
         }
     }
 
@@ -274,7 +274,7 @@ impl Cm {
         }
     }
 
-    fn on_rej(&mut self, from: Gid, rej: &Rej) {
+    fn on_rej(&mut self, now: Instant, from: Gid, rej: &Rej) {
         let found = if rej.remote_id == 0 {
             // From a requester that never heard of this side's id.
             let found = self.table.of_peer((from.0, rej.local_id, false)).map(|connection| connection.id);
@@ -289,6 +289,9 @@ impl Cm {
             self.named(from, rej.remote_id, rej.local_id)
         };
         let Some(id) = found else { return };
+        if rej.local_id == 0 && rej.reason == Reason::INVALID_SERVICE.0 && self.asks_again(now, id) {
+            return;
+        }
         let Some(connection) = self.table.get(id) else { return };
         match connection.state {
             State::ReqSent | State::ReqReceived | State::RepSent | State::RepReceived => {

@@ -10,9 +10,11 @@
 //! calls      what programs ask for
 //! arrivals   what peers say; resolution has that of datagram services
 //! between    requests that come just before their listener does
+//! again      the same, seen from who asks
 //! timers     repeats, and what becomes of who is not answered
 //! ```
 
+mod again;
 mod arrivals;
 #[cfg(test)]
 mod attacks;
@@ -85,7 +87,9 @@ counters! { CmCounters;
     cm_sent,
     /// Of these, repeats because no answer came.
     cm_repeats,
-    /// Of these, answers to what a peer had repeated.
+    /// Requests sent once more because nobody listened yet where this process has a connection.
+    cm_asked_again,
+    /// Of the messages sent, answers to what a peer had repeated.
     cm_answered_again,
     /// Messages that had come before.
     cm_duplicates,

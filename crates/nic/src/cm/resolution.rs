@@ -9,8 +9,10 @@ use adverb_wire::{Gid, Instant, QpNumber};
 
 /// Status of a queue pair that is there.
 const VALID: u8 = 0;
-/// Status of a service that is not there or refuses: Linux says this for both.
-const UNSUPPORTED: u8 = 1;
+/// Status of a service that is not there.
+pub(super) const UNSUPPORTED: u8 = 1;
+/// Status of a service that refuses (IBTA 12.11.2).
+const REJECTED: u8 = 2;
 /// The full partition.
 const PKEY: u16 = 0xffff;
 
@@ -25,6 +27,7 @@ impl Cm {
         connection.state = State::SidrSent;
         connection.transaction = u64::from(agent) << 32 | u64::from(id.0);
         connection.interval = response;
+        connection.asked = Some(resolve.service.port);
         let service_id = resolve.service.id();
         let req = SidrReq { request_id: id.0, pkey: PKEY, service_id, private };
         self.send_repeated(now, id, Message::SidrReq(req));
@@ -47,7 +50,7 @@ impl Cm {
     pub fn refuse(&mut self, now: Instant, id: ConnectionId, private: &[u8]) -> Result<(), CmError> {
         let too_long = CmError::Invalid("private data: longer than the message has room for");
         let private = Private::of(private).ok_or(too_long)?;
-        self.answer_with(now, id, (UNSUPPORTED, QpNumber::default(), 0), private)
+        self.answer_with(now, id, (REJECTED, QpNumber::default(), 0), private)
     }
 
     fn answer_with(
@@ -78,11 +81,9 @@ impl Cm {
             }
             return;
         }
-        let refused = SidrRep {
-            request_id: req.request_id,
-            status: UNSUPPORTED,
-            service_id: req.service_id,
-            ..SidrRep::default()
+        let refused = |status| {
+            let (request_id, service_id) = (req.request_id, req.service_id);
+            Message::SidrRep(SidrRep { request_id, status, service_id, ..SidrRep::default() })
         };
         let asked = Service::of(req.service_id).zip(IpHeader::parse(&req.private.0));
         let found = asked.and_then(|(service, header)| {
@@ -96,16 +97,16 @@ impl Cm {
                 return;
             }
             self.counters.cm_refused_service += 1;
-            return self.send(from, transaction, Message::SidrRep(refused));
+            return self.send(from, transaction, refused(UNSUPPORTED));
         };
         let Some(taker) = self.listeners.get_mut(listener) else { return };
         if taker.waiting >= taker.listen.backlog {
             self.counters.cm_refused_backlog += 1;
-            return self.send(from, transaction, Message::SidrRep(refused));
+            return self.send(from, transaction, refused(REJECTED));
         }
         let Some(connection) = self.table.insert(from, taker.listen.cookie) else {
             self.counters.cm_refused_full += 1;
-            return self.send(from, transaction, Message::SidrRep(refused));
+            return self.send(from, transaction, refused(REJECTED));
         };
         taker.waiting += 1;
         let id = connection.id;
@@ -128,13 +129,17 @@ impl Cm {
         self.tell(id, What::DatagramRequest(listener, request));
     }
 
-    pub(super) fn on_sidr_rep(&mut self, from: Gid, rep: &SidrRep) {
+    pub(super) fn on_sidr_rep(&mut self, now: Instant, from: Gid, rep: &SidrRep) {
         let Some(id) = self.named(from, rep.request_id, 0) else { return };
         let Some(connection) = self.table.get(id) else { return };
         if connection.state != State::SidrSent {
             self.counters.cm_duplicates += 1;
             return;
         }
+        if rep.status == UNSUPPORTED && self.asks_again(now, id) {
+            return;
+        }
+        let Some(connection) = self.table.get(id) else { return };
         connection.state = State::Idle;
         connection.message = None;
         self.table.set_deadline(id, Instant::NEVER);

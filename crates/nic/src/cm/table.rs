@@ -79,6 +79,10 @@ pub(super) struct Connection {
     pub waits: Option<ListenerId>,
     /// Repeats that are left.
     pub tries: u8,
+    /// The peer's port, of who asked.
+    pub asked: Option<u16>,
+    /// Until when nobody's listening there is not believed, once it was said.
+    pub patience: Option<Instant>,
     /// Time between repeats.
     pub interval: Duration,
     deadline: Instant,
@@ -148,6 +152,8 @@ impl Table {
             peer_qpn: QpNumber::default(),
             waits: None,
             tries: 0,
+            asked: None,
+            patience: None,
             interval: Duration::ZERO,
             deadline: Instant::NEVER,
             message: None,

@@ -7,8 +7,8 @@ use adverb_wire::{Psn, QpNumber};
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
-const SERVICE: Service = Service { space: PortSpace::Tcp, port: 7174 };
-const DATAGRAMS: Service = Service { space: PortSpace::Udp, port: 7174 };
+pub(super) const SERVICE: Service = Service { space: PortSpace::Tcp, port: 7174 };
+pub(super) const DATAGRAMS: Service = Service { space: PortSpace::Udp, port: 7174 };
 
 pub(super) fn gid(last: u8) -> Gid {
     Gid::from(Ipv4Addr::new(10, 0, 0, last))
@@ -39,7 +39,7 @@ pub(super) fn offer(qpn: u32) -> Offer {
     }
 }
 
-fn manager(slot: u8, last: u8, seed: u64) -> Cm {
+pub(super) fn manager(slot: u8, last: u8, seed: u64) -> Cm {
     let config = CmConfig { slot, ca_guid: u64::from(last), ..CmConfig::default() };
     Cm::new(config, vec![gid(last)], seed)
 }
@@ -396,7 +396,7 @@ fn datagram_services_are_resolved_and_answers_repeated() {
             }
         }
         let expected = match seed % 3 {
-            0 => What::Unresolved(1, Default::default()),
+            0 => What::Unresolved(2, Default::default()),
             _ => What::Resolved(QpNumber::new(9), 0x0123_4567, adverb_wire::cm::Private([6; 136])),
         };
         assert_eq!(world.told[0].len(), 1);
@@ -445,7 +445,7 @@ fn a_flood_of_requests_is_bounded_by_the_backlog() {
 }
 
 /// A connection that is up.
-fn connected() -> World {
+pub(super) fn connected() -> World {
     let mut world = World::new(1, 0, 0);
     listen(&mut world.cms[1], SERVICE, 0);
     connect(&mut world.cms[0], Instant::ZERO, 0x10_0001, &[42]);
