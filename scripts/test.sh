@@ -131,7 +131,9 @@ step_starved() {
     return "$status"
 }
 
-step_interop() { tests/interop/run.py; }
+step_interop() {
+    if [ "$long" = no ]; then tests/interop/run.py; else tests/interop/run.py --long; fi
+}
 
 step_rebuild() { scripts/older.sh || echo "the cases with an older adverb will be skipped"; }
 step_older() { tests/clients/run.py -k older/; }

@@ -1,5 +1,5 @@
-"""Makes what the lab's guest boots: Debian's kernel, and an initial file system with rdma_rxe, the pingpongs, perftest
-and the lab's own programs. Nothing is installed for the guest: its kernel package is only unpacked.
+"""Makes what the lab's guest boots: Debian's kernel, and an initial file system with rdma_rxe, rdma_cm, the pingpongs,
+perftest, rdma_cm's programs and the lab's own. Nothing is installed for the guest: its kernel package is only unpacked.
 
 The result stays in the temporary directory, under a name that says what went into it, and is made anew when any of
 that changes.
@@ -27,11 +27,14 @@ KERNEL_PACKAGE = "linux-image-amd64"
 FETCH_S = 240
 # What the guest needs of the kernel; what these depend on comes along. crc32_generic is asked for by name only when
 # rxe starts, by a kernel that would call modprobe.
-MODULES = ("virtio_pci", "virtio_net", "virtio_rng", "crc32_generic", "rdma_rxe", "ib_uverbs")
+MODULES = ("virtio_pci", "virtio_net", "virtio_rng", "crc32_generic", "rdma_rxe", "ib_uverbs", "rdma_ucm")
 # Programs of the guest, by the Debian package that has them.
 PROGRAMS = {
     "ibverbs-utils": ("ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong", "ibv_srq_pingpong"),
     "perftest": tuple(f"ib_{operation}_{kind}" for operation in ("send", "write", "read", "atomic") for kind in ("bw", "lat")),
+    "rdmacm-utils": ("rping", "ucmatose", "udaddy", "mckey", "cmtime", "rdma_client", "rdma_server", "rdma_xclient",
+                     "rdma_xserver", "rstream", "riostream", "rcopy"),
+    "qperf": ("qperf",),
     "iproute2": ("rdma",),
 }
 # Programs of tests/clients that the guest has too.
@@ -54,6 +57,8 @@ class Image:
         self.initial = os.path.join(folder, "initial.cpio")
         # The verbs exerciser, for the host's side of a case: the same binary as the guest's.
         self.exercise = os.path.join(folder, "exercise")
+        # The same of the program that connects by rdma_cm.
+        self.connect = os.path.join(folder, "connect")
         # Which of QEMU's accelerators booted it.
         self.accelerator = os.path.join(folder, "accelerator")
 
@@ -148,6 +153,7 @@ def make(folder, place, host_files):
         write(os.path.join(work, "kernel"), bootable(f.read()))
     compile_program(work, "agent", ["-static"])
     compile_program(work, "exercise", [f"-I{CLIENTS}", "-libverbs"])
+    compile_program(work, "connect", ["-lrdmacm", "-libverbs"])
     for name in FROM_CLIENTS:
         compile_program(work, name, ["-libverbs"], CLIENTS)
     tree = Tree()
@@ -238,7 +244,7 @@ def add_modules(tree, folder):
 
 def add_programs(tree, work, host_files):
     """Puts the programs, the libraries they load, and busybox under its applets' names into the tree."""
-    own = [os.path.join(work, name) for name in ("agent", "exercise", *FROM_CLIENTS)]
+    own = [os.path.join(work, name) for name in ("agent", "exercise", "connect", *FROM_CLIENTS)]
     provider = [os.path.join(PROVIDERS, n) for n in sorted(os.listdir(PROVIDERS)) if n.startswith("librxe-")]
     if not provider:
         raise Skip("the guest's image cannot be made: ibverbs-providers has no rxe provider")

@@ -249,16 +249,24 @@ class Lab:
 
     def lose_every(self, k):
         """Loses about every k-th RoCE packet that the host receives, and about every k-th that it sends, counted
-        apart, the k-th first. What the sender hands down as one large datagram is cut before it comes here, so that
-        single packets are lost: the bridge cuts because the tap cannot, and to be sure it is told to."""
+        apart, the k-th first."""
+        places = range(LOSS_PERIOD) if k == 1 else losses(k)
+        self.lose(received=places, sent=places)
+
+    def lose(self, received=(), sent=()):
+        """Loses RoCE packets by their places among those that the host receives, and sends. What the sender hands down
+        as one large datagram is cut before it comes here, so that single packets are lost: the bridge cuts because
+        the tap cannot, and to be sure it is told to."""
         self.words("ethtool", "-K", BRIDGE, "tx-udp-segmentation", "off")
-        which = ""
-        if k > 1:
-            which = f"numgen inc mod {LOSS_PERIOD} {{ {', '.join(map(str, losses(k)))} }} "
-        rules = "".join(
-            f" chain {hook} {{ type filter hook {hook} priority 0; policy accept; udp dport 4791 {which}counter drop; }};"
-            for hook in ("input", "output")
-        )
+        rules = ""
+        for hook, places in (("input", list(received)), ("output", list(sent))):
+            which = ""
+            if len(places) < LOSS_PERIOD:
+                # A set must not be empty: nothing comes to the place behind the last.
+                places = ", ".join(map(str, places or [LOSS_PERIOD]))
+                which = f"numgen inc mod {LOSS_PERIOD} {{ {places} }} "
+            rules += (f" chain {hook} {{ type filter hook {hook} priority 0; policy accept; "
+                      f"udp dport 4791 {which}counter drop; }};")
         self.words("nft", f"table bridge {DROP_TABLE} {{{rules} }}")
 
     def lost(self):

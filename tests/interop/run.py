@@ -5,6 +5,7 @@ through the process of a switch, to which the guest has a cable of its own.
 
     tests/interop/run.py                 everything
     tests/interop/run.py -k loss         cases whose name contains the text (or matches it as a glob); repeatable
+    tests/interop/run.py --long          those too that take long and show little more
     tests/interop/run.py --list          names only
 
 Each case prints one line. The last line is `N passed, N failed, N skipped`; the exit status is 1 on any failure.
@@ -21,6 +22,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(
 
 import harness
 import suite_cable
+import suite_cm
 import suite_offer
 import suite_operations
 import suite_redn
@@ -28,7 +30,7 @@ import suite_stock
 import suite_words
 from sides import LAB, SECOND
 
-SUITES = (suite_operations, suite_stock, suite_offer, suite_redn, suite_cable, suite_words)
+SUITES = (suite_operations, suite_stock, suite_offer, suite_redn, suite_cm, suite_cable, suite_words)
 
 
 def all_cases():
@@ -43,10 +45,13 @@ def stop(signum, _frame):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-k", dest="patterns", action="append", default=[], metavar="PATTERN")
+    parser.add_argument("--long", action="store_true", help="the cases of make test-long too")
     parser.add_argument("--list", action="store_true", help="print the names, run nothing")
     options = parser.parse_args()
 
     cases = harness.chosen(all_cases(), options.patterns)
+    if not options.long and not options.patterns:
+        cases = [case for case in cases if not case.long]
     if options.list:
         for case in cases:
             print(case.name)

@@ -31,9 +31,9 @@ class Ends:
         self.client = client
 
 
-def adverb(room, label, argv, options=()):
+def adverb(room, label, argv, options=(), env=None):
     counters = room.path(label + ".counters")
-    return room.adverb(f"{label}-adverb", argv, address=LAB.host, netns=LAB.netns,
+    return room.adverb(f"{label}-adverb", argv, address=LAB.host, netns=LAB.netns, env=env,
                        options=("--trace", "--counters", counters, *options))
 
 
@@ -44,7 +44,18 @@ def rxe(room, label, argv, guest=LAB):
 def wait_listening_in_guest(room, server, port):
     """Waits until something in the guest listens on the port. It does not connect: programs accept once only."""
     row = f":{port:04X} [0-9A-F]*:0000 0A"
-    command = (f"i=0; until cat /proc/net/tcp /proc/net/tcp6 | grep -q '{row}'; "
+    await_row_in_guest(room, server, port, f"cat /proc/net/tcp /proc/net/tcp6 | grep -q '{row}'")
+
+
+def wait_cm_listening_in_guest(room, server, port, space="TCP"):
+    """The same for a port of rdma_cm, in one of its spaces."""
+    row = f"state LISTEN ps {space} .* src-addr [^ ]*:{port} "
+    await_row_in_guest(room, server, port, f"rdma resource show cm_id | grep -q '{row}'")
+
+
+def await_row_in_guest(room, server, port, shows):
+    """Waits until a command in the guest shows that a server listens, as long as the server runs."""
+    command = (f"i=0; until {shows}; "
                f"do i=$((i+1)); [ $i -gt {LISTEN_S * 50} ] && exit 1; usleep 20000; done")
     waiter = room.spawn(server.label + "-listens", LAB.guest_argv(command))
 
@@ -120,7 +131,7 @@ def opcodes(path, source):
 
 def watched(run, least=1, one_way=False, mtu=lab.MTU, lose=0, segmented=0, dissect=False, ip=4, look=None):
     """A case's function: runs `run` on a way of the MTU over a version of IP, loses about every `lose`-th packet in
-    each direction, captures. At least `least` frames must have passed each way (`one_way`: one of the ways); at least
+    each direction, or lets `lose` say which, captures. At least `least` frames must have passed each way (`one_way`: one of the ways); at least
     `segmented` of adverb's must have been cut out of a larger datagram by the kernel. `dissect` has tshark read all of
     them too, and `look` is given the file."""
 
@@ -132,7 +143,7 @@ def watched(run, least=1, one_way=False, mtu=lab.MTU, lose=0, segmented=0, disse
         room.wait_output(capture, "^capturing")
         if lose:
             room.cleanups.append(LAB.lose_none)
-            LAB.lose_every(lose)
+            lose() if callable(lose) else LAB.lose_every(lose)
         try:
             run(room)
             capture.kill(15)
