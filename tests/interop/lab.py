@@ -250,7 +250,7 @@ class Lab:
     def lose_every(self, k):
         """Loses about every k-th RoCE packet that the host receives, and about every k-th that it sends, counted
         apart, the k-th first."""
-        places = range(LOSS_PERIOD) if k == 1 else losses(k)
+        places = range(LOSS_PERIOD) if k == 1 else list(losses(k))
         self.lose(received=places, sent=places)
 
     def lose(self, received=(), sent=()):
@@ -259,18 +259,18 @@ class Lab:
         the tap cannot, and to be sure it is told to."""
         self.words("ethtool", "-K", BRIDGE, "tx-udp-segmentation", "off")
         rules = ""
-        for hook, places in (("input", list(received)), ("output", list(sent))):
+        for hook, places in (("input", received), ("output", sent)):
+            if not places:
+                continue
             which = ""
             if len(places) < LOSS_PERIOD:
-                # A set must not be empty: nothing comes to the place behind the last.
-                places = ", ".join(map(str, places or [LOSS_PERIOD]))
-                which = f"numgen inc mod {LOSS_PERIOD} {{ {places} }} "
+                which = f"numgen inc mod {LOSS_PERIOD} {{ {', '.join(map(str, places))} }} "
             rules += (f" chain {hook} {{ type filter hook {hook} priority 0; policy accept; "
                       f"udp dport 4791 {which}counter drop; }};")
         self.words("nft", f"table bridge {DROP_TABLE} {{{rules} }}")
 
     def lost(self):
-        """(received, sent) packets lost since `lose_every`."""
+        """Packets lost since then, those received before those sent."""
         text = self.words("nft", "list", "table", "bridge", DROP_TABLE)
         counts = [int(n) for n in re.findall(r"counter packets (\d+)", text)]
         return tuple(counts)

@@ -44,29 +44,28 @@ def rxe(room, label, argv, guest=LAB):
 def wait_listening_in_guest(room, server, port):
     """Waits until something in the guest listens on the port. It does not connect: programs accept once only."""
     row = f":{port:04X} [0-9A-F]*:0000 0A"
-    await_row_in_guest(room, server, port, f"cat /proc/net/tcp /proc/net/tcp6 | grep -q '{row}'")
+    await_in_guest(room, server, f"a listener on port {port}", f"cat /proc/net/tcp /proc/net/tcp6 | grep -q '{row}'")
 
 
 def wait_cm_listening_in_guest(room, server, port, space="TCP"):
     """The same for a port of rdma_cm, in one of its spaces."""
     row = f"state LISTEN ps {space} .* src-addr [^ ]*:{port} "
-    await_row_in_guest(room, server, port, f"rdma resource show cm_id | grep -q '{row}'")
+    await_in_guest(room, server, f"a listener on port {port}", f"rdma resource show cm_id | grep -q '{row}'")
 
 
-def await_row_in_guest(room, server, port, shows):
-    """Waits until a command in the guest shows that a server listens, as long as the server runs."""
-    command = (f"i=0; until {shows}; "
-               f"do i=$((i+1)); [ $i -gt {LISTEN_S * 50} ] && exit 1; usleep 20000; done")
+def await_in_guest(room, server, what, shows):
+    """Waits until a command in the guest shows what a server does there, as long as the server runs."""
+    command = (f"i=0; until {shows}; do i=$((i+1)); [ $i -gt {LISTEN_S * 50} ] && exit 1; usleep 20000; done")
     waiter = room.spawn(server.label + "-listens", LAB.guest_argv(command))
 
-    def listening():
+    def shown():
         if server.popen.poll() is not None:
-            raise Fail(f"{server.label} exited with {server.popen.returncode} before it listened on port {port}")
+            raise Fail(f"{server.label} exited with {server.popen.returncode} before there was {what}")
         return waiter.popen.poll() is not None
 
-    room.wait_until(f"listener on the guest's port {port}", listening)
+    room.wait_until(f"{what} in the guest", shown)
     if waiter.popen.returncode != 0:
-        raise Fail(f"{server.label} did not listen on port {port} within {LISTEN_S} s")
+        raise Fail(f"{server.label}: there was not {what} within {LISTEN_S} s")
     # What only waits says nothing of the case.
     room.procs.remove(waiter)
 
