@@ -57,7 +57,8 @@ SCENARIOS = {
     "server-leaves": Scenario(["--sends", "16", "--receives", "5", "--leave"], ["--sends", "5", "--receives", "16"]),
     "timewait": Scenario(["--timewait"], ["--leave", "--timewait"]),
     "most-data": Scenario(["--data", WORDS[: MOST["answer"]]], ["--data", WORDS[: MOST["request"]], "--leave"]),
-    "resources": Scenario(["--resources", "3,1"], ["--resources", "16,8", "--leave"]),
+    # Powers of two: rxe makes them of others.
+    "resources": Scenario(["--resources", "4,1"], ["--resources", "16,8", "--leave"]),
     "no-resources": Scenario(["--resources", "0,0"], ["--resources", "0,0", "--leave"]),
     "nobody": Scenario(None, ["--data", "a question"]),
     "rejected": Scenario(["--reject"], ["--data", "a question"]),
@@ -134,12 +135,11 @@ def same(name, scenario):
 def lost(message):
     """One message of a connection is lost, which its sender repeats 6.2 s later, or for which its answer's sender does.
     Both are told what they are without a loss."""
-    scenario = SCENARIOS["datagrams" if message.startswith("sidr") else "client-leaves"]
-    told_the_same = same(f"lost-{message}", scenario)
+    name, by_client, place = LOST[message]
+    told_the_same = same(name, SCENARIOS[name])
 
     def run(room, client_is_adverb):
         # The reference is not lost: it does not leave the guest.
-        by_client, place = LOST[message]
         places = {"sent" if by_client == client_is_adverb else "received": [place]}
         room.cleanups.append(LAB.lose_none)
         LAB.lose(**places)
@@ -156,9 +156,19 @@ def lost(message):
     return run
 
 
-def guest_count(which):
-    """What rxe's connection manager has counted, over all messages."""
-    return sum(map(int, LAB.in_guest(f"cat /sys/class/infiniband/rxe0/ports/1/{which}/*").split()))
+def guest_count(which, message="*"):
+    """What rxe's connection manager has counted, of one kind of message or of all."""
+    return sum(map(int, LAB.in_guest(f"cat /sys/class/infiniband/rxe0/ports/1/{which}/{message}").split()))
+
+
+def slow(room, client_is_adverb):
+    """The listener takes 7 s: it is asked again after 6.2 s, and asks for patience in turn."""
+    which = "cm_tx_msgs" if client_is_adverb else "cm_rx_msgs"
+    before = guest_count(which, "mra")
+    same("slow", SLOW)(room, client_is_adverb)
+    asked = guest_count(which, "mra") - before
+    if asked != 1:
+        raise Fail(f"rxe counts {asked} messages that ask for patience, not one")
 
 
 def unreachable(room, client_is_adverb):
@@ -261,8 +271,17 @@ def both_ways(name, run, timeout=LIMIT_S, long=False, **how):
 
 
 SHORT = ("client-leaves", "server-leaves", "nobody", "rejected", "client-exits", "datagrams", "datagrams-rejected")
-# Who sends a message, the client or the server, and its place among what that side sends: nothing but these.
-LOST = {"req": (True, 0), "rep": (False, 0), "sidr-req": (True, 0), "sidr-rep": (False, 0)}
+SLOW = Scenario(["--wait", "7", "--data", "late"], ["--leave"])
+# In which scenario a message is lost, whether the client sends it, and its place among all that this side sends.
+LOST = {
+    "req": ("client-leaves", True, 0),
+    "rep": ("client-leaves", False, 0),
+    "rtu": ("client-leaves", True, 1),
+    "dreq": ("timewait", True, 2),
+    "drep": ("timewait", False, 1),
+    "sidr-req": ("datagrams", True, 0),
+    "sidr-rep": ("datagrams", False, 0),
+}
 
 
 def cases():
@@ -273,6 +292,7 @@ def cases():
         both = both_ways(f"lost-{message}", lost(message), long=message != "rep", timeout=60)
         # Once a program has answered it, Linux gives it a repeated question as another one, which this one leaves be.
         yield from both if message != "sidr-rep" else list(both)[1:]
+    yield from both_ways("slow", slow, long=True, timeout=40)
     yield from both_ways("unreachable", unreachable, long=True, timeout=150, lose=1, least=0)
     yield from stock()
 
@@ -311,11 +331,15 @@ def stock():
     argv = ["cmtime", "-p", "{port}", "-c", "50"]
     run = program([*argv, "-b", "{host}"], [*argv, "-s", "{host}"], client_says=(r"^destroy\s+:",), serves_for_ever=True)
     yield from both_ways("cmtime", run)
+    run = program([*argv, "-b", "{host}"], [*argv, "-s", "{host}"], client_says=(r"^destroy\s+:",), serves_for_ever=True,
+                  repeated=True)
+    yield from both_ways("loss-cmtime", run, long=True, timeout=120, lose=5)
     for name, more in {"ib_write_bw": ["-s", "8192"], "ib_send_lat": ["-c", "UD", "-s", "1024"], "ib_read_lat": [],
                        "ib_atomic_bw": [], "ib_send_bw": ["-b", "-s", "8192"]}.items():
         argv = [name, "-R", "-F", "-p", "{port}", "-n", "50", *more]
         run = program(argv, [*argv, "{host}"], client_says=(r"^ \d+\s+\d+\s+[\d.]+\s+[\d.]+",))
-        yield from both_ways(f"{name}-R", run, long=name not in ("ib_write_bw", "ib_send_lat"), timeout=40)
+        yield from both_ways(f"{name}-R", run, long=name not in ("ib_write_bw", "ib_send_lat", "ib_read_lat"),
+                             timeout=40)
 
 
 def large_cases():

@@ -50,7 +50,7 @@ unsafe fn private(data: *const c_void, length: u8, most: usize) -> Result<Vec<u8
 }
 
 /// READs and atomics that the device has at once: those it answers, those it sends.
-fn device_limits() -> (u8, u8) {
+pub(super) fn device_limits() -> (u8, u8) {
     // SAFETY: integers; the context is open.
     let attr = unsafe {
         let mut attr: ibv_device_attr = core::mem::zeroed();

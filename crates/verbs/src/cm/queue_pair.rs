@@ -2,6 +2,7 @@
 
 use crate::abi::*;
 use crate::channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
+use crate::cm::connect::device_limits;
 use crate::cm::event::address_of;
 use crate::cm::id::{Id, State};
 use crate::cm::{common_pd, done};
@@ -48,7 +49,7 @@ fn attributes(id: &Id, state: &State, qp_state: u32) -> Option<(ibv_qp_attr, u32
             attr.path_mtu = peer.mtu.into();
             attr.dest_qp_num = peer.offer.qpn.get();
             attr.rq_psn = state.psn.get();
-            attr.max_dest_rd_atomic = state.responder_resources;
+            attr.max_dest_rd_atomic = state.responder_resources.min(device_limits().0);
             attr.min_rnr_timer = 0;
             IBV_QP_AV
                 | IBV_QP_PATH_MTU
@@ -64,7 +65,8 @@ fn attributes(id: &Id, state: &State, qp_state: u32) -> Option<(ibv_qp_attr, u32
             attr.timeout = peer.ack_timeout;
             attr.retry_cnt = peer.retry_count;
             attr.rnr_retry = peer.offer.rnr_retry;
-            attr.max_rd_atomic = state.initiator_depth;
+            // A peer may answer more at once than this device asks: rxe does 128.
+            attr.max_rd_atomic = state.initiator_depth.min(device_limits().1);
             IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC
         }
         _ => return None,
