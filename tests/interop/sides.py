@@ -130,9 +130,9 @@ def opcodes(path, source):
 
 def watched(run, least=1, one_way=False, mtu=lab.MTU, lose=0, segmented=0, dissect=False, ip=4, look=None):
     """A case's function: runs `run` on a way of the MTU over a version of IP, loses about every `lose`-th packet in
-    each direction, or lets `lose` say which, captures. At least `least` frames must have passed each way (`one_way`: one of the ways); at least
-    `segmented` of adverb's must have been cut out of a larger datagram by the kernel. `dissect` has tshark read all of
-    them too, and `look` is given the file."""
+    each direction, captures. At least `least` frames must have passed each way (`one_way`:
+    one of the ways); at least `segmented` of adverb's must have been cut out of a larger datagram by the kernel.
+    `dissect` has tshark read all of them too, and `look` is given the file."""
 
     def case(room):
         LAB.set_mtu(mtu)
@@ -142,7 +142,7 @@ def watched(run, least=1, one_way=False, mtu=lab.MTU, lose=0, segmented=0, disse
         room.wait_output(capture, "^capturing")
         if lose:
             room.cleanups.append(LAB.lose_none)
-            lose() if callable(lose) else LAB.lose_every(lose)
+            LAB.lose_every(lose)
         try:
             run(room)
             capture.kill(15)

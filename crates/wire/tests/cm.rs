@@ -1,5 +1,5 @@
-//! Each message of the connection manager as Linux 6.1's rdma_cm sends it over rxe, whole: read, and written back to
-//! the last bit.
+//! Each message of the connection manager as Linux 6.1's rdma_cm sends it over rxe, whole: read, and written
+//! back to the last bit.
 
 use adverb_wire::cm::{Attribute, IpHeader, MAD_LEN, Mad, Message, ServiceType, Stage};
 use adverb_wire::{Gid, QpNumber};

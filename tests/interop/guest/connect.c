@@ -155,10 +155,11 @@ static void print_queue_pair(struct rdma_cm_id *id)
 
 	memset(&attr, 0, sizeof attr);
 	expect(ibv_query_qp(id->qp, &attr, all, &init) == 0, "ibv_query_qp");
-	printf("queue pair: state %d mtu %d timeout %u retry %u rnr %u min rnr %u sends %u answers %u access %#x global %u hop %u "
-	       "class %u\n", attr.qp_state, attr.path_mtu, attr.timeout, attr.retry_cnt, attr.rnr_retry, attr.min_rnr_timer,
-	       attr.max_rd_atomic, attr.max_dest_rd_atomic, attr.qp_access_flags, attr.ah_attr.is_global,
-	       attr.ah_attr.grh.hop_limit, attr.ah_attr.grh.traffic_class);
+	printf("queue pair: state %d mtu %d timeout %u retry %u rnr %u min rnr %u sends %u answers %u access %#x ",
+	       attr.qp_state, attr.path_mtu, attr.timeout, attr.retry_cnt, attr.rnr_retry, attr.min_rnr_timer,
+	       attr.max_rd_atomic, attr.max_dest_rd_atomic, attr.qp_access_flags);
+	printf("global %u hop %u class %u\n", attr.ah_attr.is_global, attr.ah_attr.grh.hop_limit,
+	       attr.ah_attr.grh.traffic_class);
 }
 
 static unsigned char pattern(int message, int at)

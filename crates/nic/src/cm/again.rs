@@ -1,11 +1,11 @@
 //! Asking again where nobody listens yet. A server may give up its listener, agree with its peer over their
-//! connection on what comes next, and listen on the port again (perftest `-R`). An adverb keeps the request that
-//! comes too early (`between`); others refuse it, and the peer's program does not survive that. Between two Linux
-//! hosts such a request is late as a rule, since it takes their kernels a while to make it. Here it takes
-//! microseconds.
+//! connection on what comes next, and listen on the port again (perftest `-R`). An adverb keeps the request
+//! that comes too early (`between`); others refuse it, and the peer's program does not survive that. Between
+//! two Linux hosts such a request is mostly late, since it takes their kernels a while to make it. Here it
+//! takes microseconds.
 //!
-//! So a refusal for want of a listener is not believed for a moment, if it comes from a port at which this process has
-//! a connection, or had one until just now. From others it is believed at once.
+//! So a refusal for want of a listener is not believed for a moment, if it comes from a port at which this
+//! process has a connection, or had one until just now. From others it is believed at once.
 
 use super::Cm;
 use super::between::PATIENCE;
@@ -69,8 +69,9 @@ mod tests {
         one.check_invariants();
     }
 
-    /// Asks for a connection and for datagrams at the port of a connection that is up, of a server that keeps no
-    /// requests and listens after so many. Returns what came of both, after how long, and how often it was asked again.
+    /// Asks for a connection and for datagrams at the port of a connection that is up, of a server that keeps
+    /// no requests and listens after so many. Returns what came of both, after how long, and how often it was
+    /// asked again.
     fn outcome(listens_after: u64) -> (Vec<What>, Duration, u64) {
         let World { mut now, cms: [mut one, _], .. } = connected();
         let (begun, mut server, mut told) = (now, manager(2, 2, 7), Vec::new());
