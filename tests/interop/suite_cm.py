@@ -84,8 +84,14 @@ def told(proc):
     return [row for row in proc.output().split("\n") if row and not row.startswith(("after ", "adverb:"))]
 
 
-def reference(room, scenario):
+def reference(room, name, scenario):
     """What two rxe's are told."""
+    if (name, LAB.ip) not in REFERENCES:
+        REFERENCES[name, LAB.ip] = between_two_rxes(room, scenario)
+    return REFERENCES[name, LAB.ip]
+
+
+def between_two_rxes(room, scenario):
     port, sides = str(room.port()), []
 
     def at_rxe(argv):
@@ -111,8 +117,7 @@ def same(name, scenario):
     """A case's function: both are told what two rxe's are."""
 
     def run(room, client_is_adverb):
-        if (name, LAB.ip) not in REFERENCES:
-            REFERENCES[name, LAB.ip] = reference(room, scenario)
+        wanted_of_both = reference(room, name, scenario)
         client = connect("--to", client_is_adverb, scenario.client)
         if scenario.server is None:
             host = lab.GUESTS[LAB.ip] if client_is_adverb else lab.HOSTS[LAB.ip]
@@ -125,7 +130,7 @@ def same(name, scenario):
                          scenario.space)
             sides = [ends.server, ends.client]
         room.all_succeed(*sides)
-        for side, wanted in zip(sides, REFERENCES[name, LAB.ip]):
+        for side, wanted in zip(sides, wanted_of_both):
             if told(side) != wanted:
                 raise Fail(f"{side.label} was told\n  " + "\n  ".join(told(side)) + "\nand rxe is told\n  " + "\n  ".join(wanted))
 
@@ -139,7 +144,10 @@ def lost(message):
     told_the_same = same(name, SCENARIOS[name])
 
     def run(room, client_is_adverb):
-        # The reference is not lost: it does not leave the guest.
+        reference(room, name, SCENARIOS[name])
+        if message == "drep" and not client_is_adverb:
+            # The server has ended when it is asked again, and its address answers for it.
+            begin_other_server(room)
         places = {"sent" if by_client == client_is_adverb else "received": [place]}
         room.cleanups.append(LAB.lose_none)
         LAB.lose(**places)
@@ -164,11 +172,11 @@ def guest_count(which, message="*"):
 def slow(room, client_is_adverb):
     """The listener takes 7 s: it is asked again after 6.2 s, and asks for patience in turn."""
     which = "cm_tx_msgs" if client_is_adverb else "cm_rx_msgs"
+    reference(room, "slow", SLOW)
     before = guest_count(which, "mra")
     same("slow", SLOW)(room, client_is_adverb)
-    asked = guest_count(which, "mra") - before
-    if asked != 1:
-        raise Fail(f"rxe counts {asked} messages that ask for patience, not one")
+    if guest_count(which, "mra") == before:
+        raise Fail("nobody asked for patience")
 
 
 def unreachable(room, client_is_adverb):
@@ -289,9 +297,10 @@ def cases():
         yield from both_ways(f"told-{name}", same(name, scenario), long=name not in SHORT)
         yield from both_ways(f"ipv6-told-{name}", same(name, scenario), long=True, ip=6)
     for message in LOST:
-        both = both_ways(f"lost-{message}", lost(message), long=message != "rep", timeout=60)
+        to_rxe, from_rxe = both_ways(f"lost-{message}", lost(message), long=True, timeout=60)
+        from_rxe.long = message != "rep"
         # Once a program has answered it, Linux gives it a repeated question as another one, which this one leaves be.
-        yield from both if message != "sidr-rep" else list(both)[1:]
+        yield from (from_rxe,) if message == "sidr-rep" else (to_rxe, from_rxe)
     yield from both_ways("slow", slow, long=True, timeout=40)
     yield from both_ways("unreachable", unreachable, long=True, timeout=150, lose=1, least=0)
     yield from stock()
@@ -322,7 +331,7 @@ def stock():
         server = name.replace("client", "server")
         run = program([server, "-p", "{port}"], [name, "-s", "{host}", "-p", "{port}"], (rf"{server}: end 0",),
                       (rf"{name}: end 0",))
-        yield from both_ways(name, run, long=name != "rdma_client")
+        yield from both_ways(name, run, long=True)
     for name, more in {"rstream": ["-T", "b"], "riostream": ["-T", "b"]}.items():
         argv = [name, "-p", "{port}", "-T", "v", "-C", "50", "-I", "2", "-S", "4096", *more]
         run = program([*argv, "-b", "{host}"], [*argv, "-s", "{host}"], (r"^custom\s",), (r"^custom\s",))
