@@ -1,8 +1,9 @@
 //! A packet inside the switch: the parsed descriptor, and beside it the bytes as they came. What no program
 //! has changed leaves as it came, bit for bit; what one has changed is emitted anew.
 
+use adverb_wire::icrc::{seal, verify_in_place};
 use adverb_wire::ip::checksum_ipv6;
-use adverb_wire::{Flow, FrameMut, ICRC_LEN, Packet, ParseError, WireExtra, verify_ip};
+use adverb_wire::{Flow, FrameMut, ICRC_LEN, Packet, ParseError, WireExtra};
 
 /// Where an IPv6 header says that UDP follows, and where UDP has its checksum.
 const NEXT_HEADER_AT: usize = 6;
@@ -21,6 +22,8 @@ pub struct Frame {
     bytes: Vec<u8>,
     payload_at: usize,
     ip_header_len: usize,
+    /// The bytes begin with the IP and UDP headers of the packet's flow.
+    keeps_flow: bool,
     body: Body,
 }
 
@@ -46,13 +49,12 @@ impl Frame {
 
     /// Becomes the frame of other bytes, in the same place.
     pub fn refill(&mut self, mut bytes: Vec<u8>) -> Result<(), ParseError> {
-        let parsed = Packet::parse_ip(&bytes)?;
-        bytes.truncate(parsed.frame_len);
-        self.packet = parsed.packet;
-        self.extra = parsed.extra;
+        let place = self.packet.parse_ip_into(&mut self.extra, &bytes, bytes.len())?;
+        bytes.truncate(place.frame_len);
         self.bytes = bytes;
-        self.payload_at = parsed.payload.start;
-        self.ip_header_len = parsed.ip_header_len;
+        self.payload_at = place.payload_offset;
+        self.ip_header_len = place.ip_header_len;
+        self.keeps_flow = true;
         self.body = Body::AsReceived;
         Ok(())
     }
@@ -66,6 +68,7 @@ impl Frame {
             bytes: Vec::new(),
             payload_at: 0,
             ip_header_len: self.ip_header_len,
+            keeps_flow: false,
             body: Body::AsReceived,
         };
         frame.change(packet, payload);
@@ -74,10 +77,18 @@ impl Frame {
 
     /// Gives the frame other headers, of the same IP version, and a payload of at most 16 bytes.
     pub fn change(&mut self, packet: Packet, payload: &[u8]) {
-        assert!(payload.len() <= OWN_PAYLOAD_MAX && payload.len() == packet.payload_len as usize);
+        self.change_with(payload, |headers| *headers = packet);
+    }
+
+    /// The same where few of the headers change.
+    #[inline]
+    pub fn change_with(&mut self, payload: &[u8], change: impl FnOnce(&mut Packet)) {
+        let flow = self.packet.flow;
+        change(&mut self.packet);
+        assert!(payload.len() <= OWN_PAYLOAD_MAX && payload.len() == self.packet.payload_len as usize);
         let mut own = [0; OWN_PAYLOAD_MAX];
         own[..payload.len()].copy_from_slice(payload);
-        self.packet = packet;
+        self.keeps_flow &= flow == self.packet.flow;
         self.body = Body::Own(own);
     }
 
@@ -87,13 +98,15 @@ impl Frame {
         if !self.is_changed() {
             self.body = Body::Payload;
         }
+        self.keeps_flow &= packet.flow == self.packet.flow;
         self.packet = packet;
     }
 
     /// Whether the ICRC of the received bytes is right.
-    pub fn is_sound(&self) -> bool {
+    #[inline]
+    pub fn is_sound(&mut self) -> bool {
         match self.body {
-            Body::AsReceived => verify_ip(&self.bytes, self.ip_header_len),
+            Body::AsReceived => verify_in_place(&mut self.bytes, self.ip_header_len),
             Body::Own(_) | Body::Payload => true,
         }
     }
@@ -128,6 +141,8 @@ impl Frame {
         if matches!(self.body, Body::AsReceived) {
             let set = FrameMut::new(&mut self.bytes).map(|mut view| view.set_flow(flow));
             assert!(matches!(set, Ok(Ok(()))), "a frame that was parsed parses again");
+        } else {
+            self.keeps_flow = false;
         }
         self.packet.flow = flow;
         true
@@ -156,34 +171,50 @@ impl Frame {
 
     /// The bytes as they leave: as they came, or emitted anew with a new ICRC.
     pub fn take_bytes(&mut self) -> Vec<u8> {
-        let (mut bytes, own);
-        let payload = match self.body {
-            Body::AsReceived => return std::mem::take(&mut self.bytes),
-            Body::Own(small) => {
-                (bytes, own) = (std::mem::take(&mut self.bytes), small);
-                &own[..self.packet.payload_len as usize]
-            }
-            Body::Payload => {
-                bytes = Vec::new();
-                self.payload()
-            }
-        };
-        bytes.resize(self.packet.frame_len(), 0);
+        let mut bytes = std::mem::take(&mut self.bytes);
         // A checksum of zero says that there is none. IPv6 allows that for tunnels only, and plain sockets
         // drop it (RFC 6935), so it is computed where the sender had one.
-        let had_checksum = self.extra.udp_checksum != 0 && !self.packet.flow.is_ipv4();
         let extra = WireExtra { udp_checksum: 0, ..self.extra };
-        let len = self.packet.emit_frame(&extra, payload, &mut bytes);
-        assert_eq!(len, bytes.len(), "a packet that programs made is emitted");
-        if had_checksum {
-            let (ip, udp) = bytes.split_at_mut(self.ip_header_len);
-            let Flow { src, dst, .. } = self.packet.flow;
-            let sum = match checksum_ipv6(&src.0, &dst.0, ip[NEXT_HEADER_AT], udp) {
-                0 => u16::MAX,
-                sum => sum,
-            };
-            udp[UDP_CHECKSUM_AT..][..2].copy_from_slice(&sum.to_be_bytes());
+        match self.body {
+            Body::AsReceived => return bytes,
+            Body::Own(own) => {
+                let payload = &own[..self.packet.payload_len as usize];
+                let keeps_flow = self.keeps_flow && !self.has_options();
+                bytes.resize(self.packet.frame_len(), 0);
+                let len = match keeps_flow {
+                    true => self.packet.emit_over(&extra, payload, &mut bytes),
+                    false => self.packet.emit_frame(&extra, payload, &mut bytes),
+                };
+                assert_eq!(len, bytes.len(), "a packet that programs made is emitted");
+            }
+            Body::Payload => {
+                let (payload_at, header_len) = (self.payload_at, self.packet.frame_header_len());
+                // Where the headers take another room than before, IP options included.
+                if payload_at != header_len {
+                    bytes.splice(..payload_at, std::iter::repeat_n(0, header_len));
+                }
+                let len = self.packet.emit_ip_with(&extra, &mut bytes);
+                assert!((len, bytes.len()) == (header_len, self.packet.frame_len()), "it is emitted");
+                let pad_at = header_len + self.packet.payload_len as usize;
+                bytes[pad_at..].fill(0);
+                seal(&mut bytes, self.packet.flow.ip_header_len());
+            }
+        }
+        if self.extra.udp_checksum != 0 && !self.packet.flow.is_ipv4() {
+            self.sum_udp(&mut bytes);
         }
         bytes
+    }
+
+    /// Computes the checksum of UDP over IPv6.
+    #[cold]
+    fn sum_udp(&self, bytes: &mut [u8]) {
+        let (ip, udp) = bytes.split_at_mut(self.ip_header_len);
+        let Flow { src, dst, .. } = self.packet.flow;
+        let sum = match checksum_ipv6(&src.0, &dst.0, ip[NEXT_HEADER_AT], udp) {
+            0 => u16::MAX,
+            sum => sum,
+        };
+        udp[UDP_CHECKSUM_AT..][..2].copy_from_slice(&sum.to_be_bytes());
     }
 }

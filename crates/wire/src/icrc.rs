@@ -9,6 +9,7 @@
 use crc32fast::Hasher;
 
 use crate::ROCE_UDP_PORT;
+use crate::bth::BTH_LEN;
 use crate::ip::{IPV4_DF, IPV4_LEN, IPV4_LEN_MAX, IPV6_LEN, PROTOCOL_UDP};
 use crate::packet::Flow;
 use crate::udp::UDP_LEN;
@@ -122,25 +123,82 @@ impl Icrc {
     }
 }
 
+/// Bytes of a packet without IP options that reach over every masked byte; no packet is shorter.
+const IPV4_FRONT: usize = IPV4_LEN + UDP_LEN + BTH_LEN;
+const IPV6_FRONT: usize = IPV6_LEN + UDP_LEN + BTH_LEN;
+
+/// What is masked of them.
+const IPV4_ONES: [u8; IPV4_FRONT] = {
+    let mut ones = [0; IPV4_FRONT];
+    mask(&mut ones, IPV4_LEN);
+    ones
+};
+const IPV6_ONES: [u8; IPV6_FRONT] = {
+    let mut ones = [0; IPV6_FRONT];
+    ones[0] = 0x60;
+    mask(&mut ones, IPV6_LEN);
+    ones
+};
+
+/// The sum over a packet before its ICRC, which is masked where it stands while that is computed: what is
+/// not copied is summed in one piece.
+#[inline]
+fn sum_in_place(covered: &mut [u8], ip_header_len: usize) -> u32 {
+    let is_ipv6 = covered.first().is_some_and(|byte| byte >> 4 == 6);
+    let sum = match (is_ipv6, ip_header_len) {
+        (false, IPV4_LEN) => sum_masked(covered, &IPV4_ONES),
+        (true, IPV6_LEN) => sum_masked(covered, &IPV6_ONES),
+        _ => None,
+    };
+    sum.unwrap_or_else(|| Icrc::over_headers(covered, ip_header_len).finish())
+}
+
+#[inline]
+fn sum_masked<const N: usize>(covered: &mut [u8], ones: &[u8; N]) -> Option<u32> {
+    let front = covered.first_chunk_mut::<N>()?;
+    let kept = *front;
+    front.iter_mut().zip(ones).for_each(|(byte, ones)| *byte |= ones);
+    let sum = Icrc::over(covered, &[]).finish();
+    *covered.first_chunk_mut::<N>()? = kept;
+    Some(sum)
+}
+
+/// Computes the ICRC of a packet that starts at its IP header into its last four bytes.
+#[inline]
+pub fn seal(packet: &mut [u8], ip_header_len: usize) {
+    if let Some((covered, icrc)) = packet.split_last_chunk_mut::<ICRC_LEN>() {
+        *icrc = sum_in_place(covered, ip_header_len).to_le_bytes();
+    }
+}
+
+/// Like [`verify_ip`] for bytes that may be changed meanwhile, which is faster.
+#[inline]
+pub fn verify_in_place(packet: &mut [u8], ip_header_len: usize) -> bool {
+    let Some((covered, received)) = packet.split_last_chunk_mut::<ICRC_LEN>() else { return false };
+    sum_in_place(covered, ip_header_len) == u32::from_le_bytes(*received)
+}
+
 /// Sets the fields that a router may change to ones, in a prefix of a packet.
 #[inline]
-fn mask(prefix: &mut [u8], ip_header_len: usize) {
-    let ip_header_len = ip_header_len.min(IPV4_LEN_MAX);
-    let is_ipv6 = prefix.first().is_some_and(|byte| byte >> 4 == 6);
-    let mut ones = |at: usize, bits: u8| {
-        if let Some(byte) = prefix.get_mut(at) {
-            *byte |= bits;
-        }
-    };
-    if is_ipv6 {
-        ones(0, 0x0f);
-        [1, 2, 3, 7].into_iter().for_each(|at| ones(at, 0xff));
-    } else {
-        [1, 8, 10, 11].into_iter().for_each(|at| ones(at, 0xff));
+const fn mask(prefix: &mut [u8], ip_header_len: usize) {
+    let ip_header_len = if ip_header_len < IPV4_LEN_MAX { ip_header_len } else { IPV4_LEN_MAX };
+    let is_ipv6 = !prefix.is_empty() && prefix[0] >> 4 == 6;
+    let (ip, first): (&[usize], _) = if is_ipv6 { (&[1, 2, 3, 7], 0x0f) } else { (&[1, 8, 10, 11], 0) };
+    ones(prefix, 0, first);
+    let mut i = 0;
+    while i < ip.len() {
+        ones(prefix, ip[i], 0xff);
+        i += 1;
     }
-    ones(ip_header_len + 6, 0xff);
-    ones(ip_header_len + 7, 0xff);
-    ones(ip_header_len + UDP_LEN + BTH_MASKED, 0xff);
+    ones(prefix, ip_header_len + 6, 0xff);
+    ones(prefix, ip_header_len + 7, 0xff);
+    ones(prefix, ip_header_len + UDP_LEN + BTH_MASKED, 0xff);
+}
+
+const fn ones(prefix: &mut [u8], at: usize, bits: u8) {
+    if at < prefix.len() {
+        prefix[at] |= bits;
+    }
 }
 
 /// Whether the ICRC of a packet that starts at its IP header is right. `packet` must end with the

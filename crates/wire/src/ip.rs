@@ -128,6 +128,19 @@ pub fn checksum(header: &[u8; IPV4_LEN], options: &[u8]) -> u16 {
     !((sum & 0xffff) + (sum >> 16)) as u16
 }
 
+/// Writes another value into the 16 bits at `at` of a header, and changes its checksum by the difference
+/// (RFC 1624, equation 3).
+#[inline]
+pub(crate) fn checksum_changed(header: &mut [u8; IPV4_LEN], at: usize, value: u16) {
+    let field = |at: usize| u32::from(u16::from_be_bytes([header[at], header[at + 1]]));
+    let sum = (!field(10) & 0xffff) + (!field(at) & 0xffff) + u32::from(value);
+    // Three words, so two folds suffice.
+    let sum = (sum & 0xffff) + (sum >> 16);
+    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    header[at..at + 2].copy_from_slice(&value.to_be_bytes());
+    header[10..12].copy_from_slice(&sum.to_be_bytes());
+}
+
 /// The checksum of what an IPv6 header is followed by, with the pseudo header (RFC 8200, 8.1): zero when
 /// `body` holds the right one. UDP sends a zero as all ones.
 pub fn checksum_ipv6(src: &[u8; 16], dst: &[u8; 16], next_header: u8, body: &[u8]) -> u16 {

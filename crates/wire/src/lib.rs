@@ -7,6 +7,7 @@
 pub mod arp;
 pub mod bth;
 pub mod cm;
+mod emit;
 pub mod error;
 pub mod eth;
 pub mod ext;
@@ -26,7 +27,7 @@ pub mod units;
 pub use bth::Bth;
 pub use error::ParseError;
 pub use ext::{Aeth, AtomicEth, Deth, NakCode, Reth, Syndrome};
-pub use icrc::{ICRC_LEN, Icrc, infer_ipv4_id, verify_ip, verify_udp};
+pub use icrc::{ICRC_LEN, Icrc, infer_ipv4_id, seal, verify_ip, verify_udp};
 pub use irn::{IrnEth, SackEth, WriteLength};
 pub use opcode::{Headers, Opcode, Operation, Service};
 pub use packet::{

@@ -10,14 +10,14 @@ use core::ops::Range;
 use crate::ROCE_UDP_PORT;
 use crate::bth::{BTH_LEN, Bth, BthReserved};
 use crate::error::ParseError;
-use crate::ext::{Aeth, AtomicEth, Deth, Reth, u24_after};
-use crate::icrc::{ICRC_LEN, Icrc};
+use crate::ext::{Aeth, AtomicEth, Deth, Reth};
+use crate::icrc::ICRC_LEN;
 use crate::ip::{IPV4_DF, IPV4_LEN, IPV4_LEN_MAX, IPV6_LEN, Ipv4, Ipv6, PROTOCOL_UDP};
 use crate::irn::{IrnEth, SackEth};
-use crate::opcode::{Headers, MAX_EXT_LEN, Opcode};
+use crate::opcode::{Headers, MAX_EXT_LEN};
 use crate::star::Ticket;
 use crate::udp::{UDP_LEN, Udp};
-use crate::units::{Gid, QpNumber};
+use crate::units::Gid;
 
 /// Longest headers inside a UDP payload: BTH and extension headers.
 pub const MAX_BTH_HEADER_LEN: usize = BTH_LEN + MAX_EXT_LEN;
@@ -157,6 +157,17 @@ pub struct ParsedHeaders {
     pub extra: WireExtra,
 }
 
+/// Where the parts of a packet lie. All offsets count from the first byte given to the parser.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// Where the payload starts.
+    pub payload_offset: usize,
+    /// Bytes of the packet from its first header through its ICRC; Ethernet padding excluded.
+    pub frame_len: usize,
+    /// Bytes of the IP header.
+    pub ip_header_len: usize,
+}
+
 impl ParsedHeaders {
     /// Where the four bytes of the ICRC start, after the pad.
     #[inline]
@@ -249,7 +260,21 @@ impl Packet {
     /// in all.
     #[inline]
     pub fn parse_ip_headers(prefix: &[u8], total_len: usize) -> Result<ParsedHeaders, ParseError> {
-        let (flow, mut extra, ip_header_len, ip_payload_len, protocol) = parse_network(prefix, total_len)?;
+        let (mut packet, mut extra) = (Packet::default(), WireExtra::default());
+        let place = packet.parse_ip_into(&mut extra, prefix, total_len)?;
+        let Place { payload_offset, frame_len, ip_header_len } = place;
+        Ok(ParsedHeaders { packet, payload_offset, frame_len, ip_header_len, extra })
+    }
+
+    /// The same into places that are used again and again. After an error they hold what does not matter.
+    #[inline]
+    pub fn parse_ip_into(
+        &mut self,
+        extra: &mut WireExtra,
+        prefix: &[u8],
+        total_len: usize,
+    ) -> Result<Place, ParseError> {
+        let (flow, outer, ip_header_len, ip_payload_len, protocol) = parse_network(prefix, total_len)?;
         if protocol != PROTOCOL_UDP {
             return Err(ParseError::Protocol);
         }
@@ -264,13 +289,12 @@ impl Packet {
         if udp.len as usize != ip_payload_len || ip_payload_len < UDP_LEN {
             return Err(ParseError::UdpLength);
         }
-        extra.udp_checksum = udp.checksum;
-        let flow = Flow { src_port: udp.src_port, ..flow };
         let outer_len = ip_header_len + UDP_LEN;
-        let mut packet = Packet { flow, ..Packet::default() };
         let len = ip_payload_len - UDP_LEN;
-        let payload_offset = outer_len + packet.read_transport(&mut extra, udp_payload, len)?;
-        Ok(ParsedHeaders { packet, payload_offset, frame_len: outer_len + len, ip_header_len, extra })
+        *extra = WireExtra { udp_checksum: udp.checksum, ..outer };
+        *self = Packet { flow: Flow { src_port: udp.src_port, ..flow }, ..Packet::default() };
+        let payload_offset = outer_len + self.read_transport(extra, udp_payload, len)?;
+        Ok(Place { payload_offset, frame_len: outer_len + len, ip_header_len })
     }
 
     /// Like [`parse_bth`](Self::parse_bth) when only a prefix of the UDP payload is contiguous: `prefix`
@@ -332,14 +356,6 @@ fn parse_network(prefix: &[u8], total_len: usize) -> Result<(Flow, WireExtra, us
 #[inline]
 fn take<'a, const N: usize>(rest: &mut &'a [u8]) -> Option<&'a [u8; N]> {
     let (head, tail) = rest.split_first_chunk::<N>()?;
-    *rest = tail;
-    Some(head)
-}
-
-/// Takes the next `N` bytes off the front of `rest`, for writing.
-#[inline]
-fn take_mut<'a, const N: usize>(rest: &mut &'a mut [u8]) -> Option<&'a mut [u8; N]> {
-    let (head, tail) = core::mem::take(rest).split_first_chunk_mut::<N>()?;
     *rest = tail;
     Some(head)
 }
@@ -412,188 +428,5 @@ impl Packet {
             self.sack = SackEth::read(take(&mut rest)?);
         }
         Some(())
-    }
-
-    /// Writes BTH and the extension headers that the opcode calls for. `None` when there is no room.
-    #[inline]
-    fn write_transport(&self, extra: &WireExtra, out: &mut [u8]) -> Option<()> {
-        let mut rest = out;
-        self.bth.write(self.pad() as u8, extra.bth_reserved, take_mut(&mut rest)?);
-        let headers = self.bth.opcode.headers();
-        if headers.is_empty() {
-            return Some(());
-        }
-        if headers.contains(Headers::DETH) {
-            self.deth.write(extra.deth_reserved, take_mut(&mut rest)?);
-        }
-        if headers.contains(Headers::XRCETH) {
-            *take_mut(&mut rest)? = u24_after(extra.xrceth_reserved, self.xrc_srq);
-        }
-        if headers.contains(Headers::RETH) {
-            self.reth.write(take_mut(&mut rest)?);
-        }
-        if headers.contains(Headers::ATOMIC_ETH) {
-            self.atomic.write(take_mut(&mut rest)?);
-        }
-        if headers.contains(Headers::AETH) {
-            self.aeth.write(take_mut(&mut rest)?);
-        }
-        if headers.contains(Headers::ATOMIC_ACK_ETH) {
-            *take_mut(&mut rest)? = self.atomic_original.to_be_bytes();
-        }
-        if headers.contains(Headers::IMM_DT) {
-            *take_mut(&mut rest)? = self.immediate.to_be_bytes();
-        }
-        if headers.contains(Headers::IETH) {
-            *take_mut(&mut rest)? = self.invalidate.to_be_bytes();
-        }
-        if headers.contains(Headers::IRN_ETH) {
-            self.irn.write(take_mut(&mut rest)?);
-            if headers.contains(Headers::TICKET) {
-                self.ticket.write(take_mut(&mut rest)?);
-            }
-        }
-        if headers.contains(Headers::SACK_ETH) {
-            self.sack.write(take_mut(&mut rest)?);
-        }
-        Some(())
-    }
-}
-
-/// Writing. Nothing is written, and zero is returned, when `out` is too short for the headers or the
-/// packet too long for IP; a caller that sizes `out` by the constants and keeps to a path MTU
-/// never sees that.
-impl Packet {
-    /// A congestion notification to a peer's queue pair (IBTA A17.9.3). Its payload is [`CNP_PAYLOAD`].
-    pub fn cnp(flow: Flow, dest_qp: QpNumber) -> Packet {
-        let bth = Bth { opcode: Opcode::CNP, becn: true, dest_qp, ..Bth::default() };
-        Packet { flow, bth, payload_len: CNP_PAYLOAD.len() as u32, ..Packet::default() }
-    }
-
-    /// Zero bytes between the payload and the ICRC, 0..=3.
-    #[inline]
-    pub fn pad(&self) -> usize {
-        self.payload_len.wrapping_neg() as usize & 3
-    }
-
-    /// Bytes of BTH and extension headers.
-    #[inline]
-    pub fn header_len(&self) -> usize {
-        BTH_LEN + self.bth.opcode.ext_len()
-    }
-
-    /// Bytes of all headers from IP on.
-    #[inline]
-    pub fn frame_header_len(&self) -> usize {
-        self.flow.ip_header_len() + UDP_LEN + self.header_len()
-    }
-
-    /// Bytes of the UDP payload: headers from BTH on, payload, pad and ICRC.
-    #[inline]
-    pub fn wire_len(&self) -> usize {
-        self.header_len() + self.payload_len as usize + self.pad() + ICRC_LEN
-    }
-
-    /// Bytes of the packet from the IP header on, ICRC included.
-    #[inline]
-    pub fn frame_len(&self) -> usize {
-        self.flow.ip_header_len() + UDP_LEN + self.wire_len()
-    }
-
-    /// Writes BTH and extension headers; returns their length.
-    #[inline]
-    pub fn emit_bth(&self, out: &mut [u8]) -> usize {
-        self.emit_bth_with(&WireExtra::default(), out)
-    }
-
-    /// Like [`emit_bth`](Self::emit_bth), with the reserved bits of a captured packet.
-    #[inline]
-    pub fn emit_bth_with(&self, extra: &WireExtra, out: &mut [u8]) -> usize {
-        let len = self.header_len();
-        match out.get_mut(..len).and_then(|out| self.write_transport(extra, out)) {
-            Some(()) => len,
-            None => 0,
-        }
-    }
-
-    /// Writes IP, UDP, BTH and extension headers for a packet of `payload_len` bytes; returns their
-    /// length. IPv4 has DF set, identification 0 and its checksum; the UDP checksum is 0.
-    #[inline]
-    pub fn emit_ip(&self, out: &mut [u8]) -> usize {
-        self.emit_ip_with(&WireExtra::default(), out)
-    }
-
-    /// Like [`emit_ip`](Self::emit_ip), with the identification, flow label, UDP checksum and reserved
-    /// bits that `extra` names.
-    #[inline]
-    pub fn emit_ip_with(&self, extra: &WireExtra, out: &mut [u8]) -> usize {
-        let len = self.frame_header_len();
-        match out.get_mut(..len).and_then(|out| self.write_headers(extra, out)) {
-            Some(()) => len,
-            None => 0,
-        }
-    }
-
-    /// Writes the whole packet: headers, payload, pad and ICRC; returns its length. `payload` must have
-    /// `payload_len` bytes, or nothing is written.
-    pub fn emit_frame(&self, extra: &WireExtra, payload: &[u8], out: &mut [u8]) -> usize {
-        let len = self.frame_len();
-        let Some(out) = out.get_mut(..len) else { return 0 };
-        if payload.len() != self.payload_len as usize {
-            return 0;
-        }
-        let header_len = self.emit_ip_with(extra, out);
-        if header_len == 0 {
-            return 0;
-        }
-        let (headers, body) = out.split_at_mut(header_len);
-        let (data, tail) = body.split_at_mut(payload.len());
-        data.copy_from_slice(payload);
-        let (pad, icrc) = tail.split_at_mut(self.pad());
-        pad.fill(0);
-        let mut sum = Icrc::over_headers(headers, self.flow.ip_header_len());
-        sum.update(payload);
-        sum.update(pad);
-        icrc.copy_from_slice(&sum.finish().to_le_bytes());
-        len
-    }
-
-    #[inline]
-    fn write_headers(&self, extra: &WireExtra, out: &mut [u8]) -> Option<()> {
-        let udp_len = u16::try_from(UDP_LEN + self.wire_len()).ok()?;
-        let udp = Udp {
-            src_port: self.flow.src_port,
-            dst_port: ROCE_UDP_PORT,
-            len: udp_len,
-            checksum: extra.udp_checksum,
-        };
-        let mut rest = out;
-        if let Some((src, dst)) = self.flow.ipv4_octets() {
-            let ip = Ipv4 {
-                header_len: IPV4_LEN as u8,
-                tos: self.flow.traffic_class,
-                total_len: udp_len.checked_add(IPV4_LEN as u16)?,
-                id: extra.ipv4_id,
-                flags: extra.ipv4_flags,
-                ttl: self.flow.hop_limit,
-                protocol: PROTOCOL_UDP,
-                src,
-                dst,
-            };
-            ip.emit(take_mut(&mut rest)?);
-        } else {
-            let ip = Ipv6 {
-                traffic_class: self.flow.traffic_class,
-                flow_label: extra.flow_label,
-                payload_len: udp_len,
-                next_header: PROTOCOL_UDP,
-                hop_limit: self.flow.hop_limit,
-                src: self.flow.src.0,
-                dst: self.flow.dst.0,
-            };
-            ip.emit(take_mut(&mut rest)?);
-        }
-        udp.write(take_mut(&mut rest)?);
-        self.write_transport(extra, rest)
     }
 }

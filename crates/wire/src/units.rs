@@ -138,7 +138,7 @@ impl Gid {
     /// Whether packets to or from this identifier are IPv4.
     #[inline]
     pub fn is_ipv4(self) -> bool {
-        self.0[..10] == [0; 10] && self.0[10..12] == [0xff, 0xff]
+        u128::from_be_bytes(self.0) >> 32 == 0xffff
     }
 
     /// Whether this is a multicast group, IPv4 or IPv6.

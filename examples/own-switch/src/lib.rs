@@ -372,7 +372,7 @@ fn nak(ctx: &mut Context<'_>, frame: &Frame, qpn: Option<QpNumber>, aeth: Aeth, 
 }
 
 impl Own for Sequencer {
-    fn on_frame(&mut self, ctx: &mut Context<'_>, frame: Box<Frame>) {
+    fn on_frame(&mut self, ctx: &mut Context<'_>, mut frame: Box<Frame>) {
         let packet = &frame.packet;
         let operation = packet.bth.opcode.operation();
         let is_asked = packet.flow.dst == self.told.server && !operation.is_response();

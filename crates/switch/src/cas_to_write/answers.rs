@@ -29,30 +29,29 @@ enum Whose {
 impl CasToWrite {
     /// An answer has come.
     pub(super) fn on_answer(&mut self, ctx: &mut Context<'_>, frame: Box<Frame>) {
-        let packet = frame.packet;
-        let (client, qpn) = (packet.flow.dst, packet.bth.dest_qp);
+        let (client, qpn) = (frame.packet.flow.dst, frame.packet.bth.dest_qp);
         let whose = match self.connections.of_answer(client, qpn) {
             Some(at) => Whose::Of(at),
-            None => self.guess(ctx, &packet),
+            None => self.guess(ctx, &frame.packet),
         };
         let at = match whose {
             Whose::Of(at) => at,
             Whose::Anybody => return ctx.pass_on(frame),
             Whose::Nobody if self.config.mistake == Some(Mistake::Forgetful) => return ctx.pass_on(frame),
-            Whose::Nobody => return ctx.drop(&packet, Drop::AckUnseen),
+            Whose::Nobody => return ctx.drop(&frame.packet, Drop::AckUnseen),
         };
-        self.proves(ctx.now, at, &packet);
+        self.proves(ctx.now, at, &frame.packet);
         let Some(frame) = self.own_answer(ctx, at, frame) else { return };
-        let packet = frame.packet;
+        let packet = &frame.packet;
         let connection = self.connections.get_mut(at);
-        let psn = packet.bth.psn;
+        let (psn, operation) = (packet.bth.psn, packet.bth.opcode.operation());
         let outside = psn.is_before(connection.first) || !psn.is_before(connection.expected);
         let is_trusted = connection.uncounted || self.config.mistake == Some(Mistake::Forgetful);
-        if is_plain_ack(&packet) && outside && !is_trusted {
+        if is_plain_ack(packet) && outside && !is_trusted {
             // From before this switch's time it may be the answer to an atomic that another one converted.
-            return ctx.drop(&packet, Drop::AckUnseen);
+            return ctx.drop(packet, Drop::AckUnseen);
         }
-        if packet.bth.opcode.operation().is_read_response() && packet.bth.opcode.operation().is_middle() {
+        if operation.is_read_response() && operation.is_middle() {
             connection.learn_mtu(packet.payload_len);
         }
         self.settle(ctx, at, frame);
@@ -105,24 +104,20 @@ impl CasToWrite {
     /// Tells the words what an answer says, answers for what was converted, and lets the answer go on if it
     /// is one that its client can read.
     fn settle(&mut self, ctx: &mut Context<'_>, at: u32, mut frame: Box<Frame>) {
-        let packet = frame.packet;
-        let (psn, plain) = (packet.bth.psn, is_plain_ack(&packet));
-        let whole = plain || packet.bth.opcode.operation() == Operation::AtomicAcknowledge;
-        let before = if whole { psn.next() } else { psn };
+        let (psn, plain) = (frame.packet.bth.psn, is_plain_ack(&frame.packet));
+        let operation = frame.packet.bth.opcode.operation();
+        let before = if plain || operation == Operation::AtomicAcknowledge { psn.next() } else { psn };
+        self.connections.get_mut(at).advance(before, frame.packet.aeth.msn);
+        self.own_is_answered(at, &frame.packet, before);
+        let shares = self.config.carry.is_some();
         let connection = self.connections.get_mut(at);
-        connection.advance(before, packet.aeth.msn);
-        self.own_is_answered(at, &packet, before);
-        let connection = self.connections.get_mut(at);
-        // Bit by bit the places of those that the answer speaks for, and the entry of its own number.
-        let (mut covered, mut own) = (0u32, None);
-        for (place, entry) in connection.entries.iter().enumerate() {
-            let is_own = entry.psn == psn;
-            if is_own {
-                own = Some(*entry);
-            }
-            let elsewhere = entry.is_converted() && self.config.carry.is_some();
-            let open = !entry.answered && !elsewhere && entry.kind != Kind::Native;
-            covered |= u32::from(open && (entry.psn.is_before(psn) || (plain && is_own))) << place;
+        let own = connection.entries.iter().rev().find(|entry| entry.psn == psn).copied();
+        // Bit by bit the places of those that the answer speaks for.
+        let mut covered = 0u32;
+        for (place, entry) in connection.unanswered() {
+            let open = !entry.answered && entry.kind != Kind::Native && !(shares && entry.is_converted());
+            let is_before = entry.psn.is_before(psn) || (plain && entry.psn == psn);
+            covered |= u32::from(open && is_before) << place;
         }
         self.are_executed(ctx, at, psn);
         let mut own_answer = false;
@@ -136,15 +131,18 @@ impl CasToWrite {
             match entry.is_converted() {
                 true if entry.psn == psn => own_answer = true,
                 true if self.config.mistake != Some(Mistake::Coalesced) => {
-                    let answer = self.answer(ctx, at, &packet, &entry);
+                    let mut answer = frame.packet;
+                    self.answer(ctx, at, &mut answer, &entry);
                     ctx.count(Counter::DeCoalesced);
                     ctx.pass_on(frame.made_like(answer, &[]));
                 }
                 _ => {}
             }
         }
+        self.connections.get_mut(at).are_answered();
+        let packet = &frame.packet;
         if let (Syndrome::Nak(code), Some(entry)) = (packet.aeth.syndrome, own)
-            && packet.bth.opcode.operation() == Operation::Acknowledge
+            && operation == Operation::Acknowledge
             && code != NakCode::PsnSequenceError
         {
             self.on_refusal(ctx, at, &entry, code);
@@ -153,21 +151,20 @@ impl CasToWrite {
             // Its client gets the atomic acknowledgement in its place, unless it has had that.
             Some(entry) if plain && entry.is_converted() => {
                 if own_answer {
-                    let answer = self.answer(ctx, at, &packet, &entry);
-                    frame.change(answer, &[]);
+                    frame.change_with(&[], |packet| self.answer(ctx, at, packet, &entry));
                     ctx.pass_on(frame);
                 }
                 return;
             }
             Some(entry) if plain && entry.kind == Kind::Native => {
-                return ctx.drop(&packet, Drop::AckBare);
+                return ctx.drop(packet, Drop::AckBare);
             }
-            Some(entry) if packet.bth.opcode.operation() == Operation::AtomicAcknowledge => {
+            Some(entry) if operation == Operation::AtomicAcknowledge => {
                 match entry.kind {
-                    Kind::Native if !entry.answered => self.learn(ctx, at, &entry, &packet),
+                    Kind::Native if !entry.answered => self.learn(ctx, at, &entry, packet),
                     Kind::Native => {}
                     // The server was sent a WRITE.
-                    _ => return ctx.drop(&packet, Drop::AckBare),
+                    _ => return ctx.drop(packet, Drop::AckBare),
                 }
             }
             _ => {}
@@ -178,7 +175,8 @@ impl CasToWrite {
     /// The answer to a later request says that the server has executed atomics that it has as they are. Their
     /// own answers are lost, or late; nothing of them is on its way to their words.
     fn are_executed(&mut self, ctx: &mut Context<'_>, at: u32, before: Psn) {
-        for place in 0..self.connections.get(at).entries.len() {
+        let connection = self.connections.get(at);
+        for place in connection.first_open..connection.entries.len() {
             let entry = &mut self.connections.get_mut(at).entries[place];
             if entry.kind != Kind::Native || !entry.is_native() || !entry.psn.is_before(before) {
                 continue;
@@ -217,24 +215,23 @@ impl CasToWrite {
         }
     }
 
-    /// Makes an atomic's answer of what an acknowledgement says.
-    pub(super) fn answer(&mut self, ctx: &mut Context<'_>, at: u32, ack: &Packet, entry: &Entry) -> Packet {
+    /// Makes an atomic's answer of what an acknowledgement says, or another answer that implies it.
+    pub(super) fn answer(&mut self, ctx: &mut Context<'_>, at: u32, packet: &mut Packet, entry: &Entry) {
         let Some(base) = self.connections.get(at).msn_base else {
             unreachable!("nothing was converted before")
         };
-        let mut packet = Packet { flow: ack.flow, bth: ack.bth, ..Packet::default() };
         packet.bth.opcode = Opcode::new(Service::Rc, Operation::AtomicAcknowledge);
         packet.bth.psn = entry.psn;
-        let syndrome = match ack.aeth.syndrome {
+        let syndrome = match packet.aeth.syndrome {
             syndrome @ Syndrome::Ack { .. } => syndrome,
             _ => Syndrome::default(),
         };
         packet.aeth = Aeth { syndrome, msn: base.wrapping_add(entry.message) & MSN_MASK };
         packet.atomic_original = entry.original;
+        packet.payload_len = 0;
         ctx.count(Counter::Answered);
         ctx.count(Counter::Generated);
-        ctx.note(&packet, Note::Answered(entry.original));
-        packet
+        ctx.note(packet, Note::Answered(entry.original));
     }
 
     /// The server's own answer to an atomic tells the word's value.

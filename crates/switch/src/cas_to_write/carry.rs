@@ -209,7 +209,7 @@ impl CasToWrite {
         if self.config.carry.is_none() {
             return ctx.pass_on(frame);
         }
-        let packet = frame.packet;
+        let packet = &frame.packet;
         let (psn, operation) = (packet.bth.psn, packet.bth.opcode.operation());
         let connection = self.connections.get_mut(at);
         let out = match fresh {
@@ -221,14 +221,14 @@ impl CasToWrite {
             }
             false => match connection.lane.to_server(psn, connection.uncounted) {
                 Some(out) => out,
-                None => return ctx.drop(&packet, Drop::Late),
+                None => return ctx.drop(packet, Drop::Late),
             },
         };
         if connection.uncounted {
             connection.lane.closed = true;
         }
         if out != psn {
-            frame.readdress(Packet { bth: adverb_wire::Bth { psn: out, ..packet.bth }, ..packet });
+            frame.readdress(Packet { bth: adverb_wire::Bth { psn: out, ..packet.bth }, ..*packet });
         }
         ctx.pass_on(frame);
     }
@@ -400,11 +400,11 @@ impl CasToWrite {
         (ack.flow.src, ack.flow.dst) = (connection.flow.dst, connection.flow.src);
         (ack.bth.dest_qp, ack.bth.ack_req) = (qpn, false);
         (ack.bth.fecn, ack.bth.becn, ack.bth.solicited) = (false, false, false);
-        let answer = self.answer(ctx, at, &ack, entry);
+        self.answer(ctx, at, &mut ack, entry);
         ctx.again();
         let (from, before) = (ctx.from, ctx.to);
         (ctx.from, ctx.to) = (self.server_port, to);
-        ctx.pass_on(like.made_like(answer, &[]));
+        ctx.pass_on(like.made_like(ack, &[]));
         (ctx.from, ctx.to) = (from, before);
     }
 

@@ -142,6 +142,8 @@ pub struct Connection {
     pub uncounted: bool,
     /// What became of its last tracked requests, in order.
     pub entries: VecDeque<Entry>,
+    /// Those before this place are answered.
+    pub first_open: usize,
     /// Keys that the server has accepted from it.
     accepted: VecDeque<Key>,
     /// The range that a WRITE of several packets is writing.
@@ -177,6 +179,7 @@ impl Connection {
             path_mtu: None,
             uncounted: false,
             entries: VecDeque::with_capacity(RESULTS),
+            first_open: 0,
             accepted: VecDeque::new(),
             writing: None,
             held: VecDeque::new(),
@@ -211,7 +214,32 @@ impl Connection {
 
     /// The tracked request of a number.
     pub fn entry(&mut self, psn: Psn) -> Option<&mut Entry> {
-        self.entries.iter_mut().find(|entry| entry.psn == psn)
+        self.entries.iter_mut().rev().find(|entry| entry.psn == psn)
+    }
+
+    /// The tracked requests that may not be answered, with their places.
+    pub fn unanswered(&self) -> impl Iterator<Item = (usize, &Entry)> {
+        self.entries.iter().enumerate().skip(self.first_open)
+    }
+
+    /// The first tracked requests may have been answered.
+    pub fn are_answered(&mut self) {
+        let more = self.unanswered().take_while(|(_, entry)| entry.answered).count();
+        self.first_open += more;
+    }
+
+    /// The client waits again for a tracked request's answer.
+    pub fn asks_again(&mut self, psn: Psn) {
+        if let Some(place) = self.entries.iter().rposition(|entry| entry.psn == psn) {
+            self.entries[place].answered = false;
+            self.first_open = self.first_open.min(place);
+        }
+    }
+
+    /// The oldest tracked request makes room.
+    pub fn forget_oldest(&mut self) {
+        self.entries.pop_front();
+        self.first_open = self.first_open.saturating_sub(1);
     }
 
     /// A request in order is on its way.

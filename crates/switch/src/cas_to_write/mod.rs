@@ -398,7 +398,7 @@ impl CasToWrite {
     }
 
     /// Deals with one frame.
-    pub fn on_frame(&mut self, ctx: &mut Context<'_>, frame: Box<Frame>) {
+    pub fn on_frame(&mut self, ctx: &mut Context<'_>, mut frame: Box<Frame>) {
         let packet = &frame.packet;
         let (src, dst) = (packet.flow.src, packet.flow.dst);
         let is_response = packet.bth.opcode.operation().is_response();
@@ -489,6 +489,7 @@ impl CasToWrite {
         let connection = self.connections.get_mut(at);
         (connection.lane.carried, connection.lane.open) = (0, None);
         let (entries, held) = (std::mem::take(&mut connection.entries), std::mem::take(&mut connection.held));
+        connection.first_open = 0;
         for entry in &entries {
             self.settle_for_good(ctx, at, entry);
         }
@@ -554,6 +555,7 @@ impl CasToWrite {
             assert!(
                 connection.entries.len() <= connection::RESULTS && connection.held.len() <= connection::HELD
             );
+            assert!(connection.entries.iter().take(connection.first_open).all(|entry| entry.answered));
             for entry in connection.entries.iter().filter(|entry| entry.is_native()) {
                 natives[entry.word as usize] += 1;
             }

@@ -7,7 +7,7 @@
 
 use super::CasToWrite;
 use super::carry::Carried;
-use super::requests::as_write;
+use super::requests::become_write;
 use crate::counters::Counter;
 use crate::frame::Frame;
 use crate::program::Context;
@@ -44,7 +44,8 @@ impl CasToWrite {
         let connection = self.connections.get_mut(at);
         let out = connection.lane.take_carried();
         (connection.lane.sent, connection.lane.tries) = (ctx.now, 0);
-        let mut packet = as_write(&request.packet, 0);
+        let mut packet = request.packet;
+        become_write(&mut packet, 0);
         (packet.bth.dest_qp, packet.bth.psn) = (connection.server_qpn, out);
         let frame = request.made_like(packet, &[]);
         let (va, psn) = (request.packet.atomic.va, request.packet.bth.psn);

@@ -19,9 +19,9 @@ impl CasToWrite {
         frame: Box<Frame>,
         class: Class,
     ) -> Result<(), Blocked> {
-        let packet = frame.packet;
+        let packet = &frame.packet;
         let (operation, AtomicOperands { rkey, operands }) =
-            (packet.bth.opcode.operation(), operands_of(&packet));
+            (packet.bth.opcode.operation(), operands_of(packet));
         // Whether or not its word is followed still.
         let bytes = <[u8; 8]>::try_from(frame.payload()).ok().filter(|_| operation == Operation::WriteOnly);
         let (va, rkey, operands) = match bytes {
@@ -33,26 +33,27 @@ impl CasToWrite {
             return self.uncounted(ctx, at, frame, class);
         };
         if (entry.operation, entry.va, entry.rkey, entry.operands) != (operation, va, rkey, operands) {
-            ctx.drop(&packet, Drop::Replay);
+            ctx.drop(packet, Drop::Replay);
             return Ok(());
         }
         if entry.dead {
-            ctx.drop(&packet, Drop::Late);
+            ctx.drop(packet, Drop::Late);
             return Ok(());
         }
         if self.config.carry.is_some() {
             let entry = *entry;
             return self.repeat_shared(ctx, at, frame, &entry);
         }
+        let mut entry = *entry;
         if entry.is_converted() {
             entry.answered = false;
+            self.connections.get_mut(at).asks_again(entry.psn);
         }
-        let mut entry = *entry;
         if self.config.mistake == Some(Mistake::Twice) && entry.is_converted() {
-            self.decide_again(at, &mut entry, &packet, ctx.now);
+            self.decide_again(at, &mut entry, &frame.packet, ctx.now);
         }
         ctx.count(Counter::Repeated);
-        ctx.note(&packet, Note::Repeated);
+        ctx.note(&frame.packet, Note::Repeated);
         self.send_as(ctx, (at, None), frame, &entry, false);
         Ok(())
     }

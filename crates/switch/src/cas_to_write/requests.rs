@@ -289,7 +289,7 @@ impl CasToWrite {
 
     /// An atomic in its turn.
     fn decide(&mut self, ctx: &mut Context<'_>, at: u32, frame: Box<Frame>, way: Way) -> Result<(), Blocked> {
-        let packet = frame.packet;
+        let packet = &frame.packet;
         let va = packet.atomic.va;
         let followed = self.words.find(va).or_else(|| self.words.follow(va, ctx.now + self.config.life));
         let Some(word_at) = followed else {
@@ -298,16 +298,16 @@ impl CasToWrite {
             }
             ctx.count(Counter::WordsFull);
             ctx.count(Counter::AtomicsPassed);
-            self.connections.get_mut(at).account(&packet);
+            self.connections.get_mut(at).account(packet);
             self.pass_own(ctx, at, frame, true);
             return Ok(());
         };
         if !self.make_result_room(ctx, at) {
-            ctx.drop(&packet, Drop::Depth);
+            ctx.drop(packet, Drop::Depth);
             return Ok(());
         }
         self.expire(ctx, word_at);
-        let AtomicOperands { rkey, operands } = operands_of(&packet);
+        let AtomicOperands { rkey, operands } = operands_of(packet);
         let convertible = self.converts(at, rkey);
         let carrier = if convertible { self.carrier_for(at, va, rkey) } else { None };
         let owner = self.connections.get(at).owner(rkey);
@@ -323,9 +323,9 @@ impl CasToWrite {
             _ => 0,
         };
         let kind = match word.state {
-            State::Known(_) if convertible && word.owner == Some(owner) => outcome(&packet, original),
+            State::Known(_) if convertible && word.owner == Some(owner) => outcome(packet, original),
             State::Carried { carrier: on, .. } if Some(on) == carrier && word.owner == Some(owner) => {
-                outcome(&packet, original)
+                outcome(packet, original)
             }
             State::Pending { .. } | State::Carried { .. } | State::Closed { .. } => return Err((va, frame)),
             State::Learning { .. } if way == Way::Usual => return Err((va, frame)),
@@ -353,7 +353,7 @@ impl CasToWrite {
         let message = connection.messages.wrapping_add(1);
         let entry =
             Entry { psn, message, word, operation, va, rkey, operands, original, kind, ..Entry::OPEN };
-        connection.account(&packet);
+        connection.account(packet);
         connection.entries.push_back(entry);
         self.send_as(ctx, (at, carrier), frame, &entry, true);
         Ok(())
@@ -368,7 +368,6 @@ impl CasToWrite {
         entry: &Entry,
         first: bool,
     ) {
-        let was = frame.packet;
         let (counter, note) = match entry.kind {
             Kind::Native => (Counter::AtomicsPassed, Note::Passed),
             Kind::Change(value) if entry.operation == Operation::FetchAdd => {
@@ -381,18 +380,19 @@ impl CasToWrite {
         };
         if first {
             ctx.count(counter);
-            ctx.note(&was, note);
+            ctx.note(&frame.packet, note);
         }
         match entry.kind {
             Kind::Native => {}
-            Kind::Store(_) | Kind::Written if was.bth.ack_req => {}
+            Kind::Store(_) | Kind::Written if frame.packet.bth.ack_req => {}
             Kind::Store(_) | Kind::Written => {
-                let mut packet = was;
-                packet.bth.ack_req = true;
-                frame.change(packet, &self.config.bytes(entry.operands.0));
+                let bytes = self.config.bytes(entry.operands.0);
+                frame.change_with(&bytes, |packet| packet.bth.ack_req = true);
             }
-            Kind::Change(value) => frame.change(as_write(&was, 8), &self.config.bytes(value)),
-            Kind::Nothing => frame.change(as_write(&was, 0), &[]),
+            Kind::Change(value) => {
+                frame.change_with(&self.config.bytes(value), |packet| become_write(packet, 8));
+            }
+            Kind::Nothing => frame.change_with(&[], |packet| become_write(packet, 0)),
         }
         match carrier {
             Some(carrier) => self.carry(ctx, (at, carrier), frame, entry),
@@ -403,12 +403,12 @@ impl CasToWrite {
     /// Room for one more result: the oldest one makes some, unless its client waits for an answer that only
     /// the switch can make.
     pub(super) fn make_result_room(&mut self, ctx: &mut Context<'_>, at: u32) -> bool {
-        let entries = &mut self.connections.get_mut(at).entries;
+        let entries = &self.connections.get(at).entries;
         let Some(oldest) = entries.front().copied().filter(|_| entries.len() == RESULTS) else { return true };
         if !oldest.answered && !oldest.executed && !oldest.is_native() {
             return false;
         }
-        entries.pop_front();
+        self.connections.get_mut(at).forget_oldest();
         self.settle_for_good(ctx, at, &oldest);
         true
     }
@@ -484,14 +484,12 @@ pub(super) fn outcome(packet: &Packet, value: u64) -> Kind {
 }
 
 /// The WRITE that an atomic goes on as. It asks for an acknowledgement, which an atomic need not.
-pub(super) fn as_write(was: &Packet, len: u32) -> Packet {
-    let mut packet = *was;
+pub(super) fn become_write(packet: &mut Packet, len: u32) {
     packet.bth.opcode = Opcode::new(Service::Rc, Operation::WriteOnly);
     packet.bth.ack_req = true;
-    packet.reth = Reth { va: was.atomic.va, rkey: was.atomic.rkey, len };
+    packet.reth = Reth { va: packet.atomic.va, rkey: packet.atomic.rkey, len };
     packet.atomic = Default::default();
     packet.payload_len = len;
-    packet
 }
 
 /// What is known of a word when an atomic has been decided. `out` is where it is carried, if it is.

@@ -50,11 +50,11 @@ impl CasToWrite {
         value: u64,
         way: Way,
     ) -> Result<(), Blocked> {
-        let packet = frame.packet;
+        let packet = &frame.packet;
         let (va, rkey) = (packet.reth.va, packet.reth.rkey);
         let Some(word_at) = self.words.find(va) else { unreachable!("it was classified as a word's") };
         if !self.make_result_room(ctx, at) {
-            ctx.drop(&packet, Drop::Depth);
+            ctx.drop(packet, Drop::Depth);
             return Ok(());
         }
         self.expire(ctx, word_at);
@@ -83,7 +83,7 @@ impl CasToWrite {
         match kind {
             Kind::Written if unseen || self.config.mistake == Some(Mistake::Unwatched) => {
                 make_unsure(word, if unseen { since + self.config.life } else { since });
-                connection.account(&packet);
+                connection.account(packet);
                 self.pass_own(ctx, at, frame, true);
                 return Ok(());
             }
@@ -97,7 +97,7 @@ impl CasToWrite {
         let message = connection.messages.wrapping_add(1);
         let entry =
             Entry { psn, message, word, operation, va, rkey, operands, original, kind, ..Entry::OPEN };
-        connection.account(&packet);
+        connection.account(packet);
         connection.entries.push_back(entry);
         if in_vain {
             self.rest(ctx, word_at);

@@ -179,7 +179,7 @@ impl Steer {
     }
 
     /// Deals with one frame.
-    pub fn on_frame(&mut self, ctx: &mut Context<'_>, frame: Box<Frame>) {
+    pub fn on_frame(&mut self, ctx: &mut Context<'_>, mut frame: Box<Frame>) {
         let packet = &frame.packet;
         let (src, dst) = (packet.flow.src, packet.flow.dst);
         let is_response = packet.bth.opcode.operation().is_response();
