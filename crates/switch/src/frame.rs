@@ -22,7 +22,9 @@ pub struct Frame {
     bytes: Vec<u8>,
     payload_at: usize,
     ip_header_len: usize,
-    /// The bytes begin with the IP and UDP headers of the packet's flow.
+    /// The IP header has options.
+    options: bool,
+    /// The bytes begin with the IP and UDP headers of the packet's flow, without options.
     keeps_flow: bool,
     body: Body,
 }
@@ -54,7 +56,8 @@ impl Frame {
         self.bytes = bytes;
         self.payload_at = place.payload_offset;
         self.ip_header_len = place.ip_header_len;
-        self.keeps_flow = true;
+        self.options = !matches!(self.bytes.first(), Some(0x45 | 0x60..));
+        self.keeps_flow = !self.options;
         self.body = Body::AsReceived;
         Ok(())
     }
@@ -68,6 +71,7 @@ impl Frame {
             bytes: Vec::new(),
             payload_at: 0,
             ip_header_len: self.ip_header_len,
+            options: self.options,
             keeps_flow: false,
             body: Body::AsReceived,
         };
@@ -119,7 +123,7 @@ impl Frame {
     /// Whether the IP header carries options: a program leaves such a packet alone, because emitting it anew
     /// would lose them.
     pub fn has_options(&self) -> bool {
-        self.ip_header_len != self.packet.flow.ip_header_len()
+        self.options
     }
 
     /// The payload, pad excluded.
@@ -174,16 +178,16 @@ impl Frame {
         let mut bytes = std::mem::take(&mut self.bytes);
         // A checksum of zero says that there is none. IPv6 allows that for tunnels only, and plain sockets
         // drop it (RFC 6935), so it is computed where the sender had one.
-        let extra = WireExtra { udp_checksum: 0, ..self.extra };
+        let had_checksum = self.is_changed() && std::mem::take(&mut self.extra.udp_checksum) != 0;
         match self.body {
             Body::AsReceived => return bytes,
             Body::Own(own) => {
                 let payload = &own[..self.packet.payload_len as usize];
-                let keeps_flow = self.keeps_flow && !self.has_options();
-                bytes.resize(self.packet.frame_len(), 0);
-                let len = match keeps_flow {
-                    true => self.packet.emit_over(&extra, payload, &mut bytes),
-                    false => self.packet.emit_frame(&extra, payload, &mut bytes),
+                let len = if self.keeps_flow {
+                    self.packet.emit_over(&self.extra, payload, self.ip_header_len, &mut bytes)
+                } else {
+                    bytes.resize(self.packet.frame_len(), 0);
+                    self.packet.emit_frame(&self.extra, payload, &mut bytes)
                 };
                 assert_eq!(len, bytes.len(), "a packet that programs made is emitted");
             }
@@ -193,14 +197,14 @@ impl Frame {
                 if payload_at != header_len {
                     bytes.splice(..payload_at, std::iter::repeat_n(0, header_len));
                 }
-                let len = self.packet.emit_ip_with(&extra, &mut bytes);
+                let len = self.packet.emit_ip_with(&self.extra, &mut bytes);
                 assert!((len, bytes.len()) == (header_len, self.packet.frame_len()), "it is emitted");
                 let pad_at = header_len + self.packet.payload_len as usize;
                 bytes[pad_at..].fill(0);
                 seal(&mut bytes, self.packet.flow.ip_header_len());
             }
         }
-        if self.extra.udp_checksum != 0 && !self.packet.flow.is_ipv4() {
+        if had_checksum && !self.packet.flow.is_ipv4() {
             self.sum_udp(&mut bytes);
         }
         bytes

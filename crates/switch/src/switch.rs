@@ -119,7 +119,7 @@ pub enum Next {
 pub struct Switch {
     ports: Vec<Option<Port>>,
     /// By address.
-    routes: BTreeMap<[u8; 16], PortId>,
+    routes: BTreeMap<u128, PortId>,
     programs: Vec<Program>,
     passes: Passes,
     counters: Counters,
@@ -211,7 +211,7 @@ impl Switch {
         let gone =
             self.ports.get_mut(usize::from(port.0)).and_then(Option::take).ok_or(Error::NoPort(port))?;
         for address in gone.addresses {
-            self.routes.remove(&address.0);
+            self.routes.remove(&address.bits());
             for at in 0..self.programs.len() {
                 self.with_program(now, at, |program, ctx| program.on_gone(ctx, address));
             }
@@ -226,20 +226,20 @@ impl Switch {
         }
         let there =
             self.ports.get_mut(usize::from(port.0)).and_then(Option::as_mut).ok_or(Error::NoPort(port))?;
-        match self.routes.get(&address.0) {
+        match self.routes.get(&address.bits()) {
             Some(owner) if *owner == port => return Ok(()),
             Some(owner) => return Err(Error::AddressTaken(address, *owner)),
             None if there.addresses.len() == ADDRESSES_MAX => return Err(Error::TooManyAddresses),
             None => {}
         }
         there.addresses.push(address);
-        self.routes.insert(address.0, port);
+        self.routes.insert(address.bits(), port);
         Ok(())
     }
 
     /// The port behind which an address is.
     pub fn port_of(&self, address: Gid) -> Option<PortId> {
-        self.routes.get(&address.0).copied()
+        self.routes.get(&address.bits()).copied()
     }
 
     /// Says how many bytes wait at a port, for programs that act on it.
@@ -287,7 +287,7 @@ impl Switch {
             self.run(now, 0);
             return None;
         }
-        let to = match self.routes.get(&dst.0) {
+        let to = match self.routes.get(&dst.bits()) {
             Some(to) => *to,
             // The connection of somebody who has gone may carry others' requests: what the server says of
             // them is for the program.
@@ -297,36 +297,51 @@ impl Switch {
                 return Some(Drop::NoRoute);
             }
         };
-        self.row[0].push((from, to, frame));
-        self.run(now, 0);
+        // A frame that comes alone goes to the first program without a place in the row.
+        if self.programs.is_empty() {
+            self.leave(to, frame);
+        } else {
+            self.pass(now, (from, to), 0, frame);
+            self.run(now, 1);
+        }
         None
+    }
+
+    /// Lets a frame pass one program, which says what stands in the row behind it.
+    #[inline]
+    fn pass(&mut self, now: Instant, (from, to): (PortId, PortId), at: usize, frame: Box<Frame>) {
+        let depth = self.ports.get(usize::from(to.0)).and_then(Option::as_ref).map_or(0, |port| port.depth);
+        let Switch { programs, passes, counters, trace, row: [out, _], .. } = self;
+        let pass = passes.first();
+        let mut ctx = Context { now, from, to, depth, pass, passes, counters, trace, out };
+        programs[at].on_frame(&mut ctx, frame);
+    }
+
+    /// A frame is behind the last program.
+    #[inline]
+    fn leave(&mut self, to: PortId, frame: Box<Frame>) {
+        match self.ports.get(usize::from(to.0)) {
+            Some(Some(_)) => self.out.push_back((to, frame)),
+            _ if to == PortId::NONE => self.counters.drop(Drop::NoRoute),
+            _ => self.counters.drop(Drop::NoPort),
+        }
     }
 
     /// Lets the frames of the row pass the programs from one of them on.
     fn run(&mut self, now: Instant, first: usize) {
-        let [mut frames, mut out] = std::mem::take(&mut self.row);
         for at in first..self.programs.len() {
+            self.row.swap(0, 1);
+            let mut frames = std::mem::take(&mut self.row[1]);
             for (from, to, frame) in frames.drain(..) {
-                let pass = self.passes.first();
-                let depth = self.depth_of(to);
-                let Switch { programs, passes, counters, trace, .. } = self;
-                let mut ctx = Context { now, from, to, depth, pass, passes, counters, trace, out: &mut out };
-                programs[at].on_frame(&mut ctx, frame);
+                self.pass(now, (from, to), at, frame);
             }
-            std::mem::swap(&mut frames, &mut out);
+            self.row[1] = frames;
         }
+        let mut frames = std::mem::take(&mut self.row[0]);
         for (_, to, frame) in frames.drain(..) {
-            match self.ports.get(usize::from(to.0)) {
-                Some(Some(_)) => self.out.push_back((to, frame)),
-                _ if to == PortId::NONE => self.counters.drop(Drop::NoRoute),
-                _ => self.counters.drop(Drop::NoPort),
-            }
+            self.leave(to, frame);
         }
-        self.row = [frames, out];
-    }
-
-    fn depth_of(&self, port: PortId) -> u32 {
-        self.ports.get(usize::from(port.0)).and_then(Option::as_ref).map_or(0, |port| port.depth)
+        self.row[0] = frames;
     }
 
     /// Calls a program outside of a frame's way; what it sends passes the programs behind it.
@@ -472,7 +487,7 @@ impl Switch {
         for (address, port) in &self.routes {
             let there = self.ports.get(usize::from(port.0)).and_then(Option::as_ref);
             assert!(
-                there.is_some_and(|port| port.addresses.contains(&Gid(*address))),
+                there.is_some_and(|port| port.addresses.contains(&Gid(address.to_be_bytes()))),
                 "a route leads to its port"
             );
         }

@@ -57,6 +57,7 @@ impl Bth {
             return Err(ParseError::TransportVersion);
         }
         let opcode = Opcode::from_wire(b[0]).ok_or(ParseError::Opcode)?;
+        let word = |at: usize| u32::from_be_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]]);
         let bth = Bth {
             opcode,
             solicited: b[1] & 0x80 != 0,
@@ -64,9 +65,9 @@ impl Bth {
             pkey: u16::from_be_bytes([b[2], b[3]]),
             fecn: b[4] & 0x80 != 0,
             becn: b[4] & 0x40 != 0,
-            dest_qp: QpNumber::new(u32::from_be_bytes([0, b[5], b[6], b[7]])),
+            dest_qp: QpNumber::new(word(4) & 0xff_ffff),
             ack_req: b[8] & 0x80 != 0,
-            psn: Psn::new(u32::from_be_bytes([0, b[9], b[10], b[11]])),
+            psn: Psn::new(word(8)),
         };
         Ok((bth, b[1] >> 4 & 3, BthReserved { byte4: b[4] & 0x3f, byte8: b[8] & 0x7f }))
     }
@@ -74,24 +75,18 @@ impl Bth {
     /// Writes the header.
     #[inline]
     pub(crate) fn write(&self, pad: u8, reserved: BthReserved, out: &mut [u8; BTH_LEN]) {
-        let flag = |set: bool, bit: u32| (set as u8) << bit;
-        let [pkey0, pkey1] = self.pkey.to_be_bytes();
-        let [_, qp0, qp1, qp2] = self.dest_qp.get().to_be_bytes();
-        let [_, psn0, psn1, psn2] = self.psn.get().to_be_bytes();
-        *out = [
-            self.opcode.wire(),
-            flag(self.solicited, 7) | flag(self.migrated, 6) | (pad & 3) << 4,
-            pkey0,
-            pkey1,
-            flag(self.fecn, 7) | flag(self.becn, 6) | reserved.byte4 & 0x3f,
-            qp0,
-            qp1,
-            qp2,
-            flag(self.ack_req, 7) | reserved.byte8 & 0x7f,
-            psn0,
-            psn1,
-            psn2,
+        let flag = |set: bool, bit: u32| u32::from(set) << bit;
+        let flags = flag(self.solicited, 23) | flag(self.migrated, 22) | u32::from(pad & 3) << 20;
+        let marks = flag(self.fecn, 31) | flag(self.becn, 30) | u32::from(reserved.byte4 & 0x3f) << 24;
+        let asks = flag(self.ack_req, 31) | u32::from(reserved.byte8 & 0x7f) << 24;
+        let words = [
+            u32::from(self.opcode.wire()) << 24 | flags | u32::from(self.pkey),
+            marks | self.dest_qp.get(),
+            asks | self.psn.get(),
         ];
+        for (place, word) in out.as_chunks_mut::<4>().0.iter_mut().zip(words) {
+            *place = word.to_be_bytes();
+        }
     }
 }
 

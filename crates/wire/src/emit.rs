@@ -156,19 +156,25 @@ impl Packet {
         len
     }
 
-    /// Writes the packet over another one of the same flow and without IP options, which `out` begins with:
-    /// like [`emit_frame`](Self::emit_frame), but of the IP and UDP headers only what depends on the length.
-    pub fn emit_over(&self, extra: &WireExtra, payload: &[u8], out: &mut [u8]) -> usize {
-        let ip_header_len = self.flow.ip_header_len();
+    /// Writes the packet over another one of the same flow, with an IP header of the same length and without
+    /// options: like [`emit_frame`](Self::emit_frame), but of the IP and UDP headers only what depends on the
+    /// length, which becomes that of `out`.
+    pub fn emit_over(
+        &self,
+        extra: &WireExtra,
+        payload: &[u8],
+        ip_header_len: usize,
+        out: &mut Vec<u8>,
+    ) -> usize {
         let (outer_len, header_len) = (ip_header_len + UDP_LEN, self.header_len());
         let len = outer_len + header_len + payload.len() + self.pad() + ICRC_LEN;
-        let Some(out) = out.get_mut(..len) else { return 0 };
+        out.resize(len, 0);
         let Ok(udp_len) = u16::try_from(len - ip_header_len) else { return 0 };
         if payload.len() != self.payload_len as usize {
             return 0;
         }
-        let (outer, inner) = out.split_at_mut(outer_len);
-        let (ip, udp) = outer.split_at_mut(ip_header_len);
+        let (ip, inner) = out.split_at_mut(ip_header_len);
+        let (udp, inner) = inner.split_at_mut(UDP_LEN);
         if let Ok(ip) = <&mut [u8; IPV4_LEN]>::try_from(&mut *ip) {
             let Some(ip_len) = udp_len.checked_add(IPV4_LEN as u16) else { return 0 };
             checksum_changed(ip, 2, ip_len);

@@ -7,6 +7,7 @@
 //! although a plain UDP socket does not see it on receipt: [`infer_ipv4_id`] recovers it.
 
 use crc32fast::Hasher;
+use std::sync::LazyLock;
 
 use crate::ROCE_UDP_PORT;
 use crate::bth::BTH_LEN;
@@ -19,6 +20,9 @@ pub const ICRC_LEN: usize = 4;
 
 /// CRC-32 of the eight bytes of ones that stand for the local route header.
 const ROUTE_HEADER_CRC: u32 = 0x2144_df1c;
+
+/// A sum that begins behind it. Which instructions there are to compute it with is found out once.
+static BEGUN: LazyLock<Hasher> = LazyLock::new(|| Hasher::new_with_initial(ROUTE_HEADER_CRC));
 
 /// Offset in the BTH of the byte that is read as ones.
 const BTH_MASKED: usize = 4;
@@ -100,9 +104,9 @@ impl Icrc {
     }
 
     /// Starts over a masked prefix of a packet and what follows it.
-    #[inline]
+    #[inline(always)]
     fn over(prefix: &[u8], rest: &[u8]) -> Icrc {
-        let mut icrc = Icrc { hasher: Hasher::new_with_initial(ROUTE_HEADER_CRC) };
+        let mut icrc = Icrc { hasher: BEGUN.clone() };
         icrc.update(prefix);
         if !rest.is_empty() {
             icrc.update(rest);
@@ -142,7 +146,7 @@ const IPV6_ONES: [u8; IPV6_FRONT] = {
 
 /// The sum over a packet before its ICRC, which is masked where it stands while that is computed: what is
 /// not copied is summed in one piece.
-#[inline]
+#[inline(always)]
 fn sum_in_place(covered: &mut [u8], ip_header_len: usize) -> u32 {
     let is_ipv6 = covered.first().is_some_and(|byte| byte >> 4 == 6);
     let sum = match (is_ipv6, ip_header_len) {
@@ -153,7 +157,7 @@ fn sum_in_place(covered: &mut [u8], ip_header_len: usize) -> u32 {
     sum.unwrap_or_else(|| Icrc::over_headers(covered, ip_header_len).finish())
 }
 
-#[inline]
+#[inline(always)]
 fn sum_masked<const N: usize>(covered: &mut [u8], ones: &[u8; N]) -> Option<u32> {
     let front = covered.first_chunk_mut::<N>()?;
     let kept = *front;

@@ -138,12 +138,19 @@ impl Gid {
     /// Whether packets to or from this identifier are IPv4.
     #[inline]
     pub fn is_ipv4(self) -> bool {
-        u128::from_be_bytes(self.0) >> 32 == 0xffff
+        self.bits() >> 32 == 0xffff
     }
 
     /// Whether this is a multicast group, IPv4 or IPv6.
+    #[inline]
     pub fn is_multicast(self) -> bool {
-        self.ip().is_multicast()
+        if self.is_ipv4() { self.0[12] >> 4 == 0xe } else { self.0[0] == 0xff }
+    }
+
+    /// Its bits as a number, to look it up by.
+    #[inline]
+    pub fn bits(self) -> u128 {
+        u128::from_be_bytes(self.0)
     }
 
     /// The all-zero identifier, which names nothing.

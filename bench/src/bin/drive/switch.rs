@@ -18,6 +18,8 @@ const RKEY: Key = Key(0x1234);
 /// Events that the switch keeps: what `adverb switch run` keeps if nothing else is said.
 const TRACE: usize = 1000;
 const PAYLOAD: usize = 4096;
+/// Room behind a frame, as there is in the process, where the memory of frames is used again.
+const ROOM: usize = 64;
 /// Atomics after which the switch knows a word.
 const KNOWN: usize = 2;
 /// Operations between two looks at the clock.
@@ -77,7 +79,8 @@ fn packet(from: usize, operation: Operation, psn: usize) -> Packet {
 
 fn frame(packet: &Packet, payload: &[u8]) -> Vec<u8> {
     let packet = Packet { payload_len: payload.len() as u32, ..*packet };
-    let mut bytes = vec![0; packet.frame_len()];
+    let mut bytes = Vec::with_capacity(packet.frame_len() + ROOM);
+    bytes.resize(packet.frame_len(), 0);
     let len = packet.emit_frame(&WireExtra::default(), payload, &mut bytes);
     assert_eq!(len, bytes.len(), "a packet of our own");
     bytes

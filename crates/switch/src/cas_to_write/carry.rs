@@ -468,7 +468,7 @@ impl CasToWrite {
         }
         let connection = self.connections.get_mut(at);
         if connection.lane.shifted && self.config.mistake != Some(Mistake::ForgetsShift) {
-            let name = (connection.client.0, connection.server_qpn.get());
+            let name = (connection.client.bits(), connection.server_qpn.get());
             self.shifted.insert(name);
         }
         connection.lane.closed = true;
@@ -498,27 +498,27 @@ impl CasToWrite {
     /// connection, has shifted. No packet tells a new queue pair of that number, so it is dropped until its
     /// address has left.
     pub(super) fn is_of_shifted(&self, client: Gid, server_qpn: QpNumber) -> bool {
-        self.shifted.contains(&(client.0, server_qpn.get()))
+        self.shifted.contains(&(client.bits(), server_qpn.get()))
     }
 
     /// Whether an answer to a client may be one to a request that another instance has let go under a shifted
     /// number: at the client that is another request's. Such a request has arrived when a flight is over,
     /// and its answer is here after another one. It does not say of which queue pair of the server's it is.
     pub(super) fn may_be_of_shifted(&self, now: Instant, client: Gid) -> bool {
-        now < self.quiet_until + self.config.flight && self.shifted.iter().any(|(of, _)| *of == client.0)
+        now < self.quiet_until + self.config.flight && self.shifted.iter().any(|(of, _)| *of == client.bits())
     }
 
     /// Queue pairs whose numbers are shifted, by their client and the server's number.
     pub fn shifted(&self) -> Vec<(Gid, QpNumber)> {
         let live = self.connections.all().map(|(_, connection)| connection);
         let live = live.filter(|c| c.lane.shifted).map(|c| (c.client, c.server_qpn));
-        live.chain(self.shifted.iter().map(|(gid, qpn)| (Gid(*gid), QpNumber::new(*qpn)))).collect()
+        live.chain(self.shifted.iter().map(|(gid, qpn)| (Gid(gid.to_be_bytes()), QpNumber::new(*qpn)))).collect()
     }
 
     /// Queue pairs whose numbers the instance before this one had shifted.
     pub fn set_shifted(&mut self, all: &[(Gid, QpNumber)]) {
         if self.config.mistake != Some(Mistake::ForgetsShift) {
-            self.shifted.extend(all.iter().map(|(gid, qpn)| (gid.0, qpn.get())));
+            self.shifted.extend(all.iter().map(|(gid, qpn)| (gid.bits(), qpn.get())));
         }
     }
 

@@ -288,8 +288,8 @@ pub struct Connections {
     slots: Vec<Option<Connection>>,
     free: Vec<u32>,
     room: usize,
-    by_request: BTreeMap<([u8; 16], u32), u32>,
-    by_answer: BTreeMap<([u8; 16], u32), u32>,
+    by_request: BTreeMap<(u128, u32), u32>,
+    by_answer: BTreeMap<(u128, u32), u32>,
     /// Once there were more than there is room for: some are not followed.
     pub overflowed: bool,
 }
@@ -309,12 +309,12 @@ impl Connections {
 
     /// The connection that a request belongs to.
     pub fn of_request(&self, client: Gid, server_qpn: QpNumber) -> Option<u32> {
-        self.by_request.get(&(client.0, server_qpn.get())).copied()
+        self.by_request.get(&(client.bits(), server_qpn.get())).copied()
     }
 
     /// The connection that an answer belongs to.
     pub fn of_answer(&self, client: Gid, client_qpn: QpNumber) -> Option<u32> {
-        self.by_answer.get(&(client.0, client_qpn.get())).copied()
+        self.by_answer.get(&(client.bits(), client_qpn.get())).copied()
     }
 
     /// Whether there is room for another.
@@ -329,7 +329,7 @@ impl Connections {
         if at as usize == self.slots.len() {
             self.slots.push(None);
         }
-        self.by_request.insert((connection.client.0, connection.server_qpn.get()), at);
+        self.by_request.insert((connection.client.bits(), connection.server_qpn.get()), at);
         self.slots[at as usize] = Some(connection);
         at
     }
@@ -337,7 +337,7 @@ impl Connections {
     /// The client's queue pair of a connection is known now. One that had that number before has lost it.
     pub fn pair(&mut self, at: u32, client_qpn: QpNumber) {
         let client = self.get(at).client;
-        if let Some(before) = self.by_answer.insert((client.0, client_qpn.get()), at)
+        if let Some(before) = self.by_answer.insert((client.bits(), client_qpn.get()), at)
             && before != at
         {
             self.get_mut(before).client_qpn = None;
@@ -345,16 +345,16 @@ impl Connections {
         if let Some(other) = self.get_mut(at).client_qpn.replace(client_qpn)
             && other != client_qpn
         {
-            self.by_answer.remove(&(client.0, other.get()));
+            self.by_answer.remove(&(client.bits(), other.get()));
         }
     }
 
     /// Takes a connection out.
     pub fn remove(&mut self, at: u32) -> Connection {
         let gone = self.slots[at as usize].take().expect("a connection that is there");
-        self.by_request.remove(&(gone.client.0, gone.server_qpn.get()));
+        self.by_request.remove(&(gone.client.bits(), gone.server_qpn.get()));
         if let Some(qpn) = gone.client_qpn {
-            self.by_answer.remove(&(gone.client.0, qpn.get()));
+            self.by_answer.remove(&(gone.client.bits(), qpn.get()));
         }
         self.free.push(at);
         gone
@@ -372,7 +372,7 @@ impl Connections {
 
     /// The connections of one client.
     pub fn of_client(&self, client: Gid) -> impl Iterator<Item = u32> + '_ {
-        self.by_request.range((client.0, 0)..=(client.0, u32::MAX)).map(|(_, at)| *at)
+        self.by_request.range((client.bits(), 0)..=(client.bits(), u32::MAX)).map(|(_, at)| *at)
     }
 
     /// All of them, with their places.

@@ -246,7 +246,7 @@ pub struct CasToWrite {
     /// Connections that are none of these, and whose queue pair the server is to prove alive.
     provers: Vec<u32>,
     /// Queue pairs whose packets are dropped, since their numbers were shifted by who is not there any more.
-    shifted: BTreeSet<([u8; 16], u32)>,
+    shifted: BTreeSet<(u128, u32)>,
     /// The port that the server is at.
     server_port: PortId,
 }
@@ -449,7 +449,7 @@ impl CasToWrite {
             .map(|(at, _)| at)
             .collect();
         gone.into_iter().for_each(|at| self.forget_connection(ctx, at));
-        self.shifted.retain(|(client, _)| !is_server && *client != address.0);
+        self.shifted.retain(|(client, _)| !is_server && *client != address.bits());
         if is_server {
             self.provers.clear();
             std::mem::take(&mut self.carriers).into_iter().for_each(|at| drop(self.connections.remove(at)));
