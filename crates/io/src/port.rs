@@ -23,12 +23,12 @@ use adverb_nic::{Nic, Overdue, PathId, Silence, TxFrame};
 use adverb_os::capture::Capture;
 use adverb_os::choice::PathPolicy;
 use adverb_os::faults::{Direction, Lane, Parcel};
-use adverb_os::framing::{Datagram, UDP_LEN, bth_offset, outer_flow, rebuild, whole_frame, write_icrc};
+use adverb_os::framing::{Datagram, UDP_LEN, bth_offset, outer_flow, rebuild, whole_frame};
 use adverb_os::ring::Frame;
 use adverb_os::say::Seldom;
 use adverb_os::steer::Mark;
 use adverb_wire::{
-    Duration, Flow, Gid, Instant, Packet, ParseError, Parsed, ROCE_UDP_PORT, verify_ip, verify_udp,
+    Duration, Flow, Gid, Instant, Packet, ParseError, Parsed, ROCE_UDP_PORT, seal, verify_ip, verify_udp,
 };
 use outbox::Outbox;
 pub use room::Way;
@@ -583,6 +583,6 @@ fn build(frame: &TxFrame, out: &mut Vec<u8>) -> Flow {
     let header_len = packet.emit_ip(out);
     assert!(header_len > 0 && frame.payload.len() == packet.payload_len as usize, "a frame that IP carries");
     copy_payload(&frame.payload, &mut out[header_len..header_len + frame.payload.len()]);
-    write_icrc(out, flow.ip_header_len());
+    seal(out, flow.ip_header_len());
     flow
 }

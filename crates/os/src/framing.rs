@@ -2,7 +2,7 @@
 
 use crate::ring::Frame;
 use adverb_wire::ip::PROTOCOL_UDP;
-use adverb_wire::{Flow, Gid, ICRC_LEN, Icrc, Packet, ParseError, ROCE_UDP_PORT, WireExtra};
+use adverb_wire::{Flow, Gid, ICRC_LEN, Packet, ParseError, ROCE_UDP_PORT, WireExtra, seal};
 
 /// Bytes of a UDP header.
 pub const UDP_LEN: usize = 8;
@@ -14,13 +14,6 @@ pub struct Datagram<'a> {
     pub flow: Flow,
     /// From the BTH through the ICRC.
     pub bytes: &'a [u8],
-}
-
-/// Computes the ICRC of a whole frame into its last four bytes.
-pub fn write_icrc(frame: &mut [u8], ip_header_len: usize) {
-    if let Some((covered, icrc)) = frame.split_last_chunk_mut::<ICRC_LEN>() {
-        *icrc = Icrc::over_headers(covered, ip_header_len).finish().to_le_bytes();
-    }
 }
 
 /// Copies a frame out of a ring as it would be on the wire: with the headers that a compact entry leaves out,
@@ -37,7 +30,7 @@ pub fn whole_frame(
             && let Ok(headers) = Packet::parse_ip_headers(out, out.len())
             && let Some(frame) = out.get_mut(..headers.frame_len)
         {
-            write_icrc(frame, headers.ip_header_len);
+            seal(frame, headers.ip_header_len);
         }
         return Ok(());
     }
@@ -46,7 +39,7 @@ pub fn whole_frame(
     scratch.extend_from_slice(&[0; ICRC_LEN]);
     let packet = Packet::parse_headers(flow, scratch, scratch.len())?.packet;
     rebuild(&packet, 0, &Datagram { flow, bytes: scratch }, out);
-    write_icrc(out, flow.ip_header_len());
+    seal(out, flow.ip_header_len());
     Ok(())
 }
 
@@ -119,7 +112,7 @@ mod tests {
             let mut whole = vec![0; packet.frame_len()];
             let header_len = packet.emit_ip(&mut whole);
             whole[header_len..header_len + 5].copy_from_slice(b"hello");
-            write_icrc(&mut whole, packet.flow.ip_header_len());
+            seal(&mut whole, packet.flow.ip_header_len());
             assert!(verify_ip(&whole, packet.flow.ip_header_len()));
             let bth_at = bth_offset(&whole);
             assert_eq!(bth_at, packet.flow.ip_header_len() + UDP_LEN);

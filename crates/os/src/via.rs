@@ -18,12 +18,14 @@
 
 use crate::batch::Tally;
 use crate::folders::is_of_this_user_alone;
-use crate::framing::{Datagram, UDP_LEN, bth_offset, outer_flow, write_icrc};
+use crate::framing::{Datagram, UDP_LEN, bth_offset, outer_flow};
 use crate::link::{Link, Stream};
 use crate::roce::Received;
 use crate::say;
 use crate::unix::Channel;
-use adverb_wire::{Bth, Duration, Flow, Gid, Instant, Opcode, Operation, Packet, ROCE_UDP_PORT, Service};
+use adverb_wire::{
+    Bth, Duration, Flow, Gid, Instant, Opcode, Operation, Packet, ROCE_UDP_PORT, Service, seal,
+};
 use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, Read};
@@ -45,6 +47,8 @@ const VERSION: u8 = 1;
 const HELLO_LEN: usize = 35;
 /// Bytes that wait in a process for the kernel at most.
 const STAGED_MAX: usize = 256 << 10;
+/// Messages whose memory is kept to be used again: one process stages no more at once.
+const SPARE_MAX: usize = STAGED_MAX.div_ceil(MESSAGE_MAX);
 /// Messages that one call takes at most.
 const MESSAGES_MAX: usize = 16;
 /// How long a switch has to answer the first hello.
@@ -166,9 +170,20 @@ impl<'a> Iterator for Frames<'a> {
 /// Frames on their way into messages, and those to the kernel.
 #[derive(Debug, Default)]
 pub struct Packer {
-    /// Messages in order, each with the number of its frames; the last one may take more.
-    messages: VecDeque<(Vec<u8>, u32)>,
+    /// In order; the last one may take more frames.
+    messages: VecDeque<Outgoing>,
     bytes: usize,
+    /// Memory of messages of frames that have left: all of [`MESSAGE_MAX`] bytes, none of which needs to be
+    /// cleared or moved again.
+    spare: Vec<Vec<u8>>,
+}
+
+/// A message on its way to the kernel.
+#[derive(Debug)]
+struct Outgoing {
+    memory: Vec<u8>,
+    len: usize,
+    frames: u32,
 }
 
 impl Packer {
@@ -182,41 +197,47 @@ impl Packer {
         self.messages.is_empty()
     }
 
-    /// Room for a frame of `len` bytes, of at most [`FRAME_MAX`], at the end.
+    /// Room for a frame of `len` bytes, of at most [`FRAME_MAX`], at the end. What is there is of frames
+    /// before it: all of it is to be written.
     pub fn add(&mut self, len: usize) -> &mut [u8] {
         assert!((1..=FRAME_MAX).contains(&len), "a frame that a message takes");
-        let fits = |(message, frames): &(Vec<u8>, u32)| *frames > 0 && message.len() + 2 + len <= MESSAGE_MAX;
+        let fits = |last: &Outgoing| last.frames > 0 && last.len + 2 + len <= MESSAGE_MAX;
         if !self.messages.back().is_some_and(fits) {
-            self.messages.push_back((vec![FRAMES], 0));
+            let mut memory = self.spare.pop().unwrap_or_else(|| vec![0; MESSAGE_MAX]);
+            memory[0] = FRAMES;
+            self.messages.push_back(Outgoing { memory, len: 1, frames: 0 });
         }
         self.bytes += len;
         let at = self.messages.len() - 1;
-        let (message, frames) = &mut self.messages[at];
-        *frames += 1;
-        message.extend_from_slice(&(len as u16).to_le_bytes());
-        let start = message.len();
-        message.resize(start + len, 0);
-        &mut message[start..]
+        let last = &mut self.messages[at];
+        last.frames += 1;
+        let start = last.len + 2;
+        last.memory[last.len..start].copy_from_slice(&(len as u16).to_le_bytes());
+        last.len = start + len;
+        &mut last.memory[start..start + len]
     }
 
     /// A message that is no frames.
     pub fn add_message(&mut self, message: &Message<'_>) {
-        self.messages.push_back((message.emit(), 0));
+        let memory = message.emit();
+        self.messages.push_back(Outgoing { len: memory.len(), memory, frames: 0 });
     }
 
     /// Gives the kernel what waits. False while it takes no more.
     pub fn flush(&mut self, link: &mut Link, tally: &mut Tally) -> io::Result<bool> {
-        while let Some((message, frames)) = self.messages.front() {
-            match link.send(message) {
+        while let Some(first) = self.messages.front() {
+            match link.send(&first.memory[..first.len]) {
                 Ok(()) => {
-                    let bytes = message.len() - 1 - 2 * *frames as usize;
+                    let (bytes, frames) = (first.len - 1 - 2 * first.frames as usize, first.frames);
                     tally.messages += 1;
-                    tally.frames += u64::from(*frames);
-                    if *frames > 0 {
+                    tally.frames += u64::from(frames);
+                    let sent = self.messages.pop_front();
+                    if frames > 0 {
                         tally.bytes += bytes as u64;
                         self.bytes -= bytes;
+                        self.spare.extend(sent.map(|sent| sent.memory));
+                        self.spare.truncate(SPARE_MAX);
                     }
-                    self.messages.pop_front();
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
@@ -229,7 +250,7 @@ impl Packer {
     /// Forgets everything; returns how many frames that were.
     pub fn clear(&mut self) -> u64 {
         self.bytes = 0;
-        self.messages.drain(..).map(|(_, frames)| u64::from(frames)).sum()
+        self.messages.drain(..).map(|message| u64::from(message.frames)).sum()
     }
 }
 
@@ -407,8 +428,10 @@ impl Via {
         let frame = self.packer.add(len);
         let header_len = packet.emit_ip(frame);
         assert!(header_len > 0, "a frame that IP carries");
-        write(&mut frame[header_len..header_len + packet.payload_len as usize]);
-        write_icrc(frame, flow.ip_header_len());
+        let (payload, tail) = frame[header_len..].split_at_mut(packet.payload_len as usize);
+        write(payload);
+        tail.fill(0);
+        seal(frame, flow.ip_header_len());
         self.last_used = Some(now);
         true
     }
@@ -666,7 +689,7 @@ mod tests {
             let mut frame = vec![0; sent.frame_len()];
             let at = sent.emit_ip(&mut frame);
             frame[at..at + 5].copy_from_slice(b"hello");
-            write_icrc(&mut frame, sent.flow.ip_header_len());
+            seal(&mut frame, sent.flow.ip_header_len());
             let bth_at = bth_offset(&frame);
             frame[bth_at] ^= 0x40;
             let hello = Hello { slot: 1, address: gid(src), host: HOST };
@@ -684,8 +707,8 @@ mod tests {
             assert!(via.stage_bytes(Instant::ZERO, &sent.flow, &frame[bth_at..]));
             assert!(!via.stage_bytes(Instant::ZERO, &sent.flow, &frame[bth_at + 1..]));
             assert!(!via.stage_bytes(Instant::ZERO, &sent.flow, &[0; 12]));
-            let (message, _) = via.packer.messages.pop_front().unwrap();
-            let Some(Message::Frames(mut frames)) = Message::parse(&message) else { panic!("frames") };
+            let Outgoing { memory, len, .. } = via.packer.messages.pop_front().unwrap();
+            let Some(Message::Frames(mut frames)) = Message::parse(&memory[..len]) else { panic!("frames") };
             let found = frames.next().unwrap();
             assert_eq!(found, frame);
             let datagram = datagram_of(found).unwrap();

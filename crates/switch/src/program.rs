@@ -48,6 +48,7 @@ pub struct Context<'a> {
 
 impl Context<'_> {
     /// Lets the frame go on to the port that has its destination.
+    #[inline]
     pub fn pass_on(&mut self, frame: Box<Frame>) {
         self.out.push((self.from, self.to, frame));
     }
@@ -69,6 +70,7 @@ impl Context<'_> {
     }
 
     /// Says what became of a packet.
+    #[inline]
     pub fn note(&mut self, packet: &Packet, note: Note) {
         self.trace.add(self.now, (self.from, self.to), packet, note);
     }

@@ -2,6 +2,7 @@
 
 mod common;
 
+use adverb_wire::icrc::{seal, verify_in_place, verify_ip};
 use adverb_wire::{
     Aeth, AtomicEth, Deth, FrameMut, Opcode, Operation, Packet, Psn, QpNumber, Reth, Service, Syndrome,
     WireExtra,
@@ -88,4 +89,46 @@ fn values_wider_than_their_field_are_cut() {
     assert_eq!(view.packet().aeth.msn, 0xff_ffff);
     let shown = *view.packet();
     assert_eq!(Packet::parse_ip(&bytes).unwrap().packet, shown);
+}
+
+#[test]
+fn a_packet_over_another_one_is_the_packet() {
+    for ipv4 in [true, false] {
+        for (from, to) in Opcode::all().flat_map(|from| Opcode::all().map(move |to| (from, to))) {
+            let (had, has) = (u32::from(from.wire() % 19), u32::from(to.wire() % 15));
+            let flow = common::flow(ipv4);
+            let (before, after) = (common::packet(from, flow, had, 5), common::packet(to, flow, has, 6));
+            let (mut bytes, expected) = (frame(&before), frame(&after));
+            let payload: Vec<u8> = (0..has).map(|i| i as u8).collect();
+            let extra = WireExtra::with_ipv4_id(9);
+            let len = after.emit_over(&extra, &payload, flow.ip_header_len(), &mut bytes);
+            assert_eq!((len, &bytes), (expected.len(), &expected), "{from:?} becomes {to:?}");
+        }
+    }
+}
+
+#[test]
+fn an_icrc_in_place_is_the_icrc() {
+    for ipv4 in [true, false] {
+        let flow = common::flow(ipv4);
+        for payload_len in (0..300).chain([4096]) {
+            let packet = common::packet(Opcode::new(Service::Rc, Operation::WriteOnly), flow, payload_len, 5);
+            let mut bytes = frame(&packet);
+            let (kept, ip_header_len) = (bytes.clone(), flow.ip_header_len());
+            assert!(verify_in_place(&mut bytes, ip_header_len) && verify_ip(&bytes, ip_header_len));
+            assert_eq!(bytes, kept, "what was masked is as it was");
+            let at = bytes.len() - 5;
+            bytes[at] ^= 1;
+            assert!(!verify_in_place(&mut bytes, ip_header_len) && !verify_ip(&bytes, ip_header_len));
+            seal(&mut bytes, ip_header_len);
+            assert!(verify_in_place(&mut bytes, ip_header_len) && verify_ip(&bytes, ip_header_len));
+        }
+    }
+    // With options, and what is no packet.
+    for (mut bytes, ip_header_len) in
+        [(vec![0x4a; 90], 40), (vec![0x45; 90], 60), (vec![0x65; 9], 40), (vec![0x45; 3], 20), (vec![], 20)]
+    {
+        seal(&mut bytes, ip_header_len);
+        assert_eq!(verify_in_place(&mut bytes, ip_header_len), verify_ip(&bytes, ip_header_len));
+    }
 }

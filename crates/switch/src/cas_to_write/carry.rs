@@ -512,7 +512,8 @@ impl CasToWrite {
     pub fn shifted(&self) -> Vec<(Gid, QpNumber)> {
         let live = self.connections.all().map(|(_, connection)| connection);
         let live = live.filter(|c| c.lane.shifted).map(|c| (c.client, c.server_qpn));
-        live.chain(self.shifted.iter().map(|(gid, qpn)| (Gid(gid.to_be_bytes()), QpNumber::new(*qpn)))).collect()
+        live.chain(self.shifted.iter().map(|(gid, qpn)| (Gid(gid.to_be_bytes()), QpNumber::new(*qpn))))
+            .collect()
     }
 
     /// Queue pairs whose numbers the instance before this one had shifted.

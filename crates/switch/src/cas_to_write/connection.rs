@@ -198,8 +198,9 @@ impl Connection {
     }
 
     /// Whether the server has accepted the key from this queue pair.
+    #[inline]
     pub fn accepts(&self, rkey: Key) -> bool {
-        self.accepted.contains(&rkey)
+        self.accepted.iter().any(|accepted| *accepted == rkey)
     }
 
     /// The server has accepted the key.
@@ -224,8 +225,9 @@ impl Connection {
 
     /// The first tracked requests may have been answered.
     pub fn are_answered(&mut self) {
-        let more = self.unanswered().take_while(|(_, entry)| entry.answered).count();
-        self.first_open += more;
+        while self.entries.get(self.first_open).is_some_and(|entry| entry.answered) {
+            self.first_open += 1;
+        }
     }
 
     /// The client waits again for a tracked request's answer.
@@ -361,11 +363,13 @@ impl Connections {
     }
 
     /// A connection that is there.
+    #[inline]
     pub fn get(&self, at: u32) -> &Connection {
         self.slots[at as usize].as_ref().expect("a connection that is there")
     }
 
     /// A connection that is there.
+    #[inline]
     pub fn get_mut(&mut self, at: u32) -> &mut Connection {
         self.slots[at as usize].as_mut().expect("a connection that is there")
     }

@@ -103,6 +103,9 @@ impl CasToWrite {
 
     /// Lets those go on who waited for words that have become free.
     pub(super) fn release(&mut self, ctx: &mut Context<'_>) {
+        if self.waiting.is_empty() {
+            return self.freed.clear();
+        }
         while let Some(va) = self.freed.pop_front() {
             let who: Vec<u32> =
                 self.waiting.iter().copied().filter(|at| self.connections.get(*at).waits.va == va).collect();
