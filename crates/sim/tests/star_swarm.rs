@@ -146,12 +146,12 @@ fn a_broken_nic_is_found() {
         // Where those are found that few seeds show: the rest is time.
         let first = match kind {
             Sabotage::StarLate => 50,
-            Sabotage::StarPlace => 500,
-            Sabotage::StarAttempts => 150,
+            Sabotage::StarPlace => 1250,
+            Sabotage::StarAttempts => 5650,
             Sabotage::StarDead => 440,
-            Sabotage::StarRefusal => 550,
+            Sabotage::StarRefusal => 1250,
             Sabotage::StarMerge => 700,
-            Sabotage::StarLife => 2600,
+            Sabotage::StarLife => 3050,
             _ => 0,
         };
         let found =
