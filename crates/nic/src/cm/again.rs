@@ -20,16 +20,18 @@ impl Cm {
     /// Nobody listens, says the peer of a request. Whether it is asked again.
     pub(super) fn asks_again(&mut self, now: Instant, id: ConnectionId) -> bool {
         let Some(connection) = self.table.get(id) else { return false };
-        let (State::ReqSent | State::SidrSent, Some(port)) = (connection.state, connection.asked) else {
+        let (State::ReqSent | State::SidrSent, Some((port, begun))) = (connection.state, connection.asked)
+        else {
             return false;
         };
         let (peer, known) = (connection.peer, connection.patience);
         let until = known.unwrap_or_else(|| {
             let has_another = self.table.any(|other| {
                 let is_up = matches!(other.state, State::Established | State::DreqSent | State::Timewait);
-                is_up && other.peer == peer && other.asked == Some(port)
+                is_up && other.peer == peer && other.asked.is_some_and(|(asked, _)| asked == port)
             });
-            if has_another { now + PATIENCE } else { now }
+            // A peer that has kept the request has been patient itself.
+            if has_another { begun + PATIENCE } else { now }
         });
         let retries = self.config.retries;
         let Some(connection) = self.table.get(id) else { return false };
@@ -118,6 +120,24 @@ mod tests {
         assert!(refused.iter().all(|what| told.contains(what)), "{told:?}");
         assert_eq!(took, PATIENCE);
         assert_eq!(again, 2 * 80);
+    }
+
+    #[test]
+    fn who_was_kept_in_vain_asks_no_more() {
+        let World { now, cms: [mut one, _], .. } = connected();
+        let mut server = manager(2, 2, 7);
+        server.expect_listener(now, super::super::tests::SERVICE.port);
+        connect(&mut one, now, 0x10_0002, &[42]);
+        exchange(now, &mut one, &mut server);
+        assert_eq!((server.counters().cm_kept, one.next_event()), (1, None));
+        let later = server.next_deadline().unwrap();
+        server.on_timer(later);
+        exchange(later, &mut one, &mut server);
+        let refused = What::Rejected(Reason::INVALID_SERVICE, Default::default());
+        assert_eq!(
+            (one.next_event().map(|event| event.what), one.counters().cm_asked_again),
+            (Some(refused), 0)
+        );
     }
 
     #[test]

@@ -95,7 +95,7 @@ impl Cm {
         connection.transaction = u64::from(agent) << 32 | u64::from(id.0);
         connection.qpn = connect.offer.qpn;
         connection.interval = response;
-        connection.asked = Some(connect.service.port);
+        connection.asked = Some((connect.service.port, now));
         let req = Req {
             local_id: id.0,
             service_id: connect.service.id(),

@@ -27,7 +27,7 @@ impl Cm {
         connection.state = State::SidrSent;
         connection.transaction = u64::from(agent) << 32 | u64::from(id.0);
         connection.interval = response;
-        connection.asked = Some(resolve.service.port);
+        connection.asked = Some((resolve.service.port, now));
         let service_id = resolve.service.id();
         let req = SidrReq { request_id: id.0, pkey: PKEY, service_id, private };
         self.send_repeated(now, id, Message::SidrReq(req));

@@ -79,8 +79,8 @@ pub(super) struct Connection {
     pub waits: Option<ListenerId>,
     /// Repeats that are left.
     pub tries: u8,
-    /// The peer's port, of who asked.
-    pub asked: Option<u16>,
+    /// The peer's port, of who asked, and when.
+    pub asked: Option<(u16, Instant)>,
     /// Until when nobody's listening there is not believed, once it was said.
     pub patience: Option<Instant>,
     /// Time between repeats.
