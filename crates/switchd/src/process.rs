@@ -595,3 +595,55 @@ impl Seat {
 pub(crate) fn seat_of(seats: &mut [Option<Seat>], port: PortId) -> Option<&mut Seat> {
     seats.get_mut(usize::from(port.0)).and_then(Option::as_mut)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use adverb_os::via::{Place, Via};
+    use adverb_wire::{Bth, Flow, Opcode, Operation, Packet, Service};
+    use std::net::IpAddr;
+
+    fn gid(last: u8) -> Gid {
+        Gid::from(IpAddr::from([10, 9, 0, last]))
+    }
+
+    /// Takes an address's first process in. Its bell ends the round behind that, and each one from then on.
+    fn join(process: &mut Process, last: u8) -> Via {
+        let hello = Hello { slot: 1, address: gid(last), host: [last; 16] };
+        let (place, stopper) = (Place::Local(process.path().to_owned()), process.stopper());
+        let joining = std::thread::spawn(move || {
+            let joined = Via::open(place, hello);
+            stopper.stop();
+            joined
+        });
+        while !joining.is_finished() {
+            process.round();
+        }
+        joining.join().unwrap().unwrap()
+    }
+
+    fn say(via: &mut Via, (from, to): (u8, u8), messages: usize) {
+        let flow = Flow { src: gid(from), dst: gid(to), hop_limit: 64, ..Flow::default() };
+        let bth = Bth { opcode: Opcode::new(Service::Rc, Operation::SendOnly), ..Bth::default() };
+        for _ in 0..messages {
+            assert!(via.stage_packet(Instant::ZERO, &Packet { flow, bth, ..Packet::default() }, |_| ()));
+            assert!(via.flush(&mut Tally::default()), "there is room for it at the switch");
+        }
+    }
+
+    /// Who has sent more than a turn's messages waits behind those who have sent one.
+    #[test]
+    fn a_row_of_messages_is_taken_in_turns() {
+        let folder = std::env::temp_dir().join(format!("adverb-switchd-{}-turns", std::process::id()));
+        let mut process = Process::open(Config::parse("").unwrap(), &folder).unwrap();
+        let (mut noisy, mut quiet) = (join(&mut process, 1), join(&mut process, 2));
+        say(&mut noisy, (1, 2), 3 * TURN);
+        say(&mut quiet, (2, 1), 1);
+        for taken in [TURN + 1, 2 * TURN + 1, 3 * TURN + 1] {
+            process.round();
+            assert_eq!(process.switch().counters().get(Counter::RxFrames), taken as u64);
+        }
+        drop(process);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}
