@@ -147,7 +147,7 @@ fn a_broken_nic_is_found() {
         let first = match kind {
             Sabotage::StarLate => 50,
             Sabotage::StarPlace => 1250,
-            Sabotage::StarAttempts => 11_450,
+            Sabotage::StarAttempts => 150,
             Sabotage::StarDead => 440,
             Sabotage::StarRefusal => 1250,
             Sabotage::StarMerge => 700,
