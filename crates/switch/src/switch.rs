@@ -130,6 +130,8 @@ pub struct Switch {
     /// Places of frames that have left.
     #[allow(clippy::vec_box, reason = "frames stay where they are while they pass the programs")]
     spare: Vec<Box<Frame>>,
+    /// The headers of one that no program sees.
+    looked_at: Box<Frame>,
 }
 
 impl Switch {
@@ -146,6 +148,7 @@ impl Switch {
             out: VecDeque::new(),
             row: Default::default(),
             spare: Vec::new(),
+            looked_at: Box::default(),
         })
     }
 
@@ -273,6 +276,31 @@ impl Switch {
                 port.counts.dropped += 1;
             }
         }
+    }
+
+    /// Where a frame goes that no program sees, and how long it is: counted as one that came and has left. None
+    /// where it is not as simple as that, and nothing done: then it is for [`on_frame`](Self::on_frame).
+    pub fn through(&mut self, from: PortId, bytes: &[u8]) -> Option<(PortId, usize)> {
+        if !self.programs.is_empty() || !self.out.is_empty() {
+            return None;
+        }
+        let Frame { packet, extra, .. } = &mut *self.looked_at;
+        let len = packet.parse_ip_into(extra, bytes, bytes.len()).ok()?.frame_len;
+        let to = *self.routes.get(&packet.flow.dst.bits())?;
+        let port = self.ports.get_mut(usize::from(from.0))?.as_mut()?;
+        if !port.addresses.contains(&packet.flow.src) {
+            return None;
+        }
+        port.counts.rx_frames += 1;
+        port.counts.rx_bytes += bytes.len() as u64;
+        // A route leads to a port that is there.
+        if let Some(Some(port)) = self.ports.get_mut(usize::from(to.0)) {
+            port.counts.tx_frames += 1;
+            port.counts.tx_bytes += len as u64;
+        }
+        self.counters.add(Counter::RxFrames);
+        self.counters.add(Counter::TxFrames);
+        Some((to, len))
     }
 
     /// Sends a frame to the port of its destination; to all others, if that is a group.

@@ -283,3 +283,50 @@ fn no_frame_upsets_the_switch() {
     ];
     assert!(never.iter().all(|name| rare.contains(name)), "never: {never:?}");
 }
+
+/// A frame that no program sees need not become one of the switch's own: the same leaves, and is counted.
+#[test]
+fn what_goes_through_leaves_as_what_passes() {
+    let mut usual = Switch::new(Vec::new(), 16).unwrap();
+    for last in 1..=3 {
+        let port = usual.add_port().unwrap();
+        usual.claim(port, gid(last)).unwrap();
+    }
+    let mut short = Switch::new(Vec::new(), 16).unwrap();
+    for last in 1..=3 {
+        let port = short.add_port().unwrap();
+        short.claim(port, gid(last)).unwrap();
+    }
+    let mut rng = fastrand::Rng::with_seed(7);
+    let (rng_of_ends, answers) = (fastrand::Rng::with_seed(8), VecDeque::new());
+    let mut ends = Ends { rng: rng_of_ends, next: [1; 4], answers, steers: false };
+    let (mut through, mut passed) = (0, 0);
+    for at in 0..4000 {
+        let (now, mut bytes) = (Instant::from_ns(at), ends.frame());
+        // Padding of a link behind it, damage, and another's port.
+        bytes.resize(bytes.len() + rng.usize(..4), 0);
+        if rng.u8(..4) == 0 {
+            damage(&mut rng, &mut bytes);
+        }
+        let from = PortId(u16::from(rng.u8(..4)));
+        usual.on_frame(now, from, bytes.clone());
+        let expected: Vec<(PortId, Vec<u8>)> = std::iter::from_fn(|| usual.next_frame()).collect();
+        let left = match short.through(from, &bytes) {
+            Some((to, len)) => {
+                through += 1;
+                vec![(to, bytes[..len].to_vec())]
+            }
+            None => {
+                passed += 1;
+                short.on_frame(now, from, bytes);
+                std::iter::from_fn(|| short.next_frame()).collect()
+            }
+        };
+        assert_eq!(left, expected);
+        assert_eq!(short.counters(), usual.counters());
+        assert!(short.ports().eq(usual.ports()));
+    }
+    assert!(through > 500 && passed > 500, "{through} and {passed}");
+    let mut watched = switch(2);
+    assert_eq!(watched.through(PortId(0), &ends.frame()), None, "programs see all");
+}

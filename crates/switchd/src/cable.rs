@@ -1,10 +1,11 @@
 //! A cable with Ethernet, and its edge: behind a port there is a virtual machine, or an interface. One that
 //! goes is found again when it is back, and frames meanwhile are lost, as on a cable that is pulled.
 
+use crate::config::CableKind;
 use crate::ethernet::Edge;
 use crate::interface::Interface;
 use crate::machine::Machine;
-use adverb_wire::{Duration, Instant};
+use adverb_wire::{Duration, Gid, Instant};
 use std::fmt;
 use std::os::fd::RawFd;
 
@@ -43,6 +44,17 @@ pub struct Cable {
 }
 
 impl Cable {
+    /// The cable of a file's port.
+    pub fn open(kind: CableKind<'_>, hosts: &[Gid]) -> Result<Cable, String> {
+        let far = match kind {
+            CableKind::Qemu(path) => Far::Machine(Machine::new(path)),
+            CableKind::Interface(name) => Far::Interface(Interface::open(name).map_err(|e| {
+                format!("the interface {name}: {e}; it takes CAP_NET_RAW over its namespace")
+            })?),
+        };
+        Ok(Cable::new(far, Edge::new(hosts)))
+    }
+
     /// A cable to `far`.
     pub fn new(far: Far, edge: Edge) -> Cable {
         Cable { far, edge, look: Instant::ZERO, unplugged: 0, full: 0 }

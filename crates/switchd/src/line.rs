@@ -67,6 +67,11 @@ impl Line {
         self.capture = capture;
     }
 
+    /// Whether nothing happens to frames here, and nobody keeps them.
+    pub fn is_plain(&self) -> bool {
+        self.lanes.is_none() && self.capture.is_none()
+    }
+
     /// Takes a frame in; gives it back where nothing can happen to it.
     pub fn admit(&mut self, now: Instant, way: Way, bytes: Vec<u8>) -> Option<Vec<u8>> {
         // What comes in is captured before the faults, what leaves behind them: as seen beside the port.

@@ -1,14 +1,11 @@
 //! The loop: waits for processes and times, takes frames, gives them to the switch, and sends what leaves.
 
-use crate::cable::{Cable, Far};
-use crate::config::{CableKind, Config};
+use crate::cable::Cable;
+use crate::config::Config;
 use crate::control;
 use crate::error::OpenError;
-use crate::ethernet::Edge;
 use crate::gate::Gate;
-use crate::interface::Interface;
 use crate::line::{Line, Spare, Way};
-use crate::machine::Machine;
 use crate::members::{Members, Peer, Role};
 use crate::recorded::Recorded;
 use crate::shifted::{Name, Owner, ShiftedFile, shifted_of, tell};
@@ -20,7 +17,7 @@ use adverb_os::framing::{bth_offset, is_roce, outer_flow};
 use adverb_os::link::Link;
 use adverb_os::socket_file::SocketFile;
 use adverb_os::sys::{self, WaitSet};
-use adverb_os::via::{Hello, MESSAGE_MAX, Message, SEND_BUFFER, socket_path};
+use adverb_os::via::{Frames, Hello, MESSAGE_MAX, Message, SEND_BUFFER, socket_path};
 use adverb_os::wake::EventFd;
 use adverb_switch::{Counter, PortId, Switch};
 use adverb_wire::{Gid, Instant};
@@ -146,7 +143,7 @@ impl Process {
         let bell = Arc::new(EventFd::new().map_err(OpenError::System)?);
         let mut cables = Vec::new();
         for (kind, hosts) in config.cables() {
-            cables.push((open_cable(kind, &hosts).map_err(OpenError::Config)?, hosts));
+            cables.push((Cable::open(kind, &hosts).map_err(OpenError::Config)?, hosts));
         }
         let mut process = Process {
             config,
@@ -337,10 +334,7 @@ impl Process {
             };
             match (Message::parse(&inbox[..len]), peer.role) {
                 (Some(Message::Frames(frames)), Role::Member(port, _)) => {
-                    for frame in frames {
-                        let bytes = self.spare.copy(frame);
-                        self.take_frame(now, port, bytes);
-                    }
+                    self.take_frames(now, port, frames);
                     self.drain(now);
                 }
                 (Some(Message::Hello(hello)), Role::Unknown) => {
@@ -397,6 +391,19 @@ impl Process {
         match to.and_then(|to| seat_of(&mut self.seats, to)).and_then(Seat::cable_mut) {
             Some(cable) => cable.put(now, packet),
             None => seat_of(&mut self.seats, from).into_iter().for_each(|seat| seat.strange += 1),
+        }
+    }
+
+    /// Takes frames of one message. Where nobody looks at them they are copied once, from message to message.
+    fn take_frames(&mut self, now: Instant, port: PortId, frames: Frames<'_>) {
+        let is_plain = self.seats.iter().flatten().all(|seat| seat.line.is_plain());
+        for frame in frames {
+            if is_plain && let Some((to, len)) = self.switch.through(port, frame) {
+                self.hand_over(now, to, &frame[..len]);
+                continue;
+            }
+            let bytes = self.spare.copy(frame);
+            self.take_frame(now, port, bytes);
         }
     }
 
@@ -546,18 +553,6 @@ impl Process {
             peer.packer.add_message(&Message::Answer(part));
         }
     }
-}
-
-/// The cable of a file's port.
-pub(crate) fn open_cable(kind: CableKind<'_>, hosts: &[Gid]) -> Result<Cable, String> {
-    let far = match kind {
-        CableKind::Qemu(path) => Far::Machine(Machine::new(path)),
-        CableKind::Interface(name) => Far::Interface(
-            Interface::open(name)
-                .map_err(|e| format!("the interface {name}: {e}; it takes CAP_NET_RAW over its namespace"))?,
-        ),
-    };
-    Ok(Cable::new(far, Edge::new(hosts)))
 }
 
 /// The file's switch, told of the queue pairs whose numbers one before it had shifted.

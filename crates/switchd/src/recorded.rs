@@ -116,6 +116,14 @@ impl Recorded {
         self.switch.remove_port(now, port)
     }
 
+    /// See [`Switch::through`]; what is recorded passes the switch as usual.
+    pub fn through(&mut self, from: PortId, bytes: &[u8]) -> Option<(PortId, usize)> {
+        match self.tape {
+            None => self.switch.through(from, bytes),
+            Some(_) => None,
+        }
+    }
+
     /// See [`Switch::set_depth`].
     pub fn set_depth(&mut self, port: PortId, bytes: u32) {
         if self.tape.is_some() {

@@ -7,7 +7,7 @@ use crate::config::{CableKind, Config};
 use crate::control::Question;
 use crate::line::Way;
 use crate::members::Role;
-use crate::process::{Behind, Process, open_cable, seat_of};
+use crate::process::{Behind, Process, seat_of};
 use adverb_os::capture::Capture;
 use adverb_os::faults::Faults;
 use adverb_os::via::Message;
@@ -97,7 +97,7 @@ impl Process {
             let Some(first) = hosts.first() else { continue };
             let (faults, pcap) = next.line_of(*first);
             let capture = pcap.map(|path| open_capture(now, path)).transpose()?;
-            new.push(NewCable { cable: open_cable(kind, &hosts)?, hosts, faults, capture });
+            new.push(NewCable { cable: Cable::open(kind, &hosts)?, hosts, faults, capture });
         }
         if self.switch.ports().count() - gone.len() + new.len() > PORTS_MAX {
             return Err(format!("the switch has {PORTS_MAX} ports, and all are in use"));
