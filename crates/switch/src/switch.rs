@@ -278,8 +278,9 @@ impl Switch {
         }
     }
 
-    /// Where a frame goes that no program sees, and how long it is: counted as one that came and has left. None
-    /// where it is not as simple as that, and nothing done: then it is for [`on_frame`](Self::on_frame).
+    /// Where a frame goes that no program sees, and how long it is: counted as one that came and has left.
+    /// None where it is not as simple as that, and nothing done: then it is for
+    /// [`on_frame`](Self::on_frame).
     pub fn through(&mut self, from: PortId, bytes: &[u8]) -> Option<(PortId, usize)> {
         if !self.programs.is_empty() || !self.out.is_empty() {
             return None;
