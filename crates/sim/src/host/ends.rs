@@ -54,6 +54,12 @@ impl Sim {
             self.note_loopback(h, looped, sends);
         }
         if !sends {
+            let host = &self.hosts.list[h as usize];
+            if host.nic.holds_completion(host.cq) == Ok(true) {
+                // It came of the step itself (a request that failed before its first packet), and nothing else
+                // may come.
+                self.wake_by(Source::Deadline(h), self.now);
+            }
             // A queue pair whose rate makes it wait has a timer that nobody knows of yet.
             return self.watch_timer(h);
         }
