@@ -50,8 +50,9 @@ fn seeds_pass_and_come_to_everything() {
         ("of an earlier stack", |c| c.star_drop_earlier + c.star_drop_not_live),
     ];
     let (mut completed, mut sums, mut wrong) = (0, [0; 20], Vec::new());
-    // In the last two the last thing to happen is that a request is refused whose rule went with its owner.
-    for seed in (0..150).chain([5700, 11479]) {
+    // In two of the others a refused request is the last thing to happen; in the third a side fails while it
+    // brings the connection to rest, and its peer wants another change.
+    for seed in (0..150).chain([5700, 11479, 19009]) {
         let (failures, done, counts) = counted(seed, &of.map(|(_, count)| count));
         wrong.extend(failures.first().map(|failure| format!("seed {seed}: {failure}")));
         completed += done;

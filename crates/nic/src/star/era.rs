@@ -3,6 +3,7 @@
 
 use super::Nic;
 use super::switch::TRIES;
+use crate::attr::QpState;
 use crate::endpoint::Object;
 use crate::event::{Event, StarOutcome, Why};
 use crate::ids::QpId;
@@ -186,7 +187,7 @@ impl Nic {
             Step::Committing { .. } => {
                 era.says = Some((SwitchStep::Commit, to.other(), epoch));
                 era.repeats = again;
-                if self.has_waited_too_long(now, name) {
+                if self.has_failed(name) || self.has_waited_too_long(now, name) {
                     // What is posted fails as it does when a peer has gone: by its own retries.
                     return self.give_up_commit(name);
                 }
@@ -210,6 +211,16 @@ impl Nic {
         self.state.counters.star_switch_given_up += 1;
         self.state.event(Event::Star(name, StarOutcome::NotSwitched));
         self.hold(name, false);
+    }
+
+    /// Whether a connection is up no more, so that nothing that is said of it is heard.
+    pub(super) fn has_failed(&self, name: QpId) -> bool {
+        let up = |state| matches!(state, QpState::Rtr | QpState::Rts | QpState::Sqd);
+        match self.object(name) {
+            Ok(Object::On(pair)) => !up(pair.qp.state),
+            Ok(Object::Off(endpoint)) => !up(endpoint.state),
+            Err(_) => true,
+        }
     }
 
     /// Whether something is posted, and the peer has been silent for the timeout, retry count times over.

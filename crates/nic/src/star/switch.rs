@@ -253,17 +253,16 @@ impl Nic {
     /// Whether a message is the peer's: by its source, its partition and where both directions began.
     fn may_say(&self, name: QpId, packet: &Packet, said: Option<&Switch>) -> bool {
         let Some(era) = self.star.as_ref().and_then(|star| star.eras.get(&name.index)) else { return false };
-        let (state, dst) = match self.object(name) {
-            Ok(Object::On(pair)) => (pair.qp.state, pair.qp.dst),
-            Ok(Object::Off(endpoint)) => (endpoint.state, endpoint.dst),
+        let dst = match self.object(name) {
+            Ok(Object::On(pair)) => pair.qp.dst,
+            Ok(Object::Off(endpoint)) => endpoint.dst,
             Err(_) => return false,
         };
-        let is_up = matches!(state, QpState::Rtr | QpState::Rts | QpState::Sqd);
         let base = crate::admission::PKEY_BASE;
         let knows = said.is_some_and(|said| {
             Some(said.first.1) == era.first.0.map(Psn::get) && said.first.0 == era.first.1.get()
         });
-        is_up && knows && packet.flow.src == dst && packet.bth.pkey & base == base
+        !self.has_failed(name) && knows && packet.flow.src == dst && packet.bth.pkey & base == base
     }
 
     fn on_quiesce(&mut self, now: Instant, name: QpId, said: &Switch) {
@@ -347,6 +346,10 @@ impl Nic {
         let Some(Step::Quiescing { peer: Some(told) }) = self.era(name.index).map(|era| era.step) else {
             return;
         };
+        if self.has_failed(name) {
+            // At rest, but for good: it hears no answer.
+            return self.give_up_commit(name);
+        }
         let Rest::Whole(next) = self.rest(name, Some(told)) else { return };
         let Some(era) = self.era(name.index) else { return };
         (era.step, era.begun, era.repeats) = (Step::Committing { next }, now, 0);
@@ -497,8 +500,11 @@ impl Nic {
             };
             era.said = now;
             let at = now + era.wait(longest, least);
-            // What it waits for an answer to may have given way to this message: the timer says it again.
+            // What it waits for an answer to may have given way to this message: the timer says it again, and
+            // no later because the peer goes on asking for something else.
             let repeats = matches!(era.step, Step::Asking | Step::Quiescing { .. } | Step::Committing { .. });
+            let is_own = matches!(step, SwitchStep::Ask | SwitchStep::Quiesce | SwitchStep::Commit);
+            let at = if is_own { at } else { at.min(era.at) };
             let Some(ends) = self.ends_of(name) else { continue };
             let Some(star) = &mut self.star else { return false };
             let opcode = Opcode::new(Service::Star, Operation::Hello);

@@ -56,8 +56,8 @@ impl Sim {
         if !sends {
             let host = &self.hosts.list[h as usize];
             if host.nic.holds_completion(host.cq) == Ok(true) {
-                // It came of the step itself (a request that failed before its first packet), and nothing else
-                // may come.
+                // It came of the step itself (a request that failed before its first packet), and maybe
+                // nothing else will come.
                 self.wake_by(Source::Deadline(h), self.now);
             }
             // A queue pair whose rate makes it wait has a timer that nobody knows of yet.
