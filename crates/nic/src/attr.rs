@@ -36,6 +36,13 @@ pub enum QpState {
     Err = 6,
 }
 
+impl QpState {
+    /// Whether a connection in it may be spoken of with its peer: it is connected, and nothing has failed.
+    pub(crate) const fn is_up(self) -> bool {
+        matches!(self, QpState::Rtr | QpState::Rts | QpState::Sqd)
+    }
+}
+
 /// Path MTU; the number is the `enum ibv_mtu` code.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 #[repr(u8)]

@@ -349,6 +349,13 @@ impl Object<&QueuePair, &Endpoint> {
         }
     }
 
+    pub fn state(&self) -> QpState {
+        match self {
+            Object::On(pair) => pair.qp.state,
+            Object::Off(endpoint) => endpoint.state,
+        }
+    }
+
     pub fn send_queue(&self) -> &SendQueue {
         match self {
             Object::On(pair) => &pair.qp.sq,

@@ -513,7 +513,6 @@ impl Nic {
 impl Endpoint {
     /// Whether a packet may be the peer's, by state, partition and source.
     fn takes(&self, packet: &Packet) -> bool {
-        let up = matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd);
-        up && packet.bth.pkey & PKEY_BASE == PKEY_BASE && packet.flow.src == self.dst
+        self.state.is_up() && packet.bth.pkey & PKEY_BASE == PKEY_BASE && packet.flow.src == self.dst
     }
 }

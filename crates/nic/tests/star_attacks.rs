@@ -44,14 +44,6 @@ fn star(operation: Operation) -> Opcode {
     Opcode::new(Service::Star, operation)
 }
 
-/// Gives a packet to a node's NIC; what that says then.
-fn give(w: &mut World, node: usize, packet: &Packet, payload: &[u8]) -> Vec<Packet> {
-    let nic = &mut w.nodes[node].nic;
-    nic.on_frame(w.now, packet, &Payload::from_slice(payload));
-    let mut out = TxFrame::default();
-    std::iter::from_fn(|| nic.next_frame(w.now, &mut out).then_some(out.packet)).collect()
-}
-
 fn verdicts(answers: &[Packet]) -> Vec<Verdict> {
     answers.iter().map(|p| Answer::of_aeth(p.aeth).unwrap().verdict).collect()
 }
@@ -100,11 +92,11 @@ fn replays_of_all_that_was_said_change_nothing_once_it_is_done() {
     let owner = w.nodes[CLIENT].gid;
     for round in 0..3 {
         for (packet, payload) in &heard {
-            let answers = give(&mut w, SERVER, packet, payload);
+            let answers = w.give(SERVER, packet, payload);
             assert!(answers.iter().all(|p| p.flow.dst == owner), "answers go to the ticket's owner");
             let mut moved = *packet;
             moved.flow.src = Gid::from(STRANGER);
-            assert_eq!(give(&mut w, SERVER, &moved, payload), [], "nobody else is made to hear one");
+            assert_eq!(w.give(SERVER, &moved, payload), [], "nobody else is made to hear one");
         }
         assert!(memory[SERVER].read(0, 4096) == other, "round {round}: a replay landed");
         assert!(w.poll(SERVER).is_none(), "round {round}: something completes once more");
@@ -116,7 +108,7 @@ fn replays_of_all_that_was_said_change_nothing_once_it_is_done() {
         if operation(packet) == Operation::RemoteData && StarEth::from(packet.irn).has(StarEth::POSTED) {
             let mut later = *packet;
             later.reth.len = now + 5000;
-            assert_eq!(verdicts(&give(&mut w, SERVER, &later, payload)), [Verdict::NotPosted]);
+            assert_eq!(verdicts(&w.give(SERVER, &later, payload)), [Verdict::NotPosted]);
         }
     }
     assert!(memory[SERVER].read(0, 4096) == other);
@@ -145,9 +137,9 @@ fn a_ticket_of_an_earlier_process_opens_nothing() {
     let fresh = captured_write(&mut w, ids[CLIENT], &own, &target);
     let replayed = Packet { ticket: stolen.ticket, ..fresh };
     assert_ne!(stolen.ticket, fresh.ticket);
-    assert_eq!(give(&mut w, SERVER, &replayed, &[1; 8]), []);
+    assert_eq!(w.give(SERVER, &replayed, &[1; 8]), []);
     assert_eq!((w.counter(SERVER, "star_drop_ticket"), target.read(0, 8)), (1, vec![0; 8]));
-    assert_eq!(verdicts(&give(&mut w, SERVER, &fresh, &[1; 8])), [Verdict::Done]);
+    assert_eq!(verdicts(&w.give(SERVER, &fresh, &[1; 8])), [Verdict::Done]);
 }
 
 /// The byte by which a ticket says its queue pair's life comes round: who was this number's peer long ago is
@@ -170,7 +162,7 @@ fn a_ticket_of_a_life_long_past_opens_nothing() {
         assert_eq!(w.nodes[SERVER].nic.star_side(ids[SERVER]), Ok(StarSide::Stateless), "life {life}");
         write.reth.len = (w.now.as_ps() / 1_000_000) as u32 + 5000;
         write.bth.psn = first.add(life);
-        assert_eq!(give(&mut w, SERVER, &write, &[1; 8]), [], "life {life}");
+        assert_eq!(w.give(SERVER, &write, &[1; 8]), [], "life {life}");
         assert_eq!(memory[SERVER].read(0, 8), [0; 8], "life {life}");
     }
     let dropped = ["star_drop_not_live", "star_drop_ticket"].map(|name| w.counter(SERVER, name));
@@ -203,7 +195,7 @@ fn a_ticket_speaks_for_its_own_connection_only() {
         let payload = if kind == Operation::CqePacket { entry.bytes().to_vec() } else { Vec::new() };
         packet.irn = StarEth::new(Op::Control, 0, u16::from(kind == Operation::CqePacket), 0).into();
         packet.payload_len = payload.len() as u32;
-        assert_eq!(give(&mut w, SERVER, &packet, &payload), [], "{kind:?}");
+        assert_eq!(w.give(SERVER, &packet, &payload), [], "{kind:?}");
     }
     assert_eq!(w.counter(SERVER, "star_drop_ticket"), 4);
     assert!(w.poll(SERVER).is_none());
@@ -225,10 +217,10 @@ fn a_client_that_fills_the_history_takes_its_share_and_hurts_itself() {
         packet
     };
     // Farther ahead than two lifetimes nothing is remembered, because nothing is done.
-    assert_eq!(verdicts(&give(&mut w, SERVER, &far(40_001, 0), &[1; 8])), [Verdict::Expired]);
+    assert_eq!(verdicts(&w.give(SERVER, &far(40_001, 0), &[1; 8])), [Verdict::Expired]);
     let mut refused = 0;
     for n in 0..100_000 {
-        let answers = give(&mut w, SERVER, &far(39_000, n), &[1; 8]);
+        let answers = w.give(SERVER, &far(39_000, n), &[1; 8]);
         refused += usize::from(verdicts(&answers) == [Verdict::Busy]);
     }
     assert!(refused > 30_000, "{refused} of 100,000 were put off");
@@ -245,7 +237,7 @@ fn a_client_that_fills_the_history_takes_its_share_and_hurts_itself() {
     w.run(Duration::from_ms(40));
     let mut again = far(60_000, 200_000);
     again.reth.len = (w.now.as_ps() / 1_000_000) as u32 + 10_000;
-    assert_eq!(verdicts(&give(&mut w, SERVER, &again, &[1; 8])), [Verdict::Done]);
+    assert_eq!(verdicts(&w.give(SERVER, &again, &[1; 8])), [Verdict::Done]);
 }
 
 #[test]
@@ -341,7 +333,7 @@ fn what_is_forged_to_the_client_changes_nothing() {
     ];
     for (packet, counter) in &cases {
         let before = w.counter(CLIENT, counter);
-        give(&mut w, CLIENT, packet, &body);
+        w.give(CLIENT, packet, &body);
         assert_eq!(w.counter(CLIENT, counter), before + 1, "{counter}");
     }
     // Acknowledgements of completions that are not under way, with every count and token.
@@ -352,7 +344,7 @@ fn what_is_forged_to_the_client_changes_nothing() {
         ea.bth.psn = Psn::new(rng.u32(..));
         ea.irn = StarEth { copy: rng.u8(..), ..StarEth::new(Op::Control, 0, 0, rng.u32(..)) }.into();
         ea.payload_len = 0;
-        give(&mut w, CLIENT, &ea, &[]);
+        w.give(CLIENT, &ea, &[]);
     }
     // The one receive is there, and no other.
     w.send(CLIENT, ids[CLIENT], wr(1, SendOp::Send, &[memory[CLIENT].sge(0, 64)]));
@@ -390,7 +382,7 @@ fn packets_of_plain_rc_open_nothing_of_a_stateless_side() {
             packet.reth = Reth { va, rkey, len: 8 };
             (packet.atomic.va, packet.atomic.rkey, packet.atomic.swap_add) = (va, Key(rkey.0), 7);
             packet.payload_len = 8;
-            assert_eq!(give(&mut w, SERVER, &packet, &[1; 8]), [], "{opcode:?}");
+            assert_eq!(w.give(SERVER, &packet, &[1; 8]), [], "{opcode:?}");
         }
     }
     assert_eq!(w.nodes[SERVER].nic.star_side(ids[SERVER]), Ok(StarSide::Stateless));

@@ -135,14 +135,6 @@ fn what_lies_in_several_pieces_comes_along_or_is_nothing_goes_by_its_place() {
     assert_eq!(names(&w), [1, 2, 2]);
 }
 
-/// What a node's NIC says to a packet.
-fn give(w: &mut World, node: usize, packet: &Packet, payload: &[u8]) -> Vec<Packet> {
-    let nic = &mut w.nodes[node].nic;
-    nic.on_frame(w.now, packet, &Payload::from_slice(payload));
-    let mut out = TxFrame::default();
-    std::iter::from_fn(|| nic.next_frame(w.now, &mut out).then_some(out.packet)).collect()
-}
-
 fn verdicts(answers: &[Packet]) -> Vec<Verdict> {
     answers.iter().filter_map(|p| Answer::of_aeth(p.aeth)).map(|answer| answer.verdict).collect()
 }
@@ -201,7 +193,7 @@ fn an_address_opens_only_what_the_own_domain_may_use_locally() {
     let count = cases.len() as u64;
     for (n, (what, target, asks)) in cases.into_iter().enumerate() {
         let bytes: &[u8] = if asks { &[] } else { &[0x77; 8] };
-        let answers = give(&mut w, SERVER, &forged(&good, target, asks, n as u32 + 1), bytes);
+        let answers = w.give(SERVER, &forged(&good, target, asks, n as u32 + 1), bytes);
         assert_eq!(verdicts(&answers), [Verdict::Access], "{what}, asked for: {asks}");
     }
     assert_eq!(w.counter(SERVER, "star_nak_region"), count);
@@ -214,7 +206,7 @@ fn an_address_opens_only_what_the_own_domain_may_use_locally() {
             .enumerate()
     {
         let bytes: &[u8] = if asks { &[] } else { &[0x77; 8] };
-        let answers = give(&mut w, SERVER, &forged(&good, target, asks, 100 + n as u32), bytes);
+        let answers = w.give(SERVER, &forged(&good, target, asks, 100 + n as u32), bytes);
         assert_eq!(verdicts(&answers), [Verdict::Done]);
     }
     assert_eq!(memory[SERVER].read(8, 9), [&[0x77; 8][..], &[0]].concat());
@@ -233,17 +225,17 @@ fn no_address_is_followed_where_that_was_not_agreed_on() {
         for (n, asks) in [false, true].into_iter().enumerate() {
             let bytes: &[u8] = if asks { &[] } else { &[0x77; 8] };
             let packet = forged(&good, memory[SERVER].at(0), asks, n as u32 + 1);
-            assert_eq!(verdicts(&give(&mut w, SERVER, &packet, bytes)), [Verdict::Invalid]);
+            assert_eq!(verdicts(&w.give(SERVER, &packet, bytes)), [Verdict::Invalid]);
             // The bit that says so is under the seal.
             let mut word = packet;
             word.ticket.word ^= 1 << 30;
-            assert_eq!(give(&mut w, SERVER, &word, bytes), []);
+            assert_eq!(w.give(SERVER, &word, bytes), []);
         }
         // A READ's buffer and an atomic's.
         for (n, op) in [Op::Read, Op::CompareSwap, Op::FetchAdd].into_iter().enumerate() {
             let mut packet = forged(&good, memory[SERVER].at(0), false, n as u32 + 10);
             packet.irn = StarEth::new(op, 0, 0, 0).into();
-            assert_eq!(verdicts(&give(&mut w, SERVER, &packet, &[1; 8])), [Verdict::Invalid], "{op:?}");
+            assert_eq!(verdicts(&w.give(SERVER, &packet, &[1; 8])), [Verdict::Invalid], "{op:?}");
         }
         let counted = ["star_nak_invalid", "star_drop_ticket", "star_carried"];
         assert_eq!(counted.map(|name| w.counter(SERVER, name)), [5, 2, 0]);
@@ -258,13 +250,13 @@ fn a_copy_that_comes_late_ends_at_the_history_and_then_at_its_deadline() {
     let (mut w, ids) = client_and_server(6, [true; 2], false);
     let memory = [w.memory(CLIENT, 4096), w.memory(SERVER, 4096)];
     let good = captured_send(&mut w, &ids, &memory);
-    assert_eq!(verdicts(&give(&mut w, SERVER, &good, &[5; 8])), [Verdict::Done]);
+    assert_eq!(verdicts(&w.give(SERVER, &good, &[5; 8])), [Verdict::Done]);
     w.drop_if = None;
     assert_eq!((w.completion(CLIENT).status, w.completion(SERVER).wr_id), (Status::Success, 50));
     memory[SERVER].write(0, &[0xee; 64]);
     let mut counts = [0; 2];
     for _ in 0..60 {
-        match verdicts(&give(&mut w, SERVER, &good, &[5; 8]))[..] {
+        match verdicts(&w.give(SERVER, &good, &[5; 8]))[..] {
             [Verdict::Done] => counts[0] += 1,
             [Verdict::Expired] => counts[1] += 1,
             ref other => panic!("{other:?}"),
@@ -277,12 +269,12 @@ fn a_copy_that_comes_late_ends_at_the_history_and_then_at_its_deadline() {
     // With a number and a deadline of its own it lands: docs/design/star.md says so.
     let mut own = good;
     (own.bth.psn, own.reth.len) = (good.bth.psn.add(7), good.reth.len.wrapping_add(60_000));
-    assert_eq!(verdicts(&give(&mut w, SERVER, &own, &[5; 8])), [Verdict::Done]);
+    assert_eq!(verdicts(&w.give(SERVER, &own, &[5; 8])), [Verdict::Done]);
     assert_eq!(memory[SERVER].read(0, 9), [&[5; 8][..], &[0xee]].concat());
     // Not any more when the number of the queue pair has died.
     w.nodes[SERVER].nic.destroy_qp(ids[SERVER]).unwrap();
     own.bth.psn = good.bth.psn.add(8);
-    assert_eq!(give(&mut w, SERVER, &own, &[6; 8]), []);
+    assert_eq!(w.give(SERVER, &own, &[6; 8]), []);
     assert_eq!(w.counter(SERVER, "star_drop_not_live"), 1);
 }
 
@@ -315,17 +307,17 @@ fn entries_that_say_nonsense_are_not_taken() {
         for body in bad {
             let mut packet = told;
             packet.payload_len = body.len() as u32;
-            give(&mut w, CLIENT, &packet, &body);
+            w.give(CLIENT, &packet, &body);
         }
         assert_eq!(w.counter(CLIENT, "star_wqe_gap"), count);
         let mut packet = told;
         let both = [&inline[..], &sge(64), &[0; 64]].concat();
         packet.irn = StarEth::new(Op::Send, 0, 1, 0).into();
         packet.payload_len = both.len() as u32;
-        give(&mut w, CLIENT, &packet, &both);
+        w.give(CLIENT, &packet, &both);
         assert_eq!(w.counter(CLIENT, "star_wqe_gap"), count + 1);
         // The right one is.
-        give(&mut w, CLIENT, &told, &body);
+        w.give(CLIENT, &told, &body);
         assert_eq!(w.counter(CLIENT, "star_wqe_gap"), count + 1);
         let other = w.memory(CLIENT, 64);
         w.drop_if = None;

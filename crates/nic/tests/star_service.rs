@@ -74,14 +74,6 @@ fn operation(p: &Packet) -> Operation {
     p.bth.opcode.operation()
 }
 
-/// Gives a packet to the server's NIC; what that says then.
-fn give(w: &mut World, packet: &Packet, payload: &[u8]) -> Vec<Packet> {
-    let nic = &mut w.nodes[SERVER].nic;
-    nic.on_frame(w.now, packet, &Payload::from_slice(payload));
-    let mut out = TxFrame::default();
-    std::iter::from_fn(|| nic.next_frame(w.now, &mut out).then_some(out.packet)).collect()
-}
-
 /// The client's next request as it leaves; it does not arrive.
 fn captured(w: &mut World, client: ClientId, bytes: &[u8]) -> Packet {
     w.keep_log = true;
@@ -254,23 +246,23 @@ fn copies_are_not_executed_and_late_ones_are_refused() {
     let (mut w, service) = world(5);
     let client = ready(&mut w, service);
     let rd = captured(&mut w, client, b"request");
-    assert_eq!(give(&mut w, &rd, b"request"), [], "the reply will answer");
-    assert_eq!(verdicts(&give(&mut w, &rd, b"request")), [Verdict::Done], "it is known");
+    assert_eq!(w.give(SERVER, &rd, b"request"), [], "the reply will answer");
+    assert_eq!(verdicts(&w.give(SERVER, &rd, b"request")), [Verdict::Done], "it is known");
     let (_, reply) = take(&mut w, service).expect("executed");
     assert_eq!(take(&mut w, service), None, "and once");
     w.nodes[SERVER].nic.reply(w.now, service, &reply, b"reply").unwrap();
     let again = |w: &mut World| {
-        let said = give(w, &rd, b"request");
+        let said = w.give(SERVER, &rd, b"request");
         said.iter().map(operation).collect::<Vec<_>>()
     };
     assert_eq!(again(&mut w), [Operation::WqePacket]);
     assert_eq!(again(&mut w), [Operation::WqePacket], "a copy brings the reply again");
     w.run(LIFETIME + LIFETIME);
     for _ in 0..3 {
-        assert_eq!(verdicts(&give(&mut w, &rd, b"request")), [Verdict::Expired]);
+        assert_eq!(verdicts(&w.give(SERVER, &rd, b"request")), [Verdict::Expired]);
     }
     let far = Packet { reth: Reth { len: rd.reth.len + 1_000_000, ..rd.reth }, ..rd };
-    assert_eq!(verdicts(&give(&mut w, &far, b"request")), [Verdict::Expired], "further than two lifetimes");
+    assert_eq!(verdicts(&w.give(SERVER, &far, b"request")), [Verdict::Expired], "further than two lifetimes");
     assert_eq!(take(&mut w, service), None);
     assert_eq!(w.nodes[SERVER].nic.reply(w.now, service, &reply, b"late"), Err(Error::NoSuchObject));
 }
@@ -294,38 +286,38 @@ fn tickets_are_good_for_their_owner_only() {
     for bit in 0..64 {
         let mut word = rd;
         word.ticket.word ^= 1 << bit;
-        assert_eq!(give(&mut w, &word, b"x"), [], "bit {bit}");
+        assert_eq!(w.give(SERVER, &word, b"x"), [], "bit {bit}");
         let mut seal = rd;
         seal.ticket.seal ^= 1 << bit;
-        assert_eq!(give(&mut w, &seal, b"x"), [], "bit {bit}");
+        assert_eq!(w.give(SERVER, &seal, b"x"), [], "bit {bit}");
     }
     let mut moved = rd;
     moved.flow.src = Gid::from(Ipv4Addr::new(10, 0, 0, 9));
-    assert_eq!(give(&mut w, &moved, b"x"), [], "nobody else is made to hear an answer");
+    assert_eq!(w.give(SERVER, &moved, b"x"), [], "nobody else is made to hear an answer");
     assert_eq!(w.counter(SERVER, "star_drop_ticket"), 129);
     // Another service of the same NIC.
     let config = ServiceConfig::default();
     let other = w.nodes[SERVER].nic.open_service(w.now, &config, Seed::from(8)).unwrap();
     let mut there = rd;
     there.bth.dest_qp = w.nodes[SERVER].nic.service_number(other).unwrap();
-    assert_eq!(give(&mut w, &there, b"x"), []);
+    assert_eq!(w.give(SERVER, &there, b"x"), []);
     assert_eq!(w.counter(SERVER, "star_drop_ticket"), 130);
     assert_eq!(take(&mut w, service), None);
     // What is none of a service's.
     for wrong in [Operation::GetData, Operation::CqePacket, Operation::RemoteDataAnswer] {
         let mut p = rd;
         p.bth.opcode = Opcode::new(Service::Star, wrong);
-        assert_eq!(give(&mut w, &p, b"x"), [], "{wrong:?}");
+        assert_eq!(w.give(SERVER, &p, b"x"), [], "{wrong:?}");
     }
     let mut plain = rd;
     plain.irn = StarEth::new(adverb_wire::star::Op::Write, 0, 0, 0).into();
-    assert_eq!(verdicts(&give(&mut w, &plain, b"x")), [Verdict::Invalid], "a region's");
+    assert_eq!(verdicts(&w.give(SERVER, &plain, b"x")), [Verdict::Invalid], "a region's");
     let mut partition = rd;
     partition.bth.pkey = 1;
-    assert_eq!(give(&mut w, &partition, b"x"), []);
+    assert_eq!(w.give(SERVER, &partition, b"x"), []);
     // Closed, nothing opens it, and a number of the same value would have other keys.
     w.nodes[SERVER].nic.close_service(service).unwrap();
-    assert_eq!(give(&mut w, &rd, b"x"), []);
+    assert_eq!(w.give(SERVER, &rd, b"x"), []);
     assert_eq!(w.nodes[SERVER].nic.next_request(w.now, service, &mut []), Err(Error::NoSuchObject));
 }
 
@@ -522,7 +514,7 @@ fn a_flood_of_hellos_is_answered_by_the_millisecond() {
         let bth = Bth { opcode, dest_qp: number, ack_req: true, ..Bth::default() };
         let irn = StarEth::new(adverb_wire::star::Op::Control, StarEth::POOL, 0, 2 + n).into();
         let packet = Packet { flow, bth, irn, payload_len: Hello::LEN as u32, ..Packet::default() };
-        answers += give(&mut w, &packet, &hello.bytes()).len();
+        answers += w.give(SERVER, &packet, &hello.bytes()).len();
     }
     assert_eq!(answers, 1024);
     w.now += Duration::from_ms(1);

@@ -3,7 +3,6 @@
 
 use super::Nic;
 use super::switch::TRIES;
-use crate::attr::QpState;
 use crate::endpoint::Object;
 use crate::event::{Event, StarOutcome, Why};
 use crate::ids::QpId;
@@ -215,12 +214,7 @@ impl Nic {
 
     /// Whether a connection is up no more, so that nothing that is said of it is heard.
     pub(super) fn has_failed(&self, name: QpId) -> bool {
-        let up = |state| matches!(state, QpState::Rtr | QpState::Rts | QpState::Sqd);
-        match self.object(name) {
-            Ok(Object::On(pair)) => !up(pair.qp.state),
-            Ok(Object::Off(endpoint)) => !up(endpoint.state),
-            Err(_) => true,
-        }
+        !self.object(name).is_ok_and(|object| object.state().is_up())
     }
 
     /// Whether something is posted, and the peer has been silent for the timeout, retry count times over.

@@ -349,6 +349,14 @@ impl World {
         self.deliver_at(self.now + LATENCY, packet, payload.to_vec());
     }
 
+    /// Gives a packet to a node's NIC at once; what that says then.
+    pub fn give(&mut self, node: usize, packet: &Packet, payload: &[u8]) -> Vec<Packet> {
+        let nic = &mut self.nodes[node].nic;
+        nic.on_frame(self.now, packet, &Payload::from_slice(payload));
+        let mut out = TxFrame::default();
+        std::iter::from_fn(|| nic.next_frame(self.now, &mut out).then_some(out.packet)).collect()
+    }
+
     fn deliver_at(&mut self, at: Instant, packet: Packet, payload: Vec<u8>) {
         let Some(to) = self.nodes.iter().position(|n| n.gid == packet.flow.dst) else { return };
         let flight = Flight { packet, payload, to };
