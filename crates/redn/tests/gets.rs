@@ -11,7 +11,7 @@ use adverb_redn::chain::Address;
 use adverb_redn::service::chain::{Lookup, Shape, message};
 use adverb_redn::service::client::{Client, Counters, Got, Half};
 use adverb_redn::service::layout::{Extent, Layout, tag};
-use adverb_sim::faults::{Chances, FaultPlan, LinkFaults};
+use adverb_sim::faults::{Chances, FaultPlan, LinkFaults, Rule};
 use adverb_sim::host::TransportConfig;
 use adverb_sim::host::hardware::{Profile, profiles};
 use adverb_sim::program::{Setup, Start};
@@ -267,6 +267,8 @@ struct World {
     hardware: &'static str,
     prefetch: Option<u8>,
     chances: Chances,
+    /// One packet's fault or every one's, in words.
+    rule: Option<&'static str>,
     irn: bool,
     seed: u64,
 }
@@ -283,6 +285,7 @@ const WORLD: World = World {
         reorder_ps: 0,
         jitter_ps: 0,
     },
+    rule: None,
     irn: false,
     seed: 1,
 };
@@ -308,7 +311,8 @@ fn simulated<T: 'static, F: Future<Output = Said<T>> + 'static>(
     let mut sim = Sim::new(fabric).unwrap();
     let rng = |link| fastrand::Rng::with_seed(world.seed << 8 | link);
     let links = (0..2).map(|link| LinkFaults::new(world.chances, rng(link))).collect();
-    sim.set_faults(FaultPlan { links, ..FaultPlan::default() });
+    let script = world.rule.iter().map(|rule| Rule::parse(rule).unwrap()).collect();
+    sim.set_faults(FaultPlan { links, script, ..FaultPlan::default() });
     let name = || "table".to_owned();
     let mut programs = vec![Start::new("server", 0, move |rdma| serve(rdma, name(), server)).serving()];
     let said = Rc::new(RefCell::new(Vec::new()));
@@ -422,6 +426,18 @@ fn a_client_that_asks_too_much_at_once_waits() {
         .map(|at_once| simulated(world, SERVE, run(at_once))[0].as_ps())
         .to_vec();
     assert!(times[1] < times[0], "{times:?}");
+}
+
+/// Replies that overtake the acknowledgements of their messages make no room in the send queue: the client
+/// waits for those.
+#[test]
+fn replies_before_acknowledgements_do_not_overrun_the_send_queue() {
+    let world = World { rule: Some("delay ack every src=0 dst=1 by=1ms"), ..WORLD };
+    for at_once in [1, SMALL.slots] {
+        let counters =
+            simulated(world, SERVE, move |_, rdma, name| ask(rdma, name, Ask { gets: 320, at_once, ..ASK }));
+        assert_eq!((counters[0].timeouts, counters[0].torn), (0, 0), "{counters:?}");
+    }
 }
 
 /// A client that names bytes among the values as a bucket, where it had a forged one put, gets nothing: READs

@@ -22,9 +22,10 @@ use adverb_rdma::{
 pub const TRIES: u32 = 8;
 /// How long a reply may take before the connection is given up.
 pub const LIMIT: Duration = Duration::from_ms(5_000);
-/// Words of requests: messages, and receives.
-const MESSAGE: u64 = 0;
-const RECEIVE: u64 = 1;
+/// Messages that a send queue holds, for each slot.
+const MESSAGES: u32 = 2;
+/// The word of receives. That of a message is how many were sent with it.
+const RECEIVE: u64 = 0;
 
 /// What a get came to.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -81,8 +82,11 @@ pub struct Client {
     by: By,
     /// How long a reply may take before the connection is given up.
     pub limit: Duration,
-    /// Messages sent, replies taken, and receives used since some were posted.
+    /// Messages sent, and those of them that the send queue no longer holds. A reply may overtake the
+    /// acknowledgement of its message, so replies do not tell these.
     sent: u64,
+    gone: u64,
+    /// Replies taken, and receives used since some were posted.
     taken: u64,
     used: u32,
     /// Replies' lengths that have come, the oldest first.
@@ -101,7 +105,7 @@ impl Half {
         let cq = rdma.create_cq(4 * shape.slots).await?;
         let buffer = pd.region(shape.buffer_len(), Access::LOCAL_WRITE | Access::REMOTE_WRITE).await?;
         let caps = Caps {
-            max_send_wr: 2 * shape.slots,
+            max_send_wr: MESSAGES * shape.slots,
             max_recv_wr: shape.slots,
             max_inline: rpc::MESSAGE_MAX as u32,
             ..Caps::default()
@@ -122,8 +126,8 @@ impl Half {
         }
         let (used, come) = (self.shape.slots, std::collections::VecDeque::new());
         let counters = Counters::default();
-        let (sent, taken, limit) = (0, 0, LIMIT);
-        let mut client = Client { half: self, layout, by, limit, sent, taken, used, come, counters };
+        let (sent, gone, taken, limit) = (0, 0, 0, LIMIT);
+        let mut client = Client { half: self, layout, by, limit, sent, gone, taken, used, come, counters };
         client.post_receives().await?;
         Ok(client)
     }
@@ -248,7 +252,7 @@ impl Client {
         Ok(Got::Unsure)
     }
 
-    /// Sends a message.
+    /// Sends a message, once the send queue has room for it.
     async fn ask(&mut self, key: &[u8], sought: &Sought, flipped: bool) -> Result<(), Error> {
         let [first, second] = sought.buckets.map(|bucket| self.layout.bucket(bucket));
         let buckets = if flipped { [second, first] } else { [first, second] };
@@ -256,10 +260,17 @@ impl Client {
             By::Chain => message(sought, buckets).to_vec(),
             By::Program => key.to_vec(),
         };
+        let slots = u64::from(self.half.shape.slots);
+        if self.sent - self.gone >= u64::from(MESSAGES) * slots {
+            let deadline = self.half.rdma.now().await? + self.limit;
+            while self.sent - self.gone >= u64::from(MESSAGES) * slots {
+                self.collect(deadline).await?;
+            }
+        }
         // One completion for several messages, so that the queue has room again.
-        let signaled = self.sent.is_multiple_of(self.half.shape.slots.into());
+        let signaled = self.sent.is_multiple_of(slots);
         let request = SendRequest {
-            wr_id: MESSAGE,
+            wr_id: self.sent + 1,
             op: SendOp::Send,
             flags: SendFlags { signaled, ..SendFlags::default() },
             data: Data::Inline(message),
@@ -322,9 +333,14 @@ impl Client {
         if completion.status != Status::Success {
             return Err(Error::of(completion));
         }
-        if completion.op == CompletionOp::RecvWriteImm {
-            self.used += 1;
-            self.come.push_back(completion.byte_len);
+        match completion.op {
+            CompletionOp::RecvWriteImm => {
+                self.used += 1;
+                self.come.push_back(completion.byte_len);
+            }
+            CompletionOp::Send => self.gone = completion.wr_id,
+            // READs of its own are waited for by their name.
+            _ => {}
         }
         Ok(())
     }
