@@ -98,11 +98,22 @@ impl Middle {
 
     /// Until nothing is on its way: all that he and the owner have sent has been taken in.
     fn settle(&self, scene: &Scene) {
-        eventually("all messages are taken in", || {
+        let counted = || {
             let now = Self::passed(scene);
-            let [owner, user, answers] = [0, 1, 2].map(|i| now[i] - self.base[i]);
+            [0, 1, 2].map(|i| now[i] - self.base[i])
+        };
+        let come = comes_about(|| {
+            let [owner, user, answers] = counted();
             owner == self.sent[0] && user == self.sent[1] + answers - self.received
         });
+        // What was lost, or came from elsewhere, can be told by the numbers only.
+        let [owner, user, answers] = counted();
+        assert!(
+            come,
+            "taken in by owner and user: {owner} and {user}; sent to them: {:?}, and {answers} answers, of \
+             which {} were kept",
+            self.sent, self.received
+        );
     }
 
     fn send(&mut self, (to, bytes): (Side, &[u8])) {
