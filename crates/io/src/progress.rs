@@ -10,6 +10,8 @@ use crate::hold::Keep;
 use crate::host::Shared;
 use crate::port::Port;
 use crate::rings::{ANYTHING, REQUESTS};
+use adverb_os::clock::Clock;
+use adverb_os::wake::Alarm;
 use adverb_os::{clock, sys};
 use adverb_wire::Instant;
 use std::hint::spin_loop;
@@ -142,8 +144,10 @@ pub fn run(shared: &Shared) {
     let mut load = AppLoad::new();
     let mut woken = Woken::default();
     let mut set = sys::WaitSet::default();
+    // Where there is no descriptor for it, waits have timeouts of their own.
+    let mut alarm = Alarm::new().ok();
     while !shared.state.stop.load(Ordering::Relaxed) {
-        let (next, now) = {
+        let (next, mut clock, now) = {
             let mut core = shared.core.visit();
             let now = core.clock.now();
             let next = look(shared, &mut core, now, woken, &mut load);
@@ -151,7 +155,7 @@ pub fn run(shared: &Shared) {
             let Some(port) = core.port.as_mut() else { return };
             let socket = matches!(next, Next::Wait { socket: true, .. });
             wait_for(&mut set, shared, port, socket);
-            (next, now)
+            (next, core.clock, now)
         };
         let by_socket = woken.socket;
         woken = Woken::default();
@@ -167,13 +171,33 @@ pub fn run(shared: &Shared) {
             Next::Wait { until, socket } => {
                 load.rests_since = now;
                 shared.member.leave_word(Word::Rests, socket.into());
-                set.wait(until.map(|until| StdDuration::from_nanos(until.since(now).as_ns())));
+                match (&mut alarm, until) {
+                    (Some(alarm), Some(until)) => wait_until(&mut set, alarm, &mut clock, until),
+                    _ => set.wait(until.map(|until| StdDuration::from_nanos(until.since(now).as_ns()))),
+                }
                 shared.member.leave_word(Word::Rests, 0);
                 woken = Woken { bell: set.is_ready(0), socket: set.is_any_ready(1) };
                 if woken.bell {
                     shared.member.bell().quieten();
                 }
             }
+        }
+    }
+}
+
+/// Waits until one of the set is ready, or until then. The alarm may ring for an earlier wait's end, which is
+/// none of this one's.
+fn wait_until(set: &mut sys::WaitSet, alarm: &mut Alarm, clock: &mut Clock, until: Instant) {
+    loop {
+        alarm.by(clock.epoch_ns() + until.as_ps().div_ceil(1_000));
+        set.add(alarm.fd(), false);
+        set.wait(None);
+        let rang = set.take_last();
+        if rang {
+            alarm.quieten();
+        }
+        if !rang || set.is_any_ready(0) || clock.now() >= until {
+            return;
         }
     }
 }

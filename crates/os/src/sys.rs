@@ -190,6 +190,11 @@ impl WaitSet {
     pub fn is_any_ready(&self, first: usize) -> bool {
         self.fds.iter().skip(first).any(|fd| fd.revents != 0)
     }
+
+    /// Forgets the one that was added last; whether it is ready.
+    pub fn take_last(&mut self) -> bool {
+        self.fds.pop().is_some_and(|fd| fd.revents != 0)
+    }
 }
 
 /// Whether a descriptor becomes readable before `timeout` has passed.

@@ -4,6 +4,7 @@
 //! Bell        a FIFO with a name, for processes of one user
 //! EventFd     for threads of one process
 //! BellSocket  one of two ends, for processes that do not trust each other
+//! Alarm       a time, which stays set over many waits
 //! Epoll       several descriptors that are waited for as one
 //! ```
 #![allow(unsafe_code)]
@@ -138,6 +139,60 @@ impl BellSocket {
     }
 }
 
+/// A time to be woken at, which stays set over many waits: a timerfd. A wait with a timeout of its own sets
+/// the processor's timer as it begins and again as it ends, which takes a virtual machine as long as the rest
+/// of a wake.
+#[derive(Debug)]
+pub struct Alarm {
+    timer: OwnedFd,
+    /// When it rings, by [`crate::clock::monotonic_ns`]; `u64::MAX` if it does not.
+    rings_at: u64,
+}
+
+impl Alarm {
+    /// One that does not ring.
+    pub fn new() -> io::Result<Alarm> {
+        // SAFETY: plain values; the descriptor returned is ours.
+        unsafe {
+            let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
+            let fd = check(libc::timerfd_create(libc::CLOCK_MONOTONIC, flags))?;
+            Ok(Alarm { timer: OwnedFd::from_raw_fd(fd), rings_at: u64::MAX })
+        }
+    }
+
+    /// It rings at that time or before: if it was set to an earlier one, it stays so.
+    pub fn by(&mut self, at_ns: u64) {
+        if self.rings_at <= at_ns {
+            return;
+        }
+        self.rings_at = at_ns;
+        // All zeroes would mean never.
+        let at_ns = at_ns.max(1);
+        let never = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let it_value = libc::timespec {
+            tv_sec: (at_ns / 1_000_000_000) as libc::time_t,
+            tv_nsec: (at_ns % 1_000_000_000) as libc::c_long,
+        };
+        let time = libc::itimerspec { it_interval: never, it_value };
+        let (fd, flags) = (self.timer.as_raw_fd(), libc::TFD_TIMER_ABSTIME);
+        // SAFETY: `time` lives here; the kernel writes nothing back.
+        unsafe { libc::timerfd_settime(fd, flags, &raw const time, std::ptr::null_mut()) };
+    }
+
+    /// Has rung, and does not ring again until it is set.
+    pub fn quieten(&mut self) {
+        self.rings_at = u64::MAX;
+        let mut count = 0u64;
+        // SAFETY: room for eight bytes that live here.
+        unsafe { libc::read(self.timer.as_raw_fd(), (&raw mut count).cast(), 8) };
+    }
+
+    /// Readable since it rang.
+    pub fn fd(&self) -> RawFd {
+        self.timer.as_raw_fd()
+    }
+}
+
 /// Descriptors that are waited for together: an epoll instance, itself something to wait for.
 #[derive(Debug)]
 pub struct Epoll(OwnedFd);
@@ -196,6 +251,30 @@ mod tests {
         assert!(rung());
         own.quieten();
         assert!(!rung());
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "when it rang")]
+    fn an_alarm_rings_at_the_earliest_time_that_it_was_set_to() {
+        let mut alarm = Alarm::new().unwrap();
+        let rings = |alarm: &Alarm, within| sys::wait_readable(alarm.fd(), within);
+        let (at_once, long) = (std::time::Duration::ZERO, std::time::Duration::from_secs(20));
+        assert!(!rings(&alarm, at_once));
+        let start = crate::clock::monotonic_ns();
+        alarm.by(start + 3_000_000);
+        alarm.by(start + 60_000_000_000);
+        assert!(rings(&alarm, long));
+        let rang = crate::clock::monotonic_ns();
+        assert!((3_000_000..20_000_000_000).contains(&(rang - start)), "after {} ns", rang - start);
+        alarm.quieten();
+        assert!(!rings(&alarm, at_once));
+        // What was set to a later time rings at an earlier one, and at one that has passed.
+        alarm.by(rang + 60_000_000_000);
+        alarm.by(rang);
+        assert!(rings(&alarm, long));
+        alarm.quieten();
+        alarm.by(0);
+        assert!(rings(&alarm, long));
     }
 
     #[test]
