@@ -12,12 +12,17 @@ const SIDES: [StarSide; 3] = [StarSide::Plain, StarSide::Stateless, StarSide::St
 
 /// Two that leave the choice to their NICs, below the threshold: plain RC.
 fn plain(seed: u64, link: &Link) -> (World, [QpId; 2]) {
+    plain_within(seed, link, Duration::from_ms(5))
+}
+
+/// The same, and what is in flight has so long to come to its end.
+fn plain_within(seed: u64, link: &Link, drain: Duration) -> (World, [QpId; 2]) {
     let mut w = World::with_config(2, seed, |config| {
         let star = StarConfig {
             wish: Wish::Auto,
             lifetime: Duration::from_us(300),
             hello_interval: Duration::from_us(500),
-            drain: Duration::from_ms(5),
+            drain,
             merge: seed & 1 != 0,
             burst: seed & 2 != 0,
             ..StarConfig::default()
@@ -313,6 +318,36 @@ fn a_peer_that_dies_in_the_middle_costs_the_ordinary_retry_count() {
             assert_eq!(w.nodes[left].nic.query_qp(ids[left]).unwrap().0.state, QpState::Err, "{what}");
             w.run(Duration::from_ms(500));
         }
+    }
+}
+
+/// Who has to ask the peer to begin asks for as long as an attempt's other steps may take: a peer without a
+/// processor for a third of a second does not bring a command to nothing. One that stays silent does.
+#[test]
+fn a_question_waits_for_a_peer_that_is_late() {
+    for silence in [Some(Duration::from_ms(300)), None] {
+        let (mut w, ids) = plain_within(6, &Link { timeout: 14, ..link() }, Duration::from_ms(100));
+        let mut load = Load::new(&mut w, ids);
+        // The time to the peer and back is known afterwards, so questions are repeated soon.
+        switch(&mut w, 1, ids, StarSide::Stateful);
+        load.run_until(&mut w, ids, 1, StarSide::Stateful, "at first");
+        load.end(&mut w, "at first");
+        let given_up = w.counter(0, "star_switch_given_up");
+        switch(&mut w, 0, ids, StarSide::Plain);
+        w.drop_if = Some(Box::new(|_, _| true));
+        w.run(silence.unwrap_or(Duration::from_ms(3_000)));
+        w.drop_if = None;
+        if silence.is_none() {
+            assert_eq!(w.counter(0, "star_switch_given_up"), given_up + 1);
+            w.run(Duration::from_ms(500));
+            assert_eq!(sides(&w, ids), [StarSide::Stateless, StarSide::Stateful]);
+            continue;
+        }
+        let end = w.now + Duration::from_ms(1_000);
+        while sides(&w, ids) != [StarSide::Plain; 2] {
+            assert!(w.advance(end), "{:?}", sides(&w, ids));
+        }
+        assert_eq!(w.counter(0, "star_switch_given_up"), given_up);
     }
 }
 

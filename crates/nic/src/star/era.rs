@@ -164,7 +164,8 @@ impl Nic {
         let again = era.repeats.saturating_add(1);
         match era.step {
             Step::Rest => return self.pursue(now, name),
-            Step::Asking if again > TRIES => {
+            // Late is not unwilling: the peer has the time that so many attempts may take.
+            Step::Asking if again > TRIES && lasted >= limit.times(TRIES.into()) => {
                 era.step = Step::Rest;
                 era.tries = TRIES;
                 return self.pursue(now, name);
