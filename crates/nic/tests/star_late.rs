@@ -72,6 +72,67 @@ fn who_is_always_late_is_borne_as_long_as_silence_is() {
     }
 }
 
+/// Packets that are under way for the server's requests, and all of one request's.
+const WINDOW: u64 = 64;
+const PACKETS: usize = 200;
+
+/// A request of the server's whose packets, 64 at a time, meet with something; what the client's NIC has sent
+/// again for it.
+fn sent_again(write: bool, meet: impl FnOnce(&mut World)) -> (World, u64) {
+    let (mut w, ids) = agreed(19, Tolerance::default(), Duration::from_ms(20), 18);
+    let len = PACKETS * Mtu::M1024.bytes() as usize;
+    let memory = [w.memory(CLIENT, len), w.memory(SERVER, len)];
+    let (from, to) = if write { (SERVER, CLIENT) } else { (CLIENT, SERVER) };
+    memory[from].write(0, &pattern(3, len));
+    let (va, rkey) = memory[CLIENT].at(0);
+    let op = if write { SendOp::Write(va, rkey) } else { SendOp::Read(va, rkey) };
+    w.send(SERVER, ids[SERVER], wr(1, op, &[memory[SERVER].sge(0, len)]));
+    // Up to where a window of packets is on its way.
+    let sent = |w: &World| w.counter(CLIENT, "tx_packets");
+    let before = sent(&w);
+    while sent(&w) < before + WINDOW {
+        assert!(w.advance(Instant::NEVER));
+    }
+    meet(&mut w);
+    assert_eq!(w.completion(SERVER).status, Status::Success);
+    assert_eq!(memory[to].read(0, len), pattern(3, len));
+    let again = w.counter(CLIENT, "retransmitted_packets");
+    (w, again)
+}
+
+/// The server's process is stopped while a window of packets waits for it. If it goes on before they are too
+/// late, what was asked again to no use is a packet for each time that was waited; if not, they are all sent
+/// once more. Asked for one by one, with all behind it each time, they were 2,000.
+#[test]
+fn who_comes_late_is_not_asked_for_the_same_again_and_again() {
+    for write in [true, false] {
+        for (stopped, most) in [(15, 10), (100, WINDOW + 10), (400, WINDOW + 12)] {
+            let (w, again) = sent_again(write, |w| {
+                w.stop(SERVER);
+                w.run(Duration::from_ms(stopped));
+                w.go_on(SERVER);
+            });
+            assert!((1..=most).contains(&again), "{stopped} ms, {write}: {again} sent again");
+            let late = w.counter(SERVER, "star_drop_expired");
+            assert!(if stopped < 20 { late == 0 } else { late >= WINDOW }, "{stopped} ms, {write}: {late} late");
+        }
+    }
+}
+
+/// All answers of a window are lost: one packet tells so, and the window is sent once more.
+#[test]
+fn a_lost_window_is_sent_again_once() {
+    for write in [true, false] {
+        let (w, again) = sent_again(write, |w| {
+            let until = w.now + Duration::from_us(50);
+            w.drop_if = Some(Box::new(|from, _| from == SERVER));
+            w.run(until.since(w.now));
+            w.drop_if = None;
+        });
+        assert!(w.lost > 0 && (1..=2 * WINDOW).contains(&again), "{write}: {again} sent again, {} lost", w.lost);
+    }
+}
+
 /// When a node has lost its processor, and when it has had it again.
 #[derive(Clone, Copy, Default)]
 struct Turns {

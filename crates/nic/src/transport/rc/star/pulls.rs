@@ -63,7 +63,8 @@ pub(super) struct Pulls {
     /// When the last RD that counts was executed, among all that was.
     last_order: Option<u32>,
     is_due: bool,
-    /// Something that came too early has made us go back to `una`; not twice without progress.
+    /// Something that came too early, or too late there, has made us go back to `una`; not twice without
+    /// progress.
     went_back: bool,
     /// When to go back without that, and when the oldest was last sent or came to be the oldest: what the
     /// driver knows of the time before says nothing of its answer. When to look for a receive again.
@@ -129,7 +130,7 @@ impl Pulls {
 
     /// Of packets that are asked for by one, the others have its deadline and are answered one by one.
     fn remember_burst(&mut self, psn: Psn, packets: u32, bytes: u32, mtu: u32) {
-        let first = self.sent[self.slot(psn)];
+        let first = *self.sent_of(psn);
         for k in 1..packets {
             let slot = self.slot(psn.add(k));
             let len = (bytes - k * mtu).min(mtu) as u16;
@@ -196,7 +197,7 @@ impl Pulls {
         }
         self.is_asked = true;
         if self.una != self.high && self.at == Instant::NEVER {
-            self.go_back();
+            self.probe();
         }
     }
 
@@ -234,8 +235,23 @@ impl Pulls {
         (psn.get() & (WINDOW - 1)) as usize
     }
 
+    fn sent_of(&self, psn: Psn) -> &Sent {
+        &self.sent[self.slot(psn)]
+    }
+
     fn go_back(&mut self) {
         self.cursor = self.una;
+        self.timed = None;
+        self.is_due = true;
+    }
+
+    /// Nothing is heard: the last packet goes again. Its answer comes behind all others, in its order if they
+    /// were only late, out of it if something is lost, which is gone back to then.
+    fn probe(&mut self) {
+        if self.cursor == self.high && self.una != self.high {
+            self.cursor = self.high.previous();
+        }
+        self.went_back = false;
         self.timed = None;
         self.is_due = true;
     }
@@ -282,8 +298,7 @@ impl Pulls {
         nic.counters.timeouts_excused += u64::from(excused);
         if super::is_patient(qp, nic, self.borne.counts(self.moved, now)) {
             self.repeats = self.repeats.saturating_add(1);
-            self.went_back = false;
-            self.go_back();
+            self.probe();
             return false;
         }
         let fails = is_asked && self.asked >= ASKED_MIN;
@@ -503,6 +518,8 @@ fn send(qp: &mut Qp, star: &mut Star, nic: &mut NicState, now: Instant, out: &mu
     let bytes = (wqe.len - offset).min(packets * mtu);
     let merges = is_new && star.peer.may_merge() && star.peer.pulls.may_merge(psn);
     let number = merges.then(|| star.peer.number_merged());
+    // Its copies, of which the other side executes none any more: its clock has passed their deadline.
+    let is_too_late = !is_new && star.has_passed(star.peer.pulls.sent_of(psn).deadline);
     let pulls = &mut star.peer.pulls;
     if pulls.sent.is_empty() {
         pulls.sent = vec![NEVER_SENT; WINDOW as usize];
@@ -517,6 +534,7 @@ fn send(qp: &mut Qp, star: &mut Star, nic: &mut NicState, now: Instant, out: &mu
         pulls.high = psn.add(packets);
         pulls.timed.get_or_insert((psn, now));
     } else {
+        pulls.sent[slot].is_renewed |= is_too_late;
         nic.counters.retransmitted_packets += 1;
     }
     head(&mut pulls.sent[slot], remote, clock, &wqe, psn, (offset, bytes), out);

@@ -32,18 +32,18 @@ pub(in crate::transport::rc::star) fn on_answer(
             nic.counters.drop_ghost_ack += 1;
             continue;
         }
+        let sent = pulls.sent_of(psn);
+        // Of an earlier copy: what is lost now the newer one's will tell.
+        if sent.is_renewed || sent.copy != answer.copy {
+            nic.counters.drop_duplicate += 1;
+            continue;
+        }
         if psn != pulls.una {
             nic.counters.drop_out_of_order += 1;
             if !core::mem::replace(&mut pulls.went_back, true) {
                 pulls.go_back();
             }
             return;
-        }
-        let slot = pulls.slot(psn);
-        let sent = pulls.sent[slot];
-        if sent.is_renewed || sent.copy != answer.copy {
-            nic.counters.drop_duplicate += 1;
-            continue;
         }
         let order = stamp.order.wrapping_add(step);
         if !take(qp, star, nic, now, psn, answer.verdict, order, packet, payload) {
@@ -80,7 +80,7 @@ fn land(
     payload: &Payload<'_>,
 ) -> bool {
     let pulls = &mut star.peer.pulls;
-    let asked = pulls.sent[pulls.slot(psn)].len;
+    let asked = pulls.sent_of(psn).len;
     let Some(pull) = pulls.of(psn).filter(|_| payload.len() == usize::from(asked)) else {
         nic.counters.drop_length += 1;
         return false;
@@ -156,6 +156,8 @@ fn take(
             if star.has_passed(sent.deadline) {
                 let pulls = &mut star.peer.pulls;
                 pulls.sent[slot].is_renewed = true;
+                // Those behind it were too late as well, as their answers are about to tell.
+                pulls.went_back = true;
                 pulls.go_back();
             }
             false
